@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/linstock-ml/linstock/internal/libtorch"
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+func newBundle() *cobra.Command {
+	var cuda bool
+	cmd := &cobra.Command{
+		Use:   "bundle DIR",
+		Short: "Copy libtorch beside a program, to ship both",
+		Long: `Bundle copies the shim and the libraries that it needs into DIR. A program built
+with package tensor and put into DIR runs from there on a machine of the same
+platform that has no libtorch, no Python and no cache: in a container image, on a
+server. Only the C and C++ run-time libraries are taken from the system.
+
+The licences of what is copied lie in DIR/licenses and belong with the program.`,
+		Example: `  go build -o dist/server ./cmd/server
+  linstock bundle dist
+  dist/server`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cache, hash, err := paths()
+			if err != nil {
+				return err
+			}
+			shim, err := locate.Find(hash)
+			if err != nil {
+				return err
+			}
+			source, err := libtorch.SourceOf(cache, shim)
+			if err != nil {
+				return err
+			}
+			if err := libtorch.Bundle(cmd.Context(), shim, source, args[0], cuda, newProgress(os.Stderr)); err != nil {
+				return fmt.Errorf("bundle: %w", err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s holds libtorch %s; put the program there\n", args[0], source.Version)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&cuda, "cuda", false, "also copy what a GPU needs")
+	return cmd
+}

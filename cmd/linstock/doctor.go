@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/linstock-ml/linstock/internal/libtorch"
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// A finding is one line of doctor's table.
+type finding struct {
+	what   string
+	state  state
+	detail string
+	fix    string // the command that mends it
+}
+
+type state int
+
+const (
+	good state = iota
+	note       // missing, and not needed as things are
+	bad
+)
+
+func (s state) String() string { return [...]string{"ok", "-", "BROKEN"}[s] }
+
+func newDoctor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what is installed, what is broken, and what mends it",
+		Long: `Doctor looks at everything that building and running a program with package tensor
+takes, opens libtorch and computes with it. It exits with status 1 when something
+that is needed does not work, and names the command that mends it.`,
+		Example: `  linstock doctor
+  LINSTOCK_TORCH=2.11.0 linstock doctor`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !report(cmd.OutOrStdout(), examine(cmd.Context())) {
+				return errReported
+			}
+			return nil
+		},
+	}
+}
+
+// report prints the table, then the remedies, and says whether all is well.
+func report(w io.Writer, findings []finding) bool {
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	well := true
+	for _, f := range findings {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", f.what, f.state, f.detail)
+		well = well && f.state != bad
+	}
+	// What cannot be written cannot be reported either.
+	_ = table.Flush()
+	if well {
+		fmt.Fprintln(w, "\nall is well")
+		return true
+	}
+	fmt.Fprintln(w, "\nto mend it:")
+	said := map[string]bool{}
+	for _, f := range findings {
+		if f.state == bad && f.fix != "" && !said[f.fix] {
+			said[f.fix] = true
+			fmt.Fprintln(w, "  "+f.fix)
+		}
+	}
+	return false
+}
+
+func examine(ctx context.Context) []finding {
+	findings := []finding{goFinding(ctx), cFinding(ctx)}
+	if shimSources == nil {
+		return append(findings, finding{"linstock", bad, errNoCgo().Error(), libtorch.InstallHint(libtorch.Compiler)})
+	}
+	cache, hash, err := paths()
+	if err != nil {
+		return append(findings, finding{"cache", bad, err.Error(), "export " + locate.EnvCache + "=/a/directory/that/stays"})
+	}
+	shim, shimErr := locate.Find(hash)
+	// The tools make the shim; once it is there they may be gone.
+	need := note
+	if shimErr != nil {
+		need = bad
+	}
+	for _, tool := range []libtorch.Tool{libtorch.FindCompiler(ctx), libtorch.FindCMake(ctx), libtorch.FindNinja(ctx)} {
+		findings = append(findings, toolFinding(tool, need))
+	}
+	source, err := libtorch.Resolve(ctx, cache, defaultTorch(), false)
+	pipNeed := note
+	if errors.Is(err, libtorch.ErrNotInstalled) && shimErr != nil {
+		pipNeed = bad
+	}
+	findings = append(findings, toolFinding(libtorch.FindPip(ctx), pipNeed), cacheFinding(cache))
+	findings = append(findings, torchFinding(source, err, need))
+	if shimErr != nil {
+		return append(findings, finding{"shim", bad, shimErr.Error(), setupFix()})
+	}
+	return append(findings, runtimeFindings(ctx, shim)...)
+}
+
+// setupFix is the setup command for the version in use.
+func setupFix() string {
+	if v := defaultTorch(); v != locate.DefaultTorch {
+		return locate.SetupCommand + " --torch " + v
+	}
+	return locate.SetupCommand
+}
+
+func goFinding(ctx context.Context) finding {
+	out, err := exec.CommandContext(ctx, "go", "version").Output()
+	if err != nil {
+		return finding{"Go", note, "not in PATH; needed to build programs, not to run them", ""}
+	}
+	return finding{"Go", good, strings.TrimSpace(strings.TrimPrefix(string(out), "go version ")), ""}
+}
+
+// cFinding: package cshim uses cgo, so building a program takes a C compiler.
+func cFinding(ctx context.Context) finding {
+	const what = "C compiler (cgo)"
+	out, err := exec.CommandContext(ctx, "go", "env", "CGO_ENABLED", "CC").Output()
+	if err != nil {
+		return finding{what, note, "unknown without go", ""}
+	}
+	enabled, cc, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	if enabled != "1" {
+		return finding{what, bad, "CGO_ENABLED=" + enabled, "install a C compiler and: go env -w CGO_ENABLED=1"}
+	}
+	path, err := exec.LookPath(strings.Fields(cc + " ")[0])
+	if err != nil {
+		return finding{what, bad, cc + " is not in PATH", libtorch.InstallHint(libtorch.Compiler)}
+	}
+	return finding{what, good, path, ""}
+}
+
+func toolFinding(tool libtorch.Tool, missing state) finding {
+	if tool.Found() {
+		return finding{tool.Name, good, tool.Version, ""}
+	}
+	return finding{tool.Name, missing, "not found; setup needs it", libtorch.InstallHint(tool)}
+}
+
+func cacheFinding(cache string) finding {
+	info, err := os.Stat(cache)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return finding{"cache", note, cache + " (empty)", ""}
+	case err != nil:
+		return finding{"cache", bad, err.Error(), "export " + locate.EnvCache + "=/a/directory/that/stays"}
+	case !info.IsDir():
+		return finding{"cache", bad, cache + " is not a directory", "rm " + quote(cache)}
+	}
+	return finding{"cache", good, cache, ""}
+}
+
+func torchFinding(s libtorch.Source, err error, missing state) finding {
+	if errors.Is(err, libtorch.ErrNotInstalled) {
+		return finding{"libtorch", missing, s.Version + " is not in the cache", setupFix()}
+	}
+	if err != nil {
+		return finding{"libtorch", bad, err.Error(), setupFix()}
+	}
+	kind := "CPU"
+	if s.CUDA {
+		kind = "CUDA"
+	}
+	return finding{"libtorch", good, fmt.Sprintf("%s (%s; %s) %s", s.Version, kind, s.From, s.Root), ""}
+}
+
+// runtimeFindings are what a program would meet.
+func runtimeFindings(ctx context.Context, shim string) []finding {
+	built := ""
+	if version, _, ok := libtorch.ShimVersionOf(shim); ok {
+		built = ", for libtorch " + version
+	}
+	findings := []finding{{"shim", good, shim + built, ""}}
+	if probeRuntime == nil {
+		return append(findings, finding{"computing", bad, "this linstock was built without cgo", libtorch.InstallHint(libtorch.Compiler)})
+	}
+	r, err := probe(ctx)
+	if err != nil {
+		fix := setupFix() + " --force"
+		if lib := os.Getenv(locate.EnvLib); lib != "" {
+			fix = "unset " + locate.EnvLib
+		}
+		return append(findings, finding{"computing", bad, err.Error(), fix})
+	}
+	return append(findings,
+		finding{"opened", good, "libtorch " + r.Torch, ""},
+		finding{"devices", good, strings.Join(r.Devices, ", "), ""},
+		finding{"computing", good, r.Compute, ""})
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/linstock-ml/linstock/internal/libtorch"
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// environment is what `env` prints. An empty field is something not set up.
+type environment struct {
+	Cache    string `json:"LINSTOCK_CACHE"`
+	Torch    string `json:"LINSTOCK_TORCH"`
+	Lib      string `json:"LINSTOCK_LIB"`
+	Libtorch string `json:"LIBTORCH"`
+	Sources  string `json:"LINSTOCK_SHIM_HASH"`
+}
+
+func newEnv() *cobra.Command {
+	var asJSON bool
+	var version string
+	cmd := &cobra.Command{
+		Use:   "env",
+		Short: "Print where everything is, as shell assignments",
+		Long: `Env prints the directories and files that setup made, or would use, as assignments
+that a POSIX shell reads. What is not there yet is a comment.`,
+		Example: `  linstock env
+  eval "$(linstock env)" && ls "$LIBTORCH/torch/include"
+  linstock env --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cache, hash, err := paths()
+			if err != nil {
+				return err
+			}
+			e := environment{Cache: cache, Sources: hash}
+			source, err := libtorch.Resolve(cmd.Context(), cache, version, false)
+			switch {
+			case err == nil:
+				e.Libtorch, e.Torch = source.Root, source.Version
+			case errors.Is(err, libtorch.ErrNotInstalled):
+				e.Torch = version
+			default:
+				return err
+			}
+			if err == nil && libtorch.ShimBuilt(cache, hash, source) && os.Getenv(locate.EnvLib) == "" {
+				e.Lib = libtorch.ShimPath(cache, hash, source)
+			} else if path, err := locate.Find(hash); err == nil {
+				e.Lib = path
+			}
+			if asJSON {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(e)
+			}
+			assign(cmd.OutOrStdout(), locate.EnvCache, e.Cache)
+			assign(cmd.OutOrStdout(), locate.EnvTorch, e.Torch)
+			assign(cmd.OutOrStdout(), locate.EnvLibtorch, e.Libtorch)
+			assign(cmd.OutOrStdout(), locate.EnvLib, e.Lib)
+			return nil
+		},
+	}
+	torchFlag(cmd, &version)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func assign(w io.Writer, name, value string) {
+	if value == "" {
+		fmt.Fprintf(w, "# %s: not set up; run: %s\n", name, locate.SetupCommand)
+		return
+	}
+	fmt.Fprintf(w, "export %s=%s\n", name, quote(value))
+}
+
+// quote makes one word of s for a POSIX shell.
+func quote(s string) string {
+	plain := strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("/._-+:@%,", r))
+	}) < 0
+	if plain && s != "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,129 @@
+// Linstock sets up libtorch for Go programs that use package
+// github.com/linstock-ml/linstock/tensor, and says what is wrong where something is.
+//
+//	go run github.com/linstock-ml/linstock/cmd/linstock setup
+//	go run github.com/linstock-ml/linstock/cmd/linstock doctor
+//	go run github.com/linstock-ml/linstock/cmd/linstock bundle DIR
+//
+// Building a Go program needs none of it: libtorch is opened when the program
+// runs.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/linstock-ml/linstock/internal/libtorch"
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// errInterrupted is why the context ends when the user presses Ctrl-C.
+var errInterrupted = errors.New("interrupted; nothing half-done is left in use, run the command again to go on")
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel(errInterrupted)
+		// A second one ends the process the usual way.
+		signal.Stop(signals)
+	}()
+	err := newRoot().ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if !errors.Is(err, errReported) {
+		fmt.Fprintln(os.Stderr, "linstock:", strings.TrimPrefix(err.Error(), "linstock: "))
+	}
+	if errors.Is(err, errInterrupted) {
+		return 130 // as a shell reports SIGINT
+	}
+	return 1
+}
+
+// errReported is a failure that has been printed already.
+var errReported = errors.New("reported")
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "linstock",
+		Short: "libtorch for Go programs: set it up, check it, ship it",
+		Long: `linstock installs what a Go program needs to compute with package
+github.com/linstock-ml/linstock/tensor: libtorch, and a small library over it
+that is compiled on this machine. Programs open both when they run; building
+them needs neither.
+
+Everything lies in one directory of the user, ` + "`linstock env`" + ` tells which
+(LINSTOCK_CACHE moves it). Nothing is installed system-wide, and nothing is
+written into the Go module cache.`,
+		Example: `  # once on each machine
+  linstock setup
+
+  # something does not work
+  linstock doctor
+
+  # a directory that runs on a machine with nothing installed
+  go build -o dist/server ./cmd/server && linstock bundle dist`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(newSetup(), newFetch(), newDoctor(), newEnv(), newBundle(), newVersion(), newLock(), newProbe())
+	return root
+}
+
+// paths are the cache and the hash of the shim's sources.
+func paths() (cache, hash string, err error) {
+	if shimSources == nil {
+		return "", "", errNoCgo()
+	}
+	if hash, err = locate.SourceHash(shimSources); err != nil {
+		return "", "", err
+	}
+	cache, err = locate.CacheDir()
+	return cache, hash, err
+}
+
+// errNoCgo explains a linstock that was built without cgo.
+func errNoCgo() error {
+	hint := libtorch.InstallHint(libtorch.Compiler)
+	if hint == "" {
+		hint = "your system's package manager"
+	}
+	return fmt.Errorf("this command was built without cgo: Go found no C compiler, or CGO_ENABLED is 0; install one with: %s", hint)
+}
+
+// defaultTorch is the version where --torch is not given.
+func defaultTorch() string {
+	if v := os.Getenv(locate.EnvTorch); v != "" {
+		return v
+	}
+	return locate.DefaultTorch
+}
+
+// torchFlag adds --torch with its completion.
+func torchFlag(cmd *cobra.Command, value *string) {
+	cmd.Flags().StringVar(value, "torch", defaultTorch(), "libtorch version, also $"+locate.EnvTorch)
+	complete := cobra.FixedCompletions(toCompletions(libtorch.Versions), cobra.ShellCompDirectiveNoFileComp)
+	if err := cmd.RegisterFlagCompletionFunc("torch", complete); err != nil {
+		// Only a flag that does not exist gets here.
+		fmt.Fprintln(os.Stderr, "linstock:", err)
+	}
+}
+
+func toCompletions(values []string) []cobra.Completion {
+	out := make([]cobra.Completion, len(values))
+	copy(out, values)
+	return out
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/libtorch"
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// isolated gives the command an empty cache and nothing in the environment.
+func isolated(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{locate.EnvLib, locate.EnvTorch, locate.EnvLibtorch, locate.EnvUsePyTorch} {
+		t.Setenv(name, "")
+	}
+	dir := t.TempDir()
+	t.Setenv(locate.EnvCache, dir)
+	return dir
+}
+
+func command(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	root := newRoot()
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(args)
+	err := root.ExecuteContext(t.Context())
+	return out.String(), err
+}
+
+func TestHelpTeaches(t *testing.T) {
+	isolated(t)
+	for _, c := range newRoot().Commands() {
+		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
+			continue
+		}
+		out, err := command(t, c.Name(), "--help")
+		if err != nil || c.Short == "" || !strings.Contains(out, "Usage:") {
+			t.Errorf("%s --help: %v\n%s", c.Name(), err, out)
+		}
+		if c.Name() != "version" && !strings.Contains(out, "Examples:") {
+			t.Errorf("%s --help has no examples", c.Name())
+		}
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if out, err := command(t, "completion", shell); err != nil || !strings.Contains(out, "linstock") {
+			t.Errorf("completion %s: %v", shell, err)
+		}
+	}
+	if out, err := command(t, "__complete", "setup", "--torch", ""); err != nil || !strings.Contains(out, libtorch.Versions[0]) {
+		t.Errorf("--torch completes to %q (%v)", out, err)
+	}
+}
+
+func TestEnvOfAnEmptyCache(t *testing.T) {
+	dir := isolated(t)
+	out, err := command(t, "env")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"export LINSTOCK_CACHE=" + quote(dir), "export LINSTOCK_TORCH=" + locate.DefaultTorch,
+		"# LINSTOCK_LIB: not set up; run: " + locate.SetupCommand,
+	} {
+		if !strings.Contains(out, want+"\n") {
+			t.Errorf("env lacks %q:\n%s", want, out)
+		}
+	}
+	out, err = command(t, "env", "--json")
+	got := map[string]string{}
+	if jerr := json.Unmarshal([]byte(out), &got); err != nil || jerr != nil || got["LINSTOCK_CACHE"] != dir || got["LINSTOCK_LIB"] != "" {
+		t.Errorf("env --json: %v, %v\n%s", err, jerr, out)
+	}
+}
+
+func TestDoctorOfAnEmptyCache(t *testing.T) {
+	isolated(t)
+	out, err := command(t, "doctor")
+	if !errors.Is(err, errReported) {
+		t.Errorf("doctor: %v, want failure", err)
+	}
+	if !strings.Contains(out, "to mend it:\n") || !strings.Contains(out, "  "+locate.SetupCommand+"\n") {
+		t.Errorf("doctor names no remedy:\n%s", out)
+	}
+	t.Setenv(locate.EnvTorch, "2.11.0")
+	if out, _ := command(t, "doctor"); !strings.Contains(out, locate.SetupCommand+" --torch 2.11.0\n") {
+		t.Errorf("doctor names no remedy for 2.11.0:\n%s", out)
+	}
+}
+
+// A file that is no library must be a finding, not a crash.
+func TestDoctorOfABrokenShim(t *testing.T) {
+	dir := isolated(t)
+	shim := filepath.Join(dir, locate.LibName())
+	if err := os.WriteFile(shim, []byte("not a library"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(locate.EnvLib, shim)
+	out, err := command(t, "doctor")
+	if !errors.Is(err, errReported) || !strings.Contains(out, "unset "+locate.EnvLib) {
+		t.Errorf("doctor: %v\n%s", err, out)
+	}
+}
+
+func TestBundleWithoutSetup(t *testing.T) {
+	isolated(t)
+	if _, err := command(t, "bundle", t.TempDir()); !errors.Is(err, locate.ErrMissing) {
+		t.Errorf("bundle: %v, want the error that names setup", err)
+	}
+}
+
+func TestQuote(t *testing.T) {
+	for s, want := range map[string]string{"/a/b-1.0": "/a/b-1.0", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "$x": "'$x'"} {
+		if got := quote(s); got != want {
+			t.Errorf("quote(%q) = %s, want %s", s, got, want)
+		}
+	}
+}
+
+func TestLines(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newProgress(w) // a pipe is no terminal
+	if l, ok := p.(*lines); ok {
+		l.every = time.Nanosecond
+	} else {
+		t.Fatalf("newProgress of a pipe is a %T", p)
+	}
+	task := p.Start("download torch", 4e6, libtorch.Bytes)
+	time.Sleep(time.Millisecond)
+	task.Set(1e6)
+	task.End(errors.New("x"))
+	p.Note("a %s", "note")
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	if _, err := got.ReadFrom(r); err != nil {
+		t.Fatal(err)
+	}
+	want := "download torch …\ndownload torch: 1 MB of 4 MB (25%)\ndownload torch: failed\na note\n"
+	if got.String() != want {
+		t.Errorf("got  %q\nwant %q", got.String(), want)
+	}
+}
+
+// TestMain lets doctor run this test's executable as linstock for its probe.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "probe" {
+		os.Exit(run())
+	}
+	os.Exit(m.Run())
+}

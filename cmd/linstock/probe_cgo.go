@@ -1,0 +1,44 @@
+//go:build cgo
+
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func init() { probeRuntime = openAndCompute }
+
+// openAndCompute does what a program would do first, and checks the result.
+func openAndCompute() (r runtimeReport) {
+	fail := func(err error) runtimeReport {
+		r.Error = err.Error()
+		return r
+	}
+	var err error
+	if r.Torch, err = tensor.Version(); err != nil {
+		return fail(err)
+	}
+	if r.Shim, err = tensor.ShimPath(); err != nil {
+		return fail(err)
+	}
+	devices, err := tensor.Devices()
+	if err != nil {
+		return fail(err)
+	}
+	for _, d := range devices {
+		r.Devices = append(r.Devices, d.String())
+		x := tensor.FromSlice([]float32{1, 2, 3, 4}, []int{2, 2}, d)
+		got, err := tensor.Data[float32](x.MatMul(x))
+		if err != nil {
+			return fail(fmt.Errorf("multiply matrices on %s: %w", d, err))
+		}
+		if want := []float32{7, 10, 15, 22}; !slices.Equal(got, want) {
+			return fail(fmt.Errorf("multiply matrices on %s: got %v, want %v", d, got, want))
+		}
+	}
+	r.Compute = "multiplied matrices on every device, with the right result"
+	return r
+}

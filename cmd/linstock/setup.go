@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/linstock-ml/linstock/internal/libtorch"
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+func newSetup() *cobra.Command {
+	var cfg libtorch.Config
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Install libtorch and compile the library over it",
+		Long: `Setup finds or downloads libtorch and compiles Linstock's shim for it. Run it
+once on each machine, and again after an update of the Go module; when nothing
+is to be done it ends at once.
+
+Where libtorch comes from, the first that holds:
+
+  LIBTORCH=DIR             a libtorch that is there: DIR holds lib and include, or
+                           is a site-packages directory with torch in it
+  LIBTORCH_USE_PYTORCH=1   the PyTorch that python3 has; it is not imported
+  otherwise                the wheel of PyTorch --torch VERSION (` + "`" + libtorch.Versions[0] + "` to `" + locate.DefaultTorch + "`" + `),
+                           downloaded by pip with your own settings for it (index,
+                           mirror, proxy) and verified against hashes that came
+                           with this module. Only libtorch is taken out of it;
+                           Python is not needed afterwards.
+
+It needs a C++ compiler, CMake and ninja (or make), and pip to download. Where one
+is missing, the error says how to install it.`,
+		Example: `  linstock setup
+  linstock setup --torch 2.11.0
+  linstock setup --cuda                         # also what a GPU needs, gigabytes
+  LIBTORCH_USE_PYTORCH=1 linstock setup         # use the PyTorch of python3
+  LIBTORCH=/opt/libtorch linstock setup
+
+  # a machine without a network
+  linstock fetch wheels                         # on one that has it
+  linstock setup --wheel wheels`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if cfg.Cache, cfg.Hash, err = paths(); err != nil {
+				return err
+			}
+			if len(cfg.Wheels) > 0 && !cmd.Flags().Changed("torch") {
+				if v := libtorch.TorchOfWheels(cfg.Wheels); v != "" {
+					cfg.Torch = v
+				}
+			}
+			cfg.Sources = shimSources
+			cfg.Progress = newProgress(os.Stderr)
+			result, err := libtorch.Setup(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), ready(result))
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	torchFlag(cmd, &cfg.Torch)
+	f.BoolVar(&cfg.CUDA, "cuda", false, "also install what a GPU needs")
+	f.StringArrayVar(&cfg.Wheels, "wheel", nil, "take the wheels from this file or directory; may be repeated")
+	f.BoolVar(&cfg.NoVerify, "no-verify", false, "accept wheels that are not in the lock file")
+	f.BoolVar(&cfg.Force, "force", false, "install and compile again what is there")
+	f.BoolVar(&cfg.NoBuild, "no-build", false, "install libtorch, do not compile the shim")
+	f.IntVarP(&cfg.Jobs, "jobs", "j", 0, "compilers at once (default as many as cores and memory allow)")
+	return cmd
+}
+
+// ready is the line that setup ends with.
+func ready(r libtorch.Result) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "libtorch %s", r.Source.Version)
+	if r.Source.CUDA {
+		b.WriteString(" with CUDA")
+	}
+	if r.Shim == "" {
+		return b.String() + " is in " + r.Source.Root
+	}
+	if !r.Changed {
+		b.WriteString(" was set up before")
+	} else {
+		b.WriteString(" is ready")
+	}
+	return b.String() + ": " + r.Shim
+}
+
+func newFetch() *cobra.Command {
+	var cfg libtorch.Config
+	cmd := &cobra.Command{
+		Use:   "fetch DIR",
+		Short: "Download libtorch for a machine without a network",
+		Long: `Fetch downloads the wheels that setup needs into DIR and verifies them. Bring the
+directory to the machine without a network, and give it to setup there.`,
+		Example: `  linstock fetch wheels
+  linstock fetch --cuda wheels
+  # there
+  linstock setup --wheel wheels`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg.Progress = newProgress(os.Stderr)
+			files, err := libtorch.Fetch(cmd.Context(), cfg, args[0])
+			for _, f := range files {
+				fmt.Fprintln(cmd.OutOrStdout(), f)
+			}
+			return err
+		},
+	}
+	torchFlag(cmd, &cfg.Torch)
+	cmd.Flags().BoolVar(&cfg.CUDA, "cuda", false, "also what a GPU needs")
+	return cmd
+}

@@ -1,0 +1,227 @@
+package cshim
+
+/*
+#cgo noescape lsc_tensor_free
+#cgo nocallback lsc_tensor_free
+#cgo noescape lsc_tensors_free
+#cgo nocallback lsc_tensors_free
+#cgo noescape lsc_tensor_from_data
+#cgo nocallback lsc_tensor_from_data
+#cgo noescape lsc_tensor_from_blob
+#cgo nocallback lsc_tensor_from_blob
+#cgo noescape lsc_tensor_copy_out
+#cgo nocallback lsc_tensor_copy_out
+#cgo noescape lsc_tensor_item
+#cgo nocallback lsc_tensor_item
+#cgo noescape lsc_tensor_meta
+#cgo nocallback lsc_tensor_meta
+#cgo noescape lsc_tensor_sizes
+#cgo nocallback lsc_tensor_sizes
+#cgo noescape lsc_tensor_alias
+#cgo nocallback lsc_tensor_alias
+#cgo noescape lsc_tensor_to
+#cgo nocallback lsc_tensor_to
+#cgo noescape lsc_tensor_index
+#cgo nocallback lsc_tensor_index
+#cgo noescape lsc_op_find
+#cgo nocallback lsc_op_find
+#cgo noescape lsc_op_schema
+#cgo nocallback lsc_op_schema
+#cgo noescape lsc_op_names
+#cgo nocallback lsc_op_names
+#cgo noescape lsc_call
+#cgo nocallback lsc_call
+#cgo noescape lsc_spill_free
+#cgo nocallback lsc_spill_free
+#cgo noescape lsc_show_config
+#cgo nocallback lsc_show_config
+#include <stdlib.h>
+#include "table_gen.h"
+
+*/
+import "C"
+
+import "unsafe"
+
+func takeError(e *C.ls_error) error {
+	// A typed nil must not become a non-nil error.
+	if err := Take(e); err != nil {
+		return err
+	}
+	return nil
+}
+
+func handles(h []Handle) *C.ls_tensor { return (*C.ls_tensor)(unsafe.Pointer(unsafe.SliceData(h))) }
+
+// TensorFree frees a handle.
+func TensorFree(h Handle) { C.lsc_tensor_free(C.ls_tensor(h)) }
+
+// TensorsFree frees handles in one crossing; zeros are passed over.
+func TensorsFree(h []Handle) {
+	if len(h) != 0 {
+		C.lsc_tensors_free(handles(h), C.uint64_t(len(h)))
+	}
+}
+
+// TensorFromData makes a CPU tensor from a copy of nbytes at data.
+func TensorFromData(dtype int32, shape []int, data unsafe.Pointer, nbytes int) Result {
+	return result(C.lsc_tensor_from_data(C.int32_t(dtype), dims(shape), C.uint64_t(len(shape)), data, C.uint64_t(nbytes)))
+}
+
+// TensorFromBlob makes a CPU tensor over memory that is not Go's and stays until TakeDropped gives id.
+func TensorFromBlob(dtype int32, shape []int, data unsafe.Pointer, nbytes int, id uint64) Result {
+	return result(C.lsc_tensor_from_blob(C.int32_t(dtype), dims(shape), C.uint64_t(len(shape)), data, C.uint64_t(nbytes), nil, C.uint64_t(id)))
+}
+
+func dims(shape []int) *C.int64_t { return (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))) }
+
+// TensorCopyOut copies the elements, in row-major order, to nbytes at dst.
+func TensorCopyOut(h Handle, dtype int32, dst unsafe.Pointer, nbytes int) ErrorRef {
+	return C.lsc_tensor_copy_out(C.ls_tensor(h), C.int32_t(dtype), dst, C.uint64_t(nbytes))
+}
+
+// TensorItem gives the one element; out[1] is used by a complex one.
+func TensorItem(h Handle, out *[2]Value) ErrorRef {
+	return C.lsc_tensor_item(C.ls_tensor(h), (*C.ls_value)(unsafe.Pointer(out)))
+}
+
+// Meta is ls_meta.
+type Meta struct {
+	Numel, Offset                                   int64
+	Data, Bytes                                     uint64
+	Version                                         int64
+	NDim                                            int32
+	DType                                           int16
+	DeviceType, DeviceIndex                         int8
+	RequiresGrad, IsLeaf, IsContiguous, IsInference bool
+	Layout                                          uint8
+	IsConj, IsNeg, IsView                           bool
+	Sizes, Strides                                  [C.LS_META_DIMS]int64
+}
+
+var _ [unsafe.Sizeof(C.ls_meta{})]byte = [unsafe.Sizeof(Meta{})]byte{}
+
+// TensorMeta fills m.
+func TensorMeta(h Handle, m *Meta) ErrorRef {
+	return C.lsc_tensor_meta(C.ls_tensor(h), (*C.ls_meta)(unsafe.Pointer(m)))
+}
+
+// TensorSizes fills sizes and strides, which have the same length.
+func TensorSizes(h Handle, sizes, strides []int64) ErrorRef {
+	return C.lsc_tensor_sizes(C.ls_tensor(h), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(sizes))),
+		(*C.int64_t)(unsafe.Pointer(unsafe.SliceData(strides))), C.uint64_t(len(sizes)))
+}
+
+// TensorAlias is a second handle to the same tensor.
+func TensorAlias(h Handle) Result { return result(C.lsc_tensor_alias(C.ls_tensor(h))) }
+
+// TensorTo converts; -1 keeps the dtype or device.
+func TensorTo(h Handle, dtype, device int32, copies bool) Result {
+	return result(C.lsc_tensor_to(C.ls_tensor(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
+}
+
+// TensorIndex is advanced indexing; 0 takes a dimension whole.
+func TensorIndex(h Handle, indices []Handle) Result {
+	return result(C.lsc_tensor_index(C.ls_tensor(h), handles(indices), C.uint64_t(len(indices))))
+}
+
+func flag(b bool) C.int32_t {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Op is an operator of the dispatcher.
+type Op uintptr
+
+// FindOp looks an operator up ("aten::add", "Tensor"); 0 and no error where there is none.
+func FindOp(name, overload string) (Op, error) {
+	n, o := C.CString(name), C.CString(overload)
+	defer C.free(unsafe.Pointer(n))
+	defer C.free(unsafe.Pointer(o))
+	var op C.ls_op
+	r := C.lsc_op_find(n, o, &op)
+	return Op(op), takeError(r.err)
+}
+
+// OpSchema is the operator's schema as text.
+func OpSchema(op Op) (string, error) {
+	var out [64]Value
+	return text(C.lsc_op_schema(C.ls_op(op), slots(out[:]), C.uint64_t(len(out))), out[:])
+}
+
+// OpNames are all the dispatcher's operators, a newline after each.
+func OpNames() (string, error) { return text(C.lsc_op_names(nil, 0), nil) }
+
+// ShowConfig is libtorch's build configuration.
+func ShowConfig() (string, error) { return text(C.lsc_show_config(nil, 0), nil) }
+
+func text(r C.ls_results, out []Value) (string, error) {
+	res := results(r)
+	defer res.Free()
+	if res.Err != nil {
+		return "", takeError(res.Err)
+	}
+	v := res.Values(out)
+	if len(v) == 0 || v[0].Tag != TagString {
+		return "", nil
+	}
+	return string(Payload[byte](v)), nil
+}
+
+// Payload is the elements of the string or list that starts v, without a copy.
+func Payload[T byte | int64 | float64 | Handle](v []Value) []T {
+	if len(v) < 2 {
+		return nil
+	}
+	return unsafe.Slice((*T)(unsafe.Pointer(&v[1])), int(v[0].Len))
+}
+
+// Width is how many slots the value that starts v takes.
+func Width(v Value) int {
+	switch v.Tag {
+	case TagComplex:
+		return 2
+	case TagString:
+		return 1 + (int(v.Len)+15)/16
+	case TagInts, TagFloats, TagBools, TagTensors:
+		return 1 + (int(v.Len)+1)/2
+	}
+	return 1
+}
+
+// Results is what Call gives back.
+type Results struct {
+	slots int
+	spill unsafe.Pointer
+	Err   ErrorRef
+	Scope uint64
+}
+
+func results(r C.ls_results) Results {
+	return Results{int(r.slots), unsafe.Pointer(r.spill), r.err, uint64(r.scope)}
+}
+
+// Values are the results: a part of out, or where they did not fit, C memory that stays until Free.
+func (r *Results) Values(out []Value) []Value {
+	if r.spill != nil {
+		return unsafe.Slice((*Value)(r.spill), r.slots)
+	}
+	return out[:r.slots]
+}
+
+// Free frees what did not fit; the handles in it are not freed.
+func (r *Results) Free() {
+	if r.spill != nil {
+		C.lsc_spill_free((*C.ls_value)(r.spill))
+		r.spill = nil
+	}
+}
+
+func slots(v []Value) *C.ls_value { return (*C.ls_value)(unsafe.Pointer(unsafe.SliceData(v))) }
+
+// Call runs an operator; discard drops its results in the shim.
+func Call(op Op, args, out []Value, discard bool) Results {
+	return results(C.lsc_call(C.ls_op(op), slots(args), C.uint64_t(len(args)), slots(out), C.uint64_t(len(out)), C.uint32_t(flag(discard))))
+}

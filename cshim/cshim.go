@@ -1,0 +1,136 @@
+// Package cshim is the only package of Linstock that imports "C". It opens the shim (a C++ library with a
+// flat C API over libtorch, see include/linstock.h), and gives each of its functions a Go face that takes and
+// returns plain values. It knows nothing of lifetimes: a Handle is an integer that its owner must free once.
+//
+// The shim is loaded at first use, not linked, so a program builds, vets and starts on a machine without
+// libtorch. Until Load has succeeded no other function of this package may be called.
+//
+// A function that can fail returns its error in the same call, as an ErrorRef that Take turns into a Go error
+// and frees. Nothing here panics, and no function but those marked "calls back" lets C++ call into Go.
+package cshim
+
+/*
+#cgo CFLAGS: -O2 -Wall
+#cgo linux LDFLAGS: -ldl
+#include <dlfcn.h>
+#include <stdlib.h>
+#include "table_gen.h"
+
+const char *ls_table_load(void *library);
+extern const ls_callbacks ls_go_callbacks;
+
+// dlerror belongs to the thread: both calls in one crossing.
+static void *open_library(const char *path, const char **why) {
+	void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	*why = l ? NULL : dlerror();
+	return l;
+}
+*/
+import "C"
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// Sources is the shim's CMake project: what cmd/linstock builds.
+//
+//go:embed CMakeLists.txt include/*.h src/*.h src/*.cpp
+var Sources embed.FS
+
+// SourceHash names the shim's sources. A shim built from other sources is not loaded.
+func SourceHash() (string, error) { return locate.SourceHash(Sources) }
+
+var loaded atomic.Bool
+
+// Path is where the loaded shim was found; empty before Load has succeeded.
+func Path() string {
+	if !loaded.Load() {
+		return ""
+	}
+	return loadedPath
+}
+
+var loadedPath string
+
+// Load opens the shim and libtorch. It may be called often and from anywhere; after the first success it
+// costs one atomic read. A failure is not remembered: it can be mended while the program runs.
+func Load() error {
+	if loaded.Load() {
+		return nil
+	}
+	return load()
+}
+
+var loadMutex sync.Mutex
+
+func load() error {
+	loadMutex.Lock()
+	defer loadMutex.Unlock()
+	if loaded.Load() {
+		return nil
+	}
+	hash, err := SourceHash()
+	if err != nil {
+		return err
+	}
+	var tried []error
+	for _, path := range locate.ShimCandidates(hash) {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		if err := open(path); err != nil {
+			tried = append(tried, fmt.Errorf("%s: %w", path, err))
+			continue
+		}
+		loadedPath = path
+		loaded.Store(true)
+		return nil
+	}
+	if len(tried) != 0 {
+		return fmt.Errorf("linstock: no shim could be loaded; run: %s\n%w", locate.SetupCommand, errors.Join(tried...))
+	}
+	return locate.Missing()
+}
+
+func open(path string) error {
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	var why *C.char
+	lib := C.open_library(name, &why)
+	if lib == nil {
+		return errors.New(C.GoString(why))
+	}
+	if missing := C.ls_table_load(lib); missing != nil {
+		return fmt.Errorf("the shim lacks %s: it was built from other sources", C.GoString(missing))
+	}
+	if got := uint32(C.lsc_abi()); got != C.LS_ABI {
+		return fmt.Errorf("the shim's ABI is %d, this program needs %d", got, C.LS_ABI)
+	}
+	built, have := VersionBuilt(), VersionLoaded()
+	if built[0] != have[0] || built[1] != have[1] {
+		return fmt.Errorf("the shim was built for libtorch %d.%d but loaded %d.%d", built[0], built[1], have[0], have[1])
+	}
+	if err := takeError(C.lsc_init()); err != nil {
+		return err
+	}
+	C.lsc_set_callbacks(&C.ls_go_callbacks)
+	return nil
+}
+
+func version(v C.uint64_t) [3]int {
+	return [3]int{int(v >> 56), int(v >> 48 & 0xff), int(v >> 40 & 0xff)}
+}
+
+// VersionBuilt is the libtorch that the shim was compiled against.
+func VersionBuilt() [3]int { return version(C.lsc_torch_version_built()) }
+
+// VersionLoaded is the libtorch in this process.
+func VersionLoaded() [3]int { return version(C.lsc_torch_version_loaded()) }

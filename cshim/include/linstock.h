@@ -1,0 +1,253 @@
+/* Linstock's C API over libtorch.
+ *
+ * Conventions, stated once:
+ *
+ *  1. Handles. An ls_tensor is one owned reference to a libtorch tensor; 0 is "no tensor". A function
+ *     borrows the handles it is given and never frees them; every handle it returns is the caller's, to be
+ *     given back exactly once with ls_tensor_free or ls_tensors_free, on any thread.
+ *  2. Errors come back in the call that failed: a non-NULL ls_error is the caller's, its fields can be read,
+ *     and ls_error_free frees it. No other result of a failed call is meaningful. There is no "last error".
+ *  3. Exceptions never leave: every function is noexcept behind one guard.
+ *  4. Values. Arguments and results of ls_call are flat arrays of 16-byte ls_value. A list or string is a
+ *     header slot (tag, len) followed by its elements inline, 8 bytes an element (bytes for a string),
+ *     padded to whole slots. Nothing points into the caller's memory after the call.
+ *  5. Threads. Every function may be called from any thread. Modes (gradients, inference, scope) belong to
+ *     the calling thread; thread counts, seeds and determinism to the process.
+ *  6. Callbacks. Only the functions marked CALLS BACK can call the functions given to ls_set_callbacks.
+ *  7. Integers that name things (dtype, device type) are libtorch's own, stable across the window.
+ *  8. The scope word: each result carries the calling thread's ls_scope_set value. The shim gives it no
+ *     meaning.
+ */
+#ifndef LINSTOCK_H_
+#define LINSTOCK_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define LS_NOEXCEPT noexcept
+extern "C" {
+#else
+#define LS_NOEXCEPT
+#endif
+
+#define LS_API __attribute__((visibility("default")))
+
+/* Compared on load; changes whenever this header or linstock_ops.h does. */
+#define LS_ABI 1
+
+typedef uintptr_t ls_tensor;
+typedef uintptr_t ls_op; /* an operator of the dispatcher; lives as long as the process */
+
+enum ls_code {
+  LS_ERR_GENERIC = 1, /* c10::Error */
+  LS_ERR_INDEX = 2,
+  LS_ERR_VALUE = 3,
+  LS_ERR_TYPE = 4,
+  LS_ERR_NOT_IMPLEMENTED = 5,
+  LS_ERR_LINALG = 6,
+  LS_ERR_OUT_OF_MEMORY = 7,
+  LS_ERR_DEVICE = 8, /* the accelerator's error, often sticky; see device_error */
+  LS_ERR_STD = 9,    /* an exception that is not libtorch's */
+  LS_ERR_ARGUMENT = 10, /* refused by the shim itself */
+  LS_ERR_CALLBACK = 11, /* a callback reported failure; see callback */
+  LS_ERR_UNKNOWN = 12
+};
+
+typedef struct ls_error {
+  int32_t code;
+  int32_t device_error; /* with LS_ERR_DEVICE */
+  uint64_t callback;    /* with LS_ERR_CALLBACK: what the callback returned */
+  const char *message;  /* UTF-8, never NULL, without a C++ backtrace */
+} ls_error;
+
+enum ls_tag {
+  LS_DEFAULT = 0, /* argument left out: the schema's default */
+  LS_NONE = 1,
+  LS_TENSOR = 2,
+  LS_INT = 3, /* int, SymInt, ScalarType, Layout, MemoryFormat, Scalar */
+  LS_FLOAT = 4,
+  LS_BOOL = 5,
+  LS_COMPLEX = 6, /* the real part here, the imaginary part as the next slot's f */
+  LS_STRING = 7,
+  LS_INTS = 8,
+  LS_FLOATS = 9,
+  LS_BOOLS = 10, /* 8 bytes an element */
+  LS_TENSORS = 11,
+  LS_DEVICE = 12 /* (type << 8) | (index & 0xff) */
+};
+
+typedef struct ls_value {
+  uint32_t tag;
+  uint32_t len;
+  union {
+    int64_t i;
+    double f;
+    ls_tensor t;
+  } u;
+} ls_value;
+
+typedef struct ls_result {
+  ls_tensor t;
+  ls_error *err;
+  uint64_t scope;
+} ls_result;
+
+typedef struct ls_results {
+  uint64_t slots;  /* how many slots were written */
+  ls_value *spill; /* not NULL: the results did not fit and stand here; ls_spill_free */
+  ls_error *err;
+  uint64_t scope;
+} ls_results;
+
+#define LS_META_DIMS 8
+typedef struct ls_meta {
+  int64_t numel;
+  int64_t offset;  /* in elements */
+  uint64_t data;   /* address of the storage, to compare; 0 where there is none */
+  uint64_t nbytes; /* of the storage */
+  int64_t version; /* -1 for inference tensors */
+  int32_t ndim;
+  int16_t dtype;
+  int8_t device_type, device_index;
+  uint8_t requires_grad, is_leaf, is_contiguous, is_inference;
+  uint8_t layout, is_conj, is_neg, is_view;
+  int64_t sizes[LS_META_DIMS]; /* the first LS_META_DIMS of them; ls_tensor_sizes for more */
+  int64_t strides[LS_META_DIMS];
+} ls_meta;
+
+/* ---- versions, errors ---- */
+LS_API uint32_t ls_abi(void) LS_NOEXCEPT;
+/* What was compiled against and what is loaded, MAJOR<<56|MINOR<<48|PATCH<<40. */
+LS_API uint64_t ls_torch_version_built(void) LS_NOEXCEPT;
+LS_API uint64_t ls_torch_version_loaded(void) LS_NOEXCEPT;
+/* Once, before anything else: installs the counting CPU allocator. Later calls do nothing. */
+LS_API ls_error *ls_init(void) LS_NOEXCEPT;
+LS_API void ls_error_free(ls_error *err) LS_NOEXCEPT;
+/* libtorch's build configuration, a string result. */
+LS_API ls_results ls_show_config(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+
+/* ---- tensors ---- */
+LS_API void ls_tensor_free(ls_tensor t) LS_NOEXCEPT;
+LS_API void ls_tensors_free(const ls_tensor *t, uint64_t n) LS_NOEXCEPT;
+/* A CPU tensor that owns a copy of nbytes at data, which must be numel × the dtype's size. */
+LS_API ls_result ls_tensor_from_data(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data,
+                                     uint64_t nbytes) LS_NOEXCEPT;
+/* A CPU tensor over caller's memory that stays valid until drop(arg) is called, on whichever thread lets
+ * the last reference go. With drop == NULL, the id is queued for ls_take_dropped instead. */
+LS_API ls_result ls_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data,
+                                     uint64_t nbytes, void (*drop)(void *), uint64_t arg) LS_NOEXCEPT;
+/* Copies the elements in row-major order; nbytes must match exactly and dtype be the tensor's own. */
+LS_API ls_error *ls_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nbytes) LS_NOEXCEPT;
+/* The one element of t: LS_INT, LS_FLOAT, LS_BOOL or LS_COMPLEX (two slots). */
+LS_API ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) LS_NOEXCEPT;
+LS_API ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) LS_NOEXCEPT;
+LS_API ls_error *ls_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) LS_NOEXCEPT;
+/* A second handle to the same tensor. */
+LS_API ls_result ls_tensor_alias(ls_tensor t) LS_NOEXCEPT;
+LS_API ls_result ls_tensor_to(ls_tensor t, int32_t dtype /* -1: keep */, int32_t device /* -1: keep */,
+                              int32_t copy) LS_NOEXCEPT;
+/* x[indices]; indices of n tensors, 0 where a dimension is taken whole. */
+LS_API ls_result ls_tensor_index(ls_tensor t, const ls_tensor *indices, uint64_t n) LS_NOEXCEPT;
+
+/* ---- operators ---- */
+/* name "aten::add", overload "Tensor" or "". 0 and no error: the dispatcher knows no such operator. */
+LS_API ls_results ls_op_find(const char *name, const char *overload, ls_op *out) LS_NOEXCEPT;
+/* Its schema, as one string. */
+LS_API ls_results ls_op_schema(ls_op op, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+/* All names, "aten::add.Tensor", as one string with a newline after each. */
+LS_API ls_results ls_op_names(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+enum ls_call_flags { LS_CALL_DISCARD = 1 /* drop the results (in-place operators) */ };
+LS_API ls_results ls_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots,
+                          uint32_t flags) LS_NOEXCEPT;
+LS_API void ls_spill_free(ls_value *spill) LS_NOEXCEPT;
+
+/* ---- autograd ---- */
+typedef struct ls_callbacks {
+  /* A tensor hook: grad is borrowed; *out is 0 to leave it, or a new handle. Returns 0 for success, else a
+   * number that comes back in ls_error.callback. */
+  uint64_t (*hook)(uint64_t id, ls_tensor grad, ls_tensor *out);
+  /* backward of a custom function: grads[n] borrowed (0: none), saved[ns] borrowed, out[nout] filled with new
+   * handles (0: none). */
+  uint64_t (*backward)(uint64_t id, const ls_tensor *grads, uint64_t n, const ls_tensor *saved, uint64_t ns,
+                       const uint8_t *needs, ls_tensor *out, uint64_t nout);
+} ls_callbacks;
+LS_API void ls_set_callbacks(const ls_callbacks *cb) LS_NOEXCEPT;
+
+/* CALLS BACK. grads and inputs may be NULL; an element of grads may be 0 for "ones". */
+LS_API ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
+                             uint64_t ninputs, int32_t retain, int32_t create) LS_NOEXCEPT;
+/* CALLS BACK. out[ninputs]; 0 where an input is unused and that is allowed. */
+LS_API ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
+                         uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out,
+                         uint64_t *scope) LS_NOEXCEPT;
+LS_API ls_error *ls_set_requires_grad(ls_tensor t, int32_t on) LS_NOEXCEPT;
+LS_API ls_error *ls_retain_grad(ls_tensor t) LS_NOEXCEPT;
+/* .grad; t is 0 where there is none. */
+LS_API ls_result ls_grad_of(ls_tensor t) LS_NOEXCEPT;
+LS_API ls_error *ls_set_grad(ls_tensor t, ls_tensor grad) LS_NOEXCEPT;
+/* The .grad of each, 0 where there is none; out[n]. */
+LS_API ls_error *ls_grads_of(const ls_tensor *t, uint64_t n, ls_tensor *out) LS_NOEXCEPT;
+/* .grad = None (zero == 0) or zeros in place (zero == 1). */
+LS_API ls_error *ls_zero_grads(const ls_tensor *t, uint64_t n, int32_t zero) LS_NOEXCEPT;
+/* The name of grad_fn, as a string; empty for a leaf. */
+LS_API ls_results ls_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+/* Calls hook(id, …) during backward. The id is queued for ls_take_dropped when libtorch lets the hook go. */
+LS_API ls_error *ls_register_hook(ls_tensor t, uint64_t id, uint32_t *slot) LS_NOEXCEPT;
+LS_API ls_error *ls_remove_hook(ls_tensor t, uint32_t slot) LS_NOEXCEPT;
+/* Ties outputs (computed without gradients) to inputs by a node whose backward is the callback. out[nout]. */
+LS_API ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
+                                    uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
+                                    uint64_t *scope) LS_NOEXCEPT;
+/* Ids whose native holder has gone, to be forgotten by the owner. Returns how many were written. */
+LS_API uint64_t ls_take_dropped(uint64_t *ids, uint64_t cap) LS_NOEXCEPT;
+LS_API uint64_t ls_dropped_count(void) LS_NOEXCEPT;
+
+/* ---- the calling thread ---- */
+enum ls_mode { LS_MODE_GRAD = 0, LS_MODE_INFERENCE = 1 };
+LS_API int32_t ls_mode_get(int32_t mode) LS_NOEXCEPT;
+/* Pushes; ls_mode_pop restores what was before, on the same thread, innermost first. */
+LS_API ls_error *ls_mode_push(int32_t mode, int32_t on) LS_NOEXCEPT;
+LS_API void ls_mode_pop(void) LS_NOEXCEPT;
+/* Sets the scope word and returns the one before. */
+LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
+LS_API uint64_t ls_scope_get(void) LS_NOEXCEPT;
+/* Scope words of threads that ended with one set. Returns how many were written. */
+LS_API uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) LS_NOEXCEPT;
+
+/* ---- the process ---- */
+LS_API ls_error *ls_manual_seed(uint64_t seed) LS_NOEXCEPT;
+LS_API ls_result ls_rng_state(int32_t device) LS_NOEXCEPT; /* uint8 tensor */
+LS_API ls_error *ls_set_rng_state(int32_t device, ls_tensor state) LS_NOEXCEPT;
+/* Reaches every thread: each one takes the number over at its next call. */
+LS_API ls_error *ls_set_num_threads(int32_t n) LS_NOEXCEPT;
+LS_API int32_t ls_num_threads(void) LS_NOEXCEPT;
+LS_API ls_error *ls_set_deterministic(int32_t on, int32_t warn_only) LS_NOEXCEPT;
+LS_API int32_t ls_deterministic(void) LS_NOEXCEPT;
+/* 0 highest, 1 high, 2 medium. */
+LS_API ls_error *ls_set_matmul_precision(int32_t precision) LS_NOEXCEPT;
+LS_API int32_t ls_matmul_precision(void) LS_NOEXCEPT;
+LS_API ls_error *ls_set_default_dtype(int32_t dtype) LS_NOEXCEPT;
+LS_API int32_t ls_default_dtype(void) LS_NOEXCEPT;
+/* How many devices of a type can be used. */
+LS_API int32_t ls_device_count(int32_t device_type) LS_NOEXCEPT;
+LS_API ls_error *ls_synchronize(int32_t device) LS_NOEXCEPT;
+
+/* ---- memory ---- */
+typedef struct ls_memory {
+  int64_t allocated;   /* bytes live, as the allocator rounds them */
+  int64_t peak;        /* highest allocated since the last reset */
+  int64_t allocations; /* since the start */
+  int64_t frees;
+  int64_t handles; /* ls_tensor handles not yet freed, of all devices */
+} ls_memory;
+LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
+LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+#include "linstock_ops.h"
+
+#endif /* LINSTOCK_H_ */

@@ -1,0 +1,276 @@
+// Autograd: backward, gradients, hooks, functions whose backward is a callback.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "shim.h"
+
+namespace ls {
+
+ls_callbacks callbacks{nullptr, nullptr};
+
+namespace {
+
+std::mutex dropped_mutex;
+std::vector<uint64_t> &dropped() {
+  static auto *v = new std::vector<uint64_t>;
+  return *v;
+}
+std::atomic<uint64_t> dropped_count{0};
+
+// Held by a native owner (a hook, a node): its end queues the id.
+struct Ticket {
+  uint64_t id;
+  explicit Ticket(uint64_t i) : id(i) {}
+  ~Ticket() { drop_id(id); }
+  Ticket(const Ticket &) = delete;
+  Ticket &operator=(const Ticket &) = delete;
+};
+struct TicketHolder : torch::CustomClassHolder {
+  Ticket ticket;
+  explicit TicketHolder(uint64_t id) : ticket(id) {}
+};
+
+// Counted handles around tensors for the time of a callback.
+class Lent {
+ public:
+  explicit Lent(const torch::autograd::variable_list &list) {
+    handles_.reserve(list.size());
+    for (const auto &t : list) handles_.push_back(reinterpret_cast<ls_tensor>(t.defined() ? t.unsafeGetTensorImpl() : nullptr));
+  }
+  const ls_tensor *data() const { return handles_.data(); }
+  uint64_t size() const { return handles_.size(); }
+
+ private:
+  std::vector<ls_tensor> handles_;
+};
+
+at::Tensor take(ls_tensor h) {
+  at::Tensor t = copy_of(h);
+  ls_tensor_free(h);
+  return t;
+}
+
+// What a custom function's apply carries past libtorch's argument collector, which would take tensors
+// among the arguments for inputs.
+struct Outside {
+  uint64_t id;
+  const torch::autograd::variable_list *outputs;
+  const torch::autograd::variable_list *saved;
+};
+
+struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext *ctx,
+                                                const torch::autograd::variable_list &inputs, const Outside *outside) {
+    ctx->save_for_backward(*outside->saved);
+    ctx->saved_data["ticket"] = c10::IValue(c10::make_intrusive<TicketHolder>(outside->id));
+    ctx->saved_data["id"] = static_cast<int64_t>(outside->id);
+    ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
+    ctx->set_materialize_grads(false);
+    return *outside->outputs;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext *ctx,
+                                                 const torch::autograd::variable_list &grads) {
+    auto id = static_cast<uint64_t>(ctx->saved_data["id"].toInt());
+    auto n = static_cast<size_t>(ctx->saved_data["inputs"].toInt());
+    auto saved = ctx->get_saved_variables();
+    Lent lent_grads(grads), lent_saved(saved);
+    std::vector<uint8_t> needs(n);
+    for (size_t i = 0; i < n; i++) needs[i] = ctx->needs_input_grad(i);
+    std::vector<ls_tensor> out(n, 0);
+    uint64_t failed = callbacks.backward(id, lent_grads.data(), lent_grads.size(), lent_saved.data(), lent_saved.size(),
+                                         needs.data(), out.data(), n);
+    torch::autograd::variable_list result(n + 1);  // one more for the Outside argument
+    for (size_t i = 0; i < n; i++) result[i] = take(out[i]);
+    if (failed != 0) throw CallbackError(failed, "a custom function's backward failed");
+    return result;
+  }
+};
+
+torch::autograd::variable_list list_of(const ls_tensor *h, uint64_t n, const char *what) {
+  torch::autograd::variable_list v = tensors_of(h, n);
+  for (const auto &t : v) {
+    if (!t.defined()) throw ArgumentError(std::string(what) + ": a tensor is needed, got none");
+  }
+  return v;
+}
+
+torch::autograd::variable_list grads_list(const ls_tensor *h, uint64_t n) {
+  if (h == nullptr) return {};
+  return tensors_of(h, n);
+}
+
+}  // namespace
+
+void drop_id(uint64_t id) noexcept {
+  try {
+    std::lock_guard<std::mutex> lock(dropped_mutex);
+    dropped().push_back(id);
+    dropped_count.store(dropped().size(), std::memory_order_relaxed);
+  } catch (...) {
+    // No memory for eight bytes: the id stays with its owner, nothing dangles.
+  }
+}
+
+}  // namespace ls
+
+using ls::Borrowed;
+
+void ls_set_callbacks(const ls_callbacks *cb) noexcept { ls::callbacks = *cb; }
+
+ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
+                      uint64_t ninputs, int32_t retain, int32_t create) noexcept {
+  return ls::run_void([&] {
+    torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0, create != 0,
+                              ls::list_of(inputs, ninputs, "inputs"));
+  });
+}
+
+ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
+                  uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out,
+                  uint64_t *scope) noexcept {
+  return ls::run_void([&] {
+    *scope = ls::words.scope;
+    auto result = torch::autograd::grad(ls::list_of(outputs, n, "outputs"), ls::list_of(inputs, ninputs, "inputs"),
+                                        ls::grads_list(grads, n), retain != 0, create != 0, allow_unused != 0);
+    for (uint64_t i = 0; i < ninputs; i++) out[i] = ls::give(std::move(result.at(i)));
+  });
+}
+
+ls_error *ls_set_requires_grad(ls_tensor t, int32_t on) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "requires_grad");
+    if (on == 0 && !x.is_leaf())
+      throw ls::ArgumentError("only a leaf can stop requiring gradients; Detach gives a tensor that does not");
+    if (on != 0 && !torch::autograd::isDifferentiableType(x.scalar_type()))
+      throw ls::ArgumentError("only floating-point and complex tensors can require gradients");
+    x.set_requires_grad(on != 0);
+  });
+}
+
+ls_error *ls_retain_grad(ls_tensor t) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    ls::need(b, "retain_grad").retain_grad();
+  });
+}
+
+ls_result ls_grad_of(ls_tensor t) noexcept {
+  return ls::run([&] {
+    Borrowed b(t);
+    return at::Tensor(ls::need(b, "grad").grad());
+  });
+}
+
+ls_error *ls_set_grad(ls_tensor t, ls_tensor grad) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "grad");
+    at::Tensor g = ls::copy_of(grad);
+    if (g.defined()) {
+      if (!g.sizes().equals(x.sizes())) throw ls::ArgumentError("a gradient must have its tensor's shape");
+      if (g.scalar_type() != x.scalar_type()) throw ls::ArgumentError("a gradient must have its tensor's dtype");
+      if (g.device() != x.device()) throw ls::ArgumentError("a gradient must be on its tensor's device");
+      if (g.is_same(x)) throw ls::ArgumentError("a tensor cannot be its own gradient");
+    }
+    x.mutable_grad() = g;
+  });
+}
+
+ls_error *ls_grads_of(const ls_tensor *t, uint64_t n, ls_tensor *out) noexcept {
+  std::fill(out, out + n, 0);
+  ls_error *err = ls::run_void([&] {
+    for (uint64_t i = 0; i < n; i++) {
+      Borrowed b(t[i]);
+      out[i] = ls::give(at::Tensor(ls::need(b, "grad").grad()));
+    }
+  });
+  if (err != nullptr) {
+    ls_tensors_free(out, n);
+    std::fill(out, out + n, 0);
+  }
+  return err;
+}
+
+ls_error *ls_zero_grads(const ls_tensor *t, uint64_t n, int32_t zero) noexcept {
+  return ls::run_void([&] {
+    for (uint64_t i = 0; i < n; i++) {
+      Borrowed b(t[i]);
+      at::Tensor &g = ls::need(b, "grad").mutable_grad();
+      if (!g.defined()) continue;
+      if (zero == 0) {
+        g.reset();
+        continue;
+      }
+      c10::AutoGradMode no_grad(false);
+      if (g.grad_fn() != nullptr)
+        g.detach_();
+      else
+        g.set_requires_grad(false);
+      g.zero_();
+    }
+  });
+}
+
+ls_results ls_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) noexcept {
+  return ls::run_values([&](ls_results &r) {
+    Borrowed b(t);
+    auto fn = ls::need(b, "grad_fn").grad_fn();
+    ls::put_string(r, fn ? fn->name() : std::string(), out, out_slots);
+  });
+}
+
+ls_error *ls_register_hook(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "hook");
+    if (!x.requires_grad()) throw ls::ArgumentError("a hook needs a tensor that requires gradients");
+    auto ticket = std::make_shared<ls::Ticket>(id);
+    *slot = x.register_hook([ticket](const at::Tensor &grad) -> at::Tensor {
+      ls_tensor out = 0;
+      auto lent = reinterpret_cast<ls_tensor>(grad.defined() ? grad.unsafeGetTensorImpl() : nullptr);
+      uint64_t failed = ls::callbacks.hook(ticket->id, lent, &out);
+      at::Tensor replaced = ls::take(out);
+      if (failed != 0) throw ls::CallbackError(failed, "a tensor hook failed");
+      return replaced;
+    });
+  });
+}
+
+ls_error *ls_remove_hook(ls_tensor t, uint32_t slot) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    ls::need(b, "hook").remove_hook(slot);
+  });
+}
+
+ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
+                             uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
+                             uint64_t *scope) noexcept {
+  return ls::run_void([&] {
+    *scope = ls::words.scope;
+    auto ins = ls::list_of(inputs, nin, "inputs");
+    auto outs = ls::list_of(outputs, nout, "outputs");
+    auto keep = ls::list_of(saved, nsaved, "saved");
+    ls::Outside outside{id, &outs, &keep};
+    auto result = ls::CallbackFunction::apply(ins, static_cast<const ls::Outside *>(&outside));
+    for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
+  });
+}
+
+uint64_t ls_take_dropped(uint64_t *ids, uint64_t cap) noexcept {
+  std::lock_guard<std::mutex> lock(ls::dropped_mutex);
+  auto &d = ls::dropped();
+  uint64_t n = std::min<uint64_t>(cap, d.size());
+  std::copy(d.end() - static_cast<int64_t>(n), d.end(), ids);
+  d.resize(d.size() - n);
+  ls::dropped_count.store(d.size(), std::memory_order_relaxed);
+  return n;
+}
+uint64_t ls_dropped_count(void) noexcept { return ls::dropped_count.load(std::memory_order_relaxed); }

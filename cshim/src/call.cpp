@@ -1,0 +1,338 @@
+// Boxed calls: any operator that the dispatcher knows, with arguments checked against its schema.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "shim.h"
+
+namespace ls {
+namespace {
+
+uint64_t payload_slots(uint64_t bytes) { return (bytes + sizeof(ls_value) - 1) / sizeof(ls_value); }
+
+// Slots that a value takes with its payload.
+uint64_t width(const ls_value &v) {
+  switch (v.tag) {
+    case LS_COMPLEX:
+      return 2;
+    case LS_STRING:
+      return 1 + payload_slots(v.len);
+    case LS_INTS:
+    case LS_FLOATS:
+    case LS_BOOLS:
+    case LS_TENSORS:
+      return 1 + payload_slots(uint64_t{v.len} * 8);
+    default:
+      return 1;
+  }
+}
+
+const char *tag_name(uint32_t tag) {
+  static const char *const names[] = {"default", "none", "tensor",       "int",            "float",         "bool",       "complex",
+                                      "string",  "ints", "floats", "bools", "tensors", "device"};
+  return tag < sizeof(names) / sizeof(names[0]) ? names[tag] : "an unknown tag";
+}
+
+[[noreturn]] void mismatch(const c10::Argument &arg, const ls_value &v) {
+  throw ArgumentError("argument '" + arg.name() + "' wants " + arg.type()->str() + ", got " + tag_name(v.tag));
+}
+
+template <class T>
+const T *payload(const ls_value *v) {
+  return reinterpret_cast<const T *>(v + 1);
+}
+
+bool is_number(const ls_value &v) {
+  return v.tag == LS_INT || v.tag == LS_FLOAT || v.tag == LS_BOOL || v.tag == LS_COMPLEX;
+}
+
+c10::IValue ints_value(const c10::Argument &arg, const ls_value *v) {
+  if (v->tag == LS_INT) {
+    // Python's "int[2] stride=1": one number stands for all, where the schema gives the length.
+    size_t n = arg.N().has_value() ? static_cast<size_t>(*arg.N()) : 1;
+    return c10::List<int64_t>(c10::IntArrayRef(std::vector<int64_t>(n, v->u.i)));
+  }
+  if (v->tag != LS_INTS) mismatch(arg, *v);
+  return c10::List<int64_t>(c10::IntArrayRef(payload<int64_t>(v), v->len));
+}
+
+c10::IValue list_value(const c10::Argument &arg, const c10::TypePtr &element, const ls_value *v) {
+  switch (element->kind()) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return ints_value(arg, v);
+    case c10::TypeKind::FloatType: {
+      c10::List<double> list;
+      if (v->tag == LS_FLOATS) {
+        for (uint32_t i = 0; i < v->len; i++) list.push_back(payload<double>(v)[i]);
+      } else if (v->tag == LS_INTS) {
+        for (uint32_t i = 0; i < v->len; i++) list.push_back(static_cast<double>(payload<int64_t>(v)[i]));
+      } else {
+        mismatch(arg, *v);
+      }
+      return list;
+    }
+    case c10::TypeKind::BoolType: {
+      if (v->tag != LS_BOOLS) mismatch(arg, *v);
+      c10::List<bool> list;
+      for (uint32_t i = 0; i < v->len; i++) list.push_back(payload<int64_t>(v)[i] != 0);
+      return list;
+    }
+    case c10::TypeKind::NumberType: {
+      c10::impl::GenericList generic(element);
+      if (v->tag == LS_FLOATS) {
+        for (uint32_t i = 0; i < v->len; i++) generic.push_back(c10::Scalar(payload<double>(v)[i]));
+      } else if (v->tag == LS_INTS) {
+        for (uint32_t i = 0; i < v->len; i++) generic.push_back(c10::Scalar(payload<int64_t>(v)[i]));
+      } else {
+        mismatch(arg, *v);
+      }
+      return generic;
+    }
+    case c10::TypeKind::TensorType: {
+      if (v->tag != LS_TENSORS) mismatch(arg, *v);
+      c10::List<at::Tensor> list;
+      list.reserve(v->len);
+      for (uint32_t i = 0; i < v->len; i++) {
+        ls_tensor h = payload<ls_tensor>(v)[i];
+        if (h == 0) throw ArgumentError("argument '" + arg.name() + "': element " + std::to_string(i) + " is no tensor");
+        list.push_back(copy_of(h));
+      }
+      return list;
+    }
+    case c10::TypeKind::OptionalType: {
+      if (v->tag != LS_TENSORS) mismatch(arg, *v);
+      c10::List<std::optional<at::Tensor>> list;
+      list.reserve(v->len);
+      for (uint32_t i = 0; i < v->len; i++) list.push_back(optional_of(payload<ls_tensor>(v)[i]));
+      return list;
+    }
+    default:
+      mismatch(arg, *v);
+  }
+}
+
+c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value *v) {
+  if (type->kind() == c10::TypeKind::OptionalType) {
+    if (v->tag == LS_NONE) return {};
+    type = type->castRaw<c10::OptionalType>()->getElementType();
+  }
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      if (v->tag == LS_TENSOR) {
+        if (v->u.t == 0) throw ArgumentError("argument '" + arg.name() + "': a tensor is needed, got none");
+        return copy_of(v->u.t);
+      }
+      if (is_number(*v)) return wrapped_number(scalar_of(v));
+      break;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      if (v->tag == LS_INT) return v->u.i;
+      break;
+    case c10::TypeKind::FloatType:
+      if (v->tag == LS_FLOAT) return v->u.f;
+      if (v->tag == LS_INT) return static_cast<double>(v->u.i);
+      break;
+    case c10::TypeKind::BoolType:
+      if (v->tag == LS_BOOL) return v->u.i != 0;
+      break;
+    case c10::TypeKind::NumberType:
+      if (is_number(*v)) return scalar_of(v);
+      break;
+    case c10::TypeKind::StringType:
+      if (v->tag == LS_STRING) return std::string(payload<char>(v), v->len);
+      break;
+    case c10::TypeKind::DeviceObjType:
+      if (v->tag == LS_DEVICE) return device_of(v->u.i);
+      break;
+    case c10::TypeKind::ListType:
+      return list_value(arg, type->castRaw<c10::ListType>()->getElementType(), v);
+    case c10::TypeKind::AnyType:
+      if (v->tag == LS_TENSOR) return copy_of(v->u.t);
+      if (v->tag == LS_INT) return v->u.i;
+      if (v->tag == LS_FLOAT) return v->u.f;
+      if (v->tag == LS_BOOL) return v->u.i != 0;
+      if (v->tag == LS_STRING) return std::string(payload<char>(v), v->len);
+      break;
+    default:
+      break;
+  }
+  mismatch(arg, *v);
+}
+
+// Reads the arguments off the slots; what is left out takes the schema's default.
+void push_arguments(const c10::FunctionSchema &schema, const ls_value *args, uint64_t slots, torch::jit::Stack &stack) {
+  const auto &formals = schema.arguments();
+  stack.reserve(formals.size());
+  uint64_t at = 0;
+  for (const auto &arg : formals) {
+    const ls_value *v = nullptr;
+    if (at < slots) {
+      uint64_t w = width(args[at]);
+      if (w > slots - at) throw ArgumentError("argument '" + arg.name() + "' runs past the end of the array");
+      v = &args[at];
+      at += w;
+    }
+    if (v != nullptr && v->tag != LS_DEFAULT) {
+      stack.push_back(value_of(arg, arg.type(), v));
+    } else if (arg.default_value().has_value()) {
+      stack.push_back(*arg.default_value());
+    } else if (arg.type()->kind() == c10::TypeKind::OptionalType) {
+      stack.emplace_back();
+    } else {
+      throw ArgumentError("argument '" + arg.name() + "' (" + arg.type()->str() + ") is missing");
+    }
+  }
+  if (at < slots) throw ArgumentError("takes " + std::to_string(formals.size()) + " arguments, got more");
+}
+
+// Results under construction; frees the handles given so far when something throws.
+class Results {
+ public:
+  ~Results() {
+    if (done_) return;
+    for (ls_tensor h : given_) ls_tensor_free(h);
+  }
+  void add(const c10::IValue &v) {
+    if (v.isTensor()) {
+      out_.push_back({LS_TENSOR, 0, {.t = hand(v.toTensor())}});
+    } else if (v.isNone()) {
+      out_.push_back({LS_NONE, 0, {.i = 0}});
+    } else if (v.isInt()) {
+      out_.push_back({LS_INT, 0, {.i = v.toInt()}});
+    } else if (v.isDouble()) {
+      out_.push_back({LS_FLOAT, 0, {.f = v.toDouble()}});
+    } else if (v.isBool()) {
+      out_.push_back({LS_BOOL, 0, {.i = v.toBool()}});
+    } else if (v.isComplexDouble()) {
+      complex(v.toComplexDouble());
+    } else if (v.isString()) {
+      const auto &s = v.toStringRef();
+      bytes(LS_STRING, s.data(), s.size(), s.size());
+    } else if (v.isDevice()) {
+      auto d = v.toDevice();
+      out_.push_back({LS_DEVICE, 0, {.i = (static_cast<int64_t>(d.type()) << 8) | (d.index() & 0xff)}});
+    } else if (v.isIntList()) {
+      auto l = v.toIntVector();
+      bytes(LS_INTS, l.data(), l.size(), l.size() * 8);
+    } else if (v.isDoubleList()) {
+      auto l = v.toDoubleVector();
+      bytes(LS_FLOATS, l.data(), l.size(), l.size() * 8);
+    } else if (v.isBoolList()) {
+      std::vector<int64_t> l;
+      for (bool b : v.toBoolList()) l.push_back(b);
+      bytes(LS_BOOLS, l.data(), l.size(), l.size() * 8);
+    } else if (v.isTensorList()) {
+      std::vector<ls_tensor> l;
+      for (const at::Tensor &t : v.toTensorVector()) l.push_back(hand(t));
+      bytes(LS_TENSORS, l.data(), l.size(), l.size() * 8);
+    } else if (v.isSymInt()) {
+      out_.push_back({LS_INT, 0, {.i = v.toSymInt().guard_int(__FILE__, __LINE__)}});
+    } else if (v.isScalar()) {
+      auto s = v.toScalar();
+      if (s.isComplex())
+        complex(s.toComplexDouble());
+      else
+        add(s.isFloatingPoint() ? c10::IValue(s.toDouble()) : s.isBoolean() ? c10::IValue(s.toBool()) : c10::IValue(s.toLong()));
+    } else {
+      throw ArgumentError("a result of type " + v.tagKind() + " cannot leave the shim");
+    }
+  }
+  void finish(ls_results &r, ls_value *out, uint64_t out_slots) {
+    size_t n = out_.size();
+    if (n > out_slots) {
+      r.spill = static_cast<ls_value *>(std::malloc(n * sizeof(ls_value)));
+      if (r.spill == nullptr) throw std::bad_alloc();
+      out = r.spill;
+    }
+    if (n != 0) std::memcpy(out, out_.data(), n * sizeof(ls_value));
+    r.slots = n;
+    done_ = true;
+  }
+
+ private:
+  ls_tensor hand(at::Tensor t) {
+    given_.reserve(given_.size() + 1);
+    ls_tensor h = give(std::move(t));
+    if (h != 0) given_.push_back(h);
+    return h;
+  }
+  void complex(c10::complex<double> c) {
+    out_.push_back({LS_COMPLEX, 0, {.f = c.real()}});
+    out_.push_back({LS_COMPLEX, 0, {.f = c.imag()}});
+  }
+  void bytes(uint32_t tag, const void *data, size_t len, size_t nbytes) {
+    if (len > UINT32_MAX) throw ArgumentError("a result is too long");
+    out_.push_back({tag, static_cast<uint32_t>(len), {.i = 0}});
+    size_t at = out_.size();
+    out_.resize(at + payload_slots(nbytes));
+    if (nbytes != 0) std::memcpy(static_cast<void *>(&out_[at]), data, nbytes);
+  }
+  std::vector<ls_value> out_;
+  std::vector<ls_tensor> given_;
+  bool done_ = false;
+};
+
+// OperatorHandle is a pointer; the process-wide ones are leaked so that an ls_op stays good.
+c10::OperatorHandle *handle_of(ls_op op) {
+  if (op == 0) throw ArgumentError("no operator");
+  return reinterpret_cast<c10::OperatorHandle *>(op);
+}
+
+}  // namespace
+
+void put_string(ls_results &r, const std::string &s, ls_value *out, uint64_t out_slots) {
+  Results results;
+  results.add(c10::IValue(s));
+  results.finish(r, out, out_slots);
+}
+
+}  // namespace ls
+
+ls_results ls_op_find(const char *name, const char *overload, ls_op *out) noexcept {
+  return ls::run_values([&](ls_results &) {
+    *out = 0;
+    auto found = c10::Dispatcher::singleton().findSchema({name, overload});
+    if (found.has_value()) *out = reinterpret_cast<ls_op>(new c10::OperatorHandle(*found));
+  });
+}
+
+ls_results ls_op_schema(ls_op op, ls_value *out, uint64_t out_slots) noexcept {
+  return ls::run_values([&](ls_results &r) {
+    std::ostringstream text;
+    text << ls::handle_of(op)->schema();
+    ls::put_string(r, text.str(), out, out_slots);
+  });
+}
+
+ls_results ls_op_names(ls_value *out, uint64_t out_slots) noexcept {
+  return ls::run_values([&](ls_results &r) {
+    std::string all;
+    for (const auto &name : c10::Dispatcher::singleton().getAllOpNames()) {
+      all += name.name;
+      if (!name.overload_name.empty()) all += "." + name.overload_name;
+      all += '\n';
+    }
+    ls::put_string(r, all, out, out_slots);
+  });
+}
+
+ls_results ls_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots,
+                   uint32_t flags) noexcept {
+  return ls::run_values([&](ls_results &r) {
+    c10::OperatorHandle *h = ls::handle_of(op);
+    torch::jit::Stack stack;
+    ls::push_arguments(h->schema(), args, slots, stack);
+    h->callBoxed(&stack);
+    if (flags & LS_CALL_DISCARD) return;
+    ls::Results results;
+    for (const auto &v : stack) results.add(v);
+    stack.clear();
+    results.finish(r, out, out_slots);
+  });
+}
+
+void ls_spill_free(ls_value *spill) noexcept { std::free(spill); }

@@ -1,0 +1,63 @@
+// Errors: the one place where exceptions become ls_error.
+#include <c10/core/Allocator.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "shim.h"
+
+namespace ls {
+namespace {
+
+// Given out when there is no memory for an error.
+ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, "out of memory"};
+
+ls_error *make(int32_t code, const char *text, int32_t device_error = 0, uint64_t callback = 0) noexcept {
+  size_t n = std::strlen(text);
+  auto *e = static_cast<ls_error *>(std::malloc(sizeof(ls_error) + n + 1));
+  if (e == nullptr) return &no_memory;
+  char *copy = reinterpret_cast<char *>(e + 1);
+  std::memcpy(copy, text, n + 1);
+  *e = {code, device_error, callback, copy};
+  return e;
+}
+
+int32_t code_of(const c10::Error &e) noexcept {
+  if (dynamic_cast<const c10::IndexError *>(&e)) return LS_ERR_INDEX;
+  if (dynamic_cast<const c10::ValueError *>(&e)) return LS_ERR_VALUE;
+  if (dynamic_cast<const c10::TypeError *>(&e)) return LS_ERR_TYPE;
+  if (dynamic_cast<const c10::NotImplementedError *>(&e)) return LS_ERR_NOT_IMPLEMENTED;
+  if (dynamic_cast<const c10::LinAlgError *>(&e)) return LS_ERR_LINALG;
+  return LS_ERR_GENERIC;
+}
+
+}  // namespace
+
+ls_error *current_error() noexcept {
+  try {
+    throw;
+  } catch (const CallbackError &e) {
+    return make(LS_ERR_CALLBACK, e.what_without_backtrace(), 0, e.id);
+  } catch (const c10::OutOfMemoryError &e) {
+    return make(LS_ERR_OUT_OF_MEMORY, e.what_without_backtrace());
+  } catch (const c10::AcceleratorError &e) {
+    return make(LS_ERR_DEVICE, e.what_without_backtrace(), e.get_error_code());
+  } catch (const c10::Error &e) {
+    return make(code_of(e), e.what_without_backtrace());
+  } catch (const ArgumentError &e) {
+    return make(LS_ERR_ARGUMENT, e.what());
+  } catch (const std::bad_alloc &) {
+    return &no_memory;
+  } catch (const std::exception &e) {
+    return make(LS_ERR_STD, e.what());
+  } catch (...) {
+    return make(LS_ERR_UNKNOWN, "an exception of a type unknown to the shim");
+  }
+}
+
+}  // namespace ls
+
+void ls_error_free(ls_error *err) noexcept {
+  if (err != nullptr && err != &ls::no_memory) std::free(err);
+}

@@ -1,0 +1,163 @@
+// What every file of the shim shares: borrowed handles, the guard, values.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "linstock.h"
+
+namespace ls {
+
+// The calling thread's words. Plain data, initial-exec: reading it is one instruction.
+struct ThreadWords {
+  uint64_t scope;
+  uint64_t threads_epoch;
+};
+extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")));
+
+// Bumped by ls_set_num_threads; a thread that lags takes the number over (libtorch's setter reaches only
+// the calling thread and those that have not computed yet).
+extern std::atomic<uint64_t> threads_epoch;
+void adopt_num_threads() noexcept;
+
+extern std::atomic<int64_t> live_handles;
+
+inline void enter() noexcept {
+  if (__builtin_expect(words.threads_epoch != threads_epoch.load(std::memory_order_relaxed), 0)) {
+    adopt_num_threads();
+  }
+}
+
+// An error thrown by the shim itself, LS_ERR_ARGUMENT.
+struct ArgumentError : std::exception {
+  std::string text;
+  explicit ArgumentError(std::string t) : text(std::move(t)) {}
+  const char *what() const noexcept override { return text.c_str(); }
+};
+
+// Carries a callback's failure through libtorch's engine, LS_ERR_CALLBACK.
+struct CallbackError : c10::Error {
+  uint64_t id;
+  CallbackError(uint64_t i, const std::string &text)
+      : c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text), id(i) {}
+};
+
+// Turns the exception being handled into an ls_error. Never throws, never returns NULL.
+ls_error *current_error() noexcept;
+
+// A handle seen as the tensor it is, without touching the count.
+class Borrowed {
+ public:
+  explicit Borrowed(ls_tensor h)
+      : t_(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(impl(h))) {}
+  ~Borrowed() { (void)t_.unsafeReleaseTensorImpl(); }
+  Borrowed(const Borrowed &) = delete;
+  Borrowed &operator=(const Borrowed &) = delete;
+  operator const at::Tensor &() const { return t_; }
+  const at::Tensor &get() const { return t_; }
+  const at::Tensor *operator->() const { return &t_; }
+
+ private:
+  static c10::TensorImpl *impl(ls_tensor h) {
+    return h == 0 ? static_cast<c10::TensorImpl *>(c10::UndefinedTensorImpl::singleton())
+                  : reinterpret_cast<c10::TensorImpl *>(h);
+  }
+  at::Tensor t_;
+};
+
+// A counted copy; undefined for 0.
+inline at::Tensor copy_of(ls_tensor h) {
+  if (h == 0) return {};
+  return Borrowed(h).get();
+}
+inline std::optional<at::Tensor> optional_of(ls_tensor h) {
+  if (h == 0) return std::nullopt;
+  return Borrowed(h).get();
+}
+inline const at::Tensor &need(const Borrowed &b, const char *name) {
+  if (!b.get().defined()) throw ArgumentError(std::string(name) + ": a tensor is needed, got none");
+  return b.get();
+}
+
+// Gives a tensor's reference to the caller. An undefined tensor is 0.
+inline ls_tensor give(at::Tensor &&t) {
+  if (!t.defined()) return 0;
+  live_handles.fetch_add(1, std::memory_order_relaxed);
+  return reinterpret_cast<ls_tensor>(t.unsafeReleaseTensorImpl());
+}
+
+// The guard: every exported function's body runs inside one of these.
+template <class F>
+inline ls_result run(F &&f) noexcept {
+  enter();
+  try {
+    return {give(f()), nullptr, words.scope};
+  } catch (...) {
+    return {0, current_error(), words.scope};
+  }
+}
+template <class F>
+inline ls_error *run_void(F &&f) noexcept {
+  enter();
+  try {
+    f();
+    return nullptr;
+  } catch (...) {
+    return current_error();
+  }
+}
+template <class F>
+inline ls_results run_values(F &&f) noexcept {
+  enter();
+  ls_results r{0, nullptr, nullptr, words.scope};
+  try {
+    f(r);
+  } catch (...) {
+    r.err = current_error();
+  }
+  return r;
+}
+
+// A string result.
+void put_string(ls_results &r, const std::string &s, ls_value *out, uint64_t out_slots);
+
+// An int list argument; the pointer may be NULL where n is 0.
+inline c10::IntArrayRef ints(const int64_t *p, uint64_t n) { return {p, static_cast<size_t>(n)}; }
+
+// A number that stands where a tensor could, as Python's argument parser wraps it: it takes part in type
+// promotion as a number, not as a tensor.
+at::Tensor wrapped_number(const c10::Scalar &s);
+c10::Scalar scalar_of(const ls_value *v);
+
+// A tensor or a number.
+class Operand {
+ public:
+  explicit Operand(ls_value v) : t_(v.tag == LS_TENSOR ? v.u.t : 0) {
+    if (v.tag != LS_TENSOR) number_ = wrapped_number(scalar_of(&v));
+  }
+  operator const at::Tensor &() const { return number_.defined() ? number_ : t_.get(); }
+
+ private:
+  Borrowed t_;
+  at::Tensor number_;
+};
+
+// An array of handles as counted copies.
+std::vector<at::Tensor> tensors_of(const ls_tensor *h, uint64_t n);
+
+inline c10::Device device_of(int64_t v) {
+  return {static_cast<c10::DeviceType>((v >> 8) & 0xff), static_cast<c10::DeviceIndex>(static_cast<int8_t>(v & 0xff))};
+}
+
+// Queues an id for ls_take_dropped.
+void drop_id(uint64_t id) noexcept;
+extern ls_callbacks callbacks;
+
+}  // namespace ls

@@ -1,0 +1,204 @@
+// The calling thread's modes and scope word; the process's threads, seeds and switches; versions.
+#include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/core/Generator.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+
+#include "shim.h"
+
+extern "C" uint64_t aoti_torch_abi_version();
+
+namespace ls {
+
+thread_local ThreadWords words{0, 0};
+std::atomic<uint64_t> threads_epoch{0};
+
+namespace {
+
+std::atomic<int> num_threads{0};
+
+std::mutex orphans_mutex;
+std::vector<uint64_t> &orphans() {
+  static auto *v = new std::vector<uint64_t>;
+  return *v;
+}
+
+// Notices the end of a thread that still had a scope. Made on a thread's first ls_scope_set.
+struct ThreadEnd {
+  ~ThreadEnd() {
+    if (words.scope == 0) return;
+    try {
+      std::lock_guard<std::mutex> lock(orphans_mutex);
+      orphans().push_back(words.scope);
+    } catch (...) {
+    }
+  }
+};
+
+struct Mode {
+  int32_t kind;
+  bool before;
+  std::unique_ptr<c10::InferenceMode> inference;
+};
+thread_local std::vector<Mode> modes;
+
+}  // namespace
+
+void adopt_num_threads() noexcept {
+  words.threads_epoch = threads_epoch.load(std::memory_order_acquire);
+  try {
+    at::set_num_threads(num_threads.load(std::memory_order_relaxed));
+  } catch (...) {
+  }
+}
+
+}  // namespace ls
+
+uint64_t ls_torch_version_built(void) noexcept {
+  return static_cast<uint64_t>(TORCH_VERSION_MAJOR) << 56 | static_cast<uint64_t>(TORCH_VERSION_MINOR) << 48 |
+         static_cast<uint64_t>(TORCH_VERSION_PATCH) << 40;
+}
+uint64_t ls_torch_version_loaded(void) noexcept { return aoti_torch_abi_version(); }
+
+ls_results ls_show_config(ls_value *out, uint64_t out_slots) noexcept {
+  return ls::run_values([&](ls_results &r) { ls::put_string(r, at::show_config(), out, out_slots); });
+}
+
+int32_t ls_mode_get(int32_t mode) noexcept {
+  return mode == LS_MODE_INFERENCE ? c10::InferenceMode::is_enabled() : c10::GradMode::is_enabled();
+}
+
+ls_error *ls_mode_push(int32_t mode, int32_t on) noexcept {
+  return ls::run_void([&] {
+    ls::Mode m{mode, false, nullptr};
+    switch (mode) {
+      case LS_MODE_GRAD:
+        m.before = c10::GradMode::is_enabled();
+        c10::GradMode::set_enabled(on != 0);
+        break;
+      case LS_MODE_INFERENCE:
+        m.inference = std::make_unique<c10::InferenceMode>(on != 0);
+        break;
+      default:
+        throw ls::ArgumentError("mode " + std::to_string(mode) + " is unknown");
+    }
+    ls::modes.push_back(std::move(m));
+  });
+}
+
+void ls_mode_pop(void) noexcept {
+  if (ls::modes.empty()) return;
+  ls::Mode m = std::move(ls::modes.back());
+  ls::modes.pop_back();
+  if (m.kind == LS_MODE_GRAD) c10::GradMode::set_enabled(m.before);
+}
+
+uint64_t ls_scope_set(uint64_t scope) noexcept {
+  static thread_local ls::ThreadEnd end;
+  (void)&end;
+  uint64_t before = ls::words.scope;
+  ls::words.scope = scope;
+  return before;
+}
+uint64_t ls_scope_get(void) noexcept { return ls::words.scope; }
+
+uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
+  std::lock_guard<std::mutex> lock(ls::orphans_mutex);
+  auto &o = ls::orphans();
+  uint64_t n = std::min<uint64_t>(cap, o.size());
+  std::copy(o.end() - static_cast<int64_t>(n), o.end(), scopes);
+  o.resize(o.size() - n);
+  return n;
+}
+
+ls_error *ls_manual_seed(uint64_t seed) noexcept {
+  return ls::run_void([&] { at::manual_seed(seed); });
+}
+
+namespace {
+at::Generator generator_of(int32_t device) { return at::globalContext().defaultGenerator(ls::device_of(device)); }
+}  // namespace
+
+ls_result ls_rng_state(int32_t device) noexcept {
+  return ls::run([&] {
+    auto g = generator_of(device);
+    std::lock_guard<std::mutex> lock(g.mutex());
+    return g.get_state();
+  });
+}
+
+ls_error *ls_set_rng_state(int32_t device, ls_tensor state) noexcept {
+  return ls::run_void([&] {
+    ls::Borrowed b(state);
+    auto g = generator_of(device);
+    std::lock_guard<std::mutex> lock(g.mutex());
+    g.set_state(ls::need(b, "state"));
+  });
+}
+
+ls_error *ls_set_num_threads(int32_t n) noexcept {
+  return ls::run_void([&] {
+    if (n < 1) throw ls::ArgumentError("threads: at least 1 is needed, got " + std::to_string(n));
+    ls::num_threads.store(n, std::memory_order_relaxed);
+    ls::threads_epoch.fetch_add(1, std::memory_order_release);
+    ls::adopt_num_threads();
+  });
+}
+int32_t ls_num_threads(void) noexcept {
+  ls::enter();
+  return at::get_num_threads();
+}
+
+ls_error *ls_set_deterministic(int32_t on, int32_t warn_only) noexcept {
+  return ls::run_void([&] { at::globalContext().setDeterministicAlgorithms(on != 0, warn_only != 0); });
+}
+int32_t ls_deterministic(void) noexcept { return at::globalContext().deterministicAlgorithms(); }
+
+ls_error *ls_set_matmul_precision(int32_t precision) noexcept {
+  return ls::run_void([&] {
+    static const char *const names[] = {"highest", "high", "medium"};
+    if (precision < 0 || precision > 2) throw ls::ArgumentError("matmul precision: 0, 1 or 2 is needed");
+    at::globalContext().setFloat32MatmulPrecision(names[precision]);
+  });
+}
+int32_t ls_matmul_precision(void) noexcept {
+  return static_cast<int32_t>(at::globalContext().float32MatmulPrecision());
+}
+
+ls_error *ls_set_default_dtype(int32_t dtype) noexcept {
+  return ls::run_void([&] {
+    auto d = static_cast<c10::ScalarType>(dtype);
+    if (d != c10::kFloat && d != c10::kDouble && d != c10::kHalf && d != c10::kBFloat16)
+      throw ls::ArgumentError("the default dtype must be a floating-point dtype");
+    c10::set_default_dtype(c10::scalarTypeToTypeMeta(d));
+  });
+}
+int32_t ls_default_dtype(void) noexcept { return static_cast<int32_t>(c10::get_default_dtype_as_scalartype()); }
+
+int32_t ls_device_count(int32_t device_type) noexcept {
+  auto type = static_cast<c10::DeviceType>(device_type);
+  if (type == c10::DeviceType::CPU) return 1;
+  try {
+    auto accelerator = at::accelerator::getAccelerator(/*checked=*/false);
+    if (!accelerator.has_value() || *accelerator != type) return 0;
+    return at::accelerator::deviceCount();
+  } catch (...) {
+    return 0;
+  }
+}
+
+ls_error *ls_synchronize(int32_t device) noexcept {
+  return ls::run_void([&] {
+    auto d = ls::device_of(device);
+    if (!d.is_cpu()) at::accelerator::synchronizeDevice(d.index());
+  });
+}

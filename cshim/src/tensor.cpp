@@ -1,0 +1,234 @@
+// Tensors: made from and copied to the caller's memory, their metadata.
+#include <ATen/TensorIndexing.h>
+#include <ATen/WrapDimUtils.h>
+#include <ATen/ops/complex_ops.h>
+#include <ATen/ops/contiguous_ops.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_ops.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/resolve_conj_ops.h>
+#include <ATen/ops/resolve_neg_ops.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/to_ops.h>
+
+#include <cstring>
+
+#include "shim.h"
+
+namespace ls {
+
+at::Tensor wrapped_number(const c10::Scalar &s) {
+  at::Tensor t = at::scalar_tensor(s, at::TensorOptions(s.type()));
+  t.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return t;
+}
+
+c10::Scalar scalar_of(const ls_value *v) {
+  switch (v->tag) {
+    case LS_INT:
+      return v->u.i;
+    case LS_FLOAT:
+      return v->u.f;
+    case LS_BOOL:
+      return v->u.i != 0;
+    case LS_COMPLEX:
+      return c10::complex<double>(v[0].u.f, v[1].u.f);
+    default:
+      throw ArgumentError("a number is needed");
+  }
+}
+
+std::vector<at::Tensor> tensors_of(const ls_tensor *h, uint64_t n) {
+  std::vector<at::Tensor> v;
+  v.reserve(n);
+  for (uint64_t i = 0; i < n; i++) v.push_back(copy_of(h[i]));
+  return v;
+}
+
+namespace {
+
+c10::ScalarType dtype_of(int32_t d) {
+  if (d < 0 || d >= static_cast<int32_t>(c10::ScalarType::NumOptions) ||
+      d == static_cast<int32_t>(c10::ScalarType::Undefined))
+    throw ArgumentError("dtype " + std::to_string(d) + " is not one of this libtorch's");
+  return static_cast<c10::ScalarType>(d);
+}
+
+// The elements' number, or an error: negative sizes, overflow.
+uint64_t bytes_for(c10::ScalarType dtype, const int64_t *sizes, uint64_t ndim) {
+  uint64_t n = c10::elementSize(dtype);
+  for (uint64_t i = 0; i < ndim; i++) {
+    if (sizes[i] < 0)
+      throw ArgumentError("shape: dimension " + std::to_string(i) + " is negative (" + std::to_string(sizes[i]) + ")");
+    if (__builtin_mul_overflow(n, static_cast<uint64_t>(sizes[i]), &n) || n > INT64_MAX)
+      throw ArgumentError("shape: too many elements");
+  }
+  return n;
+}
+
+void check_bytes(c10::ScalarType dtype, const int64_t *sizes, uint64_t ndim, uint64_t nbytes) {
+  uint64_t want = bytes_for(dtype, sizes, ndim);
+  if (want != nbytes)
+    throw ArgumentError("shape needs " + std::to_string(want) + " bytes, data has " + std::to_string(nbytes));
+}
+
+struct Drop {
+  void (*fn)(void *);
+  uint64_t arg;
+};
+
+}  // namespace
+}  // namespace ls
+
+using ls::Borrowed;
+
+void ls_tensor_free(ls_tensor t) noexcept {
+  if (t == 0) return;
+  ls::live_handles.fetch_sub(1, std::memory_order_relaxed);
+  // Destructors of libtorch may throw out of a device's allocator: nothing can be told to anyone here.
+  try {
+    auto p = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
+        reinterpret_cast<c10::TensorImpl *>(t));
+    p.reset();
+  } catch (...) {
+  }
+}
+
+void ls_tensors_free(const ls_tensor *t, uint64_t n) noexcept {
+  for (uint64_t i = 0; i < n; i++) ls_tensor_free(t[i]);
+}
+
+ls_result ls_tensor_from_data(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data,
+                              uint64_t nbytes) noexcept {
+  return ls::run([&] {
+    auto d = ls::dtype_of(dtype);
+    ls::check_bytes(d, sizes, ndim, nbytes);
+    at::Tensor t = at::empty(ls::ints(sizes, ndim), at::TensorOptions(d));
+    if (nbytes != 0) std::memcpy(t.mutable_data_ptr(), data, nbytes);
+    return t;
+  });
+}
+
+ls_result ls_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes,
+                              void (*drop)(void *), uint64_t arg) noexcept {
+  return ls::run([&] {
+    auto d = ls::dtype_of(dtype);
+    ls::check_bytes(d, sizes, ndim, nbytes);
+    ls::Drop how{drop, arg};
+    return at::from_blob(
+        const_cast<void *>(data), ls::ints(sizes, ndim),
+        [how](void *) {
+          if (how.fn != nullptr)
+            how.fn(reinterpret_cast<void *>(how.arg));
+          else
+            ls::drop_id(how.arg);
+        },
+        at::TensorOptions(d));
+  });
+}
+
+ls_error *ls_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nbytes) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    at::Tensor x = ls::need(b, "data");
+    if (static_cast<int32_t>(x.scalar_type()) != dtype)
+      throw ls::ArgumentError(std::string("the tensor's dtype is ") + c10::toString(x.scalar_type()));
+    if (x.layout() != c10::kStrided) throw ls::ArgumentError("the tensor is not dense");
+    if (!x.is_cpu()) x = x.cpu();
+    x = at::_ops::resolve_neg::call(at::_ops::resolve_conj::call(x));
+    x = at::_ops::contiguous::call(x, c10::MemoryFormat::Contiguous);
+    if (x.nbytes() != nbytes) throw ls::ArgumentError("the tensor has " + std::to_string(x.nbytes()) + " bytes");
+    if (nbytes != 0) std::memcpy(dst, x.const_data_ptr(), nbytes);
+  });
+}
+
+ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "item");
+    if (x.numel() != 1)
+      throw ls::ArgumentError("a tensor with " + std::to_string(x.numel()) + " elements has no single value");
+    c10::Scalar s = x.item();
+    if (s.isBoolean()) {
+      out[0] = {LS_BOOL, 0, {.i = s.toBool()}};
+    } else if (s.isIntegral(false)) {
+      // A uint64 above the signed range keeps its bits.
+      out[0] = {LS_INT, 0, {.i = x.scalar_type() == c10::kUInt64 ? static_cast<int64_t>(s.toUInt64()) : s.toLong()}};
+    } else if (s.isComplex()) {
+      auto c = s.toComplexDouble();
+      out[0] = {LS_COMPLEX, 0, {.f = c.real()}};
+      out[1] = {LS_COMPLEX, 0, {.f = c.imag()}};
+    } else {
+      out[0] = {LS_FLOAT, 0, {.f = s.toDouble()}};
+    }
+  });
+}
+
+ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "metadata");
+    *out = {};
+    auto sizes = x.sizes();
+    out->ndim = static_cast<int32_t>(sizes.size());
+    out->numel = x.numel();
+    out->dtype = static_cast<int16_t>(x.scalar_type());
+    out->device_type = static_cast<int8_t>(x.device().type());
+    out->device_index = x.device().index();
+    out->layout = static_cast<uint8_t>(x.layout());
+    out->requires_grad = x.requires_grad();
+    out->is_leaf = x.is_leaf();
+    out->is_inference = x.is_inference();
+    out->is_conj = x.is_conj();
+    out->is_neg = x.is_neg();
+    out->is_view = x.is_view();
+    out->version = x.is_inference() ? -1 : static_cast<int64_t>(x._version());
+    size_t n = sizes.size() < LS_META_DIMS ? sizes.size() : LS_META_DIMS;
+    std::memcpy(out->sizes, sizes.data(), n * sizeof(int64_t));
+    if (x.layout() == c10::kStrided) {
+      out->is_contiguous = x.is_contiguous();
+      out->offset = x.storage_offset();
+      std::memcpy(out->strides, x.strides().data(), n * sizeof(int64_t));
+      if (x.has_storage()) {
+        out->data = reinterpret_cast<uint64_t>(x.storage().data());
+        out->nbytes = x.storage().nbytes();
+      }
+    }
+  });
+}
+
+ls_error *ls_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "sizes");
+    auto s = x.sizes();
+    size_t n = s.size() < cap ? s.size() : cap;
+    std::memcpy(sizes, s.data(), n * sizeof(int64_t));
+    if (x.layout() == c10::kStrided) std::memcpy(strides, x.strides().data(), n * sizeof(int64_t));
+  });
+}
+
+ls_result ls_tensor_alias(ls_tensor t) noexcept {
+  return ls::run([&] { return ls::copy_of(t); });
+}
+
+ls_result ls_tensor_to(ls_tensor t, int32_t dtype, int32_t device, int32_t copy) noexcept {
+  return ls::run([&] {
+    Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "to");
+    auto d = dtype < 0 ? x.scalar_type() : ls::dtype_of(dtype);
+    auto dev = device < 0 ? x.device() : ls::device_of(device);
+    return at::_ops::to_device::call(x, dev, d, /*non_blocking=*/false, copy != 0, std::nullopt);
+  });
+}
+
+ls_result ls_tensor_index(ls_tensor t, const ls_tensor *indices, uint64_t n) noexcept {
+  return ls::run([&] {
+    Borrowed b(t);
+    c10::List<std::optional<at::Tensor>> list;
+    list.reserve(n);
+    for (uint64_t i = 0; i < n; i++) list.push_back(ls::optional_of(indices[i]));
+    return at::_ops::index_Tensor::call(ls::need(b, "index"), list);
+  });
+}

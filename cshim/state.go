@@ -1,0 +1,118 @@
+package cshim
+
+/*
+#cgo noescape lsc_mode_get
+#cgo nocallback lsc_mode_get
+#cgo noescape lsc_mode_push
+#cgo nocallback lsc_mode_push
+#cgo noescape lsc_mode_pop
+#cgo nocallback lsc_mode_pop
+#cgo noescape lsc_scope_set
+#cgo nocallback lsc_scope_set
+#cgo noescape lsc_scope_get
+#cgo nocallback lsc_scope_get
+#cgo noescape lsc_scope_orphans
+#cgo nocallback lsc_scope_orphans
+#cgo noescape lsc_memory_stats
+#cgo nocallback lsc_memory_stats
+#cgo noescape lsc_rng_state
+#cgo nocallback lsc_rng_state
+#include "table_gen.h"
+*/
+import "C"
+
+import "unsafe"
+
+// Mode is a mode of the calling thread.
+type Mode int32
+
+// The modes, those of enum ls_mode.
+const (
+	ModeGrad      Mode = C.LS_MODE_GRAD
+	ModeInference Mode = C.LS_MODE_INFERENCE
+)
+
+// ModeGet says whether a mode is on.
+func ModeGet(m Mode) bool { return C.lsc_mode_get(C.int32_t(m)) != 0 }
+
+// ModePush sets a mode on the calling thread; ModePop restores what was.
+func ModePush(m Mode, on bool) error { return takeError(C.lsc_mode_push(C.int32_t(m), flag(on))) }
+
+// ModePop undoes the last ModePush of the calling thread.
+func ModePop() { C.lsc_mode_pop() }
+
+// ScopeSet sets the calling thread's scope word and returns the one before.
+func ScopeSet(word uint64) uint64 { return uint64(C.lsc_scope_set(C.uint64_t(word))) }
+
+// ScopeGet is the calling thread's scope word.
+func ScopeGet() uint64 { return uint64(C.lsc_scope_get()) }
+
+// ScopeOrphans fills words with those of threads that ended with one set and returns how many.
+func ScopeOrphans(words []uint64) int {
+	return int(C.lsc_scope_orphans((*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(words))), C.uint64_t(len(words))))
+}
+
+// ManualSeed seeds all generators.
+func ManualSeed(seed uint64) error { return takeError(C.lsc_manual_seed(C.uint64_t(seed))) }
+
+// RNGState is a device's generator's state, a uint8 tensor.
+func RNGState(device int32) Result { return result(C.lsc_rng_state(C.int32_t(device))) }
+
+// SetRNGState sets it.
+func SetRNGState(device int32, state Handle) ErrorRef {
+	return C.lsc_set_rng_state(C.int32_t(device), C.ls_tensor(state))
+}
+
+// SetNumThreads reaches every thread.
+func SetNumThreads(n int) error {
+	if n > 1<<20 {
+		n = 1 << 20
+	}
+	return takeError(C.lsc_set_num_threads(C.int32_t(n)))
+}
+
+// NumThreads is how many threads an operator may use.
+func NumThreads() int { return int(C.lsc_num_threads()) }
+
+// SetDeterministic is use_deterministic_algorithms.
+func SetDeterministic(on, warnOnly bool) error {
+	return takeError(C.lsc_set_deterministic(flag(on), flag(warnOnly)))
+}
+
+// Deterministic says whether it is on.
+func Deterministic() bool { return C.lsc_deterministic() != 0 }
+
+// SetMatMulPrecision takes 0 highest, 1 high, 2 medium.
+func SetMatMulPrecision(p int) error { return takeError(C.lsc_set_matmul_precision(C.int32_t(p))) }
+
+// MatMulPrecision gives it.
+func MatMulPrecision() int { return int(C.lsc_matmul_precision()) }
+
+// SetDefaultDType is set_default_dtype.
+func SetDefaultDType(dtype int32) error { return takeError(C.lsc_set_default_dtype(C.int32_t(dtype))) }
+
+// DefaultDType is get_default_dtype.
+func DefaultDType() int32 { return int32(C.lsc_default_dtype()) }
+
+// DeviceCount is how many devices of a type can be used.
+func DeviceCount(deviceType int32) int { return int(C.lsc_device_count(C.int32_t(deviceType))) }
+
+// Synchronize waits for a device's work.
+func Synchronize(device int32) error { return takeError(C.lsc_synchronize(C.int32_t(device))) }
+
+// Memory is ls_memory.
+type Memory struct{ Allocated, Peak, Allocations, Frees, Handles int64 }
+
+var _ [unsafe.Sizeof(C.ls_memory{})]byte = [unsafe.Sizeof(Memory{})]byte{}
+
+// MemoryStats is what a device's allocator has given out.
+func MemoryStats(device int32) (Memory, error) {
+	var m Memory
+	err := takeError(C.lsc_memory_stats(C.int32_t(device), (*C.ls_memory)(unsafe.Pointer(&m))))
+	return m, err
+}
+
+// MemoryResetPeak starts the peak anew.
+func MemoryResetPeak(device int32) error {
+	return takeError(C.lsc_memory_reset_peak(C.int32_t(device)))
+}

@@ -1,0 +1,96 @@
+package cshim
+
+/*
+#cgo noescape lsc_error_free
+#cgo nocallback lsc_error_free
+#include "table_gen.h"
+*/
+import "C"
+
+import "unsafe"
+
+// Handle is one owned reference to a native tensor; 0 is none.
+type Handle uintptr
+
+// Result is what an operator gives back: a handle or an error, and the calling thread's scope word.
+type Result struct {
+	Handle Handle
+	Err    ErrorRef
+	Scope  uint64
+}
+
+func result(r C.ls_result) Result {
+	return Result{Handle(r.t), ErrorRef(r.err), uint64(r.scope)}
+}
+
+// ErrorRef is a native error that is still to be taken; nil is none.
+type ErrorRef *C.ls_error
+
+// Code is the kind of a native error.
+type Code int32
+
+// The kinds, those of enum ls_code.
+const (
+	CodeGeneric        Code = C.LS_ERR_GENERIC
+	CodeIndex          Code = C.LS_ERR_INDEX
+	CodeValue          Code = C.LS_ERR_VALUE
+	CodeType           Code = C.LS_ERR_TYPE
+	CodeNotImplemented Code = C.LS_ERR_NOT_IMPLEMENTED
+	CodeLinAlg         Code = C.LS_ERR_LINALG
+	CodeOutOfMemory    Code = C.LS_ERR_OUT_OF_MEMORY
+	CodeDevice         Code = C.LS_ERR_DEVICE
+	CodeStd            Code = C.LS_ERR_STD
+	CodeArgument       Code = C.LS_ERR_ARGUMENT
+	CodeCallback       Code = C.LS_ERR_CALLBACK
+	CodeUnknown        Code = C.LS_ERR_UNKNOWN
+)
+
+// Error is a native error, copied out.
+type Error struct {
+	Code        Code
+	DeviceError int32
+	Callback    uint64 // with CodeCallback: what the callback returned
+	Message     string
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Take copies a native error out and frees it; nil for none.
+func Take(ref ErrorRef) *Error {
+	if ref == nil {
+		return nil
+	}
+	e := &Error{Code(ref.code), int32(ref.device_error), uint64(ref.callback), C.GoString(ref.message)}
+	C.lsc_error_free(ref)
+	return e
+}
+
+// Tag is the kind of a Value.
+type Tag uint32
+
+// The tags, those of enum ls_tag.
+const (
+	TagDefault Tag = C.LS_DEFAULT
+	TagNone    Tag = C.LS_NONE
+	TagTensor  Tag = C.LS_TENSOR
+	TagInt     Tag = C.LS_INT
+	TagFloat   Tag = C.LS_FLOAT
+	TagBool    Tag = C.LS_BOOL
+	TagComplex Tag = C.LS_COMPLEX
+	TagString  Tag = C.LS_STRING
+	TagInts    Tag = C.LS_INTS
+	TagFloats  Tag = C.LS_FLOATS
+	TagBools   Tag = C.LS_BOOLS
+	TagTensors Tag = C.LS_TENSORS
+	TagDevice  Tag = C.LS_DEVICE
+)
+
+// Value is ls_value: 16 bytes, no Go pointer in it.
+type Value struct {
+	Tag  Tag
+	Len  uint32
+	Bits uint64
+}
+
+// The layouts must agree for arrays of values to be handed over as they are.
+var _ [unsafe.Sizeof(C.ls_value{})]byte = [unsafe.Sizeof(Value{})]byte{}

@@ -1,0 +1,229 @@
+package libtorch
+
+import (
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// Bundle copies the shim and what it needs of libtorch into dir, so that a program
+// put there too runs on a machine that has nothing else of either:
+//
+//	dir/liblinstock.so
+//	dir/torch/lib/*        libtorch
+//	dir/nvidia/*/lib/*     NVIDIA's libraries that libtorch_cpu needs; with cuda all
+//	dir/licenses/*         the licences under which these are passed on
+//
+// The rest of dir is left alone; an earlier bundle in it is replaced.
+func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, progress Progress) (err error) {
+	if progress == nil {
+		progress = silent{}
+	}
+	if cuda && !s.CUDA {
+		return fmt.Errorf("--cuda: the libtorch in %s is for the CPU only; run: %s --cuda", s.Root, locate.SetupCommand)
+	}
+	dir, err = filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(dir, tempPrefix+"bundle-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp)
+
+	libs, err := bundleLibs(s, cuda)
+	if err != nil {
+		return err
+	}
+	shims, err := filepath.Glob(filepath.Join(filepath.Dir(shim), "liblinstock*"))
+	if err != nil {
+		return err
+	}
+	from := map[string]string{locate.LibName(): shim}
+	for _, path := range shims {
+		if cuda || filepath.Base(path) == filepath.Base(shim) {
+			from[filepath.Base(path)] = path
+		}
+	}
+	for _, path := range libs {
+		from[bundlePath(path)] = path
+	}
+	licences, err := licencesOf(s)
+	if err != nil {
+		return err
+	}
+	for to, path := range licences {
+		from[filepath.Join("licenses", to)] = path
+	}
+
+	var total, done int64
+	for _, path := range from {
+		info, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		total += info.Size()
+	}
+	task := progress.Start("bundle into "+dir, total, Bytes)
+	defer func() { task.End(err) }()
+	for to, path := range from {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, err := copyFile(path, filepath.Join(temp, to))
+		if err != nil {
+			return err
+		}
+		done += n
+		task.Set(done)
+	}
+	if err := os.MkdirAll(filepath.Join(temp, "licenses"), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(temp, "licenses", "README"), []byte(licenceNote(s, cuda)), 0o644); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(temp)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := replaceDir(filepath.Join(temp, e.Name()), filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bundleLibs are the real paths of the libraries that a program needs: those that
+// libtorch_cpu leads to, and with cuda all that are installed.
+func bundleLibs(s Source, cuda bool) ([]string, error) {
+	queue := []string{}
+	for _, name := range cpuRoots {
+		queue = append(queue, filepath.Join(s.Lib, name))
+	}
+	if cuda {
+		for _, name := range cudaRoots {
+			if path := filepath.Join(s.Lib, name); isFile(path) {
+				queue = append(queue, path)
+			}
+		}
+		nvidia, err := filepath.Glob(filepath.Join(s.Root, "nvidia", "*", "lib", "*.so*"))
+		if err != nil {
+			return nil, err
+		}
+		queue = append(queue, nvidia...)
+	}
+	var libs []string
+	for len(queue) > 0 {
+		path := queue[0]
+		queue = queue[1:]
+		if slices.Contains(libs, path) {
+			continue
+		}
+		libs = append(libs, path)
+		needed, err := neededBy(path)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		queue = append(queue, needed...)
+	}
+	return libs, nil
+}
+
+// neededBy are the libraries that one needs and that lie where it says itself
+// (RPATH or RUNPATH with $ORIGIN). Those found elsewhere are the system's.
+func neededBy(path string) ([]string, error) {
+	lib, err := elf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer lib.Close()
+	names, err := lib.ImportedLibraries()
+	if err != nil {
+		return nil, err
+	}
+	rpath, err1 := lib.DynString(elf.DT_RPATH)
+	runpath, err2 := lib.DynString(elf.DT_RUNPATH)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	// A symbolic link may lead elsewhere; $ORIGIN is where it ends.
+	origin := filepath.Dir(realPath(path))
+	var found []string
+	for _, name := range names {
+		for _, dir := range strings.Split(strings.Join(append(runpath, rpath...), ":"), ":") {
+			if !strings.HasPrefix(dir, "$ORIGIN") && !strings.HasPrefix(dir, "${ORIGIN}") {
+				continue
+			}
+			dir = strings.NewReplacer("${ORIGIN}", origin, "$ORIGIN", origin).Replace(dir)
+			if at := filepath.Join(dir, name); isFile(at) {
+				found = append(found, at)
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+// bundlePath keeps nvidia/X/lib/FILE, where libtorch looks for it; all else goes
+// beside libtorch.
+func bundlePath(path string) string {
+	parts := strings.Split(filepath.ToSlash(path), "/")
+	if n := len(parts); n >= 4 && parts[n-4] == "nvidia" && parts[n-2] == "lib" {
+		return filepath.Join(parts[n-4:]...)
+	}
+	return filepath.Join("torch", "lib", filepath.Base(path))
+}
+
+// licencesOf maps a name in the bundle to the licence file of what is copied.
+func licencesOf(s Source) (map[string]string, error) {
+	found := map[string]string{}
+	for _, pattern := range []string{"torch-*.dist-info", "nvidia_*.dist-info"} {
+		dirs, err := filepath.Glob(filepath.Join(s.Root, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range dirs {
+			err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+				if err != nil || !d.Type().IsRegular() {
+					return err
+				}
+				rel, err := filepath.Rel(s.Root, path)
+				if err == nil && isLicence(filepath.ToSlash(rel)) {
+					name := strings.TrimSuffix(filepath.Base(dir), ".dist-info")
+					inside, _ := filepath.Rel(dir, path)
+					found[filepath.Join(name, strings.TrimPrefix(inside, "licenses"+string(filepath.Separator)))] = path
+				}
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+func licenceNote(s Source, cuda bool) string {
+	what := "libcudart and libcupti, which libtorch_cpu needs"
+	if cuda {
+		what = "NVIDIA's libraries that libtorch_cuda needs"
+	}
+	return fmt.Sprintf(`This directory came with a program that uses libtorch %s through Linstock.
+torch/lib holds libtorch under its own licences, and nvidia/ %s,
+under NVIDIA's. Their texts lie beside this file, where the installed libtorch
+had them; pass them on with the program.
+`, s.Version, what)
+}

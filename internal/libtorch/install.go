@@ -1,0 +1,370 @@
+package libtorch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// A Config says what Setup shall set up.
+type Config struct {
+	Cache    string   // locate.CacheDir
+	Torch    string   // the version to install where neither LIBTORCH nor a PyTorch is chosen
+	CUDA     bool     // with the libraries that a GPU needs
+	Wheels   []string // files and directories to take the wheels from; none: pip
+	NoVerify bool     // take wheels whose hash is not in the lock
+	Force    bool     // set up again what is there
+	NoBuild  bool     // libtorch alone, without the shim
+	Jobs     int      // compilers at once; 0: as many as cores and memory allow
+
+	Sources fs.FS // the shim's sources
+	Hash    string
+
+	Progress Progress // nil: silent
+	Lock     *Lock    // nil: EmbeddedLock
+	Platform string   // "": Platform()
+}
+
+// A Result says what is there after Setup.
+type Result struct {
+	Source Source
+	Shim   string // the path of the shim; empty with NoBuild
+	// Changed is false where everything was there already.
+	Changed bool
+}
+
+// tempPrefix begins the name of everything unfinished; the next setup removes it.
+const tempPrefix = ".tmp-"
+
+type installer struct {
+	Progress
+	cfg      Config
+	lock     *Lock
+	platform string
+	pipTool  Tool
+}
+
+func newInstaller(cfg Config) (*installer, error) {
+	in := &installer{Progress: cfg.Progress, cfg: cfg, lock: cfg.Lock, platform: cfg.Platform}
+	if in.Progress == nil {
+		in.Progress = silent{}
+	}
+	if in.platform == "" {
+		in.platform = Platform()
+	}
+	if in.lock == nil {
+		lock, err := EmbeddedLock()
+		if err != nil {
+			return nil, err
+		}
+		in.lock = lock
+	}
+	return in, nil
+}
+
+func (in *installer) wheelDir() string { return filepath.Join(in.cfg.Cache, "wheels") }
+
+// Setup finds or installs libtorch and builds the shim for it. A second call
+// finds everything there and changes nothing. One process at a time works in a
+// cache; the others wait. What an interrupted call leaves is never used, and
+// removed by the next.
+func Setup(ctx context.Context, cfg Config) (Result, error) {
+	in, err := newInstaller(cfg)
+	if err != nil {
+		return Result{}, err
+	}
+	source, err := Resolve(ctx, cfg.Cache, cfg.Torch, cfg.CUDA)
+	if err != nil && !errors.Is(err, ErrNotInstalled) {
+		return Result{}, err
+	}
+	if err == nil && source.Version != cfg.Torch {
+		in.Note("using libtorch %s of %s, not %s", source.Version, source.From, cfg.Torch)
+	}
+	if err == nil && !cfg.Force && in.complete(source) {
+		return in.result(source, false), nil
+	}
+	if err := in.checkTools(ctx, err); err != nil {
+		return Result{}, err
+	}
+
+	unlock, err := in.acquire(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	defer unlock()
+	if err := in.clean(); err != nil {
+		return Result{}, err
+	}
+	// Another setup may have done the work while this one waited.
+	source, err = Resolve(ctx, cfg.Cache, cfg.Torch, cfg.CUDA)
+	pinned := source.Key == source.Version && os.Getenv(locate.EnvLibtorch) == ""
+	switch {
+	case errors.Is(err, ErrNotInstalled), err == nil && cfg.Force && pinned:
+		if source, err = in.install(ctx); err != nil {
+			return Result{}, err
+		}
+	case err != nil:
+		return Result{}, err
+	default:
+		in.Note("libtorch %s: %s, in %s", source.Version, source.From, source.Root)
+	}
+	if cfg.CUDA && !source.CUDA {
+		return Result{}, fmt.Errorf("--cuda: the libtorch in %s is for the CPU only", source.Root)
+	}
+	if cfg.NoBuild {
+		return in.result(source, true), nil
+	}
+	if cfg.Force || !in.shimBuilt(source) {
+		if err := in.build(ctx, source); err != nil {
+			return Result{}, err
+		}
+	}
+	if err := in.makeDefault(source); err != nil {
+		return Result{}, err
+	}
+	return in.result(source, true), nil
+}
+
+func (in *installer) result(s Source, changed bool) Result {
+	r := Result{Source: s, Changed: changed}
+	if !in.cfg.NoBuild {
+		r.Shim = in.shimPath(s)
+	}
+	return r
+}
+
+// complete reports whether nothing is left to do for this libtorch.
+func (in *installer) complete(s Source) bool {
+	if in.cfg.NoBuild {
+		return true
+	}
+	return in.shimBuilt(s) && locate.DefaultKey(in.cfg.Cache, in.cfg.Hash) == s.Key
+}
+
+// checkTools fails before a long download where a tool is missing after it.
+func (in *installer) checkTools(ctx context.Context, resolved error) error {
+	var tools []Tool
+	if !in.cfg.NoBuild {
+		tools = append(tools, FindCompiler(ctx), FindCMake(ctx), FindNinja(ctx))
+	}
+	if errors.Is(resolved, ErrNotInstalled) && len(in.cfg.Wheels) == 0 {
+		in.pipTool = FindPip(ctx)
+		tools = append(tools, in.pipTool)
+	}
+	return require(tools...)
+}
+
+// acquire takes the cache's lock, and says so when it has to wait.
+func (in *installer) acquire(ctx context.Context) (func(), error) {
+	if err := os.MkdirAll(in.cfg.Cache, 0o755); err != nil {
+		return nil, fmt.Errorf("%w: set %s to a directory that can be written", err, locate.EnvCache)
+	}
+	lock := flock.New(filepath.Join(in.cfg.Cache, "setup.lock"))
+	free, err := lock.TryLock()
+	if err == nil && !free {
+		in.Note("another setup is at work in %s; waiting for it", in.cfg.Cache)
+		_, err = lock.TryLockContext(ctx, 200*time.Millisecond)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("lock %s: %w", lock.Path(), err)
+	}
+	return func() { _ = lock.Unlock() }, nil
+}
+
+// clean removes what an interrupted setup left. The lock is held, so none of it
+// is in use.
+func (in *installer) clean() error {
+	if err := os.MkdirAll(in.wheelDir(), 0o755); err != nil {
+		return err
+	}
+	for _, pattern := range []string{"wheels", "libtorch", filepath.Join("shim", "*")} {
+		left, err := filepath.Glob(filepath.Join(in.cfg.Cache, pattern, tempPrefix+"*"))
+		if err != nil {
+			return err
+		}
+		for _, path := range left {
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("remove what an earlier setup left: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// install fetches and unpacks the pinned libtorch.
+func (in *installer) install(ctx context.Context) (Source, error) {
+	version := in.cfg.Torch
+	wheels, err := in.lock.Wheels(version, in.platform, in.cfg.CUDA)
+	if err != nil {
+		return Source{}, err
+	}
+	paths, err := in.gather(ctx, wheels)
+	if err != nil {
+		return Source{}, err
+	}
+	target := locate.TorchDir(in.cfg.Cache, version)
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return Source{}, err
+	}
+	// Beside the target, so that the rename below stays on one file system.
+	temp, err := os.MkdirTemp(filepath.Dir(target), tempPrefix)
+	if err != nil {
+		return Source{}, err
+	}
+	defer os.RemoveAll(temp)
+
+	task := in.Start("unpack libtorch "+version, 0, Bytes)
+	files, err := unpack(ctx, temp, paths, in.cfg.CUDA, task)
+	task.End(err)
+	if err != nil {
+		return Source{}, err
+	}
+	stamp := torchStamp{Version: version, Platform: in.platform, CUDA: in.cfg.CUDA, Verified: !in.cfg.NoVerify, Files: files}
+	for _, w := range wheels {
+		stamp.Wheels = append(stamp.Wheels, w.File)
+	}
+	if err := writeJSON(filepath.Join(temp, stampFile), stamp); err != nil {
+		return Source{}, err
+	}
+	if err := os.Chmod(temp, 0o755); err != nil { // MkdirTemp's is 0700
+		return Source{}, err
+	}
+	if err := replaceDir(temp, target); err != nil {
+		return Source{}, err
+	}
+	// What was downloaded is of no more use; what the user gave stays.
+	for _, w := range wheels {
+		if err := os.Remove(filepath.Join(in.wheelDir(), w.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			in.Note("%v", err)
+		}
+	}
+	return Resolve(ctx, in.cfg.Cache, version, in.cfg.CUDA)
+}
+
+// replaceDir renames temp to target. An older target is renamed away first: a
+// program that has it open goes on with its files.
+func replaceDir(temp, target string) error {
+	old := ""
+	if _, err := os.Lstat(target); err == nil {
+		old = filepath.Join(filepath.Dir(target), tempPrefix+"old-"+filepath.Base(target))
+		if err := errors.Join(os.RemoveAll(old), os.Rename(target, old)); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(temp, target); err != nil {
+		return err
+	}
+	if old != "" {
+		return os.RemoveAll(old)
+	}
+	return nil
+}
+
+// stampFile is written last into a directory that is complete.
+const stampFile = "linstock.json"
+
+// torchStamp describes an unpacked libtorch.
+type torchStamp struct {
+	Version  string           `json:"version"`
+	Platform string           `json:"platform"`
+	CUDA     bool             `json:"cuda"`
+	Verified bool             `json:"verified"`
+	Wheels   []string         `json:"wheels"`
+	Files    map[string]int64 `json:"files"`
+}
+
+// readStamp trusts a directory only when each library has its full length.
+func readStamp(dir string) (torchStamp, error) {
+	var stamp torchStamp
+	if err := readJSON(filepath.Join(dir, stampFile), &stamp); err != nil {
+		return stamp, err
+	}
+	if len(stamp.Files) == 0 {
+		return stamp, ErrNotInstalled
+	}
+	for name, size := range stamp.Files {
+		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name)))
+		if err != nil {
+			return stamp, err
+		}
+		if info.Size() != size {
+			return stamp, fmt.Errorf("%s has %d bytes, not %d", name, info.Size(), size)
+		}
+	}
+	return stamp, nil
+}
+
+func readJSON(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// writeJSON is seen whole or not at all.
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(path, append(data, '\n'))
+}
+
+func writeFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), tempPrefix)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// TorchOfWheels reads the version from the name of the torch wheel among the
+// arguments of --wheel; "" when there is none, or more than one version.
+func TorchOfWheels(args []string) string {
+	found := ""
+	for _, arg := range args {
+		names := []string{arg}
+		if info, err := os.Stat(arg); err == nil && info.IsDir() {
+			names, _ = filepath.Glob(filepath.Join(arg, "torch-*.whl"))
+		}
+		for _, name := range names {
+			rest, ok := strings.CutPrefix(filepath.Base(name), "torch-")
+			version := version3.FindString(rest)
+			if !ok || version == "" {
+				continue
+			}
+			if found != "" && found != version {
+				return ""
+			}
+			found = version
+		}
+	}
+	return found
+}

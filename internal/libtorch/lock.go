@@ -1,0 +1,101 @@
+package libtorch
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// Versions are the releases that setup can install, oldest first. A libtorch
+// from elsewhere may be any patch release of the same minor versions.
+var Versions = []string{"2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", locate.DefaultTorch}
+
+// The minor versions between which the shim compiles and passes its tests.
+const minMinor, maxMinor = 11, 15
+
+// A Wheel is one file of a release, named and hashed by lock.json.
+type Wheel struct {
+	Package string `json:"package"` // as pip spells it: nvidia-cuda-runtime
+	Version string `json:"version"`
+	File    string `json:"file"`
+	SHA256  string `json:"sha256"`
+	Size    int64  `json:"size"`
+	// CUDA marks a wheel that only a GPU needs.
+	CUDA bool `json:"cuda,omitempty"`
+}
+
+// A Lock lists the wheels of each version on each platform ("linux/amd64").
+type Lock struct {
+	Releases map[string]map[string][]Wheel `json:"releases"`
+}
+
+//go:embed lock.json
+var lockJSON []byte
+
+var embedded = sync.OnceValues(func() (*Lock, error) {
+	lock := new(Lock)
+	if err := json.Unmarshal(lockJSON, lock); err != nil {
+		return nil, fmt.Errorf("lock.json: %w", err)
+	}
+	return lock, nil
+})
+
+// EmbeddedLock is the lock file that this module was released with.
+func EmbeddedLock() (*Lock, error) { return embedded() }
+
+// Platform is this machine's key in a Lock.
+func Platform() string { return runtime.GOOS + "/" + runtime.GOARCH }
+
+// Wheels are those that version needs on platform; with cuda also those that
+// only a GPU needs. The first is torch itself.
+func (l *Lock) Wheels(version, platform string, cuda bool) ([]Wheel, error) {
+	if err := CheckPinned(version); err != nil {
+		return nil, err
+	}
+	all := l.Releases[version][platform]
+	if len(all) == 0 {
+		return nil, fmt.Errorf("libtorch %s is not pinned for %s: install PyTorch with pip and run setup with %s=1, or set %s to an unpacked libtorch",
+			version, platform, locate.EnvUsePyTorch, locate.EnvLibtorch)
+	}
+	var wheels []Wheel
+	for _, w := range all {
+		if cuda || !w.CUDA {
+			wheels = append(wheels, w)
+		}
+	}
+	return wheels, nil
+}
+
+// CheckPinned reports whether setup can install this version.
+func CheckPinned(version string) error {
+	if slices.Contains(Versions, version) {
+		return nil
+	}
+	return fmt.Errorf("libtorch %s is not one that Linstock installs: choose from %s", version, strings.Join(Versions, ", "))
+}
+
+// checkWindow reports whether the shim supports a libtorch found elsewhere.
+func checkWindow(version, where string) error {
+	major, minor, ok := parseVersion(version)
+	if ok && major == 2 && minMinor <= minor && minor <= maxMinor {
+		return nil
+	}
+	return fmt.Errorf("libtorch %s in %s is outside the supported versions, 2.%d to 2.%d", version, where, minMinor, maxMinor)
+}
+
+func parseVersion(version string) (major, minor int, ok bool) {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 3 {
+		return 0, 0, false
+	}
+	major, err1 := strconv.Atoi(parts[0])
+	minor, err2 := strconv.Atoi(parts[1])
+	return major, minor, err1 == nil && err2 == nil
+}

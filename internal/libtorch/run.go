@@ -1,0 +1,70 @@
+package libtorch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// run executes a command that is stopped, with all it started, when ctx ends.
+// Its output goes to out as well where out is not nil; the error holds part
+// of it.
+func run(ctx context.Context, out io.Writer, env []string, dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if env != nil {
+		cmd.Env = env
+	}
+	// A child that ignores SIGTERM is killed after this.
+	cmd.WaitDelay = 5 * time.Second
+	ownGroup(cmd)
+	var all bytes.Buffer
+	cmd.Stdout = &all
+	if out != nil {
+		cmd.Stdout = io.MultiWriter(&all, out)
+	}
+	cmd.Stderr = cmd.Stdout
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		if cmd.Process != nil {
+			killGroup(cmd)
+		}
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return &RunError{Command: name + " " + strings.Join(args, " "), Err: err, Output: all.String()}
+	}
+	return nil
+}
+
+// A RunError is a command that failed.
+type RunError struct {
+	Command string
+	Err     error
+	Output  string
+}
+
+func (e *RunError) Error() string {
+	return fmt.Sprintf("%s: %v\n%s", e.Command, e.Err, excerpt(e.Output, 24))
+}
+
+func (e *RunError) Unwrap() error { return e.Err }
+
+// excerpt is the part of a command's output to show: n lines from the first that
+// speaks of an error, or else the last n.
+func excerpt(output string, n int) string {
+	lines := strings.Split(strings.TrimRight(output, "\n"), "\n")
+	from := slices.IndexFunc(lines, func(line string) bool {
+		lower := strings.ToLower(line)
+		return strings.Contains(lower, "error:") || strings.Contains(lower, "cmake error")
+	})
+	if from < 0 {
+		from = max(0, len(lines)-n)
+	}
+	return "    " + strings.Join(lines[from:min(len(lines), from+n)], "\n    ")
+}

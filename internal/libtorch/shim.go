@@ -1,0 +1,283 @@
+package libtorch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// shimStamp describes a built shim.
+type shimStamp struct {
+	Torch    string           `json:"torch"`
+	Root     string           `json:"root"`
+	CUDA     bool             `json:"cuda"`
+	Compiler string           `json:"compiler"`
+	Files    map[string]int64 `json:"files"`
+}
+
+func (in *installer) shimPath(s Source) string {
+	return ShimPath(in.cfg.Cache, in.cfg.Hash, s)
+}
+
+// ShimPath is where Setup puts the shim for this libtorch.
+func ShimPath(cache, hash string, s Source) string {
+	return filepath.Join(locate.ShimDir(cache, hash, s.Key), locate.LibName())
+}
+
+// shimBuilt reports whether the shim for this libtorch is there, whole, and was
+// built for it as it now is (with or without CUDA).
+func (in *installer) shimBuilt(s Source) bool {
+	return ShimBuilt(in.cfg.Cache, in.cfg.Hash, s)
+}
+
+// ShimBuilt reports whether the cache holds the shim of these sources for this
+// libtorch.
+func ShimBuilt(cache, hash string, s Source) bool {
+	dir := locate.ShimDir(cache, hash, s.Key)
+	var stamp shimStamp
+	if err := readJSON(filepath.Join(dir, stampFile), &stamp); err != nil {
+		return false
+	}
+	if stamp.Torch != s.Version || stamp.Root != s.Root || stamp.CUDA != s.CUDA || stamp.Files[locate.LibName()] == 0 {
+		return false
+	}
+	for name, size := range stamp.Files {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() != size {
+			return false
+		}
+	}
+	return true
+}
+
+func (in *installer) makeDefault(s Source) error {
+	return writeFile(filepath.Join(locate.HashDir(in.cfg.Cache, in.cfg.Hash), locate.DefaultFile), []byte(s.Key+"\n"))
+}
+
+// build compiles the shim in a temporary directory of the cache and moves the
+// result into place.
+func (in *installer) build(ctx context.Context, s Source) error {
+	target := locate.ShimDir(in.cfg.Cache, in.cfg.Hash, s.Key)
+	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(filepath.Dir(target), tempPrefix)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp)
+	src, bld, out := filepath.Join(temp, "src"), filepath.Join(temp, "build"), filepath.Join(temp, "out")
+	if err := os.CopyFS(src, in.cfg.Sources); err != nil {
+		return fmt.Errorf("write the shim's sources: %w", err)
+	}
+	if err := os.Mkdir(out, 0o755); err != nil {
+		return err
+	}
+
+	if err := in.compile(ctx, src, bld, s); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return in.keepLog(err)
+	}
+	stamp := shimStamp{Torch: s.Version, Root: s.Root, CUDA: s.CUDA, Compiler: FindCompiler(ctx).Version, Files: map[string]int64{}}
+	if err := collectLibs(bld, out, stamp.Files); err != nil {
+		return err
+	}
+	if stamp.Files[locate.LibName()] == 0 {
+		return fmt.Errorf("the build ended well but left no %s", locate.LibName())
+	}
+	if err := writeJSON(filepath.Join(out, stampFile), stamp); err != nil {
+		return err
+	}
+	return replaceDir(out, target)
+}
+
+// compile runs CMake and then ninja, or make where there is no ninja.
+func (in *installer) compile(ctx context.Context, src, bld string, s Source) error {
+	generator := FindNinja(ctx)
+	cmake := FindCMake(ctx)
+	if err := require(FindCompiler(ctx), cmake, generator); err != nil {
+		return err
+	}
+	name := "Ninja"
+	if strings.Contains(generator.Command[0], "make") {
+		name = "Unix Makefiles"
+	}
+	// The temporary directory's name must not get into the library.
+	env := os.Environ()
+	for _, flags := range []string{"CFLAGS", "CXXFLAGS"} {
+		env = append(env, flags+"="+strings.TrimSpace(os.Getenv(flags)+" -ffile-prefix-map="+src+"=linstock/cshim"))
+	}
+	task := in.Start("configure the shim for libtorch "+s.Version, 0, Steps)
+	err := run(ctx, nil, env, "", cmake.Command[0], "-G", name, "-S", src, "-B", bld,
+		"-DCMAKE_BUILD_TYPE=Release", "-DLINSTOCK_TORCH_ROOT="+s.Root)
+	task.End(err)
+	if err != nil {
+		return fmt.Errorf("configure the shim: %w", err)
+	}
+	task = in.Start("build the shim", 0, Steps)
+	err = run(ctx, &stepWriter{task: task}, env, bld, cmake.Command[0], "--build", bld, "--parallel", strconv.Itoa(in.jobs()))
+	task.End(err)
+	if err != nil {
+		return fmt.Errorf("build the shim: %w", err)
+	}
+	return nil
+}
+
+// keepLog writes the whole output of a failed command where the user can read it.
+func (in *installer) keepLog(err error) error {
+	var failed *RunError
+	if !errors.As(err, &failed) {
+		return err
+	}
+	log := filepath.Join(in.cfg.Cache, "shim-build.log")
+	if werr := writeFile(log, []byte(failed.Command+"\n"+failed.Output)); werr != nil {
+		return err
+	}
+	return fmt.Errorf("%w\nthe whole output is in %s", err, log)
+}
+
+// collectLibs copies the shim's libraries, and nothing else of the build.
+func collectLibs(from, to string, files map[string]int64) error {
+	stem := strings.TrimSuffix(locate.LibName(), filepath.Ext(locate.LibName()))
+	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		if !strings.HasPrefix(d.Name(), stem) || filepath.Ext(d.Name()) != filepath.Ext(locate.LibName()) {
+			return nil
+		}
+		size, err := copyFile(path, filepath.Join(to, d.Name()))
+		files[d.Name()] = size
+		return err
+	})
+}
+
+// A compiler of libtorch's headers takes about this much memory.
+const bytesPerJob = 1500 << 20
+
+// jobs is how many compilers run at once.
+func (in *installer) jobs() int {
+	if in.cfg.Jobs > 0 {
+		return in.cfg.Jobs
+	}
+	n := runtime.NumCPU()
+	if free := availableMemory(); free > 0 {
+		n = min(n, int(free/bytesPerJob))
+	}
+	return max(n, 1)
+}
+
+// availableMemory is Linux's estimate; 0 elsewhere.
+func availableMemory() int64 {
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			if err != nil {
+				return 0
+			}
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+// stepWriter reads progress out of ninja's [3/40] and make's [ 12%].
+type stepWriter struct {
+	task Task
+	rest []byte
+}
+
+var (
+	ninjaStep = regexp.MustCompile(`^\[(\d+)/(\d+)\]`)
+	makeStep  = regexp.MustCompile(`^\[ *(\d+)%\]`)
+)
+
+func (w *stepWriter) Write(p []byte) (int, error) {
+	w.rest = append(w.rest, p...)
+	for {
+		end := bytes.IndexByte(w.rest, '\n')
+		if end < 0 {
+			return len(p), nil
+		}
+		line := string(w.rest[:end])
+		w.rest = w.rest[end+1:]
+		done, total := "", "100"
+		if m := ninjaStep.FindStringSubmatch(line); m != nil {
+			done, total = m[1], m[2]
+		} else if m := makeStep.FindStringSubmatch(line); m != nil {
+			done = m[1]
+		} else {
+			continue
+		}
+		n, err1 := strconv.ParseInt(done, 10, 64)
+		of, err2 := strconv.ParseInt(total, 10, 64)
+		if errors.Join(err1, err2) == nil {
+			w.task.SetTotal(of)
+			w.task.Set(n)
+		}
+	}
+}
+
+// copyFile copies content, following links, and returns the length.
+func copyFile(from, to string) (n int64, err error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return 0, err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return 0, err
+	}
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, info.Mode().Perm()|0o200)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, out.Close()) }()
+	// ReadFrom lets the kernel share or copy the blocks.
+	if n, err = out.ReadFrom(in); err != nil {
+		return n, err
+	}
+	return n, out.Sync()
+}
+
+// ShimVersionOf reads the stamp beside a shim: the libtorch it was built for.
+func ShimVersionOf(shim string) (version, root string, ok bool) {
+	var stamp shimStamp
+	if err := readJSON(filepath.Join(filepath.Dir(shim), stampFile), &stamp); err != nil {
+		return "", "", false
+	}
+	return stamp.Torch, stamp.Root, true
+}
+
+// SourceOf is the libtorch that a shim was built for.
+func SourceOf(cache, shim string) (Source, error) {
+	version, root, ok := ShimVersionOf(shim)
+	if !ok {
+		return Source{}, fmt.Errorf("%s was not made by setup (no %s beside it): it is not known which libtorch it belongs to", shim, stampFile)
+	}
+	s, err := Inspect(root)
+	if err != nil {
+		return s, err
+	}
+	s.Key = locate.Key(version, root, root == locate.TorchDir(cache, version))
+	return s, nil
+}

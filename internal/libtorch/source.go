@@ -1,0 +1,191 @@
+package libtorch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// A Source is a libtorch that is unpacked on this machine.
+type Source struct {
+	// Root holds torch/lib and torch/include (as site-packages does), or lib and
+	// include (as the libtorch archives do).
+	Root    string `json:"root"`
+	Lib     string `json:"lib"`     // the directory of libtorch_cpu
+	Include string `json:"include"` // the directory of ATen/ and torch/
+	Version string `json:"version"` // three numbers; what follows a + is not kept
+	CUDA    bool   `json:"cuda"`    // libtorch_cuda is there
+	// Key is the name of the shim's directory; see locate.Key.
+	Key string `json:"key"`
+	// From says how it was chosen, in words.
+	From string `json:"from"`
+}
+
+// ErrNotInstalled says that the pinned version is not in the cache, or not whole.
+var ErrNotInstalled = errors.New("not installed")
+
+func libtorchCPU() string {
+	name := strings.TrimSuffix(locate.LibName(), filepath.Ext(locate.LibName()))
+	return strings.Replace(name, "linstock", "torch_cpu", 1) + filepath.Ext(locate.LibName())
+}
+
+// Inspect reads what a directory holds: a site-packages directory with torch in
+// it, the torch directory of one, or an unpacked libtorch archive.
+func Inspect(dir string) (Source, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return Source{}, err
+	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil {
+		abs = real
+	}
+	for _, sub := range []string{"torch", "."} {
+		s := Source{Root: abs, Lib: filepath.Join(abs, sub, "lib"), Include: filepath.Join(abs, sub, "include")}
+		if !isFile(filepath.Join(s.Lib, libtorchCPU())) {
+			continue
+		}
+		if s.Version, err = versionOf(filepath.Join(abs, sub)); err != nil {
+			return Source{}, err
+		}
+		cuda := strings.Replace(libtorchCPU(), "torch_cpu", "torch_cuda", 1)
+		s.CUDA = isFile(filepath.Join(s.Lib, cuda))
+		if !isFile(filepath.Join(s.Include, "ATen", "ATen.h")) {
+			return Source{}, fmt.Errorf("%s holds libtorch but not its headers (no ATen/ATen.h in %s)", abs, s.Include)
+		}
+		return s, nil
+	}
+	return Source{}, fmt.Errorf("no libtorch in %s: neither torch/lib/%s nor lib/%[2]s is there", abs, libtorchCPU())
+}
+
+var (
+	versionPy = regexp.MustCompile(`(?m)^__version__ = '([0-9]+\.[0-9]+\.[0-9]+)`)
+	versionH  = regexp.MustCompile(`(?m)^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) ([0-9]+)`)
+	version3  = regexp.MustCompile(`^([0-9]+\.[0-9]+\.[0-9]+)`)
+)
+
+// versionOf reads the version of the libtorch whose lib and include lie in dir,
+// from version.py (PyTorch), a header, or build-version (the archives).
+func versionOf(dir string) (string, error) {
+	if data, err := os.ReadFile(filepath.Join(dir, "version.py")); err == nil {
+		if m := versionPy.FindSubmatch(data); m != nil {
+			return string(m[1]), nil
+		}
+	}
+	for _, h := range []string{"torch/headeronly/version.h", "torch/csrc/api/include/torch/version.h"} {
+		data, err := os.ReadFile(filepath.Join(dir, "include", filepath.FromSlash(h)))
+		if err != nil {
+			continue
+		}
+		parts := map[string]string{}
+		for _, m := range versionH.FindAllSubmatch(data, -1) {
+			parts[string(m[1])] = string(m[2])
+		}
+		if len(parts) == 3 {
+			return parts["MAJOR"] + "." + parts["MINOR"] + "." + parts["PATCH"], nil
+		}
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "build-version")); err == nil {
+		if m := version3.Find(data); m != nil {
+			return string(m), nil
+		}
+	}
+	return "", fmt.Errorf("cannot tell which version of libtorch lies in %s: no version.py, include/torch/headeronly/version.h or build-version", dir)
+}
+
+// Resolve chooses the libtorch to use: $LIBTORCH, else with
+// LIBTORCH_USE_PYTORCH=1 the PyTorch of python3, else the pinned version in the
+// cache. The last gives ErrNotInstalled, and the Source it would be, when it is
+// not there yet.
+func Resolve(ctx context.Context, cache, version string, cuda bool) (Source, error) {
+	if dir := os.Getenv(locate.EnvLibtorch); dir != "" {
+		s, err := elsewhere(dir, "$"+locate.EnvLibtorch)
+		// The output of `linstock env` sets LIBTORCH to the cache itself.
+		if err == nil && s.Root == realPath(locate.TorchDir(cache, s.Version)) {
+			p := pinned(cache, s.Version)
+			p.CUDA, p.From = s.CUDA, s.From
+			return p, nil
+		}
+		return s, err
+	}
+	if v := os.Getenv(locate.EnvUsePyTorch); v != "" && v != "0" {
+		dir, err := pythonTorch(ctx)
+		if err != nil {
+			return Source{}, err
+		}
+		return elsewhere(dir, "the PyTorch of python3")
+	}
+	if err := CheckPinned(version); err != nil {
+		return Source{}, err
+	}
+	s := pinned(cache, version)
+	stamp, err := readStamp(s.Root)
+	if err != nil {
+		return s, ErrNotInstalled
+	}
+	s.CUDA = stamp.CUDA
+	if cuda && !stamp.CUDA {
+		return s, ErrNotInstalled
+	}
+	return s, nil
+}
+
+// pinned is the libtorch of this version in the cache, there or not.
+func pinned(cache, version string) Source {
+	dir := locate.TorchDir(cache, version)
+	return Source{
+		Root: dir, Lib: filepath.Join(dir, "torch", "lib"), Include: filepath.Join(dir, "torch", "include"),
+		Version: version, Key: version, From: "the pinned wheel",
+	}
+}
+
+func elsewhere(dir, from string) (Source, error) {
+	s, err := Inspect(dir)
+	if err != nil {
+		return s, fmt.Errorf("%s: %w", from, err)
+	}
+	if err := checkWindow(s.Version, s.Root); err != nil {
+		return s, err
+	}
+	s.From, s.Key = from, locate.Key(s.Version, s.Root, false)
+	return s, nil
+}
+
+// pythonTorch asks python3 where torch is installed. It does not import it:
+// that takes seconds, and fails where a GPU library is missing.
+func pythonTorch(ctx context.Context) (string, error) {
+	const ask = `import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")`
+	for _, python := range []string{"python3", "python"} {
+		if _, err := exec.LookPath(python); err != nil {
+			continue
+		}
+		out, err := exec.CommandContext(ctx, python, "-c", ask).Output()
+		if err != nil {
+			return "", fmt.Errorf("%s=1: ask %s where torch is: %w", locate.EnvUsePyTorch, python, err)
+		}
+		dir := strings.TrimSpace(string(out))
+		if dir == "" {
+			return "", fmt.Errorf("%s=1, but %s has no PyTorch; install it with: %[2]s -m pip install torch", locate.EnvUsePyTorch, python)
+		}
+		return filepath.Dir(dir), nil
+	}
+	return "", fmt.Errorf("%s=1, but there is no python3", locate.EnvUsePyTorch)
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+func realPath(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	return path
+}

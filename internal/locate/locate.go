@@ -1,0 +1,233 @@
+// Package locate says where Linstock keeps libtorch and its compiled shim, and
+// in which order a program looks for the shim. The command that installs them
+// (cmd/linstock) and the package that opens them (cshim) share it, so that the
+// two can never disagree. It finds; it neither downloads, builds nor opens.
+//
+// The cache holds, below CacheDir:
+//
+//	libtorch/VERSION/                        site-packages layout, linstock.json
+//	shim/SOURCEHASH/KEY/liblinstock.so       KEY is VERSION, or VERSION-PATHHASH
+//	                                         for a libtorch from elsewhere
+//	shim/SOURCEHASH/default                  the KEY of the last setup
+package locate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+const (
+	// DefaultTorch is the libtorch version that setup installs when none is named.
+	DefaultTorch = "2.15.0"
+
+	// SetupCommand is what a user runs to mend a missing or stale installation.
+	SetupCommand = "go run github.com/linstock-ml/linstock/cmd/linstock setup"
+
+	// DefaultFile, in the directory of a source hash, holds the key of the shim
+	// that the last setup made.
+	DefaultFile = "default"
+)
+
+// The environment variables that steer where things are looked for.
+const (
+	EnvLib        = "LINSTOCK_LIB"         // the shim, or the directory it lies in; nothing else is searched
+	EnvCache      = "LINSTOCK_CACHE"       // replaces the user's cache directory
+	EnvTorch      = "LINSTOCK_TORCH"       // the libtorch version to use
+	EnvLibtorch   = "LIBTORCH"             // a libtorch from elsewhere, for setup
+	EnvUsePyTorch = "LIBTORCH_USE_PYTORCH" // 1: setup uses the PyTorch that python3 has
+)
+
+// LibName is the shim's file name on this system.
+func LibName() string {
+	switch runtime.GOOS {
+	case "darwin":
+		return "liblinstock.dylib"
+	case "windows":
+		return "linstock.dll"
+	}
+	return "liblinstock.so"
+}
+
+// CacheDir is $LINSTOCK_CACHE, or linstock in the user's cache directory. It
+// need not exist.
+func CacheDir() (string, error) {
+	if dir := os.Getenv(EnvCache); dir != "" {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			return "", fmt.Errorf("linstock: %s=%s: %w", EnvCache, dir, err)
+		}
+		return abs, nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("linstock: no cache directory (%w): set %s to a directory that keeps files between runs", err, EnvCache)
+	}
+	return filepath.Join(dir, "linstock"), nil
+}
+
+// SourceHash identifies the shim's sources: twelve hexadecimal digits of a
+// SHA-256 over the names and contents of all files, in the order of their names.
+func SourceHash(sources fs.FS) (string, error) {
+	var names []string
+	err := fs.WalkDir(sources, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			names = append(names, name)
+		}
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("linstock: read the shim's sources: %w", err)
+	}
+	slices.Sort(names)
+	sum := sha256.New()
+	for _, name := range names {
+		data, err := fs.ReadFile(sources, name)
+		if err != nil {
+			return "", fmt.Errorf("linstock: read the shim's sources: %w", err)
+		}
+		// Lengths keep apart what would otherwise run together.
+		fmt.Fprintf(sum, "%d %s %d\n", len(name), name, len(data))
+		sum.Write(data)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:12], nil
+}
+
+// TorchDir is where setup unpacks the given version of libtorch.
+func TorchDir(cache, version string) string { return filepath.Join(cache, "libtorch", version) }
+
+// HashDir holds every shim built from the sources with this hash.
+func HashDir(cache, hash string) string { return filepath.Join(cache, "shim", hash) }
+
+// ShimDir is where setup installs the shim for one libtorch.
+func ShimDir(cache, hash, key string) string { return filepath.Join(HashDir(cache, hash), key) }
+
+// Key names the directory of a shim: the version alone for a libtorch in the
+// cache, else with eight digits that tell one path from another. A shim holds
+// the path of its libtorch, so two of one version cannot share it.
+func Key(version, root string, fromCache bool) string {
+	if fromCache {
+		return version
+	}
+	sum := sha256.Sum256([]byte(root))
+	return version + "-" + hex.EncodeToString(sum[:])[:8]
+}
+
+// ShimCandidates lists the files that may be the shim built from the sources
+// with this hash, the preferred one first. They need not exist.
+//
+// $LINSTOCK_LIB (a file, or a directory that holds the shim), when set, is the
+// only one. Otherwise: beside the running executable and in its lib directory;
+// then the cache, where $LINSTOCK_TORCH when set names the version, and
+// otherwise the shim of the last setup precedes that of DefaultTorch and that
+// precedes any other.
+func ShimCandidates(hash string) []string {
+	name := LibName()
+	if lib := os.Getenv(EnvLib); lib != "" {
+		if info, err := os.Stat(lib); err == nil && info.IsDir() {
+			lib = filepath.Join(lib, name)
+		}
+		return []string{lib}
+	}
+	var found []string
+	add := func(path string) {
+		if !slices.Contains(found, path) {
+			found = append(found, path)
+		}
+	}
+	if exe, err := os.Executable(); err == nil {
+		// A link to the program, say in ~/bin, is followed to the bundle it lies in.
+		if real, err := filepath.EvalSymlinks(exe); err == nil {
+			exe = real
+		}
+		dir := filepath.Dir(exe)
+		add(filepath.Join(dir, name))
+		add(filepath.Join(dir, "lib", name))
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return found
+	}
+	keys := installedKeys(cache, hash)
+	if version := os.Getenv(EnvTorch); version != "" {
+		add(filepath.Join(ShimDir(cache, hash, version), name))
+		for _, key := range keys {
+			if strings.HasPrefix(key, version+"-") {
+				add(filepath.Join(ShimDir(cache, hash, key), name))
+			}
+		}
+		return found
+	}
+	if key := DefaultKey(cache, hash); key != "" {
+		add(filepath.Join(ShimDir(cache, hash, key), name))
+	}
+	add(filepath.Join(ShimDir(cache, hash, DefaultTorch), name))
+	for _, key := range keys {
+		add(filepath.Join(ShimDir(cache, hash, key), name))
+	}
+	return found
+}
+
+// DefaultKey is the key that the last setup for these sources left, or "".
+func DefaultKey(cache, hash string) string {
+	data, err := os.ReadFile(filepath.Join(HashDir(cache, hash), DefaultFile))
+	if err != nil {
+		return ""
+	}
+	key := strings.TrimSpace(string(data))
+	if !filepath.IsLocal(key) || strings.ContainsAny(key, `/\`) {
+		return ""
+	}
+	return key
+}
+
+// installedKeys lists the directories beside DefaultFile, by name. Those that
+// begin with a dot are a setup at work, or what is left of one.
+func installedKeys(cache, hash string) []string {
+	entries, err := os.ReadDir(HashDir(cache, hash))
+	if err != nil {
+		return nil
+	}
+	var keys []string
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			keys = append(keys, e.Name())
+		}
+	}
+	return keys
+}
+
+// ErrMissing is in the chain of every error that says that the shim was not found.
+var ErrMissing = errors.New("libtorch is not set up on this machine")
+
+// Missing is the error for a machine on which none of ShimCandidates exists. Its
+// text is one line and holds the command that mends it.
+func Missing() error {
+	if lib := os.Getenv(EnvLib); lib != "" {
+		return fmt.Errorf("linstock: %w: %s=%s is not there; unset it or run: %s", ErrMissing, EnvLib, lib, SetupCommand)
+	}
+	if _, err := CacheDir(); err != nil {
+		return fmt.Errorf("linstock: %w: there is no home directory to look in; set %s and run: %s", ErrMissing, EnvCache, SetupCommand)
+	}
+	if version := os.Getenv(EnvTorch); version != "" && version != DefaultTorch {
+		return fmt.Errorf("linstock: %w in version %s (%s); run: %s --torch %s", ErrMissing, version, EnvTorch, SetupCommand, version)
+	}
+	return fmt.Errorf("linstock: %w; run: %s", ErrMissing, SetupCommand)
+}
+
+// Find returns the first of ShimCandidates that exists, or Missing.
+func Find(hash string) (string, error) {
+	for _, path := range ShimCandidates(hash) {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", Missing()
+}

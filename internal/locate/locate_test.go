@@ -1,0 +1,167 @@
+package locate
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+const hash = "0123456789ab"
+
+// cache makes an empty cache directory, and clears what else steers the search.
+func cache(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{EnvLib, EnvTorch, EnvLibtorch, EnvUsePyTorch} {
+		t.Setenv(name, "")
+	}
+	t.Setenv(EnvCache, dir)
+	return dir
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// exeCandidates are the two beside the test's own executable.
+func exeCandidates(t *testing.T) []string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exe, err = filepath.EvalSymlinks(exe); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(exe)
+	return []string{filepath.Join(dir, LibName()), filepath.Join(dir, "lib", LibName())}
+}
+
+func TestCandidatesOrder(t *testing.T) {
+	dir := cache(t)
+	for _, key := range []string{"2.11.0", "2.12.0-aaaaaaaa", "2.15.0", ".tmp-1"} {
+		write(t, filepath.Join(ShimDir(dir, hash, key), LibName()), "")
+	}
+	at := func(keys ...string) []string {
+		want := exeCandidates(t)
+		for _, k := range keys {
+			want = append(want, filepath.Join(ShimDir(dir, hash, k), LibName()))
+		}
+		return want
+	}
+	check := func(what string, want []string) {
+		t.Helper()
+		if got := ShimCandidates(hash); !slices.Equal(got, want) {
+			t.Errorf("%s:\n got %q\nwant %q", what, got, want)
+		}
+	}
+	check("no default", at("2.15.0", "2.11.0", "2.12.0-aaaaaaaa"))
+
+	write(t, filepath.Join(HashDir(dir, hash), DefaultFile), "2.12.0-aaaaaaaa\n")
+	check("default of the last setup", at("2.12.0-aaaaaaaa", "2.15.0", "2.11.0"))
+
+	write(t, filepath.Join(HashDir(dir, hash), DefaultFile), "../../etc\n")
+	check("a default that points elsewhere is ignored", at("2.15.0", "2.11.0", "2.12.0-aaaaaaaa"))
+
+	t.Setenv(EnvTorch, "2.12.0")
+	check("LINSTOCK_TORCH", at("2.12.0", "2.12.0-aaaaaaaa"))
+
+	t.Setenv(EnvLib, "/x/liblinstock.so")
+	check("LINSTOCK_LIB, a file", []string{"/x/liblinstock.so"})
+	t.Setenv(EnvLib, dir)
+	check("LINSTOCK_LIB, a directory", []string{filepath.Join(dir, LibName())})
+}
+
+func TestOtherHashIsNotUsed(t *testing.T) {
+	dir := cache(t)
+	write(t, filepath.Join(ShimDir(dir, "ffffffffffff", "2.15.0"), LibName()), "")
+	if path, err := Find(hash); err == nil {
+		t.Errorf("found %s, built from other sources", path)
+	}
+	want := ShimDir(dir, hash, "2.14.1")
+	write(t, filepath.Join(want, LibName()), "")
+	if path, err := Find(hash); err != nil || filepath.Dir(path) != want {
+		t.Errorf("Find = %q, %v", path, err)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	cache(t)
+	_, err := Find(hash)
+	want := "linstock: libtorch is not set up on this machine; run: go run github.com/linstock-ml/linstock/cmd/linstock setup"
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	t.Setenv(EnvTorch, "2.11.0")
+	check := func(part string) {
+		t.Helper()
+		err := Missing()
+		if !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v: want one line with %q", err, part)
+		}
+	}
+	check("setup --torch 2.11.0")
+	t.Setenv(EnvLib, "/nowhere/liblinstock.so")
+	check("LINSTOCK_LIB=/nowhere/liblinstock.so")
+}
+
+func TestNoHome(t *testing.T) {
+	cache(t)
+	for _, name := range []string{EnvCache, "HOME", "XDG_CACHE_HOME", "LocalAppData"} {
+		t.Setenv(name, "")
+	}
+	if _, err := CacheDir(); err == nil || !strings.Contains(err.Error(), EnvCache) {
+		t.Errorf("CacheDir = %v; want an error that names %s", err, EnvCache)
+	}
+	if got, want := ShimCandidates(hash), exeCandidates(t); !slices.Equal(got, want) {
+		t.Errorf("candidates = %q, want %q", got, want)
+	}
+	if err := Missing(); !strings.Contains(err.Error(), EnvCache) {
+		t.Errorf("Missing = %v; want it to name %s", err, EnvCache)
+	}
+}
+
+func TestSourceHash(t *testing.T) {
+	of := func(files fstest.MapFS) string {
+		t.Helper()
+		h, err := SourceHash(files)
+		if err != nil || len(h) != 12 {
+			t.Fatalf("SourceHash = %q, %v", h, err)
+		}
+		return h
+	}
+	file := func(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s)} }
+	base := of(fstest.MapFS{"a.cpp": file("x"), "src/b.h": file("y")})
+	if again := of(fstest.MapFS{"src/b.h": file("y"), "a.cpp": file("x")}); again != base {
+		t.Errorf("the order of the files changes the hash: %s, %s", base, again)
+	}
+	for name, other := range map[string]fstest.MapFS{
+		"content": {"a.cpp": file("x"), "src/b.h": file("z")},
+		"name":    {"a.cc": file("x"), "src/b.h": file("y")},
+		"split":   {"a.cpp": file("xy"), "src/b.h": file("")},
+	} {
+		if of(other) == base {
+			t.Errorf("another %s gives the same hash", name)
+		}
+	}
+}
+
+func TestKey(t *testing.T) {
+	if k := Key("2.15.0", "/c/libtorch/2.15.0", true); k != "2.15.0" {
+		t.Errorf("in the cache: %s", k)
+	}
+	a, b := Key("2.15.0", "/opt/a", false), Key("2.15.0", "/opt/b", false)
+	if a == b || len(a) != len("2.15.0-")+8 {
+		t.Errorf("elsewhere: %s, %s", a, b)
+	}
+}

@@ -1,0 +1,128 @@
+// Command opgen writes what follows from the operator table (ops.txt): the shim's typed entries and their C
+// header, the table of function pointers that cshim fills, the Go operators, options and their lists for
+// tests. It is hermetic: nothing but the table and linstock.h is read. With -check DIR it also holds every
+// schema against the operators that a libtorch declares (DIR is its include directory), so that an error in
+// the table is found here and not at run time.
+//
+//	go run ./internal/opgen [-check DIR]
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"go/format"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+func main() {
+	check := flag.String("check", "", "include directory of a libtorch to hold the schemas against")
+	root := flag.String("C", ".", "the module's root")
+	flag.Parse()
+	if err := run(*root, *check); err != nil {
+		fmt.Fprintln(os.Stderr, "opgen:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root, check string) error {
+	ops, err := readTable(filepath.Join(root, "internal/opgen/ops.txt"))
+	if err != nil {
+		return err
+	}
+	if check != "" {
+		if err := checkSchemas(ops, check); err != nil {
+			return err
+		}
+		fmt.Printf("opgen: %d operators agree with %s\n", len(ops), check)
+	}
+	files := map[string][]byte{}
+	emitC(ops, files)
+	header, err := os.ReadFile(filepath.Join(root, "cshim/include/linstock.h"))
+	if err != nil {
+		return err
+	}
+	if err := emitLoader(append(header, files["cshim/include/linstock_ops.h"]...), ops, files); err != nil {
+		return err
+	}
+	if err := emitGo(ops, files); err != nil {
+		return err
+	}
+	return writeAll(root, files)
+}
+
+// checkSchemas looks every schema up in ATen/RegistrationDeclarations.h.
+func checkSchemas(ops []*op, include string) error {
+	data, err := os.ReadFile(filepath.Join(include, "ATen/RegistrationDeclarations.h"))
+	if err != nil {
+		return err
+	}
+	declared := map[string]bool{}
+	for _, line := range strings.Split(string(data), "\n") {
+		_, note, ok := strings.Cut(line, "; // ")
+		if !ok {
+			continue
+		}
+		var entry struct{ Schema string }
+		if err := json.Unmarshal([]byte(note), &entry); err == nil {
+			declared[normal(strings.TrimPrefix(entry.Schema, "aten::"))] = true
+		}
+	}
+	var wrong []string
+	for _, o := range ops {
+		if !declared[normal(o.text)] {
+			wrong = append(wrong, fmt.Sprintf("line %d: %s", o.line, o.text))
+		}
+	}
+	if len(wrong) != 0 {
+		return fmt.Errorf("%d schemas are not in %s:\n%s", len(wrong), include, strings.Join(wrong, "\n"))
+	}
+	return nil
+}
+
+// normal takes out what differs in print only.
+func normal(s string) string { return strings.ReplaceAll(s, " ", "") }
+
+func writeAll(root string, files map[string][]byte) error {
+	for name, data := range files {
+		if strings.HasSuffix(name, ".go") {
+			pretty, err := format.Source(data)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			data = pretty
+		}
+		path := filepath.Join(root, name)
+		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
+			continue
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			return err
+		}
+	}
+	// A file that nothing generates any more goes.
+	for _, pattern := range []string{"cshim/src/*_gen.cpp", "cshim/*_gen.*", "tensor/*_gen.go", "tensor/*_gen_test.go"} {
+		old, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return err
+		}
+		for _, path := range old {
+			rel, err := filepath.Rel(root, path)
+			if err != nil {
+				return err
+			}
+			if _, kept := files[filepath.ToSlash(rel)]; !kept {
+				if err := os.Remove(path); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// op is a line of the table, or the in-place sibling that a line's "+_" asks for.
+type op struct {
+	*schema
+	goName  string
+	doc     string
+	section string
+	line    int
+	hot     bool
+	fn      bool
+}
+
+func readTable(path string) ([]*op, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var ops []*op
+	var section string
+	seen := map[string]int{}
+	add := func(o *op) error {
+		if before, dup := seen[o.goName]; dup {
+			return fmt.Errorf("%s is already at line %d", o.goName, before)
+		}
+		seen[o.goName] = o.line
+		ops = append(ops, o)
+		return nil
+	}
+	sc := bufio.NewScanner(f)
+	sc.Buffer(nil, 1<<20)
+	for n := 1; sc.Scan(); n++ {
+		line := strings.TrimSpace(sc.Text())
+		if line == "" {
+			continue
+		}
+		if rest, ok := strings.CutPrefix(line, "#"); ok {
+			section = strings.TrimSpace(rest)
+			continue
+		}
+		o, inPlace, err := parseLine(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
+		}
+		o.section, o.line = section, n
+		if err := add(o); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, n, err)
+		}
+		if inPlace {
+			sib, err := sibling(o, line)
+			if err == nil {
+				err = add(sib)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s:%d: %w", path, n, err)
+			}
+		}
+	}
+	return ops, sc.Err()
+}
+
+func parseLine(line string) (o *op, inPlace bool, err error) {
+	fields := strings.SplitN(line, " | ", 4)
+	if len(fields) != 4 {
+		return nil, false, fmt.Errorf("want four fields, got %d", len(fields))
+	}
+	s, err := parseSchema(strings.TrimSpace(fields[2]))
+	if err != nil {
+		return nil, false, err
+	}
+	o = &op{schema: s, goName: strings.TrimSpace(fields[0]), doc: strings.TrimSpace(fields[3])}
+	if !strings.HasPrefix(o.doc, o.goName+" ") {
+		return nil, false, fmt.Errorf("the doc of %s does not begin with its name", o.goName)
+	}
+	inPlace, err = o.applyFlags(strings.TrimSpace(fields[1]))
+	return o, inPlace, err
+}
+
+func (o *op) applyFlags(flags string) (inPlace bool, err error) {
+	byName := map[string]*arg{}
+	for _, a := range o.args {
+		byName[a.name] = a
+		// Hidden everywhere: what Linstock has no use for, or sets by other means.
+		switch {
+		case a.typ == "Generator", a.typ == "Layout", a.typ == "MemoryFormat", a.name == "pin_memory":
+			a.hidden = true
+		}
+		a.option = a.hasDef || a.optional && a.kwOnly
+	}
+	each := func(list, sep string, f func(a *arg, lit string) error) error {
+		for _, item := range strings.Split(list, sep) {
+			name, lit, _ := strings.Cut(item, "=")
+			a := byName[name]
+			if a == nil {
+				return fmt.Errorf("%s has no argument %q", o.full(), name)
+			}
+			if err := f(a, lit); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, flag := range strings.Fields(flags) {
+		key, val, _ := strings.Cut(flag, "=")
+		switch key {
+		case "-":
+		case "hot":
+			o.hot = true
+		case "fn":
+			o.fn = true
+		case "+_":
+			inPlace = true
+		case "num":
+			err = each(val, ",", func(a *arg, _ string) error {
+				if a.typ != "Tensor" || a.list {
+					return fmt.Errorf("%s: num=%s is no tensor", o.full(), a.name)
+				}
+				a.num = true
+				return nil
+			})
+		case "opt":
+			err = each(val, ";", func(a *arg, lit string) error { a.option, a.hasDef, a.def, a.tableDef = true, true, lit, true; return nil })
+		case "req":
+			err = each(val, ",", func(a *arg, _ string) error { a.option = false; return nil })
+		case "hide":
+			err = each(val, ",", func(a *arg, _ string) error { a.hidden = true; return nil })
+		default:
+			err = fmt.Errorf("unknown flag %q", flag)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	for _, a := range o.args {
+		if a.hidden && !a.hasDef && !a.optional {
+			return false, fmt.Errorf("%s: %s is hidden but has no default", o.full(), a.name)
+		}
+		if a.typ == "bool" && !a.list && !a.option && !a.hidden {
+			return false, fmt.Errorf("%s: bool %s must be an option (opt=%s=…)", o.full(), a.name, a.name)
+		}
+	}
+	if len(o.args) == 0 || o.args[0].typ != "Tensor" || o.args[0].list || o.args[0].num || o.args[0].optional {
+		o.fn = true
+	}
+	// A typed entry must earn its place: lists of tensors and strings gain nothing by one.
+	for _, a := range o.args {
+		if a.option || a.hidden {
+			continue
+		}
+		if a.typ == "Tensor" && (a.list || a.num && a.optional) || a.typ != "Tensor" && a.typ != "int" && a.typ != "float" || a.list && a.optional {
+			o.hot = false
+		}
+	}
+	if o.fn || len(o.returns) != 1 || o.returns[0] != "Tensor" {
+		o.hot = false
+	}
+	return inPlace, nil
+}
+
+// sibling is the in-place form of an operator.
+func sibling(o *op, line string) (*op, error) {
+	fields := strings.SplitN(line, " | ", 4)
+	open := strings.IndexByte(o.text, '(')
+	name, overload, dot := strings.Cut(o.text[:open], ".")
+	name += "_"
+	if dot {
+		name += "." + overload
+	}
+	args := o.text[open:strings.LastIndex(o.text, ") -> ")]
+	first := o.args[0]
+	_, rest, found := strings.Cut(args, " "+first.name)
+	if !found || first.typ != "Tensor" || first.list {
+		return nil, fmt.Errorf("%s: +_ wants a Tensor first", o.full())
+	}
+	args = "(Tensor(a!) " + first.name + rest
+	flags := strings.ReplaceAll(fields[1], "+_", "")
+	goName := strings.TrimSpace(fields[0]) + "_"
+	sib, _, err := parseLine(fmt.Sprintf("%s | %s | %s) -> Tensor(a!) | %s is [Tensor.%s] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.%s_.",
+		goName, flags, name+args, goName, fields[0], o.name))
+	if err != nil {
+		return nil, err
+	}
+	sib.section, sib.line = o.section, o.line
+	return sib, nil
+}

@@ -1,0 +1,870 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// op describes an operator of the table to the encoder below.
+type op struct {
+	name, overload string // "aten::add", "Tensor"
+	goName         string
+	inPlace        bool
+	args           []argSpec
+	native         atomic.Uintptr // found at first use
+}
+
+type argSpec struct {
+	name     string
+	kind     argKind
+	key      optKey // of an option; keyNone for a positional argument
+	optional bool   // None is allowed
+}
+
+type argKind uint8
+
+const (
+	kindHidden argKind = iota
+	kindTensor
+	kindOperand // a tensor or a number
+	kindTensors
+	kindInt
+	kindInts
+	kindFloat
+	kindFloats
+	kindBool
+	kindBools
+	kindScalar
+	kindScalars
+	kindString
+	kindDType
+	kindDevice
+)
+
+func (o *op) find() (cshim.Op, error) {
+	if h := o.native.Load(); h != 0 {
+		return cshim.Op(h), nil
+	}
+	h, err := cshim.FindOp(o.name, o.overload)
+	if err != nil {
+		return 0, err
+	}
+	if h == 0 {
+		return 0, refused(o.goName, ErrNotImplemented, "this libtorch has no operator %s.%s", o.name, o.overload)
+	}
+	o.native.Store(uintptr(h))
+	return h, nil
+}
+
+type optKey uint16
+
+// Option is a keyword argument of an operator: tensor.Dim(1), tensor.KeepDim(true), a DType, a Device, a
+// Reduction. An operator refuses an option that it does not have.
+type Option interface{ option() optKey }
+
+type kwarg struct {
+	key optKey
+	val any
+}
+
+func (k kwarg) option() optKey     { return k.key }
+func (d DType) option() optKey     { return keyDType }
+func (d Device) option() optKey    { return keyDevice }
+func (r Reduction) option() optKey { return keyReduction }
+
+func optionName(o Option) string {
+	if o == nil {
+		return "nil"
+	}
+	return optNames[o.option()]
+}
+
+// none is the value None.
+type none struct{}
+
+// call is one boxed call under construction: arguments are encoded into buf, tensors are pinned, and the first
+// thing that is wrong stops it all. It lives on the caller's stack.
+type call struct {
+	op      *op
+	fail    *Tensor
+	n       int
+	nin     int
+	ins     [6]*Tensor // pinned
+	moreIns []*Tensor
+	buf     [24]cshim.Value
+	big     []cshim.Value // instead of buf, once that is full
+}
+
+func (c *call) begin(o *op) {
+	c.op = o
+	if err := cshim.Load(); err != nil {
+		c.fail = &Tensor{fail: &failure{err: err}}
+	}
+}
+
+func (c *call) refuse(kind error, format string, args ...any) {
+	if c.fail == nil {
+		c.fail = failed(refused(c.op.goName, kind, format, args...))
+	}
+}
+
+// options refuses what the operator does not have.
+func (c *call) options(opts []Option) {
+next:
+	for _, o := range opts {
+		if o == nil {
+			c.refuse(ErrArgument, "an option is nil")
+			return
+		}
+		key := o.option()
+		for i := range c.op.args {
+			if a := &c.op.args[i]; a.key == key && key != keyNone {
+				continue next
+			}
+		}
+		c.refuse(ErrArgument, "there is no option %s", optionName(o))
+		return
+	}
+}
+
+func (c *call) put(v cshim.Value) {
+	switch {
+	case c.big != nil:
+		c.big = append(c.big, v)
+	case c.n < len(c.buf):
+		c.buf[c.n] = v
+		c.n++
+	default:
+		c.big = append(append(make([]cshim.Value, 0, 4*len(c.buf)), c.buf[:]...), v)
+	}
+}
+
+func (c *call) values() []cshim.Value {
+	if c.big != nil {
+		return c.big
+	}
+	return c.buf[:c.n]
+}
+
+func (c *call) skip() { c.put(cshim.Value{}) }
+
+// hold pins t and puts its handle; false when it cannot be used.
+func (c *call) hold(t *Tensor) bool {
+	if c.fail != nil {
+		return false
+	}
+	if !t.pin() {
+		c.fail = passOn(c.op.goName, t)
+		return false
+	}
+	if c.nin < len(c.ins) {
+		c.ins[c.nin] = t
+		c.nin++
+	} else {
+		c.moreIns = append(c.moreIns, t)
+	}
+	return true
+}
+
+func (c *call) letGo() {
+	for _, t := range c.ins[:c.nin] {
+		t.unpin()
+	}
+	for _, t := range c.moreIns {
+		t.unpin()
+	}
+}
+
+func (c *call) tensor(_ int, t *Tensor) {
+	if c.hold(t) {
+		c.put(cshim.Value{Tag: cshim.TagTensor, Bits: uint64(t.h)})
+	}
+}
+
+func (c *call) optTensor(i int, t *Tensor) {
+	if t == nil {
+		c.put(cshim.Value{Tag: cshim.TagNone})
+		return
+	}
+	c.tensor(i, t)
+}
+
+func (c *call) operand(i int, v any) {
+	if t, ok := v.(*Tensor); ok {
+		if t == nil && c.op.args[i].optional {
+			c.put(cshim.Value{Tag: cshim.TagNone})
+			return
+		}
+		c.tensor(i, t)
+		return
+	}
+	if v == nil && c.op.args[i].optional {
+		c.put(cshim.Value{Tag: cshim.TagNone})
+		return
+	}
+	c.number(i, v)
+}
+
+func (c *call) tensors(i int, ts []*Tensor) {
+	c.list(cshim.TagTensors, len(ts))
+	for at := 0; at < len(ts); at += 2 {
+		var pair [2]uint64
+		for k := 0; k < 2 && at+k < len(ts); k++ {
+			t := ts[at+k]
+			// Tensor?[]: a nil element is None.
+			if t == nil && c.op.args[i].optional {
+				continue
+			}
+			if !c.hold(t) {
+				return
+			}
+			pair[k] = uint64(t.h)
+		}
+		c.pair(pair)
+	}
+}
+
+// list puts a list's header; its elements follow two to a slot.
+func (c *call) list(tag cshim.Tag, n int) {
+	if n > math.MaxInt32 {
+		c.refuse(ErrArgument, "a list has %d elements", n)
+		return
+	}
+	c.put(cshim.Value{Tag: tag, Len: uint32(n)})
+}
+
+func (c *call) pair(p [2]uint64) {
+	// A payload slot's 16 bytes are two elements.
+	c.put(*(*cshim.Value)(unsafe.Pointer(&p)))
+}
+
+func (c *call) int(_ int, v int) { c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(v)}) }
+
+func (c *call) reduction(_ int, v Reduction) {
+	c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(v)})
+}
+
+func (c *call) ints(_ int, v []int) {
+	c.list(cshim.TagInts, len(v))
+	for i := 0; i < len(v); i += 2 {
+		p := [2]uint64{uint64(v[i])}
+		if i+1 < len(v) {
+			p[1] = uint64(v[i+1])
+		}
+		c.pair(p)
+	}
+}
+
+func (c *call) float(_ int, v float64) {
+	c.put(cshim.Value{Tag: cshim.TagFloat, Bits: math.Float64bits(v)})
+}
+
+func (c *call) floats(_ int, v []float64) {
+	c.list(cshim.TagFloats, len(v))
+	for i := 0; i < len(v); i += 2 {
+		p := [2]uint64{math.Float64bits(v[i])}
+		if i+1 < len(v) {
+			p[1] = math.Float64bits(v[i+1])
+		}
+		c.pair(p)
+	}
+}
+
+func (c *call) bools(_ int, v []bool) {
+	c.list(cshim.TagBools, len(v))
+	for i := 0; i < len(v); i += 2 {
+		p := [2]uint64{bit(v[i])}
+		if i+1 < len(v) {
+			p[1] = bit(v[i+1])
+		}
+		c.pair(p)
+	}
+}
+
+func bit(b bool) uint64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (c *call) text(_ int, s string) {
+	c.list(cshim.TagString, len(s))
+	for len(s) > 0 {
+		var b [16]byte
+		s = s[copy(b[:], s):]
+		c.put(*(*cshim.Value)(unsafe.Pointer(&b)))
+	}
+}
+
+func (c *call) dtype(_ int, d DType) {
+	if d < 0 {
+		c.refuse(ErrArgument, "%v is no dtype", d)
+		return
+	}
+	c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(d)})
+}
+
+func (c *call) device(_ int, d Device) {
+	if !d.valid() {
+		c.refuse(ErrArgument, "device %v does not exist", d)
+		return
+	}
+	c.put(cshim.Value{Tag: cshim.TagDevice, Bits: uint64(d.word())})
+}
+
+// number encodes a Go number, keeping its kind: libtorch promotes int, float and complex differently.
+func (c *call) number(i int, v any) {
+	first, second, n := encodeNumber(v)
+	switch n {
+	case 0:
+		name := "?"
+		if i < len(c.op.args) {
+			name = c.op.args[i].name
+		}
+		c.refuse(ErrArgument, "%s must be a number%s, not %s", name, orTensor(c.op, i), typeName(v))
+	case 1:
+		c.put(first)
+	case 2:
+		c.put(first)
+		c.put(second)
+	}
+}
+
+func orTensor(o *op, i int) string {
+	if i < len(o.args) && o.args[i].kind == kindOperand {
+		return " or a *Tensor"
+	}
+	return ""
+}
+
+func typeName(v any) string {
+	if v == nil {
+		return "nil"
+	}
+	return fmt.Sprintf("a %T", v)
+}
+
+func encodeNumber(v any) (first, second cshim.Value, n int) {
+	integer := func(i int64) (cshim.Value, cshim.Value, int) {
+		return cshim.Value{Tag: cshim.TagInt, Bits: uint64(i)}, cshim.Value{}, 1
+	}
+	float := func(f float64) (cshim.Value, cshim.Value, int) {
+		return cshim.Value{Tag: cshim.TagFloat, Bits: math.Float64bits(f)}, cshim.Value{}, 1
+	}
+	complex := func(z complex128) (cshim.Value, cshim.Value, int) {
+		return cshim.Value{Tag: cshim.TagComplex, Bits: math.Float64bits(real(z))},
+			cshim.Value{Tag: cshim.TagComplex, Bits: math.Float64bits(imag(z))}, 2
+	}
+	unsigned := func(u uint64) (cshim.Value, cshim.Value, int) {
+		if u > math.MaxInt64 {
+			return cshim.Value{}, cshim.Value{}, 0
+		}
+		return integer(int64(u))
+	}
+	switch v := v.(type) {
+	case int:
+		return integer(int64(v))
+	case float64:
+		return float(v)
+	case float32:
+		return float(float64(v))
+	case int64:
+		return integer(v)
+	case int32:
+		return integer(int64(v))
+	case int16:
+		return integer(int64(v))
+	case int8:
+		return integer(int64(v))
+	case uint:
+		return unsigned(uint64(v))
+	case uint64:
+		return unsigned(v)
+	case uint32:
+		return integer(int64(v))
+	case uint16:
+		return integer(int64(v))
+	case uint8:
+		return integer(int64(v))
+	case bool:
+		return cshim.Value{Tag: cshim.TagBool, Bits: bit(v)}, cshim.Value{}, 1
+	case complex128:
+		return complex(v)
+	case complex64:
+		return complex(complex128(v))
+	}
+	return cshim.Value{}, cshim.Value{}, 0
+}
+
+func (c *call) numbers(i int, vs []any) {
+	ints := make([]int, 0, len(vs))
+	for _, v := range vs {
+		if n, ok := v.(int); ok {
+			ints = append(ints, n)
+		}
+	}
+	if len(ints) == len(vs) {
+		c.ints(i, ints)
+		return
+	}
+	floats := make([]float64, len(vs))
+	for k, v := range vs {
+		first, _, n := encodeNumber(v)
+		switch {
+		case n == 1 && first.Tag == cshim.TagInt:
+			floats[k] = float64(int64(first.Bits))
+		case n == 1 && first.Tag == cshim.TagFloat:
+			floats[k] = math.Float64frombits(first.Bits)
+		default:
+			c.refuse(ErrArgument, "%s: element %d must be a real number, not %s", c.op.args[i].name, k, typeName(v))
+			return
+		}
+	}
+	c.floats(i, floats)
+}
+
+// option puts the i-th argument from the options, or the table's default, or leaves it to the schema's.
+func (c *call) option(i int, opts []Option, lit any) {
+	if c.fail != nil {
+		return
+	}
+	spec := &c.op.args[i]
+	for k := len(opts) - 1; k >= 0; k-- {
+		switch o := opts[k].(type) {
+		case DType:
+			if spec.key == keyDType {
+				c.dtype(i, o)
+				return
+			}
+		case Device:
+			if spec.key == keyDevice {
+				c.device(i, o)
+				return
+			}
+		case Reduction:
+			if spec.key == keyReduction {
+				c.reduction(i, o)
+				return
+			}
+		case kwarg:
+			if o.key == spec.key {
+				c.keyword(i, o.val)
+				return
+			}
+		}
+	}
+	if lit == nil {
+		c.skip()
+		return
+	}
+	c.keyword(i, lit)
+}
+
+// keyword encodes an option's value by what the argument wants.
+func (c *call) keyword(i int, v any) {
+	spec := &c.op.args[i]
+	if _, isNone := v.(none); isNone {
+		c.put(cshim.Value{Tag: cshim.TagNone})
+		return
+	}
+	bad := func(want string) {
+		c.refuse(ErrArgument, "option %s must be %s, not %s", optNames[spec.key], want, typeName(v))
+	}
+	// An option whose function takes several values serves arguments that take one, too.
+	single := func() any {
+		switch list := v.(type) {
+		case []int:
+			if len(list) == 1 {
+				return list[0]
+			}
+		case []any:
+			if len(list) == 1 {
+				return list[0]
+			}
+		}
+		return v
+	}
+	switch spec.kind {
+	case kindTensor:
+		if t, ok := v.(*Tensor); ok {
+			c.optTensor(i, t)
+			return
+		}
+		bad("a *Tensor")
+	case kindOperand:
+		c.operand(i, single())
+	case kindInt:
+		switch n := single().(type) {
+		case int:
+			c.int(i, n)
+		case Reduction:
+			c.reduction(i, n)
+		default:
+			bad("one int")
+		}
+	case kindInts:
+		switch n := v.(type) {
+		case int:
+			c.ints(i, []int{n})
+		case []int:
+			c.ints(i, n)
+		case []any:
+			ints := make([]int, 0, len(n))
+			for _, e := range n {
+				k, ok := e.(int)
+				if !ok {
+					bad("ints")
+					return
+				}
+				ints = append(ints, k)
+			}
+			c.ints(i, ints)
+		default:
+			bad("ints")
+		}
+	case kindFloat:
+		first, _, n := encodeNumber(single())
+		if n != 1 || first.Tag == cshim.TagBool {
+			bad("a real number")
+			return
+		}
+		c.put(first)
+	case kindFloats, kindScalars:
+		switch list := v.(type) {
+		case []any:
+			c.numbers(i, list)
+		case []float64:
+			c.floats(i, list)
+		case []int:
+			c.ints(i, list)
+		default:
+			c.numbers(i, []any{v})
+		}
+	case kindScalar:
+		c.number(i, single())
+	case kindBool:
+		if b, ok := single().(bool); ok {
+			c.put(cshim.Value{Tag: cshim.TagBool, Bits: bit(b)})
+			return
+		}
+		bad("a bool")
+	case kindString:
+		if s, ok := single().(string); ok {
+			c.text(i, s)
+			return
+		}
+		bad("a string")
+	default:
+		bad("of another kind")
+	}
+}
+
+// run makes the call; the results stand in the returned values until free is called.
+func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
+	defer c.letGo()
+	if c.fail != nil {
+		return cshim.Results{}, false
+	}
+	native, err := c.op.find()
+	if err != nil {
+		c.fail = failed(newError(c.op.goName, err))
+		return cshim.Results{}, false
+	}
+	r := cshim.Call(native, c.values(), out, discard)
+	if r.Err != nil {
+		c.fail = failed(newError(c.op.goName, cshim.Take(r.Err), append(c.ins[:c.nin:c.nin], c.moreIns...)...))
+		return cshim.Results{}, false
+	}
+	return r, true
+}
+
+func (c *call) wrapValue(v cshim.Value, scope uint64) *Tensor {
+	if v.Tag != cshim.TagTensor || v.Bits == 0 {
+		return failed(refused(c.op.goName, ErrArgument, "the operator gave no tensor"))
+	}
+	return wrap(cshim.Handle(v.Bits), scope)
+}
+
+func (c *call) one() *Tensor {
+	var out [2]cshim.Value
+	r, ok := c.run(out[:], false)
+	if !ok {
+		return c.fail
+	}
+	return c.wrapValue(out[0], r.Scope)
+}
+
+func (c *call) two() (*Tensor, *Tensor) {
+	var out [4]cshim.Value
+	r, ok := c.run(out[:], false)
+	if !ok {
+		return c.fail, &Tensor{fail: c.fail.fail}
+	}
+	return c.wrapValue(out[0], r.Scope), c.wrapValue(out[1], r.Scope)
+}
+
+func (c *call) three() (*Tensor, *Tensor, *Tensor) {
+	var out [4]cshim.Value
+	r, ok := c.run(out[:], false)
+	if !ok {
+		return c.fail, &Tensor{fail: c.fail.fail}, &Tensor{fail: c.fail.fail}
+	}
+	return c.wrapValue(out[0], r.Scope), c.wrapValue(out[1], r.Scope), c.wrapValue(out[2], r.Scope)
+}
+
+func (c *call) four() (*Tensor, *Tensor, *Tensor, *Tensor) {
+	var out [4]cshim.Value
+	r, ok := c.run(out[:], false)
+	if !ok {
+		return c.fail, &Tensor{fail: c.fail.fail}, &Tensor{fail: c.fail.fail}, &Tensor{fail: c.fail.fail}
+	}
+	return c.wrapValue(out[0], r.Scope), c.wrapValue(out[1], r.Scope), c.wrapValue(out[2], r.Scope), c.wrapValue(out[3], r.Scope)
+}
+
+func (c *call) tensorList() ([]*Tensor, error) {
+	var out [16]cshim.Value
+	r, ok := c.run(out[:], false)
+	if !ok {
+		return nil, c.fail.fail.take()
+	}
+	defer r.Free()
+	hs := cshim.Payload[cshim.Handle](r.Values(out[:]))
+	ts := make([]*Tensor, len(hs))
+	for i, h := range hs {
+		ts[i] = wrap(h, r.Scope)
+	}
+	return ts, nil
+}
+
+func (c *call) boolean() (bool, error) {
+	v, err := c.plain()
+	return v.Bits != 0, err
+}
+
+func (c *call) integer() (int, error) {
+	v, err := c.plain()
+	return int(v.Bits), err
+}
+
+func (c *call) real() (float64, error) {
+	v, err := c.plain()
+	return math.Float64frombits(v.Bits), err
+}
+
+func (c *call) plain() (cshim.Value, error) {
+	var out [2]cshim.Value
+	if _, ok := c.run(out[:], false); !ok {
+		return cshim.Value{}, c.fail.fail.take()
+	}
+	return out[0], nil
+}
+
+func (c *call) none() error {
+	if _, ok := c.run(nil, true); !ok {
+		return c.fail.fail.take()
+	}
+	return nil
+}
+
+// inPlace drops the result, which is the receiver.
+func (c *call) inPlace(t *Tensor) *Tensor {
+	if _, ok := c.run(nil, true); !ok {
+		return c.fail
+	}
+	return t
+}
+
+var (
+	byName sync.Map // operator name → *op, for Call
+)
+
+// Call runs any operator that the dispatcher knows by its full name, "aten::add.Tensor"; those of loaded
+// extensions too. Arguments stand in the schema's order: *Tensor (nil for None), []*Tensor, int, []int,
+// float64 and other numbers, []float64, bool, []bool, string, DType, Device, nil for None, and tensor.Default
+// for one that is left at its default; trailing defaults can be left out. Each result is a *Tensor (nil where
+// the operator gave none), []*Tensor, int, float64, bool, complex128, string, []int, []float64, []bool, Device
+// or nil. An operator that writes to an argument returns a second handle to it.
+func Call(name string, args ...any) ([]any, error) {
+	if err := cshim.Load(); err != nil {
+		return nil, err
+	}
+	o, err := lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	var c call
+	c.begin(o)
+	for i, a := range args {
+		c.any(i, a)
+	}
+	var out [24]cshim.Value
+	r, ok := c.run(out[:], false)
+	if !ok {
+		return nil, c.fail.fail.take()
+	}
+	defer r.Free()
+	return decode(r.Values(out[:]), r.Scope), nil
+}
+
+// Default stands in Call for an argument that is left at its schema's default.
+var Default = defaultArg{}
+
+type defaultArg struct{}
+
+func lookup(name string) (*op, error) {
+	if o, ok := byName.Load(name); ok {
+		return o.(*op), nil
+	}
+	base, overload, _ := strings.Cut(name, ".")
+	if !strings.Contains(base, "::") || strings.ContainsRune(name, 0) {
+		return nil, refused("Call", ErrArgument, "%q is no operator name; they look like aten::add.Tensor", name)
+	}
+	o := &op{name: base, overload: overload, goName: name}
+	if _, err := o.find(); err != nil {
+		return nil, err
+	}
+	got, _ := byName.LoadOrStore(name, o)
+	return got.(*op), nil
+}
+
+// any encodes an argument by its Go type alone; the shim holds it against the schema.
+func (c *call) any(i int, v any) {
+	switch v := v.(type) {
+	case nil:
+		c.put(cshim.Value{Tag: cshim.TagNone})
+	case defaultArg:
+		c.skip()
+	case *Tensor:
+		if v == nil {
+			c.put(cshim.Value{Tag: cshim.TagNone})
+			return
+		}
+		c.tensor(i, v)
+	case []*Tensor:
+		c.list(cshim.TagTensors, len(v))
+		for at := 0; at < len(v); at += 2 {
+			var pair [2]uint64
+			for k := 0; k < 2 && at+k < len(v); k++ {
+				if v[at+k] == nil {
+					continue
+				}
+				if !c.hold(v[at+k]) {
+					return
+				}
+				pair[k] = uint64(v[at+k].h)
+			}
+			c.pair(pair)
+		}
+	case []int:
+		c.ints(i, v)
+	case []float64:
+		c.floats(i, v)
+	case []bool:
+		c.bools(i, v)
+	case string:
+		c.text(i, v)
+	case DType:
+		c.dtype(i, v)
+	case Reduction:
+		c.reduction(i, v)
+	case Device:
+		c.device(i, v)
+	default:
+		first, second, n := encodeNumber(v)
+		if n == 0 {
+			c.refuse(ErrArgument, "argument %d: %s cannot be given to an operator", i, typeName(v))
+			return
+		}
+		c.put(first)
+		if n == 2 {
+			c.put(second)
+		}
+	}
+}
+
+func decode(vs []cshim.Value, scope uint64) []any {
+	var out []any
+	for len(vs) > 0 {
+		v := vs[0]
+		switch v.Tag {
+		case cshim.TagTensor:
+			if v.Bits == 0 {
+				out = append(out, (*Tensor)(nil))
+			} else {
+				out = append(out, wrap(cshim.Handle(v.Bits), scope))
+			}
+		case cshim.TagInt:
+			out = append(out, int(v.Bits))
+		case cshim.TagFloat:
+			out = append(out, math.Float64frombits(v.Bits))
+		case cshim.TagBool:
+			out = append(out, v.Bits != 0)
+		case cshim.TagComplex:
+			out = append(out, complex(math.Float64frombits(v.Bits), math.Float64frombits(vs[1].Bits)))
+		case cshim.TagString:
+			out = append(out, string(cshim.Payload[byte](vs)))
+		case cshim.TagInts:
+			list := make([]int, 0, v.Len)
+			for _, n := range cshim.Payload[int64](vs) {
+				list = append(list, int(n))
+			}
+			out = append(out, list)
+		case cshim.TagFloats:
+			out = append(out, append([]float64{}, cshim.Payload[float64](vs)...))
+		case cshim.TagBools:
+			list := make([]bool, 0, v.Len)
+			for _, n := range cshim.Payload[int64](vs) {
+				list = append(list, n != 0)
+			}
+			out = append(out, list)
+		case cshim.TagTensors:
+			list := make([]*Tensor, 0, v.Len)
+			for _, h := range cshim.Payload[cshim.Handle](vs) {
+				if h == 0 {
+					list = append(list, nil)
+				} else {
+					list = append(list, wrap(h, scope))
+				}
+			}
+			out = append(out, list)
+		case cshim.TagDevice:
+			out = append(out, Device{DeviceType(v.Bits >> 8), int(v.Bits & 0x7f)})
+		default:
+			out = append(out, nil)
+		}
+		vs = vs[cshim.Width(v):]
+	}
+	return out
+}
+
+// Schema is an operator's schema by its full name, as the dispatcher prints it.
+func Schema(name string) (string, error) {
+	if err := cshim.Load(); err != nil {
+		return "", err
+	}
+	o, err := lookup(name)
+	if err != nil {
+		return "", err
+	}
+	native, err := o.find()
+	if err != nil {
+		return "", err
+	}
+	return cshim.OpSchema(native)
+}
+
+// OperatorNames are all that Call can run.
+func OperatorNames() ([]string, error) {
+	if err := cshim.Load(); err != nil {
+		return nil, err
+	}
+	all, err := cshim.OpNames()
+	return strings.Fields(all), err
+}

@@ -1,0 +1,244 @@
+package tensor
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// FromSlice makes a tensor from a copy of data, in row-major order. A nil shape means one dimension of
+// len(data). The dtype is T's, and the device the CPU, unless a DType or a Device option says otherwise.
+// PyTorch: torch.tensor.
+func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
+	if err := cshim.Load(); err != nil {
+		return &Tensor{fail: &failure{err: err}}
+	}
+	if shape == nil {
+		shape = []int{len(data)}
+	}
+	if n, ok := numel(shape); !ok || n != len(data) {
+		return failed(refused("FromSlice", ErrArgument, "shape %v does not hold %d elements", shape, len(data)))
+	}
+	var z T
+	r := cshim.TensorFromData(int32(DTypeOf[T]()), shape, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(z)))
+	t := wrapResult("FromSlice", r)
+	if len(opts) == 0 || t.fail != nil {
+		return t
+	}
+	moved := t.To(opts...)
+	t.Release()
+	return moved
+}
+
+// FromScalar makes a tensor without dimensions from a Go number; its dtype is float32 (the default dtype) for
+// floats, int64 for ints, bool, or complex64, or that of a DType option. PyTorch: torch.tensor(3.5).
+func FromScalar(value any, opts ...Option) *Tensor { return ScalarTensor(value, opts...) }
+
+func numel(shape []int) (int, bool) {
+	n := 1
+	for _, s := range shape {
+		if s < 0 || s != 0 && n > math.MaxInt/s {
+			return 0, false
+		}
+		n *= s
+	}
+	return n, true
+}
+
+// Data is a copy of t's elements in row-major order. T must be t's own dtype: convert with To first, nothing is
+// converted silently.
+func Data[T Element](t *Tensor) ([]T, error) {
+	var m cshim.Meta
+	if err := t.meta("Data", &m); err != nil {
+		return nil, err
+	}
+	want := DTypeOf[T]()
+	if DType(m.DType) != want {
+		return nil, refused("Data", ErrArgument, "the tensor's dtype is %v, not %v; convert with To(tensor.%s) first", DType(m.DType), want, goDType(want))
+	}
+	if t.Device().Type == MetaType {
+		return nil, refused("Data", ErrArgument, "a tensor on the meta device has no elements")
+	}
+	data := make([]T, m.Numel)
+	var z T
+	err := t.use("Data", func(h cshim.Handle) error {
+		return newError("Data", asError(cshim.TensorCopyOut(h, int32(want), unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(z)))), t)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return data, nil
+}
+
+func goDType(d DType) string {
+	names := map[DType]string{Uint8: "Uint8", Int8: "Int8", Int16: "Int16", Int32: "Int32", Int64: "Int64", Float16: "Float16", Float32: "Float32",
+		Float64: "Float64", Complex64: "Complex64", Complex128: "Complex128", Bool: "Bool", BFloat16: "BFloat16", Uint16: "Uint16", Uint32: "Uint32", Uint64: "Uint64"}
+	if n, ok := names[d]; ok {
+		return n
+	}
+	return "Invalid"
+}
+
+// Number is a Go number that Item gives.
+type Number interface {
+	bool | int | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64 | complex64 | complex128
+}
+
+// Item is the value of a tensor with one element, as Python's item() gives it: a float T takes floating-point and
+// integer tensors, an integer T integer and bool ones, a complex T any; what would lose its fraction, its
+// imaginary part or its range is an error.
+func Item[T Number](t *Tensor) (T, error) {
+	var z T
+	v, err := t.item()
+	if err != nil {
+		return z, err
+	}
+	lossy := func() (T, error) {
+		return z, refused("Item", ErrArgument, "%v does not fit a %T", v, z)
+	}
+	out, ok := any(nil), true
+	switch any(z).(type) {
+	case bool:
+		out, ok = v.(bool)
+	case float64:
+		out, ok = toFloat(v)
+	case float32:
+		var f float64
+		f, ok = toFloat(v)
+		out = float32(f)
+	case complex128:
+		out, ok = toComplex(v)
+	case complex64:
+		var c complex128
+		c, ok = toComplex(v)
+		out = complex64(c)
+	default:
+		return itemInt[T](v, lossy)
+	}
+	if !ok {
+		return lossy()
+	}
+	return out.(T), nil
+}
+
+func toFloat(v any) (float64, bool) {
+	switch v := v.(type) {
+	case float64:
+		return v, true
+	case int64:
+		return float64(v), true
+	case uint64:
+		return float64(v), true
+	case bool:
+		return float64(bit(v)), true
+	}
+	return 0, false
+}
+
+func toComplex(v any) (complex128, bool) {
+	if c, ok := v.(complex128); ok {
+		return c, true
+	}
+	f, ok := toFloat(v)
+	return complex(f, 0), ok
+}
+
+func itemInt[T Number](v any, lossy func() (T, error)) (T, error) {
+	var i int64
+	switch v := v.(type) {
+	case int64:
+		i = v
+	case bool:
+		i = int64(bit(v))
+	case uint64:
+		var z T
+		if _, is := any(z).(uint64); is {
+			return any(v).(T), nil
+		}
+		if v > math.MaxInt64 {
+			return lossy()
+		}
+		i = int64(v)
+	default:
+		return lossy()
+	}
+	var out any
+	fits := true
+	var z T
+	switch any(z).(type) {
+	case int:
+		out, fits = int(i), int64(int(i)) == i
+	case int8:
+		out, fits = int8(i), int64(int8(i)) == i
+	case int16:
+		out, fits = int16(i), int64(int16(i)) == i
+	case int32:
+		out, fits = int32(i), int64(int32(i)) == i
+	case int64:
+		out = i
+	case uint8:
+		out, fits = uint8(i), int64(uint8(i)) == i
+	case uint16:
+		out, fits = uint16(i), int64(uint16(i)) == i
+	case uint32:
+		out, fits = uint32(i), int64(uint32(i)) == i
+	case uint64:
+		out, fits = uint64(i), i >= 0
+	}
+	if !fits || out == nil {
+		return lossy()
+	}
+	return out.(T), nil
+}
+
+// item is the one element: int64, uint64, float64, bool or complex128.
+func (t *Tensor) item() (any, error) {
+	var out [2]cshim.Value
+	err := t.use("Item", func(h cshim.Handle) error {
+		return newError("Item", asError(cshim.TensorItem(h, &out)), t)
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch out[0].Tag {
+	case cshim.TagInt:
+		if t.DType() == Uint64 {
+			return out[0].Bits, nil
+		}
+		return int64(out[0].Bits), nil
+	case cshim.TagBool:
+		return out[0].Bits != 0, nil
+	case cshim.TagComplex:
+		return complex(math.Float64frombits(out[0].Bits), math.Float64frombits(out[1].Bits)), nil
+	}
+	return math.Float64frombits(out[0].Bits), nil
+}
+
+// Item is the value of a tensor with one element as a float64. The generic function [Item] gives other types.
+func (t *Tensor) Item() (float64, error) { return Item[float64](t) }
+
+// FromMapped is a CPU tensor over memory that is not Go's, a file mapping say; drop runs once no tensor uses it
+// any more, at a later operator or Flush.
+func FromMapped(dtype DType, shape []int, data []byte, drop func()) *Tensor {
+	if err := cshim.Load(); err != nil {
+		drop()
+		return &Tensor{fail: &failure{err: err}}
+	}
+	n, ok := numel(shape)
+	if !ok || dtype.Size() == 0 || n*dtype.Size() != len(data) {
+		drop()
+		return failed(refused("FromMapped", ErrArgument, "%v%v does not hold %d bytes", dtype, shape, len(data)))
+	}
+	if len(data) > 0 && uintptr(unsafe.Pointer(unsafe.SliceData(data)))%uintptr(max(1, min(dtype.Size(), 8))) != 0 {
+		drop()
+		return failed(refused("FromMapped", ErrArgument, "the data is not aligned for %v", dtype))
+	}
+	id := keepAlive(drop)
+	r := cshim.TensorFromBlob(int32(dtype), shape, unsafe.Pointer(unsafe.SliceData(data)), len(data), id)
+	if r.Err != nil {
+		forget(id)
+		drop()
+	}
+	return wrapResult("FromMapped", r)
+}

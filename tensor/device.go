@@ -1,0 +1,102 @@
+package tensor
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// DeviceType is a kind of device, numbered as libtorch numbers them.
+type DeviceType int8
+
+// The kinds that Linstock names.
+const (
+	CPUType  DeviceType = 0
+	CUDAType DeviceType = 1
+	MPSType  DeviceType = 13
+	MetaType DeviceType = 14
+)
+
+var deviceNames = map[DeviceType]string{CPUType: "cpu", CUDAType: "cuda", MPSType: "mps", MetaType: "meta"}
+
+// Device is where a tensor's storage is, torch.device. A Device is also the option device=.
+type Device struct {
+	Type  DeviceType
+	Index int // 0 for the CPU
+}
+
+// CPU is the host's memory.
+var CPU = Device{CPUType, 0}
+
+// Meta has no memory: tensors there have shapes and dtypes only.
+var Meta = Device{MetaType, 0}
+
+// CUDA is the i-th CUDA device.
+func CUDA(i int) Device { return Device{CUDAType, i} }
+
+// String is PyTorch's name: "cpu", "cuda:0".
+func (d Device) String() string {
+	name, ok := deviceNames[d.Type]
+	if !ok {
+		name = fmt.Sprintf("device(%d)", int8(d.Type))
+	}
+	if d.Type == CPUType || d.Type == MetaType {
+		return name
+	}
+	return fmt.Sprintf("%s:%d", name, d.Index)
+}
+
+// ParseDevice reads "cpu", "cuda", "cuda:1", "mps" or "meta".
+func ParseDevice(s string) (Device, error) {
+	name, index, has := strings.Cut(s, ":")
+	for typ, n := range deviceNames {
+		if n != name {
+			continue
+		}
+		d := Device{Type: typ}
+		if has {
+			i, err := strconv.ParseUint(index, 10, 7)
+			if err != nil {
+				break
+			}
+			d.Index = int(i)
+		}
+		return d, nil
+	}
+	return Device{}, &Error{Op: "device", Message: fmt.Sprintf("%q is no device; cpu, cuda, cuda:N, mps and meta are", s), Kind: ErrArgument}
+}
+
+// word is the device as the shim takes it.
+func (d Device) word() int32 {
+	index := d.Index
+	if d.Type == CPUType || d.Type == MetaType {
+		index = 0xff // libtorch's "no index": CPU tensors have it
+	}
+	return int32(d.Type)<<8 | int32(index&0xff)
+}
+
+func (d Device) valid() bool { return d.Type >= 0 && d.Index >= 0 && d.Index < 128 }
+
+// Devices are those that this process can compute on: the CPU, and each accelerator found.
+func Devices() ([]Device, error) {
+	if err := cshim.Load(); err != nil {
+		return nil, err
+	}
+	all := []Device{CPU}
+	for _, typ := range []DeviceType{CUDAType, MPSType} {
+		for i := range cshim.DeviceCount(int32(typ)) {
+			all = append(all, Device{typ, i})
+		}
+	}
+	return all, nil
+}
+
+// Synchronize waits until all work given to d is done. PyTorch: torch.cuda.synchronize.
+func Synchronize(d Device) error {
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	return newError("synchronize", cshim.Synchronize(d.word()))
+}

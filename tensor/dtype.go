@@ -1,0 +1,176 @@
+package tensor
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// DType is the type of a tensor's elements, torch.dtype. A DType is also the option dtype=.
+type DType int8
+
+// The dtypes, numbered as libtorch numbers them.
+const (
+	Uint8          DType = 0
+	Int8           DType = 1
+	Int16          DType = 2
+	Int32          DType = 3
+	Int64          DType = 4
+	Float16        DType = 5
+	Float32        DType = 6
+	Float64        DType = 7
+	ComplexHalf    DType = 8 // complex of two float16; few operators know it
+	Complex64      DType = 9
+	Complex128     DType = 10
+	Bool           DType = 11
+	BFloat16       DType = 15
+	Float8E5M2     DType = 23
+	Float8E4M3FN   DType = 24
+	Float8E5M2FNUZ DType = 25
+	Float8E4M3FNUZ DType = 26
+	Uint16         DType = 27
+	Uint32         DType = 28
+	Uint64         DType = 29
+
+	// Invalid is the dtype of a tensor that carries an error.
+	Invalid DType = -1
+)
+
+var dtypes = map[DType]struct {
+	name string
+	size int
+}{
+	Uint8: {"uint8", 1}, Int8: {"int8", 1}, Int16: {"int16", 2}, Int32: {"int32", 4}, Int64: {"int64", 8},
+	Float16: {"float16", 2}, Float32: {"float32", 4}, Float64: {"float64", 8},
+	ComplexHalf: {"complex32", 4}, Complex64: {"complex64", 8}, Complex128: {"complex128", 16}, Bool: {"bool", 1},
+	BFloat16: {"bfloat16", 2}, Float8E5M2: {"float8_e5m2", 1}, Float8E4M3FN: {"float8_e4m3fn", 1},
+	Float8E5M2FNUZ: {"float8_e5m2fnuz", 1}, Float8E4M3FNUZ: {"float8_e4m3fnuz", 1},
+	Uint16: {"uint16", 2}, Uint32: {"uint32", 4}, Uint64: {"uint64", 8},
+}
+
+// String is PyTorch's name without "torch.": "float32".
+func (d DType) String() string {
+	if s, ok := dtypes[d]; ok {
+		return s.name
+	}
+	return fmt.Sprintf("dtype(%d)", int8(d))
+}
+
+// Size is the bytes of one element; 0 for a dtype that Linstock does not know.
+func (d DType) Size() int { return dtypes[d].size }
+
+// IsFloat says whether d is a floating-point dtype (not complex).
+func (d DType) IsFloat() bool {
+	switch d {
+	case Float16, Float32, Float64, BFloat16, Float8E5M2, Float8E4M3FN, Float8E5M2FNUZ, Float8E4M3FNUZ:
+		return true
+	}
+	return false
+}
+
+// IsComplex says whether d is a complex dtype.
+func (d DType) IsComplex() bool { return d == Complex64 || d == Complex128 || d == ComplexHalf }
+
+// ParseDType finds a dtype by PyTorch's name, "float32" or "torch.float32".
+func ParseDType(name string) (DType, error) {
+	if len(name) > 6 && name[:6] == "torch." {
+		name = name[6:]
+	}
+	for d, s := range dtypes {
+		if s.name == name {
+			return d, nil
+		}
+	}
+	return Invalid, &Error{Op: "dtype", Message: fmt.Sprintf("no dtype is called %q", name), Kind: ErrArgument}
+}
+
+// The floating-point types that Go lacks, by their bits. libtorch converts them: t.To(tensor.BFloat16),
+// t.To(tensor.Float32).
+type (
+	Float16Bits        uint16
+	BFloat16Bits       uint16
+	Float8E5M2Bits     uint8
+	Float8E4M3FNBits   uint8
+	Float8E5M2FNUZBits uint8
+	Float8E4M3FNUZBits uint8
+)
+
+// Element is what a slice handed to or taken from a tensor may hold. int is int64.
+type Element interface {
+	bool | uint8 | uint16 | uint32 | uint64 | int8 | int16 | int32 | int64 | int | float32 | float64 |
+		complex64 | complex128 | Float16Bits | BFloat16Bits | Float8E5M2Bits | Float8E4M3FNBits |
+		Float8E5M2FNUZBits | Float8E4M3FNUZBits
+}
+
+// DTypeOf is the dtype that holds a T.
+func DTypeOf[T Element]() DType {
+	var z T
+	switch any(z).(type) {
+	case bool:
+		return Bool
+	case uint8:
+		return Uint8
+	case uint16:
+		return Uint16
+	case uint32:
+		return Uint32
+	case uint64:
+		return Uint64
+	case int8:
+		return Int8
+	case int16:
+		return Int16
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case int:
+		if unsafe.Sizeof(z) == 4 {
+			return Int32
+		}
+		return Int64
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case complex64:
+		return Complex64
+	case complex128:
+		return Complex128
+	case Float16Bits:
+		return Float16
+	case BFloat16Bits:
+		return BFloat16
+	case Float8E5M2Bits:
+		return Float8E5M2
+	case Float8E4M3FNBits:
+		return Float8E4M3FN
+	case Float8E5M2FNUZBits:
+		return Float8E5M2FNUZ
+	case Float8E4M3FNUZBits:
+		return Float8E4M3FNUZ
+	}
+	return Invalid
+}
+
+// Reduction is how a loss is reduced: the option reduction=.
+type Reduction int8
+
+// The reductions.
+const (
+	ReduceNone Reduction = 0
+	ReduceMean Reduction = 1
+	ReduceSum  Reduction = 2
+)
+
+// String is PyTorch's name: "none", "mean", "sum".
+func (r Reduction) String() string {
+	switch r {
+	case ReduceNone:
+		return "none"
+	case ReduceMean:
+		return "mean"
+	case ReduceSum:
+		return "sum"
+	}
+	return fmt.Sprintf("reduction(%d)", int8(r))
+}

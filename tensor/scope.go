@@ -1,0 +1,440 @@
+package tensor
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// Scope owns the tensors that its goroutine makes while it is the innermost one, and frees them when it
+// closes. Scopes nest and are dynamic, like "with torch.no_grad()": what a called function makes is in it too.
+// A goroutine with an open scope holds its OS thread.
+type Scope struct {
+	word   uint64 // this scope on its thread; see scopeTable
+	parent uint64
+
+	mu      sync.Mutex
+	entries []*Tensor
+	closed  bool
+	err     *failure // the first one that an operator met in here
+}
+
+// marker is the scope word of a thread that is held without a scope (by NoGrad, say).
+const marker = 1 << 63
+
+// NewScope opens a scope on this goroutine; Close it on the same goroutine:
+//
+//	scope, err := tensor.NewScope()
+//	if err != nil {
+//		return err
+//	}
+//	defer scope.Close()
+//
+// WithScope does both. The error is ErrScope where more goroutines hold scopes than SetMaxScopedGoroutines
+// allows.
+func NewScope() (*Scope, error) {
+	if err := cshim.Load(); err != nil {
+		return nil, err
+	}
+	s := &Scope{}
+	if err := scopes.enter(s); err != nil {
+		return nil, err
+	}
+	before, err := holdThread(s.word)
+	if err != nil {
+		scopes.leave(s.word)
+		return nil, err
+	}
+	s.parent = before
+	s.entries = entriesPool.get()
+	return s, nil
+}
+
+// holdThread locks the goroutine to its thread and sets the thread's scope word; letThread undoes it.
+func holdThread(word uint64) (before uint64, err error) {
+	runtime.LockOSThread()
+	before = cshim.ScopeSet(word)
+	if before == 0 {
+		n := held.Add(1)
+		if n > maxHeld.Load() || n%256 == 0 {
+			reapOrphans()
+		}
+		if held.Load() > maxHeld.Load() {
+			held.Add(-1)
+			cshim.ScopeSet(before)
+			runtime.UnlockOSThread()
+			return 0, refused("NewScope", ErrScope, "%d goroutines hold scopes already, and each holds an OS thread; "+
+				"bound how many compute at once (a semaphore, a worker pool), or raise SetMaxScopedGoroutines", n-1)
+		}
+	}
+	return before, nil
+}
+
+func letThread(before uint64) {
+	cshim.ScopeSet(before)
+	if before == 0 {
+		held.Add(-1)
+	}
+	runtime.UnlockOSThread()
+}
+
+var held, maxHeld atomic.Int64
+
+func init() { maxHeld.Store(1000) }
+
+// SetMaxScopedGoroutines bounds how many goroutines may hold scopes at once, 1,000 by default; each holds an OS
+// thread, of which the Go runtime allows 10,000 before it ends the process. It returns the bound before.
+func SetMaxScopedGoroutines(n int) int { return int(maxHeld.Swap(int64(max(1, n)))) }
+
+// Close frees the scope's tensors and gives the thread back. It returns the first error that an operator met
+// inside and that nobody has looked at. A second Close does nothing. Scopes opened inside and left open are
+// closed too. On another goroutine than the one that opened the scope it does nothing and returns ErrScope.
+func (s *Scope) Close() error {
+	if s == nil {
+		return refused("Close", ErrNil, "a scope is needed, got nil")
+	}
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return nil
+	}
+	now := cshim.ScopeGet()
+	if now != s.word {
+		if !s.encloses(now) {
+			return refused("Close", ErrScope, "the scope was opened on another goroutine")
+		}
+		for inner := scopeOf(now); inner != nil && inner != s; inner = scopeOf(cshim.ScopeGet()) {
+			inner.end()
+		}
+	}
+	return s.end()
+}
+
+// encloses says whether s is among the scopes around the one that word names.
+func (s *Scope) encloses(word uint64) bool {
+	for in := scopeOf(word); in != nil; in = scopeOf(in.parent) {
+		if in == s {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Scope) end() error {
+	err := s.releaseAll(true)
+	scopes.leave(s.word)
+	letThread(s.parent)
+	if pending.waiting.Load() != 0 {
+		pending.drain()
+	}
+	forgetDropped()
+	return err
+}
+
+// releaseAll frees every entry, in one crossing for all that no operator pins.
+func (s *Scope) releaseAll(closing bool) error {
+	s.mu.Lock()
+	entries, f := s.entries, s.err
+	s.entries, s.err = nil, nil
+	s.closed = s.closed || closing
+	s.mu.Unlock()
+	var batch [64]cshim.Handle
+	n := 0
+	// Last made, first freed, as a stack unwinds: what views and graphs hang on goes before what they hang on.
+	for i := len(entries) - 1; i >= 0; i-- {
+		t := entries[i]
+		if t.scope.Load() != s || t.state.Or(released)&released != 0 {
+			continue
+		}
+		if h := t.takeHandle(); h != 0 {
+			batch[n] = h
+			if n++; n == len(batch) {
+				cshim.TensorsFree(batch[:n])
+				n = 0
+			}
+		}
+	}
+	cshim.TensorsFree(batch[:n])
+	entriesPool.put(entries)
+	if f != nil && !f.seen.Load() {
+		return f.take()
+	}
+	return nil
+}
+
+// add makes t the scope's; false when the scope is closed.
+func (s *Scope) add(t *Tensor) bool {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return false
+	}
+	t.slot = int32(len(s.entries))
+	t.scope.Store(s)
+	s.entries = append(s.entries, t)
+	s.mu.Unlock()
+	return true
+}
+
+// forget takes t out of the scope; false when it was not in it.
+func (s *Scope) forget(t *Tensor) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.scope.Load() != s || int(t.slot) >= len(s.entries) || s.entries[t.slot] != t {
+		return false
+	}
+	last := len(s.entries) - 1
+	moved := s.entries[last]
+	s.entries[t.slot], moved.slot = moved, t.slot
+	s.entries[last] = nil
+	s.entries = s.entries[:last]
+	t.scope.Store(nil)
+	return true
+}
+
+func (s *Scope) remember(f *failure) {
+	s.mu.Lock()
+	if s.err == nil {
+		s.err = f
+	}
+	s.mu.Unlock()
+}
+
+// Len is how many tensors the scope owns.
+func (s *Scope) Len() int {
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.entries)
+}
+
+// Adopt makes tensors this scope's, out of whatever scope they are in, and returns the first error among
+// them. What is already released is refused.
+func (s *Scope) Adopt(ts ...*Tensor) error {
+	if s == nil {
+		return refused("Adopt", ErrNil, "a scope is needed, got nil")
+	}
+	for _, t := range ts {
+		if err := t.moveTo("Adopt", s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveTo takes t out of its scope and into another; nil is none.
+func (t *Tensor) moveTo(op string, to *Scope) error {
+	if !t.pin() {
+		return unusable(op, t)
+	}
+	defer t.unpin()
+	if from := t.scope.Load(); from == to && to != nil {
+		return nil
+	} else if from != nil {
+		from.forget(t)
+	}
+	if to != nil {
+		if !to.add(t) {
+			t.attachNet()
+			return refused(op, ErrScope, "the scope is closed")
+		}
+		return nil
+	}
+	t.attachNet()
+	return nil
+}
+
+// Keep takes t out of all scopes and returns it: it lives until Release, or until nobody can reach it.
+func (t *Tensor) Keep() *Tensor {
+	if err := t.moveTo("Keep", nil); err != nil {
+		return passOn("Keep", t)
+	}
+	return t
+}
+
+// MoveOut takes t one scope outward and returns it; from an outermost scope, out of all.
+func (t *Tensor) MoveOut() *Tensor {
+	if t == nil || t.fail != nil {
+		return passOn("MoveOut", t)
+	}
+	s := t.scope.Load()
+	if s == nil {
+		return t
+	}
+	if err := t.moveTo("MoveOut", scopeOf(s.parent)); err != nil {
+		return passOn("MoveOut", t)
+	}
+	return t
+}
+
+// WithScope runs f in a scope of its own and closes it, also when f panics. It returns f's error, or else the
+// first error of an operator inside that nobody has looked at.
+func WithScope(f func() error) (err error) {
+	s, err := NewScope()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := s.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	return f()
+}
+
+// Tidy runs f in a scope of its own and frees all that f made but its result, which moves one scope outward.
+// PyTorch frees temporaries at their last use; this is how a function that makes many of them keeps as low a
+// peak.
+func Tidy(f func() *Tensor) *Tensor {
+	s, err := NewScope()
+	if err != nil {
+		return failed(err)
+	}
+	defer s.Close()
+	t := f()
+	if t == nil || t.fail != nil {
+		return t
+	}
+	// What f returns without having made it stays where it is.
+	if t.scope.Load() == s {
+		t.MoveOut()
+	}
+	return t
+}
+
+// TidyAll is Tidy for several results.
+func TidyAll(f func() ([]*Tensor, error)) ([]*Tensor, error) {
+	s, err := NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	ts, err := f()
+	for _, t := range ts {
+		if t != nil && t.fail == nil && t.scope.Load() == s {
+			t.MoveOut()
+		}
+	}
+	return ts, err
+}
+
+// CurrentScope is this goroutine's innermost scope; nil where there is none.
+func CurrentScope() *Scope {
+	if cshim.Load() != nil {
+		return nil
+	}
+	return currentScope()
+}
+
+func currentScope() *Scope {
+	if cshim.Path() == "" {
+		return nil
+	}
+	return scopeOf(cshim.ScopeGet())
+}
+
+// scopeTable finds a scope by its word, which is all that C can hold: the slot in the low 32 bits, plus one,
+// and above it a count that tells a slot's users apart.
+type scopeTable struct {
+	mu     sync.Mutex
+	chunks [128]atomic.Pointer[[128]atomic.Pointer[Scope]]
+	free   []uint32
+	used   uint32
+	count  uint32
+}
+
+var scopes scopeTable
+
+func (tab *scopeTable) enter(s *Scope) error {
+	tab.mu.Lock()
+	defer tab.mu.Unlock()
+	var slot uint32
+	if n := len(tab.free); n > 0 {
+		slot = tab.free[n-1]
+		tab.free = tab.free[:n-1]
+	} else {
+		slot = tab.used
+		if slot == 128*128 {
+			return refused("NewScope", ErrScope, "%d scopes are open", slot)
+		}
+		if slot%128 == 0 {
+			tab.chunks[slot/128].Store(new([128]atomic.Pointer[Scope]))
+		}
+		tab.used++
+	}
+	tab.count = (tab.count + 1) & 0x7fffffff // the top bit is marker's
+	s.word = uint64(tab.count)<<32 | uint64(slot+1)
+	tab.chunks[slot/128].Load()[slot%128].Store(s)
+	return nil
+}
+
+func (tab *scopeTable) leave(word uint64) {
+	slot := uint32(word) - 1
+	tab.mu.Lock()
+	tab.chunks[slot/128].Load()[slot%128].Store(nil)
+	tab.free = append(tab.free, slot)
+	tab.mu.Unlock()
+}
+
+// scopeOf is the open scope that a word names, or nil.
+func scopeOf(word uint64) *Scope {
+	if word&^marker == 0 {
+		return nil
+	}
+	slot := uint32(word) - 1
+	chunk := scopes.chunks[slot/128].Load()
+	if chunk == nil {
+		return nil
+	}
+	if s := chunk[slot%128].Load(); s != nil && s.word == word {
+		return s
+	}
+	return nil
+}
+
+// reapOrphans closes the scopes of goroutines that ended without closing them: the runtime ends their threads,
+// and the shim notices.
+func reapOrphans() {
+	var words [32]uint64
+	for {
+		n := cshim.ScopeOrphans(words[:])
+		for _, word := range words[:n] {
+			held.Add(-1)
+			for s := scopeOf(word); s != nil; {
+				outer := scopeOf(s.parent)
+				_ = s.releaseAll(true) // its goroutine is gone, and who would be told with it
+				scopes.leave(s.word)
+				s = outer
+			}
+		}
+		if n < len(words) {
+			return
+		}
+	}
+}
+
+// entriesPool keeps the entry lists of closed scopes: a training step's list is as long as the one before.
+type entriesList struct{ pool sync.Pool }
+
+var entriesPool entriesList
+
+func (p *entriesList) get() []*Tensor {
+	if e, ok := p.pool.Get().(*[]*Tensor); ok {
+		return (*e)[:0]
+	}
+	return make([]*Tensor, 0, 32)
+}
+
+func (p *entriesList) put(e []*Tensor) {
+	if cap(e) == 0 || cap(e) > 1<<16 {
+		return
+	}
+	clear(e[:cap(e)])
+	e = e[:0]
+	p.pool.Put(&e)
+}

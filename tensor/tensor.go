@@ -1,0 +1,450 @@
+package tensor
+
+import (
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// Tensor is a handle to a native tensor. It is made by operators and constructors, never by a literal, and
+// may be used from any goroutine. A Tensor lives until its scope closes or until nobody can reach it,
+// whichever is first (see the package comment).
+type Tensor struct {
+	h     cshim.Handle           // set once; 0 with an error
+	fail  *failure               // set once
+	scope atomic.Pointer[Scope]  // the owner; nil outside scopes
+	net   atomic.Pointer[netBox] // outside scopes: what the garbage collector's cleanup frees
+	state atomic.Uint32          // pins in steps of 2, and the two bits below
+	slot  int32                  // place in the scope's entries, under the scope's lock
+}
+
+const (
+	released = 1       // nobody may pin any more
+	freed    = 1 << 31 // the handle is given back, or about to be
+)
+
+// pin keeps the native tensor alive through an operator, whoever releases it meanwhile.
+func (t *Tensor) pin() bool {
+	if t == nil || t.h == 0 {
+		return false
+	}
+	if t.state.Add(2)&released != 0 {
+		t.unpin()
+		return false
+	}
+	return true
+}
+
+// unpin also keeps the Go object reachable until here, so that no cleanup runs during the operator.
+func (t *Tensor) unpin() {
+	if t.state.Add(^uint32(1)) == released {
+		t.free()
+	}
+}
+
+// free gives the handle back; exactly one of those who see the last pin go does it.
+func (t *Tensor) free() {
+	if h := t.takeHandle(); h != 0 {
+		cshim.TensorFree(h)
+	}
+}
+
+func (t *Tensor) takeHandle() cshim.Handle {
+	if !t.state.CompareAndSwap(released, released|freed) {
+		return 0
+	}
+	if box := t.net.Load(); box != nil {
+		return cshim.Handle(box.h.Swap(0))
+	}
+	return t.h
+}
+
+func (t *Tensor) handle() cshim.Handle {
+	if t == nil {
+		return 0
+	}
+	return t.h
+}
+
+// Release frees the native tensor now, or as soon as the operators that use it on other goroutines are done.
+// It may be called more than once. Later uses give ErrReleased.
+func (t *Tensor) Release() {
+	if t == nil || t.h == 0 {
+		return
+	}
+	before := t.state.Or(released)
+	if before&released != 0 {
+		return
+	}
+	if s := t.scope.Load(); s != nil {
+		s.forget(t)
+	}
+	if before == 0 {
+		t.free()
+	}
+}
+
+// Err is the error that t carries; nil for a tensor that can be used. It does not tell a released tensor.
+func (t *Tensor) Err() error {
+	if t == nil {
+		return refused("Err", ErrNil, "a tensor is needed, got nil")
+	}
+	return t.fail.take()
+}
+
+// wrap makes the Tensor of a new handle, owned by the scope that the shim saw on this thread.
+func wrap(h cshim.Handle, scope uint64) *Tensor {
+	t := &Tensor{h: h}
+	if s := scopeOf(scope); s == nil || !s.add(t) {
+		t.attachNet()
+	}
+	if pending.waiting.Load() != 0 {
+		pending.drain()
+	}
+	return t
+}
+
+// wrapResult is wrap for an operator that may have failed.
+func wrapResult(op string, r cshim.Result, operands ...*Tensor) *Tensor {
+	if r.Err != nil {
+		return failed(newError(op, cshim.Take(r.Err), operands...))
+	}
+	if r.Handle == 0 {
+		return failed(refused(op, ErrArgument, "the operator gave no tensor"))
+	}
+	return wrap(r.Handle, r.Scope)
+}
+
+// The fast paths of the typed entries: pin, call, unpin and wrap. Operands are named one by one, since a
+// slice of them would be a heap allocation.
+
+func pin1(o *op, a *Tensor) *Tensor {
+	if !a.pin() {
+		return passOn(o.goName, a)
+	}
+	return nil
+}
+
+func pin2(o *op, a, b *Tensor) *Tensor {
+	if !a.pin() {
+		return passOn(o.goName, a)
+	}
+	if !b.pin() {
+		a.unpin()
+		return passOn(o.goName, b)
+	}
+	return nil
+}
+
+// optional has bit i set where the i-th operand may be nil.
+func pin3(o *op, a, b, c *Tensor, optional uint8) *Tensor {
+	if !a.pin() {
+		return passOn(o.goName, a)
+	}
+	if (b != nil || optional&2 == 0) && !b.pin() {
+		a.unpin()
+		return passOn(o.goName, b)
+	}
+	if (c != nil || optional&4 == 0) && !c.pin() {
+		a.unpin()
+		if b != nil {
+			b.unpin()
+		}
+		return passOn(o.goName, c)
+	}
+	return nil
+}
+
+func done1(o *op, r cshim.Result, a *Tensor) *Tensor {
+	a.unpin()
+	if r.Err != nil || r.Handle == 0 {
+		return wrapResult(o.goName, r, a)
+	}
+	return wrap(r.Handle, r.Scope)
+}
+
+func done2(o *op, r cshim.Result, a, b *Tensor) *Tensor {
+	a.unpin()
+	b.unpin()
+	if r.Err != nil || r.Handle == 0 {
+		return wrapResult(o.goName, r, a, b)
+	}
+	return wrap(r.Handle, r.Scope)
+}
+
+func done3(o *op, r cshim.Result, a, b, c *Tensor) *Tensor {
+	a.unpin()
+	if b != nil {
+		b.unpin()
+	}
+	if c != nil {
+		c.unpin()
+	}
+	if r.Err != nil || r.Handle == 0 {
+		return wrapResult(o.goName, r, a, b, c)
+	}
+	return wrap(r.Handle, r.Scope)
+}
+
+func wrote1(o *op, err cshim.ErrorRef, a *Tensor) *Tensor {
+	a.unpin()
+	if err != nil {
+		return failed(newError(o.goName, cshim.Take(err), a))
+	}
+	return a
+}
+
+func wrote2(o *op, err cshim.ErrorRef, a, b *Tensor) *Tensor {
+	a.unpin()
+	b.unpin()
+	if err != nil {
+		return failed(newError(o.goName, cshim.Take(err), a, b))
+	}
+	return a
+}
+
+func wrote3(o *op, err cshim.ErrorRef, a, b, c *Tensor) *Tensor {
+	a.unpin()
+	b.unpin()
+	c.unpin()
+	if err != nil {
+		return failed(newError(o.goName, cshim.Take(err), a, b, c))
+	}
+	return a
+}
+
+// use pins t and calls f with its handle, for what is not in the operator table.
+func (t *Tensor) use(op string, f func(h cshim.Handle) error) error {
+	if !t.pin() {
+		return unusable(op, t)
+	}
+	defer t.unpin()
+	return f(t.h)
+}
+
+// meta reads the metadata; what the native side refuses (nested and symbolic shapes) is an error.
+func (t *Tensor) meta(op string, m *cshim.Meta) error {
+	if !t.pin() {
+		return unusable(op, t)
+	}
+	ref := cshim.TensorMeta(t.h, m)
+	t.unpin()
+	if ref != nil {
+		return newError(op, cshim.Take(ref))
+	}
+	return nil
+}
+
+// Shape is a copy of the sizes; nil for a scalar and for a tensor that cannot be used.
+func (t *Tensor) Shape() []int {
+	s, _, _ := t.geometry("Shape")
+	return s
+}
+
+// Stride is a copy of the strides, in elements. PyTorch: Tensor.stride.
+func (t *Tensor) Stride() []int {
+	_, s, _ := t.geometry("Stride")
+	return s
+}
+
+func (t *Tensor) geometry(op string) (shape, stride []int, err error) {
+	var m cshim.Meta
+	if err := t.meta(op, &m); err != nil {
+		return nil, nil, err
+	}
+	n := int(m.NDim)
+	sizes, strides := m.Sizes[:], m.Strides[:]
+	if n > len(sizes) {
+		sizes, strides = make([]int64, n), make([]int64, n)
+		if err := t.use(op, func(h cshim.Handle) error {
+			return newError(op, asError(cshim.TensorSizes(h, sizes, strides)))
+		}); err != nil {
+			return nil, nil, err
+		}
+	}
+	if n == 0 {
+		return nil, nil, nil
+	}
+	shape, stride = make([]int, n), make([]int, n)
+	for i := range n {
+		shape[i], stride[i] = int(sizes[i]), int(strides[i])
+	}
+	return shape, stride, nil
+}
+
+// asError makes a plain error of a native one; a nil reference is a nil error.
+func asError(ref cshim.ErrorRef) error {
+	if ref == nil {
+		return nil
+	}
+	return cshim.Take(ref)
+}
+
+// Dim is the number of dimensions; 0 for a tensor that cannot be used.
+func (t *Tensor) Dim() int {
+	var m cshim.Meta
+	if t.meta("Dim", &m) != nil {
+		return 0
+	}
+	return int(m.NDim)
+}
+
+// Size is the size of a dimension; a negative one counts from the end. It is 0 where there is no such
+// dimension.
+func (t *Tensor) Size(dim int) int {
+	s := t.Shape()
+	if dim < 0 {
+		dim += len(s)
+	}
+	if dim < 0 || dim >= len(s) {
+		return 0
+	}
+	return s[dim]
+}
+
+// Numel is the number of elements; 0 for a tensor that cannot be used.
+func (t *Tensor) Numel() int {
+	var m cshim.Meta
+	if t.meta("Numel", &m) != nil {
+		return 0
+	}
+	return int(m.Numel)
+}
+
+// DType is the elements' type; Invalid for a tensor that cannot be used.
+func (t *Tensor) DType() DType {
+	var m cshim.Meta
+	if t.meta("DType", &m) != nil {
+		return Invalid
+	}
+	return DType(m.DType)
+}
+
+// Device is where the tensor is; the CPU for one that cannot be used.
+func (t *Tensor) Device() Device {
+	var m cshim.Meta
+	if t.meta("Device", &m) != nil {
+		return CPU
+	}
+	return deviceOf(&m)
+}
+
+func deviceOf(m *cshim.Meta) Device {
+	return Device{DeviceType(m.DeviceType), max(0, int(m.DeviceIndex))}
+}
+
+// IsContiguous says whether the elements lie in row-major order without gaps.
+func (t *Tensor) IsContiguous() bool {
+	var m cshim.Meta
+	return t.meta("IsContiguous", &m) == nil && m.IsContiguous
+}
+
+// StorageOffset is the first element's place in the storage, in elements.
+func (t *Tensor) StorageOffset() int {
+	var m cshim.Meta
+	if t.meta("StorageOffset", &m) != nil {
+		return 0
+	}
+	return int(m.Offset)
+}
+
+// SharesStorage says whether two tensors are views of one storage.
+func (t *Tensor) SharesStorage(other *Tensor) bool {
+	var a, b cshim.Meta
+	return t.meta("SharesStorage", &a) == nil && other.meta("SharesStorage", &b) == nil && a.Data != 0 && a.Data == b.Data
+}
+
+// StorageBytes is the size of the storage that t is a view of, in bytes.
+func (t *Tensor) StorageBytes() int {
+	var m cshim.Meta
+	if t.meta("StorageBytes", &m) != nil {
+		return 0
+	}
+	return int(m.Bytes)
+}
+
+// To converts to a dtype, moves to a device, or both: x.To(tensor.Float16), x.To(tensor.CUDA(0)). It shares
+// storage where nothing has to change. PyTorch: Tensor.to.
+func (t *Tensor) To(opts ...Option) *Tensor {
+	dtype, device := int32(-1), int32(-1)
+	for _, o := range opts {
+		switch o := o.(type) {
+		case DType:
+			if o < 0 {
+				return failed(refused("To", ErrArgument, "%v is no dtype to convert to", o))
+			}
+			dtype = int32(o)
+		case Device:
+			if !o.valid() {
+				return failed(refused("To", ErrArgument, "%v is no device", o))
+			}
+			device = o.word()
+		default:
+			return failed(refused("To", ErrArgument, "takes a DType and a Device, not %s", optionName(o)))
+		}
+	}
+	if !t.pin() {
+		return passOn("To", t)
+	}
+	r := cshim.TensorTo(t.h, dtype, device, false)
+	t.unpin()
+	return wrapResult("To", r, t)
+}
+
+// Alias is a second handle to the same tensor, with a life of its own: releasing one leaves the other.
+func (t *Tensor) Alias() *Tensor {
+	if !t.pin() {
+		return passOn("Alias", t)
+	}
+	r := cshim.TensorAlias(t.h)
+	t.unpin()
+	return wrapResult("Alias", r, t)
+}
+
+// describe is dtype and shape for an error: "float32(2, 3)".
+func (t *Tensor) describe() string {
+	var m cshim.Meta
+	switch {
+	case t == nil:
+		return "nil"
+	case t.fail != nil:
+		return "a failed tensor"
+	case t.meta("", &m) != nil:
+		return "a released tensor"
+	}
+	shape, _, _ := t.geometry("")
+	var b strings.Builder
+	b.WriteString(DType(m.DType).String() + "(")
+	for i, s := range shape {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Itoa(s))
+	}
+	b.WriteByte(')')
+	if d := deviceOf(&m); d != CPU {
+		b.WriteString(" on " + d.String())
+	}
+	return b.String()
+}
+
+// netBox is what the garbage collector frees of a tensor outside scopes; it must not point to the Tensor.
+type netBox struct{ h atomic.Uintptr }
+
+func (t *Tensor) attachNet() {
+	box := &netBox{}
+	box.h.Store(uintptr(t.h))
+	if t.net.CompareAndSwap(nil, box) {
+		runtime.AddCleanup(t, (*netBox).drop, box)
+	}
+}
+
+// drop runs on the runtime's goroutine: it only queues.
+func (b *netBox) drop() {
+	if h := b.h.Swap(0); h != 0 {
+		pending.add(cshim.Handle(h))
+	}
+}

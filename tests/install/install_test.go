@@ -1,0 +1,255 @@
+// Package install tests what a user does first: a module of their own that
+// requires Linstock, `go run …/cmd/linstock setup`, a program, a bundle; all with
+// an empty home directory and an empty cache.
+//
+// It downloads or unpacks libtorch and compiles the shim, which takes a minute or
+// two, so it runs where LINSTOCK_TEST_INSTALL=1 (make test sets it). Wheels are
+// taken from LINSTOCK_TEST_WHEELS, a list of directories, or downloaded by pip.
+package install
+
+import (
+	"archive/zip"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+const (
+	module  = "github.com/linstock-ml/linstock"
+	release = "v0.0.1-test" // what the file-system proxy serves this tree as
+)
+
+const program = `package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func main() {
+	sum, err := tensor.Ones([]int{2, 3}).MatMul(tensor.Ones([]int{3, 4})).Sum().Item()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println("sum", sum)
+}
+`
+
+const answer = "sum 24\n"
+
+// A machine is a user's: an empty home, and nothing of Linstock anywhere.
+type machine struct {
+	t     *testing.T
+	home  string
+	cache string // LINSTOCK_CACHE
+	proxy string // of Go modules
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	dir := t.TempDir()
+	m := &machine{t: t, home: filepath.Join(dir, "home"), cache: filepath.Join(dir, "cache"), proxy: filepath.Join(dir, "proxy")}
+	if err := os.Mkdir(m.home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// env is this process's, without what would let the machine see ours. Modules come
+// from our module cache as from a proxy: no network. The build cache is ours: it
+// holds nothing but what the compiler would make again.
+func (m *machine) env() []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return slices.ContainsFunc([]string{"HOME=", "XDG_", "LINSTOCK_", "LIBTORCH", "GO", "CGO_"}, func(p string) bool { return strings.HasPrefix(v, p) })
+	})
+	return append(env, "HOME="+m.home, "LINSTOCK_CACHE="+m.cache,
+		"GOCACHE="+goEnv(m.t, "GOCACHE"), "GOTOOLCHAIN=local", "GOFLAGS=-modcacherw", "GONOSUMDB=*", "GONOSUMCHECK=1", "GOFLAGS=-modcacherw -buildvcs=false",
+		"GOPROXY=file://"+m.proxy+",file://"+filepath.Join(goEnv(m.t, "GOMODCACHE"), "cache", "download"))
+}
+
+func goEnv(t *testing.T, name string) string {
+	t.Helper()
+	out, err := exec.Command("go", "env", name).Output()
+	if err != nil {
+		t.Fatalf("go env %s: %v", name, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// try runs a command and returns all it said.
+func (m *machine) try(dir, name string, args ...string) (string, error) {
+	m.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir, cmd.Env = dir, m.env()
+	begun := time.Now()
+	out, err := cmd.CombinedOutput()
+	m.t.Logf("%s %s (%.1f s)\n%s", filepath.Base(name), strings.Join(args, " "), time.Since(begun).Seconds(), out)
+	return string(out), err
+}
+
+func (m *machine) must(dir, name string, args ...string) string {
+	m.t.Helper()
+	out, err := m.try(dir, name, args...)
+	if err != nil {
+		m.t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// project makes a module that a user might have, without any requirement.
+func (m *machine) project() string {
+	m.t.Helper()
+	dir := m.t.TempDir()
+	err := errors.Join(
+		os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/scratch\n\ngo 1.26\n"), 0o644),
+		os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o644))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return dir
+}
+
+func root(t *testing.T) string {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+// serve makes a file-system proxy that has this tree as a release.
+func (m *machine) serve() {
+	t := m.t
+	t.Helper()
+	top := root(t)
+	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	list.Dir = top
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	dir := filepath.Join(m.proxy, filepath.FromSlash(module), "@v")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var buf bytes.Buffer
+	z := zip.NewWriter(&buf)
+	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		f, err := os.Open(filepath.Join(top, filepath.FromSlash(name)))
+		if errors.Is(err, os.ErrNotExist) { // deleted, not yet committed
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := z.Create(module + "@" + release + "/" + name)
+		if err == nil {
+			_, err = io.Copy(w, f)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile(filepath.Join(top, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{
+		"list": []byte(release + "\n"), release + ".mod": mod, release + ".zip": buf.Bytes(),
+		release + ".info": []byte(`{"Version":"` + release + `","Time":"2026-01-01T00:00:00Z"}`),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// setup is the command of the README, with the wheels of this machine if it has any.
+func setup(t *testing.T) []string {
+	args := []string{"run", module + "/cmd/linstock", "setup"}
+	for _, dir := range filepath.SplitList(os.Getenv("LINSTOCK_TEST_WHEELS")) {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--torch", locate.DefaultTorch, "--wheel", abs)
+	}
+	return args
+}
+
+func TestInstall(t *testing.T) {
+	if os.Getenv("LINSTOCK_TEST_INSTALL") != "1" {
+		t.Skip("takes minutes and half a gigabyte: set LINSTOCK_TEST_INSTALL=1, as make test does")
+	}
+	m := newMachine(t)
+	m.serve()
+
+	// A module that has required package tensor and nothing else.
+	dir := m.project()
+	m.must(dir, "go", "get", module+"/tensor@"+release)
+	m.must(dir, "go", "build", "-o", "program", ".")
+
+	t.Log("without libtorch the program says what to do")
+	if out, err := m.try(dir, "./program"); err == nil || !strings.Contains(out, locate.SetupCommand) {
+		t.Fatalf("%v: %s; want the setup command", err, out)
+	}
+	m.must(dir, "go", setup(t)...)
+	if out := m.must(dir, "./program"); out != answer {
+		t.Fatalf("the program said %q, want %q", out, answer)
+	}
+	if out := m.must(dir, "go", "run", module+"/cmd/linstock", "doctor"); !strings.Contains(out, "all is well") {
+		t.Errorf("doctor:\n%s", out)
+	}
+
+	t.Log("the second setup has nothing to do")
+	begun := time.Now()
+	m.must(dir, "go", "run", module+"/cmd/linstock", "version")
+	start := time.Since(begun)
+	begun = time.Now()
+	out := m.must(dir, "go", setup(t)...)
+	if d := time.Since(begun) - start; d > time.Second || !strings.Contains(out, "was set up before") {
+		t.Errorf("it took %v beyond starting:\n%s", d, out)
+	}
+
+	t.Run("Replace", func(t *testing.T) {
+		// A checkout beside the user's module finds what the release set up: the sources are the same.
+		m := &machine{t: t, home: m.home, cache: m.cache, proxy: m.proxy}
+		dir := m.project()
+		m.must(dir, "go", "mod", "edit", "-require="+module+"@v0.0.0", "-replace="+module+"="+root(t))
+		m.must(dir, "go", "get", module+"/tensor")
+		if out := m.must(dir, "go", setup(t)...); !strings.Contains(out, "was set up before") {
+			t.Errorf("setup of the same sources did it again:\n%s", out)
+		}
+		if out := m.must(dir, "go", "run", "."); out != answer {
+			t.Errorf("the program said %q, want %q", out, answer)
+		}
+	})
+
+	t.Run("Bundle", func(t *testing.T) {
+		dist := filepath.Join(t.TempDir(), "dist")
+		m.must(dir, "go", "run", module+"/cmd/linstock", "bundle", dist)
+		m.must(dir, "go", "build", "-o", filepath.Join(dist, "program"), ".")
+		// Elsewhere: another home, and the cache is gone.
+		if err := os.Rename(m.cache, m.cache+".away"); err != nil {
+			t.Fatal(err)
+		}
+		other := &machine{t: t, home: t.TempDir(), cache: filepath.Join(t.TempDir(), "none"), proxy: m.proxy}
+		if out := other.must(t.TempDir(), filepath.Join(dist, "program")); out != answer {
+			t.Errorf("the bundle said %q, want %q", out, answer)
+		}
+	})
+}
