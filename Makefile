@@ -11,7 +11,7 @@ export LINSTOCK_TORCH := $(TORCH)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup doctor demo test bench bench-setup generate fmt lint clean
+.PHONY: help setup doctor demo test bench bench-setup generate golden fmt lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,23 +22,32 @@ setup: ## install libtorch $(TORCH) and compile the shim (ends at once when done
 doctor: ## say what is installed and what is broken
 	@$(GO) run ./cmd/linstock doctor
 
-demo: setup ## train and sample a small model
+demo: setup ## train a small GPT on the Go toolchain's source text, then let it write
+	@mkdir -p build
+	@$(GO) build -o build/chargpt ./examples/chargpt
+	@build/chargpt -out runs/chargpt
 
-test: setup ## every test; the installation of a user too
-	LINSTOCK_TEST_INSTALL=1 $(GO) test ./...
+test: setup ## every check and test; TIERS="lint go" runs some of them
+	@tests/run.sh $(TIERS)
 
-bench-setup: setup ## what the benchmarks compare with
+bench-setup: setup ## Python's PyTorch in an environment of its own, for the benchmarks to compare with
+	@tests/bench/setup.sh $(TORCH)
 
-bench: setup ## the numbers of the README
+bench: setup ## speed and memory side by side with C++ and Python, in shuffled rounds
+	@tests/bench/run.sh $(BENCH)
 
-generate: ## write the generated files anew
-	$(GO) generate ./...
+generate: setup ## write the generated files anew from internal/opgen/ops.txt
+	@$(GO) run ./internal/opgen
 
-fmt: ## format
+golden: ## make the golden data anew with the PyTorch of bench-setup
+	@for script in tests/golden/*.py; do echo "$$script"; build/pytorch/bin/python "$$script" || exit 1; done
+
+fmt: ## format Go and C++
 	gofmt -w $$(git ls-files '*.go')
+	@if [ -x build/tools/bin/clang-format ]; then build/tools/bin/clang-format --style=file:cshim/.clang-format -i $$(git ls-files 'cshim/*.cpp' 'cshim/*.h' 'cshim/*.c' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' | grep -v '_gen\.\|linstock_ops.h'); fi
 
-lint: ## what CI demands of the sources
-	$(GO) vet ./...
+lint: setup ## what CI demands of the sources
+	@tests/run.sh lint
 
-clean: ## remove build products of this checkout; the cache stays (linstock env tells where)
-	rm -rf build dist
+clean: ## remove what was built in this checkout; the cache stays (linstock env tells where)
+	rm -rf build

@@ -101,7 +101,7 @@ func DeviceCount(deviceType int32) int { return int(C.lsc_device_count(C.int32_t
 func Synchronize(device int32) error { return takeError(C.lsc_synchronize(C.int32_t(device))) }
 
 // Memory is ls_memory.
-type Memory struct{ Allocated, Peak, Allocations, Frees, Handles int64 }
+type Memory struct{ Allocated, Peak, Cached, Allocations, Frees, Handles int64 }
 
 var _ [unsafe.Sizeof(C.ls_memory{})]byte = [unsafe.Sizeof(Memory{})]byte{}
 
@@ -115,4 +115,9 @@ func MemoryStats(device int32) (Memory, error) {
 // MemoryResetPeak starts the peak anew.
 func MemoryResetPeak(device int32) error {
 	return takeError(C.lsc_memory_reset_peak(C.int32_t(device)))
+}
+
+// MemoryEmptyCache gives the allocator's cached blocks back to the system.
+func MemoryEmptyCache(device int32) error {
+	return takeError(C.lsc_memory_empty_cache(C.int32_t(device)))
 }

@@ -43,6 +43,7 @@ typedef struct ls_functions {
   ls_error *(*custom_function)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope);
   uint64_t (*take_dropped)(uint64_t *ids, uint64_t cap);
   uint64_t (*dropped_count)(void);
+  ls_error *(*adam_step)(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps);
   int32_t (*mode_get)(int32_t mode);
   ls_error *(*mode_push)(int32_t mode, int32_t on);
   void (*mode_pop)(void);
@@ -64,6 +65,7 @@ typedef struct ls_functions {
   ls_error *(*synchronize)(int32_t device);
   ls_error *(*memory_stats)(int32_t device, ls_memory *out);
   ls_error *(*memory_reset_peak)(int32_t device);
+  ls_error *(*memory_empty_cache)(int32_t device);
   ls_result (*op_add_Tensor)(ls_tensor self, ls_tensor other);
   ls_error *(*op_add__Tensor)(ls_tensor self, ls_tensor other);
   ls_result (*op_sub_Tensor)(ls_tensor self, ls_tensor other);
@@ -166,6 +168,7 @@ static inline ls_error *lsc_remove_hook(ls_tensor t, uint32_t slot) { return ls_
 static inline ls_error *lsc_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope) { return ls_table.custom_function(id, inputs, nin, outputs, nout, saved, nsaved, out, scope); }
 static inline uint64_t lsc_take_dropped(uint64_t *ids, uint64_t cap) { return ls_table.take_dropped(ids, cap); }
 static inline uint64_t lsc_dropped_count(void) { return ls_table.dropped_count(); }
+static inline ls_error *lsc_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) { return ls_table.adam_step(how, n, params, avgs, sqs, maxs, steps); }
 static inline int32_t lsc_mode_get(int32_t mode) { return ls_table.mode_get(mode); }
 static inline ls_error *lsc_mode_push(int32_t mode, int32_t on) { return ls_table.mode_push(mode, on); }
 static inline void lsc_mode_pop(void) { ls_table.mode_pop(); }
@@ -187,6 +190,7 @@ static inline int32_t lsc_device_count(int32_t device_type) { return ls_table.de
 static inline ls_error *lsc_synchronize(int32_t device) { return ls_table.synchronize(device); }
 static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { return ls_table.memory_stats(device, out); }
 static inline ls_error *lsc_memory_reset_peak(int32_t device) { return ls_table.memory_reset_peak(device); }
+static inline ls_error *lsc_memory_empty_cache(int32_t device) { return ls_table.memory_empty_cache(device); }
 static inline ls_result lsc_op_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add_Tensor(self, other); }
 static inline ls_error *lsc_op_add__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add__Tensor(self, other); }
 static inline ls_result lsc_op_sub_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_sub_Tensor(self, other); }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -81,6 +82,9 @@ func (b *bar) End(err error) {
 }
 
 func ended(what string, begun time.Time, err error) string {
+	if errors.Is(err, errInterrupted) {
+		return what + ": stopped"
+	}
 	if err != nil {
 		return what + ": failed"
 	}

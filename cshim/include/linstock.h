@@ -47,8 +47,8 @@ enum ls_code {
   LS_ERR_NOT_IMPLEMENTED = 5,
   LS_ERR_LINALG = 6,
   LS_ERR_OUT_OF_MEMORY = 7,
-  LS_ERR_DEVICE = 8, /* the accelerator's error, often sticky; see device_error */
-  LS_ERR_STD = 9,    /* an exception that is not libtorch's */
+  LS_ERR_DEVICE = 8,    /* the accelerator's error, often sticky; see device_error */
+  LS_ERR_STD = 9,       /* an exception that is not libtorch's */
   LS_ERR_ARGUMENT = 10, /* refused by the shim itself */
   LS_ERR_CALLBACK = 11, /* a callback reported failure; see callback */
   LS_ERR_UNKNOWN = 12
@@ -203,6 +203,16 @@ LS_API ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64
 LS_API uint64_t ls_take_dropped(uint64_t *ids, uint64_t cap) LS_NOEXCEPT;
 LS_API uint64_t ls_dropped_count(void) LS_NOEXCEPT;
 
+/* ---- optimizers ---- */
+typedef struct ls_adam {
+  double lr, beta1, beta2, weight_decay, eps;
+  int32_t amsgrad, maximize, decoupled; /* decoupled: AdamW */
+} ls_adam;
+/* A step of Adam by libtorch's fused kernel on those of n parameters that have a gradient; all are of one dtype and
+ * device. avgs, sqs, maxs (NULL without amsgrad) and steps (float32 scalars) are the state of each. */
+LS_API ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs,
+                              const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) LS_NOEXCEPT;
+
 /* ---- the calling thread ---- */
 enum ls_mode { LS_MODE_GRAD = 0, LS_MODE_INFERENCE = 1 };
 LS_API int32_t ls_mode_get(int32_t mode) LS_NOEXCEPT;
@@ -237,12 +247,15 @@ LS_API ls_error *ls_synchronize(int32_t device) LS_NOEXCEPT;
 typedef struct ls_memory {
   int64_t allocated;   /* bytes live, as the allocator rounds them */
   int64_t peak;        /* highest allocated since the last reset */
+  int64_t cached;      /* bytes of free blocks that the allocator keeps */
   int64_t allocations; /* since the start */
   int64_t frees;
   int64_t handles; /* ls_tensor handles not yet freed, of all devices */
 } ls_memory;
 LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
+/* Gives the cached blocks back to the system. */
+LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -41,7 +41,8 @@ class Lent {
  public:
   explicit Lent(const torch::autograd::variable_list &list) {
     handles_.reserve(list.size());
-    for (const auto &t : list) handles_.push_back(reinterpret_cast<ls_tensor>(t.defined() ? t.unsafeGetTensorImpl() : nullptr));
+    for (const auto &t : list)
+      handles_.push_back(reinterpret_cast<ls_tensor>(t.defined() ? t.unsafeGetTensorImpl() : nullptr));
   }
   const ls_tensor *data() const { return handles_.data(); }
   uint64_t size() const { return handles_.size(); }
@@ -66,9 +67,9 @@ struct Outside {
 
 struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext *ctx,
-                                                const torch::autograd::variable_list &inputs, const Outside *outside) {
+                                                const at::TensorList &inputs, const Outside *outside) {
     ctx->save_for_backward(*outside->saved);
-    ctx->saved_data["ticket"] = c10::IValue(c10::make_intrusive<TicketHolder>(outside->id));
+    ctx->saved_data["ticket"] = c10::IValue::make_capsule(c10::make_intrusive<TicketHolder>(outside->id));
     ctx->saved_data["id"] = static_cast<int64_t>(outside->id);
     ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
     ctx->set_materialize_grads(false);
@@ -83,8 +84,8 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
     std::vector<uint8_t> needs(n);
     for (size_t i = 0; i < n; i++) needs[i] = ctx->needs_input_grad(i);
     std::vector<ls_tensor> out(n, 0);
-    uint64_t failed = callbacks.backward(id, lent_grads.data(), lent_grads.size(), lent_saved.data(), lent_saved.size(),
-                                         needs.data(), out.data(), n);
+    uint64_t failed = callbacks.backward(id, lent_grads.data(), lent_grads.size(), lent_saved.data(),
+                                         lent_saved.size(), needs.data(), out.data(), n);
     torch::autograd::variable_list result(n + 1);  // one more for the Outside argument
     for (size_t i = 0; i < n; i++) result[i] = take(out[i]);
     if (failed != 0) throw CallbackError(failed, "a custom function's backward failed");
@@ -126,8 +127,8 @@ void ls_set_callbacks(const ls_callbacks *cb) noexcept { ls::callbacks = *cb; }
 ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
                       uint64_t ninputs, int32_t retain, int32_t create) noexcept {
   return ls::run_void([&] {
-    torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0, create != 0,
-                              ls::list_of(inputs, ninputs, "inputs"));
+    torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0,
+                              create != 0, ls::list_of(inputs, ninputs, "inputs"));
   });
 }
 
@@ -259,7 +260,8 @@ ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin,
     auto outs = ls::list_of(outputs, nout, "outputs");
     auto keep = ls::list_of(saved, nsaved, "saved");
     ls::Outside outside{id, &outs, &keep};
-    auto result = ls::CallbackFunction::apply(ins, static_cast<const ls::Outside *>(&outside));
+    // As a TensorList: libtorch's collector takes a std::vector for something that is no tensor.
+    auto result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
     for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
   });
 }

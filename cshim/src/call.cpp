@@ -5,7 +5,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
 
+#include "guards.h"
 #include "shim.h"
 
 namespace ls {
@@ -31,7 +35,7 @@ uint64_t width(const ls_value &v) {
 }
 
 const char *tag_name(uint32_t tag) {
-  static const char *const names[] = {"default", "none", "tensor",       "int",            "float",         "bool",       "complex",
+  static const char *const names[] = {"default", "none", "tensor", "int",   "float",   "bool",  "complex",
                                       "string",  "ints", "floats", "bools", "tensors", "device"};
   return tag < sizeof(names) / sizeof(names[0]) ? names[tag] : "an unknown tag";
 }
@@ -98,7 +102,8 @@ c10::IValue list_value(const c10::Argument &arg, const c10::TypePtr &element, co
       list.reserve(v->len);
       for (uint32_t i = 0; i < v->len; i++) {
         ls_tensor h = payload<ls_tensor>(v)[i];
-        if (h == 0) throw ArgumentError("argument '" + arg.name() + "': element " + std::to_string(i) + " is no tensor");
+        if (h == 0)
+          throw ArgumentError("argument '" + arg.name() + "': element " + std::to_string(i) + " is no tensor");
         list.push_back(copy_of(h));
       }
       return list;
@@ -164,7 +169,8 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
 }
 
 // Reads the arguments off the slots; what is left out takes the schema's default.
-void push_arguments(const c10::FunctionSchema &schema, const ls_value *args, uint64_t slots, torch::jit::Stack &stack) {
+void push_arguments(const c10::FunctionSchema &schema, const ls_value *args, uint64_t slots,
+                    torch::jit::Stack &stack) {
   const auto &formals = schema.arguments();
   stack.reserve(formals.size());
   uint64_t at = 0;
@@ -236,7 +242,9 @@ class Results {
       if (s.isComplex())
         complex(s.toComplexDouble());
       else
-        add(s.isFloatingPoint() ? c10::IValue(s.toDouble()) : s.isBoolean() ? c10::IValue(s.toBool()) : c10::IValue(s.toLong()));
+        add(s.isFloatingPoint() ? c10::IValue(s.toDouble())
+            : s.isBoolean()     ? c10::IValue(s.toBool())
+                                : c10::IValue(s.toLong()));
     } else {
       throw ArgumentError("a result of type " + v.tagKind() + " cannot leave the shim");
     }
@@ -276,10 +284,19 @@ class Results {
   bool done_ = false;
 };
 
-// OperatorHandle is a pointer; the process-wide ones are leaked so that an ls_op stays good.
-c10::OperatorHandle *handle_of(ls_op op) {
+// Each operator once, for the life of the process: an ls_op is its address.
+ls_op interned(const c10::OperatorHandle &h) {
+  static std::mutex mutex;
+  static auto *operators = new std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  auto &slot = (*operators)[h.operator_name()];
+  if (!slot) slot = std::make_unique<Operator>(h);
+  return reinterpret_cast<ls_op>(slot.get());
+}
+
+const Operator &operator_of(ls_op op) {
   if (op == 0) throw ArgumentError("no operator");
-  return reinterpret_cast<c10::OperatorHandle *>(op);
+  return *reinterpret_cast<const Operator *>(op);
 }
 
 }  // namespace
@@ -296,14 +313,14 @@ ls_results ls_op_find(const char *name, const char *overload, ls_op *out) noexce
   return ls::run_values([&](ls_results &) {
     *out = 0;
     auto found = c10::Dispatcher::singleton().findSchema({name, overload});
-    if (found.has_value()) *out = reinterpret_cast<ls_op>(new c10::OperatorHandle(*found));
+    if (found.has_value()) *out = ls::interned(*found);
   });
 }
 
 ls_results ls_op_schema(ls_op op, ls_value *out, uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) {
     std::ostringstream text;
-    text << ls::handle_of(op)->schema();
+    text << ls::operator_of(op).handle.schema();
     ls::put_string(r, text.str(), out, out_slots);
   });
 }
@@ -323,10 +340,11 @@ ls_results ls_op_names(ls_value *out, uint64_t out_slots) noexcept {
 ls_results ls_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots,
                    uint32_t flags) noexcept {
   return ls::run_values([&](ls_results &r) {
-    c10::OperatorHandle *h = ls::handle_of(op);
+    const ls::Operator &o = ls::operator_of(op);
     torch::jit::Stack stack;
-    ls::push_arguments(h->schema(), args, slots, stack);
-    h->callBoxed(&stack);
+    ls::push_arguments(o.handle.schema(), args, slots, stack);
+    o.check(stack);
+    o.handle.callBoxed(&stack);
     if (flags & LS_CALL_DISCARD) return;
     ls::Results results;
     for (const auto &v : stack) results.add(v);

@@ -153,7 +153,8 @@ class Operand {
 std::vector<at::Tensor> tensors_of(const ls_tensor *h, uint64_t n);
 
 inline c10::Device device_of(int64_t v) {
-  return {static_cast<c10::DeviceType>((v >> 8) & 0xff), static_cast<c10::DeviceIndex>(static_cast<int8_t>(v & 0xff))};
+  return {static_cast<c10::DeviceType>((v >> 8) & 0xff),
+          static_cast<c10::DeviceIndex>(static_cast<int8_t>(v & 0xff))};
 }
 
 // Queues an id for ls_take_dropped.

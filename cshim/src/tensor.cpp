@@ -1,15 +1,11 @@
 // Tensors: made from and copied to the caller's memory, their metadata.
-#include <ATen/TensorIndexing.h>
-#include <ATen/WrapDimUtils.h>
-#include <ATen/ops/complex_ops.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/ops/contiguous_ops.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_ops.h>
-#include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/resolve_conj_ops.h>
 #include <ATen/ops/resolve_neg_ops.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/to_ops.h>
 
 #include <cstring>
@@ -19,7 +15,7 @@
 namespace ls {
 
 at::Tensor wrapped_number(const c10::Scalar &s) {
-  at::Tensor t = at::scalar_tensor(s, at::TensorOptions(s.type()));
+  at::Tensor t = c10::scalar_to_tensor(s);
   t.unsafeGetTensorImpl()->set_wrapped_number(true);
   return t;
 }
@@ -60,7 +56,8 @@ uint64_t bytes_for(c10::ScalarType dtype, const int64_t *sizes, uint64_t ndim) {
   uint64_t n = c10::elementSize(dtype);
   for (uint64_t i = 0; i < ndim; i++) {
     if (sizes[i] < 0)
-      throw ArgumentError("shape: dimension " + std::to_string(i) + " is negative (" + std::to_string(sizes[i]) + ")");
+      throw ArgumentError("shape: dimension " + std::to_string(i) + " is negative (" + std::to_string(sizes[i]) +
+                          ")");
     if (__builtin_mul_overflow(n, static_cast<uint64_t>(sizes[i]), &n) || n > INT64_MAX)
       throw ArgumentError("shape: too many elements");
   }
@@ -110,8 +107,8 @@ ls_result ls_tensor_from_data(int32_t dtype, const int64_t *sizes, uint64_t ndim
   });
 }
 
-ls_result ls_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes,
-                              void (*drop)(void *), uint64_t arg) noexcept {
+ls_result ls_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data,
+                              uint64_t nbytes, void (*drop)(void *), uint64_t arg) noexcept {
   return ls::run([&] {
     auto d = ls::dtype_of(dtype);
     ls::check_bytes(d, sizes, ndim, nbytes);
@@ -136,10 +133,14 @@ ls_error *ls_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nby
       throw ls::ArgumentError(std::string("the tensor's dtype is ") + c10::toString(x.scalar_type()));
     if (x.layout() != c10::kStrided) throw ls::ArgumentError("the tensor is not dense");
     if (!x.is_cpu()) x = x.cpu();
+    // Gradients that autograd knows to be zero have no memory until somebody asks for it.
+    if (x._is_zerotensor()) x = x.clone();
     x = at::_ops::resolve_neg::call(at::_ops::resolve_conj::call(x));
     x = at::_ops::contiguous::call(x, c10::MemoryFormat::Contiguous);
     if (x.nbytes() != nbytes) throw ls::ArgumentError("the tensor has " + std::to_string(x.nbytes()) + " bytes");
-    if (nbytes != 0) std::memcpy(dst, x.const_data_ptr(), nbytes);
+    if (nbytes == 0) return;
+    if (x.const_data_ptr() == nullptr) throw ls::ArgumentError("the tensor has no memory");
+    std::memcpy(dst, x.const_data_ptr(), nbytes);
   });
 }
 
@@ -154,7 +155,8 @@ ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) noexcept {
       out[0] = {LS_BOOL, 0, {.i = s.toBool()}};
     } else if (s.isIntegral(false)) {
       // A uint64 above the signed range keeps its bits.
-      out[0] = {LS_INT, 0, {.i = x.scalar_type() == c10::kUInt64 ? static_cast<int64_t>(s.toUInt64()) : s.toLong()}};
+      out[0] = {
+          LS_INT, 0, {.i = x.scalar_type() == c10::kUInt64 ? static_cast<int64_t>(s.toUInt64()) : s.toLong()}};
     } else if (s.isComplex()) {
       auto c = s.toComplexDouble();
       out[0] = {LS_COMPLEX, 0, {.f = c.real()}};

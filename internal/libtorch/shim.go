@@ -120,7 +120,7 @@ func (in *installer) compile(ctx context.Context, src, bld string, s Source) err
 	}
 	task := in.Start("configure the shim for libtorch "+s.Version, 0, Steps)
 	err := run(ctx, nil, env, "", cmake.Command[0], "-G", name, "-S", src, "-B", bld,
-		"-DCMAKE_BUILD_TYPE=Release", "-DLINSTOCK_TORCH_ROOT="+s.Root)
+		"-DCMAKE_BUILD_TYPE=Release", "-DLINSTOCK_WERROR=OFF", "-DLINSTOCK_TORCH_ROOT="+s.Root)
 	task.End(err)
 	if err != nil {
 		return fmt.Errorf("configure the shim: %w", err)

@@ -250,7 +250,7 @@ func emitOp(b *bytes.Buffer, o *op) error {
 	// Descriptor. The schema's own defaults are the shim's business; only those of the table stand here.
 	fmt.Fprintf(b, "var %s = op{name: \"aten::%s\", overload: %q, goName: %q, inPlace: %v, args: []argSpec{", o.goVar(), o.name, o.overload, o.goName, o.inPlace)
 	for _, a := range o.args {
-		fmt.Fprintf(b, "{%q, %s, %s, %v}, ", a.name, a.kind(), a.key(), a.optional)
+		fmt.Fprintf(b, "{%q, %s, %s, %v}, ", a.name, a.kind(), a.key(), a.optional || a.elemOpt)
 	}
 	b.WriteString("}}\n\n")
 
@@ -323,10 +323,10 @@ func emitOp(b *bytes.Buffer, o *op) error {
 		}
 	}
 	switch retKind {
+	case "":
+		return fmt.Errorf("%s: no decoder for the result %v", o.full(), o.returns)
 	case "inplace":
 		fmt.Fprintf(b, "\treturn c.inPlace(%s)\n", receiver(o))
-	case "none":
-		b.WriteString("\treturn c.none()\n")
 	default:
 		fmt.Fprintf(b, "\treturn c.%s()\n", retKind)
 	}
@@ -497,7 +497,7 @@ func (o *op) goReturn() (typ, kind string) {
 	}
 	switch {
 	case len(o.returns) == 0:
-		return "error", "none"
+		return "", ""
 	case len(o.returns) == 1:
 		switch o.returns[0] {
 		case "Tensor":
@@ -506,10 +506,6 @@ func (o *op) goReturn() (typ, kind string) {
 			return "([]*Tensor, error)", "tensorList"
 		case "bool":
 			return "(bool, error)", "boolean"
-		case "int", "SymInt":
-			return "(int, error)", "integer"
-		case "float":
-			return "(float64, error)", "real"
 		}
 	}
 	n := len(o.returns)

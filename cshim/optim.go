@@ -1,0 +1,21 @@
+package cshim
+
+/*
+#cgo noescape lsc_adam_step
+#cgo nocallback lsc_adam_step
+#include "table_gen.h"
+*/
+import "C"
+
+// Adam are the settings of AdamStep.
+type Adam struct {
+	LR, Beta1, Beta2, WeightDecay, Eps float64
+	AMSGrad, Maximize, Decoupled       bool
+}
+
+// AdamStep is one fused step on those parameters that have a gradient; maxs is empty without AMSGrad.
+func AdamStep(how Adam, params, avgs, sqs, maxs, steps []Handle) ErrorRef {
+	c := C.ls_adam{lr: C.double(how.LR), beta1: C.double(how.Beta1), beta2: C.double(how.Beta2), weight_decay: C.double(how.WeightDecay), eps: C.double(how.Eps),
+		amsgrad: flag(how.AMSGrad), maximize: flag(how.Maximize), decoupled: flag(how.Decoupled)}
+	return C.lsc_adam_step(&c, C.uint64_t(len(params)), handles(params), handles(avgs), handles(sqs), handles(maxs), handles(steps))
+}

@@ -1,0 +1,202 @@
+// Checks that libtorch lacks: inputs for which an operator of 2.11 to 2.15 ends the process (a signal) or never
+// comes back. Each names what happens without it. A check costs nothing for the other operators; those that
+// read elements do so for tensors of the CPU only, where a read waits for nobody.
+#include "guards.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <unordered_map>
+
+#include "shim.h"
+
+namespace ls {
+namespace {
+
+using Args = c10::ArrayRef<c10::IValue>;
+
+[[noreturn]] void refuse(const std::string &text) { throw ArgumentError(text); }
+
+bool readable(const at::Tensor &t) {
+  return t.defined() && t.is_cpu() && t.layout() == c10::kStrided && t.numel() != 0 && !t._is_zerotensor();
+}
+
+bool is_index(const at::Tensor &t) { return t.scalar_type() == c10::kLong || t.scalar_type() == c10::kInt; }
+
+void need_index(const at::Tensor &t, const char *name) {
+  if (!is_index(t)) refuse(std::string(name) + " must be int64 or int32, not " + c10::toString(t.scalar_type()));
+}
+
+bool any(const at::Tensor &t) { return t.any().item<bool>(); }
+
+// The elements of t must be in [low, high).
+void need_range(const at::Tensor &t, const char *name, int64_t low, int64_t high) {
+  if (!readable(t)) return;
+  auto least = t.min().item<int64_t>(), most = t.max().item<int64_t>();
+  if (least < low || most >= high)
+    refuse(std::string(name) + " must be in [" + std::to_string(low) + ", " + std::to_string(high) + "), got " +
+           std::to_string(least < low ? least : most));
+}
+
+// LAPACK's geev: SIGSEGV in MKL.
+void eig(Args a) {
+  const auto &x = a[0].toTensor();
+  if (readable(x) && !x.isfinite().all().item<bool>()) refuse("the matrix has elements that are infinite or not numbers");
+}
+
+bool has_least(const at::Tensor &t) {
+  if (!readable(t)) return false;
+  if (t.scalar_type() == c10::kLong) return any(t.eq(std::numeric_limits<int64_t>::min()));
+  if (t.scalar_type() == c10::kInt) return any(t.eq(std::numeric_limits<int32_t>::min()));
+  return false;
+}
+
+// The least integer divided by -1 traps: SIGFPE.
+void gcd(Args a) {
+  if (has_least(a[0].toTensor()) || has_least(a[1].toTensor())) refuse("the least integer has no absolute value");
+}
+void div_trunc(Args a) {
+  const auto &x = a[0].toTensor();
+  if (!c10::isIntegralType(x.scalar_type(), false) || !has_least(x)) return;
+  if (a[1].isTensor()) {
+    const auto &y = a[1].toTensor();
+    if (!c10::isIntegralType(y.scalar_type(), true) || !readable(y) || !any(y.eq(-1))) return;
+  } else if (!a[1].isInt() || a[1].toInt() != -1) {
+    return;
+  }
+  refuse("the least integer divided by -1 is none");
+}
+
+// Labels index the probabilities unchecked: SIGSEGV.
+void ctc_loss(Args a) {
+  const auto &probs = a[0].toTensor(), &targets = a[1].toTensor();
+  need_index(targets, "targets");
+  if (probs.dim() == 0) refuse("log_probs must have 2 or 3 dimensions");
+  need_range(targets, "targets", 0, probs.size(-1));
+}
+
+// Indices and offsets are read as another type, or unchecked: SIGSEGV.
+void embedding_bag(Args a) {
+  const auto &weight = a[0].toTensor(), &indices = a[1].toTensor(), &offsets = a[2].toTensor();
+  need_index(indices, "indices");
+  need_index(offsets, "offsets");
+  if (weight.dim() != 2) refuse("weight must have 2 dimensions, not " + std::to_string(weight.dim()));
+  if (indices.dim() != 1) refuse("indices must have 1 dimension, not " + std::to_string(indices.dim()));
+  if (offsets.dim() != 1) refuse("offsets must have 1 dimension, not " + std::to_string(offsets.dim()));
+  need_range(indices, "indices", 0, weight.size(0));
+  need_range(offsets, "offsets", 0, indices.size(0) + 1);
+  if (readable(offsets) && offsets.size(0) > 1 && any(offsets.slice(0, 1).lt(offsets.slice(0, 0, -1))))
+    refuse("offsets must not fall");
+}
+
+// Its magnitude is none: it recurses for ever.
+void matrix_power(Args a) {
+  if (a[1].toInt() == std::numeric_limits<int64_t>::min()) refuse("the exponent is too small");
+}
+
+// Draws until it has the sum, for ever where that is not finite.
+void binomial(Args a) {
+  const auto &count = a[0].toTensor(), &prob = a[1].toTensor();
+  if (readable(count) && !count.isfinite().all().item<bool>()) refuse("counts must be finite");
+  if (readable(prob) && !prob.ge(0).logical_and(prob.le(1)).all().item<bool>()) refuse("probabilities must be in [0, 1]");
+}
+
+// Makes a grid of r dimensions first.
+void combinations(Args a) {
+  if (a[1].toInt() > 64) refuse("r is " + std::to_string(a[1].toInt()) + "; 64 is the most");
+}
+
+// The number of weights is taken on trust: SIGABRT in the backward pass.
+void rnn(Args a, bool lstm) {
+  const auto params = a[2].toTensorVector();
+  bool biases = a[3].toBool();
+  int64_t layers = a[4].toInt(), directions = a[7].toBool() ? 2 : 1, each = biases ? 4 : 2;
+  if (lstm) {
+    const auto hx = a[1].toTensorVector();
+    if (hx.size() != 2) refuse("hx must have 2 tensors, not " + std::to_string(hx.size()));
+    // The hidden state is narrower than the cell where there are projections.
+    if (hx[0].dim() > 0 && hx[1].dim() > 0 && hx[0].size(-1) != hx[1].size(-1)) each++;
+  }
+  auto n = static_cast<int64_t>(params.size());
+  if (n == 0 || n % (each * directions) != 0 || n / (each * directions) != layers)
+    refuse(std::to_string(n) + " weights do not make " + std::to_string(layers) + " layers of " +
+           std::to_string(each * directions));
+}
+void lstm_input(Args a) { rnn(a, true); }
+void rnn_input(Args a) { rnn(a, false); }
+
+// Its derivative for no rows: SIGSEGV.
+void pdist(Args a) {
+  const auto &x = a[0].toTensor();
+  if (x.dim() > 0 && x.size(0) == 0 && x.requires_grad()) refuse("no rows have no distances to differentiate");
+}
+
+using Guard = void (*)(Args);
+
+const std::unordered_map<std::string, Guard> &guards() {
+  static const auto *const all = new std::unordered_map<std::string, Guard>{
+      {"aten::linalg_eig", eig},
+      {"aten::linalg_eigvals", eig},
+      {"aten::gcd", gcd},
+      {"aten::gcd_", gcd},
+      {"aten::lcm", gcd},
+      {"aten::lcm_", gcd},
+      {"aten::div.Tensor_mode", div_trunc},
+      {"aten::div_.Tensor_mode", div_trunc},
+      {"aten::div.Scalar_mode", div_trunc},
+      {"aten::div_.Scalar_mode", div_trunc},
+      {"aten::divide.Tensor_mode", div_trunc},
+      {"aten::divide_.Tensor_mode", div_trunc},
+      {"aten::ctc_loss.IntList", ctc_loss},
+      {"aten::ctc_loss.Tensor", ctc_loss},
+      {"aten::embedding_bag", embedding_bag},
+      {"aten::embedding_bag.padding_idx", embedding_bag},
+      {"aten::linalg_matrix_power", matrix_power},
+      {"aten::matrix_power", matrix_power},
+      {"aten::binomial", binomial},
+      {"aten::combinations", combinations},
+      {"aten::lstm.input", lstm_input},
+      {"aten::gru.input", rnn_input},
+      {"aten::rnn_tanh.input", rnn_input},
+      {"aten::rnn_relu.input", rnn_input},
+      {"aten::pdist", pdist},
+  };
+  return *all;
+}
+
+}  // namespace
+
+Operator::Operator(const c10::OperatorHandle &h) : handle(h), check_(nullptr) {
+  const auto &name = h.operator_name();
+  auto found = guards().find(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
+  if (found != guards().end()) check_ = found->second;
+  const auto &formals = h.schema().arguments();
+  for (size_t i = 0; i < formals.size(); i++) {
+    c10::TypePtr type = formals[i].real_type();
+    if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
+    // Their numbers index tables unchecked: SIGSEGV.
+    if (type->kind() == c10::TypeKind::ScalarTypeType)
+      enums_.push_back({i, static_cast<int64_t>(c10::ScalarType::Undefined)});
+    else if (type->kind() == c10::TypeKind::LayoutType)
+      enums_.push_back({i, static_cast<int64_t>(c10::Layout::NumOptions)});
+    else if (type->kind() == c10::TypeKind::MemoryFormatType)
+      enums_.push_back({i, static_cast<int64_t>(c10::MemoryFormat::NumOptions)});
+  }
+}
+
+void Operator::check(const torch::jit::Stack &stack) const {
+  for (const auto &e : enums_) {
+    const c10::IValue &v = stack[e.argument];
+    if (v.isInt() && (v.toInt() < 0 || v.toInt() >= e.end))
+      refuse("argument '" + handle.schema().arguments()[e.argument].name() + "': there is no " +
+             std::to_string(v.toInt()));
+  }
+  if (check_ == nullptr) return;
+  c10::AutoGradMode no_grad(false);
+  check_(Args(stack.data(), stack.size()));
+}
+
+}  // namespace ls

@@ -1,0 +1,125 @@
+#include <atomic>
+
+#include "helpers.h"
+
+class Autograd : public ShimTest {};
+
+namespace {
+std::atomic<uint64_t> hook_calls{0};
+}
+
+TEST_F(Autograd, BackwardAccumulates) {
+  Tensor x = floats({1, 2, 3});
+  EXPECT_OK(ls_set_requires_grad(x, 1));
+  for (int i = 1; i <= 2; i++) {
+    Tensor sq(ls_op_mul_Tensor(x, x));
+    Tensor sum = call("aten::sum", "", {T(sq)});
+    EXPECT_OK(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+    Tensor g(ls_grad_of(x));
+    EXPECT_EQ(values(g), (std::vector<float>{2.f * i, 4.f * i, 6.f * i}));
+  }
+  EXPECT_OK(ls_zero_grads(&x.h, 1, 1));
+  EXPECT_EQ(values(Tensor(ls_grad_of(x))), (std::vector<float>{0, 0, 0}));
+  EXPECT_OK(ls_zero_grads(&x.h, 1, 0));
+  EXPECT_EQ(ls_grad_of(x).t, 0u);
+}
+
+TEST_F(Autograd, ErrorsAreReported) {
+  Tensor x = floats({1, 2});
+  EXPECT_ERR(ls_backward(&x.h, 1, nullptr, nullptr, 0, 0, 0), LS_ERR_GENERIC);
+  ls_tensor none = 0;
+  EXPECT_ERR(ls_backward(&none, 1, nullptr, nullptr, 0, 0, 0), LS_ERR_ARGUMENT);
+  Tensor l(ls_tensor_to(x, kLong, -1, 0));
+  EXPECT_ERR(ls_set_requires_grad(l, 1), LS_ERR_ARGUMENT);
+  Tensor wrong = floats({1, 2, 3});
+  EXPECT_ERR(ls_set_grad(x, wrong), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_set_grad(x, x), LS_ERR_ARGUMENT);
+}
+
+TEST_F(Autograd, GradLeavesLeavesAlone) {
+  Tensor x = floats({3});
+  EXPECT_OK(ls_set_requires_grad(x, 1));
+  Tensor y(ls_op_mul_Tensor(x, x));
+  ls_tensor out[1];
+  uint64_t scope;
+  EXPECT_OK(ls_grad(&y.h, 1, nullptr, &x.h, 1, 0, 1, 0, out, &scope));
+  Tensor g(out[0]);
+  EXPECT_EQ(values(g), (std::vector<float>{6}));
+  EXPECT_EQ(ls_grad_of(x).t, 0u);
+  Tensor gg;
+  EXPECT_OK(ls_grad(&g.h, 1, nullptr, &x.h, 1, 0, 0, 0, out, &scope));
+  gg = Tensor(out[0]);
+  EXPECT_EQ(values(gg), (std::vector<float>{2}));
+}
+
+TEST_F(Autograd, HooksCallBackAndFail) {
+  ls_callbacks cb{};
+  cb.hook = [](uint64_t id, ls_tensor grad, ls_tensor *out) -> uint64_t {
+    hook_calls++;
+    if (id == 13) return 99;
+    *out = ls_op_add_Tensor(grad, grad).t;
+    return 0;
+  };
+  ls_set_callbacks(&cb);
+  {
+    Tensor x = floats({1, 2});
+    EXPECT_OK(ls_set_requires_grad(x, 1));
+    uint32_t slot;
+    EXPECT_OK(ls_register_hook(x, 12, &slot));
+    Tensor sum = call("aten::sum", "", {T(x)});
+    EXPECT_OK(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 1, 0));
+    EXPECT_EQ(values(Tensor(ls_grad_of(x))), (std::vector<float>{2, 2}));
+    EXPECT_OK(ls_remove_hook(x, slot));
+    EXPECT_OK(ls_register_hook(x, 13, &slot));
+    ls_error *e = ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+    ASSERT_NE(e, nullptr);
+    EXPECT_EQ(e->code, LS_ERR_CALLBACK);
+    EXPECT_EQ(e->callback, 99u);
+    ls_error_free(e);
+  }
+  EXPECT_EQ(hook_calls, 2u);
+  uint64_t ids[4];
+  EXPECT_EQ(ls_take_dropped(ids, 4), 2u) << "both hooks let go";
+}
+
+TEST_F(Autograd, CustomFunction) {
+  ls_callbacks cb{};
+  // y = x * 3, whose backward multiplies by what was saved.
+  cb.backward = [](uint64_t id, const ls_tensor *grads, uint64_t n, const ls_tensor *saved, uint64_t ns,
+                   const uint8_t *needs, ls_tensor *out, uint64_t nout) -> uint64_t {
+    EXPECT_EQ(n, 1u);
+    EXPECT_EQ(ns, 1u);
+    EXPECT_EQ(nout, 2u);
+    EXPECT_EQ(needs[0], 1);
+    EXPECT_EQ(needs[1], 0);
+    if (id == 22) return 5;
+    out[0] = ls_op_mul_Tensor(grads[0], saved[0]).t;
+    return 0;
+  };
+  ls_set_callbacks(&cb);
+  {
+    Tensor x = floats({1, 2}), other = floats({7}), three = floats({3});
+    EXPECT_OK(ls_set_requires_grad(x, 1));
+    for (uint64_t id : {uint64_t{21}, uint64_t{22}}) {
+      EXPECT_OK(ls_mode_push(LS_MODE_GRAD, 0));
+      Tensor y(ls_op_mul_Tensor(x, three));
+      ls_mode_pop();
+      ls_tensor in[2] = {x, other}, saved[1] = {three}, out[1], ys[1] = {y};
+      uint64_t scope;
+      EXPECT_OK(ls_custom_function(id, in, 2, ys, 1, saved, 1, out, &scope));
+      Tensor tied(out[0]);
+      Tensor sum = call("aten::sum", "", {T(tied)});
+      ls_error *e = ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+      if (id == 21) {
+        EXPECT_EQ(take(e), "");
+        EXPECT_EQ(values(Tensor(ls_grad_of(x))), (std::vector<float>{3, 3}));
+      } else {
+        ASSERT_NE(e, nullptr);
+        EXPECT_EQ(e->callback, 5u);
+        ls_error_free(e);
+      }
+    }
+  }
+  uint64_t ids[4];
+  EXPECT_EQ(ls_take_dropped(ids, 4), 2u);
+}

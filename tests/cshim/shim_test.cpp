@@ -1,0 +1,337 @@
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "helpers.h"
+
+extern "C" int linstock_c_test(void);
+
+TEST(PlainC, FitsALine) { EXPECT_EQ(linstock_c_test(), 0) << "line of c_test.c"; }
+
+TEST(Versions, AgreeWithTheLoadedLibrary) {
+  EXPECT_EQ(ls_abi(), static_cast<uint32_t>(LS_ABI));
+  EXPECT_EQ(ls_torch_version_built() >> 48, ls_torch_version_loaded() >> 48);
+}
+
+class Tensors : public ShimTest {};
+
+TEST_F(Tensors, RoundTrip) {
+  Tensor t = floats({1, 2, 3, 4, 5, 6}, {2, 3});
+  EXPECT_EQ(values(t), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  ls_meta m;
+  EXPECT_OK(ls_tensor_meta(t, &m));
+  EXPECT_EQ(m.ndim, 2);
+  EXPECT_EQ(m.sizes[1], 3);
+  EXPECT_EQ(m.strides[0], 3);
+  EXPECT_EQ(m.dtype, kFloat);
+  EXPECT_TRUE(m.is_contiguous);
+}
+
+TEST_F(Tensors, CopyOutOfAView) {
+  Tensor t = floats({1, 2, 3, 4, 5, 6}, {2, 3});
+  Tensor tr = call("aten::t", "", {T(t)});
+  EXPECT_EQ(values(tr), (std::vector<float>{1, 4, 2, 5, 3, 6}));
+}
+
+TEST_F(Tensors, WrongSizesAreRefused) {
+  float data[6] = {};
+  int64_t negative[2] = {-2, -3}, huge[3] = {INT64_MAX, INT64_MAX, 4}, small[1] = {5};
+  EXPECT_ERR(ls_tensor_from_data(kFloat, negative, 2, data, 24).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_from_data(kFloat, huge, 3, data, 24).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_from_data(kFloat, small, 1, data, 24).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_from_data(-1, small, 1, data, 20).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_from_data(9999, small, 1, data, 20).err, LS_ERR_ARGUMENT);
+}
+
+TEST_F(Tensors, CopyOutChecksItsBuffer) {
+  Tensor t = floats({1, 2});
+  float dst[2];
+  EXPECT_ERR(ls_tensor_copy_out(t, kFloat, dst, 4), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_copy_out(t, kLong, dst, 8), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_copy_out(0, kFloat, dst, 8), LS_ERR_ARGUMENT);
+}
+
+TEST_F(Tensors, NoHandleIsAnErrorEverywhere) {
+  ls_meta m;
+  ls_value item[2];
+  EXPECT_ERR(ls_tensor_meta(0, &m), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_item(0, item), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_to(0, kLong, -1, 0).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_op_add_Tensor(0, 0).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_op_relu_(0), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_set_requires_grad(0, 1), LS_ERR_ARGUMENT);
+  ls_tensor_free(0);
+  ls_tensors_free(nullptr, 0);
+}
+
+TEST_F(Tensors, ItemOfEachKind) {
+  ls_value v[2];
+  Tensor f = floats({2.5f}, {});
+  EXPECT_OK(ls_tensor_item(f, v));
+  EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_FLOAT));
+  EXPECT_EQ(v[0].u.f, 2.5);
+  Tensor l(ls_tensor_to(f, kLong, -1, 0));
+  EXPECT_OK(ls_tensor_item(l, v));
+  EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_INT));
+  Tensor c(ls_tensor_to(f, 9, -1, 0));
+  EXPECT_OK(ls_tensor_item(c, v));
+  EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_COMPLEX));
+  Tensor b(ls_tensor_to(f, 11, -1, 0));
+  EXPECT_OK(ls_tensor_item(b, v));
+  EXPECT_EQ(v[0].tag, static_cast<uint32_t>(LS_BOOL));
+  Tensor two = floats({1, 2});
+  EXPECT_ERR(ls_tensor_item(two, v), LS_ERR_ARGUMENT);
+}
+
+TEST_F(Tensors, BlobIsDroppedOnce) {
+  static float data[4] = {1, 2, 3, 4};
+  int64_t shape[1] = {4};
+  {
+    Tensor t(ls_tensor_from_blob(kFloat, shape, 1, data, 16, nullptr, 77));
+    Tensor v = call("aten::slice", "Tensor", {T(t), I(0), I(1), I(3)});
+    EXPECT_EQ(values(v), (std::vector<float>{2, 3}));
+    EXPECT_EQ(ls_dropped_count(), 0u);
+  }
+  uint64_t ids[4];
+  ASSERT_EQ(ls_take_dropped(ids, 4), 1u);
+  EXPECT_EQ(ids[0], 77u);
+}
+
+TEST_F(Tensors, MemoryIsCounted) {
+  ls_memory a, b;
+  EXPECT_OK(ls_memory_stats(kCpu, &a));
+  {
+    Tensor t = floats(std::vector<float>(1 << 20));
+    Tensor view = call("aten::view", "", [&] {
+      std::vector<ls_value> args{T(t)};
+      append<int64_t>(args, LS_INTS, {1024, 1024});
+      return args;
+    }());
+    EXPECT_OK(ls_memory_stats(kCpu, &b));
+    EXPECT_GE(b.allocated - a.allocated, 4 << 20);
+    EXPECT_LT(b.allocated - a.allocated, (4 << 20) + 65536) << "a view adds nothing";
+    EXPECT_EQ(b.handles - a.handles, 2);
+  }
+  EXPECT_OK(ls_memory_stats(kCpu, &b));
+  EXPECT_EQ(b.allocated, a.allocated);
+  EXPECT_GE(b.peak, a.allocated + (4 << 20));
+  EXPECT_ERR(ls_memory_stats(1 << 8, &b), LS_ERR_ARGUMENT);
+}
+
+TEST_F(Tensors, AHugeAllocationIsOutOfMemory) {
+  std::vector<ls_value> args;
+  append<int64_t>(args, LS_INTS, {int64_t{1} << 45});
+  ls_value out[1];
+  EXPECT_ERR(ls_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0).err, LS_ERR_OUT_OF_MEMORY);
+}
+
+class Calls : public ShimTest {};
+
+TEST_F(Calls, TypedAndBoxedAgree) {
+  Tensor a = floats({1, 2, 3}), b = floats({10, 20, 30});
+  Tensor typed(ls_op_add_Tensor(a, b));
+  Tensor boxed = call("aten::add", "Tensor", {T(a), T(b)});
+  EXPECT_EQ(values(typed), values(boxed));
+}
+
+TEST_F(Calls, ANumberStandsForATensorAsInPython) {
+  Tensor a = floats({1, 2, 3});
+  Tensor half(ls_tensor_to(a, 5, -1, 0));
+  Tensor sum = call("aten::add", "Tensor", {T(half), F(1.5)});
+  ls_meta m;
+  EXPECT_OK(ls_tensor_meta(sum, &m));
+  EXPECT_EQ(m.dtype, 5) << "a number does not promote a float16 tensor";
+  Tensor scaled = call("aten::add", "Tensor", {T(a), I(1), F(2)});
+  EXPECT_EQ(values(scaled), (std::vector<float>{3, 4, 5}));
+}
+
+TEST_F(Calls, ListsStringsAndDefaults) {
+  Tensor a = floats({1, 2, 3, 4}, {2, 2}), b = floats({5, 6, 7, 8}, {2, 2});
+  std::vector<ls_value> args;
+  append<ls_tensor>(args, LS_TENSORS, {a.h, b.h});
+  args.push_back(I(1));
+  EXPECT_EQ(values(call("aten::cat", "", args)), (std::vector<float>{1, 2, 5, 6, 3, 4, 7, 8}));
+
+  std::vector<ls_value> gelu{T(a)};
+  gelu.push_back({LS_STRING, 4, {.i = 0}});
+  gelu.emplace_back();
+  std::memcpy(static_cast<void *>(&gelu.back()), "tanh", 4);
+  EXPECT_EQ(values(call("aten::gelu", "", gelu)).size(), 4u);
+
+  std::vector<ls_value> sum{T(a)};
+  append<int64_t>(sum, LS_INTS, {0});
+  sum.push_back(B(true));
+  sum.push_back(Default());
+  EXPECT_EQ(values(call("aten::sum", "dim_IntList", sum)), (std::vector<float>{4, 6}));
+}
+
+TEST_F(Calls, SeveralResultsAndSpill) {
+  Tensor a = floats({3, 1, 2});
+  ls_value args[1] = {T(a)}, out[2];
+  ls_results r = ls_call(op("aten::sort"), args, 1, out, 2, 0);
+  EXPECT_OK(r.err);
+  ASSERT_EQ(r.slots, 2u);
+  Tensor sorted(out[0].u.t), order(out[1].u.t);
+  EXPECT_EQ(values(sorted), (std::vector<float>{1, 2, 3}));
+
+  Tensor many = floats(std::vector<float>(100));
+  ls_value one[1] = {T(many)};
+  r = ls_call(op("aten::unbind", "int"), one, 1, out, 2, 0);
+  EXPECT_OK(r.err);
+  ASSERT_NE(r.spill, nullptr);
+  ASSERT_EQ(r.spill[0].tag, static_cast<uint32_t>(LS_TENSORS));
+  ASSERT_EQ(r.spill[0].len, 100u);
+  ls_tensors_free(reinterpret_cast<ls_tensor *>(r.spill + 1), 100);
+  ls_spill_free(r.spill);
+}
+
+TEST_F(Calls, BadArgumentsAreErrors) {
+  Tensor a = floats({1, 2});
+  ls_value out[2];
+  auto err = [&](const char *name, const char *overload, std::vector<ls_value> args) {
+    return ls_call(op(name, overload), args.data(), args.size(), out, 2, 0).err;
+  };
+  EXPECT_ERR(err("aten::add", "Tensor", {}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(err("aten::add", "Tensor", {T(a)}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(err("aten::add", "Tensor", {T(0), T(a)}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(err("aten::add", "Tensor", {T(a), None()}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(err("aten::add", "Tensor", {T(a), T(a), F(1), F(1)}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(err("aten::softmax", "int", {T(a), F(0.5)}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(err("aten::softmax", "int", {T(a), I(7)}), LS_ERR_INDEX);
+  EXPECT_ERR(err("aten::add", "Tensor", {T(a), {99, 0, {.i = 0}}}), LS_ERR_ARGUMENT);
+  // A list that claims more elements than there are slots.
+  EXPECT_ERR(err("aten::cat", "", {{LS_TENSORS, 1000, {.i = 0}}}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_call(0, nullptr, 0, out, 2, 0).err, LS_ERR_ARGUMENT);
+  ls_op none = 1;
+  EXPECT_OK(ls_op_find("aten::no_such_operator", "", &none).err);
+  EXPECT_EQ(none, 0u);
+}
+
+TEST_F(Calls, DiscardLeavesNothing) {
+  Tensor a = floats({1, 2});
+  ls_value args[2] = {T(a), F(3)};
+  EXPECT_OK(ls_call(op("aten::add_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
+  EXPECT_EQ(values(a), (std::vector<float>{4, 5}));
+}
+
+TEST_F(Calls, SchemaAndNames) {
+  ls_value out[64];
+  ls_results r = ls_op_schema(op("aten::relu"), out, 64);
+  EXPECT_OK(r.err);
+  std::string text(reinterpret_cast<char *>(out + 1), out[0].len);
+  EXPECT_EQ(text, "aten::relu(Tensor self) -> Tensor");
+  r = ls_op_names(nullptr, 0);
+  EXPECT_OK(r.err);
+  ASSERT_NE(r.spill, nullptr);
+  std::string names(reinterpret_cast<char *>(r.spill + 1), r.spill[0].len);
+  EXPECT_NE(names.find("aten::add.Tensor\n"), std::string::npos);
+  ls_spill_free(r.spill);
+}
+
+class Threads : public ShimTest {};
+
+TEST_F(Threads, ModesNestAndBelongToTheThread) {
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+  EXPECT_OK(ls_mode_push(LS_MODE_GRAD, 0));
+  EXPECT_OK(ls_mode_push(LS_MODE_INFERENCE, 1));
+  EXPECT_EQ(ls_mode_get(LS_MODE_INFERENCE), 1);
+  std::thread([] {
+    EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+    EXPECT_EQ(ls_mode_get(LS_MODE_INFERENCE), 0);
+  }).join();
+  ls_mode_pop();
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 0);
+  ls_mode_pop();
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+  ls_mode_pop();  // one too many does nothing
+  EXPECT_ERR(ls_mode_push(42, 1), LS_ERR_ARGUMENT);
+}
+
+TEST_F(Threads, TheScopeWordComesBackWithResults) {
+  Tensor a = floats({1});
+  EXPECT_EQ(ls_scope_set(5), 0u);
+  ls_result r = ls_op_add_Tensor(a, a);
+  EXPECT_EQ(r.scope, 5u);
+  Tensor sum(r);
+  std::thread([] { EXPECT_EQ(ls_scope_get(), 0u); }).join();
+  EXPECT_EQ(ls_scope_set(0), 5u);
+}
+
+TEST_F(Threads, AThreadThatEndsInAScopeIsNoticed) {
+  std::thread([] { ls_scope_set(9); }).join();
+  std::thread([] {
+    ls_scope_set(10);
+    ls_scope_set(0);
+  }).join();
+  uint64_t words[4];
+  ASSERT_EQ(ls_scope_orphans(words, 4), 1u);
+  EXPECT_EQ(words[0], 9u);
+}
+
+TEST_F(Threads, NumThreadsReachesThreadsThatHaveComputed) {
+  int32_t before = ls_num_threads();
+  Tensor a = floats(std::vector<float>(1 << 16));
+  std::atomic<int> stage{0};
+  int32_t seen = 0;
+  std::thread t([&] {
+    Tensor b(ls_op_exp(a));
+    stage = 1;
+    while (stage != 2) std::this_thread::yield();
+    Tensor c(ls_op_exp(a));
+    seen = ls_num_threads();
+  });
+  while (stage != 1) std::this_thread::yield();
+  EXPECT_OK(ls_set_num_threads(7));
+  stage = 2;
+  t.join();
+  EXPECT_EQ(seen, 7);
+  EXPECT_OK(ls_set_num_threads(before));
+  EXPECT_ERR(ls_set_num_threads(0), LS_ERR_ARGUMENT);
+}
+
+TEST_F(Threads, SeedsGiveTheSameNumbers) {
+  auto draw = [] {
+    std::vector<ls_value> args;
+    append<int64_t>(args, LS_INTS, {8});
+    return values(call("aten::randn", "", args));
+  };
+  EXPECT_OK(ls_manual_seed(3));
+  Tensor state(ls_rng_state(kCpu));
+  auto first = draw();
+  EXPECT_NE(draw(), first);
+  EXPECT_OK(ls_set_rng_state(kCpu, state));
+  EXPECT_EQ(draw(), first);
+}
+
+TEST_F(Threads, ErrorsOfManyThreadsDoNotMix) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; i++) {
+    threads.emplace_back([i] {
+      Tensor a = floats(std::vector<float>(static_cast<size_t>(i + 2)));
+      Tensor b = floats(std::vector<float>(100));
+      std::string want = "(" + std::to_string(i + 2) + ")";
+      for (int k = 0; k < 200; k++) {
+        std::string text = take(ls_op_add_Tensor(a, b).err);
+        ASSERT_NE(text.find(want), std::string::npos) << text;
+      }
+    });
+  }
+  for (auto &t : threads) t.join();
+}
+
+TEST_F(Threads, Settings) {
+  EXPECT_ERR(ls_set_matmul_precision(9), LS_ERR_ARGUMENT);
+  EXPECT_OK(ls_set_matmul_precision(1));
+  EXPECT_EQ(ls_matmul_precision(), 1);
+  EXPECT_OK(ls_set_matmul_precision(0));
+  EXPECT_ERR(ls_set_default_dtype(kLong), LS_ERR_ARGUMENT);
+  EXPECT_OK(ls_set_default_dtype(7));
+  EXPECT_EQ(ls_default_dtype(), 7);
+  EXPECT_OK(ls_set_default_dtype(kFloat));
+  EXPECT_OK(ls_set_deterministic(1, 1));
+  EXPECT_EQ(ls_deterministic(), 1);
+  EXPECT_OK(ls_set_deterministic(0, 0));
+  EXPECT_EQ(ls_device_count(0), 1);
+  EXPECT_OK(ls_synchronize(kCpu));
+}

@@ -1,0 +1,169 @@
+#!/usr/bin/env bash
+# What `make test` runs: every tier, each with its own line in the table at the end. A tier that fails does not
+# stop the others; the exit code is that of them all.
+#
+#   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize install
+#
+# libtorch and the shim must be set up (make does it). LINSTOCK_TORCH chooses the libtorch.
+set -u -o pipefail
+cd "$(dirname "$0")/.."
+
+tiers=("$@")
+[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize install)
+version=${LINSTOCK_TORCH:-2.15.0}
+work=build/test
+mkdir -p "$work"
+eval "$(go run ./cmd/linstock env)" || exit 1
+root=${LIBTORCH:?libtorch is not set up; run: make setup}
+tool() { go tool -modfile=internal/tools/go.mod "$@"; }
+
+names=() states=() counts=() times=()
+passed=0 failed=0
+
+need() { # need COMMAND PACKAGE: says what is missing and how to get it
+  command -v "$1" >/dev/null || { echo "missing: $1; install it with: apt-get install $2" >&2; return 1; }
+}
+
+lint() {
+  local bad=0
+  check() { # check WHAT COMMAND…: no output and exit 0
+    local what=$1 out
+    shift
+    if out=$("$@" 2>&1) && [ -z "$out" ]; then
+      echo "  ok    $what"
+      passed=$((passed + 1))
+    else
+      printf '  FAIL  %s\n%s\n' "$what" "$out"
+      failed=$((failed + 1)) bad=1
+    fi
+  }
+  gofmt_clean() { gofmt -l $(git ls-files --cached --others --exclude-standard '*.go'); }
+  clang_format_clean() {
+    if [ ! -x build/tools/bin/clang-format ]; then
+      { python3 -m venv build/tools && build/tools/bin/pip install -q clang-format==18.1.8; } >build/test/pip.log 2>&1 ||
+        { cat build/test/pip.log; return 1; }
+    fi
+    build/tools/bin/clang-format --style=file:cshim/.clang-format --dry-run --Werror \
+      $(git ls-files --cached --others --exclude-standard 'cshim/*.cpp' 'cshim/*.h' 'cshim/*.c' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' | grep -v '_gen\.\|linstock_ops.h')
+  }
+  generated_clean() {
+    local before after
+    before=$(git ls-files --cached --others --exclude-standard -z '*_gen.*' '*_gen_test.go' '*linstock_ops.h' | xargs -0 sha256sum)
+    go run ./internal/opgen -check "$include" >build/test/opgen.log 2>&1 || { cat build/test/opgen.log; return 1; }
+    after=$(git ls-files --cached --others --exclude-standard -z '*_gen.*' '*_gen_test.go' '*linstock_ops.h' | xargs -0 sha256sum)
+    [ "$before" = "$after" ] || { echo "the generated files were stale; regenerated now: commit them"; diff <(echo "$before") <(echo "$after"); return 1; }
+  }
+  one_cgo_package() { git ls-files --cached --others --exclude-standard '*.go' | grep -v '^cshim/' | xargs grep -lE '^import "C"|^[[:space:]]+"C"$' /dev/null; true; }
+  licences() {
+    tool go-licenses check ./... --allowed_licenses=Apache-2.0,MIT,BSD-2-Clause,BSD-3-Clause,ISC,Zlib,Unlicense >build/test/licences.log 2>&1 ||
+      { cat build/test/licences.log; return 1; }
+  }
+  local include=$root/torch/include
+  [ -d "$include" ] || include=$root/include
+  check "gofmt" gofmt_clean
+  check "clang-format" clang_format_clean
+  check "go vet" go vet ./...
+  check "staticcheck" tool staticcheck ./...
+  check "generated files are current, schemas agree with libtorch $version" generated_clean
+  check "only cshim imports C" one_cgo_package
+  check "licences of the dependencies" licences
+  note="7 checks"
+  return $bad
+}
+
+# A machine where libtorch was never installed: everything builds, and a program says in one line what to do.
+build() {
+  local empty out
+  empty=$(mktemp -d "$PWD/$work/empty.XXXXXX")
+  go build ./... && go vet ./tensor || return 1
+  go build -o "$empty/program" ./tests/hello || return 1
+  out=$(env -i HOME="$empty" PATH="$PATH" "$empty/program" 2>&1)
+  local code=$?
+  rm -rf "$empty"
+  echo "  $out"
+  note="2 checks"
+  if [ $code -ne 0 ] && [ "$(wc -l <<<"$out")" -eq 1 ] && grep -q 'cmd/linstock setup' <<<"$out"; then
+    passed=$((passed + 2))
+  else
+    failed=$((failed + 1))
+    return 1
+  fi
+}
+
+gotest() { # gotest LABEL ARGUMENTS…: runs go test, counts
+  local label=$1 log=$work/$1.json code
+  shift
+  tool gotestsum --format pkgname --hide-summary=skipped --jsonfile "$log" -- "$@"
+  code=$?
+  local ok bad
+  ok=$(grep -c '"Action":"pass".*"Test":\|"Test":.*"Action":"pass"' "$log")
+  bad=$(grep -c '"Action":"fail".*"Test":\|"Test":.*"Action":"fail"' "$log")
+  passed=$((passed + ok)) failed=$((failed + bad))
+  [ $code -eq 0 ] || [ "$bad" -gt 0 ] || failed=$((failed + 1))
+  note="$ok Go tests"
+  return $code
+}
+
+go_() { gotest go -timeout 20m $(go list ./... | grep -v /tests/install); }
+
+race() { gotest race -race -short -timeout 20m ./cshim ./tensor ./autograd ./nn ./optim ./data ./checkpoint; }
+
+# Strict checks of the pointers handed to C, freed memory overwritten, and a collector that never rests.
+cgocheck() {
+  GOEXPERIMENT=cgocheck2 GODEBUG=cgocheck=1,clobberfree=1 GOGC=5 \
+    gotest cgocheck -short -timeout 20m ./cshim ./tensor ./autograd ./nn
+}
+
+cppbuild() { # cppbuild DIR OPTIONS…
+  local dir=$1
+  shift
+  need cmake cmake && need ninja ninja-build || return 1
+  cmake -S cshim -B "$dir" -G Ninja -DLINSTOCK_TORCH_ROOT="$root" -DLINSTOCK_BUILD_TESTS=ON "$@" >"$dir.log" 2>&1 &&
+    ninja -C "$dir" >>"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
+}
+
+cpptest() { # cpptest DIR
+  local log=$1.tests code ok bad
+  "$1/tests/cshim_test" --gtest_brief=1 >"$log" 2>&1
+  code=$?
+  ok=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\..*/\1/p' "$log")
+  bad=$(sed -n 's/^ *\([0-9]*\) FAILED TESTS\{0,1\}.*/\1/p' "$log")
+  passed=$((passed + ${ok:-0})) failed=$((failed + ${bad:-0}))
+  [ $code -eq 0 ] || { cut -c1-400 "$log" | tail -60; [ -n "$bad" ] || failed=$((failed + 1)); }
+  note="${ok:-0} C++ tests"
+  return $code
+}
+
+cpp() { cppbuild "$work/cpp-$version" && cpptest "$work/cpp-$version"; }
+
+# The shim and its tests; libtorch itself is not instrumented, and needs no suppression.
+sanitize() {
+  cppbuild "$work/asan-$version" -DLINSTOCK_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
+  ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 cpptest "$work/asan-$version"
+}
+
+# The installation of a user: another module, an empty HOME and empty caches, a bundle.
+install_() { LINSTOCK_TEST_INSTALL=1 gotest install -timeout 20m ./tests/install; }
+
+summary() {
+  echo
+  printf '%-10s %-8s %7s  %s\n' tier result seconds what
+  for i in "${!names[@]}"; do printf '%-10s %-8s %7s  %s\n' "${names[$i]}" "${states[$i]}" "${times[$i]}" "${counts[$i]}"; done
+  echo
+  echo "libtorch $version; tiers run: ${names[*]:-none}; not run: GPU (no device is needed or used)"
+  echo "$passed passed, $failed failed"
+}
+trap 'echo "interrupted"; summary; exit 130' INT TERM
+
+for tier in "${tiers[@]}"; do
+  echo "== $tier"
+  note="" start=$SECONDS
+  case $tier in go | install) run=${tier}_ ;; *) run=$tier ;; esac
+  if $run; then state=ok; else
+    state=FAILED
+    [ -n "$note" ] || failed=$((failed + 1))
+  fi
+  names+=("$tier") states+=("$state") counts+=("$note") times+=($((SECONDS - start)))
+done
+summary
+[ "$failed" -eq 0 ]
