@@ -17,5 +17,9 @@ type Adam struct {
 func AdamStep(how Adam, params, avgs, sqs, maxs, steps []Handle) ErrorRef {
 	c := C.ls_adam{lr: C.double(how.LR), beta1: C.double(how.Beta1), beta2: C.double(how.Beta2), weight_decay: C.double(how.WeightDecay), eps: C.double(how.Eps),
 		amsgrad: flag(how.AMSGrad), maximize: flag(how.Maximize), decoupled: flag(how.Decoupled)}
-	return C.lsc_adam_step(&c, C.uint64_t(len(params)), handles(params), handles(avgs), handles(sqs), handles(maxs), handles(steps))
+	var m *C.ls_tensor // an empty slice has an address, too
+	if len(maxs) != 0 {
+		m = handles(maxs)
+	}
+	return C.lsc_adam_step(&c, C.uint64_t(len(params)), handles(params), handles(avgs), handles(sqs), m, handles(steps))
 }

@@ -86,6 +86,8 @@ void embedding_bag(Args a) {
   if (weight.dim() != 2) refuse("weight must have 2 dimensions, not " + std::to_string(weight.dim()));
   if (indices.dim() != 1) refuse("indices must have 1 dimension, not " + std::to_string(indices.dim()));
   if (offsets.dim() != 1) refuse("offsets must have 1 dimension, not " + std::to_string(offsets.dim()));
+  if (indices.size(0) != 0 && offsets.size(0) == 0) refuse("there are indices, but no offsets");
+  if (readable(offsets) && offsets[0].item<int64_t>() != 0) refuse("the first offset must be 0");
   need_range(indices, "indices", 0, weight.size(0));
   need_range(offsets, "offsets", 0, indices.size(0) + 1);
   if (readable(offsets) && offsets.size(0) > 1 && any(offsets.slice(0, 1).lt(offsets.slice(0, 0, -1))))
@@ -109,24 +111,47 @@ void combinations(Args a) {
   if (a[1].toInt() > 64) refuse("r is " + std::to_string(a[1].toInt()) + "; 64 is the most");
 }
 
-// The number of weights is taken on trust: SIGABRT in the backward pass.
-void rnn(Args a, bool lstm) {
+// Number, shapes and dtypes of the weights are taken on trust: SIGABRT in the backward pass.
+void rnn(Args a, int64_t gates, bool lstm) {
+  const auto &input = a[0].toTensor();
   const auto params = a[2].toTensorVector();
+  const auto hx = lstm ? a[1].toTensorVector() : std::vector<at::Tensor>{a[1].toTensor()};
   bool biases = a[3].toBool();
-  int64_t layers = a[4].toInt(), directions = a[7].toBool() ? 2 : 1, each = biases ? 4 : 2;
-  if (lstm) {
-    const auto hx = a[1].toTensorVector();
-    if (hx.size() != 2) refuse("hx must have 2 tensors, not " + std::to_string(hx.size()));
-    // The hidden state is narrower than the cell where there are projections.
-    if (hx[0].dim() > 0 && hx[1].dim() > 0 && hx[0].size(-1) != hx[1].size(-1)) each++;
+  int64_t layers = a[4].toInt(), directions = a[7].toBool() ? 2 : 1;
+  if (lstm && hx.size() != 2) refuse("hx must have 2 tensors, not " + std::to_string(hx.size()));
+  if (input.dim() == 0) refuse("the input has no dimensions");
+  for (const auto &h : hx) {
+    if (h.dim() == 0) refuse("a hidden state has no dimensions");
   }
+  // The hidden state is narrower than the cell where there are projections.
+  int64_t out = hx.front().size(-1), hidden = hx.back().size(-1);
+  bool projected = out != hidden;
+  int64_t each = (biases ? 4 : 2) + (projected ? 1 : 0);
   auto n = static_cast<int64_t>(params.size());
-  if (n == 0 || n % (each * directions) != 0 || n / (each * directions) != layers)
+  if (layers < 1 || n == 0 || n % (each * directions) != 0 || n / (each * directions) != layers)
     refuse(std::to_string(n) + " weights do not make " + std::to_string(layers) + " layers of " +
            std::to_string(each * directions));
+  auto need = [&](int64_t i, c10::IntArrayRef sizes) {
+    const auto &w = params[static_cast<size_t>(i)];
+    if (w.sizes() != sizes || w.scalar_type() != params[0].scalar_type())
+      refuse("weight " + std::to_string(i) + " is " + c10::toString(w.scalar_type()) + c10::str(w.sizes()) + ", not " +
+             c10::toString(params[0].scalar_type()) + c10::str(sizes));
+  };
+  if (!c10::isFloatingType(params[0].scalar_type())) refuse("the weights must be floating-point numbers");
+  for (int64_t cell = 0; cell < layers * directions; cell++) {
+    int64_t in = cell < directions ? input.size(-1) : out * directions, i = cell * each;
+    need(i, {gates * hidden, in});
+    need(i + 1, {gates * hidden, out});
+    if (biases) {
+      need(i + 2, {gates * hidden});
+      need(i + 3, {gates * hidden});
+    }
+    if (projected) need(i + each - 1, {out, hidden});
+  }
 }
-void lstm_input(Args a) { rnn(a, true); }
-void rnn_input(Args a) { rnn(a, false); }
+void lstm(Args a) { rnn(a, 4, true); }
+void gru(Args a) { rnn(a, 3, false); }
+void simple_rnn(Args a) { rnn(a, 1, false); }
 
 // Its derivative for no rows: SIGSEGV.
 void pdist(Args a) {
@@ -158,10 +183,10 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::matrix_power", matrix_power},
       {"aten::binomial", binomial},
       {"aten::combinations", combinations},
-      {"aten::lstm.input", lstm_input},
-      {"aten::gru.input", rnn_input},
-      {"aten::rnn_tanh.input", rnn_input},
-      {"aten::rnn_relu.input", rnn_input},
+      {"aten::lstm.input", lstm},
+      {"aten::gru.input", gru},
+      {"aten::rnn_tanh.input", simple_rnn},
+      {"aten::rnn_relu.input", simple_rnn},
       {"aten::pdist", pdist},
   };
   return *all;

@@ -123,3 +123,23 @@ TEST_F(Autograd, CustomFunction) {
   uint64_t ids[4];
   EXPECT_EQ(ls_take_dropped(ids, 4), 2u);
 }
+
+TEST_F(Autograd, AdamStepsWhatHasAGradient) {
+  Tensor a = floats({1, 2}), b = floats({3});
+  Tensor avg_a = floats({0, 0}), avg_b = floats({0}), sq_a = floats({0, 0}), sq_b = floats({0});
+  Tensor step_a = floats({0}, {}), step_b = floats({0}, {});
+  Tensor ga = floats({1, -1});
+  EXPECT_OK(ls_set_requires_grad(a, 1));
+  EXPECT_OK(ls_set_grad(a, ga));
+  ls_adam how{0.1, 0.9, 0.999, 0, 1e-8, 0, 0, 1};
+  ls_tensor params[2] = {a, b}, avgs[2] = {avg_a, avg_b}, sqs[2] = {sq_a, sq_b}, steps[2] = {step_a, step_b};
+  EXPECT_OK(ls_adam_step(&how, 2, params, avgs, sqs, nullptr, steps));
+  auto v = values(a);
+  EXPECT_NEAR(v[0], 0.9f, 1e-5);
+  EXPECT_NEAR(v[1], 2.1f, 1e-5);
+  EXPECT_EQ(values(b), (std::vector<float>{3})) << "no gradient, no step";
+  EXPECT_EQ(values(step_a)[0], 1);
+  EXPECT_EQ(values(step_b)[0], 0);
+  params[1] = 0;
+  EXPECT_ERR(ls_adam_step(&how, 2, params, avgs, sqs, nullptr, steps), LS_ERR_ARGUMENT);
+}

@@ -126,6 +126,35 @@ TEST_F(Tensors, AHugeAllocationIsOutOfMemory) {
   EXPECT_ERR(ls_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0).err, LS_ERR_OUT_OF_MEMORY);
 }
 
+TEST_F(Tensors, LargeBlocksAreKeptWithinTheBound) {
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+  EXPECT_OK(ls_memory_reset_peak(kCpu));
+  ls_memory m;
+  uint64_t address = 0;
+  for (int i = 0; i < 2; i++) {
+    Tensor t = floats(std::vector<float>(1 << 20));
+    ls_meta meta;
+    EXPECT_OK(ls_tensor_meta(t, &meta));
+    if (i == 1) {
+      EXPECT_EQ(meta.data, address) << "the second takes the block of the first";
+    }
+    address = meta.data;
+    EXPECT_EQ(meta.data % 64, 0u) << "libtorch's alignment";
+  }
+  EXPECT_OK(ls_memory_stats(kCpu, &m));
+  EXPECT_EQ(m.cached, 4 << 20);
+  // Sizes that never fit each other: what is kept must not pile up.
+  for (int i = 0; i < 40; i++) {
+    Tensor t = floats(std::vector<float>((1 << 20) + (i << 18)));
+    EXPECT_OK(ls_memory_stats(kCpu, &m));
+    EXPECT_LE(m.allocated + m.cached, m.peak + m.peak / 4);
+  }
+  std::thread([] { Tensor t = floats(std::vector<float>(1 << 22)); }).join();
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+  EXPECT_OK(ls_memory_stats(kCpu, &m));
+  EXPECT_EQ(m.cached, 0);
+}
+
 class Calls : public ShimTest {};
 
 TEST_F(Calls, TypedAndBoxedAgree) {

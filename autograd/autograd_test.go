@@ -1,0 +1,274 @@
+package autograd_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// cube is x³, differentiable as often as one likes.
+type cube struct{ wrong float64 }
+
+func (c *cube) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	ctx.SaveForBackward(in[0], nil)
+	ctx.Set("factor", 3+c.wrong)
+	return []*tensor.Tensor{in[0].Mul(in[0]).Mul(in[0])}, nil
+}
+
+func (c *cube) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	saved := ctx.Saved()
+	if len(saved) != 2 || saved[1] != nil || !ctx.NeedsInputGrad(0) || ctx.NeedsInputGrad(7) {
+		return nil, errors.New("the context is not as Forward left it")
+	}
+	x := saved[0]
+	return []*tensor.Tensor{grads[0].Mul(x).Mul(x).Mul(ctx.Value("factor"))}, nil
+}
+
+// either does what its fields say.
+type either struct {
+	forward, backward func() ([]*tensor.Tensor, error)
+}
+
+func (e *either) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	if e.forward != nil {
+		return e.forward()
+	}
+	return []*tensor.Tensor{in[0].Mul(2)}, nil
+}
+
+func (e *either) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	if e.backward != nil {
+		return e.backward()
+	}
+	return grads, nil
+}
+
+func applied(f autograd.Function) func(in ...*tensor.Tensor) *tensor.Tensor {
+	return func(in ...*tensor.Tensor) *tensor.Tensor {
+		out, err := autograd.Apply(f, in...)
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		return out[0]
+	}
+}
+
+func points(shape ...int) *tensor.Tensor {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return tensor.Linspace(-1.5, 2, n, tensor.Float64).Reshape(shape...).RequiresGrad_()
+}
+
+func TestGradAndBackward(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.FromSlice([]float64{2, 3}, nil).RequiresGrad_()
+		y := x.Mul(x).Sum()
+		g, err := autograd.Grad([]*tensor.Tensor{y}, []*tensor.Tensor{x}, tensor.RetainGraph(true))
+		if err != nil {
+			return err
+		}
+		if d, _ := tensor.Data[float64](g[0]); d[0] != 4 || d[1] != 6 {
+			t.Errorf("Grad gives %v", d)
+		}
+		if x.Grad() != nil {
+			t.Error("Grad touched x.Grad")
+		}
+		if err := autograd.Backward([]*tensor.Tensor{y, x.Sum()}); err != nil {
+			return err
+		}
+		if d, _ := tensor.Data[float64](x.Grad()); d[0] != 5 || d[1] != 7 {
+			t.Errorf("Backward gives %v", d)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestModes(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := points(3)
+		recorded := func() bool { return x.Mul(2).RequiresGrad() }
+		return autograd.NoGrad(func() error {
+			if recorded() || tensor.GradEnabled() {
+				t.Error("NoGrad records")
+			}
+			if err := autograd.EnableGrad(func() error {
+				if !recorded() {
+					t.Error("EnableGrad does not record")
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+			return autograd.Inference(func() error {
+				if !x.Mul(2).IsInference() {
+					t.Error("Inference does not make inference tensors")
+				}
+				return nil
+			})
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := errors.New("mine")
+	if err := autograd.NoGrad(func() error { return own }); !errors.Is(err, own) {
+		t.Errorf("NoGrad gives %v", err)
+	}
+	for _, f := range []func(func() error) error{autograd.NoGrad, autograd.EnableGrad, autograd.Inference} {
+		if err := f(nil); !errors.Is(err, tensor.ErrNil) {
+			t.Errorf("nil gives %v", err)
+		}
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = autograd.NoGrad(func() error { panic("out") })
+	}()
+	if !tensor.GradEnabled() {
+		t.Error("a panic left gradients off")
+	}
+}
+
+func TestFunction(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := points(2, 3)
+		if err := autograd.GradCheck(applied(&cube{}), []*tensor.Tensor{x}); err != nil {
+			return err
+		}
+		if err := autograd.GradGradCheck(applied(&cube{}), []*tensor.Tensor{x}); err != nil {
+			return err
+		}
+		err := autograd.GradCheck(applied(&cube{wrong: 0.5}), []*tensor.Tensor{x})
+		if err == nil || !strings.Contains(err.Error(), "input 0, element [0 0], output element 0") {
+			t.Errorf("a wrong gradient gives %v", err)
+		}
+		// Without an input that requires a gradient nothing is tied.
+		out, err := autograd.Apply(&cube{}, x.Detach())
+		if err != nil {
+			return err
+		}
+		if out[0].RequiresGrad() {
+			t.Error("the output requires a gradient")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A retained graph gone through twice, and one never gone through, free everything.
+func TestFunctionGraphs(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := points(4)
+		y := applied(&cube{})(x).Sum()
+		for range 2 {
+			if err := y.Backward(tensor.RetainGraph(true)); err != nil {
+				return err
+			}
+		}
+		if d, _ := tensor.Data[float64](x.Grad()); d[3] != 24 {
+			t.Errorf("two passes give %v", d)
+		}
+		if err := applied(&cube{})(x).Err(); err != nil {
+			return err
+		}
+		same, err := autograd.Apply(&either{forward: func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{x}, nil }}, x)
+		if err != nil {
+			return err
+		}
+		if same[0] == x || !same[0].RequiresGrad() || same[0].IsLeaf() {
+			t.Error("an input that is an output is not a view of it")
+		}
+		return same[0].Sum().Backward()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFunctionErrors(t *testing.T) {
+	leak.Check(t)
+	own := errors.New("mine")
+	var none *tensor.Tensor
+	released := tensor.Ones([]int{2})
+	released.Release()
+	err := tensor.WithScope(func() error {
+		x := points(2)
+		forwards := map[string]func() ([]*tensor.Tensor, error){
+			"error":    func() ([]*tensor.Tensor, error) { tensor.Ones([]int{9}); return nil, own },
+			"panic":    func() ([]*tensor.Tensor, error) { panic("out of luck") },
+			"nil map":  func() ([]*tensor.Tensor, error) { var m map[string]int; m["a"] = 1; return nil, nil },
+			"index":    func() ([]*tensor.Tensor, error) { var s []*tensor.Tensor; return s[3:4], nil },
+			"nothing":  func() ([]*tensor.Tensor, error) { return nil, nil },
+			"nil":      func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{nil}, nil },
+			"released": func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{released}, nil },
+			"failed":   func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{x.View(7)}, nil },
+		}
+		for name, f := range forwards {
+			if out, err := autograd.Apply(&either{forward: f}, x); err == nil || out != nil {
+				t.Errorf("forward, %s: %v, %v", name, out, err)
+			}
+		}
+		backwards := map[string]func() ([]*tensor.Tensor, error){
+			"error":      func() ([]*tensor.Tensor, error) { return nil, own },
+			"panic":      func() ([]*tensor.Tensor, error) { panic(own) },
+			"too many":   func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{x, x}, nil },
+			"released":   func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{released}, nil },
+			"failed":     func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{x.View(7)}, nil },
+			"wrong size": func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{tensor.Ones([]int{5}, tensor.Float64)}, nil },
+		}
+		for name, f := range backwards {
+			err := applied(&either{backward: f})(x).Sum().Backward()
+			if err == nil {
+				t.Errorf("backward, %s: no error", name)
+			}
+			if (name == "error" || name == "panic") && !errors.Is(err, own) {
+				t.Errorf("backward, %s: %v is not the error given", name, err)
+			}
+		}
+		for name, in := range map[string]*tensor.Tensor{"nil": none, "released": released, "failed": x.View(9)} {
+			if _, err := autograd.Apply(&cube{}, in); err == nil {
+				t.Errorf("%s input: no error", name)
+			}
+			if err := autograd.GradCheck(applied(&cube{}), []*tensor.Tensor{in}); err == nil {
+				t.Errorf("GradCheck, %s input: no error", name)
+			}
+		}
+		_, err := autograd.Apply(nil, x)
+		if !errors.Is(err, tensor.ErrNil) {
+			t.Errorf("nil function: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGradCheckOperators(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		a, b := points(2, 3), points(3, 2)
+		f := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].MatMul(in[1]).Tanh() }
+		if err := autograd.GradCheck(f, []*tensor.Tensor{a, b}); err != nil {
+			return err
+		}
+		return autograd.GradGradCheck(f, []*tensor.Tensor{a, b})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

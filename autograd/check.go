@@ -1,0 +1,241 @@
+package autograd
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// CheckOption is a keyword argument of GradCheck and GradGradCheck.
+type CheckOption func(*checkSettings)
+
+type checkSettings struct{ eps, atol, rtol float64 }
+
+// Eps is the step of the numerical derivative (eps=); 1e-6 by default.
+func Eps(v float64) CheckOption { return func(s *checkSettings) { s.eps = v } }
+
+// Atol is the absolute difference allowed (atol=); 1e-5 by default.
+func Atol(v float64) CheckOption { return func(s *checkSettings) { s.atol = v } }
+
+// Rtol is the difference allowed relative to the numerical derivative (rtol=); 1e-3 by default.
+func Rtol(v float64) CheckOption { return func(s *checkSettings) { s.rtol = v } }
+
+// GradCheck compares the gradients of f that the backward pass gives with numerical ones, (f(x+eps)-f(x-eps))/2eps,
+// for each element of each input that requires a gradient. Inputs must be float64, the output too; f must be
+// deterministic. The error says which input and which elements differ. PyTorch: torch.autograd.gradcheck.
+func GradCheck(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...CheckOption) error {
+	const op = "GradCheck"
+	s, err := checks(op, f, inputs, opts)
+	if err != nil {
+		return err
+	}
+	return tensor.WithScope(func() error {
+		return EnableGrad(func() error {
+			for i, x := range inputs {
+				if !x.RequiresGrad() {
+					continue
+				}
+				analytic, err := jacobian(f, inputs, i)
+				if err != nil {
+					return err
+				}
+				if err := s.compare(f, inputs, i, analytic); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func checks(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts []CheckOption) (*checkSettings, error) {
+	if f == nil {
+		return nil, refuse.Nil(op, "a function")
+	}
+	s := &checkSettings{1e-6, 1e-5, 1e-3}
+	for _, o := range opts {
+		if o != nil {
+			o(s)
+		}
+	}
+	if !(s.eps > 0) || !(s.atol >= 0) || !(s.rtol >= 0) {
+		return nil, refuse.Error(op, tensor.ErrArgument, "eps must be positive, atol and rtol at least 0, got %v, %v, %v", s.eps, s.atol, s.rtol)
+	}
+	some := false
+	for i, x := range inputs {
+		if err := check(op, x); err != nil {
+			return nil, fmt.Errorf("input %d: %w", i, err)
+		}
+		if !x.RequiresGrad() {
+			continue
+		}
+		some = true
+		if d := x.DType(); d != tensor.Float64 {
+			return nil, refuse.Error(op, tensor.ErrArgument, "input %d is %v; float64 is needed for numerical derivatives", i, d)
+		}
+	}
+	if !some {
+		return nil, refuse.Error(op, tensor.ErrArgument, "no input requires a gradient")
+	}
+	return s, nil
+}
+
+// output calls f and insists on what can be checked.
+func output(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor) (*tensor.Tensor, error) {
+	const op = "GradCheck"
+	ys, err := recovered(func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{f(inputs...)}, nil })
+	if err != nil {
+		return nil, err
+	}
+	if err := check(op, ys[0]); err != nil {
+		return nil, err
+	}
+	if d := ys[0].DType(); d != tensor.Float64 {
+		return nil, refuse.Error(op, tensor.ErrArgument, "the output is %v; float64 is needed", d)
+	}
+	return ys[0], nil
+}
+
+// jacobian is row by row the gradient of each element of the output with respect to the i-th input.
+func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i int) (rows [][]float64, err error) {
+	err = tensor.WithScope(func() error {
+		y, err := output(f, inputs)
+		if err != nil {
+			return err
+		}
+		n := y.Numel()
+		for k := range n {
+			row := make([]float64, inputs[i].Numel())
+			if y.RequiresGrad() {
+				if row, err = gradOf(y, inputs[i], k, n); err != nil {
+					return err
+				}
+			}
+			rows = append(rows, row)
+		}
+		return nil
+	})
+	return rows, err
+}
+
+func gradOf(y, x *tensor.Tensor, k, n int) (row []float64, err error) {
+	err = tensor.WithScope(func() error {
+		one := make([]float64, n)
+		one[k] = 1
+		seed := tensor.FromSlice(one, append([]int{}, y.Shape()...), y.Device())
+		grads, err := Grad([]*tensor.Tensor{y}, []*tensor.Tensor{x}, tensor.Gradient(seed), tensor.RetainGraph(true), tensor.AllowUnused(true))
+		if err != nil {
+			return err
+		}
+		if grads[0] == nil {
+			row = make([]float64, x.Numel())
+			return nil
+		}
+		if g := grads[0]; g.Numel() != x.Numel() {
+			return refuse.Error("GradCheck", tensor.ErrArgument, "the gradient has shape %v, the input %v", g.Shape(), x.Shape())
+		}
+		row, err = tensor.Data[float64](grads[0])
+		return err
+	})
+	return row, err
+}
+
+// compare goes through the elements of the i-th input.
+func (s *checkSettings) compare(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i int, analytic [][]float64) error {
+	data, err := tensor.Data[float64](inputs[i])
+	if err != nil {
+		return err
+	}
+	for e := range data {
+		up, err := s.moved(f, inputs, i, e, data, s.eps)
+		if err != nil {
+			return err
+		}
+		down, err := s.moved(f, inputs, i, e, data, -s.eps)
+		if err != nil {
+			return err
+		}
+		if len(up) != len(analytic) || len(down) != len(analytic) {
+			return refuse.Error("GradCheck", tensor.ErrArgument, "the output's size changes from %d to %d", len(analytic), len(up))
+		}
+		for k := range up {
+			numeric, got := (up[k]-down[k])/(2*s.eps), analytic[k][e]
+			if d := math.Abs(got - numeric); !(d <= s.atol+s.rtol*math.Abs(numeric)) {
+				return refuse.Error("GradCheck", tensor.ErrArgument, "input %d, element %v, output element %d: the backward pass gives %v, the numerical derivative is %v",
+					i, place(e, inputs[i].Shape()), k, got, numeric)
+			}
+		}
+	}
+	return nil
+}
+
+// moved is f's output with one element of one input moved.
+func (s *checkSettings) moved(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i, e int, data []float64, by float64) (out []float64, err error) {
+	err = tensor.WithScope(func() error {
+		there := append([]float64{}, data...)
+		there[e] += by
+		args := append([]*tensor.Tensor{}, inputs...)
+		// Functions that differentiate, as GradGradCheck's does, need inputs that require gradients here, too.
+		args[i] = tensor.FromSlice(there, append([]int{}, inputs[i].Shape()...), inputs[i].Device()).RequiresGrad_()
+		y, err := output(f, args)
+		if err != nil {
+			return err
+		}
+		out, err = tensor.Data[float64](y)
+		return err
+	})
+	return out, err
+}
+
+// place is an element's index in each dimension.
+func place(e int, shape []int) []int {
+	at := make([]int, len(shape))
+	for d := len(shape) - 1; d >= 0; d-- {
+		at[d], e = e%shape[d], e/shape[d]
+	}
+	return at
+}
+
+// GradGradCheck is GradCheck of f's gradients: it checks the second derivatives. PyTorch:
+// torch.autograd.gradgradcheck.
+func GradGradCheck(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...CheckOption) error {
+	if _, err := checks("GradGradCheck", f, inputs, opts); err != nil {
+		return err
+	}
+	return tensor.WithScope(func() error {
+		return EnableGrad(func() error {
+			y, err := output(f, inputs)
+			if err != nil {
+				return err
+			}
+			// The gradient of the output is an input of the gradient function, too.
+			seed := tensor.Linspace(0.5, 1.5, max(1, y.Numel()), tensor.Float64).Reshape(y.Shape()...).To(y.Device()).RequiresGrad_()
+			n := len(inputs)
+			gradient := func(args ...*tensor.Tensor) *tensor.Tensor {
+				var wrt, flat []*tensor.Tensor
+				for _, x := range args[:n] {
+					if x.RequiresGrad() {
+						wrt = append(wrt, x)
+					}
+				}
+				y, err := output(f, args[:n])
+				if err != nil {
+					return tensor.Failed(err)
+				}
+				grads, err := Grad([]*tensor.Tensor{y}, wrt, tensor.Gradient(args[n]), tensor.CreateGraph(true), tensor.AllowUnused(true))
+				if err != nil {
+					return tensor.Failed(err)
+				}
+				for _, g := range grads {
+					if g != nil {
+						flat = append(flat, g.Reshape(-1))
+					}
+				}
+				return tensor.Cat(flat)
+			}
+			return GradCheck(gradient, append(append([]*tensor.Tensor{}, inputs...), seed), opts...)
+		})
+	})
+}

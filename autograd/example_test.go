@@ -1,0 +1,53 @@
+package autograd_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func Example() {
+	x := tensor.FromSlice([]float64{1, 2, 3}, nil).RequiresGrad_()
+	y := x.Mul(x).Sum()
+	grads, err := autograd.Grad([]*tensor.Tensor{y}, []*tensor.Tensor{x})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(tensor.Data[float64](grads[0]))
+	// Output: [2 4 6] <nil>
+}
+
+// Exp is the exponential function, whose gradient needs only its output.
+type Exp struct{}
+
+func (Exp) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	y := in[0].Exp()
+	ctx.SaveForBackward(y)
+	return []*tensor.Tensor{y}, nil
+}
+
+func (Exp) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{grads[0].Mul(ctx.Saved()[0])}, nil
+}
+
+func ExampleApply() {
+	x := tensor.FromSlice([]float64{0, 1}, nil).RequiresGrad_()
+	exp := func(in ...*tensor.Tensor) *tensor.Tensor {
+		out, err := autograd.Apply(Exp{}, in...)
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		return out[0]
+	}
+	fmt.Println(autograd.GradCheck(exp, []*tensor.Tensor{x}))
+	if err := exp(x).Sum().Backward(); err != nil {
+		log.Fatal(err)
+	}
+	g, err := tensor.Data[float64](x.Grad())
+	fmt.Printf("%.3f %v\n", g, err)
+	// Output:
+	// <nil>
+	// [1.000 2.718] <nil>
+}

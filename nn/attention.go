@@ -1,0 +1,260 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// CausalSelfAttention is what a GPT's blocks attend with: QKV makes queries, keys and values of x (N, T, C) in
+// one product, each position looks at itself and those before it, and Proj mixes the heads' results. It is
+// built on torch.nn.functional.scaled_dot_product_attention.
+type CausalSelfAttention struct {
+	Mode
+	QKV   *Linear // C to 3C
+	Proj  *Linear // C to C
+	Heads int
+	Drop  float64 // probability, while training
+}
+
+// NewCausalSelfAttention makes one of the given width, which heads must divide. Options: NoBias, DropoutP, DType,
+// Device.
+func NewCausalSelfAttention(width, heads int, opts ...Option) (*CausalSelfAttention, error) {
+	s, err := read("NewCausalSelfAttention", opts, "NoBias", "DropoutP")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.heads(width, heads); err != nil {
+		return nil, err
+	}
+	a := &CausalSelfAttention{Heads: heads, Drop: s.dropout}
+	linear := s.linear()
+	if a.QKV, err = NewLinear(width, 3*width, linear...); err != nil {
+		return nil, err
+	}
+	if a.Proj, err = NewLinear(width, width, linear...); err != nil {
+		Release(a.QKV)
+		return nil, err
+	}
+	return a, nil
+}
+
+// linear are the options that an attention hands to its projections.
+func (s *settings) linear() []Option {
+	opts := []Option{DType(s.dtype), Device(s.device)}
+	if s.noBias {
+		opts = append(opts, NoBias())
+	}
+	return opts
+}
+
+func (s *settings) heads(width, heads int) error {
+	if err := s.sizes("width", width, "heads", heads); err != nil {
+		return err
+	}
+	if width%heads != 0 {
+		return refuse.Error(s.op, tensor.ErrArgument, "a width of %d cannot be split into %d heads", width, heads)
+	}
+	return s.probability("DropoutP", s.dropout)
+}
+
+// Forward attends within x (N, T, C), giving the same shape.
+func (a *CausalSelfAttention) Forward(x *tensor.Tensor) *tensor.Tensor {
+	const op = "CausalSelfAttention"
+	if a == nil || a.QKV == nil || a.Proj == nil {
+		return noModule(op)
+	}
+	if bad := unusable(op, x); bad != nil {
+		return bad
+	}
+	return Pipe(x, Func(func(x *tensor.Tensor) *tensor.Tensor {
+		return tidy(func(s *tensor.Scope) *tensor.Tensor {
+			qkv := a.QKV.Forward(x)
+			return CausalAttention(qkv, a.Heads, a.dropout()...)
+		})
+	}), a.Proj)
+}
+
+func (a *CausalSelfAttention) dropout() []tensor.Option {
+	if a.Drop > 0 && a.Training() {
+		return []tensor.Option{tensor.DropoutP(a.Drop)}
+	}
+	return nil
+}
+
+// CausalAttention attends with fused queries, keys and values (N, T, 3C), three parts of C one after the other,
+// split into heads; each position sees itself and those before it. It gives (N, T, C). The options are those of
+// tensor.ScaledDotProductAttention.
+func CausalAttention(qkv *tensor.Tensor, heads int, opts ...tensor.Option) *tensor.Tensor {
+	const op = "CausalAttention"
+	if bad := unusable(op, qkv); bad != nil {
+		return bad
+	}
+	shape := qkv.Shape()
+	if len(shape) != 3 || heads < 1 || shape[2]%3 != 0 || shape[2]/3%heads != 0 {
+		return refuse.Tensor(op, tensor.ErrArgument, "%v must be (N, T, 3C) with C divisible by %d heads", shape, heads)
+	}
+	return tidy(func(s *tensor.Scope) *tensor.Tensor {
+		parts, err := qkv.Split(shape[2]/3, tensor.Dim(2))
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		return attend(s, parts, heads, append([]tensor.Option{tensor.IsCausal(true)}, opts...))
+	})
+}
+
+// attend attends with queries, keys and values (N, T, C), giving (N, T, C). What it makes on the way is s's.
+func attend(s *tensor.Scope, qkv []*tensor.Tensor, heads int, opts []tensor.Option) *tensor.Tensor {
+	var split [3]*tensor.Tensor
+	for i, p := range qkv {
+		shape := p.Shape()
+		if len(shape) != 3 {
+			return refuse.Tensor("attention", tensor.ErrArgument, "%v must be (N, T, C)", shape)
+		}
+		// A view: no copy is made of what the projection gave.
+		split[i] = p.View(shape[0], shape[1], heads, shape[2]/heads).Transpose(1, 2)
+	}
+	y := tensor.ScaledDotProductAttention(split[0], split[1], split[2], opts...)
+	shape := y.Shape() // (N, heads, T, C/heads)
+	if len(shape) != 4 {
+		return y
+	}
+	return y.Transpose(1, 2).Reshape(shape[0], shape[2], shape[1]*shape[3])
+}
+
+// unusable is nil for a tensor that operators will take, and else the failed tensor to return.
+func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
+	switch {
+	case x == nil:
+		return noTensor(op)
+	case x.DType() != tensor.Invalid:
+		return nil
+	}
+	// An operator says best what is wrong: a failure of its own, or a release.
+	y := x.Alias()
+	if y.Err() == nil {
+		y.Release()
+		return nil
+	}
+	return y
+}
+
+// MultiheadAttention is attention with a projection each for queries, keys and values, all in InProjWeight (3E, E)
+// and InProjBias (3E), and OutProj after it. Its state has PyTorch's names: in_proj_weight, in_proj_bias,
+// out_proj.weight, out_proj.bias. PyTorch: torch.nn.MultiheadAttention with need_weights=False.
+type MultiheadAttention struct {
+	Mode
+	InProjWeight, InProjBias *tensor.Tensor
+	OutProj                  *Linear
+	Heads                    int
+	Drop                     float64 // probability, while training
+	batchFirst, causal       bool
+}
+
+// NewMultiheadAttention makes one of the given width E, which heads must divide, initialized as PyTorch does.
+// Options: BatchFirst, Causal, NoBias, DropoutP, DType, Device.
+func NewMultiheadAttention(width, heads int, opts ...Option) (*MultiheadAttention, error) {
+	s, err := read("NewMultiheadAttention", opts, "BatchFirst", "Causal", "NoBias", "DropoutP")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.heads(width, heads); err != nil {
+		return nil, err
+	}
+	a := &MultiheadAttention{Heads: heads, Drop: s.dropout, batchFirst: s.batchFirst, causal: s.causal}
+	// PyTorch draws the output's projection first.
+	if a.OutProj, err = NewLinear(width, width, s.linear()...); err != nil {
+		return nil, err
+	}
+	m := maker{s: s, made: Parameters(a.OutProj)}
+	a.InProjWeight = m.parameter([]int{3 * width, width}, uniform(xavier(3*width, width)))
+	if !s.noBias {
+		a.InProjBias = m.parameter([]int{3 * width}, fillWith(0))
+		if m.err == nil {
+			m.err = Constant_(a.OutProj.Bias, 0).Err()
+		}
+	}
+	if err := m.done(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// xavier is the bound of xavier_uniform_ with gain 1, in torch.nn.init's order of operations.
+func xavier(fanOut, fanIn int) float64 {
+	std := math.Sqrt(2.0 / float64(fanIn+fanOut))
+	return math.Sqrt(3.0) * std
+}
+
+// Forward attends within x: (L, N, E), or with BatchFirst (N, L, E), giving the same shape.
+func (a *MultiheadAttention) Forward(x *tensor.Tensor) *tensor.Tensor { return a.Attend(x, x, x) }
+
+// Attend attends with query (L, N, E) to key and value (S, N, E), with BatchFirst (N, L, E) and (N, S, E), giving
+// query's shape. The options are those of tensor.ScaledDotProductAttention, AttnMask say.
+func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
+	const op = "MultiheadAttention"
+	if a == nil || a.InProjWeight == nil || a.OutProj == nil {
+		return noModule(op)
+	}
+	in := []*tensor.Tensor{query, key, value}
+	for _, x := range in {
+		if bad := unusable(op, x); bad != nil {
+			return bad
+		}
+		if shape := x.Shape(); len(shape) != 3 || a.Heads < 1 || shape[2]%a.Heads != 0 {
+			return refuse.Tensor(op, tensor.ErrArgument, "%v must be of 3 dimensions, the last divisible by %d heads", shape, a.Heads)
+		}
+	}
+	if a.causal {
+		opts = append([]tensor.Option{tensor.IsCausal(true)}, opts...)
+	}
+	if a.Drop > 0 && a.Training() {
+		opts = append([]tensor.Option{tensor.DropoutP(a.Drop)}, opts...)
+	}
+	return Pipe(query, Func(func(*tensor.Tensor) *tensor.Tensor {
+		return tidy(func(s *tensor.Scope) *tensor.Tensor {
+			projected, err := a.project(in)
+			if err != nil {
+				return tensor.Failed(err)
+			}
+			return attend(s, projected, a.Heads, opts)
+		})
+	}), a.OutProj, Func(func(y *tensor.Tensor) *tensor.Tensor {
+		if a.batchFirst {
+			return y
+		}
+		return y.Transpose(0, 1)
+	}))
+}
+
+// project gives queries, keys and values (N, L, E).
+func (a *MultiheadAttention) project(in []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	batched := make([]*tensor.Tensor, len(in))
+	for i, x := range in {
+		batched[i] = x
+		if !a.batchFirst {
+			batched[i] = x.Transpose(0, 1)
+		}
+	}
+	if in[0] == in[1] && in[1] == in[2] {
+		return batched[0].Linear(a.InProjWeight, a.InProjBias).Chunk(3, tensor.Dim(-1))
+	}
+	weights, err := a.InProjWeight.Chunk(3)
+	if err != nil {
+		return nil, err
+	}
+	biases := make([]*tensor.Tensor, 3)
+	if a.InProjBias != nil {
+		if biases, err = a.InProjBias.Chunk(3); err != nil {
+			return nil, err
+		}
+	}
+	if len(weights) != 3 || len(biases) != 3 {
+		return nil, refuse.Error("MultiheadAttention", tensor.ErrArgument, "InProjWeight and InProjBias must have 3E rows")
+	}
+	for i, x := range batched {
+		batched[i] = x.Linear(weights[i], biases[i])
+	}
+	return batched, nil
+}

@@ -1,0 +1,96 @@
+package nn_test
+
+import (
+	"fmt"
+	"log"
+
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// A small network learns exclusive or.
+func Example() {
+	if err := xor(); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 0.weight [8 2]
+	// 0.bias [8]
+	// 2.weight [1 8]
+	// 2.bias [1]
+	// learned: true
+}
+
+func xor() error {
+	if err := tensor.ManualSeed(1); err != nil {
+		return err
+	}
+	hidden, err := nn.NewLinear(2, 8)
+	if err != nil {
+		return err
+	}
+	out, err := nn.NewLinear(8, 1)
+	if err != nil {
+		return err
+	}
+	model := nn.NewSequential(hidden, &nn.Tanh{}, out)
+	for _, p := range nn.NamedParameters(model) {
+		fmt.Println(p.Name, p.Tensor.Shape())
+	}
+	opt, err := optim.NewAdamW(nn.Parameters(model), 0.05)
+	if err != nil {
+		return err
+	}
+	x := tensor.FromSlice([]float32{0, 0, 0, 1, 1, 0, 1, 1}, []int{4, 2})
+	y := tensor.FromSlice([]float32{0, 1, 1, 0}, []int{4, 1})
+	var last float64
+	for range 200 {
+		err := tensor.WithScope(func() (err error) {
+			loss := nn.BCEWithLogitsLoss(model.Forward(x), y)
+			opt.ZeroGrad()
+			if err := loss.Backward(); err != nil {
+				return err
+			}
+			if err := opt.Step(); err != nil {
+				return err
+			}
+			last, err = loss.Item()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	fmt.Println("learned:", last < 0.1)
+	return nil
+}
+
+// A residual block of one's own: its fields are its parts.
+type Block struct {
+	LN1  *nn.LayerNorm
+	Attn *nn.CausalSelfAttention
+}
+
+func (b *Block) Forward(x *tensor.Tensor) *tensor.Tensor { return nn.Residual(x, b.LN1, b.Attn) }
+
+func ExampleStateDict() {
+	ln, err := nn.NewLayerNorm(8)
+	if err != nil {
+		log.Fatal(err)
+	}
+	attn, err := nn.NewCausalSelfAttention(8, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, n := range nn.StateDict(&Block{ln, attn}) {
+		fmt.Println(n.Name, n.Tensor.Shape())
+	}
+	// Output:
+	// ln1.weight [8]
+	// ln1.bias [8]
+	// attn.qkv.weight [24 8]
+	// attn.qkv.bias [24]
+	// attn.proj.weight [8 8]
+	// attn.proj.bias [8]
+}

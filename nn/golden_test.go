@@ -1,0 +1,335 @@
+package nn_test
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/golden"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+type moduleCase struct {
+	Seed  uint64
+	Shape []int
+	DType string `json:"dtype"`
+	IDs   int    `json:"ids"`
+	Order []string
+	State map[string]struct {
+		Shape []int
+		Data  []float64
+	}
+	Output struct {
+		Shape []int
+		Data  []float64
+	}
+	Eval []float64
+
+	GradInput []float64 `json:"grad_input"`
+	Grads     map[string][]float64
+	After     map[string][]float64
+}
+
+type modulesFile struct {
+	Modules map[string]moduleCase
+	Losses  map[string]struct {
+		Value float64
+		Grad  []float64
+	}
+	Init map[string][]float64
+	Clip struct {
+		Norm          float64
+		Grads, Values [][]float64
+	}
+}
+
+// of drops a constructor's error into a Layer that carries it.
+func of[L nn.Layer](l L, err error) nn.Layer {
+	if err != nil {
+		return nn.Func(func(*tensor.Tensor) *tensor.Tensor { return tensor.Failed(err) })
+	}
+	return l
+}
+
+// wrapped gives attention the name that it has in modules.py.
+type wrapped struct{ MHA *nn.MultiheadAttention }
+
+func (w *wrapped) Forward(x *tensor.Tensor) *tensor.Tensor { return w.MHA.Forward(x) }
+
+func attention(opts ...nn.Option) func() nn.Layer { return attentionHeads(2, opts...) }
+
+func attentionHeads(heads int, opts ...nn.Option) func() nn.Layer {
+	return func() nn.Layer {
+		m, err := nn.NewMultiheadAttention(8, heads, opts...)
+		if err != nil {
+			return of(m, err)
+		}
+		return &wrapped{m}
+	}
+}
+
+var constructors = map[string]func() nn.Layer{
+	"linear":           func() nn.Layer { return of(nn.NewLinear(5, 3)) },
+	"linear_no_bias":   func() nn.Layer { return of(nn.NewLinear(5, 3, nn.NoBias())) },
+	"linear_float64":   func() nn.Layer { return of(nn.NewLinear(5, 3, nn.DType(tensor.Float64))) },
+	"embedding":        func() nn.Layer { return of(nn.NewEmbedding(7, 4)) },
+	"embedding_pad":    func() nn.Layer { return of(nn.NewEmbedding(7, 4, nn.PaddingIdx(-5))) },
+	"layer_norm":       func() nn.Layer { return of(nn.NewLayerNorm(6)) },
+	"layer_norm_shape": func() nn.Layer { return of(nn.NewLayerNormShape([]int{3, 6}, nn.Eps(1e-3))) },
+	"rms_norm":         func() nn.Layer { return of(nn.NewRMSNorm(6)) },
+	"rms_norm_eps":     func() nn.Layer { return of(nn.NewRMSNorm(6, nn.Eps(1e-2))) },
+	"conv2d":           func() nn.Layer { return of(nn.NewConv2d(3, 4, 3, nn.Padding(1))) },
+	"conv2d_options": func() nn.Layer {
+		return of(nn.NewConv2d(4, 6, 0, nn.Kernel(3, 2), nn.Stride(2, 1), nn.Padding(1, 2), nn.Dilation(1, 2), nn.Groups(2), nn.NoBias()))
+	},
+	"conv1d":                func() nn.Layer { return of(nn.NewConv1d(3, 4, 3, nn.Stride(2), nn.Padding(1))) },
+	"batch_norm2d":          func() nn.Layer { return of(nn.NewBatchNorm2d(3)) },
+	"batch_norm2d_options":  func() nn.Layer { return of(nn.NewBatchNorm2d(3, nn.Eps(1e-3), nn.CumulativeAverage(), nn.NoAffine())) },
+	"batch_norm2d_no_stats": func() nn.Layer { return of(nn.NewBatchNorm2d(3, nn.NoRunningStats())) },
+	"max_pool2d":            func() nn.Layer { return of(nn.NewMaxPool2d(2)) },
+	"max_pool2d_options": func() nn.Layer {
+		return of(nn.NewMaxPool2d(0, nn.Kernel(3, 2), nn.Stride(2), nn.Padding(1), nn.Dilation(1), nn.CeilMode()))
+	},
+	"avg_pool2d": func() nn.Layer {
+		return of(nn.NewAvgPool2d(3, nn.Stride(2), nn.Padding(1), nn.NotCountPadding()))
+	},
+	"adaptive_avg_pool2d": func() nn.Layer { return of(nn.NewAdaptiveAvgPool2d(2, 3)) },
+	"dropout":             func() nn.Layer { return of(nn.NewDropout(0.3)) },
+	"relu":                func() nn.Layer { return &nn.ReLU{} },
+	"gelu":                func() nn.Layer { return &nn.GELU{} },
+	"gelu_tanh":           func() nn.Layer { return &nn.GELU{Approximate: "tanh"} },
+	"silu":                func() nn.Layer { return &nn.SiLU{} },
+	"tanh":                func() nn.Layer { return &nn.Tanh{} },
+	"sigmoid":             func() nn.Layer { return &nn.Sigmoid{} },
+	"softmax":             func() nn.Layer { return &nn.Softmax{Dim: -1} },
+	"log_softmax":         func() nn.Layer { return &nn.LogSoftmax{Dim: 1} },
+	"flatten":             func() nn.Layer { return &nn.Flatten{} },
+	"flatten_01":          func() nn.Layer { return nn.NewFlatten(0, 1) },
+	"identity":            func() nn.Layer { return &nn.Identity{} },
+
+	"attention":             attention(),
+	"attention_causal":      attention(nn.Causal(), nn.BatchFirst()),
+	"attention_no_bias":     attentionHeads(4, nn.NoBias(), nn.BatchFirst()),
+	"causal_self_attention": func() nn.Layer { return of(nn.NewCausalSelfAttention(8, 2)) },
+	"sequential": func() nn.Layer {
+		return nn.NewSequential(of(nn.NewLinear(6, 8)), &nn.ReLU{}, of(nn.NewDropout(0.5)), of(nn.NewLayerNorm(8)), of(nn.NewLinear(8, 2)))
+	},
+	"convnet": func() nn.Layer {
+		return nn.NewSequential(of(nn.NewConv2d(1, 4, 3, nn.Padding(1))), of(nn.NewBatchNorm2d(4)), &nn.ReLU{},
+			of(nn.NewMaxPool2d(2)), &nn.Flatten{}, of(nn.NewLinear(36, 3)))
+	},
+}
+
+// TestModules holds each module to PyTorch: initial state, output, gradients, buffers, evaluation.
+func TestModules(t *testing.T) {
+	var file modulesFile
+	golden.Read(t, "modules.json", &file)
+	if len(file.Modules) != len(constructors) {
+		t.Errorf("%d modules, PyTorch has %d", len(constructors), len(file.Modules))
+	}
+	for name, want := range file.Modules {
+		t.Run(name, func(t *testing.T) {
+			make := constructors[name]
+			if make == nil {
+				t.Fatal("there is no such module")
+			}
+			leak.Check(t)
+			if err := tensor.WithScope(func() error { return runModule(t, make, want) }); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func runModule(t *testing.T, make func() nn.Layer, want moduleCase) error {
+	const atol, rtol = 1e-5, 1e-5
+	if err := tensor.ManualSeed(want.Seed); err != nil {
+		return err
+	}
+	m := make()
+	defer nn.Release(m)
+	var names []string
+	for _, n := range nn.StateDict(m) {
+		names = append(names, n.Name)
+		w := want.State[n.Name]
+		if fmt.Sprint(n.Tensor.Shape()) != fmt.Sprint(w.Shape) {
+			t.Errorf("%s has shape %v, PyTorch's %v", n.Name, n.Tensor.Shape(), w.Shape)
+		}
+		golden.Exact(t, n.Name, n.Tensor, w.Data)
+	}
+	if len(names) != len(want.Order) || len(names) > 0 && !reflect.DeepEqual(names, want.Order) {
+		t.Errorf("the state has %v, PyTorch's %v", names, want.Order)
+	}
+	var x *tensor.Tensor
+	if want.IDs > 0 {
+		x = tensor.RandInt(0, want.IDs, want.Shape, tensor.Int64)
+	} else {
+		dtype, err := tensor.ParseDType(want.DType)
+		if err != nil {
+			return err
+		}
+		x = tensor.Randn(want.Shape, dtype).RequiresGrad_()
+	}
+	y := m.Forward(x)
+	if err := y.Err(); err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(y.Shape(), want.Output.Shape) {
+		t.Errorf("the output has shape %v, PyTorch's %v", y.Shape(), want.Output.Shape)
+	}
+	golden.Near(t, "output", y, want.Output.Data, atol, rtol)
+	loss := y.Mul(tensor.Linspace(-1, 1, y.Numel(), y.DType()).Reshape(y.Shape()...)).Sum()
+	if err := loss.Backward(); err != nil {
+		return err
+	}
+	if want.GradInput != nil {
+		golden.Near(t, "the input's gradient", x.Grad(), want.GradInput, atol, rtol)
+	}
+	params := nn.NamedParameters(m)
+	if len(params) != len(want.Grads) {
+		t.Errorf("%d parameters, PyTorch has %d", len(params), len(want.Grads))
+	}
+	for _, p := range params {
+		golden.Near(t, "the gradient of "+p.Name, p.Tensor.Grad(), want.Grads[p.Name], atol, rtol)
+	}
+	for _, n := range nn.StateDict(m) {
+		after, ok := want.After[n.Name]
+		if !ok {
+			after = want.State[n.Name].Data
+		}
+		golden.Near(t, n.Name+" after", n.Tensor, after, atol, rtol)
+	}
+	nn.Eval(m)
+	if want.Eval == nil {
+		want.Eval = want.Output.Data
+	}
+	return autograd.NoGrad(func() error {
+		golden.Near(t, "evaluation", m.Forward(x), want.Eval, atol, rtol)
+		return nil
+	})
+}
+
+func TestLosses(t *testing.T) {
+	leak.Check(t)
+	var file modulesFile
+	golden.Read(t, "modules.json", &file)
+	err := tensor.WithScope(func() error {
+		x := tensor.Linspace(-2, 2, 12).Reshape(4, 3)
+		p := x.Sigmoid()
+		target := tensor.Linspace(0.9, 0.1, 12).Reshape(4, 3)
+		classes := tensor.FromSlice([]int{0, 2, 1, 2}, nil)
+		w := tensor.FromSlice([]float32{0.5, 1, 2}, nil)
+		cases := map[string]struct {
+			x *tensor.Tensor
+			f func(x *tensor.Tensor) *tensor.Tensor
+		}{
+			"cross_entropy": {x, func(x *tensor.Tensor) *tensor.Tensor { return nn.CrossEntropy(x, classes) }},
+			"cross_entropy_options": {x, func(x *tensor.Tensor) *tensor.Tensor {
+				return nn.CrossEntropy(x, classes, tensor.Weight(w), tensor.IgnoreIndex(1), tensor.ReduceSum, tensor.LabelSmoothing(0.1))
+			}},
+			"nll_loss":       {x, func(x *tensor.Tensor) *tensor.Tensor { return nn.NLLLoss(x.LogSoftmax(1), classes) }},
+			"mse_loss":       {x, func(x *tensor.Tensor) *tensor.Tensor { return nn.MSELoss(x, target) }},
+			"l1_loss":        {x, func(x *tensor.Tensor) *tensor.Tensor { return nn.L1Loss(x, target, tensor.ReduceSum) }},
+			"smooth_l1_loss": {x, func(x *tensor.Tensor) *tensor.Tensor { return nn.SmoothL1Loss(x, target, tensor.Beta(0.5)) }},
+			"bce_loss":       {p, func(p *tensor.Tensor) *tensor.Tensor { return nn.BCELoss(p, target) }},
+			"bce_with_logits_loss": {x, func(x *tensor.Tensor) *tensor.Tensor {
+				return nn.BCEWithLogitsLoss(x, target, tensor.PosWeight(w))
+			}},
+			"kl_div_loss": {x, func(x *tensor.Tensor) *tensor.Tensor { return nn.KLDivLoss(x.LogSoftmax(1), target, tensor.ReduceSum) }},
+		}
+		if len(cases) != len(file.Losses) {
+			t.Errorf("%d losses, PyTorch has %d", len(cases), len(file.Losses))
+		}
+		for name, c := range cases {
+			v := c.x.Detach().Clone().RequiresGrad_()
+			y := c.f(v)
+			golden.Near(t, name, y, []float64{file.Losses[name].Value}, 1e-6, 1e-5)
+			if err := y.Backward(); err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			golden.Near(t, name+"'s gradient", v.Grad(), file.Losses[name].Grad, 1e-6, 1e-5)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestInit(t *testing.T) {
+	leak.Check(t)
+	var file modulesFile
+	golden.Read(t, "modules.json", &file)
+	cases := []struct {
+		name string
+		f    func(t *tensor.Tensor) *tensor.Tensor
+	}{
+		{"uniform", func(t *tensor.Tensor) *tensor.Tensor { return nn.Uniform_(t, -2, 3) }},
+		{"normal", func(t *tensor.Tensor) *tensor.Tensor { return nn.Normal_(t, 1, 2) }},
+		{"constant", func(t *tensor.Tensor) *tensor.Tensor { return nn.Constant_(t, 0.3) }},
+		{"kaiming_uniform", func(t *tensor.Tensor) *tensor.Tensor { return nn.KaimingUniform_(t) }},
+		{"kaiming_uniform_options", func(t *tensor.Tensor) *tensor.Tensor { return nn.KaimingUniform_(t, nn.Slope(0.2), nn.FanOut()) }},
+		{"kaiming_normal", func(t *tensor.Tensor) *tensor.Tensor { return nn.KaimingNormal_(t, nn.Nonlinearity("relu")) }},
+		{"xavier_uniform", func(t *tensor.Tensor) *tensor.Tensor { return nn.XavierUniform_(t, 1.5) }},
+		{"xavier_normal", func(t *tensor.Tensor) *tensor.Tensor { return nn.XavierNormal_(t, 1) }},
+		{"orthogonal", func(t *tensor.Tensor) *tensor.Tensor { return nn.Orthogonal_(t, 2) }},
+		{"trunc_normal", func(t *tensor.Tensor) *tensor.Tensor { return nn.TruncNormal_(t, 0, 1, -0.7, 0.9) }},
+		{"trunc_normal_tail", func(t *tensor.Tensor) *tensor.Tensor { return nn.TruncNormal_(t, 0, 1, 1.5, 2.5) }},
+	}
+	err := tensor.WithScope(func() error {
+		for i, c := range cases {
+			if err := tensor.ManualSeed(uint64(100 + i)); err != nil {
+				return err
+			}
+			// As a parameter is: it records gradients.
+			w := tensor.Empty([]int{6, 5, 2}).RequiresGrad_()
+			if got := c.f(w); got != w {
+				t.Errorf("%s: %v", c.name, got.Err())
+				continue
+			}
+			if c.name == "orthogonal" {
+				golden.Near(t, c.name, w, file.Init[c.name], 1e-5, 1e-5)
+				continue
+			}
+			golden.Exact(t, c.name, w, file.Init[c.name])
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClip(t *testing.T) {
+	leak.Check(t)
+	var file modulesFile
+	golden.Read(t, "modules.json", &file)
+	err := tensor.WithScope(func() error {
+		var ps []*tensor.Tensor
+		for _, shape := range [][]int{{3, 4}, {2}, {5}} {
+			ps = append(ps, tensor.Zeros(shape).RequiresGrad_())
+		}
+		if err := ps[0].SetGrad(tensor.Linspace(-3, 4, 12).Reshape(3, 4)); err != nil {
+			return err
+		}
+		if err := ps[2].SetGrad(tensor.Linspace(1, 2, 5)); err != nil {
+			return err
+		}
+		golden.Exact(t, "norm", nn.ClipGradNorm_(ps, 2.5), []float64{file.Clip.Norm})
+		golden.Exact(t, "clipped", ps[0].Grad(), file.Clip.Grads[0])
+		golden.Exact(t, "clipped", ps[2].Grad(), file.Clip.Grads[1])
+		if err := nn.ClipGradValue_(ps, 0.4); err != nil {
+			return err
+		}
+		golden.Exact(t, "clamped", ps[0].Grad(), file.Clip.Values[0])
+		golden.Exact(t, "clamped", ps[2].Grad(), file.Clip.Values[1])
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,155 @@
+package nn_test
+
+import (
+	"math"
+	"sync"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Every layer with nil and emptied receivers and every input that is none, from many goroutines: errors only.
+func TestHostileForward(t *testing.T) {
+	leak.Check(t)
+	var layers []nn.Layer
+	for _, build := range constructors {
+		layers = append(layers, build())
+	}
+	defer nn.Release(layers)
+	bare := []nn.Layer{(*nn.Linear)(nil), &nn.Linear{}, (*nn.Embedding)(nil), &nn.Embedding{}, (*nn.LayerNorm)(nil), &nn.LayerNorm{},
+		(*nn.RMSNorm)(nil), &nn.RMSNorm{}, (*nn.BatchNorm2d)(nil), &nn.BatchNorm2d{}, (*nn.Conv2d)(nil), &nn.Conv2d{},
+		(*nn.Conv1d)(nil), &nn.Conv1d{}, (*nn.MaxPool2d)(nil), &nn.MaxPool2d{}, (*nn.AvgPool2d)(nil), &nn.AvgPool2d{},
+		(*nn.AdaptiveAvgPool2d)(nil), &nn.AdaptiveAvgPool2d{Height: -1}, (*nn.Dropout)(nil), &nn.Dropout{P: 7}, (*nn.ReLU)(nil),
+		(*nn.GELU)(nil), &nn.GELU{Approximate: "x"}, (*nn.SiLU)(nil), (*nn.Tanh)(nil), (*nn.Sigmoid)(nil), (*nn.Softmax)(nil), &nn.Softmax{Dim: 99},
+		(*nn.LogSoftmax)(nil), &nn.LogSoftmax{Dim: math.MinInt}, (*nn.Flatten)(nil), nn.NewFlatten(50, -50), (*nn.Identity)(nil),
+		(*nn.MultiheadAttention)(nil), &nn.MultiheadAttention{}, &nn.MultiheadAttention{OutProj: &nn.Linear{}, Heads: 2},
+		(*nn.CausalSelfAttention)(nil), &nn.CausalSelfAttention{}, &nn.CausalSelfAttention{QKV: &nn.Linear{}, Proj: &nn.Linear{}},
+		(*nn.Sequential)(nil), &nn.Sequential{Layers: []nn.Layer{nil}}, nn.Func(nil), nn.Func(func(*tensor.Tensor) *tensor.Tensor { return nil }),
+		nn.NewSequential(nn.Func(func(*tensor.Tensor) *tensor.Tensor { return nil }), &nn.ReLU{})}
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_ = tensor.WithScope(func() error {
+				released := tensor.Ones([]int{2, 2})
+				released.Release()
+				inputs := []*tensor.Tensor{nil, {}, released, tensor.Ones([]int{2}).View(5), tensor.Ones([]int{}), tensor.Zeros([]int{0, 3}),
+					tensor.Ones([]int{1, 2, 3, 4, 5, 6}), tensor.Ones([]int{3}, tensor.Bool), tensor.Full([]int{2, 2}, -9, tensor.Int64),
+					tensor.Ones([]int{2, 3, 8}, tensor.Complex64), tensor.Ones([]int{2, 3, 4, 4}, tensor.Meta)}
+				for _, l := range append(append([]nn.Layer{}, layers...), bare...) {
+					for i, x := range inputs {
+						y := l.Forward(x)
+						if i < 4 && y != nil && y != x && y.Err() == nil {
+							t.Errorf("%T takes input %d", l, i)
+						}
+						if y := nn.Pipe(x, l, l); y == nil {
+							t.Errorf("Pipe through %T gives nil", l)
+						}
+						if y := nn.Residual(x, l); y == nil {
+							t.Errorf("Residual through %T gives nil", l)
+						}
+					}
+				}
+				for _, x := range inputs[:4] {
+					for _, y := range []*tensor.Tensor{nn.CrossEntropy(x, x), nn.NLLLoss(x, nil), nn.MSELoss(x, x), nn.L1Loss(x, x), nn.SmoothL1Loss(x, x),
+						nn.BCELoss(x, x), nn.BCEWithLogitsLoss(x, x), nn.KLDivLoss(x, x), nn.CausalAttention(x, 2), nn.Uniform_(x, 0, 1), nn.Normal_(x, 0, 1),
+						nn.Constant_(x, 1), nn.TruncNormal_(x, 0, 1, -1, 1), nn.KaimingUniform_(x, nil), nn.KaimingNormal_(x), nn.XavierUniform_(x, 1),
+						nn.XavierNormal_(x, math.NaN()), nn.Orthogonal_(x, 1), nn.ClipGradNorm_([]*tensor.Tensor{x}, 1)} {
+						if y.Err() == nil {
+							t.Error("a tensor that is none is taken")
+						}
+					}
+					if nn.ClipGradValue_([]*tensor.Tensor{x}, 1) == nil || nn.ClipGradValue_(nil, math.NaN()) == nil {
+						t.Error("ClipGradValue_ takes it")
+					}
+				}
+				if nn.ClipGradNorm_(nil, -1).Err() == nil {
+					t.Error("a negative norm is taken")
+				}
+				if v, err := nn.ClipGradNorm_(nil, 1).Item(); v != 0 || err != nil {
+					t.Errorf("the norm of nothing is %v, %v", v, err)
+				}
+				return nil
+			})
+		}()
+	}
+	wg.Wait()
+}
+
+func TestHostileConstructors(t *testing.T) {
+	leak.Check(t)
+	sizes := []int{0, -1, math.MinInt, math.MaxInt, 1 << 45}
+	refuse := func(what string, err error) {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	for _, n := range sizes {
+		for _, pair := range [][2]int{{n, 2}, {2, n}, {n, n}} {
+			a, b := pair[0], pair[1]
+			_, err := nn.NewLinear(a, b)
+			refuse("NewLinear", err)
+			_, err = nn.NewEmbedding(a, b)
+			refuse("NewEmbedding", err)
+			_, err = nn.NewConv2d(a, b, 3)
+			refuse("NewConv2d", err)
+			_, err = nn.NewConv1d(a, b, 3)
+			refuse("NewConv1d", err)
+			_, err = nn.NewMultiheadAttention(a, b)
+			refuse("NewMultiheadAttention", err)
+			_, err = nn.NewCausalSelfAttention(a, b)
+			refuse("NewCausalSelfAttention", err)
+			_, err = nn.NewAdaptiveAvgPool2d(a, b)
+			refuse("NewAdaptiveAvgPool2d", err)
+			_, err = nn.NewLayerNormShape([]int{a, b})
+			refuse("NewLayerNormShape", err)
+		}
+		_, err := nn.NewLayerNorm(n)
+		refuse("NewLayerNorm", err)
+		_, err = nn.NewRMSNorm(n)
+		refuse("NewRMSNorm", err)
+		_, err = nn.NewBatchNorm2d(n)
+		refuse("NewBatchNorm2d", err)
+		_, err = nn.NewConv2d(2, 2, n)
+		refuse("a kernel", err)
+		_, err = nn.NewMaxPool2d(n)
+		refuse("a window", err)
+		_, err = nn.NewAvgPool2d(2, nn.Stride(n))
+		refuse("a stride", err)
+		_, err = nn.NewConv2d(2, 2, 2, nn.Groups(n))
+		refuse("groups", err)
+		_, err = nn.NewConv2d(2, 2, 2, nn.Dilation(n))
+		refuse("a dilation", err)
+	}
+	// Larger than any address space, of sizes that pass on their own.
+	_, err := nn.NewLinear(1<<39, 1<<39)
+	refuse("a huge Linear", err)
+	_, err = nn.NewConv2d(1<<30, 1<<30, 1<<30)
+	refuse("a huge Conv2d", err)
+	for what, o := range map[string]nn.Option{"an empty option": {}, "another's option": nn.Stride(2), "an integer dtype": nn.DType(tensor.Int64),
+		"no dtype": nn.DType(tensor.Invalid), "no device": nn.Device(tensor.Device{Type: 99, Index: -4}), "a device that is not there": nn.Device(tensor.CUDA(99))} {
+		_, err := nn.NewLinear(2, 2, o)
+		refuse(what, err)
+	}
+	_, err = nn.NewLayerNormShape(nil)
+	refuse("no shape", err)
+	_, err = nn.NewLayerNorm(3, nn.Eps(math.NaN()))
+	refuse("eps", err)
+	_, err = nn.NewBatchNorm2d(3, nn.Momentum(2))
+	refuse("momentum", err)
+	_, err = nn.NewEmbedding(3, 3, nn.PaddingIdx(3))
+	refuse("padding_idx", err)
+	_, err = nn.NewDropout(math.NaN())
+	refuse("p", err)
+	_, err = nn.NewCausalSelfAttention(8, 2, nn.DropoutP(-1))
+	refuse("p", err)
+	_, err = nn.NewConv2d(2, 2, 2, nn.Stride(1, 2, 3))
+	refuse("three strides", err)
+	_, err = nn.NewConv2d(2, 2, 2, nn.Padding(-1))
+	refuse("a negative padding", err)
+	_, err = nn.NewConv2d(3, 2, 2, nn.Groups(2))
+	refuse("groups that do not divide", err)
+}

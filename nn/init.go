@@ -1,0 +1,262 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// The functions of torch.nn.init: each fills t in place, without recording a gradient, with the draws that
+// PyTorch makes under the same seed, and returns t, or a failed tensor.
+
+func fill(op string, t *tensor.Tensor, f func() *tensor.Tensor) *tensor.Tensor {
+	if bad := unusable(op, t); bad != nil {
+		return bad
+	}
+	if err := tensor.WithGradMode(false, func() error { return f().Err() }); err != nil {
+		return tensor.Failed(err)
+	}
+	return t
+}
+
+func finite(op string, named ...any) *tensor.Tensor {
+	for i := 0; i+1 < len(named); i += 2 {
+		if v := named[i+1].(float64); math.IsNaN(v) || math.IsInf(v, 0) {
+			return refuse.Tensor(op, tensor.ErrArgument, "%s must be finite, got %v", named[i], v)
+		}
+	}
+	return nil
+}
+
+// Uniform_ draws from [low, high). PyTorch: torch.nn.init.uniform_.
+func Uniform_(t *tensor.Tensor, low, high float64) *tensor.Tensor {
+	return fill("Uniform_", t, func() *tensor.Tensor { return t.Uniform_(low, high) })
+}
+
+// Normal_ draws from the normal distribution. PyTorch: torch.nn.init.normal_.
+func Normal_(t *tensor.Tensor, mean, std float64) *tensor.Tensor {
+	return fill("Normal_", t, func() *tensor.Tensor { return t.Normal_(mean, std) })
+}
+
+// Constant_ sets all elements to v. PyTorch: torch.nn.init.constant_.
+func Constant_(t *tensor.Tensor, v float64) *tensor.Tensor {
+	return fill("Constant_", t, func() *tensor.Tensor { return t.Fill_(v) })
+}
+
+// TruncNormal_ draws from the normal distribution cut off outside [low, high]. PyTorch:
+// torch.nn.init.trunc_normal_.
+func TruncNormal_(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
+	const op = "TruncNormal_"
+	if bad := finite(op, "mean", mean, "std", std, "low", low, "high", high); bad != nil {
+		return bad
+	}
+	if std <= 0 || low >= high {
+		return refuse.Tensor(op, tensor.ErrArgument, "std must be positive and low below high, got %v, [%v, %v]", std, low, high)
+	}
+	return fill(op, t, func() *tensor.Tensor {
+		return tensor.Tidy(func() *tensor.Tensor {
+			cdf := func(x float64) float64 { return (1 + math.Erf(x/math.Sqrt(2))) / 2 }
+			if cdf((high-mean)/std)-cdf((low-mean)/std) > 0.3 {
+				return rejectNormal(t, mean, std, low, high)
+			}
+			return rejectUniform(t, mean, std, low, high)
+		})
+	})
+}
+
+// rejectNormal draws again what falls outside; enough falls inside.
+func rejectNormal(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
+	// The bounds as t's dtype holds them.
+	bounds, err := tensor.Data[float64](tensor.FromSlice([]float64{low, high}, nil, t.DType()).To(tensor.Float64))
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	x := t.Normal_(mean, std)
+	for {
+		outside := x.Lt(bounds[0]).LogicalOr(x.Gt(bounds[1]))
+		if some, err := tensor.Item[bool](outside.Any()); err != nil {
+			return tensor.Failed(err)
+		} else if !some {
+			break
+		}
+		x = tensor.Where(outside, x.EmptyLike().Normal_(mean, std), x)
+	}
+	if x != t {
+		return t.Copy_(x)
+	}
+	return t
+}
+
+// rejectUniform draws uniformly and accepts with the density: little of the normal distribution lies inside.
+func rejectUniform(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
+	peak := (max(low, min(mean, high)) - mean) / std
+	refused := func(candidates *tensor.Tensor) *tensor.Tensor {
+		density := candidates.Sub(mean).Div_(std).Pow_(2).Mul_(-0.5).Sub_(-0.5 * peak * peak)
+		return candidates.EmptyLike().Uniform_(0, 1).Log_().Gt(density)
+	}
+	x := t.Uniform_(low, high)
+	pending := refused(t)
+	for {
+		if some, err := tensor.Item[bool](pending.Any()); err != nil {
+			return tensor.Failed(err)
+		} else if !some {
+			break
+		}
+		candidates := t.EmptyLike().Uniform_(low, high)
+		x = tensor.Where(pending, candidates, x)
+		pending = tensor.Where(pending, refused(candidates), pending)
+	}
+	if x != t {
+		return t.Copy_(x)
+	}
+	return t
+}
+
+// InitOption is a keyword argument of the Kaiming initializers.
+type InitOption func(*kaimingSettings)
+
+type kaimingSettings struct {
+	a            float64
+	fanOut       bool
+	nonlinearity string
+}
+
+// FanOut keeps the variance of the gradients instead of that of the outputs (mode="fan_out").
+func FanOut() InitOption { return func(s *kaimingSettings) { s.fanOut = true } }
+
+// Slope is the negative slope of the leaky ReLU that follows (a=); 0 by default.
+func Slope(a float64) InitOption { return func(s *kaimingSettings) { s.a = a } }
+
+// Nonlinearity is what follows: "leaky_relu" (the default), "relu", "tanh", "sigmoid", "selu", "linear".
+func Nonlinearity(name string) InitOption { return func(s *kaimingSettings) { s.nonlinearity = name } }
+
+func gain(s kaimingSettings) (float64, bool) {
+	switch s.nonlinearity {
+	case "leaky_relu":
+		return math.Sqrt(2.0 / (1 + s.a*s.a)), true
+	case "relu":
+		return math.Sqrt(2.0), true
+	case "tanh":
+		return 5.0 / 3, true
+	case "selu":
+		return 3.0 / 4, true
+	case "linear", "sigmoid":
+		return 1, true
+	}
+	return 0, false
+}
+
+// fans are the inputs and outputs of a weight (out, in, window...).
+func fans(op string, t *tensor.Tensor) (in, out int, bad *tensor.Tensor) {
+	if bad := unusable(op, t); bad != nil {
+		return 0, 0, bad
+	}
+	shape := t.Shape()
+	if len(shape) < 2 {
+		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "a weight of at least 2 dimensions is needed, got %v", shape)
+	}
+	window := 1
+	for _, n := range shape[2:] {
+		window *= n
+	}
+	if in, out = shape[1]*window, shape[0]*window; in == 0 || out == 0 {
+		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "a weight with elements is needed, got %v", shape)
+	}
+	return in, out, nil
+}
+
+func kaimingStd(op string, t *tensor.Tensor, opts []InitOption) (float64, *tensor.Tensor) {
+	s := kaimingSettings{nonlinearity: "leaky_relu"}
+	for _, o := range opts {
+		if o != nil {
+			o(&s)
+		}
+	}
+	g, ok := gain(s)
+	if !ok || math.IsNaN(g) || math.IsInf(g, 0) {
+		return 0, refuse.Tensor(op, tensor.ErrArgument, "there is no gain for nonlinearity %q with slope %v", s.nonlinearity, s.a)
+	}
+	in, out, bad := fans(op, t)
+	if s.fanOut {
+		in = out
+	}
+	return g / math.Sqrt(float64(in)), bad
+}
+
+// KaimingUniform_ draws uniformly with the variance 2/fan of He et al. 2015. Options: FanOut, Slope, Nonlinearity.
+// PyTorch: torch.nn.init.kaiming_uniform_.
+func KaimingUniform_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
+	std, bad := kaimingStd("KaimingUniform_", t, opts)
+	if bad != nil {
+		return bad
+	}
+	bound := math.Sqrt(3.0) * std
+	return Uniform_(t, -bound, bound)
+}
+
+// KaimingNormal_ draws from the normal distribution with the variance 2/fan. PyTorch:
+// torch.nn.init.kaiming_normal_.
+func KaimingNormal_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
+	std, bad := kaimingStd("KaimingNormal_", t, opts)
+	if bad != nil {
+		return bad
+	}
+	return Normal_(t, 0, std)
+}
+
+func xavierStd(op string, t *tensor.Tensor, gain float64) (float64, *tensor.Tensor) {
+	if bad := finite(op, "gain", gain); bad != nil {
+		return 0, bad
+	}
+	in, out, bad := fans(op, t)
+	return gain * math.Sqrt(2.0/float64(in+out)), bad
+}
+
+// XavierUniform_ draws uniformly with the variance gain²·2/(in+out) of Glorot and Bengio 2010; gain is usually 1.
+// PyTorch: torch.nn.init.xavier_uniform_.
+func XavierUniform_(t *tensor.Tensor, gain float64) *tensor.Tensor {
+	std, bad := xavierStd("XavierUniform_", t, gain)
+	if bad != nil {
+		return bad
+	}
+	bound := math.Sqrt(3.0) * std
+	return Uniform_(t, -bound, bound)
+}
+
+// XavierNormal_ draws from the normal distribution with that variance. PyTorch: torch.nn.init.xavier_normal_.
+func XavierNormal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
+	std, bad := xavierStd("XavierNormal_", t, gain)
+	if bad != nil {
+		return bad
+	}
+	return Normal_(t, 0, std)
+}
+
+// Orthogonal_ makes t, seen as a matrix of its first dimension and the rest, orthogonal, times gain. PyTorch:
+// torch.nn.init.orthogonal_.
+func Orthogonal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
+	const op = "Orthogonal_"
+	if bad := finite(op, "gain", gain); bad != nil {
+		return bad
+	}
+	if _, _, bad := fans(op, t); bad != nil {
+		return bad
+	}
+	return fill(op, t, func() *tensor.Tensor {
+		return tensor.Tidy(func() *tensor.Tensor {
+			rows := t.Size(0)
+			cols := t.Numel() / rows
+			flat := t.NewEmpty([]int{rows, cols}).Normal_(0, 1)
+			if rows < cols {
+				flat = flat.T()
+			}
+			q, r := flat.LinalgQR()
+			q = q.Mul(r.Diagonal().Sign())
+			if rows < cols {
+				q = q.T()
+			}
+			return t.Copy_(q.ViewAs(t)).Mul_(gain)
+		})
+	})
+}

@@ -1,0 +1,338 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func names(named []nn.Named) (out []string) {
+	for _, n := range named {
+		out = append(out, n.Name)
+	}
+	return out
+}
+
+func linear(t *testing.T, in, out int, opts ...nn.Option) *nn.Linear {
+	l, err := nn.NewLinear(in, out, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+type inner struct {
+	nn.Mode
+	B    *tensor.Tensor `nn:",buffer"`
+	W    *tensor.Tensor `nn:"weight"`
+	Skip *tensor.Tensor `nn:"-"`
+	Nil  *tensor.Tensor
+	priv *tensor.Tensor
+}
+
+type outer struct {
+	*inner
+	Value    inner
+	LN1      *nn.LayerNorm
+	HTTPHead nn.Layer
+	List     []nn.Layer
+	ByName   map[string]*nn.Linear
+	Tensors  []*tensor.Tensor
+	Own      *tensor.Tensor
+	Parent   *outer
+	Text     string
+	Err      error
+	Anything any
+	Chan     chan *tensor.Tensor
+}
+
+func TestWalk(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		ones := func() *tensor.Tensor { return tensor.Ones([]int{1}) }
+		shared := linear(t, 1, 1)
+		o := &outer{
+			inner: &inner{B: ones(), W: ones(), Skip: ones(), priv: ones()}, Value: inner{W: ones()},
+			HTTPHead: shared, List: []nn.Layer{shared, nil, nn.NewSequential(linear(t, 1, 1, nn.NoBias()))},
+			ByName: map[string]*nn.Linear{"b": linear(t, 1, 1), "a": nil}, Tensors: []*tensor.Tensor{ones(), nil, ones()},
+			Own: ones(), Err: errors.New("x"), Anything: linear(t, 1, 1, nn.NoBias()),
+		}
+		o.Parent = o
+		want := []string{"own", "weight", "b", "value.weight", "http_head.weight", "http_head.bias", "list.0.weight", "list.0.bias",
+			"list.2.0.weight", "by_name.b.weight", "by_name.b.bias", "tensors.0", "tensors.2", "anything.weight"}
+		if got := names(nn.StateDict(o)); !reflect.DeepEqual(got, want) {
+			t.Errorf("StateDict has %v", got)
+		}
+		if got := names(nn.NamedParameters(o)); len(got) != len(want)-3 {
+			t.Errorf("NamedParameters are %v", got)
+		}
+		if got := names(nn.NamedBuffers(o)); !reflect.DeepEqual(got, []string{"b"}) {
+			t.Errorf("NamedBuffers are %v", got)
+		}
+		nn.Eval(o)
+		if o.Training() || o.Value.Training() {
+			t.Error("Eval did not reach all")
+		}
+		nn.Train(o)
+		if !o.Training() || !o.Value.Training() {
+			t.Error("Train did not reach all")
+		}
+		nn.Release(o.List[2])
+		nn.Release(o)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Things that are no modules have no parameters, and no panic comes of them.
+func TestWalkNothing(t *testing.T) {
+	leak.Check(t)
+	var nilModule *nn.Linear
+	var nilLayer nn.Layer
+	for _, m := range []any{nil, nilModule, nilLayer, 3, "x", []int{1}, map[int]*nn.Linear{1: nil}, struct{}{}, &struct{ A *int }{}, func() {}, make(chan int), []any{nil, nil}, (*nn.Sequential)(nil), &nn.Sequential{}} {
+		if n := len(nn.Parameters(m)) + len(nn.StateDict(m)) + len(nn.NamedBuffers(m)); n != 0 {
+			t.Errorf("%T has %d tensors", m, n)
+		}
+		nn.Train(m)
+		nn.Eval(m)
+		nn.Release(m)
+		if err := errors.Join(nn.ZeroGrad(m), nn.To(m, tensor.Float64), nn.RequiresGrad_(m, false)); err != nil {
+			t.Errorf("%T: %v", m, err)
+		}
+		if nn.LoadStateDict(m, nil) == nil {
+			t.Errorf("%T: LoadStateDict takes it", m)
+		}
+	}
+}
+
+func TestLoadStateDict(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		a, b := linear(t, 2, 3), linear(t, 2, 3, nn.DType(tensor.Float64))
+		defer nn.Release(a)
+		defer nn.Release(b)
+		if err := nn.LoadStateDict(b, nn.StateDict(a).Map()); err != nil {
+			return err
+		}
+		if same, err := b.Weight.To(tensor.Float32).Equal(a.Weight); err != nil || !same {
+			t.Errorf("the weights differ: %v", err)
+		}
+		if !b.Weight.RequiresGrad() || b.Weight.DType() != tensor.Float64 {
+			t.Error("the parameter is another now")
+		}
+		bad := map[string]*tensor.Tensor{"weight": tensor.Zeros([]int{3, 3}), "extra": tensor.Zeros([]int{1})}
+		err := nn.LoadStateDict(a, bad)
+		if err == nil || !errors.Is(err, tensor.ErrArgument) {
+			t.Fatalf("a state that does not fit: %v", err)
+		}
+		for _, part := range []string{"weight has shape [3 3]", "missing bias", "unexpected extra"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q is not in: %v", part, err)
+			}
+		}
+		if err := nn.LoadStateDict(a, map[string]*tensor.Tensor{"bias": tensor.Ones([]int{3}), "extra": nil}, nn.Strict(false)); err != nil {
+			t.Error(err)
+		}
+		for _, src := range []*tensor.Tensor{nil, tensor.Ones([]int{3}).View(9)} {
+			if nn.LoadStateDict(a, map[string]*tensor.Tensor{"bias": src}, nn.Strict(false)) == nil {
+				t.Error("an unusable tensor is loaded")
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Tied weights: one parameter, two names.
+func TestTied(t *testing.T) {
+	leak.Check(t)
+	e, err := nn.NewEmbedding(5, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &struct {
+		Tok  *nn.Embedding
+		Head *nn.Linear
+	}{e, &nn.Linear{Weight: e.Weight}}
+	if n := len(nn.Parameters(m)); n != 1 {
+		t.Errorf("%d parameters", n)
+	}
+	if got := names(nn.StateDict(m)); !reflect.DeepEqual(got, []string{"tok.weight", "head.weight"}) {
+		t.Errorf("StateDict has %v", got)
+	}
+	if err := nn.To(m, tensor.Float64); err != nil || m.Head.Weight.DType() != tensor.Float64 || !m.Tok.Weight.RequiresGrad() {
+		t.Errorf("To: %v", err)
+	}
+	nn.Release(m)
+}
+
+func TestTo(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		b, err := nn.NewBatchNorm2d(2)
+		if err != nil {
+			return err
+		}
+		defer nn.Release(b)
+		if err := b.Forward(tensor.Randn([]int{2, 2, 3, 3})).Sum().Backward(); err != nil {
+			return err
+		}
+		weight := b.Weight
+		if err := nn.To(b, tensor.Float64, tensor.CPU); err != nil {
+			return err
+		}
+		if b.Weight != weight || weight.DType() != tensor.Float64 || weight.Grad().DType() != tensor.Float64 || !weight.IsLeaf() {
+			t.Error("the weight is not the same converted")
+		}
+		if b.NumBatchesTracked.DType() != tensor.Int64 || b.RunningMean.DType() != tensor.Float64 {
+			t.Error("buffers are converted wrongly")
+		}
+		if err := b.Forward(tensor.Randn([]int{2, 2, 3, 3}, tensor.Float64)).Sum().Backward(); err != nil {
+			t.Error(err)
+		}
+		if nn.To(b, tensor.KeepDim(true)) == nil {
+			t.Error("To takes any option")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keeper keeps a parameter of its own and gives it back, or its input.
+type keeper struct{ T *tensor.Tensor }
+
+func (k *keeper) Forward(*tensor.Tensor) *tensor.Tensor { return k.T }
+
+// What Pipe frees, and what it must not.
+func TestPipe(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{2, 3})
+		var seen []*tensor.Tensor
+		note := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { seen = append(seen, x); return x })
+		double := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(2) })
+		before := tensor.CurrentScope().Len()
+		y := nn.Pipe(x, note, double, note, double, note, &nn.Flatten{}, &nn.Identity{})
+		if err := y.Err(); err != nil {
+			return err
+		}
+		if n := tensor.CurrentScope().Len() - before; n != 1 {
+			t.Errorf("Pipe left %d tensors", n)
+		}
+		if seen[0] != x || x.DType() == tensor.Invalid || y.Numel() != 6 {
+			t.Error("Pipe freed x or its result")
+		}
+		if seen[1].DType() != tensor.Invalid || seen[2].DType() != tensor.Invalid {
+			t.Error("Pipe did not free its intermediates")
+		}
+		if v, err := y.Sum().Item(); v != 24 || err != nil {
+			t.Errorf("%v, %v", v, err)
+		}
+		if nn.Pipe(x) != x || nn.Pipe(x, &nn.Identity{}, note) != x {
+			t.Error("Pipe of nothing is not x")
+		}
+		own := tensor.Ones([]int{2, 3})
+		if z := nn.Pipe(x, &keeper{own}, double); z.Err() != nil || own.DType() == tensor.Invalid {
+			t.Error("Pipe freed what a layer owns")
+		}
+		if z := nn.Pipe(x, double, &keeper{own}); z != own {
+			t.Error("Pipe does not return what the layer returned")
+		}
+		k := &keeper{}
+		kept := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { k.T = x.Keep(); return x.Mul(1) })
+		if z := nn.Pipe(x, double, kept, double); z.Err() != nil || k.T.DType() == tensor.Invalid {
+			t.Error("Pipe freed what a layer kept")
+		}
+		k.T.Release()
+		r := nn.Residual(x, double, double)
+		if v, err := r.Sum().Item(); v != 30 || err != nil {
+			t.Errorf("Residual gives %v, %v", v, err)
+		}
+		if v, err := nn.Residual(x).Sum().Item(); v != 12 || err != nil {
+			t.Errorf("Residual of nothing gives %v, %v", v, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A failure goes through layers as the error it was, and the scope around hears of it.
+func TestStickyErrors(t *testing.T) {
+	leak.Check(t)
+	l := linear(t, 3, 2)
+	defer nn.Release(l)
+	err := tensor.WithScope(func() error {
+		bad := nn.Pipe(tensor.Ones([]int{2, 5}), l, &nn.ReLU{})
+		for _, layer := range []nn.Layer{l, &nn.Identity{}, &nn.Dropout{}, &nn.Flatten{}, nn.NewSequential(&nn.ReLU{})} {
+			if err := layer.Forward(bad).Err(); err == nil || err.Error() != bad.Err().Error() {
+				t.Errorf("%T: %v instead of %v", layer, err, bad.Err())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error("an error that was looked at is told again")
+	}
+	err = tensor.WithScope(func() error { nn.Pipe(tensor.Ones([]int{2, 5}), l, &nn.ReLU{}); return nil })
+	if err == nil {
+		t.Error("the scope around does not hear of a failure in Pipe")
+	}
+	// A panic of a user's layer is the user's; nothing stays behind.
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is lost")
+			}
+		}()
+		_ = tensor.WithScope(func() error {
+			nn.Pipe(tensor.Ones([]int{2, 3}), l, nn.Func(func(*tensor.Tensor) *tensor.Tensor { panic("mine") }))
+			return nil
+		})
+	}()
+	if tensor.CurrentScope() != nil {
+		t.Error("a scope stayed open")
+	}
+}
+
+// Memory held after Forward without gradients is the result alone; during it no more than PyTorch would hold.
+func TestForwardLeavesOnlyItsResult(t *testing.T) {
+	leak.Check(t)
+	for name, build := range constructors {
+		err := tensor.WithScope(func() error {
+			m := build()
+			defer nn.Release(m)
+			shape := map[string][]int{"attention": {5, 2, 8}, "attention_causal": {2, 5, 8}, "attention_no_bias": {2, 5, 8}, "causal_self_attention": {2, 5, 8}}[name]
+			if shape == nil {
+				return nil
+			}
+			return tensor.WithGradMode(false, func() error {
+				x := tensor.Ones(shape)
+				before := tensor.CurrentScope().Len()
+				if err := m.Forward(x).Err(); err != nil {
+					return err
+				}
+				if n := tensor.CurrentScope().Len() - before; n != 1 {
+					return fmt.Errorf("%s left %d tensors", name, n)
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package nn
+
+import (
+	"fmt"
+	"math"
+	"sort"
+	"strings"
+
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// LoadOption is a keyword argument of LoadStateDict.
+type LoadOption func(*loadSettings)
+
+type loadSettings struct{ lax bool }
+
+// Strict(false) lets names be missing or left over (strict=False); shapes must fit all the same.
+func Strict(on bool) LoadOption { return func(s *loadSettings) { s.lax = !on } }
+
+// LoadStateDict copies state into m's parameters and buffers, converting dtype and device where they differ. The
+// names must be exactly those of StateDict, and the shapes must agree; the error lists all that do not, and then
+// nothing has been copied. PyTorch: Module.load_state_dict.
+func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) error {
+	var s loadSettings
+	for _, o := range opts {
+		if o != nil {
+			o(&s)
+		}
+	}
+	own := StateDict(m)
+	if len(own) == 0 {
+		return refuse.Error("LoadStateDict", tensor.ErrArgument, "%T has no parameters", m)
+	}
+	var wrong []string
+	left := make(map[string]bool, len(state))
+	for name := range state {
+		left[name] = true
+	}
+	for _, n := range own {
+		src, ok := state[n.Name]
+		delete(left, n.Name)
+		if !ok {
+			if !s.lax {
+				wrong = append(wrong, "missing "+n.Name)
+			}
+			continue
+		}
+		if bad := unusable("LoadStateDict", src); bad != nil {
+			wrong = append(wrong, fmt.Sprintf("%s: %v", n.Name, bad.Err()))
+			continue
+		}
+		if have, want := src.Shape(), n.Tensor.Shape(); fmt.Sprint(have) != fmt.Sprint(want) {
+			wrong = append(wrong, fmt.Sprintf("%s has shape %v, the module's has %v", n.Name, have, want))
+		}
+	}
+	if !s.lax {
+		var extra []string
+		for name := range left {
+			extra = append(extra, "unexpected "+name)
+		}
+		sort.Strings(extra)
+		wrong = append(wrong, extra...)
+	}
+	if len(wrong) != 0 {
+		return refuse.Error("LoadStateDict", tensor.ErrArgument, "the state does not fit %T: %s", m, strings.Join(wrong, "; "))
+	}
+	return tensor.WithGradMode(false, func() error {
+		for _, n := range own {
+			if src, ok := state[n.Name]; ok {
+				if err := n.Tensor.Copy_(src).Err(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// To converts m's parameters and buffers in place to a dtype, moves them to a device, or both: nn.To(m,
+// tensor.CUDA(0)). Only floating-point tensors change their dtype. The *Tensor handles stay the same, so an
+// optimizer made before keeps them; its own state is not converted, so make it after. Gradients are converted
+// too. PyTorch: Module.to.
+func To(m any, opts ...tensor.Option) error {
+	seen := map[*tensor.Tensor]bool{}
+	return tensor.WithScope(func() error {
+		return tensor.WithGradMode(false, func() error {
+			for _, n := range StateDict(m) {
+				if seen[n.Tensor] {
+					continue
+				}
+				seen[n.Tensor] = true
+				if err := move(n.Tensor, opts); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func move(t *tensor.Tensor, opts []tensor.Option) error {
+	kept := opts
+	if d := t.DType(); !d.IsFloat() && !d.IsComplex() {
+		kept = nil
+		for _, o := range opts {
+			if _, is := o.(tensor.DType); !is {
+				kept = append(kept, o)
+			}
+		}
+	}
+	now := t.Detach().To(kept...)
+	if err := now.Err(); err != nil {
+		return err
+	}
+	grad := t.Grad()
+	if grad != nil {
+		if err := t.SetGrad(nil); err != nil {
+			return err
+		}
+	}
+	if _, err := tensor.Call("aten::set_data", t, now); err != nil {
+		return err
+	}
+	if grad == nil {
+		return nil
+	}
+	return t.SetGrad(grad.To(kept...))
+}
+
+// ClipGradNorm_ scales the gradients of params in place so that their 2-norm together is at most maxNorm, and
+// returns the norm before as a tensor without dimensions. What has no gradient does not count. PyTorch:
+// torch.nn.utils.clip_grad_norm_.
+func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64) *tensor.Tensor {
+	const op = "ClipGradNorm_"
+	if !(maxNorm >= 0) {
+		return refuse.Tensor(op, tensor.ErrArgument, "maxNorm must be a number of at least 0, got %v", maxNorm)
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		var total *tensor.Tensor
+		err := tensor.WithGradMode(false, func() error {
+			grads, err := gradients(params)
+			if err != nil {
+				return err
+			}
+			if len(grads) == 0 {
+				total = tensor.ScalarTensor(0.0)
+				return total.Err()
+			}
+			norms, err := foreach("aten::_foreach_norm.Scalar", grads, 2)
+			if err != nil {
+				return err
+			}
+			total = tensor.Stack(norms).LinalgVectorNorm()
+			factor := total.Add(1e-6).Reciprocal().Mul(maxNorm).ClampMax(1.0)
+			if err := factor.Err(); err != nil {
+				return err
+			}
+			_, err = tensor.Call("aten::_foreach_mul_.Tensor", grads, factor)
+			return err
+		})
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		return total
+	})
+}
+
+// ClipGradValue_ clamps each element of the gradients of params in place to [-value, value]. PyTorch:
+// torch.nn.utils.clip_grad_value_.
+func ClipGradValue_(params []*tensor.Tensor, value float64) error {
+	if !(value >= 0) || math.IsInf(value, 0) {
+		return refuse.Error("ClipGradValue_", tensor.ErrArgument, "value must be finite and at least 0, got %v", value)
+	}
+	return tensor.WithScope(func() error {
+		return tensor.WithGradMode(false, func() error {
+			grads, err := gradients(params)
+			if err != nil || len(grads) == 0 {
+				return err
+			}
+			if _, err := tensor.Call("aten::_foreach_clamp_min_.Scalar", grads, -value); err != nil {
+				return err
+			}
+			_, err = tensor.Call("aten::_foreach_clamp_max_.Scalar", grads, value)
+			return err
+		})
+	})
+}
+
+// gradients are those that there are.
+func gradients(params []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	all, err := tensor.Grads(params)
+	if err != nil {
+		return nil, err
+	}
+	grads := all[:0]
+	for _, g := range all {
+		if g != nil {
+			grads = append(grads, g)
+		}
+	}
+	return grads, nil
+}
+
+func foreach(name string, ts []*tensor.Tensor, args ...any) ([]*tensor.Tensor, error) {
+	out, err := tensor.Call(name, append([]any{ts}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	if len(out) == 1 {
+		if list, ok := out[0].([]*tensor.Tensor); ok {
+			return list, nil
+		}
+	}
+	return nil, refuse.Error(name, tensor.ErrArgument, "the operator gave no list")
+}
