@@ -304,8 +304,8 @@ func (c *call) text(_ int, s string) {
 }
 
 func (c *call) dtype(_ int, d DType) {
-	if d < 0 {
-		c.refuse(ErrArgument, "%v is no dtype", d)
+	if d.Size() == 0 {
+		c.refuse(ErrArgument, "%v is no dtype that Linstock knows", d)
 		return
 	}
 	c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(d)})
@@ -321,6 +321,10 @@ func (c *call) device(_ int, d Device) {
 
 // number encodes a Go number, keeping its kind: libtorch promotes int, float and complex differently.
 func (c *call) number(i int, v any) {
+	if v == nil && i < len(c.op.args) && c.op.args[i].optional {
+		c.put(cshim.Value{Tag: cshim.TagNone})
+		return
+	}
 	first, second, n := encodeNumber(v)
 	switch n {
 	case 0:
@@ -648,29 +652,12 @@ func (c *call) boolean() (bool, error) {
 	return v.Bits != 0, err
 }
 
-func (c *call) integer() (int, error) {
-	v, err := c.plain()
-	return int(v.Bits), err
-}
-
-func (c *call) real() (float64, error) {
-	v, err := c.plain()
-	return math.Float64frombits(v.Bits), err
-}
-
 func (c *call) plain() (cshim.Value, error) {
 	var out [2]cshim.Value
 	if _, ok := c.run(out[:], false); !ok {
 		return cshim.Value{}, c.fail.fail.take()
 	}
 	return out[0], nil
-}
-
-func (c *call) none() error {
-	if _, ok := c.run(nil, true); !ok {
-		return c.fail.fail.take()
-	}
-	return nil
 }
 
 // inPlace drops the result, which is the receiver.

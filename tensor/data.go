@@ -33,7 +33,26 @@ func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 
 // FromScalar makes a tensor without dimensions from a Go number; its dtype is float32 (the default dtype) for
 // floats, int64 for ints, bool, or complex64, or that of a DType option. PyTorch: torch.tensor(3.5).
-func FromScalar(value any, opts ...Option) *Tensor { return ScalarTensor(value, opts...) }
+func FromScalar(value any, opts ...Option) *Tensor {
+	first, _, n := encodeNumber(value)
+	d := Invalid
+	switch {
+	case n == 0:
+	case first.Tag == cshim.TagInt:
+		d = Int64
+	case first.Tag == cshim.TagBool:
+		d = Bool
+	case first.Tag == cshim.TagComplex && DefaultDType() == Float64:
+		d = Complex128
+	case first.Tag == cshim.TagComplex:
+		d = Complex64
+	}
+	if d != Invalid {
+		// Before the caller's: of an option given twice the last counts.
+		opts = append([]Option{d}, opts...)
+	}
+	return ScalarTensor(value, opts...)
+}
 
 func numel(shape []int) (int, bool) {
 	n := 1
@@ -219,14 +238,17 @@ func (t *Tensor) item() (any, error) {
 func (t *Tensor) Item() (float64, error) { return Item[float64](t) }
 
 // FromMapped is a CPU tensor over memory that is not Go's, a file mapping say; drop runs once no tensor uses it
-// any more, at a later operator or Flush.
+// any more, at a later operator or Flush; it may be nil.
 func FromMapped(dtype DType, shape []int, data []byte, drop func()) *Tensor {
+	if drop == nil {
+		drop = func() {}
+	}
 	if err := cshim.Load(); err != nil {
 		drop()
 		return &Tensor{fail: &failure{err: err}}
 	}
 	n, ok := numel(shape)
-	if !ok || dtype.Size() == 0 || n*dtype.Size() != len(data) {
+	if size := dtype.Size(); !ok || size == 0 || len(data)%size != 0 || n != len(data)/size {
 		drop()
 		return failed(refused("FromMapped", ErrArgument, "%v%v does not hold %d bytes", dtype, shape, len(data)))
 	}

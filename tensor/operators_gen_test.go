@@ -637,6 +637,7 @@ var operators = []struct {
 	{"ConjPhysical", &opConjPhysical, (*Tensor).ConjPhysical},
 	{"ConjPhysical_", &opConjPhysical_, (*Tensor).ConjPhysical_},
 	{"ResolveConj", &opResolveConj, (*Tensor).ResolveConj},
+	{"ResolveNeg", &opResolveNeg, (*Tensor).ResolveNeg},
 	{"Angle", &opAngle, (*Tensor).Angle},
 	{"ViewAsReal", &opViewAsReal, (*Tensor).ViewAsReal},
 	{"ViewAsComplex", &opViewAsComplex, (*Tensor).ViewAsComplex},

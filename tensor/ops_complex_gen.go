@@ -76,6 +76,19 @@ func (t *Tensor) ResolveConj() *Tensor {
 	return c.one()
 }
 
+var opResolveNeg = op{name: "aten::resolve_neg", overload: "", goName: "ResolveNeg", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
+
+// ResolveNeg carries a lazy negation out (that of the imaginary part of a conjugate, say); without one it
+// returns x itself. PyTorch: torch.resolve_neg.
+//
+//	aten::resolve_neg(Tensor(a) self) -> Tensor(a)
+func (t *Tensor) ResolveNeg() *Tensor {
+	var c call
+	c.begin(&opResolveNeg)
+	c.tensor(0, t)
+	return c.one()
+}
+
 var opAngle = op{name: "aten::angle", overload: "", goName: "Angle", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // Angle returns the angle of each element in radians; of real numbers 0 or pi. PyTorch: torch.angle.

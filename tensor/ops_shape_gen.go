@@ -1025,7 +1025,7 @@ func (t *Tensor) IndexSelect(dim int, index *Tensor) *Tensor {
 	return c.one()
 }
 
-var opIndexTensors = op{name: "aten::index", overload: "Tensor", goName: "IndexTensors", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindTensors, keyNone, false}}}
+var opIndexTensors = op{name: "aten::index", overload: "Tensor", goName: "IndexTensors", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindTensors, keyNone, true}}}
 
 // IndexTensors is advanced indexing: each entry of indices is an integer or bool tensor for one dimension, or
 // nil for all of it; integer tensors broadcast together. PyTorch: torch.Tensor.__getitem__.
@@ -1039,7 +1039,7 @@ func (t *Tensor) IndexTensors(indices []*Tensor) *Tensor {
 	return c.one()
 }
 
-var opIndexPut = op{name: "aten::index_put", overload: "", goName: "IndexPut", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindTensors, keyNone, false}, {"values", kindTensor, keyNone, false}, {"accumulate", kindBool, keyAccumulate, false}}}
+var opIndexPut = op{name: "aten::index_put", overload: "", goName: "IndexPut", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindTensors, keyNone, true}, {"values", kindTensor, keyNone, false}, {"accumulate", kindBool, keyAccumulate, false}}}
 
 // IndexPut returns a copy of x with values at indices (see IndexTensors); with Accumulate they are added.
 // PyTorch: torch.Tensor.index_put.
@@ -1058,7 +1058,7 @@ func (t *Tensor) IndexPut(indices []*Tensor, values *Tensor, opts ...Option) *Te
 	return c.one()
 }
 
-var opIndexPut_ = op{name: "aten::index_put_", overload: "", goName: "IndexPut_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindTensors, keyNone, false}, {"values", kindTensor, keyNone, false}, {"accumulate", kindBool, keyAccumulate, false}}}
+var opIndexPut_ = op{name: "aten::index_put_", overload: "", goName: "IndexPut_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindTensors, keyNone, true}, {"values", kindTensor, keyNone, false}, {"accumulate", kindBool, keyAccumulate, false}}}
 
 // IndexPut_ is [Tensor.IndexPut] in place: it writes into the receiver and returns it. PyTorch:
 // torch.Tensor.index_put_.

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -18,7 +19,7 @@ type Scope struct {
 	mu      sync.Mutex
 	entries []*Tensor
 	closed  bool
-	err     *failure // the first one that an operator met in here
+	errs    []*failure // that operators met in here; those that somebody has looked at are dropped
 }
 
 // marker is the scope word of a thread that is held without a scope (by NoGrad, say).
@@ -137,8 +138,8 @@ func (s *Scope) end() error {
 // releaseAll frees every entry, in one crossing for all that no operator pins.
 func (s *Scope) releaseAll(closing bool) error {
 	s.mu.Lock()
-	entries, f := s.entries, s.err
-	s.entries, s.err = nil, nil
+	entries, errs := s.entries, s.errs
+	s.entries, s.errs = nil, nil
 	s.closed = s.closed || closing
 	s.mu.Unlock()
 	var batch [64]cshim.Handle
@@ -146,10 +147,17 @@ func (s *Scope) releaseAll(closing bool) error {
 	// Last made, first freed, as a stack unwinds: what views and graphs hang on goes before what they hang on.
 	for i := len(entries) - 1; i >= 0; i-- {
 		t := entries[i]
-		if t.scope.Load() != s || t.state.Or(released)&released != 0 {
+		if t.scope.Load() != s {
 			continue
 		}
-		if h := t.takeHandle(); h != 0 {
+		// Almost always nobody pins it: one atomic operation instead of two.
+		var h cshim.Handle
+		if t.state.CompareAndSwap(0, released|freed) {
+			h = t.owned()
+		} else if t.state.Or(released)&released == 0 {
+			h = t.takeHandle()
+		}
+		if h != 0 {
 			batch[n] = h
 			if n++; n == len(batch) {
 				cshim.TensorsFree(batch[:n])
@@ -159,8 +167,10 @@ func (s *Scope) releaseAll(closing bool) error {
 	}
 	cshim.TensorsFree(batch[:n])
 	entriesPool.put(entries)
-	if f != nil && !f.seen.Load() {
-		return f.take()
+	for _, f := range errs {
+		if !f.seen.Load() {
+			return f.take()
+		}
 	}
 	return nil
 }
@@ -197,11 +207,17 @@ func (s *Scope) forget(t *Tensor) bool {
 
 func (s *Scope) remember(f *failure) {
 	s.mu.Lock()
-	if s.err == nil {
-		s.err = f
+	if len(s.errs) == rememberedErrors {
+		s.errs = slices.DeleteFunc(s.errs, func(old *failure) bool { return old.seen.Load() })
+	}
+	if len(s.errs) < rememberedErrors {
+		s.errs = append(s.errs, f)
 	}
 	s.mu.Unlock()
 }
+
+// rememberedErrors bounds what a scope holds of errors that nobody looks at: the first is what Close returns.
+const rememberedErrors = 16
 
 // Len is how many tensors the scope owns.
 func (s *Scope) Len() int {
@@ -212,6 +228,9 @@ func (s *Scope) Len() int {
 	defer s.mu.Unlock()
 	return len(s.entries)
 }
+
+// Owns says whether t is among the scope's tensors, those that its Close frees.
+func (s *Scope) Owns(t *Tensor) bool { return s != nil && t != nil && t.scope.Load() == s }
 
 // Adopt makes tensors this scope's, out of whatever scope they are in, and returns the first error among
 // them. What is already released is refused.

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
@@ -30,10 +31,14 @@ func SetRNGState(state *Tensor) error {
 }
 
 // SetNumThreads sets how many threads an operator on the CPU may use, on every thread that a goroutine may land
-// on, now and later. PyTorch: torch.set_num_threads.
+// on, now and later: at least 1, and at most 1,024 or four times the machine's cores, since OpenMP ends the process
+// when it cannot start as many as it was told. PyTorch: torch.set_num_threads.
 func SetNumThreads(n int) error {
 	if err := cshim.Load(); err != nil {
 		return err
+	}
+	if most := max(1024, 4*runtime.NumCPU()); n < 1 || n > most {
+		return refused("SetNumThreads", ErrArgument, "from 1 to %d threads can be had, not %d", most, n)
 	}
 	return newError("SetNumThreads", cshim.SetNumThreads(n))
 }

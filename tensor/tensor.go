@@ -56,6 +56,11 @@ func (t *Tensor) takeHandle() cshim.Handle {
 	if !t.state.CompareAndSwap(released, released|freed) {
 		return 0
 	}
+	return t.owned()
+}
+
+// owned is the handle, for the one who has set freed.
+func (t *Tensor) owned() cshim.Handle {
 	if box := t.net.Load(); box != nil {
 		return cshim.Handle(box.h.Swap(0))
 	}

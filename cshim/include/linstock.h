@@ -208,8 +208,8 @@ typedef struct ls_adam {
   double lr, beta1, beta2, weight_decay, eps;
   int32_t amsgrad, maximize, decoupled; /* decoupled: AdamW */
 } ls_adam;
-/* A step of Adam by libtorch's fused kernel on those of n parameters that have a gradient; all are of one dtype and
- * device. avgs, sqs, maxs (NULL without amsgrad) and steps (float32 scalars) are the state of each. */
+/* A step of Adam by libtorch's fused kernel on those of n parameters that have a gradient; all are of one dtype
+ * and device. avgs, sqs, maxs (NULL without amsgrad) and steps (float32 scalars) are the state of each. */
 LS_API ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs,
                               const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) LS_NOEXCEPT;
 

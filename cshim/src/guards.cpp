@@ -30,6 +30,8 @@ void need_index(const at::Tensor &t, const char *name) {
   if (!is_index(t)) refuse(std::string(name) + " must be int64 or int32, not " + c10::toString(t.scalar_type()));
 }
 
+bool recording(const at::Tensor &t) { return c10::GradMode::is_enabled() && t.requires_grad(); }
+
 bool any(const at::Tensor &t) { return t.any().item<bool>(); }
 
 // The elements of t must be in [low, high).
@@ -43,8 +45,9 @@ void need_range(const at::Tensor &t, const char *name, int64_t low, int64_t high
 
 // LAPACK's geev: SIGSEGV in MKL.
 void eig(Args a) {
-  const auto &x = a[0].toTensor();
-  if (readable(x) && !x.isfinite().all().item<bool>()) refuse("the matrix has elements that are infinite or not numbers");
+  auto x = a[0].toTensor().detach();
+  if (readable(x) && !x.isfinite().all().item<bool>())
+    refuse("the matrix has elements that are infinite or not numbers");
 }
 
 bool has_least(const at::Tensor &t) {
@@ -101,9 +104,10 @@ void matrix_power(Args a) {
 
 // Draws until it has the sum, for ever where that is not finite.
 void binomial(Args a) {
-  const auto &count = a[0].toTensor(), &prob = a[1].toTensor();
+  auto count = a[0].toTensor().detach(), prob = a[1].toTensor().detach();
   if (readable(count) && !count.isfinite().all().item<bool>()) refuse("counts must be finite");
-  if (readable(prob) && !prob.ge(0).logical_and(prob.le(1)).all().item<bool>()) refuse("probabilities must be in [0, 1]");
+  if (readable(prob) && !prob.ge(0).logical_and(prob.le(1)).all().item<bool>())
+    refuse("probabilities must be in [0, 1]");
 }
 
 // Makes a grid of r dimensions first.
@@ -111,7 +115,8 @@ void combinations(Args a) {
   if (a[1].toInt() > 64) refuse("r is " + std::to_string(a[1].toInt()) + "; 64 is the most");
 }
 
-// Number, shapes and dtypes of the weights are taken on trust: SIGABRT in the backward pass.
+// Shapes and dtypes of states and weights are taken on trust (Python checks them in nn.LSTM): reads and writes
+// beyond the ends of blocks.
 void rnn(Args a, int64_t gates, bool lstm) {
   const auto &input = a[0].toTensor();
   const auto params = a[2].toTensorVector();
@@ -119,9 +124,12 @@ void rnn(Args a, int64_t gates, bool lstm) {
   bool biases = a[3].toBool();
   int64_t layers = a[4].toInt(), directions = a[7].toBool() ? 2 : 1;
   if (lstm && hx.size() != 2) refuse("hx must have 2 tensors, not " + std::to_string(hx.size()));
-  if (input.dim() == 0) refuse("the input has no dimensions");
+  if (input.dim() != 3) refuse("the input must have 3 dimensions, not " + std::to_string(input.dim()));
+  int64_t batch = input.size(a[8].toBool() ? 0 : 1);
   for (const auto &h : hx) {
-    if (h.dim() == 0) refuse("a hidden state has no dimensions");
+    if (h.dim() != 3 || h.size(0) != layers * directions || h.size(1) != batch)
+      refuse("a hidden state is " + c10::str(h.sizes()) + ", not [" + std::to_string(layers * directions) + ", " +
+             std::to_string(batch) + ", ...]");
   }
   // The hidden state is narrower than the cell where there are projections.
   int64_t out = hx.front().size(-1), hidden = hx.back().size(-1);
@@ -134,8 +142,8 @@ void rnn(Args a, int64_t gates, bool lstm) {
   auto need = [&](int64_t i, c10::IntArrayRef sizes) {
     const auto &w = params[static_cast<size_t>(i)];
     if (w.sizes() != sizes || w.scalar_type() != params[0].scalar_type())
-      refuse("weight " + std::to_string(i) + " is " + c10::toString(w.scalar_type()) + c10::str(w.sizes()) + ", not " +
-             c10::toString(params[0].scalar_type()) + c10::str(sizes));
+      refuse("weight " + std::to_string(i) + " is " + c10::toString(w.scalar_type()) + c10::str(w.sizes()) +
+             ", not " + c10::toString(params[0].scalar_type()) + c10::str(sizes));
   };
   if (!c10::isFloatingType(params[0].scalar_type())) refuse("the weights must be floating-point numbers");
   for (int64_t cell = 0; cell < layers * directions; cell++) {
@@ -156,7 +164,12 @@ void simple_rnn(Args a) { rnn(a, 1, false); }
 // Its derivative for no rows: SIGSEGV.
 void pdist(Args a) {
   const auto &x = a[0].toTensor();
-  if (x.dim() > 0 && x.size(0) == 0 && x.requires_grad()) refuse("no rows have no distances to differentiate");
+  if (x.dim() > 0 && x.size(0) == 0 && recording(x)) refuse("no rows have no distances to differentiate");
+}
+
+// It saves a view of what it then writes to: the backward pass fails, and the graph is a ring that is never freed.
+void vander(Args a) {
+  if (recording(a[0].toTensor())) refuse("libtorch cannot differentiate it; take Detach() of the input");
 }
 
 using Guard = void (*)(Args);
@@ -188,6 +201,7 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::rnn_tanh.input", simple_rnn},
       {"aten::rnn_relu.input", simple_rnn},
       {"aten::pdist", pdist},
+      {"aten::linalg_vander", vander},
   };
   return *all;
 }
@@ -219,9 +233,7 @@ void Operator::check(const torch::jit::Stack &stack) const {
       refuse("argument '" + handle.schema().arguments()[e.argument].name() + "': there is no " +
              std::to_string(v.toInt()));
   }
-  if (check_ == nullptr) return;
-  c10::AutoGradMode no_grad(false);
-  check_(Args(stack.data(), stack.size()));
+  if (check_ != nullptr) check_(Args(stack.data(), stack.size()));
 }
 
 }  // namespace ls

@@ -17,9 +17,38 @@
 
 namespace ls {
 
-std::atomic<int64_t> live_handles{0};
-
 namespace {
+
+// A counter for each thread; that of a thread that ended goes to the next one that starts, as it stands.
+struct HandleCounts {
+  struct alignas(64) Line {
+    std::atomic<int64_t> n{0};
+  };
+  std::mutex mutex;
+  std::vector<Line *> all, free;
+
+  static HandleCounts &get() {
+    static auto *c = new HandleCounts;
+    return *c;
+  }
+  int64_t sum() {
+    std::lock_guard<std::mutex> lock(mutex);
+    int64_t total = 0;
+    for (auto *line : all) total += line->n.load(std::memory_order_relaxed);
+    return total;
+  }
+};
+
+struct HandleCountOfThread {
+  HandleCounts::Line *line = nullptr;
+  ~HandleCountOfThread() {
+    // What this thread frees from here on (destructors of other thread locals) goes to a new line.
+    words.handles = nullptr;
+    auto &c = HandleCounts::get();
+    std::lock_guard<std::mutex> lock(c.mutex);
+    c.free.push_back(line);
+  }
+};
 
 std::atomic<int64_t> allocated{0};
 std::atomic<int64_t> peak{0};
@@ -136,9 +165,14 @@ void *allocate_or_throw(size_t n) {
   }
 }
 
+// Sizes are whole grains, and what malloc adds by the luck of its free lists is less than one: equal tensors count
+// equally.
+constexpr size_t kGrain = 64;
+size_t counted(void *p) noexcept { return malloc_usable_size(p) / kGrain * kGrain; }
+
 void free_counted(void *p) noexcept {
   if (p == nullptr) return;
-  size_t n = malloc_usable_size(p);
+  size_t n = counted(p);
   if (BlockCache::caches(n)) {
     n = BlockCache::from_usable(n);
     count_out(static_cast<int64_t>(n));
@@ -162,8 +196,8 @@ class CountingAllocator final : public c10::Allocator {
       }
       count_in(static_cast<int64_t>(n));
     } else if (n != 0) {
-      p = allocate_or_throw(n);
-      count_in(static_cast<int64_t>(malloc_usable_size(p)));
+      p = allocate_or_throw((n + kGrain - 1) / kGrain * kGrain);
+      count_in(static_cast<int64_t>(counted(p)));
     }
     return {p, p, &free_counted, c10::Device(c10::DeviceType::CPU)};
   }
@@ -172,6 +206,28 @@ class CountingAllocator final : public c10::Allocator {
 };
 
 }  // namespace
+
+std::atomic<int64_t> *new_handle_count() noexcept {
+  auto &c = HandleCounts::get();
+  std::lock_guard<std::mutex> lock(c.mutex);
+  if (c.free.empty()) {
+    c.all.push_back(new HandleCounts::Line);
+    c.free.reserve(c.all.size());
+    c.free.push_back(c.all.back());
+  }
+  static thread_local HandleCountOfThread mine;
+  if (mine.line == nullptr) {
+    mine.line = c.free.back();
+    c.free.pop_back();
+    return &mine.line->n;
+  }
+  // The thread is ending, and its own line may be another's already: this one is nobody's.
+  static HandleCounts::Line ends;
+  static bool listed = (c.all.push_back(&ends), true);
+  (void)listed;
+  return &ends.n;
+}
+
 }  // namespace ls
 
 uint32_t ls_abi(void) noexcept { return LS_ABI; }
@@ -191,7 +247,7 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
   return ls::run_void([&] {
     if (!ls::device_of(device).is_cpu()) throw ls::ArgumentError("memory: only the CPU is counted");
     *out = {ls::allocated.load(),   ls::peak.load(),  static_cast<int64_t>(ls::cache().cached()),
-            ls::allocations.load(), ls::frees.load(), ls::live_handles.load()};
+            ls::allocations.load(), ls::frees.load(), ls::HandleCounts::get().sum()};
   });
 }
 

@@ -19,6 +19,7 @@ namespace ls {
 struct ThreadWords {
   uint64_t scope;
   uint64_t threads_epoch;
+  std::atomic<int64_t> *handles;  // given out less taken back by this thread; NULL before the first
 };
 extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")));
 
@@ -27,7 +28,13 @@ extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")))
 extern std::atomic<uint64_t> threads_epoch;
 void adopt_num_threads() noexcept;
 
-extern std::atomic<int64_t> live_handles;
+// Handles are counted by thread, without a locked instruction: one would cost more than the rest of a guard.
+std::atomic<int64_t> *new_handle_count() noexcept;
+inline void count_handle(int64_t d) noexcept {
+  auto *n = words.handles;
+  if (__builtin_expect(n == nullptr, 0)) n = words.handles = new_handle_count();
+  n->store(n->load(std::memory_order_relaxed) + d, std::memory_order_relaxed);
+}
 
 inline void enter() noexcept {
   if (__builtin_expect(words.threads_epoch != threads_epoch.load(std::memory_order_relaxed), 0)) {
@@ -89,7 +96,7 @@ inline const at::Tensor &need(const Borrowed &b, const char *name) {
 // Gives a tensor's reference to the caller. An undefined tensor is 0.
 inline ls_tensor give(at::Tensor &&t) {
   if (!t.defined()) return 0;
-  live_handles.fetch_add(1, std::memory_order_relaxed);
+  count_handle(1);
   return reinterpret_cast<ls_tensor>(t.unsafeReleaseTensorImpl());
 }
 

@@ -19,7 +19,7 @@ extern "C" uint64_t aoti_torch_abi_version();
 
 namespace ls {
 
-thread_local ThreadWords words{0, 0};
+thread_local ThreadWords words{0, 0, nullptr};
 std::atomic<uint64_t> threads_epoch{0};
 
 namespace {

@@ -82,7 +82,7 @@ using ls::Borrowed;
 
 void ls_tensor_free(ls_tensor t) noexcept {
   if (t == 0) return;
-  ls::live_handles.fetch_sub(1, std::memory_order_relaxed);
+  ls::count_handle(-1);
   // Destructors of libtorch may throw out of a device's allocator: nothing can be told to anyone here.
   try {
     auto p = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(

@@ -762,7 +762,7 @@ c("FFTFFTFreq", 5), c("FFTFFTFreq", 4, d=0.5, dtype=f64, _n="options"), c("FFTRF
 
 # --- complex numbers ---------------------------------------------------------
 
-for op in "Real Imag Conj ConjPhysical ResolveConj Angle ViewAsReal".split():
+for op in "Real Imag Conj ConjPhysical ResolveConj ResolveNeg Angle ViewAsReal".split():
     start(op)
     c(op, f(2, 3, d=c64), _n="complex64"), c(op, f(2, d=c128), _n="complex128")
     if op not in ("Imag", "ViewAsReal"):

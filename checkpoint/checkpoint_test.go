@@ -1,0 +1,306 @@
+package checkpoint_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func Example() {
+	dir, err := os.MkdirTemp("", "checkpoint")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "model.safetensors")
+
+	weight := tensor.Arange(0, 6, tensor.Float32).View(2, 3)
+	err = checkpoint.Save(path, map[string]*tensor.Tensor{"weight": weight}, map[string]string{"made": "by hand"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	file, err := checkpoint.Load(path)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer file.Close()
+	sum, err := file.Tensor("weight").Sum().Item()
+	fmt.Println(file.Names(), file.Metadata()["made"], sum, err)
+	// Output: [weight] by hand 15 <nil>
+}
+
+var ramps = []tensor.DType{tensor.Bool, tensor.Uint8, tensor.Int8, tensor.Uint16, tensor.Int16, tensor.Uint32, tensor.Int32, tensor.Uint64, tensor.Int64,
+	tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64, tensor.Complex64, tensor.Float8E5M2, tensor.Float8E4M3FN}
+
+// same are the tensors that testdata/make.py makes.
+func same(t *testing.T) map[string]*tensor.Tensor {
+	t.Helper()
+	all := map[string]*tensor.Tensor{
+		"scalar":            tensor.FromScalar(2.5),
+		"empty":             tensor.Zeros([]int{0, 4}),
+		"näme \"quoted\"\n": tensor.FromSlice([]int8{1, 2, 3}, nil),
+	}
+	for _, d := range ramps {
+		ramp := tensor.FromSlice([]float32{0, 1, 2, 3, 4, 5}, []int{2, 3})
+		if d == tensor.Bool {
+			ramp = ramp.Remainder(2)
+		}
+		all["ramp."+d.String()] = ramp.To(d)
+	}
+	return all
+}
+
+var remarks = map[string]string{"made": "by test", "json": `{"step": 3}`}
+
+func raw(t *testing.T, x *tensor.Tensor) []byte {
+	t.Helper()
+	if x.Numel() == 0 {
+		return nil
+	}
+	b, err := tensor.Data[uint8](x.Contiguous().View(-1).ViewDType(tensor.Uint8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func equal(t *testing.T, got *checkpoint.File, want map[string]*tensor.Tensor) {
+	t.Helper()
+	if len(got.Names()) != len(want) {
+		t.Errorf("%d tensors, want %d", len(got.Names()), len(want))
+	}
+	for name, w := range want {
+		g := got.Tensor(name)
+		if err := g.Err(); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if g.DType() != w.DType() || !slices.Equal(g.Shape(), w.Shape()) || !bytes.Equal(raw(t, g), raw(t, w)) {
+			t.Errorf("%s: %v%v differs from %v%v", name, g.DType(), g.Shape(), w.DType(), w.Shape())
+		}
+	}
+}
+
+func scoped(t *testing.T, f func()) {
+	t.Helper()
+	if err := tensor.WithScope(func() error { f(); return nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+func open(t *testing.T, path string) *checkpoint.File {
+	t.Helper()
+	f, err := checkpoint.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestWhatPythonWroteAndReads(t *testing.T) {
+	leak.Check(t)
+	scoped(t, func() {
+		f := open(t, "testdata/python.safetensors")
+		equal(t, f, same(t))
+		if m := f.Metadata(); m["made"] != remarks["made"] || m["json"] != remarks["json"] {
+			t.Errorf("metadata %v", m)
+		}
+		path := filepath.Join(t.TempDir(), "go.safetensors")
+		if err := checkpoint.Save(path, same(t), remarks); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, open(t, path), same(t))
+		python := os.Getenv("LINSTOCK_PYTHON")
+		if python == "" {
+			t.Log("LINSTOCK_PYTHON names no Python with torch and safetensors: not read back by it")
+			return
+		}
+		if out, err := exec.Command(python, "testdata/make.py", path).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+func TestSavingIsDeterministicAndReplaces(t *testing.T) {
+	leak.Check(t)
+	scoped(t, func() {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		if err := os.WriteFile(path, []byte("old"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		var last []byte
+		for range 3 {
+			if err := checkpoint.Save(path, same(t), remarks); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last != nil && !bytes.Equal(got, last) {
+				t.Error("the same tensors gave other bytes")
+			}
+			last = got
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o640 {
+			t.Errorf("mode %v, %v; the old file's was 0640", info.Mode(), err)
+		}
+		bad := same(t)
+		bad["complex128"] = tensor.Zeros([]int{2}, tensor.Complex128)
+		if err := checkpoint.Save(path, bad, nil); err == nil || !strings.Contains(err.Error(), "complex128") {
+			t.Errorf("complex128 gave %v", err)
+		}
+		gone := tensor.Zeros([]int{2})
+		gone.Release()
+		if err := checkpoint.Save(path, map[string]*tensor.Tensor{"a": tensor.Zeros([]int{3}), "gone": gone}, nil); !errors.Is(err, tensor.ErrReleased) {
+			t.Errorf("a released tensor gave %v", err)
+		}
+		for _, bad := range []map[string]*tensor.Tensor{{"nil": nil}, {"__metadata__": tensor.Zeros([]int{1})}, {"\xff": tensor.Zeros([]int{1})}, {"meta": tensor.Zeros([]int{2}, tensor.Meta)}} {
+			if err := checkpoint.Save(path, bad, nil); err == nil {
+				t.Errorf("%v was saved", bad)
+			}
+		}
+		if got, _ := os.ReadFile(path); !bytes.Equal(got, last) {
+			t.Error("a save that failed changed the file")
+		}
+		if names, _ := os.ReadDir(filepath.Dir(path)); len(names) != 1 {
+			t.Errorf("files left behind: %v", names)
+		}
+	})
+}
+
+func TestViewsAreWrittenRowMajor(t *testing.T) {
+	leak.Check(t)
+	scoped(t, func() {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		x := tensor.Arange(0, 12, tensor.Float32).View(3, 4)
+		c := tensor.FromSlice([]complex64{1 + 2i, 3 - 4i}, nil)
+		leaf := tensor.Ones([]int{2}).RequiresGrad_()
+		want := map[string]*tensor.Tensor{"t": x.Transpose(0, 1), "row": x.Select(0, 1), "step": x.Slice(1, tensor.Step(2)),
+			"expanded": tensor.Ones([]int{1, 3}).Expand(2, 3), "conj": c.Conj(), "leaf": leaf, "graph": leaf.Mul(2)}
+		if err := checkpoint.Save(path, want, nil); err != nil {
+			t.Fatal(err)
+		}
+		f := open(t, path)
+		for name, w := range want {
+			if same, err := f.Tensor(name).Equal(w.Detach().ResolveConj()); err != nil || !same {
+				t.Errorf("%s: equal %t, %v", name, same, err)
+			}
+		}
+	})
+}
+
+// A tensor larger than a piece of Save's, so that several are written.
+func TestLargeTensors(t *testing.T) {
+	leak.Check(t)
+	scoped(t, func() {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		big := tensor.Arange(0, 3_000_017, tensor.Int64)
+		if err := checkpoint.Save(path, map[string]*tensor.Tensor{"big": big}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if same, err := open(t, path).Tensor("big").Equal(big); err != nil || !same {
+			t.Errorf("equal %t, %v", same, err)
+		}
+	})
+}
+
+func mapped(t *testing.T, path string) bool {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Skip("no /proc")
+	}
+	return strings.Contains(string(maps), path)
+}
+
+func TestWritesStayInThisProcess(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	scoped(t, func() {
+		if err := checkpoint.Save(path, map[string]*tensor.Tensor{"x": tensor.Ones([]int{1000}), "y": tensor.Ones([]int{10})}, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := checkpoint.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, y := f.Tensor("x").Keep(), f.Tensor("y").Keep()
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Tensor("x").Err(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("a closed file gave %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if v, err := x.Mul_(3).Sum().Item(); err != nil || v != 3000 {
+		t.Errorf("sum %v, %v", v, err)
+	}
+	if runtime.GOOS == "linux" && !mapped(t, path) {
+		t.Error("the tensors are copies")
+	}
+	x.Release()
+	if v, err := y.Sum().Item(); err != nil || v != 10 {
+		t.Errorf("sum %v, %v", v, err)
+	}
+	y.Release()
+	tensor.Flush()
+	if runtime.GOOS == "linux" && mapped(t, path) {
+		t.Error("the file is mapped still")
+	}
+	if after, _ := os.ReadFile(path); !bytes.Equal(after, before) {
+		t.Error("a write in place reached the file")
+	}
+}
+
+func TestManyGoroutinesReadOneFile(t *testing.T) {
+	leak.Check(t)
+	f := open(t, "testdata/python.safetensors")
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			scoped(t, func() {
+				for range 50 {
+					if v, err := f.Tensor("ramp.float32").Add(f.Tensor("ramp.float64")).Sum().Item(); err != nil || v != 30 {
+						t.Errorf("sum %v, %v", v, err)
+					}
+				}
+				if i == 0 {
+					f.Close()
+				}
+				if i == 1 {
+					tensor.Flush()
+				}
+			})
+		})
+		if i == 0 {
+			wg.Wait() // the others find the file closed
+			g := open(t, "testdata/python.safetensors")
+			f = g
+		}
+	}
+	wg.Wait()
+}

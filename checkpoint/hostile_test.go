@@ -1,0 +1,314 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// bytesOf is a file with this header and so much data.
+func bytesOf(head string, data int) []byte {
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(head)))
+	return append(append(b, head...), make([]byte, data)...)
+}
+
+func write1(t testing.TB, b []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x.safetensors")
+	if err := os.WriteFile(path, b, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// touch loads a file and reads whatever it lets.
+func touch(path string) error {
+	f, err := Load(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return tensor.WithScope(func() error {
+		var first error
+		for i, name := range f.Names() {
+			if i == 100 {
+				break
+			}
+			x := f.Tensor(name)
+			if err := x.Err(); err != nil {
+				first = errors.Join(first, err)
+				continue
+			}
+			if x.Numel() > 0 && x.DType() != tensor.Bool {
+				if err := x.View(-1).Narrow(0, 0, 1).Mul_(1).Err(); err != nil && !errors.Is(err, tensor.ErrNotImplemented) {
+					first = errors.Join(first, err)
+				}
+			}
+		}
+		return first
+	})
+}
+
+func TestHostileFiles(t *testing.T) {
+	leak.Check(t)
+	one := `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`
+	if err := touch(write1(t, bytesOf(one, 8))); err != nil {
+		t.Fatalf("the good file: %v", err)
+	}
+	cases := map[string][]byte{
+		"empty":                  {},
+		"seven bytes":            make([]byte, 7),
+		"no header":              make([]byte, 8),
+		"header beyond the file": binary.LittleEndian.AppendUint64(nil, 1<<20),
+		"header of 2⁶⁴-1":        append(bytes.Repeat([]byte{0xff}, 8), one...),
+		"header of 2⁶³":          append(binary.LittleEndian.AppendUint64(nil, 1<<63), one...),
+		"header of 101 MB":       append(binary.LittleEndian.AppendUint64(nil, 101_000_000), one...),
+		"data missing":           bytesOf(one, 7),
+		"data left over":         bytesOf(one, 9),
+		"cut":                    bytesOf(one[:30], 8),
+		"not an object":          bytesOf(`[1,2]`, 0),
+		"space first":            bytesOf(" "+one, 8),
+		"something after":        bytesOf(one+"{}", 8),
+		"zero bytes after":       bytesOf(one+"\x00", 8),
+		"not UTF-8":              bytesOf("{\"\xff\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8),
+	}
+	for name, head := range map[string]string{
+		"deep":                strings.Repeat("[", 1<<20),
+		"deep in an entry":    `{"a":` + strings.Repeat(`{"a":`, 1<<20),
+		"doubled tensor":      `{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`,
+		"doubled by escape":   `{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`,
+		"doubled field":       `{"a":{"dtype":"F32","dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		"doubled metadata":    `{"__metadata__":{},"__metadata__":{},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		"doubled remark":      `{"__metadata__":{"k":"1","k":"2"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		"metadata not text":   `{"__metadata__":{"k":1},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		"unknown field":       `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1}}`,
+		"missing field":       `{"a":{"dtype":"F32","data_offsets":[0,8]}}`,
+		"unknown dtype":       `{"a":{"dtype":"F33","shape":[2],"data_offsets":[0,8]}}`,
+		"lower-case dtype":    `{"a":{"dtype":"f32","shape":[2],"data_offsets":[0,8]}}`,
+		"overlap":             `{"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},"b":{"dtype":"U8","shape":[5],"data_offsets":[3,8]}}`,
+		"gap":                 `{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[5,8]}}`,
+		"gap at the start":    `{"a":{"dtype":"U8","shape":[7],"data_offsets":[1,8]}}`,
+		"same place":          `{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}`,
+		"backwards":           `{"a":{"dtype":"U8","shape":[8],"data_offsets":[8,0]}}`,
+		"negative offset":     `{"a":{"dtype":"U8","shape":[8],"data_offsets":[-8,0]}}`,
+		"one offset":          `{"a":{"dtype":"U8","shape":[8],"data_offsets":[8]}}`,
+		"three offsets":       `{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8,8]}}`,
+		"offset of 2⁶⁴":       `{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,18446744073709551624]}}`,
+		"shape too large":     `{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}`,
+		"shape wraps":         `{"a":{"dtype":"U8","shape":[4294967296,4294967296,8],"data_offsets":[0,8]}}`,
+		"bytes wrap":          `{"a":{"dtype":"F64","shape":[2305843009213693953],"data_offsets":[0,8]}}`,
+		"large beside zero":   `{"a":{"dtype":"F32","shape":[4294967296,4294967296,0],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}`,
+		"negative dimension":  `{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}`,
+		"fraction":            `{"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}}`,
+		"exponent":            `{"a":{"dtype":"F32","shape":[2e0],"data_offsets":[0,8]}}`,
+		"leading zero":        `{"a":{"dtype":"F32","shape":[02],"data_offsets":[0,8]}}`,
+		"dimension as text":   `{"a":{"dtype":"F32","shape":["2"],"data_offsets":[0,8]}}`,
+		"many dimensions":     `{"a":{"dtype":"F32","shape":[` + strings.Repeat("1,", 1000) + `2],"data_offsets":[0,8]}}`,
+		"half a byte":         `{"a":{"dtype":"F4","shape":[15],"data_offsets":[0,8]}}`,
+		"trailing comma":      `{"a":{"dtype":"F32","shape":[2,],"data_offsets":[0,8]}}`,
+		"no comma":            `{"a":{"dtype":"F32" "shape":[2],"data_offsets":[0,8]}}`,
+		"bare word":           `{"a":{"dtype":"F32","shape":null,"data_offsets":[0,8]}}`,
+		"control character":   "{\"a\x01\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
+		"bad escape":          `{"\q":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		"half a surrogate":    `{"\ud800":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		"surrogate, no pair":  `{"\ud800\u0041":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		"low surrogate":       `{"\udc00":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`,
+		"cut escape":          `{"\u00`,
+		"lone backslash":      `{"\`,
+		"name without an end": `{"aaaa`,
+	} {
+		cases[name] = bytesOf(head, 8)
+	}
+	for name, b := range cases {
+		if err := touch(write1(t, b)); !errors.Is(err, ErrFormat) {
+			t.Errorf("%s: %v", name, err)
+		} else if len(err.Error()) > 600 {
+			t.Errorf("%s: an error of %d bytes", name, len(err.Error()))
+		}
+	}
+	if _, err := Load(t.TempDir()); err == nil {
+		t.Error("a directory was loaded")
+	}
+	if _, err := Load(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+func TestWhatIsUnusualAndAllowed(t *testing.T) {
+	leak.Check(t)
+	for name, b := range map[string][]byte{
+		"nothing":          bytesOf(`{}`, 0),
+		"metadata alone":   bytesOf(`{"__metadata__":{"k":"v"}}`, 0),
+		"padding":          bytesOf(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}   `, 8),
+		"spaces":           bytesOf("{ \"a\" :\n{\"shape\": [ 2 ] , \"dtype\":\t\"F32\",\"data_offsets\":[0, 8]} }", 8),
+		"empty name":       bytesOf(`{"":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8),
+		"scalar":           bytesOf(`{"a":{"dtype":"F64","shape":[],"data_offsets":[0,8]}}`, 8),
+		"empty tensors":    bytesOf(`{"a":{"dtype":"F64","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"c":{"dtype":"U8","shape":[7,0],"data_offsets":[8,8]}}`, 8),
+		"beyond the plane": bytesOf(`{"\ud83d\ude00\n":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8),
+		"not aligned":      bytesOf(`{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F64","shape":[1],"data_offsets":[3,11]}}`, 11),
+	} {
+		if err := touch(write1(t, b)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Listed, but no tensor of ours.
+	path := write1(t, bytesOf(`{"a":{"dtype":"F4","shape":[16],"data_offsets":[0,8]}}`, 8))
+	if err := touch(path); err == nil || errors.Is(err, ErrFormat) {
+		t.Errorf("F4: %v", err)
+	}
+	bools := bytesOf(`{"a":{"dtype":"BOOL","shape":[8],"data_offsets":[0,8]}}`, 8)
+	if err := touch(write1(t, bools)); err != nil {
+		t.Errorf("bools: %v", err)
+	}
+	bools[len(bools)-2] = 2
+	if err := touch(write1(t, bools)); !errors.Is(err, ErrFormat) {
+		t.Errorf("a bool of 2: %v", err)
+	}
+}
+
+// heapPeak is how much f allocates in all, which is no less than its peak.
+func heapTotal(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+func TestAllocationIsBoundedByTheFile(t *testing.T) {
+	const spare = 16 << 20
+	tensors := func(n int, name func(i int) string) string {
+		var b strings.Builder
+		b.WriteByte('{')
+		for i := range n {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			fmt.Fprintf(&b, `"%s":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, name(i))
+		}
+		b.WriteByte('}')
+		return b.String()
+	}
+	short := func(i int) string { return fmt.Sprintf("%x", i) }
+	remarks := func(n int, key string) string {
+		var b strings.Builder
+		for i := range n {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			fmt.Fprintf(&b, `"%s%x":""`, key, i)
+		}
+		return `{"__metadata__":{` + b.String() + `}}`
+	}
+	for name, head := range map[string]string{
+		"as many tensors as allowed":   tensors(maxTensors, short),
+		"more tensors than allowed":    tensors(maxTensors+50_000, short),
+		"names with escapes":           tensors(maxTensors, func(i int) string { return fmt.Sprintf(`\n%x`, i) }),
+		"long names":                   tensors(2000, func(i int) string { return fmt.Sprintf("%x%s", i, strings.Repeat("x", 20_000)) }),
+		"long names with escapes":      tensors(2000, func(i int) string { return fmt.Sprintf(`%x\n%s`, i, strings.Repeat("x", 20_000)) }),
+		"long name, twice":             `{"` + strings.Repeat("x", 1<<24) + `":{},"` + strings.Repeat("x", 1<<24) + `":{}}`,
+		"one long escaped name":        `{"` + strings.Repeat(`\u0041`, 1<<22) + `":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`,
+		"as many remarks as allowed":   remarks(maxMetadata, ""),
+		"more remarks than allowed":    remarks(1_000_000, ""),
+		"remarks with escapes":         remarks(maxMetadata, `\t`),
+		"offsets in a string":          `{"` + strings.Repeat(`\"data_offsets\"`, 1<<20) + `":{}}`,
+		"offsets in a name":            `{"__metadata__":{"x":"` + strings.Repeat(`data_offsets`, 1<<20) + `"}}`,
+		"a large number of dimensions": `{"a":{"dtype":"U8","shape":[` + strings.Repeat("0,", 1<<22) + `0],"data_offsets":[0,0]}}`,
+		"a million empty objects":      "{" + strings.Repeat(`"a":{},`, 1_000_000) + `"a":{}}`,
+		"spaces":                       "{" + strings.Repeat(" ", 1<<24) + "}",
+	} {
+		path := write1(t, bytesOf(head, 0))
+		size := uint64(len(head) + 8)
+		var err error
+		if got := heapTotal(func() { err = touch(path) }); got > size+spare {
+			t.Errorf("%s: %d bytes allocated for a file of %d (%v)", name, got, size, err)
+		}
+		if err != nil && !errors.Is(err, ErrFormat) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func seeds(f *testing.F) {
+	golden, err := os.ReadFile("testdata/python.safetensors")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(golden)
+	f.Add(bytesOf(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8))
+	f.Add(bytesOf(`{"__metadata__":{"k":"\u00e4\ud83d\ude00"},"a":{"dtype":"BOOL","shape":[2,0],"data_offsets":[0,0]}}`, 0))
+	f.Add(bytesOf(`{"a":{"dtype":"F4","shape":[15],"data_offsets":[0,8]}}`, 8))
+}
+
+// FuzzHeader holds the parser to what it promises of a header that it accepts.
+func FuzzHeader(f *testing.F) {
+	seeds(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < 8 {
+			return
+		}
+		n, err := headerSize([8]byte(b), int64(len(b)))
+		if err != nil {
+			return
+		}
+		data := int64(len(b) - 8 - n)
+		h, err := parseHeader(string(b[8:8+n]), data)
+		if err != nil {
+			if !errors.Is(err, ErrFormat) {
+				t.Errorf("an error of another kind: %v", err)
+			}
+			return
+		}
+		used := int64(0)
+		for i := range h.entries {
+			e := &h.entries[i]
+			count := int64(1)
+			for _, d := range h.shape(e) {
+				count *= int64(d)
+			}
+			if e.begin < 0 || e.end > data || count*int64(elementTypes[e.element].bits) != 8*(e.end-e.begin) {
+				t.Errorf("%q: shape %v in [%d, %d) of %d", e.name, h.shape(e), e.begin, e.end, data)
+			}
+			if found, ok := h.find(e.name); !ok || found != e {
+				t.Errorf("%q is not found", e.name)
+			}
+			used += e.end - e.begin
+		}
+		if used != data {
+			t.Errorf("%d of %d bytes are used", used, data)
+		}
+	})
+}
+
+// FuzzLoad reads the tensors too; it needs libtorch.
+func FuzzLoad(f *testing.F) {
+	seeds(f)
+	path := filepath.Join(f.TempDir(), "x.safetensors")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := os.WriteFile(path, b, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		_ = touch(path)
+	})
+}
+
+// A file that cannot be read to the end is an error and no crash.
+func TestShortReads(t *testing.T) {
+	good := bytesOf(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8)
+	for n := range len(good) {
+		if err := touch(write1(t, good[:n])); err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%d of %d bytes: %v", n, len(good), err)
+		}
+	}
+}

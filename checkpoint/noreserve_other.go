@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package checkpoint
+
+const noReserve = 0

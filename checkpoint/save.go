@@ -1,0 +1,165 @@
+package checkpoint
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Save writes tensors to a safetensors file under their names, with remarks of one's own as metadata (nil for
+// none). Other programs see the old file or the whole new one, also after a crash: it is written beside it,
+// synced, and renamed. The same tensors give the same bytes. Tensors of any device and layout of strides are
+// written, row-major; several that share storage are written each.
+//
+// complex128 and complex32 are not in the format. PyTorch: safetensors.torch.save_file.
+func Save(path string, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
+	if err := save(path, tensors, metadata); err != nil {
+		return fmt.Errorf("linstock: checkpoint: %w", err)
+	}
+	return nil
+}
+
+func save(path string, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
+	order, head, err := layout(tensors, metadata)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(path)
+	file, err := renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithPermissions(0o666), renameio.WithExistingPermissions())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Cleanup() }()
+	w := bufio.NewWriterSize(file, 1<<20)
+	if _, err := w.Write(head); err != nil {
+		return err
+	}
+	for _, name := range order {
+		if err := write(w, tensors[name]); err != nil {
+			return fmt.Errorf("tensor %s: %w", quoted(name), err)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if err := file.CloseAtomicallyReplace(); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+type item struct {
+	DType   string   `json:"dtype"`
+	Shape   []int    `json:"shape"`
+	Offsets [2]int64 `json:"data_offsets"`
+}
+
+// layout decides the tensors' order, widest dtype first so that each is aligned, and makes the header.
+func layout(tensors map[string]*tensor.Tensor, metadata map[string]string) (order []string, head []byte, err error) {
+	items := map[string]any{}
+	width := map[string]int{}
+	for name, t := range tensors {
+		it, size, err := describe(name, t)
+		if err != nil {
+			return nil, nil, fmt.Errorf("tensor %s: %w", quoted(name), err)
+		}
+		items[name], width[name] = it, size
+	}
+	order = slices.SortedFunc(maps.Keys(tensors), func(a, b string) int {
+		return cmp.Or(-cmp.Compare(width[a], width[b]), cmp.Compare(a, b))
+	})
+	at := int64(0)
+	for _, name := range order {
+		it := items[name].(*item)
+		n := int64(width[name])
+		for _, s := range it.Shape {
+			n *= int64(s)
+		}
+		it.Offsets = [2]int64{at, at + n}
+		at += n
+	}
+	for key, value := range metadata {
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			return nil, nil, fmt.Errorf("metadata %s is not UTF-8", quoted(key))
+		}
+	}
+	if len(metadata) > 0 {
+		items["__metadata__"] = metadata
+	}
+	head, err = json.Marshal(items) // sorts the keys
+	if err != nil {
+		return nil, nil, err
+	}
+	for (len(head)+8)%64 != 0 { // so that the data begins at a multiple of what vector instructions like
+		head = append(head, ' ')
+	}
+	// What Save writes, Load must read.
+	if len(head) > maxHeader {
+		return nil, nil, fmt.Errorf("%d bytes of names and metadata; %d are allowed", len(head), maxHeader)
+	}
+	if _, err := parseHeader(string(head), at); err != nil {
+		return nil, nil, err
+	}
+	return order, append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil
+}
+
+func describe(name string, t *tensor.Tensor) (*item, int, error) {
+	if name == "__metadata__" || !utf8.ValidString(name) {
+		return nil, 0, errors.New("a tensor cannot be called that")
+	}
+	// What cannot be used has no shape, and says why.
+	used := t.Alias()
+	defer used.Release()
+	if err := used.Err(); err != nil {
+		return nil, 0, err
+	}
+	d := t.DType()
+	for _, element := range elementTypes {
+		if element.dtype == d && d != tensor.Invalid {
+			return &item{DType: element.name, Shape: append([]int{}, t.Shape()...)}, d.Size(), nil
+		}
+	}
+	return nil, 0, fmt.Errorf("the format has no dtype for %v", d)
+}
+
+// pieceBytes is how much of a tensor is copied to Go's memory at once.
+const pieceBytes = 4 << 20
+
+// write writes a tensor's elements, row-major, without a second copy of the whole unless its strides need one.
+func write(w io.Writer, t *tensor.Tensor) error {
+	return tensor.WithScope(func() error {
+		x := t.Detach()
+		if x.DType().IsComplex() {
+			x = x.ResolveConj()
+		}
+		flat := x.ResolveNeg().To(tensor.CPU).Contiguous().View(-1)
+		if err := flat.Err(); err != nil {
+			return err
+		}
+		n, step := flat.Numel(), pieceBytes/flat.DType().Size()
+		for at := 0; at < n; at += step {
+			piece := flat.Narrow(0, at, min(step, n-at)).ViewDType(tensor.Uint8)
+			data, err := tensor.Data[uint8](piece)
+			if err != nil {
+				return err
+			}
+			piece.Release()
+			if _, err := w.Write(data); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

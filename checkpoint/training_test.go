@@ -1,0 +1,208 @@
+package checkpoint_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// run is a small training run with all that has state: dropout, batch norm, AdamW, a schedule, a shuffling loader.
+type run struct {
+	model    *nn.Sequential
+	opt      *optim.Optimizer
+	schedule *optim.Scheduler
+	loader   *data.Loader
+	step     int
+	losses   []float64
+}
+
+func newRun(t *testing.T, seed uint64, workers int) *run {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(tensor.ManualSeed(seed))
+	first, err := nn.NewConv2d(1, 4, 3)
+	must(err)
+	norm, err := nn.NewBatchNorm2d(4)
+	must(err)
+	drop, err := nn.NewDropout(0.3)
+	must(err)
+	last, err := nn.NewLinear(4*4*4, 3)
+	must(err)
+	r := &run{model: nn.NewSequential(first, norm, &nn.ReLU{}, drop, nn.NewFlatten(1, -1), last)}
+	r.opt, err = optim.NewAdamW(nn.Parameters(r.model), 1e-2)
+	must(err)
+	r.schedule, err = optim.NewScheduler(r.opt, optim.WarmupCosine(5, 40, 1e-4))
+	must(err)
+	set, err := data.NewSamples(50, []int{1, 6, 6}, nil, func(i int, x []float32, y []int64) error {
+		for k := range x {
+			x[k] = float32(math.Sin(float64((i + 1) * (k + 3))))
+		}
+		y[0] = int64(i % 3)
+		return nil
+	})
+	must(err)
+	r.loader, err = data.NewLoader(set, data.BatchSize(8), data.Shuffle(true), data.Seed(seed), data.Workers(workers))
+	must(err)
+	t.Cleanup(func() {
+		nn.Release(r.model)
+		r.opt.Release()
+	})
+	return r
+}
+
+func (r *run) parts() []checkpoint.Part {
+	return []checkpoint.Part{checkpoint.Loader(r.loader), checkpoint.Schedule(r.schedule), checkpoint.Value("step", &r.step), checkpoint.Value("losses", &r.losses)}
+}
+
+// train goes on until so many steps are done.
+func (r *run) train(steps int) error {
+	for r.step < steps {
+		for batch, err := range r.loader.Batches(context.Background()) {
+			if err != nil {
+				return err
+			}
+			loss := nn.CrossEntropy(r.model.Forward(batch.Inputs), batch.Targets)
+			r.opt.ZeroGrad()
+			if err := loss.Backward(); err != nil {
+				return err
+			}
+			if err := r.opt.Step(); err != nil {
+				return err
+			}
+			r.schedule.Step()
+			v, err := loss.Item()
+			if err != nil {
+				return err
+			}
+			r.losses = append(r.losses, v)
+			if r.step++; r.step >= steps {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func TestAStoppedRunGoesOnBitForBit(t *testing.T) {
+	leak.Check(t)
+	const steps = 30
+	whole := newRun(t, 1, 0)
+	if err := whole.train(steps); err != nil {
+		t.Fatal(err)
+	}
+	if first, last := whole.losses[0], whole.losses[steps-1]; !(last < first) {
+		t.Errorf("the loss went from %v to %v", first, last)
+	}
+	dir := t.TempDir()
+	save := func(name string, r *run) []byte {
+		path := filepath.Join(dir, name)
+		if err := checkpoint.SaveTraining(path, r.model, r.opt, r.parts()...); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	want := save("whole", whole)
+	for _, stop := range []int{0, 1, 6, 7, 8, 17, 29, 30} {
+		r := newRun(t, 1, stop%3)
+		if err := r.train(stop); err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprint("stopped", stop)
+		save(name, r)
+		// Another seed: all that matters must come from the file.
+		resumed := newRun(t, 99, (stop+1)%3)
+		if err := checkpoint.LoadTraining(filepath.Join(dir, name), resumed.model, resumed.opt, resumed.parts()...); err != nil {
+			t.Fatal(err)
+		}
+		if err := resumed.train(steps); err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range resumed.losses {
+			if v != whole.losses[i] {
+				t.Errorf("stopped at %d: loss %d is %v, want %v", stop, i, v, whole.losses[i])
+				break
+			}
+		}
+		// The file holds weights, moments, running statistics, generator, position, schedule and losses.
+		if !bytes.Equal(save(name, resumed), want) {
+			t.Errorf("stopped at %d: the last checkpoint differs from that of the run that never stopped", stop)
+		}
+	}
+}
+
+func TestLoadModelAndValues(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	r := newRun(t, 1, 0)
+	if err := r.train(3); err != nil {
+		t.Fatal(err)
+	}
+	training := filepath.Join(dir, "training")
+	if err := checkpoint.SaveTraining(training, r.model, r.opt, r.parts()...); err != nil {
+		t.Fatal(err)
+	}
+	plain := filepath.Join(dir, "plain")
+	if err := checkpoint.Save(plain, nn.StateDict(r.model).Map(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{training, plain} {
+		other := newRun(t, 2, 0)
+		if err := checkpoint.LoadModel(path, other.model); err != nil {
+			t.Fatal(err)
+		}
+		want := nn.StateDict(r.model).Map()
+		for _, n := range nn.StateDict(other.model) {
+			if same, err := n.Tensor.Equal(want[n.Name]); err != nil || !same {
+				t.Errorf("%s: equal %t, %v", n.Name, same, err)
+			}
+		}
+	}
+	step, none := 0, 0
+	if err := checkpoint.LoadValues(training, checkpoint.Value("step", &step)); err != nil || step != 3 {
+		t.Errorf("step %d, %v", step, err)
+	}
+	if err := checkpoint.LoadValues(training, checkpoint.Value("none", &none)); err == nil {
+		t.Error("a value that is not there was found")
+	}
+	if err := checkpoint.LoadTraining(plain, r.model, r.opt); err == nil {
+		t.Error("a file without training state was taken for a training checkpoint")
+	}
+	linear, err := nn.NewLinear(2, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := checkpoint.LoadModel(training, linear); err == nil {
+		t.Error("another model took the weights")
+	}
+	twice := checkpoint.Value("step", &step)
+	if err := checkpoint.SaveTraining(filepath.Join(dir, "twice"), r.model, nil, twice, twice); err == nil {
+		t.Error("two parts of one name were saved")
+	}
+	if err := checkpoint.SaveTraining(filepath.Join(dir, "x"), r.model, nil, checkpoint.Part{}); err == nil {
+		t.Error("an empty part was saved")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "twice")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a save that failed left %v", err)
+	}
+}

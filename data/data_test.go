@@ -1,0 +1,523 @@
+package data_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func Example() {
+	// Ten samples: x, and twice x.
+	dataset, err := data.NewSamples(10, []int{1}, []int{1}, func(i int, x, y []float32) error {
+		x[0], y[0] = float32(i), float32(2*i)
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	loader, err := data.NewLoader(dataset, data.BatchSize(4), data.Workers(2))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for batch, err := range loader.Batches(context.Background()) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		sum, err := batch.Inputs.Add(batch.Targets).Sum().Item()
+		fmt.Println(batch.Index, batch.Inputs.Shape(), sum, err)
+	}
+	// Output:
+	// 0 [4 1] 18 <nil>
+	// 1 [4 1] 66 <nil>
+	// 2 [2 1] 51 <nil>
+}
+
+func ExampleNewWindows() {
+	text := []byte("to be or not to be")
+	windows, err := data.NewWindows(text, 5, 5)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	loader, err := data.NewLoader(windows, data.BatchSize(3))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for batch, err := range loader.Batches(context.Background()) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		in, _ := tensor.Data[int64](batch.Inputs)
+		out, _ := tensor.Data[int64](batch.Targets)
+		for i := range batch.Size {
+			fmt.Printf("%q -> %q\n", letters(in[5*i:5*i+5]), letters(out[5*i:5*i+5]))
+		}
+	}
+	// Output:
+	// "to be" -> "o be "
+	// " or n" -> "or no"
+	// "ot to" -> "t to "
+}
+
+func letters(tokens []int64) string {
+	var b strings.Builder
+	for _, t := range tokens {
+		b.WriteByte(byte(t))
+	}
+	return b.String()
+}
+
+// squares is a dataset of i and i², with a delay that makes workers overtake each other.
+func squares(t *testing.T, n int, delay func(i int)) data.Dataset {
+	t.Helper()
+	d, err := data.NewSamples(n, []int{2}, nil, func(i int, in []float32, out []int64) error {
+		if delay != nil {
+			delay(i)
+		}
+		in[0], in[1], out[0] = float32(i), float32(i*i), int64(i)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func newLoader(t *testing.T, d data.Dataset, opts ...data.Option) *data.Loader {
+	t.Helper()
+	l, err := data.NewLoader(d, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// take gives the samples of up to n batches (all with a negative n).
+func take(t *testing.T, l *data.Loader, n int) (samples []int64) {
+	t.Helper()
+	if n == 0 {
+		return nil
+	}
+	for batch, err := range l.Batches(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := tensor.Data[int64](batch.Targets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := tensor.Data[float32](batch.Inputs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, s := range got {
+			if in[2*i] != float32(s) || in[2*i+1] != float32(s*s) {
+				t.Fatalf("sample %d came with inputs %v", s, in[2*i:2*i+2])
+			}
+		}
+		samples = append(samples, got...)
+		if n--; n == 0 {
+			break
+		}
+	}
+	return samples
+}
+
+func clean(t *testing.T) {
+	t.Helper()
+	leak.Check(t)
+	running := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, running) })
+}
+
+func TestOrderIsTheSeedsAlone(t *testing.T) {
+	clean(t)
+	for _, workers := range []int{0, 1, 2, 7} {
+		for _, prefetch := range []int{0, 1, 20} {
+			d := squares(t, 103, func(i int) { time.Sleep(time.Duration(i*7919%13) * 10 * time.Microsecond) })
+			want := newLoader(t, squares(t, 103, nil), data.BatchSize(8), data.Shuffle(true), data.Seed(3))
+			l := newLoader(t, d, data.BatchSize(8), data.Shuffle(true), data.Seed(3), data.Workers(workers), data.Prefetch(prefetch))
+			var last []int64
+			for epoch := range 2 {
+				got := take(t, l, -1)
+				if w := take(t, want, -1); !slices.Equal(got, w) {
+					t.Fatalf("%d workers, %d ahead, epoch %d: %v, want %v", workers, prefetch, epoch, got, w)
+				}
+				if slices.Equal(got, last) {
+					t.Errorf("epoch %d has the order of the one before", epoch)
+				}
+				last = slices.Clone(got)
+				slices.Sort(got)
+				for i, s := range got {
+					if s != int64(i) {
+						t.Fatalf("epoch %d: sample %d is missing or doubled", epoch, i)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestAResumedRunSeesTheSameBatches(t *testing.T) {
+	clean(t)
+	opts := []data.Option{data.BatchSize(7), data.Shuffle(true), data.Seed(11), data.Workers(2)}
+	whole := newLoader(t, squares(t, 50, nil), opts...)
+	var want []int64
+	for range 3 {
+		want = append(want, take(t, whole, -1)...)
+	}
+	for stop := range 24 {
+		l := newLoader(t, squares(t, 50, nil), opts...)
+		var got []int64
+		for n := stop; n > 0; n -= min(n, l.Len()) {
+			got = append(got, take(t, l, min(n, l.Len()))...)
+		}
+		resumed := newLoader(t, squares(t, 50, nil), append(opts, data.Seed(0), data.Workers(0))...)
+		if err := resumed.SetState(l.State()); err != nil {
+			t.Fatal(err)
+		}
+		for resumed.State().Epoch < 3 {
+			got = append(got, take(t, resumed, -1)...)
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("stopped after %d batches: %v, want %v", stop, got, want)
+		}
+	}
+	l := newLoader(t, squares(t, 50, nil), opts...)
+	for _, bad := range []data.State{{Batch: 8}, {Batch: -1}, {Epoch: -1}} {
+		if err := l.SetState(bad); err == nil {
+			t.Errorf("state %+v was taken", bad)
+		}
+	}
+}
+
+func TestLeavingTheLoopFreesAll(t *testing.T) {
+	clean(t)
+	for _, workers := range []int{0, 3} {
+		leave := map[string]func(l *data.Loader){
+			"break": func(l *data.Loader) {
+				for range l.Batches(t.Context()) {
+					tensor.Zeros([]int{1000})
+					break
+				}
+			},
+			"return": func(l *data.Loader) {
+				func() error {
+					for _, err := range l.Batches(t.Context()) {
+						tensor.Zeros([]int{1000})
+						return err
+					}
+					return nil
+				}()
+			},
+			"panic": func(l *data.Loader) {
+				defer func() {
+					if recover() == nil {
+						t.Error("the panic was lost")
+					}
+				}()
+				for range l.Batches(t.Context()) {
+					tensor.Zeros([]int{1000})
+					panic("in the body")
+				}
+			},
+			"goexit": func(l *data.Loader) {
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for range l.Batches(t.Context()) {
+						tensor.Zeros([]int{1000})
+						runtime.Goexit()
+					}
+				}()
+				<-done
+			},
+			"cancel": func(l *data.Loader) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				stopped := errors.New("stopped")
+				var got error
+				n := 0
+				for _, err := range l.Batches(ctx) {
+					if got = err; err == nil {
+						n++
+					}
+					tensor.Zeros([]int{1000})
+					cancel(stopped)
+				}
+				if n != 1 || !errors.Is(got, stopped) {
+					t.Errorf("after cancelling: %d batches, error %v", n, got)
+				}
+			},
+		}
+		for name, f := range leave {
+			t.Run(fmt.Sprintf("%s/%d workers", name, workers), func(t *testing.T) {
+				clean(t)
+				l := newLoader(t, squares(t, 100, nil), data.BatchSize(4), data.Workers(workers))
+				f(l)
+				if name != "cancel" && tensor.CurrentScope() != nil {
+					t.Error("the body's scope is still open")
+				}
+				if got, want := l.State(), (data.State{Batch: 1}); got != want {
+					t.Errorf("position %+v, want %+v", got, want)
+				}
+				if rest := take(t, l, -1); len(rest) != 96 || rest[0] != 4 {
+					t.Errorf("the rest of the epoch is %v", rest)
+				}
+			})
+		}
+	}
+}
+
+func TestErrorsOfTheDataset(t *testing.T) {
+	clean(t)
+	broken := errors.New("broken")
+	for name, fail := range map[string]func() error{
+		"error":  func() error { return broken },
+		"panic":  func() error { var p *int; return fmt.Errorf("%d", *p) },
+		"goexit": func() error { runtime.Goexit(); return nil },
+	} {
+		for _, workers := range []int{0, 1, 4} {
+			if name == "goexit" && workers == 0 {
+				continue // it ends the test's own goroutine, as it should
+			}
+			t.Run(fmt.Sprintf("%s/%d workers", name, workers), func(t *testing.T) {
+				clean(t)
+				var mend atomic.Bool
+				d, err := data.NewSamples(40, []int{2}, nil, func(i int, in []float32, out []int64) error {
+					if i == 22 && !mend.Load() {
+						return fail()
+					}
+					in[0], in[1], out[0] = float32(i), float32(i*i), int64(i)
+					return nil
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := newLoader(t, d, data.BatchSize(5), data.Workers(workers))
+				batches, errs := 0, []error{}
+				for _, err := range l.Batches(t.Context()) {
+					if err != nil {
+						errs = append(errs, err)
+						continue
+					}
+					batches++
+				}
+				if batches != 4 || len(errs) != 1 {
+					t.Fatalf("%d batches, errors %v; want 4 and one", batches, errs)
+				}
+				if name == "error" && !errors.Is(errs[0], broken) {
+					t.Errorf("error %v", errs[0])
+				}
+				if name == "panic" && !strings.Contains(errs[0].Error(), "nil pointer") {
+					t.Errorf("error %v", errs[0])
+				}
+				mend.Store(true)
+				if rest := take(t, l, -1); len(rest) != 20 || rest[0] != 20 {
+					t.Errorf("the batch that failed is not the next: %v", rest)
+				}
+			})
+		}
+	}
+}
+
+// kept is a dataset that gives out the same tensors each time.
+type kept struct{ a, b *tensor.Tensor }
+
+func (k kept) Len() int { return 3 }
+func (k kept) Batch(context.Context, []int) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{k.a, k.b}, nil
+}
+
+func TestADatasetMayGiveOutWhatItKeeps(t *testing.T) {
+	clean(t)
+	k := kept{tensor.Ones([]int{2}).Keep(), tensor.Ones([]int{2}).Keep()}
+	defer k.a.Release()
+	defer k.b.Release()
+	for _, workers := range []int{0, 2} {
+		for _, err := range newLoader(t, k, data.Workers(workers)).Batches(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if v, err := k.a.Add(k.b).Sum().Item(); v != 4 || err != nil {
+		t.Errorf("the dataset's tensors sum to %v, %v", v, err)
+	}
+	for _, bad := range []kept{{k.a, nil}, {tensor.Zeros([]int{-1}), k.b}} {
+		for _, err := range newLoader(t, bad).Batches(t.Context()) {
+			if err == nil {
+				t.Errorf("a batch with a tensor that cannot be used came through")
+			}
+		}
+	}
+	tensor.Flush()
+}
+
+func TestAnErrorThatNobodyLookedAtEndsTheLoop(t *testing.T) {
+	clean(t)
+	for _, at := range []int{0, 2, 4} { // the first, a middle and the last batch
+		l := newLoader(t, squares(t, 25, nil), data.BatchSize(5), data.Workers(1))
+		seen, last := 0, error(nil)
+		for batch, err := range l.Batches(t.Context()) {
+			if err != nil {
+				last = err
+				break
+			}
+			seen++
+			if batch.Index == at {
+				batch.Inputs.MatMul(batch.Inputs)
+			} else if batch.Inputs.MatMul(batch.Inputs).Err() == nil {
+				t.Error("matmul of (5,2) and (5,2) worked")
+			}
+		}
+		var opErr *tensor.Error
+		if !errors.As(last, &opErr) || seen != at+1 {
+			t.Errorf("an error in body %d came as %v after %d batches", at, last, seen)
+		}
+	}
+}
+
+func TestTensorDataset(t *testing.T) {
+	clean(t)
+	var d *data.TensorDataset
+	err := tensor.WithScope(func() (err error) {
+		x := tensor.Arange(0, 20, tensor.Float32).View(10, 2)
+		d, err = data.NewTensorDataset(x, tensor.Arange(0, 10))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Release()
+	l := newLoader(t, d, data.BatchSize(4), data.Shuffle(true), data.DropLast(true), data.Workers(2), data.Device(tensor.CPU))
+	if l.Len() != 2 || d.Len() != 10 {
+		t.Fatalf("%d batches of %d samples", l.Len(), d.Len())
+	}
+	for batch, err := range l.Batches(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch.Inputs.Mul_(1) // copies: the next epoch must not see it
+		in, err := tensor.Data[float32](batch.Inputs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range mustInts(t, batch.Targets) {
+			if in[2*i] != float32(2*v) || in[2*i+1] != float32(2*v+1) {
+				t.Errorf("row %d is %v", v, in[2*i:2*i+2])
+			}
+		}
+		batch.Inputs.Zero_()
+	}
+	if v, err := tensorSum(t, l); err != nil || v == 0 {
+		t.Errorf("the second epoch's sum is %v, %v", v, err)
+	}
+	short := tensor.Zeros([]int{3})
+	defer short.Release()
+	scalar := tensor.FromScalar(1.0)
+	defer scalar.Release()
+	for _, bad := range [][]*tensor.Tensor{{}, {nil}, {scalar}, {short, scalar}} {
+		if _, err := data.NewTensorDataset(bad...); err == nil {
+			t.Errorf("a dataset of %d odd tensors was made", len(bad))
+		}
+	}
+}
+
+func tensorSum(t *testing.T, l *data.Loader) (sum float64, err error) {
+	t.Helper()
+	for batch, err := range l.Batches(t.Context()) {
+		if err != nil {
+			return 0, err
+		}
+		v, err := batch.Inputs.Sum().Item()
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	return sum, nil
+}
+
+func mustInts(t *testing.T, x *tensor.Tensor) []int64 {
+	t.Helper()
+	v, err := tensor.Data[int64](x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestWhatCannotBeALoader(t *testing.T) {
+	d := squares(t, 5, nil)
+	for i, err := range []error{
+		second(data.NewLoader(nil)),
+		second(data.NewLoader(d, data.BatchSize(0))),
+		second(data.NewLoader(d, data.Workers(-1))),
+		second(data.NewLoader(d, data.Prefetch(-1))),
+		second(data.NewWindows([]byte("x"), 0, 1)),
+		second(data.NewWindows([]byte("x"), 1, 0)),
+		second(data.NewSamples[float32, int64](-1, nil, nil, nil)),
+		second(data.NewSamples(1, []int{-1}, nil, func(int, []float32, []int64) error { return nil })),
+		second(data.NewSamples(1, []int{1 << 20, 1 << 20}, nil, func(int, []float32, []int64) error { return nil })),
+	} {
+		if err == nil {
+			t.Errorf("case %d was taken", i)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestOnlyOneLoopAtATime(t *testing.T) {
+	clean(t)
+	l := newLoader(t, squares(t, 5, nil))
+	inner := 0
+	for _, err := range l.Batches(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range l.Batches(t.Context()) {
+			if err == nil {
+				t.Fatal("a second loop ran")
+			}
+			inner++
+		}
+		if l.SetState(data.State{}) == nil {
+			t.Error("the position was set while the loop ran")
+		}
+	}
+	if inner != 5 {
+		t.Errorf("%d inner loops failed, want 5", inner)
+	}
+}
+
+func TestEmptyDatasets(t *testing.T) {
+	clean(t)
+	for _, workers := range []int{0, 2} {
+		if got := take(t, newLoader(t, squares(t, 0, nil), data.Workers(workers)), -1); len(got) != 0 {
+			t.Errorf("samples %v", got)
+		}
+	}
+	w, err := data.NewWindows([]byte("abc"), 3, 1)
+	if err != nil || w.Len() != 0 {
+		t.Errorf("%d windows of 3 and a target in 3 tokens, %v", w.Len(), err)
+	}
+}

@@ -1,0 +1,337 @@
+// Package data feeds training loops: datasets, and a loader that batches, shuffles and prefetches them.
+//
+//	for epoch := range epochs {
+//		for batch, err := range loader.Batches(ctx) {
+//			if err != nil {
+//				return err
+//			}
+//			loss := nn.CrossEntropy(model.Forward(batch.Inputs), batch.Targets)
+//			opt.ZeroGrad()
+//			if err := loss.Backward(); err != nil {
+//				return err
+//			}
+//			if err := opt.Step(); err != nil {
+//				return err
+//			}
+//		}
+//	}
+//
+// The loop has no lifetime code and needs none: Batches opens a scope around each run of the loop's body, and
+// closes it after, also on break, return and panic. What the body makes, and the batch, live as long as that run;
+// Keep takes a tensor out.
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime"
+	"sync"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Batch is some samples of a dataset. Its tensors belong to the scope of one run of the loop's body.
+type Batch struct {
+	Inputs  *tensor.Tensor   // the dataset's first tensor, (b, …)
+	Targets *tensor.Tensor   // its second, (b, …); nil if it has one only
+	Tensors []*tensor.Tensor // all of them
+	Size    int              // how many samples, b
+	Epoch   int              // counts from 0
+	Index   int              // the batch's number in its epoch
+}
+
+// Loader gives the batches of a dataset, epoch after epoch. Their contents and order depend on the seed alone,
+// not on the number of workers.
+type Loader struct {
+	dataset Dataset
+	config  config
+
+	mu      sync.Mutex
+	state   State
+	running bool
+}
+
+// State is a loader's position: the batch that comes next. With the same dataset and options it is all that a
+// resumed run needs to go on with the same batches.
+type State struct {
+	Epoch int    `json:"epoch"`
+	Batch int    `json:"batch"`
+	Seed  uint64 `json:"seed"`
+}
+
+type config struct {
+	batch, workers, prefetch int
+	shuffle, dropLast        bool
+	seed                     uint64
+	device                   *tensor.Device
+}
+
+// Option is a keyword argument of NewLoader.
+type Option func(*config)
+
+// BatchSize is how many samples a batch has; 1 by default.
+func BatchSize(n int) Option { return func(c *config) { c.batch = n } }
+
+// Shuffle gives the samples of each epoch in an order of their own.
+func Shuffle(on bool) Option { return func(c *config) { c.shuffle = on } }
+
+// Seed chooses the orders that Shuffle gives; 0 by default. It is independent of tensor.ManualSeed.
+func Seed(seed uint64) Option { return func(c *config) { c.seed = seed } }
+
+// Workers is how many goroutines prepare batches ahead. Without any, the default, the loop's own goroutine
+// prepares each batch when it is due. A dataset that draws from libtorch's random generator is reproducible
+// without workers only.
+func Workers(n int) Option { return func(c *config) { c.workers = n } }
+
+// Prefetch is how many batches are prepared ahead at most; two for each worker by default.
+func Prefetch(n int) Option { return func(c *config) { c.prefetch = n } }
+
+// DropLast leaves out the last batch of an epoch if it is smaller than the others.
+func DropLast(on bool) Option { return func(c *config) { c.dropLast = on } }
+
+// Device is where the batches are moved to, on the loop's goroutine.
+func Device(d tensor.Device) Option { return func(c *config) { c.device = &d } }
+
+// NewLoader makes a loader. PyTorch: torch.utils.data.DataLoader.
+func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
+	c := config{batch: 1}
+	for _, o := range opts {
+		if o != nil {
+			o(&c)
+		}
+	}
+	if c.prefetch == 0 {
+		c.prefetch = 2 * c.workers
+	}
+	switch {
+	case dataset == nil:
+		return nil, errors.New("linstock: NewLoader: a dataset is needed, got nil")
+	case c.batch < 1:
+		return nil, fmt.Errorf("linstock: NewLoader: a batch size of %d", c.batch)
+	case c.workers < 0 || c.prefetch < 0:
+		return nil, fmt.Errorf("linstock: NewLoader: %d workers that prefetch %d batches", c.workers, c.prefetch)
+	}
+	c.prefetch = max(c.prefetch, c.workers)
+	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed}}, nil
+}
+
+// Len is the number of batches in an epoch.
+func (l *Loader) Len() int {
+	n, size := l.dataset.Len(), l.config.batch
+	if !l.config.dropLast {
+		n += size - 1
+	}
+	return n / size
+}
+
+// State is the position. In the loop's body that is the batch after the one in hand, so what the body saves at
+// its end goes on where the loop would have.
+func (l *Loader) State() State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state
+}
+
+// SetState sets the position from which the next Batches goes on.
+func (l *Loader) SetState(s State) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.running:
+		return errors.New("linstock: SetState: a loop over the loader's batches is running")
+	case s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && s.Batch >= l.Len():
+		return fmt.Errorf("linstock: SetState: no batch %d in an epoch of %d (epoch %d)", s.Batch, l.Len(), s.Epoch)
+	}
+	l.state = s
+	return nil
+}
+
+// Batches runs over the batches of an epoch, or over those that are left of it after a break or SetState. An
+// error ends it: one of the dataset, which may also be a panic there; ctx's; or one of an operator in the loop's
+// body that nobody looked at, which the iteration after it gives. Only one loop at a time may run over a loader.
+//
+// The goroutine keeps its OS thread throughout the loop, since libtorch's thread pool belongs to that.
+func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] {
+	return func(yield func(Batch, error) bool) {
+		if err := l.begin(); err != nil {
+			yield(Batch{}, err)
+			return
+		}
+		defer l.end()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := l.run(ctx, yield); err != nil {
+			yield(Batch{}, err)
+		}
+	}
+}
+
+func (l *Loader) begin() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running {
+		return errors.New("linstock: Batches: a loop over the loader's batches is running already")
+	}
+	l.running = true
+	return nil
+}
+
+func (l *Loader) end() {
+	l.mu.Lock()
+	l.running = false
+	l.mu.Unlock()
+}
+
+// advance makes the batch after the current one the next.
+func (l *Loader) advance() {
+	l.mu.Lock()
+	if l.state.Batch++; l.state.Batch >= l.Len() {
+		l.state.Epoch, l.state.Batch = l.state.Epoch+1, 0
+	}
+	l.mu.Unlock()
+}
+
+// run gives the batches from the position to the epoch's end. An error that it returns is yet to be given.
+func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
+	at := l.State()
+	p := &plan{
+		dataset: l.dataset, config: l.config, state: at, last: l.Len(),
+		order: order(l.dataset.Len(), l.config.shuffle, at.Seed, at.Epoch),
+	}
+	var next func(i int) ([]*tensor.Tensor, error)
+	if l.config.workers > 0 {
+		team := newTeam(ctx, p)
+		defer team.stop()
+		next = team.next
+	} else {
+		next = func(i int) ([]*tensor.Tensor, error) { return p.prepare(ctx, i) }
+	}
+	for i := at.Batch; i < p.last; i++ {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		more, err := l.body(p, i, next, yield)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// body gives one batch in a scope of its own.
+func (l *Loader) body(p *plan, i int, next func(int) ([]*tensor.Tensor, error), yield func(Batch, error) bool) (more bool, err error) {
+	tensors, err := next(i)
+	if err != nil {
+		return false, err
+	}
+	scope, err := tensor.NewScope()
+	if err != nil {
+		release(tensors)
+		return false, err
+	}
+	defer func() {
+		closeErr := scope.Close()
+		// Who has left the loop cannot be told any more.
+		if more && err == nil {
+			err = closeErr
+		}
+	}()
+	if err := scope.Adopt(tensors...); err != nil {
+		release(tensors)
+		return false, err
+	}
+	if err := p.move(tensors); err != nil {
+		return false, err
+	}
+	batch := Batch{Inputs: tensors[0], Tensors: tensors, Size: p.size(i), Epoch: p.state.Epoch, Index: i}
+	if len(tensors) > 1 {
+		batch.Targets = tensors[1]
+	}
+	l.advance()
+	return yield(batch, nil), nil
+}
+
+func release(tensors []*tensor.Tensor) {
+	for _, t := range tensors {
+		t.Release()
+	}
+}
+
+// plan is what the batches of one epoch follow from.
+type plan struct {
+	dataset Dataset
+	config  config
+	state   State
+	last    int // batches in the epoch
+	order   func(i int) int
+}
+
+// size is how many samples batch i has.
+func (p *plan) size(i int) int {
+	return min(p.config.batch, p.dataset.Len()-i*p.config.batch)
+}
+
+// prepare makes batch i, out of all scopes.
+func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, err error) {
+	defer func() {
+		if err != nil {
+			release(tensors)
+			tensors, err = nil, fmt.Errorf("linstock: batch %d of epoch %d: %w", i, p.state.Epoch, err)
+		}
+	}()
+	indices := make([]int, p.size(i))
+	for k := range indices {
+		indices[k] = p.order(i*p.config.batch + k)
+	}
+	err = tensor.WithScope(func() error {
+		made, err := guarded(ctx, p.dataset, indices)
+		if err != nil {
+			return err
+		}
+		if len(made) == 0 {
+			return errors.New("the dataset gave no tensor")
+		}
+		for _, t := range made {
+			// A second handle, since the dataset may have given out a tensor that it keeps.
+			own := t.Alias().Keep()
+			if err := own.Err(); err != nil {
+				return err
+			}
+			tensors = append(tensors, own)
+		}
+		return nil
+	})
+	return tensors, err
+}
+
+// guarded turns a panic in the dataset into an error.
+func guarded(ctx context.Context, d Dataset, indices []int) (made []*tensor.Tensor, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			buf := make([]byte, 8<<10)
+			err = fmt.Errorf("panic: %v\n%s", p, buf[:runtime.Stack(buf, false)])
+		}
+	}()
+	return d.Batch(ctx, indices)
+}
+
+// move brings a batch to the loader's device.
+func (p *plan) move(tensors []*tensor.Tensor) error {
+	if p.config.device == nil {
+		return nil
+	}
+	for i, t := range tensors {
+		if t.Device() == *p.config.device {
+			continue
+		}
+		moved := t.To(*p.config.device)
+		if err := moved.Err(); err != nil {
+			return err
+		}
+		t.Release()
+		tensors[i] = moved
+	}
+	return nil
+}

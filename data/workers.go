@@ -1,0 +1,91 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// team is the goroutines that prepare the batches of one loop. Batch i is handed over in slots[i%len], so the
+// consumer gets them in order whoever is first; room counts the slots that are free.
+type team struct {
+	plan   *plan
+	ctx    context.Context
+	cancel context.CancelFunc
+	slots  []chan prepared
+	room   chan struct{}
+	taken  atomic.Int64 // the next batch that nobody prepares yet
+	wg     sync.WaitGroup
+}
+
+type prepared struct {
+	tensors []*tensor.Tensor
+	err     error
+}
+
+func newTeam(ctx context.Context, p *plan) *team {
+	depth := p.config.prefetch
+	t := &team{plan: p, slots: make([]chan prepared, depth), room: make(chan struct{}, depth)}
+	t.ctx, t.cancel = context.WithCancel(ctx)
+	t.taken.Store(int64(p.state.Batch))
+	for i := range t.slots {
+		t.slots[i] = make(chan prepared, 1)
+		t.room <- struct{}{}
+	}
+	for range min(p.config.workers, p.last-p.state.Batch) {
+		t.wg.Add(1)
+		go t.work()
+	}
+	return t
+}
+
+func (t *team) work() {
+	defer t.wg.Done()
+	for t.ctx.Err() == nil {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-t.room:
+		}
+		i := int(t.taken.Add(1) - 1)
+		if i >= t.plan.last {
+			return
+		}
+		t.hand(i)
+	}
+}
+
+// hand prepares batch i and hands it over, also when the dataset ends the goroutine (runtime.Goexit): somebody
+// waits for it.
+func (t *team) hand(i int) {
+	made := prepared{err: errors.New("linstock: the dataset ended the worker's goroutine")}
+	defer func() { t.slots[i%len(t.slots)] <- made }()
+	made.tensors, made.err = t.plan.prepare(t.ctx, i)
+}
+
+// next waits for batch i.
+func (t *team) next(i int) ([]*tensor.Tensor, error) {
+	select {
+	case <-t.ctx.Done():
+		return nil, context.Cause(t.ctx)
+	case made := <-t.slots[i%len(t.slots)]:
+		t.room <- struct{}{}
+		return made.tensors, made.err
+	}
+}
+
+// stop ends the workers, waits for the batches that they are about to make, and frees those nobody took.
+func (t *team) stop() {
+	t.cancel()
+	t.wg.Wait()
+	for _, slot := range t.slots {
+		select {
+		case made := <-slot:
+			release(made.tensors)
+		default:
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// text is this example's own source.
+func text(t *testing.T) *gpt.Text {
+	t.Helper()
+	x, err := gpt.ReadGoSource(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func tiny(t *testing.T, steps int, out string) *options {
+	t.Helper()
+	return &options{
+		settings: settings{Model: gpt.Config{Width: 16, Layers: 2, Heads: 2, Context: 16, Dropout: 0.1}, Batch: 4, LR: 3e-3, Seed: 1},
+		steps:    steps, device: tensor.CPU, out: out, prompt: "func ", sample: 20,
+	}
+}
+
+func start(t *testing.T, o *options) *run {
+	t.Helper()
+	r, err := newRun(o, text(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		nn.Release(r.model)
+		r.opt.Release()
+	})
+	return r
+}
+
+func trainTo(t *testing.T, r *run, steps int) {
+	t.Helper()
+	r.options.steps = steps
+	if err := r.train(t.Context(), newReport(r)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestNativeBytesStand(t *testing.T) {
+	leak.Check(t)
+	r := start(t, tiny(t, 0, t.TempDir()))
+	var last int64
+	for round := range 4 {
+		trainTo(t, r, r.step+60)
+		if _, err := r.evaluate(t.Context(), 5); err != nil {
+			t.Fatal(err)
+		}
+		// Gradients are there until the next step. glibc rounds each of their blocks anew, by up to 16 bytes.
+		r.opt.ZeroGrad()
+		stats, err := vram.CPUStats()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if round > 0 && stats.Allocated != last {
+			t.Errorf("round %d ends with %d native bytes, the one before with %d", round, stats.Allocated, last)
+		}
+		last = stats.Allocated
+	}
+	if first, last := r.losses[0], r.losses[len(r.losses)-1]; last > first-0.5 {
+		t.Errorf("the loss went from %.3f to %.3f", first, last)
+	}
+}
+
+func TestAResumedRunIsTheSame(t *testing.T) {
+	leak.Check(t)
+	whole := start(t, tiny(t, 0, t.TempDir()))
+	trainTo(t, whole, 25)
+	if err := whole.save(); err != nil {
+		t.Fatal(err)
+	}
+	for _, stop := range []int{1, 12, 24} {
+		o := tiny(t, 0, t.TempDir())
+		stopped := start(t, o)
+		trainTo(t, stopped, stop)
+		if err := stopped.save(); err != nil {
+			t.Fatal(err)
+		}
+		again := *o
+		again.resume, again.settings = true, settings{} // the file has them
+		resumed := start(t, &again)
+		if resumed.step != stop {
+			t.Fatalf("resumed at step %d, want %d", resumed.step, stop)
+		}
+		trainTo(t, resumed, 25)
+		for i, v := range resumed.losses {
+			if v != whole.losses[i] {
+				t.Fatalf("stopped at %d: loss %d is %v, want %v", stop, i, v, whole.losses[i])
+			}
+		}
+		if err := resumed.save(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(resumed.path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(whole.path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("stopped at %d: the checkpoints at step 25 differ", stop)
+		}
+	}
+}
+
+func TestAnInterruptSaves(t *testing.T) {
+	leak.Check(t)
+	r := start(t, tiny(t, 1_000_000, t.TempDir()))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	interrupted, stop := context.WithCancel(t.Context())
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	done, err := trainAndSave(interrupted, r)
+	if done || err != nil {
+		t.Fatalf("done %t, %v", done, err)
+	}
+	step := 0
+	if err := checkpoint.LoadValues(r.path(), checkpoint.Value("step", &step)); err != nil || step != r.step || step == 0 {
+		t.Errorf("saved at step %d, stopped at %d, %v", step, r.step, err)
+	}
+	if _, err := os.Stat(filepath.Join(r.options.out, "loss.svg")); err != nil {
+		t.Error(err)
+	}
+	model, vocab, err := gpt.Load(r.path(), tensor.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(model)
+	var emitted strings.Builder
+	got, err := model.Generate(t.Context(), vocab, "func ", 30, gpt.Sampling{Temperature: 1, Seed: 3}, func(c string) error {
+		emitted.WriteString(c)
+		return nil
+	})
+	if err != nil || len(got) != 30 || emitted.String() != got {
+		t.Errorf("%q, emitted %q, %v", got, emitted.String(), err)
+	}
+	if _, err := model.Generate(t.Context(), vocab, "\x01", 1, gpt.Sampling{}, nil); err == nil {
+		t.Error("a character beyond the vocabulary was taken")
+	}
+}
+
+func TestText(t *testing.T) {
+	x, err := gpt.NewText([]byte("aab\xffé\nb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.Vocab != "\nab" || string(x.Tokens) != "\x01\x01\x02\x00\x02" {
+		t.Errorf("vocabulary %q, tokens %v", x.Vocab, x.Tokens)
+	}
+	if want := -0.8*math.Log(0.4) - 0.2*math.Log(0.2); math.Abs(x.Entropy()-want) > 1e-12 {
+		t.Errorf("entropy %v, want %v", x.Entropy(), want)
+	}
+	if _, err := gpt.NewText([]byte("é")); err == nil {
+		t.Error("a text without ASCII was taken")
+	}
+	ids, err := x.Vocab.Encode("b\n")
+	if err != nil || x.Vocab.Decode(ids...) != "b\n" {
+		t.Errorf("%v, %v", ids, err)
+	}
+}

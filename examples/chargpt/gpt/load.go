@@ -1,0 +1,27 @@
+package gpt
+
+import (
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Saved are the parts of a checkpoint that a model is made from again.
+func Saved(c *Config, v *Vocab) []checkpoint.Part {
+	return []checkpoint.Part{checkpoint.Value("config", c), checkpoint.Value("vocab", v)}
+}
+
+// Load makes the model of a checkpoint of chargpt's, ready to be used.
+func Load(path string, device tensor.Device) (*GPT, Vocab, error) {
+	var c Config
+	var v Vocab
+	if err := checkpoint.LoadValues(path, Saved(&c, &v)...); err != nil {
+		return nil, "", err
+	}
+	g, err := New(c, nn.Device(device))
+	if err != nil {
+		return nil, "", err
+	}
+	nn.Eval(g)
+	return g, v, checkpoint.LoadModel(path, g)
+}

@@ -1,0 +1,107 @@
+// Package gpt is a small GPT over characters: the model, the text it learns, and sampling from it. It is meant to
+// be read and copied.
+package gpt
+
+import (
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Config is a model's sizes.
+type Config struct {
+	Vocab   int     `json:"vocab"`
+	Width   int     `json:"width"`
+	Layers  int     `json:"layers"`
+	Heads   int     `json:"heads"`
+	Context int     `json:"context"`
+	Dropout float64 `json:"dropout"`
+}
+
+// GPT is the usual pre-norm transformer: token and position embeddings, blocks, a last layer norm, and a head.
+type GPT struct {
+	Tok, Pos *nn.Embedding
+	Blocks   *nn.Sequential
+	LN       *nn.LayerNorm
+	Head     *nn.Linear
+
+	Config Config
+}
+
+// Block is attention and a multilayer perceptron, each added to its input.
+type Block struct {
+	LN1  *nn.LayerNorm
+	Attn *nn.CausalSelfAttention
+	LN2  *nn.LayerNorm
+	MLP  *nn.Sequential `nn:"mlp"`
+}
+
+// Forward takes x (N, T, C) to the same shape.
+func (b *Block) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return nn.Residual(nn.Residual(x, b.LN1, b.Attn), b.LN2, b.MLP)
+}
+
+// Forward takes token ids (N, T), int64, to logits (N, T, Vocab).
+func (g *GPT) Forward(ids *tensor.Tensor) *tensor.Tensor {
+	positions := tensor.Arange(0, ids.Size(1), tensor.Int64, ids.Device())
+	x := g.Tok.Forward(ids).Add(g.Pos.Forward(positions))
+	return nn.Pipe(x, g.Blocks, g.LN, g.Head)
+}
+
+// Loss is the mean cross entropy, in nats a character, of predicting targets (N, T) from inputs (N, T).
+func (g *GPT) Loss(inputs, targets *tensor.Tensor) *tensor.Tensor {
+	logits := g.Forward(inputs)
+	return nn.CrossEntropy(logits.View(-1, g.Config.Vocab), targets.View(-1))
+}
+
+// New makes a model with PyTorch's initial weights, which learn faster in so short a run than GPT-2's smaller ones.
+func New(c Config, opts ...nn.Option) (*GPT, error) {
+	g := &GPT{Config: c, Blocks: nn.NewSequential()}
+	var err error
+	if g.Tok, err = nn.NewEmbedding(c.Vocab, c.Width, opts...); err != nil {
+		return nil, err
+	}
+	if g.Pos, err = nn.NewEmbedding(c.Context, c.Width, opts...); err != nil {
+		return nil, err
+	}
+	for range c.Layers {
+		b, err := newBlock(c, opts)
+		if err != nil {
+			return nil, err
+		}
+		g.Blocks.Layers = append(g.Blocks.Layers, b)
+	}
+	if g.LN, err = nn.NewLayerNorm(c.Width, opts...); err != nil {
+		return nil, err
+	}
+	if g.Head, err = nn.NewLinear(c.Width, c.Vocab, append([]nn.Option{nn.NoBias()}, opts...)...); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+func newBlock(c Config, opts []nn.Option) (b *Block, err error) {
+	b = &Block{}
+	if b.LN1, err = nn.NewLayerNorm(c.Width, opts...); err != nil {
+		return nil, err
+	}
+	if b.Attn, err = nn.NewCausalSelfAttention(c.Width, c.Heads, append([]nn.Option{nn.DropoutP(c.Dropout)}, opts...)...); err != nil {
+		return nil, err
+	}
+	if b.LN2, err = nn.NewLayerNorm(c.Width, opts...); err != nil {
+		return nil, err
+	}
+	in, err := nn.NewLinear(c.Width, 4*c.Width, opts...)
+	if err != nil {
+		return nil, err
+	}
+	out, err := nn.NewLinear(4*c.Width, c.Width, opts...)
+	if err != nil {
+		return nil, err
+	}
+	drop, err := nn.NewDropout(c.Dropout)
+	if err != nil {
+		return nil, err
+	}
+	b.MLP = nn.NewSequential(in, &nn.GELU{}, out, drop)
+	return b, nil
+}

@@ -1,0 +1,155 @@
+// Chargpt trains a small GPT, character by character, on the source of the Go toolchain that runs it.
+//
+//	go run ./cmd/linstock setup    # once
+//	go run ./examples/chargpt
+//
+// It prints the loss, the speed and the memory as it goes, and at the end the loss on text that it has not seen
+// and a sample of its own writing. In runs/chargpt it leaves loss.svg and model.safetensors, from which -resume
+// goes on exactly, and which examples/serve answers from. An interrupt saves before it ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+var started = time.Now()
+
+func main() {
+	if err := command(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// options are the command's.
+type options struct {
+	settings
+	steps, threads, sample int
+	device                 tensor.Device
+	out, prompt            string
+	resume, evalOnly       bool
+}
+
+// settings are those that a run keeps when it is resumed.
+type settings struct {
+	Model gpt.Config `json:"model"`
+	Batch int        `json:"batch"`
+	LR    float64    `json:"lr"`
+	Seed  uint64     `json:"seed"`
+}
+
+func parse(args []string) (*options, error) {
+	o := &options{}
+	device := "cpu"
+	f := flag.NewFlagSet("chargpt", flag.ContinueOnError)
+	f.IntVar(&o.steps, "steps", 1000, "train until so many steps are done")
+	f.IntVar(&o.Batch, "batch", 16, "windows of text a step")
+	f.IntVar(&o.Model.Context, "context", 64, "characters that the model sees")
+	f.IntVar(&o.Model.Layers, "layers", 4, "blocks")
+	f.IntVar(&o.Model.Width, "width", 128, "width of the model")
+	f.IntVar(&o.Model.Heads, "heads", 4, "attention heads")
+	f.Float64Var(&o.Model.Dropout, "dropout", 0, "probability of dropping, while training")
+	f.Float64Var(&o.LR, "lr", 1e-3, "learning rate of AdamW")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the weights, the batches and the sample")
+	f.IntVar(&o.threads, "threads", 0, "threads of an operator; 0 for as many as there are cores")
+	f.StringVar(&device, "device", device, "where to compute: cpu, cuda, cuda:1, mps")
+	f.StringVar(&o.out, "out", filepath.Join("runs", "chargpt"), "where to put model.safetensors and loss.svg")
+	f.BoolVar(&o.resume, "resume", false, "go on from the model.safetensors there, with its settings")
+	f.IntVar(&o.sample, "sample", 300, "characters to write at the end")
+	f.StringVar(&o.prompt, "prompt", "func ", "what to go on from")
+	f.BoolVar(&o.evalOnly, "eval", false, "only evaluate and sample the model.safetensors there")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("what is %q?", f.Args())
+	}
+	o.resume = o.resume || o.evalOnly
+	var err error
+	o.device, err = tensor.ParseDevice(device)
+	return o, err
+}
+
+func command(args []string) error {
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	text, err := goSource()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("text: %d characters of %d kinds, unigram entropy %.3f nats\n", len(text.Tokens), len(text.Vocab), text.Entropy())
+	r, err := newRun(o, text)
+	if err != nil {
+		return err
+	}
+	fmt.Println(r)
+	if !o.evalOnly {
+		if done, err := trainAndSave(ctx, r); err != nil || !done {
+			return err
+		}
+	}
+	return finish(ctx, r)
+}
+
+// trainAndSave trains, and saves also when an interrupt ends it; then it is not done.
+func trainAndSave(ctx context.Context, r *run) (done bool, err error) {
+	err = r.train(ctx, newReport(r))
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return false, err
+	}
+	if err := r.save(); err != nil {
+		return false, err
+	}
+	if err != nil {
+		fmt.Printf("interrupted after %d steps; -resume goes on from %s\n", r.step, r.path())
+	}
+	return err == nil, nil
+}
+
+// finish tells what has been learned.
+func finish(ctx context.Context, r *run) error {
+	begun := time.Now()
+	loss, err := r.evaluate(ctx, 200)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("step %d: validation loss %.4f nats a character (%.1f s)\n", r.step, loss, time.Since(begun).Seconds())
+	text, err := r.model.Generate(ctx, r.vocab, r.options.prompt, r.options.sample, gpt.Sampling{Temperature: 0.8, Seed: r.Seed}, nil)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%s%s\n", r.options.prompt, text)
+	return nil
+}
+
+// goSource reads the source of the Go toolchain, wherever that is.
+func goSource() (*gpt.Text, error) {
+	root := os.Getenv("GOROOT")
+	if root == "" {
+		out, err := exec.Command("go", "env", "GOROOT").Output()
+		if err != nil {
+			return nil, fmt.Errorf("go env GOROOT, whose src is the text: %w", err)
+		}
+		root = strings.TrimSpace(string(out))
+	}
+	return gpt.ReadGoSource(filepath.Join(root, "src"))
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// run is a training run.
+type run struct {
+	settings
+	options *options
+	vocab   gpt.Vocab
+	held    []uint8 // the text that is not learned from
+
+	model  *gpt.GPT
+	opt    *optim.Optimizer
+	loader *data.Loader
+
+	step   int
+	losses []float64 // of each step
+}
+
+func newRun(o *options, text *gpt.Text) (*run, error) {
+	r := &run{settings: o.settings, options: o, vocab: text.Vocab}
+	if o.threads > 0 {
+		if err := tensor.SetNumThreads(o.threads); err != nil {
+			return nil, err
+		}
+	}
+	r.Model.Vocab = len(text.Vocab)
+	if o.resume {
+		if err := checkpoint.LoadValues(r.path(), checkpoint.Value("settings", &r.settings)); err != nil {
+			return nil, err
+		}
+	}
+	var learned []uint8
+	learned, r.held = text.Split()
+	if err := r.build(learned); err != nil {
+		return nil, err
+	}
+	if !o.resume {
+		return r, nil
+	}
+	if err := checkpoint.LoadTraining(r.path(), r.model, r.opt, r.parts()...); err != nil {
+		return nil, err
+	}
+	if r.vocab != text.Vocab {
+		return nil, fmt.Errorf("%s was trained on another version of Go: its characters are not this one's", r.path())
+	}
+	return r, nil
+}
+
+func (r *run) build(learned []uint8) (err error) {
+	if err := tensor.ManualSeed(r.Seed); err != nil {
+		return err
+	}
+	if r.model, err = gpt.New(r.Model, nn.Device(r.options.device)); err != nil {
+		return err
+	}
+	if r.opt, err = optim.NewAdamW(nn.Parameters(r.model), r.LR); err != nil {
+		return err
+	}
+	// Windows begin anywhere in the text: an epoch is as many as it has characters.
+	windows, err := data.NewWindows(learned, r.Model.Context, 1)
+	if err != nil {
+		return err
+	}
+	r.loader, err = data.NewLoader(windows, data.BatchSize(r.Batch), data.Shuffle(true), data.Seed(r.Seed), data.Device(r.options.device))
+	return err
+}
+
+// train goes on until the options' number of steps is done.
+func (r *run) train(ctx context.Context, report *report) error {
+	defer report.close()
+	for r.step < r.options.steps {
+		for batch, err := range r.loader.Batches(ctx) {
+			if err != nil {
+				return err
+			}
+			loss := r.model.Loss(batch.Inputs, batch.Targets)
+			r.opt.ZeroGrad()
+			if err := loss.Backward(); err != nil {
+				return err
+			}
+			if err := r.opt.Step(); err != nil {
+				return err
+			}
+			value, err := loss.Item()
+			if err != nil {
+				return err
+			}
+			r.losses = append(r.losses, value)
+			r.step++
+			report.stepped(value)
+			if r.step >= r.options.steps {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// evaluate is the mean loss over so many batches of the text held out, spread evenly over it.
+func (r *run) evaluate(ctx context.Context, batches int) (mean float64, err error) {
+	stride := max(1, (len(r.held)-r.Model.Context-1)/(batches*r.Batch))
+	windows, err := data.NewWindows(r.held, r.Model.Context, stride)
+	if err != nil {
+		return 0, err
+	}
+	loader, err := data.NewLoader(windows, data.BatchSize(r.Batch), data.DropLast(true), data.Device(r.options.device))
+	if err != nil {
+		return 0, err
+	}
+	nn.Eval(r.model)
+	defer nn.Train(r.model)
+	n := 0
+	err = autograd.NoGrad(func() error {
+		for batch, err := range loader.Batches(ctx) {
+			if err != nil {
+				return err
+			}
+			value, err := r.model.Loss(batch.Inputs, batch.Targets).Item()
+			if err != nil {
+				return err
+			}
+			mean += value
+			if n++; n == batches {
+				break
+			}
+		}
+		return nil
+	})
+	return mean / float64(n), err
+}
+
+func (r *run) path() string { return filepath.Join(r.options.out, "model.safetensors") }
+
+func (r *run) parts() []checkpoint.Part {
+	return append(gpt.Saved(&r.model.Config, &r.vocab), checkpoint.Value("settings", &r.settings), checkpoint.Loader(r.loader),
+		checkpoint.Value("step", &r.step), checkpoint.Value("losses", &r.losses))
+}
+
+// save writes the checkpoint and the picture of the losses.
+func (r *run) save() error {
+	if err := os.MkdirAll(r.options.out, 0o777); err != nil {
+		return err
+	}
+	if err := checkpoint.SaveTraining(r.path(), r.model, r.opt, r.parts()...); err != nil {
+		return err
+	}
+	return plotLosses(filepath.Join(r.options.out, "loss.svg"), r.losses)
+}
+
+// String describes the run.
+func (r *run) String() string {
+	n := 0
+	for _, p := range nn.Parameters(r.model) {
+		n += p.Numel()
+	}
+	return fmt.Sprintf("model: %d parameters (%d layers, width %d, %d heads, context %d), batch %d, %d threads",
+		n, r.Model.Layers, r.Model.Width, r.Model.Heads, r.Model.Context, r.Batch, tensor.NumThreads())
+}

@@ -1,0 +1,100 @@
+// Mnist trains a small convolutional network on Fashion-MNIST, if Debian's package dataset-fashion-mnist is
+// installed, and else on the small set of handwritten digits that comes with this example.
+//
+//	go run ./cmd/linstock setup    # once
+//	go run ./examples/mnist -epochs 3
+//
+// It prints the loss of each epoch and the accuracy on images that it has not seen.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+func main() {
+	if err := command(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	epochs, batch, workers, threads int
+	lr                              float64
+	seed                            uint64
+	device                          tensor.Device
+	dir                             string
+}
+
+func parse(args []string) (*options, error) {
+	o := &options{}
+	device := "cpu"
+	f := flag.NewFlagSet("mnist", flag.ContinueOnError)
+	f.IntVar(&o.epochs, "epochs", 3, "times through the images")
+	f.IntVar(&o.batch, "batch", 64, "images a step")
+	f.IntVar(&o.workers, "workers", 1, "goroutines that prepare batches")
+	f.IntVar(&o.threads, "threads", 0, "threads of an operator; 0 for as many as there are cores")
+	f.Float64Var(&o.lr, "lr", 2e-3, "learning rate of AdamW")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the weights and the batches")
+	f.StringVar(&device, "device", device, "where to compute: cpu, cuda, cuda:1, mps")
+	f.StringVar(&o.dir, "data", fashionDir, "where Fashion-MNIST's four .gz files are; empty for the digits")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	var err error
+	o.device, err = tensor.ParseDevice(device)
+	return o, err
+}
+
+func command(args []string) error {
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if o.threads > 0 {
+		if err := tensor.SetNumThreads(o.threads); err != nil {
+			return err
+		}
+	}
+	train, test, name, err := readData(o.dir)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s: %d images to learn from, %d to test with, %d by %d\n", name, train.Len(), test.Len(), train.height, train.width)
+	r, err := newRun(o, train, test)
+	if err != nil {
+		return err
+	}
+	for epoch := range o.epochs {
+		begun := time.Now()
+		loss, err := r.epoch(ctx)
+		if err != nil {
+			return err
+		}
+		accuracy, err := r.accuracy(ctx)
+		if err != nil {
+			return err
+		}
+		stats, err := vram.CPUStats()
+		if err != nil {
+			return err
+		}
+		fmt.Printf("epoch %d: loss %.4f, accuracy %.2f%%, %.1f s, native %.1f MB (peak %.1f)\n", epoch+1, loss, 100*accuracy,
+			time.Since(begun).Seconds(), float64(stats.Allocated)/1e6, float64(stats.Peak)/1e6)
+	}
+	return nil
+}

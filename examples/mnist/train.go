@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+const classes = 10
+
+type run struct {
+	model       *nn.Sequential
+	opt         *optim.Optimizer
+	train, test *data.Loader
+}
+
+func newRun(o *options, train, test *images) (r *run, err error) {
+	r = &run{}
+	if err := tensor.ManualSeed(o.seed); err != nil {
+		return nil, err
+	}
+	if r.model, err = newModel(train.height, train.width, o.device); err != nil {
+		return nil, err
+	}
+	if r.opt, err = optim.NewAdamW(nn.Parameters(r.model), o.lr); err != nil {
+		return nil, err
+	}
+	if r.train, err = newLoader(train, o, data.Shuffle(true)); err != nil {
+		return nil, err
+	}
+	r.test, err = newLoader(test, o)
+	return r, err
+}
+
+func newLoader(m *images, o *options, opts ...data.Option) (*data.Loader, error) {
+	samples, err := data.NewSamples(m.Len(), []int{1, m.height, m.width}, nil, m.sample)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, data.BatchSize(o.batch), data.Seed(o.seed), data.Workers(o.workers), data.Device(o.device))
+	return data.NewLoader(samples, opts...)
+}
+
+// newModel makes two rounds of convolution and pooling, which halves the picture, and a linear layer.
+func newModel(height, width int, device tensor.Device) (*nn.Sequential, error) {
+	var layers []nn.Layer
+	for _, channels := range [][2]int{{1, 32}, {32, 64}} {
+		conv, err := nn.NewConv2d(channels[0], channels[1], 3, nn.Padding(1), nn.Device(device))
+		if err != nil {
+			return nil, err
+		}
+		norm, err := nn.NewBatchNorm2d(channels[1], nn.Device(device))
+		if err != nil {
+			return nil, err
+		}
+		pool, err := nn.NewMaxPool2d(2)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, conv, norm, &nn.ReLU{}, pool)
+	}
+	head, err := nn.NewLinear(64*(height/4)*(width/4), classes, nn.Device(device))
+	if err != nil {
+		return nil, err
+	}
+	return nn.NewSequential(append(layers, nn.NewFlatten(1, -1), head)...), nil
+}
+
+// epoch goes through the training images once and gives the mean loss.
+func (r *run) epoch(ctx context.Context) (mean float64, err error) {
+	nn.Train(r.model)
+	for batch, err := range r.train.Batches(ctx) {
+		if err != nil {
+			return 0, err
+		}
+		loss := nn.CrossEntropy(r.model.Forward(batch.Inputs), batch.Targets)
+		r.opt.ZeroGrad()
+		if err := loss.Backward(); err != nil {
+			return 0, err
+		}
+		if err := r.opt.Step(); err != nil {
+			return 0, err
+		}
+		value, err := loss.Item()
+		if err != nil {
+			return 0, err
+		}
+		mean += value / float64(r.train.Len())
+	}
+	return mean, nil
+}
+
+// accuracy is the part of the test images whose class the model finds.
+func (r *run) accuracy(ctx context.Context) (float64, error) {
+	nn.Eval(r.model)
+	right, n := 0.0, 0
+	err := autograd.NoGrad(func() error {
+		for batch, err := range r.test.Batches(ctx) {
+			if err != nil {
+				return err
+			}
+			found := r.model.Forward(batch.Inputs).ArgMax(tensor.Dim(1))
+			hits, err := found.Eq(batch.Targets).Sum().Item()
+			if err != nil {
+				return err
+			}
+			right, n = right+hits, n+batch.Size
+		}
+		return nil
+	})
+	return right / float64(max(1, n)), err
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// tiny saves a model that has learned nothing, and loads it as the command does.
+func tiny(t *testing.T) (*gpt.GPT, gpt.Vocab) {
+	t.Helper()
+	vocab := gpt.Vocab("\n abcdefgh")
+	config := gpt.Config{Vocab: len(vocab), Width: 16, Layers: 2, Heads: 2, Context: 12}
+	fresh, err := gpt.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(fresh)
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	if err := checkpoint.SaveTraining(path, fresh, nil, gpt.Saved(&config, &vocab)...); err != nil {
+		t.Fatal(err)
+	}
+	model, got, err := gpt.Load(path, tensor.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != vocab {
+		t.Errorf("vocabulary %q, want %q", got, vocab)
+	}
+	t.Cleanup(func() { nn.Release(model) })
+	return model, got
+}
+
+type client struct {
+	http.Client
+	base string
+}
+
+// start serves on a loopback port; stop shuts the server down and gives its error.
+func start(t *testing.T, jobs int) (c *client, stop func() error) {
+	t.Helper()
+	model, vocab := tiny(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, listener, newServer(model, vocab, jobs)) }()
+	c = &client{base: "http://" + listener.Addr().String()}
+	c.Transport = &http.Transport{}
+	return c, func() error {
+		c.CloseIdleConnections()
+		cancel()
+		return <-ended
+	}
+}
+
+func (c *client) complete(ctx context.Context, body string) (status int, text string, err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+"/complete", bytes.NewBufferString(body))
+	if err != nil {
+		return 0, "", err
+	}
+	w, err := c.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer w.Body.Close()
+	raw, err := io.ReadAll(w.Body)
+	if err != nil {
+		return 0, "", err
+	}
+	var a answer
+	err = json.Unmarshal(raw, &a)
+	return w.StatusCode, a.Text, err
+}
+
+func TestManyClients(t *testing.T) {
+	leak.Check(t)
+	c, stop := start(t, 4)
+	want := map[int]string{}
+	ask := func(seed, length int) string {
+		status, text, err := c.complete(t.Context(), fmt.Sprintf(`{"prompt": "abc", "length": %d, "seed": %d}`, length, seed))
+		if err != nil || status != http.StatusOK || len(text) != length {
+			t.Errorf("status %d, %q, %v", status, text, err)
+		}
+		return text
+	}
+	for seed := range 4 {
+		want[seed] = ask(seed, 20)
+	}
+	if want[0] == want[1] {
+		t.Error("two seeds gave the same text")
+	}
+	before := nativeBytes(t)
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			for k := range 3 {
+				if got := ask((i+k)%4, 20); got != want[(i+k)%4] {
+					t.Errorf("seed %d gave %q beside others, %q alone", (i+k)%4, got, want[(i+k)%4])
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if after := nativeBytes(t); after != before {
+		t.Errorf("%d native bytes before the requests, %d after", before, after)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func nativeBytes(t *testing.T) int64 {
+	t.Helper()
+	s, err := vram.CPUStats()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Allocated
+}
+
+func TestClientsThatHangUp(t *testing.T) {
+	leak.Check(t)
+	c, stop := start(t, 2)
+	before := nativeBytes(t)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(5+i)*time.Millisecond)
+			defer cancel()
+			if _, _, err := c.complete(ctx, `{"prompt": "a", "length": 2000}`); err == nil {
+				t.Error("2,000 characters came in milliseconds")
+			}
+		})
+	}
+	wg.Wait()
+	for range 1000 { // the handlers notice a little later
+		var s map[string]int64
+		c.get(t, "/stats", &s)
+		if s["computing"] == 0 && s["waiting"] == 0 {
+			if s["native_bytes"] != before {
+				t.Errorf("%d native bytes before, %d after", before, s["native_bytes"])
+			}
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (c *client) get(t *testing.T, path string, v any) {
+	t.Helper()
+	w, err := c.Get(c.base + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Body.Close()
+	if w.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", path, w.Status)
+	}
+	if v != nil {
+		if err := json.NewDecoder(w.Body).Decode(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestBadRequests(t *testing.T) {
+	leak.Check(t)
+	c, stop := start(t, 2)
+	c.get(t, "/healthz", nil)
+	for _, body := range []string{"", "{", `{"prompt": ""}`, `{"prompt": "XYZ"}`, `{"length": 0}`, `{"length": 1000000}`, `{"temperature": -1}`, `{"else": 1}`, `"` + string(make([]byte, maxBody)) + `"`} {
+		if status, _, err := c.complete(t.Context(), body); status != http.StatusBadRequest || err != nil {
+			t.Errorf("%.40q: status %d, %v", body, status, err)
+		}
+	}
+	if status, text, err := c.complete(t.Context(), `{"prompt": "abcabcabcabcabcabcabc", "temperature": 0}`); status != 200 || len(text) != 100 || err != nil {
+		t.Errorf("status %d, %q, %v", status, text, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A request under way is answered before the server ends.
+func TestShutdownWaits(t *testing.T) {
+	leak.Check(t)
+	c, stop := start(t, 2)
+	answered := make(chan error, 1)
+	go func() {
+		status, text, err := c.complete(t.Context(), `{"prompt": "a", "length": 300}`)
+		if err == nil && (status != 200 || len(text) != 300) {
+			err = fmt.Errorf("status %d, %d characters", status, len(text))
+		}
+		answered <- err
+	}()
+	for {
+		var s map[string]int64
+		if c.get(t, "/stats", &s); s["computing"]+s["done"] > 0 {
+			break
+		}
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,335 @@
+package tensor
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func leaf(vs ...float64) *Tensor { return FromSlice(vs, nil).RequiresGrad_() }
+
+func wantValues(t testing.TB, what string, x *Tensor, want ...float64) {
+	t.Helper()
+	if x == nil {
+		t.Errorf("%s: got no tensor, want %v", what, want)
+		return
+	}
+	if got := values(t, x); !slices.Equal(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func TestHooks(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := leaf(1, 2)
+		y := x.Mul(3)
+		seen := 0
+		remove, err := y.RegisterHook(func(g *Tensor) (*Tensor, error) {
+			seen++
+			wantValues(t, "the hook's gradient", g, 1, 1)
+			return g.Mul(10), nil // in the hook's own scope
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := y.Sum().Backward(); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "replaced", x.Grad(), 30, 30)
+		remove()
+		remove()
+		if err := ZeroGrads([]*Tensor{x}, true); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Mul(3).Sum().Backward(); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "without", x.Grad(), 3, 3)
+		equal(t, "calls", seen, 1)
+
+		// A hook that looks only.
+		looks := 0
+		if _, err := x.RegisterHook(func(*Tensor) (*Tensor, error) { looks++; return nil, nil }); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Sum().Backward(); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "looked at", x.Grad(), 4, 4)
+		equal(t, "looks", looks, 1)
+	})
+}
+
+func TestHookFailures(t *testing.T) {
+	begin(t)
+	mine := errors.New("mine")
+	for name, c := range map[string]struct {
+		hook func(g *Tensor) (*Tensor, error)
+		want func(error) bool
+	}{
+		"error":    {func(*Tensor) (*Tensor, error) { return nil, mine }, func(err error) bool { return errors.Is(err, mine) }},
+		"panic":    {func(*Tensor) (*Tensor, error) { panic("out of my mind") }, func(err error) bool { return strings.Contains(err.Error(), "panic: out of my mind") }},
+		"operator": {func(g *Tensor) (*Tensor, error) { return g.Add(Ones([]int{7})), nil }, func(err error) bool { return strings.Contains(err.Error(), "Add") }},
+		"shape":    {func(g *Tensor) (*Tensor, error) { return Ones([]int{7}, Float64), nil }, func(err error) bool { return err != nil }},
+		"unseen":   {func(g *Tensor) (*Tensor, error) { g.Add(Ones([]int{7})); return nil, nil }, func(err error) bool { return strings.Contains(err.Error(), "Add") }},
+		"released": {func(g *Tensor) (*Tensor, error) { g.Release(); return g, nil }, func(err error) bool { return errors.Is(err, ErrReleased) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			begin(t)
+			scoped(t, func() {
+				x := leaf(1, 2)
+				y := x.Mul(2)
+				if _, err := y.RegisterHook(c.hook); err != nil {
+					t.Fatal(err)
+				}
+				err := y.Sum().Backward()
+				var e *Error
+				if err == nil || !c.want(err) || !errors.As(err, &e) || e.Op != "Backward" {
+					t.Errorf("got %v", err)
+				}
+				// The engine is usable afterwards.
+				if err := x.Mul(2).Sum().Backward(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+	scoped(t, func() {
+		x := Ones([]int{2})
+		if _, err := x.RegisterHook(nil); !errors.Is(err, ErrNil) {
+			t.Error(err)
+		}
+		if _, err := x.RegisterHook(func(g *Tensor) (*Tensor, error) { return g, nil }); !errors.Is(err, ErrArgument) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestBackwardRoots(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x, y := leaf(1, 2), leaf(3, 4)
+		a, b := x.Mul(y), x.Sum()
+		if err := RunBackward([]*Tensor{a, b}, Gradient(FromSlice([]float64{1, 10}, nil), nil)); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "x", x.Grad(), 3+1, 40+1)
+		wantValues(t, "y", y.Grad(), 1, 20)
+		// Only some leaves.
+		if err := x.Mul(y).Sum().Backward(Inputs(x)); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "x", x.Grad(), 7, 45)
+		wantValues(t, "y", y.Grad(), 1, 20)
+		gs, err := Grads([]*Tensor{x, leaf(1)})
+		if err != nil || len(gs) != 2 || gs[1] != nil {
+			t.Error(gs, err)
+		}
+		wantValues(t, "Grads", gs[0], 7, 45)
+		if err := ZeroGrads([]*Tensor{x}, false); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "zeroed", x.Grad(), 0, 0)
+		for what, err := range map[string]error{
+			"no roots": RunBackward(nil), "not a scalar": x.Mul(2).Backward(), "no gradient": Ones([]int{}).Backward(), "counts": RunBackward([]*Tensor{a, b}, Gradient(nil)),
+			"shape": x.Mul(2).Backward(Gradient(Ones([]int{3}))), "twice": func() error {
+				z := x.Exp().Sum()
+				return errors.Join(z.Backward(Inputs(y, x)), z.Backward())
+			}(), "nil input": x.Sum().Backward(Inputs(nil)),
+		} {
+			if err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+	})
+}
+
+func TestRetainAndCreate(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := leaf(2)
+		y := x.Pow(3).Sum()
+		for range 2 {
+			if err := y.Backward(RetainGraph(true)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantValues(t, "twice", x.Grad(), 24)
+		// Second and third derivatives of x^4.
+		z := x.Pow(4).Sum()
+		want := []float64{32, 48, 48}
+		for i, w := range want {
+			gs, err := RunGrad([]*Tensor{z}, []*Tensor{x}, CreateGraph(true))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantValues(t, fmt.Sprintf("derivative %d", i+1), gs[0], w)
+			z = gs[0].Sum()
+		}
+		wantValues(t, "untouched", x.Grad(), 24)
+		// A gradient with a graph refers to its leaf and the leaf to it: Backward(CreateGraph) would be a ring.
+		unused := leaf(1)
+		if _, err := RunGrad([]*Tensor{x.Sum()}, []*Tensor{unused}); err == nil {
+			t.Error("an unused input has no gradient")
+		}
+		gs, err := RunGrad([]*Tensor{x.Sum()}, []*Tensor{unused, x}, AllowUnused(true))
+		if err != nil || gs[0] != nil {
+			t.Fatal(gs, err)
+		}
+		wantValues(t, "used", gs[1], 1)
+		if _, err := RunGrad([]*Tensor{x.Sum()}, nil); !errors.Is(err, ErrArgument) {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLeaves(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := leaf(1, 2)
+		y := x.Mul(2)
+		if !x.IsLeaf() || y.IsLeaf() || !y.RequiresGrad() || y.GradFn() != "MulBackward0" || x.GradFn() != "" {
+			t.Error("the graph is not as expected", x, y)
+		}
+		if err := y.RetainGrad(); err != nil {
+			t.Fatal(err)
+		}
+		if err := y.Sum().Backward(); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "retained", y.Grad(), 1, 1)
+		if x.Detach().RequiresGrad() || !x.Detach().SharesStorage(x) {
+			t.Error("Detach")
+		}
+		if err := y.RequiresGrad_(false).Err(); err == nil {
+			t.Error("no leaf can stop requiring gradients")
+		}
+		if err := Ones([]int{1}, Int64).RequiresGrad_().Err(); !errors.Is(err, ErrArgument) {
+			t.Error(err)
+		}
+		if err := x.SetGrad(Ones([]int{2}, Float64)); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "set", x.Grad(), 1, 1)
+		for what, g := range map[string]*Tensor{"shape": Ones([]int{3}, Float64), "dtype": Ones([]int{2}), "itself": x} {
+			if err := x.SetGrad(g); err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		if err := x.SetGrad(nil); err != nil || x.Grad() != nil {
+			t.Error(err)
+		}
+		// A write to what the backward pass needs is noticed.
+		v := x.Clone()
+		s := v.Mul(v).Sum()
+		before := v.Version()
+		v.Add_(1)
+		equal(t, "version", v.Version(), before+1)
+		if err := s.Backward(); err == nil || !strings.Contains(err.Error(), "modified by an inplace operation") {
+			t.Error(err)
+		}
+	})
+}
+
+func TestFunctions(t *testing.T) {
+	begin(t)
+	mine := errors.New("mine")
+	scoped(t, func() {
+		x := leaf(2, 3)
+		square := func(f NativeFunction) *Tensor {
+			y := x.Detach().Mul(x.Detach())
+			outs, err := RunFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return outs[0]
+		}
+		y := square(func(grads, saved []*Tensor, needs []bool) ([]*Tensor, error) {
+			if len(grads) != 1 || len(saved) != 1 || len(needs) != 1 || !needs[0] {
+				return nil, fmt.Errorf("got %v %v %v", grads, saved, needs)
+			}
+			return []*Tensor{grads[0].Mul(saved[0]).Mul(2)}, nil
+		})
+		if err := y.Sum().Backward(); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "x", x.Grad(), 4, 6)
+		for what, f := range map[string]NativeFunction{
+			"mine":                     func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { return nil, mine },
+			"panic":                    func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { panic("panic") },
+			"0 gradients for 1 inputs": func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { return nil, nil },
+			"size":                     func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { return []*Tensor{Ones([]int{7})}, nil },
+		} {
+			if err := square(f).Sum().Backward(); err == nil {
+				t.Errorf("%s: no error", what)
+			} else if what != "size" && !strings.Contains(err.Error(), what) {
+				t.Errorf("%s: got %v", what, err)
+			}
+		}
+		if y := square(func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { return []*Tensor{nil}, nil }); y.Sum().Backward() != nil {
+			t.Error("nil stands for no gradient")
+		}
+	})
+}
+
+// Hooks run on the engine's thread while many goroutines run passes.
+func TestBackwardOnManyGoroutines(t *testing.T) {
+	begin(t)
+	parallel(16, func(g int) {
+		for range 20 {
+			err := WithScope(func() error {
+				x := leaf(float64(g), 1)
+				y := x.Mul(2)
+				calls := 0
+				if _, err := y.RegisterHook(func(grad *Tensor) (*Tensor, error) { calls++; return grad.Mul(g), nil }); err != nil {
+					return err
+				}
+				if err := y.Mul(y).Sum().Backward(); err != nil {
+					return err
+				}
+				v, err := x.Grad().Index(0).Item()
+				if want := float64(8 * g * g); err == nil && (v != want || calls != 1) {
+					err = fmt.Errorf("got %v after %d calls, want %v", v, calls, want)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// FusedAdam's kernel trusts its lists; what does not fit is refused before it.
+func TestFusedAdamChecks(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		step := func(p, g, avg, sq *Tensor) error {
+			if g != nil {
+				if err := p.SetGrad(g); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return (&FusedAdam{LR: 1, Beta1: 0, Beta2: 0, Eps: 0, Params: []*Tensor{p}, Avgs: []*Tensor{avg}, Sqs: []*Tensor{sq}, Steps: []*Tensor{Zeros([]int{})}}).Step()
+		}
+		p := Zeros([]int{2, 2}).RequiresGrad_()
+		if err := step(p, nil, Zeros([]int{2, 2}), Zeros([]int{2, 2})); err != nil {
+			t.Error("a parameter without a gradient is left alone", err)
+		}
+		// A gradient that lies otherwise in memory is read as it is meant: Adam moves by its sign.
+		g := FromSlice([]float32{1, -1, 1, -1}, []int{2, 2}).T()
+		if err := step(p, g, Zeros([]int{2, 2}), Zeros([]int{2, 2})); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "moved", p.Detach(), -1, -1, 1, 1)
+		for what, s := range map[string]*Tensor{"shape": Zeros([]int{1}), "dtype": Zeros([]int{2, 2}, Float64), "strides": Zeros([]int{2, 2}).T()} {
+			wantErr(t, what, step(p, g, s, Zeros([]int{2, 2})), ErrArgument)
+			wantErr(t, what, step(p, g, Zeros([]int{2, 2}), s), ErrArgument)
+		}
+		wide := Zeros([]int{1}).Expand(4).RequiresGrad_()
+		wantErr(t, "overlapping", step(wide, Ones([]int{4}), Zeros([]int{4}), Zeros([]int{4})), ErrArgument)
+	})
+}

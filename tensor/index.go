@@ -1,0 +1,441 @@
+package tensor
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// A Slice takes a part of a dimension, as Python's start:stop:step does: Range(1, 3) is 1:3, From(2) is 2:,
+// Until(-1) is :-1, All is :, and By gives the step, From(1).By(2) being 1::2. Bounds out of range are clamped.
+type Slice struct {
+	start, stop, step          int
+	hasStart, hasStop, hasStep bool
+}
+
+// Range is start:stop.
+func Range(start, stop int) Slice {
+	return Slice{start: start, stop: stop, hasStart: true, hasStop: true}
+}
+
+// From is start:, to the end.
+func From(start int) Slice { return Slice{start: start, hasStart: true} }
+
+// Until is :stop, from the beginning.
+func Until(stop int) Slice { return Slice{stop: stop, hasStop: true} }
+
+// All is a whole dimension, ":".
+var All Slice
+
+// By is s with a step, which must be positive.
+func (s Slice) By(step int) Slice {
+	s.step, s.hasStep = step, true
+	return s
+}
+
+// String is Python's notation.
+func (s Slice) String() string {
+	var b strings.Builder
+	if s.hasStart {
+		b.WriteString(strconv.Itoa(s.start))
+	}
+	b.WriteByte(':')
+	if s.hasStop {
+		b.WriteString(strconv.Itoa(s.stop))
+	}
+	if s.hasStep {
+		b.WriteString(":" + strconv.Itoa(s.step))
+	}
+	return b.String()
+}
+
+type special struct{ name string }
+
+func (s special) String() string { return s.name }
+
+var (
+	// Ellipsis stands in an index for all the dimensions that the other elements leave, Python's "...".
+	Ellipsis any = special{"..."}
+	// NewAxis stands in an index for a new dimension of size 1, Python's None. A nil does too.
+	NewAxis any = special{"None"}
+)
+
+// Index is Python's x[idx, …]. An element is
+//
+//   - an int of any kind, negative ones from the end, which takes the dimension away;
+//   - a [Slice] (tensor.Range(1, 3), tensor.From(1), tensor.Until(3), each with .By(step)) or [All];
+//   - [Ellipsis]; [NewAxis] or nil;
+//   - a *Tensor: of integers, that choose along a dimension, or of bools or uint8, a mask over as many
+//     dimensions as it has;
+//   - []int or []bool, as such a tensor; or a bool, a mask without dimensions;
+//   - a string of elements in Python's syntax: x.Index("1:3, ..., ::2, None, [0, 2]").
+//
+// Without tensors, lists and bools the result is a view that shares storage with x; with them it is a copy,
+// placed as PyTorch places it. Dimensions that no element names are taken whole. PyTorch: Tensor.__getitem__.
+func (t *Tensor) Index(idx ...any) *Tensor {
+	x, fail := newIndexing("Index", t)
+	if fail != nil {
+		return fail
+	}
+	defer x.release()
+	if !x.run(idx) {
+		return x.fail
+	}
+	if x.advanced == nil {
+		if x.view == x.self {
+			return aliasOf(x.self)
+		}
+		view := x.view
+		x.view = x.self
+		return view
+	}
+	return x.view.IndexTensors(x.advanced)
+}
+
+// SetIndex is Python's x[idx, …] = value: it writes value, a *Tensor that broadcasts to what idx takes (leading
+// dimensions of size 1 are dropped first) or a number, into x. Numbers and views convert value to x's dtype; an
+// index with tensors, lists or bools needs a value of x's dtype. The elements of idx are those of [Tensor.Index].
+// PyTorch: Tensor.__setitem__.
+func (t *Tensor) SetIndex(value any, idx ...any) error {
+	const op = "SetIndex"
+	x, fail := newIndexing(op, t)
+	if fail != nil {
+		return fail.Err()
+	}
+	defer x.release()
+	v, isTensor := value.(*Tensor)
+	if isTensor {
+		if !v.pin() {
+			return unusable(op, v)
+		}
+		defer v.unpin()
+	} else {
+		if _, _, n := encodeNumber(value); n == 0 {
+			return refused(op, ErrArgument, "the value must be a number or a *Tensor, not %s", typeName(value))
+		}
+		v = ScalarTensor(value, x.self.DType(), x.self.Device())
+		if v.fail != nil {
+			return v.Err()
+		}
+		defer v.Release()
+	}
+	if !x.run(idx) {
+		return x.fail.Err()
+	}
+	shape := v.Shape()
+	for len(shape) > 0 && shape[0] == 1 {
+		shape = shape[1:]
+	}
+	src := v.View(shape...)
+	defer src.Release()
+	if src.fail != nil {
+		return src.Err()
+	}
+	if x.advanced != nil {
+		if d := x.self.DType(); src.DType() != d {
+			return refused(op, ErrArgument, "the value is %v and the tensor %v; convert it with To(tensor.%s) first", src.DType(), d, goDType(d))
+		}
+		return x.view.IndexPut_(x.advanced, src).Err()
+	}
+	wide := src.Expand(x.view.Shape()...)
+	defer wide.Release()
+	if wide.fail != nil {
+		return wide.Err()
+	}
+	return x.view.Copy_(wide).Err()
+}
+
+func aliasOf(t *Tensor) *Tensor {
+	out, err := Call("aten::alias", t)
+	if err != nil {
+		return failed(err)
+	}
+	return out[0].(*Tensor)
+}
+
+// indexing is one index under way: the basic elements are applied to view at once, the others are collected in
+// advanced, whose nil elements take their dimension whole. This is python_variable_indexing.cpp.
+type indexing struct {
+	op       string
+	self     *Tensor
+	view     *Tensor
+	advanced []*Tensor
+	made     []*Tensor // index tensors to free
+	fail     *Tensor
+	dim      int // of view, that the next element is about
+	realDim  int // of self
+}
+
+// newIndexing works on an alias of t, which nobody else can release.
+func newIndexing(op string, t *Tensor) (*indexing, *Tensor) {
+	if !t.pin() {
+		return nil, passOn(op, t)
+	}
+	r := cshim.TensorAlias(t.h)
+	t.unpin()
+	self := wrapResult(op, r, t)
+	if self.fail != nil {
+		return nil, self
+	}
+	return &indexing{op: op, self: self, view: self}, nil
+}
+
+func (x *indexing) refuse(kind error, format string, args ...any) bool {
+	if x.fail == nil {
+		x.fail = failed(refused(x.op, kind, format, args...))
+	}
+	return false
+}
+
+func (x *indexing) release() {
+	for _, t := range x.made {
+		t.Release()
+	}
+	if x.view != x.self {
+		x.view.Release()
+	}
+	x.self.Release()
+}
+
+// take makes next the view, and frees the one before.
+func (x *indexing) take(next *Tensor) bool {
+	if next.fail != nil {
+		x.fail = next
+		return false
+	}
+	if x.view != x.self {
+		x.view.Release()
+	}
+	x.view = next
+	return true
+}
+
+func (x *indexing) make(t *Tensor) bool {
+	if t.fail != nil {
+		x.fail = t
+		return false
+	}
+	x.made = append(x.made, t)
+	return true
+}
+
+func (x *indexing) run(idx []any) bool {
+	var items []any
+	for _, e := range idx {
+		if s, ok := e.(string); ok {
+			parsed, err := parseIndex(s)
+			if err != nil {
+				return x.refuse(ErrArgument, "%q: %v", s, err)
+			}
+			items = append(items, parsed...)
+			continue
+		}
+		items = append(items, e)
+	}
+	dims := x.self.Dim()
+	specified, ellipses := 0, 0
+	for i, e := range items {
+		switch e := e.(type) {
+		case nil, bool:
+		case special:
+			if e == Ellipsis {
+				ellipses++
+			}
+		case Slice:
+			specified++
+		case *Tensor:
+			if !e.pin() {
+				if e != nil && e.fail != nil {
+					x.fail = passOn(x.op, e)
+					return false
+				}
+				x.fail = failed(unusable(x.op, e))
+				return false
+			}
+			d := e.DType()
+			if d == Bool || d == Uint8 {
+				specified += e.Dim()
+			} else {
+				specified++
+			}
+			e.unpin()
+		case []int:
+			list := FromSlice(e, nil)
+			if !x.make(list) {
+				return false
+			}
+			items[i] = list
+			specified++
+		case []bool:
+			list := FromSlice(e, nil)
+			if !x.make(list) {
+				return false
+			}
+			items[i] = list
+			specified++
+		default:
+			n, ok := indexInt(e)
+			if !ok {
+				return x.refuse(ErrArgument, "element %d: %s cannot index a tensor; int, Slice, Ellipsis, NewAxis, bool, *Tensor, []int, []bool and string can", i, typeName(e))
+			}
+			items[i] = n
+			specified++
+		}
+	}
+	if specified > dims {
+		return x.refuse(ErrIndex, "too many indices for a tensor of dimension %d", dims)
+	}
+	if ellipses > 1 {
+		return x.refuse(ErrIndex, "an index can have one ellipsis, not %d", ellipses)
+	}
+	for _, e := range items {
+		if !x.element(e, dims-specified) {
+			return false
+		}
+	}
+	return true
+}
+
+func indexInt(v any) (int, bool) {
+	switch v := v.(type) {
+	case int:
+		return v, true
+	case int64:
+		return int(v), int64(int(v)) == v
+	case int32:
+		return int(v), true
+	case int16:
+		return int(v), true
+	case int8:
+		return int(v), true
+	case uint:
+		return int(v), uint64(v) <= math.MaxInt
+	case uint64:
+		return int(v), v <= math.MaxInt
+	case uint32:
+		return int(v), uint64(v) <= math.MaxInt
+	case uint16:
+		return int(v), true
+	case uint8:
+		return int(v), true
+	}
+	return 0, false
+}
+
+// element applies one; rest is how many dimensions an ellipsis stands for.
+func (x *indexing) element(e any, rest int) bool {
+	switch e := e.(type) {
+	case nil:
+		return x.newAxis()
+	case special:
+		if e == Ellipsis {
+			x.dim += rest
+			x.realDim += rest
+			return true
+		}
+		return x.newAxis()
+	case int:
+		x.realDim++
+		return x.selectOne(e)
+	case Slice:
+		x.realDim++
+		return x.slice(e)
+	case bool:
+		return x.mask(e)
+	case *Tensor:
+		return x.tensor(e)
+	}
+	return x.refuse(ErrArgument, "%s cannot index a tensor", typeName(e))
+}
+
+func (x *indexing) newAxis() bool {
+	x.dim++
+	return x.take(x.view.Unsqueeze(x.dim - 1))
+}
+
+func (x *indexing) selectOne(i int) bool {
+	size := x.view.Size(x.dim)
+	if i >= size || i < -size {
+		return x.refuse(ErrIndex, "index %d is out of bounds for dimension %d with size %d", i, x.realDim-1, size)
+	}
+	return x.take(x.view.Select(x.dim, i))
+}
+
+func (x *indexing) slice(s Slice) bool {
+	step := 1
+	if s.hasStep {
+		step = s.step
+	}
+	if step <= 0 {
+		return x.refuse(ErrArgument, "slice step must be positive, not %d", step)
+	}
+	dim := x.dim
+	x.dim++
+	if !s.hasStart && !s.hasStop && step == 1 {
+		return true
+	}
+	// libtorch adds the size to a negative bound, and must not overflow.
+	clamp := func(v int) int { return max(-math.MaxInt, v) }
+	opts := [3]Option{Step(step)}
+	n := 1
+	if s.hasStart {
+		opts[n] = Start(clamp(s.start))
+		n++
+	}
+	if s.hasStop {
+		opts[n] = End(clamp(s.stop))
+		n++
+	}
+	return x.take(x.view.Slice(dim, opts[:n]...))
+}
+
+// mask is a mask without dimensions: a new dimension of size 1, of which all or nothing is taken.
+func (x *indexing) mask(on bool) bool {
+	if !x.take(x.view.Unsqueeze(x.dim)) {
+		return false
+	}
+	index := Zeros([]int{int(bit(on))}, Int64, x.self.Device())
+	return x.make(index) && x.record(index)
+}
+
+func (x *indexing) tensor(t *Tensor) bool {
+	d := t.DType()
+	dims := t.Dim()
+	mask := d == Bool || d == Uint8
+	switch {
+	case mask:
+		x.realDim += dims
+	default:
+		x.realDim++
+	}
+	if dims == 0 && (mask || !d.IsFloat() && !d.IsComplex()) {
+		i, err := Item[int](t)
+		if err != nil {
+			x.fail = failed(err)
+			return false
+		}
+		if mask {
+			return x.mask(i != 0)
+		}
+		return x.selectOne(i)
+	}
+	if d == Uint8 {
+		// Equal to a bool mask, of which libtorch does not say at each use that it is deprecated.
+		t = t.To(Bool)
+		if !x.make(t) {
+			return false
+		}
+	}
+	return x.record(t)
+}
+
+func (x *indexing) record(t *Tensor) bool {
+	for len(x.advanced) < x.dim {
+		x.advanced = append(x.advanced, nil)
+	}
+	x.advanced = append(x.advanced, t)
+	x.dim++
+	return true
+}

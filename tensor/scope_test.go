@@ -1,0 +1,373 @@
+package tensor
+
+import (
+	"errors"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+func handlesNow(t testing.TB) int64 {
+	t.Helper()
+	m, err := cshim.MemoryStats(CPU.word())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Handles
+}
+
+func open(t testing.TB) *Scope {
+	t.Helper()
+	s, err := NewScope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func wantErr(t testing.TB, what string, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+func TestScopesNest(t *testing.T) {
+	begin(t)
+	start := handlesNow(t)
+	outer := open(t)
+	a := Ones([]int{2})
+	inner := open(t)
+	if CurrentScope() != inner {
+		t.Error("the innermost scope is not the current one")
+	}
+	b := a.Add(1)
+	c := a.Add(2).MoveOut()
+	d := a.Add(3).Keep()
+	equal(t, "inner", inner.Len(), 1)
+	equal(t, "outer", outer.Len(), 2)
+	if err := inner.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "b", b.Add(1).Err(), ErrReleased)
+	for _, x := range []*Tensor{a, c, d} {
+		if err := x.Add(1).Err(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := outer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := outer.Close(); err != nil {
+		t.Error("a second Close must do nothing", err)
+	}
+	wantErr(t, "a", a.Add(1).Err(), ErrReleased)
+	wantErr(t, "c", c.Add(1).Err(), ErrReleased)
+	if err := d.Add(1).Err(); err != nil {
+		t.Error(err)
+	}
+	d.Release()
+	if CurrentScope() != nil {
+		t.Error("a scope is left")
+	}
+	settle(t, cshim.Memory{})
+	equal(t, "handles", handlesNow(t), start)
+}
+
+// Everything that a tensor can be asked after its scope has closed gives ErrReleased or a zero.
+func TestUseAfterClose(t *testing.T) {
+	begin(t)
+	var x *Tensor
+	scoped(t, func() { x = Ones([]int{2}) })
+	y := Ones([]int{2})
+	defer y.Release()
+	_, dataErr := Data[float32](x)
+	_, itemErr := x.Item()
+	_, splitErr := x.Split(1)
+	_, gradErr := RunGrad([]*Tensor{x}, []*Tensor{y})
+	_, gradsErr := Grads([]*Tensor{x})
+	_, hookErr := x.RegisterHook(func(*Tensor) (*Tensor, error) { return nil, nil })
+	for what, err := range map[string]error{
+		"x+y": x.Add(y).Err(), "y+x": y.Add(x).Err(), "x+1": x.Add(1).Err(), "in place": x.Add_(y).Err(), "Data": dataErr, "Item": itemErr, "Split": splitErr,
+		"Cat": Cat([]*Tensor{y, x}).Err(), "option": y.Sum().Add(weighted(y, x)).Err(), "Backward": x.Backward(), "Gradient": y.Backward(Gradient(x)),
+		"RunGrad": gradErr, "Grads": gradsErr, "Hook": hookErr, "Keep": x.Keep().Err(), "MoveOut": x.MoveOut().Err(), "Alias": x.Alias().Err(), "To": x.To(Float64).Err(),
+		"Index": x.Index(0).Err(), "SetIndex": x.SetIndex(1, 0), "value": y.SetIndex(x, 0), "SetGrad": x.SetGrad(y), "RetainGrad": x.RetainGrad(), "ZeroGrads": ZeroGrads([]*Tensor{x}, true),
+		"RequiresGrad_": x.RequiresGrad_().Err(), "SetRNGState": SetRNGState(x), "View": x.View(2).Err(), "MatMul": y.MatMul(x).Err(),
+	} {
+		wantErr(t, what, err, ErrReleased)
+	}
+	if x.Shape() != nil || x.Dim() != 0 || x.DType() != Invalid || x.Numel() != 0 || x.RequiresGrad() || x.Version() != -1 || x.SharesStorage(y) || x.Err() != nil {
+		t.Error("a released tensor has metadata")
+	}
+	x.Release()
+}
+
+// weighted gives an operator an option that holds a tensor.
+func weighted(x, weight *Tensor) *Tensor {
+	return x.Unsqueeze(0).BinaryCrossEntropyWithLogits(x.Unsqueeze(0), Weight(weight))
+}
+
+func TestWithScope(t *testing.T) {
+	begin(t)
+	mine := errors.New("mine")
+	if err := WithScope(func() error { Ones([]int{1}); return mine }); err != mine {
+		t.Errorf("got %v", err)
+	}
+	// An error that nobody looked at comes out.
+	err := WithScope(func() error { Ones([]int{2}).Add(Ones([]int{3})); return nil })
+	var e *Error
+	if !errors.As(err, &e) || e.Op != "Add" {
+		t.Errorf("got %v", err)
+	}
+	// One that somebody looked at does not.
+	if err := WithScope(func() error { _ = Ones([]int{2}).Add(Ones([]int{3})).Err(); return nil }); err != nil {
+		t.Errorf("got %v", err)
+	}
+	// The first that nobody looked at does, after others that somebody did.
+	err = WithScope(func() error {
+		for range 40 {
+			_ = Ones([]int{2}).Add(Ones([]int{3})).Err()
+		}
+		first := Ones([]int{2}).Sub(Ones([]int{3}))
+		Ones([]int{2}).Mul(Ones([]int{3}))
+		Ones([]int{2}).Div(Ones([]int{3}))
+		_ = first.Err()
+		return nil
+	})
+	if !errors.As(err, &e) || e.Op != "Mul" {
+		t.Errorf("got %v", err)
+	}
+	// A panic passes through, and the scope is closed.
+	var x *Tensor
+	func() {
+		defer func() {
+			if p := recover(); p != "mine" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_ = WithScope(func() error { x = Ones([]int{1}); panic("mine") })
+	}()
+	wantErr(t, "after the panic", x.Add(1).Err(), ErrReleased)
+	if CurrentScope() != nil {
+		t.Error("a scope is left")
+	}
+	// The error belongs to the scope in which it happened, not to those around it.
+	if err := WithScope(func() error {
+		if err := WithScope(func() error { Ones([]int{2}).Add(Ones([]int{3})); return nil }); err == nil {
+			t.Error("no error")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTidy(t *testing.T) {
+	begin(t)
+	scope := open(t)
+	x := Ones([]int{4})
+	y := Tidy(func() *Tensor { return x.Add(1).Mul(2).Sub(3) })
+	equal(t, "entries", scope.Len(), 2)
+	equal(t, "value", values(t, y)[0], 1)
+	scope2 := scope.Len()
+	if z := Tidy(func() *Tensor { return x }); z != x {
+		t.Error("what was not made inside stays itself")
+	}
+	equal(t, "entries", scope.Len(), scope2)
+	failed := Tidy(func() *Tensor { return x.Add(Ones([]int{3})) })
+	if failed.Err() == nil {
+		t.Error("no error")
+	}
+	if Tidy(func() *Tensor { return nil }) != nil {
+		t.Error("nil stays nil")
+	}
+	kept := Tidy(func() *Tensor { return x.Add(1).Keep() })
+	ts, err := TidyAll(func() ([]*Tensor, error) { x.Add(7); return []*Tensor{x.Add(1), nil, x, x.Add(2)}, nil })
+	if err != nil || len(ts) != 4 || ts[0].Add(1).Err() != nil || ts[3].Add(1).Err() != nil {
+		t.Error(ts, err)
+	}
+	if err := scope.Close(); err != nil {
+		t.Error(err)
+	}
+	wantErr(t, "y", y.Add(1).Err(), ErrReleased)
+	if err := kept.Add(1).Err(); err != nil {
+		t.Error(err)
+	}
+	kept.Release()
+	// Outside all scopes, too.
+	z := Tidy(func() *Tensor { return Ones([]int{1}).Add(1) })
+	equal(t, "value", values(t, z)[0], 2)
+	z.Release()
+}
+
+func TestKeepMoveAdopt(t *testing.T) {
+	begin(t)
+	outer := open(t)
+	inner := open(t)
+	x := Ones([]int{1})
+	if err := outer.Adopt(x); err != nil {
+		t.Fatal(err)
+	}
+	if err := outer.Adopt(x); err != nil {
+		t.Error("adopting what it has must do nothing", err)
+	}
+	equal(t, "inner", inner.Len(), 0)
+	equal(t, "outer", outer.Len(), 1)
+	a := x.Alias()
+	x.Release()
+	x.Release()
+	if err := a.Add(1).Err(); err != nil {
+		t.Error("an alias has a life of its own", err)
+	}
+	y := Ones([]int{1}).MoveOut().MoveOut()
+	equal(t, "kept by moving out twice", outer.Len(), 0)
+	released := Ones([]int{1})
+	released.Release()
+	wantErr(t, "Adopt", inner.Adopt(y, released), ErrReleased)
+	wantErr(t, "Adopt", inner.Adopt(nil), ErrNil)
+	wantErr(t, "Adopt", (*Scope)(nil).Adopt(y), ErrNil)
+	_ = inner.Close()
+	wantErr(t, "y", y.Add(1).Err(), ErrReleased) // inner adopted it before it refused the other
+	z := Ones([]int{1}).Keep().Keep()
+	_ = outer.Close()
+	wantErr(t, "Adopt", outer.Adopt(z), ErrScope)
+	if err := z.Add(1).Err(); err != nil {
+		t.Error("what a closed scope refused stays usable", err)
+	}
+	if z.MoveOut() != z {
+		t.Error("outside scopes MoveOut does nothing")
+	}
+	z.Release()
+	wantErr(t, "nil", (*Scope)(nil).Close(), ErrNil)
+	equal(t, "nil", (*Scope)(nil).Len(), 0)
+}
+
+func TestCloseOuterFirst(t *testing.T) {
+	begin(t)
+	outer, middle, inner := open(t), open(t), open(t)
+	x := Ones([]int{1})
+	if err := outer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantErr(t, "x", x.Add(1).Err(), ErrReleased)
+	if CurrentScope() != nil {
+		t.Error("a scope is left")
+	}
+	if err := errors.Join(inner.Close(), middle.Close()); err != nil {
+		t.Error("those inside are closed already", err)
+	}
+	// The goroutine let its thread go as often as it held it: one that ends now would otherwise end its thread.
+	scoped(t, func() { Ones([]int{1}) })
+}
+
+func TestCloseElsewhere(t *testing.T) {
+	begin(t)
+	s := open(t)
+	x := Ones([]int{1})
+	done := make(chan error)
+	go func() { done <- s.Close() }()
+	wantErr(t, "Close", <-done, ErrScope)
+	go func() {
+		own, err := NewScope()
+		if err == nil {
+			err = s.Close()
+			_ = own.Close()
+		}
+		done <- err
+	}()
+	wantErr(t, "Close", <-done, ErrScope)
+	if err := x.Add(1).Err(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A goroutine that ends with open scopes ends its thread; what the scopes held is freed.
+func TestGoexit(t *testing.T) {
+	begin(t)
+	before := held.Load()
+	for range 20 {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if _, err := NewScope(); err != nil {
+				t.Error(err)
+			}
+			Ones([]int{1000})
+			if _, err := NewScope(); err != nil {
+				t.Error(err)
+			}
+			Ones([]int{1000})
+			runtime.Goexit()
+		}()
+		<-done
+	}
+	settle(t, cshim.Memory{})
+	equal(t, "goroutines that hold scopes", held.Load(), before)
+}
+
+func TestErrorsTell(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := Ones([]int{2, 3})
+		_, file, line, _ := runtime.Caller(0)
+		y := x.MatMul(Ones([]int{2}, Float64))
+		var e *Error
+		if !errors.As(y.Err(), &e) {
+			t.Fatal(y.Err())
+		}
+		equal(t, "Op", e.Op, "MatMul")
+		equal(t, "Operands", strings.Join(e.Operands, " "), "float32(2, 3) float64(2)")
+		if !strings.HasPrefix(e.Caller, file+":") || !strings.HasSuffix(e.Caller, ":"+strconv.Itoa(line+1)) {
+			t.Errorf("Caller is %s, want %s:%d", e.Caller, file, line+1)
+		}
+		wantErr(t, "kind", e, ErrArgument)
+		// The error is handed on through a chain, and stays the first.
+		z := y.Add(1).ReLU().Sum(Dim(5))
+		if z.Err() != y.Err() {
+			t.Errorf("got %v", z.Err())
+		}
+		wantErr(t, "index", x.Select(0, 7).Err(), ErrIndex)
+		wantErr(t, "index", x.Sum(Dim(7)).Err(), ErrIndex)
+		wantErr(t, "no kernel", x.To(Float8E5M2).Add(x.To(Float8E5M2)).Err(), ErrNotImplemented)
+		wantErr(t, "singular", Zeros([]int{2, 2}).LinalgInv().Err(), ErrLinAlg)
+		wantErr(t, "memory", Zeros([]int{1 << 45}).Err(), ErrOutOfMemory)
+		wantErr(t, "nil", x.Add((*Tensor)(nil)).Err(), ErrNil)
+		wantErr(t, "nil", (*Tensor)(nil).Add(x).Err(), ErrNil)
+		wantErr(t, "nil", (&Tensor{}).Add(x).Err(), ErrNil)
+		wantErr(t, "option", x.Sum(Step(1)).Err(), ErrArgument)
+		wantErr(t, "own", Failed(ErrDevice).Add(x).Err(), ErrDevice)
+		if Failed(nil).Err() == nil {
+			t.Error("Failed(nil) has no error")
+		}
+	})
+}
+
+// What an operator in a scope costs Go's collector is one object.
+func TestAllocations(t *testing.T) {
+	begin(t)
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	scoped(t, func() {
+		x, y := Ones([]int{4}), Ones([]int{4})
+		scope := CurrentScope()
+		scope.entries = append(make([]*Tensor, 0, 1<<14), scope.entries...) // a list that grows is not the operator's
+		for name, c := range map[string]struct {
+			most float64
+			f    func()
+		}{
+			"Add": {1, func() { x.Add(y) }}, "Add_": {0, func() { x.Add_(y) }}, "View": {1, func() { x.View(2, 2) }}, "MatMul": {1, func() { x.MatMul(y) }},
+			"ReLU": {1, func() { x.ReLU() }}, "Numel": {0, func() { x.Numel() }}, "Release": {1, func() { x.Add(y).Release() }},
+		} {
+			if got := testing.AllocsPerRun(200, c.f); got > c.most {
+				t.Errorf("%s: %v allocations, at most %v are allowed", name, got, c.most)
+			}
+		}
+	})
+}
