@@ -392,7 +392,7 @@ func (h *hostile) refill() {
 		Ones([]int{}), Ones([]int{1}), Randn([]int{3}), Zeros([]int{0}), Randn([]int{2, 3}), Randn([]int{3, 3}), Randn([]int{2, 3, 4}),
 		Randn([]int{1, 2, 4, 4}), Randn([]int{1, 2, 3, 2, 2}), Zeros([]int{0, 3}), Randn([]int{3, 3}, Float64), Ones([]int{2, 2, 2, 2, 2, 2, 2}),
 		Randn([]int{3, 4}).T(), Randn([]int{1, 3}).Expand(4, 3), Randn([]int{5}).Slice(0, Step(2)), leaf(3), leaf(2, 3), leaf(2, 2).Mul(2), leaf(),
-		FromSlice([]float64{nan, math.Inf(1), math.Inf(-1), 0, -0.0, 1e300}, []int{2, 3}), FromSlice([]float32{float32(nan), 1, -1}, nil),
+		FromSlice([]float64{nan, math.Inf(1), math.Inf(-1), 0, math.Copysign(0, -1), 1e300}, []int{2, 3}), FromSlice([]float32{float32(nan), 1, -1}, nil),
 		Arange(0, 6), Arange(0, 6).View(2, 3), FromSlice([]int{-1, 5, 1 << 40}, nil), FromSlice([]int{math.MaxInt, math.MinInt, 1 << 62}, nil),
 		FromSlice([]int{0, 1, 1, 0}, nil), Zeros([]int{}, Int64), Zeros([]int{3}, Int32), Ones([]int{2, 3}, Int8), Ones([]int{2}, Uint8), Ones([]int{3}, Uint16),
 		FromSlice([]bool{true, false, true}, nil), Ones([]int{2, 3}, Bool), Zeros([]int{}, Bool), Ones([]int{2, 3}, Float16), Ones([]int{3}, BFloat16),
@@ -420,7 +420,7 @@ func (h *hostile) int() int {
 }
 
 func (h *hostile) float() float64 {
-	return pick(h, 0, 1, 0.5, -1, 2, -0.0, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, 1e-300, math.SmallestNonzeroFloat64, 3, 0.1)
+	return pick(h, 0, 1, 0.5, -1, 2, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), 1e300, -1e300, 1e-300, math.SmallestNonzeroFloat64, 3, 0.1)
 }
 
 func (h *hostile) ints() []int {
@@ -709,6 +709,16 @@ func (h *hostile) describe(v reflect.Value) string {
 
 func (h *hostile) call(target *hostileTarget) (err error) {
 	in := h.arguments(target)
+	// x.FMod_(x) makes a graph that holds its own output, which libtorch never frees.
+	if target.op != nil && target.op.inPlace {
+		if x, ok := in[0].Interface().(*Tensor); ok && x.RequiresGrad() {
+			for i := 1; i < len(in); i++ {
+				if y, ok := in[i].Interface().(*Tensor); ok && y.DType() != Invalid { // x again, or another handle to it
+					in[i] = reflect.ValueOf(y.Clone())
+				}
+			}
+		}
+	}
 	text := target.name + "("
 	for i, v := range in {
 		if i > 0 {

@@ -19,35 +19,35 @@ func begin(t testing.TB) {
 		}
 		t.Skip(err)
 	}
-	before := settle(t, cshim.Memory{})
+	before := settle(t, nil)
 	t.Cleanup(func() {
 		if t.Failed() {
 			return
 		}
-		if after := settle(t, before); after.Allocated != before.Allocated || after.Handles != before.Handles {
+		if after := settle(t, &before); after.Allocated != before.Allocated || after.Handles != before.Handles {
 			t.Errorf("the test began with %d native bytes and %d handles, and ended with %d and %d",
 				before.Allocated, before.Handles, after.Allocated, after.Handles)
 		}
 	})
 }
 
-// settle collects garbage until the native memory is at want, or no longer changes.
-func settle(t testing.TB, want cshim.Memory) cshim.Memory {
+// settle collects garbage until the native memory is at want; where nothing is wanted, until it no longer changes.
+func settle(t testing.TB, want *cshim.Memory) cshim.Memory {
 	t.Helper()
 	var last cshim.Memory
 	same := 0
-	for range 50 {
+	for range 100 {
 		runtime.GC()
 		Flush()
 		now, err := cshim.MemoryStats(CPU.word())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if now.Allocated == want.Allocated && now.Handles == want.Handles {
+		if want != nil && now.Allocated == want.Allocated && now.Handles == want.Handles {
 			return now
 		}
 		if now.Allocated == last.Allocated && now.Handles == last.Handles {
-			if same++; same == 5 {
+			if same++; same == 5 && want == nil {
 				return now
 			}
 		} else {

@@ -73,7 +73,7 @@ func TestScopesNest(t *testing.T) {
 	if CurrentScope() != nil {
 		t.Error("a scope is left")
 	}
-	settle(t, cshim.Memory{})
+	settle(t, nil)
 	equal(t, "handles", handlesNow(t), start)
 }
 
@@ -307,7 +307,7 @@ func TestGoexit(t *testing.T) {
 		}()
 		<-done
 	}
-	settle(t, cshim.Memory{})
+	settle(t, nil)
 	equal(t, "goroutines that hold scopes", held.Load(), before)
 }
 

@@ -86,10 +86,14 @@ void embedding_bag(Args a) {
   const auto &weight = a[0].toTensor(), &indices = a[1].toTensor(), &offsets = a[2].toTensor();
   need_index(indices, "indices");
   need_index(offsets, "offsets");
+  if (a[4].toInt() < 0 || a[4].toInt() > 2) refuse("there is no mode " + std::to_string(a[4].toInt()));
   if (weight.dim() != 2) refuse("weight must have 2 dimensions, not " + std::to_string(weight.dim()));
   if (indices.dim() != 1) refuse("indices must have 1 dimension, not " + std::to_string(indices.dim()));
   if (offsets.dim() != 1) refuse("offsets must have 1 dimension, not " + std::to_string(offsets.dim()));
   if (indices.size(0) != 0 && offsets.size(0) == 0) refuse("there are indices, but no offsets");
+  if (a.size() > 7 && a[7].toBool() && indices.size(0) != 0 && readable(indices) && readable(offsets) &&
+      (offsets.size(0) < 2 || offsets[-1].item<int64_t>() != indices.size(0)))
+    refuse("the last offset must be the number of indices");
   if (readable(offsets) && offsets[0].item<int64_t>() != 0) refuse("the first offset must be 0");
   need_range(indices, "indices", 0, weight.size(0));
   need_range(offsets, "offsets", 0, indices.size(0) + 1);
@@ -172,6 +176,28 @@ void vander(Args a) {
   if (recording(a[0].toTensor())) refuse("libtorch cannot differentiate it; take Detach() of the input");
 }
 
+// The sizes of outputs are computed from those of windows, strides and paddings without a look at overflow:
+// SIGSEGV.
+void windows(Args a) {
+  auto check = [](int64_t v) {
+    if (v > std::numeric_limits<int32_t>::max() || v < std::numeric_limits<int32_t>::min())
+      refuse(std::to_string(v) + " is too large for a window");
+  };
+  for (const auto &v : a) {
+    if (v.isInt()) check(v.toInt());
+    if (v.isIntList()) {
+      for (int64_t n : v.toIntVector()) check(n);
+    }
+  }
+}
+
+// Each place of the output is visited, also where another size is 0 and there is none: it takes for ever.
+void adaptive(Args a) {
+  for (int64_t n : a[1].toIntVector()) {
+    if (n > 1 << 24) refuse("an output size of " + std::to_string(n) + " is too large");
+  }
+}
+
 using Guard = void (*)(Args);
 
 const std::unordered_map<std::string, Guard> &guards() {
@@ -201,6 +227,34 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::rnn_tanh.input", simple_rnn},
       {"aten::rnn_relu.input", simple_rnn},
       {"aten::pdist", pdist},
+      {"aten::adaptive_avg_pool1d", adaptive},
+      {"aten::adaptive_avg_pool2d", adaptive},
+      {"aten::adaptive_avg_pool3d", adaptive},
+      {"aten::adaptive_max_pool1d", adaptive},
+      {"aten::adaptive_max_pool2d", adaptive},
+      {"aten::adaptive_max_pool3d", adaptive},
+      {"aten::max_pool1d", windows},
+      {"aten::max_pool1d_with_indices", windows},
+      {"aten::avg_pool1d", windows},
+      {"aten::conv1d", windows},
+      {"aten::conv1d.padding", windows},
+      {"aten::max_pool2d", windows},
+      {"aten::max_pool2d_with_indices", windows},
+      {"aten::avg_pool2d", windows},
+      {"aten::conv2d", windows},
+      {"aten::conv2d.padding", windows},
+      {"aten::max_pool3d", windows},
+      {"aten::max_pool3d_with_indices", windows},
+      {"aten::avg_pool3d", windows},
+      {"aten::conv3d", windows},
+      {"aten::conv3d.padding", windows},
+      {"aten::conv_transpose1d", windows},
+      {"aten::conv_transpose2d.input", windows},
+      {"aten::conv_transpose3d.input", windows},
+      {"aten::convolution", windows},
+      {"aten::im2col", windows},
+      {"aten::col2im", windows},
+      {"aten::vander", vander},
       {"aten::linalg_vander", vander},
   };
   return *all;

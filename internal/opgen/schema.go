@@ -29,9 +29,9 @@ type arg struct {
 
 	// from the table's flags
 	tableDef bool // def is the table's, not the schema's
-	num    bool // a Tensor that also takes numbers
-	option bool // an option, not positional
-	hidden bool
+	num      bool // a Tensor that also takes numbers
+	option   bool // an option, not positional
+	hidden   bool
 }
 
 func (s *schema) full() string {

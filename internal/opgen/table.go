@@ -127,7 +127,10 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 				return nil
 			})
 		case "opt":
-			err = each(val, ";", func(a *arg, lit string) error { a.option, a.hasDef, a.def, a.tableDef = true, true, lit, true; return nil })
+			err = each(val, ";", func(a *arg, lit string) error {
+				a.option, a.hasDef, a.def, a.tableDef = true, true, lit, true
+				return nil
+			})
 		case "req":
 			err = each(val, ",", func(a *arg, _ string) error { a.option = false; return nil })
 		case "hide":

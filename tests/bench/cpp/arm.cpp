@@ -2,8 +2,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <sys/resource.h>
-#include <unistd.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -21,9 +21,7 @@ using std::vector;
 
 namespace {
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // The median over batches, in nanoseconds an iteration.
 double median(int batches, int n, const std::function<void(int)> &f) {
@@ -149,10 +147,10 @@ struct GPT {
     tok = param({vocab, width}, 0.02);
     pos = param({context, width}, 0.02);
     for (int i = 0; i < layers; i++) {
-      blocks.push_back({filled({width}, 1), filled({width}, 0), param({3 * width, width}, 0.02), filled({3 * width}, 0),
-                        param({width, width}, 0.02), filled({width}, 0), filled({width}, 1), filled({width}, 0),
-                        param({4 * width, width}, 0.02), filled({4 * width}, 0), param({width, 4 * width}, 0.02),
-                        filled({width}, 0)});
+      blocks.push_back({filled({width}, 1), filled({width}, 0), param({3 * width, width}, 0.02),
+                        filled({3 * width}, 0), param({width, width}, 0.02), filled({width}, 0),
+                        filled({width}, 1), filled({width}, 0), param({4 * width, width}, 0.02),
+                        filled({4 * width}, 0), param({width, 4 * width}, 0.02), filled({width}, 0)});
     }
     lnw = filled({width}, 1);
     lnb = filled({width}, 0);
@@ -161,13 +159,15 @@ struct GPT {
   vector<Tensor> params() {
     vector<Tensor> p{tok, pos};
     for (auto &b : blocks)
-      p.insert(p.end(), {b.ln1w, b.ln1b, b.qkvw, b.qkvb, b.projw, b.projb, b.ln2w, b.ln2b, b.fcw, b.fcb, b.outw, b.outb});
+      p.insert(p.end(),
+               {b.ln1w, b.ln1b, b.qkvw, b.qkvb, b.projw, b.projb, b.ln2w, b.ln2b, b.fcw, b.fcb, b.outw, b.outb});
     p.insert(p.end(), {lnw, lnb, head});
     return p;
   }
   Tensor attention(const Tensor &x, const Block &b) {
     int64_t n = x.size(0), t = x.size(1);
-    auto qkv = at::linear(x, b.qkvw, b.qkvb).view({n, t, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+    auto qkv =
+        at::linear(x, b.qkvw, b.qkvb).view({n, t, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
     Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
     qkv.clear();
     return at::linear(y.transpose(1, 2).reshape({n, t, width}), b.projw, b.projb);
@@ -176,7 +176,8 @@ struct GPT {
     Tensor x = at::embedding(tok, ids).add(pos.slice(0, 0, ids.size(1)));
     for (auto &b : blocks) {
       x = x.add(attention(at::layer_norm(x, {width}, b.ln1w, b.ln1b), b));
-      x = x.add(at::linear(at::gelu(at::linear(at::layer_norm(x, {width}, b.ln2w, b.ln2b), b.fcw, b.fcb)), b.outw, b.outb));
+      x = x.add(at::linear(at::gelu(at::linear(at::layer_norm(x, {width}, b.ln2w, b.ln2b), b.fcw, b.fcb)), b.outw,
+                           b.outb));
     }
     return at::linear(at::layer_norm(x, {width}, lnw, lnb), head);
   }
@@ -185,7 +186,8 @@ struct GPT {
 struct Trainer {
   GPT model;
   Adam opt{model.params(), 1e-3, 0.01, true};
-  Tensor x = at::randint(GPT::vocab, {16, GPT::context}, at::kLong), y = at::randint(GPT::vocab, {16, GPT::context}, at::kLong);
+  Tensor x = at::randint(GPT::vocab, {16, GPT::context}, at::kLong),
+         y = at::randint(GPT::vocab, {16, GPT::context}, at::kLong);
   void step() {
     Tensor loss;
     {
