@@ -56,9 +56,6 @@ func TestHostile(t *testing.T) {
 		return
 	}
 	begin(t)
-	if testing.Short() {
-		t.Skip("takes half a minute")
-	}
 	path := filepath.Join(t.TempDir(), "calls")
 	if err := os.WriteFile(path, make([]byte, hostileGoroutines*hostileSlot), 0o600); err != nil {
 		t.Fatal(err)

@@ -1,7 +1,6 @@
 package tensor
 
 import (
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -14,10 +13,7 @@ import (
 func begin(t testing.TB) {
 	t.Helper()
 	if err := cshim.Load(); err != nil {
-		if os.Getenv("LINSTOCK_LIB") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	before := settle(t, nil)
 	t.Cleanup(func() {

@@ -146,6 +146,10 @@ func (m *machine) serve() {
 	var buf bytes.Buffer
 	z := zip.NewWriter(&buf)
 	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
+		// A folder with a go.mod of its own is another module, and no part of this one's release.
+		if strings.HasPrefix(name, "internal/tools/") {
+			continue
+		}
 		f, err := os.Open(filepath.Join(top, filepath.FromSlash(name)))
 		if errors.Is(err, os.ErrNotExist) { // deleted, not yet committed
 			continue
