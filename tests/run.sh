@@ -15,6 +15,8 @@ work=build/test
 mkdir -p "$work"
 eval "$(go run ./cmd/linstock env)" || exit 1
 root=${LIBTORCH:?libtorch is not set up; run: make setup}
+echo "fetching the Go modules of the tests …"
+go mod download && (cd internal/tools && go mod download) || exit 1
 tool() { go tool -modfile=internal/tools/go.mod "$@"; }
 
 names=() states=() counts=() times=()

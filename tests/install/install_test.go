@@ -77,7 +77,8 @@ func (m *machine) env() []string {
 	})
 	return append(env, "HOME="+m.home, "LINSTOCK_CACHE="+m.cache,
 		"GOCACHE="+goEnv(m.t, "GOCACHE"), "GOTOOLCHAIN=local", "GOFLAGS=-modcacherw", "GONOSUMDB=*", "GONOSUMCHECK=1", "GOFLAGS=-modcacherw -buildvcs=false",
-		"GOPROXY=file://"+m.proxy+",file://"+filepath.Join(goEnv(m.t, "GOMODCACHE"), "cache", "download"))
+		// What the dependencies need and this machine has not fetched yet comes from where the user gets it.
+		"GOPROXY=file://"+m.proxy+",file://"+filepath.Join(goEnv(m.t, "GOMODCACHE"), "cache", "download")+","+goEnv(m.t, "GOPROXY"))
 }
 
 func goEnv(t *testing.T, name string) string {
