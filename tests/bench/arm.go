@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -153,7 +154,7 @@ func step(model nn.Layer, opt optimizer, x, y *tensor.Tensor) error {
 }
 
 type trainer struct {
-	model *gpt
+	model *gpt.GPT
 	opt   optimizer
 	x, y  *tensor.Tensor
 }
@@ -173,7 +174,7 @@ func newTrainer() (*trainer, error) {
 
 func (t *trainer) step() error {
 	return tensor.WithScope(func() error {
-		loss := nn.CrossEntropy(nn.Pipe(t.x, t.model, nn.Func(flat)), t.y.View(-1))
+		loss := t.model.Loss(t.x, t.y)
 		t.opt.ZeroGrad()
 		if err := loss.Backward(); err != nil {
 			return err
@@ -181,8 +182,6 @@ func (t *trainer) step() error {
 		return t.opt.Step()
 	})
 }
-
-func flat(logits *tensor.Tensor) *tensor.Tensor { return logits.View(-1, vocab) }
 
 func gptStep() error {
 	t, err := newTrainer()

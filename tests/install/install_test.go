@@ -29,26 +29,7 @@ const (
 	release = "v0.0.1-test" // what the file-system proxy serves this tree as
 )
 
-const program = `package main
-
-import (
-	"fmt"
-	"os"
-
-	"github.com/linstock-ml/linstock/tensor"
-)
-
-func main() {
-	sum, err := tensor.Ones([]int{2, 3}).MatMul(tensor.Ones([]int{3, 4})).Sum().Item()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	fmt.Println("sum", sum)
-}
-`
-
-const answer = "sum 24\n"
+const answer = "sum: 24\n" // what tests/hello says
 
 // A machine is a user's: an empty home, and nothing of Linstock anywhere.
 type machine struct {
@@ -116,7 +97,7 @@ func (m *machine) project() string {
 	dir := m.t.TempDir()
 	err := errors.Join(
 		os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example.com/scratch\n\ngo 1.26\n"), 0o644),
-		os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o644))
+		os.WriteFile(filepath.Join(dir, "main.go"), hello(m.t), 0o644))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -127,6 +108,16 @@ func root(t *testing.T) string {
 	t.Helper()
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
+}
+
+// hello is the program that a user would write.
+func hello(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), "tests", "hello", "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // serve makes a file-system proxy that has this tree as a release.
