@@ -43,7 +43,7 @@ lint() {
   clang_format_clean() {
     if [ ! -x build/tools/bin/clang-format ]; then
       { python3 -m venv build/tools && build/tools/bin/pip install -q clang-format==18.1.8; } >build/test/pip.log 2>&1 ||
-        { cat build/test/pip.log; return 1; }
+        { cat build/test/pip.log; echo "no virtual environment could be made; install it with: apt-get install python3-venv"; return 1; }
     fi
     build/tools/bin/clang-format --style=file:cshim/.clang-format --dry-run --Werror \
       $(git ls-files --cached --others --exclude-standard 'cshim/*.cpp' 'cshim/*.h' 'cshim/*.c' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' | grep -v '_gen\.\|linstock_ops.h')
