@@ -76,7 +76,7 @@ type pins struct {
 
 // pinAll pins ts; nil elements are 0 where that is allowed.
 func pinAll(op string, ts []*Tensor, nilAllowed bool) (*pins, error) {
-	p := &pins{hs: make([]cshim.Handle, 0, len(ts))}
+	p := &pins{ts: make([]*Tensor, 0, len(ts)), hs: make([]cshim.Handle, 0, len(ts))}
 	for _, t := range ts {
 		if t == nil && nilAllowed {
 			p.hs = append(p.hs, 0)
@@ -292,23 +292,33 @@ func (t *Tensor) GradFn() string {
 var (
 	natives    sync.Map // id → any
 	nextNative atomic.Uint64
+	nativeLive atomic.Int64 // how many are in natives: none, and no call has to ask what was dropped
 )
 
 func keepAlive(v any) uint64 {
 	id := nextNative.Add(1)
 	natives.Store(id, v)
+	nativeLive.Add(1)
 	return id
 }
 
-func forget(id uint64) { natives.Delete(id) }
+func forget(id uint64) { takeNative(id) }
+
+func takeNative(id uint64) (any, bool) {
+	v, ok := natives.LoadAndDelete(id)
+	if ok {
+		nativeLive.Add(-1)
+	}
+	return v, ok
+}
 
 // forgetDropped lets go of what no native graph holds any more.
 func forgetDropped() {
 	var ids [64]uint64
-	for cshim.DroppedCount() > 0 {
+	for nativeLive.Load() > 0 && cshim.DroppedCount() > 0 {
 		n := cshim.TakeDropped(ids[:])
 		for _, id := range ids[:n] {
-			if v, ok := natives.LoadAndDelete(id); ok {
+			if v, ok := takeNative(id); ok {
 				if drop, is := v.(func()); is {
 					drop()
 				}
@@ -319,7 +329,7 @@ func forgetDropped() {
 
 // takeCallbackError is the Go error that a callback left behind under its number.
 func takeCallbackError(id uint64) error {
-	if v, ok := natives.LoadAndDelete(id); ok {
+	if v, ok := takeNative(id); ok {
 		if err, is := v.(error); is {
 			return err
 		}

@@ -147,7 +147,7 @@ func (s *Scope) releaseAll(closing bool) error {
 	// Last made, first freed, as a stack unwinds: what views and graphs hang on goes before what they hang on.
 	for i := len(entries) - 1; i >= 0; i-- {
 		t := entries[i]
-		if t.scope.Load() != s {
+		if t.inScope() != s {
 			continue
 		}
 		// Almost always nobody pins it: one atomic operation instead of two.
@@ -182,18 +182,34 @@ func (s *Scope) add(t *Tensor) bool {
 		s.mu.Unlock()
 		return false
 	}
-	t.slot = int32(len(s.entries))
-	t.scope.Store(s)
-	s.entries = append(s.entries, t)
+	t.setScope(s)
+	s.enter(t)
 	s.mu.Unlock()
 	return true
+}
+
+// addNew is add for a tensor that was born with s as its owner.
+func (s *Scope) addNew(t *Tensor) bool {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return false
+	}
+	s.enter(t)
+	s.mu.Unlock()
+	return true
+}
+
+func (s *Scope) enter(t *Tensor) {
+	t.slot = int32(len(s.entries))
+	s.entries = append(s.entries, t)
 }
 
 // forget takes t out of the scope; false when it was not in it.
 func (s *Scope) forget(t *Tensor) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.scope.Load() != s || int(t.slot) >= len(s.entries) || s.entries[t.slot] != t {
+	if t.inScope() != s || int(t.slot) >= len(s.entries) || s.entries[t.slot] != t {
 		return false
 	}
 	last := len(s.entries) - 1
@@ -201,7 +217,7 @@ func (s *Scope) forget(t *Tensor) bool {
 	s.entries[t.slot], moved.slot = moved, t.slot
 	s.entries[last] = nil
 	s.entries = s.entries[:last]
-	t.scope.Store(nil)
+	t.setScope(nil)
 	return true
 }
 
@@ -230,7 +246,7 @@ func (s *Scope) Len() int {
 }
 
 // Owns says whether t is among the scope's tensors, those that its Close frees.
-func (s *Scope) Owns(t *Tensor) bool { return s != nil && t != nil && t.scope.Load() == s }
+func (s *Scope) Owns(t *Tensor) bool { return s != nil && t != nil && t.inScope() == s }
 
 // Adopt makes tensors this scope's, out of whatever scope they are in, and returns the first error among
 // them. What is already released is refused.
@@ -252,7 +268,7 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 		return unusable(op, t)
 	}
 	defer t.unpin()
-	if from := t.scope.Load(); from == to && to != nil {
+	if from := t.inScope(); from == to && to != nil {
 		return nil
 	} else if from != nil {
 		from.forget(t)
@@ -281,7 +297,7 @@ func (t *Tensor) MoveOut() *Tensor {
 	if t == nil || t.fail != nil {
 		return passOn("MoveOut", t)
 	}
-	s := t.scope.Load()
+	s := t.inScope()
 	if s == nil {
 		return t
 	}
@@ -320,7 +336,7 @@ func Tidy(f func() *Tensor) *Tensor {
 		return t
 	}
 	// What f returns without having made it stays where it is.
-	if t.scope.Load() == s {
+	if t.inScope() == s {
 		t.MoveOut()
 	}
 	return t
@@ -335,7 +351,7 @@ func TidyAll(f func() ([]*Tensor, error)) ([]*Tensor, error) {
 	defer s.Close()
 	ts, err := f()
 	for _, t := range ts {
-		if t != nil && t.fail == nil && t.scope.Load() == s {
+		if t != nil && t.fail == nil && t.inScope() == s {
 			t.MoveOut()
 		}
 	}

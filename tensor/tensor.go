@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
@@ -15,7 +16,7 @@ import (
 type Tensor struct {
 	h     cshim.Handle           // set once; 0 with an error
 	fail  *failure               // set once
-	scope atomic.Pointer[Scope]  // the owner; nil outside scopes
+	owner unsafe.Pointer         // the *Scope it is in, nil outside; atomic but for the birth of t
 	net   atomic.Pointer[netBox] // outside scopes: what the garbage collector's cleanup frees
 	state atomic.Uint32          // pins in steps of 2, and the two bits below
 	slot  int32                  // place in the scope's entries, under the scope's lock
@@ -84,7 +85,7 @@ func (t *Tensor) Release() {
 	if before&released != 0 {
 		return
 	}
-	if s := t.scope.Load(); s != nil {
+	if s := t.inScope(); s != nil {
 		s.forget(t)
 	}
 	if before == 0 {
@@ -100,10 +101,17 @@ func (t *Tensor) Err() error {
 	return t.fail.take()
 }
 
+func (t *Tensor) inScope() *Scope { return (*Scope)(atomic.LoadPointer(&t.owner)) }
+
+func (t *Tensor) setScope(s *Scope) { atomic.StorePointer(&t.owner, unsafe.Pointer(s)) }
+
 // wrap makes the Tensor of a new handle, owned by the scope that the shim saw on this thread.
 func wrap(h cshim.Handle, scope uint64) *Tensor {
-	t := &Tensor{h: h}
-	if s := scopeOf(scope); s == nil || !s.add(t) {
+	s := scopeOf(scope)
+	// Nobody else knows t yet: its owner needs no atomic store, which on x86 is a locked instruction.
+	t := &Tensor{h: h, owner: unsafe.Pointer(s)}
+	if s == nil || !s.addNew(t) {
+		t.owner = nil
 		t.attachNet()
 	}
 	if pending.waiting.Load() != 0 {
