@@ -3,39 +3,31 @@ package optim
 import "github.com/linstock-ml/linstock/tensor"
 
 var (
-	adam  = adamKind("Adam", "aten::_fused_adam_", false, 0)
-	adamW = adamKind("AdamW", "aten::_fused_adamw_", true, 0.01)
+	adam  = adamKind("Adam", false, 0)
+	adamW = adamKind("AdamW", true, 0.01)
 )
 
-func adamKind(name, op string, decoupled bool, decay float64) *kind {
+func adamKind(name string, decoupled bool, decay float64) *kind {
 	return &kind{
 		name:     name,
 		options:  []string{"Betas", "Eps", "AMSGrad"},
 		slots:    []string{"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
 		defaults: Group{WeightDecay: decay, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8},
 		needs:    func(g *Group, slot int) bool { return slot < 3 || g.AMSGrad },
-		run: func(g *Group, l *lists) error {
-			if _, err := tensor.Call("aten::_foreach_add_.Scalar", l.state[0], 1); err != nil {
-				return err
-			}
-			var largest []*tensor.Tensor
-			if g.AMSGrad {
-				largest = l.state[3]
-			}
-			_, err := tensor.Call(op, l.params, l.grads, l.state[1], l.state[2], largest, l.state[0],
-				g.LR, g.Beta1, g.Beta2, g.WeightDecay, g.Eps, g.AMSGrad, g.Maximize)
-			return err
-		},
-		fast: func(g *Group, bk *bucket) error {
-			f := tensor.FusedAdam{LR: g.LR, Beta1: g.Beta1, Beta2: g.Beta2, WeightDecay: g.WeightDecay, Eps: g.Eps,
-				AMSGrad: g.AMSGrad, Maximize: g.Maximize, Decoupled: decoupled,
-				Params: bk.params, Steps: bk.state[0], Avgs: bk.state[1], Sqs: bk.state[2]}
-			if g.AMSGrad {
-				f.Maxs = bk.state[3]
-			}
-			return f.Step()
-		},
+		run:      func(g *Group, l *lists) error { return adamStep(g, decoupled, l.params, l.state) },
+		fast:     func(g *Group, bk *bucket) error { return adamStep(g, decoupled, bk.params, bk.state) },
 	}
+}
+
+// adamStep is one native call; it finds the gradients itself.
+func adamStep(g *Group, decoupled bool, params []*tensor.Tensor, state [][]*tensor.Tensor) error {
+	f := tensor.FusedAdam{LR: g.LR, Beta1: g.Beta1, Beta2: g.Beta2, WeightDecay: g.WeightDecay, Eps: g.Eps,
+		AMSGrad: g.AMSGrad, Maximize: g.Maximize, Decoupled: decoupled,
+		Params: params, Steps: state[0], Avgs: state[1], Sqs: state[2]}
+	if g.AMSGrad {
+		f.Maxs = state[3]
+	}
+	return f.Step()
 }
 
 // NewAdam makes the method of Kingma and Ba 2014, with weight decay as a part of the gradient, by libtorch's fused

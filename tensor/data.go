@@ -76,7 +76,7 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	if DType(m.DType) != want {
 		return nil, refused("Data", ErrArgument, "the tensor's dtype is %v, not %v; convert with To(tensor.%s) first", DType(m.DType), want, goDType(want))
 	}
-	if t.Device().Type == MetaType {
+	if deviceOf(&m).Type == MetaType {
 		return nil, refused("Data", ErrArgument, "a tensor on the meta device has no elements")
 	}
 	data := make([]T, m.Numel)
