@@ -1,0 +1,49 @@
+// What the core of the shim asks of a kind of device other than the CPU. The CUDA library (cshim/cuda) implements
+// it and hands it over when it is loaded; the core links nothing of CUDA.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ls {
+
+struct DeviceMemory {
+  int64_t allocated, allocated_peak;  // bytes in tensors' blocks, as the allocator rounds them
+  int64_t requested;                  // bytes asked for
+  int64_t reserved, reserved_peak;    // bytes held from the device
+  int64_t active;                     // allocated, and freed but still used by a stream
+  int64_t allocations, frees;         // since the start
+  int64_t largest_free;               // the largest block in the cache; -1 where it is not known
+  int64_t ooms, retries;              // as the allocator counts them
+};
+
+// Every method may be called from any thread, and may throw what libtorch throws.
+class Devices {
+ public:
+  virtual ~Devices() = default;
+  virtual int32_t count() = 0;
+  virtual std::string name(int32_t index) = 0;
+  virtual DeviceMemory memory(int32_t index) = 0;
+  virtual void reset_peak(int32_t index) = 0;
+  virtual void empty_cache(int32_t index) = 0;
+  // What the device has, and what is free on it for everybody.
+  virtual void capacity(int32_t index, int64_t *free, int64_t *total) = 0;
+  // Allocations that would take reserved beyond this fail as out of memory; 0 takes the limit away.
+  virtual void set_limit(int32_t index, int64_t bytes) = 0;
+  virtual void synchronize(int32_t index) = 0;
+  // True while a graph is being captured on a stream of the device by the calling thread: nothing may be freed.
+  virtual bool capturing(int32_t index) = 0;
+  // The allocator's history and segments as PyTorch's own pickle (torch.cuda.memory._dump_snapshot).
+  virtual std::string snapshot() = 0;
+  virtual void record_history(bool on, int64_t max_entries) = 0;
+};
+
+// Hands the CUDA devices to the core: called once by the CUDA library, before the first operator.
+__attribute__((visibility("default"))) void set_cuda_devices(Devices *devices) noexcept;
+Devices *cuda_devices() noexcept;  // NULL where there are none
+
+// Called by the device's allocator on each cache miss, under the device's lock. True: something was freed, look
+// again. Frees nothing on another device; never calls into Go; bounded.
+__attribute__((visibility("default"))) bool device_pressure(int32_t index) noexcept;
+
+}  // namespace ls
