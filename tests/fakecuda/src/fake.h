@@ -1,0 +1,28 @@
+/* What the fake libraries share; all of it is in the fake libcudart. */
+#ifndef FAKE_H_
+#define FAKE_H_
+
+#include "../fakecuda.h"
+
+#pragma GCC visibility push(default)
+
+/* Every function that touches a device begins here. Returns the error it must return; 0: go on. */
+int fakecuda_enter(int64_t *id, const char *name, int class_of, int device);
+/* The same for a library over the runtime: on a lost device it returns that library's own code. */
+int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost);
+#define ENTER(class_of, device)                                         \
+  do {                                                                  \
+    static int64_t id;                                                  \
+    int e_ = fakecuda_enter(&id, __func__, FAKECUDA_##class_of, device); \
+    if (e_ != 0) return e_;                                             \
+  } while (0)
+
+int fakecuda_current_device(void);
+/* Takes n bytes of a device's capacity: 0, or 2 where they are not there. */
+int fakecuda_take(int device, int64_t n);
+void fakecuda_give(int device, int64_t n);
+/* Device memory that was not made by cudaMalloc; gone with size 0. */
+void fakecuda_note_range(void *p, int64_t size, int device);
+#pragma GCC visibility pop
+
+#endif /* FAKE_H_ */
