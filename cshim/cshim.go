@@ -71,6 +71,11 @@ func Load() error {
 
 var loadMutex sync.Mutex
 
+var onLoad func()
+
+// OnLoad sets what runs once libtorch is loaded, before the first operator; package vram has it.
+func OnLoad(f func()) { onLoad = f }
+
 func load() error {
 	loadMutex.Lock()
 	defer loadMutex.Unlock()
@@ -92,6 +97,9 @@ func load() error {
 		}
 		loadedPath = path
 		loaded.Store(true)
+		if onLoad != nil {
+			onLoad()
+		}
 		return nil
 	}
 	if len(tried) != 0 {
@@ -122,6 +130,7 @@ func open(path string) error {
 		return err
 	}
 	C.lsc_set_callbacks(&C.ls_go_callbacks)
+	readBoard()
 	return nil
 }
 

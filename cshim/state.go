@@ -13,8 +13,6 @@ package cshim
 #cgo nocallback lsc_scope_get
 #cgo noescape lsc_scope_orphans
 #cgo nocallback lsc_scope_orphans
-#cgo noescape lsc_memory_stats
-#cgo nocallback lsc_memory_stats
 #cgo noescape lsc_rng_state
 #cgo nocallback lsc_rng_state
 #include "table_gen.h"
@@ -99,25 +97,3 @@ func DeviceCount(deviceType int32) int { return int(C.lsc_device_count(C.int32_t
 
 // Synchronize waits for a device's work.
 func Synchronize(device int32) error { return takeError(C.lsc_synchronize(C.int32_t(device))) }
-
-// Memory is ls_memory.
-type Memory struct{ Allocated, Peak, Cached, Allocations, Frees, Handles int64 }
-
-var _ [unsafe.Sizeof(C.ls_memory{})]byte = [unsafe.Sizeof(Memory{})]byte{}
-
-// MemoryStats is what a device's allocator has given out.
-func MemoryStats(device int32) (Memory, error) {
-	var m Memory
-	err := takeError(C.lsc_memory_stats(C.int32_t(device), (*C.ls_memory)(unsafe.Pointer(&m))))
-	return m, err
-}
-
-// MemoryResetPeak starts the peak anew.
-func MemoryResetPeak(device int32) error {
-	return takeError(C.lsc_memory_reset_peak(C.int32_t(device)))
-}
-
-// MemoryEmptyCache gives the allocator's cached blocks back to the system.
-func MemoryEmptyCache(device int32) error {
-	return takeError(C.lsc_memory_empty_cache(C.int32_t(device)))
-}

@@ -66,6 +66,25 @@ typedef struct ls_functions {
   ls_error *(*memory_stats)(int32_t device, ls_memory *out);
   ls_error *(*memory_reset_peak)(int32_t device);
   ls_error *(*memory_empty_cache)(int32_t device);
+  ls_error *(*memory_trim)(int32_t device, int64_t keep, int64_t *freed);
+  ls_error *(*memory_capacity)(int32_t device, int64_t *free, int64_t *total);
+  ls_error *(*memory_set_limit)(int32_t device, int64_t bytes);
+  ls_error *(*memory_set_oom_callback)(ls_oom_callback fn, void *arg);
+  ls_board *(*memory_board)(void);
+  ls_error *(*memory_set_lines)(int32_t device, int64_t trigger, int64_t line);
+  int32_t (*pressure_attach)(void);
+  void (*pressure_stop)(void);
+  int32_t (*pressure_wait)(ls_pressure *out, int64_t timeout_ms);
+  void (*pressure_done)(uint64_t round);
+  int32_t (*pressure_ask)(void);
+  int32_t (*sweeping_set)(int32_t on);
+  void (*pressure_stats)(ls_pressure_counts *out);
+  void (*samples_set_rate)(int64_t bytes);
+  void (*samples_attach)(uint32_t site);
+  uint64_t (*samples_sites)(ls_site *out, uint64_t cap);
+  ls_error *(*history_set)(uint64_t max);
+  uint64_t (*history_events)(ls_event *out, uint64_t cap);
+  uint64_t (*history_live)(ls_event *out, uint64_t cap);
   ls_result (*op_add_Tensor)(ls_tensor self, ls_tensor other);
   ls_error *(*op_add__Tensor)(ls_tensor self, ls_tensor other);
   ls_result (*op_sub_Tensor)(ls_tensor self, ls_tensor other);
@@ -191,6 +210,25 @@ static inline ls_error *lsc_synchronize(int32_t device) { return ls_table.synchr
 static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { return ls_table.memory_stats(device, out); }
 static inline ls_error *lsc_memory_reset_peak(int32_t device) { return ls_table.memory_reset_peak(device); }
 static inline ls_error *lsc_memory_empty_cache(int32_t device) { return ls_table.memory_empty_cache(device); }
+static inline ls_error *lsc_memory_trim(int32_t device, int64_t keep, int64_t *freed) { return ls_table.memory_trim(device, keep, freed); }
+static inline ls_error *lsc_memory_capacity(int32_t device, int64_t *free, int64_t *total) { return ls_table.memory_capacity(device, free, total); }
+static inline ls_error *lsc_memory_set_limit(int32_t device, int64_t bytes) { return ls_table.memory_set_limit(device, bytes); }
+static inline ls_error *lsc_memory_set_oom_callback(ls_oom_callback fn, void *arg) { return ls_table.memory_set_oom_callback(fn, arg); }
+static inline ls_board *lsc_memory_board(void) { return ls_table.memory_board(); }
+static inline ls_error *lsc_memory_set_lines(int32_t device, int64_t trigger, int64_t line) { return ls_table.memory_set_lines(device, trigger, line); }
+static inline int32_t lsc_pressure_attach(void) { return ls_table.pressure_attach(); }
+static inline void lsc_pressure_stop(void) { ls_table.pressure_stop(); }
+static inline int32_t lsc_pressure_wait(ls_pressure *out, int64_t timeout_ms) { return ls_table.pressure_wait(out, timeout_ms); }
+static inline void lsc_pressure_done(uint64_t round) { ls_table.pressure_done(round); }
+static inline int32_t lsc_pressure_ask(void) { return ls_table.pressure_ask(); }
+static inline int32_t lsc_sweeping_set(int32_t on) { return ls_table.sweeping_set(on); }
+static inline void lsc_pressure_stats(ls_pressure_counts *out) { ls_table.pressure_stats(out); }
+static inline void lsc_samples_set_rate(int64_t bytes) { ls_table.samples_set_rate(bytes); }
+static inline void lsc_samples_attach(uint32_t site) { ls_table.samples_attach(site); }
+static inline uint64_t lsc_samples_sites(ls_site *out, uint64_t cap) { return ls_table.samples_sites(out, cap); }
+static inline ls_error *lsc_history_set(uint64_t max) { return ls_table.history_set(max); }
+static inline uint64_t lsc_history_events(ls_event *out, uint64_t cap) { return ls_table.history_events(out, cap); }
+static inline uint64_t lsc_history_live(ls_event *out, uint64_t cap) { return ls_table.history_live(out, cap); }
 static inline ls_result lsc_op_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add_Tensor(self, other); }
 static inline ls_error *lsc_op_add__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add__Tensor(self, other); }
 static inline ls_result lsc_op_sub_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_sub_Tensor(self, other); }

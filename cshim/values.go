@@ -50,6 +50,8 @@ type Error struct {
 	Code        Code
 	DeviceError int32
 	Callback    uint64 // with CodeCallback: what the callback returned
+	Bytes       int64  // with CodeOutOfMemory: asked for; 0: not known
+	Device      int32  // with CodeOutOfMemory and Bytes
 	Message     string
 }
 
@@ -60,7 +62,7 @@ func Take(ref ErrorRef) *Error {
 	if ref == nil {
 		return nil
 	}
-	e := &Error{Code(ref.code), int32(ref.device_error), uint64(ref.callback), C.GoString(ref.message)}
+	e := &Error{Code(ref.code), int32(ref.device_error), uint64(ref.callback), int64(ref.bytes), int32(ref.device), C.GoString(ref.message)}
 	C.lsc_error_free(ref)
 	return e
 }

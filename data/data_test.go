@@ -64,8 +64,16 @@ func ExampleNewWindows() {
 			fmt.Println(err)
 			return
 		}
-		in, _ := tensor.Data[int64](batch.Inputs)
-		out, _ := tensor.Data[int64](batch.Targets)
+		in, err := tensor.Data[int64](batch.Inputs)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		out, err := tensor.Data[int64](batch.Targets)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
 		for i := range batch.Size {
 			fmt.Printf("%q -> %q\n", letters(in[5*i:5*i+5]), letters(out[5*i:5*i+5]))
 		}
@@ -213,7 +221,10 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 	for _, workers := range []int{0, 3} {
 		leave := map[string]func(l *data.Loader){
 			"break": func(l *data.Loader) {
-				for range l.Batches(t.Context()) {
+				for _, err := range l.Batches(t.Context()) {
+					if err != nil {
+						t.Error(err)
+					}
 					tensor.Zeros([]int{1000})
 					break
 				}
@@ -233,7 +244,10 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 						t.Error("the panic was lost")
 					}
 				}()
-				for range l.Batches(t.Context()) {
+				for _, err := range l.Batches(t.Context()) {
+					if err != nil {
+						t.Error(err)
+					}
 					tensor.Zeros([]int{1000})
 					panic("in the body")
 				}
@@ -242,7 +256,10 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					for range l.Batches(t.Context()) {
+					for _, err := range l.Batches(t.Context()) {
+						if err != nil {
+							t.Error(err)
+						}
 						tensor.Zeros([]int{1000})
 						runtime.Goexit()
 					}

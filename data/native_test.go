@@ -42,7 +42,7 @@ func TestFreedWithoutTheGarbageCollector(t *testing.T) {
 
 func allocated(t testing.TB) int64 {
 	t.Helper()
-	s, err := vram.CPUStats()
+	s, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		t.Fatal(err)
 	}

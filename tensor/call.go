@@ -106,6 +106,9 @@ func (c *call) begin(o *op) {
 	if err := cshim.Load(); err != nil {
 		c.fail = &Tensor{fail: &failure{err: err}}
 	}
+	if cshim.Due() {
+		boundary()
+	}
 }
 
 func (c *call) refuse(kind error, format string, args ...any) {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // What can have gone wrong; errors.Is tells. An error of an operator is an *Error around one of these.
@@ -24,8 +25,8 @@ var (
 	ErrNotImplemented = errors.New("libtorch has no kernel for it")
 	// ErrLinAlg: a decomposition did not converge, a matrix is singular.
 	ErrLinAlg = errors.New("linear algebra failed")
-	// ErrOutOfMemory: the device has no room.
-	ErrOutOfMemory = errors.New("out of memory")
+	// ErrOutOfMemory: the device has no room, though all was freed that can be; a *vram.OutOfMemoryError says more.
+	ErrOutOfMemory = vram.ErrOutOfMemory
 	// ErrDevice: the accelerator reports an error.
 	ErrDevice = errors.New("the device reports an error")
 	// ErrScope: a scope was used in a way that scopes cannot be: closed on another goroutine, too many at once.
@@ -102,6 +103,9 @@ func newError(op string, err error, operands ...*Tensor) error {
 	case errors.As(err, &native) && native.Code == cshim.CodeCallback && native.Callback != 0:
 		e.Kind = takeCallbackError(native.Callback)
 		e.Message = e.Kind.Error()
+	case errors.As(err, &native) && native.Code == cshim.CodeOutOfMemory:
+		oom := vram.NewOutOfMemoryError(native)
+		e.Message, e.Kind = oom.Error(), oom
 	case errors.As(err, &native):
 		// The first line says it; libtorch's later ones are its own source's.
 		e.Message, e.Kind = strings.TrimRight(native.Message, "\n"), kindOf(native.Code)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // Backward computes gradients of t, a scalar unless Gradient says otherwise, for every leaf that requires them,
@@ -136,6 +137,7 @@ func RunBackward(roots []*Tensor, opts ...BackwardOption) error {
 		return err
 	}
 	defer b.unpin()
+	vram.BeforeBackward()
 	ref := cshim.Backward(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create)
 	return newError("Backward", asError(ref), roots...)
 }

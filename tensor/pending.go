@@ -1,36 +1,54 @@
 package tensor
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
-// pendingQueue holds handles that must not be freed where they were let go: cleanups run on the runtime's
-// goroutine, which no free may hold up. The next operator drains it.
+// pendingQueue holds what must not be freed where it was let go: cleanups run on the runtime's goroutine, which no
+// free may hold up. It is a stack without locks, of boxes that exist anyhow: adding allocates nothing and never waits.
+// The next operator drains it, or the pacer.
 type pendingQueue struct {
-	waiting atomic.Int64
-	mu      sync.Mutex
-	handles []cshim.Handle
+	top atomic.Pointer[netBox]
 }
 
 var pending pendingQueue
 
-func (q *pendingQueue) add(h cshim.Handle) {
-	q.mu.Lock()
-	q.handles = append(q.handles, h)
-	q.waiting.Store(int64(len(q.handles)))
-	q.mu.Unlock()
+func (q *pendingQueue) add(b *netBox) {
+	for {
+		top := q.top.Load()
+		b.next = top
+		if q.top.CompareAndSwap(top, b) {
+			return
+		}
+	}
 }
 
+func (q *pendingQueue) waiting() bool { return q.top.Load() != nil }
+
 func (q *pendingQueue) drain() {
-	q.mu.Lock()
-	all := q.handles
-	q.handles = nil
-	q.waiting.Store(0)
-	q.mu.Unlock()
-	cshim.TensorsFree(all)
+	b := q.top.Swap(nil)
+	var batch [64]cshim.Handle
+	n := 0
+	for ; b != nil; b = b.next {
+		// Whoever swaps the handle out frees it.
+		if h := b.h.Swap(0); h != 0 {
+			batch[n] = cshim.Handle(h)
+			if n++; n == len(batch) {
+				cshim.TensorsFree(batch[:n])
+				n = 0
+			}
+		}
+	}
+	if n != 0 {
+		cshim.TensorsFree(batch[:n])
+	}
+}
+
+func init() {
+	vram.Register(vram.Reclaimer{Name: "waiting frees", Rank: vram.RankQueue, Reclaim: func(int64) { Flush() }})
 }
 
 // Flush frees what the garbage collector has found unreachable and what waits to be freed. Operators do it by

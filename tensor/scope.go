@@ -18,8 +18,11 @@ type Scope struct {
 
 	mu      sync.Mutex
 	entries []*Tensor
+	weak    []weakEntry // during a sweep: the entries from before it, whose slots come first
 	closed  bool
 	errs    []*failure // that operators met in here; those that somebody has looked at are dropped
+
+	swept atomic.Int64 // tensors that sweeps have freed
 }
 
 // marker is the scope word of a thread that is held without a scope (by NoGrad, say).
@@ -128,7 +131,7 @@ func (s *Scope) end() error {
 	err := s.releaseAll(true)
 	scopes.leave(s.word)
 	letThread(s.parent)
-	if pending.waiting.Load() != 0 {
+	if pending.waiting() {
 		pending.drain()
 	}
 	forgetDropped()
@@ -140,6 +143,11 @@ func (s *Scope) releaseAll(closing bool) error {
 	s.mu.Lock()
 	entries, errs := s.entries, s.errs
 	s.entries, s.errs = nil, nil
+	if s.weak != nil {
+		live, dead := s.drainWeak()
+		entries = append(live, entries...)
+		cshim.TensorsFree(dead)
+	}
 	s.closed = s.closed || closing
 	s.mu.Unlock()
 	var batch [64]cshim.Handle
@@ -201,7 +209,7 @@ func (s *Scope) addNew(t *Tensor) bool {
 }
 
 func (s *Scope) enter(t *Tensor) {
-	t.slot = int32(len(s.entries))
+	t.slot = int32(len(s.weak) + len(s.entries))
 	s.entries = append(s.entries, t)
 }
 
@@ -209,12 +217,21 @@ func (s *Scope) enter(t *Tensor) {
 func (s *Scope) forget(t *Tensor) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.inScope() != s || int(t.slot) >= len(s.entries) || s.entries[t.slot] != t {
+	if t.inScope() != s {
+		return false
+	}
+	at := int(t.slot)
+	if at < len(s.weak) {
+		s.weak[at].gone = true
+		t.setScope(nil)
+		return true
+	}
+	if at -= len(s.weak); at >= len(s.entries) || s.entries[at] != t {
 		return false
 	}
 	last := len(s.entries) - 1
 	moved := s.entries[last]
-	s.entries[t.slot], moved.slot = moved, t.slot
+	s.entries[at], moved.slot = moved, t.slot
 	s.entries[last] = nil
 	s.entries = s.entries[:last]
 	t.setScope(nil)
@@ -242,7 +259,13 @@ func (s *Scope) Len() int {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.entries)
+	n := len(s.entries)
+	for i := range s.weak {
+		if !s.weak[i].gone {
+			n++
+		}
+	}
+	return n
 }
 
 // Owns says whether t is among the scope's tensors, those that its Close frees.
@@ -402,7 +425,7 @@ func (tab *scopeTable) enter(s *Scope) error {
 		}
 		tab.used++
 	}
-	tab.count = (tab.count + 1) & 0x7fffffff // the top bit is marker's
+	tab.count = (tab.count + 1) & 0x3fffffff // the top bits are marker's and the shim's
 	s.word = uint64(tab.count)<<32 | uint64(slot+1)
 	tab.chunks[slot/128].Load()[slot%128].Store(s)
 	return nil
@@ -416,9 +439,21 @@ func (tab *scopeTable) leave(word uint64) {
 	tab.mu.Unlock()
 }
 
+// each calls f with every open scope.
+func (tab *scopeTable) each(f func(*Scope)) {
+	tab.mu.Lock()
+	used := tab.used
+	tab.mu.Unlock()
+	for slot := range used {
+		if s := tab.chunks[slot/128].Load()[slot%128].Load(); s != nil {
+			f(s)
+		}
+	}
+}
+
 // scopeOf is the open scope that a word names, or nil.
 func scopeOf(word uint64) *Scope {
-	if word&^marker == 0 {
+	if word&^(marker|cshim.ScopeSampled) == 0 {
 		return nil
 	}
 	slot := uint32(word) - 1
@@ -426,7 +461,7 @@ func scopeOf(word uint64) *Scope {
 	if chunk == nil {
 		return nil
 	}
-	if s := chunk[slot%128].Load(); s != nil && s.word == word {
+	if s := chunk[slot%128].Load(); s != nil && s.word == word&^cshim.ScopeSampled {
 		return s
 	}
 	return nil

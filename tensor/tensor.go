@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // Tensor is a handle to a native tensor. It is made by operators and constructors, never by a literal, and
@@ -114,8 +115,11 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 		t.owner = nil
 		t.attachNet()
 	}
-	if pending.waiting.Load() != 0 {
+	if pending.waiting() {
 		pending.drain()
+	}
+	if scope&cshim.ScopeSampled != 0 {
+		vram.AttachSite()
 	}
 	return t
 }
@@ -135,6 +139,9 @@ func wrapResult(op string, r cshim.Result, operands ...*Tensor) *Tensor {
 // slice of them would be a heap allocation.
 
 func pin1(o *op, a *Tensor) *Tensor {
+	if cshim.Due() {
+		boundary()
+	}
 	if !a.pin() {
 		return passOn(o.goName, a)
 	}
@@ -142,6 +149,9 @@ func pin1(o *op, a *Tensor) *Tensor {
 }
 
 func pin2(o *op, a, b *Tensor) *Tensor {
+	if cshim.Due() {
+		boundary()
+	}
 	if !a.pin() {
 		return passOn(o.goName, a)
 	}
@@ -154,6 +164,9 @@ func pin2(o *op, a, b *Tensor) *Tensor {
 
 // optional has bit i set where the i-th operand may be nil.
 func pin3(o *op, a, b, c *Tensor, optional uint8) *Tensor {
+	if cshim.Due() {
+		boundary()
+	}
 	if !a.pin() {
 		return passOn(o.goName, a)
 	}
@@ -445,7 +458,10 @@ func (t *Tensor) describe() string {
 }
 
 // netBox is what the garbage collector frees of a tensor outside scopes; it must not point to the Tensor.
-type netBox struct{ h atomic.Uintptr }
+type netBox struct {
+	h    atomic.Uintptr
+	next *netBox // in the queue of pending frees
+}
 
 func (t *Tensor) attachNet() {
 	box := &netBox{}
@@ -457,7 +473,7 @@ func (t *Tensor) attachNet() {
 
 // drop runs on the runtime's goroutine: it only queues.
 func (b *netBox) drop() {
-	if h := b.h.Swap(0); h != 0 {
-		pending.add(cshim.Handle(h))
+	if b.h.Load() != 0 {
+		pending.add(b)
 	}
 }

@@ -1,48 +1,147 @@
-// Package vram says how much memory libtorch has given out. It knows no tensor: it reads the allocators' own
-// counters, so what a forgotten tensor or a graph holds is in them.
+// Package vram looks after native memory: it counts it, holds it below a limit, finds in time what nobody can reach
+// any more, and says where it went. A program need not call it; everything here has defaults that suit.
 //
-//	stats, err := vram.CPUStats()
-//	if err != nil {
-//		return err
-//	}
-//	fmt.Printf("%d bytes live, %d at most\n", stats.Allocated, stats.Peak)
+// # What happens by itself
+//
+// The allocators' own counters say how many bytes of storage are live (a view adds nothing; what a graph or an
+// optimizer holds is in it). When an operator begins and they say that it is time, the goroutine that is about to call
+// the operator sweeps: the Go collector runs once, and the tensors that nobody can reach are freed, also those whose
+// scope is still open. When is decided by a [Policy]; the default, [Paced], keeps
+//
+//	live ≤ max(256 MiB, (1 + percent/100) × what was reachable at the last sweep)
+//
+// and below that line spends a twentieth of the time at most on sweeps that lower the peak.
+//
+// An allocation that would pass the limit of its device waits for a sweep and tries again, as long as anybody makes
+// progress. Only when a sweep that began after the request found nothing does it fail, as *[OutOfMemoryError]; the
+// program can go on.
+//
+// # Goroutines
+//
+// One goroutine, the pacer, runs from the time that libtorch is loaded. It serves allocations that wait, and every two
+// seconds frees what the collector has found meanwhile and lets an idle allocator's cache shrink. All functions here
+// may be called from any goroutine.
+//
+// # Settings
+//
+// [SetLimit], [SetBudget], [SetGCPercent] and [SetPolicy] change while the program runs; LINSTOCK_LIMIT,
+// LINSTOCK_BUDGET (both as "cpu=8GiB,cuda:0=90%"), LINSTOCK_GCPERCENT ("100" or "off") and LINSTOCK_POLICY ("paced",
+// "off", "threshold", "rates", "budget") set them from outside.
 package vram
 
-import "github.com/linstock-ml/linstock/cshim"
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 
-// Stats are an allocator's counters. Bytes are counted as the allocator rounds them.
-type Stats struct {
-	Allocated   int64 // bytes live
-	Peak        int64 // the most that Allocated has been since the start or the last reset
-	Cached      int64 // bytes of free blocks that the allocator keeps for the next ones
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// Device is whose memory is meant: a tensor.Device, or [CPU].
+type Device interface {
+	String() string // "cpu", "cuda:0"
+}
+
+// Name is a device by its name.
+type Name string
+
+func (n Name) String() string { return string(n) }
+
+// CPU is the host's memory.
+const CPU = Name("cpu")
+
+// ErrOutOfMemory is what every *OutOfMemoryError matches with errors.Is; tensor.ErrOutOfMemory is the same.
+var ErrOutOfMemory = errors.New("out of memory")
+
+const cpuWord = 0xff
+
+// word is a device as the shim numbers it.
+func word(d Device) (int32, error) {
+	if d == nil {
+		return 0, errors.New("vram: a device is needed, got nil")
+	}
+	name := d.String()
+	if name == "cpu" {
+		return cpuWord, nil
+	}
+	if rest, ok := strings.CutPrefix(name, "cuda"); ok {
+		if rest == "" {
+			return 1 << 8, nil
+		}
+		if i, err := strconv.ParseUint(strings.TrimPrefix(rest, ":"), 10, 6); err == nil && rest[0] == ':' {
+			return 1<<8 | int32(i), nil
+		}
+	}
+	return 0, fmt.Errorf("vram: no memory is counted for device %q; cpu and cuda:N have some", name)
+}
+
+func nameOf(word int32) Name {
+	if word>>8 == 0 {
+		return CPU
+	}
+	return Name(fmt.Sprintf("cuda:%d", word&0xff))
+}
+
+// loaded is word, once libtorch is there.
+func loaded(d Device) (int32, error) {
+	w, err := word(d)
+	if err != nil {
+		return 0, err
+	}
+	return w, cshim.Load()
+}
+
+// Memory is what a device's allocator has given out. PyTorch: torch.cuda.memory_stats.
+type Memory struct {
+	Allocated   int64 // bytes live, as the allocator rounds them
+	Peak        int64 // the most that Allocated has been since the start or the last ResetPeak
+	Requested   int64 // bytes live, as they were asked for
+	Reserved    int64 // Allocated, and what the allocator keeps for the next
+	Cached      int64 // bytes of free blocks that it keeps
+	Active      int64 // Allocated, and what streams still use
+	LargestFree int64 // the largest block it keeps; -1 where that is not known
 	Allocations int64 // since the start
-	Frees       int64 // since the start
+	Frees       int64
+	Limit       int64 // of SetLimit; 0: none
+	Budget      int64 // of SetBudget; 0: none
+	Reachable   int64 // bytes that were live after the last sweep
 }
 
-// cpu is the CPU as the shim numbers devices: kind 0, without an index.
-const cpu = 0xff
-
-// CPUStats are the counters of the CPU's memory. The error says that libtorch could not be loaded.
-func CPUStats() (Stats, error) {
-	if err := cshim.Load(); err != nil {
-		return Stats{}, err
+// Stats are a device's counters. The error says that libtorch could not be loaded, or that there is no such device.
+func Stats(d Device) (Memory, error) {
+	w, err := loaded(d)
+	if err != nil {
+		return Memory{}, err
 	}
-	m, err := cshim.MemoryStats(cpu)
-	return Stats{Allocated: m.Allocated, Peak: m.Peak, Cached: m.Cached, Allocations: m.Allocations, Frees: m.Frees}, err
+	m, err := cshim.MemoryStats(w)
+	if err != nil {
+		return Memory{}, err
+	}
+	a := accountOf(w)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return Memory{
+		Allocated: m.Allocated, Peak: m.Peak, Requested: m.Requested, Reserved: m.Reserved, Cached: m.Cached,
+		Active: m.Active, LargestFree: m.LargestFree, Allocations: m.Allocations, Frees: m.Frees, Limit: m.Limit,
+		Budget: a.budget, Reachable: a.reach,
+	}, nil
 }
 
-// ResetPeak makes the CPU's Peak what is live now.
-func ResetPeak() error {
-	if err := cshim.Load(); err != nil {
+// ResetPeak makes a device's Peak what is live now. PyTorch: torch.cuda.reset_peak_memory_stats.
+func ResetPeak(d Device) error {
+	w, err := loaded(d)
+	if err != nil {
 		return err
 	}
-	return cshim.MemoryResetPeak(cpu)
+	return cshim.MemoryResetPeak(w)
 }
 
-// EmptyCache gives the blocks that the CPU's allocator keeps back to the system. PyTorch: torch.cuda.empty_cache.
-func EmptyCache() error {
-	if err := cshim.Load(); err != nil {
+// EmptyCache gives the blocks that a device's allocator keeps back to the system. PyTorch: torch.cuda.empty_cache.
+func EmptyCache(d Device) error {
+	w, err := loaded(d)
+	if err != nil {
 		return err
 	}
-	return cshim.MemoryEmptyCache(cpu)
+	return cshim.MemoryEmptyCache(w)
 }

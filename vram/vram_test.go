@@ -11,7 +11,7 @@ import (
 func Example() {
 	x := tensor.Zeros([]int{1024, 1024}) // 4 MiB of float32
 	defer x.Release()
-	stats, err := vram.CPUStats()
+	stats, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -22,15 +22,15 @@ func Example() {
 
 func TestPeakFollowsAndResets(t *testing.T) {
 	x := tensor.Zeros([]int{1 << 20})
-	before, err := vram.CPUStats()
+	before, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		t.Fatal(err)
 	}
 	x.Release()
-	if err := vram.ResetPeak(); err != nil {
+	if err := vram.ResetPeak(tensor.CPU); err != nil {
 		t.Fatal(err)
 	}
-	after, err := vram.CPUStats()
+	after, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		t.Fatal(err)
 	}

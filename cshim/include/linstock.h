@@ -34,7 +34,7 @@ extern "C" {
 #define LS_API __attribute__((visibility("default")))
 
 /* Compared on load; changes whenever this header or linstock_ops.h does. */
-#define LS_ABI 1
+#define LS_ABI 2
 
 typedef uintptr_t ls_tensor;
 typedef uintptr_t ls_op; /* an operator of the dispatcher; lives as long as the process */
@@ -58,6 +58,8 @@ typedef struct ls_error {
   int32_t code;
   int32_t device_error; /* with LS_ERR_DEVICE */
   uint64_t callback;    /* with LS_ERR_CALLBACK: what the callback returned */
+  int64_t bytes;        /* with LS_ERR_OUT_OF_MEMORY: asked for; 0: not known */
+  int32_t device;       /* with LS_ERR_OUT_OF_MEMORY and bytes: where */
   const char *message;  /* UTF-8, never NULL, without a C++ backtrace */
 } ls_error;
 
@@ -243,19 +245,95 @@ LS_API int32_t ls_default_dtype(void) LS_NOEXCEPT;
 LS_API int32_t ls_device_count(int32_t device_type) LS_NOEXCEPT;
 LS_API ls_error *ls_synchronize(int32_t device) LS_NOEXCEPT;
 
-/* ---- memory ---- */
+/* ---- memory ----
+ * A device is named as in LS_DEVICE; the CPU is 0xff. Bytes are those of storages: a view adds nothing. */
 typedef struct ls_memory {
-  int64_t allocated;   /* bytes live, as the allocator rounds them */
-  int64_t peak;        /* highest allocated since the last reset */
-  int64_t cached;      /* bytes of free blocks that the allocator keeps */
-  int64_t allocations; /* since the start */
+  int64_t allocated;    /* bytes live, as the allocator rounds them */
+  int64_t peak;         /* highest allocated since the last reset */
+  int64_t requested;    /* bytes live as they were asked for */
+  int64_t reserved;     /* allocated, and what the allocator keeps */
+  int64_t cached;       /* bytes of free blocks that the allocator keeps */
+  int64_t active;       /* allocated, and what streams still use */
+  int64_t largest_free; /* the largest block kept; -1 where it is not known */
+  int64_t allocations;  /* since the start */
   int64_t frees;
+  int64_t total;   /* bytes given out since the start, roughly: threads take small blocks' bytes ahead */
+  int64_t limit;   /* 0: none */
+  int64_t largest; /* the largest block given out since the last ls_memory_stats */
   int64_t handles; /* ls_tensor handles not yet freed, of all devices */
 } ls_memory;
 LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
 /* Gives the cached blocks back to the system. */
 LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;
+/* The same down to keep bytes; the CPU's only. */
+LS_API ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) LS_NOEXCEPT;
+LS_API ls_error *ls_memory_capacity(int32_t device, int64_t *free, int64_t *total) LS_NOEXCEPT;
+/* Allocations beyond it fail with LS_ERR_OUT_OF_MEMORY when all else was tried; 0: none. */
+LS_API ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) LS_NOEXCEPT;
+/* Called on the thread whose allocation does not fit, with no lock of the shim's; non-zero: something was freed, try
+ * again. Allocations that it makes itself do not call it. NULL: none. */
+typedef int32_t (*ls_oom_callback)(void *arg, int32_t device, int64_t bytes);
+LS_API ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) LS_NOEXCEPT;
+
+/* ---- pressure: how a pacer of the caller's learns that memory is short ---- */
+typedef struct ls_board {
+  uint32_t due; /* raised when a device's live bytes pass its trigger; atomic, the caller clears it */
+} ls_board;
+LS_API ls_board *ls_memory_board(void) LS_NOEXCEPT;
+/* Live bytes past trigger raise due; an allocation past line asks for a round and waits, for a bounded time. */
+LS_API ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t line) LS_NOEXCEPT;
+typedef struct ls_pressure {
+  uint64_t round;
+  int64_t bytes; /* that threads wait for, on the device that lacks most */
+  int32_t device;
+  int32_t hard; /* one of them stands at a limit, or the system refused memory */
+} ls_pressure;
+/* From ls_pressure_attach (0: another has attached) to ls_pressure_stop allocations that do not fit wait for rounds:
+ * ls_pressure_wait blocks the caller's thread until one is asked for (1), the time is over (0) or it is to stop (-1);
+ * ls_pressure_done ends the round, after the caller's frees. */
+LS_API int32_t ls_pressure_attach(void) LS_NOEXCEPT;
+LS_API void ls_pressure_stop(void) LS_NOEXCEPT;
+LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEPT;
+LS_API void ls_pressure_done(uint64_t round) LS_NOEXCEPT;
+/* Asks for a round without waiting for it. */
+LS_API int32_t ls_pressure_ask(void) LS_NOEXCEPT;
+/* While on, allocations of this thread never wait. Returns what it was. */
+LS_API int32_t ls_sweeping_set(int32_t on) LS_NOEXCEPT;
+typedef struct ls_pressure_counts {
+  int64_t waits, wait_ns, timeouts, retries, ooms;
+} ls_pressure_counts;
+LS_API void ls_pressure_stats(ls_pressure_counts *out) LS_NOEXCEPT;
+
+/* ---- samples: which call made the memory that is live ----
+ * About every rate bytes a block is sampled; the thread's scope word then has LS_SCOPE_SAMPLED until ls_samples_attach
+ * has named the site of what this thread has sampled. Sites are the caller's numbers. */
+#define LS_SCOPE_SAMPLED (UINT64_C(1) << 62)
+/* 0: none; 1: every block, for a history. */
+LS_API void ls_samples_set_rate(int64_t bytes) LS_NOEXCEPT;
+LS_API void ls_samples_attach(uint32_t site) LS_NOEXCEPT;
+typedef struct ls_site {
+  uint32_t site;
+  int32_t device;
+  int64_t live_bytes, live_count, total_bytes, total_count; /* estimates: samples weighted by their chance */
+} ls_site;
+/* Returns how many there are; writes at most cap. */
+LS_API uint64_t ls_samples_sites(ls_site *out, uint64_t cap) LS_NOEXCEPT;
+typedef struct ls_event {
+  int64_t time_ns; /* since the epoch */
+  uint64_t address;
+  int64_t bytes;
+  uint32_t site;
+  int32_t device;
+  int32_t kind; /* 0 allocated, 1 freed */
+  uint32_t thread;
+} ls_event;
+/* Keeps the last max events; 0 stops and forgets. */
+LS_API ls_error *ls_history_set(uint64_t max) LS_NOEXCEPT;
+/* The events, oldest first. Returns how many there are; writes at most cap. */
+LS_API uint64_t ls_history_events(ls_event *out, uint64_t cap) LS_NOEXCEPT;
+/* The sampled blocks that are live, as events of kind 0. */
+LS_API uint64_t ls_history_live(ls_event *out, uint64_t cap) LS_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -5,13 +5,13 @@
 #include <cstring>
 #include <new>
 
-#include "shim.h"
+#include "memory.h"
 
 namespace ls {
 namespace {
 
 // Given out when there is no memory for an error.
-ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, "out of memory"};
+ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, "out of memory"};
 
 ls_error *make(int32_t code, const char *text, int32_t device_error = 0, uint64_t callback = 0) noexcept {
   size_t n = std::strlen(text);
@@ -19,7 +19,7 @@ ls_error *make(int32_t code, const char *text, int32_t device_error = 0, uint64_
   if (e == nullptr) return &no_memory;
   char *copy = reinterpret_cast<char *>(e + 1);
   std::memcpy(copy, text, n + 1);
-  *e = {code, device_error, callback, copy};
+  *e = {code, device_error, callback, 0, 0, copy};
   return e;
 }
 
@@ -40,7 +40,13 @@ ls_error *current_error() noexcept {
   } catch (const CallbackError &e) {
     return make(LS_ERR_CALLBACK, e.what_without_backtrace(), 0, e.id);
   } catch (const c10::OutOfMemoryError &e) {
-    return make(LS_ERR_OUT_OF_MEMORY, e.what_without_backtrace());
+    auto *made = make(LS_ERR_OUT_OF_MEMORY, e.what_without_backtrace());
+    if (made != &no_memory) {
+      made->bytes = last_failure.bytes;
+      made->device = last_failure.device;
+    }
+    last_failure = {0, 0};
+    return made;
   } catch (const c10::AcceleratorError &e) {
     return make(LS_ERR_DEVICE, e.what_without_backtrace(), e.get_error_code());
   } catch (const c10::Error &e) {

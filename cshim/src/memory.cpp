@@ -1,8 +1,9 @@
-// The CPU allocator that counts, and keeps large blocks. It has libtorch's own alignment and zero-size behaviour,
-// since it asks libtorch's own functions for the memory; what it adds is the count, a typed out-of-memory error,
-// and a cache: a block of 64 KiB and more that is freed stays for the next one of its size, on any thread. Without
-// it large blocks go back to the kernel and come again as fresh pages at every step, which makes evaluation of a
-// GPT 1.1 to 1.4 times slower by the luck of the heap's layout alone (docs/decisions/0002-block-cache.md).
+// The CPU allocator that counts, and keeps blocks. It has libtorch's own alignment and zero-size behaviour, since it
+// asks libtorch's own functions for the memory; what it adds is the count, limits, a typed out-of-memory error, and
+// two caches. A block of 64 KiB and more that is freed stays for the next one of its size, on any thread: without
+// that large blocks go back to the kernel and come again as fresh pages at every step, which makes evaluation of a
+// GPT 1.1 to 1.4 times slower by the luck of the heap's layout alone (docs/decisions/0002-block-cache.md). A smaller
+// block stays with the thread that frees it, without a lock: aligned allocation is malloc's slow path.
 #include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -13,60 +14,24 @@
 #include <mutex>
 #include <vector>
 
-#include "shim.h"
+#include "device.h"
+#include "memory.h"
 
 namespace ls {
 
 namespace {
 
-// A counter for each thread; that of a thread that ended goes to the next one that starts, as it stands.
-struct HandleCounts {
-  struct alignas(64) Line {
-    std::atomic<int64_t> n{0};
-  };
-  std::mutex mutex;
-  std::vector<Line *> all, free;
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kKeepSmall = false;  // a kept block hides its use after free
+#else
+constexpr bool kKeepSmall = true;
+#endif
 
-  static HandleCounts &get() {
-    static auto *c = new HandleCounts;
-    return *c;
-  }
-  int64_t sum() {
-    std::lock_guard<std::mutex> lock(mutex);
-    int64_t total = 0;
-    for (auto *line : all) total += line->n.load(std::memory_order_relaxed);
-    return total;
-  }
-};
-
-struct HandleCountOfThread {
-  HandleCounts::Line *line = nullptr;
-  ~HandleCountOfThread() {
-    // What this thread frees from here on (destructors of other thread locals) goes to a new line.
-    words.handles = nullptr;
-    auto &c = HandleCounts::get();
-    std::lock_guard<std::mutex> lock(c.mutex);
-    c.free.push_back(line);
-  }
-};
-
-std::atomic<int64_t> allocated{0};
-std::atomic<int64_t> peak{0};
-std::atomic<int64_t> allocations{0};
-std::atomic<int64_t> frees{0};
-
-void count_in(int64_t n) noexcept {
-  int64_t now = n + allocated.fetch_add(n, std::memory_order_relaxed);
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  int64_t high = peak.load(std::memory_order_relaxed);
-  while (now > high && !peak.compare_exchange_weak(high, now, std::memory_order_relaxed)) {
-  }
-}
-
-void count_out(int64_t n) noexcept {
-  allocated.fetch_sub(n, std::memory_order_relaxed);
-  frees.fetch_add(1, std::memory_order_relaxed);
-}
+// Block sizes are whole grains. The last 8 bytes of what malloc gave hold how much was asked for; asking malloc for 8
+// more costs nothing, since its own header makes the difference.
+constexpr size_t kGrain = 64;
+constexpr size_t kTail = 8;
+constexpr uint64_t kSampledBlock = uint64_t{1} << 63;
 
 // Free blocks by size class: each power of two from 64 KiB is cut in eight, so at most an eighth is wasted.
 class BlockCache {
@@ -101,8 +66,9 @@ class BlockCache {
   }
 
   // Frees cached blocks, the largest first, until no more than `keep` bytes are left.
-  void shrink(size_t keep) noexcept {
+  size_t shrink(size_t keep) noexcept {
     std::lock_guard<std::mutex> lock(mutex_);
+    size_t before = cached_;
     for (size_t i = kClasses; i-- > 0 && cached_ > keep;) {
       auto &list = lists_[i];
       while (!list.empty() && cached_ > keep) {
@@ -111,6 +77,7 @@ class BlockCache {
         list.pop_back();
       }
     }
+    return before - cached_;
   }
 
   size_t cached() noexcept {
@@ -123,12 +90,13 @@ class BlockCache {
 
   static bool caches(size_t size) { return size >= kSmallest && size < (kSmallest << kDoublings); }
 
+  static size_t log2(size_t n) { return 63 - static_cast<size_t>(__builtin_clzll(n)); }
+  static size_t step_of(size_t n) { return size_t{1} << (log2(n) - 3); }
+
  private:
   static constexpr size_t kDoublings = 24;  // to 1 TiB
   static constexpr size_t kClasses = 8 * kDoublings;
 
-  static size_t log2(size_t n) { return 63 - static_cast<size_t>(__builtin_clzll(n)); }
-  static size_t step_of(size_t n) { return size_t{1} << (log2(n) - 3); }
   static size_t index(size_t size) { return (log2(size) - 16) * 8 + (size / step_of(size) - 8); }
   static size_t size_of(size_t i) { return (8 + i % 8) << (i / 8 + 13); }
 
@@ -137,48 +105,280 @@ class BlockCache {
   size_t cached_ = 0;
 };
 
+uint64_t &tail_of(void *p, size_t usable) noexcept {
+  return *reinterpret_cast<uint64_t *>(static_cast<char *>(p) + usable / 8 * 8 - kTail);
+}
+
+// Small blocks: classes of a grain to 1 KiB, and of an eighth of a power of two from there to 64 KiB.
+constexpr size_t kSmallClasses = 16 + 6 * 8;
+constexpr size_t kLargestSmall = 56 << 10;  // what is more rounds to a large block
+size_t small_rounded(size_t n) noexcept {
+  return n <= 1024 ? (n + kGrain - 1) / kGrain * kGrain : BlockCache::rounded(n);
+}
+size_t small_index(size_t size) noexcept {
+  return size <= 1024 ? size / kGrain - 1 : 16 + (BlockCache::log2(size) - 10) * 8 + (size / BlockCache::step_of(size) - 8) - 1;
+}
+size_t size_from_usable(size_t usable) noexcept {
+  size_t n = usable - kTail;
+  return n < 1024 + kGrain ? n / kGrain * kGrain : BlockCache::from_usable(n);
+}
+
+// What a thread holds for itself: written by it alone, read by whoever sums. That of a thread that ended goes to the
+// next one that starts, as it stands.
+struct alignas(64) ThreadHeap {
+  static constexpr int64_t kAhead = 32 << 10;  // bytes taken from the account at once
+  static constexpr int64_t kKeep = 256 << 10;  // bytes of small free blocks kept
+
+  std::atomic<int64_t> handles{0};
+  std::atomic<int64_t> ahead{0};  // taken from the account, not given out
+  std::atomic<int64_t> requested{0}, allocations{0}, frees{0};
+  std::atomic<int64_t> kept{0};
+  int64_t to_sample = 0;
+  uint64_t epoch = 0;
+  void *lists[kSmallClasses] = {};
+
+  static void add(std::atomic<int64_t> &c, int64_t n) noexcept {
+    c.store(c.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  void drop_kept() noexcept {
+    for (auto *&list : lists) {
+      while (list != nullptr) {
+        void *next = *static_cast<void **>(list);
+        c10::free_cpu(list);
+        list = next;
+      }
+    }
+    kept.store(0, std::memory_order_relaxed);
+  }
+};
+
+std::atomic<uint64_t> heaps_epoch{1};
+
+struct Heaps {
+  std::mutex mutex;
+  std::vector<ThreadHeap *> all, free;
+
+  static Heaps &get() {
+    static auto *h = new Heaps;
+    return *h;
+  }
+  struct Sum {
+    int64_t handles = 0, ahead = 0, requested = 0, allocations = 0, frees = 0, kept = 0;
+  };
+  Sum sum() {
+    std::lock_guard<std::mutex> lock(mutex);
+    Sum s;
+    for (auto *h : all) {
+      s.handles += h->handles.load(std::memory_order_relaxed);
+      s.ahead += h->ahead.load(std::memory_order_relaxed);
+      s.requested += h->requested.load(std::memory_order_relaxed);
+      s.allocations += h->allocations.load(std::memory_order_relaxed);
+      s.frees += h->frees.load(std::memory_order_relaxed);
+      s.kept += h->kept.load(std::memory_order_relaxed);
+    }
+    return s;
+  }
+  ThreadHeap *take() {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (free.empty()) {
+      all.reserve(all.size() + 1);
+      free.reserve(all.size() + 1);
+      all.push_back(new ThreadHeap);
+      return all.back();
+    }
+    auto *h = free.back();
+    free.pop_back();
+    return h;
+  }
+  void put(ThreadHeap *h) {
+    std::lock_guard<std::mutex> lock(mutex);
+    free.push_back(h);
+  }
+};
+
+// Plain, so that it can be read while the thread's destructors run.
+thread_local ThreadHeap *heap_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
+
+struct HeapOfThread {
+  ~HeapOfThread() {
+    // What this thread does from here on (destructors of other thread locals) takes a heap and keeps it for ever;
+    // that is rare, and a heap that nobody has is only empty.
+    auto *h = heap_of_thread;
+    heap_of_thread = nullptr;
+    words.handles = nullptr;
+    if (h != nullptr) Heaps::get().put(h);
+  }
+};
+
+ThreadHeap &new_heap() noexcept {
+  static thread_local HeapOfThread end;
+  (void)end;
+  heap_of_thread = Heaps::get().take();
+  words.handles = &heap_of_thread->handles;
+  return *heap_of_thread;
+}
+
+inline ThreadHeap &heap() noexcept {
+  auto *h = heap_of_thread;
+  return __builtin_expect(h != nullptr, 1) ? *h : new_heap();
+}
+
 // Leaked on purpose: memory is freed through it until the process ends.
 BlockCache &cache() {
   static auto *c = new BlockCache;
   return *c;
 }
 
-// Live and cached bytes together stay within 1.25 of the peak of the live ones.
+// Live and cached bytes together stay within 1.25 of the peak of the live ones, and below the limit.
 void make_room(size_t size) noexcept {
-  auto live = static_cast<size_t>(allocated.load(std::memory_order_relaxed)) + size;
-  auto high = std::max(live, static_cast<size_t>(peak.load(std::memory_order_relaxed)));
-  size_t limit = high + high / 4;
-  cache().shrink(limit > live ? limit - live : 0);
+  auto &a = accounts[kCpuSlot];
+  auto live = static_cast<size_t>(a.live.load(std::memory_order_relaxed));
+  auto high = std::max(live, static_cast<size_t>(a.peak.load(std::memory_order_relaxed)));
+  size_t most = std::min(high + high / 4, static_cast<size_t>(a.limit.load(std::memory_order_relaxed)));
+  (void)size;  // counted in already
+  cache().shrink(most > live ? most - live : 0);
 }
 
-void *allocate_or_throw(size_t n) {
+void *alloc_or_null(size_t n) noexcept {
   try {
     return c10::alloc_cpu(n);
-  } catch (const c10::Error &) {
+  } catch (...) {
     // alloc_cpu throws a plain Error, and nothing but a failed allocation makes it throw.
-  }
-  cache().shrink(0);
-  try {
-    return c10::alloc_cpu(n);
-  } catch (const c10::Error &e) {
-    C10_THROW_ERROR(OutOfMemoryError, e.what_without_backtrace());
+    return nullptr;
   }
 }
 
-// Sizes are whole grains, and what malloc adds by the luck of its free lists is less than one: equal tensors count
-// equally.
-constexpr size_t kGrain = 64;
-size_t counted(void *p) noexcept { return malloc_usable_size(p) / kGrain * kGrain; }
+// Memory that the system refuses: give back what is kept, then what a sweep finds, as long as it finds anything.
+void *allocate_or_throw(size_t n, size_t asked) {
+  void *p = alloc_or_null(n);
+  if (__builtin_expect(p != nullptr, 1)) return p;
+  auto &a = accounts[kCpuSlot];
+  for (;;) {
+    cache().shrink(0);
+    heap().drop_kept();
+    if ((p = alloc_or_null(n)) != nullptr) return p;
+    int64_t live = a.live.load();
+    if (n > (size_t{1} << 46) || !wait_for_sweep(kCpuSlot, static_cast<int64_t>(n), true, nullptr) ||
+        a.live.load() >= live) {
+      out_of_memory(kCpuSlot, static_cast<int64_t>(asked),
+                    ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str());
+    }
+  }
+}
+
+inline void note_allocated(ThreadHeap &h, void *p, size_t usable, size_t asked, int64_t n) noexcept {
+  ThreadHeap::add(h.requested, static_cast<int64_t>(asked));
+  ThreadHeap::add(h.allocations, 1);
+  uint64_t &tail = tail_of(p, usable);
+  tail = asked;
+  if (__builtin_expect((h.to_sample -= n) < 0, 0)) {
+    if (sample_rate.load(std::memory_order_relaxed) != 0) {
+      tail |= kSampledBlock;
+      sample_allocated(p, n, kCpuSlot);
+    }
+    h.to_sample = next_sample();
+  }
+}
+
+// Does what was asked of every thread: an emptied cache, another sampling rate.
+inline void catch_up(ThreadHeap &h) noexcept {
+  uint64_t epoch = heaps_epoch.load(std::memory_order_relaxed);
+  if (__builtin_expect(h.epoch != epoch, 0)) {
+    h.drop_kept();
+    h.to_sample = next_sample();
+    h.epoch = epoch;
+  }
+}
+
+void *allocate_small(size_t asked) {
+  auto &h = heap();
+  catch_up(h);
+  size_t size = small_rounded(asked);
+  auto n = static_cast<int64_t>(size);
+  int64_t ahead = h.ahead.load(std::memory_order_relaxed);
+  if (__builtin_expect(ahead < n, 0)) {
+    int64_t more = n + ThreadHeap::kAhead;
+    if (!try_admit(kCpuSlot, more)) {
+      more = n;
+      admit(kCpuSlot, more, static_cast<int64_t>(asked));
+    }
+    // The wait may have freed blocks on this thread.
+    ahead = h.ahead.load(std::memory_order_relaxed) + more;
+  }
+  void *p;
+  auto *&list = h.lists[small_index(size)];
+  if (list != nullptr) {
+    p = list;
+    list = *static_cast<void **>(p);
+    ThreadHeap::add(h.kept, -n);
+  } else {
+    h.ahead.store(ahead, std::memory_order_relaxed);
+    p = allocate_or_throw(size + kTail, asked);
+    ahead = h.ahead.load(std::memory_order_relaxed);
+  }
+  h.ahead.store(ahead - n, std::memory_order_relaxed);
+  note_allocated(h, p, malloc_usable_size(p), asked, n);
+  return p;
+}
+
+void *allocate_large(size_t asked) {
+  size_t size = BlockCache::rounded(asked);
+  auto n = static_cast<int64_t>(size);
+  if (!BlockCache::caches(size)) {
+    if (asked > static_cast<size_t>(INT64_MAX) / 2)
+      out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: more bytes than there are addresses");
+  }
+  auto &a = accounts[kCpuSlot];
+  if (a.live.load(std::memory_order_relaxed) + n > a.line.load(std::memory_order_relaxed) || !try_admit(kCpuSlot, n)) {
+    admit(kCpuSlot, n, static_cast<int64_t>(asked));
+  } else {
+    raise(a.largest, n);
+  }
+  void *p = BlockCache::caches(size) ? cache().take(size) : nullptr;
+  if (p == nullptr) {
+    make_room(size);
+    try {
+      p = allocate_or_throw(size + kTail, asked);
+    } catch (...) {
+      release(kCpuSlot, n);
+      throw;
+    }
+  }
+  auto &h = heap();
+  catch_up(h);
+  note_allocated(h, p, malloc_usable_size(p), asked, n);
+  return p;
+}
 
 void free_counted(void *p) noexcept {
   if (p == nullptr) return;
-  size_t n = counted(p);
-  if (BlockCache::caches(n)) {
-    n = BlockCache::from_usable(n);
-    count_out(static_cast<int64_t>(n));
-    if (cache().put(p, n)) return;
-  } else {
-    count_out(static_cast<int64_t>(n));
+  auto &h = heap();
+  size_t usable = malloc_usable_size(p);
+  size_t size = size_from_usable(usable);
+  auto n = static_cast<int64_t>(size);
+  uint64_t tail = tail_of(p, usable);
+  if (__builtin_expect((tail & kSampledBlock) != 0, 0)) sample_freed(p, n, kCpuSlot);
+  ThreadHeap::add(h.requested, -static_cast<int64_t>(tail & ~kSampledBlock));
+  ThreadHeap::add(h.frees, 1);
+  if (size >= BlockCache::kSmallest) {
+    // First into the cache, then out of the account: whoever is admitted finds the memory.
+    bool kept = BlockCache::caches(size) && cache().put(p, size);
+    if (!kept) c10::free_cpu(p);
+    release(kCpuSlot, n);
+    return;
+  }
+  int64_t ahead = h.ahead.load(std::memory_order_relaxed) + n;
+  if (ahead > 2 * ThreadHeap::kAhead) {
+    release(kCpuSlot, ahead - ThreadHeap::kAhead);
+    ahead = ThreadHeap::kAhead;
+  }
+  h.ahead.store(ahead, std::memory_order_relaxed);
+  if (kKeepSmall && h.kept.load(std::memory_order_relaxed) + n <= ThreadHeap::kKeep) {
+    auto *&list = h.lists[small_index(size)];
+    *static_cast<void **>(p) = list;
+    list = p;
+    ThreadHeap::add(h.kept, n);
+    return;
   }
   c10::free_cpu(p);
 }
@@ -186,19 +386,7 @@ void free_counted(void *p) noexcept {
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t n) override {
-    void *p = nullptr;
-    if (BlockCache::caches(n)) {
-      n = BlockCache::rounded(n);
-      p = BlockCache::caches(n) ? cache().take(n) : nullptr;
-      if (p == nullptr) {
-        make_room(n);
-        p = allocate_or_throw(n);
-      }
-      count_in(static_cast<int64_t>(n));
-    } else if (n != 0) {
-      p = allocate_or_throw((n + kGrain - 1) / kGrain * kGrain);
-      count_in(static_cast<int64_t>(counted(p)));
-    }
+    void *p = n == 0 ? nullptr : n <= kLargestSmall ? allocate_small(n) : allocate_large(n);
     return {p, p, &free_counted, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_counted; }
@@ -207,26 +395,19 @@ class CountingAllocator final : public c10::Allocator {
 
 }  // namespace
 
-std::atomic<int64_t> *new_handle_count() noexcept {
-  auto &c = HandleCounts::get();
-  std::lock_guard<std::mutex> lock(c.mutex);
-  if (c.free.empty()) {
-    c.all.push_back(new HandleCounts::Line);
-    c.free.reserve(c.all.size());
-    c.free.push_back(c.all.back());
+std::atomic<int64_t> *new_handle_count() noexcept { return &heap().handles; }
+
+int64_t shrink_cpu_cache(int64_t keep) noexcept {
+  if (keep == 0) {
+    heaps_epoch.fetch_add(1);
+    heap().drop_kept();
   }
-  static thread_local HandleCountOfThread mine;
-  if (mine.line == nullptr) {
-    mine.line = c.free.back();
-    c.free.pop_back();
-    return &mine.line->n;
-  }
-  // The thread is ending, and its own line may be another's already: this one is nobody's.
-  static HandleCounts::Line ends;
-  static bool listed = (c.all.push_back(&ends), true);
-  (void)listed;
-  return &ends.n;
+  return static_cast<int64_t>(cache().shrink(static_cast<size_t>(std::max<int64_t>(0, keep))));
 }
+
+void all_threads_catch_up() noexcept { heaps_epoch.fetch_add(1); }
+
+int64_t cpu_cached() noexcept { return static_cast<int64_t>(cache().cached()) + Heaps::get().sum().kept; }
 
 }  // namespace ls
 
@@ -245,22 +426,70 @@ ls_error *ls_init(void) noexcept {
 
 ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
   return ls::run_void([&] {
-    if (!ls::device_of(device).is_cpu()) throw ls::ArgumentError("memory: only the CPU is counted");
-    *out = {ls::allocated.load(),   ls::peak.load(),  static_cast<int64_t>(ls::cache().cached()),
-            ls::allocations.load(), ls::frees.load(), ls::HandleCounts::get().sum()};
+    int slot = ls::slot_of(device);
+    auto sum = ls::Heaps::get().sum();
+    *out = {};
+    out->handles = sum.handles;
+    auto &a = ls::accounts[slot];
+    if (slot == ls::kCpuSlot) {
+      out->allocated = a.live.load() - sum.ahead;
+      out->peak = std::max(a.peak.load(), out->allocated);
+      out->requested = sum.requested;
+      out->cached = static_cast<int64_t>(ls::cache().cached()) + sum.kept;
+      out->reserved = out->allocated + out->cached;
+      out->active = out->allocated;
+      out->largest_free = -1;
+      out->allocations = sum.allocations;
+      out->frees = sum.frees;
+      out->total = a.total.load();
+    } else {
+      auto d = ls::cuda_devices()->memory(slot - 1);
+      out->allocated = d.allocated;
+      out->peak = d.allocated_peak;
+      out->requested = d.requested;
+      out->reserved = d.reserved;
+      out->cached = d.reserved - d.active;
+      out->active = d.active;
+      out->largest_free = d.largest_free;
+      out->allocations = d.allocations;
+      out->frees = d.frees;
+      out->total = a.total.load();
+    }
+    int64_t limit = a.limit.load();
+    out->limit = limit == INT64_MAX ? 0 : limit;
+    out->largest = a.largest.exchange(0);
   });
 }
 
 ls_error *ls_memory_reset_peak(int32_t device) noexcept {
   return ls::run_void([&] {
-    if (!ls::device_of(device).is_cpu()) throw ls::ArgumentError("memory: only the CPU is counted");
-    ls::peak.store(ls::allocated.load());
+    int slot = ls::slot_of(device);
+    if (slot != ls::kCpuSlot) return ls::cuda_devices()->reset_peak(slot - 1);
+    auto &a = ls::accounts[slot];
+    a.peak.store(a.live.load() - ls::Heaps::get().sum().ahead);
   });
 }
 
 ls_error *ls_memory_empty_cache(int32_t device) noexcept {
   return ls::run_void([&] {
-    if (!ls::device_of(device).is_cpu()) throw ls::ArgumentError("memory: only the CPU has a cache of ours");
-    ls::cache().shrink(0);
+    int slot = ls::slot_of(device);
+    if (slot != ls::kCpuSlot) return ls::cuda_devices()->empty_cache(slot - 1);
+    ls::shrink_cpu_cache(0);
+  });
+}
+
+ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) noexcept {
+  return ls::run_void([&] {
+    int slot = ls::slot_of(device);
+    *freed = 0;
+    if (slot == ls::kCpuSlot) *freed = ls::shrink_cpu_cache(std::max<int64_t>(keep, 1));
+  });
+}
+
+ls_error *ls_memory_capacity(int32_t device, int64_t *free, int64_t *total) noexcept {
+  return ls::run_void([&] {
+    int slot = ls::slot_of(device);
+    if (slot == ls::kCpuSlot) throw ls::ArgumentError("capacity: the CPU's is the system's to tell");
+    ls::cuda_devices()->capacity(slot - 1, free, total);
   });
 }

@@ -13,7 +13,7 @@
 #include <memory>
 #include <mutex>
 
-#include "shim.h"
+#include "memory.h"
 
 extern "C" uint64_t aoti_torch_abi_version();
 
@@ -35,10 +35,11 @@ std::vector<uint64_t> &orphans() {
 // Notices the end of a thread that still had a scope. Made on a thread's first ls_scope_set.
 struct ThreadEnd {
   ~ThreadEnd() {
-    if (words.scope == 0) return;
+    uint64_t scope = words.scope & ~kSampled;
+    if (scope == 0) return;
     try {
       std::lock_guard<std::mutex> lock(orphans_mutex);
-      orphans().push_back(words.scope);
+      orphans().push_back(scope);
     } catch (...) {
     }
   }
@@ -105,11 +106,11 @@ void ls_mode_pop(void) noexcept {
 uint64_t ls_scope_set(uint64_t scope) noexcept {
   static thread_local ls::ThreadEnd end;
   (void)&end;
-  uint64_t before = ls::words.scope;
-  ls::words.scope = scope;
+  uint64_t before = ls::words.scope & ~ls::kSampled;
+  ls::words.scope = scope | (ls::words.scope & ls::kSampled);
   return before;
 }
-uint64_t ls_scope_get(void) noexcept { return ls::words.scope; }
+uint64_t ls_scope_get(void) noexcept { return ls::words.scope & ~ls::kSampled; }
 
 uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
   std::lock_guard<std::mutex> lock(ls::orphans_mutex);

@@ -58,7 +58,7 @@ func (p *report) stepped(loss float64) {
 func (p *report) figures(n int) string {
 	tokens := float64(n * p.run.Batch * p.run.Model.Context)
 	s := fmt.Sprintf("loss %.3f  %.0f tokens/s", p.smooth, tokens/time.Since(p.begun).Seconds())
-	if stats, err := vram.CPUStats(); err == nil {
+	if stats, err := vram.Stats(vram.CPU); err == nil {
 		s += fmt.Sprintf("  native %.1f MB (peak %.1f)", mega(stats.Allocated), mega(stats.Peak))
 	}
 	if rss := residentBytes(); rss > 0 {

@@ -89,7 +89,7 @@ func command(args []string) error {
 		if err != nil {
 			return err
 		}
-		stats, err := vram.CPUStats()
+		stats, err := vram.Stats(tensor.CPU)
 		if err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ func TestDigits(t *testing.T) {
 		}
 		// Gradients are there until the next step. glibc rounds each of their blocks anew, by up to 16 bytes.
 		r.opt.ZeroGrad()
-		stats, err := vram.CPUStats()
+		stats, err := vram.Stats(tensor.CPU)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -129,7 +129,7 @@ func TestManyClients(t *testing.T) {
 
 func nativeBytes(t *testing.T) int64 {
 	t.Helper()
-	s, err := vram.CPUStats()
+	s, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		t.Fatal(err)
 	}

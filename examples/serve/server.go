@@ -106,7 +106,7 @@ func (s *server) compute(r *http.Request, q *request) (text string, err error) {
 }
 
 func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
-	native, err := vram.CPUStats()
+	native, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		s.refuse(w, http.StatusInternalServerError, err)
 		return

@@ -247,7 +247,7 @@ func memory(steps int) error {
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
 		return err
 	}
-	stats, err := vram.CPUStats()
+	stats, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		return err
 	}

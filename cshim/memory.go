@@ -1,0 +1,197 @@
+package cshim
+
+/*
+#cgo noescape lsc_memory_stats
+#cgo nocallback lsc_memory_stats
+#cgo noescape lsc_memory_trim
+#cgo nocallback lsc_memory_trim
+#cgo noescape lsc_memory_capacity
+#cgo nocallback lsc_memory_capacity
+#cgo noescape lsc_pressure_stats
+#cgo nocallback lsc_pressure_stats
+#cgo noescape lsc_samples_attach
+#cgo nocallback lsc_samples_attach
+#include "table_gen.h"
+*/
+import "C"
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// Memory is ls_memory.
+type Memory struct {
+	Allocated, Peak, Requested, Reserved, Cached, Active, LargestFree int64
+	Allocations, Frees, Total, Limit, Largest, Handles                int64
+}
+
+var _ [unsafe.Sizeof(C.ls_memory{})]byte = [unsafe.Sizeof(Memory{})]byte{}
+
+// MemoryStats is what a device's allocator has given out.
+func MemoryStats(device int32) (Memory, error) {
+	var m Memory
+	err := takeError(C.lsc_memory_stats(C.int32_t(device), (*C.ls_memory)(unsafe.Pointer(&m))))
+	return m, err
+}
+
+// MemoryResetPeak starts the peak anew.
+func MemoryResetPeak(device int32) error {
+	return takeError(C.lsc_memory_reset_peak(C.int32_t(device)))
+}
+
+// MemoryEmptyCache gives the allocator's cached blocks back to the system.
+func MemoryEmptyCache(device int32) error {
+	return takeError(C.lsc_memory_empty_cache(C.int32_t(device)))
+}
+
+// MemoryTrim does it down to keep bytes; the CPU's only.
+func MemoryTrim(device int32, keep int64) (freed int64, err error) {
+	err = takeError(C.lsc_memory_trim(C.int32_t(device), C.int64_t(keep), (*C.int64_t)(&freed)))
+	return freed, err
+}
+
+// MemoryCapacity is what a device has and has free; not the CPU.
+func MemoryCapacity(device int32) (free, total int64, err error) {
+	err = takeError(C.lsc_memory_capacity(C.int32_t(device), (*C.int64_t)(&free), (*C.int64_t)(&total)))
+	return free, total, err
+}
+
+// MemorySetLimit refuses allocations beyond it; 0: none.
+func MemorySetLimit(device int32, bytes int64) error {
+	return takeError(C.lsc_memory_set_limit(C.int32_t(device), C.int64_t(bytes)))
+}
+
+// MemorySetLines sets where Due is raised and where allocations wait for a round.
+func MemorySetLines(device int32, trigger, line int64) error {
+	return takeError(C.lsc_memory_set_lines(C.int32_t(device), C.int64_t(trigger), C.int64_t(line)))
+}
+
+// notDue stands for the board before it is known.
+var notDue uint32
+
+var due atomic.Pointer[uint32]
+
+func init() { due.Store(&notDue) }
+
+// Due says, for the price of two loads, that a device's live bytes have passed its trigger.
+func Due() bool { return atomic.LoadUint32(due.Load()) != 0 }
+
+// SetDue raises or clears it and returns what it was.
+func SetDue(on bool) bool {
+	var v uint32
+	if on {
+		v = 1
+	}
+	return atomic.SwapUint32(due.Load(), v) != 0
+}
+
+func readBoard() { due.Store((*uint32)(unsafe.Pointer(&C.lsc_memory_board().due))) }
+
+// Pressure is ls_pressure.
+type Pressure struct {
+	Round  uint64
+	Bytes  int64
+	Device int32
+	Hard   int32
+}
+
+var _ [unsafe.Sizeof(C.ls_pressure{})]byte = [unsafe.Sizeof(Pressure{})]byte{}
+
+// PressureAttach makes the caller the one who serves; false: there is one already.
+func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }
+
+// PressureStop ends it.
+func PressureStop() { C.lsc_pressure_stop() }
+
+// PressureWait blocks this thread until a round is asked for (1), the time is over (0), or it is to stop (-1).
+func PressureWait(out *Pressure, timeoutMS int) int {
+	return int(C.lsc_pressure_wait((*C.ls_pressure)(unsafe.Pointer(out)), C.int64_t(timeoutMS)))
+}
+
+// PressureDone ends a round.
+func PressureDone(round uint64) { C.lsc_pressure_done(C.uint64_t(round)) }
+
+// PressureAsk asks for a round without waiting for it.
+func PressureAsk() { C.lsc_pressure_ask() }
+
+// SweepingSet makes allocations of this thread never wait; it returns what it was.
+func SweepingSet(on bool) bool { return C.lsc_sweeping_set(flag(on)) != 0 }
+
+// PressureCounts is ls_pressure_counts.
+type PressureCounts struct{ Waits, WaitNS, Timeouts, Retries, OOMs int64 }
+
+var _ [unsafe.Sizeof(C.ls_pressure_counts{})]byte = [unsafe.Sizeof(PressureCounts{})]byte{}
+
+// PressureStats are the counts since the start.
+func PressureStats() (c PressureCounts) {
+	C.lsc_pressure_stats((*C.ls_pressure_counts)(unsafe.Pointer(&c)))
+	return c
+}
+
+// ScopeSampled is set in the scope word of a result while its thread has samples without a site.
+const ScopeSampled = 1 << 62
+
+// SamplesSetRate samples about every so many bytes; 0: none; 1: each block.
+func SamplesSetRate(bytes int64) { C.lsc_samples_set_rate(C.int64_t(bytes)) }
+
+// SamplesAttach names the site of what the calling thread has sampled.
+func SamplesAttach(site uint32) { C.lsc_samples_attach(C.uint32_t(site)) }
+
+// Site is ls_site.
+type Site struct {
+	Site                                         uint32
+	Device                                       int32
+	LiveBytes, LiveCount, TotalBytes, TotalCount int64
+}
+
+var _ [unsafe.Sizeof(C.ls_site{})]byte = [unsafe.Sizeof(Site{})]byte{}
+
+// Event is ls_event.
+type Event struct {
+	TimeNS  int64
+	Address uint64
+	Bytes   int64
+	Site    uint32
+	Device  int32
+	Kind    int32
+	Thread  uint32
+}
+
+var _ [unsafe.Sizeof(C.ls_event{})]byte = [unsafe.Sizeof(Event{})]byte{}
+
+// all asks until everything fits.
+func all[T any](f func(out *T, n uint64) uint64) []T {
+	var out []T
+	for {
+		n := int(f(unsafe.SliceData(out), uint64(len(out))))
+		if n <= len(out) {
+			return out[:n]
+		}
+		out = make([]T, n+n/8+16)
+	}
+}
+
+// SampledSites are the sites with what is live and was made there.
+func SampledSites() []Site {
+	return all(func(out *Site, n uint64) uint64 {
+		return uint64(C.lsc_samples_sites((*C.ls_site)(unsafe.Pointer(out)), C.uint64_t(n)))
+	})
+}
+
+// HistorySet keeps the last so many events; 0: none.
+func HistorySet(n uint64) error { return takeError(C.lsc_history_set(C.uint64_t(n))) }
+
+// HistoryEvents are the events kept, oldest first.
+func HistoryEvents() []Event {
+	return all(func(out *Event, n uint64) uint64 {
+		return uint64(C.lsc_history_events((*C.ls_event)(unsafe.Pointer(out)), C.uint64_t(n)))
+	})
+}
+
+// HistoryLive are the sampled blocks that are live.
+func HistoryLive() []Event {
+	return all(func(out *Event, n uint64) uint64 {
+		return uint64(C.lsc_history_live((*C.ls_event)(unsafe.Pointer(out)), C.uint64_t(n)))
+	})
+}

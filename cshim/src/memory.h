@@ -1,0 +1,72 @@
+// The core's own view of memory: what each thread holds, what a device may hold, who waits for memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "shim.h"
+
+namespace ls {
+
+constexpr int kMaxDevices = 1 + 64;  // the CPU, then CUDA's
+constexpr int kCpuSlot = 0;
+
+// What all threads share of one device's account.
+struct alignas(64) Account {
+  // Bytes live, and besides what threads have taken ahead for their small blocks: never less than the truth.
+  std::atomic<int64_t> live{0};
+  std::atomic<int64_t> trigger{INT64_MAX};  // past it the next operator asks the policy
+  std::atomic<int64_t> line{INT64_MAX};     // an allocation that would pass it waits for a sweep, then goes on
+  std::atomic<int64_t> limit{INT64_MAX};    // an allocation that would pass it waits, then fails
+  std::atomic<int64_t> peak{0};
+  std::atomic<int64_t> total{0};    // bytes ever given out, in large blocks and in what threads took ahead
+  std::atomic<int64_t> largest{0};  // the largest block given out since it was last asked for
+};
+extern Account accounts[kMaxDevices];
+
+inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
+  int64_t h = high.load(std::memory_order_relaxed);
+  while (now > h && !high.compare_exchange_weak(h, now, std::memory_order_relaxed)) {
+  }
+}
+
+// Counts n bytes in when they fit below the limit; false otherwise.
+bool try_admit(int slot, int64_t n) noexcept;
+// Counts n bytes in, waiting for memory where they do not fit. Throws c10::OutOfMemoryError.
+void admit(int slot, int64_t n, int64_t asked);
+void release(int slot, int64_t n) noexcept;
+
+// Waits, for a bounded time, until a sweep that begins after this call is done, or until fits() says so. False:
+// nobody sweeps, or the time is over.
+bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n));
+
+// Set on a thread that sweeps: it must never wait for a sweep.
+extern thread_local bool sweeping;
+
+// The bytes of the last allocation that failed on this thread, for the error; 0 where it is not known.
+struct LastFailure {
+  int64_t bytes;
+  int32_t device;  // as in linstock.h
+};
+extern thread_local LastFailure last_failure;
+[[noreturn]] void out_of_memory(int slot, int64_t asked, const char *why);
+
+// Frees blocks that the CPU's allocator keeps until no more than keep bytes are left; gives how many were freed.
+int64_t shrink_cpu_cache(int64_t keep) noexcept;
+int64_t cpu_cached() noexcept;
+
+// A slot from linstock.h's device word; throws ArgumentError for one that is not counted.
+int slot_of(int32_t device);
+inline int32_t word_of(int slot) { return slot == kCpuSlot ? 0xff : (1 << 8 | (slot - 1)); }
+
+// ---- samples ----
+// Set in the words.scope of a thread that has samples without a site.
+constexpr uint64_t kSampled = uint64_t{1} << 62;
+void sample_allocated(void *p, int64_t n, int slot) noexcept;
+void sample_freed(void *p, int64_t n, int slot) noexcept;
+int64_t next_sample() noexcept;
+void all_threads_catch_up() noexcept;  // a new rate reaches them at their next allocation
+extern std::atomic<int64_t> sample_rate;  // bytes between samples; 0: none; 1: each
+
+}  // namespace ls

@@ -1,0 +1,259 @@
+// Who may allocate, and what happens when it does not fit. An allocation that does not fit under its device's limit
+// asks for a sweep and waits, without a lock of ours and for a bounded time; one thread (the pacer's) serves all who
+// wait, and its frees are done before they are woken. Whoever woke tries again as long as anyone made progress: only
+// a sweep that began after the request and freed nothing lets it fail.
+#include <ATen/core/Tensor.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "device.h"
+#include "memory.h"
+
+namespace ls {
+
+Account accounts[kMaxDevices];
+thread_local bool sweeping = false;
+thread_local LastFailure last_failure{0, 0};
+
+namespace {
+
+// Raised when an account passes its trigger; operators look at it.
+alignas(64) ls_board board{};
+
+struct Callback {
+  ls_oom_callback fn;
+  void *arg;
+};
+std::atomic<const Callback *> callback{nullptr};
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kSoftWait = std::chrono::milliseconds(20);
+constexpr auto kHardWait = std::chrono::milliseconds(2000);  // of one round; a collection beside a huge Go heap
+constexpr auto kGiveUp = std::chrono::seconds(30);
+
+// The meeting place of those who wait and the one who sweeps. Leaked on purpose.
+struct Pressure {
+  std::mutex mutex;
+  std::condition_variable wanted;  // the pacer waits here
+  std::condition_variable done;    // those who wait for memory
+  uint64_t asked = 0, started = 0, finished = 0;
+  bool attached = false, stop = false;
+  int64_t waiting[kMaxDevices] = {};  // bytes that threads wait for
+  bool hard = false;                  // one of those who ask stands at a limit
+  std::atomic<int> waiters{0};
+  std::atomic<int64_t> waits{0}, wait_ns{0}, timeouts{0}, retries{0}, ooms{0};
+
+  static Pressure &get() {
+    static auto *p = new Pressure;
+    return *p;
+  }
+};
+
+bool fits_limit(int slot, int64_t n) {
+  auto &a = accounts[slot];
+  return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+int slot_of(int32_t device) {
+  int type = device >> 8, index = device & 0xff;
+  if (type == 0) return kCpuSlot;
+  if (type == 1) {
+    if (index == 0xff) index = 0;
+    auto *d = cuda_devices();
+    if (d != nullptr && index < d->count() && index < kMaxDevices - 1) return 1 + index;
+    throw ArgumentError("memory: there is no device cuda:" + std::to_string(index));
+  }
+  throw ArgumentError("memory: only the CPU and CUDA devices are counted");
+}
+
+void out_of_memory(int slot, int64_t asked, const char *why) {
+  last_failure = {asked, word_of(slot)};
+  Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
+  C10_THROW_ERROR(OutOfMemoryError, why);
+}
+
+bool try_admit(int slot, int64_t n) noexcept {
+  auto &a = accounts[slot];
+  int64_t limit = a.limit.load(std::memory_order_relaxed);
+  int64_t now = a.live.load(std::memory_order_relaxed);
+  do {
+    if (now + n > limit) return false;
+  } while (!a.live.compare_exchange_weak(now, now + n, std::memory_order_relaxed));
+  now += n;
+  raise(a.peak, now);
+  a.total.fetch_add(n, std::memory_order_relaxed);
+  if (__builtin_expect(now > a.trigger.load(std::memory_order_relaxed), 0)) {
+    __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);
+  }
+  return true;
+}
+
+void release(int slot, int64_t n) noexcept {
+  accounts[slot].live.fetch_sub(n, std::memory_order_relaxed);
+  auto &p = Pressure::get();
+  // The one who sweeps wakes them all at the end of the round: here they would only be in its way.
+  if (__builtin_expect(p.waiters.load(std::memory_order_relaxed) != 0, 0) && !sweeping) p.done.notify_one();
+}
+
+void admit(int slot, int64_t n, int64_t asked) {
+  auto &a = accounts[slot];
+  raise(a.largest, n);
+  if (__builtin_expect(a.live.load(std::memory_order_relaxed) + n > a.line.load(std::memory_order_relaxed), 0)) {
+    // The pacer sets a new line when it has swept; an allocation is not refused for it.
+    wait_for_sweep(slot, n, false, nullptr);
+  }
+  if (try_admit(slot, n)) return;
+  auto give_up = Clock::now() + kGiveUp;
+  auto freed = [&] { return a.total.load() - a.live.load(); };
+  if (auto *cb = callback.load(std::memory_order_acquire)) {
+    for (int i = 0; i < 16 && !sweeping; i++) {
+      sweeping = true;  // what the callback allocates does not call it again
+      int32_t again = cb->fn(cb->arg, word_of(slot), n);
+      sweeping = false;
+      if (try_admit(slot, n)) return;
+      if (again == 0) break;
+    }
+  }
+  while (Clock::now() < give_up) {
+    int64_t before = freed();
+    if (!wait_for_sweep(slot, n, true, fits_limit)) break;
+    Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
+    if (try_admit(slot, n)) return;
+    if (freed() == before) break;
+  }
+  int64_t live = a.live.load(), limit = a.limit.load();
+  out_of_memory(slot, asked,
+                ("out of memory: " + std::to_string(asked) + " bytes asked, " + std::to_string(live) +
+                 " live of a limit of " + std::to_string(limit))
+                    .c_str());
+}
+
+bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) {
+  if (sweeping) return false;
+  auto &p = Pressure::get();
+  std::unique_lock<std::mutex> lock(p.mutex);
+  if (!p.attached) return false;
+  uint64_t mine = p.started + 1;
+  p.asked = std::max(p.asked, mine);
+  p.hard = p.hard || hard;
+  p.waiting[slot] += n;
+  p.waiters.fetch_add(1);
+  p.wanted.notify_one();
+  auto start = Clock::now();
+  bool ok = p.done.wait_until(lock, start + (hard ? kHardWait : kSoftWait), [&] {
+    return p.finished >= mine || !p.attached || (fits != nullptr && fits(slot, n));
+  });
+  p.waiters.fetch_sub(1);
+  p.waiting[slot] -= n;
+  p.waits.fetch_add(1, std::memory_order_relaxed);
+  p.wait_ns.fetch_add(std::chrono::nanoseconds(Clock::now() - start).count(), std::memory_order_relaxed);
+  if (!ok) p.timeouts.fetch_add(1, std::memory_order_relaxed);
+  return ok && p.attached;
+}
+
+}  // namespace ls
+
+using ls::Pressure;
+
+ls_board *ls_memory_board(void) noexcept { return &ls::board; }
+
+ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t line) noexcept {
+  return ls::run_void([&] {
+    auto &a = ls::accounts[ls::slot_of(device)];
+    a.trigger.store(trigger);
+    a.line.store(line);
+  });
+}
+
+ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
+  return ls::run_void([&] {
+    if (bytes < 0) throw ls::ArgumentError("limit: " + std::to_string(bytes) + " bytes");
+    int slot = ls::slot_of(device);
+    if (slot != ls::kCpuSlot) ls::cuda_devices()->set_limit(slot - 1, bytes);
+    ls::accounts[slot].limit.store(bytes == 0 ? INT64_MAX : bytes);
+    if (slot == ls::kCpuSlot && bytes != 0) {
+      ls::shrink_cpu_cache(std::max<int64_t>(0, bytes - ls::accounts[slot].live.load()));
+    }
+    Pressure::get().done.notify_all();
+  });
+}
+
+ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) noexcept {
+  return ls::run_void([&] {
+    // The one before is leaked: another thread may be calling it.
+    ls::callback.store(fn == nullptr ? nullptr : new ls::Callback{fn, arg}, std::memory_order_release);
+  });
+}
+
+int32_t ls_pressure_attach(void) noexcept {
+  auto &p = Pressure::get();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  if (p.attached) return 0;
+  p.attached = true;
+  p.stop = false;
+  p.finished = p.started = p.asked;
+  return 1;
+}
+
+void ls_pressure_stop(void) noexcept {
+  auto &p = Pressure::get();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  p.attached = false;
+  p.stop = true;
+  p.wanted.notify_all();
+  p.done.notify_all();
+}
+
+int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
+  auto &p = Pressure::get();
+  ls::sweeping = true;  // the pacer's thread, for good
+  std::unique_lock<std::mutex> lock(p.mutex);
+  auto due = [&] { return p.stop || p.asked > p.started; };
+  if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) return 0;
+  if (p.stop) return -1;
+  p.started = p.asked;
+  *out = {};
+  out->round = p.started;
+  out->hard = p.hard;
+  p.hard = false;
+  for (int i = 0; i < ls::kMaxDevices; i++) {
+    if (p.waiting[i] > out->bytes) {
+      out->bytes = p.waiting[i];
+      out->device = ls::word_of(i);
+    }
+  }
+  return 1;
+}
+
+void ls_pressure_done(uint64_t round) noexcept {
+  auto &p = Pressure::get();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  p.finished = std::max(p.finished, round);
+  p.done.notify_all();
+}
+
+int32_t ls_pressure_ask(void) noexcept {
+  auto &p = Pressure::get();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  if (!p.attached) return 0;
+  p.asked = std::max(p.asked, p.started + 1);
+  p.wanted.notify_one();
+  return 1;
+}
+
+int32_t ls_sweeping_set(int32_t on) noexcept {
+  int32_t before = ls::sweeping;
+  ls::sweeping = on != 0;
+  return before;
+}
+
+void ls_pressure_stats(ls_pressure_counts *out) noexcept {
+  auto &p = Pressure::get();
+  *out = {p.waits.load(), p.wait_ns.load(), p.timeouts.load(), p.retries.load(), p.ooms.load()};
+}

@@ -1,0 +1,125 @@
+package tensor
+
+import (
+	"weak"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// An open scope holds its tensors by strong reference, which costs nothing, until a sweep: then the entries become weak
+// pointers, the collector runs once, and what has died is freed; the rest becomes strong again. Between the two the
+// scope goes on: new tensors are entered behind the weak ones, Release and Close find either kind. A tensor that an
+// operator uses on another goroutine is reachable from there; what a graph holds it holds by its own reference, and
+// loses nothing when our handle goes.
+
+// weakEntry is an entry of a scope during a sweep.
+type weakEntry struct {
+	t    weak.Pointer[Tensor]
+	h    cshim.Handle
+	box  *netBox
+	gone bool // released or moved meanwhile
+}
+
+// handle is what to free of an entry that has died.
+func (e *weakEntry) handle() cshim.Handle {
+	if e.box != nil {
+		return cshim.Handle(e.box.h.Swap(0))
+	}
+	return e.h
+}
+
+// sweeping are the scopes between prepare and collect; only the one sweep at a time touches it.
+var sweeping []*Scope
+
+func init() {
+	vram.Register(vram.Reclaimer{Name: "unreachable tensors", Rank: vram.RankScopes, Prepare: weaken, Reclaim: func(int64) { collect() }})
+}
+
+func weaken() {
+	scopes.each(func(s *Scope) {
+		if s.weaken() {
+			sweeping = append(sweeping, s)
+		}
+	})
+}
+
+func collect() {
+	for i, s := range sweeping {
+		s.strengthen()
+		sweeping[i] = nil
+	}
+	sweeping = sweeping[:0]
+}
+
+func (s *Scope) weaken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.weak != nil || len(s.entries) == 0 {
+		return false
+	}
+	s.weak = make([]weakEntry, len(s.entries))
+	for i, t := range s.entries {
+		s.weak[i] = weakEntry{t: weak.Make(t), h: t.h, box: t.net.Load()}
+	}
+	clear(s.entries)
+	s.entries = s.entries[:0]
+	return true
+}
+
+func (s *Scope) strengthen() {
+	s.mu.Lock()
+	if s.weak == nil {
+		s.mu.Unlock()
+		return // closed meanwhile
+	}
+	var dead []cshim.Handle
+	fresh := s.entries
+	all := entriesPool.get()
+	for i := range s.weak {
+		e := &s.weak[i]
+		if e.gone {
+			continue
+		}
+		if t := e.t.Value(); t != nil {
+			t.slot = int32(len(all))
+			all = append(all, t)
+		} else if h := e.handle(); h != 0 {
+			dead = append(dead, h)
+		}
+	}
+	for _, t := range fresh {
+		t.slot = int32(len(all))
+		all = append(all, t)
+	}
+	s.entries, s.weak = all, nil
+	s.mu.Unlock()
+	s.swept.Add(int64(len(dead)))
+	entriesPool.put(fresh)
+	// Last made, first freed, as when a scope closes.
+	for i, j := 0, len(dead)-1; i < j; i, j = i+1, j-1 {
+		dead[i], dead[j] = dead[j], dead[i]
+	}
+	cshim.TensorsFree(dead)
+}
+
+// drainWeak takes what is left of a sweep's entries when the scope closes under it; s.mu is held. It gives the tensors
+// that live and the handles of those that do not.
+func (s *Scope) drainWeak() (live []*Tensor, dead []cshim.Handle) {
+	for i := range s.weak {
+		e := &s.weak[i]
+		if e.gone {
+			continue
+		}
+		if t := e.t.Value(); t != nil {
+			live = append(live, t)
+		} else if h := e.handle(); h != 0 {
+			dead = append(dead, h)
+		}
+	}
+	s.weak = nil
+	return live, dead
+}
+
+// boundary is what an operator does first where memory has grown.
+func boundary() { vram.Boundary() }

@@ -1,0 +1,38 @@
+package vram
+
+import (
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// Counts are what the memory's care has cost and brought since the start of the process, on all devices.
+type Counts struct {
+	Asked      int64         // questions put to the policy
+	Light      int64         // sweeps, by depth
+	Full       int64         //
+	Deep       int64         //
+	Freed      int64         // bytes that sweeps freed
+	Sweeping   time.Duration // in sweeps, all told
+	Collecting time.Duration // of it, in Go's collector
+	Rounds     int64         // rounds of the pacer, each for all that wait
+	Waits      int64         // allocations that waited
+	WaitTime   time.Duration // all waits together
+	Timeouts   int64         // waits that ran out of time
+	Retries    int64         // tries after a wait
+	OOMs       int64         // allocations that failed in the end
+}
+
+// ReadCounts reads them; zeros before libtorch is loaded.
+func ReadCounts() Counts {
+	if cshim.Path() == "" {
+		return Counts{}
+	}
+	p := cshim.PressureStats()
+	return Counts{
+		Asked: counts.asked.Load(), Light: counts.sweeps[Light].Load(), Full: counts.sweeps[Full].Load(),
+		Deep: counts.sweeps[Deep].Load(), Freed: counts.freed.Load(), Sweeping: time.Duration(counts.sweeping.Load()),
+		Collecting: time.Duration(counts.collecting.Load()), Rounds: counts.rounds.Load(), Waits: p.Waits,
+		WaitTime: time.Duration(p.WaitNS), Timeouts: p.Timeouts, Retries: p.Retries, OOMs: p.OOMs,
+	}
+}

@@ -1,0 +1,323 @@
+package vram
+
+import (
+	"bufio"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// Amount is how much memory: so many bytes, or a share of the device.
+type Amount struct {
+	bytes int64
+	share float64
+}
+
+// Bytes is an absolute amount.
+func Bytes(n int64) Amount { return Amount{bytes: n} }
+
+// Share is a share of the device's memory, of what the process may use of the machine's for the CPU; 0.9 is nine tenths.
+func Share(f float64) Amount { return Amount{share: f} }
+
+// Unlimited is no limit at all.
+func Unlimited() Amount { return Amount{share: math.Inf(1)} }
+
+// ParseAmount reads "8GiB", "500MB", "1073741824", "0.9", "90%" or "none".
+func ParseAmount(s string) (Amount, error) {
+	bad := fmt.Errorf("vram: %q is no amount of memory; 8GiB, 500MB, 0.9, 90%% and none are", s)
+	t := strings.ToLower(strings.TrimSpace(s))
+	if t == "none" || t == "off" {
+		return Unlimited(), nil
+	}
+	if p, ok := strings.CutSuffix(t, "%"); ok {
+		f, err := strconv.ParseFloat(p, 64)
+		if err != nil || !(f > 0 && f <= 100) {
+			return Amount{}, bad
+		}
+		return Share(f / 100), nil
+	}
+	unit := 1.0
+	for _, u := range []struct {
+		suffix string
+		n      float64
+	}{{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1}} {
+		if p, ok := strings.CutSuffix(t, u.suffix); ok {
+			t, unit = strings.TrimSpace(p), u.n
+			f, err := strconv.ParseFloat(t, 64)
+			if err != nil || !(f > 0 && f*unit < 1<<60) {
+				return Amount{}, bad
+			}
+			return Bytes(int64(f * unit)), nil
+		}
+	}
+	f, err := strconv.ParseFloat(t, 64)
+	switch {
+	case err != nil || !(f > 0 && f < 1<<60):
+		return Amount{}, bad
+	case f <= 1:
+		return Share(f), nil
+	}
+	return Bytes(int64(f)), nil
+}
+
+func (a Amount) of(capacity int64) (int64, error) {
+	switch {
+	case math.IsInf(a.share, 1):
+		return 0, nil
+	case a.bytes > 0:
+		return a.bytes, nil
+	case a.share > 0 && a.share <= 1:
+		return int64(a.share * float64(capacity)), nil
+	}
+	return 0, fmt.Errorf("vram: an amount must be more than 0 bytes, or a share of (0, 1]")
+}
+
+// SetLimit sets a device's hard limit: an allocation that would take the live bytes beyond it waits for a sweep, and
+// fails with *OutOfMemoryError when everything was tried. What is live already stays. The default is 0.95 of a CUDA
+// device; for the CPU it is 0.90 of the least of the machine's memory, the cgroup's limit, and GOMEMLIMIT less the Go
+// heap. PyTorch: torch.cuda.set_per_process_memory_fraction.
+func SetLimit(d Device, n Amount) error {
+	return set(d, n, func(a *account, bytes int64) error {
+		a.set.limit = true
+		return cshim.MemorySetLimit(a.word, bytes)
+	})
+}
+
+// SetBudget sets a device's soft limit, where sweeps become more eager; 0.90 of a CUDA device and 0.80 for the CPU by
+// default.
+func SetBudget(d Device, n Amount) error {
+	return set(d, n, func(a *account, bytes int64) error {
+		a.set.budget = true
+		a.mu.Lock()
+		a.budget = bytes
+		a.mu.Unlock()
+		return nil
+	})
+}
+
+func set(d Device, n Amount, f func(*account, int64) error) error {
+	w, err := loaded(d)
+	if err != nil {
+		return err
+	}
+	if _, err := cshim.MemoryStats(w); err != nil {
+		return err
+	}
+	a := accountOf(w)
+	bytes, err := n.of(a.size())
+	if err != nil {
+		return err
+	}
+	if err := f(a, bytes); err != nil {
+		return err
+	}
+	a.aim()
+	return nil
+}
+
+// SetGCPercent sets how far a device's live bytes may grow beyond what was reachable at the last sweep, like Go's own
+// GOGC; 100 by default. A negative percent turns sweeps off that no limit calls for. It returns the percent before.
+func SetGCPercent(d Device, percent int) (int, error) {
+	w, err := loaded(d)
+	if err != nil {
+		return 0, err
+	}
+	a := accountOf(w)
+	a.mu.Lock()
+	before := a.percent
+	a.percent = max(-1, min(percent, 100000))
+	a.mu.Unlock()
+	a.aim()
+	return before, nil
+}
+
+// size is the memory that the device has for this process.
+func (a *account) size() int64 {
+	var n int64
+	if a.word == cpuWord {
+		n = hostMemory()
+	} else if _, total, err := cshim.MemoryCapacity(a.word); err == nil {
+		n = total
+	}
+	a.mu.Lock()
+	a.capacity = n
+	a.mu.Unlock()
+	return n
+}
+
+func setDefaults() {
+	words := []int32{cpuWord}
+	for i := range cshim.DeviceCount(1) {
+		words = append(words, 1<<8|int32(i))
+	}
+	for _, w := range words {
+		a := accountOf(w)
+		limit, budget := 0.90, 0.80
+		if w != cpuWord {
+			limit, budget = 0.95, 0.90
+		}
+		size := a.size()
+		if size == 0 {
+			continue
+		}
+		_ = cshim.MemorySetLimit(w, int64(limit*float64(size)))
+		a.mu.Lock()
+		a.budget = int64(budget * float64(size))
+		a.mu.Unlock()
+	}
+	environment()
+}
+
+// environment applies the settings from outside; what cannot be read is said once on standard error, since there is
+// nobody to return it to.
+func environment() {
+	complain := func(name string, err error) { fmt.Fprintf(os.Stderr, "linstock: %s is ignored: %v\n", name, err) }
+	each := func(name string, f func(*account, int64)) {
+		for _, part := range strings.FieldsFunc(os.Getenv(name), func(r rune) bool { return r == ',' }) {
+			dev, amount, ok := strings.Cut(part, "=")
+			if !ok {
+				dev, amount = "cpu", part
+			}
+			w, err := word(Name(strings.TrimSpace(dev)))
+			if err == nil {
+				_, err = cshim.MemoryStats(w)
+			}
+			var n Amount
+			if err == nil {
+				n, err = ParseAmount(amount)
+			}
+			var bytes int64
+			if err == nil {
+				a := accountOf(w)
+				if bytes, err = n.of(a.size()); err == nil {
+					f(a, bytes)
+				}
+			}
+			if err != nil {
+				complain(name, err)
+			}
+		}
+	}
+	each("LINSTOCK_LIMIT", func(a *account, bytes int64) {
+		a.set.limit = true
+		_ = cshim.MemorySetLimit(a.word, bytes)
+	})
+	each("LINSTOCK_BUDGET", func(a *account, bytes int64) {
+		a.set.budget = true
+		a.mu.Lock()
+		a.budget = bytes
+		a.mu.Unlock()
+	})
+	if s := os.Getenv("LINSTOCK_GCPERCENT"); s != "" {
+		percent, err := strconv.Atoi(s)
+		if s == "off" {
+			percent, err = -1, nil
+		}
+		if err != nil {
+			complain("LINSTOCK_GCPERCENT", fmt.Errorf("%q is neither a number nor off", s))
+		} else {
+			for _, a := range known() {
+				a.mu.Lock()
+				a.percent = max(-1, min(percent, 100000))
+				a.mu.Unlock()
+			}
+		}
+	}
+	switch s := strings.ToLower(os.Getenv("LINSTOCK_POLICY")); s {
+	case "", "paced":
+	case "off":
+		policy.Store(&policyBox{Policy: Off{}})
+	case "threshold":
+		policy.Store(&policyBox{Policy: Threshold{}})
+	case "rates":
+		policy.Store(&policyBox{Policy: Rates{}})
+	case "budget":
+		policy.Store(&policyBox{Policy: Budget{}, every: int64(counting(Budget{}))})
+	default:
+		complain("LINSTOCK_POLICY", fmt.Errorf("%q is none of paced, off, threshold, rates, budget", s))
+	}
+}
+
+// hostMemory is the least of what the machine has, what the cgroup allows, and what GOMEMLIMIT leaves; 0 where none of
+// them can be told.
+func hostMemory() int64 {
+	least := int64(0)
+	take := func(n int64) {
+		if n > 0 && (least == 0 || n < least) {
+			least = n
+		}
+	}
+	take(physicalMemory())
+	take(cgroupLimit("/proc/self/cgroup", "/sys/fs/cgroup"))
+	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		take(max(64<<20, limit-int64(m.HeapInuse)))
+	}
+	return least
+}
+
+func physicalMemory() int64 {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if rest, ok := strings.CutPrefix(s.Text(), "MemTotal:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			if err != nil {
+				return 0
+			}
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+// cgroupLimit is the least memory limit of this process's cgroup and those above it, version 1 or 2; 0: none.
+func cgroupLimit(self, root string) int64 {
+	data, err := os.ReadFile(self)
+	if err != nil {
+		return 0
+	}
+	least := int64(0)
+	read := func(base, path, file string) {
+		for {
+			if text, err := os.ReadFile(filepath.Join(base, path, file)); err == nil {
+				// Version 1 says "no limit" with a number near the largest.
+				if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && n < 1<<60 &&
+					(least == 0 || n < least) {
+					least = n
+				}
+			}
+			if path == "/" || path == "." || path == "" {
+				return
+			}
+			path = filepath.Dir(path)
+		}
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		id, rest, ok := strings.Cut(line, ":")
+		controllers, path, ok2 := strings.Cut(rest, ":")
+		switch {
+		case !ok || !ok2:
+		case id == "0" && controllers == "":
+			read(root, path, "memory.max")
+		default:
+			for _, c := range strings.Split(controllers, ",") {
+				if c == "memory" {
+					read(filepath.Join(root, "memory"), path, "memory.limit_in_bytes")
+				}
+			}
+		}
+	}
+	return least
+}

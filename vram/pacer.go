@@ -1,0 +1,335 @@
+package vram
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// account is what Go knows of one device.
+type account struct {
+	word int32
+
+	mu       sync.Mutex
+	budget   int64
+	percent  int
+	capacity int64
+	reach    int64                        // live after the last sweep
+	highest  int64                        // the highest reach of late
+	total    int64                        // given out, at the last sweep
+	next     int64                        // the largest block of late
+	set      struct{ limit, budget bool } // by the user: the defaults no longer follow the machine
+}
+
+var accounts struct {
+	mu   sync.RWMutex
+	cpu  account
+	list atomic.Pointer[[]*account]
+}
+
+func init() {
+	accounts.cpu = account{word: cpuWord, percent: 100}
+	accounts.list.Store(&[]*account{&accounts.cpu})
+	cshim.OnLoad(start)
+}
+
+// known are the devices that have been used or set.
+func known() []*account { return *accounts.list.Load() }
+
+func accountOf(word int32) *account {
+	for _, a := range known() {
+		if a.word == word {
+			return a
+		}
+	}
+	accounts.mu.Lock()
+	defer accounts.mu.Unlock()
+	for _, a := range known() {
+		if a.word == word {
+			return a
+		}
+	}
+	list := append(append([]*account{}, known()...), &account{word: word, percent: accounts.cpu.percent})
+	accounts.list.Store(&list)
+	return list[len(list)-1]
+}
+
+// counts are of the whole process.
+var counts struct {
+	sweeps                      [Deep + 1]atomic.Int64
+	freed, sweeping, collecting atomic.Int64 // bytes; nanoseconds
+	asked, rounds               atomic.Int64
+}
+
+// purse is the budget of time: it fills at share of the time that passes, up to a cap, and pays for collections.
+type purse struct {
+	mu    sync.Mutex
+	share float64
+	spare time.Duration
+	at    time.Time
+	cost  time.Duration // of a collection, by the last ones
+}
+
+var time5 = purse{share: 0.05, at: time.Now(), cost: 500 * time.Microsecond}
+
+func (p *purse) look() (spare, cost time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.spare += time.Duration(float64(now.Sub(p.at)) * p.share)
+	p.at = now
+	// Not more than pays for a step's worth of sweeps, or for one where one is dear.
+	p.spare = min(p.spare, max(100*time.Millisecond, 2*p.cost))
+	return p.spare, p.cost
+}
+
+func (p *purse) pay(d time.Duration) {
+	p.mu.Lock()
+	p.spare -= d
+	p.cost = (3*p.cost + d) / 4
+	p.mu.Unlock()
+}
+
+type policyBox struct {
+	Policy
+	every int64
+}
+
+var (
+	policy  atomic.Pointer[policyBox]
+	counted atomic.Int64 // operators, where the policy counts them
+)
+
+func init() { policy.Store(&policyBox{Policy: Paced{}}) }
+
+// SetPolicy changes when sweeps are due and returns the policy before; nil is [Paced].
+func SetPolicy(p Policy) Policy {
+	if p == nil {
+		p = Paced{}
+	}
+	box := &policyBox{p, int64(counting(p))}
+	before := policy.Swap(box)
+	if cshim.Path() != "" {
+		aim()
+	}
+	return before.Policy
+}
+
+// CurrentPolicy is the policy in use.
+func CurrentPolicy() Policy { return policy.Load().Policy }
+
+// start runs once, when libtorch has been loaded.
+func start() {
+	cshim.SamplesSetRate(DefaultProfileRate)
+	setDefaults()
+	if cshim.PressureAttach() {
+		go pace()
+	}
+	aim()
+}
+
+// pace serves allocations that wait.
+func pace() {
+	// Its thread is marked as the one that sweeps, and must not be another goroutine's.
+	runtime.LockOSThread()
+	var idle idleCache
+	for {
+		var p cshim.Pressure
+		switch cshim.PressureWait(&p, 2000) {
+		case -1:
+			return
+		case 0:
+			tick()
+			idle.tick()
+		case 1:
+			serve(p)
+			cshim.PressureDone(p.Round)
+		}
+	}
+}
+
+func serve(p cshim.Pressure) {
+	asked := time.Now()
+	counts.rounds.Add(1)
+	sweeper.Lock()
+	defer sweeper.Unlock()
+	if sweeper.begun.After(asked) {
+		return // another goroutine's sweep has served it
+	}
+	depth := Full
+	if p.Hard != 0 {
+		depth = Deep
+	}
+	cost := sweep(depth, p.Bytes, func() bool { return fits(p) })
+	a := accountOf(p.Device)
+	swept(cost)
+	if p.Hard == 0 {
+		// What waits is needed: the line must have room for it.
+		a.mu.Lock()
+		a.reach += p.Bytes
+		a.mu.Unlock()
+		a.aim()
+	}
+}
+
+func fits(p cshim.Pressure) bool {
+	m, err := cshim.MemoryStats(p.Device)
+	return err == nil && m.Limit > 0 && m.Allocated+p.Bytes <= m.Limit
+}
+
+// swept notes what a full sweep has left, and pays for it.
+func swept(cost time.Duration) {
+	time5.pay(cost)
+	for _, a := range known() {
+		if m, err := cshim.MemoryStats(a.word); err == nil {
+			a.mu.Lock()
+			a.reach, a.total = m.Allocated, m.Total
+			a.highest = max(a.highest, a.reach)
+			a.next = max(a.next/2, m.Largest)
+			a.mu.Unlock()
+			a.aim()
+		}
+	}
+}
+
+// tick lets the highest reachable bytes sink, so that a program that has become smaller is swept again.
+func tick() {
+	for _, r := range registrations() {
+		if r.Rank <= RankQueue {
+			r.run(0)
+		}
+	}
+	for _, a := range known() {
+		a.mu.Lock()
+		a.highest = max(a.reach, a.highest-a.highest/8)
+		a.mu.Unlock()
+	}
+}
+
+// idleCache shrinks what the CPU's allocator keeps while nobody allocates.
+type idleCache struct{ allocations int64 }
+
+func (c *idleCache) tick() {
+	m, err := cshim.MemoryStats(cpuWord)
+	if err == nil && m.Cached > 0 && m.Allocations == c.allocations {
+		_, _ = cshim.MemoryTrim(cpuWord, m.Cached/2)
+	}
+	c.allocations = m.Allocations
+}
+
+func (a *account) state() (State, error) {
+	m, err := cshim.MemoryStats(a.word)
+	if err != nil {
+		return State{}, err
+	}
+	spare, cost := time5.look()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.next = max(a.next*7/8, m.Largest)
+	return State{
+		Device: nameOf(a.word), Live: m.Allocated, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
+		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
+		Percent: a.percent, Spare: spare, Cost: cost,
+	}, nil
+}
+
+// aim sets where the next question is due and where allocations wait, for every device.
+func aim() {
+	for _, a := range known() {
+		a.aim()
+	}
+	if policy.Load().every > 0 {
+		cshim.SetDue(true)
+	}
+}
+
+func (a *account) aim() { a.aimAt(0) }
+
+// aimAt: again is how many more live bytes the next question waits for; 0: as many as the policy says.
+func (a *account) aimAt(again int64) {
+	s, err := a.state()
+	if err != nil {
+		return
+	}
+	if again == 0 {
+		again = max(policy.Load().Decide(s).Again, 1<<20)
+	}
+	line := int64(1<<63 - 1)
+	if _, paced := policy.Load().Policy.(Paced); paced {
+		if line = s.line(); s.Limit > 0 && line >= s.Limit {
+			line = 1<<63 - 1 // the limit itself refuses
+		}
+	}
+	if again > 1<<60 {
+		again = 1 << 60
+	}
+	_ = cshim.MemorySetLines(a.word, s.Live+again, line)
+}
+
+// Boundary is called by package tensor when an operator is about to run and [cshim.Due] says so.
+func Boundary() { boundary(false) }
+
+// BeforeBackward is called before a backward pass: the last chance to free what its graph does not need.
+func BeforeBackward() {
+	if cshim.Path() != "" {
+		boundary(true)
+	}
+}
+
+func boundary(backward bool) {
+	box := policy.Load()
+	if !backward {
+		cshim.SetDue(box.every > 0)
+		if box.every > 0 && counted.Add(1)%box.every != 0 {
+			return
+		}
+	}
+	counts.asked.Add(1)
+	depth := None
+	for _, a := range known() {
+		s, err := a.state()
+		if err != nil {
+			continue
+		}
+		s.Backward, s.Operators = backward, box.every
+		d := box.Decide(s)
+		if d.Sweep == None {
+			if !backward {
+				a.aimAt(max(d.Again, 1<<20))
+			}
+			continue
+		}
+		depth = max(depth, d.Sweep)
+	}
+	if depth == None {
+		return
+	}
+	// One sweeps, the others go on.
+	if !sweeper.TryLock() {
+		for _, a := range known() {
+			a.aimAt(16 << 20)
+		}
+		return
+	}
+	defer sweeper.Unlock()
+	cost := sweep(depth, 0, nil)
+	if depth == Light {
+		aim()
+		return
+	}
+	swept(cost)
+}
+
+// Relieve is the last try for an operator that has failed for want of memory: a deep sweep, and the allocators' caches
+// given back, outside every lock.
+func Relieve() {
+	sweeper.Lock()
+	defer sweeper.Unlock()
+	swept(sweep(Deep, 1<<62, nil))
+	for _, a := range known() {
+		_ = cshim.MemoryEmptyCache(a.word)
+	}
+}

@@ -1,0 +1,264 @@
+package vram
+
+import (
+	"fmt"
+	"time"
+)
+
+// Depth is how deep a sweep goes.
+type Depth int
+
+const (
+	// None: no sweep.
+	None Depth = iota
+	// Light frees what is known to be garbage: what cleanups have queued.
+	Light
+	// Full runs the Go collector once and frees what nobody can reach.
+	Full
+	// Deep is Full, and then every registered reclaimer gives back what it can.
+	Deep
+)
+
+func (d Depth) String() string {
+	switch d {
+	case None:
+		return "none"
+	case Light:
+		return "light"
+	case Full:
+		return "full"
+	case Deep:
+		return "deep"
+	}
+	return fmt.Sprintf("depth(%d)", int(d))
+}
+
+// State is what a policy decides on: one device as it stands when an operator is about to run.
+type State struct {
+	Device    Name
+	Live      int64         // bytes live
+	Reserved  int64         // Live, and what the allocator keeps
+	Capacity  int64         // of the device; of the machine for the CPU
+	Limit     int64         // hard; 0: none
+	Budget    int64         // soft; 0: none
+	Reachable int64         // live after the last sweep
+	Highest   int64         // the highest Reachable of late
+	Next      int64         // the largest block of late: what the operator may ask for
+	Allocated int64         // bytes given out since the last sweep
+	Operators int64         // operators since the policy was last asked, where it counts them
+	Percent   int           // of SetGCPercent; -1: off
+	Spare     time.Duration // what the budget of time has left
+	Cost      time.Duration // what a sweep costs, by the last ones
+	Backward  bool          // a backward pass is about to run: the last chance until it ends
+}
+
+// Decision is a policy's answer.
+type Decision struct {
+	Sweep Depth
+	// Again is how many bytes more must be live before the policy is asked again; 0 leaves it to the pacer.
+	Again int64
+}
+
+// Policy says when a sweep is due and how deep it goes. It is a value without state of its own, and is asked from many
+// goroutines. A limit is kept whatever the policy says: an allocation that does not fit sweeps under every policy.
+type Policy interface {
+	Decide(s State) Decision
+}
+
+// Counting is implemented by a policy that wants to be asked every so many operators, not only when bytes have grown.
+type Counting interface {
+	EveryOperators() int
+}
+
+const (
+	floor      = 256 << 20 // live bytes below which nothing has to be done
+	spareFloor = 128 << 20 // live bytes below which spare time is not spent
+)
+
+// Paced is the default. Above max(256 MiB, (1 + percent/100) × reachable) a sweep is due. Below it, a sweep that would
+// lower the peak is paid from spare time: when as much as a sixteenth of the live bytes has been given out since the
+// last one (a sixty-fourth past the soft budget), and what is live with what comes next would pass the highest reachable
+// bytes of late.
+type Paced struct{}
+
+// Decide implements Policy.
+func (Paced) Decide(s State) Decision {
+	if s.Live+s.Next > s.line() && s.Allocated > s.Live/64 {
+		return Decision{Sweep: Full}
+	}
+	share := int64(16)
+	if s.Budget > 0 && s.Live+s.Next > s.Budget {
+		share = 64
+	}
+	step := max(s.Live/share, 1<<20)
+	if s.Percent < 0 || s.Live+s.Next < spareFloor {
+		return Decision{Again: max(step, spareFloor-s.Live-s.Next)}
+	}
+	if s.Allocated < step && !s.Backward {
+		return Decision{Again: step - s.Allocated}
+	}
+	if room := s.Highest + s.Highest/64 - s.Live - s.Next; room > 0 {
+		return Decision{Again: room}
+	}
+	if s.Spare < s.Cost {
+		return Decision{Again: step}
+	}
+	return Decision{Sweep: Full}
+}
+
+// line is where a sweep is due, whatever it costs.
+func (s State) line() int64 {
+	if s.Percent < 0 {
+		return 1<<63 - 1
+	}
+	line := max(floor, s.Reachable+s.Reachable/100*int64(s.Percent))
+	if s.Limit > 0 {
+		line = min(line, s.Limit)
+	}
+	return line
+}
+
+// Threshold sweeps each time so many bytes have been allocated since the last sweep, whatever is live: R torch's
+// torch.threshold_call_gc.
+type Threshold struct {
+	Bytes int64  // 0: 4,000 MB
+	Else  Policy // asked where the threshold is not reached; nil: nobody
+}
+
+// Decide implements Policy.
+func (p Threshold) Decide(s State) Decision {
+	bytes := p.Bytes
+	if bytes <= 0 {
+		bytes = 4000 << 20
+	}
+	if s.Allocated >= bytes {
+		return Decision{Sweep: Full}
+	}
+	return wrap(p.Else, s, bytes-s.Allocated)
+}
+
+// Rates are R torch's three for CUDA: no sweep while reserved/capacity is below Reserved; a full one above
+// allocated/capacity = Total or above allocated/reserved = Allocated; else a light one. Zeros are 0.2, 0.8 and 0.8.
+// Unlike there, an allocation that does not fit still sweeps.
+type Rates struct {
+	Reserved, Total, Allocated float64
+	Else                       Policy // asked where no sweep is due; nil: nobody
+}
+
+// Decide implements Policy.
+func (p Rates) Decide(s State) Decision {
+	def := func(v *float64, d float64) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&p.Reserved, 0.2)
+	def(&p.Total, 0.8)
+	def(&p.Allocated, 0.8)
+	capacity := float64(max(s.Capacity, 1))
+	step := max(s.Live/8, 1<<20)
+	if float64(s.Reserved)/capacity < p.Reserved {
+		return wrap(p.Else, s, step)
+	}
+	// A sweep that has found nothing is not repeated until an eighth more has been given out.
+	if s.Allocated < step {
+		return wrap(p.Else, s, step-s.Allocated)
+	}
+	if float64(s.Live)/capacity > p.Total || float64(s.Live) > p.Allocated*float64(max(s.Reserved, 1)) {
+		return Decision{Sweep: Full}
+	}
+	return Decision{Sweep: Light, Again: step}
+}
+
+// Budget compares live bytes with a share of the capacity every so many operators: goDl's rule, with a step back where
+// a sweep finds little. Zeros are 0.9 and 100.
+type Budget struct {
+	Share     float64
+	Operators int
+	Else      Policy // asked where no sweep is due; nil: nobody
+}
+
+// EveryOperators implements Counting.
+func (p Budget) EveryOperators() int {
+	if p.Operators <= 0 {
+		return 100
+	}
+	return p.Operators
+}
+
+// Decide implements Policy.
+func (p Budget) Decide(s State) Decision {
+	if p.Share <= 0 {
+		p.Share = 0.9
+	}
+	of := s.Budget
+	if of == 0 {
+		of = int64(p.Share * float64(s.Capacity))
+	}
+	if s.Live > of && s.Allocated >= max(s.Live/16, 1<<20) {
+		return Decision{Sweep: Full}
+	}
+	return wrap(p.Else, s, 1<<20)
+}
+
+// Off sweeps only when an allocation does not fit.
+type Off struct{}
+
+// Decide implements Policy.
+func (Off) Decide(State) Decision { return Decision{Again: 1 << 62} }
+
+// Any sweeps when one of its policies says so, as deep as the deepest.
+type Any []Policy
+
+// Decide implements Policy.
+func (ps Any) Decide(s State) Decision {
+	all := Decision{Again: 1 << 62}
+	for _, p := range ps {
+		if p == nil {
+			continue
+		}
+		d := p.Decide(s)
+		all.Sweep = max(all.Sweep, d.Sweep)
+		if d.Again > 0 {
+			all.Again = min(all.Again, d.Again)
+		}
+	}
+	return all
+}
+
+func wrap(p Policy, s State, again int64) Decision {
+	if p == nil {
+		return Decision{Again: again}
+	}
+	d := p.Decide(s)
+	if d.Again == 0 || d.Again > again {
+		d.Again = again
+	}
+	return d
+}
+
+// counting finds the rhythm of a policy and of those it wraps; 0: none counts.
+func counting(p Policy) int {
+	every := 0
+	add := func(n int) {
+		if n > 0 && (every == 0 || n < every) {
+			every = n
+		}
+	}
+	if c, ok := p.(Counting); ok {
+		add(c.EveryOperators())
+	}
+	switch p := p.(type) {
+	case Threshold:
+		add(counting(p.Else))
+	case Rates:
+		add(counting(p.Else))
+	case Budget:
+		add(counting(p.Else))
+	case Any:
+		for _, q := range p {
+			add(counting(q))
+		}
+	}
+	return every
+}

@@ -1,0 +1,155 @@
+package vram
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// The call stacks that made memory, each with a number that the shim keeps beside its samples.
+const stackDepth = 32
+
+type stack [stackDepth]uintptr
+
+var sites struct {
+	sync.Mutex
+	ids    map[stack]uint32
+	stacks []stack
+}
+
+// AttachSite tells the shim that the caller's stack is what has made this thread's samples. Package tensor calls it
+// when an operator's result says that there are some.
+func AttachSite() {
+	var s stack
+	runtime.Callers(2, s[:])
+	sites.Lock()
+	id, ok := sites.ids[s]
+	if !ok {
+		if sites.ids == nil {
+			sites.ids = map[stack]uint32{}
+		}
+		id = uint32(len(sites.stacks))
+		sites.ids[s] = id
+		sites.stacks = append(sites.stacks, s)
+	}
+	sites.Unlock()
+	cshim.SamplesAttach(id)
+}
+
+func stackOf(site uint32) []uintptr {
+	sites.Lock()
+	defer sites.Unlock()
+	if int64(site) >= int64(len(sites.stacks)) {
+		return nil
+	}
+	s := sites.stacks[site]
+	n := slices.Index(s[:], 0)
+	if n < 0 {
+		n = len(s)
+	}
+	return s[:n:n]
+}
+
+const module = "github.com/linstock-ml/linstock/"
+
+// library says whether a function is Linstock's own and no program's.
+func library(f runtime.Frame) bool {
+	if strings.HasSuffix(f.File, "_test.go") {
+		return false
+	}
+	rest, in := strings.CutPrefix(f.Function, module)
+	if !in {
+		for _, p := range []string{"runtime.", "reflect.", "iter.", "sync."} {
+			if strings.HasPrefix(f.Function, p) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, p := range []string{"examples/", "cmd/", "tests/"} {
+		if strings.HasPrefix(rest, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// lineOf is the first line of a program on the stack: "model.go:31 (main.forward)".
+func lineOf(site uint32) string {
+	pcs := stackOf(site)
+	if len(pcs) == 0 {
+		return "unknown"
+	}
+	frames := runtime.CallersFrames(pcs)
+	for {
+		f, more := frames.Next()
+		if !library(f) && f.Function != "" {
+			name := f.Function[strings.LastIndexByte(f.Function, '/')+1:]
+			return fmt.Sprintf("%s:%d (%s)", f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line, name)
+		}
+		if !more {
+			return "Linstock itself"
+		}
+	}
+}
+
+// Holder is a line of the program and the memory made there that is live, by the samples.
+type Holder struct {
+	Line    string // "model.go:31 (main.forward)"
+	Device  Name
+	Bytes   int64
+	Tensors int64
+}
+
+// Holders are the lines of the program that hold most of a device's memory, largest first. The figures are estimates
+// from samples (see [SetProfileRate]); blocks much smaller than the rate may be missing.
+func Holders(d Device) ([]Holder, error) {
+	w, err := loaded(d)
+	if err != nil {
+		return nil, err
+	}
+	return holders(w), nil
+}
+
+func holders(w int32) []Holder {
+	byLine := map[string]*Holder{}
+	for _, s := range cshim.SampledSites() {
+		if s.Device != w || s.LiveBytes <= 0 {
+			continue
+		}
+		line := lineOf(s.Site)
+		h := byLine[line]
+		if h == nil {
+			h = &Holder{Line: line, Device: nameOf(w)}
+			byLine[line] = h
+		}
+		h.Bytes += s.LiveBytes
+		h.Tensors += s.LiveCount
+	}
+	list := make([]Holder, 0, len(byLine))
+	for _, h := range byLine {
+		list = append(list, *h)
+	}
+	slices.SortFunc(list, func(a, b Holder) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Line, b.Line))
+	})
+	return list
+}
+
+// DefaultProfileRate is the number of bytes between samples.
+const DefaultProfileRate = 2 << 20
+
+// SetProfileRate sets about how many bytes of allocation pass between two samples of the profile; 1 samples every
+// block, 0 none. It is for the start of a program, like runtime.MemProfileRate.
+func SetProfileRate(bytes int) error {
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	cshim.SamplesSetRate(int64(max(0, bytes)))
+	return nil
+}

@@ -1,0 +1,199 @@
+package vram
+
+import (
+	"cmp"
+	"runtime"
+	"runtime/metrics"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// Reclaimer is something that can give native memory back: a loader's prefetched batches, a cache, pinned buffers, the
+// open scopes. The cheapest, those of the lowest Rank, are asked first.
+type Reclaimer struct {
+	Name string
+	Rank int
+	// Prepare, where it is not nil, is called before the Go collector runs. Such a reclaimer takes part in every full
+	// sweep, others only where an allocation does not fit.
+	Prepare func()
+	// Reclaim frees what it can; want is how many bytes an allocation waits for, 0 where none does. What it allocates
+	// itself never waits for memory.
+	Reclaim func(want int64)
+}
+
+// The ranks of Linstock's own reclaimers.
+const (
+	RankQueue  = 0   // frees that wait
+	RankCache  = 100 // the allocators' caches
+	RankLoader = 200 // prefetched batches
+	RankScopes = 300 // tensors that nobody can reach
+)
+
+// Yield is what a reclaimer has given back.
+type Yield struct {
+	Name  string
+	Calls int64
+	Bytes int64 // on all devices
+	Time  time.Duration
+}
+
+type registered struct {
+	Reclaimer
+	calls, bytes, ns atomic.Int64
+}
+
+var reclaimers struct {
+	sync.Mutex
+	list atomic.Pointer[[]*registered]
+}
+
+// Register adds a reclaimer and returns what takes it away again.
+func Register(r Reclaimer) (unregister func()) {
+	reg := &registered{Reclaimer: r}
+	change := func(f func([]*registered) []*registered) {
+		reclaimers.Lock()
+		defer reclaimers.Unlock()
+		list := f(slices.Clone(registrations()))
+		reclaimers.list.Store(&list)
+	}
+	change(func(list []*registered) []*registered {
+		list = append(list, reg)
+		slices.SortStableFunc(list, func(a, b *registered) int { return cmp.Compare(a.Rank, b.Rank) })
+		return list
+	})
+	return func() {
+		change(func(list []*registered) []*registered {
+			return slices.DeleteFunc(list, func(r *registered) bool { return r == reg })
+		})
+	}
+}
+
+func registrations() []*registered {
+	if p := reclaimers.list.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (r *registered) run(want int64) {
+	if r.Reclaim == nil {
+		return
+	}
+	start, before := time.Now(), liveEverywhere()
+	func() {
+		// A user's reclaimer that panics must not take the pacer, and with it the program, along.
+		defer func() { _ = recover() }()
+		r.Reclaim(want)
+	}()
+	r.calls.Add(1)
+	r.bytes.Add(max(0, before-liveEverywhere()))
+	r.ns.Add(int64(time.Since(start)))
+}
+
+// sweeper holds what one sweep at a time may touch.
+var sweeper struct {
+	sync.Mutex
+	begun time.Time // when the last full sweep began
+}
+
+// sweep frees what it can; the caller holds the sweeper. It returns the time that the collection alone took.
+func sweep(depth Depth, want int64, enough func() bool) time.Duration {
+	if depth == None {
+		return 0
+	}
+	// What is allocated here must not wait for the one who sweeps.
+	runtime.LockOSThread()
+	was := cshim.SweepingSet(true)
+	defer func() {
+		cshim.SweepingSet(was)
+		runtime.UnlockOSThread()
+	}()
+	start := time.Now()
+	before := liveEverywhere()
+	list := registrations()
+	if depth == Deep {
+		for _, r := range list {
+			if r.Prepare == nil {
+				r.run(want)
+				if enough != nil && enough() {
+					counts.sweeps[Light].Add(1)
+					counts.freed.Add(max(0, before-liveEverywhere()))
+					return 0
+				}
+			}
+		}
+	} else {
+		for _, r := range list {
+			if r.Prepare == nil && r.Rank <= RankQueue {
+				r.run(want)
+			}
+		}
+	}
+	var collection time.Duration
+	if depth >= Full {
+		sweeper.begun = start
+		for _, r := range list {
+			if r.Prepare != nil {
+				r.Prepare()
+			}
+		}
+		gc := time.Now()
+		runtime.GC()
+		collection = time.Since(gc)
+		awaitCleanups()
+		for _, r := range list {
+			if r.Prepare != nil || r.Rank <= RankQueue {
+				r.run(want)
+			}
+		}
+	}
+	counts.sweeps[depth].Add(1)
+	counts.freed.Add(max(0, before-liveEverywhere()))
+	counts.collecting.Add(int64(collection))
+	counts.sweeping.Add(int64(time.Since(start)))
+	return collection
+}
+
+// awaitCleanups waits, a few milliseconds at most, until the cleanups that the collection has queued have run: they
+// name the tensors outside scopes that nobody can reach.
+func awaitCleanups() {
+	var s [2]metrics.Sample
+	s[0].Name, s[1].Name = "/gc/cleanups/queued:cleanups", "/gc/cleanups/executed:cleanups"
+	metrics.Read(s[:])
+	queued := s[0].Value
+	if queued.Kind() != metrics.KindUint64 {
+		return
+	}
+	want := queued.Uint64()
+	for start := time.Now(); s[1].Value.Uint64() < want && time.Since(start) < 10*time.Millisecond; {
+		runtime.Gosched()
+		metrics.Read(s[1:])
+	}
+}
+
+// Collect sweeps now: the Go collector runs and what nobody can reach is freed. It is what gc.collect() is in Python;
+// programs need it only before they read the figures.
+func Collect() error {
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	sweeper.Lock()
+	defer sweeper.Unlock()
+	cost := sweep(Full, 0, nil)
+	swept(cost)
+	return nil
+}
+
+func liveEverywhere() int64 {
+	var sum int64
+	for _, a := range known() {
+		if m, err := cshim.MemoryStats(a.word); err == nil {
+			sum += m.Allocated
+		}
+	}
+	return sum
+}
