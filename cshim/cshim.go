@@ -42,7 +42,7 @@ import (
 
 // Sources is the shim's CMake project: what cmd/linstock builds.
 //
-//go:embed CMakeLists.txt include/*.h src/*.h src/*.cpp
+//go:embed CMakeLists.txt include/*.h src/*.h src/*.cpp cuda/*.h cuda/*.cpp cuda/include/crt/*.h
 var Sources embed.FS
 
 // SourceHash names the shim's sources. A shim built from other sources is not loaded.
@@ -126,6 +126,7 @@ func open(path string) error {
 	if built[0] != have[0] || built[1] != have[1] {
 		return fmt.Errorf("the shim was built for libtorch %d.%d but loaded %d.%d", built[0], built[1], have[0], have[1])
 	}
+	openCUDA(path)
 	if err := takeError(C.lsc_init()); err != nil {
 		return err
 	}

@@ -43,6 +43,7 @@ const (
 	CodeArgument       Code = C.LS_ERR_ARGUMENT
 	CodeCallback       Code = C.LS_ERR_CALLBACK
 	CodeUnknown        Code = C.LS_ERR_UNKNOWN
+	CodeDeviceLost     Code = C.LS_ERR_DEVICE_LOST
 )
 
 // Error is a native error, copied out.

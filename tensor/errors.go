@@ -29,6 +29,9 @@ var (
 	ErrOutOfMemory = vram.ErrOutOfMemory
 	// ErrDevice: the accelerator reports an error.
 	ErrDevice = errors.New("the device reports an error")
+	// ErrDeviceLost: the accelerator met an error after which it computes nothing more in this process. Tensors on
+	// it are gone, and its memory is not freed; other devices are as they were.
+	ErrDeviceLost = errors.New("the device is lost")
 	// ErrScope: a scope was used in a way that scopes cannot be: closed on another goroutine, too many at once.
 	ErrScope = errors.New("misuse of a scope")
 )
@@ -88,6 +91,8 @@ func kindOf(c cshim.Code) error {
 		return ErrOutOfMemory
 	case cshim.CodeDevice:
 		return ErrDevice
+	case cshim.CodeDeviceLost:
+		return ErrDeviceLost
 	}
 	return ErrArgument
 }

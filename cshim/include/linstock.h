@@ -51,7 +51,8 @@ enum ls_code {
   LS_ERR_STD = 9,       /* an exception that is not libtorch's */
   LS_ERR_ARGUMENT = 10, /* refused by the shim itself */
   LS_ERR_CALLBACK = 11, /* a callback reported failure; see callback */
-  LS_ERR_UNKNOWN = 12
+  LS_ERR_UNKNOWN = 12,
+  LS_ERR_DEVICE_LOST = 13 /* the device met a sticky error, now or before; see device_error */
 };
 
 typedef struct ls_error {

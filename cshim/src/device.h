@@ -36,11 +36,23 @@ class Devices {
   // The allocator's history and segments as PyTorch's own pickle (torch.cuda.memory._dump_snapshot).
   virtual std::string snapshot() = 0;
   virtual void record_history(bool on, int64_t max_entries) = 0;
+
+  // Before the first use of a device. A limit that was set before comes into force here.
+  virtual void start(int32_t index) = 0;
+  // False where libtorch's allocator does not know the device, as after a start that failed.
+  virtual bool started(int32_t index) = 0;
+  // The error that the device answers with whatever it is asked; 0: it is well. Never throws.
+  virtual int32_t alive(int32_t index) noexcept = 0;
+  // The calling thread's device.
+  virtual int32_t current() noexcept = 0;
 };
 
 // Hands the CUDA devices to the core: called once by the CUDA library, before the first operator.
 __attribute__((visibility("default"))) void set_cuda_devices(Devices *devices) noexcept;
 Devices *cuda_devices() noexcept;  // NULL where there are none
+
+// Whether any device was lost to an error that does not go away (lost.h).
+__attribute__((visibility("default"))) bool any_device_lost() noexcept;
 
 // Called by the device's allocator on each cache miss, under the device's lock. True: something was freed, look
 // again. Frees nothing on another device; never calls into Go; bounded.

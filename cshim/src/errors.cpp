@@ -32,6 +32,16 @@ int32_t code_of(const c10::Error &e) noexcept {
   return LS_ERR_GENERIC;
 }
 
+// An error that a device may be behind.
+ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
+  constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation, without libtorch's cache
+  if (error == kMemoryAllocation || std::strstr(text, "_STATUS_ALLOC_FAILED") != nullptr)
+    return make(LS_ERR_OUT_OF_MEMORY, text);
+  int32_t lost = look_for_lost(error);
+  if (lost >= 0) return make(LS_ERR_DEVICE_LOST, text, error != 0 ? error : error_of_lost(lost));
+  return make(code, text, error);
+}
+
 }  // namespace
 
 ls_error *current_error() noexcept {
@@ -48,9 +58,16 @@ ls_error *current_error() noexcept {
     last_failure = {0, 0};
     return made;
   } catch (const c10::AcceleratorError &e) {
-    return make(LS_ERR_DEVICE, e.what_without_backtrace(), e.get_error_code());
+    return of_device(e.what_without_backtrace(), e.get_error_code(), LS_ERR_DEVICE);
+  } catch (const DeviceLost &e) {
+    return make(LS_ERR_DEVICE_LOST, e.what(), e.error);
   } catch (const c10::Error &e) {
-    return make(code_of(e), e.what_without_backtrace());
+    const char *text = e.what_without_backtrace();
+    // cuBLAS, cuDNN and the like fail with plain errors of their own names.
+    if (std::strstr(text, "CUDA error") != nullptr || std::strstr(text, "cuDNN error") != nullptr ||
+        std::strstr(text, "_STATUS_") != nullptr || std::strstr(text, "_FAILED") != nullptr)
+      return of_device(text, 0, code_of(e));
+    return make(code_of(e), text);
   } catch (const ArgumentError &e) {
     return make(LS_ERR_ARGUMENT, e.what());
   } catch (const std::bad_alloc &) {

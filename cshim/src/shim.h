@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "linstock.h"
+#include "lost.h"
 
 namespace ls {
 
@@ -62,7 +63,12 @@ ls_error *current_error() noexcept;
 // A handle seen as the tensor it is, without touching the count.
 class Borrowed {
  public:
-  explicit Borrowed(ls_tensor h)
+  explicit Borrowed(ls_tensor h) : Borrowed(h, Metadata{}) {
+    if (any_lost()) refuse_lost(t_.unsafeGetTensorImpl());
+  }
+  // For what looks at a tensor and leaves its memory alone: on a lost device too.
+  struct Metadata {};
+  Borrowed(ls_tensor h, Metadata)
       : t_(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(impl(h))) {}
   ~Borrowed() { (void)t_.unsafeReleaseTensorImpl(); }
   Borrowed(const Borrowed &) = delete;
@@ -160,8 +166,10 @@ class Operand {
 std::vector<at::Tensor> tensors_of(const ls_tensor *h, uint64_t n);
 
 inline c10::Device device_of(int64_t v) {
-  return {static_cast<c10::DeviceType>((v >> 8) & 0xff),
-          static_cast<c10::DeviceIndex>(static_cast<int8_t>(v & 0xff))};
+  c10::Device d{static_cast<c10::DeviceType>((v >> 8) & 0xff),
+                static_cast<c10::DeviceIndex>(static_cast<int8_t>(v & 0xff))};
+  if (!d.is_cpu()) use_device(d);
+  return d;
 }
 
 // Queues an id for ls_take_dropped.

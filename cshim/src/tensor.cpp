@@ -83,6 +83,7 @@ using ls::Borrowed;
 void ls_tensor_free(ls_tensor t) noexcept {
   if (t == 0) return;
   ls::count_handle(-1);
+  if (ls::any_lost() && ls::must_leak(reinterpret_cast<c10::TensorImpl *>(t))) return;
   // Destructors of libtorch may throw out of a device's allocator: nothing can be told to anyone here.
   try {
     auto p = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
@@ -169,7 +170,7 @@ ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) noexcept {
 
 ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
   return ls::run_void([&] {
-    Borrowed b(t);
+    Borrowed b(t, Borrowed::Metadata{});
     const at::Tensor &x = ls::need(b, "metadata");
     *out = {};
     auto sizes = x.sizes();
@@ -202,7 +203,7 @@ ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
 
 ls_error *ls_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) noexcept {
   return ls::run_void([&] {
-    Borrowed b(t);
+    Borrowed b(t, Borrowed::Metadata{});
     const at::Tensor &x = ls::need(b, "sizes");
     auto s = x.sizes();
     size_t n = s.size() < cap ? s.size() : cap;

@@ -7,7 +7,8 @@
  * The environment gives the first values, where the file does not exist yet:
  *   FAKECUDA_DEVICES=2             how many devices (default 1)
  *   FAKECUDA_CAPACITY=8G[,4G…]     bytes of each, the last for all others (default 8G)
- *   FAKECUDA_RULES=RULE[;RULE…]    RULE is function:device:skip:times:error:kind:delay_us, later ones may be left out
+ *   FAKECUDA_RULES=RULE[;RULE…]    RULE is function:device:skip:times:error:kind:delay_us, later ones may be left
+ * out
  */
 #ifndef FAKECUDA_H_
 #define FAKECUDA_H_
@@ -46,7 +47,8 @@ typedef struct fakecuda_device {
   int64_t pending; /* an error that has happened and that nobody has seen */
 } fakecuda_device;
 
-/* Applies to calls of one function (or class) on one device: lets `skip` of them through, then makes `times` fail. */
+/* Applies to calls of one function (or class) on one device: lets `skip` of them through, then makes `times` fail.
+ */
 typedef struct fakecuda_rule {
   int64_t function; /* FAKECUDA_…, or fakecuda_hash of a name */
   int64_t device;   /* -1: any */
@@ -79,7 +81,8 @@ fakecuda_state *fakecuda_get(void);
 
 void fakecuda_set_devices(int n); /* libtorch asks once, at its first use */
 void fakecuda_set_capacity(int device, int64_t bytes);
-/* function: a name, or "any", "alloc", "launch", "free", "sync", "copy". Returns the rule's number, -1: no room. */
+/* function: a name, or "any", "alloc", "launch", "free", "sync", "copy". Returns the rule's number, -1: no room.
+ */
 int fakecuda_add_rule(const char *function, int device, int64_t skip, int64_t times, int error, int kind,
                       int64_t delay_us);
 void fakecuda_clear_rules(void);

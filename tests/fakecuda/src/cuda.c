@@ -126,7 +126,8 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle h) {
   drop(c);
   return CUDA_SUCCESS;
 }
-API CUresult cuMemAddressReserve(CUdeviceptr *p, size_t n, size_t align, CUdeviceptr at, unsigned long long flags) {
+API CUresult cuMemAddressReserve(CUdeviceptr *p, size_t n, size_t align, CUdeviceptr at,
+                                 unsigned long long flags) {
   (void)align, (void)at, (void)flags;
   ENTER(ANY, fakecuda_current_device());
   // Room to round up to the granularity, which the kernel does not keep.

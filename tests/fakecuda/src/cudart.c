@@ -511,7 +511,8 @@ API cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, v
   ENTER(LAUNCH, device_of(s));
   return cudaSuccess;
 }
-API cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s) {
+API cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t shared,
+                                 cudaStream_t s) {
   (void)f, (void)grid, (void)block, (void)args, (void)shared;
   ENTER(LAUNCH, device_of(s));
   return cudaSuccess;

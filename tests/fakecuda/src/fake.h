@@ -10,11 +10,11 @@
 int fakecuda_enter(int64_t *id, const char *name, int class_of, int device);
 /* The same for a library over the runtime: on a lost device it returns that library's own code. */
 int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost);
-#define ENTER(class_of, device)                                         \
-  do {                                                                  \
-    static int64_t id;                                                  \
+#define ENTER(class_of, device)                                          \
+  do {                                                                   \
+    static int64_t id;                                                   \
     int e_ = fakecuda_enter(&id, __func__, FAKECUDA_##class_of, device); \
-    if (e_ != 0) return e_;                                             \
+    if (e_ != 0) return e_;                                              \
   } while (0)
 
 int fakecuda_current_device(void);

@@ -1,0 +1,79 @@
+package cshim
+
+/*
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "cuda/linstock_cuda.h"
+
+// How many devices the driver has; -1: there is no driver. libtorch is not asked: without its CUDA part, which is
+// not open yet, it would remember that there is none.
+static int driver_devices(void) {
+	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (driver == NULL) return -1;
+	int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
+	int (*count)(int *) = (int (*)(int *))dlsym(driver, "cuDeviceGetCount");
+	int n = 0;
+	if (init == NULL || count == NULL || init(0) != 0 || count(&n) != 0) return 0;
+	return n;
+}
+
+// Opens the CUDA library in directory, where there is one and a device for it. Gives how many devices there are, or
+// why none can be used: a text that the caller frees.
+static int open_cuda(const char *directory, char **why) {
+	*why = NULL;
+	const char *off = getenv("LINSTOCK_CUDA");
+	char path[4096];
+	snprintf(path, sizeof path, "%s/liblinstock_cuda.so", directory);
+	if (access(path, R_OK) != 0) return 0;
+	if (off != NULL && strcmp(off, "0") == 0) {
+		*why = strdup("LINSTOCK_CUDA=0");
+		return 0;
+	}
+	int n = driver_devices();
+	if (n <= 0) {
+		*why = strdup(n < 0 ? "this machine has no CUDA driver (libcuda.so.1)" : "the CUDA driver has no device");
+		return 0;
+	}
+	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (library == NULL) {
+		*why = strdup(dlerror());
+		return 0;
+	}
+	const char *(*enter)(uint32_t) = (const char *(*)(uint32_t))dlsym(library, "ls_cuda_open");
+	const char *wrong = enter == NULL ? "liblinstock_cuda.so has no ls_cuda_open" : enter(LS_CUDA_ABI);
+	if (wrong != NULL) {
+		*why = strdup(wrong);
+		return 0;
+	}
+	return n;
+}
+*/
+import "C"
+
+import (
+	"path/filepath"
+	"unsafe"
+)
+
+var cudaDevices int
+var cudaWhyNot string
+
+// openCUDA opens the CUDA library beside the shim. That must be done before the first operator: libtorch looks for
+// its CUDA part once. A machine without a GPU, or a library that does not open, is no error here.
+func openCUDA(shim string) {
+	directory := C.CString(filepath.Dir(shim))
+	defer C.free(unsafe.Pointer(directory))
+	var why *C.char
+	cudaDevices = int(C.open_cuda(directory, &why))
+	if why != nil {
+		cudaWhyNot = C.GoString(why)
+		C.free(unsafe.Pointer(why))
+	}
+}
+
+// CUDA is how many CUDA devices the driver has given. Where the CUDA library is there and none can be used, why says
+// what stands against it; it is empty where the shim was set up without CUDA.
+func CUDA() (devices int, why string) { return cudaDevices, cudaWhyNot }
