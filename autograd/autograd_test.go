@@ -74,8 +74,8 @@ func TestGradAndBackward(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d, _ := tensor.Data[float64](g[0]); d[0] != 4 || d[1] != 6 {
-			t.Errorf("Grad gives %v", d)
+		if d, err := tensor.Data[float64](g[0]); err != nil || d[0] != 4 || d[1] != 6 {
+			t.Errorf("Grad gives %v, %v", d, err)
 		}
 		if x.Grad() != nil {
 			t.Error("Grad touched x.Grad")
@@ -83,8 +83,8 @@ func TestGradAndBackward(t *testing.T) {
 		if err := autograd.Backward([]*tensor.Tensor{y, x.Sum()}); err != nil {
 			return err
 		}
-		if d, _ := tensor.Data[float64](x.Grad()); d[0] != 5 || d[1] != 7 {
-			t.Errorf("Backward gives %v", d)
+		if d, err := tensor.Data[float64](x.Grad()); err != nil || d[0] != 5 || d[1] != 7 {
+			t.Errorf("Backward gives %v, %v", d, err)
 		}
 		return nil
 	})
@@ -179,8 +179,8 @@ func TestFunctionGraphs(t *testing.T) {
 				return err
 			}
 		}
-		if d, _ := tensor.Data[float64](x.Grad()); d[3] != 24 {
-			t.Errorf("two passes give %v", d)
+		if d, err := tensor.Data[float64](x.Grad()); err != nil || d[3] != 24 {
+			t.Errorf("two passes give %v, %v", d, err)
 		}
 		if err := applied(&cube{})(x).Err(); err != nil {
 			return err

@@ -109,7 +109,11 @@ func open(t *testing.T, path string) *checkpoint.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.Close() })
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return f
 }
 
@@ -289,7 +293,9 @@ func TestManyGoroutinesReadOneFile(t *testing.T) {
 					}
 				}
 				if i == 0 {
-					f.Close()
+					if err := f.Close(); err != nil {
+						t.Error(err)
+					}
 				}
 				if i == 1 {
 					tensor.Flush()

@@ -1,0 +1,54 @@
+package vet
+
+import (
+	"go/types"
+	"maps"
+	"slices"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/ssa"
+)
+
+// Names are all that the analyzers know of the module by name.
+func Names() []string {
+	all := map[name]bool{newScope: true, closeScope: true, adopt: true, keep: true, moveOut: true, hook: true, handleOf: true,
+		"autograd.Grad": true, "autograd.Apply": true, "autograd.Context": true, "checkpoint.File.Tensor": true, "data.Batch": true, "cshim.Handle": true, "cshim.Value": true}
+	for _, m := range []map[name]bool{bodies, scopedIterators, notFresh, closers, pinners, unpinners, primitives} {
+		for n := range m {
+			all[n] = true
+		}
+	}
+	var names []string
+	for _, n := range slices.Sorted(maps.Keys(all)) {
+		names = append(names, string(n))
+	}
+	return names
+}
+
+// ScopedIterators reports the functions of a package that give scoped iterators and are not listed.
+var ScopedIterators = &analysis.Analyzer{
+	Name:     "scopediterators",
+	Doc:      "for a test",
+	Requires: []*analysis.Analyzer{sourceAnalyzer},
+	Run: func(pass *analysis.Pass) (any, error) {
+		s := pass.ResultOf[sourceAnalyzer].(*source)
+		for fn := range s.iters {
+			if f := fn.Object(); f != nil && f.Exported() && !scopedIterators[nameOfSSA(fn)] {
+				pass.Reportf(fn.Pos(), "%s", fn.Name())
+			}
+		}
+		for listed := range scopedIterators {
+			for _, fn := range s.fns {
+				if nameOfSSA(fn) == listed && !s.iters[fn] {
+					pass.Reportf(fn.Pos(), "the means to see that %s opens scopes", fn.Name())
+				}
+			}
+		}
+		return nil, nil
+	},
+}
+
+func nameOfSSA(fn *ssa.Function) name {
+	f, _ := fn.Object().(*types.Func)
+	return nameOf(f)
+}

@@ -1,0 +1,66 @@
+package vet
+
+import (
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/ssa"
+)
+
+// IterPull reports iter.Pull over an iterator that opens a scope around each run of the loop's body.
+var IterPull = &analysis.Analyzer{
+	Name: "iterpull",
+	Doc: `report iter.Pull over a scoped iterator
+
+loader.Batches and its like open a scope on the goroutine that runs them, around
+each run of the loop's body. iter.Pull runs the iterator on a goroutine of its
+own: what the caller makes is in no scope, and the goroutine holds an OS thread
+until stop is called. Range over the iterator instead.`,
+	Requires: []*analysis.Analyzer{sourceAnalyzer},
+	Run: func(pass *analysis.Pass) (any, error) {
+		s := pass.ResultOf[sourceAnalyzer].(*source)
+		// Functions that pull what they are given, and which parameter.
+		pulls := map[*ssa.Function]map[int]bool{}
+		pulled := func(c *ssa.CallCommon) (vals []ssa.Value) {
+			if f := callee(c); f != nil && f.Pkg() != nil && f.Pkg().Path() == "iter" && (f.Name() == "Pull" || f.Name() == "Pull2") {
+				return c.Args[:1]
+			}
+			for k := range pulls[static(c)] {
+				vals = append(vals, c.Args[k])
+			}
+			return vals
+		}
+		each := func(f func(fn *ssa.Function, call ssa.CallInstruction, v ssa.Value)) {
+			for _, fn := range s.fns {
+				instructions(fn, func(i ssa.Instruction) {
+					if call, ok := i.(ssa.CallInstruction); ok {
+						for _, v := range pulled(call.Common()) {
+							f(fn, call, v)
+						}
+					}
+				})
+			}
+		}
+		for grown := true; grown; {
+			grown = false
+			each(func(fn *ssa.Function, _ ssa.CallInstruction, v ssa.Value) {
+				if c, ok := v.(*ssa.ChangeType); ok {
+					v = c.X
+				}
+				for k, p := range fn.Params {
+					if p == v && !pulls[fn][k] {
+						if pulls[fn] == nil {
+							pulls[fn] = map[int]bool{}
+						}
+						pulls[fn][k], grown = true, true
+					}
+				}
+			})
+		}
+		each(func(_ *ssa.Function, call ssa.CallInstruction, v ssa.Value) {
+			if s.scopedIterator(v) {
+				report(pass, analysis.Diagnostic{Pos: call.Pos(), Message: callee(call.Common()).Name() +
+					" runs a scoped iterator on another goroutine: its scopes do not hold what is made here; range over it instead"})
+			}
+		})
+		return nil, nil
+	},
+}

@@ -1,0 +1,266 @@
+package vet_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/printer"
+	"go/token"
+	"go/types"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/checker"
+	"golang.org/x/tools/go/packages"
+
+	"github.com/linstock-ml/linstock/vet"
+)
+
+// Every pin, unpin and hold that is taken out of package tensor, generated code included, is noticed, but for those
+// that no analysis of one function can tell.
+func TestMutantsOfTensor(t *testing.T) {
+	pkg := load(t, false, module+"/tensor")[0]
+	if got := diagnostics(t, []*analysis.Analyzer{vet.KeepAlive}, pkg); len(got) != 0 {
+		t.Fatalf("the package itself: %v", got)
+	}
+	silent := map[string]string{
+		// The error path of prepare: only its caller could tell that it lets go.
+		"b.unpin() in func literal of prepare": "leak tests of failing backward passes",
+	}
+	files := map[string]*ast.File{}
+	rounds := [][]*mutant{}
+	for _, name := range pkg.CompiledGoFiles {
+		if filepath.Base(filepath.Dir(name)) != "tensor" {
+			continue
+		}
+		file, err := parser.ParseFile(pkg.Fset, name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = file
+		for _, decl := range file.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil && nameOf(fn) != "Tensor.pin" {
+				for i, m := range mutants(fn) {
+					if i == len(rounds) {
+						rounds = append(rounds, nil)
+					}
+					rounds[i] = append(rounds[i], m)
+				}
+			}
+		}
+	}
+	// A round is one mutant in each function: what is reported in a function is its own mutant.
+	tried, noticed := 0, 0
+	for _, round := range rounds {
+		for _, m := range round {
+			m.swap()
+		}
+		mutated := retyped(t, pkg, files)
+		for _, m := range round {
+			m.swap()
+		}
+		reported := map[string]bool{}
+		for _, d := range run(t, []*analysis.Analyzer{vet.KeepAlive}, mutated) {
+			reported[functionAt(mutated, d.Pos)] = true
+		}
+		for _, m := range round {
+			tried++
+			_, known := silent[m.what]
+			switch {
+			case reported[m.fn]:
+				noticed++
+				if known {
+					t.Errorf("%s is noticed now: take it out of the list", m.what)
+				}
+			case !known:
+				t.Errorf("nothing notices the mutant without %s, %v", m.what, pkg.Fset.Position(m.pos))
+			}
+		}
+	}
+	t.Logf("%d of %d mutants noticed in %d rounds", noticed, tried, len(rounds))
+	if tried < 150 {
+		t.Errorf("%d mutants: have the pins moved?", tried)
+	}
+}
+
+// mutant is a function with one pin, or one release of it, taken out; swap does and undoes it.
+type mutant struct {
+	fn, what string
+	pos      token.Pos
+	swap     func()
+}
+
+func nameOf(fn *ast.FuncDecl) string {
+	if fn.Recv == nil {
+		return fn.Name.Name
+	}
+	return strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*") + "." + fn.Name.Name
+}
+
+func functionAt(pkg *packages.Package, pos token.Pos) string {
+	for _, f := range pkg.Syntax {
+		for _, decl := range f.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Pos() <= pos && pos <= fn.End() {
+				return nameOf(fn)
+			}
+		}
+	}
+	return ""
+}
+
+var helper = regexp.MustCompile(`^(pin|done|wrote)[123]$`)
+
+func mutants(fn *ast.FuncDecl) (all []*mutant) {
+	letsGo := func(e ast.Expr) bool {
+		call, ok := e.(*ast.CallExpr)
+		if !ok {
+			return false
+		}
+		sel, ok := call.Fun.(*ast.SelectorExpr)
+		return ok && (sel.Sel.Name == "unpin" || sel.Sel.Name == "letGo" || sel.Sel.Name == "KeepAlive")
+	}
+	var stack []ast.Node
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		if n == nil {
+			stack = stack[:len(stack)-1]
+			return true
+		}
+		stack = append(stack, n)
+		in := nameOf(fn)
+		for _, s := range stack {
+			if _, ok := s.(*ast.FuncLit); ok {
+				in = "func literal of " + nameOf(fn)
+			}
+		}
+		add := func(what string, swap func()) {
+			all = append(all, &mutant{nameOf(fn), what + " in " + in, n.Pos(), swap})
+		}
+		switch n := n.(type) {
+		case *ast.BlockStmt:
+			for i, stmt := range n.List {
+				var call ast.Expr
+				switch stmt := stmt.(type) {
+				case *ast.ExprStmt:
+					call = stmt.X
+				case *ast.DeferStmt:
+					call = stmt.Call
+				}
+				if letsGo(call) {
+					other := ast.Stmt(&ast.EmptyStmt{Implicit: true})
+					add(types.ExprString(call), func() { n.List[i], other = other, n.List[i] })
+				}
+			}
+		case *ast.CallExpr:
+			other := *n
+			sel, isMethod := n.Fun.(*ast.SelectorExpr)
+			id, isFunc := n.Fun.(*ast.Ident)
+			what := ""
+			switch {
+			case isMethod && (sel.Sel.Name == "pin" || sel.Sel.Name == "hold"):
+				what = types.ExprString(n)
+				other = ast.CallExpr{Fun: ast.NewIdent("bool"), Args: []ast.Expr{ast.NewIdent("true")}}
+			case isFunc && helper.MatchString(id.Name):
+				// One operand fewer.
+				args, kind, count := n.Args, id.Name[:len(id.Name)-1], id.Name[len(id.Name)-1]
+				if id.Name == "pin3" {
+					args = args[:4]
+				}
+				what = id.Name + " of " + types.ExprString(args[len(args)-1])
+				switch {
+				case count == '1' && kind == "pin":
+					other = ast.CallExpr{Fun: &ast.ParenExpr{X: &ast.StarExpr{X: ast.NewIdent("Tensor")}}, Args: []ast.Expr{ast.NewIdent("nil")}}
+				case count == '1' && kind == "done":
+					other = ast.CallExpr{Fun: ast.NewIdent("wrapResult"), Args: []ast.Expr{&ast.BasicLit{Kind: token.STRING, Value: `""`}, args[1]}}
+				case count == '1':
+					other = ast.CallExpr{Fun: ast.NewIdent("failed"), Args: []ast.Expr{&ast.CallExpr{Fun: ast.NewIdent("asError"), Args: args[1:2]}}}
+				default:
+					other = ast.CallExpr{Fun: ast.NewIdent(kind + string(count-1)), Args: args[:len(args)-1]}
+				}
+			}
+			if what != "" {
+				add(what, func() { *n, other = other, *n })
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// retyped is the package with other files, printed and read again.
+func retyped(t *testing.T, pkg *packages.Package, files map[string]*ast.File) *packages.Package {
+	t.Helper()
+	out := *pkg
+	out.Syntax = slices.Clone(pkg.Syntax)
+	for i, f := range pkg.Syntax {
+		name := pkg.Fset.File(f.FileStart).Name()
+		if files[name] == nil {
+			continue
+		}
+		var b bytes.Buffer
+		if err := printer.Fprint(&b, pkg.Fset, files[name]); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if out.Syntax[i], err = parser.ParseFile(pkg.Fset, name, b.Bytes(), parser.ParseComments|parser.SkipObjectResolution); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	info := *pkg.TypesInfo
+	info.Types, info.Defs, info.Uses = map[ast.Expr]types.TypeAndValue{}, map[*ast.Ident]types.Object{}, map[*ast.Ident]types.Object{}
+	info.Implicits, info.Selections, info.Scopes = map[ast.Node]types.Object{}, map[*ast.SelectorExpr]*types.Selection{}, map[ast.Node]*types.Scope{}
+	info.Instances, info.FileVersions, info.InitOrder = map[*ast.Ident]types.Instance{}, map[*ast.File]string{}, nil
+	out.TypesInfo = &info
+	imports := map[string]*types.Package{"unsafe": types.Unsafe}
+	for path, p := range pkg.Imports {
+		imports[path] = p.Types
+	}
+	config := types.Config{Importer: importer(imports), Sizes: pkg.TypesSizes, Error: func(err error) {
+		// What a pin was for may be unused without it.
+		if !strings.Contains(err.Error(), "declared and not used") && !strings.Contains(err.Error(), "imported and not used") {
+			t.Fatal(err)
+		}
+	}}
+	out.Types, _ = config.Check(pkg.PkgPath, pkg.Fset, out.Syntax, &info)
+	return &out
+}
+
+type importer map[string]*types.Package
+
+func (i importer) Import(path string) (*types.Package, error) {
+	if p := i[path]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("no package %s among %v", path, slices.Sorted(maps.Keys(i)))
+}
+
+// run is what the analyzers report.
+func run(t *testing.T, as []*analysis.Analyzer, pkgs ...*packages.Package) (all []analysis.Diagnostic) {
+	t.Helper()
+	graph, err := checker.Analyze(as, pkgs, &checker.Options{Sequential: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, act := range graph.Roots {
+		if act.Err != nil {
+			t.Fatalf("%v: %v", act, act.Err)
+		}
+		all = append(all, act.Diagnostics...)
+	}
+	return all
+}
+
+// diagnostics are the same as text, each once.
+func diagnostics(t *testing.T, as []*analysis.Analyzer, pkgs ...*packages.Package) (all []string) {
+	t.Helper()
+	for _, d := range run(t, as, pkgs...) {
+		all = append(all, fmt.Sprintf("%s: %s (%s)", pkgs[0].Fset.Position(d.Pos), d.Message, d.Category))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

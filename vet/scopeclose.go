@@ -1,0 +1,287 @@
+package vet
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/ssa"
+)
+
+// ScopeClose reports scopes that stay open, and those that another goroutine closes.
+var ScopeClose = &analysis.Analyzer{
+	Name: "scopeclose",
+	Doc: `report scopes that are not closed, or closed on another goroutine
+
+A scope from tensor.NewScope holds its tensors and its goroutine's OS thread
+until Close, which must run on the goroutine that opened it. Reported are a path
+to the function's end without Close, and a Close in a goroutine. A scope that is
+returned, stored or handed to another function is somebody else's to close.`,
+	Requires: []*analysis.Analyzer{sourceAnalyzer},
+	Run: func(pass *analysis.Pass) (any, error) {
+		s := pass.ResultOf[sourceAnalyzer].(*source)
+		for _, fn := range s.fns {
+			instructions(fn, func(i ssa.Instruction) {
+				if c, ok := i.(*ssa.Call); ok && called(&c.Call) == newScope {
+					checkScope(pass, c)
+				}
+			})
+		}
+		return nil, nil
+	},
+}
+
+// scopeUses is what is done with a scope.
+type scopeUses struct {
+	closes map[ssa.Instruction]bool // Close, called or deferred
+	else_  bool                     // somebody else may close it
+	remote token.Pos
+}
+
+func checkScope(pass *analysis.Pass, opened *ssa.Call) {
+	var scope, failure ssa.Value
+	for _, use := range *opened.Referrers() {
+		if e, ok := use.(*ssa.Extract); ok && e.Index == 0 {
+			scope = e
+		} else if ok {
+			failure = e
+		}
+	}
+	u := &scopeUses{closes: map[ssa.Instruction]bool{}}
+	if scope != nil {
+		u.follow(scope, opened.Parent(), map[ssa.Value]bool{})
+	}
+	if u.remote.IsValid() {
+		report(pass, analysis.Diagnostic{Pos: u.remote, Message: "the scope is closed on another goroutine than the one that opened it; Close refuses that with ErrScope"})
+		return
+	}
+	if u.else_ {
+		return
+	}
+	end := open(opened, failure, func(i ssa.Instruction) bool { return u.closes[i] })
+	if end == nil {
+		return
+	}
+	d := analysis.Diagnostic{Pos: opened.Pos(), Message: "the scope is never closed"}
+	if len(u.closes) != 0 {
+		d.Message = "the scope is not closed on all paths"
+		if end.Pos().IsValid() {
+			d.Related = []analysis.RelatedInformation{{Pos: end.Pos(), Message: "it is open here"}}
+		}
+	} else {
+		d.SuggestedFixes = closing(pass, opened.Pos())
+	}
+	report(pass, d)
+}
+
+// follow collects the uses of a scope, or of a variable that holds it.
+func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]bool) {
+	if seen[v] || v.Referrers() == nil {
+		return
+	}
+	seen[v] = true
+	for _, use := range *v.Referrers() {
+		switch use := use.(type) {
+		case *ssa.Store:
+			if use.Val != v {
+				continue
+			}
+			if a, ok := origin(use.Addr).(*ssa.Alloc); ok {
+				u.follow(a, home, seen)
+			} else {
+				u.else_ = true
+			}
+		case *ssa.UnOp:
+			if use.Op == token.MUL {
+				u.follow(use, home, seen)
+			}
+		case *ssa.MakeClosure:
+			fn := use.Fn.(*ssa.Function)
+			for k, b := range use.Bindings {
+				if b != v {
+					continue
+				}
+				inner := &scopeUses{closes: map[ssa.Instruction]bool{}}
+				inner.follow(fn.FreeVars[k], fn, map[ssa.Value]bool{})
+				u.else_ = u.else_ || inner.else_
+				if inner.remote.IsValid() {
+					u.remote = inner.remote
+				}
+				for c := range inner.closes {
+					u.closedIn(use, c)
+				}
+			}
+		case ssa.CallInstruction:
+			c := use.Common()
+			if called(c) == closeScope && len(c.Args) > 0 && c.Args[0] == v {
+				if g, ok := use.(*ssa.Go); ok {
+					u.remote = g.Pos()
+				} else {
+					u.closes[use] = true
+				}
+			} else if recv := callee(c); recv == nil || recv.Signature().Recv() == nil || nameOf(recv) == "" || c.Args[0] != v {
+				u.else_ = true
+			}
+		case *ssa.BinOp, *ssa.FieldAddr, *ssa.DebugRef:
+		default:
+			u.else_ = true
+		}
+	}
+}
+
+// closedIn notes that a literal closes the scope: where it is deferred or called that is a close here, in a goroutine
+// it is wrong, and elsewhere nobody knows.
+func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction) {
+	uses := *literal.Referrers()
+	for _, use := range uses {
+		switch use := use.(type) {
+		case *ssa.Go:
+			u.remote = at.Pos()
+		case *ssa.Defer:
+			if use.Call.Value == literal {
+				u.closes[use] = true
+			} else {
+				u.else_ = true
+			}
+		case *ssa.Call:
+			f := callee(&use.Call)
+			switch {
+			case use.Call.Value == literal:
+				u.closes[use] = true
+			case spawns(f):
+				u.remote = at.Pos()
+			case runsNow(f):
+				u.closes[use] = true
+			default:
+				// The body of a loop over a function, or a callback that may run or not.
+				u.else_ = true
+			}
+		default:
+			u.else_ = true
+		}
+	}
+}
+
+// runsNow says whether f runs the function that it is given before it returns.
+func runsNow(f *types.Func) bool {
+	_, yes := bodies[nameOf(f)]
+	return yes && nameOf(f) != hook
+}
+
+// spawns says whether f runs the function that it is given on another goroutine.
+func spawns(f *types.Func) bool {
+	if f == nil || f.Pkg() == nil {
+		return false
+	}
+	recv := ""
+	if r := f.Signature().Recv(); r != nil && namedOf(r.Type()) != nil {
+		recv = namedOf(r.Type()).Obj().Name() + "."
+	}
+	switch f.Pkg().Path() + "." + recv + f.Name() {
+	case "sync.WaitGroup.Go", "time.AfterFunc", "context.AfterFunc", "golang.org/x/sync/errgroup.Group.Go", "golang.org/x/sync/errgroup.Group.TryGo":
+		return true
+	}
+	return false
+}
+
+// open is where a path from an instruction ends, or comes back to it, without passing one that closes what it opened;
+// nil if none does. Paths on which failure is not nil do not count.
+func open(from ssa.Instruction, failure ssa.Value, closes func(ssa.Instruction) bool) ssa.Instruction {
+	seen := map[*ssa.BasicBlock]bool{}
+	var walk func(b *ssa.BasicBlock, at int) ssa.Instruction
+	walk = func(b *ssa.BasicBlock, at int) ssa.Instruction {
+		var cond ssa.Value
+		for _, i := range b.Instrs[at:] {
+			if closes(i) {
+				return nil
+			}
+			switch i := i.(type) {
+			case *ssa.Return:
+				return i
+			case *ssa.If:
+				cond = i.Cond
+			}
+			if i == from {
+				return from // opened again before it was closed
+			}
+		}
+		for k, next := range b.Succs {
+			if seen[next] || cond != nil && refused(cond, failure, k == 0) {
+				continue
+			}
+			seen[next] = true
+			if end := walk(next, 0); end != nil {
+				return end
+			}
+		}
+		return nil
+	}
+	return walk(from.Block(), index(from)+1)
+}
+
+func index(i ssa.Instruction) int { return slices.Index(i.Block().Instrs, i) }
+
+// refused says whether cond, being so, means that NewScope failed and there is no scope.
+func refused(cond, failure ssa.Value, so bool) bool {
+	c, ok := cond.(*ssa.BinOp)
+	if !ok || failure == nil || c.Op != token.NEQ && c.Op != token.EQL {
+		return false
+	}
+	nilled := func(v ssa.Value) bool {
+		k, ok := v.(*ssa.Const)
+		return ok && k.IsNil()
+	}
+	if !(holds(c.X, failure) && nilled(c.Y) || holds(c.Y, failure) && nilled(c.X)) {
+		return false
+	}
+	return so == (c.Op == token.NEQ)
+}
+
+// holds says whether v is want, or read from the variable that want has just been stored in.
+func holds(v, want ssa.Value) bool {
+	if v == want {
+		return true
+	}
+	load, ok := v.(*ssa.UnOp)
+	if !ok || load.Op != token.MUL {
+		return false
+	}
+	for _, use := range *want.Referrers() {
+		if st, ok := use.(*ssa.Store); ok && st.Addr == load.X && st.Block() == load.Block() {
+			return true
+		}
+	}
+	return false
+}
+
+// closing defers Close behind the check of NewScope's error.
+func closing(pass *analysis.Pass, pos token.Pos) []analysis.SuggestedFix {
+	path := around(pass, pos)
+	for k, n := range path {
+		assign, ok := n.(*ast.AssignStmt)
+		if !ok {
+			continue
+		}
+		block, ok := path[k+1].(*ast.BlockStmt)
+		id, isName := assign.Lhs[0].(*ast.Ident)
+		if !ok || !isName || id.Name == "_" || len(assign.Lhs) != 2 {
+			return nil
+		}
+		for at, stmt := range block.List {
+			if stmt != assign || at+1 == len(block.List) {
+				continue
+			}
+			check, ok := block.List[at+1].(*ast.IfStmt)
+			if !ok || check.Else != nil || check.Init != nil {
+				return nil
+			}
+			indent := strings.Repeat("\t", max(0, pass.Fset.Position(assign.Pos()).Column-1))
+			return insert("close it when the function ends", check.End(), "\n"+indent+"defer "+id.Name+".Close()")
+		}
+		return nil
+	}
+	return nil
+}

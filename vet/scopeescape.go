@@ -1,0 +1,659 @@
+package vet
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/ssa"
+)
+
+// ScopeEscape reports tensors that are kept somewhere that outlives their scope.
+var ScopeEscape = &analysis.Analyzer{
+	Name: "scopeescape",
+	Doc: `report tensors that leave their scope without Keep or MoveOut
+
+What is made in a scope (tensor.WithScope, tensor.Tidy, the body of a loop over
+loader.Batches, the rest of a function after tensor.NewScope) is freed when it
+closes. Reported is such a tensor, or a list, map or struct that holds one, when
+it is stored in a variable from outside, in a field of something from outside,
+sent to a channel from outside or returned, and no Keep, MoveOut or Adopt is
+called on it.`,
+	Requires: []*analysis.Analyzer{sourceAnalyzer},
+	Run: func(pass *analysis.Pass) (any, error) {
+		s := pass.ResultOf[sourceAnalyzer].(*source)
+		summaries := map[*ssa.Function]bool{}
+		for _, fn := range s.fns {
+			r := &region{pass: pass, src: s, base: fn, kind: s.body[fn], summaries: summaries}
+			if r.kind == noBody && !r.opened() {
+				continue
+			}
+			r.collect(fn)
+			r.check()
+		}
+		return nil, nil
+	},
+}
+
+// region is the code that runs in one scope: a function, and the literals in it that no inner scope runs.
+type region struct {
+	pass      *analysis.Pass
+	src       *source
+	base      *ssa.Function
+	kind      bodyKind
+	open      ssa.Instruction   // where NewScope opens it, in base; nil for a body
+	closed    []ssa.Instruction // calls of Close that are not deferred
+	fns       []*ssa.Function
+	kept      map[ssa.Value]bool
+	fresh     map[ssa.Value]bool
+	summaries map[*ssa.Function]bool
+}
+
+// opened finds the scope that a function opens and closes itself.
+func (r *region) opened() bool {
+	closes := false
+	instructions(r.base, func(i ssa.Instruction) {
+		call, ok := i.(ssa.CallInstruction)
+		if !ok {
+			return
+		}
+		switch called(call.Common()) {
+		case newScope:
+			if r.open == nil {
+				r.open = i
+			}
+		case closeScope:
+			closes = true
+			if _, ok := i.(*ssa.Call); ok {
+				r.closed = append(r.closed, i)
+			}
+		}
+		if d, ok := i.(*ssa.Defer); ok && literal(d.Call.Value) != nil {
+			instructions(literal(d.Call.Value), func(i ssa.Instruction) {
+				if c, ok := i.(ssa.CallInstruction); ok && called(c.Common()) == closeScope {
+					closes = true
+				}
+			})
+		}
+	})
+	return r.open != nil && closes
+}
+
+func (r *region) collect(fn *ssa.Function) {
+	r.fns = append(r.fns, fn)
+	for _, a := range fn.AnonFuncs {
+		if r.src.body[a] == noBody {
+			r.collect(a)
+		}
+	}
+}
+
+func (r *region) each(f func(ssa.Instruction)) {
+	for _, fn := range r.fns {
+		instructions(fn, f)
+	}
+}
+
+func (r *region) has(fn *ssa.Function) bool {
+	for _, f := range r.fns {
+		if f == fn {
+			return true
+		}
+	}
+	return false
+}
+
+// in says whether an instruction runs while the scope is open.
+func (r *region) in(i ssa.Instruction) bool {
+	if r.open == nil || i.Parent() != r.base {
+		return true
+	}
+	if !before(r.open, i) {
+		return false
+	}
+	for _, c := range r.closed {
+		if before(c, i) {
+			return false
+		}
+	}
+	return true
+}
+
+// findFresh marks the values that hold tensors made in the scope.
+func (r *region) findFresh() {
+	r.kept, r.fresh = map[ssa.Value]bool{}, map[ssa.Value]bool{}
+	r.each(func(i ssa.Instruction) {
+		call, ok := i.(ssa.CallInstruction)
+		if !ok {
+			return
+		}
+		c := call.Common()
+		switch called(c) {
+		case keep, moveOut:
+			r.keeps(c.Args[0])
+		case adopt:
+			for _, a := range c.Args[1:] {
+				r.keeps(a)
+			}
+		}
+	})
+	if r.kind == bodyLoop || r.kind == bodyTidy || r.kind == bodyOperate {
+		for _, p := range r.base.Params {
+			if holdsTensors(p.Type()) {
+				r.mark(p)
+			}
+		}
+	}
+	for grown := -1; grown != len(r.fresh); {
+		grown = len(r.fresh)
+		r.each(func(i ssa.Instruction) {
+			switch i := i.(type) {
+			case *ssa.Store:
+				if r.fresh[i.Val] {
+					r.contain(i.Addr)
+				}
+			case *ssa.MapUpdate:
+				if r.fresh[i.Value] || r.fresh[i.Key] {
+					r.contain(i.Map)
+				}
+			case ssa.Value:
+				if r.isFresh(i) {
+					r.mark(i)
+				}
+			}
+		})
+	}
+}
+
+func (r *region) mark(v ssa.Value) {
+	if !r.kept[v] {
+		r.fresh[v] = true
+	}
+}
+
+// contain marks the local thing that an address is in.
+func (r *region) contain(addr ssa.Value) {
+	for {
+		switch a := addr.(type) {
+		case *ssa.FieldAddr:
+			addr = a.X
+			continue
+		case *ssa.IndexAddr:
+			addr = a.X
+			continue
+		case *ssa.UnOp:
+			addr = a.X
+			continue
+		case *ssa.FreeVar:
+			if o := origin(a); o != a {
+				addr = o
+				continue
+			}
+		case *ssa.Alloc:
+			if r.has(a.Parent()) {
+				r.mark(a)
+			}
+		case *ssa.MakeMap, *ssa.MakeSlice, *ssa.Slice, *ssa.Call, *ssa.Phi, *ssa.Extract:
+			r.mark(a)
+		}
+		return
+	}
+}
+
+func (r *region) isFresh(v ssa.Value) bool {
+	switch v := v.(type) {
+	case *ssa.Call:
+		return r.in(v) && r.freshCall(&v.Call)
+	case *ssa.Extract:
+		return r.fresh[v.Tuple] && mayHold(v.Type())
+	case *ssa.Phi:
+		for _, e := range v.Edges {
+			if r.fresh[e] {
+				return true
+			}
+		}
+	case *ssa.UnOp:
+		if v.Op != token.MUL || !mayHold(v.Type()) {
+			return false
+		}
+		return r.fresh[v.X] || r.fresh[origin(v.X)]
+	case *ssa.FieldAddr:
+		return r.fresh[v.X] || r.fresh[origin(v.X)]
+	case *ssa.IndexAddr:
+		return r.fresh[v.X]
+	case *ssa.Field:
+		return r.fresh[v.X] && mayHold(v.Type())
+	case *ssa.Index:
+		return r.fresh[v.X] && mayHold(v.Type())
+	case *ssa.Lookup:
+		return r.fresh[v.X]
+	case *ssa.Range:
+		return r.fresh[v.X]
+	case *ssa.Next:
+		return r.fresh[v.Iter]
+	case *ssa.Slice:
+		return r.fresh[v.X]
+	case *ssa.ChangeType:
+		return r.fresh[v.X]
+	case *ssa.MakeInterface:
+		return r.fresh[v.X]
+	case *ssa.ChangeInterface:
+		return r.fresh[v.X]
+	case *ssa.TypeAssert:
+		return r.fresh[v.X] && (mayHold(v.AssertedType) || v.CommaOk)
+	}
+	return false
+}
+
+// mayHold says whether a tensor can be in a value of type t, as far as a freshly filled container is concerned.
+func mayHold(t types.Type) bool {
+	if holdsTensors(t) {
+		return true
+	}
+	switch u := t.Underlying().(type) {
+	case *types.Struct:
+		for f := range u.Fields() {
+			if mayHold(f.Type()) {
+				return true
+			}
+		}
+	case *types.Pointer:
+		if s, ok := u.Elem().Underlying().(*types.Struct); ok {
+			for f := range s.Fields() {
+				if holdsTensors(f.Type()) {
+					return true
+				}
+			}
+		}
+		return holdsTensors(u.Elem())
+	case *types.Slice:
+		return mayHold(u.Elem())
+	case *types.Array:
+		return mayHold(u.Elem())
+	case *types.Map:
+		return mayHold(u.Elem())
+	case *types.Interface:
+		return true
+	}
+	return false
+}
+
+// freshCall says whether a call's result is a tensor that the scope at hand owns. Where that cannot be known, a
+// function that is given tensors is taken to compute new ones, and another to hand out what it has.
+func (r *region) freshCall(c *ssa.CallCommon) bool {
+	if b, ok := c.Value.(*ssa.Builtin); ok {
+		if b.Name() == "append" {
+			for _, a := range c.Args {
+				if r.fresh[a] {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	results := c.Signature().Results()
+	gives := false
+	for v := range results.Variables() {
+		gives = gives || holdsTensors(v.Type())
+	}
+	if !gives {
+		return false
+	}
+	f := callee(c)
+	n := nameOf(f)
+	if pkg, in := packageOf(pkgOf(f)); in {
+		switch {
+		case notFresh[n]:
+			return false
+		case strings.HasSuffix(f.Name(), "_"):
+			return len(c.Args) > 0 && r.fresh[c.Args[0]]
+		case pkg == "tensor" || n == "autograd.Grad" || n == "autograd.Apply" || n == "checkpoint.File.Tensor":
+			return f.Exported() && n != "tensor.Scope.Entries"
+		case pkg == "nn":
+			return givenTensors(c, f)
+		}
+	}
+	if fn := static(c); fn != nil && len(fn.Blocks) != 0 {
+		return r.returnsFresh(fn)
+	}
+	return givenTensors(c, f)
+}
+
+func pkgOf(f *types.Func) *types.Package {
+	if f == nil {
+		return nil
+	}
+	return f.Pkg()
+}
+
+func givenTensors(c *ssa.CallCommon, f *types.Func) bool {
+	args := c.Args
+	if f != nil && f.Signature().Recv() != nil && !c.IsInvoke() {
+		args = args[1:]
+	}
+	for _, a := range args {
+		if holdsTensors(a.Type()) {
+			return true
+		}
+	}
+	return false
+}
+
+// returnsFresh says whether what a function of the package returns is made there, for its caller's scope.
+func (r *region) returnsFresh(fn *ssa.Function) bool {
+	if known, ok := r.summaries[fn]; ok {
+		return known
+	}
+	r.summaries[fn] = false // while it calls itself
+	inner := &region{pass: r.pass, src: r.src, base: fn, summaries: r.summaries}
+	inner.collect(fn)
+	inner.findFresh()
+	instructions(fn, func(i ssa.Instruction) {
+		ret, ok := i.(*ssa.Return)
+		if !ok {
+			return
+		}
+		for _, v := range ret.Results {
+			if inner.fresh[v] && holdsTensors(v.Type()) {
+				r.summaries[fn] = true
+			}
+		}
+	})
+	return r.summaries[fn]
+}
+
+// keeps marks what Keep and its like were called on, back to where it came from.
+func (r *region) keeps(v ssa.Value) {
+	if v == nil || r.kept[v] {
+		return
+	}
+	r.kept[v] = true
+	switch v := v.(type) {
+	case *ssa.Phi:
+		for _, e := range v.Edges {
+			r.keeps(e)
+		}
+	case *ssa.Extract:
+		switch t := v.Tuple.(type) {
+		case *ssa.Next:
+			r.keeps(t)
+		case *ssa.Lookup:
+			r.keeps(t.X)
+		case *ssa.TypeAssert:
+			r.keeps(t.X)
+		}
+	case *ssa.Next:
+		r.keeps(v.Iter)
+	case *ssa.Range:
+		r.keeps(v.X)
+	case *ssa.Lookup:
+		r.keeps(v.X)
+	case *ssa.UnOp:
+		r.keeps(v.X)
+	case *ssa.FieldAddr:
+		// Other fields are other tensors.
+		r.keepsField(v)
+	case *ssa.IndexAddr:
+		r.keeps(v.X)
+	case *ssa.Slice:
+		r.keeps(v.X)
+	case *ssa.ChangeType:
+		r.keeps(v.X)
+	case *ssa.MakeInterface:
+		r.keeps(v.X)
+	case *ssa.TypeAssert:
+		r.keeps(v.X)
+	case *ssa.FreeVar:
+		if o := origin(v); o != v {
+			r.keeps(o)
+		}
+	case *ssa.Call:
+		if b, ok := v.Call.Value.(*ssa.Builtin); ok && b.Name() == "append" {
+			for _, a := range v.Call.Args {
+				r.keeps(a)
+			}
+		}
+	case *ssa.Alloc:
+		for _, use := range *v.Referrers() {
+			switch use := use.(type) {
+			case *ssa.Store:
+				if use.Addr == v {
+					r.keeps(use.Val)
+				}
+			case *ssa.IndexAddr:
+				for _, at := range *use.Referrers() {
+					if st, ok := at.(*ssa.Store); ok && st.Addr == use {
+						r.keeps(st.Val)
+					}
+				}
+			}
+		}
+	}
+}
+
+// keepsField marks what was stored in the same field of the same thing.
+func (r *region) keepsField(f *ssa.FieldAddr) {
+	r.each(func(i ssa.Instruction) {
+		if st, ok := i.(*ssa.Store); ok {
+			if o, ok := st.Addr.(*ssa.FieldAddr); ok && o.Field == f.Field && (o.X == f.X || keyOf(o.X) == keyOf(f.X)) {
+				r.keeps(st.Val)
+			}
+		}
+	})
+}
+
+// check reports what leaves the region.
+func (r *region) check() {
+	r.findFresh()
+	seen := map[token.Pos]bool{}
+	say := func(pos token.Pos, how string, fix string) {
+		if !pos.IsValid() || seen[pos] {
+			return
+		}
+		seen[pos] = true
+		if stmt, ok := within[ast.Stmt](r.pass, pos); ok && how != "sent to a channel" {
+			if _, ok := stmt.(*ast.ReturnStmt); ok {
+				how, fix = "returned", "MoveOut"
+			}
+		}
+		report(r.pass, analysis.Diagnostic{Pos: pos, SuggestedFixes: keeping(r.pass, pos, fix),
+			Message: "a tensor of the scope is " + how + ", and freed when the scope closes: call Keep or MoveOut on it"})
+	}
+	r.each(func(i ssa.Instruction) {
+		if !r.in(i) {
+			return
+		}
+		switch i := i.(type) {
+		case *ssa.Store:
+			if r.fresh[i.Val] {
+				if how, fix := r.outer(i.Addr); how != "" {
+					say(i.Pos(), how, fix)
+				}
+			}
+		case *ssa.MapUpdate:
+			if r.fresh[i.Value] || r.fresh[i.Key] {
+				if how, _ := r.outer(i.Map); how != "" {
+					say(i.Pos(), "put in a map from outside", "Keep")
+				}
+			}
+		case *ssa.Send:
+			if r.fresh[i.X] && !r.local(i.Chan) {
+				say(i.Pos(), "sent to a channel", "Keep")
+			}
+		case *ssa.Select:
+			for _, st := range i.States {
+				if st.Dir == types.SendOnly && r.fresh[st.Send] && !r.local(st.Chan) {
+					say(st.Pos, "sent to a channel", "Keep")
+				}
+			}
+		case *ssa.Return:
+			if i.Parent() == r.base && r.open != nil {
+				for _, v := range i.Results {
+					r.returned(i, v, say)
+				}
+			}
+		case ssa.CallInstruction:
+			c := i.Common()
+			if f := callee(c); stores(f) && len(c.Args) > 1 {
+				for _, a := range c.Args[1:] {
+					if how, _ := r.outer(c.Args[0]); how != "" && r.fresh[a] {
+						say(i.Pos(), "stored in a "+namedOf(f.Signature().Recv().Type()).Obj().Name()+" from outside", "")
+					}
+				}
+			}
+		}
+	})
+}
+
+// stores says whether a method of the standard library keeps its arguments.
+func stores(f *types.Func) bool {
+	if f == nil || f.Pkg() == nil || f.Signature().Recv() == nil || namedOf(f.Signature().Recv().Type()) == nil {
+		return false
+	}
+	switch f.Pkg().Path() + "." + namedOf(f.Signature().Recv().Type()).Obj().Name() {
+	case "sync/atomic.Pointer", "sync/atomic.Value", "sync.Map":
+		return f.Name() == "Store" || f.Name() == "Swap" || f.Name() == "CompareAndSwap" || f.Name() == "LoadOrStore"
+	case "sync.Pool":
+		return f.Name() == "Put"
+	case "container/list.List":
+		return strings.HasPrefix(f.Name(), "Push") || strings.HasPrefix(f.Name(), "Insert")
+	}
+	return false
+}
+
+// returned reports a fresh value that a function with a scope of its own returns.
+func (r *region) returned(ret *ssa.Return, v ssa.Value, say func(token.Pos, string, string)) {
+	if load, ok := v.(*ssa.UnOp); ok && load.Op == token.MUL {
+		if a, ok := load.X.(*ssa.Alloc); ok {
+			for _, use := range *a.Referrers() {
+				if st, ok := use.(*ssa.Store); ok && r.fresh[st.Val] && r.in(st) {
+					say(st.Pos(), "returned", "MoveOut")
+				}
+			}
+			return
+		}
+	}
+	if r.fresh[v] && mayHold(v.Type()) {
+		say(ret.Pos(), "returned", "MoveOut")
+	}
+}
+
+// local says whether a channel is the region's own.
+func (r *region) local(v ssa.Value) bool {
+	switch v := v.(type) {
+	case *ssa.MakeChan:
+		return true
+	case *ssa.ChangeType:
+		return r.local(v.X)
+	case *ssa.UnOp:
+		if a, ok := origin(v.X).(*ssa.Alloc); ok && r.has(a.Parent()) {
+			for _, val := range storedIn(a) {
+				if r.local(val) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// outer says how an address outlives the region; empty where it does not, or nobody knows.
+func (r *region) outer(addr ssa.Value) (how, fix string) {
+	field := ""
+	for depth := 0; depth < 32; depth++ {
+		switch a := addr.(type) {
+		case *ssa.FieldAddr:
+			if field == "" {
+				field = "stored in a field of something from outside"
+			}
+			addr = a.X
+		case *ssa.IndexAddr:
+			if field == "" {
+				field = "stored in a list from outside"
+			}
+			addr = a.X
+		case *ssa.UnOp:
+			addr = a.X
+		case *ssa.ChangeType:
+			addr = a.X
+		case *ssa.Slice:
+			addr = a.X
+		case *ssa.Global:
+			if field == "" {
+				field = "stored in a package variable"
+			}
+			return field, "Keep"
+		case *ssa.FreeVar:
+			o := origin(a)
+			if o == a {
+				return "", ""
+			}
+			addr = o
+		case *ssa.Alloc:
+			if !r.has(a.Parent()) {
+				if field == "" {
+					return "stored in a variable from outside", "MoveOut"
+				}
+				return field, "Keep"
+			}
+			// A local variable: what it points to, if one thing was stored in it.
+			vals := storedIn(a)
+			if len(vals) != 1 || field == "" {
+				return "", ""
+			}
+			if _, pointer := vals[0].Type().Underlying().(*types.Pointer); !pointer {
+				return "", ""
+			}
+			addr = vals[0]
+		case *ssa.Parameter:
+			if (r.kind == noBody || r.kind == bodyOperate && a == r.base.Params[0]) && a.Parent() == r.base || !r.has(a.Parent()) {
+				return field, "Keep"
+			}
+			return "", ""
+		default:
+			return "", ""
+		}
+	}
+	return "", ""
+}
+
+// keeping calls a method on the tensor of the statement at pos.
+func keeping(pass *analysis.Pass, pos token.Pos, method string) []analysis.SuggestedFix {
+	if method == "" {
+		return nil
+	}
+	var e ast.Expr
+	stmt, _ := within[ast.Stmt](pass, pos)
+	switch n := stmt.(type) {
+	case *ast.AssignStmt:
+		if len(n.Lhs) == len(n.Rhs) {
+			for k, l := range n.Lhs {
+				if l.Pos() <= pos && pos <= l.End() {
+					e = n.Rhs[k]
+				}
+			}
+		}
+	case *ast.SendStmt:
+		e = n.Value
+	case *ast.ReturnStmt:
+		for _, v := range n.Results {
+			if t := pass.TypesInfo.TypeOf(v); t != nil && isTensor(t) {
+				if e != nil {
+					return nil
+				}
+				e = v
+			}
+		}
+	}
+	if call, ok := e.(*ast.CallExpr); ok && len(call.Args) == 2 && !call.Ellipsis.IsValid() {
+		if id, ok := call.Fun.(*ast.Ident); ok && id.Name == "append" {
+			e = call.Args[1]
+		}
+	}
+	if e == nil || pass.TypesInfo.TypeOf(e) == nil || !isTensor(pass.TypesInfo.TypeOf(e)) {
+		return nil
+	}
+	return insert("call "+method, e.End(), "."+method+"()")
+}

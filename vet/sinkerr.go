@@ -1,0 +1,156 @@
+package vet
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/inspect"
+	"golang.org/x/tools/go/ast/inspector"
+	"golang.org/x/tools/go/types/typeutil"
+)
+
+// SinkErr reports errors of the library that nobody reads.
+var SinkErr = &analysis.Analyzer{
+	Name: "sinkerr",
+	Doc: `report errors of Linstock's that are dropped
+
+Operators hand errors on from tensor to tensor; Item, Data, Backward, Step, Save
+and their like are where they come out. Reported are a call whose error goes
+nowhere, a value whose error is given to _, and a loop over a loader's batches
+that does not name the error. "_ = f()" is a decision and passes, as does
+"defer scope.Close()".`,
+	Requires: []*analysis.Analyzer{inspect.Analyzer},
+	Run: func(pass *analysis.Pass) (any, error) {
+		if !uses(pass.Pkg) {
+			return nil, nil
+		}
+		in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
+		kinds := []ast.Node{(*ast.ExprStmt)(nil), (*ast.GoStmt)(nil), (*ast.DeferStmt)(nil), (*ast.AssignStmt)(nil), (*ast.ValueSpec)(nil), (*ast.RangeStmt)(nil)}
+		in.WithStack(kinds, func(n ast.Node, push bool, stack []ast.Node) bool {
+			if !push {
+				return true
+			}
+			switch n := n.(type) {
+			case *ast.ExprStmt:
+				if call, f := sink(pass, n.X); f != nil {
+					dropped(pass, call, f, handled(pass, n, call, f, stack))
+				}
+			case *ast.GoStmt:
+				if call, f := sink(pass, n.Call); f != nil {
+					dropped(pass, call, f, nil)
+				}
+			case *ast.DeferStmt:
+				if call, f := sink(pass, n.Call); f != nil && !closers[nameOf(f)] {
+					dropped(pass, call, f, nil)
+				}
+			case *ast.AssignStmt:
+				if len(n.Rhs) == 1 && len(n.Lhs) > 1 {
+					blank(pass, n.Rhs[0], n.Lhs)
+				}
+			case *ast.ValueSpec:
+				if len(n.Values) == 1 && len(n.Names) > 1 {
+					var lhs []ast.Expr
+					for _, name := range n.Names {
+						lhs = append(lhs, name)
+					}
+					blank(pass, n.Values[0], lhs)
+				}
+			case *ast.RangeStmt:
+				call, ok := ast.Unparen(n.X).(*ast.CallExpr)
+				if !ok || n.Value != nil && !isBlank(n.Value) {
+					break
+				}
+				if f := typeutil.StaticCallee(pass.TypesInfo, call); f != nil && scopedIterators[nameOf(f)] {
+					report(pass, analysis.Diagnostic{Pos: n.X.Pos(), End: n.X.End(), Message: "the error of " + f.Name() + " is dropped: " +
+						"it ends the loop, and what operators in the body met comes out there"})
+				}
+			}
+			return true
+		})
+		return nil, nil
+	},
+}
+
+// sink is the call of an exported function of the library whose last result is an error.
+func sink(pass *analysis.Pass, e ast.Expr) (*ast.CallExpr, *types.Func) {
+	call, ok := ast.Unparen(e).(*ast.CallExpr)
+	if !ok {
+		return nil, nil
+	}
+	f, _ := typeutil.Callee(pass.TypesInfo, call).(*types.Func)
+	if f == nil || !f.Exported() || !librarys(f) {
+		return nil, nil
+	}
+	results := f.Signature().Results()
+	if n := results.Len(); n == 0 || !types.Identical(results.At(n-1).Type(), types.Universe.Lookup("error").Type()) {
+		return nil, nil
+	}
+	return call, f
+}
+
+// library is the packages of the module whose errors this is about.
+var library = map[string]bool{"tensor": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true, "vram": true}
+
+func librarys(f *types.Func) bool {
+	pkg, in := packageOf(f.Pkg())
+	return in && library[pkg]
+}
+
+func label(f *types.Func) string {
+	n := string(nameOf(f))
+	if recv := f.Signature().Recv(); recv != nil || n == "" {
+		return f.Name()
+	}
+	return n
+}
+
+func dropped(pass *analysis.Pass, call *ast.CallExpr, f *types.Func, fixes []analysis.SuggestedFix) {
+	report(pass, analysis.Diagnostic{Pos: call.Pos(), End: call.End(), Message: "the error of " + label(f) + " is dropped", SuggestedFixes: fixes})
+}
+
+// blank reports the error among lhs that _ takes. All of them _ is a decision.
+func blank(pass *analysis.Pass, rhs ast.Expr, lhs []ast.Expr) {
+	call, f := sink(pass, rhs)
+	if f == nil || len(lhs) != f.Signature().Results().Len() || !isBlank(lhs[len(lhs)-1]) {
+		return
+	}
+	for _, l := range lhs[:len(lhs)-1] {
+		if !isBlank(l) {
+			report(pass, analysis.Diagnostic{Pos: lhs[len(lhs)-1].Pos(), End: call.End(), Message: "the error of " + label(f) +
+				" is dropped: without it nobody knows what " + types.ExprString(l) + " is worth"})
+			return
+		}
+	}
+}
+
+func isBlank(e ast.Expr) bool {
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == "_"
+}
+
+// handled returns the error, where the function around returns nothing but one.
+func handled(pass *analysis.Pass, stmt *ast.ExprStmt, call *ast.CallExpr, f *types.Func, stack []ast.Node) []analysis.SuggestedFix {
+	if f.Signature().Results().Len() != 1 {
+		return nil
+	}
+	var results *ast.FieldList
+	for _, n := range stack {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			results = n.Type.Results
+		case *ast.FuncLit:
+			results = n.Type.Results
+		}
+	}
+	if results == nil || results.NumFields() != 1 || !types.Identical(pass.TypesInfo.TypeOf(results.List[0].Type), types.Universe.Lookup("error").Type()) {
+		return nil
+	}
+	indent := strings.Repeat("\t", max(0, pass.Fset.Position(stmt.Pos()).Column-1))
+	return []analysis.SuggestedFix{{Message: "return the error", TextEdits: []analysis.TextEdit{
+		{Pos: call.Pos(), End: token.NoPos, NewText: []byte("if err := ")},
+		{Pos: call.End(), End: token.NoPos, NewText: []byte("; err != nil {\n" + indent + "\treturn err\n" + indent + "}")},
+	}}}
+}

@@ -1,0 +1,348 @@
+package vet
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"reflect"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/buildssa"
+	"golang.org/x/tools/go/ast/astutil"
+	"golang.org/x/tools/go/ssa"
+)
+
+// source is what the analyzers share about a package.
+type source struct {
+	fns   []*ssa.Function // with the literals and the bodies of loops over functions
+	iters map[*ssa.Function]bool
+	body  map[*ssa.Function]bodyKind
+}
+
+// bodyKind says how a function is run in a scope.
+type bodyKind int
+
+const (
+	noBody      bodyKind = iota
+	bodyPlain            // of WithScope: what it returns is no tensor
+	bodyTidy             // its result moves out
+	bodyLoop             // of a loop over a scoped iterator
+	bodyOperate          // autograd.Function's Forward and Backward
+)
+
+var sourceAnalyzer = &analysis.Analyzer{
+	Name:       "linstocksource",
+	Doc:        "find the functions that run in scopes",
+	Requires:   []*analysis.Analyzer{buildssa.Analyzer},
+	ResultType: reflect.TypeFor[*source](),
+	Run: func(pass *analysis.Pass) (any, error) {
+		s := &source{iters: map[*ssa.Function]bool{}, body: map[*ssa.Function]bodyKind{}}
+		if !uses(pass.Pkg) {
+			return s, nil
+		}
+		built := pass.ResultOf[buildssa.Analyzer].(*buildssa.SSA)
+		var add func(fn *ssa.Function)
+		add = func(fn *ssa.Function) {
+			s.fns = append(s.fns, fn)
+			for _, a := range fn.AnonFuncs {
+				add(a)
+			}
+		}
+		for _, fn := range built.SrcFuncs {
+			if fn.Parent() == nil {
+				add(fn)
+			}
+		}
+		// Literals in package variables.
+		if init := built.Pkg.Func("init"); init != nil {
+			for _, a := range init.AnonFuncs {
+				add(a)
+			}
+		}
+		// A loop over an iterator of the package can make another iterator scoped.
+		for before := -1; before != len(s.iters)+len(s.body); {
+			before = len(s.iters) + len(s.body)
+			s.findBodies()
+			s.findIterators()
+		}
+		return s, nil
+	},
+}
+
+func instructions(fn *ssa.Function, f func(ssa.Instruction)) {
+	for _, b := range fn.Blocks {
+		for _, i := range b.Instrs {
+			f(i)
+		}
+	}
+}
+
+func (s *source) findBodies() {
+	for _, fn := range s.fns {
+		if fn.Signature.Recv() != nil && (fn.Name() == "Forward" || fn.Name() == "Backward") &&
+			len(fn.Params) > 1 && is(fn.Params[1].Type(), "autograd", "Context") {
+			s.body[fn] = bodyOperate
+		}
+		instructions(fn, func(i ssa.Instruction) {
+			call, ok := i.(ssa.CallInstruction)
+			if !ok {
+				return
+			}
+			c := call.Common()
+			if moves, ok := bodies[called(c)]; ok {
+				for _, a := range c.Args {
+					if f := literal(a); f != nil {
+						s.body[f] = bodyPlain
+						if moves {
+							s.body[f] = bodyTidy
+						}
+					}
+				}
+			} else if s.scopedIterator(c.Value) && len(c.Args) == 1 {
+				if f := literal(c.Args[0]); f != nil {
+					s.body[f] = bodyLoop
+				}
+			}
+		})
+	}
+}
+
+// literal is the function that a value is, if that is known.
+func literal(v ssa.Value) *ssa.Function {
+	switch v := v.(type) {
+	case *ssa.MakeClosure:
+		return v.Fn.(*ssa.Function)
+	case *ssa.Function:
+		return v
+	case *ssa.ChangeType:
+		return literal(v.X)
+	}
+	return nil
+}
+
+// scopedIterator says whether v is an iterator that opens a scope around each run of the loop's body.
+func (s *source) scopedIterator(v ssa.Value) bool { return s.isScoped(v, map[ssa.Value]bool{}) }
+
+func (s *source) isScoped(v ssa.Value, seen map[ssa.Value]bool) bool {
+	if seen[v] || !iterates(v.Type()) {
+		return false
+	}
+	seen[v] = true
+	switch v := v.(type) {
+	case *ssa.ChangeType:
+		return s.isScoped(v.X, seen)
+	case *ssa.Call:
+		return scopedIterators[called(&v.Call)] || s.iters[static(&v.Call)]
+	case *ssa.Phi:
+		for _, e := range v.Edges {
+			if s.isScoped(e, seen) {
+				return true
+			}
+		}
+	case *ssa.UnOp:
+		// A variable that a literal captures.
+		if v.Op == token.MUL {
+			for _, val := range storedIn(origin(v.X)) {
+				if s.isScoped(val, seen) {
+					return true
+				}
+			}
+		}
+	case *ssa.MakeClosure, *ssa.Function:
+		if fn := literal(v); len(fn.Params) == 1 && len(fn.Blocks) != 0 {
+			return s.yieldsInScope(fn.Params[0], map[ssa.Value]bool{})
+		}
+	}
+	return false
+}
+
+// iterates says whether t is func(yield func(…) bool).
+func iterates(t types.Type) bool {
+	f, ok := t.Underlying().(*types.Signature)
+	if !ok || f.Params().Len() != 1 || f.Results().Len() != 0 {
+		return false
+	}
+	yield, ok := f.Params().At(0).Type().Underlying().(*types.Signature)
+	return ok && yield.Results().Len() == 1 && types.Identical(yield.Results().At(0).Type(), types.Typ[types.Bool])
+}
+
+// findIterators finds the functions that return scoped iterators.
+func (s *source) findIterators() {
+	for _, fn := range s.fns {
+		instructions(fn, func(i ssa.Instruction) {
+			if r, ok := i.(*ssa.Return); ok && len(r.Results) == 1 && s.scopedIterator(r.Results[0]) {
+				s.iters[fn] = true
+			}
+		})
+	}
+}
+
+// yieldsInScope says whether yield, a function value, is called with a scope open around it.
+func (s *source) yieldsInScope(yield ssa.Value, seen map[ssa.Value]bool) bool {
+	if seen[yield] || yield.Referrers() == nil {
+		return false
+	}
+	seen[yield] = true
+	for _, use := range *yield.Referrers() {
+		switch use := use.(type) {
+		case *ssa.Store:
+			if a, ok := use.Addr.(*ssa.Alloc); ok && use.Val == yield && s.yieldsInScope(a, seen) {
+				return true
+			}
+		case *ssa.UnOp:
+			if s.yieldsInScope(use, seen) {
+				return true
+			}
+		case *ssa.MakeClosure:
+			fn := use.Fn.(*ssa.Function)
+			for k, b := range use.Bindings {
+				if b == yield && s.yieldsInScope(fn.FreeVars[k], seen) {
+					return true
+				}
+			}
+		case ssa.CallInstruction:
+			c := use.Common()
+			to := static(c)
+			inside := s.inScope(use)
+			if c.Value == yield && inside {
+				return true
+			}
+			for k, a := range c.Args {
+				if a != yield {
+					continue
+				}
+				if to == nil || len(to.Blocks) == 0 {
+					continue
+				}
+				if inside || s.yieldsInScope(to.Params[k], seen) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// inScope says whether the instruction is in a scope's body, or behind a NewScope of its function.
+func (s *source) inScope(i ssa.Instruction) bool {
+	for fn := i.Parent(); fn != nil; fn = fn.Parent() {
+		if s.body[fn] != noBody {
+			return true
+		}
+	}
+	found := false
+	instructions(i.Parent(), func(o ssa.Instruction) {
+		if c, ok := o.(*ssa.Call); ok && called(&c.Call) == newScope && before(o, i) {
+			found = true
+		}
+	})
+	return found
+}
+
+// before says whether every path to b goes over a.
+func before(a, b ssa.Instruction) bool {
+	if a.Block() != b.Block() {
+		return a.Block().Dominates(b.Block())
+	}
+	for _, i := range a.Block().Instrs {
+		if i == a {
+			return a != b
+		}
+		if i == b {
+			return false
+		}
+	}
+	return false
+}
+
+// origin is the variable behind a captured one.
+func origin(v ssa.Value) ssa.Value {
+	for {
+		free, ok := v.(*ssa.FreeVar)
+		if !ok || free.Parent().Parent() == nil {
+			return v
+		}
+		outer := ssa.Value(nil)
+		instructions(free.Parent().Parent(), func(i ssa.Instruction) {
+			if c, ok := i.(*ssa.MakeClosure); ok && c.Fn == free.Parent() {
+				for k, f := range free.Parent().FreeVars {
+					if f == free {
+						outer = c.Bindings[k]
+					}
+				}
+			}
+		})
+		if outer == nil {
+			return v
+		}
+		v = outer
+	}
+}
+
+// storedIn are the values stored in a variable by its own function.
+func storedIn(v ssa.Value) (vals []ssa.Value) {
+	if a, ok := v.(*ssa.Alloc); ok {
+		for _, use := range *a.Referrers() {
+			if st, ok := use.(*ssa.Store); ok && st.Addr == a {
+				vals = append(vals, st.Val)
+			}
+		}
+	}
+	return vals
+}
+
+// report is pass.Report, but for what a comment silences.
+func report(pass *analysis.Pass, d analysis.Diagnostic) {
+	file := fileOf(pass, d.Pos)
+	if file != nil {
+		line := pass.Fset.Position(d.Pos).Line
+		for _, group := range file.Comments {
+			for _, c := range group.List {
+				rest, ok := strings.CutPrefix(c.Text, "//linstockvet:ignore")
+				at := pass.Fset.Position(c.Pos()).Line
+				if !ok || at != line && at != line-1 {
+					continue
+				}
+				if words := strings.Fields(rest); len(words) > 1 && words[0] == pass.Analyzer.Name {
+					return
+				}
+			}
+		}
+	}
+	d.Category = pass.Analyzer.Name
+	pass.Report(d)
+}
+
+func fileOf(pass *analysis.Pass, pos token.Pos) *ast.File {
+	for _, f := range pass.Files {
+		if f.FileStart <= pos && pos < f.FileEnd {
+			return f
+		}
+	}
+	return nil
+}
+
+// around is the path of syntax from pos outward.
+func around(pass *analysis.Pass, pos token.Pos) []ast.Node {
+	f := fileOf(pass, pos)
+	if f == nil || !pos.IsValid() {
+		return nil
+	}
+	path, _ := astutil.PathEnclosingInterval(f, pos, pos)
+	return path
+}
+
+// within is the innermost node of a kind around pos.
+func within[N ast.Node](pass *analysis.Pass, pos token.Pos) (n N, ok bool) {
+	for _, a := range around(pass, pos) {
+		if n, ok := a.(N); ok {
+			return n, true
+		}
+	}
+	return n, false
+}
+
+func insert(message string, pos token.Pos, text string) []analysis.SuggestedFix {
+	return []analysis.SuggestedFix{{Message: message, TextEdits: []analysis.TextEdit{{Pos: pos, End: pos, NewText: []byte(text)}}}}
+}

@@ -1,0 +1,221 @@
+package escape
+
+import (
+	"sync/atomic"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+type model struct {
+	lin    *nn.Linear
+	hidden *tensor.Tensor
+	all    []*tensor.Tensor
+	named  map[string]*tensor.Tensor
+	cur    atomic.Pointer[tensor.Tensor]
+	value  float64
+}
+
+func (m *model) forward(x *tensor.Tensor) *tensor.Tensor { return m.lin.Forward(x).Mul(2) }
+func (m *model) weight() *tensor.Tensor                  { return m.lin.Weight }
+func (m *model) kept(x *tensor.Tensor) *tensor.Tensor    { return x.Mul(2).Keep() }
+
+type layer interface {
+	Forward(x *tensor.Tensor) *tensor.Tensor
+	State() *tensor.Tensor
+}
+
+var global *tensor.Tensor
+
+func fields(m *model, x *tensor.Tensor, out chan *tensor.Tensor) (*tensor.Tensor, error) {
+	var last, moved *tensor.Tensor
+	err := tensor.WithScope(func() error {
+		y := x.Mul(2)
+		m.hidden = y                    // want `a tensor of the scope is stored in a field of something from outside`
+		m.all = append(m.all, y.Mul(3)) // want `stored in a field of something from outside`
+		m.all[0] = y                    // want `stored in a list from outside`
+		m.named["y"] = y                // want `put in a map from outside`
+		m.cur.Store(y)                  // want `stored in a Pointer from outside`
+		out <- y                        // want `sent to a channel`
+		global = m.forward(y)           // want `stored in a package variable`
+		last = nn.MSELoss(y, x)         // want `stored in a variable from outside`
+		moved = y.Mul(3).MoveOut()
+		return nil
+	})
+	moved.Release()
+	return last, err
+}
+
+func keeps(m *model, l layer, s *tensor.Scope, x *tensor.Tensor, out chan *tensor.Tensor) error {
+	var a, b *tensor.Tensor
+	err := tensor.WithScope(func() error {
+		m.hidden = x.Mul(2).Keep()
+		out <- x.Mul(2).Keep()
+		global = m.kept(x)
+		m.named["w"] = m.weight()
+		m.named["s"] = l.State()
+		m.all = append(m.all, nn.Parameters(m)...)
+		a = x
+		b = x.Mul_(3)
+		c := x.Mul(4)
+		c.Keep()
+		m.hidden = c
+		d := x.Mul(4)
+		if err := s.Adopt(d); err != nil {
+			return err
+		}
+		m.all[0] = d
+		parts, err := x.Split(2)
+		if err != nil {
+			return err
+		}
+		for _, p := range parts {
+			p.Keep()
+		}
+		m.all = parts
+		local := map[string]*tensor.Tensor{}
+		local["x"] = x.Mul(2)
+		pipe := make(chan *tensor.Tensor, 1)
+		pipe <- x.Mul(2)
+		own := &model{}
+		own.hidden = x.Mul(3)
+		m.value, err = own.hidden.Item()
+		m.hidden = nil
+		return err
+	})
+	_, _ = a, b
+	return err
+}
+
+func dynamic(m *model, l layer, x *tensor.Tensor) error {
+	return tensor.WithScope(func() error {
+		m.hidden = l.Forward(x) // want `stored in a field`
+		return nil
+	})
+}
+
+type result struct{ loss *tensor.Tensor }
+
+func structs(x *tensor.Tensor) (all []result, err error) {
+	err = tensor.WithScope(func() error {
+		r := result{loss: x.Mul(2)}
+		all = append(all, r) // want `stored in a variable from outside`
+		return autograd.NoGrad(func() error {
+			all[0].loss = x.Mul(3) // want `stored in a field`
+			return nil
+		})
+	})
+	return all, err
+}
+
+func loops(m *model, l *data.Loader) (losses []*tensor.Tensor, sum float64, err error) {
+	var state *tensor.Tensor
+	for batch, err := range l.Batches() {
+		if err != nil {
+			return nil, 0, err
+		}
+		loss := m.forward(batch.Inputs)
+		losses = append(losses, loss) // want `stored in a variable from outside`
+		m.hidden = batch.Targets      // want `stored in a field`
+		if state != nil {
+			state.Release()
+		}
+		state = loss.Mul(2).Keep()
+		v, err := loss.Item()
+		if err != nil {
+			return nil, 0, err
+		}
+		sum += v
+	}
+	return losses, sum, nil
+}
+
+func first(m *model, l *data.Loader) *tensor.Tensor {
+	for batch, err := range l.Batches() {
+		if err != nil {
+			return nil
+		}
+		return m.forward(batch.Inputs) // want `a tensor of the scope is returned`
+	}
+	return nil
+}
+
+func firstMoved(m *model, l *data.Loader) *tensor.Tensor {
+	for batch, err := range l.Batches() {
+		if err != nil {
+			return nil
+		}
+		return m.forward(batch.Inputs).MoveOut()
+	}
+	return nil
+}
+
+func returns(x *tensor.Tensor) (*tensor.Tensor, error) {
+	before := x.Mul(1)
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	y := x.Mul(2)
+	if y.Err() != nil {
+		return before, nil
+	}
+	return y.Mul(3), nil // want `a tensor of the scope is returned`
+}
+
+func returnsMoved(x *tensor.Tensor) (*tensor.Tensor, error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	y := x.Mul(2).Mul(3).MoveOut()
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	return y.Mul(2), nil
+}
+
+func (m *model) cached(x *tensor.Tensor) error {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	m.hidden = x.Mul(2) // want `stored in a field`
+	return nil
+}
+
+func tidy(m *model, x *tensor.Tensor) *tensor.Tensor {
+	return tensor.Tidy(func() *tensor.Tensor {
+		y := x.Mul(2)
+		m.hidden = y // want `stored in a field`
+		return y.Mul(3)
+	})
+}
+
+func hooks(m *model, x *tensor.Tensor) error {
+	_, err := x.RegisterHook(func(grad *tensor.Tensor) (*tensor.Tensor, error) {
+		m.hidden = grad // want `stored in a field`
+		return grad.Mul(2), nil
+	})
+	return err
+}
+
+type square struct{ saved *tensor.Tensor }
+
+func (f *square) Forward(ctx *autograd.Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	f.saved = inputs[0].Mul(2) // want `stored in a field`
+	return []*tensor.Tensor{inputs[0].Mul(inputs[0])}, nil
+}
+
+// nested: what moves out of the inner scope is in the outer one.
+func nested(m *model, x *tensor.Tensor) error {
+	return tensor.WithScope(func() error {
+		y := tensor.Tidy(func() *tensor.Tensor { return x.Mul(2) })
+		m.hidden = y // want `stored in a field`
+		return nil
+	})
+}

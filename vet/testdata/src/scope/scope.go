@@ -1,0 +1,157 @@
+package scope
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func never() error {
+	s, err := tensor.NewScope() // want `the scope is never closed`
+	if err != nil {
+		return err
+	}
+	s.Len()
+	return nil
+}
+
+func unnamed() {
+	_, _ = tensor.NewScope() // want `the scope is never closed`
+}
+
+func deferred() error {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return nil
+}
+
+func inLiteral() (err error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := s.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	return nil
+}
+
+func onePath(early bool) error {
+	s, err := tensor.NewScope() // want `the scope is not closed on all paths`
+	if err != nil {
+		return err
+	}
+	if early {
+		return errors.New("early")
+	}
+	return s.Close()
+}
+
+// The check of a later error is no check of this one.
+func laterError(f func() error) (err error) {
+	s, err := tensor.NewScope() // want `the scope is not closed on all paths`
+	if err != nil {
+		return err
+	}
+	if err = f(); err != nil {
+		return err
+	}
+	defer func() { err = s.Close() }()
+	return nil
+}
+
+func loop(n int) error {
+	for range n {
+		s, err := tensor.NewScope()
+		if err != nil {
+			return err
+		}
+		if err := s.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loopLeaks(n int) error {
+	for i := range n {
+		s, err := tensor.NewScope() // want `the scope is not closed on all paths`
+		if err != nil {
+			return err
+		}
+		if i == 3 {
+			continue
+		}
+		_ = s.Close()
+	}
+	return nil
+}
+
+func returned() (*tensor.Scope, error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+type holder struct{ s *tensor.Scope }
+
+func stored(h *holder) (err error) {
+	h.s, err = tensor.NewScope()
+	return err
+}
+
+func given(f func(*tensor.Scope)) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return
+	}
+	f(s)
+}
+
+func elsewhere() error {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	go func() {
+		_ = s.Close() // want `the scope is closed on another goroutine`
+	}()
+	return nil
+}
+
+func elsewhere2(wg *sync.WaitGroup) error {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	wg.Go(func() { _ = s.Close() }) // want `the scope is closed on another goroutine`
+	return nil
+}
+
+func elsewhere3() error {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return err
+	}
+	go s.Close() // want `the scope is closed on another goroutine`
+	return nil
+}
+
+func ownGoroutine() {
+	go func() {
+		s, err := tensor.NewScope()
+		if err != nil {
+			return
+		}
+		defer s.Close()
+	}()
+}
