@@ -151,6 +151,10 @@ func OpSchema(op Op) (string, error) {
 	return text(C.lsc_op_schema(C.ls_op(op), slots(out[:]), C.uint64_t(len(out))), out[:])
 }
 
+// OpRepeatable says whether an operator can be called again after it has failed: it writes into none of its arguments
+// and draws no random numbers.
+func OpRepeatable(op Op) bool { return C.lsc_op_repeatable(C.ls_op(op)) != 0 }
+
 // OpNames are all the dispatcher's operators, a newline after each.
 func OpNames() (string, error) { return text(C.lsc_op_names(nil, 0), nil) }
 

@@ -29,6 +29,7 @@ const char *ls_table_load(void *library) {
   LOAD(tensor_index)
   LOAD(op_find)
   LOAD(op_schema)
+  LOAD(op_repeatable)
   LOAD(op_names)
   LOAD(call)
   LOAD(spill_free)

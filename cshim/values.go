@@ -68,6 +68,11 @@ func Take(ref ErrorRef) *Error {
 	return e
 }
 
+// NoDeviceMemory says whether an operator has failed because a device other than the CPU had no memory.
+func NoDeviceMemory(ref ErrorRef) bool {
+	return ref != nil && Code(ref.code) == CodeOutOfMemory && (ref.bytes == 0 || ref.device>>8 != 0)
+}
+
 // Tag is the kind of a Value.
 type Tag uint32
 

@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // op describes an operator of the table to the encoder below.
@@ -585,11 +586,30 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 		return cshim.Results{}, false
 	}
 	r := cshim.Call(native, c.values(), out, discard)
+	if r.Err != nil && again(c.op, r.Err) {
+		r = cshim.Call(native, c.values(), out, discard)
+	}
 	if r.Err != nil {
 		c.fail = failed(newError(c.op.goName, cshim.Take(r.Err), append(c.ins[:c.nin:c.nin], c.moreIns...)...))
 		return cshim.Results{}, false
 	}
 	return r, true
+}
+
+// again says whether an operator that has failed is worth one more try, and makes room for it: where a device had no
+// memory (the CPU's allocator has waited for a sweep itself), and the operator writes into nothing that was there
+// before and draws no random numbers. It takes the error then.
+func again(o *op, ref cshim.ErrorRef) bool {
+	if !cshim.NoDeviceMemory(ref) {
+		return false
+	}
+	native, err := o.find()
+	if err != nil || !cshim.OpRepeatable(native) {
+		return false
+	}
+	cshim.Take(ref)
+	vram.Relieve()
+	return true
 }
 
 func (c *call) wrapValue(v cshim.Value, scope uint64) *Tensor {

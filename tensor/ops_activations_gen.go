@@ -13,7 +13,11 @@ func (t *Tensor) ReLU() *Tensor {
 	if f := pin1(&opReLU, t); f != nil {
 		return f
 	}
-	return done1(&opReLU, cshim.OpReLU(t.handle()), t)
+	r := cshim.OpReLU(t.handle())
+	if r.Err != nil && again(&opReLU, r.Err) {
+		r = cshim.OpReLU(t.handle())
+	}
+	return done1(&opReLU, r, t)
 }
 
 var opReLU_ = op{name: "aten::relu_", overload: "", goName: "ReLU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -275,7 +279,11 @@ func (t *Tensor) SiLU() *Tensor {
 	if f := pin1(&opSiLU, t); f != nil {
 		return f
 	}
-	return done1(&opSiLU, cshim.OpSiLU(t.handle()), t)
+	r := cshim.OpSiLU(t.handle())
+	if r.Err != nil && again(&opSiLU, r.Err) {
+		r = cshim.OpSiLU(t.handle())
+	}
+	return done1(&opSiLU, r, t)
 }
 
 var opSiLU_ = op{name: "aten::silu_", overload: "", goName: "SiLU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -341,7 +349,11 @@ func (t *Tensor) Sigmoid() *Tensor {
 	if f := pin1(&opSigmoid, t); f != nil {
 		return f
 	}
-	return done1(&opSigmoid, cshim.OpSigmoid(t.handle()), t)
+	r := cshim.OpSigmoid(t.handle())
+	if r.Err != nil && again(&opSigmoid, r.Err) {
+		r = cshim.OpSigmoid(t.handle())
+	}
+	return done1(&opSigmoid, r, t)
 }
 
 var opSigmoid_ = op{name: "aten::sigmoid_", overload: "", goName: "Sigmoid_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -378,7 +390,11 @@ func (t *Tensor) Tanh() *Tensor {
 	if f := pin1(&opTanh, t); f != nil {
 		return f
 	}
-	return done1(&opTanh, cshim.OpTanh(t.handle()), t)
+	r := cshim.OpTanh(t.handle())
+	if r.Err != nil && again(&opTanh, r.Err) {
+		r = cshim.OpTanh(t.handle())
+	}
+	return done1(&opTanh, r, t)
 }
 
 var opTanh_ = op{name: "aten::tanh_", overload: "", goName: "Tanh_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -572,7 +588,11 @@ func (t *Tensor) Softmax(dim int, opts ...Option) *Tensor {
 		if f := pin1(&opSoftmax, t); f != nil {
 			return f
 		}
-		return done1(&opSoftmax, cshim.OpSoftmax(t.handle(), dim), t)
+		r := cshim.OpSoftmax(t.handle(), dim)
+		if r.Err != nil && again(&opSoftmax, r.Err) {
+			r = cshim.OpSoftmax(t.handle(), dim)
+		}
+		return done1(&opSoftmax, r, t)
 	}
 	var c call
 	c.begin(&opSoftmax)
@@ -595,7 +615,11 @@ func (t *Tensor) LogSoftmax(dim int, opts ...Option) *Tensor {
 		if f := pin1(&opLogSoftmax, t); f != nil {
 			return f
 		}
-		return done1(&opLogSoftmax, cshim.OpLogSoftmax(t.handle(), dim), t)
+		r := cshim.OpLogSoftmax(t.handle(), dim)
+		if r.Err != nil && again(&opLogSoftmax, r.Err) {
+			r = cshim.OpLogSoftmax(t.handle(), dim)
+		}
+		return done1(&opLogSoftmax, r, t)
 	}
 	var c call
 	c.begin(&opLogSoftmax)

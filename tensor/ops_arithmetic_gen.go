@@ -17,7 +17,11 @@ func (t *Tensor) Add(other any, opts ...Option) *Tensor {
 		if f := pin2(&opAdd, t, otherT); f != nil {
 			return f
 		}
-		return done2(&opAdd, cshim.OpAdd(t.handle(), otherT.handle()), t, otherT)
+		r := cshim.OpAdd(t.handle(), otherT.handle())
+		if r.Err != nil && again(&opAdd, r.Err) {
+			r = cshim.OpAdd(t.handle(), otherT.handle())
+		}
+		return done2(&opAdd, r, t, otherT)
 	}
 	var c call
 	c.begin(&opAdd)
@@ -66,7 +70,11 @@ func (t *Tensor) Sub(other any, opts ...Option) *Tensor {
 		if f := pin2(&opSub, t, otherT); f != nil {
 			return f
 		}
-		return done2(&opSub, cshim.OpSub(t.handle(), otherT.handle()), t, otherT)
+		r := cshim.OpSub(t.handle(), otherT.handle())
+		if r.Err != nil && again(&opSub, r.Err) {
+			r = cshim.OpSub(t.handle(), otherT.handle())
+		}
+		return done2(&opSub, r, t, otherT)
 	}
 	var c call
 	c.begin(&opSub)
@@ -129,7 +137,11 @@ func (t *Tensor) Mul(other any) *Tensor {
 		if f := pin2(&opMul, t, otherT); f != nil {
 			return f
 		}
-		return done2(&opMul, cshim.OpMul(t.handle(), otherT.handle()), t, otherT)
+		r := cshim.OpMul(t.handle(), otherT.handle())
+		if r.Err != nil && again(&opMul, r.Err) {
+			r = cshim.OpMul(t.handle(), otherT.handle())
+		}
+		return done2(&opMul, r, t, otherT)
 	}
 	var c call
 	c.begin(&opMul)
@@ -170,7 +182,11 @@ func (t *Tensor) Div(other any) *Tensor {
 		if f := pin2(&opDiv, t, otherT); f != nil {
 			return f
 		}
-		return done2(&opDiv, cshim.OpDiv(t.handle(), otherT.handle()), t, otherT)
+		r := cshim.OpDiv(t.handle(), otherT.handle())
+		if r.Err != nil && again(&opDiv, r.Err) {
+			r = cshim.OpDiv(t.handle(), otherT.handle())
+		}
+		return done2(&opDiv, r, t, otherT)
 	}
 	var c call
 	c.begin(&opDiv)
@@ -407,7 +423,11 @@ func (t *Tensor) Neg() *Tensor {
 	if f := pin1(&opNeg, t); f != nil {
 		return f
 	}
-	return done1(&opNeg, cshim.OpNeg(t.handle()), t)
+	r := cshim.OpNeg(t.handle())
+	if r.Err != nil && again(&opNeg, r.Err) {
+		r = cshim.OpNeg(t.handle())
+	}
+	return done1(&opNeg, r, t)
 }
 
 var opNeg_ = op{name: "aten::neg_", overload: "", goName: "Neg_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -545,7 +565,11 @@ func (t *Tensor) Exp() *Tensor {
 	if f := pin1(&opExp, t); f != nil {
 		return f
 	}
-	return done1(&opExp, cshim.OpExp(t.handle()), t)
+	r := cshim.OpExp(t.handle())
+	if r.Err != nil && again(&opExp, r.Err) {
+		r = cshim.OpExp(t.handle())
+	}
+	return done1(&opExp, r, t)
 }
 
 var opExp_ = op{name: "aten::exp_", overload: "", goName: "Exp_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -619,7 +643,11 @@ func (t *Tensor) Log() *Tensor {
 	if f := pin1(&opLog, t); f != nil {
 		return f
 	}
-	return done1(&opLog, cshim.OpLog(t.handle()), t)
+	r := cshim.OpLog(t.handle())
+	if r.Err != nil && again(&opLog, r.Err) {
+		r = cshim.OpLog(t.handle())
+	}
+	return done1(&opLog, r, t)
 }
 
 var opLog_ = op{name: "aten::log_", overload: "", goName: "Log_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -770,7 +798,11 @@ func (t *Tensor) Sqrt() *Tensor {
 	if f := pin1(&opSqrt, t); f != nil {
 		return f
 	}
-	return done1(&opSqrt, cshim.OpSqrt(t.handle()), t)
+	r := cshim.OpSqrt(t.handle())
+	if r.Err != nil && again(&opSqrt, r.Err) {
+		r = cshim.OpSqrt(t.handle())
+	}
+	return done1(&opSqrt, r, t)
 }
 
 var opSqrt_ = op{name: "aten::sqrt_", overload: "", goName: "Sqrt_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -1515,7 +1547,11 @@ func (t *Tensor) Maximum(other any) *Tensor {
 		if f := pin2(&opMaximum, t, otherT); f != nil {
 			return f
 		}
-		return done2(&opMaximum, cshim.OpMaximum(t.handle(), otherT.handle()), t, otherT)
+		r := cshim.OpMaximum(t.handle(), otherT.handle())
+		if r.Err != nil && again(&opMaximum, r.Err) {
+			r = cshim.OpMaximum(t.handle(), otherT.handle())
+		}
+		return done2(&opMaximum, r, t, otherT)
 	}
 	var c call
 	c.begin(&opMaximum)

@@ -84,7 +84,11 @@ func (t *Tensor) Dropout(p float64, opts ...Option) *Tensor {
 		if f := pin1(&opDropout, t); f != nil {
 			return f
 		}
-		return done1(&opDropout, cshim.OpDropout(t.handle(), p), t)
+		r := cshim.OpDropout(t.handle(), p)
+		if r.Err != nil && again(&opDropout, r.Err) {
+			r = cshim.OpDropout(t.handle(), p)
+		}
+		return done1(&opDropout, r, t)
 	}
 	var c call
 	c.begin(&opDropout)

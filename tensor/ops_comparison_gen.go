@@ -15,7 +15,11 @@ func (t *Tensor) Eq(other any) *Tensor {
 		if f := pin2(&opEq, t, otherT); f != nil {
 			return f
 		}
-		return done2(&opEq, cshim.OpEq(t.handle(), otherT.handle()), t, otherT)
+		r := cshim.OpEq(t.handle(), otherT.handle())
+		if r.Err != nil && again(&opEq, r.Err) {
+			r = cshim.OpEq(t.handle(), otherT.handle())
+		}
+		return done2(&opEq, r, t, otherT)
 	}
 	var c call
 	c.begin(&opEq)
@@ -81,7 +85,11 @@ func (t *Tensor) Lt(other any) *Tensor {
 		if f := pin2(&opLt, t, otherT); f != nil {
 			return f
 		}
-		return done2(&opLt, cshim.OpLt(t.handle(), otherT.handle()), t, otherT)
+		r := cshim.OpLt(t.handle(), otherT.handle())
+		if r.Err != nil && again(&opLt, r.Err) {
+			r = cshim.OpLt(t.handle(), otherT.handle())
+		}
+		return done2(&opLt, r, t, otherT)
 	}
 	var c call
 	c.begin(&opLt)
@@ -147,7 +155,11 @@ func (t *Tensor) Gt(other any) *Tensor {
 		if f := pin2(&opGt, t, otherT); f != nil {
 			return f
 		}
-		return done2(&opGt, cshim.OpGt(t.handle(), otherT.handle()), t, otherT)
+		r := cshim.OpGt(t.handle(), otherT.handle())
+		if r.Err != nil && again(&opGt, r.Err) {
+			r = cshim.OpGt(t.handle(), otherT.handle())
+		}
+		return done2(&opGt, r, t, otherT)
 	}
 	var c call
 	c.begin(&opGt)

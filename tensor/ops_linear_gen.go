@@ -14,7 +14,11 @@ func (t *Tensor) MatMul(other *Tensor) *Tensor {
 	if f := pin2(&opMatMul, t, other); f != nil {
 		return f
 	}
-	return done2(&opMatMul, cshim.OpMatMul(t.handle(), other.handle()), t, other)
+	r := cshim.OpMatMul(t.handle(), other.handle())
+	if r.Err != nil && again(&opMatMul, r.Err) {
+		r = cshim.OpMatMul(t.handle(), other.handle())
+	}
+	return done2(&opMatMul, r, t, other)
 }
 
 var opMM = op{name: "aten::mm", overload: "", goName: "MM", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mat2", kindTensor, keyNone, false}}}
@@ -26,7 +30,11 @@ func (t *Tensor) MM(mat2 *Tensor) *Tensor {
 	if f := pin2(&opMM, t, mat2); f != nil {
 		return f
 	}
-	return done2(&opMM, cshim.OpMM(t.handle(), mat2.handle()), t, mat2)
+	r := cshim.OpMM(t.handle(), mat2.handle())
+	if r.Err != nil && again(&opMM, r.Err) {
+		r = cshim.OpMM(t.handle(), mat2.handle())
+	}
+	return done2(&opMM, r, t, mat2)
 }
 
 var opBMM = op{name: "aten::bmm", overload: "", goName: "BMM", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mat2", kindTensor, keyNone, false}}}
@@ -38,7 +46,11 @@ func (t *Tensor) BMM(mat2 *Tensor) *Tensor {
 	if f := pin2(&opBMM, t, mat2); f != nil {
 		return f
 	}
-	return done2(&opBMM, cshim.OpBMM(t.handle(), mat2.handle()), t, mat2)
+	r := cshim.OpBMM(t.handle(), mat2.handle())
+	if r.Err != nil && again(&opBMM, r.Err) {
+		r = cshim.OpBMM(t.handle(), mat2.handle())
+	}
+	return done2(&opBMM, r, t, mat2)
 }
 
 var opMV = op{name: "aten::mv", overload: "", goName: "MV", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"vec", kindTensor, keyNone, false}}}
@@ -119,7 +131,11 @@ func (t *Tensor) AddMM(mat1 *Tensor, mat2 *Tensor, opts ...Option) *Tensor {
 		if f := pin3(&opAddMM, t, mat1, mat2, 0); f != nil {
 			return f
 		}
-		return done3(&opAddMM, cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle()), t, mat1, mat2)
+		r := cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
+		if r.Err != nil && again(&opAddMM, r.Err) {
+			r = cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
+		}
+		return done3(&opAddMM, r, t, mat1, mat2)
 	}
 	var c call
 	c.begin(&opAddMM)
@@ -325,7 +341,11 @@ func (t *Tensor) Linear(weight *Tensor, bias *Tensor) *Tensor {
 	if f := pin3(&opLinear, t, weight, bias, 4); f != nil {
 		return f
 	}
-	return done3(&opLinear, cshim.OpLinear(t.handle(), weight.handle(), bias.handle()), t, weight, bias)
+	r := cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
+	if r.Err != nil && again(&opLinear, r.Err) {
+		r = cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
+	}
+	return done3(&opLinear, r, t, weight, bias)
 }
 
 var opBilinear = op{name: "aten::bilinear", overload: "", goName: "Bilinear", inPlace: false, args: []argSpec{{"input1", kindTensor, keyNone, false}, {"input2", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyBias, true}}}

@@ -18,7 +18,11 @@ func (t *Tensor) CrossEntropy(target *Tensor, opts ...Option) *Tensor {
 		if f := pin2(&opCrossEntropy, t, target); f != nil {
 			return f
 		}
-		return done2(&opCrossEntropy, cshim.OpCrossEntropy(t.handle(), target.handle()), t, target)
+		r := cshim.OpCrossEntropy(t.handle(), target.handle())
+		if r.Err != nil && again(&opCrossEntropy, r.Err) {
+			r = cshim.OpCrossEntropy(t.handle(), target.handle())
+		}
+		return done2(&opCrossEntropy, r, t, target)
 	}
 	var c call
 	c.begin(&opCrossEntropy)
@@ -65,7 +69,11 @@ func (t *Tensor) MSELoss(target *Tensor, opts ...Option) *Tensor {
 		if f := pin2(&opMSELoss, t, target); f != nil {
 			return f
 		}
-		return done2(&opMSELoss, cshim.OpMSELoss(t.handle(), target.handle()), t, target)
+		r := cshim.OpMSELoss(t.handle(), target.handle())
+		if r.Err != nil && again(&opMSELoss, r.Err) {
+			r = cshim.OpMSELoss(t.handle(), target.handle())
+		}
+		return done2(&opMSELoss, r, t, target)
 	}
 	var c call
 	c.begin(&opMSELoss)

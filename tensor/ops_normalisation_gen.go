@@ -17,7 +17,11 @@ func (t *Tensor) LayerNorm(normalizedShape []int, weight *Tensor, bias *Tensor, 
 		if f := pin3(&opLayerNorm, t, weight, bias, 6); f != nil {
 			return f
 		}
-		return done3(&opLayerNorm, cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle()), t, weight, bias)
+		r := cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
+		if r.Err != nil && again(&opLayerNorm, r.Err) {
+			r = cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
+		}
+		return done3(&opLayerNorm, r, t, weight, bias)
 	}
 	var c call
 	c.begin(&opLayerNorm)

@@ -17,7 +17,11 @@ func (t *Tensor) Sum(opts ...Option) *Tensor {
 		if f := pin1(&opSum, t); f != nil {
 			return f
 		}
-		return done1(&opSum, cshim.OpSum(t.handle()), t)
+		r := cshim.OpSum(t.handle())
+		if r.Err != nil && again(&opSum, r.Err) {
+			r = cshim.OpSum(t.handle())
+		}
+		return done1(&opSum, r, t)
 	}
 	var c call
 	c.begin(&opSum)
@@ -60,7 +64,11 @@ func (t *Tensor) Mean(opts ...Option) *Tensor {
 		if f := pin1(&opMean, t); f != nil {
 			return f
 		}
-		return done1(&opMean, cshim.OpMean(t.handle()), t)
+		r := cshim.OpMean(t.handle())
+		if r.Err != nil && again(&opMean, r.Err) {
+			r = cshim.OpMean(t.handle())
+		}
+		return done1(&opMean, r, t)
 	}
 	var c call
 	c.begin(&opMean)

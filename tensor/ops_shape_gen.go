@@ -14,7 +14,11 @@ func (t *Tensor) View(size ...int) *Tensor {
 	if f := pin1(&opView, t); f != nil {
 		return f
 	}
-	return done1(&opView, cshim.OpView(t.handle(), size), t)
+	r := cshim.OpView(t.handle(), size)
+	if r.Err != nil && again(&opView, r.Err) {
+		r = cshim.OpView(t.handle(), size)
+	}
+	return done1(&opView, r, t)
 }
 
 var opViewAs = op{name: "aten::view_as", overload: "", goName: "ViewAs", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindTensor, keyNone, false}}}
@@ -54,7 +58,11 @@ func (t *Tensor) Reshape(shape ...int) *Tensor {
 	if f := pin1(&opReshape, t); f != nil {
 		return f
 	}
-	return done1(&opReshape, cshim.OpReshape(t.handle(), shape), t)
+	r := cshim.OpReshape(t.handle(), shape)
+	if r.Err != nil && again(&opReshape, r.Err) {
+		r = cshim.OpReshape(t.handle(), shape)
+	}
+	return done1(&opReshape, r, t)
 }
 
 var opReshapeAs = op{name: "aten::reshape_as", overload: "", goName: "ReshapeAs", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindTensor, keyNone, false}}}
@@ -124,7 +132,11 @@ func (t *Tensor) Transpose(dim0 int, dim1 int) *Tensor {
 	if f := pin1(&opTranspose, t); f != nil {
 		return f
 	}
-	return done1(&opTranspose, cshim.OpTranspose(t.handle(), dim0, dim1), t)
+	r := cshim.OpTranspose(t.handle(), dim0, dim1)
+	if r.Err != nil && again(&opTranspose, r.Err) {
+		r = cshim.OpTranspose(t.handle(), dim0, dim1)
+	}
+	return done1(&opTranspose, r, t)
 }
 
 var opSwapAxes = op{name: "aten::swapaxes", overload: "", goName: "SwapAxes", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"axis0", kindInt, keyNone, false}, {"axis1", kindInt, keyNone, false}}}
@@ -150,7 +162,11 @@ func (t *Tensor) T() *Tensor {
 	if f := pin1(&opT, t); f != nil {
 		return f
 	}
-	return done1(&opT, cshim.OpT(t.handle()), t)
+	r := cshim.OpT(t.handle())
+	if r.Err != nil && again(&opT, r.Err) {
+		r = cshim.OpT(t.handle())
+	}
+	return done1(&opT, r, t)
 }
 
 var opMT = op{name: "aten::mT", overload: "", goName: "MT", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -186,7 +202,11 @@ func (t *Tensor) Permute(dims ...int) *Tensor {
 	if f := pin1(&opPermute, t); f != nil {
 		return f
 	}
-	return done1(&opPermute, cshim.OpPermute(t.handle(), dims), t)
+	r := cshim.OpPermute(t.handle(), dims)
+	if r.Err != nil && again(&opPermute, r.Err) {
+		r = cshim.OpPermute(t.handle(), dims)
+	}
+	return done1(&opPermute, r, t)
 }
 
 var opMoveDim = op{name: "aten::movedim", overload: "int", goName: "MoveDim", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"source", kindInt, keyNone, false}, {"destination", kindInt, keyNone, false}}}
@@ -225,7 +245,11 @@ func (t *Tensor) SqueezeDim(dim int) *Tensor {
 	if f := pin1(&opSqueezeDim, t); f != nil {
 		return f
 	}
-	return done1(&opSqueezeDim, cshim.OpSqueezeDim(t.handle(), dim), t)
+	r := cshim.OpSqueezeDim(t.handle(), dim)
+	if r.Err != nil && again(&opSqueezeDim, r.Err) {
+		r = cshim.OpSqueezeDim(t.handle(), dim)
+	}
+	return done1(&opSqueezeDim, r, t)
 }
 
 var opUnsqueeze = op{name: "aten::unsqueeze", overload: "", goName: "Unsqueeze", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}}}
@@ -237,7 +261,11 @@ func (t *Tensor) Unsqueeze(dim int) *Tensor {
 	if f := pin1(&opUnsqueeze, t); f != nil {
 		return f
 	}
-	return done1(&opUnsqueeze, cshim.OpUnsqueeze(t.handle(), dim), t)
+	r := cshim.OpUnsqueeze(t.handle(), dim)
+	if r.Err != nil && again(&opUnsqueeze, r.Err) {
+		r = cshim.OpUnsqueeze(t.handle(), dim)
+	}
+	return done1(&opUnsqueeze, r, t)
 }
 
 var opExpand = op{name: "aten::expand", overload: "", goName: "Expand", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"implicit", kindBool, keyNone, false}}}
@@ -250,7 +278,11 @@ func (t *Tensor) Expand(size ...int) *Tensor {
 	if f := pin1(&opExpand, t); f != nil {
 		return f
 	}
-	return done1(&opExpand, cshim.OpExpand(t.handle(), size), t)
+	r := cshim.OpExpand(t.handle(), size)
+	if r.Err != nil && again(&opExpand, r.Err) {
+		r = cshim.OpExpand(t.handle(), size)
+	}
+	return done1(&opExpand, r, t)
 }
 
 var opExpandAs = op{name: "aten::expand_as", overload: "", goName: "ExpandAs", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindTensor, keyNone, false}}}
@@ -596,7 +628,11 @@ func (t *Tensor) Select(dim int, index int) *Tensor {
 	if f := pin1(&opSelect, t); f != nil {
 		return f
 	}
-	return done1(&opSelect, cshim.OpSelect(t.handle(), dim, index), t)
+	r := cshim.OpSelect(t.handle(), dim, index)
+	if r.Err != nil && again(&opSelect, r.Err) {
+		r = cshim.OpSelect(t.handle(), dim, index)
+	}
+	return done1(&opSelect, r, t)
 }
 
 var opSlice = op{name: "aten::slice", overload: "Tensor", goName: "Slice", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"start", kindInt, keyStart, true}, {"end", kindInt, keyEnd, true}, {"step", kindInt, keyStep, false}}}
@@ -612,7 +648,11 @@ func (t *Tensor) Slice(dim int, opts ...Option) *Tensor {
 		if f := pin1(&opSlice, t); f != nil {
 			return f
 		}
-		return done1(&opSlice, cshim.OpSlice(t.handle(), dim), t)
+		r := cshim.OpSlice(t.handle(), dim)
+		if r.Err != nil && again(&opSlice, r.Err) {
+			r = cshim.OpSlice(t.handle(), dim)
+		}
+		return done1(&opSlice, r, t)
 	}
 	var c call
 	c.begin(&opSlice)
@@ -969,7 +1009,11 @@ func (t *Tensor) Contiguous() *Tensor {
 	if f := pin1(&opContiguous, t); f != nil {
 		return f
 	}
-	return done1(&opContiguous, cshim.OpContiguous(t.handle()), t)
+	r := cshim.OpContiguous(t.handle())
+	if r.Err != nil && again(&opContiguous, r.Err) {
+		r = cshim.OpContiguous(t.handle())
+	}
+	return done1(&opContiguous, r, t)
 }
 
 var opClone = op{name: "aten::clone", overload: "", goName: "Clone", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"memory_format", kindHidden, keyNone, true}}}
@@ -981,7 +1025,11 @@ func (t *Tensor) Clone() *Tensor {
 	if f := pin1(&opClone, t); f != nil {
 		return f
 	}
-	return done1(&opClone, cshim.OpClone(t.handle()), t)
+	r := cshim.OpClone(t.handle())
+	if r.Err != nil && again(&opClone, r.Err) {
+		r = cshim.OpClone(t.handle())
+	}
+	return done1(&opClone, r, t)
 }
 
 var opDetach = op{name: "aten::detach", overload: "", goName: "Detach", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -994,7 +1042,11 @@ func (t *Tensor) Detach() *Tensor {
 	if f := pin1(&opDetach, t); f != nil {
 		return f
 	}
-	return done1(&opDetach, cshim.OpDetach(t.handle()), t)
+	r := cshim.OpDetach(t.handle())
+	if r.Err != nil && again(&opDetach, r.Err) {
+		r = cshim.OpDetach(t.handle())
+	}
+	return done1(&opDetach, r, t)
 }
 
 var opDetach_ = op{name: "aten::detach_", overload: "", goName: "Detach_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
@@ -1456,7 +1508,11 @@ func (t *Tensor) MaskedFill(mask *Tensor, value any) *Tensor {
 		if f := pin3(&opMaskedFill, t, mask, valueT, 0); f != nil {
 			return f
 		}
-		return done3(&opMaskedFill, cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle()), t, mask, valueT)
+		r := cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle())
+		if r.Err != nil && again(&opMaskedFill, r.Err) {
+			r = cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle())
+		}
+		return done3(&opMaskedFill, r, t, mask, valueT)
 	}
 	var c call
 	c.begin(&opMaskedFill)

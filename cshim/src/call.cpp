@@ -325,6 +325,15 @@ ls_results ls_op_schema(ls_op op, ls_value *out, uint64_t out_slots) noexcept {
   });
 }
 
+int32_t ls_op_repeatable(ls_op op) noexcept {
+  try {
+    auto &handle = ls::operator_of(op).handle;
+    return !handle.schema().is_mutable() && !handle.hasTag(at::Tag::nondeterministic_seeded);
+  } catch (...) {
+    return 0;
+  }
+}
+
 ls_results ls_op_names(ls_value *out, uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) {
     std::string all;

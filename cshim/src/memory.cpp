@@ -296,9 +296,15 @@ void *allocate_small(size_t asked) {
   size_t size = small_rounded(asked);
   auto n = static_cast<int64_t>(size);
   int64_t ahead = h.ahead.load(std::memory_order_relaxed);
+  bool exact = tight.load(std::memory_order_relaxed);
+  if (__builtin_expect(exact && ahead != 0, 0)) {
+    h.ahead.store(0, std::memory_order_relaxed);
+    release(kCpuSlot, ahead);
+    ahead = 0;
+  }
   if (__builtin_expect(ahead < n, 0)) {
     int64_t more = n + ThreadHeap::kAhead;
-    if (!try_admit(kCpuSlot, more)) {
+    if (exact || !try_admit(kCpuSlot, more)) {
       more = n;
       admit(kCpuSlot, more, static_cast<int64_t>(asked));
     }
@@ -368,9 +374,10 @@ void free_counted(void *p) noexcept {
     return;
   }
   int64_t ahead = h.ahead.load(std::memory_order_relaxed) + n;
-  if (ahead > 2 * ThreadHeap::kAhead) {
-    release(kCpuSlot, ahead - ThreadHeap::kAhead);
-    ahead = ThreadHeap::kAhead;
+  int64_t most = tight.load(std::memory_order_relaxed) ? 0 : ThreadHeap::kAhead;
+  if (ahead > 2 * most) {
+    release(kCpuSlot, ahead - most);
+    ahead = most;
   }
   h.ahead.store(ahead, std::memory_order_relaxed);
   if (kKeepSmall && h.kept.load(std::memory_order_relaxed) + n <= ThreadHeap::kKeep) {
@@ -404,6 +411,8 @@ int64_t shrink_cpu_cache(int64_t keep) noexcept {
   }
   return static_cast<int64_t>(cache().shrink(static_cast<size_t>(std::max<int64_t>(0, keep))));
 }
+
+int64_t taken_ahead() noexcept { return Heaps::get().sum().ahead; }
 
 void all_threads_catch_up() noexcept { heaps_epoch.fetch_add(1); }
 

@@ -31,8 +31,13 @@ inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
   }
 }
 
-// Counts n bytes in when they fit below the limit; false otherwise.
-bool try_admit(int slot, int64_t n) noexcept;
+// Counts n bytes in when they fit below the limit, with so many bytes more that nobody will use; false otherwise.
+bool try_admit(int slot, int64_t n, int64_t unused = 0) noexcept;
+// What threads have taken ahead of the CPU's account and not given out.
+int64_t taken_ahead() noexcept;
+// While set, threads take nothing ahead, and give back what they had: raised where an allocation meets the limit,
+// lowered when there is room again.
+extern std::atomic<bool> tight;
 // Counts n bytes in, waiting for memory where they do not fit. Throws c10::OutOfMemoryError.
 void admit(int slot, int64_t n, int64_t asked);
 void release(int slot, int64_t n) noexcept;

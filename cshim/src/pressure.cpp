@@ -16,6 +16,7 @@
 namespace ls {
 
 Account accounts[kMaxDevices];
+std::atomic<bool> tight{false};
 thread_local bool sweeping = false;
 thread_local LastFailure last_failure{0, 0};
 
@@ -53,9 +54,18 @@ struct Pressure {
   }
 };
 
+int64_t unused_of(int slot) { return slot == kCpuSlot ? taken_ahead() : 0; }
+
 bool fits_limit(int slot, int64_t n) {
   auto &a = accounts[slot];
   return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
+}
+
+// At the limit nothing is taken ahead: what threads have taken counts as free, and they give it back before they use
+// it (see allocate_small).
+bool try_admit_tight(int slot, int64_t n) {
+  tight.store(true);
+  return try_admit(slot, n, unused_of(slot));
 }
 
 }  // namespace
@@ -78,15 +88,16 @@ void out_of_memory(int slot, int64_t asked, const char *why) {
   C10_THROW_ERROR(OutOfMemoryError, why);
 }
 
-bool try_admit(int slot, int64_t n) noexcept {
+bool try_admit(int slot, int64_t n, int64_t unused) noexcept {
   auto &a = accounts[slot];
   int64_t limit = a.limit.load(std::memory_order_relaxed);
+  if (limit < INT64_MAX - unused) limit += unused;
   int64_t now = a.live.load(std::memory_order_relaxed);
   do {
     if (now + n > limit) return false;
   } while (!a.live.compare_exchange_weak(now, now + n, std::memory_order_relaxed));
   now += n;
-  raise(a.peak, now);
+  raise(a.peak, now - unused);
   a.total.fetch_add(n, std::memory_order_relaxed);
   if (__builtin_expect(now > a.trigger.load(std::memory_order_relaxed), 0)) {
     __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);
@@ -108,7 +119,7 @@ void admit(int slot, int64_t n, int64_t asked) {
     // The pacer sets a new line when it has swept; an allocation is not refused for it.
     wait_for_sweep(slot, n, false, nullptr);
   }
-  if (try_admit(slot, n)) return;
+  if (try_admit(slot, n) || try_admit_tight(slot, n)) return;
   auto give_up = Clock::now() + kGiveUp;
   auto freed = [&] { return a.total.load() - a.live.load(); };
   if (auto *cb = callback.load(std::memory_order_acquire)) {
@@ -116,7 +127,7 @@ void admit(int slot, int64_t n, int64_t asked) {
       sweeping = true;  // what the callback allocates does not call it again
       int32_t again = cb->fn(cb->arg, word_of(slot), n);
       sweeping = false;
-      if (try_admit(slot, n)) return;
+      if (try_admit_tight(slot, n)) return;
       if (again == 0) break;
     }
   }
@@ -124,7 +135,7 @@ void admit(int slot, int64_t n, int64_t asked) {
     int64_t before = freed();
     if (!wait_for_sweep(slot, n, true, fits_limit)) break;
     Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
-    if (try_admit(slot, n)) return;
+    if (try_admit_tight(slot, n)) return;
     if (freed() == before) break;
   }
   int64_t live = a.live.load(), limit = a.limit.load();
@@ -232,6 +243,8 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
 }
 
 void ls_pressure_done(uint64_t round) noexcept {
+  auto &cpu = ls::accounts[ls::kCpuSlot];
+  if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::tight.store(false);
   auto &p = Pressure::get();
   std::lock_guard<std::mutex> lock(p.mutex);
   p.finished = std::max(p.finished, round);

@@ -416,11 +416,13 @@ func emitTyped(b *bytes.Buffer, o *op, hasOpts bool) (always bool) {
 	}
 	in := strings.Join(tensors, ", ")
 	fmt.Fprintf(b, "\tif f := pin%d(&%s, %s%s); f != nil { return f }\n", n, o.goVar(), in, extra)
-	done := "done"
+	call := fmt.Sprintf("cshim.Op%s(%s)", o.goName, strings.Join(args, ", "))
 	if o.inPlace {
-		done = "wrote"
+		fmt.Fprintf(b, "\treturn wrote%d(&%s, %s, %s)\n", n, o.goVar(), call, in)
+	} else {
+		fmt.Fprintf(b, "\tr := %s\n\tif r.Err != nil && again(&%s, r.Err) { r = %s }\n", call, o.goVar(), call)
+		fmt.Fprintf(b, "\treturn done%d(&%s, r, %s)\n", n, o.goVar(), in)
 	}
-	fmt.Fprintf(b, "\treturn %s%d(&%s, cshim.Op%s(%s), %s)\n", done, n, o.goVar(), o.goName, strings.Join(args, ", "), in)
 	if len(cond) != 0 {
 		b.WriteString("\t}\n")
 	}
