@@ -119,7 +119,10 @@ func PressureAsk() { C.lsc_pressure_ask() }
 func SweepingSet(on bool) bool { return C.lsc_sweeping_set(flag(on)) != 0 }
 
 // PressureCounts is ls_pressure_counts.
-type PressureCounts struct{ Waits, WaitNS, Timeouts, Retries, OOMs int64 }
+type PressureCounts struct {
+	Waits, WaitNS, Timeouts, Retries, OOMs int64
+	Histogram                              [C.LS_WAIT_BUCKETS]int64
+}
 
 var _ [unsafe.Sizeof(C.ls_pressure_counts{})]byte = [unsafe.Sizeof(PressureCounts{})]byte{}
 

@@ -1,6 +1,7 @@
 package vram
 
 import (
+	"math"
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -35,4 +36,23 @@ func ReadCounts() Counts {
 		Collecting: time.Duration(counts.collecting.Load()), Rounds: counts.rounds.Load(), Waits: p.Waits,
 		WaitTime: time.Duration(p.WaitNS), Timeouts: p.Timeouts, Retries: p.Retries, OOMs: p.OOMs,
 	}
+}
+
+// WaitQuantiles are the median, the 99th percentile and the longest of the waits for memory since the start, to within
+// a fifth.
+func WaitQuantiles() (median, p99, longest time.Duration) {
+	if cshim.Path() == "" {
+		return 0, 0, 0
+	}
+	p := cshim.PressureStats()
+	at := func(share float64) time.Duration {
+		var seen int64
+		for i, n := range p.Histogram {
+			if seen += n; n > 0 && float64(seen) >= share*float64(p.Waits) {
+				return time.Duration(math.Exp2(float64(i)/4) * float64(time.Microsecond))
+			}
+		}
+		return 0
+	}
+	return at(0.5), at(0.99), at(1)
 }

@@ -303,8 +303,10 @@ LS_API void ls_pressure_done(uint64_t round) LS_NOEXCEPT;
 LS_API int32_t ls_pressure_ask(void) LS_NOEXCEPT;
 /* While on, allocations of this thread never wait. Returns what it was. */
 LS_API int32_t ls_sweeping_set(int32_t on) LS_NOEXCEPT;
+#define LS_WAIT_BUCKETS 96
 typedef struct ls_pressure_counts {
   int64_t waits, wait_ns, timeouts, retries, ooms;
+  int64_t histogram[LS_WAIT_BUCKETS]; /* waits by length: bucket i holds those below 2^(i/4) microseconds */
 } ls_pressure_counts;
 LS_API void ls_pressure_stats(ls_pressure_counts *out) LS_NOEXCEPT;
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <mutex>
 
@@ -47,6 +48,7 @@ struct Pressure {
   bool hard = false;                  // one of those who ask stands at a limit
   std::atomic<int> waiters{0};
   std::atomic<int64_t> waits{0}, wait_ns{0}, timeouts{0}, retries{0}, ooms{0};
+  std::atomic<int64_t> histogram[LS_WAIT_BUCKETS] = {};
 
   static Pressure &get() {
     static auto *p = new Pressure;
@@ -163,7 +165,10 @@ bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) 
   p.waiters.fetch_sub(1);
   p.waiting[slot] -= n;
   p.waits.fetch_add(1, std::memory_order_relaxed);
-  p.wait_ns.fetch_add(std::chrono::nanoseconds(Clock::now() - start).count(), std::memory_order_relaxed);
+  int64_t ns = std::chrono::nanoseconds(Clock::now() - start).count();
+  p.wait_ns.fetch_add(ns, std::memory_order_relaxed);
+  auto bucket = static_cast<int>(std::ceil(4 * std::log2(std::max(1.0, static_cast<double>(ns) / 1000))));
+  p.histogram[std::clamp(bucket, 0, LS_WAIT_BUCKETS - 1)].fetch_add(1, std::memory_order_relaxed);
   if (!ok) p.timeouts.fetch_add(1, std::memory_order_relaxed);
   return ok && p.attached;
 }
@@ -268,5 +273,6 @@ int32_t ls_sweeping_set(int32_t on) noexcept {
 
 void ls_pressure_stats(ls_pressure_counts *out) noexcept {
   auto &p = Pressure::get();
-  *out = {p.waits.load(), p.wait_ns.load(), p.timeouts.load(), p.retries.load(), p.ooms.load()};
+  *out = {p.waits.load(), p.wait_ns.load(), p.timeouts.load(), p.retries.load(), p.ooms.load(), {}};
+  for (int i = 0; i < LS_WAIT_BUCKETS; i++) out->histogram[i] = p.histogram[i].load();
 }

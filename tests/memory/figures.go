@@ -1,0 +1,429 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// settings are what the figures are taken with.
+type settings struct {
+	device     tensor.Device
+	goroutines int
+	seed       uint64
+	quick      bool
+	say        func(format string, args ...any) // progress
+}
+
+// unlimited takes the limit away again.
+func unlimited(d tensor.Device) { _ = vram.SetLimit(d, vram.Share(0.9)) }
+
+// limitAbove sets the limit to so many bytes above what is live.
+func limitAbove(d tensor.Device, bytes int64) error {
+	now, err := live(d)
+	if err != nil {
+		return err
+	}
+	return vram.SetLimit(d, vram.Bytes(now+bytes))
+}
+
+type loopFigures struct {
+	goroutines                int
+	bytes, limit, peak        int64
+	released, unreleased, off float64 // medians of the rounds, seconds
+	ratio, low, high          float64 // unreleased over released; the spread of the rounds
+	counts                    vram.Counts
+	operator                  time.Duration
+}
+
+// loop makes bytes of 4 MiB temporaries, released by hand and not at all, below a limit of 512 MiB.
+func loop(s settings, bytes int64, rounds int) (f loopFigures, err error) {
+	f = loopFigures{goroutines: s.goroutines, bytes: bytes, limit: 512 << 20}
+	defer unlimited(s.device)
+	if err := vram.SetLimit(s.device, vram.Bytes(f.limit)); err != nil {
+		return f, err
+	}
+	x := tensor.Rand([]int{1 << 20}, s.device)
+	defer x.Release()
+	if err := x.Err(); err != nil {
+		return f, err
+	}
+	n := int(bytes / (4 << 20) / int64(s.goroutines))
+	once := func(release bool) (time.Duration, error) {
+		if err := vram.Collect(); err != nil {
+			return 0, err
+		}
+		errs := make([]error, s.goroutines)
+		start := time.Now()
+		var wg sync.WaitGroup
+		for g := range s.goroutines {
+			wg.Go(func() {
+				for range n {
+					y := x.Erf()
+					if errs[g] = y.Err(); errs[g] != nil {
+						return
+					}
+					if release {
+						y.Release()
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return time.Since(start), errors.Join(errs...)
+	}
+	if _, err := once(true); err != nil {
+		return f, err
+	}
+	if err := vram.ResetPeak(s.device); err != nil {
+		return f, err
+	}
+	before := vram.ReadCounts()
+	var with, without, ratios []float64
+	for i := range rounds {
+		var t [2]time.Duration
+		for k := range 2 {
+			release := (i+k)%2 == 0
+			d, err := once(release)
+			if err != nil {
+				return f, err
+			}
+			t[map[bool]int{true: 0, false: 1}[release]] = d
+		}
+		with, without = append(with, t[0].Seconds()), append(without, t[1].Seconds())
+		ratios = append(ratios, t[1].Seconds()/t[0].Seconds())
+		s.say("loop, %d goroutines, round %d: %.2f s released, %.2f s not", s.goroutines, i+1, t[0].Seconds(), t[1].Seconds())
+	}
+	f.released, f.unreleased, f.ratio = median(with), median(without), median(ratios)
+	f.low, f.high = slices.Min(ratios), slices.Max(ratios)
+	m, err := vram.Stats(s.device)
+	f.peak = m.Peak
+	f.counts = since(before)
+	f.operator = time.Duration(f.released / float64(n) * 1e9)
+	return f, err
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+func since(b vram.Counts) vram.Counts {
+	c := vram.ReadCounts()
+	c.Asked, c.Light, c.Full, c.Deep = c.Asked-b.Asked, c.Light-b.Light, c.Full-b.Full, c.Deep-b.Deep
+	c.Freed, c.Sweeping, c.Collecting = c.Freed-b.Freed, c.Sweeping-b.Sweeping, c.Collecting-b.Collecting
+	c.Rounds, c.Waits, c.WaitTime = c.Rounds-b.Rounds, c.Waits-b.Waits, c.WaitTime-b.WaitTime
+	c.Timeouts, c.Retries, c.OOMs = c.Timeouts-b.Timeouts, c.Retries-b.Retries, c.OOMs-b.OOMs
+	return c
+}
+
+type programFigures struct {
+	programs, falseOOM, wrong, leaked    int // with a limit above what they can reach
+	beyond                               int // peaks beyond the limit
+	below, missed, late, unwell, leaked2 int // with a limit below it
+	slowest                              time.Duration
+	first                                error // the first thing that was wrong
+}
+
+// programs runs random programs with a limit 5 % above what they can reach, and below it.
+func programs(s settings, n int) (f programFigures, err error) {
+	defer unlimited(s.device)
+	sizes := []int{1, 1, 1, 2, 4, 8, 16, 64}
+	note := func(format string, args ...any) {
+		if f.first == nil {
+			f.first = fmt.Errorf(format, args...)
+		}
+	}
+	last := time.Now()
+	for i := 0; f.programs < n; i++ {
+		seed := s.seed + uint64(i)
+		goroutines := sizes[i%len(sizes)]
+		if s.goroutines > 0 {
+			goroutines = min(goroutines, s.goroutines)
+		}
+		unlimited(s.device)
+		base, err := settle(s.device, 0)
+		if err != nil {
+			return f, err
+		}
+		g, err := newGroup(s.device, seed, goroutines, 24, 48<<10)
+		if err != nil {
+			return f, err
+		}
+		if now, err := settle(s.device, base); err != nil || now != base {
+			return f, errors.Join(err, fmt.Errorf("seed %d: %d bytes live before, %d after the reference run", seed, base, now))
+		}
+		f.programs += goroutines
+		if err := limitAbove(s.device, g.reach+g.reach/20); err != nil {
+			return f, err
+		}
+		if err := vram.ResetPeak(s.device); err != nil {
+			return f, err
+		}
+		sums, _, err := g.run(s.device)
+		if err != nil {
+			f.falseOOM++
+			note("seed %d, %d goroutines: %w", seed, goroutines, err)
+		} else if s.device == tensor.CPU && !slices.Equal(sums, g.sums) {
+			f.wrong++
+			note("seed %d: checksums %v, want %v", seed, sums, g.sums)
+		}
+		m, err := vram.Stats(s.device)
+		if err != nil {
+			return f, err
+		}
+		if m.Peak > m.Limit {
+			f.beyond++
+			note("seed %d: peak %d beyond the limit %d", seed, m.Peak, m.Limit)
+		}
+		if now, err := settle(s.device, base); err != nil || now != base {
+			f.leaked++
+			note("seed %d: %d bytes live before, %d after (%v)", seed, base, now, err)
+		}
+		// Below: one goroutine, since which of many meets the limit is chance.
+		if goroutines == 1 && g.reach > 8*int64(g.programs[0].unit) {
+			if err := s.below(g, base, &f, note); err != nil {
+				return f, err
+			}
+		}
+		if time.Since(last) > 5*time.Second {
+			last = time.Now()
+			s.say("%d of %d programs, %d false, %d wrong", f.programs, n, f.falseOOM, f.wrong)
+		}
+	}
+	return f, nil
+}
+
+func (s settings) below(g *group, base int64, f *programFigures, note func(string, ...any)) error {
+	f.below++
+	if err := limitAbove(s.device, g.reach-g.reach/10); err != nil {
+		return err
+	}
+	_, took, err := g.run(s.device)
+	seed := g.programs[0].seed
+	var oom *vram.OutOfMemoryError
+	switch {
+	case err == nil:
+		f.missed++
+		note("seed %d: a limit below what is needed was not noticed", seed)
+	case !errors.As(err, &oom) || !errors.Is(err, tensor.ErrOutOfMemory):
+		f.missed++
+		note("seed %d: another error: %w", seed, err)
+	}
+	f.slowest = max(f.slowest, took)
+	if took > 100*time.Millisecond {
+		f.late++
+		note("seed %d: the error took %v", seed, took)
+	}
+	y := tensor.Ones([]int{g.programs[0].unit}, s.device)
+	if err := y.Err(); err != nil {
+		f.unwell++
+		note("seed %d: the next smaller step: %w", seed, err)
+	}
+	y.Release()
+	if now, err := settle(s.device, base); err != nil || now != base {
+		f.leaked2++
+		note("seed %d, below the limit: %d bytes live before, %d after (%v)", seed, base, now, err)
+	}
+	return nil
+}
+
+type shareFigures struct {
+	operators       int
+	share           float64 // of the time of all cores spent in sweeps
+	sweeps          int64
+	ratio           float64 // throughput over that of Off
+	low, high       float64
+	heap            uint64
+	live, limit     int64
+	secondsA, offed float64
+}
+
+// workingSet holds live bytes at 97 % of the limit, above the soft budget, and runs operators in scopes.
+func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigures, err error) {
+	defer unlimited(s.device)
+	var heap [][]*int
+	for range heapBytes / (8 << 20) {
+		block := make([]*int, 1<<20)
+		for i := range block {
+			if i%64 == 0 {
+				block[i] = new(int)
+			}
+		}
+		heap = append(heap, block)
+	}
+	limit := int64(512 << 20)
+	if err := vram.SetLimit(s.device, vram.Bytes(limit)); err != nil {
+		return f, err
+	}
+	if err := vram.SetBudget(s.device, vram.Bytes(limit*8/10)); err != nil {
+		return f, err
+	}
+	defer func() { _ = vram.SetBudget(s.device, vram.Share(0.8)) }()
+	now, err := live(s.device)
+	if err != nil {
+		return f, err
+	}
+	var held []*tensor.Tensor
+	for total := now; total < limit*97/100-(1<<20); total += 1 << 20 {
+		t := tensor.Ones([]int{1 << 18}, s.device).Keep()
+		if err := t.Err(); err != nil {
+			return f, err
+		}
+		held = append(held, t)
+	}
+	defer func() {
+		for _, t := range held {
+			t.Release()
+		}
+	}()
+	x := tensor.Ones([]int{16 << 10}, s.device)
+	defer x.Release()
+	once := func(p vram.Policy) (float64, error) {
+		before := vram.SetPolicy(p)
+		defer vram.SetPolicy(before)
+		start := time.Now()
+		for range operators / 64 {
+			if err := tensor.WithScope(func() error {
+				y := x
+				for range 64 {
+					y = y.Add(x)
+				}
+				return y.Err()
+			}); err != nil {
+				return 0, err
+			}
+		}
+		return time.Since(start).Seconds(), nil
+	}
+	if _, err := once(vram.Off{}); err != nil {
+		return f, err
+	}
+	var paced, off, ratios []float64
+	var sweeping time.Duration
+	for i := range rounds {
+		var a, b float64
+		for k := range 2 {
+			if (i+k)%2 == 0 {
+				c := vram.ReadCounts()
+				if a, err = once(vram.Paced{}); err != nil {
+					return f, err
+				}
+				d := since(c)
+				sweeping += d.Sweeping
+				f.sweeps += d.Full + d.Deep
+			} else if b, err = once(vram.Off{}); err != nil {
+				return f, err
+			}
+		}
+		paced, off, ratios = append(paced, a), append(off, b), append(ratios, b/a)
+		s.say("working set, round %d: %.2f s paced, %.2f s off", i+1, a, b)
+	}
+	f.operators = operators
+	f.secondsA, f.offed = median(paced), median(off)
+	var all float64
+	for _, t := range paced {
+		all += t
+	}
+	f.share = sweeping.Seconds() / all
+	f.ratio, f.low, f.high = median(ratios), slices.Min(ratios), slices.Max(ratios)
+	m, err := vram.Stats(s.device)
+	f.live, f.limit = m.Allocated, m.Limit
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	f.heap = mem.HeapInuse
+	runtime.KeepAlive(heap)
+	return f, err
+}
+
+type waitFigures struct {
+	events                 int64
+	median, p99, slowest   time.Duration
+	timeouts, oom, refused int64
+	took                   time.Duration
+	errors                 int64
+}
+
+// storm makes goroutines meet the limit all the time, while others collect, start goroutines, close scopes and exit.
+func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
+	defer unlimited(s.device)
+	heap := make([][]byte, heapBytes>>10)
+	for i := range heap {
+		heap[i] = make([]byte, 1<<10)
+	}
+	x := tensor.Ones([]int{16 << 10}, s.device) // 64 KiB
+	defer x.Release()
+	// Room for 48 blocks where 64 goroutines ask: somebody always waits.
+	if err := limitAbove(s.device, 48<<16); err != nil {
+		return f, err
+	}
+	before := vram.ReadCounts()
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	worker := func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			// Unreleased, in a scope or not; now and then it goes to another goroutine, which ends.
+			_ = tensor.WithScope(func() error {
+				x.Add(1)
+				return x.Add(1).Err()
+			})
+			x.Add(1)
+			if time.Now().UnixNano()%64 == 0 {
+				wg.Go(func() { x.Add(1) })
+			}
+		}
+	}
+	start := time.Now()
+	for range s.goroutines {
+		wg.Go(worker)
+	}
+	wg.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(10 * time.Millisecond):
+				runtime.GC()
+			}
+		}
+	})
+	last := time.Now()
+	stuck, lastWaits := time.Now(), int64(0)
+	for {
+		time.Sleep(20 * time.Millisecond)
+		c := since(before)
+		if c.Waits != lastWaits {
+			lastWaits, stuck = c.Waits, time.Now()
+		}
+		if time.Since(stuck) > 20*time.Second {
+			err = fmt.Errorf("no wait has ended for 20 s: a hang, after %d", c.Waits)
+			break
+		}
+		if c.Waits >= events {
+			break
+		}
+		if time.Since(last) > 5*time.Second {
+			last = time.Now()
+			s.say("%d of %d waits", c.Waits, events)
+		}
+	}
+	close(done)
+	wg.Wait()
+	c := since(before)
+	f.took = time.Since(start)
+	f.events, f.timeouts, f.oom = c.Waits, c.Timeouts, c.OOMs
+	f.median, f.p99, f.slowest = vram.WaitQuantiles()
+	runtime.KeepAlive(heap)
+	return f, err
+}

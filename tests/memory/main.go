@@ -1,0 +1,168 @@
+// Memory takes the figures that Linstock promises about memory and prints them beside their targets:
+//
+//	go run ./tests/memory [--device cpu|cuda:0] [--quick] [figure…]
+//
+// Without names it takes them all, which needs half an hour. The exit code is 1 when a target was missed; targets of
+// time are shown but do not count, since machines are noisy.
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+type figure struct {
+	name, what string
+	run        func(settings) ([]line, error)
+}
+
+// line is a row of the table: what was measured, the target, and whether it was met.
+type line struct {
+	what, got, target string
+	ok, timed         bool
+}
+
+func pick[T any](quick bool, a, b T) T {
+	if quick {
+		return a
+	}
+	return b
+}
+
+var figures = []figure{
+	{"loop", "80 GB of unreleased 4 MiB temporaries through a limit of 512 MiB", func(s settings) (lines []line, err error) {
+		for _, g := range []int{1, 16, 64} {
+			s.goroutines = g
+			f, err := loop(s, pick[int64](s.quick, 2<<30, 80<<30), pick(s.quick, 1, 3))
+			if err != nil {
+				return lines, err
+			}
+			lines = append(lines,
+				line{fmt.Sprintf("loop, %d goroutines: peak", g), fmt.Sprintf("%d MiB", f.peak>>20), "≤ 512 MiB", f.peak <= f.limit, false},
+				line{fmt.Sprintf("loop, %d goroutines: time", g), fmt.Sprintf("%.3f (%.3f–%.3f) of released; %v an operator, %d sweeps", f.ratio, f.low, f.high,
+					f.operator.Round(time.Microsecond), f.counts.Full+f.counts.Deep), "≤ 1.10", f.ratio <= 1.10, true})
+		}
+		return lines, nil
+	}},
+	{"programs", "random programs with a limit 5 % above what they can reach, and below it", func(s settings) ([]line, error) {
+		f, err := programs(s, pick(s.quick, 300, 10000))
+		if err != nil {
+			return nil, err
+		}
+		if f.first != nil {
+			fmt.Fprintln(os.Stderr, "the first thing that was wrong:", f.first)
+		}
+		return []line{
+			{"programs: false out-of-memory errors", fmt.Sprintf("%d of %d", f.falseOOM, f.programs), "0", f.falseOOM == 0, false},
+			{"programs: peaks beyond the limit", fmt.Sprint(f.beyond), "0", f.beyond == 0, false},
+			{"programs: wrong values, leaks", fmt.Sprintf("%d, %d", f.wrong, f.leaked), "0", f.wrong+f.leaked == 0, false},
+			{"below the limit: no error, or another", fmt.Sprintf("%d of %d", f.missed, f.below), "0", f.missed == 0 && f.below > 0, false},
+			{"below the limit: next smaller step fails, leaks", fmt.Sprintf("%d, %d", f.unwell, f.leaked2), "0", f.unwell+f.leaked2 == 0, false},
+			{"below the limit: slowest error", fmt.Sprintf("%v, %d late", f.slowest.Round(time.Millisecond), f.late), "≤ 100 ms", f.late == 0, true},
+		}, nil
+	}},
+	{"workingset", "97 % of the limit live, above the soft budget, for 100,000 operators", func(s settings) ([]line, error) {
+		return share("working set", s, 0)
+	}},
+	{"bigheap", "the same beside 2 GiB of Go pointers", func(s settings) ([]line, error) {
+		return share("big Go heap", s, pick(s.quick, 256<<20, 2<<30))
+	}},
+	{"storm", "64 goroutines at the limit all the time, beside a Go heap of 100 MB", func(s settings) ([]line, error) {
+		s.goroutines = 64
+		n := pick[int64](s.quick, 2000, 200000)
+		f, err := storm(s, n, 100<<20)
+		if err != nil {
+			return nil, err
+		}
+		return []line{
+			{"storm: waits", fmt.Sprintf("%d in %v, %d out of time", f.events, f.took.Round(time.Second), f.timeouts), fmt.Sprintf("%d, 0 hangs", n), f.events >= n, false},
+			{"storm: median, p99, longest", fmt.Sprintf("%v, %v, %v", f.median.Round(10*time.Microsecond), f.p99.Round(10*time.Microsecond), f.slowest.Round(time.Millisecond)),
+				"≤ 5 ms, ≤ 20 ms", f.median <= 5*time.Millisecond && f.p99 <= 20*time.Millisecond, true},
+		}, nil
+	}},
+}
+
+func share(name string, s settings, heap int) ([]line, error) {
+	f, err := workingSet(s, pick(s.quick, 6400, 100000), pick(s.quick, 1, 5), heap)
+	if err != nil {
+		return nil, err
+	}
+	return []line{
+		{name + ": live of the limit", fmt.Sprintf("%.3f, Go heap %d MiB", float64(f.live)/float64(f.limit), f.heap>>20), "0.97", f.live > f.limit*96/100, false},
+		{name + ": share of time in sweeps", fmt.Sprintf("%.4f, %d sweeps", f.share, f.sweeps), "≤ 0.05", f.share <= 0.05, true},
+		{name + ": throughput of Off's", fmt.Sprintf("%.3f (%.3f–%.3f)", f.ratio, f.low, f.high), "≥ 0.95", f.ratio >= 0.95, true},
+	}, nil
+}
+
+func main() {
+	s := settings{seed: 1}
+	var device string
+	cmd := &cobra.Command{
+		Use:           "memory [figure…]",
+		Short:         "takes the figures that Linstock promises about memory",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, names []string) error {
+			var err error
+			if s.device, err = tensor.ParseDevice(device); err != nil {
+				return err
+			}
+			if err := cshim.Load(); err != nil {
+				return err
+			}
+			s.say = func(format string, args ...any) { fmt.Fprintf(os.Stderr, "  "+format+"\n", args...) }
+			return take(s, names)
+		},
+	}
+	for _, f := range figures {
+		cmd.Long += fmt.Sprintf("  %-12s %s\n", f.name, f.what)
+	}
+	cmd.Flags().StringVar(&device, "device", "cpu", "whose memory")
+	cmd.Flags().BoolVar(&s.quick, "quick", false, "a hundredth of the work")
+	cmd.Flags().Uint64Var(&s.seed, "seed", 1, "of the random programs")
+	if err := cmd.Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "memory:", err)
+		os.Exit(1)
+	}
+}
+
+func take(s settings, names []string) error {
+	var all []line
+	for _, f := range figures {
+		if len(names) != 0 && !slices.Contains(names, f.name) {
+			continue
+		}
+		fmt.Fprintln(os.Stderr, f.name+": "+f.what)
+		lines, err := f.run(s)
+		all = append(all, lines...)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	if len(all) == 0 {
+		return fmt.Errorf("no figure is named so; see --help")
+	}
+	missed := 0
+	for _, l := range all {
+		state := "ok"
+		switch {
+		case !l.ok && l.timed:
+			state = "slow"
+		case !l.ok:
+			state = "MISSED"
+			missed++
+		}
+		fmt.Printf("%-50s %-60s %-18s %s\n", l.what, l.got, l.target, state)
+	}
+	if missed != 0 {
+		return fmt.Errorf("%d targets were missed", missed)
+	}
+	return nil
+}
