@@ -83,8 +83,19 @@ func (r *region) opened() bool {
 
 func (r *region) collect(fn *ssa.Function) {
 	r.fns = append(r.fns, fn)
+	elsewhere := map[*ssa.Function]bool{}
+	instructions(fn, func(i ssa.Instruction) {
+		// Another goroutine is in no scope.
+		if g, ok := i.(*ssa.Go); ok {
+			elsewhere[literal(g.Call.Value)] = true
+		} else if c, ok := i.(*ssa.Call); ok && spawns(callee(&c.Call)) {
+			for _, a := range c.Call.Args {
+				elsewhere[literal(a)] = true
+			}
+		}
+	})
 	for _, a := range fn.AnonFuncs {
-		if r.src.body[a] == noBody {
+		if r.src.body[a] == noBody && !elsewhere[a] {
 			r.collect(a)
 		}
 	}
@@ -593,6 +604,9 @@ func (r *region) outer(addr ssa.Value) (how, fix string) {
 			addr = o
 		case *ssa.Alloc:
 			if !r.has(a.Parent()) {
+				if field == "" && !r.readElsewhere(a, map[ssa.Value]bool{}) {
+					return "", ""
+				}
 				if field == "" {
 					return "stored in a variable from outside", "MoveOut"
 				}
@@ -617,6 +631,40 @@ func (r *region) outer(addr ssa.Value) (how, fix string) {
 		}
 	}
 	return "", ""
+}
+
+// readElsewhere says whether a variable is read outside the region, or inside before it is written.
+func (r *region) readElsewhere(v ssa.Value, seen map[ssa.Value]bool) bool {
+	if seen[v] {
+		return false
+	}
+	seen[v] = true
+	var writes []ssa.Instruction
+	for _, use := range *v.Referrers() {
+		if st, ok := use.(*ssa.Store); ok && st.Addr == v && r.has(st.Parent()) {
+			writes = append(writes, st)
+		}
+	}
+	for _, use := range *v.Referrers() {
+		switch use := use.(type) {
+		case *ssa.Store, *ssa.DebugRef:
+		case *ssa.MakeClosure:
+			for k, b := range use.Bindings {
+				if b == v && r.readElsewhere(use.Fn.(*ssa.Function).FreeVars[k], seen) {
+					return true
+				}
+			}
+		default:
+			written := false
+			for _, w := range writes {
+				written = written || before(w, use)
+			}
+			if !written {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // keeping calls a method on the tensor of the statement at pos.

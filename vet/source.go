@@ -311,6 +311,10 @@ func report(pass *analysis.Pass, d analysis.Diagnostic) {
 		}
 	}
 	d.Category = pass.Analyzer.Name
+	// What cgo has made of a file is not to be edited.
+	if pass.Fset.PositionFor(d.Pos, false).Filename != pass.Fset.Position(d.Pos).Filename {
+		d.SuggestedFixes = nil
+	}
 	pass.Report(d)
 }
 

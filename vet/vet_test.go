@@ -16,6 +16,7 @@ func TestAnalyzers(t *testing.T) {
 	for pkg, a := range map[string]*analysis.Analyzer{
 		module + "/tensor": vet.KeepAlive,
 		"alive":            vet.KeepAlive,
+		"alivecgo":         vet.KeepAlive,
 		"escape":           vet.ScopeEscape,
 		"scope":            vet.ScopeClose,
 		"sink":             vet.SinkErr,

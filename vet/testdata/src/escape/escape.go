@@ -1,6 +1,7 @@
 package escape
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -85,7 +86,8 @@ func keeps(m *model, l layer, s *tensor.Scope, x *tensor.Tensor, out chan *tenso
 		m.hidden = nil
 		return err
 	})
-	_, _ = a, b
+	b.Release()
+	a.Release()
 	return err
 }
 
@@ -218,4 +220,44 @@ func nested(m *model, x *tensor.Tensor) error {
 		m.hidden = y // want `stored in a field`
 		return nil
 	})
+}
+
+// inside: a variable that is written before it is read, and only in the body, is no way out.
+func inside(m *model, l *data.Loader) (sum float64, err error) {
+	var x, before *tensor.Tensor
+	for batch, err := range l.Batches() {
+		if err != nil {
+			return 0, err
+		}
+		x = batch.Inputs
+		batch.Inputs = batch.Inputs.Mul(2)
+		if before != nil {
+			x = x.Mul(before)
+		}
+		before = m.forward(x) // want `stored in a variable from outside`
+		v, err := m.forward(batch.Inputs).Item()
+		if err != nil {
+			return 0, err
+		}
+		sum += v
+	}
+	return sum, nil
+}
+
+// workers are in no scope of their starter's.
+func workers(x *tensor.Tensor, out chan *tensor.Tensor) error {
+	results := make([]*tensor.Tensor, 4)
+	var wg sync.WaitGroup
+	err := tensor.WithScope(func() error {
+		go func() { out <- x.Mul(2) }()
+		for i := range results {
+			wg.Go(func() { results[i] = x.Mul(i) })
+		}
+		wg.Wait()
+		return nil
+	})
+	for _, t := range results {
+		t.Release()
+	}
+	return err
 }
