@@ -99,7 +99,10 @@ bool try_admit(int slot, int64_t n, int64_t unused) noexcept {
     if (now + n > limit) return false;
   } while (!a.live.compare_exchange_weak(now, now + n, std::memory_order_relaxed));
   now += n;
-  raise(a.peak, now - unused);
+  // What threads have taken ahead is not live: a peak is counted without it.
+  if (__builtin_expect(now - unused > a.peak.load(std::memory_order_relaxed), 0)) {
+    raise(a.peak, now - (slot == kCpuSlot ? taken_ahead() : 0));
+  }
   a.total.fetch_add(n, std::memory_order_relaxed);
   if (__builtin_expect(now > a.trigger.load(std::memory_order_relaxed), 0)) {
     __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);

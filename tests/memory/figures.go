@@ -346,8 +346,8 @@ type waitFigures struct {
 	events                 int64
 	median, p99, slowest   time.Duration
 	timeouts, oom, refused int64
-	took                   time.Duration
-	errors                 int64
+	took, sweep            time.Duration // all; one sweep, on average
+	sweeps                 int64
 }
 
 // storm makes goroutines meet the limit all the time, while others collect, start goroutines, close scopes and exit.
@@ -423,6 +423,8 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	c := since(before)
 	f.took = time.Since(start)
 	f.events, f.timeouts, f.oom = c.Waits, c.Timeouts, c.OOMs
+	f.sweeps = c.Full + c.Deep
+	f.sweep = c.Sweeping / time.Duration(max(1, f.sweeps))
 	f.median, f.p99, f.slowest = vram.WaitQuantiles()
 	runtime.KeepAlive(heap)
 	return f, err

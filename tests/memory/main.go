@@ -76,13 +76,13 @@ var figures = []figure{
 	}},
 	{"storm", "64 goroutines at the limit all the time, beside a Go heap of 100 MB", func(s settings) ([]line, error) {
 		s.goroutines = 64
-		n := pick[int64](s.quick, 2000, 200000)
+		n := pick[int64](s.quick, 20000, 200000)
 		f, err := storm(s, n, 100<<20)
 		if err != nil {
 			return nil, err
 		}
 		return []line{
-			{"storm: waits", fmt.Sprintf("%d in %v, %d out of time", f.events, f.took.Round(time.Second), f.timeouts), fmt.Sprintf("%d, 0 hangs", n), f.events >= n, false},
+			{"storm: waits", fmt.Sprintf("%d in %v, %d out of time; %d sweeps of %v", f.events, f.took.Round(time.Second), f.timeouts, f.sweeps, f.sweep.Round(time.Microsecond)), fmt.Sprintf("%d, 0 hangs", n), f.events >= n, false},
 			{"storm: median, p99, longest", fmt.Sprintf("%v, %v, %v", f.median.Round(10*time.Microsecond), f.p99.Round(10*time.Microsecond), f.slowest.Round(time.Millisecond)),
 				"≤ 5 ms, ≤ 20 ms", f.median <= 5*time.Millisecond && f.p99 <= 20*time.Millisecond, true},
 		}, nil
