@@ -5,6 +5,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <atomic>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -65,6 +66,7 @@ class CudaDevices final : public Devices {
   }
 
   void empty_cache(int32_t index) override {
+    refuse_lost_device(index);
     if (!ready()) return;
     c10::cuda::CUDAGuard guard(checked(index));
     if (any_device_lost()) {
@@ -91,6 +93,7 @@ class CudaDevices final : public Devices {
       *total = static_cast<int64_t>(p.totalGlobalMem);
       return;
     }
+    refuse_lost_device(index);
     c10::cuda::CUDAGuard guard(checked(index));
     size_t f = 0, t = 0;
     C10_CUDA_CHECK(cudaMemGetInfo(&f, &t));
@@ -110,6 +113,7 @@ class CudaDevices final : public Devices {
   }
 
   void synchronize(int32_t index) override {
+    refuse_lost_device(index);
     c10::cuda::CUDAGuard guard(checked(index));
     c10::cuda::device_synchronize();
   }
@@ -123,18 +127,22 @@ class CudaDevices final : public Devices {
   }
 
   std::string snapshot() override {
-    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    need_started();
     return torch::cuda::_memory_snapshot_pickled();
   }
 
   void record_history(bool on, int64_t max_entries) override {
-    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    need_started();
     record_memory_history(on, max_entries <= 0 ? SIZE_MAX : static_cast<size_t>(max_entries));
   }
 
-  void start(int32_t index) override {
-    checked(index);
+  void start() override {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    ready_.store(true, std::memory_order_release);
+  }
+
+  void use(int32_t index) override {
+    checked(index);
     int64_t limit = kNoLimit;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -145,8 +153,6 @@ class CudaDevices final : public Devices {
     }
     if (limit != kNoLimit) apply_limit(index, limit);
   }
-
-  bool started(int32_t) override { return ready(); }
 
   int32_t current() noexcept override {
     int index = 0;
@@ -182,14 +188,18 @@ class CudaDevices final : public Devices {
     allocator::setMemoryFraction(fraction, checked(index));
   }
 
+  void need_started() const { TORCH_CHECK(ready(), "no CUDA device was used yet"); }
+
   c10::DeviceIndex checked(int32_t index) {
     TORCH_CHECK_INDEX(index >= 0 && index < count(), "cuda:", index, " is not one of the ", count(),
                       " CUDA devices");
     return static_cast<c10::DeviceIndex>(index);
   }
 
-  // Before libtorch's first use of CUDA its allocator has neither devices nor memory.
-  static bool ready() { return allocator::get()->initialized(); }
+  // Before libtorch's CUDA has started, and where it failed to, its allocator must not be asked anything: it takes
+  // itself to be complete as soon as it has begun.
+  std::atomic<bool> ready_{false};
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
 };
 
 }  // namespace

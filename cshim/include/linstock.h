@@ -274,8 +274,8 @@ LS_API ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) LS
 LS_API ls_error *ls_memory_capacity(int32_t device, int64_t *free, int64_t *total) LS_NOEXCEPT;
 /* Allocations beyond it fail with LS_ERR_OUT_OF_MEMORY when all else was tried; 0: none. */
 LS_API ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) LS_NOEXCEPT;
-/* Called on the thread whose allocation does not fit, with no lock of the shim's; non-zero: something was freed, try
- * again. Allocations that it makes itself do not call it. NULL: none. */
+/* Called on the thread whose allocation does not fit, with no lock of the shim's; non-zero: something was freed,
+ * try again. Allocations that it makes itself do not call it. NULL: none. */
 typedef int32_t (*ls_oom_callback)(void *arg, int32_t device, int64_t bytes);
 LS_API ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) LS_NOEXCEPT;
 
@@ -292,9 +292,9 @@ typedef struct ls_pressure {
   int32_t device;
   int32_t hard; /* one of them stands at a limit, or the system refused memory */
 } ls_pressure;
-/* From ls_pressure_attach (0: another has attached) to ls_pressure_stop allocations that do not fit wait for rounds:
- * ls_pressure_wait blocks the caller's thread until one is asked for (1), the time is over (0) or it is to stop (-1);
- * ls_pressure_done ends the round, after the caller's frees. */
+/* From ls_pressure_attach (0: another has attached) to ls_pressure_stop allocations that do not fit wait for
+ * rounds: ls_pressure_wait blocks the caller's thread until one is asked for (1), the time is over (0) or it is to
+ * stop (-1); ls_pressure_done ends the round, after the caller's frees. */
 LS_API int32_t ls_pressure_attach(void) LS_NOEXCEPT;
 LS_API void ls_pressure_stop(void) LS_NOEXCEPT;
 LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEPT;
@@ -311,8 +311,8 @@ typedef struct ls_pressure_counts {
 LS_API void ls_pressure_stats(ls_pressure_counts *out) LS_NOEXCEPT;
 
 /* ---- samples: which call made the memory that is live ----
- * About every rate bytes a block is sampled; the thread's scope word then has LS_SCOPE_SAMPLED until ls_samples_attach
- * has named the site of what this thread has sampled. Sites are the caller's numbers. */
+ * About every rate bytes a block is sampled; the thread's scope word then has LS_SCOPE_SAMPLED until
+ * ls_samples_attach has named the site of what this thread has sampled. Sites are the caller's numbers. */
 #define LS_SCOPE_SAMPLED (UINT64_C(1) << 62)
 /* 0: none; 1: every block, for a history. */
 LS_API void ls_samples_set_rate(int64_t bytes) LS_NOEXCEPT;

@@ -37,10 +37,10 @@ class Devices {
   virtual std::string snapshot() = 0;
   virtual void record_history(bool on, int64_t max_entries) = 0;
 
-  // Before the first use of a device. A limit that was set before comes into force here.
-  virtual void start(int32_t index) = 0;
-  // False where libtorch's allocator does not know the device, as after a start that failed.
-  virtual bool started(int32_t index) = 0;
+  // Starts libtorch's CUDA, for all devices. It must not be tried again where it throws.
+  virtual void start() = 0;
+  // Before the first use of a device, after start. A limit that was set before comes into force here.
+  virtual void use(int32_t index) = 0;
   // The error that the device answers with whatever it is asked; 0: it is well. Never throws.
   virtual int32_t alive(int32_t index) noexcept = 0;
   // The calling thread's device.
@@ -53,6 +53,8 @@ Devices *cuda_devices() noexcept;  // NULL where there are none
 
 // Whether any device was lost to an error that does not go away (lost.h).
 __attribute__((visibility("default"))) bool any_device_lost() noexcept;
+// Throws DeviceLost where this one was.
+__attribute__((visibility("default"))) void refuse_lost_device(int32_t index);
 
 // Called by the device's allocator on each cache miss, under the device's lock. True: something was freed, look
 // again. Frees nothing on another device; never calls into Go; bounded.

@@ -16,7 +16,11 @@ std::atomic<uint64_t> lost_devices{0};
 namespace {
 
 constexpr int kMost = 64;
-std::atomic<uint64_t> started{0};
+constexpr int32_t kUnknown = 999;  // cudaErrorUnknown
+enum { kCold, kUp, kFailed };
+std::atomic<int32_t> state{kCold};
+int32_t start_error = 0;
+std::atomic<uint64_t> used{0};
 std::atomic<int32_t> errors[kMost];
 
 // One at a time starts a device or looks for lost ones.
@@ -52,10 +56,13 @@ DeviceLost::DeviceLost(int32_t i, int32_t e)
 
 int32_t error_of_lost(int32_t index) noexcept { return bit(index) != 0 ? errors[index].load() : 0; }
 
+void refuse_lost_device(int32_t index) {
+  if ((lost_devices.load(std::memory_order_acquire) & bit(index)) != 0)
+    throw DeviceLost(index, error_of_lost(index));
+}
+
 void refuse_lost(c10::TensorImpl *impl) {
-  if (!impl->is_cuda()) return;
-  auto d = impl->device();
-  if (on_lost(d)) throw DeviceLost(d.index(), error_of_lost(d.index()));
+  if (impl->is_cuda()) refuse_lost_device(impl->device().index());
 }
 
 void use_device(c10::Device d) {
@@ -63,26 +70,40 @@ void use_device(c10::Device d) {
   // libtorch itself says what is wrong with a device of which we know nothing.
   if (!d.is_cuda() || devices == nullptr) return;
   int32_t index = d.has_index() ? d.index() : devices->current();
-  if (any_lost() && on_lost({d.type(), static_cast<c10::DeviceIndex>(index)}))
-    throw DeviceLost(index, error_of_lost(index));
-  if ((started.load(std::memory_order_acquire) & bit(index)) != 0) return;
+  refuse_lost_device(index);
+  if ((used.load(std::memory_order_acquire) & bit(index)) != 0) return;
+  bool up = start_devices();
   std::lock_guard<std::mutex> lock(mutex());
-  if (on_lost({d.type(), static_cast<c10::DeviceIndex>(index)})) throw DeviceLost(index, error_of_lost(index));
-  if ((started.load() & bit(index)) != 0) return;
+  refuse_lost_device(index);
+  if ((used.load() & bit(index)) != 0) return;
   int32_t n = devices->count();
   if (index < 0 || index >= n || index >= kMost)
     throw ArgumentError("there is no cuda:" + std::to_string(index) + ": this machine has " + std::to_string(n) +
                         " CUDA devices");
+  if (!up) throw DeviceLost(index, start_error);
+  devices->use(index);
+  used.fetch_or(bit(index));
+}
+
+bool start_devices() noexcept {
+  auto *devices = cuda_devices();
+  if (devices == nullptr) return false;
+  int32_t is = state.load(std::memory_order_acquire);
+  if (is != kCold) return is == kUp;
+  std::lock_guard<std::mutex> lock(mutex());
+  if (state.load() != kCold) return state.load() == kUp;
   try {
-    devices->start(index);
+    devices->start();
+    state.store(kUp);
+    return true;
   } catch (const c10::AcceleratorError &e) {
-    // libtorch does not begin again where it failed: it would crash.
-    for (int32_t i = 0; i < n; i++)
-      if (!devices->started(i)) mark(i, e.get_error_code());
-    if (on_lost({d.type(), static_cast<c10::DeviceIndex>(index)})) throw DeviceLost(index, e.get_error_code());
-    throw;
+    start_error = e.get_error_code();
+  } catch (...) {
+    start_error = kUnknown;
   }
-  started.fetch_or(bit(index));
+  for (int32_t i = 0; i < kMost; i++) mark(i, start_error);
+  state.store(kFailed);
+  return false;
 }
 
 int32_t look_for_lost(int32_t error) noexcept {
@@ -93,7 +114,12 @@ int32_t look_for_lost(int32_t error) noexcept {
     std::lock_guard<std::mutex> lock(mutex());
     int32_t n = devices->count();
     for (int32_t i = 0; i < n && i < kMost; i++) {
-      if ((started.load() & bit(i)) == 0 || (lost_devices.load() & bit(i)) != 0) continue;
+      if ((used.load() & bit(i)) == 0) continue;
+      if ((lost_devices.load() & bit(i)) != 0) {
+        // Its error once more, by a way that did not name the device.
+        if (error != 0 && error == error_of_lost(i)) found = i;
+        continue;
+      }
       int32_t answer = devices->alive(i);
       if (answer == 0) continue;
       mark(i, error != 0 ? error : answer);

@@ -32,9 +32,12 @@ void refuse_lost(c10::TensorImpl *impl);
 // Before a device other than the CPU is used by name: starts it the first time, refuses it when it is lost or is
 // none.
 void use_device(c10::Device d);
+// Starts libtorch's CUDA, where there is any and it is not done yet; what calls it without naming a device must
+// come here first. False: there is none, or it failed, now or before, and must not be touched.
+bool start_devices() noexcept;
 
 // Called with an error of libtorch's in hand that may be a device's last: asks each device, marks those that are
-// gone. Returns the device that is lost now and was not, -1: none.
+// gone. Returns the device that the error tells of, -1: none.
 int32_t look_for_lost(int32_t error) noexcept;
 // The error that a device was lost with.
 int32_t error_of_lost(int32_t index) noexcept;

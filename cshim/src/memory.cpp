@@ -1,9 +1,10 @@
-// The CPU allocator that counts, and keeps blocks. It has libtorch's own alignment and zero-size behaviour, since it
-// asks libtorch's own functions for the memory; what it adds is the count, limits, a typed out-of-memory error, and
-// two caches. A block of 64 KiB and more that is freed stays for the next one of its size, on any thread: without
-// that large blocks go back to the kernel and come again as fresh pages at every step, which makes evaluation of a
-// GPT 1.1 to 1.4 times slower by the luck of the heap's layout alone (docs/decisions/0002-block-cache.md). A smaller
-// block stays with the thread that frees it, without a lock: aligned allocation is malloc's slow path.
+// The CPU allocator that counts, and keeps blocks. It has libtorch's own alignment and zero-size behaviour, since
+// it asks libtorch's own functions for the memory; what it adds is the count, limits, a typed out-of-memory error,
+// and two caches. A block of 64 KiB and more that is freed stays for the next one of its size, on any thread:
+// without that large blocks go back to the kernel and come again as fresh pages at every step, which makes
+// evaluation of a GPT 1.1 to 1.4 times slower by the luck of the heap's layout alone
+// (docs/decisions/0002-block-cache.md). A smaller block stays with the thread that frees it, without a lock:
+// aligned allocation is malloc's slow path.
 #include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -27,8 +28,8 @@ constexpr bool kKeepSmall = false;  // a kept block hides its use after free
 constexpr bool kKeepSmall = true;
 #endif
 
-// Block sizes are whole grains. The last 8 bytes of what malloc gave hold how much was asked for; asking malloc for 8
-// more costs nothing, since its own header makes the difference.
+// Block sizes are whole grains. The last 8 bytes of what malloc gave hold how much was asked for; asking malloc
+// for 8 more costs nothing, since its own header makes the difference.
 constexpr size_t kGrain = 64;
 constexpr size_t kTail = 8;
 constexpr uint64_t kSampledBlock = uint64_t{1} << 63;
@@ -116,15 +117,16 @@ size_t small_rounded(size_t n) noexcept {
   return n <= 1024 ? (n + kGrain - 1) / kGrain * kGrain : BlockCache::rounded(n);
 }
 size_t small_index(size_t size) noexcept {
-  return size <= 1024 ? size / kGrain - 1 : 16 + (BlockCache::log2(size) - 10) * 8 + (size / BlockCache::step_of(size) - 8) - 1;
+  return size <= 1024 ? size / kGrain - 1
+                      : 16 + (BlockCache::log2(size) - 10) * 8 + (size / BlockCache::step_of(size) - 8) - 1;
 }
 size_t size_from_usable(size_t usable) noexcept {
   size_t n = usable - kTail;
   return n < 1024 + kGrain ? n / kGrain * kGrain : BlockCache::from_usable(n);
 }
 
-// What a thread holds for itself: written by it alone, read by whoever sums. That of a thread that ended goes to the
-// next one that starts, as it stands.
+// What a thread holds for itself: written by it alone, read by whoever sums. That of a thread that ended goes to
+// the next one that starts, as it stands.
 struct alignas(64) ThreadHeap {
   static constexpr int64_t kAhead = 32 << 10;  // bytes taken from the account at once
   static constexpr int64_t kKeep = 256 << 10;  // bytes of small free blocks kept
@@ -335,7 +337,8 @@ void *allocate_large(size_t asked) {
       out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: more bytes than there are addresses");
   }
   auto &a = accounts[kCpuSlot];
-  if (a.live.load(std::memory_order_relaxed) + n > a.line.load(std::memory_order_relaxed) || !try_admit(kCpuSlot, n)) {
+  if (a.live.load(std::memory_order_relaxed) + n > a.line.load(std::memory_order_relaxed) ||
+      !try_admit(kCpuSlot, n)) {
     admit(kCpuSlot, n, static_cast<int64_t>(asked));
   } else {
     raise(a.largest, n);

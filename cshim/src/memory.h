@@ -71,7 +71,7 @@ constexpr uint64_t kSampled = uint64_t{1} << 62;
 void sample_allocated(void *p, int64_t n, int slot) noexcept;
 void sample_freed(void *p, int64_t n, int slot) noexcept;
 int64_t next_sample() noexcept;
-void all_threads_catch_up() noexcept;  // a new rate reaches them at their next allocation
+void all_threads_catch_up() noexcept;     // a new rate reaches them at their next allocation
 extern std::atomic<int64_t> sample_rate;  // bytes between samples; 0: none; 1: each
 
 }  // namespace ls

@@ -1,7 +1,7 @@
-// Who may allocate, and what happens when it does not fit. An allocation that does not fit under its device's limit
-// asks for a sweep and waits, without a lock of ours and for a bounded time; one thread (the pacer's) serves all who
-// wait, and its frees are done before they are woken. Whoever woke tries again as long as anyone made progress: only
-// a sweep that began after the request and freed nothing lets it fail.
+// Who may allocate, and what happens when it does not fit. An allocation that does not fit under its device's
+// limit asks for a sweep and waits, without a lock of ours and for a bounded time; one thread (the pacer's) serves
+// all who wait, and its frees are done before they are woken. Whoever woke tries again as long as anyone made
+// progress: only a sweep that began after the request and freed nothing lets it fail.
 #include <ATen/core/Tensor.h>
 #include <malloc.h>
 
@@ -63,8 +63,8 @@ bool fits_limit(int slot, int64_t n) {
   return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
 }
 
-// At the limit nothing is taken ahead: what threads have taken counts as free, and they give it back before they use
-// it (see allocate_small).
+// At the limit nothing is taken ahead: what threads have taken counts as free, and they give it back before they
+// use it (see allocate_small).
 bool try_admit_tight(int slot, int64_t n) {
   tight.store(true);
   return try_admit(slot, n, unused_of(slot));

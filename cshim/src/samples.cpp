@@ -1,6 +1,7 @@
 // Which call made the memory that is live. About every rate bytes of allocation one block is sampled, as Go's heap
-// profile does it; the thread that made it is marked, and the caller names the call at its next chance. A block freed
-// before that is only counted. With the rate at 1 every block is sampled, and a history of events can be kept.
+// profile does it; the thread that made it is marked, and the caller names the call at its next chance. A block
+// freed before that is only counted. With the rate at 1 every block is sampled, and a history of events can be
+// kept.
 #include <chrono>
 #include <cmath>
 #include <deque>
@@ -153,9 +154,9 @@ uint64_t ls_samples_sites(ls_site *out, uint64_t cap) noexcept {
   uint64_t i = 0;
   for (auto &[key, site] : s.sites) {
     if (i < cap) {
-      out[i] = {static_cast<uint32_t>(key),          ls::word_of(static_cast<int>(key >> 32)),
-                std::llround(site.live_bytes),       std::llround(site.live_count),
-                std::llround(site.total_bytes),      std::llround(site.total_count)};
+      out[i] = {static_cast<uint32_t>(key),     ls::word_of(static_cast<int>(key >> 32)),
+                std::llround(site.live_bytes),  std::llround(site.live_count),
+                std::llround(site.total_bytes), std::llround(site.total_count)};
     }
     i++;
   }

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 
+#include "device.h"
 #include "memory.h"
 
 extern "C" uint64_t aoti_torch_abi_version();
@@ -122,7 +123,13 @@ uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
 }
 
 ls_error *ls_manual_seed(uint64_t seed) noexcept {
-  return ls::run_void([&] { at::manual_seed(seed); });
+  return ls::run_void([&] {
+    // It goes over all devices.
+    if (ls::cuda_devices() == nullptr || ls::start_devices()) return at::manual_seed(seed);
+    auto g = at::globalContext().defaultGenerator(c10::DeviceType::CPU);
+    std::lock_guard<std::mutex> lock(g.mutex());
+    g.set_current_seed(seed);
+  });
 }
 
 namespace {

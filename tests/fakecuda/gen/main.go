@@ -191,7 +191,7 @@ func (l *library) source() (string, error) {
 		case strings.HasPrefix(name, "__"), k.source == "nvml", k.source == "cuda":
 		case k.source == "cudart":
 			enter = "ENTER(ANY, fakecuda_current_device()); "
-		case k.lost != 0 && value == "0":
+		case k.lost != 0 && value == "0" && computes(name):
 			enter = fmt.Sprintf("static int64_t id; int e = fakecuda_enter_library(&id, __func__, %d); if (e != 0) return e; ", k.lost)
 		}
 		args := "void"
@@ -201,6 +201,16 @@ func (l *library) source() (string, error) {
 		fmt.Fprintf(&b, "API long %s(%s) { %s%sreturn %s; }\n", name, args, does, enter, value)
 	}
 	return b.String(), nil
+}
+
+// computes is false for what only touches the host, which works on a lost device too.
+func computes(name string) bool {
+	for _, host := range []string{"Create", "create", "Destroy", "destroy", "Set", "Get", "Desc", "Layout", "Init", "_buffer", "Plan", "Check", "Error"} {
+		if strings.Contains(name, host) {
+			return false
+		}
+	}
+	return true
 }
 
 // behaviour looks a function up in outputs.txt: the statements of its body, and what it returns.

@@ -59,14 +59,16 @@ API const char *cudaGetErrorString(cudaError_t e) {
   }
   return "a fake CUDA error";
 }
-// A sticky error is not forgotten by asking for it.
+// A sticky error is not forgotten by asking for it: the device answers with it each time. The thread forgets it,
+// and is well on another device.
 API cudaError_t cudaPeekAtLastError(void) {
   ENTER(ANY, fakecuda_current_device());
   return fake_last_error;
 }
 API cudaError_t cudaGetLastError(void) {
-  ENTER(ANY, fakecuda_current_device());
-  cudaError_t e = fake_last_error;
+  static int64_t id;
+  int injected = fakecuda_enter(&id, __func__, FAKECUDA_ANY, fakecuda_current_device());
+  cudaError_t e = injected != 0 ? (cudaError_t)injected : fake_last_error;
   fake_last_error = cudaSuccess;
   return e;
 }

@@ -1,0 +1,712 @@
+package fakecuda
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Each test runs its scenario in a process of its own, this binary once more, over the fake libraries: libtorch is
+// loaded once in a process, and a device that is lost stays so.
+const childEnv = "FAKECUDA_TEST_CHILD"
+
+var scenarios = map[string]func(*Control) error{
+	"devices": devices, "train": train, "convolve": convolve, "capacity": capacity, "limit": limit, "empty": empty,
+	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
+	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "snapshot": snapshot, "pressure": pressure,
+}
+
+func TestMain(m *testing.M) {
+	name := os.Getenv(childEnv)
+	if name == "" {
+		os.Exit(m.Run())
+	}
+	c, err := Open(os.Getenv("FAKECUDA_CONTROL"), 2, 1<<30)
+	if err == nil {
+		err = scenarios[name](c)
+	}
+	if err == nil {
+		err = c.Misuse()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// environment builds the fakes once, and says how to run over them.
+var environment = sync.OnceValues(func() ([]string, error) {
+	if os.Getenv("LINSTOCK_TEST_FAKECUDA") != "1" {
+		return nil, nil
+	}
+	var errs bytes.Buffer
+	cmd := exec.Command("./setup.sh")
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("setup.sh: %w\n%s", err, errs.String())
+	}
+	var env []string
+	for line := range strings.Lines(string(out)) {
+		env = append(env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
+	}
+	return env, nil
+})
+
+// run is a scenario in a process of its own: it must succeed, and end by itself.
+func run(t *testing.T, name string, devices int, capacity int64, extra ...string) {
+	t.Helper()
+	t.Parallel()
+	env, err := environment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if env == nil {
+		t.Skip("builds libraries: run it with LINSTOCK_TEST_FAKECUDA=1, or tests/run.sh fakecuda")
+	}
+	control := filepath.Join(t.TempDir(), "control")
+	c, err := Open(control, devices, capacity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(append(append(os.Environ(), env...), childEnv+"="+name, "GOTRACEBACK=none", "FAKECUDA_CONTROL="+control), extra...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		if len(out) > 6000 {
+			out = append(out[:3000:3000], out[len(out)-3000:]...)
+		}
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func TestDevices(t *testing.T)  { run(t, "devices", 3, 1<<30) }
+func TestTraining(t *testing.T) { run(t, "train", 2, 1<<30) }
+func TestExpandable(t *testing.T) {
+	run(t, "expandable", 2, 1<<30, "PYTORCH_ALLOC_CONF=expandable_segments:True")
+}
+func TestConvolution(t *testing.T) {
+	run(t, "convolve", 1, 4<<30)
+}
+func TestCapacity(t *testing.T)         { run(t, "capacity", 2, 64<<20) }
+func TestLimit(t *testing.T)            { run(t, "limit", 2, 1<<30) }
+func TestEmptyCache(t *testing.T)       { run(t, "empty", 2, 1<<30) }
+func TestFailedAllocation(t *testing.T) {
+	run(t, "allocations", 1, 1<<30)
+}
+func TestFailedAllocationUncached(t *testing.T) {
+	run(t, "allocations", 1, 1<<30, "PYTORCH_NO_CUDA_MEMORY_CACHING=1")
+}
+func TestUncached(t *testing.T)         { run(t, "uncached", 1, 64<<20, "PYTORCH_NO_CUDA_MEMORY_CACHING=1") }
+func TestSlow(t *testing.T)             { run(t, "slow", 1, 1<<30) }
+func TestPressure(t *testing.T)         { run(t, "pressure", 2, 64<<20) }
+func TestSnapshot(t *testing.T)         { run(t, "snapshot", 1, 1<<30) }
+func TestOneError(t *testing.T)         { run(t, "once", 1, 1<<30) }
+func TestFirstCallFails(t *testing.T) {
+	for _, function := range []string{"cudaGetDeviceProperties", "cudaMemGetInfo", "cudaMalloc"} {
+		for _, e := range []int{46, 719, 999} {
+			t.Run(fmt.Sprintf("%s/%d", function, e), func(t *testing.T) {
+				run(t, "first", 2, 1<<30, "FIRST="+function, "ERROR="+strconv.Itoa(e))
+			})
+		}
+	}
+}
+
+func TestStickyError(t *testing.T) {
+	for _, e := range []int{46, 700, 719, 999} {
+		t.Run(strconv.Itoa(e), func(t *testing.T) { run(t, "sticky", 8, 1<<30, "ERROR="+strconv.Itoa(e)) })
+	}
+}
+
+func TestAsyncError(t *testing.T)   { run(t, "async", 2, 1<<30) }
+func TestLibraryError(t *testing.T) { run(t, "library", 2, 1<<30) }
+
+func TestWithoutDriver(t *testing.T)  { run(t, "cpu", 1, 1<<30, "LD_LIBRARY_PATH=") }
+func TestWithoutDevices(t *testing.T) { run(t, "cpu", 0, 1<<30) }
+func TestSwitchedOff(t *testing.T)    { run(t, "cpu", 1, 1<<30, "LINSTOCK_CUDA=0") }
+
+func word(d tensor.Device) int32 { return int32(d.Type)<<8 | int32(d.Index) }
+
+func devices(*Control) error {
+	got, err := tensor.Devices()
+	if err != nil {
+		return err
+	}
+	want := []tensor.Device{tensor.CPU, tensor.CUDA(0), tensor.CUDA(1), tensor.CUDA(2)}
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("devices: got %v, want %v", got, want)
+	}
+	if n, why := cshim.CUDA(); n != 3 || why != "" {
+		return fmt.Errorf("CUDA: %d, %q", n, why)
+	}
+	if x := tensor.Zeros([]int{2}, tensor.CUDA(3)); !errors.Is(x.Err(), tensor.ErrArgument) {
+		return fmt.Errorf("a device that is not there: %v", x.Err())
+	}
+	for _, d := range want[1:] {
+		x := tensor.FromSlice([]float32{1, 2, 3}, []int{3}, d)
+		back, err := tensor.Data[float32](x)
+		if err != nil || !slices.Equal(back, []float32{1, 2, 3}) {
+			return fmt.Errorf("%s: there and back: %v, %w", d, back, err)
+		}
+		x.Release()
+	}
+	return nil
+}
+
+func cpuOnly(*Control) error {
+	n, why := cshim.CUDA()
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	if n, why = cshim.CUDA(); n != 0 || why == "" {
+		return fmt.Errorf("CUDA: %d, %q", n, why)
+	}
+	got, err := tensor.Devices()
+	if err != nil || !slices.Equal(got, []tensor.Device{tensor.CPU}) {
+		return fmt.Errorf("devices: %v, %w", got, err)
+	}
+	if x := tensor.Zeros([]int{2}, tensor.CUDA(0)); x.Err() == nil {
+		return errors.New("a tensor on a device that is not there")
+	}
+	return tensor.Ones([]int{2}).Add(tensor.Ones([]int{2})).Err()
+}
+
+// An mlp is a model with its optimizer, on one device.
+type mlp struct {
+	net    *nn.Sequential
+	opt    *optim.Optimizer
+	device tensor.Device
+}
+
+func newMLP(d tensor.Device) (*mlp, error) {
+	m := &mlp{net: nn.NewSequential(), device: d}
+	for i, sizes := range [][2]int{{32, 64}, {64, 64}, {64, 10}} {
+		if i > 0 {
+			m.net.Layers = append(m.net.Layers, &nn.ReLU{})
+		}
+		l, err := nn.NewLinear(sizes[0], sizes[1], nn.Device(d))
+		if err != nil {
+			return nil, err
+		}
+		m.net.Layers = append(m.net.Layers, l)
+	}
+	var err error
+	m.opt, err = optim.NewAdamW(nn.Parameters(m.net), 1e-3)
+	return m, err
+}
+
+// step is one training step; batch sizes change what is allocated.
+func (m *mlp) step(batch int) error {
+	return tensor.WithScope(func() error {
+		x := tensor.Randn([]int{batch, 32}, m.device)
+		y := tensor.Zeros([]int{batch}, tensor.Int64, m.device)
+		loss := nn.CrossEntropy(m.net.Forward(x), y)
+		if err := loss.Backward(); err != nil {
+			return err
+		}
+		if err := m.opt.Step(); err != nil {
+			return err
+		}
+		m.opt.ZeroGrad()
+		_, err := loss.Item()
+		return err
+	})
+}
+
+func (m *mlp) release() {
+	m.opt.Release()
+	nn.Release(m.net)
+}
+
+func stats(d tensor.Device) (cshim.Memory, error) {
+	tensor.Flush()
+	return cshim.MemoryStats(word(d))
+}
+
+// settled waits for the engine's threads to let go of what a failed backward left.
+func settled(d tensor.Device, want int64) error {
+	return settledTo(func() (int64, error) {
+		m, err := stats(d)
+		return m.Allocated, err
+	}, want)
+}
+
+func settledTo(live func() (int64, error), want int64) error {
+	for round := 0; ; round++ {
+		now, err := live()
+		if err != nil || now == want {
+			return err
+		}
+		if round == 100 {
+			return fmt.Errorf("%d bytes are allocated, %d were before", now, want)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func train(c *Control) error {
+	for i := range 2 {
+		d := tensor.CUDA(i)
+		// What libtorch keeps from its first use on: cuBLAS's workspace.
+		m, err := newMLP(d)
+		if err != nil {
+			return err
+		}
+		if err := m.step(64); err != nil {
+			return err
+		}
+		m.release()
+		base, err := stats(d)
+		if err != nil {
+			return err
+		}
+		if m, err = newMLP(d); err != nil {
+			return err
+		}
+		for range 20 {
+			if err := m.step(64); err != nil {
+				return fmt.Errorf("%s: %w", d, err)
+			}
+		}
+		now, err := stats(d)
+		if err != nil {
+			return err
+		}
+		if now.Allocated <= base.Allocated || now.Reserved != c.Live(i) || now.Allocations <= base.Allocations || c.Launches(i) == 0 {
+			return fmt.Errorf("%s: %+v after %+v; the device says %d bytes, %d kernels", d, now, base, c.Live(i), c.Launches(i))
+		}
+		m.release()
+		if err := settled(d, base.Allocated); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// convolve trains with convolution, batch norm, pooling and a GRU through the fake cuDNN.
+func convolve(*Control) error {
+	d := tensor.CUDA(0)
+	conv, err := nn.NewConv2d(3, 8, 3, nn.Device(d), nn.Padding(1))
+	if err != nil {
+		return err
+	}
+	norm, err := nn.NewBatchNorm2d(8, nn.Device(d))
+	if err != nil {
+		return err
+	}
+	opt, err := optim.NewAdamW(append(nn.Parameters(conv), nn.Parameters(norm)...), 1e-3)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		err := tensor.WithScope(func() error {
+			x := tensor.Randn([]int{4, 3, 16, 16}, d)
+			h := norm.Forward(conv.Forward(x)).ReLU()
+			if err := h.Sum().Backward(); err != nil {
+				return err
+			}
+			if err := opt.Step(); err != nil {
+				return err
+			}
+			opt.ZeroGrad()
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// capacity: a device that is full is an error, and the program goes on.
+func capacity(c *Control) error {
+	d := tensor.CUDA(1)
+	m, err := newMLP(d)
+	if err != nil {
+		return err
+	}
+	if err := m.step(64); err != nil {
+		return err
+	}
+	base, err := stats(d)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		x := tensor.Zeros([]int{32 << 20}, d)
+		if !errors.Is(x.Err(), tensor.ErrOutOfMemory) {
+			return fmt.Errorf("128 MiB of 64: %v", x.Err())
+		}
+		if err := m.step(1 << 20); !errors.Is(err, tensor.ErrOutOfMemory) {
+			return fmt.Errorf("a step that does not fit: %v", err)
+		}
+		m.opt.ZeroGrad()
+		if err := m.step(64); err != nil {
+			return fmt.Errorf("a step that fits: %w", err)
+		}
+		if err := settled(d, base.Allocated); err != nil {
+			return err
+		}
+	}
+	if c.Peak(1) > 64<<20 {
+		return fmt.Errorf("peak %d", c.Peak(1))
+	}
+	return nil
+}
+
+// limit: what is set before the first use holds from there on, and can be changed.
+func limit(c *Control) error {
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	d := tensor.CUDA(0)
+	for _, mib := range []int{16, 100, 24} {
+		if err := cshim.MemorySetLimit(word(d), int64(mib)<<20); err != nil {
+			return err
+		}
+		if mib == 16 && c.Calls() > 100 {
+			return fmt.Errorf("a limit on a device that is not in use took %d calls", c.Calls())
+		}
+		x := tensor.Zeros([]int{mib << 20}, tensor.Uint8, d)
+		if x.Err() != nil {
+			return fmt.Errorf("%d MiB within the limit: %w", mib, x.Err())
+		}
+		y := tensor.Zeros([]int{2 << 20}, tensor.Uint8, d)
+		if !errors.Is(y.Err(), tensor.ErrOutOfMemory) {
+			return fmt.Errorf("beyond %d MiB: %v", mib, y.Err())
+		}
+		x.Release()
+		tensor.Flush()
+		if err := cshim.MemoryEmptyCache(word(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func empty(c *Control) error {
+	for i := range 2 {
+		d := tensor.CUDA(i)
+		x := tensor.Zeros([]int{1 << 20}, d)
+		y := x.Add(x)
+		if y.Err() != nil {
+			return y.Err()
+		}
+		x.Release()
+		y.Release()
+		if now, err := stats(d); err != nil || now.Allocated != 0 || now.Reserved == 0 || now.Cached != now.Reserved {
+			return fmt.Errorf("%+v, %w", now, err)
+		}
+		if err := cshim.MemoryEmptyCache(word(d)); err != nil {
+			return err
+		}
+		if c.Live(i) != 0 {
+			return fmt.Errorf("%d bytes are left on %s", c.Live(i), d)
+		}
+	}
+	return nil
+}
+
+// allocations lets each allocation of a step fail, once and for good.
+func allocations(c *Control) error {
+	d := tensor.CUDA(0)
+	m, err := newMLP(d)
+	if err != nil {
+		return err
+	}
+	if err := m.step(64); err != nil {
+		return err
+	}
+	live := func() (int64, error) {
+		m, err := stats(d)
+		return m.Allocated, err
+	}
+	if os.Getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != "" {
+		live = func() (int64, error) {
+			tensor.Flush()
+			return c.Live(0), nil
+		}
+	}
+	base, err := live()
+	if err != nil {
+		return err
+	}
+	faults := 0
+	for _, times := range []int64{Forever, 1} {
+		for k := int64(0); ; k++ {
+			if err := cshim.MemoryEmptyCache(word(d)); err != nil {
+				return err
+			}
+			if err := c.AddRule(Rule{Function: Alloc, Device: -1, Skip: k, Times: times, Error: 2}); err != nil {
+				return err
+			}
+			err := m.step(4096)
+			n := c.Seen(0)
+			c.ClearRules()
+			if n > k {
+				faults++
+			}
+			// One that fails once may be mended by what libtorch does on its own.
+			if err != nil && !errors.Is(err, tensor.ErrOutOfMemory) || err == nil && n > k && times == Forever {
+				return fmt.Errorf("allocation %d fails: %v", k, err)
+			}
+			m.opt.ZeroGrad()
+			if err := settledTo(live, base); err != nil {
+				return fmt.Errorf("allocation %d fails: %w", k, err)
+			}
+			if n <= k {
+				break
+			}
+		}
+	}
+	if faults < 4 {
+		return fmt.Errorf("only %d faults", faults)
+	}
+	return m.step(64)
+}
+
+// uncached: libtorch's error for memory is then another one.
+func uncached(*Control) error {
+	m, err := newMLP(tensor.CUDA(0))
+	if err != nil {
+		return err
+	}
+	if err := m.step(64); err != nil {
+		return err
+	}
+	if x := tensor.Zeros([]int{32 << 20}, tensor.CUDA(0)); !errors.Is(x.Err(), tensor.ErrOutOfMemory) {
+		return fmt.Errorf("128 MiB of 64: %v", x.Err())
+	}
+	return m.step(64)
+}
+
+func slow(c *Control) error {
+	if err := c.AddRule(Rule{Function: "cudaMalloc", Device: -1, Times: 1, Micros: 50_000}); err != nil {
+		return err
+	}
+	start := time.Now()
+	if x := tensor.Zeros([]int{4}, tensor.CUDA(0)); x.Err() != nil {
+		return x.Err()
+	}
+	if took := time.Since(start); took < 50*time.Millisecond {
+		return fmt.Errorf("took %v", took)
+	}
+	return nil
+}
+
+// gone checks that a device refuses everything at once, and that nothing happens when its tensors are let go.
+func gone(d tensor.Device, held ...*tensor.Tensor) error {
+	calls := []func() error{
+		func() error { return tensor.Zeros([]int{2}, d).Err() },
+		func() error { return tensor.Synchronize(d) },
+		func() error { return cshim.MemoryEmptyCache(word(d)) },
+	}
+	for _, t := range held {
+		calls = append(calls,
+			func() error { return t.Add(t).Err() },
+			func() error { return t.To(tensor.CPU).Err() },
+			func() error { _, err := tensor.Data[float32](t); return err })
+	}
+	for i, call := range calls {
+		start := time.Now()
+		err := call()
+		if i == 2 {
+			// From below package tensor: the shim's own error.
+			var native *cshim.Error
+			if !errors.As(err, &native) || native.Code != cshim.CodeDeviceLost {
+				return fmt.Errorf("%s is lost, emptying its cache gives: %v", d, err)
+			}
+		} else if !errors.Is(err, tensor.ErrDeviceLost) {
+			return fmt.Errorf("%s is lost, call %d gives: %v", d, i, err)
+		}
+		if took := time.Since(start); took > time.Second {
+			return fmt.Errorf("%s is lost, call %d took %v", d, i, took)
+		}
+	}
+	for _, t := range held {
+		t.Release()
+	}
+	tensor.Flush()
+	return nil
+}
+
+// sticky loses one device after another, at calls all over a step; the last one goes on.
+func sticky(c *Control) error {
+	code, err := strconv.Atoi(os.Getenv("ERROR"))
+	if err != nil {
+		return err
+	}
+	last := tensor.CUDA(7)
+	good, err := newMLP(last)
+	if err != nil {
+		return err
+	}
+	if err := good.step(64); err != nil {
+		return err
+	}
+	for i := range 7 {
+		d := tensor.CUDA(i)
+		m, err := newMLP(d)
+		if err != nil {
+			return err
+		}
+		held := tensor.Ones([]int{3}, d).RequiresGrad_()
+		// A tensor on the CPU whose graph reaches to the device.
+		tail := held.Mul(held).To(tensor.CPU)
+		if tail.Err() != nil {
+			return tail.Err()
+		}
+		before := c.Calls()
+		if err := m.step(64); err != nil {
+			return err
+		}
+		calls := c.Calls() - before
+		if err := c.AddRule(Rule{Function: Any, Device: i, Skip: calls * int64(i) / 7, Times: 1, Error: code, Kind: Sticky}); err != nil {
+			return err
+		}
+		err = m.step(64)
+		for range 3 {
+			if err != nil {
+				break
+			}
+			err = m.step(64)
+		}
+		c.ClearRules()
+		if !errors.Is(err, tensor.ErrDeviceLost) {
+			return fmt.Errorf("error %d on %s at call %d of %d gives: %v", code, d, calls*int64(i)/7, calls, err)
+		}
+		if err := m.step(64); !errors.Is(err, tensor.ErrDeviceLost) {
+			return fmt.Errorf("a step on %s, which is lost, gives: %v", d, err)
+		}
+		tail.Release()
+		if err := gone(d, held); err != nil {
+			return err
+		}
+		m.release()
+		tensor.Flush()
+		// The others are as they were.
+		if err := good.step(64); err != nil {
+			return fmt.Errorf("%s, after %s was lost: %w", last, d, err)
+		}
+		if err := cshim.MemoryEmptyCache(word(last)); err != nil {
+			return fmt.Errorf("%s, after %s was lost: empty its cache: %w", last, d, err)
+		}
+		if now, err := stats(last); err != nil || now.Reserved != c.Live(7) || now.Reserved > 4<<20 {
+			return fmt.Errorf("%s, after %s was lost: %+v, %w", last, d, now, err)
+		}
+	}
+	return nil
+}
+
+func async(c *Control) error {
+	m, err := newMLP(tensor.CUDA(1))
+	if err != nil {
+		return err
+	}
+	if err := m.step(64); err != nil {
+		return err
+	}
+	if err := c.AddRule(Rule{Function: Launch, Device: 1, Skip: 5, Times: 1, Error: 700, Kind: Async}); err != nil {
+		return err
+	}
+	if err := m.step(64); !errors.Is(err, tensor.ErrDeviceLost) {
+		return fmt.Errorf("an asynchronous error gives: %v", err)
+	}
+	m.release()
+	return gone(tensor.CUDA(1))
+}
+
+// library: the error comes as cuBLAS's own.
+func library(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{8, 8}, d)
+	if err := x.MatMul(x).Err(); err != nil {
+		return err
+	}
+	c.Lose(0, 719)
+	if y := x.MatMul(x); !errors.Is(y.Err(), tensor.ErrDeviceLost) {
+		return fmt.Errorf("cuBLAS on a lost device gives: %v", y.Err())
+	}
+	if err := gone(d, x); err != nil {
+		return err
+	}
+	z := tensor.Ones([]int{8, 8}, tensor.CUDA(1))
+	return z.MatMul(z).Err()
+}
+
+// first: libtorch must not be started twice where it failed half-way.
+func first(c *Control) error {
+	code, err := strconv.Atoi(os.Getenv("ERROR"))
+	if err != nil {
+		return err
+	}
+	if err := c.AddRule(Rule{Function: os.Getenv("FIRST"), Device: -1, Times: 1, Error: code}); err != nil {
+		return err
+	}
+	for i := range 6 {
+		x := tensor.Ones([]int{4, 4}, tensor.CUDA(i%2))
+		y := x.MatMul(x).Add(x)
+		if err := y.Err(); err != nil && !errors.Is(err, tensor.ErrDeviceLost) && !errors.Is(err, tensor.ErrDevice) {
+			return fmt.Errorf("use %d: %w", i, err)
+		}
+		x.Release()
+		y.Release()
+	}
+	return nil
+}
+
+// once: an error that does not stay loses nothing.
+func once(c *Control) error {
+	d := tensor.CUDA(0)
+	m, err := newMLP(d)
+	if err != nil {
+		return err
+	}
+	if err := m.step(64); err != nil {
+		return err
+	}
+	before := c.Calls()
+	if err := m.step(64); err != nil {
+		return err
+	}
+	calls, failed := c.Calls()-before, 0
+	for k := range calls {
+		if err := c.AddRule(Rule{Function: Any, Device: -1, Skip: k, Times: 1, Error: 719}); err != nil {
+			return err
+		}
+		err := m.step(64)
+		c.ClearRules()
+		if err != nil {
+			failed++
+		}
+		if err != nil && errors.Is(err, tensor.ErrDeviceLost) {
+			return fmt.Errorf("call %d: %w", k, err)
+		}
+		m.opt.ZeroGrad()
+	}
+	if failed < int(calls)/2 {
+		return fmt.Errorf("%d of %d errors were seen", failed, calls)
+	}
+	return m.step(64)
+}
+
+func snapshot(*Control) error { return nil }
+func pressure(*Control) error { return nil }

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Makes build/fakecuda/VERSION: libtorch VERSION on fake CUDA devices (build.sh), and the shim with its CUDA library
+# for it. Idempotent. Ends with the lines that a program needs to run over it:
+#
+#   eval "$(tests/fakecuda/setup.sh [VERSION])" && FAKECUDA_DEVICES=2 go test ./…
+#
+# libtorch_cuda is taken from the first that holds it: FAKECUDA_TORCH (a directory with torch in it), the libtorch of
+# `linstock setup --cuda`, the PyTorch of `make bench-setup`; else the wheel is downloaded (0.5 GB), without those of
+# NVIDIA's libraries.
+set -eu -o pipefail
+cd "$(dirname "$0")/../.."
+version=${1:-${LINSTOCK_TORCH:-2.15.0}}
+out=$PWD/build/fakecuda/$version
+mkdir -p "$out"
+
+{
+  is() { # is DIR: holds this libtorch with its CUDA part and a CUDA header
+    [ -f "$1/torch/lib/libtorch_cuda.so" ] && grep -q "^__version__ = '$version" "$1/torch/version.py" &&
+      [ -n "$(find -L "$1/nvidia" -path '*/include/cuda_runtime_api.h' -print -quit 2>/dev/null)" ]
+  }
+  cache=$(env -u LIBTORCH LINSTOCK_TORCH="$version" go run ./cmd/linstock env --json | sed -n 's/.*"LINSTOCK_CACHE": "\(.*\)".*/\1/p')
+  root=
+  for dir in "${FAKECUDA_TORCH:-}" "$cache/libtorch/$version" build/pytorch/lib/python3*/site-packages "$out/wheel"; do
+    if is "$dir" 2>/dev/null; then root=$(cd "$dir" && pwd) && break; fi
+  done
+  if [ -z "$root" ]; then
+    go run ./cmd/linstock fetch --torch "$version" "$out/wheels"
+    rm -rf "$out/wheel"
+    python3 - "$out/wheels" "$out/wheel" <<'PY'
+import glob, re, sys, zipfile
+want = re.compile(r'torch/(include/|version\.py$|lib/lib(torch|c10|caffe2|gomp)[^/]*\.so[.0-9]*$)|nvidia/[^/]*/include/')
+for wheel in glob.glob(sys.argv[1] + '/*.whl'):
+    with zipfile.ZipFile(wheel) as z:
+        for name in z.namelist():
+            if want.match(name) and 'python' not in name:
+                z.extract(name, sys.argv[2])
+PY
+    rm -rf "$out/wheels"
+    root=$out/wheel
+  fi
+  tests/fakecuda/build.sh "$root" "$out/libtorch"
+
+  # The shim of the last setup is taken as it is: it is the same with and without CUDA.
+  core=$(env -u LIBTORCH -u LINSTOCK_LIB LINSTOCK_TORCH="$version" go run ./cmd/linstock env | sed -n 's/^export LINSTOCK_LIB=//p')
+  cmake -S cshim -B "$out/shim" -G Ninja -DLINSTOCK_TORCH_ROOT="$out/libtorch" -DLINSTOCK_CUDA=ON -DLINSTOCK_CORE="$core" >"$out/shim.log" &&
+    ninja -C "$out/shim" -j "${FAKECUDA_JOBS:-2}" >>"$out/shim.log" || { cat "$out/shim.log"; exit 1; }
+  # As in a bundle, so that the shim finds this libtorch before its own.
+  mkdir -p "$out/lib"
+  ln -sfn "$out/libtorch/torch" "$out/lib/torch"
+  for lib in "${core:-$out/shim/liblinstock.so}" "$out/shim/liblinstock_cuda.so"; do
+    cmp -s "$lib" "$out/lib/${lib##*/}" || { cp "$lib" "$out/lib/.new" && mv "$out/lib/.new" "$out/lib/${lib##*/}"; }
+  done
+} >&2
+
+echo "export LINSTOCK_LIB=$out/lib"
+echo "export LD_LIBRARY_PATH=$out/libtorch/torch/lib"
