@@ -7,6 +7,7 @@ package cshim
 #include <string.h>
 #include <unistd.h>
 #include "cuda/linstock_cuda.h"
+#include "table_gen.h"
 
 // How many devices the driver has; -1: there is no driver. libtorch is not asked: without its CUDA part, which is
 // not open yet, it would remember that there is none.
@@ -77,3 +78,26 @@ func openCUDA(shim string) {
 // CUDA is how many CUDA devices the driver has given. Where the CUDA library is there and none can be used, why says
 // what stands against it; it is empty where the shim was set up without CUDA.
 func CUDA() (devices int, why string) { return cudaDevices, cudaWhyNot }
+
+// DeviceName is what the driver calls a device.
+func DeviceName(device int32) (string, error) {
+	return text(C.lsc_device_name(C.int32_t(device), nil, 0), nil)
+}
+
+// CUDASnapshot is the caching allocator's segments and history, as the pickle that PyTorch's memory viewer reads.
+func CUDASnapshot() ([]byte, error) {
+	s, err := text(C.lsc_cuda_snapshot(nil, 0), nil)
+	return []byte(s), err
+}
+
+// CUDARecordHistory keeps the last events of each device for CUDASnapshot; all where most is 0.
+func CUDARecordHistory(on bool, most int64) error {
+	return takeError(C.lsc_cuda_record_history(flag(on), C.int64_t(most)))
+}
+
+// CUDACapturing says whether a graph is being captured on the device by the calling thread.
+func CUDACapturing(device int32) (bool, error) {
+	var on C.int32_t
+	err := takeError(C.lsc_cuda_capturing(C.int32_t(device), &on))
+	return on != 0, err
+}

@@ -86,6 +86,10 @@ typedef struct ls_functions {
   ls_error *(*history_set)(uint64_t max);
   uint64_t (*history_events)(ls_event *out, uint64_t cap);
   uint64_t (*history_live)(ls_event *out, uint64_t cap);
+  ls_results (*device_name)(int32_t device, ls_value *out, uint64_t out_slots);
+  ls_results (*cuda_snapshot)(ls_value *out, uint64_t out_slots);
+  ls_error *(*cuda_record_history)(int32_t on, int64_t max);
+  ls_error *(*cuda_capturing)(int32_t device, int32_t *out);
   ls_result (*op_add_Tensor)(ls_tensor self, ls_tensor other);
   ls_error *(*op_add__Tensor)(ls_tensor self, ls_tensor other);
   ls_result (*op_sub_Tensor)(ls_tensor self, ls_tensor other);
@@ -231,6 +235,10 @@ static inline uint64_t lsc_samples_sites(ls_site *out, uint64_t cap) { return ls
 static inline ls_error *lsc_history_set(uint64_t max) { return ls_table.history_set(max); }
 static inline uint64_t lsc_history_events(ls_event *out, uint64_t cap) { return ls_table.history_events(out, cap); }
 static inline uint64_t lsc_history_live(ls_event *out, uint64_t cap) { return ls_table.history_live(out, cap); }
+static inline ls_results lsc_device_name(int32_t device, ls_value *out, uint64_t out_slots) { return ls_table.device_name(device, out, out_slots); }
+static inline ls_results lsc_cuda_snapshot(ls_value *out, uint64_t out_slots) { return ls_table.cuda_snapshot(out, out_slots); }
+static inline ls_error *lsc_cuda_record_history(int32_t on, int64_t max) { return ls_table.cuda_record_history(on, max); }
+static inline ls_error *lsc_cuda_capturing(int32_t device, int32_t *out) { return ls_table.cuda_capturing(device, out); }
 static inline ls_result lsc_op_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add_Tensor(self, other); }
 static inline ls_error *lsc_op_add__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add__Tensor(self, other); }
 static inline ls_result lsc_op_sub_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_sub_Tensor(self, other); }

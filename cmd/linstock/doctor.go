@@ -143,6 +143,16 @@ func cFinding(ctx context.Context) finding {
 	return finding{what, good, path, ""}
 }
 
+func cudaFinding(r runtimeReport) finding {
+	switch {
+	case r.CUDA != "":
+		return finding{"CUDA", good, r.CUDA, ""}
+	case r.NoCUDA != "":
+		return finding{"CUDA", note, r.NoCUDA, ""}
+	}
+	return finding{"CUDA", note, "set up for the CPU; with a GPU: setup --cuda", ""}
+}
+
 func toolFinding(tool libtorch.Tool, missing state) finding {
 	if tool.Found() {
 		return finding{tool.Name, good, tool.Version, ""}
@@ -198,5 +208,6 @@ func runtimeFindings(ctx context.Context, shim string) []finding {
 	return append(findings,
 		finding{"opened", good, "libtorch " + r.Torch, ""},
 		finding{"devices", good, strings.Join(r.Devices, ", "), ""},
+		cudaFinding(r),
 		finding{"computing", good, r.Compute, ""})
 }

@@ -19,6 +19,8 @@ type runtimeReport struct {
 	Shim    string   `json:"shim"`
 	Torch   string   `json:"torch"`
 	Devices []string `json:"devices"`
+	CUDA    string   `json:"cuda"`    // the CUDA devices by name; empty: none
+	NoCUDA  string   `json:"no_cuda"` // why there are none, where the shim has a library for them
 	Compute string   `json:"compute"` // what was computed
 	Error   string   `json:"error"`
 }

@@ -5,7 +5,9 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -28,6 +30,9 @@ func openAndCompute() (r runtimeReport) {
 	if err != nil {
 		return fail(err)
 	}
+	if r.CUDA, r.NoCUDA, err = cudaReport(); err != nil {
+		return fail(err)
+	}
 	for _, d := range devices {
 		r.Devices = append(r.Devices, d.String())
 		x := tensor.FromSlice([]float32{1, 2, 3, 4}, []int{2, 2}, d)
@@ -41,4 +46,18 @@ func openAndCompute() (r runtimeReport) {
 	}
 	r.Compute = "multiplied matrices on every device, with the right result"
 	return r
+}
+
+// cudaReport names the CUDA devices, or says why there are none.
+func cudaReport() (names, whyNot string, err error) {
+	n, whyNot := cshim.CUDA()
+	var all []string
+	for i := range n {
+		name, err := cshim.DeviceName(int32(tensor.CUDAType)<<8 | int32(i))
+		if err != nil {
+			return "", "", err
+		}
+		all = append(all, fmt.Sprintf("cuda:%d %s", i, name))
+	}
+	return strings.Join(all, ", "), whyNot, nil
 }

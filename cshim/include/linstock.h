@@ -340,6 +340,15 @@ LS_API uint64_t ls_history_events(ls_event *out, uint64_t cap) LS_NOEXCEPT;
 /* The sampled blocks that are live, as events of kind 0. */
 LS_API uint64_t ls_history_live(ls_event *out, uint64_t cap) LS_NOEXCEPT;
 
+/* ---- cuda ---- */
+LS_API ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+/* The caching allocator's segments and history as the pickle that PyTorch's memory viewer reads: a string. */
+LS_API ls_results ls_cuda_snapshot(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+/* Keeps the last max events of each device, without stacks; max <= 0: all. */
+LS_API ls_error *ls_cuda_record_history(int32_t on, int64_t max) LS_NOEXCEPT;
+/* Whether the calling thread's stream on the device is being captured: nothing may be freed then. */
+LS_API ls_error *ls_cuda_capturing(int32_t device, int32_t *out) LS_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif

@@ -37,7 +37,13 @@ func ShimPath(cache, hash string, s Source) string {
 // shimBuilt reports whether the shim for this libtorch is there, whole, and was
 // built for it as it now is (with or without CUDA).
 func (in *installer) shimBuilt(s Source) bool {
-	return ShimBuilt(in.cfg.Cache, in.cfg.Hash, s)
+	return ShimBuilt(in.cfg.Cache, in.cfg.Hash, s) && (!in.cfg.CUDA || isFile(cudaShim(in.shimPath(s))))
+}
+
+// cudaShim is the path of the shim's second library, which a GPU needs, beside the first.
+func cudaShim(shim string) string {
+	ext := filepath.Ext(shim)
+	return strings.TrimSuffix(shim, ext) + "_cuda" + ext
 }
 
 // ShimBuilt reports whether the cache holds the shim of these sources for this
@@ -96,6 +102,9 @@ func (in *installer) build(ctx context.Context, s Source) error {
 	if stamp.Files[locate.LibName()] == 0 {
 		return fmt.Errorf("the build ended well but left no %s", locate.LibName())
 	}
+	if s.CUDA && stamp.Files[cudaShim(locate.LibName())] == 0 {
+		in.Note("this libtorch has CUDA, but no headers of CUDA were found (cuda_runtime_api.h, in pip's nvidia-cuda-runtime or a toolkit in CUDA_HOME): programs will compute on the CPU")
+	}
 	if err := writeJSON(filepath.Join(out, stampFile), stamp); err != nil {
 		return err
 	}
@@ -118,9 +127,17 @@ func (in *installer) compile(ctx context.Context, src, bld string, s Source) err
 	for _, flags := range []string{"CFLAGS", "CXXFLAGS"} {
 		env = append(env, flags+"="+strings.TrimSpace(os.Getenv(flags)+" -ffile-prefix-map="+src+"=linstock/cshim"))
 	}
+	// Asked for, CUDA's library must be built; else it is where it can be.
+	cuda := "OFF"
+	switch {
+	case in.cfg.CUDA:
+		cuda = "ON"
+	case s.CUDA:
+		cuda = "AUTO"
+	}
 	task := in.Start("configure the shim for libtorch "+s.Version, 0, Steps)
 	err := run(ctx, nil, env, "", cmake.Command[0], "-G", name, "-S", src, "-B", bld,
-		"-DCMAKE_BUILD_TYPE=Release", "-DLINSTOCK_WERROR=OFF", "-DLINSTOCK_TORCH_ROOT="+s.Root)
+		"-DCMAKE_BUILD_TYPE=Release", "-DLINSTOCK_WERROR=OFF", "-DLINSTOCK_TORCH_ROOT="+s.Root, "-DLINSTOCK_CUDA="+cuda)
 	task.End(err)
 	if err != nil {
 		return fmt.Errorf("configure the shim: %w", err)

@@ -1,0 +1,35 @@
+// What the C API offers of CUDA devices beyond memory's own functions.
+#include "device.h"
+#include "shim.h"
+
+namespace ls {
+namespace {
+
+Devices &need_cuda() {
+  auto *devices = cuda_devices();
+  if (devices == nullptr) throw ArgumentError("there is no CUDA device in this process");
+  return *devices;
+}
+
+}  // namespace
+}  // namespace ls
+
+ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slots) noexcept {
+  return ls::run_values([&](ls_results &r) {
+    auto d = c10::Device(static_cast<c10::DeviceType>(device >> 8 & 0xff));
+    if (!d.is_cuda()) return ls::put_string(r, c10::DeviceTypeName(d.type(), /*lower_case=*/true), out, out_slots);
+    ls::put_string(r, ls::need_cuda().name(device & 0xff), out, out_slots);
+  });
+}
+
+ls_results ls_cuda_snapshot(ls_value *out, uint64_t out_slots) noexcept {
+  return ls::run_values([&](ls_results &r) { ls::put_string(r, ls::need_cuda().snapshot(), out, out_slots); });
+}
+
+ls_error *ls_cuda_record_history(int32_t on, int64_t max) noexcept {
+  return ls::run_void([&] { ls::need_cuda().record_history(on != 0, max); });
+}
+
+ls_error *ls_cuda_capturing(int32_t device, int32_t *out) noexcept {
+  return ls::run_void([&] { *out = ls::need_cuda().capturing(device & 0xff); });
+}
