@@ -2,14 +2,14 @@
 # What `make test` runs: every tier, each with its own line in the table at the end. A tier that fails does not
 # stop the others; the exit code is that of them all.
 #
-#   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize install
+#   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize fakecuda install
 #
 # libtorch and the shim must be set up (make does it). LINSTOCK_TORCH chooses the libtorch.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize install)
+[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize fakecuda install)
 version=${LINSTOCK_TORCH:-2.15.0}
 work=build/test
 mkdir -p "$work"
@@ -148,6 +148,12 @@ cpp() { cppbuild "$work/cpp-$version" && cpptest "$work/cpp-$version"; }
 sanitize() {
   cppbuild "$work/asan-$version" -DLINSTOCK_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
   ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 cpptest "$work/asan-$version"
+}
+
+# libtorch's CUDA part with its real allocator, over a CUDA runtime that is not one: lifetimes, limits, faults.
+fakecuda() {
+  need cmake cmake && need ninja ninja-build || return 1
+  LINSTOCK_TORCH=$version LINSTOCK_TEST_FAKECUDA=1 gotest fakecuda -count=1 -timeout 20m ./tests/fakecuda/...
 }
 
 # The installation of a user: another module, an empty HOME and empty caches, a bundle.

@@ -127,17 +127,21 @@ class CudaDevices final : public Devices {
   }
 
   std::string snapshot() override {
-    need_started();
+    if (!ready()) return {};
     return torch::cuda::_memory_snapshot_pickled();
   }
 
+  // Asked for before the first use of CUDA, it begins with that.
   void record_history(bool on, int64_t max_entries) override {
-    need_started();
-    record_memory_history(on, max_entries <= 0 ? SIZE_MAX : static_cast<size_t>(max_entries));
+    std::lock_guard<std::mutex> lock(mutex_);
+    history_ = on ? (max_entries <= 0 ? SIZE_MAX : static_cast<size_t>(max_entries)) : 0;
+    if (ready()) record_memory_history(on, history_);
   }
 
   void start() override {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (history_ != 0) record_memory_history(true, history_);
     ready_.store(true, std::memory_order_release);
   }
 
@@ -176,6 +180,7 @@ class CudaDevices final : public Devices {
  private:
   static constexpr int64_t kNoLimit = -1;
   std::mutex mutex_;
+  size_t history_ = 0;  // how many entries to keep, 0: none
   std::vector<bool> in_use_;
   std::unordered_map<int32_t, int64_t> limits_;
 
@@ -187,8 +192,6 @@ class CudaDevices final : public Devices {
     if (bytes > 0 && bytes < total) fraction = (static_cast<double>(bytes) + 0.5) / static_cast<double>(total);
     allocator::setMemoryFraction(fraction, checked(index));
   }
-
-  void need_started() const { TORCH_CHECK(ready(), "no CUDA device was used yet"); }
 
   c10::DeviceIndex checked(int32_t index) {
     TORCH_CHECK_INDEX(index >= 0 && index < count(), "cuda:", index, " is not one of the ", count(),

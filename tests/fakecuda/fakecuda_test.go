@@ -172,11 +172,10 @@ func devices(*Control) error {
 }
 
 func cpuOnly(*Control) error {
-	n, why := cshim.CUDA()
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	if n, why = cshim.CUDA(); n != 0 || why == "" {
+	if n, why := cshim.CUDA(); n != 0 || why == "" {
 		return fmt.Errorf("CUDA: %d, %q", n, why)
 	}
 	got, err := tensor.Devices()
@@ -606,10 +605,11 @@ func sticky(c *Control) error {
 		if err := good.step(64); err != nil {
 			return fmt.Errorf("%s, after %s was lost: %w", last, d, err)
 		}
+		tensor.Zeros([]int{64 << 20}, tensor.Uint8, last).Release()
 		if err := cshim.MemoryEmptyCache(word(last)); err != nil {
 			return fmt.Errorf("%s, after %s was lost: empty its cache: %w", last, d, err)
 		}
-		if now, err := stats(last); err != nil || now.Reserved != c.Live(7) || now.Reserved > 4<<20 {
+		if now, err := stats(last); err != nil || now.Reserved != c.Live(7) || now.Reserved > 32<<20 {
 			return fmt.Errorf("%s, after %s was lost: %+v, %w", last, d, now, err)
 		}
 	}
@@ -711,11 +711,14 @@ func once(c *Control) error {
 // snapshot: PyTorch's own reader of pickles is not here; that it is one, and whole, shows at its ends.
 func snapshot(*Control) error {
 	d := tensor.CUDA(0)
-	if x := tensor.Zeros([]int{8}, d); x.Err() != nil {
-		return x.Err()
+	if err := cshim.Load(); err != nil {
+		return err
 	}
 	if err := cshim.CUDARecordHistory(true, 100); err != nil {
 		return err
+	}
+	if p, err := cshim.CUDASnapshot(); len(p) != 0 || err != nil {
+		return fmt.Errorf("before the first use: %d bytes, %w", len(p), err)
 	}
 	x := tensor.Zeros([]int{123457}, d)
 	x.Release()
