@@ -23,7 +23,8 @@ import (
 // Memory is ls_memory.
 type Memory struct {
 	Allocated, Peak, Requested, Reserved, Cached, Active, LargestFree int64
-	Allocations, Frees, Total, Limit, Largest, Handles                int64
+	Allocations, Frees, Total, Limit, Largest                         int64
+	Handles, Created, MostHandles                                     int64
 }
 
 var _ [unsafe.Sizeof(C.ls_memory{})]byte = [unsafe.Sizeof(Memory{})]byte{}
@@ -86,7 +87,10 @@ func SetDue(on bool) bool {
 	return atomic.SwapUint32(due.Load(), v) != 0
 }
 
-func readBoard() { due.Store((*uint32)(unsafe.Pointer(&C.lsc_memory_board().due))) }
+func readBoard() {
+	due.Store((*uint32)(unsafe.Pointer(&C.lsc_memory_board().due)))
+	seen.Store((*uint64)(unsafe.Pointer(C.lsc_samples_seen())))
+}
 
 // Pressure is ls_pressure.
 type Pressure struct {
@@ -138,8 +142,20 @@ const ScopeSampled = 1 << 62
 // SamplesSetRate samples about every so many bytes; 0: none; 1: each block.
 func SamplesSetRate(bytes int64) { C.lsc_samples_set_rate(C.int64_t(bytes)) }
 
-// SamplesAttach names the site of what the calling thread has sampled.
-func SamplesAttach(site uint32) { C.lsc_samples_attach(C.uint32_t(site)) }
+// SamplesAttach names the site of what the calling thread has sampled, and of result's block; result may be 0.
+func SamplesAttach(site uint32, result Handle) {
+	C.lsc_samples_attach(C.uint32_t(site), C.ls_tensor(result))
+}
+
+// NoSite is that of blocks that nobody has named.
+const NoSite = C.LS_NO_SITE
+
+var seen atomic.Pointer[uint64]
+
+func init() { seen.Store(new(uint64)) }
+
+// SamplesSeen says, for the price of two loads, how many blocks have been sampled.
+func SamplesSeen() uint64 { return atomic.LoadUint64(seen.Load()) }
 
 // Site is ls_site.
 type Site struct {
@@ -155,6 +171,7 @@ type Event struct {
 	TimeNS  int64
 	Address uint64
 	Bytes   int64
+	Asked   int64
 	Site    uint32
 	Device  int32
 	Kind    int32

@@ -86,6 +86,7 @@ const char *ls_table_load(void *library) {
   LOAD(pressure_stats)
   LOAD(samples_set_rate)
   LOAD(samples_attach)
+  LOAD(samples_seen)
   LOAD(samples_sites)
   LOAD(history_set)
   LOAD(history_events)

@@ -81,7 +81,8 @@ typedef struct ls_functions {
   int32_t (*sweeping_set)(int32_t on);
   void (*pressure_stats)(ls_pressure_counts *out);
   void (*samples_set_rate)(int64_t bytes);
-  void (*samples_attach)(uint32_t site);
+  void (*samples_attach)(uint32_t site, ls_tensor result);
+  uint64_t *(*samples_seen)(void);
   uint64_t (*samples_sites)(ls_site *out, uint64_t cap);
   ls_error *(*history_set)(uint64_t max);
   uint64_t (*history_events)(ls_event *out, uint64_t cap);
@@ -230,7 +231,8 @@ static inline int32_t lsc_pressure_ask(void) { return ls_table.pressure_ask(); }
 static inline int32_t lsc_sweeping_set(int32_t on) { return ls_table.sweeping_set(on); }
 static inline void lsc_pressure_stats(ls_pressure_counts *out) { ls_table.pressure_stats(out); }
 static inline void lsc_samples_set_rate(int64_t bytes) { ls_table.samples_set_rate(bytes); }
-static inline void lsc_samples_attach(uint32_t site) { ls_table.samples_attach(site); }
+static inline void lsc_samples_attach(uint32_t site, ls_tensor result) { ls_table.samples_attach(site, result); }
+static inline uint64_t *lsc_samples_seen(void) { return ls_table.samples_seen(); }
 static inline uint64_t lsc_samples_sites(ls_site *out, uint64_t cap) { return ls_table.samples_sites(out, cap); }
 static inline ls_error *lsc_history_set(uint64_t max) { return ls_table.history_set(max); }
 static inline uint64_t lsc_history_events(ls_event *out, uint64_t cap) { return ls_table.history_events(out, cap); }

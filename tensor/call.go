@@ -589,6 +589,9 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	if r.Err != nil && again(c.op, r.Err) {
 		r = cshim.Call(native, c.values(), out, discard)
 	}
+	if discard {
+		named()
+	}
 	if r.Err != nil {
 		c.fail = failed(newError(c.op.goName, cshim.Take(r.Err), append(c.ins[:c.nin:c.nin], c.moreIns...)...))
 		return cshim.Results{}, false

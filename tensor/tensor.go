@@ -119,7 +119,7 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 		pending.drain()
 	}
 	if scope&cshim.ScopeSampled != 0 {
-		vram.AttachSite()
+		vram.AttachSite(h)
 	}
 	return t
 }
@@ -216,6 +216,7 @@ func done3(o *op, r cshim.Result, a, b, c *Tensor) *Tensor {
 }
 
 func wrote1(o *op, err cshim.ErrorRef, a *Tensor) *Tensor {
+	named()
 	a.unpin()
 	if err != nil {
 		return failed(newError(o.goName, cshim.Take(err), a))
@@ -224,6 +225,7 @@ func wrote1(o *op, err cshim.ErrorRef, a *Tensor) *Tensor {
 }
 
 func wrote2(o *op, err cshim.ErrorRef, a, b *Tensor) *Tensor {
+	named()
 	a.unpin()
 	b.unpin()
 	if err != nil {
@@ -233,6 +235,7 @@ func wrote2(o *op, err cshim.ErrorRef, a, b *Tensor) *Tensor {
 }
 
 func wrote3(o *op, err cshim.ErrorRef, a, b, c *Tensor) *Tensor {
+	named()
 	a.unpin()
 	b.unpin()
 	c.unpin()
@@ -303,6 +306,7 @@ func (t *Tensor) geometry(op string) (shape, stride []int, err error) {
 
 // asError makes a plain error of a native one; a nil reference is a nil error.
 func asError(ref cshim.ErrorRef) error {
+	named()
 	if ref == nil {
 		return nil
 	}

@@ -123,6 +123,7 @@ func CurrentPolicy() Policy { return policy.Load().Policy }
 
 // start runs once, when libtorch has been loaded.
 func start() {
+	started.Store(time.Now().UnixNano())
 	cshim.SamplesSetRate(DefaultProfileRate)
 	setDefaults()
 	if cshim.PressureAttach() {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
@@ -22,9 +23,22 @@ var sites struct {
 	stacks []stack
 }
 
-// AttachSite tells the shim that the caller's stack is what has made this thread's samples. Package tensor calls it
-// when an operator's result says that there are some.
-func AttachSite() {
+// attached is how many samples there were at the last AttachSite; never so many while a history is kept, where each
+// call has its own name.
+var attached atomic.Uint64
+
+const keepsHistory = 1<<64 - 1
+
+// Sampled says, for the price of three loads, that something has been sampled since the last AttachSite: for calls
+// whose result does not say it.
+func Sampled() bool { return cshim.SamplesSeen() != attached.Load() }
+
+// AttachSite tells the shim that the caller's stack is what has made this thread's samples, and the block of result,
+// which may be 0. Package tensor calls it.
+func AttachSite(result cshim.Handle) {
+	if was := attached.Load(); was != keepsHistory {
+		attached.CompareAndSwap(was, cshim.SamplesSeen())
+	}
 	var s stack
 	runtime.Callers(2, s[:])
 	sites.Lock()
@@ -38,7 +52,7 @@ func AttachSite() {
 		sites.stacks = append(sites.stacks, s)
 	}
 	sites.Unlock()
-	cshim.SamplesAttach(id)
+	cshim.SamplesAttach(id, result)
 }
 
 func stackOf(site uint32) []uintptr {
@@ -64,6 +78,9 @@ func library(f runtime.Frame) bool {
 	}
 	rest, in := strings.CutPrefix(f.Function, module)
 	if !in {
+		if f.Function == "" {
+			return true
+		}
 		for _, p := range []string{"runtime.", "reflect.", "iter.", "sync."} {
 			if strings.HasPrefix(f.Function, p) {
 				return true
@@ -79,23 +96,58 @@ func library(f runtime.Frame) bool {
 	return true
 }
 
-// lineOf is the first line of a program on the stack: "model.go:31 (main.forward)".
-func lineOf(site uint32) string {
+// place is a site for people: the program's frames, innermost first, and the function of Linstock's that it called.
+// Where there are no frames of a program's, they are Linstock's own.
+type place struct {
+	frames   []runtime.Frame
+	operator string // "MatMul"
+	foreign  bool   // no frame is the program's
+}
+
+func placeOf(site uint32) (p place) {
 	pcs := stackOf(site)
 	if len(pcs) == 0 {
-		return "unknown"
+		p.foreign = true
+		return p
 	}
-	frames := runtime.CallersFrames(pcs)
-	for {
+	var own []runtime.Frame
+	for frames := runtime.CallersFrames(pcs); ; {
 		f, more := frames.Next()
-		if !library(f) && f.Function != "" {
-			name := f.Function[strings.LastIndexByte(f.Function, '/')+1:]
-			return fmt.Sprintf("%s:%d (%s)", f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line, name)
+		switch {
+		case len(p.frames) != 0 || !library(f):
+			p.frames = append(p.frames, f)
+		default:
+			own = append(own, f)
+			name := f.Function[strings.LastIndexByte(f.Function, '.')+1:]
+			if p.operator == "" && len(name) > 0 && name[0] >= 'A' && name[0] <= 'Z' {
+				p.operator = name
+			}
 		}
 		if !more {
-			return "Linstock itself"
+			break
 		}
 	}
+	if len(p.frames) == 0 {
+		p.frames, p.foreign = own, true
+	}
+	// How Go starts a goroutine is of no interest.
+	for n := len(p.frames); n > 1 && strings.HasPrefix(p.frames[n-1].Function, "runtime."); n-- {
+		p.frames = p.frames[:n-1]
+	}
+	return p
+}
+
+// line is the first line of a program: "model.go:31 (main.forward)".
+func (p *place) line() string {
+	switch {
+	case len(p.frames) == 0:
+		return "unknown"
+	case p.foreign:
+		return "Linstock itself"
+	}
+	f := p.frames[0]
+	name := f.Function[strings.LastIndexByte(f.Function, '/')+1:]
+	return fmt.Sprintf("%s:%d (%s)", f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line, name)
 }
 
 // Holder is a line of the program and the memory made there that is live, by the samples.
@@ -122,7 +174,8 @@ func holders(w int32) []Holder {
 		if s.Device != w || s.LiveBytes <= 0 {
 			continue
 		}
-		line := lineOf(s.Site)
+		p := placeOf(s.Site)
+		line := p.line()
 		h := byLine[line]
 		if h == nil {
 			h = &Holder{Line: line, Device: nameOf(w)}
@@ -150,6 +203,11 @@ func SetProfileRate(bytes int) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	cshim.SamplesSetRate(int64(max(0, bytes)))
+	history.Lock()
+	defer history.Unlock()
+	history.rate = int64(max(0, bytes))
+	if history.events == 0 {
+		cshim.SamplesSetRate(history.rate)
+	}
 	return nil
 }

@@ -264,6 +264,8 @@ typedef struct ls_memory {
   int64_t limit;   /* 0: none */
   int64_t largest; /* the largest block given out since the last ls_memory_stats */
   int64_t handles; /* ls_tensor handles not yet freed, of all devices */
+  int64_t created; /* handles given out since the start */
+  int64_t most_handles; /* the most there were at once; 64 a thread may be missing */
 } ls_memory;
 LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
@@ -316,7 +318,12 @@ LS_API void ls_pressure_stats(ls_pressure_counts *out) LS_NOEXCEPT;
 #define LS_SCOPE_SAMPLED (UINT64_C(1) << 62)
 /* 0: none; 1: every block, for a history. */
 LS_API void ls_samples_set_rate(int64_t bytes) LS_NOEXCEPT;
-LS_API void ls_samples_attach(uint32_t site) LS_NOEXCEPT;
+/* result may be 0; its block is named also when another thread made it. */
+LS_API void ls_samples_attach(uint32_t site, ls_tensor result) LS_NOEXCEPT;
+/* How many blocks have been sampled, to be read atomically: what has no scope word in its result is named by it. */
+LS_API uint64_t *ls_samples_seen(void) LS_NOEXCEPT;
+/* The site of blocks that nobody has named. */
+#define LS_NO_SITE UINT32_MAX
 typedef struct ls_site {
   uint32_t site;
   int32_t device;
@@ -327,7 +334,8 @@ LS_API uint64_t ls_samples_sites(ls_site *out, uint64_t cap) LS_NOEXCEPT;
 typedef struct ls_event {
   int64_t time_ns; /* since the epoch */
   uint64_t address;
-  int64_t bytes;
+  int64_t bytes;     /* as the allocator rounds them */
+  int64_t requested; /* as they were asked for; 0 where freed */
   uint32_t site;
   int32_t device;
   int32_t kind; /* 0 allocated, 1 freed */

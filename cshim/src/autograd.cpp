@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "memory.h"
 #include "shim.h"
 
 namespace ls {
@@ -129,6 +130,7 @@ ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads
   return ls::run_void([&] {
     torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0,
                               create != 0, ls::list_of(inputs, ninputs, "inputs"));
+    ls::adopt_samples();
   });
 }
 
@@ -136,10 +138,11 @@ ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, 
                   uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out,
                   uint64_t *scope) noexcept {
   return ls::run_void([&] {
-    *scope = ls::words.scope;
     auto result = torch::autograd::grad(ls::list_of(outputs, n, "outputs"), ls::list_of(inputs, ninputs, "inputs"),
                                         ls::grads_list(grads, n), retain != 0, create != 0, allow_unused != 0);
     for (uint64_t i = 0; i < ninputs; i++) out[i] = ls::give(std::move(result.at(i)));
+    ls::adopt_samples();
+    *scope = ls::words.scope;
   });
 }
 
@@ -255,7 +258,6 @@ ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin,
                              uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
                              uint64_t *scope) noexcept {
   return ls::run_void([&] {
-    *scope = ls::words.scope;
     auto ins = ls::list_of(inputs, nin, "inputs");
     auto outs = ls::list_of(outputs, nout, "outputs");
     auto keep = ls::list_of(saved, nsaved, "saved");
@@ -263,6 +265,7 @@ ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin,
     // As a TensorList: libtorch's collector takes a std::vector for something that is no tensor.
     auto result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
     for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
+    *scope = ls::words.scope;
   });
 }
 

@@ -131,7 +131,7 @@ struct alignas(64) ThreadHeap {
   static constexpr int64_t kAhead = 32 << 10;  // bytes taken from the account at once
   static constexpr int64_t kKeep = 256 << 10;  // bytes of small free blocks kept
 
-  std::atomic<int64_t> handles{0};
+  HandleCount handles;
   std::atomic<int64_t> ahead{0};  // taken from the account, not given out
   std::atomic<int64_t> requested{0}, allocations{0}, frees{0};
   std::atomic<int64_t> kept{0};
@@ -165,13 +165,14 @@ struct Heaps {
     return *h;
   }
   struct Sum {
-    int64_t handles = 0, ahead = 0, requested = 0, allocations = 0, frees = 0, kept = 0;
+    int64_t made = 0, freed = 0, ahead = 0, requested = 0, allocations = 0, frees = 0, kept = 0;
   };
   Sum sum() {
     std::lock_guard<std::mutex> lock(mutex);
     Sum s;
     for (auto *h : all) {
-      s.handles += h->handles.load(std::memory_order_relaxed);
+      s.made += h->handles.made.load(std::memory_order_relaxed);
+      s.freed += h->handles.freed.load(std::memory_order_relaxed);
       s.ahead += h->ahead.load(std::memory_order_relaxed);
       s.requested += h->requested.load(std::memory_order_relaxed);
       s.allocations += h->allocations.load(std::memory_order_relaxed);
@@ -276,7 +277,7 @@ inline void note_allocated(ThreadHeap &h, void *p, size_t usable, size_t asked, 
   if (__builtin_expect((h.to_sample -= n) < 0, 0)) {
     if (sample_rate.load(std::memory_order_relaxed) != 0) {
       tail |= kSampledBlock;
-      sample_allocated(p, n, kCpuSlot);
+      sample_allocated(p, n, static_cast<int64_t>(asked), kCpuSlot);
     }
     h.to_sample = next_sample();
   }
@@ -405,7 +406,18 @@ class CountingAllocator final : public c10::Allocator {
 
 }  // namespace
 
-std::atomic<int64_t> *new_handle_count() noexcept { return &heap().handles; }
+HandleCount *new_handle_count() noexcept { return &heap().handles; }
+
+namespace {
+std::atomic<int64_t> handles_live{0}, handles_most{0};
+}  // namespace
+
+void push_handles(HandleCount &n) noexcept {
+  int64_t net = n.made.load(std::memory_order_relaxed) - n.freed.load(std::memory_order_relaxed);
+  int64_t delta = net - n.pushed;
+  n.pushed = net;
+  raise(handles_most, handles_live.fetch_add(delta, std::memory_order_relaxed) + delta);
+}
 
 int64_t shrink_cpu_cache(int64_t keep) noexcept {
   if (keep == 0) {
@@ -441,7 +453,10 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
     int slot = ls::slot_of(device);
     auto sum = ls::Heaps::get().sum();
     *out = {};
-    out->handles = sum.handles;
+    out->handles = sum.made - sum.freed;
+    out->created = sum.made;
+    ls::raise(ls::handles_most, out->handles);
+    out->most_handles = ls::handles_most.load();
     auto &a = ls::accounts[slot];
     if (slot == ls::kCpuSlot) {
       out->allocated = a.live.load() - sum.ahead;

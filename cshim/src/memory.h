@@ -68,8 +68,10 @@ inline int32_t word_of(int slot) { return slot == kCpuSlot ? 0xff : (1 << 8 | (s
 // ---- samples ----
 // Set in the words.scope of a thread that has samples without a site.
 constexpr uint64_t kSampled = uint64_t{1} << 62;
-void sample_allocated(void *p, int64_t n, int slot) noexcept;
+void sample_allocated(void *p, int64_t n, int64_t asked, int slot) noexcept;
 void sample_freed(void *p, int64_t n, int slot) noexcept;
+// Gives this thread the samples that libtorch's own threads have made for its backward pass.
+void adopt_samples() noexcept;
 int64_t next_sample() noexcept;
 void all_threads_catch_up() noexcept;     // a new rate reaches them at their next allocation
 extern std::atomic<int64_t> sample_rate;  // bytes between samples; 0: none; 1: each

@@ -1,9 +1,11 @@
 // Which call made the memory that is live. About every rate bytes of allocation one block is sampled, as Go's heap
-// profile does it; the thread that made it is marked, and the caller names the call at its next chance. A block
-// freed before that is only counted. With the rate at 1 every block is sampled, and a history of events can be
-// kept.
+// profile does it; the thread that made it is marked, and the caller names the call at its next chance. With the rate
+// at 1 every block is sampled, and a history of events can be kept.
+#include <pthread.h>
+
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <mutex>
 #include <unordered_map>
@@ -17,14 +19,25 @@ std::atomic<int64_t> sample_rate{0};
 
 namespace {
 
-constexpr uint32_t kNoSite = UINT32_MAX;
+constexpr uint64_t kNoEvent = UINT64_MAX;
+// More than that a thread does not keep for a name; the oldest half stays without.
+constexpr size_t kMostUnnamed = size_t{1} << 16;
 
 struct Sample {
-  int64_t n;
+  uint64_t number;  // tells the users of an address apart
+  int64_t n, asked;
   double weight;
   uint64_t event;  // its number in the history
   uint32_t site;
   int slot;
+
+  double bytes() const { return static_cast<double>(n) * weight; }
+};
+
+// A block that waits for a name. It may be free by then: it still counts as made.
+struct Unnamed {
+  void *p;
+  Sample sample;
 };
 
 struct Site {
@@ -39,33 +52,68 @@ struct Samples {
   std::deque<ls_event> history;
   uint64_t first = 0;  // the number of history.front()
   uint64_t max = 0;
+  uint64_t number = 0;
+  std::vector<Unnamed> strays;  // of libtorch's threads, for the next backward pass that ends
 
   static Samples &get() {
     static auto *s = new Samples;
     return *s;
   }
   Site &site(int slot, uint32_t site) { return sites[static_cast<uint64_t>(slot) << 32 | site]; }
-  uint64_t note(void *p, int64_t n, int slot, uint32_t site, int32_t kind);
+  uint64_t note(void *p, int64_t n, int64_t asked, int slot, uint32_t site, int32_t kind);
+  void name(Unnamed &u, uint32_t site);
 };
 
+std::atomic<uint64_t> seen{0};
+std::atomic<bool> any_strays{false};
 std::atomic<uint32_t> threads{0};
 thread_local uint32_t thread_number = 0;
 // The blocks that this thread has sampled and nobody has named a site for. Leaked with the thread's pointer: a
 // destructor of its own would run before the last frees.
-thread_local std::vector<void *> *unnamed = nullptr;
+thread_local std::vector<Unnamed> *unnamed = nullptr;
 thread_local uint64_t random_state = 0;
+thread_local bool engines = false;  // this thread is one of libtorch's for backward passes
 
-uint64_t Samples::note(void *p, int64_t n, int slot, uint32_t site, int32_t kind) {
-  if (max == 0) return UINT64_MAX;
+uint64_t Samples::note(void *p, int64_t n, int64_t asked, int slot, uint32_t site, int32_t kind) {
+  if (max == 0) return kNoEvent;
   if (thread_number == 0) thread_number = threads.fetch_add(1) + 1;
   auto now = std::chrono::system_clock::now().time_since_epoch();
-  history.push_back({std::chrono::nanoseconds(now).count(), reinterpret_cast<uint64_t>(p), n, site, word_of(slot),
-                     kind, thread_number});
+  history.push_back({std::chrono::nanoseconds(now).count(), reinterpret_cast<uint64_t>(p), n, asked, site,
+                     word_of(slot), kind, thread_number});
   while (history.size() > max) {
     history.pop_front();
     first++;
   }
   return first + history.size() - 1;
+}
+
+// The caller holds the mutex.
+void Samples::name(Unnamed &u, uint32_t name) {
+  auto &entry = site(u.sample.slot, name);
+  entry.total_bytes += u.sample.bytes();
+  entry.total_count += u.sample.weight;
+  uint64_t event = u.sample.event;
+  if (event != kNoEvent && event >= first && event - first < history.size()) history[event - first].site = name;
+  auto it = blocks.find(u.p);
+  if (it == blocks.end() || it->second.number != u.sample.number) return;  // freed; perhaps given out again
+  it->second.site = name;
+  entry.live_bytes += u.sample.bytes();
+  entry.live_count += u.sample.weight;
+}
+
+std::vector<Unnamed> &list_of_thread() {
+  if (unnamed == nullptr) {
+    char name[16] = "";
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    engines = std::strncmp(name, "pt_autograd", 11) == 0;
+    unnamed = new std::vector<Unnamed>;
+  }
+  return *unnamed;
+}
+
+void bound(std::vector<Unnamed> &list) {
+  if (list.size() >= kMostUnnamed)
+    list.erase(list.begin(), list.begin() + static_cast<std::ptrdiff_t>(list.size() / 2));
 }
 
 }  // namespace
@@ -82,16 +130,24 @@ int64_t next_sample() noexcept {
   return static_cast<int64_t>(-std::log(1 - u) * static_cast<double>(rate));
 }
 
-void sample_allocated(void *p, int64_t n, int slot) noexcept {
+void sample_allocated(void *p, int64_t n, int64_t asked, int slot) noexcept {
   int64_t rate = sample_rate.load(std::memory_order_relaxed);
   double weight = rate <= 1 ? 1 : 1 / -std::expm1(-static_cast<double>(n) / static_cast<double>(rate));
   auto &s = Samples::get();
   try {
-    if (unnamed == nullptr) unnamed = new std::vector<void *>;
-    unnamed->push_back(p);
+    auto &mine = list_of_thread();
     std::lock_guard<std::mutex> lock(s.mutex);
-    s.blocks[p] = {n, weight, s.note(p, n, slot, kNoSite, 0), kNoSite, slot};
-    words.scope |= kSampled;
+    Sample sample{++s.number, n, asked, weight, s.note(p, n, asked, slot, LS_NO_SITE, 0), LS_NO_SITE, slot};
+    s.blocks[p] = sample;
+    auto &list = engines ? s.strays : mine;
+    bound(list);
+    list.push_back({p, sample});
+    if (engines) {
+      any_strays.store(true, std::memory_order_relaxed);
+    } else {
+      words.scope |= kSampled;
+    }
+    seen.fetch_add(1, std::memory_order_relaxed);
   } catch (...) {
     // Without memory for it the block is not in the profile.
   }
@@ -104,15 +160,30 @@ void sample_freed(void *p, int64_t n, int slot) noexcept {
   if (it == s.blocks.end()) return;
   auto &b = it->second;
   try {
-    if (b.site != kNoSite) {
+    if (b.site != LS_NO_SITE) {
       auto &site = s.site(slot, b.site);
-      site.live_bytes -= static_cast<double>(b.n) * b.weight;
+      site.live_bytes -= b.bytes();
       site.live_count -= b.weight;
     }
-    s.note(p, n, slot, b.site, 1);
+    s.note(p, n, 0, slot, b.site, 1);
   } catch (...) {
   }
   s.blocks.erase(it);
+}
+
+void adopt_samples() noexcept {
+  if (!any_strays.load(std::memory_order_relaxed)) return;
+  auto &s = Samples::get();
+  try {
+    auto &mine = list_of_thread();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    mine.insert(mine.end(), s.strays.begin(), s.strays.end());
+    s.strays.clear();
+    any_strays.store(false, std::memory_order_relaxed);
+    words.scope |= kSampled;
+    seen.fetch_add(1, std::memory_order_relaxed);
+  } catch (...) {
+  }
 }
 
 }  // namespace ls
@@ -124,43 +195,66 @@ void ls_samples_set_rate(int64_t bytes) noexcept {
   ls::all_threads_catch_up();
 }
 
-void ls_samples_attach(uint32_t name) noexcept {
+uint64_t *ls_samples_seen(void) noexcept { return reinterpret_cast<uint64_t *>(&ls::seen); }
+
+void ls_samples_attach(uint32_t name, ls_tensor result) noexcept {
   ls::words.scope &= ~ls::kSampled;
-  if (ls::unnamed == nullptr || ls::unnamed->empty()) return;
   auto &s = Samples::get();
   std::lock_guard<std::mutex> lock(s.mutex);
-  for (void *p : *ls::unnamed) {
-    auto it = s.blocks.find(p);
-    if (it == s.blocks.end() || it->second.site != ls::kNoSite) continue;  // freed; perhaps given out again
-    auto &b = it->second;
-    try {
-      auto &site = s.site(b.slot, name);
-      auto bytes = static_cast<double>(b.n) * b.weight;
-      site.live_bytes += bytes;
-      site.live_count += b.weight;
-      site.total_bytes += bytes;
-      site.total_count += b.weight;
-      b.site = name;
-      if (b.event >= s.first && b.event - s.first < s.history.size()) s.history[b.event - s.first].site = name;
-    } catch (...) {
+  if (ls::unnamed != nullptr) {
+    for (auto &u : *ls::unnamed) {
+      auto it = s.blocks.find(u.p);
+      // Its own caller may have named it from another thread.
+      if (it != s.blocks.end() && it->second.number == u.sample.number && it->second.site != LS_NO_SITE) continue;
+      try {
+        s.name(u, name);
+      } catch (...) {
+      }
     }
+    ls::unnamed->clear();
   }
-  ls::unnamed->clear();
+  if (result == 0) return;
+  try {
+    ls::Borrowed b(result, ls::Borrowed::Metadata{});
+    if (!b->has_storage()) return;
+    auto it = s.blocks.find(b->storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context());
+    if (it == s.blocks.end() || it->second.site != LS_NO_SITE) return;
+    ls::Unnamed u{it->first, it->second};
+    s.name(u, name);
+  } catch (...) {
+  }
 }
 
 uint64_t ls_samples_sites(ls_site *out, uint64_t cap) noexcept {
   auto &s = Samples::get();
   std::lock_guard<std::mutex> lock(s.mutex);
   uint64_t i = 0;
-  for (auto &[key, site] : s.sites) {
+  auto put = [&](int slot, uint32_t name, const ls::Site &site) {
     if (i < cap) {
-      out[i] = {static_cast<uint32_t>(key),     ls::word_of(static_cast<int>(key >> 32)),
-                std::llround(site.live_bytes),  std::llround(site.live_count),
-                std::llround(site.total_bytes), std::llround(site.total_count)};
+      out[i] = {name,
+                ls::word_of(slot),
+                std::llround(site.live_bytes),
+                std::llround(site.live_count),
+                std::llround(site.total_bytes),
+                std::llround(site.total_count)};
     }
     i++;
+  };
+  for (auto &[key, site] : s.sites) put(static_cast<int>(key >> 32), static_cast<uint32_t>(key), site);
+  try {
+    std::unordered_map<int, ls::Site> rest;
+    for (auto &[p, b] : s.blocks) {
+      if (b.site != LS_NO_SITE) continue;
+      auto &site = rest[b.slot];
+      site.live_bytes += b.bytes();
+      site.live_count += b.weight;
+      site.total_bytes += b.bytes();
+      site.total_count += b.weight;
+    }
+    for (auto &[slot, site] : rest) put(slot, LS_NO_SITE, site);
+  } catch (...) {
   }
-  return s.sites.size();
+  return i;
 }
 
 ls_error *ls_history_set(uint64_t max) noexcept {
@@ -168,7 +262,10 @@ ls_error *ls_history_set(uint64_t max) noexcept {
     auto &s = Samples::get();
     std::lock_guard<std::mutex> lock(s.mutex);
     s.max = max;
-    if (max == 0) s.history.clear();
+    if (max == 0) {
+      s.first += s.history.size();
+      s.history.clear();
+    }
   });
 }
 
@@ -184,7 +281,8 @@ uint64_t ls_history_live(ls_event *out, uint64_t cap) noexcept {
   std::lock_guard<std::mutex> lock(s.mutex);
   uint64_t i = 0;
   for (auto &[p, b] : s.blocks) {
-    if (i < cap) out[i] = {0, reinterpret_cast<uint64_t>(p), b.n, b.site, ls::word_of(b.slot), 0, 0};
+    if (i < cap)
+      out[i] = {0, reinterpret_cast<uint64_t>(p), b.n, b.asked, b.site, ls::word_of(b.slot), 0, 0};
     i++;
   }
   return s.blocks.size();

@@ -20,9 +20,15 @@ namespace ls {
 struct ThreadWords {
   uint64_t scope;
   uint64_t threads_epoch;
-  std::atomic<int64_t> *handles;  // given out less taken back by this thread; NULL before the first
+  struct HandleCount *handles;  // NULL before the first
 };
 extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")));
+
+// Handles that a thread has given out and taken back. Written by it alone.
+struct HandleCount {
+  std::atomic<int64_t> made{0}, freed{0};
+  int64_t pushed = 0;  // of the difference, what all threads' sum has in it
+};
 
 // Bumped by ls_set_num_threads; a thread that lags takes the number over (libtorch's setter reaches only
 // the calling thread and those that have not computed yet).
@@ -30,11 +36,15 @@ extern std::atomic<uint64_t> threads_epoch;
 void adopt_num_threads() noexcept;
 
 // Handles are counted by thread, without a locked instruction: one would cost more than the rest of a guard.
-std::atomic<int64_t> *new_handle_count() noexcept;
-inline void count_handle(int64_t d) noexcept {
+// Every 64th tells the sum, whose peak is kept.
+HandleCount *new_handle_count() noexcept;
+void push_handles(HandleCount &n) noexcept;
+inline void count_handle(std::atomic<int64_t> HandleCount::*which) noexcept {
   auto *n = words.handles;
   if (__builtin_expect(n == nullptr, 0)) n = words.handles = new_handle_count();
-  n->store(n->load(std::memory_order_relaxed) + d, std::memory_order_relaxed);
+  int64_t now = (n->*which).load(std::memory_order_relaxed) + 1;
+  (n->*which).store(now, std::memory_order_relaxed);
+  if (__builtin_expect(now % 64 == 0, 0)) push_handles(*n);
 }
 
 inline void enter() noexcept {
@@ -102,7 +112,7 @@ inline const at::Tensor &need(const Borrowed &b, const char *name) {
 // Gives a tensor's reference to the caller. An undefined tensor is 0.
 inline ls_tensor give(at::Tensor &&t) {
   if (!t.defined()) return 0;
-  count_handle(1);
+  count_handle(&HandleCount::made);
   return reinterpret_cast<ls_tensor>(t.unsafeReleaseTensorImpl());
 }
 
@@ -135,6 +145,7 @@ inline ls_results run_values(F &&f) noexcept {
   } catch (...) {
     r.err = current_error();
   }
+  r.scope = words.scope;
   return r;
 }
 

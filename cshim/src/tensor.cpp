@@ -82,7 +82,7 @@ using ls::Borrowed;
 
 void ls_tensor_free(ls_tensor t) noexcept {
   if (t == 0) return;
-  ls::count_handle(-1);
+  ls::count_handle(&ls::HandleCount::freed);
   if (ls::any_lost() && ls::must_leak(reinterpret_cast<c10::TensorImpl *>(t))) return;
   // Destructors of libtorch may throw out of a device's allocator: nothing can be told to anyone here.
   try {

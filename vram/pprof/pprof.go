@@ -1,0 +1,112 @@
+// Package pprof serves the profile of native memory over HTTP. Importing it, also for that alone,
+//
+//	import _ "github.com/linstock-ml/linstock/vram/pprof"
+//
+// registers it at /debug/pprof/native, beside what net/http/pprof has there:
+//
+//	go tool pprof localhost:6060/debug/pprof/native
+//
+// It is a package of its own so that a program without an HTTP server links none.
+package pprof
+
+import (
+	"fmt"
+	"net/http"
+	_ "net/http/pprof" // the rest of /debug/pprof
+	"strconv"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"github.com/linstock-ml/linstock/vram"
+)
+
+func init() {
+	http.Handle("GET /debug/pprof/native", Handler())
+	http.Handle("GET /debug/pprof/native/snapshot", Snapshot())
+}
+
+// Handler serves [vram.Profile] for go tool pprof. With gc=1 what nobody can reach is freed first, with seconds=N the
+// profile is the difference over N seconds, and with debug=1 it is a text with the summary of each device.
+func Handler() http.Handler { return http.HandlerFunc(serve) }
+
+// Snapshot serves [vram.Snapshot], for PyTorch's memory viewer.
+func Snapshot() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Content-Disposition", `attachment; filename="snapshot.pickle"`)
+		if err := vram.Snapshot(w); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
+}
+
+func serve(w http.ResponseWriter, r *http.Request) {
+	fail := func(status int, err error) {
+		w.Header().Del("Content-Disposition")
+		http.Error(w, err.Error(), status)
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if gc, _ := strconv.Atoi(r.FormValue("gc")); gc > 0 {
+		if err := vram.Collect(); err != nil {
+			fail(http.StatusInternalServerError, err)
+			return
+		}
+	}
+	if debug, _ := strconv.Atoi(r.FormValue("debug")); debug > 0 {
+		text(w, fail)
+		return
+	}
+	p, err := vram.Profile()
+	if s := r.FormValue("seconds"); s != "" && err == nil {
+		n, bad := strconv.Atoi(s)
+		if bad != nil || n <= 0 || n > 3600 {
+			fail(http.StatusBadRequest, fmt.Errorf("seconds=%q is no number of seconds from 1 to 3600", s))
+			return
+		}
+		p, err = difference(r, p, time.Duration(n)*time.Second)
+	}
+	if err != nil {
+		fail(http.StatusInternalServerError, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="native"`)
+	_ = p.Write(w) // who asked is gone
+}
+
+func text(w http.ResponseWriter, fail func(int, error)) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	report, err := vram.Report(50)
+	if err != nil {
+		fail(http.StatusInternalServerError, err)
+		return
+	}
+	for _, d := range vram.Devices() {
+		summary, err := vram.Summary(d)
+		if err != nil {
+			summary = fmt.Sprintf("%s: %v\n", d, err)
+		}
+		fmt.Fprintln(w, summary)
+	}
+	fmt.Fprint(w, "live bytes, tensors, device, line\n", report)
+}
+
+func difference(r *http.Request, before *profile.Profile, d time.Duration) (*profile.Profile, error) {
+	select {
+	case <-time.After(d):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	after, err := vram.Profile()
+	if err != nil {
+		return nil, err
+	}
+	before.Scale(-1)
+	both, err := profile.Merge([]*profile.Profile{before, after})
+	if err != nil {
+		return nil, err
+	}
+	both.TimeNanos, both.DurationNanos = before.TimeNanos, int64(d)
+	return both, nil
+}

@@ -1,0 +1,114 @@
+package vram
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// Profile is native memory by line of the program, as go tool pprof reads it. Its sample types are live_bytes (the
+// default), live_tensors, alloc_bytes and alloc_tensors (since the start); samples are labelled with their device and
+// with the operator that the line called. The figures are estimates, as Go's heap profile has them: of blocks of the
+// profile's rate and more (see [SetProfileRate]) nearly each is counted, of smaller ones a share stands for all.
+func Profile() (*profile.Profile, error) {
+	if err := cshim.Load(); err != nil {
+		return nil, err
+	}
+	history.Lock()
+	rate := history.rate
+	history.Unlock()
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{
+			{Type: "live_bytes", Unit: "bytes"}, {Type: "live_tensors", Unit: "count"},
+			{Type: "alloc_bytes", Unit: "bytes"}, {Type: "alloc_tensors", Unit: "count"},
+		},
+		DefaultSampleType: "live_bytes",
+		PeriodType:        &profile.ValueType{Type: "native", Unit: "bytes"},
+		Period:            rate,
+		TimeNanos:         time.Now().UnixNano(),
+		Comments:          []string{"native memory of tensors, by Linstock"},
+	}
+	b := profileBuilder{p: p, functions: map[string]*profile.Function{}, locations: map[line]*profile.Location{}}
+	for _, s := range cshim.SampledSites() {
+		b.add(s)
+	}
+	return p, p.CheckValid()
+}
+
+// WriteProfile writes it, compressed, for go tool pprof.
+func WriteProfile(w io.Writer) error {
+	p, err := Profile()
+	if err != nil {
+		return err
+	}
+	return p.Write(w)
+}
+
+type line struct {
+	function, file string
+	number         int
+}
+
+type profileBuilder struct {
+	p         *profile.Profile
+	functions map[string]*profile.Function
+	locations map[line]*profile.Location
+}
+
+func (b *profileBuilder) add(s cshim.Site) {
+	where := placeOf(s.Site)
+	sample := &profile.Sample{
+		Value: []int64{s.LiveBytes, s.LiveCount, s.TotalBytes, s.TotalCount},
+		Label: map[string][]string{"device": {string(nameOf(s.Device))}},
+	}
+	if where.operator != "" {
+		sample.Label["operator"] = []string{where.operator}
+	}
+	for _, f := range where.frames {
+		sample.Location = append(sample.Location, b.location(line{f.Function, f.File, f.Line}))
+	}
+	if len(sample.Location) == 0 {
+		sample.Location = []*profile.Location{b.location(line{function: "unknown"})}
+	}
+	b.p.Sample = append(b.p.Sample, sample)
+}
+
+func (b *profileBuilder) location(at line) *profile.Location {
+	if l := b.locations[at]; l != nil {
+		return l
+	}
+	f := b.functions[at.function]
+	if f == nil {
+		f = &profile.Function{ID: uint64(len(b.p.Function) + 1), Name: at.function, SystemName: at.function, Filename: at.file}
+		b.functions[at.function] = f
+		b.p.Function = append(b.p.Function, f)
+	}
+	l := &profile.Location{ID: uint64(len(b.p.Location) + 1), Line: []profile.Line{{Function: f, Line: int64(at.number)}}}
+	b.locations[at] = l
+	b.p.Location = append(b.p.Location, l)
+	return l
+}
+
+// Report is the profile as text: the lines that hold most of each device, n of them at most.
+func Report(n int) (string, error) {
+	if err := cshim.Load(); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, a := range known() {
+		list := holders(a.word)
+		for i, h := range list {
+			if i == n {
+				fmt.Fprintf(&b, "%12s          %d lines more\n", "", len(list)-n)
+				break
+			}
+			fmt.Fprintf(&b, "%12s %8d %s %s\n", size(h.Bytes), h.Tensors, h.Device, h.Line)
+		}
+	}
+	return b.String(), nil
+}
