@@ -1,0 +1,257 @@
+package vram_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nlpodyssey/gopickle/pickle"
+	"github.com/nlpodyssey/gopickle/types"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// native makes what a pickle holds comparable: maps, slices, numbers and strings of Go's.
+func native(t *testing.T, v any) any {
+	t.Helper()
+	switch v := v.(type) {
+	case *types.Dict:
+		m := map[string]any{}
+		for _, e := range *v {
+			m[e.Key.(string)] = native(t, e.Value)
+		}
+		return m
+	case *types.List:
+		l := []any{}
+		for _, e := range *v {
+			l = append(l, native(t, e))
+		}
+		return l
+	case *types.Tuple:
+		l := []any{}
+		for _, e := range *v {
+			l = append(l, native(t, e))
+		}
+		return l
+	case int:
+		return int64(v)
+	case nil, int64, string, bool, float64:
+		return v
+	}
+	t.Fatalf("a %T in the pickle", v)
+	return nil
+}
+
+func snapshot(t *testing.T) (parsed map[string]any, raw []byte) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := vram.Snapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	raw = b.Bytes()
+	u := pickle.NewUnpickler(bytes.NewReader(raw))
+	v, err := u.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return native(t, v).(map[string]any), raw
+}
+
+// program makes what a snapshot is to show: a tensor that stays, one that goes, many small ones.
+func program(t *testing.T) (kept *tensor.Tensor, line string) {
+	t.Helper()
+	kept, line = tensor.Zeros([]int{1 << 20}), here()
+	gone := kept.Add(1.0)
+	for range 1200 {
+		kept.Narrow(0, 0, 4).Mul(2.0).Release()
+	}
+	gone.Release()
+	return kept, line
+}
+
+func TestSnapshotHoldsWhatIsLiveAndWhatHappened(t *testing.T) {
+	leak.Check(t)
+	old := tensor.Ones([]int{1 << 18}) // before the history
+	defer old.Release()
+	if err := vram.RecordHistory(100000); err != nil {
+		t.Fatal(err)
+	}
+	defer vram.RecordHistory(0)
+	kept, line := program(t)
+	defer kept.Release()
+	s, _ := snapshot(t)
+	stats, err := vram.Stats(vram.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var allocated, total, requested int64
+	var found bool
+	for _, v := range s["segments"].([]any) {
+		seg := v.(map[string]any)
+		total += seg["total_size"].(int64)
+		allocated += seg["allocated_size"].(int64)
+		requested += seg["requested_size"].(int64)
+		var in int64
+		for _, v := range seg["blocks"].([]any) {
+			b := v.(map[string]any)
+			in += b["size"].(int64)
+			for _, f := range b["frames"].([]any) {
+				frame := f.(map[string]any)
+				if at(frame) == line && strings.HasSuffix(frame["name"].(string), ".program") {
+					found = true
+					if b["state"] != "active_allocated" || b["requested_size"].(int64) != 4<<20 {
+						t.Errorf("the block of the line is %v", b)
+					}
+				}
+			}
+		}
+		if in != seg["total_size"].(int64) {
+			t.Errorf("a segment of %d bytes has %d in blocks", seg["total_size"], in)
+		}
+	}
+	if !found {
+		t.Errorf("no live block has a frame at %s", line)
+	}
+	if allocated != stats.Allocated || requested != stats.Requested || total < stats.Allocated {
+		t.Errorf("the segments hold %d bytes, %d asked for, %d in all; the allocator says %d, %d, %d", allocated, requested, total,
+			stats.Allocated, stats.Requested, stats.Reserved)
+	}
+
+	traces := s["device_traces"].([]any)
+	trace := traces[len(traces)-1].([]any)
+	live := map[int64]int64{}
+	counts := map[string]int{}
+	var last int64
+	for i, v := range trace {
+		e := v.(map[string]any)
+		counts[e["action"].(string)]++
+		addr := e["addr"].(int64)
+		if now := e["time_us"].(int64); now < last {
+			t.Errorf("event %d is %d µs earlier than the one before", i, last-now)
+		} else {
+			last = now
+		}
+		switch e["action"] {
+		case "alloc":
+			live[addr] = e["size"].(int64)
+			if len(e["frames"].([]any)) < 2 {
+				t.Fatalf("an allocation without a stack: %v", e)
+			}
+		case "free_completed":
+			delete(live, addr)
+		}
+	}
+	if counts["alloc"] < 1202 || counts["free_requested"] != counts["free_completed"] || counts["segment_alloc"] != counts["alloc"] {
+		t.Errorf("the events are %v", counts)
+	}
+	if len(live) != 1 {
+		t.Errorf("by the events %d blocks are live, want one", len(live))
+	}
+}
+
+func at(frame map[string]any) string {
+	return filepath.Base(frame["filename"].(string)) + ":" + strconv.FormatInt(frame["line"].(int64), 10)
+}
+
+func TestHistoryIsBoundedAndEnds(t *testing.T) {
+	leak.Check(t)
+	if err := vram.RecordHistory(-1); err == nil {
+		t.Error("a negative number of events is no error")
+	}
+	if err := vram.RecordHistory(100); err != nil {
+		t.Fatal(err)
+	}
+	defer vram.RecordHistory(0)
+	kept, _ := program(t)
+	defer kept.Release()
+	count := func() int {
+		s, _ := snapshot(t)
+		traces := s["device_traces"].([]any)
+		n := 0
+		for _, v := range traces[len(traces)-1].([]any) {
+			if a := v.(map[string]any)["action"]; a == "alloc" || a == "free_completed" {
+				n++
+			}
+		}
+		return n
+	}
+	if n := count(); n != 100 {
+		t.Errorf("the history has %d events, want 100", n)
+	}
+	if err := vram.RecordHistory(0); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(); n != 0 {
+		t.Errorf("the history has %d events after its end", n)
+	}
+}
+
+// Row "R torch: the snapshot opens in PyTorch's own viewer": its script reads ours with every command it has. Without
+// it (make bench-setup installs it) the rest of the row is held by the tests above, which read the pickle themselves.
+func TestSnapshotOpensInPyTorchsViewer(t *testing.T) {
+	scripts, _ := filepath.Glob("../build/pytorch/lib/python3*/site-packages/torch/cuda/_memory_viz.py")
+	if len(scripts) == 0 {
+		t.Skip("PyTorch is not installed; make bench-setup does it")
+	}
+	leak.Check(t)
+	if err := vram.RecordHistory(100000); err != nil {
+		t.Fatal(err)
+	}
+	defer vram.RecordHistory(0)
+	kept, line := program(t)
+	defer kept.Release()
+	_, raw := snapshot(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "snapshot.pickle")
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	python := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("../build/pytorch/bin/python", args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	html := filepath.Join(dir, "out.html")
+	for _, args := range [][]string{{"trace_plot", file, "-o", html}, {"trace_plot", "-s", file, "-o", html},
+		{"trace_plot", "-f", file, "-o", html}, {"segment_plot", file, "-o", html}} {
+		python(append([]string{scripts[0]}, args...)...)
+		page, err := os.ReadFile(html)
+		if err != nil || !bytes.Contains(page, []byte("MemoryViz.js")) {
+			t.Errorf("%v gave no page: %v", args, err)
+		}
+	}
+	stats := python(scripts[0], "stats", file)
+	trace := python(scripts[0], "trace", file)
+	// The flame graphs are drawn by a script of another project; its input is what matters.
+	flames := python("-c", `
+import importlib.util, pickle, sys
+spec = importlib.util.spec_from_file_location("viz", sys.argv[1])
+viz = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(viz)
+data = pickle.load(open(sys.argv[2], "rb"))
+print(viz.memory(data, format_flamegraph=str))
+print(viz.segments(data, format_flamegraph=str))
+print(viz.compare(data["segments"], data["segments"], format_flamegraph=str))
+`, scripts[0], file)
+	for text, wants := range map[string][]string{
+		stats:  {"total_allocated: ", "total_reserved: "},
+		trace:  {"4.0MiB", "del "},
+		flames: {line + ":github.com/linstock-ml/linstock/vram_test.program", "active_allocated", "Zeros"},
+	} {
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("the viewer does not say %q:\n%.2000s", want, text)
+			}
+		}
+	}
+}
