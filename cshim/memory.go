@@ -116,6 +116,9 @@ func PressureWait(out *Pressure, timeoutMS int) int {
 // PressureDone ends a round.
 func PressureDone(round uint64) { C.lsc_pressure_done(C.uint64_t(round)) }
 
+// PressureFlush frees what rounds have left for threads that waited inside a device's allocator.
+func PressureFlush() { C.lsc_pressure_flush() }
+
 // PressureAsk asks for a round without waiting for it.
 func PressureAsk() { C.lsc_pressure_ask() }
 

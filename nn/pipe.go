@@ -72,7 +72,7 @@ func through(s *tensor.Scope, op string, x *tensor.Tensor, layers []Layer) *tens
 
 // drop frees what s owns: what was made in it and put nowhere else.
 func drop(s *tensor.Scope, t *tensor.Tensor) {
-	if s.Owns(t) {
+	if s.Contains(t) {
 		t.Release()
 	}
 }
@@ -99,7 +99,7 @@ func inside(s *tensor.Scope, f func(s *tensor.Scope) *tensor.Tensor) (*tensor.Te
 	if err := y.Err(); err != nil {
 		return nil, err
 	}
-	if s.Owns(y) {
+	if s.Contains(y) {
 		y.MoveOut()
 	}
 	return y, nil

@@ -195,5 +195,23 @@ func unusable(op string, t *Tensor) error {
 	case t.h == 0:
 		return refused(op, ErrNil, "a tensor is needed, got one that no operator made")
 	}
-	return refused(op, ErrReleased, "the tensor was released, or its scope has closed")
+	made := ""
+	if t.site != 0 {
+		made = " (it was made at " + vram.SiteLine(t.site-1) + ")"
+	}
+	if s := t.inScope(); s != nil && s.hasClosed() {
+		if s.site == 0 && made == "" {
+			made = " (LINSTOCK_DEBUG=alloc says where it was made and the scope opened)"
+		}
+		return refused(op, ErrReleased, "the tensor's scope%s has closed%s; Keep or MoveOut takes a tensor out of its scope", at(s.site), made)
+	}
+	return refused(op, ErrReleased, "the tensor was released%s", made)
+}
+
+// at says where a scope was opened, if that was noted.
+func at(site uint32) string {
+	if site == 0 {
+		return ""
+	}
+	return ", opened at " + vram.SiteLine(site-1) + ","
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // Scope owns the tensors that its goroutine makes while it is the innermost one, and frees them when it
@@ -15,6 +16,7 @@ import (
 type Scope struct {
 	word   uint64 // this scope on its thread; see scopeTable
 	parent uint64
+	site   uint32 // where it was opened, plus one; 0: not noted
 
 	mu      sync.Mutex
 	entries []*Tensor
@@ -25,8 +27,12 @@ type Scope struct {
 	swept atomic.Int64 // tensors that sweeps have freed
 }
 
-// marker is the scope word of a thread that is held without a scope (by NoGrad, say).
-const marker = 1 << 63
+// marker is the scope word of a thread that is held without a scope (by NoGrad, say). joined is set in the word of a
+// thread that has joined a scope of another goroutine's.
+const (
+	marker = 1 << 63
+	joined = 1 << 61
+)
 
 // NewScope opens a scope on this goroutine; Close it on the same goroutine:
 //
@@ -43,6 +49,9 @@ func NewScope() (*Scope, error) {
 		return nil, err
 	}
 	s := &Scope{}
+	if debugAlloc || opened.Add(1)%64 == 1 {
+		s.site = vram.Site() + 1
+	}
 	if err := scopes.enter(s); err != nil {
 		return nil, err
 	}
@@ -84,6 +93,9 @@ func letThread(before uint64) {
 	runtime.UnlockOSThread()
 }
 
+// opened counts scopes: one of 64 notes where it was opened, all of them under LINSTOCK_DEBUG=alloc.
+var opened atomic.Uint64
+
 var held, maxHeld atomic.Int64
 
 func init() { maxHeld.Store(1000) }
@@ -108,7 +120,7 @@ func (s *Scope) Close() error {
 	now := cshim.ScopeGet()
 	if now != s.word {
 		if !s.encloses(now) {
-			return refused("Close", ErrScope, "the scope was opened on another goroutine")
+			return refused("Close", ErrScope, "the scope was opened on another goroutine%s", at(s.site))
 		}
 		for inner := scopeOf(now); inner != nil && inner != s; inner = scopeOf(cshim.ScopeGet()) {
 			inner.end()
@@ -119,10 +131,12 @@ func (s *Scope) Close() error {
 
 // encloses says whether s is among the scopes around the one that word names.
 func (s *Scope) encloses(word uint64) bool {
-	for in := scopeOf(word); in != nil; in = scopeOf(in.parent) {
-		if in == s {
-			return true
+	for word&joined == 0 {
+		in := scopeOf(word)
+		if in == nil || in == s {
+			return in == s
 		}
+		word = in.parent
 	}
 	return false
 }
@@ -222,6 +236,9 @@ func (s *Scope) forget(t *Tensor) bool {
 	}
 	at := int(t.slot)
 	if at < len(s.weak) {
+		if s.weak[at].gone || s.weak[at].t.Value() != t {
+			return false
+		}
 		s.weak[at].gone = true
 		t.setScope(nil)
 		return true
@@ -268,8 +285,97 @@ func (s *Scope) Len() int {
 	return n
 }
 
-// Owns says whether t is among the scope's tensors, those that its Close frees.
-func (s *Scope) Owns(t *Tensor) bool { return s != nil && t != nil && t.inScope() == s }
+// Contains says whether t is among the scope's tensors, those that its Close frees.
+func (s *Scope) Contains(t *Tensor) bool {
+	if s == nil || t == nil || t.inScope() != s {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := int(t.slot)
+	if at < len(s.weak) {
+		return !s.weak[at].gone && s.weak[at].t.Value() == t
+	}
+	at -= len(s.weak)
+	return at < len(s.entries) && s.entries[at] == t
+}
+
+// ReleaseAll frees the scope's tensors now; the scope stays open.
+func (s *Scope) ReleaseAll() error { return s.ReleaseExcept() }
+
+// ReleaseExcept frees the scope's tensors but those given, which stay in it; the scope stays open. It may be called on
+// any goroutine.
+func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
+	if s == nil {
+		return refused("ReleaseExcept", ErrNil, "a scope is needed, got nil")
+	}
+	kept := make(map[*Tensor]bool, len(keep))
+	for _, t := range keep {
+		kept[t] = true
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return refused("ReleaseExcept", ErrScope, "the scope has closed%s", at(s.site))
+	}
+	all := s.entries
+	var dead []cshim.Handle
+	if s.weak != nil {
+		var live []*Tensor
+		live, dead = s.drainWeak()
+		all = append(live, all...)
+	}
+	s.entries = entriesPool.get()
+	for _, t := range all {
+		if kept[t] {
+			s.enter(t)
+		}
+	}
+	s.mu.Unlock()
+	cshim.TensorsFree(dead)
+	for i := len(all) - 1; i >= 0; i-- {
+		// One that has gone to another scope meanwhile is not ours to free.
+		if t := all[i]; !kept[t] && t.inScope() == s {
+			t.Release()
+		}
+	}
+	entriesPool.put(all)
+	return nil
+}
+
+// Join runs f on this goroutine inside a scope that another has opened: what f makes belongs to it. Close stays with
+// the goroutine that opened it; once it has closed, what f still makes is outside of all scopes.
+func (s *Scope) Join(f func() error) error {
+	if s == nil {
+		return refused("Join", ErrNil, "a scope is needed, got nil")
+	}
+	if f == nil {
+		return refused("Join", ErrArgument, "a function is needed, got nil")
+	}
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return refused("Join", ErrScope, "the scope has closed%s", at(s.site))
+	}
+	word := s.word | joined
+	before, err := holdThread(word)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// Scopes that f has opened and left open.
+		for now := cshim.ScopeGet(); now != word; now = cshim.ScopeGet() {
+			inner := scopeOf(now)
+			if inner == nil {
+				break
+			}
+			_ = inner.end()
+		}
+		letThread(before)
+	}()
+	return f()
+}
 
 // Adopt makes tensors this scope's, out of whatever scope they are in, and returns the first error among
 // them. What is already released is refused.
@@ -425,7 +531,7 @@ func (tab *scopeTable) enter(s *Scope) error {
 		}
 		tab.used++
 	}
-	tab.count = (tab.count + 1) & 0x3fffffff // the top bits are marker's and the shim's
+	tab.count = (tab.count + 1) & 0x1fffffff // the top bits are marker's, the shim's and joined's
 	s.word = uint64(tab.count)<<32 | uint64(slot+1)
 	tab.chunks[slot/128].Load()[slot%128].Store(s)
 	return nil
@@ -453,7 +559,7 @@ func (tab *scopeTable) each(f func(*Scope)) {
 
 // scopeOf is the open scope that a word names, or nil.
 func scopeOf(word uint64) *Scope {
-	if word&^(marker|cshim.ScopeSampled) == 0 {
+	if word&^(marker|joined|cshim.ScopeSampled) == 0 {
 		return nil
 	}
 	slot := uint32(word) - 1
@@ -461,7 +567,7 @@ func scopeOf(word uint64) *Scope {
 	if chunk == nil {
 		return nil
 	}
-	if s := chunk[slot%128].Load(); s != nil && s.word == word&^cshim.ScopeSampled {
+	if s := chunk[slot%128].Load(); s != nil && s.word == word&^(joined|cshim.ScopeSampled) {
 		return s
 	}
 	return nil
@@ -475,11 +581,14 @@ func reapOrphans() {
 		n := cshim.ScopeOrphans(words[:])
 		for _, word := range words[:n] {
 			held.Add(-1)
-			for s := scopeOf(word); s != nil; {
-				outer := scopeOf(s.parent)
+			for word&joined == 0 {
+				s := scopeOf(word)
+				if s == nil {
+					break
+				}
+				word = s.parent
 				_ = s.releaseAll(true) // its goroutine is gone, and who would be told with it
 				scopes.leave(s.word)
-				s = outer
 			}
 		}
 		if n < len(words) {

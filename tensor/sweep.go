@@ -121,5 +121,11 @@ func (s *Scope) drainWeak() (live []*Tensor, dead []cshim.Handle) {
 	return live, dead
 }
 
+func (s *Scope) hasClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
 // boundary is what an operator does first where memory has grown.
 func boundary() { vram.Boundary() }

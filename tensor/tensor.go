@@ -1,7 +1,9 @@
 package tensor
 
 import (
+	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -21,6 +23,7 @@ type Tensor struct {
 	net   atomic.Pointer[netBox] // outside scopes: what the garbage collector's cleanup frees
 	state atomic.Uint32          // pins in steps of 2, and the two bits below
 	slot  int32                  // place in the scope's entries, under the scope's lock
+	site  uint32                 // where it was made, plus one; 0: not noted. Set at birth
 }
 
 const (
@@ -119,10 +122,16 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 		pending.drain()
 	}
 	if scope&cshim.ScopeSampled != 0 {
-		vram.AttachSite(h)
+		t.site = vram.AttachSite(h) + 1
+	} else if debugAlloc {
+		t.site = vram.Site() + 1
 	}
 	return t
 }
+
+// debugAlloc makes every tensor and scope note where it was made.
+var debugAlloc = slices.Contains(strings.Split(os.Getenv("LINSTOCK_DEBUG"), ","), "alloc")
+
 
 // wrapResult is wrap for an operator that may have failed.
 func wrapResult(op string, r cshim.Result, operands ...*Tensor) *Tensor {

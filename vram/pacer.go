@@ -148,6 +148,7 @@ func pace() {
 		case 1:
 			serve(p)
 			cshim.PressureDone(p.Round)
+			cshim.PressureFlush()
 		}
 	}
 }

@@ -34,13 +34,28 @@ const keepsHistory = 1<<64 - 1
 func Sampled() bool { return cshim.SamplesSeen() != attached.Load() }
 
 // AttachSite tells the shim that the caller's stack is what has made this thread's samples, and the block of result,
-// which may be 0. Package tensor calls it.
-func AttachSite(result cshim.Handle) {
+// which may be 0. Package tensor calls it. It returns the stack's number.
+func AttachSite(result cshim.Handle) uint32 {
 	if was := attached.Load(); was != keepsHistory {
 		attached.CompareAndSwap(was, cshim.SamplesSeen())
 	}
+	id := site(3)
+	cshim.SamplesAttach(id, result)
+	return id
+}
+
+// Site is a number for the caller's stack, for [SiteLine].
+func Site() uint32 { return site(3) }
+
+// SiteLine is the first line of a program on a site's stack: "model.go:31 (main.forward)".
+func SiteLine(site uint32) string {
+	p := placeOf(site)
+	return p.line()
+}
+
+func site(skip int) uint32 {
 	var s stack
-	runtime.Callers(2, s[:])
+	runtime.Callers(skip, s[:])
 	sites.Lock()
 	id, ok := sites.ids[s]
 	if !ok {
@@ -52,7 +67,7 @@ func AttachSite(result cshim.Handle) {
 		sites.stacks = append(sites.stacks, s)
 	}
 	sites.Unlock()
-	cshim.SamplesAttach(id, result)
+	return id
 }
 
 func stackOf(site uint32) []uintptr {

@@ -469,6 +469,11 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
       out->allocations = sum.allocations;
       out->frees = sum.frees;
       out->total = a.total.load();
+    } else if (ls::device_busy(slot)) {
+      out->allocated = out->active = out->reserved = a.live.load();
+      out->peak = a.peak.load();
+      out->largest_free = -1;
+      out->total = a.total.load();
     } else {
       auto d = ls::cuda_devices()->memory(slot - 1);
       out->allocated = d.allocated;

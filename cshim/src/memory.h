@@ -46,8 +46,13 @@ void release(int slot, int64_t n) noexcept;
 // nobody sweeps, or the time is over.
 bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n));
 
+// Keeps a tensor that a sweep has found for the thread that waits inside its device's allocator; false: free it here.
+bool defer_free(ls_tensor t) noexcept;
+// A thread waits inside the device's allocator, under its lock: ask it nothing.
+bool device_busy(int slot) noexcept;
+
 // Set on a thread that sweeps: it must never wait for a sweep.
-extern thread_local bool sweeping;
+extern constinit thread_local bool sweeping __attribute__((tls_model("initial-exec")));
 
 // The bytes of the last allocation that failed on this thread, for the error; 0 where it is not known.
 struct LastFailure {

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
+#include <vector>
 
 #include "device.h"
 #include "memory.h"
@@ -18,7 +19,7 @@ namespace ls {
 
 Account accounts[kMaxDevices];
 std::atomic<bool> tight{false};
-thread_local bool sweeping = false;
+constinit thread_local bool sweeping = false;
 thread_local LastFailure last_failure{0, 0};
 
 namespace {
@@ -45,6 +46,10 @@ struct Pressure {
   uint64_t asked = 0, started = 0, finished = 0;
   bool attached = false, stop = false;
   int64_t waiting[kMaxDevices] = {};  // bytes that threads wait for
+  // Threads that wait inside a device's allocator, under its lock, and what a sweep has found for them to free.
+  std::atomic<int> inside[kMaxDevices] = {};
+  std::atomic<int> all_inside{0};
+  std::vector<ls_tensor> deferred[kMaxDevices];
   bool hard = false;                  // one of those who ask stands at a limit
   std::atomic<int> waiters{0};
   std::atomic<int64_t> waits{0}, wait_ns{0}, timeouts{0}, retries{0}, ooms{0};
@@ -176,6 +181,65 @@ bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) 
   return ok && p.attached;
 }
 
+void count_on_device(int32_t index, int64_t n) noexcept {
+  auto &a = accounts[1 + index];
+  int64_t now = a.live.fetch_add(n, std::memory_order_relaxed) + n;
+  if (n < 0) return;
+  a.total.fetch_add(n, std::memory_order_relaxed);
+  raise(a.largest, n);
+  raise(a.peak, now);
+  if (now > a.trigger.load(std::memory_order_relaxed)) __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);
+}
+
+void failed_on_device(int32_t index, int64_t asked) noexcept {
+  last_failure = {asked, word_of(1 + index)};
+  Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
+}
+
+// The device's lock is held. What the sweep finds on this device is freed here, by this thread; on others, there.
+bool device_pressure(int32_t index) noexcept {
+  int slot = 1 + index;
+  if (index < 0 || slot >= kMaxDevices || sweeping) return false;
+  auto &a = accounts[slot];
+  int64_t live = a.live.load(std::memory_order_relaxed);
+  int64_t room = std::min(a.limit.load(std::memory_order_relaxed), a.line.load(std::memory_order_relaxed));
+  // A miss is ordinary: most are served by the device. Only where the live bytes are near the limit is it pressure.
+  if (room == INT64_MAX || live + a.largest.load(std::memory_order_relaxed) < room / 16 * 15) return false;
+  auto &p = Pressure::get();
+  p.inside[slot].fetch_add(1);
+  p.all_inside.fetch_add(1);
+  int64_t before = a.live.load();
+  wait_for_sweep(slot, a.largest.load(std::memory_order_relaxed), true, nullptr);
+  std::vector<ls_tensor> mine;
+  {
+    std::lock_guard<std::mutex> lock(p.mutex);
+    p.inside[slot].fetch_sub(1);
+    p.all_inside.fetch_sub(1);
+    mine.swap(p.deferred[slot]);
+  }
+  ls_tensors_free(mine.data(), mine.size());
+  return !mine.empty() || a.live.load() < before;
+}
+
+bool defer_free(ls_tensor t) noexcept {
+  auto &p = Pressure::get();
+  if (p.all_inside.load(std::memory_order_relaxed) == 0) return false;
+  try {
+    c10::Device d = reinterpret_cast<c10::TensorImpl *>(t)->device();
+    if (!d.is_cuda()) return false;
+    int slot = 1 + std::max<int>(0, d.index());
+    if (slot >= kMaxDevices) return false;
+    std::lock_guard<std::mutex> lock(p.mutex);
+    if (p.inside[slot].load() == 0) return false;
+    p.deferred[slot].push_back(t);
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+bool device_busy(int slot) noexcept { return Pressure::get().inside[slot].load() != 0; }
+
 }  // namespace ls
 
 using ls::Pressure;
@@ -257,6 +321,19 @@ void ls_pressure_done(uint64_t round) noexcept {
   std::lock_guard<std::mutex> lock(p.mutex);
   p.finished = std::max(p.finished, round);
   p.done.notify_all();
+}
+
+void ls_pressure_flush(void) noexcept {
+  auto &p = Pressure::get();
+  for (int i = 1; i < ls::kMaxDevices; i++) {
+    std::vector<ls_tensor> left;
+    {
+      std::lock_guard<std::mutex> lock(p.mutex);
+      if (p.inside[i].load() != 0) continue;
+      left.swap(p.deferred[i]);
+    }
+    ls_tensors_free(left.data(), left.size());
+  }
 }
 
 int32_t ls_pressure_ask(void) noexcept {

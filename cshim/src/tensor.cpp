@@ -10,7 +10,7 @@
 
 #include <cstring>
 
-#include "shim.h"
+#include "memory.h"
 
 namespace ls {
 
@@ -81,7 +81,7 @@ struct Drop {
 using ls::Borrowed;
 
 void ls_tensor_free(ls_tensor t) noexcept {
-  if (t == 0) return;
+  if (t == 0 || (ls::sweeping && ls::defer_free(t))) return;
   ls::count_handle(&ls::HandleCount::freed);
   if (ls::any_lost() && ls::must_leak(reinterpret_cast<c10::TensorImpl *>(t))) return;
   // Destructors of libtorch may throw out of a device's allocator: nothing can be told to anyone here.
