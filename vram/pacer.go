@@ -169,11 +169,13 @@ func serve(p cshim.Pressure) {
 	a := accountOf(p.Device)
 	swept(cost)
 	if p.Hard == 0 {
-		// What waits is needed: the line must have room for it.
-		a.mu.Lock()
-		a.reach += p.Bytes
-		a.mu.Unlock()
-		a.aim()
+		// What waits is needed: where the line has no room for it, it counts as reachable.
+		if s, err := a.state(); err == nil && s.Live+p.Bytes > s.line() {
+			a.mu.Lock()
+			a.reach += p.Bytes
+			a.mu.Unlock()
+			a.aim()
+		}
 	}
 }
 
@@ -190,14 +192,14 @@ func swept(cost time.Duration) {
 			a.mu.Lock()
 			a.reach, a.total = m.Allocated, m.Total
 			a.highest = max(a.highest, a.reach)
-			a.next = max(a.next/2, m.Largest)
+			a.next = max(a.next, m.Largest)
 			a.mu.Unlock()
 			a.aim()
 		}
 	}
 }
 
-// tick lets the highest reachable bytes sink, so that a program that has become smaller is swept again.
+// tick lets the highest reachable bytes and the largest block sink, so that a program that has become smaller is swept again.
 func tick() {
 	for _, r := range registrations() {
 		if r.Rank <= RankQueue {
@@ -207,6 +209,7 @@ func tick() {
 	for _, a := range known() {
 		a.mu.Lock()
 		a.highest = max(a.reach, a.highest-a.highest/8)
+		a.next -= a.next / 4
 		a.mu.Unlock()
 	}
 }
@@ -230,7 +233,7 @@ func (a *account) state() (State, error) {
 	spare, cost := time5.look()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.next = max(a.next*7/8, m.Largest)
+	a.next = max(a.next, m.Largest)
 	return State{
 		Device: nameOf(a.word), Live: m.Allocated, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,

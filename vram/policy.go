@@ -83,6 +83,15 @@ type Paced struct{}
 
 // Decide implements Policy.
 func (Paced) Decide(s State) Decision {
+	d := paced(s)
+	if d.Sweep == None {
+		// In time for the line.
+		d.Again = max(1<<20, min(d.Again, s.line()-s.Live-s.Next))
+	}
+	return d
+}
+
+func paced(s State) Decision {
 	if s.Live+s.Next > s.line() && s.Allocated > s.Live/64 {
 		return Decision{Sweep: Full}
 	}

@@ -233,13 +233,13 @@ BlockCache &cache() {
 }
 
 // Live and cached bytes together stay within 1.25 of the peak of the live ones, and below the limit.
-void make_room(size_t size) noexcept {
+void make_room() noexcept {
   auto &a = accounts[kCpuSlot];
   auto live = static_cast<size_t>(a.live.load(std::memory_order_relaxed));
   auto high = std::max(live, static_cast<size_t>(a.peak.load(std::memory_order_relaxed)));
   size_t most = std::min(high + high / 4, static_cast<size_t>(a.limit.load(std::memory_order_relaxed)));
-  (void)size;  // counted in already
-  cache().shrink(most > live ? most - live : 0);
+  auto kept = static_cast<size_t>(Heaps::get().sum().kept);
+  cache().shrink(most > live + kept ? most - live - kept : 0);
 }
 
 void *alloc_or_null(size_t n) noexcept {
@@ -346,7 +346,7 @@ void *allocate_large(size_t asked) {
   }
   void *p = BlockCache::caches(size) ? cache().take(size) : nullptr;
   if (p == nullptr) {
-    make_room(size);
+    make_room();
     try {
       p = allocate_or_throw(size + kTail, asked);
     } catch (...) {
@@ -426,6 +426,8 @@ int64_t shrink_cpu_cache(int64_t keep) noexcept {
   }
   return static_cast<int64_t>(cache().shrink(static_cast<size_t>(std::max<int64_t>(0, keep))));
 }
+
+int64_t kept_small() noexcept { return Heaps::get().sum().kept; }
 
 int64_t taken_ahead() noexcept { return Heaps::get().sum().ahead; }
 

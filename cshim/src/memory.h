@@ -35,6 +35,8 @@ inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
 bool try_admit(int slot, int64_t n, int64_t unused = 0) noexcept;
 // What threads have taken ahead of the CPU's account and not given out.
 int64_t taken_ahead() noexcept;
+// The bytes of small free blocks that threads keep.
+int64_t kept_small() noexcept;
 // While set, threads take nothing ahead, and give back what they had: raised where an allocation meets the limit,
 // lowered when there is room again.
 extern std::atomic<bool> tight;

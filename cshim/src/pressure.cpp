@@ -34,7 +34,7 @@ struct Callback {
 std::atomic<const Callback *> callback{nullptr};
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kSoftWait = std::chrono::milliseconds(20);
+constexpr auto kSoftWait = std::chrono::milliseconds(250);
 constexpr auto kHardWait = std::chrono::milliseconds(2000);  // of one round; a collection beside a huge Go heap
 constexpr auto kGiveUp = std::chrono::seconds(30);
 
@@ -261,7 +261,7 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
     if (slot != ls::kCpuSlot) ls::cuda_devices()->set_limit(slot - 1, bytes);
     ls::accounts[slot].limit.store(bytes == 0 ? INT64_MAX : bytes);
     if (slot == ls::kCpuSlot && bytes != 0) {
-      ls::shrink_cpu_cache(std::max<int64_t>(0, bytes - ls::accounts[slot].live.load()));
+      ls::shrink_cpu_cache(std::max<int64_t>(0, bytes - ls::accounts[slot].live.load() - ls::kept_small()));
     }
     Pressure::get().done.notify_all();
   });
@@ -302,6 +302,7 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
   if (p.stop) return -1;
   p.started = p.asked;
   *out = {};
+  out->device = ls::word_of(ls::kCpuSlot);
   out->round = p.started;
   out->hard = p.hard;
   p.hard = false;

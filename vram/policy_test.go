@@ -1,0 +1,451 @@
+package vram_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+const mib = 1 << 20
+
+// policies are all, alone and wrapped.
+var policies = map[string]vram.Policy{
+	"Paced":             vram.Paced{},
+	"Threshold":         vram.Threshold{Bytes: 64 * mib},
+	"Threshold+Paced":   vram.Threshold{Bytes: 64 * mib, Else: vram.Paced{}},
+	"Rates":             vram.Rates{},
+	"Rates+Threshold":   vram.Rates{Else: vram.Threshold{}},
+	"Budget":            vram.Budget{Share: 0.5, Operators: 20},
+	"Budget+Paced":      vram.Budget{Else: vram.Paced{}},
+	"Off":               vram.Off{},
+	"Any":               vram.Any{vram.Off{}, vram.Budget{}, vram.Paced{}},
+	"Any of none":       vram.Any{},
+	"Threshold default": vram.Threshold{},
+}
+
+func bytes(t testing.TB) vram.Memory {
+	t.Helper()
+	m, err := vram.Stats(vram.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// limit sets the hard limit to so many bytes above what is live, until the test ends.
+func limit(t testing.TB, above int64) {
+	t.Helper()
+	if err := vram.SetLimit(vram.CPU, vram.Bytes(bytes(t).Allocated+above)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := vram.SetLimit(vram.CPU, vram.Share(0.9)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func usePolicy(t testing.TB, p vram.Policy) {
+	before := vram.SetPolicy(p)
+	t.Cleanup(func() { vram.SetPolicy(before) })
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The conformance suite: what every policy keeps, whatever it decides.
+func TestPolicies(t *testing.T) {
+	for name, p := range policies {
+		t.Run(name, func(t *testing.T) {
+			t.Run("answers any state", func(t *testing.T) {
+				r := rand.New(rand.NewPCG(1, 2))
+				for range 20000 {
+					n := func() int64 { return r.Int64N(1 << uint(1+r.IntN(50))) }
+					s := vram.State{Live: n(), Capacity: n(), Limit: n(), Budget: n(), Reachable: n(), Highest: n(), Next: n(),
+						Allocated: n(), Operators: n(), Percent: r.IntN(300) - 1, Spare: time.Duration(n()) - time.Second, Cost: time.Duration(n()), Backward: r.IntN(2) == 0}
+					s.Reserved = s.Live + n()
+					if r.IntN(10) == 0 {
+						s = vram.State{}
+					}
+					d := p.Decide(s)
+					if d != p.Decide(s) {
+						t.Fatalf("two answers to %+v", s)
+					}
+					if d.Sweep < vram.None || d.Sweep > vram.Deep || d.Again < 0 {
+						t.Fatalf("%+v gives %+v", s, d)
+					}
+					// A sweep that would find nothing new is never asked for at once again.
+					s.Allocated, s.Backward = 0, false
+					if d := p.Decide(s); d.Sweep != vram.None && s.Live > 0 {
+						t.Fatalf("nothing was allocated since the last sweep, but %+v gives %+v", s, d)
+					}
+				}
+			})
+			t.Run("garbage never fails an allocation", func(t *testing.T) {
+				leak.Check(t)
+				usePolicy(t, p)
+				limit(t, 40*mib)
+				for range 100 {
+					ok(t, tensor.Ones([]int{mib}).Add(1).Err()) // 8 MiB of garbage
+				}
+				ok(t, tensor.WithScope(func() error {
+					for range 100 {
+						if err := tensor.Ones([]int{mib}).Add(1).Err(); err != nil {
+							return err
+						}
+					}
+					return nil
+				}))
+				ok(t, vram.ResetPeak(vram.CPU))
+			})
+			t.Run("what is reachable fails one", func(t *testing.T) {
+				leak.Check(t)
+				usePolicy(t, p)
+				limit(t, 20*mib)
+				var held []*tensor.Tensor
+				var err error
+				for len(held) < 10 && err == nil {
+					x := tensor.Ones([]int{mib})
+					if err = x.Err(); err == nil {
+						held = append(held, x)
+					}
+				}
+				if !errors.Is(err, tensor.ErrOutOfMemory) || len(held) != 5 {
+					t.Fatalf("after %d tensors of 4 MiB below a limit of 20 MiB: %v", len(held), err)
+				}
+				for _, x := range held {
+					x.Release()
+				}
+			})
+			t.Run("many goroutines", func(t *testing.T) {
+				leak.Check(t)
+				usePolicy(t, p)
+				limit(t, 64*mib)
+				var wg sync.WaitGroup
+				errs := make([]error, 8)
+				for g := range errs {
+					wg.Go(func() {
+						for range 40 {
+							if errs[g] = tensor.Ones([]int{mib / 2}).Mul(2).Err(); errs[g] != nil {
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				ok(t, errors.Join(errs...))
+			})
+		})
+	}
+}
+
+// live ≤ max(256 MiB, (1 + percent/100) × reachable at the last sweep), at every moment.
+func TestPacedInvariant(t *testing.T) {
+	for _, percent := range []int{20, 100} {
+		for _, reachable := range []int64{0, 200 * mib, 400 * mib} {
+			t.Run(fmt.Sprintf("%d percent, %d MiB", percent, reachable/mib), func(t *testing.T) {
+				leak.Check(t)
+				before, err := vram.SetGCPercent(vram.CPU, percent)
+				ok(t, err)
+				defer vram.SetGCPercent(vram.CPU, before)
+				var held []*tensor.Tensor
+				for range reachable / (4 * mib) {
+					held = append(held, tensor.Empty([]int{mib}))
+				}
+				ok(t, vram.Collect())
+				base := bytes(t)
+				ok(t, vram.ResetPeak(vram.CPU))
+				line := max(256*mib, base.Reachable+base.Reachable*int64(percent)/100)
+				sweeps := vram.ReadCounts()
+				rounds := 400
+				for range rounds {
+					ok(t, tensor.Empty([]int{mib}).Err())
+				}
+				m, c := bytes(t), vram.ReadCounts()
+				if m.Peak > line {
+					t.Errorf("peak %d MiB, the line is %d MiB", m.Peak/mib, line/mib)
+				}
+				if c.Full+c.Deep == sweeps.Full+sweeps.Deep {
+					t.Error("no sweep has run")
+				}
+				for _, x := range held {
+					x.Release()
+				}
+			})
+		}
+	}
+}
+
+// Below 128 MiB nothing is ever swept, above it only from spare time.
+func TestNoSweepAtToySize(t *testing.T) {
+	leak.Check(t)
+	ok(t, vram.Collect())
+	before := vram.ReadCounts()
+	for range 200 {
+		ok(t, tensor.WithScope(func() error {
+			x := tensor.Ones([]int{64, 64}).RequiresGrad_()
+			for range 4 {
+				x = x.MatMul(x).Tanh()
+			}
+			return x.Sum().Backward()
+		}))
+	}
+	c := vram.ReadCounts()
+	if c.Full != before.Full || c.Deep != before.Deep {
+		t.Errorf("%d sweeps have run", c.Full+c.Deep-before.Full-before.Deep)
+	}
+}
+
+func TestGCPercentOffSweepsOnlyAtTheLimit(t *testing.T) {
+	leak.Check(t)
+	before, err := vram.SetGCPercent(vram.CPU, -1)
+	ok(t, err)
+	defer vram.SetGCPercent(vram.CPU, before)
+	limit(t, 600*mib)
+	c := vram.ReadCounts()
+	peak := int64(0)
+	for i := range 300 {
+		ok(t, tensor.Empty([]int{mib}).Err())
+		peak = max(peak, bytes(t).Allocated)
+		if i == 120 && vram.ReadCounts().Full+vram.ReadCounts().Deep != c.Full+c.Deep {
+			t.Error("a sweep has run below the limit")
+		}
+	}
+	if peak < 500*mib {
+		t.Errorf("the live bytes got to %d MiB only", peak/mib)
+	}
+	if vram.ReadCounts().Deep == c.Deep {
+		t.Error("no sweep has run at the limit")
+	}
+}
+
+func TestOutOfMemoryErrorSaysWhatWouldHelp(t *testing.T) {
+	leak.Check(t)
+	limit(t, 24*mib)
+	held := tensor.Ones([]int{4 * mib}) // 16 MiB
+	x := tensor.Ones([]int{4 * mib})
+	var oom *vram.OutOfMemoryError
+	if !errors.As(x.Err(), &oom) || !errors.Is(x.Err(), tensor.ErrOutOfMemory) || !errors.Is(x.Err(), vram.ErrOutOfMemory) {
+		t.Fatalf("got %v", x.Err())
+	}
+	if oom.Device != vram.CPU || oom.Asked != 16*mib || oom.Allocated < 16*mib || oom.Limit == 0 || oom.Capacity == 0 || oom.Reserved < oom.Allocated {
+		t.Errorf("%+v", oom)
+	}
+	if len(oom.Holders) == 0 || !strings.Contains(oom.Holders[0].Line, "policy_test.go") || oom.Holders[0].Bytes < 12*mib {
+		t.Errorf("holders %+v", oom.Holders)
+	}
+	text := x.Err().Error()
+	for _, want := range []string{"16 MiB asked", "limit", "policy_test.go", "a smaller batch", "vram.SetLimit"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not say %q", text, want)
+		}
+	}
+	if strings.Contains(text, "expandable_segments") {
+		t.Error("advice for CUDA on the CPU")
+	}
+	if err := tensor.Ones([]int{1 << 44}).Err(); !errors.As(err, &oom) || !strings.Contains(err.Error(), "alone does not fit") {
+		t.Errorf("a tensor larger than the machine: %v", err)
+	}
+	ok(t, held.Narrow(0, 0, 1).Add(0).Err()) // the program goes on
+	held.Release()
+}
+
+// The limit is met in the middle of a backward pass: garbage makes room, what is reachable fails it, and the next pass
+// is right again.
+func TestLimitInsideBackward(t *testing.T) {
+	leak.Check(t)
+	pass := func() (float64, error) {
+		var sum float64
+		err := tensor.WithScope(func() error {
+			w := tensor.Ones([]int{mib}).RequiresGrad_()
+			x := w
+			for range 6 {
+				x = x.Mul(w)
+			}
+			if err := x.Sum().Backward(); err != nil {
+				return err
+			}
+			v, err := tensor.Item[float64](w.Grad().Sum().To(tensor.Float64))
+			sum = v
+			return err
+		})
+		return sum, err
+	}
+	ok(t, vram.ResetPeak(vram.CPU))
+	base := bytes(t).Allocated
+	want, err := pass()
+	ok(t, err)
+	need := bytes(t).Peak - base
+	// With as much room, though garbage fills it first.
+	limit(t, need+need/20)
+	for range 3 {
+		for range 20 {
+			ok(t, tensor.Empty([]int{mib}).Err())
+		}
+		got, err := pass()
+		if err != nil || got != want {
+			t.Fatalf("got %v, %v; want %v", got, err, want)
+		}
+	}
+	// With less: the pass fails where the graph is largest.
+	ok(t, vram.Collect())
+	ok(t, vram.SetLimit(vram.CPU, vram.Bytes(bytes(t).Allocated+need-12*mib)))
+	if _, err := pass(); !errors.Is(err, tensor.ErrOutOfMemory) {
+		t.Errorf("got %v", err)
+	}
+	ok(t, vram.SetLimit(vram.CPU, vram.Share(0.9)))
+	if got, err := pass(); err != nil || got != want {
+		t.Errorf("afterwards: %v, %v; want %v", got, err, want)
+	}
+}
+
+func TestParseAmount(t *testing.T) {
+	for s, want := range map[string]vram.Amount{
+		"8GiB": vram.Bytes(8 << 30), "500 MB": vram.Bytes(500e6), "1073741824": vram.Bytes(1 << 30), "0.9": vram.Share(0.9),
+		"90%": vram.Share(0.9), "none": vram.Unlimited(), "1.5kb": vram.Bytes(1500), "2tib": vram.Bytes(2 << 40),
+	} {
+		if got, err := vram.ParseAmount(s); err != nil || got != want {
+			t.Errorf("%q: %v, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", "-1", "0", "x", "NaN", "inf", "1e400", "101%", "0%", "-5%", "GiB", "8 GB x", "nan%", "1e30"} {
+		if got, err := vram.ParseAmount(s); err == nil {
+			t.Errorf("%q gives %v", s, got)
+		}
+	}
+}
+
+func TestSettingsRefuse(t *testing.T) {
+	for _, err := range []error{
+		vram.SetLimit(nil, vram.Bytes(1)), vram.SetLimit(vram.Name("tpu"), vram.Bytes(1)), vram.SetLimit(vram.Name("cuda:99"), vram.Bytes(1)),
+		vram.SetLimit(vram.CPU, vram.Bytes(0)), vram.SetLimit(vram.CPU, vram.Bytes(-5)), vram.SetLimit(vram.CPU, vram.Share(1.5)),
+		vram.SetLimit(vram.CPU, vram.Amount{}), vram.SetBudget(vram.CPU, vram.Share(-1)), vram.EmptyCache(vram.Name("cuda:x")), vram.ResetPeak(nil),
+	} {
+		if err == nil {
+			t.Error("no error")
+		}
+	}
+	if _, err := vram.Stats(vram.Name("cuda:")); err == nil {
+		t.Error("no error for cuda:")
+	}
+	if _, err := vram.SetGCPercent(vram.Name("meta"), 1); err == nil {
+		t.Error("no error for meta")
+	}
+}
+
+// A reclaimer is asked only where an allocation does not fit, the cheap ones first, and may itself allocate or panic.
+func TestReclaimers(t *testing.T) {
+	leak.Check(t)
+	limit(t, 40*mib)
+	cache := tensor.Ones([]int{6 * mib}) // 24 MiB that a reclaimer can give back
+	var order []string
+	var mu sync.Mutex
+	note := func(s string) {
+		mu.Lock()
+		order = append(order, s)
+		mu.Unlock()
+	}
+	defer vram.Register(vram.Reclaimer{Name: "dear", Rank: 1000, Reclaim: func(int64) { note("dear") }})()
+	defer vram.Register(vram.Reclaimer{Name: "cache", Rank: 150, Reclaim: func(want int64) {
+		note("cache")
+		if want < 4*mib {
+			t.Errorf("want %d", want)
+		}
+		tensor.Ones([]int{10}).Release()
+		cache.Release()
+	}})()
+	defer vram.Register(vram.Reclaimer{Name: "panics", Rank: 120, Reclaim: func(int64) { note("panics"); panic("no") }})()
+	defer vram.Register(vram.Reclaimer{Name: "empty", Rank: 130})()
+	var held []*tensor.Tensor
+	for range 8 {
+		x := tensor.Ones([]int{mib})
+		ok(t, x.Err())
+		held = append(held, x)
+	}
+	mu.Lock()
+	got := strings.Join(order, " ")
+	mu.Unlock()
+	if got != "panics cache" {
+		t.Errorf("asked: %s", got)
+	}
+	for _, x := range held {
+		x.Release()
+	}
+}
+
+// What the allocator keeps counts against the limit, and goes back when nobody allocates.
+func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
+	leak.Check(t)
+	tensor.Empty([]int{16 * mib}).Release()
+	if m := bytes(t); m.Cached < 64*mib {
+		t.Fatalf("%d bytes are kept", m.Cached)
+	}
+	limit(t, 8*mib)
+	if m := bytes(t); m.Reserved > m.Limit {
+		t.Errorf("reserved %d beyond the limit %d", m.Reserved, m.Limit)
+	}
+	ok(t, vram.SetLimit(vram.CPU, vram.Share(0.9)))
+	tensor.Empty([]int{16 * mib}).Release()
+	before := bytes(t).Cached
+	for start := time.Now(); bytes(t).Cached > before/2; time.Sleep(50 * time.Millisecond) {
+		if time.Since(start) > 20*time.Second {
+			t.Fatalf("%d bytes are still kept of %d after 20 idle seconds", bytes(t).Cached, before)
+		}
+	}
+}
+
+// Requested and rounded bytes, a view, a graph: a storage counts once.
+func TestAccounting(t *testing.T) {
+	leak.Check(t)
+	base := bytes(t)
+	x := tensor.Empty([]int{100_001}) // 400,004 bytes
+	m := bytes(t)
+	if n := m.Requested - base.Requested; n != 400_004 {
+		t.Errorf("requested %d", n)
+	}
+	if n := m.Allocated - base.Allocated; n < 400_004 || n > 400_004*9/8 {
+		t.Errorf("allocated %d", n)
+	}
+	v, s := x.View(-1), x.Narrow(0, 1, 1000)
+	if n := bytes(t); n.Allocated != m.Allocated || n.Requested != m.Requested || n.Allocations != m.Allocations {
+		t.Error("a view counts")
+	}
+	x.Release()
+	if n := bytes(t); n.Allocated != m.Allocated {
+		t.Error("the storage was freed under its views")
+	}
+	v.Release()
+	s.Release()
+	if n := bytes(t); n.Allocated != base.Allocated || n.Requested != base.Requested {
+		t.Errorf("%d and %d bytes are left", n.Allocated-base.Allocated, n.Requested-base.Requested)
+	}
+	// What backward saves is in it.
+	w := tensor.Ones([]int{mib}).RequiresGrad_()
+	before := bytes(t).Allocated
+	y := w.Exp()
+	z := y.Sum()
+	y.Release()
+	if n := bytes(t).Allocated - before; n < 4*mib {
+		t.Errorf("what the graph saves is not counted: %d", n)
+	}
+	z.Release()
+	if n := bytes(t).Allocated - before; n != 0 {
+		t.Errorf("%d bytes of the graph are left", n)
+	}
+	w.Release()
+	if err := tensor.Empty([]int{0}).Err(); err != nil {
+		t.Error(err)
+	}
+}
