@@ -31,7 +31,7 @@ var policies = map[string]vram.Policy{
 	"Threshold default": vram.Threshold{},
 }
 
-func bytes(t testing.TB) vram.Memory {
+func memoryNow(t testing.TB) vram.Memory {
 	t.Helper()
 	m, err := vram.Stats(vram.CPU)
 	if err != nil {
@@ -43,7 +43,7 @@ func bytes(t testing.TB) vram.Memory {
 // limit sets the hard limit to so many bytes above what is live, until the test ends.
 func limit(t testing.TB, above int64) {
 	t.Helper()
-	if err := vram.SetLimit(vram.CPU, vram.Bytes(bytes(t).Allocated+above)); err != nil {
+	if err := vram.SetLimit(vram.CPU, vram.Bytes(memoryNow(t).Allocated+above)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -165,7 +165,7 @@ func TestPacedInvariant(t *testing.T) {
 					held = append(held, tensor.Empty([]int{mib}))
 				}
 				ok(t, vram.Collect())
-				base := bytes(t)
+				base := memoryNow(t)
 				ok(t, vram.ResetPeak(vram.CPU))
 				line := max(256*mib, base.Reachable+base.Reachable*int64(percent)/100)
 				sweeps := vram.ReadCounts()
@@ -173,7 +173,7 @@ func TestPacedInvariant(t *testing.T) {
 				for range rounds {
 					ok(t, tensor.Empty([]int{mib}).Err())
 				}
-				m, c := bytes(t), vram.ReadCounts()
+				m, c := memoryNow(t), vram.ReadCounts()
 				if m.Peak > line {
 					t.Errorf("peak %d MiB, the line is %d MiB", m.Peak/mib, line/mib)
 				}
@@ -218,7 +218,7 @@ func TestGCPercentOffSweepsOnlyAtTheLimit(t *testing.T) {
 	peak := int64(0)
 	for i := range 300 {
 		ok(t, tensor.Empty([]int{mib}).Err())
-		peak = max(peak, bytes(t).Allocated)
+		peak = max(peak, memoryNow(t).Allocated)
 		if i == 120 && vram.ReadCounts().Full+vram.ReadCounts().Deep != c.Full+c.Deep {
 			t.Error("a sweep has run below the limit")
 		}
@@ -284,10 +284,10 @@ func TestLimitInsideBackward(t *testing.T) {
 		return sum, err
 	}
 	ok(t, vram.ResetPeak(vram.CPU))
-	base := bytes(t).Allocated
+	base := memoryNow(t).Allocated
 	want, err := pass()
 	ok(t, err)
-	need := bytes(t).Peak - base
+	need := memoryNow(t).Peak - base
 	// With as much room, though garbage fills it first.
 	limit(t, need+need/20)
 	for range 3 {
@@ -301,7 +301,7 @@ func TestLimitInsideBackward(t *testing.T) {
 	}
 	// With less: the pass fails where the graph is largest.
 	ok(t, vram.Collect())
-	ok(t, vram.SetLimit(vram.CPU, vram.Bytes(bytes(t).Allocated+need-12*mib)))
+	ok(t, vram.SetLimit(vram.CPU, vram.Bytes(memoryNow(t).Allocated+need-12*mib)))
 	if _, err := pass(); !errors.Is(err, tensor.ErrOutOfMemory) {
 		t.Errorf("got %v", err)
 	}
@@ -389,19 +389,19 @@ func TestReclaimers(t *testing.T) {
 func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
 	leak.Check(t)
 	tensor.Empty([]int{16 * mib}).Release()
-	if m := bytes(t); m.Cached < 64*mib {
+	if m := memoryNow(t); m.Cached < 64*mib {
 		t.Fatalf("%d bytes are kept", m.Cached)
 	}
 	limit(t, 8*mib)
-	if m := bytes(t); m.Reserved > m.Limit {
+	if m := memoryNow(t); m.Reserved > m.Limit {
 		t.Errorf("reserved %d beyond the limit %d", m.Reserved, m.Limit)
 	}
 	ok(t, vram.SetLimit(vram.CPU, vram.Share(0.9)))
 	tensor.Empty([]int{16 * mib}).Release()
-	before := bytes(t).Cached
-	for start := time.Now(); bytes(t).Cached > before/2; time.Sleep(50 * time.Millisecond) {
+	before := memoryNow(t).Cached
+	for start := time.Now(); memoryNow(t).Cached > before/2; time.Sleep(50 * time.Millisecond) {
 		if time.Since(start) > 20*time.Second {
-			t.Fatalf("%d bytes are still kept of %d after 20 idle seconds", bytes(t).Cached, before)
+			t.Fatalf("%d bytes are still kept of %d after 20 idle seconds", memoryNow(t).Cached, before)
 		}
 	}
 }
@@ -409,9 +409,9 @@ func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
 // Requested and rounded bytes, a view, a graph: a storage counts once.
 func TestAccounting(t *testing.T) {
 	leak.Check(t)
-	base := bytes(t)
+	base := memoryNow(t)
 	x := tensor.Empty([]int{100_001}) // 400,004 bytes
-	m := bytes(t)
+	m := memoryNow(t)
 	if n := m.Requested - base.Requested; n != 400_004 {
 		t.Errorf("requested %d", n)
 	}
@@ -419,29 +419,29 @@ func TestAccounting(t *testing.T) {
 		t.Errorf("allocated %d", n)
 	}
 	v, s := x.View(-1), x.Narrow(0, 1, 1000)
-	if n := bytes(t); n.Allocated != m.Allocated || n.Requested != m.Requested || n.Allocations != m.Allocations {
+	if n := memoryNow(t); n.Allocated != m.Allocated || n.Requested != m.Requested || n.Allocations != m.Allocations {
 		t.Error("a view counts")
 	}
 	x.Release()
-	if n := bytes(t); n.Allocated != m.Allocated {
+	if n := memoryNow(t); n.Allocated != m.Allocated {
 		t.Error("the storage was freed under its views")
 	}
 	v.Release()
 	s.Release()
-	if n := bytes(t); n.Allocated != base.Allocated || n.Requested != base.Requested {
+	if n := memoryNow(t); n.Allocated != base.Allocated || n.Requested != base.Requested {
 		t.Errorf("%d and %d bytes are left", n.Allocated-base.Allocated, n.Requested-base.Requested)
 	}
 	// What backward saves is in it.
 	w := tensor.Ones([]int{mib}).RequiresGrad_()
-	before := bytes(t).Allocated
+	before := memoryNow(t).Allocated
 	y := w.Exp()
 	z := y.Sum()
 	y.Release()
-	if n := bytes(t).Allocated - before; n < 4*mib {
+	if n := memoryNow(t).Allocated - before; n < 4*mib {
 		t.Errorf("what the graph saves is not counted: %d", n)
 	}
 	z.Release()
-	if n := bytes(t).Allocated - before; n != 0 {
+	if n := memoryNow(t).Allocated - before; n != 0 {
 		t.Errorf("%d bytes of the graph are left", n)
 	}
 	w.Release()
