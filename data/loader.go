@@ -30,6 +30,7 @@ import (
 	"sync"
 
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // Batch is some samples of a dataset. Its tensors belong to the scope of one run of the loop's body.
@@ -303,6 +304,9 @@ func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, er
 		}
 		return nil
 	})
+	if err == nil {
+		tensor.Track(vram.Loader, tensors...)
+	}
 	return tensors, err
 }
 
@@ -331,6 +335,7 @@ func (p *plan) move(tensors []*tensor.Tensor) error {
 			return err
 		}
 		t.Release()
+		tensor.Track(vram.Loader, moved)
 		tensors[i] = moved
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // maker collects a constructor's parameters: the first failure stops it and frees what was made.
@@ -33,6 +34,7 @@ func (m *maker) tensor(shape []int, dtype tensor.DType, fill func(*tensor.Tensor
 		return nil
 	}
 	t.Keep()
+	tensor.Track(vram.Buffers, t)
 	m.made = append(m.made, t)
 	m.err = tensor.WithGradMode(false, func() error { return fill(t).Err() })
 	return t
@@ -42,6 +44,7 @@ func (m *maker) parameter(shape []int, fill func(*tensor.Tensor) *tensor.Tensor)
 	t := m.tensor(shape, m.s.dtype, fill)
 	if m.err == nil {
 		m.err = t.RequiresGrad_().Err()
+		tensor.Track(vram.Weights, t)
 	}
 	return t
 }

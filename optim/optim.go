@@ -7,6 +7,7 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // Group is parameters that share hyperparameters; an optimizer reads those that it has.
@@ -231,6 +232,7 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 		g.put(p, len(b.kind.slots))
 	}
 	b.all = append(b.all, g.params...)
+	tensor.Track(vram.Weights, g.params...)
 	b.groups = append(b.groups, &g)
 	return nil
 }
@@ -481,6 +483,7 @@ func (b *Optimizer) fresh(slot int, p *tensor.Tensor) (*tensor.Tensor, error) {
 	if err := t.Err(); err != nil {
 		return nil, err
 	}
+	tensor.Track(vram.OptimizerState, t)
 	return t.Keep(), nil
 }
 

@@ -25,6 +25,7 @@ type Scope struct {
 	errs    []*failure // that operators met in here; those that somebody has looked at are dropped
 
 	swept atomic.Int64 // tensors that sweeps have freed
+	moves moves        // what else has come and gone, under mu
 }
 
 // marker is the scope word of a thread that is held without a scope (by NoGrad, say). joined is set in the word of a
@@ -143,6 +144,7 @@ func (s *Scope) encloses(word uint64) bool {
 
 func (s *Scope) end() error {
 	err := s.releaseAll(true)
+	tally.closed(s)
 	scopes.leave(s.word)
 	letThread(s.parent)
 	if pending.waiting() {
@@ -160,9 +162,11 @@ func (s *Scope) releaseAll(closing bool) error {
 	if s.weak != nil {
 		live, dead := s.drainWeak()
 		entries = append(live, entries...)
+		s.moves.disposed += int64(len(dead))
 		cshim.TensorsFree(dead)
 	}
 	s.closed = s.closed || closing
+	s.moves.disposed += int64(len(entries))
 	s.mu.Unlock()
 	var batch [64]cshim.Handle
 	n := 0
@@ -205,6 +209,7 @@ func (s *Scope) add(t *Tensor) bool {
 		return false
 	}
 	t.setScope(s)
+	s.moves.attached++
 	s.enter(t)
 	s.mu.Unlock()
 	return true
@@ -241,6 +246,7 @@ func (s *Scope) forget(t *Tensor) bool {
 		}
 		s.weak[at].gone = true
 		t.setScope(nil)
+		s.moves.disposed++
 		return true
 	}
 	if at -= len(s.weak); at >= len(s.entries) || s.entries[at] != t {
@@ -252,6 +258,7 @@ func (s *Scope) forget(t *Tensor) bool {
 	s.entries[last] = nil
 	s.entries = s.entries[:last]
 	t.setScope(nil)
+	s.moves.disposed++
 	return true
 }
 
@@ -400,7 +407,7 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 	if from := t.inScope(); from == to && to != nil {
 		return nil
 	} else if from != nil {
-		from.forget(t)
+		from.detach(t)
 	}
 	if to != nil {
 		if !to.add(t) {
@@ -588,6 +595,7 @@ func reapOrphans() {
 				}
 				word = s.parent
 				_ = s.releaseAll(true) // its goroutine is gone, and who would be told with it
+				tally.closed(s)
 				scopes.leave(s.word)
 			}
 		}

@@ -1,0 +1,187 @@
+package tensor
+
+import (
+	"sync"
+	"weak"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// Track puts tensors into a category of [vram.Explain], for as long as they live: a cache of yours, say. Where a
+// storage is in several, it counts for one: weights before gradients, optimizer state, loader, buffers and other
+// names. It keeps nothing alive.
+func Track(category string, ts ...*Tensor) {
+	tracker.mu.Lock()
+	list := tracker.lists[category]
+	if list == nil {
+		list = &weakList{}
+		tracker.lists[category] = list
+		vram.RegisterCategory(vram.Category{Name: category, Rank: ranks[category], Each: func(yield func(vram.Storage)) {
+			list.each(func(t *Tensor) { t.claim(yield) })
+		}})
+	}
+	tracker.mu.Unlock()
+	list.add(ts)
+}
+
+const (
+	rankGradients   = -40
+	rankActivations = 100
+	rankTemporaries = 101
+)
+
+var ranks = map[string]int{vram.Weights: -50, vram.OptimizerState: -30, vram.Loader: -20, vram.Buffers: -10}
+
+var tracker = struct {
+	mu    sync.Mutex
+	lists map[string]*weakList
+}{lists: map[string]*weakList{}}
+
+func init() {
+	vram.RegisterCategory(vram.Category{Name: vram.Gradients, Rank: rankGradients, Each: gradients})
+	vram.RegisterCategory(vram.Category{Name: vram.Activations, Rank: rankActivations, Each: func(yield func(vram.Storage)) {
+		inScopes(true, yield)
+	}})
+	vram.RegisterCategory(vram.Category{Name: vram.Temporaries, Rank: rankTemporaries, Each: func(yield func(vram.Storage)) {
+		inScopes(false, yield)
+	}})
+}
+
+func init() { vram.CountUnscoped(unscoped) }
+
+// unscoped is how many handles there are that neither a scope nor a category has.
+func unscoped() int64 {
+	s := ReadStatistics()
+	n := s.TotalCount - s.LiveInScopes
+	tracker.mu.Lock()
+	defer tracker.mu.Unlock()
+	seen := map[*Tensor]bool{}
+	for _, list := range tracker.lists {
+		list.each(func(t *Tensor) {
+			if !seen[t] && t.inScope() == nil && t.state.Load()&released == 0 {
+				seen[t] = true
+				n--
+			}
+		})
+	}
+	return max(0, n)
+}
+
+// weakList holds tensors that may go.
+type weakList struct {
+	mu   sync.Mutex
+	list []weak.Pointer[Tensor]
+	room int // the length at which the dead are taken out next
+}
+
+func (l *weakList) add(ts []*Tensor) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, t := range ts {
+		if t != nil && t.h != 0 {
+			l.list = append(l.list, weak.Make(t))
+		}
+	}
+	if len(l.list) <= max(l.room, 64) {
+		return
+	}
+	seen := make(map[weak.Pointer[Tensor]]bool, len(l.list))
+	kept := l.list[:0]
+	for _, w := range l.list {
+		if t := w.Value(); t != nil && t.state.Load()&released == 0 && !seen[w] {
+			seen[w] = true
+			kept = append(kept, w)
+		}
+	}
+	clear(l.list[len(kept):])
+	l.list, l.room = kept, 2*len(kept)
+}
+
+func (l *weakList) each(f func(*Tensor)) {
+	l.mu.Lock()
+	list := append([]weak.Pointer[Tensor]{}, l.list...)
+	l.mu.Unlock()
+	for _, w := range list {
+		if t := w.Value(); t != nil {
+			f(t)
+		}
+	}
+}
+
+// claim gives t's storage, unless t is released.
+func (t *Tensor) claim(yield func(vram.Storage)) {
+	t.look(func(m *cshim.Meta) { yieldStorage(m, yield) })
+}
+
+// look calls f with t's metadata, and pins t meanwhile.
+func (t *Tensor) look(f func(m *cshim.Meta)) {
+	if !t.pin() {
+		return
+	}
+	defer t.unpin()
+	var m cshim.Meta
+	if ref := cshim.TensorMeta(t.h, &m); ref != nil {
+		cshim.Take(ref)
+		return
+	}
+	f(&m)
+}
+
+func yieldStorage(m *cshim.Meta, yield func(vram.Storage)) {
+	if m.Data != 0 && m.Bytes != 0 {
+		yield(vram.Storage{Device: vram.Name(deviceOf(m).String()), Address: m.Data, Bytes: int64(m.Bytes)})
+	}
+}
+
+func gradients(yield func(vram.Storage)) {
+	tracker.mu.Lock()
+	weights := tracker.lists[vram.Weights]
+	tracker.mu.Unlock()
+	if weights == nil {
+		return
+	}
+	weights.each(func(t *Tensor) {
+		if !t.pin() {
+			return
+		}
+		defer t.unpin()
+		r := cshim.GradOf(t.h)
+		if r.Err != nil {
+			cshim.Take(r.Err)
+			return
+		}
+		if r.Handle == 0 {
+			return
+		}
+		var m cshim.Meta
+		if ref := cshim.TensorMeta(r.Handle, &m); ref != nil {
+			cshim.Take(ref)
+		} else {
+			yieldStorage(&m, yield)
+		}
+		cshim.TensorFree(r.Handle)
+	})
+}
+
+// inScopes gives the storages of the tensors in open scopes: those that an operator has made with a gradient to come,
+// or the others.
+func inScopes(recorded bool, yield func(vram.Storage)) {
+	scopes.each(func(s *Scope) {
+		s.mu.Lock()
+		ts := append([]*Tensor{}, s.entries...)
+		for i := range s.weak {
+			if t := s.weak[i].t.Value(); t != nil && !s.weak[i].gone {
+				ts = append(ts, t)
+			}
+		}
+		s.mu.Unlock()
+		for _, t := range ts {
+			t.look(func(m *cshim.Meta) {
+				if (m.RequiresGrad && !m.IsLeaf) == recorded {
+					yieldStorage(m, yield)
+				}
+			})
+		}
+	})
+}
