@@ -6,6 +6,8 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -214,6 +216,9 @@ extern "C" const char *ls_cuda_open(uint32_t abi) {
     // By hand, not by libtorch's macro: that registers while the library is being opened, when nobody listens yet.
     c10::FreeCudaMemoryCallbacksRegistry()->Register(
         "linstock", [] { return std::unique_ptr<c10::FreeMemoryCallback>(new ls::Pressure); });
+    // What users of PyTorch do by torch.backends.cudnn.enabled = False, to see whether cuDNN is at fault.
+    const char *cudnn = std::getenv("LINSTOCK_CUDNN");
+    if (cudnn != nullptr && std::strcmp(cudnn, "0") == 0) at::globalContext().setUserEnabledCuDNN(false);
     // Leaked on purpose: memory is freed until the process ends.
     ls::set_cuda_devices(new ls::CudaDevices);
     return true;

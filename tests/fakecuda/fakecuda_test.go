@@ -26,7 +26,7 @@ import (
 const childEnv = "FAKECUDA_TEST_CHILD"
 
 var scenarios = map[string]func(*Control) error{
-	"devices": devices, "train": train, "convolve": convolve, "capacity": capacity, "limit": limit, "empty": empty,
+	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "capacity": capacity, "limit": limit, "empty": empty,
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "snapshot": snapshot, "pressure": pressure,
 }
@@ -106,6 +106,7 @@ func TestExpandable(t *testing.T) {
 func TestConvolution(t *testing.T) {
 	run(t, "convolve", 1, 4<<30)
 }
+func TestRecurrent(t *testing.T)  { run(t, "recur", 1, 4<<30, "LINSTOCK_CUDNN=0") }
 func TestCapacity(t *testing.T)   { run(t, "capacity", 2, 64<<20) }
 func TestLimit(t *testing.T)      { run(t, "limit", 2, 1<<30) }
 func TestEmptyCache(t *testing.T) { run(t, "empty", 2, 1<<30) }
@@ -336,6 +337,32 @@ func convolve(*Control) error {
 			}
 			opt.ZeroGrad()
 			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recur trains a GRU by libtorch's own kernels: cuDNN's layout of weights is not faked.
+func recur(*Control) error {
+	d := tensor.CUDA(0)
+	var weights []*tensor.Tensor
+	for _, shape := range [][]int{{48, 8}, {48, 16}, {48}, {48}} {
+		weights = append(weights, tensor.Randn(shape, d).RequiresGrad_())
+	}
+	opt, err := optim.NewAdamW(weights, 1e-3)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		err := tensor.WithScope(func() error {
+			y, _ := tensor.Randn([]int{5, 4, 8}, d).GRU(tensor.Zeros([]int{1, 4, 16}, d), weights)
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+			return opt.Step()
 		})
 		if err != nil {
 			return err

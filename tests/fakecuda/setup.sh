@@ -28,11 +28,11 @@ mkdir -p "$out"
     rm -rf "$out/wheel"
     python3 - "$out/wheels" "$out/wheel" <<'PY'
 import glob, re, sys, zipfile
-want = re.compile(r'torch/(include/|version\.py$|lib/lib(torch|c10|caffe2|gomp)[^/]*\.so[.0-9]*$)|nvidia/[^/]*/include/')
+want = re.compile(r'torch/(include/|version\.py$|lib/lib(torch(?!_python)|c10|caffe2|gomp)[^/]*\.so[.0-9]*$)|nvidia/[^/]*/include/')
 for wheel in glob.glob(sys.argv[1] + '/*.whl'):
     with zipfile.ZipFile(wheel) as z:
         for name in z.namelist():
-            if want.match(name) and 'python' not in name:
+            if want.match(name):
                 z.extract(name, sys.argv[2])
 PY
     rm -rf "$out/wheels"
