@@ -81,6 +81,8 @@ class CudaDevices final : public Devices {
       try {
         allocator::raw_delete(allocator::raw_alloc(size_t{1} << 50));
       } catch (const c10::OutOfMemoryError &) {
+      } catch (const c10::AcceleratorError &e) {
+        if (e.get_error_code() != cudaErrorMemoryAllocation) throw;  // without a cache, it is this one
       }
       return;
     }
