@@ -297,6 +297,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"SetMatMulPrecision": {SetMatMulPrecision}, "MatMulPrecision": {MatMulPrecision}, "DefaultDType": {DefaultDType},
 		"Version": {Version}, "ShimPath": {ShimPath}, "Config": {Config}, "CUDA": {CUDA}, "ParseDevice": {ParseDevice}, "Devices": {Devices},
 		"ParseDType": {ParseDType}, "DTypeOf": {DTypeOf[int]}, "Flush": {Flush}, "Range": {Range}, "From": {From}, "Until": {Until},
+		"ReadStatistics": {ReadStatistics}, "Track": {func(ts []*Tensor) { Track("hostile", ts...) }},
 	} {
 		for _, f := range fns {
 			add(name, f)

@@ -134,7 +134,7 @@ func TestPeakCount(t *testing.T) {
 	leak.Check(t)
 	before := tensor.ReadStatistics()
 	// More than there ever were, so that this test's own peak is the process's.
-	n := int(before.PeakCount-before.TotalCount) + 1000
+	n := int(before.PeakCount-before.TotalCount) + 20000
 	err := tensor.WithScope(func() error {
 		for range n {
 			tensor.Zeros([]int{1})
@@ -145,7 +145,8 @@ func TestPeakCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := before.TotalCount + int64(n)
-	if got := tensor.ReadStatistics().PeakCount; got < want-64 || got > want+64 {
-		t.Errorf("the peak is %d, want %d give or take 64", got, want)
+	// Other tests of the process have left threads, of which each may lack 64.
+	if got := tensor.ReadStatistics().PeakCount; got < want-want/20 || got > want+want/20 {
+		t.Errorf("the peak is %d, want %d within a twentieth", got, want)
 	}
 }

@@ -209,7 +209,9 @@ struct HeapOfThread {
     auto *h = heap_of_thread;
     heap_of_thread = nullptr;
     words.handles = nullptr;
-    if (h != nullptr) Heaps::get().put(h);
+    if (h == nullptr) return;
+    push_handles(h->handles);
+    Heaps::get().put(h);
   }
 };
 
