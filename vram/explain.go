@@ -81,8 +81,8 @@ type Part struct {
 type Explanation struct {
 	Device              Name
 	Allocated, Reserved int64
-	// Parts have at least weights, gradients, optimizer state, loader, buffers (once there are some), activations,
-	// temporaries, fragmentation and cache. Activations are what operators in open scopes have made with a gradient to
+	// Parts have at least weights, gradients, optimizer state, loader, buffers, activations, temporaries,
+	// fragmentation and cache. Activations are what operators in open scopes have made with a gradient to
 	// come, and what is live without being in any other part: what graphs have saved, and tensors outside scopes.
 	// Temporaries are the other tensors in open scopes. Fragmentation is what the allocator has added to blocks.
 	Parts []Part
@@ -114,6 +114,9 @@ func Explain(d Device) (Explanation, error) {
 			e.Parts = append(e.Parts, Part{Name: name})
 		}
 		return &e.Parts[i]
+	}
+	for _, name := range []string{Weights, Gradients, OptimizerState, Loader, Buffers} {
+		part(name)
 	}
 	seen := map[uint64]bool{}
 	var claimed int64

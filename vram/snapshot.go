@@ -25,8 +25,7 @@ var history struct {
 func init() { history.rate = DefaultProfileRate }
 
 // RecordHistory keeps the last n allocations and frees with their stacks, for [Snapshot]; 0 stops and forgets them.
-// Meanwhile every block is sampled, which costs some microseconds an operator; blocks of a CUDA
-// device are kept without stacks. PyTorch:
+// Meanwhile every block is sampled, which slows operators down; blocks of a CUDA device are kept without stacks. PyTorch:
 // torch.cuda.memory._record_memory_history.
 func RecordHistory(n int) error {
 	if n < 0 {

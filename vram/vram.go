@@ -22,6 +22,11 @@
 // seconds frees what the collector has found meanwhile and lets an idle allocator's cache shrink. All functions here
 // may be called from any goroutine.
 //
+// # Reports
+//
+// [Stats] and [Summary] say how much is live, [Explain] what for, [WriteProfile] and [Report] which line made it,
+// [Snapshot] when; [ReadMetrics] what the care has cost. docs/memory.md goes through them with an example.
+//
 // # Settings
 //
 // [SetLimit], [SetBudget], [SetGCPercent] and [SetPolicy] change while the program runs; LINSTOCK_LIMIT,
