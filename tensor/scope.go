@@ -49,7 +49,8 @@ func NewScope() (*Scope, error) {
 	if err := cshim.Load(); err != nil {
 		return nil, err
 	}
-	s := &Scope{}
+	// All before others can find it: a sweep may look at once.
+	s := &Scope{entries: entriesPool.get()}
 	if debugAlloc || opened.Add(1)%64 == 1 {
 		s.site = vram.Site() + 1
 	}
@@ -62,7 +63,6 @@ func NewScope() (*Scope, error) {
 		return nil, err
 	}
 	s.parent = before
-	s.entries = entriesPool.get()
 	return s, nil
 }
 
@@ -338,6 +338,7 @@ func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
 			s.enter(t)
 		}
 	}
+	s.moves.disposed += int64(len(dead) + len(all) - len(s.entries))
 	s.mu.Unlock()
 	cshim.TensorsFree(dead)
 	for i := len(all) - 1; i >= 0; i-- {

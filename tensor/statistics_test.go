@@ -130,6 +130,25 @@ func TestStatisticsCountSweeps(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
+func TestStatisticsOfReleaseExcept(t *testing.T) {
+	leak.Check(t)
+	scope, err := tensor.NewScope()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer scope.Close()
+	kept := tensor.Zeros([]int{2})
+	for range 5 {
+		kept.Add(1.0)
+	}
+	if err := scope.ReleaseExcept(kept); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := scope.Statistics(), (tensor.Statistics{CreatedInScopes: 6, DisposedInScopes: 5, LiveInScopes: 1, TotalCount: 1}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 func TestPeakCount(t *testing.T) {
 	leak.Check(t)
 	before := tensor.ReadStatistics()
