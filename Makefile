@@ -11,7 +11,7 @@ export LINSTOCK_TORCH := $(TORCH)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup doctor demo test bench bench-setup generate golden fmt lint clean
+.PHONY: help setup doctor demo test bench bench-setup bench-peak generate golden fmt lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,11 @@ bench-setup: setup ## Python's PyTorch in an environment of its own, for the ben
 
 bench: setup ## speed and memory side by side with C++ and Python, in shuffled rounds
 	@tests/bench/run.sh $(BENCH)
+
+bench-peak: setup ## peak memory, and what keeping it low costs, side by side with Python at sizes where it matters
+	@mkdir -p build/bench
+	@$(GO) build -o build/bench/linstock-bench-peak ./tests/bench/peak
+	@build/bench/linstock-bench-peak $(BENCH)
 
 generate: setup ## write the generated files anew from internal/opgen/ops.txt
 	@$(GO) run ./internal/opgen

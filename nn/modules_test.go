@@ -10,6 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 func names(named []nn.Named) (out []string) {
@@ -214,6 +215,39 @@ func TestTo(t *testing.T) {
 type keeper struct{ T *tensor.Tensor }
 
 func (k *keeper) Forward(*tensor.Tensor) *tensor.Tensor { return k.T }
+
+// What a layer makes on the way goes when the layer is done, and a sweep finds x where only Pipe still has it.
+func TestPipePeak(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		var made *tensor.Tensor
+		two := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { made = x.Add(1); return made.Mul(2) })
+		freed := nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+			if made.DType() != tensor.Invalid {
+				t.Error("what a layer made on the way outlives it")
+			}
+			return x
+		})
+		if v, err := nn.Pipe(tensor.Ones([]int{3}), two, freed, two).Sum().Item(); v != 30 || err != nil {
+			t.Errorf("%v, %v", v, err)
+		}
+		outer := tensor.CurrentScope()
+		before := outer.Len()
+		sweep := nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+			if err := vram.Collect(); err != nil {
+				t.Error(err)
+			}
+			if n := outer.Len(); n > before {
+				t.Errorf("Pipe holds its input after the first layer: %d tensors, %d before", n, before)
+			}
+			return x.Mul(1)
+		})
+		return nn.Pipe(tensor.Ones([]int{3}), nn.NewSequential(two, sweep)).Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // What Pipe frees, and what it must not.
 func TestPipe(t *testing.T) {

@@ -26,9 +26,9 @@ func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 }
 
 // Pipe sends x through layers one after the other and frees each intermediate result as soon as the next layer
-// has consumed it, unless autograd needs it: the peak is that of PyTorch, which drops each at its last use. x
-// itself and what a layer returns without having made it are never freed. Without layers the result is x. A
-// layer that puts its input or output aside must Keep it.
+// has consumed it, unless autograd needs it, and what a layer made on the way as soon as it is done: the peak is that
+// of PyTorch, which drops each at its last use. x itself and what a layer returns without having made it are never
+// freed. Without layers the result is x. A layer that puts aside its input, or a tensor that it made, must Keep it.
 func Pipe(x *tensor.Tensor, layers ...Layer) *tensor.Tensor { return pipe("Pipe", x, layers) }
 
 // Residual is x + Pipe(x, layers...), and frees the branch.
@@ -45,12 +45,25 @@ func pipe(op string, x *tensor.Tensor, layers []Layer) *tensor.Tensor {
 	if len(layers) == 0 {
 		return x
 	}
-	return tidy(func(s *tensor.Scope) *tensor.Tensor { return through(s, op, x, layers) })
+	y, err := piped(op, x, layers)
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	return y
+}
+
+// piped is no closure over x: where the caller is done with it, nothing here keeps a sweep from freeing it.
+func piped(op string, x *tensor.Tensor, layers []Layer) (*tensor.Tensor, error) {
+	s, err := tensor.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return outward(s, through(s, op, x, layers))
 }
 
 // through is pipe inside the scope s.
-func through(s *tensor.Scope, op string, x *tensor.Tensor, layers []Layer) *tensor.Tensor {
-	y := x
+func through(s *tensor.Scope, op string, y *tensor.Tensor, layers []Layer) *tensor.Tensor {
 	for i, l := range layers {
 		if l == nil {
 			return refuse.Tensor(op, tensor.ErrNil, "layer %d is nil", i)
@@ -58,14 +71,46 @@ func through(s *tensor.Scope, op string, x *tensor.Tensor, layers []Layer) *tens
 		if y != nil && y.Err() != nil {
 			return y
 		}
-		next := l.Forward(y)
+		ours := owned(s, y)
+		next := forward(l, y)
 		if next == nil {
 			return refuse.Tensor(op, tensor.ErrNil, "layer %d (%T) returned nil", i, l)
 		}
-		if next != y {
-			drop(s, y)
+		if next != ours {
+			drop(s, ours)
 		}
 		y = next
+	}
+	return y
+}
+
+// owned is t where it is s's to free, and else nil, which holds nothing while a layer runs. Inlined, the choice would
+// be made after the layer, with t held up to then.
+//
+//go:noinline
+func owned(s *tensor.Scope, t *tensor.Tensor) *tensor.Tensor {
+	if s.Contains(t) {
+		return t
+	}
+	return nil
+}
+
+// forward runs a layer, in a scope of its own unless all that it makes is its result.
+func forward(l Layer, x *tensor.Tensor) *tensor.Tensor {
+	switch l.(type) {
+	case *Linear, *Embedding, *Conv1d, *Conv2d, *MaxPool2d, *AvgPool2d, *AdaptiveAvgPool2d, *LayerNorm, *RMSNorm, *BatchNorm2d,
+		*ReLU, *GELU, *SiLU, *Tanh, *Sigmoid, *Softmax, *LogSoftmax, *Identity, *Flatten, *Dropout,
+		*Sequential, *CausalSelfAttention, *MultiheadAttention: // these three have scopes of their own
+		return l.Forward(x)
+	}
+	s, err := tensor.NewScope()
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	defer s.Close()
+	y := l.Forward(x)
+	if y != nil && y.Err() == nil && s.Contains(y) {
+		y.MoveOut()
 	}
 	return y
 }
@@ -92,7 +137,11 @@ func tidy(f func(s *tensor.Scope) *tensor.Tensor) *tensor.Tensor {
 
 func inside(s *tensor.Scope, f func(s *tensor.Scope) *tensor.Tensor) (*tensor.Tensor, error) {
 	defer s.Close()
-	y := f(s)
+	return outward(s, f(s))
+}
+
+// outward takes a result out of the scope that is about to close.
+func outward(s *tensor.Scope, y *tensor.Tensor) (*tensor.Tensor, error) {
 	if y == nil {
 		return nil, refuse.Error("nn", tensor.ErrNil, "a tensor is needed, got nil")
 	}

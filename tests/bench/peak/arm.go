@@ -1,0 +1,228 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// task is one run of an arm.
+type task struct {
+	model, mode, style string // mode: "train" or "eval"; style: "layers", "plain", "unscoped"
+	rows               int    // 0: the model's own batch
+	steps              int
+	above              int64 // a limit so many bytes above what is live between steps; 0: the default's
+}
+
+// runArm is the Go arm: a task in this process, its figures on standard output, a line each.
+func runArm(t task, threads int) error {
+	if err := tensor.SetNumThreads(threads); err != nil {
+		return err
+	}
+	if err := tensor.ManualSeed(0); err != nil {
+		return err
+	}
+	switch t.model {
+	case "reserved":
+		return reserved(t.steps)
+	case "cost":
+		return cost()
+	}
+	return t.run()
+}
+
+func (t task) run() error {
+	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
+		return err
+	}
+	library := status("VmRSS")
+	step, zero, err := t.step()
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	zero()
+	if err := vram.Collect(); err != nil {
+		return err
+	}
+	base, err := vram.Stats(tensor.CPU)
+	if err != nil {
+		return err
+	}
+	if t.above > 0 {
+		if err := vram.SetLimit(tensor.CPU, vram.Bytes(base.Allocated+t.above)); err != nil {
+			return err
+		}
+	}
+	if err := vram.ResetPeak(tensor.CPU); err != nil {
+		return err
+	}
+	before := vram.ReadCounts()
+	var times []time.Duration
+	for range t.steps {
+		start := time.Now()
+		if err := step(); err != nil {
+			return err
+		}
+		times = append(times, time.Since(start))
+	}
+	after, err := vram.Stats(tensor.CPU)
+	if err != nil {
+		return err
+	}
+	c := vram.ReadCounts()
+	slices.Sort(times)
+	fmt.Printf("base %d\npeak %d\nstep %d\n", base.Allocated, after.Peak-base.Allocated, times[len(times)/2])
+	fmt.Printf("rss %d\nsweeps %d\ncollecting %d\nsweeping %d\nwaits %d\n", status("VmHWM")-library, c.Full+c.Deep-before.Full-before.Deep,
+		c.Collecting-before.Collecting, c.Sweeping-before.Sweeping, c.Waits-before.Waits)
+	return nil
+}
+
+// step is a task's step, and what takes away what is left between steps.
+func (t task) step() (step func() error, zero func(), err error) {
+	m, err := newModel(t.model, t.style, t.mode == "eval", t.rows)
+	if err != nil {
+		return nil, nil, err
+	}
+	x, y := m.batch()
+	if t.mode == "eval" {
+		nn.Eval(m.Layer)
+		step = func() error {
+			return autograd.NoGrad(func() error { return m.Forward(x).Err() })
+		}
+		return t.scoped(step), func() {}, nil
+	}
+	opt, err := optim.NewAdam(nn.Parameters(m.Layer), 1e-3)
+	if err != nil {
+		return nil, nil, err
+	}
+	return t.scoped(func() error { return m.train(opt, x, y) }), opt.ZeroGrad, nil
+}
+
+func (m model) train(opt *optim.Optimizer, x, y *tensor.Tensor) error {
+	logits := m.Forward(x)
+	if m.logits != nil {
+		logits = m.logits(logits)
+	}
+	loss := nn.CrossEntropy(logits, y)
+	opt.ZeroGrad()
+	if err := loss.Backward(); err != nil {
+		return err
+	}
+	return opt.Step()
+}
+
+// scoped is f in a scope, as a loader opens one around the body of a loop.
+func (t task) scoped(f func() error) func() error {
+	if t.style == "unscoped" {
+		return f
+	}
+	return func() error { return tensor.WithScope(f) }
+}
+
+// reserved trains the CNN with batches that change, and says how much the allocator kept.
+func reserved(steps int) error {
+	m, err := newModel("cnn", "plain", false, 0)
+	if err != nil {
+		return err
+	}
+	opt, err := optim.NewAdam(nn.Parameters(m.Layer), 1e-3)
+	if err != nil {
+		return err
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	most := int64(0)
+	for range steps {
+		n := 8 + random.IntN(120)
+		if err := tensor.WithScope(func() error {
+			return m.train(opt, tensor.Randn([]int{n, 1, 28, 28}), tensor.RandInt(0, 10, []int{n}))
+		}); err != nil {
+			return err
+		}
+		s, err := vram.Stats(tensor.CPU)
+		if err != nil {
+			return err
+		}
+		most = max(most, s.Reserved)
+	}
+	s, err := vram.Stats(tensor.CPU)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("peak %d\nreserved %d\nmost %d\n", s.Peak, s.Reserved, most)
+	return nil
+}
+
+// cost is what an operator of 16 floats takes with everything on, without the profile, and with nothing.
+func cost() error {
+	a, b := tensor.Randn([]int{16}), tensor.Randn([]int{16})
+	batch := func() (float64, error) {
+		const n = 20000
+		start := time.Now()
+		for i := 0; i < n; i += 64 {
+			if err := tensor.WithScope(func() error {
+				for range 64 {
+					a.Add(b)
+				}
+				return nil
+			}); err != nil {
+				return 0, err
+			}
+		}
+		return float64(time.Since(start).Nanoseconds()) / n, nil
+	}
+	ways := []struct {
+		policy vram.Policy
+		rate   int
+		times  []float64
+	}{{vram.Paced{}, vram.DefaultProfileRate, nil}, {vram.Paced{}, 0, nil}, {vram.Off{}, 0, nil}}
+	for i := range 100 {
+		for k := range ways {
+			w := &ways[k]
+			vram.SetPolicy(w.policy)
+			if err := vram.SetProfileRate(w.rate); err != nil {
+				return err
+			}
+			ns, err := batch()
+			if err != nil {
+				return err
+			}
+			if i > 0 {
+				w.times = append(w.times, ns)
+			}
+		}
+	}
+	for k, name := range []string{"on", "unprofiled", "off"} {
+		fmt.Printf("%s %.2f\n", name, quantile(ways[k].times, 0.5))
+	}
+	return nil
+}
+
+// status reads a line of /proc/self/status, in bytes.
+func status(name string) int64 {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
+			kb, _ := strconv.ParseInt(f[1], 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}
