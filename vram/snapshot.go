@@ -87,8 +87,8 @@ func deviceSnapshot() (*deviceHistory, error) {
 		return d, nil
 	}
 	text, err := cshim.CUDASnapshot()
-	if err != nil {
-		return d, nil // no device has been used
+	if err != nil || len(text) == 0 { // empty: no device has been used
+		return d, err
 	}
 	u := pickle.NewUnpickler(bytes.NewReader(text))
 	v, err := u.Load()

@@ -255,3 +255,54 @@ print(viz.compare(data["segments"], data["segments"], format_flamegraph=str))
 		}
 	}
 }
+
+// A CUDA device's own history is in the same file, and its memory is in the other reports. Over the fake devices:
+//
+//	eval "$(tests/fakecuda/setup.sh)" && FAKECUDA_DEVICES=2 go test ./vram -run CUDA
+func TestReportsOfACUDADevice(t *testing.T) {
+	if devices, err := tensor.Devices(); err != nil || len(devices) < 2 {
+		t.Skip("no CUDA device, and no fake one")
+	}
+	leak.Check(t)
+	if err := vram.RecordHistory(1000); err != nil {
+		t.Fatal(err)
+	}
+	defer vram.RecordHistory(0)
+	d := tensor.CUDA(0)
+	kept := tensor.Empty([]int{1 << 20}, d)
+	defer kept.Release()
+	tensor.Track("the test's own", kept)
+	tensor.Empty([]int{1 << 18}, d).Release()
+	onHost := tensor.Zeros([]int{1000})
+	defer onHost.Release()
+	s, raw := snapshot(t)
+	traces := s["device_traces"].([]any)
+	for device, want := range map[int]int64{0: 4 << 20, len(traces) - 1: 4096} {
+		allocs := 0
+		for _, v := range traces[device].([]any) {
+			e := v.(map[string]any)
+			if e["action"] == "alloc" && e["size"] == want {
+				allocs++
+			}
+		}
+		if allocs != 1 {
+			t.Errorf("device %d: %d allocations of %d bytes", device, allocs, want)
+		}
+	}
+	if file := os.Getenv("SNAPSHOT"); file != "" {
+		if err := os.WriteFile(file, raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, err := vram.Explain(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := e.Part("the test's own"); p.Bytes != 4<<20 {
+		t.Errorf("%+v in\n%s", p, e)
+	}
+	text, err := vram.Summary(d)
+	if err != nil || !strings.Contains(text, "device cuda:0") || !strings.Contains(text, "4.0 MiB") {
+		t.Errorf("%v, %s", err, text)
+	}
+}
