@@ -12,9 +12,7 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "device.h"
@@ -448,12 +446,6 @@ ls_error *ls_init(void) noexcept {
     // Leaked on purpose: memory is freed through it until the process ends.
     static bool once = [] {
       c10::SetCPUAllocator(new ls::CountingAllocator, /*priority=*/1);
-#ifdef M_ARENA_MAX
-      // Goroutines compute on any thread, and malloc would give each thread an arena of its own, with holes of its
-      // own: that is 3 % of a training program's memory. Blocks of tensors do not come from it any more.
-      if (std::getenv("MALLOC_ARENA_MAX") == nullptr && std::getenv("GLIBC_TUNABLES") == nullptr)
-        mallopt(M_ARENA_MAX, std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / 2));
-#endif
       return true;
     }();
     (void)once;
