@@ -144,6 +144,18 @@ class CudaDevices final : public Devices {
 
   void start() override {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    // Each block, so that the core knows what is live without asking under the device's lock.
+    allocator::attachAllocatorTraceTracker([](const auto &e) {
+      using Entry = std::decay_t<decltype(e)>;
+      auto *p = reinterpret_cast<void *>(e.addr_);
+      if (e.action_ == Entry::ALLOC) {
+        count_on_device(e.device_, p, static_cast<int64_t>(e.size_));
+      } else if (e.action_ == Entry::FREE_COMPLETED) {
+        count_on_device(e.device_, p, -static_cast<int64_t>(e.size_));
+      } else if (e.action_ == Entry::OOM && !provoking) {
+        failed_on_device(e.device_, static_cast<int64_t>(e.size_));
+      }
+    });
     std::lock_guard<std::mutex> lock(mutex_);
     if (history_ != 0) record_memory_history(true, history_);
     ready_.store(true, std::memory_order_release);

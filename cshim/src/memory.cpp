@@ -429,6 +429,16 @@ int64_t shrink_cpu_cache(int64_t keep) noexcept {
   return static_cast<int64_t>(cache().shrink(static_cast<size_t>(std::max<int64_t>(0, keep))));
 }
 
+void maybe_sample(void *p, int64_t n, int slot) noexcept {
+  if (sample_rate.load(std::memory_order_relaxed) == 0) return;
+  if (n < 0) return sample_freed(p, -n, slot);
+  auto &h = heap();
+  catch_up(h);
+  if ((h.to_sample -= n) >= 0) return;
+  sample_allocated(p, n, n, slot);
+  h.to_sample = next_sample();
+}
+
 int64_t kept_small() noexcept { return Heaps::get().sum().kept; }
 
 int64_t taken_ahead() noexcept { return Heaps::get().sum().ahead; }

@@ -181,9 +181,11 @@ bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) 
   return ok && p.attached;
 }
 
-void count_on_device(int32_t index, int64_t n) noexcept {
+void count_on_device(int32_t index, void *p, int64_t n) noexcept {
+  if (index < 0 || index >= kMaxDevices - 1) return;
   auto &a = accounts[1 + index];
   int64_t now = a.live.fetch_add(n, std::memory_order_relaxed) + n;
+  maybe_sample(p, n, 1 + index);
   if (n < 0) return;
   a.total.fetch_add(n, std::memory_order_relaxed);
   raise(a.largest, n);
