@@ -3,6 +3,8 @@ package cshim
 /*
 #cgo noescape lsc_memory_stats
 #cgo nocallback lsc_memory_stats
+#cgo noescape lsc_memory_pace
+#cgo nocallback lsc_memory_pace
 #cgo noescape lsc_memory_trim
 #cgo nocallback lsc_memory_trim
 #cgo noescape lsc_memory_capacity
@@ -23,7 +25,7 @@ import (
 // Memory is ls_memory.
 type Memory struct {
 	Allocated, Peak, Requested, Reserved, Cached, Active, LargestFree int64
-	Allocations, Frees, Total, Limit, Largest                         int64
+	Allocations, Frees, Total, Limit                                  int64
 	Handles, Created, MostHandles                                     int64
 }
 
@@ -34,6 +36,17 @@ func MemoryStats(device int32) (Memory, error) {
 	var m Memory
 	err := takeError(C.lsc_memory_stats(C.int32_t(device), (*C.ls_memory)(unsafe.Pointer(&m))))
 	return m, err
+}
+
+// Pace is ls_pace.
+type Pace struct{ Live, Reserved, Limit, Total, Largest int64 }
+
+var _ [unsafe.Sizeof(C.ls_pace{})]byte = [unsafe.Sizeof(Pace{})]byte{}
+
+// MemoryPace is what a pacer looks at, read without any lock.
+func MemoryPace(device int32) (p Pace, err error) {
+	err = takeError(C.lsc_memory_pace(C.int32_t(device), (*C.ls_pace)(unsafe.Pointer(&p))))
+	return p, err
 }
 
 // MemoryResetPeak starts the peak anew.

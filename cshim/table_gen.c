@@ -69,6 +69,7 @@ const char *ls_table_load(void *library) {
   LOAD(device_count)
   LOAD(synchronize)
   LOAD(memory_stats)
+  LOAD(memory_pace)
   LOAD(memory_reset_peak)
   LOAD(memory_empty_cache)
   LOAD(memory_trim)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -586,8 +587,11 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 		return cshim.Results{}, false
 	}
 	r := cshim.Call(native, c.values(), out, discard)
-	if r.Err != nil && again(c.op, r.Err) {
-		r = cshim.Call(native, c.values(), out, discard)
+	if r.Err != nil {
+		retry(c.op, &r.Err, func() cshim.ErrorRef {
+			r = cshim.Call(native, c.values(), out, discard)
+			return r.Err
+		})
 	}
 	if discard {
 		named()
@@ -599,21 +603,42 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	return r, true
 }
 
-// again says whether an operator that has failed is worth one more try, and makes room for it: where a device had no
-// memory (the CPU's allocator has waited for a sweep itself), and the operator writes into nothing that was there
-// before and draws no random numbers. It takes the error then.
-func again(o *op, ref cshim.ErrorRef) bool {
-	if !cshim.NoDeviceMemory(ref) {
-		return false
+// again tries an operator once more that has failed because a device had no memory (the CPU's allocator has waited for
+// a sweep itself), and as often as anybody frees something meanwhile, unless it writes into what was there before or
+// draws random numbers.
+func again(o *op, r cshim.Result, f func() cshim.Result) cshim.Result {
+	retry(o, &r.Err, func() cshim.ErrorRef {
+		r = f()
+		return r.Err
+	})
+	return r
+}
+
+func retry(o *op, last *cshim.ErrorRef, f func() cshim.ErrorRef) {
+	if !cshim.NoDeviceMemory(*last) {
+		return
 	}
 	native, err := o.find()
 	if err != nil || !cshim.OpRepeatable(native) {
-		return false
+		return
 	}
-	cshim.Take(ref)
-	vram.Relieve()
-	return true
+	idle := 0
+	for start := time.Now(); cshim.NoDeviceMemory(*last) && time.Since(start) < retryFor; {
+		if vram.Relieve() {
+			idle = 0
+		} else if idle++; idle > 4 {
+			return
+		} else {
+			// What others have taken since the last sweep may be garbage soon: a moment for them.
+			time.Sleep(time.Millisecond << idle)
+		}
+		cshim.Take(*last)
+		*last = f()
+	}
 }
+
+// retryFor bounds how long an operator is tried again while others go on freeing and taking memory.
+const retryFor = 10 * time.Second
 
 func (c *call) wrapValue(v cshim.Value, scope uint64) *Tensor {
 	if v.Tag != cshim.TagTensor || v.Bits == 0 {

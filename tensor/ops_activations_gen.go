@@ -14,8 +14,8 @@ func (t *Tensor) ReLU() *Tensor {
 		return f
 	}
 	r := cshim.OpReLU(t.handle())
-	if r.Err != nil && again(&opReLU, r.Err) {
-		r = cshim.OpReLU(t.handle())
+	if r.Err != nil {
+		r = again(&opReLU, r, func() cshim.Result { return cshim.OpReLU(t.handle()) })
 	}
 	return done1(&opReLU, r, t)
 }
@@ -280,8 +280,8 @@ func (t *Tensor) SiLU() *Tensor {
 		return f
 	}
 	r := cshim.OpSiLU(t.handle())
-	if r.Err != nil && again(&opSiLU, r.Err) {
-		r = cshim.OpSiLU(t.handle())
+	if r.Err != nil {
+		r = again(&opSiLU, r, func() cshim.Result { return cshim.OpSiLU(t.handle()) })
 	}
 	return done1(&opSiLU, r, t)
 }
@@ -350,8 +350,8 @@ func (t *Tensor) Sigmoid() *Tensor {
 		return f
 	}
 	r := cshim.OpSigmoid(t.handle())
-	if r.Err != nil && again(&opSigmoid, r.Err) {
-		r = cshim.OpSigmoid(t.handle())
+	if r.Err != nil {
+		r = again(&opSigmoid, r, func() cshim.Result { return cshim.OpSigmoid(t.handle()) })
 	}
 	return done1(&opSigmoid, r, t)
 }
@@ -391,8 +391,8 @@ func (t *Tensor) Tanh() *Tensor {
 		return f
 	}
 	r := cshim.OpTanh(t.handle())
-	if r.Err != nil && again(&opTanh, r.Err) {
-		r = cshim.OpTanh(t.handle())
+	if r.Err != nil {
+		r = again(&opTanh, r, func() cshim.Result { return cshim.OpTanh(t.handle()) })
 	}
 	return done1(&opTanh, r, t)
 }
@@ -589,8 +589,8 @@ func (t *Tensor) Softmax(dim int, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpSoftmax(t.handle(), dim)
-		if r.Err != nil && again(&opSoftmax, r.Err) {
-			r = cshim.OpSoftmax(t.handle(), dim)
+		if r.Err != nil {
+			r = again(&opSoftmax, r, func() cshim.Result { return cshim.OpSoftmax(t.handle(), dim) })
 		}
 		return done1(&opSoftmax, r, t)
 	}
@@ -616,8 +616,8 @@ func (t *Tensor) LogSoftmax(dim int, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpLogSoftmax(t.handle(), dim)
-		if r.Err != nil && again(&opLogSoftmax, r.Err) {
-			r = cshim.OpLogSoftmax(t.handle(), dim)
+		if r.Err != nil {
+			r = again(&opLogSoftmax, r, func() cshim.Result { return cshim.OpLogSoftmax(t.handle(), dim) })
 		}
 		return done1(&opLogSoftmax, r, t)
 	}

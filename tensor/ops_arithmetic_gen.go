@@ -18,8 +18,8 @@ func (t *Tensor) Add(other any, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpAdd(t.handle(), otherT.handle())
-		if r.Err != nil && again(&opAdd, r.Err) {
-			r = cshim.OpAdd(t.handle(), otherT.handle())
+		if r.Err != nil {
+			r = again(&opAdd, r, func() cshim.Result { return cshim.OpAdd(t.handle(), otherT.handle()) })
 		}
 		return done2(&opAdd, r, t, otherT)
 	}
@@ -71,8 +71,8 @@ func (t *Tensor) Sub(other any, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpSub(t.handle(), otherT.handle())
-		if r.Err != nil && again(&opSub, r.Err) {
-			r = cshim.OpSub(t.handle(), otherT.handle())
+		if r.Err != nil {
+			r = again(&opSub, r, func() cshim.Result { return cshim.OpSub(t.handle(), otherT.handle()) })
 		}
 		return done2(&opSub, r, t, otherT)
 	}
@@ -138,8 +138,8 @@ func (t *Tensor) Mul(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpMul(t.handle(), otherT.handle())
-		if r.Err != nil && again(&opMul, r.Err) {
-			r = cshim.OpMul(t.handle(), otherT.handle())
+		if r.Err != nil {
+			r = again(&opMul, r, func() cshim.Result { return cshim.OpMul(t.handle(), otherT.handle()) })
 		}
 		return done2(&opMul, r, t, otherT)
 	}
@@ -183,8 +183,8 @@ func (t *Tensor) Div(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpDiv(t.handle(), otherT.handle())
-		if r.Err != nil && again(&opDiv, r.Err) {
-			r = cshim.OpDiv(t.handle(), otherT.handle())
+		if r.Err != nil {
+			r = again(&opDiv, r, func() cshim.Result { return cshim.OpDiv(t.handle(), otherT.handle()) })
 		}
 		return done2(&opDiv, r, t, otherT)
 	}
@@ -424,8 +424,8 @@ func (t *Tensor) Neg() *Tensor {
 		return f
 	}
 	r := cshim.OpNeg(t.handle())
-	if r.Err != nil && again(&opNeg, r.Err) {
-		r = cshim.OpNeg(t.handle())
+	if r.Err != nil {
+		r = again(&opNeg, r, func() cshim.Result { return cshim.OpNeg(t.handle()) })
 	}
 	return done1(&opNeg, r, t)
 }
@@ -566,8 +566,8 @@ func (t *Tensor) Exp() *Tensor {
 		return f
 	}
 	r := cshim.OpExp(t.handle())
-	if r.Err != nil && again(&opExp, r.Err) {
-		r = cshim.OpExp(t.handle())
+	if r.Err != nil {
+		r = again(&opExp, r, func() cshim.Result { return cshim.OpExp(t.handle()) })
 	}
 	return done1(&opExp, r, t)
 }
@@ -644,8 +644,8 @@ func (t *Tensor) Log() *Tensor {
 		return f
 	}
 	r := cshim.OpLog(t.handle())
-	if r.Err != nil && again(&opLog, r.Err) {
-		r = cshim.OpLog(t.handle())
+	if r.Err != nil {
+		r = again(&opLog, r, func() cshim.Result { return cshim.OpLog(t.handle()) })
 	}
 	return done1(&opLog, r, t)
 }
@@ -799,8 +799,8 @@ func (t *Tensor) Sqrt() *Tensor {
 		return f
 	}
 	r := cshim.OpSqrt(t.handle())
-	if r.Err != nil && again(&opSqrt, r.Err) {
-		r = cshim.OpSqrt(t.handle())
+	if r.Err != nil {
+		r = again(&opSqrt, r, func() cshim.Result { return cshim.OpSqrt(t.handle()) })
 	}
 	return done1(&opSqrt, r, t)
 }
@@ -1548,8 +1548,8 @@ func (t *Tensor) Maximum(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpMaximum(t.handle(), otherT.handle())
-		if r.Err != nil && again(&opMaximum, r.Err) {
-			r = cshim.OpMaximum(t.handle(), otherT.handle())
+		if r.Err != nil {
+			r = again(&opMaximum, r, func() cshim.Result { return cshim.OpMaximum(t.handle(), otherT.handle()) })
 		}
 		return done2(&opMaximum, r, t, otherT)
 	}

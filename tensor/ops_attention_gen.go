@@ -85,8 +85,8 @@ func (t *Tensor) Dropout(p float64, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpDropout(t.handle(), p)
-		if r.Err != nil && again(&opDropout, r.Err) {
-			r = cshim.OpDropout(t.handle(), p)
+		if r.Err != nil {
+			r = again(&opDropout, r, func() cshim.Result { return cshim.OpDropout(t.handle(), p) })
 		}
 		return done1(&opDropout, r, t)
 	}

@@ -16,8 +16,8 @@ func (t *Tensor) Eq(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpEq(t.handle(), otherT.handle())
-		if r.Err != nil && again(&opEq, r.Err) {
-			r = cshim.OpEq(t.handle(), otherT.handle())
+		if r.Err != nil {
+			r = again(&opEq, r, func() cshim.Result { return cshim.OpEq(t.handle(), otherT.handle()) })
 		}
 		return done2(&opEq, r, t, otherT)
 	}
@@ -86,8 +86,8 @@ func (t *Tensor) Lt(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpLt(t.handle(), otherT.handle())
-		if r.Err != nil && again(&opLt, r.Err) {
-			r = cshim.OpLt(t.handle(), otherT.handle())
+		if r.Err != nil {
+			r = again(&opLt, r, func() cshim.Result { return cshim.OpLt(t.handle(), otherT.handle()) })
 		}
 		return done2(&opLt, r, t, otherT)
 	}
@@ -156,8 +156,8 @@ func (t *Tensor) Gt(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpGt(t.handle(), otherT.handle())
-		if r.Err != nil && again(&opGt, r.Err) {
-			r = cshim.OpGt(t.handle(), otherT.handle())
+		if r.Err != nil {
+			r = again(&opGt, r, func() cshim.Result { return cshim.OpGt(t.handle(), otherT.handle()) })
 		}
 		return done2(&opGt, r, t, otherT)
 	}

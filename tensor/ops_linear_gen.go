@@ -15,8 +15,8 @@ func (t *Tensor) MatMul(other *Tensor) *Tensor {
 		return f
 	}
 	r := cshim.OpMatMul(t.handle(), other.handle())
-	if r.Err != nil && again(&opMatMul, r.Err) {
-		r = cshim.OpMatMul(t.handle(), other.handle())
+	if r.Err != nil {
+		r = again(&opMatMul, r, func() cshim.Result { return cshim.OpMatMul(t.handle(), other.handle()) })
 	}
 	return done2(&opMatMul, r, t, other)
 }
@@ -31,8 +31,8 @@ func (t *Tensor) MM(mat2 *Tensor) *Tensor {
 		return f
 	}
 	r := cshim.OpMM(t.handle(), mat2.handle())
-	if r.Err != nil && again(&opMM, r.Err) {
-		r = cshim.OpMM(t.handle(), mat2.handle())
+	if r.Err != nil {
+		r = again(&opMM, r, func() cshim.Result { return cshim.OpMM(t.handle(), mat2.handle()) })
 	}
 	return done2(&opMM, r, t, mat2)
 }
@@ -47,8 +47,8 @@ func (t *Tensor) BMM(mat2 *Tensor) *Tensor {
 		return f
 	}
 	r := cshim.OpBMM(t.handle(), mat2.handle())
-	if r.Err != nil && again(&opBMM, r.Err) {
-		r = cshim.OpBMM(t.handle(), mat2.handle())
+	if r.Err != nil {
+		r = again(&opBMM, r, func() cshim.Result { return cshim.OpBMM(t.handle(), mat2.handle()) })
 	}
 	return done2(&opBMM, r, t, mat2)
 }
@@ -132,8 +132,8 @@ func (t *Tensor) AddMM(mat1 *Tensor, mat2 *Tensor, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
-		if r.Err != nil && again(&opAddMM, r.Err) {
-			r = cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
+		if r.Err != nil {
+			r = again(&opAddMM, r, func() cshim.Result { return cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle()) })
 		}
 		return done3(&opAddMM, r, t, mat1, mat2)
 	}
@@ -342,8 +342,8 @@ func (t *Tensor) Linear(weight *Tensor, bias *Tensor) *Tensor {
 		return f
 	}
 	r := cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
-	if r.Err != nil && again(&opLinear, r.Err) {
-		r = cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
+	if r.Err != nil {
+		r = again(&opLinear, r, func() cshim.Result { return cshim.OpLinear(t.handle(), weight.handle(), bias.handle()) })
 	}
 	return done3(&opLinear, r, t, weight, bias)
 }

@@ -19,8 +19,8 @@ func (t *Tensor) CrossEntropy(target *Tensor, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpCrossEntropy(t.handle(), target.handle())
-		if r.Err != nil && again(&opCrossEntropy, r.Err) {
-			r = cshim.OpCrossEntropy(t.handle(), target.handle())
+		if r.Err != nil {
+			r = again(&opCrossEntropy, r, func() cshim.Result { return cshim.OpCrossEntropy(t.handle(), target.handle()) })
 		}
 		return done2(&opCrossEntropy, r, t, target)
 	}
@@ -70,8 +70,8 @@ func (t *Tensor) MSELoss(target *Tensor, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpMSELoss(t.handle(), target.handle())
-		if r.Err != nil && again(&opMSELoss, r.Err) {
-			r = cshim.OpMSELoss(t.handle(), target.handle())
+		if r.Err != nil {
+			r = again(&opMSELoss, r, func() cshim.Result { return cshim.OpMSELoss(t.handle(), target.handle()) })
 		}
 		return done2(&opMSELoss, r, t, target)
 	}

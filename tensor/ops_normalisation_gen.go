@@ -18,8 +18,10 @@ func (t *Tensor) LayerNorm(normalizedShape []int, weight *Tensor, bias *Tensor, 
 			return f
 		}
 		r := cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
-		if r.Err != nil && again(&opLayerNorm, r.Err) {
-			r = cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
+		if r.Err != nil {
+			r = again(&opLayerNorm, r, func() cshim.Result {
+				return cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
+			})
 		}
 		return done3(&opLayerNorm, r, t, weight, bias)
 	}

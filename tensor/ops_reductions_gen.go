@@ -18,8 +18,8 @@ func (t *Tensor) Sum(opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpSum(t.handle())
-		if r.Err != nil && again(&opSum, r.Err) {
-			r = cshim.OpSum(t.handle())
+		if r.Err != nil {
+			r = again(&opSum, r, func() cshim.Result { return cshim.OpSum(t.handle()) })
 		}
 		return done1(&opSum, r, t)
 	}
@@ -65,8 +65,8 @@ func (t *Tensor) Mean(opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpMean(t.handle())
-		if r.Err != nil && again(&opMean, r.Err) {
-			r = cshim.OpMean(t.handle())
+		if r.Err != nil {
+			r = again(&opMean, r, func() cshim.Result { return cshim.OpMean(t.handle()) })
 		}
 		return done1(&opMean, r, t)
 	}

@@ -132,7 +132,6 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 // debugAlloc makes every tensor and scope note where it was made.
 var debugAlloc = slices.Contains(strings.Split(os.Getenv("LINSTOCK_DEBUG"), ","), "alloc")
 
-
 // wrapResult is wrap for an operator that may have failed.
 func wrapResult(op string, r cshim.Result, operands ...*Tensor) *Tensor {
 	if r.Err != nil {

@@ -180,17 +180,17 @@ func serve(p cshim.Pressure) {
 }
 
 func fits(p cshim.Pressure) bool {
-	m, err := cshim.MemoryStats(p.Device)
-	return err == nil && m.Limit > 0 && m.Allocated+p.Bytes <= m.Limit
+	m, err := cshim.MemoryPace(p.Device)
+	return err == nil && m.Limit > 0 && m.Live+p.Bytes <= m.Limit
 }
 
 // swept notes what a full sweep has left, and pays for it.
 func swept(cost time.Duration) {
 	time5.pay(cost)
 	for _, a := range known() {
-		if m, err := cshim.MemoryStats(a.word); err == nil {
+		if m, err := cshim.MemoryPace(a.word); err == nil {
 			a.mu.Lock()
-			a.reach, a.total = m.Allocated, m.Total
+			a.reach, a.total = m.Live, m.Total
 			a.highest = max(a.highest, a.reach)
 			a.next = max(a.next, m.Largest)
 			a.mu.Unlock()
@@ -226,7 +226,7 @@ func (c *idleCache) tick() {
 }
 
 func (a *account) state() (State, error) {
-	m, err := cshim.MemoryStats(a.word)
+	m, err := cshim.MemoryPace(a.word)
 	if err != nil {
 		return State{}, err
 	}
@@ -235,7 +235,7 @@ func (a *account) state() (State, error) {
 	defer a.mu.Unlock()
 	a.next = max(a.next, m.Largest)
 	return State{
-		Device: nameOf(a.word), Live: m.Allocated, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
+		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
 		Percent: a.percent, Spare: spare, Cost: cost,
 	}, nil
@@ -328,13 +328,27 @@ func boundary(backward bool) {
 	swept(cost)
 }
 
-// Relieve is the last try for an operator that has failed for want of memory: a deep sweep, and the allocators' caches
-// given back, outside every lock.
-func Relieve() {
+// Relieve is for an operator that has failed for want of memory: a deep sweep, and the allocators' caches given back,
+// outside every lock. It says whether anybody has freed anything meanwhile, so that another try is worth it.
+func Relieve() bool {
+	before := freesEverywhere()
 	sweeper.Lock()
 	defer sweeper.Unlock()
 	swept(sweep(Deep, 1<<62, nil))
+	progress := freesEverywhere() != before
 	for _, a := range known() {
-		_ = cshim.MemoryEmptyCache(a.word)
+		if m, err := cshim.MemoryPace(a.word); err == nil && a.word != cpuWord && m.Reserved > m.Live {
+			progress = cshim.MemoryEmptyCache(a.word) == nil || progress
+		}
 	}
+	return progress
+}
+
+func freesEverywhere() (n int64) {
+	for _, a := range known() {
+		if m, err := cshim.MemoryPace(a.word); err == nil {
+			n += m.Total - m.Live
+		}
+	}
+	return n
 }

@@ -191,8 +191,8 @@ func Collect() error {
 func liveEverywhere() int64 {
 	var sum int64
 	for _, a := range known() {
-		if m, err := cshim.MemoryStats(a.word); err == nil {
-			sum += m.Allocated
+		if m, err := cshim.MemoryPace(a.word); err == nil {
+			sum += m.Live
 		}
 	}
 	return sum

@@ -152,6 +152,10 @@ class CudaDevices final : public Devices {
         count_on_device(e.device_, p, static_cast<int64_t>(e.size_));
       } else if (e.action_ == Entry::FREE_COMPLETED) {
         count_on_device(e.device_, p, -static_cast<int64_t>(e.size_));
+      } else if (e.action_ == Entry::SEGMENT_ALLOC || e.action_ == Entry::SEGMENT_MAP) {
+        reserved_on_device(e.device_, static_cast<int64_t>(e.size_));
+      } else if (e.action_ == Entry::SEGMENT_FREE || e.action_ == Entry::SEGMENT_UNMAP) {
+        reserved_on_device(e.device_, -static_cast<int64_t>(e.size_));
       } else if (e.action_ == Entry::OOM && !provoking) {
         failed_on_device(e.device_, static_cast<int64_t>(e.size_));
       }

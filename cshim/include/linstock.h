@@ -262,12 +262,18 @@ typedef struct ls_memory {
   int64_t frees;
   int64_t total;   /* bytes given out since the start, roughly: threads take small blocks' bytes ahead */
   int64_t limit;   /* 0: none */
-  int64_t largest; /* the largest block given out since the last ls_memory_stats */
   int64_t handles; /* ls_tensor handles not yet freed, of all devices */
   int64_t created; /* handles given out since the start */
   int64_t most_handles; /* the most there were at once; 64 a thread may be missing */
 } ls_memory;
 LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
+/* What a pacer looks at, read without any lock: live bytes, and what threads have taken ahead for small blocks. */
+typedef struct ls_pace {
+  int64_t live, reserved, limit;
+  int64_t total;   /* bytes given out since the start; total - live is what was freed */
+  int64_t largest; /* the largest block given out since the last call */
+} ls_pace;
+LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
 /* Gives the cached blocks back to the system. */
 LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;

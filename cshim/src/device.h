@@ -58,6 +58,8 @@ __attribute__((visibility("default"))) void refuse_lost_device(int32_t index);
 
 // Called by the device's allocator for each block given out (n > 0) and taken back (n < 0), under its lock.
 __attribute__((visibility("default"))) void count_on_device(int32_t index, void *p, int64_t n) noexcept;
+// The same for the segments that it takes from the device and gives back.
+__attribute__((visibility("default"))) void reserved_on_device(int32_t index, int64_t n) noexcept;
 // Called when an allocation of so many bytes has failed in the end, on the thread that throws.
 __attribute__((visibility("default"))) void failed_on_device(int32_t index, int64_t asked) noexcept;
 

@@ -483,11 +483,6 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
       out->allocations = sum.allocations;
       out->frees = sum.frees;
       out->total = a.total.load();
-    } else if (ls::device_busy(slot)) {
-      out->allocated = out->active = out->reserved = a.live.load();
-      out->peak = a.peak.load();
-      out->largest_free = -1;
-      out->total = a.total.load();
     } else {
       auto d = ls::cuda_devices()->memory(slot - 1);
       out->allocated = d.allocated;
@@ -502,6 +497,18 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
       out->total = a.total.load();
     }
     int64_t limit = a.limit.load();
+    out->limit = limit == INT64_MAX ? 0 : limit;
+  });
+}
+
+ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
+  return ls::run_void([&] {
+    int slot = ls::slot_of(device);
+    auto &a = ls::accounts[slot];
+    int64_t live = a.live.load(), limit = a.limit.load();
+    out->total = a.total.load();
+    out->live = live;
+    out->reserved = slot == ls::kCpuSlot ? live + static_cast<int64_t>(ls::cache().cached()) : a.reserved.load();
     out->limit = limit == INT64_MAX ? 0 : limit;
     out->largest = a.largest.exchange(0);
   });

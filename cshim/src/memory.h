@@ -20,6 +20,7 @@ struct alignas(64) Account {
   std::atomic<int64_t> line{INT64_MAX};     // an allocation that would pass it waits for a sweep, then goes on
   std::atomic<int64_t> limit{INT64_MAX};    // an allocation that would pass it waits, then fails
   std::atomic<int64_t> peak{0};
+  std::atomic<int64_t> reserved{0};  // a device's: bytes that its allocator holds
   std::atomic<int64_t> total{0};    // bytes ever given out, in large blocks and in what threads took ahead
   std::atomic<int64_t> largest{0};  // the largest block given out since it was last asked for
 };
@@ -46,12 +47,12 @@ void release(int slot, int64_t n) noexcept;
 
 // Waits, for a bounded time, until a sweep that begins after this call is done, or until fits() says so. False:
 // nobody sweeps, or the time is over.
-bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n));
+bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n), bool inside = false);
 
-// Keeps a tensor that a sweep has found for the thread that waits inside its device's allocator; false: free it here.
+// While a thread waits inside its device's allocator, under the lock that frees need too: keeps a tensor for it to
+// free; false: free it here.
 bool defer_free(ls_tensor t) noexcept;
-// A thread waits inside the device's allocator, under its lock: ask it nothing.
-bool device_busy(int slot) noexcept;
+extern std::atomic<int> threads_inside;  // that wait so, on all devices
 
 // Set on a thread that sweeps: it must never wait for a sweep.
 extern constinit thread_local bool sweeping __attribute__((tls_model("initial-exec")));

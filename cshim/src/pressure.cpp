@@ -19,6 +19,7 @@ namespace ls {
 
 Account accounts[kMaxDevices];
 std::atomic<bool> tight{false};
+std::atomic<int> threads_inside{0};
 constinit thread_local bool sweeping = false;
 thread_local LastFailure last_failure{0, 0};
 
@@ -36,6 +37,7 @@ std::atomic<const Callback *> callback{nullptr};
 using Clock = std::chrono::steady_clock;
 constexpr auto kSoftWait = std::chrono::milliseconds(250);
 constexpr auto kHardWait = std::chrono::milliseconds(2000);  // of one round; a collection beside a huge Go heap
+constexpr auto kInsideWait = std::chrono::milliseconds(100);  // under a device's lock
 constexpr auto kGiveUp = std::chrono::seconds(30);
 
 // The meeting place of those who wait and the one who sweeps. Leaked on purpose.
@@ -48,7 +50,6 @@ struct Pressure {
   int64_t waiting[kMaxDevices] = {};  // bytes that threads wait for
   // Threads that wait inside a device's allocator, under its lock, and what a sweep has found for them to free.
   std::atomic<int> inside[kMaxDevices] = {};
-  std::atomic<int> all_inside{0};
   std::vector<ls_tensor> deferred[kMaxDevices];
   bool hard = false;                  // one of those who ask stands at a limit
   std::atomic<int> waiters{0};
@@ -155,7 +156,7 @@ void admit(int slot, int64_t n, int64_t asked) {
                     .c_str());
 }
 
-bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) {
+bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t), bool inside) {
   if (sweeping) return false;
   auto &p = Pressure::get();
   std::unique_lock<std::mutex> lock(p.mutex);
@@ -167,7 +168,7 @@ bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) 
   p.waiters.fetch_add(1);
   p.wanted.notify_one();
   auto start = Clock::now();
-  bool ok = p.done.wait_until(lock, start + (hard ? kHardWait : kSoftWait), [&] {
+  bool ok = p.done.wait_until(lock, start + (inside ? kInsideWait : hard ? kHardWait : kSoftWait), [&] {
     return p.finished >= mine || !p.attached || (fits != nullptr && fits(slot, n));
   });
   p.waiters.fetch_sub(1);
@@ -193,6 +194,10 @@ void count_on_device(int32_t index, void *p, int64_t n) noexcept {
   if (now > a.trigger.load(std::memory_order_relaxed)) __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);
 }
 
+void reserved_on_device(int32_t index, int64_t n) noexcept {
+  if (index >= 0 && index < kMaxDevices - 1) accounts[1 + index].reserved.fetch_add(n, std::memory_order_relaxed);
+}
+
 void failed_on_device(int32_t index, int64_t asked) noexcept {
   last_failure = {asked, word_of(1 + index)};
   Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
@@ -209,14 +214,14 @@ bool device_pressure(int32_t index) noexcept {
   if (room == INT64_MAX || live + a.largest.load(std::memory_order_relaxed) < room / 16 * 15) return false;
   auto &p = Pressure::get();
   p.inside[slot].fetch_add(1);
-  p.all_inside.fetch_add(1);
+  threads_inside.fetch_add(1);
   int64_t before = a.live.load();
-  wait_for_sweep(slot, a.largest.load(std::memory_order_relaxed), true, nullptr);
+  wait_for_sweep(slot, a.largest.load(std::memory_order_relaxed), true, nullptr, /*inside=*/true);
   std::vector<ls_tensor> mine;
   {
     std::lock_guard<std::mutex> lock(p.mutex);
     p.inside[slot].fetch_sub(1);
-    p.all_inside.fetch_sub(1);
+    threads_inside.fetch_sub(1);
     mine.swap(p.deferred[slot]);
   }
   ls_tensors_free(mine.data(), mine.size());
@@ -225,7 +230,6 @@ bool device_pressure(int32_t index) noexcept {
 
 bool defer_free(ls_tensor t) noexcept {
   auto &p = Pressure::get();
-  if (p.all_inside.load(std::memory_order_relaxed) == 0) return false;
   try {
     c10::Device d = reinterpret_cast<c10::TensorImpl *>(t)->device();
     if (!d.is_cuda()) return false;
@@ -239,8 +243,6 @@ bool defer_free(ls_tensor t) noexcept {
     return false;
   }
 }
-
-bool device_busy(int slot) noexcept { return Pressure::get().inside[slot].load() != 0; }
 
 }  // namespace ls
 
@@ -260,7 +262,11 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
   return ls::run_void([&] {
     if (bytes < 0) throw ls::ArgumentError("limit: " + std::to_string(bytes) + " bytes");
     int slot = ls::slot_of(device);
-    if (slot != ls::kCpuSlot) ls::cuda_devices()->set_limit(slot - 1, bytes);
+    if (slot != ls::kCpuSlot) {
+      // What is kept free counts against the limit, and could be given out beyond it.
+      if (bytes != 0 && ls::accounts[slot].reserved.load() > bytes) ls::cuda_devices()->empty_cache(slot - 1);
+      ls::cuda_devices()->set_limit(slot - 1, bytes);
+    }
     ls::accounts[slot].limit.store(bytes == 0 ? INT64_MAX : bytes);
     if (slot == ls::kCpuSlot && bytes != 0) {
       ls::shrink_cpu_cache(std::max<int64_t>(0, bytes - ls::accounts[slot].live.load() - ls::kept_small()));

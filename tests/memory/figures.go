@@ -21,6 +21,15 @@ type settings struct {
 	say        func(format string, args ...any) // progress
 }
 
+// unit is the elements of the smallest tensor: on a device large enough that the segments of its allocator, of 2 MiB,
+// are small beside the room that a program has.
+func (s settings) unit() int {
+	if s.device == tensor.CPU {
+		return 48 << 10
+	}
+	return 2 << 20
+}
+
 // unlimited takes the limit away again.
 func unlimited(d tensor.Device) { _ = vram.SetLimit(d, vram.Share(0.9)) }
 
@@ -152,7 +161,7 @@ func programs(s settings, n int) (f programFigures, err error) {
 		if err != nil {
 			return f, err
 		}
-		g, err := newGroup(s.device, seed, goroutines, 24, 48<<10)
+		g, err := newGroup(s.device, seed, goroutines, 24, s.unit())
 		if err != nil {
 			return f, err
 		}
