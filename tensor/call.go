@@ -626,7 +626,7 @@ func retry(o *op, last *cshim.ErrorRef, f func() cshim.ErrorRef) {
 	for start := time.Now(); cshim.NoDeviceMemory(*last) && time.Since(start) < retryFor; {
 		if vram.Relieve() {
 			idle = 0
-		} else if idle++; idle > 4 {
+		} else if idle++; idle > 3 {
 			return
 		} else {
 			// What others have taken since the last sweep may be garbage soon: a moment for them.

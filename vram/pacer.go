@@ -338,7 +338,9 @@ func Relieve() bool {
 	progress := freesEverywhere() != before
 	for _, a := range known() {
 		if m, err := cshim.MemoryPace(a.word); err == nil && a.word != cpuWord && m.Reserved > m.Live {
-			progress = cshim.MemoryEmptyCache(a.word) == nil || progress
+			_ = cshim.MemoryEmptyCache(a.word)
+			now, err := cshim.MemoryPace(a.word)
+			progress = progress || err == nil && now.Reserved < m.Reserved
 		}
 	}
 	return progress

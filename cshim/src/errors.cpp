@@ -52,10 +52,10 @@ ls_error *current_error() noexcept {
   } catch (const c10::OutOfMemoryError &e) {
     auto *made = make(LS_ERR_OUT_OF_MEMORY, e.what_without_backtrace());
     if (made != &no_memory) {
-      made->bytes = last_failure.bytes;
-      made->device = last_failure.device;
+      auto failure = take_last_failure();
+      made->bytes = failure.bytes;
+      made->device = failure.device;
     }
-    last_failure = {0, 0};
     return made;
   } catch (const c10::AcceleratorError &e) {
     return of_device(e.what_without_backtrace(), e.get_error_code(), LS_ERR_DEVICE);

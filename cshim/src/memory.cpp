@@ -510,7 +510,9 @@ ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
     out->live = live;
     out->reserved = slot == ls::kCpuSlot ? live + static_cast<int64_t>(ls::cache().cached()) : a.reserved.load();
     out->limit = limit == INT64_MAX ? 0 : limit;
-    out->largest = a.largest.exchange(0);
+    int64_t largest = a.largest.load();
+    out->largest = largest;
+    a.largest.store(slot == ls::kCpuSlot ? 0 : largest - largest / 8);
   });
 }
 

@@ -63,6 +63,8 @@ struct LastFailure {
   int32_t device;  // as in linstock.h
 };
 extern thread_local LastFailure last_failure;
+// That of this thread, or else of a device's allocation that has failed on an engine's thread.
+LastFailure take_last_failure() noexcept;
 [[noreturn]] void out_of_memory(int slot, int64_t asked, const char *why);
 
 // Frees blocks that the CPU's allocator keeps until no more than keep bytes are left; gives how many were freed.

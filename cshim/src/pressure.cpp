@@ -62,6 +62,8 @@ struct Pressure {
   }
 };
 
+std::atomic<uint64_t> last_on_device{0};
+
 int64_t unused_of(int slot) { return slot == kCpuSlot ? taken_ahead() : 0; }
 
 bool fits_limit(int slot, int64_t n) {
@@ -88,6 +90,15 @@ int slot_of(int32_t device) {
     throw ArgumentError("memory: there is no device cuda:" + std::to_string(index));
   }
   throw ArgumentError("memory: only the CPU and CUDA devices are counted");
+}
+
+LastFailure take_last_failure() noexcept {
+  auto mine = last_failure;
+  last_failure = {0, 0};
+  if (mine.bytes != 0) return mine;
+  uint64_t other = last_on_device.exchange(0);
+  if (other == 0) return mine;
+  return {static_cast<int64_t>(other & ((uint64_t{1} << 56) - 1)), word_of(static_cast<int>(other >> 56))};
 }
 
 void out_of_memory(int slot, int64_t asked, const char *why) {
@@ -200,6 +211,8 @@ void reserved_on_device(int32_t index, int64_t n) noexcept {
 
 void failed_on_device(int32_t index, int64_t asked) noexcept {
   last_failure = {asked, word_of(1 + index)};
+  // A backward pass fails on a thread of the engine's, and is told on another.
+  last_on_device.store(static_cast<uint64_t>(index + 1) << 56 | static_cast<uint64_t>(std::min<int64_t>(asked, (int64_t{1} << 56) - 1)));
   Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -210,8 +223,10 @@ bool device_pressure(int32_t index) noexcept {
   auto &a = accounts[slot];
   int64_t live = a.live.load(std::memory_order_relaxed);
   int64_t room = std::min(a.limit.load(std::memory_order_relaxed), a.line.load(std::memory_order_relaxed));
-  // A miss is ordinary: most are served by the device. Only where the live bytes are near the limit is it pressure.
-  if (room == INT64_MAX || live + a.largest.load(std::memory_order_relaxed) < room / 16 * 15) return false;
+  // A miss is ordinary: most are served by the device. Only where what the allocator holds is near the limit is it
+  // pressure.
+  int64_t held = std::max(live, a.reserved.load(std::memory_order_relaxed));
+  if (room == INT64_MAX || held + a.largest.load(std::memory_order_relaxed) < room / 16 * 15) return false;
   auto &p = Pressure::get();
   p.inside[slot].fetch_add(1);
   threads_inside.fetch_add(1);
