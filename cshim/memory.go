@@ -77,8 +77,8 @@ func MemorySetLimit(device int32, bytes int64) error {
 }
 
 // MemorySetLines sets where Due is raised and where allocations wait for a round.
-func MemorySetLines(device int32, trigger, line int64) error {
-	return takeError(C.lsc_memory_set_lines(C.int32_t(device), C.int64_t(trigger), C.int64_t(line)))
+func MemorySetLines(device int32, trigger, totalTrigger, line int64) error {
+	return takeError(C.lsc_memory_set_lines(C.int32_t(device), C.int64_t(trigger), C.int64_t(totalTrigger), C.int64_t(line)))
 }
 
 // notDue stands for the board before it is known.

@@ -73,7 +73,7 @@ typedef struct ls_functions {
   ls_error *(*memory_set_limit)(int32_t device, int64_t bytes);
   ls_error *(*memory_set_oom_callback)(ls_oom_callback fn, void *arg);
   ls_board *(*memory_board)(void);
-  ls_error *(*memory_set_lines)(int32_t device, int64_t trigger, int64_t line);
+  ls_error *(*memory_set_lines)(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line);
   int32_t (*pressure_attach)(void);
   void (*pressure_stop)(void);
   int32_t (*pressure_wait)(ls_pressure *out, int64_t timeout_ms);
@@ -225,7 +225,7 @@ static inline ls_error *lsc_memory_capacity(int32_t device, int64_t *free, int64
 static inline ls_error *lsc_memory_set_limit(int32_t device, int64_t bytes) { return ls_table.memory_set_limit(device, bytes); }
 static inline ls_error *lsc_memory_set_oom_callback(ls_oom_callback fn, void *arg) { return ls_table.memory_set_oom_callback(fn, arg); }
 static inline ls_board *lsc_memory_board(void) { return ls_table.memory_board(); }
-static inline ls_error *lsc_memory_set_lines(int32_t device, int64_t trigger, int64_t line) { return ls_table.memory_set_lines(device, trigger, line); }
+static inline ls_error *lsc_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line) { return ls_table.memory_set_lines(device, trigger, total_trigger, line); }
 static inline int32_t lsc_pressure_attach(void) { return ls_table.pressure_attach(); }
 static inline void lsc_pressure_stop(void) { ls_table.pressure_stop(); }
 static inline int32_t lsc_pressure_wait(ls_pressure *out, int64_t timeout_ms) { return ls_table.pressure_wait(out, timeout_ms); }

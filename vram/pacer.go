@@ -237,7 +237,7 @@ func (a *account) state() (State, error) {
 	return State{
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
-		Percent: a.percent, Spare: spare, Cost: cost,
+		Percent: a.percent, Spare: spare, Cost: cost, total: m.Total,
 	}, nil
 }
 
@@ -251,27 +251,30 @@ func aim() {
 	}
 }
 
-func (a *account) aim() { a.aimAt(0) }
+func (a *account) aim() {
+	if s, err := a.state(); err == nil {
+		a.aimAt(policy.Load().Decide(s))
+	}
+}
 
-// aimAt: again is how many more live bytes the next question waits for; 0: as many as the policy says.
-func (a *account) aimAt(again int64) {
+// aimAt sets when the next question is due: after so many bytes more, as the policy says.
+func (a *account) aimAt(d Decision) {
 	s, err := a.state()
 	if err != nil {
 		return
 	}
-	if again == 0 {
-		again = max(policy.Load().Decide(s).Again, 1<<20)
-	}
-	line := int64(1<<63 - 1)
+	const never = 1<<63 - 1
+	line := int64(never)
 	if _, paced := policy.Load().Policy.(Paced); paced {
 		if line = s.line(); s.Limit > 0 && line >= s.Limit {
-			line = 1<<63 - 1 // the limit itself refuses
+			line = never // the limit itself refuses
 		}
 	}
-	if again > 1<<60 {
-		again = 1 << 60
+	total := int64(never)
+	if d.Total > 0 {
+		total = s.total + d.Total
 	}
-	_ = cshim.MemorySetLines(a.word, s.Live+again, line)
+	_ = cshim.MemorySetLines(a.word, s.Live+min(max(d.Again, 1<<20), 1<<60), total, line)
 }
 
 // Boundary is called by package tensor when an operator is about to run and [cshim.Due] says so.
@@ -303,7 +306,7 @@ func boundary(backward bool) {
 		d := box.Decide(s)
 		if d.Sweep == None {
 			if !backward {
-				a.aimAt(max(d.Again, 1<<20))
+				a.aimAt(d)
 			}
 			continue
 		}
@@ -315,7 +318,7 @@ func boundary(backward bool) {
 	// One sweeps, the others go on.
 	if !sweeper.TryLock() {
 		for _, a := range known() {
-			a.aimAt(16 << 20)
+			a.aimAt(Decision{Again: 16 << 20, Total: 16 << 20})
 		}
 		return
 	}

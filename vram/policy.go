@@ -50,6 +50,8 @@ type State struct {
 	Spare     time.Duration // what the budget of time has left
 	Cost      time.Duration // what a sweep costs, by the last ones
 	Backward  bool          // a backward pass is about to run: the last chance until it ends
+
+	total int64 // bytes ever given out
 }
 
 // Decision is a policy's answer.
@@ -57,6 +59,9 @@ type Decision struct {
 	Sweep Depth
 	// Again is how many bytes more must be live before the policy is asked again; 0 leaves it to the pacer.
 	Again int64
+	// Total is how many bytes more must have been given out before it is asked again, whatever is live; 0: that does
+	// not matter.
+	Total int64
 }
 
 // Policy says when a sweep is due and how deep it goes. It is a value without state of its own, and is asked from many
@@ -143,7 +148,9 @@ func (p Threshold) Decide(s State) Decision {
 	if s.Allocated >= bytes {
 		return Decision{Sweep: Full}
 	}
-	return wrap(p.Else, s, bytes-s.Allocated)
+	d := wrap(p.Else, s, 1<<60)
+	d.Total = bytes - s.Allocated
+	return d
 }
 
 // Rates are R torch's three for CUDA: no sweep while reserved/capacity is below Reserved; a full one above
@@ -230,6 +237,9 @@ func (ps Any) Decide(s State) Decision {
 		all.Sweep = max(all.Sweep, d.Sweep)
 		if d.Again > 0 {
 			all.Again = min(all.Again, d.Again)
+		}
+		if d.Total > 0 && (all.Total == 0 || d.Total < all.Total) {
+			all.Total = d.Total
 		}
 	}
 	return all

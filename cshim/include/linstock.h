@@ -292,8 +292,10 @@ typedef struct ls_board {
   uint32_t due; /* raised when a device's live bytes pass its trigger; atomic, the caller clears it */
 } ls_board;
 LS_API ls_board *ls_memory_board(void) LS_NOEXCEPT;
-/* Live bytes past trigger raise due; an allocation past line asks for a round and waits, for a bounded time. */
-LS_API ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t line) LS_NOEXCEPT;
+/* Live bytes past trigger, or bytes given out since the start past total_trigger, raise due; an allocation past line
+ * asks for a round and waits, for a bounded time. */
+LS_API ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger,
+                                     int64_t line) LS_NOEXCEPT;
 typedef struct ls_pressure {
   uint64_t round;
   int64_t bytes; /* that threads wait for, on the device that lacks most */

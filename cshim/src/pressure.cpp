@@ -64,6 +64,15 @@ struct Pressure {
 
 std::atomic<uint64_t> last_on_device{0};
 
+inline void given_out(Account &a, int64_t n, int64_t live) noexcept {
+  int64_t total = n + a.total.fetch_add(n, std::memory_order_relaxed);
+  if (__builtin_expect(live > a.trigger.load(std::memory_order_relaxed) ||
+                           total > a.total_trigger.load(std::memory_order_relaxed),
+                       0)) {
+    __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);
+  }
+}
+
 int64_t unused_of(int slot) { return slot == kCpuSlot ? taken_ahead() : 0; }
 
 bool fits_limit(int slot, int64_t n) {
@@ -120,10 +129,7 @@ bool try_admit(int slot, int64_t n, int64_t unused) noexcept {
   if (__builtin_expect(now - unused > a.peak.load(std::memory_order_relaxed), 0)) {
     raise(a.peak, now - (slot == kCpuSlot ? taken_ahead() : 0));
   }
-  a.total.fetch_add(n, std::memory_order_relaxed);
-  if (__builtin_expect(now > a.trigger.load(std::memory_order_relaxed), 0)) {
-    __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);
-  }
+  given_out(a, n, now);
   return true;
 }
 
@@ -199,10 +205,9 @@ void count_on_device(int32_t index, void *p, int64_t n) noexcept {
   int64_t now = a.live.fetch_add(n, std::memory_order_relaxed) + n;
   maybe_sample(p, n, 1 + index);
   if (n < 0) return;
-  a.total.fetch_add(n, std::memory_order_relaxed);
   raise(a.largest, n);
   raise(a.peak, now);
-  if (now > a.trigger.load(std::memory_order_relaxed)) __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);
+  given_out(a, n, now);
 }
 
 void reserved_on_device(int32_t index, int64_t n) noexcept {
@@ -265,10 +270,11 @@ using ls::Pressure;
 
 ls_board *ls_memory_board(void) noexcept { return &ls::board; }
 
-ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t line) noexcept {
+ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line) noexcept {
   return ls::run_void([&] {
     auto &a = ls::accounts[ls::slot_of(device)];
     a.trigger.store(trigger);
+    a.total_trigger.store(total_trigger);
     a.line.store(line);
   });
 }
