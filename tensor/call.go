@@ -588,10 +588,9 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	}
 	r := cshim.Call(native, c.values(), out, discard)
 	if r.Err != nil {
-		retry(c.op, &r.Err, func() cshim.ErrorRef {
+		for tries := (attempts{}); again(c.op, r.Err, &tries); {
 			r = cshim.Call(native, c.values(), out, discard)
-			return r.Err
-		})
+		}
 	}
 	if discard {
 		named()
@@ -603,38 +602,38 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	return r, true
 }
 
-// again tries an operator once more that has failed because a device had no memory (the CPU's allocator has waited for
-// a sweep itself), and as often as anybody frees something meanwhile, unless it writes into what was there before or
-// draws random numbers.
-func again(o *op, r cshim.Result, f func() cshim.Result) cshim.Result {
-	retry(o, &r.Err, func() cshim.ErrorRef {
-		r = f()
-		return r.Err
-	})
-	return r
+// attempts counts how often an operator has been tried.
+type attempts struct {
+	idle  int
+	since time.Time
 }
 
-func retry(o *op, last *cshim.ErrorRef, f func() cshim.ErrorRef) {
-	if !cshim.NoDeviceMemory(*last) {
-		return
+// again says whether an operator is worth one more try, and makes room for it: where a device had no memory (the CPU's
+// allocator has waited for a sweep itself), as often as anybody frees something meanwhile, unless the operator writes
+// into what was there before or draws random numbers. It takes the error then.
+func again(o *op, ref cshim.ErrorRef, tries *attempts) bool {
+	if !cshim.NoDeviceMemory(ref) {
+		return false
 	}
 	native, err := o.find()
 	if err != nil || !cshim.OpRepeatable(native) {
-		return
+		return false
 	}
-	idle := 0
-	for start := time.Now(); cshim.NoDeviceMemory(*last) && time.Since(start) < retryFor; {
-		if vram.Relieve() {
-			idle = 0
-		} else if idle++; idle > 3 {
-			return
-		} else {
-			// What others have taken since the last sweep may be garbage soon: a moment for them.
-			time.Sleep(time.Millisecond << idle)
-		}
-		cshim.Take(*last)
-		*last = f()
+	if tries.since.IsZero() {
+		tries.since = time.Now()
+	} else if time.Since(tries.since) > retryFor {
+		return false
 	}
+	if vram.Relieve() {
+		tries.idle = 0
+	} else if tries.idle++; tries.idle > 3 {
+		return false
+	} else {
+		// What others have taken since the last sweep may be garbage soon: a moment for them.
+		time.Sleep(time.Millisecond << tries.idle)
+	}
+	cshim.Take(ref)
+	return true
 }
 
 // retryFor bounds how long an operator is tried again while others go on freeing and taking memory.

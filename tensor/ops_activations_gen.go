@@ -15,7 +15,9 @@ func (t *Tensor) ReLU() *Tensor {
 	}
 	r := cshim.OpReLU(t.handle())
 	if r.Err != nil {
-		r = again(&opReLU, r, func() cshim.Result { return cshim.OpReLU(t.handle()) })
+		for tries := (attempts{}); again(&opReLU, r.Err, &tries); {
+			r = cshim.OpReLU(t.handle())
+		}
 	}
 	return done1(&opReLU, r, t)
 }
@@ -281,7 +283,9 @@ func (t *Tensor) SiLU() *Tensor {
 	}
 	r := cshim.OpSiLU(t.handle())
 	if r.Err != nil {
-		r = again(&opSiLU, r, func() cshim.Result { return cshim.OpSiLU(t.handle()) })
+		for tries := (attempts{}); again(&opSiLU, r.Err, &tries); {
+			r = cshim.OpSiLU(t.handle())
+		}
 	}
 	return done1(&opSiLU, r, t)
 }
@@ -351,7 +355,9 @@ func (t *Tensor) Sigmoid() *Tensor {
 	}
 	r := cshim.OpSigmoid(t.handle())
 	if r.Err != nil {
-		r = again(&opSigmoid, r, func() cshim.Result { return cshim.OpSigmoid(t.handle()) })
+		for tries := (attempts{}); again(&opSigmoid, r.Err, &tries); {
+			r = cshim.OpSigmoid(t.handle())
+		}
 	}
 	return done1(&opSigmoid, r, t)
 }
@@ -392,7 +398,9 @@ func (t *Tensor) Tanh() *Tensor {
 	}
 	r := cshim.OpTanh(t.handle())
 	if r.Err != nil {
-		r = again(&opTanh, r, func() cshim.Result { return cshim.OpTanh(t.handle()) })
+		for tries := (attempts{}); again(&opTanh, r.Err, &tries); {
+			r = cshim.OpTanh(t.handle())
+		}
 	}
 	return done1(&opTanh, r, t)
 }
@@ -590,7 +598,9 @@ func (t *Tensor) Softmax(dim int, opts ...Option) *Tensor {
 		}
 		r := cshim.OpSoftmax(t.handle(), dim)
 		if r.Err != nil {
-			r = again(&opSoftmax, r, func() cshim.Result { return cshim.OpSoftmax(t.handle(), dim) })
+			for tries := (attempts{}); again(&opSoftmax, r.Err, &tries); {
+				r = cshim.OpSoftmax(t.handle(), dim)
+			}
 		}
 		return done1(&opSoftmax, r, t)
 	}
@@ -617,7 +627,9 @@ func (t *Tensor) LogSoftmax(dim int, opts ...Option) *Tensor {
 		}
 		r := cshim.OpLogSoftmax(t.handle(), dim)
 		if r.Err != nil {
-			r = again(&opLogSoftmax, r, func() cshim.Result { return cshim.OpLogSoftmax(t.handle(), dim) })
+			for tries := (attempts{}); again(&opLogSoftmax, r.Err, &tries); {
+				r = cshim.OpLogSoftmax(t.handle(), dim)
+			}
 		}
 		return done1(&opLogSoftmax, r, t)
 	}

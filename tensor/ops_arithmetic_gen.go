@@ -19,7 +19,9 @@ func (t *Tensor) Add(other any, opts ...Option) *Tensor {
 		}
 		r := cshim.OpAdd(t.handle(), otherT.handle())
 		if r.Err != nil {
-			r = again(&opAdd, r, func() cshim.Result { return cshim.OpAdd(t.handle(), otherT.handle()) })
+			for tries := (attempts{}); again(&opAdd, r.Err, &tries); {
+				r = cshim.OpAdd(t.handle(), otherT.handle())
+			}
 		}
 		return done2(&opAdd, r, t, otherT)
 	}
@@ -72,7 +74,9 @@ func (t *Tensor) Sub(other any, opts ...Option) *Tensor {
 		}
 		r := cshim.OpSub(t.handle(), otherT.handle())
 		if r.Err != nil {
-			r = again(&opSub, r, func() cshim.Result { return cshim.OpSub(t.handle(), otherT.handle()) })
+			for tries := (attempts{}); again(&opSub, r.Err, &tries); {
+				r = cshim.OpSub(t.handle(), otherT.handle())
+			}
 		}
 		return done2(&opSub, r, t, otherT)
 	}
@@ -139,7 +143,9 @@ func (t *Tensor) Mul(other any) *Tensor {
 		}
 		r := cshim.OpMul(t.handle(), otherT.handle())
 		if r.Err != nil {
-			r = again(&opMul, r, func() cshim.Result { return cshim.OpMul(t.handle(), otherT.handle()) })
+			for tries := (attempts{}); again(&opMul, r.Err, &tries); {
+				r = cshim.OpMul(t.handle(), otherT.handle())
+			}
 		}
 		return done2(&opMul, r, t, otherT)
 	}
@@ -184,7 +190,9 @@ func (t *Tensor) Div(other any) *Tensor {
 		}
 		r := cshim.OpDiv(t.handle(), otherT.handle())
 		if r.Err != nil {
-			r = again(&opDiv, r, func() cshim.Result { return cshim.OpDiv(t.handle(), otherT.handle()) })
+			for tries := (attempts{}); again(&opDiv, r.Err, &tries); {
+				r = cshim.OpDiv(t.handle(), otherT.handle())
+			}
 		}
 		return done2(&opDiv, r, t, otherT)
 	}
@@ -425,7 +433,9 @@ func (t *Tensor) Neg() *Tensor {
 	}
 	r := cshim.OpNeg(t.handle())
 	if r.Err != nil {
-		r = again(&opNeg, r, func() cshim.Result { return cshim.OpNeg(t.handle()) })
+		for tries := (attempts{}); again(&opNeg, r.Err, &tries); {
+			r = cshim.OpNeg(t.handle())
+		}
 	}
 	return done1(&opNeg, r, t)
 }
@@ -567,7 +577,9 @@ func (t *Tensor) Exp() *Tensor {
 	}
 	r := cshim.OpExp(t.handle())
 	if r.Err != nil {
-		r = again(&opExp, r, func() cshim.Result { return cshim.OpExp(t.handle()) })
+		for tries := (attempts{}); again(&opExp, r.Err, &tries); {
+			r = cshim.OpExp(t.handle())
+		}
 	}
 	return done1(&opExp, r, t)
 }
@@ -645,7 +657,9 @@ func (t *Tensor) Log() *Tensor {
 	}
 	r := cshim.OpLog(t.handle())
 	if r.Err != nil {
-		r = again(&opLog, r, func() cshim.Result { return cshim.OpLog(t.handle()) })
+		for tries := (attempts{}); again(&opLog, r.Err, &tries); {
+			r = cshim.OpLog(t.handle())
+		}
 	}
 	return done1(&opLog, r, t)
 }
@@ -800,7 +814,9 @@ func (t *Tensor) Sqrt() *Tensor {
 	}
 	r := cshim.OpSqrt(t.handle())
 	if r.Err != nil {
-		r = again(&opSqrt, r, func() cshim.Result { return cshim.OpSqrt(t.handle()) })
+		for tries := (attempts{}); again(&opSqrt, r.Err, &tries); {
+			r = cshim.OpSqrt(t.handle())
+		}
 	}
 	return done1(&opSqrt, r, t)
 }
@@ -1549,7 +1565,9 @@ func (t *Tensor) Maximum(other any) *Tensor {
 		}
 		r := cshim.OpMaximum(t.handle(), otherT.handle())
 		if r.Err != nil {
-			r = again(&opMaximum, r, func() cshim.Result { return cshim.OpMaximum(t.handle(), otherT.handle()) })
+			for tries := (attempts{}); again(&opMaximum, r.Err, &tries); {
+				r = cshim.OpMaximum(t.handle(), otherT.handle())
+			}
 		}
 		return done2(&opMaximum, r, t, otherT)
 	}

@@ -86,7 +86,9 @@ func (t *Tensor) Dropout(p float64, opts ...Option) *Tensor {
 		}
 		r := cshim.OpDropout(t.handle(), p)
 		if r.Err != nil {
-			r = again(&opDropout, r, func() cshim.Result { return cshim.OpDropout(t.handle(), p) })
+			for tries := (attempts{}); again(&opDropout, r.Err, &tries); {
+				r = cshim.OpDropout(t.handle(), p)
+			}
 		}
 		return done1(&opDropout, r, t)
 	}

@@ -17,7 +17,9 @@ func (t *Tensor) Eq(other any) *Tensor {
 		}
 		r := cshim.OpEq(t.handle(), otherT.handle())
 		if r.Err != nil {
-			r = again(&opEq, r, func() cshim.Result { return cshim.OpEq(t.handle(), otherT.handle()) })
+			for tries := (attempts{}); again(&opEq, r.Err, &tries); {
+				r = cshim.OpEq(t.handle(), otherT.handle())
+			}
 		}
 		return done2(&opEq, r, t, otherT)
 	}
@@ -87,7 +89,9 @@ func (t *Tensor) Lt(other any) *Tensor {
 		}
 		r := cshim.OpLt(t.handle(), otherT.handle())
 		if r.Err != nil {
-			r = again(&opLt, r, func() cshim.Result { return cshim.OpLt(t.handle(), otherT.handle()) })
+			for tries := (attempts{}); again(&opLt, r.Err, &tries); {
+				r = cshim.OpLt(t.handle(), otherT.handle())
+			}
 		}
 		return done2(&opLt, r, t, otherT)
 	}
@@ -157,7 +161,9 @@ func (t *Tensor) Gt(other any) *Tensor {
 		}
 		r := cshim.OpGt(t.handle(), otherT.handle())
 		if r.Err != nil {
-			r = again(&opGt, r, func() cshim.Result { return cshim.OpGt(t.handle(), otherT.handle()) })
+			for tries := (attempts{}); again(&opGt, r.Err, &tries); {
+				r = cshim.OpGt(t.handle(), otherT.handle())
+			}
 		}
 		return done2(&opGt, r, t, otherT)
 	}

@@ -16,7 +16,9 @@ func (t *Tensor) MatMul(other *Tensor) *Tensor {
 	}
 	r := cshim.OpMatMul(t.handle(), other.handle())
 	if r.Err != nil {
-		r = again(&opMatMul, r, func() cshim.Result { return cshim.OpMatMul(t.handle(), other.handle()) })
+		for tries := (attempts{}); again(&opMatMul, r.Err, &tries); {
+			r = cshim.OpMatMul(t.handle(), other.handle())
+		}
 	}
 	return done2(&opMatMul, r, t, other)
 }
@@ -32,7 +34,9 @@ func (t *Tensor) MM(mat2 *Tensor) *Tensor {
 	}
 	r := cshim.OpMM(t.handle(), mat2.handle())
 	if r.Err != nil {
-		r = again(&opMM, r, func() cshim.Result { return cshim.OpMM(t.handle(), mat2.handle()) })
+		for tries := (attempts{}); again(&opMM, r.Err, &tries); {
+			r = cshim.OpMM(t.handle(), mat2.handle())
+		}
 	}
 	return done2(&opMM, r, t, mat2)
 }
@@ -48,7 +52,9 @@ func (t *Tensor) BMM(mat2 *Tensor) *Tensor {
 	}
 	r := cshim.OpBMM(t.handle(), mat2.handle())
 	if r.Err != nil {
-		r = again(&opBMM, r, func() cshim.Result { return cshim.OpBMM(t.handle(), mat2.handle()) })
+		for tries := (attempts{}); again(&opBMM, r.Err, &tries); {
+			r = cshim.OpBMM(t.handle(), mat2.handle())
+		}
 	}
 	return done2(&opBMM, r, t, mat2)
 }
@@ -133,7 +139,9 @@ func (t *Tensor) AddMM(mat1 *Tensor, mat2 *Tensor, opts ...Option) *Tensor {
 		}
 		r := cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
 		if r.Err != nil {
-			r = again(&opAddMM, r, func() cshim.Result { return cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle()) })
+			for tries := (attempts{}); again(&opAddMM, r.Err, &tries); {
+				r = cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
+			}
 		}
 		return done3(&opAddMM, r, t, mat1, mat2)
 	}
@@ -343,7 +351,9 @@ func (t *Tensor) Linear(weight *Tensor, bias *Tensor) *Tensor {
 	}
 	r := cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
 	if r.Err != nil {
-		r = again(&opLinear, r, func() cshim.Result { return cshim.OpLinear(t.handle(), weight.handle(), bias.handle()) })
+		for tries := (attempts{}); again(&opLinear, r.Err, &tries); {
+			r = cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
+		}
 	}
 	return done3(&opLinear, r, t, weight, bias)
 }

@@ -20,7 +20,9 @@ func (t *Tensor) CrossEntropy(target *Tensor, opts ...Option) *Tensor {
 		}
 		r := cshim.OpCrossEntropy(t.handle(), target.handle())
 		if r.Err != nil {
-			r = again(&opCrossEntropy, r, func() cshim.Result { return cshim.OpCrossEntropy(t.handle(), target.handle()) })
+			for tries := (attempts{}); again(&opCrossEntropy, r.Err, &tries); {
+				r = cshim.OpCrossEntropy(t.handle(), target.handle())
+			}
 		}
 		return done2(&opCrossEntropy, r, t, target)
 	}
@@ -71,7 +73,9 @@ func (t *Tensor) MSELoss(target *Tensor, opts ...Option) *Tensor {
 		}
 		r := cshim.OpMSELoss(t.handle(), target.handle())
 		if r.Err != nil {
-			r = again(&opMSELoss, r, func() cshim.Result { return cshim.OpMSELoss(t.handle(), target.handle()) })
+			for tries := (attempts{}); again(&opMSELoss, r.Err, &tries); {
+				r = cshim.OpMSELoss(t.handle(), target.handle())
+			}
 		}
 		return done2(&opMSELoss, r, t, target)
 	}

@@ -19,9 +19,9 @@ func (t *Tensor) LayerNorm(normalizedShape []int, weight *Tensor, bias *Tensor, 
 		}
 		r := cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
 		if r.Err != nil {
-			r = again(&opLayerNorm, r, func() cshim.Result {
-				return cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
-			})
+			for tries := (attempts{}); again(&opLayerNorm, r.Err, &tries); {
+				r = cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
+			}
 		}
 		return done3(&opLayerNorm, r, t, weight, bias)
 	}

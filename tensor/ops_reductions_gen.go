@@ -19,7 +19,9 @@ func (t *Tensor) Sum(opts ...Option) *Tensor {
 		}
 		r := cshim.OpSum(t.handle())
 		if r.Err != nil {
-			r = again(&opSum, r, func() cshim.Result { return cshim.OpSum(t.handle()) })
+			for tries := (attempts{}); again(&opSum, r.Err, &tries); {
+				r = cshim.OpSum(t.handle())
+			}
 		}
 		return done1(&opSum, r, t)
 	}
@@ -66,7 +68,9 @@ func (t *Tensor) Mean(opts ...Option) *Tensor {
 		}
 		r := cshim.OpMean(t.handle())
 		if r.Err != nil {
-			r = again(&opMean, r, func() cshim.Result { return cshim.OpMean(t.handle()) })
+			for tries := (attempts{}); again(&opMean, r.Err, &tries); {
+				r = cshim.OpMean(t.handle())
+			}
 		}
 		return done1(&opMean, r, t)
 	}

@@ -16,7 +16,9 @@ func (t *Tensor) View(size ...int) *Tensor {
 	}
 	r := cshim.OpView(t.handle(), size)
 	if r.Err != nil {
-		r = again(&opView, r, func() cshim.Result { return cshim.OpView(t.handle(), size) })
+		for tries := (attempts{}); again(&opView, r.Err, &tries); {
+			r = cshim.OpView(t.handle(), size)
+		}
 	}
 	return done1(&opView, r, t)
 }
@@ -60,7 +62,9 @@ func (t *Tensor) Reshape(shape ...int) *Tensor {
 	}
 	r := cshim.OpReshape(t.handle(), shape)
 	if r.Err != nil {
-		r = again(&opReshape, r, func() cshim.Result { return cshim.OpReshape(t.handle(), shape) })
+		for tries := (attempts{}); again(&opReshape, r.Err, &tries); {
+			r = cshim.OpReshape(t.handle(), shape)
+		}
 	}
 	return done1(&opReshape, r, t)
 }
@@ -134,7 +138,9 @@ func (t *Tensor) Transpose(dim0 int, dim1 int) *Tensor {
 	}
 	r := cshim.OpTranspose(t.handle(), dim0, dim1)
 	if r.Err != nil {
-		r = again(&opTranspose, r, func() cshim.Result { return cshim.OpTranspose(t.handle(), dim0, dim1) })
+		for tries := (attempts{}); again(&opTranspose, r.Err, &tries); {
+			r = cshim.OpTranspose(t.handle(), dim0, dim1)
+		}
 	}
 	return done1(&opTranspose, r, t)
 }
@@ -164,7 +170,9 @@ func (t *Tensor) T() *Tensor {
 	}
 	r := cshim.OpT(t.handle())
 	if r.Err != nil {
-		r = again(&opT, r, func() cshim.Result { return cshim.OpT(t.handle()) })
+		for tries := (attempts{}); again(&opT, r.Err, &tries); {
+			r = cshim.OpT(t.handle())
+		}
 	}
 	return done1(&opT, r, t)
 }
@@ -204,7 +212,9 @@ func (t *Tensor) Permute(dims ...int) *Tensor {
 	}
 	r := cshim.OpPermute(t.handle(), dims)
 	if r.Err != nil {
-		r = again(&opPermute, r, func() cshim.Result { return cshim.OpPermute(t.handle(), dims) })
+		for tries := (attempts{}); again(&opPermute, r.Err, &tries); {
+			r = cshim.OpPermute(t.handle(), dims)
+		}
 	}
 	return done1(&opPermute, r, t)
 }
@@ -247,7 +257,9 @@ func (t *Tensor) SqueezeDim(dim int) *Tensor {
 	}
 	r := cshim.OpSqueezeDim(t.handle(), dim)
 	if r.Err != nil {
-		r = again(&opSqueezeDim, r, func() cshim.Result { return cshim.OpSqueezeDim(t.handle(), dim) })
+		for tries := (attempts{}); again(&opSqueezeDim, r.Err, &tries); {
+			r = cshim.OpSqueezeDim(t.handle(), dim)
+		}
 	}
 	return done1(&opSqueezeDim, r, t)
 }
@@ -263,7 +275,9 @@ func (t *Tensor) Unsqueeze(dim int) *Tensor {
 	}
 	r := cshim.OpUnsqueeze(t.handle(), dim)
 	if r.Err != nil {
-		r = again(&opUnsqueeze, r, func() cshim.Result { return cshim.OpUnsqueeze(t.handle(), dim) })
+		for tries := (attempts{}); again(&opUnsqueeze, r.Err, &tries); {
+			r = cshim.OpUnsqueeze(t.handle(), dim)
+		}
 	}
 	return done1(&opUnsqueeze, r, t)
 }
@@ -280,7 +294,9 @@ func (t *Tensor) Expand(size ...int) *Tensor {
 	}
 	r := cshim.OpExpand(t.handle(), size)
 	if r.Err != nil {
-		r = again(&opExpand, r, func() cshim.Result { return cshim.OpExpand(t.handle(), size) })
+		for tries := (attempts{}); again(&opExpand, r.Err, &tries); {
+			r = cshim.OpExpand(t.handle(), size)
+		}
 	}
 	return done1(&opExpand, r, t)
 }
@@ -630,7 +646,9 @@ func (t *Tensor) Select(dim int, index int) *Tensor {
 	}
 	r := cshim.OpSelect(t.handle(), dim, index)
 	if r.Err != nil {
-		r = again(&opSelect, r, func() cshim.Result { return cshim.OpSelect(t.handle(), dim, index) })
+		for tries := (attempts{}); again(&opSelect, r.Err, &tries); {
+			r = cshim.OpSelect(t.handle(), dim, index)
+		}
 	}
 	return done1(&opSelect, r, t)
 }
@@ -650,7 +668,9 @@ func (t *Tensor) Slice(dim int, opts ...Option) *Tensor {
 		}
 		r := cshim.OpSlice(t.handle(), dim)
 		if r.Err != nil {
-			r = again(&opSlice, r, func() cshim.Result { return cshim.OpSlice(t.handle(), dim) })
+			for tries := (attempts{}); again(&opSlice, r.Err, &tries); {
+				r = cshim.OpSlice(t.handle(), dim)
+			}
 		}
 		return done1(&opSlice, r, t)
 	}
@@ -1011,7 +1031,9 @@ func (t *Tensor) Contiguous() *Tensor {
 	}
 	r := cshim.OpContiguous(t.handle())
 	if r.Err != nil {
-		r = again(&opContiguous, r, func() cshim.Result { return cshim.OpContiguous(t.handle()) })
+		for tries := (attempts{}); again(&opContiguous, r.Err, &tries); {
+			r = cshim.OpContiguous(t.handle())
+		}
 	}
 	return done1(&opContiguous, r, t)
 }
@@ -1027,7 +1049,9 @@ func (t *Tensor) Clone() *Tensor {
 	}
 	r := cshim.OpClone(t.handle())
 	if r.Err != nil {
-		r = again(&opClone, r, func() cshim.Result { return cshim.OpClone(t.handle()) })
+		for tries := (attempts{}); again(&opClone, r.Err, &tries); {
+			r = cshim.OpClone(t.handle())
+		}
 	}
 	return done1(&opClone, r, t)
 }
@@ -1044,7 +1068,9 @@ func (t *Tensor) Detach() *Tensor {
 	}
 	r := cshim.OpDetach(t.handle())
 	if r.Err != nil {
-		r = again(&opDetach, r, func() cshim.Result { return cshim.OpDetach(t.handle()) })
+		for tries := (attempts{}); again(&opDetach, r.Err, &tries); {
+			r = cshim.OpDetach(t.handle())
+		}
 	}
 	return done1(&opDetach, r, t)
 }
@@ -1510,7 +1536,9 @@ func (t *Tensor) MaskedFill(mask *Tensor, value any) *Tensor {
 		}
 		r := cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle())
 		if r.Err != nil {
-			r = again(&opMaskedFill, r, func() cshim.Result { return cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle()) })
+			for tries := (attempts{}); again(&opMaskedFill, r.Err, &tries); {
+				r = cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle())
+			}
 		}
 		return done3(&opMaskedFill, r, t, mask, valueT)
 	}

@@ -260,10 +260,10 @@ typedef struct ls_memory {
   int64_t largest_free; /* the largest block kept; -1 where it is not known */
   int64_t allocations;  /* since the start */
   int64_t frees;
-  int64_t total;   /* bytes given out since the start, roughly: threads take small blocks' bytes ahead */
-  int64_t limit;   /* 0: none */
-  int64_t handles; /* ls_tensor handles not yet freed, of all devices */
-  int64_t created; /* handles given out since the start */
+  int64_t total;        /* bytes given out since the start, roughly: threads take small blocks' bytes ahead */
+  int64_t limit;        /* 0: none */
+  int64_t handles;      /* ls_tensor handles not yet freed, of all devices */
+  int64_t created;      /* handles given out since the start */
   int64_t most_handles; /* the most there were at once; 64 a thread may be missing */
 } ls_memory;
 LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
@@ -292,8 +292,8 @@ typedef struct ls_board {
   uint32_t due; /* raised when a device's live bytes pass its trigger; atomic, the caller clears it */
 } ls_board;
 LS_API ls_board *ls_memory_board(void) LS_NOEXCEPT;
-/* Live bytes past trigger, or bytes given out since the start past total_trigger, raise due; an allocation past line
- * asks for a round and waits, for a bounded time. */
+/* Live bytes past trigger, or bytes given out since the start past total_trigger, raise due; an allocation past
+ * line asks for a round and waits, for a bounded time. */
 LS_API ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger,
                                      int64_t line) LS_NOEXCEPT;
 typedef struct ls_pressure {
@@ -330,7 +330,8 @@ LS_API void ls_pressure_stats(ls_pressure_counts *out) LS_NOEXCEPT;
 LS_API void ls_samples_set_rate(int64_t bytes) LS_NOEXCEPT;
 /* result may be 0; its block is named also when another thread made it. */
 LS_API void ls_samples_attach(uint32_t site, ls_tensor result) LS_NOEXCEPT;
-/* How many blocks have been sampled, to be read atomically: what has no scope word in its result is named by it. */
+/* How many blocks have been sampled, to be read atomically: what has no scope word in its result is named by it.
+ */
 LS_API uint64_t *ls_samples_seen(void) LS_NOEXCEPT;
 /* The site of blocks that nobody has named. */
 #define LS_NO_SITE UINT32_MAX

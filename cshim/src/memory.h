@@ -16,14 +16,14 @@ constexpr int kCpuSlot = 0;
 struct alignas(64) Account {
   // Bytes live, and besides what threads have taken ahead for their small blocks: never less than the truth.
   std::atomic<int64_t> live{0};
-  std::atomic<int64_t> trigger{INT64_MAX};  // past it the next operator asks the policy
+  std::atomic<int64_t> trigger{INT64_MAX};        // past it the next operator asks the policy
   std::atomic<int64_t> total_trigger{INT64_MAX};  // the same for total
-  std::atomic<int64_t> line{INT64_MAX};     // an allocation that would pass it waits for a sweep, then goes on
-  std::atomic<int64_t> limit{INT64_MAX};    // an allocation that would pass it waits, then fails
+  std::atomic<int64_t> line{INT64_MAX};   // an allocation that would pass it waits for a sweep, then goes on
+  std::atomic<int64_t> limit{INT64_MAX};  // an allocation that would pass it waits, then fails
   std::atomic<int64_t> peak{0};
   std::atomic<int64_t> reserved{0};  // a device's: bytes that its allocator holds
-  std::atomic<int64_t> total{0};    // bytes ever given out, in large blocks and in what threads took ahead
-  std::atomic<int64_t> largest{0};  // the largest block given out since it was last asked for
+  std::atomic<int64_t> total{0};     // bytes ever given out, in large blocks and in what threads took ahead
+  std::atomic<int64_t> largest{0};   // the largest block given out since it was last asked for
 };
 extern Account accounts[kMaxDevices];
 

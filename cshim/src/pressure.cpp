@@ -36,7 +36,7 @@ std::atomic<const Callback *> callback{nullptr};
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kSoftWait = std::chrono::milliseconds(250);
-constexpr auto kHardWait = std::chrono::milliseconds(2000);  // of one round; a collection beside a huge Go heap
+constexpr auto kHardWait = std::chrono::milliseconds(2000);   // of one round; a collection beside a huge Go heap
 constexpr auto kInsideWait = std::chrono::milliseconds(100);  // under a device's lock
 constexpr auto kGiveUp = std::chrono::seconds(30);
 
@@ -51,7 +51,7 @@ struct Pressure {
   // Threads that wait inside a device's allocator, under its lock, and what a sweep has found for them to free.
   std::atomic<int> inside[kMaxDevices] = {};
   std::vector<ls_tensor> deferred[kMaxDevices];
-  bool hard = false;                  // one of those who ask stands at a limit
+  bool hard = false;  // one of those who ask stands at a limit
   std::atomic<int> waiters{0};
   std::atomic<int64_t> waits{0}, wait_ns{0}, timeouts{0}, retries{0}, ooms{0};
   std::atomic<int64_t> histogram[LS_WAIT_BUCKETS] = {};
@@ -185,9 +185,12 @@ bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t), 
   p.waiters.fetch_add(1);
   p.wanted.notify_one();
   auto start = Clock::now();
-  bool ok = p.done.wait_until(lock, start + (inside ? kInsideWait : hard ? kHardWait : kSoftWait), [&] {
-    return p.finished >= mine || !p.attached || (fits != nullptr && fits(slot, n));
-  });
+  bool ok =
+      p.done.wait_until(lock,
+                        start + (inside ? kInsideWait
+                                 : hard ? kHardWait
+                                        : kSoftWait),
+                        [&] { return p.finished >= mine || !p.attached || (fits != nullptr && fits(slot, n)); });
   p.waiters.fetch_sub(1);
   p.waiting[slot] -= n;
   p.waits.fetch_add(1, std::memory_order_relaxed);
@@ -217,7 +220,8 @@ void reserved_on_device(int32_t index, int64_t n) noexcept {
 void failed_on_device(int32_t index, int64_t asked) noexcept {
   last_failure = {asked, word_of(1 + index)};
   // A backward pass fails on a thread of the engine's, and is told on another.
-  last_on_device.store(static_cast<uint64_t>(index + 1) << 56 | static_cast<uint64_t>(std::min<int64_t>(asked, (int64_t{1} << 56) - 1)));
+  last_on_device.store(static_cast<uint64_t>(index + 1) << 56 |
+                       static_cast<uint64_t>(std::min<int64_t>(asked, (int64_t{1} << 56) - 1)));
   Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -1,6 +1,6 @@
 // Which call made the memory that is live. About every rate bytes of allocation one block is sampled, as Go's heap
-// profile does it; the thread that made it is marked, and the caller names the call at its next chance. With the rate
-// at 1 every block is sampled, and a history of events can be kept.
+// profile does it; the thread that made it is marked, and the caller names the call at its next chance. With the
+// rate at 1 every block is sampled, and a history of events can be kept.
 #include <pthread.h>
 
 #include <chrono>
@@ -281,8 +281,7 @@ uint64_t ls_history_live(ls_event *out, uint64_t cap) noexcept {
   std::lock_guard<std::mutex> lock(s.mutex);
   uint64_t i = 0;
   for (auto &[p, b] : s.blocks) {
-    if (i < cap)
-      out[i] = {0, reinterpret_cast<uint64_t>(p), b.n, b.asked, b.site, ls::word_of(b.slot), 0, 0};
+    if (i < cap) out[i] = {0, reinterpret_cast<uint64_t>(p), b.n, b.asked, b.site, ls::word_of(b.slot), 0, 0};
     i++;
   }
   return s.blocks.size();

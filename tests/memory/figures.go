@@ -43,12 +43,12 @@ func limitAbove(d tensor.Device, bytes int64) error {
 }
 
 type loopFigures struct {
-	goroutines                int
-	bytes, limit, peak        int64
-	released, unreleased, off float64 // medians of the rounds, seconds
-	ratio, low, high          float64 // unreleased over released; the spread of the rounds
-	counts                    vram.Counts
-	operator                  time.Duration
+	goroutines           int
+	bytes, limit, peak   int64
+	released, unreleased float64 // medians of the rounds, seconds
+	ratio, low, high     float64 // unreleased over released; the spread of the rounds
+	counts               vram.Counts
+	operator             time.Duration
 }
 
 // loop makes bytes of 4 MiB temporaries, released by hand and not at all, below a limit of 512 MiB.
@@ -356,11 +356,11 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 }
 
 type waitFigures struct {
-	events                 int64
-	median, p99, slowest   time.Duration
-	timeouts, oom, refused int64
-	took, sweep            time.Duration // all; one sweep, on average
-	sweeps                 int64
+	events               int64
+	median, p99, slowest time.Duration
+	timeouts, oom        int64
+	took, sweep          time.Duration // all; one sweep, on average
+	sweeps               int64
 }
 
 // storm makes goroutines meet the limit all the time, while others collect, start goroutines, close scopes and exit.

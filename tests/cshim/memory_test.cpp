@@ -1,0 +1,164 @@
+// Limits, the out-of-memory callback, and rounds: what the shim does about memory without any Go.
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "helpers.h"
+
+namespace {
+
+int64_t live() {
+  ls_memory m;
+  EXPECT_OK(ls_memory_stats(kCpu, &m));
+  return m.allocated;
+}
+
+constexpr int64_t kMiB = 1 << 20;
+
+ls_result empty(int64_t floats) {
+  std::vector<float> none;
+  ls_value out[1];
+  std::vector<ls_value> args;
+  append<int64_t>(args, LS_INTS, {floats});
+  auto r = ls_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0);
+  return {r.err == nullptr ? out[0].u.t : 0, r.err, 0};
+}
+
+class Memory : public ShimTest {
+ protected:
+  void TearDown() override {
+    EXPECT_OK(ls_memory_set_oom_callback(nullptr, nullptr));
+    EXPECT_OK(ls_memory_set_limit(kCpu, 0));
+  }
+};
+
+TEST_F(Memory, TheLimitRefusesAndTheErrorSaysWhat) {
+  EXPECT_OK(ls_memory_set_limit(kCpu, live() + 8 * kMiB));
+  auto a = empty(kMiB);
+  ASSERT_EQ(a.err, nullptr);
+  auto b = empty(2 * kMiB);
+  ASSERT_NE(b.err, nullptr);
+  EXPECT_EQ(b.err->code, LS_ERR_OUT_OF_MEMORY);
+  EXPECT_EQ(b.err->bytes, 8 * kMiB);
+  EXPECT_EQ(b.err->device, kCpu);
+  ls_error_free(b.err);
+  auto c = empty(kMiB);
+  ASSERT_EQ(c.err, nullptr) << "what fits is given";
+  ls_tensor_free(a.t);
+  ls_tensor_free(c.t);
+  EXPECT_ERR(ls_memory_set_limit(kCpu, -1), LS_ERR_ARGUMENT);
+}
+
+struct Holder {
+  std::vector<ls_tensor> held;
+  int calls = 0;
+  int64_t asked = 0;
+};
+
+TEST_F(Memory, TheCallbackFreesBeforeTheRetry) {
+  Holder h;
+  EXPECT_OK(ls_memory_set_limit(kCpu, live() + 12 * kMiB + 65536));
+  for (int i = 0; i < 3; i++) h.held.push_back(empty(kMiB).t);
+  EXPECT_OK(ls_memory_set_oom_callback(
+      [](void *arg, int32_t device, int64_t bytes) -> int32_t {
+        auto *h = static_cast<Holder *>(arg);
+        h->calls++;
+        h->asked = bytes;
+        EXPECT_EQ(device, kCpu);
+        // What the callback allocates itself does not call it again.
+        auto more = empty(2 * kMiB);
+        EXPECT_NE(more.err, nullptr);
+        ls_error_free(more.err);
+        if (h->held.empty()) return 0;
+        ls_tensor_free(h->held.back());
+        h->held.pop_back();
+        return 1;
+      },
+      &h));
+  auto t = empty(2 * kMiB);
+  ASSERT_EQ(t.err, nullptr);
+  EXPECT_EQ(h.calls, 2) << "called as long as it frees and nothing fits";
+  EXPECT_EQ(h.asked, 8 * kMiB);
+  EXPECT_EQ(h.held.size(), 1u);
+  auto u = empty(3 * kMiB);
+  ASSERT_NE(u.err, nullptr) << "it gave up when the callback did";
+  EXPECT_EQ(u.err->code, LS_ERR_OUT_OF_MEMORY);
+  ls_error_free(u.err);
+  EXPECT_TRUE(h.held.empty());
+  ls_tensor_free(t.t);
+}
+
+TEST_F(Memory, OneRoundServesAllThatWait) {
+  constexpr int kThreads = 8;
+  EXPECT_OK(ls_memory_set_limit(kCpu, live() + kThreads * 4 * kMiB));
+  std::vector<ls_tensor> garbage;
+  for (int i = 0; i < kThreads; i++) garbage.push_back(empty(kMiB).t);
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  EXPECT_EQ(ls_pressure_attach(), 0) << "there is one already";
+  std::vector<ls_result> results(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; i++) threads.emplace_back([&, i] { results[i] = empty(kMiB); });
+  int rounds = 0;
+  std::thread pacer([&] {
+    ls_pressure p;
+    // All are waiting before the sweep begins.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    while (ls_pressure_wait(&p, 500) == 1) {
+      rounds++;
+      EXPECT_EQ(p.hard, 1);
+      EXPECT_EQ(p.device, kCpu);
+      ls_tensors_free(garbage.data(), garbage.size());
+      garbage.clear();
+      ls_pressure_done(p.round);
+    }
+  });
+  for (auto &t : threads) t.join();
+  pacer.join();
+  ls_pressure_stop();
+  EXPECT_EQ(rounds, 1);
+  for (auto &r : results) {
+    EXPECT_EQ(r.err, nullptr);
+    ls_tensor_free(r.t);
+  }
+  EXPECT_ERR(empty(kMiB * kThreads * 2).err, LS_ERR_OUT_OF_MEMORY);  // nobody sweeps any more
+}
+
+TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
+  EXPECT_OK(ls_memory_set_limit(kCpu, live() + 4 * kMiB));
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  std::atomic<int> rounds{0};
+  std::thread pacer([&] {
+    ls_pressure p;
+    int got;
+    while ((got = ls_pressure_wait(&p, 5000)) == 1) {
+      rounds++;
+      ls_pressure_done(p.round);
+    }
+    EXPECT_EQ(got, -1);
+  });
+  auto t = empty(2 * kMiB);
+  ASSERT_NE(t.err, nullptr);
+  EXPECT_EQ(t.err->code, LS_ERR_OUT_OF_MEMORY);
+  ls_error_free(t.err);
+  EXPECT_EQ(rounds.load(), 1);
+  ls_pressure_stop();
+  pacer.join();
+}
+
+TEST_F(Memory, RequestedAndRoundedBytesAreCounted) {
+  ls_memory a, b;
+  EXPECT_OK(ls_memory_stats(kCpu, &a));
+  auto t = empty(100001);
+  EXPECT_OK(ls_memory_stats(kCpu, &b));
+  EXPECT_EQ(b.requested - a.requested, 400004);
+  EXPECT_GE(b.allocated - a.allocated, 400004);
+  EXPECT_LE(b.allocated - a.allocated, 400004 * 9 / 8);
+  EXPECT_EQ(b.allocations - a.allocations, 1);
+  ls_tensor_free(t.t);
+  EXPECT_OK(ls_memory_stats(kCpu, &b));
+  EXPECT_EQ(b.requested, a.requested);
+  EXPECT_EQ(b.frees - a.frees, 1);
+}
+
+}  // namespace
