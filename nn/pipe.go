@@ -59,7 +59,7 @@ func piped(op string, x *tensor.Tensor, layers []Layer) (*tensor.Tensor, error) 
 		return nil, err
 	}
 	defer s.Close()
-	return outward(s, through(s, op, x, layers))
+	return outward(s, through(s, op, x, layers)) //linstockvet:ignore scopeescape outward moves it out
 }
 
 // through is pipe inside the scope s.

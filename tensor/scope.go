@@ -3,6 +3,7 @@ package tensor
 import (
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -34,6 +35,14 @@ const (
 	marker = 1 << 63
 	joined = 1 << 61
 )
+
+// String says how many tensors the scope owns.
+func (s *Scope) String() string {
+	if s == nil {
+		return "no scope"
+	}
+	return "scope of " + strconv.Itoa(s.Len()) + " tensors"
+}
 
 // NewScope opens a scope on this goroutine; Close it on the same goroutine:
 //
