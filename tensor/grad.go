@@ -139,6 +139,7 @@ func RunBackward(roots []*Tensor, opts ...BackwardOption) error {
 	defer b.unpin()
 	vram.BeforeBackward()
 	ref := cshim.Backward(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create)
+	vram.AfterBackward()
 	return newError("Backward", asError(ref), roots...)
 }
 

@@ -287,6 +287,13 @@ func BeforeBackward() {
 	}
 }
 
+// AfterBackward is called after a backward pass: its graph is gone, and the next question is due far below.
+func AfterBackward() {
+	if cshim.Path() != "" {
+		aim()
+	}
+}
+
 func boundary(backward bool) {
 	box := policy.Load()
 	if !backward {

@@ -111,7 +111,7 @@ func paced(s State) Decision {
 	if s.Allocated < step && !s.Backward {
 		return Decision{Again: step - s.Allocated}
 	}
-	if room := s.Highest + s.Highest/64 - s.Live - s.Next; room > 0 {
+	if room := s.Highest + s.Highest/64 - s.Live - s.Next; room > 0 && !s.Backward {
 		return Decision{Again: room}
 	}
 	if s.Spare < s.Cost {
