@@ -24,7 +24,8 @@ var history struct {
 
 func init() { history.rate = DefaultProfileRate }
 
-// RecordHistory keeps the last n allocations and frees with their stacks, for [Snapshot]; 0 stops and forgets them.
+// RecordHistory keeps the last n allocations and frees with their stacks, for [Snapshot]; 0 stops and forgets them. What
+// an operator makes and frees on the way has a stack where the goroutine holds its thread, as in every scope.
 // Meanwhile every block is sampled, which slows operators down; blocks of a CUDA device are kept without stacks. PyTorch:
 // torch.cuda.memory._record_memory_history.
 func RecordHistory(n int) error {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"runtime"
 	"testing"
 
 	"github.com/nlpodyssey/gopickle/pickle"
@@ -66,6 +67,9 @@ func snapshot(t *testing.T) (parsed map[string]any, raw []byte) {
 // program makes what a snapshot is to show: a tensor that stays, one that goes, many small ones.
 func program(t *testing.T) (kept *tensor.Tensor, line string) {
 	t.Helper()
+	// As in a scope: what an operator makes and frees on the way is named on its thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	kept, line = tensor.Zeros([]int{1 << 20}), here()
 	gone := kept.Add(1.0)
 	for range 1200 {

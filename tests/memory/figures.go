@@ -366,9 +366,9 @@ type waitFigures struct {
 // storm makes goroutines meet the limit all the time, while others collect, start goroutines, close scopes and exit.
 func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	defer unlimited(s.device)
-	heap := make([][]byte, heapBytes>>10)
+	heap := make([][]byte, heapBytes>>14)
 	for i := range heap {
-		heap[i] = make([]byte, 1<<10)
+		heap[i] = make([]byte, 1<<14)
 	}
 	x := tensor.Ones([]int{16 << 10}, s.device) // 64 KiB
 	defer x.Release()
@@ -406,7 +406,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 			select {
 			case <-done:
 				return
-			case <-time.After(10 * time.Millisecond):
+			case <-time.After(50 * time.Millisecond):
 				runtime.GC()
 			}
 		}
