@@ -53,6 +53,12 @@ func limit(t testing.TB, above int64) {
 	})
 }
 
+func setPercent(t testing.TB, percent int) {
+	t.Helper()
+	_, err := vram.SetGCPercent(vram.CPU, percent)
+	ok(t, err)
+}
+
 func usePolicy(t testing.TB, p vram.Policy) {
 	before := vram.SetPolicy(p)
 	t.Cleanup(func() { vram.SetPolicy(before) })
@@ -159,7 +165,7 @@ func TestPacedInvariant(t *testing.T) {
 				leak.Check(t)
 				before, err := vram.SetGCPercent(vram.CPU, percent)
 				ok(t, err)
-				defer vram.SetGCPercent(vram.CPU, before)
+				defer setPercent(t, before)
 				var held []*tensor.Tensor
 				for range reachable / (4 * mib) {
 					held = append(held, tensor.Empty([]int{mib}))
@@ -212,7 +218,7 @@ func TestGCPercentOffSweepsOnlyAtTheLimit(t *testing.T) {
 	leak.Check(t)
 	before, err := vram.SetGCPercent(vram.CPU, -1)
 	ok(t, err)
-	defer vram.SetGCPercent(vram.CPU, before)
+	defer setPercent(t, before)
 	limit(t, 600*mib)
 	c := vram.ReadCounts()
 	peak := int64(0)

@@ -176,7 +176,7 @@ func TestSeedGoDlScopeNestsAndSurvivesPanics(t *testing.T) {
 		defer func() { _ = recover() }()
 		_ = tensor.WithScope(func() error {
 			return tensor.WithScope(func() error {
-				inner = tensor.Ones([]int{2})
+				inner = tensor.Ones([]int{2}) //linstockvet:ignore scopeescape its use after the scope is the test
 				panic("in a step")
 			})
 		})
@@ -223,7 +223,7 @@ func TestSeedGoDlBudgetCountsStoragesAndStepsBack(t *testing.T) {
 	leak.Check(t)
 	usePolicy(t, vram.Budget{Operators: 10})
 	ok(t, vram.SetBudget(vram.CPU, vram.Bytes(memoryNow(t).Allocated+40*mib)))
-	defer vram.SetBudget(vram.CPU, vram.Share(0.8))
+	defer func() { ok(t, vram.SetBudget(vram.CPU, vram.Share(0.8))) }()
 	held := tensor.Empty([]int{12 * mib}) // 48 MiB: above the budget, and reachable
 	before := vram.ReadCounts()
 	ok(t, tensor.WithScope(func() error {

@@ -86,7 +86,7 @@ func TestSnapshotHoldsWhatIsLiveAndWhatHappened(t *testing.T) {
 	if err := vram.RecordHistory(100000); err != nil {
 		t.Fatal(err)
 	}
-	defer vram.RecordHistory(0)
+	defer func() { ok(t, vram.RecordHistory(0)) }()
 	kept, line := program(t)
 	defer kept.Release()
 	s, _ := snapshot(t)
@@ -172,7 +172,7 @@ func TestHistoryIsBoundedAndEnds(t *testing.T) {
 	if err := vram.RecordHistory(100); err != nil {
 		t.Fatal(err)
 	}
-	defer vram.RecordHistory(0)
+	defer func() { ok(t, vram.RecordHistory(0)) }()
 	kept, _ := program(t)
 	defer kept.Release()
 	count := func() int {
@@ -208,7 +208,7 @@ func TestSnapshotOpensInPyTorchsViewer(t *testing.T) {
 	if err := vram.RecordHistory(100000); err != nil {
 		t.Fatal(err)
 	}
-	defer vram.RecordHistory(0)
+	defer func() { ok(t, vram.RecordHistory(0)) }()
 	kept, line := program(t)
 	defer kept.Release()
 	_, raw := snapshot(t)
@@ -271,7 +271,7 @@ func TestReportsOfACUDADevice(t *testing.T) {
 	if err := vram.RecordHistory(1000); err != nil {
 		t.Fatal(err)
 	}
-	defer vram.RecordHistory(0)
+	defer func() { ok(t, vram.RecordHistory(0)) }()
 	d := tensor.CUDA(0)
 	kept := tensor.Empty([]int{1 << 20}, d)
 	defer kept.Release()
