@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <vector>
 
@@ -302,8 +303,12 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
 
 ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) noexcept {
   return ls::run_void([&] {
-    // The one before is leaked: another thread may be calling it.
-    ls::callback.store(fn == nullptr ? nullptr : new ls::Callback{fn, arg}, std::memory_order_release);
+    // The one before stays: another thread may be calling it.
+    static std::mutex mutex;
+    static auto *all = new std::deque<ls::Callback>;
+    std::lock_guard<std::mutex> lock(mutex);
+    if (fn != nullptr) all->push_back({fn, arg});
+    ls::callback.store(fn == nullptr ? nullptr : &all->back(), std::memory_order_release);
   });
 }
 
