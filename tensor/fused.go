@@ -21,26 +21,26 @@ func (f *FusedAdam) Step() error {
 	if len(f.Avgs) != n || len(f.Sqs) != n || len(f.Steps) != n || f.AMSGrad && len(f.Maxs) != n {
 		return refused(op, ErrArgument, "the lists differ in length from the %d parameters", n)
 	}
-	var lists [5]*pins
-	defer func() {
-		for _, p := range lists {
-			p.unpin()
-		}
-	}()
-	given := [5][]*Tensor{f.Params, f.Avgs, f.Sqs, f.Steps, f.Maxs}
-	if !f.AMSGrad {
-		given[4] = nil
-	}
-	for i, ts := range given {
-		var err error
-		if lists[i], err = pinAll(op, ts, false); err != nil {
-			return err
-		}
-	}
 	if n == 0 {
 		return nil
 	}
+	lists := [][]*Tensor{f.Params, f.Avgs, f.Sqs, f.Steps, f.Maxs}
+	if !f.AMSGrad {
+		lists = lists[:4]
+	}
+	p := newPins(n * len(lists))
+	for _, ts := range lists {
+		if err := p.add(op, ts, false); err != nil {
+			return err
+		}
+	}
+	defer p.unpin()
+	of := func(list int) []cshim.Handle { return p.hs[list*n:][:n] }
+	var maxs []cshim.Handle
+	if f.AMSGrad {
+		maxs = of(4)
+	}
 	how := cshim.Adam{LR: f.LR, Beta1: f.Beta1, Beta2: f.Beta2, WeightDecay: f.WeightDecay, Eps: f.Eps,
 		AMSGrad: f.AMSGrad, Maximize: f.Maximize, Decoupled: f.Decoupled}
-	return newError(op, asError(cshim.AdamStep(how, lists[0].hs, lists[1].hs, lists[2].hs, lists[4].hs, lists[3].hs)))
+	return newError(op, asError(cshim.AdamStep(how, of(0), of(1), of(2), maxs, of(3))))
 }

@@ -77,7 +77,25 @@ type pins struct {
 
 // pinAll pins ts; nil elements are 0 where that is allowed.
 func pinAll(op string, ts []*Tensor, nilAllowed bool) (*pins, error) {
-	p := &pins{ts: make([]*Tensor, 0, len(ts)), hs: make([]cshim.Handle, 0, len(ts))}
+	if len(ts) == 0 {
+		return &noPins, nil
+	}
+	p := newPins(len(ts))
+	if err := p.add(op, ts, nilAllowed); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+var noPins pins
+
+// newPins has room for n tensors.
+func newPins(n int) *pins {
+	return &pins{ts: make([]*Tensor, 0, n), hs: make([]cshim.Handle, 0, n)}
+}
+
+// add pins ts, too; after an error nothing is pinned.
+func (p *pins) add(op string, ts []*Tensor, nilAllowed bool) error {
 	for _, t := range ts {
 		if t == nil && nilAllowed {
 			p.hs = append(p.hs, 0)
@@ -85,11 +103,11 @@ func pinAll(op string, ts []*Tensor, nilAllowed bool) (*pins, error) {
 		}
 		if !t.pin() {
 			p.unpin()
-			return nil, unusable(op, t)
+			return unusable(op, t)
 		}
 		p.ts, p.hs = append(p.ts, t), append(p.hs, t.h)
 	}
-	return p, nil
+	return nil
 }
 
 func (p *pins) unpin() {

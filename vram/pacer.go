@@ -22,6 +22,8 @@ type account struct {
 	total    int64                        // given out, at the last sweep
 	next     int64                        // the largest block of late
 	set      struct{ limit, budget bool } // by the user: the defaults no longer follow the machine
+
+	calm atomic.Bool // so little is live that nothing is due before the trigger
 }
 
 var accounts struct {
@@ -265,7 +267,9 @@ func (a *account) aimAt(d Decision) {
 	}
 	const never = 1<<63 - 1
 	line := int64(never)
-	if _, paced := policy.Load().Policy.(Paced); paced {
+	_, paced := policy.Load().Policy.(Paced)
+	a.calm.Store(paced && s.Live+s.Next < min(spareFloor, s.line())/2)
+	if paced {
 		if line = s.line(); s.Limit > 0 && line >= s.Limit {
 			line = never // the limit itself refuses
 		}
@@ -282,16 +286,26 @@ func Boundary() { boundary(false) }
 
 // BeforeBackward is called before a backward pass: the last chance to free what its graph does not need.
 func BeforeBackward() {
-	if cshim.Path() != "" {
+	if cshim.Path() != "" && !calm() {
 		boundary(true)
 	}
 }
 
 // AfterBackward is called after a backward pass: its graph is gone, and the next question is due far below.
 func AfterBackward() {
-	if cshim.Path() != "" {
+	if cshim.Path() != "" && !calm() {
 		aim()
 	}
+}
+
+// calm spares small programs the questions around their backward passes.
+func calm() bool {
+	for _, a := range known() {
+		if !a.calm.Load() {
+			return false
+		}
+	}
+	return !cshim.Due()
 }
 
 func boundary(backward bool) {

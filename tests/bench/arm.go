@@ -1,9 +1,9 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,114 +18,123 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// runArm is the Go arm: a task in this process, its figures on standard output.
-func runArm(task string, threads, steps int) error {
+// serve is the Go arm: the tasks named on standard input in this process, each answered by a line.
+func serve(threads int) error {
 	if err := tensor.SetNumThreads(threads); err != nil {
 		return err
 	}
 	if err := tensor.ManualSeed(0); err != nil {
 		return err
 	}
-	switch task {
-	case "ops":
-		return ops()
-	case "mlp":
-		return mlp()
-	case "gpt":
-		return gptStep()
-	case "gpteval":
-		return gptEval()
-	case "memory":
-		return memory(steps)
-	}
-	return fmt.Errorf("no task %q", task)
-}
-
-// median over batches, in nanoseconds an iteration.
-func median(batches, n int, f func(n int) error) (float64, error) {
-	if err := f(n); err != nil {
-		return 0, err
-	}
-	times := make([]float64, 0, batches)
-	for range batches {
+	made := map[string]*loop{}
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		task, steps, _ := strings.Cut(in.Text(), " ")
+		if task == "memory" {
+			n, err := strconv.Atoi(steps)
+			if err == nil {
+				err = memory(n)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		l, ok := made[task]
+		if !ok {
+			var err error
+			if l, err = newLoop(task); err != nil {
+				return err
+			}
+			made[task] = l
+		}
 		start := time.Now()
-		if err := f(n); err != nil {
-			return 0, err
+		if err := l.f(l.n); err != nil {
+			return err
 		}
-		times = append(times, float64(time.Since(start).Nanoseconds())/float64(n))
+		fmt.Printf("%.1f\n", float64(time.Since(start).Nanoseconds())/float64(l.n))
 	}
-	slices.Sort(times)
-	return times[len(times)/2], nil
+	return in.Err()
 }
 
-func report(task string, batches, n int, f func(n int) error) error {
-	ns, err := median(batches, n, f)
-	if err == nil {
-		fmt.Printf("%s %.1f\n", task, ns)
-	}
-	return err
+// loop is a task: f runs it so many times; n make a turn.
+type loop struct {
+	n int
+	f func(n int) error
 }
 
-// ops: an operator as a training step calls it, in a scope that frees 64 results at once, and with an explicit
-// Release after each, as a serving loop might.
-func ops() error {
-	for _, grad := range []bool{false, true} {
-		suffix := ""
-		if grad {
-			suffix = "+grad"
-		}
-		a, b := tensor.Randn([]int{16}).RequiresGrad_(grad), tensor.Randn([]int{16})
-		m, w := tensor.Randn([]int{16, 16}).RequiresGrad_(grad), tensor.Randn([]int{16, 16})
-		for _, op := range []struct {
-			name string
-			n    int
-			f    func() *tensor.Tensor
-		}{
-			{"add", 5000, func() *tensor.Tensor { return a.Add(b) }},
-			{"view", 5000, func() *tensor.Tensor { return a.View(4, 4) }},
-			{"matmul", 3000, func() *tensor.Tensor { return m.MatMul(w) }},
-		} {
-			if err := report(op.name+suffix, 21, op.n, func(n int) error {
-				for i := 0; i < n; i += 64 {
-					if err := tensor.WithScope(func() error {
-						for range 64 {
-							op.f()
-						}
-						return nil
-					}); err != nil {
-						return err
-					}
+func newLoop(task string) (*loop, error) {
+	switch task {
+	case "mlp":
+		return newMLPLoop()
+	case "gpt":
+		t, err := newTrainer()
+		return &loop{2, func(n int) error {
+			for range n {
+				if err := t.step(); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}, err
+	case "gpteval":
+		return newEvaluation()
+	}
+	return newOperator(task)
+}
+
+// newOperator is an operator as a training step calls it, in a scope that frees 64 results at once, or with an
+// explicit Release after each, as a serving loop might.
+func newOperator(task string) (*loop, error) {
+	name, release := strings.CutSuffix(task, "/release")
+	name, grad := strings.CutSuffix(name, "+grad")
+	a, b := tensor.Randn([]int{16}).RequiresGrad_(grad), tensor.Randn([]int{16})
+	m, w := tensor.Randn([]int{16, 16}).RequiresGrad_(grad), tensor.Randn([]int{16, 16})
+	op, ok := map[string]func() *tensor.Tensor{
+		"add":    func() *tensor.Tensor { return a.Add(b) },
+		"view":   func() *tensor.Tensor { return a.View(4, 4) },
+		"matmul": func() *tensor.Tensor { return m.MatMul(w) },
+	}[name]
+	if !ok {
+		return nil, fmt.Errorf("no task %q", task)
+	}
+	const n = 20480
+	if release {
+		return &loop{n, func(n int) error {
+			return tensor.WithScope(func() error {
+				for range n {
+					op().Release()
+				}
+				return nil
+			})
+		}}, nil
+	}
+	return &loop{n, func(n int) error {
+		for i := 0; i < n; i += 64 {
+			if err := tensor.WithScope(func() error {
+				for range 64 {
+					op()
 				}
 				return nil
 			}); err != nil {
 				return err
 			}
-			if err := tensor.WithScope(func() error {
-				return report(op.name+suffix+"/release", 21, op.n, func(n int) error {
-					for range n {
-						op.f().Release()
-					}
-					return nil
-				})
-			}); err != nil {
-				return err
-			}
 		}
-	}
-	return nil
+		return nil
+	}}, nil
 }
 
-func mlp() error {
+func newMLPLoop() (*loop, error) {
 	model, err := newMLP()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	opt, err := optim.NewAdam(nn.Parameters(model), 1e-3)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	x, y := tensor.Randn([]int{32, 32}), tensor.RandInt(0, 10, []int{32})
-	return report("mlp", 15, 300, mlpLoop(model, opt, x, y))
+	return &loop{400, mlpLoop(model, opt, x, y)}, nil
 }
 
 func mlpLoop(model nn.Layer, opt optimizer, x, y *tensor.Tensor) func(n int) error {
@@ -183,29 +192,14 @@ func (t *trainer) step() error {
 	})
 }
 
-func gptStep() error {
-	t, err := newTrainer()
-	if err != nil {
-		return err
-	}
-	return report("gpt", 15, 4, func(n int) error {
-		for range n {
-			if err := t.step(); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-func gptEval() error {
+func newEvaluation() (*loop, error) {
 	model, err := newGPT()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	x := tensor.RandInt(0, vocab, []int{64, context})
-	return autograd.NoGrad(func() error {
-		return report("gpteval", 15, 2, func(n int) error {
+	return &loop{1, func(n int) error {
+		return autograd.NoGrad(func() error {
 			for range n {
 				if err := tensor.WithScope(func() error { return model.Forward(x).Err() }); err != nil {
 					return err
@@ -213,7 +207,7 @@ func gptEval() error {
 			}
 			return nil
 		})
-	})
+	}}, nil
 }
 
 func rssKB() int {
@@ -251,6 +245,6 @@ func memory(steps int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("rss_peak_kb %d\nrss_growth_kb %d\nnative_peak_kb %d\n", int(usage.Maxrss)-base, rssKB()-quarter, stats.Peak/1024)
+	fmt.Println(int(usage.Maxrss)-base, rssKB()-quarter, stats.Peak/1024)
 	return nil
 }

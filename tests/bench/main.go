@@ -1,12 +1,15 @@
 // Command bench measures Linstock side by side with C++ on the same libtorch and, where make bench-setup put it,
-// Python's PyTorch. Each arm is a process of its own; the arms of a round run in a shuffled order, and a figure is
-// the median of the rounds' ratios with its quartiles. `make bench` builds and runs it; BENCH="-rounds 3 -tasks
-// ops" passes arguments.
+// Python's PyTorch. Each arm is a process of its own, and a round starts them all anew. They take turns of some
+// milliseconds in a shuffled order, so that a machine which changes its speed changes it for all; a round's ratio is
+// the median over its turns, a figure the median of the rounds' ratios with its quartiles. `make bench` builds and
+// runs it; BENCH="-rounds 3 -tasks add,mlp" passes arguments.
 package main
 
 import (
+	"bufio"
 	"flag"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -24,30 +27,42 @@ import (
 // evaluation by up to 1.5; glibc takes no larger thresholds.
 var raised = []string{"MALLOC_MMAP_THRESHOLD_=33554432", "MALLOC_TRIM_THRESHOLD_=268435456"}
 
-type arm struct {
-	name string
-	argv []string
+// tasks are what can be timed, in the order of the table.
+var tasks = []string{
+	"add", "add/release", "view", "view/release", "matmul", "matmul/release",
+	"add+grad", "add+grad/release", "view+grad", "view+grad/release", "matmul+grad", "matmul+grad/release",
+	"mlp", "gpt", "gpteval",
 }
 
-type key struct{ arm, malloc, task string }
-
 func main() {
-	rounds := flag.Int("rounds", 7, "shuffled rounds")
-	tasks := flag.String("tasks", "ops,mlp,gpt,gpteval", "tasks that are timed")
+	rounds := flag.Int("rounds", 7, "rounds, each with new processes")
+	turns := flag.Int("turns", 15, "turns that each process of a round gets for a task")
+	chosen := flag.String("tasks", strings.Join(tasks, ","), "tasks that are timed")
 	threads := flag.Int("threads", 1, "threads an operator may use")
 	steps := flag.Int("memory", 2000, "training steps of the memory run; 0: none")
-	one := flag.String("arm", "", "run one task of the Go arm in this process")
+	one := flag.Bool("arm", false, "be the Go arm: run the tasks named on standard input")
 	flag.Parse()
 	var err error
-	if *one != "" {
-		err = runArm(*one, *threads, *steps)
-	} else {
-		err = compare(strings.Split(*tasks, ","), *rounds, *threads, *steps)
+	switch {
+	case *one:
+		err = serve(*threads)
+	default:
+		if err = compare(strings.Split(*chosen, ","), *rounds, *turns, *threads); err == nil && *steps > 0 {
+			err = compareMemory(*steps)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// An arm is a program that runs a task when its name comes in as a line, and answers with nanoseconds an iteration,
+// or with the figures of the memory run; "-" where it has no such task.
+type arm struct {
+	name string
+	argv []string
+	env  []string
 }
 
 func arms(threads int) ([]arm, error) {
@@ -57,111 +72,185 @@ func arms(threads int) ([]arm, error) {
 	}
 	n := strconv.Itoa(threads)
 	all := []arm{
-		{"go", []string{self, "-threads", n, "-arm"}},
-		{"c++", []string{filepath.Join(filepath.Dir(self), "arm")}},
+		{"go", []string{self, "-threads", n, "-arm"}, nil},
+		{"c++", []string{filepath.Join(filepath.Dir(self), "arm"), n}, nil},
 	}
 	python := "build/pytorch/bin/python"
 	if p := os.Getenv("LINSTOCK_BENCH_PYTHON"); p != "" {
 		python = p
 	}
 	if _, err := os.Stat(python); err == nil {
-		all = append(all, arm{"python", []string{python, "tests/bench/arm.py"}})
+		all = append(all, arm{"python", []string{python, "tests/bench/arm.py", n}, nil})
 	} else {
 		fmt.Println("Python's PyTorch is not installed (make bench-setup): compared with C++ alone")
 	}
 	return all, nil
 }
 
-// run runs one arm's task and returns its figures by name.
-func (a arm) run(task string, threads, steps int, env []string) (map[string]float64, error) {
-	argv := slices.Clone(a.argv)
-	if a.name == "go" {
-		argv = append(argv[:1], append([]string{"-memory", strconv.Itoa(steps)}, append(argv[1:], task)...)...)
-	} else {
-		argv = append(argv, task, strconv.Itoa(threads), strconv.Itoa(steps))
-	}
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", a.name, task, err)
-	}
-	figures := map[string]float64{}
-	for _, line := range strings.Split(string(out), "\n") {
-		name, value, ok := strings.Cut(line, " ")
-		if !ok {
-			continue
-		}
-		if figures[name], err = strconv.ParseFloat(value, 64); err != nil {
-			return nil, fmt.Errorf("%s %s: %w", a.name, task, err)
-		}
-	}
-	return figures, nil
+// A process is an arm that runs.
+type process struct {
+	arm    arm
+	malloc string
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
 }
 
-func compare(tasks []string, rounds, threads, steps int) error {
+func (a arm) start(malloc string) (*process, error) {
+	p := &process{arm: a, malloc: malloc, cmd: exec.Command(a.argv[0], a.argv[1:]...)}
+	p.cmd.Env = append(os.Environ(), a.env...)
+	if malloc == "raised" {
+		p.cmd.Env = append(p.cmd.Env, raised...)
+	}
+	p.cmd.Stderr = os.Stderr
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.out = bufio.NewReader(out)
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	return p, p.cmd.Start()
+}
+
+// ask runs a task and returns the words of the answer.
+func (p *process) ask(task string) ([]string, error) {
+	if _, err := fmt.Fprintln(p.in, task); err != nil {
+		return nil, fmt.Errorf("%s %s: %w", p.arm.name, task, err)
+	}
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", p.arm.name, task, err)
+	}
+	return strings.Fields(line), nil
+}
+
+// time runs a turn of a task: nanoseconds an iteration, NaN where the arm has no such task.
+func (p *process) time(task string) (float64, error) {
+	words, err := p.ask(task)
+	if err != nil || len(words) == 1 && words[0] == "-" {
+		return math.NaN(), err
+	}
+	return strconv.ParseFloat(strings.Join(words, " "), 64)
+}
+
+func (p *process) stop() {
+	p.in.Close()
+	p.cmd.Wait()
+}
+
+type key struct{ arm, malloc, task string }
+
+func compare(tasks []string, rounds, turns, threads int) error {
 	all, err := arms(threads)
 	if err != nil {
 		return err
 	}
-	mallocs := map[string][]string{"own": nil, "raised": raised}
-	got := map[key][]float64{} // a figure a round
-	var order []string
+	times := map[key][]float64{}  // the median of each round
+	ratios := map[key][]float64{} // of Go's to this arm's, the median of each round's turns
+	over := map[key][]float64{}   // what Go's took more, the same
 	for round := range rounds {
-		type job struct {
-			arm          arm
-			malloc, task string
-		}
-		var jobs []job
-		for _, task := range tasks {
-			for _, a := range all {
-				jobs = append(jobs, job{a, "own", task}, job{a, "raised", task})
-			}
-		}
-		rand.Shuffle(len(jobs), func(i, k int) { jobs[i], jobs[k] = jobs[k], jobs[i] })
-		for i, j := range jobs {
-			fmt.Fprintf(os.Stderr, "\rround %d of %d: %d of %d  (%s %s)          ", round+1, rounds, i+1, len(jobs), j.arm.name, j.task)
-			figures, err := j.arm.run(j.task, threads, steps, mallocs[j.malloc])
-			if err != nil {
-				return err
-			}
-			for name, v := range figures {
-				got[key{j.arm.name, j.malloc, name}] = append(got[key{j.arm.name, j.malloc, name}], v)
-				if !slices.Contains(order, name) {
-					order = append(order, name)
-				}
-			}
+		if err := oneRound(all, tasks, turns, times, ratios, over, func(task string) {
+			fmt.Fprintf(os.Stderr, "\rround %d of %d: %-20s", round+1, rounds, task)
+		}); err != nil {
+			return err
 		}
 	}
 	fmt.Fprintln(os.Stderr)
-	slices.Sort(order)
-	fmt.Printf("%d threads, %d rounds, %s; medians; ratios with quartiles\n", threads, rounds, runtime.GOARCH)
+	fmt.Printf("%d threads, %d rounds of %d turns, %s; medians; ratios with quartiles\n", threads, rounds, turns, runtime.GOARCH)
 	fmt.Println("malloc: own = each arm's default settings, raised = the same thresholds for all")
 	w := table.NewWriter()
 	w.AppendHeader(table.Row{"task", "malloc", "go", "c++", "python", "go − c++", "go / c++", "go / python"})
-	for _, name := range order {
-		base := strings.TrimSuffix(name, "/release") // the peers have but one way to free
+	for _, task := range tasks {
 		for _, malloc := range []string{"own", "raised"} {
-			goV, cpp, py := got[key{"go", malloc, name}], got[key{"c++", malloc, base}], got[key{"python", malloc, base}]
-			if len(goV) == 0 {
-				continue
-			}
-			w.AppendRow(table.Row{name, malloc, duration(mid(goV)), duration(mid(cpp)), duration(mid(py)), duration(mid(goV) - mid(cpp)), ratio(goV, cpp), ratio(goV, py)})
+			of := func(arm string) float64 { return mid(times[key{arm, malloc, task}]) }
+			ratio := func(arm string) string { return spread(ratios[key{arm, malloc, task}]) }
+			w.AppendRow(table.Row{task, malloc, duration(of("go")), duration(of("c++")), duration(of("python")), duration(mid(over[key{"c++", malloc, task}])), ratio("c++"), ratio("python")})
 		}
 	}
 	fmt.Println(w.Render())
-	if steps == 0 {
-		return nil
+	return nil
+}
+
+// oneRound adds a figure a task to times and ratios, from new processes of all arms.
+func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key][]float64, progress func(string)) error {
+	var running []*process
+	defer func() {
+		for _, p := range running {
+			p.stop()
+		}
+	}()
+	for _, a := range all {
+		for _, malloc := range []string{"own", "raised"} {
+			p, err := a.start(malloc)
+			if err != nil {
+				return err
+			}
+			running = append(running, p)
+		}
 	}
+	for _, i := range rand.Perm(len(tasks)) {
+		task := tasks[i]
+		progress(task)
+		got := map[key][]float64{}
+		for turn := range turns + 1 {
+			rand.Shuffle(len(running), func(i, k int) { running[i], running[k] = running[k], running[i] })
+			for _, p := range running {
+				v, err := p.time(task)
+				if err != nil {
+					return err
+				}
+				if turn > 0 { // the first is for warming up
+					k := key{p.arm.name, p.malloc, task}
+					got[k] = append(got[k], v)
+				}
+			}
+		}
+		for k, v := range got {
+			times[k] = append(times[k], mid(v))
+			ours := got[key{"go", k.malloc, task}]
+			r, d := make([]float64, len(v)), make([]float64, len(v))
+			for turn := range v {
+				r[turn], d[turn] = ours[turn]/v[turn], ours[turn]-v[turn]
+			}
+			ratios[k], over[k] = append(ratios[k], mid(r)), append(over[k], mid(d))
+		}
+	}
+	return nil
+}
+
+// compareMemory trains the GPT in each arm by itself, C++ also with the allocator that libtorch has of its own.
+func compareMemory(steps int) error {
+	all, err := arms(1)
+	if err != nil {
+		return err
+	}
+	all = slices.Insert(all, 2, all[1])
+	all[1].name, all[2].name = "c++, the shim's allocator", "c++, libtorch's allocator"
+	all[2].env = []string{"BENCH_ALLOCATOR=libtorch"}
 	m := table.NewWriter()
 	m.AppendHeader(table.Row{fmt.Sprintf("GPT, %d training steps", steps), "peak RSS above the library", "growth after the first quarter", "native peak"})
 	for _, a := range all {
-		figures, err := a.run("memory", threads, steps, nil)
+		fmt.Fprintf(os.Stderr, "memory: %s …\n", a.name)
+		p, err := a.start("own")
 		if err != nil {
 			return err
 		}
-		m.AppendRow(table.Row{a.name, mb(figures["rss_peak_kb"]), mb(figures["rss_growth_kb"]), mb(figures["native_peak_kb"])})
+		words, err := p.ask(fmt.Sprint("memory ", steps))
+		p.stop()
+		if err != nil {
+			return err
+		}
+		row := table.Row{a.name}
+		for _, word := range words {
+			kb, err := strconv.ParseFloat(word, 64)
+			if err != nil {
+				return err
+			}
+			row = append(row, mb(kb))
+		}
+		m.AppendRow(row)
 	}
 	fmt.Println(m.Render())
 	return nil
@@ -172,7 +261,7 @@ func sorted(v []float64) []float64 { s := slices.Clone(v); slices.Sort(s); retur
 func mid(v []float64) float64 { return quantile(v, 0.5) }
 
 func quantile(v []float64, q float64) float64 {
-	if len(v) == 0 {
+	if len(v) == 0 || slices.ContainsFunc(v, math.IsNaN) {
 		return math.NaN()
 	}
 	s := sorted(v)
@@ -182,15 +271,10 @@ func quantile(v []float64, q float64) float64 {
 	return s[lo] + (s[hi]-s[lo])*(at-float64(lo))
 }
 
-// ratio is the median of the rounds' ratios, with the quartiles.
-func ratio(a, b []float64) string {
-	n := min(len(a), len(b))
-	if n == 0 {
+// spread is the median of the rounds' ratios, with the quartiles.
+func spread(r []float64) string {
+	if math.IsNaN(mid(r)) {
 		return "-"
-	}
-	r := make([]float64, n)
-	for i := range n {
-		r[i] = a[i] / b[i]
 	}
 	return fmt.Sprintf("%.2f (%.2f–%.2f)", mid(r), quantile(r, 0.25), quantile(r, 0.75))
 }

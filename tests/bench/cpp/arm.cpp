@@ -1,16 +1,18 @@
 // The C++ arm: the tasks of arm.go and arm.py, written against libtorch itself.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
 #include <sys/resource.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,20 +25,11 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// The median over batches, in nanoseconds an iteration.
-double median(int batches, int n, const std::function<void(int)> &f) {
-  f(n);
-  vector<double> t;
-  for (int i = 0; i < batches; i++) {
-    double start = now();
-    f(n);
-    t.push_back((now() - start) / n * 1e9);
-  }
-  std::sort(t.begin(), t.end());
-  return t[t.size() / 2];
-}
-
-void report(const char *task, double ns) { std::printf("%s %.1f\n", task, ns); }
+// A task: f runs it so many times; n make a turn.
+struct Loop {
+  int n;
+  std::function<void(int)> f;
+};
 
 long rss_kb() {
   long pages = 0, resident = 0;
@@ -52,23 +45,30 @@ long peak_kb() {
   return u.ru_maxrss;
 }
 
-void ops() {
-  for (bool grad : {false, true}) {
-    const char *suffix = grad ? "+grad" : "";
-    auto name = [&](const char *op) { return std::string(op) + suffix; };
-    Tensor a = at::randn({16}), b = at::randn({16}), m = at::randn({16, 16}), w = at::randn({16, 16});
-    a.set_requires_grad(grad);
-    m.set_requires_grad(grad);
-    report(name("add").c_str(), median(21, 5000, [&](int n) {
-             for (int i = 0; i < n; i++) Tensor c = a.add(b);
-           }));
-    report(name("view").c_str(), median(21, 5000, [&](int n) {
-             for (int i = 0; i < n; i++) Tensor c = a.view({4, 4});
-           }));
-    report(name("matmul").c_str(), median(21, 3000, [&](int n) {
-             for (int i = 0; i < n; i++) Tensor c = m.matmul(w);
-           }));
-  }
+Loop operation(std::string task) {
+  auto cut = [&](const std::string &suffix) {
+    bool has = task.ends_with(suffix);
+    if (has) task.resize(task.size() - suffix.size());
+    return has;
+  };
+  cut("/release");  // there is but one way to free
+  bool grad = cut("+grad");
+  Tensor a = at::randn({16}), b = at::randn({16}), m = at::randn({16, 16}), w = at::randn({16, 16});
+  a.set_requires_grad(grad);
+  m.set_requires_grad(grad);
+  if (task == "add")
+    return {20480, [=](int n) {
+              for (int i = 0; i < n; i++) Tensor c = a.add(b);
+            }};
+  if (task == "view")
+    return {20480, [=](int n) {
+              for (int i = 0; i < n; i++) Tensor c = a.view({4, 4});
+            }};
+  if (task == "matmul")
+    return {20480, [=](int n) {
+              for (int i = 0; i < n; i++) Tensor c = m.matmul(w);
+            }};
+  return {};
 }
 
 Tensor param(at::IntArrayRef shape, double std) {
@@ -112,28 +112,28 @@ struct Adam {
 
 void backward(const Tensor &loss) { torch::autograd::backward({loss}); }
 
-void mlp() {
+Loop mlp() {
   vector<int64_t> sizes{32, 64, 64, 10};
   vector<Tensor> p;
   for (size_t i = 0; i + 1 < sizes.size(); i++) {
     p.push_back(param({sizes[i + 1], sizes[i]}, 0.1));
     p.push_back(filled({sizes[i + 1]}, 0));
   }
-  Adam opt(p, 1e-3, 0, false);
+  auto opt = std::make_shared<Adam>(p, 1e-3, 0, false);
   Tensor x = at::randn({32, 32}), y = at::randint(10, {32}, at::kLong);
-  report("mlp", median(15, 300, [&](int n) {
-           for (int i = 0; i < n; i++) {
-             Tensor h = x;
-             for (size_t l = 0; l < p.size(); l += 2) {
-               h = at::linear(h, p[l], p[l + 1]);
-               if (l + 2 < p.size()) h = at::relu(h);
-             }
-             Tensor loss = at::cross_entropy_loss(h, y);
-             opt.zero();
-             backward(loss);
-             opt.step();
-           }
-         }));
+  return {400, [=](int n) {
+            for (int i = 0; i < n; i++) {
+              Tensor h = x;
+              for (size_t l = 0; l < p.size(); l += 2) {
+                h = at::linear(h, p[l], p[l + 1]);
+                if (l + 2 < p.size()) h = at::relu(h);
+              }
+              Tensor loss = at::cross_entropy_loss(h, y);
+              opt->zero();
+              backward(loss);
+              opt->step();
+            }
+          }};
 }
 
 struct GPT {
@@ -200,20 +200,27 @@ struct Trainer {
   }
 };
 
-void gpt() {
-  Trainer t;
-  report("gpt", median(15, 4, [&](int n) {
-           for (int i = 0; i < n; i++) t.step();
-         }));
+Loop gpt() {
+  auto t = std::make_shared<Trainer>();
+  return {2, [=](int n) {
+            for (int i = 0; i < n; i++) t->step();
+          }};
 }
 
-void gpteval() {
-  GPT model;
-  at::AutoGradMode off(false);
+Loop gpteval() {
+  auto model = std::make_shared<GPT>();
   Tensor x = at::randint(GPT::vocab, {64, GPT::context}, at::kLong);
-  report("gpteval", median(15, 2, [&](int n) {
-           for (int i = 0; i < n; i++) model.forward(x);
-         }));
+  return {1, [=](int n) {
+            at::AutoGradMode off(false);
+            for (int i = 0; i < n; i++) model->forward(x);
+          }};
+}
+
+Loop make(const std::string &task) {
+  if (task == "mlp") return mlp();
+  if (task == "gpt") return gpt();
+  if (task == "gpteval") return gpteval();
+  return operation(task);
 }
 
 void memory(int steps) {
@@ -227,23 +234,38 @@ void memory(int steps) {
   }
   ls_memory m;
   if (ls_memory_stats(0xff, &m) != nullptr) std::abort();
-  std::printf("rss_peak_kb %ld\nrss_growth_kb %ld\nnative_peak_kb %ld\n", peak_kb() - base, rss_kb() - quarter,
-              static_cast<long>(m.peak / 1024));
+  std::printf("%ld %ld %ld\n", peak_kb() - base, rss_kb() - quarter, static_cast<long>(m.peak / 1024));
 }
 
 }  // namespace
 
+// arm THREADS: the tasks named on standard input, each answered by a line. With BENCH_ALLOCATOR=libtorch without
+// the shim's allocator, as a C++ program has it that never heard of Linstock.
 int main(int argc, char **argv) {
-  if (argc < 3 || ls_init() != nullptr) return 2;
-  std::string task = argv[1];
-  at::set_num_threads(std::atoi(argv[2]));
+  const char *allocator = std::getenv("BENCH_ALLOCATOR");
+  auto *stock = c10::GetCPUAllocator();
+  if (argc < 2 || ls_init() != nullptr) return 2;
+  if (allocator && std::string(allocator) == "libtorch") c10::SetCPUAllocator(stock, 255);
+  at::set_num_threads(std::atoi(argv[1]));
   at::manual_seed(0);
-  if (task == "ops") ops();
-  if (task == "mlp") mlp();
-  if (task == "gpt") gpt();
-  if (task == "gpteval") gpteval();
-  if (task == "memory") memory(argc > 3 ? std::atoi(argv[3]) : 200);
+  std::map<std::string, Loop> made;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    if (line.starts_with("memory ")) {
+      memory(std::stoi(line.substr(7)));
+    } else {
+      if (!made.contains(line)) made[line] = make(line);
+      Loop &loop = made[line];
+      if (!loop.f) {
+        std::printf("-\n");
+      } else {
+        double start = now();
+        loop.f(loop.n);
+        std::printf("%.1f\n", (now() - start) / loop.n * 1e9);
+      }
+    }
+    std::fflush(stdout);
+  }
   // Leave without destructors: libtorch's order of destruction at exit is not ours to measure.
-  std::fflush(stdout);
   _exit(0);
 }
