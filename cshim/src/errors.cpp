@@ -13,12 +13,33 @@ namespace {
 // Given out when there is no memory for an error.
 ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, "out of memory"};
 
+// Whatever is not UTF-8 becomes a question mark.
+void make_valid(char *s, size_t n) noexcept {
+  for (size_t i = 0; i < n;) {
+    auto c = static_cast<unsigned char>(s[i]);
+    size_t len = c < 0x80                ? 1
+                 : c >= 0xc2 && c < 0xe0 ? 2
+                 : c >= 0xe0 && c < 0xf0 ? 3
+                 : c >= 0xf0 && c < 0xf5 ? 4
+                                         : 0;
+    size_t ok = len != 0 ? 1 : 0;
+    while (ok != 0 && ok < len && i + ok < n && (s[i + ok] & 0xc0) == 0x80) ok++;
+    if (ok == 0 || ok < len) {
+      s[i++] = '?';
+    } else {
+      i += len;
+    }
+  }
+}
+
 ls_error *make(int32_t code, const char *text, int32_t device_error = 0, uint64_t callback = 0) noexcept {
+  if (text == nullptr) text = "an exception without a text";
   size_t n = std::strlen(text);
   auto *e = static_cast<ls_error *>(std::malloc(sizeof(ls_error) + n + 1));
   if (e == nullptr) return &no_memory;
   char *copy = reinterpret_cast<char *>(e + 1);
   std::memcpy(copy, text, n + 1);
+  make_valid(copy, n);
   *e = {code, device_error, callback, 0, 0, copy};
   return e;
 }
@@ -82,5 +103,7 @@ ls_error *current_error() noexcept {
 }  // namespace ls
 
 void ls_error_free(ls_error *err) noexcept {
-  if (err != nullptr && err != &ls::no_memory) std::free(err);
+  ls::run_quiet([&] {
+    if (err != &ls::no_memory) std::free(err);
+  });
 }
