@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <system_error>
 
 #include "memory.h"
 #include "shim.h"
@@ -106,6 +107,28 @@ void torch::autograd::CppNode<ls::CallbackFunction>::release_resources() {
 namespace ls {
 namespace {
 
+// libtorch's engine starts its threads, one for each device, with its first pass. Where only some of them have
+// started it would start all of them again, and wait for ever for a count that it has passed.
+enum { kNotStarted, kStarted, kCannotStart };
+std::atomic<int> engine{kNotStarted};
+
+template <class F>
+auto with_engine(F &&pass) {
+  if (engine.load(std::memory_order_relaxed) == kCannotStart)
+    throw ArgumentError(
+        "the threads of libtorch's engine could not be started: no backward pass is possible until "
+        "the process starts anew");
+  try {
+    auto result = pass();
+    engine.store(kStarted, std::memory_order_relaxed);
+    return result;
+  } catch (const std::system_error &) {
+    int before = kNotStarted;
+    engine.compare_exchange_strong(before, kCannotStart);
+    throw;
+  }
+}
+
 torch::autograd::variable_list list_of(const ls_tensor *h, uint64_t n, const char *what) {
   torch::autograd::variable_list v = tensors_of(h, n);
   for (const auto &t : v) {
@@ -139,8 +162,11 @@ void ls_set_callbacks(const ls_callbacks *cb) noexcept {
 ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
                       uint64_t ninputs, int32_t retain, int32_t create) noexcept {
   return ls::run_void([&] {
-    torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0,
-                              create != 0, ls::list_of(inputs, ninputs, "inputs"));
+    ls::with_engine([&] {
+      torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0,
+                                create != 0, ls::list_of(inputs, ninputs, "inputs"));
+      return true;
+    });
     ls::adopt_samples();
   });
 }
@@ -149,8 +175,10 @@ ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, 
                   uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out,
                   uint64_t *scope) noexcept {
   return ls::run_void([&] {
-    auto result = torch::autograd::grad(ls::list_of(outputs, n, "outputs"), ls::list_of(inputs, ninputs, "inputs"),
-                                        ls::grads_list(grads, n), retain != 0, create != 0, allow_unused != 0);
+    auto result = ls::with_engine([&] {
+      return torch::autograd::grad(ls::list_of(outputs, n, "outputs"), ls::list_of(inputs, ninputs, "inputs"),
+                                   ls::grads_list(grads, n), retain != 0, create != 0, allow_unused != 0);
+    });
     for (uint64_t i = 0; i < ninputs; i++) out[i] = ls::give(std::move(result.at(i)));
     ls::adopt_samples();
     *scope = ls::words.scope;
