@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <new>
 
 #include "memory.h"
@@ -53,6 +54,13 @@ int32_t code_of(const c10::Error &e) noexcept {
   return LS_ERR_GENERIC;
 }
 
+// Whether an error's text has a name of CUDA's: cuBLAS, cuDNN and the like fail with plain errors of their own.
+bool of_cuda(const char *text) noexcept {
+  for (const char *name : {"cuda", "cudnn", "_status_", "_failed"})
+    if (strcasestr(text, name) != nullptr) return true;
+  return false;
+}
+
 // An error that a device may be behind.
 ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
   constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation, without libtorch's cache
@@ -84,17 +92,16 @@ ls_error *current_error() noexcept {
     return make(LS_ERR_DEVICE_LOST, e.what(), e.error);
   } catch (const c10::Error &e) {
     const char *text = e.what_without_backtrace();
-    // cuBLAS, cuDNN and the like fail with plain errors of their own names.
-    if (std::strstr(text, "CUDA error") != nullptr || std::strstr(text, "cuDNN error") != nullptr ||
-        std::strstr(text, "_STATUS_") != nullptr || std::strstr(text, "_FAILED") != nullptr)
-      return of_device(text, 0, code_of(e));
+    if (of_cuda(text)) return of_device(text, 0, code_of(e));
     return make(code_of(e), text);
   } catch (const ArgumentError &e) {
     return make(LS_ERR_ARGUMENT, e.what());
   } catch (const std::bad_alloc &) {
     return &no_memory;
   } catch (const std::exception &e) {
-    return make(LS_ERR_STD, e.what());
+    const char *text = e.what();
+    if (text != nullptr && of_cuda(text)) return of_device(text, 0, LS_ERR_STD);
+    return make(LS_ERR_STD, text);
   } catch (...) {
     return make(LS_ERR_UNKNOWN, "an exception of a type unknown to the shim");
   }

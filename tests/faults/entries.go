@@ -41,7 +41,7 @@ func runExceptions(h *harness) (string, bool, error) {
 			first = o.number + 1
 		}
 	}
-	figures, ok, err := h.sweepRow("exceptions", 10_000)
+	figures, ok, err := h.sweepRow("exceptions", 14_000)
 	return fmt.Sprintf("%s calls of all functions × %d exceptions: %d terminations, %d wrong; in training steps: %s",
 		thousands(entries.faults), cshim.Throws, entries.crashes, entries.bad, figures), ok && entries.crashes+entries.bad == 0 && entries.faults > 0, err
 }

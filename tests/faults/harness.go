@@ -44,18 +44,22 @@ type batch struct {
 
 // tally is what a row's processes have said.
 type tally struct {
+	target int64  // then this file says that it is enough
+	enough string // children look at it after each case
+
 	mu           sync.Mutex
 	faults       int64
 	crashes, bad int
 	processes    int
 }
 
-func (t *tally) add(faults int64, crashes, bad int) {
+func (t *tally) add(faults int64, crashes, bad int) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.faults += faults
 	t.crashes += crashes
 	t.bad += bad
+	return t.faults
 }
 
 func (t *tally) read() (faults int64, wrong int) {
@@ -63,6 +67,8 @@ func (t *tally) read() (faults int64, wrong int) {
 	defer t.mu.Unlock()
 	return t.faults, t.crashes + t.bad
 }
+
+func (h *harness) enough() string { return filepath.Join(h.dir, "enough") }
 
 func (h *harness) row(r *row) (string, bool, error) {
 	dir, err := os.MkdirTemp(shm(), "linstock-faults")
@@ -195,7 +201,7 @@ func (h *harness) process(r string, worker int, b batch, t *tally, out io.Writer
 		return o
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "GOTRACEBACK=single", "LINSTOCK_FAULTS_DIR="+h.dir,
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "GOMAXPROCS=1", "GOTRACEBACK=single", "LINSTOCK_FAULTS_DIR="+h.dir,
 		fmt.Sprintf("%s=%s:%d:%d:%d:%d", childEnv, r, h.seed, b.first, b.fault, b.end))
 	if rowOf(r).fake {
 		control := filepath.Join(h.dir, fmt.Sprintf("control-%s-%d", r, worker))
@@ -252,7 +258,9 @@ func follow(cmd *exec.Cmd, r string, t *tally, out io.Writer) (o outcome) {
 			_, _ = fmt.Sscanf(text, "%d %d:", &o.number, &o.fault)
 		case "n":
 			n, _ := strconv.ParseInt(text, 10, 64)
-			t.add(n, 0, 0)
+			if faults := t.add(n, 0, 0); t.target > 0 && faults >= t.target {
+				_ = os.WriteFile(t.enough, nil, 0o600)
+			}
 		case "bad":
 			t.add(0, 0, 1)
 			fmt.Fprintf(os.Stderr, "faults: %s: %s\n", r, text)
@@ -355,6 +363,9 @@ func childMain(spec string) int {
 // cases runs a sweep's cases one after another.
 func (c child) cases(f func(number int, seed uint64, from int64, report *reporter, dir string) error) error {
 	for number := c.first; number < c.end; number++ {
+		if _, err := os.Stat(filepath.Join(c.dir, "enough")); err == nil {
+			return nil
+		}
 		if err := f(number, c.seed, c.fault, c.report, c.dir); err != nil {
 			c.report.bad("%d %d: %v", number, c.fault, err)
 		}

@@ -197,7 +197,9 @@ func (s stage) String() string {
 }
 
 // step trains once, and saves.
-func (j *job) step() (loss float32, at stage, err error) {
+func (j *job) step() (loss float32, at stage, err error) { return j.train(true) }
+
+func (j *job) train(save bool) (loss float32, at stage, err error) {
 	err = tensor.WithScope(func() error {
 		x, y := j.batch()
 		l := nn.CrossEntropy(j.forward(x), y)
@@ -212,6 +214,9 @@ func (j *job) step() (loss float32, at stage, err error) {
 			return err
 		}
 		at = saving
+		if !save {
+			return nil
+		}
 		return checkpoint.SaveTraining(j.file, j.net, j.opt)
 	})
 	if err == nil {

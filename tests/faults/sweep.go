@@ -129,12 +129,10 @@ func (s *sweep) settle(before held) error {
 		if round == 200 {
 			return fmt.Errorf("held are %+v, before %+v", now, before)
 		}
-		if round%4 == 0 {
+		if round%4 == 2 {
 			runtime.GC()
 		}
-		if round > 0 {
-			time.Sleep(time.Duration(min(round, 10)) * 100 * time.Microsecond)
-		}
+		time.Sleep(time.Duration(min(round+1, 10)) * 50 * time.Microsecond)
 	}
 }
 
@@ -172,7 +170,7 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 		}
 		next = s.losses[1]
 	}
-	loss, _, err = s.step()
+	loss, _, err = s.train(false)
 	if err != nil {
 		return struck, fmt.Errorf("%v failed (%v), and the next step: %w", at, failure, err)
 	}
@@ -223,12 +221,11 @@ func (s *sweep) all(from int64, report *reporter, id string) error {
 // oomHost is a case of the row "oom-host": the model, what fails and how often follow from its number.
 func oomHost(number int, seed uint64, from int64, report *reporter, dir string) error {
 	points := []cshim.FaultPoint{cshim.FaultShim, cshim.FaultCPU, cshim.FaultShim, cshim.FaultSystem}
-	turn := number / len(models)
-	point := points[turn%len(points)]
+	point := points[number%len(points)] // 4 of them, 5 models, 3 ways to fail: each meets each
 	s := &sweep{fault: shimFault{point: point}, device: tensor.CPU, kind: tensor.ErrOutOfMemory, values: true,
 		empty: point == cshim.FaultSystem, must: point == cshim.FaultCPU, times: 1}
 	// What stays takes longer: an operator without memory waits for some.
-	if turn%3 == 2 {
+	if number%3 == 2 {
 		s.times = -1
 	}
 	return s.run(number, seed, from, report, dir)
@@ -243,7 +240,7 @@ func oomDevice(number int, seed uint64, from int64, report *reporter, dir string
 	defer c.Close()
 	s := &sweep{fault: &deviceFault{c: c}, device: tensor.CUDA(0), kind: tensor.ErrOutOfMemory, control: c, must: true,
 		times: -1, empty: true, uncached: os.Getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != ""}
-	if number%3 != 0 {
+	if number%6 != 0 {
 		s.times = 1
 	}
 	if err := s.run(number, seed, from, report, dir); err != nil {
@@ -254,7 +251,7 @@ func oomDevice(number int, seed uint64, from int64, report *reporter, dir string
 
 // throws is one of the row "exceptions": the entries of a step throw.
 func throws(number int, seed uint64, from int64, report *reporter, dir string) error {
-	throw := cshim.Throw(number / len(models) % cshim.Throws)
+	throw := cshim.Throw(number % cshim.Throws)
 	s := &sweep{fault: shimFault{point: cshim.FaultEntry, throw: throw}, device: tensor.CPU, values: true, times: 1}
 	if throw == 1 || throw == 2 { // those for memory
 		s.kind = tensor.ErrOutOfMemory
