@@ -41,7 +41,7 @@ func newJob(model string, seed uint64, device tensor.Device, large bool, dir str
 	j := &job{device: device, fresh: r.IntN(3) == 0, file: filepath.Join(dir, fmt.Sprintf("%d-%d", os.Getpid(), device.Index))}
 	rows := 1 + r.IntN(6)
 	if large {
-		rows <<= 17
+		rows <<= 15
 	}
 	on := nn.Device(device)
 	var err error

@@ -238,8 +238,9 @@ func oomDevice(number int, seed uint64, from int64, report *reporter, dir string
 		return err
 	}
 	defer c.Close()
+	uncached := os.Getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != ""
 	s := &sweep{fault: &deviceFault{c: c}, device: tensor.CUDA(0), kind: tensor.ErrOutOfMemory, control: c, must: true,
-		times: -1, empty: true, uncached: os.Getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != ""}
+		times: -1, empty: !uncached, uncached: uncached}
 	if number%6 != 0 {
 		s.times = 1
 	}
