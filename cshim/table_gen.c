@@ -97,6 +97,8 @@ const char *ls_table_load(void *library) {
   LOAD(cuda_snapshot)
   LOAD(cuda_record_history)
   LOAD(cuda_capturing)
+  LOAD(fault_set)
+  LOAD(fault_counts)
   LOAD(op_add_Tensor)
   LOAD(op_add__Tensor)
   LOAD(op_sub_Tensor)

@@ -93,6 +93,8 @@ typedef struct ls_functions {
   ls_results (*cuda_snapshot)(ls_value *out, uint64_t out_slots);
   ls_error *(*cuda_record_history)(int32_t on, int64_t max);
   ls_error *(*cuda_capturing)(int32_t device, int32_t *out);
+  ls_error *(*fault_set)(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine);
+  void (*fault_counts)(int32_t point, int64_t *seen, int64_t *failed);
   ls_result (*op_add_Tensor)(ls_tensor self, ls_tensor other);
   ls_error *(*op_add__Tensor)(ls_tensor self, ls_tensor other);
   ls_result (*op_sub_Tensor)(ls_tensor self, ls_tensor other);
@@ -245,6 +247,8 @@ static inline ls_results lsc_device_name(int32_t device, ls_value *out, uint64_t
 static inline ls_results lsc_cuda_snapshot(ls_value *out, uint64_t out_slots) { return ls_table.cuda_snapshot(out, out_slots); }
 static inline ls_error *lsc_cuda_record_history(int32_t on, int64_t max) { return ls_table.cuda_record_history(on, max); }
 static inline ls_error *lsc_cuda_capturing(int32_t device, int32_t *out) { return ls_table.cuda_capturing(device, out); }
+static inline ls_error *lsc_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) { return ls_table.fault_set(point, skip, times, kind, mine); }
+static inline void lsc_fault_counts(int32_t point, int64_t *seen, int64_t *failed) { ls_table.fault_counts(point, seen, failed); }
 static inline ls_result lsc_op_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add_Tensor(self, other); }
 static inline ls_error *lsc_op_add__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add__Tensor(self, other); }
 static inline ls_result lsc_op_sub_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_sub_Tensor(self, other); }

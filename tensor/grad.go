@@ -516,6 +516,7 @@ func RunFunction(inputs, outputs, saved []*Tensor, f NativeFunction) ([]*Tensor,
 	hs := make([]cshim.Handle, len(outputs))
 	scope, ref := cshim.CustomFunction(id, in.hs, outs.hs, sv.hs, hs)
 	if ref != nil {
+		forget(id)
 		forgetDropped()
 		return nil, newError(op, cshim.Take(ref), inputs...)
 	}

@@ -268,6 +268,12 @@ func (t *Tensor) meta(op string, m *cshim.Meta) error {
 		return unusable(op, t)
 	}
 	ref := cshim.TensorMeta(t.h, m)
+	if ref != nil {
+		// Shape, RequiresGrad and the like have no error to return: a failure that does not stay must not become a
+		// wrong answer.
+		cshim.Take(ref)
+		ref = cshim.TensorMeta(t.h, m)
+	}
 	t.unpin()
 	if ref != nil {
 		return newError(op, cshim.Take(ref))

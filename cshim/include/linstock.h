@@ -7,7 +7,8 @@
  *     given back exactly once with ls_tensor_free or ls_tensors_free, on any thread.
  *  2. Errors come back in the call that failed: a non-NULL ls_error is the caller's, its fields can be read,
  *     and ls_error_free frees it. No other result of a failed call is meaningful. There is no "last error".
- *  3. Exceptions never leave: every function is noexcept behind one guard.
+ *  3. Exceptions never leave: every function is noexcept behind one guard. One that returns no error does what it
+ *     is there for as far as it can: it frees, restores, counts; where even that fails, it gives 0.
  *  4. Values. Arguments and results of ls_call are flat arrays of 16-byte ls_value. A list or string is a
  *     header slot (tag, len) followed by its elements inline, 8 bytes an element (bytes for a string),
  *     padded to whole slots. Nothing points into the caller's memory after the call.
@@ -34,7 +35,7 @@ extern "C" {
 #define LS_API __attribute__((visibility("default")))
 
 /* Compared on load; changes whenever this header or linstock_ops.h does. */
-#define LS_ABI 2
+#define LS_ABI 3
 
 typedef uintptr_t ls_tensor;
 typedef uintptr_t ls_op; /* an operator of the dispatcher; lives as long as the process */
@@ -367,6 +368,30 @@ LS_API ls_results ls_cuda_snapshot(ls_value *out, uint64_t out_slots) LS_NOEXCEP
 LS_API ls_error *ls_cuda_record_history(int32_t on, int64_t max) LS_NOEXCEPT;
 /* Whether the calling thread's stream on the device is being captured: nothing may be freed then. */
 LS_API ls_error *ls_cuda_capturing(int32_t device, int32_t *out) LS_NOEXCEPT;
+
+/* ---- faults: for tests, which make the shim fail where it could ---- */
+enum ls_fault_point {
+  LS_FAULT_CPU = 0,    /* memory for a CPU tensor: no room, whatever is tried */
+  LS_FAULT_SYSTEM = 1, /* the same where the system is asked: what is kept is given back, and it is asked again */
+  LS_FAULT_SHIM = 2,   /* an allocation of the shim's own, by malloc or new */
+  LS_FAULT_ENTRY = 3,  /* the entry of a function throws */
+  LS_FAULT_POINTS = 4
+};
+enum ls_throw {
+  LS_THROW_ERROR = 0,         /* c10::Error */
+  LS_THROW_OUT_OF_MEMORY = 1, /* c10::OutOfMemoryError */
+  LS_THROW_BAD_ALLOC = 2,
+  LS_THROW_STD = 3,      /* std::runtime_error */
+  LS_THROW_NOT_STD = 4,  /* an int */
+  LS_THROW_LONG = 5,     /* std::runtime_error with a text of a MiB that is not UTF-8 */
+  LS_THROW_NAMELESS = 6, /* a std::exception whose what() is NULL */
+  LS_THROWS = 7
+};
+/* Lets skip events of a point pass and makes the next `times` fail (-1: all from then on; 0: disarms it), those of
+ * the calling thread alone where mine is set. kind: what an entry throws. */
+LS_API ls_error *ls_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) LS_NOEXCEPT;
+/* How many events there were since it was armed, and how many of them failed. */
+LS_API void ls_fault_counts(int32_t point, int64_t *seen, int64_t *failed) LS_NOEXCEPT;
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <system_error>
 
 #include "memory.h"
 #include "shim.h"
@@ -18,23 +19,13 @@ ls_callbacks callbacks{nullptr, nullptr};
 namespace {
 
 std::mutex dropped_mutex;
-std::vector<uint64_t> &dropped() {
-  static auto *v = new std::vector<uint64_t>;
-  return *v;
-}
+Ticket *dropped = nullptr;
 std::atomic<uint64_t> dropped_count{0};
 
 // Held by a native owner (a hook, a node): its end queues the id.
-struct Ticket {
-  uint64_t id;
-  explicit Ticket(uint64_t i) : id(i) {}
-  ~Ticket() { drop_id(id); }
-  Ticket(const Ticket &) = delete;
-  Ticket &operator=(const Ticket &) = delete;
-};
 struct TicketHolder : torch::CustomClassHolder {
-  Ticket ticket;
-  explicit TicketHolder(uint64_t id) : ticket(id) {}
+  std::shared_ptr<Ticket> ticket;
+  explicit TicketHolder(uint64_t id) : ticket(hold(id)) {}
 };
 
 // Counted handles around tensors for the time of a callback.
@@ -52,16 +43,20 @@ class Lent {
   std::vector<ls_tensor> handles_;
 };
 
-at::Tensor take(ls_tensor h) {
-  at::Tensor t = copy_of(h);
-  ls_tensor_free(h);
-  return t;
-}
+// Handles that a callback has made, freed in any case.
+struct Made {
+  std::vector<ls_tensor> handles;
+  explicit Made(size_t n) : handles(n, 0) {}
+  ~Made() { ls_tensors_free(handles.data(), handles.size()); }
+  Made(const Made &) = delete;
+  Made &operator=(const Made &) = delete;
+};
 
 // What a custom function's apply carries past libtorch's argument collector, which would take tensors
 // among the arguments for inputs.
 struct Outside {
   uint64_t id;
+  c10::intrusive_ptr<TicketHolder> ticket;
   const torch::autograd::variable_list *outputs;
   const torch::autograd::variable_list *saved;
 };
@@ -70,7 +65,7 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext *ctx,
                                                 const at::TensorList &inputs, const Outside *outside) {
     ctx->save_for_backward(*outside->saved);
-    ctx->saved_data["ticket"] = c10::IValue::make_capsule(c10::make_intrusive<TicketHolder>(outside->id));
+    ctx->saved_data["ticket"] = c10::IValue::make_capsule(outside->ticket);
     ctx->saved_data["id"] = static_cast<int64_t>(outside->id);
     ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
     ctx->set_materialize_grads(false);
@@ -84,15 +79,55 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
     Lent lent_grads(grads), lent_saved(saved);
     std::vector<uint8_t> needs(n);
     for (size_t i = 0; i < n; i++) needs[i] = ctx->needs_input_grad(i);
-    std::vector<ls_tensor> out(n, 0);
-    uint64_t failed = callbacks.backward(id, lent_grads.data(), lent_grads.size(), lent_saved.data(),
-                                         lent_saved.size(), needs.data(), out.data(), n);
+    Made out(n);
     torch::autograd::variable_list result(n + 1);  // one more for the Outside argument
-    for (size_t i = 0; i < n; i++) result[i] = take(out[i]);
+    uint64_t failed = callbacks.backward(id, lent_grads.data(), lent_grads.size(), lent_saved.data(),
+                                         lent_saved.size(), needs.data(), out.handles.data(), n);
+    for (size_t i = 0; i < n; i++) result[i] = copy_of(out.handles[i]);
     if (failed != 0) throw CallbackError(failed, "a custom function's backward failed");
     return result;
   }
 };
+
+}  // namespace
+}  // namespace ls
+
+#ifdef LS_NODES_RELEASE_RESOURCES
+// libtorch's makes the node's context anew, for which it allocates: without memory a destructor would throw, and
+// the process end.
+template <>
+void torch::autograd::CppNode<ls::CallbackFunction>::release_resources() {
+  Node::release_resources();
+  ctx_.saved_data.clear();
+  ctx_.saved_variables_.clear();
+  ctx_.to_save_.clear();
+}
+#endif
+
+namespace ls {
+namespace {
+
+// libtorch's engine starts its threads, one for each device, with its first pass. Where only some of them have
+// started it would start all of them again, and wait for ever for a count that it has passed.
+enum { kNotStarted, kStarted, kCannotStart };
+std::atomic<int> engine{kNotStarted};
+
+template <class F>
+auto with_engine(F &&pass) {
+  if (engine.load(std::memory_order_relaxed) == kCannotStart)
+    throw ArgumentError(
+        "the threads of libtorch's engine could not be started: no backward pass is possible until "
+        "the process starts anew");
+  try {
+    auto result = pass();
+    engine.store(kStarted, std::memory_order_relaxed);
+    return result;
+  } catch (const std::system_error &) {
+    int before = kNotStarted;
+    engine.compare_exchange_strong(before, kCannotStart);
+    throw;
+  }
+}
 
 torch::autograd::variable_list list_of(const ls_tensor *h, uint64_t n, const char *what) {
   torch::autograd::variable_list v = tensors_of(h, n);
@@ -109,27 +144,29 @@ torch::autograd::variable_list grads_list(const ls_tensor *h, uint64_t n) {
 
 }  // namespace
 
-void drop_id(uint64_t id) noexcept {
-  try {
-    std::lock_guard<std::mutex> lock(dropped_mutex);
-    dropped().push_back(id);
-    dropped_count.store(dropped().size(), std::memory_order_relaxed);
-  } catch (...) {
-    // No memory for eight bytes: the id stays with its owner, nothing dangles.
-  }
+void drop(Ticket *t) noexcept {
+  std::lock_guard<std::mutex> lock(dropped_mutex);
+  t->next = dropped;
+  dropped = t;
+  dropped_count.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace ls
 
 using ls::Borrowed;
 
-void ls_set_callbacks(const ls_callbacks *cb) noexcept { ls::callbacks = *cb; }
+void ls_set_callbacks(const ls_callbacks *cb) noexcept {
+  ls::run_quiet([&] { ls::callbacks = *cb; });
+}
 
 ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
                       uint64_t ninputs, int32_t retain, int32_t create) noexcept {
   return ls::run_void([&] {
-    torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0,
-                              create != 0, ls::list_of(inputs, ninputs, "inputs"));
+    ls::with_engine([&] {
+      torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0,
+                                create != 0, ls::list_of(inputs, ninputs, "inputs"));
+      return true;
+    });
     ls::adopt_samples();
   });
 }
@@ -138,8 +175,10 @@ ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, 
                   uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out,
                   uint64_t *scope) noexcept {
   return ls::run_void([&] {
-    auto result = torch::autograd::grad(ls::list_of(outputs, n, "outputs"), ls::list_of(inputs, ninputs, "inputs"),
-                                        ls::grads_list(grads, n), retain != 0, create != 0, allow_unused != 0);
+    auto result = ls::with_engine([&] {
+      return torch::autograd::grad(ls::list_of(outputs, n, "outputs"), ls::list_of(inputs, ninputs, "inputs"),
+                                   ls::grads_list(grads, n), retain != 0, create != 0, allow_unused != 0);
+    });
     for (uint64_t i = 0; i < ninputs; i++) out[i] = ls::give(std::move(result.at(i)));
     ls::adopt_samples();
     *scope = ls::words.scope;
@@ -235,12 +274,12 @@ ls_error *ls_register_hook(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "hook");
     if (!x.requires_grad()) throw ls::ArgumentError("a hook needs a tensor that requires gradients");
-    auto ticket = std::make_shared<ls::Ticket>(id);
+    auto ticket = ls::hold(id);
     *slot = x.register_hook([ticket](const at::Tensor &grad) -> at::Tensor {
-      ls_tensor out = 0;
+      ls::Made out(1);
       auto lent = reinterpret_cast<ls_tensor>(grad.defined() ? grad.unsafeGetTensorImpl() : nullptr);
-      uint64_t failed = ls::callbacks.hook(ticket->id, lent, &out);
-      at::Tensor replaced = ls::take(out);
+      uint64_t failed = ls::callbacks.hook(ticket->id, lent, out.handles.data());
+      at::Tensor replaced = ls::copy_of(out.handles[0]);
       if (failed != 0) throw ls::CallbackError(failed, "a tensor hook failed");
       return replaced;
     });
@@ -261,7 +300,7 @@ ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin,
     auto ins = ls::list_of(inputs, nin, "inputs");
     auto outs = ls::list_of(outputs, nout, "outputs");
     auto keep = ls::list_of(saved, nsaved, "saved");
-    ls::Outside outside{id, &outs, &keep};
+    ls::Outside outside{id, c10::make_intrusive<ls::TicketHolder>(id), &outs, &keep};
     // As a TensorList: libtorch's collector takes a std::vector for something that is no tensor.
     auto result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
     for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
@@ -270,12 +309,18 @@ ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin,
 }
 
 uint64_t ls_take_dropped(uint64_t *ids, uint64_t cap) noexcept {
-  std::lock_guard<std::mutex> lock(ls::dropped_mutex);
-  auto &d = ls::dropped();
-  uint64_t n = std::min<uint64_t>(cap, d.size());
-  std::copy(d.end() - static_cast<int64_t>(n), d.end(), ids);
-  d.resize(d.size() - n);
-  ls::dropped_count.store(d.size(), std::memory_order_relaxed);
-  return n;
+  return ls::run_quiet([&] {
+    uint64_t n = 0;
+    std::lock_guard<std::mutex> lock(ls::dropped_mutex);
+    for (; n < cap && ls::dropped != nullptr; n++) {
+      std::unique_ptr<ls::Ticket> t(ls::dropped);
+      ls::dropped = t->next;
+      ids[n] = t->id;
+      ls::dropped_count.fetch_sub(1, std::memory_order_relaxed);
+    }
+    return n;
+  });
 }
-uint64_t ls_dropped_count(void) noexcept { return ls::dropped_count.load(std::memory_order_relaxed); }
+uint64_t ls_dropped_count(void) noexcept {
+  return ls::run_quiet([] { return ls::dropped_count.load(std::memory_order_relaxed); });
+}

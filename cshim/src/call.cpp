@@ -326,12 +326,10 @@ ls_results ls_op_schema(ls_op op, ls_value *out, uint64_t out_slots) noexcept {
 }
 
 int32_t ls_op_repeatable(ls_op op) noexcept {
-  try {
+  return ls::run_quiet([&]() -> int32_t {
     auto &handle = ls::operator_of(op).handle;
     return !handle.schema().is_mutable() && !handle.hasTag(at::Tag::nondeterministic_seeded);
-  } catch (...) {
-    return 0;
-  }
+  });
 }
 
 ls_results ls_op_names(ls_value *out, uint64_t out_slots) noexcept {
@@ -362,4 +360,6 @@ ls_results ls_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out
   });
 }
 
-void ls_spill_free(ls_value *spill) noexcept { std::free(spill); }
+void ls_spill_free(ls_value *spill) noexcept {
+  ls::run_quiet([&] { std::free(spill); });
+}

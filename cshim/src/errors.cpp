@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <new>
 
 #include "memory.h"
@@ -13,12 +14,33 @@ namespace {
 // Given out when there is no memory for an error.
 ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, "out of memory"};
 
+// Whatever is not UTF-8 becomes a question mark.
+void make_valid(char *s, size_t n) noexcept {
+  for (size_t i = 0; i < n;) {
+    auto c = static_cast<unsigned char>(s[i]);
+    size_t len = c < 0x80                ? 1
+                 : c >= 0xc2 && c < 0xe0 ? 2
+                 : c >= 0xe0 && c < 0xf0 ? 3
+                 : c >= 0xf0 && c < 0xf5 ? 4
+                                         : 0;
+    size_t ok = len != 0 ? 1 : 0;
+    while (ok != 0 && ok < len && i + ok < n && (s[i + ok] & 0xc0) == 0x80) ok++;
+    if (ok == 0 || ok < len) {
+      s[i++] = '?';
+    } else {
+      i += len;
+    }
+  }
+}
+
 ls_error *make(int32_t code, const char *text, int32_t device_error = 0, uint64_t callback = 0) noexcept {
+  if (text == nullptr) text = "an exception without a text";
   size_t n = std::strlen(text);
   auto *e = static_cast<ls_error *>(std::malloc(sizeof(ls_error) + n + 1));
   if (e == nullptr) return &no_memory;
   char *copy = reinterpret_cast<char *>(e + 1);
   std::memcpy(copy, text, n + 1);
+  make_valid(copy, n);
   *e = {code, device_error, callback, 0, 0, copy};
   return e;
 }
@@ -30,6 +52,13 @@ int32_t code_of(const c10::Error &e) noexcept {
   if (dynamic_cast<const c10::NotImplementedError *>(&e)) return LS_ERR_NOT_IMPLEMENTED;
   if (dynamic_cast<const c10::LinAlgError *>(&e)) return LS_ERR_LINALG;
   return LS_ERR_GENERIC;
+}
+
+// Whether an error's text has a name of CUDA's: cuBLAS, cuDNN and the like fail with plain errors of their own.
+bool of_cuda(const char *text) noexcept {
+  for (const char *name : {"cuda", "cudnn", "_status_", "_failed"})
+    if (strcasestr(text, name) != nullptr) return true;
+  return false;
 }
 
 // An error that a device may be behind.
@@ -63,17 +92,16 @@ ls_error *current_error() noexcept {
     return make(LS_ERR_DEVICE_LOST, e.what(), e.error);
   } catch (const c10::Error &e) {
     const char *text = e.what_without_backtrace();
-    // cuBLAS, cuDNN and the like fail with plain errors of their own names.
-    if (std::strstr(text, "CUDA error") != nullptr || std::strstr(text, "cuDNN error") != nullptr ||
-        std::strstr(text, "_STATUS_") != nullptr || std::strstr(text, "_FAILED") != nullptr)
-      return of_device(text, 0, code_of(e));
+    if (of_cuda(text)) return of_device(text, 0, code_of(e));
     return make(code_of(e), text);
   } catch (const ArgumentError &e) {
     return make(LS_ERR_ARGUMENT, e.what());
   } catch (const std::bad_alloc &) {
     return &no_memory;
   } catch (const std::exception &e) {
-    return make(LS_ERR_STD, e.what());
+    const char *text = e.what();
+    if (text != nullptr && of_cuda(text)) return of_device(text, 0, LS_ERR_STD);
+    return make(LS_ERR_STD, text);
   } catch (...) {
     return make(LS_ERR_UNKNOWN, "an exception of a type unknown to the shim");
   }
@@ -82,5 +110,7 @@ ls_error *current_error() noexcept {
 }  // namespace ls
 
 void ls_error_free(ls_error *err) noexcept {
-  if (err != nullptr && err != &ls::no_memory) std::free(err);
+  ls::run_quiet([&] {
+    if (err != &ls::no_memory) std::free(err);
+  });
 }

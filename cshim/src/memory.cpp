@@ -138,6 +138,7 @@ struct alignas(64) ThreadHeap {
   int64_t to_sample = 0;
   uint64_t epoch = 0;
   void *lists[kSmallClasses] = {};
+  ThreadHeap *next = nullptr, *next_free = nullptr;  // guarded by Heaps::mutex
 
   static void add(std::atomic<int64_t> &c, int64_t n) noexcept {
     c.store(c.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
@@ -158,19 +159,22 @@ std::atomic<uint64_t> heaps_epoch{1};
 
 struct Heaps {
   std::mutex mutex;
-  std::vector<ThreadHeap *> all, free;
+  ThreadHeap *all = nullptr, *free = nullptr;
+  // For threads that start when there is no memory for their heaps: a thread without one can do nothing, not even
+  // free. They come back through the free ones.
+  static constexpr int kReserve = 64;
+  ThreadHeap reserve[kReserve];
+  int reserve_used = 0;
 
-  static Heaps &get() {
-    static auto *h = new Heaps;
-    return *h;
-  }
+  static Heaps &get() { return instance; }
+  static Heaps instance;
   struct Sum {
     int64_t made = 0, freed = 0, ahead = 0, requested = 0, allocations = 0, frees = 0, kept = 0;
   };
   Sum sum() {
     std::lock_guard<std::mutex> lock(mutex);
     Sum s;
-    for (auto *h : all) {
+    for (auto *h = all; h != nullptr; h = h->next) {
       s.made += h->handles.made.load(std::memory_order_relaxed);
       s.freed += h->handles.freed.load(std::memory_order_relaxed);
       s.ahead += h->ahead.load(std::memory_order_relaxed);
@@ -183,21 +187,27 @@ struct Heaps {
   }
   ThreadHeap *take() {
     std::lock_guard<std::mutex> lock(mutex);
-    if (free.empty()) {
-      all.reserve(all.size() + 1);
-      free.reserve(all.size() + 1);
-      all.push_back(new ThreadHeap);
-      return all.back();
+    if (auto *h = free; h != nullptr) {
+      free = h->next_free;
+      return h;
     }
-    auto *h = free.back();
-    free.pop_back();
+    auto *h = new (std::nothrow) ThreadHeap;
+    if (h == nullptr) {
+      if (reserve_used == kReserve) std::abort();
+      h = &reserve[reserve_used++];
+    }
+    h->next = all;
+    all = h;
     return h;
   }
   void put(ThreadHeap *h) {
     std::lock_guard<std::mutex> lock(mutex);
-    free.push_back(h);
+    h->next_free = free;
+    free = h;
   }
 };
+
+constinit Heaps Heaps::instance;
 
 // Plain, so that it can be read while the thread's destructors run.
 thread_local ThreadHeap *heap_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -245,6 +255,7 @@ void make_room() noexcept {
 }
 
 void *alloc_or_null(size_t n) noexcept {
+  if (fault(LS_FAULT_SYSTEM)) return nullptr;
   try {
     return c10::alloc_cpu(n);
   } catch (...) {
@@ -399,6 +410,8 @@ void free_counted(void *p) noexcept {
 class CountingAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t n) override {
+    if (n != 0 && fault(LS_FAULT_CPU))
+      out_of_memory(kCpuSlot, static_cast<int64_t>(n), "out of memory: a fault was injected");
     void *p = n == 0 ? nullptr : n <= kLargestSmall ? allocate_small(n) : allocate_large(n);
     return {p, p, &free_counted, c10::Device(c10::DeviceType::CPU)};
   }
@@ -449,12 +462,18 @@ int64_t cpu_cached() noexcept { return static_cast<int64_t>(cache().cached()) + 
 
 }  // namespace ls
 
-uint32_t ls_abi(void) noexcept { return LS_ABI; }
+uint32_t ls_abi(void) noexcept {
+  return ls::run_quiet([]() -> uint32_t { return LS_ABI; });
+}
 
 ls_error *ls_init(void) noexcept {
   return ls::run_void([] {
     // Leaked on purpose: memory is freed through it until the process ends.
     static bool once = [] {
+      // What is made at its first use, often where nothing may be thrown.
+      ls::cache();
+      ls::make_pressure();
+      ls::make_samples();
       c10::SetCPUAllocator(new ls::CountingAllocator, /*priority=*/1);
       return true;
     }();

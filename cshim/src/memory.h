@@ -72,6 +72,10 @@ LastFailure take_last_failure() noexcept;
 int64_t shrink_cpu_cache(int64_t keep) noexcept;
 int64_t cpu_cached() noexcept;
 
+// Called once, by ls_init.
+void make_pressure();
+void make_samples();
+
 // A slot from linstock.h's device word; throws ArgumentError for one that is not counted.
 int slot_of(int32_t device);
 inline int32_t word_of(int slot) { return slot == kCpuSlot ? 0xff : (1 << 8 | (slot - 1)); }

@@ -90,6 +90,8 @@ bool try_admit_tight(int slot, int64_t n) {
 
 }  // namespace
 
+void make_pressure() { Pressure::get(); }
+
 int slot_of(int32_t device) {
   int type = device >> 8, index = device & 0xff;
   if (type == 0) return kCpuSlot;
@@ -273,7 +275,9 @@ bool defer_free(ls_tensor t) noexcept {
 
 using ls::Pressure;
 
-ls_board *ls_memory_board(void) noexcept { return &ls::board; }
+ls_board *ls_memory_board(void) noexcept {
+  return ls::run_quiet([] { return &ls::board; });
+}
 
 ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line) noexcept {
   return ls::run_void([&] {
@@ -313,85 +317,101 @@ ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) noexcept {
 }
 
 int32_t ls_pressure_attach(void) noexcept {
-  auto &p = Pressure::get();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  if (p.attached) return 0;
-  p.attached = true;
-  p.stop = false;
-  p.finished = p.started = p.asked;
-  return 1;
+  return ls::run_quiet([&]() -> int32_t {
+    auto &p = Pressure::get();
+    std::lock_guard<std::mutex> lock(p.mutex);
+    if (p.attached) return 0;
+    p.attached = true;
+    p.stop = false;
+    p.finished = p.started = p.asked;
+    return 1;
+  });
 }
 
 void ls_pressure_stop(void) noexcept {
-  auto &p = Pressure::get();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  p.attached = false;
-  p.stop = true;
-  p.wanted.notify_all();
-  p.done.notify_all();
+  ls::run_quiet([&] {
+    auto &p = Pressure::get();
+    std::lock_guard<std::mutex> lock(p.mutex);
+    p.attached = false;
+    p.stop = true;
+    p.wanted.notify_all();
+    p.done.notify_all();
+  });
 }
 
 int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
-  auto &p = Pressure::get();
-  ls::sweeping = true;  // the pacer's thread, for good
-  std::unique_lock<std::mutex> lock(p.mutex);
-  auto due = [&] { return p.stop || p.asked > p.started; };
-  if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) return 0;
-  if (p.stop) return -1;
-  p.started = p.asked;
-  *out = {};
-  out->device = ls::word_of(ls::kCpuSlot);
-  out->round = p.started;
-  out->hard = p.hard;
-  p.hard = false;
-  for (int i = 0; i < ls::kMaxDevices; i++) {
-    if (p.waiting[i] > out->bytes) {
-      out->bytes = p.waiting[i];
-      out->device = ls::word_of(i);
+  return ls::run_quiet([&]() -> int32_t {
+    auto &p = Pressure::get();
+    ls::sweeping = true;  // the pacer's thread, for good
+    std::unique_lock<std::mutex> lock(p.mutex);
+    auto due = [&] { return p.stop || p.asked > p.started; };
+    if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) return 0;
+    if (p.stop) return -1;
+    p.started = p.asked;
+    *out = {};
+    out->device = ls::word_of(ls::kCpuSlot);
+    out->round = p.started;
+    out->hard = p.hard;
+    p.hard = false;
+    for (int i = 0; i < ls::kMaxDevices; i++) {
+      if (p.waiting[i] > out->bytes) {
+        out->bytes = p.waiting[i];
+        out->device = ls::word_of(i);
+      }
     }
-  }
-  return 1;
+    return 1;
+  });
 }
 
 void ls_pressure_done(uint64_t round) noexcept {
-  auto &cpu = ls::accounts[ls::kCpuSlot];
-  if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::tight.store(false);
-  auto &p = Pressure::get();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  p.finished = std::max(p.finished, round);
-  p.done.notify_all();
+  ls::run_quiet([&] {
+    auto &cpu = ls::accounts[ls::kCpuSlot];
+    if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::tight.store(false);
+    auto &p = Pressure::get();
+    std::lock_guard<std::mutex> lock(p.mutex);
+    p.finished = std::max(p.finished, round);
+    p.done.notify_all();
+  });
 }
 
 void ls_pressure_flush(void) noexcept {
-  auto &p = Pressure::get();
-  for (int i = 1; i < ls::kMaxDevices; i++) {
-    std::vector<ls_tensor> left;
-    {
-      std::lock_guard<std::mutex> lock(p.mutex);
-      if (p.inside[i].load() != 0) continue;
-      left.swap(p.deferred[i]);
+  ls::run_quiet([&] {
+    auto &p = Pressure::get();
+    for (int i = 1; i < ls::kMaxDevices; i++) {
+      std::vector<ls_tensor> left;
+      {
+        std::lock_guard<std::mutex> lock(p.mutex);
+        if (p.inside[i].load() != 0) continue;
+        left.swap(p.deferred[i]);
+      }
+      ls_tensors_free(left.data(), left.size());
     }
-    ls_tensors_free(left.data(), left.size());
-  }
+  });
 }
 
 int32_t ls_pressure_ask(void) noexcept {
-  auto &p = Pressure::get();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  if (!p.attached) return 0;
-  p.asked = std::max(p.asked, p.started + 1);
-  p.wanted.notify_one();
-  return 1;
+  return ls::run_quiet([&]() -> int32_t {
+    auto &p = Pressure::get();
+    std::lock_guard<std::mutex> lock(p.mutex);
+    if (!p.attached) return 0;
+    p.asked = std::max(p.asked, p.started + 1);
+    p.wanted.notify_one();
+    return 1;
+  });
 }
 
 int32_t ls_sweeping_set(int32_t on) noexcept {
-  int32_t before = ls::sweeping;
-  ls::sweeping = on != 0;
-  return before;
+  return ls::run_quiet([&]() -> int32_t {
+    int32_t before = ls::sweeping;
+    ls::sweeping = on != 0;
+    return before;
+  });
 }
 
 void ls_pressure_stats(ls_pressure_counts *out) noexcept {
-  auto &p = Pressure::get();
-  *out = {p.waits.load(), p.wait_ns.load(), p.timeouts.load(), p.retries.load(), p.ooms.load(), {}};
-  for (int i = 0; i < LS_WAIT_BUCKETS; i++) out->histogram[i] = p.histogram[i].load();
+  ls::run_quiet([&] {
+    auto &p = Pressure::get();
+    *out = {p.waits.load(), p.wait_ns.load(), p.timeouts.load(), p.retries.load(), p.ooms.load(), {}};
+    for (int i = 0; i < LS_WAIT_BUCKETS; i++) out->histogram[i] = p.histogram[i].load();
+  });
 }

@@ -118,6 +118,8 @@ void bound(std::vector<Unnamed> &list) {
 
 }  // namespace
 
+void make_samples() { Samples::get(); }
+
 int64_t next_sample() noexcept {
   int64_t rate = sample_rate.load(std::memory_order_relaxed);
   if (rate == 0) return int64_t{1} << 30;  // asked again after a gigabyte
@@ -191,70 +193,79 @@ void adopt_samples() noexcept {
 using ls::Samples;
 
 void ls_samples_set_rate(int64_t bytes) noexcept {
-  ls::sample_rate.store(bytes < 0 ? 0 : bytes);
-  ls::all_threads_catch_up();
+  ls::run_quiet([&] {
+    ls::sample_rate.store(bytes < 0 ? 0 : bytes);
+    ls::all_threads_catch_up();
+  });
 }
 
-uint64_t *ls_samples_seen(void) noexcept { return reinterpret_cast<uint64_t *>(&ls::seen); }
+uint64_t *ls_samples_seen(void) noexcept {
+  return ls::run_quiet([&]() -> uint64_t * { return reinterpret_cast<uint64_t *>(&ls::seen); });
+}
 
 void ls_samples_attach(uint32_t name, ls_tensor result) noexcept {
-  ls::words.scope &= ~ls::kSampled;
-  auto &s = Samples::get();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  if (ls::unnamed != nullptr) {
-    for (auto &u : *ls::unnamed) {
-      auto it = s.blocks.find(u.p);
-      // Its own caller may have named it from another thread.
-      if (it != s.blocks.end() && it->second.number == u.sample.number && it->second.site != LS_NO_SITE) continue;
-      try {
-        s.name(u, name);
-      } catch (...) {
+  ls::run_quiet([&] {
+    ls::words.scope &= ~ls::kSampled;
+    auto &s = Samples::get();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    if (ls::unnamed != nullptr) {
+      for (auto &u : *ls::unnamed) {
+        auto it = s.blocks.find(u.p);
+        // Its own caller may have named it from another thread.
+        if (it != s.blocks.end() && it->second.number == u.sample.number && it->second.site != LS_NO_SITE)
+          continue;
+        try {
+          s.name(u, name);
+        } catch (...) {
+        }
       }
+      ls::unnamed->clear();
     }
-    ls::unnamed->clear();
-  }
-  if (result == 0) return;
-  try {
-    ls::Borrowed b(result, ls::Borrowed::Metadata{});
-    if (!b->has_storage()) return;
-    auto it = s.blocks.find(b->storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context());
-    if (it == s.blocks.end() || it->second.site != LS_NO_SITE) return;
-    ls::Unnamed u{it->first, it->second};
-    s.name(u, name);
-  } catch (...) {
-  }
+    if (result == 0) return;
+    try {
+      ls::Borrowed b(result, ls::Borrowed::Metadata{});
+      if (!b->has_storage()) return;
+      auto it = s.blocks.find(b->storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context());
+      if (it == s.blocks.end() || it->second.site != LS_NO_SITE) return;
+      ls::Unnamed u{it->first, it->second};
+      s.name(u, name);
+    } catch (...) {
+    }
+  });
 }
 
 uint64_t ls_samples_sites(ls_site *out, uint64_t cap) noexcept {
-  auto &s = Samples::get();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  uint64_t i = 0;
-  auto put = [&](int slot, uint32_t name, const ls::Site &site) {
-    if (i < cap) {
-      out[i] = {name,
-                ls::word_of(slot),
-                std::llround(site.live_bytes),
-                std::llround(site.live_count),
-                std::llround(site.total_bytes),
-                std::llround(site.total_count)};
+  return ls::run_quiet([&]() -> uint64_t {
+    auto &s = Samples::get();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    uint64_t i = 0;
+    auto put = [&](int slot, uint32_t name, const ls::Site &site) {
+      if (i < cap) {
+        out[i] = {name,
+                  ls::word_of(slot),
+                  std::llround(site.live_bytes),
+                  std::llround(site.live_count),
+                  std::llround(site.total_bytes),
+                  std::llround(site.total_count)};
+      }
+      i++;
+    };
+    for (auto &[key, site] : s.sites) put(static_cast<int>(key >> 32), static_cast<uint32_t>(key), site);
+    try {
+      std::unordered_map<int, ls::Site> rest;
+      for (auto &[p, b] : s.blocks) {
+        if (b.site != LS_NO_SITE) continue;
+        auto &site = rest[b.slot];
+        site.live_bytes += b.bytes();
+        site.live_count += b.weight;
+        site.total_bytes += b.bytes();
+        site.total_count += b.weight;
+      }
+      for (auto &[slot, site] : rest) put(slot, LS_NO_SITE, site);
+    } catch (...) {
     }
-    i++;
-  };
-  for (auto &[key, site] : s.sites) put(static_cast<int>(key >> 32), static_cast<uint32_t>(key), site);
-  try {
-    std::unordered_map<int, ls::Site> rest;
-    for (auto &[p, b] : s.blocks) {
-      if (b.site != LS_NO_SITE) continue;
-      auto &site = rest[b.slot];
-      site.live_bytes += b.bytes();
-      site.live_count += b.weight;
-      site.total_bytes += b.bytes();
-      site.total_count += b.weight;
-    }
-    for (auto &[slot, site] : rest) put(slot, LS_NO_SITE, site);
-  } catch (...) {
-  }
-  return i;
+    return i;
+  });
 }
 
 ls_error *ls_history_set(uint64_t max) noexcept {
@@ -270,19 +281,23 @@ ls_error *ls_history_set(uint64_t max) noexcept {
 }
 
 uint64_t ls_history_events(ls_event *out, uint64_t cap) noexcept {
-  auto &s = Samples::get();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  for (uint64_t i = 0; i < s.history.size() && i < cap; i++) out[i] = s.history[i];
-  return s.history.size();
+  return ls::run_quiet([&]() -> uint64_t {
+    auto &s = Samples::get();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    for (uint64_t i = 0; i < s.history.size() && i < cap; i++) out[i] = s.history[i];
+    return s.history.size();
+  });
 }
 
 uint64_t ls_history_live(ls_event *out, uint64_t cap) noexcept {
-  auto &s = Samples::get();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  uint64_t i = 0;
-  for (auto &[p, b] : s.blocks) {
-    if (i < cap) out[i] = {0, reinterpret_cast<uint64_t>(p), b.n, b.asked, b.site, ls::word_of(b.slot), 0, 0};
-    i++;
-  }
-  return s.blocks.size();
+  return ls::run_quiet([&]() -> uint64_t {
+    auto &s = Samples::get();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    uint64_t i = 0;
+    for (auto &[p, b] : s.blocks) {
+      if (i < cap) out[i] = {0, reinterpret_cast<uint64_t>(p), b.n, b.asked, b.site, ls::word_of(b.slot), 0, 0};
+      i++;
+    }
+    return s.blocks.size();
+  });
 }

@@ -56,7 +56,9 @@ thread_local std::vector<Mode> modes;
 }  // namespace
 
 void adopt_num_threads() noexcept {
-  words.threads_epoch = threads_epoch.load(std::memory_order_acquire);
+  uint64_t epoch = threads_epoch.load(std::memory_order_acquire) & ~kEntriesArmed;
+  if (words.threads_epoch == epoch) return;
+  words.threads_epoch = epoch;
   try {
     at::set_num_threads(num_threads.load(std::memory_order_relaxed));
   } catch (...) {
@@ -66,21 +68,29 @@ void adopt_num_threads() noexcept {
 }  // namespace ls
 
 uint64_t ls_torch_version_built(void) noexcept {
-  return static_cast<uint64_t>(TORCH_VERSION_MAJOR) << 56 | static_cast<uint64_t>(TORCH_VERSION_MINOR) << 48 |
-         static_cast<uint64_t>(TORCH_VERSION_PATCH) << 40;
+  return ls::run_quiet([] {
+    return static_cast<uint64_t>(TORCH_VERSION_MAJOR) << 56 | static_cast<uint64_t>(TORCH_VERSION_MINOR) << 48 |
+           static_cast<uint64_t>(TORCH_VERSION_PATCH) << 40;
+  });
 }
-uint64_t ls_torch_version_loaded(void) noexcept { return aoti_torch_abi_version(); }
+uint64_t ls_torch_version_loaded(void) noexcept {
+  return ls::run_quiet([] { return aoti_torch_abi_version(); });
+}
 
 ls_results ls_show_config(ls_value *out, uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) { ls::put_string(r, at::show_config(), out, out_slots); });
 }
 
 int32_t ls_mode_get(int32_t mode) noexcept {
-  return mode == LS_MODE_INFERENCE ? c10::InferenceMode::is_enabled() : c10::GradMode::is_enabled();
+  return ls::run_quiet([&]() -> int32_t {
+    return mode == LS_MODE_INFERENCE ? c10::InferenceMode::is_enabled() : c10::GradMode::is_enabled();
+  });
 }
 
 ls_error *ls_mode_push(int32_t mode, int32_t on) noexcept {
   return ls::run_void([&] {
+    // First room for it: a mode that is set must be known, to be undone.
+    ls::modes.reserve(ls::modes.size() + 1);
     ls::Mode m{mode, false, nullptr};
     switch (mode) {
       case LS_MODE_GRAD:
@@ -98,28 +108,36 @@ ls_error *ls_mode_push(int32_t mode, int32_t on) noexcept {
 }
 
 void ls_mode_pop(void) noexcept {
-  if (ls::modes.empty()) return;
-  ls::Mode m = std::move(ls::modes.back());
-  ls::modes.pop_back();
-  if (m.kind == LS_MODE_GRAD) c10::GradMode::set_enabled(m.before);
+  ls::run_quiet([] {
+    if (ls::modes.empty()) return;
+    ls::Mode m = std::move(ls::modes.back());
+    ls::modes.pop_back();
+    if (m.kind == LS_MODE_GRAD) c10::GradMode::set_enabled(m.before);
+  });
 }
 
 uint64_t ls_scope_set(uint64_t scope) noexcept {
-  static thread_local ls::ThreadEnd end;
-  (void)&end;
-  uint64_t before = ls::words.scope & ~ls::kSampled;
-  ls::words.scope = scope | (ls::words.scope & ls::kSampled);
-  return before;
+  return ls::run_quiet([&] {
+    static thread_local ls::ThreadEnd end;
+    (void)&end;
+    uint64_t before = ls::words.scope & ~ls::kSampled;
+    ls::words.scope = scope | (ls::words.scope & ls::kSampled);
+    return before;
+  });
 }
-uint64_t ls_scope_get(void) noexcept { return ls::words.scope & ~ls::kSampled; }
+uint64_t ls_scope_get(void) noexcept {
+  return ls::run_quiet([] { return ls::words.scope & ~ls::kSampled; });
+}
 
 uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
-  std::lock_guard<std::mutex> lock(ls::orphans_mutex);
-  auto &o = ls::orphans();
-  uint64_t n = std::min<uint64_t>(cap, o.size());
-  std::copy(o.end() - static_cast<int64_t>(n), o.end(), scopes);
-  o.resize(o.size() - n);
-  return n;
+  return ls::run_quiet([&] {
+    std::lock_guard<std::mutex> lock(ls::orphans_mutex);
+    auto &o = ls::orphans();
+    uint64_t n = std::min<uint64_t>(cap, o.size());
+    std::copy(o.end() - static_cast<int64_t>(n), o.end(), scopes);
+    o.resize(o.size() - n);
+    return n;
+  });
 }
 
 ls_error *ls_manual_seed(uint64_t seed) noexcept {
@@ -162,14 +180,18 @@ ls_error *ls_set_num_threads(int32_t n) noexcept {
   });
 }
 int32_t ls_num_threads(void) noexcept {
-  ls::enter();
-  return at::get_num_threads();
+  return ls::run_quiet([] {
+    ls::adopt_num_threads();
+    return at::get_num_threads();
+  });
 }
 
 ls_error *ls_set_deterministic(int32_t on, int32_t warn_only) noexcept {
   return ls::run_void([&] { at::globalContext().setDeterministicAlgorithms(on != 0, warn_only != 0); });
 }
-int32_t ls_deterministic(void) noexcept { return at::globalContext().deterministicAlgorithms(); }
+int32_t ls_deterministic(void) noexcept {
+  return ls::run_quiet([]() -> int32_t { return at::globalContext().deterministicAlgorithms(); });
+}
 
 ls_error *ls_set_matmul_precision(int32_t precision) noexcept {
   return ls::run_void([&] {
@@ -179,7 +201,7 @@ ls_error *ls_set_matmul_precision(int32_t precision) noexcept {
   });
 }
 int32_t ls_matmul_precision(void) noexcept {
-  return static_cast<int32_t>(at::globalContext().float32MatmulPrecision());
+  return ls::run_quiet([] { return static_cast<int32_t>(at::globalContext().float32MatmulPrecision()); });
 }
 
 ls_error *ls_set_default_dtype(int32_t dtype) noexcept {
@@ -190,18 +212,18 @@ ls_error *ls_set_default_dtype(int32_t dtype) noexcept {
     c10::set_default_dtype(c10::scalarTypeToTypeMeta(d));
   });
 }
-int32_t ls_default_dtype(void) noexcept { return static_cast<int32_t>(c10::get_default_dtype_as_scalartype()); }
+int32_t ls_default_dtype(void) noexcept {
+  return ls::run_quiet([] { return static_cast<int32_t>(c10::get_default_dtype_as_scalartype()); });
+}
 
 int32_t ls_device_count(int32_t device_type) noexcept {
-  auto type = static_cast<c10::DeviceType>(device_type);
-  if (type == c10::DeviceType::CPU) return 1;
-  try {
+  return ls::run_quiet([&]() -> int32_t {
+    auto type = static_cast<c10::DeviceType>(device_type);
+    if (type == c10::DeviceType::CPU) return 1;
     auto accelerator = at::accelerator::getAccelerator(/*checked=*/false);
     if (!accelerator.has_value() || *accelerator != type) return 0;
     return at::accelerator::deviceCount();
-  } catch (...) {
-    return 0;
-  }
+  });
 }
 
 ls_error *ls_synchronize(int32_t device) noexcept {

@@ -70,32 +70,27 @@ void check_bytes(c10::ScalarType dtype, const int64_t *sizes, uint64_t ndim, uin
     throw ArgumentError("shape needs " + std::to_string(want) + " bytes, data has " + std::to_string(nbytes));
 }
 
-struct Drop {
-  void (*fn)(void *);
-  uint64_t arg;
-};
-
 }  // namespace
 }  // namespace ls
 
 using ls::Borrowed;
 
 void ls_tensor_free(ls_tensor t) noexcept {
-  if (t == 0) return;
+  if (t == 0) return ls::run_quiet([] {});
   if (ls::threads_inside.load(std::memory_order_relaxed) != 0 && ls::defer_free(t)) return;
   ls::count_handle(&ls::HandleCount::freed);
   if (ls::any_lost() && ls::must_leak(reinterpret_cast<c10::TensorImpl *>(t))) return;
   // Destructors of libtorch may throw out of a device's allocator: nothing can be told to anyone here.
-  try {
-    auto p = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(
-        reinterpret_cast<c10::TensorImpl *>(t));
-    p.reset();
-  } catch (...) {
-  }
+  ls::run_quiet([&] {
+    c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(reinterpret_cast<c10::TensorImpl *>(t))
+        .reset();
+  });
 }
 
 void ls_tensors_free(const ls_tensor *t, uint64_t n) noexcept {
-  for (uint64_t i = 0; i < n; i++) ls_tensor_free(t[i]);
+  ls::run_quiet([&] {
+    for (uint64_t i = 0; i < n; i++) ls_tensor_free(t[i]);
+  });
 }
 
 ls_result ls_tensor_from_data(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data,
@@ -114,14 +109,12 @@ ls_result ls_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64_t ndim
   return ls::run([&] {
     auto d = ls::dtype_of(dtype);
     ls::check_bytes(d, sizes, ndim, nbytes);
-    ls::Drop how{drop, arg};
+    std::shared_ptr<ls::Ticket> ticket;
+    if (drop == nullptr) ticket = ls::hold(arg);
     return at::from_blob(
         const_cast<void *>(data), ls::ints(sizes, ndim),
-        [how](void *) {
-          if (how.fn != nullptr)
-            how.fn(reinterpret_cast<void *>(how.arg));
-          else
-            ls::drop_id(how.arg);
+        [drop, arg, ticket](void *) {
+          if (drop != nullptr) drop(reinterpret_cast<void *>(arg));
         },
         at::TensorOptions(d));
   });

@@ -156,7 +156,7 @@ func emitLoader(header []byte, ops []*op, files map[string][]byte) error {
 	if n := strings.Count(text, "LS_API ") - 1; n != len(decls) { // one is the #define
 		return fmt.Errorf("linstock.h: %d functions declared, %d understood", n, len(decls))
 	}
-	var table, calls, load bytes.Buffer
+	var table, calls, load, entries bytes.Buffer
 	for _, d := range decls {
 		ret, name, params := strings.TrimRight(d[1], " \n"), d[2], strings.Join(strings.Fields(d[3]), " ")
 		short := strings.TrimPrefix(name, "ls_")
@@ -183,7 +183,11 @@ func emitLoader(header []byte, ops []*op, files map[string][]byte) error {
 		}
 		fmt.Fprintf(&calls, "static inline %slsc_%s(%s) { %sls_table.%s(%s); }\n", ret, short, params, r, short, strings.Join(names, ", "))
 		fmt.Fprintf(&load, "  LOAD(%s)\n", short)
+		if !strings.HasPrefix(short, "fault_") {
+			entries.WriteString(entry(short, strings.TrimSpace(ret), params))
+		}
 	}
+	files["tests/faults/entries/entries_gen.h"] = []byte(generated + "\n// Each function of the shim, called with nothing. No include guard: entries.c says what an entry is.\n" + entries.String())
 	files["cshim/table_gen.h"] = []byte(generated + `
 // The shim's functions as pointers: the shim is loaded at run time, not linked.
 #ifndef LINSTOCK_TABLE_H_
@@ -217,6 +221,34 @@ const char *ls_table_load(void *library) {
 `)
 	files["cshim/ops_gen.go"] = goEntries(ops)
 	return nil
+}
+
+// entry is a call of a function with zeros, and with a buffer of zeros where it takes a pointer.
+func entry(short, ret, params string) string {
+	var args []string
+	for _, p := range splitTop(params) {
+		switch {
+		case params == "void":
+		case strings.Contains(p, "(*") || strings.HasPrefix(p, "ls_oom_callback") || strings.HasSuffix(short, "_free") && strings.Contains(p, "*"):
+			args = append(args, "NULL")
+		case strings.Contains(p, "char *"):
+			args = append(args, `""`)
+		case strings.Contains(p, "*") || strings.HasSuffix(p, "]"):
+			args = append(args, "(void *)buffer")
+		case strings.HasPrefix(p, "ls_value "):
+			args = append(args, "(ls_value){0}")
+		default:
+			args = append(args, "0")
+		}
+	}
+	kind := "PLAIN"
+	switch ret {
+	case "ls_error *":
+		kind = "ERROR"
+	case "ls_result", "ls_results":
+		kind = "RESULT"
+	}
+	return fmt.Sprintf("ENTRY_%s(%s, (%s))\n", kind, short, strings.Join(args, ", "))
 }
 
 // goEntries is a Go function for each typed entry.

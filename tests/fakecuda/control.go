@@ -60,7 +60,7 @@ const (
 
 	firstDevice = 16
 	deviceWords = 8
-	maxDevices  = 8
+	maxDevices  = 64
 	firstRule   = firstDevice + deviceWords*maxDevices
 	ruleWords   = 8
 	maxRules    = 8

@@ -21,7 +21,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 #define FAKECUDA_MAGIC 0x316475636b6166
-#define FAKECUDA_MAX_DEVICES 8
+#define FAKECUDA_MAX_DEVICES 64 /* libtorch has no more */
 #define FAKECUDA_MAX_RULES 8
 
 /* What a rule's function can be besides a name's hash. */

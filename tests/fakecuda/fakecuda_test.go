@@ -29,6 +29,7 @@ var scenarios = map[string]func(*Control) error{
 	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "capacity": capacity, "limit": limit, "empty": empty,
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "snapshot": snapshot, "pressure": pressure,
+	"threads": threads,
 }
 
 func TestMain(m *testing.M) {
@@ -148,6 +149,17 @@ func TestStickyError(t *testing.T) {
 
 func TestAsyncError(t *testing.T)   { run(t, "async", 2, 1<<30) }
 func TestLibraryError(t *testing.T) { run(t, "library", 2, 1<<30) }
+
+// TestThreads lets the threads of libtorch's engine fail to start, of which there is one for each device.
+func TestThreads(t *testing.T) {
+	library := filepath.Join(t.TempDir(), "threads.so")
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", library, "src/threads.c", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, which := range []string{"0:1", "1:1", "0:100", "1:100"} {
+		t.Run(which, func(t *testing.T) { run(t, "threads", 2, 1<<30, "LD_PRELOAD="+library, "FAKE_THREADS="+which) })
+	}
+}
 
 func TestWithoutDriver(t *testing.T)  { run(t, "cpu", 1, 1<<30, "LD_LIBRARY_PATH=") }
 func TestWithoutDevices(t *testing.T) { run(t, "cpu", 0, 1<<30) }
@@ -531,6 +543,25 @@ func uncached(*Control) error {
 		return fmt.Errorf("128 MiB of 64: %v", x.Err())
 	}
 	return m.step(64)
+}
+
+// threads: a backward pass without its threads is an error, and so is each one after it where the engine cannot start
+// any more; forward passes go on.
+func threads(*Control) error {
+	m, err := newMLP(tensor.CUDA(0))
+	if err != nil {
+		return err
+	}
+	if err := m.step(64); err == nil {
+		return errors.New("a step without threads gives no error")
+	}
+	for range 3 {
+		m.opt.ZeroGrad()
+		if err := m.step(64); err != nil && !strings.Contains(err.Error(), "thread") && !strings.Contains(err.Error(), "Resource") {
+			return fmt.Errorf("the next step: %w", err)
+		}
+	}
+	return tensor.Ones([]int{2}, tensor.CUDA(1)).Add(1).Err()
 }
 
 func slow(c *Control) error {

@@ -1,0 +1,226 @@
+// Fault points: each failure is an error, takes nothing with it, and the next call succeeds.
+#include <functional>
+#include <thread>
+
+#include "helpers.h"
+
+namespace {
+
+constexpr int64_t kForever = -1;
+
+// Arms a point for this thread for as long as it lives.
+struct Fault {
+  int32_t point;
+  Fault(int32_t p, int64_t skip, int64_t times, int32_t kind = 0) : point(p) {
+    EXPECT_OK(ls_fault_set(p, skip, times, kind, 1));
+  }
+  ~Fault() { EXPECT_OK(ls_fault_set(point, 0, 0, 0, 0)); }
+  int64_t failed() const {
+    int64_t seen, failed;
+    ls_fault_counts(point, &seen, &failed);
+    return failed;
+  }
+};
+
+// The code of an error, which is freed; 0: none.
+int32_t code(ls_error *e) {
+  if (e == nullptr) return 0;
+  int32_t c = e->code;
+  EXPECT_NE(std::string(e->message), "");
+  ls_error_free(e);
+  return c;
+}
+
+class Faults : public ShimTest {
+ protected:
+  void SetUp() override {
+    ShimTest::SetUp();
+    callbacks_ = {[](uint64_t, ls_tensor grad, ls_tensor *out) -> uint64_t {
+                    ls_result r = ls_tensor_alias(grad);
+                    *out = r.t;
+                    return static_cast<uint64_t>(code(r.err));
+                  },
+                  [](uint64_t, const ls_tensor *grads, uint64_t, const ls_tensor *saved, uint64_t, const uint8_t *,
+                     ls_tensor *out, uint64_t n) -> uint64_t {
+                    for (uint64_t i = 0; i < n; i++) {
+                      ls_result r = ls_op_mul_Tensor(grads[0], saved[0]);
+                      out[i] = r.t;
+                      if (r.err != nullptr) return static_cast<uint64_t>(code(r.err));
+                    }
+                    return 0;
+                  }};
+    ls_set_callbacks(&callbacks_);
+  }
+  static ls_callbacks callbacks_;
+};
+ls_callbacks Faults::callbacks_;
+
+// Some of everything; the code of the first error. Errors of callbacks count as what they were.
+int32_t program(ls_tensor x, ls_tensor w) {
+  struct Freed {
+    std::vector<ls_tensor> h;
+    Freed() { h.reserve(64); }
+    ~Freed() { ls_tensors_free(h.data(), h.size()); }
+    ls_tensor add(ls_tensor t) {
+      h.push_back(t);
+      return t;
+    }
+  } all;
+#define TRY(result)                                \
+  [&] {                                            \
+    ls_result r_ = (result);                       \
+    all.add(r_.t);                                 \
+    failed = r_.err != nullptr ? code(r_.err) : 0; \
+    return r_.t;                                   \
+  }();                                             \
+  if (failed != 0) return failed
+#define TRY_VOID(call) \
+  if ((failed = code(call)) != 0) return failed
+  static const ls_op sum_rows = op("aten::sum", "dim_IntList"), sum_all = op("aten::sum"),
+                     split_rows = op("aten::split", "Tensor");
+  int32_t failed = 0;
+  TRY_VOID(ls_zero_grads(&w, 1, 0));
+  ls_tensor y = TRY(ls_op_matmul(x, w));
+  std::vector<ls_value> args{T(y)};
+  append<int64_t>(args, LS_INTS, {0});
+  args.push_back(B(true));
+  ls_value out[2] = {};
+  ls_results rs = ls_call(sum_rows, args.data(), args.size(), out, 2, 0);
+  if ((failed = code(rs.err)) != 0) return failed;
+  ls_tensor rows = all.add(out[0].u.t);
+  ls_value split[3] = {T(rows), I(2), I(1)}, none[1];
+  rs = ls_call(split_rows, split, 3, none, 0, 0);  // its results spill
+  if ((failed = code(rs.err)) != 0) return failed;
+  auto *parts = reinterpret_cast<const ls_tensor *>(rs.spill + 1);
+  for (uint32_t i = 0; i < rs.spill[0].len; i++) all.add(parts[i]);
+  ls_tensor part = parts[0];
+  ls_spill_free(rs.spill);
+  uint32_t slot = 0;
+  TRY_VOID(ls_register_hook(part, 7, &slot));
+  TRY_VOID(ls_mode_push(LS_MODE_GRAD, 0));
+  ls_result plain = ls_op_mul_Tensor(part, part);
+  ls_mode_pop();
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+  all.add(plain.t);
+  if ((failed = code(plain.err)) != 0) return failed;
+  ls_tensor tied = 0;
+  uint64_t scope = 0;
+  TRY_VOID(ls_custom_function(9, &part, 1, &plain.t, 1, &part, 1, &tied, &scope));
+  all.add(tied);
+  rs = ls_call(sum_all, std::vector<ls_value>{T(tied)}.data(), 1, out, 2, 0);
+  if ((failed = code(rs.err)) != 0) return failed;
+  ls_tensor sum = all.add(out[0].u.t);
+  failed = code(ls_backward(&sum, 1, nullptr, nullptr, 0, 0, 0));
+  if (failed != 0) return failed;
+  ls_tensor g = TRY(ls_grad_of(w));
+  std::vector<float> data(6);
+  TRY_VOID(ls_tensor_copy_out(g, kFloat, data.data(), 24));
+  const int64_t shape[] = {6};
+  ls_tensor blob = TRY(ls_tensor_from_blob(kFloat, shape, 1, data.data(), 24, nullptr, 11));
+  return code(ls_set_requires_grad(blob, 1));
+}
+
+void sweep(int32_t point, int least) {
+  int faults = 0;
+  {
+    Tensor x = floats({1, 2, 3, 4, 5, 6}, {3, 2}), w = floats({1, 2, 3, 4, 5, 6}, {2, 3});
+    EXPECT_OK(ls_set_requires_grad(w, 1));
+    EXPECT_EQ(program(x, w), 0);
+  }
+  for (int64_t times : {int64_t{1}, kForever}) {
+    for (int64_t k = 0;; k++) {
+      Tensor x = floats({1, 2, 3, 4, 5, 6}, {3, 2}), w = floats({1, 2, 3, 4, 5, 6}, {2, 3});
+      EXPECT_OK(ls_set_requires_grad(w, 1));
+      EXPECT_OK(ls_memory_empty_cache(kCpu));
+      int64_t failed = 0;
+      {
+        Fault f(point, k, times);
+        int32_t c = program(x, w);
+        failed = f.failed();
+        EXPECT_TRUE(c == 0 || c == LS_ERR_OUT_OF_MEMORY || c == LS_ERR_CALLBACK)
+            << "fault " << k << " gives " << c;
+        // What fails once may be tried again, and what only notes a line for the profile may be left out.
+        if (failed != 0 && point == LS_FAULT_CPU) {
+          EXPECT_NE(c, 0) << "fault " << k;
+        }
+      }
+      if (failed == 0) break;
+      faults++;
+      EXPECT_EQ(program(x, w), 0) << "after fault " << k;
+    }
+  }
+  EXPECT_GE(faults, least);
+}
+
+TEST_F(Faults, Memory) { sweep(LS_FAULT_CPU, 10); }
+TEST_F(Faults, System) { sweep(LS_FAULT_SYSTEM, 4); }
+TEST_F(Faults, OwnAllocations) { sweep(LS_FAULT_SHIM, 60); }
+
+TEST_F(Faults, EntriesThrow) {
+  const int32_t want[LS_THROWS] = {LS_ERR_GENERIC, LS_ERR_OUT_OF_MEMORY, LS_ERR_OUT_OF_MEMORY,
+                                   LS_ERR_STD,     LS_ERR_UNKNOWN,       LS_ERR_STD,
+                                   LS_ERR_STD};
+  Tensor x = floats({1, 2});
+  for (int32_t kind = 0; kind < LS_THROWS; kind++) {
+    ls_meta m;
+    Fault f(LS_FAULT_ENTRY, 0, kForever, kind);
+    EXPECT_EQ(code(ls_tensor_meta(x, &m)), want[kind]);
+    EXPECT_EQ(code(ls_tensor_alias(x).err), want[kind]);
+    EXPECT_EQ(code(ls_show_config(nullptr, 0).err), want[kind]);
+    EXPECT_GE(f.failed(), 3);
+  }
+}
+
+// What returns no error does its work all the same.
+TEST_F(Faults, QuietEntriesGoOn) {
+  ls_tensor x = ls_tensor_alias(floats({1, 2})).t;
+  EXPECT_OK(ls_mode_push(LS_MODE_GRAD, 0));
+  {
+    Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_STD);
+    EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 0);
+    ls_mode_pop();
+    ls_tensor_free(x);
+    EXPECT_EQ(ls_abi(), static_cast<uint32_t>(LS_ABI));
+    EXPECT_GE(f.failed(), 4);
+  }
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+}
+
+TEST_F(Faults, TextsAreUTF8) {
+  Tensor x = floats({1, 2});
+  Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_LONG);
+  ls_error *e = ls_tensor_alias(x).err;
+  ASSERT_NE(e, nullptr);
+  EXPECT_EQ(std::string(e->message), std::string(size_t{1} << 20, '?'));
+  ls_error_free(e);
+  EXPECT_ERR(ls_fault_set(LS_FAULT_POINTS, 0, 1, 0, 0), LS_ERR_ARGUMENT);
+}
+
+// A thread that starts when there is no memory even for what it keeps for itself.
+TEST_F(Faults, ThreadWithoutMemory) {
+  Tensor x = floats({1, 2});
+  for (int i = 0; i < 4; i++) {
+    std::thread([&] {
+      ls_result r;
+      {
+        Fault f(LS_FAULT_SHIM, 0, kForever);
+        r = ls_op_mul_Tensor(x, x);
+      }
+      ls_tensor_free(r.t);
+      int32_t c = code(r.err);
+      EXPECT_TRUE(c == 0 || c == LS_ERR_OUT_OF_MEMORY);
+      Tensor y(ls_op_mul_Tensor(x, x));
+      EXPECT_EQ(values(y), (std::vector<float>{1, 4}));
+    }).join();
+  }
+}
+
+// Entries count on the thread that asked alone.
+TEST_F(Faults, OthersAreLeftAlone) {
+  Tensor x = floats({1, 2});
+  Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_STD);
+  std::thread([&] { Tensor y(ls_op_mul_Tensor(x, x)); }).join();
+  EXPECT_EQ(f.failed(), 0);
+}
+
+}  // namespace

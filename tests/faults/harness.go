@@ -1,0 +1,375 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/tests/fakecuda"
+)
+
+const (
+	childEnv = "LINSTOCK_FAULTS_CHILD" // ROW:SEED:CASE:FAULT:END, the cases from CASE to END
+	hangs    = 60 * time.Second        // without a word from a child
+	mostBad  = 20                      // failures, then a row ends
+)
+
+// harness runs the rows' cases in child processes.
+type harness struct {
+	share float64
+	seed  uint64
+
+	fakeEnv []string
+	dir     string
+}
+
+// batch is cases for one process.
+type batch struct {
+	first, end int
+	fault      int64 // of the first case
+	env        []string
+}
+
+// tally is what a row's processes have said.
+type tally struct {
+	target int64  // then this file says that it is enough
+	enough string // children look at it after each case
+
+	mu           sync.Mutex
+	faults       int64
+	crashes, bad int
+	processes    int
+}
+
+func (t *tally) add(faults int64, crashes, bad int) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.faults += faults
+	t.crashes += crashes
+	t.bad += bad
+	return t.faults
+}
+
+func (t *tally) read() (faults int64, wrong int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.faults, t.crashes + t.bad
+}
+
+func (h *harness) enough() string { return filepath.Join(h.dir, "enough") }
+
+func (h *harness) row(r *row) (string, bool, error) {
+	dir, err := os.MkdirTemp(shm(), "linstock-faults")
+	if err != nil {
+		return "", false, err
+	}
+	defer os.RemoveAll(dir)
+	h.dir = dir
+	if r.fake {
+		if err := h.makeFake(); err != nil {
+			return "", false, err
+		}
+	}
+	return r.run(h)
+}
+
+// shm is a directory in memory, where there is one: checkpoints are synced.
+func shm() string {
+	if s, err := os.Stat("/dev/shm"); err == nil && s.IsDir() {
+		return "/dev/shm"
+	}
+	return ""
+}
+
+// makeFake builds the fake CUDA runtime where it is not there, and the shim for it.
+func (h *harness) makeFake() error {
+	if h.fakeEnv != nil {
+		return nil
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	var errs bytes.Buffer
+	cmd := exec.Command(filepath.Join(root, "tests/fakecuda/setup.sh"))
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("setup.sh: %w\n%s", err, &errs)
+	}
+	for line := range strings.Lines(string(out)) {
+		h.fakeEnv = append(h.fakeEnv, strings.TrimPrefix(strings.TrimSpace(line), "export "))
+	}
+	return nil
+}
+
+func moduleRoot() (string, error) {
+	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOMOD: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(mod))), nil
+}
+
+// each runs what next gives until it gives no more, several processes at a time, and says how far it is.
+func (h *harness) each(r string, target int64, t *tally, next func() (batch, bool)) {
+	stop := make(chan struct{})
+	var says sync.WaitGroup
+	says.Go(func() {
+		tick := time.NewTicker(10 * time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				faults, wrong := t.read()
+				fmt.Fprintf(os.Stderr, "  %s: %d of %d faults, %d failures\n", r, faults, target, wrong)
+			case <-stop:
+				return
+			}
+		}
+	})
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	// Two for each processor: a step that is out of memory waits most of its time for some.
+	for worker := range 2 * runtime.NumCPU() {
+		workers.Go(func() {
+			for {
+				mu.Lock()
+				b, ok := next()
+				_, wrong := t.read()
+				mu.Unlock()
+				if !ok || wrong > mostBad {
+					return
+				}
+				h.batch(r, worker, b, t)
+			}
+		})
+	}
+	workers.Wait()
+	close(stop)
+	says.Wait()
+}
+
+// batch runs one, and what is left of it again after each crash.
+func (h *harness) batch(r string, worker int, b batch, t *tally) {
+	for b.first < b.end {
+		p := h.process(r, worker, b, t, nil)
+		t.mu.Lock()
+		t.processes++
+		t.mu.Unlock()
+		if p.err == nil {
+			return
+		}
+		t.add(0, 1, 0)
+		h.complain(r, p, fmt.Sprintf("-seed %d -case %s:%d:%d", h.seed, r, p.number, p.fault))
+		if _, wrong := t.read(); wrong > mostBad {
+			return
+		}
+		b.first, b.fault = p.number, p.fault+1
+		if r == "device-errors" { // a fault is a case
+			b.first, b.fault = p.number+1, 0
+		}
+	}
+}
+
+type outcome struct {
+	err    error // the process did not end as it should
+	last   string
+	number int
+	fault  int64
+	said   []string
+	tail   string
+}
+
+// process is one child; its lines go to out, too, where there is one.
+func (h *harness) process(r string, worker int, b batch, t *tally, out io.Writer) (o outcome) {
+	self, err := os.Executable()
+	if err != nil {
+		o.err = err
+		return o
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "GOMAXPROCS=1", "GOTRACEBACK=single", "LINSTOCK_FAULTS_DIR="+h.dir,
+		fmt.Sprintf("%s=%s:%d:%d:%d:%d", childEnv, r, h.seed, b.first, b.fault, b.end))
+	if rowOf(r).fake {
+		control := filepath.Join(h.dir, fmt.Sprintf("control-%s-%d", r, worker))
+		_ = os.Remove(control)
+		cmd.Env = append(append(cmd.Env, h.fakeEnv...), "FAKECUDA_CONTROL="+control)
+		c, err := fakecuda.Open(control, devicesOf(r), 1<<40)
+		if err != nil {
+			o.err = err
+			return o
+		}
+		defer c.Close()
+	}
+	cmd.Env = append(cmd.Env, b.env...)
+	o = follow(cmd, r, t, out)
+	if o.last == "" {
+		o.number, o.fault = b.first, b.fault
+	}
+	return o
+}
+
+// complain says where a process ended that should not.
+func (h *harness) complain(r string, o outcome, again string) {
+	fmt.Fprintf(os.Stderr, "faults: %s: the process ended (%v) at %s\n%s\n", r, o.err, o.last, o.tail)
+	if again != "" {
+		fmt.Fprintln(os.Stderr, "  that one alone:", again)
+	}
+}
+
+// follow runs a process and hears what it says. One that is silent for too long is ended, with the stacks of Go's
+// goroutines as its last words.
+func follow(cmd *exec.Cmd, r string, t *tally, out io.Writer) (o outcome) {
+	var errs tail
+	cmd.Stderr = &errs
+	pipe, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		o.err = err
+		return o
+	}
+	watch := time.AfterFunc(hangs, func() { _ = cmd.Process.Signal(syscall.SIGQUIT) })
+	defer watch.Stop()
+	ended := false
+	for lines := bufio.NewScanner(pipe); lines.Scan(); {
+		watch.Reset(hangs)
+		if out != nil {
+			fmt.Fprintln(out, lines.Text())
+		}
+		kind, text, _ := strings.Cut(lines.Text(), " ")
+		switch kind {
+		case "at":
+			o.last = text
+			_, _ = fmt.Sscanf(text, "%d %d:", &o.number, &o.fault)
+		case "n":
+			n, _ := strconv.ParseInt(text, 10, 64)
+			if faults := t.add(n, 0, 0); t.target > 0 && faults >= t.target {
+				_ = os.WriteFile(t.enough, nil, 0o600)
+			}
+		case "bad":
+			t.add(0, 0, 1)
+			fmt.Fprintf(os.Stderr, "faults: %s: %s\n", r, text)
+		case "say":
+			o.said = append(o.said, text)
+		case "end":
+			ended = true
+		}
+	}
+	o.err = cmd.Wait()
+	if o.err == nil && !ended {
+		o.err = errors.New("it ended before its cases did")
+	}
+	o.tail = errs.String()
+	return o
+}
+
+// tail keeps the last that was written.
+type tail struct{ buf []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - 4000; over > 0 {
+		t.buf = t.buf[over:]
+	}
+	return len(p), nil
+}
+func (t *tail) String() string { return string(t.buf) }
+
+// one runs a single fault, as a failure names it.
+func (h *harness) one(spec string) error {
+	parts := strings.Split(spec, ":")
+	r := rowOf(parts[0])
+	if len(parts) != 3 || r == nil {
+		return fmt.Errorf("-case wants ROW:CASE:FAULT, got %q", spec)
+	}
+	number, err := strconv.Atoi(parts[1])
+	if err != nil {
+		return err
+	}
+	k, err := strconv.ParseInt(parts[2], 10, 64)
+	if err != nil {
+		return err
+	}
+	if h.dir, err = os.MkdirTemp(shm(), "linstock-faults"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(h.dir)
+	if r.fake {
+		if err := h.makeFake(); err != nil {
+			return err
+		}
+	}
+	b := batch{first: number, end: number + 1, fault: k, env: append(envOf(r.name, number), "LINSTOCK_FAULTS_ONE=1")}
+	var t tally
+	if o := h.process(r.name, 0, b, &t, os.Stdout); o.err != nil || t.bad != 0 {
+		return fmt.Errorf("%d failures; %v\n%s", t.bad, o.err, o.tail)
+	}
+	return nil
+}
+
+// reporter is how a child tells its parent.
+type reporter struct{ out *os.File }
+
+func (r *reporter) at(format string, args ...any) { fmt.Fprintf(r.out, "at "+format+"\n", args...) }
+func (r *reporter) bad(format string, args ...any) {
+	fmt.Fprintln(r.out, "bad", strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " | "))
+}
+func (r *reporter) count(n int)                    { fmt.Fprintln(r.out, "n", n) }
+func (r *reporter) say(format string, args ...any) { fmt.Fprintf(r.out, "say "+format+"\n", args...) }
+
+// child is what one process has to do.
+type child struct {
+	seed       uint64
+	first, end int
+	fault      int64
+	report     *reporter
+	dir        string
+}
+
+func childMain(spec string) int {
+	parts := strings.Split(spec, ":")
+	c := child{report: &reporter{os.Stdout}, dir: os.Getenv("LINSTOCK_FAULTS_DIR")}
+	if _, err := fmt.Sscanf(strings.Join(parts[1:], " "), "%d %d %d %d", &c.seed, &c.first, &c.fault, &c.end); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	if err := cshim.Load(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 2
+	}
+	if err := rowOf(parts[0]).child(c); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println("end")
+	return 0
+}
+
+// cases runs a sweep's cases one after another.
+func (c child) cases(f func(number int, seed uint64, from int64, report *reporter, dir string) error) error {
+	for number := c.first; number < c.end; number++ {
+		if _, err := os.Stat(filepath.Join(c.dir, "enough")); err == nil {
+			return nil
+		}
+		if err := f(number, c.seed, c.fault, c.report, c.dir); err != nil {
+			c.report.bad("%d %d: %v", number, c.fault, err)
+		}
+		c.fault = 0
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+// Faults injects failures into training steps, each at every place where it can happen, and checks that each is an
+// error, that nothing is lost, and that the program goes on:
+//
+//	go run ./tests/faults [-share F] [-rows oom-device,oom-host,device-errors,exceptions] [-seed S]
+//
+// Every row runs its cases in processes of their own, so that one that dies is told from one that fails, and names
+// the case and the fault: -case ROW:CASE:FAULT runs it alone. The rows for devices run over the fake CUDA runtime
+// (tests/fakecuda), which is made first where it is not there.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+)
+
+type row struct {
+	name  string
+	fake  bool // over the fake CUDA runtime
+	run   func(h *harness) (figures string, ok bool, err error)
+	child func(c child) error
+}
+
+var rows []row
+
+func init() {
+	rows = []row{
+		{"oom-device", true, runDeviceMemory, func(c child) error { return c.cases(oomDevice) }},
+		{"oom-host", false, runHostMemory, func(c child) error { return c.cases(oomHost) }},
+		{"device-errors", true, runDeviceErrors, loseDevices},
+		{"exceptions", false, runExceptions, func(c child) error { return c.cases(throws) }},
+	}
+}
+
+func main() {
+	if spec := os.Getenv(childEnv); spec != "" {
+		os.Exit(childMain(spec))
+	}
+	h := &harness{}
+	names := flag.String("rows", "oom-device,oom-host,device-errors,exceptions", "which, with a comma between")
+	device := flag.String("device", "", "cpu or fake: the rows of that device alone")
+	one := flag.String("case", "", "ROW:CASE:FAULT, as a failure names it: that one alone, here")
+	flag.Float64Var(&h.share, "share", 1, "of the full number of faults")
+	flag.Uint64Var(&h.seed, "seed", 1, "of the models")
+	flag.Parse()
+	if *one != "" {
+		if err := h.one(*one); err != nil {
+			fmt.Fprintln(os.Stderr, "faults:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	failed := false
+	for _, name := range strings.Split(*names, ",") {
+		r := rowOf(name)
+		if r == nil {
+			fmt.Fprintf(os.Stderr, "faults: there is no row %q\n", name)
+			os.Exit(2)
+		}
+		if *device != "" && r.fake != (*device == "fake") {
+			continue
+		}
+		figures, ok, err := h.row(r)
+		state := "ok"
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "faults: %s: %v\n", name, err)
+			ok = false
+		}
+		if !ok {
+			state, failed = "FAILED", true
+		}
+		fmt.Printf("scorecard|%s|%s|%s\n", name, figures, state)
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+func rowOf(name string) *row {
+	for i := range rows {
+		if rows[i].name == name {
+			return &rows[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// thousands writes 104211 as 104,211.
+func thousands(n int64) string {
+	s := strconv.FormatInt(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// perBatch is how many cases of a sweep a process runs.
+const perBatch = 10
+
+func devicesOf(row string) int {
+	if row == "device-errors" {
+		return lostDevices
+	}
+	return 2
+}
+
+// envOf is what a case's process runs with.
+func envOf(row string, number int) []string {
+	switch row {
+	case "oom-device":
+		// cuDNN's own layout of a GRU's weights is not faked: without it, or a CNN with it. Without libtorch's cache
+		// every tensor is an allocation of the device's; with it, what a large model does.
+		env := []string{"LINSTOCK_CUDNN=" + strconv.Itoa(number/perBatch%2)}
+		if number/perBatch%3 != 2 {
+			env = append(env, "PYTORCH_NO_CUDA_MEMORY_CACHING=1")
+		}
+		return env
+	case "device-errors":
+		return lostEnv(number)
+	}
+	return nil
+}
+
+// sweepRow runs cases until there have been enough faults.
+func (h *harness) sweepRow(name string, full int64) (string, bool, error) {
+	target, at := int64(float64(full)*h.share), 0
+	t := tally{target: target, enough: h.enough()}
+	defer os.Remove(h.enough())
+	h.each(name, target, &t, func() (batch, bool) {
+		if _, err := os.Stat(h.enough()); err == nil {
+			return batch{}, false
+		}
+		b := batch{first: at, end: at + perBatch, env: envOf(name, at)}
+		at += perBatch
+		return b, true
+	})
+	return fmt.Sprintf("%s faults; %d crashes, %d failures; 0 bytes and handles lost in the others", thousands(t.faults), t.crashes, t.bad),
+		t.crashes+t.bad == 0 && t.faults >= target, nil
+}
+
+func runDeviceMemory(h *harness) (string, bool, error) { return h.sweepRow("oom-device", 100_000) }
+func runHostMemory(h *harness) (string, bool, error)   { return h.sweepRow("oom-host", 50_000) }
