@@ -132,6 +132,7 @@ func TestCloseRaces(t *testing.T) {
 // Many goroutines, each with nested scopes, see their own tensors only.
 func TestScopesOfManyGoroutines(t *testing.T) {
 	begin(t)
+	counted(t)
 	parallel(64, func(g int) {
 		for range 20 {
 			err := WithScope(func() error {

@@ -159,6 +159,7 @@ func TestPolicies(t *testing.T) {
 
 // live ≤ max(256 MiB, (1 + percent/100) × reachable at the last sweep), at every moment.
 func TestPacedInvariant(t *testing.T) {
+	leak.Counted(t)
 	for _, percent := range []int{20, 100} {
 		for _, reachable := range []int64{0, 200 * mib, 400 * mib} {
 			t.Run(fmt.Sprintf("%d percent, %d MiB", percent, reachable/mib), func(t *testing.T) {
@@ -197,6 +198,7 @@ func TestPacedInvariant(t *testing.T) {
 // Below 128 MiB nothing is ever swept, above it only from spare time.
 func TestNoSweepAtToySize(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	ok(t, vram.Collect())
 	before := vram.ReadCounts()
 	for range 200 {
@@ -216,6 +218,7 @@ func TestNoSweepAtToySize(t *testing.T) {
 
 func TestGCPercentOffSweepsOnlyAtTheLimit(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	before, err := vram.SetGCPercent(vram.CPU, -1)
 	ok(t, err)
 	defer setPercent(t, before)
