@@ -3,6 +3,7 @@ package vram_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -457,4 +458,69 @@ func TestAccounting(t *testing.T) {
 	if err := tensor.Empty([]int{0}).Err(); err != nil {
 		t.Error(err)
 	}
+}
+
+// Settings, sweeps and reports from many goroutines at once.
+func TestEverythingOnManyGoroutines(t *testing.T) {
+	leak.Check(t)
+	defer func() {
+		ok(t, vram.SetLimit(vram.CPU, vram.Share(0.9)))
+		ok(t, vram.SetBudget(vram.CPU, vram.Share(0.8)))
+		ok(t, vram.RecordHistory(0))
+		ok(t, vram.SetProfileRate(vram.DefaultProfileRate))
+		vram.SetPolicy(nil)
+	}()
+	percent, err := vram.SetGCPercent(vram.CPU, 100)
+	ok(t, err)
+	defer func() { setPercent(t, percent) }()
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for k := range 32 {
+				x := tensor.Ones([]int{1000})
+				var err error
+				switch (g + k) % 16 {
+				case 0:
+					err = vram.SetLimit(vram.CPU, vram.Share(0.8))
+				case 1:
+					err = vram.SetBudget(vram.CPU, vram.Share(0.7))
+				case 2:
+					_, err = vram.SetGCPercent(vram.CPU, 50+k)
+				case 3:
+					_, err = vram.Stats(vram.CPU)
+				case 4:
+					err = vram.Collect()
+				case 5:
+					vram.Relieve()
+				case 6:
+					vram.Register(vram.Reclaimer{Name: "a test's", Rank: 5, Reclaim: func(int64) {}})()
+				case 7:
+					vram.RegisterCategory(vram.Category{Name: "a test's", Each: func(func(vram.Storage)) {}})()
+				case 8:
+					_, err = vram.Explain(vram.CPU)
+				case 9:
+					err = vram.SetProfileRate(1 << (10 + k%4))
+				case 10:
+					err = vram.RecordHistory(100 * (k % 2))
+				case 11:
+					err = vram.WriteProfile(io.Discard)
+				case 12:
+					err = vram.Snapshot(io.Discard)
+				case 13:
+					_, err = vram.Holders(vram.CPU)
+				case 14:
+					vram.SetPolicy(vram.Budget{})
+					vram.Boundary()
+				case 15:
+					_, err = vram.Summary(vram.CPU)
+					vram.Metrics()
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				x.Release()
+			}
+		})
+	}
+	wg.Wait()
 }
