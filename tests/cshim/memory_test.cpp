@@ -161,4 +161,68 @@ TEST_F(Memory, RequestedAndRoundedBytesAreCounted) {
   EXPECT_EQ(b.frees - a.frees, 1);
 }
 
+// Under ThreadSanitizer: what the allocator, its profile and those who wait share is locked.
+TEST_F(Memory, EverythingAtOnce) {
+  ls_samples_set_rate(1);
+  EXPECT_OK(ls_history_set(100));
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  std::atomic<bool> stop{false};
+  std::thread pacer([&] {
+    ls_pressure p;
+    while (!stop) {
+      if (ls_pressure_wait(&p, 1) == 1) ls_pressure_done(p.round);
+      ls_pressure_flush();
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; i++) {
+    threads.emplace_back([&, i] {
+      for (int k = 0; k < 60; k++) {
+        std::vector<ls_result> some;
+        for (int64_t n : {10, 100, 20000, 30000}) some.push_back(empty(n));
+        ls_samples_attach(static_cast<uint32_t>(i), some[0].t);
+        std::thread([&] { some.push_back(empty(1000)); }).join();
+        for (auto &r : some) {
+          EXPECT_EQ(r.err, nullptr);
+          ls_tensor_free(r.t);
+        }
+        ls_memory m;
+        ls_site sites[16];
+        ls_event events[16];
+        int64_t freed;
+        switch ((i + k) % 6) {
+          case 0:
+            EXPECT_OK(ls_memory_stats(kCpu, &m));
+            break;
+          case 1:
+            EXPECT_OK(ls_memory_trim(kCpu, 100000, &freed));
+            break;
+          case 2:
+            ls_samples_sites(sites, 16);
+            break;
+          case 3:
+            ls_history_events(events, 16);
+            ls_history_live(events, 16);
+            break;
+          case 4:
+            EXPECT_OK(ls_history_set(100));
+            ls_pressure_ask();
+            break;
+          default:
+            EXPECT_OK(ls_memory_set_oom_callback([](void *, int32_t, int64_t) -> int32_t { return 0; }, nullptr));
+            ls_pressure_attach();
+        }
+      }
+    });
+  }
+  for (auto &t : threads) t.join();
+  stop = true;
+  pacer.join();
+  ls_pressure_stop();
+  ls_samples_set_rate(0);
+  EXPECT_OK(ls_history_set(0));
+  int64_t freed;
+  EXPECT_OK(ls_memory_trim(kCpu, 0, &freed));
+}
+
 }  // namespace

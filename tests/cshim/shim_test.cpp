@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -331,6 +333,72 @@ TEST_F(Threads, SeedsGiveTheSameNumbers) {
   EXPECT_NE(draw(), first);
   EXPECT_OK(ls_set_rng_state(kCpu, state));
   EXPECT_EQ(draw(), first);
+}
+
+// Under ThreadSanitizer: what threads share is locked.
+TEST_F(Threads, SharedListsAreTheirOwnersAlone) {
+  const char *names[] = {"aten::sin", "aten::cos", "aten::tan", "aten::asin", "aten::acos", "aten::atan"};
+  std::vector<std::thread> threads;
+  std::atomic<int> dropped{0}, orphans{0};
+  constexpr int kThreads = 6, kRounds = 20;
+  for (int i = 0; i < kThreads; i++) {
+    threads.emplace_back([&, i] {
+      static float data[4];
+      int64_t shape[] = {4};
+      for (int k = 0; k < kRounds; k++) {
+        EXPECT_NE(op(names[(i + k) % 6]), 0u);
+        Tensor(ls_tensor_from_blob(kFloat, shape, 1, data, sizeof data, nullptr, 1));
+        uint64_t ids[8];
+        dropped += static_cast<int>(ls_take_dropped(ids, 8));
+        std::thread([] { ls_scope_set(11); }).join();
+        orphans += static_cast<int>(ls_scope_orphans(ids, 8));
+      }
+    });
+  }
+  for (auto &t : threads) t.join();
+  uint64_t ids[64];
+  while (uint64_t n = ls_take_dropped(ids, 64)) dropped += static_cast<int>(n);
+  while (uint64_t n = ls_scope_orphans(ids, 64)) orphans += static_cast<int>(n);
+  EXPECT_EQ(dropped.load(), kThreads * kRounds);
+  EXPECT_EQ(orphans.load(), kThreads * kRounds);
+}
+
+TEST_F(Threads, TheGeneratorsStateIsWhole) {
+  auto bytes_of = [](ls_tensor t) {
+    ls_meta m;
+    EXPECT_OK(ls_tensor_meta(t, &m));
+    std::vector<uint8_t> v(static_cast<size_t>(m.numel));
+    EXPECT_OK(ls_tensor_copy_out(t, 0, v.data(), v.size()));
+    return v;
+  };
+  Tensor before(ls_rng_state(kCpu));
+  std::vector<std::vector<uint8_t>> known;
+  std::vector<Tensor> states;
+  for (uint64_t seed : {1, 2, 3, 4}) {
+    EXPECT_OK(ls_manual_seed(seed));
+    states.emplace_back(ls_rng_state(kCpu));
+    known.push_back(bytes_of(states.back()));
+  }
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 2; i++) {
+    writers.emplace_back([&, i] {
+      for (uint64_t k = 0; !stop; k++) {
+        EXPECT_OK(ls_manual_seed(1 + k % 2));
+        EXPECT_OK(ls_set_rng_state(kCpu, states[2 + (k + static_cast<uint64_t>(i)) % 2]));
+      }
+    });
+  }
+  int torn = 0;
+  for (int k = 0; k < 4000; k++) {
+    Tensor now(ls_rng_state(kCpu));
+    auto bytes = bytes_of(now);
+    torn += std::find(known.begin(), known.end(), bytes) == known.end();
+  }
+  stop = true;
+  for (auto &t : writers) t.join();
+  EXPECT_EQ(torn, 0) << "states that nobody has set";
+  EXPECT_OK(ls_set_rng_state(kCpu, before));
 }
 
 TEST_F(Threads, ErrorsOfManyThreadsDoNotMix) {
