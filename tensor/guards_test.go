@@ -16,7 +16,10 @@ func TestNilScopesAndTensors(t *testing.T) {
 	var none *Scope
 	var x *Tensor
 	equal(t, "String", none.String(), "no scope")
-	equal(t, "Contains", none.Contains(x), false)
+	equal(t, "Contains nil", none.Contains(x), false)
+	outside := Ones([]int{2})
+	equal(t, "Contains", none.Contains(outside), false)
+	outside.Release()
 	equal(t, "Statistics", none.Statistics(), Statistics{})
 	wantErr(t, "ReleaseExcept", none.ReleaseExcept(), ErrNil)
 	wantErr(t, "Join", none.Join(func() error { return nil }), ErrNil)
@@ -85,6 +88,8 @@ func TestAScopeBetweenTheHalvesOfASweep(t *testing.T) {
 	counted(t)
 	for name, f := range map[string]func(s *Scope, old, kept *Tensor){
 		"Release": func(s *Scope, old, kept *Tensor) {
+			equal(t, "contains", s.Contains(old), true)
+			equal(t, "contains", s.Contains(kept), true)
 			old.Release()
 			old.Release()
 			equal(t, "entries", s.Len(), 22) // with those that nobody can reach
@@ -222,4 +227,105 @@ func TestTheNetAndReleaseFreeOnce(t *testing.T) {
 	box.drop()
 	pending.drain()
 	equal(t, "handles", handles(), before)
+}
+
+// What a sweep, a close or a release finds in its list but not in its scope, since it has moved meanwhile, it leaves alone.
+func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
+	begin(t)
+	usable := func(what string, x *Tensor) {
+		t.Helper()
+		if err := x.Add(1).Err(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	outer := open(t)
+	defer outer.Close()
+	s := open(t)
+	x, y := Ones([]int{2}), Ones([]int{2})
+	// As it is between the two halves of a move: not in the scope, but in its list.
+	x.setScope(nil)
+	equal(t, "Contains", s.Contains(x), false)
+	equal(t, "forget", s.forget(x), false)
+	if err := s.ReleaseExcept(y); err != nil {
+		t.Error(err)
+	}
+	usable("after ReleaseExcept", x)
+	s.enter(x)
+	// With the place of another.
+	z := Ones([]int{2})
+	at := z.slot
+	z.slot = x.slot
+	equal(t, "forget at the place of another", s.forget(z), false)
+	z.slot = at
+	s.weaken()
+	z.slot = x.slot
+	equal(t, "forget at the place of another, in a sweep", s.forget(z), false)
+	z.slot = at
+	s.weak[at].gone = true
+	equal(t, "forget twice", s.forget(z), false)
+	s.weak[at].gone = false
+	s.strengthen()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	usable("after Close", x)
+	x.Release()
+
+	// What a function returns without having made it stays where it is.
+	x = Ones([]int{2})
+	if ts, err := TidyAll(func() ([]*Tensor, error) { return []*Tensor{x, x.Add(1)}, nil }); err != nil || !outer.Contains(ts[0]) || !outer.Contains(ts[1]) {
+		t.Errorf("TidyAll moved what it had not made: %v", err)
+	}
+	if Tidy(func() *Tensor { return x }); !outer.Contains(x) {
+		t.Error("Tidy moved what it had not made")
+	}
+}
+
+// A scope word that names no scope, as a mode's does, ends the search for scopes left open.
+func TestJoinMeetsAWordWithoutScope(t *testing.T) {
+	begin(t)
+	s := open(t)
+	defer s.Close()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Join(func() error { cshim.ScopeSet(marker); return nil }); err != nil {
+			t.Error(err)
+		}
+		if cshim.ScopeGet() != 0 {
+			t.Error("a scope is left")
+		}
+	})
+	wg.Wait()
+}
+
+// Each operand of a typed entry in turn is one that was released; the others are let go.
+func TestAnyOperandReleased(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		make3 := func() [3]*Tensor { return [3]*Tensor{Ones([]int{2, 3}), Ones([]int{3}), Ones([]int{3})} }
+		for i := range 3 {
+			ts := make3()
+			ts[i].Release()
+			wantErr(t, "LayerNorm", ts[0].LayerNorm([]int{3}, ts[1], ts[2]).Err(), ErrReleased)
+		}
+		ts := make3()
+		ts[2].Release()
+		wantErr(t, "without a weight", ts[0].LayerNorm([]int{3}, nil, ts[2]).Err(), ErrReleased)
+	})
+}
+
+// An operator that gives no tensor is an error.
+func TestNoResult(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := Ones([]int{2})
+		for what, y := range map[string]func() *Tensor{
+			"wrapResult": func() *Tensor { return wrapResult("Add", cshim.Result{}) },
+			"done1":      func() *Tensor { x.pin(); return done1(&opAdd, cshim.Result{}, x) },
+			"done2":      func() *Tensor { x.pin(); x.pin(); return done2(&opAdd, cshim.Result{}, x, x) },
+			"done3":      func() *Tensor { x.pin(); return done3(&opAdd, cshim.Result{}, x, nil, nil) },
+		} {
+			wantErr(t, what, y().Err(), ErrArgument)
+		}
+	})
 }
