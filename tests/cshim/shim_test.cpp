@@ -247,6 +247,7 @@ TEST_F(Calls, DiscardLeavesNothing) {
 }
 
 TEST_F(Calls, SchemaAndNames) {
+  EXPECT_EQ(ls_op_repeatable(0), 0);
   ls_value out[64];
   ls_results r = ls_op_schema(op("aten::relu"), out, 64);
   EXPECT_OK(r.err);
