@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -473,54 +476,42 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 	percent, err := vram.SetGCPercent(vram.CPU, 100)
 	ok(t, err)
 	defer func() { setPercent(t, percent) }()
-	var wg sync.WaitGroup
-	for g := range 8 {
-		wg.Go(func() {
-			for k := range 32 {
-				x := tensor.Ones([]int{1000})
-				var err error
-				switch (g + k) % 16 {
-				case 0:
-					err = vram.SetLimit(vram.CPU, vram.Share(0.8))
-				case 1:
-					err = vram.SetBudget(vram.CPU, vram.Share(0.7))
-				case 2:
-					_, err = vram.SetGCPercent(vram.CPU, 50+k)
-				case 3:
-					_, err = vram.Stats(vram.CPU)
-				case 4:
-					err = vram.Collect()
-				case 5:
-					vram.Relieve()
-				case 6:
-					vram.Register(vram.Reclaimer{Name: "a test's", Rank: 5, Reclaim: func(int64) {}})()
-				case 7:
-					vram.RegisterCategory(vram.Category{Name: "a test's", Each: func(func(vram.Storage)) {}})()
-				case 8:
-					_, err = vram.Explain(vram.CPU)
-				case 9:
-					err = vram.SetProfileRate(1 << (10 + k%4))
-				case 10:
-					err = vram.RecordHistory(100 * (k % 2))
-				case 11:
-					err = vram.WriteProfile(io.Discard)
-				case 12:
-					err = vram.Snapshot(io.Discard)
-				case 13:
-					_, err = vram.Holders(vram.CPU)
-				case 14:
-					vram.SetPolicy(vram.Budget{})
-					vram.Boundary()
-				case 15:
-					_, err = vram.Summary(vram.CPU)
-					vram.Metrics()
-				}
-				if err != nil {
-					t.Error(err)
-				}
-				x.Release()
-			}
-		})
+	calls := map[string]func(k int) error{
+		"SetLimit":         func(int) error { return vram.SetLimit(vram.CPU, vram.Share(0.8)) },
+		"SetBudget":        func(int) error { return vram.SetBudget(vram.CPU, vram.Share(0.7)) },
+		"SetGCPercent":     func(k int) error { _, err := vram.SetGCPercent(vram.CPU, 50+k); return err },
+		"Stats":            func(int) error { _, err := vram.Stats(vram.CPU); return err },
+		"Collect":          func(int) error { return vram.Collect() },
+		"Relieve":          func(int) error { vram.Relieve(); return nil },
+		"Register":         func(int) error { vram.Register(vram.Reclaimer{Rank: 5, Reclaim: func(int64) {}})(); return nil },
+		"RegisterCategory": func(int) error { vram.RegisterCategory(vram.Category{Each: func(func(vram.Storage)) {}})(); return nil },
+		"Explain":          func(int) error { _, err := vram.Explain(vram.CPU); return err },
+		"SetProfileRate":   func(k int) error { return vram.SetProfileRate(1 << (10 + k%4)) },
+		"RecordHistory":    func(k int) error { return vram.RecordHistory(100 * (k % 2)) },
+		"WriteProfile":     func(int) error { return vram.WriteProfile(io.Discard) },
+		"Snapshot":         func(int) error { return vram.Snapshot(io.Discard) },
+		"Holders":          func(int) error { _, err := vram.Holders(vram.CPU); return err },
+		"Boundary":         func(int) error { vram.SetPolicy(vram.Budget{}); vram.Boundary(); return nil },
+		"Summary":          func(int) error { _, err := vram.Summary(vram.CPU); return err },
+		"OutOfMemory":      func(int) error { _ = vram.NewOutOfMemoryError(&cshim.Error{}); return nil },
 	}
-	wg.Wait()
+	names := slices.Sorted(maps.Keys(calls))
+	// Each beside itself, and beside its neighbours: a race is seen only where nothing else orders the two.
+	for i := range names {
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				name := names[(i+g/2)%len(names)]
+				start := time.Now()
+				for k := 0; k < 400 && time.Since(start) < 30*time.Millisecond; k++ {
+					x := tensor.Ones([]int{1000})
+					if err := calls[name](k); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+					x.Release()
+				}
+			})
+		}
+		wg.Wait()
+	}
 }

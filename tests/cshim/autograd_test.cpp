@@ -83,6 +83,15 @@ TEST_F(Autograd, HooksCallBackAndFail) {
   EXPECT_EQ(ls_take_dropped(ids, 4), 2u) << "both hooks let go";
 }
 
+TEST_F(Autograd, WhatCannotBeIsRefused) {
+  Tensor x = floats({1, 2});
+  uint32_t slot;
+  EXPECT_ERR(ls_register_hook(x, 1, &slot), LS_ERR_ARGUMENT);
+  constexpr int32_t kMeta = 14 << 8 | 0xff;
+  Tensor elsewhere(ls_tensor_to(x, -1, kMeta, 0));
+  EXPECT_ERR(ls_set_grad(x, elsewhere), LS_ERR_ARGUMENT);
+}
+
 // What a callback throws comes through the engine.
 TEST_F(Autograd, AHookThatThrowsIsAnError) {
   ls_callbacks cb{};

@@ -239,6 +239,29 @@ TEST_F(Calls, BadArgumentsAreErrors) {
   EXPECT_EQ(none, 0u);
 }
 
+TEST_F(Calls, WrongTagsAreRefused) {
+  Tensor x = floats({1, 2});
+  auto refused = [](const char *name, const char *overload, std::vector<ls_value> args) {
+    ls_value out[4];
+    ls_results r = ls_call(op(name, overload), args.data(), args.size(), out, 4, 0);
+    EXPECT_ERR(r.err, LS_ERR_ARGUMENT);
+  };
+  std::vector<ls_value> none;
+  append<uint64_t>(none, LS_TENSORS, {0});
+  std::vector<ls_value> shape;
+  append<int64_t>(shape, LS_INTS, {2});
+  refused("aten::zeros", "", {F(1)});
+  refused("aten::cat", "", {I(1)});
+  refused("aten::cat", "", none);
+  refused("aten::index", "Tensor", {T(x), I(1)});
+  refused("aten::sum", "dim_IntList", {T(x), {LS_INTS, 100, {.i = 0}}});
+  refused("aten::native_layer_norm_backward", "",
+          {T(x), T(x), shape[0], shape[1], T(x), T(x), None(), None(), I(1)});
+  int32_t capturing;
+  EXPECT_ERR(ls_cuda_capturing(1 << 8, &capturing), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_cuda_record_history(1, 10), LS_ERR_ARGUMENT);
+}
+
 TEST_F(Calls, DiscardLeavesNothing) {
   Tensor a = floats({1, 2});
   ls_value args[2] = {T(a), F(3)};

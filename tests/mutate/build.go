@@ -11,7 +11,7 @@ import (
 )
 
 // testPackages are those whose tests can notice a mutant, the quick ones first.
-var testPackages = []string{"tensor", "autograd", "optim", "nn", "vram", "data", "checkpoint"}
+var testPackages = []string{"tensor", "autograd", "optim", "nn", "vram", "data", "checkpoint", "cshim"}
 
 // builder compiles everything with all mutants in it.
 type builder struct {

@@ -221,9 +221,10 @@ func (r *runner) dynamic(m *mutant) (noticed bool, by string) {
 			for _, one := range tests {
 				cost += slower * one.Seconds
 			}
-			if left -= cost; left < 0 {
-				break
+			if cost > left {
+				continue
 			}
+			left -= cost
 			if noticed, by := r.try(m.n, tests, variant, slower); noticed {
 				return true, by
 			}
