@@ -3,6 +3,7 @@ package autograd_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -272,4 +273,43 @@ func TestGradCheckOperators(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Function's context may be used by goroutines that Forward starts.
+func TestContextOnManyGoroutines(t *testing.T) {
+	leak.Check(t)
+	f := &shared{}
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{2}).RequiresGrad_()
+		ys, err := autograd.Apply(f, x)
+		if err != nil {
+			return err
+		}
+		return ys[0].Sum().Backward()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+type shared struct{}
+
+func (*shared) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for range 50 {
+				ctx.Set(g, g)
+				_ = ctx.Value(g)
+				ctx.SaveForBackward(in...)
+				_ = ctx.Saved()
+			}
+		})
+	}
+	wg.Wait()
+	return []*tensor.Tensor{in[0].Mul(2)}, nil
+}
+
+func (*shared) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{grads[0].Mul(2)}, nil
 }

@@ -50,27 +50,27 @@ func Grad(outputs, grads, inputs []Handle, retain, create, allowUnused bool, out
 		g = handles(grads)
 	}
 	var s C.uint64_t
-	e := C.lsc_grad(handles(outputs), C.uint64_t(len(outputs)), g, handles(inputs), C.uint64_t(len(inputs)), flag(retain), flag(create), flag(allowUnused), handles(out), &s)
+	e := C.lsc_grad(handles(outputs), C.uint64_t(len(outputs)), g, handles(inputs), C.uint64_t(len(inputs)), flag(retain), flag(create), flag(allowUnused), outs(out), &s)
 	return uint64(s), e
 }
 
 // SetRequiresGrad is requires_grad_().
 func SetRequiresGrad(h Handle, on bool) ErrorRef {
-	return C.lsc_set_requires_grad(C.ls_tensor(h), flag(on))
+	return C.lsc_set_requires_grad(native(h), flag(on))
 }
 
 // RetainGrad makes a tensor that is no leaf keep its gradient.
-func RetainGrad(h Handle) ErrorRef { return C.lsc_retain_grad(C.ls_tensor(h)) }
+func RetainGrad(h Handle) ErrorRef { return C.lsc_retain_grad(native(h)) }
 
 // GradOf is .grad; the handle is 0 where there is none.
-func GradOf(h Handle) Result { return result(C.lsc_grad_of(C.ls_tensor(h))) }
+func GradOf(h Handle) Result { return result(C.lsc_grad_of(native(h))) }
 
 // SetGrad sets .grad; 0 takes it away.
-func SetGrad(h, grad Handle) ErrorRef { return C.lsc_set_grad(C.ls_tensor(h), C.ls_tensor(grad)) }
+func SetGrad(h, grad Handle) ErrorRef { return C.lsc_set_grad(native(h), native(grad)) }
 
 // GradsOf fills out with the .grad of each.
 func GradsOf(h, out []Handle) ErrorRef {
-	return C.lsc_grads_of(handles(h), C.uint64_t(len(h)), handles(out))
+	return C.lsc_grads_of(handles(h), C.uint64_t(len(h)), outs(out))
 }
 
 // ZeroGrads takes the gradients away, or sets them to zero.
@@ -81,25 +81,25 @@ func ZeroGrads(h []Handle, zero bool) ErrorRef {
 // GradFnName is the name of the node that made the tensor; empty for a leaf.
 func GradFnName(h Handle) (string, error) {
 	var out [8]Value
-	return text(C.lsc_grad_fn_name(C.ls_tensor(h), slots(out[:]), C.uint64_t(len(out))), out[:])
+	return text(C.lsc_grad_fn_name(native(h), slots(out[:]), C.uint64_t(len(out))), out[:])
 }
 
 // RegisterHook ties a hook's id to a tensor.
 func RegisterHook(h Handle, id uint64) (slot uint32, err ErrorRef) {
 	var s C.uint32_t
-	e := C.lsc_register_hook(C.ls_tensor(h), C.uint64_t(id), &s)
+	e := C.lsc_register_hook(native(h), C.uint64_t(id), &s)
 	return uint32(s), e
 }
 
 // RemoveHook unties it.
 func RemoveHook(h Handle, slot uint32) ErrorRef {
-	return C.lsc_remove_hook(C.ls_tensor(h), C.uint32_t(slot))
+	return C.lsc_remove_hook(native(h), C.uint32_t(slot))
 }
 
 // CustomFunction ties outputs to inputs by a node whose backward is the callback; fills out.
 func CustomFunction(id uint64, inputs, outputs, saved, out []Handle) (scope uint64, err ErrorRef) {
 	var s C.uint64_t
-	e := C.lsc_custom_function(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), handles(outputs), C.uint64_t(len(outputs)), handles(saved), C.uint64_t(len(saved)), handles(out), &s)
+	e := C.lsc_custom_function(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), handles(outputs), C.uint64_t(len(outputs)), handles(saved), C.uint64_t(len(saved)), outs(out), &s)
 	return uint64(s), e
 }
 

@@ -51,7 +51,20 @@ func takeError(e *C.ls_error) error {
 	return nil
 }
 
-func handles(h []Handle) *C.ls_tensor { return (*C.ls_tensor)(unsafe.Pointer(unsafe.SliceData(h))) }
+// native is a handle as an operand of C's. Here its owner's last use may lie behind: only a pin keeps it alive.
+func native(h Handle) C.ls_tensor {
+	reading()
+	return C.ls_tensor(h)
+}
+
+// handles is native for a list.
+func handles(h []Handle) *C.ls_tensor {
+	reading()
+	return outs(h)
+}
+
+// outs is a list of handles that nobody owns yet, or any more.
+func outs(h []Handle) *C.ls_tensor { return (*C.ls_tensor)(unsafe.Pointer(unsafe.SliceData(h))) }
 
 // TensorFree frees a handle.
 func TensorFree(h Handle) { C.lsc_tensor_free(C.ls_tensor(h)) }
@@ -59,7 +72,7 @@ func TensorFree(h Handle) { C.lsc_tensor_free(C.ls_tensor(h)) }
 // TensorsFree frees handles in one crossing; zeros are passed over.
 func TensorsFree(h []Handle) {
 	if len(h) != 0 {
-		C.lsc_tensors_free(handles(h), C.uint64_t(len(h)))
+		C.lsc_tensors_free(outs(h), C.uint64_t(len(h)))
 	}
 }
 
@@ -77,12 +90,12 @@ func dims(shape []int) *C.int64_t { return (*C.int64_t)(unsafe.Pointer(unsafe.Sl
 
 // TensorCopyOut copies the elements, in row-major order, to nbytes at dst.
 func TensorCopyOut(h Handle, dtype int32, dst unsafe.Pointer, nbytes int) ErrorRef {
-	return C.lsc_tensor_copy_out(C.ls_tensor(h), C.int32_t(dtype), dst, C.uint64_t(nbytes))
+	return C.lsc_tensor_copy_out(native(h), C.int32_t(dtype), dst, C.uint64_t(nbytes))
 }
 
 // TensorItem gives the one element; out[1] is used by a complex one.
 func TensorItem(h Handle, out *[2]Value) ErrorRef {
-	return C.lsc_tensor_item(C.ls_tensor(h), (*C.ls_value)(unsafe.Pointer(out)))
+	return C.lsc_tensor_item(native(h), (*C.ls_value)(unsafe.Pointer(out)))
 }
 
 // Meta is ls_meta.
@@ -103,26 +116,26 @@ var _ [unsafe.Sizeof(C.ls_meta{})]byte = [unsafe.Sizeof(Meta{})]byte{}
 
 // TensorMeta fills m.
 func TensorMeta(h Handle, m *Meta) ErrorRef {
-	return C.lsc_tensor_meta(C.ls_tensor(h), (*C.ls_meta)(unsafe.Pointer(m)))
+	return C.lsc_tensor_meta(native(h), (*C.ls_meta)(unsafe.Pointer(m)))
 }
 
 // TensorSizes fills sizes and strides, which have the same length.
 func TensorSizes(h Handle, sizes, strides []int64) ErrorRef {
-	return C.lsc_tensor_sizes(C.ls_tensor(h), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(sizes))),
+	return C.lsc_tensor_sizes(native(h), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(sizes))),
 		(*C.int64_t)(unsafe.Pointer(unsafe.SliceData(strides))), C.uint64_t(len(sizes)))
 }
 
 // TensorAlias is a second handle to the same tensor.
-func TensorAlias(h Handle) Result { return result(C.lsc_tensor_alias(C.ls_tensor(h))) }
+func TensorAlias(h Handle) Result { return result(C.lsc_tensor_alias(native(h))) }
 
 // TensorTo converts; -1 keeps the dtype or device.
 func TensorTo(h Handle, dtype, device int32, copies bool) Result {
-	return result(C.lsc_tensor_to(C.ls_tensor(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
+	return result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
 }
 
 // TensorIndex is advanced indexing; 0 takes a dimension whole.
 func TensorIndex(h Handle, indices []Handle) Result {
-	return result(C.lsc_tensor_index(C.ls_tensor(h), handles(indices), C.uint64_t(len(indices))))
+	return result(C.lsc_tensor_index(native(h), handles(indices), C.uint64_t(len(indices))))
 }
 
 func flag(b bool) C.int32_t {
@@ -227,5 +240,6 @@ func slots(v []Value) *C.ls_value { return (*C.ls_value)(unsafe.Pointer(unsafe.S
 
 // Call runs an operator; discard drops its results in the shim.
 func Call(op Op, args, out []Value, discard bool) Results {
+	reading()
 	return results(C.lsc_call(C.ls_op(op), slots(args), C.uint64_t(len(args)), slots(out), C.uint64_t(len(out)), C.uint32_t(flag(discard))))
 }

@@ -160,7 +160,7 @@ func SamplesSetRate(bytes int64) { C.lsc_samples_set_rate(C.int64_t(bytes)) }
 
 // SamplesAttach names the site of what the calling thread has sampled, and of result's block; result may be 0.
 func SamplesAttach(site uint32, result Handle) {
-	C.lsc_samples_attach(C.uint32_t(site), C.ls_tensor(result))
+	C.lsc_samples_attach(C.uint32_t(site), native(result))
 }
 
 // NoSite is that of blocks that nobody has named.

@@ -132,139 +132,135 @@ import "C"
 import "unsafe"
 
 func OpAdd(self Handle, other Handle) Result {
-	return result(C.lsc_op_add_Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_add_Tensor(native(self), native(other)))
 }
 func OpAdd_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_add__Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return ErrorRef(C.lsc_op_add__Tensor(native(self), native(other)))
 }
 func OpSub(self Handle, other Handle) Result {
-	return result(C.lsc_op_sub_Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_sub_Tensor(native(self), native(other)))
 }
 func OpSub_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_sub__Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return ErrorRef(C.lsc_op_sub__Tensor(native(self), native(other)))
 }
 func OpMul(self Handle, other Handle) Result {
-	return result(C.lsc_op_mul_Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_mul_Tensor(native(self), native(other)))
 }
 func OpMul_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_mul__Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return ErrorRef(C.lsc_op_mul__Tensor(native(self), native(other)))
 }
 func OpDiv(self Handle, other Handle) Result {
-	return result(C.lsc_op_div_Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_div_Tensor(native(self), native(other)))
 }
 func OpDiv_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_div__Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return ErrorRef(C.lsc_op_div__Tensor(native(self), native(other)))
 }
-func OpNeg(self Handle) Result     { return result(C.lsc_op_neg(C.ls_tensor(self))) }
-func OpNeg_(self Handle) ErrorRef  { return ErrorRef(C.lsc_op_neg_(C.ls_tensor(self))) }
-func OpExp(self Handle) Result     { return result(C.lsc_op_exp(C.ls_tensor(self))) }
-func OpExp_(self Handle) ErrorRef  { return ErrorRef(C.lsc_op_exp_(C.ls_tensor(self))) }
-func OpLog(self Handle) Result     { return result(C.lsc_op_log(C.ls_tensor(self))) }
-func OpLog_(self Handle) ErrorRef  { return ErrorRef(C.lsc_op_log_(C.ls_tensor(self))) }
-func OpSqrt(self Handle) Result    { return result(C.lsc_op_sqrt(C.ls_tensor(self))) }
-func OpSqrt_(self Handle) ErrorRef { return ErrorRef(C.lsc_op_sqrt_(C.ls_tensor(self))) }
+func OpNeg(self Handle) Result     { return result(C.lsc_op_neg(native(self))) }
+func OpNeg_(self Handle) ErrorRef  { return ErrorRef(C.lsc_op_neg_(native(self))) }
+func OpExp(self Handle) Result     { return result(C.lsc_op_exp(native(self))) }
+func OpExp_(self Handle) ErrorRef  { return ErrorRef(C.lsc_op_exp_(native(self))) }
+func OpLog(self Handle) Result     { return result(C.lsc_op_log(native(self))) }
+func OpLog_(self Handle) ErrorRef  { return ErrorRef(C.lsc_op_log_(native(self))) }
+func OpSqrt(self Handle) Result    { return result(C.lsc_op_sqrt(native(self))) }
+func OpSqrt_(self Handle) ErrorRef { return ErrorRef(C.lsc_op_sqrt_(native(self))) }
 func OpMaximum(self Handle, other Handle) Result {
-	return result(C.lsc_op_maximum(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_maximum(native(self), native(other)))
 }
 func OpEq(self Handle, other Handle) Result {
-	return result(C.lsc_op_eq_Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_eq_Tensor(native(self), native(other)))
 }
 func OpEq_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_eq__Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return ErrorRef(C.lsc_op_eq__Tensor(native(self), native(other)))
 }
 func OpLt(self Handle, other Handle) Result {
-	return result(C.lsc_op_lt_Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_lt_Tensor(native(self), native(other)))
 }
 func OpLt_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_lt__Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return ErrorRef(C.lsc_op_lt__Tensor(native(self), native(other)))
 }
 func OpGt(self Handle, other Handle) Result {
-	return result(C.lsc_op_gt_Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_gt_Tensor(native(self), native(other)))
 }
 func OpGt_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_gt__Tensor(C.ls_tensor(self), C.ls_tensor(other)))
+	return ErrorRef(C.lsc_op_gt__Tensor(native(self), native(other)))
 }
-func OpSum(self Handle) Result  { return result(C.lsc_op_sum_dim_IntList(C.ls_tensor(self))) }
-func OpMean(self Handle) Result { return result(C.lsc_op_mean_dim(C.ls_tensor(self))) }
+func OpSum(self Handle) Result  { return result(C.lsc_op_sum_dim_IntList(native(self))) }
+func OpMean(self Handle) Result { return result(C.lsc_op_mean_dim(native(self))) }
 func OpMatMul(self Handle, other Handle) Result {
-	return result(C.lsc_op_matmul(C.ls_tensor(self), C.ls_tensor(other)))
+	return result(C.lsc_op_matmul(native(self), native(other)))
 }
-func OpMM(self Handle, mat2 Handle) Result {
-	return result(C.lsc_op_mm(C.ls_tensor(self), C.ls_tensor(mat2)))
-}
-func OpBMM(self Handle, mat2 Handle) Result {
-	return result(C.lsc_op_bmm(C.ls_tensor(self), C.ls_tensor(mat2)))
-}
+func OpMM(self Handle, mat2 Handle) Result  { return result(C.lsc_op_mm(native(self), native(mat2))) }
+func OpBMM(self Handle, mat2 Handle) Result { return result(C.lsc_op_bmm(native(self), native(mat2))) }
 func OpAddMM(self Handle, mat1 Handle, mat2 Handle) Result {
-	return result(C.lsc_op_addmm(C.ls_tensor(self), C.ls_tensor(mat1), C.ls_tensor(mat2)))
+	return result(C.lsc_op_addmm(native(self), native(mat1), native(mat2)))
 }
 func OpAddMM_(self Handle, mat1 Handle, mat2 Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_addmm_(C.ls_tensor(self), C.ls_tensor(mat1), C.ls_tensor(mat2)))
+	return ErrorRef(C.lsc_op_addmm_(native(self), native(mat1), native(mat2)))
 }
 func OpLinear(input Handle, weight Handle, bias Handle) Result {
-	return result(C.lsc_op_linear(C.ls_tensor(input), C.ls_tensor(weight), C.ls_tensor(bias)))
+	return result(C.lsc_op_linear(native(input), native(weight), native(bias)))
 }
 func OpView(self Handle, size []int) Result {
-	return result(C.lsc_op_view(C.ls_tensor(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
+	return result(C.lsc_op_view(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
 }
 func OpReshape(self Handle, shape []int) Result {
-	return result(C.lsc_op_reshape(C.ls_tensor(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.uint64_t(len(shape))))
+	return result(C.lsc_op_reshape(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.uint64_t(len(shape))))
 }
 func OpTranspose(self Handle, dim0 int, dim1 int) Result {
-	return result(C.lsc_op_transpose_int(C.ls_tensor(self), C.int64_t(dim0), C.int64_t(dim1)))
+	return result(C.lsc_op_transpose_int(native(self), C.int64_t(dim0), C.int64_t(dim1)))
 }
-func OpT(self Handle) Result { return result(C.lsc_op_t(C.ls_tensor(self))) }
+func OpT(self Handle) Result { return result(C.lsc_op_t(native(self))) }
 func OpPermute(self Handle, dims []int) Result {
-	return result(C.lsc_op_permute(C.ls_tensor(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(dims))), C.uint64_t(len(dims))))
+	return result(C.lsc_op_permute(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(dims))), C.uint64_t(len(dims))))
 }
 func OpSqueezeDim(self Handle, dim int) Result {
-	return result(C.lsc_op_squeeze_dim(C.ls_tensor(self), C.int64_t(dim)))
+	return result(C.lsc_op_squeeze_dim(native(self), C.int64_t(dim)))
 }
 func OpUnsqueeze(self Handle, dim int) Result {
-	return result(C.lsc_op_unsqueeze(C.ls_tensor(self), C.int64_t(dim)))
+	return result(C.lsc_op_unsqueeze(native(self), C.int64_t(dim)))
 }
 func OpExpand(self Handle, size []int) Result {
-	return result(C.lsc_op_expand(C.ls_tensor(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
+	return result(C.lsc_op_expand(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
 }
 func OpSelect(self Handle, dim int, index int) Result {
-	return result(C.lsc_op_select_int(C.ls_tensor(self), C.int64_t(dim), C.int64_t(index)))
+	return result(C.lsc_op_select_int(native(self), C.int64_t(dim), C.int64_t(index)))
 }
 func OpSlice(self Handle, dim int) Result {
-	return result(C.lsc_op_slice_Tensor(C.ls_tensor(self), C.int64_t(dim)))
+	return result(C.lsc_op_slice_Tensor(native(self), C.int64_t(dim)))
 }
-func OpContiguous(self Handle) Result { return result(C.lsc_op_contiguous(C.ls_tensor(self))) }
-func OpClone(self Handle) Result      { return result(C.lsc_op_clone(C.ls_tensor(self))) }
-func OpDetach(self Handle) Result     { return result(C.lsc_op_detach(C.ls_tensor(self))) }
-func OpDetach_(self Handle) ErrorRef  { return ErrorRef(C.lsc_op_detach_(C.ls_tensor(self))) }
+func OpContiguous(self Handle) Result { return result(C.lsc_op_contiguous(native(self))) }
+func OpClone(self Handle) Result      { return result(C.lsc_op_clone(native(self))) }
+func OpDetach(self Handle) Result     { return result(C.lsc_op_detach(native(self))) }
+func OpDetach_(self Handle) ErrorRef  { return ErrorRef(C.lsc_op_detach_(native(self))) }
 func OpMaskedFill(self Handle, mask Handle, value Handle) Result {
-	return result(C.lsc_op_masked_fill_Tensor(C.ls_tensor(self), C.ls_tensor(mask), C.ls_tensor(value)))
+	return result(C.lsc_op_masked_fill_Tensor(native(self), native(mask), native(value)))
 }
 func OpMaskedFill_(self Handle, mask Handle, value Handle) ErrorRef {
-	return ErrorRef(C.lsc_op_masked_fill__Tensor(C.ls_tensor(self), C.ls_tensor(mask), C.ls_tensor(value)))
+	return ErrorRef(C.lsc_op_masked_fill__Tensor(native(self), native(mask), native(value)))
 }
-func OpReLU(self Handle) Result       { return result(C.lsc_op_relu(C.ls_tensor(self))) }
-func OpReLU_(self Handle) ErrorRef    { return ErrorRef(C.lsc_op_relu_(C.ls_tensor(self))) }
-func OpSiLU(self Handle) Result       { return result(C.lsc_op_silu(C.ls_tensor(self))) }
-func OpSiLU_(self Handle) ErrorRef    { return ErrorRef(C.lsc_op_silu_(C.ls_tensor(self))) }
-func OpSigmoid(self Handle) Result    { return result(C.lsc_op_sigmoid(C.ls_tensor(self))) }
-func OpSigmoid_(self Handle) ErrorRef { return ErrorRef(C.lsc_op_sigmoid_(C.ls_tensor(self))) }
-func OpTanh(self Handle) Result       { return result(C.lsc_op_tanh(C.ls_tensor(self))) }
-func OpTanh_(self Handle) ErrorRef    { return ErrorRef(C.lsc_op_tanh_(C.ls_tensor(self))) }
+func OpReLU(self Handle) Result       { return result(C.lsc_op_relu(native(self))) }
+func OpReLU_(self Handle) ErrorRef    { return ErrorRef(C.lsc_op_relu_(native(self))) }
+func OpSiLU(self Handle) Result       { return result(C.lsc_op_silu(native(self))) }
+func OpSiLU_(self Handle) ErrorRef    { return ErrorRef(C.lsc_op_silu_(native(self))) }
+func OpSigmoid(self Handle) Result    { return result(C.lsc_op_sigmoid(native(self))) }
+func OpSigmoid_(self Handle) ErrorRef { return ErrorRef(C.lsc_op_sigmoid_(native(self))) }
+func OpTanh(self Handle) Result       { return result(C.lsc_op_tanh(native(self))) }
+func OpTanh_(self Handle) ErrorRef    { return ErrorRef(C.lsc_op_tanh_(native(self))) }
 func OpSoftmax(self Handle, dim int) Result {
-	return result(C.lsc_op_softmax_int(C.ls_tensor(self), C.int64_t(dim)))
+	return result(C.lsc_op_softmax_int(native(self), C.int64_t(dim)))
 }
 func OpLogSoftmax(self Handle, dim int) Result {
-	return result(C.lsc_op_log_softmax_int(C.ls_tensor(self), C.int64_t(dim)))
+	return result(C.lsc_op_log_softmax_int(native(self), C.int64_t(dim)))
 }
 func OpLayerNorm(input Handle, normalizedShape []int, weight Handle, bias Handle) Result {
-	return result(C.lsc_op_layer_norm(C.ls_tensor(input), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(normalizedShape))), C.uint64_t(len(normalizedShape)), C.ls_tensor(weight), C.ls_tensor(bias)))
+	return result(C.lsc_op_layer_norm(native(input), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(normalizedShape))), C.uint64_t(len(normalizedShape)), native(weight), native(bias)))
 }
 func OpDropout(input Handle, p float64) Result {
-	return result(C.lsc_op_dropout(C.ls_tensor(input), C.double(p)))
+	return result(C.lsc_op_dropout(native(input), C.double(p)))
 }
 func OpCrossEntropy(self Handle, target Handle) Result {
-	return result(C.lsc_op_cross_entropy_loss(C.ls_tensor(self), C.ls_tensor(target)))
+	return result(C.lsc_op_cross_entropy_loss(native(self), native(target)))
 }
 func OpMSELoss(self Handle, target Handle) Result {
-	return result(C.lsc_op_mse_loss(C.ls_tensor(self), C.ls_tensor(target)))
+	return result(C.lsc_op_mse_loss(native(self), native(target)))
 }

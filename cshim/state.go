@@ -58,7 +58,7 @@ func RNGState(device int32) Result { return result(C.lsc_rng_state(C.int32_t(dev
 
 // SetRNGState sets it.
 func SetRNGState(device int32, state Handle) ErrorRef {
-	return C.lsc_set_rng_state(C.int32_t(device), C.ls_tensor(state))
+	return C.lsc_set_rng_state(C.int32_t(device), native(state))
 }
 
 // SetNumThreads reaches every thread.

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -537,4 +538,38 @@ func TestEmptyDatasets(t *testing.T) {
 	if err != nil || w.Len() != 0 {
 		t.Errorf("%d windows of 3 and a target in 3 tokens, %v", w.Len(), err)
 	}
+}
+
+// One loop runs over a loader; the others are told, and its position may be asked for meanwhile.
+func TestLoaderOnManyGoroutines(t *testing.T) {
+	leak.Check(t)
+	dataset, err := data.NewSamples(8, []int{1}, []int{1}, func(i int, x, y []float32) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	loader, err := data.NewLoader(dataset, data.BatchSize(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var loops, refused atomic.Int64
+	for range 6 {
+		wg.Go(func() {
+			for range 20 {
+				for _, err := range loader.Batches(context.Background()) {
+					if err != nil {
+						refused.Add(1)
+						break
+					}
+					if n := loops.Add(1); n > 1 {
+						t.Errorf("%d loops run at once", n)
+					}
+					_ = loader.State()
+					loops.Add(-1)
+				}
+				_ = loader.SetState(loader.State())
+			}
+		})
+	}
+	wg.Wait()
 }

@@ -406,3 +406,62 @@ func BenchmarkStep(b *testing.B) {
 		}
 	}
 }
+
+// One optimizer and its schedule from many goroutines at once.
+func TestOnManyGoroutines(t *testing.T) {
+	leak.Check(t)
+	p := tensor.Ones([]int{4}).RequiresGrad_().Keep()
+	defer p.Release()
+	opt, err := optim.NewAdam([]*tensor.Tensor{p}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	sched, err := optim.NewScheduler(opt, optim.StepLR(3, 0.5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tensor.WithScope(func() error { return p.Sum().Backward() }); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for k := range 16 {
+				err := tensor.WithScope(func() error {
+					switch (g + k) % 8 {
+					case 0:
+						return opt.Step()
+					case 1:
+						opt.SetLR(0.1 * float64(k))
+						_ = opt.LR()
+					case 2:
+						_ = opt.StateDict()
+					case 3:
+						more := tensor.Ones([]int{2}).RequiresGrad_().Keep()
+						return opt.AddGroup([]*tensor.Tensor{more})
+					case 4:
+						_ = opt.Groups()
+					case 5:
+						sched.Step()
+						_ = sched.LR()
+					case 6:
+						return sched.LoadStateDict(sched.StateDict())
+					default:
+						_ = opt.LoadStateDict(opt.StateDict()) // a group may have come meanwhile
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, g := range opt.Groups()[1:] {
+		for _, p := range g.Params {
+			p.Release()
+		}
+	}
+}

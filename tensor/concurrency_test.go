@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // parallel runs f on n goroutines and waits for them.
@@ -129,9 +130,63 @@ func TestCloseRaces(t *testing.T) {
 	}
 }
 
+// A scope is counted, searched, emptied, swept, adopted into and joined from many goroutines at once.
+func TestOneScopeOnManyGoroutines(t *testing.T) {
+	begin(t)
+	for range 20 {
+		s := open(t)
+		kept := Ones([]int{4})
+		parallel(8, func(g int) {
+			err := s.Join(func() error {
+				for k := range 16 {
+					x := Ones([]int{4})
+					switch (g + k) % 8 {
+					case 0:
+						_, _ = s.Len(), s.Contains(x)
+					case 1:
+						if err := s.ReleaseExcept(kept); err != nil {
+							return err
+						}
+					case 2:
+						_, _ = s.Statistics(), ReadStatistics()
+					case 3:
+						if err := vram.Collect(); err != nil {
+							return err
+						}
+					case 4:
+						x.Add(Ones([]int{3})) // an error for the scope
+					case 5:
+						x.Keep().Release()
+					case 6:
+						if err := s.Adopt(Ones([]int{4}).Keep()); err != nil && !errors.Is(err, ErrReleased) {
+							return err
+						}
+					case 7:
+						Track("a test's", x)
+						if _, err := vram.Explain(CPU); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		if kept.Err() != nil || !s.Contains(kept) {
+			t.Error("what was to be kept is gone")
+		}
+		if err := s.Close(); err != nil && !errors.Is(err, ErrArgument) && !errors.Is(err, ErrReleased) {
+			t.Error(err)
+		}
+	}
+}
+
 // Many goroutines, each with nested scopes, see their own tensors only.
 func TestScopesOfManyGoroutines(t *testing.T) {
 	begin(t)
+	counted(t)
 	parallel(64, func(g int) {
 		for range 20 {
 			err := WithScope(func() error {

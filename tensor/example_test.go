@@ -114,7 +114,7 @@ func ExampleTensor_Err() {
 func ExampleScope() {
 	var kept, lost *tensor.Tensor
 	err := tensor.WithScope(func() error {
-		lost = tensor.Ones([]int{2})
+		lost = tensor.Ones([]int{2}) //linstockvet:ignore scopeescape what using it afterwards gives is the example
 		kept = lost.Add(1).Keep()
 		return nil
 	})
@@ -133,8 +133,8 @@ func ExampleTidy() {
 	norm := tensor.Tidy(func() *tensor.Tensor {
 		return x.Mul(x).Sum().Sqrt() // the square and its sum are freed here
 	})
-	fmt.Println(norm, scope.Len())
-	// Output: tensor(5.4772) 2
+	fmt.Println(norm, scope.Contains(x), scope.Len())
+	// Output: tensor(5.4772) true 2
 }
 
 func ExampleTensor_Backward() {

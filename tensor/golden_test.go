@@ -640,6 +640,9 @@ func TestGolden(t *testing.T) {
 	for name := range byOp {
 		t.Errorf("golden cases for %s, which is not in the table", name)
 	}
-	v, _ := Version()
+	v, err := Version()
+	if err != nil {
+		t.Error(err)
+	}
 	t.Logf("libtorch %s: %d operators, %d cases by method, %d of them through Call", v, len(operators), ran, called)
 }

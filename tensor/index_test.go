@@ -94,6 +94,7 @@ func indexElement(t *testing.T, raw json.RawMessage) any {
 
 func TestIndexGolden(t *testing.T) {
 	begin(t)
+	counted(t)
 	text, err := os.ReadFile("../tests/golden/index.json")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 func TestPrintGolden(t *testing.T) {
 	begin(t)
+	counted(t)
 	text, err := os.ReadFile("../tests/golden/print.json")
 	if err != nil {
 		t.Fatal(err)

@@ -189,7 +189,8 @@ func (s *Scope) releaseAll(closing bool) error {
 		var h cshim.Handle
 		if t.state.CompareAndSwap(0, released|freed) {
 			h = t.owned()
-		} else if t.state.Or(released)&released == 0 {
+		} else {
+			t.state.Or(released)
 			h = t.takeHandle()
 		}
 		if h != 0 {
@@ -414,7 +415,7 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 		return unusable(op, t)
 	}
 	defer t.unpin()
-	if from := t.inScope(); from == to && to != nil {
+	if from := t.inScope(); from == to {
 		return nil
 	} else if from != nil {
 		from.detach(t)
@@ -440,7 +441,7 @@ func (t *Tensor) Keep() *Tensor {
 
 // MoveOut takes t one scope outward and returns it; from an outermost scope, out of all.
 func (t *Tensor) MoveOut() *Tensor {
-	if t == nil || t.fail != nil {
+	if t == nil {
 		return passOn("MoveOut", t)
 	}
 	s := t.inScope()
@@ -478,11 +479,8 @@ func Tidy(f func() *Tensor) *Tensor {
 	}
 	defer s.Close()
 	t := f()
-	if t == nil || t.fail != nil {
-		return t
-	}
-	// What f returns without having made it stays where it is.
-	if t.inScope() == s {
+	// What f returns without having made it stays where it is, and what failed is nowhere.
+	if t != nil && t.inScope() == s {
 		t.MoveOut()
 	}
 	return t
@@ -497,7 +495,7 @@ func TidyAll(f func() ([]*Tensor, error)) ([]*Tensor, error) {
 	defer s.Close()
 	ts, err := f()
 	for _, t := range ts {
-		if t != nil && t.fail == nil && t.inScope() == s {
+		if t != nil && t.inScope() == s {
 			t.MoveOut()
 		}
 	}

@@ -148,6 +148,7 @@ func TestWithScope(t *testing.T) {
 				t.Errorf("recovered %v", p)
 			}
 		}()
+		//linstockvet:ignore scopeescape the test uses it after its scope
 		_ = WithScope(func() error { x = Ones([]int{1}); panic("mine") })
 	}()
 	wantErr(t, "after the panic", x.Add(1).Err(), ErrReleased)
@@ -350,6 +351,7 @@ func TestErrorsTell(t *testing.T) {
 
 // What an operator in a scope costs Go's collector is one object.
 func TestAllocations(t *testing.T) {
+	counted(t)
 	begin(t)
 	if raceEnabled {
 		t.Skip("the race detector allocates")

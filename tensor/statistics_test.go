@@ -132,6 +132,7 @@ func TestStatisticsCountSweeps(t *testing.T) {
 
 func TestStatisticsOfReleaseExcept(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	scope, err := tensor.NewScope()
 	if err != nil {
 		t.Fatal(err)
@@ -151,6 +152,7 @@ func TestStatisticsOfReleaseExcept(t *testing.T) {
 
 func TestPeakCount(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	before := tensor.ReadStatistics()
 	// More than there ever were, so that this test's own peak is the process's.
 	n := int(before.PeakCount-before.TotalCount) + 20000

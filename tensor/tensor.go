@@ -194,7 +194,7 @@ func pin3(o *op, a, b, c *Tensor, optional uint8) *Tensor {
 
 func done1(o *op, r cshim.Result, a *Tensor) *Tensor {
 	a.unpin()
-	if r.Err != nil || r.Handle == 0 {
+	if r.Handle == 0 {
 		return wrapResult(o.goName, r, a)
 	}
 	return wrap(r.Handle, r.Scope)
@@ -203,7 +203,7 @@ func done1(o *op, r cshim.Result, a *Tensor) *Tensor {
 func done2(o *op, r cshim.Result, a, b *Tensor) *Tensor {
 	a.unpin()
 	b.unpin()
-	if r.Err != nil || r.Handle == 0 {
+	if r.Handle == 0 {
 		return wrapResult(o.goName, r, a, b)
 	}
 	return wrap(r.Handle, r.Scope)
@@ -217,7 +217,7 @@ func done3(o *op, r cshim.Result, a, b, c *Tensor) *Tensor {
 	if c != nil {
 		c.unpin()
 	}
-	if r.Err != nil || r.Handle == 0 {
+	if r.Handle == 0 {
 		return wrapResult(o.goName, r, a, b, c)
 	}
 	return wrap(r.Handle, r.Scope)

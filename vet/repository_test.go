@@ -2,7 +2,9 @@ package vet_test
 
 import (
 	"go/types"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/tools/go/analysis"
@@ -13,41 +15,46 @@ import (
 
 const module = "github.com/linstock-ml/linstock"
 
-func load(t *testing.T, tests bool, patterns ...string) []*packages.Package {
+// repository is the whole of it, with its tests; loading it is most of what these tests take.
+var repository = sync.OnceValues(func() ([]*packages.Package, error) {
+	return packages.Load(&packages.Config{Mode: packages.LoadAllSyntax, Tests: true, Dir: ".."}, "./...")
+})
+
+// load gives those of the repository's packages that want chooses, by their ID: the tests' variants have one of their
+// own.
+func load(t *testing.T, want func(id string) bool) []*packages.Package {
 	t.Helper()
-	pkgs, err := packages.Load(&packages.Config{Mode: packages.LoadAllSyntax, Tests: tests, Dir: ".."}, patterns...)
+	pkgs, err := repository()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var good []*packages.Package
 	for _, p := range pkgs {
+		if strings.HasSuffix(p.PkgPath, ".test") || !want(p.ID) {
+			continue
+		}
 		for _, e := range p.Errors {
 			t.Errorf("%s: %v", p.ID, e)
 		}
-		if !strings.HasSuffix(p.PkgPath, ".test") {
-			good = append(good, p)
-		}
+		good = append(good, p)
 	}
 	if len(good) == 0 || t.Failed() {
-		t.Fatalf("no packages for %v", patterns)
+		t.Fatal("no packages")
 	}
 	return good
 }
 
-// The repository is clean: the library, what is generated, the examples, and the tests but for those of tensor, which
-// misuse lifetimes on purpose.
+// The repository is clean: the library, what is generated, the examples, and the tests.
 func TestRepository(t *testing.T) {
+	t.Parallel()
 	checked := map[string]bool{}
-	for _, p := range load(t, true, "./...") {
-		if strings.HasPrefix(p.PkgPath, module+"/tensor") && p.ID != module+"/tensor" {
-			continue
-		}
+	for _, p := range load(t, func(string) bool { return true }) {
 		checked[strings.TrimPrefix(p.PkgPath, module)] = true
 		for _, d := range diagnostics(t, vet.Analyzers(), p) {
 			t.Error(d)
 		}
 	}
-	for _, want := range []string{"/tensor", "/cshim", "/nn", "/nn_test", "/optim", "/data", "/data_test", "/autograd", "/checkpoint", "/examples/chargpt", "/examples/mnist", "/examples/serve"} {
+	for _, want := range []string{"/tensor", "/tensor_test", "/cshim", "/nn", "/nn_test", "/optim", "/data", "/data_test", "/autograd", "/checkpoint", "/examples/chargpt", "/examples/mnist", "/examples/serve"} {
 		if !checked[want] {
 			t.Errorf("%s was not checked", want)
 		}
@@ -56,11 +63,9 @@ func TestRepository(t *testing.T) {
 
 // What the analyzers know by name is there, and no exported iterator that opens scopes is missing from the list.
 func TestNames(t *testing.T) {
-	var paths []string
-	for _, p := range []string{"tensor", "nn", "optim", "data", "autograd", "checkpoint", "vram", "cshim"} {
-		paths = append(paths, module+"/"+p)
-	}
-	pkgs := load(t, false, paths...)
+	t.Parallel()
+	names := []string{"tensor", "nn", "optim", "data", "autograd", "checkpoint", "vram", "cshim"}
+	pkgs := load(t, func(id string) bool { return slices.Contains(names, strings.TrimPrefix(id, module+"/")) })
 	byName := map[string]*types.Package{}
 	for _, p := range pkgs {
 		byName[strings.TrimPrefix(p.PkgPath, module+"/")] = p.Types

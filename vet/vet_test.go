@@ -1,6 +1,7 @@
 package vet_test
 
 import (
+	"slices"
 	"testing"
 
 	"golang.org/x/tools/go/analysis"
@@ -9,11 +10,13 @@ import (
 	"github.com/linstock-ml/linstock/vet"
 )
 
+// Each folder of testdata has cases of one analyzer. All are loaded at once, which is most of the time.
 func TestAnalyzers(t *testing.T) {
+	t.Parallel()
 	if err := analysis.Validate(vet.Analyzers()); err != nil {
 		t.Fatal(err)
 	}
-	for pkg, a := range map[string]*analysis.Analyzer{
+	cases := map[string]*analysis.Analyzer{
 		module + "/tensor": vet.KeepAlive,
 		"alive":            vet.KeepAlive,
 		"alivecgo":         vet.KeepAlive,
@@ -21,7 +24,24 @@ func TestAnalyzers(t *testing.T) {
 		"scope":            vet.ScopeClose,
 		"sink":             vet.SinkErr,
 		"pull":             vet.IterPull,
-	} {
-		t.Run(a.Name+"/"+pkg, func(t *testing.T) { analysistest.RunWithSuggestedFixes(t, analysistest.TestData(), a, pkg) })
 	}
+	each := &analysis.Analyzer{
+		Name: "each", Doc: "run the analyzer whose cases a package has",
+		Run: func(pass *analysis.Pass) (any, error) {
+			one := *pass
+			one.Analyzer = cases[pass.Pkg.Path()]
+			return one.Analyzer.Run(&one)
+		},
+	}
+	var pkgs []string
+	for pkg, a := range cases {
+		pkgs = append(pkgs, pkg)
+		for _, r := range a.Requires {
+			if !slices.Contains(each.Requires, r) {
+				each.Requires = append(each.Requires, r)
+			}
+		}
+	}
+	slices.Sort(pkgs)
+	analysistest.RunWithSuggestedFixes(t, analysistest.TestData(), each, pkgs...)
 }

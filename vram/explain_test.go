@@ -36,6 +36,7 @@ func explain(t *testing.T) vram.Explanation {
 // temporaries, loader, cache, fragmentation.
 func TestExplainAttributesATrainingStep(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	const width, batch = 256, 128
 	const weights = 2 * (width*width + width) * 4
 	before := explain(t)
@@ -163,6 +164,7 @@ func TestSummarySaysWhatPyTorchsSays(t *testing.T) {
 
 func TestMetricsFollowTheCounts(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	calls := 0
 	unregister := vram.Register(vram.Reclaimer{Name: "the test's own", Rank: 1, Prepare: func() {}, Reclaim: func(int64) { calls++ }})
 	defer unregister()

@@ -3,12 +3,16 @@ package vram_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -159,6 +163,7 @@ func TestPolicies(t *testing.T) {
 
 // live ≤ max(256 MiB, (1 + percent/100) × reachable at the last sweep), at every moment.
 func TestPacedInvariant(t *testing.T) {
+	leak.Counted(t)
 	for _, percent := range []int{20, 100} {
 		for _, reachable := range []int64{0, 200 * mib, 400 * mib} {
 			t.Run(fmt.Sprintf("%d percent, %d MiB", percent, reachable/mib), func(t *testing.T) {
@@ -197,6 +202,7 @@ func TestPacedInvariant(t *testing.T) {
 // Below 128 MiB nothing is ever swept, above it only from spare time.
 func TestNoSweepAtToySize(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	ok(t, vram.Collect())
 	before := vram.ReadCounts()
 	for range 200 {
@@ -216,6 +222,7 @@ func TestNoSweepAtToySize(t *testing.T) {
 
 func TestGCPercentOffSweepsOnlyAtTheLimit(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	before, err := vram.SetGCPercent(vram.CPU, -1)
 	ok(t, err)
 	defer setPercent(t, before)
@@ -453,5 +460,58 @@ func TestAccounting(t *testing.T) {
 	w.Release()
 	if err := tensor.Empty([]int{0}).Err(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Settings, sweeps and reports from many goroutines at once.
+func TestEverythingOnManyGoroutines(t *testing.T) {
+	leak.Check(t)
+	defer func() {
+		ok(t, vram.SetLimit(vram.CPU, vram.Share(0.9)))
+		ok(t, vram.SetBudget(vram.CPU, vram.Share(0.8)))
+		ok(t, vram.RecordHistory(0))
+		ok(t, vram.SetProfileRate(vram.DefaultProfileRate))
+		vram.SetPolicy(nil)
+	}()
+	percent, err := vram.SetGCPercent(vram.CPU, 100)
+	ok(t, err)
+	defer func() { setPercent(t, percent) }()
+	calls := map[string]func(k int) error{
+		"SetLimit":         func(int) error { return vram.SetLimit(vram.CPU, vram.Share(0.8)) },
+		"SetBudget":        func(int) error { return vram.SetBudget(vram.CPU, vram.Share(0.7)) },
+		"SetGCPercent":     func(k int) error { _, err := vram.SetGCPercent(vram.CPU, 50+k); return err },
+		"Stats":            func(int) error { _, err := vram.Stats(vram.CPU); return err },
+		"Collect":          func(int) error { return vram.Collect() },
+		"Relieve":          func(int) error { vram.Relieve(); return nil },
+		"Register":         func(int) error { vram.Register(vram.Reclaimer{Rank: 5, Reclaim: func(int64) {}})(); return nil },
+		"RegisterCategory": func(int) error { vram.RegisterCategory(vram.Category{Each: func(func(vram.Storage)) {}})(); return nil },
+		"Explain":          func(int) error { _, err := vram.Explain(vram.CPU); return err },
+		"SetProfileRate":   func(k int) error { return vram.SetProfileRate(1 << (10 + k%4)) },
+		"RecordHistory":    func(k int) error { return vram.RecordHistory(100 * (k % 2)) },
+		"WriteProfile":     func(int) error { return vram.WriteProfile(io.Discard) },
+		"Snapshot":         func(int) error { return vram.Snapshot(io.Discard) },
+		"Holders":          func(int) error { _, err := vram.Holders(vram.CPU); return err },
+		"Boundary":         func(int) error { vram.SetPolicy(vram.Budget{}); vram.Boundary(); return nil },
+		"Summary":          func(int) error { _, err := vram.Summary(vram.CPU); return err },
+		"OutOfMemory":      func(int) error { _ = vram.NewOutOfMemoryError(&cshim.Error{}); return nil },
+	}
+	names := slices.Sorted(maps.Keys(calls))
+	// Each beside itself, and beside its neighbours: a race is seen only where nothing else orders the two.
+	for i := range names {
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				name := names[(i+g/2)%len(names)]
+				start := time.Now()
+				for k := 0; k < 400 && time.Since(start) < 30*time.Millisecond; k++ {
+					x := tensor.Ones([]int{1000})
+					if err := calls[name](k); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+					x.Release()
+				}
+			})
+		}
+		wg.Wait()
 	}
 }

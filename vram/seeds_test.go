@@ -22,6 +22,7 @@ import (
 // and the default paces on live bytes: 3 GB of released tensors cause no sweep at all.
 func TestSeedRTorchCollectsEveryThreshold(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	sweeps := func(p vram.Policy) int64 {
 		usePolicy(t, p)
 		ok(t, vram.Collect())
@@ -202,6 +203,7 @@ func TestSeedGoDlScopeNestsAndSurvivesPanics(t *testing.T) {
 // waits is woken after the frees: one round is enough.
 func TestSeedGoDlFreesBeforeTheRetry(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	usePolicy(t, vram.Off{})
 	limit(t, 20*mib)
 	for range 5 {
@@ -221,6 +223,7 @@ func TestSeedGoDlFreesBeforeTheRetry(t *testing.T) {
 // the budget; here storages count once, and a sweep that frees nothing is not repeated at once.
 func TestSeedGoDlBudgetCountsStoragesAndStepsBack(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	usePolicy(t, vram.Budget{Operators: 10})
 	ok(t, vram.SetBudget(vram.CPU, vram.Bytes(memoryNow(t).Allocated+40*mib)))
 	defer func() { ok(t, vram.SetBudget(vram.CPU, vram.Share(0.8))) }()
@@ -370,6 +373,7 @@ func TestSeedTorchSharpLeaksAreFoundByLine(t *testing.T) {
 // The article on out-of-memory errors: where memory goes, predicted and attributed; each technique and what it saves.
 func TestSeedArticleTechniquesAndWhatTheySave(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	const features, layers = 128, 6
 	step := func(batch int, dtype tensor.DType, checkpoint bool) error {
 		return tensor.WithScope(func() error {

@@ -266,7 +266,7 @@ func goEntries(ops []*op) []byte {
 			switch {
 			case a.typ == "Tensor":
 				ps = append(ps, n+" Handle")
-				as = append(as, "C.ls_tensor("+n+")")
+				as = append(as, "native("+n+")")
 			case a.list:
 				ps = append(ps, n+" []int")
 				as = append(as, "(*C.int64_t)(unsafe.Pointer(unsafe.SliceData("+n+")))", "C.uint64_t(len("+n+"))")

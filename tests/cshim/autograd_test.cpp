@@ -1,4 +1,5 @@
 #include <atomic>
+#include <stdexcept>
 
 #include "helpers.h"
 
@@ -80,6 +81,33 @@ TEST_F(Autograd, HooksCallBackAndFail) {
   EXPECT_EQ(hook_calls, 2u);
   uint64_t ids[4];
   EXPECT_EQ(ls_take_dropped(ids, 4), 2u) << "both hooks let go";
+}
+
+TEST_F(Autograd, WhatCannotBeIsRefused) {
+  Tensor x = floats({1, 2});
+  uint32_t slot;
+  EXPECT_ERR(ls_register_hook(x, 1, &slot), LS_ERR_ARGUMENT);
+  constexpr int32_t kMeta = 14 << 8 | 0xff;
+  Tensor elsewhere(ls_tensor_to(x, -1, kMeta, 0));
+  EXPECT_ERR(ls_set_grad(x, elsewhere), LS_ERR_ARGUMENT);
+}
+
+// What a callback throws comes through the engine.
+TEST_F(Autograd, AHookThatThrowsIsAnError) {
+  ls_callbacks cb{};
+  cb.hook = [](uint64_t id, ls_tensor, ls_tensor *) -> uint64_t {
+    if (id == 1) throw 1;
+    throw std::runtime_error("mine");
+  };
+  ls_set_callbacks(&cb);
+  for (uint64_t id : {1, 2}) {
+    Tensor x = floats({1, 2});
+    EXPECT_OK(ls_set_requires_grad(x, 1));
+    uint32_t slot;
+    EXPECT_OK(ls_register_hook(x, id, &slot));
+    Tensor sum = call("aten::sum", "", {T(x)});
+    EXPECT_ERR(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0), id == 1 ? LS_ERR_UNKNOWN : LS_ERR_STD);
+  }
 }
 
 TEST_F(Autograd, CustomFunction) {

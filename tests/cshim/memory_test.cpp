@@ -1,9 +1,12 @@
 // Limits, the out-of-memory callback, and rounds: what the shim does about memory without any Go.
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "../../cshim/src/device.h"
 #include "helpers.h"
 
 namespace {
@@ -159,6 +162,201 @@ TEST_F(Memory, RequestedAndRoundedBytesAreCounted) {
   EXPECT_OK(ls_memory_stats(kCpu, &b));
   EXPECT_EQ(b.requested, a.requested);
   EXPECT_EQ(b.frees - a.frees, 1);
+}
+
+// Under ThreadSanitizer: what the allocator, its profile and those who wait share is locked.
+TEST_F(Memory, EverythingAtOnce) {
+  ls_samples_set_rate(1);
+  EXPECT_OK(ls_history_set(100));
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  std::atomic<bool> stop{false};
+  std::thread pacer([&] {
+    ls_pressure p;
+    while (!stop) {
+      if (ls_pressure_wait(&p, 1) == 1) ls_pressure_done(p.round);
+      ls_pressure_flush();
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; i++) {
+    threads.emplace_back([&, i] {
+      for (int k = 0; k < 60; k++) {
+        std::vector<ls_result> some;
+        for (int64_t n : {10, 100, 20000, 30000}) some.push_back(empty(n));
+        ls_samples_attach(static_cast<uint32_t>(i), some[0].t);
+        std::thread([&] { some.push_back(empty(1000)); }).join();
+        for (auto &r : some) {
+          EXPECT_EQ(r.err, nullptr);
+          ls_tensor_free(r.t);
+        }
+        ls_memory m;
+        ls_site sites[16];
+        ls_event events[16];
+        int64_t freed;
+        switch ((i + k) % 6) {
+          case 0:
+            EXPECT_OK(ls_memory_stats(kCpu, &m));
+            break;
+          case 1:
+            EXPECT_OK(ls_memory_trim(kCpu, 100000, &freed));
+            break;
+          case 2:
+            ls_samples_sites(sites, 16);
+            break;
+          case 3:
+            ls_history_events(events, 16);
+            ls_history_live(events, 16);
+            break;
+          case 4:
+            EXPECT_OK(ls_history_set(100));
+            ls_pressure_ask();
+            break;
+          default:
+            EXPECT_OK(ls_memory_set_oom_callback([](void *, int32_t, int64_t) -> int32_t { return 0; }, nullptr));
+            ls_pressure_attach();
+        }
+      }
+    });
+  }
+  for (auto &t : threads) t.join();
+  stop = true;
+  pacer.join();
+  ls_pressure_stop();
+  ls_samples_set_rate(0);
+  EXPECT_OK(ls_history_set(0));
+  int64_t freed;
+  EXPECT_OK(ls_memory_trim(kCpu, 0, &freed));
+}
+
+// Devices that are none: what the core does about devices without any CUDA. It remembers what was lost for as long
+// as the process lives, so each test has one of its own.
+struct FakeDevices final : ls::Devices {
+  int starts = 0, uses[2] = {}, broken = -1;
+  bool start_fails = false, count_fails = false;
+
+  int32_t count() override {
+    if (count_fails) throw std::runtime_error("no count");
+    return 2;
+  }
+  std::string name(int32_t) override { return "fake"; }
+  ls::DeviceMemory memory(int32_t) override { return {}; }
+  void reset_peak(int32_t) override {}
+  void empty_cache(int32_t) override {}
+  void capacity(int32_t, int64_t *free, int64_t *total) override { *free = *total = 0; }
+  void set_limit(int32_t, int64_t) override {}
+  void synchronize(int32_t) override {}
+  bool capturing(int32_t) override { return false; }
+  std::string snapshot() override { return ""; }
+  void record_history(bool, int64_t) override {}
+  void start() override {
+    starts++;
+    if (start_fails) throw std::runtime_error("no start");
+  }
+  void use(int32_t index) override { uses[index]++; }
+  int32_t alive(int32_t index) noexcept override { return index == broken ? 700 : 0; }
+  int32_t current() noexcept override { return 0; }
+};
+
+constexpr int32_t cuda(int32_t index) { return 1 << 8 | index; }
+
+// The code of the error that asking for a device's generator gives: there is none, if nothing is wrong before
+// that.
+int32_t ask(int32_t index) {
+  ls_result r = ls_rng_state(cuda(index));
+  int32_t code = r.err == nullptr ? 0 : r.err->code;
+  ls_error_free(r.err);
+  return code;
+}
+
+// The code of an operator's error with a text of CUDA's.
+int32_t fail_on_a_device() {
+  std::vector<ls_value> args{I(0)};
+  const std::string text = "CUDA error: a test's";
+  args.push_back({LS_STRING, static_cast<uint32_t>(text.size()), {.i = 0}});
+  size_t at = args.size();
+  args.resize(at + (text.size() + 15) / 16);
+  std::copy(text.begin(), text.end(), reinterpret_cast<char *>(&args[at]));
+  ls_op assertion = op("aten::_assert_scalar");
+  ls_value out[1];
+  ls_results r = ls_call(assertion, args.data(), args.size(), out, 1, 0);
+  int32_t code = r.err == nullptr ? 0 : r.err->code;
+  ls_error_free(r.err);
+  return code;
+}
+
+template <class F>
+void on_threads(int n, F f) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < n; i++) threads.emplace_back([&f, i] { f(i); });
+  for (auto &t : threads) t.join();
+}
+
+class DevicesDeathTest : public ::testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  FakeDevices devices_;
+  void begin() {
+    if (ls_init() != nullptr) std::exit(90);
+    ls::set_cuda_devices(&devices_);
+  }
+};
+
+TEST_F(DevicesDeathTest, StartOnce) {
+  EXPECT_EXIT(
+      {
+        begin();
+        on_threads(8, [&](int i) { ask(i % 2); });
+        std::exit(devices_.starts * 100 + devices_.uses[0] * 10 + devices_.uses[1]);
+      },
+      ::testing::ExitedWithCode(111), "");
+}
+
+TEST_F(DevicesDeathTest, AreLostOneByOne) {
+  EXPECT_EXIT(
+      {
+        begin();
+        if (fail_on_a_device() != LS_ERR_GENERIC) std::exit(1);  // none is used
+        ask(0);
+        ask(1);
+        if (fail_on_a_device() != LS_ERR_GENERIC) std::exit(2);  // both are well
+        devices_.broken = 1;
+        std::atomic<int> lost{0};
+        on_threads(4, [&](int i) {
+          if (i == 0) ask(0);
+          lost += fail_on_a_device() == LS_ERR_DEVICE_LOST;
+        });
+        if (lost == 0) std::exit(3);
+        if (ask(1) != LS_ERR_DEVICE_LOST) std::exit(4);
+        if (ask(0) == LS_ERR_DEVICE_LOST) std::exit(5);
+        if (devices_.uses[0] + devices_.uses[1] != 2) std::exit(6);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(DevicesDeathTest, WithoutAStartAllAreLost) {
+  EXPECT_EXIT(
+      {
+        begin();
+        devices_.start_fails = true;
+        std::atomic<int> lost{0};
+        on_threads(4, [&](int i) { lost += ask(i % 2) == LS_ERR_DEVICE_LOST; });
+        std::exit(lost * 10 + devices_.starts);
+      },
+      ::testing::ExitedWithCode(41), "");
+}
+
+TEST_F(DevicesDeathTest, ThoseThatAreNotThereAreRefused) {
+  EXPECT_EXIT(
+      {
+        begin();
+        if (ask(7) != LS_ERR_ARGUMENT) std::exit(1);
+        ask(0);
+        devices_.count_fails = true;
+        devices_.broken = 0;
+        std::exit(fail_on_a_device() == LS_ERR_GENERIC ? 0 : 2);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

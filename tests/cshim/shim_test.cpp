@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -237,6 +239,29 @@ TEST_F(Calls, BadArgumentsAreErrors) {
   EXPECT_EQ(none, 0u);
 }
 
+TEST_F(Calls, WrongTagsAreRefused) {
+  Tensor x = floats({1, 2});
+  auto refused = [](const char *name, const char *overload, std::vector<ls_value> args) {
+    ls_value out[4];
+    ls_results r = ls_call(op(name, overload), args.data(), args.size(), out, 4, 0);
+    EXPECT_ERR(r.err, LS_ERR_ARGUMENT);
+  };
+  std::vector<ls_value> none;
+  append<uint64_t>(none, LS_TENSORS, {0});
+  std::vector<ls_value> shape;
+  append<int64_t>(shape, LS_INTS, {2});
+  refused("aten::zeros", "", {F(1)});
+  refused("aten::cat", "", {I(1)});
+  refused("aten::cat", "", none);
+  refused("aten::index", "Tensor", {T(x), I(1)});
+  refused("aten::sum", "dim_IntList", {T(x), {LS_INTS, 100, {.i = 0}}});
+  refused("aten::native_layer_norm_backward", "",
+          {T(x), T(x), shape[0], shape[1], T(x), T(x), None(), None(), I(1)});
+  int32_t capturing;
+  EXPECT_ERR(ls_cuda_capturing(1 << 8, &capturing), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_cuda_record_history(1, 10), LS_ERR_ARGUMENT);
+}
+
 TEST_F(Calls, DiscardLeavesNothing) {
   Tensor a = floats({1, 2});
   ls_value args[2] = {T(a), F(3)};
@@ -245,6 +270,7 @@ TEST_F(Calls, DiscardLeavesNothing) {
 }
 
 TEST_F(Calls, SchemaAndNames) {
+  EXPECT_EQ(ls_op_repeatable(0), 0);
   ls_value out[64];
   ls_results r = ls_op_schema(op("aten::relu"), out, 64);
   EXPECT_OK(r.err);
@@ -331,6 +357,72 @@ TEST_F(Threads, SeedsGiveTheSameNumbers) {
   EXPECT_NE(draw(), first);
   EXPECT_OK(ls_set_rng_state(kCpu, state));
   EXPECT_EQ(draw(), first);
+}
+
+// Under ThreadSanitizer: what threads share is locked.
+TEST_F(Threads, SharedListsAreTheirOwnersAlone) {
+  const char *names[] = {"aten::sin", "aten::cos", "aten::tan", "aten::asin", "aten::acos", "aten::atan"};
+  std::vector<std::thread> threads;
+  std::atomic<int> dropped{0}, orphans{0};
+  constexpr int kThreads = 6, kRounds = 20;
+  for (int i = 0; i < kThreads; i++) {
+    threads.emplace_back([&, i] {
+      static float data[4];
+      int64_t shape[] = {4};
+      for (int k = 0; k < kRounds; k++) {
+        EXPECT_NE(op(names[(i + k) % 6]), 0u);
+        Tensor(ls_tensor_from_blob(kFloat, shape, 1, data, sizeof data, nullptr, 1));
+        uint64_t ids[8];
+        dropped += static_cast<int>(ls_take_dropped(ids, 8));
+        std::thread([] { ls_scope_set(11); }).join();
+        orphans += static_cast<int>(ls_scope_orphans(ids, 8));
+      }
+    });
+  }
+  for (auto &t : threads) t.join();
+  uint64_t ids[64];
+  while (uint64_t n = ls_take_dropped(ids, 64)) dropped += static_cast<int>(n);
+  while (uint64_t n = ls_scope_orphans(ids, 64)) orphans += static_cast<int>(n);
+  EXPECT_EQ(dropped.load(), kThreads * kRounds);
+  EXPECT_EQ(orphans.load(), kThreads * kRounds);
+}
+
+TEST_F(Threads, TheGeneratorsStateIsWhole) {
+  auto bytes_of = [](ls_tensor t) {
+    ls_meta m;
+    EXPECT_OK(ls_tensor_meta(t, &m));
+    std::vector<uint8_t> v(static_cast<size_t>(m.numel));
+    EXPECT_OK(ls_tensor_copy_out(t, 0, v.data(), v.size()));
+    return v;
+  };
+  Tensor before(ls_rng_state(kCpu));
+  std::vector<std::vector<uint8_t>> known;
+  std::vector<Tensor> states;
+  for (uint64_t seed : {1, 2, 3, 4}) {
+    EXPECT_OK(ls_manual_seed(seed));
+    states.emplace_back(ls_rng_state(kCpu));
+    known.push_back(bytes_of(states.back()));
+  }
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 2; i++) {
+    writers.emplace_back([&, i] {
+      for (uint64_t k = 0; !stop; k++) {
+        EXPECT_OK(ls_manual_seed(1 + k % 2));
+        EXPECT_OK(ls_set_rng_state(kCpu, states[2 + (k + static_cast<uint64_t>(i)) % 2]));
+      }
+    });
+  }
+  int torn = 0;
+  for (int k = 0; k < 4000; k++) {
+    Tensor now(ls_rng_state(kCpu));
+    auto bytes = bytes_of(now);
+    torn += std::find(known.begin(), known.end(), bytes) == known.end();
+  }
+  stop = true;
+  for (auto &t : writers) t.join();
+  EXPECT_EQ(torn, 0) << "states that nobody has set";
+  EXPECT_OK(ls_set_rng_state(kCpu, before));
 }
 
 TEST_F(Threads, ErrorsOfManyThreadsDoNotMix) {

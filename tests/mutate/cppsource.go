@@ -1,0 +1,205 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// cppFile is one source of the shim. There is no parser for it: locks, refusals and handlers have few forms, and a count
+// (see main) says when they are no longer found.
+type cppFile struct {
+	name   string // from cshim: src/memory.cpp
+	source []byte
+	wraps  []wrap
+}
+
+var (
+	lockForm   = regexp.MustCompile(`std::(?:lock_guard|unique_lock)<std::mutex> lock\(`)
+	catchForm  = regexp.MustCompile(`catch \(([^()]*(?:\(\))?[^()]*)\) \{`)
+	ifForm     = regexp.MustCompile(`\bif \(`)
+	needForm   = regexp.MustCompile(`(?m)^  (need_(?:index|range)\(.*\));$`)
+	functionOf = regexp.MustCompile(`(?m)^(?:[\w:<>*&,~\[\] ]+ )?[*&]?((?:\w+::)*~?\w+)\([^;{}]*\)[^;{}]*\{|^class (\w+)|^struct (\w+)`)
+)
+
+// What comes behind an if that is a guard of the shim's.
+var refusal = regexp.MustCompile(`^\s*\{?\s*(?:refuse\(|throw (?:ls::)?ArgumentError|mismatch\()`)
+
+func (c *collector) cppSources() error {
+	names, err := filepath.Glob(filepath.Join(c.root, "cshim/src/*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		source, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		f := &cppFile{name: "src/" + filepath.Base(name), source: source}
+		c.cpp = append(c.cpp, f)
+		if !strings.HasSuffix(name, ".cpp") && !strings.HasSuffix(name, "/shim.h") || strings.Contains(name, "_gen.") {
+			continue
+		}
+		c.cppLines(f)
+	}
+	return nil
+}
+
+func (c *collector) addCPP(f *cppFile, kind, what string, at int) *mutant {
+	in := ""
+	for _, m := range functionOf.FindAllSubmatchIndex(f.source[:at], -1) {
+		for g := 2; g < len(m); g += 2 {
+			if m[g] >= 0 {
+				in = string(f.source[m[g]:m[g+1]])
+			}
+		}
+	}
+	key := fmt.Sprintf("cshim/%s: %s in %s", f.name, strings.Join(strings.Fields(what), " "), in)
+	if c.keys[key]++; c.keys[key] > 1 {
+		key = fmt.Sprintf("%s #%d", key, c.keys[key])
+	}
+	c.next++
+	m := &mutant{n: c.next, key: key, kind: kind, pkg: "cshim/src", file: "cshim/" + f.name,
+		place: fmt.Sprintf("cshim/%s:%d", f.name, 1+strings.Count(string(f.source[:at]), "\n"))}
+	c.all = append(c.all, m)
+	return m
+}
+
+func (c *collector) cppLines(f *cppFile) {
+	s := f.source
+	for _, at := range lockForm.FindAllIndex(s, -1) {
+		start, end := at[1], closing(s, at[1]-1)
+		m := c.addCPP(f, "lock", "lock of "+string(s[start:end]), at[0])
+		f.wraps = append(f.wraps, wrap{start: start, end: end, pre: fmt.Sprintf("ls_mutant::lock(%d, ", m.n), post: ")"})
+	}
+	for _, at := range catchForm.FindAllSubmatchIndex(s, -1) {
+		what := string(s[at[2]:at[3]])
+		m := c.addCPP(f, "exceptions", "catch ("+what+")", at[0])
+		text := fmt.Sprintf(" if (ls_mutant::on(%d)) throw;", m.n)
+		if f.name == "src/errors.cpp" {
+			// One clause less of the one place where exceptions become errors.
+			text = fmt.Sprintf(" if (ls_mutant::on(%d)) return make(LS_ERR_UNKNOWN, \"\");", m.n)
+			if what == "..." {
+				text = fmt.Sprintf(" if (ls_mutant::on(%d)) throw;", m.n)
+			}
+		}
+		f.wraps = append(f.wraps, wrap{start: at[1], end: at[1], pre: text})
+	}
+	for _, at := range ifForm.FindAllIndex(s, -1) {
+		start, end := at[1], closing(s, at[1]-1)
+		if end < 0 || !refusal.Match(s[end+1:]) || strings.Contains(string(s[start:end]), ";") {
+			continue
+		}
+		m := c.addCPP(f, "guard", "if ("+string(s[start:end])+")", at[0])
+		f.wraps = append(f.wraps, wrap{start: start, end: end, pre: fmt.Sprintf("!ls_mutant::on(%d) && (", m.n), post: ")"})
+	}
+	if f.name == "src/guards.cpp" {
+		for _, at := range needForm.FindAllSubmatchIndex(s, -1) {
+			m := c.addCPP(f, "guard", string(s[at[2]:at[3]]), at[2])
+			f.wraps = append(f.wraps, wrap{start: at[2], end: at[2], pre: fmt.Sprintf("if (!ls_mutant::on(%d)) ", m.n)})
+		}
+	}
+}
+
+// closing is where the parenthesis at open closes.
+func closing(s []byte, open int) int {
+	depth := 0
+	for i := open; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			for i++; i < len(s) && s[i] != '"'; i++ {
+				if s[i] == '\\' {
+					i++
+				}
+			}
+		case '\'':
+			if i+2 < len(s) && (s[i+2] == '\'' || s[i+1] == '\\') {
+				i += 2
+			}
+		case '(':
+			depth++
+		case ')':
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// mutantHeader is included before every C++ source; mutantSource is compiled with them.
+const mutantHeader = `#pragma once
+#ifdef __cplusplus
+#include <mutex>
+namespace ls_mutant {
+__attribute__((visibility("default"))) bool on(int n) noexcept;
+// Another mutex, which everybody has for himself: the lock is none.
+template <class M>
+M &lock(int n, M &m) {
+  static thread_local M none;
+  return on(n) ? none : m;
+}
+}  // namespace ls_mutant
+#endif
+`
+
+const mutantSource = `#include <cstdlib>
+namespace ls_mutant {
+bool on(int n) noexcept {
+  static const int active = [] {
+    const char *s = std::getenv("LINSTOCK_MUTANT");
+    return s ? std::atoi(s) : 0;
+  }();
+  return n == active;
+}
+}  // namespace ls_mutant
+`
+
+// writeShim makes a copy of cshim with the mutants in it, for CMake.
+func (c *collector) writeShim(dir string) error {
+	tree := filepath.Join(dir, "cshim")
+	for _, name := range []string{"cshim/CMakeLists.txt", "cshim/include", "cshim/cuda", "tests/cshim"} {
+		if err := copyTree(filepath.Join(c.root, name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.cpp {
+		if err := writeChanged(filepath.Join(tree, f.name), rewrite(f.source, f.wraps)); err != nil {
+			return err
+		}
+	}
+	if err := writeChanged(filepath.Join(tree, "src/mutant.cpp"), []byte(mutantSource)); err != nil {
+		return err
+	}
+	return writeChanged(filepath.Join(dir, "mutant.h"), []byte(mutantHeader))
+}
+
+func copyTree(from, to string) error {
+	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return writeChanged(filepath.Join(to, rel), data)
+	})
+}
+
+// writeChanged leaves a file alone that is the same, so that what was built from it stays.
+func writeChanged(name string, data []byte) error {
+	if old, err := os.ReadFile(name); err == nil && string(old) == string(data) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+		return err
+	}
+	return os.WriteFile(name, data, 0o666)
+}
