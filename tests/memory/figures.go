@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +20,9 @@ type settings struct {
 	goroutines int
 	seed       uint64
 	quick      bool
+	share      float64                          // of the storm
+	scored     bool                             // it is for the scorecard
+	row        *func()                          // prints its line
 	say        func(format string, args ...any) // progress
 }
 
@@ -358,7 +363,7 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 type waitFigures struct {
 	events               int64
 	median, p99, slowest time.Duration
-	timeouts, oom        int64
+	hangs, timeouts, oom int64
 	took, sweep          time.Duration // all; one sweep, on average
 	sweeps               int64
 }
@@ -420,6 +425,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 			lastWaits, stuck = c.Waits, time.Now()
 		}
 		if time.Since(stuck) > 20*time.Second {
+			f.hangs++
 			err = fmt.Errorf("no wait has ended for 20 s: a hang, after %d", c.Waits)
 			break
 		}
@@ -432,6 +438,10 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 		}
 	}
 	close(done)
+	if f.hangs != 0 { // who hangs does not come back: say where
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
+		return f, err
+	}
 	wg.Wait()
 	c := since(before)
 	f.took = time.Since(start)
