@@ -84,7 +84,7 @@ func TestSweepOfSeveralScopesAndGoroutines(t *testing.T) {
 	close(finish)
 	done.Wait()
 	clear(live[:])
-	settle(t, nil)
+	settle(t)
 	equal(t, "handles", handlesNow(t), start)
 }
 
