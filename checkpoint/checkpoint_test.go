@@ -210,6 +210,47 @@ func TestViewsAreWrittenRowMajor(t *testing.T) {
 	})
 }
 
+// A killed process leaves its pending file behind, and the next Save removes it; it leaves alone what is not one, and
+// the pending files of others that save to the same path just now.
+func TestSaveRemovesWhatTheKilledLeft(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x")
+	for _, name := range []string{".x1234567890123456789", ".x2", ".x1763740000", ".x0123456789012345678", ".xy1234567890123456789", ".x123456789012345678901234567890"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, ".x1234567890123456780"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			scoped(t, func() {
+				for range 20 {
+					if err := checkpoint.Save(path, map[string]*tensor.Tensor{"x": tensor.Full([]int{1000}, float64(i))}, nil); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+	wg.Wait()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	want := []string{".x0123456789012345678", ".x1234567890123456780", ".x123456789012345678901234567890", ".x1763740000", ".x2", ".xy1234567890123456789", "x"}
+	if !slices.Equal(left, want) {
+		t.Errorf("left: %q, want %q", left, want)
+	}
+}
+
 // A tensor larger than a piece of Save's, so that several are written.
 func TestLargeTensors(t *testing.T) {
 	leak.Check(t)

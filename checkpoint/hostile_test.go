@@ -187,6 +187,7 @@ func heapTotal(f func()) uint64 {
 }
 
 func TestAllocationIsBoundedByTheFile(t *testing.T) {
+	leak.Check(t)
 	const spare = 16 << 20
 	tensors := func(n int, name func(i int) string) string {
 		var b strings.Builder
@@ -305,6 +306,7 @@ func FuzzLoad(f *testing.F) {
 
 // A file that cannot be read to the end is an error and no crash.
 func TestShortReads(t *testing.T) {
+	leak.Check(t)
 	good := bytesOf(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8)
 	for n := range len(good) {
 		if err := touch(write1(t, good[:n])); err == nil || errors.Is(err, io.ErrUnexpectedEOF) {

@@ -9,8 +9,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/google/renameio/v2"
@@ -20,7 +23,8 @@ import (
 
 // Save writes tensors to a safetensors file under their names, with remarks of one's own as metadata (nil for
 // none). Other programs see the old file or the whole new one, also after a crash: it is written beside it,
-// synced, and renamed. The same tensors give the same bytes. Tensors of any device and layout of strides are
+// synced, and renamed. What a process that was killed meanwhile has left there, a file called .NAME and a number, the
+// next Save to the same path removes (on Unix). The same tensors give the same bytes. Tensors of any device and layout of strides are
 // written, row-major; several that share storage are written each.
 //
 // complex128 and complex32 are not in the format. PyTorch: safetensors.torch.save_file.
@@ -37,10 +41,12 @@ func save(path string, tensors map[string]*tensor.Tensor, metadata map[string]st
 		return err
 	}
 	dir := filepath.Dir(path)
-	file, err := renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithPermissions(0o666), renameio.WithExistingPermissions())
+	removeAbandoned(path)
+	file, release, err := pendingFile(dir, path)
 	if err != nil {
 		return err
 	}
+	defer release()
 	defer func() { _ = file.Cleanup() }()
 	w := bufio.NewWriterSize(file, 1<<20)
 	if _, err := w.Write(head); err != nil {
@@ -58,6 +64,45 @@ func save(path string, tensors map[string]*tensor.Tensor, metadata map[string]st
 		return err
 	}
 	return syncDir(dir)
+}
+
+// pendingFile makes the file beside path that is to replace it, and claims it until release, so that another Save does
+// not take it for abandoned.
+func pendingFile(dir, path string) (file *renameio.PendingFile, release func(), err error) {
+	for {
+		file, err = renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithPermissions(0o666), renameio.WithExistingPermissions())
+		if err != nil {
+			return nil, nil, err
+		}
+		release, ours := claim(file.File)
+		if ours {
+			return file, release, nil
+		}
+		// Another was about to remove it, before it was ours.
+		_ = file.Cleanup()
+	}
+}
+
+// removeAbandoned removes what processes that were killed while they saved to path have left beside it: files with the
+// name of a pending one that nobody has claimed.
+func removeAbandoned(path string) {
+	dir, prefix := filepath.Dir(path), "."+filepath.Base(path)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return // the Save will say why
+	}
+	for _, e := range entries {
+		if number, ok := strings.CutPrefix(e.Name(), prefix); ok && e.Type().IsRegular() && pendingNumber(number) {
+			removeUnclaimed(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+// pendingNumber tells the end of a pending file's name, a random number of 63 bits. Short ones, which come once in
+// 10,000 times, are left alone: a file of the user's might be called so.
+func pendingNumber(s string) bool {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return err == nil && len(s) >= 15 && strconv.FormatInt(n, 10) == s
 }
 
 type item struct {

@@ -39,3 +39,32 @@ func syncDir(dir string) error {
 	}
 	return nil
 }
+
+// claim locks a file until release, or the end of the process, under whatever name it goes. It is not ours when
+// somebody else has locked or removed it. Where a file system has no locks nobody else removes it either.
+func claim(f *os.File) (release func(), ours bool) {
+	// A descriptor of its own: the file's is closed before it is renamed, and the lock is that of both.
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return func() {}, true
+	}
+	release = func() { _ = unix.Close(fd) }
+	var now unix.Stat_t
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) || unix.Fstat(fd, &now) == nil && now.Nlink == 0 {
+		release()
+		return nil, false
+	}
+	return release, true
+}
+
+// removeUnclaimed removes a file that nobody has claimed.
+func removeUnclaimed(name string) {
+	f, err := os.Open(name)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		_ = os.Remove(name)
+	}
+}

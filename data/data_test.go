@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
@@ -149,15 +147,8 @@ func take(t *testing.T, l *data.Loader, n int) (samples []int64) {
 	return samples
 }
 
-func clean(t *testing.T) {
-	t.Helper()
-	leak.Check(t)
-	running := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, running) })
-}
-
 func TestOrderIsTheSeedsAlone(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	for _, workers := range []int{0, 1, 2, 7} {
 		for _, prefetch := range []int{0, 1, 20} {
 			d := squares(t, 103, func(i int) { time.Sleep(time.Duration(i*7919%13) * 10 * time.Microsecond) })
@@ -185,7 +176,7 @@ func TestOrderIsTheSeedsAlone(t *testing.T) {
 }
 
 func TestAResumedRunSeesTheSameBatches(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	opts := []data.Option{data.BatchSize(7), data.Shuffle(true), data.Seed(11), data.Workers(2)}
 	whole := newLoader(t, squares(t, 50, nil), opts...)
 	var want []int64
@@ -218,7 +209,7 @@ func TestAResumedRunSeesTheSameBatches(t *testing.T) {
 }
 
 func TestLeavingTheLoopFreesAll(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	for _, workers := range []int{0, 3} {
 		leave := map[string]func(l *data.Loader){
 			"break": func(l *data.Loader) {
@@ -287,7 +278,7 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 		}
 		for name, f := range leave {
 			t.Run(fmt.Sprintf("%s/%d workers", name, workers), func(t *testing.T) {
-				clean(t)
+				leak.Check(t)
 				l := newLoader(t, squares(t, 100, nil), data.BatchSize(4), data.Workers(workers))
 				f(l)
 				if name != "cancel" && tensor.CurrentScope() != nil {
@@ -305,7 +296,7 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 }
 
 func TestErrorsOfTheDataset(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	broken := errors.New("broken")
 	for name, fail := range map[string]func() error{
 		"error":  func() error { return broken },
@@ -317,7 +308,7 @@ func TestErrorsOfTheDataset(t *testing.T) {
 				continue // it ends the test's own goroutine, as it should
 			}
 			t.Run(fmt.Sprintf("%s/%d workers", name, workers), func(t *testing.T) {
-				clean(t)
+				leak.Check(t)
 				var mend atomic.Bool
 				d, err := data.NewSamples(40, []int{2}, nil, func(i int, in []float32, out []int64) error {
 					if i == 22 && !mend.Load() {
@@ -365,7 +356,7 @@ func (k kept) Batch(context.Context, []int) ([]*tensor.Tensor, error) {
 }
 
 func TestADatasetMayGiveOutWhatItKeeps(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	k := kept{tensor.Ones([]int{2}).Keep(), tensor.Ones([]int{2}).Keep()}
 	defer k.a.Release()
 	defer k.b.Release()
@@ -390,7 +381,7 @@ func TestADatasetMayGiveOutWhatItKeeps(t *testing.T) {
 }
 
 func TestAnErrorThatNobodyLookedAtEndsTheLoop(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	for _, at := range []int{0, 2, 4} { // the first, a middle and the last batch
 		l := newLoader(t, squares(t, 25, nil), data.BatchSize(5), data.Workers(1))
 		seen, last := 0, error(nil)
@@ -414,7 +405,7 @@ func TestAnErrorThatNobodyLookedAtEndsTheLoop(t *testing.T) {
 }
 
 func TestTensorDataset(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	var d *data.TensorDataset
 	err := tensor.WithScope(func() (err error) {
 		x := tensor.Arange(0, 20, tensor.Float32).View(10, 2)
@@ -484,6 +475,7 @@ func mustInts(t *testing.T, x *tensor.Tensor) []int64 {
 }
 
 func TestWhatCannotBeALoader(t *testing.T) {
+	leak.Check(t)
 	d := squares(t, 5, nil)
 	for i, err := range []error{
 		second(data.NewLoader(nil)),
@@ -505,7 +497,7 @@ func TestWhatCannotBeALoader(t *testing.T) {
 func second[T any](_ T, err error) error { return err }
 
 func TestOnlyOneLoopAtATime(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	l := newLoader(t, squares(t, 5, nil))
 	inner := 0
 	for _, err := range l.Batches(t.Context()) {
@@ -528,7 +520,7 @@ func TestOnlyOneLoopAtATime(t *testing.T) {
 }
 
 func TestEmptyDatasets(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	for _, workers := range []int{0, 2} {
 		if got := take(t, newLoader(t, squares(t, 0, nil), data.Workers(workers)), -1); len(got) != 0 {
 			t.Errorf("samples %v", got)

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
 
 // All that a loop made is freed when it is left, not at some later collection.
 func TestFreedWithoutTheGarbageCollector(t *testing.T) {
-	clean(t)
+	leak.Check(t)
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	for _, workers := range []int{0, 3} {
 		l := newLoader(t, squares(t, 400, nil), data.BatchSize(4), data.Workers(workers))

@@ -3,9 +3,12 @@ package data
 import (
 	"math"
 	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
 )
 
 func TestScatteredIsAPermutation(t *testing.T) {
+	leak.Check(t)
 	for _, n := range []int{1, 2, 3, 5, 64, 65, 1000, 4097, 100_003} {
 		at := scattered(n, 42)
 		seen := make([]bool, n)
@@ -21,6 +24,7 @@ func TestScatteredIsAPermutation(t *testing.T) {
 
 // The first places of a large permutation are what training sees: they must look like draws.
 func TestScatteredLooksRandom(t *testing.T) {
+	leak.Check(t)
 	const n, draws, bins = 85_000_000, 64_000, 64
 	for seed := range uint64(3) {
 		at := order(n, true, seed, 0)

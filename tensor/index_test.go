@@ -239,6 +239,7 @@ func TestIndexGradient(t *testing.T) {
 }
 
 func TestSliceString(t *testing.T) {
+	begin(t)
 	for want, s := range map[string]Slice{":": All, "1:3": Range(1, 3), "2:": From(2), ":-1": Until(-1), "::2": All.By(2), "0:5:3": Range(0, 5).By(3)} {
 		equal(t, "Slice", s.String(), want)
 		got, err := parseIndex(want)

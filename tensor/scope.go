@@ -77,6 +77,7 @@ func NewScope() (*Scope, error) {
 
 // holdThread locks the goroutine to its thread and sets the thread's scope word; letThread undoes it.
 func holdThread(word uint64) (before uint64, err error) {
+	leaveMainThread()
 	runtime.LockOSThread()
 	before = cshim.ScopeSet(word)
 	if before == 0 {

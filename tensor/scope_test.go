@@ -73,7 +73,7 @@ func TestScopesNest(t *testing.T) {
 	if CurrentScope() != nil {
 		t.Error("a scope is left")
 	}
-	settle(t, nil)
+	settle(t)
 	equal(t, "handles", handlesNow(t), start)
 }
 
@@ -308,7 +308,7 @@ func TestGoexit(t *testing.T) {
 		}()
 		<-done
 	}
-	settle(t, nil)
+	settle(t)
 	equal(t, "goroutines that hold scopes", held.Load(), before)
 }
 

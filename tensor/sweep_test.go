@@ -85,7 +85,7 @@ func TestSweepOfSeveralScopesAndGoroutines(t *testing.T) {
 	close(finish)
 	done.Wait()
 	clear(live[:])
-	settle(t, nil)
+	settle(t)
 	equal(t, "handles", handlesNow(t), start)
 }
 

@@ -325,6 +325,7 @@ func TestLimitInsideBackward(t *testing.T) {
 }
 
 func TestParseAmount(t *testing.T) {
+	leak.Check(t)
 	for s, want := range map[string]vram.Amount{
 		"8GiB": vram.Bytes(8 << 30), "500 MB": vram.Bytes(500e6), "1073741824": vram.Bytes(1 << 30), "0.9": vram.Share(0.9),
 		"90%": vram.Share(0.9), "none": vram.Unlimited(), "1.5kb": vram.Bytes(1500), "2tib": vram.Bytes(2 << 40),
@@ -341,6 +342,7 @@ func TestParseAmount(t *testing.T) {
 }
 
 func TestSettingsRefuse(t *testing.T) {
+	leak.Check(t)
 	for _, err := range []error{
 		vram.SetLimit(nil, vram.Bytes(1)), vram.SetLimit(vram.Name("tpu"), vram.Bytes(1)), vram.SetLimit(vram.Name("cuda:99"), vram.Bytes(1)),
 		vram.SetLimit(vram.CPU, vram.Bytes(0)), vram.SetLimit(vram.CPU, vram.Bytes(-5)), vram.SetLimit(vram.CPU, vram.Share(1.5)),

@@ -74,6 +74,7 @@ func TestSeedRTorchCollectsAndTriesAgainBeforeAnError(t *testing.T) {
 
 // R torch: the three rates for CUDA, none, light and full. Here a policy.
 func TestSeedRTorchRates(t *testing.T) {
+	leak.Check(t)
 	const gib = 1 << 30
 	for _, c := range []struct {
 		live, reserved int64
@@ -121,6 +122,7 @@ func TestSeedRTorchReports(t *testing.T) {
 // R torch: MPS collects on failure and retries. Here one path serves any device: what a device's limit refuses is swept
 // and tried again by the same code (the fake CUDA runtime's TestPressure and TestLimit run it on CUDA).
 func TestSeedRTorchOtherDevicesUseTheSamePath(t *testing.T) {
+	leak.Check(t)
 	for _, name := range []vram.Name{vram.CPU} {
 		if _, err := vram.Stats(name); err != nil {
 			t.Error(err)

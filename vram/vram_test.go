@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -21,6 +22,7 @@ func Example() {
 }
 
 func TestPeakFollowsAndResets(t *testing.T) {
+	leak.Check(t)
 	x := tensor.Zeros([]int{1 << 20})
 	before, err := vram.Stats(tensor.CPU)
 	if err != nil {

@@ -163,6 +163,7 @@ func TestAnInterruptSaves(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
+	leak.Check(t)
 	x, err := gpt.NewText([]byte("aab\xffé\nb"))
 	if err != nil {
 		t.Fatal(err)

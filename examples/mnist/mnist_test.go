@@ -57,6 +57,7 @@ func TestDigits(t *testing.T) {
 }
 
 func TestFashionMNISTIsRead(t *testing.T) {
+	leak.Check(t)
 	dir := os.Getenv("LINSTOCK_FASHION_MNIST")
 	if dir == "" {
 		dir = fashionDir

@@ -66,6 +66,7 @@ func TestRunsInASixteenthOfWhatItMakes(t *testing.T) {
 }
 
 func TestWrongArguments(t *testing.T) {
+	leak.Check(t)
 	for _, args := range [][]string{{"-limit", "much"}, {"-total", "more"}, {"-device", "abacus"}, {"-nothing"}} {
 		if err := command(args, &bytes.Buffer{}); err == nil {
 			t.Errorf("%q is no error", args)

@@ -3,12 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
+	"runtime/pprof"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/memory/program"
 	"github.com/linstock-ml/linstock/vram"
 )
 
@@ -18,6 +21,9 @@ type settings struct {
 	goroutines int
 	seed       uint64
 	quick      bool
+	share      float64                          // of the storm
+	scored     bool                             // it is for the scorecard
+	row        *func()                          // prints its line
 	say        func(format string, args ...any) // progress
 }
 
@@ -35,7 +41,7 @@ func unlimited(d tensor.Device) { _ = vram.SetLimit(d, vram.Share(0.9)) }
 
 // limitAbove sets the limit to so many bytes above what is live.
 func limitAbove(d tensor.Device, bytes int64) error {
-	now, err := live(d)
+	now, err := program.Live(d)
 	if err != nil {
 		return err
 	}
@@ -157,35 +163,35 @@ func programs(s settings, n int) (f programFigures, err error) {
 			goroutines = min(goroutines, s.goroutines)
 		}
 		unlimited(s.device)
-		base, err := settle(s.device, 0)
+		base, err := program.Settle(s.device, 0)
 		if err != nil {
 			return f, err
 		}
-		g, err := newGroup(s.device, seed, goroutines, 24, s.unit())
+		g, err := program.NewGroup(s.device, seed, goroutines, 24, s.unit())
 		if err != nil {
 			return f, err
 		}
-		if now, err := settle(s.device, base); err != nil || now != base {
+		if now, err := program.Settle(s.device, base); err != nil || now != base {
 			return f, errors.Join(err, fmt.Errorf("seed %d: %d bytes live before, %d after the reference run", seed, base, now))
 		}
 		f.programs += goroutines
-		room := g.reach / 20
+		room := g.Reach / 20
 		if s.device != tensor.CPU {
 			room += 4 << 20 // the allocator's own grain: its pool of small blocks, of 2 MiB each
 		}
-		if err := limitAbove(s.device, g.reach+room); err != nil {
+		if err := limitAbove(s.device, g.Reach+room); err != nil {
 			return f, err
 		}
 		if err := vram.ResetPeak(s.device); err != nil {
 			return f, err
 		}
-		sums, _, err := g.run(s.device)
+		sums, _, err := g.Run(s.device)
 		if err != nil {
 			f.falseOOM++
 			note("seed %d, %d goroutines: %w", seed, goroutines, err)
-		} else if s.device == tensor.CPU && !slices.Equal(sums, g.sums) {
+		} else if s.device == tensor.CPU && !slices.Equal(sums, g.Sums) {
 			f.wrong++
-			note("seed %d: checksums %v, want %v", seed, sums, g.sums)
+			note("seed %d: checksums %v, want %v", seed, sums, g.Sums)
 		}
 		m, err := vram.Stats(s.device)
 		if err != nil {
@@ -195,12 +201,12 @@ func programs(s settings, n int) (f programFigures, err error) {
 			f.beyond++
 			note("seed %d: peak %d beyond the limit %d", seed, m.Peak, m.Limit)
 		}
-		if now, err := settle(s.device, base); err != nil || now != base {
+		if now, err := program.Settle(s.device, base); err != nil || now != base {
 			f.leaked++
 			note("seed %d: %d bytes live before, %d after (%v)", seed, base, now, err)
 		}
 		// Below: one goroutine, since which of many meets the limit is chance.
-		if goroutines == 1 && g.reach > 8*int64(g.programs[0].unit) {
+		if goroutines == 1 && g.Reach > 8*int64(g.Programs[0].Unit) {
 			if err := s.below(g, base, &f, note); err != nil {
 				return f, err
 			}
@@ -213,13 +219,13 @@ func programs(s settings, n int) (f programFigures, err error) {
 	return f, nil
 }
 
-func (s settings) below(g *group, base int64, f *programFigures, note func(string, ...any)) error {
+func (s settings) below(g *program.Group, base int64, f *programFigures, note func(string, ...any)) error {
 	f.below++
-	if err := limitAbove(s.device, g.reach-g.reach/10); err != nil {
+	if err := limitAbove(s.device, g.Reach-g.Reach/10); err != nil {
 		return err
 	}
-	_, took, err := g.run(s.device)
-	seed := g.programs[0].seed
+	_, took, err := g.Run(s.device)
+	seed := g.Programs[0].Seed
 	var oom *vram.OutOfMemoryError
 	switch {
 	case err == nil:
@@ -234,13 +240,13 @@ func (s settings) below(g *group, base int64, f *programFigures, note func(strin
 		f.late++
 		note("seed %d: the error took %v", seed, took)
 	}
-	y := tensor.Ones([]int{g.programs[0].unit}, s.device)
+	y := tensor.Ones([]int{g.Programs[0].Unit}, s.device)
 	if err := y.Err(); err != nil {
 		f.unwell++
 		note("seed %d: the next smaller step: %w", seed, err)
 	}
 	y.Release()
-	if now, err := settle(s.device, base); err != nil || now != base {
+	if now, err := program.Settle(s.device, base); err != nil || now != base {
 		f.leaked2++
 		note("seed %d, below the limit: %d bytes live before, %d after (%v)", seed, base, now, err)
 	}
@@ -279,7 +285,7 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 		return f, err
 	}
 	defer func() { _ = vram.SetBudget(s.device, vram.Share(0.8)) }()
-	now, err := live(s.device)
+	now, err := program.Live(s.device)
 	if err != nil {
 		return f, err
 	}
@@ -358,7 +364,7 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 type waitFigures struct {
 	events               int64
 	median, p99, slowest time.Duration
-	timeouts, oom        int64
+	hangs, timeouts, oom int64
 	took, sweep          time.Duration // all; one sweep, on average
 	sweeps               int64
 }
@@ -420,6 +426,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 			lastWaits, stuck = c.Waits, time.Now()
 		}
 		if time.Since(stuck) > 20*time.Second {
+			f.hangs++
 			err = fmt.Errorf("no wait has ended for 20 s: a hang, after %d", c.Waits)
 			break
 		}
@@ -432,6 +439,10 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 		}
 	}
 	close(done)
+	if f.hangs != 0 { // who hangs does not come back: say where
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
+		return f, err
+	}
 	wg.Wait()
 	c := since(before)
 	f.took = time.Since(start)

@@ -1,4 +1,5 @@
-package main
+// Package program makes random programs of tensors and runs them, for tests/memory and tests/stress.
+package program
 
 import (
 	"errors"
@@ -36,15 +37,17 @@ const (
 
 const variables = 6
 
-type program struct {
-	seed  uint64
+// Program is a random program.
+type Program struct {
+	Seed uint64
+	Unit int // elements of the smallest tensor
+
 	steps []instruction
-	unit  int // elements of the smallest tensor
 }
 
-func newProgram(seed uint64, length, unit int) *program {
+func newProgram(seed uint64, length, unit int) *Program {
 	r := rand.New(rand.NewPCG(seed, 7))
-	p := &program{seed: seed, unit: unit}
+	p := &Program{Seed: seed, Unit: unit}
 	for range length {
 		in := instruction{a: r.IntN(variables), b: r.IntN(variables), c: r.IntN(variables), size: unit * (1 + r.IntN(8))}
 		switch n := r.IntN(20); {
@@ -194,10 +197,10 @@ func (r *run) checksum() (sum float64, err error) {
 }
 
 // reachable are the most bytes that the program can reach in each step, above what is live before it.
-func (p *program) reachable(d tensor.Device) (peaks []int64, sum float64, err error) {
+func (p *Program) reachable(d tensor.Device) (peaks []int64, sum float64, err error) {
 	r := &run{device: d, release: true}
 	defer r.clear()
-	base, err := live(d)
+	base, err := Live(d)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -218,13 +221,14 @@ func (p *program) reachable(d tensor.Device) (peaks []int64, sum float64, err er
 	return peaks, sum, err
 }
 
-func live(d tensor.Device) (int64, error) {
+// Live is the bytes that are live on a device.
+func Live(d tensor.Device) (int64, error) {
 	m, err := vram.Stats(d)
 	return m.Allocated, err
 }
 
-// settle sweeps until the live bytes are at want; it returns where they are in the end.
-func settle(d tensor.Device, want int64) (int64, error) {
+// Settle sweeps until the live bytes are at want; it returns where they are in the end.
+func Settle(d tensor.Device, want int64) (int64, error) {
 	var now int64
 	for i := range 100 {
 		if err := vram.Collect(); err != nil {
@@ -232,7 +236,7 @@ func settle(d tensor.Device, want int64) (int64, error) {
 		}
 		tensor.Flush()
 		var err error
-		if now, err = live(d); err != nil || now == want {
+		if now, err = Live(d); err != nil || now == want {
 			return now, err
 		}
 		time.Sleep(time.Duration(i) * 100 * time.Microsecond)
@@ -240,42 +244,44 @@ func settle(d tensor.Device, want int64) (int64, error) {
 	return now, nil
 }
 
-// group is a set of programs that run at once, one a goroutine, in step.
-type group struct {
-	programs []*program
-	peaks    [][]int64
-	sums     []float64
-	reach    int64 // the most that all can reach at once
+// Group is a set of programs that run at once, one a goroutine, in step.
+type Group struct {
+	Programs []*Program
+	Sums     []float64 // the checksums of the reference run
+	Reach    int64     // the most that all can reach at once
+
+	peaks [][]int64
 }
 
-func newGroup(d tensor.Device, seed uint64, goroutines, length, unit int) (*group, error) {
-	g := &group{}
+// NewGroup makes programs and runs each alone, with release, to learn what they can reach and compute.
+func NewGroup(d tensor.Device, seed uint64, goroutines, length, unit int) (*Group, error) {
+	g := &Group{}
 	for i := range goroutines {
 		p := newProgram(seed*1000+uint64(i), length, unit)
 		peaks, sum, err := p.reachable(d)
 		if err != nil {
 			return nil, err
 		}
-		g.programs, g.peaks, g.sums = append(g.programs, p), append(g.peaks, peaks), append(g.sums, sum)
+		g.Programs, g.peaks, g.Sums = append(g.Programs, p), append(g.peaks, peaks), append(g.Sums, sum)
 	}
 	for s := range length {
 		var all int64
 		for _, peaks := range g.peaks {
 			all += peaks[s]
 		}
-		g.reach = max(g.reach, all)
+		g.Reach = max(g.Reach, all)
 	}
 	return g, nil
 }
 
-// run runs them without any lifetime code and returns their checksums, the first error and how long its operator took.
-func (g *group) run(d tensor.Device) (sums []float64, took time.Duration, err error) {
-	n := len(g.programs)
+// Run runs them without any lifetime code and returns their checksums, the first error and how long its operator took.
+func (g *Group) Run(d tensor.Device) (sums []float64, took time.Duration, err error) {
+	n := len(g.Programs)
 	sums = make([]float64, n)
 	b := newBarrier(n)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for i, p := range g.programs {
+	for i, p := range g.Programs {
 		wg.Go(func() {
 			r := &run{device: d}
 			failed := false

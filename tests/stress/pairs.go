@@ -1,0 +1,176 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// A pair is one use of a tensor by one goroutine and its end by another, with nothing that orders the two. Goroutines
+// work in groups of eight. One makes a row of tensors; then all go at once: the first ends the tensors one by one with
+// Release, or all by closing their scope, and the others walk the same row and use each. A tensor that seven use while
+// one ends it is so seven pairs. How many uses came before the end and how many after is counted: neither may be rare.
+//
+// Of 32 uses 12 read metadata, 8 make a view, 6 add, 4 make an alias, and 2 read the value. Each result is looked at,
+// and must be right or ErrReleased; what is made of a tensor after its end must be as good as what was made before.
+const (
+	groupSize = 8
+	rowLength = 128
+	rowRounds = 24
+)
+
+func pairs(r *round) error {
+	groups := max(1, r.goroutines/groupSize)
+	var results, released atomic.Int64
+	errs := make(chan error, groups*groupSize)
+	all := make(chan struct{})
+	for g := range groups {
+		group := newGroup()
+		for i := range groupSize {
+			go func() {
+				<-all
+				errs <- group.member(i, r.rand(g*groupSize+i), &results, &released)
+			}()
+		}
+	}
+	close(all)
+	var err error
+	for range groups * groupSize {
+		err = errors.Join(err, <-errs)
+	}
+	r.notes["results"] += results.Load()
+	r.notes["released"] += released.Load()
+	r.work.Add(results.Load() + released.Load())
+	return err
+}
+
+// group is eight goroutines with their row of tensors.
+type group struct {
+	row   [rowLength]*tensor.Tensor
+	begin [groupSize]chan struct{}
+	ended chan struct{}
+}
+
+func newGroup() *group {
+	g := &group{ended: make(chan struct{}, groupSize)}
+	for i := range g.begin {
+		g.begin[i] = make(chan struct{}, 1)
+	}
+	return g
+}
+
+const value = 3
+
+func (g *group) member(i int, rng *rand.Rand, results, released *atomic.Int64) error {
+	if i == 0 {
+		return g.lead(rng)
+	}
+	var got, gone int64
+	defer func() { results.Add(got); released.Add(gone) }()
+	var first error
+	for range rowRounds {
+		<-g.begin[i]
+		// What it makes goes with the scope: for the collector it would be much.
+		err := tensor.WithScope(func() error {
+			for k := range g.row {
+				switch err := use(g.row[k], rng.IntN(32)); {
+				case err == nil:
+					got++
+				case errors.Is(err, tensor.ErrReleased):
+					gone++
+				default:
+					return err
+				}
+			}
+			return nil
+		})
+		if first == nil {
+			first = unless(err, tensor.ErrReleased)
+		}
+		g.ended <- struct{}{}
+	}
+	return first
+}
+
+// lead makes the rows and ends them.
+func (g *group) lead(rng *rand.Rand) (first error) {
+	for n := range rowRounds {
+		scope, err := tensor.NewScope()
+		if err != nil {
+			return err
+		}
+		one := tensor.Full([]int{1}, float64(value))
+		for k := range g.row {
+			if k%8 == 0 {
+				g.row[k] = one.Clone()
+			} else {
+				g.row[k] = one.Alias()
+			}
+		}
+		if n%2 == 0 {
+			one.Release()
+		}
+		for i := 1; i < groupSize; i++ {
+			g.begin[i] <- struct{}{}
+		}
+		// The others are under way by the time that the end begins, some more and some less.
+		for range rng.IntN(4) {
+			runtime.Gosched()
+		}
+		if n%2 == 0 {
+			for _, x := range g.row {
+				_ = use(x, rng.IntN(32)) // as slow as they are, so that they stay side by side
+				x.Release()
+			}
+		}
+		err = scope.Close()
+		for range groupSize - 1 {
+			<-g.ended
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// use uses x in one way of 32; the error is ErrReleased where it had ended.
+func use(x *tensor.Tensor, how int) error {
+	right := func(y *tensor.Tensor, want float64) error {
+		v, err := tensor.Item[float64](y)
+		if err == nil && v != want {
+			err = fmt.Errorf("the value is %v, want %v", v, want)
+		}
+		return err
+	}
+	switch {
+	case how < 12:
+		switch n := x.Numel(); n { // 0 where it had ended
+		case 1:
+			return nil
+		case 0:
+			return tensor.ErrReleased
+		default:
+			return fmt.Errorf("a tensor of one element has %d", n)
+		}
+	case how < 20:
+		return x.View(1, 1).Err()
+	case how < 26:
+		y := x.Add(x)
+		if err := y.Err(); err != nil || how != 20 {
+			return err
+		}
+		return right(y, 2*value)
+	case how < 30:
+		y := x.Alias()
+		if err := y.Err(); err != nil || how != 26 {
+			return err
+		}
+		return right(y, value) // whatever becomes of x
+	}
+	return right(x, value)
+}

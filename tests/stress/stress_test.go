@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// broken are scenarios with a fault each, which must be noticed.
+var broken = []scenario{
+	{name: "good", weight: 1, run: garbage},
+	{name: "leak", run: func(*round) error { kept = append(kept, tensor.Ones([]int{10}).Keep()); return nil }},
+	{name: "goroutine", run: func(*round) error { go func() { select {} }(); return nil }},
+	{name: "file", run: func(*round) error { f, err := os.Open(os.DevNull); opened = append(opened, f); return err }},
+	{name: "wrong", run: func(*round) error { return errors.New("a wrong value") }},
+	{name: "deadlock", run: func(*round) error { <-make(chan int); return nil }},
+	{name: "crash", run: func(*round) error { return syscall.Kill(os.Getpid(), syscall.SIGABRT) }},
+}
+
+var (
+	kept   []*tensor.Tensor
+	opened []*os.File
+)
+
+func TestMain(m *testing.M) {
+	if device, ok := os.LookupEnv(childEnv); ok {
+		os.Exit(child(device, append(scenarios, broken...), os.Stdin, os.Stdout))
+	}
+	os.Exit(m.Run())
+}
+
+func stress(t *testing.T, from []scenario, args ...string) (code int, out string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = command(t.Context(), args, from, &o, &e)
+	return code, o.String() + e.String()
+}
+
+// A short run of all that a run draws from.
+func TestShortRun(t *testing.T) {
+	minutes := "0.1"
+	if testing.Short() {
+		minutes = "0.03"
+	}
+	code, out := stress(t, scenarios, "-minutes", minutes, "-goroutines", "8", "-timeout", "60s")
+	if code != 0 {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+	t.Log(out)
+}
+
+// What is wrong is noticed, and said with the command that repeats it; the rounds after it go on in a new process.
+func TestFaultsAreNoticed(t *testing.T) {
+	for name, want := range map[string]string{
+		"leak": "native bytes", "goroutine": "goroutines", "file": "file descriptors", "wrong": "a wrong value",
+		"deadlock": "a deadlock", "crash": "the process died",
+	} {
+		code, out := stress(t, broken, "-scenario", name, "-seed", "17", "-goroutines", "3", "-timeout", "3s")
+		if again := "-device cpu -goroutines 3 -scenario " + name + " -seed 17"; code != 1 || !strings.Contains(out, want) || !strings.Contains(out, again) {
+			t.Errorf("%s: exit code %d, want 1, %q and %q in\n%s", name, code, want, again, out)
+		}
+	}
+	code, out := stress(t, []scenario{broken[4], {name: "good", weight: 1, run: garbage}}, "-minutes", "0.02")
+	if code != 0 {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	t.Setenv("LINSTOCK_LIB", "")
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"-help", 0, "a minute on the CPU"},
+		{"-scenario nothing", 2, "there is no scenario"},
+		{"-scenario lost", 2, "needs another -device"},
+		{"-device fake", 2, "tests/fakecuda/setup.sh"},
+		{"-goroutines 0", 2, "-goroutines must be"},
+		{"-minutes 0", 2, "must be positive"},
+		{"-check all", 2, "there is no check"},
+		{"-check strict-gc", 2, "GOEXPERIMENT=cgocheck2 go run"},
+		{"word", 2, "nothing but flags"},
+	} {
+		if code, out := stress(t, scenarios, strings.Fields(c.args)...); code != c.code || !strings.Contains(out, c.want) {
+			t.Errorf("%s: exit code %d, want %d and %q in\n%s", c.args, code, c.code, c.want, out)
+		}
+	}
+}
+
+// A signal ends the run after the round, with the table.
+func TestInterrupt(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(2*time.Second, cancel)
+	var out, errs bytes.Buffer
+	start := time.Now()
+	code := command(ctx, []string{"-minutes", "5", "-scenario", "garbage"}, scenarios, &out, &errs)
+	if code != 0 || !strings.Contains(out.String(), "interrupted") || time.Since(start) > time.Minute {
+		t.Errorf("exit code %d after %v\n%s%s", code, time.Since(start), out.String(), errs.String())
+	}
+}
+
+// The rows of the scorecard, a little of each.
+func TestReleaseCheck(t *testing.T) {
+	if code, out := stress(t, scenarios, "-check", "release", "-operators", "100000"); code != 0 {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// trainee is a small model with its data: the same seed gives the same losses, whatever else the process does.
+type trainee struct {
+	kind    string
+	forward func(x *tensor.Tensor) *tensor.Tensor
+	params  []*tensor.Tensor
+	input   []int
+	classes int
+	opt     *optim.Optimizer
+	rng     *rand.Rand
+	device  tensor.Device
+}
+
+var kinds = []string{"mlp", "cnn", "gru", "attention"}
+
+const batch = 6
+
+// newTrainee makes a model; end releases it, also after an error.
+func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err error) {
+	t = &trainee{kind: kind, classes: 5, rng: rand.New(rand.NewPCG(seed, 99)), device: d}
+	var model any
+	// The constructors' own tensors are kept; those of a failed one are not lost either: the collector finds them.
+	switch on := nn.Device(d); kind {
+	case "mlp":
+		t.input = []int{batch, 24}
+		model, t.forward, err = sequential(linear(24, 48, on), func() (nn.Layer, error) { return &nn.Tanh{}, nil }, linear(48, 5, on))
+	case "cnn":
+		t.input = []int{batch, 3, 12, 12}
+		model, t.forward, err = sequential(
+			func() (nn.Layer, error) { return nn.NewConv2d(3, 6, 3, nn.Padding(1), on) },
+			func() (nn.Layer, error) { return nn.NewBatchNorm2d(6, on) },
+			func() (nn.Layer, error) { return &nn.ReLU{}, nil },
+			func() (nn.Layer, error) { return nn.NewMaxPool2d(2) },
+			func() (nn.Layer, error) { return nn.NewFlatten(1, -1), nil },
+			linear(6*6*6, 5, on))
+	case "gru":
+		t.input = []int{7, batch, 8}
+		for _, shape := range [][]int{{36, 8}, {36, 12}, {36}, {36}, {5, 12}} {
+			t.params = append(t.params, tensor.Empty(shape, d).Keep().RequiresGrad_())
+		}
+		t.forward = func(x *tensor.Tensor) *tensor.Tensor {
+			_, h := x.GRU(tensor.Zeros([]int{1, batch, 12}, d), t.params[:4])
+			return h.Select(0, 0).MatMul(t.params[4].T())
+		}
+	case "attention":
+		t.input = []int{batch, 10, 16}
+		model, t.forward, err = sequential(
+			func() (nn.Layer, error) { return nn.NewLayerNorm(16, on) },
+			func() (nn.Layer, error) { return nn.NewCausalSelfAttention(16, 2, on) },
+			func() (nn.Layer, error) { return nn.NewFlatten(1, -1), nil },
+			linear(160, 5, on))
+	}
+	if err != nil {
+		return t, err
+	}
+	if model != nil {
+		t.params = nn.Parameters(model)
+	}
+	// Weights of our own: the generator is the whole process's.
+	for _, p := range t.params {
+		if err := tensor.WithGradMode(false, func() error {
+			return tensor.WithScope(func() error { return p.Copy_(t.numbers(p.Shape(), 0.3)).Err() })
+		}); err != nil {
+			return t, err
+		}
+	}
+	t.opt, err = optim.NewAdamW(t.params, 1e-2)
+	return t, err
+}
+
+func linear(in, out int, on nn.Option) func() (nn.Layer, error) {
+	return func() (nn.Layer, error) { return nn.NewLinear(in, out, on) }
+}
+
+func sequential(layers ...func() (nn.Layer, error)) (any, func(x *tensor.Tensor) *tensor.Tensor, error) {
+	var made []nn.Layer
+	for _, l := range layers {
+		layer, err := l()
+		if err != nil {
+			return nil, nil, err
+		}
+		made = append(made, layer)
+	}
+	model := nn.NewSequential(made...)
+	return model, model.Forward, nil
+}
+
+// numbers are random ones in (-scale, scale), from the trainee's own chance.
+func (t *trainee) numbers(shape []int, scale float32) *tensor.Tensor {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = scale * (2*t.rng.Float32() - 1)
+	}
+	return tensor.FromSlice(v, shape, t.device)
+}
+
+// step is one of training, without lifetime code.
+func (t *trainee) step() (loss float64, err error) {
+	x := t.numbers(t.input, 1)
+	classes := make([]int64, batch)
+	for i := range classes {
+		classes[i] = t.rng.Int64N(int64(t.classes))
+	}
+	l := nn.CrossEntropy(t.forward(x), tensor.FromSlice(classes, []int{batch}, t.device))
+	t.opt.ZeroGrad()
+	if err := l.Backward(); err != nil {
+		return 0, err
+	}
+	if err := t.opt.Step(); err != nil {
+		return 0, err
+	}
+	return tensor.Item[float64](l)
+}
+
+func (t *trainee) end() {
+	if t.opt != nil {
+		t.opt.Release()
+	}
+	for _, p := range t.params {
+		p.Release()
+	}
+}
+
+// references are what training comes to when nothing disturbs it.
+type references struct {
+	mu     sync.Mutex
+	losses map[string]float64
+}
+
+const lessons = 4 // data and weights that there are of each kind
+
+// learn trains a model for some steps, in scopes, and compares the last loss with that of a run that was alone.
+func (r *round) learn(kind string, lesson uint64, steps int) error {
+	loss, err := r.train(kind, lesson, steps)
+	if err != nil || !r.computes() {
+		return err
+	}
+	key := fmt.Sprintf("%s %d %d", kind, lesson, steps)
+	r.known.mu.Lock()
+	want, ok := r.known.losses[key]
+	r.known.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("no reference of %s", key)
+	}
+	if !(math.Abs(loss-want) <= 1e-3*math.Abs(want)) {
+		return fmt.Errorf("%s: the loss is %v, and %v when nothing disturbs it", key, loss, want)
+	}
+	return nil
+}
+
+// study makes the references that a scenario will need, before it begins.
+func (r *round) study(steps int) error {
+	if !r.computes() {
+		return nil
+	}
+	for _, kind := range kinds {
+		for lesson := range uint64(lessons) {
+			key := fmt.Sprintf("%s %d %d", kind, lesson, steps)
+			r.known.mu.Lock()
+			_, ok := r.known.losses[key]
+			r.known.mu.Unlock()
+			if ok {
+				continue
+			}
+			loss, err := r.train(kind, lesson, steps)
+			if err != nil {
+				return err
+			}
+			r.known.mu.Lock()
+			if r.known.losses == nil {
+				r.known.losses = map[string]float64{}
+			}
+			r.known.losses[key] = loss
+			r.known.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+func (r *round) train(kind string, lesson uint64, steps int) (loss float64, err error) {
+	t, err := newTrainee(r.device, kind, lesson)
+	defer t.end()
+	if err != nil {
+		return 0, err
+	}
+	for range steps {
+		if err := tensor.WithScope(func() (err error) {
+			loss, err = t.step()
+			return err
+		}); err != nil {
+			return 0, err
+		}
+		r.work.Add(1)
+	}
+	return loss, nil
+}
+
+// unless drops an error of the kinds that a scenario has provoked.
+func unless(err error, kinds ...error) error {
+	for _, k := range kinds {
+		if errors.Is(err, k) {
+			return nil
+		}
+	}
+	return err
+}
