@@ -14,21 +14,24 @@ namespace {
 // Given out when there is no memory for an error.
 ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, "out of memory"};
 
-// Whatever is not UTF-8 becomes a question mark.
-void make_valid(char *s, size_t n) noexcept {
-  for (size_t i = 0; i < n;) {
-    auto c = static_cast<unsigned char>(s[i]);
-    size_t len = c < 0x80                ? 1
-                 : c >= 0xc2 && c < 0xe0 ? 2
-                 : c >= 0xe0 && c < 0xf0 ? 3
-                 : c >= 0xf0 && c < 0xf5 ? 4
-                                         : 0;
-    size_t ok = len != 0 ? 1 : 0;
-    while (ok != 0 && ok < len && i + ok < n && (s[i + ok] & 0xc0) == 0x80) ok++;
-    if (ok == 0 || ok < len) {
-      s[i++] = '?';
+// A text may quote the caller's bytes: what is not UTF-8 becomes "?".
+void make_utf8(char *s) noexcept {
+  auto *p = reinterpret_cast<unsigned char *>(s);
+  while (*p != 0) {
+    // The bounds of the second byte rule out what is too long a form, surrogates, and what is beyond Unicode.
+    int more = *p < 0x80 ? 0 : *p < 0xc2 ? -1 : *p < 0xe0 ? 1 : *p < 0xf0 ? 2 : *p < 0xf5 ? 3 : -1;
+    unsigned low = *p == 0xe0   ? 0xa0
+                   : *p == 0xf0 ? 0x90
+                                : 0x80,
+             high = *p == 0xed   ? 0x9f
+                    : *p == 0xf4 ? 0x8f
+                                 : 0xbf;
+    bool ok = more <= 0 || (p[1] >= low && p[1] <= high);
+    for (int i = 2; ok && i <= more; i++) ok = (p[i] & 0xc0) == 0x80;
+    if (more >= 0 && ok) {
+      p += 1 + more;
     } else {
-      i += len;
+      *p++ = '?';
     }
   }
 }
@@ -40,7 +43,7 @@ ls_error *make(int32_t code, const char *text, int32_t device_error = 0, uint64_
   if (e == nullptr) return &no_memory;
   char *copy = reinterpret_cast<char *>(e + 1);
   std::memcpy(copy, text, n + 1);
-  make_valid(copy, n);
+  make_utf8(copy);
   *e = {code, device_error, callback, 0, 0, copy};
   return e;
 }

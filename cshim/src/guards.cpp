@@ -127,6 +127,9 @@ void rnn(Args a, int64_t gates, bool lstm) {
   const auto hx = lstm ? a[1].toTensorVector() : std::vector<at::Tensor>{a[1].toTensor()};
   bool biases = a[3].toBool();
   int64_t layers = a[4].toInt(), directions = a[7].toBool() ? 2 : 1;
+  // Before anything is multiplied by it; each layer has two weights or more.
+  if (layers < 1 || layers > static_cast<int64_t>(params.size()))
+    refuse("there are no weights for " + std::to_string(layers) + " layers");
   if (lstm && hx.size() != 2) refuse("hx must have 2 tensors, not " + std::to_string(hx.size()));
   if (input.dim() != 3) refuse("the input must have 3 dimensions, not " + std::to_string(input.dim()));
   int64_t batch = input.size(a[8].toBool() ? 0 : 1);
@@ -140,7 +143,7 @@ void rnn(Args a, int64_t gates, bool lstm) {
   bool projected = out != hidden;
   int64_t each = (biases ? 4 : 2) + (projected ? 1 : 0);
   auto n = static_cast<int64_t>(params.size());
-  if (layers < 1 || n == 0 || n % (each * directions) != 0 || n / (each * directions) != layers)
+  if (n % (each * directions) != 0 || n / (each * directions) != layers)
     refuse(std::to_string(n) + " weights do not make " + std::to_string(layers) + " layers of " +
            std::to_string(each * directions));
   auto need = [&](int64_t i, c10::IntArrayRef sizes) {

@@ -340,11 +340,13 @@ void ls_pressure_stop(void) noexcept {
 }
 
 int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
-  return ls::run_quiet([&]() -> int32_t {
+  return ls::run_quiet([&, timeout_ms]() mutable -> int32_t {
     auto &p = Pressure::get();
     ls::sweeping = true;  // the pacer's thread, for good
     std::unique_lock<std::mutex> lock(p.mutex);
     auto due = [&] { return p.stop || p.asked > p.started; };
+    // A day is for ever, and its nanoseconds fit.
+    timeout_ms = std::clamp<int64_t>(timeout_ms, 0, 24 * 3600 * 1000);
     if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) return 0;
     if (p.stop) return -1;
     p.started = p.asked;

@@ -3,6 +3,7 @@
 // rate at 1 every block is sampled, and a history of events can be kept.
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -129,7 +130,7 @@ int64_t next_sample() noexcept {
   random_state ^= random_state >> 7;
   random_state ^= random_state << 17;
   double u = static_cast<double>(random_state >> 11) / static_cast<double>(uint64_t{1} << 53);
-  return static_cast<int64_t>(-std::log(1 - u) * static_cast<double>(rate));
+  return static_cast<int64_t>(std::min(-std::log(1 - u) * static_cast<double>(rate), 0x1p62));
 }
 
 void sample_allocated(void *p, int64_t n, int64_t asked, int slot) noexcept {

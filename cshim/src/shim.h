@@ -196,8 +196,12 @@ class Operand {
 std::vector<at::Tensor> tensors_of(const ls_tensor *h, uint64_t n);
 
 inline c10::Device device_of(int64_t v) {
-  c10::Device d{static_cast<c10::DeviceType>((v >> 8) & 0xff),
-                static_cast<c10::DeviceIndex>(static_cast<int8_t>(v & 0xff))};
+  int64_t type = v >> 8, index = static_cast<int8_t>(v & 0xff);
+  // libtorch indexes tables by the type, unchecked.
+  if (type < 0 || type >= c10::COMPILE_TIME_MAX_DEVICE_TYPES || index < -1)
+    throw ArgumentError("there is no device of type " + std::to_string(type) + " and index " +
+                        std::to_string(index));
+  c10::Device d{static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index)};
   if (!d.is_cpu()) use_device(d);
   return d;
 }

@@ -48,7 +48,10 @@ c10::ScalarType dtype_of(int32_t d) {
   if (d < 0 || d >= static_cast<int32_t>(c10::ScalarType::NumOptions) ||
       d == static_cast<int32_t>(c10::ScalarType::Undefined))
     throw ArgumentError("dtype " + std::to_string(d) + " is not one of this libtorch's");
-  return static_cast<c10::ScalarType>(d);
+  auto dtype = static_cast<c10::ScalarType>(d);
+  // Without a quantizer, which only their own operators give them, the first use ends the process.
+  if (c10::isQIntType(dtype)) throw ArgumentError("dtype " + std::to_string(d) + " is a quantized one");
+  return dtype;
 }
 
 // The elements' number, or an error: negative sizes, overflow.

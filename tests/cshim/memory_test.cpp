@@ -149,6 +149,25 @@ TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
   pacer.join();
 }
 
+TEST_F(Memory, ExtremeTimeoutsAndRates) {
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  ls_pressure p;
+  for (int64_t ms : {INT64_MAX, INT64_MIN, int64_t{-1}, int64_t{0}}) {
+    ASSERT_EQ(ls_pressure_ask(), 1);
+    ASSERT_EQ(ls_pressure_wait(&p, ms), 1);
+    ls_pressure_done(p.round);
+  }
+  EXPECT_EQ(ls_pressure_wait(&p, INT64_MIN), 0);
+  ls_sweeping_set(0);
+  ls_pressure_stop();
+  // So seldom that no block is sampled.
+  ls_samples_set_rate(INT64_MAX);
+  auto seen = *ls_samples_seen();
+  for (int i = 0; i < 1000; i++) ls_tensor_free(empty(10000 + i).t);
+  EXPECT_EQ(*ls_samples_seen(), seen);
+  ls_samples_set_rate(0);
+}
+
 TEST_F(Memory, RequestedAndRoundedBytesAreCounted) {
   ls_memory a, b;
   EXPECT_OK(ls_memory_stats(kCpu, &a));

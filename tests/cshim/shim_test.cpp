@@ -44,6 +44,9 @@ TEST_F(Tensors, WrongSizesAreRefused) {
   EXPECT_ERR(ls_tensor_from_data(kFloat, small, 1, data, 24).err, LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_tensor_from_data(-1, small, 1, data, 20).err, LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_tensor_from_data(9999, small, 1, data, 20).err, LS_ERR_ARGUMENT);
+  constexpr int32_t kQuint8 = 13;
+  EXPECT_ERR(ls_tensor_from_data(kQuint8, small, 1, data, 5).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_from_blob(kQuint8, small, 1, data, 5, nullptr, 0).err, LS_ERR_ARGUMENT);
 }
 
 TEST_F(Tensors, CopyOutChecksItsBuffer) {
@@ -260,6 +263,44 @@ TEST_F(Calls, WrongTagsAreRefused) {
   int32_t capturing;
   EXPECT_ERR(ls_cuda_capturing(1 << 8, &capturing), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_cuda_record_history(1, 10), LS_ERR_ARGUMENT);
+}
+
+TEST_F(Calls, DevicesThatCannotBeAreRefused) {
+  Tensor t = floats({1});
+  for (int32_t d : {-1, 200 << 8, 21 << 8, 0xfe, INT32_MAX, INT32_MIN}) {
+    EXPECT_ERR(ls_rng_state(d).err, LS_ERR_ARGUMENT);
+    EXPECT_ERR(ls_synchronize(d), LS_ERR_ARGUMENT);
+    if (d >= 0) EXPECT_ERR(ls_tensor_to(t, -1, d, 0).err, LS_ERR_ARGUMENT);
+  }
+}
+
+TEST_F(Calls, RecurrentLayersAreCounted) {
+  Tensor x = floats({1, 2}, {1, 1, 2}), h = floats({0}, {1, 1, 1});
+  for (int64_t layers : {INT64_MAX, INT64_MIN, int64_t{0}, int64_t{2}}) {
+    std::vector<ls_value> args{T(x), T(h)};
+    append<ls_tensor>(args, LS_TENSORS, {x.h, x.h});
+    for (auto v : {B(false), I(layers), F(0), B(false), B(true), B(false)}) args.push_back(v);
+    ls_value out[2];
+    EXPECT_ERR(ls_call(op("aten::gru", "input"), args.data(), args.size(), out, 2, 0).err, LS_ERR_ARGUMENT);
+  }
+}
+
+TEST_F(Calls, ErrorTextsAreUtf8) {
+  Tensor t = floats({1, 2, 3, 4}, {2, 2});
+  // Too long a form, a surrogate, beyond Unicode, cut off; and what is right.
+  for (auto [text, shown] : std::vector<std::pair<std::string, std::string>>{
+           {"\xff", "'?'"},
+           {"\xc0\x80", "'?\?'"},
+           {"\xed\xa0\x80", "'?\?\?'"},
+           {"\xf4\x90\x80\x80", "'?\?\?\?'"},
+           {"\xe2\x82", "'?\?'"},
+           {"\xc3\xa4\xf0\x9f\x98\x80", "'\xc3\xa4\xf0\x9f\x98\x80'"}}) {
+    std::vector<ls_value> args{T(t), T(t), {LS_STRING, static_cast<uint32_t>(text.size()), {.i = 0}}, {}};
+    std::memcpy(static_cast<void *>(&args[3]), text.data(), text.size());
+    ls_value out[1];
+    auto message = take(ls_call(op("aten::div", "Tensor_mode"), args.data(), args.size(), out, 1, 0).err);
+    EXPECT_NE(message.find(shown), std::string::npos) << message;
+  }
 }
 
 TEST_F(Calls, DiscardLeavesNothing) {

@@ -1,0 +1,1471 @@
+// Random sequences of calls to every exported function, with arguments that are right and arguments that are wrong
+// in ways that the API promises to recognise: no tensor, numbers that name nothing, counts and sizes that do not
+// fit, malformed values. A sequence ends with the native bytes and handles that it began with; a crash, a hang, an
+// error without a proper text, and a leak are failures. One sequence in sixteen runs on four threads at once.
+//
+//   cshim_fuzz [-share F] [-calls N] [-seed S] [-jobs J]     10,000,000 calls (or F of them) in J processes
+//   cshim_fuzz -seed S -sequence K [-length L] [-trace]   one of them (its first L calls) in this process
+//
+// The sequences run in children, so that the one that crashes can be named. With LINSTOCK_LIBFUZZER it is a target
+// of libFuzzer instead, whose bytes stand for the random numbers.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "linstock.h"
+
+namespace {
+
+constexpr int32_t kCpu = 0xff, kMeta = 13 << 8 | 0xff;
+constexpr int32_t kFloat = 6, kLong = 4, kBool = 11;
+constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kRoom = 64 * kMiB;  // what a sequence may allocate: what asks for more is refused
+constexpr int kThreads = 4;
+constexpr size_t kPool = 24;
+constexpr int kMostFailures = 40;
+constexpr int64_t kHang = 60;  // seconds
+
+// What parent and children share.
+struct Worker {
+  std::atomic<uint64_t> sequence, step[kThreads], began;  // began: in seconds; 0 between sequences
+  std::atomic<const char *> name[kThreads];               // the address is the same in all of them
+};
+struct Shared {
+  std::atomic<uint64_t> next, calls, errors, failures;
+  Worker workers[64];
+};
+Shared *shared;
+Worker *self;
+uint64_t seed = 1;
+bool trace = false;
+int length = 200;  // calls of a thread in a sequence
+
+int64_t seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Random numbers, or libFuzzer's bytes.
+struct Source {
+  std::mt19937_64 random;
+  const uint8_t *data = nullptr, *end = nullptr;
+
+  uint64_t next() {
+    if (data == nullptr) return random();
+    uint64_t v = 0;
+    for (int i = 0; i < 2 && data < end; i++) v = v << 8 | *data++;
+    return v;
+  }
+  bool done() const { return data != nullptr && data >= end; }
+};
+
+[[noreturn]] void fail(const std::string &what) {
+  std::fprintf(stderr, "cshim_fuzz: %s\n", what.c_str());
+  std::abort();
+}
+
+bool utf8(const char *s) {
+  auto *p = reinterpret_cast<const unsigned char *>(s);
+  while (*p != 0) {
+    int more = *p < 0x80                 ? 0
+               : *p >= 0xc2 && *p < 0xe0 ? 1
+               : *p >= 0xe0 && *p < 0xf0 ? 2
+               : *p >= 0xf0 && *p < 0xf5 ? 3
+                                         : -1;
+    if (more < 0) return false;
+    for (p++; more > 0; more--, p++)
+      if ((*p & 0xc0) != 0x80) return false;
+  }
+  return true;
+}
+
+// One operator for ls_call, with the kinds of its arguments.
+struct Operator {
+  const char *name, *overload;
+  ls_op op = 0;
+  std::vector<std::string> args = {};  // types, as the schema writes them
+};
+
+// Those that ls_call is tried on: ordinary ones, of each kind of argument.
+Operator operators[] = {
+    {"aten::add", "Tensor"},
+    {"aten::add_", "Tensor"},
+    {"aten::sub", "Scalar"},
+    {"aten::sum", "dim_IntList"},
+    {"aten::sum", ""},
+    {"aten::mean", "dim"},
+    {"aten::cat", ""},
+    {"aten::stack", ""},
+    {"aten::split", "Tensor"},
+    {"aten::chunk", ""},
+    {"aten::unbind", "int"},
+    {"aten::zeros", ""},
+    {"aten::full", ""},
+    {"aten::arange", "start_step"},
+    {"aten::eye", "m"},
+    {"aten::linspace", ""},
+    {"aten::randn", ""},
+    {"aten::randperm", ""},
+    {"aten::rand_like", ""},
+    {"aten::index", "Tensor"},
+    {"aten::index_put_", ""},
+    {"aten::index_select", ""},
+    {"aten::gather", ""},
+    {"aten::scatter", "src"},
+    {"aten::scatter_add_", ""},
+    {"aten::masked_select", ""},
+    {"aten::where", "self"},
+    {"aten::topk", ""},
+    {"aten::sort", "stable"},
+    {"aten::max", "dim"},
+    {"aten::argmax", ""},
+    {"aten::unique_dim", ""},
+    {"aten::cumsum", ""},
+    {"aten::flip", ""},
+    {"aten::roll", ""},
+    {"aten::tril", ""},
+    {"aten::diag", ""},
+    {"aten::pad", ""},
+    {"aten::conv2d", ""},
+    {"aten::max_pool2d_with_indices", ""},
+    {"aten::native_layer_norm", ""},
+    {"aten::batch_norm", ""},
+    {"aten::embedding", ""},
+    {"aten::embedding_bag", ""},
+    {"aten::gru", "input"},
+    {"aten::nll_loss_nd", ""},
+    {"aten::cross_entropy_loss", ""},
+    {"aten::scaled_dot_product_attention", ""},
+    {"aten::einsum", ""},
+    {"aten::tensordot", ""},
+    {"aten::linalg_qr", ""},
+    {"aten::linalg_solve", ""},
+    {"aten::linalg_eig", ""},
+    {"aten::linalg_norm", ""},
+    {"aten::svd", ""},
+    {"aten::fft_fft", ""},
+    {"aten::bincount", ""},
+    {"aten::histc", ""},
+    {"aten::bucketize", "Tensor"},
+    {"aten::one_hot", ""},
+    {"aten::multinomial", ""},
+    {"aten::bernoulli_", "float"},
+    {"aten::normal_", ""},
+    {"aten::div", "Tensor_mode"},
+    {"aten::gelu", ""},
+    {"aten::clamp", ""},
+    {"aten::to", "dtype"},
+    {"aten::to", "device"},
+    {"aten::contiguous", ""},
+    {"aten::view", "dtype"},
+    {"aten::as_strided", ""},
+    {"aten::squeeze", "dims"},
+    {"aten::repeat_interleave", "Tensor"},
+    {"aten::meshgrid", "indexing"},
+    {"aten::var_mean", "correction"},
+    {"aten::lerp", "Scalar"},
+    {"aten::addcmul", ""},
+    {"aten::fill_", "Scalar"},
+    {"aten::copy_", ""},
+    {"aten::detach", ""},
+    {"aten::upsample_bilinear2d", "vec"},
+    {"aten::result_type", "Tensor"},
+    {"aten::equal", ""},
+    {"aten::item", ""},
+    {"aten::is_complex", ""},
+    {"aten::real", ""},
+    {"aten::complex", ""},
+    {"aten::isin", "Tensor_Tensor"},
+    {"aten::_local_scalar_dense", ""},
+    {"aten::size", "int"},
+    {"aten::nothing", ""},
+};
+
+std::vector<std::string> all_names;  // "aten::add.Tensor"
+
+// The types of a schema's arguments: "aten::f(Tensor self, int[2] k=1, *, Scalar? s=None) -> Tensor".
+std::vector<std::string> argument_types(const std::string &schema) {
+  std::vector<std::string> types;
+  size_t at = schema.find('(') + 1;
+  int depth = 0;
+  std::string arg;
+  for (; at < schema.size(); at++) {
+    char c = schema[at];
+    if (depth == 0 && (c == ',' || c == ')')) {
+      size_t start = arg.find_first_not_of(' ');
+      if (start != std::string::npos && arg[start] != '*')
+        types.push_back(arg.substr(start, arg.find(' ', start) - start));
+      arg.clear();
+      if (c == ')') break;
+      continue;
+    }
+    if (c == '(' || c == '[') depth++;
+    if (c == ')' || c == ']') depth--;
+    arg += c;
+  }
+  return types;
+}
+
+// Handles that go from thread to thread.
+std::atomic<ls_tensor> exchange[8];
+std::atomic<uint64_t> dropped{0};  // blobs let go
+
+class Fuzz {
+ public:
+  Fuzz(Source s, int thread, bool many) : source_(std::move(s)), thread_(thread), many_(many) {}
+
+  void run(int calls);
+  void start();   // fills the pool
+  void finish();  // frees all
+
+  // ---- random values ----
+  uint64_t below(uint64_t n) { return source_.next() % n; }
+  bool one(uint64_t n) { return below(n) == 0; }
+  template <class T>
+  T pick(std::initializer_list<T> list) {
+    return list.begin()[below(list.size())];
+  }
+  int64_t integer() {
+    if (one(10))
+      return pick<int64_t>(
+          {int64_t{1} << 40, int64_t{1} << 62, INT64_MAX, INT64_MIN, -(int64_t{1} << 40), INT64_MIN + 1});
+    return pick<int64_t>({0, 1, 2, 3, 4, 5, -1, -2, -3, 0, 1, 2});
+  }
+  double real() {
+    return pick<double>({0, 1, 0.5, -1, 2, -0.0, NAN, INFINITY, -INFINITY, 1e300, 1e-300, 0.1, 0.9, 3});
+  }
+  int32_t dtype() {
+    return one(8) ? static_cast<int32_t>(below(64)) - 8
+                  : pick<int32_t>({kFloat, kFloat, kFloat, 7, kLong, 3, kBool, 0, 5, 9, 15, 10});
+  }
+  int32_t device() {
+    return pick<int32_t>({kCpu, kCpu, kCpu, kCpu, 0, kMeta, -1, 1 << 8, 1 << 8 | 0xff, 1 << 8 | 3, 200 << 8,
+                          INT32_MAX, INT32_MIN, 5 << 8});
+  }
+  std::vector<int64_t> shape() {
+    std::vector<int64_t> s(below(5));
+    for (auto &d : s) d = pick<int64_t>({1, 2, 3, 4, 2, 3, 0});
+    return s;
+  }
+  std::vector<int64_t> integers() {
+    if (one(12)) return std::vector<int64_t>(below(70), pick<int64_t>({0, 1, -1, int64_t{1} << 40, INT64_MAX}));
+    if (one(3)) return shape();
+    std::vector<int64_t> v(below(5));
+    for (auto &i : v) i = integer();
+    return v;
+  }
+  std::string text() {
+    return pick<const char *>({"",    "none", "mean",      "sum",   "trunc",    "floor",    "reflect", "constant",
+                               "ij",  "xy",   "ij,jk->ik", "ii",    "\xff\xfe", "\xc3\xa9", "reduced", "fro",
+                               "nuc", "tanh", "same",      "valid", "circular", "...",      "left"});
+  }
+  ls_tensor tensor() { return one(40) || pool_.empty() ? 0 : pool_[below(pool_.size())]; }
+  std::vector<ls_tensor> tensors(uint64_t most = 4) {
+    std::vector<ls_tensor> v(below(most + 1));
+    for (auto &t : v) t = tensor();
+    return v;
+  }
+
+  // ---- results ----
+  void ok(ls_error *e) {
+    if (e == nullptr) return;
+    shared->errors.fetch_add(1, std::memory_order_relaxed);
+    if (e->code < LS_ERR_GENERIC || e->code > LS_ERR_DEVICE_LOST) fail("error code " + std::to_string(e->code));
+    if (e->message == nullptr || e->message[0] == 0) fail("an error without a text");
+    if (!utf8(e->message)) fail("a text that is not UTF-8");
+    if (trace) std::fprintf(stderr, "    error %d: %.150s\n", e->code, e->message);
+    ls_error_free(e);
+  }
+  void keep(ls_tensor t) {
+    if (t != 0) pool_.push_back(t);
+  }
+  void result(ls_result r) {
+    if (r.err != nullptr && r.t != 0) fail("a handle beside an error");
+    keep(r.t);
+    ok(r.err);
+  }
+  // Takes the tensors out of slots.
+  void results(ls_results r, const ls_value *out, uint64_t out_slots) {
+    if (r.err != nullptr) {
+      if (r.spill != nullptr) fail("a spill beside an error");
+      return ok(r.err);
+    }
+    if (r.spill == nullptr && r.slots > out_slots) fail("more slots than there are");
+    const ls_value *v = r.spill != nullptr ? r.spill : out;
+    for (uint64_t i = 0; i < r.slots; i++) {
+      uint64_t payload = v[i].tag == LS_STRING                           ? (v[i].len + 15) / 16
+                         : v[i].tag >= LS_INTS && v[i].tag <= LS_TENSORS ? (v[i].len + 1) / 2
+                                                                         : v[i].tag == LS_COMPLEX;
+      if (v[i].tag > LS_DEVICE || payload > r.slots - i - 1) fail("a malformed result");
+      if (v[i].tag == LS_TENSOR) keep(v[i].u.t);
+      if (v[i].tag == LS_TENSORS) {
+        auto *handles = reinterpret_cast<const ls_tensor *>(v + i + 1);
+        for (uint32_t k = 0; k < v[i].len; k++) keep(handles[k]);
+      }
+      i += payload;
+    }
+    ls_spill_free(r.spill);
+  }
+  template <class F>
+  void values(F &&call) {
+    ls_value out[16];
+    uint64_t slots = pick<uint64_t>({0, 1, 2, 16, 16, 16});
+    results(call(out, slots), out, slots);
+  }
+
+  void make();
+  void free_some();
+  void boxed();
+  void argument(const std::string &type, std::vector<ls_value> &to);
+  void wrong(std::vector<ls_value> &to);
+  void backward();
+  void grad();
+  void custom();
+  void hook();
+  void adam();
+  void in_place();
+  void typed();
+  void blob();
+  void swap();
+  void pressure();
+  void memory();
+  void samples();
+  void process();
+  void threads_words();
+  void names();
+  void look();
+  void set_grad();
+  void versions();
+  void cuda();
+
+ private:
+  struct Call {
+    const char *name;
+    void (Fuzz::*run)();
+    int weight;
+  };
+  static const std::vector<Call> calls_;
+  static const std::vector<uint8_t> by_weight_;
+
+  Source source_;
+  int thread_;
+  bool many_;
+  // A graph may hang on a gradient in it: a ring that is cut only from outside. Nothing is freed before the end
+  // then.
+  bool rings_ = false;
+  int modes_ = 0;
+  std::vector<ls_tensor> pool_, held_;
+  std::vector<std::pair<ls_tensor, uint32_t>> hooks_;  // aliases, not to be seen by others
+};
+
+const std::vector<Fuzz::Call> Fuzz::calls_ = {
+    {"ls_tensor_from_data", &Fuzz::make, 12},
+    {"ls_tensor_free", &Fuzz::free_some, 12},
+    {"ls_call", &Fuzz::boxed, 30},
+    {"typed operators", &Fuzz::typed, 30},
+    {"in-place operators", &Fuzz::in_place, 8},
+    {"ls_tensor_meta …", &Fuzz::look, 16},
+    {"ls_backward", &Fuzz::backward, 6},
+    {"ls_grad", &Fuzz::grad, 4},
+    {"ls_custom_function", &Fuzz::custom, 2},
+    {"ls_register_hook", &Fuzz::hook, 3},
+    {"ls_adam_step", &Fuzz::adam, 3},
+    {"ls_set_grad …", &Fuzz::set_grad, 8},
+    {"ls_tensor_from_blob", &Fuzz::blob, 3},
+    {"hand-over", &Fuzz::swap, 6},
+    {"ls_pressure_…", &Fuzz::pressure, 4},
+    {"ls_memory_…", &Fuzz::memory, 8},
+    {"ls_samples_…", &Fuzz::samples, 6},
+    {"process settings", &Fuzz::process, 6},
+    {"thread words", &Fuzz::threads_words, 6},
+    {"ls_op_find …", &Fuzz::names, 6},
+    {"versions", &Fuzz::versions, 2},
+    {"ls_cuda_…", &Fuzz::cuda, 2},
+};
+const std::vector<uint8_t> Fuzz::by_weight_ = [] {
+  std::vector<uint8_t> v;
+  for (size_t i = 0; i < Fuzz::calls_.size(); i++)
+    v.insert(v.end(), static_cast<size_t>(Fuzz::calls_[i].weight), static_cast<uint8_t>(i));
+  return v;
+}();
+
+void Fuzz::run(int calls) {
+  rings_ = one(8);
+  for (int i = 0; i < calls && !source_.done(); i++) {
+    auto &c = calls_[by_weight_[below(by_weight_.size())]];
+    self->name[thread_].store(c.name, std::memory_order_relaxed);
+    self->step[thread_].store(static_cast<uint64_t>(i), std::memory_order_relaxed);
+    if (trace) std::fprintf(stderr, "  thread %d, call %d: %s\n", thread_, i, c.name);
+    (this->*c.run)();
+    shared->calls.fetch_add(1, std::memory_order_relaxed);
+    while (pool_.size() > kPool) free_some();
+  }
+}
+
+void Fuzz::make() {
+  auto s = shape();
+  int32_t d = dtype();
+  static const int sizes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 1, 2};
+  uint64_t n = d >= 0 && d < 16 ? static_cast<uint64_t>(sizes[d]) : 4;
+  if (one(50)) s = {pick<int64_t>({256, 300, 700}), 100};  // large blocks go another way than small ones
+  for (auto e : s) n *= static_cast<uint64_t>(e);
+  std::vector<uint8_t> data(n);
+  if (d == kLong)
+    for (uint64_t i = 0; i + 8 <= n; i += 8) data[i] = static_cast<uint8_t>(below(4));
+  else if (d == kFloat)
+    for (uint64_t i = 0; i + 4 <= n; i += 4) {
+      float f = static_cast<float>(real());
+      std::memcpy(&data[i], &f, 4);
+    }
+  else if (d == kBool)
+    for (auto &b : data) b = static_cast<uint8_t>(below(2));
+  uint64_t nbytes = n;
+  if (one(20)) nbytes = pick<uint64_t>({0, n + 1, n / 2, UINT64_MAX});
+  if (nbytes > n) data.resize(std::min<uint64_t>(nbytes, n + 1));
+  if (one(20)) {
+    s = integers();
+  }
+  result(ls_tensor_from_data(d, s.data(), s.size(), data.data(), nbytes));
+  if (!pool_.empty() && one(2)) ok(ls_set_requires_grad(pool_.back(), 1));
+}
+
+void Fuzz::start() {
+  for (int i = 0; i < 8; i++) make();
+}
+
+void Fuzz::free_some() {
+  ls_tensor_free(0);
+  if (pool_.empty()) return;
+  auto &to = held_;
+  uint64_t n = std::min<uint64_t>(1 + below(4), pool_.size());
+  if (rings_) {
+    to.insert(to.end(), pool_.end() - static_cast<int64_t>(n), pool_.end());
+  } else if (one(2)) {
+    ls_tensors_free(pool_.data() + pool_.size() - n, n);
+  } else {
+    std::swap(pool_[below(pool_.size())], pool_.back());
+    ls_tensor_free(pool_.back());
+    n = 1;
+  }
+  pool_.resize(pool_.size() - n);
+}
+
+void Fuzz::finish() {
+  while (modes_ > 0) {
+    ls_mode_pop();
+    modes_--;
+  }
+  pool_.insert(pool_.end(), held_.begin(), held_.end());
+  held_.clear();
+  if (rings_) {
+    for (auto t : pool_) ok(ls_set_grad(t, 0));
+    for (auto &h : hooks_) ok(ls_set_grad(h.first, 0));
+  }
+  for (auto &h : hooks_) ls_tensor_free(h.first);
+  hooks_.clear();
+  ls_tensors_free(pool_.data(), pool_.size());
+  pool_.clear();
+  ls_samples_attach(0, 0);
+  ls_scope_set(0);
+  ls_sweeping_set(0);
+}
+
+void Fuzz::look() {
+  ls_tensor t = tensor();
+  switch (below(12)) {
+    case 0: {
+      ls_value v[2];
+      return ok(ls_tensor_item(t, v));
+    }
+    case 1: {
+      int64_t sizes[3], strides[3];
+      return ok(ls_tensor_sizes(t, sizes, strides, below(4)));
+    }
+    case 2: {
+      if (t == 0) return;  // an alias of none is none
+      return result(ls_tensor_alias(t));
+    }
+    case 3:
+    case 4:
+      return result(
+          ls_tensor_to(t, one(3) ? -1 : dtype(), one(2) ? -1 : device(), static_cast<int32_t>(below(2))));
+    case 5:
+    case 6: {
+      auto v = tensors();
+      return result(ls_tensor_index(t, v.data(), v.size()));
+    }
+    case 7:
+      return values([&](ls_value *out, uint64_t n) { return ls_grad_fn_name(t, out, n); });
+    case 8:
+    case 9: {
+      ls_meta m;
+      if (auto *e = ls_tensor_meta(t, &m)) return ok(e);
+      static const int64_t most = 1 << 20;
+      if (m.numel < 0 || m.numel > most) return;
+      std::vector<char> data(static_cast<size_t>(m.numel) * 16 + 16);
+      uint64_t nbytes = static_cast<uint64_t>(m.numel) * pick<uint64_t>({4, 4, 4, 8, 1, 2, 16});
+      return ok(ls_tensor_copy_out(t, one(4) ? dtype() : m.dtype, data.data(), one(10) ? 0 : nbytes));
+    }
+    default: {
+      ls_meta m;
+      return ok(ls_tensor_meta(t, &m));
+    }
+  }
+}
+
+// A value of a schema's type, or another.
+void Fuzz::argument(const std::string &type, std::vector<ls_value> &to) {
+  auto scalar = [&] {
+    switch (below(4)) {
+      case 0:
+        to.push_back({LS_INT, 0, {.i = integer()}});
+        break;
+      case 1:
+        to.push_back({LS_BOOL, 0, {.i = static_cast<int64_t>(below(2))}});
+        break;
+      case 2:
+        to.push_back({LS_FLOAT, 0, {.f = real()}});
+        break;
+      default:
+        to.push_back({LS_COMPLEX, 0, {.f = real()}});
+        to.push_back({LS_COMPLEX, 0, {.f = real()}});
+    }
+  };
+  auto list = [&](uint32_t tag, const std::vector<int64_t> &v) {
+    to.push_back({tag, static_cast<uint32_t>(v.size()), {.i = 0}});
+    size_t at = to.size();
+    to.resize(at + (v.size() + 1) / 2);
+    if (!v.empty()) std::memcpy(static_cast<void *>(&to[at]), v.data(), v.size() * 8);
+  };
+  auto is = [&](const char *prefix) { return type.rfind(prefix, 0) == 0; };
+  bool several = type.find('[') != std::string::npos;
+  if (type.back() == '?' && one(3)) return to.push_back({LS_NONE, 0, {.i = 0}});
+  if (one(8)) return to.push_back({LS_DEFAULT, 0, {.i = 0}});
+  if (is("Tensor")) {
+    if (!several) {
+      if (one(15)) return scalar();
+      return to.push_back({LS_TENSOR, 0, {.t = tensor()}});
+    }
+    auto v = tensors();
+    return list(LS_TENSORS, {v.begin(), v.end()});
+  }
+  if (is("int") || is("SymInt")) {
+    if (several) return list(LS_INTS, integers());
+    return to.push_back({LS_INT, 0, {.i = integer()}});
+  }
+  if (is("ScalarType")) return to.push_back({LS_INT, 0, {.i = dtype()}});
+  if (is("Layout") || is("MemoryFormat"))
+    return to.push_back({LS_INT, 0, {.i = static_cast<int64_t>(below(12)) - 2}});
+  if (is("Scalar")) return scalar();
+  if (is("float")) {
+    if (!several) return to.push_back({LS_FLOAT, 0, {.f = real()}});
+    std::vector<int64_t> v(below(4));
+    for (auto &e : v) {
+      double d = real();
+      std::memcpy(&e, &d, 8);
+    }
+    return list(LS_FLOATS, v);
+  }
+  if (is("bool")) {
+    if (!several) return to.push_back({LS_BOOL, 0, {.i = static_cast<int64_t>(below(2))}});
+    return list(LS_BOOLS, std::vector<int64_t>(below(5), 1));
+  }
+  if (is("str")) {
+    auto s = text();
+    to.push_back({LS_STRING, static_cast<uint32_t>(s.size()), {.i = 0}});
+    size_t at = to.size();
+    to.resize(at + (s.size() + 15) / 16);
+    if (!s.empty()) std::memcpy(static_cast<void *>(&to[at]), s.data(), s.size());
+    return;
+  }
+  if (is("Device")) return to.push_back({LS_DEVICE, 0, {.i = device()}});
+  to.push_back({LS_DEFAULT, 0, {.i = 0}});
+}
+
+// Spoils encoded arguments.
+void Fuzz::wrong(std::vector<ls_value> &to) {
+  if (to.empty() || one(4))
+    return to.push_back({static_cast<uint32_t>(below(16)), static_cast<uint32_t>(below(3)), {.i = 0}});
+  auto &v = to[below(to.size())];
+  switch (below(4)) {
+    case 0:
+      v.len = pick<uint32_t>({0, 1, 100, UINT32_MAX, UINT32_MAX / 2});
+      break;
+    case 1:
+      to.resize(below(to.size() + 1));
+      break;
+    default:
+      break;  // its tag is changed by the caller, where that makes no handle of a number
+  }
+}
+
+void Fuzz::boxed() {
+  auto &o = operators[below(std::size(operators))];
+  std::vector<ls_value> args;
+  // Numbers for handles are ruled out, so what is spoilt by its shape alone has no tensors in it.
+  bool spoil = one(10);
+  for (auto &type : o.args) {
+    if (one(60)) {
+      argument(pick<const char *>({"int", "float", "str", "bool", "Device", "int[]", "Scalar"}), args);
+    } else if (spoil && type.rfind("Tensor", 0) == 0) {
+      args.push_back({pick<uint32_t>({LS_NONE, LS_INT, LS_DEFAULT, LS_STRING, LS_DEVICE + 1, UINT32_MAX}),
+                      static_cast<uint32_t>(below(3)),
+                      {.i = 0}});
+    } else {
+      argument(type, args);
+    }
+    if (one(100)) break;
+  }
+  if (spoil) wrong(args);
+  std::vector<ls_value> exact(args);  // so that AddressSanitizer sees what is read beyond
+  exact.shrink_to_fit();
+  bool in_place = std::strlen(o.name) > 0 && o.name[std::strlen(o.name) - 1] == '_';
+  // An operator that writes into what its own graph saves makes a ring.
+  if (in_place) ok(ls_mode_push(LS_MODE_GRAD, 0));
+  values([&](ls_value *out, uint64_t n) {
+    return ls_call(o.op, exact.data(), exact.size(), out, n, in_place || one(20) ? LS_CALL_DISCARD : 0);
+  });
+  if (in_place) ls_mode_pop();
+}
+
+void Fuzz::typed() {
+  ls_tensor x = tensor(), y = tensor(), z = tensor();
+  auto v = integers();
+  int64_t i = integer(), k = integer();
+  switch (below(40)) {
+    case 0:
+      return result(ls_op_add_Tensor(x, y));
+    case 1:
+      return result(ls_op_sub_Tensor(x, y));
+    case 2:
+      return result(ls_op_mul_Tensor(x, y));
+    case 3:
+      return result(ls_op_div_Tensor(x, y));
+    case 4:
+      return result(ls_op_neg(x));
+    case 5:
+      return result(ls_op_exp(x));
+    case 6:
+      return result(ls_op_log(x));
+    case 7:
+      return result(ls_op_sqrt(x));
+    case 8:
+      return result(ls_op_maximum(x, y));
+    case 9:
+      return result(ls_op_eq_Tensor(x, y));
+    case 10:
+      return result(ls_op_lt_Tensor(x, y));
+    case 11:
+      return result(ls_op_gt_Tensor(x, y));
+    case 12:
+      return result(ls_op_sum_dim_IntList(x));
+    case 13:
+      return result(ls_op_mean_dim(x));
+    case 14:
+      return result(ls_op_matmul(x, y));
+    case 15:
+      return result(ls_op_mm(x, y));
+    case 16:
+      return result(ls_op_bmm(x, y));
+    case 17:
+      return result(ls_op_addmm(x, y, z));
+    case 18:
+      return result(ls_op_linear(x, y, z));
+    case 19:
+      return result(ls_op_view(x, v.data(), v.size()));
+    case 20:
+      return result(ls_op_reshape(x, v.data(), v.size()));
+    case 21:
+      return result(ls_op_transpose_int(x, i, k));
+    case 22:
+      return result(ls_op_t(x));
+    case 23:
+      return result(ls_op_permute(x, v.data(), v.size()));
+    case 24:
+      return result(ls_op_squeeze_dim(x, i));
+    case 25:
+      return result(ls_op_unsqueeze(x, i));
+    case 26:
+      // What is expanded far takes no memory and all the time there is.
+      for (auto &d : v)
+        if (d > 4) d = 4;
+      v.resize(std::min<size_t>(v.size(), 6));
+      return result(ls_op_expand(x, v.data(), v.size()));
+    case 27:
+      return result(ls_op_select_int(x, i, k));
+    case 28:
+      return result(ls_op_slice_Tensor(x, i));
+    case 29:
+      return result(ls_op_contiguous(x));
+    case 30:
+      return result(ls_op_clone(x));
+    case 31:
+      return result(ls_op_detach(x));
+    case 32:
+      return result(ls_op_masked_fill_Tensor(x, y, z));
+    case 33:
+      return result(ls_op_relu(x));
+    case 34:
+      return result(ls_op_softmax_int(x, i));
+    case 35:
+      return result(ls_op_log_softmax_int(x, i));
+    case 36:
+      return result(ls_op_layer_norm(x, v.data(), v.size(), y, z));
+    case 37:
+      return result(ls_op_dropout(x, real()));
+    case 38:
+      return result(ls_op_cross_entropy_loss(x, y));
+    default:
+      return result(ls_op_mse_loss(x, y));
+  }
+}
+
+void Fuzz::in_place() {
+  ls_tensor x = tensor(), y = tensor(), z = tensor();
+  bool off = one(3) || x == y || x == z;
+  if (!off && x != 0 && y != 0) {
+    // What x was used for keeps x itself: were it written to x, the graph would hold its own output, a ring that
+    // libtorch never frees.
+    ok(ls_mode_push(LS_MODE_GRAD, 0));
+    auto r = ls_op_clone(y);
+    ls_mode_pop();
+    result(r);
+    y = r.t;
+    z = y;
+  }
+  if (off) ok(ls_mode_push(LS_MODE_GRAD, 0));
+  switch (below(14)) {
+    case 0:
+      ok(ls_op_add__Tensor(x, y));
+      break;
+    case 1:
+      ok(ls_op_sub__Tensor(x, y));
+      break;
+    case 2:
+      ok(ls_op_mul__Tensor(x, y));
+      break;
+    case 3:
+      ok(ls_op_div__Tensor(x, y));
+      break;
+    case 4:
+      ok(ls_op_neg_(x));
+      break;
+    case 5:
+      ok(ls_op_exp_(x));
+      break;
+    case 6:
+      ok(ls_op_log_(x));
+      break;
+    case 7:
+      ok(ls_op_eq__Tensor(x, y));
+      break;
+    case 8:
+      ok(ls_op_addmm_(x, y, z));
+      break;
+    case 9:
+      ok(ls_op_detach_(x));
+      break;
+    case 10:
+      ok(ls_op_masked_fill__Tensor(x, y, z));
+      break;
+    case 11:
+      ok(ls_op_relu_(x));
+      break;
+    case 12:
+      ok(ls_op_tanh_(x));
+      break;
+    default:
+      ok(ls_op_sigmoid_(x));
+      break;
+  }
+  if (off) ls_mode_pop();
+}
+
+void Fuzz::backward() {
+  ls_tensor root[2] = {tensor(), tensor()}, ones[2] = {one(2) ? 0 : tensor(), 0};
+  uint64_t n = one(10) ? below(3) : 1;
+  if (n == 1 && !one(3)) {
+    auto r = ls_op_sum_dim_IntList(root[0]);
+    result(r);
+    root[0] = r.t;
+  }
+  auto inputs = tensors(2);
+  bool with = one(4);
+  ok(ls_backward(root, n, one(3) ? nullptr : ones, with ? inputs.data() : nullptr, with ? inputs.size() : 0,
+                 static_cast<int32_t>(below(2)), rings_ && one(3)));
+}
+
+void Fuzz::grad() {
+  ls_tensor root = tensor();
+  if (!one(3)) {
+    auto r = ls_op_sum_dim_IntList(root);
+    result(r);
+    root = r.t;
+  }
+  auto inputs = tensors(3);
+  std::vector<ls_tensor> out(inputs.size());
+  uint64_t scope;
+  auto *e = ls_grad(&root, 1, nullptr, inputs.data(), inputs.size(), static_cast<int32_t>(below(2)),
+                    static_cast<int32_t>(below(2)), static_cast<int32_t>(below(2)), out.data(), &scope);
+  if (e == nullptr)
+    for (auto t : out) keep(t);
+  ok(e);
+}
+
+void Fuzz::set_grad() {
+  ls_tensor x = tensor(), y = tensor();
+  switch (below(7)) {
+    case 0:
+      return ok(ls_set_requires_grad(x, static_cast<int32_t>(below(2))));
+    case 1:
+      return ok(ls_retain_grad(x));
+    case 2:
+      return result(ls_grad_of(x));
+    case 3: {
+      // A gradient with a graph can hold its own tensor.
+      if (y == 0 || rings_) return ok(ls_set_grad(x, y));
+      auto d = ls_op_detach(y);
+      result(d);
+      return ok(ls_set_grad(x, d.t));
+    }
+    case 4: {
+      auto v = tensors();
+      std::vector<ls_tensor> out(v.size(), 1);
+      auto *e = ls_grads_of(v.data(), v.size(), out.data());
+      for (auto t : out) {
+        if (e != nullptr && t != 0) fail("a gradient beside an error");
+        keep(t);
+      }
+      return ok(e);
+    }
+    default: {
+      auto v = tensors();
+      return ok(ls_zero_grads(v.data(), v.size(), static_cast<int32_t>(below(2))));
+    }
+  }
+}
+
+uint64_t on_hook(uint64_t id, ls_tensor grad, ls_tensor *out) {
+  if (id % 4 == 1) *out = ls_tensor_alias(grad).t;
+  if (id % 4 == 2) return 7;
+  if (id % 4 == 3) {
+    auto r = ls_op_sum_dim_IntList(grad);  // of another shape
+    *out = r.t;
+    ls_error_free(r.err);
+  }
+  return 0;
+}
+
+uint64_t on_backward(uint64_t id, const ls_tensor *grads, uint64_t n, const ls_tensor *saved, uint64_t ns,
+                     const uint8_t *needs, ls_tensor *out, uint64_t nout) {
+  for (uint64_t i = 0; i < nout; i++) {
+    if (id % 3 == 0 || needs[i] == 0) continue;
+    ls_tensor from = i < n ? grads[i] : ns > 0 ? saved[0] : 0;
+    if (from != 0) out[i] = ls_tensor_alias(from).t;
+  }
+  return id % 7 == 6 ? 3 : 0;
+}
+
+void Fuzz::hook() {
+  if (!hooks_.empty() && one(3)) {
+    auto [t, slot] = hooks_[below(hooks_.size())];
+    return ok(ls_remove_hook(t, one(4) ? static_cast<uint32_t>(below(9)) : slot));
+  }
+  ls_tensor t = tensor();
+  if (one(6)) return ok(ls_remove_hook(t, pick<uint32_t>({0, 1, UINT32_MAX})));
+  uint32_t slot = 0;
+  auto *e = ls_register_hook(t, source_.next(), &slot);
+  if (e == nullptr && hooks_.size() < 8) hooks_.emplace_back(ls_tensor_alias(t).t, slot);
+  ok(e);
+}
+
+void Fuzz::custom() {
+  auto in = tensors(3), saved = tensors(2);
+  std::vector<ls_tensor> fresh;
+  for (uint64_t n = below(3); n > 0; n--) {
+    auto r = ls_op_detach(tensor());
+    auto c = ls_op_clone(r.t);
+    result(r);
+    if (c.t != 0) fresh.push_back(c.t);
+    result(c);
+  }
+  // Only tensors without a graph can be outputs: others make rings.
+  if (one(10)) fresh.push_back(0);
+  std::vector<ls_tensor> out(fresh.size());
+  uint64_t scope;
+  auto *e = ls_custom_function(source_.next(), in.data(), in.size(), fresh.data(), fresh.size(), saved.data(),
+                               saved.size(), out.data(), &scope);
+  if (e == nullptr)
+    for (auto t : out) keep(t);
+  ok(e);
+}
+
+void Fuzz::adam() {
+  uint64_t n = below(3);
+  std::vector<ls_tensor> p, a, s, m, t;
+  for (uint64_t i = 0; i < n; i++) {
+    ls_tensor x = tensor();
+    p.push_back(x);
+    float zero = 0;
+    auto step = ls_tensor_from_data(kFloat, nullptr, 0, &zero, 4);
+    result(step);
+    t.push_back(one(10) ? tensor() : step.t);
+    for (auto *v : {&a, &s, &m}) {
+      auto r = ls_op_clone(x);
+      ls_tensor h = r.t;
+      if (r.err == nullptr && h != 0) {
+        auto d = ls_op_detach(h);
+        result(d);
+        h = d.t;
+      }
+      result(r);
+      v->push_back(one(10) ? tensor() : h);
+    }
+    if (x != 0 && one(2)) {
+      auto g = ls_op_detach(a.back());
+      if (g.err == nullptr && g.t != 0 && !one(4)) ok(ls_set_grad(x, g.t));
+      result(g);
+    }
+  }
+  ls_adam how{real(),
+              real(),
+              real(),
+              real(),
+              real(),
+              static_cast<int32_t>(below(2)),
+              static_cast<int32_t>(below(2)),
+              static_cast<int32_t>(below(2))};
+  ok(ls_adam_step(&how, n, p.data(), a.data(), s.data(), how.amsgrad != 0 && !one(5) ? m.data() : nullptr,
+                  t.data()));
+}
+
+void Fuzz::blob() {
+  static float memory[16] = {1, 2, 3};
+  auto s = shape();
+  uint64_t n = 4;
+  for (auto d : s) n *= static_cast<uint64_t>(d);
+  if (n > sizeof memory) s = {16}, n = 64;
+  if (one(10)) n++;
+  auto drop = [](void *) { dropped.fetch_add(1, std::memory_order_relaxed); };
+  auto r = one(2) ? ls_tensor_from_blob(one(10) ? dtype() : kFloat, s.data(), s.size(), memory, n, drop, 0)
+                  : ls_tensor_from_blob(kFloat, s.data(), s.size(), memory, n, nullptr, source_.next());
+  if (r.err != nullptr) return result(r);
+  // The memory is everybody's: only its copy is written to.
+  result(ls_op_clone(r.t));
+  ls_tensor_free(r.t);
+  uint64_t ids[8];
+  ls_take_dropped(ids, below(9));
+  (void)ls_dropped_count();
+}
+
+// Gives another thread a tensor that nothing else refers to, and takes one.
+void Fuzz::swap() {
+  auto &slot = exchange[below(std::size(exchange))];
+  ls_tensor give = 0;
+  if (ls_tensor t = tensor(); t != 0 && !one(4)) {
+    ok(ls_mode_push(LS_MODE_GRAD, 0));
+    auto r = ls_op_clone(t);
+    ls_mode_pop();
+    ok(r.err);
+    give = r.t;
+  }
+  keep(slot.exchange(give));
+}
+
+void Fuzz::memory() {
+  int32_t d = device();
+  switch (below(11)) {
+    case 0:
+    case 1: {
+      ls_memory m;
+      return ok(ls_memory_stats(d, &m));
+    }
+    case 2: {
+      ls_pace p;
+      return ok(ls_memory_pace(d, &p));
+    }
+    case 3:
+      return ok(ls_memory_reset_peak(d));
+    case 4:
+      return ok(ls_memory_empty_cache(d));
+    case 5: {
+      int64_t freed;
+      return ok(ls_memory_trim(d, integer(), &freed));
+    }
+    case 6: {
+      int64_t free, total;
+      return ok(ls_memory_capacity(d, &free, &total));
+    }
+    case 7: {
+      // Always one that keeps the machine: what is granted could be all of it.
+      ls_memory m;
+      ok(ls_memory_stats(kCpu, &m));
+      if (one(3)) ok(ls_memory_set_limit(kCpu, pick<int64_t>({-1, INT64_MIN, 1})));
+      ok(ls_memory_set_limit(kCpu, m.allocated + pick<int64_t>({4096, kMiB, kRoom, kRoom})));
+      if (d != kCpu && d >> 8 != 0) ok(ls_memory_set_limit(d, integer()));
+      return;
+    }
+    case 8: {
+      static auto callback = [](void *, int32_t, int64_t) -> int32_t { return 0; };
+      ok(ls_memory_set_oom_callback(one(3) ? +callback : nullptr, nullptr));
+      return;
+    }
+    case 9:
+      return ok(ls_memory_set_lines(d, one(2) ? INT64_MAX : integer(), one(2) ? INT64_MAX : integer(),
+                                    one(2) ? INT64_MAX : integer()));
+    default:
+      __atomic_store_n(&ls_memory_board()->due, 0, __ATOMIC_RELAXED);
+      return;
+  }
+}
+
+void Fuzz::pressure() {
+  ls_pressure p;
+  switch (below(7)) {
+    case 0: {
+      // A pacer's round: what it finds is what others have handed over.
+      if (ls_pressure_attach() == 0) return;
+      for (uint64_t n = 1 + below(3); n > 0; n--) {
+        // Alone, the round that was asked for is there at once; among others it may be gone.
+        bool asked = (!many_ || one(2)) && ls_pressure_ask() == 1;
+        int64_t timeout =
+            asked && !many_ ? pick<int64_t>({0, -1, INT64_MIN, INT64_MAX}) : static_cast<int64_t>(below(2));
+        if (ls_pressure_wait(&p, timeout) != 1) continue;
+        ls_tensor_free(exchange[below(std::size(exchange))].exchange(0));
+        ls_pressure_flush();
+        ls_pressure_done(p.round);
+      }
+      ls_sweeping_set(0);
+      return ls_pressure_stop();
+    }
+    case 1:
+      (void)ls_pressure_ask();
+      return;
+    case 2:
+      // It would wait for ever where nobody asks.
+      if (ls_pressure_ask() == 1) (void)ls_pressure_wait(&p, pick<int64_t>({0, 1, -1, INT64_MIN}));
+      ls_sweeping_set(0);
+      return;
+    case 3:
+      return ls_pressure_done(one(2) ? 0 : below(9));
+    case 4:
+      return ls_pressure_flush();
+    case 5: {
+      ls_pressure_counts c;
+      return ls_pressure_stats(&c);
+    }
+    default: {
+      int32_t before = ls_sweeping_set(static_cast<int32_t>(integer()));
+      if (before != 0 && before != 1) fail("sweeping");
+      ls_sweeping_set(0);
+      return;
+    }
+  }
+}
+
+void Fuzz::samples() {
+  switch (below(7)) {
+    case 0:
+      return ls_samples_set_rate(pick<int64_t>({0, 1, 4096, 512 << 10, -1, INT64_MAX}));
+    case 1:
+    case 2:
+      return ls_samples_attach(static_cast<uint32_t>(below(100)), one(2) ? 0 : tensor());
+    case 3: {
+      ls_site sites[8];
+      (void)ls_samples_sites(sites, below(9));
+      (void)__atomic_load_n(ls_samples_seen(), __ATOMIC_RELAXED);
+      return;
+    }
+    case 4:
+      return ok(ls_history_set(pick<uint64_t>({0, 1, 100, 1000})));
+    case 5: {
+      ls_event events[16];
+      (void)ls_history_events(events, below(17));
+      return;
+    }
+    default: {
+      ls_event events[16];
+      (void)ls_history_live(events, below(17));
+      return;
+    }
+  }
+}
+
+void Fuzz::process() {
+  switch (below(12)) {
+    case 0:
+      return ok(ls_manual_seed(source_.next()));
+    case 1:
+      return result(ls_rng_state(device()));
+    case 2: {
+      auto r = ls_rng_state(kCpu);
+      result(r);
+      return ok(ls_set_rng_state(one(4) ? device() : kCpu, one(2) ? tensor() : r.t));
+    }
+    case 3:
+      // Each number starts its threads.
+      return ok(ls_set_num_threads(one(40) ? 2 : pick<int32_t>({1, 1, 0, -1, INT32_MIN})));
+    case 4:
+      (void)ls_num_threads();
+      return;
+    case 5:
+      if (many_) return;
+      return ok(ls_set_deterministic(static_cast<int32_t>(below(2)), 1));
+    case 6:
+      (void)ls_deterministic();
+      return;
+    case 7:
+      if (many_) return;
+      return ok(ls_set_matmul_precision(static_cast<int32_t>(integer())));
+    case 8:
+      (void)ls_matmul_precision();
+      return;
+    case 9:
+      if (many_) return;
+      return ok(ls_set_default_dtype(dtype()));
+    case 10:
+      (void)ls_default_dtype();
+      return ok(ls_synchronize(device()));
+    default:
+      (void)ls_device_count(pick<int32_t>({0, 1, 13, -1, 127, INT32_MAX, INT32_MIN}));
+      return;
+  }
+}
+
+void Fuzz::threads_words() {
+  switch (below(6)) {
+    case 0:
+    case 1: {
+      if (modes_ > 3) break;
+      auto *e = ls_mode_push(one(10) ? static_cast<int32_t>(integer()) : static_cast<int32_t>(below(2)),
+                             static_cast<int32_t>(below(2)));
+      if (e == nullptr) modes_++;
+      return ok(e);
+    }
+    case 2:
+      (void)ls_mode_get(static_cast<int32_t>(integer()));
+      return;
+    case 3: {
+      uint64_t word = source_.next() & ~LS_SCOPE_SAMPLED;
+      ls_scope_set(word);
+      if (ls_scope_get() != word) fail("the scope word is not what was set");
+      return;
+    }
+    case 4: {
+      uint64_t words[4];
+      (void)ls_scope_orphans(words, below(5));
+      return;
+    }
+    default:
+      break;
+  }
+  ls_mode_pop();  // where there is none it does nothing
+  modes_ = std::max(0, modes_ - 1);
+}
+
+void Fuzz::names() {
+  ls_op op = 0;
+  auto &full = all_names[below(all_names.size())];
+  size_t dot = full.find('.');
+  std::string name = full.substr(0, dot), overload = dot == std::string::npos ? "" : full.substr(dot + 1);
+  if (one(4)) overload = text();
+  if (one(6)) name = pick<const char *>({"", "aten", "::", "aten::", "aten::nothing", "\xff", "aten::add.Tensor"});
+  ok(ls_op_find(name.c_str(), overload.c_str(), &op).err);
+  (void)ls_op_repeatable(op);
+  values([&](ls_value *out, uint64_t n) { return ls_op_schema(op, out, n); });
+}
+
+void Fuzz::versions() {
+  if (ls_abi() != LS_ABI) fail("ls_abi");
+  if (ls_torch_version_built() >> 48 != ls_torch_version_loaded() >> 48) fail("versions");
+  ls_error_free(nullptr);
+  ls_spill_free(nullptr);
+  ok(ls_init());
+  if (one(20)) values([](ls_value *out, uint64_t n) { return ls_show_config(out, n); });
+  if (one(200)) values([](ls_value *out, uint64_t n) { return ls_op_names(out, n); });
+}
+
+void Fuzz::cuda() {
+  int32_t out_capturing;
+  values([&](ls_value *out, uint64_t n) { return ls_device_name(device(), out, n); });
+  values([](ls_value *out, uint64_t n) { return ls_cuda_snapshot(out, n); });
+  ok(ls_cuda_record_history(static_cast<int32_t>(below(2)), integer()));
+  ok(ls_cuda_capturing(device(), &out_capturing));
+}
+
+// ---- sequences ----
+
+std::string string_of(ls_results r) {
+  if (r.err != nullptr) fail(r.err->message);
+  std::string s(reinterpret_cast<char *>(r.spill + 1), r.spill[0].len);
+  ls_spill_free(r.spill);
+  return s;
+}
+
+void load() {
+  if (ls_error *e = ls_init()) fail(e->message);
+  static const ls_callbacks callbacks{on_hook, on_backward};
+  ls_set_callbacks(&callbacks);
+  for (auto &o : operators) {
+    if (ls_error *e = ls_op_find(o.name, o.overload, &o.op).err) fail(e->message);
+    if (o.op != 0) o.args = argument_types(string_of(ls_op_schema(o.op, nullptr, 0)));
+  }
+  auto names = string_of(ls_op_names(nullptr, 0));
+  for (size_t at = 0, end; (end = names.find('\n', at)) != std::string::npos; at = end + 1)
+    all_names.push_back(names.substr(at, end - at));
+  std::sort(all_names.begin(), all_names.end());
+}
+
+void check(ls_error *e) {
+  if (e != nullptr) fail(e->message);
+}
+
+ls_memory now() {
+  ls_memory m;
+  check(ls_memory_stats(kCpu, &m));
+  return m;
+}
+
+// The process's settings as a sequence finds them.
+void reset() {
+  check(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
+  check(ls_memory_set_limit(kCpu, 0));
+  check(ls_memory_set_limit(kCpu, now().allocated + kRoom));
+  check(ls_memory_set_oom_callback(nullptr, nullptr));
+  ls_samples_set_rate(0);
+  check(ls_history_set(0));
+  check(ls_set_default_dtype(kFloat));
+  check(ls_set_num_threads(1));
+  check(ls_manual_seed(1));
+  check(ls_set_deterministic(0, 0));
+  ls_pressure_stop();
+}
+
+Source source_of(uint64_t sequence, int thread) {
+  Source s;
+  std::seed_seq words{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32),
+                      static_cast<uint32_t>(sequence), static_cast<uint32_t>(sequence >> 32),
+                      static_cast<uint32_t>(thread)};
+  s.random.seed(words);
+  return s;
+}
+
+void play(uint64_t sequence, Source *given) {
+  reset();
+  bool many = given == nullptr && sequence % 16 == 15;
+  if (many) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; i++)
+      threads.emplace_back([=] {
+        Fuzz f(source_of(sequence, i), i, true);
+        f.start();
+        f.run(length);
+        f.finish();
+      });
+    for (auto &t : threads) t.join();
+  } else {
+    Fuzz f(given != nullptr ? *given : source_of(sequence, 0), 0, false);
+    f.start();
+    f.run(length);
+    f.finish();
+  }
+  for (auto &slot : exchange) ls_tensor_free(slot.exchange(0));
+  ls_pressure_stop();
+  ls_pressure_flush();
+  uint64_t words[64];
+  while (ls_take_dropped(words, 64) != 0) {
+  }
+  while (ls_scope_orphans(words, 64) != 0) {
+  }
+}
+
+void sequence(uint64_t k, Source *given = nullptr) {
+  self->sequence.store(k);
+  self->began.store(static_cast<uint64_t>(seconds()));
+  // What libtorch makes once and keeps is there the second time.
+  for (int i = 0;; i++) {
+    auto before = now();
+    play(k, given);
+    auto after = now();
+    if (after.allocated == before.allocated && after.handles == before.handles) break;
+    if (i == 2)
+      fail("a leak of " + std::to_string(after.allocated - before.allocated) + " bytes and " +
+           std::to_string(after.handles - before.handles) + " handles");
+  }
+  self->began.store(0);
+}
+
+#ifndef LINSTOCK_LIBFUZZER
+void report(const Worker &w, const std::string &how) {
+  std::fprintf(stderr,
+               "cshim_fuzz: %s in sequence %" PRIu64 "; again with: cshim_fuzz -seed %" PRIu64
+               " -sequence %" PRIu64 " -trace\n",
+               how.c_str(), w.sequence.load(), seed, w.sequence.load());
+  for (int i = 0; i < (w.sequence.load() % 16 == 15 ? kThreads : 1); i++)
+    if (const char *name = w.name[i].load())
+      std::fprintf(stderr, "  thread %d, call %" PRIu64 ": %s\n", i, w.step[i].load(), name);
+}
+
+// The end of a log, without libtorch's warnings.
+void show(int log) {
+  std::string text(1 << 16, 0);
+  off_t size = lseek(log, 0, SEEK_END);
+  ssize_t n = pread(log, text.data(), text.size(), std::max<off_t>(0, size - static_cast<off_t>(text.size())));
+  text.resize(static_cast<size_t>(std::max<ssize_t>(0, n)));
+  for (size_t at = 0, end; at < text.size(); at = end + 1) {
+    end = std::min(text.find('\n', at), text.size());
+    if (text.compare(at, 2, "[W") != 0) std::fprintf(stderr, "%s\n", text.substr(at, end - at).c_str());
+  }
+}
+
+int run_all(uint64_t calls, int jobs) {
+  std::vector<pid_t> pids(static_cast<size_t>(jobs), 0);
+  std::vector<int> logs;  // what the children write: libtorch has warnings for much of it
+  for (int i = 0; i < jobs; i++) logs.push_back(memfd_create("log", 0));
+  auto start = seconds(), said = start;
+  auto begin = [&](size_t i) {
+    auto &w = shared->workers[i];
+    w.began.store(0);
+    pid_t pid = fork();
+    if (pid != 0) {
+      pids[i] = pid;
+      return;
+    }
+    self = &w;
+    dup2(logs[i], 2);
+    load();
+    while (shared->calls.load() < calls) {
+      // What a sequence has written is of interest where it fails.
+      if (ftruncate(2, 0) != 0 || lseek(2, 0, SEEK_SET) != 0) fail("the log");
+      sequence(shared->next.fetch_add(1));
+    }
+    std::_Exit(0);
+  };
+  for (size_t i = 0; i < pids.size(); i++) begin(i);
+  bool tty = isatty(2) != 0;
+  auto say = [&](const char *end) {
+    std::fprintf(stderr,
+                 "%s%" PRIu64 " of %" PRIu64 " calls, %" PRIu64 " sequences, %" PRIu64 " errors returned, %" PRIu64
+                 " failures, %" PRId64 " s%s",
+                 tty ? "\r" : "", std::min(shared->calls.load(), calls), calls, shared->next.load(),
+                 shared->errors.load(), shared->failures.load(), seconds() - start, end);
+  };
+  size_t left = pids.size();
+  while (left > 0) {
+    for (size_t i = 0; i < pids.size(); i++) {
+      if (pids[i] == 0) continue;
+      auto &w = shared->workers[i];
+      auto began = static_cast<int64_t>(w.began.load());
+      bool hangs = began != 0 && seconds() - began > kHang;
+      if (hangs) kill(pids[i], SIGKILL);
+      int status = 0;
+      if (waitpid(pids[i], &status, hangs ? 0 : WNOHANG) == 0) continue;
+      pids[i] = 0;
+      left--;
+      if (status == 0) continue;
+      shared->failures.fetch_add(1);
+      show(logs[i]);
+      report(w, hangs                 ? "a hang"
+                : WIFSIGNALED(status) ? std::string("signal ") + strsignal(WTERMSIG(status))
+                                      : "exit code " + std::to_string(WEXITSTATUS(status)));
+      if (shared->failures.load() >= kMostFailures) shared->calls.store(calls);
+      if (shared->calls.load() < calls) {
+        begin(i);
+        left++;
+      }
+    }
+    usleep(100000);
+    if (seconds() - said >= (tty ? 1 : 10)) {
+      said = seconds();
+      say(tty ? "" : "\n");
+    }
+  }
+  say("\n");
+  uint64_t failures = shared->failures.load();
+  std::printf("scorecard|cfuzz|%" PRIu64 " calls in %" PRIu64 " sequences; %" PRIu64
+              " crashes, hangs or leaks|%s\n",
+              shared->calls.load(), shared->next.load(), failures, failures == 0 ? "ok" : "FAILED");
+  return failures == 0 ? 0 : 1;
+}
+#endif
+
+void map_shared() {
+  void *p = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) fail("mmap");
+  shared = new (p) Shared();
+  self = &shared->workers[0];
+}
+
+}  // namespace
+
+#ifdef LINSTOCK_LIBFUZZER
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static bool once = (map_shared(), load(), true);
+  (void)once;
+  static uint64_t n = 0;
+  Source s;
+  s.data = data;
+  s.end = data + size;
+  sequence(n++, &s);
+  return 0;
+}
+#else
+int main(int argc, char **argv) {
+  // Sequences run beside each other.
+  setenv("OMP_NUM_THREADS", "1", 0);
+  double share = 1;
+  uint64_t calls = 10'000'000, only = UINT64_MAX;
+  int jobs = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u));
+  for (int i = 1; i < argc; i++) {
+    std::string name = argv[i];
+    name.erase(0, name.find_first_not_of('-'));
+    if (name == "trace") {
+      trace = true;
+      continue;
+    }
+    const char *value = i + 1 < argc ? argv[++i] : "";
+    if (name == "share")
+      share = std::atof(value);
+    else if (name == "calls")
+      calls = std::strtoull(value, nullptr, 10);
+    else if (name == "seed")
+      seed = std::strtoull(value, nullptr, 10);
+    else if (name == "length")
+      length = std::atoi(value);
+    else if (name == "sequence")
+      only = std::strtoull(value, nullptr, 10);
+    else if (name == "jobs")
+      jobs = std::clamp(std::atoi(value), 1, 64);
+    else {
+      std::fprintf(stderr,
+                   "usage: cshim_fuzz [-share F] [-calls N] [-seed S] [-jobs J] | -seed S -sequence K [-length L] "
+                   "[-trace]\n");
+      return 2;
+    }
+  }
+  map_shared();
+  if (only != UINT64_MAX) {
+    load();
+    sequence(only);
+    std::printf("sequence %" PRIu64 ": ok, %" PRIu64 " calls\n", only, shared->calls.load());
+    std::fflush(stdout);
+    std::_Exit(0);
+  }
+  return run_all(static_cast<uint64_t>(static_cast<double>(calls) * share), jobs);
+}
+#endif
