@@ -11,7 +11,7 @@ export LINSTOCK_TORCH := $(TORCH)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: figures help setup doctor demo test bench bench-setup bench-peak generate golden fmt lint clean
+.PHONY: figures verify help setup doctor demo test bench bench-setup bench-peak generate golden fmt lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ golden: ## make the golden data anew with the PyTorch of bench-setup
 
 figures: setup ## the figures of memory beside their targets (half an hour; FIGURES="--quick loop" for some)
 	@eval "$$(go run ./cmd/linstock env)" && go run ./tests/memory $(FIGURES)
+
+verify: setup ## every line of the scorecard in docs/reliability.md, in full (an hour; VERIFY="-rows storm" for some)
+	@$(GO) run ./tests/verify $(VERIFY)
 
 fmt: ## format Go and C++
 	gofmt -w $$(git ls-files '*.go')

@@ -3,13 +3,14 @@
 # stop the others; the exit code is that of them all.
 #
 #   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize fakecuda install
+#                             thread verify
 #
 # libtorch and the shim must be set up (make does it). LINSTOCK_TORCH chooses the libtorch.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize fakecuda install)
+[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize thread fakecuda install verify)
 version=${LINSTOCK_TORCH:-2.15.0}
 work=build/test
 mkdir -p "$work"
@@ -71,7 +72,7 @@ lint() {
   check "clang-format" clang_format_clean
   check "go vet" go vet ./...
   check "staticcheck" tool staticcheck ./...
-  check "linstockvet" go run ./cmd/linstockvet -test=false ./...
+  check "linstockvet" go run ./cmd/linstockvet ./...
   check "generated files are current, schemas agree with libtorch $version" generated_clean
   check "only cshim imports C" one_cgo_package
   check "licences of the dependencies" licences
@@ -150,6 +151,12 @@ sanitize() {
   ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 cpptest "$work/asan-$version"
 }
 
+# The same under ThreadSanitizer: what threads do to one another.
+thread() {
+  cppbuild "$work/tsan-$version" -DLINSTOCK_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
+  cpptest "$work/tsan-$version"
+}
+
 # libtorch's CUDA part with its real allocator, over a CUDA runtime that is not one: lifetimes, limits, faults.
 fakecuda() {
   need cmake cmake && need ninja ninja-build || return 1
@@ -158,6 +165,18 @@ fakecuda() {
 
 # The installation of a user: another module, an empty HOME and empty caches, a bundle.
 install_() { LINSTOCK_TEST_INSTALL=1 gotest install -timeout 20m ./tests/install; }
+
+# A tenth of the scorecard of docs/reliability.md; `make verify` runs all of it. What other tiers run is not repeated.
+verify() {
+  local log=$work/verify.log
+  LINSTOCK_TORCH=$version go run ./tests/verify -share 0.1 \
+    -rows oom-device,oom-host,device-errors,exceptions,storm,forced-gc,strict-gc,release,mutation,kill,hostile,cfuzz | tee "$log"
+  local code=$? line
+  line=$(grep -o '^[0-9]* of [0-9]* lines hold' "$log")
+  passed=$((passed + ${line%% of*})) failed=$((failed + $(sed 's/.* of \([0-9]*\) .*/\1/' <<<"$line") - ${line%% of*}))
+  note="$line"
+  return $code
+}
 
 summary() {
   echo

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Builds the fuzzer of the C API beside the C++ tests and runs it; arguments go to it (see fuzz.cpp).
+set -eu -o pipefail
+cd "$(dirname "$0")/../.."
+eval "$(go run ./cmd/linstock env)"
+dir=build/test/cpp-${LINSTOCK_TORCH:-2.15.0}
+mkdir -p build/test
+{ cmake -S cshim -B "$dir" -G Ninja -DLINSTOCK_TORCH_ROOT="${LIBTORCH:?run: make setup}" -DLINSTOCK_BUILD_TESTS=ON && ninja -C "$dir" cshim_fuzz; } >"$dir.log" 2>&1 ||
+  { tail -40 "$dir.log"; exit 1; }
+exec "$dir/tests/cshim_fuzz" "$@"

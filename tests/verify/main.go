@@ -1,0 +1,193 @@
+// Verify runs every line of the scorecard of docs/reliability.md, in full or a share of it, and prints the table:
+//
+//	go run ./tests/verify [-share F] [-rows oom-device,storm,…] [-write]
+//
+// `make verify` runs all of it, which takes about an hour on two cores; `make test` a tenth. Each line is a program of
+// its own under tests, whose last line of output is the figures. With -write they go into docs/reliability.md.
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+)
+
+// A row is a line of the scorecard: what is tested, what must come out, and the command that tests it. SHARE stands
+// for the share in it.
+type row struct {
+	name, test, target, command string
+	env                         []string
+	tiers                       bool // tiers of tests/run.sh, which take no share
+}
+
+var rows = []row{
+	{name: "oom-device", test: "every k-th allocation of device memory fails, once and from then on, in training steps",
+		target:  "≥ 100,000 faults; 0 crashes, 0 leaked bytes, every failure ErrOutOfMemory",
+		command: "go run ./tests/faults -rows oom-device -share SHARE"},
+	{name: "oom-host", test: "the same for CPU memory and the shim's own",
+		target: "≥ 50,000 faults; the same", command: "go run ./tests/faults -rows oom-host -share SHARE"},
+	{name: "device-errors", test: "errors 700, 719, 999, 46 at each runtime call of a step",
+		target:  "≥ 20,000; 0 aborts, every one ErrDeviceLost, the other device goes on",
+		command: "go run ./tests/faults -rows device-errors -share SHARE"},
+	{name: "exceptions", test: "each exported function × each type of exception",
+		target: "0 terminations", command: "go run ./tests/faults -rows exceptions -share SHARE"},
+	{name: "storm", test: "pressure storm, 64 goroutines",
+		target: "200,000 events, 0 hangs, p99 ≤ 20 ms", command: "go run ./tests/memory --share SHARE storm"},
+	{name: "forced-gc", test: "a collection inside every read of a handle, all tests",
+		target: "passes", command: "go run ./tests/forcedgc -share SHARE"},
+	{name: "strict-gc", test: "GOGC=1, clobberfree, cgocheck2",
+		target: "10,000,000 operators, 0 faults", command: "go run ./tests/stress -check strict-gc -share SHARE", env: []string{"GOEXPERIMENT=cgocheck2"}},
+	{name: "release", test: "release against operators, scope close against operators, 64 goroutines",
+		target: "100,000,000 pairs, only results or ErrReleased", command: "go run ./tests/stress -check release -share SHARE"},
+	{name: "balance", test: "native bytes, handles, goroutines, descriptors at the end of each test",
+		target: "exactly as at its start", command: "go run ./tests/balance -share SHARE"},
+	{name: "mutation", test: "each line that keeps the library safe is taken out",
+		target: "≥ 95 % noticed by tests, 100 % with the analyzer", command: "go run ./tests/mutate -share SHARE"},
+	{name: "sanitizers", test: "go test -race; AddressSanitizer, UBSan, ThreadSanitizer",
+		target: "clean", command: "tests/run.sh race sanitize thread", tiers: true},
+	{name: "kill", test: "kill -9 during a checkpoint",
+		target: "1,000 times the old or the new file, whole", command: "go run ./tests/kill -share SHARE"},
+	{name: "hostile", test: "hostile safetensors and checkpoint files",
+		target: "10,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -share SHARE"},
+	{name: "cfuzz", test: "C API fuzz",
+		target: "10,000,000 calls, 0 crashes", command: "tests/cshim/fuzz.sh -share SHARE"},
+}
+
+type result struct {
+	row
+	figures string
+	ok      bool
+	took    time.Duration
+}
+
+func main() {
+	share := flag.Float64("share", 1, "of every full count")
+	names := flag.String("rows", "", "run these alone, with a comma between; all by default")
+	write := flag.Bool("write", false, "put the figures into docs/reliability.md")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	chosen, err := choose(*names)
+	if err == nil && (*share <= 0 || *share > 1) {
+		err = fmt.Errorf("-share is above 0 and at most 1, not %v", *share)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "verify:", err)
+		os.Exit(2)
+	}
+	start, bad := time.Now(), 0
+	var results []result
+	for i, r := range chosen {
+		if ctx.Err() != nil {
+			break
+		}
+		fmt.Fprintf(os.Stderr, "== %d of %d: %s: %s\n", i+1, len(chosen), r.name, r.test)
+		res := r.run(ctx, *share)
+		if !res.ok {
+			bad++
+		}
+		fmt.Fprintf(os.Stderr, "   %s\n", res.figures)
+		results = append(results, res)
+	}
+	fmt.Println(render(results, *share).Render())
+	fmt.Printf("%d of %d lines hold; share %v; %v\n", len(results)-bad, len(chosen), *share, time.Since(start).Round(time.Second))
+	if *write {
+		if err := update("docs/reliability.md", render(results, *share).RenderMarkdown()); err != nil {
+			fmt.Fprintln(os.Stderr, "verify:", err)
+			bad++
+		}
+	}
+	if bad != 0 || len(results) != len(chosen) {
+		os.Exit(1)
+	}
+}
+
+func choose(names string) ([]row, error) {
+	if names == "" {
+		return rows, nil
+	}
+	var chosen []row
+	for _, name := range strings.Split(names, ",") {
+		i := slices.IndexFunc(rows, func(r row) bool { return r.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no row %q", name)
+		}
+		chosen = append(chosen, rows[i])
+	}
+	return chosen, nil
+}
+
+var summary = regexp.MustCompile(`(?m)^(\d+ passed, \d+ failed)$`)
+
+func (r row) run(ctx context.Context, share float64) result {
+	start := time.Now()
+	words := strings.Fields(strings.ReplaceAll(r.command, "SHARE", strconv.FormatFloat(share, 'g', -1, 64)))
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Env = append(os.Environ(), r.env...)
+	// An interrupt reaches the program itself, which then cleans up.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 30 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	err := cmd.Run()
+	res := result{row: r, ok: err == nil, took: time.Since(start).Round(time.Second)}
+	text := strings.TrimSpace(out.String())
+	last := strings.Split(text[strings.LastIndexByte(text, '\n')+1:], "|")
+	switch found := summary.FindString(text); {
+	case r.tiers && found != "":
+		res.figures = found
+	case !r.tiers && len(last) == 4 && last[0] == "scorecard" && last[1] == r.name:
+		res.figures = last[2]
+		res.ok = res.ok && last[3] == "ok"
+	default:
+		res.figures, res.ok = fmt.Sprintf("no result (%v)", err), false
+	}
+	if !res.ok {
+		fmt.Fprintln(os.Stderr, text)
+	}
+	return res
+}
+
+func render(results []result, share float64) table.Writer {
+	w := table.NewWriter()
+	w.AppendHeader(table.Row{"test", "target", "figures", "seconds", "command"})
+	w.SetColumnConfigs([]table.ColumnConfig{{Number: 1, WidthMax: 40}, {Number: 2, WidthMax: 40}, {Number: 3, WidthMax: 60}})
+	for _, r := range results {
+		figures := r.figures
+		if !r.ok {
+			figures = "FAILED: " + figures
+		}
+		command := strings.ReplaceAll(strings.ReplaceAll(r.command, " -share SHARE", ""), " --share SHARE", "")
+		w.AppendRow(table.Row{r.test, r.target, figures, int(r.took.Seconds()), strings.Join(append(slices.Clone(r.env), command), " ")})
+	}
+	return w
+}
+
+var scorecard = regexp.MustCompile(`(?s)(<!-- scorecard -->\n).*(<!-- end -->)`)
+
+// update replaces the table in file.
+func update(file, markdown string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if !scorecard.Match(text) {
+		return fmt.Errorf("%s has no scorecard", file)
+	}
+	day := fmt.Sprintf("Last run: %s.\n\n", time.Now().Format(time.DateOnly))
+	return os.WriteFile(file, scorecard.ReplaceAllFunc(text, func([]byte) []byte {
+		return []byte("<!-- scorecard -->\n" + day + markdown + "\n<!-- end -->")
+	}), 0o644)
+}
