@@ -70,6 +70,7 @@ func lost(r *round) error {
 		return err
 	})
 	r.fake.ClearRules()
+	r.work.Add(other.work.Load())
 	if r.fake.Lost(r.device.Index) == 0 {
 		r.fake.Lose(r.device.Index, rule.Error) // the rule's call never came
 	}

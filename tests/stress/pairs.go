@@ -105,11 +105,11 @@ func (g *group) lead(rng *rand.Rand) (first error) {
 		}
 		one := tensor.Full([]int{1}, float64(value))
 		for k := range g.row {
+			x := one.Alias()
 			if k%8 == 0 {
-				g.row[k] = one.Clone()
-			} else {
-				g.row[k] = one.Alias()
+				x = one.Clone()
 			}
+			g.row[k] = x //linstockvet:ignore scopeescape that it is used after the scope's end is what is tested
 		}
 		if n%2 == 0 {
 			one.Release()

@@ -240,6 +240,7 @@ func misuse(r *round, rng *rand.Rand) error {
 	switch rng.IntN(9) {
 	case 0: // closed on another goroutine
 		done := make(chan error)
+		//linstockvet:ignore scopeclose the refusal is what is tested
 		go func() { done <- scope.Close() }()
 		if err := <-done; !errors.Is(err, tensor.ErrScope) {
 			return fmt.Errorf("a close on another goroutine gave %v", err)
@@ -247,6 +248,7 @@ func misuse(r *round, rng *rand.Rand) error {
 		return x.Add(1).Err()
 	case 1: // inner ones left open, closed with the outer; closed twice
 		for range 1 + rng.IntN(4) {
+			//linstockvet:ignore scopeclose the outer one's Close is to close it
 			if _, err := tensor.NewScope(); err != nil {
 				return err
 			}
@@ -284,7 +286,7 @@ func misuse(r *round, rng *rand.Rand) error {
 		x.Release()
 		x.Release()
 		if err := x.Keep().Err(); !errors.Is(err, tensor.ErrReleased) {
-			return fmt.Errorf("Keep after Release gave %v", err)
+			return fmt.Errorf("keeping what was released gave %v", err)
 		}
 		return nil
 	case 6: // an error that nobody looks at comes out
