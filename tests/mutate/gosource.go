@@ -86,7 +86,7 @@ var goPackages = []string{"cshim", "vram", "tensor", "autograd", "nn", "optim", 
 
 // Where every early return and every condition on the state of a lifetime is a guard. Elsewhere pins, locks and atomics
 // are.
-var guardedFiles = regexp.MustCompile(`^(tensor/(tensor|scope|sweep|pending|track|statistics|grad|call|fused)|vram/(sweep|sites)|cshim/(cshim|calls|values)|checkpoint/(file|mapping)|data/(loader|workers)|autograd/function|optim/optim)\.go$`)
+var guardedFiles = regexp.MustCompile(`^(tensor/(tensor|scope|sweep|pending|track|statistics|grad|fused)|vram/(sweep|sites)|cshim/(cshim|calls|values)|checkpoint/(file|mapping)|data/(loader|workers)|autograd/function|optim/optim)\.go$`)
 
 // What such a condition speaks of.
 var lifetime = regexp.MustCompile(`\b(closed|gone|weak|released|freed|running|stopped|seen|tallied|attached|inScope|scopeOf|owner|marker|joined|held|mapping|users|loaded)\b|\b(h|n|box|from|to|inner|in|t|s|p|r|b|c|f|e|m|x|g|v|h\.h|t\.h|u|root)(\.Handle|\.Err|\.spill|\.fail|\.h)? (==|!=) (nil|0|s|t|m|to)\b|\b(ok|is|failed)\b|fail (==|!=) nil|len\((ids|words|h|saved|data)\)|\bk >= 0`)
