@@ -16,7 +16,7 @@ func thousands(n int64) string {
 }
 
 // perBatch is how many cases of a sweep a process runs.
-const perBatch = 10
+const perBatch = 20
 
 func devicesOf(row string) int {
 	if row == "device-errors" {
