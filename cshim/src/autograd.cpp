@@ -98,6 +98,7 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
 template <>
 void torch::autograd::CppNode<ls::CallbackFunction>::release_resources() {
   Node::release_resources();
+  ctx_.grad_fn_.reset();  // to the node itself: it keeps the memory
   ctx_.saved_data.clear();
   ctx_.saved_variables_.clear();
   ctx_.to_save_.clear();

@@ -19,7 +19,7 @@ import (
 const (
 	lostDevices  = 64
 	perVariant   = 1_000_000
-	lostVariants = 20 // more than full size needs
+	lostVariants = 40 // full size needs 30
 	callsEnv     = "LINSTOCK_FAULTS_CALLS"
 )
 

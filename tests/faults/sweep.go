@@ -170,9 +170,11 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 		}
 		next = s.losses[1]
 	}
-	loss, _, err = s.train(false)
-	if err != nil {
-		return struck, fmt.Errorf("%v failed (%v), and the next step: %w", at, failure, err)
+	// One that was mended on the way has shown already that it goes on, where values mean nothing.
+	if failure != nil || s.values {
+		if loss, _, err = s.train(false); err != nil {
+			return struck, fmt.Errorf("%v failed (%v), and the next step: %w", at, failure, err)
+		}
 	}
 	if s.values && loss != next {
 		return struck, fmt.Errorf("%v failed (%v); the next step's loss is %v, without faults %v", at, failure, loss, next)
@@ -241,7 +243,7 @@ func oomDevice(number int, seed uint64, from int64, report *reporter, dir string
 	uncached := os.Getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != ""
 	s := &sweep{fault: &deviceFault{c: c}, device: tensor.CUDA(0), kind: tensor.ErrOutOfMemory, control: c, must: true,
 		times: -1, empty: !uncached, uncached: uncached}
-	if number%6 != 0 {
+	if number%8 != 0 {
 		s.times = 1
 	}
 	if err := s.run(number, seed, from, report, dir); err != nil {
