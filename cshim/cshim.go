@@ -19,10 +19,15 @@ package cshim
 const char *ls_table_load(void *library);
 extern const ls_callbacks ls_go_callbacks;
 
-// dlerror belongs to the thread: both calls in one crossing.
+// dlerror belongs to the thread: all calls in one crossing. libgomp reads its environment when it is loaded, and would
+// let a team that has nothing to do spin for milliseconds, on cores that the Go collector and other goroutines need.
+// It spins long enough for the next operator, and then sleeps, unless the user has chosen.
 static void *open_library(const char *path, const char **why) {
+	int ours = !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT") && setenv("GOMP_SPINCOUNT", "5000", 0) == 0;
 	void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	*why = l ? NULL : dlerror();
+	if (ours)
+		unsetenv("GOMP_SPINCOUNT");
 	return l;
 }
 */

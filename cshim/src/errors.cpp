@@ -69,7 +69,8 @@ ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
   constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation, without libtorch's cache
   if (error == kMemoryAllocation || std::strstr(text, "_STATUS_ALLOC_FAILED") != nullptr)
     return make(LS_ERR_OUT_OF_MEMORY, text);
-  int32_t lost = look_for_lost(error);
+  int32_t lost =
+      look_for_lost(error, strcasestr(text, "_status_") != nullptr || strcasestr(text, "_failed") != nullptr);
   if (lost >= 0) return make(LS_ERR_DEVICE_LOST, text, error != 0 ? error : error_of_lost(lost));
   return make(code, text, error);
 }
