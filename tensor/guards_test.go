@@ -322,7 +322,7 @@ func TestNoResult(t *testing.T) {
 		for what, y := range map[string]func() *Tensor{
 			"wrapResult": func() *Tensor { return wrapResult("Add", cshim.Result{}) },
 			"done1":      func() *Tensor { x.pin(); return done1(&opAdd, cshim.Result{}, x) },
-			"done2":      func() *Tensor { x.pin(); x.pin(); return done2(&opAdd, cshim.Result{}, x, x) }, //linstockvet:ignore pins x is pinned twice
+			"done2":      func() *Tensor { x.pin(); x.pin(); return done2(&opAdd, cshim.Result{}, x, x) }, //linstockvet:ignore keepalive x is pinned twice
 			"done3":      func() *Tensor { x.pin(); return done3(&opAdd, cshim.Result{}, x, nil, nil) },
 		} {
 			wantErr(t, what, y().Err(), ErrArgument)
