@@ -28,11 +28,9 @@ func (f *FusedAdam) Step() error {
 	if !f.AMSGrad {
 		lists = lists[:4]
 	}
-	p := newPins(n * len(lists))
-	for _, ts := range lists {
-		if err := p.add(op, ts, false); err != nil {
-			return err
-		}
+	p, err := pinLists(op, n*len(lists), false, lists...)
+	if err != nil {
+		return err
 	}
 	defer p.unpin()
 	of := func(list int) []cshim.Handle { return p.hs[list*n:][:n] }

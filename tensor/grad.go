@@ -80,34 +80,28 @@ func pinAll(op string, ts []*Tensor, nilAllowed bool) (*pins, error) {
 	if len(ts) == 0 {
 		return &noPins, nil
 	}
-	p := newPins(len(ts))
-	if err := p.add(op, ts, nilAllowed); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return pinLists(op, len(ts), nilAllowed, ts)
 }
 
 var noPins pins
 
-// newPins has room for n tensors.
-func newPins(n int) *pins {
-	return &pins{ts: make([]*Tensor, 0, n), hs: make([]cshim.Handle, 0, n)}
-}
-
-// add pins ts, too; after an error nothing is pinned.
-func (p *pins) add(op string, ts []*Tensor, nilAllowed bool) error {
-	for _, t := range ts {
-		if t == nil && nilAllowed {
-			p.hs = append(p.hs, 0)
-			continue
+// pinLists pins the n tensors of several lists.
+func pinLists(op string, n int, nilAllowed bool, lists ...[]*Tensor) (*pins, error) {
+	p := &pins{ts: make([]*Tensor, 0, n), hs: make([]cshim.Handle, 0, n)}
+	for _, ts := range lists {
+		for _, t := range ts {
+			if t == nil && nilAllowed {
+				p.hs = append(p.hs, 0)
+				continue
+			}
+			if !t.pin() {
+				p.unpin()
+				return nil, unusable(op, t)
+			}
+			p.ts, p.hs = append(p.ts, t), append(p.hs, t.h)
 		}
-		if !t.pin() {
-			p.unpin()
-			return unusable(op, t)
-		}
-		p.ts, p.hs = append(p.ts, t), append(p.hs, t.h)
 	}
-	return nil
+	return p, nil
 }
 
 func (p *pins) unpin() {

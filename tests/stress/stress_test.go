@@ -62,7 +62,11 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"leak": "native bytes", "goroutine": "goroutines", "file": "file descriptors", "wrong": "a wrong value",
 		"deadlock": "a deadlock", "crash": "the process died",
 	} {
-		code, out := stress(t, broken, "-scenario", name, "-seed", "17", "-goroutines", "3", "-timeout", "3s")
+		timeout := "60s"
+		if name == "deadlock" {
+			timeout = "5s"
+		}
+		code, out := stress(t, broken, "-scenario", name, "-seed", "17", "-goroutines", "3", "-timeout", timeout)
 		if again := "-device cpu -goroutines 3 -scenario " + name + " -seed 17"; code != 1 || !strings.Contains(out, want) || !strings.Contains(out, again) {
 			t.Errorf("%s: exit code %d, want 1, %q and %q in\n%s", name, code, want, again, out)
 		}
