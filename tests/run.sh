@@ -120,15 +120,15 @@ race() { gotest race -race -short -timeout 20m ./cshim ./tensor ./autograd ./nn 
 # Strict checks of the pointers handed to C, freed memory overwritten, and a collector that seldom rests.
 cgocheck() {
   GOEXPERIMENT=cgocheck2 GODEBUG=cgocheck=1,clobberfree=1 GOGC=25 \
-    gotest cgocheck -short -timeout 20m ./cshim ./tensor ./autograd ./nn
+    gotest cgocheck -short -timeout 20m ./cshim ./tensor ./autograd
 }
 
-cppbuild() { # cppbuild DIR OPTIONS…
-  local dir=$1
-  shift
+cppbuild() { # cppbuild DIR TARGET OPTIONS…
+  local dir=$1 target=$2
+  shift 2
   need cmake cmake && need ninja ninja-build || return 1
   cmake -S cshim -B "$dir" -G Ninja -DLINSTOCK_TORCH_ROOT="$root" -DLINSTOCK_BUILD_TESTS=ON "$@" >"$dir.log" 2>&1 &&
-    ninja -C "$dir" >>"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
+    ninja -C "$dir" "$target" >>"$dir.log" 2>&1 || { tail -40 "$dir.log"; return 1; }
 }
 
 cpptest() { # cpptest DIR
@@ -143,17 +143,17 @@ cpptest() { # cpptest DIR
   return $code
 }
 
-cpp() { cppbuild "$work/cpp-$version" && cpptest "$work/cpp-$version"; }
+cpp() { cppbuild "$work/cpp-$version" all && cpptest "$work/cpp-$version"; }
 
 # The shim and its tests; libtorch itself is not instrumented, and needs no suppression.
 sanitize() {
-  cppbuild "$work/asan-$version" -DLINSTOCK_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
+  cppbuild "$work/asan-$version" cshim_test -DLINSTOCK_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
   ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 cpptest "$work/asan-$version"
 }
 
 # The same under ThreadSanitizer: what threads do to one another.
 thread() {
-  cppbuild "$work/tsan-$version" -DLINSTOCK_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
+  cppbuild "$work/tsan-$version" cshim_test -DLINSTOCK_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
   cpptest "$work/tsan-$version"
 }
 

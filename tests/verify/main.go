@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 )
 
 // A row is a line of the scorecard: what is tested, what must come out, and the command that tests it. SHARE stands
@@ -101,10 +102,10 @@ func main() {
 		fmt.Fprintf(os.Stderr, "   %s\n", res.figures)
 		results = append(results, res)
 	}
-	fmt.Println(render(results, *share).Render())
+	fmt.Println(render(results, true).Render())
 	fmt.Printf("%d of %d lines hold; share %v; %v\n", len(results)-bad, len(chosen), *share, time.Since(start).Round(time.Second))
 	if *write {
-		if err := update("docs/reliability.md", render(results, *share).RenderMarkdown()); err != nil {
+		if err := update("docs/reliability.md", render(results, false).RenderMarkdown()); err != nil {
 			fmt.Fprintln(os.Stderr, "verify:", err)
 			bad++
 		}
@@ -143,9 +144,9 @@ func (r row) run(ctx context.Context, share float64) result {
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
 	err := cmd.Run()
 	res := result{row: r, ok: err == nil, took: time.Since(start).Round(time.Second)}
-	text := strings.TrimSpace(out.String())
-	last := strings.Split(text[strings.LastIndexByte(text, '\n')+1:], "|")
-	switch found := summary.FindString(text); {
+	said := strings.TrimSpace(out.String())
+	last := strings.Split(said[strings.LastIndexByte(said, '\n')+1:], "|")
+	switch found := summary.FindString(said); {
 	case r.tiers && found != "":
 		res.figures = found
 	case !r.tiers && len(last) == 4 && last[0] == "scorecard" && last[1] == r.name:
@@ -155,15 +156,21 @@ func (r row) run(ctx context.Context, share float64) result {
 		res.figures, res.ok = fmt.Sprintf("no result (%v)", err), false
 	}
 	if !res.ok {
-		fmt.Fprintln(os.Stderr, text)
+		fmt.Fprintln(os.Stderr, said)
 	}
 	return res
 }
 
-func render(results []result, share float64) table.Writer {
+func render(results []result, wrap bool) table.Writer {
 	w := table.NewWriter()
 	w.AppendHeader(table.Row{"test", "target", "figures", "seconds", "command"})
-	w.SetColumnConfigs([]table.ColumnConfig{{Number: 1, WidthMax: 40}, {Number: 2, WidthMax: 40}, {Number: 3, WidthMax: 60}})
+	var columns []table.ColumnConfig
+	for i, width := range []int{36, 36, 48, 8, 40} {
+		columns = append(columns, table.ColumnConfig{Number: i + 1, WidthMax: width, WidthMaxEnforcer: text.WrapSoft})
+	}
+	if wrap {
+		w.SetColumnConfigs(columns)
+	}
 	for _, r := range results {
 		figures := r.figures
 		if !r.ok {
@@ -179,15 +186,15 @@ var scorecard = regexp.MustCompile(`(?s)(<!-- scorecard -->\n).*(<!-- end -->)`)
 
 // update replaces the table in file.
 func update(file, markdown string) error {
-	text, err := os.ReadFile(file)
+	old, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if !scorecard.Match(text) {
+	if !scorecard.Match(old) {
 		return fmt.Errorf("%s has no scorecard", file)
 	}
 	day := fmt.Sprintf("Last run: %s.\n\n", time.Now().Format(time.DateOnly))
-	return os.WriteFile(file, scorecard.ReplaceAllFunc(text, func([]byte) []byte {
+	return os.WriteFile(file, scorecard.ReplaceAllFunc(old, func([]byte) []byte {
 		return []byte("<!-- scorecard -->\n" + day + markdown + "\n<!-- end -->")
 	}), 0o644)
 }
