@@ -211,6 +211,8 @@ type hostileTarget struct {
 	name string
 	fn   reflect.Value
 	op   *op // of a generated operator
+	// Of an operator that Call calls; nil for all else.
+	schema []string
 }
 
 // hostileSkipped are exported functions that the test does not call, and why.
@@ -308,6 +310,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 			t.Errorf("%s is not called by the hostile test", name)
 		}
 	}
+	all = append(all, schemaTargets(t)...)
 	slices.SortStableFunc(all, func(a, b hostileTarget) int { return strings.Compare(a.name, b.name) })
 	return all
 }
@@ -585,6 +588,9 @@ func (h *hostile) value(t reflect.Type) reflect.Value {
 
 // arguments makes a call's, or takes those of a golden case and spoils some: that gets past the first checks.
 func (h *hostile) arguments(target *hostileTarget) []reflect.Value {
+	if target.schema != nil {
+		return h.bySchema(target)
+	}
 	typ := target.fn.Type()
 	var in []reflect.Value
 	if own := h.cases[target.name]; target.op != nil && len(own) > 0 && !h.one(3) {
@@ -750,6 +756,12 @@ func (h *hostile) call(target *hostileTarget) (err error) {
 		case []*Tensor:
 			for _, t := range x {
 				if t != nil {
+					err = errors.Join(err, h.look(target, t))
+				}
+			}
+		case []any:
+			for _, v := range x {
+				if t, ok := v.(*Tensor); ok && t != nil {
 					err = errors.Join(err, h.look(target, t))
 				}
 			}

@@ -275,11 +275,12 @@ Operator::Operator(const c10::OperatorHandle &h) : handle(h), check_(nullptr) {
     if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
     // Their numbers index tables unchecked: SIGSEGV.
     if (type->kind() == c10::TypeKind::ScalarTypeType)
-      enums_.push_back({i, static_cast<int64_t>(c10::ScalarType::Undefined)});
+      enums_.push_back({i, static_cast<int64_t>(c10::ScalarType::Undefined), false});
     else if (type->kind() == c10::TypeKind::LayoutType)
-      enums_.push_back({i, static_cast<int64_t>(c10::Layout::NumOptions)});
+      // Zeros in oneDNN's layout are written as float32, whatever the dtype: beyond the block.
+      enums_.push_back({i, static_cast<int64_t>(c10::Layout::NumOptions), true});
     else if (type->kind() == c10::TypeKind::MemoryFormatType)
-      enums_.push_back({i, static_cast<int64_t>(c10::MemoryFormat::NumOptions)});
+      enums_.push_back({i, static_cast<int64_t>(c10::MemoryFormat::NumOptions), false});
   }
 }
 
@@ -289,6 +290,8 @@ void Operator::check(const torch::jit::Stack &stack) const {
     if (v.isInt() && (v.toInt() < 0 || v.toInt() >= e.end))
       refuse("argument '" + handle.schema().arguments()[e.argument].name() + "': there is no " +
              std::to_string(v.toInt()));
+    if (e.layout && v.isInt() && v.toInt() == static_cast<int64_t>(c10::Layout::Mkldnn))
+      refuse("tensors of oneDNN's layout are made by aten::to_mkldnn alone");
   }
   if (check_ != nullptr) check_(Args(stack.data(), stack.size()));
 }

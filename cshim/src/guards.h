@@ -21,6 +21,7 @@ class Operator {
   struct Enum {
     size_t argument;
     int64_t end;
+    bool layout;
   };
   std::vector<Enum> enums_;
   void (*check_)(c10::ArrayRef<c10::IValue>);

@@ -263,6 +263,7 @@ class Fuzz {
     return s;
   }
   std::vector<int64_t> integers() {
+    if (small_) return shape();
     if (one(12)) return std::vector<int64_t>(below(70), pick<int64_t>({0, 1, -1, int64_t{1} << 40, INT64_MAX}));
     if (one(3)) return shape();
     std::vector<int64_t> v(below(5));
@@ -368,6 +369,8 @@ class Fuzz {
   // A graph may hang on a gradient in it: a ring that is cut only from outside. Nothing is freed before the end
   // then.
   bool rings_ = false;
+  // What repeats elements far takes no memory, and all the time there is.
+  bool small_ = false;
   int modes_ = 0;
   std::vector<ls_tensor> pool_, held_;
   std::vector<std::pair<ls_tensor, uint32_t>> hooks_;  // aliases, not to be seen by others
@@ -614,11 +617,23 @@ void Fuzz::wrong(std::vector<ls_value> &to) {
   }
 }
 
+// For a trace.
+void describe(ls_tensor t) {
+  ls_meta m;
+  if (t == 0 || ls_tensor_meta(t, &m) != nullptr) return;
+  std::fprintf(stderr, "        dtype %d%s, offset %" PRId64 ", sizes and strides", m.dtype,
+               m.requires_grad ? ", requires grad" : "", m.offset);
+  for (int i = 0; i < m.ndim && i < LS_META_DIMS; i++)
+    std::fprintf(stderr, " %" PRId64 "/%" PRId64, m.sizes[i], m.strides[i]);
+  std::fprintf(stderr, "\n");
+}
+
 void Fuzz::boxed() {
   auto &o = operators[below(std::size(operators))];
   std::vector<ls_value> args;
   // Numbers for handles are ruled out, so what is spoilt by its shape alone has no tensors in it.
   bool spoil = one(10);
+  small_ = std::strcmp(o.name, "aten::as_strided") == 0;
   for (auto &type : o.args) {
     if (one(60)) {
       argument(pick<const char *>({"int", "float", "str", "bool", "Device", "int[]", "Scalar"}), args);
@@ -631,9 +646,18 @@ void Fuzz::boxed() {
     }
     if (one(100)) break;
   }
+  small_ = false;
   if (spoil) wrong(args);
   std::vector<ls_value> exact(args);  // so that AddressSanitizer sees what is read beyond
   exact.shrink_to_fit();
+  self->name[thread_].store(o.name, std::memory_order_relaxed);
+  if (trace) {
+    std::fprintf(stderr, "    %s.%s\n", o.name, o.overload);
+    for (size_t i = 0; i < exact.size(); i++) {
+      std::fprintf(stderr, "      tag %u, len %u, %" PRId64 "\n", exact[i].tag, exact[i].len, exact[i].u.i);
+      if (exact[i].tag == LS_TENSOR) describe(exact[i].u.t);
+    }
+  }
   bool in_place = std::strlen(o.name) > 0 && o.name[std::strlen(o.name) - 1] == '_';
   // An operator that writes into what its own graph saves makes a ring.
   if (in_place) ok(ls_mode_push(LS_MODE_GRAD, 0));
@@ -647,7 +671,12 @@ void Fuzz::typed() {
   ls_tensor x = tensor(), y = tensor(), z = tensor();
   auto v = integers();
   int64_t i = integer(), k = integer();
-  switch (below(40)) {
+  uint64_t which = below(40);
+  if (trace) {
+    std::fprintf(stderr, "    case %" PRIu64 ", %" PRId64 ", %" PRId64 "\n", which, i, k);
+    for (auto t : {x, y, z}) describe(t);
+  }
+  switch (which) {
     case 0:
       return result(ls_op_add_Tensor(x, y));
     case 1:
@@ -701,7 +730,7 @@ void Fuzz::typed() {
     case 25:
       return result(ls_op_unsqueeze(x, i));
     case 26:
-      // What is expanded far takes no memory and all the time there is.
+      // See small_.
       for (auto &d : v)
         if (d > 4) d = 4;
       v.resize(std::min<size_t>(v.size(), 6));

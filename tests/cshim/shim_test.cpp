@@ -274,6 +274,16 @@ TEST_F(Calls, DevicesThatCannotBeAreRefused) {
   }
 }
 
+TEST_F(Calls, OneDnnsLayoutIsRefused) {
+  constexpr int64_t kBFloat16 = 15, kMkldnn = 3;
+  std::vector<ls_value> args;
+  append<int64_t>(args, LS_INTS, {100});
+  args.push_back(I(kBFloat16));
+  args.push_back(I(kMkldnn));
+  ls_value out[1];
+  EXPECT_ERR(ls_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0).err, LS_ERR_ARGUMENT);
+}
+
 TEST_F(Calls, RecurrentLayersAreCounted) {
   Tensor x = floats({1, 2}, {1, 1, 2}), h = floats({0}, {1, 1, 1});
   for (int64_t layers : {INT64_MAX, INT64_MIN, int64_t{0}, int64_t{2}}) {

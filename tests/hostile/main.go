@@ -1,0 +1,283 @@
+// Hostile loads mutants of safetensors files and checkpoints, as many as the scorecard asks for:
+//
+//	go run ./tests/hostile [-share F] [-seed S] [-jobs J]
+//	go run ./tests/hostile -seed S -mutant N [-out FILE]    one of them, in this process; FILE keeps it
+//
+// Each mutant is a file that package checkpoint opens, maps and reads to its end. What may come out is an error, or
+// tensors whose bytes are the file's; a crash, a hang and a leak may not, nor may one mutant make the Go heap and the
+// native heap together allocate more than the file's size and 16 MiB. What Go allocates is the difference of
+// /gc/heap/allocs:bytes, freed or not, which is no less than its peak; libtorch's is the peak that the shim counts.
+// Mutants are loaded in child processes, so that one that ends its process can be named.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+const (
+	allMutants = 10_000_000
+	perChild   = 500_000
+	hang       = time.Minute
+	mostFaults = 20
+)
+
+// tally is what a child has counted: it stands in a file, so that it outlives the child.
+type tally struct {
+	At                                   int64 // the mutant under way
+	Mutants, Accepted, Trainings, Loaded int64 // Accepted: opened without an error; Loaded: training files that were
+	Tensors, Excess                      int64 // Excess: the most that was allocated beyond a file's size
+}
+
+const tallyBytes = 7 * 8
+
+func (t *tally) write(f *os.File) error {
+	var b [tallyBytes]byte
+	for i, n := range []int64{t.At, t.Mutants, t.Accepted, t.Trainings, t.Loaded, t.Tensors, t.Excess} {
+		binary.LittleEndian.PutUint64(b[8*i:], uint64(n))
+	}
+	_, err := f.WriteAt(b[:], 0)
+	return err
+}
+
+func (t *tally) add(o tally) {
+	t.Mutants += o.Mutants
+	t.Accepted += o.Accepted
+	t.Trainings += o.Trainings
+	t.Loaded += o.Loaded
+	t.Tensors += o.Tensors
+	t.Excess = max(t.Excess, o.Excess)
+}
+
+func main() {
+	share := flag.Float64("share", 1, "of 10,000,000 mutants")
+	seed := flag.Uint64("seed", 1, "another seed makes other mutants")
+	jobs := flag.Int("jobs", runtime.NumCPU(), "child processes at once")
+	one := flag.Int64("mutant", -1, "load this one alone")
+	out := flag.String("out", "", "where to keep it")
+	work := flag.String("child", "", "")
+	from := flag.Int64("from", 0, "")
+	to := flag.Int64("to", 0, "")
+	flag.Parse()
+	var err error
+	switch {
+	case *one >= 0:
+		err = single(*seed, *one, *out)
+	case *work != "":
+		err = child(*work, *seed, *from, *to)
+	default:
+		err = parent(*seed, int64(*share*allMutants), *jobs)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hostile:", err)
+		os.Exit(1)
+	}
+}
+
+// run is the parent's view.
+type run struct {
+	seed   uint64
+	n      int64
+	mu     sync.Mutex
+	next   int64
+	sum    tally
+	live   map[string]*tally // of the children under way
+	faults []string
+}
+
+func parent(seed uint64, n int64, jobs int) error {
+	dir, err := os.MkdirTemp(memory(), "hostile")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := makeSeeds(dir); err != nil {
+		return err
+	}
+	r := &run{seed: seed, n: n, live: map[string]*tally{}}
+	start := time.Now()
+	stop := make(chan struct{})
+	var wg, says sync.WaitGroup
+	says.Go(func() { r.progress(start, stop) })
+	for j := range jobs {
+		wg.Go(func() {
+			work := filepath.Join(dir, fmt.Sprint(j))
+			for r.more() {
+				from, to := r.chunk()
+				for from < to {
+					from = r.child(work, from, to)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	says.Wait()
+	state := "ok"
+	if len(r.faults) > 0 {
+		state = "FAILED"
+	}
+	fmt.Printf("scorecard|hostile|%d mutants (%d opened, %d tensors read; %d of %d training files loaded); %d crashes, hangs, leaks or wrong answers; at most %.1f MiB allocated beyond the file's size|%s\n",
+		r.sum.Mutants, r.sum.Accepted, r.sum.Tensors, r.sum.Loaded, r.sum.Trainings, len(r.faults), float64(r.sum.Excess)/(1<<20), state)
+	if len(r.faults) > 0 {
+		return fmt.Errorf("%d faults", len(r.faults))
+	}
+	return nil
+}
+
+// memory is a directory in memory, where there is one.
+func memory() string {
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		return "/dev/shm"
+	}
+	return ""
+}
+
+func (r *run) more() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.next < r.n && len(r.faults) < mostFaults
+}
+
+func (r *run) chunk() (from, to int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	from = r.next
+	// Towards the end they are small, so that all processes end together.
+	r.next += min(perChild, max(20_000, (r.n-r.next)/4))
+	r.next = min(r.next, r.n)
+	return from, r.next
+}
+
+// child runs one over [from, to) and gives where to go on: at to, or behind the mutant that ended it.
+func (r *run) child(work string, from, to int64) int64 {
+	state := work + ".state"
+	if err := os.WriteFile(state, make([]byte, tallyBytes), 0o600); err != nil {
+		return r.fault(from, err.Error(), to)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-child", work, "-seed", fmt.Sprint(r.seed), "-from", fmt.Sprint(from), "-to", fmt.Sprint(to))
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "OMP_NUM_THREADS=1", "GOGC=800")
+	var text bytes.Buffer
+	cmd.Stderr = &text
+	done := make(chan error, 1)
+	if err := cmd.Start(); err != nil {
+		return r.fault(from, err.Error(), to)
+	}
+	go func() { done <- cmd.Wait() }()
+	var last tally
+	moved, hangs := time.Now(), false
+	for {
+		var err error
+		select {
+		case err = <-done:
+		case <-time.After(200 * time.Millisecond):
+			now := readTally(state)
+			if now.At != last.At {
+				moved = time.Now()
+			} else if time.Since(moved) > hang && !hangs {
+				hangs = true
+				cancel()
+			}
+			last = now
+			r.mu.Lock()
+			r.live[work] = &now
+			r.mu.Unlock()
+			continue
+		}
+		end := readTally(state)
+		r.mu.Lock()
+		delete(r.live, work)
+		r.sum.add(end)
+		r.mu.Unlock()
+		if err == nil {
+			return to
+		}
+		what := fmt.Sprintf("%v\n%s", err, tail(text.Bytes()))
+		if hangs {
+			what = "no end in " + hang.String()
+		}
+		return r.fault(end.At, what, end.At+1)
+	}
+}
+
+func (r *run) fault(at int64, what string, goOn int64) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults = append(r.faults, what)
+	fmt.Fprintf(os.Stderr, "mutant %d: %s\nagain with: go run ./tests/hostile -seed %d -mutant %d\n", at, what, r.seed, at)
+	if len(r.faults) >= mostFaults {
+		return r.n
+	}
+	return goOn
+}
+
+func (r *run) progress(start time.Time, stop chan struct{}) {
+	every, end := 10*time.Second, "\n"
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		every, end = time.Second, "\r"
+	}
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(every):
+		}
+		r.mu.Lock()
+		sum := r.sum
+		for _, t := range r.live {
+			sum.add(*t)
+		}
+		fmt.Fprintf(os.Stderr, "%d of %d mutants, %d opened, %d faults, %v%s", sum.Mutants, r.n, sum.Accepted, len(r.faults), time.Since(start).Round(time.Second), end)
+		r.mu.Unlock()
+	}
+}
+
+func readTally(path string) (t tally) {
+	if b, err := os.ReadFile(path); err == nil {
+		_, _ = binary.Decode(b, binary.LittleEndian, &t)
+	}
+	return t
+}
+
+func tail(b []byte) []byte { return b[max(0, len(b)-4000):] }
+
+// single loads one mutant, and says what came out.
+func single(seed uint64, n int64, out string) error {
+	dir, err := os.MkdirTemp(memory(), "hostile")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := makeSeeds(dir); err != nil {
+		return err
+	}
+	v, err := newVictim(filepath.Join(dir, "0"))
+	if err != nil {
+		return err
+	}
+	m := v.mutators.mutant(seed, n)
+	if out != "" {
+		if err := os.WriteFile(out, m.bytes, 0o666); err != nil {
+			return err
+		}
+	}
+	fault := v.feed(m)
+	text, _ := json.Marshal(v.tally)
+	fmt.Printf("mutant %d (%s): %d bytes: %v; %s\n", n, m.how, len(m.bytes), v.outcome, text)
+	return errors.Join(fault, v.settled())
+}

@@ -1,0 +1,301 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/metrics"
+	"slices"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+const spare = 16 << 20
+
+// trainee is what training files are loaded into, and what the seeds were saved from.
+type trainee struct {
+	model *nn.Linear
+	opt   *optim.Optimizer
+	step  int
+	notes map[string]any
+}
+
+func newTrainee() (*trainee, error) {
+	t := &trainee{notes: map[string]any{"lr": []any{0.5, "warm"}}}
+	var err error
+	if t.model, err = nn.NewLinear(2, 3); err != nil {
+		return nil, err
+	}
+	if t.opt, err = optim.NewAdamW(nn.Parameters(t.model), 1e-3); err != nil {
+		return nil, err
+	}
+	return t, t.train()
+}
+
+func (t *trainee) train() error {
+	return tensor.WithScope(func() error {
+		t.opt.ZeroGrad()
+		if err := t.model.Forward(tensor.Ones([]int{2, 2})).Square().Sum().Backward(); err != nil {
+			return err
+		}
+		t.step++
+		return t.opt.Step()
+	})
+}
+
+func (t *trainee) parts() []checkpoint.Part {
+	return []checkpoint.Part{checkpoint.Value("step", &t.step), checkpoint.Value("notes", &t.notes)}
+}
+
+// makeSeeds saves the files that mutants are made of.
+func makeSeeds(dir string) error {
+	return tensor.WithScope(func() error {
+		t, err := newTrainee()
+		if err != nil {
+			return err
+		}
+		return errors.Join(
+			checkpoint.Save(filepath.Join(dir, "plain.seed"), map[string]*tensor.Tensor{
+				"a": tensor.Arange(0, 6).To(tensor.Float32).View(2, 3), "ä\n": tensor.Ones([]int{3}, tensor.Bool), "h": tensor.Ones([]int{2, 2}, tensor.Float16),
+				"": tensor.Zeros([]int{0, 4}), "l": tensor.Arange(0, 2), "c": tensor.Ones([]int{1}, tensor.Complex64), "8": tensor.Ones([]int{3}, tensor.Float8E5M2),
+			}, map[string]string{"k": "v\"\\\u00e4", "": ""}),
+			checkpoint.Save(filepath.Join(dir, "small.seed"), map[string]*tensor.Tensor{"x": tensor.Ones([]int{2, 2})}, nil),
+			checkpoint.Save(filepath.Join(dir, "model.seed"), nn.StateDict(t.model).Map(), nil),
+			checkpoint.SaveTraining(filepath.Join(dir, "training.seed"), t.model, t.opt, t.parts()...),
+		)
+	})
+}
+
+// victim loads mutants.
+type victim struct {
+	mutators *mutators
+	file     *os.File
+	path     string
+	trainee  *trainee
+	tally    tally
+	outcome  error
+	sample   []metrics.Sample
+	before   cshim.Memory
+	native   int64 // allocated after the last mutant
+	sink     byte
+}
+
+func newVictim(work string) (*victim, error) {
+	v := &victim{path: work + ".safetensors", sample: []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}}
+	var err error
+	if v.mutators, err = newMutators(filepath.Dir(work)); err != nil {
+		return nil, err
+	}
+	if v.file, err = os.Create(v.path); err != nil {
+		return nil, err
+	}
+	if v.trainee, err = newTrainee(); err != nil {
+		return nil, err
+	}
+	// All that is made once: by reading every seed.
+	for i := range v.mutators.seeds {
+		s := &v.mutators.seeds[i]
+		if err := v.feed(mutant{bytes: s.bytes, kind: s.kind}); err != nil {
+			return nil, err
+		}
+		if v.outcome != nil {
+			return nil, fmt.Errorf("a seed is refused: %w", v.outcome)
+		}
+	}
+	v.tally = tally{}
+	v.before, err = v.settle()
+	return v, err
+}
+
+// settle brings the trainee to where it was, and gives the memory that is used then.
+func (v *victim) settle() (cshim.Memory, error) {
+	defer func(t tally) { v.tally = t }(v.tally)
+	for i := range v.mutators.seeds {
+		if s := &v.mutators.seeds[i]; s.kind == training {
+			if err := errors.Join(v.feed(mutant{bytes: s.bytes, kind: training}), v.outcome); err != nil {
+				return cshim.Memory{}, err
+			}
+		}
+	}
+	v.trainee.opt.ZeroGrad()
+	for range 3 {
+		runtime.GC()
+		tensor.Flush()
+	}
+	return cshim.MemoryStats(0)
+}
+
+// settled says what was leaked since the start.
+func (v *victim) settled() error {
+	after, err := v.settle()
+	if err == nil && (after.Allocated != v.before.Allocated || after.Handles != v.before.Handles) {
+		err = fmt.Errorf("a leak: %+d native bytes, %+d handles", after.Allocated-v.before.Allocated, after.Handles-v.before.Handles)
+	}
+	return err
+}
+
+func (v *victim) heap() uint64 {
+	metrics.Read(v.sample)
+	return v.sample[0].Value.Uint64()
+}
+
+// feed loads a mutant. The error is a fault of checkpoint's; what it says of the mutant is v.outcome.
+func (v *victim) feed(m mutant) error {
+	if _, err := v.file.WriteAt(m.bytes, 0); err != nil {
+		return err
+	}
+	if err := v.file.Truncate(int64(len(m.bytes))); err != nil {
+		return err
+	}
+	before := v.heap()
+	v.outcome = nil
+	fault := v.load(m)
+	used := int64(v.heap() - before)
+	if v.outcome == nil || m.kind == training {
+		after, err := cshim.MemoryStats(0)
+		if err != nil {
+			return err
+		}
+		used += after.Peak - v.native
+		v.native = after.Allocated
+		if err := cshim.MemoryResetPeak(0); err != nil {
+			return err
+		}
+	}
+	v.tally.Mutants++
+	v.tally.Excess = max(v.tally.Excess, used-int64(len(m.bytes)))
+	if used > int64(len(m.bytes))+spare {
+		return fmt.Errorf("%d bytes allocated for a file of %d", used, len(m.bytes))
+	}
+	return fault
+}
+
+func (v *victim) load(m mutant) error {
+	if m.kind == training {
+		v.tally.Trainings++
+		if err := v.loadTraining(m); err != nil || m.n%8 != 0 {
+			return err
+		}
+	}
+	f, err := checkpoint.Load(v.path)
+	if err != nil {
+		if !errors.Is(err, checkpoint.ErrFormat) {
+			return fmt.Errorf("an error of another kind: %w", err)
+		}
+		if v.outcome == nil {
+			v.outcome = err
+		}
+		return nil
+	}
+	defer f.Close()
+	v.tally.Accepted++
+	return tensor.WithScope(func() error { return v.read(f, m) })
+}
+
+// read looks at every byte of every tensor. Together they are the file's data.
+func (v *victim) read(f *checkpoint.File, m mutant) error {
+	data := m.bytes[8+binary.LittleEndian.Uint64(m.bytes):]
+	_ = f.Metadata()
+	sum, all := 0, true
+	for i, name := range f.Names() {
+		if i == 50 {
+			return nil
+		}
+		if !f.Has(name) {
+			return fmt.Errorf("%q is listed, and not there", name)
+		}
+		x := f.Tensor(name)
+		if err := x.Err(); err != nil {
+			all = false
+			if errors.Is(err, tensor.ErrOutOfMemory) || errors.Is(err, os.ErrClosed) {
+				return err
+			}
+			continue
+		}
+		v.tally.Tensors++
+		n := x.Numel() * x.DType().Size()
+		if sum += n; sum > len(data) {
+			return fmt.Errorf("tensor %q: %d bytes of %d", name, sum, len(data))
+		}
+		if n == 0 {
+			continue
+		}
+		b, err := tensor.Data[uint8](x.View(-1).ViewDType(tensor.Uint8))
+		if err != nil {
+			return fmt.Errorf("tensor %q %v%v: %w", name, x.DType(), x.Shape(), err)
+		}
+		for _, c := range b {
+			v.sink ^= c
+		}
+	}
+	if all && sum != len(data) {
+		return fmt.Errorf("%d of %d bytes are in tensors", sum, len(data))
+	}
+	if all && len(data) > 0 {
+		// The same bytes in another order.
+		want := byte(0)
+		for _, c := range data {
+			want ^= c
+		}
+		if v.sink ^= want; v.sink != 0 {
+			return errors.New("the tensors' bytes are not the file's")
+		}
+	}
+	v.sink = 0
+	return nil
+}
+
+func (v *victim) loadTraining(m mutant) error {
+	t := v.trainee
+	if err := checkpoint.LoadTraining(v.path, t.model, t.opt, t.parts()...); err != nil {
+		v.outcome = err
+	} else {
+		v.tally.Loaded++
+	}
+	for _, p := range nn.StateDict(t.model) {
+		if want := map[string][]int{"weight": {3, 2}, "bias": {3}}[p.Name]; !slices.Equal(p.Tensor.Shape(), want) {
+			return fmt.Errorf("the parameter %s is %v now", p.Name, p.Tensor.Shape())
+		}
+	}
+	if v.outcome != nil || m.n%16 != 0 {
+		return nil
+	}
+	// What was loaded must carry on: whatever numbers it holds.
+	return errors.Join(t.train(), tensor.WithScope(func() error { return tensor.Randn([]int{40}).Err() }))
+}
+
+// child loads the mutants [from, to).
+func child(work string, seed uint64, from, to int64) error {
+	state, err := os.OpenFile(work+".state", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	v, err := newVictim(work)
+	if err != nil {
+		return err
+	}
+	for n := from; n < to; n++ {
+		v.tally.At = n
+		if err := v.tally.write(state); err != nil {
+			return err
+		}
+		m := v.mutators.mutant(seed, n)
+		if err := v.feed(m); err != nil {
+			return fmt.Errorf("%s: %w", m.how, err)
+		}
+	}
+	err = v.settled()
+	v.tally.At = to - 1
+	if err != nil {
+		err = fmt.Errorf("mutants %d to %d: %w", from, to, err)
+	}
+	return errors.Join(err, v.tally.write(state))
+}
