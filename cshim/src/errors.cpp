@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <new>
 
 #include "memory.h"
@@ -57,20 +58,22 @@ int32_t code_of(const c10::Error &e) noexcept {
   return LS_ERR_GENERIC;
 }
 
-// Whether an error's text has a name of CUDA's: cuBLAS, cuDNN and the like fail with plain errors of their own.
-bool of_cuda(const char *text) noexcept {
-  for (const char *name : {"cuda", "cudnn", "_status_", "_failed"})
-    if (strcasestr(text, name) != nullptr) return true;
+bool has(const char *text, std::initializer_list<const char *> any) noexcept {
+  for (const char *part : any)
+    if (strcasestr(text, part) != nullptr) return true;
   return false;
 }
+
+// Whether an error's text has a name of CUDA's: cuBLAS, cuDNN and the like fail with plain errors of their own.
+bool of_cuda(const char *text) noexcept { return has(text, {"cuda", "cudnn", "_status_", "_failed"}); }
 
 // An error that a device may be behind.
 ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
   constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation, without libtorch's cache
   if (error == kMemoryAllocation || std::strstr(text, "_STATUS_ALLOC_FAILED") != nullptr)
     return make(LS_ERR_OUT_OF_MEMORY, text);
-  int32_t lost =
-      look_for_lost(error, strcasestr(text, "_status_") != nullptr || strcasestr(text, "_failed") != nullptr);
+  // An argument's error may name a device, too, and says nothing about it.
+  int32_t lost = look_for_lost(error, has(text, {"cuda error", "cudnn error", "_status_", "_failed"}));
   if (lost >= 0) return make(LS_ERR_DEVICE_LOST, text, error != 0 ? error : error_of_lost(lost));
   return make(code, text, error);
 }

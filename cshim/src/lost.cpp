@@ -106,7 +106,7 @@ bool start_devices() noexcept {
   return false;
 }
 
-int32_t look_for_lost(int32_t error, bool of_library) noexcept {
+int32_t look_for_lost(int32_t error, bool failed) noexcept {
   auto *devices = cuda_devices();
   if (devices == nullptr) return -1;
   int32_t found = -1;
@@ -116,9 +116,9 @@ int32_t look_for_lost(int32_t error, bool of_library) noexcept {
     for (int32_t i = 0; i < n && i < kMost; i++) {
       if ((used.load() & bit(i)) == 0) continue;
       if ((lost_devices.load() & bit(i)) != 0) {
-        // Its error once more, by a way that did not name the device; or a library's, which names no error, on a
+        // Its error once more, by a way that did not name the device; or a failure that names no error, on a
         // thread that met the loss at the same time as another.
-        if (found < 0 && (error != 0 ? error == error_of_lost(i) : of_library)) found = i;
+        if (found < 0 && (error != 0 ? error == error_of_lost(i) : failed)) found = i;
         continue;
       }
       int32_t answer = devices->alive(i);

@@ -37,8 +37,9 @@ void use_device(c10::Device d);
 bool start_devices() noexcept;
 
 // Called with an error of libtorch's in hand that may be a device's last: asks each device, marks those that are
-// gone. of_library: it is one of cuBLAS and the like. Returns the device that the error tells of, -1: none.
-int32_t look_for_lost(int32_t error, bool of_library) noexcept;
+// gone. failed: its text says that CUDA, cuBLAS or the like failed. Returns the device that the error tells of,
+// -1: none.
+int32_t look_for_lost(int32_t error, bool failed) noexcept;
 // The error that a device was lost with.
 int32_t error_of_lost(int32_t index) noexcept;
 

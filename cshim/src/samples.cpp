@@ -10,6 +10,7 @@
 #include <deque>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "memory.h"
@@ -69,9 +70,12 @@ std::atomic<uint64_t> seen{0};
 std::atomic<bool> any_strays{false};
 std::atomic<uint32_t> threads{0};
 thread_local uint32_t thread_number = 0;
-// The blocks that this thread has sampled and nobody has named a site for. Leaked with the thread's pointer: a
-// destructor of its own would run before the last frees.
+// The blocks that this thread has sampled and nobody has named a site for. A plain pointer, so that it can be read
+// while the thread's destructors run: what they sample after UnnamedOfThread's is leaked.
 thread_local std::vector<Unnamed> *unnamed = nullptr;
+struct UnnamedOfThread {
+  ~UnnamedOfThread() { delete std::exchange(unnamed, nullptr); }
+};
 thread_local uint64_t random_state = 0;
 thread_local bool engines = false;  // this thread is one of libtorch's for backward passes
 
@@ -107,6 +111,8 @@ std::vector<Unnamed> &list_of_thread() {
     char name[16] = "";
     pthread_getname_np(pthread_self(), name, sizeof name);
     engines = std::strncmp(name, "pt_autograd", 11) == 0;
+    static thread_local UnnamedOfThread end;
+    (void)&end;
     unnamed = new std::vector<Unnamed>;
   }
   return *unnamed;
