@@ -58,6 +58,7 @@ func schemaTypes(schema string) []string {
 }
 
 func TestSchemaTypes(t *testing.T) {
+	begin(t)
 	got := schemaTypes("aten::f(Tensor(a!) self, Tensor?[] i, int[2] k=[1, 2], *, Scalar? s=None, str m='x') -> (Tensor(a!), int)")
 	if want := []string{"Tensor(a!)", "Tensor?[]", "int[2]", "Scalar?", "str"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%q, want %q", got, want)
