@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/scorecard"
 	"github.com/linstock-ml/linstock/tests/fakecuda"
 )
 
@@ -125,20 +126,9 @@ func moduleRoot() (string, error) {
 
 // each runs what next gives until it gives no more, several processes at a time, and says how far it is.
 func (h *harness) each(r string, target int64, t *tally, next func() (batch, bool)) {
-	stop := make(chan struct{})
-	var says sync.WaitGroup
-	says.Go(func() {
-		tick := time.NewTicker(10 * time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				faults, wrong := t.read()
-				fmt.Fprintf(os.Stderr, "  %s: %d of %d faults, %d failures\n", r, faults, target, wrong)
-			case <-stop:
-				return
-			}
-		}
+	stop := scorecard.Progress(func() string {
+		faults, wrong := t.read()
+		return fmt.Sprintf("  %s: %d of %d faults, %d failures", r, faults, target, wrong)
 	})
 	var mu sync.Mutex
 	var workers sync.WaitGroup
@@ -158,8 +148,7 @@ func (h *harness) each(r string, target int64, t *tally, next func() (batch, boo
 		})
 	}
 	workers.Wait()
-	close(stop)
-	says.Wait()
+	stop()
 }
 
 // batch runs one, and what is left of it again after each crash.

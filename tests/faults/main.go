@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
 type row struct {
@@ -62,15 +64,12 @@ func main() {
 			continue
 		}
 		figures, ok, err := h.row(r)
-		state := "ok"
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "faults: %s: %v\n", name, err)
 			ok = false
 		}
-		if !ok {
-			state, failed = "FAILED", true
-		}
-		fmt.Printf("scorecard|%s|%s|%s\n", name, figures, state)
+		failed = failed || !ok
+		scorecard.Line(name, figures, ok)
 	}
 	if failed {
 		os.Exit(1)

@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
 var packages = []string{"./tensor", "./autograd", "./nn", "./optim", "./data", "./checkpoint", "./vram"}
@@ -26,12 +28,10 @@ func main() {
 	share := flag.Float64("share", 1, "share of the full size")
 	flag.Parse()
 	tests, sweeps, err := run(*share)
-	state := "ok"
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "forcedgc:", err)
-		state = "FAILED"
 	}
-	fmt.Printf("scorecard|forced-gc|%d tests pass with %d collections forced inside reads of handles|%s\n", tests, sweeps, state)
+	scorecard.Line("forced-gc", fmt.Sprintf("%d tests pass with %d collections forced inside reads of handles", tests, sweeps), err == nil)
 	if err != nil {
 		os.Exit(1)
 	}

@@ -25,7 +25,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/term"
+	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
 const (
@@ -109,9 +109,8 @@ func parent(seed uint64, n int64, jobs int) error {
 	}
 	r := &run{seed: seed, n: n, live: map[string]*tally{}}
 	start := time.Now()
-	stop := make(chan struct{})
-	var wg, says sync.WaitGroup
-	says.Go(func() { r.progress(start, stop) })
+	stop := scorecard.Progress(func() string { return r.progress(start) })
+	var wg sync.WaitGroup
 	for j := range jobs {
 		wg.Go(func() {
 			work := filepath.Join(dir, fmt.Sprint(j))
@@ -124,14 +123,9 @@ func parent(seed uint64, n int64, jobs int) error {
 		})
 	}
 	wg.Wait()
-	close(stop)
-	says.Wait()
-	state := "ok"
-	if len(r.faults) > 0 {
-		state = "FAILED"
-	}
-	fmt.Printf("scorecard|hostile|%d mutants (%d opened, %d tensors read; %d of %d training files loaded); %d crashes, hangs, leaks or wrong answers; at most %.1f MiB allocated beyond the file's size|%s\n",
-		r.sum.Mutants, r.sum.Accepted, r.sum.Tensors, r.sum.Loaded, r.sum.Trainings, len(r.faults), float64(r.sum.Excess)/(1<<20), state)
+	stop()
+	scorecard.Line("hostile", fmt.Sprintf("%d mutants (%d opened, %d tensors read; %d of %d training files loaded); %d crashes, hangs, leaks or wrong answers; at most %.1f MiB allocated beyond the file's size",
+		r.sum.Mutants, r.sum.Accepted, r.sum.Tensors, r.sum.Loaded, r.sum.Trainings, len(r.faults), float64(r.sum.Excess)/(1<<20)), len(r.faults) == 0)
 	if len(r.faults) > 0 {
 		return fmt.Errorf("%d faults", len(r.faults))
 	}
@@ -226,25 +220,14 @@ func (r *run) fault(at int64, what string, goOn int64) int64 {
 	return goOn
 }
 
-func (r *run) progress(start time.Time, stop chan struct{}) {
-	every, end := 10*time.Second, "\n"
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		every, end = time.Second, "\r"
+func (r *run) progress(start time.Time) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	sum := r.sum
+	for _, t := range r.live {
+		sum.add(*t)
 	}
-	for {
-		select {
-		case <-stop:
-			return
-		case <-time.After(every):
-		}
-		r.mu.Lock()
-		sum := r.sum
-		for _, t := range r.live {
-			sum.add(*t)
-		}
-		fmt.Fprintf(os.Stderr, "%d of %d mutants, %d opened, %d faults, %v%s", sum.Mutants, r.n, sum.Accepted, len(r.faults), time.Since(start).Round(time.Second), end)
-		r.mu.Unlock()
-	}
+	return fmt.Sprintf("%d of %d mutants, %d opened, %d faults, %v", sum.Mutants, r.n, sum.Accepted, len(r.faults), time.Since(start).Round(time.Second))
 }
 
 func readTally(path string) (t tally) {

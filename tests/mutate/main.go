@@ -32,6 +32,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
 //go:embed equivalent.txt
@@ -379,12 +381,8 @@ func report(results []result, each bool) (failed bool) {
 	}
 	percent := func(n int) float64 { return 100 * float64(n) / float64(max(1, tried)) }
 	failed = failed || percent(dynamic) < 95 || both < tried
-	state := "ok"
-	if failed {
-		state = "FAILED"
-	}
 	fmt.Printf("%.0f s of tests\n", seconds)
-	fmt.Printf("scorecard|mutation|%d mutants: %.1f %% noticed by tests, %.1f %% with the analyzer; %d equivalent (listed)|%s\n",
-		tried, percent(dynamic), percent(both), equivalent, state)
+	scorecard.Line("mutation", fmt.Sprintf("%d mutants: %.1f %% noticed by tests, %.1f %% with the analyzer; %d equivalent (listed)",
+		tried, percent(dynamic), percent(both), equivalent), !failed)
 	return failed
 }
