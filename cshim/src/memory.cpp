@@ -133,7 +133,10 @@ struct alignas(64) ThreadHeap {
 
   HandleCount handles;
   std::atomic<int64_t> ahead{0};  // taken from the account, not given out
-  std::atomic<int64_t> requested{0}, allocations{0}, frees{0};
+  // In use: what this thread gave out less what it freed, in whole blocks and as asked for. Kept beside the
+  // account since no moment of another thread between the account and `ahead` can then be read as memory in use.
+  std::atomic<int64_t> given{0}, requested{0};
+  std::atomic<int64_t> allocations{0}, frees{0};
   std::atomic<int64_t> kept{0};
   int64_t to_sample = 0;
   uint64_t epoch = 0;
@@ -169,7 +172,7 @@ struct Heaps {
   static Heaps &get() { return instance; }
   static Heaps instance;
   struct Sum {
-    int64_t made = 0, freed = 0, ahead = 0, requested = 0, allocations = 0, frees = 0, kept = 0;
+    int64_t made = 0, freed = 0, ahead = 0, given = 0, requested = 0, allocations = 0, frees = 0, kept = 0;
   };
   Sum sum() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -178,6 +181,7 @@ struct Heaps {
       s.made += h->handles.made.load(std::memory_order_relaxed);
       s.freed += h->handles.freed.load(std::memory_order_relaxed);
       s.ahead += h->ahead.load(std::memory_order_relaxed);
+      s.given += h->given.load(std::memory_order_relaxed);
       s.requested += h->requested.load(std::memory_order_relaxed);
       s.allocations += h->allocations.load(std::memory_order_relaxed);
       s.frees += h->frees.load(std::memory_order_relaxed);
@@ -283,6 +287,7 @@ void *allocate_or_throw(size_t n, size_t asked) {
 }
 
 inline void note_allocated(ThreadHeap &h, void *p, size_t usable, size_t asked, int64_t n) noexcept {
+  ThreadHeap::add(h.given, n);
   ThreadHeap::add(h.requested, static_cast<int64_t>(asked));
   ThreadHeap::add(h.allocations, 1);
   uint64_t &tail = tail_of(p, usable);
@@ -381,6 +386,7 @@ void free_counted(void *p) noexcept {
   auto n = static_cast<int64_t>(size);
   uint64_t tail = tail_of(p, usable);
   if (__builtin_expect((tail & kSampledBlock) != 0, 0)) sample_freed(p, n, kCpuSlot);
+  ThreadHeap::add(h.given, -n);
   ThreadHeap::add(h.requested, -static_cast<int64_t>(tail & ~kSampledBlock));
   ThreadHeap::add(h.frees, 1);
   if (size >= BlockCache::kSmallest) {
@@ -492,7 +498,7 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
     out->most_handles = ls::handles_most.load();
     auto &a = ls::accounts[slot];
     if (slot == ls::kCpuSlot) {
-      out->allocated = a.live.load() - sum.ahead;
+      out->allocated = sum.given;
       out->peak = std::max(a.peak.load(), out->allocated);
       out->requested = sum.requested;
       out->cached = static_cast<int64_t>(ls::cache().cached()) + sum.kept;
@@ -540,7 +546,7 @@ ls_error *ls_memory_reset_peak(int32_t device) noexcept {
     int slot = ls::slot_of(device);
     if (slot != ls::kCpuSlot) return ls::cuda_devices()->reset_peak(slot - 1);
     auto &a = ls::accounts[slot];
-    a.peak.store(a.live.load() - ls::Heaps::get().sum().ahead);
+    a.peak.store(ls::Heaps::get().sum().given);
   });
 }
 
