@@ -24,11 +24,12 @@ func (f *FusedAdam) Step() error {
 	if n == 0 {
 		return nil
 	}
-	lists := [][]*Tensor{f.Params, f.Avgs, f.Sqs, f.Steps, f.Maxs}
-	if !f.AMSGrad {
-		lists = lists[:4]
+	lists := [...][]*Tensor{f.Params, f.Avgs, f.Sqs, f.Steps, f.Maxs}
+	used := lists[:4]
+	if f.AMSGrad {
+		used = lists[:]
 	}
-	p, err := pinLists(op, n*len(lists), false, lists...)
+	p, err := pinLists(op, n*len(used), false, used...)
 	if err != nil {
 		return err
 	}

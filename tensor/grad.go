@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -56,7 +57,13 @@ func AllowUnused(on bool) BackwardOption {
 	return func(s *BackwardSettings) { s.AllowUnused = on }
 }
 
+// plain are the settings without options.
+var plain = &BackwardSettings{Retain: new(bool)}
+
 func settings(opts []BackwardOption) *BackwardSettings {
+	if len(opts) == 0 {
+		return plain
+	}
 	s := &BackwardSettings{}
 	for _, o := range opts {
 		if o != nil {
@@ -85,9 +92,16 @@ func pinAll(op string, ts []*Tensor, nilAllowed bool) (*pins, error) {
 
 var noPins pins
 
+// pinPool keeps lists for the next call: a step of training pins as many as the one before.
+var pinPool sync.Pool
+
 // pinLists pins the n tensors of several lists.
 func pinLists(op string, n int, nilAllowed bool, lists ...[]*Tensor) (*pins, error) {
-	p := &pins{ts: make([]*Tensor, 0, n), hs: make([]cshim.Handle, 0, n)}
+	p, _ := pinPool.Get().(*pins)
+	if p == nil {
+		p = &pins{}
+	}
+	p.ts, p.hs = slices.Grow(p.ts, n), slices.Grow(p.hs, n)
 	for _, ts := range lists {
 		for _, t := range ts {
 			if t == nil && nilAllowed {
@@ -104,11 +118,18 @@ func pinLists(op string, n int, nilAllowed bool, lists ...[]*Tensor) (*pins, err
 	return p, nil
 }
 
+// unpin lets go of the tensors and of p itself.
 func (p *pins) unpin() {
-	if p != nil {
-		for _, t := range p.ts {
-			t.unpin()
-		}
+	if p == nil || p == &noPins {
+		return
+	}
+	for _, t := range p.ts {
+		t.unpin()
+	}
+	clear(p.ts)
+	p.ts, p.hs = p.ts[:0], p.hs[:0]
+	if cap(p.hs) <= 1<<16 {
+		pinPool.Put(p)
 	}
 }
 
@@ -116,35 +137,30 @@ type backwardCall struct {
 	roots, grads, inputs *pins
 }
 
-func (b *backwardCall) unpin() { b.roots.unpin(); b.grads.unpin(); b.inputs.unpin() }
+func (b backwardCall) unpin() { b.roots.unpin(); b.grads.unpin(); b.inputs.unpin() }
 
-func prepare(op string, roots []*Tensor, s *BackwardSettings) (b *backwardCall, err error) {
-	b = &backwardCall{}
-	defer func() {
-		if err != nil {
-			b.unpin()
-		}
-	}()
+func prepare(op string, roots, inputs []*Tensor, s *BackwardSettings) (b backwardCall, err error) {
 	if len(roots) == 0 {
 		return b, refused(op, ErrArgument, "no tensor to start from was given")
 	}
 	if len(s.Gradients) != 0 && len(s.Gradients) != len(roots) {
 		return b, refused(op, ErrArgument, "%d gradients for %d roots", len(s.Gradients), len(roots))
 	}
-	if b.roots, err = pinAll(op, roots, false); err != nil {
-		return b, err
+	if b.roots, err = pinAll(op, roots, false); err == nil {
+		if b.grads, err = pinAll(op, s.Gradients, true); err == nil {
+			b.inputs, err = pinAll(op, inputs, false)
+		}
 	}
-	if b.grads, err = pinAll(op, s.Gradients, true); err != nil {
-		return b, err
+	if err != nil {
+		b.unpin()
 	}
-	b.inputs, err = pinAll(op, s.Inputs, false)
 	return b, err
 }
 
 // RunBackward is Backward from several roots; package autograd is the place to use it from.
 func RunBackward(roots []*Tensor, opts ...BackwardOption) error {
 	s := settings(opts)
-	b, err := prepare("Backward", roots, s)
+	b, err := prepare("Backward", roots, s.Inputs, s)
 	if err != nil {
 		return err
 	}
@@ -159,11 +175,10 @@ func RunBackward(roots []*Tensor, opts ...BackwardOption) error {
 // place to use it from.
 func RunGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, error) {
 	s := settings(opts)
-	s.Inputs = inputs
 	if len(inputs) == 0 {
 		return nil, refused("Grad", ErrArgument, "no input was given")
 	}
-	b, err := prepare("Grad", outputs, s)
+	b, err := prepare("Grad", outputs, inputs, s)
 	if err != nil {
 		return nil, err
 	}

@@ -309,7 +309,12 @@ func (s *Scope) Contains(t *Tensor) bool {
 		return false
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	in := s.holds(t)
+	s.mu.Unlock()
+	return in
+}
+
+func (s *Scope) holds(t *Tensor) bool {
 	at := int(t.slot)
 	if at < len(s.weak) {
 		return !s.weak[at].gone && s.weak[at].t.Value() == t

@@ -16,16 +16,50 @@ void check_alike(const at::Tensor &param, const at::Tensor &other, uint64_t i, c
     throw ls::ArgumentError("Adam: the " + std::string(what) + " of parameter " + std::to_string(i) +
                             " differs from it in shape, strides, dtype or device");
 }
+
+// Handles as the list that a kernel takes, without touching their counts.
+class BorrowedList {
+ public:
+  explicit BorrowedList(uint64_t n) { list_.reserve(n); }
+  ~BorrowedList() {
+    for (auto &t : list_) (void)t.unsafeReleaseTensorImpl();
+  }
+  BorrowedList(const BorrowedList &) = delete;
+  BorrowedList &operator=(const BorrowedList &) = delete;
+  // The list has room: nothing can throw between the handle's borrowing and its place in the list.
+  const at::Tensor &add(ls_tensor h) {
+    ls::Borrowed b(h);
+    using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    return list_.emplace_back(Pointer::reclaim(b.get().unsafeGetTensorImpl()));
+  }
+  at::TensorList get() const { return list_; }
+
+ private:
+  std::vector<at::Tensor> list_;
+};
+
+// Adds one to each. For a handful of numbers on the CPU an operator costs a hundred times the addition.
+void count_steps(at::TensorList steps) {
+  for (const auto &t : steps) {
+    if (!t.is_cpu() || t.is_inference()) return at::_foreach_add_(steps, 1);
+  }
+  for (const auto &t : steps) {
+    *t.mutable_data_ptr<float>() += 1;
+    t.unsafeGetTensorImpl()->bump_version();
+  }
+}
 }  // namespace
 
 ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs,
                        const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) noexcept {
   return ls::run_void([&] {
     c10::AutoGradMode off(false);
-    std::vector<at::Tensor> p, g, a, s, m, t;
-    for (auto *v : {&p, &g, &a, &s, &t}) v->reserve(n);
+    BorrowedList p(n), a(n), s(n), m(maxs == nullptr ? 0 : n), t(n);
+    std::vector<at::Tensor> g;
+    g.reserve(n);
     for (uint64_t i = 0; i < n; i++) {
-      at::Tensor param = ls::copy_of(params[i]);
+      ls::Borrowed borrowed(params[i]);
+      const at::Tensor &param = borrowed.get();
       if (!param.defined()) throw ls::ArgumentError("Adam: parameter " + std::to_string(i) + " is none");
       at::Tensor grad = param.grad();
       if (!grad.defined()) continue;
@@ -34,25 +68,20 @@ ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, 
       if (grad.layout() == c10::kStrided && !grad.strides().equals(param.strides()))
         grad = at::empty_like(param).copy_(grad);
       check_alike(param, grad, i, "gradient");
-      a.push_back(ls::copy_of(avgs[i]));
-      check_alike(param, a.back(), i, "average");
-      s.push_back(ls::copy_of(sqs[i]));
-      check_alike(param, s.back(), i, "square");
-      if (maxs != nullptr) {
-        m.push_back(ls::copy_of(maxs[i]));
-        check_alike(param, m.back(), i, "maximum");
-      }
-      t.push_back(ls::copy_of(steps[i]));
-      if (!t.back().defined() || t.back().numel() != 1 || t.back().scalar_type() != c10::kFloat)
+      check_alike(param, a.add(avgs[i]), i, "average");
+      check_alike(param, s.add(sqs[i]), i, "square");
+      if (maxs != nullptr) check_alike(param, m.add(maxs[i]), i, "maximum");
+      const at::Tensor &step = t.add(steps[i]);
+      if (!step.defined() || step.numel() != 1 || step.scalar_type() != c10::kFloat)
         throw ls::ArgumentError("Adam: the step of parameter " + std::to_string(i) + " must be a float32 scalar");
       g.push_back(std::move(grad));
-      p.push_back(std::move(param));
+      p.add(params[i]);
     }
-    if (p.empty()) return;
-    at::_foreach_add_(t, 1);
+    if (g.empty()) return;
+    count_steps(t.get());
     auto fused = [&](auto kernel) {
-      kernel(p, g, a, s, m, t, how->lr, how->beta1, how->beta2, how->weight_decay, how->eps, how->amsgrad != 0,
-             how->maximize != 0);
+      kernel(p.get(), g, a.get(), s.get(), m.get(), t.get(), how->lr, how->beta1, how->beta2, how->weight_decay,
+             how->eps, how->amsgrad != 0, how->maximize != 0);
     };
     if (how->decoupled != 0)
       fused([](auto &&...args) { at::_fused_adamw_(args...); });
