@@ -13,12 +13,29 @@ package cshim
 #cgo nocallback lsc_pressure_stats
 #cgo noescape lsc_samples_attach
 #cgo nocallback lsc_samples_attach
+#include <time.h>
 #include "table_gen.h"
+
+// One crossing: between two the goroutine would queue for a processor with all that have just been woken.
+static int32_t pressure_next(ls_pressure *p, int64_t timeout_ms) {
+	if (p->round != 0) {
+		lsc_pressure_done(p->round);
+		lsc_pressure_flush();
+		p->round = 0;
+	}
+	return lsc_pressure_wait(p, timeout_ms);
+}
+
+static void nap(long ns) {
+	struct timespec t = {0, ns};
+	nanosleep(&t, NULL);
+}
 */
 import "C"
 
 import (
 	"sync/atomic"
+	"time"
 	"unsafe"
 )
 
@@ -121,16 +138,15 @@ func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }
 // PressureStop ends it.
 func PressureStop() { C.lsc_pressure_stop() }
 
-// PressureWait blocks this thread until a round is asked for (1), the time is over (0), or it is to stop (-1).
-func PressureWait(out *Pressure, timeoutMS int) int {
-	return int(C.lsc_pressure_wait((*C.ls_pressure)(unsafe.Pointer(out)), C.int64_t(timeoutMS)))
+// PressureNext ends the round that p tells, unless p is empty, and blocks this thread until another is asked for (1),
+// the time is over (0), or it is to stop (-1). What rounds have left for threads that waited inside a device's
+// allocator is freed between the two.
+func PressureNext(p *Pressure, timeoutMS int) int {
+	return int(C.pressure_next((*C.ls_pressure)(unsafe.Pointer(p)), C.int64_t(timeoutMS)))
 }
 
-// PressureDone ends a round.
-func PressureDone(round uint64) { C.lsc_pressure_done(C.uint64_t(round)) }
-
-// PressureFlush frees what rounds have left for threads that waited inside a device's allocator.
-func PressureFlush() { C.lsc_pressure_flush() }
+// Nap blocks the thread for a time so short that time.Sleep would take longer; less than a second.
+func Nap(d time.Duration) { C.nap(C.long(min(max(d, 0), time.Second-1))) }
 
 // PressureAsk asks for a round without waiting for it.
 func PressureAsk() { C.lsc_pressure_ask() }

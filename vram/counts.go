@@ -38,19 +38,22 @@ func ReadCounts() Counts {
 	}
 }
 
-// WaitQuantiles are the median, the 99th percentile and the longest of the waits for memory since the start, to within
-// a fifth.
+// WaitQuantiles are the median, the 99th percentile and the longest of the waits for memory since the start. Waits are
+// counted in classes a fifth wide: the longest is its class's upper end, the others are interpolated.
 func WaitQuantiles() (median, p99, longest time.Duration) {
 	if cshim.Path() == "" {
 		return 0, 0, 0
 	}
 	p := cshim.PressureStats()
 	at := func(share float64) time.Duration {
-		var seen int64
+		below, want := 0.0, share*float64(p.Waits)
 		for i, n := range p.Histogram {
-			if seen += n; n > 0 && float64(seen) >= share*float64(p.Waits) {
-				return time.Duration(math.Exp2(float64(i)/4) * float64(time.Microsecond))
+			if n > 0 && below+float64(n) >= want {
+				// Bucket i ends at 2^(i/4) microseconds.
+				within := (want - below) / float64(n)
+				return time.Duration(math.Exp2((float64(i)-1+within)/4) * float64(time.Microsecond))
 			}
+			below += float64(n)
 		}
 		return 0
 	}

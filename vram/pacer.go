@@ -139,9 +139,9 @@ func pace() {
 	// Its thread is marked as the one that sweeps, and must not be another goroutine's.
 	runtime.LockOSThread()
 	var idle idleCache
+	var p cshim.Pressure
 	for {
-		var p cshim.Pressure
-		switch cshim.PressureWait(&p, 2000) {
+		switch cshim.PressureNext(&p, 2000) {
 		case -1:
 			return
 		case 0:
@@ -149,8 +149,6 @@ func pace() {
 			idle.tick()
 		case 1:
 			serve(p)
-			cshim.PressureDone(p.Round)
-			cshim.PressureFlush()
 		}
 	}
 }
@@ -167,7 +165,9 @@ func serve(p cshim.Pressure) {
 	if p.Hard != 0 {
 		depth = Deep
 	}
-	cost := sweep(depth, p.Bytes, func() bool { return fits(p) })
+	// A round that has freed anything is over: those who do not fit yet ask for another.
+	before := freesEverywhere()
+	cost := sweep(depth, p.Bytes, func() bool { return freesEverywhere() > before || fits(p) })
 	a := accountOf(p.Device)
 	swept(cost)
 	if p.Hard == 0 {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
@@ -141,14 +142,27 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 				r.Prepare()
 			}
 		}
-		gc := time.Now()
-		runtime.GC()
-		collection = time.Since(gc)
-		awaitCleanups()
-		for _, r := range list {
-			if r.Prepare != nil || r.Rank <= RankQueue {
-				r.run(want)
+		reclaim := func(all bool) {
+			for _, r := range list {
+				if r.Prepare != nil && all || r.Rank <= RankQueue {
+					r.run(want)
+				}
 			}
+		}
+		gc, whole, asked := time.Now(), true, false
+		if enough == nil {
+			runtime.GC()
+		} else {
+			whole = collectUntil(func() bool {
+				reclaim(!asked)
+				asked = true
+				return enough()
+			})
+		}
+		collection = time.Since(gc)
+		if whole {
+			awaitCleanups()
+			reclaim(!asked)
 		}
 	}
 	counts.sweeps[depth].Add(1)
@@ -156,6 +170,58 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 	counts.collecting.Add(int64(collection))
 	counts.sweeping.Add(int64(time.Since(start)))
 	return collection
+}
+
+// collectUntil runs the Go collector, and asks done whether that is enough: as soon as the collector knows what can be
+// reached, and then again and again while it goes over the heap, which takes longer where that is large, and frees what
+// is outside of scopes. Where done is content the collector goes on alone, and false is returned.
+func collectUntil(done func() bool) (whole bool) {
+	proofs := newProofs()
+	cycles := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	metrics.Read(cycles)
+	seen := cycles[0].Value.Uint64()
+	begun, finished := make(chan struct{}), make(chan struct{})
+	go func() {
+		close(begun)
+		// The collector yields after every page that it goes over. A goroutine that is locked to its thread is away for
+		// longer each time, and leaves the work to the runtime's own, which does not yield.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(finished)
+		runtime.GC()
+	}()
+	<-begun // a nap right away would keep the processor that the other waits for
+	for marked := false; ; cshim.Nap(20 * time.Microsecond) {
+		select {
+		case <-finished:
+			return true
+		default:
+		}
+		if metrics.Read(cycles); !marked && cycles[0].Value.Uint64() != seen && len(proofs) > 0 {
+			seen = cycles[0].Value.Uint64()
+			marked = proofs[0].Value() == nil
+			proofs = proofs[1:]
+		}
+		if marked && done() {
+			return false
+		}
+	}
+}
+
+// A proof is an object that nobody can reach. A collection that frees it has begun after it was made: a collection that
+// was under way then, of somebody else's, would have kept it. To look at one keeps it, too; hence several.
+type proof struct {
+	_ *proof
+	_ [7]uint64 // so that it shares its place with nothing
+}
+
+//go:noinline
+func newProofs() []weak.Pointer[proof] {
+	ps := make([]weak.Pointer[proof], 4)
+	for i := range ps {
+		ps[i] = weak.Make(new(proof))
+	}
+	return ps
 }
 
 // awaitCleanups waits, a few milliseconds at most, until the cleanups that the collection has queued have run: they
