@@ -19,6 +19,7 @@ type account struct {
 	capacity int64
 	reach    int64                        // live after the last sweep
 	highest  int64                        // the highest reach of late
+	summit   int64                        // the highest of late of what was live when a block was asked for, and the block
 	total    int64                        // given out, at the last sweep
 	next     int64                        // the largest block of late
 	set      struct{ limit, budget bool } // by the user: the defaults no longer follow the machine
@@ -167,18 +168,38 @@ func serve(p cshim.Pressure) {
 	}
 	// A round that has freed anything is over: those who do not fit yet ask for another.
 	before := freesEverywhere()
-	cost := sweep(depth, p.Bytes, func() bool { return freesEverywhere() > before || fits(p) })
 	a := accountOf(p.Device)
+	if p.Hard == 0 && !a.worthwhile(p.Bytes) {
+		return
+	}
+	cost := sweep(depth, p.Bytes, func() bool { return freesEverywhere() > before || fits(p) })
 	swept(cost)
 	if p.Hard == 0 {
 		// What waits is needed: where the line has no room for it, it counts as reachable.
-		if s, err := a.state(); err == nil && s.Live+p.Bytes > s.line() {
+		if s, err := a.state(); err == nil {
 			a.mu.Lock()
-			a.reach += p.Bytes
+			a.summit = max(a.summit, s.Live+p.Bytes)
+			if s.Live+p.Bytes > s.line() {
+				a.reach += p.Bytes
+			}
 			a.mu.Unlock()
 			a.aim()
 		}
 	}
+}
+
+// worthwhile says whether a sweep for a block that passes the line is due, or else can be paid for; where neither, the
+// block is given, and counts.
+func (a *account) worthwhile(bytes int64) bool {
+	s, err := a.state()
+	if err != nil || s.Live+bytes > s.line() || s.Spare >= s.Cost {
+		return true
+	}
+	a.mu.Lock()
+	a.summit = max(a.summit, s.Live+bytes)
+	a.mu.Unlock()
+	a.aim()
+	return false
 }
 
 func fits(p cshim.Pressure) bool {
@@ -201,7 +222,7 @@ func swept(cost time.Duration) {
 	}
 }
 
-// tick lets the highest reachable bytes and the largest block sink, so that a program that has become smaller is swept again.
+// tick lets the highest reachable bytes, the summit and the largest block sink, so that a program that has become smaller is swept again.
 func tick() {
 	for _, r := range registrations() {
 		if r.Rank <= RankQueue {
@@ -211,6 +232,7 @@ func tick() {
 	for _, a := range known() {
 		a.mu.Lock()
 		a.highest = max(a.reach, a.highest-a.highest/8)
+		a.summit = max(a.highest, a.summit-a.summit/8)
 		a.next -= a.next / 4
 		a.mu.Unlock()
 	}
@@ -239,7 +261,7 @@ func (a *account) state() (State, error) {
 	return State{
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
-		Percent: a.percent, Spare: spare, Cost: cost, total: m.Total,
+		Percent: a.percent, Spare: spare, Cost: cost, total: m.Total, summit: a.summit,
 	}, nil
 }
 
@@ -272,6 +294,10 @@ func (a *account) aimAt(d Decision) {
 	if paced {
 		if line = s.line(); s.Limit > 0 && line >= s.Limit {
 			line = never // the limit itself refuses
+		}
+		// A block that would make a new peak waits for a sweep, too. Not under a device's lock: there waits are dear.
+		if s.Percent >= 0 && a.word == cpuWord && s.Spare >= s.Cost {
+			line = min(line, max(spareFloor, s.Live+s.Live/16, s.summit+s.summit/64))
 		}
 	}
 	total := int64(never)

@@ -51,7 +51,8 @@ type State struct {
 	Cost      time.Duration // what a sweep costs, by the last ones
 	Backward  bool          // a backward pass is about to run: the last chance until it ends
 
-	total int64 // bytes ever given out
+	total  int64 // bytes ever given out
+	summit int64 // account.summit
 }
 
 // Decision is a policy's answer.
@@ -82,8 +83,8 @@ const (
 
 // Paced is the default. Above max(256 MiB, (1 + percent/100) × reachable) a sweep is due. Below it, a sweep that would
 // lower the peak is paid from spare time: when as much as a sixteenth of the live bytes has been given out since the
-// last one (a sixty-fourth past the soft budget), and what is live with what comes next would pass the highest reachable
-// bytes of late.
+// last one (a sixty-fourth past the soft budget), and what is live passes the highest reachable bytes of late. On the
+// CPU a block that would make a new peak waits for such a sweep, too, while the operator that asks for it runs.
 type Paced struct{}
 
 // Decide implements Policy.
@@ -111,7 +112,7 @@ func paced(s State) Decision {
 	if s.Allocated < step && !s.Backward {
 		return Decision{Again: step - s.Allocated}
 	}
-	if room := s.Highest + s.Highest/64 - s.Live - s.Next; room > 0 && !s.Backward {
+	if room := s.Highest + s.Highest/64 - s.Live; room > 0 && !s.Backward {
 		return Decision{Again: room}
 	}
 	if s.Spare < s.Cost {
