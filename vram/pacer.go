@@ -192,7 +192,7 @@ func serve(p cshim.Pressure) {
 // block is given, and counts.
 func (a *account) worthwhile(bytes int64) bool {
 	s, err := a.state()
-	if err != nil || s.Live+bytes > s.line() || s.Spare >= s.Cost {
+	if err != nil || s.Live+bytes > s.line() || s.Spare >= s.Cost && s.Allocated > s.Live/256 {
 		return true
 	}
 	a.mu.Lock()
@@ -297,7 +297,11 @@ func (a *account) aimAt(d Decision) {
 		}
 		// A block that would make a new peak waits for a sweep, too. Not under a device's lock: there waits are dear.
 		if s.Percent >= 0 && a.word == cpuWord && s.Spare >= s.Cost {
-			line = min(line, max(spareFloor, s.Live+s.Live/16, s.summit+s.summit/64))
+			peak := s.summit
+			if s.Live >= peak {
+				peak = s.Live + s.Live/16 // not each block of a live set that grows
+			}
+			line = min(line, max(spareFloor, peak))
 		}
 	}
 	total := int64(never)
