@@ -112,7 +112,7 @@ func paced(s State) Decision {
 	if s.Allocated < step && !s.Backward {
 		return Decision{Again: step - s.Allocated}
 	}
-	if room := s.Highest + s.Highest/64 - s.Live; room > 0 && !s.Backward {
+	if room := max(s.Highest+s.Highest/64, s.summit) - s.Live; room > 0 && !s.Backward {
 		return Decision{Again: room}
 	}
 	if s.Spare < s.Cost {

@@ -89,7 +89,50 @@ func (t task) run() error {
 	fmt.Printf("base %d\npeak %d\nstep %d\n", base.Allocated, after.Peak-base.Allocated, times[len(times)/2])
 	fmt.Printf("rss %d\nsweeps %d\ncollecting %d\nsweeping %d\nwaits %d\n", status("VmHWM")-library, c.Full+c.Deep-before.Full-before.Deep,
 		c.Collecting-before.Collecting, c.Sweeping-before.Sweeping, c.Waits-before.Waits)
-	return nil
+	with := func(on bool) error { // sweeping, and not
+		if on {
+			vram.SetPolicy(nil)
+		} else {
+			vram.SetPolicy(vram.Off{})
+		}
+		return nil
+	}
+	if t.above > 0 {
+		with = func(on bool) error { // the limit, and none
+			if on {
+				return vram.SetLimit(tensor.CPU, vram.Bytes(base.Allocated+t.above))
+			}
+			return vram.SetLimit(tensor.CPU, vram.Share(0.9))
+		}
+	}
+	r, err := against(step, with, t.steps)
+	if err == nil {
+		fmt.Printf("against %f\n", r)
+	}
+	return err
+}
+
+// against is what a step takes with something on, as a multiple of what it takes without: medians of steps in one
+// process that take turns in a shuffled order, each after one that nobody times.
+func against(step func() error, with func(on bool) error, turns int) (float64, error) {
+	times := map[bool][]float64{}
+	for range turns {
+		first := rand.IntN(2) == 0
+		for _, on := range []bool{first, !first} {
+			if err := with(on); err != nil {
+				return 0, err
+			}
+			if err := step(); err != nil {
+				return 0, err
+			}
+			start := time.Now()
+			if err := step(); err != nil {
+				return 0, err
+			}
+			times[on] = append(times[on], time.Since(start).Seconds())
+		}
+	}
+	return quantile(times[true], 0.5) / quantile(times[false], 0.5), nil
 }
 
 // step is a task's step, and what takes away what is left between steps.

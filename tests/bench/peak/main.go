@@ -217,13 +217,13 @@ func (o *options) table(got results) error {
 			w.AppendRow(table.Row{t.model, t.mode, t.style, mb(got.of("go", t, "peak")), mb(got.of("python", py, "peak")),
 				ratio(got.of("go", t, "peak"), got.of("python", py, "peak"), 3), target, ratio(got.of("go off", t, "peak"), got.of("python", py, "peak"), 2),
 				mb(got.of("go", t, "rss")), mb(got.of("python", py, "rss")),
-				ms(step), ratio(step, got.of("go off", t, "step"), 2), ratio(step, got.of("python", py, "step"), 2), ratio(step, got.of("python stock", py, "step"), 2),
+				ms(step), spread(got.of("go", t, "against"), 2), ratio(step, got.of("python", py, "step"), 2), ratio(step, got.of("python stock", py, "step"), 2),
 				fmt.Sprintf("%.1f", quantile(got.of("go", t, "sweeps"), 0.5)/float64(t.steps)),
 				fmt.Sprintf("%.1f%%", 100*quantile(got.of("go", t, "collecting"), 0.5)/float64(t.steps)/quantile(step, 0.5))})
 		}
 		w.AppendSeparator()
 	})
-	fmt.Println("peak: bytes live above the base (weights, optimizer, batch); off: LINSTOCK_POLICY=off")
+	fmt.Println("peak: bytes live above the base (weights, optimizer, batch); off: LINSTOCK_POLICY=off; / off: steps of one process in turns")
 	fmt.Println(w.Render())
 	return nil
 }
@@ -246,7 +246,6 @@ func (o *options) limits(got results) error {
 	o.each(func(t task) {
 		above := int64(1.05 * quantile(got.of("python", t, "peak"), 0.5))
 		for _, t.style = range o.styles {
-			jobs = append(jobs, job{"go", t})
 			t.above = above
 			jobs = append(jobs, job{"go limit", t})
 		}
@@ -263,7 +262,7 @@ func (o *options) limits(got results) error {
 				return fmt.Sprintf("%.1f", quantile(limited.of("go limit", t, figure), 0.5)/float64(t.steps))
 			}
 			w.AppendRow(table.Row{t.model, t.mode, t.style, mb(limited.of("go limit", t, "peak")), mb([]float64{above}),
-				ratio(limited.of("go limit", t, "step"), limited.of("go", t, "step"), 2), "1.10", each("sweeps"), each("waits")})
+				spread(limited.of("go limit", t, "against"), 2), "1.10", each("sweeps"), each("waits")})
 		}
 	})
 	fmt.Println(w.Render())
@@ -348,7 +347,7 @@ func quantile(v []float64, q float64) float64 {
 	return s[lo] + (s[hi]-s[lo])*(at-float64(lo))
 }
 
-// ratio is the median of the rounds' ratios, with the quartiles where there are several.
+// ratio is the median of the rounds' ratios a/b, with the quartiles where there are several.
 func ratio(a, b []float64, digits int) string {
 	n := min(len(a), len(b))
 	if n == 0 {
@@ -357,6 +356,14 @@ func ratio(a, b []float64, digits int) string {
 	r := make([]float64, n)
 	for i := range n {
 		r[i] = a[i] / b[i]
+	}
+	return spread(r, digits)
+}
+
+func spread(r []float64, digits int) string {
+	n := len(r)
+	if n == 0 {
+		return "-"
 	}
 	text := fmt.Sprintf("%.*f", digits, quantile(r, 0.5))
 	if n > 1 {
