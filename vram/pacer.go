@@ -17,11 +17,10 @@ type account struct {
 	budget   int64
 	percent  int
 	capacity int64
-	reach    int64                        // live after the last sweep
-	highest  int64                        // the highest reach of late
-	total    int64                        // given out, at the last sweep
-	next     int64                        // the largest block of late
-	set      struct{ limit, budget bool } // by the user: the defaults no longer follow the machine
+	reach    int64 // live after the last sweep
+	highest  int64 // the highest reach of late
+	total    int64 // given out, at the last sweep
+	next     int64 // the largest block of late
 
 	calm atomic.Bool // so little is live that nothing is due before the trigger
 }
@@ -173,12 +172,17 @@ func serve(p cshim.Pressure) {
 	if p.Hard == 0 {
 		// What waits is needed: where the line has no room for it, it counts as reachable.
 		if s, err := a.state(); err == nil && s.Live+p.Bytes > s.line() {
-			a.mu.Lock()
-			a.reach += p.Bytes
-			a.mu.Unlock()
+			a.needs(p.Bytes)
 			a.aim()
 		}
 	}
+}
+
+// needs counts bytes as reachable that are about to be.
+func (a *account) needs(bytes int64) {
+	a.mu.Lock()
+	a.reach += bytes
+	a.mu.Unlock()
 }
 
 func fits(p cshim.Pressure) bool {
