@@ -174,7 +174,7 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 		// A context of its own for each pass: a retained graph may be gone through more than once, at once even.
 		c := &Context{needs: needs, forward: ctx, saved: make([]*tensor.Tensor, len(at))}
 		for i, k := range at {
-			if k >= 0 && k < len(saved) {
+			if k >= 0 {
 				c.saved[i] = saved[k]
 			}
 		}

@@ -32,3 +32,13 @@ func TestLocksOfAContext(t *testing.T) {
 		t.Errorf("the passes' contexts have %v and %v, want 3", c.Value(1), other.Value(1))
 	}
 }
+
+func TestNoContext(t *testing.T) {
+	leak.Check(t)
+	var none *Context
+	none.SaveForBackward(nil)
+	none.Set(1, 2)
+	if none.Saved() != nil || none.Value(1) != nil || none.NeedsInputGrad(0) {
+		t.Error("no context has something")
+	}
+}

@@ -3,6 +3,7 @@ package vram
 import (
 	"io"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,23 +48,39 @@ func TestLocksOfAnAccount(t *testing.T) {
 	}
 }
 
-// An account is made by one goroutine at a time: two would each make the other's disappear.
-func TestAccountsAreMadeOneAtATime(t *testing.T) {
+// Lists that readers need no lock for are changed by one goroutine at a time: of two, one would undo what the other does.
+func TestOneChangesAList(t *testing.T) {
 	balance.Hold(t, func() {})
 	list := accounts.list.Load()
 	defer accounts.list.Store(list)
-	made := make(chan *account, 1)
-	accounts.mu.Lock()
-	go func() { made <- accountOf(1<<8 | 63) }()
+	waits(t, "accountOf", &accounts.mu, func() { accountOf(1<<8 | 63) })
+	waits(t, "Register", &reclaimers, func() { Register(Reclaimer{})() })
+}
+
+// waits fails the test where f does not wait for a lock.
+func waits(t *testing.T, what string, mu sync.Locker, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	mu.Lock()
+	go func() { defer close(done); f() }()
 	select {
-	case a := <-made:
-		t.Error("an account is made while another goroutine makes one")
-		made <- a
+	case <-done:
+		t.Errorf("%s does not wait for its lock", what)
 	case <-time.After(20 * time.Millisecond):
 	}
-	accounts.mu.Unlock()
-	if a := <-made; a != accountOf(1<<8|63) {
-		t.Error("two accounts of one device")
+	mu.Unlock()
+	<-done
+}
+
+// A line has one number however often it is asked for.
+func TestSitesAreCountedOnce(t *testing.T) {
+	balance.Hold(t, func() {})
+	var ids [2]uint32
+	for i := range ids {
+		ids[i] = Site()
+	}
+	if ids[0] != ids[1] {
+		t.Errorf("one line is both %d and %d", ids[0], ids[1])
 	}
 }
 
