@@ -220,8 +220,10 @@ func TestFunctionErrors(t *testing.T) {
 			"failed":   func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{x.View(7)}, nil },
 		}
 		for name, f := range forwards {
-			if out, err := autograd.Apply(&either{forward: f}, x); err == nil || out != nil {
-				t.Errorf("forward, %s: %v, %v", name, out, err)
+			for _, in := range []*tensor.Tensor{x, x.Detach()} {
+				if out, err := autograd.Apply(&either{forward: f}, in); err == nil || out != nil {
+					t.Errorf("forward, %s: %v, %v", name, out, err)
+				}
 			}
 		}
 		backwards := map[string]func() ([]*tensor.Tensor, error){
@@ -242,14 +244,20 @@ func TestFunctionErrors(t *testing.T) {
 			}
 		}
 		for name, in := range map[string]*tensor.Tensor{"nil": none, "released": released, "failed": x.View(9)} {
-			if _, err := autograd.Apply(&cube{}, in); err == nil {
-				t.Errorf("%s input: no error", name)
+			ran := false
+			f := &either{forward: func() ([]*tensor.Tensor, error) { ran = true; return []*tensor.Tensor{x}, nil }}
+			if _, err := autograd.Apply(f, in); err == nil || ran {
+				t.Errorf("%s input: error %v, forward has run: %v", name, err, ran)
 			}
 			if err := autograd.GradCheck(applied(&cube{}), []*tensor.Tensor{in}); err == nil {
 				t.Errorf("GradCheck, %s input: no error", name)
 			}
 		}
-		_, err := autograd.Apply(nil, x)
+		_, err := autograd.Apply(&cube{}, none)
+		if !errors.Is(err, tensor.ErrNil) || !strings.Contains(err.Error(), "Apply") {
+			t.Errorf("nil input: %v", err)
+		}
+		_, err = autograd.Apply(nil, x)
 		if !errors.Is(err, tensor.ErrNil) {
 			t.Errorf("nil function: %v", err)
 		}

@@ -25,6 +25,8 @@ type Context struct {
 	saved  []*tensor.Tensor
 	needs  []bool
 	values map[any]any
+
+	forward *Context // in Backward: the one that Forward had, whose values these are
 }
 
 // SaveForBackward puts tensors aside for Backward: inputs, outputs, or others. Called again it replaces what was
@@ -59,6 +61,9 @@ func (c *Context) Set(key, value any) {
 	if c == nil {
 		return
 	}
+	if c.forward != nil {
+		c = c.forward
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.values == nil {
@@ -71,6 +76,9 @@ func (c *Context) Set(key, value any) {
 func (c *Context) Value(key any) any {
 	if c == nil {
 		return nil
+	}
+	if c.forward != nil {
+		c = c.forward
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,12 +170,11 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 	}
 	ctx.saved = nil
 	ctx.mu.Unlock()
-	values := ctx.values
 	return tensor.RunFunction(inputs, outputs, saved, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
 		// A context of its own for each pass: a retained graph may be gone through more than once, at once even.
-		c := &Context{needs: needs, values: values, saved: make([]*tensor.Tensor, len(at))}
+		c := &Context{needs: needs, forward: ctx, saved: make([]*tensor.Tensor, len(at))}
 		for i, k := range at {
-			if k >= 0 && k < len(saved) {
+			if k >= 0 {
 				c.saved[i] = saved[k]
 			}
 		}

@@ -292,6 +292,9 @@ func TestWritesStayInThisProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	x, y := f.Tensor("x").Keep(), f.Tensor("y").Keep()
+	if err := f.Tensor("z").Err(); err == nil || !strings.Contains(err.Error(), "has no tensor") {
+		t.Errorf("a tensor that is not there gave %v", err)
+	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -110,9 +110,11 @@ func (f *File) Tensor(name string) *tensor.Tensor {
 	}
 	f.mu.Lock()
 	m := f.mapping
-	ok = m != nil && m.hold()
+	if m != nil {
+		m.users.Add(1) // to that of the File, which Close gives up under the lock
+	}
 	f.mu.Unlock()
-	if !ok {
+	if m == nil {
 		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s: tensor %s: %w", f.path, quoted(name), os.ErrClosed))
 	}
 	data := m.data[e.begin:e.end:e.end]

@@ -10,19 +10,6 @@ type mapping struct {
 	users  atomic.Int64
 }
 
-// hold counts one more user; false if the last has gone.
-func (m *mapping) hold() bool {
-	for {
-		n := m.users.Load()
-		if n == 0 {
-			return false
-		}
-		if m.users.CompareAndSwap(n, n+1) {
-			return true
-		}
-	}
-}
-
 func (m *mapping) release() {
 	if m.users.Add(-1) == 0 {
 		m.unmap()

@@ -53,22 +53,21 @@ var Sources embed.FS
 // SourceHash names the shim's sources. A shim built from other sources is not loaded.
 func SourceHash() (string, error) { return locate.SourceHash(Sources) }
 
-var loaded atomic.Bool
+// loaded is where the shim was found; nil before that.
+var loaded atomic.Pointer[string]
 
 // Path is where the loaded shim was found; empty before Load has succeeded.
 func Path() string {
-	if !loaded.Load() {
-		return ""
+	if p := loaded.Load(); p != nil {
+		return *p
 	}
-	return loadedPath
+	return ""
 }
-
-var loadedPath string
 
 // Load opens the shim and libtorch. It may be called often and from anywhere; after the first success it
 // costs one atomic read. A failure is not remembered: it can be mended while the program runs.
 func Load() error {
-	if loaded.Load() {
+	if loaded.Load() != nil {
 		return nil
 	}
 	return load()
@@ -84,7 +83,7 @@ func OnLoad(f func()) { onLoad = f }
 func load() error {
 	loadMutex.Lock()
 	defer loadMutex.Unlock()
-	if loaded.Load() {
+	if loaded.Load() != nil {
 		return nil
 	}
 	hash, err := SourceHash()
@@ -100,8 +99,7 @@ func load() error {
 			tried = append(tried, fmt.Errorf("%s: %w", path, err))
 			continue
 		}
-		loadedPath = path
-		loaded.Store(true)
+		loaded.Store(&path)
 		if onLoad != nil {
 			onLoad()
 		}

@@ -29,3 +29,11 @@ func loadOnManyGoroutines(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// Who has waited while another loaded does not load again.
+func TestLoadOnce(t *testing.T) {
+	leak.Check(t)
+	if ran, err := cshim.LoadAgain(); err != nil || ran {
+		t.Errorf("loaded again: %v, %v", ran, err)
+	}
+}

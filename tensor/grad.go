@@ -97,11 +97,7 @@ var pinPool sync.Pool
 
 // pinLists pins the n tensors of several lists.
 func pinLists(op string, n int, nilAllowed bool, lists ...[]*Tensor) (*pins, error) {
-	p, _ := pinPool.Get().(*pins)
-	if p == nil {
-		p = &pins{}
-	}
-	p.ts, p.hs = slices.Grow(p.ts, n), slices.Grow(p.hs, n)
+	p := emptyPins(n)
 	for _, ts := range lists {
 		for _, t := range ts {
 			if t == nil && nilAllowed {
@@ -116,6 +112,16 @@ func pinLists(op string, n int, nilAllowed bool, lists ...[]*Tensor) (*pins, err
 		}
 	}
 	return p, nil
+}
+
+// emptyPins is a list with room for n.
+func emptyPins(n int) *pins {
+	p, _ := pinPool.Get().(*pins)
+	if p == nil {
+		p = &pins{}
+	}
+	p.ts, p.hs = slices.Grow(p.ts, n), slices.Grow(p.hs, n)
+	return p
 }
 
 // unpin lets go of the tensors and of p itself.
@@ -410,10 +416,7 @@ type hook func(grad *Tensor) (*Tensor, error)
 
 func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 	failed = guarded(func() error {
-		v, ok := natives.Load(id)
-		if !ok {
-			return nil
-		}
+		v, _ := natives.Load(id)
 		f, ok := v.(hook)
 		if !ok {
 			return nil
@@ -466,10 +469,7 @@ type NativeFunction func(grads, saved []*Tensor, needs []bool) ([]*Tensor, error
 
 func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []cshim.Handle) uint64 {
 	return guarded(func() error {
-		v, ok := natives.Load(id)
-		if !ok {
-			return errors.New("the function is gone")
-		}
+		v, _ := natives.Load(id)
 		f, ok := v.(NativeFunction)
 		if !ok {
 			return errors.New("the function is gone")

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // What tests/mutate takes out and no other test notices is noticed here.
@@ -229,6 +230,24 @@ func TestTheNetAndReleaseFreeOnce(t *testing.T) {
 	equal(t, "handles", handles(), before)
 }
 
+// What an operator has pinned when its scope closes is freed when the operator is done, and not before.
+func TestWhatIsPinnedOutlivesItsScope(t *testing.T) {
+	begin(t)
+	counted(t)
+	before := handlesNow(t)
+	s := open(t)
+	x := Ones([]int{2})
+	if !x.pin() {
+		t.Fatal("a new tensor cannot be pinned")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	equal(t, "handles while it is pinned", handlesNow(t), before+1)
+	x.unpin()
+	equal(t, "handles", handlesNow(t), before)
+}
+
 // What a sweep, a close or a release finds in its list but not in its scope, since it has moved meanwhile, it leaves alone.
 func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
 	begin(t)
@@ -314,6 +333,20 @@ func TestAnyOperandReleased(t *testing.T) {
 	})
 }
 
+// A list is refused for one element that was released, before or after those that can be used.
+func TestAnyElementReleased(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		for i := range 3 {
+			ts := []*Tensor{Ones([]int{2}), Ones([]int{2}), Ones([]int{2})}
+			ts[i].Release()
+			wantErr(t, "Cat", Cat(ts).Err(), ErrReleased)
+			_, err := Call("aten::cat", ts, 0)
+			wantErr(t, "Call", err, ErrReleased)
+		}
+	})
+}
+
 // An operator that gives no tensor is an error.
 func TestNoResult(t *testing.T) {
 	begin(t)
@@ -328,4 +361,230 @@ func TestNoResult(t *testing.T) {
 			wantErr(t, what, y().Err(), ErrArgument)
 		}
 	})
+}
+
+// A callback whose Go side is gone does nothing, or says so.
+func TestCallbacksWithoutTheirFunction(t *testing.T) {
+	begin(t)
+	if out, failed := runHook(1<<63, 0); out != 0 || failed != 0 {
+		t.Errorf("a hook that is gone gave %v and failure %d", out, failed)
+	}
+	failed := runFunction(1<<63, nil, nil, nil, nil)
+	if failed == 0 {
+		t.Fatal("a function that is gone has run")
+	}
+	equal(t, "error", takeCallbackError(failed).Error(), "the function is gone")
+}
+
+// What takes a hook away does so once: its slot may be another's by the second time.
+func TestAHookIsRemovedOnce(t *testing.T) {
+	begin(t)
+	counted(t)
+	x := Ones([]int{2}).RequiresGrad_()
+	defer x.Release()
+	remove, err := x.RegisterHook(func(*Tensor) (*Tensor, error) { return nil, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		disarm := arm(t, cshim.Fault{Point: cshim.FaultEntry, Skip: 1 << 40, Times: 1})
+		remove()
+		calls, _ := cshim.FaultEntry.Counts()
+		disarm()
+		if (calls != 0) != (i == 0) {
+			t.Errorf("removal %d makes %d native calls", i, calls)
+		}
+	}
+}
+
+// The backward of a function gets nil for an output that no gradient has come to.
+func TestAnOutputWithoutGradient(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := Ones([]int{2}).RequiresGrad_()
+		ran := false
+		out, err := RunFunction([]*Tensor{x}, []*Tensor{Ones([]int{2}), Ones([]int{2})}, nil, func(grads, _ []*Tensor, _ []bool) ([]*Tensor, error) {
+			ran = true
+			if len(grads) != 2 || grads[0].Err() != nil || grads[1] != nil {
+				t.Errorf("the gradients are %v, want one and nil", grads)
+			}
+			return grads[:1], nil
+		})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if err := out[0].Sum().Backward(); err != nil || !ran {
+			t.Errorf("backward: %v, it has run: %v", err, ran)
+		}
+	})
+}
+
+// Pinning a list costs Go's collector nothing once there was one as long.
+func TestListsOfPinsAreUsedAgain(t *testing.T) {
+	begin(t)
+	counted(t)
+	if raceEnabled {
+		t.Skip("under the race detector a pool forgets")
+	}
+	scoped(t, func() {
+		ts := []*Tensor{Ones([]int{2}), Ones([]int{2})}
+		if got := testing.AllocsPerRun(100, func() {
+			p, err := pinAll("pins", ts, false)
+			if err != nil {
+				t.Error(err)
+			}
+			p.unpin()
+		}); got != 0 {
+			t.Errorf("%v allocations", got)
+		}
+	})
+}
+
+func TestAScalarHasNoShape(t *testing.T) {
+	begin(t)
+	x := Ones([]int{})
+	defer x.Release()
+	if x.Shape() != nil || x.Stride() != nil {
+		t.Errorf("the shape of a scalar is %v, its stride %v, want nil", x.Shape(), x.Stride())
+	}
+}
+
+// Two that add to the queue at once both do, and a drain leaves it empty.
+func TestTheQueueLosesNothing(t *testing.T) {
+	begin(t)
+	var q pendingQueue
+	a, b := &netBox{}, &netBox{}
+	top := q.top.Load()
+	q.add(a)
+	if q.put(b, top) {
+		t.Fatal("a box is put on what is no longer on top")
+	}
+	q.add(b)
+	if q.top.Load() != b || b.next != a || a.next != nil {
+		t.Error("a box is lost")
+	}
+	q.drain()
+	equal(t, "waiting", q.waiting(), false)
+}
+
+// A scope counts once, also between its entry in the sum of closed ones and its departure from the table.
+func TestAScopeIsTalliedOnce(t *testing.T) {
+	begin(t)
+	sum := tally.sum
+	defer func() { tally.sum = sum }()
+	s := &Scope{moves: moves{disposed: 3}}
+	if err := scopes.enter(s); err != nil {
+		t.Fatal(err)
+	}
+	defer scopes.leave(s.word)
+	before := ReadStatistics().DisposedInScopes
+	tally.closed(s)
+	tally.closed(s)
+	equal(t, "disposed", ReadStatistics().DisposedInScopes, before)
+}
+
+// yielded is whether f gives x's storage.
+func yielded(x *Tensor, f func(yield func(vram.Storage))) (found bool) {
+	var m cshim.Meta
+	if err := x.meta("yielded", &m); err != nil {
+		return false
+	}
+	f(func(s vram.Storage) { found = found || s.Address == m.Data })
+	return found
+}
+
+// Gradients are those of weights that are not released, though their native tensors may live in an operator.
+func TestGradientsOfReleasedWeights(t *testing.T) {
+	begin(t)
+	counted(t)
+	before := handlesNow(t)
+	bare, w := Ones([]int{2}).RequiresGrad_(), Ones([]int{2}).RequiresGrad_()
+	g := Ones([]int{2})
+	if err := w.SetGrad(g); err != nil {
+		t.Fatal(err)
+	}
+	Track(vram.Weights, w, bare)
+	equal(t, "of a weight", yielded(g, gradients), true)
+	if !w.pin() {
+		t.Fatal("a weight cannot be pinned")
+	}
+	w.Release()
+	equal(t, "of a released one", yielded(g, gradients), false)
+	w.unpin()
+	bare.Release()
+	g.Release()
+	equal(t, "handles", handlesNow(t), before)
+}
+
+// What has left its scope since the first half of a sweep is not among the scope's.
+func TestWhatASweepingScopeHolds(t *testing.T) {
+	begin(t)
+	s := open(t)
+	x, y := Ones([]int{2}), Ones([]int{2})
+	s.weaken()
+	y.Keep()
+	scopesHold := func(yield func(vram.Storage)) { inScopes(false, yield) }
+	equal(t, "x", yielded(x, scopesHold), true)
+	equal(t, "y", yielded(y, scopesHold), false)
+	x.Release()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	equal(t, "statistics", s.Statistics(), Statistics{CreatedInScopes: 2, DisposedInScopes: 1, Detached: 1})
+	y.Release()
+}
+
+// Of the tensors outside scopes those that are live and in a category are not counted.
+func TestUnscopedTensors(t *testing.T) {
+	begin(t)
+	counted(t)
+	before := unscoped()
+	x := Ones([]int{2})
+	equal(t, "one", unscoped(), before+1)
+	gone := Ones([]int{2})
+	s := open(t)
+	inside := Ones([]int{2})
+	bad := Failed(errors.New("mine"))
+	_ = bad.Err() // somebody has looked at it
+	Track("a test's", gone, inside, bad, nil)
+	gone.Release()
+	equal(t, "beside what is in a category", unscoped(), before+1)
+	Track("a test's", x)
+	equal(t, "in a category", unscoped(), before)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	x.Release()
+	runtime.KeepAlive([]*Tensor{gone, inside, bad})
+}
+
+// A category's list does not grow with what is released.
+func TestReleasedTensorsLeaveTheirCategory(t *testing.T) {
+	begin(t)
+	var ts []*Tensor
+	for i := range 100 {
+		ts = append(ts, Ones([]int{1}))
+		if i%2 == 0 {
+			ts[i].Release()
+		}
+	}
+	var l weakList
+	l.add(ts)
+	equal(t, "listed", len(l.list), 50)
+	for _, x := range ts {
+		x.Release()
+	}
+}
+
+// A step of no parameters does not ask libtorch, which may not be there.
+func TestAFusedStepOfNothing(t *testing.T) {
+	begin(t)
+	disarm := arm(t, cshim.Fault{Point: cshim.FaultEntry, Skip: 1 << 40, Times: 1})
+	err := (&FusedAdam{}).Step()
+	calls, _ := cshim.FaultEntry.Counts()
+	disarm()
+	if err != nil || calls != 0 {
+		t.Errorf("%d native calls, error %v", calls, err)
+	}
 }

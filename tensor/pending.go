@@ -17,13 +17,14 @@ type pendingQueue struct {
 var pending pendingQueue
 
 func (q *pendingQueue) add(b *netBox) {
-	for {
-		top := q.top.Load()
-		b.next = top
-		if q.top.CompareAndSwap(top, b) {
-			return
-		}
+	for !q.put(b, q.top.Load()) {
 	}
+}
+
+// put lays b on what was on top, if that still is.
+func (q *pendingQueue) put(b, top *netBox) bool {
+	b.next = top
+	return q.top.CompareAndSwap(top, b)
 }
 
 func (q *pendingQueue) waiting() bool { return q.top.Load() != nil }

@@ -55,7 +55,7 @@ func collect() {
 func (s *Scope) weaken() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.weak != nil || len(s.entries) == 0 {
+	if s.weak != nil || len(s.entries) == 0 {
 		return false
 	}
 	s.weak = make([]weakEntry, len(s.entries))

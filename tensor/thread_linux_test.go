@@ -1,6 +1,8 @@
 package tensor
 
 import (
+	"os"
+	"os/exec"
 	"runtime"
 	"sync"
 	"testing"
@@ -32,4 +34,49 @@ func TestGoexitOnTheMainThread(t *testing.T) {
 	}
 	settle(t)
 	equal(t, "goroutines that hold scopes", held.Load(), before)
+}
+
+// mainThreadRuns says whether goroutines are still put on the main thread: of as many at once as hold a thread each, one
+// would be. Each calls f.
+func mainThreadRuns(f func()) (runs bool) {
+	var held, ended sync.WaitGroup
+	held.Add(64)
+	var mu sync.Mutex
+	for range 64 {
+		ended.Go(func() {
+			runtime.LockOSThread()
+			mu.Lock()
+			runs = runs || onMainThread()
+			mu.Unlock()
+			held.Done()
+			held.Wait()
+			runtime.UnlockOSThread()
+			f()
+		})
+	}
+	ended.Wait()
+	return runs
+}
+
+// A main thread that is said to be retired runs no goroutine any more. In a process of its own, whose main thread no
+// other test has retired.
+func TestTheMainThreadRetires(t *testing.T) {
+	begin(t)
+	const child = "LINSTOCK_TEST_MAIN_THREAD"
+	if os.Getenv(child) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestTheMainThreadRetires$")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	for range 100 {
+		if !mainThreadRuns(leaveMainThread) {
+			break
+		}
+		if mainRetired.Load() && retirements.Load() < 16 && mainThreadRuns(func() {}) {
+			t.Fatal("the main thread runs goroutines after it has been retired")
+		}
+	}
 }

@@ -147,10 +147,7 @@ func gradients(yield func(vram.Storage)) {
 		}
 		defer t.unpin()
 		r := cshim.GradOf(t.h)
-		if r.Err != nil {
-			cshim.Take(r.Err)
-			return
-		}
+		cshim.Take(r.Err)
 		if r.Handle == 0 {
 			return
 		}
@@ -171,8 +168,8 @@ func inScopes(recorded bool, yield func(vram.Storage)) {
 		s.mu.Lock()
 		ts := append([]*Tensor{}, s.entries...)
 		for i := range s.weak {
-			if t := s.weak[i].t.Value(); t != nil && !s.weak[i].gone {
-				ts = append(ts, t)
+			if !s.weak[i].gone {
+				ts = append(ts, s.weak[i].t.Value())
 			}
 		}
 		s.mu.Unlock()

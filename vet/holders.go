@@ -152,7 +152,7 @@ func (k *keeper) undone(fn *ssa.Function) {
 	instructions(fn, func(i ssa.Instruction) {
 		switch i := i.(type) {
 		case *ssa.Store:
-			// Tensors are handed to a local list.
+			// Tensors are handed to a list made here.
 			f, ok := i.Addr.(*ssa.FieldAddr)
 			if !ok || !holdsTensors(i.Val.Type()) || holderType(f.X.Type()) == nil {
 				return
@@ -160,8 +160,9 @@ func (k *keeper) undone(fn *ssa.Function) {
 			if call, ok := i.Val.(*ssa.Call); !ok || !hasPinned(call) {
 				return
 			}
-			if a, ok := rootOf(f.X).(*ssa.Alloc); ok {
-				check(i, a, nil)
+			switch list := rootOf(f.X).(type) {
+			case *ssa.Alloc, *ssa.Call:
+				check(i, list, nil)
 			}
 		case *ssa.Extract:
 			if holderType(i.Type()) == nil {

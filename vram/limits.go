@@ -84,22 +84,22 @@ func (a Amount) of(capacity int64) (int64, error) {
 // device; for the CPU it is 0.90 of the least of the machine's memory, the cgroup's limit, and GOMEMLIMIT less the Go
 // heap. PyTorch: torch.cuda.set_per_process_memory_fraction.
 func SetLimit(d Device, n Amount) error {
-	return set(d, n, func(a *account, bytes int64) error {
-		a.set.limit = true
-		return cshim.MemorySetLimit(a.word, bytes)
-	})
+	return set(d, n, func(a *account, bytes int64) error { return cshim.MemorySetLimit(a.word, bytes) })
 }
 
 // SetBudget sets a device's soft limit, where sweeps become more eager; 0.90 of a CUDA device and 0.80 for the CPU by
 // default.
 func SetBudget(d Device, n Amount) error {
 	return set(d, n, func(a *account, bytes int64) error {
-		a.set.budget = true
-		a.mu.Lock()
-		a.budget = bytes
-		a.mu.Unlock()
+		a.setBudget(bytes)
 		return nil
 	})
+}
+
+func (a *account) setBudget(bytes int64) {
+	a.mu.Lock()
+	a.budget = bytes
+	a.mu.Unlock()
 }
 
 func set(d Device, n Amount, f func(*account, int64) error) error {
@@ -130,12 +130,16 @@ func SetGCPercent(d Device, percent int) (int, error) {
 		return 0, err
 	}
 	a := accountOf(w)
-	a.mu.Lock()
-	before := a.percent
-	a.percent = max(-1, min(percent, 100000))
-	a.mu.Unlock()
+	before := a.setPercent(percent)
 	a.aim()
 	return before, nil
+}
+
+func (a *account) setPercent(percent int) (before int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before, a.percent = a.percent, max(-1, min(percent, 100000))
+	return before
 }
 
 // size is the memory that the device has for this process.
@@ -168,9 +172,7 @@ func setDefaults() {
 			continue
 		}
 		_ = cshim.MemorySetLimit(w, int64(limit*float64(size)))
-		a.mu.Lock()
-		a.budget = int64(budget * float64(size))
-		a.mu.Unlock()
+		a.setBudget(int64(budget * float64(size)))
 	}
 	environment()
 }
@@ -205,16 +207,8 @@ func environment() {
 			}
 		}
 	}
-	each("LINSTOCK_LIMIT", func(a *account, bytes int64) {
-		a.set.limit = true
-		_ = cshim.MemorySetLimit(a.word, bytes)
-	})
-	each("LINSTOCK_BUDGET", func(a *account, bytes int64) {
-		a.set.budget = true
-		a.mu.Lock()
-		a.budget = bytes
-		a.mu.Unlock()
-	})
+	each("LINSTOCK_LIMIT", func(a *account, bytes int64) { _ = cshim.MemorySetLimit(a.word, bytes) })
+	each("LINSTOCK_BUDGET", (*account).setBudget)
 	if s := os.Getenv("LINSTOCK_GCPERCENT"); s != "" {
 		percent, err := strconv.Atoi(s)
 		if s == "off" {
@@ -224,9 +218,7 @@ func environment() {
 			complain("LINSTOCK_GCPERCENT", fmt.Errorf("%q is neither a number nor off", s))
 		} else {
 			for _, a := range known() {
-				a.mu.Lock()
-				a.percent = max(-1, min(percent, 100000))
-				a.mu.Unlock()
+				a.setPercent(percent)
 			}
 		}
 	}

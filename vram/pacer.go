@@ -17,12 +17,11 @@ type account struct {
 	budget   int64
 	percent  int
 	capacity int64
-	reach    int64                        // live after the last sweep
-	highest  int64                        // the highest reach of late
-	summit   int64                        // the highest of late of what was live when a block was asked for, and the block
-	total    int64                        // given out, at the last sweep
-	next     int64                        // the largest block of late
-	set      struct{ limit, budget bool } // by the user: the defaults no longer follow the machine
+	reach    int64 // live after the last sweep
+	highest  int64 // the highest reach of late
+	summit   int64 // the highest of late of what was live when a block was asked for, and the block
+	total    int64 // given out, at the last sweep
+	next     int64 // the largest block of late
 
 	calm atomic.Bool // so little is live that nothing is due before the trigger
 }
@@ -177,12 +176,7 @@ func serve(p cshim.Pressure) {
 	if p.Hard == 0 {
 		// What waits is needed: where the line has no room for it, it counts as reachable.
 		if s, err := a.state(); err == nil {
-			a.mu.Lock()
-			a.summit = max(a.summit, s.Live+p.Bytes)
-			if s.Live+p.Bytes > s.line() {
-				a.reach += p.Bytes
-			}
-			a.mu.Unlock()
+			a.needs(s, p.Bytes)
 			a.aim()
 		}
 	}
@@ -195,11 +189,19 @@ func (a *account) worthwhile(bytes int64) bool {
 	if err != nil || s.Live+bytes > s.line() || s.Spare >= s.Cost && s.Allocated > s.Live/256 {
 		return true
 	}
-	a.mu.Lock()
-	a.summit = max(a.summit, s.Live+bytes)
-	a.mu.Unlock()
+	a.needs(s, bytes)
 	a.aim()
 	return false
+}
+
+// needs counts bytes that are about to be given: into the summit, and where the line has no room for them as reachable.
+func (a *account) needs(s State, bytes int64) {
+	a.mu.Lock()
+	a.summit = max(a.summit, s.Live+bytes)
+	if s.Live+bytes > s.line() {
+		a.reach += bytes
+	}
+	a.mu.Unlock()
 }
 
 func fits(p cshim.Pressure) bool {

@@ -6,9 +6,13 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -403,6 +407,32 @@ func TestReclaimers(t *testing.T) {
 // What the allocator keeps counts against the limit, and goes back when nobody allocates.
 func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
 	leak.Check(t)
+	// In a process of its own, where the pacer begins with the test.
+	const child = "LINSTOCK_TEST_IDLENESS"
+	if os.Getenv(child) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	// The pacer meanwhile stays on its thread, which is marked, whatever it waits for.
+	var asked, strayed atomic.Bool
+	defer vram.Register(vram.Reclaimer{Name: "a test's", Rank: vram.RankQueue, Reclaim: func(int64) {
+		for range 100 {
+			woken := make(chan struct{})
+			go func() {
+				runtime.LockOSThread() // ends with its goroutine: whom it wakes goes on elsewhere
+				woken <- struct{}{}
+			}()
+			<-woken
+			if !cshim.SweepingSet(true) {
+				strayed.Store(true)
+			}
+		}
+		asked.Store(true)
+	}})()
 	tensor.Empty([]int{16 * mib}).Release()
 	if m := memoryNow(t); m.Cached < 64*mib {
 		t.Fatalf("%d bytes are kept", m.Cached)
@@ -418,6 +448,9 @@ func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
 		if time.Since(start) > 20*time.Second {
 			t.Fatalf("%d bytes are still kept of %d after 20 idle seconds", memoryNow(t).Cached, before)
 		}
+	}
+	if !asked.Load() || strayed.Load() {
+		t.Errorf("the pacer has asked: %v, strayed from its thread: %v", asked.Load(), strayed.Load())
 	}
 }
 

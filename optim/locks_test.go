@@ -1,0 +1,48 @@
+package optim
+
+import (
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/internal/unordered"
+)
+
+// Each method holds the lock of what it reads and writes: the race detector compares it with one that does.
+func TestLocks(t *testing.T) {
+	leak.Check(t)
+	b := &Optimizer{}
+	touch := func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		kind, groups, sticky, all := b.kind, b.groups, b.sticky, b.all
+		b.kind, b.groups, b.sticky, b.all = kind, groups, sticky, all
+	}
+	for _, f := range []func(){
+		func() { _ = b.AddGroup(nil) },
+		func() { b.Groups() },
+		func() { b.LR() },
+		func() { b.SetLR(1) },
+		func() { b.ZeroGrad() },
+		func() { _ = b.Step() },
+		func() { b.Release() },
+		func() { b.StateDict() },
+		func() { _ = b.LoadStateDict(State{}) },
+	} {
+		unordered.Go(f, touch)
+	}
+
+	s := &Scheduler{opt: b}
+	unordered.Go(s.set, touch)
+	for _, f := range []func(){
+		s.Step,
+		func() { s.StateDict() },
+		func() { _ = s.LoadStateDict(map[string]float64{"step": 1}) },
+	} {
+		unordered.Go(f, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			bases, step := s.bases, s.step
+			s.bases, s.step = bases, step
+		})
+	}
+}

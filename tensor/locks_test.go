@@ -1,0 +1,107 @@
+package tensor
+
+import (
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/unordered"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// Each of these functions holds the lock of what it reads and writes: the race detector compares it with one that does.
+
+func TestLocksOfAScope(t *testing.T) {
+	begin(t)
+	entered := func(s *Scope) *Tensor {
+		x := &Tensor{}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		x.setScope(s)
+		s.enter(x)
+		return x
+	}
+	for _, f := range []func(s *Scope, x *Tensor){
+		func(s *Scope, x *Tensor) { _ = s.Close() },
+		func(s *Scope, x *Tensor) { s.add(&Tensor{}) },
+		func(s *Scope, x *Tensor) { s.addNew(&Tensor{}) },
+		func(s *Scope, x *Tensor) { s.forget(x) },
+		func(s *Scope, x *Tensor) { s.detach(entered(s)) },
+		func(s *Scope, x *Tensor) { s.remember(&failure{}) },
+		func(s *Scope, x *Tensor) { s.Len() },
+		func(s *Scope, x *Tensor) { s.Contains(x) },
+		func(s *Scope, x *Tensor) { s.Statistics() },
+		func(s *Scope, x *Tensor) { s.weaken() },
+		func(s *Scope, x *Tensor) { s.strengthen() },
+		func(s *Scope, x *Tensor) { s.hasClosed() },
+		func(s *Scope, x *Tensor) { _ = s.releaseAll(false) },
+		func(s *Scope, x *Tensor) { _ = s.ReleaseExcept(x) },
+		func(s *Scope, x *Tensor) { _ = s.Join(func() error { return nil }) },
+		func(s *Scope, x *Tensor) { new(scopeTally).closed(s) },
+	} {
+		s := &Scope{closed: true}
+		x := &Tensor{slot: 7} // a place that the scope does not have: it stays where it is
+		x.setScope(s)
+		unordered.Go(func() { f(s, x) }, s.touch)
+	}
+	s := open(t)
+	defer s.Close()
+	unordered.Go(func() { ReadStatistics() }, s.touch)
+	unordered.Go(func() { inScopes(false, func(vram.Storage) {}) }, s.touch)
+}
+
+// touch writes what it has read.
+func (s *Scope) touch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	entries, weak, errs, moves, closed := s.entries, s.weak, s.errs, s.moves, s.closed
+	s.entries, s.weak, s.errs, s.moves, s.closed = entries, weak, errs, moves, closed
+}
+
+func TestLocksOfTables(t *testing.T) {
+	begin(t)
+	var tab scopeTable
+	one := &Scope{}
+	if err := tab.enter(one); err != nil {
+		t.Fatal(err)
+	}
+	touch := func() {
+		tab.mu.Lock()
+		defer tab.mu.Unlock()
+		free, used, count := tab.free, tab.used, tab.count
+		tab.free, tab.used, tab.count = free, used, count
+	}
+	unordered.Go(func() { _ = tab.enter(&Scope{}) }, touch)
+	unordered.Go(func() { tab.leave(one.word) }, touch)
+	unordered.Go(func() { tab.each(func(*Scope) {}) }, touch)
+
+	var st scopeTally
+	unordered.Go(func() { st.closed(&Scope{}) }, func() {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		sum := st.sum
+		st.sum = sum
+	})
+	unordered.Go(func() { ReadStatistics() }, func() {
+		tally.mu.Lock()
+		defer tally.mu.Unlock()
+		sum := tally.sum
+		tally.sum = sum
+	})
+
+	for _, f := range []func(){func() { Track("a test's") }, func() { unscoped() }, func() { gradients(func(vram.Storage) {}) }} {
+		unordered.Go(f, func() {
+			tracker.mu.Lock()
+			defer tracker.mu.Unlock()
+			lists := tracker.lists
+			tracker.lists = lists
+		})
+	}
+	var l weakList
+	for _, f := range []func(){func() { l.add(nil) }, func() { l.each(func(*Tensor) {}) }} {
+		unordered.Go(f, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			list := l.list
+			l.list = list
+		})
+	}
+}

@@ -1,0 +1,182 @@
+package vram
+
+import (
+	"io"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/balance"
+	"github.com/linstock-ml/linstock/internal/unordered"
+)
+
+// Each of these functions holds the lock of what it reads and writes: the race detector compares it with one that does.
+
+func TestLocksOfAnAccount(t *testing.T) {
+	balance.Hold(t, func() {})
+	a := accountOf(cpuWord)
+	touch := func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		budget, percent, capacity, reach, highest, total, next := a.budget, a.percent, a.capacity, a.reach, a.highest, a.total, a.next
+		a.budget, a.percent, a.capacity, a.reach, a.highest, a.total, a.next = budget, percent, capacity, reach, highest, total, next
+	}
+	for _, f := range []func(){
+		func() { a.setBudget(a.size() / 10 * 8) },
+		func() { a.setPercent(100) },
+		func() { a.size() },
+		func() { a.needs(State{}, 0) },
+		func() { _, _ = a.state() },
+		func() { _, _ = Stats(CPU) },
+		func() { swept(0) },
+		tick,
+		func() { _ = NewOutOfMemoryError(&cshim.Error{}) },
+	} {
+		unordered.Go(f, touch)
+	}
+
+	p := purse{}
+	for _, f := range []func(){func() { p.look() }, func() { p.pay(0) }} {
+		unordered.Go(f, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			spare, at, cost := p.spare, p.at, p.cost
+			p.spare, p.at, p.cost = spare, at, cost
+		})
+	}
+}
+
+// Lists that readers need no lock for are changed by one goroutine at a time: of two, one would undo what the other does.
+func TestOneChangesAList(t *testing.T) {
+	balance.Hold(t, func() {})
+	list := accounts.list.Load()
+	defer accounts.list.Store(list)
+	waits(t, "accountOf", &accounts.mu, func() { accountOf(1<<8 | 63) })
+	waits(t, "Register", &reclaimers, func() { Register(Reclaimer{})() })
+}
+
+// waits fails the test where f does not wait for a lock.
+func waits(t *testing.T, what string, mu sync.Locker, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	mu.Lock()
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+		t.Errorf("%s does not wait for its lock", what)
+	case <-time.After(20 * time.Millisecond):
+	}
+	mu.Unlock()
+	<-done
+}
+
+// A line has one number however often it is asked for.
+func TestSitesAreCountedOnce(t *testing.T) {
+	balance.Hold(t, func() {})
+	var ids [2]uint32
+	for i := range ids {
+		ids[i] = Site()
+	}
+	if ids[0] != ids[1] {
+		t.Errorf("one line is both %d and %d", ids[0], ids[1])
+	}
+}
+
+// always sweeps, whatever there is.
+type always struct{}
+
+func (always) Decide(State) Decision { return Decision{Sweep: Full} }
+
+// While one goroutine sweeps the others go on.
+func TestOneSweeps(t *testing.T) {
+	balance.Hold(t, func() {})
+	before := SetPolicy(always{})
+	defer SetPolicy(before)
+	sweeps := counts.sweeps[Full].Load()
+	sweeper.Lock()
+	boundary(true)
+	sweeper.Unlock()
+	if n := counts.sweeps[Full].Load() - sweeps; n != 0 {
+		t.Errorf("%d sweeps while another goroutine sweeps", n)
+	}
+	boundary(true)
+	if n := counts.sweeps[Full].Load() - sweeps; n != 1 {
+		t.Errorf("%d sweeps when nobody else sweeps, want 1", n)
+	}
+}
+
+// A sweep stays on its thread, which is marked, whatever its reclaimers wait for.
+func TestASweepStaysOnItsThread(t *testing.T) {
+	balance.Hold(t, func() {})
+	strayed := false
+	defer Register(Reclaimer{Name: "a test's", Rank: 1, Reclaim: func(int64) {}, Prepare: func() {
+		for range 100 {
+			woken := make(chan struct{})
+			go func() {
+				runtime.LockOSThread() // ends with its goroutine: whom it wakes goes on elsewhere
+				woken <- struct{}{}
+			}()
+			<-woken
+			strayed = strayed || !cshim.SweepingSet(true)
+		}
+	}})()
+	if err := Collect(); err != nil {
+		t.Fatal(err)
+	}
+	if strayed {
+		t.Error("the sweep has gone to another thread")
+	}
+	if cshim.SweepingSet(false) {
+		t.Error("a thread is still marked after its sweep")
+	}
+}
+
+func TestLocksOfTables(t *testing.T) {
+	balance.Hold(t, func() {})
+	for _, f := range []func(){
+		func() { RegisterCategory(Category{Each: func(func(Storage)) {}})() },
+		func() { _, _ = Explain(CPU) },
+	} {
+		unordered.Go(f, func() {
+			categories.Lock()
+			defer categories.Unlock()
+			list := categories.list
+			categories.list = list
+		})
+	}
+	for _, f := range []func(){func() { site(1) }, func() { stackOf(0) }} {
+		unordered.Go(f, func() {
+			sites.Lock()
+			defer sites.Unlock()
+			ids, stacks := sites.ids, sites.stacks
+			sites.ids, sites.stacks = ids, stacks
+		})
+	}
+	for _, f := range []func(){
+		func() { _, _ = Profile() },
+		func() { _ = RecordHistory(0) },
+		func() { _ = SetProfileRate(DefaultProfileRate) },
+		func() { _ = Snapshot(io.Discard) },
+	} {
+		unordered.Go(f, func() {
+			history.Lock()
+			defer history.Unlock()
+			events, rate := history.events, history.rate
+			history.events, history.rate = events, rate
+		})
+	}
+	for _, f := range []func(){
+		func() { _ = Collect() },
+		func() { Relieve() },
+		func() { serve(cshim.Pressure{Device: cpuWord}) },
+	} {
+		unordered.Go(f, func() {
+			sweeper.Lock()
+			defer sweeper.Unlock()
+			begun := sweeper.begun
+			sweeper.begun = begun
+		})
+	}
+}
