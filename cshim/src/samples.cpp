@@ -229,15 +229,12 @@ void ls_samples_attach(uint32_t name, ls_tensor result) noexcept {
       ls::unnamed->clear();
     }
     if (result == 0) return;
-    try {
-      ls::Borrowed b(result, ls::Borrowed::Metadata{});
-      if (!b->has_storage()) return;
-      auto it = s.blocks.find(b->storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context());
-      if (it == s.blocks.end() || it->second.site != LS_NO_SITE) return;
-      ls::Unnamed u{it->first, it->second};
-      s.name(u, name);
-    } catch (...) {
-    }
+    ls::Borrowed b(result, ls::Borrowed::Metadata{});
+    if (!b->has_storage()) return;
+    auto it = s.blocks.find(b->storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_context());
+    if (it == s.blocks.end() || it->second.site != LS_NO_SITE) return;
+    ls::Unnamed u{it->first, it->second};
+    s.name(u, name);
   });
 }
 

@@ -90,6 +90,11 @@ TEST_F(Autograd, WhatCannotBeIsRefused) {
   constexpr int32_t kMeta = 14 << 8 | 0xff;
   Tensor elsewhere(ls_tensor_to(x, -1, kMeta, 0));
   EXPECT_ERR(ls_set_grad(x, elsewhere), LS_ERR_ARGUMENT);
+  Tensor twice(ls_tensor_to(x, kDouble, -1, 0));
+  EXPECT_ERR(ls_set_grad(x, twice), LS_ERR_ARGUMENT);
+  EXPECT_OK(ls_set_requires_grad(x, 1));
+  Tensor y(ls_op_mul_Tensor(x, x));
+  EXPECT_ERR(ls_set_requires_grad(y, 0), LS_ERR_ARGUMENT);
 }
 
 // What a callback throws comes through the engine.
@@ -170,4 +175,36 @@ TEST_F(Autograd, AdamStepsWhatHasAGradient) {
   EXPECT_EQ(values(step_b)[0], 0);
   params[1] = 0;
   EXPECT_ERR(ls_adam_step(&how, 2, params, avgs, sqs, nullptr, steps), LS_ERR_ARGUMENT);
+}
+
+// The kernel goes by the parameter alone: what differs from it is refused.
+TEST_F(Autograd, AdamRefusesWhatIsNotAlike) {
+  Tensor param = floats({1, 2}), grad = floats({1, 1}), avg = floats({0, 0}), sq = floats({0, 0}),
+         most = floats({0, 0}), step = floats({0}, {});
+  EXPECT_OK(ls_set_requires_grad(param, 1));
+  EXPECT_OK(ls_set_grad(param, grad));
+  constexpr int32_t kMeta = 14 << 8 | 0xff;
+  Tensor shape = floats({0, 0}, {2, 1}), dtype(ls_tensor_to(avg, kDouble, -1, 0)),
+         elsewhere(ls_tensor_to(avg, -1, kMeta, 0)), four = floats({1, 2, 3, 4});
+  Tensor apart = call("aten::slice", "Tensor", {T(four), I(0), I(0), I(4), I(2)});
+  Tensor whole(ls_tensor_to(step, kLong, -1, 0));
+  ls_adam how{0.1, 0.9, 0.999, 0, 1e-8, 1, 0, 1};
+  auto take_step = [&](ls_tensor p, ls_tensor a, ls_tensor s, ls_tensor m, ls_tensor n) {
+    return ls_adam_step(&how, 1, &p, &a, &s, &m, &n);
+  };
+  for (ls_tensor bad : {ls_tensor{0}, shape.h, dtype.h, elsewhere.h, apart.h}) {
+    EXPECT_ERR(take_step(param, bad, sq, most, step), LS_ERR_ARGUMENT);
+    EXPECT_ERR(take_step(param, avg, bad, most, step), LS_ERR_ARGUMENT);
+    EXPECT_ERR(take_step(param, avg, sq, bad, step), LS_ERR_ARGUMENT);
+  }
+  for (ls_tensor bad : {ls_tensor{0}, avg.h, whole.h}) {
+    EXPECT_ERR(take_step(param, avg, sq, most, bad), LS_ERR_ARGUMENT);
+  }
+  // Alike, but with gaps between their elements.
+  Tensor gaps = call("aten::slice", "Tensor", {T(four), I(0), I(1), I(4), I(2)});
+  EXPECT_OK(ls_set_grad(apart, gaps));
+  EXPECT_ERR(take_step(apart, apart, apart, apart, step), LS_ERR_ARGUMENT);
+  EXPECT_EQ(values(step)[0], 0);
+  EXPECT_OK(take_step(param, avg, sq, most, step));
+  EXPECT_EQ(values(step)[0], 1);
 }

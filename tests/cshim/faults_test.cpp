@@ -1,4 +1,7 @@
 // Fault points: each failure is an error, takes nothing with it, and the next call succeeds.
+#include <pthread.h>
+
+#include <algorithm>
 #include <functional>
 #include <thread>
 
@@ -221,6 +224,143 @@ TEST_F(Faults, OthersAreLeftAlone) {
   Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_STD);
   std::thread([&] { Tensor y(ls_op_mul_Tensor(x, x)); }).join();
   EXPECT_EQ(f.failed(), 0);
+}
+
+// Without memory for its place in the cache a block is given back at once.
+TEST_F(Faults, ABlockThatCannotBeKept) {
+  std::vector<ls_value> args;
+  append<int64_t>(args, LS_INTS, {25 << 20});  // a class of blocks that no other test uses
+  Tensor t = call("aten::empty", "memory_format", args);
+  ls_memory before, after;
+  EXPECT_OK(ls_memory_stats(kCpu, &before));
+  {
+    Fault f(LS_FAULT_SHIM, 0, kForever);
+    t = Tensor();
+    EXPECT_EQ(f.failed(), 1);
+  }
+  EXPECT_OK(ls_memory_stats(kCpu, &after));
+  EXPECT_EQ(after.cached, before.cached);
+}
+
+// The same of the list of threads that end in a scope: that one is forgotten.
+TEST_F(Faults, AScopeThatCannotBeNoted) {
+  uint64_t ends = 0, words[64];
+  int64_t seen, failed = 0;
+  // Until the list is full.
+  for (; failed == 0 && ends < 2000; ends++) {
+    std::thread([] {
+      ls_scope_set(5);
+      EXPECT_OK(ls_fault_set(LS_FAULT_SHIM, 0, kForever, 0, 1));
+    }).join();
+    ls_fault_counts(LS_FAULT_SHIM, &seen, &failed);
+    EXPECT_OK(ls_fault_set(LS_FAULT_SHIM, 0, 0, 0, 0));
+  }
+  EXPECT_EQ(failed, 1);
+  uint64_t noted = 0;
+  while (uint64_t n = ls_scope_orphans(words, 64)) noted += n;
+  EXPECT_EQ(noted, ends - 1);
+}
+
+class Samples : public Faults {
+ protected:
+  void SetUp() override {
+    Faults::SetUp();
+    ls_samples_set_rate(1);
+    EXPECT_OK(ls_history_set(1000));
+  }
+  void TearDown() override {
+    ls_samples_attach(0, 0);
+    ls_samples_set_rate(0);
+    EXPECT_OK(ls_history_set(0));
+    Faults::TearDown();
+  }
+};
+
+// Without memory for it a block is not in the profile; nothing else is wrong with it.
+TEST_F(Samples, WithoutMemory) {
+  for (int64_t k = 0;; k++) {
+    int64_t failed = 0;
+    // Each on a thread that has no list yet.
+    std::thread([&] {
+      Tensor a = floats({1, 2}), b = floats({3});
+      auto seen = *ls_samples_seen();
+      Fault f(LS_FAULT_SHIM, k, kForever);
+      ls_tensor c = ls_op_mul_Tensor(a, b).t;
+      EXPECT_LE(*ls_samples_seen(), seen + 1);
+      ls_tensor_free(c);
+      failed = f.failed();
+    }).join();
+    if (failed == 0) break;
+  }
+  // A block of events for each few that are freed.
+  std::vector<Tensor> many;
+  for (int i = 0; i < 100; i++) many.push_back(floats({1, 2, 3}));
+  Fault f(LS_FAULT_SHIM, 0, kForever);
+  many.resize(0);
+  EXPECT_GT(f.failed(), 0);
+}
+
+// The site of a block that is sampled and live.
+uint32_t site_of(ls_tensor t) {
+  ls_meta m;
+  EXPECT_OK(ls_tensor_meta(t, &m));
+  std::vector<ls_event> live(ls_history_live(nullptr, 0));
+  ls_history_live(live.data(), live.size());
+  for (const auto &e : live)
+    if (e.address == m.data) return e.site;
+  ADD_FAILURE() << "the block is not sampled";
+  return 0;
+}
+
+TEST_F(Samples, NamesWithoutMemory) {
+  ls_samples_attach(1, 0);
+  Tensor others;
+  std::thread([&] { others = floats({1, 2}); }).join();
+  Tensor mine = floats({1, 2});
+  {
+    Fault f(LS_FAULT_SHIM, 0, 1);
+    ls_samples_attach(1 << 20, others);  // a new site, for which there must be room
+    EXPECT_EQ(f.failed(), 1);
+  }
+  EXPECT_EQ(site_of(mine), LS_NO_SITE);
+  EXPECT_EQ(site_of(others), 1u << 20) << "what comes after it is named";
+  uint64_t sites = ls_samples_sites(nullptr, 0);
+  {
+    Fault f(LS_FAULT_SHIM, 0, kForever);
+    EXPECT_EQ(ls_samples_sites(nullptr, 0), sites - 1) << "without those that have no name";
+    EXPECT_EQ(f.failed(), 1);
+    std::thread([&] {
+      Fault none(LS_FAULT_SHIM, 0, kForever);
+      ls_samples_attach(2 << 20, mine);
+    }).join();
+  }
+  EXPECT_EQ(site_of(mine), LS_NO_SITE);
+}
+
+// What libtorch's threads have made waits for the next pass where there is no memory to take it over.
+TEST_F(Samples, StraysWithoutMemory) {
+  std::vector<Tensor> strays;
+  for (int64_t k = 0;; k++) {
+    strays.resize(0);
+    std::thread([&] {
+      pthread_setname_np(pthread_self(), "pt_autograd_0");
+      for (int i = 0; i < 40; i++) strays.push_back(floats({1, 2, 3}));
+    }).join();
+    int64_t failed = 0;
+    std::thread([&] {
+      Tensor x = floats({1, 2});
+      EXPECT_OK(ls_set_requires_grad(x, 1));
+      Tensor sum = call("aten::sum", "", {T(x)});
+      Fault f(LS_FAULT_SHIM, k, 1);
+      int32_t c = code(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+      EXPECT_TRUE(c == 0 || c == LS_ERR_OUT_OF_MEMORY);
+      failed = f.failed();
+      ls_samples_attach(3, 0);
+    }).join();
+    if (failed == 0) break;
+  }
+  EXPECT_EQ(site_of(strays.front()), 3u);
+  EXPECT_EQ(site_of(strays.back()), 3u);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "linstock.h"
 
 constexpr int32_t kCpu = 0xff;
-constexpr int32_t kFloat = 6, kLong = 4;
+constexpr int32_t kFloat = 6, kDouble = 7, kLong = 4;
 
 inline std::string take(ls_error *e) {
   if (e == nullptr) return "";

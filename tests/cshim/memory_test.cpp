@@ -1,4 +1,7 @@
 // Limits, the out-of-memory callback, and rounds: what the shim does about memory without any Go.
+#include <pthread.h>
+
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -6,8 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../cshim/src/device.h"
-#include "helpers.h"
+#include "devices.h"
 
 namespace {
 
@@ -149,6 +151,27 @@ TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
   pacer.join();
 }
 
+// Under ThreadSanitizer, too.
+TEST_F(Memory, OneAtATimeAttaches) {
+  std::atomic<int> attached{0}, most{0};
+  on_threads(4, [&](int) {
+    for (int k = 0; k < 200; k++) {
+      if (ls_pressure_attach() == 0) continue;
+      most = std::max<int>(most, ++attached);
+      attached--;
+      ls_pressure_stop();
+    }
+  });
+  EXPECT_EQ(most.load(), 1);
+}
+
+TEST_F(Memory, CallbacksAreSetByManyThreads) {
+  on_threads(4, [](int) {
+    for (int k = 0; k < 100; k++)
+      EXPECT_OK(ls_memory_set_oom_callback([](void *, int32_t, int64_t) -> int32_t { return 0; }, nullptr));
+  });
+}
+
 TEST_F(Memory, ExtremeTimeoutsAndRates) {
   ASSERT_EQ(ls_pressure_attach(), 1);
   ls_pressure p;
@@ -247,78 +270,26 @@ TEST_F(Memory, EverythingAtOnce) {
   EXPECT_OK(ls_memory_trim(kCpu, 0, &freed));
 }
 
-// Devices that are none: what the core does about devices without any CUDA. It remembers what was lost for as long
-// as the process lives, so each test has one of its own.
-struct FakeDevices final : ls::Devices {
-  int starts = 0, uses[2] = {}, broken = -1;
-  bool start_fails = false, count_fails = false;
-
-  int32_t count() override {
-    if (count_fails) throw std::runtime_error("no count");
-    return 2;
-  }
-  std::string name(int32_t) override { return "fake"; }
-  ls::DeviceMemory memory(int32_t) override { return {}; }
-  void reset_peak(int32_t) override {}
-  void empty_cache(int32_t) override {}
-  void capacity(int32_t, int64_t *free, int64_t *total) override { *free = *total = 0; }
-  void set_limit(int32_t, int64_t) override {}
-  void synchronize(int32_t) override {}
-  bool capturing(int32_t) override { return false; }
-  std::string snapshot() override { return ""; }
-  void record_history(bool, int64_t) override {}
-  void start() override {
-    starts++;
-    if (start_fails) throw std::runtime_error("no start");
-  }
-  void use(int32_t index) override { uses[index]++; }
-  int32_t alive(int32_t index) noexcept override { return index == broken ? 700 : 0; }
-  int32_t current() noexcept override { return 0; }
-};
-
-constexpr int32_t cuda(int32_t index) { return 1 << 8 | index; }
-
-// The code of the error that asking for a device's generator gives: there is none, if nothing is wrong before
-// that.
-int32_t ask(int32_t index) {
-  ls_result r = ls_rng_state(cuda(index));
-  int32_t code = r.err == nullptr ? 0 : r.err->code;
-  ls_error_free(r.err);
-  return code;
+// What libtorch's threads make for a backward pass is named by who called it.
+TEST_F(Memory, StraysOfManyThreads) {
+  ls_samples_set_rate(1);
+  std::atomic<int> running{2};
+  on_threads(4, [&](int i) {
+    if (i < 2) pthread_setname_np(pthread_self(), "pt_autograd_0");
+    for (int k = 0; i < 2 && running != 0; k++) ls_tensor_free(empty(10 + k % 100).t);
+    if (i < 2) return;
+    Tensor x = floats({1, 2});
+    EXPECT_OK(ls_set_requires_grad(x, 1));
+    for (int k = 0; k < 30; k++) {
+      Tensor sum(ls_op_sum_dim_IntList(x));
+      EXPECT_OK(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      ls_samples_attach(static_cast<uint32_t>(i), 0);
+    }
+    running--;
+  });
+  ls_samples_set_rate(0);
 }
-
-// The code of an operator's error with a text of CUDA's.
-int32_t fail_on_a_device() {
-  std::vector<ls_value> args{I(0)};
-  const std::string text = "CUDA error: a test's";
-  args.push_back({LS_STRING, static_cast<uint32_t>(text.size()), {.i = 0}});
-  size_t at = args.size();
-  args.resize(at + (text.size() + 15) / 16);
-  std::copy(text.begin(), text.end(), reinterpret_cast<char *>(&args[at]));
-  ls_op assertion = op("aten::_assert_scalar");
-  ls_value out[1];
-  ls_results r = ls_call(assertion, args.data(), args.size(), out, 1, 0);
-  int32_t code = r.err == nullptr ? 0 : r.err->code;
-  ls_error_free(r.err);
-  return code;
-}
-
-template <class F>
-void on_threads(int n, F f) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < n; i++) threads.emplace_back([&f, i] { f(i); });
-  for (auto &t : threads) t.join();
-}
-
-class DevicesDeathTest : public ::testing::Test {
- protected:
-  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-  FakeDevices devices_;
-  void begin() {
-    if (ls_init() != nullptr) std::exit(90);
-    ls::set_cuda_devices(&devices_);
-  }
-};
 
 TEST_F(DevicesDeathTest, StartOnce) {
   EXPECT_EXIT(

@@ -1,0 +1,100 @@
+// Devices that are none: what the core does about devices without any CUDA.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../cshim/src/device.h"
+#include "helpers.h"
+
+// The core remembers what was lost for as long as the process lives, so each test has one of its own.
+struct FakeDevices : ls::Devices {
+  int starts = 0, uses[2] = {}, broken = -1;
+  bool start_fails = false, count_fails = false;
+  std::atomic<bool> busy{false};
+
+  int32_t count() override {
+    if (count_fails) throw std::runtime_error("no count");
+    return 2;
+  }
+  std::string name(int32_t) override { return "fake"; }
+  ls::DeviceMemory memory(int32_t) override { return {}; }
+  void reset_peak(int32_t) override {}
+  void empty_cache(int32_t) override {}
+  void capacity(int32_t, int64_t *free, int64_t *total) override { *free = *total = 0; }
+  void set_limit(int32_t, int64_t) override {}
+  void synchronize(int32_t) override {}
+  bool capturing(int32_t) override { return false; }
+  std::string snapshot() override { return ""; }
+  void record_history(bool, int64_t) override {}
+  void start() override {
+    alone();
+    starts++;
+    if (start_fails) throw std::runtime_error("no start");
+  }
+  void use(int32_t index) override {
+    alone();
+    uses[index]++;
+  }
+  int32_t alive(int32_t index) noexcept override {
+    alone();
+    return index == broken ? 700 : 0;
+  }
+  int32_t current() noexcept override { return 0; }
+  // The end where two threads are here at once.
+  void alone() noexcept {
+    if (busy.exchange(true)) std::_Exit(70);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    busy = false;
+  }
+};
+
+inline constexpr int32_t cuda(int32_t index) { return 1 << 8 | index; }
+
+// The code of the error that asking for a device's generator gives: there is none, if nothing is wrong before
+// that.
+inline int32_t ask(int32_t index) {
+  ls_result r = ls_rng_state(cuda(index));
+  int32_t code = r.err == nullptr ? 0 : r.err->code;
+  ls_error_free(r.err);
+  return code;
+}
+
+// The code of an operator's error with a text of CUDA's.
+inline int32_t fail_on_a_device() {
+  std::vector<ls_value> args{I(0)};
+  const std::string text = "CUDA error: a test's";
+  args.push_back({LS_STRING, static_cast<uint32_t>(text.size()), {.i = 0}});
+  size_t at = args.size();
+  args.resize(at + (text.size() + 15) / 16);
+  std::copy(text.begin(), text.end(), reinterpret_cast<char *>(&args[at]));
+  ls_op assertion = op("aten::_assert_scalar");
+  ls_value out[1];
+  ls_results r = ls_call(assertion, args.data(), args.size(), out, 1, 0);
+  int32_t code = r.err == nullptr ? 0 : r.err->code;
+  ls_error_free(r.err);
+  return code;
+}
+
+template <class F>
+void on_threads(int n, F f) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < n; i++) threads.emplace_back([&f, i] { f(i); });
+  for (auto &t : threads) t.join();
+}
+
+class DevicesDeathTest : public ::testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  FakeDevices devices_;
+  void begin() {
+    if (ls_init() != nullptr) std::exit(90);
+    ls::set_cuda_devices(&devices_);
+  }
+};

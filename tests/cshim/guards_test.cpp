@@ -1,0 +1,248 @@
+// What tests/mutate takes out and no other test notices is noticed here, where that takes libtorch's own types:
+// its locks held, its functions failing, tensors of devices that are none.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/Generator.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+#include "devices.h"
+
+namespace {
+std::atomic<bool> threads_fail{false};
+}
+
+// The shim's call finds this before libtorch's.
+void at::set_num_threads(int n) {
+  if (threads_fail) throw std::bad_alloc();
+  static auto real = reinterpret_cast<void (*)(int)>(dlsym(RTLD_NEXT, "_ZN2at15set_num_threadsEi"));
+  real(n);
+}
+
+namespace {
+
+class Guards : public ShimTest {};
+
+TEST_F(Guards, ThreadsThatCannotBeSet) {
+  int32_t before = ls_num_threads();
+  threads_fail = true;
+  EXPECT_OK(ls_set_num_threads(before + 1));
+  EXPECT_EQ(ls_num_threads(), before);
+  threads_fail = false;
+  EXPECT_OK(ls_set_num_threads(before));
+}
+
+// Whether f waits for the mutex: it is still at it when it has had time to end, and ends where it is free.
+template <class F>
+bool waits_for(std::mutex &mutex, F &&f) {
+  f();
+  std::atomic<int> stage{0};
+  std::unique_lock<std::mutex> lock(mutex);
+  std::thread t([&] {
+    stage = 1;
+    f();
+    stage = 2;
+  });
+  while (stage == 0) std::this_thread::yield();
+  for (int i = 0; i < 40 && stage == 1; i++) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  bool waited = stage == 1;
+  lock.unlock();
+  t.join();
+  return waited;
+}
+
+std::mutex &generators() {
+  at::Generator g = at::globalContext().defaultGenerator(c10::DeviceType::CPU);
+  return g.mutex();
+}
+
+TEST_F(Guards, TheGeneratorIsLocked) {
+  Tensor state(ls_rng_state(kCpu));
+  EXPECT_TRUE(waits_for(generators(), [] { ls_tensor_free(ls_rng_state(kCpu).t); }));
+  EXPECT_TRUE(waits_for(generators(), [&] { EXPECT_OK(ls_set_rng_state(kCpu, state)); }));
+}
+
+std::atomic<int> gone{0};
+
+// A tensor of a device that is none, with nothing in it; gone counts its end.
+ls_tensor on_cuda(c10::DeviceIndex index) {
+  static float element;
+  c10::DataPtr data(&element, &element, [](void *) { gone++; }, c10::Device(c10::kCUDA, index));
+  c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof element, std::move(data), nullptr, false);
+  auto t = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+                                                caffe2::TypeMeta::Make<float>());
+  return reinterpret_cast<ls_tensor>(t.release());
+}
+
+struct BrokenDevices final : FakeDevices {
+  void start() override { throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 46, "no start"); }
+};
+struct BusyDevices final : FakeDevices {
+  void use(int32_t) override { throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 46, "no use"); }
+};
+
+void arm() {
+  if (ls_fault_set(LS_FAULT_SHIM, 0, -1, 0, 1) != nullptr) std::exit(91);
+}
+void disarm() {
+  if (ls_fault_set(LS_FAULT_SHIM, 0, 0, 0, 0) != nullptr) std::exit(92);
+}
+
+// Where libtorch's CUDA cannot start its error is every device's, and all else goes on.
+TEST_F(DevicesDeathTest, AStartsErrorIsKept) {
+  EXPECT_EXIT(
+      {
+        if (ls_init() != nullptr) std::exit(90);
+        BrokenDevices broken;
+        ls::set_cuda_devices(&broken);
+        ls_error *e = ls_rng_state(cuda(1)).err;
+        if (e == nullptr || e->code != LS_ERR_DEVICE_LOST || e->device_error != 46) std::exit(1);
+        // The CPU's generator is seeded by hand then.
+        if (!waits_for(generators(), [] { ls_manual_seed(7); })) std::exit(2);
+        // A tensor with a graph, whose devices cannot be looked at without memory, is left alone.
+        Tensor x = floats({1, 2});
+        if (ls_set_requires_grad(x, 1) != nullptr) std::exit(3);
+        ls_tensor y = ls_op_mul_Tensor(x, x).t;
+        arm();
+        ls_tensor_free(y);
+        disarm();
+        ls_error_free(e);
+        std::_Exit(0);  // without a look at what is left alone on purpose
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(DevicesDeathTest, AnErrorThatIsNotTheLastIsTheDevices) {
+  EXPECT_EXIT(
+      {
+        if (ls_init() != nullptr) std::exit(90);
+        BusyDevices busy;
+        ls::set_cuda_devices(&busy);
+        ls_error *e = ls_rng_state(cuda(0)).err;
+        bool right = e != nullptr && e->code == LS_ERR_DEVICE && e->device_error == 46;
+        ls_error_free(e);
+        std::exit(right ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// A device with no room left, and somebody who sweeps.
+void fill(int32_t index) {
+  if (ls_memory_set_limit(cuda(index), 1 << 20) != nullptr) std::exit(80);
+  ls::count_on_device(index, nullptr, 1 << 20);
+  if (ls_pressure_attach() != 1) std::exit(81);
+}
+
+// What a sweep frees on a device whose lock is held is freed by the thread that holds it.
+TEST_F(DevicesDeathTest, ASweepLeavesFreesToWhoWaits) {
+  EXPECT_EXIT(
+      {
+        begin();
+        fill(0);
+        // Who waits under a lock waits a tenth of a second. On a machine too busy for that there is no telling.
+        auto took = std::chrono::milliseconds(0);
+        for (int attempt = 0; attempt < 50; attempt++) {
+          gone = 0;
+          int same = 0;
+          int other = 0;
+          int without_memory = 0;
+          auto start = std::chrono::steady_clock::now();
+          std::thread pacer([&] {
+            ls_pressure p;
+            if (ls_pressure_wait(&p, 5000) != 1 || p.device != cuda(0)) std::_Exit(1);
+            ls_tensor_free(on_cuda(0));
+            same = gone;
+            ls_tensor_free(on_cuda(1));
+            other = gone;
+            // Without memory for the list it is freed at once. The list has room for one.
+            arm();
+            ls_tensor_free(on_cuda(0));
+            disarm();
+            // The compiler may have given the list this program's allocations, which do not fail.
+            int64_t seen = 0, failed = 0;
+            ls_fault_counts(LS_FAULT_SHIM, &seen, &failed);
+            without_memory = gone - static_cast<int>(failed);
+            took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+            ls_pressure_done(p.round);
+          });
+          bool freed = ls::device_pressure(0);
+          pacer.join();
+          if (took >= std::chrono::milliseconds(90)) continue;
+          std::exit(same != 0 ? 2 : other != 1 ? 3 : without_memory != 1 ? 4 : !freed ? 5 : gone != 3 ? 6 : 0);
+        }
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// Under ThreadSanitizer: the lists of those are locked.
+TEST_F(DevicesDeathTest, FreesThatWaitAreAllDone) {
+  EXPECT_EXIT(
+      {
+        begin();
+        fill(0);
+        std::atomic<bool> over{false};
+        std::atomic<int> made{0};
+        std::thread pacer([&] {
+          while (!over) {
+            ls_pressure p;
+            if (ls_pressure_wait(&p, 1) == 1) ls_pressure_done(p.round);
+          }
+        });
+        on_threads(4, [&](int i) {
+          auto rest = [] { std::this_thread::sleep_for(std::chrono::microseconds(50)); };
+          for (int k = 0; i == 0 && k < 20; k++, rest()) (void)ls::device_pressure(0);
+          if (i == 0) over = true;
+          for (; !over; rest()) {
+            if (i == 1) {
+              ls_pressure_flush();
+            } else {
+              ls_tensor_free(on_cuda(0));
+              made++;
+            }
+          }
+        });
+        pacer.join();
+        ls_pressure_flush();
+        std::exit(gone == made ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+// libtorch's engine must not be started again where its threads could not.
+TEST(EngineDeathTest, ThatCannotStartIsLeftAlone) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        if (ls_init() != nullptr) std::exit(90);
+        ls_callbacks cb{};
+        cb.hook = [](uint64_t, ls_tensor, ls_tensor *) -> uint64_t {
+          throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+        };
+        ls_set_callbacks(&cb);
+        auto pass = [](bool hooked) {
+          Tensor x = floats({1, 2});
+          uint32_t slot;
+          if (ls_set_requires_grad(x, 1) != nullptr) std::exit(91);
+          if (hooked && ls_register_hook(x, 1, &slot) != nullptr) std::exit(92);
+          Tensor sum = call("aten::sum", "", {T(x)});
+          ls_error *e = ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+          int32_t code = e == nullptr ? 0 : e->code;
+          ls_error_free(e);
+          return code;
+        };
+        if (pass(true) != LS_ERR_STD) std::exit(1);
+        std::exit(pass(false) == LS_ERR_ARGUMENT ? 0 : 2);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
