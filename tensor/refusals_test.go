@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -41,6 +42,8 @@ func TestRefusals(t *testing.T) {
 			{"aten::lcm", []any{ints(2), least}, "the least integer"},
 			{"aten::div.Tensor_mode", []any{least, ints(-1), "trunc"}, "the least integer"},
 			{"aten::div.Scalar_mode", []any{least, -1, "floor"}, "the least integer"},
+			{"aten::arange.start_step", []any{0, math.MinInt64, -1}, "so many elements"},
+			{"aten::arange.start_step", []any{0x1p62, -0x1p62, -1.0, Int64}, "so many elements"},
 			{"aten::ctc_loss.IntList", []any{ones(3, 1, 2), ones(1, 1), []int{3}, []int{1}}, "targets must be int64"},
 			{"aten::ctc_loss.IntList", []any{ones(), ints(1), []int{3}, []int{1}}, "2 or 3 dimensions"},
 			{"aten::ctc_loss.IntList", []any{ones(3, 1, 2), ints(1<<40).View(1, 1), []int{3}, []int{1}}, "targets must be in"},
@@ -79,6 +82,10 @@ func TestRefusals(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%s: %v, want %q", c.name, err, c.says)
 			}
+		}
+		got, err := Data[int64](Arange(3, 0, Step(-1)))
+		if err != nil || !slices.Equal(got, []int64{3, 2, 1}) {
+			t.Errorf("Arange(3, 0, Step(-1)): %v, %v", got, err)
 		}
 	})
 }

@@ -73,6 +73,17 @@ void div_trunc(Args a) {
   refuse("the least integer divided by -1 is none");
 }
 
+// With a step of -1 the number of elements is a division by it, whose result has no place in 64 bits: SIGFPE.
+void arange(Args a) {
+  auto whole = [](const c10::IValue &v) -> __int128 {
+    if (v.isInt()) return v.toInt();
+    if (v.isDouble() && std::abs(v.toDouble()) < 9.3e18) return static_cast<__int128>(v.toDouble());
+    return 0;
+  };
+  if (whole(a[2]) == -1 && whole(a[0]) - whole(a[1]) > std::numeric_limits<int64_t>::max())
+    refuse("so many elements have no number of 64 bits");
+}
+
 // Labels index the probabilities unchecked: SIGSEGV.
 void ctc_loss(Args a) {
   const auto &probs = a[0].toTensor(), &targets = a[1].toTensor();
@@ -217,6 +228,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::div_.Scalar_mode", div_trunc},
       {"aten::divide.Tensor_mode", div_trunc},
       {"aten::divide_.Tensor_mode", div_trunc},
+      {"aten::arange.start_step", arange},
+      {"aten::arange.start_out", arange},
       {"aten::ctc_loss.IntList", ctc_loss},
       {"aten::ctc_loss.Tensor", ctc_loss},
       {"aten::embedding_bag", embedding_bag},
