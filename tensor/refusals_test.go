@@ -44,6 +44,7 @@ func TestRefusals(t *testing.T) {
 			{"aten::div.Scalar_mode", []any{least, -1, "floor"}, "the least integer"},
 			{"aten::arange.start_step", []any{0, math.MinInt64, -1}, "so many elements"},
 			{"aten::arange.start_step", []any{0x1p62, -0x1p62, -1.0, Int64}, "so many elements"},
+			{"aten::arange.start_step", []any{0, 3, 0.5, Int64}, "a fraction of 1"},
 			{"aten::ctc_loss.IntList", []any{ones(3, 1, 2), ones(1, 1), []int{3}, []int{1}}, "targets must be int64"},
 			{"aten::ctc_loss.IntList", []any{ones(), ints(1), []int{3}, []int{1}}, "2 or 3 dimensions"},
 			{"aten::ctc_loss.IntList", []any{ones(3, 1, 2), ints(1<<40).View(1, 1), []int{3}, []int{1}}, "targets must be in"},

@@ -73,13 +73,17 @@ void div_trunc(Args a) {
   refuse("the least integer divided by -1 is none");
 }
 
-// With a step of -1 the number of elements is a division by it, whose result has no place in 64 bits: SIGFPE.
+// The number of int64 elements is a division by the step as an integer: by 0 where a fraction was given, and by -1
+// perhaps of the least integer. SIGFPE.
 void arange(Args a) {
   auto whole = [](const c10::IValue &v) -> __int128 {
     if (v.isInt()) return v.toInt();
     if (v.isDouble() && std::abs(v.toDouble()) < 9.3e18) return static_cast<__int128>(v.toDouble());
     return 0;
   };
+  bool long_out = (a[3].isInt() && a[3].toInt() == static_cast<int64_t>(c10::kLong)) ||
+                  (a[3].isTensor() && a[3].toTensor().defined() && a[3].toTensor().scalar_type() == c10::kLong);
+  if (long_out && a[2].isDouble() && whole(a[2]) == 0) refuse("a step of int64 must not be a fraction of 1");
   if (whole(a[2]) == -1 && whole(a[0]) - whole(a[1]) > std::numeric_limits<int64_t>::max())
     refuse("so many elements have no number of 64 bits");
 }
