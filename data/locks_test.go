@@ -8,11 +8,11 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Each method holds the lock of what it reads and writes: the race detector compares it with one that does.
-func TestLocks(t *testing.T) {
-	leak.Check(t)
-	x := tensor.Zeros([]int{4, 1})
-	defer x.Release()
+// loader is one over n examples.
+func loader(t *testing.T, n int) *Loader {
+	t.Helper()
+	x := tensor.Zeros([]int{n, 1})
+	t.Cleanup(x.Release)
 	d, err := NewTensorDataset(x)
 	if err != nil {
 		t.Fatal(err)
@@ -21,6 +21,13 @@ func TestLocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+// Each method holds the lock of what it reads and writes: the race detector compares it with one that does.
+func TestLocks(t *testing.T) {
+	leak.Check(t)
+	l := loader(t, 4)
 	for _, f := range []func(){
 		func() { l.State() },
 		func() { _ = l.SetState(State{}) },

@@ -1,11 +1,11 @@
 package tensor
 
 import (
-	"os"
-	"os/exec"
 	"runtime"
 	"sync"
 	"testing"
+
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 )
 
 // A goroutine may end with its scope open whatever thread it was on, the main one too: with as many at once as there
@@ -62,13 +62,7 @@ func mainThreadRuns(f func()) (runs bool) {
 // other test has retired.
 func TestTheMainThreadRetires(t *testing.T) {
 	begin(t)
-	const child = "LINSTOCK_TEST_MAIN_THREAD"
-	if os.Getenv(child) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestTheMainThreadRetires$")
-		cmd.Env = append(os.Environ(), child+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
+	if !elsewhere.Process(t) {
 		return
 	}
 	for range 100 {

@@ -2,13 +2,13 @@ package vram
 
 import (
 	"io"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/balance"
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 	"github.com/linstock-ml/linstock/internal/unordered"
 )
 
@@ -113,12 +113,7 @@ func TestASweepStaysOnItsThread(t *testing.T) {
 	strayed := false
 	defer Register(Reclaimer{Name: "a test's", Rank: 1, Reclaim: func(int64) {}, Prepare: func() {
 		for range 100 {
-			woken := make(chan struct{})
-			go func() {
-				runtime.LockOSThread() // ends with its goroutine: whom it wakes goes on elsewhere
-				woken <- struct{}{}
-			}()
-			<-woken
+			elsewhere.Thread()
 			strayed = strayed || !cshim.SweepingSet(true)
 		}
 	}})()

@@ -165,19 +165,18 @@ func serve(p cshim.Pressure) {
 	if p.Hard != 0 {
 		depth = Deep
 	}
-	// A round that has freed anything is over: those who do not fit yet ask for another.
-	before := freesEverywhere()
 	a := accountOf(p.Device)
 	if p.Hard == 0 && !a.worthwhile(p.Bytes) {
 		return
 	}
+	// A round that has freed anything is over: those who do not fit yet ask for another.
+	before := freesEverywhere()
 	cost := sweep(depth, p.Bytes, func() bool { return freesEverywhere() > before || fits(p) })
 	swept(cost)
 	if p.Hard == 0 {
 		// What waits is needed: where the line has no room for it, it counts as reachable.
 		if s, err := a.state(); err == nil {
 			a.needs(s, p.Bytes)
-			a.aim()
 		}
 	}
 }
@@ -190,11 +189,11 @@ func (a *account) worthwhile(bytes int64) bool {
 		return true
 	}
 	a.needs(s, bytes)
-	a.aim()
 	return false
 }
 
-// needs counts bytes that are about to be given: into the summit, and where the line has no room for them as reachable.
+// needs counts bytes that are about to be given: into the summit, and where the line has no room for them as reachable;
+// and aims anew.
 func (a *account) needs(s State, bytes int64) {
 	a.mu.Lock()
 	a.summit = max(a.summit, s.Live+bytes)
@@ -202,6 +201,7 @@ func (a *account) needs(s State, bytes int64) {
 		a.reach += bytes
 	}
 	a.mu.Unlock()
+	a.aim()
 }
 
 func fits(p cshim.Pressure) bool {

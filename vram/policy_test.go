@@ -6,9 +6,6 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +14,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -407,26 +405,14 @@ func TestReclaimers(t *testing.T) {
 // What the allocator keeps counts against the limit, and goes back when nobody allocates.
 func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
 	leak.Check(t)
-	// In a process of its own, where the pacer begins with the test.
-	const child = "LINSTOCK_TEST_IDLENESS"
-	if os.Getenv(child) == "" {
-		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-		cmd.Env = append(os.Environ(), child+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%v\n%s", err, out)
-		}
+	if !elsewhere.Process(t) { // one where the pacer begins with the test
 		return
 	}
 	// The pacer meanwhile stays on its thread, which is marked, whatever it waits for.
 	var asked, strayed atomic.Bool
 	defer vram.Register(vram.Reclaimer{Name: "a test's", Rank: vram.RankQueue, Reclaim: func(int64) {
 		for range 100 {
-			woken := make(chan struct{})
-			go func() {
-				runtime.LockOSThread() // ends with its goroutine: whom it wakes goes on elsewhere
-				woken <- struct{}{}
-			}()
-			<-woken
+			elsewhere.Thread()
 			if !cshim.SweepingSet(true) {
 				strayed.Store(true)
 			}

@@ -6,10 +6,8 @@
 package main
 
 import (
-	"bufio"
 	"flag"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -21,6 +19,8 @@ import (
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/linstock-ml/linstock/internal/worker"
 )
 
 // raised keeps large blocks in the heap instead of giving them back to the kernel at every free, which alone moves
@@ -89,37 +89,28 @@ func arms(threads int) ([]arm, error) {
 
 // A process is an arm that runs.
 type process struct {
+	*worker.Process
 	arm    arm
 	malloc string
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	out    *bufio.Reader
 }
 
 func (a arm) start(malloc string) (*process, error) {
-	p := &process{arm: a, malloc: malloc, cmd: exec.Command(a.argv[0], a.argv[1:]...)}
-	p.cmd.Env = append(os.Environ(), a.env...)
+	cmd := exec.Command(a.argv[0], a.argv[1:]...)
+	cmd.Env = append(os.Environ(), a.env...)
 	if malloc == "raised" {
-		p.cmd.Env = append(p.cmd.Env, raised...)
+		cmd.Env = append(cmd.Env, raised...)
 	}
-	p.cmd.Stderr = os.Stderr
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	p.out = bufio.NewReader(out)
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	return p, p.cmd.Start()
+	cmd.Stderr = os.Stderr
+	c, err := worker.Start(cmd)
+	return &process{c, a, malloc}, err
 }
 
 // ask runs a task and returns the words of the answer.
 func (p *process) ask(task string) ([]string, error) {
-	if _, err := fmt.Fprintln(p.in, task); err != nil {
+	if _, err := fmt.Fprintln(p.In, task); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", p.arm.name, task, err)
 	}
-	line, err := p.out.ReadString('\n')
+	line, err := p.Out.ReadString('\n')
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", p.arm.name, task, err)
 	}
@@ -133,11 +124,6 @@ func (p *process) time(task string) (float64, error) {
 		return math.NaN(), err
 	}
 	return strconv.ParseFloat(strings.Join(words, " "), 64)
-}
-
-func (p *process) stop() {
-	p.in.Close()
-	p.cmd.Wait()
 }
 
 type key struct{ arm, malloc, task string }
@@ -178,7 +164,7 @@ func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key]
 	var running []*process
 	defer func() {
 		for _, p := range running {
-			p.stop()
+			p.End()
 		}
 	}()
 	for _, a := range all {
@@ -238,7 +224,7 @@ func compareMemory(steps int) error {
 			return err
 		}
 		words, err := p.ask(fmt.Sprint("memory ", steps))
-		p.stop()
+		p.End()
 		if err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ import (
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/internal/worker"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -338,46 +339,34 @@ func (p *parent) clean(r *run, path string) error {
 }
 
 // process is one that saves.
-type process struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
+type process struct{ *worker.Process }
 
-func start(path string) (*process, error) {
+func start(path string) (process, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return process{}, err
 	}
 	cmd := exec.Command(self, "-save", path)
 	cmd.Stderr = os.Stderr
-	c := &process{cmd: cmd}
-	if c.in, err = cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	c.out = bufio.NewReader(out)
-	return c, cmd.Start()
+	c, err := worker.Start(cmd)
+	return process{c}, err
 }
 
-func (c *process) end() {
-	_ = c.cmd.Process.Kill()
-	_ = c.cmd.Wait()
+func (c process) end() {
+	_ = c.Cmd.Process.Kill()
+	_ = c.Wait()
 }
 
 // kill lets the process go on, and kills it during one of its first saves: it returns the last generations that it
 // said to have saved and to have begun, and how long a whole save took.
-func (c *process) kill(r *rand.Rand, typical time.Duration) (ended, began int, took time.Duration, err error) {
+func (c process) kill(r *rand.Rand, typical time.Duration) (ended, began int, took time.Duration, err error) {
 	defer c.end()
 	timer := time.AfterFunc(time.Minute, c.end) // one that hangs
 	defer timer.Stop()
-	if line, err := c.out.ReadString('\n'); err != nil || line != "ready\n" {
+	if line, err := c.Out.ReadString('\n'); err != nil || line != "ready\n" {
 		return 0, 0, 0, fmt.Errorf("the child said %q: %w", line, err)
 	}
-	if _, err := fmt.Fprintln(c.in); err != nil {
+	if _, err := fmt.Fprintln(c.In); err != nil {
 		return 0, 0, 0, err
 	}
 	var since time.Time
@@ -393,7 +382,7 @@ func (c *process) kill(r *rand.Rand, typical time.Duration) (ended, began int, t
 		return err
 	}
 	for saves := 1 + r.IntN(2); saves > 0; {
-		line, err := c.out.ReadString('\n')
+		line, err := c.Out.ReadString('\n')
 		if err != nil {
 			return 0, 0, 0, fmt.Errorf("the child ended by itself: %w", err)
 		}
@@ -405,10 +394,10 @@ func (c *process) kill(r *rand.Rand, typical time.Duration) (ended, began int, t
 		}
 	}
 	time.Sleep(time.Until(since.Add(time.Duration(r.Float64() * 1.1 * float64(typical)))))
-	if err := c.cmd.Process.Kill(); err != nil {
+	if err := c.Cmd.Process.Kill(); err != nil {
 		return 0, 0, 0, err
 	}
-	rest, err := io.ReadAll(c.out)
+	rest, err := io.ReadAll(c.Out)
 	if err != nil && !errors.Is(err, os.ErrClosed) {
 		return 0, 0, 0, err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +18,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/linstock-ml/linstock/internal/scorecard"
+	"github.com/linstock-ml/linstock/internal/worker"
 )
 
 // parent draws the rounds, and has them run in a child.
@@ -26,7 +26,7 @@ type parent struct {
 	options
 	from      []scenario
 	out, errs io.Writer
-	child     *process
+	child     *worker.Process
 	env       []string // for the child
 
 	rows     map[string]*row
@@ -157,23 +157,23 @@ func (p *parent) ask(t task) (rep report, err error) {
 	if err != nil {
 		return rep, err
 	}
-	if _, err := c.in.Write(append(line, '\n')); err != nil {
-		return rep, fmt.Errorf("the child process is gone: %w", errors.Join(err, c.wait()))
+	if _, err := c.In.Write(append(line, '\n')); err != nil {
+		return rep, fmt.Errorf("the child process is gone: %w", errors.Join(err, c.End()))
 	}
 	var hung atomic.Bool
 	timer := time.AfterFunc(p.timeout, func() {
 		hung.Store(true)
-		_ = c.cmd.Process.Signal(syscall.SIGQUIT) // the Go runtime prints all goroutines, and ends
-		time.AfterFunc(10*time.Second, func() { _ = c.cmd.Process.Kill() })
+		_ = c.Cmd.Process.Signal(syscall.SIGQUIT) // the Go runtime prints all goroutines, and ends
+		time.AfterFunc(10*time.Second, func() { _ = c.Cmd.Process.Kill() })
 	})
 	defer timer.Stop()
-	answer, err := c.out.ReadString('\n')
+	answer, err := c.Out.ReadString('\n')
 	switch {
 	case hung.Load():
-		_ = c.wait()
+		_ = c.End()
 		return rep, fmt.Errorf("no end after %v: a deadlock; the goroutines are above", p.timeout)
 	case err != nil:
-		return rep, fmt.Errorf("the process died: %w", errors.Join(c.wait(), errNoReport))
+		return rep, fmt.Errorf("the process died: %w", errors.Join(c.End(), errNoReport))
 	}
 	return rep, json.Unmarshal([]byte(answer), &rep)
 }
@@ -185,22 +185,13 @@ func (p *parent) end() {
 	if p.child == nil {
 		return
 	}
-	_ = p.child.in.Close()
-	timer := time.AfterFunc(10*time.Second, func() { _ = p.child.cmd.Process.Kill() })
-	_ = p.child.wait()
+	timer := time.AfterFunc(10*time.Second, func() { _ = p.child.Cmd.Process.Kill() })
+	_ = p.child.End()
 	timer.Stop()
 	p.child = nil
 }
 
-// process is the child.
-type process struct {
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	out    *bufio.Reader
-	waited bool
-}
-
-func startChild(device string, env []string, errs io.Writer) (*process, error) {
+func startChild(device string, env []string, errs io.Writer) (*worker.Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -215,25 +206,7 @@ func startChild(device string, env []string, errs io.Writer) (*process, error) {
 		cmd.Env = append(cmd.Env, "LINSTOCK_CUDNN=0") // its layout of a GRU's weights is not faked
 	}
 	cmd.Stderr = errs
-	c := &process{cmd: cmd}
-	if c.in, err = cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	c.out = bufio.NewReader(out)
-	return c, cmd.Start()
-}
-
-func (c *process) wait() error {
-	if c.waited {
-		return nil
-	}
-	c.waited = true
-	_, _ = io.Copy(io.Discard, c.out)
-	return c.cmd.Wait()
+	return worker.Start(cmd)
 }
 
 // summary prints the table and gives the exit code.

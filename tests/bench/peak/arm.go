@@ -102,7 +102,7 @@ func (t task) run() error {
 			if on {
 				return vram.SetLimit(tensor.CPU, vram.Bytes(base.Allocated+t.above))
 			}
-			return vram.SetLimit(tensor.CPU, vram.Share(0.9))
+			return vram.SetLimit(tensor.CPU, vram.Unlimited())
 		}
 	}
 	r, err := against(step, with, t.steps)
