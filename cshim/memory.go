@@ -20,7 +20,6 @@ package cshim
 static int32_t pressure_next(ls_pressure *p, int64_t timeout_ms) {
 	if (p->round != 0) {
 		lsc_pressure_done(p->round);
-		lsc_pressure_flush();
 		p->round = 0;
 	}
 	return lsc_pressure_wait(p, timeout_ms);
@@ -139,8 +138,7 @@ func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }
 func PressureStop() { C.lsc_pressure_stop() }
 
 // PressureNext ends the round that p tells, unless p is empty, and blocks this thread until another is asked for (1),
-// the time is over (0), or it is to stop (-1). What rounds have left for threads that waited inside a device's
-// allocator is freed between the two.
+// the time is over (0), or it is to stop (-1).
 func PressureNext(p *Pressure, timeoutMS int) int {
 	return int(C.pressure_next((*C.ls_pressure)(unsafe.Pointer(p)), C.int64_t(timeoutMS)))
 }

@@ -82,7 +82,6 @@ const char *ls_table_load(void *library) {
   LOAD(pressure_stop)
   LOAD(pressure_wait)
   LOAD(pressure_done)
-  LOAD(pressure_flush)
   LOAD(pressure_ask)
   LOAD(sweeping_set)
   LOAD(pressure_stats)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -356,12 +357,15 @@ func TestForwardLeavesOnlyItsResult(t *testing.T) {
 			return tensor.WithGradMode(false, func() error {
 				x := tensor.Ones(shape)
 				before := tensor.CurrentScope().Len()
-				if err := m.Forward(x).Err(); err != nil {
+				y := m.Forward(x)
+				if err := y.Err(); err != nil {
 					return err
 				}
 				if n := tensor.CurrentScope().Len() - before; n != 1 {
 					return fmt.Errorf("%s left %d tensors", name, n)
 				}
+				runtime.KeepAlive(x)
+				runtime.KeepAlive(y)
 				return nil
 			})
 		})

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -587,10 +586,8 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 		return cshim.Results{}, false
 	}
 	r := cshim.Call(native, c.values(), out, discard)
-	if r.Err != nil {
-		for tries := (attempts{}); again(c.op, r.Err, &tries); {
-			r = cshim.Call(native, c.values(), out, discard)
-		}
+	if r.Err != nil && again(c.op, r.Err) {
+		r = cshim.Call(native, c.values(), out, discard)
 	}
 	if discard {
 		named()
@@ -602,42 +599,20 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	return r, true
 }
 
-// attempts counts how often an operator has been tried.
-type attempts struct {
-	idle  int
-	since time.Time
-}
-
-// again says whether an operator is worth one more try, and makes room for it: where a device had no memory (the CPU's
-// allocator has waited for a sweep itself), as often as anybody frees something meanwhile, unless the operator writes
-// into what was there before or draws random numbers. It takes the error then.
-func again(o *op, ref cshim.ErrorRef, tries *attempts) bool {
+// again says whether an operator that a device had no memory for is worth one more try, and makes room for it. The
+// allocator has waited for sweeps already; outside of the operator what it holds free can be given back as well. What
+// writes into what was there before, or draws random numbers, is not repeated. It takes the error then.
+func again(o *op, ref cshim.ErrorRef) bool {
 	if !cshim.NoDeviceMemory(ref) {
 		return false
 	}
 	native, err := o.find()
-	if err != nil || !cshim.OpRepeatable(native) {
+	if err != nil || !cshim.OpRepeatable(native) || !vram.Relieve() {
 		return false
-	}
-	if tries.since.IsZero() {
-		tries.since = time.Now()
-	} else if time.Since(tries.since) > retryFor {
-		return false
-	}
-	if vram.Relieve() {
-		tries.idle = 0
-	} else if tries.idle++; tries.idle > 3 {
-		return false
-	} else {
-		// What others have taken since the last sweep may be garbage soon: a moment for them.
-		time.Sleep(time.Millisecond << tries.idle)
 	}
 	cshim.Take(ref)
 	return true
 }
-
-// retryFor bounds how long an operator is tried again while others go on freeing and taking memory.
-const retryFor = 10 * time.Second
 
 func (c *call) wrapValue(v cshim.Value, scope uint64) *Tensor {
 	if v.Tag != cshim.TagTensor || v.Bits == 0 {

@@ -67,7 +67,7 @@ func TestHostile(t *testing.T) {
 	err := cmd.Run()
 	text := out.String()
 	for line := range strings.Lines(text) {
-		if strings.Contains(line, "_test.go:") && !strings.Contains(line, "+0x") {
+		if strings.Contains(line, ".go:") && !strings.Contains(line, "+0x") {
 			t.Log(strings.TrimSpace(line))
 		}
 	}

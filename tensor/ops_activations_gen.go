@@ -14,10 +14,8 @@ func (t *Tensor) ReLU() *Tensor {
 		return f
 	}
 	r := cshim.OpReLU(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opReLU, r.Err, &tries); {
-			r = cshim.OpReLU(t.handle())
-		}
+	if r.Err != nil && again(&opReLU, r.Err) {
+		r = cshim.OpReLU(t.handle())
 	}
 	return done1(&opReLU, r, t)
 }
@@ -282,10 +280,8 @@ func (t *Tensor) SiLU() *Tensor {
 		return f
 	}
 	r := cshim.OpSiLU(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opSiLU, r.Err, &tries); {
-			r = cshim.OpSiLU(t.handle())
-		}
+	if r.Err != nil && again(&opSiLU, r.Err) {
+		r = cshim.OpSiLU(t.handle())
 	}
 	return done1(&opSiLU, r, t)
 }
@@ -354,10 +350,8 @@ func (t *Tensor) Sigmoid() *Tensor {
 		return f
 	}
 	r := cshim.OpSigmoid(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opSigmoid, r.Err, &tries); {
-			r = cshim.OpSigmoid(t.handle())
-		}
+	if r.Err != nil && again(&opSigmoid, r.Err) {
+		r = cshim.OpSigmoid(t.handle())
 	}
 	return done1(&opSigmoid, r, t)
 }
@@ -397,10 +391,8 @@ func (t *Tensor) Tanh() *Tensor {
 		return f
 	}
 	r := cshim.OpTanh(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opTanh, r.Err, &tries); {
-			r = cshim.OpTanh(t.handle())
-		}
+	if r.Err != nil && again(&opTanh, r.Err) {
+		r = cshim.OpTanh(t.handle())
 	}
 	return done1(&opTanh, r, t)
 }
@@ -597,10 +589,8 @@ func (t *Tensor) Softmax(dim int, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpSoftmax(t.handle(), dim)
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opSoftmax, r.Err, &tries); {
-				r = cshim.OpSoftmax(t.handle(), dim)
-			}
+		if r.Err != nil && again(&opSoftmax, r.Err) {
+			r = cshim.OpSoftmax(t.handle(), dim)
 		}
 		return done1(&opSoftmax, r, t)
 	}
@@ -626,10 +616,8 @@ func (t *Tensor) LogSoftmax(dim int, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpLogSoftmax(t.handle(), dim)
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opLogSoftmax, r.Err, &tries); {
-				r = cshim.OpLogSoftmax(t.handle(), dim)
-			}
+		if r.Err != nil && again(&opLogSoftmax, r.Err) {
+			r = cshim.OpLogSoftmax(t.handle(), dim)
 		}
 		return done1(&opLogSoftmax, r, t)
 	}

@@ -18,10 +18,8 @@ func (t *Tensor) Add(other any, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpAdd(t.handle(), otherT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opAdd, r.Err, &tries); {
-				r = cshim.OpAdd(t.handle(), otherT.handle())
-			}
+		if r.Err != nil && again(&opAdd, r.Err) {
+			r = cshim.OpAdd(t.handle(), otherT.handle())
 		}
 		return done2(&opAdd, r, t, otherT)
 	}
@@ -73,10 +71,8 @@ func (t *Tensor) Sub(other any, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpSub(t.handle(), otherT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opSub, r.Err, &tries); {
-				r = cshim.OpSub(t.handle(), otherT.handle())
-			}
+		if r.Err != nil && again(&opSub, r.Err) {
+			r = cshim.OpSub(t.handle(), otherT.handle())
 		}
 		return done2(&opSub, r, t, otherT)
 	}
@@ -142,10 +138,8 @@ func (t *Tensor) Mul(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpMul(t.handle(), otherT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opMul, r.Err, &tries); {
-				r = cshim.OpMul(t.handle(), otherT.handle())
-			}
+		if r.Err != nil && again(&opMul, r.Err) {
+			r = cshim.OpMul(t.handle(), otherT.handle())
 		}
 		return done2(&opMul, r, t, otherT)
 	}
@@ -189,10 +183,8 @@ func (t *Tensor) Div(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpDiv(t.handle(), otherT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opDiv, r.Err, &tries); {
-				r = cshim.OpDiv(t.handle(), otherT.handle())
-			}
+		if r.Err != nil && again(&opDiv, r.Err) {
+			r = cshim.OpDiv(t.handle(), otherT.handle())
 		}
 		return done2(&opDiv, r, t, otherT)
 	}
@@ -432,10 +424,8 @@ func (t *Tensor) Neg() *Tensor {
 		return f
 	}
 	r := cshim.OpNeg(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opNeg, r.Err, &tries); {
-			r = cshim.OpNeg(t.handle())
-		}
+	if r.Err != nil && again(&opNeg, r.Err) {
+		r = cshim.OpNeg(t.handle())
 	}
 	return done1(&opNeg, r, t)
 }
@@ -576,10 +566,8 @@ func (t *Tensor) Exp() *Tensor {
 		return f
 	}
 	r := cshim.OpExp(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opExp, r.Err, &tries); {
-			r = cshim.OpExp(t.handle())
-		}
+	if r.Err != nil && again(&opExp, r.Err) {
+		r = cshim.OpExp(t.handle())
 	}
 	return done1(&opExp, r, t)
 }
@@ -656,10 +644,8 @@ func (t *Tensor) Log() *Tensor {
 		return f
 	}
 	r := cshim.OpLog(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opLog, r.Err, &tries); {
-			r = cshim.OpLog(t.handle())
-		}
+	if r.Err != nil && again(&opLog, r.Err) {
+		r = cshim.OpLog(t.handle())
 	}
 	return done1(&opLog, r, t)
 }
@@ -813,10 +799,8 @@ func (t *Tensor) Sqrt() *Tensor {
 		return f
 	}
 	r := cshim.OpSqrt(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opSqrt, r.Err, &tries); {
-			r = cshim.OpSqrt(t.handle())
-		}
+	if r.Err != nil && again(&opSqrt, r.Err) {
+		r = cshim.OpSqrt(t.handle())
 	}
 	return done1(&opSqrt, r, t)
 }
@@ -1564,10 +1548,8 @@ func (t *Tensor) Maximum(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpMaximum(t.handle(), otherT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opMaximum, r.Err, &tries); {
-				r = cshim.OpMaximum(t.handle(), otherT.handle())
-			}
+		if r.Err != nil && again(&opMaximum, r.Err) {
+			r = cshim.OpMaximum(t.handle(), otherT.handle())
 		}
 		return done2(&opMaximum, r, t, otherT)
 	}

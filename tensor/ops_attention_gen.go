@@ -85,10 +85,8 @@ func (t *Tensor) Dropout(p float64, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpDropout(t.handle(), p)
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opDropout, r.Err, &tries); {
-				r = cshim.OpDropout(t.handle(), p)
-			}
+		if r.Err != nil && again(&opDropout, r.Err) {
+			r = cshim.OpDropout(t.handle(), p)
 		}
 		return done1(&opDropout, r, t)
 	}

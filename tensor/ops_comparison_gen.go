@@ -16,10 +16,8 @@ func (t *Tensor) Eq(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpEq(t.handle(), otherT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opEq, r.Err, &tries); {
-				r = cshim.OpEq(t.handle(), otherT.handle())
-			}
+		if r.Err != nil && again(&opEq, r.Err) {
+			r = cshim.OpEq(t.handle(), otherT.handle())
 		}
 		return done2(&opEq, r, t, otherT)
 	}
@@ -88,10 +86,8 @@ func (t *Tensor) Lt(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpLt(t.handle(), otherT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opLt, r.Err, &tries); {
-				r = cshim.OpLt(t.handle(), otherT.handle())
-			}
+		if r.Err != nil && again(&opLt, r.Err) {
+			r = cshim.OpLt(t.handle(), otherT.handle())
 		}
 		return done2(&opLt, r, t, otherT)
 	}
@@ -160,10 +156,8 @@ func (t *Tensor) Gt(other any) *Tensor {
 			return f
 		}
 		r := cshim.OpGt(t.handle(), otherT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opGt, r.Err, &tries); {
-				r = cshim.OpGt(t.handle(), otherT.handle())
-			}
+		if r.Err != nil && again(&opGt, r.Err) {
+			r = cshim.OpGt(t.handle(), otherT.handle())
 		}
 		return done2(&opGt, r, t, otherT)
 	}

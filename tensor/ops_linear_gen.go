@@ -15,10 +15,8 @@ func (t *Tensor) MatMul(other *Tensor) *Tensor {
 		return f
 	}
 	r := cshim.OpMatMul(t.handle(), other.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opMatMul, r.Err, &tries); {
-			r = cshim.OpMatMul(t.handle(), other.handle())
-		}
+	if r.Err != nil && again(&opMatMul, r.Err) {
+		r = cshim.OpMatMul(t.handle(), other.handle())
 	}
 	return done2(&opMatMul, r, t, other)
 }
@@ -33,10 +31,8 @@ func (t *Tensor) MM(mat2 *Tensor) *Tensor {
 		return f
 	}
 	r := cshim.OpMM(t.handle(), mat2.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opMM, r.Err, &tries); {
-			r = cshim.OpMM(t.handle(), mat2.handle())
-		}
+	if r.Err != nil && again(&opMM, r.Err) {
+		r = cshim.OpMM(t.handle(), mat2.handle())
 	}
 	return done2(&opMM, r, t, mat2)
 }
@@ -51,10 +47,8 @@ func (t *Tensor) BMM(mat2 *Tensor) *Tensor {
 		return f
 	}
 	r := cshim.OpBMM(t.handle(), mat2.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opBMM, r.Err, &tries); {
-			r = cshim.OpBMM(t.handle(), mat2.handle())
-		}
+	if r.Err != nil && again(&opBMM, r.Err) {
+		r = cshim.OpBMM(t.handle(), mat2.handle())
 	}
 	return done2(&opBMM, r, t, mat2)
 }
@@ -138,10 +132,8 @@ func (t *Tensor) AddMM(mat1 *Tensor, mat2 *Tensor, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opAddMM, r.Err, &tries); {
-				r = cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
-			}
+		if r.Err != nil && again(&opAddMM, r.Err) {
+			r = cshim.OpAddMM(t.handle(), mat1.handle(), mat2.handle())
 		}
 		return done3(&opAddMM, r, t, mat1, mat2)
 	}
@@ -350,10 +342,8 @@ func (t *Tensor) Linear(weight *Tensor, bias *Tensor) *Tensor {
 		return f
 	}
 	r := cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opLinear, r.Err, &tries); {
-			r = cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
-		}
+	if r.Err != nil && again(&opLinear, r.Err) {
+		r = cshim.OpLinear(t.handle(), weight.handle(), bias.handle())
 	}
 	return done3(&opLinear, r, t, weight, bias)
 }

@@ -19,10 +19,8 @@ func (t *Tensor) CrossEntropy(target *Tensor, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpCrossEntropy(t.handle(), target.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opCrossEntropy, r.Err, &tries); {
-				r = cshim.OpCrossEntropy(t.handle(), target.handle())
-			}
+		if r.Err != nil && again(&opCrossEntropy, r.Err) {
+			r = cshim.OpCrossEntropy(t.handle(), target.handle())
 		}
 		return done2(&opCrossEntropy, r, t, target)
 	}
@@ -72,10 +70,8 @@ func (t *Tensor) MSELoss(target *Tensor, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpMSELoss(t.handle(), target.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opMSELoss, r.Err, &tries); {
-				r = cshim.OpMSELoss(t.handle(), target.handle())
-			}
+		if r.Err != nil && again(&opMSELoss, r.Err) {
+			r = cshim.OpMSELoss(t.handle(), target.handle())
 		}
 		return done2(&opMSELoss, r, t, target)
 	}

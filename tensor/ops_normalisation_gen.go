@@ -18,10 +18,8 @@ func (t *Tensor) LayerNorm(normalizedShape []int, weight *Tensor, bias *Tensor, 
 			return f
 		}
 		r := cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opLayerNorm, r.Err, &tries); {
-				r = cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
-			}
+		if r.Err != nil && again(&opLayerNorm, r.Err) {
+			r = cshim.OpLayerNorm(t.handle(), normalizedShape, weight.handle(), bias.handle())
 		}
 		return done3(&opLayerNorm, r, t, weight, bias)
 	}

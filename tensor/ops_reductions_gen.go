@@ -18,10 +18,8 @@ func (t *Tensor) Sum(opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpSum(t.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opSum, r.Err, &tries); {
-				r = cshim.OpSum(t.handle())
-			}
+		if r.Err != nil && again(&opSum, r.Err) {
+			r = cshim.OpSum(t.handle())
 		}
 		return done1(&opSum, r, t)
 	}
@@ -67,10 +65,8 @@ func (t *Tensor) Mean(opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpMean(t.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opMean, r.Err, &tries); {
-				r = cshim.OpMean(t.handle())
-			}
+		if r.Err != nil && again(&opMean, r.Err) {
+			r = cshim.OpMean(t.handle())
 		}
 		return done1(&opMean, r, t)
 	}

@@ -15,10 +15,8 @@ func (t *Tensor) View(size ...int) *Tensor {
 		return f
 	}
 	r := cshim.OpView(t.handle(), size)
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opView, r.Err, &tries); {
-			r = cshim.OpView(t.handle(), size)
-		}
+	if r.Err != nil && again(&opView, r.Err) {
+		r = cshim.OpView(t.handle(), size)
 	}
 	return done1(&opView, r, t)
 }
@@ -61,10 +59,8 @@ func (t *Tensor) Reshape(shape ...int) *Tensor {
 		return f
 	}
 	r := cshim.OpReshape(t.handle(), shape)
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opReshape, r.Err, &tries); {
-			r = cshim.OpReshape(t.handle(), shape)
-		}
+	if r.Err != nil && again(&opReshape, r.Err) {
+		r = cshim.OpReshape(t.handle(), shape)
 	}
 	return done1(&opReshape, r, t)
 }
@@ -137,10 +133,8 @@ func (t *Tensor) Transpose(dim0 int, dim1 int) *Tensor {
 		return f
 	}
 	r := cshim.OpTranspose(t.handle(), dim0, dim1)
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opTranspose, r.Err, &tries); {
-			r = cshim.OpTranspose(t.handle(), dim0, dim1)
-		}
+	if r.Err != nil && again(&opTranspose, r.Err) {
+		r = cshim.OpTranspose(t.handle(), dim0, dim1)
 	}
 	return done1(&opTranspose, r, t)
 }
@@ -169,10 +163,8 @@ func (t *Tensor) T() *Tensor {
 		return f
 	}
 	r := cshim.OpT(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opT, r.Err, &tries); {
-			r = cshim.OpT(t.handle())
-		}
+	if r.Err != nil && again(&opT, r.Err) {
+		r = cshim.OpT(t.handle())
 	}
 	return done1(&opT, r, t)
 }
@@ -211,10 +203,8 @@ func (t *Tensor) Permute(dims ...int) *Tensor {
 		return f
 	}
 	r := cshim.OpPermute(t.handle(), dims)
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opPermute, r.Err, &tries); {
-			r = cshim.OpPermute(t.handle(), dims)
-		}
+	if r.Err != nil && again(&opPermute, r.Err) {
+		r = cshim.OpPermute(t.handle(), dims)
 	}
 	return done1(&opPermute, r, t)
 }
@@ -256,10 +246,8 @@ func (t *Tensor) SqueezeDim(dim int) *Tensor {
 		return f
 	}
 	r := cshim.OpSqueezeDim(t.handle(), dim)
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opSqueezeDim, r.Err, &tries); {
-			r = cshim.OpSqueezeDim(t.handle(), dim)
-		}
+	if r.Err != nil && again(&opSqueezeDim, r.Err) {
+		r = cshim.OpSqueezeDim(t.handle(), dim)
 	}
 	return done1(&opSqueezeDim, r, t)
 }
@@ -274,10 +262,8 @@ func (t *Tensor) Unsqueeze(dim int) *Tensor {
 		return f
 	}
 	r := cshim.OpUnsqueeze(t.handle(), dim)
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opUnsqueeze, r.Err, &tries); {
-			r = cshim.OpUnsqueeze(t.handle(), dim)
-		}
+	if r.Err != nil && again(&opUnsqueeze, r.Err) {
+		r = cshim.OpUnsqueeze(t.handle(), dim)
 	}
 	return done1(&opUnsqueeze, r, t)
 }
@@ -293,10 +279,8 @@ func (t *Tensor) Expand(size ...int) *Tensor {
 		return f
 	}
 	r := cshim.OpExpand(t.handle(), size)
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opExpand, r.Err, &tries); {
-			r = cshim.OpExpand(t.handle(), size)
-		}
+	if r.Err != nil && again(&opExpand, r.Err) {
+		r = cshim.OpExpand(t.handle(), size)
 	}
 	return done1(&opExpand, r, t)
 }
@@ -645,10 +629,8 @@ func (t *Tensor) Select(dim int, index int) *Tensor {
 		return f
 	}
 	r := cshim.OpSelect(t.handle(), dim, index)
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opSelect, r.Err, &tries); {
-			r = cshim.OpSelect(t.handle(), dim, index)
-		}
+	if r.Err != nil && again(&opSelect, r.Err) {
+		r = cshim.OpSelect(t.handle(), dim, index)
 	}
 	return done1(&opSelect, r, t)
 }
@@ -667,10 +649,8 @@ func (t *Tensor) Slice(dim int, opts ...Option) *Tensor {
 			return f
 		}
 		r := cshim.OpSlice(t.handle(), dim)
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opSlice, r.Err, &tries); {
-				r = cshim.OpSlice(t.handle(), dim)
-			}
+		if r.Err != nil && again(&opSlice, r.Err) {
+			r = cshim.OpSlice(t.handle(), dim)
 		}
 		return done1(&opSlice, r, t)
 	}
@@ -1030,10 +1010,8 @@ func (t *Tensor) Contiguous() *Tensor {
 		return f
 	}
 	r := cshim.OpContiguous(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opContiguous, r.Err, &tries); {
-			r = cshim.OpContiguous(t.handle())
-		}
+	if r.Err != nil && again(&opContiguous, r.Err) {
+		r = cshim.OpContiguous(t.handle())
 	}
 	return done1(&opContiguous, r, t)
 }
@@ -1048,10 +1026,8 @@ func (t *Tensor) Clone() *Tensor {
 		return f
 	}
 	r := cshim.OpClone(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opClone, r.Err, &tries); {
-			r = cshim.OpClone(t.handle())
-		}
+	if r.Err != nil && again(&opClone, r.Err) {
+		r = cshim.OpClone(t.handle())
 	}
 	return done1(&opClone, r, t)
 }
@@ -1067,10 +1043,8 @@ func (t *Tensor) Detach() *Tensor {
 		return f
 	}
 	r := cshim.OpDetach(t.handle())
-	if r.Err != nil {
-		for tries := (attempts{}); again(&opDetach, r.Err, &tries); {
-			r = cshim.OpDetach(t.handle())
-		}
+	if r.Err != nil && again(&opDetach, r.Err) {
+		r = cshim.OpDetach(t.handle())
 	}
 	return done1(&opDetach, r, t)
 }
@@ -1535,10 +1509,8 @@ func (t *Tensor) MaskedFill(mask *Tensor, value any) *Tensor {
 			return f
 		}
 		r := cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle())
-		if r.Err != nil {
-			for tries := (attempts{}); again(&opMaskedFill, r.Err, &tries); {
-				r = cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle())
-			}
+		if r.Err != nil && again(&opMaskedFill, r.Err) {
+			r = cshim.OpMaskedFill(t.handle(), mask.handle(), valueT.handle())
 		}
 		return done3(&opMaskedFill, r, t, mask, valueT)
 	}

@@ -153,6 +153,7 @@ func TestStatisticsOfReleaseExcept(t *testing.T) {
 func TestPeakCount(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
+	defer vram.SetPolicy(vram.SetPolicy(vram.Off{})) // what nobody holds stays
 	before := tensor.ReadStatistics()
 	// More than there ever were, so that this test's own peak is the process's.
 	n := int(before.PeakCount-before.TotalCount) + 20000

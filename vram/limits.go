@@ -82,7 +82,9 @@ func (a Amount) of(capacity int64) (int64, error) {
 // SetLimit sets a device's hard limit: an allocation that would take the live bytes beyond it waits for a sweep, and
 // fails with *OutOfMemoryError when everything was tried. What is live already stays. The default is 0.95 of a CUDA
 // device; for the CPU it is 0.90 of the least of the machine's memory, the cgroup's limit, and GOMEMLIMIT less the Go
-// heap. PyTorch: torch.cuda.set_per_process_memory_fraction.
+// heap. On a CUDA device the live bytes are those that tensors asked for; what libtorch's caching allocator holds
+// beside them stays below the limit too, unless an allocation that the limit has room for would fail for it. PyTorch:
+// torch.cuda.set_per_process_memory_fraction.
 func SetLimit(d Device, n Amount) error {
 	return set(d, n, func(a *account, bytes int64) error { return cshim.MemorySetLimit(a.word, bytes) })
 }

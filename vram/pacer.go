@@ -165,12 +165,13 @@ func serve(p cshim.Pressure) {
 	if p.Hard != 0 {
 		depth = Deep
 	}
+	// A round that has freed anything is over: those who do not fit yet ask for another. What is read here is also the
+	// largest block of late: the one that waits is not another one to come.
+	before := freesEverywhere()
 	a := accountOf(p.Device)
 	if p.Hard == 0 && !a.worthwhile(p.Bytes) {
 		return
 	}
-	// A round that has freed anything is over: those who do not fit yet ask for another.
-	before := freesEverywhere()
 	cost := sweep(depth, p.Bytes, func() bool { return freesEverywhere() > before || fits(p) })
 	swept(cost)
 	if p.Hard == 0 {
@@ -297,8 +298,8 @@ func (a *account) aimAt(d Decision) {
 		if line = s.line(); s.Limit > 0 && line >= s.Limit {
 			line = never // the limit itself refuses
 		}
-		// A block that would make a new peak waits for a sweep, too. Not under a device's lock: there waits are dear.
-		if s.Percent >= 0 && a.word == cpuWord && s.Spare >= s.Cost {
+		// A block that would make a new peak waits for a sweep, too.
+		if s.Percent >= 0 && s.Spare >= s.Cost {
 			peak := s.summit
 			if s.Live >= peak {
 				peak = s.Live + s.Live/16 // not each block of a live set that grows

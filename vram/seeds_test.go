@@ -54,6 +54,7 @@ func TestSeedRTorchCollectsEveryThreshold(t *testing.T) {
 // began after the request has run before the error.
 func TestSeedRTorchCollectsAndTriesAgainBeforeAnError(t *testing.T) {
 	leak.Check(t)
+	leak.Counted(t)
 	usePolicy(t, vram.Off{})
 	limit(t, 40*mib)
 	before := vram.ReadCounts()

@@ -310,8 +310,6 @@ LS_API int32_t ls_pressure_attach(void) LS_NOEXCEPT;
 LS_API void ls_pressure_stop(void) LS_NOEXCEPT;
 LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEPT;
 LS_API void ls_pressure_done(uint64_t round) LS_NOEXCEPT;
-/* Frees what a round has found on a device while a thread waited inside its allocator, and that thread left. */
-LS_API void ls_pressure_flush(void) LS_NOEXCEPT;
 /* Asks for a round without waiting for it. */
 LS_API int32_t ls_pressure_ask(void) LS_NOEXCEPT;
 /* While on, allocations of this thread never wait. Returns what it was. */

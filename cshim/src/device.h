@@ -7,6 +7,8 @@
 
 namespace ls {
 
+constexpr int32_t kMaxCudaDevices = 64;
+
 struct DeviceMemory {
   int64_t allocated, allocated_peak;  // bytes in tensors' blocks, as the allocator rounds them
   int64_t requested;                  // bytes asked for
@@ -28,8 +30,8 @@ class Devices {
   virtual void empty_cache(int32_t index) = 0;
   // What the device has, and what is free on it for everybody.
   virtual void capacity(int32_t index, int64_t *free, int64_t *total) = 0;
-  // Allocations that would take reserved beyond this fail as out of memory; 0 takes the limit away.
-  virtual void set_limit(int32_t index, int64_t bytes) = 0;
+  // Called when limit_on_device has changed.
+  virtual void limit_changed(int32_t index) = 0;
   virtual void synchronize(int32_t index) = 0;
   // True while a graph is being captured on a stream of the device by the calling thread: nothing may be freed.
   virtual bool capturing(int32_t index) = 0;
@@ -56,15 +58,23 @@ __attribute__((visibility("default"))) bool any_device_lost() noexcept;
 // Throws DeviceLost where this one was.
 __attribute__((visibility("default"))) void refuse_lost_device(int32_t index);
 
-// Called by the device's allocator for each block given out (n > 0) and taken back (n < 0), under its lock.
-__attribute__((visibility("default"))) void count_on_device(int32_t index, void *p, int64_t n) noexcept;
+// Counts bytes into the device's account before its allocator is asked for them: waits for memory, without any
+// lock, where they do not fit. Throws c10::OutOfMemoryError.
+__attribute__((visibility("default"))) void admit_on_device(int32_t index, int64_t n);
+// Takes bytes out again that were admitted and not given.
+__attribute__((visibility("default"))) void dismiss_from_device(int32_t index, int64_t n) noexcept;
+// After the allocator has failed to give what was admitted: waits for a sweep. False: it has freed nothing.
+__attribute__((visibility("default"))) bool sweep_for_device(int32_t index, int64_t n) noexcept;
+// The bytes that may be live; 0: no limit.
+__attribute__((visibility("default"))) int64_t limit_on_device(int32_t index) noexcept;
+
+// Called by the device's allocator for each block given out (n > 0) and taken back (n < 0), under its lock. Of the
+// bytes, so many were admitted before.
+__attribute__((visibility("default"))) void count_on_device(int32_t index, void *p, int64_t n,
+                                                            int64_t admitted) noexcept;
 // The same for the segments that it takes from the device and gives back.
 __attribute__((visibility("default"))) void reserved_on_device(int32_t index, int64_t n) noexcept;
 // Called when an allocation of so many bytes has failed in the end, on the thread that throws.
 __attribute__((visibility("default"))) void failed_on_device(int32_t index, int64_t asked) noexcept;
-
-// Called by the device's allocator on each cache miss, under the device's lock. True: something was freed, look
-// again. Frees nothing on another device; never calls into Go; bounded.
-__attribute__((visibility("default"))) bool device_pressure(int32_t index) noexcept;
 
 }  // namespace ls

@@ -160,6 +160,12 @@ struct alignas(64) ThreadHeap {
 
 std::atomic<uint64_t> heaps_epoch{1};
 
+// What a thread's handles are more than was last told, by itself or for it; told with that.
+int64_t untold(HandleCount &n) noexcept {
+  int64_t net = n.made.load(std::memory_order_relaxed) - n.freed.load(std::memory_order_relaxed);
+  return net - n.pushed.exchange(net);
+}
+
 struct Heaps {
   std::mutex mutex;
   ThreadHeap *all = nullptr, *free = nullptr;
@@ -188,6 +194,12 @@ struct Heaps {
       s.kept += h->kept.load(std::memory_order_relaxed);
     }
     return s;
+  }
+  int64_t untold_handles() {
+    std::lock_guard<std::mutex> lock(mutex);
+    int64_t more = 0;
+    for (auto *h = all; h != nullptr; h = h->next) more += untold(h->handles);
+    return more;
   }
   ThreadHeap *take() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -355,13 +367,7 @@ void *allocate_large(size_t asked) {
     if (asked > static_cast<size_t>(INT64_MAX) / 2)
       out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: more bytes than there are addresses");
   }
-  auto &a = accounts[kCpuSlot];
-  if (a.live.load(std::memory_order_relaxed) + n > a.line.load(std::memory_order_relaxed) ||
-      !try_admit(kCpuSlot, n)) {
-    admit(kCpuSlot, n, static_cast<int64_t>(asked));
-  } else {
-    raise(a.largest, n);
-  }
+  enter(kCpuSlot, n, static_cast<int64_t>(asked));
   void *p = BlockCache::caches(size) ? cache().take(size) : nullptr;
   if (p == nullptr) {
     make_room();
@@ -434,9 +440,7 @@ std::atomic<int64_t> handles_live{0}, handles_most{0};
 }  // namespace
 
 void push_handles(HandleCount &n) noexcept {
-  int64_t net = n.made.load(std::memory_order_relaxed) - n.freed.load(std::memory_order_relaxed);
-  int64_t delta = net - n.pushed;
-  n.pushed = net;
+  int64_t delta = untold(n);
   raise(handles_most, handles_live.fetch_add(delta, std::memory_order_relaxed) + delta);
 }
 
@@ -491,6 +495,7 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
   return ls::run_void([&] {
     int slot = ls::slot_of(device);
     auto sum = ls::Heaps::get().sum();
+    ls::handles_live += ls::Heaps::get().untold_handles();
     *out = {};
     out->handles = sum.made - sum.freed;
     out->created = sum.made;

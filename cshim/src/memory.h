@@ -5,11 +5,12 @@
 #include <cstdint>
 #include <string>
 
+#include "device.h"
 #include "shim.h"
 
 namespace ls {
 
-constexpr int kMaxDevices = 1 + 64;  // the CPU, then CUDA's
+constexpr int kMaxDevices = 1 + kMaxCudaDevices;  // the CPU, then CUDA's
 constexpr int kCpuSlot = 0;
 
 // What all threads share of one device's account.
@@ -46,14 +47,19 @@ extern std::atomic<bool> tight;
 void admit(int slot, int64_t n, int64_t asked);
 void release(int slot, int64_t n) noexcept;
 
+// The same where it is the rule that they fit.
+inline void enter(int slot, int64_t n, int64_t asked) {
+  auto &a = accounts[slot];
+  if (a.live.load(std::memory_order_relaxed) + n > a.line.load(std::memory_order_relaxed) || !try_admit(slot, n)) {
+    admit(slot, n, asked);
+  } else {
+    raise(a.largest, n);
+  }
+}
+
 // Waits, for a bounded time, until a sweep that begins after this call is done, or until fits() says so. False:
 // nobody sweeps, or the time is over.
-bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n), bool inside = false);
-
-// While a thread waits inside its device's allocator, under the lock that frees need too: keeps a tensor for it to
-// free; false: free it here.
-bool defer_free(ls_tensor t) noexcept;
-extern std::atomic<int> threads_inside;  // that wait so, on all devices
+bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n));
 
 // Set on a thread that sweeps: it must never wait for a sweep.
 extern constinit thread_local bool sweeping __attribute__((tls_model("initial-exec")));

@@ -20,7 +20,6 @@ namespace ls {
 
 Account accounts[kMaxDevices];
 std::atomic<bool> tight{false};
-std::atomic<int> threads_inside{0};
 constinit thread_local bool sweeping = false;
 thread_local LastFailure last_failure{0, 0};
 
@@ -37,8 +36,7 @@ std::atomic<const Callback *> callback{nullptr};
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kSoftWait = std::chrono::milliseconds(250);
-constexpr auto kHardWait = std::chrono::milliseconds(2000);   // of one round; a collection beside a huge Go heap
-constexpr auto kInsideWait = std::chrono::milliseconds(100);  // under a device's lock
+constexpr auto kHardWait = std::chrono::milliseconds(2000);  // of one round; a collection beside a huge Go heap
 constexpr auto kGiveUp = std::chrono::seconds(30);
 
 // The meeting place of those who wait and the one who sweeps. Leaked on purpose.
@@ -49,10 +47,7 @@ struct Pressure {
   uint64_t asked = 0, started = 0, finished = 0;
   bool attached = false, stop = false;
   int64_t waiting[kMaxDevices] = {};  // bytes that threads wait for
-  // Threads that wait inside a device's allocator, under its lock, and what a sweep has found for them to free.
-  std::atomic<int> inside[kMaxDevices] = {};
-  std::vector<ls_tensor> deferred[kMaxDevices];
-  bool hard = false;  // one of those who ask stands at a limit
+  bool hard = false;                  // one of those who ask stands at a limit
   std::atomic<int> waiters{0};
   std::atomic<int64_t> waits{0}, wait_ns{0}, timeouts{0}, retries{0}, ooms{0};
   std::atomic<int64_t> histogram[LS_WAIT_BUCKETS] = {};
@@ -84,7 +79,7 @@ bool fits_limit(int slot, int64_t n) {
 // At the limit nothing is taken ahead: what threads have taken counts as free, and they give it back before they
 // use it (see allocate_small).
 bool try_admit_tight(int slot, int64_t n) {
-  tight.store(true);
+  if (slot == kCpuSlot) tight.store(true);
   return try_admit(slot, n, unused_of(slot));
 }
 
@@ -176,7 +171,7 @@ void admit(int slot, int64_t n, int64_t asked) {
                     .c_str());
 }
 
-bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t), bool inside) {
+bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) {
   if (sweeping) return false;
   auto &p = Pressure::get();
   std::unique_lock<std::mutex> lock(p.mutex);
@@ -188,12 +183,9 @@ bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t), 
   p.waiters.fetch_add(1);
   p.wanted.notify_one();
   auto start = Clock::now();
-  bool ok =
-      p.done.wait_until(lock,
-                        start + (inside ? kInsideWait
-                                 : hard ? kHardWait
-                                        : kSoftWait),
-                        [&] { return p.finished >= mine || !p.attached || (fits != nullptr && fits(slot, n)); });
+  bool ok = p.done.wait_until(lock, start + (hard ? kHardWait : kSoftWait), [&] {
+    return p.finished >= mine || !p.attached || (fits != nullptr && fits(slot, n));
+  });
   p.waiters.fetch_sub(1);
   p.waiting[slot] -= n;
   p.waits.fetch_add(1, std::memory_order_relaxed);
@@ -205,15 +197,40 @@ bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t), 
   return ok && p.attached;
 }
 
-void count_on_device(int32_t index, void *p, int64_t n) noexcept {
-  if (index < 0 || index >= kMaxDevices - 1) return;
+void admit_on_device(int32_t index, int64_t n) {
+  if (index >= 0 && index < kMaxCudaDevices) enter(1 + index, n, n);
+}
+
+void dismiss_from_device(int32_t index, int64_t n) noexcept {
+  if (n != 0 && index >= 0 && index < kMaxCudaDevices) release(1 + index, n);
+}
+
+bool sweep_for_device(int32_t index, int64_t n) noexcept {
+  if (index < 0 || index >= kMaxCudaDevices) return false;
   auto &a = accounts[1 + index];
-  int64_t now = a.live.fetch_add(n, std::memory_order_relaxed) + n;
+  auto freed = [&] { return a.total.load() - a.live.load(); };
+  int64_t before = freed();
+  if (!wait_for_sweep(1 + index, n, true, nullptr)) return false;
+  Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
+  return freed() != before;
+}
+
+int64_t limit_on_device(int32_t index) noexcept {
+  if (index < 0 || index >= kMaxCudaDevices) return 0;
+  int64_t limit = accounts[1 + index].limit.load();
+  return limit == INT64_MAX ? 0 : limit;
+}
+
+void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted) noexcept {
+  if (index < 0 || index >= kMaxCudaDevices) return;
   maybe_sample(p, n, 1 + index);
-  if (n < 0) return;
-  raise(a.largest, n);
+  int64_t more = n - admitted;
+  if (more == 0) return;
+  auto &a = accounts[1 + index];
+  int64_t now = a.live.fetch_add(more, std::memory_order_relaxed) + more;
+  if (more < 0) return;
   raise(a.peak, now);
-  given_out(a, n, now);
+  given_out(a, more, now);
 }
 
 void reserved_on_device(int32_t index, int64_t n) noexcept {
@@ -226,49 +243,6 @@ void failed_on_device(int32_t index, int64_t asked) noexcept {
   last_on_device.store(static_cast<uint64_t>(index + 1) << 56 |
                        static_cast<uint64_t>(std::min<int64_t>(asked, (int64_t{1} << 56) - 1)));
   Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
-}
-
-// The device's lock is held. What the sweep finds on this device is freed here, by this thread; on others, there.
-bool device_pressure(int32_t index) noexcept {
-  int slot = 1 + index;
-  if (index < 0 || slot >= kMaxDevices || sweeping) return false;
-  auto &a = accounts[slot];
-  int64_t live = a.live.load(std::memory_order_relaxed);
-  int64_t room = std::min(a.limit.load(std::memory_order_relaxed), a.line.load(std::memory_order_relaxed));
-  // A miss is ordinary: most are served by the device. Only where what the allocator holds is near the limit is it
-  // pressure.
-  int64_t held = std::max(live, a.reserved.load(std::memory_order_relaxed));
-  if (room == INT64_MAX || held + a.largest.load(std::memory_order_relaxed) < room / 16 * 15) return false;
-  auto &p = Pressure::get();
-  p.inside[slot].fetch_add(1);
-  threads_inside.fetch_add(1);
-  int64_t before = a.live.load();
-  wait_for_sweep(slot, a.largest.load(std::memory_order_relaxed), true, nullptr, /*inside=*/true);
-  std::vector<ls_tensor> mine;
-  {
-    std::lock_guard<std::mutex> lock(p.mutex);
-    p.inside[slot].fetch_sub(1);
-    threads_inside.fetch_sub(1);
-    mine.swap(p.deferred[slot]);
-  }
-  ls_tensors_free(mine.data(), mine.size());
-  return !mine.empty() || a.live.load() < before;
-}
-
-bool defer_free(ls_tensor t) noexcept {
-  auto &p = Pressure::get();
-  try {
-    c10::Device d = reinterpret_cast<c10::TensorImpl *>(t)->device();
-    if (!d.is_cuda()) return false;
-    int slot = 1 + std::max<int>(0, d.index());
-    if (slot >= kMaxDevices) return false;
-    std::lock_guard<std::mutex> lock(p.mutex);
-    if (p.inside[slot].load() == 0) return false;
-    p.deferred[slot].push_back(t);
-    return true;
-  } catch (...) {
-    return false;
-  }
 }
 
 }  // namespace ls
@@ -293,11 +267,11 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
     if (bytes < 0) throw ls::ArgumentError("limit: " + std::to_string(bytes) + " bytes");
     int slot = ls::slot_of(device);
     if (slot != ls::kCpuSlot) {
-      // What is kept free counts against the limit, and could be given out beyond it.
+      // What is kept free counts against the limit.
       if (bytes != 0 && ls::accounts[slot].reserved.load() > bytes) ls::cuda_devices()->empty_cache(slot - 1);
-      ls::cuda_devices()->set_limit(slot - 1, bytes);
     }
     ls::accounts[slot].limit.store(bytes == 0 ? INT64_MAX : bytes);
+    if (slot != ls::kCpuSlot) ls::cuda_devices()->limit_changed(slot - 1);
     if (slot == ls::kCpuSlot && bytes != 0) {
       ls::shrink_cpu_cache(std::max<int64_t>(0, bytes - ls::accounts[slot].live.load() - ls::kept_small()));
     }
@@ -373,21 +347,6 @@ void ls_pressure_done(uint64_t round) noexcept {
     std::lock_guard<std::mutex> lock(p.mutex);
     p.finished = std::max(p.finished, round);
     p.done.notify_all();
-  });
-}
-
-void ls_pressure_flush(void) noexcept {
-  ls::run_quiet([&] {
-    auto &p = Pressure::get();
-    for (int i = 1; i < ls::kMaxDevices; i++) {
-      std::vector<ls_tensor> left;
-      {
-        std::lock_guard<std::mutex> lock(p.mutex);
-        if (p.inside[i].load() != 0) continue;
-        left.swap(p.deferred[i]);
-      }
-      ls_tensors_free(left.data(), left.size());
-    }
   });
 }
 

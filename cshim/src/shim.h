@@ -29,7 +29,8 @@ extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")))
 // Handles that a thread has given out and taken back. Written by it alone.
 struct HandleCount {
   std::atomic<int64_t> made{0}, freed{0};
-  int64_t pushed = 0;  // of the difference, what all threads' sum has in it
+  std::atomic<int64_t> pushed{
+      0};  // of the difference, what all threads' sum has in it; by whoever reads the sum, too
 };
 
 // Bumped by ls_set_num_threads; a thread that lags takes the number over (libtorch's setter reaches only
@@ -38,7 +39,7 @@ extern std::atomic<uint64_t> threads_epoch;
 void adopt_num_threads() noexcept;
 
 // Handles are counted by thread, without a locked instruction: one would cost more than the rest of a guard.
-// Every 64th tells the sum, whose peak is kept.
+// Every 64th tells the sum, whose peak is kept; whoever asks for the peak tells it for all.
 HandleCount *new_handle_count() noexcept;
 void push_handles(HandleCount &n) noexcept;
 inline void count_handle(std::atomic<int64_t> HandleCount::*which) noexcept {

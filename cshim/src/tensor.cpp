@@ -80,7 +80,6 @@ using ls::Borrowed;
 
 void ls_tensor_free(ls_tensor t) noexcept {
   if (t == 0) return ls::run_quiet([] {});
-  if (ls::threads_inside.load(std::memory_order_relaxed) != 0 && ls::defer_free(t)) return;
   ls::count_handle(&ls::HandleCount::freed);
   if (ls::any_lost() && ls::must_leak(reinterpret_cast<c10::TensorImpl *>(t))) return;
   // Destructors of libtorch may throw out of a device's allocator: nothing can be told to anyone here.

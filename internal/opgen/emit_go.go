@@ -420,7 +420,7 @@ func emitTyped(b *bytes.Buffer, o *op, hasOpts bool) (always bool) {
 	if o.inPlace {
 		fmt.Fprintf(b, "\treturn wrote%d(&%s, %s, %s)\n", n, o.goVar(), call, in)
 	} else {
-		fmt.Fprintf(b, "\tr := %s\n\tif r.Err != nil {\n\tfor tries := (attempts{}); again(&%s, r.Err, &tries); { r = %s }\n\t}\n", call, o.goVar(), call)
+		fmt.Fprintf(b, "\tr := %s\n\tif r.Err != nil && again(&%s, r.Err) {\n\tr = %s\n\t}\n", call, o.goVar(), call)
 		fmt.Fprintf(b, "\treturn done%d(&%s, r, %s)\n", n, o.goVar(), in)
 	}
 	if len(cond) != 0 {

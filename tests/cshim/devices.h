@@ -28,7 +28,7 @@ struct FakeDevices : ls::Devices {
   void reset_peak(int32_t) override {}
   void empty_cache(int32_t) override {}
   void capacity(int32_t, int64_t *free, int64_t *total) override { *free = *total = 0; }
-  void set_limit(int32_t, int64_t) override {}
+  void limit_changed(int32_t) override {}
   void synchronize(int32_t) override {}
   bool capturing(int32_t) override { return false; }
   std::string snapshot() override { return ""; }

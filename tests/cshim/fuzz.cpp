@@ -1065,7 +1065,7 @@ void Fuzz::memory() {
 
 void Fuzz::pressure() {
   ls_pressure p;
-  switch (below(7)) {
+  switch (below(6)) {
     case 0: {
       // A pacer's round: what it finds is what others have handed over.
       if (ls_pressure_attach() == 0) return;
@@ -1076,7 +1076,6 @@ void Fuzz::pressure() {
             asked && !many_ ? pick<int64_t>({0, -1, INT64_MIN, INT64_MAX}) : static_cast<int64_t>(below(2));
         if (ls_pressure_wait(&p, timeout) != 1) continue;
         ls_tensor_free(exchange[below(std::size(exchange))].exchange(0));
-        ls_pressure_flush();
         ls_pressure_done(p.round);
       }
       ls_sweeping_set(0);
@@ -1092,9 +1091,7 @@ void Fuzz::pressure() {
       return;
     case 3:
       return ls_pressure_done(one(2) ? 0 : below(9));
-    case 4:
-      return ls_pressure_flush();
-    case 5: {
+    case 4: {
       ls_pressure_counts c;
       return ls_pressure_stats(&c);
     }
@@ -1315,7 +1312,6 @@ void play(uint64_t sequence, Source *given) {
   }
   for (auto &slot : exchange) ls_tensor_free(slot.exchange(0));
   ls_pressure_stop();
-  ls_pressure_flush();
   uint64_t words[64];
   while (ls_take_dropped(words, 64) != 0) {
   }

@@ -70,18 +70,6 @@ TEST_F(Guards, TheGeneratorIsLocked) {
   EXPECT_TRUE(waits_for(generators(), [&] { EXPECT_OK(ls_set_rng_state(kCpu, state)); }));
 }
 
-std::atomic<int> gone{0};
-
-// A tensor of a device that is none, with nothing in it; gone counts its end.
-ls_tensor on_cuda(c10::DeviceIndex index) {
-  static float element;
-  c10::DataPtr data(&element, &element, [](void *) { gone++; }, c10::Device(c10::kCUDA, index));
-  c10::Storage storage(c10::Storage::use_byte_size_t(), sizeof element, std::move(data), nullptr, false);
-  auto t = c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA),
-                                                caffe2::TypeMeta::Make<float>());
-  return reinterpret_cast<ls_tensor>(t.release());
-}
-
 struct BrokenDevices final : FakeDevices {
   void start() override { throw c10::AcceleratorError({__func__, __FILE__, __LINE__}, 46, "no start"); }
 };
@@ -134,85 +122,57 @@ TEST_F(DevicesDeathTest, AnErrorThatIsNotTheLastIsTheDevices) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// A device with no room left, and somebody who sweeps.
-void fill(int32_t index) {
-  if (ls_memory_set_limit(cuda(index), 1 << 20) != nullptr) std::exit(80);
-  ls::count_on_device(index, nullptr, 1 << 20);
-  if (ls_pressure_attach() != 1) std::exit(81);
-}
-
-// What a sweep frees on a device whose lock is held is freed by the thread that holds it.
-TEST_F(DevicesDeathTest, ASweepLeavesFreesToWhoWaits) {
+// What a device is to give is admitted before its allocator is asked: it waits for a sweep that frees something,
+// and fails after one that frees nothing.
+TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
   EXPECT_EXIT(
       {
         begin();
-        fill(0);
-        // Who waits under a lock waits a tenth of a second. On a machine too busy for that there is no telling.
-        auto took = std::chrono::milliseconds(0);
-        for (int attempt = 0; attempt < 50; attempt++) {
-          gone = 0;
-          int same = 0;
-          int other = 0;
-          int without_memory = 0;
-          auto start = std::chrono::steady_clock::now();
-          std::thread pacer([&] {
-            ls_pressure p;
-            if (ls_pressure_wait(&p, 5000) != 1 || p.device != cuda(0)) std::_Exit(1);
-            ls_tensor_free(on_cuda(0));
-            same = gone;
-            ls_tensor_free(on_cuda(1));
-            other = gone;
-            // Without memory for the list it is freed at once. The list has room for one.
-            arm();
-            ls_tensor_free(on_cuda(0));
-            disarm();
-            // The compiler may have given the list this program's allocations, which do not fail.
-            int64_t seen = 0, failed = 0;
-            ls_fault_counts(LS_FAULT_SHIM, &seen, &failed);
-            without_memory = gone - static_cast<int>(failed);
-            took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
-            ls_pressure_done(p.round);
-          });
-          bool freed = ls::device_pressure(0);
-          pacer.join();
-          if (took >= std::chrono::milliseconds(90)) continue;
-          std::exit(same != 0 ? 2 : other != 1 ? 3 : without_memory != 1 ? 4 : !freed ? 5 : gone != 3 ? 6 : 0);
-        }
-        std::exit(0);
-      },
-      ::testing::ExitedWithCode(0), "");
-}
-
-// Under ThreadSanitizer: the lists of those are locked.
-TEST_F(DevicesDeathTest, FreesThatWaitAreAllDone) {
-  EXPECT_EXIT(
-      {
-        begin();
-        fill(0);
+        constexpr int64_t kRoom = 1 << 20;
+        if (ls_memory_set_limit(cuda(0), kRoom) != nullptr || ls::limit_on_device(0) != kRoom) std::exit(1);
+        if (ls::limit_on_device(1) != 0 || ls::limit_on_device(-1) != 0) std::exit(2);
+        if (ls_pressure_attach() != 1) std::exit(3);
         std::atomic<bool> over{false};
-        std::atomic<int> made{0};
+        std::atomic<int> rounds{0};
+        std::atomic<int64_t> garbage{0};
         std::thread pacer([&] {
           while (!over) {
             ls_pressure p;
-            if (ls_pressure_wait(&p, 1) == 1) ls_pressure_done(p.round);
+            if (ls_pressure_wait(&p, 1) != 1) continue;
+            if (p.device != cuda(0) || p.hard == 0) std::_Exit(4);
+            rounds++;
+            ls::dismiss_from_device(0, garbage.exchange(0));
+            ls_pressure_done(p.round);
           }
         });
-        on_threads(4, [&](int i) {
-          auto rest = [] { std::this_thread::sleep_for(std::chrono::microseconds(50)); };
-          for (int k = 0; i == 0 && k < 20; k++, rest()) (void)ls::device_pressure(0);
-          if (i == 0) over = true;
-          for (; !over; rest()) {
-            if (i == 1) {
-              ls_pressure_flush();
-            } else {
-              ls_tensor_free(on_cuda(0));
-              made++;
-            }
-          }
-        });
+        auto live = [] {
+          ls_pace now;
+          if (ls_memory_pace(cuda(0), &now) != nullptr) std::exit(5);
+          return now.live;
+        };
+        ls::admit_on_device(0, kRoom);
+        if (rounds != 0 || live() != kRoom) std::exit(6);
+        // The block that was admitted is counted once, and what it is larger.
+        ls::count_on_device(0, nullptr, kRoom, kRoom);
+        if (live() != kRoom) std::exit(7);
+        garbage = kRoom;
+        ls::admit_on_device(0, kRoom / 2);
+        if (rounds != 1 || live() != kRoom / 2) std::exit(8);
+        ls::count_on_device(0, nullptr, kRoom / 2 + 512, kRoom / 2);
+        ls::count_on_device(0, nullptr, -512, 0);
+        if (live() != kRoom / 2) std::exit(9);
+        try {
+          ls::admit_on_device(0, kRoom);
+          std::exit(10);
+        } catch (const c10::OutOfMemoryError &) {
+        }
+        if (rounds != 2 || live() != kRoom / 2) std::exit(11);
+        // Where the device itself has nothing left: another try pays only when something was freed.
+        garbage = 512;
+        if (!ls::sweep_for_device(0, kRoom) || ls::sweep_for_device(0, kRoom)) std::exit(12);
+        over = true;
         pacer.join();
-        ls_pressure_flush();
-        std::exit(gone == made ? 0 : 1);
+        std::exit(0);
       },
       ::testing::ExitedWithCode(0), "");
 }

@@ -216,7 +216,6 @@ TEST_F(Memory, EverythingAtOnce) {
     ls_pressure p;
     while (!stop) {
       if (ls_pressure_wait(&p, 1) == 1) ls_pressure_done(p.round);
-      ls_pressure_flush();
     }
   });
   std::vector<std::thread> threads;

@@ -1,0 +1,261 @@
+#include "allocator.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "../src/device.h"
+#include "versions.h"
+
+namespace ls {
+namespace {
+
+namespace caching = c10::cuda::CUDACachingAllocator;
+using c10::DeviceIndex;
+using c10::MempoolId_t;
+
+// The bytes that this thread has been admitted with and that no block has been counted for.
+thread_local int64_t admitted = 0;
+class Admission {
+ public:
+  Admission(DeviceIndex index, size_t n) : index_(index) {
+    auto bytes = static_cast<int64_t>(std::min<size_t>(n, INT64_MAX / 2));
+    admit_on_device(index, bytes);
+    admitted = bytes;
+  }
+  // Where libtorch counts no blocks, without its cache, none are counted here either.
+  ~Admission() { dismiss_from_device(index_, std::exchange(admitted, 0)); }
+  Admission(const Admission &) = delete;
+  Admission &operator=(const Admission &) = delete;
+
+ private:
+  DeviceIndex index_;
+};
+
+class Admitting final : public caching::CUDAAllocator {
+ public:
+  explicit Admitting(caching::CUDAAllocator *inner) : inner_(inner) {}
+
+  c10::DataPtr allocate(size_t n) override {
+    return admit(n, [&] { return inner_->allocate(n); });
+  }
+  void *raw_alloc(size_t n) override {
+    return admit(n, [&] { return inner_->raw_alloc(n); });
+  }
+  void *raw_alloc_with_stream(size_t n, cudaStream_t stream) override {
+    return admit(n, [&] { return inner_->raw_alloc_with_stream(n, stream); });
+  }
+
+  // Has the caching allocator hold what it may: the limit, or what it held when that was too little for what had
+  // been admitted; all of the device while such a one is tried.
+  void apply_limit(DeviceIndex index) {
+    auto may_hold = [&]() -> int64_t {
+      if (trying_[index].load() != 0) return 0;
+      int64_t limit = limit_on_device(index);
+      return limit == 0 ? 0 : std::max(limit, held_[index].load());
+    };
+    cudaDeviceProp p;
+    C10_CUDA_CHECK(cudaGetDeviceProperties(&p, index));
+    auto total = static_cast<int64_t>(p.totalGlobalMem);
+    for (;;) {
+      int64_t bytes = may_hold();
+      double fraction = 1;
+      // Half a byte more, so that the allocator's own rounding gives these bytes back.
+      if (bytes > 0 && bytes < total) fraction = (static_cast<double>(bytes) + 0.5) / static_cast<double>(total);
+      inner_->setMemoryFraction(fraction, index);
+      // Another thread that has set what was true earlier sees that it is not any more.
+      if (may_hold() == bytes) return;
+    }
+  }
+
+  void limit_anew(DeviceIndex index) {
+    held_[index] = 0;
+    apply_limit(index);
+  }
+
+  // An allocation that cannot be given empties the cache of its own device alone.
+  void fail() {
+    try {
+      inner_->raw_delete(inner_->raw_alloc(size_t{1} << 50));
+    } catch (const c10::OutOfMemoryError &) {
+    } catch (const c10::AcceleratorError &e) {
+      if (e.get_error_code() != cudaErrorMemoryAllocation) throw;  // without a cache, it is this one
+    }
+  }
+
+  // The rest is libtorch's.
+  c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }
+  void copy_data(void *to, const void *from, size_t n) const override { inner_->copy_data(to, from, n); }
+  bool initialized() override { return inner_->initialized(); }
+  void emptyCache(MempoolId_t id) override { inner_->emptyCache(id); }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex d) override {
+    return inner_->getDeviceStats(d);
+  }
+  void resetAccumulatedStats(DeviceIndex d) override { inner_->resetAccumulatedStats(d); }
+  void resetPeakStats(DeviceIndex d) override { inner_->resetPeakStats(d); }
+  void raw_delete(void *p) override { inner_->raw_delete(p); }
+  void init(int n) override { inner_->init(n); }
+  double getMemoryFraction(DeviceIndex d) override { return inner_->getMemoryFraction(d); }
+  void setMemoryFraction(double fraction, DeviceIndex d) override { inner_->setMemoryFraction(fraction, d); }
+  std::vector<caching::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex d) override {
+    return inner_->getExpandableSegmentSizes(d);
+  }
+  void enable(bool on) override { inner_->enable(on); }
+  bool isEnabled() const override { return inner_->isEnabled(); }
+  void cacheInfo(DeviceIndex d, size_t *largest) override { inner_->cacheInfo(d, largest); }
+  void *getBaseAllocation(void *p, size_t *size) override { return inner_->getBaseAllocation(p, size); }
+  void recordStream(const c10::DataPtr &p, c10::cuda::CUDAStream s) override { inner_->recordStream(p, s); }
+  caching::SnapshotInfo snapshot(MempoolId_t id, bool traces) override { return inner_->snapshot(id, traces); }
+  void beginAllocateToPool(DeviceIndex d, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override {
+    inner_->beginAllocateToPool(d, id, std::move(filter));
+  }
+  void endAllocateToPool(DeviceIndex d, MempoolId_t id) override { inner_->endAllocateToPool(d, id); }
+  void releasePool(DeviceIndex d, MempoolId_t id) override { inner_->releasePool(d, id); }
+  int getPoolUseCount(DeviceIndex d, MempoolId_t id) override { return inner_->getPoolUseCount(d, id); }
+  void createOrIncrefPool(DeviceIndex d, MempoolId_t id, std::shared_ptr<CUDAAllocator> a) override {
+    inner_->createOrIncrefPool(d, id, std::move(a));
+  }
+  void setUseOnOOM(DeviceIndex d, MempoolId_t id, bool use) override { inner_->setUseOnOOM(d, id, use); }
+  void setNoSplit(DeviceIndex d, MempoolId_t id) override { inner_->setNoSplit(d, id); }
+  bool checkPoolLiveAllocations(DeviceIndex d, MempoolId_t id, const std::unordered_set<void *> &live) override {
+    return inner_->checkPoolLiveAllocations(d, id, live);
+  }
+  caching::ShareableHandle shareIpcHandle(void *p) override { return inner_->shareIpcHandle(p); }
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override {
+    return inner_->getIpcDevPtr(std::move(handle));
+  }
+  bool isHistoryEnabled() override { return inner_->isHistoryEnabled(); }
+  void recordHistory(bool on, caching::CreateContextFn context, size_t most, caching::RecordContext when,
+                     bool clear, const std::vector<std::string> &skip) override {
+    inner_->recordHistory(on, context, most, when, clear, skip);
+  }
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &md) override {
+    inner_->recordAnnotation(md);
+  }
+  void pushCompileContext(std::string &md) override { inner_->pushCompileContext(md); }
+  void popCompileContext() override { inner_->popCompileContext(); }
+  void setUserMetadata(const std::string &metadata) override { inner_->setUserMetadata(metadata); }
+  std::string getUserMetadata() override { return inner_->getUserMetadata(); }
+  void attachOutOfMemoryObserver(caching::OutOfMemoryObserver o) override { inner_->attachOutOfMemoryObserver(o); }
+  void attachAllocatorTraceTracker(caching::AllocatorTraceTracker t) override {
+    inner_->attachAllocatorTraceTracker(t);
+  }
+  void enablePeerAccess(DeviceIndex from, DeviceIndex to) override { inner_->enablePeerAccess(from, to); }
+  cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t n,
+                          cudaStream_t stream, bool p2p) override {
+    return inner_->memcpyAsync(to, to_device, from, from_device, n, stream, p2p);
+  }
+  std::shared_ptr<caching::AllocatorState> getCheckpointState(DeviceIndex d, MempoolId_t id) override {
+    return inner_->getCheckpointState(d, id);
+  }
+  caching::CheckpointDelta setCheckpointPoolState(DeviceIndex d,
+                                                  std::shared_ptr<caching::AllocatorState> s) override {
+    return inner_->setCheckpointPoolState(d, std::move(s));
+  }
+  std::string name() override { return inner_->name(); }
+#if LS_TORCH_AT_LEAST(12)
+  std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *p) override {
+    return inner_->getContextForPointer(p);
+  }
+  void attachOomRejectionObserver(caching::OomRejectionObserver o) override {
+    inner_->attachOomRejectionObserver(o);
+  }
+#endif
+#if LS_TORCH_AT_LEAST(13)
+  void markCaptureBegin(DeviceIndex d) override { inner_->markCaptureBegin(d); }
+  void markCaptureEnd(DeviceIndex d) override { inner_->markCaptureEnd(d); }
+  c10::DataPtr allocateWithAddress(size_t n, void *p) override { return inner_->allocateWithAddress(n, p); }
+#endif
+#if LS_TORCH_AT_LEAST(14)
+  bool supportsUserMetadata() override { return inner_->supportsUserMetadata(); }
+  void annotateMemory(const void *p, const std::string &metadata) override { inner_->annotateMemory(p, metadata); }
+#endif
+
+ private:
+  caching::CUDAAllocator *inner_;
+  std::atomic<int> trying_[kMaxCudaDevices] = {};
+  std::atomic<int64_t> held_[kMaxCudaDevices] = {};
+
+  template <class F>
+  auto admit(size_t n, F allocate) -> decltype(allocate()) {
+    DeviceIndex index = 0;
+    if (n == 0 || c10::cuda::GetDevice(&index) != cudaSuccess || index >= kMaxCudaDevices) return allocate();
+    Admission admission(index, n);
+    auto bytes = static_cast<int64_t>(n);
+    std::exception_ptr failure;
+    do {
+      try {
+        return allocate();
+      } catch (const c10::OutOfMemoryError &) {
+        failure = std::current_exception();
+      }
+    } while (sweep_for_device(index, bytes));
+    if (limit_on_device(index) != 0) {
+      More more(*this, index);
+      try {
+        return allocate();
+      } catch (const c10::OutOfMemoryError &) {
+      }
+    }
+    failed_on_device(index, bytes);
+    std::rethrow_exception(failure);
+  }
+
+  // While it is there the caching allocator may hold all that the device has.
+  struct More {
+    Admitting &a;
+    DeviceIndex index;
+    More(Admitting &a, DeviceIndex index) : a(a), index(index) {
+      a.trying_[index].fetch_add(1);
+      a.apply_limit(index);
+    }
+    ~More() {
+      constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+      a.held_[index] = a.inner_->getDeviceStats(index).reserved_bytes[all].current;
+      a.trying_[index].fetch_sub(1);
+      a.apply_limit(index);
+    }
+  };
+};
+
+// Leaked on purpose: libtorch asks it until the process ends.
+Admitting *admitting = nullptr;
+
+}  // namespace
+
+void stand_before_allocator() {
+  auto *inner = caching::get();
+  // Each block, so that the core knows what is live without asking under the device's lock.
+  inner->attachAllocatorTraceTracker([](const auto &e) {
+    using Entry = std::decay_t<decltype(e)>;
+    auto *p = reinterpret_cast<void *>(e.addr_);
+    auto size = static_cast<int64_t>(e.size_);
+    if (e.action_ == Entry::ALLOC) {
+      count_on_device(e.device_, p, size, std::exchange(admitted, 0));
+    } else if (e.action_ == Entry::FREE_COMPLETED) {
+      count_on_device(e.device_, p, -size, 0);
+    } else if (e.action_ == Entry::SEGMENT_ALLOC || e.action_ == Entry::SEGMENT_MAP) {
+      reserved_on_device(e.device_, size);
+    } else if (e.action_ == Entry::SEGMENT_FREE || e.action_ == Entry::SEGMENT_UNMAP) {
+      reserved_on_device(e.device_, -size);
+    }
+  });
+  admitting = new Admitting(inner);
+  caching::allocator.store(admitting);
+}
+
+void limit_reserved(int32_t index) { admitting->limit_anew(static_cast<DeviceIndex>(index)); }
+
+void release_cache_of_current_device() { admitting->fail(); }
+
+}  // namespace ls
