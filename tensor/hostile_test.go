@@ -713,13 +713,12 @@ func (h *hostile) describe(v reflect.Value) string {
 
 func (h *hostile) call(target *hostileTarget) (err error) {
 	in := h.arguments(target)
-	// x.FMod_(x) makes a graph that holds its own output, which libtorch never frees.
-	if target.op != nil && target.op.inPlace {
-		if x, ok := in[0].Interface().(*Tensor); ok && x.RequiresGrad() {
-			for i := 1; i < len(in); i++ {
-				if y, ok := in[i].Interface().(*Tensor); ok && y.DType() != Invalid { // x again, or another handle to it
-					in[i] = reflect.ValueOf(y.Clone())
-				}
+	// What is written into x and depends on x, as in x.FMod_(x), makes a graph that holds itself, which libtorch never
+	// frees: so it gets operands without a graph.
+	if target.op != nil && target.op.inPlace || target.name == "Tensor.SetIndex" {
+		for i := 1; i < len(in); i++ {
+			if y, ok := in[i].Interface().(*Tensor); ok && y.RequiresGrad() {
+				in[i] = reflect.ValueOf(y.Detach().Clone())
 			}
 		}
 	}
