@@ -19,6 +19,7 @@ import (
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // Each test runs its scenario in a process of its own, this binary once more, over the fake libraries: libtorch is
@@ -29,7 +30,7 @@ var scenarios = map[string]func(*Control) error{
 	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "capacity": capacity, "limit": limit, "empty": empty,
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "snapshot": snapshot, "pressure": pressure,
-	"threads": threads,
+	"threads": threads, "fragments": fragments,
 }
 
 func TestMain(m *testing.M) {
@@ -117,11 +118,12 @@ func TestFailedAllocation(t *testing.T) {
 func TestFailedAllocationUncached(t *testing.T) {
 	run(t, "allocations", 1, 1<<30, "PYTORCH_NO_CUDA_MEMORY_CACHING=1")
 }
-func TestUncached(t *testing.T) { run(t, "uncached", 1, 64<<20, "PYTORCH_NO_CUDA_MEMORY_CACHING=1") }
-func TestSlow(t *testing.T)     { run(t, "slow", 1, 1<<30) }
-func TestPressure(t *testing.T) { run(t, "pressure", 2, 64<<20) }
-func TestSnapshot(t *testing.T) { run(t, "snapshot", 1, 1<<30) }
-func TestOneError(t *testing.T) { run(t, "once", 1, 1<<30) }
+func TestUncached(t *testing.T)  { run(t, "uncached", 1, 64<<20, "PYTORCH_NO_CUDA_MEMORY_CACHING=1") }
+func TestSlow(t *testing.T)      { run(t, "slow", 1, 1<<30) }
+func TestPressure(t *testing.T)  { run(t, "pressure", 2, 64<<20) }
+func TestFragments(t *testing.T) { run(t, "fragments", 1, 1<<30) }
+func TestSnapshot(t *testing.T)  { run(t, "snapshot", 1, 1<<30) }
+func TestOneError(t *testing.T)  { run(t, "once", 1, 1<<30) }
 func TestFirstCallFails(t *testing.T) {
 	for _, function := range []string{"cudaGetDeviceProperties", "cudaMemGetInfo", "cudaMalloc"} {
 		for _, e := range []int{46, 719, 999} {
@@ -445,6 +447,68 @@ func limit(c *Control) error {
 		if err := cshim.MemoryEmptyCache(word(d)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// fragments: a limit is one of what is live; the rests of libtorch's segments do not count where they would be in the way.
+func fragments(c *Control) error {
+	d := tensor.CUDA(0)
+	const mib, limit = 1 << 20, 64
+	if err := vram.SetLimit(d, vram.Bytes(limit*mib)); err != nil {
+		return err
+	}
+	ask := func(n int) *tensor.Tensor { return tensor.Empty([]int{n * mib}, tensor.Uint8, d) }
+	var held []*tensor.Tensor
+	for range 18 { // 6 to each segment of 20 MiB
+		x := ask(3)
+		if x.Err() != nil {
+			return x.Err()
+		}
+		held = append(held, x)
+		defer x.Release()
+	}
+	for i, x := range held {
+		if i%6 != 0 {
+			x.Release()
+		}
+	}
+	tensor.Flush()
+	for range 3 {
+		x := ask(40)
+		if x.Err() != nil {
+			return fmt.Errorf("40 MiB beside 9 of %d: %w", limit, x.Err())
+		}
+		m, err := stats(d)
+		if err != nil || m.Requested != 49*mib || m.Reserved <= limit*mib {
+			return fmt.Errorf("%d requested, %d reserved, %w", m.Requested, m.Reserved, err)
+		}
+		var oom *vram.OutOfMemoryError
+		if err := ask(16).Err(); !errors.As(err, &oom) || oom.Asked != 16*mib { // for which a segment has room
+			return fmt.Errorf("16 MiB beside 49 of %d: %w", limit, err)
+		}
+		y := ask(15)
+		if y.Err() != nil {
+			return fmt.Errorf("15 MiB beside 49 of %d: %w", limit, y.Err())
+		}
+		y.Release()
+		x.Release()
+		tensor.Flush()
+		if err := vram.EmptyCache(d); err != nil {
+			return err
+		}
+		if m, err := stats(d); err != nil || m.Reserved > limit*mib {
+			return fmt.Errorf("%d are reserved when all was given back, %w", m.Reserved, err)
+		}
+	}
+	// Where the device itself has no more, it is an error that tells how much was asked.
+	if err := c.AddRule(Rule{Function: Alloc, Device: -1, Times: Forever, Error: 2}); err != nil {
+		return err
+	}
+	defer c.ClearRules()
+	var oom *vram.OutOfMemoryError
+	if err := ask(40).Err(); !errors.As(err, &oom) || oom.Asked != 40*mib {
+		return fmt.Errorf("40 MiB of a device that has none: %w", err)
 	}
 	return nil
 }

@@ -98,6 +98,38 @@ func (b *builder) goTest(pkg, variant string) (string, error) {
 	return to, b.run(b.root, "go", append(args, "./"+pkg)...)
 }
 
+// cuda compiles the shim's CUDA library for the fake devices of tests/fakecuda, and their tests. It gives what a program
+// needs to run over it.
+func (b *builder) cuda() (env []string, err error) {
+	if err := b.run(b.root, "tests/fakecuda/setup.sh"); err != nil {
+		return nil, err
+	}
+	version := os.Getenv("LINSTOCK_TORCH")
+	if version == "" {
+		version = "2.15.0"
+	}
+	torch, lib := filepath.Join(b.root, "build/fakecuda", version, "libtorch"), filepath.Join(b.dir, "cuda")
+	env = []string{"LINSTOCK_TEST_FAKECUDA=1", "LINSTOCK_LIB=" + lib, "LD_LIBRARY_PATH=" + filepath.Join(torch, "torch/lib")}
+	source := filepath.Join(b.dir, "shim")
+	if err := b.run(b.root, "cmake", "-S", filepath.Join(source, "cshim"), "-B", lib, "-G", "Ninja", "-DLINSTOCK_TORCH_ROOT="+torch,
+		"-DLINSTOCK_CUDA=ON", "-DLINSTOCK_CORE="+filepath.Join(b.dir, "cpp/liblinstock.so"), "-DLINSTOCK_WERROR=OFF",
+		"-DCMAKE_CXX_FLAGS=-include "+filepath.Join(source, "mutant.h")); err != nil {
+		return nil, err
+	}
+	if err := b.run(b.root, "ninja", "-C", lib); err != nil {
+		return nil, err
+	}
+	for name, to := range map[string]string{"torch": filepath.Join(torch, "torch"), "liblinstock.so": filepath.Join(b.dir, "cpp/liblinstock.so")} {
+		_ = os.Remove(filepath.Join(lib, name))
+		if err := os.Symlink(to, filepath.Join(lib, name)); err != nil {
+			return nil, err
+		}
+	}
+	return env, b.run(b.root, "go", "test", "-c", "-overlay", b.overlay, "-vet=off", "-o", b.cudaTest(), "./tests/fakecuda")
+}
+
+func (b *builder) cudaTest() string { return filepath.Join(b.dir, "bin", "fakecuda.test") }
+
 // shim compiles the shim and its tests; with tsan under ThreadSanitizer.
 func (b *builder) shim(torch string, tsan bool) (dir string, err error) {
 	source := filepath.Join(b.dir, "shim")

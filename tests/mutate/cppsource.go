@@ -32,12 +32,16 @@ func (c *collector) cppSources() error {
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
+	cuda, err := filepath.Glob(filepath.Join(c.root, "cshim/cuda/*.*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range append(names, cuda...) {
 		source, err := os.ReadFile(name)
 		if err != nil {
 			return err
 		}
-		f := &cppFile{name: "src/" + filepath.Base(name), source: source}
+		f := &cppFile{name: filepath.Base(filepath.Dir(name)) + "/" + filepath.Base(name), source: source}
 		c.cpp = append(c.cpp, f)
 		if !strings.HasSuffix(name, ".cpp") && !strings.HasSuffix(name, "/shim.h") || strings.Contains(name, "_gen.") {
 			continue
@@ -61,7 +65,7 @@ func (c *collector) addCPP(f *cppFile, kind, what string, at int) *mutant {
 		key = fmt.Sprintf("%s #%d", key, c.keys[key])
 	}
 	c.next++
-	m := &mutant{n: c.next, key: key, kind: kind, pkg: "cshim/src", file: "cshim/" + f.name,
+	m := &mutant{n: c.next, key: key, kind: kind, pkg: "cshim/" + filepath.Dir(f.name), file: "cshim/" + f.name,
 		place: fmt.Sprintf("cshim/%s:%d", f.name, 1+strings.Count(string(f.source[:at]), "\n"))}
 	c.all = append(c.all, m)
 	return m
@@ -160,7 +164,7 @@ bool on(int n) noexcept {
 // writeShim makes a copy of cshim with the mutants in it, for CMake.
 func (c *collector) writeShim(dir string) error {
 	tree := filepath.Join(dir, "cshim")
-	for _, name := range []string{"cshim/CMakeLists.txt", "cshim/include", "cshim/cuda", "tests/cshim"} {
+	for _, name := range []string{"cshim/CMakeLists.txt", "cshim/include", "cshim/cuda/include", "tests/cshim"} {
 		if err := copyTree(filepath.Join(c.root, name), filepath.Join(dir, name)); err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ type mutant struct {
 	n       int
 	key     string // names it from one version of the sources to the next
 	kind    string // pin, unpin, lock, thread, atomic, guard, generated; of C++: lock, guard, exceptions, generated
-	pkg     string // "tensor"; "cshim/src" for C++
+	pkg     string // "tensor"; "cshim/src" or "cshim/cuda" for C++
 	place   string // file:line
 	removed []edit // in a file, what the mutant is when it is written down: for the analyzers
 	file    string

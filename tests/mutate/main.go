@@ -204,6 +204,9 @@ func prepare(c *collector, jobs int) (*runner, error) {
 	if err := parallel(jobs, len(tasks), func(i int) error { return tasks[i]() }); err != nil {
 		return nil, err
 	}
+	if r.cudaEnv, err = b.cuda(); err != nil {
+		return nil, err
+	}
 	if err := os.WriteFile(stampFile, []byte(stamp), 0o666); err != nil {
 		return nil, err
 	}

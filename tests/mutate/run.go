@@ -29,7 +29,8 @@ type runner struct {
 	binaries  map[string]string // package and variant → binary
 	reaches   []reach
 	env       []string
-	cpp, tsan string  // where the shim and its tests were built
+	cpp, tsan string // where the shim and its tests were built
+	cudaEnv   []string
 	most      float64 // seconds of tests for each way of compiling them
 	budget    float64 // seconds of tests, as they take without a mutant, that a mutant is given at a time
 }
@@ -199,8 +200,11 @@ func why(out []byte, err error) string {
 
 // dynamic runs the tests that could notice a mutant, those most likely to first, until one does.
 func (r *runner) dynamic(m *mutant) (noticed bool, by string) {
-	if m.pkg == "cshim/src" {
+	switch m.pkg {
+	case "cshim/src":
 		return r.dynamicCPP(m)
+	case "cshim/cuda":
+		return r.dynamicCUDA(m)
 	}
 	variants := []string{"", "gc"}
 	switch m.kind {
@@ -283,12 +287,33 @@ func (r *runner) cshimTest(dir string, n int) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
+// dynamicCUDA runs the tests over the fake devices.
+func (r *runner) dynamicCUDA(m *mutant) (noticed bool, by string) {
+	if out, err := r.cudaTests(m.n); err != nil {
+		return true, "fakecuda: " + why(out, err)
+	}
+	return false, ""
+}
+
+func (r *runner) cudaTests(n int) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.b.cudaTest(), "-test.failfast")
+	cmd.Dir = filepath.Join(r.b.root, "tests/fakecuda")
+	cmd.Env = append(append(os.Environ(), r.cudaEnv...), "LINSTOCK_MUTANT="+strconv.Itoa(n))
+	cmd.WaitDelay = time.Second
+	return cmd.CombinedOutput()
+}
+
 // baseline shows that what runs for mutants passes without one.
 func (r *runner) baseline() error {
 	for _, dir := range []string{r.cpp, r.tsan} {
 		if out, err := r.cshimTest(dir, 0); err != nil {
 			return fmt.Errorf("the shim's tests fail without any mutant, in %s: %w\n%s", dir, err, out[:min(len(out), 6000)])
 		}
+	}
+	if out, err := r.cudaTests(0); err != nil {
+		return fmt.Errorf("the tests of the fake devices fail without any mutant: %w\n%s", err, out[:min(len(out), 6000)])
 	}
 	return nil
 }
