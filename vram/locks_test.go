@@ -2,6 +2,7 @@ package vram
 
 import (
 	"io"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -126,6 +127,22 @@ func TestASweepStaysOnItsThread(t *testing.T) {
 	if cshim.SweepingSet(false) {
 		t.Error("a thread is still marked after its sweep")
 	}
+}
+
+// Where it is enough to know what can be reached, a sweep does not wait until the collector has gone over the heap.
+func TestASweepNeedNotWaitForTheCollectorsEnd(t *testing.T) {
+	balance.Hold(t, func() {})
+	heap := make([]*[32]uint64, 400_000)
+	for i := range heap {
+		heap[i] = new([32]uint64)
+	}
+	defer runtime.KeepAlive(heap)
+	for range 30 {
+		if !collectUntil(func() bool { return true }) {
+			return
+		}
+	}
+	t.Error("it has waited each time")
 }
 
 func TestLocksOfTables(t *testing.T) {
