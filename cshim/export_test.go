@@ -1,5 +1,10 @@
 package cshim
 
+import (
+	"sync"
+	"sync/atomic"
+)
+
 // LoadAgain is Load without its first look, and says whether what runs once after loading has run.
 func LoadAgain() (ran bool, err error) {
 	before := onLoad
@@ -7,4 +12,27 @@ func LoadAgain() (ran bool, err error) {
 	onLoad = func() { ran = true }
 	err = load()
 	return ran, err
+}
+
+// LoadAtOnce is LoadAgain on many goroutines; it says how often it has run.
+func LoadAtOnce() int {
+	before := onLoad
+	defer func() { onLoad = before }()
+	var ran atomic.Int32
+	onLoad = func() {
+		if ran.Add(1) == 1 {
+			before()
+		}
+	}
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for range 8 {
+		wg.Go(func() {
+			<-begin
+			_ = load()
+		})
+	}
+	close(begin)
+	wg.Wait()
+	return int(ran.Load())
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/elsewhere"
 	"github.com/linstock-ml/linstock/internal/leak"
 )
 
@@ -28,6 +29,16 @@ func loadOnManyGoroutines(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Of many who load at once one does. In a process that has loaded nothing yet.
+func TestOneLoads(t *testing.T) {
+	if elsewhere.Process(t) {
+		if n := cshim.LoadAtOnce(); n != 1 {
+			t.Errorf("%d have loaded", n)
+		}
+	}
+	leak.Check(t)
 }
 
 // Who has waited while another loaded does not load again.
