@@ -21,8 +21,8 @@ func TestLocksOfAnAccount(t *testing.T) {
 	touch := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		budget, percent, capacity, reach, highest, total, next := a.budget, a.percent, a.capacity, a.reach, a.highest, a.total, a.next
-		a.budget, a.percent, a.capacity, a.reach, a.highest, a.total, a.next = budget, percent, capacity, reach, highest, total, next
+		budget, percent, capacity, reach, highest, summit, total, next := a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.total, a.next
+		a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.total, a.next = budget, percent, capacity, reach, highest, summit, total, next
 	}
 	for _, f := range []func(){
 		func() { a.setBudget(a.size() / 10 * 8) },
