@@ -178,12 +178,15 @@ struct Heaps {
   static Heaps &get() { return instance; }
   static Heaps instance;
   struct Sum {
-    int64_t made = 0, freed = 0, ahead = 0, given = 0, requested = 0, allocations = 0, frees = 0, kept = 0;
+    int64_t made = 0, freed = 0, ahead = 0, given = 0, requested = 0, allocations = 0, frees = 0, kept = 0,
+            untold = 0;
   };
-  Sum sum() {
+  // With the handles that nobody has been told of yet, which are told with that.
+  Sum sum(bool tell = false) {
     std::lock_guard<std::mutex> lock(mutex);
     Sum s;
     for (auto *h = all; h != nullptr; h = h->next) {
+      if (tell) s.untold += untold(h->handles);
       s.made += h->handles.made.load(std::memory_order_relaxed);
       s.freed += h->handles.freed.load(std::memory_order_relaxed);
       s.ahead += h->ahead.load(std::memory_order_relaxed);
@@ -194,12 +197,6 @@ struct Heaps {
       s.kept += h->kept.load(std::memory_order_relaxed);
     }
     return s;
-  }
-  int64_t untold_handles() {
-    std::lock_guard<std::mutex> lock(mutex);
-    int64_t more = 0;
-    for (auto *h = all; h != nullptr; h = h->next) more += untold(h->handles);
-    return more;
   }
   ThreadHeap *take() {
     std::lock_guard<std::mutex> lock(mutex);
@@ -494,8 +491,8 @@ ls_error *ls_init(void) noexcept {
 ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
   return ls::run_void([&] {
     int slot = ls::slot_of(device);
-    auto sum = ls::Heaps::get().sum();
-    ls::handles_live += ls::Heaps::get().untold_handles();
+    auto sum = ls::Heaps::get().sum(/*tell=*/true);
+    ls::handles_live += sum.untold;
     *out = {};
     out->handles = sum.made - sum.freed;
     out->created = sum.made;

@@ -206,6 +206,29 @@ TEST_F(Memory, RequestedAndRoundedBytesAreCounted) {
   EXPECT_EQ(b.frees - a.frees, 1);
 }
 
+// Under ThreadSanitizer: what threads hold is summed while more of them start than there ever were.
+TEST_F(Memory, FiguresWhileThreadsStart) {
+  constexpr int kThreads = 48;
+  std::atomic<bool> over{false};
+  std::thread reader([&] {
+    ls_memory m;
+    while (!over) EXPECT_OK(ls_memory_stats(kCpu, &m));
+  });
+  std::atomic<int> there{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; i++) {
+    threads.emplace_back([&] {
+      auto t = empty(10);
+      EXPECT_EQ(t.err, nullptr);
+      for (there++; there < kThreads;) std::this_thread::yield();
+      ls_tensor_free(t.t);
+    });
+  }
+  for (auto &t : threads) t.join();
+  over = true;
+  reader.join();
+}
+
 // Under ThreadSanitizer: what the allocator, its profile and those who wait share is locked.
 TEST_F(Memory, EverythingAtOnce) {
   ls_samples_set_rate(1);
