@@ -281,7 +281,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 			return (&FusedAdam{LR: lr, Eps: lr, AMSGrad: on, Params: a, Avgs: b, Sqs: c, Maxs: d, Steps: e}).Step()
 		}, func(p, q *Tensor, lr float64, on bool) error {
 			if p.RequiresGrad() && p.IsLeaf() {
-				_ = p.SetGrad(q)
+				_ = p.SetGrad(q.Detach())
 			}
 			return (&FusedAdam{LR: lr, Eps: lr, AMSGrad: on, Params: []*Tensor{p}, Avgs: []*Tensor{q}, Sqs: []*Tensor{q}, Maxs: []*Tensor{q}, Steps: []*Tensor{Zeros(nil)}}).Step()
 		}, func() error { return (*FusedAdam)(nil).Step() }},
@@ -714,8 +714,8 @@ func (h *hostile) describe(v reflect.Value) string {
 func (h *hostile) call(target *hostileTarget) (err error) {
 	in := h.arguments(target)
 	// What is written into x and depends on x, as in x.FMod_(x), makes a graph that holds itself, which libtorch never
-	// frees: so it gets operands without a graph.
-	if target.op != nil && target.op.inPlace || target.name == "Tensor.SetIndex" {
+	// frees, and so does a gradient of x that depends on x: so it gets operands without a graph.
+	if target.op != nil && target.op.inPlace || target.name == "Tensor.SetIndex" || target.name == "Tensor.SetGrad" {
 		for i := 1; i < len(in); i++ {
 			if y, ok := in[i].Interface().(*Tensor); ok && y.RequiresGrad() {
 				in[i] = reflect.ValueOf(y.Detach().Clone())
