@@ -3,13 +3,14 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ using c10::MempoolId_t;
 
 // The bytes that this thread has been admitted with and that no block has been counted for.
 thread_local int64_t admitted = 0;
+
 class Admission {
  public:
   Admission(DeviceIndex index, size_t n) : index_(index) {
@@ -220,10 +222,14 @@ class Admitting final : public caching::CUDAAllocator {
       a.apply_limit(index);
     }
     ~More() {
-      constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-      a.held_[index] = a.inner_->getDeviceStats(index).reserved_bytes[all].current;
       a.trying_[index].fetch_sub(1);
-      a.apply_limit(index);
+      try {
+        constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+        a.held_[index] = a.inner_->getDeviceStats(index).reserved_bytes[all].current;
+        a.apply_limit(index);
+      } catch (const c10::Error &) {
+        // A device that was lost in between: whoever asks it next is told.
+      }
     }
   };
 };

@@ -2,8 +2,7 @@
 // limit asks for a sweep and waits, without a lock of ours and for a bounded time; one thread (the pacer's) serves
 // all who wait, and its frees are done before they are woken. Whoever woke tries again as long as anyone made
 // progress: only a sweep that began after the request and freed nothing lets it fail.
-#include <ATen/core/Tensor.h>
-#include <malloc.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +10,6 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <vector>
 
 #include "device.h"
 #include "memory.h"
@@ -234,7 +232,7 @@ void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted) noexce
 }
 
 void reserved_on_device(int32_t index, int64_t n) noexcept {
-  if (index >= 0 && index < kMaxDevices - 1) accounts[1 + index].reserved.fetch_add(n, std::memory_order_relaxed);
+  if (index >= 0 && index < kMaxCudaDevices) accounts[1 + index].reserved.fetch_add(n, std::memory_order_relaxed);
 }
 
 void failed_on_device(int32_t index, int64_t asked) noexcept {

@@ -29,8 +29,8 @@ extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")))
 // Handles that a thread has given out and taken back. Written by it alone.
 struct HandleCount {
   std::atomic<int64_t> made{0}, freed{0};
-  std::atomic<int64_t> pushed{
-      0};  // of the difference, what all threads' sum has in it; by whoever reads the sum, too
+  // Of the difference, what all threads' sum has in it. Written by whoever reads the sum, too.
+  std::atomic<int64_t> pushed{0};
 };
 
 // Bumped by ls_set_num_threads; a thread that lags takes the number over (libtorch's setter reaches only

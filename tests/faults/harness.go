@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -103,17 +102,8 @@ func (h *harness) makeFake() error {
 	if err != nil {
 		return err
 	}
-	var errs bytes.Buffer
-	cmd := exec.Command(filepath.Join(root, "tests/fakecuda/setup.sh"))
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		return fmt.Errorf("setup.sh: %w\n%s", err, &errs)
-	}
-	for line := range strings.Lines(string(out)) {
-		h.fakeEnv = append(h.fakeEnv, strings.TrimPrefix(strings.TrimSpace(line), "export "))
-	}
-	return nil
+	h.fakeEnv, err = fakecuda.Setup(root)
+	return err
 }
 
 func moduleRoot() (string, error) {

@@ -7,7 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/linstock-ml/linstock/tests/fakecuda"
 )
 
 // testPackages are those whose tests can notice a mutant, the quick ones first.
@@ -101,15 +104,17 @@ func (b *builder) goTest(pkg, variant string) (string, error) {
 // cuda compiles the shim's CUDA library for the fake devices of tests/fakecuda, and their tests. It gives what a program
 // needs to run over it.
 func (b *builder) cuda() (env []string, err error) {
-	if err := b.run(b.root, "tests/fakecuda/setup.sh"); err != nil {
+	fakes, err := fakecuda.Setup(b.root)
+	if err != nil {
 		return nil, err
 	}
-	version := os.Getenv("LINSTOCK_TORCH")
-	if version == "" {
-		version = "2.15.0"
+	const path = "LD_LIBRARY_PATH="
+	i := slices.IndexFunc(fakes, func(s string) bool { return strings.HasPrefix(s, path) })
+	if i < 0 {
+		return nil, fmt.Errorf("setup.sh gives no %s: %q", path, fakes)
 	}
-	torch, lib := filepath.Join(b.root, "build/fakecuda", version, "libtorch"), filepath.Join(b.dir, "cuda")
-	env = []string{"LINSTOCK_TEST_FAKECUDA=1", "LINSTOCK_LIB=" + lib, "LD_LIBRARY_PATH=" + filepath.Join(torch, "torch/lib")}
+	torch, lib := filepath.Join(strings.TrimPrefix(fakes[i], path), "../.."), filepath.Join(b.dir, "cuda")
+	env = []string{"LINSTOCK_TEST_FAKECUDA=here", "LINSTOCK_LIB=" + lib, fakes[i]}
 	source := filepath.Join(b.dir, "shim")
 	if err := b.run(b.root, "cmake", "-S", filepath.Join(source, "cshim"), "-B", lib, "-G", "Ninja", "-DLINSTOCK_TORCH_ROOT="+torch,
 		"-DLINSTOCK_CUDA=ON", "-DLINSTOCK_CORE="+filepath.Join(b.dir, "cpp/liblinstock.so"), "-DLINSTOCK_WERROR=OFF",
