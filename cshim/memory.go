@@ -19,7 +19,7 @@ package cshim
 // One crossing: between two the goroutine would queue for a processor with all that have just been woken.
 static int32_t pressure_next(ls_pressure *p, int64_t timeout_ms) {
 	if (p->round != 0) {
-		lsc_pressure_done(p->round);
+		lsc_pressure_done(p->round, p->whole);
 		p->round = 0;
 	}
 	return lsc_pressure_wait(p, timeout_ms);
@@ -55,7 +55,7 @@ func MemoryStats(device int32) (Memory, error) {
 }
 
 // Pace is ls_pace.
-type Pace struct{ Live, Reserved, Limit, Total, Largest int64 }
+type Pace struct{ Live, Reserved, Limit, Total, Freed, Largest int64 }
 
 var _ [unsafe.Sizeof(C.ls_pace{})]byte = [unsafe.Sizeof(Pace{})]byte{}
 
@@ -126,10 +126,15 @@ type Pressure struct {
 	Round  uint64
 	Bytes  int64
 	Device int32
-	Hard   int32
+	Hard   int32 // 0, 1: at a limit, HardDevice
+	Whole  int32 // for PressureNext: the round has freed all that there was to free
+	_      int32
 }
 
 var _ [unsafe.Sizeof(C.ls_pressure{})]byte = [unsafe.Sizeof(Pressure{})]byte{}
+
+// HardDevice is the Hard of a round in which the system or the device has refused memory, whatever the limit.
+const HardDevice = 2
 
 // PressureAttach makes the caller the one who serves; false: there is one already.
 func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }

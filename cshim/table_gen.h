@@ -77,7 +77,7 @@ typedef struct ls_functions {
   int32_t (*pressure_attach)(void);
   void (*pressure_stop)(void);
   int32_t (*pressure_wait)(ls_pressure *out, int64_t timeout_ms);
-  void (*pressure_done)(uint64_t round);
+  void (*pressure_done)(uint64_t round, int32_t whole);
   int32_t (*pressure_ask)(void);
   int32_t (*sweeping_set)(int32_t on);
   void (*pressure_stats)(ls_pressure_counts *out);
@@ -230,7 +230,7 @@ static inline ls_error *lsc_memory_set_lines(int32_t device, int64_t trigger, in
 static inline int32_t lsc_pressure_attach(void) { return ls_table.pressure_attach(); }
 static inline void lsc_pressure_stop(void) { ls_table.pressure_stop(); }
 static inline int32_t lsc_pressure_wait(ls_pressure *out, int64_t timeout_ms) { return ls_table.pressure_wait(out, timeout_ms); }
-static inline void lsc_pressure_done(uint64_t round) { ls_table.pressure_done(round); }
+static inline void lsc_pressure_done(uint64_t round, int32_t whole) { ls_table.pressure_done(round, whole); }
 static inline int32_t lsc_pressure_ask(void) { return ls_table.pressure_ask(); }
 static inline int32_t lsc_sweeping_set(int32_t on) { return ls_table.sweeping_set(on); }
 static inline void lsc_pressure_stats(ls_pressure_counts *out) { ls_table.pressure_stats(out); }

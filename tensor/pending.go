@@ -30,6 +30,7 @@ func (q *pendingQueue) put(b, top *netBox) bool {
 func (q *pendingQueue) waiting() bool { return q.top.Load() != nil }
 
 func (q *pendingQueue) drain() {
+	defer vram.FreesEnd(vram.FreesBegin())
 	b := q.top.Swap(nil)
 	var batch [64]cshim.Handle
 	n := 0

@@ -166,6 +166,7 @@ func (s *Scope) end() error {
 
 // releaseAll frees every entry, in one crossing for all that no operator pins.
 func (s *Scope) releaseAll(closing bool) error {
+	defer vram.FreesEnd(vram.FreesBegin())
 	s.mu.Lock()
 	entries, errs := s.entries, s.errs
 	s.entries, s.errs = nil, nil

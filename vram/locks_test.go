@@ -129,6 +129,36 @@ func TestASweepStaysOnItsThread(t *testing.T) {
 	}
 }
 
+// A sweep waits for frees that are under way when it looks, and not for those that begin later.
+func TestASweepWaitsForFreesUnderWay(t *testing.T) {
+	balance.Hold(t, func() {})
+	sweeper.Lock()
+	defer sweeper.Unlock()
+	for range 3 { // each phase
+		early := FreesBegin()
+		if awaitFrees(5 * time.Millisecond) {
+			t.Error("it has not waited")
+		}
+		late := FreesBegin()
+		FreesEnd(early)
+		if late == early {
+			t.Error("what begins later is counted with what was under way")
+		}
+		FreesEnd(late)
+		if !awaitFrees(time.Second) {
+			t.Error("nothing is under way, but it waits")
+		}
+		done := make(chan bool)
+		phase := FreesBegin()
+		go func() { done <- awaitFrees(10 * time.Second) }()
+		time.Sleep(time.Millisecond)
+		FreesEnd(phase)
+		if !<-done {
+			t.Error("what was under way has ended, but it waits")
+		}
+	}
+}
+
 // Where it is enough to know what can be reached, a sweep does not wait until the collector has gone over the heap.
 func TestASweepNeedNotWaitForTheCollectorsEnd(t *testing.T) {
 	balance.Hold(t, func() {})
@@ -182,7 +212,7 @@ func TestLocksOfTables(t *testing.T) {
 	for _, f := range []func(){
 		func() { _ = Collect() },
 		func() { Relieve() },
-		func() { serve(cshim.Pressure{Device: cpuWord}) },
+		func() { serve(&cshim.Pressure{Device: cpuWord}) },
 	} {
 		unordered.Go(f, func() {
 			sweeper.Lock()

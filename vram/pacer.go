@@ -148,31 +148,39 @@ func pace() {
 			tick()
 			idle.tick()
 		case 1:
-			serve(p)
+			serve(&p)
 		}
 	}
 }
 
-func serve(p cshim.Pressure) {
+// serve frees for allocations that wait. Only a round that is said to be whole lets one of them fail.
+func serve(p *cshim.Pressure) {
+	p.Whole = 0
 	asked := time.Now()
 	counts.rounds.Add(1)
 	sweeper.Lock()
 	defer sweeper.Unlock()
 	if sweeper.begun.After(asked) {
-		return // another goroutine's sweep has served it
+		if sweeper.whole { // another goroutine's sweep has served it
+			p.Whole = 1
+		}
+		return
 	}
 	depth := Full
 	if p.Hard != 0 {
 		depth = Deep
 	}
-	// A round that has freed anything is over: those who do not fit yet ask for another. What is read here is also the
-	// largest block of late: the one that waits is not another one to come.
-	before := freesEverywhere()
+	// A round is over when anything was freed or given there: those who do not fit yet ask for another. What is read here
+	// is also the largest block of late: the one that waits is not another one to come.
+	before := progress(p.Device)
 	a := accountOf(p.Device)
 	if p.Hard == 0 && !a.worthwhile(p.Bytes) {
 		return
 	}
-	cost := sweep(depth, p.Bytes, func() bool { return freesEverywhere() > before || fits(p) })
+	cost := sweep(depth, p.Bytes, func() bool { return progress(p.Device) > before || p.Hard < cshim.HardDevice && fits(*p) })
+	if sweeper.whole {
+		p.Whole = 1
+	}
 	swept(cost)
 	if p.Hard == 0 {
 		// What waits is needed: where the line has no room for it, it counts as reachable.
@@ -406,8 +414,16 @@ func Relieve() bool {
 func freesEverywhere() (n int64) {
 	for _, a := range known() {
 		if m, err := cshim.MemoryPace(a.word); err == nil {
-			n += m.Total - m.Live
+			n += m.Freed
 		}
 	}
 	return n
+}
+
+func progress(device int32) int64 {
+	m, err := cshim.MemoryPace(device)
+	if err != nil {
+		return 0
+	}
+	return m.Freed + m.Total
 }

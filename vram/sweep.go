@@ -99,9 +99,11 @@ func (r *registered) run(want int64) {
 var sweeper struct {
 	sync.Mutex
 	begun time.Time // when the last full sweep began
+	whole bool      // the last sweep has freed all that there was to free when it began
 }
 
-// sweep frees what it can; the caller holds the sweeper. It returns the time that the collection alone took.
+// sweep frees what it can; the caller holds the sweeper. It returns the time that the collection alone took. Where enough
+// says so it ends before it has freed all that there is, as sweeper.whole tells.
 func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 	if depth == None {
 		return 0
@@ -114,6 +116,7 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 		runtime.UnlockOSThread()
 	}()
 	start := time.Now()
+	sweeper.whole = false
 	before := liveEverywhere()
 	list := registrations()
 	if depth == Deep {
@@ -161,8 +164,14 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 		}
 		collection = time.Since(gc)
 		if whole {
-			awaitCleanups()
+			cleaned := awaitCleanups(10 * time.Millisecond)
 			reclaim(!asked)
+			if enough != nil && !enough() { // an error may rest on it
+				cleaned = cleaned || awaitCleanups(time.Second)
+				ended := awaitFrees(time.Second)
+				reclaim(false)
+				sweeper.whole = cleaned && ended && depth == Deep
+			}
 		}
 	}
 	counts.sweeps[depth].Add(1)
@@ -224,21 +233,29 @@ func newProofs() []weak.Pointer[proof] {
 	return ps
 }
 
-// awaitCleanups waits, a few milliseconds at most, until the cleanups that the collection has queued have run: they
-// name the tensors outside scopes that nobody can reach.
-func awaitCleanups() {
+// awaitCleanups waits, for so long at most, until the cleanups that the collection has queued have run: they name the
+// tensors outside scopes that nobody can reach. They run at once, but where others want the processors, too, one of the
+// runtime's goroutines may have to wait for its turn. It says whether they have.
+func awaitCleanups(patience time.Duration) (all bool) {
 	var s [2]metrics.Sample
 	s[0].Name, s[1].Name = "/gc/cleanups/queued:cleanups", "/gc/cleanups/executed:cleanups"
 	metrics.Read(s[:])
 	queued := s[0].Value
 	if queued.Kind() != metrics.KindUint64 {
-		return
+		return true
 	}
 	want := queued.Uint64()
-	for start := time.Now(); s[1].Value.Uint64() < want && time.Since(start) < 10*time.Millisecond; {
-		runtime.Gosched()
-		metrics.Read(s[1:])
+	for start := time.Now(); s[1].Value.Uint64() < want; metrics.Read(s[1:]) {
+		switch waited := time.Since(start); {
+		case waited > patience:
+			return false
+		case waited < 5*time.Millisecond:
+			runtime.Gosched()
+		default:
+			cshim.Nap(100 * time.Microsecond)
+		}
 	}
+	return true
 }
 
 // Collect sweeps now: the Go collector runs and what nobody can reach is freed. It is what gc.collect() is in Python;

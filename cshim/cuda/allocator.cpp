@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -195,13 +196,14 @@ class Admitting final : public caching::CUDAAllocator {
     Admission admission(index, n);
     auto bytes = static_cast<int64_t>(n);
     std::exception_ptr failure;
+    auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     do {
       try {
         return allocate();
       } catch (const c10::OutOfMemoryError &) {
         failure = std::current_exception();
       }
-    } while (sweep_for_device(index, bytes));
+    } while (sweep_for_device(index, bytes) && std::chrono::steady_clock::now() < give_up);
     if (limit_on_device(index) != 0) {
       More more(*this, index);
       try {

@@ -271,7 +271,8 @@ LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
 /* What a pacer looks at, read without any lock: live bytes, and what threads have taken ahead for small blocks. */
 typedef struct ls_pace {
   int64_t live, reserved, limit;
-  int64_t total;   /* bytes given out since the start; total - live is what was freed */
+  int64_t total;   /* bytes given out since the start */
+  int64_t freed;   /* and given back */
   int64_t largest; /* the largest block given out since the last call */
 } ls_pace;
 LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
@@ -301,15 +302,18 @@ typedef struct ls_pressure {
   uint64_t round;
   int64_t bytes; /* that threads wait for, on the device that lacks most */
   int32_t device;
-  int32_t hard; /* one of them stands at a limit, or the system refused memory */
+  int32_t hard;          /* 1: one of them stands at a limit; 2: the system, or the device, has refused memory */
+  int32_t whole, unused; /* whole: the caller's, for ls_pressure_done */
 } ls_pressure;
 /* From ls_pressure_attach (0: another has attached) to ls_pressure_stop allocations that do not fit wait for
  * rounds: ls_pressure_wait blocks the caller's thread until one is asked for (1), the time is over (0) or it is to
- * stop (-1); ls_pressure_done ends the round, after the caller's frees. */
+ * stop (-1); ls_pressure_done ends the round, after the caller's frees. It says whether they are all that there
+ * was to free when the round began: an allocation fails after such a round alone, and if nothing at all was freed
+ * meanwhile. */
 LS_API int32_t ls_pressure_attach(void) LS_NOEXCEPT;
 LS_API void ls_pressure_stop(void) LS_NOEXCEPT;
 LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEPT;
-LS_API void ls_pressure_done(uint64_t round) LS_NOEXCEPT;
+LS_API void ls_pressure_done(uint64_t round, int32_t whole) LS_NOEXCEPT;
 /* Asks for a round without waiting for it. */
 LS_API int32_t ls_pressure_ask(void) LS_NOEXCEPT;
 /* While on, allocations of this thread never wait. Returns what it was. */

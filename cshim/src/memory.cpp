@@ -282,13 +282,16 @@ void *allocate_or_throw(size_t n, size_t asked) {
   void *p = alloc_or_null(n);
   if (__builtin_expect(p != nullptr, 1)) return p;
   auto &a = accounts[kCpuSlot];
+  auto give_up = Clock::now() + kGiveUp;
   for (;;) {
     cache().shrink(0);
     heap().drop_kept();
     if ((p = alloc_or_null(n)) != nullptr) return p;
-    int64_t live = a.live.load();
-    if (n > (size_t{1} << 46) || !wait_for_sweep(kCpuSlot, static_cast<int64_t>(n), true, nullptr) ||
-        a.live.load() >= live) {
+    int64_t before = a.freed.load();
+    Waited waited =
+        n > (size_t{1} << 46) ? Waited::kNobody : wait_for_sweep(kCpuSlot, static_cast<int64_t>(n), true, nullptr);
+    if (waited == Waited::kNobody || (waited == Waited::kAll && a.freed.load() == before) ||
+        Clock::now() > give_up) {
       out_of_memory(kCpuSlot, static_cast<int64_t>(asked),
                     ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str());
     }
@@ -534,6 +537,7 @@ ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
     auto &a = ls::accounts[slot];
     int64_t live = a.live.load(), limit = a.limit.load();
     out->total = a.total.load();
+    out->freed = a.freed.load();
     out->live = live;
     out->reserved = slot == ls::kCpuSlot ? live + static_cast<int64_t>(ls::cache().cached()) : a.reserved.load();
     out->limit = limit == INT64_MAX ? 0 : limit;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -24,6 +25,7 @@ struct alignas(64) Account {
   std::atomic<int64_t> peak{0};
   std::atomic<int64_t> reserved{0};  // a device's: bytes that its allocator holds
   std::atomic<int64_t> total{0};     // bytes ever given out, in large blocks and in what threads took ahead
+  std::atomic<int64_t> freed{0};     // and given back
   std::atomic<int64_t> largest{0};   // the largest block given out since it was last asked for
 };
 extern Account accounts[kMaxDevices];
@@ -57,9 +59,15 @@ inline void enter(int slot, int64_t n, int64_t asked) {
   }
 }
 
-// Waits, for a bounded time, until a sweep that begins after this call is done, or until fits() says so. False:
-// nobody sweeps, or the time is over.
-bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n));
+using Clock = std::chrono::steady_clock;
+constexpr auto kGiveUp = std::chrono::seconds(30);  // of waits for one allocation
+enum class Waited {
+  kNobody,  // nobody sweeps
+  kAgain,   // it fits, or some was freed, or the time is over: another try, and another wait, may be worth it
+  kAll,     // a sweep that began after the request has freed all that there was to free
+};
+// Waits, for a bounded time, until a sweep that begins after this call is done, or until fits() says so.
+Waited wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n));
 
 // Set on a thread that sweeps: it must never wait for a sweep.
 extern constinit thread_local bool sweeping __attribute__((tls_model("initial-exec")));

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <thread>
 
 #include "device.h"
 #include "memory.h"
@@ -32,20 +33,18 @@ struct Callback {
 };
 std::atomic<const Callback *> callback{nullptr};
 
-using Clock = std::chrono::steady_clock;
 constexpr auto kSoftWait = std::chrono::milliseconds(250);
 constexpr auto kHardWait = std::chrono::milliseconds(2000);  // of one round; a collection beside a huge Go heap
-constexpr auto kGiveUp = std::chrono::seconds(30);
 
 // The meeting place of those who wait and the one who sweeps. Leaked on purpose.
 struct Pressure {
   std::mutex mutex;
-  std::condition_variable wanted;  // the pacer waits here
-  std::condition_variable done;    // those who wait for memory
-  uint64_t asked = 0, started = 0, finished = 0;
+  std::condition_variable wanted;                            // the pacer waits here
+  std::condition_variable done;                              // those who wait for memory
+  uint64_t asked = 0, started = 0, finished = 0, whole = 0;  // rounds; whole: the last that freed all there was
   bool attached = false, stop = false;
   int64_t waiting[kMaxDevices] = {};  // bytes that threads wait for
-  bool hard = false;                  // one of those who ask stands at a limit
+  int32_t hard = 0;                   // as in ls_pressure
   std::atomic<int> waiters{0};
   std::atomic<int64_t> waits{0}, wait_ns{0}, timeouts{0}, retries{0}, ooms{0};
   std::atomic<int64_t> histogram[LS_WAIT_BUCKETS] = {};
@@ -130,7 +129,9 @@ bool try_admit(int slot, int64_t n, int64_t unused) noexcept {
 }
 
 void release(int slot, int64_t n) noexcept {
-  accounts[slot].live.fetch_sub(n, std::memory_order_relaxed);
+  // In this order: who sees the room sees that it was freed.
+  accounts[slot].freed.fetch_add(n);
+  accounts[slot].live.fetch_sub(n);
   auto &p = Pressure::get();
   // The one who sweeps wakes them all at the end of the round: here they would only be in its way.
   if (__builtin_expect(p.waiters.load(std::memory_order_relaxed) != 0, 0) && !sweeping) p.done.notify_one();
@@ -145,7 +146,6 @@ void admit(int slot, int64_t n, int64_t asked) {
   }
   if (try_admit(slot, n) || try_admit_tight(slot, n)) return;
   auto give_up = Clock::now() + kGiveUp;
-  auto freed = [&] { return a.total.load() - a.live.load(); };
   if (auto *cb = callback.load(std::memory_order_acquire)) {
     for (int i = 0; i < 16 && !sweeping; i++) {
       sweeping = true;  // what the callback allocates does not call it again
@@ -156,11 +156,16 @@ void admit(int slot, int64_t n, int64_t asked) {
     }
   }
   while (Clock::now() < give_up) {
-    int64_t before = freed();
-    if (!wait_for_sweep(slot, n, true, fits_limit)) break;
+    int64_t before = a.freed.load();
+    Waited waited = wait_for_sweep(slot, n, true, fits_limit);
     Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
     if (try_admit_tight(slot, n)) return;
-    if (freed() == before) break;
+    if (waited == Waited::kNobody) break;
+    // Who has let go of a tensor and not freed it yet may have lost the processor: a moment for them.
+    for (int i = 0; i < 5 && waited == Waited::kAll && a.freed.load() == before; i++) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (waited == Waited::kAll && a.freed.load() == before) break;
   }
   int64_t live = a.live.load(), limit = a.limit.load();
   out_of_memory(slot, asked,
@@ -169,14 +174,14 @@ void admit(int slot, int64_t n, int64_t asked) {
                     .c_str());
 }
 
-bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) {
-  if (sweeping) return false;
+Waited wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) {
+  if (sweeping) return Waited::kNobody;
   auto &p = Pressure::get();
   std::unique_lock<std::mutex> lock(p.mutex);
-  if (!p.attached) return false;
+  if (!p.attached) return Waited::kNobody;
   uint64_t mine = p.started + 1;
   p.asked = std::max(p.asked, mine);
-  p.hard = p.hard || hard;
+  p.hard = std::max(p.hard, !hard ? 0 : fits != nullptr ? 1 : 2);
   p.waiting[slot] += n;
   p.waiters.fetch_add(1);
   p.wanted.notify_one();
@@ -192,7 +197,8 @@ bool wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) 
   auto bucket = static_cast<int>(std::ceil(4 * std::log2(std::max(1.0, static_cast<double>(ns) / 1000))));
   p.histogram[std::clamp(bucket, 0, LS_WAIT_BUCKETS - 1)].fetch_add(1, std::memory_order_relaxed);
   if (!ok) p.timeouts.fetch_add(1, std::memory_order_relaxed);
-  return ok && p.attached;
+  if (!p.attached) return Waited::kNobody;
+  return p.whole >= mine ? Waited::kAll : Waited::kAgain;
 }
 
 void admit_on_device(int32_t index, int64_t n) {
@@ -206,11 +212,10 @@ void dismiss_from_device(int32_t index, int64_t n) noexcept {
 bool sweep_for_device(int32_t index, int64_t n) noexcept {
   if (index < 0 || index >= kMaxCudaDevices) return false;
   auto &a = accounts[1 + index];
-  auto freed = [&] { return a.total.load() - a.live.load(); };
-  int64_t before = freed();
-  if (!wait_for_sweep(1 + index, n, true, nullptr)) return false;
+  int64_t before = a.freed.load();
+  Waited waited = wait_for_sweep(1 + index, n, true, nullptr);
   Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
-  return freed() != before;
+  return waited != Waited::kNobody && !(waited == Waited::kAll && a.freed.load() == before);
 }
 
 int64_t limit_on_device(int32_t index) noexcept {
@@ -225,8 +230,8 @@ void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted) noexce
   int64_t more = n - admitted;
   if (more == 0) return;
   auto &a = accounts[1 + index];
+  if (more < 0) return release(1 + index, -more);
   int64_t now = a.live.fetch_add(more, std::memory_order_relaxed) + more;
-  if (more < 0) return;
   raise(a.peak, now);
   given_out(a, more, now);
 }
@@ -295,7 +300,7 @@ int32_t ls_pressure_attach(void) noexcept {
     if (p.attached) return 0;
     p.attached = true;
     p.stop = false;
-    p.finished = p.started = p.asked;
+    p.finished = p.whole = p.started = p.asked;
     return 1;
   });
 }
@@ -326,7 +331,7 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
     out->device = ls::word_of(ls::kCpuSlot);
     out->round = p.started;
     out->hard = p.hard;
-    p.hard = false;
+    p.hard = 0;
     for (int i = 0; i < ls::kMaxDevices; i++) {
       if (p.waiting[i] > out->bytes) {
         out->bytes = p.waiting[i];
@@ -337,13 +342,14 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
   });
 }
 
-void ls_pressure_done(uint64_t round) noexcept {
+void ls_pressure_done(uint64_t round, int32_t whole) noexcept {
   ls::run_quiet([&] {
     auto &cpu = ls::accounts[ls::kCpuSlot];
     if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::tight.store(false);
     auto &p = Pressure::get();
     std::lock_guard<std::mutex> lock(p.mutex);
     p.finished = std::max(p.finished, round);
+    if (whole != 0) p.whole = std::max(p.whole, round);
     p.done.notify_all();
   });
 }

@@ -1076,7 +1076,7 @@ void Fuzz::pressure() {
             asked && !many_ ? pick<int64_t>({0, -1, INT64_MIN, INT64_MAX}) : static_cast<int64_t>(below(2));
         if (ls_pressure_wait(&p, timeout) != 1) continue;
         ls_tensor_free(exchange[below(std::size(exchange))].exchange(0));
-        ls_pressure_done(p.round);
+        ls_pressure_done(p.round, 1);
       }
       ls_sweeping_set(0);
       return ls_pressure_stop();
@@ -1090,7 +1090,7 @@ void Fuzz::pressure() {
       ls_sweeping_set(0);
       return;
     case 3:
-      return ls_pressure_done(one(2) ? 0 : below(9));
+      return ls_pressure_done(one(2) ? 0 : below(9), static_cast<int32_t>(below(2)));
     case 4: {
       ls_pressure_counts c;
       return ls_pressure_stats(&c);

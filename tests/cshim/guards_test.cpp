@@ -142,7 +142,7 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
             if (p.device != cuda(0) || p.hard == 0) std::_Exit(4);
             rounds++;
             ls::dismiss_from_device(0, garbage.exchange(0));
-            ls_pressure_done(p.round);
+            ls_pressure_done(p.round, 1);
           }
         });
         auto live = [] {

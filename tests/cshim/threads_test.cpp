@@ -140,7 +140,7 @@ TEST_F(Concurrent, RoundsUnderALimitThatChanges) {
       if (is == 0) continue;
       rounds++;
       while (ls_tensor t = garbage.take()) ls_tensor_free(t);
-      ls_pressure_done(p.round);
+      ls_pressure_done(p.round, 1);
     }
   });
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
