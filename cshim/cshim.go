@@ -123,7 +123,7 @@ func open(path string) error {
 		return fmt.Errorf("the shim lacks %s: it was built from other sources", C.GoString(missing))
 	}
 	if got := uint32(C.lsc_abi()); got != C.LS_ABI {
-		return fmt.Errorf("the shim's ABI is %d, this program needs %d", got, C.LS_ABI)
+		return fmt.Errorf("it was built from other sources: their headers are %#x, this program's %#x", got, uint32(C.LS_ABI))
 	}
 	built, have := VersionBuilt(), VersionLoaded()
 	if built[0] != have[0] || built[1] != have[1] {

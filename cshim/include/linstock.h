@@ -34,9 +34,6 @@ extern "C" {
 
 #define LS_API __attribute__((visibility("default")))
 
-/* Compared on load; changes whenever this header or linstock_ops.h does. */
-#define LS_ABI 3
-
 typedef uintptr_t ls_tensor;
 typedef uintptr_t ls_op; /* an operator of the dispatcher; lives as long as the process */
 
@@ -121,6 +118,7 @@ typedef struct ls_meta {
 } ls_meta;
 
 /* ---- versions, errors ---- */
+/* LS_ABI of the headers that the shim was built with: another means other structs. */
 LS_API uint32_t ls_abi(void) LS_NOEXCEPT;
 /* What was compiled against and what is loaded, MAJOR<<56|MINOR<<48|PATCH<<40. */
 LS_API uint64_t ls_torch_version_built(void) LS_NOEXCEPT;
