@@ -140,14 +140,17 @@ func pace() {
 	runtime.LockOSThread()
 	var idle idleCache
 	var p cshim.Pressure
+	pulse := newBeat()
 	for {
 		switch cshim.PressureNext(&p, 2000) {
 		case -1:
 			return
 		case 0:
+			pulse.hurry(false)
 			tick()
 			idle.tick()
 		case 1:
+			pulse.hurry(true)
 			serve(&p)
 		}
 	}

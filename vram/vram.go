@@ -19,8 +19,8 @@
 // # Goroutines
 //
 // One goroutine, the pacer, runs from the time that libtorch is loaded. It serves allocations that wait, and every two
-// seconds frees what the collector has found meanwhile and lets an idle allocator's cache shrink. All functions here
-// may be called from any goroutine.
+// seconds frees what the collector has found meanwhile and lets an idle allocator's cache shrink. Two timers of its own keep
+// Go's runtime awake meanwhile. All functions here may be called from any goroutine.
 //
 // # Reports
 //

@@ -110,7 +110,7 @@ func TestFailedAllocation(t *testing.T) {
 func TestFailedAllocationUncached(t *testing.T) {
 	run(t, "allocations", 1, 1<<30, "PYTORCH_NO_CUDA_MEMORY_CACHING=1")
 }
-func TestUncached(t *testing.T)  { run(t, "uncached", 1, 64<<20, "PYTORCH_NO_CUDA_MEMORY_CACHING=1") }
+func TestUncached(t *testing.T)  { run(t, "uncached", 2, 64<<20, "PYTORCH_NO_CUDA_MEMORY_CACHING=1") }
 func TestSlow(t *testing.T)      { run(t, "slow", 1, 1<<30) }
 func TestPressure(t *testing.T)  { run(t, "pressure", 2, 64<<20) }
 func TestFragments(t *testing.T) { run(t, "fragments", 1, 1<<30) }
@@ -498,9 +498,18 @@ func fragments(c *Control) error {
 		return err
 	}
 	defer c.ClearRules()
-	var oom *vram.OutOfMemoryError
-	if err := ask(40).Err(); !errors.As(err, &oom) || oom.Asked != 40*mib {
-		return fmt.Errorf("40 MiB of a device that has none: %w", err)
+	// And so where its limit cannot be set again after that.
+	if err := c.AddRule(Rule{Function: "cudaGetDeviceProperties", Device: -1, Skip: 1, Times: 1, Error: 719}); err != nil {
+		return err
+	}
+	for range 2 {
+		var oom *vram.OutOfMemoryError
+		if err := ask(40).Err(); !errors.As(err, &oom) || oom.Asked != 40*mib {
+			return fmt.Errorf("40 MiB of a device that has none: %w", err)
+		}
+	}
+	if n := c.Seen(1); n < 2 {
+		return fmt.Errorf("the device's properties were asked %d times", n)
 	}
 	return nil
 }
@@ -587,7 +596,7 @@ func allocations(c *Control) error {
 }
 
 // uncached: libtorch's error for memory is then another one.
-func uncached(*Control) error {
+func uncached(c *Control) error {
 	m, err := newMLP(tensor.CUDA(0))
 	if err != nil {
 		return err
@@ -598,7 +607,17 @@ func uncached(*Control) error {
 	if x := tensor.Zeros([]int{32 << 20}, tensor.CUDA(0)); !errors.Is(x.Err(), tensor.ErrOutOfMemory) {
 		return fmt.Errorf("128 MiB of 64: %v", x.Err())
 	}
-	return m.step(64)
+	if err := m.step(64); err != nil {
+		return err
+	}
+	// Beside a device that is lost there is still nothing to empty.
+	if err := c.AddRule(Rule{Function: Alloc, Device: 1, Times: Forever, Error: 719, Kind: Sticky}); err != nil {
+		return err
+	}
+	if x := tensor.Zeros([]int{1 << 20}, tensor.CUDA(1)); !errors.Is(x.Err(), tensor.ErrDeviceLost) {
+		return fmt.Errorf("on the lost device: %v", x.Err())
+	}
+	return vram.EmptyCache(tensor.CUDA(0))
 }
 
 // threads: a backward pass without its threads is an error, and so is each one after it where the engine cannot start
