@@ -7,7 +7,7 @@
 //
 //	go run ./tests/memory --share F storm
 //
-// takes that share of the storm for the scorecard of docs/reliability.md, where its time counts.
+// takes that share of the storm for the scorecard of docs/reliability.md, where the times of the whole count.
 package main
 
 import (
@@ -84,7 +84,8 @@ var figures = []figure{
 		s.goroutines = 64
 		n := scorecard.Share(200000, pick(s.quick, 0.1, s.share))
 		f, err := storm(s, n, 100<<20)
-		ok := err == nil && f.events >= n && f.p99 <= 20*time.Millisecond
+		// A part of them, in make test, beside whatever else the machine does, is not judged by its times.
+		ok := err == nil && f.events >= n && (s.share < 1 || f.p99 <= 20*time.Millisecond)
 		*s.row = func() {
 			scorecard.Line("storm", fmt.Sprintf("%d events of 64 goroutines, %d hangs; median %v, p99 %v, longest %v", f.events, f.hangs,
 				f.median.Round(10*time.Microsecond), f.p99.Round(10*time.Microsecond), f.slowest.Round(time.Millisecond)), ok)
