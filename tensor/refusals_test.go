@@ -31,6 +31,7 @@ func TestRefusals(t *testing.T) {
 		run := func(x *Tensor, h any, params []*Tensor) []any {
 			return []any{x, h, params, true, 1, 0.0, false, false, false}
 		}
+		const sdpa = "aten::scaled_dot_product_attention"
 		for _, c := range []struct {
 			name string
 			args []any
@@ -71,6 +72,8 @@ func TestRefusals(t *testing.T) {
 			{"aten::gru.input", run(x, h, bad), "weight 1 is"},
 			{"aten::gru.input", run(x, h, whole), "floating-point"},
 			{"aten::pdist", []any{grad(0, 3)}, "no rows"},
+			{sdpa, []any{ones(2, 3, 4), ones(0, 3, 4), ones(2, 3, 4), nil, 0.0, false, nil, true}, "key has no heads"},
+			{sdpa, []any{ones(2, 3, 4), ones(2, 3, 4), ones(0, 3, 4), nil, 0.0, false, nil, true}, "value has no heads"},
 			{"aten::vander", []any{grad(3)}, "cannot differentiate"},
 			{"aten::max_pool1d", []any{ones(1, 1, 8), []int{1 << 40}}, "too large for a window"},
 			{"aten::conv1d", []any{ones(1, 1, 8), ones(1, 1, 2), nil, []int{1 << 40}}, "too large for a window"},

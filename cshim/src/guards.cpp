@@ -216,6 +216,16 @@ void adaptive(Args a) {
   }
 }
 
+// Grouped queries: the heads of the query are divided by those of the key and of the value: SIGFPE.
+void grouped_attention(Args a) {
+  if (!a[7].toBool()) return;
+  for (size_t i : {1, 2}) {
+    const auto &t = a[i].toTensor();
+    if (t.dim() >= 3 && t.size(-3) == 0)
+      refuse(std::string(i == 1 ? "key" : "value") + " has no heads: its dimension -3 is 0");
+  }
+}
+
 using Guard = void (*)(Args);
 
 const std::unordered_map<std::string, Guard> &guards() {
@@ -274,6 +284,7 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::convolution", windows},
       {"aten::im2col", windows},
       {"aten::col2im", windows},
+      {"aten::scaled_dot_product_attention", grouped_attention},
       {"aten::vander", vander},
       {"aten::linalg_vander", vander},
   };
