@@ -118,7 +118,7 @@ func (s *sweep) base() (held, error) {
 // settle waits until no more is held than before: the engine's threads let go late, and what a failure has left
 // outside scopes is the collector's.
 func (s *sweep) settle(before held) error {
-	for round := 0; ; round++ {
+	for round, start := 0, time.Now(); ; round++ {
 		now, err := s.held()
 		if err != nil {
 			return err
@@ -126,7 +126,7 @@ func (s *sweep) settle(before held) error {
 		if now == before {
 			return nil
 		}
-		if round == 200 {
+		if round >= 200 && time.Since(start) > 5*time.Second {
 			return fmt.Errorf("held are %+v, before %+v", now, before)
 		}
 		if round%4 == 2 {
