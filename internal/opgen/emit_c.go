@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -82,7 +84,7 @@ func (a *arg) cDefault() string {
 	return a.def
 }
 
-func emitC(ops []*op, files map[string][]byte) {
+func emitC(header []byte, ops []*op, files map[string][]byte) {
 	var h bytes.Buffer
 	fmt.Fprintf(&h, "%s\n// Typed entries: what an operator's schema gives a default is left at it.\n#ifndef LINSTOCK_OPS_H_\n#define LINSTOCK_OPS_H_\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n", generated)
 	const perFile = 30
@@ -95,7 +97,10 @@ func emitC(ops []*op, files map[string][]byte) {
 	for _, o := range hot {
 		fmt.Fprintf(&h, "// %s\nLS_API %s;\n", o.text, o.cDecl("LS_NOEXCEPT"))
 	}
-	h.WriteString("\n#ifdef __cplusplus\n}\n#endif\n\n#endif\n")
+	h.WriteString("\n#ifdef __cplusplus\n}\n#endif\n\n")
+	// A shim that was built with other headers must not be loaded: it would read and write other structs.
+	sum := sha256.Sum256(slices.Concat(header, h.Bytes()))
+	fmt.Fprintf(&h, "// Of these two headers; compared on load.\n#define LS_ABI 0x%xu\n\n#endif\n", sum[:4])
 	files["cshim/include/linstock_ops.h"] = h.Bytes()
 
 	for i := 0; i*perFile < len(hot); i++ {

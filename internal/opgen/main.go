@@ -9,14 +9,12 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"go/format"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -41,13 +39,12 @@ func run(root, check string) error {
 		}
 		fmt.Printf("opgen: %d operators agree with %s\n", len(ops), check)
 	}
-	files := map[string][]byte{}
-	emitC(ops, files)
 	header, err := os.ReadFile(filepath.Join(root, "cshim/include/linstock.h"))
 	if err != nil {
 		return err
 	}
-	emitABI(header, files)
+	files := map[string][]byte{}
+	emitC(header, ops, files)
 	if err := emitLoader(append(header, files["cshim/include/linstock_ops.h"]...), ops, files); err != nil {
 		return err
 	}
@@ -55,15 +52,6 @@ func run(root, check string) error {
 		return err
 	}
 	return writeAll(root, files)
-}
-
-// emitABI gives the two headers a number of their own: a shim that was built with others must not be loaded, since it
-// would read and write other structs.
-func emitABI(header []byte, files map[string][]byte) {
-	const ops, end = "cshim/include/linstock_ops.h", "\n#endif\n"
-	sum := sha256.Sum256(append(slices.Clone(header), files[ops]...))
-	body, _ := bytes.CutSuffix(files[ops], []byte(end))
-	files[ops] = fmt.Appendf(body, "\n// Of these two headers; compared on load.\n#define LS_ABI 0x%xu\n%s", sum[:4], end)
 }
 
 // checkSchemas looks every schema up in ATen/RegistrationDeclarations.h.
