@@ -423,6 +423,7 @@ func freesEverywhere() (n int64) {
 	return n
 }
 
+// progress grows whenever anything is given out or given back on a device.
 func progress(device int32) int64 {
 	m, err := cshim.MemoryPace(device)
 	if err != nil {

@@ -290,8 +290,7 @@ void *allocate_or_throw(size_t n, size_t asked) {
     int64_t before = a.freed.load();
     Waited waited =
         n > (size_t{1} << 46) ? Waited::kNobody : wait_for_sweep(kCpuSlot, static_cast<int64_t>(n), true, nullptr);
-    if (waited == Waited::kNobody || (waited == Waited::kAll && a.freed.load() == before) ||
-        Clock::now() > give_up) {
+    if (!may_fit(waited, a, before) || Clock::now() > give_up) {
       out_of_memory(kCpuSlot, static_cast<int64_t>(asked),
                     ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str());
     }

@@ -68,6 +68,10 @@ enum class Waited {
 };
 // Waits, for a bounded time, until a sweep that begins after this call is done, or until fits() says so.
 Waited wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n));
+// Whether another try may succeed after a wait before which so many bytes had been freed.
+inline bool may_fit(Waited waited, const Account &a, int64_t freed_before) {
+  return waited == Waited::kAgain || (waited == Waited::kAll && a.freed.load() != freed_before);
+}
 
 // Set on a thread that sweeps: it must never wait for a sweep.
 extern constinit thread_local bool sweeping __attribute__((tls_model("initial-exec")));

@@ -160,12 +160,11 @@ void admit(int slot, int64_t n, int64_t asked) {
     Waited waited = wait_for_sweep(slot, n, true, fits_limit);
     Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
     if (try_admit_tight(slot, n)) return;
-    if (waited == Waited::kNobody) break;
     // Who has let go of a tensor and not freed it yet may have lost the processor: a moment for them.
     for (int i = 0; i < 5 && waited == Waited::kAll && a.freed.load() == before; i++) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (waited == Waited::kAll && a.freed.load() == before) break;
+    if (!may_fit(waited, a, before)) break;
   }
   int64_t live = a.live.load(), limit = a.limit.load();
   out_of_memory(slot, asked,
@@ -215,7 +214,7 @@ bool sweep_for_device(int32_t index, int64_t n) noexcept {
   int64_t before = a.freed.load();
   Waited waited = wait_for_sweep(1 + index, n, true, nullptr);
   Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
-  return waited != Waited::kNobody && !(waited == Waited::kAll && a.freed.load() == before);
+  return may_fit(waited, a, before);
 }
 
 int64_t limit_on_device(int32_t index) noexcept {
