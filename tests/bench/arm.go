@@ -228,13 +228,13 @@ func memory(steps int) error {
 	if err != nil {
 		return err
 	}
-	quarter := 0
+	var at [4]int // the RSS at the end of each quarter
 	for i := range steps {
 		if err := t.step(); err != nil {
 			return err
 		}
-		if i == steps/4 {
-			quarter = rssKB()
+		if (i+1)%(steps/4) == 0 {
+			at[(i+1)/(steps/4)-1] = rssKB() - base
 		}
 	}
 	var usage unix.Rusage
@@ -245,6 +245,6 @@ func memory(steps int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(int(usage.Maxrss)-base, rssKB()-quarter, stats.Peak/1024)
+	fmt.Println(int(usage.Maxrss)-base, at[0], at[1], at[2], at[3], stats.Peak/1024)
 	return nil
 }

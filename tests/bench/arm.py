@@ -124,13 +124,13 @@ def memory(steps):
     torch.ones(4).add(1)
     base = rss_kb()
     t = Trainer()
-    quarter = 0
+    at = []  # the RSS at the end of each quarter
     for i in range(steps):
         t.step()
-        if i == steps // 4:
-            quarter = rss_kb()
+        if (i + 1) % (steps // 4) == 0:
+            at.append(rss_kb() - base)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(peak - base, rss_kb() - quarter, flush=True)
+    print(peak - base, *at, flush=True)
 
 
 def make(task):

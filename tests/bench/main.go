@@ -39,7 +39,7 @@ func main() {
 	turns := flag.Int("turns", 15, "turns that each process of a round gets for a task")
 	chosen := flag.String("tasks", strings.Join(tasks, ","), "tasks that are timed")
 	threads := flag.Int("threads", 1, "threads an operator may use")
-	steps := flag.Int("memory", 2000, "training steps of the memory run; 0: none")
+	steps := flag.Int("memory", 2000, "training steps of the memory run, in four quarters; 0: none")
 	one := flag.Bool("arm", false, "be the Go arm: run the tasks named on standard input")
 	flag.Parse()
 	var err error
@@ -208,6 +208,7 @@ func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key]
 
 // compareMemory trains the GPT in each arm by itself, C++ also with the allocator that libtorch has of its own.
 func compareMemory(steps int) error {
+	steps = (steps + 3) / 4 * 4
 	all, err := arms(1)
 	if err != nil {
 		return err
@@ -216,7 +217,11 @@ func compareMemory(steps int) error {
 	all[1].name, all[2].name = "c++, the shim's allocator", "c++, libtorch's allocator"
 	all[2].env = []string{"BENCH_ALLOCATOR=libtorch"}
 	m := table.NewWriter()
-	m.AppendHeader(table.Row{fmt.Sprintf("GPT, %d training steps", steps), "peak RSS above the library", "growth after the first quarter", "native peak"})
+	header := table.Row{"GPT training, RSS above the library", "peak"}
+	for q := 1; q <= 4; q++ {
+		header = append(header, fmt.Sprintf("after %d steps", q*(steps/4)))
+	}
+	m.AppendHeader(append(header, "native peak"))
 	for _, a := range all {
 		fmt.Fprintf(os.Stderr, "memory: %s …\n", a.name)
 		p, err := a.start("own")

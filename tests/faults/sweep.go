@@ -75,7 +75,7 @@ type sweep struct {
 	*job
 	fault    fault
 	times    int64 // how often it fails: 1, or -1 from then on
-	must     bool  // a fault that stays is an error, unless a sweep frees enough for the rest of the step
+	must     bool  // a fault that stays is an error, unless a sweep frees enough that another try needs no new memory
 	kind     error // that each error must be; nil: any
 	device   tensor.Device
 	control  *fakecuda.Control
@@ -148,9 +148,10 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 	if err := s.fault.arm(k, s.times); err != nil {
 		return false, err
 	}
-	swept := vram.ReadCounts().Freed
+	counts := vram.ReadCounts()
 	loss, at, failure := s.step()
 	struck, err = s.fault.disarm()
+	retries, ooms := vram.ReadCounts().Retries-counts.Retries, vram.ReadCounts().OOMs-counts.OOMs
 	if err != nil {
 		return struck, err
 	}
@@ -159,8 +160,10 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 		return false, fmt.Errorf("without a fault: %w", failure)
 	case failure != nil && s.kind != nil && !errors.Is(failure, s.kind):
 		return true, fmt.Errorf("%v gives another error: %w", at, failure)
-	case failure == nil && struck && s.must && s.times < 0 && vram.ReadCounts().Freed == swept:
-		return true, errors.New("no error, and no garbage was found that would do instead")
+	case failure == nil && ooms != 0:
+		return struck, fmt.Errorf("no error, but %d allocations failed in the end", ooms)
+	case failure == nil && struck && s.must && s.times < 0 && retries == 0:
+		return true, errors.New("no error, and nothing was tried again")
 	}
 	// The next step, without a fault: where the parameters had not changed the first once more, else the second.
 	s.opt.ZeroGrad()

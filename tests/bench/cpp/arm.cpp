@@ -227,14 +227,16 @@ void memory(int steps) {
   { Tensor warm = at::ones({4}).add(1); }
   long base = rss_kb();
   Trainer t;
-  long quarter = 0;
+  std::vector<long> at;  // the RSS at the end of each quarter
   for (int i = 0; i < steps; i++) {
     t.step();
-    if (i == steps / 4) quarter = rss_kb();
+    if ((i + 1) % (steps / 4) == 0) at.push_back(rss_kb() - base);
   }
   ls_memory m;
   if (ls_memory_stats(0xff, &m) != nullptr) std::abort();
-  std::printf("%ld %ld %ld\n", peak_kb() - base, rss_kb() - quarter, static_cast<long>(m.peak / 1024));
+  std::printf("%ld", peak_kb() - base);
+  for (long kb : at) std::printf(" %ld", kb);
+  std::printf(" %ld\n", static_cast<long>(m.peak / 1024));
 }
 
 }  // namespace
