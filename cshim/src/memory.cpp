@@ -257,12 +257,15 @@ BlockCache &cache() {
   return *c;
 }
 
-// Live and cached bytes together stay within 1.25 of the peak of the live ones, and below the limit.
+// Live and cached bytes together stay within 1.25 of the peak of the live ones, or 16 MiB above it where that is
+// more, and below the limit.
 void make_room() noexcept {
   auto &a = accounts[kCpuSlot];
   auto live = static_cast<size_t>(a.live.load(std::memory_order_relaxed));
   auto high = std::max(live, static_cast<size_t>(a.peak.load(std::memory_order_relaxed)));
-  size_t most = std::min(high + high / 4, static_cast<size_t>(a.limit.load(std::memory_order_relaxed)));
+  constexpr size_t kAlways = 16 << 20;
+  size_t most =
+      std::min(high + std::max(high / 4, kAlways), static_cast<size_t>(a.limit.load(std::memory_order_relaxed)));
   auto kept = static_cast<size_t>(Heaps::get().sum().kept);
   cache().shrink(most > live + kept ? most - live - kept : 0);
 }
