@@ -42,8 +42,7 @@ func (b *Block) Forward(x *tensor.Tensor) *tensor.Tensor {
 
 // Forward takes token ids (N, T), int64, to logits (N, T, Vocab).
 func (g *GPT) Forward(ids *tensor.Tensor) *tensor.Tensor {
-	positions := tensor.Arange(0, ids.Size(1), tensor.Int64, ids.Device())
-	x := g.Tok.Forward(ids).Add(g.Pos.Forward(positions))
+	x := g.Tok.Forward(ids).Add(g.Pos.Weight.Narrow(0, 0, ids.Size(1)))
 	return nn.Pipe(x, g.Blocks, g.LN, g.Head)
 }
 
