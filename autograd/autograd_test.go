@@ -200,6 +200,27 @@ func TestFunctionGraphs(t *testing.T) {
 	}
 }
 
+// What a failed pass had not come to yet is let go with the graph, and not kept by the thread.
+func TestAFailedPassKeepsNothing(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error { // so that the engine's threads are there
+		return tensor.Ones([]int{2}).RequiresGrad_().Exp().Sum().Backward()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := errors.New("mine")
+	err = tensor.WithScope(func() error {
+		x := tensor.Randn([]int{1000}).RequiresGrad_()
+		later := x.Mul(x.Exp()).Sum()
+		first := applied(&either{backward: func() ([]*tensor.Tensor, error) { return nil, own }})(x).Sum()
+		return later.Add(first).Backward()
+	})
+	if !errors.Is(err, own) {
+		t.Fatalf("%v is not the error given", err)
+	}
+}
+
 func TestFunctionErrors(t *testing.T) {
 	leak.Check(t)
 	own := errors.New("mine")

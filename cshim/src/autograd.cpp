@@ -1,13 +1,16 @@
 // Autograd: backward, gradients, hooks, functions whose backward is a callback.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
 #include <mutex>
 #include <system_error>
+#include <type_traits>
 
 #include "memory.h"
 #include "shim.h"
@@ -113,6 +116,37 @@ namespace {
 enum { kNotStarted, kStarted, kCannotStart };
 std::atomic<int> engine{kNotStarted};
 
+// A pass that fails leaves what it had not come to yet in the engine's queue of the calling thread, with all that
+// this part of the graph has saved, and the passes that follow on the thread need not come to it either: newer
+// functions go first. One that is older than all of them is reached when the queue is empty.
+struct Oldest final : torch::autograd::Node {
+  Oldest() : Node(/*sequence_nr=*/0) {}
+  torch::autograd::variable_list apply(torch::autograd::variable_list &&) override { return {}; }
+};
+
+// As the version of libtorch holds its functions.
+template <class Pointer, class N>
+Pointer make_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return std::make_shared<N>();
+  } else {
+    return c10::make_intrusive<N>();
+  }
+}
+
+void empty_queue() noexcept {
+  try {
+    at::Tensor none = at::empty({0});
+    torch::autograd::Edge last(make_node<decltype(torch::autograd::Edge::function), Oldest>(), 0);
+    last.function->add_input_metadata(none);
+    torch::autograd::Engine::get_default_engine().execute({last}, {none}, /*keep_graph=*/false,
+                                                          /*create_graph=*/false,
+                                                          /*accumulate_grad=*/true);
+  } catch (...) {
+    // Without memory for that it stays until a pass that fails later.
+  }
+}
+
 template <class F>
 auto with_engine(F &&pass) {
   if (engine.load(std::memory_order_relaxed) == kCannotStart)
@@ -126,6 +160,9 @@ auto with_engine(F &&pass) {
   } catch (const std::system_error &) {
     int before = kNotStarted;
     engine.compare_exchange_strong(before, kCannotStart);
+    throw;
+  } catch (...) {
+    if (engine.load(std::memory_order_relaxed) == kStarted) empty_queue();
     throw;
   }
 }
