@@ -151,7 +151,8 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 	counts := vram.ReadCounts()
 	loss, at, failure := s.step()
 	struck, err = s.fault.disarm()
-	retries, ooms := vram.ReadCounts().Retries-counts.Retries, vram.ReadCounts().OOMs-counts.OOMs
+	after := vram.ReadCounts()
+	retries, ooms := after.Retries-counts.Retries, after.OOMs-counts.OOMs
 	if err != nil {
 		return struck, err
 	}
