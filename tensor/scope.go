@@ -34,6 +34,7 @@ type Scope struct {
 const (
 	marker = 1 << 63
 	joined = 1 << 61
+	flags  = cshim.ScopeSampled | cshim.ScopeLong // what the shim adds
 )
 
 // String says how many tensors the scope owns.
@@ -581,7 +582,7 @@ func (tab *scopeTable) each(f func(*Scope)) {
 
 // scopeOf is the open scope that a word names, or nil.
 func scopeOf(word uint64) *Scope {
-	if word&^(marker|joined|cshim.ScopeSampled) == 0 {
+	if word&^(marker|joined|flags) == 0 {
 		return nil
 	}
 	slot := uint32(word) - 1
@@ -589,7 +590,7 @@ func scopeOf(word uint64) *Scope {
 	if chunk == nil {
 		return nil
 	}
-	if s := chunk[slot%128].Load(); s != nil && s.word == word&^(joined|cshim.ScopeSampled) {
+	if s := chunk[slot%128].Load(); s != nil && s.word == word&^(joined|flags) {
 		return s
 	}
 	return nil

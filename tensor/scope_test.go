@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
@@ -32,6 +33,47 @@ func wantErr(t testing.TB, what string, got, want error) {
 	t.Helper()
 	if !errors.Is(got, want) {
 		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// What the shim says besides with a result's scope word, that a turn has been long, is no part of the scope's.
+func TestLongTurnsLeaveScopesAlone(t *testing.T) {
+	begin(t)
+	threads := NumThreads()
+	defer func() {
+		if err := SetNumThreads(threads); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := SetNumThreads(2); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t)
+	a := Ones([]int{1 << 15})
+	if !a.pin() {
+		t.Fatal("a is gone")
+	}
+	told := 0
+	for end := time.Now().Add(5 * time.Second); told < 3 && time.Now().Before(end); {
+		r := cshim.OpAdd(a.h, a.h)
+		b := wrapResult("Add", r)
+		if r.Scope&cshim.ScopeLong != 0 {
+			told++
+			if after := cshim.OpAdd(a.h, a.h); after.Scope&cshim.ScopeLong != 0 {
+				t.Error("the turn that was ended is told again")
+			} else {
+				wrapResult("Add", after).Release()
+			}
+		}
+		if !s.Contains(b) {
+			t.Fatal("the scope does not own a result")
+		}
+		b.Release()
+	}
+	a.unpin()
+	equal(t, "long turns", told, 3)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -121,12 +121,27 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 	if pending.waiting() {
 		pending.drain()
 	}
+	if scope&flags != 0 {
+		t.flagged(h, scope)
+	} else if debugAlloc {
+		t.site = vram.Site() + 1
+	}
+	return t
+}
+
+// flagged does what the shim has asked for with a result.
+//
+//go:noinline
+func (t *Tensor) flagged(h cshim.Handle, scope uint64) {
 	if scope&cshim.ScopeSampled != 0 {
 		t.site = vram.AttachSite(h) + 1
 	} else if debugAlloc {
 		t.site = vram.Site() + 1
 	}
-	return t
+	if scope&cshim.ScopeLong != 0 {
+		cshim.ScopeSet(scope &^ flags)
+		runtime.Gosched()
+	}
 }
 
 // debugAlloc makes every tensor and scope note where it was made.

@@ -200,9 +200,10 @@ void ls_set_callbacks(const ls_callbacks *cb) noexcept {
 ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
                       uint64_t ninputs, int32_t retain, int32_t create) noexcept {
   return ls::run_void([&] {
+    auto from = ls::list_of(roots, n, "backward"), to = ls::list_of(inputs, ninputs, "inputs");
+    auto given = ls::grads_list(grads, n);
     ls::with_engine([&] {
-      torch::autograd::backward(ls::list_of(roots, n, "backward"), ls::grads_list(grads, n), retain != 0,
-                                create != 0, ls::list_of(inputs, ninputs, "inputs"));
+      torch::autograd::backward(from, given, retain != 0, create != 0, to);
       return true;
     });
     ls::adopt_samples();
@@ -213,10 +214,10 @@ ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, 
                   uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out,
                   uint64_t *scope) noexcept {
   return ls::run_void([&] {
-    auto result = ls::with_engine([&] {
-      return torch::autograd::grad(ls::list_of(outputs, n, "outputs"), ls::list_of(inputs, ninputs, "inputs"),
-                                   ls::grads_list(grads, n), retain != 0, create != 0, allow_unused != 0);
-    });
+    auto of = ls::list_of(outputs, n, "outputs"), to = ls::list_of(inputs, ninputs, "inputs");
+    auto given = ls::grads_list(grads, n);
+    auto result = ls::with_engine(
+        [&] { return torch::autograd::grad(of, to, given, retain != 0, create != 0, allow_unused != 0); });
     for (uint64_t i = 0; i < ninputs; i++) out[i] = ls::give(std::move(result.at(i)));
     ls::adopt_samples();
     *scope = ls::words.scope;

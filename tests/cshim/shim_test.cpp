@@ -386,6 +386,40 @@ TEST_F(Threads, TheScopeWordComesBackWithResults) {
   EXPECT_EQ(ls_scope_set(0), 5u);
 }
 
+TEST_F(Threads, ALongTurnIsToldWithAResult) {
+  int32_t before = ls_num_threads();
+  Tensor large = floats(std::vector<float>(1 << 15)), small = floats({1});
+  // Whether a result says so within some time, and with which word else.
+  auto told = [&](int milliseconds) {
+    auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+    while (std::chrono::steady_clock::now() < end) {
+      ls_result r = ls_op_add_Tensor(large, large);
+      Tensor sum(r);
+      EXPECT_EQ(r.scope & ~(LS_SCOPE_SAMPLED | LS_SCOPE_LONG), 7u);
+      if (r.scope & LS_SCOPE_LONG) return true;
+    }
+    return false;
+  };
+  auto says = [&] {
+    ls_result r = ls_op_add_Tensor(small, small);
+    Tensor sum(r);
+    return (r.scope & LS_SCOPE_LONG) != 0;
+  };
+  ls_set_num_threads(2);
+  ls_scope_set(7);
+  EXPECT_TRUE(told(5000));
+  EXPECT_TRUE(says()) << "until it is taken";
+  EXPECT_EQ(ls_scope_get(), 7u);
+  EXPECT_EQ(ls_scope_set(7), 7u);
+  EXPECT_FALSE(says());
+  EXPECT_TRUE(told(5000)) << "again";
+  ls_scope_set(7);
+  ls_set_num_threads(1);
+  EXPECT_FALSE(told(50)) << "a thread alone has nothing to gain";
+  ls_scope_set(0);
+  ls_set_num_threads(before);
+}
+
 TEST_F(Threads, AThreadThatEndsInAScopeIsNoticed) {
   std::thread([] { ls_scope_set(9); }).join();
   std::thread([] {
