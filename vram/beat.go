@@ -32,9 +32,11 @@ func (b *beat) again() {
 	b.second.Load().Reset(second)
 }
 
-// hurry says whether somebody waits for memory, or has of late.
+// hurry says whether somebody waits for memory, or has of late. The pacer alone calls it.
 func (b *beat) hurry(yes bool) {
-	if b.quick.CompareAndSwap(!yes, yes) && yes {
+	before := b.quick.Load()
+	b.quick.Store(yes)
+	if yes && !before {
 		b.again()
 	}
 }

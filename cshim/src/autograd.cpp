@@ -117,8 +117,8 @@ enum { kNotStarted, kStarted, kCannotStart };
 std::atomic<int> engine{kNotStarted};
 
 // A pass that fails leaves what it had not come to yet in the engine's queue of the calling thread, with all that
-// this part of the graph has saved, and the passes that follow on the thread need not come to it either: newer
-// functions go first. One that is older than all of them is reached when the queue is empty.
+// this part of the graph has saved, until another pass runs on this thread: the tasks of a graph that is gone go
+// first there. This is that pass; its one function is older than all others, should somebody still hold the graph.
 struct Oldest final : torch::autograd::Node {
   Oldest() : Node(/*sequence_nr=*/0) {}
   torch::autograd::variable_list apply(torch::autograd::variable_list &&) override { return {}; }
