@@ -121,7 +121,7 @@ uint64_t ls_scope_set(uint64_t scope) noexcept {
     static thread_local ls::ThreadEnd end;
     (void)&end;
     uint64_t before = ls::words.scope & ~ls::kScopeFlags;
-    ls::words.scope = scope | (ls::words.scope & ls::kSampled);
+    ls::words.scope = (scope & ~ls::kScopeFlags) | (ls::words.scope & ls::kSampled);
     return before;
   });
 }

@@ -412,6 +412,8 @@ TEST_F(Threads, ALongTurnIsToldWithAResult) {
   EXPECT_EQ(ls_scope_get(), 7u);
   EXPECT_EQ(ls_scope_set(7), 7u);
   EXPECT_FALSE(says());
+  EXPECT_EQ(ls_scope_set(7 | LS_SCOPE_LONG), 7u);
+  EXPECT_FALSE(says()) << "it is no part of a scope's word";
   EXPECT_TRUE(told(5000)) << "again";
   ls_scope_set(7);
   ls_set_num_threads(1);
