@@ -18,6 +18,16 @@ var (
 
 func onMainThread() bool { return syscall.Gettid() == process }
 
+// retireMainThread is the last call of a goroutine; where that is on the main thread, the thread ends with it.
+func retireMainThread() {
+	runtime.LockOSThread()
+	if onMainThread() {
+		mainRetired.Store(true)
+		return
+	}
+	runtime.UnlockOSThread()
+}
+
 // leaveMainThread lets this goroutine go on on another thread than the main one, unless the program has locked it there.
 func leaveMainThread() {
 	if mainRetired.Load() || !onMainThread() {
@@ -26,12 +36,7 @@ func leaveMainThread() {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread()
-		if onMainThread() {
-			mainRetired.Store(true)
-			return // and the thread with it
-		}
-		runtime.UnlockOSThread()
+		retireMainThread()
 	}()
 	<-done // the new goroutine is the next that this thread runs
 	if retirements.Add(1) == 16 {
