@@ -3,7 +3,8 @@
 //	go run ./tests/verify [-share F] [-rows oom-device,storm,…] [-write]
 //
 // `make verify` runs all of it, which takes about an hour on two cores; `make test` a tenth. Each line is a program of
-// its own under tests, whose last line of output is the figures. With -write they go into docs/reliability.md.
+// its own under tests, whose last line of output is the figures. With -write they go into docs/reliability.md; lines that
+// were not run stay.
 package main
 
 import (
@@ -105,7 +106,7 @@ func main() {
 	fmt.Println(render(results, true).Render())
 	fmt.Printf("%d of %d lines hold; share %v; %v\n", len(results)-bad, len(chosen), *share, time.Since(start).Round(time.Second))
 	if *write {
-		if err := update("docs/reliability.md", render(results, false).RenderMarkdown()); err != nil {
+		if err := update("docs/reliability.md", results); err != nil {
 			fmt.Fprintln(os.Stderr, "verify:", err)
 			bad++
 		}
@@ -184,17 +185,28 @@ func render(results []result, wrap bool) table.Writer {
 
 var scorecard = regexp.MustCompile(`(?s)(<!-- scorecard -->\n).*(<!-- end -->)`)
 
-// update replaces the table in file.
-func update(file, markdown string) error {
+// update puts results into the table in file: all of it, or the lines of those that were run alone.
+func update(file string, results []result) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if !scorecard.Match(old) {
+	found := scorecard.Find(old)
+	if found == nil {
 		return fmt.Errorf("%s has no scorecard", file)
 	}
-	day := fmt.Sprintf("Last run: %s.\n\n", time.Now().Format(time.DateOnly))
-	return os.WriteFile(file, scorecard.ReplaceAllFunc(old, func([]byte) []byte {
-		return []byte("<!-- scorecard -->\n" + day + markdown + "\n<!-- end -->")
-	}), 0o644)
+	markdown := render(results, false).RenderMarkdown()
+	text := fmt.Sprintf("<!-- scorecard -->\nLast whole run: %s; lines run alone since are newer.\n\n%s\n<!-- end -->", time.Now().Format(time.DateOnly), markdown)
+	if len(results) < len(rows) {
+		lines := strings.Split(string(found), "\n")
+		for i, line := range strings.Split(markdown, "\n")[2:] {
+			at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "| "+results[i].test+" |") })
+			if at < 0 {
+				return fmt.Errorf("%s has no line %q", file, results[i].test)
+			}
+			lines[at] = line
+		}
+		text = strings.Join(lines, "\n")
+	}
+	return os.WriteFile(file, bytes.Replace(old, found, []byte(text), 1), 0o644)
 }

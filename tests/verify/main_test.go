@@ -1,0 +1,50 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A line that was run alone replaces its own, and leaves the others and what stands around the table.
+func TestUpdate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "reliability.md")
+	if err := os.WriteFile(file, []byte("before\n<!-- scorecard -->\n<!-- end -->\nafter\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]result, len(rows))
+	for i, r := range rows {
+		all[i] = result{row: r, figures: "first " + r.name, ok: true, took: time.Second}
+	}
+	read := func() string {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	if err := update(file, all); err != nil {
+		t.Fatal(err)
+	}
+	whole := read()
+	if !strings.HasPrefix(whole, "before\n") || !strings.HasSuffix(whole, "\nafter\n") {
+		t.Errorf("what stands around the table has gone:\n%s", whole)
+	}
+	again := all[3]
+	again.figures = "second"
+	if err := update(file, []result{again}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := read(), strings.Replace(whole, "first "+again.name, "second", 1); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	again.test = "another"
+	if err := update(file, []result{again}); err == nil {
+		t.Error("a line that the table has not is no error")
+	}
+	if err := update(filepath.Join(t.TempDir(), "none"), all); err == nil {
+		t.Error("a file that is not there is no error")
+	}
+}
