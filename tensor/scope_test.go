@@ -49,9 +49,9 @@ func TestLongTurnsLeaveScopesAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t)
-	a := Ones([]int{1 << 15})
-	if !a.pin() {
-		t.Fatal("a is gone")
+	a, small := Ones([]int{1 << 15}), Ones([]int{1})
+	if !a.pin() || !small.pin() {
+		t.Fatal("an operand is gone")
 	}
 	told := 0
 	for end := time.Now().Add(5 * time.Second); told < 3 && time.Now().Before(end); {
@@ -59,7 +59,7 @@ func TestLongTurnsLeaveScopesAlone(t *testing.T) {
 		b := wrapResult("Add", r)
 		if r.Scope&cshim.ScopeLong != 0 {
 			told++
-			if after := cshim.OpAdd(a.h, a.h); after.Scope&cshim.ScopeLong != 0 {
+			if after := cshim.OpAdd(small.h, small.h); after.Scope&cshim.ScopeLong != 0 {
 				t.Error("the turn that was ended is told again")
 			} else {
 				wrapResult("Add", after).Release()
@@ -71,6 +71,7 @@ func TestLongTurnsLeaveScopesAlone(t *testing.T) {
 		b.Release()
 	}
 	a.unpin()
+	small.unpin()
 	equal(t, "long turns", told, 3)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
