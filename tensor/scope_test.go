@@ -59,11 +59,11 @@ func TestLongTurnsLeaveScopesAlone(t *testing.T) {
 		b := wrapResult("Add", r)
 		if r.Scope&cshim.ScopeLong != 0 {
 			told++
-			if after := cshim.OpAdd(small.h, small.h); after.Scope&cshim.ScopeLong != 0 {
+			after := cshim.OpAdd(small.h, small.h)
+			if after.Scope&cshim.ScopeLong != 0 {
 				t.Error("the turn that was ended is told again")
-			} else {
-				wrapResult("Add", after).Release()
 			}
+			wrapResult("Add", after).Release()
 		}
 		if !s.Contains(b) {
 			t.Fatal("the scope does not own a result")

@@ -121,15 +121,13 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 	if pending.waiting() {
 		pending.drain()
 	}
-	if scope&flags != 0 {
+	if scope&flags != 0 || debugAlloc {
 		t.flagged(h, scope)
-	} else if debugAlloc {
-		t.site = vram.Site() + 1
 	}
 	return t
 }
 
-// flagged does what the shim has asked for with a result.
+// flagged notes where t was made, and does what else the shim has asked for with it.
 //
 //go:noinline
 func (t *Tensor) flagged(h cshim.Handle, scope uint64) {
@@ -139,7 +137,7 @@ func (t *Tensor) flagged(h cshim.Handle, scope uint64) {
 		t.site = vram.Site() + 1
 	}
 	if scope&cshim.ScopeLong != 0 {
-		cshim.ScopeSet(scope &^ flags)
+		cshim.ScopeSet(scope)
 		runtime.Gosched()
 	}
 }

@@ -226,7 +226,9 @@ LS_API void ls_mode_pop(void) LS_NOEXCEPT;
 /* Set in the scope word of a result whose thread has allocated large blocks of the CPU's for 8 ms and more since
  * this was set last, until the next ls_scope_set: time to let the caller's scheduler have the thread. */
 #define LS_SCOPE_LONG (UINT64_C(1) << 60)
-/* Sets the scope word, to which this flag and LS_SCOPE_SAMPLED never belong, and returns the one before. */
+/* What stands in a scope word besides, and is no part of it. */
+#define LS_SCOPE_FLAGS (LS_SCOPE_SAMPLED | LS_SCOPE_LONG)
+/* Sets the scope word, without flags, and returns the one before. */
 LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
 LS_API uint64_t ls_scope_get(void) LS_NOEXCEPT;
 /* Scope words of threads that ended with one set. Returns how many were written. */

@@ -101,8 +101,6 @@ inline int32_t word_of(int slot) { return slot == kCpuSlot ? 0xff : (1 << 8 | (s
 // ---- samples ----
 // Set in the words.scope of a thread that has samples without a site.
 constexpr uint64_t kSampled = LS_SCOPE_SAMPLED;
-// What else stands in a scope word, and is no part of a scope's.
-constexpr uint64_t kScopeFlags = kSampled | LS_SCOPE_LONG;
 void sample_allocated(void *p, int64_t n, int64_t asked, int slot) noexcept;
 void sample_freed(void *p, int64_t n, int slot) noexcept;
 // The same for a device's allocator, which does not note which blocks are sampled: n < 0 is a free.

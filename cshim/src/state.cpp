@@ -36,7 +36,7 @@ std::vector<uint64_t> &orphans() {
 // Notices the end of a thread that still had a scope. Made on a thread's first ls_scope_set.
 struct ThreadEnd {
   ~ThreadEnd() {
-    uint64_t scope = words.scope & ~kScopeFlags;
+    uint64_t scope = words.scope & ~LS_SCOPE_FLAGS;
     if (scope == 0) return;
     try {
       std::lock_guard<std::mutex> lock(orphans_mutex);
@@ -120,13 +120,13 @@ uint64_t ls_scope_set(uint64_t scope) noexcept {
   return ls::run_quiet([&] {
     static thread_local ls::ThreadEnd end;
     (void)&end;
-    uint64_t before = ls::words.scope & ~ls::kScopeFlags;
-    ls::words.scope = (scope & ~ls::kScopeFlags) | (ls::words.scope & ls::kSampled);
+    uint64_t before = ls::words.scope & ~LS_SCOPE_FLAGS;
+    ls::words.scope = (scope & ~LS_SCOPE_FLAGS) | (ls::words.scope & ls::kSampled);
     return before;
   });
 }
 uint64_t ls_scope_get(void) noexcept {
-  return ls::run_quiet([] { return ls::words.scope & ~ls::kScopeFlags; });
+  return ls::run_quiet([] { return ls::words.scope & ~LS_SCOPE_FLAGS; });
 }
 
 uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
