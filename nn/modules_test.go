@@ -275,6 +275,19 @@ func TestPipe(t *testing.T) {
 		if v, err := y.Sum().Item(); v != 24 || err != nil {
 			t.Errorf("%v, %v", v, err)
 		}
+		seen = nil
+		gone := nn.Func(func(y *tensor.Tensor) *tensor.Tensor {
+			if seen[0].DType() != tensor.Invalid {
+				t.Error("what went into a Sequential outlives the first of its layers")
+			}
+			return y
+		})
+		if y := nn.Pipe(x, double, nn.NewSequential(note, nn.NewSequential(), double, gone), double); y.Err() != nil {
+			return y.Err()
+		}
+		if len(seen) != 1 || seen[0] == x {
+			t.Error("the Sequential was not run")
+		}
 		if nn.Pipe(x) != x || nn.Pipe(x, &nn.Identity{}, note) != x {
 			t.Error("Pipe of nothing is not x")
 		}

@@ -28,7 +28,8 @@ func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 // Pipe sends x through layers one after the other and frees each intermediate result as soon as the next layer
 // has consumed it, unless autograd needs it, and what a layer made on the way as soon as it is done: the peak is that
 // of PyTorch, which drops each at its last use. x itself and what a layer returns without having made it are never
-// freed. Without layers the result is x. A layer that puts aside its input, or a tensor that it made, must Keep it.
+// freed. Without layers the result is x. A [Sequential] among them is run as its layers, so that what goes into it is
+// freed after the first of those. A layer that puts aside its input, or a tensor that it made, must Keep it.
 func Pipe(x *tensor.Tensor, layers ...Layer) *tensor.Tensor { return pipe("Pipe", x, layers) }
 
 // Residual is x + Pipe(x, layers...), and frees the branch.
@@ -71,6 +72,10 @@ func through(s *tensor.Scope, op string, y *tensor.Tensor, layers []Layer) *tens
 		if y != nil && y.Err() != nil {
 			return y
 		}
+		if inner, ok := l.(*Sequential); ok && inner != nil {
+			y = through(s, "Sequential", y, inner.Layers)
+			continue
+		}
 		ours := owned(s, y)
 		next := forward(l, y)
 		if next == nil {
@@ -100,7 +105,7 @@ func forward(l Layer, x *tensor.Tensor) *tensor.Tensor {
 	switch l.(type) {
 	case *Linear, *Embedding, *Conv1d, *Conv2d, *MaxPool2d, *AvgPool2d, *AdaptiveAvgPool2d, *LayerNorm, *RMSNorm, *BatchNorm2d,
 		*ReLU, *GELU, *SiLU, *Tanh, *Sigmoid, *Softmax, *LogSoftmax, *Identity, *Flatten, *Dropout,
-		*Sequential, *CausalSelfAttention, *MultiheadAttention: // these three have scopes of their own
+		*CausalSelfAttention, *MultiheadAttention: // these two have scopes of their own
 		return l.Forward(x)
 	}
 	s, err := tensor.NewScope()

@@ -20,7 +20,7 @@ type Config struct {
 // GPT is the usual pre-norm transformer: token and position embeddings, blocks, a last layer norm, and a head.
 type GPT struct {
 	Tok, Pos *nn.Embedding
-	Blocks   *nn.Sequential
+	Blocks   []*Block
 	LN       *nn.LayerNorm
 	Head     *nn.Linear
 
@@ -35,15 +35,22 @@ type Block struct {
 	MLP  *nn.Sequential `nn:"mlp"`
 }
 
-// Forward takes x (N, T, C) to the same shape.
-func (b *Block) Forward(x *tensor.Tensor) *tensor.Tensor {
-	return nn.Residual(nn.Residual(x, b.LN1, b.Attn), b.LN2, b.MLP)
-}
+func (b *Block) attend(x *tensor.Tensor) *tensor.Tensor { return nn.Residual(x, b.LN1, b.Attn) }
+
+func (b *Block) feed(x *tensor.Tensor) *tensor.Tensor { return nn.Residual(x, b.LN2, b.MLP) }
 
 // Forward takes token ids (N, T), int64, to logits (N, T, Vocab).
 func (g *GPT) Forward(ids *tensor.Tensor) *tensor.Tensor {
-	x := g.Tok.Forward(ids).Add(g.Pos.Weight.Narrow(0, 0, ids.Size(1)))
-	return nn.Pipe(x, g.Blocks, g.LN, g.Head)
+	// One Pipe through all halves of blocks: what goes into one is freed as soon as it has been used.
+	layers := []nn.Layer{nn.Func(g.embed)}
+	for _, b := range g.Blocks {
+		layers = append(layers, nn.Func(b.attend), nn.Func(b.feed))
+	}
+	return nn.Pipe(ids, append(layers, g.LN, g.Head)...)
+}
+
+func (g *GPT) embed(ids *tensor.Tensor) *tensor.Tensor {
+	return g.Tok.Forward(ids).Add(g.Pos.Weight.Narrow(0, 0, ids.Size(1)))
 }
 
 // Loss is the mean cross entropy, in nats a character, of predicting targets (N, T) from inputs (N, T).
@@ -54,7 +61,7 @@ func (g *GPT) Loss(inputs, targets *tensor.Tensor) *tensor.Tensor {
 
 // New makes a model with PyTorch's initial weights, which learn faster in so short a run than GPT-2's smaller ones.
 func New(c Config, opts ...nn.Option) (*GPT, error) {
-	g := &GPT{Config: c, Blocks: nn.NewSequential()}
+	g := &GPT{Config: c}
 	var err error
 	if g.Tok, err = nn.NewEmbedding(c.Vocab, c.Width, opts...); err != nil {
 		return nil, err
@@ -67,7 +74,7 @@ func New(c Config, opts ...nn.Option) (*GPT, error) {
 		if err != nil {
 			return nil, err
 		}
-		g.Blocks.Layers = append(g.Blocks.Layers, b)
+		g.Blocks = append(g.Blocks, b)
 	}
 	if g.LN, err = nn.NewLayerNorm(c.Width, opts...); err != nil {
 		return nil, err

@@ -240,8 +240,7 @@ func newGPT(c gpt.Config, plain bool) (nn.Layer, error) {
 func (m plainGPT) Forward(ids *tensor.Tensor) *tensor.Tensor {
 	positions := tensor.Arange(0, ids.Size(1), tensor.Int64)
 	x := m.Tok.Forward(ids).Add(m.Pos.Forward(positions))
-	for _, l := range m.Blocks.Layers {
-		b := l.(*gpt.Block)
+	for _, b := range m.Blocks {
 		x = x.Add(attention(b.Attn, b.LN1.Forward(x)))
 		y := b.MLP.Layers[0].Forward(b.LN2.Forward(x))
 		y = y.GELU()
