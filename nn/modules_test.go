@@ -288,6 +288,13 @@ func TestPipe(t *testing.T) {
 		if len(seen) != 1 || seen[0] == x {
 			t.Error("the Sequential was not run")
 		}
+		endless := nn.NewSequential(double)
+		endless.Layers = append(endless.Layers, endless)
+		for _, y := range []*tensor.Tensor{endless.Forward(x), nn.Residual(x, endless)} {
+			if !errors.Is(y.Err(), tensor.ErrArgument) {
+				t.Errorf("a Sequential that contains itself gives %v", y.Err())
+			}
+		}
 		if nn.Pipe(x) != x || nn.Pipe(x, &nn.Identity{}, note) != x {
 			t.Error("Pipe of nothing is not x")
 		}

@@ -35,7 +35,7 @@ func Pipe(x *tensor.Tensor, layers ...Layer) *tensor.Tensor { return pipe("Pipe"
 // Residual is x + Pipe(x, layers...), and frees the branch.
 func Residual(x *tensor.Tensor, layers ...Layer) *tensor.Tensor {
 	return tidy(func(s *tensor.Scope) *tensor.Tensor {
-		branch := through(s, "Residual", x, layers)
+		branch := through(s, "Residual", x, layers, 0)
 		sum := x.Add(branch)
 		drop(s, branch)
 		return sum
@@ -60,11 +60,17 @@ func piped(op string, x *tensor.Tensor, layers []Layer) (*tensor.Tensor, error) 
 		return nil, err
 	}
 	defer s.Close()
-	return outward(s, through(s, op, x, layers)) //linstockvet:ignore scopeescape outward moves it out
+	return outward(s, through(s, op, x, layers, 0)) //linstockvet:ignore scopeescape outward moves it out
 }
 
-// through is pipe inside the scope s.
-func through(s *tensor.Scope, op string, y *tensor.Tensor, layers []Layer) *tensor.Tensor {
+// deepest is how many Sequentials may lie within one another.
+const deepest = 1000
+
+// through is pipe inside the scope s, so deep within others.
+func through(s *tensor.Scope, op string, y *tensor.Tensor, layers []Layer, depth int) *tensor.Tensor {
+	if depth > deepest {
+		return refuse.Tensor(op, tensor.ErrArgument, "more than %d lie within one another: does one contain itself?", deepest)
+	}
 	for i, l := range layers {
 		if l == nil {
 			return refuse.Tensor(op, tensor.ErrNil, "layer %d is nil", i)
@@ -73,7 +79,7 @@ func through(s *tensor.Scope, op string, y *tensor.Tensor, layers []Layer) *tens
 			return y
 		}
 		if inner, ok := l.(*Sequential); ok && inner != nil {
-			y = through(s, "Sequential", y, inner.Layers)
+			y = through(s, "Sequential", y, inner.Layers, depth+1)
 			continue
 		}
 		ours := owned(s, y)
