@@ -183,7 +183,7 @@ func render(results []result, wrap bool) table.Writer {
 	return w
 }
 
-var scorecard = regexp.MustCompile(`(?s)(<!-- scorecard -->\n).*(<!-- end -->)`)
+var scorecard = regexp.MustCompile(`(?s)<!-- scorecard -->\n.*<!-- end -->`)
 
 // update puts results into the table in file: all of it, or the lines of those that were run alone.
 func update(file string, results []result) error {
