@@ -1,10 +1,10 @@
-// The CPU allocator that counts, and keeps blocks. It has libtorch's own alignment and zero-size behaviour, since
-// it asks libtorch's own functions for the memory; what it adds is the count, limits, a typed out-of-memory error,
-// and two caches. A block of 64 KiB and more that is freed stays for the next one of its size, on any thread:
-// without that large blocks go back to the kernel and come again as fresh pages at every step, which makes
-// evaluation of a GPT 1.1 to 1.4 times slower by the luck of the heap's layout alone
-// (docs/decisions/0002-block-cache.md). A smaller block stays with the thread that frees it, without a lock:
-// aligned allocation is malloc's slow path.
+// The CPU allocator that counts, and keeps blocks. It has libtorch's own alignment and zero-size behaviour; what
+// it adds is the count, limits, a typed out-of-memory error, and three caches. A block of 1 MiB and more is cut
+// from a range of our own and joins it again (ranges.h). From 64 KiB to there it is malloc's, and stays, when it
+// is freed, for the next one of its size on any thread. Without that large blocks go back to the kernel and come
+// again as fresh pages at every step, which makes evaluation of a GPT 1.1 to 1.4 times slower by the luck of the
+// heap's layout alone, and a CNN's training step twice as slow (docs/decisions/0002-block-cache.md). A smaller
+// block stays with the thread that frees it, without a lock: aligned allocation is malloc's slow path.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
@@ -18,15 +18,17 @@
 
 #include "device.h"
 #include "memory.h"
+#include "ranges.h"
 
 namespace ls {
 
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeepSmall = false;  // a kept block hides its use after free
+// A kept block hides its use after free, and one from elsewhere than malloc what is written beside it.
+constexpr bool kKeepSmall = false, kUseRanges = false;
 #else
-constexpr bool kKeepSmall = true;
+constexpr bool kKeepSmall = true, kUseRanges = true;
 #endif
 
 // Block sizes are whole grains. The last 8 bytes of what malloc gave hold how much was asked for; asking malloc
@@ -35,7 +37,8 @@ constexpr size_t kGrain = 64;
 constexpr size_t kTail = 8;
 constexpr uint64_t kSampledBlock = uint64_t{1} << 63;
 
-// Free blocks by size class: each power of two from 64 KiB is cut in eight, so at most an eighth is wasted.
+// Free blocks of malloc's by size class: each power of two from 64 KiB is cut in eight, so at most an eighth is
+// wasted.
 class BlockCache {
  public:
   static constexpr size_t kSmallest = size_t{1} << 16;
@@ -106,6 +109,9 @@ class BlockCache {
   std::vector<void *> lists_[kClasses];
   size_t cached_ = 0;
 };
+
+// Whether a block of so many rounded bytes is a range of its own, not malloc's.
+constexpr bool in_range(size_t size) { return kUseRanges && size >= Ranges::kSmallest && size < Ranges::kLargest; }
 
 uint64_t &tail_of(void *p, size_t usable) noexcept {
   return *reinterpret_cast<uint64_t *>(static_cast<char *>(p) + usable / 8 * 8 - kTail);
@@ -259,6 +265,19 @@ BlockCache &cache() {
   return *c;
 }
 
+Ranges &ranges() {
+  static auto *r = new Ranges;
+  return *r;
+}
+
+size_t cached_large() noexcept { return cache().cached() + ranges().free_bytes(); }
+
+size_t shrink_large(size_t keep) noexcept {
+  size_t ours = cache().cached();
+  size_t freed = ranges().shrink(keep > ours ? keep - ours : 0);
+  return freed + cache().shrink(keep);
+}
+
 // Live and cached bytes together stay within 1.25 of the peak of the live ones, or 16 MiB above it where that is
 // more, and below the limit.
 void make_room() noexcept {
@@ -269,7 +288,7 @@ void make_room() noexcept {
   size_t most =
       std::min(high + std::max(high / 4, kAlways), static_cast<size_t>(a.limit.load(std::memory_order_relaxed)));
   auto kept = static_cast<size_t>(Heaps::get().sum().kept);
-  cache().shrink(most > live + kept ? most - live - kept : 0);
+  shrink_large(most > live + kept ? most - live - kept : 0);
 }
 
 void *alloc_or_null(size_t n) noexcept {
@@ -283,15 +302,16 @@ void *alloc_or_null(size_t n) noexcept {
 }
 
 // Memory that the system refuses: give back what is kept, then what a sweep finds, as long as it finds anything.
-void *allocate_or_throw(size_t n, size_t asked) {
-  void *p = alloc_or_null(n);
+template <class Get>
+auto get_or_throw(size_t n, size_t asked, Get get) {
+  auto p = get();
   if (__builtin_expect(p != nullptr, 1)) return p;
   auto &a = accounts[kCpuSlot];
   auto give_up = Clock::now() + kGiveUp;
   for (;;) {
-    cache().shrink(0);
+    shrink_large(0);
     heap().drop_kept();
-    if ((p = alloc_or_null(n)) != nullptr) return p;
+    if ((p = get()) != nullptr) return p;
     int64_t before = a.freed.load();
     Waited waited =
         n > (size_t{1} << 46) ? Waited::kNobody : wait_for_sweep(kCpuSlot, static_cast<int64_t>(n), true, nullptr);
@@ -302,11 +322,15 @@ void *allocate_or_throw(size_t n, size_t asked) {
   }
 }
 
-inline void note_allocated(ThreadHeap &h, void *p, size_t usable, size_t asked, int64_t n) noexcept {
+void *allocate_or_throw(size_t n, size_t asked) {
+  return get_or_throw(n, asked, [n] { return alloc_or_null(n); });
+}
+
+// Notes in tail how much was asked for, and whether it is a sample.
+inline void note_allocated(ThreadHeap &h, void *p, uint64_t &tail, size_t asked, int64_t n) noexcept {
   ThreadHeap::add(h.given, n);
   ThreadHeap::add(h.requested, static_cast<int64_t>(asked));
   ThreadHeap::add(h.allocations, 1);
-  uint64_t &tail = tail_of(p, usable);
   tail = asked;
   if (__builtin_expect((h.to_sample -= n) < 0, 0)) {
     if (sample_rate.load(std::memory_order_relaxed) != 0) {
@@ -360,7 +384,7 @@ void *allocate_small(size_t asked) {
     ahead = h.ahead.load(std::memory_order_relaxed);
   }
   h.ahead.store(ahead - n, std::memory_order_relaxed);
-  note_allocated(h, p, malloc_usable_size(p), asked, n);
+  note_allocated(h, p, tail_of(p, malloc_usable_size(p)), asked, n);
   return p;
 }
 
@@ -383,36 +407,59 @@ void *allocate_large(size_t asked) {
       out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: more bytes than there are addresses");
   }
   enter(kCpuSlot, n, static_cast<int64_t>(asked));
-  void *p = BlockCache::caches(size) ? cache().take(size) : nullptr;
-  if (p == nullptr) {
-    make_room();
-    try {
-      p = allocate_or_throw(size + kTail, asked);
-    } catch (...) {
-      release(kCpuSlot, n);
-      throw;
+  void *p;
+  uint64_t *tail;
+  try {
+    if (in_range(size)) {
+      Ranges::Range *r = ranges().take(size);
+      if (r == nullptr) {
+        make_room();
+        r = get_or_throw(size, asked, [size] { return fault(LS_FAULT_SYSTEM) ? nullptr : ranges().map(size); });
+      }
+      p = r->start;
+      tail = &r->note;
+    } else {
+      p = BlockCache::caches(size) ? cache().take(size) : nullptr;
+      if (p == nullptr) {
+        make_room();
+        p = allocate_or_throw(size + kTail, asked);
+      }
+      tail = &tail_of(p, malloc_usable_size(p));
     }
+  } catch (...) {
+    release(kCpuSlot, n);
+    throw;
   }
   auto &h = heap();
   catch_up(h);
   note_time(h);
-  note_allocated(h, p, malloc_usable_size(p), asked, n);
+  note_allocated(h, p, *tail, asked, n);
   return p;
+}
+
+inline void note_freed(ThreadHeap &h, void *p, uint64_t tail, int64_t n) noexcept {
+  if (__builtin_expect((tail & kSampledBlock) != 0, 0)) sample_freed(p, n, kCpuSlot);
+  ThreadHeap::add(h.given, -n);
+  ThreadHeap::add(h.requested, -static_cast<int64_t>(tail & ~kSampledBlock));
+  ThreadHeap::add(h.frees, 1);
 }
 
 void free_counted(void *p) noexcept {
   if (p == nullptr) return;
   auto &h = heap();
+  // First into the cache, then out of the account: whoever is admitted finds the memory.
+  if (Ranges::Range *r = Ranges::find(p); r != nullptr) {
+    auto n = static_cast<int64_t>(r->size);
+    note_freed(h, p, r->note, n);
+    ranges().put(r);
+    release(kCpuSlot, n);
+    return;
+  }
   size_t usable = malloc_usable_size(p);
   size_t size = size_from_usable(usable);
   auto n = static_cast<int64_t>(size);
-  uint64_t tail = tail_of(p, usable);
-  if (__builtin_expect((tail & kSampledBlock) != 0, 0)) sample_freed(p, n, kCpuSlot);
-  ThreadHeap::add(h.given, -n);
-  ThreadHeap::add(h.requested, -static_cast<int64_t>(tail & ~kSampledBlock));
-  ThreadHeap::add(h.frees, 1);
+  note_freed(h, p, tail_of(p, usable), n);
   if (size >= BlockCache::kSmallest) {
-    // First into the cache, then out of the account: whoever is admitted finds the memory.
     bool kept = BlockCache::caches(size) && cache().put(p, size);
     if (!kept) c10::free_cpu(p);
     release(kCpuSlot, n);
@@ -465,7 +512,7 @@ int64_t shrink_cpu_cache(int64_t keep) noexcept {
     heaps_epoch.fetch_add(1);
     heap().drop_kept();
   }
-  return static_cast<int64_t>(cache().shrink(static_cast<size_t>(std::max<int64_t>(0, keep))));
+  return static_cast<int64_t>(shrink_large(static_cast<size_t>(std::max<int64_t>(0, keep))));
 }
 
 void maybe_sample(void *p, int64_t n, int slot) noexcept {
@@ -484,7 +531,7 @@ int64_t taken_ahead() noexcept { return Heaps::get().sum().ahead; }
 
 void all_threads_catch_up() noexcept { heaps_epoch.fetch_add(1); }
 
-int64_t cpu_cached() noexcept { return static_cast<int64_t>(cache().cached()) + Heaps::get().sum().kept; }
+int64_t cpu_cached() noexcept { return static_cast<int64_t>(cached_large()) + Heaps::get().sum().kept; }
 
 }  // namespace ls
 
@@ -498,6 +545,7 @@ ls_error *ls_init(void) noexcept {
     static bool once = [] {
       // What is made at its first use, often where nothing may be thrown.
       ls::cache();
+      ls::ranges();
       ls::make_pressure();
       ls::make_samples();
       c10::SetCPUAllocator(new ls::CountingAllocator, /*priority=*/1);
@@ -522,7 +570,7 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
       out->allocated = sum.given;
       out->peak = std::max(a.peak.load(), out->allocated);
       out->requested = sum.requested;
-      out->cached = static_cast<int64_t>(ls::cache().cached()) + sum.kept;
+      out->cached = static_cast<int64_t>(ls::cached_large()) + sum.kept;
       out->reserved = out->allocated + out->cached;
       out->active = out->allocated;
       out->largest_free = -1;
@@ -555,7 +603,7 @@ ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
     out->total = a.total.load();
     out->freed = a.freed.load();
     out->live = live;
-    out->reserved = slot == ls::kCpuSlot ? live + static_cast<int64_t>(ls::cache().cached()) : a.reserved.load();
+    out->reserved = slot == ls::kCpuSlot ? live + static_cast<int64_t>(ls::cached_large()) : a.reserved.load();
     out->limit = limit == INT64_MAX ? 0 : limit;
     int64_t largest = a.largest.load();
     out->largest = largest;

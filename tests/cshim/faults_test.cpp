@@ -229,7 +229,7 @@ TEST_F(Faults, OthersAreLeftAlone) {
 // Without memory for its place in the cache a block is given back at once.
 TEST_F(Faults, ABlockThatCannotBeKept) {
   std::vector<ls_value> args;
-  append<int64_t>(args, LS_INTS, {25 << 20});  // a class of blocks that no other test uses
+  append<int64_t>(args, LS_INTS, {243000});  // a class of blocks that no other test uses
   Tensor t = call("aten::empty", "memory_format", args);
   ls_memory before, after;
   EXPECT_OK(ls_memory_stats(kCpu, &before));

@@ -205,6 +205,112 @@ TEST_F(Memory, RequestedAndRoundedBytesAreCounted) {
   EXPECT_EQ(b.frees - a.frees, 1);
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kRanges = false;  // all blocks are malloc's
+#else
+constexpr bool kRanges = true;
+#endif
+
+ls_memory cpu() {
+  ls_memory m{};
+  EXPECT_OK(ls_memory_stats(kCpu, &m));
+  return m;
+}
+
+// A tensor of so many units of 128 KiB, full of one number.
+struct Block {
+  ls_tensor t = 0;
+  int64_t units = 0;
+  int64_t *data = nullptr;
+  static constexpr int64_t kNumbers = 1 << 14;
+
+  Block(int64_t n, int64_t number) : units(n) {
+    auto r = empty(2 * n * kNumbers);
+    t = r.t;
+    EXPECT_EQ(take(r.err), "");
+    ls_meta meta;
+    EXPECT_OK(ls_tensor_meta(t, &meta));
+    data = reinterpret_cast<int64_t *>(meta.data);
+    std::fill_n(data, n * kNumbers, number);
+  }
+  bool holds(int64_t number) const {
+    return std::all_of(data, data + units * kNumbers, [number](int64_t d) { return d == number; });
+  }
+};
+
+// What one layer leaves serves the next, whatever its size: large blocks are cut, and join their free neighbours.
+TEST_F(Memory, LargeBlocksAreCutAndJoined) {
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+  EXPECT_LE(cpu().cached, kMiB) << "small blocks of other threads";
+  ls_tensor_free(Block(32 * 8, 0).t);
+  int64_t reserved = cpu().reserved;
+  for (auto order : {std::vector{0, 1, 2, 3}, {3, 2, 1, 0}, {0, 2, 1, 3}, {1, 3, 0, 2}, {2, 0, 3, 1}}) {
+    std::vector<Block> parts;
+    for (int64_t k : {8, 80, 40, 128}) parts.emplace_back(k, k);
+    if (kRanges) {
+      EXPECT_EQ(cpu().reserved, reserved) << "four blocks of what one left";
+    }
+    for (auto &p : parts) EXPECT_TRUE(p.holds(p.units)) << p.units;
+    for (int i : order) ls_tensor_free(parts[static_cast<size_t>(i)].t);
+    Block whole(32 * 8, 1);
+    if (kRanges) {
+      EXPECT_EQ(cpu().reserved, reserved) << "one of what four left";
+    }
+    ls_tensor_free(whole.t);
+  }
+  // A part of a free range goes back, in whole huge pages.
+  int64_t freed;
+  EXPECT_OK(ls_memory_trim(kCpu, 10 * kMiB, &freed));
+  EXPECT_LE(cpu().cached, 11 * kMiB);
+  if (kRanges) {
+    EXPECT_GE(cpu().cached, 8 * kMiB);
+  }
+  if (kRanges) {
+    EXPECT_EQ(reserved - cpu().reserved, freed);
+  }
+  EXPECT_OK(ls_memory_trim(kCpu, 0, &freed));
+  EXPECT_LE(cpu().cached, kMiB) << "small blocks of other threads";
+}
+
+// Threads that take and free blocks of all sizes, while the cache is trimmed: each finds in its blocks what it
+// wrote.
+TEST_F(Memory, LargeBlocksKeepWhatIsWritten) {
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+  ls_memory start = cpu();
+  on_threads(4, [](int thread) {
+    uint64_t random = static_cast<uint64_t>(thread) * 0x9e3779b97f4a7c15 + 1;
+    auto below = [&](uint64_t n) {
+      random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+      return random % n;
+    };
+    std::vector<std::pair<Block, int64_t>> held;
+    for (int64_t k = 0; k < 400; k++) {
+      if (held.size() > 6 || (!held.empty() && below(2) == 0)) {
+        std::swap(held.back(), held[below(held.size())]);
+        EXPECT_TRUE(held.back().first.holds(held.back().second));
+        ls_tensor_free(held.back().first.t);
+        held.pop_back();
+      } else {
+        int64_t number = thread << 20 | k;
+        held.emplace_back(Block(static_cast<int64_t>(1 + below(below(8) == 0 ? 200 : 40)), number), number);
+      }
+      int64_t freed;
+      if (k % 50 == 0) {
+        EXPECT_OK(ls_memory_trim(kCpu, static_cast<int64_t>(below(40)) * kMiB, &freed));
+      }
+      if (k % 7 == 0) {
+        EXPECT_GE(cpu().cached, 0);
+      }
+    }
+    for (auto &[block, number] : held) {
+      EXPECT_TRUE(block.holds(number));
+      ls_tensor_free(block.t);
+    }
+  });
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+  EXPECT_LE(cpu().reserved - start.reserved, kMiB);
+}
+
 // Under ThreadSanitizer: what threads hold is summed while more of them start than there ever were.
 TEST_F(Memory, FiguresWhileThreadsStart) {
   constexpr int kThreads = 48;
