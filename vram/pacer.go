@@ -258,7 +258,9 @@ type idleCache struct{ allocations int64 }
 func (c *idleCache) tick() {
 	m, err := cshim.MemoryStats(cpuWord)
 	if err == nil && m.Cached > 0 && m.Allocations == c.allocations {
-		_, _ = cshim.MemoryTrim(cpuWord, m.Cached/2)
+		start := time.Now()
+		freed, _ := cshim.MemoryTrim(cpuWord, m.Cached/2)
+		caches.gave(freed, start)
 	}
 	c.allocations = m.Allocations
 }
@@ -406,9 +408,12 @@ func Relieve() bool {
 	progress := freesEverywhere() != before
 	for _, a := range known() {
 		if m, err := cshim.MemoryPace(a.word); err == nil && a.word != cpuWord && m.Reserved > m.Live {
+			start := time.Now()
 			_ = cshim.MemoryEmptyCache(a.word)
-			now, err := cshim.MemoryPace(a.word)
-			progress = progress || err == nil && now.Reserved < m.Reserved
+			if now, err := cshim.MemoryPace(a.word); err == nil {
+				caches.gave(m.Reserved-now.Reserved, start)
+				progress = progress || now.Reserved < m.Reserved
+			}
 		}
 	}
 	return progress

@@ -435,6 +435,10 @@ func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
 			t.Fatalf("%d bytes are still kept of %d after 20 idle seconds", memoryNow(t).Cached, before)
 		}
 	}
+	yields := vram.Yields()
+	if i := slices.IndexFunc(yields, func(y vram.Yield) bool { return y.Name == "caches" }); i < 0 || yields[i].Calls == 0 || yields[i].Bytes < before/2 {
+		t.Errorf("the caches are not among the yields with what they gave, %d bytes: %+v", before/2, yields)
+	}
 	if !asked.Load() || strayed.Load() {
 		t.Errorf("the pacer has asked: %v, strayed from its thread: %v", asked.Load(), strayed.Load())
 	}
