@@ -115,15 +115,20 @@ bool try_admit(int slot, int64_t n, int64_t unused) noexcept {
   auto &a = accounts[slot];
   int64_t limit = a.limit.load(std::memory_order_relaxed);
   if (limit < INT64_MAX - unused) limit += unused;
-  int64_t now = a.live.load(std::memory_order_relaxed);
+  int64_t now = a.live.load(std::memory_order_relaxed), ahead = 0;
+  // What threads have taken ahead is not live: a peak is counted without it. Looked at before and after, since
+  // what a thread gives back between is in `now`, and no longer ahead.
+  auto look_ahead = [&] {
+    if (__builtin_expect(now + n - unused > a.peak.load(std::memory_order_relaxed), 0) && slot == kCpuSlot)
+      ahead = std::max(ahead, taken_ahead());
+  };
   do {
     if (now + n > limit) return false;
+    look_ahead();
   } while (!a.live.compare_exchange_weak(now, now + n, std::memory_order_relaxed));
+  look_ahead();
   now += n;
-  // What threads have taken ahead is not live: a peak is counted without it.
-  if (__builtin_expect(now - unused > a.peak.load(std::memory_order_relaxed), 0)) {
-    raise(a.peak, now - (slot == kCpuSlot ? taken_ahead() : 0));
-  }
+  if (__builtin_expect(now - unused > a.peak.load(std::memory_order_relaxed), 0)) raise(a.peak, now - ahead);
   given_out(a, n, now);
   return true;
 }
