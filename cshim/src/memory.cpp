@@ -16,6 +16,7 @@
 #include <mutex>
 #include <vector>
 
+#include "classes.h"
 #include "device.h"
 #include "memory.h"
 #include "ranges.h"
@@ -95,14 +96,11 @@ class BlockCache {
 
   static bool caches(size_t size) { return size >= kSmallest && size < (kSmallest << kDoublings); }
 
-  static size_t log2(size_t n) { return 63 - static_cast<size_t>(__builtin_clzll(n)); }
-  static size_t step_of(size_t n) { return size_t{1} << (log2(n) - 3); }
-
  private:
   static constexpr size_t kDoublings = 24;  // to 1 TiB
   static constexpr size_t kClasses = 8 * kDoublings;
 
-  static size_t index(size_t size) { return (log2(size) - 16) * 8 + (size / step_of(size) - 8); }
+  static size_t index(size_t size) { return class_of(size) - class_of(kSmallest); }
   static size_t size_of(size_t i) { return (8 + i % 8) << (i / 8 + 13); }
 
   std::mutex mutex_;
@@ -124,8 +122,7 @@ size_t small_rounded(size_t n) noexcept {
   return n <= 1024 ? (n + kGrain - 1) / kGrain * kGrain : BlockCache::rounded(n);
 }
 size_t small_index(size_t size) noexcept {
-  return size <= 1024 ? size / kGrain - 1
-                      : 16 + (BlockCache::log2(size) - 10) * 8 + (size / BlockCache::step_of(size) - 8) - 1;
+  return size <= 1024 ? size / kGrain - 1 : 15 + class_of(size) - class_of(1024);
 }
 size_t size_from_usable(size_t usable) noexcept {
   size_t n = usable - kTail;

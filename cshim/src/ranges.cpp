@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "classes.h"
+
 namespace ls {
 
 namespace {
@@ -74,12 +76,7 @@ Ranges::Range *Ranges::find(const void *p) noexcept {
   return at(static_cast<const char *>(p));
 }
 
-size_t Ranges::bin_of(size_t size) noexcept {
-  size_t n = size / kUnit, log2 = 63 - static_cast<size_t>(__builtin_clzll(n));
-  // Each power of two is cut in eight.
-  size_t bin = log2 < 3 ? n : 8 * (log2 - 2) + (n >> (log2 - 3)) - 8;
-  return std::min(bin, kBins - 1);
-}
+size_t Ranges::bin_of(size_t size) noexcept { return std::min(class_of(size) - class_of(kUnit), kBins - 1); }
 
 void Ranges::link(Range *r) noexcept {
   size_t bin = bin_of(r->size);

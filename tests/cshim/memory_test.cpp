@@ -264,8 +264,6 @@ TEST_F(Memory, LargeBlocksAreCutAndJoined) {
   EXPECT_LE(cpu().cached, 11 * kMiB);
   if (kRanges) {
     EXPECT_GE(cpu().cached, 8 * kMiB);
-  }
-  if (kRanges) {
     EXPECT_EQ(reserved - cpu().reserved, freed);
   }
   EXPECT_OK(ls_memory_trim(kCpu, 0, &freed));
