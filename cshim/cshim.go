@@ -134,6 +134,7 @@ func open(path string) error {
 		return err
 	}
 	C.lsc_set_callbacks(&C.ls_go_callbacks)
+	calls.parallel.Store(NumThreads() > 1)
 	readBoard()
 	return nil
 }

@@ -36,3 +36,20 @@ func LoadAtOnce() int {
 	wg.Wait()
 	return int(ran.Load())
 }
+
+// Inside runs f in n calls, one inside another, and says which of them keep their thread.
+func Inside(n int, f func()) (keeps []bool) {
+	if n == 0 {
+		f()
+		return nil
+	}
+	c := enter()
+	defer c.leave()
+	return append([]bool{c == kept}, Inside(n-1, f)...)
+}
+
+// Calls are the goroutines in a call.
+func Calls() int { return int(calls.inside.Load()) }
+
+// CrowdedFor is how many calls keep no thread after several at once.
+const CrowdedFor = crowdedFor

@@ -66,7 +66,9 @@ func SetNumThreads(n int) error {
 	if n > 1<<20 {
 		n = 1 << 20
 	}
-	return takeError(C.lsc_set_num_threads(C.int32_t(n)))
+	err := takeError(C.lsc_set_num_threads(C.int32_t(n)))
+	calls.parallel.Store(NumThreads() > 1)
+	return err
 }
 
 // NumThreads is how many threads an operator may use.

@@ -138,7 +138,7 @@ func (t *Tensor) flagged(h cshim.Handle, scope uint64) {
 	}
 	if scope&cshim.ScopeLong != 0 {
 		cshim.ScopeSet(scope)
-		runtime.Gosched()
+		cshim.Yield()
 	}
 }
 

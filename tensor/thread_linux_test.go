@@ -4,6 +4,8 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/elsewhere"
@@ -82,5 +84,47 @@ func TestTheMainThreadRetires(t *testing.T) {
 		if mainThreadRuns(func() {}) {
 			t.Fatal("the main thread runs goroutines after it has been retired")
 		}
+	}
+}
+
+// A goroutine that computes alone comes back from an operator on the thread that it called it on, though another one has
+// the only processor by then; where several compute, none is held up for that.
+func TestAloneKeepsItsThread(t *testing.T) {
+	begin(t)
+	threads := NumThreads()
+	defer func() {
+		if err := SetNumThreads(threads); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := SetNumThreads(2); err != nil {
+		t.Fatal(err)
+	}
+	x := Rand([]int{1 << 24}) // the runtime looks every 10 ms whether a processor lies idle in C
+	defer x.Release()
+	for range 2000 {
+		x.T().Release() // nobody else computes now
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var done atomic.Bool
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for !done.Load() {
+		}
+	})
+	moved := 0
+	const n = 60
+	for range n {
+		before := syscall.Gettid()
+		x.Erf().Release()
+		if syscall.Gettid() != before {
+			moved++
+		}
+	}
+	done.Store(true)
+	busy.Wait()
+	// Between the operators it may move.
+	if moved > n/20 {
+		t.Errorf("after %d of %d operators the goroutine was on another thread", moved, n)
 	}
 }

@@ -49,17 +49,16 @@ func limitAbove(d tensor.Device, bytes int64) error {
 }
 
 type loopFigures struct {
-	goroutines           int
-	bytes, limit, peak   int64
-	released, unreleased float64 // medians of the rounds, seconds
-	ratio, low, high     float64 // unreleased over released; the spread of the rounds
-	counts               vram.Counts
-	operator             time.Duration
+	limit, peak      int64
+	ratio, low, high float64 // unreleased over released: the median of the turns and their quartiles
+	sweeps           int64
+	operator         time.Duration
 }
 
-// loop makes bytes of 4 MiB temporaries, released by hand and not at all, below a limit of 512 MiB.
-func loop(s settings, bytes int64, rounds int) (f loopFigures, err error) {
-	f = loopFigures{goroutines: s.goroutines, bytes: bytes, limit: 512 << 20}
+// loop makes bytes of 4 MiB temporaries that nobody releases, in one loop below a limit of 512 MiB; then as many again
+// in turns with released ones. A machine that others use changes its speed within seconds, so the turns are short.
+func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
+	f.limit = 512 << 20
 	defer unlimited(s.device)
 	if err := vram.SetLimit(s.device, vram.Bytes(f.limit)); err != nil {
 		return f, err
@@ -69,11 +68,11 @@ func loop(s settings, bytes int64, rounds int) (f loopFigures, err error) {
 	if err := x.Err(); err != nil {
 		return f, err
 	}
-	n := int(bytes / (4 << 20) / int64(s.goroutines))
-	once := func(release bool) (time.Duration, error) {
+	once := func(release bool, bytes int64) (float64, error) {
 		if err := vram.Collect(); err != nil {
 			return 0, err
 		}
+		n := int(bytes / (4 << 20) / int64(s.goroutines))
 		errs := make([]error, s.goroutines)
 		start := time.Now()
 		var wg sync.WaitGroup
@@ -91,36 +90,37 @@ func loop(s settings, bytes int64, rounds int) (f loopFigures, err error) {
 			})
 		}
 		wg.Wait()
-		return time.Since(start), errors.Join(errs...)
-	}
-	if _, err := once(true); err != nil {
-		return f, err
+		return time.Since(start).Seconds(), errors.Join(errs...)
 	}
 	if err := vram.ResetPeak(s.device); err != nil {
 		return f, err
 	}
 	before := vram.ReadCounts()
-	var with, without, ratios []float64
-	for i := range rounds {
-		var t [2]time.Duration
+	whole, err := once(false, bytes)
+	if err != nil {
+		return f, err
+	}
+	counts := since(before)
+	f.sweeps = counts.Full + counts.Deep
+	s.say("loop, %d goroutines: %d MiB of unreleased temporaries in %.2f s", s.goroutines, bytes>>20, whole)
+	var ratios []float64
+	var released float64
+	for i := range turns {
+		var t [2]float64
 		for k := range 2 {
 			release := (i+k)%2 == 0
-			d, err := once(release)
-			if err != nil {
+			if t[map[bool]int{true: 0, false: 1}[release]], err = once(release, bytes/int64(turns)); err != nil {
 				return f, err
 			}
-			t[map[bool]int{true: 0, false: 1}[release]] = d
 		}
-		with, without = append(with, t[0].Seconds()), append(without, t[1].Seconds())
-		ratios = append(ratios, t[1].Seconds()/t[0].Seconds())
-		s.say("loop, %d goroutines, round %d: %.2f s released, %.2f s not", s.goroutines, i+1, t[0].Seconds(), t[1].Seconds())
+		released += t[0]
+		ratios = append(ratios, t[1]/t[0])
 	}
-	f.released, f.unreleased, f.ratio = median(with), median(without), median(ratios)
-	f.low, f.high = slices.Min(ratios), slices.Max(ratios)
+	slices.Sort(ratios)
+	f.ratio, f.low, f.high = ratios[len(ratios)/2], ratios[len(ratios)/4], ratios[len(ratios)*3/4]
 	m, err := vram.Stats(s.device)
 	f.peak = m.Peak
-	f.counts = since(before)
-	f.operator = time.Duration(f.released / float64(n) * 1e9)
+	f.operator = time.Duration(released / float64(bytes/(4<<20)) * 1e9)
 	return f, err
 }
 
