@@ -174,13 +174,14 @@ func serve(p *cshim.Pressure) {
 		depth = Deep
 	}
 	// A round is over when anything was freed or given there: those who do not fit yet ask for another. What is read here
-	// is also the largest block of late: the one that waits is not another one to come.
+	// is also the largest block of late: the one that waits is not another one to come. What waits for the sake of the
+	// peak alone fits at any time.
 	before := progress(p.Device)
 	a := accountOf(p.Device)
 	if p.Hard == 0 && !a.worthwhile(p.Bytes) {
 		return
 	}
-	cost := sweep(depth, p.Bytes, func() bool { return progress(p.Device) > before || p.Hard < cshim.HardDevice && fits(*p) })
+	cost := sweep(depth, p.Bytes, func() bool { return progress(p.Device) > before || p.Hard == 1 && fits(*p) })
 	if sweeper.whole {
 		p.Whole = 1
 	}
