@@ -155,7 +155,7 @@ def make(name, evaluate, rows):
         n = size(24576, 98304)
         return MLP(), *classes(n, n, 256)
     if name == "cnn":
-        n = size(1024, 2048)
+        n = size(2048, 4096)
         return CNN(), *classes(n, n, 1, 28, 28)
     if name == "gru":
         n = size(1024, 3072)

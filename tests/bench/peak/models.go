@@ -48,7 +48,7 @@ func newModel(name, style string, eval bool, rows int) (m model, err error) {
 		m.batch = classes(n, n, mlpWidth)
 		m.Layer, err = newMLP(plain)
 	case "cnn":
-		n := size(1024, 2048)
+		n := size(2048, 4096)
 		m.batch = classes(n, n, 1, 28, 28)
 		m.Layer, err = newCNN(plain)
 	case "gru":
