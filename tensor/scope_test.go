@@ -36,18 +36,24 @@ func wantErr(t testing.TB, what string, got, want error) {
 	}
 }
 
-// What the shim says besides with a result's scope word, that a turn has been long, is no part of the scope's.
-func TestLongTurnsLeaveScopesAlone(t *testing.T) {
-	begin(t)
+// twoThreads lets operators use two threads until the test ends.
+func twoThreads(t *testing.T) {
+	t.Helper()
 	threads := NumThreads()
-	defer func() {
+	t.Cleanup(func() {
 		if err := SetNumThreads(threads); err != nil {
 			t.Error(err)
 		}
-	}()
+	})
 	if err := SetNumThreads(2); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What the shim says besides with a result's scope word, that a turn has been long, is no part of the scope's.
+func TestLongTurnsLeaveScopesAlone(t *testing.T) {
+	begin(t)
+	twoThreads(t)
 	s := open(t)
 	a, small := Ones([]int{1 << 15}), Ones([]int{1})
 	if !a.pin() || !small.pin() {

@@ -91,15 +91,7 @@ func TestTheMainThreadRetires(t *testing.T) {
 // the only processor by then; where several compute, none is held up for that.
 func TestAloneKeepsItsThread(t *testing.T) {
 	begin(t)
-	threads := NumThreads()
-	defer func() {
-		if err := SetNumThreads(threads); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := SetNumThreads(2); err != nil {
-		t.Fatal(err)
-	}
+	twoThreads(t)
 	x := Rand([]int{1 << 24}) // the runtime looks every 10 ms whether a processor lies idle in C
 	defer x.Release()
 	for range 2000 {
