@@ -126,15 +126,15 @@ type Pressure struct {
 	Round  uint64
 	Bytes  int64
 	Device int32
-	Hard   int32 // 0, 1: at a limit, HardDevice
+	Hard   int32 // 0: for the sake of the peak alone, HardLimit, 2: the system or the device has refused memory, whatever the limit
 	Whole  int32 // for PressureNext: the round has freed all that there was to free
 	_      int32
 }
 
 var _ [unsafe.Sizeof(C.ls_pressure{})]byte = [unsafe.Sizeof(Pressure{})]byte{}
 
-// HardDevice is the Hard of a round in which the system or the device has refused memory, whatever the limit.
-const HardDevice = 2
+// HardLimit is the Hard of a round in which somebody stands at a limit.
+const HardLimit = 1
 
 // PressureAttach makes the caller the one who serves; false: there is one already.
 func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }

@@ -61,6 +61,10 @@ func (c call) leave() {
 	}
 }
 
+// A callback is away from the call that it comes from until it is back: what it calls itself is not beside that.
+func away() { calls.inside.Add(-1) }
+func back() { calls.inside.Add(1) }
+
 // Yield ends the goroutine's turn between two calls.
 func Yield() {
 	if calls.inside.Load() == 0 && calls.crowded.Load() == 0 {

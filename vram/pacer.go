@@ -181,7 +181,7 @@ func serve(p *cshim.Pressure) {
 	if p.Hard == 0 && !a.worthwhile(p.Bytes) {
 		return
 	}
-	cost := sweep(depth, p.Bytes, func() bool { return progress(p.Device) > before || p.Hard == 1 && fits(*p) })
+	cost := sweep(depth, p.Bytes, func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) })
 	if sweeper.whole {
 		p.Whole = 1
 	}

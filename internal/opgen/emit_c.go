@@ -284,6 +284,7 @@ func goEntries(ops []*op) []byte {
 			}
 		}
 		name := "Op" + o.goName
+		// Without defer: these are the shortest calls.
 		if o.inPlace {
 			fmt.Fprintf(&b, "func %s(%s) ErrorRef { c := enter(); r := ErrorRef(C.%s(%s)); c.leave(); return r }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
 		} else {

@@ -106,15 +106,15 @@ func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 	var ratios []float64
 	var released float64
 	for i := range turns {
-		var t [2]float64
-		for k := range 2 {
-			release := (i+k)%2 == 0
-			if t[map[bool]int{true: 0, false: 1}[release]], err = once(release, bytes/int64(turns)); err != nil {
+		took := map[bool]float64{}
+		first := i%2 == 0
+		for _, release := range []bool{first, !first} {
+			if took[release], err = once(release, bytes/int64(turns)); err != nil {
 				return f, err
 			}
 		}
-		released += t[0]
-		ratios = append(ratios, t[1]/t[0])
+		released += took[true]
+		ratios = append(ratios, took[false]/took[true])
 	}
 	slices.Sort(ratios)
 	f.ratio, f.low, f.high = ratios[len(ratios)/2], ratios[len(ratios)/4], ratios[len(ratios)*3/4]
