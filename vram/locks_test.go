@@ -39,12 +39,12 @@ func TestLocksOfAnAccount(t *testing.T) {
 	}
 
 	p := purse{}
-	for _, f := range []func(){func() { p.look() }, func() { p.pay(0) }} {
+	for _, f := range []func(){func() { p.look() }, func() { p.pay(1) }, p.empty} {
 		unordered.Go(f, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			spare, at, cost := p.spare, p.at, p.cost
-			p.spare, p.at, p.cost = spare, at, cost
+			spare, at, cost, scanned := p.spare, p.at, p.cost, p.scanned
+			p.spare, p.at, p.cost, p.scanned = spare, at, cost, scanned
 		})
 	}
 }

@@ -52,8 +52,8 @@ var processMetrics = []metric{
 	{Metric{"/sweeps/deep:sweeps", "Sweeps that asked every reclaimer.", true}, func(r *readings) float64 { return float64(r.counts.Deep) }},
 	{Metric{"/sweeps/freed:bytes", "Bytes that sweeps have freed, on all devices.", true}, func(r *readings) float64 { return float64(r.counts.Freed) }},
 	{Metric{"/sweeps/time:seconds", "Time in sweeps.", true}, func(r *readings) float64 { return r.counts.Sweeping.Seconds() }},
-	{Metric{"/sweeps/collector:seconds", "Of it, in Go's collector: what the budget of time pays for.", true}, func(r *readings) float64 { return r.counts.Collecting.Seconds() }},
-	{Metric{"/sweeps/share:ratio", "Share of the time since libtorch was loaded that collections for sweeps took.", false}, func(r *readings) float64 { return sweepShare(r.counts) }},
+	{Metric{"/sweeps/collector:seconds", "Of it, in Go's collector.", true}, func(r *readings) float64 { return r.counts.Collecting.Seconds() }},
+	{Metric{"/sweeps/share:ratio", "Share of the time since libtorch was loaded that sweeps took, compelled ones too.", false}, func(r *readings) float64 { return sweepShare(r.counts) }},
 	{Metric{"/waits/rounds:rounds", "Rounds of the pacer, each for all allocations that wait.", true}, func(r *readings) float64 { return float64(r.counts.Rounds) }},
 	{Metric{"/waits/count:waits", "Allocations that waited for memory.", true}, func(r *readings) float64 { return float64(r.counts.Waits) }},
 	{Metric{"/waits/time:seconds", "All their waits together.", true}, func(r *readings) float64 { return r.counts.WaitTime.Seconds() }},
@@ -140,10 +140,10 @@ func ReadMetrics(samples []MetricSample) {
 // started is when libtorch was loaded.
 var started atomic.Int64
 
-// sweepShare is what collections took of the time since libtorch was loaded.
+// sweepShare is what sweeps took of the time since libtorch was loaded.
 func sweepShare(c Counts) float64 {
 	if since := started.Load(); since != 0 {
-		return float64(c.Collecting) / float64(max(1, time.Now().UnixNano()-since))
+		return float64(c.Sweeping) / float64(max(1, time.Now().UnixNano()-since))
 	}
 	return 0
 }

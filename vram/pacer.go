@@ -66,35 +66,6 @@ var counts struct {
 	asked, rounds               atomic.Int64
 }
 
-// purse is the budget of time: it fills at share of the time that passes, up to a cap, and pays for collections.
-type purse struct {
-	mu    sync.Mutex
-	share float64
-	spare time.Duration
-	at    time.Time
-	cost  time.Duration // of a collection, by the last ones
-}
-
-var time5 = purse{share: 0.05, at: time.Now(), cost: 500 * time.Microsecond}
-
-func (p *purse) look() (spare, cost time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	p.spare += time.Duration(float64(now.Sub(p.at)) * p.share)
-	p.at = now
-	// Not more than pays for a step's worth of sweeps, or for one where one is dear.
-	p.spare = min(p.spare, max(100*time.Millisecond, 2*p.cost))
-	return p.spare, p.cost
-}
-
-func (p *purse) pay(d time.Duration) {
-	p.mu.Lock()
-	p.spare -= d
-	p.cost = (3*p.cost + d) / 4
-	p.mu.Unlock()
-}
-
 type policyBox struct {
 	Policy
 	every int64
@@ -114,6 +85,7 @@ func SetPolicy(p Policy) Policy {
 	}
 	box := &policyBox{p, int64(counting(p))}
 	before := policy.Swap(box)
+	time5.empty()
 	if cshim.Path() != "" {
 		aim()
 	}

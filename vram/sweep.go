@@ -113,7 +113,7 @@ var sweeper struct {
 	whole bool      // the last sweep has freed all that there was to free when it began
 }
 
-// sweep frees what it can; the caller holds the sweeper. It returns the time that the collection alone took. Where enough
+// sweep frees what it can; the caller holds the sweeper. It returns the time that it took. Where enough
 // says so it ends before it has freed all that there is, as sweeper.whole tells.
 func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 	if depth == None {
@@ -188,8 +188,9 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 	counts.sweeps[depth].Add(1)
 	counts.freed.Add(max(0, before-liveEverywhere()))
 	counts.collecting.Add(int64(collection))
-	counts.sweeping.Add(int64(time.Since(start)))
-	return collection
+	took := time.Since(start)
+	counts.sweeping.Add(int64(took))
+	return took
 }
 
 // collectUntil runs the Go collector, and asks done whether that is enough: as soon as the collector knows what can be

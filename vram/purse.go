@@ -1,0 +1,75 @@
+package vram
+
+import (
+	"runtime/metrics"
+	"sync"
+	"time"
+)
+
+// purse is the budget of time that pays for sweeps which nothing compels: it fills at share of the time that passes, up
+// to a cap, and every sweep is taken from it.
+type purse struct {
+	mu      sync.Mutex
+	share   float64
+	spare   time.Duration
+	at      time.Time
+	cost    time.Duration // of a sweep, by the last ones
+	scanned uint64        // bytes of the Go heap that the collector has to look through, when cost was last known
+}
+
+// time5 is a little less than the 5 % that is promised: a sweep may cost more than the last ones.
+var time5 = purse{share: 0.045, at: time.Now(), cost: 500 * time.Microsecond, scanned: 16 << 20}
+
+// markRate is how many bytes a second the collector is taken to look through, until a sweep of such a heap was timed.
+const markRate = 2 << 30
+
+func (p *purse) look() (spare, cost time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// A heap that has grown since is not swept once just to see what that costs.
+	if n := scannable(); n > 2*p.scanned {
+		p.cost = max(p.cost, time.Duration(float64(n)/markRate*float64(time.Second)))
+		p.scanned = n
+	}
+	p.fill()
+	return p.spare, p.cost
+}
+
+// fill adds what has come in: not more than pays for a step's worth of sweeps, or for one where one is dear.
+func (p *purse) fill() {
+	now := time.Now()
+	p.spare += time.Duration(float64(now.Sub(p.at)) * p.share)
+	p.at = now
+	p.spare = min(p.spare, max(100*time.Millisecond, p.cost))
+}
+
+// pay takes a sweep's time out. Sweeps that are compelled may leave a debt, of one sweep at most.
+func (p *purse) pay(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fill()
+	p.cost = (3*p.cost + d) / 4
+	p.scanned = max(scannable(), 16<<20)
+	p.spare = max(p.spare-d, -max(100*time.Millisecond, p.cost))
+}
+
+// empty takes out what came in while another policy was in force, which spends nothing.
+func (p *purse) empty() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fill()
+	p.spare = min(p.spare, 0)
+}
+
+// scannable is how many bytes the Go collector has to look through, as of the last collection.
+func scannable() uint64 {
+	s := [1]metrics.Sample{{Name: "/gc/scan/total:bytes"}}
+	metrics.Read(s[:])
+	if s[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return s[0].Value.Uint64()
+}

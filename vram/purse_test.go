@@ -1,0 +1,99 @@
+package vram
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/balance"
+)
+
+// What may be spent is what has come in: a share of the time, up to a cap.
+func TestPurse(t *testing.T) {
+	balance.Hold(t, func() {})
+	second := func(p *purse) { p.at = p.at.Add(-time.Second) }
+	near := func(what string, got, want time.Duration) {
+		t.Helper()
+		if got < want || got > want+10*time.Millisecond { // what the test itself has taken, by its share
+			t.Errorf("%s: %v, not %v", what, got, want)
+		}
+	}
+	now := time.Now()
+	p := &purse{share: 0.05, at: now, cost: time.Millisecond, scanned: 1 << 50}
+	spare := func() time.Duration { s, _ := p.look(); return s }
+	near("at the start", spare(), 0)
+	second(p)
+	near("after a second", spare(), 50*time.Millisecond)
+	for range 10 {
+		second(p)
+	}
+	near("the cap", spare(), 100*time.Millisecond)
+
+	p.pay(20 * time.Millisecond)
+	near("after a sweep", spare(), 80*time.Millisecond)
+	if _, cost := p.look(); cost != (3*time.Millisecond+20*time.Millisecond)/4 {
+		t.Errorf("a sweep costs %v", cost)
+	}
+	p.pay(0) // a sweep that was over before it began says nothing of the cost
+	if _, cost := p.look(); cost != (3*time.Millisecond+20*time.Millisecond)/4 {
+		t.Errorf("a sweep costs %v", cost)
+	}
+
+	// Another policy's time pays for nothing, and debts stay.
+	p.empty()
+	near("emptied", spare(), 0)
+	p.pay(30 * time.Millisecond)
+	p.empty()
+	near("a debt", spare(), -30*time.Millisecond)
+	for range 100 {
+		p.pay(10 * time.Millisecond)
+	}
+	near("the largest debt", spare(), -100*time.Millisecond)
+	p.pay(8 * time.Second) // where one sweep is dear, the debt and the cap are one such
+	_, cost := p.look()
+	near("a dear sweep", spare(), -cost)
+	for range 1000 {
+		second(p)
+	}
+	near("a dear sweep's cap", spare(), cost)
+}
+
+// However the sweeps come, what they take in the long run is the share.
+func TestPurseKeepsItsShare(t *testing.T) {
+	balance.Hold(t, func() {})
+	random := rand.New(rand.NewPCG(1, 2))
+	p := &purse{share: 0.05, at: time.Now(), cost: time.Millisecond, scanned: 1 << 50}
+	var spent, passed time.Duration
+	for passed < 1000*time.Second {
+		d := time.Duration(random.IntN(int(10 * time.Millisecond)))
+		p.at = p.at.Add(-d)
+		passed += d
+		if spare, cost := p.look(); spare >= cost {
+			d := time.Duration(random.IntN(int(8 * time.Millisecond)))
+			p.pay(d)
+			spent += d
+		}
+	}
+	if share := float64(spent) / float64(passed); share < 0.049 || share > 0.051 {
+		t.Errorf("%.4f of the time was spent", share)
+	}
+}
+
+// A heap that has grown since the last sweep is not swept to find out what that costs: the first one beside 2 GiB took
+// half a second where half a millisecond was expected.
+func TestPurseKnowsThatTheHeapHasGrown(t *testing.T) {
+	balance.Hold(t, func() {})
+	p := &purse{share: 0.05, at: time.Now(), cost: time.Millisecond, scanned: 16 << 20}
+	heap := make([]*int, 16<<20) // 128 MiB to look through
+	runtime.GC()
+	_, cost := p.look()
+	if cost < 50*time.Millisecond || cost > 500*time.Millisecond {
+		t.Errorf("a sweep is taken to cost %v", cost)
+	}
+	p.pay(10 * time.Millisecond)
+	if _, now := p.look(); now >= cost {
+		t.Errorf("it has cost 10 ms, and is taken to cost %v; before, %v", now, cost)
+	}
+	runtime.KeepAlive(heap)
+}
