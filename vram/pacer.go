@@ -19,7 +19,7 @@ type account struct {
 	capacity int64
 	reach    int64 // live after the last sweep
 	highest  int64 // the highest reach of late
-	summit   int64 // the highest of late of what was live when a block was asked for, and the block
+	summit   int64 // the highest of late of what a sweep for a block has left, and the block
 	total    int64 // given out, at the last sweep
 	next     int64 // the largest block of late
 
@@ -145,47 +145,59 @@ func serve(p *cshim.Pressure) {
 	if p.Hard != 0 {
 		depth = Deep
 	}
-	// A round is over when anything was freed or given there: those who do not fit yet ask for another. What is read here
-	// is also the largest block of late: the one that waits is not another one to come. What waits for the sake of the
-	// peak alone fits at any time.
-	before := progress(p.Device)
+	// A round for room below the limit is over when anything was freed or given there: those who do not fit yet ask for
+	// another. One for the sake of the peak is over when the block makes none, nor passes the line.
 	a := accountOf(p.Device)
-	if p.Hard == 0 && !a.worthwhile(p.Bytes) {
-		return
+	before := progress(p.Device)
+	enough := func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) }
+	if p.Hard == 0 {
+		s, err := a.state()
+		if err != nil || !a.worthwhile(s, p.Bytes) {
+			return
+		}
+		most := min(s.summit, s.line())
+		enough = func() bool {
+			m, err := cshim.MemoryPace(p.Device)
+			return err == nil && m.Live+p.Bytes <= most
+		}
 	}
-	cost := sweep(depth, p.Bytes, func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) })
+	cost := sweep(depth, p.Bytes, enough)
 	if sweeper.whole {
 		p.Whole = 1
 	}
 	swept(cost)
 	if p.Hard == 0 {
-		// What waits is needed: where the line has no room for it, it counts as reachable.
 		if s, err := a.state(); err == nil {
+			a.proved(s.Live + p.Bytes)
 			a.needs(s, p.Bytes)
 		}
 	}
 }
 
+// proved notes what is needed after a sweep with the block that it was for.
+func (a *account) proved(bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.summit = max(a.summit, bytes)
+}
+
 // worthwhile says whether a sweep for a block that passes the line is due, or else can be paid for; where neither, the
-// block is given, and counts.
-func (a *account) worthwhile(bytes int64) bool {
-	s, err := a.state()
-	if err != nil || s.Live+bytes > s.line() || s.Spare >= s.Cost && s.Allocated > s.Live/256 {
+// block is given.
+func (a *account) worthwhile(s State, bytes int64) bool {
+	if s.Live+bytes > s.line() || s.affords(bytes) {
 		return true
 	}
 	a.needs(s, bytes)
 	return false
 }
 
-// needs counts bytes that are about to be given: into the summit, and where the line has no room for them as reachable;
-// and aims anew.
+// needs counts bytes that are about to be given as reachable, where the line has no room for them, and aims anew.
 func (a *account) needs(s State, bytes int64) {
-	a.mu.Lock()
-	a.summit = max(a.summit, s.Live+bytes)
 	if s.Live+bytes > s.line() {
+		a.mu.Lock()
 		a.reach += bytes
+		a.mu.Unlock()
 	}
-	a.mu.Unlock()
 	a.aim()
 }
 
@@ -288,7 +300,7 @@ func (a *account) aimAt(d Decision) {
 		if s.Percent >= 0 && s.Spare >= s.Cost {
 			peak := s.summit
 			if s.Live >= peak {
-				peak = s.Live + s.Live/16 // not each block of a live set that grows
+				peak = s.Live + s.Live/64 // not each block of a live set that grows
 			}
 			line = min(line, max(spareFloor, peak))
 		}

@@ -115,10 +115,23 @@ func paced(s State) Decision {
 	if room := max(s.Highest+s.Highest/64, s.summit) - s.Live; room > 0 && !s.Backward {
 		return Decision{Again: room}
 	}
-	if s.Spare < s.Cost {
+	if s.Backward && s.Spare < s.Cost || !s.Backward && !s.affords(0) {
 		return Decision{Again: step}
 	}
 	return Decision{Sweep: Full}
+}
+
+// affords says whether spare time is to be spent on a sweep before a block of so many bytes is given: for a large one,
+// which is likely to make the peak, wherever there is some. For others a part is left for those, and the less there is
+// besides, the more must have been given out since the last sweep: as much as another may find at most.
+func (s State) affords(bytes int64) bool {
+	const rich = 20 * time.Millisecond
+	spare, promise := s.Spare, s.Live/256
+	if bytes < s.Live/16 {
+		spare -= 4 * s.Cost
+		promise = s.Live/24 + int64(float64(s.Live/8)*(1-float64(min(max(spare, 0), rich))/float64(rich)))
+	}
+	return spare >= s.Cost && s.Allocated > promise
 }
 
 // line is where a sweep is due, whatever it costs.

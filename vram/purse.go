@@ -43,7 +43,8 @@ func (p *purse) fill() {
 	p.spare = min(p.spare, max(100*time.Millisecond, p.cost))
 }
 
-// pay takes a sweep's time out. Sweeps that are compelled may leave a debt, of one sweep at most.
+// pay takes a sweep's time out. Sweeps that are compelled may leave a debt, of one sweep at most. One that took far
+// longer than the last ones was not to blame for all of it: others had the processors.
 func (p *purse) pay(d time.Duration) {
 	if d <= 0 {
 		return
@@ -51,7 +52,8 @@ func (p *purse) pay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fill()
-	p.cost = (3*p.cost + d) / 4
+	d = min(d, 4*p.cost)
+	p.cost = (3*p.cost + min(d, 2*p.cost)) / 4
 	p.scanned = max(scannable(), 16<<20)
 	p.spare = max(p.spare-d, -max(100*time.Millisecond, p.cost))
 }

@@ -30,28 +30,38 @@ func TestPurse(t *testing.T) {
 	}
 	near("the cap", spare(), 100*time.Millisecond)
 
-	p.pay(20 * time.Millisecond)
-	near("after a sweep", spare(), 80*time.Millisecond)
-	if _, cost := p.look(); cost != (3*time.Millisecond+20*time.Millisecond)/4 {
-		t.Errorf("a sweep costs %v", cost)
+	p.pay(2 * time.Millisecond)
+	near("after a sweep", spare(), 98*time.Millisecond)
+	costs := func(what string, want time.Duration) {
+		t.Helper()
+		if _, cost := p.look(); cost != want {
+			t.Errorf("%s: a sweep costs %v, not %v", what, cost, want)
+		}
 	}
+	costs("after one of twice the time", 1250*time.Microsecond)
 	p.pay(0) // a sweep that was over before it began says nothing of the cost
-	if _, cost := p.look(); cost != (3*time.Millisecond+20*time.Millisecond)/4 {
-		t.Errorf("a sweep costs %v", cost)
-	}
+	costs("after one of no time", 1250*time.Microsecond)
+	p.pay(time.Second) // one that had to wait for the processors is not to blame for all of it
+	near("after a long one", spare(), 93*time.Millisecond)
+	costs("after a long one", 1562500*time.Nanosecond)
 
 	// Another policy's time pays for nothing, and debts stay.
 	p.empty()
 	near("emptied", spare(), 0)
-	p.pay(30 * time.Millisecond)
+	p.pay(2 * time.Millisecond)
 	p.empty()
-	near("a debt", spare(), -30*time.Millisecond)
+	near("a debt", spare(), -2*time.Millisecond)
 	for range 100 {
 		p.pay(10 * time.Millisecond)
 	}
 	near("the largest debt", spare(), -100*time.Millisecond)
-	p.pay(8 * time.Second) // where one sweep is dear, the debt and the cap are one such
+	for range 60 { // where one sweep is dear, the debt and the cap are one such
+		p.pay(8 * time.Second)
+	}
 	_, cost := p.look()
+	if cost < 7*time.Second {
+		t.Errorf("sweeps of 8 s are taken to cost %v", cost)
+	}
 	near("a dear sweep", spare(), -cost)
 	for range 1000 {
 		second(p)
@@ -70,7 +80,7 @@ func TestPurseKeepsItsShare(t *testing.T) {
 		p.at = p.at.Add(-d)
 		passed += d
 		if spare, cost := p.look(); spare >= cost {
-			d := time.Duration(random.IntN(int(8 * time.Millisecond)))
+			d := time.Millisecond + time.Duration(random.IntN(int(time.Millisecond)))
 			p.pay(d)
 			spent += d
 		}

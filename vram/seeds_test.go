@@ -356,7 +356,7 @@ func TestSeedTorchSharpDisposeScopes(t *testing.T) {
 }
 
 // TorchSharp: Sequential frees between layers, leaks are found by statistics; here also by a profile of native memory by
-// Go line. (The loader's batches: data.TestLoaderIsFreedAtTheEndOfEachBatch and the examples' epoch tests.)
+// Go line. (The loader's batches: data.TestFreedWithoutTheGarbageCollector.)
 func TestSeedTorchSharpLeaksAreFoundByLine(t *testing.T) {
 	leak.Check(t)
 	var leaked []*tensor.Tensor

@@ -39,9 +39,73 @@ func TestANewPeakWaitsForCleanups(t *testing.T) {
 		time5.mu.Lock()
 		time5.spare = time.Second // it can be paid
 		time5.mu.Unlock()
+		a := accountOf(cpuWord)
+		a.mu.Lock()
+		a.summit = 0 // anything would be a new peak
+		a.mu.Unlock()
 		serve(&cshim.Pressure{Device: cpuWord, Bytes: 1 << 20})
 		if now := live(); now != before {
 			t.Fatalf("%d bytes that nobody can reach are live after the round", now-before)
+		}
+	}
+}
+
+// A block that no sweep is paid for says nothing of what can be reached: were it counted, one sweep that could not be
+// paid would have the peak of every later step be higher.
+func TestABlockThatIsJustGivenIsNoSummit(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := Collect(); err != nil {
+		t.Fatal(err)
+	}
+	a := accountOf(cpuWord)
+	s, err := a.state()
+	if err != nil {
+		t.Fatal(err)
+	}
+	time5.mu.Lock()
+	spare := time5.spare
+	time5.spare = -time.Second
+	time5.mu.Unlock()
+	defer func() {
+		time5.mu.Lock()
+		time5.spare = spare
+		time5.mu.Unlock()
+	}()
+	before := ReadCounts()
+	serve(&cshim.Pressure{Device: cpuWord, Bytes: s.summit + 1<<20})
+	if c := ReadCounts(); c.Full != before.Full {
+		t.Error("a sweep that cannot be paid has run")
+	}
+	if now, err := a.state(); err != nil || now.summit > s.summit {
+		t.Errorf("the summit was %d and is %d, %v", s.summit, now.summit, err)
+	}
+}
+
+// What a sweep is paid for: the poorer the purse the more must it promise, but before a large block it need not be rich.
+func TestAffords(t *testing.T) {
+	balance.Hold(t, func() {})
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		spare     time.Duration
+		allocated int64 // since the last sweep, of 256 live
+		bytes     int64
+		want      bool
+	}{
+		{100 * ms, 16, 1, true},
+		{100 * ms, 10, 1, false}, // it would find little
+		{14 * ms, 24, 1, false},
+		{14 * ms, 32, 1, true},
+		{5 * ms, 40, 1, false},
+		{5 * ms, 48, 1, true},
+		{4 * ms, 256, 1, false}, // what is left is for large blocks
+		{1 * ms, 2, 16, true},
+		{1 * ms, 1, 16, false}, // nothing to be found
+		{ms / 2, 256, 256, false},
+		{-1 * ms, 256, 256, false},
+	} {
+		s := State{Live: 256 << 20, Cost: ms, Spare: c.spare, Allocated: c.allocated << 20}
+		if got := s.affords(c.bytes << 20); got != c.want {
+			t.Errorf("%+v: %v", c, got)
 		}
 	}
 }

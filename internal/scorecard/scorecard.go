@@ -5,6 +5,8 @@ package scorecard
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/term"
@@ -20,6 +22,15 @@ func Line(row, figures string, ok bool) {
 		state = "FAILED"
 	}
 	fmt.Printf("scorecard|%s|%s|%s\n", row, figures, state)
+}
+
+// ModuleRoot is the directory of the module that the check is run in.
+func ModuleRoot() (string, error) {
+	mod, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOMOD: %w", err)
+	}
+	return filepath.Dir(string(mod)), nil
 }
 
 // Progress shows on stderr what say gives, until the function that it returns is called: five times a second on a

@@ -35,7 +35,7 @@ const (
 const Forever = -1
 
 // A Rule lets Skip calls of Function on Device through and makes the next Times of them fail with Error, or, where
-// that is 0, only take Micros longer.
+// that is 0, only take Micros longer. Kernels that do run one after another on their device.
 type Rule struct {
 	Function string
 	Device   int // -1: any
@@ -71,8 +71,9 @@ const (
 
 // A Control is the words of one process.
 type Control struct {
-	mapped []byte
-	words  []int64
+	mapped    []byte
+	words     []int64
+	temporary string // the file, where Close removes it
 }
 
 // Open maps the words in the file, which is made where it is not there: with this many devices of so many bytes. The
@@ -90,7 +91,7 @@ func Open(file string, devices int, capacity int64) (*Control, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", file, err)
 	}
-	c := &Control{m, unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(m))), allWords)}
+	c := &Control{mapped: m, words: unsafe.Slice((*int64)(unsafe.Pointer(unsafe.SliceData(m))), allWords)}
 	if c.load(magicWord) != magic {
 		c.store(devicesWord, int64(devices))
 		for i := range maxDevices {
@@ -102,7 +103,12 @@ func Open(file string, devices int, capacity int64) (*Control, error) {
 }
 
 // Close unmaps the words; the process goes on with them.
-func (c *Control) Close() error { return syscall.Munmap(c.mapped) }
+func (c *Control) Close() error {
+	if c.temporary != "" {
+		_ = os.Remove(c.temporary)
+	}
+	return syscall.Munmap(c.mapped)
+}
 
 func (c *Control) load(i int) int64     { return atomic.LoadInt64(&c.words[i]) }
 func (c *Control) store(i int, v int64) { atomic.StoreInt64(&c.words[i], v) }

@@ -47,7 +47,8 @@ typedef struct fakecuda_device {
   int64_t pending; /* an error that has happened and that nobody has seen */
 } fakecuda_device;
 
-/* Applies to calls of one function (or class) on one device: lets `skip` of them through, then makes `times` fail.
+/* Applies to calls of one function (or class) on one device: lets `skip` of them through, then makes `times` fail,
+ * or only slow; slow kernels run one after another.
  */
 typedef struct fakecuda_rule {
   int64_t function; /* FAKECUDA_…, or fakecuda_hash of a name */

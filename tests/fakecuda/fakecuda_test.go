@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 var environment = sync.OnceValues(func() ([]string, error) {
 	switch os.Getenv("LINSTOCK_TEST_FAKECUDA") {
 	case "1":
-		return Setup("../..")
+		return Setup()
 	case "here":
 		return []string{}, nil
 	}

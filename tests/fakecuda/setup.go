@@ -3,14 +3,22 @@ package fakecuda
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+
+	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
-// Setup runs setup.sh in the module at root, which makes what is not there yet, and gives what a program that runs over
-// the fakes needs in its environment.
-func Setup(root string) (env []string, err error) {
+// Setup runs setup.sh, which makes what is not there yet, and gives what a program that runs over the fakes needs in its
+// environment.
+func Setup() (env []string, err error) {
+	root, err := scorecard.ModuleRoot()
+	if err != nil {
+		return nil, err
+	}
 	var errs bytes.Buffer
 	cmd := exec.Command(filepath.Join(root, "tests/fakecuda/setup.sh"))
 	cmd.Stderr = &errs
@@ -22,4 +30,32 @@ func Setup(root string) (env []string, err error) {
 		env = append(env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
 	}
 	return env, nil
+}
+
+// Rerun starts this program anew over the fakes, in the same process and with the same arguments. Started so, it gets
+// the Control of its one device of so many bytes, and closes it at its end.
+func Rerun(capacity int64) (*Control, error) {
+	const started = "FAKECUDA_RERUN"
+	if file := os.Getenv(started); file != "" {
+		c, err := Open(file, 1, capacity)
+		if err == nil {
+			c.temporary = file
+		}
+		return c, err
+	}
+	env, err := Setup()
+	if err != nil {
+		return nil, err
+	}
+	words, err := os.CreateTemp("", "fakecuda")
+	if err != nil {
+		return nil, err
+	}
+	_ = words.Close()
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	env = append(env, started+"="+words.Name(), "FAKECUDA_CONTROL="+words.Name())
+	return nil, syscall.Exec(program, os.Args, append(os.Environ(), env...))
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
 // runExceptions throws each kind of exception at the entry of each function of the C API, one at a time in a process
@@ -14,7 +15,7 @@ func runExceptions(h *harness) (string, bool, error) {
 	if err := cshim.Load(); err != nil {
 		return "", false, err
 	}
-	root, err := moduleRoot()
+	root, err := scorecard.ModuleRoot()
 	if err != nil {
 		return "", false, err
 	}

@@ -98,20 +98,9 @@ func (h *harness) makeFake() error {
 	if h.fakeEnv != nil {
 		return nil
 	}
-	root, err := moduleRoot()
-	if err != nil {
-		return err
-	}
-	h.fakeEnv, err = fakecuda.Setup(root)
+	var err error
+	h.fakeEnv, err = fakecuda.Setup()
 	return err
-}
-
-func moduleRoot() (string, error) {
-	mod, err := exec.Command("go", "env", "GOMOD").Output()
-	if err != nil {
-		return "", fmt.Errorf("go env GOMOD: %w", err)
-	}
-	return filepath.Dir(strings.TrimSpace(string(mod))), nil
 }
 
 // each runs what next gives until it gives no more, several processes at a time, and says how far it is.

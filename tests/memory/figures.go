@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/fakecuda"
 	"github.com/linstock-ml/linstock/tests/memory/program"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -18,6 +19,7 @@ import (
 // settings are what the figures are taken with.
 type settings struct {
 	device     tensor.Device
+	fake       *fakecuda.Control // whose devices it runs on; nil: real ones
 	goroutines int
 	seed       uint64
 	quick      bool
@@ -91,6 +93,12 @@ func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 		}
 		wg.Wait()
 		return time.Since(start).Seconds(), errors.Join(errs...)
+	}
+	if s.fake != nil { // its kernels would take no time
+		if err := s.fake.AddRule(fakecuda.Rule{Function: fakecuda.Launch, Device: -1, Times: fakecuda.Forever, Micros: 300}); err != nil {
+			return f, err
+		}
+		defer s.fake.ClearRules()
 	}
 	if err := vram.ResetPeak(s.device); err != nil {
 		return f, err

@@ -1,8 +1,8 @@
 // Memory takes the figures that Linstock promises about memory and prints them beside their targets:
 //
-//	go run ./tests/memory [--device cpu|cuda:0] [--quick] [figure…]
+//	go run ./tests/memory [--device cpu|cuda:0|fakecuda] [--quick] [figure…]
 //
-// Without names it takes them all, which needs half an hour. The exit code is 1 when a target was missed; targets of
+// The device fakecuda is one of tests/fakecuda, whose kernels do nothing, one after another. Without names it takes them all, which needs half an hour. The exit code is 1 when a target was missed; targets of
 // time are shown but do not count, since machines are noisy.
 //
 //	go run ./tests/memory --share F storm
@@ -22,6 +22,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/scorecard"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/tests/fakecuda"
 )
 
 type figure struct {
@@ -123,6 +124,14 @@ func main() {
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			var err error
+			if device == "fakecuda" {
+				device = "cuda:0"
+				// Nothing is ever written to this memory: there may be more of it than the machine has.
+				if s.fake, err = fakecuda.Rerun(400 << 30); err != nil {
+					return err
+				}
+				defer s.fake.Close()
+			}
 			if s.device, err = tensor.ParseDevice(device); err != nil {
 				return err
 			}
@@ -143,7 +152,7 @@ func main() {
 	for _, f := range figures {
 		cmd.Long += fmt.Sprintf("  %-12s %s\n", f.name, f.what)
 	}
-	cmd.Flags().StringVar(&device, "device", "cpu", "whose memory")
+	cmd.Flags().StringVar(&device, "device", "cpu", "whose memory: cpu, cuda:0, or fakecuda, which runs on the fake devices of tests/fakecuda")
 	cmd.Flags().BoolVar(&s.quick, "quick", false, "a hundredth of the work")
 	cmd.Flags().Float64Var(&s.share, "share", 1, "of the storm's events, for the scorecard")
 	cmd.Flags().Uint64Var(&s.seed, "seed", 1, "of the random programs")

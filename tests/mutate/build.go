@@ -104,7 +104,7 @@ func (b *builder) goTest(pkg, variant string) (string, error) {
 // cuda compiles the shim's CUDA library for the fake devices of tests/fakecuda, and their tests. It gives what a program
 // needs to run over it.
 func (b *builder) cuda() (env []string, err error) {
-	fakes, err := fakecuda.Setup(b.root)
+	fakes, err := fakecuda.Setup()
 	if err != nil {
 		return nil, err
 	}

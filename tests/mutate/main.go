@@ -68,7 +68,7 @@ type result struct {
 }
 
 func run(share float64, seed uint64, only string, list, build bool, jobs int, most float64) (failed bool, err error) {
-	root, err := moduleRoot()
+	root, err := scorecard.ModuleRoot()
 	if err != nil {
 		return false, err
 	}
@@ -116,11 +116,6 @@ func run(share float64, seed uint64, only string, list, build bool, jobs int, mo
 		results[i].equivalent = equivalent[results[i].key]
 	}
 	return report(results, only != ""), nil
-}
-
-func moduleRoot() (string, error) {
-	out, err := exec.Command("go", "env", "GOMOD").Output()
-	return filepath.Dir(strings.TrimSpace(string(out))), err
 }
 
 func choose(all []*mutant, share float64, seed uint64, only string) (chosen []*mutant, err error) {

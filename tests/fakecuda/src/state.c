@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cudart.h"
@@ -142,6 +143,26 @@ static int failed(int e) {
   return e;
 }
 
+// A device's kernels run one after another: a slow launch ends when those before it have ended and its own time is
+// up.
+static void take_time(int class_of, int device, int64_t us) {
+  static int64_t busy[FAKECUDA_MAX_DEVICES];  // until when, in nanoseconds
+  if (class_of != FAKECUDA_LAUNCH) {
+    usleep((useconds_t)us);
+    return;
+  }
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  int64_t now = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec, until, end;
+  do {
+    until = LOAD(busy[device]);
+    end = (until > now ? until : now) + us * 1000;
+  } while (!__sync_bool_compare_and_swap(&busy[device], until, end));
+  t = (struct timespec){end / 1000000000, end % 1000000000};
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) != 0) {
+  }
+}
+
 int fakecuda_enter(int64_t *id, const char *name, int class_of, int device) {
   fakecuda_state *s = fakecuda_get();
   fakecuda_device *d = &s->device[device];
@@ -168,7 +189,7 @@ int fakecuda_enter(int64_t *id, const char *name, int class_of, int device) {
     int64_t nth = ADD(r->seen, 1) - 1;
     if (nth < skip || (times >= 0 && nth >= skip + times)) continue;
     int64_t delay = LOAD(r->delay_us);
-    if (delay > 0) usleep((useconds_t)delay);
+    if (delay > 0) take_time(class_of, device, delay);
     int e = (int)LOAD(r->error);
     if (e == 0) continue;
     switch (LOAD(r->kind)) {
