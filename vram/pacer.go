@@ -300,7 +300,8 @@ func (a *account) aimAt(d Decision) {
 		if s.Percent >= 0 && s.Spare >= s.Cost {
 			peak := s.summit
 			if s.Live >= peak {
-				peak = s.Live + s.Live/64 // not each block of a live set that grows
+				// Not each block of a live set that grows: a large one, or when a sweep for a small one could be paid.
+				peak = s.Live + min(s.Live/16, max(s.Live/64, s.promise()-s.Allocated))
 			}
 			line = min(line, max(spareFloor, peak))
 		}

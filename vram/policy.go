@@ -125,13 +125,17 @@ func paced(s State) Decision {
 // which is likely to make the peak, wherever there is some. For others a part is left for those, and the less there is
 // besides, the more must have been given out since the last sweep: as much as another may find at most.
 func (s State) affords(bytes int64) bool {
-	const rich = 20 * time.Millisecond
-	spare, promise := s.Spare, s.Live/256
-	if bytes < s.Live/16 {
-		spare -= 4 * s.Cost
-		promise = s.Live/24 + int64(float64(s.Live/8)*(1-float64(min(max(spare, 0), rich))/float64(rich)))
+	if bytes >= s.Live/16 {
+		return s.Spare >= s.Cost && s.Allocated > s.Live/256
 	}
-	return spare >= s.Cost && s.Allocated > promise
+	return s.Spare >= 5*s.Cost && s.Allocated > s.promise()
+}
+
+// promise is what must have been given out since the last sweep for one before a block that is not large.
+func (s State) promise() int64 {
+	const rich = 20 * time.Millisecond
+	poor := 1 - float64(min(max(s.Spare-4*s.Cost, 0), rich))/float64(rich)
+	return s.Live/24 + int64(float64(s.Live/8)*poor)
 }
 
 // line is where a sweep is due, whatever it costs.

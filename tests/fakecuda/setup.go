@@ -57,5 +57,11 @@ func Rerun(capacity int64) (*Control, error) {
 		return nil, err
 	}
 	env = append(env, started+"="+words.Name(), "FAKECUDA_CONTROL="+words.Name())
-	return nil, syscall.Exec(program, os.Args, append(os.Environ(), env...))
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return nil, err
+		}
+	}
+	return nil, syscall.Exec(program, os.Args, os.Environ())
 }
