@@ -146,7 +146,8 @@ func serve(p *cshim.Pressure) {
 		depth = Deep
 	}
 	// A round for room below the limit is over when anything was freed or given there: those who do not fit yet ask for
-	// another. One for the sake of the peak is over when the block makes none, nor passes the line.
+	// another. One for the sake of the peak is over when the block makes none, nor passes the line. To read the progress
+	// first also takes the largest block of late away from the state: the one that waits is not another one to come.
 	a := accountOf(p.Device)
 	before := progress(p.Device)
 	enough := func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) }

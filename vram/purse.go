@@ -18,7 +18,10 @@ type purse struct {
 }
 
 // time5 is a little less than the 5 % that is promised: a sweep may cost more than the last ones.
-var time5 = purse{share: 0.045, at: time.Now(), cost: 500 * time.Microsecond, scanned: 16 << 20}
+var time5 = purse{share: 0.045, at: time.Now(), cost: 500 * time.Microsecond, scanned: smallHeap}
+
+// smallHeap is as many bytes as say nothing of what a sweep costs.
+const smallHeap = 16 << 20
 
 // markRate is how many bytes a second the collector is taken to look through, until a sweep of such a heap was timed.
 const markRate = 2 << 30
@@ -40,8 +43,11 @@ func (p *purse) fill() {
 	now := time.Now()
 	p.spare += time.Duration(float64(now.Sub(p.at)) * p.share)
 	p.at = now
-	p.spare = min(p.spare, max(100*time.Millisecond, p.cost))
+	p.spare = min(p.spare, p.most())
 }
+
+// most is what the purse holds, and what it may owe.
+func (p *purse) most() time.Duration { return max(100*time.Millisecond, p.cost) }
 
 // pay takes a sweep's time out. Sweeps that are compelled may leave a debt, of one sweep at most. One that took far
 // longer than the last ones was not to blame for all of it: others had the processors.
@@ -54,8 +60,8 @@ func (p *purse) pay(d time.Duration) {
 	p.fill()
 	d = min(d, 4*p.cost)
 	p.cost = (3*p.cost + min(d, 2*p.cost)) / 4
-	p.scanned = max(scannable(), 16<<20)
-	p.spare = max(p.spare-d, -max(100*time.Millisecond, p.cost))
+	p.scanned = max(scannable(), smallHeap)
+	p.spare = max(p.spare-d, -p.most())
 }
 
 // empty takes out what came in while another policy was in force, which spends nothing.

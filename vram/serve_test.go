@@ -10,6 +10,18 @@ import (
 	"github.com/linstock-ml/linstock/internal/balance"
 )
 
+// setPacer sets what the purse holds and the CPU's summit, and gives what they were.
+func setPacer(spare time.Duration, summit int64) (time.Duration, int64) {
+	time5.mu.Lock()
+	time5.spare, spare = spare, time5.spare
+	time5.mu.Unlock()
+	a := accountOf(cpuWord)
+	a.mu.Lock()
+	a.summit, summit = summit, a.summit
+	a.mu.Unlock()
+	return spare, summit
+}
+
 // An allocation that would make a new peak, far below the limit, waits until the sweep has freed something or all: tensors
 // outside of scopes go by cleanups, which run after the collector has marked.
 func TestANewPeakWaitsForCleanups(t *testing.T) {
@@ -36,13 +48,7 @@ func TestANewPeakWaitsForCleanups(t *testing.T) {
 			}
 			runtime.AddCleanup(new(owner), func(h cshim.Handle) { cshim.TensorFree(h) }, r.Handle)
 		}()
-		time5.mu.Lock()
-		time5.spare = time.Second // it can be paid
-		time5.mu.Unlock()
-		a := accountOf(cpuWord)
-		a.mu.Lock()
-		a.summit = 0 // anything would be a new peak
-		a.mu.Unlock()
+		setPacer(time.Second, 0) // anything would be a new peak, and a sweep can be paid
 		serve(&cshim.Pressure{Device: cpuWord, Bytes: 1 << 20})
 		if now := live(); now != before {
 			t.Fatalf("%d bytes that nobody can reach are live after the round", now-before)
@@ -57,27 +63,14 @@ func TestABlockThatIsJustGivenIsNoSummit(t *testing.T) {
 	if err := Collect(); err != nil {
 		t.Fatal(err)
 	}
-	a := accountOf(cpuWord)
-	s, err := a.state()
-	if err != nil {
-		t.Fatal(err)
-	}
-	time5.mu.Lock()
-	spare := time5.spare
-	time5.spare = -time.Second
-	time5.mu.Unlock()
-	defer func() {
-		time5.mu.Lock()
-		time5.spare = spare
-		time5.mu.Unlock()
-	}()
+	defer setPacer(setPacer(-time.Second, 0))
 	before := ReadCounts()
-	serve(&cshim.Pressure{Device: cpuWord, Bytes: s.summit + 1<<20})
+	serve(&cshim.Pressure{Device: cpuWord, Bytes: 1 << 20})
 	if c := ReadCounts(); c.Full != before.Full {
 		t.Error("a sweep that cannot be paid has run")
 	}
-	if now, err := a.state(); err != nil || now.summit > s.summit {
-		t.Errorf("the summit was %d and is %d, %v", s.summit, now.summit, err)
+	if s, err := accountOf(cpuWord).state(); err != nil || s.summit > 0 {
+		t.Errorf("the summit was 0 and is %d, %v", s.summit, err)
 	}
 }
 

@@ -113,8 +113,8 @@ var sweeper struct {
 	whole bool      // the last sweep has freed all that there was to free when it began
 }
 
-// sweep frees what it can; the caller holds the sweeper. It returns the time that it took. Where enough
-// says so it ends before it has freed all that there is, as sweeper.whole tells.
+// sweep frees what it can; the caller holds the sweeper. It returns the time that it took. Where enough says so it ends
+// before it has freed all that there is, as sweeper.whole tells.
 func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 	if depth == None {
 		return 0
