@@ -130,14 +130,18 @@ func TensorAlias(h Handle) Result { return result(C.lsc_tensor_alias(native(h)))
 
 // TensorTo converts; -1 keeps the dtype or device.
 func TensorTo(h Handle, dtype, device int32, copies bool) Result {
-	defer enter().leave()
-	return result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
+	c := enter()
+	r := result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
+	c.leave(r.Scope)
+	return r
 }
 
 // TensorIndex is advanced indexing; 0 takes a dimension whole.
 func TensorIndex(h Handle, indices []Handle) Result {
-	defer enter().leave()
-	return result(C.lsc_tensor_index(native(h), handles(indices), C.uint64_t(len(indices))))
+	c := enter()
+	r := result(C.lsc_tensor_index(native(h), handles(indices), C.uint64_t(len(indices))))
+	c.leave(r.Scope)
+	return r
 }
 
 func flag(b bool) C.int32_t {
@@ -243,6 +247,8 @@ func slots(v []Value) *C.ls_value { return (*C.ls_value)(unsafe.Pointer(unsafe.S
 // Call runs an operator; discard drops its results in the shim.
 func Call(op Op, args, out []Value, discard bool) Results {
 	reading()
-	defer enter().leave()
-	return results(C.lsc_call(C.ls_op(op), slots(args), C.uint64_t(len(args)), slots(out), C.uint64_t(len(out)), C.uint32_t(flag(discard))))
+	c := enter()
+	r := results(C.lsc_call(C.ls_op(op), slots(args), C.uint64_t(len(args)), slots(out), C.uint64_t(len(out)), C.uint32_t(flag(discard))))
+	c.leave(r.Scope)
+	return r
 }

@@ -44,7 +44,7 @@ func Inside(n int, f func()) (keeps []bool) {
 		return nil
 	}
 	c := enter()
-	defer c.leave()
+	defer c.leave(0)
 	return append([]bool{c == kept}, Inside(n-1, f)...)
 }
 

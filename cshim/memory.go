@@ -174,7 +174,8 @@ func PressureStats() (c PressureCounts) {
 // ScopeSampled is set in the scope word of a result while its thread has samples without a site.
 const ScopeSampled = 1 << 62
 
-// ScopeLong is set in the scope word of a result whose thread has computed for a while, until the next ScopeSet.
+// ScopeLong is set in the scope word of a result whose thread has computed for a while; the call has ended its
+// goroutine's turn then.
 const ScopeLong = 1 << 60
 
 // SamplesSetRate samples about every so many bytes; 0: none; 1: each block.

@@ -13,6 +13,8 @@ package cshim
 #cgo nocallback lsc_scope_get
 #cgo noescape lsc_scope_orphans
 #cgo nocallback lsc_scope_orphans
+#cgo noescape lsc_scope_flags
+#cgo nocallback lsc_scope_flags
 #cgo noescape lsc_rng_state
 #cgo nocallback lsc_rng_state
 #include "table_gen.h"
@@ -44,6 +46,9 @@ func ScopeSet(word uint64) uint64 { return uint64(C.lsc_scope_set(C.uint64_t(wor
 
 // ScopeGet is the calling thread's scope word.
 func ScopeGet() uint64 { return uint64(C.lsc_scope_get()) }
+
+// scopeFlags are those that a result would carry now.
+func scopeFlags() uint64 { return uint64(C.lsc_scope_flags()) }
 
 // ScopeOrphans fills words with those of threads that ended with one set and returns how many.
 func ScopeOrphans(words []uint64) int {

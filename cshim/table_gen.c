@@ -54,6 +54,7 @@ const char *ls_table_load(void *library) {
   LOAD(mode_pop)
   LOAD(scope_set)
   LOAD(scope_get)
+  LOAD(scope_flags)
   LOAD(scope_orphans)
   LOAD(manual_seed)
   LOAD(rng_state)

@@ -50,6 +50,7 @@ typedef struct ls_functions {
   void (*mode_pop)(void);
   uint64_t (*scope_set)(uint64_t scope);
   uint64_t (*scope_get)(void);
+  uint64_t (*scope_flags)(void);
   uint64_t (*scope_orphans)(uint64_t *scopes, uint64_t cap);
   ls_error *(*manual_seed)(uint64_t seed);
   ls_result (*rng_state)(int32_t device);
@@ -203,6 +204,7 @@ static inline ls_error *lsc_mode_push(int32_t mode, int32_t on) { return ls_tabl
 static inline void lsc_mode_pop(void) { ls_table.mode_pop(); }
 static inline uint64_t lsc_scope_set(uint64_t scope) { return ls_table.scope_set(scope); }
 static inline uint64_t lsc_scope_get(void) { return ls_table.scope_get(); }
+static inline uint64_t lsc_scope_flags(void) { return ls_table.scope_flags(); }
 static inline uint64_t lsc_scope_orphans(uint64_t *scopes, uint64_t cap) { return ls_table.scope_orphans(scopes, cap); }
 static inline ls_error *lsc_manual_seed(uint64_t seed) { return ls_table.manual_seed(seed); }
 static inline ls_result lsc_rng_state(int32_t device) { return ls_table.rng_state(device); }

@@ -50,12 +50,30 @@ func enter() call {
 	return kept
 }
 
-// leave stands behind it.
-func (c call) leave() {
-	if c == uncounted {
-		return
+// leave stands behind it; word is the scope word that came with the result, or 0.
+func (c call) leave(word uint64) {
+	if c != uncounted || word&ScopeLong != 0 {
+		c.end(word&ScopeLong != 0)
 	}
-	calls.inside.Add(-1)
+}
+
+// leaveLong is leave for what computes long and gives no scope.
+func (c call) leaveLong() { c.leave(scopeFlags()) }
+
+// end also ends the goroutine's turn where that has been long. It does so while the thread is still kept: Go would take
+// the turn from it a moment later, and hand the goroutine to another thread.
+func (c call) end(long bool) {
+	if c != uncounted {
+		calls.inside.Add(-1)
+	}
+	if long {
+		ScopeSet(ScopeGet()) // without the flag
+		if c == kept && calls.inside.Load() > 0 {
+			c = counted
+			runtime.UnlockOSThread()
+		}
+		runtime.Gosched()
+	}
 	if c == kept {
 		runtime.UnlockOSThread()
 	}
@@ -64,12 +82,3 @@ func (c call) leave() {
 // A callback is away from the call that it comes from until it is back: what it calls itself is not beside that.
 func away() { calls.inside.Add(-1) }
 func back() { calls.inside.Add(1) }
-
-// Yield ends the goroutine's turn between two calls.
-func Yield() {
-	if calls.inside.Load() == 0 && calls.crowded.Load() == 0 {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-	}
-	runtime.Gosched()
-}

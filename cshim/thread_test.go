@@ -41,10 +41,8 @@ func TestKeeps(t *testing.T) {
 	keeps(2, true, false)
 	for range cshim.CrowdedFor {
 		keeps(1, false)
-		cshim.Yield()
 	}
 	keeps(1, true)
-	cshim.Yield()
 	keeps(1, true)
 	// Whoever left where operators have several threads again has not been counted.
 	cshim.Inside(1, func() {

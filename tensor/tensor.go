@@ -121,24 +121,20 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 	if pending.waiting() {
 		pending.drain()
 	}
-	if scope&flags != 0 || debugAlloc {
-		t.flagged(h, scope)
+	if scope&cshim.ScopeSampled != 0 || debugAlloc {
+		t.noteSite(h, scope)
 	}
 	return t
 }
 
-// flagged notes where t was made, and does what else the shim has asked for with it.
+// noteSite notes where t was made.
 //
 //go:noinline
-func (t *Tensor) flagged(h cshim.Handle, scope uint64) {
+func (t *Tensor) noteSite(h cshim.Handle, scope uint64) {
 	if scope&cshim.ScopeSampled != 0 {
 		t.site = vram.AttachSite(h) + 1
 	} else if debugAlloc {
 		t.site = vram.Site() + 1
-	}
-	if scope&cshim.ScopeLong != 0 {
-		cshim.ScopeSet(scope)
-		cshim.Yield()
 	}
 }
 

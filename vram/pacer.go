@@ -304,7 +304,7 @@ func (a *account) aimAt(d Decision) {
 				// Not each block of a live set that grows: a large one, or when a sweep for a small one could be paid.
 				peak = s.Live + min(s.Live/16, max(s.Live/64, s.promise()-s.Allocated))
 			}
-			line = min(line, max(spareFloor, peak))
+			line = min(line, max(s.spareFrom(), peak))
 		}
 	}
 	total := int64(never)

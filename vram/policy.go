@@ -79,12 +79,14 @@ type Counting interface {
 const (
 	floor      = 256 << 20 // live bytes below which nothing has to be done
 	spareFloor = 128 << 20 // live bytes below which spare time is not spent
+	smallReach = 32 << 20  // less than that reachable: a peak of 256 MiB is as good as one of 128
 )
 
 // Paced is the default. Above max(256 MiB, (1 + percent/100) × reachable) a sweep is due. Below it, a sweep that would
 // lower the peak is paid from spare time: when as much as a sixteenth of the live bytes has been given out since the
-// last one (a sixty-fourth past the soft budget), and what is live passes the highest reachable bytes of late. On the
-// CPU a block that would make a new peak waits for such a sweep, too, while the operator that asks for it runs.
+// last one (a sixty-fourth past the soft budget), and what is live passes 128 MiB and the highest reachable bytes of
+// late. Where those are less than 32 MiB, spare time is kept: a peak of 256 MiB then says nothing of the program.
+// On the CPU a block that would make a new peak waits for such a sweep, too, while the operator that asks for it runs.
 type Paced struct{}
 
 // Decide implements Policy.
@@ -106,8 +108,8 @@ func paced(s State) Decision {
 		share = 64
 	}
 	step := max(s.Live/share, 1<<20)
-	if s.Percent < 0 || s.Live+s.Next < spareFloor {
-		return Decision{Again: max(step, spareFloor-s.Live-s.Next)}
+	if from := s.spareFrom(); s.Percent < 0 || s.Live+s.Next < from {
+		return Decision{Again: max(step, from-s.Live-s.Next)}
 	}
 	if s.Allocated < step && !s.Backward {
 		return Decision{Again: step - s.Allocated}
@@ -136,6 +138,15 @@ func (s State) promise() int64 {
 	const rich = 20 * time.Millisecond
 	poor := 1 - float64(min(max(s.Spare-4*s.Cost, 0), rich))/float64(rich)
 	return s.Live/24 + int64(float64(s.Live/8)*poor)
+}
+
+// spareFrom is from how many live bytes on spare time is spent: where sweeps have found little that can be reached,
+// only from where one is due anyway.
+func (s State) spareFrom() int64 {
+	if s.Highest > 0 && s.Highest < smallReach {
+		return floor
+	}
+	return spareFloor
 }
 
 // line is where a sweep is due, whatever it costs.

@@ -75,6 +75,29 @@ func TestABlockThatIsJustGivenIsNoSummit(t *testing.T) {
 }
 
 // What a sweep is paid for: the poorer the purse the more must it promise, but before a large block it need not be rich.
+// Where sweeps find little that can be reached, spare time is kept until 256 MiB are live.
+func TestSpareTimeIsForProgramsThatReachMuch(t *testing.T) {
+	balance.Hold(t, func() {})
+	for _, c := range []struct {
+		live, highest int64 // MiB
+		want          Depth
+	}{
+		{200, 0, Full}, // not known yet
+		{200, 31, None},
+		{200, 33, Full},
+		{120, 33, None},
+		{260, 31, Full},
+	} {
+		d := Paced{}.Decide(State{
+			Live: c.live << 20, Highest: c.highest << 20, Reachable: c.highest << 20, Next: 4 << 20, Allocated: c.live << 20,
+			Percent: 100, Spare: 100 * time.Millisecond, Cost: time.Millisecond,
+		})
+		if d.Sweep != c.want || d.Sweep == None && d.Again > (256-c.live)<<20 {
+			t.Errorf("%+v: %+v", c, d)
+		}
+	}
+}
+
 func TestAffords(t *testing.T) {
 	balance.Hold(t, func() {})
 	const ms = time.Millisecond

@@ -223,14 +223,16 @@ LS_API int32_t ls_mode_get(int32_t mode) LS_NOEXCEPT;
 /* Pushes; ls_mode_pop restores what was before, on the same thread, innermost first. */
 LS_API ls_error *ls_mode_push(int32_t mode, int32_t on) LS_NOEXCEPT;
 LS_API void ls_mode_pop(void) LS_NOEXCEPT;
-/* Set in the scope word of a result whose thread has allocated large blocks of the CPU's for 8 ms and more since
- * this was set last, until the next ls_scope_set: time to let the caller's scheduler have the thread. */
+/* Set in the scope word of a result whose thread has computed on the CPU's large blocks, 8 ms and more after this
+ * was set last, until the next ls_scope_set: time to let the caller's scheduler have the thread. */
 #define LS_SCOPE_LONG (UINT64_C(1) << 60)
 /* What stands in a scope word besides, and is no part of it. */
 #define LS_SCOPE_FLAGS (LS_SCOPE_SAMPLED | LS_SCOPE_LONG)
 /* Sets the scope word, without flags, and returns the one before. */
 LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
 LS_API uint64_t ls_scope_get(void) LS_NOEXCEPT;
+/* The flags that a result would carry now: after what gives none, such as ls_backward. */
+LS_API uint64_t ls_scope_flags(void) LS_NOEXCEPT;
 /* Scope words of threads that ended with one set. Returns how many were written. */
 LS_API uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) LS_NOEXCEPT;
 

@@ -220,7 +220,7 @@ ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, 
         [&] { return torch::autograd::grad(of, to, given, retain != 0, create != 0, allow_unused != 0); });
     for (uint64_t i = 0; i < ninputs; i++) out[i] = ls::give(std::move(result.at(i)));
     ls::adopt_samples();
-    *scope = ls::words.scope;
+    *scope = ls::told_scope();
   });
 }
 
@@ -343,7 +343,7 @@ ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin,
     // As a TensorList: libtorch's collector takes a std::vector for something that is no tensor.
     auto result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
     for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
-    *scope = ls::words.scope;
+    *scope = ls::told_scope();
   });
 }
 

@@ -144,7 +144,6 @@ struct alignas(64) ThreadHeap {
   std::atomic<int64_t> kept{0};
   int64_t to_sample = 0;
   uint64_t epoch = 0;
-  Clock::time_point rested;  // when LS_SCOPE_LONG was last set
   void *lists[kSmallClasses] = {};
   ThreadHeap *next = nullptr, *next_free = nullptr;  // guarded by Heaps::mutex
 
@@ -385,17 +384,6 @@ void *allocate_small(size_t asked) {
   return p;
 }
 
-// Go looks every 10 ms whether a thread's turn is over. A goroutine that ends its turn before that pays once;
-// where Go finds it over while the thread computes, each operator from then on wakes the runtime's monitor, which
-// takes a core from the operator's own threads (docs/decisions/0007-long-turns.md).
-inline void note_time(ThreadHeap &h) noexcept {
-  if (at::get_num_threads() == 1) return;
-  auto now = Clock::now();
-  if (now - h.rested < std::chrono::milliseconds(8)) return;
-  h.rested = now;
-  words.scope |= LS_SCOPE_LONG;
-}
-
 void *allocate_large(size_t asked) {
   size_t size = BlockCache::rounded(asked);
   auto n = static_cast<int64_t>(size);
@@ -429,7 +417,7 @@ void *allocate_large(size_t asked) {
   }
   auto &h = heap();
   catch_up(h);
-  note_time(h);
+  words.computed = true;
   note_allocated(h, p, *tail, asked, n);
   return p;
 }

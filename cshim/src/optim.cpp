@@ -78,6 +78,7 @@ ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, 
       p.add(params[i]);
     }
     if (g.empty()) return;
+    ls::words.computed = true;
     count_steps(t.get());
     auto fused = [&](auto kernel) {
       kernel(p.get(), g, a.get(), s.get(), m.get(), t.get(), how->lr, how->beta1, how->beta2, how->weight_decay,

@@ -23,6 +23,7 @@ struct ThreadWords {
   uint64_t scope;
   uint64_t threads_epoch;
   struct HandleCount *handles;  // NULL before the first
+  bool computed;                // since the clock was last looked at: a large block was allocated, say
 };
 extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")));
 
@@ -32,6 +33,13 @@ struct HandleCount {
   // Of the difference, what all threads' sum has in it. Written by whoever reads the sum, too.
   std::atomic<int64_t> pushed{0};
 };
+
+// The scope word as a result carries it.
+void look_at_turn() noexcept;
+inline uint64_t told_scope() noexcept {
+  if (__builtin_expect(words.computed, 0)) look_at_turn();
+  return words.scope;
+}
 
 // Bumped by ls_set_num_threads; a thread that lags takes the number over (libtorch's setter reaches only
 // the calling thread and those that have not computed yet). With kEntriesArmed every thread lags.
@@ -126,7 +134,7 @@ template <class F>
 inline ls_result run(F &&f) noexcept {
   try {
     enter();
-    return {give(f()), nullptr, words.scope};
+    return {give(f()), nullptr, told_scope()};
   } catch (...) {
     return {0, current_error(), words.scope};
   }
@@ -150,7 +158,7 @@ inline ls_results run_values(F &&f) noexcept {
   } catch (...) {
     r.err = current_error();
   }
-  r.scope = words.scope;
+  r.scope = told_scope();
   return r;
 }
 // The guard of what returns no error. A fault at its entry stops nothing: it frees, counts, sets words.

@@ -20,7 +20,7 @@ extern "C" uint64_t aoti_torch_abi_version();
 
 namespace ls {
 
-thread_local ThreadWords words{0, 0, nullptr};
+thread_local ThreadWords words{0, 0, nullptr, false};
 std::atomic<uint64_t> threads_epoch{0};
 
 namespace {
@@ -54,6 +54,20 @@ struct Mode {
 thread_local std::vector<Mode> modes;
 
 }  // namespace
+
+// Go looks every 10 ms whether a thread's turn is over. A goroutine that ends its turn before that pays once;
+// where Go finds it over while the thread computes, each operator from then on wakes the runtime's monitor, which
+// takes a core from the operator's own threads (docs/decisions/0007-long-turns.md).
+void look_at_turn() noexcept {
+  using Clock = std::chrono::steady_clock;
+  static thread_local Clock::time_point rested;
+  words.computed = false;
+  if (at::get_num_threads() == 1) return;
+  auto now = Clock::now();
+  if (now - rested < std::chrono::milliseconds(8)) return;
+  rested = now;
+  words.scope |= LS_SCOPE_LONG;
+}
 
 void adopt_num_threads() noexcept {
   uint64_t epoch = threads_epoch.load(std::memory_order_acquire) & ~kEntriesArmed;
@@ -127,6 +141,10 @@ uint64_t ls_scope_set(uint64_t scope) noexcept {
 }
 uint64_t ls_scope_get(void) noexcept {
   return ls::run_quiet([] { return ls::words.scope & ~LS_SCOPE_FLAGS; });
+}
+
+uint64_t ls_scope_flags(void) noexcept {
+  return ls::run_quiet([] { return ls::told_scope() & LS_SCOPE_FLAGS; });
 }
 
 uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {

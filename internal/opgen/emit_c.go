@@ -286,9 +286,9 @@ func goEntries(ops []*op) []byte {
 		name := "Op" + o.goName
 		// Without defer: these are the shortest calls.
 		if o.inPlace {
-			fmt.Fprintf(&b, "func %s(%s) ErrorRef { c := enter(); r := ErrorRef(C.%s(%s)); c.leave(); return r }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
+			fmt.Fprintf(&b, "func %s(%s) ErrorRef { c := enter(); r := ErrorRef(C.%s(%s)); c.leave(0); return r }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
 		} else {
-			fmt.Fprintf(&b, "func %s(%s) Result { c := enter(); r := result(C.%s(%s)); c.leave(); return r }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
+			fmt.Fprintf(&b, "func %s(%s) Result { c := enter(); r := result(C.%s(%s)); c.leave(r.Scope); return r }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
 		}
 	}
 	return []byte(generated + "\n\npackage cshim\n\n/*\n" + pre.String() + "#include \"table_gen.h\"\n*/\nimport \"C\"\n\nimport \"unsafe\"\n\n" + b.String())

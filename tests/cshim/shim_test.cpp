@@ -416,6 +416,23 @@ TEST_F(Threads, ALongTurnIsToldWithAResult) {
   EXPECT_FALSE(says()) << "it is no part of a scope's word";
   EXPECT_TRUE(told(5000)) << "again";
   ls_scope_set(7);
+  // Also by the operator that has taken the time itself, not by the next one: the caller's scheduler looks right
+  // after it.
+  EXPECT_EQ(ls_scope_flags(), 0u);
+  for (size_t n = 1 << 22;; n *= 2) {
+    ASSERT_LE(n, size_t{1} << 28);
+    Tensor x = floats(std::vector<float>(n));
+    ASSERT_TRUE(told(5000));
+    ls_scope_set(7);
+    auto start = std::chrono::steady_clock::now();
+    ls_result r = ls_op_add_Tensor(x, x);
+    Tensor sum(r);
+    if (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(10)) continue;
+    EXPECT_NE(r.scope & LS_SCOPE_LONG, 0u);
+    EXPECT_EQ(ls_scope_flags(), LS_SCOPE_LONG);
+    break;
+  }
+  ls_scope_set(7);
   ls_set_num_threads(1);
   EXPECT_FALSE(told(50)) << "a thread alone has nothing to gain";
   ls_scope_set(0);
