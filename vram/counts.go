@@ -22,7 +22,12 @@ type Counts struct {
 	Timeouts   int64         // waits that ran out of time
 	Retries    int64         // tries after a wait
 	OOMs       int64         // allocations that failed in the end
+
+	waits histogram
 }
+
+// histogram counts waits: class i ends at 2^(i/4) microseconds.
+type histogram = [len(cshim.PressureCounts{}.Histogram)]int64
 
 // ReadCounts reads them; zeros before libtorch is loaded.
 func ReadCounts() Counts {
@@ -34,22 +39,45 @@ func ReadCounts() Counts {
 		Asked: counts.asked.Load(), Light: counts.sweeps[Light].Load(), Full: counts.sweeps[Full].Load(),
 		Deep: counts.sweeps[Deep].Load(), Freed: counts.freed.Load(), Sweeping: time.Duration(counts.sweeping.Load()),
 		Collecting: time.Duration(counts.collecting.Load()), Rounds: counts.rounds.Load(), Waits: p.Waits,
-		WaitTime: time.Duration(p.WaitNS), Timeouts: p.Timeouts, Retries: p.Retries, OOMs: p.OOMs,
+		WaitTime: time.Duration(p.WaitNS), Timeouts: p.Timeouts, Retries: p.Retries, OOMs: p.OOMs, waits: p.Histogram,
 	}
 }
 
-// WaitQuantiles are the median, the 99th percentile and the longest of the waits for memory since the start. Waits are
-// counted in classes a fifth wide: the longest is its class's upper end, the others are interpolated.
-func WaitQuantiles() (median, p99, longest time.Duration) {
-	if cshim.Path() == "" {
-		return 0, 0, 0
+// Since is what has been counted since before.
+func (c Counts) Since(before Counts) Counts {
+	c.Asked -= before.Asked
+	c.Light -= before.Light
+	c.Full -= before.Full
+	c.Deep -= before.Deep
+	c.Freed -= before.Freed
+	c.Sweeping -= before.Sweeping
+	c.Collecting -= before.Collecting
+	c.Rounds -= before.Rounds
+	c.Waits -= before.Waits
+	c.WaitTime -= before.WaitTime
+	c.Timeouts -= before.Timeouts
+	c.Retries -= before.Retries
+	c.OOMs -= before.OOMs
+	for i := range c.waits {
+		c.waits[i] -= before.waits[i]
 	}
-	p := cshim.PressureStats()
+	return c
+}
+
+// WaitQuantiles are the median, the 99th percentile and the longest of the waits for memory since the start.
+func WaitQuantiles() (median, p99, longest time.Duration) { return ReadCounts().WaitQuantiles() }
+
+// WaitQuantiles are the median, the 99th percentile and the longest of these waits for memory. Waits are counted in
+// classes a fifth wide: the longest is its class's upper end, the others are interpolated.
+func (c Counts) WaitQuantiles() (median, p99, longest time.Duration) {
+	var all int64
+	for _, n := range c.waits {
+		all += n
+	}
 	at := func(share float64) time.Duration {
-		below, want := 0.0, share*float64(p.Waits)
-		for i, n := range p.Histogram {
+		below, want := 0.0, share*float64(all)
+		for i, n := range c.waits {
 			if n > 0 && below+float64(n) >= want {
-				// Bucket i ends at 2^(i/4) microseconds.
 				within := (want - below) / float64(n)
 				return time.Duration(math.Exp2((float64(i)-1+within)/4) * float64(time.Microsecond))
 			}

@@ -540,3 +540,28 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 		wg.Wait()
 	}
 }
+
+// The waits of one part of a program are told without those before it.
+func TestCountsSince(t *testing.T) {
+	leak.Check(t)
+	leak.Counted(t)
+	usePolicy(t, vram.Off{})
+	limit(t, 64*mib)
+	before := vram.ReadCounts()
+	for range 100 {
+		ok(t, tensor.Empty([]int{mib}).Err())
+	}
+	after := vram.ReadCounts()
+	c := after.Since(before)
+	median, p99, longest := c.WaitQuantiles()
+	if c.Waits == 0 || c.Deep == 0 || c.Freed == 0 || median <= 0 || p99 < median || longest < p99 {
+		t.Errorf("%+v: %v, %v, %v", c, median, p99, longest)
+	}
+	if none := after.Since(after); none != (vram.Counts{}) {
+		t.Errorf("since then: %+v", none)
+	}
+	if median, p99, longest := after.Since(after).WaitQuantiles(); median+p99+longest != 0 {
+		t.Errorf("no waits: %v, %v, %v", median, p99, longest)
+	}
+	ok(t, vram.Collect())
+}

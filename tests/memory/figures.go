@@ -108,7 +108,7 @@ func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 	if err != nil {
 		return f, err
 	}
-	counts := since(before)
+	counts := vram.ReadCounts().Since(before)
 	f.sweeps = counts.Full + counts.Deep
 	s.say("loop, %d goroutines: %d MiB of unreleased temporaries in %.2f s", s.goroutines, bytes>>20, whole)
 	var ratios []float64
@@ -135,15 +135,6 @@ func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 func median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
 	return v[len(v)/2]
-}
-
-func since(b vram.Counts) vram.Counts {
-	c := vram.ReadCounts()
-	c.Asked, c.Light, c.Full, c.Deep = c.Asked-b.Asked, c.Light-b.Light, c.Full-b.Full, c.Deep-b.Deep
-	c.Freed, c.Sweeping, c.Collecting = c.Freed-b.Freed, c.Sweeping-b.Sweeping, c.Collecting-b.Collecting
-	c.Rounds, c.Waits, c.WaitTime = c.Rounds-b.Rounds, c.Waits-b.Waits, c.WaitTime-b.WaitTime
-	c.Timeouts, c.Retries, c.OOMs = c.Timeouts-b.Timeouts, c.Retries-b.Retries, c.OOMs-b.OOMs
-	return c
 }
 
 type programFigures struct {
@@ -342,7 +333,7 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 				if a, err = once(vram.Paced{}); err != nil {
 					return f, err
 				}
-				d := since(c)
+				d := vram.ReadCounts().Since(c)
 				sweeping += d.Sweeping
 				f.sweeps += d.Full + d.Deep
 			} else if b, err = once(vram.Off{}); err != nil {
@@ -429,7 +420,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	stuck, lastWaits := time.Now(), int64(0)
 	for {
 		time.Sleep(20 * time.Millisecond)
-		c := since(before)
+		c := vram.ReadCounts().Since(before)
 		if c.Waits != lastWaits {
 			lastWaits, stuck = c.Waits, time.Now()
 		}
@@ -452,12 +443,12 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 		return f, err
 	}
 	wg.Wait()
-	c := since(before)
+	c := vram.ReadCounts().Since(before)
 	f.took = time.Since(start)
 	f.events, f.timeouts, f.oom = c.Waits, c.Timeouts, c.OOMs
 	f.sweeps = c.Full + c.Deep
 	f.sweep = c.Sweeping / time.Duration(max(1, f.sweeps))
-	f.median, f.p99, f.slowest = vram.WaitQuantiles()
+	f.median, f.p99, f.slowest = c.WaitQuantiles()
 	runtime.KeepAlive(heap)
 	return f, err
 }
