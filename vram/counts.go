@@ -23,11 +23,8 @@ type Counts struct {
 	Retries    int64         // tries after a wait
 	OOMs       int64         // allocations that failed in the end
 
-	waits histogram
+	waits [len(cshim.PressureCounts{}.Histogram)]int64 // by class: i ends at 2^(i/4) microseconds
 }
-
-// histogram counts waits: class i ends at 2^(i/4) microseconds.
-type histogram = [len(cshim.PressureCounts{}.Histogram)]int64
 
 // ReadCounts reads them; zeros before libtorch is loaded.
 func ReadCounts() Counts {

@@ -215,9 +215,9 @@ func TestSeedGoDlFreesBeforeTheRetry(t *testing.T) {
 	before := vram.ReadCounts()
 	x := tensor.Empty([]int{mib})
 	ok(t, x.Err())
-	c := vram.ReadCounts()
-	if c.Waits-before.Waits != 1 || c.Retries-before.Retries != 1 || c.Rounds-before.Rounds != 1 {
-		t.Errorf("%d waits, %d retries, %d rounds; want 1 of each", c.Waits-before.Waits, c.Retries-before.Retries, c.Rounds-before.Rounds)
+	c := vram.ReadCounts().Since(before)
+	if c.Waits != 1 || c.Retries != 1 || c.Rounds != 1 {
+		t.Errorf("%d waits, %d retries, %d rounds; want 1 of each", c.Waits, c.Retries, c.Rounds)
 	}
 	x.Release()
 }

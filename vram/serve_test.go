@@ -74,7 +74,6 @@ func TestABlockThatIsJustGivenIsNoSummit(t *testing.T) {
 	}
 }
 
-// What a sweep is paid for: the poorer the purse the more must it promise, but before a large block it need not be rich.
 // Where sweeps find little that can be reached, spare time is kept until 256 MiB are live.
 func TestSpareTimeIsForProgramsThatReachMuch(t *testing.T) {
 	balance.Hold(t, func() {})
@@ -98,6 +97,7 @@ func TestSpareTimeIsForProgramsThatReachMuch(t *testing.T) {
 	}
 }
 
+// What a sweep is paid for: the poorer the purse the more must it promise, but before a large block it need not be rich.
 func TestAffords(t *testing.T) {
 	balance.Hold(t, func() {})
 	const ms = time.Millisecond

@@ -148,11 +148,10 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 	if err := s.fault.arm(k, s.times); err != nil {
 		return false, err
 	}
-	counts := vram.ReadCounts()
+	armed := vram.ReadCounts()
 	loss, at, failure := s.step()
 	struck, err = s.fault.disarm()
-	after := vram.ReadCounts()
-	retries, ooms := after.Retries-counts.Retries, after.OOMs-counts.OOMs
+	counts := vram.ReadCounts().Since(armed)
 	if err != nil {
 		return struck, err
 	}
@@ -161,9 +160,9 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 		return false, fmt.Errorf("without a fault: %w", failure)
 	case failure != nil && s.kind != nil && !errors.Is(failure, s.kind):
 		return true, fmt.Errorf("%v gives another error: %w", at, failure)
-	case failure == nil && ooms != 0:
-		return struck, fmt.Errorf("no error, but %d allocations failed in the end", ooms)
-	case failure == nil && struck && s.must && s.times < 0 && retries == 0:
+	case failure == nil && counts.OOMs != 0:
+		return struck, fmt.Errorf("no error, but %d allocations failed in the end", counts.OOMs)
+	case failure == nil && struck && s.must && s.times < 0 && counts.Retries == 0:
 		return true, errors.New("no error, and nothing was tried again")
 	}
 	// The next step, without a fault: where the parameters had not changed the first once more, else the second.

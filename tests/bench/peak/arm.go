@@ -84,11 +84,11 @@ func (t task) run() error {
 	if err != nil {
 		return err
 	}
-	c := vram.ReadCounts()
+	c := vram.ReadCounts().Since(before)
 	slices.Sort(times)
 	fmt.Printf("base %d\npeak %d\nstep %d\n", base.Allocated, after.Peak-base.Allocated, times[len(times)/2])
-	fmt.Printf("rss %d\nsweeps %d\ncollecting %d\nsweeping %d\nwaits %d\n", status("VmHWM")-library, c.Full+c.Deep-before.Full-before.Deep,
-		c.Collecting-before.Collecting, c.Sweeping-before.Sweeping, c.Waits-before.Waits)
+	fmt.Printf("rss %d\nsweeps %d\ncollecting %d\nsweeping %d\nwaits %d\n", status("VmHWM")-library, c.Full+c.Deep,
+		c.Collecting, c.Sweeping, c.Waits)
 	if os.Getenv("LINSTOCK_POLICY") == "off" {
 		return nil // the other side of every comparison
 	}
