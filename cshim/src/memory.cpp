@@ -14,7 +14,14 @@
 
 #include <algorithm>
 #include <mutex>
+#include <thread>
 #include <vector>
+
+#ifdef __linux__
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include "classes.h"
 #include "device.h"
@@ -129,14 +136,35 @@ size_t size_from_usable(size_t usable) noexcept {
   return n < 1024 + kGrain ? n / kGrain * kGrain : BlockCache::from_usable(n);
 }
 
-// What a thread holds for itself: written by it alone, read by whoever sums. That of a thread that ended goes to
-// the next one that starts, as it stands.
+// While set, threads take nothing ahead, and what they had is given back (tighten). Under Heaps::mutex.
+std::atomic<bool> tight{false};
+
+// A thread marks that it uses what it has ahead, then looks at `tight`; tighten sets that, then looks at the
+// marks: each needs a fence between the two. The kernel makes both when tighten asks it to, so that allocations,
+// which are many, pay for none.
+#ifdef __linux__
+bool kernel_fences = false;
+void register_fences() noexcept {
+  kernel_fences = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+bool fence_all_threads() noexcept {
+  return !kernel_fences || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+#else
+constexpr bool kernel_fences = false;
+void register_fences() noexcept {}
+bool fence_all_threads() noexcept { return true; }
+#endif
+
+// What a thread holds for itself: written by it alone but for tighten, read by whoever sums. That of a thread that
+// ended goes to the next one that starts, as it stands.
 struct alignas(64) ThreadHeap {
   static constexpr int64_t kAhead = 32 << 10;  // bytes taken from the account at once
   static constexpr int64_t kKeep = 256 << 10;  // bytes of small free blocks kept
 
   HandleCount handles;
   std::atomic<int64_t> ahead{0};  // taken from the account, not given out
+  std::atomic<bool> busy{false};  // with ahead: nobody else writes it
   // In use: what this thread gave out less what it freed, in whole blocks and as asked for. Kept beside the
   // account since no moment of another thread between the account and `ahead` can then be read as memory in use.
   std::atomic<int64_t> given{0}, requested{0};
@@ -149,6 +177,40 @@ struct alignas(64) ThreadHeap {
 
   static void add(std::atomic<int64_t> &c, int64_t n) noexcept {
     c.store(c.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  // Calls use(bytes ahead), which gives how many are left, unless nothing is to be taken ahead.
+  template <class Use>
+  bool use_ahead(Use use) noexcept {
+    if (__builtin_expect(kernel_fences, 1)) {
+      busy.store(true, std::memory_order_relaxed);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      busy.store(true);
+    }
+    bool may = !tight.load();
+    if (__builtin_expect(may, 1))
+      ahead.store(use(ahead.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+    busy.store(false, std::memory_order_release);
+    return may;
+  }
+  // Takes n bytes from what is ahead, if there are as many.
+  bool take(int64_t n) noexcept {
+    bool taken = false;
+    use_ahead([&](int64_t left) {
+      taken = left >= n;
+      return taken ? left - n : left;
+    });
+    return taken;
+  }
+  // Puts n bytes to what is ahead; what is too much, or all, goes back to the account.
+  void put(int64_t n) noexcept {
+    int64_t back = n;
+    use_ahead([&](int64_t left) {
+      left += n;
+      back = left > 2 * kAhead ? left - kAhead : 0;
+      return left - back;
+    });
+    if (__builtin_expect(back != 0, 0)) release(kCpuSlot, back);
   }
   void drop_kept() noexcept {
     for (auto *&list : lists) {
@@ -352,21 +414,12 @@ void *allocate_small(size_t asked) {
   catch_up(h);
   size_t size = small_rounded(asked);
   auto n = static_cast<int64_t>(size);
-  int64_t ahead = h.ahead.load(std::memory_order_relaxed);
-  bool exact = tight.load(std::memory_order_relaxed);
-  if (__builtin_expect(exact && ahead != 0, 0)) {
-    h.ahead.store(0, std::memory_order_relaxed);
-    release(kCpuSlot, ahead);
-    ahead = 0;
-  }
-  if (__builtin_expect(ahead < n, 0)) {
-    int64_t more = n + ThreadHeap::kAhead;
-    if (exact || !try_admit(kCpuSlot, more)) {
-      more = n;
-      admit(kCpuSlot, more, static_cast<int64_t>(asked));
+  if (__builtin_expect(!h.take(n), 0)) {
+    if (!tight.load() && try_admit(kCpuSlot, n + ThreadHeap::kAhead)) {
+      h.put(ThreadHeap::kAhead);
+    } else {
+      admit(kCpuSlot, n, static_cast<int64_t>(asked));
     }
-    // The wait may have freed blocks on this thread.
-    ahead = h.ahead.load(std::memory_order_relaxed) + more;
   }
   void *p;
   auto *&list = h.lists[small_index(size)];
@@ -375,11 +428,13 @@ void *allocate_small(size_t asked) {
     list = *static_cast<void **>(p);
     ThreadHeap::add(h.kept, -n);
   } else {
-    h.ahead.store(ahead, std::memory_order_relaxed);
-    p = allocate_or_throw(size + kTail, asked);
-    ahead = h.ahead.load(std::memory_order_relaxed);
+    try {
+      p = allocate_or_throw(size + kTail, asked);
+    } catch (...) {
+      h.put(n);
+      throw;
+    }
   }
-  h.ahead.store(ahead - n, std::memory_order_relaxed);
   note_allocated(h, p, tail_of(p, malloc_usable_size(p)), asked, n);
   return p;
 }
@@ -450,13 +505,7 @@ void free_counted(void *p) noexcept {
     release(kCpuSlot, n);
     return;
   }
-  int64_t ahead = h.ahead.load(std::memory_order_relaxed) + n;
-  int64_t most = tight.load(std::memory_order_relaxed) ? 0 : ThreadHeap::kAhead;
-  if (ahead > 2 * most) {
-    release(kCpuSlot, ahead - most);
-    ahead = most;
-  }
-  h.ahead.store(ahead, std::memory_order_relaxed);
+  h.put(n);
   if (kKeepSmall && h.kept.load(std::memory_order_relaxed) + n <= ThreadHeap::kKeep) {
     auto *&list = h.lists[small_index(size)];
     *static_cast<void **>(p) = list;
@@ -514,6 +563,25 @@ int64_t kept_small() noexcept { return Heaps::get().sum().kept; }
 
 int64_t taken_ahead() noexcept { return Heaps::get().sum().ahead; }
 
+void tighten() noexcept {
+  auto &heaps = Heaps::get();
+  std::lock_guard<std::mutex> lock(heaps.mutex);
+  if (tight.load()) return;
+  tight.store(true);
+  if (!fence_all_threads()) return;  // what threads have ahead lies there until they use it again
+  for (auto *h = heaps.all; h != nullptr; h = h->next) {
+    while (h->busy.load()) std::this_thread::sleep_for(std::chrono::microseconds(10));
+    if (int64_t ahead = h->ahead.exchange(0); ahead != 0) release(kCpuSlot, ahead);
+  }
+}
+
+void loosen() noexcept {
+  if (!tight.load()) return;
+  auto &a = accounts[kCpuSlot];
+  std::lock_guard<std::mutex> lock(Heaps::get().mutex);
+  if (a.live.load() < a.limit.load() / 10 * 9) tight.store(false);
+}
+
 void all_threads_catch_up() noexcept { heaps_epoch.fetch_add(1); }
 
 int64_t cpu_cached() noexcept { return static_cast<int64_t>(cached_large()) + Heaps::get().sum().kept; }
@@ -529,6 +597,7 @@ ls_error *ls_init(void) noexcept {
     // Leaked on purpose: memory is freed through it until the process ends.
     static bool once = [] {
       // What is made at its first use, often where nothing may be thrown.
+      ls::register_fences();
       ls::cache();
       ls::ranges();
       ls::make_pressure();
@@ -552,7 +621,8 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
     out->most_handles = ls::handles_most.load();
     auto &a = ls::accounts[slot];
     if (slot == ls::kCpuSlot) {
-      out->allocated = sum.given;
+      // Threads go on while they are summed; the account holds at every moment no less than is in use.
+      out->allocated = std::min(sum.given, a.live.load());
       out->peak = std::max(a.peak.load(), out->allocated);
       out->requested = sum.requested;
       out->cached = static_cast<int64_t>(ls::cached_large()) + sum.kept;
@@ -601,7 +671,8 @@ ls_error *ls_memory_reset_peak(int32_t device) noexcept {
     int slot = ls::slot_of(device);
     if (slot != ls::kCpuSlot) return ls::cuda_devices()->reset_peak(slot - 1);
     auto &a = ls::accounts[slot];
-    a.peak.store(ls::Heaps::get().sum().given);
+    int64_t given = ls::Heaps::get().sum().given;
+    a.peak.store(std::min(given, a.live.load()));
   });
 }
 

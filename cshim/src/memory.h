@@ -36,15 +36,16 @@ inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
   }
 }
 
-// Counts n bytes in when they fit below the limit, with so many bytes more that nobody will use; false otherwise.
-bool try_admit(int slot, int64_t n, int64_t unused = 0) noexcept;
+// Counts n bytes in when they fit below the limit; false otherwise.
+bool try_admit(int slot, int64_t n) noexcept;
 // What threads have taken ahead of the CPU's account and not given out.
 int64_t taken_ahead() noexcept;
 // The bytes of small free blocks that threads keep.
 int64_t kept_small() noexcept;
-// While set, threads take nothing ahead, and give back what they had: raised where an allocation meets the limit,
-// lowered when there is room again.
-extern std::atomic<bool> tight;
+// Where an allocation meets the CPU's limit: gives back what threads have taken ahead, and lets them take no more
+// until loosen finds a tenth of the limit free.
+void tighten() noexcept;
+void loosen() noexcept;
 // Counts n bytes in, waiting for memory where they do not fit. Throws c10::OutOfMemoryError.
 void admit(int slot, int64_t n, int64_t asked);
 void release(int slot, int64_t n) noexcept;

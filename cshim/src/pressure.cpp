@@ -18,7 +18,6 @@
 namespace ls {
 
 Account accounts[kMaxDevices];
-std::atomic<bool> tight{false};
 constinit thread_local bool sweeping = false;
 thread_local LastFailure last_failure{0, 0};
 
@@ -66,18 +65,14 @@ inline void given_out(Account &a, int64_t n, int64_t live) noexcept {
   }
 }
 
-int64_t unused_of(int slot) { return slot == kCpuSlot ? taken_ahead() : 0; }
-
 bool fits_limit(int slot, int64_t n) {
   auto &a = accounts[slot];
   return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
 }
 
-// At the limit nothing is taken ahead: what threads have taken counts as free, and they give it back before they
-// use it (see allocate_small).
 bool try_admit_tight(int slot, int64_t n) {
-  if (slot == kCpuSlot) tight.store(true);
-  return try_admit(slot, n, unused_of(slot));
+  if (slot == kCpuSlot) tighten();
+  return try_admit(slot, n);
 }
 
 }  // namespace
@@ -111,15 +106,14 @@ void out_of_memory(int slot, int64_t asked, const char *why) {
   C10_THROW_ERROR(OutOfMemoryError, why);
 }
 
-bool try_admit(int slot, int64_t n, int64_t unused) noexcept {
+bool try_admit(int slot, int64_t n) noexcept {
   auto &a = accounts[slot];
   int64_t limit = a.limit.load(std::memory_order_relaxed);
-  if (limit < INT64_MAX - unused) limit += unused;
   int64_t now = a.live.load(std::memory_order_relaxed), ahead = 0;
   // What threads have taken ahead is not live: a peak is counted without it. Looked at before and after, since
   // what a thread gives back between is in `now`, and no longer ahead.
   auto look_ahead = [&] {
-    if (__builtin_expect(now + n - unused > a.peak.load(std::memory_order_relaxed), 0) && slot == kCpuSlot)
+    if (__builtin_expect(now + n > a.peak.load(std::memory_order_relaxed), 0) && slot == kCpuSlot)
       ahead = std::max(ahead, taken_ahead());
   };
   do {
@@ -128,7 +122,7 @@ bool try_admit(int slot, int64_t n, int64_t unused) noexcept {
   } while (!a.live.compare_exchange_weak(now, now + n, std::memory_order_relaxed));
   look_ahead();
   now += n;
-  if (__builtin_expect(now - unused > a.peak.load(std::memory_order_relaxed), 0)) raise(a.peak, now - ahead);
+  if (__builtin_expect(now > a.peak.load(std::memory_order_relaxed), 0)) raise(a.peak, now - ahead);
   given_out(a, n, now);
   return true;
 }
@@ -280,6 +274,7 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
     ls::accounts[slot].limit.store(bytes == 0 ? INT64_MAX : bytes);
     if (slot != ls::kCpuSlot) ls::cuda_devices()->limit_changed(slot - 1);
     if (slot == ls::kCpuSlot && bytes != 0) {
+      if (ls::accounts[slot].live.load() > bytes) ls::tighten();
       ls::shrink_cpu_cache(std::max<int64_t>(0, bytes - ls::accounts[slot].live.load() - ls::kept_small()));
     }
     Pressure::get().done.notify_all();
@@ -348,8 +343,7 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
 
 void ls_pressure_done(uint64_t round, int32_t whole) noexcept {
   ls::run_quiet([&] {
-    auto &cpu = ls::accounts[ls::kCpuSlot];
-    if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::tight.store(false);
+    ls::loosen();
     auto &p = Pressure::get();
     std::lock_guard<std::mutex> lock(p.mutex);
     p.finished = std::max(p.finished, round);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdlib>
 #include <stdexcept>
@@ -95,7 +96,7 @@ TEST_F(Memory, TheCallbackFreesBeforeTheRetry) {
 }
 
 TEST_F(Memory, OneRoundServesAllThatWait) {
-  constexpr int kThreads = 8;
+  constexpr int kThreads = 16;
   EXPECT_OK(ls_memory_set_limit(kCpu, live() + kThreads * 4 * kMiB));
   std::vector<ls_tensor> garbage;
   for (int i = 0; i < kThreads; i++) garbage.push_back(empty(kMiB).t);
@@ -330,6 +331,43 @@ TEST_F(Memory, FiguresWhileThreadsStart) {
   for (auto &t : threads) t.join();
   over = true;
   reader.join();
+}
+
+// What threads have taken ahead for their small blocks is given to whoever needs it at the limit, all of it, and
+// never while its thread still uses it.
+TEST_F(Memory, WhatIsTakenAheadIsUsedOnce) {
+  constexpr int kThreads = 4, kRounds = 3000;
+  constexpr int64_t kSmall = 4000, kLarge = 20000;  // floats
+  int64_t limit = 0, most = -kMiB, least = kMiB;
+  std::barrier<> together(kThreads);
+  on_threads(kThreads, [&](int i) {
+    for (int k = 0; k < kRounds; k++) {
+      Tensor(empty(7500));  // freed, its bytes are ahead
+      together.arrive_and_wait();
+      if (i == 0) {
+        ls_pace p;
+        EXPECT_OK(ls_memory_pace(kCpu, &p));
+        limit = p.live + 1;
+        EXPECT_OK(ls_memory_set_limit(kCpu, limit));
+      }
+      together.arrive_and_wait();
+      std::vector<Tensor> held;
+      for (ls_result r{}; r.err == nullptr; ls_error_free(r.err)) {
+        r = empty(i % 2 == 0 ? kSmall : kLarge);
+        if (r.err == nullptr) held.emplace_back(r.t);
+      }
+      together.arrive_and_wait();
+      if (i == 0) {
+        most = std::max(most, live() - limit);
+        least = std::min(least, live() - limit);
+        EXPECT_OK(ls_memory_set_limit(kCpu, 0));
+        ls_pressure_done(0, 0);  // the end of a round: there is room again
+      }
+      together.arrive_and_wait();
+    }
+  });
+  EXPECT_LE(most, 0) << "bytes beyond the limit";
+  EXPECT_GT(least, -(kSmall + 16) * 4) << "bytes that nobody could have";
 }
 
 // Under ThreadSanitizer: what the allocator, its profile and those who wait share is locked.
