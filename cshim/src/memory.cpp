@@ -136,11 +136,11 @@ size_t size_from_usable(size_t usable) noexcept {
   return n < 1024 + kGrain ? n / kGrain * kGrain : BlockCache::from_usable(n);
 }
 
-// While set, threads take nothing ahead, and what they had is given back (tighten). Under Heaps::mutex.
+// While set, threads take nothing ahead, and what they had is given back (set_tight). Under Heaps::mutex.
 std::atomic<bool> tight{false};
 
-// A thread marks that it uses what it has ahead, then looks at `tight`; tighten sets that, then looks at the
-// marks: each needs a fence between the two. The kernel makes both when tighten asks it to, so that allocations,
+// A thread marks that it uses what it has ahead, then looks at `tight`; set_tight sets that, then looks at the
+// marks: each needs a fence between the two. The kernel makes both when set_tight asks it to, so that allocations,
 // which are many, pay for none.
 #ifdef __linux__
 bool kernel_fences = false;
@@ -156,8 +156,8 @@ void register_fences() noexcept {}
 bool fence_all_threads() noexcept { return true; }
 #endif
 
-// What a thread holds for itself: written by it alone but for tighten, read by whoever sums. That of a thread that
-// ended goes to the next one that starts, as it stands.
+// What a thread holds for itself: written by it alone but for set_tight, read by whoever sums. That of a thread
+// that ended goes to the next one that starts, as it stands.
 struct alignas(64) ThreadHeap {
   static constexpr int64_t kAhead = 32 << 10;  // bytes taken from the account at once
   static constexpr int64_t kKeep = 256 << 10;  // bytes of small free blocks kept
@@ -563,23 +563,15 @@ int64_t kept_small() noexcept { return Heaps::get().sum().kept; }
 
 int64_t taken_ahead() noexcept { return Heaps::get().sum().ahead; }
 
-void tighten() noexcept {
+void set_tight(bool on) noexcept {
   auto &heaps = Heaps::get();
   std::lock_guard<std::mutex> lock(heaps.mutex);
-  if (tight.load()) return;
-  tight.store(true);
+  if (tight.exchange(on) || !on) return;
   if (!fence_all_threads()) return;  // what threads have ahead lies there until they use it again
   for (auto *h = heaps.all; h != nullptr; h = h->next) {
     while (h->busy.load()) std::this_thread::sleep_for(std::chrono::microseconds(10));
     if (int64_t ahead = h->ahead.exchange(0); ahead != 0) release(kCpuSlot, ahead);
   }
-}
-
-void loosen() noexcept {
-  if (!tight.load()) return;
-  auto &a = accounts[kCpuSlot];
-  std::lock_guard<std::mutex> lock(Heaps::get().mutex);
-  if (a.live.load() < a.limit.load() / 10 * 9) tight.store(false);
 }
 
 void all_threads_catch_up() noexcept { heaps_epoch.fetch_add(1); }

@@ -42,10 +42,9 @@ bool try_admit(int slot, int64_t n) noexcept;
 int64_t taken_ahead() noexcept;
 // The bytes of small free blocks that threads keep.
 int64_t kept_small() noexcept;
-// Where an allocation meets the CPU's limit: gives back what threads have taken ahead, and lets them take no more
-// until loosen finds a tenth of the limit free.
-void tighten() noexcept;
-void loosen() noexcept;
+// While it is on, as from where an allocation meets the CPU's limit until a round ends with a tenth of it free,
+// threads take nothing ahead; what they had is given back before this returns.
+void set_tight(bool on) noexcept;
 // Counts n bytes in, waiting for memory where they do not fit. Throws c10::OutOfMemoryError.
 void admit(int slot, int64_t n, int64_t asked);
 void release(int slot, int64_t n) noexcept;

@@ -71,7 +71,7 @@ bool fits_limit(int slot, int64_t n) {
 }
 
 bool try_admit_tight(int slot, int64_t n) {
-  if (slot == kCpuSlot) tighten();
+  if (slot == kCpuSlot) set_tight(true);
   return try_admit(slot, n);
 }
 
@@ -274,7 +274,7 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
     ls::accounts[slot].limit.store(bytes == 0 ? INT64_MAX : bytes);
     if (slot != ls::kCpuSlot) ls::cuda_devices()->limit_changed(slot - 1);
     if (slot == ls::kCpuSlot && bytes != 0) {
-      if (ls::accounts[slot].live.load() > bytes) ls::tighten();
+      if (ls::accounts[slot].live.load() > bytes) ls::set_tight(true);
       ls::shrink_cpu_cache(std::max<int64_t>(0, bytes - ls::accounts[slot].live.load() - ls::kept_small()));
     }
     Pressure::get().done.notify_all();
@@ -343,7 +343,8 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
 
 void ls_pressure_done(uint64_t round, int32_t whole) noexcept {
   ls::run_quiet([&] {
-    ls::loosen();
+    auto &cpu = ls::accounts[ls::kCpuSlot];
+    if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::set_tight(false);
     auto &p = Pressure::get();
     std::lock_guard<std::mutex> lock(p.mutex);
     p.finished = std::max(p.finished, round);

@@ -39,8 +39,15 @@ class ShimTest : public ::testing::Test {
     uint64_t ids[64];
     while (ls_take_dropped(ids, 64) != 0) {
     }
+    // At a limit threads have nothing ahead: the account holds what is in use, and no byte more.
+    ASSERT_EQ(ls_memory_set_limit(kCpu, 1), nullptr);
     ls_memory after;
     ASSERT_EQ(ls_memory_stats(kCpu, &after), nullptr);
+    ls_pace account;
+    ASSERT_EQ(ls_memory_pace(kCpu, &account), nullptr);
+    ASSERT_EQ(ls_memory_set_limit(kCpu, 0), nullptr);
+    ls_pressure_done(0, 0);
+    EXPECT_EQ(account.live, after.allocated) << "bytes of the account";
     EXPECT_EQ(after.allocated, before_.allocated) << "native bytes";
     EXPECT_EQ(after.handles, before_.handles) << "handles";
   }

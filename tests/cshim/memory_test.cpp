@@ -370,6 +370,23 @@ TEST_F(Memory, WhatIsTakenAheadIsUsedOnce) {
   EXPECT_GT(least, -(kSmall + 16) * 4) << "bytes that nobody could have";
 }
 
+// Rounds that end with room to spare while others are refused: what a thread has ahead is its own or taken back,
+// never both. TearDown finds the account as it was.
+TEST_F(Memory, RoundsEndWhileOthersMeetTheLimit) {
+  EXPECT_OK(ls_memory_set_limit(kCpu, live() + 16 * kMiB));
+  std::atomic<int> running{2};
+  on_threads(4, [&](int i) {
+    if (i == 0) {
+      while (running != 0) ls_pressure_done(0, 0);
+    } else if (i == 1) {
+      while (running != 0) EXPECT_ERR(empty(8 * kMiB).err, LS_ERR_OUT_OF_MEMORY);
+    } else {
+      for (int k = 0; k < 50000; k++) Tensor(empty(10 + k % 5000));
+      running--;
+    }
+  });
+}
+
 // Under ThreadSanitizer: what the allocator, its profile and those who wait share is locked.
 TEST_F(Memory, EverythingAtOnce) {
   ls_samples_set_rate(1);
