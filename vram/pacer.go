@@ -149,12 +149,19 @@ func serve(p *cshim.Pressure) {
 	// another. One for the sake of the peak is over when the block makes none, nor passes the line. To read the progress
 	// first also takes the largest block of late away from the state: the one that waits is not another one to come.
 	a := accountOf(p.Device)
-	before := progress(p.Device)
+	m, err := cshim.MemoryPace(p.Device)
+	if err != nil {
+		return
+	}
+	before, largest := m.Freed+m.Total, m.Largest
 	enough := func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) }
 	if p.Hard == 0 {
 		s, err := a.state()
 		if err != nil || !a.worthwhile(s, p.Bytes) {
 			return
+		}
+		if s.Live+p.Bytes > s.line() {
+			a.expects(largest)
 		}
 		most := min(s.summit, s.line())
 		enough = func() bool {
@@ -180,6 +187,14 @@ func (a *account) proved(bytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.summit = max(a.summit, bytes)
+}
+
+// expects notes that blocks of so many bytes meet the line: the next question is asked before another one does, since
+// an operator that sweeps before it begins costs less than one that waits for a round.
+func (a *account) expects(bytes int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.next = max(a.next, bytes)
 }
 
 // worthwhile says whether a sweep for a block that passes the line is due, or else can be paid for; where neither, the

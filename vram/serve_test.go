@@ -74,6 +74,41 @@ func TestABlockThatIsJustGivenIsNoSummit(t *testing.T) {
 	}
 }
 
+// A loop whose block met the line is asked before the next one does: else each of its sweeps would be a round, for
+// which the operator that waits keeps its processor idle.
+func TestWhoMeetsTheLineIsAskedBeforeIt(t *testing.T) {
+	balance.Hold(t, func() {})
+	collect := func() { // so that the line is the least
+		if err := Collect(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	collect()
+	defer collect()
+	a := accountOf(cpuWord)
+	const never = 1<<63 - 1
+	if err := cshim.MemorySetLines(cpuWord, never, never, never); err != nil { // no other round
+		t.Fatal(err)
+	}
+	if _, err := cshim.MemoryPace(cpuWord); err != nil { // forgets the largest block so far
+		t.Fatal(err)
+	}
+	a.mu.Lock()
+	a.next = 0
+	a.mu.Unlock()
+	const float, block = 6, 4 << 20
+	data := make([]float32, block/4)
+	r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), block)
+	if r.Err != nil {
+		t.Fatal(cshim.Take(r.Err))
+	}
+	defer cshim.TensorFree(r.Handle)
+	serve(&cshim.Pressure{Device: cpuWord, Bytes: floor}) // many that wait for more than one block
+	if s, err := a.state(); err != nil || s.Next < block/2 || s.Next > 2*block {
+		t.Errorf("the next block is expected to have %d bytes, %v; want those of one, %d", s.Next, err, block)
+	}
+}
+
 // Where sweeps find little that can be reached, spare time is kept until 256 MiB are live.
 func TestSpareTimeIsForProgramsThatReachMuch(t *testing.T) {
 	balance.Hold(t, func() {})
