@@ -161,7 +161,7 @@ func serve(p *cshim.Pressure) {
 			return
 		}
 		if s.Live+p.Bytes > s.line() {
-			a.expects(largest)
+			a.expects(s, largest)
 		}
 		most := min(s.summit, s.line())
 		enough = func() bool {
@@ -189,9 +189,13 @@ func (a *account) proved(bytes int64) {
 	a.summit = max(a.summit, bytes)
 }
 
-// expects notes that blocks of so many bytes meet the line: the next question is asked before another one does, since
-// an operator that sweeps before it begins costs less than one that waits for a round.
-func (a *account) expects(bytes int64) {
+// expects notes that a block of so many bytes meets the line: the next question is asked before another one does, since
+// an operator that sweeps before it begins costs less than one that waits for a round. A large one is not expected again:
+// operators far below the line would be swept for it.
+func (a *account) expects(s State, bytes int64) {
+	if bytes > s.line()/16 {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.next = max(a.next, bytes)

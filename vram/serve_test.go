@@ -84,28 +84,34 @@ func TestWhoMeetsTheLineIsAskedBeforeIt(t *testing.T) {
 		}
 	}
 	collect()
-	defer collect()
 	a := accountOf(cpuWord)
 	const never = 1<<63 - 1
-	if err := cshim.MemorySetLines(cpuWord, never, never, never); err != nil { // no other round
-		t.Fatal(err)
-	}
-	if _, err := cshim.MemoryPace(cpuWord); err != nil { // forgets the largest block so far
-		t.Fatal(err)
-	}
-	a.mu.Lock()
-	a.next = 0
-	a.mu.Unlock()
-	const float, block = 6, 4 << 20
-	data := make([]float32, block/4)
-	r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), block)
-	if r.Err != nil {
-		t.Fatal(cshim.Take(r.Err))
-	}
-	defer cshim.TensorFree(r.Handle)
-	serve(&cshim.Pressure{Device: cpuWord, Bytes: floor}) // many that wait for more than one block
-	if s, err := a.state(); err != nil || s.Next < block/2 || s.Next > 2*block {
-		t.Errorf("the next block is expected to have %d bytes, %v; want those of one, %d", s.Next, err, block)
+	for _, c := range []struct{ block, want int }{
+		{64 << 20, 0}, // a large one: operators far below the line would be swept for the next
+		{4 << 20, 4 << 20},
+	} {
+		if err := cshim.MemorySetLines(cpuWord, never, never, never); err != nil { // no other round
+			t.Fatal(err)
+		}
+		if _, err := cshim.MemoryPace(cpuWord); err != nil { // forgets the largest block so far
+			t.Fatal(err)
+		}
+		a.mu.Lock()
+		a.next = 0
+		a.mu.Unlock()
+		const float = 6
+		data := make([]float32, c.block/4)
+		r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), c.block)
+		if r.Err != nil {
+			t.Fatal(cshim.Take(r.Err))
+		}
+		serve(&cshim.Pressure{Device: cpuWord, Bytes: floor}) // many that wait for more than one block
+		s, err := a.state()
+		cshim.TensorFree(r.Handle)
+		if want := int64(c.want); err != nil || s.Next < want || s.Next > want+want/4 {
+			t.Errorf("the next block is expected to have %d bytes, %v; want %d", s.Next, err, want)
+		}
+		collect()
 	}
 }
 
