@@ -147,12 +147,10 @@ func serve(p *cshim.Pressure) {
 	}
 	// A round for room below the limit is over when anything was freed or given there: those who do not fit yet ask for
 	// another. One for the sake of the peak is over when the block makes none, nor passes the line. To read the progress
-	// first also takes the largest block of late away from the state: the one that waits is not another one to come.
+	// first also takes the largest block of late away from the state: where it does not meet the line, the one that waits
+	// is not another one to come.
 	a := accountOf(p.Device)
-	m, err := cshim.MemoryPace(p.Device)
-	if err != nil {
-		return
-	}
+	m, _ := cshim.MemoryPace(p.Device)
 	before, largest := m.Freed+m.Total, m.Largest
 	enough := func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) }
 	if p.Hard == 0 {

@@ -180,18 +180,16 @@ struct alignas(64) ThreadHeap {
   }
   // Calls use(bytes ahead), which gives how many are left, unless nothing is to be taken ahead.
   template <class Use>
-  bool use_ahead(Use use) noexcept {
+  void use_ahead(Use use) noexcept {
     if (__builtin_expect(kernel_fences, 1)) {
       busy.store(true, std::memory_order_relaxed);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
       busy.store(true);
     }
-    bool may = !tight.load();
-    if (__builtin_expect(may, 1))
+    if (__builtin_expect(!tight.load(), 1))
       ahead.store(use(ahead.load(std::memory_order_relaxed)), std::memory_order_relaxed);
     busy.store(false, std::memory_order_release);
-    return may;
   }
   // Takes n bytes from what is ahead, if there are as many.
   bool take(int64_t n) noexcept {
@@ -559,6 +557,11 @@ void maybe_sample(void *p, int64_t n, int slot) noexcept {
   h.to_sample = next_sample();
 }
 
+// Threads go on while they are summed; the account holds at every moment no less than is in use.
+static int64_t in_use(const Heaps::Sum &sum) noexcept {
+  return std::min(sum.given, accounts[kCpuSlot].live.load());
+}
+
 int64_t kept_small() noexcept { return Heaps::get().sum().kept; }
 
 int64_t taken_ahead() noexcept { return Heaps::get().sum().ahead; }
@@ -613,8 +616,7 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
     out->most_handles = ls::handles_most.load();
     auto &a = ls::accounts[slot];
     if (slot == ls::kCpuSlot) {
-      // Threads go on while they are summed; the account holds at every moment no less than is in use.
-      out->allocated = std::min(sum.given, a.live.load());
+      out->allocated = ls::in_use(sum);
       out->peak = std::max(a.peak.load(), out->allocated);
       out->requested = sum.requested;
       out->cached = static_cast<int64_t>(ls::cached_large()) + sum.kept;
@@ -662,9 +664,7 @@ ls_error *ls_memory_reset_peak(int32_t device) noexcept {
   return ls::run_void([&] {
     int slot = ls::slot_of(device);
     if (slot != ls::kCpuSlot) return ls::cuda_devices()->reset_peak(slot - 1);
-    auto &a = ls::accounts[slot];
-    int64_t given = ls::Heaps::get().sum().given;
-    a.peak.store(std::min(given, a.live.load()));
+    ls::accounts[slot].peak.store(ls::in_use(ls::Heaps::get().sum()));
   });
 }
 
