@@ -1,0 +1,148 @@
+package vram
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/balance"
+)
+
+func TestCGroupLimit(t *testing.T) {
+	balance.Hold(t, func() {})
+	const gib = 1 << 30
+	for name, c := range map[string]struct {
+		self  string
+		files map[string]string
+		want  int64
+	}{
+		"version 2":              {"0::/a/b\n", map[string]string{"a/b/memory.max": "2147483648\n"}, 2 * gib},
+		"version 2, its parent":  {"0::/a/b\n", map[string]string{"a/b/memory.max": "max\n", "a/memory.max": "1073741824\n"}, gib},
+		"version 2, the least":   {"0::/a/b\n", map[string]string{"a/b/memory.max": "1073741824\n", "a/memory.max": "2147483648\n"}, gib},
+		"version 2, a namespace": {"0::/\n", map[string]string{"memory.max": "1073741824\n"}, gib},
+		"version 2, none":        {"0::/a\n", map[string]string{"a/memory.max": "max\n"}, 0},
+		"version 1":              {"9:name=systemd:/x\n4:cpu,memory:/a\n", map[string]string{"memory/a/memory.limit_in_bytes": "1073741824\n"}, gib},
+		"version 1, a container": {"4:memory:/docker/1f\n", map[string]string{"memory/memory.limit_in_bytes": "1073741824\n"}, gib},
+		"version 1, none":        {"4:memory:/\n", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 0},
+		"both":                   {"4:memory:/a\n0::/b\n", map[string]string{"memory/a/memory.limit_in_bytes": "2147483648", "b/memory.max": "1073741824"}, gib},
+		"outside the namespace":  {"0::/../../x\n", map[string]string{"memory.max": "1073741824\n"}, gib},
+		"rubbish":                {"0\n::\nx:y\n0::/a\n", map[string]string{"a/memory.max": "-1\n", "memory.max": "a lot\n"}, 0},
+		"nothing":                {"", nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			write := func(name, text string) string {
+				path := filepath.Join(root, name)
+				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return path
+			}
+			for name, text := range c.files {
+				write(name, text)
+			}
+			if got := cgroupLimit(write("self", c.self), root); got != c.want {
+				t.Errorf("%d bytes, want %d", got, c.want)
+			}
+		})
+	}
+	if got := cgroupLimit(filepath.Join(t.TempDir(), "none"), "/"); got != 0 {
+		t.Errorf("%d bytes where the system has no cgroups", got)
+	}
+}
+
+func TestHostMemory(t *testing.T) {
+	balance.Hold(t, func() {})
+	machine := physicalMemory()
+	if machine < 64<<20 {
+		t.Fatalf("the machine has %d bytes", machine)
+	}
+	without := hostMemory()
+	if without > machine || without == 0 {
+		t.Errorf("%d bytes of a machine with %d", without, machine)
+	}
+	heap := make([]byte, 100<<20)
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(400 << 20))
+	if got := hostMemory(); got > 300<<20 || got < 64<<20 {
+		t.Errorf("%d MiB below a GOMEMLIMIT of 400 MiB, of which Go's heap has 100", got>>20)
+	}
+	debug.SetMemoryLimit(50 << 20)
+	if got := hostMemory(); got != 64<<20 {
+		t.Errorf("%d MiB where Go's heap is larger than GOMEMLIMIT, want 64", got>>20)
+	}
+	debug.SetMemoryLimit(math.MaxInt64)
+	if got := hostMemory(); got != without {
+		t.Errorf("%d bytes, want %d", got, without)
+	}
+	heap[0] = 1
+}
+
+// settingsLine is what TestSettingsFromOutside compares: the settings of this process.
+func settingsLine() string {
+	if err := cshim.Load(); err != nil {
+		return err.Error()
+	}
+	m, err := Stats(CPU)
+	if err != nil {
+		return err.Error()
+	}
+	a := accountOf(cpuWord)
+	return fmt.Sprintf("settings: limit %.2f budget %.2f percent %d policy %T", float64(m.Limit)/float64(a.capacity),
+		float64(m.Budget)/float64(a.capacity), a.percent, CurrentPolicy())
+}
+
+// Each case is a process of its own, this test once more: defaults and the environment are read when libtorch is loaded.
+func TestSettingsFromOutside(t *testing.T) {
+	const child = "LINSTOCK_TEST_SETTINGS"
+	if os.Getenv(child) != "" {
+		fmt.Println(settingsLine())
+		return
+	}
+	balance.Hold(t, func() {})
+	for name, c := range map[string]struct {
+		env       []string
+		want      string
+		complaint string
+	}{
+		"defaults": {nil, "limit 0.90 budget 0.80 percent 100 policy vram.Paced", ""},
+		"shares":   {[]string{"LINSTOCK_LIMIT=50%", "LINSTOCK_BUDGET=cpu=25%"}, "limit 0.50 budget 0.25 percent 100 policy vram.Paced", ""},
+		"bytes":    {[]string{"GOMEMLIMIT=", "LINSTOCK_LIMIT=cpu=1B"}, "limit 0.00 budget 0.80 percent 100 policy vram.Paced", ""},
+		"percent":  {[]string{"LINSTOCK_GCPERCENT=30"}, "limit 0.90 budget 0.80 percent 30 policy vram.Paced", ""},
+		"off":      {[]string{"LINSTOCK_GCPERCENT=off", "LINSTOCK_POLICY=off"}, "limit 0.90 budget 0.80 percent -1 policy vram.Off", ""},
+		"policies": {[]string{"LINSTOCK_POLICY=Threshold"}, "limit 0.90 budget 0.80 percent 100 policy vram.Threshold", ""},
+		"rates":    {[]string{"LINSTOCK_POLICY=rates"}, "limit 0.90 budget 0.80 percent 100 policy vram.Rates", ""},
+		"budget":   {[]string{"LINSTOCK_POLICY=budget"}, "limit 0.90 budget 0.80 percent 100 policy vram.Budget", ""},
+		"rubbish": {[]string{"LINSTOCK_LIMIT=a lot", "LINSTOCK_GCPERCENT=x", "LINSTOCK_POLICY=y"},
+			"limit 0.90 budget 0.80 percent 100 policy vram.Paced", "LINSTOCK_LIMIT is ignored: "},
+		"no such device": {[]string{"LINSTOCK_BUDGET=tpu:0=50%,30%"}, "limit 0.90 budget 0.30 percent 100 policy vram.Paced",
+			"LINSTOCK_BUDGET is ignored: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSettingsFromOutside$")
+			for _, v := range os.Environ() {
+				switch name, _, _ := strings.Cut(v, "="); name {
+				case "LINSTOCK_LIMIT", "LINSTOCK_BUDGET", "LINSTOCK_GCPERCENT", "LINSTOCK_POLICY":
+				default:
+					cmd.Env = append(cmd.Env, v)
+				}
+			}
+			cmd.Env = append(append(cmd.Env, child+"=1"), c.env...)
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "settings: "+c.want+"\n") {
+				t.Errorf("%v, %s; want %s", err, out, c.want)
+			}
+			if !strings.Contains(string(out), c.complaint) || c.complaint == "" && strings.Contains(string(out), "ignored") {
+				t.Errorf("%q is to stand in %s", c.complaint, out)
+			}
+		})
+	}
+}
