@@ -95,9 +95,5 @@ func CUDARecordHistory(on bool, most int64) error {
 	return takeError(C.lsc_cuda_record_history(flag(on), C.int64_t(most)))
 }
 
-// CUDACapturing says whether a graph is being captured on the device by the calling thread.
-func CUDACapturing(device int32) (bool, error) {
-	var on C.int32_t
-	err := takeError(C.lsc_cuda_capturing(C.int32_t(device), &on))
-	return on != 0, err
-}
+// Capturing says whether the calling thread is capturing a CUDA graph: then nothing is freed by itself.
+func Capturing() bool { return cudaDevices != 0 && C.lsc_cuda_capturing() != 0 }

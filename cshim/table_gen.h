@@ -92,7 +92,7 @@ typedef struct ls_functions {
   ls_results (*device_name)(int32_t device, ls_value *out, uint64_t out_slots);
   ls_results (*cuda_snapshot)(ls_value *out, uint64_t out_slots);
   ls_error *(*cuda_record_history)(int32_t on, int64_t max);
-  ls_error *(*cuda_capturing)(int32_t device, int32_t *out);
+  int32_t (*cuda_capturing)(void);
   ls_error *(*fault_set)(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine);
   void (*fault_counts)(int32_t point, int64_t *seen, int64_t *failed);
   ls_result (*op_add_Tensor)(ls_tensor self, ls_tensor other);
@@ -246,7 +246,7 @@ static inline uint64_t lsc_history_live(ls_event *out, uint64_t cap) { return ls
 static inline ls_results lsc_device_name(int32_t device, ls_value *out, uint64_t out_slots) { return ls_table.device_name(device, out, out_slots); }
 static inline ls_results lsc_cuda_snapshot(ls_value *out, uint64_t out_slots) { return ls_table.cuda_snapshot(out, out_slots); }
 static inline ls_error *lsc_cuda_record_history(int32_t on, int64_t max) { return ls_table.cuda_record_history(on, max); }
-static inline ls_error *lsc_cuda_capturing(int32_t device, int32_t *out) { return ls_table.cuda_capturing(device, out); }
+static inline int32_t lsc_cuda_capturing(void) { return ls_table.cuda_capturing(); }
 static inline ls_error *lsc_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) { return ls_table.fault_set(point, skip, times, kind, mine); }
 static inline void lsc_fault_counts(int32_t point, int64_t *seen, int64_t *failed) { ls_table.fault_counts(point, seen, failed); }
 static inline ls_result lsc_op_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add_Tensor(self, other); }

@@ -29,6 +29,14 @@ func (q *pendingQueue) put(b, top *netBox) bool {
 
 func (q *pendingQueue) waiting() bool { return q.top.Load() != nil }
 
+// settle drains what waits, but not while this thread captures a CUDA graph: what a free calls there could end up in the
+// graph, or end the capture.
+func (q *pendingQueue) settle() {
+	if !cshim.Capturing() {
+		q.drain()
+	}
+}
+
 func (q *pendingQueue) drain() {
 	defer vram.FreesEnd(vram.FreesBegin())
 	b := q.top.Swap(nil)
@@ -54,7 +62,7 @@ func init() {
 }
 
 // Flush frees what the garbage collector has found unreachable and what waits to be freed. Operators do it by
-// themselves; a program that stops computing may call it.
+// themselves; a program that stops computing may call it. [vram.Flush] does it for all who have such a queue.
 func Flush() {
 	if cshim.Load() != nil {
 		return

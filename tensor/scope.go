@@ -159,7 +159,7 @@ func (s *Scope) end() error {
 	scopes.leave(s.word)
 	letThread(s.parent)
 	if pending.waiting() {
-		pending.drain()
+		pending.settle()
 	}
 	forgetDropped()
 	return err

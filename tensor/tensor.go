@@ -119,7 +119,7 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 		t.attachNet()
 	}
 	if pending.waiting() {
-		pending.drain()
+		pending.settle()
 	}
 	if scope&cshim.ScopeSampled != 0 || debugAlloc {
 		t.noteSite(h, scope)

@@ -367,6 +367,10 @@ func boundary(backward bool) {
 		}
 	}
 	counts.asked.Add(1)
+	if cshim.Capturing() {
+		aimIn(16 << 20) // a sweep frees on this thread
+		return
+	}
 	depth := None
 	for _, a := range known() {
 		s, err := a.state()
@@ -402,9 +406,20 @@ func boundary(backward bool) {
 	swept(cost)
 }
 
+// aimIn sets the next question to so many bytes from now.
+func aimIn(bytes int64) {
+	for _, a := range known() {
+		a.aimAt(Decision{Again: bytes, Total: bytes})
+	}
+}
+
 // Relieve is for an operator that has failed for want of memory: a deep sweep, and the allocators' caches given back,
-// outside every lock. It says whether anybody has freed anything meanwhile, so that another try is worth it.
+// outside every lock. It says whether anybody has freed anything meanwhile, so that another try is worth it. While its
+// thread captures a CUDA graph it does nothing.
 func Relieve() bool {
+	if cshim.Capturing() {
+		return false
+	}
 	before := freesEverywhere()
 	sweeper.Lock()
 	defer sweeper.Unlock()

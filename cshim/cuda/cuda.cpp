@@ -93,12 +93,21 @@ class CudaDevices final : public Devices {
     c10::cuda::device_synchronize();
   }
 
-  bool capturing(int32_t index) override {
+  bool capturing() override {
     if (!ready()) return false;
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (cudaStreamIsCapturing(c10::cuda::getCurrentCUDAStream(checked(index)), &status) != cudaSuccess)
-      return false;
-    return status != cudaStreamCaptureStatusNone;
+    for (int32_t i = 0; i < count(); i++) {
+      if (!in_use_[i]) continue;
+      cudaStream_t stream = c10::cuda::getCurrentCUDAStream(checked(i));
+      // A default stream is the current device's: it is asked about once, without making a context elsewhere.
+      if (stream == nullptr && i != current()) continue;
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      cudaError_t e = cudaStreamIsCapturing(stream, &status);
+      // The default stream says of a blocking one that captures that it cannot be used itself.
+      if (e == cudaErrorStreamCaptureImplicit) status = cudaStreamCaptureStatusActive;
+      if (e != cudaSuccess) (void)cudaGetLastError();
+      if (status != cudaStreamCaptureStatusNone) return true;
+    }
+    return false;
   }
 
   std::string snapshot() override {

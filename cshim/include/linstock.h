@@ -373,8 +373,8 @@ LS_API ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slo
 LS_API ls_results ls_cuda_snapshot(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
 /* Keeps the last max events of each device, without stacks; max <= 0: all. */
 LS_API ls_error *ls_cuda_record_history(int32_t on, int64_t max) LS_NOEXCEPT;
-/* Whether the calling thread's stream on the device is being captured: nothing may be freed then. */
-LS_API ls_error *ls_cuda_capturing(int32_t device, int32_t *out) LS_NOEXCEPT;
+/* Whether a graph is being captured on one of the calling thread's streams: no moment for frees that can wait. */
+LS_API int32_t ls_cuda_capturing(void) LS_NOEXCEPT;
 
 /* ---- faults: for tests, which make the shim fail where it could ---- */
 enum ls_fault_point {

@@ -30,6 +30,9 @@ ls_error *ls_cuda_record_history(int32_t on, int64_t max) noexcept {
   return ls::run_void([&] { ls::need_cuda().record_history(on != 0, max); });
 }
 
-ls_error *ls_cuda_capturing(int32_t device, int32_t *out) noexcept {
-  return ls::run_void([&] { *out = ls::need_cuda().capturing(device & 0xff); });
+int32_t ls_cuda_capturing(void) noexcept {
+  return ls::run_quiet([]() -> int32_t {
+    auto *d = ls::cuda_devices();
+    return d != nullptr && d->capturing();
+  });
 }

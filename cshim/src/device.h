@@ -33,8 +33,8 @@ class Devices {
   // Called when limit_on_device has changed.
   virtual void limit_changed(int32_t index) = 0;
   virtual void synchronize(int32_t index) = 0;
-  // True while a graph is being captured on a stream of the device by the calling thread: nothing may be freed.
-  virtual bool capturing(int32_t index) = 0;
+  // True while a graph is being captured on one of the calling thread's current streams.
+  virtual bool capturing() = 0;
   // The allocator's history and segments as PyTorch's own pickle (torch.cuda.memory._dump_snapshot).
   virtual std::string snapshot() = 0;
   virtual void record_history(bool on, int64_t max_entries) = 0;

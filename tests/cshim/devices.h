@@ -30,7 +30,7 @@ struct FakeDevices : ls::Devices {
   void capacity(int32_t, int64_t *free, int64_t *total) override { *free = *total = 0; }
   void limit_changed(int32_t) override {}
   void synchronize(int32_t) override {}
-  bool capturing(int32_t) override { return false; }
+  bool capturing() override { return false; }
   std::string snapshot() override { return ""; }
   void record_history(bool, int64_t) override {}
   void start() override {

@@ -57,6 +57,7 @@ const (
 	foreignFreesWord
 	badCopiesWord
 	hostLiveWord
+	capturingWord
 
 	firstDevice = 16
 	deviceWords = 8
@@ -113,6 +114,9 @@ func (c *Control) Close() error {
 func (c *Control) load(i int) int64     { return atomic.LoadInt64(&c.words[i]) }
 func (c *Control) store(i int, v int64) { atomic.StoreInt64(&c.words[i], v) }
 func (c *Control) of(device, i int) int { return firstDevice + deviceWords*device + i }
+
+// SetCapturing has the default stream of a thread, by the kernel's number, count as being captured; 0: none.
+func (c *Control) SetCapturing(thread int) { c.store(capturingWord, int64(thread)) }
 
 // SetCapacity sets a device's bytes; what is live stays.
 func (c *Control) SetCapacity(device int, bytes int64) { c.store(c.of(device, 0), bytes) }

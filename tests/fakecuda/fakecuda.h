@@ -71,7 +71,8 @@ typedef struct fakecuda_state {
   int64_t foreign_frees; /* cudaFree of what was never given out */
   int64_t bad_copies;    /* copies from or to device memory that is not there */
   int64_t host_live;     /* bytes of pinned memory */
-  int64_t unused[7];
+  int64_t capturing; /* the kernel's number of a thread whose default stream counts as being captured, 0: none */
+  int64_t unused[6];
   fakecuda_device device[FAKECUDA_MAX_DEVICES];
   fakecuda_rule rule[FAKECUDA_MAX_RULES];
 } fakecuda_state;

@@ -8,10 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,7 +33,7 @@ var scenarios = map[string]func(*Control) error{
 	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "capacity": capacity, "limit": limit, "empty": empty,
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "snapshot": snapshot, "pressure": pressure,
-	"threads": threads, "fragments": fragments,
+	"threads": threads, "fragments": fragments, "capturing": capturing,
 }
 
 func TestMain(m *testing.M) {
@@ -114,6 +117,7 @@ func TestUncached(t *testing.T)  { run(t, "uncached", 2, 64<<20, "PYTORCH_NO_CUD
 func TestSlow(t *testing.T)      { run(t, "slow", 1, 1<<30) }
 func TestPressure(t *testing.T)  { run(t, "pressure", 2, 64<<20) }
 func TestFragments(t *testing.T) { run(t, "fragments", 1, 1<<30) }
+func TestCapturing(t *testing.T) { run(t, "capturing", 2, 64<<20) }
 func TestSnapshot(t *testing.T)  { run(t, "snapshot", 1, 1<<30) }
 func TestOneError(t *testing.T)  { run(t, "once", 1, 1<<30) }
 func TestFirstCallFails(t *testing.T) {
@@ -886,10 +890,86 @@ func snapshot(*Control) error {
 			return err
 		}
 	}
-	if on, err := cshim.CUDACapturing(word(d)); on || err != nil {
-		return fmt.Errorf("capturing: %v, %w", on, err)
-	}
 	return cshim.CUDARecordHistory(false, 0)
+}
+
+// capturing: what a thread does while it captures a graph frees nothing by itself. Other threads and the pacer go on.
+func capturing(c *Control) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	d := tensor.CUDA(0)
+	one := tensor.Zeros([]int{1}, d)
+	defer one.Release()
+	defer vram.SetPolicy(vram.SetPolicy(vram.Threshold{Bytes: 4 << 20}))
+	const garbage = 20 << 20
+	live := func() int64 {
+		m, err := cshim.MemoryStats(word(d)) // frees nothing
+		if err != nil {
+			return -1
+		}
+		return m.Requested
+	}
+	// leave leaves 20 tensors to the queue of what waits to be freed.
+	leave := func() error {
+		for range 20 {
+			if x := tensor.Zeros([]int{1 << 18}, d); x.Err() != nil {
+				return x.Err()
+			}
+		}
+		s := []metrics.Sample{{Name: "/gc/cleanups/queued:cleanups"}, {Name: "/gc/cleanups/executed:cleanups"}}
+		for range 3 { // a tensor made last may still be in a register
+			runtime.GC()
+			for metrics.Read(s); s[1].Value.Uint64() < s[0].Value.Uint64(); metrics.Read(s) {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		return nil
+	}
+	operator := func() error { return one.Add(1).Err() }
+	queue := func() (calls int64) {
+		for _, y := range vram.Yields() {
+			if y.Name == "waiting frees" {
+				calls += y.Calls
+			}
+		}
+		return calls
+	}
+	for try := 0; ; try++ {
+		before, sweeps := queue(), vram.ReadCounts()
+		c.SetCapturing(syscall.Gettid())
+		if err := errors.Join(leave(), operator(), one.Add(1).Mul(2).Err()); err != nil {
+			return err
+		}
+		held := live()
+		if queue() != before && try < 10 {
+			continue // the pacer, on its own thread: it does so every two seconds
+		}
+		if n := vram.ReadCounts().Since(sweeps); held < garbage || n.Full+n.Deep != 0 {
+			return fmt.Errorf("%d bytes live and %d sweeps while a graph is captured, want at least %d, and none", held, n.Full+n.Deep, garbage)
+		}
+		break
+	}
+	done := make(chan error)
+	go func() { done <- operator() }()
+	if err := <-done; err != nil || live() > garbage/2 {
+		return fmt.Errorf("an operator on another thread left %d bytes live, %w", live(), err)
+	}
+	if err := leave(); err != nil {
+		return err
+	}
+	c.SetCapturing(0)
+	if err := operator(); err != nil || live() > garbage/2 {
+		return fmt.Errorf("the first operator after the capture left %d bytes live, %w", live(), err)
+	}
+	// Three times what the device has: the pacer frees where an allocation does not fit.
+	c.SetCapturing(syscall.Gettid())
+	defer c.SetCapturing(0)
+	for i := range 10 {
+		if err := leave(); err != nil {
+			return fmt.Errorf("MiB %d on a device of 64: %w", 20*i, err)
+		}
+	}
+	return nil
 }
 
 // pressure: far more than the device has goes through it in tensors that nobody releases.

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
 
@@ -429,7 +430,9 @@ API cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
 }
 API cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
   ENTER(ANY, device_of(s));
-  *status = (uintptr_t)s > 2 && s->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  int64_t thread = __atomic_load_n(&fakecuda_get()->capturing, __ATOMIC_SEQ_CST);
+  int on = (uintptr_t)s > 2 ? s->capturing : thread != 0 && thread == (int64_t)gettid();
+  *status = on ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status,
