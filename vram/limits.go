@@ -227,13 +227,13 @@ func environment() {
 	switch s := strings.ToLower(os.Getenv("LINSTOCK_POLICY")); s {
 	case "", "paced":
 	case "off":
-		policy.Store(&policyBox{Policy: Off{}})
+		use(Off{})
 	case "threshold":
-		policy.Store(&policyBox{Policy: Threshold{}})
+		use(Threshold{})
 	case "rates":
-		policy.Store(&policyBox{Policy: Rates{}})
+		use(Rates{})
 	case "budget":
-		policy.Store(&policyBox{Policy: Budget{}, every: int64(counting(Budget{}))})
+		use(Budget{})
 	default:
 		complain("LINSTOCK_POLICY", fmt.Errorf("%q is none of paced, off, threshold, rates, budget", s))
 	}

@@ -21,17 +21,21 @@ func TestLocksOfAnAccount(t *testing.T) {
 	touch := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		budget, percent, capacity, reach, highest, summit, total, next := a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.total, a.next
-		a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.total, a.next = budget, percent, capacity, reach, highest, summit, total, next
+		budget, percent, capacity, reach, highest, summit, total, begun, next := a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.total, a.begun, a.next
+		a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.total, a.begun, a.next = budget, percent, capacity, reach, highest, summit, total, begun, next
+		a.waits, a.peakOther = 0, 0
 	}
 	for _, f := range []func(){
 		func() { a.setBudget(a.size() / 10 * 8) },
 		func() { a.setPercent(100) },
 		func() { a.size() },
-		func() { a.needs(State{Live: 1 << 40}, 1) },
+		func() { a.gives(State{Live: 1 << 40}, 1) },
 		func() { a.proved(1) },
 		func() { _, _ = a.state() },
 		func() { _, _ = Stats(CPU) },
+		func() { _ = ResetPeak(CPU) },
+		a.aim,
+		func() { _ = Collect() },
 		func() { swept(0) },
 		tick,
 		func() { _ = NewOutOfMemoryError(&cshim.Error{}) },
@@ -40,12 +44,12 @@ func TestLocksOfAnAccount(t *testing.T) {
 	}
 
 	p := purse{}
-	for _, f := range []func(){func() { p.look() }, func() { p.pay(1) }, p.empty} {
+	for _, f := range []func(){func() { p.look() }, func() { p.pay(1) }, p.empty, func() { p.earn(0) }} {
 		unordered.Go(f, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			spare, at, cost, scanned := p.spare, p.at, p.cost, p.scanned
-			p.spare, p.at, p.cost, p.scanned = spare, at, cost, scanned
+			share, spare, at, cost, scanned := p.share, p.spare, p.at, p.cost, p.scanned
+			p.share, p.spare, p.at, p.cost, p.scanned = share, spare, at, cost, scanned
 		})
 	}
 }

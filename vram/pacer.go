@@ -20,8 +20,12 @@ type account struct {
 	reach    int64 // live after the last sweep
 	highest  int64 // the highest reach of late
 	summit   int64 // the highest of late of what a sweep for a block has left, and the block
-	total    int64 // given out, at the last sweep
+	total    int64 // given out, at the end of the last sweep
+	begun    int64 // and when its collection began
 	next     int64 // the largest block of late
+	waits    int64 // live bytes past which an allocation waits
+
+	peakOther int64 // Memory.PeakOther
 
 	calm atomic.Bool // so little is live that nothing is due before the trigger
 }
@@ -68,7 +72,39 @@ var counts struct {
 
 type policyBox struct {
 	Policy
-	every int64
+	every int64 // operators between two questions; 0: only when bytes have grown
+	paced bool  // Paced is it, or wrapped in it: allocations wait at its line
+}
+
+// boxOf looks through what a policy wraps.
+func boxOf(p Policy) *policyBox {
+	box := &policyBox{Policy: p}
+	for q := range wrapped(p) {
+		if c, ok := q.(Counting); ok {
+			if n := int64(c.EveryOperators()); n > 0 && (box.every == 0 || n < box.every) {
+				box.every = n
+			}
+		}
+		if _, ok := q.(Paced); ok {
+			box.paced = true
+		}
+	}
+	return box
+}
+
+// use puts a policy in force, with the share of time that its Paced may spend.
+func use(p Policy) (before *policyBox) {
+	share := defaultShare
+	for q := range wrapped(p) {
+		if q, ok := q.(Paced); ok && q.Share != 0 {
+			share = min(max(q.Share, 0), 1)
+			break
+		}
+	}
+	before = policy.Swap(boxOf(p))
+	time5.empty()
+	time5.earn(share)
+	return before
 }
 
 var (
@@ -76,16 +112,14 @@ var (
 	counted atomic.Int64 // operators, where the policy counts them
 )
 
-func init() { policy.Store(&policyBox{Policy: Paced{}}) }
+func init() { policy.Store(boxOf(Paced{})) }
 
 // SetPolicy changes when sweeps are due and returns the policy before; nil is [Paced].
 func SetPolicy(p Policy) Policy {
 	if p == nil {
 		p = Paced{}
 	}
-	box := &policyBox{p, int64(counting(p))}
-	before := policy.Swap(box)
-	time5.empty()
+	before := use(p)
 	if cshim.Path() != "" {
 		aim()
 	}
@@ -146,25 +180,29 @@ func serve(p *cshim.Pressure) {
 		depth = Deep
 	}
 	// A round for room below the limit is over when anything was freed or given there: those who do not fit yet ask for
-	// another. One for the sake of the peak is over when the block makes none, nor passes the line. To read the progress
-	// first also takes the largest block of late away from the state: where it does not meet the line, the one that waits
-	// is not another one to come.
+	// another. One for the sake of the peak is over when the block makes none; one at the line is whole. To read the
+	// progress first also takes the largest block of late away from the state: where it does not meet the line, the one
+	// that waits is not another one to come.
 	a := accountOf(p.Device)
 	m, _ := cshim.MemoryPace(p.Device)
 	before, largest := m.Freed+m.Total, m.Largest
 	enough := func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) }
+	s, err := a.state()
+	if err == nil && s.Live+p.Bytes > s.line() {
+		a.expects(s, largest)
+	}
 	if p.Hard == 0 {
-		s, err := a.state()
 		if err != nil || !a.worthwhile(s, p.Bytes) {
+			p.Whole = flag(err != nil || a.gives(s, p.Bytes))
 			return
 		}
 		if s.Live+p.Bytes > s.line() {
-			a.expects(s, largest)
-		}
-		most := min(s.summit, s.line())
-		enough = func() bool {
-			m, err := cshim.MemoryPace(p.Device)
-			return err == nil && m.Live+p.Bytes <= most
+			enough = nil // the line follows what can be reached, which only a whole sweep tells
+		} else {
+			enough = func() bool {
+				m, err := cshim.MemoryPace(p.Device)
+				return err == nil && m.Live+p.Bytes <= s.summit
+			}
 		}
 	}
 	cost := sweep(depth, p.Bytes, enough)
@@ -175,9 +213,32 @@ func serve(p *cshim.Pressure) {
 	if p.Hard == 0 {
 		if s, err := a.state(); err == nil {
 			a.proved(s.Live + p.Bytes)
-			a.needs(s, p.Bytes)
+			p.Whole = flag(a.gives(s, p.Bytes))
 		}
 	}
+}
+
+func flag(on bool) int32 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// gives says whether bytes are given past the line where allocations wait: those for which what can be reached leaves no
+// room, and those that only make a new peak. Where others have taken the room meanwhile, who waits asks again.
+func (a *account) gives(s State, bytes int64) bool {
+	if min(s.Live, s.Reachable)+bytes > s.line() {
+		a.mu.Lock()
+		a.reach += bytes
+		a.mu.Unlock()
+		a.aim()
+		return true
+	}
+	a.aim()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return s.Live+bytes <= s.line() && s.Live+bytes > a.waits
 }
 
 // proved notes what is needed after a sweep with the block that it was for.
@@ -202,21 +263,7 @@ func (a *account) expects(s State, bytes int64) {
 // worthwhile says whether a sweep for a block that passes the line is due, or else can be paid for; where neither, the
 // block is given.
 func (a *account) worthwhile(s State, bytes int64) bool {
-	if s.Live+bytes > s.line() || s.affords(bytes) {
-		return true
-	}
-	a.needs(s, bytes)
-	return false
-}
-
-// needs counts bytes that are about to be given as reachable, where the line has no room for them, and aims anew.
-func (a *account) needs(s State, bytes int64) {
-	if s.Live+bytes > s.line() {
-		a.mu.Lock()
-		a.reach += bytes
-		a.mu.Unlock()
-	}
-	a.aim()
+	return s.Live+bytes > s.line() || s.affords(bytes)
 }
 
 func fits(p cshim.Pressure) bool {
@@ -224,13 +271,19 @@ func fits(p cshim.Pressure) bool {
 	return err == nil && m.Limit > 0 && m.Live+p.Bytes <= m.Limit
 }
 
-// swept notes what a full sweep has left, and pays for it.
+// swept notes what a full sweep has left, and pays for it. What was given out while it ran says nothing of what can be
+// reached, and what one has left that ended early is no more than that.
 func swept(cost time.Duration) {
 	time5.pay(cost)
 	for _, a := range known() {
 		if m, err := cshim.MemoryPace(a.word); err == nil {
 			a.mu.Lock()
-			a.reach, a.total = m.Live, m.Total
+			if sweeper.ended {
+				a.reach = max(0, m.Live-(m.Total-a.begun))
+			} else {
+				a.reach = min(a.reach, m.Live)
+			}
+			a.total = m.Total
 			a.highest = max(a.highest, a.reach)
 			a.next = max(a.next, m.Largest)
 			a.mu.Unlock()
@@ -241,11 +294,7 @@ func swept(cost time.Duration) {
 
 // tick lets the highest reachable bytes, the summit and the largest block sink, so that a program that has become smaller is swept again.
 func tick() {
-	for _, r := range registrations() {
-		if r.Rank <= RankQueue {
-			r.run(0)
-		}
-	}
+	Flush()
 	for _, a := range known() {
 		a.mu.Lock()
 		a.highest = max(a.reach, a.highest-a.highest/8)
@@ -308,7 +357,7 @@ func (a *account) aimAt(d Decision) {
 	}
 	const never = 1<<63 - 1
 	line := int64(never)
-	_, paced := policy.Load().Policy.(Paced)
+	paced := policy.Load().paced
 	a.calm.Store(paced && s.Live+s.Next < min(spareFloor, s.line())/2)
 	if paced {
 		if line = s.line(); s.Limit > 0 && line >= s.Limit {
@@ -328,6 +377,9 @@ func (a *account) aimAt(d Decision) {
 	if d.Total > 0 {
 		total = s.total + d.Total
 	}
+	a.mu.Lock()
+	a.waits = line
+	a.mu.Unlock()
 	_ = cshim.MemorySetLines(a.word, s.Live+min(max(d.Again, 1<<20), 1<<60), total, line)
 }
 
@@ -392,9 +444,7 @@ func boundary(backward bool) {
 	}
 	// One sweeps, the others go on.
 	if !sweeper.TryLock() {
-		for _, a := range known() {
-			a.aimAt(Decision{Again: 16 << 20, Total: 16 << 20})
-		}
+		aimIn(16 << 20)
 		return
 	}
 	defer sweeper.Unlock()

@@ -2,6 +2,7 @@ package vram
 
 import (
 	"fmt"
+	"iter"
 	"time"
 )
 
@@ -87,7 +88,11 @@ const (
 // last one (a sixty-fourth past the soft budget), and what is live passes 128 MiB and the highest reachable bytes of
 // late. Where those are less than 32 MiB, spare time is kept: a peak of 256 MiB then says nothing of the program.
 // On the CPU a block that would make a new peak waits for such a sweep, too, while the operator that asks for it runs.
-type Paced struct{}
+type Paced struct {
+	// Share of the time that sweeps may take which only lower the peak; 0: 0.05, less than 0: none. Sweeps at the line
+	// and at the limit are run whatever they cost.
+	Share float64
+}
 
 // Decide implements Policy.
 func (Paced) Decide(s State) Decision {
@@ -285,28 +290,31 @@ func wrap(p Policy, s State, again int64) Decision {
 	return d
 }
 
-// counting finds the rhythm of a policy and of those it wraps; 0: none counts.
-func counting(p Policy) int {
-	every := 0
-	add := func(n int) {
-		if n > 0 && (every == 0 || n < every) {
-			every = n
-		}
+// wrapped gives a policy and those that it wraps.
+func wrapped(p Policy) iter.Seq[Policy] {
+	return func(yield func(Policy) bool) { eachWrapped(p, yield) }
+}
+
+func eachWrapped(p Policy, yield func(Policy) bool) bool {
+	if p == nil {
+		return true
 	}
-	if c, ok := p.(Counting); ok {
-		add(c.EveryOperators())
+	if !yield(p) {
+		return false
 	}
 	switch p := p.(type) {
 	case Threshold:
-		add(counting(p.Else))
+		return eachWrapped(p.Else, yield)
 	case Rates:
-		add(counting(p.Else))
+		return eachWrapped(p.Else, yield)
 	case Budget:
-		add(counting(p.Else))
+		return eachWrapped(p.Else, yield)
 	case Any:
 		for _, q := range p {
-			add(counting(q))
+			if !eachWrapped(q, yield) {
+				return false
+			}
 		}
 	}
-	return every
+	return true
 }

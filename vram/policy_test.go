@@ -201,6 +201,68 @@ func TestPacedInvariant(t *testing.T) {
 	}
 }
 
+// The same where several goroutines compute: what one gives out while another sweeps is not taken for reachable, and who
+// waits at the line does not pass it because others have taken the room meanwhile.
+func TestPacedInvariantOnManyGoroutines(t *testing.T) {
+	leak.Counted(t)
+	for _, n := range []int{4, 16} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			leak.Check(t)
+			ok(t, vram.Collect())
+			ok(t, vram.ResetPeak(vram.CPU))
+			before := vram.ReadCounts()
+			var wg sync.WaitGroup
+			errs := make([]error, n)
+			for g := range n {
+				wg.Go(func() {
+					for i := range 3000 / n {
+						if i%10 == 0 { // 8 MiB: all that can be reached at a time is below 128
+							errs[g] = errors.Join(errs[g], tensor.Empty([]int{2 * mib}).Err())
+						}
+						errs[g] = errors.Join(errs[g], tensor.Empty([]int{mib}).Err())
+					}
+				})
+			}
+			wg.Wait()
+			ok(t, errors.Join(errs...))
+			c := vram.ReadCounts().Since(before)
+			if peak := memoryNow(t).Peak; peak > 256*mib && c.Timeouts == 0 {
+				t.Errorf("a peak of %d MiB; %d sweeps, %d waits", peak/mib, c.Full+c.Deep, c.Waits)
+			}
+			if c.Full == 0 {
+				t.Error("no sweep has run")
+			}
+		})
+	}
+}
+
+// Where Paced is wrapped its line is kept, too, for a block of which no one knew before it was asked for.
+func TestAWrappedPacedKeepsItsLine(t *testing.T) {
+	leak.Counted(t)
+	for name, p := range map[string]vram.Policy{
+		"alone": vram.Paced{}, "Any": vram.Any{vram.Off{}, vram.Paced{}}, "Threshold": vram.Threshold{Else: vram.Paced{}},
+		"twice": vram.Budget{Share: 1, Else: vram.Rates{Else: vram.Paced{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			usePolicy(t, p)
+			ok(t, vram.Collect())
+			ok(t, vram.ResetPeak(vram.CPU))
+			before := vram.ReadCounts()
+			for range 20 {
+				for range 45 {
+					ok(t, tensor.Empty([]int{mib}).Err())
+				}
+				ok(t, tensor.Empty([]int{40 * mib}).Err())
+			}
+			c := vram.ReadCounts().Since(before)
+			if peak := memoryNow(t).Peak; peak > 256*mib && c.Timeouts == 0 {
+				t.Errorf("a peak of %d MiB; %d sweeps, %d waits", peak/mib, c.Full+c.Deep, c.Waits)
+			}
+		})
+	}
+}
+
 // Below 128 MiB nothing is ever swept, above it only from spare time.
 func TestNoSweepAtToySize(t *testing.T) {
 	leak.Check(t)

@@ -17,8 +17,14 @@ type purse struct {
 	scanned uint64        // bytes of the Go heap that the collector has to look through, when cost was last known
 }
 
-// time5 is a little less than the 5 % that is promised: a sweep may cost more than the last ones.
-var time5 = purse{share: 0.045, at: time.Now(), cost: 500 * time.Microsecond, scanned: smallHeap}
+// defaultShare is what [Paced] may spend where it does not say.
+const defaultShare = 0.05
+
+// time5 holds what is to be spent.
+var time5 = purse{share: defaultShare * caution, at: time.Now(), cost: 500 * time.Microsecond, scanned: smallHeap}
+
+// caution makes it a little less than was promised: a sweep may cost more than the last ones.
+const caution = 0.9
 
 // smallHeap is as many bytes as say nothing of what a sweep costs.
 const smallHeap = 16 << 20
@@ -62,6 +68,14 @@ func (p *purse) pay(d time.Duration) {
 	p.cost = (3*p.cost + min(d, 2*p.cost)) / 4
 	p.scanned = max(scannable(), smallHeap)
 	p.spare = max(p.spare-d, -p.most())
+}
+
+// earn sets the share of the time that comes in from now on.
+func (p *purse) earn(share float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fill()
+	p.share = share * caution
 }
 
 // empty takes out what came in while another policy was in force, which spends nothing.

@@ -107,3 +107,42 @@ func TestPurseKnowsThatTheHeapHasGrown(t *testing.T) {
 	}
 	runtime.KeepAlive(heap)
 }
+
+// Paced says how much of the time may be spent, wherever it is wrapped.
+func TestShareOfTime(t *testing.T) {
+	balance.Hold(t, func() {})
+	defer use(CurrentPolicy())
+	for _, c := range []struct {
+		p    Policy
+		want float64
+	}{
+		{Paced{}, 0.05}, {Paced{Share: 0.2}, 0.2}, {Any{Off{}, Threshold{Else: Paced{Share: 0.1}}}, 0.1}, {Paced{Share: -1}, 0}, {Paced{Share: 7}, 1}, {Off{}, 0.05},
+	} {
+		use(c.p)
+		time5.mu.Lock()
+		time5.at = time5.at.Add(-100 * time.Millisecond)
+		time5.mu.Unlock()
+		spare, _ := time5.look()
+		most := time.Duration(c.want * float64(100*time.Millisecond))
+		if spare > most+most/10+time.Millisecond || spare < most*8/10 {
+			t.Errorf("%+v: %v of 100 ms may be spent, want a little less than %v", c.p, spare, most)
+		}
+	}
+}
+
+func TestWrapped(t *testing.T) {
+	balance.Hold(t, func() {})
+	for _, c := range []struct {
+		p     Policy
+		every int64
+		paced bool
+	}{
+		{Paced{}, 0, true}, {Off{}, 0, false}, {Any{}, 0, false}, {Any{nil, Off{}}, 0, false}, {Budget{}, 100, false},
+		{Threshold{Else: Budget{Operators: 7, Else: Paced{}}}, 7, true},
+		{Any{Budget{Operators: 9}, Rates{Else: Budget{Operators: 8}}}, 8, false},
+	} {
+		if box := boxOf(c.p); box.every != c.every || box.paced != c.paced {
+			t.Errorf("%#v: %d operators, paced %v; want %d, %v", c.p, box.every, box.paced, c.every, c.paced)
+		}
+	}
+}

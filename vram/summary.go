@@ -45,6 +45,7 @@ func Summary(d Device) (string, error) {
 	t.AppendRow(table.Row{"Requested memory", size(m.Requested), none, none, none})
 	t.AppendRow(table.Row{"Reserved memory", size(m.Reserved), none, none, none})
 	t.AppendRow(table.Row{"Cached memory", size(m.Cached), none, none, none})
+	t.AppendRow(table.Row{"Everything else", size(m.Other), size(m.PeakOther), none, none})
 	t.AppendRow(table.Row{"Reachable at last sweep", size(m.Reachable), none, none, none})
 	t.AppendSeparator()
 	t.AppendRow(table.Row{"Allocations", m.Allocations - m.Frees, none, m.Allocations, m.Frees})

@@ -110,6 +110,7 @@ func init() { reclaimers.list.Store(&[]*registered{caches}) }
 var sweeper struct {
 	sync.Mutex
 	begun time.Time // when the last full sweep began
+	ended bool      // the last sweep was not cut short: what it has left tells what can be reached
 	whole bool      // the last sweep has freed all that there was to free when it began
 }
 
@@ -127,7 +128,7 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 		runtime.UnlockOSThread()
 	}()
 	start := time.Now()
-	sweeper.whole = false
+	sweeper.whole, sweeper.ended = false, false
 	before := liveEverywhere()
 	list := registrations()
 	if depth == Deep {
@@ -163,6 +164,13 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 				}
 			}
 		}
+		for _, a := range known() {
+			if m, err := cshim.MemoryPace(a.word); err == nil {
+				a.mu.Lock()
+				a.begun, a.next = m.Total, max(a.next, m.Largest)
+				a.mu.Unlock()
+			}
+		}
 		gc, whole, asked := time.Now(), true, false
 		if enough == nil {
 			runtime.GC()
@@ -177,6 +185,7 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 		if whole {
 			cleaned := awaitCleanups(10 * time.Millisecond)
 			reclaim(!asked)
+			sweeper.ended = cleaned && awaitFrees(10*time.Millisecond)
 			if enough != nil && !enough() { // an error may rest on it
 				cleaned = cleaned || awaitCleanups(time.Second)
 				ended := awaitFrees(time.Second)

@@ -20,7 +20,8 @@
 //
 // One goroutine, the pacer, runs from the time that libtorch is loaded. It serves allocations that wait, and every two
 // seconds frees what the collector has found meanwhile and lets an idle allocator's cache shrink. Two timers of its own keep
-// Go's runtime awake meanwhile. All functions here may be called from any goroutine.
+// Go's runtime awake meanwhile. All functions here may be called from any goroutine. On a thread that captures a CUDA graph
+// nothing is freed by itself: no sweep begins there, and what waits to be freed goes on waiting ([Flush] frees it).
 //
 // # Reports
 //
@@ -37,6 +38,7 @@ package vram
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 
@@ -108,12 +110,16 @@ type Memory struct {
 	LargestFree int64 // the largest block it keeps; -1 where that is not known
 	Allocations int64 // since the start
 	Frees       int64
+	Other       int64 // bytes of the device that anything else has: see [Stats]
+	PeakOther   int64 // the most that Other was when Stats was called, since the start or the last ResetPeak
 	Limit       int64 // of SetLimit; 0: none
 	Budget      int64 // of SetBudget; 0: none
 	Reachable   int64 // bytes that were live after the last sweep
 }
 
-// Stats are a device's counters. The error says that libtorch could not be loaded, or that there is no such device.
+// Stats are a device's counters. Other is, for the CPU, about what else of this process is resident: Go's heap, libraries,
+// threads (Linux only). On a CUDA device that this process has used it is what is neither free nor reserved: contexts,
+// libraries, other processes. The error says that libtorch could not be loaded, or that there is no such device.
 func Stats(d Device) (Memory, error) {
 	w, err := loaded(d)
 	if err != nil {
@@ -123,10 +129,13 @@ func Stats(d Device) (Memory, error) {
 	if err != nil {
 		return Memory{}, err
 	}
+	other := otherBytes(w, m)
 	a := accountOf(w)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.peakOther = max(a.peakOther, other)
 	return Memory{
+		Other: other, PeakOther: a.peakOther,
 		Allocated: m.Allocated, Peak: m.Peak, Requested: m.Requested, Reserved: m.Reserved, Cached: m.Cached,
 		Active: m.Active, LargestFree: m.LargestFree, Allocations: m.Allocations, Frees: m.Frees, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach,
@@ -139,7 +148,55 @@ func ResetPeak(d Device) error {
 	if err != nil {
 		return err
 	}
+	a := accountOf(w)
+	a.mu.Lock()
+	a.peakOther = 0
+	a.mu.Unlock()
 	return cshim.MemoryResetPeak(w)
+}
+
+// otherBytes is what of a device's memory its allocator knows nothing of; 0 where that cannot be told.
+func otherBytes(w int32, m cshim.Memory) int64 {
+	used := resident()
+	if w != cpuWord {
+		if m.Allocations == 0 && m.Reserved == 0 {
+			return 0 // to ask would make a context there
+		}
+		free, total, err := cshim.MemoryCapacity(w)
+		if err != nil {
+			return 0
+		}
+		used = total - free
+	}
+	return max(0, used-m.Reserved)
+}
+
+// resident is how many bytes of this process are in memory.
+func resident() int64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(fields[1], 10, 64)
+	return pages * int64(os.Getpagesize())
+}
+
+// Flush frees what waits to be freed: the tensors outside scopes that the Go collector has found unreachable. Operators
+// do so by themselves, and the pacer when nobody computes. While the calling thread captures a CUDA graph, operators
+// leave them; Flush does not.
+func Flush() {
+	if cshim.Path() == "" {
+		return
+	}
+	for _, r := range registrations() {
+		if r.Rank <= RankQueue {
+			r.run(0)
+		}
+	}
 }
 
 // EmptyCache gives the blocks that a device's allocator keeps back to the system. PyTorch: torch.cuda.empty_cache.

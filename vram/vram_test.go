@@ -2,7 +2,10 @@ package vram_test
 
 import (
 	"fmt"
+	"runtime"
+	"runtime/metrics"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
@@ -44,5 +47,61 @@ func TestPeakFollowsAndResets(t *testing.T) {
 	}
 	if after.Frees <= before.Frees {
 		t.Errorf("frees went from %d to %d", before.Frees, after.Frees)
+	}
+}
+
+// What the allocator does not know of: a slice of Go's is in Other, a tensor is not.
+func TestOther(t *testing.T) {
+	leak.Check(t)
+	const bytes = 128 * mib
+	near := func(what string, got, want int64) {
+		t.Helper()
+		if got < want-bytes/4 || got > want+bytes/4 {
+			t.Errorf("%s: %d MiB more than before, want %d", what, got/mib, want/mib)
+		}
+	}
+	ok(t, vram.EmptyCache(vram.CPU)) // what is kept need not be resident
+	ok(t, vram.ResetPeak(vram.CPU))
+	base := memoryNow(t)
+	if base.Other < mib || base.PeakOther < base.Other {
+		t.Errorf("%d bytes, at most %d", base.Other, base.PeakOther)
+	}
+	x := tensor.Ones([]int{bytes / 4})
+	near("a tensor", memoryNow(t).Other-base.Other, 0)
+	x.Release()
+	ok(t, vram.EmptyCache(vram.CPU))
+	slice := make([]byte, bytes)
+	for i := 0; i < bytes; i += 4096 {
+		slice[i] = 1
+	}
+	m := memoryNow(t)
+	near("a slice", m.Other-base.Other, bytes)
+	if m.PeakOther != m.Other {
+		t.Errorf("%d bytes, at most %d", m.Other, m.PeakOther)
+	}
+	runtime.KeepAlive(slice)
+	ok(t, vram.ResetPeak(vram.CPU))
+	if m := memoryNow(t); m.PeakOther != m.Other {
+		t.Errorf("after ResetPeak: %d bytes, at most %d", m.Other, m.PeakOther)
+	}
+}
+
+func TestFlush(t *testing.T) {
+	leak.Check(t)
+	ok(t, vram.Collect())
+	before := memoryNow(t).Allocated
+	for range 20 {
+		ok(t, tensor.Zeros([]int{mib / 4}).Err())
+	}
+	s := []metrics.Sample{{Name: "/gc/cleanups/queued:cleanups"}, {Name: "/gc/cleanups/executed:cleanups"}}
+	for range 3 { // the last one may still be in a register
+		runtime.GC()
+		for metrics.Read(s); s[1].Value.Uint64() < s[0].Value.Uint64(); metrics.Read(s) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	vram.Flush()
+	if now := memoryNow(t).Allocated; now > before+mib {
+		t.Errorf("%d bytes are live that nobody can reach", now-before)
 	}
 }

@@ -36,8 +36,8 @@ inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
   }
 }
 
-// Counts n bytes in when they fit below the limit; false otherwise.
-bool try_admit(int slot, int64_t n) noexcept;
+// Counts n bytes in when they fit below the limit, and below the line unless they may pass it; false otherwise.
+bool try_admit(int slot, int64_t n, bool past_line = true) noexcept;
 // What threads have taken ahead of the CPU's account and not given out.
 int64_t taken_ahead() noexcept;
 // The bytes of small free blocks that threads keep.
@@ -51,11 +51,10 @@ void release(int slot, int64_t n) noexcept;
 
 // The same where it is the rule that they fit.
 inline void enter(int slot, int64_t n, int64_t asked) {
-  auto &a = accounts[slot];
-  if (a.live.load(std::memory_order_relaxed) + n > a.line.load(std::memory_order_relaxed) || !try_admit(slot, n)) {
-    admit(slot, n, asked);
+  if (try_admit(slot, n, false)) {
+    raise(accounts[slot].largest, n);
   } else {
-    raise(a.largest, n);
+    admit(slot, n, asked);
   }
 }
 

@@ -106,9 +106,10 @@ void out_of_memory(int slot, int64_t asked, const char *why) {
   C10_THROW_ERROR(OutOfMemoryError, why);
 }
 
-bool try_admit(int slot, int64_t n) noexcept {
+bool try_admit(int slot, int64_t n, bool past_line) noexcept {
   auto &a = accounts[slot];
   int64_t limit = a.limit.load(std::memory_order_relaxed);
+  if (!past_line) limit = std::min(limit, a.line.load(std::memory_order_relaxed));
   int64_t now = a.live.load(std::memory_order_relaxed), ahead = 0;
   // What threads have taken ahead is not live: a peak is counted without it. Looked at before and after, since
   // what a thread gives back between is in `now`, and no longer ahead.
@@ -139,9 +140,15 @@ void release(int slot, int64_t n) noexcept {
 void admit(int slot, int64_t n, int64_t asked) {
   auto &a = accounts[slot];
   raise(a.largest, n);
-  if (__builtin_expect(a.live.load(std::memory_order_relaxed) + n > a.line.load(std::memory_order_relaxed), 0)) {
-    // The pacer sets a new line when it has swept; an allocation is not refused for it.
-    wait_for_sweep(slot, n, false, nullptr);
+  // Past the line it waits, but is never refused: the pacer says when what can be reached leaves no room below.
+  auto until = Clock::now() + kSoftWait;
+  while (a.line.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
+    if (try_admit(slot, n, false)) return;
+    if (wait_for_sweep(slot, n, false, nullptr) != Waited::kAgain) break;
+    if (Clock::now() >= until) {
+      Pressure::get().timeouts.fetch_add(1, std::memory_order_relaxed);
+      break;
+    }
   }
   if (try_admit(slot, n) || try_admit_tight(slot, n)) return;
   auto give_up = Clock::now() + kGiveUp;

@@ -130,6 +130,34 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
   EXPECT_ERR(empty(kMiB * kThreads * 2).err, LS_ERR_OUT_OF_MEMORY);  // nobody sweeps any more
 }
 
+// Who waited at the line looks again, since others may have taken the room, and passes it when the round says so.
+TEST_F(Memory, TheLineIsPassedWhenARoundSaysSo) {
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  for (bool room : {false, true}) {
+    int64_t base = live();
+    EXPECT_OK(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, base + 5 * kMiB));
+    int rounds = 0;
+    std::thread pacer([&] {
+      ls_pressure p;
+      while (ls_pressure_wait(&p, rounds == 0 ? 5000 : 100) == 1) {
+        EXPECT_EQ(p.hard, 0);
+        EXPECT_EQ(p.bytes, 8 * kMiB);
+        if (++rounds == 2 && room) {
+          EXPECT_OK(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, base + 9 * kMiB));
+        }
+        ls_pressure_done(p.round, rounds == 3);
+      }
+    });
+    auto r = empty(2 * kMiB);  // 8 MiB
+    pacer.join();
+    EXPECT_EQ(rounds, room ? 2 : 3);
+    EXPECT_OK(r.err);
+    ls_tensor_free(r.t);
+  }
+  ls_pressure_stop();
+  EXPECT_OK(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
+}
+
 TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
   EXPECT_OK(ls_memory_set_limit(kCpu, live() + 4 * kMiB));
   ASSERT_EQ(ls_pressure_attach(), 1);
