@@ -20,6 +20,7 @@ type account struct {
 	reach    int64 // live after the last sweep
 	highest  int64 // the highest reach of late
 	summit   int64 // the highest of late of what a sweep for a block has left, and the block
+	ahead    int64 // the largest small block of late that would have passed the summit
 	total    int64 // given out, at the end of the last sweep
 	begun    int64 // and when its collection began
 	next     int64 // the largest block of late
@@ -188,8 +189,8 @@ func serve(p *cshim.Pressure) {
 	before, largest := m.Freed+m.Total, m.Largest
 	enough := func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) }
 	s, err := a.state()
-	if err == nil && s.Live+p.Bytes > s.line() {
-		a.expects(s, largest)
+	if err == nil {
+		a.expects(s, p.Bytes, largest)
 	}
 	if p.Hard == 0 {
 		if err != nil || !a.worthwhile(s, p.Bytes) {
@@ -248,16 +249,20 @@ func (a *account) proved(bytes int64) {
 	a.summit = max(a.summit, bytes)
 }
 
-// expects notes that a block of so many bytes meets the line: the next question is asked before another one does, since
-// an operator that sweeps before it begins costs less than one that waits for a round. A large one is not expected again:
-// operators far below the line would be swept for it.
-func (a *account) expects(s State, bytes int64) {
-	if bytes > s.line()/16 {
-		return
-	}
+// expects notes that a block of so many bytes, and the largest of late, meet the line or the summit: the next question is
+// asked before another one does, since an operator that sweeps before it begins costs less than one that waits for a
+// round. A large one is not expected again: operators far below would be swept for it.
+func (a *account) expects(s State, bytes, largest int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.next = max(a.next, bytes)
+	switch {
+	case s.Live+bytes <= s.line():
+		if bytes <= s.Live/16 {
+			a.ahead = max(a.ahead, bytes)
+		}
+	case largest <= s.line()/16:
+		a.next = max(a.next, largest)
+	}
 }
 
 // worthwhile says whether a sweep for a block that passes the line is due, or else can be paid for; where neither, the
@@ -300,6 +305,7 @@ func tick() {
 		a.highest = max(a.reach, a.highest-a.highest/8)
 		a.summit = max(a.highest, a.summit-a.summit/8)
 		a.next -= a.next / 4
+		a.ahead -= a.ahead / 4
 		a.mu.Unlock()
 	}
 }
@@ -330,6 +336,7 @@ func (a *account) state() (State, error) {
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
 		Percent: a.percent, Spare: spare, Cost: cost, total: m.Total, summit: a.summit,
+		ahead: a.ahead,
 	}, nil
 }
 

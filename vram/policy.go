@@ -54,6 +54,7 @@ type State struct {
 
 	total  int64 // bytes ever given out
 	summit int64 // account.summit
+	ahead  int64 // account.ahead
 }
 
 // Decision is a policy's answer.
@@ -87,7 +88,8 @@ const (
 // lower the peak is paid from spare time: when as much as a sixteenth of the live bytes has been given out since the
 // last one (a sixty-fourth past the soft budget), and what is live passes 128 MiB and the highest reachable bytes of
 // late. Where those are less than 32 MiB, spare time is kept: a peak of 256 MiB then says nothing of the program.
-// On the CPU a block that would make a new peak waits for such a sweep, too, while the operator that asks for it runs.
+// On the CPU a block that would make a new peak waits for such a sweep, too, while the operator that asks for it runs;
+// where small blocks have, operators are swept for before they begin, which costs less.
 type Paced struct {
 	// Share of the time that sweeps may take which only lower the peak; 0: 0.05, less than 0: none. Sweeps at the line
 	// and at the limit are run whatever they cost.
@@ -99,13 +101,13 @@ func (Paced) Decide(s State) Decision {
 	d := paced(s)
 	if d.Sweep == None {
 		// In time for the line.
-		d.Again = max(1<<20, min(d.Again, s.line()-s.Live-s.Next))
+		d.Again = max(1<<20, min(d.Again, s.line()-s.Live-s.expected()))
 	}
 	return d
 }
 
 func paced(s State) Decision {
-	if s.Live+s.Next > s.line() && s.Allocated > s.Live/64 {
+	if s.Live+s.expected() > s.line() && s.Allocated > s.Live/64 {
 		return Decision{Sweep: Full}
 	}
 	share := int64(16)
@@ -119,7 +121,7 @@ func paced(s State) Decision {
 	if s.Allocated < step && !s.Backward {
 		return Decision{Again: step - s.Allocated}
 	}
-	if room := max(s.Highest+s.Highest/64, s.summit) - s.Live; room > 0 && !s.Backward {
+	if room := max(s.Highest+s.Highest/64, s.summit) - s.Live - min(s.ahead, s.Live/16); room > 0 && !s.Backward {
 		return Decision{Again: room}
 	}
 	if s.Backward && s.Spare < s.Cost || !s.Backward && !s.affords(0) {
@@ -153,6 +155,10 @@ func (s State) spareFrom() int64 {
 	}
 	return spareFloor
 }
+
+// expected is what the next operator is taken to ask for where the line is concerned: a block larger than a sixteenth of
+// it waits there itself, and is too rare for every operator before it to be swept for.
+func (s State) expected() int64 { return min(s.Next, s.line()/16) }
 
 // line is where a sweep is due, whatever it costs.
 func (s State) line() int64 {

@@ -115,6 +115,73 @@ func TestWhoMeetsTheLineIsAskedBeforeIt(t *testing.T) {
 	}
 }
 
+// The same for a block that would make a new peak.
+func TestWhoWouldMakeANewPeakIsAskedBeforeIt(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := Collect(); err != nil {
+		t.Fatal(err)
+	}
+	a := accountOf(cpuWord)
+	expect := func(bytes int64) {
+		a.mu.Lock()
+		a.ahead = bytes
+		a.mu.Unlock()
+	}
+	const float = 6
+	data := make([]float32, 8<<20)
+	r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), 4*len(data))
+	if r.Err != nil {
+		t.Fatal(cshim.Take(r.Err))
+	}
+	defer cshim.TensorFree(r.Handle)
+	defer expect(0)
+	for _, c := range []struct{ block, want int64 }{
+		{1 << 20, 1 << 20},
+		{16 << 20, 0}, // a large one: operators far below the summit would be swept for the next
+	} {
+		expect(0)
+		spare, summit := setPacer(time.Second, 0)
+		serve(&cshim.Pressure{Device: cpuWord, Bytes: c.block})
+		setPacer(spare, summit)
+		if s, err := a.state(); err != nil || s.ahead != c.want {
+			t.Errorf("after a block of %d bytes as many as %d are expected, %v; want %d", c.block, s.ahead, err, c.want)
+		}
+	}
+}
+
+// How far below the line and the summit an operator is swept for: by the block that is expected, where that is small.
+func TestBeforeTheLineAndTheSummit(t *testing.T) {
+	balance.Hold(t, func() {})
+	for _, c := range []struct {
+		live, next, summit, ahead int64         // MiB
+		spare                     time.Duration // 0: only the line counts
+		want                      Depth
+	}{
+		{239, 8, 0, 0, 0, None},
+		{250, 8, 0, 0, 0, Full},
+		{239, 72, 0, 0, 0, None}, // a large block waits at the line itself
+		{241, 72, 0, 0, 0, Full},
+		{236, 1, 240, 0, time.Second, None},
+		{236, 1, 240, 8, time.Second, Full},
+		{230, 1, 240, 8, time.Second, None},
+		{224, 1, 240, 64, time.Second, None}, // no more than a sixteenth
+		{226, 1, 240, 64, time.Second, Full},
+	} {
+		d := Paced{}.Decide(State{
+			Live: c.live << 20, Highest: 128 << 20, Reachable: 128 << 20, Next: c.next << 20, Allocated: c.live << 20,
+			Percent: 100, Spare: c.spare, Cost: time.Millisecond, summit: c.summit << 20, ahead: c.ahead << 20,
+		})
+		// Asked again before it would be due.
+		due := 256 - min(c.next, 16)
+		if c.spare > 0 {
+			due = min(due, c.summit-min(c.ahead, c.live/16))
+		}
+		if d.Sweep != c.want || d.Sweep == None && d.Again > max(1, due-c.live)<<20 {
+			t.Errorf("%+v: %+v", c, d)
+		}
+	}
+}
+
 // Where sweeps find little that can be reached, spare time is kept until 256 MiB are live.
 func TestSpareTimeIsForProgramsThatReachMuch(t *testing.T) {
 	balance.Hold(t, func() {})
