@@ -22,6 +22,17 @@ func setPacer(spare time.Duration, summit int64) (time.Duration, int64) {
 	return spare, summit
 }
 
+// ofData is a tensor of its own on the CPU with these values.
+func ofData(t *testing.T, data []float32) cshim.Handle {
+	t.Helper()
+	const float = 6
+	r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), 4*len(data))
+	if r.Err != nil {
+		t.Fatal(cshim.Take(r.Err))
+	}
+	return r.Handle
+}
+
 // An allocation that would make a new peak, far below the limit, waits until the sweep has freed something or all: tensors
 // outside of scopes go by cleanups, which run after the collector has marked.
 func TestANewPeakWaitsForCleanups(t *testing.T) {
@@ -41,12 +52,7 @@ func TestANewPeakWaitsForCleanups(t *testing.T) {
 	before := live()
 	for range 50 {
 		func() {
-			const float = 6
-			r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), 4*len(data))
-			if r.Err != nil {
-				t.Fatal(cshim.Take(r.Err))
-			}
-			runtime.AddCleanup(new(owner), func(h cshim.Handle) { cshim.TensorFree(h) }, r.Handle)
+			runtime.AddCleanup(new(owner), func(h cshim.Handle) { cshim.TensorFree(h) }, ofData(t, data))
 		}()
 		setPacer(time.Second, 0) // anything would be a new peak, and a sweep can be paid
 		serve(&cshim.Pressure{Device: cpuWord, Bytes: 1 << 20})
@@ -99,15 +105,10 @@ func TestWhoMeetsTheLineIsAskedBeforeIt(t *testing.T) {
 		a.mu.Lock()
 		a.next = 0
 		a.mu.Unlock()
-		const float = 6
-		data := make([]float32, c.block/4)
-		r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), c.block)
-		if r.Err != nil {
-			t.Fatal(cshim.Take(r.Err))
-		}
+		h := ofData(t, make([]float32, c.block/4))
 		serve(&cshim.Pressure{Device: cpuWord, Bytes: floor}) // many that wait for more than one block
 		s, err := a.state()
-		cshim.TensorFree(r.Handle)
+		cshim.TensorFree(h)
 		if want := int64(c.want); err != nil || s.Next < want || s.Next > want+want/4 {
 			t.Errorf("the next block is expected to have %d bytes, %v; want %d", s.Next, err, want)
 		}
@@ -127,13 +128,7 @@ func TestWhoWouldMakeANewPeakIsAskedBeforeIt(t *testing.T) {
 		a.ahead = bytes
 		a.mu.Unlock()
 	}
-	const float = 6
-	data := make([]float32, 8<<20)
-	r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), 4*len(data))
-	if r.Err != nil {
-		t.Fatal(cshim.Take(r.Err))
-	}
-	defer cshim.TensorFree(r.Handle)
+	defer cshim.TensorFree(ofData(t, make([]float32, 8<<20)))
 	defer expect(0)
 	for _, c := range []struct{ block, want int64 }{
 		{1 << 20, 1 << 20},
