@@ -151,16 +151,16 @@ func TestClientsThatHangUp(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for range 1000 { // the handlers notice a little later
-		var s map[string]int64
+	var s map[string]int64
+	for until := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) { // the handlers notice a little later
 		c.get(t, "/stats", &s)
-		if s["computing"] == 0 && s["waiting"] == 0 {
-			if s["native_bytes"] != before {
-				t.Errorf("%d native bytes before, %d after", before, s["native_bytes"])
-			}
+		if s["computing"] == 0 && s["waiting"] == 0 && s["native_bytes"] == before {
 			break
 		}
-		time.Sleep(5 * time.Millisecond)
+		if time.Now().After(until) {
+			t.Errorf("%d native bytes before; 30 s after all clients have hung up: %v", before, s)
+			break
+		}
 	}
 	if err := stop(); err != nil {
 		t.Error(err)

@@ -90,14 +90,14 @@ func (s *server) complete(w http.ResponseWriter, r *http.Request) {
 // compute waits for its turn and generates in a scope.
 func (s *server) compute(r *http.Request, q *request) (text string, err error) {
 	s.waiting.Add(1)
-	err = s.jobs.Acquire(r.Context(), 1)
-	s.waiting.Add(-1)
-	if err != nil {
+	if err = s.jobs.Acquire(r.Context(), 1); err != nil {
+		s.waiting.Add(-1)
 		return "", err
 	}
 	defer s.jobs.Release(1)
-	s.computing.Add(1)
+	s.computing.Add(1) // before it waits no more: it is never in neither
 	defer s.computing.Add(-1)
+	s.waiting.Add(-1)
 	err = tensor.WithScope(func() error {
 		text, err = s.model.Generate(r.Context(), s.vocab, q.Prompt, q.Length, gpt.Sampling{Temperature: *q.Temperature, Seed: q.Seed}, nil)
 		return err
@@ -106,13 +106,15 @@ func (s *server) compute(r *http.Request, q *request) (text string, err error) {
 }
 
 func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
+	// The bytes are read last: those of a request that is not counted any more are not among them.
+	waiting, computing := s.waiting.Load(), s.computing.Load()
 	native, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		s.refuse(w, http.StatusInternalServerError, err)
 		return
 	}
 	reply(w, http.StatusOK, map[string]int64{
-		"waiting": s.waiting.Load(), "computing": s.computing.Load(), "done": s.done.Load(), "failed": s.failed.Load(),
+		"waiting": waiting, "computing": computing, "done": s.done.Load(), "failed": s.failed.Load(),
 		"native_bytes": native.Allocated, "native_peak_bytes": native.Peak, "goroutines": int64(runtime.NumGoroutine()),
 	})
 }
