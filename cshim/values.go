@@ -68,9 +68,13 @@ func Take(ref ErrorRef) *Error {
 	return e
 }
 
-// NoDeviceMemory says whether an operator has failed because a device other than the CPU had no memory.
-func NoDeviceMemory(ref ErrorRef) bool {
-	return ref != nil && Code(ref.code) == CodeOutOfMemory && (ref.bytes == 0 || ref.device>>8 != 0)
+// NoDeviceMemory says whether an operator has failed because a device other than the CPU had no memory, which one, and
+// for how many bytes; 0 where that is not known.
+func NoDeviceMemory(ref ErrorRef) (device int32, bytes int64, ok bool) {
+	if ref == nil || Code(ref.code) != CodeOutOfMemory || ref.bytes != 0 && ref.device>>8 == 0 {
+		return 0, 0, false
+	}
+	return int32(ref.device), int64(ref.bytes), true
 }
 
 // Tag is the kind of a Value.

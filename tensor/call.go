@@ -603,11 +603,12 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 // allocator has waited for sweeps already; outside of the operator what it holds free can be given back as well. What
 // writes into what was there before, or draws random numbers, is not repeated. It takes the error then.
 func again(o *op, ref cshim.ErrorRef) bool {
-	if !cshim.NoDeviceMemory(ref) {
+	device, bytes, ok := cshim.NoDeviceMemory(ref)
+	if !ok {
 		return false
 	}
 	native, err := o.find()
-	if err != nil || !cshim.OpRepeatable(native) || !vram.Relieve() {
+	if err != nil || !cshim.OpRepeatable(native) || !vram.Relieve(device, bytes) {
 		return false
 	}
 	cshim.Take(ref)

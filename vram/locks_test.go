@@ -216,7 +216,7 @@ func TestLocksOfTables(t *testing.T) {
 	}
 	for _, f := range []func(){
 		func() { _ = Collect() },
-		func() { Relieve() },
+		func() { Relieve(cpuWord, 0) },
 		func() { serve(&cshim.Pressure{Device: cpuWord}) },
 	} {
 		unordered.Go(f, func() {

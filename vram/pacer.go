@@ -470,10 +470,11 @@ func aimIn(bytes int64) {
 	}
 }
 
-// Relieve is for an operator that has failed for want of memory: a deep sweep, and the allocators' caches given back,
-// outside every lock. It says whether anybody has freed anything meanwhile, so that another try is worth it. While its
-// thread captures a CUDA graph it does nothing.
-func Relieve() bool {
+// Relieve is for an operator that has failed for want of so many bytes of a device: a deep sweep, and the cache of the
+// device's allocator given back, outside every lock. Where it is the limit that refuses them the cache stays, since none
+// of it is live. Where it is not known how many were asked for, 0, every device's is given back. It says whether anybody has
+// freed anything meanwhile, so that another try is worth it. While its thread captures a CUDA graph it does nothing.
+func Relieve(device int32, asked int64) bool {
 	if cshim.Capturing() {
 		return false
 	}
@@ -483,13 +484,16 @@ func Relieve() bool {
 	swept(sweep(Deep, 1<<62, nil))
 	progress := freesEverywhere() != before
 	for _, a := range known() {
-		if m, err := cshim.MemoryPace(a.word); err == nil && a.word != cpuWord && m.Reserved > m.Live {
-			start := time.Now()
-			_ = cshim.MemoryEmptyCache(a.word)
-			if now, err := cshim.MemoryPace(a.word); err == nil {
-				caches.gave(m.Reserved-now.Reserved, start)
-				progress = progress || now.Reserved < m.Reserved
-			}
+		m, err := cshim.MemoryPace(a.word)
+		if err != nil || a.word == cpuWord || asked != 0 && a.word != device || m.Reserved <= m.Live ||
+			m.Limit > 0 && m.Live+asked > m.Limit {
+			continue
+		}
+		start := time.Now()
+		_ = cshim.MemoryEmptyCache(a.word)
+		if now, err := cshim.MemoryPace(a.word); err == nil {
+			caches.gave(m.Reserved-now.Reserved, start)
+			progress = progress || now.Reserved < m.Reserved
 		}
 	}
 	return progress

@@ -569,7 +569,7 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 		"SetGCPercent":     func(k int) error { _, err := vram.SetGCPercent(vram.CPU, 50+k); return err },
 		"Stats":            func(int) error { _, err := vram.Stats(vram.CPU); return err },
 		"Collect":          func(int) error { return vram.Collect() },
-		"Relieve":          func(int) error { vram.Relieve(); return nil },
+		"Relieve":          func(int) error { vram.Relieve(1<<8, 0); return nil },
 		"Register":         func(int) error { vram.Register(vram.Reclaimer{Rank: 5, Reclaim: func(int64) {}})(); return nil },
 		"RegisterCategory": func(int) error { vram.RegisterCategory(vram.Category{Each: func(func(vram.Storage)) {}})(); return nil },
 		"Explain":          func(int) error { _, err := vram.Explain(vram.CPU); return err },

@@ -538,6 +538,57 @@ func empty(c *Control) error {
 			return fmt.Errorf("%d bytes are left on %s", c.Live(i), d)
 		}
 	}
+	return relieve(c)
+}
+
+// relieve: who has failed for want of memory has the cache given back, unless it is the limit that refuses, which does
+// not count it.
+func relieve(c *Control) error {
+	const mib = 1 << 20
+	d := tensor.CUDA(0)
+	if err := vram.SetLimit(d, vram.Bytes(64*mib)); err != nil {
+		return err
+	}
+	keep := func() (int64, error) {
+		x := tensor.Zeros([]int{8 * mib}, tensor.Uint8, d)
+		defer tensor.Flush()
+		defer x.Release()
+		return c.Live(0), x.Err()
+	}
+	for _, test := range []struct {
+		device int32
+		asked  int64
+		stays  bool
+	}{
+		{word(d), 64*mib + 1, true},            // the limit refuses it
+		{word(d), 64 * mib, false},             // the limit gives it
+		{word(tensor.CUDA(1)), 64 * mib, true}, // another device's failure
+		{0, 0, false},                          // nobody knows whose
+	} {
+		before, err := keep()
+		if err != nil {
+			return err
+		}
+		want := before
+		if !test.stays {
+			want = 0
+		}
+		progress := vram.Relieve(test.device, test.asked)
+		if now := c.Live(0); before == 0 || now != want || progress == test.stays {
+			return fmt.Errorf("%+v: %d bytes of the device before, %d after, progress %v", test, before, now, progress)
+		}
+	}
+	// An operator that the limit refuses leaves the cache to the next one.
+	before, err := keep()
+	if err != nil {
+		return err
+	}
+	if err := tensor.Zeros([]int{65 * mib}, tensor.Uint8, d).Err(); !errors.Is(err, tensor.ErrOutOfMemory) {
+		return fmt.Errorf("65 MiB of 64: %v", err)
+	}
+	if now := c.Live(0); now != before {
+		return fmt.Errorf("%d bytes of the device before an operator that the limit refused, %d after", before, now)
+	}
 	return nil
 }
 

@@ -313,6 +313,8 @@ int fake_alloc(int device, void **out, size_t n) {
     if (device >= 0) fakecuda_give(device, size);
     return failed(cudaErrorMemoryAllocation);
   }
+  // A copy on the device touches both sides: half a thousand times fewer faults.
+  if (size >= 2 << 20) madvise(p, (size_t)size, MADV_HUGEPAGE);
   if (device < 0) ADD(state->host_live, size);
   pthread_mutex_lock(&mutex);
   add_range((struct range){p, size, device, 1});
