@@ -115,7 +115,7 @@ gotest() { # gotest LABEL ARGUMENTS…: runs go test, counts
 
 go_() { gotest go -timeout 20m $(go list ./... | grep -v /tests/install); }
 
-race() { gotest race -race -short -timeout 20m ./cshim ./tensor ./autograd ./nn ./optim ./data ./checkpoint; }
+race() { gotest race -race -short -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./checkpoint ./examples/serve; }
 
 # Strict checks of the pointers handed to C, freed memory overwritten, and a collector that seldom rests.
 cgocheck() {
