@@ -151,9 +151,6 @@ func PressureNext(p *Pressure, timeoutMS int) int {
 // Nap blocks the thread for a time so short that time.Sleep would take longer; less than a second.
 func Nap(d time.Duration) { C.nap(C.long(min(max(d, 0), time.Second-1))) }
 
-// PressureAsk asks for a round without waiting for it.
-func PressureAsk() { C.lsc_pressure_ask() }
-
 // SweepingSet makes allocations of this thread never wait; it returns what it was.
 func SweepingSet(on bool) bool { return C.lsc_sweeping_set(flag(on)) != 0 }
 
