@@ -17,7 +17,7 @@ type Counts struct {
 	Sweeping   time.Duration // in sweeps, all told
 	Collecting time.Duration // of it, in Go's collector
 	Rounds     int64         // rounds of the pacer, each for all that wait
-	Waits      int64         // allocations that waited
+	Waits      int64         // allocations that waited, and operators before they began
 	WaitTime   time.Duration // all waits together
 	Timeouts   int64         // waits that ran out of time
 	Retries    int64         // tries after a wait
@@ -32,12 +32,17 @@ func ReadCounts() Counts {
 		return Counts{}
 	}
 	p := cshim.PressureStats()
-	return Counts{
+	c := Counts{
 		Asked: counts.asked.Load(), Light: counts.sweeps[Light].Load(), Full: counts.sweeps[Full].Load(),
 		Deep: counts.sweeps[Deep].Load(), Freed: counts.freed.Load(), Sweeping: time.Duration(counts.sweeping.Load()),
-		Collecting: time.Duration(counts.collecting.Load()), Rounds: counts.rounds.Load(), Waits: p.Waits,
-		WaitTime: time.Duration(p.WaitNS), Timeouts: p.Timeouts, Retries: p.Retries, OOMs: p.OOMs, waits: p.Histogram,
+		Collecting: time.Duration(counts.collecting.Load()), Rounds: counts.rounds.Load(), Waits: p.Waits + counts.waits.Load(),
+		WaitTime: time.Duration(p.WaitNS + counts.waiting.Load()), Timeouts: p.Timeouts + counts.overdue.Load(),
+		Retries: p.Retries, OOMs: p.OOMs, waits: p.Histogram,
 	}
+	for i := range c.waits {
+		c.waits[i] += counts.classes[i].Load()
+	}
+	return c
 }
 
 // Since is what has been counted since before.

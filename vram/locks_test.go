@@ -43,6 +43,15 @@ func TestLocksOfAnAccount(t *testing.T) {
 		unordered.Go(f, touch)
 	}
 
+	for _, f := range []func(){func() { sweeper.letGo() }, func() { sweeper.Lock(); defer sweeper.Unlock() }} {
+		unordered.Go(f, func() {
+			sweeper.gate.Lock()
+			defer sweeper.gate.Unlock()
+			done := sweeper.done
+			sweeper.done = done
+		})
+	}
+
 	p := purse{}
 	for _, f := range []func(){func() { p.look() }, func() { p.pay(1) }, p.empty, func() { p.earn(0) }} {
 		unordered.Go(f, func() {
@@ -110,6 +119,78 @@ func TestOneSweeps(t *testing.T) {
 	boundary(true)
 	if n := counts.sweeps[Full].Load() - sweeps; n != 1 {
 		t.Errorf("%d sweeps when nobody else sweeps, want 1", n)
+	}
+}
+
+// Who would find no room waits before its operator begins, for the sweep under way and no longer than an allocation does.
+func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := Collect(); err != nil {
+		t.Fatal(err)
+	}
+	m, err := cshim.MemoryPace(cpuWord)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := SetLimit(CPU, Share(0.9)); err != nil {
+			t.Error(err)
+		}
+	}()
+	const mib = 1 << 20
+	h := ofData(t, make([]float32, 62*mib/4)) // another sixteenth of the limit is expected
+	defer cshim.TensorFree(h)
+	type waited struct{ waits, within, overdue int64 }
+	count := func() waited {
+		c := ReadCounts()
+		return waited{c.Waits, cshim.PressureStats().Waits, c.Timeouts}
+	}
+	for _, c := range []struct {
+		what   string
+		policy Policy
+		limit  Amount
+		held   time.Duration // 0: as long as it likes
+		want   waited
+	}{
+		{"no room", nil, Bytes(m.Live + 64*mib), 30 * time.Millisecond, waited{1, 0, 0}},
+		{"no room, whatever the policy", always{}, Bytes(m.Live + 64*mib), 30 * time.Millisecond, waited{1, 0, 0}},
+		{"no room and no end", always{}, Bytes(m.Live + 64*mib), 0, waited{1, 0, 1}},
+		{"room", always{}, Bytes(m.Live + 128*mib), 0, waited{}},
+		{"room on the device", always{}, Share(0.9), 0, waited{}},
+	} {
+		before := SetPolicy(c.policy)
+		if err := SetLimit(CPU, c.limit); err != nil {
+			t.Fatal(err)
+		}
+		sweeper.Lock()
+		earlier, sweeps := count(), counts.sweeps[Full].Load()
+		start := time.Now()
+		done := make(chan time.Duration)
+		go func() {
+			boundary(false)
+			done <- time.Since(start)
+		}()
+		var took time.Duration
+		if c.held > 0 {
+			time.Sleep(c.held)
+			sweeper.Unlock()
+			took = <-done
+		} else {
+			took = <-done
+			sweeper.Unlock()
+		}
+		now := count()
+		if got := (waited{now.waits - earlier.waits, now.within - earlier.within, now.overdue - earlier.overdue}); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
+		}
+		if took < c.held || c.want.overdue > 0 && took < patience || c.want.waits == 0 && took > patience/2 {
+			t.Errorf("%s: it took %v", c.what, took)
+		}
+		// Whose turn it is then asks anew: what was given out since the last sweep is due for one.
+		if n, want := counts.sweeps[Full].Load()-sweeps, min(c.held, 1); n != int64(want) {
+			t.Errorf("%s: %d sweeps, want %d", c.what, n, want)
+		}
+		SetPolicy(before)
 	}
 }
 

@@ -69,6 +69,8 @@ var counts struct {
 	sweeps                      [Deep + 1]atomic.Int64
 	freed, sweeping, collecting atomic.Int64 // bytes; nanoseconds
 	asked, rounds               atomic.Int64
+	waits, waiting, overdue     atomic.Int64 // of operators before they begin; those within them are the shim's
+	classes                     [len(Counts{}.waits)]atomic.Int64
 }
 
 type policyBox struct {
@@ -430,7 +432,41 @@ func boundary(backward bool) {
 		aimIn(16 << 20) // a sweep frees on this thread
 		return
 	}
-	depth := None
+	var until time.Time
+	for range 16 { // others may have taken the room again
+		depth, full := ask(box, backward)
+		if depth == None {
+			return
+		}
+		done := sweeper.letGo()
+		if sweeper.TryLock() {
+			defer sweeper.Unlock()
+			cost := sweep(depth, 0, nil)
+			if depth == Light {
+				aim()
+			} else {
+				swept(cost)
+			}
+			return
+		}
+		// One sweeps, the others go on while there is room. Where there is none they wait here: who waits within an
+		// operator, in C, keeps a processor of Go's until its monitor takes that away, which may sleep for 10 ms.
+		if !full {
+			aimIn(16 << 20)
+			return
+		}
+		if until.IsZero() {
+			until = time.Now().Add(patience)
+		}
+		if waited(done, until) {
+			return
+		}
+	}
+}
+
+// ask puts the question to the policy for every device. It says whether the next operator may find no room on one for
+// which a sweep is due.
+func ask(box *policyBox, backward bool) (depth Depth, full bool) {
 	for _, a := range known() {
 		s, err := a.state()
 		if err != nil {
@@ -445,22 +481,14 @@ func boundary(backward bool) {
 			continue
 		}
 		depth = max(depth, d.Sweep)
+		if room := s.Limit; box.paced || room > 0 {
+			if box.paced {
+				room = s.line()
+			}
+			full = full || s.Live+s.expected() > room
+		}
 	}
-	if depth == None {
-		return
-	}
-	// One sweeps, the others go on.
-	if !sweeper.TryLock() {
-		aimIn(16 << 20)
-		return
-	}
-	defer sweeper.Unlock()
-	cost := sweep(depth, 0, nil)
-	if depth == Light {
-		aim()
-		return
-	}
-	swept(cost)
+	return depth, full
 }
 
 // aimIn sets the next question to so many bytes from now.

@@ -2,6 +2,7 @@ package vram
 
 import (
 	"cmp"
+	"math"
 	"runtime"
 	"runtime/metrics"
 	"slices"
@@ -107,11 +108,58 @@ var caches = &registered{Reclaimer: Reclaimer{Name: "caches", Rank: RankCache}}
 func init() { reclaimers.list.Store(&[]*registered{caches}) }
 
 // sweeper holds what one sweep at a time may touch.
-var sweeper struct {
+var sweeper sweeping
+
+type sweeping struct {
 	sync.Mutex
 	begun time.Time // when the last full sweep began
 	ended bool      // the last sweep was not cut short: what it has left tells what can be reached
 	whole bool      // the last sweep has freed all that there was to free when it began
+
+	gate sync.Mutex
+	done chan struct{} // closed when who holds the sweeper lets go of it; nil: nobody waits
+}
+
+// letGo is closed when who holds the sweeper now lets go of it; the caller finds it held afterwards.
+func (s *sweeping) letGo() <-chan struct{} {
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.done == nil {
+		s.done = make(chan struct{})
+	}
+	return s.done
+}
+
+func (s *sweeping) Unlock() {
+	s.Mutex.Unlock()
+	s.gate.Lock()
+	defer s.gate.Unlock()
+	if s.done != nil {
+		close(s.done)
+		s.done = nil
+	}
+}
+
+// patience is how long an operator waits before it begins: as long as an allocation past the line.
+const patience = 250 * time.Millisecond
+
+// waited waits for a sweep and says whether that took too long; it counts among the waits for memory.
+func waited(done <-chan struct{}, until time.Time) (over bool) {
+	start := time.Now()
+	timer := time.NewTimer(until.Sub(start))
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		over = true
+		counts.overdue.Add(1)
+	}
+	took := time.Since(start)
+	counts.waits.Add(1)
+	counts.waiting.Add(int64(took))
+	class := int(math.Ceil(4 * math.Log2(max(1, float64(took)/1000))))
+	counts.classes[min(class, len(counts.classes)-1)].Add(1)
+	return over
 }
 
 // sweep frees what it can; the caller holds the sweeper. It returns the time that it took. Where enough says so it ends

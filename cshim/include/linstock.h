@@ -296,7 +296,8 @@ LS_API ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) LS_NO
 
 /* ---- pressure: how a pacer of the caller's learns that memory is short ---- */
 typedef struct ls_board {
-  uint32_t due; /* raised when a device's live bytes pass its trigger; atomic, the caller clears it */
+  uint32_t due; /* raised when a device's live bytes pass its trigger, and when an allocation begins to wait;
+                   atomic, the caller clears it */
 } ls_board;
 LS_API ls_board *ls_memory_board(void) LS_NOEXCEPT;
 /* Live bytes past trigger, or bytes given out since the start past total_trigger, raise due; an allocation past

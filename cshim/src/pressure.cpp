@@ -190,6 +190,7 @@ Waited wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)
   p.waiting[slot] += n;
   p.waiters.fetch_add(1);
   p.wanted.notify_one();
+  __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);  // who is about to run an operator need not come here, too
   auto start = Clock::now();
   bool ok = p.done.wait_until(lock, start + (hard ? kHardWait : kSoftWait), [&] {
     return p.finished >= mine || !p.attached || (fits != nullptr && fits(slot, n));

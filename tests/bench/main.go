@@ -20,6 +20,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/internal/worker"
 )
 
@@ -150,9 +151,9 @@ func compare(tasks []string, rounds, turns, threads int) error {
 	w.AppendHeader(table.Row{"task", "malloc", "go", "c++", "python", "go − c++", "go / c++", "go / python"})
 	for _, task := range tasks {
 		for _, malloc := range []string{"own", "raised"} {
-			of := func(arm string) float64 { return mid(times[key{arm, malloc, task}]) }
+			of := func(arm string) float64 { return stats.Median(times[key{arm, malloc, task}]) }
 			ratio := func(arm string) string { return spread(ratios[key{arm, malloc, task}]) }
-			w.AppendRow(table.Row{task, malloc, duration(of("go")), duration(of("c++")), duration(of("python")), duration(mid(over[key{"c++", malloc, task}])), ratio("c++"), ratio("python")})
+			w.AppendRow(table.Row{task, malloc, duration(of("go")), duration(of("c++")), duration(of("python")), duration(stats.Median(over[key{"c++", malloc, task}])), ratio("c++"), ratio("python")})
 		}
 	}
 	fmt.Println(w.Render())
@@ -194,13 +195,13 @@ func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key]
 			}
 		}
 		for k, v := range got {
-			times[k] = append(times[k], mid(v))
+			times[k] = append(times[k], stats.Median(v))
 			ours := got[key{"go", k.malloc, task}]
 			r, d := make([]float64, len(v)), make([]float64, len(v))
 			for turn := range v {
 				r[turn], d[turn] = ours[turn]/v[turn], ours[turn]-v[turn]
 			}
-			ratios[k], over[k] = append(ratios[k], mid(r)), append(over[k], mid(d))
+			ratios[k], over[k] = append(ratios[k], stats.Median(r)), append(over[k], stats.Median(d))
 		}
 	}
 	return nil
@@ -247,27 +248,12 @@ func compareMemory(steps int) error {
 	return nil
 }
 
-func sorted(v []float64) []float64 { s := slices.Clone(v); slices.Sort(s); return s }
-
-func mid(v []float64) float64 { return quantile(v, 0.5) }
-
-func quantile(v []float64, q float64) float64 {
-	if len(v) == 0 || slices.ContainsFunc(v, math.IsNaN) {
-		return math.NaN()
-	}
-	s := sorted(v)
-	at := q * float64(len(s)-1)
-	lo := int(at)
-	hi := min(lo+1, len(s)-1)
-	return s[lo] + (s[hi]-s[lo])*(at-float64(lo))
-}
-
 // spread is the median of the rounds' ratios, with the quartiles.
 func spread(r []float64) string {
-	if math.IsNaN(mid(r)) {
+	if math.IsNaN(stats.Median(r)) {
 		return "-"
 	}
-	return fmt.Sprintf("%.2f (%.2f–%.2f)", mid(r), quantile(r, 0.25), quantile(r, 0.75))
+	return fmt.Sprintf("%.2f (%.2f–%.2f)", stats.Median(r), stats.Quantile(r, 0.25), stats.Quantile(r, 0.75))
 }
 
 func duration(ns float64) string {

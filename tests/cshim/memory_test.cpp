@@ -102,6 +102,8 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
   for (int i = 0; i < kThreads; i++) garbage.push_back(empty(kMiB).t);
   ASSERT_EQ(ls_pressure_attach(), 1);
   EXPECT_EQ(ls_pressure_attach(), 0) << "there is one already";
+  auto &due = ls_memory_board()->due;
+  __atomic_store_n(&due, 0, __ATOMIC_RELAXED);
   std::vector<ls_result> results(kThreads);
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; i++) threads.emplace_back([&, i] { results[i] = empty(kMiB); });
@@ -110,6 +112,7 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
     ls_pressure p;
     // All are waiting before the sweep begins.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    EXPECT_EQ(__atomic_load_n(&due, __ATOMIC_RELAXED), 1u) << "who is about to run an operator is to know";
     while (ls_pressure_wait(&p, 500) == 1) {
       rounds++;
       EXPECT_EQ(p.hard, 1);

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/tests/fakecuda"
 	"github.com/linstock-ml/linstock/tests/memory/program"
@@ -58,7 +59,8 @@ type loopFigures struct {
 }
 
 // loop makes bytes of 4 MiB temporaries that nobody releases, in one loop below a limit of 512 MiB; then as many again
-// in turns with released ones. A machine that others use changes its speed within seconds, so the turns are short.
+// in turns with released ones. A machine that others use changes its speed within seconds, so the turns are
+// short; and where it is noisy, more.
 func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 	f.limit = 512 << 20
 	defer unlimited(s.device)
@@ -113,9 +115,9 @@ func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 	s.say("loop, %d goroutines: %d MiB of unreleased temporaries in %.2f s", s.goroutines, bytes>>20, whole)
 	var ratios []float64
 	var released float64
-	for i := range turns {
+	for stats.More(ratios, turns) {
 		took := map[bool]float64{}
-		first := i%2 == 0
+		first := len(ratios)%2 == 0
 		for _, release := range []bool{first, !first} {
 			if took[release], err = once(release, bytes/int64(turns)); err != nil {
 				return f, err
@@ -124,17 +126,11 @@ func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 		released += took[true]
 		ratios = append(ratios, took[false]/took[true])
 	}
-	slices.Sort(ratios)
-	f.ratio, f.low, f.high = ratios[len(ratios)/2], ratios[len(ratios)/4], ratios[len(ratios)*3/4]
+	f.ratio, f.low, f.high = stats.Median(ratios), stats.Quantile(ratios, 0.25), stats.Quantile(ratios, 0.75)
 	m, err := vram.Stats(s.device)
 	f.peak = m.Peak
-	f.operator = time.Duration(released / float64(bytes/(4<<20)) * 1e9)
+	f.operator = time.Duration(released / float64(int64(len(ratios))*(bytes/int64(turns))/(4<<20)) * 1e9)
 	return f, err
-}
-
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return v[len(v)/2]
 }
 
 type programFigures struct {
@@ -344,13 +340,13 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 		s.say("working set, round %d: %.2f s paced, %.2f s off", i+1, a, b)
 	}
 	f.operators = operators
-	f.secondsA, f.offed = median(paced), median(off)
+	f.secondsA, f.offed = stats.Median(paced), stats.Median(off)
 	var all float64
 	for _, t := range paced {
 		all += t
 	}
 	f.share = sweeping.Seconds() / all
-	f.ratio, f.low, f.high = median(ratios), slices.Min(ratios), slices.Max(ratios)
+	f.ratio, f.low, f.high = stats.Median(ratios), slices.Min(ratios), slices.Max(ratios)
 	m, err := vram.Stats(s.device)
 	f.live, f.limit = m.Allocated, m.Limit
 	var mem runtime.MemStats

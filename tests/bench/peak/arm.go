@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -117,11 +117,10 @@ func (t task) run() error {
 }
 
 // against is what a step takes with something on, as a multiple of what it takes without: the median ratio of steps in
-// one process that take turns in a shuffled order, each after one that nobody times. Where the machine is noisy there are
-// up to four times as many turns, until the median is known to a hundredth.
+// one process that take turns in a shuffled order, each after one that nobody times; more of them where the machine is noisy.
 func against(step func() error, with func(on bool) error, turns int) (float64, error) {
 	var ratios []float64
-	for n := 0; n < turns || n < 4*turns && medianError(ratios) > 0.01; n++ {
+	for stats.More(ratios, turns) {
 		first := rand.IntN(2) == 0
 		times := map[bool]time.Duration{}
 		for _, on := range []bool{first, !first} {
@@ -139,12 +138,7 @@ func against(step func() error, with func(on bool) error, turns int) (float64, e
 		}
 		ratios = append(ratios, float64(times[true])/float64(times[false]))
 	}
-	return quantile(ratios, 0.5), nil
-}
-
-// medianError is the standard error of a median, as of a normal distribution with the same quartiles.
-func medianError(v []float64) float64 {
-	return 1.253 / 1.349 * (quantile(v, 0.75) - quantile(v, 0.25)) / math.Sqrt(float64(len(v)))
+	return stats.Median(ratios), nil
 }
 
 // step is a task's step, and what takes away what is left between steps.
@@ -262,7 +256,7 @@ func cost() error {
 		}
 	}
 	for k, name := range []string{"on", "unprofiled", "off"} {
-		fmt.Printf("%s %.2f\n", name, quantile(ways[k].times, 0.5))
+		fmt.Printf("%s %.2f\n", name, stats.Median(ways[k].times))
 	}
 	return nil
 }

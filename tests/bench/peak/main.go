@@ -8,17 +8,16 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/stats"
 )
 
 type options struct {
@@ -218,8 +217,8 @@ func (o *options) table(got results) error {
 				ratio(got.of("go", t, "peak"), got.of("python", py, "peak"), 3), target, ratio(got.of("go off", t, "peak"), got.of("python", py, "peak"), 2),
 				mb(got.of("go", t, "rss")), mb(got.of("python", py, "rss")),
 				ms(step), spread(got.of("go", t, "against"), 2), ratio(step, got.of("python", py, "step"), 2), ratio(step, got.of("python stock", py, "step"), 2),
-				fmt.Sprintf("%.1f", quantile(got.of("go", t, "sweeps"), 0.5)/float64(t.steps)),
-				fmt.Sprintf("%.1f%%", 100*quantile(got.of("go", t, "collecting"), 0.5)/float64(t.steps)/quantile(step, 0.5))})
+				fmt.Sprintf("%.1f", stats.Median(got.of("go", t, "sweeps"))/float64(t.steps)),
+				fmt.Sprintf("%.1f%%", 100*stats.Median(got.of("go", t, "collecting"))/float64(t.steps)/stats.Median(step))})
 		}
 		w.AppendSeparator()
 	})
@@ -244,7 +243,7 @@ func (o *options) limits(got results) error {
 	jobs = nil
 	limited := results{}
 	o.each(func(t task) {
-		above := int64(1.05 * quantile(got.of("python", t, "peak"), 0.5))
+		above := int64(1.05 * stats.Median(got.of("python", t, "peak")))
 		for _, t.style = range o.styles {
 			t.above = above
 			jobs = append(jobs, job{"go limit", t})
@@ -256,10 +255,10 @@ func (o *options) limits(got results) error {
 	w := table.NewWriter()
 	w.AppendHeader(table.Row{"limit 1.05 × python's peak", "mode", "style", "peak", "limit", "time / unlimited", "target", "sweeps a step", "waits a step"})
 	o.each(func(t task) {
-		above := 1.05 * quantile(got.of("python", t, "peak"), 0.5)
+		above := 1.05 * stats.Median(got.of("python", t, "peak"))
 		for _, t.style = range o.styles {
 			each := func(figure string) string {
-				return fmt.Sprintf("%.1f", quantile(limited.of("go limit", t, figure), 0.5)/float64(t.steps))
+				return fmt.Sprintf("%.1f", stats.Median(limited.of("go limit", t, figure))/float64(t.steps))
 			}
 			w.AppendRow(table.Row{t.model, t.mode, t.style, mb(limited.of("go limit", t, "peak")), mb([]float64{above}),
 				spread(limited.of("go limit", t, "against"), 2), "1.10", each("sweeps"), each("waits")})
@@ -314,7 +313,7 @@ func (o *options) cost() error {
 	t := task{model: "cost"}
 	on, unprofiled, off := got.of("go", t, "on"), got.of("go", t, "unprofiled"), got.of("go", t, "off")
 	fmt.Printf("add of 16 floats in a scope: %.0f ns with everything on, %.0f with the policy off and no profile; %+.1f ns, target 25; the profile alone %s, target 1.01\n",
-		quantile(on, 0.5), quantile(off, 0.5), quantile(on, 0.5)-quantile(off, 0.5), ratio(on, unprofiled, 3))
+		stats.Median(on), stats.Median(off), stats.Median(on)-stats.Median(off), ratio(on, unprofiled, 3))
 	return nil
 }
 
@@ -335,18 +334,6 @@ func (o *options) toy() error {
 	return nil
 }
 
-func quantile(v []float64, q float64) float64 {
-	if len(v) == 0 {
-		return math.NaN()
-	}
-	s := slices.Clone(v)
-	slices.Sort(s)
-	at := q * float64(len(s)-1)
-	lo := int(at)
-	hi := min(lo+1, len(s)-1)
-	return s[lo] + (s[hi]-s[lo])*(at-float64(lo))
-}
-
 // ratio is the median of the rounds' ratios a/b, with the quartiles where there are several.
 func ratio(a, b []float64, digits int) string {
 	n := min(len(a), len(b))
@@ -365,9 +352,9 @@ func spread(r []float64, digits int) string {
 	if n == 0 {
 		return "-"
 	}
-	text := fmt.Sprintf("%.*f", digits, quantile(r, 0.5))
+	text := fmt.Sprintf("%.*f", digits, stats.Median(r))
 	if n > 1 {
-		text += fmt.Sprintf(" (%.*f–%.*f)", digits, quantile(r, 0.25), digits, quantile(r, 0.75))
+		text += fmt.Sprintf(" (%.*f–%.*f)", digits, stats.Quantile(r, 0.25), digits, stats.Quantile(r, 0.75))
 	}
 	return text
 }
@@ -376,12 +363,12 @@ func mb(bytes []float64) string {
 	if len(bytes) == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.1f MB", quantile(bytes, 0.5)/(1<<20))
+	return fmt.Sprintf("%.1f MB", stats.Median(bytes)/(1<<20))
 }
 
 func ms(ns []float64) string {
 	if len(ns) == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.0f ms", quantile(ns, 0.5)/1e6)
+	return fmt.Sprintf("%.0f ms", stats.Median(ns)/1e6)
 }
