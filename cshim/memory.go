@@ -154,6 +154,9 @@ func Nap(d time.Duration) { C.nap(C.long(min(max(d, 0), time.Second-1))) }
 // SweepingSet makes allocations of this thread never wait; it returns what it was.
 func SweepingSet(on bool) bool { return C.lsc_sweeping_set(flag(on)) != 0 }
 
+// Sweeping says whether this thread sweeps.
+func Sweeping() bool { return C.lsc_sweeping_set(-1) != 0 }
+
 // PressureCounts is ls_pressure_counts.
 type PressureCounts struct {
 	Waits, WaitNS, Timeouts, Retries, OOMs int64

@@ -157,6 +157,7 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		{"no room and no end", always{}, Bytes(m.Live + 64*mib), 0, waited{1, 0, 1}},
 		{"room", always{}, Bytes(m.Live + 128*mib), 0, waited{}},
 		{"room on the device", always{}, Share(0.9), 0, waited{}},
+		{"a reclaimer's operator", always{}, Bytes(m.Live + 64*mib), 0, waited{}},
 	} {
 		before := SetPolicy(c.policy)
 		if err := SetLimit(CPU, c.limit); err != nil {
@@ -167,6 +168,11 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		start := time.Now()
 		done := make(chan time.Duration)
 		go func() {
+			if c.what == "a reclaimer's operator" {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				defer cshim.SweepingSet(cshim.SweepingSet(true))
+			}
 			boundary(false)
 			done <- time.Since(start)
 		}()

@@ -451,7 +451,7 @@ func boundary(backward bool) {
 		}
 		// One sweeps, the others go on while there is room. Where there is none they wait here: who waits within an
 		// operator, in C, keeps a processor of Go's until its monitor takes that away, which may sleep for 10 ms.
-		if !full {
+		if !full || cshim.Sweeping() { // the one who sweeps may run a reclaimer's operators
 			aimIn(16 << 20)
 			return
 		}

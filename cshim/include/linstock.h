@@ -322,7 +322,7 @@ LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEP
 LS_API void ls_pressure_done(uint64_t round, int32_t whole) LS_NOEXCEPT;
 /* Asks for a round without waiting for it. */
 LS_API int32_t ls_pressure_ask(void) LS_NOEXCEPT;
-/* While on, allocations of this thread never wait. Returns what it was. */
+/* While on, allocations of this thread never wait. Returns what it was; less than 0 leaves it. */
 LS_API int32_t ls_sweeping_set(int32_t on) LS_NOEXCEPT;
 #define LS_WAIT_BUCKETS 96
 typedef struct ls_pressure_counts {

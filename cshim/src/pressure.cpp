@@ -375,7 +375,7 @@ int32_t ls_pressure_ask(void) noexcept {
 int32_t ls_sweeping_set(int32_t on) noexcept {
   return ls::run_quiet([&]() -> int32_t {
     int32_t before = ls::sweeping;
-    ls::sweeping = on != 0;
+    if (on >= 0) ls::sweeping = on != 0;
     return before;
   });
 }

@@ -212,7 +212,11 @@ TEST_F(Memory, ExtremeTimeoutsAndRates) {
     ls_pressure_done(p.round, 1);
   }
   EXPECT_EQ(ls_pressure_wait(&p, INT64_MIN), 0);
-  ls_sweeping_set(0);
+  EXPECT_EQ(ls_sweeping_set(-1), 1) << "who has served a round";
+  EXPECT_EQ(ls_sweeping_set(0), 1) << "it was to be left";
+  EXPECT_EQ(ls_sweeping_set(-1), 0);
+  EXPECT_EQ(ls_sweeping_set(1), 0);
+  EXPECT_EQ(ls_sweeping_set(0), 1);
   ls_pressure_stop();
   // So seldom that no block is sampled.
   ls_samples_set_rate(INT64_MAX);
