@@ -55,7 +55,7 @@ var processMetrics = []metric{
 	{Metric{"/sweeps/collector:seconds", "Of it, in Go's collector.", true}, func(r *readings) float64 { return r.counts.Collecting.Seconds() }},
 	{Metric{"/sweeps/share:ratio", "Share of the time since libtorch was loaded that sweeps took, compelled ones too.", false}, func(r *readings) float64 { return sweepShare(r.counts) }},
 	{Metric{"/waits/rounds:rounds", "Rounds of the pacer, each for all allocations that wait.", true}, func(r *readings) float64 { return float64(r.counts.Rounds) }},
-	{Metric{"/waits/count:waits", "Allocations that waited for memory.", true}, func(r *readings) float64 { return float64(r.counts.Waits) }},
+	{Metric{"/waits/count:waits", "Allocations that waited for memory, and operators before they began.", true}, func(r *readings) float64 { return float64(r.counts.Waits) }},
 	{Metric{"/waits/time:seconds", "All their waits together.", true}, func(r *readings) float64 { return r.counts.WaitTime.Seconds() }},
 	{Metric{"/waits/timeouts:waits", "Waits that ran out of time.", true}, func(r *readings) float64 { return float64(r.counts.Timeouts) }},
 	{Metric{"/waits/retries:tries", "Tries after a wait.", true}, func(r *readings) float64 { return float64(r.counts.Retries) }},

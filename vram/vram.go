@@ -14,7 +14,8 @@
 //
 // An allocation that would pass the limit of its device waits for a sweep and tries again, as long as anybody makes
 // progress. Only when a sweep that began after the request found nothing does it fail, as *[OutOfMemoryError]; the
-// program can go on.
+// program can go on. Where a sweep is under way and there is no room, an operator waits for it before it begins, for
+// 250 ms at most.
 //
 // # Goroutines
 //
