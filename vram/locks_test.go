@@ -128,18 +128,20 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 	if err := Collect(); err != nil {
 		t.Fatal(err)
 	}
-	m, err := cshim.MemoryPace(cpuWord)
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer func() {
 		if err := SetLimit(CPU, Share(0.9)); err != nil {
 			t.Error(err)
 		}
 	}()
 	const mib = 1 << 20
-	h := ofData(t, make([]float32, 62*mib/4)) // another sixteenth of the limit is expected
+	const block = 256 * mib
+	h := ofData(t, make([]float32, block/4))
 	defer cshim.TensorFree(h)
+	m, err := cshim.MemoryPace(cpuWord)
+	if err != nil {
+		t.Fatal(err)
+	}
+	none, some := Bytes(m.Live+mib), Bytes(m.Live+64*mib) // a sixteenth is expected, 16 MiB
 	type waited struct{ waits, within, overdue int64 }
 	count := func() waited {
 		c := ReadCounts()
@@ -152,17 +154,22 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		held   time.Duration // 0: as long as it likes
 		want   waited
 	}{
-		{"no room", nil, Bytes(m.Live + 64*mib), 30 * time.Millisecond, waited{1, 0, 0}},
-		{"no room, whatever the policy", always{}, Bytes(m.Live + 64*mib), 30 * time.Millisecond, waited{1, 0, 0}},
-		{"no room and no end", always{}, Bytes(m.Live + 64*mib), 0, waited{1, 0, 1}},
-		{"room", always{}, Bytes(m.Live + 128*mib), 0, waited{}},
+		{"no room", nil, none, 30 * time.Millisecond, waited{1, 0, 0}},
+		{"no room, whatever the policy", always{}, none, 30 * time.Millisecond, waited{1, 0, 0}},
+		{"no room and no end", always{}, none, 0, waited{1, 0, 1}},
+		{"room", always{}, some, 0, waited{}},
 		{"room on the device", always{}, Share(0.9), 0, waited{}},
-		{"a reclaimer's operator", always{}, Bytes(m.Live + 64*mib), 0, waited{}},
+		{"a reclaimer's operator", always{}, none, 0, waited{}},
 	} {
 		before := SetPolicy(c.policy)
 		if err := SetLimit(CPU, c.limit); err != nil {
 			t.Fatal(err)
 		}
+		a := accountOf(cpuWord)
+		a.mu.Lock()
+		a.next = block
+		a.total = 0 // much was given out since the last sweep
+		a.mu.Unlock()
 		sweeper.Lock()
 		earlier, sweeps := count(), counts.sweeps[Full].Load()
 		start := time.Now()
