@@ -32,11 +32,12 @@ func (b *beat) again() {
 	b.second.Load().Reset(second)
 }
 
-// hurry says whether somebody waits for memory, or has of late. The pacer alone calls it.
+// hurry says whether somebody waits for memory, or has of late.
 func (b *beat) hurry(yes bool) {
-	before := b.quick.Load()
-	b.quick.Store(yes)
-	if yes && !before {
+	if b.quick.Load() != yes && b.quick.Swap(yes) != yes && yes {
 		b.again()
 	}
 }
+
+// pulse is the pacer's; nil before that runs.
+var pulse atomic.Pointer[beat]

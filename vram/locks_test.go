@@ -170,6 +170,8 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		a.next = block
 		a.total = 0 // much was given out since the last sweep
 		a.mu.Unlock()
+		beat := pulse.Load()
+		beat.hurry(false)
 		sweeper.Lock()
 		earlier, sweeps := count(), counts.sweeps[Full].Load()
 		start := time.Now()
@@ -198,6 +200,9 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		}
 		if took < c.held || c.want.overdue > 0 && took < patience || c.want.waits == 0 && took > patience/2 {
 			t.Errorf("%s: it took %v", c.what, took)
+		}
+		if c.want.waits > 0 && !beat.quick.Load() {
+			t.Errorf("%s: the beat does not hurry", c.what)
 		}
 		// Whose turn it is then asks anew: what was given out since the last sweep is due for one.
 		if n, want := counts.sweeps[Full].Load()-sweeps, min(c.held, 1); n != int64(want) {

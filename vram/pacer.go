@@ -149,17 +149,21 @@ func pace() {
 	runtime.LockOSThread()
 	var idle idleCache
 	var p cshim.Pressure
-	pulse := newBeat()
+	beat := newBeat()
+	pulse.Store(beat)
+	waits := counts.waits.Load()
 	for {
 		switch cshim.PressureNext(&p, 2000) {
 		case -1:
 			return
 		case 0:
-			pulse.hurry(false)
+			now := counts.waits.Load()
+			beat.hurry(now != waits)
+			waits = now
 			tick()
 			idle.tick()
 		case 1:
-			pulse.hurry(true)
+			beat.hurry(true)
 			serve(&p)
 		}
 	}

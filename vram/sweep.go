@@ -145,6 +145,10 @@ const patience = 250 * time.Millisecond
 
 // waited waits for a sweep and says whether that took too long; it counts among the waits for memory.
 func waited(done <-chan struct{}, until time.Time) (over bool) {
+	counts.waits.Add(1)
+	if beat := pulse.Load(); beat != nil { // after it was counted: the pacer looks
+		beat.hurry(true)
+	}
 	start := time.Now()
 	timer := time.NewTimer(until.Sub(start))
 	defer timer.Stop()
@@ -155,7 +159,6 @@ func waited(done <-chan struct{}, until time.Time) (over bool) {
 		counts.overdue.Add(1)
 	}
 	took := time.Since(start)
-	counts.waits.Add(1)
 	counts.waiting.Add(int64(took))
 	class := int(math.Ceil(4 * math.Log2(max(1, float64(took)/1000))))
 	counts.classes[min(class, len(counts.classes)-1)].Add(1)
