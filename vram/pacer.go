@@ -485,12 +485,11 @@ func ask(box *policyBox, backward bool) (depth Depth, full bool) {
 			continue
 		}
 		depth = max(depth, d.Sweep)
-		if room := s.Limit; box.paced || room > 0 {
-			if box.paced {
-				room = s.line()
-			}
-			full = full || s.Live+s.expected() > room
+		room := s.Limit // 0: none
+		if box.paced {
+			room = s.line()
 		}
+		full = full || room > 0 && s.Live+s.expected() > room
 	}
 	return depth, full
 }

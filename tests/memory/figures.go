@@ -59,8 +59,8 @@ type loopFigures struct {
 }
 
 // loop makes bytes of 4 MiB temporaries that nobody releases, in one loop below a limit of 512 MiB; then as many again
-// in turns with released ones. A machine that others use changes its speed within seconds, so the turns are
-// short; and where it is noisy, more.
+// in turns with released ones. A machine that others use changes its speed within seconds, so the turns are short; and
+// where it is noisy, more.
 func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 	f.limit = 512 << 20
 	defer unlimited(s.device)

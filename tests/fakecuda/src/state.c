@@ -345,14 +345,16 @@ int fake_free(void *p, int host) {
   return 0;
 }
 
-// Kernels do nothing, so most of a device's memory is never touched: zeros that cost nothing, unless they are
-// copied.
-static int untouched(char *first, char *last) {
+// Whether nobody has written to any page of these bytes, which are zeros then. Kernels do nothing, so most of a
+// device's memory is so. What was swapped out looks the same.
+static int untouched(const void *p, size_t n) {
   unsigned char there[4096];
-  for (; first < last; first += sizeof there * 4096) {
-    size_t n = (size_t)(last - first) / 4096;
-    if (n > sizeof there) n = sizeof there;
-    if (mincore(first, n * 4096, there) != 0 || memchr(there, 1, n) != NULL) return 0;
+  char *at = (char *)((uintptr_t)p & ~(uintptr_t)4095),
+       *end = (char *)(((uintptr_t)p + n + 4095) & ~(uintptr_t)4095);
+  for (; at < end; at += sizeof there * 4096) {
+    size_t pages = (size_t)(end - at) / 4096;
+    if (pages > sizeof there) pages = sizeof there;
+    if (mincore(at, pages * 4096, there) != 0 || memchr(there, 1, pages) != NULL) return 0;
   }
   return 1;
 }
@@ -380,18 +382,11 @@ int fake_copy(void *to, const void *from, size_t n, int to_device, int from_devi
       return cudaErrorInvalidValue;
     }
   }
-  if (to_device && from_device && n > 1 << 20) {
-    char *first = (char *)(((uintptr_t)from + 4095) & ~(uintptr_t)4095), *end = (char *)(uintptr_t)from + n;
-    char *last = (char *)((uintptr_t)end & ~(uintptr_t)4095);
-    if (untouched(first, last)) {
-      size_t head = (size_t)(first - (char *)(uintptr_t)from), middle = (size_t)(last - first);
-      memmove(to, from, head);
-      memmove((char *)to + head + middle, last, (size_t)(end - last));
-      zero((char *)to + head, middle);
-      return 0;
-    }
+  if (to_device && from_device && n > 1 << 20 && untouched(from, n)) {
+    zero(to, n);
+  } else {
+    memmove(to, from, n);
   }
-  memmove(to, from, n);
   return 0;
 }
 
