@@ -23,6 +23,7 @@ type account struct {
 	ahead    int64 // the largest small block of late that would have passed the summit
 	total    int64 // given out, at the end of the last sweep
 	begun    int64 // and when its collection began
+	met      int64 // live then
 	next     int64 // the largest block of late
 	waits    int64 // live bytes past which an allocation waits
 
@@ -208,7 +209,7 @@ func serve(p *cshim.Pressure) {
 		} else {
 			enough = func() bool {
 				m, err := cshim.MemoryPace(p.Device)
-				return err == nil && m.Live+p.Bytes <= s.summit
+				return err == nil && m.Live+p.Bytes <= s.peak()
 			}
 		}
 	}
@@ -285,10 +286,12 @@ func fits(p cshim.Pressure) bool {
 // swept notes what a full sweep has left, and pays for it. What was given out while it ran says nothing of what can be
 // reached, and what one has left that ended early is no more than that.
 func swept(cost time.Duration) {
-	time5.pay(cost)
+	time5.pay(cost + cost/4) // the threads that it wakes are in the way of the next operators
 	for _, a := range known() {
 		if m, err := cshim.MemoryPace(a.word); err == nil {
 			a.mu.Lock()
+			// What was let pass for being little will be again: to sweep below it gains nothing.
+			a.summit = max(a.summit, min(a.met, a.reach+a.reach/16))
 			if sweeper.ended {
 				a.reach = max(0, m.Live-(m.Total-a.begun))
 			} else {
@@ -303,9 +306,13 @@ func swept(cost time.Duration) {
 	}
 }
 
-// tick lets the highest reachable bytes, the summit and the largest block sink, so that a program that has become smaller is swept again.
+// tick lets the highest reachable bytes, the summit and the largest block sink, so that a program that has become smaller
+// is swept again. A policy that asks for none of them learns nothing of them, and they stay.
 func tick() {
 	Flush()
+	if !policy.Load().paced {
+		return
+	}
 	for _, a := range known() {
 		a.mu.Lock()
 		a.highest = max(a.reach, a.highest-a.highest/8)
@@ -378,10 +385,11 @@ func (a *account) aimAt(d Decision) {
 		}
 		// A block that would make a new peak waits for a sweep, too.
 		if s.Percent >= 0 && s.Spare >= s.Cost {
-			peak := s.summit
+			peak := s.peak()
 			if s.Live >= peak {
-				// Not each block of a live set that grows: a large one, or when a sweep for a small one could be paid.
-				peak = s.Live + min(s.Live/16, max(s.Live/64, s.promise()-s.Allocated))
+				// Not each block of a live set that grows: a large one, or when a sweep for a small one could be paid,
+				// and the next operator has not been asked before it.
+				peak = s.Live + min(s.Live/16, max(s.Live/64, s.promise()-s.Allocated)) + s.small()
 			}
 			line = min(line, max(s.spareFrom(), peak))
 		}

@@ -121,10 +121,20 @@ func paced(s State) Decision {
 	if s.Allocated < step && !s.Backward {
 		return Decision{Again: step - s.Allocated}
 	}
-	if room := max(s.Highest+s.Highest/64, s.summit) - s.Live - min(s.ahead, s.Live/16); room > 0 && !s.Backward {
+	room := max(s.peak(), s.Highest+s.Highest/64) - s.Live
+	if s.ahead > 0 { // it would wait at the peak itself
+		room = s.peak() - s.Live - s.small()
+	}
+	if room > 0 && !s.Backward {
 		return Decision{Again: room}
 	}
-	if s.Backward && s.Spare < s.Cost || !s.Backward && !s.affords(0) {
+	if s.Backward && s.Spare < s.Cost {
+		return Decision{Again: step}
+	}
+	if !s.Backward && !s.affords(0) {
+		if left := s.promise() - s.Allocated; left > 0 {
+			step = min(step, left)
+		}
 		return Decision{Again: step}
 	}
 	return Decision{Sweep: Full}
@@ -155,6 +165,12 @@ func (s State) spareFrom() int64 {
 	}
 	return spareFloor
 }
+
+// peak is what has been needed of late: what passes it makes a new one.
+func (s State) peak() int64 { return max(s.summit, s.Highest) }
+
+// small is the small block that the next operator is taken to ask for where the peak is concerned.
+func (s State) small() int64 { return min(s.ahead, s.Live/16) }
 
 // expected is what the next operator is taken to ask for where the line is concerned: a block larger than a sixteenth of
 // it waits there itself, and is too rare for every operator before it to be swept for.

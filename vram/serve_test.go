@@ -10,7 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/balance"
 )
 
-// setPacer sets what the purse holds and the CPU's summit, and gives what they were.
+// setPacer sets what the purse holds and the CPU's summit, that of what sweeps have left included, and gives what they were.
 func setPacer(spare time.Duration, summit int64) (time.Duration, int64) {
 	time5.mu.Lock()
 	time5.spare, spare = spare, time5.spare
@@ -18,6 +18,7 @@ func setPacer(spare time.Duration, summit int64) (time.Duration, int64) {
 	a := accountOf(cpuWord)
 	a.mu.Lock()
 	a.summit, summit = summit, a.summit
+	a.highest = min(a.highest, a.summit)
 	a.mu.Unlock()
 	return spare, summit
 }
@@ -174,6 +175,123 @@ func TestBeforeTheLineAndTheSummit(t *testing.T) {
 		if d.Sweep != c.want || d.Sweep == None && d.Again > max(1, due-c.live)<<20 {
 			t.Errorf("%+v: %+v", c, d)
 		}
+	}
+}
+
+// What sweeps have left is no new peak, though no block has waited there.
+func TestWhatSweepsHaveLeftIsNoNewPeak(t *testing.T) {
+	balance.Hold(t, func() {})
+	for _, c := range []struct {
+		live int64 // MiB
+		want Depth
+	}{{215, None}, {230, None}, {233, Full}} {
+		d := Paced{}.Decide(State{
+			Live: c.live << 20, Highest: 240 << 20, Reachable: 200 << 20, Next: 1 << 20, Allocated: c.live << 20,
+			Percent: 100, Spare: time.Second, Cost: time.Millisecond, summit: 200 << 20, ahead: 8 << 20,
+		})
+		if d.Sweep != c.want || d.Sweep == None && d.Again > max(1, 232-c.live)<<20 {
+			t.Errorf("%+v: %+v", c, d)
+		}
+	}
+}
+
+// Where a sweep is not worth its price yet the question comes when it is, before a block waits for it.
+func TestAskedWhenASweepIsWorthIt(t *testing.T) {
+	balance.Hold(t, func() {})
+	s := State{
+		Live: 240 << 20, Highest: 200 << 20, Reachable: 200 << 20, Next: 1 << 20, Percent: 100,
+		Spare: 6 * time.Millisecond, Cost: time.Millisecond,
+	}
+	s.Allocated = s.promise() - 2<<20
+	if d := (Paced{}).Decide(s); d.Sweep != None || d.Again != 2<<20 {
+		t.Errorf("2 MiB before: %+v", d)
+	}
+	s.Allocated += 3 << 20
+	if d := (Paced{}).Decide(s); d.Sweep != Full {
+		t.Errorf("1 MiB after: %+v", d)
+	}
+}
+
+// Past the peak a small block does not wait for what the next operator is asked.
+func TestASmallBlockPastThePeakIsLeftToTheNextOperator(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := Collect(); err != nil {
+		t.Fatal(err)
+	}
+	a := accountOf(cpuWord)
+	defer cshim.TensorFree(ofData(t, make([]float32, 36<<20)))
+	defer setPacer(setPacer(time.Second, 0))
+	line := func(ahead int64) int64 {
+		a.mu.Lock()
+		a.ahead = ahead
+		a.mu.Unlock()
+		a.aimAt(Decision{Again: 1 << 30})
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.waits
+	}
+	if with, without := line(4<<20), line(0); with != without+4<<20 {
+		t.Errorf("blocks wait at %d bytes where 4 MiB are expected, and at %d where nothing is", with, without)
+	}
+}
+
+// Sweeps below what is let pass for being little gain nothing: a GRU that reached the same peak in every pass was swept
+// 24 MiB below it. What has come besides, when nothing could be paid, counts for a sixteenth at most.
+func TestWhatIsLetPassIsThePeak(t *testing.T) {
+	balance.Hold(t, func() {})
+	a := accountOf(cpuWord)
+	for _, c := range []struct{ left, met, want int64 }{ // MiB
+		{160, 140, 140},
+		{160, 165, 165},
+		{160, 400, 170},
+	} {
+		spare, summit := setPacer(time.Second, 0)
+		sweeper.Lock()
+		a.mu.Lock()
+		a.reach, a.met = c.left<<20, c.met<<20
+		a.mu.Unlock()
+		swept(0)
+		sweeper.Unlock()
+		s, err := a.state()
+		setPacer(spare, summit)
+		if err != nil || s.peak() != c.want<<20 {
+			t.Errorf("%d MiB left, then %d live: the peak is %d bytes, %v; want %d MiB", c.left, c.met, s.peak(), err, c.want)
+		}
+	}
+	if err := Collect(); err != nil { // so that the line is the least again
+		t.Fatal(err)
+	}
+}
+
+// What has been learned stays while a policy is in force that learns nothing, and sinks under one that does.
+func TestThePeakStaysUnderOtherPolicies(t *testing.T) {
+	balance.Hold(t, func() {})
+	defer use(CurrentPolicy())
+	defer setPacer(setPacer(0, 1<<40))
+	for _, c := range []struct {
+		p    Policy
+		want int64
+	}{{Off{}, 1 << 40}, {Paced{}, 7 << 37}} {
+		use(c.p)
+		setPacer(0, 1<<40)
+		tick()
+		if s, err := accountOf(cpuWord).state(); err != nil || s.summit != c.want {
+			t.Errorf("%T: the summit of %d is %d after a tick, %v; want %d", c.p, int64(1<<40), s.summit, err, c.want)
+		}
+	}
+}
+
+// A sweep is billed a quarter more than it takes.
+func TestABillHasWhatASweepCostsOthers(t *testing.T) {
+	balance.Hold(t, func() {})
+	defer setPacer(setPacer(50*time.Millisecond, 0))
+	_, cost := time5.look()
+	setPacer(50*time.Millisecond, 0)
+	sweeper.Lock()
+	swept(cost)
+	sweeper.Unlock()
+	if spare, _ := time5.look(); spare > 50*time.Millisecond-cost*6/5 || spare < 50*time.Millisecond-cost*5/4 {
+		t.Errorf("a sweep of %v was billed %v", cost, 50*time.Millisecond-spare)
 	}
 }
 

@@ -218,7 +218,7 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 		for _, a := range known() {
 			if m, err := cshim.MemoryPace(a.word); err == nil {
 				a.mu.Lock()
-				a.begun, a.next = m.Total, max(a.next, m.Largest)
+				a.begun, a.met, a.next = m.Total, m.Live, max(a.next, m.Largest)
 				a.mu.Unlock()
 			}
 		}
