@@ -147,14 +147,21 @@ func (s State) affords(bytes int64) bool {
 	if bytes >= s.Live/16 {
 		return s.Spare >= s.Cost && s.Allocated > s.Live/256
 	}
-	return s.Spare >= 5*s.Cost && s.Allocated > s.promise()
+	return s.Spare >= 2*s.Cost && s.Allocated > s.promise()
 }
 
-// promise is what must have been given out since the last sweep for one before a block that is not large.
+// promise is what must have been given out since the last sweep for one before a block that is not large: from a 24th of
+// what is live to a sixth as spare time goes down to four sweeps', and to a third where only two are left. It has no step,
+// where sweeps would end all at once.
 func (s State) promise() int64 {
 	const rich = 20 * time.Millisecond
-	poor := 1 - float64(min(max(s.Spare-4*s.Cost, 0), rich))/float64(rich)
-	return s.Live/24 + int64(float64(s.Live/8)*poor)
+	left := s.Spare - 4*s.Cost
+	poor := 1 - float64(min(max(left, 0), rich))/float64(rich)
+	promise := s.Live/24 + int64(float64(s.Live/8)*poor)
+	if left < 0 && s.Cost > 0 {
+		promise += int64(float64(s.Live/6) * min(1, float64(-left)/float64(2*s.Cost)))
+	}
+	return promise
 }
 
 // spareFrom is from how many live bytes on spare time is spent: where sweeps have found little that can be reached,

@@ -334,7 +334,11 @@ func TestAffords(t *testing.T) {
 		{14 * ms, 32, 1, true},
 		{5 * ms, 40, 1, false},
 		{5 * ms, 48, 1, true},
-		{4 * ms, 256, 1, false}, // what is left is for large blocks
+		{3 * ms, 60, 1, false}, // not all at once none
+		{3 * ms, 68, 1, true},
+		{2 * ms, 80, 1, false},
+		{2 * ms, 90, 1, true},
+		{2*ms - 1, 256, 1, false}, // what is left is for large blocks
 		{1 * ms, 2, 16, true},
 		{1 * ms, 1, 16, false}, // nothing to be found
 		{ms / 2, 256, 256, false},
