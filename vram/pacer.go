@@ -25,6 +25,7 @@ type account struct {
 	begun    int64 // and when its collection began
 	met      int64 // live then
 	next     int64 // the largest block of late
+	largest  int64 // the largest block since that was last asked for
 	waits    int64 // live bytes past which an allocation waits
 
 	peakOther int64 // Memory.PeakOther
@@ -63,6 +64,24 @@ func accountOf(word int32) *account {
 	list := append(append([]*account{}, known()...), &account{word: word, percent: accounts.cpu.percent})
 	accounts.list.Store(&list)
 	return list[len(list)-1]
+}
+
+// pace reads what the allocator counts. The largest block is told once, and kept for who asks for it.
+func (a *account) pace() (cshim.Pace, error) {
+	m, err := cshim.MemoryPace(a.word)
+	if err == nil && m.Largest > 0 {
+		a.mu.Lock()
+		a.largest = max(a.largest, m.Largest)
+		a.mu.Unlock()
+	}
+	return m, err
+}
+
+// takeLargest forgets the largest block of late; a.mu is held.
+func (a *account) takeLargest() int64 {
+	n := a.largest
+	a.largest = 0
+	return n
 }
 
 // counts are of the whole process.
@@ -192,8 +211,10 @@ func serve(p *cshim.Pressure) {
 	// progress first also takes the largest block of late away from the state: where it does not meet the line, the one
 	// that waits is not another one to come.
 	a := accountOf(p.Device)
-	m, _ := cshim.MemoryPace(p.Device)
-	before, largest := m.Freed+m.Total, m.Largest
+	m, _ := a.pace()
+	a.mu.Lock()
+	before, largest := m.Freed+m.Total, a.takeLargest()
+	a.mu.Unlock()
 	enough := func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) }
 	s, err := a.state()
 	if err == nil {
@@ -208,7 +229,7 @@ func serve(p *cshim.Pressure) {
 			enough = nil // the line follows what can be reached, which only a whole sweep tells
 		} else {
 			enough = func() bool {
-				m, err := cshim.MemoryPace(p.Device)
+				m, err := a.pace()
 				return err == nil && m.Live+p.Bytes <= s.peak()
 			}
 		}
@@ -279,7 +300,7 @@ func (a *account) worthwhile(s State, bytes int64) bool {
 }
 
 func fits(p cshim.Pressure) bool {
-	m, err := cshim.MemoryPace(p.Device)
+	m, err := accountOf(p.Device).pace()
 	return err == nil && m.Limit > 0 && m.Live+p.Bytes <= m.Limit
 }
 
@@ -288,7 +309,7 @@ func fits(p cshim.Pressure) bool {
 func swept(cost time.Duration) {
 	time5.pay(cost + cost/4) // the threads that it wakes are in the way of the next operators
 	for _, a := range known() {
-		if m, err := cshim.MemoryPace(a.word); err == nil {
+		if m, err := a.pace(); err == nil {
 			a.mu.Lock()
 			// What was let pass for being little will be again: to sweep below it gains nothing.
 			a.summit = max(a.summit, min(a.met, a.reach+a.reach/16))
@@ -299,7 +320,7 @@ func swept(cost time.Duration) {
 			}
 			a.total = m.Total
 			a.highest = max(a.highest, a.reach)
-			a.next = max(a.next, m.Largest)
+			a.next = max(a.next, a.takeLargest())
 			a.mu.Unlock()
 			a.aim()
 		}
@@ -337,14 +358,14 @@ func (c *idleCache) tick() {
 }
 
 func (a *account) state() (State, error) {
-	m, err := cshim.MemoryPace(a.word)
+	m, err := a.pace()
 	if err != nil {
 		return State{}, err
 	}
 	spare, cost := time5.look()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.next = max(a.next, m.Largest)
+	a.next = max(a.next, a.takeLargest())
 	return State{
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
@@ -523,14 +544,14 @@ func Relieve(device int32, asked int64) bool {
 	swept(sweep(Deep, 1<<62, nil))
 	progress := freesEverywhere() != before
 	for _, a := range known() {
-		m, err := cshim.MemoryPace(a.word)
+		m, err := a.pace()
 		if err != nil || a.word == cpuWord || asked != 0 && a.word != device || m.Reserved <= m.Live ||
 			m.Limit > 0 && m.Live+asked > m.Limit {
 			continue
 		}
 		start := time.Now()
 		_ = cshim.MemoryEmptyCache(a.word)
-		if now, err := cshim.MemoryPace(a.word); err == nil {
+		if now, err := a.pace(); err == nil {
 			caches.gave(m.Reserved-now.Reserved, start)
 			progress = progress || now.Reserved < m.Reserved
 		}
@@ -540,7 +561,7 @@ func Relieve(device int32, asked int64) bool {
 
 func freesEverywhere() (n int64) {
 	for _, a := range known() {
-		if m, err := cshim.MemoryPace(a.word); err == nil {
+		if m, err := a.pace(); err == nil {
 			n += m.Freed
 		}
 	}
@@ -549,7 +570,7 @@ func freesEverywhere() (n int64) {
 
 // progress grows whenever anything is given out or given back on a device.
 func progress(device int32) int64 {
-	m, err := cshim.MemoryPace(device)
+	m, err := accountOf(device).pace()
 	if err != nil {
 		return 0
 	}

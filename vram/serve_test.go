@@ -100,13 +100,14 @@ func TestWhoMeetsTheLineIsAskedBeforeIt(t *testing.T) {
 		if err := cshim.MemorySetLines(cpuWord, never, never, never); err != nil { // no other round
 			t.Fatal(err)
 		}
-		if _, err := cshim.MemoryPace(cpuWord); err != nil { // forgets the largest block so far
+		if _, err := a.pace(); err != nil {
 			t.Fatal(err)
 		}
 		a.mu.Lock()
-		a.next = 0
+		a.next, a.largest = 0, 0
 		a.mu.Unlock()
 		h := ofData(t, make([]float32, c.block/4))
+		liveEverywhere()                                      // as the pacer does now and then, which takes the largest block away from nobody
 		serve(&cshim.Pressure{Device: cpuWord, Bytes: floor}) // many that wait for more than one block
 		s, err := a.state()
 		cshim.TensorFree(h)

@@ -216,9 +216,9 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 			}
 		}
 		for _, a := range known() {
-			if m, err := cshim.MemoryPace(a.word); err == nil {
+			if m, err := a.pace(); err == nil {
 				a.mu.Lock()
-				a.begun, a.met, a.next = m.Total, m.Live, max(a.next, m.Largest)
+				a.begun, a.met, a.next = m.Total, m.Live, max(a.next, a.takeLargest())
 				a.mu.Unlock()
 			}
 		}
@@ -346,7 +346,7 @@ func Collect() error {
 func liveEverywhere() int64 {
 	var sum int64
 	for _, a := range known() {
-		if m, err := cshim.MemoryPace(a.word); err == nil {
+		if m, err := a.pace(); err == nil {
 			sum += m.Live
 		}
 	}
