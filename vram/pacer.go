@@ -207,15 +207,15 @@ func serve(p *cshim.Pressure) {
 		depth = Deep
 	}
 	// A round for room below the limit is over when anything was freed or given there: those who do not fit yet ask for
-	// another. One for the sake of the peak is over when the block makes none; one at the line is whole. To read the
-	// progress first also takes the largest block of late away from the state: where it does not meet the line, the one
-	// that waits is not another one to come.
+	// another. One for the sake of the peak is over when the block makes none; one at the line is whole. The largest
+	// block of late is taken away from the state first: where it does not meet the line, the one that waits is not
+	// another one to come.
 	a := accountOf(p.Device)
 	m, _ := a.pace()
 	a.mu.Lock()
 	before, largest := m.Freed+m.Total, a.takeLargest()
 	a.mu.Unlock()
-	enough := func() bool { return progress(p.Device) > before || p.Hard == cshim.HardLimit && fits(*p) }
+	enough := func() bool { return a.progress() > before || p.Hard == cshim.HardLimit && a.fits(p.Bytes) }
 	s, err := a.state()
 	if err == nil {
 		a.expects(s, p.Bytes, largest)
@@ -299,9 +299,9 @@ func (a *account) worthwhile(s State, bytes int64) bool {
 	return s.Live+bytes > s.line() || s.affords(bytes)
 }
 
-func fits(p cshim.Pressure) bool {
-	m, err := accountOf(p.Device).pace()
-	return err == nil && m.Limit > 0 && m.Live+p.Bytes <= m.Limit
+func (a *account) fits(bytes int64) bool {
+	m, err := a.pace()
+	return err == nil && m.Limit > 0 && m.Live+bytes <= m.Limit
 }
 
 // swept notes what a full sweep has left, and pays for it. What was given out while it ran says nothing of what can be
@@ -320,7 +320,6 @@ func swept(cost time.Duration) {
 			}
 			a.total = m.Total
 			a.highest = max(a.highest, a.reach)
-			a.next = max(a.next, a.takeLargest())
 			a.mu.Unlock()
 			a.aim()
 		}
@@ -568,9 +567,9 @@ func freesEverywhere() (n int64) {
 	return n
 }
 
-// progress grows whenever anything is given out or given back on a device.
-func progress(device int32) int64 {
-	m, err := accountOf(device).pace()
+// progress grows whenever anything is given out or given back on the device.
+func (a *account) progress() int64 {
+	m, err := a.pace()
 	if err != nil {
 		return 0
 	}

@@ -107,7 +107,8 @@ func TestWhoMeetsTheLineIsAskedBeforeIt(t *testing.T) {
 		a.next, a.largest = 0, 0
 		a.mu.Unlock()
 		h := ofData(t, make([]float32, c.block/4))
-		liveEverywhere()                                      // as the pacer does now and then, which takes the largest block away from nobody
+		// As the pacer does now and then, which takes the largest block away from nobody.
+		liveEverywhere()
 		serve(&cshim.Pressure{Device: cpuWord, Bytes: floor}) // many that wait for more than one block
 		s, err := a.state()
 		cshim.TensorFree(h)

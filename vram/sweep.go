@@ -218,7 +218,7 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 		for _, a := range known() {
 			if m, err := a.pace(); err == nil {
 				a.mu.Lock()
-				a.begun, a.met, a.next = m.Total, m.Live, max(a.next, a.takeLargest())
+				a.begun, a.met = m.Total, m.Live
 				a.mu.Unlock()
 			}
 		}
