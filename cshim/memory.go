@@ -5,6 +5,8 @@ package cshim
 #cgo nocallback lsc_memory_stats
 #cgo noescape lsc_memory_pace
 #cgo nocallback lsc_memory_pace
+#cgo noescape lsc_memory_largest
+#cgo nocallback lsc_memory_largest
 #cgo noescape lsc_memory_trim
 #cgo nocallback lsc_memory_trim
 #cgo noescape lsc_memory_capacity
@@ -55,7 +57,7 @@ func MemoryStats(device int32) (Memory, error) {
 }
 
 // Pace is ls_pace.
-type Pace struct{ Live, Reserved, Limit, Total, Freed, Largest int64 }
+type Pace struct{ Live, Reserved, Limit, Total, Freed int64 }
 
 var _ [unsafe.Sizeof(C.ls_pace{})]byte = [unsafe.Sizeof(Pace{})]byte{}
 
@@ -63,6 +65,12 @@ var _ [unsafe.Sizeof(C.ls_pace{})]byte = [unsafe.Sizeof(Pace{})]byte{}
 func MemoryPace(device int32) (p Pace, err error) {
 	err = takeError(C.lsc_memory_pace(C.int32_t(device), (*C.ls_pace)(unsafe.Pointer(&p))))
 	return p, err
+}
+
+// MemoryLargest is the largest block given out since it was last called.
+func MemoryLargest(device int32) (bytes int64, err error) {
+	err = takeError(C.lsc_memory_largest(C.int32_t(device), (*C.int64_t)(&bytes)))
+	return bytes, err
 }
 
 // MemoryResetPeak starts the peak anew.

@@ -71,6 +71,7 @@ const char *ls_table_load(void *library) {
   LOAD(synchronize)
   LOAD(memory_stats)
   LOAD(memory_pace)
+  LOAD(memory_largest)
   LOAD(memory_reset_peak)
   LOAD(memory_empty_cache)
   LOAD(memory_trim)

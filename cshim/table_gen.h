@@ -67,6 +67,7 @@ typedef struct ls_functions {
   ls_error *(*synchronize)(int32_t device);
   ls_error *(*memory_stats)(int32_t device, ls_memory *out);
   ls_error *(*memory_pace)(int32_t device, ls_pace *out);
+  ls_error *(*memory_largest)(int32_t device, int64_t *out);
   ls_error *(*memory_reset_peak)(int32_t device);
   ls_error *(*memory_empty_cache)(int32_t device);
   ls_error *(*memory_trim)(int32_t device, int64_t keep, int64_t *freed);
@@ -221,6 +222,7 @@ static inline int32_t lsc_device_count(int32_t device_type) { return ls_table.de
 static inline ls_error *lsc_synchronize(int32_t device) { return ls_table.synchronize(device); }
 static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { return ls_table.memory_stats(device, out); }
 static inline ls_error *lsc_memory_pace(int32_t device, ls_pace *out) { return ls_table.memory_pace(device, out); }
+static inline ls_error *lsc_memory_largest(int32_t device, int64_t *out) { return ls_table.memory_largest(device, out); }
 static inline ls_error *lsc_memory_reset_peak(int32_t device) { return ls_table.memory_reset_peak(device); }
 static inline ls_error *lsc_memory_empty_cache(int32_t device) { return ls_table.memory_empty_cache(device); }
 static inline ls_error *lsc_memory_trim(int32_t device, int64_t keep, int64_t *freed) { return ls_table.memory_trim(device, keep, freed); }

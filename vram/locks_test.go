@@ -21,8 +21,8 @@ func TestLocksOfAnAccount(t *testing.T) {
 	touch := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		budget, percent, capacity, reach, highest, summit, ahead, total, begun, met, next, largest := a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.ahead, a.total, a.begun, a.met, a.next, a.largest
-		a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.ahead, a.total, a.begun, a.met, a.next, a.largest = budget, percent, capacity, reach, highest, summit, ahead, total, begun, met, next, largest
+		budget, percent, capacity, reach, highest, summit, ahead, total, begun, met, next := a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.ahead, a.total, a.begun, a.met, a.next
+		a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.ahead, a.total, a.begun, a.met, a.next = budget, percent, capacity, reach, highest, summit, ahead, total, begun, met, next
 		a.waits, a.peakOther = 0, 0
 	}
 	for _, f := range []func(){

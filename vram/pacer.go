@@ -25,7 +25,6 @@ type account struct {
 	begun    int64 // and when its collection began
 	met      int64 // live then
 	next     int64 // the largest block of late
-	largest  int64 // the largest block since that was last asked for
 	waits    int64 // live bytes past which an allocation waits
 
 	peakOther int64 // Memory.PeakOther
@@ -64,24 +63,6 @@ func accountOf(word int32) *account {
 	list := append(append([]*account{}, known()...), &account{word: word, percent: accounts.cpu.percent})
 	accounts.list.Store(&list)
 	return list[len(list)-1]
-}
-
-// pace reads what the allocator counts. The largest block is told once, and kept for who asks for it.
-func (a *account) pace() (cshim.Pace, error) {
-	m, err := cshim.MemoryPace(a.word)
-	if err == nil && m.Largest > 0 {
-		a.mu.Lock()
-		a.largest = max(a.largest, m.Largest)
-		a.mu.Unlock()
-	}
-	return m, err
-}
-
-// takeLargest forgets the largest block of late; a.mu is held.
-func (a *account) takeLargest() int64 {
-	n := a.largest
-	a.largest = 0
-	return n
 }
 
 // counts are of the whole process.
@@ -211,10 +192,8 @@ func serve(p *cshim.Pressure) {
 	// block of late is taken away from the state first: where it does not meet the line, the one that waits is not
 	// another one to come.
 	a := accountOf(p.Device)
-	m, _ := a.pace()
-	a.mu.Lock()
-	before, largest := m.Freed+m.Total, a.takeLargest()
-	a.mu.Unlock()
+	before := a.progress()
+	largest, _ := cshim.MemoryLargest(a.word)
 	enough := func() bool { return a.progress() > before || p.Hard == cshim.HardLimit && a.fits(p.Bytes) }
 	s, err := a.state()
 	if err == nil {
@@ -229,7 +208,7 @@ func serve(p *cshim.Pressure) {
 			enough = nil // the line follows what can be reached, which only a whole sweep tells
 		} else {
 			enough = func() bool {
-				m, err := a.pace()
+				m, err := cshim.MemoryPace(a.word)
 				return err == nil && m.Live+p.Bytes <= s.peak()
 			}
 		}
@@ -300,7 +279,7 @@ func (a *account) worthwhile(s State, bytes int64) bool {
 }
 
 func (a *account) fits(bytes int64) bool {
-	m, err := a.pace()
+	m, err := cshim.MemoryPace(a.word)
 	return err == nil && m.Limit > 0 && m.Live+bytes <= m.Limit
 }
 
@@ -309,7 +288,7 @@ func (a *account) fits(bytes int64) bool {
 func swept(cost time.Duration) {
 	time5.pay(cost + cost/4) // the threads that it wakes are in the way of the next operators
 	for _, a := range known() {
-		if m, err := a.pace(); err == nil {
+		if m, err := cshim.MemoryPace(a.word); err == nil {
 			a.mu.Lock()
 			// What was let pass for being little will be again: to sweep below it gains nothing.
 			a.summit = max(a.summit, min(a.met, a.reach+a.reach/16))
@@ -357,14 +336,18 @@ func (c *idleCache) tick() {
 }
 
 func (a *account) state() (State, error) {
-	m, err := a.pace()
+	m, err := cshim.MemoryPace(a.word)
+	if err != nil {
+		return State{}, err
+	}
+	largest, err := cshim.MemoryLargest(a.word)
 	if err != nil {
 		return State{}, err
 	}
 	spare, cost := time5.look()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.next = max(a.next, a.takeLargest())
+	a.next = max(a.next, largest)
 	return State{
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
@@ -543,14 +526,14 @@ func Relieve(device int32, asked int64) bool {
 	swept(sweep(Deep, 1<<62, nil))
 	progress := freesEverywhere() != before
 	for _, a := range known() {
-		m, err := a.pace()
+		m, err := cshim.MemoryPace(a.word)
 		if err != nil || a.word == cpuWord || asked != 0 && a.word != device || m.Reserved <= m.Live ||
 			m.Limit > 0 && m.Live+asked > m.Limit {
 			continue
 		}
 		start := time.Now()
 		_ = cshim.MemoryEmptyCache(a.word)
-		if now, err := a.pace(); err == nil {
+		if now, err := cshim.MemoryPace(a.word); err == nil {
 			caches.gave(m.Reserved-now.Reserved, start)
 			progress = progress || now.Reserved < m.Reserved
 		}
@@ -560,7 +543,7 @@ func Relieve(device int32, asked int64) bool {
 
 func freesEverywhere() (n int64) {
 	for _, a := range known() {
-		if m, err := a.pace(); err == nil {
+		if m, err := cshim.MemoryPace(a.word); err == nil {
 			n += m.Freed
 		}
 	}
@@ -569,7 +552,7 @@ func freesEverywhere() (n int64) {
 
 // progress grows whenever anything is given out or given back on the device.
 func (a *account) progress() int64 {
-	m, err := a.pace()
+	m, err := cshim.MemoryPace(a.word)
 	if err != nil {
 		return 0
 	}

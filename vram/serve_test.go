@@ -100,11 +100,11 @@ func TestWhoMeetsTheLineIsAskedBeforeIt(t *testing.T) {
 		if err := cshim.MemorySetLines(cpuWord, never, never, never); err != nil { // no other round
 			t.Fatal(err)
 		}
-		if _, err := a.pace(); err != nil {
+		if _, err := cshim.MemoryLargest(cpuWord); err != nil { // forgets the largest block so far
 			t.Fatal(err)
 		}
 		a.mu.Lock()
-		a.next, a.largest = 0, 0
+		a.next = 0
 		a.mu.Unlock()
 		h := ofData(t, make([]float32, c.block/4))
 		// As the pacer does now and then, which takes the largest block away from nobody.

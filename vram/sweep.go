@@ -216,7 +216,7 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 			}
 		}
 		for _, a := range known() {
-			if m, err := a.pace(); err == nil {
+			if m, err := cshim.MemoryPace(a.word); err == nil {
 				a.mu.Lock()
 				a.begun, a.met = m.Total, m.Live
 				a.mu.Unlock()
@@ -346,7 +346,7 @@ func Collect() error {
 func liveEverywhere() int64 {
 	var sum int64
 	for _, a := range known() {
-		if m, err := a.pace(); err == nil {
+		if m, err := cshim.MemoryPace(a.word); err == nil {
 			sum += m.Live
 		}
 	}

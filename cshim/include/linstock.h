@@ -276,11 +276,12 @@ LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
 /* What a pacer looks at, read without any lock: live bytes, and what threads have taken ahead for small blocks. */
 typedef struct ls_pace {
   int64_t live, reserved, limit;
-  int64_t total;   /* bytes given out since the start */
-  int64_t freed;   /* and given back */
-  int64_t largest; /* the largest block given out since the last call */
+  int64_t total; /* bytes given out since the start */
+  int64_t freed; /* and given back */
 } ls_pace;
 LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
+/* The largest block given out since the last call. */
+LS_API ls_error *ls_memory_largest(int32_t device, int64_t *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
 /* Gives the cached blocks back to the system. */
 LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;

@@ -654,9 +654,16 @@ ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
     out->live = live;
     out->reserved = slot == ls::kCpuSlot ? live + static_cast<int64_t>(ls::cached_large()) : a.reserved.load();
     out->limit = limit == INT64_MAX ? 0 : limit;
-    int64_t largest = a.largest.load();
-    out->largest = largest;
-    a.largest.store(slot == ls::kCpuSlot ? 0 : largest - largest / 8);
+  });
+}
+
+ls_error *ls_memory_largest(int32_t device, int64_t *out) noexcept {
+  return ls::run_void([&] {
+    int slot = ls::slot_of(device);
+    auto &largest = ls::accounts[slot].largest;
+    int64_t n = *out = largest.load();
+    // A larger one given out meanwhile stays.
+    largest.compare_exchange_strong(n, slot == ls::kCpuSlot ? 0 : n - n / 8);
   });
 }
 

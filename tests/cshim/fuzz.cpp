@@ -1026,7 +1026,9 @@ void Fuzz::memory() {
     }
     case 2: {
       ls_pace p;
-      return ok(ls_memory_pace(d, &p));
+      ok(ls_memory_pace(d, &p));
+      int64_t largest;
+      return ok(ls_memory_largest(d, &largest));
     }
     case 3:
       return ok(ls_memory_reset_peak(d));

@@ -368,6 +368,20 @@ TEST_F(Memory, FiguresWhileThreadsStart) {
   reader.join();
 }
 
+TEST_F(Memory, TheLargestBlockIsToldOnce) {
+  constexpr int64_t kFloats = int64_t{1} << 20;
+  int64_t largest = 0;
+  EXPECT_OK(ls_memory_largest(kCpu, &largest));
+  Tensor(empty(kFloats));
+  Tensor(empty(kFloats / 2));
+  live();  // to read the account takes it away from nobody
+  EXPECT_OK(ls_memory_largest(kCpu, &largest));
+  EXPECT_GE(largest, kFloats * 4);
+  EXPECT_LT(largest, kFloats * 5);
+  EXPECT_OK(ls_memory_largest(kCpu, &largest));
+  EXPECT_EQ(largest, 0);
+}
+
 // What threads have taken ahead for their small blocks is given to whoever needs it at the limit, all of it, and
 // never while its thread still uses it.
 TEST_F(Memory, WhatIsTakenAheadIsUsedOnce) {
