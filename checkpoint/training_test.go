@@ -37,15 +37,9 @@ func newRun(t *testing.T, seed uint64, workers int) *run {
 		}
 	}
 	must(tensor.ManualSeed(seed))
-	first, err := nn.NewConv2d(1, 4, 3)
-	must(err)
-	norm, err := nn.NewBatchNorm2d(4)
-	must(err)
-	drop, err := nn.NewDropout(0.3)
-	must(err)
-	last, err := nn.NewLinear(4*4*4, 3)
-	must(err)
-	r := &run{model: nn.NewSequential(first, norm, &nn.ReLU{}, drop, nn.NewFlatten(1, -1), last)}
+	r := &run{model: nn.NewSequential(nn.NewConv2d(1, 4, 3), nn.NewBatchNorm2d(4), &nn.ReLU{}, nn.NewDropout(0.3),
+		nn.NewFlatten(1, -1), nn.NewLinear(4*4*4, 3))}
+	var err error
 	r.opt, err = optim.NewAdamW(nn.Parameters(r.model), 1e-2)
 	must(err)
 	r.schedule, err = optim.NewScheduler(r.opt, optim.WarmupCosine(5, 40, 1e-4))
@@ -188,11 +182,7 @@ func TestLoadModelAndValues(t *testing.T) {
 	if err := checkpoint.LoadTraining(plain, r.model, r.opt); err == nil {
 		t.Error("a file without training state was taken for a training checkpoint")
 	}
-	linear, err := nn.NewLinear(2, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := checkpoint.LoadModel(training, linear); err == nil {
+	if err := checkpoint.LoadModel(training, nn.NewLinear(2, 2)); err == nil {
 		t.Error("another model took the weights")
 	}
 	twice := checkpoint.Value("step", &step)

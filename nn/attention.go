@@ -7,62 +7,67 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// CausalSelfAttention is what a GPT's blocks attend with: QKV makes queries, keys and values of x (N, T, C) in
-// one product, each position looks at itself and those before it, and Proj mixes the heads' results. It is
-// built on torch.nn.functional.scaled_dot_product_attention.
+// CausalSelfAttention is the attention of a GPT's blocks. QKV computes queries, keys and values of x (N, T, C) in one
+// product, each position attends to itself and those before it, and Proj mixes the heads' results. It uses
+// torch.nn.functional.scaled_dot_product_attention.
 type CausalSelfAttention struct {
 	Mode
 	QKV   *Linear // C to 3C
 	Proj  *Linear // C to C
 	Heads int
-	Drop  float64 // probability, while training
+	Drop  float64 // dropout probability of the weights while training
+	err   error
 }
 
-// NewCausalSelfAttention makes one of the given width, which heads must divide. Options: NoBias, DropoutP, DType,
-// Device.
-func NewCausalSelfAttention(width, heads int, opts ...Option) (*CausalSelfAttention, error) {
-	s, err := read("NewCausalSelfAttention", opts, "NoBias", "DropoutP")
-	if err != nil {
-		return nil, err
+// NewCausalSelfAttention returns a CausalSelfAttention of the given width, a multiple of heads. Options: NoBias,
+// DropoutP, DType, Device.
+func NewCausalSelfAttention(width, heads int, opts ...Option) *CausalSelfAttention {
+	b := build("NewCausalSelfAttention", opts, "NoBias", "DropoutP", "DType", "Device")
+	b.heads(width, heads)
+	a := &CausalSelfAttention{Heads: heads, Drop: b.dropout, QKV: b.linear(width, 3*width), Proj: b.linear(width, width)}
+	if err := b.done(); err != nil {
+		return &CausalSelfAttention{err: err}
 	}
-	if err := s.heads(width, heads); err != nil {
-		return nil, err
-	}
-	a := &CausalSelfAttention{Heads: heads, Drop: s.dropout}
-	linear := s.linear()
-	if a.QKV, err = NewLinear(width, 3*width, linear...); err != nil {
-		return nil, err
-	}
-	if a.Proj, err = NewLinear(width, width, linear...); err != nil {
-		Release(a.QKV)
-		return nil, err
-	}
-	return a, nil
+	return a
 }
 
-// linear are the options that an attention hands to its projections.
-func (s *settings) linear() []Option {
-	opts := []Option{DType(s.dtype), Device(s.device)}
-	if s.noBias {
+// linear makes a projection with the constructor's options.
+func (b *builder) linear(in, out int) *Linear {
+	if b.err != nil {
+		return nil
+	}
+	opts := []Option{DType(b.dtype), Device(b.device)}
+	if b.noBias {
 		opts = append(opts, NoBias())
 	}
-	return opts
+	l := NewLinear(in, out, opts...)
+	b.part(l)
+	return l
 }
 
-func (s *settings) heads(width, heads int) error {
-	if err := s.sizes("width", width, "heads", heads); err != nil {
-		return err
+func (b *builder) heads(width, heads int) {
+	b.sizes("width", width, "heads", heads)
+	if b.err == nil && width%heads != 0 {
+		b.fail("a width of %d cannot be split into %d heads", width, heads)
 	}
-	if width%heads != 0 {
-		return refuse.Error(s.op, tensor.ErrArgument, "a width of %d cannot be split into %d heads", width, heads)
-	}
-	return s.probability("DropoutP", s.dropout)
+	b.probability("DropoutP", b.dropout)
 }
 
-// Forward attends within x (N, T, C), giving the same shape.
+// Err returns the error of the constructor that made a, and nil if there was none.
+func (a *CausalSelfAttention) Err() error {
+	if a == nil {
+		return nilModule("CausalSelfAttention")
+	}
+	return a.err
+}
+
+// Forward attends within x (N, T, C) and returns the same shape.
 func (a *CausalSelfAttention) Forward(x *tensor.Tensor) *tensor.Tensor {
 	const op = "CausalSelfAttention"
-	if a == nil || a.QKV == nil || a.Proj == nil {
+	if err := a.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if a.QKV == nil || a.Proj == nil {
 		return noModule(op)
 	}
 	if bad := unusable(op, x); bad != nil {
@@ -140,45 +145,46 @@ func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
 	return y
 }
 
-// MultiheadAttention is attention with a projection each for queries, keys and values, all in InProjWeight (3E, E)
-// and InProjBias (3E), and OutProj after it. Its state has PyTorch's names: in_proj_weight, in_proj_bias,
-// out_proj.weight, out_proj.bias. PyTorch: torch.nn.MultiheadAttention with need_weights=False.
+// MultiheadAttention is attention with projections for queries, keys and values, all in InProjWeight (3E, E) and
+// InProjBias (3E), and the projection OutProj of the result. Its state has PyTorch's names: in_proj_weight,
+// in_proj_bias, out_proj.weight, out_proj.bias. PyTorch: torch.nn.MultiheadAttention with need_weights=False.
 type MultiheadAttention struct {
 	Mode
 	InProjWeight, InProjBias *tensor.Tensor
 	OutProj                  *Linear
 	Heads                    int
-	Drop                     float64 // probability, while training
+	Drop                     float64 // dropout probability of the weights while training
 	batchFirst, causal       bool
+	err                      error
 }
 
-// NewMultiheadAttention makes one of the given width E, which heads must divide, initialized as PyTorch does.
-// Options: BatchFirst, Causal, NoBias, DropoutP, DType, Device.
-func NewMultiheadAttention(width, heads int, opts ...Option) (*MultiheadAttention, error) {
-	s, err := read("NewMultiheadAttention", opts, "BatchFirst", "Causal", "NoBias", "DropoutP")
-	if err != nil {
-		return nil, err
-	}
-	if err := s.heads(width, heads); err != nil {
-		return nil, err
-	}
-	a := &MultiheadAttention{Heads: heads, Drop: s.dropout, batchFirst: s.batchFirst, causal: s.causal}
+// NewMultiheadAttention returns a MultiheadAttention of the given width E, a multiple of heads, initialized as PyTorch
+// does. Options: BatchFirst, Causal, NoBias, DropoutP, DType, Device.
+func NewMultiheadAttention(width, heads int, opts ...Option) *MultiheadAttention {
+	b := build("NewMultiheadAttention", opts, "BatchFirst", "Causal", "NoBias", "DropoutP", "DType", "Device")
+	b.heads(width, heads)
+	a := &MultiheadAttention{Heads: heads, Drop: b.dropout, batchFirst: b.batchFirst, causal: b.causal}
 	// PyTorch draws the output's projection first.
-	if a.OutProj, err = NewLinear(width, width, s.linear()...); err != nil {
-		return nil, err
-	}
-	m := maker{s: s, made: Parameters(a.OutProj)}
-	a.InProjWeight = m.parameter([]int{3 * width, width}, uniform(xavier(3*width, width)))
-	if !s.noBias {
-		a.InProjBias = m.parameter([]int{3 * width}, fillWith(0))
-		if m.err == nil {
-			m.err = Constant_(a.OutProj.Bias, 0).Err()
+	a.OutProj = b.linear(width, width)
+	a.InProjWeight = b.parameter([]int{3 * width, width}, uniform(xavier(3*width, width)))
+	if !b.noBias {
+		a.InProjBias = b.parameter([]int{3 * width}, fillWith(0))
+		if b.err == nil {
+			b.note(Constant_(a.OutProj.Bias, 0).Err())
 		}
 	}
-	if err := m.done(); err != nil {
-		return nil, err
+	if err := b.done(); err != nil {
+		return &MultiheadAttention{err: err}
 	}
-	return a, nil
+	return a
+}
+
+// Err returns the error of the constructor that made a, and nil if there was none.
+func (a *MultiheadAttention) Err() error {
+	if a == nil {
+		return nilModule("MultiheadAttention")
+	}
+	return a.err
 }
 
 // xavier is the bound of xavier_uniform_ with gain 1, in torch.nn.init's order of operations.
@@ -194,7 +200,10 @@ func (a *MultiheadAttention) Forward(x *tensor.Tensor) *tensor.Tensor { return a
 // query's shape. The options are those of tensor.ScaledDotProductAttention, AttnMask say.
 func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	const op = "MultiheadAttention"
-	if a == nil || a.InProjWeight == nil || a.OutProj == nil {
+	if err := a.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if a.InProjWeight == nil || a.OutProj == nil {
 		return noModule(op)
 	}
 	in := []*tensor.Tensor{query, key, value}

@@ -3,7 +3,6 @@ package nn
 import (
 	"math"
 
-	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -13,19 +12,27 @@ type Conv2d struct {
 	Weight, Bias              *tensor.Tensor
 	Stride, Padding, Dilation []int
 	Groups                    int
+	err                       error
 }
 
-// NewConv2d makes one with a kernel×kernel window, initialized as PyTorch does. Options: Kernel(h, w), Stride,
+// NewConv2d returns a Conv2d with a kernel×kernel window, initialized as PyTorch does. Options: Kernel(h, w), Stride,
 // Padding, Dilation, Groups, NoBias, DType, Device.
-func NewConv2d(in, out, kernel int, opts ...Option) (*Conv2d, error) {
-	c, err := newConv("NewConv2d", 2, in, out, kernel, opts)
-	return (*Conv2d)(c), err
+func NewConv2d(in, out, kernel int, opts ...Option) *Conv2d {
+	return (*Conv2d)(newConv("NewConv2d", 2, in, out, kernel, opts))
 }
 
-// Forward computes it.
-func (c *Conv2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+// Err returns the error of the constructor that made c, and nil if there was none.
+func (c *Conv2d) Err() error {
 	if c == nil {
-		return noModule("Conv2d")
+		return nilModule("Conv2d")
+	}
+	return c.err
+}
+
+// Forward returns the convolution of x.
+func (c *Conv2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if err := c.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	return x.Conv2d(c.Weight, c.Bias, tensor.Stride(c.Stride...), tensor.Padding(c.Padding...), tensor.Dilation(c.Dilation...), tensor.Groups(c.Groups))
 }
@@ -36,19 +43,27 @@ type Conv1d struct {
 	Weight, Bias              *tensor.Tensor
 	Stride, Padding, Dilation []int
 	Groups                    int
+	err                       error
 }
 
-// NewConv1d makes one with a window of kernel elements, initialized as PyTorch does. Options: Stride, Padding,
+// NewConv1d returns a Conv1d with a window of kernel elements, initialized as PyTorch does. Options: Stride, Padding,
 // Dilation, Groups, NoBias, DType, Device.
-func NewConv1d(in, out, kernel int, opts ...Option) (*Conv1d, error) {
-	c, err := newConv("NewConv1d", 1, in, out, kernel, opts)
-	return (*Conv1d)(c), err
+func NewConv1d(in, out, kernel int, opts ...Option) *Conv1d {
+	return (*Conv1d)(newConv("NewConv1d", 1, in, out, kernel, opts))
 }
 
-// Forward computes it.
-func (c *Conv1d) Forward(x *tensor.Tensor) *tensor.Tensor {
+// Err returns the error of the constructor that made c, and nil if there was none.
+func (c *Conv1d) Err() error {
 	if c == nil {
-		return noModule("Conv1d")
+		return nilModule("Conv1d")
+	}
+	return c.err
+}
+
+// Forward returns the convolution of x.
+func (c *Conv1d) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if err := c.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	return x.Conv1d(c.Weight, c.Bias, tensor.Stride(c.Stride...), tensor.Padding(c.Padding...), tensor.Dilation(c.Dilation...), tensor.Groups(c.Groups))
 }
@@ -57,104 +72,95 @@ type conv struct {
 	Weight, Bias              *tensor.Tensor
 	Stride, Padding, Dilation []int
 	Groups                    int
+	err                       error
 }
 
-func newConv(op string, dims, in, out, kernel int, opts []Option) (*conv, error) {
-	known := []string{"Stride", "Padding", "Dilation", "Groups", "NoBias"}
+func newConv(op string, dims, in, out, kernel int, opts []Option) *conv {
+	known := []string{"Stride", "Padding", "Dilation", "Groups", "NoBias", "DType", "Device"}
 	if dims > 1 {
-		known = append(known, "Kernel")
+		known = append([]string{"Kernel"}, known...)
 	}
-	s, err := read(op, opts, known...)
-	if err != nil {
-		return nil, err
+	b := build(op, opts, known...)
+	b.sizes("in", in, "out", out, "Groups", b.groups)
+	window := b.window(kernel, dims)
+	c := &conv{Groups: b.groups}
+	c.Stride = b.spread("Stride", b.stride, dims, 1, 1)
+	c.Padding = b.spread("Padding", b.padding, dims, 0, 0)
+	c.Dilation = b.spread("Dilation", b.dilation, dims, 1, 1)
+	if b.err == nil && (in%b.groups != 0 || out%b.groups != 0) {
+		b.fail("%d and %d channels cannot be split into %d groups", in, out, b.groups)
 	}
-	if err := s.sizes("in", in, "out", out, "Groups", s.groups); err != nil {
-		return nil, err
+	if b.err != nil {
+		return &conv{err: b.err}
 	}
-	if in%s.groups != 0 || out%s.groups != 0 {
-		return nil, refuse.Error(op, tensor.ErrArgument, "%d and %d channels cannot be split into %d groups", in, out, s.groups)
-	}
-	window, err := s.window(kernel, dims)
-	if err != nil {
-		return nil, err
-	}
-	c := &conv{Groups: s.groups}
-	if c.Stride, err = s.spread("Stride", s.stride, dims, 1, 1); err != nil {
-		return nil, err
-	}
-	if c.Padding, err = s.spread("Padding", s.padding, dims, 0, 0); err != nil {
-		return nil, err
-	}
-	if c.Dilation, err = s.spread("Dilation", s.dilation, dims, 1, 1); err != nil {
-		return nil, err
-	}
-	shape := append([]int{out, in / s.groups}, window...)
+	shape := append([]int{out, in / b.groups}, window...)
 	fanIn := 1
 	for _, n := range shape[1:] {
 		if fanIn > math.MaxInt/n {
-			return nil, refuse.Error(op, tensor.ErrArgument, "a weight of shape %v is too large", shape)
+			b.fail("a weight of shape %v is too large", shape)
+			break
 		}
 		fanIn *= n
 	}
-	m := maker{s: s}
-	c.Weight = m.parameter(shape, uniform(kaiming(fanIn)))
-	if !s.noBias {
-		c.Bias = m.parameter([]int{out}, uniform(1/math.Sqrt(float64(fanIn))))
+	c.Weight = b.parameter(shape, uniform(kaiming(fanIn)))
+	if !b.noBias {
+		c.Bias = b.parameter([]int{out}, uniform(1/math.Sqrt(float64(fanIn))))
 	}
-	if err := m.done(); err != nil {
-		return nil, err
+	if err := b.done(); err != nil {
+		return &conv{err: err}
 	}
-	return c, nil
+	return c
 }
 
-// window is the constructor's number for every dimension, or what Kernel says.
-func (s *settings) window(kernel, dims int) ([]int, error) {
-	if len(s.kernel) != 0 {
-		return s.spread("Kernel", s.kernel, dims, 1, 1)
+// window returns the constructor's number for every dimension, or the numbers of the option Kernel.
+func (b *builder) window(kernel, dims int) []int {
+	if len(b.kernel) != 0 {
+		return b.spread("Kernel", b.kernel, dims, 1, 1)
 	}
-	return s.spread("kernel", []int{kernel}, dims, 1, 1)
+	return b.spread("kernel", []int{kernel}, dims, 1, 1)
 }
 
 // MaxPool2d takes the maxima of windows of x (N, C, H, W). PyTorch: torch.nn.MaxPool2d.
 type MaxPool2d struct {
 	Kernel, Stride, Padding, Dilation []int
 	Ceil                              bool
+	err                               error
 }
 
-// NewMaxPool2d makes one with a kernel×kernel window. Options: Kernel(h, w), Stride (the window's size by
-// default), Padding, Dilation, CeilMode.
-func NewMaxPool2d(kernel int, opts ...Option) (*MaxPool2d, error) {
-	s, err := read("NewMaxPool2d", opts, "Kernel", "Stride", "Padding", "Dilation", "CeilMode")
-	if err != nil {
-		return nil, err
+// NewMaxPool2d returns a MaxPool2d with a kernel×kernel window. Options: Kernel(h, w), Stride (by default the window's
+// size), Padding, Dilation, CeilMode.
+func NewMaxPool2d(kernel int, opts ...Option) *MaxPool2d {
+	b := build("NewMaxPool2d", opts, "Kernel", "Stride", "Padding", "Dilation", "CeilMode")
+	p := &MaxPool2d{Ceil: b.ceil}
+	p.Kernel, p.Stride, p.Padding = b.pool(kernel)
+	p.Dilation = b.spread("Dilation", b.dilation, 2, 1, 1)
+	if err := b.done(); err != nil {
+		return &MaxPool2d{err: err}
 	}
-	p := &MaxPool2d{Ceil: s.ceil}
-	if p.Kernel, p.Stride, p.Padding, err = s.pool(kernel); err != nil {
-		return nil, err
-	}
-	if p.Dilation, err = s.spread("Dilation", s.dilation, 2, 1, 1); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p
 }
 
-func (s *settings) pool(kernel int) (window, stride, padding []int, err error) {
-	if window, err = s.window(kernel, 2); err != nil {
-		return
+func (b *builder) pool(kernel int) (window, stride, padding []int) {
+	window = b.window(kernel, 2)
+	stride = window
+	if len(b.stride) != 0 {
+		stride = b.spread("Stride", b.stride, 2, 1, 1)
 	}
-	if len(s.stride) == 0 {
-		stride = window
-	} else if stride, err = s.spread("Stride", s.stride, 2, 1, 1); err != nil {
-		return
-	}
-	padding, err = s.spread("Padding", s.padding, 2, 0, 0)
-	return
+	return window, stride, b.spread("Padding", b.padding, 2, 0, 0)
 }
 
-// Forward computes it.
-func (p *MaxPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+// Err returns the error of the constructor that made p, and nil if there was none.
+func (p *MaxPool2d) Err() error {
 	if p == nil {
-		return noModule("MaxPool2d")
+		return nilModule("MaxPool2d")
+	}
+	return p.err
+}
+
+// Forward returns the maxima of x's windows.
+func (p *MaxPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if err := p.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	return x.MaxPool2d(p.Kernel, tensor.Stride(p.Stride...), tensor.Padding(p.Padding...), tensor.Dilation(p.Dilation...), tensor.CeilMode(p.Ceil))
 }
@@ -163,50 +169,66 @@ func (p *MaxPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type AvgPool2d struct {
 	Kernel, Stride, Padding []int
 	Ceil, SkipPadding       bool
+	err                     error
 }
 
-// NewAvgPool2d makes one with a kernel×kernel window. Options: Kernel(h, w), Stride (the window's size by
-// default), Padding, CeilMode, NotCountPadding.
-func NewAvgPool2d(kernel int, opts ...Option) (*AvgPool2d, error) {
-	s, err := read("NewAvgPool2d", opts, "Kernel", "Stride", "Padding", "CeilMode", "NotCountPadding")
-	if err != nil {
-		return nil, err
+// NewAvgPool2d returns an AvgPool2d with a kernel×kernel window. Options: Kernel(h, w), Stride (by default the
+// window's size), Padding, CeilMode, NotCountPadding.
+func NewAvgPool2d(kernel int, opts ...Option) *AvgPool2d {
+	b := build("NewAvgPool2d", opts, "Kernel", "Stride", "Padding", "CeilMode", "NotCountPadding")
+	p := &AvgPool2d{Ceil: b.ceil, SkipPadding: b.noPad}
+	p.Kernel, p.Stride, p.Padding = b.pool(kernel)
+	if err := b.done(); err != nil {
+		return &AvgPool2d{err: err}
 	}
-	p := &AvgPool2d{Ceil: s.ceil, SkipPadding: s.noPad}
-	if p.Kernel, p.Stride, p.Padding, err = s.pool(kernel); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p
 }
 
-// Forward computes it.
-func (p *AvgPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+// Err returns the error of the constructor that made p, and nil if there was none.
+func (p *AvgPool2d) Err() error {
 	if p == nil {
-		return noModule("AvgPool2d")
+		return nilModule("AvgPool2d")
+	}
+	return p.err
+}
+
+// Forward returns the means of x's windows.
+func (p *AvgPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if err := p.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	return x.AvgPool2d(p.Kernel, tensor.Stride(p.Stride...), tensor.Padding(p.Padding...), tensor.CeilMode(p.Ceil), tensor.CountIncludePad(!p.SkipPadding))
 }
 
-// AdaptiveAvgPool2d takes means of x (N, C, H, W) such that (N, C, Height, Width) comes out. PyTorch:
+// AdaptiveAvgPool2d takes means of x (N, C, H, W) so that the result is (N, C, Height, Width). PyTorch:
 // torch.nn.AdaptiveAvgPool2d.
-type AdaptiveAvgPool2d struct{ Height, Width int }
-
-// NewAdaptiveAvgPool2d makes one.
-func NewAdaptiveAvgPool2d(height, width int) (*AdaptiveAvgPool2d, error) {
-	s, err := read("NewAdaptiveAvgPool2d", nil)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.sizes("height", height, "width", width); err != nil {
-		return nil, err
-	}
-	return &AdaptiveAvgPool2d{height, width}, nil
+type AdaptiveAvgPool2d struct {
+	Height, Width int
+	err           error
 }
 
-// Forward computes it.
-func (p *AdaptiveAvgPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+// NewAdaptiveAvgPool2d returns an AdaptiveAvgPool2d with results of the given size.
+func NewAdaptiveAvgPool2d(height, width int) *AdaptiveAvgPool2d {
+	b := build("NewAdaptiveAvgPool2d", nil)
+	b.sizes("height", height, "width", width)
+	if err := b.done(); err != nil {
+		return &AdaptiveAvgPool2d{err: err}
+	}
+	return &AdaptiveAvgPool2d{Height: height, Width: width}
+}
+
+// Err returns the error of the constructor that made p, and nil if there was none.
+func (p *AdaptiveAvgPool2d) Err() error {
 	if p == nil {
-		return noModule("AdaptiveAvgPool2d")
+		return nilModule("AdaptiveAvgPool2d")
+	}
+	return p.err
+}
+
+// Forward returns the means of x.
+func (p *AdaptiveAvgPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if err := p.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	return x.AdaptiveAvgPool2d(p.Height, p.Width)
 }

@@ -1,19 +1,11 @@
-// Package nn has what neural networks are made of: layers, losses, initializers, and functions over modules.
+// Package nn has layers, losses, initializers, and functions over modules.
 //
 //	scope, err := tensor.NewScope()
 //	if err != nil {
 //		return err
 //	}
 //	defer scope.Close()
-//	hidden, err := nn.NewLinear(2, 8)
-//	if err != nil {
-//		return err
-//	}
-//	out, err := nn.NewLinear(8, 1)
-//	if err != nil {
-//		return err
-//	}
-//	model := nn.NewSequential(hidden, &nn.Tanh{}, out)
+//	model := nn.NewSequential(nn.NewLinear(2, 8), &nn.Tanh{}, nn.NewLinear(8, 1))
 //	x := tensor.FromSlice([]float32{0, 0, 0, 1, 1, 0, 1, 1}, []int{4, 2})
 //	loss := nn.MSELoss(model.Forward(x), tensor.Zeros([]int{4, 1}))
 //	return loss.Backward() // nn.Parameters(model) have their gradients now
@@ -42,7 +34,10 @@
 //
 // # Errors
 //
-// Constructors return an error for sizes and options that make no sense. Forward never does: a nil module or tensor, a
-// shape that does not fit, gives a failed tensor, on which every later operator and layer gives the same error, up to
-// Backward, Item or the scope's Close.
+// A constructor returns the module alone. If its sizes or options are invalid, the module carries the error: Err and Check
+// return it, Forward gives a failed tensor, and optimizers, Save and Load return it too. The error names the constructor
+// and the line that called it.
+//
+// Forward returns a failed tensor for a nil module or tensor and for a shape that does not fit. Every later operator and
+// layer passes the error on, up to Backward, Item or the scope's Close.
 package nn

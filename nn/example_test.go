@@ -26,15 +26,7 @@ func xor() error {
 	if err := tensor.ManualSeed(1); err != nil {
 		return err
 	}
-	hidden, err := nn.NewLinear(2, 8)
-	if err != nil {
-		return err
-	}
-	out, err := nn.NewLinear(8, 1)
-	if err != nil {
-		return err
-	}
-	model := nn.NewSequential(hidden, &nn.Tanh{}, out)
+	model := nn.NewSequential(nn.NewLinear(2, 8), &nn.Tanh{}, nn.NewLinear(8, 1))
 	for _, p := range nn.NamedParameters(model) {
 		fmt.Println(p.Name, p.Tensor.Shape())
 	}
@@ -75,15 +67,8 @@ type Block struct {
 func (b *Block) Forward(x *tensor.Tensor) *tensor.Tensor { return nn.Residual(x, b.LN1, b.Attn) }
 
 func ExampleStateDict() {
-	ln, err := nn.NewLayerNorm(8)
-	if err != nil {
-		log.Fatal(err)
-	}
-	attn, err := nn.NewCausalSelfAttention(8, 2)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, n := range nn.StateDict(&Block{ln, attn}) {
+	block := &Block{LN1: nn.NewLayerNorm(8), Attn: nn.NewCausalSelfAttention(8, 2)}
+	for _, n := range nn.StateDict(block) {
 		fmt.Println(n.Name, n.Tensor.Shape())
 	}
 	// Output:

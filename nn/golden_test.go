@@ -46,14 +46,6 @@ type modulesFile struct {
 	}
 }
 
-// of drops a constructor's error into a Layer that carries it.
-func of[L nn.Layer](l L, err error) nn.Layer {
-	if err != nil {
-		return nn.Func(func(*tensor.Tensor) *tensor.Tensor { return tensor.Failed(err) })
-	}
-	return l
-}
-
 // wrapped gives attention the name that it has in modules.py.
 type wrapped struct{ MHA *nn.MultiheadAttention }
 
@@ -63,41 +55,37 @@ func attention(opts ...nn.Option) func() nn.Layer { return attentionHeads(2, opt
 
 func attentionHeads(heads int, opts ...nn.Option) func() nn.Layer {
 	return func() nn.Layer {
-		m, err := nn.NewMultiheadAttention(8, heads, opts...)
-		if err != nil {
-			return of(m, err)
-		}
-		return &wrapped{m}
+		return &wrapped{nn.NewMultiheadAttention(8, heads, opts...)}
 	}
 }
 
 var constructors = map[string]func() nn.Layer{
-	"linear":           func() nn.Layer { return of(nn.NewLinear(5, 3)) },
-	"linear_no_bias":   func() nn.Layer { return of(nn.NewLinear(5, 3, nn.NoBias())) },
-	"linear_float64":   func() nn.Layer { return of(nn.NewLinear(5, 3, nn.DType(tensor.Float64))) },
-	"embedding":        func() nn.Layer { return of(nn.NewEmbedding(7, 4)) },
-	"embedding_pad":    func() nn.Layer { return of(nn.NewEmbedding(7, 4, nn.PaddingIdx(-5))) },
-	"layer_norm":       func() nn.Layer { return of(nn.NewLayerNorm(6)) },
-	"layer_norm_shape": func() nn.Layer { return of(nn.NewLayerNormShape([]int{3, 6}, nn.Eps(1e-3))) },
-	"rms_norm":         func() nn.Layer { return of(nn.NewRMSNorm(6)) },
-	"rms_norm_eps":     func() nn.Layer { return of(nn.NewRMSNorm(6, nn.Eps(1e-2))) },
-	"conv2d":           func() nn.Layer { return of(nn.NewConv2d(3, 4, 3, nn.Padding(1))) },
+	"linear":           func() nn.Layer { return nn.NewLinear(5, 3) },
+	"linear_no_bias":   func() nn.Layer { return nn.NewLinear(5, 3, nn.NoBias()) },
+	"linear_float64":   func() nn.Layer { return nn.NewLinear(5, 3, nn.DType(tensor.Float64)) },
+	"embedding":        func() nn.Layer { return nn.NewEmbedding(7, 4) },
+	"embedding_pad":    func() nn.Layer { return nn.NewEmbedding(7, 4, nn.PaddingIdx(-5)) },
+	"layer_norm":       func() nn.Layer { return nn.NewLayerNorm(6) },
+	"layer_norm_shape": func() nn.Layer { return nn.NewLayerNormShape([]int{3, 6}, nn.Eps(1e-3)) },
+	"rms_norm":         func() nn.Layer { return nn.NewRMSNorm(6) },
+	"rms_norm_eps":     func() nn.Layer { return nn.NewRMSNorm(6, nn.Eps(1e-2)) },
+	"conv2d":           func() nn.Layer { return nn.NewConv2d(3, 4, 3, nn.Padding(1)) },
 	"conv2d_options": func() nn.Layer {
-		return of(nn.NewConv2d(4, 6, 0, nn.Kernel(3, 2), nn.Stride(2, 1), nn.Padding(1, 2), nn.Dilation(1, 2), nn.Groups(2), nn.NoBias()))
+		return nn.NewConv2d(4, 6, 0, nn.Kernel(3, 2), nn.Stride(2, 1), nn.Padding(1, 2), nn.Dilation(1, 2), nn.Groups(2), nn.NoBias())
 	},
-	"conv1d":                func() nn.Layer { return of(nn.NewConv1d(3, 4, 3, nn.Stride(2), nn.Padding(1))) },
-	"batch_norm2d":          func() nn.Layer { return of(nn.NewBatchNorm2d(3)) },
-	"batch_norm2d_options":  func() nn.Layer { return of(nn.NewBatchNorm2d(3, nn.Eps(1e-3), nn.CumulativeAverage(), nn.NoAffine())) },
-	"batch_norm2d_no_stats": func() nn.Layer { return of(nn.NewBatchNorm2d(3, nn.NoRunningStats())) },
-	"max_pool2d":            func() nn.Layer { return of(nn.NewMaxPool2d(2)) },
+	"conv1d":                func() nn.Layer { return nn.NewConv1d(3, 4, 3, nn.Stride(2), nn.Padding(1)) },
+	"batch_norm2d":          func() nn.Layer { return nn.NewBatchNorm2d(3) },
+	"batch_norm2d_options":  func() nn.Layer { return nn.NewBatchNorm2d(3, nn.Eps(1e-3), nn.CumulativeAverage(), nn.NoAffine()) },
+	"batch_norm2d_no_stats": func() nn.Layer { return nn.NewBatchNorm2d(3, nn.NoRunningStats()) },
+	"max_pool2d":            func() nn.Layer { return nn.NewMaxPool2d(2) },
 	"max_pool2d_options": func() nn.Layer {
-		return of(nn.NewMaxPool2d(0, nn.Kernel(3, 2), nn.Stride(2), nn.Padding(1), nn.Dilation(1), nn.CeilMode()))
+		return nn.NewMaxPool2d(0, nn.Kernel(3, 2), nn.Stride(2), nn.Padding(1), nn.Dilation(1), nn.CeilMode())
 	},
 	"avg_pool2d": func() nn.Layer {
-		return of(nn.NewAvgPool2d(3, nn.Stride(2), nn.Padding(1), nn.NotCountPadding()))
+		return nn.NewAvgPool2d(3, nn.Stride(2), nn.Padding(1), nn.NotCountPadding())
 	},
-	"adaptive_avg_pool2d": func() nn.Layer { return of(nn.NewAdaptiveAvgPool2d(2, 3)) },
-	"dropout":             func() nn.Layer { return of(nn.NewDropout(0.3)) },
+	"adaptive_avg_pool2d": func() nn.Layer { return nn.NewAdaptiveAvgPool2d(2, 3) },
+	"dropout":             func() nn.Layer { return nn.NewDropout(0.3) },
 	"relu":                func() nn.Layer { return &nn.ReLU{} },
 	"gelu":                func() nn.Layer { return &nn.GELU{} },
 	"gelu_tanh":           func() nn.Layer { return &nn.GELU{Approximate: "tanh"} },
@@ -113,13 +101,13 @@ var constructors = map[string]func() nn.Layer{
 	"attention":             attention(),
 	"attention_causal":      attention(nn.Causal(), nn.BatchFirst()),
 	"attention_no_bias":     attentionHeads(4, nn.NoBias(), nn.BatchFirst()),
-	"causal_self_attention": func() nn.Layer { return of(nn.NewCausalSelfAttention(8, 2)) },
+	"causal_self_attention": func() nn.Layer { return nn.NewCausalSelfAttention(8, 2) },
 	"sequential": func() nn.Layer {
-		return nn.NewSequential(of(nn.NewLinear(6, 8)), &nn.ReLU{}, of(nn.NewDropout(0.5)), of(nn.NewLayerNorm(8)), of(nn.NewLinear(8, 2)))
+		return nn.NewSequential(nn.NewLinear(6, 8), &nn.ReLU{}, nn.NewDropout(0.5), nn.NewLayerNorm(8), nn.NewLinear(8, 2))
 	},
 	"convnet": func() nn.Layer {
-		return nn.NewSequential(of(nn.NewConv2d(1, 4, 3, nn.Padding(1))), of(nn.NewBatchNorm2d(4)), &nn.ReLU{},
-			of(nn.NewMaxPool2d(2)), &nn.Flatten{}, of(nn.NewLinear(36, 3)))
+		return nn.NewSequential(nn.NewConv2d(1, 4, 3, nn.Padding(1)), nn.NewBatchNorm2d(4), &nn.ReLU{},
+			nn.NewMaxPool2d(2), &nn.Flatten{}, nn.NewLinear(36, 3))
 	},
 }
 

@@ -55,36 +55,21 @@ type gptFile struct {
 	Norms     map[string]float64
 }
 
-func newGPT(t *testing.T, f *gptFile) *gpt {
-	var first error
-	note := func(err error) {
-		if first == nil {
-			first = err
-		}
+func newGPT(f *gptFile) *gpt {
+	c := f.Config
+	g := &gpt{
+		Tok:  nn.NewEmbedding(c.Vocab, c.Width),
+		Pos:  nn.NewEmbedding(c.Context, c.Width),
+		LN:   nn.NewLayerNorm(c.Width),
+		Head: nn.NewLinear(c.Width, c.Vocab, nn.NoBias()),
 	}
-	c, g := f.Config, &gpt{}
-	var err error
-	g.Tok, err = nn.NewEmbedding(c.Vocab, c.Width)
-	note(err)
-	g.Pos, err = nn.NewEmbedding(c.Context, c.Width)
-	note(err)
 	for range c.Layers {
-		b := &block{}
-		b.LN1, err = nn.NewLayerNorm(c.Width)
-		note(err)
-		b.Attn, err = nn.NewCausalSelfAttention(c.Width, c.Heads)
-		note(err)
-		b.LN2, err = nn.NewLayerNorm(c.Width)
-		note(err)
-		b.MLP = nn.NewSequential(of(nn.NewLinear(c.Width, 4*c.Width)), &nn.GELU{}, of(nn.NewLinear(4*c.Width, c.Width)))
-		g.Blocks = append(g.Blocks, b)
-	}
-	g.LN, err = nn.NewLayerNorm(c.Width)
-	note(err)
-	g.Head, err = nn.NewLinear(c.Width, c.Vocab, nn.NoBias())
-	note(err)
-	if first != nil {
-		t.Fatal(first)
+		g.Blocks = append(g.Blocks, &block{
+			LN1:  nn.NewLayerNorm(c.Width),
+			Attn: nn.NewCausalSelfAttention(c.Width, c.Heads),
+			LN2:  nn.NewLayerNorm(c.Width),
+			MLP:  nn.NewSequential(nn.NewLinear(c.Width, 4*c.Width), &nn.GELU{}, nn.NewLinear(4*c.Width, c.Width)),
+		})
 	}
 	return g
 }
@@ -123,7 +108,7 @@ func TestGPT(t *testing.T) {
 	leak.Check(t)
 	var file gptFile
 	golden.Read(t, "gpt.json", &file)
-	g := newGPT(t, &file)
+	g := newGPT(&file)
 	defer nn.Release(g)
 	err := tensor.WithScope(func() error { return nn.LoadStateDict(g, safetensors(t, golden.Path("gpt.safetensors"))) })
 	if err != nil {

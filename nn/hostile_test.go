@@ -1,7 +1,9 @@
 package nn_test
 
 import (
+	"errors"
 	"math"
+	"strings"
 	"sync"
 	"testing"
 
@@ -82,74 +84,65 @@ func TestHostileForward(t *testing.T) {
 func TestHostileConstructors(t *testing.T) {
 	leak.Check(t)
 	sizes := []int{0, -1, math.MinInt, math.MaxInt, 1 << 45}
-	refuse := func(what string, err error) {
+	refuse := func(what string, m interface {
+		nn.Layer
+		Err() error
+	}) {
+		t.Helper()
+		err := m.Err()
 		if err == nil {
 			t.Errorf("%s: no error", what)
+			return
+		}
+		if n := len(nn.NamedBuffers(m)); n != 0 {
+			t.Errorf("%s: %d buffers are left", what, n)
+		}
+		if y := m.Forward(nil); y == nil || y.Err() != err {
+			t.Errorf("%s: Forward gives %v, not %v", what, y.Err(), err)
+		}
+		if got := nn.Check(m); !errors.Is(got, err) {
+			t.Errorf("%s: Check gives %v, not %v", what, got, err)
+		}
+		var e *tensor.Error
+		if !errors.As(err, &e) || !strings.HasPrefix(e.Op, "New") || !strings.Contains(e.Caller, "hostile_test.go:") {
+			t.Errorf("%s: %v names no constructor or no line", what, err)
 		}
 	}
 	for _, n := range sizes {
 		for _, pair := range [][2]int{{n, 2}, {2, n}, {n, n}} {
 			a, b := pair[0], pair[1]
-			_, err := nn.NewLinear(a, b)
-			refuse("NewLinear", err)
-			_, err = nn.NewEmbedding(a, b)
-			refuse("NewEmbedding", err)
-			_, err = nn.NewConv2d(a, b, 3)
-			refuse("NewConv2d", err)
-			_, err = nn.NewConv1d(a, b, 3)
-			refuse("NewConv1d", err)
-			_, err = nn.NewMultiheadAttention(a, b)
-			refuse("NewMultiheadAttention", err)
-			_, err = nn.NewCausalSelfAttention(a, b)
-			refuse("NewCausalSelfAttention", err)
-			_, err = nn.NewAdaptiveAvgPool2d(a, b)
-			refuse("NewAdaptiveAvgPool2d", err)
-			_, err = nn.NewLayerNormShape([]int{a, b})
-			refuse("NewLayerNormShape", err)
+			refuse("NewLinear", nn.NewLinear(a, b))
+			refuse("NewEmbedding", nn.NewEmbedding(a, b))
+			refuse("NewConv2d", nn.NewConv2d(a, b, 3))
+			refuse("NewConv1d", nn.NewConv1d(a, b, 3))
+			refuse("NewMultiheadAttention", nn.NewMultiheadAttention(a, b))
+			refuse("NewCausalSelfAttention", nn.NewCausalSelfAttention(a, b))
+			refuse("NewAdaptiveAvgPool2d", nn.NewAdaptiveAvgPool2d(a, b))
+			refuse("NewLayerNormShape", nn.NewLayerNormShape([]int{a, b}))
 		}
-		_, err := nn.NewLayerNorm(n)
-		refuse("NewLayerNorm", err)
-		_, err = nn.NewRMSNorm(n)
-		refuse("NewRMSNorm", err)
-		_, err = nn.NewBatchNorm2d(n)
-		refuse("NewBatchNorm2d", err)
-		_, err = nn.NewConv2d(2, 2, n)
-		refuse("a kernel", err)
-		_, err = nn.NewMaxPool2d(n)
-		refuse("a window", err)
-		_, err = nn.NewAvgPool2d(2, nn.Stride(n))
-		refuse("a stride", err)
-		_, err = nn.NewConv2d(2, 2, 2, nn.Groups(n))
-		refuse("groups", err)
-		_, err = nn.NewConv2d(2, 2, 2, nn.Dilation(n))
-		refuse("a dilation", err)
+		refuse("NewLayerNorm", nn.NewLayerNorm(n))
+		refuse("NewRMSNorm", nn.NewRMSNorm(n))
+		refuse("NewBatchNorm2d", nn.NewBatchNorm2d(n))
+		refuse("a kernel", nn.NewConv2d(2, 2, n))
+		refuse("a window", nn.NewMaxPool2d(n))
+		refuse("a stride", nn.NewAvgPool2d(2, nn.Stride(n)))
+		refuse("groups", nn.NewConv2d(2, 2, 2, nn.Groups(n)))
+		refuse("a dilation", nn.NewConv2d(2, 2, 2, nn.Dilation(n)))
 	}
 	// Larger than any address space, of sizes that pass on their own.
-	_, err := nn.NewLinear(1<<39, 1<<39)
-	refuse("a huge Linear", err)
-	_, err = nn.NewConv2d(1<<30, 1<<30, 1<<30)
-	refuse("a huge Conv2d", err)
+	refuse("a huge Linear", nn.NewLinear(1<<39, 1<<39))
+	refuse("a huge Conv2d", nn.NewConv2d(1<<30, 1<<30, 1<<30))
 	for what, o := range map[string]nn.Option{"an empty option": {}, "another's option": nn.Stride(2), "an integer dtype": nn.DType(tensor.Int64),
 		"no dtype": nn.DType(tensor.Invalid), "no device": nn.Device(tensor.Device{Type: 99, Index: -4}), "a device that is not there": nn.Device(tensor.CUDA(99))} {
-		_, err := nn.NewLinear(2, 2, o)
-		refuse(what, err)
+		refuse(what, nn.NewLinear(2, 2, o))
 	}
-	_, err = nn.NewLayerNormShape(nil)
-	refuse("no shape", err)
-	_, err = nn.NewLayerNorm(3, nn.Eps(math.NaN()))
-	refuse("eps", err)
-	_, err = nn.NewBatchNorm2d(3, nn.Momentum(2))
-	refuse("momentum", err)
-	_, err = nn.NewEmbedding(3, 3, nn.PaddingIdx(3))
-	refuse("padding_idx", err)
-	_, err = nn.NewDropout(math.NaN())
-	refuse("p", err)
-	_, err = nn.NewCausalSelfAttention(8, 2, nn.DropoutP(-1))
-	refuse("p", err)
-	_, err = nn.NewConv2d(2, 2, 2, nn.Stride(1, 2, 3))
-	refuse("three strides", err)
-	_, err = nn.NewConv2d(2, 2, 2, nn.Padding(-1))
-	refuse("a negative padding", err)
-	_, err = nn.NewConv2d(3, 2, 2, nn.Groups(2))
-	refuse("groups that do not divide", err)
+	refuse("no shape", nn.NewLayerNormShape(nil))
+	refuse("eps", nn.NewLayerNorm(3, nn.Eps(math.NaN())))
+	refuse("momentum", nn.NewBatchNorm2d(3, nn.Momentum(2)))
+	refuse("padding_idx", nn.NewEmbedding(3, 3, nn.PaddingIdx(3)))
+	refuse("p", nn.NewDropout(math.NaN()))
+	refuse("p", nn.NewCausalSelfAttention(8, 2, nn.DropoutP(-1)))
+	refuse("three strides", nn.NewConv2d(2, 2, 2, nn.Stride(1, 2, 3)))
+	refuse("a negative padding", nn.NewConv2d(2, 2, 2, nn.Padding(-1)))
+	refuse("groups that do not divide", nn.NewConv2d(3, 2, 2, nn.Groups(2)))
 }

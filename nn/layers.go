@@ -5,70 +5,10 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
-	"github.com/linstock-ml/linstock/vram"
 )
 
-// maker collects a constructor's parameters: the first failure stops it and frees what was made.
-type maker struct {
-	s    *settings
-	made []*tensor.Tensor
-	err  error
-}
-
-// tensor makes one of the module's tensors, filled by fill, kept out of all scopes.
-func (m *maker) tensor(shape []int, dtype tensor.DType, fill func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor {
-	if m.err != nil {
-		return nil
-	}
-	n := 1
-	for _, k := range shape {
-		if n > math.MaxInt/16/max(1, k) {
-			m.err = refuse.Error(m.s.op, tensor.ErrArgument, "a tensor of shape %v is too large", shape)
-			return nil
-		}
-		n *= k
-	}
-	t := tensor.Empty(shape, dtype, m.s.device)
-	if err := t.Err(); err != nil {
-		m.err = err
-		return nil
-	}
-	t.Keep()
-	tensor.Track(vram.Buffers, t)
-	m.made = append(m.made, t)
-	m.err = tensor.WithGradMode(false, func() error { return fill(t).Err() })
-	return t
-}
-
-func (m *maker) parameter(shape []int, fill func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor {
-	t := m.tensor(shape, m.s.dtype, fill)
-	if m.err == nil {
-		m.err = t.RequiresGrad_().Err()
-		tensor.Track(vram.Weights, t)
-	}
-	return t
-}
-
-// done is the constructor's error; after one nothing is left behind.
-func (m *maker) done() error {
-	if m.err != nil {
-		for _, t := range m.made {
-			t.Release()
-		}
-	}
-	return m.err
-}
-
-func fillWith(v float64) func(*tensor.Tensor) *tensor.Tensor {
-	return func(t *tensor.Tensor) *tensor.Tensor { return t.Fill_(v) }
-}
-
-func uniform(bound float64) func(*tensor.Tensor) *tensor.Tensor {
-	return func(t *tensor.Tensor) *tensor.Tensor { return t.Uniform_(-bound, bound) }
-}
-
-// kaiming is the bound of kaiming_uniform_(a=sqrt(5)), in the order of operations of torch.nn.init, for the
-// last bit's sake.
+// kaiming returns the bound of kaiming_uniform_(a=sqrt(5)). It computes in torch.nn.init's order, so that the result has
+// the same bits.
 func kaiming(fanIn int) float64 {
 	a := math.Sqrt(5)
 	gain := math.Sqrt(2.0 / (1 + a*a))
@@ -76,67 +16,65 @@ func kaiming(fanIn int) float64 {
 	return math.Sqrt(3.0) * std
 }
 
-// Linear is x @ Weight^T + Bias: x (*, in) gives (*, out). Weight is (out, in), Bias (out) or nil. PyTorch:
+// Linear computes x @ Weight^T + Bias: x (*, in) gives (*, out). Weight is (out, in), Bias (out) or nil. PyTorch:
 // torch.nn.Linear.
 type Linear struct {
 	Weight, Bias *tensor.Tensor
+	err          error
 }
 
-// NewLinear makes one, initialized as PyTorch does: uniform in ±1/sqrt(in). Options: NoBias, DType, Device.
-func NewLinear(in, out int, opts ...Option) (*Linear, error) {
-	s, err := read("NewLinear", opts, "NoBias")
-	if err != nil {
-		return nil, err
+// NewLinear returns a Linear initialized as PyTorch does: uniform in ±1/sqrt(in). Options: NoBias, DType, Device.
+func NewLinear(in, out int, opts ...Option) *Linear {
+	b := build("NewLinear", opts, "NoBias", "DType", "Device")
+	b.sizes("in", in, "out", out)
+	l := &Linear{Weight: b.parameter([]int{out, in}, uniform(kaiming(in)))}
+	if !b.noBias {
+		l.Bias = b.parameter([]int{out}, uniform(1/math.Sqrt(float64(in))))
 	}
-	if err := s.sizes("in", in, "out", out); err != nil {
-		return nil, err
+	if err := b.done(); err != nil {
+		return &Linear{err: err}
 	}
-	m := maker{s: s}
-	l := &Linear{Weight: m.parameter([]int{out, in}, uniform(kaiming(in)))}
-	if !s.noBias {
-		l.Bias = m.parameter([]int{out}, uniform(1/math.Sqrt(float64(in))))
-	}
-	if err := m.done(); err != nil {
-		return nil, err
-	}
-	return l, nil
+	return l
 }
 
-// Forward computes it.
-func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
+// Err returns the error of the constructor that made l, and nil if there was none.
+func (l *Linear) Err() error {
 	if l == nil {
-		return noModule("Linear")
+		return nilModule("Linear")
+	}
+	return l.err
+}
+
+// Forward returns x @ Weight^T + Bias.
+func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if err := l.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	return x.Linear(l.Weight, l.Bias)
 }
 
-// Embedding looks ids up in Weight (count, width): ids (*) of an integer dtype give (*, width). PyTorch:
+// Embedding looks up rows of Weight (count, width): ids (*) of an integer dtype give (*, width). PyTorch:
 // torch.nn.Embedding.
 type Embedding struct {
 	Weight *tensor.Tensor
 	padded bool
 	pad    int
+	err    error
 }
 
-// NewEmbedding makes one, drawn from the standard normal distribution. Options: PaddingIdx, DType, Device.
-func NewEmbedding(count, width int, opts ...Option) (*Embedding, error) {
-	s, err := read("NewEmbedding", opts, "PaddingIdx")
-	if err != nil {
-		return nil, err
-	}
-	if err := s.sizes("count", count, "width", width); err != nil {
-		return nil, err
-	}
-	pad := s.paddingIdx
-	if s.hasPaddingIdx {
+// NewEmbedding returns an Embedding drawn from the standard normal distribution. Options: PaddingIdx, DType, Device.
+func NewEmbedding(count, width int, opts ...Option) *Embedding {
+	b := build("NewEmbedding", opts, "PaddingIdx", "DType", "Device")
+	b.sizes("count", count, "width", width)
+	pad := b.paddingIdx
+	if b.hasPaddingIdx && b.err == nil {
 		if pad < -count || pad >= count {
-			return nil, refuse.Error(s.op, tensor.ErrArgument, "PaddingIdx %d is outside %d rows", pad, count)
+			b.fail("PaddingIdx %d is outside %d rows", pad, count)
 		}
 		pad = (pad + count) % count
 	}
-	m := maker{s: s}
-	e := &Embedding{padded: s.hasPaddingIdx, pad: pad}
-	e.Weight = m.parameter([]int{count, width}, func(t *tensor.Tensor) *tensor.Tensor {
+	e := &Embedding{padded: b.hasPaddingIdx, pad: pad}
+	e.Weight = b.parameter([]int{count, width}, func(t *tensor.Tensor) *tensor.Tensor {
 		if t = t.Normal_(0, 1); !e.padded || t.Err() != nil {
 			return t
 		}
@@ -144,16 +82,24 @@ func NewEmbedding(count, width int, opts ...Option) (*Embedding, error) {
 		defer row.Release()
 		return row.Zero_()
 	})
-	if err := m.done(); err != nil {
-		return nil, err
+	if err := b.done(); err != nil {
+		return &Embedding{err: err}
 	}
-	return e, nil
+	return e
 }
 
-// Forward looks ids up.
-func (e *Embedding) Forward(ids *tensor.Tensor) *tensor.Tensor {
+// Err returns the error of the constructor that made e, and nil if there was none.
+func (e *Embedding) Err() error {
 	if e == nil {
-		return noModule("Embedding")
+		return nilModule("Embedding")
+	}
+	return e.err
+}
+
+// Forward returns the rows that ids name.
+func (e *Embedding) Forward(ids *tensor.Tensor) *tensor.Tensor {
+	if err := e.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	if e.padded {
 		return tensor.Embedding(e.Weight, ids, tensor.PaddingIdx(e.pad))
@@ -164,14 +110,14 @@ func (e *Embedding) Forward(ids *tensor.Tensor) *tensor.Tensor {
 // ReLU is max(x, 0). PyTorch: torch.nn.ReLU.
 type ReLU struct{}
 
-// Forward computes it.
+// Forward returns the function of x that the type describes.
 func (*ReLU) Forward(x *tensor.Tensor) *tensor.Tensor { return x.ReLU() }
 
 // GELU is x times the standard normal distribution function of x. Approximate is "" or "none" for the exact one,
 // "tanh" for the approximation. PyTorch: torch.nn.GELU.
 type GELU struct{ Approximate string }
 
-// Forward computes it.
+// Forward returns the function of x that the type describes.
 func (g *GELU) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if g == nil || g.Approximate == "" {
 		return x.GELU()
@@ -182,26 +128,26 @@ func (g *GELU) Forward(x *tensor.Tensor) *tensor.Tensor {
 // SiLU is x * sigmoid(x). PyTorch: torch.nn.SiLU.
 type SiLU struct{}
 
-// Forward computes it.
+// Forward returns the function of x that the type describes.
 func (*SiLU) Forward(x *tensor.Tensor) *tensor.Tensor { return x.SiLU() }
 
 // Tanh is the hyperbolic tangent. PyTorch: torch.nn.Tanh.
 type Tanh struct{}
 
-// Forward computes it.
+// Forward returns the function of x that the type describes.
 func (*Tanh) Forward(x *tensor.Tensor) *tensor.Tensor { return x.Tanh() }
 
 // Sigmoid is 1/(1+exp(-x)). PyTorch: torch.nn.Sigmoid.
 type Sigmoid struct{}
 
-// Forward computes it.
+// Forward returns the function of x that the type describes.
 func (*Sigmoid) Forward(x *tensor.Tensor) *tensor.Tensor { return x.Sigmoid() }
 
 // Softmax makes probabilities along Dim, the first dimension unless set; a negative one counts from the end.
 // PyTorch: torch.nn.Softmax.
 type Softmax struct{ Dim int }
 
-// Forward computes it.
+// Forward returns the function of x that the type describes.
 func (s *Softmax) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if s == nil {
 		return noModule("Softmax")
@@ -212,7 +158,7 @@ func (s *Softmax) Forward(x *tensor.Tensor) *tensor.Tensor {
 // LogSoftmax is the logarithm of Softmax. PyTorch: torch.nn.LogSoftmax.
 type LogSoftmax struct{ Dim int }
 
-// Forward computes it.
+// Forward returns the function of x that the type describes.
 func (s *LogSoftmax) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if s == nil {
 		return noModule("LogSoftmax")
@@ -244,7 +190,7 @@ type Flatten struct {
 // NewFlatten flattens the dimensions from start to end, end included; a negative one counts from the end.
 func NewFlatten(start, end int) *Flatten { return &Flatten{start - 1, end + 1} }
 
-// Forward computes it.
+// Forward returns the function of x that the type describes.
 func (f *Flatten) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if f == nil {
 		return noModule("Flatten")
@@ -252,33 +198,41 @@ func (f *Flatten) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.Flatten(tensor.StartDim(f.start+1), tensor.EndDim(f.end-1))
 }
 
-// Dropout zeroes elements with probability P while training and scales the rest by 1/(1-P); in evaluation it
-// gives x back itself. PyTorch: torch.nn.Dropout.
+// Dropout zeroes elements with probability P while training and scales the rest by 1/(1-P). In evaluation it returns
+// x itself. PyTorch: torch.nn.Dropout.
 type Dropout struct {
 	Mode
-	P float64
+	P   float64
+	err error
 }
 
-// NewDropout makes one; p is in [0, 1].
-func NewDropout(p float64) (*Dropout, error) {
-	s, err := read("NewDropout", nil)
-	if err != nil {
-		return nil, err
+// NewDropout returns a Dropout; p is in [0, 1].
+func NewDropout(p float64) *Dropout {
+	b := build("NewDropout", nil)
+	b.probability("p", p)
+	if err := b.done(); err != nil {
+		return &Dropout{err: err}
 	}
-	if err := s.probability("p", p); err != nil {
-		return nil, err
-	}
-	return &Dropout{P: p}, nil
+	return &Dropout{P: p}
 }
 
-// Forward computes it.
+// Err returns the error of the constructor that made d, and nil if there was none.
+func (d *Dropout) Err() error {
+	if d == nil {
+		return nilModule("Dropout")
+	}
+	return d.err
+}
+
+// Forward returns x with elements dropped, or in evaluation x.
 func (d *Dropout) Forward(x *tensor.Tensor) *tensor.Tensor {
-	switch {
-	case d == nil:
-		return noModule("Dropout")
-	case x == nil:
+	if err := d.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if x == nil {
 		return noTensor("Dropout")
-	case d.Training():
+	}
+	if d.Training() {
 		return x.Dropout(d.P, tensor.Train(true))
 	}
 	return x

@@ -47,8 +47,9 @@ func (s State) Map() map[string]*tensor.Tensor {
 	return m
 }
 
-// Parameters are the tensors that m learns, each once, in PyTorch's order: a module's own before its parts'.
-// PyTorch: Module.parameters.
+// Parameters returns the tensors that m learns, each once, in PyTorch's order: a module's own before its parts'. If
+// Check finds an error, the last one is a failed tensor that carries it, so that an optimizer returns it. PyTorch:
+// Module.parameters.
 func Parameters(m any) []*tensor.Tensor {
 	named := NamedParameters(m)
 	ts := make([]*tensor.Tensor, len(named))
@@ -58,11 +59,11 @@ func Parameters(m any) []*tensor.Tensor {
 	return ts
 }
 
-// NamedParameters are the parameters with their names; one that has several has its first. PyTorch:
-// Module.named_parameters.
-func NamedParameters(m any) []Named { return collect(m, false) }
+// NamedParameters returns the parameters with their names; one that has several has its first. If Check finds an error,
+// the last one is a failed tensor that carries it. PyTorch: Module.named_parameters.
+func NamedParameters(m any) []Named { return checked(m, collect(m, false)) }
 
-// NamedBuffers are the tensors that m keeps without learning them, running statistics say. PyTorch:
+// NamedBuffers returns the tensors that m keeps without learning them, such as running statistics. PyTorch:
 // Module.named_buffers.
 func NamedBuffers(m any) []Named { return collect(m, true) }
 
@@ -78,9 +79,13 @@ func collect(m any, buffers bool) (out []Named) {
 	return out
 }
 
-// StateDict is all that m would be saved as: parameters and buffers under PyTorch's names. A tensor with several
-// names (tied weights) stands under each. The tensors are m's own, not copies. PyTorch: Module.state_dict.
-func StateDict(m any) (out State) {
+// StateDict returns what m is saved as: parameters and buffers under PyTorch's names. A tensor with several names (tied
+// weights) stands under each. The tensors are m's own, not copies. If Check finds an error, the last one is a failed
+// tensor that carries it, so that a function which saves them returns it. PyTorch: Module.state_dict.
+func StateDict(m any) State { return checked(m, tensors(m)) }
+
+// tensors returns the parameters and buffers that m has.
+func tensors(m any) (out State) {
 	seen := map[string]bool{}
 	w := walker{tensor: func(name string, t *tensor.Tensor, _ bool) {
 		if !seen[name] {
@@ -138,7 +143,7 @@ func RequiresGrad_(m any, on bool) error {
 
 // Release frees m's parameters and buffers now instead of when the garbage collector finds them unreachable.
 func Release(m any) {
-	for _, n := range StateDict(m) {
+	for _, n := range tensors(m) {
 		n.Tensor.Release()
 	}
 }
@@ -315,10 +320,12 @@ func search(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
+var errType = reflect.TypeFor[interface{ Err() error }]()
+
 var modeType = reflect.TypeFor[interface{ SetTraining(on bool) }]()
 
-// isModule says whether Train and Eval have something to say to a t.
-func isModule(t reflect.Type) bool { return t.Implements(modeType) }
+// isModule reports whether t has a method that the walk calls.
+func isModule(t reflect.Type) bool { return t.Implements(modeType) || t.Implements(errType) }
 
 // snake is PyTorch's way of writing a Go name: LN1 is ln1, RunningMean running_mean, QKVProj qkv_proj.
 func snake(name string) string {

@@ -21,14 +21,6 @@ func names(named []nn.Named) (out []string) {
 	return out
 }
 
-func linear(t *testing.T, in, out int, opts ...nn.Option) *nn.Linear {
-	l, err := nn.NewLinear(in, out, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 type inner struct {
 	nn.Mode
 	B    *tensor.Tensor `nn:",buffer"`
@@ -58,12 +50,12 @@ func TestWalk(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
 		ones := func() *tensor.Tensor { return tensor.Ones([]int{1}) }
-		shared := linear(t, 1, 1)
+		shared := nn.NewLinear(1, 1)
 		o := &outer{
 			inner: &inner{B: ones(), W: ones(), Skip: ones(), priv: ones()}, Value: inner{W: ones()},
-			HTTPHead: shared, List: []nn.Layer{shared, nil, nn.NewSequential(linear(t, 1, 1, nn.NoBias()))},
-			ByName: map[string]*nn.Linear{"b": linear(t, 1, 1), "a": nil}, Tensors: []*tensor.Tensor{ones(), nil, ones()},
-			Own: ones(), Err: errors.New("x"), Anything: linear(t, 1, 1, nn.NoBias()),
+			HTTPHead: shared, List: []nn.Layer{shared, nil, nn.NewSequential(nn.NewLinear(1, 1, nn.NoBias()))},
+			ByName: map[string]*nn.Linear{"b": nn.NewLinear(1, 1), "a": nil}, Tensors: []*tensor.Tensor{ones(), nil, ones()},
+			Own: ones(), Err: errors.New("x"), Anything: nn.NewLinear(1, 1, nn.NoBias()),
 		}
 		o.Parent = o
 		want := []string{"own", "weight", "b", "value.weight", "http_head.weight", "http_head.bias", "list.0.weight", "list.0.bias",
@@ -118,7 +110,7 @@ func TestWalkNothing(t *testing.T) {
 func TestLoadStateDict(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
-		a, b := linear(t, 2, 3), linear(t, 2, 3, nn.DType(tensor.Float64))
+		a, b := nn.NewLinear(2, 3), nn.NewLinear(2, 3, nn.DType(tensor.Float64))
 		defer nn.Release(a)
 		defer nn.Release(b)
 		if err := nn.LoadStateDict(b, nn.StateDict(a).Map()); err != nil {
@@ -158,10 +150,7 @@ func TestLoadStateDict(t *testing.T) {
 // Tied weights: one parameter, two names.
 func TestTied(t *testing.T) {
 	leak.Check(t)
-	e, err := nn.NewEmbedding(5, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := nn.NewEmbedding(5, 3)
 	m := &struct {
 		Tok  *nn.Embedding
 		Head *nn.Linear
@@ -181,10 +170,7 @@ func TestTied(t *testing.T) {
 func TestTo(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
-		b, err := nn.NewBatchNorm2d(2)
-		if err != nil {
-			return err
-		}
+		b := nn.NewBatchNorm2d(2)
 		defer nn.Release(b)
 		if err := b.Forward(tensor.Randn([]int{2, 2, 3, 3})).Sum().Backward(); err != nil {
 			return err
@@ -328,7 +314,7 @@ func TestPipe(t *testing.T) {
 // A failure goes through layers as the error it was, and the scope around hears of it.
 func TestStickyErrors(t *testing.T) {
 	leak.Check(t)
-	l := linear(t, 3, 2)
+	l := nn.NewLinear(3, 2)
 	defer nn.Release(l)
 	err := tensor.WithScope(func() error {
 		bad := nn.Pipe(tensor.Ones([]int{2, 5}), l, &nn.ReLU{})

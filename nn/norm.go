@@ -11,55 +11,61 @@ type LayerNorm struct {
 	Weight, Bias *tensor.Tensor
 	Shape        []int
 	Eps          float64
+	err          error
 }
 
-// NewLayerNorm makes one over a last dimension of the given width. Options: Eps (1e-5), NoAffine, NoBias, DType,
-// Device.
-func NewLayerNorm(width int, opts ...Option) (*LayerNorm, error) {
-	return NewLayerNormShape([]int{width}, opts...)
+// NewLayerNorm returns a LayerNorm over a last dimension of the given width. Options: Eps (1e-5), NoAffine, NoBias,
+// DType, Device.
+func NewLayerNorm(width int, opts ...Option) *LayerNorm {
+	return newLayerNorm("NewLayerNorm", []int{width}, opts)
 }
 
-// NewLayerNormShape makes one over several last dimensions.
-func NewLayerNormShape(shape []int, opts ...Option) (*LayerNorm, error) {
-	s, err := read("NewLayerNorm", opts, "Eps", "NoAffine", "NoBias")
-	if err != nil {
-		return nil, err
-	}
-	if shape, err = s.shape(shape); err != nil {
-		return nil, err
-	}
-	m := maker{s: s}
-	l := &LayerNorm{Shape: shape, Eps: s.eps}
-	if !s.noAffine {
-		l.Weight = m.parameter(shape, fillWith(1))
-		if !s.noBias {
-			l.Bias = m.parameter(shape, fillWith(0))
+// NewLayerNormShape returns a LayerNorm over several last dimensions. Options: those of NewLayerNorm.
+func NewLayerNormShape(shape []int, opts ...Option) *LayerNorm {
+	return newLayerNorm("NewLayerNormShape", shape, opts)
+}
+
+func newLayerNorm(op string, shape []int, opts []Option) *LayerNorm {
+	b := build(op, opts, "Eps", "NoAffine", "NoBias", "DType", "Device")
+	shape = b.shape(shape)
+	l := &LayerNorm{Shape: shape, Eps: b.eps}
+	if !b.noAffine {
+		l.Weight = b.parameter(shape, fillWith(1))
+		if !b.noBias {
+			l.Bias = b.parameter(shape, fillWith(0))
 		}
 	}
-	if err := m.done(); err != nil {
-		return nil, err
+	if err := b.done(); err != nil {
+		return &LayerNorm{err: err}
 	}
-	return l, nil
+	return l
 }
 
 // shape copies and checks a normalized shape.
-func (s *settings) shape(shape []int) ([]int, error) {
+func (b *builder) shape(shape []int) []int {
 	if len(shape) == 0 || len(shape) > 32 {
-		return nil, refuse.Error(s.op, tensor.ErrArgument, "a shape of 1 to 32 dimensions is needed, got %v", shape)
+		b.fail("a shape of 1 to 32 dimensions is needed, got %v", shape)
 	}
 	shape = append([]int{}, shape...)
 	for _, n := range shape {
-		if err := s.sizes("a size", n); err != nil {
-			return nil, err
-		}
+		b.sizes("a size", n)
 	}
-	return shape, s.positiveEps()
+	b.positiveEps()
+	return shape
 }
 
-// Forward computes it.
-func (l *LayerNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
+// Err returns the error of the constructor that made l, and nil if there was none.
+func (l *LayerNorm) Err() error {
 	if l == nil {
-		return noModule("LayerNorm")
+		return nilModule("LayerNorm")
+	}
+	return l.err
+}
+
+// Forward returns x normalized.
+func (l *LayerNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if err := l.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	return x.LayerNorm(l.Shape, l.Weight, l.Bias, tensor.Eps(l.Eps))
 }
@@ -70,44 +76,46 @@ type RMSNorm struct {
 	Weight *tensor.Tensor
 	Shape  []int
 	Eps    float64 // 0: the dtype's machine epsilon
+	err    error
 }
 
-// NewRMSNorm makes one over a last dimension of the given width. Options: Eps (by default the dtype's machine
+// NewRMSNorm returns an RMSNorm over a last dimension of the given width. Options: Eps (by default the dtype's machine
 // epsilon), NoAffine, DType, Device.
-func NewRMSNorm(width int, opts ...Option) (*RMSNorm, error) {
-	s, err := read("NewRMSNorm", append([]Option{Eps(0)}, opts...), "Eps", "NoAffine")
-	if err != nil {
-		return nil, err
+func NewRMSNorm(width int, opts ...Option) *RMSNorm {
+	b := build("NewRMSNorm", append([]Option{Eps(0)}, opts...), "Eps", "NoAffine", "DType", "Device")
+	shape := b.shape([]int{width})
+	l := &RMSNorm{Shape: shape, Eps: b.eps}
+	if !b.noAffine {
+		l.Weight = b.parameter(shape, fillWith(1))
 	}
-	shape, err := s.shape([]int{width})
-	if err != nil {
-		return nil, err
+	if err := b.done(); err != nil {
+		return &RMSNorm{err: err}
 	}
-	m := maker{s: s}
-	l := &RMSNorm{Shape: shape, Eps: s.eps}
-	if !s.noAffine {
-		l.Weight = m.parameter(shape, fillWith(1))
-	}
-	if err := m.done(); err != nil {
-		return nil, err
-	}
-	return l, nil
+	return l
 }
 
-// Forward computes it.
+// Err returns the error of the constructor that made l, and nil if there was none.
+func (l *RMSNorm) Err() error {
+	if l == nil {
+		return nilModule("RMSNorm")
+	}
+	return l.err
+}
+
+// Forward returns x normalized.
 func (l *RMSNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
-	switch {
-	case l == nil:
-		return noModule("RMSNorm")
-	case l.Eps == 0:
+	if err := l.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if l.Eps == 0 {
 		return x.RMSNorm(l.Shape, l.Weight)
 	}
 	return x.RMSNorm(l.Shape, l.Weight, tensor.Eps(l.Eps))
 }
 
-// BatchNorm2d normalizes each channel of x (N, C, H, W): by the batch's statistics while training, which also
-// updates the running ones in place, by the running ones in evaluation. All but NumBatchesTracked (int64, no
-// dimensions) are (C). PyTorch: torch.nn.BatchNorm2d.
+// BatchNorm2d normalizes each channel of x (N, C, H, W). While training it uses the batch's statistics and updates the
+// running ones in place; in evaluation it uses the running ones. All tensors are (C), but NumBatchesTracked, an int64
+// without dimensions. PyTorch: torch.nn.BatchNorm2d.
 type BatchNorm2d struct {
 	Mode
 	Weight, Bias      *tensor.Tensor
@@ -116,43 +124,45 @@ type BatchNorm2d struct {
 	NumBatchesTracked *tensor.Tensor `nn:",buffer"`
 	Momentum, Eps     float64
 	cumulative        bool
+	err               error
 }
 
-// NewBatchNorm2d makes one for the given number of channels. Options: Momentum (0.1), CumulativeAverage, Eps
-// (1e-5), NoAffine, NoRunningStats, DType, Device.
-func NewBatchNorm2d(channels int, opts ...Option) (*BatchNorm2d, error) {
-	s, err := read("NewBatchNorm2d", opts, "Momentum", "CumulativeAverage", "Eps", "NoAffine", "NoRunningStats")
-	if err != nil {
-		return nil, err
+// NewBatchNorm2d returns a BatchNorm2d for the given number of channels. Options: Momentum (0.1), CumulativeAverage,
+// Eps (1e-5), NoAffine, NoRunningStats, DType, Device.
+func NewBatchNorm2d(channels int, opts ...Option) *BatchNorm2d {
+	b := build("NewBatchNorm2d", opts, "Momentum", "CumulativeAverage", "Eps", "NoAffine", "NoRunningStats", "DType", "Device")
+	shape := b.shape([]int{channels})
+	if !(b.momentum >= 0 && b.momentum <= 1) {
+		b.fail("Momentum must be in [0, 1], got %v", b.momentum)
 	}
-	shape, err := s.shape([]int{channels})
-	if err != nil {
-		return nil, err
+	n := &BatchNorm2d{Momentum: b.momentum, Eps: b.eps, cumulative: b.cumulative}
+	if !b.noAffine {
+		n.Weight = b.parameter(shape, fillWith(1))
+		n.Bias = b.parameter(shape, fillWith(0))
 	}
-	if !(s.momentum >= 0 && s.momentum <= 1) {
-		return nil, refuse.Error(s.op, tensor.ErrArgument, "Momentum must be in [0, 1], got %v", s.momentum)
+	if !b.noStats {
+		n.RunningMean = b.tensor(shape, b.dtype, fillWith(0))
+		n.RunningVar = b.tensor(shape, b.dtype, fillWith(1))
+		n.NumBatchesTracked = b.tensor([]int{}, tensor.Int64, func(t *tensor.Tensor) *tensor.Tensor { return t.Zero_() })
 	}
-	m := maker{s: s}
-	b := &BatchNorm2d{Momentum: s.momentum, Eps: s.eps, cumulative: s.cumulative}
-	if !s.noAffine {
-		b.Weight = m.parameter(shape, fillWith(1))
-		b.Bias = m.parameter(shape, fillWith(0))
+	if err := b.done(); err != nil {
+		return &BatchNorm2d{err: err}
 	}
-	if !s.noStats {
-		b.RunningMean = m.tensor(shape, s.dtype, fillWith(0))
-		b.RunningVar = m.tensor(shape, s.dtype, fillWith(1))
-		b.NumBatchesTracked = m.tensor([]int{}, tensor.Int64, func(t *tensor.Tensor) *tensor.Tensor { return t.Zero_() })
-	}
-	if err := m.done(); err != nil {
-		return nil, err
-	}
-	return b, nil
+	return n
 }
 
-// Forward computes it.
-func (b *BatchNorm2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+// Err returns the error of the constructor that made b, and nil if there was none.
+func (b *BatchNorm2d) Err() error {
 	if b == nil {
-		return noModule("BatchNorm2d")
+		return nilModule("BatchNorm2d")
+	}
+	return b.err
+}
+
+// Forward returns x normalized.
+func (b *BatchNorm2d) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if err := b.Err(); err != nil {
+		return tensor.Failed(err)
 	}
 	if bad := unusable("BatchNorm2d", x); bad != nil {
 		return bad

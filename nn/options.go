@@ -1,22 +1,16 @@
 package nn
 
-import (
-	"fmt"
+import "github.com/linstock-ml/linstock/tensor"
 
-	"github.com/linstock-ml/linstock/internal/refuse"
-	"github.com/linstock-ml/linstock/tensor"
-)
-
-// Option is a keyword argument of a constructor: NoBias(), Stride(2), DType(tensor.Float64). A constructor
-// refuses an option that it does not have.
+// Option is a keyword argument of a constructor: NoBias(), Stride(2), DType(tensor.Float64). A constructor fails on an
+// option that it does not have, and the error lists those that it has.
 type Option struct {
 	name string
 	set  func(*settings)
 }
 
-// settings are what the options of all the constructors come to.
+// settings are the values of the options of all constructors.
 type settings struct {
-	op     string
 	dtype  tensor.DType
 	device tensor.Device
 
@@ -25,31 +19,6 @@ type settings struct {
 	groups, paddingIdx                                                     int
 	hasPaddingIdx                                                          bool
 	eps, momentum, dropout                                                 float64
-}
-
-// read applies opts, of which op knows the named ones (and DType and Device).
-func read(op string, opts []Option, known ...string) (*settings, error) {
-	s := &settings{op: op, dtype: tensor.DefaultDType(), device: tensor.CPU, groups: 1, paddingIdx: -1, eps: 1e-5, momentum: 0.1}
-next:
-	for _, o := range opts {
-		if o.set == nil {
-			return nil, refuse.Error(op, tensor.ErrArgument, "an option is empty")
-		}
-		for _, k := range known {
-			if k == o.name {
-				o.set(s)
-				continue next
-			}
-		}
-		if o.name != "DType" && o.name != "Device" {
-			return nil, refuse.Error(op, tensor.ErrArgument, "there is no option %s", o.name)
-		}
-		o.set(s)
-	}
-	if !s.dtype.IsFloat() && !s.dtype.IsComplex() && s.dtype != tensor.Invalid {
-		return nil, refuse.Error(op, tensor.ErrArgument, "parameters cannot be %v", s.dtype)
-	}
-	return s, nil
 }
 
 // DType makes the parameters of another dtype than the default one (dtype=).
@@ -113,52 +82,4 @@ func NotCountPadding() Option { return Option{"NotCountPadding", func(s *setting
 // one counts from the end.
 func PaddingIdx(i int) Option {
 	return Option{"PaddingIdx", func(s *settings) { s.paddingIdx, s.hasPaddingIdx = i, true }}
-}
-
-// maxSize bounds a dimension so that products of a few cannot overflow.
-const maxSize = 1 << 40
-
-// sizes refuses what is no size.
-func (s *settings) sizes(named ...any) error {
-	for i := 0; i+1 < len(named); i += 2 {
-		if n := named[i+1].(int); n <= 0 || n > maxSize {
-			return refuse.Error(s.op, tensor.ErrArgument, "%s must be positive and no larger than 2^40, got %d", named[i], n)
-		}
-	}
-	return nil
-}
-
-// spread makes n numbers of one or n, all at least low.
-func (s *settings) spread(name string, v []int, n, byDefault, low int) ([]int, error) {
-	out := make([]int, n)
-	for i := range out {
-		switch {
-		case len(v) == 0:
-			out[i] = byDefault
-		case len(v) == 1:
-			out[i] = v[0]
-		case len(v) == n:
-			out[i] = v[i]
-		default:
-			return nil, refuse.Error(s.op, tensor.ErrArgument, "%s takes 1 or %d numbers, got %d", name, n, len(v))
-		}
-		if out[i] < low || out[i] > maxSize {
-			return nil, refuse.Error(s.op, tensor.ErrArgument, "%s must be at least %d and no larger than 2^40, got %s", name, low, fmt.Sprint(out))
-		}
-	}
-	return out, nil
-}
-
-func (s *settings) probability(name string, p float64) error {
-	if !(p >= 0 && p <= 1) {
-		return refuse.Error(s.op, tensor.ErrArgument, "%s must be in [0, 1], got %v", name, p)
-	}
-	return nil
-}
-
-func (s *settings) positiveEps() error {
-	if !(s.eps >= 0 && s.eps < 1e300) {
-		return refuse.Error(s.op, tensor.ErrArgument, "eps must be a number of at least 0, got %v", s.eps)
-	}
-	return nil
 }

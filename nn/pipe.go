@@ -5,9 +5,9 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-func noModule(op string) *tensor.Tensor {
-	return refuse.Tensor(op, tensor.ErrNil, "a module is needed, got nil")
-}
+func nilModule(op string) error { return refuse.Nil(op, "a module") }
+
+func noModule(op string) *tensor.Tensor { return tensor.Failed(nilModule(op)) }
 
 // Sequential is layers one after the other. Its parts are named "0", "1" and so on. PyTorch: torch.nn.Sequential.
 type Sequential struct {

@@ -28,7 +28,10 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 			o(&s)
 		}
 	}
-	own := StateDict(m)
+	if err := Check(m); err != nil {
+		return err
+	}
+	own := tensors(m)
 	if len(own) == 0 {
 		return refuse.Error("LoadStateDict", tensor.ErrArgument, "%T has no parameters", m)
 	}
@@ -82,10 +85,13 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 // optimizer made before keeps them; its own state is not converted, so make it after. Gradients are converted
 // too. PyTorch: Module.to.
 func To(m any, opts ...tensor.Option) error {
+	if err := Check(m); err != nil {
+		return err
+	}
 	seen := map[*tensor.Tensor]bool{}
 	return tensor.WithScope(func() error {
 		return tensor.WithGradMode(false, func() error {
-			for _, n := range StateDict(m) {
+			for _, n := range tensors(m) {
 				if seen[n.Tensor] {
 					continue
 				}

@@ -41,20 +41,12 @@ func TestExplainAttributesATrainingStep(t *testing.T) {
 	const weights = 2 * (width*width + width) * 4
 	before := explain(t)
 	grown := func(e vram.Explanation, name string) int64 { return e.Part(name).Bytes - before.Part(name).Bytes }
-	a, err := nn.NewLinear(width, width)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := nn.NewLinear(width, width)
-	if err != nil {
-		t.Fatal(err)
-	}
-	norm, err := nn.NewBatchNorm2d(width)
-	if err != nil {
-		t.Fatal(err)
-	}
-	model := nn.NewSequential(a, nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x.View(batch, width, 1, 1) }), norm,
-		nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x.View(batch, width) }), b)
+	model := nn.NewSequential(
+		nn.NewLinear(width, width),
+		nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x.View(batch, width, 1, 1) }),
+		nn.NewBatchNorm2d(width),
+		nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x.View(batch, width) }),
+		nn.NewLinear(width, width))
 	defer nn.Release(model)
 	opt, err := optim.NewAdam(nn.Parameters(model), 1e-3)
 	if err != nil {

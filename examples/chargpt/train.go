@@ -64,9 +64,7 @@ func (r *run) build(learned []uint8) (err error) {
 	if err := tensor.ManualSeed(r.Seed); err != nil {
 		return err
 	}
-	if r.model, err = gpt.New(r.Model, nn.Device(r.options.device)); err != nil {
-		return err
-	}
+	r.model = gpt.New(r.Model, nn.Device(r.options.device))
 	if r.opt, err = optim.NewAdamW(nn.Parameters(r.model), r.LR); err != nil {
 		return err
 	}

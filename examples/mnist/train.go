@@ -23,9 +23,7 @@ func newRun(o *options, train, test *images) (r *run, err error) {
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return nil, err
 	}
-	if r.model, err = newModel(train.height, train.width, o.device); err != nil {
-		return nil, err
-	}
+	r.model = newModel(train.height, train.width, o.device)
 	if r.opt, err = optim.NewAdamW(nn.Parameters(r.model), o.lr); err != nil {
 		return nil, err
 	}
@@ -45,29 +43,14 @@ func newLoader(m *images, o *options, opts ...data.Option) (*data.Loader, error)
 	return data.NewLoader(samples, opts...)
 }
 
-// newModel makes two rounds of convolution and pooling, which halves the picture, and a linear layer.
-func newModel(height, width int, device tensor.Device) (*nn.Sequential, error) {
-	var layers []nn.Layer
-	for _, channels := range [][2]int{{1, 32}, {32, 64}} {
-		conv, err := nn.NewConv2d(channels[0], channels[1], 3, nn.Padding(1), nn.Device(device))
-		if err != nil {
-			return nil, err
-		}
-		norm, err := nn.NewBatchNorm2d(channels[1], nn.Device(device))
-		if err != nil {
-			return nil, err
-		}
-		pool, err := nn.NewMaxPool2d(2)
-		if err != nil {
-			return nil, err
-		}
-		layers = append(layers, conv, norm, &nn.ReLU{}, pool)
-	}
-	head, err := nn.NewLinear(64*(height/4)*(width/4), classes, nn.Device(device))
-	if err != nil {
-		return nil, err
-	}
-	return nn.NewSequential(append(layers, nn.NewFlatten(1, -1), head)...), nil
+// newModel returns two rounds of convolution and pooling, each of which halves the picture, and a linear layer.
+func newModel(height, width int, device tensor.Device) *nn.Sequential {
+	on := nn.Device(device)
+	return nn.NewSequential(
+		nn.NewConv2d(1, 32, 3, nn.Padding(1), on), nn.NewBatchNorm2d(32, on), &nn.ReLU{}, nn.NewMaxPool2d(2),
+		nn.NewConv2d(32, 64, 3, nn.Padding(1), on), nn.NewBatchNorm2d(64, on), &nn.ReLU{}, nn.NewMaxPool2d(2),
+		nn.NewFlatten(1, -1), nn.NewLinear(64*(height/4)*(width/4), classes, on),
+	)
 }
 
 // epoch goes through the training images once and gives the mean loss.

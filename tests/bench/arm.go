@@ -125,10 +125,7 @@ func newOperator(task string) (*loop, error) {
 }
 
 func newMLPLoop() (*loop, error) {
-	model, err := newMLP()
-	if err != nil {
-		return nil, err
-	}
+	model := newMLP()
 	opt, err := optim.NewAdam(nn.Parameters(model), 1e-3)
 	if err != nil {
 		return nil, err
@@ -169,10 +166,7 @@ type trainer struct {
 }
 
 func newTrainer() (*trainer, error) {
-	model, err := newGPT()
-	if err != nil {
-		return nil, err
-	}
+	model := newGPT()
 	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3, optim.WeightDecay(0.01))
 	if err != nil {
 		return nil, err
@@ -193,8 +187,8 @@ func (t *trainer) step() error {
 }
 
 func newEvaluation() (*loop, error) {
-	model, err := newGPT()
-	if err != nil {
+	model := newGPT()
+	if err := nn.Check(model); err != nil {
 		return nil, err
 	}
 	x := tensor.RandInt(0, vocab, []int{64, context})

@@ -11,22 +11,11 @@ const (
 	vocab   = 97
 )
 
-func newGPT() (*gpt.GPT, error) {
+func newGPT() *gpt.GPT {
 	return gpt.New(gpt.Config{Vocab: vocab, Width: 128, Layers: 4, Heads: 4, Context: context})
 }
 
-// newMLP is 32→64→64→10 with ReLU between.
-func newMLP() (*nn.Sequential, error) {
-	mlp := nn.NewSequential()
-	for i, sizes := range [][2]int{{32, 64}, {64, 64}, {64, 10}} {
-		if i > 0 {
-			mlp.Layers = append(mlp.Layers, &nn.ReLU{})
-		}
-		l, err := nn.NewLinear(sizes[0], sizes[1])
-		if err != nil {
-			return nil, err
-		}
-		mlp.Layers = append(mlp.Layers, l)
-	}
-	return mlp, nil
+// newMLP returns 32→64→64→10 with ReLU between.
+func newMLP() *nn.Sequential {
+	return nn.NewSequential(nn.NewLinear(32, 64), &nn.ReLU{}, nn.NewLinear(64, 64), &nn.ReLU{}, nn.NewLinear(64, 10))
 }

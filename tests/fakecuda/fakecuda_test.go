@@ -221,11 +221,7 @@ func newMLP(d tensor.Device) (*mlp, error) {
 		if i > 0 {
 			m.net.Layers = append(m.net.Layers, &nn.ReLU{})
 		}
-		l, err := nn.NewLinear(sizes[0], sizes[1], nn.Device(d))
-		if err != nil {
-			return nil, err
-		}
-		m.net.Layers = append(m.net.Layers, l)
+		m.net.Layers = append(m.net.Layers, nn.NewLinear(sizes[0], sizes[1], nn.Device(d)))
 	}
 	var err error
 	m.opt, err = optim.NewAdamW(nn.Parameters(m.net), 1e-3)
@@ -323,14 +319,8 @@ func train(c *Control) error {
 // convolve trains with convolution, batch norm, pooling and a GRU through the fake cuDNN.
 func convolve(*Control) error {
 	d := tensor.CUDA(0)
-	conv, err := nn.NewConv2d(3, 8, 3, nn.Device(d), nn.Padding(1))
-	if err != nil {
-		return err
-	}
-	norm, err := nn.NewBatchNorm2d(8, nn.Device(d))
-	if err != nil {
-		return err
-	}
+	conv := nn.NewConv2d(3, 8, 3, nn.Device(d), nn.Padding(1))
+	norm := nn.NewBatchNorm2d(8, nn.Device(d))
 	opt, err := optim.NewAdamW(append(nn.Parameters(conv), nn.Parameters(norm)...), 1e-3)
 	if err != nil {
 		return err

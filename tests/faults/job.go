@@ -60,32 +60,16 @@ func newJob(model string, seed uint64, device tensor.Device, large bool, dir str
 		net := nn.NewSequential()
 		in := width
 		for range 1 + r.IntN(3) {
-			l, err := nn.NewLinear(in, 8+r.IntN(25), on)
-			if err != nil {
-				return nil, err
-			}
-			in = l.Weight.Shape()[0]
-			net.Layers = append(net.Layers, l, &nn.ReLU{})
+			out := 8 + r.IntN(25)
+			net.Layers = append(net.Layers, nn.NewLinear(in, out, on), &nn.ReLU{})
+			in = out
 		}
-		last, err := nn.NewLinear(in, classes, on)
-		if err != nil {
-			return nil, err
-		}
-		net.Layers = append(net.Layers, last)
+		net.Layers = append(net.Layers, nn.NewLinear(in, classes, on))
 		j.net, j.forward = net, net.Forward
 		inputs(rows, width)
 	case "cnn":
-		net := &cnn{}
-		if net.Conv, err = nn.NewConv2d(2, 3+r.IntN(4), 3, on, nn.Padding(1)); err != nil {
-			return nil, err
-		}
-		out := net.Conv.Weight.Shape()[0]
-		if net.Norm, err = nn.NewBatchNorm2d(out, on); err != nil {
-			return nil, err
-		}
-		if net.Head, err = nn.NewLinear(out*4, classes, on); err != nil {
-			return nil, err
-		}
+		out := 3 + r.IntN(4)
+		net := &cnn{Conv: nn.NewConv2d(2, out, 3, on, nn.Padding(1)), Norm: nn.NewBatchNorm2d(out, on), Head: nn.NewLinear(out*4, classes, on)}
 		j.net, j.forward = net, net.Forward
 		side := 8 + 2*r.IntN(3)
 		rows++ // of one value there is no variance
@@ -100,17 +84,12 @@ func newJob(model string, seed uint64, device tensor.Device, large bool, dir str
 			}
 			net.Weights = append(net.Weights, w)
 		}
-		if net.Head, err = nn.NewLinear(hidden, classes, on); err != nil {
-			return nil, err
-		}
+		net.Head = nn.NewLinear(hidden, classes, on)
 		j.net, j.forward = net, net.Forward
 		inputs(2+r.IntN(4), rows, in)
 	case "gpt":
 		c := gpt.Config{Vocab: classes, Width: 8, Layers: 1 + r.IntN(2), Heads: 1 + r.IntN(2), Context: 3 + r.IntN(5)}
-		net, err := gpt.New(c, on)
-		if err != nil {
-			return nil, err
-		}
+		net := gpt.New(c, on)
 		j.net = net
 		j.forward = func(ids *tensor.Tensor) *tensor.Tensor { return net.Forward(ids).View(-1, classes) }
 		if large {
@@ -131,15 +110,9 @@ func newJob(model string, seed uint64, device tensor.Device, large bool, dir str
 	case "attention":
 		net := &checkpointed{}
 		for range 2 {
-			a, err := nn.NewCausalSelfAttention(8, 1+r.IntN(2), on)
-			if err != nil {
-				return nil, err
-			}
-			net.Blocks = append(net.Blocks, a)
+			net.Blocks = append(net.Blocks, nn.NewCausalSelfAttention(8, 1+r.IntN(2), on))
 		}
-		if net.Head, err = nn.NewLinear(8, classes, on); err != nil {
-			return nil, err
-		}
+		net.Head = nn.NewLinear(8, classes, on)
 		j.net, j.forward = net, net.Forward
 		inputs(rows, 2+r.IntN(5), 8)
 	default:

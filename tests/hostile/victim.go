@@ -28,11 +28,8 @@ type trainee struct {
 }
 
 func newTrainee() (*trainee, error) {
-	t := &trainee{notes: map[string]any{"lr": []any{0.5, "warm"}}}
+	t := &trainee{model: nn.NewLinear(2, 3), notes: map[string]any{"lr": []any{0.5, "warm"}}}
 	var err error
-	if t.model, err = nn.NewLinear(2, 3); err != nil {
-		return nil, err
-	}
 	if t.opt, err = optim.NewAdamW(nn.Parameters(t.model), 1e-3); err != nil {
 		return nil, err
 	}

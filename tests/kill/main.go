@@ -70,15 +70,7 @@ type run struct {
 }
 
 func newRun() (*run, error) {
-	a, err := nn.NewLinear(192, 384)
-	if err != nil {
-		return nil, err
-	}
-	b, err := nn.NewLinear(384, 192)
-	if err != nil {
-		return nil, err
-	}
-	r := &run{model: nn.NewSequential(a, &nn.Tanh{}, b)}
+	r := &run{model: nn.NewSequential(nn.NewLinear(192, 384), &nn.Tanh{}, nn.NewLinear(384, 192))}
 	for _, p := range nn.NamedParameters(r.model) { // the same in all processes
 		n := p.Tensor.Numel()
 		if err := tensor.WithScope(func() error {
@@ -87,6 +79,7 @@ func newRun() (*run, error) {
 			return nil, err
 		}
 	}
+	var err error
 	r.opt, err = optim.NewAdamW(nn.Parameters(r.model), 1e-3)
 	return r, err
 }

@@ -31,21 +31,15 @@ const batch = 6
 // newTrainee makes a model; end releases it, also after an error.
 func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err error) {
 	t = &trainee{kind: kind, classes: 5, rng: rand.New(rand.NewPCG(seed, 99)), device: d}
-	var model any
-	// The constructors' own tensors are kept; those of a failed one are not lost either: the collector finds them.
+	var model *nn.Sequential
 	switch on := nn.Device(d); kind {
 	case "mlp":
 		t.input = []int{batch, 24}
-		model, t.forward, err = sequential(linear(24, 48, on), func() (nn.Layer, error) { return &nn.Tanh{}, nil }, linear(48, 5, on))
+		model = nn.NewSequential(nn.NewLinear(24, 48, on), &nn.Tanh{}, nn.NewLinear(48, 5, on))
 	case "cnn":
 		t.input = []int{batch, 3, 12, 12}
-		model, t.forward, err = sequential(
-			func() (nn.Layer, error) { return nn.NewConv2d(3, 6, 3, nn.Padding(1), on) },
-			func() (nn.Layer, error) { return nn.NewBatchNorm2d(6, on) },
-			func() (nn.Layer, error) { return &nn.ReLU{}, nil },
-			func() (nn.Layer, error) { return nn.NewMaxPool2d(2) },
-			func() (nn.Layer, error) { return nn.NewFlatten(1, -1), nil },
-			linear(6*6*6, 5, on))
+		model = nn.NewSequential(nn.NewConv2d(3, 6, 3, nn.Padding(1), on), nn.NewBatchNorm2d(6, on), &nn.ReLU{}, nn.NewMaxPool2d(2),
+			nn.NewFlatten(1, -1), nn.NewLinear(6*6*6, 5, on))
 	case "gru":
 		t.input = []int{7, batch, 8}
 		for _, shape := range [][]int{{36, 8}, {36, 12}, {36}, {36}, {5, 12}} {
@@ -57,17 +51,10 @@ func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err erro
 		}
 	case "attention":
 		t.input = []int{batch, 10, 16}
-		model, t.forward, err = sequential(
-			func() (nn.Layer, error) { return nn.NewLayerNorm(16, on) },
-			func() (nn.Layer, error) { return nn.NewCausalSelfAttention(16, 2, on) },
-			func() (nn.Layer, error) { return nn.NewFlatten(1, -1), nil },
-			linear(160, 5, on))
-	}
-	if err != nil {
-		return t, err
+		model = nn.NewSequential(nn.NewLayerNorm(16, on), nn.NewCausalSelfAttention(16, 2, on), nn.NewFlatten(1, -1), nn.NewLinear(160, 5, on))
 	}
 	if model != nil {
-		t.params = nn.Parameters(model)
+		t.forward, t.params = model.Forward, nn.Parameters(model)
 	}
 	// Weights of our own: the generator is the whole process's.
 	for _, p := range t.params {
@@ -79,23 +66,6 @@ func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err erro
 	}
 	t.opt, err = optim.NewAdamW(t.params, 1e-2)
 	return t, err
-}
-
-func linear(in, out int, on nn.Option) func() (nn.Layer, error) {
-	return func() (nn.Layer, error) { return nn.NewLinear(in, out, on) }
-}
-
-func sequential(layers ...func() (nn.Layer, error)) (any, func(x *tensor.Tensor) *tensor.Tensor, error) {
-	var made []nn.Layer
-	for _, l := range layers {
-		layer, err := l()
-		if err != nil {
-			return nil, nil, err
-		}
-		made = append(made, layer)
-	}
-	model := nn.NewSequential(made...)
-	return model, model.Forward, nil
 }
 
 // numbers are random ones in (-scale, scale), from the trainee's own chance.

@@ -18,10 +18,7 @@ func Load(path string, device tensor.Device) (*GPT, Vocab, error) {
 	if err := checkpoint.LoadValues(path, Saved(&c, &v)...); err != nil {
 		return nil, "", err
 	}
-	g, err := New(c, nn.Device(device))
-	if err != nil {
-		return nil, "", err
-	}
+	g := New(c, nn.Device(device))
 	nn.Eval(g)
 	return g, v, checkpoint.LoadModel(path, g)
 }

@@ -59,55 +59,32 @@ func (g *GPT) Loss(inputs, targets *tensor.Tensor) *tensor.Tensor {
 	return nn.CrossEntropy(logits.View(-1, g.Config.Vocab), targets.View(-1))
 }
 
-// New makes a model with PyTorch's initial weights, which learn faster in so short a run than GPT-2's smaller ones.
-func New(c Config, opts ...nn.Option) (*GPT, error) {
-	g := &GPT{Config: c}
-	var err error
-	if g.Tok, err = nn.NewEmbedding(c.Vocab, c.Width, opts...); err != nil {
-		return nil, err
-	}
-	if g.Pos, err = nn.NewEmbedding(c.Context, c.Width, opts...); err != nil {
-		return nil, err
+// New returns a model with PyTorch's initial weights, which learn faster in so short a run than GPT-2's smaller ones. An
+// invalid Config is reported by nn.Check, the optimizer and Forward.
+func New(c Config, opts ...nn.Option) *GPT {
+	g := &GPT{
+		Tok:    nn.NewEmbedding(c.Vocab, c.Width, opts...),
+		Pos:    nn.NewEmbedding(c.Context, c.Width, opts...),
+		LN:     nn.NewLayerNorm(c.Width, opts...),
+		Config: c,
 	}
 	for range c.Layers {
-		b, err := newBlock(c, opts)
-		if err != nil {
-			return nil, err
-		}
-		g.Blocks = append(g.Blocks, b)
+		g.Blocks = append(g.Blocks, newBlock(c, opts))
 	}
-	if g.LN, err = nn.NewLayerNorm(c.Width, opts...); err != nil {
-		return nil, err
-	}
-	if g.Head, err = nn.NewLinear(c.Width, c.Vocab, append([]nn.Option{nn.NoBias()}, opts...)...); err != nil {
-		return nil, err
-	}
-	return g, nil
+	g.Head = nn.NewLinear(c.Width, c.Vocab, append([]nn.Option{nn.NoBias()}, opts...)...)
+	return g
 }
 
-func newBlock(c Config, opts []nn.Option) (b *Block, err error) {
-	b = &Block{}
-	if b.LN1, err = nn.NewLayerNorm(c.Width, opts...); err != nil {
-		return nil, err
+func newBlock(c Config, opts []nn.Option) *Block {
+	return &Block{
+		LN1:  nn.NewLayerNorm(c.Width, opts...),
+		Attn: nn.NewCausalSelfAttention(c.Width, c.Heads, append([]nn.Option{nn.DropoutP(c.Dropout)}, opts...)...),
+		LN2:  nn.NewLayerNorm(c.Width, opts...),
+		MLP: nn.NewSequential(
+			nn.NewLinear(c.Width, 4*c.Width, opts...),
+			&nn.GELU{},
+			nn.NewLinear(4*c.Width, c.Width, opts...),
+			nn.NewDropout(c.Dropout),
+		),
 	}
-	if b.Attn, err = nn.NewCausalSelfAttention(c.Width, c.Heads, append([]nn.Option{nn.DropoutP(c.Dropout)}, opts...)...); err != nil {
-		return nil, err
-	}
-	if b.LN2, err = nn.NewLayerNorm(c.Width, opts...); err != nil {
-		return nil, err
-	}
-	in, err := nn.NewLinear(c.Width, 4*c.Width, opts...)
-	if err != nil {
-		return nil, err
-	}
-	out, err := nn.NewLinear(4*c.Width, c.Width, opts...)
-	if err != nil {
-		return nil, err
-	}
-	drop, err := nn.NewDropout(c.Dropout)
-	if err != nil {
-		return nil, err
-	}
-	b.MLP = nn.NewSequential(in, &nn.GELU{}, out, drop)
-	return b, nil
 }

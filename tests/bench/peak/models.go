@@ -46,15 +46,15 @@ func newModel(name, style string, eval bool, rows int) (m model, err error) {
 	case "mlp":
 		n := size(24576, 98304)
 		m.batch = classes(n, n, mlpWidth)
-		m.Layer, err = newMLP(plain)
+		m.Layer = newMLP(plain)
 	case "cnn":
 		n := size(2048, 4096)
 		m.batch = classes(n, n, 1, 28, 28)
-		m.Layer, err = newCNN(plain)
+		m.Layer = newCNN(plain)
 	case "gru":
 		n := size(1024, 3072)
 		m.batch = classes(n, gruSteps, n, gruWidth)
-		m.Layer, err = newGRU(plain)
+		m.Layer = newGRU(plain)
 	case "gpt", "gpt64":
 		c := gpt.Config{Vocab: gptVocab, Width: gptWidth, Layers: gptLayers, Heads: gptHeads, Context: gptContext}
 		n := size(32, 128)
@@ -64,11 +64,11 @@ func newModel(name, style string, eval bool, rows int) (m model, err error) {
 		ids := func() *tensor.Tensor { return tensor.RandInt(0, c.Vocab, []int{n, c.Context}) }
 		m.batch = func() (x, y *tensor.Tensor) { return ids(), ids().View(-1) }
 		m.logits = func(y *tensor.Tensor) *tensor.Tensor { return y.View(-1, c.Vocab) }
-		m.Layer, err = newGPT(c, plain)
+		m.Layer = newGPT(c, plain)
 	default:
-		err = fmt.Errorf("no model %q", name)
+		return m, fmt.Errorf("no model %q", name)
 	}
-	return m, err
+	return m, nn.Check(m.Layer)
 }
 
 type mlp struct{ Layers []*nn.Linear }
@@ -83,17 +83,14 @@ func (m *mlp) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x
 }
 
-func newMLP(plain bool) (nn.Layer, error) {
+func newMLP(plain bool) nn.Layer {
 	m, s := &mlp{}, nn.NewSequential()
 	for i := range mlpLayers {
 		out := mlpWidth
 		if i == mlpLayers-1 {
 			out = 10
 		}
-		l, err := nn.NewLinear(mlpWidth, out)
-		if err != nil {
-			return nil, err
-		}
+		l := nn.NewLinear(mlpWidth, out)
 		m.Layers = append(m.Layers, l)
 		if i > 0 {
 			s.Layers = append(s.Layers, &nn.ReLU{})
@@ -101,9 +98,9 @@ func newMLP(plain bool) (nn.Layer, error) {
 		s.Layers = append(s.Layers, l)
 	}
 	if plain {
-		return m, nil
+		return m
 	}
-	return s, nil
+	return s
 }
 
 type cnn struct {
@@ -124,44 +121,26 @@ func (m *cnn) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return m.Head.Forward(x.Flatten(tensor.StartDim(1)))
 }
 
-func newCNN(plain bool) (nn.Layer, error) {
-	m := &cnn{}
-	var err error
-	if m.Conv1, err = nn.NewConv2d(1, 32, 3, nn.Padding(1)); err != nil {
-		return nil, err
-	}
-	if m.BN1, err = nn.NewBatchNorm2d(32); err != nil {
-		return nil, err
-	}
-	if m.Conv2, err = nn.NewConv2d(32, 64, 3, nn.Padding(1)); err != nil {
-		return nil, err
-	}
-	if m.BN2, err = nn.NewBatchNorm2d(64); err != nil {
-		return nil, err
-	}
-	if m.Head, err = nn.NewLinear(64*7*7, 10); err != nil {
-		return nil, err
+func newCNN(plain bool) nn.Layer {
+	m := &cnn{
+		Conv1: nn.NewConv2d(1, 32, 3, nn.Padding(1)),
+		BN1:   nn.NewBatchNorm2d(32),
+		Conv2: nn.NewConv2d(32, 64, 3, nn.Padding(1)),
+		BN2:   nn.NewBatchNorm2d(64),
+		Head:  nn.NewLinear(64*7*7, 10),
 	}
 	if plain {
-		return m, nil
+		return m
 	}
-	pool, err := nn.NewMaxPool2d(2)
-	if err != nil {
-		return nil, err
-	}
-	return nn.NewSequential(m.Conv1, m.BN1, &nn.ReLU{}, pool, m.Conv2, m.BN2, &nn.ReLU{}, pool, nn.NewFlatten(1, -1), m.Head), nil
+	pool := nn.NewMaxPool2d(2)
+	return nn.NewSequential(m.Conv1, m.BN1, &nn.ReLU{}, pool, m.Conv2, m.BN2, &nn.ReLU{}, pool, nn.NewFlatten(1, -1), m.Head)
 }
 
 // gru is a recurrent layer written out, (T, N, C) to the same shape.
 type gru struct{ In, Hidden *nn.Linear }
 
-func newGRULayer() (g *gru, err error) {
-	g = &gru{}
-	if g.In, err = nn.NewLinear(gruWidth, 3*gruWidth); err != nil {
-		return nil, err
-	}
-	g.Hidden, err = nn.NewLinear(gruWidth, 3*gruWidth)
-	return g, err
+func newGRULayer() *gru {
+	return &gru{In: nn.NewLinear(gruWidth, 3*gruWidth), Hidden: nn.NewLinear(gruWidth, 3*gruWidth)}
 }
 
 func (g *gru) Forward(x *tensor.Tensor) *tensor.Tensor {
@@ -206,35 +185,29 @@ func (m *rnn) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return m.Head.Forward(last(x))
 }
 
-func newGRU(plain bool) (nn.Layer, error) {
+func newGRU(plain bool) nn.Layer {
 	m, s := &rnn{}, nn.NewSequential()
 	for range 2 {
-		g, err := newGRULayer()
-		if err != nil {
-			return nil, err
-		}
+		g := newGRULayer()
 		m.Layers, s.Layers = append(m.Layers, g), append(s.Layers, g)
 	}
-	var err error
-	if m.Head, err = nn.NewLinear(gruWidth, 10); err != nil {
-		return nil, err
-	}
+	m.Head = nn.NewLinear(gruWidth, 10)
 	s.Layers = append(s.Layers, nn.Func(last), m.Head)
 	if plain {
-		return m, nil
+		return m
 	}
-	return s, nil
+	return s
 }
 
 // plainGPT is examples/chargpt's model with a forward that knows nothing of lifetimes.
 type plainGPT struct{ *gpt.GPT }
 
-func newGPT(c gpt.Config, plain bool) (nn.Layer, error) {
-	g, err := gpt.New(c)
-	if err != nil || !plain {
-		return g, err
+func newGPT(c gpt.Config, plain bool) nn.Layer {
+	g := gpt.New(c)
+	if !plain {
+		return g
 	}
-	return plainGPT{g}, nil
+	return plainGPT{g}
 }
 
 func (m plainGPT) Forward(ids *tensor.Tensor) *tensor.Tensor {

@@ -1,0 +1,90 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// here returns the caller's file and line.
+func here() string {
+	_, file, line, _ := runtime.Caller(1)
+	return fmt.Sprintf("%s:%d", file, line)
+}
+
+// A constructor's error names the constructor, what was wrong and the user's line, and reaches every function that would
+// have used the module.
+func TestConstructorErrors(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		line, bad := here(), nn.NewLinear(-3, 2)
+		want := "linstock: NewLinear: in must be positive and no larger than 2^40, got -3 at " + line
+		first := nn.NewLinear(2, 2)
+		defer nn.Release(first)
+		model := nn.NewSequential(first, bad)
+		x := tensor.Ones([]int{1, 2})
+		_, adam := optim.NewAdam(nn.Parameters(model), 1e-3)
+		for what, err := range map[string]error{
+			"Err": bad.Err(), "Forward": bad.Forward(x).Err(), "a model's Forward": model.Forward(x).Err(), "Pipe": nn.Pipe(x, model).Err(),
+			"Residual": nn.Residual(x, model).Err(), "Check": nn.Check(model), "NewAdam": adam, "ZeroGrad": nn.ZeroGrad(model), "To": nn.To(model, tensor.CPU),
+			"LoadStateDict": nn.LoadStateDict(model, nil), "ClipGradNorm_": nn.ClipGradNorm_(nn.Parameters(model), 1).Err(),
+			"ClipGradValue_": nn.ClipGradValue_(nn.Parameters(model), 1), "RequiresGrad_": nn.RequiresGrad_(model, true),
+		} {
+			if err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("%s: %v, want %s", what, err, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An error in a part of a module names the module's constructor, and no tensor is left.
+func TestConstructorErrorsOfParts(t *testing.T) {
+	leak.Check(t)
+	line, a := here(), nn.NewMultiheadAttention(8, 2, nn.Device(tensor.CUDA(99)))
+	err := a.Err()
+	if err == nil || !strings.HasPrefix(err.Error(), "linstock: NewMultiheadAttention: ") || !strings.HasSuffix(err.Error(), "at "+line) {
+		t.Errorf("the error is %v", err)
+	}
+	for _, m := range []interface {
+		nn.Layer
+		Err() error
+	}{(*nn.Linear)(nil), (*nn.Embedding)(nil), (*nn.Conv1d)(nil), (*nn.Conv2d)(nil), (*nn.LayerNorm)(nil), (*nn.RMSNorm)(nil), (*nn.BatchNorm2d)(nil),
+		(*nn.MaxPool2d)(nil), (*nn.AvgPool2d)(nil), (*nn.AdaptiveAvgPool2d)(nil), (*nn.Dropout)(nil), (*nn.CausalSelfAttention)(nil), (*nn.MultiheadAttention)(nil)} {
+		if !errors.Is(m.Err(), tensor.ErrNil) {
+			t.Errorf("a nil %T gives %v", m, m.Err())
+		}
+	}
+}
+
+// An unknown option is an error that lists the constructor's options.
+func TestUnknownOptions(t *testing.T) {
+	leak.Check(t)
+	for want, m := range map[string]interface{ Err() error }{
+		"NewLinear: there is no option Stride; the options are NoBias, DType, Device":                                                    nn.NewLinear(2, 2, nn.Stride(2)),
+		"NewEmbedding: there is no option NoBias; the options are PaddingIdx, DType, Device":                                             nn.NewEmbedding(2, 2, nn.NoBias()),
+		"NewConv1d: there is no option Kernel; the options are Stride, Padding, Dilation, Groups, NoBias, DType, Device":                 nn.NewConv1d(2, 2, 2, nn.Kernel(2)),
+		"NewConv2d: there is no option Eps; the options are Kernel, Stride, Padding, Dilation, Groups, NoBias, DType, Device":            nn.NewConv2d(2, 2, 2, nn.Eps(1)),
+		"NewMaxPool2d: there is no option DType; the options are Kernel, Stride, Padding, Dilation, CeilMode":                            nn.NewMaxPool2d(2, nn.DType(tensor.Float64)),
+		"NewAvgPool2d: there is no option Dilation; the options are Kernel, Stride, Padding, CeilMode, NotCountPadding":                  nn.NewAvgPool2d(2, nn.Dilation(2)),
+		"NewLayerNorm: there is no option Momentum; the options are Eps, NoAffine, NoBias, DType, Device":                                nn.NewLayerNorm(2, nn.Momentum(1)),
+		"NewRMSNorm: there is no option NoBias; the options are Eps, NoAffine, DType, Device":                                            nn.NewRMSNorm(2, nn.NoBias()),
+		"NewBatchNorm2d: there is no option Causal; the options are Momentum, CumulativeAverage, Eps, NoAffine, NoRunningStats, DType, ": nn.NewBatchNorm2d(2, nn.Causal()),
+		"NewCausalSelfAttention: there is no option Causal; the options are NoBias, DropoutP, DType, Device":                             nn.NewCausalSelfAttention(2, 2, nn.Causal()),
+		"NewMultiheadAttention: there is no option Groups; the options are BatchFirst, Causal, NoBias, DropoutP, DType, Device":          nn.NewMultiheadAttention(2, 2, nn.Groups(2)),
+	} {
+		if err := m.Err(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
