@@ -89,6 +89,9 @@ type training struct {
 // On the CPU, LoadTraining with the same arguments makes the run go on bit for bit, with the same number of
 // threads. Generators of other devices are not in it.
 func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
+	if err := nn.Check(model); err != nil {
+		return err
+	}
 	return tensor.WithScope(func() error {
 		rng := tensor.RNGState()
 		tensors := map[string]*tensor.Tensor{rngName: rng}

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"errors"
 	"math"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -128,7 +129,7 @@ func attend(s *tensor.Scope, qkv []*tensor.Tensor, heads int, opts []tensor.Opti
 	return y.Transpose(1, 2).Reshape(shape[0], shape[2], shape[1]*shape[3])
 }
 
-// unusable is nil for a tensor that operators will take, and else the failed tensor to return.
+// unusable returns the failed tensor to return for an x that no operator takes, and nil for one that operators take.
 func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
 	switch {
 	case x == nil:
@@ -136,11 +137,17 @@ func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
 	case x.DType() != tensor.Invalid:
 		return nil
 	}
-	// An operator says best what is wrong: a failure of its own, or a release.
+	// An operator describes what is wrong: a failure of x's own, or a release.
 	y := x.Alias()
-	if y.Err() == nil {
+	err := y.Err()
+	if err == nil {
 		y.Release()
 		return nil
+	}
+	if e := new(tensor.Error); errors.As(err, &e) && e.Op == "Alias" && x.Err() == nil {
+		named := *e
+		named.Op = op
+		return tensor.Failed(&named)
 	}
 	return y
 }

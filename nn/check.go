@@ -2,29 +2,290 @@ package nn
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
+	"sort"
+	"strconv"
+	"strings"
 
+	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Check returns the errors of the constructors that made m and its parts: of every module with a method Err() error.
+// Check returns an error for each part of m that would be lost, forgotten or fail in silence, joined (errors.Join), and
+// nil if there is none. Each names the field as Go writes it, with m for the argument: m.Blocks[0].Attn. The rules are in
+// the package comment. Parameters, NamedParameters, StateDict, LoadStateDict, To and ZeroGrad call it, and by them the
+// optimizers and package checkpoint.
 func Check(m any) error {
-	var errs []error
-	w := walker{once: true, module: func(m any) {
-		if e, ok := m.(interface{ Err() error }); ok {
-			if err := e.Err(); err != nil {
-				errs = append(errs, err)
-			}
+	v := reflect.ValueOf(m)
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Struct, reflect.Slice, reflect.Array, reflect.Map:
+	case reflect.Invalid:
+		return nilModule("Check")
+	default:
+		if !factsOf(v.Type()).module {
+			return refuse.Error("Check", tensor.ErrArgument, "a module is needed, a pointer to a struct as a rule, got %v", v.Type())
 		}
-	}}
-	w.walk(reflect.ValueOf(m), "")
-	return errors.Join(errs...)
+	}
+	var c checker
+	c.visit(v, "", &field{})
+	if c.open {
+		c.names(v)
+	}
+	return errors.Join(c.errs...)
 }
 
-// checked appends a failed tensor that carries Check's error, if there is one.
+// checked puts a failed tensor that carries Check's error in front, if there is one.
 func checked(m any, named []Named) []Named {
 	if err := Check(m); err != nil {
-		named = append(named, Named{"", tensor.Failed(err)})
+		named = append([]Named{{"", tensor.Failed(err)}}, named...)
 	}
 	return named
+}
+
+// checker goes through a module as walker does, and into what walker does not see.
+type checker struct {
+	path []step
+	seen map[unsafePointer]bool
+	open bool // a struct was met whose state names its type does not tell
+	errs []error
+}
+
+// step is one element of a path: a field, or the index or key of an element.
+type step struct {
+	name  string
+	index int
+	kind  reflect.Kind // Struct, Slice or Map: what it is a step into
+}
+
+func (s step) String() string {
+	switch s.kind {
+	case reflect.Slice:
+		return "[" + strconv.Itoa(s.index) + "]"
+	case reflect.Map:
+		return "[" + strconv.Quote(s.name) + "]"
+	}
+	return "." + s.name
+}
+
+func (c *checker) at() string { return pathString(c.path) }
+
+func pathString(path []step) string {
+	var b strings.Builder
+	b.WriteByte('m')
+	for _, s := range path {
+		b.WriteString(s.String())
+	}
+	return b.String()
+}
+
+func (c *checker) report(kind error, format string, args ...any) {
+	c.errs = append(c.errs, refuse.Error("Check", kind, "%s", c.at()+" "+fmt.Sprintf(format, args...)))
+}
+
+func (c *checker) nilModule(t reflect.Type) {
+	if len(c.path) == 0 {
+		c.report(tensor.ErrNil, "is a nil %v", t)
+		return
+	}
+	c.report(tensor.ErrNil, "is a nil %v: a module is needed, or the tag `nn:\",optional\"`", t)
+}
+
+// visit checks a value, which the field f holds, itself or in a slice or map. pkg is the package of the struct around it.
+func (c *checker) visit(v reflect.Value, pkg string, f *field) {
+	t := v.Type()
+	switch t.Kind() {
+	case reflect.Interface:
+		if !v.IsNil() {
+			c.visit(v.Elem(), pkg, f)
+		} else if !f.optional && factsOf(t).module {
+			c.nilModule(t)
+		}
+	case reflect.Func:
+		if v.IsNil() && !f.optional && factsOf(t).module {
+			c.nilModule(t)
+		}
+	case reflect.Pointer:
+		c.pointer(v, pkg, f)
+	case reflect.Struct:
+		if t == tensorType.Elem() {
+			c.report(tensor.ErrArgument, "is a tensor.Tensor: a *tensor.Tensor is needed")
+			return
+		}
+		c.fields(v, pkg)
+	case reflect.Slice, reflect.Array:
+		if !factsOf(t.Elem()).concerns {
+			return
+		}
+		for i := range v.Len() {
+			c.path = append(c.path, step{index: i, kind: reflect.Slice})
+			c.visit(v.Index(i), pkg, f)
+			c.path = c.path[:len(c.path)-1]
+		}
+	case reflect.Map:
+		c.mapping(v, pkg, f)
+	}
+}
+
+func (c *checker) pointer(v reflect.Value, pkg string, f *field) {
+	t := v.Type()
+	if t == tensorType {
+		if !v.IsNil() && v.CanInterface() {
+			c.tensor(v.Interface().(*tensor.Tensor), f)
+		}
+		return
+	}
+	facts := factsOf(t)
+	switch {
+	case t.Elem().Kind() != reflect.Struct:
+		if facts.holds {
+			c.report(tensor.ErrArgument, "is a %v, in which no part is found: a part is a pointer to a struct, a slice or a map", t)
+		}
+	case v.IsNil():
+		if !f.optional && facts.holds {
+			c.nilModule(t)
+		}
+	default:
+		key := unsafePointer{v.Pointer(), t}
+		if c.seen[key] {
+			return
+		}
+		if c.seen == nil {
+			c.seen = map[unsafePointer]bool{}
+		}
+		c.seen[key] = true
+		c.module(v, facts)
+		c.fields(v.Elem(), pkg)
+	}
+}
+
+// module reports the error that a module carries. What is embedded under an unexported name has no method to call.
+func (c *checker) module(v reflect.Value, facts *facts) {
+	if !facts.err || !facts.module || !v.CanInterface() {
+		return
+	}
+	err := v.Interface().(interface{ Err() error }).Err()
+	if err == nil {
+		return
+	}
+	// A struct has the method of a module that it embeds.
+	for _, e := range c.errs {
+		if errors.Is(e, err) {
+			return
+		}
+	}
+	c.errs = append(c.errs, fmt.Errorf("linstock: Check: %s: %w", c.at(), err))
+}
+
+func (c *checker) fields(v reflect.Value, pkg string) {
+	t := v.Type()
+	plan := planOf(t)
+	// A struct of another package may keep tensors to itself, unless it is a module.
+	whole := plan.module || pkg == t.PkgPath()
+	for _, f := range plan.faults {
+		if whole || !f.hidden {
+			c.path = append(c.path, step{name: f.field, kind: reflect.Struct})
+			c.report(tensor.ErrArgument, "%s", f.message)
+			c.path = c.path[:len(c.path)-1]
+		}
+	}
+	for _, i := range plan.hidden {
+		if x := v.Field(i).Elem(); whole && x.IsValid() && holds(x.Type(), t.PkgPath()) {
+			c.path = append(c.path, step{name: t.Field(i).Name, kind: reflect.Struct})
+			c.report(tensor.ErrArgument, unexported, x.Type())
+			c.path = c.path[:len(c.path)-1]
+		}
+	}
+	c.open = c.open || plan.open
+	for i := range plan.concerns {
+		f := &plan.concerns[i]
+		part := v.Field(f.index)
+		c.path = append(c.path, step{name: f.goName, kind: reflect.Struct})
+		if f.value && part.CanAddr() {
+			c.module(part.Addr(), factsOf(reflect.PointerTo(part.Type())))
+		}
+		c.visit(part, t.PkgPath(), f)
+		c.path = c.path[:len(c.path)-1]
+	}
+}
+
+func (c *checker) mapping(v reflect.Value, pkg string, f *field) {
+	t := v.Type()
+	if !factsOf(t.Elem()).concerns {
+		return
+	}
+	if t.Key().Kind() != reflect.String {
+		found := holds(t.Elem(), pkg)
+		for it := v.MapRange(); !found && it.Next(); {
+			x := it.Value()
+			for x.Kind() == reflect.Interface {
+				x = x.Elem()
+			}
+			found = x.IsValid() && holds(x.Type(), pkg)
+		}
+		if found {
+			c.report(tensor.ErrArgument, "is a %v, in which no part is found: the keys must be strings, which are names in the state", t)
+		}
+		return
+	}
+	keys := v.MapKeys()
+	sort.Slice(keys, func(i, j int) bool { return keys[i].String() < keys[j].String() })
+	for _, k := range keys {
+		c.open = c.open || strings.Contains(k.String(), ".")
+		c.path = append(c.path, step{name: k.String(), kind: reflect.Map})
+		c.visit(v.MapIndex(k), pkg, f)
+		c.path = c.path[:len(c.path)-1]
+	}
+}
+
+func (c *checker) tensor(t *tensor.Tensor, f *field) {
+	if !handle.Usable(t) {
+		if bad := unusable("Check", t); bad != nil {
+			c.errs = append(c.errs, fmt.Errorf("linstock: Check: %s is unusable: %w", c.at(), bad.Err()))
+		}
+		return
+	}
+	if f.buffer || handle.Decided(t) || t.RequiresGrad() {
+		return
+	}
+	if d := t.DType(); !d.IsFloat() && !d.IsComplex() {
+		c.report(tensor.ErrArgument, "is %v and cannot be learned: the tag `nn:\",buffer\"` is missing", d)
+		return
+	}
+	c.report(tensor.ErrArgument, "is neither a parameter nor a buffer: use NewParameter or RequiresGrad_ "+
+		"(RequiresGrad_(false) for a frozen one), or the tag `nn:\",buffer\"`")
+}
+
+// names reports fields whose tensors have the same state name, where the types do not tell: elements without a prefix
+// beside other fields, and names with dots in them.
+func (c *checker) names(root reflect.Value) {
+	known := map[string][]step{}
+	told := map[string]bool{}
+	w := walker{}
+	w.tensor = func(name string, _ *tensor.Tensor, _ bool) {
+		path := append([]step{}, w.path...)
+		first, ok := known[name]
+		if !ok {
+			known[name] = path
+			return
+		}
+		// Report the fields that clash, not each tensor in them.
+		for len(first) > 1 && len(path) > 1 && first[len(first)-1] == path[len(path)-1] {
+			first, path = first[:len(first)-1], path[:len(path)-1]
+		}
+		a, b := pathString(first), pathString(path)
+		if told[a+b] {
+			return
+		}
+		told[a+b] = true
+		for _, e := range c.errs {
+			if strings.Contains(e.Error(), b+sameName) {
+				return
+			}
+		}
+		c.path = path
+		c.report(tensor.ErrArgument, "has a tensor of the name %q in the state, and so has %s", name, a)
+	}
+	w.walk(root, "")
 }

@@ -4,10 +4,7 @@ import (
 	"reflect"
 	"sort"
 	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
-	"unicode"
 
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -38,8 +35,12 @@ type Named struct {
 // State is a module's parameters and buffers in order.
 type State []Named
 
-// Map is the same by name, as LoadStateDict takes it.
+// Map returns the same by name, as LoadStateDict and checkpoint.Save take it. If Check found an error, the failed tensor
+// alone is in it.
 func (s State) Map() map[string]*tensor.Tensor {
+	if len(s) > 0 && s[0].Name == "" && s[0].Tensor.Err() != nil {
+		s = s[:1]
+	}
 	m := make(map[string]*tensor.Tensor, len(s))
 	for _, n := range s {
 		m[n.Name] = n.Tensor
@@ -48,7 +49,7 @@ func (s State) Map() map[string]*tensor.Tensor {
 }
 
 // Parameters returns the tensors that m learns, each once, in PyTorch's order: a module's own before its parts'. If
-// Check finds an error, the last one is a failed tensor that carries it, so that an optimizer returns it. PyTorch:
+// Check finds an error, the first one is a failed tensor that carries it, so that an optimizer returns it. PyTorch:
 // Module.parameters.
 func Parameters(m any) []*tensor.Tensor {
 	named := NamedParameters(m)
@@ -60,7 +61,7 @@ func Parameters(m any) []*tensor.Tensor {
 }
 
 // NamedParameters returns the parameters with their names; one that has several has its first. If Check finds an error,
-// the last one is a failed tensor that carries it. PyTorch: Module.named_parameters.
+// the first one is a failed tensor that carries it. PyTorch: Module.named_parameters.
 func NamedParameters(m any) []Named { return checked(m, collect(m, false)) }
 
 // NamedBuffers returns the tensors that m keeps without learning them, such as running statistics. PyTorch:
@@ -80,7 +81,7 @@ func collect(m any, buffers bool) (out []Named) {
 }
 
 // StateDict returns what m is saved as: parameters and buffers under PyTorch's names. A tensor with several names (tied
-// weights) stands under each. The tensors are m's own, not copies. If Check finds an error, the last one is a failed
+// weights) stands under each. The tensors are m's own, not copies. If Check finds an error, the first one is a failed
 // tensor that carries it, so that a function which saves them returns it. PyTorch: Module.state_dict.
 func StateDict(m any) State { return checked(m, tensors(m)) }
 
@@ -127,18 +128,29 @@ func (m *Mode) SetTraining(on bool) {
 	}
 }
 
-// ZeroGrad takes the gradients of m's parameters away. PyTorch: Module.zero_grad.
-func ZeroGrad(m any) error { return tensor.ZeroGrads(Parameters(m), true) }
+// ZeroGrad sets the gradients of m's parameters to nil. It returns Check's error if there is one. PyTorch:
+// Module.zero_grad.
+func ZeroGrad(m any) error {
+	if err := Check(m); err != nil {
+		return err
+	}
+	named := collect(m, false)
+	params := make([]*tensor.Tensor, len(named))
+	for i, n := range named {
+		params[i] = n.Tensor
+	}
+	return tensor.ZeroGrads(params, true)
+}
 
-// RequiresGrad_ switches the recording of gradients on or off for all of m's parameters, to freeze a part of a
-// model say. PyTorch: Module.requires_grad_.
+// RequiresGrad_ switches the recording of gradients on or off for all of m's parameters, for example to freeze a part of
+// a model. Then it returns Check's error if there is one. PyTorch: Module.requires_grad_.
 func RequiresGrad_(m any, on bool) error {
-	for _, p := range Parameters(m) {
-		if err := p.RequiresGrad_(on).Err(); err != nil {
+	for _, n := range collect(m, false) {
+		if err := n.Tensor.RequiresGrad_(on).Err(); err != nil {
 			return err
 		}
 	}
-	return nil
+	return Check(m)
 }
 
 // Release frees m's parameters and buffers now instead of when the garbage collector finds them unreachable.
@@ -153,15 +165,14 @@ type walker struct {
 	once   bool // visit a shared module once, not under each of its names
 	tensor func(name string, t *tensor.Tensor, buffer bool)
 	module func(m any)
-	open   map[unsafePointer]bool // modules on the way from the root: cycles end here
+	open   map[unsafePointer]bool // modules on the way from the root: a cycle ends here
+	path   []step                 // to the present value
 }
 
 type unsafePointer struct {
 	p uintptr
 	t reflect.Type
 }
-
-var tensorType = reflect.TypeFor[*tensor.Tensor]()
 
 func (w *walker) walk(v reflect.Value, name string) { w.value(v, name, false) }
 
@@ -170,7 +181,7 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 	for v.Kind() == reflect.Interface {
 		v = v.Elem()
 	}
-	if !v.IsValid() || !mayHold(v.Type()) {
+	if !v.IsValid() || !factsOf(v.Type()).walked {
 		return
 	}
 	switch v.Kind() {
@@ -192,7 +203,7 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 			return
 		}
 		w.open[key] = true
-		// What is embedded under an unexported name cannot be had, but its exported fields can.
+		// A struct embedded under an unexported name cannot be had, but its exported fields can.
 		if w.module != nil && v.CanInterface() {
 			w.module(v.Interface())
 		}
@@ -204,27 +215,35 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 		w.fields(v, name)
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
+			w.path = append(w.path, step{index: i, kind: reflect.Slice})
 			w.value(v.Index(i), join(name, strconv.Itoa(i)), buffer)
+			w.path = w.path[:len(w.path)-1]
 		}
 	case reflect.Map:
 		keys := v.MapKeys()
 		sort.Slice(keys, func(i, j int) bool { return keys[i].String() < keys[j].String() })
 		for _, k := range keys {
+			w.path = append(w.path, step{name: k.String(), kind: reflect.Map})
 			w.value(v.MapIndex(k), join(name, k.String()), buffer)
+			w.path = w.path[:len(w.path)-1]
 		}
 	}
 }
 
-// fields goes through a struct as PyTorch does: its own parameters, then its buffers, then its parts.
+// fields goes through a struct in PyTorch's order: its own parameters, then its buffers, then its parts.
 func (w *walker) fields(v reflect.Value, name string) {
-	for _, f := range planOf(v.Type()) {
+	plan := planOf(v.Type())
+	for i := range plan.walked {
+		f := &plan.walked[i]
 		part := v.Field(f.index)
-		// A part that is a struct itself, not a pointer to one, is a module too.
-		// What is embedded speaks through the module around it, unless that has no method of its own.
-		if w.module != nil && part.Kind() == reflect.Struct && part.CanAddr() && part.CanInterface() && !(f.embedded && isModule(reflect.PointerTo(v.Type()))) {
+		// A part that is a struct itself, not a pointer to one, is a module too. The methods of an embedded one are the
+		// outer struct's, unless that has its own.
+		if w.module != nil && f.value && part.CanAddr() && part.CanInterface() && !(f.embedded && plan.training) {
 			w.module(part.Addr().Interface())
 		}
+		w.path = append(w.path, step{name: f.goName, kind: reflect.Struct})
 		w.value(part, join(name, f.name), f.buffer)
+		w.path = w.path[:len(w.path)-1]
 	}
 }
 
@@ -236,109 +255,4 @@ func join(prefix, name string) string {
 		return name
 	}
 	return prefix + "." + name
-}
-
-type field struct {
-	index            int
-	name             string // empty: no part of the names below it
-	buffer, embedded bool
-}
-
-var plans sync.Map // reflect.Type of a struct → []field
-
-func planOf(t reflect.Type) []field {
-	if p, ok := plans.Load(t); ok {
-		return p.([]field)
-	}
-	var params, buffers, parts []field
-	for i := range t.NumField() {
-		sf := t.Field(i)
-		if !sf.IsExported() && !sf.Anonymous || !mayHold(sf.Type) {
-			continue
-		}
-		tag, has := sf.Tag.Lookup("nn")
-		name, rest, _ := strings.Cut(tag, ",")
-		if name == "-" {
-			continue
-		}
-		f := field{index: i, name: name, buffer: rest == "buffer", embedded: sf.Anonymous}
-		switch {
-		case name == ".", sf.Anonymous && !has:
-			f.name = ""
-		case name == "":
-			f.name = snake(sf.Name)
-		}
-		switch {
-		case sf.Type != tensorType:
-			parts = append(parts, f)
-		case f.buffer:
-			buffers = append(buffers, f)
-		default:
-			params = append(params, f)
-		}
-	}
-	plan := append(append(params, buffers...), parts...)
-	plans.Store(t, plan)
-	return plan
-}
-
-var holds sync.Map // reflect.Type → bool
-
-// mayHold says whether a value of type t can hold a tensor somewhere in its exported parts.
-func mayHold(t reflect.Type) bool {
-	if h, ok := holds.Load(t); ok {
-		return h.(bool)
-	}
-	h := search(t, map[reflect.Type]bool{})
-	holds.Store(t, h)
-	return h
-}
-
-func search(t reflect.Type, seen map[reflect.Type]bool) bool {
-	if seen[t] {
-		return false
-	}
-	seen[t] = true
-	switch t.Kind() {
-	case reflect.Interface:
-		return true
-	case reflect.Pointer:
-		// The walk goes through pointers to modules and tensors, not through pointers to pointers.
-		return t == tensorType || t.Elem().Kind() == reflect.Struct && search(t.Elem(), seen) || isModule(t)
-	case reflect.Slice, reflect.Array:
-		return search(t.Elem(), seen)
-	case reflect.Map:
-		return t.Key().Kind() == reflect.String && search(t.Elem(), seen)
-	case reflect.Struct:
-		for i := range t.NumField() {
-			if f := t.Field(i); (f.IsExported() || f.Anonymous) && search(f.Type, seen) {
-				return true
-			}
-		}
-		return isModule(reflect.PointerTo(t))
-	}
-	return false
-}
-
-var errType = reflect.TypeFor[interface{ Err() error }]()
-
-var modeType = reflect.TypeFor[interface{ SetTraining(on bool) }]()
-
-// isModule reports whether t has a method that the walk calls.
-func isModule(t reflect.Type) bool { return t.Implements(modeType) || t.Implements(errType) }
-
-// snake is PyTorch's way of writing a Go name: LN1 is ln1, RunningMean running_mean, QKVProj qkv_proj.
-func snake(name string) string {
-	runes := []rune(name)
-	var b strings.Builder
-	for i, r := range runes {
-		if i > 0 && unicode.IsUpper(r) {
-			next := i+1 < len(runes) && unicode.IsLower(runes[i+1])
-			if !unicode.IsUpper(runes[i-1]) || next {
-				b.WriteByte('_')
-			}
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }

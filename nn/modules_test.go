@@ -27,16 +27,16 @@ type inner struct {
 	W    *tensor.Tensor `nn:"weight"`
 	Skip *tensor.Tensor `nn:"-"`
 	Nil  *tensor.Tensor
-	priv *tensor.Tensor
+	priv *tensor.Tensor `nn:"-"`
 }
 
 type outer struct {
 	*inner
 	Value    inner
-	LN1      *nn.LayerNorm
+	LN1      *nn.LayerNorm `nn:",optional"`
 	HTTPHead nn.Layer
-	List     []nn.Layer
-	ByName   map[string]*nn.Linear
+	List     []nn.Layer            `nn:",optional"`
+	ByName   map[string]*nn.Linear `nn:",optional"`
 	Tensors  []*tensor.Tensor
 	Own      *tensor.Tensor
 	Parent   *outer
@@ -49,15 +49,19 @@ type outer struct {
 func TestWalk(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
-		ones := func() *tensor.Tensor { return tensor.Ones([]int{1}) }
+		ones := func() *tensor.Tensor { return nn.NewParameter(tensor.Ones([]int{1})) }
 		shared := nn.NewLinear(1, 1)
+		skipped, private := tensor.Ones([]int{1}), tensor.Ones([]int{1})
 		o := &outer{
-			inner: &inner{B: ones(), W: ones(), Skip: ones(), priv: ones()}, Value: inner{W: ones()},
+			inner: &inner{B: tensor.Ones([]int{1}), W: ones(), Skip: skipped, priv: private}, Value: inner{W: ones()},
 			HTTPHead: shared, List: []nn.Layer{shared, nil, nn.NewSequential(nn.NewLinear(1, 1, nn.NoBias()))},
 			ByName: map[string]*nn.Linear{"b": nn.NewLinear(1, 1), "a": nil}, Tensors: []*tensor.Tensor{ones(), nil, ones()},
 			Own: ones(), Err: errors.New("x"), Anything: nn.NewLinear(1, 1, nn.NoBias()),
 		}
 		o.Parent = o
+		if err := nn.Check(o); err != nil {
+			t.Error(err)
+		}
 		want := []string{"own", "weight", "b", "value.weight", "http_head.weight", "http_head.bias", "list.0.weight", "list.0.bias",
 			"list.2.0.weight", "by_name.b.weight", "by_name.b.bias", "tensors.0", "tensors.2", "anything.weight"}
 		if got := names(nn.StateDict(o)); !reflect.DeepEqual(got, want) {
@@ -86,20 +90,27 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// Things that are no modules have no parameters, and no panic comes of them.
+// Values that are no modules give an error, and those without parts have no parameters. Neither panics.
 func TestWalkNothing(t *testing.T) {
 	leak.Check(t)
 	var nilModule *nn.Linear
 	var nilLayer nn.Layer
-	for _, m := range []any{nil, nilModule, nilLayer, 3, "x", []int{1}, map[int]*nn.Linear{1: nil}, struct{}{}, &struct{ A *int }{}, func() {}, make(chan int), []any{nil, nil}, (*nn.Sequential)(nil), &nn.Sequential{}} {
-		if n := len(nn.Parameters(m)) + len(nn.StateDict(m)) + len(nn.NamedBuffers(m)); n != 0 {
-			t.Errorf("%T has %d tensors", m, n)
+	empty := []any{[]int{1}, struct{}{}, &struct{ A *int }{}, []any{nil, nil}, &nn.Sequential{}, map[string]*nn.Linear{}, nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x })}
+	for i, m := range append(empty, nil, nilModule, nilLayer, 3, "x", map[int]*nn.Linear{1: nil}, func() {}, make(chan int), (*nn.Sequential)(nil), nn.Func(nil)) {
+		want := 0
+		if i >= len(empty) {
+			want = 1 // the failed tensor
+		}
+		if a, b, c := len(nn.Parameters(m)), len(nn.StateDict(m)), len(nn.NamedBuffers(m)); a != want || b != want || c != 0 {
+			t.Errorf("%T has %d, %d, %d tensors", m, a, b, c)
 		}
 		nn.Train(m)
 		nn.Eval(m)
 		nn.Release(m)
-		if err := errors.Join(nn.ZeroGrad(m), nn.To(m, tensor.Float64), nn.RequiresGrad_(m, false)); err != nil {
-			t.Errorf("%T: %v", m, err)
+		for what, err := range map[string]error{"Check": nn.Check(m), "ZeroGrad": nn.ZeroGrad(m), "To": nn.To(m, tensor.Float64), "RequiresGrad_": nn.RequiresGrad_(m, false)} {
+			if (err != nil) != (i >= len(empty)) {
+				t.Errorf("%s of a %T: %v", what, m, err)
+			}
 		}
 		if nn.LoadStateDict(m, nil) == nil {
 			t.Errorf("%T: LoadStateDict takes it", m)

@@ -1,0 +1,288 @@
+package nn
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+var (
+	tensorType   = reflect.TypeFor[*tensor.Tensor]()
+	errType      = reflect.TypeFor[interface{ Err() error }]()
+	trainingType = reflect.TypeFor[interface{ SetTraining(on bool) }]()
+)
+
+// facts are what the walks need to know of a type, kept since reflection is slow to tell.
+type facts struct {
+	walked   bool // a value may hold tensors or modules where walker finds them
+	concerns bool // Check may have something to report about a value
+	holds    bool // by its type, a value holds tensors or modules
+	module   bool // has a method Forward or SetTraining
+	err      bool // has a method Err() error
+}
+
+var allFacts sync.Map // reflect.Type → *facts
+
+func factsOf(t reflect.Type) *facts {
+	if f, ok := allFacts.Load(t); ok {
+		return f.(*facts)
+	}
+	f := &facts{
+		walked:   walked(t, map[reflect.Type]bool{}),
+		concerns: concerns(t, map[reflect.Type]bool{}),
+		holds:    holds(t, ""),
+		module:   isModule(t),
+		err:      t.Implements(errType),
+	}
+	allFacts.Store(t, f)
+	return f
+}
+
+// isModule reports whether t has one of the methods by which modules are used.
+func isModule(t reflect.Type) bool {
+	_, forward := t.MethodByName("Forward")
+	return forward || t.Implements(trainingType)
+}
+
+// walked reports whether a value of type t can hold a tensor or module in its exported parts.
+func walked(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Pointer:
+		// The walk goes through pointers to structs, not through pointers to pointers.
+		return t == tensorType || t.Elem().Kind() == reflect.Struct && walked(t.Elem(), seen) || t.Implements(trainingType)
+	case reflect.Slice, reflect.Array:
+		return walked(t.Elem(), seen)
+	case reflect.Map:
+		return t.Key().Kind() == reflect.String && walked(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); (f.IsExported() || f.Anonymous) && walked(f.Type, seen) {
+				return true
+			}
+		}
+		return reflect.PointerTo(t).Implements(trainingType)
+	}
+	return false
+}
+
+// concerns reports whether a value of type t can hold what Check reports. It includes all that walked includes.
+func concerns(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface:
+		return true
+	case reflect.Func:
+		return isModule(t)
+	case reflect.Pointer:
+		return t == tensorType || isModule(t) || concerns(t.Elem(), seen)
+	case reflect.Slice, reflect.Array, reflect.Map:
+		return concerns(t.Elem(), seen)
+	case reflect.Struct:
+		if t == tensorType.Elem() || isModule(reflect.PointerTo(t)) {
+			return true
+		}
+		for i := range t.NumField() {
+			if concerns(t.Field(i).Type, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// holds reports whether t by itself says that a value holds tensors or modules, in whatever way: also where the walk does
+// not find them, and in the unexported fields of structs of the package pkg. An interface does if it has a method Forward;
+// a function does not.
+func holds(t reflect.Type, pkg string) bool { return holding(t, pkg, map[reflect.Type]bool{}) }
+
+func holding(t reflect.Type, pkg string, seen map[reflect.Type]bool) bool {
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface:
+		return isModule(t)
+	case reflect.Pointer:
+		return t == tensorType || isModule(t) || holding(t.Elem(), pkg, seen)
+	case reflect.Slice, reflect.Array, reflect.Map:
+		return holding(t.Elem(), pkg, seen)
+	case reflect.Struct:
+		if t == tensorType.Elem() || isModule(reflect.PointerTo(t)) {
+			return true
+		}
+		for i := range t.NumField() {
+			f := t.Field(i)
+			visible := f.IsExported() || f.Anonymous || pkg != "" && t.PkgPath() == pkg
+			if visible && f.Name != "_" && !strings.HasPrefix(f.Tag.Get("nn"), "-") && holding(f.Type, pkg, seen) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// plan is what the walks do with a struct type.
+type plan struct {
+	walked   []field // for walker: parameters, buffers, parts
+	concerns []field // for Check, in the struct's order
+	hidden   []int   // unexported interfaces, which may hold a module
+	faults   []fault // what Check reports of the type itself
+	open     bool    // state names depend on values, so that Check must compare them
+	module   bool    // by its methods or fields
+	training bool    // has a method SetTraining
+}
+
+type field struct {
+	index                      int
+	name                       string // in the state; empty: what is below has no prefix
+	goName                     string
+	buffer, optional, embedded bool
+	value                      bool // a struct, not a pointer to one
+}
+
+type fault struct {
+	field, message string
+	hidden         bool // an unexported field
+}
+
+var plans sync.Map // reflect.Type of a struct → *plan
+
+func planOf(t reflect.Type) *plan {
+	if p, ok := plans.Load(t); ok {
+		return p.(*plan)
+	}
+	p := newPlan(t)
+	p.compareNames(t)
+	plans.Store(t, p)
+	return p
+}
+
+const unexported = "is unexported and holds a %v, which is not found: export it, or tag it `nn:\"-\"`"
+
+// tagOptions are those that the tag nn:"name,option" has.
+var tagOptions = []string{"buffer", "optional"}
+
+func newPlan(t reflect.Type) *plan {
+	ptr := reflect.PointerTo(t)
+	p := &plan{module: isModule(ptr) || holds(t, ""), training: ptr.Implements(trainingType)}
+	var params, buffers, parts []field
+	for i := range t.NumField() {
+		sf := t.Field(i)
+		if sf.Name == "_" {
+			continue
+		}
+		tag, has := sf.Tag.Lookup("nn")
+		name, rest, _ := strings.Cut(tag, ",")
+		options := strings.Split(rest, ",")
+		for _, o := range options {
+			if o != "" && !slices.Contains(tagOptions, o) {
+				p.faults = append(p.faults, fault{field: sf.Name, message: fmt.Sprintf("has the tag option %q, which does not exist; the options are %s", o, strings.Join(tagOptions, ", "))})
+			}
+		}
+		if name == "-" {
+			continue
+		}
+		if !sf.IsExported() && !sf.Anonymous {
+			switch {
+			case holds(sf.Type, t.PkgPath()):
+				p.faults = append(p.faults, fault{field: sf.Name, message: fmt.Sprintf(unexported, sf.Type), hidden: true})
+			case sf.Type.Kind() == reflect.Interface:
+				p.hidden = append(p.hidden, i)
+			}
+			continue
+		}
+		f := field{index: i, name: name, goName: sf.Name, embedded: sf.Anonymous, value: sf.Type.Kind() == reflect.Struct,
+			buffer: slices.Contains(options, "buffer"), optional: slices.Contains(options, "optional")}
+		switch {
+		case name == ".", sf.Anonymous && !has:
+			f.name = ""
+		case name == "":
+			f.name = snake(sf.Name)
+		}
+		if factsOf(sf.Type).concerns {
+			p.concerns = append(p.concerns, f)
+		}
+		switch {
+		case !factsOf(sf.Type).walked:
+		case sf.Type != tensorType:
+			parts = append(parts, f)
+		case f.buffer:
+			buffers = append(buffers, f)
+		default:
+			params = append(params, f)
+		}
+	}
+	p.walked = append(append(params, buffers...), parts...)
+	return p
+}
+
+const sameName = " has the name "
+
+// compareNames finds fields of one state name, also in structs whose fields have no prefix.
+func (p *plan) compareNames(t reflect.Type) {
+	type origin struct{ prefix, field string }
+	known := map[string]origin{}
+	unknown := 0 // slices, maps and interfaces without a prefix: values have the names
+	seen := map[reflect.Type]bool{t: true} // on the way from t
+	var compare func(t reflect.Type, fields []field, prefix string)
+	compare = func(t reflect.Type, fields []field, prefix string) {
+		for _, f := range fields {
+			at := prefix + f.goName
+			if f.name == "" {
+				inner := t.Field(f.index).Type
+				if inner.Kind() == reflect.Pointer {
+					inner = inner.Elem()
+				}
+				if inner.Kind() != reflect.Struct {
+					unknown++
+				} else if !seen[inner] {
+					seen[inner] = true
+					compare(inner, newPlan(inner).walked, at+".")
+					delete(seen, inner)
+				}
+				continue
+			}
+			p.open = p.open || strings.Contains(f.name, ".")
+			first, ok := known[f.name]
+			switch {
+			case !ok:
+				known[f.name] = origin{prefix, at}
+			case prefix == "" || first.prefix != prefix: // else it is a fault of the inner struct's own
+				p.faults = append(p.faults, fault{field: at, message: fmt.Sprintf("%s%q in the state, and so has %s", sameName[1:], f.name, first.field)})
+			}
+		}
+	}
+	compare(t, p.walked, "")
+	p.open = p.open || unknown > 0 && unknown+len(known) > 1
+}
+
+// snake returns PyTorch's way of writing a Go name: LN1 is ln1, RunningMean running_mean, QKVProj qkv_proj.
+func snake(name string) string {
+	runes := []rune(name)
+	var b strings.Builder
+	for i, r := range runes {
+		if i > 0 && unicode.IsUpper(r) {
+			next := i+1 < len(runes) && unicode.IsLower(runes[i+1])
+			if !unicode.IsUpper(runes[i-1]) || next {
+				b.WriteByte('_')
+			}
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}
