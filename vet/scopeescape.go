@@ -258,7 +258,8 @@ func (r *region) isFresh(v ssa.Value) bool {
 	return false
 }
 
-// mayHold says whether a tensor can be in a value of type t, as far as a freshly filled container is concerned.
+// mayHold reports whether a value of type t can hold a tensor, as far as a freshly filled container is concerned. An
+// error holds none.
 func mayHold(t types.Type) bool {
 	if holdsTensors(t) {
 		return true
@@ -286,7 +287,7 @@ func mayHold(t types.Type) bool {
 	case *types.Map:
 		return mayHold(u.Elem())
 	case *types.Interface:
-		return true
+		return !types.Identical(t, types.Universe.Lookup("error").Type())
 	}
 	return false
 }

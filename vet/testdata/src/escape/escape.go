@@ -261,3 +261,25 @@ func workers(x *tensor.Tensor, out chan *tensor.Tensor) error {
 	}
 	return err
 }
+
+func augmented(x *tensor.Tensor) (*tensor.Tensor, error) {
+	_, err := x.Item()
+	return x.Mul(2), err
+}
+
+// The error that comes with a tensor holds none.
+func failure(l *data.Loader) error {
+	for batch, err := range l.Batches() {
+		if err != nil {
+			return err
+		}
+		x, err := augmented(batch.Inputs)
+		if err != nil {
+			return err
+		}
+		if _, err := x.Item(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
