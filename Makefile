@@ -45,7 +45,7 @@ generate: setup ## write the generated files anew from internal/opgen/ops.txt
 	@$(GO) run ./internal/opgen
 
 golden: ## make the golden data anew with the PyTorch of bench-setup
-	@for script in tests/golden/*.py; do echo "$$script"; build/pytorch/bin/python "$$script" || exit 1; done
+	@for script in tests/golden/*.py examples/*/twin.py; do echo "$$script"; build/pytorch/bin/python "$$script" || exit 1; done
 
 figures: setup ## the figures of memory beside their targets (half an hour; FIGURES="--quick loop" for some, "--device fakecuda")
 	@eval "$$(go run ./cmd/linstock env)" && go run ./tests/memory $(FIGURES)

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/linstock-ml/linstock/examples/internal/twin"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+)
+
+func TestTwin(t *testing.T) {
+	leak.Check(t)
+	twin.OneThread(t)
+	o := options{episodes: 40, capacity: 500, batch: 32, sync: 20, lr: 2e-3, seed: 1}
+	a, err := newAgent(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		nn.Release(a.q)
+		nn.Release(a.target)
+		a.opt.Release()
+		for _, x := range a.replay.tensors() {
+			x.Release()
+		}
+	})
+	var rewards []float64
+	if err := a.train(t.Context(), o, func(_ int, r float64) { rewards = append(rewards, r) }); err != nil {
+		t.Fatal(err)
+	}
+	twin.Compare(t, twin.Figures{"losses": a.losses, "rewards": rewards}, 1e-4)
+}

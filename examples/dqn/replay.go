@@ -1,0 +1,51 @@
+package main
+
+import "github.com/linstock-ml/linstock/tensor"
+
+// replay holds the last moves in native memory, outside all scopes.
+type replay struct {
+	states, nexts  *tensor.Tensor // (capacity, 3)
+	actions        *tensor.Tensor // (capacity), int64
+	rewards, alive *tensor.Tensor // (capacity); alive is 0 for a game's last move and else 1
+	n              int            // moves ever added
+}
+
+func newReplay(capacity int) *replay {
+	return &replay{
+		states:  tensor.Zeros([]int{capacity, 3}).Keep(),
+		nexts:   tensor.Zeros([]int{capacity, 3}).Keep(),
+		actions: tensor.Zeros([]int{capacity}, tensor.Int64).Keep(),
+		rewards: tensor.Zeros([]int{capacity}).Keep(),
+		alive:   tensor.Zeros([]int{capacity}).Keep(),
+	}
+}
+
+func (r *replay) tensors() []*tensor.Tensor {
+	return []*tensor.Tensor{r.states, r.actions, r.rewards, r.nexts, r.alive}
+}
+
+// add writes a move over the oldest one.
+func (r *replay) add(state []float32, action int, reward float32, next []float32, done bool) error {
+	alive := 1
+	if done {
+		alive = 0
+	}
+	i := r.n % r.states.Size(0)
+	r.n++
+	for j, v := range []any{tensor.FromSlice(state, nil), action, reward, tensor.FromSlice(next, nil), alive} {
+		if err := r.tensors()[j].SetIndex(v, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sample draws n moves: states, actions, rewards, next states, alive.
+func (r *replay) sample(n int) []*tensor.Tensor {
+	i := tensor.RandInt(0, min(r.n, r.states.Size(0)), []int{n})
+	rows := r.tensors()
+	for j, t := range rows {
+		rows[j] = t.IndexSelect(0, i)
+	}
+	return rows
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/examples/internal/twin"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func TestTwin(t *testing.T) {
+	leak.Check(t)
+	twin.OneThread(t)
+	o := options{rank: 4, alpha: 8, batch: 64, steps: 40, lr: 1e-2, seed: 1}
+	r, err := newRun(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		nn.Release(r.model)
+		r.first.Release()
+		r.second.Release()
+	})
+	if err := r.adapt(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	got := twin.Figures{"pretraining": r.pretraining, "finetuning": r.finetuning}
+	err = tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			x := tensor.Randn([]int{o.batch, in})
+			for _, name := range []string{"before", "after"} {
+				y, err := tensor.Data[float64](r.model.Forward(x).Flatten().To(tensor.Float64))
+				if err != nil {
+					return err
+				}
+				got[name] = y
+				if err := r.merge(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin.Compare(t, got, 1e-4)
+}
+
+func TestAdaptersAreSavedAlone(t *testing.T) {
+	leak.Check(t)
+	o := options{rank: 2, alpha: 4, batch: 8, steps: 2, lr: 1e-2, seed: 1}
+	r, err := newRun(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		nn.Release(r.model)
+		r.first.Release()
+		r.second.Release()
+	})
+	if err := r.adapt(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "adapter.safetensors")
+	if err := r.save(path); err != nil {
+		t.Fatal(err)
+	}
+	file, err := checkpoint.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	names := map[string]bool{}
+	for _, n := range file.Names() {
+		names[n] = true
+	}
+	if len(names) != 4 || !names["0.a"] || !names["0.b"] || !names["2.a"] || !names["2.b"] {
+		t.Errorf("the file holds %v", names)
+	}
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/linstock-ml/linstock/examples/internal/twin"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func TestTwin(t *testing.T) {
+	leak.Check(t)
+	twin.OneThread(t)
+	if err := tensor.ManualSeed(1); err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRun(options{images: 160, epochs: 2, batch: 32, lr: 0.1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(r.model)
+	defer r.opt.Release()
+	for range 2 {
+		if err := r.epoch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accuracy, err := r.accuracy(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin.Compare(t, twin.Figures{"losses": r.losses, "rates": r.rates, "accuracy": {accuracy}}, 1e-5)
+}

@@ -1,0 +1,69 @@
+// Textclassifier trains an LSTM to tell whether a made-up film review is positive. "Not" turns the word after it round.
+//
+//	go run ./cmd/linstock setup    # once
+//	go run ./examples/textclassifier "the film was not bad" "great music not good"
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+type options struct {
+	reviews, epochs, batch int
+	lr                     float64
+	seed                   uint64
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.reviews, "reviews", 8192, "reviews to learn from")
+	flag.IntVar(&o.epochs, "epochs", 4, "times through the reviews")
+	flag.IntVar(&o.batch, "batch", 32, "reviews a step")
+	flag.Float64Var(&o.lr, "lr", 1e-2, "learning rate of AdamW")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of the reviews and the weights")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: textclassifier [flags] [review...]")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := command(ctx, o, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context, o options, reviews []string) error {
+	if err := tensor.ManualSeed(o.seed); err != nil {
+		return err
+	}
+	r, err := newRun(o)
+	if err != nil {
+		return err
+	}
+	for epoch := range o.epochs {
+		if err := r.epoch(ctx); err != nil {
+			return err
+		}
+		accuracy, err := r.accuracy(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("epoch %d: loss %.4f, accuracy on unseen reviews %.1f%%\n", epoch+1, r.losses[len(r.losses)-1], 100*accuracy)
+	}
+	for _, text := range reviews {
+		p, err := r.positive(text)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%5.1f%% positive: %s\n", 100*p, text)
+	}
+	return nil
+}

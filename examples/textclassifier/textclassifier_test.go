@@ -1,0 +1,37 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/linstock-ml/linstock/examples/internal/twin"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func TestTwin(t *testing.T) {
+	leak.Check(t)
+	twin.OneThread(t)
+	if err := tensor.ManualSeed(1); err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRun(options{reviews: 256, epochs: 4, batch: 32, lr: 1e-2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(r.model)
+	defer r.opt.Release()
+	for range 4 {
+		if err := r.epoch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	accuracy, err := r.accuracy(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	twin.Compare(t, twin.Figures{"losses": r.losses, "accuracy": {accuracy}}, 1e-4)
+	if _, err := r.positive("the film was a bore"); err == nil {
+		t.Error("no error for unknown words")
+	}
+}
