@@ -3,11 +3,11 @@ package tensor
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/callsite"
 	"github.com/linstock-ml/linstock/vram"
 )
 
@@ -102,7 +102,7 @@ func newError(op string, err error, operands ...*Tensor) error {
 	if err == nil {
 		return nil
 	}
-	e := &Error{Op: op, Caller: caller()}
+	e := &Error{Op: op, Caller: callsite.Line()}
 	var native *cshim.Error
 	switch {
 	case errors.As(err, &native) && native.Code == cshim.CodeCallback && native.Callback != 0:
@@ -128,35 +128,7 @@ func newError(op string, err error, operands ...*Tensor) error {
 
 // refused is an error of our own about an argument.
 func refused(op string, kind error, format string, args ...any) error {
-	return &Error{Op: op, Message: fmt.Sprintf(format, args...), Kind: kind, Caller: caller()}
-}
-
-// caller is the first line outside Linstock's library packages.
-func caller() string {
-	var pcs [48]uintptr
-	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
-	for {
-		f, more := frames.Next()
-		if f.Function == "" {
-			return ""
-		}
-		if !ours(f.Function) || strings.HasSuffix(f.File, "_test.go") {
-			return fmt.Sprintf("%s:%d", f.File, f.Line)
-		}
-		if !more {
-			return ""
-		}
-	}
-}
-
-const module = "github.com/linstock-ml/linstock/"
-
-func ours(function string) bool {
-	rest, in := strings.CutPrefix(function, module)
-	if !in {
-		return strings.HasPrefix(function, "runtime.") || strings.HasPrefix(function, "reflect.") || strings.HasPrefix(function, "iter.")
-	}
-	return !strings.HasPrefix(rest, "examples/") && !strings.HasPrefix(rest, "cmd/") && !strings.HasPrefix(rest, "tests/")
+	return &Error{Op: op, Message: fmt.Sprintf(format, args...), Kind: kind, Caller: callsite.Line()}
 }
 
 // failed makes the tensor that carries err, and tells the innermost scope of this goroutine.

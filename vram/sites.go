@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/callsite"
 )
 
 // The call stacks that made memory, each with a number that the shim keeps beside its samples.
@@ -84,33 +85,6 @@ func stackOf(site uint32) []uintptr {
 	return s[:n:n]
 }
 
-const module = "github.com/linstock-ml/linstock/"
-
-// library says whether a function is Linstock's own and no program's.
-func library(f runtime.Frame) bool {
-	if strings.HasSuffix(f.File, "_test.go") {
-		return false
-	}
-	rest, in := strings.CutPrefix(f.Function, module)
-	if !in {
-		if f.Function == "" {
-			return true
-		}
-		for _, p := range []string{"runtime.", "reflect.", "iter.", "sync."} {
-			if strings.HasPrefix(f.Function, p) {
-				return true
-			}
-		}
-		return false
-	}
-	for _, p := range []string{"examples/", "cmd/", "tests/"} {
-		if strings.HasPrefix(rest, p) {
-			return false
-		}
-	}
-	return true
-}
-
 // place is a site for people: the program's frames, innermost first, and the function of Linstock's that it called.
 // Where there are no frames of a program's, they are Linstock's own.
 type place struct {
@@ -129,7 +103,7 @@ func placeOf(site uint32) (p place) {
 	for frames := runtime.CallersFrames(pcs); ; {
 		f, more := frames.Next()
 		switch {
-		case len(p.frames) != 0 || !library(f):
+		case len(p.frames) != 0 || !callsite.Library(f):
 			p.frames = append(p.frames, f)
 		default:
 			own = append(own, f)
