@@ -1,8 +1,10 @@
 package checkpoint
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -12,44 +14,75 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// File is an open safetensors file. Its tensors lie in the file's pages, read as they are touched; a write to one
-// stays in this process. They outlive the File. The file must not be shortened meanwhile by somebody who writes
-// it in place: reading pages that are gone ends a process. Save never does that, it replaces files.
+// File is an open safetensors file. Its tensors lie in the file's pages, which are read when they are first used;
+// writing to a tensor does not change the file. They outlive the File.
 //
-// A File may be used from any goroutine.
+// While a File or one of its tensors exists, no program may shorten the file in place: to use a page that no longer
+// exists ends the process with SIGBUS, which no Go program can recover from. Replacing the file is safe, and that is
+// what Save does. Where others may shorten it, on a network file system say, use [Mapped](false): tensors are then
+// copies, and a shortened file is an error.
+//
+// A File may be used from several goroutines.
 type File struct {
 	path   string
 	header *header
+	file   *os.File
+	dataAt int64 // where the data begins
 
 	mu      sync.Mutex
-	mapping *mapping // nil once closed
+	closed  bool
+	mapping *mapping // nil if the file is not mapped, and once closed
 }
 
-// Load opens a safetensors file. The header is checked completely: its size, its JSON without doubled keys, that
-// each tensor's bytes are its dtype's and shape's, and that the tensors fill the data without overlap or gap. A
-// file that is not so gives ErrFormat. What is allocated for it is never more than the file's size and 16 MiB.
+// Option is an option of Load.
+type Option func(*settings)
+
+type settings struct{ mapped bool }
+
+// Mapped chooses whether tensors lie in the file's pages (true, the default) or are read into memory of their own each
+// time that Tensor is called. Where the system cannot map files, they are always read.
+func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
+
+// Load opens a safetensors file. It checks the whole header: its size, its JSON without doubled keys, that each
+// tensor's bytes agree with its dtype and shape, and that the tensors fill the data without overlap or gap. For any
+// other file it returns ErrFormat, and names the formats that are commonly mistaken for safetensors. It never opens
+// what is not a regular file. It allocates at most the file's size and 16 MiB.
+//
 // PyTorch: safetensors.safe_open.
-func Load(path string) (*File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("linstock: checkpoint: %w", err)
+func Load(path string, opts ...Option) (*File, error) {
+	s := settings{mapped: true}
+	for _, o := range opts {
+		if o != nil {
+			o(&s)
+		}
 	}
-	defer f.Close()
-	file, err := load(f)
-	if err != nil {
-		return nil, fmt.Errorf("linstock: checkpoint: %s: %w", path, err)
+	f, err := openRegular(path)
+	if err == nil {
+		var file *File
+		if file, err = load(f, s); err == nil {
+			file.path = path
+			return file, nil
+		}
+		if errors.Is(err, ErrFormat) {
+			if what := foreign(f); what != "" {
+				err = malformed("%s", what)
+			}
+		}
+		_ = f.Close()
 	}
-	file.path = path
-	return file, nil
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		err = p.Err // the path is named below
+	}
+	return nil, fmt.Errorf("linstock: checkpoint: %s: %w", path, err)
 }
 
-func load(f *os.File) (*File, error) {
+func load(f *os.File, s settings) (*File, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
-		return nil, malformed("it is not a regular file")
+	if err := regular(info.Mode()); err != nil { // it may have been replaced since openRegular looked
+		return nil, err
 	}
 	size := info.Size()
 	if size < 8 {
@@ -67,19 +100,35 @@ func load(f *os.File) (*File, error) {
 	if _, err := io.ReadFull(f, text); err != nil {
 		return nil, err
 	}
-	// Nobody writes text any more: a string that shares it spares a copy of up to 100 MB.
-	h, err := parseHeader(unsafe.String(unsafe.SliceData(text), n), size-8-int64(n))
-	if err != nil {
+	file := &File{file: f, dataAt: 8 + int64(n)}
+	if file.header, err = parseHeader(text, size-file.dataAt); err != nil {
 		return nil, err
 	}
-	m, err := newMapping(f, size, 8+int64(n))
-	if err != nil {
-		return nil, err
+	if s.mapped {
+		file.mapping, err = newMapping(f, size, file.dataAt)
 	}
-	return &File{header: h, mapping: m}, nil
+	return file, err
 }
 
-// Names are the tensors' names, sorted.
+// regular returns an error that names what the path leads to, unless it is a regular file.
+func regular(mode os.FileMode) error {
+	what := "not a regular file"
+	switch {
+	case mode.IsRegular():
+		return nil
+	case mode.IsDir():
+		what = "a directory"
+	case mode&os.ModeNamedPipe != 0:
+		what = "a named pipe (FIFO)"
+	case mode&os.ModeSocket != 0:
+		what = "a socket"
+	case mode&os.ModeDevice != 0:
+		what = "a device"
+	}
+	return malformed("it is %s", what)
+}
+
+// Names returns the tensors' names, sorted.
 func (f *File) Names() []string {
 	names := make([]string, len(f.header.entries))
 	for i := range names {
@@ -88,63 +137,117 @@ func (f *File) Names() []string {
 	return names
 }
 
-// Metadata is the file's own remarks, a copy of them; empty if it has none.
+// Metadata returns a copy of the file's metadata; it is empty if the file has none.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.header.metadata) }
 
-// Has says whether there is a tensor of that name.
+// Has reports whether the file has a tensor of that name.
 func (f *File) Has(name string) bool {
 	_, ok := f.header.find(name)
 	return ok
 }
 
-// Tensor gives a tensor by its name, on the CPU, in the file's dtype. It belongs to the scope as any other. It
-// lies in the file's pages unless it is not aligned for its dtype there, or holds bools, which are copied.
+// Tensor returns a tensor by its name, on the CPU, in the file's dtype. It belongs to the current scope like any
+// other. It lies in the file's pages unless the file is not mapped, the tensor is not aligned for its dtype, or its
+// dtype is bool; then it is a copy.
 func (f *File) Tensor(name string) *tensor.Tensor {
 	e, ok := f.header.find(name)
 	if !ok {
 		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s has no tensor %s", f.path, quoted(name)))
 	}
+	t, err := f.open(e)
+	if err != nil {
+		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s: tensor %s: %w", f.path, quoted(name), err))
+	}
+	return t
+}
+
+func (f *File) open(e *entry) (*tensor.Tensor, error) {
 	element := elementTypes[e.element]
 	if element.dtype == tensor.Invalid {
-		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s: tensor %s: there are no tensors of dtype %s", f.path, quoted(name), element.name))
+		return nil, fmt.Errorf("there are no tensors of dtype %s", element.name)
 	}
-	f.mu.Lock()
-	m := f.mapping
-	if m != nil {
-		m.users.Add(1) // to that of the File, which Close gives up under the lock
+	m, err := f.pages()
+	if err != nil {
+		return nil, err
 	}
-	f.mu.Unlock()
+	shape := f.header.shape(e)
 	if m == nil {
-		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s: tensor %s: %w", f.path, quoted(name), os.ErrClosed))
+		return f.copied(e, element.dtype, shape)
 	}
 	data := m.data[e.begin:e.end:e.end]
-	shape := f.header.shape(e)
-	switch {
-	case element.dtype == tensor.Bool:
-		defer m.release()
-		// Another byte than 0 or 1 in a bool is undefined behaviour in C++.
-		if i := slices.IndexFunc(data, func(b byte) bool { return b > 1 }); i >= 0 {
-			return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s: %w", f.path, malformed("element %d of the bools %s is %d", i, quoted(name), data[i])))
-		}
-		return copied(data, element.dtype, shape)
-	case m.copies || len(data) == 0 || uintptr(unsafe.Pointer(unsafe.SliceData(data)))%uintptr(min(element.dtype.Size(), 8)) != 0:
-		defer m.release()
-		return copied(data, element.dtype, shape)
+	aligned := uintptr(unsafe.Pointer(unsafe.SliceData(data)))%uintptr(min(element.dtype.Size(), 8)) == 0
+	// Bools are checked, so another program must not be able to change them afterwards.
+	if len(data) == 0 || !aligned || element.dtype == tensor.Bool {
+		m.release()
+		return f.copied(e, element.dtype, shape)
 	}
-	return tensor.FromMapped(element.dtype, shape, data, m.release)
+	return tensor.FromMapped(element.dtype, shape, data, m.release), nil
 }
 
-// copied is a tensor with memory of its own, which libtorch aligns.
-func copied(data []byte, dtype tensor.DType, shape []int) *tensor.Tensor {
-	return tensor.Tidy(func() *tensor.Tensor {
-		if len(data) == 0 {
+// pages returns the mapping for one more user, who must release it; nil if the file is not mapped.
+func (f *File) pages() (*mapping, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, os.ErrClosed
+	}
+	if f.mapping != nil {
+		f.mapping.users.Add(1)
+	}
+	return f.mapping, nil
+}
+
+// copied reads a tensor into memory that libtorch allocates, in pieces.
+func (f *File) copied(e *entry, dtype tensor.DType, shape []int) (*tensor.Tensor, error) {
+	var failed error
+	t := tensor.Tidy(func() *tensor.Tensor {
+		n := int(e.end - e.begin)
+		if n == 0 {
 			return tensor.Empty(shape, dtype)
 		}
-		return tensor.FromSlice(data, nil).ViewDType(dtype).View(shape...)
+		all := tensor.Empty([]int{n}, tensor.Uint8)
+		piece := make([]byte, min(n, pieceBytes))
+		for at := 0; at < n && failed == nil; at += len(piece) {
+			piece = piece[:min(len(piece), n-at)]
+			if failed = f.read(piece, e.begin+int64(at)); failed != nil {
+				break
+			}
+			if dtype == tensor.Bool {
+				failed = checkBools(piece)
+			}
+			from := tensor.FromSlice(piece, nil)
+			to := all.Narrow(0, at, len(piece))
+			failed = errors.Join(failed, to.Copy_(from).Err())
+			from.Release()
+			to.Release()
+		}
+		if failed != nil {
+			return nil
+		}
+		return all.ViewDType(dtype).View(shape...)
 	})
+	return t, failed
 }
 
-// Tensors gives all tensors by their names, as nn.LoadStateDict takes them.
+// read reads len(b) bytes of the data from at on.
+func (f *File) read(b []byte, at int64) error {
+	_, err := f.file.ReadAt(b, f.dataAt+at)
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("the file was shortened after it was opened: %w", io.ErrUnexpectedEOF)
+	}
+	return err
+}
+
+// checkBools returns an error if b has a byte other than 0 and 1: as a bool it is undefined behaviour in C++, and in
+// Go.
+func checkBools(b []byte) error {
+	if i := slices.IndexFunc(b, func(b byte) bool { return b > 1 }); i >= 0 {
+		return malformed("a bool is %d", b[i])
+	}
+	return nil
+}
+
+// Tensors returns all tensors by their names, as nn.LoadStateDict takes them.
 func (f *File) Tensors() (map[string]*tensor.Tensor, error) {
 	all := make(map[string]*tensor.Tensor, len(f.header.entries))
 	for _, name := range f.Names() {
@@ -160,14 +263,17 @@ func (f *File) Tensors() (map[string]*tensor.Tensor, error) {
 	return all, nil
 }
 
-// Close lets go of the file. Tensors already taken from it stay.
+// Close closes the file. Tensors that Tensor has returned stay valid.
 func (f *File) Close() error {
 	f.mu.Lock()
-	m := f.mapping
-	f.mapping = nil
+	m, was := f.mapping, f.closed
+	f.mapping, f.closed = nil, true
 	f.mu.Unlock()
+	if was {
+		return nil
+	}
 	if m != nil {
 		m.release()
 	}
-	return nil
+	return f.file.Close()
 }

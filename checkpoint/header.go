@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -9,28 +10,30 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// What a header may hold. The bounds keep what reading a hostile file allocates below the file's size and 16 MiB:
-// names are parts of the header, which is read once and never larger than the file; an entry takes 48 bytes.
+// Limits on a header. They keep what reading a hostile file allocates below the file's size and 16 MiB: the header is
+// read once, its strings are parts of it, and a tensor's entry takes 52 bytes more.
 const (
 	maxHeader   = 100_000_000 // the reference implementation's
-	maxTensors  = 1 << 17
 	maxMetadata = 1 << 14
 	maxDims     = 64
-	maxUnescape = 2 << 20 // bytes of strings with escapes, which need memory of their own
 )
 
-// ErrFormat is what a file that is not valid safetensors gives; errors.Is tells.
+// maxTensors is the number of tensors that a file with so many bytes of data may list.
+func maxTensors(dataSize int64) int { return int(max(1<<17, min(dataSize/64, maxHeader))) }
+
+// ErrFormat reports a file that is not valid safetensors. Use errors.Is to test for it.
 var ErrFormat = errors.New("not a valid safetensors file")
 
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrFormat}, args...)...)
 }
 
-// elementTypes are the dtypes of the format, by their names there.
+// elementTypes are the dtypes of the format, with its names for them.
 var elementTypes = []struct {
 	name  string
 	bits  int
@@ -41,11 +44,11 @@ var elementTypes = []struct {
 	{"F16", 16, tensor.Float16}, {"BF16", 16, tensor.BFloat16}, {"F32", 32, tensor.Float32}, {"F64", 64, tensor.Float64}, {"C64", 64, tensor.Complex64},
 	{"F8_E5M2", 8, tensor.Float8E5M2}, {"F8_E4M3", 8, tensor.Float8E4M3FN},
 	{"F8_E5M2FNUZ", 8, tensor.Float8E5M2FNUZ}, {"F8_E4M3FNUZ", 8, tensor.Float8E4M3FNUZ},
-	// These can be listed, but Linstock has no such tensors.
+	// A file may list these, but Linstock has no tensors of them.
 	{"F4", 4, tensor.Invalid}, {"F6_E2M3", 6, tensor.Invalid}, {"F6_E3M2", 6, tensor.Invalid}, {"F8_E8M0", 8, tensor.Invalid},
 }
 
-// entry is a tensor in the file. Its shape stays in the header, as text, until somebody asks.
+// entry is a tensor in the file. Its shape stays text in the header and is read on demand.
 type entry struct {
 	name       string
 	begin, end int64 // in the data
@@ -54,12 +57,12 @@ type entry struct {
 }
 
 type header struct {
-	text     string
+	text     []byte
 	entries  []entry // by name
 	metadata map[string]string
 }
 
-// headerSize reads the eight bytes that a file begins with.
+// headerSize reads the first eight bytes of a file.
 func headerSize(first [8]byte, fileSize int64) (int, error) {
 	n := binary.LittleEndian.Uint64(first[:])
 	switch {
@@ -73,18 +76,19 @@ func headerSize(first [8]byte, fileSize int64) (int, error) {
 	return int(n), nil
 }
 
-// parseHeader reads and checks the header of a file with dataSize bytes of data.
-func parseHeader(text string, dataSize int64) (*header, error) {
-	if text == "" || text[0] != '{' {
+// parseHeader reads and checks the header of a file with dataSize bytes of data. The header keeps text and its strings
+// share it: strings with escapes are decoded in place.
+func parseHeader(text []byte, dataSize int64) (*header, error) {
+	if len(text) == 0 || text[0] != '{' {
 		return nil, malformed("the header does not begin with {")
 	}
-	if !utf8.ValidString(text) {
+	if !utf8.Valid(text) {
 		return nil, malformed("the header is not UTF-8")
 	}
-	// One allocation for all: a list that grows would be there twice.
-	n := strings.Count(text, `"data_offsets"`)
-	if n > maxTensors {
-		return nil, malformed("more than %d tensors", maxTensors)
+	// One allocation for all entries: a list that grows would exist twice.
+	n, most := bytes.Count(text, []byte(`"data_offsets"`)), maxTensors(dataSize)
+	if n > most {
+		return nil, malformed("more than %d tensors in %d bytes of data", most, dataSize)
 	}
 	h := &header{text: text, entries: make([]entry, 0, n), metadata: map[string]string{}}
 	p := &parser{text: text}
@@ -102,7 +106,7 @@ func (h *header) read(p *parser) error {
 	err := p.object(func(name string) error {
 		if name == "__metadata__" {
 			if hasMetadata {
-				return malformed("__metadata__ stands there twice")
+				return malformed("__metadata__ occurs twice")
 			}
 			hasMetadata = true
 			return h.readMetadata(p)
@@ -111,8 +115,8 @@ func (h *header) read(p *parser) error {
 		if err != nil {
 			return fmt.Errorf("%w (tensor %s)", err, quoted(name))
 		}
-		if len(h.entries) == maxTensors {
-			return malformed("more than %d tensors", maxTensors)
+		if len(h.entries) == cap(h.entries) { // which counted "data_offsets" without escapes
+			return malformed("the field data_offsets of tensor %s is written with escapes", quoted(name))
 		}
 		h.entries = append(h.entries, e)
 		return nil
@@ -144,13 +148,13 @@ func (h *header) checkNames() error {
 	slices.SortFunc(h.entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	for i := 1; i < len(h.entries); i++ {
 		if h.entries[i].name == h.entries[i-1].name {
-			return malformed("tensor %s stands there twice", quoted(h.entries[i].name))
+			return malformed("tensor %s occurs twice", quoted(h.entries[i].name))
 		}
 	}
 	return nil
 }
 
-// checkOffsets holds the tensors to lie one behind the other, without overlap or gap, and to fill the file.
+// checkOffsets checks that the tensors lie one behind the other, without overlap or gap, and fill the file.
 func (h *header) checkOffsets(dataSize int64) error {
 	byPlace := make([]int32, len(h.entries))
 	for i := range byPlace {
@@ -164,7 +168,7 @@ func (h *header) checkOffsets(dataSize int64) error {
 	for _, i := range byPlace {
 		e := &h.entries[i]
 		if e.begin != at {
-			return malformed("tensor %s begins at byte %d of the data, where %d was due", quoted(e.name), e.begin, at)
+			return malformed("tensor %s begins at byte %d of the data, and byte %d was expected", quoted(e.name), e.begin, at)
 		}
 		at = e.end
 	}
@@ -182,7 +186,7 @@ func (h *header) find(name string) (*entry, bool) {
 	return &h.entries[i], true
 }
 
-// shape reads an entry's shape, which was checked when the file was opened.
+// shape reads an entry's shape, which parseHeader has checked.
 func (h *header) shape(e *entry) []int {
 	p := &parser{text: h.text, at: int(e.shapeAt)}
 	shape := []int{}
@@ -194,7 +198,7 @@ func (h *header) shape(e *entry) []int {
 	return shape
 }
 
-// quoted is a name for an error, cut where it is long.
+// quoted returns a name for an error message, cut if it is long.
 func quoted(name string) string {
 	const most = 80
 	if len(name) > most {
@@ -203,12 +207,11 @@ func quoted(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// parser reads the subset of JSON that a header may consist of. The depth is that of the format, so nothing that
-// a file says can make it recurse.
+// parser reads the subset of JSON that a header may consist of. The depth is that of the format, so no file can make
+// it recurse.
 type parser struct {
-	text      string
-	at        int
-	unescaped int
+	text []byte
+	at   int
 }
 
 func (p *parser) space() {
@@ -222,7 +225,7 @@ func (p *parser) space() {
 	}
 }
 
-// skip passes c, with space before it; false if something else comes.
+// skip passes space and c, and reports whether c was there.
 func (p *parser) skip(c byte) bool {
 	p.space()
 	if p.at < len(p.text) && p.text[p.at] == c {
@@ -298,58 +301,38 @@ func (p *parser) number() (int64, error) {
 	return n, nil
 }
 
-// str reads a string; without escapes it is a part of the header and takes no memory.
+// str reads a string. It is a part of the header and takes no memory: what escapes stand for is never longer than
+// they are, and is written over them.
 func (p *parser) str() (string, error) {
 	if err := p.expect('"'); err != nil {
 		return "", err
 	}
-	start := p.at
-	for ; p.at < len(p.text); p.at++ {
-		switch c := p.text[p.at]; {
+	start, end := p.at, p.at // the string so far is text[start:end]
+	for p.at < len(p.text) {
+		c := p.text[p.at]
+		p.at++
+		switch {
 		case c == '"':
-			p.at++
-			return p.text[start : p.at-1], nil
-		case c == '\\':
-			return p.escaped(start)
+			return unsafe.String(unsafe.SliceData(p.text[start:]), end-start), nil
 		case c < ' ':
-			return "", malformed("a control character in a string at byte %d", p.at)
+			return "", malformed("a control character in a string at byte %d", p.at-1)
+		case c == '\\':
+			r, err := p.escape()
+			if err != nil {
+				return "", err
+			}
+			end += utf8.EncodeRune(p.text[end:p.at], r)
+		case end < p.at-1:
+			p.text[end] = c
+			end++
+		default:
+			end++
 		}
 	}
 	return "", malformed("the string at byte %d of the header does not end", start)
 }
 
 var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
-
-// escaped reads a string that has escapes, from its start.
-func (p *parser) escaped(start int) (string, error) {
-	var b strings.Builder
-	b.WriteString(p.text[start:p.at])
-	for p.at < len(p.text) {
-		c := p.text[p.at]
-		p.at++
-		switch {
-		case c == '"':
-			if p.unescaped += b.Cap(); p.unescaped > maxUnescape {
-				return "", malformed("more than %d bytes of strings with escapes", maxUnescape)
-			}
-			return b.String(), nil
-		case c < ' ':
-			return "", malformed("a control character in a string at byte %d", p.at-1)
-		case c != '\\':
-			b.WriteByte(c)
-		default:
-			r, err := p.escape()
-			if err != nil {
-				return "", err
-			}
-			b.WriteRune(r)
-		}
-		if b.Len() > maxUnescape {
-			return "", malformed("more than %d bytes of strings with escapes", maxUnescape)
-		}
-	}
-	return "", malformed("the string at byte %d of the header does not end", start)
-}
 
 // escape reads what follows a backslash.
 func (p *parser) escape() (rune, error) {
@@ -373,7 +356,7 @@ func (p *parser) escape() (rune, error) {
 		return r, nil
 	}
 	// A character beyond the basic plane comes as two halves.
-	if r > 0xdbff || !strings.HasPrefix(p.text[p.at:], `\u`) {
+	if r > 0xdbff || !bytes.HasPrefix(p.text[p.at:], []byte(`\u`)) {
 		return 0, malformed("half a character at byte %d of the header", p.at)
 	}
 	p.at += 2
@@ -392,7 +375,7 @@ func (p *parser) hex4() (rune, error) {
 		return 0, malformed("the header ends in an escape")
 	}
 	var r rune
-	for _, c := range []byte(p.text[p.at : p.at+4]) {
+	for _, c := range p.text[p.at : p.at+4] {
 		switch {
 		case c >= '0' && c <= '9':
 			r = r<<4 | rune(c-'0')
@@ -406,7 +389,7 @@ func (p *parser) hex4() (rune, error) {
 	return r, nil
 }
 
-// entry reads {"dtype": …, "shape": …, "data_offsets": …} and checks that the three fit each other.
+// entry reads {"dtype": …, "shape": …, "data_offsets": …} and checks that the three agree.
 func (p *parser) entry(name string) (entry, error) {
 	e := entry{name: name}
 	var seen [3]bool
@@ -417,7 +400,7 @@ func (p *parser) entry(name string) (entry, error) {
 		case field < 0:
 			return malformed("the field %s is unknown", quoted(key))
 		case seen[field]:
-			return malformed("the field %q stands there twice", key)
+			return malformed("the field %q occurs twice", key)
 		}
 		seen[field] = true
 		switch field {
@@ -457,8 +440,8 @@ func (p *parser) element() (uint8, error) {
 	return 0, malformed("the dtype %s is unknown", quoted(name))
 }
 
-// shape reads a shape and gives its number of elements. The product of the dimensions that are not 0 must fit as
-// well, since strides are made of them.
+// shape reads a shape and returns its number of elements. The product of the dimensions that are not 0 must fit an int
+// as well, since strides are products of them.
 func (p *parser) shape() (count int64, err error) {
 	dims, product, empty := 0, int64(1), false
 	err = p.list(func() error {
@@ -474,7 +457,7 @@ func (p *parser) shape() (count int64, err error) {
 			return nil
 		}
 		if product > math.MaxInt/16/n {
-			return malformed("the shape's product is too large")
+			return malformed("the product of the shape is too large")
 		}
 		product *= n
 		return nil

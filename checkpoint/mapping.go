@@ -2,12 +2,11 @@ package checkpoint
 
 import "sync/atomic"
 
-// mapping is a file's pages, which go when the File and all tensors in them have.
+// mapping is the pages of a file. They are unmapped when the File is closed and no tensor lies in them.
 type mapping struct {
-	data   []byte // without the header
-	copies bool   // data is Go's memory, where no tensor may lie
-	unmap  func()
-	users  atomic.Int64
+	data  []byte // without the header
+	unmap func()
+	users atomic.Int64
 }
 
 func (m *mapping) release() {

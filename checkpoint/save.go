@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -154,7 +155,7 @@ func layout(tensors map[string]*tensor.Tensor, metadata map[string]string) (orde
 	if len(head) > maxHeader {
 		return nil, nil, fmt.Errorf("%d bytes of names and metadata; %d are allowed", len(head), maxHeader)
 	}
-	if _, err := parseHeader(string(head), at); err != nil {
+	if _, err := parseHeader(bytes.Clone(head), at); err != nil {
 		return nil, nil, err
 	}
 	return order, append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil

@@ -11,23 +11,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newMapping maps the file so that writes stay in this process: an operator that works in place may write into a
-// tensor that lies there.
+// openRegular opens a file, and nothing that is not one: opening a named pipe waits for a writer, and opening a device
+// may do anything. Should the file be replaced by a pipe between the two calls, O_NONBLOCK keeps the second from waiting.
+func openRegular(path string) (*os.File, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := regular(info.Mode()); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+}
+
+// newMapping maps the file so that writes stay in this process: an operator that works in place may write to a tensor
+// that lies there.
 func newMapping(f *os.File, size, dataAt int64) (*mapping, error) {
 	if size > math.MaxInt {
 		return nil, fmt.Errorf("a file of %d bytes cannot be mapped", size)
 	}
-	// Without MAP_NORESERVE a system with strict overcommit would set as much memory aside as the file is large.
-	all, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|noReserve)
+	conn, err := f.SyscallConn()
 	if err != nil {
-		return nil, fmt.Errorf("mmap: %w", err)
+		return nil, err
+	}
+	var all []byte
+	// Without MAP_NORESERVE a system with strict overcommit would reserve as much memory as the file is large.
+	controlErr := conn.Control(func(fd uintptr) {
+		all, err = unix.Mmap(int(fd), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|noReserve)
+	})
+	if err := errors.Join(controlErr, err); err != nil {
+		return nil, fmt.Errorf("mmap: %w (checkpoint.Mapped(false) reads the file instead)", err)
 	}
 	m := &mapping{data: all[dataAt:size:size], unmap: func() { _ = unix.Munmap(all) }}
 	m.users.Store(1)
 	return m, nil
 }
 
-// syncDir makes a rename last. Some file systems cannot sync a directory, and say so.
+// syncDir makes a rename durable. Some file systems cannot sync a directory and return an error that is ignored.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -40,10 +60,10 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// claim locks a file until release, or the end of the process, under whatever name it goes. It is not ours when
-// somebody else has locked or removed it. Where a file system has no locks nobody else removes it either.
+// claim locks a file until release or the end of the process, whatever its name becomes. ours is false if another
+// process has locked or removed it. Where a file system has no locks, removeUnclaimed removes nothing either.
 func claim(f *os.File) (release func(), ours bool) {
-	// A descriptor of its own: the file's is closed before it is renamed, and the lock is that of both.
+	// A second descriptor: the first is closed before the file is renamed, and both share the lock.
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return func() {}, true
@@ -57,7 +77,7 @@ func claim(f *os.File) (release func(), ours bool) {
 	return release, true
 }
 
-// removeUnclaimed removes a file that nobody has claimed.
+// removeUnclaimed removes a file unless a process has claimed it.
 func removeUnclaimed(name string) {
 	f, err := os.Open(name)
 	if err != nil {

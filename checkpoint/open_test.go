@@ -1,0 +1,162 @@
+//go:build unix
+
+package checkpoint_test
+
+import (
+	"archive/zip"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// What is not a file is not opened: to open a FIFO waits for a writer.
+func TestWhatIsNoFileIsNotOpened(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	makeFIFO(t, fifo)
+	socket := filepath.Join(dir, "socket")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(fifo, link); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{fifo: "a named pipe (FIFO)", link: "a named pipe (FIFO)", socket: "a socket", os.DevNull: "a device", "/dev/zero": "a device", dir: "a directory"} {
+		result := make(chan error, 1)
+		go func() {
+			_, err := checkpoint.Load(path)
+			result <- err
+		}()
+		select {
+		case err := <-result:
+			if !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("%s: %v", want, err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("Load of %s hangs", want)
+		}
+	}
+}
+
+// A file that is read instead of mapped may be shortened while it is in use: its tensors stay, and to ask for more is an
+// error.
+func TestFilesThatAreReadMayBeShortened(t *testing.T) {
+	leak.Check(t)
+	scoped(t, func() {
+		path := filepath.Join(t.TempDir(), "x")
+		all := same(t)
+		all["big"] = tensor.Arange(0, 1_500_000, tensor.Int64) // several pieces
+		if err := checkpoint.Save(path, all, remarks); err != nil {
+			t.Fatal(err)
+		}
+		f, err := checkpoint.Load(path, checkpoint.Mapped(false), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if runtime.GOOS == "linux" && mapped(t, path) {
+			t.Error("the file is mapped")
+		}
+		equal(t, f, all)
+		big := f.Tensor("big")
+		if err := os.Truncate(path, 9_000_000); err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := big.Mul_(2).Equal(all["big"].Mul(2)); err != nil || !ok {
+			t.Errorf("a tensor of the file: equal %t, %v", ok, err)
+		}
+		for _, name := range []string{"big", "ramp.bool"} {
+			if err := f.Tensor(name).Err(); !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "shortened") {
+				t.Errorf("%s of a shortened file: %v", name, err)
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := f.Tensor("big").Err(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("a closed file: %v", err)
+		}
+	})
+}
+
+func archiveOf(t *testing.T, names ...string) string {
+	t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for _, name := range names {
+		f, err := w.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Write(make([]byte, 20_000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// The files have the beginnings and the members that PyTorch 2.15, NumPy and the others write.
+func TestOtherFormatsAreNamed(t *testing.T) {
+	leak.Check(t)
+	filler := strings.Repeat("filler ", 100)
+	for name, c := range map[string]struct {
+		text string
+		want []string
+	}{
+		"torch.save":         {archiveOf(t, "model/data.pkl", "model/byteorder", "model/data/0", "model/version"), []string{"PyTorch", "torch.save", "safetensors.torch.save_file", "torch.load"}},
+		"torch.save, legacy": {"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03." + filler, []string{"PyTorch", "torch.save", "safetensors.torch.save_file"}},
+		"TorchScript":        {archiveOf(t, "m/data.pkl", "m/code/__torch__/m.py", "m/constants.pkl"), []string{"TorchScript", "torch.jit.load"}},
+		"pickle":             {"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00}" + filler, []string{"Python pickle"}},
+		"npz":                {archiveOf(t, "arr_0.npy"), []string{".npz", "numpy.load"}},
+		"npy":                {"\x93NUMPY\x01\x00v\x00{'descr': '<f8'" + filler, []string{".npy", "numpy.load"}},
+		"zip":                {archiveOf(t, "a.txt"), []string{"zip archive"}},
+		"HTML":               {"\n<!DOCTYPE html>\n<html>" + filler, []string{"web page", "HTML"}},
+		"html":               {"<html lang=en>" + filler, []string{"web page"}},
+		"LFS":                {"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n", []string{"Git LFS pointer", "git lfs pull"}},
+		"gzip":               {"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + filler, []string{"gzip"}},
+		"GGUF":               {"GGUF\x03\x00\x00\x00" + filler, []string{"GGUF"}},
+		"HDF5":               {"\x89HDF\r\n\x1a\n" + filler, []string{"HDF5"}},
+		"index":              {"{\n  \"metadata\": {}, \"weight_map\": {}}" + filler, []string{"index"}},
+	} {
+		path := filepath.Join(t.TempDir(), "model.pt")
+		if err := os.WriteFile(path, []byte(c.text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		_, err := checkpoint.Load(path)
+		if !errors.Is(err, checkpoint.ErrFormat) {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, w := range append(c.want, path) {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %v; want %q", name, err, w)
+			}
+		}
+	}
+	// Damaged safetensors keep their own error, even if their length looks like another format.
+	path := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(path, []byte("\x1f\x8b\x00\x00\x00\x00\x00\x00{\"a\":"+strings.Repeat(" ", 0x8b1f)), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := checkpoint.Load(path); err == nil || strings.Contains(err.Error(), "gzip") {
+		t.Errorf("damaged safetensors: %v", err)
+	}
+}
