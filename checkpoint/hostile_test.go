@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
@@ -248,6 +250,131 @@ func TestAllocationIsBoundedByTheFile(t *testing.T) {
 		if err != nil && !errors.Is(err, ErrFormat) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// valueFile is a training checkpoint with one value, of this dtype and in these bytes.
+func valueFile(dtype string, n int, value []byte) []byte {
+	head := fmt.Sprintf(`{"__metadata__":{"linstock":"%s"},"value.v":{"dtype":"%s","shape":[%d],"data_offsets":[0,%d]}}`, format, dtype, n, len(value))
+	return append(bytesOf(head, 0), value...)
+}
+
+// Hostile values: what they claim to hold costs nothing until it is there.
+func TestHostileValues(t *testing.T) {
+	leak.Check(t)
+	count := func(major byte, n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{major<<5 | 26}, n) }
+	type record struct {
+		A, B string
+		C    []*record
+	}
+	for name, c := range map[string]struct {
+		value []byte
+		ok    bool // for a variable of type any
+	}{
+		"good":                   {[]byte{3}, true},
+		"nothing":                {nil, false},
+		"something after":        {[]byte{3, 3}, false},
+		"cut":                    {[]byte{0x82, 1}, false},
+		"2 GiB of text":          {count(3, 1<<31-1), false},
+		"2³¹ elements":           {count(4, 1<<31-1), false},
+		"2³² elements":           {count(4, 1<<32-1), false},
+		"2³¹ keys":               {count(5, 1<<31-1), false},
+		"2⁶⁴ elements":           {[]byte{0x9b, 255, 255, 255, 255, 255, 255, 255, 255}, false},
+		"counts within counts":   {bytes.Repeat(count(4, 1<<31-1), 1000), false},
+		"no end":                 {[]byte{0x9f, 1, 1}, false},
+		"indefinite":             {[]byte{0x9f, 1, 0xff}, false},
+		"as deep as allowed":     {append(bytes.Repeat([]byte{0x81}, maxNesting), 1), true},
+		"deeper":                 {append(bytes.Repeat([]byte{0x81}, maxNesting+1), 1), false},
+		"a million levels":       {append(bytes.Repeat([]byte{0x81}, 1_000_000), 1), false},
+		"tags of tags":           {append(bytes.Repeat([]byte{0xc2}, 1_000_000), 0x41, 1), false},
+		"200,000 lists":          {append(count(4, 200_000), bytes.Repeat([]byte{0x80}, 200_000)...), true},
+		"200,000 maps":           {append(count(4, 200_000), bytes.Repeat([]byte{0xa0}, 200_000)...), true},
+		"one key many times":     {append(count(5, 500_000), bytes.Repeat([]byte{0x61, 'a', 0}, 500_000)...), true},
+		"keys of another type":   {[]byte{0xa1, 1, 2}, false},
+		"a list as key":          {[]byte{0xa1, 0x80, 2}, false},
+		"a large number":         {append([]byte{0xc2}, append(count(2, 1<<20), bytes.Repeat([]byte{255}, 1<<20)...)...), false},
+		"a time that is none":    {[]byte{0xc0, 0x62, 'n', 'o'}, false},
+		"tags within tags":       {append(bytes.Repeat([]byte{0xd0}, maxNesting-1), 1), true},
+		"more tags":              {append(bytes.Repeat([]byte{0xd0}, maxNesting+2), 1), false},
+		"a simple value":         {[]byte{0xe3}, false},
+		"reserved":               {[]byte{0xfc}, false},
+		"text that is not UTF-8": {[]byte{0x61, 0xff}, true},
+	} {
+		b := valueFile("U8", len(c.value), c.value)
+		path := write1(t, b)
+		var v any
+		var err error
+		if got := heapTotal(func() { err = LoadValues(path, Value("v", &v)) }); got > 100*uint64(len(b))+16<<20 {
+			t.Errorf("%s: %d bytes allocated for a file of %d", name, got, len(b))
+		}
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+		// Other types may refuse it; they must not crash.
+		for _, part := range []Part{Value("v", &[]record{}), Value("v", &map[string]record{}), Value("v", &[]*record{}), Value("v", new(string)), Value("v", new([2]float32)),
+			Value("v", &[]byte{}), Value("v", &[][]int{}), Value("v", &struct{ T map[[2]int]float64 }{})} {
+			if err := LoadValues(path, part); err != nil && len(err.Error()) > 600 {
+				t.Errorf("%s: an error of %d bytes", name, len(err.Error()))
+			}
+		}
+	}
+	bools := []bool{true}
+	if err := LoadValues(write1(t, valueFile("BOOL", 2, []byte{1, 2})), Value("v", &bools)); !errors.Is(err, ErrFormat) || len(bools) != 1 {
+		t.Errorf("a bool of 2: %v, %v", bools, err)
+	}
+	floats := []float32{1}
+	for _, b := range [][]byte{valueFile("F64", 1, make([]byte, 8)), valueFile("F32", 1, make([]byte, 8)), valueFile("I32", 2, make([]byte, 8))} {
+		if err := LoadValues(write1(t, b), Value("v", &floats)); err == nil || len(floats) != 1 {
+			t.Errorf("%v, %v", floats, err)
+		}
+	}
+}
+
+// FuzzValue holds the reader of values to its promise: an error, or a value that is saved and read again.
+func FuzzValue(f *testing.F) {
+	for _, v := range []any{3, -1.5, "text", nil, []any{true, 2}, map[string]any{"a": []byte{1}, "b": map[string]any{}}, time.Unix(1, 0)} {
+		b, err := encoding.Marshal(v)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	type record struct {
+		A string
+		B []float32
+		C map[string]*record
+		D any
+		T time.Time
+		N *big.Int
+	}
+	path := filepath.Join(f.TempDir(), "x.safetensors")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := os.WriteFile(path, valueFile("U8", len(b), b), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		fuzzOne[any](t, path)
+		fuzzOne[record](t, path)
+		fuzzOne[[]string](t, path)
+		fuzzOne[map[int]float64](t, path)
+	})
+}
+
+func fuzzOne[T any](t *testing.T, path string) {
+	var v, again T
+	if err := LoadValues(path, Value("v", &v)); err != nil {
+		return
+	}
+	c, err := encode(&v)
+	if err != nil {
+		t.Logf("%T: %v", v, err) // refused when it is saved
+		return
+	}
+	var b bytes.Buffer
+	if err := c.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if err := decoding.Unmarshal(b.Bytes(), &again); err != nil {
+		t.Errorf("%T: it was saved and cannot be read: %v", v, err)
 	}
 }
 

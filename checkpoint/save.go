@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -22,22 +21,71 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Save writes tensors to a safetensors file under their names, with remarks of one's own as metadata (nil for
-// none). Other programs see the old file or the whole new one, also after a crash: it is written beside it,
-// synced, and renamed. What a process that was killed meanwhile has left there, a file called .NAME and a number, the
-// next Save to the same path removes (on Unix). The same tensors give the same bytes. Tensors of any device and layout of strides are
-// written, row-major; several that share storage are written each.
+// Save writes tensors to a safetensors file under their names, with metadata of the caller's (nil for none). Other
+// programs see the old file or the whole new one, also after a crash: it is written beside the old one, synced, and
+// renamed. If a process is killed meanwhile, a file named .NAME and a number is left, which the next Save to the same
+// path removes (on Unix). The same tensors give the same bytes. Tensors may be on any device and have any strides; they
+// are written row-major, and each in full if several share storage.
 //
-// complex128 and complex32 are not in the format. PyTorch: safetensors.torch.save_file.
+// complex128 and complex32 are not in the format. Names and metadata may take 100 MB together, metadata may have 16,384
+// entries, and a file may hold 131,072 tensors, or more if they have 64 bytes on average. PyTorch:
+// safetensors.torch.save_file.
 func Save(path string, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
-	if err := save(path, tensors, metadata); err != nil {
+	return saveTensors("Save", path, tensors, metadata)
+}
+
+func saveTensors(op, path string, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
+	all := make(map[string]content, len(tensors))
+	for name, t := range tensors {
+		c, err := contentOf(t)
+		if err != nil {
+			return called(op, fmt.Errorf("linstock: checkpoint: tensor %s: %w", quoted(name), err))
+		}
+		all[name] = c
+	}
+	return called(op, save(path, all, metadata))
+}
+
+// content is a tensor to be written: a *tensor.Tensor's, or bytes.
+type content struct {
+	element uint8 // in elementTypes
+	shape   []int
+	write   func(io.Writer) error
+}
+
+func (c content) bytes() int64 {
+	n := int64(elementTypes[c.element].bits / 8)
+	for _, s := range c.shape {
+		n *= int64(s)
+	}
+	return n
+}
+
+func contentOf(t *tensor.Tensor) (content, error) {
+	// A tensor that cannot be used has no shape; its alias has the error.
+	used := t.Alias()
+	defer used.Release()
+	if err := used.Err(); err != nil {
+		return content{}, err
+	}
+	d := t.DType()
+	for i, element := range elementTypes {
+		if element.dtype == d && d != tensor.Invalid {
+			return content{uint8(i), slices.Clone(t.Shape()), func(w io.Writer) error { return write(w, t) }}, nil
+		}
+	}
+	return content{}, fmt.Errorf("the format has no dtype for %v", d)
+}
+
+func save(path string, all map[string]content, metadata map[string]string) error {
+	if err := replace(path, all, metadata); err != nil {
 		return fmt.Errorf("linstock: checkpoint: %w", err)
 	}
 	return nil
 }
 
-func save(path string, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
-	order, head, err := layout(tensors, metadata)
+func replace(path string, all map[string]content, metadata map[string]string) error {
+	order, head, err := layout(all, metadata)
 	if err != nil {
 		return err
 	}
@@ -54,7 +102,7 @@ func save(path string, tensors map[string]*tensor.Tensor, metadata map[string]st
 		return err
 	}
 	for _, name := range order {
-		if err := write(w, tensors[name]); err != nil {
+		if err := all[name].write(w); err != nil {
 			return fmt.Errorf("tensor %s: %w", quoted(name), err)
 		}
 	}
@@ -67,8 +115,8 @@ func save(path string, tensors map[string]*tensor.Tensor, metadata map[string]st
 	return syncDir(dir)
 }
 
-// pendingFile makes the file beside path that is to replace it, and claims it until release, so that another Save does
-// not take it for abandoned.
+// pendingFile creates the file beside path that will replace it, and claims it until release, so that another Save does
+// not remove it as abandoned.
 func pendingFile(dir, path string) (file *renameio.PendingFile, release func(), err error) {
 	for {
 		file, err = renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithPermissions(0o666), renameio.WithExistingPermissions())
@@ -79,18 +127,18 @@ func pendingFile(dir, path string) (file *renameio.PendingFile, release func(), 
 		if ours {
 			return file, release, nil
 		}
-		// Another was about to remove it, before it was ours.
+		// Another process removed it before we claimed it.
 		_ = file.Cleanup()
 	}
 }
 
-// removeAbandoned removes what processes that were killed while they saved to path have left beside it: files with the
-// name of a pending one that nobody has claimed.
+// removeAbandoned removes the pending files of processes that were killed while they saved to path: those beside it that
+// no process has claimed.
 func removeAbandoned(path string) {
 	dir, prefix := filepath.Dir(path), "."+filepath.Base(path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return // the Save will say why
+		return // pendingFile will fail with the reason
 	}
 	for _, e := range entries {
 		if number, ok := strings.CutPrefix(e.Name(), prefix); ok && e.Type().IsRegular() && pendingNumber(number) {
@@ -99,8 +147,8 @@ func removeAbandoned(path string) {
 	}
 }
 
-// pendingNumber tells the end of a pending file's name, a random number of 63 bits. Short ones, which come once in
-// 10,000 times, are left alone: a file of the user's might be called so.
+// pendingNumber reports whether s is the end of a pending file's name: a random number of 63 bits. One in 10,000 is
+// short; such a file stays, because it might be the user's.
 func pendingNumber(s string) bool {
 	n, err := strconv.ParseInt(s, 10, 64)
 	return err == nil && len(s) >= 15 && strconv.FormatInt(n, 10) == s
@@ -113,28 +161,20 @@ type item struct {
 }
 
 // layout decides the tensors' order, widest dtype first so that each is aligned, and makes the header.
-func layout(tensors map[string]*tensor.Tensor, metadata map[string]string) (order []string, head []byte, err error) {
-	items := map[string]any{}
-	width := map[string]int{}
-	for name, t := range tensors {
-		it, size, err := describe(name, t)
-		if err != nil {
-			return nil, nil, fmt.Errorf("tensor %s: %w", quoted(name), err)
-		}
-		items[name], width[name] = it, size
-	}
-	order = slices.SortedFunc(maps.Keys(tensors), func(a, b string) int {
-		return cmp.Or(-cmp.Compare(width[a], width[b]), cmp.Compare(a, b))
+func layout(all map[string]content, metadata map[string]string) (order []string, head []byte, err error) {
+	items := make(map[string]any, len(all)+1)
+	order = slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(-cmp.Compare(elementTypes[all[a].element].bits, elementTypes[all[b].element].bits), cmp.Compare(a, b))
 	})
 	at := int64(0)
 	for _, name := range order {
-		it := items[name].(*item)
-		n := int64(width[name])
-		for _, s := range it.Shape {
-			n *= int64(s)
+		if name == "__metadata__" || !utf8.ValidString(name) {
+			return nil, nil, fmt.Errorf("tensor %s: a tensor cannot have that name", quoted(name))
 		}
-		it.Offsets = [2]int64{at, at + n}
-		at += n
+		c := all[name]
+		end := at + c.bytes()
+		items[name] = item{elementTypes[c.element].name, append([]int{}, c.shape...), [2]int64{at, end}}
+		at = end
 	}
 	for key, value := range metadata {
 		if !utf8.ValidString(key) || !utf8.ValidString(value) {
@@ -148,12 +188,12 @@ func layout(tensors map[string]*tensor.Tensor, metadata map[string]string) (orde
 	if err != nil {
 		return nil, nil, err
 	}
-	for (len(head)+8)%64 != 0 { // so that the data begins at a multiple of what vector instructions like
+	for (len(head)+8)%64 != 0 { // the data begins at a multiple of 64, which vector instructions prefer
 		head = append(head, ' ')
 	}
-	// What Save writes, Load must read.
+	// Load must be able to read the file.
 	if len(head) > maxHeader {
-		return nil, nil, fmt.Errorf("%d bytes of names and metadata; %d are allowed", len(head), maxHeader)
+		return nil, nil, fmt.Errorf("names and metadata take %d bytes; the format allows %d", len(head), maxHeader)
 	}
 	if _, err := parseHeader(bytes.Clone(head), at); err != nil {
 		return nil, nil, err
@@ -161,29 +201,10 @@ func layout(tensors map[string]*tensor.Tensor, metadata map[string]string) (orde
 	return order, append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil
 }
 
-func describe(name string, t *tensor.Tensor) (*item, int, error) {
-	if name == "__metadata__" || !utf8.ValidString(name) {
-		return nil, 0, errors.New("a tensor cannot be called that")
-	}
-	// What cannot be used has no shape, and says why.
-	used := t.Alias()
-	defer used.Release()
-	if err := used.Err(); err != nil {
-		return nil, 0, err
-	}
-	d := t.DType()
-	for _, element := range elementTypes {
-		if element.dtype == d && d != tensor.Invalid {
-			return &item{DType: element.name, Shape: append([]int{}, t.Shape()...)}, d.Size(), nil
-		}
-	}
-	return nil, 0, fmt.Errorf("the format has no dtype for %v", d)
-}
-
-// pieceBytes is how much of a tensor is copied to Go's memory at once.
+// pieceBytes is the most that is copied through Go's memory at once.
 const pieceBytes = 4 << 20
 
-// write writes a tensor's elements, row-major, without a second copy of the whole unless its strides need one.
+// write writes a tensor's elements, row-major. It copies the whole tensor only if its strides need it.
 func write(w io.Writer, t *tensor.Tensor) error {
 	return tensor.WithScope(func() error {
 		x := t.Detach()

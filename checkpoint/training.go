@@ -1,230 +1,284 @@
 package checkpoint
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Part is something beside model and optimizer that a run needs to go on: Loader, Schedule, Value.
+// Part is something besides model and optimizer that a run needs to go on: Loader, Schedule, Value.
 type Part struct {
-	name string
-	save func() (any, error)
-	load func(raw []byte) error
+	name string // of its tensor
+	save func() (content, error)
+	load func(*File, *entry) error
 }
 
 // Loader is the position of a data loader.
 func Loader(l *data.Loader) Part {
-	return Part{
-		name: "loader",
-		save: func() (any, error) { return l.State(), nil },
-		load: func(raw []byte) error {
-			var s data.State
-			if err := json.Unmarshal(raw, &s); err != nil {
-				return err
-			}
-			return l.SetState(s)
-		},
+	if l == nil {
+		return Part{name: "loader"}
 	}
+	return state("loader", func() data.State { return l.State() }, l.SetState)
 }
 
-// Schedule is the place in a learning-rate schedule.
+// Schedule is the position in a learning-rate schedule.
 func Schedule(s *optim.Scheduler) Part {
-	return Part{
-		name: "schedule",
-		save: func() (any, error) { return s.StateDict(), nil },
-		load: func(raw []byte) error {
-			var state map[string]float64
-			if err := json.Unmarshal(raw, &state); err != nil {
-				return err
-			}
-			return s.LoadStateDict(state)
-		},
+	if s == nil {
+		return Part{name: "schedule"}
 	}
+	return state("schedule", s.StateDict, s.LoadStateDict)
 }
 
-// Value is any value that package encoding/json can write and read, under a name of its own: a count of steps, the
-// settings of a run. Floats come back bit for bit.
+// Value is a variable of the program, under a name of its own: a count of steps, the losses, the settings of a run. It
+// may be of any size, and comes back as it was: floats bit for bit, NaN and infinities too.
+//
+// v may point to a bool, a number that is neither complex nor longer than 64 bits, a string, a time.Time, and to slices,
+// arrays, maps, pointers and structs of such: the exported fields, under the names that json tags give. Types that have
+// MarshalBinary, MarshalText or MarshalJSON, and its counterpart, are stored by it. An empty slice of numbers or bools
+// comes back nil. In a variable of type any, an int64, a float64, a bool, a string, a []byte, a time.Time, a []any and a map[string]any come
+// back as such. Other integers come back as int64 (as big.Int beyond its range), other values as the nearest of these.
 func Value[T any](name string, v *T) Part {
+	p := Part{name: valuePrefix + name}
+	if v != nil {
+		p.save = func() (content, error) { return encode(v) }
+		p.load = func(f *File, e *entry) error { return decode(f, e, v) }
+	}
+	return p
+}
+
+// state is a part that get returns and set takes.
+func state[T any](name string, get func() T, set func(T) error) Part {
 	return Part{
-		name: "value." + name,
-		save: func() (any, error) { return v, nil },
-		load: func(raw []byte) error {
-			var got T
-			if err := json.Unmarshal(raw, &got); err != nil {
+		name: name,
+		save: func() (content, error) {
+			v := get()
+			return encode(&v)
+		},
+		load: func(f *File, e *entry) error {
+			var v T
+			if err := decode(f, e, &v); err != nil {
 				return err
 			}
-			*v = got
-			return nil
+			return set(v)
 		},
 	}
 }
 
-// The names in a training checkpoint: tensors have these prefixes, and one remark holds the rest as JSON.
+// The names in a training checkpoint, which the package comment lists.
 const (
 	modelPrefix     = "model."
 	optimizerPrefix = "optimizer."
+	valuePrefix     = "value."
+	numbersName     = "optimizer"
 	rngName         = "rng.cpu"
-	remark          = "linstock"
-)
 
-type training struct {
-	Format    int                        `json:"format"`
-	Optimizer map[string]float64         `json:"optimizer"`
-	Parts     map[string]json.RawMessage `json:"parts"`
-}
+	formatKey = "linstock" // in the metadata
+	format    = "training checkpoint, format 2"
+)
 
 // SaveTraining writes all that a run needs to go on as if it had not been stopped into one safetensors file: the
 // model's parameters and buffers, the state of the optimizer (nil for none), that of the CPU's random generator,
-// and the parts. As Save it replaces path as a whole or not at all.
+// and the parts. Like Save it replaces path as a whole or not at all. What LoadTraining could not read is an error here.
 //
 //	checkpoint.SaveTraining(path, model, opt, checkpoint.Loader(loader), checkpoint.Value("step", &step))
 //
 // On the CPU, LoadTraining with the same arguments makes the run go on bit for bit, with the same number of
-// threads. Generators of other devices are not in it.
+// threads. The generators of other devices are not in the file.
 func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
+	const op = "SaveTraining"
 	if err := nn.Check(model); err != nil {
-		return err
+		return called(op, err)
 	}
 	return tensor.WithScope(func() error {
-		rng := tensor.RNGState()
-		tensors := map[string]*tensor.Tensor{rngName: rng}
-		for _, n := range nn.StateDict(model) {
-			tensors[modelPrefix+n.Name] = n.Tensor
+		all := map[string]content{}
+		add := func(name string, t *tensor.Tensor) error {
+			c, err := contentOf(t)
+			if err != nil {
+				return called(op, fmt.Errorf("linstock: checkpoint: tensor %s: %w", quoted(name), err))
+			}
+			all[name] = c
+			return nil
 		}
-		t := training{Format: 1, Parts: map[string]json.RawMessage{}}
+		if err := add(rngName, tensor.RNGState()); err != nil {
+			return err
+		}
+		for _, n := range nn.StateDict(model) {
+			if err := add(modelPrefix+n.Name, n.Tensor); err != nil {
+				return err
+			}
+		}
 		if opt != nil {
 			s := opt.StateDict()
-			t.Optimizer = s.Numbers
 			for name, x := range s.Tensors {
-				tensors[optimizerPrefix+name] = x
+				if err := add(optimizerPrefix+name, x); err != nil {
+					return err
+				}
 			}
+			parts = append([]Part{state(numbersName, func() map[string]float64 { return s.Numbers }, nil)}, parts...)
 		}
 		for _, p := range parts {
-			if err := p.store(t.Parts); err != nil {
-				return fmt.Errorf("linstock: checkpoint: %q: %w", p.name, err)
+			if err := p.store(all); err != nil {
+				return fmt.Errorf("linstock: checkpoint: %s: %w", quoted(p.name), err)
 			}
 		}
-		text, err := json.Marshal(t)
-		if err != nil {
-			return fmt.Errorf("linstock: checkpoint: %w", err)
-		}
-		return Save(path, tensors, map[string]string{remark: string(text)})
+		return called(op, save(path, all, map[string]string{formatKey: format}))
 	})
 }
 
-func (p Part) store(to map[string]json.RawMessage) error {
+func (p Part) store(to map[string]content) error {
 	if p.save == nil {
-		return errors.New("an empty Part")
+		return errors.New("nothing to save: the Part is empty or of nil")
 	}
 	if _, twice := to[p.name]; twice {
 		return errors.New("given twice")
 	}
-	v, err := p.save()
-	if err != nil {
-		return err
-	}
-	raw, err := json.Marshal(v)
-	to[p.name] = raw
+	c, err := p.save()
+	to[p.name] = c
 	return err
 }
 
-// LoadTraining brings model, optimizer, random generator and parts to where they were at SaveTraining. Model and
-// optimizer must be made as they were there, and what is in them is replaced; parts may be fewer. After an error
-// some of it may have changed.
+// LoadTraining sets model, optimizer, random generator and parts to what SaveTraining saved. Model and optimizer must
+// be made as they were there; parts may be fewer. After an error some of them may have changed.
 func LoadTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
-	return withFile(path, func(f *File) error {
-		t, err := f.training()
-		if err != nil {
+	return withFile("LoadTraining", path, func(f *File) error {
+		if err := f.isTraining(); err != nil {
 			return err
 		}
 		if err := f.loadModel(model, modelPrefix); err != nil {
 			return err
 		}
 		if opt != nil {
-			s := optim.State{Numbers: t.Optimizer, Tensors: map[string]*tensor.Tensor{}}
-			if err := f.collect(optimizerPrefix, s.Tensors); err != nil {
-				return err
-			}
-			if err := opt.LoadStateDict(s); err != nil {
+			if err := f.loadOptimizer(opt); err != nil {
 				return err
 			}
 		}
-		if err := t.load(parts); err != nil {
+		if err := f.loadParts(parts); err != nil {
 			return err
 		}
 		return tensor.SetRNGState(f.Tensor(rngName))
 	})
 }
 
-// LoadModel brings a model's parameters and buffers to those of a file: one that SaveTraining wrote, or any other
-// with the model's names, such as Python's safetensors.torch.save_file(model.state_dict(), path) writes.
+// SaveModel writes a model's parameters and buffers to a safetensors file under the names of nn.StateDict, and nothing
+// else, so that Python reads it as it is:
+//
+//	model.load_state_dict(safetensors.torch.load_file(path))
+//
+// Like Save it replaces path as a whole or not at all. PyTorch: safetensors.torch.save_file(model.state_dict(), path).
+func SaveModel(path string, model any) error {
+	const op = "SaveModel"
+	if err := nn.Check(model); err != nil {
+		return called(op, err)
+	}
+	state := nn.StateDict(model)
+	if len(state) == 0 {
+		return refuse.Error(op, tensor.ErrArgument, "%T has no parameters", model)
+	}
+	return tensor.WithScope(func() error {
+		return saveTensors(op, path, state.Map(), map[string]string{"format": "pt"}) // as PyTorch's libraries write
+	})
+}
+
+// LoadModel sets a model's parameters and buffers to those of a file: one that SaveModel or SaveTraining wrote, or any
+// other with the model's names, such as Python's safetensors.torch.save_file(model.state_dict(), path) writes.
+//
+// It maps the file while it copies from it. To read instead (see [File]), use Load with Mapped(false), and
+// nn.LoadStateDict.
 func LoadModel(path string, model any, opts ...nn.LoadOption) error {
-	return withFile(path, func(f *File) error {
+	return withFile("LoadModel", path, func(f *File) error {
 		prefix := ""
-		if _, ok := f.header.metadata[remark]; ok {
+		if f.isTraining() == nil {
 			prefix = modelPrefix
 		}
 		return f.loadModel(model, prefix, opts...)
 	})
 }
 
-// LoadValues reads parts of a training checkpoint alone, the settings to make the model with, say.
+// LoadValues reads parts of a training checkpoint alone, for example the settings to make the model with.
 func LoadValues(path string, parts ...Part) error {
-	return withFile(path, func(f *File) error {
-		t, err := f.training()
-		if err != nil {
+	return withFile("LoadValues", path, func(f *File) error {
+		if err := f.isTraining(); err != nil {
 			return err
 		}
-		return t.load(parts)
-	})
+		return f.loadParts(parts)
+	}, Mapped(false))
 }
 
-func (t *training) load(parts []Part) error {
-	for _, p := range parts {
-		raw, ok := t.Parts[p.name]
-		if !ok || p.load == nil {
-			return fmt.Errorf("%q is not in it", p.name)
-		}
-		if err := p.load(raw); err != nil {
-			return fmt.Errorf("%q: %w", p.name, err)
-		}
-	}
-	return nil
-}
-
-// withFile runs f on an open file in a scope, where its tensors die.
-func withFile(path string, f func(*File) error) error {
-	file, err := Load(path)
+// withFile calls f with an open file, in a scope that frees the file's tensors.
+func withFile(op, path string, f func(*File) error, opts ...Option) error {
+	file, err := Load(path, opts...)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	if err := tensor.WithScope(func() error { return f(file) }); err != nil {
-		return fmt.Errorf("linstock: checkpoint: %s: %w", path, err)
+		return called(op, fmt.Errorf("linstock: checkpoint: %s: %w", path, err))
 	}
 	return nil
 }
 
-func (f *File) training() (*training, error) {
-	text, ok := f.header.metadata[remark]
+// called makes op, which the program called, the operation of an error of those that op calls.
+func called(op string, err error) error {
+	within := []string{"Alias", "Check", "LoadStateDict", "SetRNGState"}
+	var e *tensor.Error
+	if !errors.As(err, &e) || !slices.Contains(within, e.Op) {
+		return err
+	}
+	message := strings.Replace(err.Error(), e.Error(), e.Message, 1) // the line comes last
+	for _, w := range within {
+		message = strings.ReplaceAll(message, "linstock: "+w+": ", "")
+	}
+	message = strings.TrimPrefix(message, "linstock: checkpoint: ")
+	return &tensor.Error{Op: "checkpoint." + op, Message: message, Kind: err, Caller: e.Caller}
+}
+
+// isTraining returns an error unless SaveTraining wrote the file.
+func (f *File) isTraining() error {
+	switch f.header.metadata[formatKey] {
+	case format:
+		return nil
+	case "":
+		return errors.New("it is not a training checkpoint")
+	}
+	return fmt.Errorf("it is %s, not a %s", quoted(f.header.metadata[formatKey]), format)
+}
+
+func (f *File) loadParts(parts []Part) error {
+	for _, p := range parts {
+		e, ok := f.header.find(p.name)
+		if !ok || p.name == "" {
+			return fmt.Errorf("%s is not in it", quoted(p.name))
+		}
+		if p.load == nil {
+			return fmt.Errorf("%s: nothing to load into: the Part is of nil", quoted(p.name))
+		}
+		if err := p.load(f, e); err != nil {
+			return fmt.Errorf("%s: %w", quoted(p.name), err)
+		}
+	}
+	return nil
+}
+
+func (f *File) loadOptimizer(opt *optim.Optimizer) error {
+	s := optim.State{Tensors: map[string]*tensor.Tensor{}}
+	e, ok := f.header.find(numbersName)
 	if !ok {
-		return nil, errors.New("it is not a training checkpoint")
+		return refuse.Error("LoadStateDict", tensor.ErrArgument, "it was saved without an optimizer")
 	}
-	t := &training{}
-	if err := json.Unmarshal([]byte(text), t); err != nil {
-		return nil, malformed("its remark %q: %v", remark, err)
+	if err := decode(f, e, &s.Numbers); err != nil {
+		return fmt.Errorf("%s: %w", quoted(numbersName), err)
 	}
-	if t.Format != 1 {
-		return nil, fmt.Errorf("it is a training checkpoint of format %d, not 1", t.Format)
+	if err := f.collect(optimizerPrefix, s.Tensors); err != nil {
+		return err
 	}
-	return t, nil
+	return opt.LoadStateDict(s)
 }
 
 // collect adds the tensors whose names begin with prefix, without it.

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Writes python.safetensors: what the reference implementation makes of each dtype.
+"""Writes python.safetensors, a tensor of each dtype, and model.safetensors, a model's state_dict, with the reference
+implementation:
 
     python3 checkpoint/testdata/make.py
 
-and, with an argument, checks a file that Go wrote against the same values:
+and, with arguments, checks files that Go wrote against the same values:
 
     python3 checkpoint/testdata/make.py FILE
+    python3 checkpoint/testdata/make.py --model FILE
+    python3 checkpoint/testdata/make.py --training FILE
 """
 import os
 import sys
@@ -28,7 +31,29 @@ def tensors():
     return all
 
 
-if len(sys.argv) > 1:
+def model():
+    m = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Dropout(0.3),
+                            torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    with torch.no_grad():
+        for k, (_, t) in enumerate(sorted(m.state_dict().items())):
+            t.copy_(torch.arange(t.numel()).reshape(t.shape) + 1000 * k)
+    return m
+
+
+if sys.argv[1:2] == ["--model"]:
+    fresh = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Dropout(0.3),
+                                torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    fresh.load_state_dict(load_file(sys.argv[2]), strict=True)
+    got = fresh.state_dict()
+    for k, w in model().state_dict().items():
+        assert got[k].dtype == w.dtype and torch.equal(got[k], w), k
+elif sys.argv[1:2] == ["--training"]:
+    got = load_file(sys.argv[2])
+    losses = got["value.losses"]
+    assert losses.dtype == torch.float64 and losses[:2].tolist() == [2.5, 1.25] and losses[2].isnan(), losses
+    assert got["value.done"].tolist() == [True, False], got["value.done"]
+    assert bytes(got["value.step"].tolist()) == b"\x03", got["value.step"]
+elif len(sys.argv) > 1:
     got, want = load_file(sys.argv[1]), tensors()
     assert got.keys() == want.keys(), got.keys() ^ want.keys()
     for k, w in want.items():
@@ -41,3 +66,4 @@ if len(sys.argv) > 1:
 else:
     here = os.path.dirname(os.path.abspath(__file__))
     save_file(tensors(), os.path.join(here, "python.safetensors"), metadata={"made": "by test", "json": '{"step": 3}'})
+    save_file(model().state_dict(), os.path.join(here, "model.safetensors"))

@@ -125,6 +125,27 @@ func TestAResumedRunIsTheSame(t *testing.T) {
 	}
 }
 
+// The losses of a long run, NaN among them, are saved and continued from.
+func TestALongRunIsSaved(t *testing.T) {
+	leak.Check(t)
+	o := tiny(t, 100_000, t.TempDir())
+	r := start(t, o)
+	r.step, r.losses = o.steps, make([]float64, o.steps)
+	for i := range r.losses {
+		r.losses[i] = 5 / math.Sqrt(float64(i+1))
+	}
+	r.losses[99_999] = math.NaN()
+	if err := r.save(); err != nil {
+		t.Fatal(err)
+	}
+	again := *o
+	again.resume, again.settings = true, settings{}
+	resumed := start(t, &again)
+	if resumed.step != o.steps || len(resumed.losses) != o.steps || resumed.losses[77_777] != r.losses[77_777] || !math.IsNaN(resumed.losses[99_999]) {
+		t.Errorf("resumed at step %d with %d losses", resumed.step, len(resumed.losses))
+	}
+}
+
 func TestAnInterruptSaves(t *testing.T) {
 	leak.Check(t)
 	r := start(t, tiny(t, 1_000_000, t.TempDir()))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"image/color"
+	"math"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -30,16 +31,24 @@ func plotLosses(path string, losses []float64) error {
 	return p.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
 }
 
-// line draws losses, each the mean of those up to reach steps away.
+// line draws losses, each the mean of those up to reach steps away. It leaves NaN and infinities out.
 func line(losses []float64, reach int, c color.Color, width vg.Length) (*plotter.Line, error) {
-	points := make(plotter.XYs, len(losses))
+	sums, counts := make([]float64, len(losses)+1), make([]int, len(losses)+1)
+	for i, v := range losses {
+		sums[i+1], counts[i+1] = sums[i], counts[i]
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			sums[i+1], counts[i+1] = sums[i]+v, counts[i]+1
+		}
+	}
+	points := make(plotter.XYs, 0, len(losses))
 	for i := range losses {
 		from, to := max(0, i-reach), min(len(losses), i+reach+1)
-		sum := 0.0
-		for _, v := range losses[from:to] {
-			sum += v
+		if n := counts[to] - counts[from]; n > 0 {
+			points = append(points, plotter.XY{X: float64(i + 1), Y: (sums[to] - sums[from]) / float64(n)})
 		}
-		points[i] = plotter.XY{X: float64(i + 1), Y: sum / float64(to-from)}
+	}
+	if len(points) == 0 {
+		points = plotter.XYs{{}}
 	}
 	l, err := plotter.NewLine(points)
 	if err == nil {

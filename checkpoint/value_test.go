@@ -1,0 +1,335 @@
+package checkpoint_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/quick"
+	"time"
+
+	mathrand "math/rand"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// again saves v, and returns what a load gives.
+func again[T any](t *testing.T, name string, v T) (T, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x")
+	var got T
+	err := checkpoint.SaveTraining(path, &nn.Sequential{}, nil, checkpoint.Value(name, &v))
+	if err != nil {
+		if _, stat := os.Stat(path); !errors.Is(stat, os.ErrNotExist) {
+			t.Errorf("a save that failed left a file (%v)", stat)
+		}
+		return got, err
+	}
+	if err := checkpoint.LoadValues(path, checkpoint.Value(name, &got)); err != nil {
+		t.Errorf("%.40q: SaveTraining wrote a file that LoadValues refuses: %v", name, err)
+	}
+	return got, os.Remove(path)
+}
+
+func comesBack[T any](t *testing.T, v T) {
+	t.Helper()
+	got, err := again(t, "v", v)
+	if err != nil || !reflect.DeepEqual(got, v) {
+		t.Errorf("%T: got %.200v, %v; want %.200v", v, got, err, v)
+	}
+}
+
+func TestTenMillionLosses(t *testing.T) {
+	leak.Check(t)
+	losses := make([]float64, 10_000_000)
+	for i := range losses {
+		losses[i] = 11 / (1 + float64(i)/1000)
+	}
+	losses[77] = math.NaN()
+	got, err := again(t, "losses", losses)
+	if err != nil || len(got) != len(losses) {
+		t.Fatalf("%d losses, %v", len(got), err)
+	}
+	for i, v := range got {
+		if math.Float64bits(v) != math.Float64bits(losses[i]) {
+			t.Fatalf("loss %d is %v, want %v", i, v, losses[i])
+		}
+	}
+	// A history that is no plain slice, of a size that the header of a file could not hold.
+	type epoch struct {
+		Train, Val float64
+		Note       string
+	}
+	comesBack(t, epochs(300_000, func(i int) epoch { return epoch{float64(i), math.Inf(1), "\n\"ä\x00"} }))
+}
+
+func epochs[T any](n int, f func(int) T) []T {
+	all := make([]T, n)
+	for i := range all {
+		all[i] = f(i)
+	}
+	return all
+}
+
+type level int8
+
+func (l level) MarshalText() ([]byte, error) { return []byte(strings.Repeat("x", int(l))), nil }
+func (l *level) UnmarshalText(b []byte) error {
+	*l = level(len(b))
+	return nil
+}
+
+type custom struct{ a, b int }
+
+func (c custom) MarshalJSON() ([]byte, error) { return json.Marshal([]int{c.a, c.b}) }
+func (c *custom) UnmarshalJSON(b []byte) error {
+	var two [2]int
+	err := json.Unmarshal(b, &two)
+	c.a, c.b = two[0], two[1]
+	return err
+}
+
+// everything has fields of all kinds that a program may save.
+type everything struct {
+	B      bool
+	I      int
+	I8     int8
+	I16    int16
+	I32    int32
+	I64    int64
+	U      uint
+	U8     uint8
+	U16    uint16
+	U32    uint32
+	U64    uint64
+	F32    float32
+	F64    float64
+	S      string
+	Bytes  []byte
+	Ints   []int
+	Array  [3]float32
+	Pair   [2]byte
+	Text   []string
+	Bools  []bool
+	Deep   [][]float64
+	ByName map[string]float64
+	ByNum  map[int]string
+	Nested map[string]map[string][]int
+	P      *int
+	PP     **string
+	Inner  struct {
+		X, Y float64
+		Z    *struct{ N int }
+	}
+	Tagged int `json:"other_name"`
+	Empty  int `json:"empty,omitempty"`
+	Omit   int `json:"-"`
+}
+
+func TestValuesOfAllKindsComeBack(t *testing.T) {
+	leak.Check(t)
+	r := mathrand.New(mathrand.NewSource(1))
+	for size := range 60 {
+		v, ok := quick.Value(reflect.TypeFor[everything](), r)
+		if !ok {
+			t.Fatal("no value")
+		}
+		e := v.Interface().(everything)
+		e.Omit = 0
+		if size%3 == 0 {
+			e.S = string(randomBytes(r, size*100)) // seldom UTF-8
+			e.F64, e.F32 = math.Inf(-1), math.SmallestNonzeroFloat32
+		}
+		comesBack(t, e)
+	}
+	comesBack(t, true)
+	comesBack(t, 3.5)
+	comesBack(t, math.Inf(1))
+	comesBack(t, math.Copysign(0, -1))
+	comesBack(t, uint64(math.MaxUint64))
+	comesBack(t, int64(math.MinInt64))
+	comesBack(t, []float32(nil))
+	comesBack(t, []string(nil))
+	comesBack(t, []string{})
+	comesBack(t, map[string]int(nil))
+	comesBack(t, []bool{true, false})
+	comesBack(t, []int{1, -2, math.MaxInt})
+	comesBack(t, []uint{1, math.MaxUint})
+	comesBack(t, []byte("text"))
+	comesBack(t, []level{1, 2, -3}) // a slice of numbers, stored as such
+	comesBack(t, struct{ L map[string]level }{map[string]level{"a": 7}})
+	comesBack(t, custom{3, 4})
+	comesBack(t, map[string]custom{"x": {1, -1}})
+	comesBack(t, json.RawMessage(`{"a":1}`))
+	comesBack(t, time.Date(2026, 11, 24, 5, 41, 0, 123456789, time.UTC))
+	comesBack(t, []time.Duration{time.Second, -1})
+	comesBack(t, []*big.Int{big.NewInt(-7), big.NewInt(0).Lsh(big.NewInt(1), 63), big.NewInt(0).Lsh(big.NewInt(-1), 64)})
+	comesBack(t, netip.MustParseAddr("192.0.2.1"))
+	comesBack[any](t, map[string]any{"i": int64(-3), "u": int64(3), "f": 2.5, "b": true, "s": "\xff", "n": nil, "y": []byte{1}, "l": []any{"x", map[string]any{}}})
+	bits := math.Float64frombits(0x7ff8_0000_dead_beef) // a NaN with something in it
+	if got, err := again(t, "nan", map[string][]any{"losses": {bits}}); err != nil || math.Float64bits(got["losses"][0].(float64)) != math.Float64bits(bits) {
+		t.Errorf("NaN: %v, %v", got, err)
+	}
+	if got, err := again(t, "nan", struct{ Best, Last float32 }{Last: float32(math.NaN())}); err != nil || got.Last == got.Last {
+		t.Errorf("NaN: %v, %v", got, err)
+	}
+}
+
+func randomBytes(r *mathrand.Rand, n int) []byte {
+	b := make([]byte, n)
+	r.Read(b)
+	return b
+}
+
+// Values around the sizes at which an encoding or its reader changes, or might: whatever is saved is read.
+func TestValuesOfAllSizesComeBack(t *testing.T) {
+	leak.Check(t)
+	for _, n := range []int{0, 1, 23, 24, 255, 256, 65535, 65536, 1<<17 - 1, 1 << 17, 1<<17 + 1, 1<<21 + 1} {
+		comesBack(t, strings.Repeat("x", n))
+		comesBack(t, strings.Repeat("\n\"\\", n/3))
+		comesBack(t, strings.Repeat("\x00", n))
+		comesBack(t, append([]uint16(nil), make([]uint16, n)...))
+		if n > 200_000 {
+			continue
+		}
+		comesBack(t, epochs(n, func(i int) any { return int64(i) }))
+		keys := make(map[string]float64, n)
+		for i := range n {
+			keys[fmt.Sprintf("\"%d\n", i)] = float64(i)
+		}
+		comesBack(t, keys)
+	}
+	for _, n := range []int{1, 100, 2 << 20, 3 << 20} {
+		name := strings.Repeat("\n\"ä", n/4)
+		if got, err := again(t, name, 5); err != nil || got != 5 {
+			t.Errorf("a name of %d bytes: %d, %v", len(name), got, err)
+		}
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 40 {
+		v := tree(r, 1+r.IntN(60))
+		comesBack(t, v)
+	}
+}
+
+// tree is a random value of type any that nests so deep.
+func tree(r *rand.Rand, depth int) any {
+	if depth == 0 {
+		return []any{nil, int64(r.Uint64()), r.NormFloat64(), "s\x80", r.IntN(2) == 0}[r.IntN(5)]
+	}
+	if r.IntN(2) == 0 {
+		return []any{tree(r, depth-1), tree(r, 0)}
+	}
+	return map[string]any{fmt.Sprint(r.IntN(9)): tree(r, depth-1), "other": tree(r, 0)}
+}
+
+type chain struct{ Next *chain }
+
+// What nests too deep to be read is refused when it is saved: again fails the test if it is saved and then refused.
+// Each level here is two, an interface and a slice or a pointer and a struct.
+func TestNesting(t *testing.T) {
+	leak.Check(t)
+	for _, depth := range []int{1, 31, 33, 1000, 4999, 5000, 5001, 9998, 9999, 10_000, 10_001, 10_002, 20_000, 100_000} {
+		var lists any
+		var structs *chain
+		for range depth {
+			lists = []any{lists}
+			structs = &chain{structs}
+		}
+		_, err := again(t, "lists", lists)
+		if want := depth < 5000; err != nil == want {
+			t.Errorf("lists of depth %d: %v", depth, err)
+		}
+		if _, err := again(t, "structs", structs); err != nil == (depth < 5000) {
+			t.Errorf("structs of depth %d: %v", depth, err)
+		}
+	}
+	loop := &chain{}
+	loop.Next = loop
+	if _, err := again(t, "loop", loop); err == nil || !strings.Contains(err.Error(), `"value.loop"`) || !strings.Contains(err.Error(), "contains itself") {
+		t.Errorf("a value that contains itself: %v", err)
+	}
+}
+
+type writeOnly struct{ V error }
+
+// A value that could be saved and not read is an error at once, which names it.
+func TestValuesThatCannotBeReadAreNotSaved(t *testing.T) {
+	leak.Check(t)
+	for name, part := range map[string]checkpoint.Part{
+		"chan":      checkpoint.Value("chan", new(chan int)),
+		"func":      checkpoint.Value("func", &struct{ F func() }{func() {}}),
+		"complex":   checkpoint.Value("complex", &[]complex64{1}),
+		"interface": checkpoint.Value("interface", &writeOnly{errors.ErrUnsupported}),
+		"large":     checkpoint.Value("large", big.NewInt(0).Lsh(big.NewInt(1), 64)),
+		"nil":       checkpoint.Value[int]("nil", nil),
+	} {
+		path := filepath.Join(t.TempDir(), "x")
+		if err := checkpoint.SaveTraining(path, &nn.Sequential{}, nil, part); err == nil || !strings.Contains(err.Error(), `"value.`+name+`"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: a save that failed left a file: %v", name, err)
+		}
+	}
+	for _, part := range []checkpoint.Part{checkpoint.Loader(nil), checkpoint.Schedule(nil), {}} {
+		if err := checkpoint.SaveTraining(filepath.Join(t.TempDir(), "x"), &nn.Sequential{}, nil, part); err == nil {
+			t.Error("a part of nil was saved")
+		}
+	}
+}
+
+func TestAValueOfAnotherTypeIsAnError(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x")
+	losses, step, name := []float64{1, 2}, 3, "n"
+	if err := checkpoint.SaveTraining(path, &nn.Sequential{}, nil, checkpoint.Value("losses", &losses), checkpoint.Value("step", &step), checkpoint.Value("name", &name)); err != nil {
+		t.Fatal(err)
+	}
+	var f32 []float32
+	var ints map[string]int
+	wide, kept := []uint8(nil), 9
+	for _, part := range []checkpoint.Part{checkpoint.Value("losses", &f32), checkpoint.Value("losses", &ints), checkpoint.Value("step", &f32), checkpoint.Value("name", &kept),
+		checkpoint.Value[int]("step", nil), checkpoint.Value("none", &kept), checkpoint.Loader(nil)} {
+		if err := checkpoint.LoadValues(path, part); err == nil {
+			t.Error("a value was read as another type")
+		}
+	}
+	if f32 != nil || ints != nil || kept != 9 {
+		t.Errorf("a load that failed changed %v, %v, %v", f32, ints, kept)
+	}
+	// The bytes of a value's CBOR may be had as such.
+	if err := checkpoint.LoadValues(path, checkpoint.Value("step", &wide)); err != nil || !bytes.Equal(wide, []byte{3}) {
+		t.Errorf("%v, %v", wide, err)
+	}
+}
+
+// Metadata and names of any text are read again, however much of it is escapes.
+func TestHeadersOfEscapes(t *testing.T) {
+	leak.Check(t)
+	scoped(t, func() {
+		path := filepath.Join(t.TempDir(), "x")
+		metadata := map[string]string{"a": strings.Repeat("\n\"<ä\U0001f600\x01\\", 400_000), "\n": "\u2028"}
+		all := map[string]*tensor.Tensor{strings.Repeat("\t", 3<<20): tensor.Ones([]int{1}), "": tensor.Zeros([]int{2}), "\n": tensor.Full([]int{3}, 2)}
+		if err := checkpoint.Save(path, all, metadata); err != nil {
+			t.Fatal(err)
+		}
+		f := open(t, path)
+		equal(t, f, all)
+		if !reflect.DeepEqual(f.Metadata(), metadata) {
+			t.Error("the metadata differs")
+		}
+	})
+}
