@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"runtime"
 	"slices"
 	"strings"
@@ -116,13 +117,24 @@ func newLoader(t *testing.T, d data.Dataset, opts ...data.Option) *data.Loader {
 	return l
 }
 
-// take gives the samples of up to n batches (all with a negative n).
-func take(t *testing.T, l *data.Loader, n int) (samples []int64) {
+// take returns the samples of up to n batches of Batches (all with a negative n).
+func take(t *testing.T, l *data.Loader, n int) []int64 {
+	t.Helper()
+	return takeOf(t, l.Batches(t.Context()), n)
+}
+
+// rest returns the samples of all batches of Resume.
+func rest(t *testing.T, l *data.Loader) []int64 {
+	t.Helper()
+	return takeOf(t, l.Resume(t.Context()), -1)
+}
+
+func takeOf(t *testing.T, batches iter.Seq2[data.Batch, error], n int) (samples []int64) {
 	t.Helper()
 	if n == 0 {
 		return nil
 	}
-	for batch, err := range l.Batches(context.Background()) {
+	for batch, err := range batches {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,6 +220,61 @@ func TestAResumedRunSeesTheSameBatches(t *testing.T) {
 	}
 }
 
+// A loop that was left in the middle of an epoch ends that epoch, as with PyTorch's DataLoader; Resume and a restored
+// position continue it.
+func TestBatchesAfterBreakBeginANewEpoch(t *testing.T) {
+	leak.Check(t)
+	for _, workers := range []int{0, 2} {
+		opts := []data.Option{data.BatchSize(7), data.Shuffle(true), data.Seed(5), data.Workers(workers)}
+		whole := newLoader(t, squares(t, 50, nil), opts...)
+		epochs := [][]int64{take(t, whole, -1), take(t, whole, -1), take(t, whole, -1)}
+
+		l := newLoader(t, squares(t, 50, nil), opts...)
+		if got := take(t, l, 3); !slices.Equal(got, epochs[0][:21]) {
+			t.Fatalf("three batches: %v, want %v", got, epochs[0][:21])
+		}
+		left := l.State()
+		if want := (data.State{Batch: 3, Seed: 5}); left != want {
+			t.Errorf("position after break %+v, want %+v", left, want)
+		}
+		first := true
+		for batch, err := range l.Batches(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first && (batch.Epoch != 1 || batch.Index != 0) {
+				t.Errorf("after break: batch %d of epoch %d, want batch 0 of epoch 1", batch.Index, batch.Epoch)
+			}
+			first = false
+			break
+		}
+		if got := rest(t, l); !slices.Equal(got, epochs[1][7:]) {
+			t.Errorf("Resume: %v, want %v", got, epochs[1][7:])
+		}
+		if got := rest(t, l); !slices.Equal(got, epochs[2]) {
+			t.Errorf("Resume after a whole epoch: %v, want the next, %v", got, epochs[2])
+		}
+
+		// A restored position is continued by the first Batches, also if a loop in between had no batch.
+		if err := l.SetState(left); err != nil {
+			t.Fatal(err)
+		}
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, err := range l.Batches(cancelled) {
+			if err == nil {
+				t.Error("a cancelled loop had a batch")
+			}
+		}
+		if got := take(t, l, 2); !slices.Equal(got, epochs[0][21:35]) {
+			t.Errorf("after SetState: %v, want %v", got, epochs[0][21:35])
+		}
+		if got := take(t, l, -1); !slices.Equal(got, epochs[1]) {
+			t.Errorf("the Batches after that: %v, want epoch 1, %v", got, epochs[1])
+		}
+	}
+}
+
 func TestLeavingTheLoopFreesAll(t *testing.T) {
 	leak.Check(t)
 	for _, workers := range []int{0, 3} {
@@ -287,8 +354,8 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 				if got, want := l.State(), (data.State{Batch: 1}); got != want {
 					t.Errorf("position %+v, want %+v", got, want)
 				}
-				if rest := take(t, l, -1); len(rest) != 96 || rest[0] != 4 {
-					t.Errorf("the rest of the epoch is %v", rest)
+				if left := rest(t, l); len(left) != 96 || left[0] != 4 {
+					t.Errorf("the rest of the epoch is %v", left)
 				}
 			})
 		}
@@ -339,8 +406,8 @@ func TestErrorsOfTheDataset(t *testing.T) {
 					t.Errorf("error %v", errs[0])
 				}
 				mend.Store(true)
-				if rest := take(t, l, -1); len(rest) != 20 || rest[0] != 20 {
-					t.Errorf("the batch that failed is not the next: %v", rest)
+				if left := rest(t, l); len(left) != 20 || left[0] != 20 {
+					t.Errorf("the batch that failed is not the next: %v", left)
 				}
 			})
 		}

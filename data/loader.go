@@ -51,11 +51,12 @@ type Loader struct {
 
 	mu      sync.Mutex
 	state   State
+	set     bool // the position is SetState's, and no batch was given since: the next Batches starts there
 	running bool
 }
 
-// State is a loader's position: the batch that comes next. With the same dataset and options it is all that a
-// resumed run needs to go on with the same batches.
+// State is a loader's position: the batch that comes next. With the same dataset and options, a loader that is set
+// to it gives the same batches.
 type State struct {
 	Epoch int    `json:"epoch"`
 	Batch int    `json:"batch"`
@@ -127,15 +128,16 @@ func (l *Loader) Len() int {
 	return n / size
 }
 
-// State is the position. In the loop's body that is the batch after the one in hand, so what the body saves at
-// its end goes on where the loop would have.
+// State returns the position. In the loop's body it is the batch after the current one, and after break or an error
+// the first batch that the body has not had: a run that is restored from it (SetState, checkpoint.Loader) continues
+// there.
 func (l *Loader) State() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state
 }
 
-// SetState sets the position from which the next Batches goes on.
+// SetState sets the position at which the next loop starts, whether it is over Batches or Resume.
 func (l *Loader) SetState(s State) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,18 +147,28 @@ func (l *Loader) SetState(s State) error {
 	case s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && s.Batch >= l.Len():
 		return fmt.Errorf("linstock: SetState: no batch %d in an epoch of %d (epoch %d)", s.Batch, l.Len(), s.Epoch)
 	}
-	l.state = s
+	l.state, l.set = s, true
 	return nil
 }
 
-// Batches runs over the batches of an epoch, or over those that are left of it after a break or SetState. An
-// error ends it: one of the dataset, which may also be a panic there; ctx's; or one of an operator in the loop's
-// body that nobody looked at, which the iteration after it gives. Only one loop at a time may run over a loader.
+// Batches runs over the batches of one epoch, each call over the next. A loop that was left in the middle of an epoch
+// (break, return, an error) ends that epoch: the next Batches starts the following one, with an order of its own,
+// as iterating over PyTorch's DataLoader does. Resume continues the epoch instead. Only the first Batches after
+// SetState starts in the middle, at that position.
+//
+// An error ends the loop: one of the dataset, which may be a panic there; ctx's; or one of an operator in the loop's
+// body that the body did not read, which the next iteration gives. Only one loop at a time may run over a loader.
 //
 // The goroutine keeps its OS thread throughout the loop, since libtorch's thread pool belongs to that.
-func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] {
+func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, false) }
+
+// Resume is Batches, but after a loop that was left in the middle of an epoch it runs over the rest of that epoch: it
+// starts at State.
+func (l *Loader) Resume(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, true) }
+
+func (l *Loader) loop(ctx context.Context, resume bool) iter.Seq2[Batch, error] {
 	return func(yield func(Batch, error) bool) {
-		if err := l.begin(); err != nil {
+		if err := l.begin(resume); err != nil {
 			yield(Batch{}, err)
 			return
 		}
@@ -169,11 +181,14 @@ func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] {
 	}
 }
 
-func (l *Loader) begin() error {
+func (l *Loader) begin(resume bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.running {
 		return errors.New("linstock: Batches: a loop over the loader's batches is running already")
+	}
+	if l.state.Batch > 0 && !resume && !l.set {
+		l.state.Epoch, l.state.Batch = l.state.Epoch+1, 0
 	}
 	l.running = true
 	return nil
@@ -185,9 +200,10 @@ func (l *Loader) end() {
 	l.mu.Unlock()
 }
 
-// advance makes the batch after the current one the next.
+// advance moves the position past a batch that the body is about to get.
 func (l *Loader) advance() {
 	l.mu.Lock()
+	l.set = false
 	if l.state.Batch++; l.state.Batch >= l.Len() {
 		l.state.Epoch, l.state.Batch = l.state.Epoch+1, 0
 	}

@@ -31,7 +31,7 @@ func TestLocks(t *testing.T) {
 	for _, f := range []func(){
 		func() { l.State() },
 		func() { _ = l.SetState(State{}) },
-		func() { _ = l.begin() },
+		func() { _ = l.begin(false) },
 		l.end,
 		l.advance,
 	} {

@@ -32,7 +32,7 @@ var bodies = map[name]bool{
 
 // scopedIterators open a scope around each run of the loop's body. Those of the package at hand are found by what
 // they do.
-var scopedIterators = map[name]bool{"data.Loader.Batches": true}
+var scopedIterators = map[name]bool{"data.Loader.Batches": true, "data.Loader.Resume": true}
 
 // notFresh are library functions whose tensors are not made in the caller's scope, though they return some.
 var notFresh = map[name]bool{

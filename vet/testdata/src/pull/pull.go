@@ -13,6 +13,12 @@ func direct(l *data.Loader) {
 	next()
 }
 
+func resumed(l *data.Loader) {
+	next, stop := iter.Pull2(l.Resume()) // want `Pull2 runs a scoped iterator on another goroutine`
+	defer stop()
+	next()
+}
+
 func variable(l *data.Loader, skip bool) {
 	batches := l.Batches()
 	if skip {

@@ -16,4 +16,5 @@ type Batch struct {
 type Loader struct{}
 
 func (l *Loader) Batches() iter.Seq2[Batch, error] { return func(func(Batch, error) bool) {} }
+func (l *Loader) Resume() iter.Seq2[Batch, error]  { return func(func(Batch, error) bool) {} }
 func (l *Loader) Sizes() iter.Seq[int]             { return func(func(int) bool) {} }
