@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -45,27 +46,33 @@ func tiny(t *testing.T) (*gpt.GPT, gpt.Vocab) {
 
 type client struct {
 	http.Client
-	base string
+	address, base string
 }
 
-// start serves on a loopback port; stop shuts the server down and gives its error.
+// start serves on a loopback port; stop shuts the server down and returns its error.
 func start(t *testing.T, jobs int) (c *client, stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, ended := startWith(ctx, t, jobs, defaultTimeouts)
+	return c, func() error {
+		c.CloseIdleConnections()
+		cancel()
+		return <-ended
+	}
+}
+
+func startWith(ctx context.Context, t *testing.T, jobs int, limits timeouts) (c *client, ended chan error) {
 	t.Helper()
 	model, vocab := tiny(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, newServer(model, vocab, jobs)) }()
-	c = &client{base: "http://" + listener.Addr().String()}
+	ended = make(chan error, 1)
+	go func() { ended <- serve(ctx, listener, newServer(model, vocab, jobs, limits)) }()
+	c = &client{address: listener.Addr().String(), base: "http://" + listener.Addr().String()}
 	c.Transport = &http.Transport{}
-	return c, func() error {
-		c.CloseIdleConnections()
-		cancel()
-		return <-ended
-	}
+	return c, ended
 }
 
 func (c *client) complete(ctx context.Context, body string) (status int, text string, err error) {
@@ -185,9 +192,16 @@ func TestBadRequests(t *testing.T) {
 	leak.Check(t)
 	c, stop := start(t, 2)
 	c.get(t, "/healthz", nil)
-	for _, body := range []string{"", "{", `{"prompt": ""}`, `{"prompt": "XYZ"}`, `{"length": 0}`, `{"length": 1000000}`, `{"temperature": -1}`, `{"else": 1}`, `"` + string(make([]byte, maxBody)) + `"`} {
+	for _, body := range []string{"", "{", `{"prompt": ""}`, `{"prompt": "XYZ"}`, `{"length": 0}`, `{"length": 1000000}`, `{"temperature": -1}`, `{"else": 1}`, `{"length": 5} {}`} {
 		if status, _, err := c.complete(t.Context(), body); status != http.StatusBadRequest || err != nil {
 			t.Errorf("%.40q: status %d, %v", body, status, err)
+		}
+	}
+	for size, want := range map[int]int{maxBody: http.StatusOK, maxBody + 1: http.StatusRequestEntityTooLarge, 100 * maxBody: http.StatusRequestEntityTooLarge} {
+		body := `{"prompt": "abc"}`
+		body += strings.Repeat(" ", size-len(body))
+		if status, text, err := c.complete(t.Context(), body); status != want || err != nil {
+			t.Errorf("a body of %d bytes: status %d, %q, %v; want status %d", size, status, text, err, want)
 		}
 	}
 	if status, text, err := c.complete(t.Context(), `{"prompt": "abcabcabcabcabcabcabc", "temperature": 0}`); status != 200 || len(text) != 100 || err != nil {

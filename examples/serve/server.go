@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"os"
 	"runtime"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -15,18 +20,19 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// server answers from one model, which the requests share: nothing in it changes any more.
+// server answers from one model, which all requests read and none changes.
 type server struct {
 	http.ServeMux
-	model *gpt.GPT
-	vocab gpt.Vocab
-	jobs  *semaphore.Weighted
+	model  *gpt.GPT
+	vocab  gpt.Vocab
+	jobs   *semaphore.Weighted
+	limits timeouts
 
 	waiting, computing, done, failed atomic.Int64
 }
 
-func newServer(model *gpt.GPT, vocab gpt.Vocab, jobs int) *server {
-	s := &server{model: model, vocab: vocab, jobs: semaphore.NewWeighted(int64(max(1, jobs)))}
+func newServer(model *gpt.GPT, vocab gpt.Vocab, jobs int, limits timeouts) *server {
+	s := &server{model: model, vocab: vocab, jobs: semaphore.NewWeighted(int64(max(1, jobs))), limits: limits}
 	s.HandleFunc("POST /complete", s.complete)
 	s.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	s.HandleFunc("GET /stats", s.stats)
@@ -50,63 +56,85 @@ type answer struct {
 	Text string `json:"text"`
 }
 
-func read(w http.ResponseWriter, r *http.Request) (*request, error) {
-	q := &request{Prompt: "\n", Length: 100}
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+// read reads and checks the whole body. status is what a request with an error is answered with.
+func (s *server) read(w http.ResponseWriter, r *http.Request) (q *request, status int, err error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is larger than %d bytes", large.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		w.Header().Set("Connection", "close")
+		return nil, http.StatusRequestTimeout, errors.New("the body did not arrive in time")
+	case err != nil:
+		return nil, http.StatusBadRequest, err
+	}
+	q = &request{Prompt: "\n", Length: 100}
+	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(q); err != nil {
-		return nil, err
+		return nil, http.StatusBadRequest, fmt.Errorf("the body is not a request in JSON: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, http.StatusBadRequest, errors.New("the body holds more than one JSON value")
 	}
 	if q.Temperature == nil {
 		q.Temperature = new(0.8)
 	}
 	if q.Length < 1 || q.Length > maxLength || q.Prompt == "" || *q.Temperature < 0 {
-		return nil, fmt.Errorf("a prompt, a length from 1 to %d and a temperature of at least 0 are needed", maxLength)
+		return nil, http.StatusBadRequest, fmt.Errorf("want a prompt, a length from 1 to %d and a temperature of at least 0", maxLength)
 	}
-	return q, nil
+	_, err = s.vocab.Encode(q.Prompt)
+	return q, http.StatusBadRequest, err
 }
 
 func (s *server) complete(w http.ResponseWriter, r *http.Request) {
-	q, err := read(w, r)
-	if err == nil {
-		_, err = s.vocab.Encode(q.Prompt)
-	}
+	q, status, err := s.read(w, r)
 	if err != nil {
-		s.refuse(w, http.StatusBadRequest, err)
+		s.refuse(w, status, err)
 		return
 	}
-	text, err := s.compute(r, q)
+	ctx, cancel := context.WithTimeoutCause(r.Context(), s.limits.compute, fmt.Errorf("no answer within %v", s.limits.compute))
+	defer cancel()
+	text, err := s.compute(ctx, q)
+	// The server's WriteTimeout does not cover the computation.
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.limits.write)); err != nil {
+		s.refuse(w, http.StatusInternalServerError, err)
+		return
+	}
 	switch {
 	case err == nil:
 		s.done.Add(1)
 		reply(w, http.StatusOK, answer{text})
-	case r.Context().Err() != nil || errors.Is(err, tensor.ErrScope):
-		s.refuse(w, http.StatusServiceUnavailable, err)
+	case ctx.Err() != nil:
+		s.unavailable(w, context.Cause(ctx))
+	case errors.Is(err, tensor.ErrScope):
+		s.unavailable(w, err)
 	default:
 		s.refuse(w, http.StatusInternalServerError, err)
 	}
 }
 
 // compute waits for its turn and generates in a scope.
-func (s *server) compute(r *http.Request, q *request) (text string, err error) {
+func (s *server) compute(ctx context.Context, q *request) (text string, err error) {
 	s.waiting.Add(1)
-	if err = s.jobs.Acquire(r.Context(), 1); err != nil {
+	if err = s.jobs.Acquire(ctx, 1); err != nil {
 		s.waiting.Add(-1)
 		return "", err
 	}
 	defer s.jobs.Release(1)
-	s.computing.Add(1) // before it waits no more: it is never in neither
+	s.computing.Add(1) // before waiting goes down: the request is always in one of the two
 	defer s.computing.Add(-1)
 	s.waiting.Add(-1)
 	err = tensor.WithScope(func() error {
-		text, err = s.model.Generate(r.Context(), s.vocab, q.Prompt, q.Length, gpt.Sampling{Temperature: *q.Temperature, Seed: q.Seed}, nil)
+		text, err = s.model.Generate(ctx, s.vocab, q.Prompt, q.Length, gpt.Sampling{Temperature: *q.Temperature, Seed: q.Seed}, nil)
 		return err
 	})
 	return text, err
 }
 
 func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
-	// The bytes are read last: those of a request that is not counted any more are not among them.
+	// The bytes are read last: a request that is no longer counted has freed its own.
 	waiting, computing := s.waiting.Load(), s.computing.Load()
 	native, err := vram.Stats(tensor.CPU)
 	if err != nil {
@@ -119,6 +147,12 @@ func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
+// unavailable tells the client to try again, here or at another server.
+func (s *server) unavailable(w http.ResponseWriter, err error) {
+	w.Header().Set("Retry-After", "1")
+	s.refuse(w, http.StatusServiceUnavailable, err)
+}
+
 func (s *server) refuse(w http.ResponseWriter, status int, err error) {
 	s.failed.Add(1)
 	reply(w, status, map[string]string{"error": err.Error()})
@@ -127,6 +161,6 @@ func (s *server) refuse(w http.ResponseWriter, status int, err error) {
 func reply(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// Who has hung up need not be answered.
+	// The only error is that the client has gone.
 	_ = json.NewEncoder(w).Encode(v)
 }
