@@ -38,10 +38,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
@@ -65,7 +68,7 @@ func Path() string {
 }
 
 // Load opens the shim and libtorch. It may be called often and from anywhere; after the first success it
-// costs one atomic read. A failure is not remembered: it can be mended while the program runs.
+// costs one atomic read. A failure is not remembered: the cause can be removed while the program runs.
 func Load() error {
 	if loaded.Load() != nil {
 		return nil
@@ -95,8 +98,15 @@ func load() error {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}
+		// One that is damaged is not passed over: the next may be of another version.
+		if err := intact.Shim(path); err != nil {
+			return fmt.Errorf("linstock: %w; %s", err, remedy(path, err))
+		}
+		if err := addressSpace(path); err != nil {
+			return fmt.Errorf("linstock: %w", err)
+		}
 		if err := open(path); err != nil {
-			tried = append(tried, fmt.Errorf("%s: %w", path, err))
+			tried = append(tried, fmt.Errorf("%s: %w; %s", path, err, locate.Remedy(path)))
 			continue
 		}
 		loaded.Store(&path)
@@ -106,9 +116,20 @@ func load() error {
 		return nil
 	}
 	if len(tried) != 0 {
-		return fmt.Errorf("linstock: no shim could be loaded; run: %s\n%w", locate.SetupCommand, errors.Join(tried...))
+		return fmt.Errorf("linstock: no shim could be loaded\n%w", errors.Join(tried...))
 	}
 	return locate.Missing()
+}
+
+// remedy is locate.Remedy, but setup does not install a libtorch from elsewhere.
+func remedy(shim string, err error) string {
+	var d *intact.Damage
+	if errors.As(err, &d) && filepath.Dir(d.Path) != filepath.Dir(shim) && os.Getenv(locate.EnvLib) == "" {
+		if cache, cerr := locate.CacheDir(); cerr == nil && strings.HasPrefix(shim, cache) && !strings.HasPrefix(d.Path, cache) {
+			return "install that libtorch again, as it was installed"
+		}
+	}
+	return locate.Remedy(shim)
 }
 
 func open(path string) error {
@@ -120,7 +141,7 @@ func open(path string) error {
 		return errors.New(C.GoString(why))
 	}
 	if missing := C.ls_table_load(lib); missing != nil {
-		return fmt.Errorf("the shim lacks %s: it was built from other sources", C.GoString(missing))
+		return fmt.Errorf("it is not this program's shim, or was built from other sources: it has no function %s", C.GoString(missing))
 	}
 	if got := uint32(C.lsc_abi()); got != C.LS_ABI {
 		return fmt.Errorf("it was built from other sources: their headers are %#x, this program's %#x", got, uint32(C.LS_ABI))

@@ -20,7 +20,9 @@ with package tensor and put into DIR runs from there on a machine of the same
 platform that has no libtorch, no Python and no cache: in a container image, on a
 server. Only the C and C++ run-time libraries are taken from the system.
 
-The licences of what is copied lie in DIR/licenses and belong with the program.`,
+DIR/linstock.json holds the sizes and hashes of the libraries. The program compares
+them before it opens the libraries, so ship it too. The licences of what is copied
+are in DIR/licenses and belong with the program.`,
 		Example: `  go build -o dist/server ./cmd/server
   linstock bundle dist
   dist/server`,

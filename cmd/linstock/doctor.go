@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/libtorch"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
@@ -21,7 +22,7 @@ type finding struct {
 	what   string
 	state  state
 	detail string
-	fix    string // the command that mends it
+	fix    string // the command that fixes it
 }
 
 type state int
@@ -37,10 +38,14 @@ func (s state) String() string { return [...]string{"ok", "-", "BROKEN"}[s] }
 func newDoctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what is installed, what is broken, and what mends it",
-		Long: `Doctor looks at everything that building and running a program with package tensor
-takes, opens libtorch and computes with it. It exits with status 1 when something
-that is needed does not work, and names the command that mends it.`,
+		Short: "Report what is installed and how to fix what is missing",
+		Long: `Doctor checks everything that building and running a program with package tensor
+takes: the tools, libtorch's libraries and the shim against their manifests, and
+that libtorch can be opened and computes. Where it cannot, doctor compares the
+content of all libraries with what was installed.
+
+It exits with status 1 when something that is needed is missing or does not work,
+and prints the command that fixes it.`,
 		Example: `  linstock doctor
   LINSTOCK_TORCH=2.11.0 linstock doctor`,
 		Args: cobra.NoArgs,
@@ -53,7 +58,8 @@ that is needed does not work, and names the command that mends it.`,
 	}
 }
 
-// report prints the table, then the remedies, and says whether all is well.
+// report prints the table, then the commands that fix what is bad, and reports
+// whether nothing is.
 func report(w io.Writer, findings []finding) bool {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	well := true
@@ -64,10 +70,10 @@ func report(w io.Writer, findings []finding) bool {
 	// What cannot be written cannot be reported either.
 	_ = table.Flush()
 	if well {
-		fmt.Fprintln(w, "\nall is well")
+		fmt.Fprintln(w, "\nno problems found")
 		return true
 	}
-	fmt.Fprintln(w, "\nto mend it:")
+	fmt.Fprintln(w, "\nto fix it:")
 	said := map[string]bool{}
 	for _, f := range findings {
 		if f.state == bad && f.fix != "" && !said[f.fix] {
@@ -106,12 +112,18 @@ func examine(ctx context.Context) []finding {
 	if shimErr != nil {
 		return append(findings, finding{"shim", bad, shimErr.Error(), setupFix()})
 	}
-	return append(findings, runtimeFindings(ctx, shim)...)
+	return append(findings, runtimeFindings(ctx, shim, source)...)
 }
 
-// setupFix is the setup command for the version in use.
+// setupFix is what sets up the version in use.
 func setupFix() string {
-	if v := defaultTorch(); v != locate.DefaultTorch {
+	v := defaultTorch()
+	switch {
+	case os.Getenv(locate.EnvLib) != "":
+		return "unset " + locate.EnvLib
+	case locate.CheckPinned(v) != nil && os.Getenv(locate.EnvLibtorch) == "":
+		return "unset " + locate.EnvTorch
+	case v != locate.DefaultTorch:
 		return locate.SetupCommand + " --torch " + v
 	}
 	return locate.SetupCommand
@@ -174,7 +186,11 @@ func cacheFinding(cache string) finding {
 }
 
 func torchFinding(s libtorch.Source, err error, missing state) finding {
-	if errors.Is(err, libtorch.ErrNotInstalled) {
+	var damage *intact.Damage
+	switch {
+	case errors.As(err, &damage):
+		return finding{"libtorch", bad, damage.Error(), setupFix()}
+	case errors.Is(err, libtorch.ErrNotInstalled):
 		return finding{"libtorch", missing, s.Version + " is not in the cache", setupFix()}
 	}
 	if err != nil {
@@ -187,11 +203,15 @@ func torchFinding(s libtorch.Source, err error, missing state) finding {
 	return finding{"libtorch", good, fmt.Sprintf("%s (%s; %s) %s", s.Version, kind, s.From, s.Root), ""}
 }
 
-// runtimeFindings are what a program would meet.
-func runtimeFindings(ctx context.Context, shim string) []finding {
+// runtimeFindings are what a program would find.
+func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) []finding {
 	built := ""
 	if version, _, ok := libtorch.ShimVersionOf(shim); ok {
 		built = ", for libtorch " + version
+	}
+	if err := intact.Shim(shim); err != nil {
+		// Programs do not open it either.
+		return []finding{{"shim", bad, err.Error(), strings.TrimPrefix(locate.Remedy(shim), "run: ")}}
 	}
 	findings := []finding{{"shim", good, shim + built, ""}}
 	if probeRuntime == nil {
@@ -199,11 +219,14 @@ func runtimeFindings(ctx context.Context, shim string) []finding {
 	}
 	r, err := probe(ctx)
 	if err != nil {
-		fix := setupFix() + " --force"
-		if lib := os.Getenv(locate.EnvLib); lib != "" {
-			fix = "unset " + locate.EnvLib
+		fix := setupFix()
+		if os.Getenv(locate.EnvLib) != "" {
+			return append(findings, finding{"computing", bad, err.Error(), fix})
 		}
-		return append(findings, finding{"computing", bad, err.Error(), fix})
+		if changed := libtorch.Changed(ctx, source); changed != nil {
+			return append(findings, finding{"computing", bad, err.Error(), ""}, finding{"libraries", bad, changed.Error(), fix + " --verify"})
+		}
+		return append(findings, finding{"computing", bad, err.Error(), fix + " --force"})
 	}
 	return append(findings,
 		finding{"opened", good, "libtorch " + r.Torch, ""},

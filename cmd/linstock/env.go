@@ -30,7 +30,7 @@ func newEnv() *cobra.Command {
 		Use:   "env",
 		Short: "Print where everything is, as shell assignments",
 		Long: `Env prints the directories and files that setup made, or would use, as assignments
-that a POSIX shell reads. What is not there yet is a comment.`,
+that a POSIX shell reads. What is not set up is a comment.`,
 		Example: `  linstock env
   eval "$(linstock env)" && ls "$LIBTORCH/torch/include"
   linstock env --json`,
@@ -80,7 +80,7 @@ func assign(w io.Writer, name, value string) {
 	fmt.Fprintf(w, "export %s=%s\n", name, quote(value))
 }
 
-// quote makes one word of s for a POSIX shell.
+// quote returns s as one word of a POSIX shell.
 func quote(s string) string {
 	plain := strings.IndexFunc(s, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("/._-+:@%,", r))

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/linstock-ml/linstock/internal/libtorch"
+	"github.com/linstock-ml/linstock/internal/locate"
 )
 
 // newLock is for maintainers: it makes internal/libtorch/lock.json.
@@ -43,7 +44,7 @@ by downloading them, several GB in all.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&out, "out", "lock.json", "file to write")
-	f.StringSliceVar(&versions, "torch", libtorch.Versions, "versions to write")
+	f.StringSliceVar(&versions, "torch", locate.Versions, "versions to write")
 	f.StringArrayVar(&have, "have", nil, "directory of wheels downloaded before; may be repeated")
 	f.BoolVar(&again, "again", false, "ask pip also for versions that are locked")
 	return cmd

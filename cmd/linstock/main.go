@@ -1,5 +1,5 @@
 // Linstock sets up libtorch for Go programs that use package
-// github.com/linstock-ml/linstock/tensor, and says what is wrong where something is.
+// github.com/linstock-ml/linstock/tensor, and reports what is missing or damaged.
 //
 //	go run github.com/linstock-ml/linstock/cmd/linstock setup
 //	go run github.com/linstock-ml/linstock/cmd/linstock doctor
@@ -65,8 +65,8 @@ github.com/linstock-ml/linstock/tensor: libtorch, and a small library over it
 that is compiled on this machine. Programs open both when they run; building
 them needs neither.
 
-Everything lies in one directory of the user, ` + "`linstock env`" + ` tells which
-(LINSTOCK_CACHE moves it). Nothing is installed system-wide, and nothing is
+Everything is in one directory of the user: ` + "`linstock env`" + ` prints it, and
+LINSTOCK_CACHE chooses another. Nothing is installed system-wide, and nothing is
 written into the Go module cache.`,
 		Example: `  # once on each machine
   linstock setup
@@ -115,7 +115,7 @@ func defaultTorch() string {
 // torchFlag adds --torch with its completion.
 func torchFlag(cmd *cobra.Command, value *string) {
 	cmd.Flags().StringVar(value, "torch", defaultTorch(), "libtorch version, also $"+locate.EnvTorch)
-	complete := cobra.FixedCompletions(toCompletions(libtorch.Versions), cobra.ShellCompDirectiveNoFileComp)
+	complete := cobra.FixedCompletions(toCompletions(locate.Versions), cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc("torch", complete); err != nil {
 		// Only a flag that does not exist gets here.
 		fmt.Fprintln(os.Stderr, "linstock:", err)

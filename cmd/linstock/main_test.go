@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/libtorch"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
@@ -55,7 +57,7 @@ func TestHelpTeaches(t *testing.T) {
 			t.Errorf("completion %s: %v", shell, err)
 		}
 	}
-	if out, err := command(t, "__complete", "setup", "--torch", ""); err != nil || !strings.Contains(out, libtorch.Versions[0]) {
+	if out, err := command(t, "__complete", "setup", "--torch", ""); err != nil || !strings.Contains(out, locate.Versions[0]) {
 		t.Errorf("--torch completes to %q (%v)", out, err)
 	}
 }
@@ -87,7 +89,7 @@ func TestDoctorOfAnEmptyCache(t *testing.T) {
 	if !errors.Is(err, errReported) {
 		t.Errorf("doctor: %v, want failure", err)
 	}
-	if !strings.Contains(out, "to mend it:\n") || !strings.Contains(out, "  "+locate.SetupCommand+"\n") {
+	if !strings.Contains(out, "to fix it:\n") || !strings.Contains(out, "  "+locate.SetupCommand+"\n") {
 		t.Errorf("doctor names no remedy:\n%s", out)
 	}
 	t.Setenv(locate.EnvTorch, "2.11.0")
@@ -107,6 +109,69 @@ func TestDoctorOfABrokenShim(t *testing.T) {
 	out, err := command(t, "doctor")
 	if !errors.Is(err, errReported) || !strings.Contains(out, "unset "+locate.EnvLib) {
 		t.Errorf("doctor: %v\n%s", err, out)
+	}
+}
+
+// What `linstock env` prints survives a shell, whatever the paths.
+func TestEnvInAShell(t *testing.T) {
+	isolated(t)
+	for _, name := range []string{"Miriam Smith", "O'Brien's \"home\"", "$HOME `id` $(id) \\ * ;", "two\nlines"} {
+		dir := filepath.Join(t.TempDir(), name)
+		t.Setenv(locate.EnvCache, dir)
+		out, err := command(t, "env")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sh := exec.Command("sh", "-c", `eval "$1"; printf %s "$LINSTOCK_CACHE"`, "sh", out)
+		sh.Env = []string{"PATH=" + os.Getenv("PATH")}
+		if got, err := sh.CombinedOutput(); err != nil || string(got) != dir {
+			t.Errorf("%q: the shell has %q (%v) of\n%s", dir, got, err, out)
+		}
+	}
+}
+
+// Remedies that work: a version that setup refuses is not to be set up.
+func TestDoctorOfAVersionOutsideTheWindow(t *testing.T) {
+	isolated(t)
+	t.Setenv(locate.EnvTorch, "2.10.0")
+	out, err := command(t, "doctor")
+	if !errors.Is(err, errReported) || !strings.Contains(out, "choose one of 2.11.0") || !strings.Contains(out, "  unset LINSTOCK_TORCH\n") || strings.Contains(out, "--torch 2.10.0") {
+		t.Errorf("doctor: %v\n%s", err, out)
+	}
+	if _, err := command(t, "setup"); err == nil || !strings.Contains(err.Error(), `"2.10.0" (LINSTOCK_TORCH)`) || !strings.Contains(err.Error(), "2.15.0") {
+		t.Errorf("setup: %v", err)
+	}
+}
+
+// Doctor reports what is damaged, without opening it, and the command that repairs it.
+func TestDoctorOfADamagedInstallation(t *testing.T) {
+	dir := isolated(t)
+	_, hash, err := paths()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim := filepath.Join(locate.ShimDir(dir, hash, locate.DefaultTorch), locate.LibName())
+	lib := filepath.Join(locate.TorchDir(dir, locate.DefaultTorch), "torch", "lib", "libtorch_cpu.so")
+	for path, text := range map[string]string{
+		shim: "\x7fELF, cut short", lib: "cut short",
+		filepath.Join(filepath.Dir(shim), intact.ManifestFile):                        `{"files": {"liblinstock.so": 100000}}`,
+		filepath.Join(locate.TorchDir(dir, locate.DefaultTorch), intact.ManifestFile): `{"files": {"torch/lib/libtorch_cpu.so": 400000000}}`,
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := command(t, "doctor")
+	for _, want := range []string{
+		"shim              BROKEN  " + shim + " is", "libtorch          BROKEN  " + lib + " is damaged: it has 9 bytes, and had 400000000",
+		"to fix it:\n  " + locate.SetupCommand + "\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("doctor does not report %q (%v):\n%s", want, err, out)
+		}
+	}
+	if strings.Contains(out, "ended the process") || !errors.Is(err, errReported) {
+		t.Errorf("doctor opened it (%v):\n%s", err, out)
 	}
 }
 

@@ -17,25 +17,31 @@ func newSetup() *cobra.Command {
 		Use:   "setup",
 		Short: "Install libtorch and compile the library over it",
 		Long: `Setup finds or downloads libtorch and compiles Linstock's shim for it. Run it
-once on each machine, and again after an update of the Go module; when nothing
-is to be done it ends at once.
+once on each machine, and again after an update of the Go module. When
+everything is installed it ends at once.
 
-Where libtorch comes from, the first that holds:
+Setup notices what is damaged and installs it again: a library that is missing
+or has another size than it was installed with, and any change of the shim.
+--verify compares the content of libtorch's libraries too, half a gigabyte.
 
-  LIBTORCH=DIR             a libtorch that is there: DIR holds lib and include, or
-                           is a site-packages directory with torch in it
+Setup uses the first libtorch of these:
+
+  LIBTORCH=DIR             one that is installed already: DIR holds lib and
+                           include, or is a site-packages directory with torch
   LIBTORCH_USE_PYTORCH=1   the PyTorch that python3 has; it is not imported
-  otherwise                the wheel of PyTorch --torch VERSION (` + "`" + libtorch.Versions[0] + "` to `" + locate.DefaultTorch + "`" + `),
+  otherwise                the wheel of PyTorch --torch VERSION (` + "`" + locate.Versions[0] + "` to `" + locate.DefaultTorch + "`" + `),
                            downloaded by pip with your own settings for it (index,
                            mirror, proxy) and verified against hashes that came
                            with this module. Only libtorch is taken out of it;
                            Python is not needed afterwards.
 
-It needs a C++ compiler, CMake and ninja (or make), and pip to download. Where one
-is missing, the error says how to install it.`,
+It needs a C++ compiler, CMake and ninja (or make), pip to download, and about
+1.2 GB of disk space while it works (half of that stays). Where a tool or space is
+missing, the error says so before the download.`,
 		Example: `  linstock setup
   linstock setup --torch 2.11.0
   linstock setup --cuda                         # also what a GPU needs, gigabytes
+  linstock setup --verify                       # hash all libraries, and install again if one has changed
   LIBTORCH_USE_PYTORCH=1 linstock setup         # use the PyTorch of python3
   LIBTORCH=/opt/libtorch linstock setup
 
@@ -59,6 +65,9 @@ is missing, the error says how to install it.`,
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), ready(result))
+			if cfg.Verify && result.Verified == 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s was not installed by setup: there are no hashes to compare its libraries with\n", result.Source.Root)
+			}
 			return nil
 		},
 	}
@@ -66,8 +75,9 @@ is missing, the error says how to install it.`,
 	torchFlag(cmd, &cfg.Torch)
 	f.BoolVar(&cfg.CUDA, "cuda", false, "also install what a GPU needs")
 	f.StringArrayVar(&cfg.Wheels, "wheel", nil, "take the wheels from this file or directory; may be repeated")
-	f.BoolVar(&cfg.NoVerify, "no-verify", false, "accept wheels that are not in the lock file")
-	f.BoolVar(&cfg.Force, "force", false, "install and compile again what is there")
+	f.BoolVar(&cfg.Unpinned, "unpinned", false, "accept wheels that are not in the lock file")
+	f.BoolVar(&cfg.Verify, "verify", false, "compare the hashes of the installed libraries, and install libtorch again if one has changed")
+	f.BoolVar(&cfg.Force, "force", false, "install and compile again in any case")
 	f.BoolVar(&cfg.NoBuild, "no-build", false, "install libtorch, do not compile the shim")
 	f.IntVarP(&cfg.Jobs, "jobs", "j", 0, "compilers at once (default as many as cores and memory allow)")
 	return cmd
@@ -87,6 +97,9 @@ func ready(r libtorch.Result) string {
 		b.WriteString(" was set up before")
 	} else {
 		b.WriteString(" is ready")
+	}
+	if r.Verified > 0 {
+		fmt.Fprintf(&b, ", %d MB of libraries verified", r.Verified/1e6)
 	}
 	return b.String() + ": " + r.Shim
 }

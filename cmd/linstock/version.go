@@ -28,7 +28,7 @@ func newVersion() *cobra.Command {
 				}
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "linstock %s (shim %s, %s, %s)\nlibtorch %s; installs %s\n", moduleVersion(), hash,
-				runtime.Version(), libtorch.Platform(), locate.DefaultTorch, strings.Join(libtorch.Versions, ", "))
+				runtime.Version(), libtorch.Platform(), locate.DefaultTorch, strings.Join(locate.Versions, ", "))
 			return nil
 		},
 	}

@@ -2,20 +2,20 @@ package libtorch
 
 import (
 	"context"
-	"debug/elf"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
 // Bundle copies the shim and what it needs of libtorch into dir, so that a program
 // put there too runs on a machine that has nothing else of either:
 //
+//	dir/linstock.json      the manifest: the sizes and hashes of the libraries
 //	dir/liblinstock.so
 //	dir/torch/lib/*        libtorch
 //	dir/nvidia/*/lib/*     NVIDIA's libraries that libtorch_cpu needs; with cuda all
@@ -75,6 +75,12 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 		}
 		total += info.Size()
 	}
+	in := &installer{Progress: progress}
+	if err := in.room(dir, total); err != nil {
+		return err
+	}
+	stamp := shimStamp{Torch: s.Version, CUDA: cuda, Manifest: intact.Manifest{Root: ".", Files: intact.NewFiles()}}
+	known := installedHashes(shim, s)
 	task := progress.Start("bundle into "+dir, total, Bytes)
 	defer func() { task.End(err) }()
 	for to, path := range from {
@@ -83,10 +89,23 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 		}
 		n, err := copyFile(path, filepath.Join(temp, to))
 		if err != nil {
-			return err
+			return in.full(err, dir, total)
 		}
 		done += n
 		task.Set(done)
+		if strings.HasPrefix(to, "licenses") {
+			continue
+		}
+		name := filepath.ToSlash(to)
+		stamp.Sizes[name], stamp.SHA256[name] = n, known[realPath(path)]
+		if stamp.SHA256[name] == "" { // a libtorch from elsewhere: as it is now
+			if stamp.SHA256[name], err = intact.Hash(ctx, path, nil); err != nil {
+				return err
+			}
+		}
+	}
+	if err := writeJSON(filepath.Join(temp, intact.ManifestFile), stamp); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Join(temp, "licenses"), 0o755); err != nil {
 		return err
@@ -133,7 +152,7 @@ func bundleLibs(s Source, cuda bool) ([]string, error) {
 			continue
 		}
 		libs = append(libs, path)
-		needed, err := neededBy(path)
+		needed, err := intact.Needed(path)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
@@ -142,39 +161,19 @@ func bundleLibs(s Source, cuda bool) ([]string, error) {
 	return libs, nil
 }
 
-// neededBy are the libraries that one needs and that lie where it says itself
-// (RPATH or RUNPATH with $ORIGIN). Those found elsewhere are the system's.
-func neededBy(path string) ([]string, error) {
-	lib, err := elf.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer lib.Close()
-	names, err := lib.ImportedLibraries()
-	if err != nil {
-		return nil, err
-	}
-	rpath, err1 := lib.DynString(elf.DT_RPATH)
-	runpath, err2 := lib.DynString(elf.DT_RUNPATH)
-	if err := errors.Join(err1, err2); err != nil {
-		return nil, err
-	}
-	// A symbolic link may lead elsewhere; $ORIGIN is where it ends.
-	origin := filepath.Dir(realPath(path))
-	var found []string
-	for _, name := range names {
-		for _, dir := range strings.Split(strings.Join(append(runpath, rpath...), ":"), ":") {
-			if !strings.HasPrefix(dir, "$ORIGIN") && !strings.HasPrefix(dir, "${ORIGIN}") {
-				continue
-			}
-			dir = strings.NewReplacer("${ORIGIN}", origin, "$ORIGIN", origin).Replace(dir)
-			if at := filepath.Join(dir, name); isFile(at) {
-				found = append(found, at)
-				break
-			}
+// installedHashes are the hashes that the manifests of the shim and of its libtorch have, by path.
+func installedHashes(shim string, s Source) map[string]string {
+	hashes := map[string]string{}
+	for _, dir := range []string{filepath.Dir(shim), s.Root} {
+		var m intact.Manifest
+		if intact.Read(dir, &m) != nil {
+			continue
+		}
+		for name, hash := range m.SHA256 {
+			hashes[realPath(filepath.Join(dir, filepath.FromSlash(name)))] = hash
 		}
 	}
-	return found, nil
+	return hashes
 }
 
 // bundlePath keeps nvidia/X/lib/FILE, where libtorch looks for it; all else goes

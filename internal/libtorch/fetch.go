@@ -2,8 +2,6 @@ package libtorch
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/linstock-ml/linstock/internal/intact"
 )
 
 // A HashError is a wheel whose content is not what lock.json says.
@@ -21,7 +21,7 @@ type HashError struct {
 }
 
 func (e *HashError) Error() string {
-	return fmt.Sprintf("%s is not the file that Linstock was tested with: its SHA-256 is %s, lock.json has %s; remove it, or pass --no-verify to use it all the same",
+	return fmt.Sprintf("%s is not the file that Linstock was tested with: its SHA-256 is %s, lock.json has %s; remove it, or pass --unpinned to use it all the same",
 		e.Path, e.Got, e.Want)
 }
 
@@ -46,6 +46,15 @@ func Fetch(ctx context.Context, cfg Config, dir string) ([]string, error) {
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	var missing, largest int64
+	for _, w := range wheels {
+		if !isFile(filepath.Join(dir, w.File)) {
+			missing, largest = missing+w.Size, max(largest, w.Size)
+		}
+	}
+	if err := in.room(dir, missing+largest); err != nil { // pip copies each at the end
 		return nil, err
 	}
 	return in.fetch(ctx, wheels, dir)
@@ -128,7 +137,7 @@ func (in *installer) isWheel(file string, w Wheel) bool {
 	pkg, rest, _ := strings.Cut(file, "-")
 	version, _, _ := strings.Cut(rest, "-")
 	version, _, _ = strings.Cut(version, "+")
-	return in.cfg.NoVerify && strings.ReplaceAll(pkg, "_", "-") == w.Package && version == w.Version
+	return in.cfg.Unpinned && strings.ReplaceAll(pkg, "_", "-") == w.Package && version == w.Version
 }
 
 func (in *installer) missingWheels(missing []Wheel) error {
@@ -146,10 +155,10 @@ func (in *installer) missingWheels(missing []Wheel) error {
 
 // verify compares the file's hash with the lock's.
 func (in *installer) verify(ctx context.Context, w Wheel, path string) error {
-	if in.cfg.NoVerify {
+	if in.cfg.Unpinned {
 		return nil
 	}
-	got, err := hashFile(ctx, path)
+	got, err := intact.Hash(ctx, path, nil)
 	if err != nil {
 		return err
 	}
@@ -157,19 +166,6 @@ func (in *installer) verify(ctx context.Context, w Wheel, path string) error {
 		return &HashError{File: w.File, Path: path, Want: w.SHA256, Got: got}
 	}
 	return nil
-}
-
-func hashFile(ctx context.Context, path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, &ctxReader{ctx: ctx, r: f}); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // ctxReader ends a long copy when its context does.
@@ -222,7 +218,7 @@ func (in *installer) download(ctx context.Context, w Wheel, path string) (err er
 	// With a hash pip takes only the file that has it, also from a mirror that
 	// offers other builds of the same version.
 	requirement := w.Package + "==" + w.Version
-	if !in.cfg.NoVerify {
+	if !in.cfg.Unpinned {
 		requirement += " --hash=sha256:" + w.SHA256
 	}
 	list := filepath.Join(dir, "requirements.txt")
@@ -238,6 +234,7 @@ func (in *installer) download(ctx context.Context, w Wheel, path string) (err er
 	task.End(err)
 	if err != nil {
 		if ctx.Err() == nil {
+			err = in.full(err, filepath.Dir(path), 2*w.Size)
 			err = fmt.Errorf("download %s: %w\npip's settings (index, proxy, certificates) are used as they are; without a network see: linstock setup --help, --wheel", w.File, err)
 		}
 		return err

@@ -10,19 +10,22 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/gofrs/flock"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// A Config says what Setup shall set up.
+// A Config is what Setup sets up, and how.
 type Config struct {
 	Cache    string   // locate.CacheDir
 	Torch    string   // the version to install where neither LIBTORCH nor a PyTorch is chosen
 	CUDA     bool     // with the libraries that a GPU needs
 	Wheels   []string // files and directories to take the wheels from; none: pip
-	NoVerify bool     // take wheels whose hash is not in the lock
+	Unpinned bool     // take wheels whose hash is not in the lock
+	Verify   bool     // hash what is installed, and install again what has changed
 	Force    bool     // set up again what is there
 	NoBuild  bool     // libtorch alone, without the shim
 	Jobs     int      // compilers at once; 0: as many as cores and memory allow
@@ -33,14 +36,20 @@ type Config struct {
 	Progress Progress // nil: silent
 	Lock     *Lock    // nil: EmbeddedLock
 	Platform string   // "": Platform()
+
+	// Free returns what is free on a directory's file system; nil: the system's answer.
+	Free func(dir string) (bytes int64, known bool)
 }
 
-// A Result says what is there after Setup.
+// A Result is what is there after Setup.
 type Result struct {
 	Source Source
 	Shim   string // the path of the shim; empty with NoBuild
-	// Changed is false where everything was there already.
+	// Changed is false where everything was installed already.
 	Changed bool
+	// Verified is how many bytes of libtorch's libraries Config.Verify compared, or
+	// setup wrote; 0 for a libtorch from elsewhere.
+	Verified int64
 }
 
 // tempPrefix begins the name of everything unfinished; the next setup removes it.
@@ -52,6 +61,9 @@ type installer struct {
 	lock     *Lock
 	platform string
 	pipTool  Tool
+	verified int64 // bytes that Config.Verify has compared
+	damage   error // what it found
+	waited   bool  // for another setup, which may have changed everything
 }
 
 func newInstaller(cfg Config) (*installer, error) {
@@ -75,15 +87,17 @@ func newInstaller(cfg Config) (*installer, error) {
 func (in *installer) wheelDir() string { return filepath.Join(in.cfg.Cache, "wheels") }
 
 // Setup finds or installs libtorch and builds the shim for it. A second call
-// finds everything there and changes nothing. One process at a time works in a
-// cache; the others wait. What an interrupted call leaves is never used, and
+// finds everything there and changes nothing. What is damaged is installed again:
+// a missing library or one of another size is always noticed, so is any change of
+// the shim, and with Verify any change of libtorch. One process at a time works in
+// a cache; the others wait. What an interrupted call leaves is never used, and
 // removed by the next.
 func Setup(ctx context.Context, cfg Config) (Result, error) {
 	in, err := newInstaller(cfg)
 	if err != nil {
 		return Result{}, err
 	}
-	source, err := Resolve(ctx, cfg.Cache, cfg.Torch, cfg.CUDA)
+	source, err := in.inspect(ctx)
 	if err != nil && !errors.Is(err, ErrNotInstalled) {
 		return Result{}, err
 	}
@@ -96,6 +110,9 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 	if err := in.checkTools(ctx, err); err != nil {
 		return Result{}, err
 	}
+	if err := in.checkPaths(source); err != nil {
+		return Result{}, err
+	}
 
 	unlock, err := in.acquire(ctx)
 	if err != nil {
@@ -106,10 +123,14 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 		return Result{}, err
 	}
 	// Another setup may have done the work while this one waited.
-	source, err = Resolve(ctx, cfg.Cache, cfg.Torch, cfg.CUDA)
+	source, err = in.inspect(ctx)
 	pinned := source.Key == source.Version && os.Getenv(locate.EnvLibtorch) == ""
 	switch {
 	case errors.Is(err, ErrNotInstalled), err == nil && cfg.Force && pinned:
+		var damage *intact.Damage
+		if errors.As(err, &damage) {
+			in.Note("%v: libtorch %s is installed again", damage, cfg.Torch)
+		}
 		if source, err = in.install(ctx); err != nil {
 			return Result{}, err
 		}
@@ -125,6 +146,9 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 		return in.result(source, true), nil
 	}
 	if cfg.Force || !in.shimBuilt(source) {
+		if err := intact.Shim(in.shimPath(source)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			in.Note("%v: the shim is built again", err)
+		}
 		if err := in.build(ctx, source); err != nil {
 			return Result{}, err
 		}
@@ -135,8 +159,48 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 	return in.result(source, true), nil
 }
 
+// inspect is Resolve, and looks at the files of what it finds.
+func (in *installer) inspect(ctx context.Context) (Source, error) {
+	s, err := Resolve(ctx, in.cfg.Cache, in.cfg.Torch, in.cfg.CUDA)
+	if err != nil {
+		return s, err
+	}
+	var stamp torchStamp
+	if err := intact.Read(s.Root, &stamp); err != nil {
+		// From elsewhere: nothing is known of its files but what they say themselves.
+		for _, name := range cpuRoots {
+			lib := filepath.Join(s.Lib, name)
+			for _, path := range append(intact.Closure(lib), lib) {
+				if err := intact.Library(path); err != nil {
+					return s, fmt.Errorf("%w: install %s again; setup does not change it", err, s.From)
+				}
+			}
+		}
+		return s, nil
+	}
+	if !in.cfg.Verify || in.verified > 0 {
+		return s, nil
+	}
+	if in.damage != nil && !in.waited {
+		return s, in.damage
+	}
+	task := in.Start("verify libtorch "+s.Version, stamp.Total(), Bytes)
+	var done int64
+	err = stamp.CheckHashes(ctx, s.Root, func(n int) { done += int64(n); task.Set(done) })
+	task.End(err)
+	if ctx.Err() != nil {
+		return s, context.Cause(ctx)
+	}
+	if err != nil {
+		in.damage = fmt.Errorf("%w: %w", ErrNotInstalled, err)
+		return s, in.damage
+	}
+	in.verified = done
+	return s, nil
+}
+
 func (in *installer) result(s Source, changed bool) Result {
-	r := Result{Source: s, Changed: changed}
+	r := Result{Source: s, Changed: changed, Verified: in.verified}
 	if !in.cfg.NoBuild {
 		r.Shim = in.shimPath(s)
 	}
@@ -164,7 +228,23 @@ func (in *installer) checkTools(ctx context.Context, resolved error) error {
 	return require(tools...)
 }
 
-// acquire takes the cache's lock, and says so when it has to wait.
+// checkPaths fails before a long download where the shim could not be compiled after it: CMake's lists, patterns and
+// generated files, or the linker's -rpath, give these characters a meaning and no way to take it away.
+func (in *installer) checkPaths(s Source) error {
+	if in.cfg.NoBuild {
+		return nil
+	}
+	for _, p := range [][2]string{{in.cfg.Cache, locate.EnvCache}, {s.Root, locate.EnvLibtorch}} {
+		path, other := p[0], p[1]
+		at := strings.IndexFunc(path, func(r rune) bool { return strings.ContainsRune(`";\|:,[]*?`, r) || unicode.IsControl(r) && r != '\t' })
+		if at >= 0 {
+			return fmt.Errorf("the path %q has a character that CMake or the linker cannot take (%q): choose another directory with %s", path, path[at], other)
+		}
+	}
+	return nil
+}
+
+// acquire takes the cache's lock, and notes when it has to wait.
 func (in *installer) acquire(ctx context.Context) (func(), error) {
 	if err := os.MkdirAll(in.cfg.Cache, 0o755); err != nil {
 		return nil, fmt.Errorf("%w: set %s to a directory that can be written", err, locate.EnvCache)
@@ -173,6 +253,7 @@ func (in *installer) acquire(ctx context.Context) (func(), error) {
 	free, err := lock.TryLock()
 	if err == nil && !free {
 		in.Note("another setup is at work in %s; waiting for it", in.cfg.Cache)
+		in.waited = true
 		_, err = lock.TryLockContext(ctx, 200*time.Millisecond)
 	}
 	if err != nil {
@@ -211,6 +292,9 @@ func (in *installer) install(ctx context.Context) (Source, error) {
 	if err != nil {
 		return Source{}, err
 	}
+	if err := in.room(in.cfg.Cache, in.gatherSpace(wheels)); err != nil {
+		return Source{}, err
+	}
 	paths, err := in.gather(ctx, wheels)
 	if err != nil {
 		return Source{}, err
@@ -230,13 +314,14 @@ func (in *installer) install(ctx context.Context) (Source, error) {
 	files, err := unpack(ctx, temp, paths, in.cfg.CUDA, task)
 	task.End(err)
 	if err != nil {
-		return Source{}, err
+		return Source{}, in.full(err, in.cfg.Cache, in.gatherSpace(wheels))
 	}
-	stamp := torchStamp{Version: version, Platform: in.platform, CUDA: in.cfg.CUDA, Verified: !in.cfg.NoVerify, Files: files}
+	in.verified = files.Total()
+	stamp := torchStamp{Version: version, Platform: in.platform, CUDA: in.cfg.CUDA, Verified: !in.cfg.Unpinned, Files: files}
 	for _, w := range wheels {
 		stamp.Wheels = append(stamp.Wheels, w.File)
 	}
-	if err := writeJSON(filepath.Join(temp, stampFile), stamp); err != nil {
+	if err := writeJSON(filepath.Join(temp, intact.ManifestFile), stamp); err != nil {
 		return Source{}, err
 	}
 	if err := os.Chmod(temp, 0o755); err != nil { // MkdirTemp's is 0700
@@ -273,38 +358,26 @@ func replaceDir(temp, target string) error {
 	return nil
 }
 
-// stampFile is written last into a directory that is complete.
-const stampFile = "linstock.json"
-
-// torchStamp describes an unpacked libtorch.
+// torchStamp is the manifest of an unpacked libtorch.
 type torchStamp struct {
-	Version  string           `json:"version"`
-	Platform string           `json:"platform"`
-	CUDA     bool             `json:"cuda"`
-	Verified bool             `json:"verified"`
-	Wheels   []string         `json:"wheels"`
-	Files    map[string]int64 `json:"files"`
+	Version  string   `json:"version"`
+	Platform string   `json:"platform"`
+	CUDA     bool     `json:"cuda"`
+	Verified bool     `json:"verified"`
+	Wheels   []string `json:"wheels"`
+	intact.Files
 }
 
-// readStamp trusts a directory only when each library has its full length.
+// readStamp accepts a directory only when each library has its full length.
 func readStamp(dir string) (torchStamp, error) {
 	var stamp torchStamp
-	if err := readJSON(filepath.Join(dir, stampFile), &stamp); err != nil {
+	if err := intact.Read(dir, &stamp); err != nil {
 		return stamp, err
 	}
-	if len(stamp.Files) == 0 {
+	if len(stamp.Sizes) == 0 {
 		return stamp, ErrNotInstalled
 	}
-	for name, size := range stamp.Files {
-		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name)))
-		if err != nil {
-			return stamp, err
-		}
-		if info.Size() != size {
-			return stamp, fmt.Errorf("%s has %d bytes, not %d", name, info.Size(), size)
-		}
-	}
-	return stamp, nil
+	return stamp, stamp.CheckSizes(dir)
 }
 
 func readJSON(path string, v any) error {

@@ -20,6 +20,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
@@ -128,6 +129,7 @@ project(linstock C)
 if(NOT EXISTS ${LINSTOCK_TORCH_ROOT}/torch/lib/libtorch_cpu.so)
   message(FATAL_ERROR "no libtorch in ${LINSTOCK_TORCH_ROOT}")
 endif()
+add_compile_options("-ffile-prefix-map=${CMAKE_CURRENT_SOURCE_DIR}=${LINSTOCK_SOURCE_PREFIX}")
 add_library(linstock SHARED src/shim.c)
 `)},
 		"src/shim.c": {Data: []byte("const char *where(void) { return __FILE__; }\n")},
@@ -172,7 +174,7 @@ func TestLockIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	hexSum := regexp.MustCompile(`^[0-9a-f]{64}$`)
-	for _, version := range Versions {
+	for _, version := range locate.Versions {
 		wheels, err := lock.Wheels(version, "linux/amd64", true)
 		if err != nil {
 			t.Error(err)
@@ -202,8 +204,8 @@ func TestLockIsComplete(t *testing.T) {
 			t.Errorf("%s: the first wheel is %s %s", version, wheels[0].Package, wheels[0].Version)
 		}
 	}
-	if Versions[len(Versions)-1] != locate.DefaultTorch {
-		t.Errorf("the default %s is not the newest of %q", locate.DefaultTorch, Versions)
+	if locate.Versions[len(locate.Versions)-1] != locate.DefaultTorch {
+		t.Errorf("the default %s is not the newest of %q", locate.DefaultTorch, locate.Versions)
 	}
 }
 
@@ -309,12 +311,12 @@ func TestHashMismatchIsRefused(t *testing.T) {
 	if wrong := new(HashError); !errors.As(err, &wrong) || wrong.Path != files[0] {
 		t.Fatalf("got %v, want a HashError for %s", err, files[0])
 	}
-	if isFile(filepath.Join(locate.TorchDir(cfg.Cache, testVersion), stampFile)) || len(leftovers(t, cfg.Cache)) > 0 {
+	if isFile(filepath.Join(locate.TorchDir(cfg.Cache, testVersion), intact.ManifestFile)) || len(leftovers(t, cfg.Cache)) > 0 {
 		t.Error("something was unpacked all the same")
 	}
-	cfg.NoVerify = true
+	cfg.Unpinned = true
 	if _, err := Setup(t.Context(), cfg); err != nil {
-		t.Errorf("--no-verify: %v", err)
+		t.Errorf("--unpinned: %v", err)
 	}
 }
 
@@ -689,7 +691,7 @@ func TestBundle(t *testing.T) {
 	}
 	want := []string{
 		"liblinstock.so", "licenses/README", "licenses/nvidia_cuda_runtime-13.2.86/License.txt",
-		"licenses/torch-2.15.0/LICENSE", "licenses/torch-2.15.0/x/fmt/NOTES",
+		"licenses/torch-2.15.0/LICENSE", "licenses/torch-2.15.0/x/fmt/NOTES", "linstock.json",
 		"nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/lib/libcupti.so.13", "program",
 		"torch/lib/libc10.so", "torch/lib/libgomp.so.1", "torch/lib/libtorch_cpu.so",
 	}

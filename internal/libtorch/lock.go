@@ -5,17 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/linstock-ml/linstock/internal/locate"
 )
-
-// Versions are the releases that setup can install, oldest first. A libtorch
-// from elsewhere may be any patch release of the same minor versions.
-var Versions = []string{"2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", locate.DefaultTorch}
 
 // The minor versions between which the shim compiles and passes its tests.
 const minMinor, maxMinor = 11, 15
@@ -56,7 +51,7 @@ func Platform() string { return runtime.GOOS + "/" + runtime.GOARCH }
 // Wheels are those that version needs on platform; with cuda also those that
 // only a GPU needs. The first is torch itself.
 func (l *Lock) Wheels(version, platform string, cuda bool) ([]Wheel, error) {
-	if err := CheckPinned(version); err != nil {
+	if err := locate.CheckPinned(version); err != nil {
 		return nil, err
 	}
 	all := l.Releases[version][platform]
@@ -71,14 +66,6 @@ func (l *Lock) Wheels(version, platform string, cuda bool) ([]Wheel, error) {
 		}
 	}
 	return wheels, nil
-}
-
-// CheckPinned reports whether setup can install this version.
-func CheckPinned(version string) error {
-	if slices.Contains(Versions, version) {
-		return nil
-	}
-	return fmt.Errorf("libtorch %s is not one that Linstock installs: choose from %s", version, strings.Join(Versions, ", "))
 }
 
 // checkWindow reports whether the shim supports a libtorch found elsewhere.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/linstock-ml/linstock/internal/locate"
 )
 
 //go:generate go run ../../cmd/linstock lock --out lock.json
@@ -32,7 +34,7 @@ type pipReport struct {
 
 // MakeLock asks pip which wheels it would install with each version of torch, and
 // how they hash. Sizes are taken from the files in the directories of have, or
-// else by downloading: pip's report does not hold them. Versions that old holds
+// else by downloading: pip's report does not hold them. locate.Versions that old holds
 // are kept as they are.
 func MakeLock(ctx context.Context, old *Lock, versions, have []string, progress Progress) (*Lock, error) {
 	dir, err := os.MkdirTemp("", "linstock-lock-")
@@ -47,7 +49,7 @@ func MakeLock(ctx context.Context, old *Lock, versions, have []string, progress 
 	sizes := map[string]int64{}
 	lock := &Lock{Releases: map[string]map[string][]Wheel{}}
 	for _, version := range versions {
-		if err := CheckPinned(version); err != nil {
+		if err := locate.CheckPinned(version); err != nil {
 			return nil, err
 		}
 		if wheels := old.Releases[version]; wheels != nil {

@@ -13,16 +13,16 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// shimStamp describes a built shim.
+// shimStamp is the manifest of a built shim, and of a bundle.
 type shimStamp struct {
-	Torch    string           `json:"torch"`
-	Root     string           `json:"root"`
-	CUDA     bool             `json:"cuda"`
-	Compiler string           `json:"compiler"`
-	Files    map[string]int64 `json:"files"`
+	Torch    string `json:"torch"`
+	CUDA     bool   `json:"cuda"`
+	Compiler string `json:"compiler"`
+	intact.Manifest
 }
 
 func (in *installer) shimPath(s Source) string {
@@ -47,22 +47,17 @@ func cudaShim(shim string) string {
 }
 
 // ShimBuilt reports whether the cache holds the shim of these sources for this
-// libtorch.
+// libtorch, with the content that it was built with.
 func ShimBuilt(cache, hash string, s Source) bool {
 	dir := locate.ShimDir(cache, hash, s.Key)
 	var stamp shimStamp
-	if err := readJSON(filepath.Join(dir, stampFile), &stamp); err != nil {
+	if err := intact.Read(dir, &stamp); err != nil {
 		return false
 	}
-	if stamp.Torch != s.Version || stamp.Root != s.Root || stamp.CUDA != s.CUDA || stamp.Files[locate.LibName()] == 0 {
+	if stamp.Torch != s.Version || stamp.Root != s.Root || stamp.CUDA != s.CUDA || stamp.Sizes[locate.LibName()] == 0 {
 		return false
 	}
-	for name, size := range stamp.Files {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Size() != size {
-			return false
-		}
-	}
-	return true
+	return stamp.CheckSizes(dir) == nil && stamp.CheckHashes(context.Background(), dir, nil) == nil
 }
 
 func (in *installer) makeDefault(s Source) error {
@@ -81,38 +76,46 @@ func (in *installer) build(ctx context.Context, s Source) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	src, bld, out := filepath.Join(temp, "src"), filepath.Join(temp, "build"), filepath.Join(temp, "out")
-	if err := os.CopyFS(src, in.cfg.Sources); err != nil {
-		return fmt.Errorf("write the shim's sources: %w", err)
-	}
-	if err := os.Mkdir(out, 0o755); err != nil {
-		return err
-	}
-
-	if err := in.compile(ctx, src, bld, s); err != nil {
+	out := filepath.Join(temp, "out")
+	stamp, err := in.buildIn(ctx, temp, out, s)
+	if err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return in.keepLog(err)
+		return in.full(err, temp, buildSpace)
 	}
-	stamp := shimStamp{Torch: s.Version, Root: s.Root, CUDA: s.CUDA, Compiler: FindCompiler(ctx).Version, Files: map[string]int64{}}
-	if err := collectLibs(bld, out, stamp.Files); err != nil {
-		return err
+	if stamp.Sizes[locate.LibName()] == 0 {
+		return fmt.Errorf("the build succeeded but left no %s", locate.LibName())
 	}
-	if stamp.Files[locate.LibName()] == 0 {
-		return fmt.Errorf("the build ended well but left no %s", locate.LibName())
-	}
-	if s.CUDA && stamp.Files[cudaShim(locate.LibName())] == 0 {
+	if s.CUDA && stamp.Sizes[cudaShim(locate.LibName())] == 0 {
 		in.Note("this libtorch has CUDA, but no headers of CUDA were found (cuda_runtime_api.h, in pip's nvidia-cuda-runtime or a toolkit in CUDA_HOME): programs will compute on the CPU")
 	}
-	if err := writeJSON(filepath.Join(out, stampFile), stamp); err != nil {
+	if err := writeJSON(filepath.Join(out, intact.ManifestFile), stamp); err != nil {
 		return err
 	}
 	return replaceDir(out, target)
 }
 
-// compile runs CMake and then ninja, or make where there is no ninja.
-func (in *installer) compile(ctx context.Context, src, bld string, s Source) error {
+// buildIn compiles in the directory temp and copies the libraries to out.
+func (in *installer) buildIn(ctx context.Context, temp, out string, s Source) (shimStamp, error) {
+	stamp := shimStamp{Torch: s.Version, CUDA: s.CUDA, Manifest: intact.Manifest{Root: s.Root, Files: intact.NewFiles()}}
+	src, bld, tmp := filepath.Join(temp, "src"), filepath.Join(temp, "build"), filepath.Join(temp, "tmp")
+	if err := os.CopyFS(src, in.cfg.Sources); err != nil {
+		return stamp, fmt.Errorf("write the shim's sources: %w", err)
+	}
+	if err := errors.Join(os.Mkdir(out, 0o755), os.Mkdir(tmp, 0o755)); err != nil {
+		return stamp, err
+	}
+	if err := in.compile(ctx, src, bld, tmp, s); err != nil {
+		return stamp, in.keepLog(err)
+	}
+	stamp.Compiler = FindCompiler(ctx).Version
+	return stamp, collectLibs(ctx, bld, out, stamp.Files)
+}
+
+// compile runs CMake and then ninja, or make where there is no ninja. The compiler's temporary files go to tmp: all
+// that a build takes is in the cache.
+func (in *installer) compile(ctx context.Context, src, bld, tmp string, s Source) error {
 	generator := FindNinja(ctx)
 	cmake := FindCMake(ctx)
 	if err := require(FindCompiler(ctx), cmake, generator); err != nil {
@@ -122,11 +125,7 @@ func (in *installer) compile(ctx context.Context, src, bld string, s Source) err
 	if strings.Contains(generator.Command[0], "make") {
 		name = "Unix Makefiles"
 	}
-	// The temporary directory's name must not get into the library.
-	env := os.Environ()
-	for _, flags := range []string{"CFLAGS", "CXXFLAGS"} {
-		env = append(env, flags+"="+strings.TrimSpace(os.Getenv(flags)+" -ffile-prefix-map="+src+"=linstock/cshim"))
-	}
+	env := append(os.Environ(), "TMPDIR="+tmp)
 	// Asked for, CUDA's library must be built; else it is where it can be.
 	cuda := "OFF"
 	switch {
@@ -137,7 +136,9 @@ func (in *installer) compile(ctx context.Context, src, bld string, s Source) err
 	}
 	task := in.Start("configure the shim for libtorch "+s.Version, 0, Steps)
 	err := run(ctx, nil, env, "", cmake.Command[0], "-G", name, "-S", src, "-B", bld,
-		"-DCMAKE_BUILD_TYPE=Release", "-DLINSTOCK_WERROR=OFF", "-DLINSTOCK_TORCH_ROOT="+s.Root, "-DLINSTOCK_CUDA="+cuda)
+		"-DCMAKE_BUILD_TYPE=Release", "-DLINSTOCK_WERROR=OFF", "-DLINSTOCK_TORCH_ROOT="+s.Root, "-DLINSTOCK_CUDA="+cuda,
+		// The temporary directory's name must not get into the library.
+		"-DLINSTOCK_SOURCE_PREFIX=linstock/cshim")
 	task.End(err)
 	if err != nil {
 		return fmt.Errorf("configure the shim: %w", err)
@@ -165,7 +166,7 @@ func (in *installer) keepLog(err error) error {
 }
 
 // collectLibs copies the shim's libraries, and nothing else of the build.
-func collectLibs(from, to string, files map[string]int64) error {
+func collectLibs(ctx context.Context, from, to string, files intact.Files) error {
 	stem := strings.TrimSuffix(locate.LibName(), filepath.Ext(locate.LibName()))
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -174,8 +175,10 @@ func collectLibs(from, to string, files map[string]int64) error {
 		if !strings.HasPrefix(d.Name(), stem) || filepath.Ext(d.Name()) != filepath.Ext(locate.LibName()) {
 			return nil
 		}
-		size, err := copyFile(path, filepath.Join(to, d.Name()))
-		files[d.Name()] = size
+		if files.Sizes[d.Name()], err = copyFile(path, filepath.Join(to, d.Name())); err != nil {
+			return err
+		}
+		files.SHA256[d.Name()], err = intact.Hash(ctx, path, nil)
 		return err
 	})
 }
@@ -276,11 +279,14 @@ func copyFile(from, to string) (n int64, err error) {
 	return n, out.Sync()
 }
 
-// ShimVersionOf reads the stamp beside a shim: the libtorch it was built for.
+// ShimVersionOf reads the manifest beside a shim: the libtorch that it was built for.
 func ShimVersionOf(shim string) (version, root string, ok bool) {
 	var stamp shimStamp
-	if err := readJSON(filepath.Join(filepath.Dir(shim), stampFile), &stamp); err != nil {
+	if err := intact.Read(filepath.Dir(shim), &stamp); err != nil {
 		return "", "", false
+	}
+	if !filepath.IsAbs(stamp.Root) {
+		stamp.Root = filepath.Join(filepath.Dir(shim), stamp.Root)
 	}
 	return stamp.Torch, stamp.Root, true
 }
@@ -289,7 +295,7 @@ func ShimVersionOf(shim string) (version, root string, ok bool) {
 func SourceOf(cache, shim string) (Source, error) {
 	version, root, ok := ShimVersionOf(shim)
 	if !ok {
-		return Source{}, fmt.Errorf("%s was not made by setup (no %s beside it): it is not known which libtorch it belongs to", shim, stampFile)
+		return Source{}, fmt.Errorf("%s was not made by setup (no %s beside it): it is not known which libtorch it belongs to", shim, intact.ManifestFile)
 	}
 	s, err := Inspect(root)
 	if err != nil {

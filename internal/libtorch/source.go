@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
@@ -24,11 +25,12 @@ type Source struct {
 	CUDA    bool   `json:"cuda"`    // libtorch_cuda is there
 	// Key is the name of the shim's directory; see locate.Key.
 	Key string `json:"key"`
-	// From says how it was chosen, in words.
+	// From tells how it was chosen, in words.
 	From string `json:"from"`
 }
 
-// ErrNotInstalled says that the pinned version is not in the cache, or not whole.
+// ErrNotInstalled is the error for a pinned version that is not in the cache. An
+// intact.Damage in the chain: it is there, and a library is damaged.
 var ErrNotInstalled = errors.New("not installed")
 
 func libtorchCPU() string {
@@ -121,11 +123,15 @@ func Resolve(ctx context.Context, cache, version string, cuda bool) (Source, err
 		}
 		return elsewhere(dir, "the PyTorch of python3")
 	}
-	if err := CheckPinned(version); err != nil {
+	if err := locate.CheckPinned(version); err != nil {
 		return Source{}, err
 	}
 	s := pinned(cache, version)
 	stamp, err := readStamp(s.Root)
+	var damage *intact.Damage
+	if errors.As(err, &damage) {
+		return s, fmt.Errorf("%w: %w", ErrNotInstalled, err)
+	}
 	if err != nil {
 		return s, ErrNotInstalled
 	}
@@ -134,6 +140,16 @@ func Resolve(ctx context.Context, cache, version string, cuda bool) (Source, err
 		return s, ErrNotInstalled
 	}
 	return s, nil
+}
+
+// Changed compares the hashes of an installed libtorch's libraries with its
+// manifest. It returns nil where they agree and where there is no manifest.
+func Changed(ctx context.Context, s Source) error {
+	var stamp torchStamp
+	if intact.Read(s.Root, &stamp) != nil || len(stamp.SHA256) == 0 {
+		return nil
+	}
+	return stamp.CheckHashes(ctx, s.Root, nil)
 }
 
 // pinned is the libtorch of this version in the cache, there or not.

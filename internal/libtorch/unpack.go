@@ -3,7 +3,9 @@ package libtorch
 import (
 	"archive/zip"
 	"context"
+	"crypto/sha256"
 	"debug/elf"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +18,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/linstock-ml/linstock/internal/intact"
 )
 
 // cpuRoots are the libraries that the shim links; what they need, and the
@@ -36,47 +40,44 @@ type unpacker struct {
 	plain   []*zip.File          // headers, licences, version.py
 	total   atomic.Int64
 	written atomic.Int64
-	files   map[string]int64 // libraries written, and their sizes
+	files   intact.Files // libraries written
 }
 
 // unpack writes what Linstock needs of the wheels into dir, in the layout of
-// site-packages, and returns the libraries with their sizes. The wheels are read
+// site-packages, and returns the libraries with their sizes and hashes. The wheels are read
 // as data from a stranger: names that lead out of dir are refused.
-func unpack(ctx context.Context, dir string, wheels []string, cuda bool, task Task) (map[string]int64, error) {
+func unpack(ctx context.Context, dir string, wheels []string, cuda bool, task Task) (files intact.Files, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, err
+		return files, err
 	}
 	defer root.Close()
-	u := &unpacker{dir: root, cuda: cuda, task: task, libs: map[string]*zip.File{}, files: map[string]int64{}}
+	u := &unpacker{dir: root, cuda: cuda, task: task, libs: map[string]*zip.File{}, files: intact.NewFiles()}
 	for _, name := range wheels {
 		z, err := zip.OpenReader(name)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return files, fmt.Errorf("%s: %w", name, err)
 		}
 		defer z.Close()
 		if err := u.index(&z.Reader); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return files, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	roots, err := u.roots()
 	if err != nil {
-		return nil, err
+		return files, err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return u.writeLibs(ctx, roots) })
 	group.Go(func() error {
 		for _, f := range u.plain {
-			if err := u.write(ctx, f); err != nil {
+			if err := u.write(ctx, f, io.Discard); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	return u.files, nil
+	return u.files, group.Wait()
 }
 
 // index sorts a wheel's entries into those that are wanted.
@@ -159,10 +160,12 @@ func (u *unpacker) writeLibs(ctx context.Context, queue []string) error {
 		}
 		delete(u.libs, name)
 		u.grow(f)
-		if err := u.write(ctx, f); err != nil {
+		sum := sha256.New()
+		if err := u.write(ctx, f, sum); err != nil {
 			return err
 		}
-		u.files[f.Name] = int64(f.UncompressedSize64)
+		u.files.Sizes[f.Name] = int64(f.UncompressedSize64)
+		u.files.SHA256[f.Name] = hex.EncodeToString(sum.Sum(nil))
 		needed, err := u.needed(f.Name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
@@ -189,8 +192,8 @@ func (u *unpacker) grow(f *zip.File) {
 	u.task.SetTotal(u.total.Add(int64(f.UncompressedSize64)))
 }
 
-// write unpacks one entry; archive/zip checks its length and CRC.
-func (u *unpacker) write(ctx context.Context, f *zip.File) (err error) {
+// write unpacks one entry, also into sum; archive/zip checks its length and CRC.
+func (u *unpacker) write(ctx context.Context, f *zip.File, sum io.Writer) (err error) {
 	name := filepath.FromSlash(f.Name)
 	if err := u.dir.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return err
@@ -209,7 +212,7 @@ func (u *unpacker) write(ctx context.Context, f *zip.File) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	if _, err := io.Copy(out, &ctxReader{ctx: ctx, r: io.TeeReader(in, counter{u})}); err != nil {
+	if _, err := io.Copy(io.MultiWriter(out, sum), &ctxReader{ctx: ctx, r: io.TeeReader(in, counter{u})}); err != nil {
 		return fmt.Errorf("%s: %w", f.Name, err)
 	}
 	if isLibrary(f.Name) {

@@ -1,7 +1,8 @@
-// Package locate says where Linstock keeps libtorch and its compiled shim, and
-// in which order a program looks for the shim. The command that installs them
-// (cmd/linstock) and the package that opens them (cshim) share it, so that the
-// two can never disagree. It finds; it neither downloads, builds nor opens.
+// Package locate tells where Linstock keeps libtorch and its compiled shim, in
+// which order a program looks for the shim, and which command fixes what is
+// missing or damaged. The command that installs them (cmd/linstock) and the
+// package that opens them (cshim) share it, so that the two agree. It finds; it
+// neither downloads, builds nor opens.
 //
 // The cache holds, below CacheDir:
 //
@@ -28,13 +29,30 @@ const (
 	// DefaultTorch is the libtorch version that setup installs when none is named.
 	DefaultTorch = "2.15.0"
 
-	// SetupCommand is what a user runs to mend a missing or stale installation.
+	// SetupCommand is what a user runs to fix a missing, stale or damaged installation.
 	SetupCommand = "go run github.com/linstock-ml/linstock/cmd/linstock setup"
 
 	// DefaultFile, in the directory of a source hash, holds the key of the shim
 	// that the last setup made.
 	DefaultFile = "default"
 )
+
+// Versions are the releases of libtorch that setup can install, oldest first. A
+// libtorch from elsewhere may be any patch release of the same minor versions.
+var Versions = []string{"2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", DefaultTorch}
+
+// CheckPinned returns an error, which lists the versions, for one that setup
+// cannot install.
+func CheckPinned(version string) error {
+	if slices.Contains(Versions, version) {
+		return nil
+	}
+	from := ""
+	if version == os.Getenv(EnvTorch) && version != "" {
+		from = " (" + EnvTorch + ")"
+	}
+	return fmt.Errorf("libtorch %q%s is not a version that Linstock installs: choose one of %s", version, from, strings.Join(Versions, ", "))
+}
 
 // The environment variables that steer where things are looked for.
 const (
@@ -208,18 +226,48 @@ func installedKeys(cache, hash string) []string {
 var ErrMissing = errors.New("libtorch is not set up on this machine")
 
 // Missing is the error for a machine on which none of ShimCandidates exists. Its
-// text is one line and holds the command that mends it.
+// text is one line and says how to fix it.
 func Missing() error {
 	if lib := os.Getenv(EnvLib); lib != "" {
-		return fmt.Errorf("linstock: %w: %s=%s is not there; unset it or run: %s", ErrMissing, EnvLib, lib, SetupCommand)
+		what := "does not exist"
+		if info, err := os.Stat(lib); err == nil && info.IsDir() {
+			what = "has no " + LibName() + " in it"
+		}
+		return fmt.Errorf("linstock: %w: %s=%s %s; %s", ErrMissing, EnvLib, lib, what, unsetLib)
 	}
 	if _, err := CacheDir(); err != nil {
 		return fmt.Errorf("linstock: %w: there is no home directory to look in; set %s and run: %s", ErrMissing, EnvCache, SetupCommand)
 	}
 	if version := os.Getenv(EnvTorch); version != "" && version != DefaultTorch {
+		if err := CheckPinned(version); err != nil {
+			return fmt.Errorf("linstock: %w: %w, or unset %s", ErrMissing, err, EnvTorch)
+		}
 		return fmt.Errorf("linstock: %w in version %s (%s); run: %s --torch %s", ErrMissing, version, EnvTorch, SetupCommand, version)
 	}
 	return fmt.Errorf("linstock: %w; run: %s", ErrMissing, SetupCommand)
+}
+
+const unsetLib = "unset " + EnvLib + ", or set it to a shim that setup made (linstock env prints its path)"
+
+// Remedy says how to fix a shim that is damaged or cannot be loaded, for the end
+// of an error: a command, or what else to do.
+func Remedy(shim string) string {
+	if os.Getenv(EnvLib) != "" {
+		return unsetLib
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return "run: " + SetupCommand
+	}
+	rel, err := filepath.Rel(filepath.Join(cache, "shim"), shim)
+	if err != nil || !filepath.IsLocal(rel) {
+		return "make the bundle in " + filepath.Dir(shim) + " again: linstock bundle DIR"
+	}
+	// The directory's name is the key; that of a libtorch from elsewhere is longer than a version.
+	if key := filepath.Base(filepath.Dir(shim)); key != DefaultTorch && slices.Contains(Versions, key) {
+		return "run: " + SetupCommand + " --torch " + key
+	}
+	return "run: " + SetupCommand
 }
 
 // Find returns the first of ShimCandidates that exists, or Missing.

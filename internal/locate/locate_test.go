@@ -111,8 +111,36 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	check("setup --torch 2.11.0")
+	for _, version := range []string{"2.10.0", "2.16.0", "2.13.7", "nonsense"} {
+		t.Setenv(EnvTorch, version)
+		check("choose one of " + strings.Join(Versions, ", ") + ", or unset LINSTOCK_TORCH")
+		if err := Missing(); strings.Contains(err.Error(), SetupCommand) {
+			t.Errorf("%v: names a command that refuses %s", err, version)
+		}
+	}
 	t.Setenv(EnvLib, "/nowhere/liblinstock.so")
-	check("LINSTOCK_LIB=/nowhere/liblinstock.so")
+	check("LINSTOCK_LIB=/nowhere/liblinstock.so does not exist; unset LINSTOCK_LIB")
+	dir := t.TempDir()
+	t.Setenv(EnvLib, dir)
+	check("LINSTOCK_LIB=" + dir + " has no " + LibName() + " in it; unset LINSTOCK_LIB")
+}
+
+func TestRemedy(t *testing.T) {
+	dir := cache(t)
+	for shim, want := range map[string]string{
+		filepath.Join(ShimDir(dir, hash, DefaultTorch), LibName()):      "run: " + SetupCommand,
+		filepath.Join(ShimDir(dir, hash, "2.11.0"), LibName()):          "run: " + SetupCommand + " --torch 2.11.0",
+		filepath.Join(ShimDir(dir, hash, "2.12.0-aaaaaaaa"), LibName()): "run: " + SetupCommand,
+		"/srv/app/" + LibName(): "make the bundle in /srv/app again: linstock bundle DIR",
+	} {
+		if got := Remedy(shim); got != want {
+			t.Errorf("Remedy(%s) = %q, want %q", shim, got, want)
+		}
+	}
+	t.Setenv(EnvLib, "/etc/passwd")
+	if got := Remedy("/etc/passwd"); !strings.HasPrefix(got, "unset LINSTOCK_LIB") || strings.Contains(got, SetupCommand) {
+		t.Errorf("Remedy = %q", got)
+	}
 }
 
 func TestNoHome(t *testing.T) {

@@ -207,7 +207,7 @@ func TestInstall(t *testing.T) {
 	if out := m.must(dir, "./program"); out != answer {
 		t.Fatalf("the program said %q, want %q", out, answer)
 	}
-	if out := m.must(dir, "go", "run", module+"/cmd/linstock", "doctor"); !strings.Contains(out, "all is well") {
+	if out := m.must(dir, "go", "run", module+"/cmd/linstock", "doctor"); !strings.Contains(out, "no problems found") {
 		t.Errorf("doctor:\n%s", out)
 	}
 

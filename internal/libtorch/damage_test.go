@@ -1,0 +1,173 @@
+package libtorch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/intact"
+	"github.com/linstock-ml/linstock/internal/locate"
+)
+
+// flip changes one byte in the middle of a file.
+func flip(t *testing.T, path string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 0x40
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func truncate(t *testing.T, path string) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, info.Size()/2); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Setup without --force notices every damage that a program would refuse or die of, says what it was, and repairs it.
+func TestSetupRepairsWhatIsDamaged(t *testing.T) {
+	cfg := config(t)
+	result, err := Setup(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim, cpu := result.Shim, filepath.Join(result.Source.Lib, "libtorch_cpu.so")
+	gomp := filepath.Join(result.Source.Lib, "libgomp.so.1")
+	for _, c := range []struct {
+		name, path, note string
+		damage           func(*testing.T, string)
+		verify           bool // it takes --verify
+	}{
+		{"a truncated shim", shim, "the shim is built again", truncate, false},
+		{"a changed byte in the shim", shim, "its content has changed since it was installed: the shim is built again", flip, false},
+		{"a missing shim", shim, "", remove, false},
+		{"a damaged manifest of the shim", filepath.Join(filepath.Dir(shim), intact.ManifestFile), "", truncate, false},
+		{"a truncated libtorch", cpu, "libtorch_cpu.so is damaged: it has", truncate, false},
+		{"a missing library", gomp, "libgomp.so.1 is missing", remove, false},
+		{"a damaged manifest of libtorch", filepath.Join(result.Source.Root, intact.ManifestFile), "", truncate, false},
+		{"a changed byte in libtorch", cpu, "libtorch_cpu.so is damaged: its content has changed since it was installed", flip, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.damage(t, c.path)
+			again := cfg
+			if c.verify {
+				if r, err := Setup(t.Context(), again); err != nil || r.Changed {
+					t.Errorf("without --verify: %+v, %v", r, err)
+				}
+				again.Verify = true
+			}
+			var said notes
+			again.Progress = &said
+			r, err := Setup(t.Context(), again)
+			if err != nil || !r.Changed {
+				t.Fatalf("setup did not repair it: %+v, %v", r, err)
+			}
+			if all := strings.Join(said.said, "\n"); !strings.Contains(all, c.note) {
+				t.Errorf("setup said %q, want %q in it", all, c.note)
+			}
+			if err := intact.Shim(shim); err != nil {
+				t.Errorf("afterwards: %v", err)
+			}
+			if err := Changed(t.Context(), r.Source); err != nil {
+				t.Errorf("afterwards: %v", err)
+			}
+			if r, err := Setup(t.Context(), again); err != nil || r.Changed || again.Verify && r.Verified == 0 {
+				t.Errorf("the next setup: %+v, %v", r, err)
+			}
+		})
+	}
+}
+
+// A libtorch from elsewhere has no manifest, and is not setup's to repair: what is missing of a file is an error.
+func TestADamagedLibtorchFromElsewhere(t *testing.T) {
+	cfg := config(t)
+	cfg.NoBuild = true
+	made, err := Setup(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "site-packages")
+	if err := os.CopyFS(dir, os.DirFS(made.Source.Root)); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, filepath.Join(dir, intact.ManifestFile))
+	t.Setenv(locate.EnvLibtorch, dir)
+	for _, name := range []string{"torch/lib/libtorch_cpu.so", "torch/lib/libgomp.so.1"} {
+		path := filepath.Join(realPath(dir), filepath.FromSlash(name))
+		whole, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		truncate(t, path)
+		var damage *intact.Damage
+		if _, err := Setup(t.Context(), cfg); !errors.As(err, &damage) || damage.Path != path || !strings.Contains(err.Error(), "install $LIBTORCH again") {
+			t.Errorf("%s truncated: %v", name, err)
+		}
+		if err := os.WriteFile(path, whole, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg.Verify = true
+	if r, err := Setup(t.Context(), cfg); err != nil || r.Verified != 0 {
+		t.Errorf("--verify without a manifest: %+v, %v", r, err)
+	}
+}
+
+// A bundle carries a manifest of all its libraries, with the hashes that they were installed with.
+func TestADamagedBundle(t *testing.T) {
+	cfg := config(t)
+	result, err := Setup(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := SourceOf(cfg.Cache, result.Shim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"liblinstock.so", "torch/lib/libtorch_cpu.so", "nvidia/cu13/lib/libcupti.so.13"} {
+		dir := t.TempDir()
+		if err := Bundle(t.Context(), result.Shim, source, dir, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		shim := filepath.Join(dir, locate.LibName())
+		if err := intact.Shim(shim); err != nil {
+			t.Errorf("as made: %v", err)
+		}
+		if version, root, ok := ShimVersionOf(shim); version != testVersion || root != dir || !ok {
+			t.Errorf("its manifest: %s, %s, %v", version, root, ok)
+		}
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		truncate(t, path)
+		var damage *intact.Damage
+		if err := intact.Shim(shim); !errors.As(err, &damage) || damage.Path != path {
+			t.Errorf("%s truncated: %v", name, err)
+		}
+	}
+	// What has changed before is in the bundle, with the hash that it should have.
+	flip(t, filepath.Join(source.Lib, "libtorch_cpu.so"))
+	dir := t.TempDir()
+	if err := Bundle(t.Context(), result.Shim, source, dir, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := Changed(t.Context(), Source{Root: dir}); err == nil || !strings.Contains(err.Error(), "libtorch_cpu.so is damaged") {
+		t.Errorf("a bundle of a changed library: %v", err)
+	}
+}

@@ -1,0 +1,12 @@
+package libtorch
+
+import "syscall"
+
+// freeSpace is what a user may still write to a directory's file system.
+func freeSpace(dir string) (bytes int64, known bool) {
+	var s syscall.Statfs_t
+	if syscall.Statfs(dir, &s) != nil {
+		return 0, false
+	}
+	return int64(s.Bavail) * s.Bsize, true
+}
