@@ -19,7 +19,7 @@ help: ## list the targets
 setup: ## install libtorch $(TORCH) and compile the shim (ends at once when done before)
 	@$(GO) run ./cmd/linstock setup --torch $(TORCH)
 
-doctor: ## say what is installed and what is broken
+doctor: ## report what is installed and how to fix what is missing
 	@$(GO) run ./cmd/linstock doctor
 
 demo: setup ## train a small GPT on the Go toolchain's source text, then let it write

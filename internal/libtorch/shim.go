@@ -67,6 +67,9 @@ func (in *installer) makeDefault(s Source) error {
 // build compiles the shim in a temporary directory of the cache and moves the
 // result into place.
 func (in *installer) build(ctx context.Context, s Source) error {
+	if err := in.room(in.cfg.Cache, buildSpace); err != nil {
+		return err
+	}
 	target := locate.ShimDir(in.cfg.Cache, in.cfg.Hash, s.Key)
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err

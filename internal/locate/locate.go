@@ -4,7 +4,8 @@
 // package that opens them (cshim) share it, so that the two agree. It finds; it
 // neither downloads, builds nor opens.
 //
-// The cache holds, below CacheDir:
+// The cache holds, below CacheDir (beside libraries lies their manifest, see
+// package intact):
 //
 //	libtorch/VERSION/                        site-packages layout, linstock.json
 //	shim/SOURCEHASH/KEY/liblinstock.so       KEY is VERSION, or VERSION-PATHHASH

@@ -42,7 +42,9 @@ type machine struct {
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	dir := t.TempDir()
-	m := &machine{t: t, home: filepath.Join(dir, "home"), cache: filepath.Join(dir, "cache"), proxy: filepath.Join(dir, "proxy")}
+	// A name that shells, CMake and compilers may take for two words, or for the beginning of a string.
+	home := filepath.Join(dir, "Miriam O'Brien")
+	m := &machine{t: t, home: home, cache: filepath.Join(home, ".cache", "linstock"), proxy: filepath.Join(dir, "proxy")}
 	if err := os.Mkdir(m.home, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -89,6 +91,16 @@ func (m *machine) must(dir, name string, args ...string) string {
 		m.t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 	return out
+}
+
+// one is the file in the cache that a pattern names.
+func (m *machine) one(pattern string) string {
+	m.t.Helper()
+	found, err := filepath.Glob(filepath.Join(m.cache, filepath.FromSlash(pattern)))
+	if err != nil || len(found) != 1 {
+		m.t.Fatalf("%s: %q, %v", pattern, found, err)
+	}
+	return found[0]
 }
 
 // project makes a module that a user might have, without any requirement.
@@ -221,6 +233,49 @@ func TestInstall(t *testing.T) {
 		t.Errorf("it took %v beyond starting:\n%s", d, out)
 	}
 
+	t.Log("a shell reads what env prints")
+	m.must(dir, "sh", "-c", `eval "$(go run `+module+`/cmd/linstock env)" && test -f "$LINSTOCK_LIB" && test -d "$LIBTORCH/torch/include"`)
+
+	t.Run("Damage", func(t *testing.T) {
+		m := &machine{t: t, home: m.home, cache: m.cache, proxy: m.proxy}
+		shim := m.one("shim/*/" + locate.DefaultTorch + "/" + locate.LibName())
+		cpu := m.one("libtorch/*/torch/lib/libtorch_cpu.so")
+		whole, err := os.ReadFile(shim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := func(name string, err error) {
+			t.Helper()
+			t.Log(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := m.try(dir, "./program")
+			if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out, "is damaged") || !strings.Contains(out, "run: "+locate.SetupCommand) {
+				t.Errorf("%s: the program ended with %v and said:\n%s", name, err, out)
+			}
+			if out, err := m.try(dir, "go", "run", module+"/cmd/linstock", "doctor"); err == nil || !strings.Contains(out, "is damaged") {
+				t.Errorf("%s: doctor ended with %v and said:\n%s", name, err, out)
+			}
+		}
+		refused("a truncated shim", os.WriteFile(shim, whole[:len(whole)/2], 0o755))
+		changed := slices.Clone(whole)
+		changed[len(changed)/2] ^= 0xff
+		refused("a changed byte in the shim", os.WriteFile(shim, changed, 0o755))
+		// Setup would compile it again, which internal/libtorch tests in less time.
+		if err := os.WriteFile(shim, whole, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		refused("a truncated libtorch", os.Truncate(cpu, 100_000_000))
+		m.must(dir, "go", setup(t)...)
+		if out := m.must(dir, "./program"); out != answer {
+			t.Errorf("after setup the program said %q, want %q", out, answer)
+		}
+		if out := m.must(dir, "go", append(setup(t), "--verify")...); !strings.Contains(out, "MB of libraries verified") {
+			t.Errorf("setup --verify:\n%s", out)
+		}
+	})
+
 	t.Run("Replace", func(t *testing.T) {
 		// A checkout beside the user's module finds what the release set up: the sources are the same.
 		m := &machine{t: t, home: m.home, cache: m.cache, proxy: m.proxy}
@@ -236,7 +291,7 @@ func TestInstall(t *testing.T) {
 	})
 
 	t.Run("Bundle", func(t *testing.T) {
-		dist := filepath.Join(t.TempDir(), "dist")
+		dist := filepath.Join(t.TempDir(), "Miriam's dist")
 		m.must(dir, "go", "run", module+"/cmd/linstock", "bundle", dist)
 		m.must(dir, "go", "build", "-o", filepath.Join(dist, "program"), ".")
 		// Elsewhere: another home, and the cache is gone.
@@ -246,6 +301,12 @@ func TestInstall(t *testing.T) {
 		other := &machine{t: t, home: t.TempDir(), cache: filepath.Join(t.TempDir(), "none"), proxy: m.proxy}
 		if out := other.must(t.TempDir(), filepath.Join(dist, "program")); out != answer {
 			t.Errorf("the bundle said %q, want %q", out, answer)
+		}
+		if err := os.Truncate(filepath.Join(dist, "torch", "lib", "libtorch_cpu.so"), 100_000_000); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := other.try(t.TempDir(), filepath.Join(dist, "program")); err == nil || !strings.Contains(out, "libtorch_cpu.so is damaged") || !strings.Contains(out, "linstock bundle") {
+			t.Errorf("a damaged bundle ended with %v and said:\n%s", err, out)
 		}
 	})
 }
