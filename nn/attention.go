@@ -74,7 +74,7 @@ func (a *CausalSelfAttention) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if bad := unusable(op, x); bad != nil {
 		return bad
 	}
-	return Pipe(x, Func(func(x *tensor.Tensor) *tensor.Tensor {
+	return Pipe(x, internal(func(x *tensor.Tensor) *tensor.Tensor {
 		return tidy(func(s *tensor.Scope) *tensor.Tensor {
 			qkv := a.QKV.Forward(x)
 			return CausalAttention(qkv, a.Heads, a.dropout()...)
@@ -228,7 +228,7 @@ func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...te
 	if a.Drop > 0 && a.Training() {
 		opts = append([]tensor.Option{tensor.DropoutP(a.Drop)}, opts...)
 	}
-	return Pipe(query, Func(func(*tensor.Tensor) *tensor.Tensor {
+	return Pipe(query, internal(func(*tensor.Tensor) *tensor.Tensor {
 		return tidy(func(s *tensor.Scope) *tensor.Tensor {
 			projected, err := a.project(in)
 			if err != nil {
@@ -236,7 +236,7 @@ func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...te
 			}
 			return attend(s, projected, a.Heads, opts)
 		})
-	}), a.OutProj, Func(func(y *tensor.Tensor) *tensor.Tensor {
+	}), a.OutProj, internal(func(y *tensor.Tensor) *tensor.Tensor {
 		if a.batchFirst {
 			return y
 		}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -38,7 +39,7 @@ type State []Named
 // Map returns the same by name, as LoadStateDict and checkpoint.Save take it. If Check found an error, the failed tensor
 // alone is in it.
 func (s State) Map() map[string]*tensor.Tensor {
-	if len(s) > 0 && s[0].Name == "" && s[0].Tensor.Err() != nil {
+	if len(s) > 0 && s[0].Name == "" && !handle.Usable(s[0].Tensor) {
 		s = s[:1]
 	}
 	m := make(map[string]*tensor.Tensor, len(s))

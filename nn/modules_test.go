@@ -11,7 +11,6 @@ import (
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
-	"github.com/linstock-ml/linstock/vram"
 )
 
 func names(named []nn.Named) (out []string) {
@@ -201,119 +200,6 @@ func TestTo(t *testing.T) {
 		}
 		if nn.To(b, tensor.KeepDim(true)) == nil {
 			t.Error("To takes any option")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// keeper keeps a parameter of its own and gives it back, or its input.
-type keeper struct{ T *tensor.Tensor }
-
-func (k *keeper) Forward(*tensor.Tensor) *tensor.Tensor { return k.T }
-
-// What a layer makes on the way goes when the layer is done, and a sweep finds x where only Pipe still has it.
-func TestPipePeak(t *testing.T) {
-	leak.Check(t)
-	err := tensor.WithScope(func() error {
-		var made *tensor.Tensor
-		two := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { made = x.Add(1); return made.Mul(2) })
-		freed := nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
-			if made.DType() != tensor.Invalid {
-				t.Error("what a layer made on the way outlives it")
-			}
-			return x
-		})
-		if v, err := nn.Pipe(tensor.Ones([]int{3}), two, freed, two).Sum().Item(); v != 30 || err != nil {
-			t.Errorf("%v, %v", v, err)
-		}
-		outer := tensor.CurrentScope()
-		before := outer.Len()
-		sweep := nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
-			if err := vram.Collect(); err != nil {
-				t.Error(err)
-			}
-			if n := outer.Len(); n > before {
-				t.Errorf("Pipe holds its input after the first layer: %d tensors, %d before", n, before)
-			}
-			return x.Mul(1)
-		})
-		return nn.Pipe(tensor.Ones([]int{3}), nn.NewSequential(two, sweep)).Err()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// What Pipe frees, and what it must not.
-func TestPipe(t *testing.T) {
-	leak.Check(t)
-	err := tensor.WithScope(func() error {
-		x := tensor.Ones([]int{2, 3})
-		var seen []*tensor.Tensor
-		note := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { seen = append(seen, x); return x })
-		double := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(2) })
-		before := tensor.CurrentScope().Len()
-		y := nn.Pipe(x, note, double, note, double, note, &nn.Flatten{}, &nn.Identity{})
-		if err := y.Err(); err != nil {
-			return err
-		}
-		if n := tensor.CurrentScope().Len() - before; n != 1 {
-			t.Errorf("Pipe left %d tensors", n)
-		}
-		if seen[0] != x || x.DType() == tensor.Invalid || y.Numel() != 6 {
-			t.Error("Pipe freed x or its result")
-		}
-		if seen[1].DType() != tensor.Invalid || seen[2].DType() != tensor.Invalid {
-			t.Error("Pipe did not free its intermediates")
-		}
-		if v, err := y.Sum().Item(); v != 24 || err != nil {
-			t.Errorf("%v, %v", v, err)
-		}
-		seen = nil
-		gone := nn.Func(func(y *tensor.Tensor) *tensor.Tensor {
-			if seen[0].DType() != tensor.Invalid {
-				t.Error("what went into a Sequential outlives the first of its layers")
-			}
-			return y
-		})
-		if y := nn.Pipe(x, double, nn.NewSequential(note, nn.NewSequential(), double, gone), double); y.Err() != nil {
-			return y.Err()
-		}
-		if len(seen) != 1 || seen[0] == x {
-			t.Error("the Sequential was not run")
-		}
-		endless := nn.NewSequential(double)
-		endless.Layers = append(endless.Layers, endless)
-		for _, y := range []*tensor.Tensor{endless.Forward(x), nn.Residual(x, endless)} {
-			if !errors.Is(y.Err(), tensor.ErrArgument) {
-				t.Errorf("a Sequential that contains itself gives %v", y.Err())
-			}
-		}
-		if nn.Pipe(x) != x || nn.Pipe(x, &nn.Identity{}, note) != x {
-			t.Error("Pipe of nothing is not x")
-		}
-		own := tensor.Ones([]int{2, 3})
-		if z := nn.Pipe(x, &keeper{own}, double); z.Err() != nil || own.DType() == tensor.Invalid {
-			t.Error("Pipe freed what a layer owns")
-		}
-		if z := nn.Pipe(x, double, &keeper{own}); z != own {
-			t.Error("Pipe does not return what the layer returned")
-		}
-		k := &keeper{}
-		kept := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { k.T = x.Keep(); return x.Mul(1) })
-		if z := nn.Pipe(x, double, kept, double); z.Err() != nil || k.T.DType() == tensor.Invalid {
-			t.Error("Pipe freed what a layer kept")
-		}
-		k.T.Release()
-		r := nn.Residual(x, double, double)
-		if v, err := r.Sum().Item(); v != 30 || err != nil {
-			t.Errorf("Residual gives %v, %v", v, err)
-		}
-		if v, err := nn.Residual(x).Sum().Item(); v != 12 || err != nil {
-			t.Errorf("Residual of nothing gives %v, %v", v, err)
 		}
 		return nil
 	})

@@ -24,6 +24,7 @@ type facts struct {
 	holds    bool // by its type, a value holds tensors or modules
 	module   bool // has a method Forward or SetTraining
 	err      bool // has a method Err() error
+	library  bool // a layer of this package, in which no code of the user's can run
 }
 
 var allFacts sync.Map // reflect.Type → *facts
@@ -38,6 +39,7 @@ func factsOf(t reflect.Type) *facts {
 		holds:    holds(t, ""),
 		module:   isModule(t),
 		err:      t.Implements(errType),
+		library:  library(t, map[reflect.Type]bool{}),
 	}
 	allFacts.Store(t, f)
 	return f
@@ -47,6 +49,39 @@ func factsOf(t reflect.Type) *facts {
 func isModule(t reflect.Type) bool {
 	_, forward := t.MethodByName("Forward")
 	return forward || t.Implements(trainingType)
+}
+
+// library reports whether t is declared in this package and has no exported part that another package's layer or function
+// could be. Func is a function of the user's; a Sequential is judged by its layers.
+func library(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if t == reflect.TypeFor[Func]() {
+		return false
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.PkgPath() == reflect.TypeFor[Linear]().PkgPath() && (t.Kind() != reflect.Struct || closed(t, seen))
+}
+
+// closed reports whether no exported part of a t is an interface or a function.
+func closed(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if seen[t] {
+		return true
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface, reflect.Func:
+		return false
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return closed(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); f.IsExported() && !closed(f.Type, seen) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // walked reports whether a value of type t can hold a tensor or module in its exported parts.
@@ -237,7 +272,7 @@ const sameName = " has the name "
 func (p *plan) compareNames(t reflect.Type) {
 	type origin struct{ prefix, field string }
 	known := map[string]origin{}
-	unknown := 0 // slices, maps and interfaces without a prefix: values have the names
+	unknown := 0                           // slices, maps and interfaces without a prefix: values have the names
 	seen := map[reflect.Type]bool{t: true} // on the way from t
 	var compare func(t reflect.Type, fields []field, prefix string)
 	compare = func(t reflect.Type, fields []field, prefix string) {

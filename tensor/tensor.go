@@ -33,6 +33,10 @@ func init() {
 		x, _ := t.(*Tensor)
 		return x != nil && x.h != 0 && x.state.Load()&released == 0
 	}
+	handle.Failed = func(t any) bool {
+		x, _ := t.(*Tensor)
+		return x != nil && x.fail != nil
+	}
 	handle.Decided = func(t any) bool {
 		x, _ := t.(*Tensor)
 		return x != nil && x.asked.Load()
