@@ -106,25 +106,29 @@ func CausalAttention(qkv *tensor.Tensor, heads int, opts ...tensor.Option) *tens
 		if err != nil {
 			return tensor.Failed(err)
 		}
-		return attend(s, parts, heads, append([]tensor.Option{tensor.IsCausal(true)}, opts...))
+		return attend(parts, heads, false, append([]tensor.Option{tensor.IsCausal(true)}, opts...))
 	})
 }
 
-// attend attends with queries, keys and values (N, T, C), giving (N, T, C). What it makes on the way is s's.
-func attend(s *tensor.Scope, qkv []*tensor.Tensor, heads int, opts []tensor.Option) *tensor.Tensor {
+// attend attends with queries, keys and values (N, T, C), giving (N, T, C), or if sequenceFirst (T, N, C). What it makes
+// on the way belongs to the present scope.
+func attend(qkv []*tensor.Tensor, heads int, sequenceFirst bool, opts []tensor.Option) *tensor.Tensor {
 	var split [3]*tensor.Tensor
 	for i, p := range qkv {
 		shape := p.Shape()
 		if len(shape) != 3 {
 			return refuse.Tensor("attention", tensor.ErrArgument, "%v must be (N, T, C)", shape)
 		}
-		// A view: no copy is made of what the projection gave.
+		// A view: the projection's result is not copied.
 		split[i] = p.View(shape[0], shape[1], heads, shape[2]/heads).Transpose(1, 2)
 	}
 	y := tensor.ScaledDotProductAttention(split[0], split[1], split[2], opts...)
 	shape := y.Shape() // (N, heads, T, C/heads)
 	if len(shape) != 4 {
 		return y
+	}
+	if sequenceFirst {
+		return y.Permute(2, 0, 1, 3).Reshape(shape[2], shape[0], shape[1]*shape[3])
 	}
 	return y.Transpose(1, 2).Reshape(shape[0], shape[2], shape[1]*shape[3])
 }
@@ -200,11 +204,12 @@ func xavier(fanOut, fanIn int) float64 {
 	return math.Sqrt(3.0) * std
 }
 
-// Forward attends within x: (L, N, E), or with BatchFirst (N, L, E), giving the same shape.
+// Forward attends within x: (L, N, E), with BatchFirst (N, L, E), or (L, E) without a batch. It returns the same shape.
 func (a *MultiheadAttention) Forward(x *tensor.Tensor) *tensor.Tensor { return a.Attend(x, x, x) }
 
-// Attend attends with query (L, N, E) to key and value (S, N, E), with BatchFirst (N, L, E) and (N, S, E), giving
-// query's shape. The options are those of tensor.ScaledDotProductAttention, AttnMask say.
+// Attend attends with query (L, N, E) to key and value (S, N, E), with BatchFirst (N, L, E) and (N, S, E), or without a
+// batch (L, E) and (S, E). It returns query's shape, with PyTorch's strides. The options are those of
+// tensor.ScaledDotProductAttention, for example AttnMask.
 func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	const op = "MultiheadAttention"
 	if err := a.Err(); err != nil {
@@ -214,14 +219,20 @@ func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...te
 		return noModule(op)
 	}
 	in := []*tensor.Tensor{query, key, value}
-	for _, x := range in {
+	dims := 0
+	for i, x := range in {
 		if bad := unusable(op, x); bad != nil {
 			return bad
 		}
-		if shape := x.Shape(); len(shape) != 3 || a.Heads < 1 || shape[2]%a.Heads != 0 {
-			return refuse.Tensor(op, tensor.ErrArgument, "%v must be of 3 dimensions, the last divisible by %d heads", shape, a.Heads)
+		shape := x.Shape()
+		if i == 0 {
+			dims = len(shape)
+		}
+		if len(shape) != dims || dims < 2 || dims > 3 || a.Heads < 1 || shape[dims-1]%a.Heads != 0 {
+			return refuse.Tensor(op, tensor.ErrArgument, "%v must be of 3 dimensions, or all of 2, the last divisible by %d heads", shape, a.Heads)
 		}
 	}
+	sequenceFirst := !a.fast(in, opts)
 	if a.causal {
 		opts = append([]tensor.Option{tensor.IsCausal(true)}, opts...)
 	}
@@ -229,27 +240,51 @@ func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...te
 		opts = append([]tensor.Option{tensor.DropoutP(a.Drop)}, opts...)
 	}
 	return Pipe(query, internal(func(*tensor.Tensor) *tensor.Tensor {
-		return tidy(func(s *tensor.Scope) *tensor.Tensor {
-			projected, err := a.project(in)
+		return tidy(func(*tensor.Scope) *tensor.Tensor {
+			projected, err := a.project(in, dims == 2)
 			if err != nil {
 				return tensor.Failed(err)
 			}
-			return attend(s, projected, a.Heads, opts)
+			return attend(projected, a.Heads, sequenceFirst, opts)
 		})
 	}), a.OutProj, internal(func(y *tensor.Tensor) *tensor.Tensor {
-		if a.batchFirst {
-			return y
+		switch {
+		case dims == 2:
+			return y.SqueezeDim(1)
+		case a.batchFirst && sequenceFirst:
+			return y.Transpose(0, 1)
 		}
-		return y.Transpose(0, 1)
+		return y
 	}))
 }
 
-// project gives queries, keys and values (N, L, E).
-func (a *MultiheadAttention) project(in []*tensor.Tensor) ([]*tensor.Tensor, error) {
+// fast reports whether PyTorch would take its fast path of inference, which lays the result out with the batch first.
+func (a *MultiheadAttention) fast(in []*tensor.Tensor, opts []tensor.Option) bool {
+	if !a.batchFirst || a.Training() || a.causal || len(opts) != 0 || a.InProjBias == nil || a.OutProj.Bias == nil || a.Heads%2 != 0 ||
+		in[0] != in[1] || in[1] != in[2] || in[0].Dim() != 3 {
+		return false
+	}
+	if !tensor.GradEnabled() {
+		return true
+	}
+	for _, t := range []*tensor.Tensor{in[0], a.InProjWeight, a.InProjBias, a.OutProj.Weight, a.OutProj.Bias} {
+		if t.RequiresGrad() {
+			return false
+		}
+	}
+	return true
+}
+
+// project returns queries, keys and values (N, L, E).
+func (a *MultiheadAttention) project(in []*tensor.Tensor, unbatched bool) ([]*tensor.Tensor, error) {
 	batched := make([]*tensor.Tensor, len(in))
 	for i, x := range in {
-		batched[i] = x
-		if !a.batchFirst {
+		switch {
+		case unbatched:
+			batched[i] = x.Unsqueeze(0)
+		case a.batchFirst:
+			batched[i] = x
+		default:
 			batched[i] = x.Transpose(0, 1)
 		}
 	}

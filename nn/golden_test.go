@@ -23,10 +23,11 @@ type moduleCase struct {
 		Data  []float64
 	}
 	Output struct {
-		Shape []int
-		Data  []float64
+		Shape, Stride []int
+		Data          []float64
 	}
-	Eval []float64
+	Eval       []float64
+	EvalStride []int `json:"eval_stride"`
 
 	GradInput []float64 `json:"grad_input"`
 	Grads     map[string][]float64
@@ -98,10 +99,13 @@ var constructors = map[string]func() nn.Layer{
 	"flatten_01":          func() nn.Layer { return nn.NewFlatten(0, 1) },
 	"identity":            func() nn.Layer { return &nn.Identity{} },
 
-	"attention":             attention(),
-	"attention_causal":      attention(nn.Causal(), nn.BatchFirst()),
-	"attention_no_bias":     attentionHeads(4, nn.NoBias(), nn.BatchFirst()),
-	"causal_self_attention": func() nn.Layer { return nn.NewCausalSelfAttention(8, 2) },
+	"attention":                       attention(),
+	"attention_causal":                attention(nn.Causal(), nn.BatchFirst()),
+	"attention_no_bias":               attentionHeads(4, nn.NoBias(), nn.BatchFirst()),
+	"attention_batch_first":           attention(nn.BatchFirst()),
+	"attention_unbatched":             attention(),
+	"attention_unbatched_batch_first": attention(nn.BatchFirst()),
+	"causal_self_attention":           func() nn.Layer { return nn.NewCausalSelfAttention(8, 2) },
 	"sequential": func() nn.Layer {
 		return nn.NewSequential(nn.NewLinear(6, 8), &nn.ReLU{}, nn.NewDropout(0.5), nn.NewLayerNorm(8), nn.NewLinear(8, 2))
 	},
@@ -168,6 +172,9 @@ func runModule(t *testing.T, make func() nn.Layer, want moduleCase) error {
 	if !reflect.DeepEqual(y.Shape(), want.Output.Shape) {
 		t.Errorf("the output has shape %v, PyTorch's %v", y.Shape(), want.Output.Shape)
 	}
+	if !reflect.DeepEqual(y.Stride(), want.Output.Stride) {
+		t.Errorf("the output has strides %v, PyTorch's %v", y.Stride(), want.Output.Stride)
+	}
 	golden.Near(t, "output", y, want.Output.Data, atol, rtol)
 	loss := y.Mul(tensor.Linspace(-1, 1, y.Numel(), y.DType()).Reshape(y.Shape()...)).Sum()
 	if err := loss.Backward(); err != nil {
@@ -195,7 +202,11 @@ func runModule(t *testing.T, make func() nn.Layer, want moduleCase) error {
 		want.Eval = want.Output.Data
 	}
 	return autograd.NoGrad(func() error {
-		golden.Near(t, "evaluation", m.Forward(x), want.Eval, atol, rtol)
+		y := m.Forward(x)
+		golden.Near(t, "evaluation", y, want.Eval, atol, rtol)
+		if !reflect.DeepEqual(y.Stride(), want.EvalStride) {
+			t.Errorf("in evaluation the output has strides %v, PyTorch's %v", y.Stride(), want.EvalStride)
+		}
 		return nil
 	})
 }

@@ -5,7 +5,7 @@
 
 "modules"     by name: "seed"; "shape" of the input, drawn with torch.randn (or for ids with torch.randint) after
               the module was made; "state" before, "after" (what changed in it), "output", "grad_input" and "grads"
-              for the loss (output * linspace(-1, 1)).sum(), and "eval" where evaluation differs
+              for the loss (output * linspace(-1, 1)).sum(), "eval" where evaluation differs, and the strides of both
 "losses"      by name: value and gradient
 "init"        by name: the first elements of a float32 (6, 5, 2)
 "optimizers"  by name: the parameters after each of five steps, exactly
@@ -97,6 +97,9 @@ MODULES = {
     "causal_self_attention": (lambda: Fused(8, 2), (2, 5, 8)),
     "sequential": (lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.5), nn.LayerNorm(8), nn.Linear(8, 2)), (3, 6)),
     "convnet": (lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)), (2, 1, 6, 6)),
+    "attention_batch_first": (lambda: Attention(8, 2, batch_first=True), (3, 5, 8)),
+    "attention_unbatched": (lambda: Attention(8, 2), (5, 8)),
+    "attention_unbatched_batch_first": (lambda: Attention(8, 2, batch_first=True), (5, 8)),
 }
 
 
@@ -112,7 +115,7 @@ def run_module(seed, make, shape):
     y = m(x)
     (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)).sum().backward()
     out = {"seed": seed, "shape": list(shape[2:] if shape[0] == "ids" else shape), "dtype": str(dtype).removeprefix("torch."),
-           "state": {k: both(v) for k, v in state.items()}, "order": list(state), "output": both(y)}
+           "state": {k: both(v) for k, v in state.items()}, "order": list(state), "output": both(y) | {"stride": list(y.stride())}}
     if shape[0] == "ids":
         out["ids"] = shape[1]
     else:
@@ -124,6 +127,7 @@ def run_module(seed, make, shape):
         e = m(x)
     if not torch.equal(e, y):
         out["eval"] = flat(e)
+    out["eval_stride"] = list(e.stride())
     return out
 
 
