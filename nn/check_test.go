@@ -74,9 +74,9 @@ type pointers struct {
 }
 
 type tagged struct {
-	A *nn.Linear     `nn:"a,bufer"`
-	B *tensor.Tensor `nn:",buffer,frozen"`
-	C int            `nn:",opt"`
+	A *nn.Linear     `nn:"a,bufer"`        //linstockvet:ignore module wrong on purpose
+	B *tensor.Tensor `nn:",buffer,frozen"` //linstockvet:ignore module wrong on purpose
+	C int            `nn:",opt"`           //linstockvet:ignore module wrong on purpose
 }
 
 type plain struct {

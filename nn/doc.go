@@ -47,9 +47,9 @@
 //
 // # Lifetimes
 //
-// Layers free what they make on the way, Pipe, Residual and Sequential each intermediate result once the next layer
-// has consumed it, so that forward passes peak where PyTorch's do. What autograd needs stays until the backward pass
-// is through.
+// A result that passes from one layer of this package to the next in Sequential, Pipe or Residual is freed as soon as it
+// has been used, so that forward passes peak where PyTorch's do. What a Func or a layer of the user's has seen lives until
+// its scope closes or it is unreachable, as every tensor. What autograd needs stays until the backward pass is through.
 //
 // # Errors
 //

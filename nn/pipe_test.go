@@ -78,7 +78,7 @@ func TestPipeLeavesWhatUserCodeHasSeen(t *testing.T) {
 				*store, inner.In = storing{}, nil
 				x := tensor.Linspace(-1, 1, 6).View(2, 3)
 				y := run(x)
-				seen = append(seen, x, y)
+				seen = append(seen, x, y) //linstockvet:ignore scopeescape read before the scope closes
 				for _, s := range []*tensor.Tensor{store.In, store.Made, store.Out, inner.In} {
 					if s != nil {
 						seen = append(seen, s)

@@ -3,11 +3,10 @@ package nn
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
-	"unicode"
 
+	"github.com/linstock-ml/linstock/internal/nntag"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -209,9 +208,6 @@ func planOf(t reflect.Type) *plan {
 
 const unexported = "is unexported and holds a %v, which is not found: export it, or tag it `nn:\"-\"`"
 
-// tagOptions are those that the tag nn:"name,option" has.
-var tagOptions = []string{"buffer", "optional"}
-
 func newPlan(t reflect.Type) *plan {
 	ptr := reflect.PointerTo(t)
 	p := &plan{module: isModule(ptr) || holds(t, ""), training: ptr.Implements(trainingType)}
@@ -221,15 +217,11 @@ func newPlan(t reflect.Type) *plan {
 		if sf.Name == "_" {
 			continue
 		}
-		tag, has := sf.Tag.Lookup("nn")
-		name, rest, _ := strings.Cut(tag, ",")
-		options := strings.Split(rest, ",")
-		for _, o := range options {
-			if o != "" && !slices.Contains(tagOptions, o) {
-				p.faults = append(p.faults, fault{field: sf.Name, message: fmt.Sprintf("has the tag option %q, which does not exist; the options are %s", o, strings.Join(tagOptions, ", "))})
-			}
+		tag := nntag.Parse(sf.Tag, sf.Name, sf.Anonymous)
+		for _, o := range tag.Unknown {
+			p.faults = append(p.faults, fault{field: sf.Name, message: fmt.Sprintf("has the tag option %q, which does not exist; the options are %s", o, strings.Join(nntag.Options, ", "))})
 		}
-		if name == "-" {
+		if tag.Skip {
 			continue
 		}
 		if !sf.IsExported() && !sf.Anonymous {
@@ -241,14 +233,8 @@ func newPlan(t reflect.Type) *plan {
 			}
 			continue
 		}
-		f := field{index: i, name: name, goName: sf.Name, embedded: sf.Anonymous, value: sf.Type.Kind() == reflect.Struct,
-			buffer: slices.Contains(options, "buffer"), optional: slices.Contains(options, "optional")}
-		switch {
-		case name == ".", sf.Anonymous && !has:
-			f.name = ""
-		case name == "":
-			f.name = snake(sf.Name)
-		}
+		f := field{index: i, name: tag.Name, goName: sf.Name, embedded: sf.Anonymous, value: sf.Type.Kind() == reflect.Struct,
+			buffer: tag.Has("buffer"), optional: tag.Has("optional")}
 		if factsOf(sf.Type).concerns {
 			p.concerns = append(p.concerns, f)
 		}
@@ -304,20 +290,4 @@ func (p *plan) compareNames(t reflect.Type) {
 	}
 	compare(t, p.walked, "")
 	p.open = p.open || unknown > 0 && unknown+len(known) > 1
-}
-
-// snake returns PyTorch's way of writing a Go name: LN1 is ln1, RunningMean running_mean, QKVProj qkv_proj.
-func snake(name string) string {
-	runes := []rune(name)
-	var b strings.Builder
-	for i, r := range runes {
-		if i > 0 && unicode.IsUpper(r) {
-			next := i+1 < len(runes) && unicode.IsLower(runes[i+1])
-			if !unicode.IsUpper(runes[i-1]) || next {
-				b.WriteByte('_')
-			}
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }

@@ -18,6 +18,9 @@ func Names() []string {
 			all[n] = true
 		}
 	}
+	for n := range takeModules {
+		all[n] = true
+	}
 	var names []string
 	for _, n := range slices.Sorted(maps.Keys(all)) {
 		names = append(names, string(n))

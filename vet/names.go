@@ -37,7 +37,14 @@ var scopedIterators = map[name]bool{"data.Loader.Batches": true, "data.Loader.Re
 // notFresh are library functions whose tensors are not made in the caller's scope, though they return some.
 var notFresh = map[name]bool{
 	keep: true, moveOut: true, "tensor.Failed": true,
-	"nn.Parameters": true,
+	"nn.Parameters": true, "nn.NewParameter": true,
+}
+
+// takeModules are functions with the index of a parameter that is a module of whatever type.
+var takeModules = map[name]int{
+	"nn.Check": 0, "nn.Parameters": 0, "nn.NamedParameters": 0, "nn.NamedBuffers": 0, "nn.StateDict": 0, "nn.LoadStateDict": 0, "nn.To": 0,
+	"nn.Train": 0, "nn.Eval": 0, "nn.ZeroGrad": 0, "nn.RequiresGrad_": 0, "nn.Release": 0,
+	"checkpoint.SaveTraining": 1, "checkpoint.LoadTraining": 1, "checkpoint.LoadModel": 1,
 }
 
 // closers may be deferred with their error unread.

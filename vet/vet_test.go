@@ -24,6 +24,7 @@ func TestAnalyzers(t *testing.T) {
 		"scope":            vet.ScopeClose,
 		"sink":             vet.SinkErr,
 		"pull":             vet.IterPull,
+		"module":           vet.Module,
 	}
 	each := &analysis.Analyzer{
 		Name: "each", Doc: "run the analyzer whose cases a package has",

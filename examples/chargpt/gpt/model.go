@@ -35,22 +35,19 @@ type Block struct {
 	MLP  *nn.Sequential `nn:"mlp"`
 }
 
-func (b *Block) attend(x *tensor.Tensor) *tensor.Tensor { return nn.Residual(x, b.LN1, b.Attn) }
-
-func (b *Block) feed(x *tensor.Tensor) *tensor.Tensor { return nn.Residual(x, b.LN2, b.MLP) }
+// Forward takes x (N, T, Width) to the same shape.
+func (b *Block) Forward(x *tensor.Tensor) *tensor.Tensor {
+	x = nn.Residual(x, b.LN1, b.Attn)
+	return nn.Residual(x, b.LN2, b.MLP)
+}
 
 // Forward takes token ids (N, T), int64, to logits (N, T, Vocab).
 func (g *GPT) Forward(ids *tensor.Tensor) *tensor.Tensor {
-	// One Pipe through all halves of blocks: what goes into one is freed as soon as it has been used.
-	layers := []nn.Layer{nn.Func(g.embed)}
+	x := g.Tok.Forward(ids).Add(g.Pos.Weight.Narrow(0, 0, ids.Size(1)))
 	for _, b := range g.Blocks {
-		layers = append(layers, nn.Func(b.attend), nn.Func(b.feed))
+		x = b.Forward(x)
 	}
-	return nn.Pipe(ids, append(layers, g.LN, g.Head)...)
-}
-
-func (g *GPT) embed(ids *tensor.Tensor) *tensor.Tensor {
-	return g.Tok.Forward(ids).Add(g.Pos.Weight.Narrow(0, 0, ids.Size(1)))
+	return nn.Pipe(x, g.LN, g.Head)
 }
 
 // Loss is the mean cross entropy, in nats a character, of predicting targets (N, T) from inputs (N, T).
