@@ -1,86 +1,74 @@
 package autograd
 
 import (
-	"errors"
+	"slices"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Checkpoint computes f(inputs…) without keeping what its gradient needs: backward computes f once more, so that of a
-// deep model only the inputs of each part stay in memory. f must give the same result each time; the CPU's random
-// numbers (dropout) are repeated. Parameters that f uses get their gradients as usual, provided that one of the inputs
-// requires a gradient. PyTorch: torch.utils.checkpoint.checkpoint (use_reentrant=True).
+// Checkpoint returns f(inputs…) and keeps nothing of what f saves for its gradient but the inputs: backward computes f
+// again when it comes to it. It trades time for memory: of a deep model only the inputs of its parts stay, and what
+// one part at a time needs. Gradients are the same to the last bit.
 //
 //	for _, block := range model.Blocks {
-//		x = autograd.Checkpoint(func(xs ...*tensor.Tensor) *tensor.Tensor { return block.Forward(xs[0]) }, x)
+//		x = autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return block.Forward(in[0]) }, x)
 //	}
+//
+// Tensors that f captures, such as parameters, get their gradients whether or not an input requires one. Checkpoints
+// nest, and Backward, Grad, RetainGraph and CreateGraph work as without them. Where gradients are not recorded,
+// Checkpoint only calls f.
+//
+// f runs in a scope of its own, each time: what it makes is freed at its end, except its result. f must compute the
+// same each time. Its random numbers are repeated (dropout): those of the CPU and of every CUDA device in use, as
+// long as no other goroutine draws numbers of the same device meanwhile. Its inputs must not change in place. A
+// backward pass returns an error where f fails or panics when it is computed again, and where it then saves tensors of
+// another number, dtype, shape or device.
+//
+// When f is computed again and backward has all that it needs, the operators in f compute no more and fail with
+// tensor.ErrStopRecomputation: f should return, as after any error, and what it returns is ignored. Side effects of f
+// happen twice.
+//
+// PyTorch: torch.utils.checkpoint.checkpoint (use_reentrant=False).
 func Checkpoint(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs ...*tensor.Tensor) *tensor.Tensor {
 	if f == nil {
-		return tensor.Failed(errors.New("autograd: Checkpoint: a function is needed, got nil"))
+		return tensor.Failed(refuse.Nil("Checkpoint", "a function"))
 	}
-	out, err := Apply(&checkpointed{f}, inputs...)
+	out, err := checkpoint(func(inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+		return []*tensor.Tensor{f(inputs...)}, nil
+	}, inputs)
 	if err != nil {
 		return tensor.Failed(err)
 	}
 	return out[0]
 }
 
-type checkpointed struct {
-	f func(inputs ...*tensor.Tensor) *tensor.Tensor
+// CheckpointAll is Checkpoint for a function of several results.
+func CheckpointAll(f func(inputs ...*tensor.Tensor) ([]*tensor.Tensor, error), inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	if f == nil {
+		return nil, refuse.Nil("CheckpointAll", "a function")
+	}
+	return checkpoint(f, inputs)
 }
 
-type randomState struct{}
-
-func (c *checkpointed) Forward(ctx *Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	ctx.SaveForBackward(inputs...)
-	ctx.Set(randomState{}, tensor.RNGState().Keep())
-	y := c.f(inputs...)
-	if err := y.Err(); err != nil {
-		return nil, err
+func checkpoint(f func(inputs ...*tensor.Tensor) ([]*tensor.Tensor, error), inputs []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	for _, x := range inputs {
+		if err := check("Checkpoint", x); err != nil {
+			return nil, err
+		}
 	}
-	return []*tensor.Tensor{y}, nil
-}
-
-func (c *checkpointed) Backward(ctx *Context, grads ...*tensor.Tensor) (out []*tensor.Tensor, err error) {
-	inputs := ctx.Saved()
-	out = make([]*tensor.Tensor, len(inputs))
-	if grads[0] == nil {
-		return out, nil
-	}
-	// The numbers that forward drew, and afterwards those that would have come now.
-	then, _ := ctx.Value(randomState{}).(*tensor.Tensor)
-	now := tensor.RNGState()
-	if err := tensor.SetRNGState(then); err != nil {
-		return nil, err
-	}
-	restore := func() error { return tensor.SetRNGState(now) }
-	err = tensor.WithGradMode(true, func() error {
-		again := make([]*tensor.Tensor, len(inputs))
-		for i, x := range inputs {
-			if x == nil {
-				continue
+	return tensor.RunCheckpoint(inputs, func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error) {
+		return recovered(func() ([]*tensor.Tensor, error) {
+			outputs, err := f(slices.Clone(inputs)...)
+			if err != nil {
+				return nil, err
 			}
-			again[i] = x.Detach()
-			if ctx.NeedsInputGrad(i) {
-				again[i] = again[i].RequiresGrad_()
+			for _, y := range outputs {
+				if err := y.Err(); err != nil {
+					return nil, err
+				}
 			}
-		}
-		y := c.f(again...)
-		if err := y.Err(); err != nil {
-			return errors.Join(err, restore())
-		}
-		if err := restore(); err != nil {
-			return err
-		}
-		if err := y.Backward(tensor.Gradient(grads[0])); err != nil {
-			return err
-		}
-		for i, x := range again {
-			if x != nil && ctx.NeedsInputGrad(i) {
-				out[i] = x.Grad()
-			}
-		}
-		return nil
+			return outputs, nil
+		})
 	})
-	return out, err
 }

@@ -1,5 +1,5 @@
 // Package autograd differentiates: backward passes, modes that say whether gradients are recorded, differentiable
-// functions written in Go, and checks of gradients against numerical ones.
+// functions written in Go, checkpoints, and checks of gradients against numerical ones.
 //
 //	x := tensor.FromSlice([]float64{1, 2, 3}, nil).RequiresGrad_()
 //	y := x.Mul(x).Sum()
@@ -18,4 +18,11 @@
 //
 // A Function is an operator of one's own. Both its methods run in a scope of their own; their errors, and their
 // panics, come back as errors of Apply and of the backward pass.
+//
+// Checkpoint trades time for memory (gradient checkpointing): it keeps the inputs of a part of the model, and computes
+// the part again when backward needs what it has not kept.
+//
+//	for _, block := range model.Blocks {
+//		x = autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return block.Forward(in[0]) }, x)
+//	}
 package autograd

@@ -51,3 +51,29 @@ func ExampleApply() {
 	// <nil>
 	// [1.000 2.718] <nil>
 }
+
+// Backward computes each block of a model again when it comes to it: until then only the blocks' inputs are kept.
+func ExampleCheckpoint() {
+	var blocks [8]*tensor.Tensor
+	for i := range blocks {
+		blocks[i] = tensor.Eye(4).RequiresGrad_()
+	}
+	calls := 0
+	x := tensor.Ones([]int{2, 4}) // data, which requires no gradient
+	for _, w := range blocks {
+		x = autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+			calls++
+			return in[0].MatMul(w).ReLU()
+		}, x)
+	}
+	fmt.Println(calls, "calls in the forward pass")
+	if err := x.Sum().Backward(); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(calls, "calls in all")
+	fmt.Println(blocks[0].Grad().Sum().Item())
+	// Output:
+	// 8 calls in the forward pass
+	// 16 calls in all
+	// 32 <nil>
+}

@@ -21,6 +21,10 @@ package cshim
 #cgo nocallback lsc_remove_hook
 #cgo noescape lsc_custom_function
 #cgo nocallback lsc_custom_function
+#cgo noescape lsc_checkpoint_push
+#cgo nocallback lsc_checkpoint_push
+#cgo noescape lsc_saved_pop
+#cgo nocallback lsc_saved_pop
 #cgo noescape lsc_take_dropped
 #cgo nocallback lsc_take_dropped
 #cgo noescape lsc_dropped_count
@@ -105,6 +109,17 @@ func CustomFunction(id uint64, inputs, outputs, saved, out []Handle) (scope uint
 	return uint64(s), e
 }
 
+// CheckpointPush makes the calling thread's operators keep nothing for their backward until SavedPop(depth): a backward
+// pass calls Callbacks.Recompute with the id instead.
+func CheckpointPush(id uint64, inputs []Handle) (depth uint64, err ErrorRef) {
+	var d C.uint64_t
+	e := C.lsc_checkpoint_push(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), &d)
+	return uint64(d), e
+}
+
+// SavedPop undoes the calling thread's pushes down to a depth, also where it returns an error.
+func SavedPop(depth uint64) ErrorRef { return C.lsc_saved_pop(C.uint64_t(depth)) }
+
 // TakeDropped fills ids with those whose native holder is gone and returns how many.
 func TakeDropped(ids []uint64) int {
 	return int(C.lsc_take_dropped((*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(ids))), C.uint64_t(len(ids))))
@@ -113,11 +128,12 @@ func TakeDropped(ids []uint64) int {
 // DroppedCount is how many TakeDropped could give.
 func DroppedCount() int { return int(C.lsc_dropped_count()) }
 
-// Callbacks are the Go functions that libtorch's engine reaches. Both run on the engine's thread, return 0 for
-// success and otherwise a number that comes back in Error.Callback.
+// Callbacks are the Go functions that libtorch's engine calls. They run on the engine's thread, return 0 for success
+// and otherwise a number that comes back in Error.Callback.
 type Callbacks struct {
-	Hook     func(id uint64, grad Handle) (out Handle, failed uint64)
-	Backward func(id uint64, grads, saved []Handle, needs []bool, out []Handle) (failed uint64)
+	Hook      func(id uint64, grad Handle) (out Handle, failed uint64)
+	Backward  func(id uint64, grads, saved []Handle, needs []bool, out []Handle) (failed uint64)
+	Recompute func(id uint64, inputs []Handle) (failed uint64)
 }
 
 var callbacks atomic.Pointer[Callbacks]

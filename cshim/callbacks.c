@@ -9,4 +9,8 @@ static uint64_t backward(uint64_t id, const ls_tensor *grads, uint64_t n, const 
   return lsGoBackward(id, (ls_tensor *)grads, n, (ls_tensor *)saved, ns, (uint8_t *)needs, out, nout);
 }
 
-const ls_callbacks ls_go_callbacks = {hook, backward};
+static uint64_t recompute(uint64_t id, const ls_tensor *inputs, uint64_t n) {
+  return lsGoRecompute(id, (ls_tensor *)inputs, n);
+}
+
+const ls_callbacks ls_go_callbacks = {hook, backward, recompute};

@@ -46,6 +46,8 @@ const char *ls_table_load(void *library) {
   LOAD(register_hook)
   LOAD(remove_hook)
   LOAD(custom_function)
+  LOAD(checkpoint_push)
+  LOAD(saved_pop)
   LOAD(take_dropped)
   LOAD(dropped_count)
   LOAD(adam_step)

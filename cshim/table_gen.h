@@ -42,6 +42,8 @@ typedef struct ls_functions {
   ls_error *(*register_hook)(ls_tensor t, uint64_t id, uint32_t *slot);
   ls_error *(*remove_hook)(ls_tensor t, uint32_t slot);
   ls_error *(*custom_function)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope);
+  ls_error *(*checkpoint_push)(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth);
+  ls_error *(*saved_pop)(uint64_t depth);
   uint64_t (*take_dropped)(uint64_t *ids, uint64_t cap);
   uint64_t (*dropped_count)(void);
   ls_error *(*adam_step)(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps);
@@ -197,6 +199,8 @@ static inline ls_results lsc_grad_fn_name(ls_tensor t, ls_value *out, uint64_t o
 static inline ls_error *lsc_register_hook(ls_tensor t, uint64_t id, uint32_t *slot) { return ls_table.register_hook(t, id, slot); }
 static inline ls_error *lsc_remove_hook(ls_tensor t, uint32_t slot) { return ls_table.remove_hook(t, slot); }
 static inline ls_error *lsc_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope) { return ls_table.custom_function(id, inputs, nin, outputs, nout, saved, nsaved, out, scope); }
+static inline ls_error *lsc_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) { return ls_table.checkpoint_push(id, inputs, n, depth); }
+static inline ls_error *lsc_saved_pop(uint64_t depth) { return ls_table.saved_pop(depth); }
 static inline uint64_t lsc_take_dropped(uint64_t *ids, uint64_t cap) { return ls_table.take_dropped(ids, cap); }
 static inline uint64_t lsc_dropped_count(void) { return ls_table.dropped_count(); }
 static inline ls_error *lsc_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) { return ls_table.adam_step(how, n, params, avgs, sqs, maxs, steps); }

@@ -44,6 +44,8 @@ const (
 	CodeCallback       Code = C.LS_ERR_CALLBACK
 	CodeUnknown        Code = C.LS_ERR_UNKNOWN
 	CodeDeviceLost     Code = C.LS_ERR_DEVICE_LOST
+
+	CodeStopRecomputation Code = C.LS_ERR_STOP_RECOMPUTATION
 )
 
 // Error is a native error, copied out.

@@ -32,6 +32,9 @@ var (
 	// ErrDeviceLost: the accelerator met an error after which it computes nothing more in this process. Tensors on
 	// it are gone, and its memory is not freed; other devices are as they were.
 	ErrDeviceLost = errors.New("the device is lost")
+	// ErrStopRecomputation: an operator was called by a checkpointed function that is computed again, and the backward
+	// pass has all that it needs of it. The function should return, as after any error; see autograd.Checkpoint.
+	ErrStopRecomputation = errors.New("the recomputation can stop")
 	// ErrScope: a scope was used in a way that scopes cannot be: closed on another goroutine, too many at once.
 	ErrScope = errors.New("misuse of a scope")
 )
@@ -93,6 +96,8 @@ func kindOf(c cshim.Code) error {
 		return ErrDevice
 	case cshim.CodeDeviceLost:
 		return ErrDeviceLost
+	case cshim.CodeStopRecomputation:
+		return ErrStopRecomputation
 	}
 	return ErrArgument
 }

@@ -174,7 +174,9 @@ func RunBackward(roots []*Tensor, opts ...BackwardOption) error {
 	vram.BeforeBackward()
 	ref := cshim.Backward(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create)
 	vram.AfterBackward()
-	return newError("Backward", asError(ref), roots...)
+	err = newError("Backward", asError(ref), roots...)
+	forgetDropped()
+	return err
 }
 
 // RunGrad is the gradients of outputs with respect to inputs, without touching any Grad; package autograd is the
@@ -189,6 +191,7 @@ func RunGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, erro
 		return nil, err
 	}
 	defer b.unpin()
+	defer forgetDropped()
 	out := make([]cshim.Handle, len(inputs))
 	scope, ref := cshim.Grad(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create, s.AllowUnused, out)
 	if ref != nil {
@@ -349,7 +352,7 @@ func takeNative(id uint64) (any, bool) {
 	return v, ok
 }
 
-// forgetDropped lets go of what no native graph holds any more.
+// forgetDropped forgets what no native graph holds any more.
 func forgetDropped() {
 	var ids [64]uint64
 	for nativeLive.Load() > 0 && cshim.DroppedCount() > 0 {
@@ -391,7 +394,7 @@ func guarded(f func() error) (failed uint64) {
 }
 
 func init() {
-	cshim.SetCallbacks(&cshim.Callbacks{Hook: runHook, Backward: runFunction})
+	cshim.SetCallbacks(&cshim.Callbacks{Hook: runHook, Backward: runFunction, Recompute: runRecompute})
 }
 
 // lend makes a Tensor of a handle that somebody else owns, for the time of a callback.

@@ -277,6 +277,16 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"CurrentScope": {CurrentScope}, "Gradient": {Gradient}, "Inputs": {Inputs}, "RetainGraph": {RetainGraph}, "CreateGraph": {CreateGraph},
 		"AllowUnused": {AllowUnused}, "RunBackward": {RunBackward}, "RunGrad": {RunGrad}, "Grads": {Grads}, "ZeroGrads": {ZeroGrads},
 		"RunFunction": {RunFunction},
+		"RunCheckpoint": {RunCheckpoint, func(x, y *Tensor) error {
+			out, err := RunCheckpoint([]*Tensor{x, y}, func(in []*Tensor) ([]*Tensor, error) {
+				z := in[0].Exp().Mul(in[1]).Tanh()
+				return []*Tensor{z}, z.Err()
+			})
+			if err != nil {
+				return err
+			}
+			return out[0].Sum().Backward()
+		}},
 		"FusedAdam.Step": {func(a, b, c, d, e []*Tensor, lr float64, on bool) error {
 			return (&FusedAdam{LR: lr, Eps: lr, AMSGrad: on, Params: a, Avgs: b, Sqs: c, Maxs: d, Steps: e}).Step()
 		}, func(p, q *Tensor, lr float64, on bool) error {

@@ -50,7 +50,8 @@ enum ls_code {
   LS_ERR_ARGUMENT = 10, /* refused by the shim itself */
   LS_ERR_CALLBACK = 11, /* a callback reported failure; see callback */
   LS_ERR_UNKNOWN = 12,
-  LS_ERR_DEVICE_LOST = 13 /* the device met a sticky error, now or before; see device_error */
+  LS_ERR_DEVICE_LOST = 13,       /* the device met a sticky error, now or before; see device_error */
+  LS_ERR_STOP_RECOMPUTATION = 14 /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
 };
 
 typedef struct ls_error {
@@ -175,6 +176,8 @@ typedef struct ls_callbacks {
    * handles (0: none). */
   uint64_t (*backward)(uint64_t id, const ls_tensor *grads, uint64_t n, const ls_tensor *saved, uint64_t ns,
                        const uint8_t *needs, ls_tensor *out, uint64_t nout);
+  /* Computes a checkpointed function again on inputs[n], borrowed; see ls_checkpoint_push. */
+  uint64_t (*recompute)(uint64_t id, const ls_tensor *inputs, uint64_t n);
 } ls_callbacks;
 LS_API void ls_set_callbacks(const ls_callbacks *cb) LS_NOEXCEPT;
 
@@ -203,6 +206,22 @@ LS_API ls_error *ls_remove_hook(ls_tensor t, uint32_t slot) LS_NOEXCEPT;
 LS_API ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
                                     uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
                                     uint64_t *scope) LS_NOEXCEPT;
+/* Policies decide what the graph keeps in place of the tensors that operators save for backward. Each thread has a
+ * stack of them; the innermost one decides. It is asked on the operator's thread and never calls back then; for
+ * the tensor it is asked within a backward pass, on any thread, and may call back.
+ *
+ * Pushes a checkpoint: from now until ls_saved_pop the graph keeps none of the tensors that operators save on this
+ * thread. When a backward pass needs one of them, it calls recompute(id, inputs), with the random states and the
+ * modes that were in force at the push, and takes the tensors that are saved then: they must agree with the first
+ * ones in number, dtype, shape and device. Once the last of them is saved, operators of the recomputation fail
+ * with LS_ERR_STOP_RECOMPUTATION, and what recompute returns is ignored. The tensors live until they are used, and
+ * not beyond the pass. The inputs are saved by the policy around. The id is queued for ls_take_dropped when the
+ * last node of the graph that may need it is freed, and at once where there is none. *depth is for ls_saved_pop.
+ */
+LS_API ls_error *ls_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) LS_NOEXCEPT;
+/* Pops policies of the calling thread until depth are left, also where it returns an error: an input was changed
+ * in place since the push, and something would have to be computed from it again. */
+LS_API ls_error *ls_saved_pop(uint64_t depth) LS_NOEXCEPT;
 /* Ids whose native holder has gone, to be forgotten by the owner. Returns how many were written. */
 LS_API uint64_t ls_take_dropped(uint64_t *ids, uint64_t cap) LS_NOEXCEPT;
 LS_API uint64_t ls_dropped_count(void) LS_NOEXCEPT;

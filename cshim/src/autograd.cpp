@@ -13,11 +13,12 @@
 #include <type_traits>
 
 #include "memory.h"
+#include "saved.h"
 #include "shim.h"
 
 namespace ls {
 
-ls_callbacks callbacks{nullptr, nullptr};
+ls_callbacks callbacks{nullptr, nullptr, nullptr};
 
 namespace {
 
@@ -29,21 +30,6 @@ std::atomic<uint64_t> dropped_count{0};
 struct TicketHolder : torch::CustomClassHolder {
   std::shared_ptr<Ticket> ticket;
   explicit TicketHolder(uint64_t id) : ticket(hold(id)) {}
-};
-
-// Counted handles around tensors for the time of a callback.
-class Lent {
- public:
-  explicit Lent(const torch::autograd::variable_list &list) {
-    handles_.reserve(list.size());
-    for (const auto &t : list)
-      handles_.push_back(reinterpret_cast<ls_tensor>(t.defined() ? t.unsafeGetTensorImpl() : nullptr));
-  }
-  const ls_tensor *data() const { return handles_.data(); }
-  uint64_t size() const { return handles_.size(); }
-
- private:
-  std::vector<ls_tensor> handles_;
 };
 
 // Handles that a callback has made, freed in any case.
@@ -153,6 +139,7 @@ auto with_engine(F &&pass) {
     throw ArgumentError(
         "the threads of libtorch's engine could not be started: no backward pass is possible until "
         "the process starts anew");
+  pass_starts();
   try {
     auto result = pass();
     engine.store(kStarted, std::memory_order_relaxed);

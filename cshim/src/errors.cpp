@@ -8,6 +8,7 @@
 #include <new>
 
 #include "memory.h"
+#include "saved.h"
 
 namespace ls {
 namespace {
@@ -103,6 +104,8 @@ ls_error *current_error() noexcept {
     return make(code_of(e), text);
   } catch (const ArgumentError &e) {
     return make(LS_ERR_ARGUMENT, e.what());
+  } catch (const StopRecomputation &e) {
+    return make(LS_ERR_STOP_RECOMPUTATION, e.what());
   } catch (const std::bad_alloc &) {
     return &no_memory;
   } catch (const std::exception &e) {

@@ -85,6 +85,8 @@ void use_device(c10::Device d) {
   used.fetch_or(bit(index));
 }
 
+uint64_t used_devices() noexcept { return used.load() & ~lost_devices.load(); }
+
 bool start_devices() noexcept {
   auto *devices = cuda_devices();
   if (devices == nullptr) return false;

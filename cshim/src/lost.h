@@ -36,6 +36,9 @@ void use_device(c10::Device d);
 // come here first. False: there is none, or it failed, now or before, and must not be touched.
 bool start_devices() noexcept;
 
+// The CUDA devices that were used so far and are not lost, a bit for each.
+uint64_t used_devices() noexcept;
+
 // Called with an error of libtorch's in hand that may be a device's last: asks each device, marks those that are
 // gone. failed: its text says that CUDA, cuBLAS or the like failed. Returns the device that the error tells of,
 // -1: none.

@@ -27,6 +27,7 @@
 #include "device.h"
 #include "memory.h"
 #include "ranges.h"
+#include "saved.h"
 
 namespace ls {
 
@@ -598,6 +599,7 @@ ls_error *ls_init(void) noexcept {
       ls::make_pressure();
       ls::make_samples();
       c10::SetCPUAllocator(new ls::CountingAllocator, /*priority=*/1);
+      ls::install_engine();
       return true;
     }();
     (void)once;

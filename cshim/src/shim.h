@@ -215,6 +215,21 @@ inline c10::Device device_of(int64_t v) {
   return d;
 }
 
+// Tensors as the handles that a callback borrows.
+class Lent {
+ public:
+  explicit Lent(const std::vector<at::Tensor> &list) {
+    handles_.reserve(list.size());
+    for (const auto &t : list)
+      handles_.push_back(reinterpret_cast<ls_tensor>(t.defined() ? t.unsafeGetTensorImpl() : nullptr));
+  }
+  const ls_tensor *data() const { return handles_.data(); }
+  uint64_t size() const { return handles_.size(); }
+
+ private:
+  std::vector<ls_tensor> handles_;
+};
+
 // An id that is the caller's again with ls_take_dropped. It is its own place in the queue: made while there is
 // memory, so that it cannot be lost when there is none.
 struct Ticket {

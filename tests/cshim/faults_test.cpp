@@ -51,6 +51,11 @@ class Faults : public ShimTest {
                       if (r.err != nullptr) return static_cast<uint64_t>(code(r.err));
                     }
                     return 0;
+                  },
+                  [](uint64_t, const ls_tensor *inputs, uint64_t) -> uint64_t {
+                    ls_result r = ls_op_mul_Tensor(inputs[0], inputs[0]);
+                    ls_tensor_free(r.t);
+                    return static_cast<uint64_t>(code(r.err));
                   }};
     ls_set_callbacks(&callbacks_);
   }
@@ -84,6 +89,13 @@ int32_t program(ls_tensor x, ls_tensor w) {
   int32_t failed = 0;
   TRY_VOID(ls_zero_grads(&w, 1, 0));
   ls_tensor y = TRY(ls_op_matmul(x, w));
+  uint64_t depth = 0;
+  TRY_VOID(ls_checkpoint_push(13, &y, 1, &depth));
+  ls_result product = ls_op_mul_Tensor(y, y);
+  all.add(product.t);
+  int32_t popped = code(ls_saved_pop(depth));
+  if ((failed = code(product.err)) != 0 || (failed = popped) != 0) return failed;
+  y = product.t;
   std::vector<ls_value> args{T(y)};
   append<int64_t>(args, LS_INTS, {0});
   args.push_back(B(true));

@@ -226,7 +226,8 @@ TEST_F(Concurrent, HooksBlobsAndFunctionsAreDropped) {
                                          const uint8_t *, ls_tensor *out, uint64_t) -> uint64_t {
                                         out[0] = ls_tensor_alias(grads[0]).t;
                                         return 0;
-                                      }};
+                                      },
+                                      nullptr};
   ls_set_callbacks(&callbacks);
   constexpr int kTimes = 60;
   static float data[4] = {1, 2, 3, 4};

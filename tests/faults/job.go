@@ -295,7 +295,6 @@ type checkpointed struct {
 }
 
 func (c *checkpointed) Forward(x *tensor.Tensor) *tensor.Tensor {
-	x = x.RequiresGrad_()
 	for _, b := range c.Blocks {
 		x = autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return b.Forward(in[0]).Add(in[0]) }, x)
 	}

@@ -1,0 +1,528 @@
+// Gradient checkpointing without reentrant backward passes (docs/decisions/0019-checkpoint.md).
+#include <ATen/Context.h>
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/ScalarType.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "saved.h"
+#include "shim.h"
+
+namespace ls {
+namespace {
+
+using torch::autograd::SavedVariable;
+using torch::autograd::SavedVariableHooks;
+
+// The calling thread's policies, innermost last.
+thread_local std::vector<std::shared_ptr<SavedPolicy>> policies;
+
+// libtorch asks its engine what stands in for a saved tensor; Python's engine overrides the same function.
+class HookedEngine final : public torch::autograd::Engine {
+ public:
+  HookedEngine() = default;
+  ~HookedEngine() override { stop(); }
+  std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return policies.empty() ? nullptr : policies.back()->hooks();
+  }
+};
+
+// Leaked on purpose: its threads run until the process ends.
+torch::autograd::Engine &hooked_engine() {
+  static auto *engine = new HookedEngine;
+  return *engine;
+}
+
+// Frees a tensor, except on a device that is lost.
+void discard(at::Tensor &&t) noexcept {
+  if (t.defined() && any_lost() && must_leak(t.unsafeGetTensorImpl())) (void)t.unsafeReleaseTensorImpl();
+  t.reset();
+}
+
+// The states of the random number generators of the CPU and of all CUDA devices in use.
+class RandomState {
+ public:
+  static RandomState now() {
+    RandomState s;
+    s.add(c10::Device(c10::kCPU));
+    uint64_t devices = used_devices();
+    for (int i = 0; devices >> i != 0; i++)
+      if ((devices >> i & 1) != 0) s.add(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(i)));
+    return s;
+  }
+  void restore() const {
+    for (const auto &[generator, state] : states_) {
+      at::Generator g = generator;
+      std::lock_guard<std::mutex> lock(g.mutex());
+      g.set_state(state);
+    }
+  }
+  // Leaves only what has changed since: a generator that a function did not use need not be restored for it.
+  void keep_changed() {
+    std::erase_if(states_, [](const auto &s) { return same(s.second, state_of(s.first)); });
+  }
+  bool empty() const { return states_.empty(); }
+
+ private:
+  static at::Tensor state_of(at::Generator g) {
+    std::lock_guard<std::mutex> lock(g.mutex());
+    return g.get_state();
+  }
+  static bool same(const at::Tensor &a, const at::Tensor &b) {
+    return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
+  }
+  void add(c10::Device d) {
+    const at::Generator &g = at::globalContext().defaultGenerator(d);
+    states_.emplace_back(g, state_of(g));
+  }
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+};
+
+// Sets random states, and restores those that were there.
+class RandomGuard {
+ public:
+  explicit RandomGuard(const RandomState &then) : set_(!then.empty()) {
+    if (!set_) return;
+    before_ = RandomState::now();
+    then.restore();
+  }
+  ~RandomGuard() {
+    try {
+      if (set_) before_.restore();
+    } catch (...) {
+      // A generator refuses a state of its own only where its device is lost.
+    }
+  }
+  RandomGuard(const RandomGuard &) = delete;
+  RandomGuard &operator=(const RandomGuard &) = delete;
+
+ private:
+  bool set_;
+  RandomState before_;
+};
+
+class PolicyGuard {
+ public:
+  explicit PolicyGuard(std::shared_ptr<SavedPolicy> policy) : depth_(push_policy(std::move(policy))) {}
+  ~PolicyGuard() {
+    try {
+      pop_policies(depth_);
+    } catch (...) {
+    }
+  }
+  PolicyGuard(const PolicyGuard &) = delete;
+  PolicyGuard &operator=(const PolicyGuard &) = delete;
+
+ private:
+  size_t depth_;
+};
+
+// What the recomputation must agree on with the first run.
+struct Kind {
+  c10::ScalarType dtype;
+  c10::Device device;
+  bool nested;  // then there are no sizes
+  std::vector<int64_t> sizes;
+
+  static Kind of(const at::Tensor &t) {
+    bool nested = t.is_nested();
+    return {t.scalar_type(), t.device(), nested, nested ? std::vector<int64_t>() : t.sizes().vec()};
+  }
+  bool operator==(const Kind &) const = default;
+  std::string text() const {
+    std::string s = std::string(c10::getDtypeNames(dtype).first) + "(";
+    for (size_t i = 0; i < sizes.size(); i++) s += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+    if (nested) s += "nested";
+    return s + ") on " + device.str();
+  }
+};
+
+class Checkpoint;
+
+// Collects the tensors that the function saves when it is computed again, and ends the computation with the last.
+class Recomputation final : public SavedPolicy, public std::enable_shared_from_this<Recomputation> {
+ public:
+  explicit Recomputation(std::vector<bool> wanted) : wanted_(std::move(wanted)), tensors_(wanted_.size()) {}
+  std::unique_ptr<SavedVariableHooks> hooks() override;
+  void add(const at::Tensor &t) {
+    if (complete()) throw StopRecomputation();
+    kinds_.push_back(Kind::of(t));
+    size_t i = kinds_.size() - 1;
+    if (wanted_[i]) tensors_[i] = t;
+    if (complete()) throw StopRecomputation();
+  }
+  bool complete() const { return kinds_.size() == wanted_.size(); }
+  const std::vector<Kind> &kinds() const { return kinds_; }
+  at::Tensor take(size_t i) { return std::move(tensors_[i]); }
+
+ private:
+  std::vector<bool> wanted_;
+  std::vector<at::Tensor> tensors_;
+  std::vector<Kind> kinds_;
+};
+
+// In a node of the graph that a recomputation records: the tensor itself, for a backward pass within the function.
+class Collected final : public SavedVariableHooks {
+ public:
+  explicit Collected(std::shared_ptr<Recomputation> to) : to_(std::move(to)) {}
+  void call_pack_hook(const at::Tensor &t) override {
+    held_ = t.tensor_data();  // without the graph: a node that holds its own output would never be freed
+    to_->add(held_);
+  }
+  at::Tensor call_unpack_hook() override { return held_; }
+
+ private:
+  std::shared_ptr<Recomputation> to_;
+  at::Tensor held_;
+};
+
+std::unique_ptr<SavedVariableHooks> Recomputation::hooks() {
+  return std::make_unique<Collected>(shared_from_this());
+}
+
+// One call of a checkpointed function: the nodes that it has recorded own it together.
+class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this<Checkpoint> {
+ public:
+  Checkpoint(uint64_t id, std::vector<at::Tensor> inputs)
+      : ticket_(hold(id)),
+        forward_inputs_(std::move(inputs)),
+        random_(RandomState::now()),
+        inputs_(std::make_shared<std::vector<SavedVariable>>()) {
+    for (const auto &t : forward_inputs_) {
+      // Saved by the policy around: an inner checkpoint's inputs are what the outer one computes again.
+      inputs_->emplace_back(t, /*is_output=*/false);
+      versions_.push_back(t._version());
+    }
+    modes_.set_grad_mode(true);
+  }
+  std::unique_ptr<SavedVariableHooks> hooks() override;
+  void popped() override;
+
+  size_t note(const at::Tensor &t);
+  void forget(size_t i) noexcept;
+  at::Tensor take(size_t i);
+
+ private:
+  // What one backward pass has computed again and not used yet.
+  struct Pass {
+    int id;
+    struct Slot {
+      at::Tensor t;
+      bool taken = false;
+    };
+    std::vector<Slot> slots;
+    // Threads of the engine that compute it again. Two may need it at once in one pass, for tensors on two
+    // devices: one waits for the other, unless that starts a pass itself, which may need the waiting thread.
+    int computing = 0;
+    bool nested = false;
+  };
+  // A recomputation for a pass on the calling thread.
+  class Computing {
+   public:
+    Computing(Checkpoint *c, int id) : checkpoint_(c), pass_(id), outer_(innermost) { innermost = this; }
+    ~Computing() {
+      innermost = outer_;
+      std::lock_guard<std::mutex> lock(checkpoint_->mutex_);
+      if (Pass *p = checkpoint_->find(pass_)) p->computing--;
+      checkpoint_->changed_.notify_all();
+    }
+    Computing(const Computing &) = delete;
+    Computing &operator=(const Computing &) = delete;
+    static void starts_pass() noexcept {
+      for (auto *c = innermost; c != nullptr; c = c->outer_) {
+        std::lock_guard<std::mutex> lock(c->checkpoint_->mutex_);
+        if (Pass *p = c->checkpoint_->find(c->pass_)) p->nested = true;
+        c->checkpoint_->changed_.notify_all();
+      }
+    }
+
+   private:
+    static thread_local Computing *innermost;
+    Checkpoint *checkpoint_;
+    int pass_;
+    Computing *outer_;
+  };
+  friend void ls::pass_starts() noexcept;
+  // Ends a pass: with its last callback, or when the engine drops a pass that has failed.
+  struct PassEnd {
+    std::weak_ptr<Checkpoint> of;
+    int id;
+    PassEnd(std::weak_ptr<Checkpoint> o, int i) : of(std::move(o)), id(i) {}
+    ~PassEnd() { end(); }
+    PassEnd(const PassEnd &) = delete;
+    PassEnd &operator=(const PassEnd &) = delete;
+    void end() noexcept {
+      if (auto c = of.lock()) c->end_pass(id);
+      of.reset();
+    }
+  };
+
+  Pass *find(int pass) noexcept {
+    for (auto &p : passes_)
+      if (p.id == pass) return &p;
+    return nullptr;
+  }
+  std::shared_ptr<Recomputation> recompute();
+  void begin_pass(int pass);
+  at::Tensor deliver(int pass, size_t needed, Recomputation &r);
+  void end_pass(int pass) noexcept;
+
+  const std::shared_ptr<Ticket> ticket_;
+  at::ThreadLocalState modes_;  // of the first run
+  // Until the first run is over.
+  std::vector<at::Tensor> forward_inputs_;
+  std::vector<int64_t> versions_;
+
+  // For what follows. Never held while a tensor is made or freed: either may wait for a sweep, which may free a
+  // placeholder of this checkpoint on another thread.
+  std::mutex mutex_;
+  RandomState random_;  // at the start of the first run
+  std::shared_ptr<std::vector<SavedVariable>> inputs_;
+  std::string spoiled_;  // why it cannot be computed again
+  std::vector<Kind> kinds_;
+  std::vector<bool> wanted_;  // of those: still in the graph
+  std::vector<Pass> passes_;
+  std::condition_variable changed_;
+};
+
+thread_local Checkpoint::Computing *Checkpoint::Computing::innermost = nullptr;
+
+// In a node of the graph: stands for the i-th tensor that the function has saved, which nothing holds.
+class Placeholder final : public SavedVariableHooks {
+ public:
+  explicit Placeholder(std::shared_ptr<Checkpoint> of) : of_(std::move(of)) {}
+  ~Placeholder() override {
+    if (noted_) of_->forget(i_);
+  }
+  void call_pack_hook(const at::Tensor &t) override {
+    i_ = of_->note(t);
+    noted_ = true;
+  }
+  at::Tensor call_unpack_hook() override { return of_->take(i_); }
+
+ private:
+  std::shared_ptr<Checkpoint> of_;
+  size_t i_ = 0;
+  bool noted_ = false;
+};
+
+std::unique_ptr<SavedVariableHooks> Checkpoint::hooks() {
+  return std::make_unique<Placeholder>(shared_from_this());
+}
+
+void Checkpoint::popped() {
+  auto inputs = std::move(forward_inputs_);
+  RandomState changed = random_;  // nothing else writes it
+  changed.keep_changed();
+  std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock, as changed is
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::swap(random_, changed);
+  if (kinds_.empty()) return;
+  for (size_t i = 0; i < inputs.size(); i++) {
+    if (inputs[i]._version() == versions_[i]) continue;
+    // The graph of an input that the function has changed may hold this checkpoint, which would never be freed if
+    // it went on holding the input.
+    saved = std::move(inputs_);
+    spoiled_ = "the function has changed its input " + std::to_string(i) +
+               " in place, and cannot be computed again from it";
+    throw ArgumentError(spoiled_);
+  }
+}
+
+size_t Checkpoint::note(const at::Tensor &t) {
+  Kind kind = Kind::of(t);
+  std::lock_guard<std::mutex> lock(mutex_);
+  wanted_.reserve(wanted_.size() + 1);
+  kinds_.push_back(std::move(kind));
+  wanted_.push_back(true);
+  return kinds_.size() - 1;
+}
+
+void Checkpoint::forget(size_t i) noexcept {
+  // Freed without the lock. There is more than one pass only where several go through the graph at once.
+  for (size_t k = 0;; k++) {
+    at::Tensor t;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      wanted_[i] = false;
+      if (k >= passes_.size()) return;
+      if (i < passes_[k].slots.size()) t = std::move(passes_[k].slots[i].t);
+    }
+    discard(std::move(t));
+  }
+}
+
+void Checkpoint::end_pass(int pass) noexcept {
+  std::vector<Pass::Slot> slots;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto p = passes_.begin(); p != passes_.end(); ++p) {
+      if (p->id != pass) continue;
+      slots = std::move(p->slots);
+      passes_.erase(p);
+      break;
+    }
+  }
+  for (auto &s : slots) discard(std::move(s.t));
+}
+
+at::Tensor Checkpoint::take(size_t i) {
+  int pass = torch::autograd::get_current_graph_task_id();
+  if (pass < 0) throw ArgumentError("a checkpointed tensor can be used within a backward pass only");
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      Pass *p = find(pass);
+      if (p != nullptr && i < p->slots.size() && p->slots[i].t.defined()) {
+        p->slots[i].taken = true;
+        return std::move(p->slots[i].t);
+      }
+      if (p != nullptr && p->computing != 0 && !p->nested) {
+        changed_.wait(lock);
+        continue;
+      }
+      if (p == nullptr) {
+        lock.unlock();
+        begin_pass(pass);
+        lock.lock();
+        continue;
+      }
+      if (p->computing != 0 && !random_.empty())
+        throw ArgumentError(
+            "Checkpoint: two devices need it at once, and its function draws random numbers and starts a backward "
+            "pass: checkpoint what is on each device by itself");
+      p->computing++;
+      break;
+    }
+  }
+  Computing computing(this, pass);
+  at::Tensor t = deliver(pass, i, *recompute());
+  if (!t.defined())
+    throw ArgumentError("Checkpoint: the recomputation has not saved a tensor that backward needs");
+  return t;
+}
+
+void Checkpoint::begin_pass(int pass) {
+  // First what ends it, while there is memory for that.
+  auto end = std::make_shared<PassEnd>(weak_from_this(), pass);
+  torch::autograd::Engine::get_default_engine().queue_callback([end] { end->end(); });
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (find(pass) == nullptr) passes_.emplace_back().id = pass;
+}
+
+std::shared_ptr<Recomputation> Checkpoint::recompute() {
+  std::shared_ptr<std::vector<SavedVariable>> saved;
+  RandomState then;
+  std::shared_ptr<Recomputation> r;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!spoiled_.empty()) throw ArgumentError("Checkpoint: " + spoiled_);
+    saved = inputs_;
+    then = random_;
+    r = std::make_shared<Recomputation>(wanted_);
+  }
+  std::vector<at::Tensor> inputs;
+  inputs.reserve(saved->size());
+  for (const auto &s : *saved) inputs.push_back(s.unpack());
+  // For the function's answer to StopRecomputation: made while there is memory.
+  auto answer = std::make_unique<Ticket>(Ticket{0});
+  uint64_t failed;
+  {
+    at::ThreadLocalStateGuard modes(modes_);
+    RandomGuard random(then);
+    Lent lent(inputs);
+    PolicyGuard collect(r);
+    failed = callbacks.recompute(ticket_->id, lent.data(), lent.size());
+  }
+  if (!r->complete()) {
+    if (failed != 0) throw CallbackError(failed, "a checkpointed function failed when it was computed again");
+    throw ArgumentError(
+        "Checkpoint: the function saved " + std::to_string(r->kinds().size()) +
+        " tensors for backward when it was computed again, and more the first time: it must compute "
+        "the same each time");
+  }
+  if (failed != 0) {
+    answer->id = failed;
+    drop(answer.release());
+  }
+  return r;
+}
+
+// Keeps for the pass what it has not used yet, and returns the tensor that is needed now.
+at::Tensor Checkpoint::deliver(int pass, size_t needed, Recomputation &r) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (size_t i = 0; i < r.kinds().size(); i++) {
+    if (!wanted_[i] || r.kinds()[i] == kinds_[i]) continue;
+    throw ArgumentError("Checkpoint: computed again, the function saved " + r.kinds()[i].text() + " as tensor " +
+                        std::to_string(i) + ", and " + kinds_[i].text() +
+                        " the first time: it must compute the same each time");
+  }
+  if (needed >= r.kinds().size()) return {};
+  if (Pass *p = find(pass)) {
+    p->slots.resize(std::max(p->slots.size(), r.kinds().size()));
+    for (size_t i = 0; i < r.kinds().size(); i++) {
+      auto &slot = p->slots[i];
+      if (wanted_[i] && i != needed && !slot.taken && !slot.t.defined()) slot.t = r.take(i);
+    }
+    p->slots[needed].taken = true;
+  }
+  return r.take(needed);
+}
+
+}  // namespace
+
+void pass_starts() noexcept { Checkpoint::Computing::starts_pass(); }
+
+size_t push_policy(std::shared_ptr<SavedPolicy> policy) {
+  policies.push_back(std::move(policy));
+  return policies.size() - 1;
+}
+
+void pop_policies(size_t depth) {
+  std::exception_ptr first;
+  while (policies.size() > depth) {
+    auto policy = std::move(policies.back());
+    policies.pop_back();
+    try {
+      policy->popped();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void install_engine() {
+  hooked_engine();
+  torch::autograd::set_default_engine_stub(hooked_engine);
+}
+
+}  // namespace ls
+
+ls_error *ls_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) noexcept {
+  return ls::run_void([&] {
+    std::vector<at::Tensor> list = ls::tensors_of(inputs, n);
+    for (const auto &t : list)
+      if (!t.defined()) throw ls::ArgumentError("inputs: a tensor is needed, got none");
+    *depth = ls::push_policy(std::make_shared<ls::Checkpoint>(id, std::move(list)));
+  });
+}
+
+ls_error *ls_saved_pop(uint64_t depth) noexcept {
+  bool entered = false;
+  ls_error *err = ls::run_void([&] {
+    entered = true;
+    ls::pop_policies(depth);
+  });
+  // Whatever happens at the entry: a policy that stayed would be asked about the tensors of other functions.
+  if (!entered) ls::run_quiet([&] { ls::pop_policies(depth); });
+  return err;
+}
