@@ -15,19 +15,28 @@ func ManualSeed(seed uint64) error {
 	return newError("ManualSeed", cshim.ManualSeed(seed))
 }
 
-// RNGState is the state of the CPU's generator, a uint8 tensor. PyTorch: torch.get_rng_state.
-func RNGState() *Tensor {
+// RNGState is the state of a device's random number generator, of the CPU's without one: a uint8 tensor on the CPU.
+// PyTorch: torch.get_rng_state, torch.cuda.get_rng_state.
+func RNGState(d ...Device) *Tensor {
 	if err := cshim.Load(); err != nil {
 		return &Tensor{fail: &failure{err: err}}
 	}
-	return wrapResult("RNGState", cshim.RNGState(CPU.word()))
+	return wrapResult("RNGState", cshim.RNGState(generator(d).word()))
 }
 
-// SetRNGState sets it again. PyTorch: torch.set_rng_state.
-func SetRNGState(state *Tensor) error {
+// SetRNGState sets the state of a device's random number generator, of the CPU's without one. PyTorch:
+// torch.set_rng_state, torch.cuda.set_rng_state.
+func SetRNGState(state *Tensor, d ...Device) error {
 	return state.use("SetRNGState", func(h cshim.Handle) error {
-		return newError("SetRNGState", asError(cshim.SetRNGState(CPU.word(), h)), state)
+		return newError("SetRNGState", asError(cshim.SetRNGState(generator(d).word(), h)), state)
 	})
+}
+
+func generator(d []Device) Device {
+	if len(d) == 0 {
+		return CPU
+	}
+	return d[len(d)-1]
 }
 
 // SetNumThreads sets how many threads an operator on the CPU may use, on every thread that a goroutine may land

@@ -33,7 +33,7 @@ var scenarios = map[string]func(*Control) error{
 	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "capacity": capacity, "limit": limit, "empty": empty,
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "snapshot": snapshot, "pressure": pressure,
-	"threads": threads, "fragments": fragments, "capturing": capturing,
+	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": checkpoint,
 }
 
 func TestMain(m *testing.M) {

@@ -1,0 +1,146 @@
+package fakecuda
+
+import (
+	"bytes"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func TestCheckpoint(t *testing.T) { run(t, "checkpoint", 2, 1<<30) }
+
+// checkpoint computes a part that lies on two devices again, on the engine's thread of one of them: it must draw the
+// same random numbers there, and leave the generators as they were.
+func checkpoint(*Control) error {
+	var ws [2]*tensor.Tensor
+	base := make([]int64, len(ws))
+	for i := range ws {
+		d := tensor.CUDA(i)
+		// Used before, as by the layers that came before: libtorch keeps cuBLAS's workspace from its first product on.
+		ws[i] = tensor.Randn([]int{8, 8}, d).Keep().RequiresGrad_()
+		ws[i].Detach().MatMul(ws[i].Detach()).Release()
+		s, err := stats(d)
+		if err != nil {
+			return err
+		}
+		base[i] = s.Allocated
+	}
+	states := func() (all []byte, err error) {
+		for i := range ws {
+			s, err := tensor.Data[uint8](tensor.RNGState(tensor.CUDA(i)))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, s...)
+		}
+		return all, nil
+	}
+	var starts [][]byte
+	err := tensor.WithScope(func() error {
+		y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+			s, err := states()
+			if err != nil {
+				return tensor.Failed(err)
+			}
+			starts = append(starts, s)
+			h := in[0]
+			for i, w := range ws {
+				h = h.To(tensor.CUDA(i)).MatMul(w).Dropout(0.5, tensor.Train(true)).Tanh()
+			}
+			return h
+		}, tensor.Randn([]int{4, 8}))
+		drawn, err := states()
+		if err != nil {
+			return err
+		}
+		if err := y.Sum().Backward(); err != nil {
+			return err
+		}
+		after, err := states()
+		if err != nil {
+			return err
+		}
+		if len(starts) < 2 || bytes.Equal(starts[0], drawn) || !bytes.Equal(drawn, after) {
+			return fmt.Errorf("%d runs; the generators' states: at the start %v, after the first run %v, after backward %v", len(starts), starts, drawn, after)
+		}
+		for _, s := range starts[1:] {
+			if !bytes.Equal(s, starts[0]) {
+				return fmt.Errorf("a run began with the state %v, the first with %v", s, starts[0])
+			}
+		}
+		for i, w := range ws {
+			if g := w.Grad(); g == nil || g.Device() != tensor.CUDA(i) {
+				return fmt.Errorf("weight %d has no gradient on its device", i)
+			}
+			if err := w.SetGrad(nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for range 10 {
+		for _, nested := range []bool{false, true} {
+			if err := tensor.WithScope(func() error { return branches(ws[:], nested, states) }); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range ws {
+		if err := settled(tensor.CUDA(i), base[i]); err != nil {
+			return err
+		}
+		ws[i].Release()
+	}
+	return nil
+}
+
+// branches checkpoints a part with a branch on each device. Both devices' threads need it at once, and one computes it
+// for both. A function that starts a backward pass itself, which takes both threads, does not hang.
+func branches(ws []*tensor.Tensor, nested bool, states func() ([]byte, error)) error {
+	var runs atomic.Int32
+	y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+		runs.Add(1)
+		sum := tensor.Zeros(nil, tensor.CUDA(0))
+		for i, w := range ws {
+			h := in[0].To(tensor.CUDA(i)).MatMul(w).Dropout(0.5, tensor.Train(!nested)).Tanh()
+			if nested {
+				g, err := autograd.Grad([]*tensor.Tensor{h.Sum()}, []*tensor.Tensor{w}, tensor.RetainGraph(true))
+				if err != nil {
+					return tensor.Failed(err)
+				}
+				h = h.Mul(g[0].Sum())
+			}
+			sum = sum.Add(h.Sum().To(tensor.CUDA(0)))
+		}
+		return sum
+	}, tensor.Randn([]int{4, 8}))
+	before, err := states()
+	if err != nil {
+		return err
+	}
+	if err := y.Backward(); err != nil {
+		return err
+	}
+	after, err := states()
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(before, after) {
+		return fmt.Errorf("nested %v: backward left the generators at %v; they were at %v", nested, after, before)
+	}
+	if n := runs.Load(); !nested && n != 2 {
+		return fmt.Errorf("%d runs, want 2", n)
+	}
+	for _, w := range ws {
+		if err := w.SetGrad(nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
