@@ -2,6 +2,8 @@ package autograd_test
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -341,4 +343,53 @@ func (*shared) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.T
 
 func (*shared) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	return []*tensor.Tensor{grads[0].Mul(2)}, nil
+}
+
+// libtorch has an operator that starts a backward pass. Called as an operator it could not call hooks.
+func TestTheOperatorBackwardIsRefused(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := points(3)
+		if _, err := x.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, nil }); err != nil {
+			return err
+		}
+		_, err := tensor.Call("aten::_backward", x.Mul(2).Sum(), []*tensor.Tensor{x}, nil, false, false)
+		if !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("got %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An error of a backward pass names the line that started it.
+func TestErrorsOfBackwardNameItsLine(t *testing.T) {
+	leak.Check(t)
+	_, file, _, _ := runtime.Caller(0)
+	err := tensor.WithScope(func() error {
+		x := points(3)
+		y := x.Mul(x).Sum()
+		if err := y.Backward(); err != nil {
+			return err
+		}
+		line := func() int { _, _, n, _ := runtime.Caller(1); return n }
+		ys, xs := []*tensor.Tensor{y}, []*tensor.Tensor{x}
+		for name, pass := range map[string]func() (int, error){
+			"Tensor.Backward": func() (int, error) { return line(), y.Backward() },
+			"Backward":        func() (int, error) { return line(), autograd.Backward(ys) },
+			"Grad":            func() (int, error) { _, err := autograd.Grad(ys, xs); return line(), err },
+		} {
+			n, err := pass()
+			var e *tensor.Error
+			if want := fmt.Sprintf("%s:%d", file, n); !errors.As(err, &e) || e.Caller != want {
+				t.Errorf("%s: %v, want an error at %s", name, err, want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }

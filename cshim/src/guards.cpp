@@ -116,6 +116,9 @@ void embedding_bag(Args a) {
     refuse("offsets must not fall");
 }
 
+// It runs hooks and functions written in the caller's language, which ls_call must not call: Go ends with a panic.
+void backward(Args) { refuse("a backward pass is started by Backward or Grad alone"); }
+
 // Its magnitude is none: it recurses for ever.
 void matrix_power(Args a) {
   if (a[1].toInt() == std::numeric_limits<int64_t>::min()) refuse("the exponent is too small");
@@ -287,6 +290,7 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::scaled_dot_product_attention", grouped_attention},
       {"aten::vander", vander},
       {"aten::linalg_vander", vander},
+      {"aten::_backward", backward},
   };
   return *all;
 }
