@@ -174,6 +174,10 @@ func OpSchema(op Op) (string, error) {
 // and draws no random numbers.
 func OpRepeatable(op Op) bool { return C.lsc_op_repeatable(C.ls_op(op)) != 0 }
 
+// OpInternal reports whether an operator is internal to libtorch: it trusts its arguments, and wrong ones may end the
+// process. The rule is in cshim/src/guards.cpp.
+func OpInternal(op Op) bool { return C.lsc_op_internal(C.ls_op(op)) != 0 }
+
 // OpNames are all the dispatcher's operators, a newline after each.
 func OpNames() (string, error) { return text(C.lsc_op_names(nil, 0), nil) }
 

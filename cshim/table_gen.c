@@ -30,6 +30,7 @@ const char *ls_table_load(void *library) {
   LOAD(op_find)
   LOAD(op_schema)
   LOAD(op_repeatable)
+  LOAD(op_internal)
   LOAD(op_names)
   LOAD(call)
   LOAD(spill_free)

@@ -26,6 +26,7 @@ typedef struct ls_functions {
   ls_results (*op_find)(const char *name, const char *overload, ls_op *out);
   ls_results (*op_schema)(ls_op op, ls_value *out, uint64_t out_slots);
   int32_t (*op_repeatable)(ls_op op);
+  int32_t (*op_internal)(ls_op op);
   ls_results (*op_names)(ls_value *out, uint64_t out_slots);
   ls_results (*call)(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags);
   void (*spill_free)(ls_value *spill);
@@ -183,6 +184,7 @@ static inline ls_result lsc_tensor_index(ls_tensor t, const ls_tensor *indices, 
 static inline ls_results lsc_op_find(const char *name, const char *overload, ls_op *out) { return ls_table.op_find(name, overload, out); }
 static inline ls_results lsc_op_schema(ls_op op, ls_value *out, uint64_t out_slots) { return ls_table.op_schema(op, out, out_slots); }
 static inline int32_t lsc_op_repeatable(ls_op op) { return ls_table.op_repeatable(op); }
+static inline int32_t lsc_op_internal(ls_op op) { return ls_table.op_internal(op); }
 static inline ls_results lsc_op_names(ls_value *out, uint64_t out_slots) { return ls_table.op_names(out, out_slots); }
 static inline ls_results lsc_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags) { return ls_table.call(op, args, slots, out, out_slots, flags); }
 static inline void lsc_spill_free(ls_value *spill) { ls_table.spill_free(spill); }

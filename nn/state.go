@@ -162,7 +162,7 @@ func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64) *tensor.Tensor {
 			if err := factor.Err(); err != nil {
 				return err
 			}
-			_, err = tensor.Call("aten::_foreach_mul_.Tensor", grads, factor)
+			_, err = tensor.CallUnchecked("aten::_foreach_mul_.Tensor", grads, factor)
 			return err
 		})
 		if err != nil {
@@ -184,10 +184,10 @@ func ClipGradValue_(params []*tensor.Tensor, value float64) error {
 			if err != nil || len(grads) == 0 {
 				return err
 			}
-			if _, err := tensor.Call("aten::_foreach_clamp_min_.Scalar", grads, -value); err != nil {
+			if _, err := tensor.CallUnchecked("aten::_foreach_clamp_min_.Scalar", grads, -value); err != nil {
 				return err
 			}
-			_, err = tensor.Call("aten::_foreach_clamp_max_.Scalar", grads, value)
+			_, err = tensor.CallUnchecked("aten::_foreach_clamp_max_.Scalar", grads, value)
 			return err
 		})
 	})
@@ -209,7 +209,7 @@ func gradients(params []*tensor.Tensor) ([]*tensor.Tensor, error) {
 }
 
 func foreach(name string, ts []*tensor.Tensor, args ...any) ([]*tensor.Tensor, error) {
-	out, err := tensor.Call(name, append([]any{ts}, args...)...)
+	out, err := tensor.CallUnchecked(name, append([]any{ts}, args...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ var sgd = &kind{
 		if g.Momentum != 0 {
 			buffers = l.state[0]
 		}
-		_, err := tensor.Call("aten::_fused_sgd_", l.params, l.grads, buffers, g.WeightDecay, g.Momentum, g.LR,
+		_, err := tensor.CallUnchecked("aten::_fused_sgd_", l.params, l.grads, buffers, g.WeightDecay, g.Momentum, g.LR,
 			g.Dampening, g.Nesterov, g.Maximize, l.first && g.Momentum != 0)
 		return err
 	},

@@ -18,6 +18,7 @@ type op struct {
 	goName         string
 	inPlace        bool
 	args           []argSpec
+	internal       bool           // of an operator found by name: Call refuses it
 	native         atomic.Uintptr // found at first use
 }
 
@@ -698,19 +699,34 @@ var (
 	byName sync.Map // operator name → *op, for Call
 )
 
-// Call runs any operator that the dispatcher knows by its full name, "aten::add.Tensor"; those of loaded
-// extensions too. Arguments stand in the schema's order: *Tensor (nil for None), []*Tensor, int, []int,
-// float64 and other numbers, []float64, bool, []bool, string, DType, Device, nil for None, and tensor.Default
-// for one that is left at its default; trailing defaults can be left out. Each result is a *Tensor (nil where
-// the operator gave none), []*Tensor, int, float64, bool, complex128, string, []int, []float64, []bool, Device
-// or nil. An operator that writes to an argument returns a second handle to it.
-func Call(name string, args ...any) ([]any, error) {
+// Call runs an operator that the dispatcher knows by its full name, "aten::add.Tensor"; those of loaded extensions too.
+// Arguments stand in the schema's order: *Tensor (nil for None), []*Tensor, int, []int, float64 and other numbers,
+// []float64, bool, []bool, string, DType, Device, nil for None, and tensor.Default for one that is left at its default;
+// trailing defaults can be left out. Each result is a *Tensor (nil where the operator gave none), []*Tensor, int,
+// float64, bool, complex128, string, []int, []float64, []bool, Device or nil. An operator that writes to an argument
+// returns a second handle to it.
+//
+// Arguments that would end the process are refused with ErrArgument or ErrNotImplemented. Operators that are internal to
+// libtorch are refused with ErrArgument, see CallUnchecked. docs/decisions/0017-unchecked-operators.md says what is
+// promised.
+func Call(name string, args ...any) ([]any, error) { return callByName(name, false, args) }
+
+// CallUnchecked is Call for operators that are internal to libtorch too: names that begin with an underscore or contain
+// "_backward", kernels of one backend ("mkldnn_…"), variants that libtorch generates, and libtorch's namespaces other
+// than aten. Libtorch calls them with arguments that it has checked before; arguments that do not fit may end the
+// process, or read and write memory that belongs to others. Only their types are checked, against the schema.
+func CallUnchecked(name string, args ...any) ([]any, error) { return callByName(name, true, args) }
+
+func callByName(name string, unchecked bool, args []any) ([]any, error) {
 	if err := cshim.Load(); err != nil {
 		return nil, err
 	}
 	o, err := lookup(name)
 	if err != nil {
 		return nil, err
+	}
+	if o.internal && !unchecked {
+		return nil, refused(name, ErrArgument, "the operator is internal to libtorch and does not check its arguments: wrong ones may end the process; tensor.CallUnchecked calls it all the same")
 	}
 	var c call
 	c.begin(o)
@@ -740,9 +756,11 @@ func lookup(name string) (*op, error) {
 		return nil, refused("Call", ErrArgument, "%q is no operator name; they look like aten::add.Tensor", name)
 	}
 	o := &op{name: base, overload: overload, goName: name}
-	if _, err := o.find(); err != nil {
+	native, err := o.find()
+	if err != nil {
 		return nil, err
 	}
+	o.internal = cshim.OpInternal(native)
 	got, _ := byName.LoadOrStore(name, o)
 	return got.(*op), nil
 }
@@ -873,7 +891,8 @@ func Schema(name string) (string, error) {
 	return cshim.OpSchema(native)
 }
 
-// OperatorNames are all that Call can run.
+// OperatorNames returns the full names of all operators that the dispatcher knows, those that only CallUnchecked runs
+// included.
 func OperatorNames() ([]string, error) {
 	if err := cshim.Load(); err != nil {
 		return nil, err

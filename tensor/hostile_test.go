@@ -269,7 +269,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		have[runtimeName(f)] = true
 	}
 	for name, fns := range map[string][]any{
-		"Call": {Call}, "Schema": {Schema}, "OperatorNames": {OperatorNames},
+		"Call": {Call}, "CallUnchecked": {func(x *Tensor) ([]any, error) { return CallUnchecked("aten::_conj", x) }}, "Schema": {Schema}, "OperatorNames": {OperatorNames},
 		"NewScope":     {func() error { s, err := NewScope(); _ = s.Len(); return errors.Join(err, s.Close()) }},
 		"WithScope":    {func(x *Tensor) error { return WithScope(func() error { return x.Mul(2).Err() }) }},
 		"Tidy":         {func(x, y *Tensor) *Tensor { return Tidy(func() *Tensor { return x.Add(y) }) }, func(x *Tensor) *Tensor { return Tidy(func() *Tensor { return x }) }},
@@ -409,6 +409,14 @@ func (h *hostile) refill() {
 		FromSlice([]bool{true, false, true}, nil), Ones([]int{2, 3}, Bool), Zeros([]int{}, Bool), Ones([]int{2, 3}, Float16), Ones([]int{3}, BFloat16),
 		Ones([]int{3}, Float8E4M3FN), Randn([]int{2, 3}, Complex64), Randn([]int{3, 3}, Complex128).Conj(), Ones([]int{2}, ComplexHalf), Zeros([]int{2, 3}, Meta),
 		Zeros([]int{3, 3}), Eye(3).Mul(nan),
+	}
+	// Layouts other than strided are in every other pool, so that most calls elsewhere get past the first checks.
+	if h.one(2) {
+		for range 8 {
+			if x := h.odd(h.good()); x != nil {
+				h.pool = append(h.pool, x)
+			}
+		}
 	}
 }
 
@@ -649,7 +657,11 @@ func (h *hostile) arguments(target *hostileTarget) []reflect.Value {
 
 // spoil changes x's shape, dtype, contents or place.
 func (h *hostile) spoil(x *Tensor) *Tensor {
-	switch h.rng.IntN(10) {
+	switch h.rng.IntN(12) {
+	case 10, 11:
+		if y := h.odd(x); y != nil {
+			return y
+		}
 	case 0:
 		return x.To(h.dtype())
 	case 1:

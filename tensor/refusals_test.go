@@ -31,6 +31,25 @@ func TestRefusals(t *testing.T) {
 		run := func(x *Tensor, h any, params []*Tensor) []any {
 			return []any{x, h, params, true, 1, 0.0, false, false, false}
 		}
+		made := func(name string, args ...any) *Tensor {
+			out, err := CallUnchecked(name, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out[0].(*Tensor)
+		}
+		csr, mkldnn := made("aten::to_sparse_csr", ones(2, 2)), made("aten::to_mkldnn", ones(2, 2))
+		empty := made("aten::zeros", []int{0, 2, 2}, int(Float32), 2)
+		zeros := made("aten::_efficientzerotensor", []int{2}, int(Float32))
+		const quant = "aten::fused_moving_avg_obs_fake_quant"
+		observe := func(x, scale, zero *Tensor, axis int, rows bool) []any {
+			n := 1
+			if rows {
+				n = x.Shape()[1]
+			}
+			return []any{x, ints(1), ints(1), ones(n), ones(n), scale, zero, 0.1, 0, 255, axis, rows}
+		}
+		const segment = "aten::segment_reduce"
 		const sdpa = "aten::scaled_dot_product_attention"
 		for _, c := range []struct {
 			name string
@@ -78,6 +97,38 @@ func TestRefusals(t *testing.T) {
 			{"aten::max_pool1d", []any{ones(1, 1, 8), []int{1 << 40}}, "too large for a window"},
 			{"aten::conv1d", []any{ones(1, 1, 8), ones(1, 1, 2), nil, []int{1 << 40}}, "too large for a window"},
 			{"aten::adaptive_avg_pool1d", []any{ones(1, 0, 8), []int{1 << 30}}, "too large"},
+			{"aten::range.out", []any{0, 3, 0.5, ints(0)}, "a fraction of 1"},
+			{"aten::copy", []any{csr, ones(2, 2)}, "self must be strided"},
+			{segment, []any{ones(3, 2), "max", ones(2)}, "lengths must be int64"},
+			{segment, []any{ones(3, 2), "max", ints(3).Expand(2, 1)}, "do not fit data of [3, 2]"},
+			{segment, []any{ones(3, 2), "max", ints(1 << 40), nil, nil, 0, true}, "lengths must be in"},
+			{segment, []any{ones(3, 2), "max", ints(1, 1), nil, nil, 0, true}, "lengths must add up to 3"},
+			{segment, []any{ones(3, 2), "max", nil, nil, ints(0, 1<<40)}, "offsets must be in"},
+			{segment, []any{ones(3, 2), "max", nil, nil, ints(2, 1)}, "offsets must not fall"},
+			{"aten::linalg_ldl_solve", []any{ones(2, 2), ints(0, 1).To(Int32), ones(2, 2)}, "the pivots are not those"},
+			{"aten::linalg_ldl_solve", []any{ones(2, 2), ints(1, -2).To(Int32), ones(2, 2)}, "the pivots are not those"},
+			{"aten::lu_unpack", []any{grad(2, 2), ints(1, 2).To(Int32), false}, "take Detach() of LU_data"},
+			{"aten::choose_qparams_optimized", []any{ones(2), 3, 2, 0.5, 8}, "numel is more"},
+			{"aten::choose_qparams_optimized", []any{ones(2), 2, 0, 0.5, 8}, "n_bins must be in"},
+			{"aten::choose_qparams_optimized", []any{ones(2), 2, 2, math.Inf(1), 8}, "ratio must be in"},
+			{"aten::choose_qparams_optimized", []any{ones(2), 2, 2, 0.5, 0}, "bit_width must be in"},
+			{quant, observe(ints(2), ones(1), ints(0), 0, false), "self must not be Long"},
+			{quant, observe(ones(2, 3), ones(1), ones(1), 0, false), "zero_point must not be Float"},
+			{quant, observe(ones(2, 3), ones(0), ints(0), 0, false), "scale has 0 elements, not 1"},
+			{quant, observe(ones(2, 3), ones(2), ints(0, 0), 7, true), "ch_axis is 7"},
+			{quant, observe(ones(2, 3), ones(3), ints(0, 0), 1, true), "zero_point has 2 elements, not 3"},
+			{"aten::special_laguerre_polynomial_l.n_scalar", []any{ones(2), 1 << 40}, "degree must be at most"},
+			{"aten::special_laguerre_polynomial_l", []any{ones(2), ints(1, 1<<40)}, "degree must be at most"},
+			{"aten::mm", []any{mkldnn, ones(2, 2)}, "no kernel for a tensor of oneDNN's layout"},
+			{"aten::add.Tensor", []any{mkldnn, csr}, "goes with dense ones alone"},
+			{"aten::to_sparse_csc", []any{empty}, "has an empty batch"},
+			{"aten::clone", []any{made("aten::_neg_view", made("aten::quantize_per_tensor", ones(2), 0.1, 0, 12))}, "no negative or conjugate view"},
+			{"aten::randn.out", []any{[]int{4, 2}, zeros}, "zeros without memory"},
+			{"aten::_conj", []any{ones(2)}, "tensor.CallUnchecked"},
+			{"aten::gelu_backward", []any{ones(2), ones(2)}, "tensor.CallUnchecked"},
+			{"aten::copy.out", []any{csr, ones(2, 2), ones(2, 2)}, "tensor.CallUnchecked"},
+			{"aten::mkldnn_linear", []any{mkldnn, ones(2, 2)}, "tensor.CallUnchecked"},
+			{"inductor::_alloc_from_pool", []any{ones(2)}, "tensor.CallUnchecked"},
 			{"aten::to.dtype", []any{ones(2), 99}, "there is no 99"},
 			{"aten::to.dtype", []any{ones(2), -2}, "there is no -2"},
 		} {
@@ -87,9 +138,64 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%s: %v, want %q", c.name, err, c.says)
 			}
 		}
+		// The typed entries have the rules of layouts.
+		for what, x := range map[string]*Tensor{
+			"MM of oneDNN's":          mkldnn.MM(csr),
+			"MatMul of oneDNN's":      mkldnn.MatMul(csr),
+			"MM of an empty batch":    empty.MM(ones(2, 2)),
+			"AddMM with oneDNN's":     grad(2, 2).AddMM(csr, mkldnn),
+			"Linear of an empty bias": ones(2, 2).Linear(ones(2, 2), empty),
+		} {
+			wantErr(t, what, x.Err(), ErrArgument)
+		}
+		// And what they let through gives values.
+		for what, x := range map[string]*Tensor{"ReLU": mkldnn.ReLU(), "Add": mkldnn.Add(mkldnn), "MM": csr.MM(ones(2, 2)), "Mul": zeros.Mul(ones(2))} {
+			if err := x.Err(); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
 		got, err := Data[int64](Arange(3, 0, Step(-1)))
 		if err != nil || !slices.Equal(got, []int64{3, 2, 1}) {
 			t.Errorf("Arange(3, 0, Step(-1)): %v, %v", got, err)
 		}
 	})
+}
+
+// Each operator that libtorch brings is internal, or one of aten's that Call runs. An operator of a namespace that
+// is_internal (cshim/src/guards.cpp) does not know would be taken for a user's library.
+func TestInternalOperators(t *testing.T) {
+	begin(t)
+	names, err := OperatorNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := 0
+	for _, name := range names {
+		_, err := Call(name, make(chan int)) // which no operator takes
+		if err == nil {
+			t.Fatalf("%s takes a channel", name)
+		}
+		wantErr(t, name, err, ErrArgument)
+		op, isATen := strings.CutPrefix(name, "aten::")
+		internal := strings.Contains(err.Error(), "internal to libtorch")
+		if want := !isATen || strings.HasPrefix(op, "_") || strings.Contains(op, "_backward"); want && !internal {
+			t.Errorf("%s is not internal", name)
+		}
+		if !internal {
+			public++
+		}
+		if _, err := CallUnchecked(name, make(chan int)); strings.Contains(err.Error(), "internal to libtorch") {
+			t.Errorf("CallUnchecked refuses %s", name)
+		}
+	}
+	if public < 1500 {
+		t.Errorf("%d of %d operators are public", public, len(names))
+	}
+	for _, o := range operators {
+		if name := o.op.name + "." + o.op.overload; o.op.name != "aten::_unique2" {
+			if _, err := Call(strings.TrimSuffix(name, "."), make(chan int)); strings.Contains(err.Error(), "internal to libtorch") {
+				t.Errorf("%s has a method, and is internal", name)
+			}
+		}
+	}
 }

@@ -160,6 +160,8 @@ LS_API ls_results ls_op_find(const char *name, const char *overload, ls_op *out)
 LS_API ls_results ls_op_schema(ls_op op, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
 /* 1: it writes into none of its arguments and draws no random numbers. */
 LS_API int32_t ls_op_repeatable(ls_op op) LS_NOEXCEPT;
+/* 1: it is internal to libtorch, which trusts its arguments: wrong ones may end the process. */
+LS_API int32_t ls_op_internal(ls_op op) LS_NOEXCEPT;
 /* All names, "aten::add.Tensor", as one string with a newline after each. */
 LS_API ls_results ls_op_names(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
 enum ls_call_flags { LS_CALL_DISCARD = 1 /* drop the results (in-place operators) */ };

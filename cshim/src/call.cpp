@@ -301,6 +301,15 @@ const Operator &operator_of(ls_op op) {
 
 }  // namespace
 
+void check_odd(const char *name, const char *overload, std::initializer_list<ls_tensor> tensors) {
+  auto found = c10::Dispatcher::singleton().findSchema({name, overload});
+  if (!found.has_value()) return;
+  std::vector<at::Tensor> list;
+  for (ls_tensor t : tensors)
+    if (t != 0) list.push_back(copy_of(t));
+  operator_of(interned(*found)).check_layouts(list);
+}
+
 void put_string(ls_results &r, const std::string &s, ls_value *out, uint64_t out_slots) {
   Results results;
   results.add(c10::IValue(s));
@@ -330,6 +339,10 @@ int32_t ls_op_repeatable(ls_op op) noexcept {
     auto &handle = ls::operator_of(op).handle;
     return !handle.schema().is_mutable() && !handle.hasTag(at::Tag::nondeterministic_seeded);
   });
+}
+
+int32_t ls_op_internal(ls_op op) noexcept {
+  return ls::run_quiet([&]() -> int32_t { return ls::operator_of(op).internal; });
 }
 
 ls_results ls_op_names(ls_value *out, uint64_t out_slots) noexcept {

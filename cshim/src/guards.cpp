@@ -1,15 +1,19 @@
 // Checks that libtorch lacks: inputs for which an operator of 2.11 to 2.15 ends the process (a signal) or never
-// comes back. Each names what happens without it. A check costs nothing for the other operators; those that
-// read elements do so for tensors of the CPU only, where a read waits for nobody.
+// comes back. Each names what happens without it. The checks of layouts hold for all operators, and cost the
+// others a look at their tensors' dispatch keys; those of one operator cost nothing elsewhere. Checks read
+// elements of tensors of the CPU only: reading a GPU's would wait for it.
 #include "guards.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "shim.h"
 
@@ -86,6 +90,25 @@ void arange(Args a) {
   if (long_out && a[2].isDouble() && whole(a[2]) == 0) refuse("a step of int64 must not be a fraction of 1");
   if (whole(a[2]) == -1 && whole(a[0]) - whole(a[1]) > std::numeric_limits<int64_t>::max())
     refuse("so many elements have no number of 64 bits");
+}
+
+// The number of elements is a division by the step as an integer, where the result has integers: by 0 where a
+// fraction was given. SIGFPE.
+void range(Args a) {
+  const auto &last = a.back();
+  bool whole = last.isTensor() ? c10::isIntegralType(last.toTensor().scalar_type(), true)
+                               : a.size() > 3 && a[3].isInt() &&
+                                     c10::isIntegralType(static_cast<c10::ScalarType>(a[3].toInt()), true);
+  if (whole && a[2].isDouble() && std::abs(a[2].toDouble()) < 1)
+    refuse("a step of integers must not be a fraction of 1");
+}
+
+// The number of elements is a division by the step as an integer, where the result has integers: by 0 where a
+// fraction was given. SIGFPE.
+void range_out(Args a) {
+  const auto &out = a.back().toTensor();
+  if (c10::isIntegralType(out.scalar_type(), true) && a[2].isDouble() && std::abs(a[2].toDouble()) < 1)
+    refuse("a step of integers must not be a fraction of 1");
 }
 
 // Labels index the probabilities unchecked: SIGSEGV.
@@ -229,6 +252,144 @@ void grouped_attention(Args a) {
   }
 }
 
+// It makes an empty tensor of self's layout, and then writes as if that were strided: SIGSEGV.
+void copy(Args a) {
+  auto layout = a[0].toTensor().layout();
+  if (layout != c10::kStrided) refuse("self must be strided, not " + c10::str(layout));
+}
+
+// Offsets are never looked at, lengths not with unsafe, and their leading sizes never: reads beyond the data.
+void segment_reduce(Args a) {
+  const auto &data = a[0].toTensor();
+  for (size_t i : {2, 4}) {
+    if (!a[i].isTensor() || !a[i].toTensor().defined()) continue;
+    const auto &segments = a[i].toTensor();
+    const char *name = i == 2 ? "lengths" : "offsets";
+    int64_t axis = segments.dim() - 1;
+    need_index(segments, name);
+    if (axis < 0 || axis >= data.dim() || segments.sizes().slice(0, axis) != data.sizes().slice(0, axis))
+      refuse(std::string(name) + " of " + c10::str(segments.sizes()) + " do not fit data of " +
+             c10::str(data.sizes()));
+    int64_t size = data.size(axis);
+    need_range(segments, name, 0, size + 1);
+    if (!readable(segments)) continue;
+    if (i == 2 && any(segments.sum(-1).ne(size))) refuse("lengths must add up to " + std::to_string(size));
+    if (i == 4 && any(segments.slice(-1, 1).lt(segments.slice(-1, 0, -1)))) refuse("offsets must not fall");
+  }
+}
+
+// LAPACK's sytrs takes a pivot for the number of a row, and two negative ones for a block: reads and writes beyond
+// the rows where there is none, or one.
+void ldl_solve(Args a) {
+  const auto &pivots = a[1].toTensor();
+  if (!readable(pivots) || pivots.dim() == 0) return;
+  auto p = pivots.to(c10::kLong).contiguous();
+  const auto *data = p.const_data_ptr<int64_t>();
+  int64_t n = p.size(-1), negative = 0;
+  for (int64_t i = 0; i < p.numel(); i++) {
+    negative = data[i] < 0 ? negative + 1 : 0;
+    bool ends = (i + 1) % n == 0 || data[i + 1] >= 0;
+    if (data[i] == 0 || (ends && negative % 2 != 0)) refuse("the pivots are not those of linalg_ldl_factor");
+    if (ends) negative = 0;
+  }
+}
+
+// Its derivative uses what was not unpacked: heap corruption.
+void lu_unpack(Args a) {
+  if (!a[2].toBool() && recording(a[0].toTensor()))
+    refuse("without unpack_data there is no derivative; take Detach() of LU_data");
+}
+
+// Searches over bins: beyond the input's end, or for ever where the step is not a finite number.
+void choose_qparams(Args a) {
+  int64_t numel = a[1].toInt(), bins = a[2].toInt(), bits = a[4].toInt();
+  double ratio = a[3].toDouble();
+  if (numel < 0 || numel > a[0].toTensor().numel()) refuse("numel is more than the elements of the input");
+  if (bins < 1 || bins > 1 << 20) refuse("n_bins must be in [1, 1048576]");
+  if (!(ratio >= 0 && ratio <= 1)) refuse("ratio must be in [0, 1]");
+  if (bits < 1 || bits > 16) refuse("bit_width must be in [1, 16]");
+}
+
+// Observes, and then takes scales and zero points by the channel without a look at how many there are, or of which
+// dtype: SIGSEGV.
+void fake_quant(Args a) {
+  static const char *const names[] = {"self",        "observer_on", "fake_quant_on", "running_min",
+                                      "running_max", "scale",       "zero_point"};
+  const auto &self = a[0].toTensor();
+  int64_t axis = a[10].toInt(), channels = 1;
+  bool rows = a[11].toBool(), fresh = rows && a[3].toTensor().numel() == 0;
+  if (rows) {
+    if (axis < 0 || axis >= self.dim())
+      refuse("ch_axis is " + std::to_string(axis) + ", and self has no such dimension");
+    channels = self.size(axis);
+  }
+  for (size_t i : {0, 3, 4, 5, 6}) {
+    const auto &t = a[i].toTensor();
+    if (i == 6 ? !is_index(t) : !c10::isFloatingType(t.scalar_type()))
+      refuse(std::string(names[i]) + " must not be " + c10::toString(t.scalar_type()));
+    if (i != 0 && !fresh && t.numel() != channels)
+      refuse(std::string(names[i]) + " has " + std::to_string(t.numel()) + " elements, not " +
+             std::to_string(channels));
+  }
+}
+
+// A recursion of n steps for each element, with an n of 64 bits: it takes for ever.
+void polynomial(Args a) {
+  constexpr int64_t most = 1 << 20;
+  double n = 0;
+  if (a[1].isTensor()) {
+    auto t = a[1].toTensor().detach();
+    if (readable(t) && !t.is_complex()) n = t.to(c10::kDouble).nan_to_num(0).max().item<double>();
+  } else if (!a[1].toScalar().isComplex()) {
+    n = a[1].toScalar().toDouble();
+  }
+  if (n > most) refuse("a polynomial's degree must be at most " + std::to_string(most));
+}
+
+// Internal operators are
+//   - those of libtorch's namespaces other than aten (a namespace that libtorch does not have is a user's
+//   library);
+//   - those whose name begins with an underscore;
+//   - derivatives: "_backward" in the name;
+//   - kernels of one backend, by the prefix of the name;
+//   - variants that libtorch generates and Python does not have (tag "generated": copy.out,
+//   _foreach_add.List_out).
+bool is_internal(const c10::OperatorHandle &h) {
+  static const auto *const spaces = new std::unordered_set<std::string>{"_c10d_functional",
+                                                                        "_c10d_functional_autograd",
+                                                                        "_dtensor",
+                                                                        "_quantized",
+                                                                        "_test",
+                                                                        "c10d",
+                                                                        "fsdp",
+                                                                        "inductor",
+                                                                        "mkl",
+                                                                        "mkldnn",
+                                                                        "mkldnn_prepacked",
+                                                                        "onednn",
+                                                                        "prepacked",
+                                                                        "prim",
+                                                                        "prims",
+                                                                        "profiler",
+                                                                        "inductor_prims",
+                                                                        "quantized",
+                                                                        "rngprims",
+                                                                        "quantization",
+                                                                        "sparse",
+                                                                        "static_runtime",
+                                                                        "symm_mem",
+                                                                        "xnnpack"};
+  static const char *const backends[] = {"cudnn_", "fbgemm_",    "miopen_", "mkldnn_",
+                                         "mps_",   "quantized_", "xnnpack_"};
+  std::string full = h.operator_name().name;
+  size_t colons = full.find("::");
+  std::string space = full.substr(0, colons), name = full.substr(colons + 2);
+  if (space != "aten") return spaces->count(space) != 0;
+  if (name[0] == '_' || name.find("_backward") != std::string::npos || h.hasTag(at::Tag::generated)) return true;
+  return std::any_of(std::begin(backends), std::end(backends),
+                     [&](const char *prefix) { return name.rfind(prefix, 0) == 0; });
+}
+
 using Guard = void (*)(Args);
 
 const std::unordered_map<std::string, Guard> &guards() {
@@ -247,6 +408,14 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::divide_.Tensor_mode", div_trunc},
       {"aten::arange.start_step", arange},
       {"aten::arange.start_out", arange},
+      {"aten::range.out", range_out},
+      {"aten::copy", copy},
+      {"aten::segment_reduce", segment_reduce},
+      {"aten::linalg_ldl_solve", ldl_solve},
+      {"aten::linalg_ldl_solve.out", ldl_solve},
+      {"aten::lu_unpack", lu_unpack},
+      {"aten::choose_qparams_optimized", choose_qparams},
+      {"aten::fused_moving_avg_obs_fake_quant", fake_quant},
       {"aten::ctc_loss.IntList", ctc_loss},
       {"aten::ctc_loss.Tensor", ctc_loss},
       {"aten::embedding_bag", embedding_bag},
@@ -297,12 +466,24 @@ const std::unordered_map<std::string, Guard> &guards() {
 
 }  // namespace
 
-Operator::Operator(const c10::OperatorHandle &h) : handle(h), check_(nullptr) {
+Operator::Operator(const c10::OperatorHandle &h) : handle(h), internal(is_internal(h)), check_(nullptr) {
+  for (auto key : {c10::DispatchKey::MkldnnCPU, c10::DispatchKey::CompositeImplicitAutograd,
+                   c10::DispatchKey::CompositeExplicitAutograd})
+    takes_mkldnn_ = takes_mkldnn_ || h.hasKernelForDispatchKey(key);
   const auto &name = h.operator_name();
   auto found = guards().find(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
   if (found != guards().end()) check_ = found->second;
+  if (name.name.rfind("aten::special_", 0) == 0 && name.name.find("_polynomial_") != std::string::npos)
+    check_ = polynomial;
+  // Those that read a tensor's parts, and its own kind of copy.
+  static const auto *const readers = new std::unordered_set<std::string>{
+      "aten::alias",      "aten::ccol_indices", "aten::clone",      "aten::col_indices", "aten::crow_indices",
+      "aten::dense_dim",  "aten::detach",       "aten::empty_like", "aten::row_indices", "aten::size",
+      "aten::sparse_dim", "aten::to_dense",     "aten::values",     "aten::zeros_like"};
+  takes_empty_batches_ = readers->count(name.name) != 0;
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
+    if (formals[i].alias_info() != nullptr && formals[i].alias_info()->isWrite()) written_.push_back(i);
     c10::TypePtr type = formals[i].real_type();
     if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
     // Their numbers index tables unchecked: SIGSEGV.
@@ -316,7 +497,62 @@ Operator::Operator(const c10::OperatorHandle &h) : handle(h), check_(nullptr) {
   }
 }
 
+// The rules of layouts, for all operators:
+//   - A tensor of oneDNN's layout has no memory that an address would name. An operator without a kernel for it,
+//   and
+//     not composed of others, reads and writes at address 0. SIGSEGV.
+//   - Beside a sparse, nested or quantized tensor, a kernel for one of them takes it for a strided one, or the
+//   other
+//     way round, in the backward pass too. SIGSEGV, SIGFPE.
+//   - The kernels of a negative or conjugate view of a quantized tensor call one another without end. SIGSEGV.
+//   - Conversions and products of compressed sparse tensors divide by the number of matrices in the batch. SIGFPE.
+void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
+  bool mkldnn = false, other = false;
+  for (const auto &t : tensors) {
+    if (!t.defined()) continue;
+    auto keys = t.key_set();
+    if (t.is_quantized() && (t.is_neg() || t.is_conj()))
+      refuse("a quantized tensor has no negative or conjugate view");
+    mkldnn |= keys.has(c10::DispatchKey::MkldnnCPU);
+    other |= keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                                               c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor}));
+    if (!takes_empty_batches_ && keys.has_any(c10::DispatchKeySet(c10::DispatchKey::SparseCsr)) &&
+        c10::multiply_integers(t.sizes().slice(0, static_cast<size_t>(t.dim() - t.dense_dim() - 2))) == 0)
+      refuse("a compressed sparse tensor has an empty batch: " + c10::str(t.sizes()) +
+             "; aten::to_dense makes a dense one");
+  }
+  if (mkldnn && !takes_mkldnn_) refuse("there is no kernel for a tensor of oneDNN's layout");
+  if (mkldnn && other) refuse("a tensor of oneDNN's layout goes with dense ones alone");
+}
+
+namespace {
+template <class F>
+void each_tensor(const c10::IValue &v, F &&f) {
+  if (v.isTensor()) {
+    f(v.toTensor());
+  } else if (v.isTensorList()) {
+    for (const at::Tensor &t : v.toTensorList()) f(t);
+  } else if (v.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor> &t : v.toOptionalTensorList())
+      if (t.has_value()) f(*t);
+  }
+}
+}  // namespace
+
 void Operator::check(const torch::jit::Stack &stack) const {
+  c10::DispatchKeySet keys;
+  for (const auto &v : stack) each_tensor(v, [&](const at::Tensor &t) { keys = keys | t.key_set(); });
+  if (!(keys & kOddKeys).empty()) {
+    std::vector<at::Tensor> tensors;
+    for (const auto &v : stack) each_tensor(v, [&](const at::Tensor &t) { tensors.push_back(t); });
+    check_layouts(tensors);
+    for (size_t i : written_)
+      each_tensor(stack[i], [](const at::Tensor &t) {
+        // It has no memory: SIGSEGV.
+        if (t.defined() && t._is_zerotensor())
+          refuse("zeros without memory cannot be written to; take Clone() of them");
+      });
+  }
   for (const auto &e : enums_) {
     const c10::IValue &v = stack[e.argument];
     if (v.isInt() && (v.toInt() < 0 || v.toInt() >= e.end))

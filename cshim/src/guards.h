@@ -1,4 +1,4 @@
-// An operator as ls_call has it: its handle, and the checks that libtorch lacks.
+// The checks that libtorch lacks: arguments on which an operator would end the process are refused.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,13 +9,19 @@
 
 namespace ls {
 
+// An operator as ls_call knows it: its handle and its checks.
 class Operator {
  public:
   explicit Operator(const c10::OperatorHandle &h);
   // Throws ArgumentError for arguments that would end the process.
   void check(const torch::jit::Stack &stack) const;
+  // The part of check that depends on the layouts of the tensors alone.
+  void check_layouts(c10::ArrayRef<at::Tensor> tensors) const;
 
   const c10::OperatorHandle handle;
+  // Reports whether it belongs to libtorch's insides: its callers in libtorch have checked the arguments, and it
+  // checks them no more.
+  const bool internal;
 
  private:
   struct Enum {
@@ -24,6 +30,8 @@ class Operator {
     bool layout;
   };
   std::vector<Enum> enums_;
+  std::vector<size_t> written_;  // arguments that are written to
+  bool takes_mkldnn_ = false, takes_empty_batches_ = false;
   void (*check_)(c10::ArrayRef<c10::IValue>);
 };
 

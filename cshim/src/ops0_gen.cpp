@@ -27,6 +27,7 @@ ls_result ls_op_add_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::add", "Tensor", {self, other});
     return at::_ops::add_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"), 1);
   });
 }
@@ -34,6 +35,7 @@ ls_error *ls_op_add__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::add_", "Tensor", {self, other});
     (void)at::_ops::add__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"), 1);
   });
 }
@@ -41,6 +43,7 @@ ls_result ls_op_sub_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::sub", "Tensor", {self, other});
     return at::_ops::sub_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"), 1);
   });
 }
@@ -48,6 +51,7 @@ ls_error *ls_op_sub__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::sub_", "Tensor", {self, other});
     (void)at::_ops::sub__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"), 1);
   });
 }
@@ -55,6 +59,7 @@ ls_result ls_op_mul_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::mul", "Tensor", {self, other});
     return at::_ops::mul_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
@@ -62,6 +67,7 @@ ls_error *ls_op_mul__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::mul_", "Tensor", {self, other});
     (void)at::_ops::mul__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
@@ -69,6 +75,7 @@ ls_result ls_op_div_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::div", "Tensor", {self, other});
     return at::_ops::div_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
@@ -76,54 +83,63 @@ ls_error *ls_op_div__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::div_", "Tensor", {self, other});
     (void)at::_ops::div__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
 ls_result ls_op_neg(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::neg", "", {self});
     return at::_ops::neg::call(ls::need(b_self, "self"));
   });
 }
 ls_error *ls_op_neg_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::neg_", "", {self});
     (void)at::_ops::neg_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
 ls_result ls_op_exp(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::exp", "", {self});
     return at::_ops::exp::call(ls::need(b_self, "self"));
   });
 }
 ls_error *ls_op_exp_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::exp_", "", {self});
     (void)at::_ops::exp_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
 ls_result ls_op_log(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::log", "", {self});
     return at::_ops::log::call(ls::need(b_self, "self"));
   });
 }
 ls_error *ls_op_log_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::log_", "", {self});
     (void)at::_ops::log_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
 ls_result ls_op_sqrt(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::sqrt", "", {self});
     return at::_ops::sqrt::call(ls::need(b_self, "self"));
   });
 }
 ls_error *ls_op_sqrt_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::sqrt_", "", {self});
     (void)at::_ops::sqrt_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -131,6 +147,7 @@ ls_result ls_op_maximum(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::maximum", "", {self, other});
     return at::_ops::maximum::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
@@ -138,6 +155,7 @@ ls_result ls_op_eq_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::eq", "Tensor", {self, other});
     return at::_ops::eq_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
@@ -145,6 +163,7 @@ ls_error *ls_op_eq__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::eq_", "Tensor", {self, other});
     (void)at::_ops::eq__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
@@ -152,6 +171,7 @@ ls_result ls_op_lt_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::lt", "Tensor", {self, other});
     return at::_ops::lt_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
@@ -159,6 +179,7 @@ ls_error *ls_op_lt__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::lt_", "Tensor", {self, other});
     (void)at::_ops::lt__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
@@ -166,6 +187,7 @@ ls_result ls_op_gt_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::gt", "Tensor", {self, other});
     return at::_ops::gt_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
@@ -173,18 +195,21 @@ ls_error *ls_op_gt__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::gt_", "Tensor", {self, other});
     (void)at::_ops::gt__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
 ls_result ls_op_sum_dim_IntList(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::sum", "dim_IntList", {self});
     return at::_ops::sum_dim_IntList::call(ls::need(b_self, "self"), std::nullopt, false, std::nullopt);
   });
 }
 ls_result ls_op_mean_dim(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
+    ls::check_layouts("aten::mean", "dim", {self});
     return at::_ops::mean_dim::call(ls::need(b_self, "self"), std::nullopt, false, std::nullopt);
   });
 }
@@ -192,6 +217,7 @@ ls_result ls_op_matmul(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
+    ls::check_layouts("aten::matmul", "", {self, other});
     return at::_ops::matmul::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
@@ -199,6 +225,7 @@ ls_result ls_op_mm(ls_tensor self, ls_tensor mat2) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mat2(mat2);
+    ls::check_layouts("aten::mm", "", {self, mat2});
     return at::_ops::mm::call(ls::need(b_self, "self"), ls::need(b_mat2, "mat2"));
   });
 }
@@ -206,6 +233,7 @@ ls_result ls_op_bmm(ls_tensor self, ls_tensor mat2) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mat2(mat2);
+    ls::check_layouts("aten::bmm", "", {self, mat2});
     return at::_ops::bmm::call(ls::need(b_self, "self"), ls::need(b_mat2, "mat2"));
   });
 }
@@ -214,6 +242,7 @@ ls_result ls_op_addmm(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mat1(mat1);
     ls::Borrowed b_mat2(mat2);
+    ls::check_layouts("aten::addmm", "", {self, mat1, mat2});
     return at::_ops::addmm::call(ls::need(b_self, "self"), ls::need(b_mat1, "mat1"), ls::need(b_mat2, "mat2"), 1, 1);
   });
 }
@@ -222,6 +251,7 @@ ls_error *ls_op_addmm_(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcept 
     ls::Borrowed b_self(self);
     ls::Borrowed b_mat1(mat1);
     ls::Borrowed b_mat2(mat2);
+    ls::check_layouts("aten::addmm_", "", {self, mat1, mat2});
     (void)at::_ops::addmm_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_mat1, "mat1"), ls::need(b_mat2, "mat2"), 1, 1);
   });
 }

@@ -10,6 +10,7 @@ ls_result ls_op_mse_loss(ls_tensor self, ls_tensor target) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_target(target);
+    ls::check_layouts("aten::mse_loss", "", {self, target});
     return at::_ops::mse_loss::call(ls::need(b_self, "self"), ls::need(b_target, "target"), at::Reduction::Mean);
   });
 }

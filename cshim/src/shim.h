@@ -122,6 +122,21 @@ inline const at::Tensor &need(const Borrowed &b, const char *name) {
   return b.get();
 }
 
+// The dispatch keys of tensors whose memory is not a strided array: sparse ones, oneDNN's, quantized, nested, and
+// zeros without memory.
+constexpr c10::DispatchKeySet kOddKeys({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
+                                        c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor,
+                                        c10::DispatchKey::MkldnnCPU, c10::DispatchKey::ZeroTensor});
+void check_odd(const char *name, const char *overload, std::initializer_list<ls_tensor> tensors);
+// Refuses layouts on which a typed operator would end the process, as Operator::check does. One branch for tensors
+// in strided memory.
+inline void check_layouts(const char *name, const char *overload, std::initializer_list<ls_tensor> tensors) {
+  c10::DispatchKeySet keys;
+  for (ls_tensor t : tensors)
+    if (t != 0) keys = keys | reinterpret_cast<const c10::TensorImpl *>(t)->key_set();
+  if (__builtin_expect(!(keys & kOddKeys).empty(), 0)) check_odd(name, overload, tensors);
+}
+
 // Gives a tensor's reference to the caller. An undefined tensor is 0.
 inline ls_tensor give(at::Tensor &&t) {
   if (!t.defined()) return 0;

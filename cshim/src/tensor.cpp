@@ -126,6 +126,7 @@ ls_error *ls_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nby
   return ls::run_void([&] {
     Borrowed b(t);
     at::Tensor x = ls::need(b, "data");
+    ls::check_layouts("aten::clone", "", {t});
     if (static_cast<int32_t>(x.scalar_type()) != dtype)
       throw ls::ArgumentError(std::string("the tensor's dtype is ") + c10::toString(x.scalar_type()));
     if (x.layout() != c10::kStrided) throw ls::ArgumentError("the tensor is not dense");
@@ -145,6 +146,7 @@ ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "item");
+    ls::check_layouts("aten::item", "", {t});
     if (x.numel() != 1)
       throw ls::ArgumentError("a tensor with " + std::to_string(x.numel()) + " elements has no single value");
     c10::Scalar s = x.item();
@@ -216,6 +218,7 @@ ls_result ls_tensor_to(ls_tensor t, int32_t dtype, int32_t device, int32_t copy)
   return ls::run([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "to");
+    ls::check_layouts("aten::to", "device", {t});
     auto d = dtype < 0 ? x.scalar_type() : ls::dtype_of(dtype);
     auto dev = device < 0 ? x.device() : ls::device_of(device);
     return at::_ops::to_device::call(x, dev, d, /*non_blocking=*/false, copy != 0, std::nullopt);
@@ -228,6 +231,8 @@ ls_result ls_tensor_index(ls_tensor t, const ls_tensor *indices, uint64_t n) noe
     c10::List<std::optional<at::Tensor>> list;
     list.reserve(n);
     for (uint64_t i = 0; i < n; i++) list.push_back(ls::optional_of(indices[i]));
+    ls::check_layouts("aten::index", "Tensor", {t});
+    for (uint64_t i = 0; i < n; i++) ls::check_layouts("aten::index", "Tensor", {t, indices[i]});
     return at::_ops::index_Tensor::call(ls::need(b, "index"), list);
   });
 }

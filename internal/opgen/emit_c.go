@@ -114,13 +114,17 @@ func emitC(header []byte, ops []*op, files map[string][]byte) {
 				fmt.Fprintf(&inc, "#include <ATen/ops/%s_ops.h>\n", header)
 			}
 			var pre strings.Builder
-			var args []string
+			var args, tensors []string
 			for _, a := range o.args {
+				if !a.option && !a.hidden && a.typ == "Tensor" {
+					tensors = append(tensors, a.name)
+				}
 				args = append(args, a.cArg(o))
 				if !a.option && !a.hidden && a.typ == "Tensor" && !a.optional {
 					fmt.Fprintf(&pre, "    ls::Borrowed b_%s(%s);\n", a.name, a.name)
 				}
 			}
+			fmt.Fprintf(&pre, "    ls::check_layouts(\"aten::%s\", %q, {%s});\n", o.name, o.overload, strings.Join(tensors, ", "))
 			fn := o.name
 			if o.overload != "" {
 				fn += "_" + o.overload
