@@ -143,7 +143,16 @@ cpptest() { # cpptest DIR
   return $code
 }
 
-cpp() { cppbuild "$work/cpp-$version" all && cpptest "$work/cpp-$version"; }
+cpp() { cppbuild "$work/cpp-$version" all && cpptest "$work/cpp-$version" && fuzztrace "$work/cpp-$version/tests/cshim_fuzz"; }
+
+# What the fuzzer tells to run again is run with -trace, which must not die itself.
+fuzztrace() {
+  for sequence in 0 1 2 3 4 5 6 7 8 9; do
+    "$1" -seed 1 -sequence $sequence -trace >"$work/trace.log" 2>&1 ||
+      { tail -5 "$work/trace.log"; echo "cshim_fuzz -seed 1 -sequence $sequence -trace: $?"; failed=$((failed + 1)); return 1; }
+  done
+  passed=$((passed + 1))
+}
 
 # The shim and its tests; libtorch itself is not instrumented, and needs no suppression.
 sanitize() {
@@ -171,7 +180,7 @@ install_() { LINSTOCK_TEST_INSTALL=1 gotest install -timeout 20m ./tests/install
 verify() {
   local log=$work/verify.log
   LINSTOCK_TORCH=$version go run ./tests/verify -share 0.1 \
-    -rows oom-device,oom-host,device-errors,exceptions,forced-gc,strict-gc,release,kill,hostile,cfuzz | tee "$log"
+    -rows oom-device,oom-host,device-errors,exceptions,forced-gc,strict-gc,release,kill,hostile,crashhunt,cfuzz | tee "$log"
   local code=$? line
   line=$(grep -o '^[0-9]* of [0-9]* lines hold' "$log")
   passed=$((passed + ${line%% of*})) failed=$((failed + $(sed 's/.* of \([0-9]*\) .*/\1/' <<<"$line") - ${line%% of*}))

@@ -63,6 +63,8 @@ var rows = []row{
 		target: "1,000 times the old or the new file, whole", command: "go run ./tests/kill -share SHARE"},
 	{name: "hostile", test: "hostile safetensors and checkpoint files",
 		target: "10,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -share SHARE"},
+	{name: "crashhunt", test: "every operator that tensor.Call accepts, with arguments meant to end the process, and backward",
+		target: "200,000 calls, 0 deaths", command: "go run ./tests/crashhunt -share SHARE"},
 	{name: "cfuzz", test: "C API fuzz",
 		target: "10,000,000 calls, 0 crashes", command: "tests/cshim/fuzz.sh -share SHARE"},
 }

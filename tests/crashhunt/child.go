@@ -1,0 +1,283 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// operator is one that is called, with the types of its arguments.
+type operator struct {
+	name  string
+	types []argument
+}
+
+type argument struct{ name, typ string }
+
+// operators returns those that Call accepts, or with -unchecked the others, sorted by name.
+func (o *options) operators() ([]operator, error) {
+	names, err := tensor.OperatorNames()
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	var all []operator
+	for _, name := range names {
+		if internal, err := isInternal(name); err != nil {
+			return nil, err
+		} else if internal != o.unchecked || !o.only.MatchString(name) {
+			continue
+		}
+		schema, err := tensor.Schema(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, operator{name, arguments(schema)})
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("no operator matches %v", o.only)
+	}
+	return all, nil
+}
+
+// isInternal reports whether Call refuses the operator for what it is. The argument is one that no operator takes.
+func isInternal(name string) (bool, error) {
+	_, err := tensor.Call(name, make(chan int))
+	if err == nil {
+		return false, fmt.Errorf("%s takes a channel", name)
+	}
+	return strings.Contains(err.Error(), "CallUnchecked"), nil
+}
+
+// arguments returns those of a schema: of "aten::f(Tensor self, int[2] k=1, *, Scalar? s=None) -> Tensor" self, k and s.
+func arguments(schema string) []argument {
+	var all []argument
+	depth, start := 0, strings.IndexByte(schema, '(')+1
+	for i := start; i < len(schema); i++ {
+		switch c := schema[i]; {
+		case depth == 0 && (c == ',' || c == ')'):
+			typ, name, _ := strings.Cut(strings.TrimSpace(schema[start:i]), " ")
+			name, _, _ = strings.Cut(name, "=")
+			if typ != "" && typ != "*" {
+				all = append(all, argument{name, typ})
+			}
+			if c == ')' {
+				return all
+			}
+			start = i + 1
+		case c == '(' || c == '[':
+			depth++
+		case c == ')' || c == ']':
+			depth--
+		}
+	}
+	return all
+}
+
+// child makes the calls [from, to).
+func child(o *options, from, to int64, state string) error {
+	operators, err := o.operators()
+	if err != nil {
+		return err
+	}
+	if err := limits(); err != nil {
+		return err
+	}
+	var file *os.File
+	if state == "" {
+		// aten::from_file makes files.
+		dir, err := os.MkdirTemp("", "crashhunt")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		if err := os.Chdir(dir); err != nil {
+			return err
+		}
+	} else {
+		if file, err = os.OpenFile(state, os.O_WRONLY, 0); err != nil {
+			return err
+		}
+	}
+	var t tally
+	for i := from; i < to; i++ {
+		t.At = i
+		if file != nil {
+			if err := t.write(file); err != nil {
+				return err
+			}
+		}
+		// Each round calls every operator once, in an order of its own.
+		n := int64(len(operators))
+		round := rand.New(rand.NewPCG(o.seed, uint64(i/n)))
+		op := &operators[round.Perm(int(n))[i%n]]
+		v := &caller{values: newValues(rand.New(rand.NewPCG(o.seed^0x9e37, uint64(i)))), options: o}
+		if file == nil {
+			v.show = func(format string, args ...any) { fmt.Printf(format, args...) }
+			if to > from+1 {
+				fmt.Printf("call %d: ", i)
+			}
+		}
+		if err := tensor.ManualSeed(uint64(i)); err != nil {
+			return err
+		}
+		_ = tensor.WithScope(func() error { return v.call(op) })
+		t.Calls++
+		t.Returned += v.returned
+		t.Backward += v.backward
+	}
+	t.At = to
+	if file != nil {
+		return t.write(file)
+	}
+	return nil
+}
+
+// limits makes sizes that are too large an error, whatever asks for them.
+func limits() error {
+	if err := vram.SetLimit(vram.CPU, vram.Bytes(256<<20)); err != nil {
+		return err
+	}
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return err
+	}
+	var pages uint64
+	if _, err := fmt.Sscan(string(text), &pages); err != nil {
+		return err
+	}
+	most := pages*uint64(os.Getpagesize()) + 4<<30
+	return syscall.Setrlimit(syscall.RLIMIT_AS, &syscall.Rlimit{Cur: most, Max: most})
+}
+
+// caller makes one call.
+type caller struct {
+	*values
+	*options
+	show               func(format string, args ...any)
+	returned, backward int64
+}
+
+func (c *caller) say(format string, args ...any) {
+	if c.show != nil {
+		c.show(format, args...)
+	}
+}
+
+func (c *caller) call(op *operator) error {
+	c.say("%s(", op.name)
+	var args []any
+	for i, a := range op.types {
+		if i > 0 {
+			c.say(", ")
+		}
+		v := c.value(a, i)
+		if c.show != nil {
+			c.show("%s=%s", a.name, c.describe(v))
+		}
+		args = append(args, v)
+	}
+	c.say(")")
+	if c.dry {
+		c.say("\n")
+		return nil
+	}
+	run := tensor.Call
+	if c.unchecked {
+		run = tensor.CallUnchecked
+	}
+	out, err := run(op.name, args...)
+	if err != nil {
+		c.say(" -> %.300s\n", strings.ReplaceAll(err.Error(), "\n", " "))
+		return nil
+	}
+	c.returned++
+	c.say(" -> %d results", len(out))
+	for _, v := range out {
+		switch v := v.(type) {
+		case *tensor.Tensor:
+			c.look(v)
+		case []*tensor.Tensor:
+			for _, t := range v[:min(len(v), 3)] {
+				c.look(t)
+			}
+		}
+	}
+	c.say("\n")
+	return nil
+}
+
+// look reads what came out, uses it once more, and takes gradients through it.
+func (c *caller) look(x *tensor.Tensor) {
+	if x == nil || x.Err() != nil {
+		return
+	}
+	if c.show != nil {
+		c.show(" %s", c.describe(x))
+	}
+	if n, err := numel(x); err != nil || n > 1<<16 || x.Device() != tensor.CPU {
+		return
+	}
+	if c.one(3) {
+		c.say(" print")
+		_ = x.String()
+	}
+	if c.one(3) {
+		c.say(" clone")
+		_ = x.Clone().Err()
+	}
+	if c.one(4) {
+		c.say(" sum")
+		_ = x.Sum().Err()
+	}
+	if !x.RequiresGrad() || x.IsLeaf() {
+		return
+	}
+	c.say(" backward")
+	c.backward++
+	y := x
+	if c.one(2) || !x.DType().IsFloat() {
+		y = x.Sum()
+	}
+	if y.DType().IsComplex() {
+		out, err := tensor.Call("aten::real", y)
+		if err != nil {
+			return
+		}
+		y = out[0].(*tensor.Tensor)
+	}
+	if n, err := numel(y); err != nil {
+		return
+	} else if n == 1 {
+		_ = y.Backward()
+	} else {
+		_ = y.Backward(tensor.Gradient(c.cotangent(y)))
+	}
+}
+
+// cotangent is a gradient for y: of its shape, sometimes of another layout.
+func (c *caller) cotangent(y *tensor.Tensor) *tensor.Tensor {
+	g := y.Detach().OnesLike()
+	if c.one(3) {
+		if t := c.relayout(g); t != nil && t.Err() == nil {
+			if c.show != nil {
+				c.show(" with %s", c.describe(t))
+			}
+			return t
+		}
+	}
+	return g
+}
+
+func numel(x *tensor.Tensor) (int, error) {
+	if err := x.Err(); err != nil {
+		return 0, err
+	}
+	return x.Numel(), nil
+}

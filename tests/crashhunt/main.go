@@ -1,0 +1,277 @@
+// Crashhunt calls every operator that tensor.Call accepts with arguments that are meant to end the process, as many
+// times as the scorecard asks for:
+//
+//	go run ./tests/crashhunt [-share F] [-seed S] [-jobs J] [-only REGEXP] [-unchecked]
+//	go run ./tests/crashhunt -seed S -from N [-to M]    calls N to M in this process, each printed before it is made
+//
+// The arguments are of each layout (strided, overlapping, channels last, sparse, mkldnn, nested, quantised, meta), dtype
+// and size, finite and not, and come from the schema's types and few shapes, so that they often fit each other. What an
+// operator returns is printed, cloned and differentiated.
+//
+// Child processes make the calls; each call is a function of the seed and its number alone. A death (a signal, an abort,
+// an exit, a Go panic, no end in 20 s) is recorded with its operator and arguments: the call is repeated alone, and where
+// it survives alone, with the calls before it, as few as do it. Each call may use 256 MiB for tensors and a few GiB of
+// address space, so that huge sizes are errors.
+//
+// With -unchecked the operators that only tensor.CallUnchecked accepts are called, for interest: they do crash.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/scorecard"
+)
+
+const (
+	allCalls = 200_000
+	perChild = 4000
+	hang     = 20 * time.Second
+)
+
+type options struct {
+	seed      uint64
+	only      *regexp.Regexp
+	unchecked bool
+	dry       bool
+}
+
+func (o *options) args() []string {
+	args := []string{"-seed", fmt.Sprint(o.seed)}
+	if o.only.String() != "" {
+		args = append(args, "-only", o.only.String())
+	}
+	if o.unchecked {
+		args = append(args, "-unchecked")
+	}
+	return args
+}
+
+func main() {
+	share := flag.Float64("share", 1, "of 200,000 calls")
+	jobs := flag.Int("jobs", runtime.NumCPU(), "child processes at once")
+	most := flag.Int("most", 20, "deaths after which it stops")
+	seed := flag.Uint64("seed", 1, "another seed makes other calls")
+	only := flag.String("only", "", "operators whose names match")
+	unchecked := flag.Bool("unchecked", false, "the internal operators instead of those that tensor.Call accepts")
+	from := flag.Int64("from", -1, "make this call in this process")
+	to := flag.Int64("to", -1, "and those up to here")
+	dry := flag.Bool("dry", false, "print the arguments of -from to -to, and make no call")
+	state := flag.String("state", "", "")
+	flag.Parse()
+	pattern, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "crashhunt: -only:", err)
+		os.Exit(2)
+	}
+	o := options{seed: *seed, only: pattern, unchecked: *unchecked, dry: *dry}
+	if *from >= 0 {
+		err = child(&o, *from, max(*to, *from+1), *state)
+	} else {
+		err = parent(&o, scorecard.Share(allCalls, *share), *jobs, *most)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "crashhunt:", err)
+		os.Exit(1)
+	}
+}
+
+// tally is what a child has counted, in a file that outlives it.
+type tally struct {
+	At                        int64 // the call under way
+	Calls, Returned, Backward int64 // Returned: calls without an error
+}
+
+const tallyBytes = 4 * 8
+
+func (t *tally) add(o tally) {
+	t.Calls += o.Calls
+	t.Returned += o.Returned
+	t.Backward += o.Backward
+}
+
+func (t *tally) write(f *os.File) error {
+	var b bytes.Buffer
+	_ = binary.Write(&b, binary.LittleEndian, t)
+	_, err := f.WriteAt(b.Bytes(), 0)
+	return err
+}
+
+func readTally(path string) (t tally) {
+	if b, err := os.ReadFile(path); err == nil {
+		_, _ = binary.Decode(b, binary.LittleEndian, &t)
+	}
+	return t
+}
+
+// hunt is the parent's view.
+type hunt struct {
+	*options
+	dir    string
+	most   int
+	mu     sync.Mutex
+	sum    tally
+	next   int64
+	n      int64
+	deaths []string // the operators' names
+}
+
+func parent(o *options, n int64, jobs, most int) error {
+	operators, err := o.operators()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "crashhunt")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	h := &hunt{options: o, dir: dir, most: most, n: n}
+	start := time.Now()
+	stop := scorecard.Progress(func() string {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return fmt.Sprintf("%d of %d calls, %d returned, %d backward, %d deaths, %v", h.sum.Calls, n, h.sum.Returned, h.sum.Backward, len(h.deaths), time.Since(start).Round(time.Second))
+	})
+	var wg sync.WaitGroup
+	for j := range jobs {
+		wg.Go(func() {
+			for {
+				from, to := h.chunk()
+				for from < to {
+					from = h.run(j, from, to)
+				}
+				if from == n {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	stop()
+	slices.Sort(h.deaths)
+	if len(h.deaths) > 0 {
+		fmt.Fprintln(os.Stderr, "died:", strings.Join(slices.Compact(slices.Clone(h.deaths)), " "))
+	}
+	scorecard.Line("crashhunt", fmt.Sprintf("%d calls of %d operators (%d returned values, %d backward passes): %d deaths",
+		h.sum.Calls, len(operators), h.sum.Returned, h.sum.Backward, len(h.deaths)), len(h.deaths) == 0)
+	if len(h.deaths) > 0 {
+		return fmt.Errorf("%d deaths", len(h.deaths))
+	}
+	return nil
+}
+
+// chunk returns the next calls to make, none at the end.
+func (h *hunt) chunk() (from, to int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.deaths) >= h.most {
+		return h.n, h.n
+	}
+	from = h.next
+	h.next = min(h.next+perChild, h.n)
+	return from, h.next
+}
+
+// run has a child make the calls [from, to), and returns where to go on: at to, or behind the call that ended it.
+func (h *hunt) run(j int, from, to int64) int64 {
+	state := filepath.Join(h.dir, fmt.Sprint(j))
+	end, how, _ := h.attempt(state, from, to, "-state", state)
+	h.mu.Lock()
+	h.sum.add(end)
+	h.mu.Unlock()
+	if how == "" {
+		return to
+	}
+	_, _, text := h.attempt(state, end.At, end.At+1, "-dry")
+	text = strings.TrimSpace(text)
+	// The shortest range up to the call that does it again.
+	for n := int64(1); ; n *= 4 {
+		first := max(from, end.At+1-n)
+		_, again, _ := h.attempt(state, first, end.At+1, "-state", state)
+		if again != "" {
+			how = again
+			text += fmt.Sprintf("\n  again: go run ./tests/crashhunt %s -from %d -to %d", strings.Join(h.args(), " "), first, end.At+1)
+			break
+		}
+		if first == from {
+			text += fmt.Sprintf("\n  not again by calls %d to %d", from, end.At+1)
+			break
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	name, _, _ := strings.Cut(text, "(")
+	h.deaths = append(h.deaths, name)
+	fmt.Fprintf(os.Stderr, "DEATH: call %d: %s: %s\n", end.At, how, text)
+	if len(h.deaths) >= h.most {
+		return to
+	}
+	return end.At + 1
+}
+
+// attempt runs a child to its end, and returns what it has counted, what it died of, "" for nothing, and what it printed.
+func (h *hunt) attempt(state string, from, to int64, more ...string) (tally, string, string) {
+	if err := os.WriteFile(state, make([]byte, tallyBytes), 0o600); err != nil {
+		return tally{At: from}, err.Error(), ""
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	args := append(append(h.args(), "-from", fmt.Sprint(from), "-to", fmt.Sprint(to)), more...)
+	program, err := os.Executable()
+	if err != nil {
+		return tally{At: from}, err.Error(), ""
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = h.dir // aten::from_file makes files
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "OMP_NUM_THREADS=1", "GOTRACEBACK=single")
+	var out, text bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &text
+	if err := cmd.Start(); err != nil {
+		return tally{At: from}, err.Error(), ""
+	}
+	slow := errors.New("no end in " + hang.String())
+	go func() {
+		last, moved := int64(-1), time.Now()
+		for ctx.Err() == nil {
+			time.Sleep(100 * time.Millisecond)
+			if at := readTally(state).At; at != last {
+				last, moved = at, time.Now()
+			} else if time.Since(moved) > hang {
+				cancel(slow)
+			}
+		}
+	}()
+	err = cmd.Wait()
+	end := readTally(state)
+	if err == nil {
+		return end, "", out.String()
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return end, cause.Error(), out.String()
+	}
+	return end, cause(err, text.String()), out.String()
+}
+
+var causes = regexp.MustCompile(`(?m)^(SIG[A-Z]+|fatal error: .*|panic: .*|unexpected fault.*|terminate called.*|crashhunt: .*|.*corrupted.*|free\(\).*|malloc.*)`)
+
+// cause is the first line that tells.
+func cause(err error, text string) string {
+	if found := causes.FindString(text); found != "" {
+		return found
+	}
+	return fmt.Sprintf("%v: %s", err, text[max(0, len(text)-500):])
+}

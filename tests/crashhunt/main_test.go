@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("LINSTOCK_CRASHHUNT") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// runHunt runs the program, and returns what it prints.
+func runHunt(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "LINSTOCK_CRASHHUNT=1")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// Internal operators do end the process: the hunt names them, with a command that repeats the call.
+func TestADeathIsFound(t *testing.T) {
+	out, errs, err := runHunt(t, "-unchecked", "-only", `^aten::(_convert_indices_from_csr_to_coo|copy\.out|_foreach_copy)$`, "-share", "0.002", "-jobs", "1", "-most", "1")
+	if err == nil || !strings.HasPrefix(out, "scorecard|crashhunt|") || !strings.HasSuffix(out, "1 deaths|FAILED\n") {
+		t.Errorf("%v, %q, want a death", err, out)
+	}
+	for _, want := range []string{"DEATH: call ", "SIGSEGV", "(", "again: go run ./tests/crashhunt -seed 1 -only "} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("no %q in %s", want, errs)
+		}
+	}
+}
+
+func TestPublicOperatorsLive(t *testing.T) {
+	out, errs, err := runHunt(t, "-share", "0.002", "-seed", "7")
+	if err != nil || !strings.HasSuffix(out, ": 0 deaths|ok\n") {
+		t.Errorf("%v, %q, %s", err, out, errs)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	got := arguments("aten::f(Tensor(a!) self, Tensor?[] i, int[2] k=[1, 2], *, Scalar? s=None, str m='x') -> (Tensor(a!), int)")
+	want := []argument{{"self", "Tensor(a!)"}, {"i", "Tensor?[]"}, {"k", "int[2]"}, {"s", "Scalar?"}, {"m", "str"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
