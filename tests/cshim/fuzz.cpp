@@ -191,6 +191,15 @@ Operator operators[] = {
     {"aten::real", ""},
     {"aten::complex", ""},
     {"aten::isin", "Tensor_Tensor"},
+    {"aten::to_sparse", ""},
+    {"aten::to_sparse_csr", ""},
+    {"aten::to_sparse_csc", ""},
+    {"aten::to_sparse_bsr", ""},
+    {"aten::to_mkldnn", ""},
+    {"aten::to_dense", ""},
+    {"aten::quantize_per_tensor", ""},
+    {"aten::mm", ""},
+    {"aten::addmm", ""},
     {"aten::_local_scalar_dense", ""},
     {"aten::size", "int"},
     {"aten::nothing", ""},
@@ -224,6 +233,13 @@ std::vector<std::string> argument_types(const std::string &schema) {
 // Handles that go from thread to thread.
 std::atomic<ls_tensor> exchange[8];
 std::atomic<uint64_t> dropped{0};  // blobs let go
+
+// Slots behind a value that are not values themselves.
+uint64_t payload_of(const ls_value &v) {
+  if (v.tag == LS_STRING) return (uint64_t{v.len} + 15) / 16;
+  if (v.tag >= LS_INTS && v.tag <= LS_TENSORS) return (uint64_t{v.len} + 1) / 2;
+  return v.tag == LS_COMPLEX;
+}
 
 class Fuzz {
  public:
@@ -309,9 +325,7 @@ class Fuzz {
     if (r.spill == nullptr && r.slots > out_slots) fail("more slots than there are");
     const ls_value *v = r.spill != nullptr ? r.spill : out;
     for (uint64_t i = 0; i < r.slots; i++) {
-      uint64_t payload = v[i].tag == LS_STRING                           ? (v[i].len + 15) / 16
-                         : v[i].tag >= LS_INTS && v[i].tag <= LS_TENSORS ? (v[i].len + 1) / 2
-                                                                         : v[i].tag == LS_COMPLEX;
+      uint64_t payload = payload_of(v[i]);
       if (v[i].tag > LS_DEVICE || payload > r.slots - i - 1) fail("a malformed result");
       if (v[i].tag == LS_TENSOR) keep(v[i].u.t);
       if (v[i].tag == LS_TENSORS) {
@@ -620,12 +634,28 @@ void Fuzz::wrong(std::vector<ls_value> &to) {
 // For a trace.
 void describe(ls_tensor t) {
   ls_meta m;
-  if (t == 0 || ls_tensor_meta(t, &m) != nullptr) return;
+  if (t == 0) return;
+  if (ls_error *e = ls_tensor_meta(t, &m)) return ls_error_free(e);
   std::fprintf(stderr, "        dtype %d%s, offset %" PRId64 ", sizes and strides", m.dtype,
                m.requires_grad ? ", requires grad" : "", m.offset);
   for (int i = 0; i < m.ndim && i < LS_META_DIMS; i++)
     std::fprintf(stderr, " %" PRId64 "/%" PRId64, m.sizes[i], m.strides[i]);
   std::fprintf(stderr, "\n");
+}
+
+// Arguments for a trace. Spoilt ones may have numbers where a tensor's tag says that there is a handle.
+void describe(const std::vector<ls_value> &args, bool spoilt) {
+  for (size_t i = 0; i < args.size(); i++) {
+    const ls_value &v = args[i];
+    std::fprintf(stderr, "      tag %u, len %u, %" PRId64 "\n", v.tag, v.len, v.u.i);
+    if (spoilt) continue;
+    if (v.tag == LS_TENSOR) describe(v.u.t);
+    if (v.tag == LS_TENSORS) {
+      auto *handles = reinterpret_cast<const ls_tensor *>(&v + 1);
+      for (uint32_t k = 0; k < v.len; k++) describe(handles[k]);
+    }
+    i += payload_of(v);
+  }
 }
 
 void Fuzz::boxed() {
@@ -653,10 +683,7 @@ void Fuzz::boxed() {
   self->name[thread_].store(o.name, std::memory_order_relaxed);
   if (trace) {
     std::fprintf(stderr, "    %s.%s\n", o.name, o.overload);
-    for (size_t i = 0; i < exact.size(); i++) {
-      std::fprintf(stderr, "      tag %u, len %u, %" PRId64 "\n", exact[i].tag, exact[i].len, exact[i].u.i);
-      if (exact[i].tag == LS_TENSOR) describe(exact[i].u.t);
-    }
+    describe(exact, spoil);
   }
   bool in_place = std::strlen(o.name) > 0 && o.name[std::strlen(o.name) - 1] == '_';
   // An operator that writes into what its own graph saves makes a ring.
@@ -1215,6 +1242,7 @@ void Fuzz::names() {
   if (one(6)) name = pick<const char *>({"", "aten", "::", "aten::", "aten::nothing", "\xff", "aten::add.Tensor"});
   ok(ls_op_find(name.c_str(), overload.c_str(), &op).err);
   (void)ls_op_repeatable(op);
+  (void)ls_op_internal(op);
   values([&](ls_value *out, uint64_t n) { return ls_op_schema(op, out, n); });
 }
 
