@@ -205,8 +205,8 @@ func TestMovesRace(t *testing.T) {
 	}
 }
 
-// The collector's cleanup and Release may both come: the handle is freed once.
-func TestTheNetAndReleaseFreeOnce(t *testing.T) {
+// The queue of pending frees and Release may both come: the handle is freed once.
+func TestTheQueueAndReleaseFreeOnce(t *testing.T) {
 	begin(t)
 	handles := func() int64 {
 		m, err := cshim.MemoryStats(CPU.word())
@@ -217,15 +217,13 @@ func TestTheNetAndReleaseFreeOnce(t *testing.T) {
 	}
 	before := handles()
 	x := Ones([]int{2}) // outside scopes
-	box := x.net.Load()
+	a := x.anchor.Load()
 	x.Keep()
-	if x.net.Load() != box {
-		t.Error("a second net")
+	if x.anchor.Load() != a {
+		t.Error("a second anchor")
 	}
-	pending.add(box) // as the cleanup does it
+	pending.add(a.unscopedRef) // as where it is found unreachable
 	x.Release()
-	pending.drain()
-	box.drop()
 	pending.drain()
 	equal(t, "handles", handles(), before)
 }
@@ -454,7 +452,7 @@ func TestAScalarHasNoShape(t *testing.T) {
 func TestTheQueueLosesNothing(t *testing.T) {
 	begin(t)
 	var q pendingQueue
-	a, b := &netBox{}, &netBox{}
+	a, b := &unscopedRef{}, &unscopedRef{}
 	top := q.top.Load()
 	q.add(a)
 	if q.put(b, top) {

@@ -4,27 +4,28 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// pendingQueue holds what must not be freed where it was let go: cleanups run on the runtime's goroutine, which no
-// free may hold up. It is a stack without locks, of boxes that exist anyhow: adding allocates nothing and never waits.
-// The next operator drains it, or the pacer.
+// pendingQueue holds tensors outside scopes that were found unreachable where they must not be freed: on the goroutine
+// of the runtime's cleanups, which no free may hold up. It is a stack without locks; to add allocates nothing and never
+// waits. The next operator drains it, or the pacer.
 type pendingQueue struct {
-	top atomic.Pointer[netBox]
+	top atomic.Pointer[unscopedRef]
 }
 
 var pending pendingQueue
 
-func (q *pendingQueue) add(b *netBox) {
-	for !q.put(b, q.top.Load()) {
+func (q *pendingQueue) add(u *unscopedRef) {
+	for !q.put(u, q.top.Load()) {
 	}
 }
 
-// put lays b on what was on top, if that still is.
-func (q *pendingQueue) put(b, top *netBox) bool {
-	b.next = top
-	return q.top.CompareAndSwap(top, b)
+// put lays u on what was on top, if that still is.
+func (q *pendingQueue) put(u, top *unscopedRef) bool {
+	u.next = top
+	return q.top.CompareAndSwap(top, u)
 }
 
 func (q *pendingQueue) waiting() bool { return q.top.Load() != nil }
@@ -39,13 +40,12 @@ func (q *pendingQueue) settle() {
 
 func (q *pendingQueue) drain() {
 	defer vram.FreesEnd(vram.FreesBegin())
-	b := q.top.Swap(nil)
+	u := q.top.Swap(nil)
 	var batch [64]cshim.Handle
 	n := 0
-	for ; b != nil; b = b.next {
-		// Whoever swaps the handle out frees it.
-		if h := b.h.Swap(0); h != 0 {
-			batch[n] = cshim.Handle(h)
+	for ; u != nil; u = u.next {
+		if h := u.take(); h != 0 {
+			batch[n] = h
 			if n++; n == len(batch) {
 				cshim.TensorsFree(batch[:n])
 				n = 0
@@ -58,7 +58,7 @@ func (q *pendingQueue) drain() {
 }
 
 func init() {
-	vram.Register(vram.Reclaimer{Name: "waiting frees", Rank: vram.RankQueue, Reclaim: func(int64) { Flush() }})
+	reclaim.Drain = Flush
 }
 
 // Flush frees what the garbage collector has found unreachable and what waits to be freed. Operators do it by
@@ -67,6 +67,7 @@ func Flush() {
 	if cshim.Load() != nil {
 		return
 	}
+	registry.find()
 	pending.drain()
 	reapOrphans()
 	forgetDropped()

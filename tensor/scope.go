@@ -430,12 +430,12 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 	}
 	if to != nil {
 		if !to.add(t) {
-			t.attachNet()
+			t.attach()
 			return refused(op, ErrScope, "the scope is closed")
 		}
 		return nil
 	}
-	t.attachNet()
+	t.attach()
 	return nil
 }
 

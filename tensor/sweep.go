@@ -4,6 +4,7 @@ import (
 	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/vram"
 )
 
@@ -17,14 +18,14 @@ import (
 type weakEntry struct {
 	t    weak.Pointer[Tensor]
 	h    cshim.Handle
-	box  *netBox
-	gone bool // released or moved meanwhile
+	un   *unscopedRef // where the tensor was outside scopes before
+	gone bool         // released or moved meanwhile
 }
 
 // handle is what to free of an entry that has died.
 func (e *weakEntry) handle() cshim.Handle {
-	if e.box != nil {
-		return cshim.Handle(e.box.h.Swap(0))
+	if e.un != nil {
+		return e.un.take()
 	}
 	return e.h
 }
@@ -33,7 +34,7 @@ func (e *weakEntry) handle() cshim.Handle {
 var sweeping []*Scope
 
 func init() {
-	vram.Register(vram.Reclaimer{Name: "unreachable tensors", Rank: vram.RankScopes, Prepare: weaken, Reclaim: func(int64) { collect() }})
+	reclaim.Weaken, reclaim.Collect = weaken, collect
 }
 
 func weaken() {
@@ -60,7 +61,10 @@ func (s *Scope) weaken() bool {
 	}
 	s.weak = make([]weakEntry, len(s.entries))
 	for i, t := range s.entries {
-		s.weak[i] = weakEntry{t: weak.Make(t), h: t.h, box: t.net.Load()}
+		s.weak[i] = weakEntry{t: weak.Make(t), h: t.h}
+		if a := t.anchor.Load(); a != nil {
+			s.weak[i].un = a.unscopedRef
+		}
 	}
 	clear(s.entries)
 	s.entries = s.entries[:0]

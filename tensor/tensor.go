@@ -2,7 +2,6 @@ package tensor
 
 import (
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,14 +17,14 @@ import (
 // may be used from any goroutine. A Tensor lives until its scope closes or until nobody can reach it,
 // whichever is first (see the package comment).
 type Tensor struct {
-	h     cshim.Handle           // set once; 0 with an error
-	fail  *failure               // set once
-	owner unsafe.Pointer         // the *Scope it is in, nil outside; atomic but for the birth of t
-	net   atomic.Pointer[netBox] // outside scopes: what the garbage collector's cleanup frees
-	state atomic.Uint32          // pins in steps of 2, and the two bits below
-	slot  int32                  // place in the scope's entries, under the scope's lock
-	site  uint32                 // where it was made, plus one; 0: not noted. Set at birth
-	asked atomic.Bool            // RequiresGrad_ was called on it
+	h      cshim.Handle           // set once; 0 with an error
+	fail   *failure               // set once
+	owner  unsafe.Pointer         // the *Scope it is in, nil outside; atomic but for the birth of t
+	anchor atomic.Pointer[anchor] // set once it was outside scopes
+	state  atomic.Uint32          // pins in steps of 2, and the two bits below
+	slot   int32                  // place in the scope's entries, under the scope's lock
+	site   uint32                 // where it was made, plus one; 0: not noted. Set at birth
+	asked  atomic.Bool            // RequiresGrad_ was called on it
 }
 
 func init() {
@@ -83,8 +82,9 @@ func (t *Tensor) takeHandle() cshim.Handle {
 
 // owned is the handle, for the one who has set freed.
 func (t *Tensor) owned() cshim.Handle {
-	if box := t.net.Load(); box != nil {
-		return cshim.Handle(box.h.Swap(0))
+	if a := t.anchor.Load(); a != nil {
+		registry.remove(a.unscopedRef)
+		return a.take()
 	}
 	return t.h
 }
@@ -133,7 +133,7 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 	t := &Tensor{h: h, owner: unsafe.Pointer(s)}
 	if s == nil || !s.addNew(t) {
 		t.owner = nil
-		t.attachNet()
+		t.attach()
 	}
 	if pending.waiting() {
 		pending.settle()
@@ -499,25 +499,4 @@ func (t *Tensor) describe() string {
 		b.WriteString(" on " + d.String())
 	}
 	return b.String()
-}
-
-// netBox is what the garbage collector frees of a tensor outside scopes; it must not point to the Tensor.
-type netBox struct {
-	h    atomic.Uintptr
-	next *netBox // in the queue of pending frees
-}
-
-func (t *Tensor) attachNet() {
-	box := &netBox{}
-	box.h.Store(uintptr(t.h))
-	if t.net.CompareAndSwap(nil, box) {
-		runtime.AddCleanup(t, (*netBox).drop, box)
-	}
-}
-
-// drop runs on the runtime's goroutine: it only queues.
-func (b *netBox) drop() {
-	if b.h.Load() != 0 {
-		pending.add(b)
-	}
 }

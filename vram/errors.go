@@ -20,9 +20,10 @@ type OutOfMemoryError struct {
 	Capacity  int64 // of the device; 0: not known
 	// Fragmentation is the share of the bytes kept free that no block of the size asked for can come from.
 	Fragmentation float64
-	Holders       []Holder // the lines that hold most, largest first; at most five
-	Advice        []string // what would help here
-	Message       string   // libtorch's or the allocator's own
+	Holders       []Holder      // the lines that hold most, largest first; at most five
+	Advice        []string      // what would help here
+	Blocked       []BlockedCall // calls into the program that might have freed memory and have not returned
+	Message       string        // libtorch's or the allocator's own
 }
 
 // Is says whether target is [ErrOutOfMemory].
@@ -50,6 +51,14 @@ func (e *OutOfMemoryError) Error() string {
 		}
 		fmt.Fprintf(&b, " %s %s", h.Line, size(h.Bytes))
 	}
+	for i, c := range e.Blocked {
+		if i == 0 {
+			b.WriteString("; not returned yet:")
+		} else {
+			b.WriteString(",")
+		}
+		b.WriteString(" " + c.String())
+	}
 	if len(e.Advice) != 0 {
 		b.WriteString("; what would help: " + strings.Join(e.Advice, ", "))
 	}
@@ -60,7 +69,7 @@ func size(n int64) string { return humanize.IBytes(uint64(max(0, n))) }
 
 // NewOutOfMemoryError makes the error of a native one; for package tensor.
 func NewOutOfMemoryError(native *cshim.Error) *OutOfMemoryError {
-	e := &OutOfMemoryError{Device: CPU, Asked: native.Bytes, Message: native.Message}
+	e := &OutOfMemoryError{Device: CPU, Asked: native.Bytes, Message: native.Message, Blocked: BlockedCalls()}
 	w := int32(cpuWord)
 	if native.Bytes != 0 {
 		w = native.Device

@@ -10,6 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/balance"
 	"github.com/linstock-ml/linstock/internal/elsewhere"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/internal/unordered"
 )
 
@@ -43,7 +44,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 		unordered.Go(f, touch)
 	}
 
-	for _, f := range []func(){func() { sweeper.letGo() }, func() { sweeper.Lock(); defer sweeper.Unlock() }} {
+	for _, f := range []func(){func() { sweeper.released() }, func() { sweeper.Lock(); defer sweeper.Unlock() }} {
 		unordered.Go(f, func() {
 			sweeper.gate.Lock()
 			defer sweeper.gate.Unlock()
@@ -213,16 +214,24 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 	}
 }
 
-// A sweep stays on its thread, which is marked, whatever its reclaimers wait for.
+// A sweep stays on its thread, which is marked, whatever it waits for.
 func TestASweepStaysOnItsThread(t *testing.T) {
 	balance.Hold(t, func() {})
 	strayed := false
-	defer Register(Reclaimer{Name: "a test's", Rank: 1, Reclaim: func(int64) {}, Prepare: func() {
+	weaken := reclaim.Weaken
+	set := func(f func()) {
+		sweeper.Lock() // who sweeps calls it
+		defer sweeper.Unlock()
+		reclaim.Weaken = f
+	}
+	defer set(weaken)
+	set(func() {
 		for range 100 {
 			elsewhere.Thread()
 			strayed = strayed || !cshim.SweepingSet(true)
 		}
-	}})()
+		weaken()
+	})
 	if err := Collect(); err != nil {
 		t.Fatal(err)
 	}

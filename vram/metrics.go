@@ -11,15 +11,17 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// Yields are what each reclaimer has given back, in the order in which they are asked.
+// Yields are what Linstock's own ways to free memory and then each registered reclaimer have given back.
 func Yields() []Yield {
-	list := registrations()
+	list := everyReclaimer()
 	out := make([]Yield, 0, len(list))
 	for _, r := range list {
 		out = append(out, Yield{Name: r.Name, Calls: r.calls.Load(), Bytes: r.bytes.Load(), Time: time.Duration(r.ns.Load())})
 	}
 	return out
 }
+
+func everyReclaimer() []*registered { return slices.Concat(own, registrations()) }
 
 // Metric is a figure that [ReadMetrics] knows, named as in runtime/metrics: a path and a unit.
 type Metric struct {
@@ -82,7 +84,7 @@ func slug(name string) string { return strings.ReplaceAll(name, " ", "-") }
 
 func allMetrics() []metric {
 	list := slices.Clone(processMetrics)
-	for _, r := range registrations() {
+	for _, r := range everyReclaimer() {
 		at := "/reclaimers/" + slug(r.Name)
 		list = append(list,
 			metric{Metric{at + "/calls:calls", "How often it was asked.", true}, func(*readings) float64 { return float64(r.calls.Load()) }},

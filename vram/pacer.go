@@ -453,7 +453,7 @@ func boundary(backward bool) {
 		if depth == None {
 			return
 		}
-		done := sweeper.letGo()
+		done := sweeper.released()
 		if sweeper.TryLock() {
 			defer sweeper.Unlock()
 			cost := sweep(depth, 0, nil)

@@ -94,7 +94,8 @@ func (b *profileBuilder) location(at line) *profile.Location {
 	return l
 }
 
-// Report is the profile as text: the lines that hold most of each device, n of them at most.
+// Report is the profile as text: the lines that hold most of each device, n of them at most, and the calls into the program
+// that sweeps wait for no longer (see [BlockedCalls]).
 func Report(n int) (string, error) {
 	if err := cshim.Load(); err != nil {
 		return "", err
@@ -109,6 +110,9 @@ func Report(n int) (string, error) {
 			}
 			fmt.Fprintf(&b, "%12s %8d %s %s\n", size(h.Bytes), h.Tensors, h.Device, h.Line)
 		}
+	}
+	for _, c := range BlockedCalls() {
+		fmt.Fprintf(&b, "%12s          not returned yet: %v\n", "", c)
 	}
 	return b.String(), nil
 }

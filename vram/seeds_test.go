@@ -301,7 +301,7 @@ func TestSeedFloDlOutOfMemoryIsTyped(t *testing.T) {
 	leak.Check(t)
 	limit(t, 4*mib)
 	hooked := false
-	defer vram.Register(vram.Reclaimer{Name: "hook", Rank: vram.RankLoader, Reclaim: func(int64) { hooked = true }})()
+	defer vram.Register(vram.Reclaimer{Name: "hook", Reclaim: func(int64) { hooked = true }})()
 	err := tensor.Empty([]int{2 * mib}).Err()
 	var oom *vram.OutOfMemoryError
 	if !errors.As(err, &oom) || oom.Asked != 8*mib {

@@ -2,6 +2,7 @@ package vram
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"runtime"
 	"runtime/metrics"
@@ -12,28 +13,30 @@ import (
 	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// Reclaimer is something that can give native memory back: a loader's prefetched batches, a cache, pinned buffers, the
-// open scopes. The cheapest, those of the lowest Rank, are asked first.
+// Reclaimer is memory of the program's that it can give back: prefetched batches, a cache, pinned buffers. It is called
+// where an allocation does not fit below its device's limit, or the device has none left, and only after everything that
+// is unreachable has been freed and there is still no room: the reclaimer of the lowest Rank first, until there is. A
+// collection follows, which frees the tensors that reclaimers have dropped without releasing them.
+//
+// Each call runs on a goroutine of its own, one at a time, while the goroutine that allocates waits. It must not take a
+// mutex that any goroutine holds while it allocates tensors or calls operators: that one waits for this call. TryLock is
+// the way, and to do nothing where it fails (linstockvet reports a Lock). What the call itself allocates never waits.
+//
+// All calls of a sweep together, and the program's cleanup functions, get one second. Then the sweep goes on without
+// them, and the allocation fails where there is no room. A call that has not returned goes on, the reclaimer is not called
+// again until it has, and [BlockedCalls], [Report] and [OutOfMemoryError] name it. A call that panics has ended.
 type Reclaimer struct {
 	Name string
 	Rank int
-	// Prepare, where it is not nil, is called before the Go collector runs. Such a reclaimer takes part in every full
-	// sweep, others only where an allocation does not fit.
+	// Prepare, where it is not nil, is called before that collection, and Reclaim after it: a cache turns its references
+	// into weak pointers, and takes out of itself what has become unreachable.
 	Prepare func()
-	// Reclaim frees what it can; want is how many bytes an allocation waits for, 0 where none does. What it allocates
-	// itself never waits for memory.
+	// Reclaim frees what it can; want is the number of bytes that an allocation waits for.
 	Reclaim func(want int64)
 }
-
-// The ranks of Linstock's own reclaimers.
-const (
-	RankQueue  = 0   // frees that wait
-	RankCache  = 100 // the allocators' caches
-	RankLoader = 200 // prefetched batches
-	RankScopes = 300 // tensors that nobody can reach
-)
 
 // Yield is what a reclaimer has given back.
 type Yield struct {
@@ -46,14 +49,26 @@ type Yield struct {
 type registered struct {
 	Reclaimer
 	calls, bytes, ns atomic.Int64
+	since            atomic.Int64 // when the call began that has not returned, in Unix nanoseconds; 0: none
 }
+
+// Linstock's own, which sweeps call themselves; see package internal/reclaim. Those that never wait are not in the list
+// of the program's.
+var (
+	queue  = &registered{Reclaimer: Reclaimer{Name: "waiting frees"}}
+	scopes = &registered{Reclaimer: Reclaimer{Name: "unreachable tensors"}}
+	// caches are what the allocators keep. No sweep asks for them: an allocator makes room in its own before an allocation
+	// waits. The pacer gives back half of the CPU's for each time that nobody allocates, and Relieve gives back a device's.
+	caches = &registered{Reclaimer: Reclaimer{Name: "caches"}}
+	own    = []*registered{queue, caches, scopes}
+)
 
 var reclaimers struct {
 	sync.Mutex
 	list atomic.Pointer[[]*registered]
 }
 
-// Register adds a reclaimer and returns what takes it away again.
+// Register adds a reclaimer and returns a function that removes it.
 func Register(r Reclaimer) (unregister func()) {
 	reg := &registered{Reclaimer: r}
 	change := func(f func([]*registered) []*registered) {
@@ -74,6 +89,7 @@ func Register(r Reclaimer) (unregister func()) {
 	}
 }
 
+// registrations are the program's reclaimers, in the order in which they are called.
 func registrations() []*registered {
 	if p := reclaimers.list.Load(); p != nil {
 		return *p
@@ -81,17 +97,47 @@ func registrations() []*registered {
 	return nil
 }
 
-func (r *registered) run(want int64) {
-	if r.Reclaim == nil {
-		return
-	}
+// run calls a function of Linstock's own.
+func (r *registered) run(f func()) {
 	start, before := time.Now(), liveEverywhere()
-	func() {
-		// A user's reclaimer that panics must not take the pacer, and with it the program, along.
-		defer func() { _ = recover() }()
-		r.Reclaim(want)
-	}()
+	f()
 	r.gave(before-liveEverywhere(), start)
+}
+
+// call calls a function of the program's and waits for it until then. It reports whether the function has returned; where
+// an earlier call has not, it does not begin another.
+func (r *registered) call(f func(), until time.Time) (returned bool) {
+	start, before := time.Now(), liveEverywhere()
+	if !r.since.CompareAndSwap(0, start.UnixNano()) {
+		return false
+	}
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		was := cshim.SweepingSet(true)
+		defer func() {
+			_ = recover() // a panic must not end the program: nobody knows of this goroutine
+			cshim.SweepingSet(was)
+			runtime.UnlockOSThread()
+			r.gave(before-liveEverywhere(), start)
+			r.since.Store(0)
+			close(done)
+		}()
+		f()
+	}()
+	return ends(done, until)
+}
+
+// ends waits for done until then.
+func ends(done <-chan struct{}, until time.Time) bool {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 func (r *registered) gave(bytes int64, since time.Time) {
@@ -100,12 +146,31 @@ func (r *registered) gave(bytes int64, since time.Time) {
 	r.ns.Add(int64(time.Since(since)))
 }
 
-// caches are what the allocators keep, the cheapest to give back. No sweep asks for them: an allocator makes room in its
-// own before an allocation waits. The pacer gives back half of the CPU's for each time that nobody allocates, and
-// Relieve gives back a device's.
-var caches = &registered{Reclaimer: Reclaimer{Name: "caches", Rank: RankCache}}
+// othersTime is how long a sweep waits for code of the program's: reclaimers and cleanup functions.
+const othersTime = time.Second
 
-func init() { reclaimers.list.Store(&[]*registered{caches}) }
+// BlockedCall is a call into the program that a sweep has waited for and that has not returned.
+type BlockedCall struct {
+	What string // `reclaimer "NAME"`, or "a function given to runtime.AddCleanup"
+	For  time.Duration
+}
+
+func (b BlockedCall) String() string { return fmt.Sprintf("%s for %v", b.What, round(b.For)) }
+
+// BlockedCalls are the calls into the program that have not returned, of reclaimers, and of cleanup functions that a
+// sweep has given up. Most often they wait for a mutex; a goroutine profile tells which.
+func BlockedCalls() []BlockedCall {
+	var list []BlockedCall
+	for _, r := range registrations() {
+		if at := r.since.Load(); at != 0 {
+			list = append(list, BlockedCall{fmt.Sprintf("reclaimer %q", r.Name), time.Since(time.Unix(0, at))})
+		}
+	}
+	if since := cleanups.blocked(); !since.IsZero() {
+		list = append(list, BlockedCall{"a function given to runtime.AddCleanup", time.Since(since)})
+	}
+	return list
+}
 
 // sweeper holds what one sweep at a time may touch.
 var sweeper sweeping
@@ -117,11 +182,11 @@ type sweeping struct {
 	whole bool      // the last sweep has freed all that there was to free when it began
 
 	gate sync.Mutex
-	done chan struct{} // closed when who holds the sweeper lets go of it; nil: nobody waits
+	done chan struct{} // closed when the holder of the sweeper unlocks it; nil: nobody waits
 }
 
-// letGo is closed when who holds the sweeper now lets go of it; the caller finds it held afterwards.
-func (s *sweeping) letGo() <-chan struct{} {
+// released returns a channel that is closed when the current holder unlocks; the caller finds it held afterwards.
+func (s *sweeping) released() <-chan struct{} {
 	s.gate.Lock()
 	defer s.gate.Unlock()
 	if s.done == nil {
@@ -143,19 +208,14 @@ func (s *sweeping) Unlock() {
 // patience is how long an operator waits before it begins: as long as an allocation past the line.
 const patience = 250 * time.Millisecond
 
-// waited waits for a sweep and says whether that took too long; it counts among the waits for memory.
+// waited waits for a sweep and reports whether that took too long; it counts among the waits for memory.
 func waited(done <-chan struct{}, until time.Time) (over bool) {
 	counts.waits.Add(1)
 	if beat := pulse.Load(); beat != nil { // after it was counted: the pacer looks
 		beat.hurry(true)
 	}
 	start := time.Now()
-	timer := time.NewTimer(until.Sub(start))
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-		over = true
+	if over = !ends(done, until); over {
 		counts.overdue.Add(1)
 	}
 	took := time.Since(start)
@@ -165,8 +225,8 @@ func waited(done <-chan struct{}, until time.Time) (over bool) {
 	return over
 }
 
-// sweep frees what it can; the caller holds the sweeper. It returns the time that it took. Where enough says so it ends
-// before it has freed all that there is, as sweeper.whole tells.
+// sweep frees what it can; the caller holds the sweeper. It returns the time that it took. Where enough reports true it
+// ends before it has freed all that there is, as sweeper.whole tells.
 func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 	if depth == None {
 		return 0
@@ -181,76 +241,103 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 	start := time.Now()
 	sweeper.whole, sweeper.ended = false, false
 	before := liveEverywhere()
-	list := registrations()
-	if depth == Deep {
-		for _, r := range list {
-			if r.Prepare == nil {
-				r.run(want)
-				if enough != nil && enough() {
-					counts.sweeps[Light].Add(1)
-					counts.freed.Add(max(0, before-liveEverywhere()))
-					return 0
-				}
-			}
-		}
-	} else {
-		for _, r := range list {
-			if r.Prepare == nil && r.Rank <= RankQueue {
-				r.run(want)
-			}
-		}
+	satisfied := func() bool { return enough != nil && enough() }
+	queue.run(reclaim.Drain)
+	if depth == Deep && satisfied() {
+		counts.sweeps[Light].Add(1)
+		counts.freed.Add(max(0, before-liveEverywhere()))
+		return 0
 	}
-	var collection time.Duration
 	if depth >= Full {
 		sweeper.begun = start
-		for _, r := range list {
-			if r.Prepare != nil {
-				r.Prepare()
-			}
+		complete := cycle(enough)
+		until := time.Now().Add(othersTime)
+		if complete && depth == Deep && !satisfied() {
+			complete = askProgram(want, until, enough)
 		}
-		reclaim := func(all bool) {
-			for _, r := range list {
-				if r.Prepare != nil && all || r.Rank <= RankQueue {
-					r.run(want)
-				}
+		if complete && !satisfied() && (enough != nil || depth == Deep) { // an error may rest on it
+			if !cleanups.await(until) {
+				cleanups.giveUp()
 			}
-		}
-		for _, a := range known() {
-			if m, err := cshim.MemoryPace(a.word); err == nil {
-				a.mu.Lock()
-				a.begun, a.met = m.Total, m.Live
-				a.mu.Unlock()
-			}
-		}
-		gc, whole, asked := time.Now(), true, false
-		if enough == nil {
-			runtime.GC()
-		} else {
-			whole = collectUntil(func() bool {
-				reclaim(!asked)
-				asked = true
-				return enough()
-			})
-		}
-		collection = time.Since(gc)
-		if whole {
-			cleaned := awaitCleanups(10 * time.Millisecond)
-			reclaim(!asked)
-			sweeper.ended = cleaned && awaitFrees(10*time.Millisecond)
-			if enough != nil && !enough() { // an error may rest on it
-				cleaned = cleaned || awaitCleanups(time.Second)
-				ended := awaitFrees(time.Second)
-				reclaim(false)
-				sweeper.whole = cleaned && ended && depth == Deep
-			}
+			ended := awaitFrees(time.Second)
+			queue.run(reclaim.Drain)
+			sweeper.whole = ended && depth == Deep
 		}
 	}
 	counts.sweeps[depth].Add(1)
 	counts.freed.Add(max(0, before-liveEverywhere()))
-	counts.collecting.Add(int64(collection))
 	took := time.Since(start)
 	counts.sweeping.Add(int64(took))
 	return took
+}
+
+// cycle runs the Go collector once and frees the tensors that it finds unreachable. It reports whether it has found them
+// all; it has not where enough ended it.
+func cycle(enough func() bool) (complete bool) {
+	reclaim.Weaken()
+	for _, a := range known() {
+		if m, err := cshim.MemoryPace(a.word); err == nil {
+			a.mu.Lock()
+			a.begun, a.met = m.Total, m.Live
+			a.mu.Unlock()
+		}
+	}
+	start, collected := time.Now(), false
+	free := func() {
+		queue.run(reclaim.Drain)
+		if !collected {
+			collected = true
+			scopes.run(reclaim.Collect)
+		}
+	}
+	complete = true
+	if enough == nil {
+		runtime.GC()
+	} else {
+		complete = collectUntil(func() bool {
+			free()
+			return enough()
+		})
+	}
+	counts.collecting.Add(int64(time.Since(start)))
+	if complete {
+		free()
+		sweeper.ended = awaitFrees(10 * time.Millisecond)
+	}
+	return complete
+}
+
+// askProgram has the program's reclaimers give back what they can, until then, and collects what they have dropped. It
+// reports whether that was complete.
+func askProgram(want int64, until time.Time, enough func() bool) (complete bool) {
+	var prepared []*registered
+	called := false
+	for _, r := range registrations() {
+		switch {
+		case r.Prepare != nil:
+			if called = true; r.call(r.Prepare, until) {
+				prepared = append(prepared, r)
+			}
+		case r.Reclaim != nil:
+			called = true
+			r.call(func() { r.Reclaim(want) }, until)
+			if enough != nil && enough() {
+				return false
+			}
+		}
+	}
+	if !called {
+		return true
+	}
+	if !cycle(enough) {
+		return false
+	}
+	for _, r := range prepared {
+		if r.Reclaim != nil {
+			r.call(func() { r.Reclaim(want) }, until)
+		}
+	}
+	return true
 }
 
 // collectUntil runs the Go collector, and asks done whether that is enough: as soon as the collector knows what can be
@@ -305,29 +392,63 @@ func newProofs() []weak.Pointer[proof] {
 	return ps
 }
 
-// awaitCleanups waits, for so long at most, until the cleanups that the collection has queued have run: they name the
-// tensors outside scopes that nobody can reach. They run at once, but where others want the processors, too, one of the
-// runtime's goroutines may have to wait for its turn. It says whether they have.
-func awaitCleanups(patience time.Duration) (all bool) {
-	var s [2]metrics.Sample
-	s[0].Name, s[1].Name = "/gc/cleanups/queued:cleanups", "/gc/cleanups/executed:cleanups"
-	metrics.Read(s[:])
-	queued := s[0].Value
-	if queued.Kind() != metrics.KindUint64 {
-		return true
-	}
-	want := queued.Uint64()
-	for start := time.Now(); s[1].Value.Uint64() < want; metrics.Read(s[1:]) {
-		switch waited := time.Since(start); {
-		case waited > patience:
+// cleanups are the functions that the program, and libraries, have given to runtime.AddCleanup. None frees a tensor of
+// Linstock's own accord, but one of the program's may.
+var cleanups cleanupQueue
+
+type cleanupQueue struct {
+	mu   sync.Mutex
+	late time.Time // since when one does not return that a sweep has given up; zero: there is none
+	want uint64    // how many will have run when it has
+}
+
+// await waits until those have run that collections have queued so far, and reports whether they have. It does not wait
+// where one that was given up has not returned.
+func (q *cleanupQueue) await(until time.Time) bool {
+	queued, executed := cleanupCounts()
+	for start := time.Now(); executed < queued; _, executed = cleanupCounts() {
+		now := time.Now()
+		switch {
+		case now.After(until) || !q.blocked().IsZero():
 			return false
-		case waited < 5*time.Millisecond:
+		case now.Sub(start) < 5*time.Millisecond:
 			runtime.Gosched()
 		default:
 			cshim.Nap(100 * time.Microsecond)
 		}
 	}
 	return true
+}
+
+// giveUp has no sweep wait until those have run that are queued now.
+func (q *cleanupQueue) giveUp() {
+	queued, _ := cleanupCounts()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.late.IsZero() {
+		q.late, q.want = time.Now().Add(-othersTime), queued
+	}
+}
+
+// blocked returns since when a cleanup that was given up has not returned; zero where there is none.
+func (q *cleanupQueue) blocked() time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.late.IsZero() {
+		if _, executed := cleanupCounts(); executed >= q.want {
+			q.late = time.Time{}
+		}
+	}
+	return q.late
+}
+
+func cleanupCounts() (queued, executed uint64) {
+	s := [2]metrics.Sample{{Name: "/gc/cleanups/queued:cleanups"}, {Name: "/gc/cleanups/executed:cleanups"}}
+	metrics.Read(s[:])
+	if s[0].Value.Kind() != metrics.KindUint64 || s[1].Value.Kind() != metrics.KindUint64 {
+		return 0, 0
+	}
+	return s[0].Value.Uint64(), s[1].Value.Uint64()
 }
 
 // Collect sweeps now: the Go collector runs and what nobody can reach is freed. It is what gc.collect() is in Python;
@@ -339,6 +460,7 @@ func Collect() error {
 	sweeper.Lock()
 	defer sweeper.Unlock()
 	cost := sweep(Full, 0, nil)
+	cleanups.await(time.Now().Add(10 * time.Millisecond)) // those of the program's objects may release tensors
 	swept(cost)
 	return nil
 }

@@ -44,6 +44,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // Device is whose memory is meant: a tensor.Device, or [CPU].
@@ -186,17 +187,11 @@ func resident() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// Flush frees what waits to be freed: the tensors outside scopes that the Go collector has found unreachable. Operators
-// do so by themselves, and the pacer when nobody computes. While the calling thread captures a CUDA graph, operators
-// leave them; Flush does not.
+// Flush frees the tensors outside scopes that the Go collector has found unreachable. Operators do so by themselves, and
+// the pacer every two seconds. While the calling thread captures a CUDA graph, operators do not; Flush does.
 func Flush() {
-	if cshim.Path() == "" {
-		return
-	}
-	for _, r := range registrations() {
-		if r.Rank <= RankQueue {
-			r.run(0)
-		}
+	if cshim.Path() != "" {
+		queue.run(reclaim.Drain)
 	}
 }
 

@@ -1,0 +1,153 @@
+package vram_test
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// object has a pointer, so that the runtime frees it alone.
+type object struct{ _ *object }
+
+// A program's own reclaimers, cleanups and finalizers may wait for a mutex that the allocating goroutine holds, or for
+// ever: tensors that are unreachable are freed without them, and no allocation fails that fits once they are freed.
+func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
+	var mu sync.Mutex
+	var end chan struct{}
+	takeMutex := func() { mu.Lock(); defer mu.Unlock() }
+	blockForEver := func() { <-end }
+	reclaimer := func(r vram.Reclaimer) func(*testing.T, int) {
+		return func(t *testing.T, i int) {
+			if i == 0 {
+				t.Cleanup(vram.Register(r))
+			}
+		}
+	}
+	unreachable := func(n int, attach func(*object)) func(*testing.T, int) {
+		return func(_ *testing.T, i int) {
+			if i%500 == 0 {
+				for range n {
+					attach(new(object))
+				}
+			}
+		}
+	}
+	cleanup := func(f func()) func(*object) { return func(o *object) { runtime.AddCleanup(o, func(int) { f() }, 0) } }
+	for name, before := range map[string]func(*testing.T, int){
+		"Reclaim takes the mutex":       reclaimer(vram.Reclaimer{Name: "test", Reclaim: func(int64) { takeMutex() }}),
+		"Reclaim blocks":                reclaimer(vram.Reclaimer{Name: "test", Reclaim: func(int64) { blockForEver() }}),
+		"Prepare takes the mutex":       reclaimer(vram.Reclaimer{Name: "test", Prepare: takeMutex, Reclaim: func(int64) {}}),
+		"Prepare blocks":                reclaimer(vram.Reclaimer{Name: "test", Prepare: func() { blockForEver() }, Reclaim: func(int64) {}}),
+		"a cleanup takes the mutex":     unreachable(1, cleanup(takeMutex)),
+		"a cleanup blocks":              unreachable(1, cleanup(blockForEver)),
+		"as many cleanups as can block": unreachable(4*runtime.GOMAXPROCS(0), cleanup(blockForEver)),
+		"a finalizer takes the mutex":   unreachable(1, func(o *object) { runtime.SetFinalizer(o, func(*object) { takeMutex() }) }),
+		"a finalizer blocks":            unreachable(1, func(o *object) { runtime.SetFinalizer(o, func(*object) { blockForEver() }) }),
+	} {
+		for _, scoped := range []bool{false, true} {
+			where := ", outside scopes"
+			if scoped {
+				where = ", in an open scope"
+			}
+			t.Run(name+where, func(t *testing.T) {
+				leak.Check(t)
+				end = make(chan struct{})
+				t.Cleanup(func() { close(end) })
+				reachable := tensor.Empty([]int{12 * mib}) // 48 MiB of 64
+				defer reachable.Release()
+				limit(t, 16*mib)
+				loop := func() error {
+					for i := range 10000 {
+						before(t, i)
+						mu.Lock()
+						err := tensor.Empty([]int{mib / 4}).Err() // 1 MiB
+						mu.Unlock()
+						if err != nil {
+							return err
+						}
+					}
+					return nil
+				}
+				start := time.Now()
+				var err error
+				if scoped {
+					err = tensor.WithScope(loop)
+				} else {
+					err = loop()
+				}
+				if took := time.Since(start); err != nil || took > time.Minute {
+					t.Errorf("%v: %v", took, err)
+				}
+			})
+		}
+	}
+}
+
+// Where what is reachable leaves no room the error comes within seconds, and names the reclaimer that has not returned.
+// That is not called again until it has.
+func TestAnErrorNamesAReclaimerThatBlocks(t *testing.T) {
+	leak.Check(t)
+	end, calls := make(chan struct{}), 0
+	defer vram.Register(vram.Reclaimer{Name: "stuck cache", Reclaim: func(int64) { calls++; <-end }})()
+	limit(t, 4*mib)
+	for range 2 {
+		start := time.Now()
+		err := tensor.Empty([]int{2 * mib}).Err()
+		var oom *vram.OutOfMemoryError
+		if !errors.As(err, &oom) {
+			t.Fatalf("got %v", err)
+		}
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("the error took %v", took)
+		}
+		if !strings.Contains(err.Error(), `reclaimer "stuck cache"`) || len(oom.Blocked) != 1 || oom.Blocked[0].For < time.Second/2 {
+			t.Errorf("%v; blocked: %v", err, oom.Blocked)
+		}
+	}
+	report, err := vram.Report(5)
+	ok(t, err)
+	if !strings.Contains(report, `reclaimer "stuck cache"`) {
+		t.Errorf("the report does not name the reclaimer:\n%s", report)
+	}
+	close(end)
+	for len(vram.BlockedCalls()) != 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if calls != 1 {
+		t.Errorf("%d calls before the first has returned", calls)
+	}
+	if err := tensor.Empty([]int{2 * mib}).Err(); err == nil || strings.Contains(err.Error(), "stuck cache") || calls != 2 {
+		t.Errorf("after it has returned: %d calls, %v", calls, err)
+	}
+}
+
+// The same for a cleanup function.
+func TestAnErrorNamesACleanupThatBlocks(t *testing.T) {
+	leak.Check(t)
+	end := make(chan struct{})
+	for range 4 * runtime.GOMAXPROCS(0) {
+		runtime.AddCleanup(new(object), func(int) { <-end }, 0)
+	}
+	limit(t, 4*mib)
+	for range 2 {
+		start := time.Now()
+		err := tensor.Empty([]int{2 * mib}).Err()
+		if !errors.Is(err, vram.ErrOutOfMemory) || !strings.Contains(err.Error(), "runtime.AddCleanup") {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("the error took %v", took)
+		}
+	}
+	close(end)
+	for len(vram.BlockedCalls()) != 0 {
+		time.Sleep(time.Millisecond)
+	}
+}
