@@ -64,12 +64,11 @@ func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
 				defer reachable.Release()
 				limit(t, 16*mib)
 				loop := func() error {
+					mu.Lock()
+					defer mu.Unlock()
 					for i := range 10000 {
 						before(t, i)
-						mu.Lock()
-						err := tensor.Empty([]int{mib / 4}).Err() // 1 MiB
-						mu.Unlock()
-						if err != nil {
+						if err := tensor.Empty([]int{mib / 4}).Err(); err != nil { // 1 MiB
 							return err
 						}
 					}

@@ -54,7 +54,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 	}
 
 	p := purse{}
-	for _, f := range []func(){func() { p.look() }, func() { p.pay(1) }, p.empty, func() { p.earn(0) }} {
+	for _, f := range []func(){func() { p.look() }, func() { p.exhausted(0, 0) }, func() { p.pay(1) }, p.empty, func() { p.earn(0) }} {
 		unordered.Go(f, func() {
 			p.mu.Lock()
 			defer p.mu.Unlock()

@@ -345,6 +345,7 @@ func (a *account) state() (State, error) {
 		return State{}, err
 	}
 	spare, cost := time5.look()
+	exhausted := time5.exhausted(spare, cost)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.next = max(a.next, largest)
@@ -352,7 +353,7 @@ func (a *account) state() (State, error) {
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
 		Percent: a.percent, Spare: spare, Cost: cost, total: m.Total, summit: a.summit,
-		ahead: a.ahead,
+		ahead: a.ahead, exhausted: exhausted,
 	}, nil
 }
 

@@ -55,6 +55,8 @@ type State struct {
 	total  int64 // bytes ever given out
 	summit int64 // account.summit
 	ahead  int64 // account.ahead
+
+	exhausted bool // the budget of time cannot pay for a sweep at the goal
 }
 
 // Decision is a policy's answer.
@@ -84,15 +86,17 @@ const (
 	smallReach = 32 << 20  // less than that reachable: a peak of 256 MiB is as good as one of 128
 )
 
-// Paced is the default. Above max(256 MiB, (1 + percent/100) × reachable) a sweep is due. Below it, a sweep that would
+// Paced is the default. Above the goal, max(256 MiB, (1 + percent/100) × reachable), a sweep is due; while the budget of
+// time cannot pay for one the goal rises, to the hard limit at most. Below the goal, a sweep that would
 // lower the peak is paid from spare time: when as much as a sixteenth of the live bytes has been given out since the
 // last one (a sixty-fourth past the soft budget), and what is live passes 128 MiB and the highest reachable bytes of
 // late. Where those are less than 32 MiB, spare time is kept: a peak of 256 MiB then says nothing of the program.
 // On the CPU a block that would make a new peak waits for such a sweep, too, while the operator that asks for it runs;
 // where small blocks have, operators are swept for before they begin, which costs less.
 type Paced struct {
-	// Share of the time that sweeps may take which only lower the peak; 0: 0.05, less than 0: none. Sweeps at the line
-	// and at the limit are run whatever they cost.
+	// Share of the time that sweeps may take, but for those at the hard limit, which are run whatever they cost; 0: 0.05.
+	// Where it is 1 or more the goal never rises. Where it is less than 0 it does not either, and no sweep only lowers the
+	// peak.
 	Share float64
 }
 
@@ -102,6 +106,9 @@ func (Paced) Decide(s State) Decision {
 	if d.Sweep == None {
 		// In time for the line.
 		d.Again = max(1<<20, min(d.Again, s.line()-s.Live-s.expected()))
+		if s.exhausted { // the goal rises from here
+			d.Again = min(d.Again, max(1<<20, s.Live/16))
+		}
 	}
 	return d
 }
@@ -183,12 +190,15 @@ func (s State) small() int64 { return min(s.ahead, s.Live/16) }
 // it waits there itself, and is too rare for every operator before it to be swept for.
 func (s State) expected() int64 { return min(s.Next, s.line()/16) }
 
-// line is where a sweep is due, whatever it costs.
+// line is the goal: where a sweep is due. There is none but the hard limit where the budget cannot pay for a sweep.
 func (s State) line() int64 {
 	if s.Percent < 0 {
 		return 1<<63 - 1
 	}
 	line := max(floor, s.Reachable+s.Reachable/100*int64(s.Percent))
+	if s.exhausted {
+		line = 1<<63 - 1
+	}
 	if s.Limit > 0 {
 		line = min(line, s.Limit)
 	}

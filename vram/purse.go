@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// purse is the budget of time that pays for sweeps which nothing compels: it fills at share of the time that passes, up
-// to a cap, and every sweep is taken from it.
+// purse is the budget of time that pays for sweeps, but for those at the hard limit, which only take from it: it fills at
+// share of the time that passes, up to a cap, and every sweep is taken from it.
 type purse struct {
 	mu      sync.Mutex
 	share   float64
@@ -54,6 +54,17 @@ func (p *purse) fill() {
 
 // most is what the purse holds, and what it may owe.
 func (p *purse) most() time.Duration { return max(100*time.Millisecond, p.cost) }
+
+// debt is how much of the budget sweeps at the goal may overdraw.
+const debt = 100 * time.Millisecond
+
+// exhausted reports whether a sweep at the goal would overdraw a budget that has so much left where one costs so much:
+// sweeps take share × elapsed time + debt at most. It never is where no share, or all of the time, was allowed.
+func (p *purse) exhausted(spare, cost time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.share > 0 && p.share < caution && spare-cost < -debt
+}
 
 // pay takes a sweep's time out. Sweeps that are compelled may leave a debt, of one sweep at most. One that took far
 // longer than the last ones was not to blame for all of it: others had the processors.

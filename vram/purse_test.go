@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/balance"
 )
 
@@ -87,6 +88,79 @@ func TestPurseKeepsItsShare(t *testing.T) {
 	}
 	if share := float64(spent) / float64(passed); share < 0.049 || share > 0.051 {
 		t.Errorf("%.4f of the time was spent", share)
+	}
+}
+
+// A loop that leaves garbage is swept at the goal. Beside a Go heap that is dear to look through sweeps take their share
+// of the time all the same, and the goal rises; where sweeps are cheap it stays.
+func TestSweepsAtTheGoalKeepTheirShare(t *testing.T) {
+	balance.Hold(t, func() {})
+	const mib = 1 << 20
+	for _, c := range []struct {
+		cost      time.Duration
+		sweeps    int   // at least, in 100 s
+		low, high int64 // the peak, MiB
+	}{
+		{time.Millisecond, 1000, 240, 256},
+		{10 * time.Millisecond, 300, 256, 2048},
+		{300 * time.Millisecond, 10, 1024, 64 << 10},
+	} {
+		p := &purse{share: defaultShare * caution, at: time.Now(), cost: c.cost, scanned: 1 << 50}
+		var passed, spent time.Duration
+		pass := func(d time.Duration) { passed += d; p.at = p.at.Add(-d) }
+		const reach, block = 32 * mib, 4 * mib
+		live, allocated, peak, sweeps := int64(reach), int64(0), int64(0), 0
+		for passed < 100*time.Second {
+			spare, cost := p.look()
+			s := State{
+				Live: live, Reachable: reach, Highest: reach - mib, Next: block, Allocated: allocated, Percent: 100, Spare: spare, Cost: cost,
+				exhausted: p.exhausted(spare, cost), summit: 1 << 40,
+			}
+			if (Paced{}).Decide(s).Sweep != None || s.Live+block > s.line() {
+				pass(c.cost)
+				p.pay(c.cost + c.cost/4)
+				spent += c.cost
+				live, allocated, sweeps = reach, 0, sweeps+1
+			}
+			live, allocated = live+block, allocated+block
+			peak = max(peak, live)
+			pass(time.Millisecond)
+			if most := passed/20 + debt; spent > most {
+				t.Fatalf("sweeps of %v took %v of %v", c.cost, spent, passed)
+			}
+		}
+		if sweeps < c.sweeps || peak < c.low*mib || peak > c.high*mib {
+			t.Errorf("%d sweeps of %v, a peak of %d MiB", sweeps, c.cost, peak/mib)
+		}
+	}
+}
+
+// A block larger than what is left below the goal waits for no sweep that cannot be paid, and does not count as reachable.
+func TestTheGoalRisesForALargeBlock(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := Collect(); err != nil {
+		t.Fatal(err)
+	}
+	a := accountOf(cpuWord)
+	defer setPacer(setPacer(-time.Second, 0))
+	before := ReadCounts()
+	was, err := a.state()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := cshim.Pressure{Device: cpuWord, Bytes: 1 << 30}
+	serve(&p)
+	s, err := a.state()
+	if err != nil || s.Reachable != was.Reachable {
+		t.Errorf("reachable are %d bytes, before %d: %v", s.Reachable, was.Reachable, err)
+	}
+	if c := ReadCounts(); c.Full != before.Full {
+		t.Error("a sweep has run that cannot be paid")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waits < 1<<62 {
+		t.Errorf("allocations still wait at %d bytes", a.waits)
 	}
 }
 
