@@ -25,6 +25,7 @@ func TestAnalyzers(t *testing.T) {
 		"sink":             vet.SinkErr,
 		"pull":             vet.IterPull,
 		"module":           vet.Module,
+		"reclaimers":       vet.ReclaimLock,
 	}
 	each := &analysis.Analyzer{
 		Name: "each", Doc: "run the analyzer whose cases a package has",

@@ -35,13 +35,18 @@ const markRate = 2 << 30
 func (p *purse) look() (spare, cost time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// A heap that has grown since is not swept once just to see what that costs.
-	if n := scannable(); n > 2*p.scanned {
+	p.grow(scannable())
+	p.fill()
+	return p.spare, p.cost
+}
+
+// grow raises the cost where the Go heap has grown to n bytes since it was known: such a heap is not swept several times
+// to find out what that costs.
+func (p *purse) grow(n uint64) {
+	if n > 2*p.scanned {
 		p.cost = max(p.cost, time.Duration(float64(n)/markRate*float64(time.Second)))
 		p.scanned = n
 	}
-	p.fill()
-	return p.spare, p.cost
 }
 
 // fill adds what has come in: not more than pays for a step's worth of sweeps, or for one where one is dear.
@@ -75,9 +80,11 @@ func (p *purse) pay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fill()
+	n := scannable()
+	p.grow(n)
 	d = min(d, 4*p.cost)
 	p.cost = (3*p.cost + min(d, 2*p.cost)) / 4
-	p.scanned = max(scannable(), smallHeap)
+	p.scanned = max(n, smallHeap)
 	p.spare = max(p.spare-d, -p.most())
 }
 

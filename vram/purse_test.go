@@ -175,6 +175,11 @@ func TestPurseKnowsThatTheHeapHasGrown(t *testing.T) {
 	if cost < 50*time.Millisecond || cost > 500*time.Millisecond {
 		t.Errorf("a sweep is taken to cost %v", cost)
 	}
+	first := &purse{share: 0.05, at: time.Now(), cost: time.Millisecond, scanned: 16 << 20}
+	first.pay(60 * time.Millisecond) // nobody has looked before
+	if spare, now := first.look(); now < 50*time.Millisecond || spare > -50*time.Millisecond {
+		t.Errorf("a first sweep of 60 ms: the next is taken to cost %v, %v are left", now, spare)
+	}
 	p.pay(10 * time.Millisecond)
 	if _, now := p.look(); now >= cost {
 		t.Errorf("it has cost 10 ms, and is taken to cost %v; before, %v", now, cost)

@@ -6,11 +6,13 @@
 // The allocators' own counters say how many bytes of storage are live (a view adds nothing; what a graph or an
 // optimizer holds is in it). When an operator begins and they say that it is time, the goroutine that is about to call
 // the operator sweeps: the Go collector runs once, and the tensors that nobody can reach are freed, also those whose
-// scope is still open. When is decided by a [Policy]; the default, [Paced], keeps
+// scope is still open. That waits for no code of the program's: neither for its cleanup functions nor for its [Reclaimer]s,
+// which are asked where that leaves no room. When is decided by a [Policy]; the default, [Paced], keeps
 //
 //	live ≤ max(256 MiB, (1 + percent/100) × what was reachable at the last sweep)
 //
-// and below that line spends a twentieth of the time at most on sweeps that lower the peak.
+// as long as sweeps take a twentieth of the time at most: where they would take more, beside a Go heap that is slow to
+// collect, the goal rises. What is left of that time below the goal it spends on sweeps that lower the peak.
 //
 // An allocation that would pass the limit of its device waits for a sweep and tries again, as long as anybody makes
 // progress. Only when a sweep that began after the request found nothing does it fail, as *[OutOfMemoryError]; the

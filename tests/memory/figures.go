@@ -262,16 +262,7 @@ type shareFigures struct {
 // workingSet holds live bytes at 97 % of the limit, above the soft budget, and runs operators in scopes.
 func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigures, err error) {
 	defer unlimited(s.device)
-	var heap [][]*int
-	for range heapBytes / (8 << 20) {
-		block := make([]*int, 1<<20)
-		for i := range block {
-			if i%64 == 0 {
-				block[i] = new(int)
-			}
-		}
-		heap = append(heap, block)
-	}
+	heap := pointers(heapBytes)
 	limit := int64(512 << 20)
 	if err := vram.SetLimit(s.device, vram.Bytes(limit)); err != nil {
 		return f, err
@@ -353,6 +344,53 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 	runtime.ReadMemStats(&mem)
 	f.heap = mem.HeapInuse
 	runtime.KeepAlive(heap)
+	return f, err
+}
+
+// pointers is a Go heap of so many bytes that the collector has to look through.
+func pointers(bytes int) (heap [][]*int) {
+	for range bytes / (8 << 20) {
+		block := make([]*int, 1<<20)
+		for i := range block {
+			if i%64 == 0 {
+				block[i] = new(int)
+			}
+		}
+		heap = append(heap, block)
+	}
+	return heap
+}
+
+type garbageFigures struct {
+	took, sweeping, longest time.Duration
+	sweeps, peak            int64
+}
+
+// garbage makes tensors for so long that nobody releases, outside scopes, some 100 MB a second.
+func garbage(s settings, long time.Duration, heapBytes int) (f garbageFigures, err error) {
+	heap := pointers(heapBytes)
+	defer runtime.KeepAlive(heap)
+	x := tensor.Rand([]int{1024, 1024}, s.device)
+	defer x.Release()
+	if err := errors.Join(vram.Collect(), vram.ResetPeak(s.device)); err != nil {
+		return f, err
+	}
+	before := vram.ReadCounts()
+	start, last := time.Now(), before
+	for time.Since(start) < long {
+		if err := x.MatMul(x).Err(); err != nil {
+			return f, err
+		}
+		if now := vram.ReadCounts(); now.Full != last.Full {
+			f.longest = max(f.longest, now.Since(last).Sweeping)
+			last = now
+		}
+	}
+	f.took = time.Since(start)
+	c := vram.ReadCounts().Since(before)
+	f.sweeping, f.sweeps = c.Sweeping, c.Full+c.Deep
+	m, err := vram.Stats(s.device)
+	f.peak = m.Peak
 	return f, err
 }
 
