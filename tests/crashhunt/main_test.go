@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
 )
 
 func TestMain(m *testing.M) {
@@ -29,6 +31,7 @@ func runHunt(t *testing.T, args ...string) (stdout, stderr string, err error) {
 
 // Internal operators do end the process: the hunt names them, with a command that repeats the call.
 func TestADeathIsFound(t *testing.T) {
+	leak.Check(t)
 	out, errs, err := runHunt(t, "-unchecked", "-only", `^aten::(_convert_indices_from_csr_to_coo|copy\.out|_foreach_copy)$`, "-share", "0.002", "-jobs", "1", "-most", "1")
 	if err == nil || !strings.HasPrefix(out, "scorecard|crashhunt|") || !strings.HasSuffix(out, "1 deaths|FAILED\n") {
 		t.Errorf("%v, %q, want a death", err, out)
@@ -41,6 +44,7 @@ func TestADeathIsFound(t *testing.T) {
 }
 
 func TestPublicOperatorsLive(t *testing.T) {
+	leak.Check(t)
 	out, errs, err := runHunt(t, "-share", "0.002", "-seed", "7")
 	if err != nil || !strings.HasSuffix(out, ": 0 deaths|ok\n") {
 		t.Errorf("%v, %q, %s", err, out, errs)
@@ -48,6 +52,7 @@ func TestPublicOperatorsLive(t *testing.T) {
 }
 
 func TestArguments(t *testing.T) {
+	leak.Check(t)
 	got := arguments("aten::f(Tensor(a!) self, Tensor?[] i, int[2] k=[1, 2], *, Scalar? s=None, str m='x') -> (Tensor(a!), int)")
 	want := []argument{{"self", "Tensor(a!)"}, {"i", "Tensor?[]"}, {"k", "int[2]"}, {"s", "Scalar?"}, {"m", "str"}}
 	if !reflect.DeepEqual(got, want) {
