@@ -9,7 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/vram"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // op describes an operator of the table to the encoder below.
@@ -609,7 +609,7 @@ func again(o *op, ref cshim.ErrorRef) bool {
 		return false
 	}
 	native, err := o.find()
-	if err != nil || !cshim.OpRepeatable(native) || !vram.Relieve(device, bytes) {
+	if err != nil || !cshim.OpRepeatable(native) || !reclaim.Relieve(device, bytes) {
 		return false
 	}
 	cshim.Take(ref)

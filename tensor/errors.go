@@ -8,6 +8,8 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/callsite"
+	"github.com/linstock-ml/linstock/internal/reclaim"
+	"github.com/linstock-ml/linstock/internal/sites"
 	"github.com/linstock-ml/linstock/vram"
 )
 
@@ -114,7 +116,7 @@ func newError(op string, err error, operands ...*Tensor) error {
 		e.Kind = takeCallbackError(native.Callback)
 		e.Message = e.Kind.Error()
 	case errors.As(err, &native) && native.Code == cshim.CodeOutOfMemory:
-		oom := vram.NewOutOfMemoryError(native)
+		oom := reclaim.OutOfMemory(native)
 		e.Message, e.Kind = oom.Error(), oom
 	case errors.As(err, &native):
 		// The first line says it; libtorch's later ones are its own source's.
@@ -174,7 +176,7 @@ func unusable(op string, t *Tensor) error {
 	}
 	made := ""
 	if t.site != 0 {
-		made = " (it was made at " + vram.SiteLine(t.site-1) + ")"
+		made = " (it was made at " + sites.Line(t.site-1) + ")"
 	}
 	if s := t.inScope(); s != nil && s.hasClosed() {
 		if s.site == 0 && made == "" {
@@ -190,5 +192,5 @@ func at(site uint32) string {
 	if site == 0 {
 		return ""
 	}
-	return ", opened at " + vram.SiteLine(site-1) + ","
+	return ", opened at " + sites.Line(site-1) + ","
 }

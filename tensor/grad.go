@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/vram"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // Backward computes gradients of t, a scalar unless Gradient says otherwise, for every leaf that requires them,
@@ -171,9 +171,9 @@ func RunBackward(roots []*Tensor, opts ...BackwardOption) error {
 		return err
 	}
 	defer b.unpin()
-	vram.BeforeBackward()
+	reclaim.BeforeBackward()
 	ref := cshim.Backward(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create)
-	vram.AfterBackward()
+	reclaim.AfterBackward()
 	err = newError("Backward", asError(ref), roots...)
 	forgetDropped()
 	return err

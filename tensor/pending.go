@@ -5,7 +5,6 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/reclaim"
-	"github.com/linstock-ml/linstock/vram"
 )
 
 // pendingQueue holds tensors outside scopes that were found unreachable where they must not be freed: on the goroutine
@@ -39,7 +38,7 @@ func (q *pendingQueue) settle() {
 }
 
 func (q *pendingQueue) drain() {
-	defer vram.FreesEnd(vram.FreesBegin())
+	defer reclaim.FreesEnd(reclaim.FreesBegin())
 	u := q.top.Swap(nil)
 	var batch [64]cshim.Handle
 	n := 0

@@ -1,10 +1,10 @@
 package tensor
 
-import "github.com/linstock-ml/linstock/vram"
+import "github.com/linstock-ml/linstock/internal/sites"
 
 // named gives what a native call without a result has sampled to the caller's line.
 func named() {
-	if vram.Sampled() {
-		vram.AttachSite(0)
+	if sites.Sampled() {
+		sites.Attach(0)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/vram"
+	"github.com/linstock-ml/linstock/internal/reclaim"
+	"github.com/linstock-ml/linstock/internal/sites"
 )
 
 // Scope owns the tensors that its goroutine makes while it is the innermost one, and frees them when it
@@ -62,7 +63,7 @@ func NewScope() (*Scope, error) {
 	// All before others can find it: a sweep may look at once.
 	s := &Scope{entries: entriesPool.get()}
 	if debugAlloc || opened.Add(1)%64 == 1 {
-		s.site = vram.Site() + 1
+		s.site = sites.Here() + 1
 	}
 	if err := scopes.enter(s); err != nil {
 		return nil, err
@@ -167,7 +168,7 @@ func (s *Scope) end() error {
 
 // releaseAll frees every entry, in one crossing for all that no operator pins.
 func (s *Scope) releaseAll(closing bool) error {
-	defer vram.FreesEnd(vram.FreesBegin())
+	defer reclaim.FreesEnd(reclaim.FreesBegin())
 	s.mu.Lock()
 	entries, errs := s.entries, s.errs
 	s.entries, s.errs = nil, nil

@@ -5,7 +5,6 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/reclaim"
-	"github.com/linstock-ml/linstock/vram"
 )
 
 // An open scope holds its tensors by strong reference, which costs nothing, until a sweep: then the entries become weak
@@ -132,4 +131,4 @@ func (s *Scope) hasClosed() bool {
 }
 
 // boundary is what an operator does first where memory has grown.
-func boundary() { vram.Boundary() }
+func boundary() { reclaim.Boundary() }

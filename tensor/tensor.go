@@ -10,7 +10,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
-	"github.com/linstock-ml/linstock/vram"
+	"github.com/linstock-ml/linstock/internal/sites"
 )
 
 // Tensor is a handle to a native tensor. It is made by operators and constructors, never by a literal, and
@@ -149,9 +149,9 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 //go:noinline
 func (t *Tensor) noteSite(h cshim.Handle, scope uint64) {
 	if scope&cshim.ScopeSampled != 0 {
-		t.site = vram.AttachSite(h) + 1
+		t.site = sites.Attach(h) + 1
 	} else if debugAlloc {
-		t.site = vram.Site() + 1
+		t.site = sites.Here() + 1
 	}
 }
 

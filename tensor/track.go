@@ -5,6 +5,7 @@ import (
 	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/vram"
 )
 
@@ -48,7 +49,7 @@ func init() {
 	}})
 }
 
-func init() { vram.CountUnscoped(unscoped) }
+func init() { reclaim.Unscoped = unscoped }
 
 // unscoped is how many handles there are that neither a scope nor a category has.
 func unscoped() int64 {

@@ -67,8 +67,8 @@ func (e *OutOfMemoryError) Error() string {
 
 func size(n int64) string { return humanize.IBytes(uint64(max(0, n))) }
 
-// NewOutOfMemoryError makes the error of a native one; for package tensor.
-func NewOutOfMemoryError(native *cshim.Error) *OutOfMemoryError {
+// outOfMemory is reclaim.OutOfMemory.
+func outOfMemory(native *cshim.Error) error {
 	e := &OutOfMemoryError{Device: CPU, Asked: native.Bytes, Message: native.Message, Blocked: BlockedCalls()}
 	w := int32(cpuWord)
 	if native.Bytes != 0 {

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // Storage is a block of memory that tensors are views of.
@@ -62,12 +62,6 @@ func RegisterCategory(c Category) (unregister func()) {
 		categories.list = slices.DeleteFunc(slices.Clone(categories.list), func(c *Category) bool { return c == reg })
 	}
 }
-
-// outside counts the tensors that no scope and no category has; package tensor sets it.
-var outside atomic.Pointer[func() int64]
-
-// CountUnscoped sets how tensors outside scopes and categories are counted; for package tensor.
-func CountUnscoped(f func() int64) { outside.Store(&f) }
 
 // Part is what one category has of a device's memory.
 type Part struct {
@@ -134,8 +128,8 @@ func Explain(d Device) (Explanation, error) {
 	part(Activations).Bytes += max(0, m.Requested-claimed)
 	part(Fragmentation).Bytes += max(0, m.Allocated-m.Requested)
 	part(Cache).Bytes += max(0, m.Reserved-m.Allocated)
-	if count := outside.Load(); count != nil && m.Requested > claimed {
-		e.Unscoped = (*count)()
+	if m.Requested > claimed {
+		e.Unscoped = reclaim.Unscoped()
 	}
 	return e, nil
 }

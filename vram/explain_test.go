@@ -10,6 +10,7 @@ import (
 
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -176,7 +177,7 @@ func TestMetricsFollowTheCounts(t *testing.T) {
 	if err := vram.Collect(); err != nil {
 		t.Fatal(err)
 	}
-	vram.Relieve(1<<8, 1) // a device that is not there is out of memory
+	reclaim.Relieve(1<<8, 1) // a device that is not there is out of memory
 	after := read()
 	if after[0] != before[0]+1 || after[1] <= before[1] || after[2] < before[2]+4<<20 || after[3] != 1 || calls != 1 {
 		t.Errorf("%v became %v, %d calls", before, after, calls)

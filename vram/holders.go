@@ -2,142 +2,11 @@ package vram
 
 import (
 	"cmp"
-	"fmt"
-	"runtime"
 	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/internal/callsite"
+	"github.com/linstock-ml/linstock/internal/sites"
 )
-
-// The call stacks that made memory, each with a number that the shim keeps beside its samples.
-const stackDepth = 32
-
-type stack [stackDepth]uintptr
-
-var sites struct {
-	sync.Mutex
-	ids    map[stack]uint32
-	stacks []stack
-}
-
-// attached is how many samples there were at the last AttachSite; never so many while a history is kept, where each
-// call has its own name.
-var attached atomic.Uint64
-
-const keepsHistory = 1<<64 - 1
-
-// Sampled says, for the price of three loads, that something has been sampled since the last AttachSite: for calls
-// whose result does not say it.
-func Sampled() bool { return cshim.SamplesSeen() != attached.Load() }
-
-// AttachSite tells the shim that the caller's stack is what has made this thread's samples, and the block of result,
-// which may be 0. Package tensor calls it. It returns the stack's number.
-func AttachSite(result cshim.Handle) uint32 {
-	if was := attached.Load(); was != keepsHistory {
-		attached.CompareAndSwap(was, cshim.SamplesSeen())
-	}
-	id := site(3)
-	cshim.SamplesAttach(id, result)
-	return id
-}
-
-// Site is a number for the caller's stack, for [SiteLine].
-func Site() uint32 { return site(3) }
-
-// SiteLine is the first line of a program on a site's stack: "model.go:31 (main.forward)".
-func SiteLine(site uint32) string {
-	p := placeOf(site)
-	return p.line()
-}
-
-func site(skip int) uint32 {
-	var s stack
-	runtime.Callers(skip, s[:])
-	sites.Lock()
-	id, ok := sites.ids[s]
-	if !ok {
-		if sites.ids == nil {
-			sites.ids = map[stack]uint32{}
-		}
-		id = uint32(len(sites.stacks))
-		sites.ids[s] = id
-		sites.stacks = append(sites.stacks, s)
-	}
-	sites.Unlock()
-	return id
-}
-
-func stackOf(site uint32) []uintptr {
-	sites.Lock()
-	defer sites.Unlock()
-	if int64(site) >= int64(len(sites.stacks)) {
-		return nil
-	}
-	s := sites.stacks[site]
-	n := slices.Index(s[:], 0)
-	if n < 0 {
-		n = len(s)
-	}
-	return s[:n:n]
-}
-
-// place is a site for people: the program's frames, innermost first, and the function of Linstock's that it called.
-// Where there are no frames of a program's, they are Linstock's own.
-type place struct {
-	frames   []runtime.Frame
-	operator string // "MatMul"
-	foreign  bool   // no frame is the program's
-}
-
-func placeOf(site uint32) (p place) {
-	pcs := stackOf(site)
-	if len(pcs) == 0 {
-		p.foreign = true
-		return p
-	}
-	var own []runtime.Frame
-	for frames := runtime.CallersFrames(pcs); ; {
-		f, more := frames.Next()
-		switch {
-		case len(p.frames) != 0 || !callsite.Library(f):
-			p.frames = append(p.frames, f)
-		default:
-			own = append(own, f)
-			name := f.Function[strings.LastIndexByte(f.Function, '.')+1:]
-			if p.operator == "" && len(name) > 0 && name[0] >= 'A' && name[0] <= 'Z' {
-				p.operator = name
-			}
-		}
-		if !more {
-			break
-		}
-	}
-	if len(p.frames) == 0 {
-		p.frames, p.foreign = own, true
-	}
-	// How Go starts a goroutine is of no interest.
-	for n := len(p.frames); n > 1 && strings.HasPrefix(p.frames[n-1].Function, "runtime."); n-- {
-		p.frames = p.frames[:n-1]
-	}
-	return p
-}
-
-// line is the first line of a program: "model.go:31 (main.forward)".
-func (p *place) line() string {
-	switch {
-	case len(p.frames) == 0:
-		return "unknown"
-	case p.foreign:
-		return "Linstock itself"
-	}
-	f := p.frames[0]
-	name := f.Function[strings.LastIndexByte(f.Function, '/')+1:]
-	return fmt.Sprintf("%s:%d (%s)", f.File[strings.LastIndexByte(f.File, '/')+1:], f.Line, name)
-}
 
 // Holder is a line of the program and the memory made there that is live, by the samples.
 type Holder struct {
@@ -163,8 +32,7 @@ func holders(w int32) []Holder {
 		if s.Device != w || s.LiveBytes <= 0 {
 			continue
 		}
-		p := placeOf(s.Site)
-		line := p.line()
+		line := sites.Line(s.Site)
 		h := byLine[line]
 		if h == nil {
 			h = &Holder{Line: line, Device: nameOf(w)}

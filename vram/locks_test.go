@@ -39,7 +39,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 		func() { _ = Collect() },
 		func() { swept(0) },
 		tick,
-		func() { _ = NewOutOfMemoryError(&cshim.Error{}) },
+		func() { _ = outOfMemory(&cshim.Error{}) },
 	} {
 		unordered.Go(f, touch)
 	}
@@ -86,18 +86,6 @@ func waits(t *testing.T, what string, mu sync.Locker, f func()) {
 	}
 	mu.Unlock()
 	<-done
-}
-
-// A line has one number however often it is asked for.
-func TestSitesAreCountedOnce(t *testing.T) {
-	balance.Hold(t, func() {})
-	var ids [2]uint32
-	for i := range ids {
-		ids[i] = Site()
-	}
-	if ids[0] != ids[1] {
-		t.Errorf("one line is both %d and %d", ids[0], ids[1])
-	}
 }
 
 // always sweeps, whatever there is.
@@ -243,36 +231,6 @@ func TestASweepStaysOnItsThread(t *testing.T) {
 	}
 }
 
-// A sweep waits for frees that are under way when it looks, and not for those that begin later.
-func TestASweepWaitsForFreesUnderWay(t *testing.T) {
-	balance.Hold(t, func() {})
-	sweeper.Lock()
-	defer sweeper.Unlock()
-	for range 3 { // each phase
-		early := FreesBegin()
-		if awaitFrees(5 * time.Millisecond) {
-			t.Error("it has not waited")
-		}
-		late := FreesBegin()
-		FreesEnd(early)
-		if late == early {
-			t.Error("what begins later is counted with what was under way")
-		}
-		FreesEnd(late)
-		if !awaitFrees(time.Second) {
-			t.Error("nothing is under way, but it waits")
-		}
-		done := make(chan bool)
-		phase := FreesBegin()
-		go func() { done <- awaitFrees(10 * time.Second) }()
-		time.Sleep(time.Millisecond)
-		FreesEnd(phase)
-		if !<-done {
-			t.Error("what was under way has ended, but it waits")
-		}
-	}
-}
-
 // Where it is enough to know what can be reached, a sweep does not wait until the collector has gone over the heap.
 func TestASweepNeedNotWaitForTheCollectorsEnd(t *testing.T) {
 	balance.Hold(t, func() {})
@@ -302,14 +260,6 @@ func TestLocksOfTables(t *testing.T) {
 			categories.list = list
 		})
 	}
-	for _, f := range []func(){func() { site(1) }, func() { stackOf(0) }} {
-		unordered.Go(f, func() {
-			sites.Lock()
-			defer sites.Unlock()
-			ids, stacks := sites.ids, sites.stacks
-			sites.ids, sites.stacks = ids, stacks
-		})
-	}
 	for _, f := range []func(){
 		func() { _, _ = Profile() },
 		func() { _ = RecordHistory(0) },
@@ -325,7 +275,7 @@ func TestLocksOfTables(t *testing.T) {
 	}
 	for _, f := range []func(){
 		func() { _ = Collect() },
-		func() { Relieve(cpuWord, 0) },
+		func() { relieve(cpuWord, 0) },
 		func() { serve(&cshim.Pressure{Device: cpuWord}) },
 	} {
 		unordered.Go(f, func() {

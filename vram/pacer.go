@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // account is what Go knows of one device.
@@ -116,7 +117,13 @@ var (
 	counted atomic.Int64 // operators, where the policy counts them
 )
 
-func init() { policy.Store(boxOf(Paced{})) }
+func init() {
+	policy.Store(boxOf(Paced{}))
+	reclaim.Boundary = func() { boundary(false) }
+	reclaim.BeforeBackward, reclaim.AfterBackward = beforeBackward, afterBackward
+	reclaim.Relieve = relieve
+	reclaim.OutOfMemory = outOfMemory
+}
 
 // SetPolicy changes when sweeps are due and returns the policy before; nil is [Paced].
 func SetPolicy(p Policy) Policy {
@@ -408,18 +415,15 @@ func (a *account) aimAt(d Decision) {
 	_ = cshim.MemorySetLines(a.word, s.Live+min(max(d.Again, 1<<20), 1<<60), total, line)
 }
 
-// Boundary is called by package tensor when an operator is about to run and [cshim.Due] says so.
-func Boundary() { boundary(false) }
-
-// BeforeBackward is called before a backward pass: the last chance to free what its graph does not need.
-func BeforeBackward() {
+// beforeBackward is reclaim.BeforeBackward.
+func beforeBackward() {
 	if cshim.Path() != "" && !calm() {
 		boundary(true)
 	}
 }
 
-// AfterBackward is called after a backward pass: its graph is gone, and the next question is due far below.
-func AfterBackward() {
+// afterBackward is reclaim.AfterBackward: the graph has been freed, so the next decision is due far below.
+func afterBackward() {
 	if cshim.Path() != "" && !calm() {
 		aim()
 	}
@@ -513,11 +517,10 @@ func aimIn(bytes int64) {
 	}
 }
 
-// Relieve is for an operator that has failed for want of so many bytes of a device: a deep sweep, and the cache of the
-// device's allocator given back, outside every lock. Where it is the limit that refuses them the cache stays, since none
-// of it is live. Where it is not known how many were asked for, 0, every device's is given back. It says whether anybody has
-// freed anything meanwhile, so that another try is worth it. While its thread captures a CUDA graph it does nothing.
-func Relieve(device int32, asked int64) bool {
+// relieve is reclaim.Relieve: a deep sweep, and the cache of the device's allocator is emptied, outside every lock. The
+// cache stays where the limit refuses the bytes, since it does not count towards the limit. Where their number is unknown
+// every device's cache is emptied. While the calling thread captures a CUDA graph, relieve does nothing.
+func relieve(device int32, asked int64) bool {
 	if cshim.Capturing() {
 		return false
 	}

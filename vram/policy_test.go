@@ -578,7 +578,7 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 		"SetGCPercent":     func(k int) error { _, err := vram.SetGCPercent(vram.CPU, 50+k); return err },
 		"Stats":            func(int) error { _, err := vram.Stats(vram.CPU); return err },
 		"Collect":          func(int) error { return vram.Collect() },
-		"Relieve":          func(int) error { vram.Relieve(1<<8, 0); return nil },
+		"Relieve":          func(int) error { reclaim.Relieve(1<<8, 0); return nil },
 		"Register":         func(int) error { vram.Register(vram.Reclaimer{Rank: 5, Reclaim: func(int64) {}})(); return nil },
 		"RegisterCategory": func(int) error { vram.RegisterCategory(vram.Category{Each: func(func(vram.Storage)) {}})(); return nil },
 		"Explain":          func(int) error { _, err := vram.Explain(vram.CPU); return err },
@@ -587,9 +587,9 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 		"WriteProfile":     func(int) error { return vram.WriteProfile(io.Discard) },
 		"Snapshot":         func(int) error { return vram.Snapshot(io.Discard) },
 		"Holders":          func(int) error { _, err := vram.Holders(vram.CPU); return err },
-		"Boundary":         func(int) error { vram.SetPolicy(vram.Budget{}); vram.Boundary(); return nil },
+		"Boundary":         func(int) error { vram.SetPolicy(vram.Budget{}); reclaim.Boundary(); return nil },
 		"Summary":          func(int) error { _, err := vram.Summary(vram.CPU); return err },
-		"OutOfMemory":      func(int) error { _ = vram.NewOutOfMemoryError(&cshim.Error{}); return nil },
+		"OutOfMemory":      func(int) error { _ = reclaim.OutOfMemory(&cshim.Error{}); return nil },
 	}
 	names := slices.Sorted(maps.Keys(calls))
 	// Each beside itself, and beside its neighbours: a race is seen only where nothing else orders the two.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/sites"
 )
 
 // Profile is native memory by line of the program, as go tool pprof reads it. Its sample types are live_bytes (the
@@ -61,15 +62,15 @@ type profileBuilder struct {
 }
 
 func (b *profileBuilder) add(s cshim.Site) {
-	where := placeOf(s.Site)
+	where := sites.Of(s.Site)
 	sample := &profile.Sample{
 		Value: []int64{s.LiveBytes, s.LiveCount, s.TotalBytes, s.TotalCount},
 		Label: map[string][]string{"device": {string(nameOf(s.Device))}},
 	}
-	if where.operator != "" {
-		sample.Label["operator"] = []string{where.operator}
+	if where.Operator != "" {
+		sample.Label["operator"] = []string{where.Operator}
 	}
-	for _, f := range where.frames {
+	for _, f := range where.Frames {
 		sample.Location = append(sample.Location, b.location(line{f.Function, f.File, f.Line}))
 	}
 	if len(sample.Location) == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/nlpodyssey/gopickle/types"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/sites"
 )
 
 var history struct {
@@ -47,10 +48,10 @@ func RecordHistory(n int) error {
 	}
 	if history.events = uint64(n); n == 0 {
 		cshim.SamplesSetRate(history.rate)
-		attached.Store(0)
+		sites.AttachEveryCall(false)
 		return nil
 	}
-	attached.Store(keepsHistory)
+	sites.AttachEveryCall(true)
 	cshim.SamplesSetRate(1)
 	return nil
 }
@@ -67,7 +68,7 @@ func Snapshot(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := snapshotter{pickler: newPickler(), devices: devices, cpu: max(cshim.DeviceCount(1), devices.traces.Len()), places: map[uint32]*place{}}
+	s := snapshotter{pickler: newPickler(), devices: devices, cpu: max(cshim.DeviceCount(1), devices.traces.Len()), places: map[uint32]*sites.Place{}}
 	if err := s.read(); err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ type snapshotter struct {
 	*pickler
 	devices *deviceHistory
 	cpu     int // the CPU's number
-	places  map[uint32]*place
+	places  map[uint32]*sites.Place
 
 	events []cshim.Event // the CPU's
 	live   []cshim.Event
@@ -155,10 +156,10 @@ func (s *snapshotter) read() (err error) {
 	return nil
 }
 
-func (s *snapshotter) place(site uint32) *place {
+func (s *snapshotter) place(site uint32) *sites.Place {
 	p := s.places[site]
 	if p == nil {
-		at := placeOf(site)
+		at := sites.Of(site)
 		p = &at
 		s.places[site] = p
 	}
@@ -171,15 +172,15 @@ func (s *snapshotter) frames(site uint32) func() {
 		p := s.place(site)
 		s.share(p, func() {
 			extra := 0
-			if p.operator != "" && !p.foreign {
+			if p.Operator != "" && !p.Foreign {
 				extra = 1
 			}
-			s.list(len(p.frames)+extra, func(i int) {
+			s.list(len(p.Frames)+extra, func(i int) {
 				if i < extra {
-					s.fields("name", p.operator, "filename", "linstock", "line", 0)
+					s.fields("name", p.Operator, "filename", "linstock", "line", 0)
 					return
 				}
-				f := p.frames[i-extra]
+				f := p.Frames[i-extra]
 				s.fields("name", f.Function, "filename", f.File, "line", f.Line)
 			})
 		})
@@ -278,6 +279,6 @@ func (s *snapshotter) trace() {
 	s.list(len(entries), func(i int) {
 		e := entries[i].e
 		s.fields("action", entries[i].action, "addr", int64(e.Address), "size", e.Bytes, "stream", 0, "time_us", e.TimeNS/1000,
-			"compile_context", "N/A", "user_metadata", s.place(e.Site).operator, "frames", s.frames(e.Site))
+			"compile_context", "N/A", "user_metadata", s.place(e.Site).Operator, "frames", s.frames(e.Site))
 	})
 }

@@ -259,7 +259,7 @@ func sweep(depth Depth, want int64, enough func() bool) time.Duration {
 			if !cleanups.await(until) {
 				cleanups.giveUp()
 			}
-			ended := awaitFrees(time.Second)
+			ended := reclaim.AwaitFrees(time.Second)
 			queue.run(reclaim.Drain)
 			sweeper.whole = ended && depth == Deep
 		}
@@ -302,7 +302,7 @@ func cycle(enough func() bool) (complete bool) {
 	counts.collecting.Add(int64(time.Since(start)))
 	if complete {
 		free()
-		sweeper.ended = awaitFrees(10 * time.Millisecond)
+		sweeper.ended = reclaim.AwaitFrees(10 * time.Millisecond)
 	}
 	return complete
 }

@@ -1,4 +1,4 @@
-package vram
+package reclaim
 
 import (
 	"sync/atomic"
@@ -7,15 +7,15 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// Whoever takes tensors off a list to free them may be held up in between, by a collection or where others want the
-// processor, too: then nothing finds them, and they are not freed. A sweep on which an error may rest waits for those.
+// freeing counts the goroutines that take tensors off a list to free them. The runtime may suspend one in between: the
+// tensors are then on no list and not freed either. A sweep whose result may become an out-of-memory error waits for
+// them.
 var freeing struct {
 	phase atomic.Uint32
-	under [2]atomic.Int64 // way in each phase; the sweep changes the phase, and waits for those of the one before
+	under [2]atomic.Int64 // under way in each phase; AwaitFrees changes the phase and waits for those of the one before
 }
 
-// FreesBegin is called by package tensor before it takes tensors off a list; FreesEnd, with what it returns, after they
-// have been freed.
+// FreesBegin is called before tensors are taken off a list, and FreesEnd, with its result, after they have been freed.
 func FreesBegin() uint32 {
 	for {
 		phase := freeing.phase.Load()
@@ -30,13 +30,13 @@ func FreesBegin() uint32 {
 // FreesEnd ends what FreesBegin has begun.
 func FreesEnd(phase uint32) { freeing.under[phase].Add(-1) }
 
-// awaitFrees waits, for so long at most, for all that are under way; the caller holds the sweeper. It says whether they
-// have ended.
-func awaitFrees(patience time.Duration) bool {
+// AwaitFrees waits until all frees that are under way have ended, for limit at most, and reports whether they have. One
+// goroutine at a time may call it: the one that sweeps.
+func AwaitFrees(limit time.Duration) bool {
 	before := freeing.phase.Load()
 	freeing.phase.Store(1 - before)
 	for start := time.Now(); freeing.under[before].Load() != 0; cshim.Nap(50 * time.Microsecond) {
-		if time.Since(start) > patience {
+		if time.Since(start) > limit {
 			return false
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -563,7 +564,7 @@ func relieve(c *Control) error {
 		if !test.stays {
 			want = 0
 		}
-		progress := vram.Relieve(test.device, test.asked)
+		progress := reclaim.Relieve(test.device, test.asked)
 		if now := c.Live(0); before == 0 || now != want || progress == test.stays {
 			return fmt.Errorf("%+v: %d bytes of the device before, %d after, progress %v", test, before, now, progress)
 		}
