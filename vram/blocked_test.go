@@ -19,72 +19,75 @@ type object struct{ _ *object }
 // A program's own reclaimers, cleanups and finalizers may wait for a mutex that the allocating goroutine holds, or for
 // ever: tensors that are unreachable are freed without them, and no allocation fails that fits once they are freed.
 func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
-	var mu sync.Mutex
-	var end chan struct{}
-	takeMutex := func() { mu.Lock(); defer mu.Unlock() }
-	blockForEver := func() { <-end }
-	reclaimer := func(r vram.Reclaimer) func(*testing.T, int) {
-		return func(t *testing.T, i int) {
+	unreachable := func(i, n int, attach func(*object)) {
+		if i%500 == 0 {
+			for range n {
+				attach(new(object))
+			}
+		}
+	}
+	for name, before := range map[string]func(t *testing.T, i int, wait func()){
+		"Reclaim": func(t *testing.T, i int, wait func()) {
 			if i == 0 {
-				t.Cleanup(vram.Register(r))
+				t.Cleanup(vram.Register(vram.Reclaimer{Name: "test", Reclaim: func(int64) { wait() }}))
 			}
-		}
-	}
-	unreachable := func(n int, attach func(*object)) func(*testing.T, int) {
-		return func(_ *testing.T, i int) {
-			if i%500 == 0 {
-				for range n {
-					attach(new(object))
-				}
+		},
+		"Prepare": func(t *testing.T, i int, wait func()) {
+			if i == 0 {
+				t.Cleanup(vram.Register(vram.Reclaimer{Name: "test", Prepare: wait, Reclaim: func(int64) {}}))
 			}
-		}
-	}
-	cleanup := func(f func()) func(*object) { return func(o *object) { runtime.AddCleanup(o, func(int) { f() }, 0) } }
-	for name, before := range map[string]func(*testing.T, int){
-		"Reclaim takes the mutex":       reclaimer(vram.Reclaimer{Name: "test", Reclaim: func(int64) { takeMutex() }}),
-		"Reclaim blocks":                reclaimer(vram.Reclaimer{Name: "test", Reclaim: func(int64) { blockForEver() }}),
-		"Prepare takes the mutex":       reclaimer(vram.Reclaimer{Name: "test", Prepare: takeMutex, Reclaim: func(int64) {}}),
-		"Prepare blocks":                reclaimer(vram.Reclaimer{Name: "test", Prepare: func() { blockForEver() }, Reclaim: func(int64) {}}),
-		"a cleanup takes the mutex":     unreachable(1, cleanup(takeMutex)),
-		"a cleanup blocks":              unreachable(1, cleanup(blockForEver)),
-		"as many cleanups as can block": unreachable(4*runtime.GOMAXPROCS(0), cleanup(blockForEver)),
-		"a finalizer takes the mutex":   unreachable(1, func(o *object) { runtime.SetFinalizer(o, func(*object) { takeMutex() }) }),
-		"a finalizer blocks":            unreachable(1, func(o *object) { runtime.SetFinalizer(o, func(*object) { blockForEver() }) }),
+		},
+		"a cleanup": func(_ *testing.T, i int, wait func()) {
+			unreachable(i, 1, func(o *object) { runtime.AddCleanup(o, func(int) { wait() }, 0) })
+		},
+		"as many cleanups as run at once": func(_ *testing.T, i int, wait func()) {
+			unreachable(i, 4*runtime.GOMAXPROCS(0), func(o *object) { runtime.AddCleanup(o, func(int) { wait() }, 0) })
+		},
+		"a finalizer": func(_ *testing.T, i int, wait func()) {
+			unreachable(i, 1, func(o *object) { runtime.SetFinalizer(o, func(*object) { wait() }) })
+		},
 	} {
-		for _, scoped := range []bool{false, true} {
-			where := ", outside scopes"
-			if scoped {
-				where = ", in an open scope"
-			}
-			t.Run(name+where, func(t *testing.T) {
-				leak.Check(t)
-				end = make(chan struct{})
-				t.Cleanup(func() { close(end) })
-				reachable := tensor.Empty([]int{12 * mib}) // 48 MiB of 64
-				defer reachable.Release()
-				limit(t, 16*mib)
-				loop := func() error {
-					mu.Lock()
-					defer mu.Unlock()
-					for i := range 10000 {
-						before(t, i)
-						if err := tensor.Empty([]int{mib / 4}).Err(); err != nil { // 1 MiB
-							return err
-						}
-					}
-					return nil
-				}
-				start := time.Now()
-				var err error
+		for _, way := range []string{"takes the mutex", "blocks"} {
+			for _, scoped := range []bool{false, true} {
+				where := "outside scopes"
 				if scoped {
-					err = tensor.WithScope(loop)
-				} else {
-					err = loop()
+					where = "in an open scope"
 				}
-				if took := time.Since(start); err != nil || took > time.Minute {
-					t.Errorf("%v: %v", took, err)
-				}
-			})
+				t.Run(name+" "+way+", "+where, func(t *testing.T) {
+					leak.Check(t)
+					var mu sync.Mutex
+					end := make(chan struct{})
+					t.Cleanup(func() { close(end) })
+					wait := func() { <-end }
+					if way != "blocks" {
+						wait = func() { mu.Lock(); defer mu.Unlock() }
+					}
+					reachable := tensor.Empty([]int{12 * mib}) // 48 MiB of 64
+					defer reachable.Release()
+					limit(t, 16*mib)
+					loop := func() error {
+						mu.Lock()
+						defer mu.Unlock()
+						for i := range 10000 {
+							before(t, i, wait)
+							if err := tensor.Empty([]int{mib / 4}).Err(); err != nil { // 1 MiB
+								return err
+							}
+						}
+						return nil
+					}
+					start := time.Now()
+					var err error
+					if scoped {
+						err = tensor.WithScope(loop)
+					} else {
+						err = loop()
+					}
+					if took := time.Since(start); err != nil || took > time.Minute {
+						t.Errorf("%v: %v", took, err)
+					}
+				})
+			}
 		}
 	}
 }
