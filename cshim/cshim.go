@@ -22,8 +22,14 @@ extern const ls_callbacks ls_go_callbacks;
 // dlerror belongs to the thread: all calls in one crossing. libgomp reads its environment when it is loaded, and would
 // let a team that has nothing to do spin for milliseconds, on cores that the Go collector and other goroutines need.
 // It spins long enough for the next operator, and then sleeps, unless the user has chosen.
+//
+// ideep, libtorch's layer above oneDNN, keeps 1,024 descriptions of convolutions for each thread and each kind, 24 MB
+// where shapes vary, until the thread ends; a goroutine that moves to another thread begins anew. oneDNN keeps the same
+// once for the process (ONEDNN_PRIMITIVE_CACHE_CAPACITY), so that ideep's copy saves no time. It reads the setting at a
+// thread's first convolution.
 static void *open_library(const char *path, const char **why) {
 	int ours = !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT") && setenv("GOMP_SPINCOUNT", "5000", 0) == 0;
+	setenv("LRU_CACHE_CAPACITY", "1", 0);
 	void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	*why = l ? NULL : dlerror();
 	if (ours)

@@ -1,10 +1,10 @@
 // The CPU allocator that counts, and keeps blocks. It has libtorch's own alignment and zero-size behaviour; what
-// it adds is the count, limits, a typed out-of-memory error, and three caches. A block of 1 MiB and more is cut
-// from a range of our own and joins it again (ranges.h). From 64 KiB to there it is malloc's, and stays, when it
-// is freed, for the next one of its size on any thread. Without that large blocks go back to the kernel and come
+// it adds is the count, limits, a typed out-of-memory error, and two caches. A block of 64 KiB and more is cut
+// from a range of our own and joins it again (ranges.h). Without that large blocks go back to the kernel and come
 // again as fresh pages at every step, which makes evaluation of a GPT 1.1 to 1.4 times slower by the luck of the
-// heap's layout alone, and a CNN's training step twice as slow (docs/decisions/0002-block-cache.md). A smaller
-// block stays with the thread that frees it, without a lock: aligned allocation is malloc's slow path.
+// heap's layout alone, and a CNN's training step twice as slow (docs/decisions/0002-block-cache.md); and malloc's
+// arenas, one for each thread or two, grow where sizes vary. A smaller block stays with the thread that frees it,
+// without a lock: aligned allocation is malloc's slow path.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
@@ -46,77 +46,21 @@ constexpr size_t kGrain = 64;
 constexpr size_t kTail = 8;
 constexpr uint64_t kSampledBlock = uint64_t{1} << 63;
 
-// Free blocks of malloc's by size class: each power of two from 64 KiB is cut in eight, so at most an eighth is
-// wasted.
-class BlockCache {
- public:
-  static constexpr size_t kSmallest = size_t{1} << 16;
+// Blocks from here on are ranges: their sizes are those of classes, each power of two cut in eight, so that at
+// most an eighth is wasted.
+constexpr size_t kSmallestLarge = Ranges::kSmallest;
+constexpr size_t kLargestMiddle = size_t{1} << 20;  // blocks below it are kept apart from those above
 
-  // The bytes of the class that holds n, or n itself beyond the last class.
-  static size_t rounded(size_t n) {
-    size_t step = step_of(n);
-    return (n + step - 1) / step * step;
-  }
+// The bytes of the class that holds n.
+size_t class_rounded(size_t n) noexcept {
+  size_t step = step_of(n);
+  return (n + step - 1) / step * step;
+}
 
-  void *take(size_t size) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto &list = lists_[index(size)];
-    if (list.empty()) return nullptr;
-    void *p = list.back();
-    list.pop_back();
-    cached_ -= size;
-    return p;
-  }
+// The class of a block by what malloc gave for it. What malloc adds is less than the distance of two classes.
+size_t class_from_usable(size_t usable) noexcept { return usable / step_of(usable) * step_of(usable); }
 
-  bool put(void *p, size_t size) noexcept {
-    try {
-      std::lock_guard<std::mutex> lock(mutex_);
-      lists_[index(size)].push_back(p);
-      cached_ += size;
-      return true;
-    } catch (...) {
-      return false;
-    }
-  }
-
-  // Frees cached blocks, the largest first, until no more than `keep` bytes are left.
-  size_t shrink(size_t keep) noexcept {
-    std::lock_guard<std::mutex> lock(mutex_);
-    size_t before = cached_;
-    for (size_t i = kClasses; i-- > 0 && cached_ > keep;) {
-      auto &list = lists_[i];
-      while (!list.empty() && cached_ > keep) {
-        cached_ -= size_of(i);
-        c10::free_cpu(list.back());
-        list.pop_back();
-      }
-    }
-    return before - cached_;
-  }
-
-  size_t cached() noexcept {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return cached_;
-  }
-
-  // The class of a block by what malloc gave for it. What malloc adds is less than the distance of two classes.
-  static size_t from_usable(size_t usable) { return usable / step_of(usable) * step_of(usable); }
-
-  static bool caches(size_t size) { return size >= kSmallest && size < (kSmallest << kDoublings); }
-
- private:
-  static constexpr size_t kDoublings = 24;  // to 1 TiB
-  static constexpr size_t kClasses = 8 * kDoublings;
-
-  static size_t index(size_t size) { return class_of(size) - class_of(kSmallest); }
-  static size_t size_of(size_t i) { return (8 + i % 8) << (i / 8 + 13); }
-
-  std::mutex mutex_;
-  std::vector<void *> lists_[kClasses];
-  size_t cached_ = 0;
-};
-
-// Whether a block of so many rounded bytes is a range of its own, not malloc's.
+// Whether a block of so many rounded bytes is a range, not malloc's.
 constexpr bool in_range(size_t size) { return kUseRanges && size >= Ranges::kSmallest && size < Ranges::kLargest; }
 
 uint64_t &tail_of(void *p, size_t usable) noexcept {
@@ -125,16 +69,16 @@ uint64_t &tail_of(void *p, size_t usable) noexcept {
 
 // Small blocks: classes of a grain to 1 KiB, and of an eighth of a power of two from there to 64 KiB.
 constexpr size_t kSmallClasses = 16 + 6 * 8;
-constexpr size_t kLargestSmall = 56 << 10;  // what is more rounds to a large block
+constexpr size_t kLargestSmall = 60 << 10;  // what is more rounds to a large block
 size_t small_rounded(size_t n) noexcept {
-  return n <= 1024 ? (n + kGrain - 1) / kGrain * kGrain : BlockCache::rounded(n);
+  return n <= 1024 ? (n + kGrain - 1) / kGrain * kGrain : class_rounded(n);
 }
 size_t small_index(size_t size) noexcept {
   return size <= 1024 ? size / kGrain - 1 : 15 + class_of(size) - class_of(1024);
 }
 size_t size_from_usable(size_t usable) noexcept {
   size_t n = usable - kTail;
-  return n < 1024 + kGrain ? n / kGrain * kGrain : BlockCache::from_usable(n);
+  return n < 1024 + kGrain ? n / kGrain * kGrain : class_from_usable(n);
 }
 
 // While set, threads take nothing ahead, and what they had is given back (set_tight). Under Heaps::mutex.
@@ -316,23 +260,28 @@ inline ThreadHeap &heap() noexcept {
   return __builtin_expect(h != nullptr, 1) ? *h : new_heap();
 }
 
-// Leaked on purpose: memory is freed through it until the process ends.
-BlockCache &cache() {
-  static auto *c = new BlockCache;
-  return *c;
-}
+// Leaked on purpose: memory is freed through them until the process ends.
+struct Large {
+  Ranges middle{kLargestMiddle};
+  Ranges large{0};
 
-Ranges &ranges() {
-  static auto *r = new Ranges;
-  return *r;
-}
+  Ranges &of(size_t size) noexcept { return size < kLargestMiddle ? middle : large; }
+  static Large &get() {
+    static auto *l = new Large;
+    return *l;
+  }
+};
 
-size_t cached_large() noexcept { return cache().cached() + ranges().free_bytes(); }
+size_t cached_large() noexcept {
+  auto &l = Large::get();
+  return l.middle.free_bytes() + l.large.free_bytes();
+}
 
 size_t shrink_large(size_t keep) noexcept {
-  size_t ours = cache().cached();
-  size_t freed = ranges().shrink(keep > ours ? keep - ours : 0);
-  return freed + cache().shrink(keep);
+  auto &l = Large::get();
+  size_t middle = l.middle.free_bytes();
+  size_t freed = l.large.shrink(keep > middle ? keep - middle : 0);
+  return freed + l.middle.shrink(keep);
 }
 
 // Live and cached bytes together stay within 1.25 of the peak of the live ones, or 16 MiB above it where that is
@@ -439,30 +388,26 @@ void *allocate_small(size_t asked) {
 }
 
 void *allocate_large(size_t asked) {
-  size_t size = BlockCache::rounded(asked);
+  if (asked > static_cast<size_t>(INT64_MAX) / 2)
+    out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: more bytes than there are addresses");
+  size_t size = class_rounded(asked);
   auto n = static_cast<int64_t>(size);
-  if (!BlockCache::caches(size)) {
-    if (asked > static_cast<size_t>(INT64_MAX) / 2)
-      out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: more bytes than there are addresses");
-  }
   enter(kCpuSlot, n, static_cast<int64_t>(asked));
   void *p;
   uint64_t *tail;
   try {
     if (in_range(size)) {
-      Ranges::Range *r = ranges().take(size);
+      auto &ranges = Large::get().of(size);
+      Ranges::Range *r = ranges.take(size);
       if (r == nullptr) {
         make_room();
-        r = get_or_throw(size, asked, [size] { return fault(LS_FAULT_SYSTEM) ? nullptr : ranges().map(size); });
+        r = get_or_throw(size, asked, [&] { return fault(LS_FAULT_SYSTEM) ? nullptr : ranges.map(size); });
       }
       p = r->start;
       tail = &r->note;
     } else {
-      p = BlockCache::caches(size) ? cache().take(size) : nullptr;
-      if (p == nullptr) {
-        make_room();
-        p = allocate_or_throw(size + kTail, asked);
-      }
+      make_room();
+      p = allocate_or_throw(size + kTail, asked);
       tail = &tail_of(p, malloc_usable_size(p));
     }
   } catch (...) {
@@ -490,7 +435,7 @@ void free_counted(void *p) noexcept {
   if (Ranges::Range *r = Ranges::find(p); r != nullptr) {
     auto n = static_cast<int64_t>(r->size);
     note_freed(h, p, r->note, n);
-    ranges().put(r);
+    r->owner->put(r);
     release(kCpuSlot, n);
     return;
   }
@@ -498,9 +443,8 @@ void free_counted(void *p) noexcept {
   size_t size = size_from_usable(usable);
   auto n = static_cast<int64_t>(size);
   note_freed(h, p, tail_of(p, usable), n);
-  if (size >= BlockCache::kSmallest) {
-    bool kept = BlockCache::caches(size) && cache().put(p, size);
-    if (!kept) c10::free_cpu(p);
+  if (size >= kSmallestLarge) {
+    c10::free_cpu(p);
     release(kCpuSlot, n);
     return;
   }
@@ -582,6 +526,25 @@ void all_threads_catch_up() noexcept { heaps_epoch.fetch_add(1); }
 
 int64_t cpu_cached() noexcept { return static_cast<int64_t>(cached_large()) + Heaps::get().sum().kept; }
 
+void trim_malloc() noexcept {
+#ifdef __GLIBC__
+#if __GLIBC_PREREQ(2, 33)
+  // oneDNN's cache of primitives is one for all threads. What one thread put there, another replaces: it is freed
+  // in the first one's arena, which does not shrink by itself.
+  constexpr size_t kWorth = 16 << 20;
+  auto m = mallinfo2();
+  if (m.fordblks > std::max(kWorth, m.uordblks / 4)) malloc_trim(0);
+#endif
+#endif
+}
+
+void empty_all() noexcept {
+  shrink_cpu_cache(0);
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace ls
 
 uint32_t ls_abi(void) noexcept {
@@ -594,8 +557,7 @@ ls_error *ls_init(void) noexcept {
     static bool once = [] {
       // What is made at its first use, often where nothing may be thrown.
       ls::register_fences();
-      ls::cache();
-      ls::ranges();
+      ls::Large::get();
       ls::make_pressure();
       ls::make_samples();
       c10::SetCPUAllocator(new ls::CountingAllocator, /*priority=*/1);
@@ -681,7 +643,7 @@ ls_error *ls_memory_empty_cache(int32_t device) noexcept {
   return ls::run_void([&] {
     int slot = ls::slot_of(device);
     if (slot != ls::kCpuSlot) return ls::cuda_devices()->empty_cache(slot - 1);
-    ls::shrink_cpu_cache(0);
+    ls::empty_all();
   });
 }
 

@@ -20,13 +20,17 @@ struct alignas(64) Account {
   std::atomic<int64_t> live{0};
   std::atomic<int64_t> trigger{INT64_MAX};        // past it the next operator asks the policy
   std::atomic<int64_t> total_trigger{INT64_MAX};  // the same for total
-  std::atomic<int64_t> line{INT64_MAX};   // an allocation that would pass it waits for a sweep, then goes on
-  std::atomic<int64_t> limit{INT64_MAX};  // an allocation that would pass it waits, then fails
+  std::atomic<int64_t> line{INT64_MAX};  // an allocation that would pass it waits for a sweep, then goes on
+  // What is admitted at once. Equal to the limit, but lower where the CPU's limit follows a cgroup: past it the
+  // room in the cgroup is measured again (follow_limit).
+  std::atomic<int64_t> granted{INT64_MAX};
   std::atomic<int64_t> peak{0};
-  std::atomic<int64_t> reserved{0};  // a device's: bytes that its allocator holds
-  std::atomic<int64_t> total{0};     // bytes ever given out, in large blocks and in what threads took ahead
-  std::atomic<int64_t> freed{0};     // and given back
-  std::atomic<int64_t> largest{0};   // the largest block given out since it was last asked for
+  std::atomic<int64_t> total{0};            // bytes ever given out, in large blocks and in what threads took ahead
+  std::atomic<int64_t> measure{INT64_MAX};  // the total at which the room in the cgroup is measured again
+  std::atomic<int64_t> limit{INT64_MAX};    // an allocation that would pass it waits, then fails
+  std::atomic<int64_t> reserved{0};         // a device's: bytes that its allocator holds
+  std::atomic<int64_t> freed{0};            // and given back
+  std::atomic<int64_t> largest{0};          // the largest block given out since it was last asked for
 };
 extern Account accounts[kMaxDevices];
 
@@ -45,6 +49,9 @@ int64_t kept_small() noexcept;
 // While it is on, as from where an allocation meets the CPU's limit until a round ends with a tenth of it free,
 // threads take nothing ahead; what they had is given back before this returns.
 void set_tight(bool on) noexcept;
+// Measures what the cgroups leave for n bytes more and sets the CPU's limit. False where the limit follows no
+// cgroup.
+bool follow_limit(int64_t n) noexcept;
 // Counts n bytes in, waiting for memory where they do not fit. Throws c10::OutOfMemoryError.
 void admit(int slot, int64_t n, int64_t asked);
 void release(int slot, int64_t n) noexcept;
@@ -88,6 +95,10 @@ LastFailure take_last_failure() noexcept;
 // Frees blocks that the CPU's allocator keeps until no more than keep bytes are left; gives how many were freed.
 int64_t shrink_cpu_cache(int64_t keep) noexcept;
 int64_t cpu_cached() noexcept;
+// Gives back all that the allocator and malloc keep free; other threads give theirs back at their next allocation.
+void empty_all() noexcept;
+// Gives malloc's free pages back where they are many beside what is in use.
+void trim_malloc() noexcept;
 
 // Called once, by ls_init.
 void make_pressure();

@@ -13,10 +13,11 @@ namespace ls {
 namespace {
 
 constexpr size_t kHuge = size_t{1} << 21;
+constexpr size_t kAlignment = size_t{1} << 17;  // of what the system gives
 
 // Range by the number of a unit: that of a range's first and of its last one have it, all others nullptr. Two
 // levels, for 48 bits of address.
-constexpr size_t kLeafBits = 15, kRootBits = 16;
+constexpr size_t kLeafBits = 19, kRootBits = 16;
 using Entry = std::atomic<Ranges::Range *>;
 std::atomic<Entry *> root[size_t{1} << kRootBits];
 
@@ -71,6 +72,8 @@ char *map_pages(size_t size, size_t alignment) noexcept {
 
 }  // namespace
 
+std::mutex Ranges::mutex_;
+
 Ranges::Range *Ranges::find(const void *p) noexcept {
   if (reinterpret_cast<uintptr_t>(p) % kUnit != 0) return nullptr;
   return at(static_cast<const char *>(p));
@@ -105,7 +108,7 @@ Ranges::Range *Ranges::record(char *start, size_t size) noexcept {
   } else if ((r = static_cast<Range *>(std::malloc(sizeof(Range)))) == nullptr) {
     return nullptr;
   }
-  *r = {start, size};
+  *r = {start, size, this};
   set(start, r);
   set(start + size - kUnit, r);
   return r;
@@ -127,7 +130,11 @@ Ranges::Range *Ranges::take(size_t size) noexcept {
   }
   Range *r = bins_[word * 64 + static_cast<size_t>(__builtin_ctzll(bits))];
   while (r != nullptr && r->size < size) r = r->next;  // in the last bin alone
-  if (r == nullptr) return nullptr;
+  return r == nullptr ? nullptr : cut(r, size);
+}
+
+// Takes size bytes from the beginning of a free range.
+Ranges::Range *Ranges::cut(Range *r, size_t size) noexcept {
   if (r->size == size) {
     unlink(r);
     return r;
@@ -144,23 +151,25 @@ Ranges::Range *Ranges::take(size_t size) noexcept {
 }
 
 Ranges::Range *Ranges::map(size_t size) noexcept {
-  char *p = map_pages(size, kUnit);
+  size_t mapped = std::max(size, chunk_);
+  char *p = map_pages(mapped, kAlignment);
   if (p == nullptr) return nullptr;
 #ifdef MADV_HUGEPAGE
-  if (size >= 2 * kHuge) madvise(p, size, MADV_HUGEPAGE);  // at least one lies in it whole
+  if (mapped >= 2 * kHuge) madvise(p, mapped, MADV_HUGEPAGE);  // at least one lies in it whole
 #endif
   std::lock_guard<std::mutex> lock(mutex_);
-  Range *r = cover(unit_of(p), unit_of(p + size - kUnit)) ? record(p, size) : nullptr;
+  Range *r = cover(unit_of(p), unit_of(p + mapped - kUnit)) ? record(p, mapped) : nullptr;
   if (r == nullptr) {
-    munmap(p, size);
+    munmap(p, mapped);
     return nullptr;
   }
-  return r;
+  link(r);
+  return cut(r, size);
 }
 
 void Ranges::put(Range *r) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (Range *left = at(r->start - kUnit); left != nullptr && left->free) {
+  if (Range *left = at(r->start - kUnit); left != nullptr && left->free && left->owner == this) {
     unlink(left);
     set(left->start + left->size - kUnit, nullptr);
     set(r->start, nullptr);
@@ -168,7 +177,7 @@ void Ranges::put(Range *r) noexcept {
     forget(r);
     r = left;
   }
-  if (Range *right = at(r->start + r->size); right != nullptr && right->free) {
+  if (Range *right = at(r->start + r->size); right != nullptr && right->free && right->owner == this) {
     unlink(right);
     set(r->start + r->size - kUnit, nullptr);
     set(right->start, nullptr);

@@ -306,6 +306,36 @@ TEST_F(Memory, LargeBlocksAreCutAndJoined) {
   EXPECT_LE(cpu().cached, kMiB) << "small blocks of other threads";
 }
 
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if __GLIBC_PREREQ(2, 33)
+// Blocks of 64 KiB to 1 MiB whose sizes differ from step to step come from ranges: malloc's arenas, of which new
+// threads get their own, do not grow.
+TEST_F(Memory, BlocksOfVaryingSizesLeaveMallocAlone) {
+  auto of_malloc = [] {
+    auto m = mallinfo2();
+    return static_cast<int64_t>(m.arena + m.hblkhd);
+  };
+  int64_t before = of_malloc();
+  on_threads(4, [](int thread) {
+    uint64_t random = static_cast<uint64_t>(thread) * 0x9e3779b97f4a7c15 + 1;
+    std::vector<ls_tensor> held(8, 0);
+    for (int k = 0; k < 2000; k++) {
+      random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+      auto &t = held[random % held.size()];
+      ls_tensor_free(t);
+      auto r = empty(static_cast<int64_t>((1 << 14) + (random >> 32) % (15 << 14)));
+      EXPECT_EQ(take(r.err), "");
+      t = r.t;
+    }
+    for (auto t : held) ls_tensor_free(t);
+  });
+  EXPECT_LE(of_malloc() - before, 2 * kMiB);
+  // Freed blocks join, so that one as large as all of them finds room in what they left.
+  EXPECT_LE(cpu().cached, 64 * kMiB);
+}
+#endif
+#endif
+
 // Threads that take and free blocks of all sizes, while the cache is trimmed: each finds in its blocks what it
 // wrote.
 TEST_F(Memory, LargeBlocksKeepWhatIsWritten) {

@@ -49,6 +49,8 @@ var rows = []row{
 		target: "200,000 events, 0 hangs, p99 ≤ 20 ms", command: "go run ./tests/memory --share SHARE storm"},
 	{name: "garbage", test: "a loop that releases nothing, beside 1 GiB of Go pointers, for a minute",
 		target: "≤ 5 % of the time in sweeps, and 100 ms", command: "go run ./tests/memory --share SHARE garbage"},
+	{name: "shapes", test: "resident memory while the shapes of inputs vary",
+		target: "50,000 steps; ± 2 % from step 2,000 on", command: "go run ./tests/shapes -share SHARE"},
 	{name: "forced-gc", test: "a collection inside every read of a handle, all tests",
 		target: "passes", command: "go run ./tests/forcedgc -share SHARE"},
 	{name: "strict-gc", test: "GOGC=1, clobberfree, cgocheck2",
