@@ -15,6 +15,7 @@ package cshim
 #cgo nocallback lsc_pressure_stats
 #cgo noescape lsc_samples_attach
 #cgo nocallback lsc_samples_attach
+#include <stdlib.h>
 #include <time.h>
 #include "table_gen.h"
 
@@ -38,6 +39,8 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
+
+	"github.com/linstock-ml/linstock/internal/cgroup"
 )
 
 // Memory is ls_memory.
@@ -98,6 +101,19 @@ func MemoryCapacity(device int32) (free, total int64, err error) {
 // MemorySetLimit refuses allocations beyond it; 0: none.
 func MemorySetLimit(device int32, bytes int64) error {
 	return takeError(C.lsc_memory_set_limit(C.int32_t(device), C.int64_t(bytes)))
+}
+
+// MemoryFollowCGroups makes the CPU's limit follow what the groups have room for; it is at most so many bytes. caller is
+// how many bytes Go's runtime has.
+// MemorySetLimit ends that.
+func MemoryFollowCGroups(groups []cgroup.Group, most, caller int64) error {
+	var list []C.ls_cgroup
+	for _, g := range groups {
+		dir := C.CString(g.Dir)
+		defer C.free(unsafe.Pointer(dir))
+		list = append(list, C.ls_cgroup{dir: dir, version: C.int32_t(g.Version)})
+	}
+	return takeError(C.lsc_memory_follow_cgroups(unsafe.SliceData(list), C.uint64_t(len(list)), C.int64_t(most), C.int64_t(caller)))
 }
 
 // MemorySetLines sets where Due is raised and where allocations wait for a round.

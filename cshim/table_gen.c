@@ -80,6 +80,7 @@ const char *ls_table_load(void *library) {
   LOAD(memory_trim)
   LOAD(memory_capacity)
   LOAD(memory_set_limit)
+  LOAD(memory_follow_cgroups)
   LOAD(memory_set_oom_callback)
   LOAD(memory_board)
   LOAD(memory_set_lines)

@@ -76,6 +76,7 @@ typedef struct ls_functions {
   ls_error *(*memory_trim)(int32_t device, int64_t keep, int64_t *freed);
   ls_error *(*memory_capacity)(int32_t device, int64_t *free, int64_t *total);
   ls_error *(*memory_set_limit)(int32_t device, int64_t bytes);
+  ls_error *(*memory_follow_cgroups)(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller);
   ls_error *(*memory_set_oom_callback)(ls_oom_callback fn, void *arg);
   ls_board *(*memory_board)(void);
   ls_error *(*memory_set_lines)(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line);
@@ -234,6 +235,7 @@ static inline ls_error *lsc_memory_empty_cache(int32_t device) { return ls_table
 static inline ls_error *lsc_memory_trim(int32_t device, int64_t keep, int64_t *freed) { return ls_table.memory_trim(device, keep, freed); }
 static inline ls_error *lsc_memory_capacity(int32_t device, int64_t *free, int64_t *total) { return ls_table.memory_capacity(device, free, total); }
 static inline ls_error *lsc_memory_set_limit(int32_t device, int64_t bytes) { return ls_table.memory_set_limit(device, bytes); }
+static inline ls_error *lsc_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller) { return ls_table.memory_follow_cgroups(groups, n, most, caller); }
 static inline ls_error *lsc_memory_set_oom_callback(ls_oom_callback fn, void *arg) { return ls_table.memory_set_oom_callback(fn, arg); }
 static inline ls_board *lsc_memory_board(void) { return ls_table.memory_board(); }
 static inline ls_error *lsc_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line) { return ls_table.memory_set_lines(device, trigger, total_trigger, line); }

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/cgroup"
 )
 
 // Amount is how much memory: so many bytes, or a share of the device.
@@ -82,15 +84,26 @@ func (a Amount) of(capacity int64) (int64, error) {
 // SetLimit sets a device's hard limit: an allocation that would take the live bytes beyond it waits for a sweep, and
 // fails with *OutOfMemoryError when everything was tried. What is live already stays. The default is 0.95 of a CUDA
 // device; for the CPU it is 0.90 of the least of the machine's memory, the cgroup's limit, and GOMEMLIMIT less the Go
-// heap. On a CUDA device the live bytes are those that tensors asked for; what libtorch's caching allocator holds
+// heap.
+//
+// In a memory cgroup the CPU's default limit is lower where the rest of the group's processes, this one's Go heap
+// included, needs more room, and follows that as it grows and shrinks; docs/memory.md says how. A limit of SetLimit is
+// kept as it was given: where it is more than the cgroup has room for, the kernel may kill the process.
+//
+// On a CUDA device the live bytes are those that tensors asked for; what libtorch's caching allocator holds
 // beside them stays below the limit too, unless an allocation that the limit has room for would fail for it. PyTorch:
 // torch.cuda.set_per_process_memory_fraction.
 func SetLimit(d Device, n Amount) error {
-	return set(d, n, func(a *account, bytes int64) error { return cshim.MemorySetLimit(a.word, bytes) })
+	return set(d, n, (*account).setLimit)
+}
+
+func (a *account) setLimit(bytes int64) error {
+	a.follows.Store(false)
+	return cshim.MemorySetLimit(a.word, bytes)
 }
 
 // SetBudget sets a device's soft limit, where sweeps become more eager; 0.90 of a CUDA device and 0.80 for the CPU by
-// default.
+// default. While the CPU's limit follows a cgroup, the soft limit is at most eight ninths of it.
 func SetBudget(d Device, n Amount) error {
 	return set(d, n, func(a *account, bytes int64) error {
 		a.setBudget(bytes)
@@ -102,6 +115,14 @@ func (a *account) setBudget(bytes int64) {
 	a.mu.Lock()
 	a.budget = bytes
 	a.mu.Unlock()
+}
+
+// softLimit is the budget beside a limit.
+func (a *account) softLimit(limit int64) int64 {
+	if a.follows.Load() && a.budget > 0 && limit > 0 {
+		return min(a.budget, limit/9*8)
+	}
+	return a.budget
 }
 
 func set(d Device, n Amount, f func(*account, int64) error) error {
@@ -173,7 +194,16 @@ func setDefaults() {
 		if size == 0 {
 			continue
 		}
-		_ = cshim.MemorySetLimit(w, int64(limit*float64(size)))
+		most := int64(limit * float64(size))
+		var groups []cgroup.Group
+		if w == cpuWord {
+			groups = limitedGroups("/proc/self")
+		}
+		if len(groups) > 0 && cshim.MemoryFollowCGroups(groups, most, goMemory()) == nil {
+			a.follows.Store(true)
+		} else {
+			_ = cshim.MemorySetLimit(w, most)
+		}
 		a.setBudget(int64(budget * float64(size)))
 	}
 	environment()
@@ -209,7 +239,7 @@ func environment() {
 			}
 		}
 	}
-	each("LINSTOCK_LIMIT", func(a *account, bytes int64) { _ = cshim.MemorySetLimit(a.word, bytes) })
+	each("LINSTOCK_LIMIT", func(a *account, bytes int64) { _ = a.setLimit(bytes) })
 	each("LINSTOCK_BUDGET", (*account).setBudget)
 	if s := os.Getenv("LINSTOCK_GCPERCENT"); s != "" {
 		percent, err := strconv.Atoi(s)
@@ -249,7 +279,7 @@ func hostMemory() int64 {
 		}
 	}
 	take(physicalMemory())
-	take(cgroupLimit("/proc/self/cgroup", "/sys/fs/cgroup"))
+	take(cgroupLimit("/proc/self"))
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
@@ -276,42 +306,40 @@ func physicalMemory() int64 {
 	return 0
 }
 
-// cgroupLimit is the least memory limit of this process's cgroup and those above it, version 1 or 2; 0: none.
-func cgroupLimit(self, root string) int64 {
-	data, err := os.ReadFile(self)
-	if err != nil {
-		return 0
-	}
+// limitedGroups are the memory cgroups of a process that have a limit.
+func limitedGroups(proc string) []cgroup.Group {
+	return slices.DeleteFunc(cgroup.Of(proc), func(g cgroup.Group) bool { return g.Limit() == 0 })
+}
+
+// cgroupLimit is the least limit of a process's memory cgroups; 0: none.
+func cgroupLimit(proc string) int64 {
 	least := int64(0)
-	read := func(base, path, file string) {
-		for {
-			if text, err := os.ReadFile(filepath.Join(base, path, file)); err == nil {
-				// Version 1 says "no limit" with a number near the largest.
-				if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && n < 1<<60 &&
-					(least == 0 || n < least) {
-					least = n
-				}
-			}
-			if path == "/" || path == "." || path == "" {
-				return
-			}
-			path = filepath.Dir(path)
-		}
-	}
-	for _, line := range strings.Split(string(data), "\n") {
-		id, rest, ok := strings.Cut(line, ":")
-		controllers, path, ok2 := strings.Cut(rest, ":")
-		switch {
-		case !ok || !ok2:
-		case id == "0" && controllers == "":
-			read(root, path, "memory.max")
-		default:
-			for _, c := range strings.Split(controllers, ",") {
-				if c == "memory" {
-					read(filepath.Join(root, "memory"), path, "memory.limit_in_bytes")
-				}
-			}
+	for _, g := range limitedGroups(proc) {
+		if n := g.Limit(); least == 0 || n < least {
+			least = n
 		}
 	}
 	return least
+}
+
+// goMemory is how many bytes Go's runtime has from the system.
+func goMemory() int64 {
+	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	metrics.Read(s)
+	return int64(s[0].Value.Uint64() - s[1].Value.Uint64())
+}
+
+// returnIdleHeap gives the pages that Go's heap keeps free back to the system, where an allocation of so many bytes
+// would fail because the cgroup has no room for it. It reports whether another try is worth it.
+func (a *account) returnIdleHeap(bytes int64) bool {
+	const worth = 8 << 20 // a collection more, for less than that
+	if a.word != cpuWord || !a.follows.Load() || a.fits(bytes) {
+		return false
+	}
+	idle := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"}}
+	if metrics.Read(idle); idle[0].Value.Kind() != metrics.KindUint64 || idle[0].Value.Uint64() < worth {
+		return false
+	}
+	debug.FreeOSMemory()
+	return true
 }

@@ -5,7 +5,6 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -13,52 +12,6 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/balance"
 )
-
-func TestCGroupLimit(t *testing.T) {
-	balance.Hold(t, func() {})
-	const gib = 1 << 30
-	for name, c := range map[string]struct {
-		self  string
-		files map[string]string
-		want  int64
-	}{
-		"version 2":              {"0::/a/b\n", map[string]string{"a/b/memory.max": "2147483648\n"}, 2 * gib},
-		"version 2, its parent":  {"0::/a/b\n", map[string]string{"a/b/memory.max": "max\n", "a/memory.max": "1073741824\n"}, gib},
-		"version 2, the least":   {"0::/a/b\n", map[string]string{"a/b/memory.max": "1073741824\n", "a/memory.max": "2147483648\n"}, gib},
-		"version 2, a namespace": {"0::/\n", map[string]string{"memory.max": "1073741824\n"}, gib},
-		"version 2, none":        {"0::/a\n", map[string]string{"a/memory.max": "max\n"}, 0},
-		"version 1":              {"9:name=systemd:/x\n4:cpu,memory:/a\n", map[string]string{"memory/a/memory.limit_in_bytes": "1073741824\n"}, gib},
-		"version 1, a container": {"4:memory:/docker/1f\n", map[string]string{"memory/memory.limit_in_bytes": "1073741824\n"}, gib},
-		"version 1, none":        {"4:memory:/\n", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 0},
-		"both":                   {"4:memory:/a\n0::/b\n", map[string]string{"memory/a/memory.limit_in_bytes": "2147483648", "b/memory.max": "1073741824"}, gib},
-		"outside the namespace":  {"0::/../../x\n", map[string]string{"memory.max": "1073741824\n"}, gib},
-		"rubbish":                {"0\n::\nx:y\n0::/a\n", map[string]string{"a/memory.max": "-1\n", "memory.max": "a lot\n"}, 0},
-		"nothing":                {"", nil, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			write := func(name, text string) string {
-				path := filepath.Join(root, name)
-				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				return path
-			}
-			for name, text := range c.files {
-				write(name, text)
-			}
-			if got := cgroupLimit(write("self", c.self), root); got != c.want {
-				t.Errorf("%d bytes, want %d", got, c.want)
-			}
-		})
-	}
-	if got := cgroupLimit(filepath.Join(t.TempDir(), "none"), "/"); got != 0 {
-		t.Errorf("%d bytes where the system has no cgroups", got)
-	}
-}
 
 func TestHostMemory(t *testing.T) {
 	balance.Hold(t, func() {})

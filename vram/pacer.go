@@ -30,7 +30,8 @@ type account struct {
 
 	peakOther int64 // Memory.PeakOther
 
-	calm atomic.Bool // so little is live that nothing is due before the trigger
+	follows atomic.Bool // the limit follows the cgroups
+	calm    atomic.Bool // so little is live that nothing is due before the trigger
 }
 
 var accounts struct {
@@ -221,7 +222,7 @@ func serve(p *cshim.Pressure) {
 		}
 	}
 	cost := sweep(depth, p.Bytes, enough)
-	if sweeper.whole {
+	if sweeper.whole && !(p.Hard != 0 && a.returnIdleHeap(p.Bytes)) {
 		p.Whole = 1
 	}
 	swept(cost)
@@ -358,7 +359,7 @@ func (a *account) state() (State, error) {
 	a.next = max(a.next, largest)
 	return State{
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
-		Budget: a.budget, Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
+		Budget: a.softLimit(m.Limit), Reachable: a.reach, Highest: a.highest, Next: a.next, Allocated: m.Total - a.total,
 		Percent: a.percent, Spare: spare, Cost: cost, total: m.Total, summit: a.summit,
 		ahead: a.ahead, exhausted: exhausted,
 	}, nil

@@ -142,7 +142,7 @@ func Stats(d Device) (Memory, error) {
 		Other: other, PeakOther: a.peakOther,
 		Allocated: m.Allocated, Peak: m.Peak, Requested: m.Requested, Reserved: m.Reserved, Cached: m.Cached,
 		Active: m.Active, LargestFree: m.LargestFree, Allocations: m.Allocations, Frees: m.Frees, Limit: m.Limit,
-		Budget: a.budget, Reachable: a.reach,
+		Budget: a.softLimit(m.Limit), Reachable: a.reach,
 	}, nil
 }
 
@@ -197,7 +197,8 @@ func Flush() {
 	}
 }
 
-// EmptyCache gives the blocks that a device's allocator keeps back to the system. PyTorch: torch.cuda.empty_cache.
+// EmptyCache gives the blocks that a device's allocator keeps back to the system, and for the CPU also what malloc keeps
+// free. PyTorch: torch.cuda.empty_cache.
 func EmptyCache(d Device) error {
 	w, err := loaded(d)
 	if err != nil {

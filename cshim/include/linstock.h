@@ -304,13 +304,25 @@ LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
 /* The largest block given out since the last call. */
 LS_API ls_error *ls_memory_largest(int32_t device, int64_t *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
-/* Gives the cached blocks back to the system. */
+/* Gives the cached blocks back to the system; for the CPU also what malloc keeps free. */
 LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;
 /* The same down to keep bytes; the CPU's only. */
 LS_API ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_capacity(int32_t device, int64_t *free, int64_t *total) LS_NOEXCEPT;
 /* Allocations beyond it fail with LS_ERR_OUT_OF_MEMORY when all else was tried; 0: none. */
 LS_API ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) LS_NOEXCEPT;
+/* A memory cgroup: the directory of its files, and its version, 1 or 2. */
+typedef struct ls_cgroup {
+  const char *dir;
+  int32_t version, unused;
+} ls_cgroup;
+/* The CPU's limit, at most `most` bytes, follows n memory cgroups. It is
+ * what tensors have and their caches keep, and what the groups have room for besides, less a reserve:
+ * src/cgroup.h. It is measured again as memory is given out, when an allocation does not fit, and when
+ * ls_pressure_wait's time is over. Of what the process uses now, so many bytes are the caller's, and may be given
+ * back later. ls_memory_set_limit ends that. */
+LS_API ls_error *ls_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most,
+                                          int64_t caller) LS_NOEXCEPT;
 /* Called on the thread whose allocation does not fit, with no lock of the shim's; non-zero: something was freed,
  * try again. Allocations that it makes itself do not call it. NULL: none. */
 typedef int32_t (*ls_oom_callback)(void *arg, int32_t device, int64_t bytes);

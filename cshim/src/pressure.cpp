@@ -11,7 +11,9 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <vector>
 
+#include "cgroup.h"
 #include "device.h"
 #include "memory.h"
 
@@ -63,6 +65,33 @@ inline void given_out(Account &a, int64_t n, int64_t live) noexcept {
                        0)) {
     __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);
   }
+  if (__builtin_expect(total > a.measure.load(std::memory_order_relaxed), 0)) follow_limit(0);
+}
+
+// The CPU's limit while it follows the cgroups. Leaked on purpose.
+struct Follow {
+  std::mutex mutex;
+  std::vector<CGroup> groups;       // empty: the limit is fixed
+  int64_t most = 0;                 // the limit is never more
+  int64_t resident = 0;             // anonymous memory at the beginning, without tensors and the caller's
+  std::atomic<bool> active{false};  // groups is not empty
+
+  static Follow &get() {
+    static auto *f = new Follow;
+    return *f;
+  }
+};
+
+void set_cpu_limit(int64_t limit, int64_t granted, int64_t measure) noexcept {
+  auto &a = accounts[kCpuSlot];
+  a.limit.store(limit);
+  a.granted.store(granted);
+  a.measure.store(measure);
+  if (limit == INT64_MAX) return;
+  int64_t live = a.live.load();
+  // Only what is more than the limit has room for.
+  int64_t keep = std::max<int64_t>(0, limit - live - kept_small());
+  if (cpu_cached() - kept_small() > keep) shrink_cpu_cache(std::max<int64_t>(keep, 1));
 }
 
 bool fits_limit(int slot, int64_t n) {
@@ -70,14 +99,44 @@ bool fits_limit(int slot, int64_t n) {
   return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
 }
 
+// Measures first: what is freed has been counted, and what else the process uses may have changed.
+bool try_admit_followed(int slot, int64_t n) {
+  if (slot == kCpuSlot) follow_limit(n);
+  return try_admit(slot, n);
+}
+
 bool try_admit_tight(int slot, int64_t n) {
   if (slot == kCpuSlot) set_tight(true);
-  return try_admit(slot, n);
+  return try_admit_followed(slot, n);
 }
 
 }  // namespace
 
-void make_pressure() { Pressure::get(); }
+void make_pressure() {
+  Pressure::get();
+  Follow::get();
+}
+
+bool follow_limit(int64_t n) noexcept {
+  auto &f = Follow::get();
+  if (!f.active.load(std::memory_order_acquire)) return false;
+  std::lock_guard<std::mutex> lock(f.mutex);
+  if (f.groups.empty()) return false;
+  auto &a = accounts[kCpuSlot];
+  int64_t tensors = a.live.load() + cpu_cached();
+  int64_t room = cgroup_room(f.groups);
+  // Tensors that nobody has written yet are in no cgroup's usage.
+  int64_t anonymous = resident_anonymous();
+  if (room != INT64_MAX && anonymous != 0) room -= std::max<int64_t>(0, tensors + f.resident - anonymous);
+  int64_t limit = room >= f.most - tensors ? f.most : std::max<int64_t>(1, tensors + room);
+  // The nearer the limit is, the sooner the next look: after a quarter of the room, in bytes live or given out.
+  constexpr int64_t kLeast = 4 << 20, kMost = 256 << 20;
+  int64_t step = std::clamp((limit - tensors) / 4, kLeast, kMost);
+  int64_t live = a.live.load();
+  set_cpu_limit(limit, std::min(limit, std::max(tensors + step, live + n)),
+                a.total.load() + std::max(step, 16 * kLeast));
+  return true;
+}
 
 int slot_of(int32_t device) {
   int type = device >> 8, index = device & 0xff;
@@ -108,7 +167,7 @@ void out_of_memory(int slot, int64_t asked, const char *why) {
 
 bool try_admit(int slot, int64_t n, bool past_line) noexcept {
   auto &a = accounts[slot];
-  int64_t limit = a.limit.load(std::memory_order_relaxed);
+  int64_t limit = a.granted.load(std::memory_order_relaxed);
   if (!past_line) limit = std::min(limit, a.line.load(std::memory_order_relaxed));
   int64_t now = a.live.load(std::memory_order_relaxed), ahead = 0;
   // What threads have taken ahead is not live: a peak is counted without it. Looked at before and after, since
@@ -140,6 +199,8 @@ void release(int slot, int64_t n) noexcept {
 void admit(int slot, int64_t n, int64_t asked) {
   auto &a = accounts[slot];
   raise(a.largest, n);
+  if (slot == kCpuSlot && a.live.load(std::memory_order_relaxed) + n > a.granted.load(std::memory_order_relaxed))
+    follow_limit(n);
   // Past the line it waits, but is never refused: the pacer says when what can be reached leaves no room below.
   auto until = Clock::now() + kSoftWait;
   while (a.line.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
@@ -150,7 +211,7 @@ void admit(int slot, int64_t n, int64_t asked) {
       break;
     }
   }
-  if (try_admit(slot, n) || try_admit_tight(slot, n)) return;
+  if (try_admit_followed(slot, n) || try_admit_tight(slot, n)) return;
   auto give_up = Clock::now() + kGiveUp;
   if (auto *cb = callback.load(std::memory_order_acquire)) {
     for (int i = 0; i < 16 && !sweeping; i++) {
@@ -171,6 +232,11 @@ void admit(int slot, int64_t n, int64_t asked) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (!may_fit(waited, a, before)) break;
+  }
+  // Where the limit follows what else is used, malloc's free memory may make the room.
+  if (slot == kCpuSlot && Follow::get().active.load()) {
+    empty_all();
+    if (try_admit_tight(slot, n)) return;
   }
   int64_t live = a.live.load(), limit = a.limit.load();
   out_of_memory(slot, asked,
@@ -279,12 +345,43 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
       // What is kept free counts against the limit.
       if (bytes != 0 && ls::accounts[slot].reserved.load() > bytes) ls::cuda_devices()->empty_cache(slot - 1);
     }
-    ls::accounts[slot].limit.store(bytes == 0 ? INT64_MAX : bytes);
-    if (slot != ls::kCpuSlot) ls::cuda_devices()->limit_changed(slot - 1);
-    if (slot == ls::kCpuSlot && bytes != 0) {
-      if (ls::accounts[slot].live.load() > bytes) ls::set_tight(true);
-      ls::shrink_cpu_cache(std::max<int64_t>(0, bytes - ls::accounts[slot].live.load() - ls::kept_small()));
+    int64_t limit = bytes == 0 ? INT64_MAX : bytes;
+    if (slot == ls::kCpuSlot) {
+      auto &f = ls::Follow::get();
+      std::lock_guard<std::mutex> lock(f.mutex);
+      f.groups.clear();
+      f.active.store(false);
+      ls::set_cpu_limit(limit, limit, INT64_MAX);
+      if (ls::accounts[slot].live.load() > limit) ls::set_tight(true);
+    } else {
+      ls::accounts[slot].limit.store(limit);
+      ls::accounts[slot].granted.store(limit);
+      ls::cuda_devices()->limit_changed(slot - 1);
     }
+    Pressure::get().done.notify_all();
+  });
+}
+
+ls_error *ls_memory_follow_cgroups(const ls_cgroup *list, uint64_t n, int64_t most, int64_t caller) noexcept {
+  return ls::run_void([&] {
+    if (most <= 0) throw ls::ArgumentError("limit: " + std::to_string(most) + " bytes");
+    std::vector<ls::CGroup> groups;
+    for (uint64_t i = 0; i < n; i++) {
+      if (list[i].version != 1 && list[i].version != 2)
+        throw ls::ArgumentError("cgroups have version 1 or 2, not " + std::to_string(list[i].version));
+      groups.push_back({list[i].version, list[i].dir});
+    }
+    {
+      auto &f = ls::Follow::get();
+      std::lock_guard<std::mutex> lock(f.mutex);
+      f.groups = std::move(groups);
+      f.most = most;
+      f.resident = std::max<int64_t>(
+          0, ls::resident_anonymous() - caller - ls::accounts[ls::kCpuSlot].live.load() - ls::cpu_cached());
+      f.active.store(!f.groups.empty());
+      if (f.groups.empty()) ls::set_cpu_limit(most, most, INT64_MAX);
+    }
+    ls::follow_limit(0);
     Pressure::get().done.notify_all();
   });
 }
@@ -331,7 +428,12 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
     auto due = [&] { return p.stop || p.asked > p.started; };
     // A day is for ever, and its nanoseconds fit.
     timeout_ms = std::clamp<int64_t>(timeout_ms, 0, 24 * 3600 * 1000);
-    if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) return 0;
+    if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) {
+      lock.unlock();
+      ls::follow_limit(0);
+      ls::trim_malloc();
+      return 0;
+    }
     if (p.stop) return -1;
     p.started = p.asked;
     *out = {};

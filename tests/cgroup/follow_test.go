@@ -1,0 +1,159 @@
+package cgroup_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/cgroup"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// follow makes the limit follow a group that is a directory of files, as the kernel would show it.
+func follow(t *testing.T, version int, limit, usage int64, stat string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	files(t, dir, version, limit, usage, stat)
+	if err := cshim.MemoryFollowCGroups([]cgroup.Group{{Version: version, Dir: dir}}, 4<<30, 0); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func files(t *testing.T, dir string, version int, limit, usage int64, stat string) {
+	t.Helper()
+	names := []string{"memory.limit_in_bytes", "memory.usage_in_bytes"}
+	if version == 2 {
+		names = []string{"memory.max", "memory.current"}
+	}
+	for name, text := range map[string]string{names[0]: fmt.Sprintln(limit), names[1]: fmt.Sprintln(usage), "memory.stat": stat} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func limit(t *testing.T) int64 {
+	t.Helper()
+	m, err := vram.Stats(tensor.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Limit
+}
+
+// give gives out and takes back so many bytes.
+func give(t *testing.T, bytes int64) {
+	t.Helper()
+	for ; bytes > 0; bytes -= 4 * mib {
+		x := tensor.Ones([]int{mib})
+		if err := x.Err(); err != nil {
+			t.Fatal(err)
+		}
+		x.Release()
+	}
+}
+
+// fixed puts the limit back that was there before.
+func fixed(t *testing.T) {
+	t.Helper()
+	before := limit(t)
+	t.Cleanup(func() { _ = vram.SetLimit(tensor.CPU, vram.Bytes(before)) })
+}
+
+func near(t *testing.T, what string, got, want int64) {
+	t.Helper()
+	if got < want-8*mib || got > want+8*mib {
+		t.Errorf("%s: a limit of %.1f MiB, want %.1f", what, float64(got)/mib, float64(want)/mib)
+	}
+}
+
+// The limit is what tensors have, and what the group has room for besides, less the reserve.
+func TestLimitFollowsUsage(t *testing.T) {
+	leak.Check(t)
+	fixed(t)
+	if err := vram.EmptyCache(tensor.CPU); err != nil {
+		t.Fatal(err)
+	}
+	stat := func(version int, inactive, active, mapped int64) string {
+		if version == 1 {
+			// The group's own come first, and do not count those of the groups below it.
+			return fmt.Sprintf("inactive_file 7\nactive_file 7\nmapped_file 7\ntotal_mapped_file %d\ntotal_inactive_file %d\ntotal_active_file %d\n", mapped, inactive, active)
+		}
+		return fmt.Sprintf("anon 5\nfile_mapped %d\ninactive_file %d\nactive_file %d\n", mapped, inactive, active)
+	}
+	for _, version := range []int{1, 2} {
+		dir := follow(t, version, 1024*mib, 400*mib, stat(version, 0, 0, 0))
+		near(t, "no page cache", limit(t), (1024-64-400)*mib)
+		// Page cache can be dropped, but for what is mapped.
+		files(t, dir, version, 1024*mib, 400*mib, stat(version, 100*mib, 60*mib, 30*mib))
+		give(t, 1024*mib) // enough that it looks again
+		near(t, "page cache", limit(t), (1024-64-400+130)*mib)
+		// All that is mapped may be more than the page cache: shared memory is.
+		files(t, dir, version, 1024*mib, 400*mib, stat(version, 10*mib, 0, 30*mib))
+		give(t, 1024*mib)
+		near(t, "shared memory", limit(t), (1024-64-400)*mib)
+		// The limit itself may be changed.
+		files(t, dir, version, 800*mib, 400*mib, "")
+		give(t, 1024*mib)
+		near(t, "a lower limit", limit(t), (800-57-400)*mib)
+		if err := vram.EmptyCache(tensor.CPU); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An allocation that does not fit looks again before it fails, and before it succeeds where there was room before.
+func TestLimitFollowsAtTheLimit(t *testing.T) {
+	leak.Check(t)
+	fixed(t)
+	dir := follow(t, 2, 600*mib, 580*mib, "")
+	if err := tensor.Ones([]int{2 * mib}).Err(); !errors.Is(err, tensor.ErrOutOfMemory) {
+		t.Errorf("8 MiB where there is no room: %v", err)
+	}
+	files(t, dir, 2, 600*mib, 400*mib, "")
+	if err := tensor.Ones([]int{2 * mib}).Err(); err != nil {
+		t.Errorf("8 MiB of 200: %v", err)
+	}
+	files(t, dir, 2, 600*mib, 590*mib, "")
+	if err := tensor.Ones([]int{20 * mib}).Err(); !errors.Is(err, tensor.ErrOutOfMemory) {
+		t.Errorf("80 MiB where there were 200: %v", err)
+	}
+}
+
+// The least of several groups counts; one whose files cannot be read, or without a limit, does not.
+func TestLimitOfSeveralGroups(t *testing.T) {
+	leak.Check(t)
+	fixed(t)
+	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
+	files(t, dirs[0], 2, 2048*mib, 100*mib, "")
+	files(t, dirs[1], 1, 1024*mib, 500*mib, "")
+	files(t, dirs[2], 1, 9223372036854771712, 500*mib, "")
+	groups := []cgroup.Group{{Version: 2, Dir: dirs[0]}, {Version: 1, Dir: dirs[1]}, {Version: 1, Dir: dirs[2]}, {Version: 2, Dir: filepath.Join(dirs[0], "none")}}
+	if err := cshim.MemoryFollowCGroups(groups, 4<<30, 0); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "three groups", limit(t), (1024-64-500)*mib)
+	if err := os.WriteFile(filepath.Join(dirs[0], "memory.high"), []byte("320000000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := cshim.MemoryFollowCGroups(groups, 4<<30, 0); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "memory.high", limit(t), 320000000*7/8-100*mib)
+	if err := cshim.MemoryFollowCGroups(groups[2:], 3<<30, 0); err != nil {
+		t.Fatal(err)
+	}
+	near(t, "no limit", limit(t), 3<<30)
+	if err := cshim.MemoryFollowCGroups([]cgroup.Group{{Version: 3}}, 3<<30, 0); err == nil {
+		t.Error("cgroups of version 3 were taken")
+	}
+	if err := cshim.MemoryFollowCGroups(groups, 0, 0); err == nil {
+		t.Error("0 bytes at most were taken")
+	}
+}
