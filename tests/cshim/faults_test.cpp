@@ -238,23 +238,27 @@ TEST_F(Faults, OthersAreLeftAlone) {
   EXPECT_EQ(f.failed(), 0);
 }
 
-// Without memory for its place in the cache a block is given back at once.
-TEST_F(Faults, ABlockThatCannotBeKept) {
+// A block goes to the cache without any memory for its place there.
+TEST_F(Faults, AFreeNeedsNoMemory) {
   std::vector<ls_value> args;
-  append<int64_t>(args, LS_INTS, {243000});  // a class of blocks that no other test uses
+  append<int64_t>(args, LS_INTS, {243000});
   Tensor t = call("aten::empty", "memory_format", args);
   ls_memory before, after;
   EXPECT_OK(ls_memory_stats(kCpu, &before));
+  int64_t failed;
   {
     Fault f(LS_FAULT_SHIM, 0, kForever);
     t = Tensor();
-    EXPECT_EQ(f.failed(), 1);
+    failed = f.failed();
   }
+  EXPECT_EQ(failed, 0);
   EXPECT_OK(ls_memory_stats(kCpu, &after));
-  EXPECT_EQ(after.cached, before.cached);
+#if !defined(__SANITIZE_ADDRESS__)  // there blocks are malloc's, and are not kept
+  EXPECT_GE(after.cached - before.cached, 4 * 243000);
+#endif
 }
 
-// The same of the list of threads that end in a scope: that one is forgotten.
+// Without memory for its place in the list, a thread that ends in a scope is forgotten.
 TEST_F(Faults, AScopeThatCannotBeNoted) {
   uint64_t ends = 0, words[64];
   int64_t seen, failed = 0;

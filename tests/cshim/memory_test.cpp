@@ -1,4 +1,5 @@
 // Limits, the out-of-memory callback, and rounds: what the shim does about memory without any Go.
+#include <malloc.h>
 #include <pthread.h>
 
 #include <algorithm>
