@@ -57,6 +57,7 @@
 //   - [Tensor.MoveOut] takes it one scope outward, the way to return a tensor from a scope.
 //   - [Tidy] is both: it runs a function in a scope and moves its result out, freeing the temporaries.
 //   - [Scope.Adopt] gives it to a given scope, and [Tensor.Alias] makes a second handle with a life of its own.
+//   - [Replace] is for what is carried from step to step: it keeps the new tensor and releases the old one.
 //   - [Tensor.Release] frees it now, or when the operators that use it on other goroutines are done.
 //
 // Outside all scopes the garbage collector frees what nobody can reach: at the next operator after it has noticed,
@@ -76,6 +77,19 @@
 // An [*Error] has the operator, dtype and shape of its operands, and the line that called it. errors.Is tells its
 // kind: [ErrArgument], [ErrIndex], [ErrOutOfMemory] and so on. Nothing in this package panics or ends the process for
 // an argument, whatever it is; for inputs on which libtorch itself would crash there are checks of our own.
+//
+// [Tensor.Err] tells whether a tensor can be used: it returns the error of a failed tensor, [ErrReleased] for a
+// released one, [ErrNil] for nil. Getters have no error to return; for a tensor that cannot be used they give
+//
+//	Shape, Stride                                       nil
+//	Dim, Size, Numel, StorageOffset, StorageBytes       0
+//	DType                                               Invalid
+//	Device                                              CPU
+//	IsContiguous, IsLeaf, RequiresGrad, SharesStorage   false
+//	Version                                             -1
+//	GradFn                                              ""
+//	String                                              the reason: tensor(<released>)
+//	Grad                                                a tensor that carries the error
 //
 // # Goroutines
 //

@@ -79,7 +79,7 @@ func ExampleTensor_Index() {
 		fmt.Println(x.Index("..., ::2"))
 		fmt.Println(x.Index([]int{0, 2}, 1))
 		fmt.Println(x.Index(x.Gt(8)))
-		if err := x.SetIndex(0, tensor.From(1)); err != nil {
+		if err := x.SetIndex(tensor.From(1), 0); err != nil {
 			return err
 		}
 		fmt.Println(x)
@@ -175,4 +175,26 @@ func ExampleItem() {
 	// Output:
 	// 7 <nil>
 	// true
+}
+
+// A hidden state is carried from step to step, though each step's tensors are freed at its end.
+func ExampleReplace() {
+	w, x := tensor.Full([]int{2, 2}, 0.25), tensor.Ones([]int{1, 2})
+	var hidden *tensor.Tensor
+	if err := tensor.Replace(&hidden, tensor.Zeros([]int{1, 2})); err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 3 {
+		err := tensor.WithScope(func() error {
+			next := x.Add(hidden.MatMul(w)).ReLU()
+			return tensor.Replace(&hidden, next.Detach())
+		})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	fmt.Println(hidden)
+	// Output: tensor([[1.7500, 1.7500]])
 }

@@ -676,7 +676,7 @@ func (h *hostile) spoil(x *Tensor) *Tensor {
 		y := x.Detach().Clone()
 		if y.Numel() > 0 {
 			y = y.View(-1)
-			_ = y.SetIndex(pick[any](h, -1, 1<<40, math.MinInt, math.MaxInt, 100, 3, math.NaN(), math.Inf(1)), h.rng.IntN(max(1, y.Numel())))
+			_ = y.SetIndex(h.rng.IntN(max(1, y.Numel())), pick[any](h, -1, 1<<40, math.MinInt, math.MaxInt, 100, 3, math.NaN(), math.Inf(1)))
 			y = y.ViewAs(x)
 		}
 		return y

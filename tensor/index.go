@@ -70,7 +70,8 @@ var (
 //   - a *Tensor: of integers, that choose along a dimension, or of bools or uint8, a mask over as many
 //     dimensions as it has;
 //   - []int or []bool, as such a tensor; or a bool, a mask without dimensions;
-//   - a string of elements in Python's syntax: x.Index("1:3, ..., ::2, None, [0, 2]").
+//   - a string of elements in Python's syntax: x.Index("1:3, ..., ::2, None, [0, 2]"). Its lists may be nested,
+//     and mean what they mean in Python.
 //
 // Without tensors, lists and bools the result is a view that shares storage with x; with them it is a copy,
 // placed as PyTorch places it. Dimensions that no element names are taken whole. PyTorch: Tensor.__getitem__.
@@ -94,11 +95,18 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 	return x.view.IndexTensors(x.advanced)
 }
 
-// SetIndex is Python's x[idx, …] = value: it writes value, a *Tensor that broadcasts to what idx takes (leading
-// dimensions of size 1 are dropped first) or a number, into x. Numbers and views convert value to x's dtype; an
-// index with tensors, lists or bools needs a value of x's dtype. The elements of idx are those of [Tensor.Index].
-// PyTorch: Tensor.__setitem__.
-func (t *Tensor) SetIndex(value any, idx ...any) error {
+// SetIndex is Python's x[idx] = value. idx is an element as [Tensor.Index] takes it, or several as []any, Python's
+// tuple:
+//
+//	x.SetIndex(0, 1.5)
+//	x.SetIndex("1:3, ...", v)
+//	x.SetIndex([]any{tensor.All, mask}, v)
+//
+// value is a number, or a *Tensor that broadcasts to what idx takes (its leading dimensions of size 1 are dropped
+// first). A number is converted to x's dtype, and so is a tensor, unless idx has tensors, lists or bools: then it
+// must have x's dtype, or be a single element behind a single mask. A value that shares x's memory must cover the
+// very elements that are written, or none of them. PyTorch: Tensor.__setitem__.
+func (t *Tensor) SetIndex(idx any, value any) error {
 	const op = "SetIndex"
 	x, fail := newIndexing(op, t)
 	if fail != nil {
@@ -111,18 +119,32 @@ func (t *Tensor) SetIndex(value any, idx ...any) error {
 			return unusable(op, v)
 		}
 		defer v.unpin()
-	} else {
-		if _, _, n := encodeNumber(value); n == 0 {
-			return refused(op, ErrArgument, "the value must be a number or a *Tensor, not %s", typeName(value))
+	} else if _, _, n := encodeNumber(value); n == 0 {
+		return refused(op, ErrArgument, "the value must be a number or a *Tensor, not %s", typeName(value))
+	}
+	items, tuple := idx.([]any)
+	if !tuple {
+		items = []any{idx}
+	}
+	if on, is := idx.(bool); is || idx == "True" || idx == "False" {
+		// A bool alone is no mask to Python here: all is written, or nothing.
+		if !on && idx != "True" {
+			return nil
 		}
+		items = []any{NewAxis}
+	}
+	if !x.run(items) {
+		return x.fail.Err()
+	}
+	if !isTensor && x.advanced == nil {
+		return x.view.Fill_(value).Err()
+	}
+	if !isTensor {
 		v = ScalarTensor(value, x.self.DType(), x.self.Device())
 		if v.fail != nil {
 			return v.Err()
 		}
 		defer v.Release()
-	}
-	if !x.run(idx) {
-		return x.fail.Err()
 	}
 	shape := v.Shape()
 	for len(shape) > 0 && shape[0] == 1 {
@@ -134,10 +156,11 @@ func (t *Tensor) SetIndex(value any, idx ...any) error {
 		return src.Err()
 	}
 	if x.advanced != nil {
-		if d := x.self.DType(); src.DType() != d {
-			return refused(op, ErrArgument, "the value is %v and the tensor %v; convert it with To(tensor.%s) first", src.DType(), d, goDType(d))
+		err := x.view.IndexPut_(x.advanced, src).Err()
+		if d, from := x.self.DType(), src.DType(); err != nil && from != d {
+			return refused(op, ErrArgument, "the value is %v and the tensor %v; convert it with To(tensor.%s) first", from, d, goDType(d))
 		}
-		return x.view.IndexPut_(x.advanced, src).Err()
+		return err
 	}
 	wide := src.Expand(x.view.Shape()...)
 	defer wide.Release()
@@ -225,9 +248,14 @@ func (x *indexing) run(idx []any) bool {
 	var items []any
 	for _, e := range idx {
 		if s, ok := e.(string); ok {
-			parsed, err := parseIndex(s)
+			parsed, tuple, err := parseIndex(s)
 			if err != nil {
 				return x.refuse(ErrArgument, "%q: %v", s, err)
+			}
+			if len(idx) == 1 && !tuple {
+				if list, is := parsed[0].([]any); is && isTuple(list) {
+					parsed = list
+				}
 			}
 			items = append(items, parsed...)
 			continue
@@ -235,14 +263,10 @@ func (x *indexing) run(idx []any) bool {
 		items = append(items, e)
 	}
 	dims := x.self.Dim()
-	specified, ellipses := 0, 0
+	specified := 0
 	for i, e := range items {
 		switch e := e.(type) {
-		case nil, bool:
-		case special:
-			if e == Ellipsis {
-				ellipses++
-			}
+		case nil, bool, special:
 		case Slice:
 			specified++
 		case *Tensor:
@@ -275,6 +299,25 @@ func (x *indexing) run(idx []any) bool {
 			}
 			items[i] = list
 			specified++
+		case []any: // out of a string
+			shape, elements, mask, err := rectangle(e)
+			if err != nil {
+				return x.refuse(ErrArgument, "element %d: %v", i, err)
+			}
+			list := FromSlice(elements, shape)
+			if mask {
+				wide := list
+				list = wide.To(Bool)
+				wide.Release()
+			}
+			if !x.make(list) {
+				return false
+			}
+			items[i] = list
+			specified++
+			if mask {
+				specified += len(shape) - 1
+			}
 		default:
 			n, ok := indexInt(e)
 			if !ok {
@@ -286,9 +329,6 @@ func (x *indexing) run(idx []any) bool {
 	}
 	if specified > dims {
 		return x.refuse(ErrIndex, "too many indices for a tensor of dimension %d", dims)
-	}
-	if ellipses > 1 {
-		return x.refuse(ErrIndex, "an index can have one ellipsis, not %d", ellipses)
 	}
 	for _, e := range items {
 		if !x.element(e, dims-specified) {

@@ -3,42 +3,87 @@ package tensor
 import (
 	"errors"
 	"fmt"
-	"strconv"
+	"math/big"
+	"slices"
 	"strings"
 )
 
-// parseIndex reads what stands between Python's brackets: ints, slices, "...", None, True, False and lists of
-// ints or of bools, with commas between.
-func parseIndex(s string) ([]any, error) {
-	var items []any
-	rest := strings.TrimSpace(s)
-	if rest == "" {
-		return nil, errors.New("an index is needed")
+// parseIndex reads what stands between Python's brackets: ints (also 0x1f, 0b1, ~0, 1_000), slices, "...", None,
+// True, False and lists of these, which may be nested, with commas between. A list becomes []any. tuple reports
+// whether the text has a comma outside lists: "0," is Python's tuple of one element.
+func parseIndex(s string) (items []any, tuple bool, err error) {
+	p := indexParser{rest: strings.TrimSpace(s)}
+	if p.rest == "" {
+		return nil, false, errors.New("an index is needed")
 	}
-	for rest != "" {
-		var word string
-		if rest[0] == '[' {
-			end := strings.IndexByte(rest, ']')
-			if end < 0 {
-				return nil, errors.New("a list is not closed")
-			}
-			word, rest = rest[:end+1], strings.TrimSpace(rest[end+1:])
-			if rest != "" && rest[0] != ',' {
-				return nil, fmt.Errorf("a comma is needed before %q", rest)
-			}
-			rest = strings.TrimPrefix(rest, ",")
+	items, tuple, err = p.elements()
+	if err == nil && p.rest != "" {
+		err = fmt.Errorf("%q closes no list", p.rest)
+	}
+	return items, tuple, err
+}
+
+type indexParser struct {
+	rest  string // begins with no space
+	depth int
+}
+
+// elements reads up to the end of the text or of the list that it is in.
+func (p *indexParser) elements() (items []any, comma bool, err error) {
+	items = []any{}
+	for p.rest != "" && p.rest[0] != ']' {
+		var item any
+		if p.rest[0] == '[' {
+			item, err = p.list()
 		} else {
-			word, rest, _ = strings.Cut(rest, ",")
+			end := strings.IndexAny(p.rest, ",[]")
+			if end < 0 {
+				end = len(p.rest)
+			}
+			item, err = parseElement(strings.TrimSpace(p.rest[:end]))
+			p.skip(end)
 		}
-		item, err := parseElement(strings.TrimSpace(word))
+		if _, slice := item.(Slice); slice && p.depth > 0 {
+			err = fmt.Errorf("%v cannot be in a list", item)
+		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		items = append(items, item)
-		rest = strings.TrimSpace(rest) // a comma at the end is Python's one-element tuple
+		if p.rest == "" || p.rest[0] == ']' {
+			break
+		}
+		if p.rest[0] != ',' {
+			return nil, false, fmt.Errorf("a comma is needed before %q", p.rest)
+		}
+		comma = true
+		p.skip(1)
 	}
+	return items, comma, nil
+}
+
+// maxNesting is the most dimensions that a tensor may have, and so the depth of a list that can be one.
+const maxNesting = 64
+
+func (p *indexParser) list() (any, error) {
+	if p.depth == maxNesting {
+		return nil, fmt.Errorf("lists are nested more than %d deep", maxNesting)
+	}
+	p.depth++
+	p.skip(1)
+	items, _, err := p.elements()
+	if err != nil {
+		return nil, err
+	}
+	if p.rest == "" {
+		return nil, errors.New("a list is not closed")
+	}
+	p.skip(1)
+	p.depth--
 	return items, nil
 }
+
+func (p *indexParser) skip(n int) { p.rest = strings.TrimSpace(p.rest[n:]) }
 
 func parseElement(w string) (any, error) {
 	switch w {
@@ -53,21 +98,38 @@ func parseElement(w string) (any, error) {
 	case "False":
 		return false, nil
 	}
-	if w[0] == '[' {
-		return parseList(w[1 : len(w)-1])
-	}
 	if strings.IndexByte(w, ':') >= 0 {
 		return parseSlice(w)
 	}
 	return parseInt(w)
 }
 
+// parseInt reads one of Python's integer literals behind any of the operators -, + and ~.
 func parseInt(w string) (int, error) {
-	n, err := strconv.ParseInt(strings.TrimSpace(w), 10, 0)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no index", w)
+	bad := fmt.Errorf("invalid index %q", w)
+	literal := strings.TrimLeft(w, "+-~ \t")
+	operators := w[:len(w)-len(literal)]
+	// Python has no octal numbers with a bare leading zero, but knows 00.
+	octal := len(literal) > 1 && literal[0] == '0' && strings.IndexByte("0123456789_", literal[1]) >= 0 && strings.Trim(literal, "0_") != ""
+	if literal == "" || len(literal) > 100 || octal {
+		return 0, bad
 	}
-	return int(n), nil
+	n, ok := new(big.Int).SetString(literal, 0)
+	if !ok {
+		return 0, bad
+	}
+	for i := len(operators) - 1; i >= 0; i-- {
+		switch operators[i] {
+		case '-':
+			n.Neg(n)
+		case '~':
+			n.Not(n)
+		}
+	}
+	if !n.IsInt64() || int64(int(n.Int64())) != n.Int64() {
+		return 0, bad
+	}
+	return int(n.Int64()), nil
 }
 
 func parseSlice(w string) (any, error) {
@@ -97,28 +159,52 @@ func parseSlice(w string) (any, error) {
 	return s, nil
 }
 
-func parseList(w string) (any, error) {
-	ints, bools := []int{}, []bool{}
-	rest := strings.TrimSpace(w)
-	for rest != "" {
-		var word string
-		word, rest, _ = strings.Cut(rest, ",")
-		switch word, rest = strings.TrimSpace(word), strings.TrimSpace(rest); word {
-		case "True", "False":
-			bools = append(bools, word == "True")
-		default:
-			n, err := parseInt(word)
-			if err != nil {
-				return nil, err
-			}
-			ints = append(ints, n)
+// isTuple reports whether Python takes a list that is the whole index for a tuple: a short one that holds something
+// else than numbers.
+func isTuple(list []any) bool {
+	if len(list) >= 32 {
+		return false
+	}
+	for _, e := range list {
+		switch e.(type) {
+		case []any, special:
+			return true
 		}
 	}
-	switch {
-	case len(bools) == 0:
-		return ints, nil
-	case len(ints) == 0:
-		return bools, nil
+	return false
+}
+
+// rectangle makes a tensor's shape and elements of a nested list; mask reports whether all elements are bools, which
+// count as 0 and 1 otherwise.
+func rectangle(list []any) (shape, elements []int, mask bool, err error) {
+	shape = []int{len(list)}
+	bools := 0
+	for i, e := range list {
+		var inner []int
+		switch e := e.(type) {
+		case int:
+			elements = append(elements, e)
+		case bool:
+			bools++
+			elements = append(elements, int(bit(e)))
+		case []any:
+			part, values, isMask, err := rectangle(e)
+			if err != nil {
+				return nil, nil, false, err
+			}
+			inner, elements = part, append(elements, values...)
+			if isMask {
+				bools += len(values)
+			}
+		default:
+			return nil, nil, false, fmt.Errorf("%v cannot be in a list of indices", e)
+		}
+		switch {
+		case i == 0:
+			shape = append(shape, inner...)
+		case !slices.Equal(shape[1:], inner):
+			return nil, nil, false, errors.New("the lists in a list differ in length")
+		}
 	}
-	return nil, errors.New("a list has ints and bools")
+	return shape, elements, len(elements) > 0 && bools == len(elements), nil
 }

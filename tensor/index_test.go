@@ -3,6 +3,7 @@ package tensor
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"reflect"
 	"slices"
@@ -145,7 +146,7 @@ func TestIndexGolden(t *testing.T) {
 					value = indexElement(t, c.Set)
 				}
 				had := scope.Len()
-				err = x.SetIndex(value, idx...)
+				err = x.SetIndex(idx, value)
 				if made := scope.Len() - had; made != 0 {
 					t.Errorf("case %d (%s of %v): SetIndex left %d tensors in the scope", n, c.Text, c.Shape, made)
 				}
@@ -187,15 +188,15 @@ func TestIndexErrors(t *testing.T) {
 			idx  []any
 			kind error
 		}{
-			{[]any{2}, ErrIndex}, {[]any{0, 0, 0}, ErrIndex}, {[]any{Ellipsis, Ellipsis}, ErrIndex}, {[]any{All.By(0)}, ErrArgument},
-			{[]any{"1:2:3:4"}, ErrArgument}, {[]any{""}, ErrArgument}, {[]any{"[1"}, ErrArgument}, {[]any{"[1,True]"}, ErrArgument},
+			{[]any{2}, ErrIndex}, {[]any{0, 0, 0}, ErrIndex}, {[]any{All.By(0)}, ErrArgument},
+			{[]any{"1:2:3:4"}, ErrArgument}, {[]any{""}, ErrArgument}, {[]any{"[1"}, ErrArgument}, {[]any{"[[0,1],[1]],"}, ErrArgument}, {[]any{"1]"}, ErrArgument},
 			{[]any{1.5}, ErrArgument}, {[]any{struct{}{}}, ErrArgument}, {[]any{(*Tensor)(nil)}, ErrNil}, {[]any{&Tensor{}}, ErrNil},
 			{[]any{[]int{5}}, ErrIndex}, {[]any{[]bool{true}}, ErrIndex}, {[]any{uint64(1) << 63}, ErrArgument},
 		} {
 			if err := x.Index(c.idx...).Err(); !errors.Is(err, c.kind) {
 				t.Errorf("%v: got %v, want %v", c.idx, err, c.kind)
 			}
-			if err := x.SetIndex(1, c.idx...); !errors.Is(err, c.kind) {
+			if err := x.SetIndex(c.idx, 1); !errors.Is(err, c.kind) {
 				t.Errorf("setting %v: got %v, want %v", c.idx, err, c.kind)
 			}
 		}
@@ -204,7 +205,7 @@ func TestIndexErrors(t *testing.T) {
 		if !errors.As(err, &e) || e.Op != "Index" || !strings.Contains(e.Caller, "index_test.go:") {
 			t.Errorf("the error does not tell who called: %#v", err)
 		}
-		if err := x.SetIndex("text", 0); !errors.Is(err, ErrArgument) {
+		if err := x.SetIndex(0, "text"); !errors.Is(err, ErrArgument) {
 			t.Error(err)
 		}
 	})
@@ -222,11 +223,11 @@ func TestIndexGradient(t *testing.T) {
 		if got, want := values(t, x.Grad()), []float64{2, 4, 4, 0, 2, 2}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
-		if err := x.SetIndex(1, 0); err == nil {
+		if err := x.SetIndex(0, 1); err == nil {
 			t.Error("a leaf that requires gradients was written to")
 		}
 		z := x.Clone()
-		if err := z.SetIndex(x.Index(0).Mul(3), 1); err != nil {
+		if err := z.SetIndex(1, x.Index(0).Mul(3)); err != nil {
 			t.Fatal(err)
 		}
 		if err := z.Sum().Backward(); err != nil {
@@ -242,7 +243,7 @@ func TestSliceString(t *testing.T) {
 	begin(t)
 	for want, s := range map[string]Slice{":": All, "1:3": Range(1, 3), "2:": From(2), ":-1": Until(-1), "::2": All.By(2), "0:5:3": Range(0, 5).By(3)} {
 		equal(t, "Slice", s.String(), want)
-		got, err := parseIndex(want)
+		got, _, err := parseIndex(want)
 		if err != nil || len(got) != 1 || got[0] != any(s) {
 			t.Errorf("%s: got %v, %v", want, got, err)
 		}
@@ -250,44 +251,46 @@ func TestSliceString(t *testing.T) {
 }
 
 func FuzzIndex(f *testing.F) {
-	for _, s := range []string{"1:3, ..., ::2", "None", "[0, 1], True", "-1", "[True,False],", "::", "[", "]", "a", ":::", "[],...", "9223372036854775807:-9223372036854775808:1"} {
+	for _, s := range []string{"1:3, ..., ::2", "None", "[0, 1], True", "-1", "[True,False],", "::", "[", "]", "a", ":::", "[],...", "9223372036854775807:-9223372036854775808:1", "[[0,1],[True,0]], ~0x1", "[..., 0]", "[[", "--~1_0:"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		items, err := parseIndex(s)
+		items, tuple, err := parseIndex(s)
 		if err != nil {
 			return
 		}
 		for _, e := range items {
 			switch e.(type) {
-			case int, Slice, special, bool, []int, []bool:
+			case int, Slice, special, bool, []any:
 			default:
 				t.Errorf("%q: parsed to a %T", s, e)
 			}
 		}
 		// What was read means the same when it is written out again.
-		var words []string
-		for _, e := range items {
+		var text func(e any) string
+		text = func(e any) string {
 			switch e := e.(type) {
 			case bool:
-				words = append(words, map[bool]string{true: "True", false: "False"}[e])
-			case []int:
-				b, _ := json.Marshal(e)
-				words = append(words, string(b))
-			case []bool:
-				b, _ := json.Marshal(e)
-				words = append(words, strings.NewReplacer("true", "True", "false", "False").Replace(string(b)))
-			case int:
-				b, _ := json.Marshal(e)
-				words = append(words, string(b))
-			case Slice:
-				words = append(words, e.String())
-			case special:
-				words = append(words, e.String())
+				return map[bool]string{true: "True", false: "False"}[e]
+			case []any:
+				var words []string
+				for _, e := range e {
+					words = append(words, text(e))
+				}
+				return "[" + strings.Join(words, ",") + "]"
+			default:
+				return fmt.Sprint(e)
 			}
 		}
-		again, err := parseIndex(strings.Join(words, ","))
-		if err != nil || !reflect.DeepEqual(again, items) {
+		var words []string
+		for _, e := range items {
+			words = append(words, text(e))
+		}
+		if tuple && len(words) == 1 {
+			words = append(words, "")
+		}
+		again, tupleAgain, err := parseIndex(strings.Join(words, ","))
+		if err != nil || !reflect.DeepEqual(again, items) || tuple != tupleAgain {
 			t.Errorf("%q: %v, then %v (%v)", s, items, again, err)
 		}
 		scope, err := NewScope()
@@ -298,6 +301,155 @@ func FuzzIndex(f *testing.F) {
 		x := Arange(0, 24).View(2, 3, 4)
 		y := x.Index(s)
 		_ = y.Err()
-		_ = x.SetIndex(1, s)
+		_ = x.SetIndex(s, 1)
 	})
+}
+
+type setItem struct {
+	Name, Text, DType, Idx, Error string
+	Value                         struct {
+		I     *int
+		F     *float64
+		B     *bool
+		T     []float64
+		DType string
+		Shape []int
+	}
+	Shape []int
+	Data  []float64
+}
+
+func readSetItem(t *testing.T) (cases struct{ Texts, Sets, Shared []setItem }) {
+	t.Helper()
+	text, err := os.ReadFile("../tests/golden/setitem.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	return cases
+}
+
+// compare holds what x has become, or err, against the golden case.
+func (c *setItem) compare(t *testing.T, what string, x *Tensor, err error) {
+	t.Helper()
+	switch {
+	case c.Error != "" && err == nil:
+		t.Errorf("%s: got %v%v, want %s", what, x.Shape(), values(t, x.To(Float32)), c.Error)
+	case c.Error == "IndexError" && !errors.Is(err, ErrIndex) && !errors.Is(err, ErrArgument):
+		t.Errorf("%s: got %v, want an ErrIndex", what, err)
+	case c.Error != "":
+	case err != nil:
+		t.Errorf("%s: %v, want %v", what, err, c.Data)
+	default:
+		if x.DType().IsComplex() {
+			x = x.Real()
+		}
+		got := values(t, x.To(Float32))
+		if !slices.Equal(got, c.Data) || c.Shape != nil && len(c.Shape) != 0 && !slices.Equal(x.Shape(), c.Shape) {
+			t.Errorf("%s: got %v%v, want %v%v", what, x.Shape(), got, c.Shape, c.Data)
+		}
+	}
+}
+
+func TestIndexTexts(t *testing.T) {
+	begin(t)
+	counted(t)
+	for _, c := range readSetItem(t).Texts {
+		scoped(t, func() {
+			y := Arange(0, 24).View(2, 3, 4).Index(c.Text)
+			c.compare(t, fmt.Sprintf("x[%s]", c.Text), y, y.Err())
+		})
+	}
+}
+
+// Values of each dtype are set into tensors of each dtype, through each kind of index.
+func TestSetIndexConverts(t *testing.T) {
+	begin(t)
+	counted(t)
+	for _, c := range readSetItem(t).Sets {
+		scoped(t, func() {
+			idx := map[string]any{
+				"mask": []bool{true, false, true}, "True": true, "False": false, "None": nil, "True, 0": []any{true, 0}, "False, 0": []any{false, 0},
+				"0-dim": FromScalar(1), "0-dim mask": FromScalar(true),
+			}
+			var value any
+			switch v := c.Value; {
+			case v.I != nil:
+				value = *v.I
+			case v.F != nil:
+				value = *v.F
+			case v.B != nil:
+				value = *v.B
+			default:
+				d, err := ParseDType(v.DType)
+				if err != nil {
+					t.Fatal(err)
+				}
+				value = FromSlice(v.T, shapeOf(v.Shape), d)
+			}
+			d, err := ParseDType(c.DType)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x := Zeros([]int{3}, d)
+			i, ok := idx[c.Idx]
+			if !ok {
+				i = c.Idx
+			}
+			err = x.SetIndex(i, value)
+			c.compare(t, fmt.Sprintf("%v[%s] = %v", d, c.Idx, value), x, err)
+		})
+	}
+}
+
+// What is written, or read, may lie in memory several times.
+func TestSetIndexOfSharedMemory(t *testing.T) {
+	begin(t)
+	counted(t)
+	for _, c := range readSetItem(t).Shared {
+		scoped(t, func() {
+			one, wide := Zeros([]int{1}).Expand(3), Zeros([]int{3, 1}).Expand(3, 4)
+			six, line := Arange(0, 6, Float32).View(2, 3), Arange(0, 6, Float32)
+			square, scalar, mask := Arange(0, 9, Float32).View(3, 3), FromScalar(5.0), []bool{true, false, true}
+			set := map[string]struct {
+				x          *Tensor
+				idx, value any
+			}{
+				"0-dim into an expanded element":           {one, 0, scalar},
+				"number into an expanded element":          {one, 0, 5},
+				"0-dim into an expanded row":               {wide, 0, scalar},
+				"number into an expanded row":              {wide, 0, 5},
+				"number into an expanded tensor":           {wide, Ellipsis, 5},
+				"vector into an expanded row":              {wide, 0, Ones([]int{4})},
+				"0-dim into an expanded tensor":            {wide, Ellipsis, scalar},
+				"0-dim into masked expanded rows":          {wide, mask, scalar},
+				"number into masked expanded rows":         {wide, mask, 5},
+				"0-dim into listed expanded rows":          {wide, []int{0, 2}, scalar},
+				"number into listed expanded rows":         {wide, []int{0, 2}, 5},
+				"one element into an expanded row":         {wide, 0, Ones([]int{1})},
+				"0-dim into an element of an expanded row": {wide, []any{0, 0}, scalar},
+				"a row of itself":                          {six, 0, six.Index(0)},
+				"all of itself":                            {six, Ellipsis, six},
+				"all rows of itself":                       {six, All, six},
+				"overlapping slices":                       {line, From(1), line.Index(Until(-1))},
+				"its own transpose":                        {square, All, square.T()},
+				"overlap through a list":                   {line, []int{0, 1}, line.Index(Range(1, 3))},
+				"its own row broadcast":                    {six, All, six.Index(0)},
+				"its own element":                          {six, "0, 0", six.Index(1, 2)},
+				"its own element everywhere":               {six, All, six.Index(1, 2)},
+				"its own element through a list":           {six, []int{0}, six.Index(1, 2)},
+				"its own element through a mask":           {six, []bool{true, false}, six.Index(1, 2)},
+				"overlapping steps":                        {line, All.By(2), line.Index(Until(3))},
+				"itself through a mask":                    {six, six.OnesLike(Bool), six},
+			}
+			s, ok := set[c.Name]
+			if !ok {
+				t.Fatalf("%s is not here", c.Name)
+			}
+			err := s.x.SetIndex(s.idx, s.value)
+			c.compare(t, c.Name, s.x, err)
+		})
+	}
 }

@@ -5,10 +5,12 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 func handlesNow(t testing.TB) int64 {
@@ -143,15 +145,109 @@ func TestUseAfterClose(t *testing.T) {
 		"x+y": x.Add(y).Err(), "y+x": y.Add(x).Err(), "x+1": x.Add(1).Err(), "in place": x.Add_(y).Err(), "Data": dataErr, "Item": itemErr, "Split": splitErr,
 		"Cat": Cat([]*Tensor{y, x}).Err(), "option": y.Sum().Add(weighted(y, x)).Err(), "Backward": x.Backward(), "Gradient": y.Backward(Gradient(x)),
 		"RunGrad": gradErr, "Grads": gradsErr, "Hook": hookErr, "Keep": x.Keep().Err(), "MoveOut": x.MoveOut().Err(), "Alias": x.Alias().Err(), "To": x.To(Float64).Err(),
-		"Index": x.Index(0).Err(), "SetIndex": x.SetIndex(1, 0), "value": y.SetIndex(x, 0), "SetGrad": x.SetGrad(y), "RetainGrad": x.RetainGrad(), "ZeroGrads": ZeroGrads([]*Tensor{x}, true),
+		"Err": x.Err(), "Index": x.Index(0).Err(), "SetIndex": x.SetIndex(0, 1), "value": y.SetIndex(0, x), "SetGrad": x.SetGrad(y), "RetainGrad": x.RetainGrad(), "ZeroGrads": ZeroGrads([]*Tensor{x}, true),
 		"RequiresGrad_": x.RequiresGrad_().Err(), "SetRNGState": SetRNGState(x), "View": x.View(2).Err(), "MatMul": y.MatMul(x).Err(),
 	} {
 		wantErr(t, what, err, ErrReleased)
 	}
-	if x.Shape() != nil || x.Dim() != 0 || x.DType() != Invalid || x.Numel() != 0 || x.RequiresGrad() || x.Version() != -1 || x.SharesStorage(y) || x.Err() != nil {
+	if x.Shape() != nil || x.Dim() != 0 || x.DType() != Invalid || x.Numel() != 0 || x.RequiresGrad() || x.Version() != -1 || x.SharesStorage(y) {
 		t.Error("a released tensor has metadata")
 	}
 	x.Release()
+}
+
+// Err tells every tensor that cannot be used.
+func TestErr(t *testing.T) {
+	begin(t)
+	x := Ones([]int{2})
+	if err := x.Err(); err != nil {
+		t.Error(err)
+	}
+	x.site = vram.Site() + 1
+	x.Release()
+	wantErr(t, "released", x.Err(), ErrReleased)
+	if err := x.Err(); err == nil || !strings.Contains(err.Error(), "made at ") || !strings.Contains(err.Error(), "scope_test.go:") {
+		t.Errorf("%v does not tell where the tensor was made", err)
+	}
+	wantErr(t, "nil", (*Tensor)(nil).Err(), ErrNil)
+	wantErr(t, "made by no operator", new(Tensor).Err(), ErrNil)
+	mine := errors.New("mine")
+	wantErr(t, "failed", Failed(mine).Err(), mine)
+}
+
+func TestReplace(t *testing.T) {
+	begin(t)
+	var h *Tensor
+	var first *Tensor
+	scoped(t, func() {
+		first = Ones([]int{2})
+		if err := Replace(&h, first); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if h != first || h.Err() != nil {
+		t.Fatalf("what the scope made is not kept: %v", h)
+	}
+	scoped(t, func() {
+		second := h.Add(1)
+		if err := Replace(&h, second); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, "the old tensor", first.Err(), ErrReleased)
+		if err := Replace(&h, h); err != nil || h != second || h.Err() != nil {
+			t.Errorf("replaced by itself: %v, %v", h, err)
+		}
+		// What cannot be used changes nothing.
+		wantErr(t, "released", Replace(&h, first), ErrReleased)
+		wantErr(t, "failed", Replace(&h, h.View(7)), ErrArgument)
+		wantErr(t, "nil", Replace(&h, nil), ErrNil)
+		wantErr(t, "no variable", Replace(nil, second), ErrNil)
+		if h != second || h.Err() != nil {
+			t.Errorf("a failed replacement changed the variable: %v", h)
+		}
+		// One that is in a scope comes out of it, also without a change.
+		third := h.Mul(2)
+		g := third
+		if err := Replace(&g, third); err != nil || CurrentScope().Contains(third) {
+			t.Errorf("%v, in a scope: %v", err, CurrentScope().Contains(third))
+		}
+		third.Release()
+	})
+	equal(t, "the sum", values(t, h.Sum())[0], 4)
+	h.Release()
+	wantErr(t, "the variable's tensor after its release", Replace(&h, h), ErrReleased)
+}
+
+// A tensor that operators on other goroutines compute with is freed after them.
+func TestReplaceWhileUsed(t *testing.T) {
+	begin(t)
+	var h *Tensor
+	if err := Replace(&h, Ones([]int{1000})); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	current := func() *Tensor { mu.Lock(); defer mu.Unlock(); return h }
+	for range 4 {
+		wg.Go(func() {
+			for range 300 {
+				sum, err := current().Sum().Item()
+				if err == nil && sum != 1000 || err != nil && !errors.Is(err, ErrReleased) {
+					t.Errorf("got %v, %v", sum, err)
+				}
+			}
+		})
+	}
+	for range 300 {
+		next := Ones([]int{1000})
+		mu.Lock()
+		if err := Replace(&h, next); err != nil {
+			t.Error(err)
+		}
+		mu.Unlock()
+	}
+	wg.Wait()
+	h.Release()
 }
 
 // weighted gives an operator an option that holds a tensor.

@@ -1,6 +1,7 @@
 package tensor_test
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 	"testing"
@@ -51,11 +52,14 @@ func TestStatisticsOfAScope(t *testing.T) {
 		open.CreatedOutside != 1 || open.DisposedOutside != 0 || open.TotalCount != 4 {
 		t.Errorf("the process, with the scope open: %+v", open)
 	}
+	if moved.Err() != nil || outside.Err() != nil {
+		t.Error("an error")
+	}
 	if err := scope.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if moved.Err() != nil || outside.Err() != nil {
-		t.Error("an error")
+	if !errors.Is(moved.Err(), tensor.ErrReleased) || !errors.Is(outside.Err(), tensor.ErrReleased) {
+		t.Error("the scope freed its tensors, and they do not tell")
 	}
 	kept.Release()
 	end := minus(tensor.ReadStatistics(), before)

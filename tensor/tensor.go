@@ -96,6 +96,39 @@ func (t *Tensor) handle() cshim.Handle {
 	return t.h
 }
 
+// Replace sets *h to t and releases the tensor that *h held. It is for what a program carries from step to step, such
+// as a hidden state or an average: t leaves all scopes, as with [Tensor.Keep], and stays until the next Replace or
+// Release. Operators on other goroutines that still use the old tensor end first; its memory is freed then.
+//
+//	var h *tensor.Tensor
+//	for batch, err := range loader.Batches(ctx) {
+//		…
+//		out, next := rnn(batch.Inputs, h)
+//		if err := tensor.Replace(&h, next.Detach()); err != nil {
+//			return err
+//		}
+//	}
+//
+// As in PyTorch, t carries the graph of gradients that it was computed in: without Detach each step's backward pass
+// goes through all steps before it, and memory grows.
+//
+// *h may be nil. Where t is *h already, it only leaves its scope. Where t carries an error, was released or is nil,
+// Replace returns that error and *h stays as it was. Replace itself must not run on several goroutines at once for one
+// h.
+func Replace(h **Tensor, t *Tensor) error {
+	if h == nil {
+		return refused("Replace", ErrNil, "a variable is needed, got nil")
+	}
+	if err := t.moveTo("Replace", nil); err != nil {
+		return err
+	}
+	if old := *h; old != t {
+		*h = t
+		old.Release()
+	}
+	return nil
+}
+
 // Release frees the native tensor now, or as soon as the operators that use it on other goroutines are done.
 // It may be called more than once. Later uses give ErrReleased.
 func (t *Tensor) Release() {
@@ -114,12 +147,14 @@ func (t *Tensor) Release() {
 	}
 }
 
-// Err is the error that t carries; nil for a tensor that can be used. It does not tell a released tensor.
+// Err returns the error that t carries, ErrReleased for a released tensor (with the place where it was made, where
+// that was noted) and ErrNil for a nil one. It is nil for a tensor that can be used.
 func (t *Tensor) Err() error {
-	if t == nil {
-		return refused("Err", ErrNil, "a tensor is needed, got nil")
+	switch {
+	case t == nil, t.h == 0, t.state.Load()&released != 0:
+		return unusable("Err", t)
 	}
-	return t.fail.take()
+	return nil
 }
 
 func (t *Tensor) inScope() *Scope { return (*Scope)(atomic.LoadPointer(&t.owner)) }
