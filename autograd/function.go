@@ -114,16 +114,7 @@ func Apply(f Function, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 
 // check is the error of a tensor that operators will not take.
 func check(op string, t *tensor.Tensor) error {
-	if t == nil {
-		return refuse.Nil(op, "a tensor")
-	}
-	if t.DType() != tensor.Invalid {
-		return nil
-	}
-	// An operator says best what is wrong: a failure of its own, or a release.
-	a := t.Alias()
-	defer a.Release()
-	return a.Err()
+	return refuse.Unusable(op, "", t)
 }
 
 func forward(f Function, ctx *Context, inputs []*tensor.Tensor) (outputs []*tensor.Tensor, err error) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -36,10 +37,14 @@ func NewTensorDataset(tensors ...*tensor.Tensor) (*TensorDataset, error) {
 	}
 	d := &TensorDataset{}
 	for i, t := range tensors {
+		if err := refuse.Unusable("NewTensorDataset", fmt.Sprintf("tensor %d", i), t); err != nil {
+			d.Release()
+			return nil, err
+		}
 		own := t.Alias().Keep()
 		if err := own.Err(); err != nil {
 			d.Release()
-			return nil, fmt.Errorf("linstock: NewTensorDataset: tensor %d: %w", i, err)
+			return nil, err
 		}
 		d.tensors = append(d.tensors, own)
 		switch {

@@ -29,6 +29,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -310,8 +311,11 @@ func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, er
 		if len(made) == 0 {
 			return errors.New("the dataset gave no tensor")
 		}
-		for _, t := range made {
+		for i, t := range made {
 			// A second handle, since the dataset may have given out a tensor that it keeps.
+			if err := refuse.Unusable("Batch", fmt.Sprintf("tensor %d of the dataset", i), t); err != nil {
+				return err
+			}
 			own := t.Alias().Keep()
 			if err := own.Err(); err != nil {
 				return err

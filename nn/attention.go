@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"errors"
 	"math"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -135,25 +134,10 @@ func attend(qkv []*tensor.Tensor, heads int, sequenceFirst bool, opts []tensor.O
 
 // unusable returns the failed tensor to return for an x that no operator takes, and nil for one that operators take.
 func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
-	switch {
-	case x == nil:
-		return noTensor(op)
-	case x.DType() != tensor.Invalid:
-		return nil
+	if err := refuse.Unusable(op, "", x); err != nil {
+		return tensor.Failed(err)
 	}
-	// An operator describes what is wrong: a failure of x's own, or a release.
-	y := x.Alias()
-	err := y.Err()
-	if err == nil {
-		y.Release()
-		return nil
-	}
-	if e := new(tensor.Error); errors.As(err, &e) && e.Op == "Alias" && x.Err() == nil {
-		named := *e
-		named.Op = op
-		return tensor.Failed(&named)
-	}
-	return y
+	return nil
 }
 
 // MultiheadAttention is attention with projections for queries, keys and values, all in InProjWeight (3E, E) and

@@ -16,12 +16,12 @@ func NLLLoss(logProbs, targets *tensor.Tensor, opts ...tensor.Option) *tensor.Te
 	return logProbs.NLLLoss(targets, opts...)
 }
 
-// MSELoss is the mean of (x-target)². Options: a tensor.Reduction. PyTorch: torch.nn.functional.mse_loss.
+// MSELoss is the mean of (x-target)², both of one shape. Options: a tensor.Reduction. PyTorch: torch.nn.functional.mse_loss.
 func MSELoss(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	return x.MSELoss(target, opts...)
 }
 
-// L1Loss is the mean of |x-target|. Options: a tensor.Reduction. PyTorch: torch.nn.functional.l1_loss.
+// L1Loss is the mean of |x-target|, both of one shape. Options: a tensor.Reduction. PyTorch: torch.nn.functional.l1_loss.
 func L1Loss(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	return x.L1Loss(target, opts...)
 }

@@ -209,15 +209,11 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 	g.Params = append([]*tensor.Tensor{}, params...)
 	inGroup := make(map[*tensor.Tensor]bool, len(params))
 	for i, p := range g.params {
+		if err := refuse.Unusable(op, fmt.Sprintf("parameter %d", i), p); err != nil {
+			return err
+		}
 		dtype := p.DType()
 		switch {
-		case p == nil:
-			return refuse.Error(op, tensor.ErrNil, "parameter %d is nil", i)
-		case dtype == tensor.Invalid:
-			if err := p.Alias().Err(); err != nil {
-				return err
-			}
-			return refuse.Error(op, tensor.ErrReleased, "parameter %d was released", i)
 		case !dtype.IsFloat():
 			return refuse.Error(op, tensor.ErrArgument, "parameter %d is %v, a floating-point dtype is needed", i, dtype)
 		case !p.IsLeaf():

@@ -3,6 +3,7 @@ package tensor
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ type op struct {
 	name, overload string // "aten::add", "Tensor"
 	goName         string
 	inPlace        bool
+	same           int // so many tensors, the first arguments, must have one shape
 	args           []argSpec
 	internal       bool           // of an operator found by name: Call refuses it
 	native         atomic.Uintptr // found at first use
@@ -412,6 +414,18 @@ func encodeNumber(v any) (first, second cshim.Value, n int) {
 	return cshim.Value{}, cshim.Value{}, 0
 }
 
+// realNumber is a Go number, not a bool, as a float64.
+func realNumber(v any) (float64, bool) {
+	first, _, n := encodeNumber(v)
+	switch {
+	case n == 1 && first.Tag == cshim.TagInt:
+		return float64(int64(first.Bits)), true
+	case n == 1 && first.Tag == cshim.TagFloat:
+		return math.Float64frombits(first.Bits), true
+	}
+	return 0, false
+}
+
 func (c *call) numbers(i int, vs []any) {
 	ints := make([]int, 0, len(vs))
 	for _, v := range vs {
@@ -425,16 +439,12 @@ func (c *call) numbers(i int, vs []any) {
 	}
 	floats := make([]float64, len(vs))
 	for k, v := range vs {
-		first, _, n := encodeNumber(v)
-		switch {
-		case n == 1 && first.Tag == cshim.TagInt:
-			floats[k] = float64(int64(first.Bits))
-		case n == 1 && first.Tag == cshim.TagFloat:
-			floats[k] = math.Float64frombits(first.Bits)
-		default:
+		f, ok := realNumber(v)
+		if !ok {
 			c.refuse(ErrArgument, "%s: element %d must be a real number, not %s", c.op.args[i].name, k, typeName(v))
 			return
 		}
+		floats[k] = f
 	}
 	c.floats(i, floats)
 }
@@ -539,12 +549,12 @@ func (c *call) keyword(i int, v any) {
 			bad("ints")
 		}
 	case kindFloat:
-		first, _, n := encodeNumber(single())
-		if n != 1 || first.Tag == cshim.TagBool {
+		f, ok := realNumber(single())
+		if !ok {
 			bad("a real number")
 			return
 		}
-		c.put(first)
+		c.float(i, f)
 	case kindFloats, kindScalars:
 		switch list := v.(type) {
 		case []any:
@@ -578,6 +588,9 @@ func (c *call) keyword(i int, v any) {
 // run makes the call; the results stand in the returned values until free is called.
 func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	defer c.letGo()
+	if c.fail == nil && c.op.same != 0 {
+		c.fail = c.op.sameShape(c.ins[:min(c.op.same, c.nin)])
+	}
 	if c.fail != nil {
 		return cshim.Results{}, false
 	}
@@ -598,6 +611,74 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 		return cshim.Results{}, false
 	}
 	return r, true
+}
+
+// sameShape is nil where ts, pinned, have one shape. docs/decisions/0009 has the reasons.
+func (o *op) sameShape(ts []*Tensor) *Tensor {
+	var first, other cshim.Meta
+	for i, t := range ts {
+		m := &other
+		if i == 0 {
+			m = &first
+		}
+		if ref := cshim.TensorMeta(t.h, m); ref != nil {
+			cshim.Take(ref)
+			return nil // no shape to compare; the operator decides
+		}
+		if i > 0 && (other.NDim != first.NDim || int(other.NDim) <= len(other.Sizes) && other.Sizes != first.Sizes) {
+			return failed(o.differ(ts[0], t, i))
+		}
+	}
+	return nil
+}
+
+// differ says how the i-th argument b is made to fit the first, a.
+func (o *op) differ(a, b *Tensor, i int) error {
+	x, name := o.args[0].name, o.args[i].name
+	if x == "self" {
+		x = "x"
+	}
+	s, r := a.Shape(), b.Shape()
+	both, ok := broadcast(s, r)
+	advice := ""
+	switch {
+	case ok && slices.Equal(both, s):
+		advice = fmt.Sprintf("to broadcast, expand: %s.ExpandAs(%s)", name, x)
+	case ok && slices.Equal(both, r):
+		advice = fmt.Sprintf("to broadcast, expand: %s.ExpandAs(%s)", x, name)
+	case ok:
+		sizes := strings.Trim(fmt.Sprint(both), "[]")
+		sizes = strings.ReplaceAll(sizes, " ", ", ")
+		advice = fmt.Sprintf("to broadcast, expand both: %s.Expand(%s), %s.Expand(%s)", x, sizes, name, sizes)
+	default:
+		advice = "they cannot be broadcast"
+	}
+	if n, _ := numel(s); n == b.Numel() {
+		advice = fmt.Sprintf("%s.ViewAs(%s) gives it the same shape; %s", name, x, advice)
+	}
+	return refused(o.goName, ErrArgument, "%s has shape %s and %s %s, which must be equal; %s", x, tuple(s), name, tuple(r), advice)
+}
+
+// broadcast is the shape that two broadcast to.
+func broadcast(a, b []int) ([]int, bool) {
+	out := make([]int, max(len(a), len(b)))
+	for i := range out {
+		at := func(s []int) int {
+			if k := i - (len(out) - len(s)); k >= 0 {
+				return s[k]
+			}
+			return 1
+		}
+		p, q := at(a), at(b)
+		if p != q && p != 1 && q != 1 {
+			return nil, false
+		}
+		out[i] = p
+		if p == 1 {
+			out[i] = q
+		}
+	}
+	return out, true
 }
 
 // again says whether an operator that a device had no memory for is worth one more try, and makes room for it. The

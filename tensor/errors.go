@@ -119,11 +119,12 @@ func newError(op string, err error, operands ...*Tensor) error {
 		oom := reclaim.OutOfMemory(native)
 		e.Message, e.Kind = oom.Error(), oom
 	case errors.As(err, &native):
-		// The first line says it; libtorch's later ones are its own source's.
+		// The first line tells it; libtorch's later ones are its own source's.
 		e.Message, e.Kind = strings.TrimRight(native.Message, "\n"), kindOf(native.Code)
 		if i := strings.Index(e.Message, "\nException raised from"); i > 0 {
 			e.Message = e.Message[:i]
 		}
+		e.Message = goAdvice(e.Message)
 	default:
 		e.Message, e.Kind = err.Error(), err
 	}

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -92,7 +93,7 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 		x.view = x.self
 		return view
 	}
-	return x.view.IndexTensors(x.advanced)
+	return x.namedTensor(x.view.IndexTensors(x.advanced))
 }
 
 // SetIndex is Python's x[idx] = value. idx is an element as [Tensor.Index] takes it, or several as []any, Python's
@@ -137,12 +138,12 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 		return x.fail.Err()
 	}
 	if !isTensor && x.advanced == nil {
-		return x.view.Fill_(value).Err()
+		return x.named(x.view.Fill_(value).Err())
 	}
 	if !isTensor {
 		v = ScalarTensor(value, x.self.DType(), x.self.Device())
 		if v.fail != nil {
-			return v.Err()
+			return x.named(v.Err())
 		}
 		defer v.Release()
 	}
@@ -153,21 +154,21 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 	src := v.View(shape...)
 	defer src.Release()
 	if src.fail != nil {
-		return src.Err()
+		return x.named(src.Err())
 	}
 	if x.advanced != nil {
 		err := x.view.IndexPut_(x.advanced, src).Err()
 		if d, from := x.self.DType(), src.DType(); err != nil && from != d {
 			return refused(op, ErrArgument, "the value is %v and the tensor %v; convert it with To(tensor.%s) first", from, d, goDType(d))
 		}
-		return err
+		return x.named(err)
 	}
 	wide := src.Expand(x.view.Shape()...)
 	defer wide.Release()
 	if wide.fail != nil {
-		return wide.Err()
+		return x.named(wide.Err())
 	}
-	return x.view.Copy_(wide).Err()
+	return x.named(x.view.Copy_(wide).Err())
 }
 
 func aliasOf(t *Tensor) *Tensor {
@@ -212,6 +213,24 @@ func (x *indexing) refuse(kind error, format string, args ...any) bool {
 	return false
 }
 
+// named is an error of an operator that the index calls, as one of the index.
+func (x *indexing) named(err error) error {
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	of := *e
+	of.Op = x.op
+	return &of
+}
+
+func (x *indexing) namedTensor(t *Tensor) *Tensor {
+	if t.fail == nil {
+		return t
+	}
+	return failed(x.named(t.fail.take()))
+}
+
 func (x *indexing) release() {
 	for _, t := range x.made {
 		t.Release()
@@ -225,7 +244,7 @@ func (x *indexing) release() {
 // take makes next the view, and frees the one before.
 func (x *indexing) take(next *Tensor) bool {
 	if next.fail != nil {
-		x.fail = next
+		x.fail = x.namedTensor(next)
 		return false
 	}
 	if x.view != x.self {
@@ -237,7 +256,7 @@ func (x *indexing) take(next *Tensor) bool {
 
 func (x *indexing) make(t *Tensor) bool {
 	if t.fail != nil {
-		x.fail = t
+		x.fail = x.namedTensor(t)
 		return false
 	}
 	x.made = append(x.made, t)

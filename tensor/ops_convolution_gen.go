@@ -4,8 +4,8 @@ package tensor
 
 var opConv1d = op{name: "aten::conv1d", overload: "", goName: "Conv1d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"dilation", kindInts, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
 
-// Conv1d convolves x (N, C, L) with weight (O, C/groups, k); Stride, Padding, Dilation and Groups are
-// options. PyTorch: torch.nn.functional.conv1d.
+// Conv1d convolves x (N, C, L) with weight (O, C/groups, k) and adds bias (O), which may be nil. Stride,
+// Padding, Dilation and Groups are options. PyTorch: torch.nn.functional.conv1d.
 //
 // Options: Stride, Padding, Dilation, Groups.
 //
@@ -46,21 +46,21 @@ func (t *Tensor) Conv2d(weight *Tensor, bias *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opConv2dPadding = op{name: "aten::conv2d", overload: "padding", goName: "Conv2dPadding", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyBias, true}, {"stride", kindInts, keyStride, false}, {"padding", kindString, keyNone, false}, {"dilation", kindInts, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
+var opConv2dPadding = op{name: "aten::conv2d", overload: "padding", goName: "Conv2dPadding", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindString, keyNone, false}, {"dilation", kindInts, keyDilation, false}, {"groups", kindInt, keyGroups, false}}}
 
 // Conv2dPadding is Conv2d with the padding named: "valid" for none, "same" for an output of the input's size.
 // PyTorch: torch.nn.functional.conv2d.
 //
-// Options: Bias, Stride, Dilation, Groups.
+// Options: Stride, Dilation, Groups.
 //
 //	aten::conv2d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, str padding="valid", SymInt[2] dilation=1, SymInt groups=1) -> Tensor
-func (t *Tensor) Conv2dPadding(weight *Tensor, padding string, opts ...Option) *Tensor {
+func (t *Tensor) Conv2dPadding(weight *Tensor, bias *Tensor, padding string, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opConv2dPadding)
 	c.options(opts)
 	c.tensor(0, t)
 	c.tensor(1, weight)
-	c.option(2, opts, nil)
+	c.optTensor(2, bias)
 	c.option(3, opts, nil)
 	c.text(4, padding)
 	c.option(5, opts, nil)
@@ -90,21 +90,22 @@ func (t *Tensor) Conv3d(weight *Tensor, bias *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opConvTranspose1d = op{name: "aten::conv_transpose1d", overload: "", goName: "ConvTranspose1d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyBias, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"output_padding", kindInts, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts, keyDilation, false}}}
+var opConvTranspose1d = op{name: "aten::conv_transpose1d", overload: "", goName: "ConvTranspose1d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"output_padding", kindInts, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts, keyDilation, false}}}
 
-// ConvTranspose1d is the transposed convolution of x (N, C, L) with weight (C, O/groups, k). PyTorch:
+// ConvTranspose1d is the transposed convolution of x (N, C, L) with weight (C, O/groups, k) and adds bias
+// (O), which may be nil. Stride, Padding, OutputPadding, Dilation and Groups are options. PyTorch:
 // torch.nn.functional.conv_transpose1d.
 //
-// Options: Bias, Stride, Padding, OutputPadding, Groups, Dilation.
+// Options: Stride, Padding, OutputPadding, Groups, Dilation.
 //
 //	aten::conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, SymInt[1] padding=0, SymInt[1] output_padding=0, SymInt groups=1, SymInt[1] dilation=1) -> Tensor
-func (t *Tensor) ConvTranspose1d(weight *Tensor, opts ...Option) *Tensor {
+func (t *Tensor) ConvTranspose1d(weight *Tensor, bias *Tensor, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opConvTranspose1d)
 	c.options(opts)
 	c.tensor(0, t)
 	c.tensor(1, weight)
-	c.option(2, opts, nil)
+	c.optTensor(2, bias)
 	c.option(3, opts, nil)
 	c.option(4, opts, nil)
 	c.option(5, opts, nil)
@@ -115,7 +116,8 @@ func (t *Tensor) ConvTranspose1d(weight *Tensor, opts ...Option) *Tensor {
 
 var opConvTranspose2d = op{name: "aten::conv_transpose2d", overload: "input", goName: "ConvTranspose2d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"output_padding", kindInts, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts, keyDilation, false}}}
 
-// ConvTranspose2d is the transposed convolution of x (N, C, H, W) with weight (C, O/groups, kH, kW). PyTorch:
+// ConvTranspose2d is the transposed convolution of x (N, C, H, W) with weight (C, O/groups, kH, kW) and adds
+// bias (O), which may be nil. Stride, Padding, OutputPadding, Dilation and Groups are options. PyTorch:
 // torch.nn.functional.conv_transpose2d.
 //
 // Options: Stride, Padding, OutputPadding, Groups, Dilation.
@@ -136,21 +138,22 @@ func (t *Tensor) ConvTranspose2d(weight *Tensor, bias *Tensor, opts ...Option) *
 	return c.one()
 }
 
-var opConvTranspose3d = op{name: "aten::conv_transpose3d", overload: "input", goName: "ConvTranspose3d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyBias, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"output_padding", kindInts, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts, keyDilation, false}}}
+var opConvTranspose3d = op{name: "aten::conv_transpose3d", overload: "input", goName: "ConvTranspose3d", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}, {"bias", kindTensor, keyNone, true}, {"stride", kindInts, keyStride, false}, {"padding", kindInts, keyPadding, false}, {"output_padding", kindInts, keyOutputPadding, false}, {"groups", kindInt, keyGroups, false}, {"dilation", kindInts, keyDilation, false}}}
 
-// ConvTranspose3d is the transposed convolution of x (N, C, D, H, W) with weight (C, O/groups, kD, kH, kW).
+// ConvTranspose3d is the transposed convolution of x (N, C, D, H, W) with weight (C, O/groups, kD, kH, kW)
+// and adds bias (O), which may be nil. Stride, Padding, OutputPadding, Dilation and Groups are options.
 // PyTorch: torch.nn.functional.conv_transpose3d.
 //
-// Options: Bias, Stride, Padding, OutputPadding, Groups, Dilation.
+// Options: Stride, Padding, OutputPadding, Groups, Dilation.
 //
 //	aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=1, SymInt[3] padding=0, SymInt[3] output_padding=0, SymInt groups=1, SymInt[3] dilation=1) -> Tensor
-func (t *Tensor) ConvTranspose3d(weight *Tensor, opts ...Option) *Tensor {
+func (t *Tensor) ConvTranspose3d(weight *Tensor, bias *Tensor, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opConvTranspose3d)
 	c.options(opts)
 	c.tensor(0, t)
 	c.tensor(1, weight)
-	c.option(2, opts, nil)
+	c.optTensor(2, bias)
 	c.option(3, opts, nil)
 	c.option(4, opts, nil)
 	c.option(5, opts, nil)

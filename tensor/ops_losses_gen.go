@@ -56,9 +56,9 @@ func (t *Tensor) NLLLoss(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opMSELoss = op{name: "aten::mse_loss", overload: "", goName: "MSELoss", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}}}
+var opMSELoss = op{name: "aten::mse_loss", overload: "", goName: "MSELoss", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}}}
 
-// MSELoss is the squared error (x - target)^2; both of one shape or broadcast. PyTorch:
+// MSELoss is the squared error (x - target)^2; both must have one shape. PyTorch:
 // torch.nn.functional.mse_loss.
 //
 // Options: Reduction.
@@ -66,7 +66,7 @@ var opMSELoss = op{name: "aten::mse_loss", overload: "", goName: "MSELoss", inPl
 //	aten::mse_loss(Tensor self, Tensor target, int reduction=Mean) -> Tensor
 func (t *Tensor) MSELoss(target *Tensor, opts ...Option) *Tensor {
 	if len(opts) == 0 {
-		if f := pin2(&opMSELoss, t, target); f != nil {
+		if f := pinSame(&opMSELoss, t, target); f != nil {
 			return f
 		}
 		r := cshim.OpMSELoss(t.handle(), target.handle())
@@ -84,7 +84,7 @@ func (t *Tensor) MSELoss(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opL1Loss = op{name: "aten::l1_loss", overload: "", goName: "L1Loss", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}}}
+var opL1Loss = op{name: "aten::l1_loss", overload: "", goName: "L1Loss", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}}}
 
 // L1Loss is the absolute error abs(x - target). PyTorch: torch.nn.functional.l1_loss.
 //
@@ -101,7 +101,7 @@ func (t *Tensor) L1Loss(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opSmoothL1Loss = op{name: "aten::smooth_l1_loss", overload: "", goName: "SmoothL1Loss", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}, {"beta", kindFloat, keyBeta, false}}}
+var opSmoothL1Loss = op{name: "aten::smooth_l1_loss", overload: "", goName: "SmoothL1Loss", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}, {"beta", kindFloat, keyBeta, false}}}
 
 // SmoothL1Loss is squared below Beta (1 by default) and absolute above. PyTorch:
 // torch.nn.functional.smooth_l1_loss.
@@ -120,7 +120,7 @@ func (t *Tensor) SmoothL1Loss(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opHuberLoss = op{name: "aten::huber_loss", overload: "", goName: "HuberLoss", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}, {"delta", kindFloat, keyDelta, false}}}
+var opHuberLoss = op{name: "aten::huber_loss", overload: "", goName: "HuberLoss", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}, {"delta", kindFloat, keyDelta, false}}}
 
 // HuberLoss is squared below Delta (1 by default) and delta times the absolute error above. PyTorch:
 // torch.nn.functional.huber_loss.
@@ -139,7 +139,7 @@ func (t *Tensor) HuberLoss(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opBinaryCrossEntropy = op{name: "aten::binary_cross_entropy", overload: "", goName: "BinaryCrossEntropy", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"weight", kindTensor, keyWeight, true}, {"reduction", kindInt, keyReduction, false}}}
+var opBinaryCrossEntropy = op{name: "aten::binary_cross_entropy", overload: "", goName: "BinaryCrossEntropy", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"weight", kindTensor, keyWeight, true}, {"reduction", kindInt, keyReduction, false}}}
 
 // BinaryCrossEntropy is the cross entropy of probabilities x and targets in [0, 1] of one shape. PyTorch:
 // torch.nn.functional.binary_cross_entropy.
@@ -158,7 +158,7 @@ func (t *Tensor) BinaryCrossEntropy(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opBinaryCrossEntropyWithLogits = op{name: "aten::binary_cross_entropy_with_logits", overload: "", goName: "BinaryCrossEntropyWithLogits", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"weight", kindTensor, keyWeight, true}, {"pos_weight", kindTensor, keyPosWeight, true}, {"reduction", kindInt, keyReduction, false}}}
+var opBinaryCrossEntropyWithLogits = op{name: "aten::binary_cross_entropy_with_logits", overload: "", goName: "BinaryCrossEntropyWithLogits", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"weight", kindTensor, keyWeight, true}, {"pos_weight", kindTensor, keyPosWeight, true}, {"reduction", kindInt, keyReduction, false}}}
 
 // BinaryCrossEntropyWithLogits is BinaryCrossEntropy of sigmoid(x), without overflow. PosWeight weighs
 // positive targets. PyTorch: torch.nn.functional.binary_cross_entropy_with_logits.
@@ -178,7 +178,7 @@ func (t *Tensor) BinaryCrossEntropyWithLogits(target *Tensor, opts ...Option) *T
 	return c.one()
 }
 
-var opKLDiv = op{name: "aten::kl_div", overload: "", goName: "KLDiv", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}, {"log_target", kindBool, keyLogTarget, false}}}
+var opKLDiv = op{name: "aten::kl_div", overload: "", goName: "KLDiv", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}, {"log_target", kindBool, keyLogTarget, false}}}
 
 // KLDiv is the Kullback-Leibler divergence target*(log(target) - x) pointwise: x holds log-probabilities,
 // target probabilities, or their logarithms with LogTarget. Mean divides by the number of elements. PyTorch:
@@ -198,7 +198,7 @@ func (t *Tensor) KLDiv(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opPoissonNLLLoss = op{name: "aten::poisson_nll_loss", overload: "", goName: "PoissonNLLLoss", inPlace: false, args: []argSpec{{"input", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"log_input", kindBool, keyLogInput, false}, {"full", kindBool, keyNone, false}, {"eps", kindFloat, keyEps, false}, {"reduction", kindInt, keyReduction, false}}}
+var opPoissonNLLLoss = op{name: "aten::poisson_nll_loss", overload: "", goName: "PoissonNLLLoss", inPlace: false, same: 2, args: []argSpec{{"input", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"log_input", kindBool, keyLogInput, false}, {"full", kindBool, keyNone, false}, {"eps", kindFloat, keyEps, false}, {"reduction", kindInt, keyReduction, false}}}
 
 // PoissonNLLLoss is exp(x) - target*x, or x - target*log(x + eps) when LogInput is false. PyTorch:
 // torch.nn.functional.poisson_nll_loss.
@@ -219,7 +219,7 @@ func (t *Tensor) PoissonNLLLoss(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opHingeEmbeddingLoss = op{name: "aten::hinge_embedding_loss", overload: "", goName: "HingeEmbeddingLoss", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"margin", kindFloat, keyMargin, false}, {"reduction", kindInt, keyReduction, false}}}
+var opHingeEmbeddingLoss = op{name: "aten::hinge_embedding_loss", overload: "", goName: "HingeEmbeddingLoss", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"margin", kindFloat, keyMargin, false}, {"reduction", kindInt, keyReduction, false}}}
 
 // HingeEmbeddingLoss is x where target is 1 and max(0, margin - x) where it is -1. PyTorch:
 // torch.nn.functional.hinge_embedding_loss.
@@ -238,7 +238,7 @@ func (t *Tensor) HingeEmbeddingLoss(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opMarginRankingLoss = op{name: "aten::margin_ranking_loss", overload: "", goName: "MarginRankingLoss", inPlace: false, args: []argSpec{{"input1", kindTensor, keyNone, false}, {"input2", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"margin", kindFloat, keyMargin, false}, {"reduction", kindInt, keyReduction, false}}}
+var opMarginRankingLoss = op{name: "aten::margin_ranking_loss", overload: "", goName: "MarginRankingLoss", inPlace: false, same: 3, args: []argSpec{{"input1", kindTensor, keyNone, false}, {"input2", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"margin", kindFloat, keyMargin, false}, {"reduction", kindInt, keyReduction, false}}}
 
 // MarginRankingLoss is max(0, -target*(input1 - input2) + margin) for targets 1 and -1. PyTorch:
 // torch.nn.functional.margin_ranking_loss.
@@ -301,7 +301,7 @@ func (t *Tensor) CosineEmbeddingLoss(input2 *Tensor, target *Tensor, opts ...Opt
 	return c.one()
 }
 
-var opSoftMarginLoss = op{name: "aten::soft_margin_loss", overload: "", goName: "SoftMarginLoss", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}}}
+var opSoftMarginLoss = op{name: "aten::soft_margin_loss", overload: "", goName: "SoftMarginLoss", inPlace: false, same: 2, args: []argSpec{{"self", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"reduction", kindInt, keyReduction, false}}}
 
 // SoftMarginLoss is log(1 + exp(-target*x)) for targets 1 and -1. PyTorch:
 // torch.nn.functional.soft_margin_loss.

@@ -284,8 +284,8 @@ func Adjoint(v bool) Option { return kwarg{keyAdjoint, v} }
 // AlignCorners is the keyword argument align_corners= (UpsampleLinear1d, UpsampleBilinear2d, UpsampleBicubic2d, UpsampleTrilinear3d, GridSampler, AffineGrid).
 func AlignCorners(v bool) Option { return kwarg{keyAlignCorners, v} }
 
-// Alpha is the keyword argument alpha= (Add, Add_, Sub, Sub_, RSub, AddMM, and others).
-func Alpha(v float64) Option { return kwarg{keyAlpha, v} }
+// Alpha is the keyword argument alpha= (Add, Add_, Sub, Sub_, RSub, AddMM, and others). v is a Go number; an int stays one, as in Python.
+func Alpha(v any) Option { return kwarg{keyAlpha, v} }
 
 // Append is the keyword argument append= (Diff).
 func Append(v *Tensor) Option { return kwarg{keyAppend, v} }
@@ -317,10 +317,10 @@ func Base(v float64) Option { return kwarg{keyBase, v} }
 // BatchFirst is the keyword argument batch_first= (PadSequence, LSTM, GRU, RNNTanh, RNNReLU).
 func BatchFirst(v bool) Option { return kwarg{keyBatchFirst, v} }
 
-// Beta is the keyword argument beta= (AddMM, AddMM_, AddMV, AddMV_, AddR, AddR_, and others).
-func Beta(v float64) Option { return kwarg{keyBeta, v} }
+// Beta is the keyword argument beta= (AddMM, AddMM_, AddMV, AddMV_, AddR, AddR_, and others). v is a Go number; an int stays one, as in Python.
+func Beta(v any) Option { return kwarg{keyBeta, v} }
 
-// Bias is the keyword argument bias= (Bilinear, Conv2dPadding, ConvTranspose1d, ConvTranspose3d, BatchNorm, InstanceNorm, and others).
+// Bias is the keyword argument bias= (Bilinear, BatchNorm, InstanceNorm, GroupNorm).
 func Bias(v *Tensor) Option { return kwarg{keyBias, v} }
 
 // Bidirectional is the keyword argument bidirectional= (LSTM, GRU, RNNTanh, RNNReLU).
@@ -335,8 +335,8 @@ func CeilMode(v bool) Option { return kwarg{keyCeilMode, v} }
 // ComputeMode is the keyword argument compute_mode= (CDist).
 func ComputeMode(v int) Option { return kwarg{keyComputeMode, v} }
 
-// Correction is the keyword argument correction= (Std, Var, StdMean, VarMean, Cov). v are Go numbers.
-func Correction(v ...any) Option { return kwarg{keyCorrection, v} }
+// Correction is the keyword argument correction= (Std, Var, StdMean, VarMean, Cov). v is a Go number; an int stays one, as in Python.
+func Correction(v any) Option { return kwarg{keyCorrection, v} }
 
 // CountIncludePad is the keyword argument count_include_pad= (AvgPool1d, AvgPool2d, AvgPool3d).
 func CountIncludePad(v bool) Option { return kwarg{keyCountIncludePad, v} }
@@ -380,8 +380,8 @@ func Dropout(v float64) Option { return kwarg{keyDropout, v} }
 // DropoutP is the keyword argument dropout_p= (ScaledDotProductAttention).
 func DropoutP(v float64) Option { return kwarg{keyDropoutP, v} }
 
-// Dx is the keyword argument dx= (Trapezoid, CumulativeTrapezoid).
-func Dx(v float64) Option { return kwarg{keyDx, v} }
+// Dx is the keyword argument dx= (Trapezoid, CumulativeTrapezoid). v is a Go number; an int stays one, as in Python.
+func Dx(v any) Option { return kwarg{keyDx, v} }
 
 // EnableGqa is the keyword argument enable_gqa= (ScaledDotProductAttention).
 func EnableGqa(v bool) Option { return kwarg{keyEnableGqa, v} }
@@ -428,8 +428,8 @@ func Increasing(v bool) Option { return kwarg{keyIncreasing, v} }
 // Indexing is the keyword argument indexing= (MeshGrid).
 func Indexing(v string) Option { return kwarg{keyIndexing, v} }
 
-// InputScale is the keyword argument input_scale= (ELU, ELU_).
-func InputScale(v float64) Option { return kwarg{keyInputScale, v} }
+// InputScale is the keyword argument input_scale= (ELU, ELU_). v is a Go number; an int stays one, as in Python.
+func InputScale(v any) Option { return kwarg{keyInputScale, v} }
 
 // Interpolation is the keyword argument interpolation= (Quantile, QuantileTensor, NanQuantile).
 func Interpolation(v string) Option { return kwarg{keyInterpolation, v} }
@@ -452,8 +452,8 @@ func KeepDim(v bool) Option { return kwarg{keyKeepDim, v} }
 // LabelSmoothing is the keyword argument label_smoothing= (CrossEntropy).
 func LabelSmoothing(v float64) Option { return kwarg{keyLabelSmoothing, v} }
 
-// Lambd is the keyword argument lambd= (Hardshrink, Softshrink, Exponential_).
-func Lambd(v float64) Option { return kwarg{keyLambd, v} }
+// Lambd is the keyword argument lambd= (Hardshrink, Softshrink, Exponential_). v is a Go number; an int stays one, as in Python.
+func Lambd(v any) Option { return kwarg{keyLambd, v} }
 
 // Largest is the keyword argument largest= (TopK).
 func Largest(v bool) Option { return kwarg{keyLargest, v} }
@@ -467,14 +467,14 @@ func LogInput(v bool) Option { return kwarg{keyLogInput, v} }
 // LogTarget is the keyword argument log_target= (KLDiv).
 func LogTarget(v bool) Option { return kwarg{keyLogTarget, v} }
 
-// Margin is the keyword argument margin= (HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, CosineEmbeddingLoss, MultiMarginLoss).
-func Margin(v float64) Option { return kwarg{keyMargin, v} }
+// Margin is the keyword argument margin= (HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, CosineEmbeddingLoss, MultiMarginLoss). v is a Go number; an int stays one, as in Python.
+func Margin(v any) Option { return kwarg{keyMargin, v} }
 
-// MaxVal is the keyword argument max_val= (Hardtanh, Hardtanh_).
-func MaxVal(v float64) Option { return kwarg{keyMaxVal, v} }
+// MaxVal is the keyword argument max_val= (Hardtanh, Hardtanh_). v is a Go number; an int stays one, as in Python.
+func MaxVal(v any) Option { return kwarg{keyMaxVal, v} }
 
-// MinVal is the keyword argument min_val= (Hardtanh, Hardtanh_).
-func MinVal(v float64) Option { return kwarg{keyMinVal, v} }
+// MinVal is the keyword argument min_val= (Hardtanh, Hardtanh_). v is a Go number; an int stays one, as in Python.
+func MinVal(v any) Option { return kwarg{keyMinVal, v} }
 
 // Minlength is the keyword argument minlength= (BinCount).
 func Minlength(v int) Option { return kwarg{keyMinlength, v} }
@@ -491,8 +491,8 @@ func N(v int) Option { return kwarg{keyN, v} }
 // Nan is the keyword argument nan= (NaNToNum, NaNToNum_).
 func Nan(v float64) Option { return kwarg{keyNan, v} }
 
-// NegativeSlope is the keyword argument negative_slope= (LeakyReLU, LeakyReLU_).
-func NegativeSlope(v float64) Option { return kwarg{keyNegativeSlope, v} }
+// NegativeSlope is the keyword argument negative_slope= (LeakyReLU, LeakyReLU_). v is a Go number; an int stays one, as in Python.
+func NegativeSlope(v any) Option { return kwarg{keyNegativeSlope, v} }
 
 // Neginf is the keyword argument neginf= (NaNToNum, NaNToNum_).
 func Neginf(v float64) Option { return kwarg{keyNeginf, v} }
@@ -512,8 +512,8 @@ func NumLayers(v int) Option { return kwarg{keyNumLayers, v} }
 // Offset is the keyword argument offset= (TrilIndices, TriuIndices, DiagEmbed, DiagFlat, Diagonal, DiagonalScatter).
 func Offset(v int) Option { return kwarg{keyOffset, v} }
 
-// Ord is the keyword argument ord= (LinalgNorm, LinalgVectorNorm).
-func Ord(v float64) Option { return kwarg{keyOrd, v} }
+// Ord is the keyword argument ord= (LinalgNorm, LinalgVectorNorm). v is a Go number; an int stays one, as in Python.
+func Ord(v any) Option { return kwarg{keyOrd, v} }
 
 // OutInt32 is the keyword argument out_int32= (SearchSorted, Bucketize).
 func OutInt32(v bool) Option { return kwarg{keyOutInt32, v} }
@@ -524,8 +524,8 @@ func OutputPadding(v ...int) Option { return kwarg{keyOutputPadding, v} }
 // OutputSize is the keyword argument output_size= (RepeatInterleave, RepeatInterleaveTensor, UpsampleNearest1d, UpsampleNearest2d, UpsampleLinear1d, UpsampleBilinear2d, and others).
 func OutputSize(v ...int) Option { return kwarg{keyOutputSize, v} }
 
-// P is the keyword argument p= (Norm, Dist, LinalgCond, CDist, PDist, PairwiseDistance, and others).
-func P(v float64) Option { return kwarg{keyP, v} }
+// P is the keyword argument p= (Norm, Dist, LinalgCond, CDist, PDist, PairwiseDistance, and others). v is a Go number; an int stays one, as in Python.
+func P(v any) Option { return kwarg{keyP, v} }
 
 // Padding is the keyword argument padding= (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, and others).
 func Padding(v ...int) Option { return kwarg{keyPadding, v} }
@@ -590,8 +590,8 @@ func RunningVar(v *Tensor) Option { return kwarg{keyRunningVar, v} }
 // S is the keyword argument s= (FFTFFT2, FFTIFFT2, FFTRFFT2, FFTIRFFT2, FFTFFTN, FFTIFFTN, and others).
 func S(v ...int) Option { return kwarg{keyS, v} }
 
-// Scale is the keyword argument scale= (ELU, ELU_, ScaledDotProductAttention).
-func Scale(v float64) Option { return kwarg{keyScale, v} }
+// Scale is the keyword argument scale= (ELU, ELU_, ScaledDotProductAttention). v is a Go number; an int stays one, as in Python.
+func Scale(v any) Option { return kwarg{keyScale, v} }
 
 // ScaleFactors is the keyword argument scale_factors= (UpsampleNearest1d, UpsampleNearest2d, UpsampleLinear1d, UpsampleBilinear2d, UpsampleBicubic2d, UpsampleTrilinear3d). v are Go numbers.
 func ScaleFactors(v ...any) Option { return kwarg{keyScaleFactors, v} }
@@ -614,8 +614,8 @@ func Start(v int) Option { return kwarg{keyStart, v} }
 // StartDim is the keyword argument start_dim= (Flatten).
 func StartDim(v int) Option { return kwarg{keyStartDim, v} }
 
-// Step is the keyword argument step= (Arange, Slice, SliceScatter). v are Go numbers.
-func Step(v ...any) Option { return kwarg{keyStep, v} }
+// Step is the keyword argument step= (Arange, Slice, SliceScatter). v is a Go number; an int stays one, as in Python.
+func Step(v any) Option { return kwarg{keyStep, v} }
 
 // StorageOffset is the keyword argument storage_offset= (AsStrided).
 func StorageOffset(v int) Option { return kwarg{keyStorageOffset, v} }
@@ -626,8 +626,8 @@ func Stride(v ...int) Option { return kwarg{keyStride, v} }
 // Swap is the keyword argument swap= (TripletMarginLoss).
 func Swap(v bool) Option { return kwarg{keySwap, v} }
 
-// Threshold is the keyword argument threshold= (Softplus).
-func Threshold(v float64) Option { return kwarg{keyThreshold, v} }
+// Threshold is the keyword argument threshold= (Softplus). v is a Go number; an int stays one, as in Python.
+func Threshold(v any) Option { return kwarg{keyThreshold, v} }
 
 // Train is the keyword argument train= (Dropout, Dropout_, AlphaDropout, FeatureDropout, LSTM, GRU, and others).
 func Train(v bool) Option { return kwarg{keyTrain, v} }
@@ -644,8 +644,8 @@ func Upper(v bool) Option { return kwarg{keyUpper, v} }
 // UseInputStats is the keyword argument use_input_stats= (InstanceNorm).
 func UseInputStats(v bool) Option { return kwarg{keyUseInputStats, v} }
 
-// Value is the keyword argument value= (AddCMul, AddCMul_, AddCDiv, AddCDiv_, Pad, ConstantPadNd).
-func Value(v float64) Option { return kwarg{keyValue, v} }
+// Value is the keyword argument value= (AddCMul, AddCMul_, AddCDiv, AddCDiv_, Pad, ConstantPadNd). v is a Go number; an int stays one, as in Python.
+func Value(v any) Option { return kwarg{keyValue, v} }
 
 // Weight is the keyword argument weight= (BatchNorm, InstanceNorm, GroupNorm, CrossEntropy, NLLLoss, BinaryCrossEntropy, and others).
 func Weight(v *Tensor) Option { return kwarg{keyWeight, v} }

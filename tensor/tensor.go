@@ -231,6 +231,19 @@ func pin2(o *op, a, b *Tensor) *Tensor {
 	return nil
 }
 
+// pinSame is pin2 for an operator that refuses to broadcast.
+func pinSame(o *op, a, b *Tensor) *Tensor {
+	if f := pin2(o, a, b); f != nil {
+		return f
+	}
+	if f := o.sameShape([]*Tensor{a, b}); f != nil {
+		a.unpin()
+		b.unpin()
+		return f
+	}
+	return nil
+}
+
 // optional has bit i set where the i-th operand may be nil.
 func pin3(o *op, a, b, c *Tensor, optional uint8) *Tensor {
 	if cshim.Due() {

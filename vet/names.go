@@ -53,7 +53,7 @@ var closers = map[name]bool{closeScope: true, "checkpoint.File.Close": true}
 // pinners are package tensor's own ways to hold a tensor through a native call: when the result is true or nil, the
 // tensors among the arguments are pinned. Those in handedOver have also been put where somebody else will unpin them.
 var (
-	pinners   = map[name]bool{"tensor.Tensor.pin": false, "tensor.pin1": false, "tensor.pin2": false, "tensor.pin3": false, "tensor.call.hold": true}
+	pinners   = map[name]bool{"tensor.Tensor.pin": false, "tensor.pin1": false, "tensor.pin2": false, "tensor.pin3": false, "tensor.pinSame": false, "tensor.call.hold": true}
 	unpinners = map[name]bool{"tensor.Tensor.unpin": true, "tensor.done1": true, "tensor.done2": true, "tensor.done3": true, "tensor.wrote1": true, "tensor.wrote2": true, "tensor.wrote3": true}
 	// primitives are what the rest is made of: who owns a handle is decided there, and they are read by people. The
 	// last notes handles for a scope that owns them, under its lock, and gives them to nobody while the tensors live.

@@ -35,8 +35,8 @@ func camel(name string) string {
 
 // optKinds is what an option takes, by all the operators that have it.
 type optKinds struct {
-	ints, list, number, boolean, text, tensor bool
-	users                                     []string
+	ints, list, number, scalar, boolean, text, tensor bool
+	users                                             []string
 }
 
 func (a *arg) enum() string {
@@ -58,6 +58,7 @@ func (k *optKinds) add(a *arg) {
 		k.list = k.list || a.list
 	case "float", "Scalar":
 		k.number = true
+		k.scalar = k.scalar || a.typ == "Scalar"
 		k.list = k.list || a.list
 	case "bool":
 		k.boolean = true
@@ -98,7 +99,9 @@ func (k *optKinds) goType() (param, doc string) {
 		return "v string", ""
 	case k.tensor:
 		return "v *Tensor", ""
-	case k.number && !k.ints && !k.list:
+	case k.number && !k.list && (k.scalar || k.ints):
+		return "v any", "v is a Go number; an int stays one, as in Python."
+	case k.number && !k.list:
 		return "v float64", ""
 	case k.number:
 		return "v ...any", "v are Go numbers."
@@ -248,7 +251,11 @@ func (a *arg) key() string {
 
 func emitOp(b *bytes.Buffer, o *op) error {
 	// Descriptor. The schema's own defaults are the shim's business; only those of the table stand here.
-	fmt.Fprintf(b, "var %s = op{name: \"aten::%s\", overload: %q, goName: %q, inPlace: %v, args: []argSpec{", o.goVar(), o.name, o.overload, o.goName, o.inPlace)
+	same := ""
+	if o.same != 0 {
+		same = fmt.Sprintf("same: %d, ", o.same)
+	}
+	fmt.Fprintf(b, "var %s = op{name: \"aten::%s\", overload: %q, goName: %q, inPlace: %v, %sargs: []argSpec{", o.goVar(), o.name, o.overload, o.goName, o.inPlace, same)
 	for _, a := range o.args {
 		fmt.Fprintf(b, "{%q, %s, %s, %v}, ", a.name, a.kind(), a.key(), a.optional || a.elemOpt)
 	}
@@ -415,7 +422,13 @@ func emitTyped(b *bytes.Buffer, o *op, hasOpts bool) (always bool) {
 		extra = fmt.Sprintf(", %d", mask)
 	}
 	in := strings.Join(tensors, ", ")
-	fmt.Fprintf(b, "\tif f := pin%d(&%s, %s%s); f != nil { return f }\n", n, o.goVar(), in, extra)
+	pin := fmt.Sprintf("pin%d", n)
+	if o.same == 2 && n == 2 {
+		pin = "pinSame"
+	} else if o.same != 0 {
+		return false
+	}
+	fmt.Fprintf(b, "\tif f := %s(&%s, %s%s); f != nil { return f }\n", pin, o.goVar(), in, extra)
 	call := fmt.Sprintf("cshim.Op%s(%s)", o.goName, strings.Join(args, ", "))
 	if o.inPlace {
 		fmt.Fprintf(b, "\treturn wrote%d(&%s, %s, %s)\n", n, o.goVar(), call, in)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -16,6 +17,7 @@ type op struct {
 	line    int
 	hot     bool
 	fn      bool
+	same    int // how many leading tensors must have one shape
 }
 
 func readTable(path string) ([]*op, error) {
@@ -133,6 +135,13 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 			})
 		case "req":
 			err = each(val, ",", func(a *arg, _ string) error { a.option = false; return nil })
+		case "same":
+			o.same, err = strconv.Atoi(val)
+			for i := range o.same {
+				if err == nil && (i >= len(o.args) || o.args[i].typ != "Tensor" || o.args[i].list) {
+					err = fmt.Errorf("%s: same=%d, but argument %d is no tensor", o.full(), o.same, i)
+				}
+			}
 		case "hide":
 			err = each(val, ",", func(a *arg, _ string) error { a.hidden = true; return nil })
 		default:

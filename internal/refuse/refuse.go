@@ -2,6 +2,7 @@
 package refuse
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/linstock-ml/linstock/internal/callsite"
@@ -21,4 +22,20 @@ func Nil(op, what string) error {
 // Tensor is the failed tensor of Error.
 func Tensor(op string, kind error, format string, args ...any) *tensor.Tensor {
 	return tensor.Failed(Error(op, kind, format, args...))
+}
+
+// Unusable is nil for a tensor that operators take. Else it is the tensor's own error, or one of op that says that the
+// tensor was released or is nil. what names the tensor, "parameter 3"; "" for the only one.
+func Unusable(op, what string, t *tensor.Tensor) error {
+	err := t.Err()
+	var e *tensor.Error
+	if errors.As(err, &e) && e.Op == "Err" {
+		named := *e
+		named.Op = op
+		if what != "" {
+			named.Message = what + ": " + e.Message
+		}
+		return &named
+	}
+	return err
 }

@@ -1,0 +1,72 @@
+package tensor
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// libtorch's messages give advice in Python's words. goAdvice puts Go's names in their place and leaves the rest of a
+// message as it is.
+func goAdvice(message string) string {
+	message = pythonAdvice.Replace(message)
+	message = pythonKeyword.ReplaceAllStringFunc(message, func(word string) string {
+		name, value, _ := strings.Cut(word, "=")
+		if option, ok := keywordOptions()[strings.ReplaceAll(name, "_", "")]; ok {
+			return "tensor." + option + "(" + strings.ToLower(value) + ")"
+		}
+		return word
+	})
+	return pythonDType.ReplaceAllStringFunc(message, func(word string) string {
+		name := strings.TrimPrefix(word, "torch.")
+		if full, ok := map[string]string{"float": "float32", "double": "float64", "half": "float16", "long": "int64"}[name]; ok {
+			name = full
+		}
+		if d, err := ParseDType(name); err == nil {
+			return "tensor." + goDType(d)
+		}
+		return word
+	})
+}
+
+var (
+	pythonKeyword = regexp.MustCompile(`\b[a-z][a-z_]*=(True|False)\b`)
+	pythonDType   = regexp.MustCompile(`\btorch\.(bool|u?int\d+|float\d*|bfloat16|double|half|long|complex\d+)\b`)
+)
+
+// keywordOptions are the Go names of keyword arguments, by these without underscores.
+var keywordOptions = sync.OnceValue(func() map[string]string {
+	all := map[string]string{"retaingraph": "RetainGraph", "creategraph": "CreateGraph", "allowunused": "AllowUnused"}
+	for _, name := range optNames {
+		all[strings.ToLower(name)] = name
+	}
+	return all
+})
+
+const writtenTo = "Hint: an operator whose name ends in _, or SetIndex, wrote into it after the graph had saved it. Use the operator without _, or write into a Clone()."
+
+// pythonAdvice is what Python's programs are told, and what to do in Go.
+var pythonAdvice = strings.NewReplacer(
+	"when you call .backward() or autograd.grad(). Specify retain_graph=True if", "when you call Backward or autograd.Grad. Give tensor.RetainGraph(true) if",
+	"Set allow_unused=True if", "Give tensor.AllowUnused(true) if",
+	"Hint: enable anomaly detection to find the operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True).", writtenTo,
+	"Hint: enable anomaly detection to find the operation that failed to compute its gradient, with torch.autograd.set_detect_anomaly(True, check_nan=False).", writtenTo,
+	"`torch.no_grad()` instead of `torch.inference_mode()`", "autograd.NoGrad instead of autograd.Inference",
+	"`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass `enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement if you do not need ONNX exportability.",
+	"lengths must be sorted in decreasing order. Sort the sequences by length first (Sort, IndexSelect), and bring the results back in order.",
+	"'torch.use_deterministic_algorithms(True, warn_only=True)'", "tensor.SetDeterministic(true, tensor.WarnOnly)",
+	"'torch.use_deterministic_algorithms(True)'", "tensor.SetDeterministic(true)",
+	"'warn_only=True' option", "option tensor.WarnOnly",
+	"Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert", "Use tensor.Item to convert",
+	"Please clone() the tensor before performing the operation.", "Clone() the tensor first.",
+	"please call .coalesce() first", "call Coalesce first (tensor.Call(\"aten::coalesce\", x))",
+	"`.clone()`", "Clone()", ".clone()", "Clone()",
+	"`.detach()`", "Detach()", ".detach()", "Detach()",
+	".detach_()", "tensor.Call(\"aten::detach_\", x)",
+	".reshape(...)", "Reshape(...)",
+	".contiguous()", "Contiguous()",
+	".requires_grad_()", "RequiresGrad_()",
+	".backward()", "Backward",
+	"autograd.grad()", "autograd.Grad", "torch.autograd.grad(...)", "autograd.Grad", "torch.autograd.grad", "autograd.Grad",
+	"torch.no_grad()", "autograd.NoGrad", "torch.inference_mode()", "autograd.Inference",
+)

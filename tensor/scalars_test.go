@@ -1,0 +1,207 @@
+package tensor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Numbers given as options keep their kind: an integer stays one on integer and bool tensors, and what Python refuses
+// is refused.
+func TestNumbersAsOptions(t *testing.T) {
+	begin(t)
+	counted(t)
+	text, err := os.ReadFile("../tests/golden/scalars.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type number struct {
+		I *int
+		F *float64
+		B *bool
+		C []float64
+	}
+	var cases []struct {
+		Op, DType, Error string
+		Opts             map[string]number
+		Out              struct {
+			DType string
+			Data  [][2]float64
+		}
+	}
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	options := map[string]func(any) Option{"alpha": Alpha, "beta": Beta, "value": Value, "negative_slope": NegativeSlope, "min_val": MinVal, "max_val": MaxVal, "p": P}
+	operators := map[string]func(a, b, v *Tensor, o ...Option) *Tensor{
+		"Add":       func(a, b, _ *Tensor, o ...Option) *Tensor { return a.Add(b, o...) },
+		"Add_":      func(a, b, _ *Tensor, o ...Option) *Tensor { return a.Clone().Add_(b, o...) },
+		"AddNumber": func(a, _, _ *Tensor, o ...Option) *Tensor { return a.Add(3, o...) },
+		"Sub":       func(a, b, _ *Tensor, o ...Option) *Tensor { return a.Sub(b, o...) },
+		"RSub":      func(a, b, _ *Tensor, o ...Option) *Tensor { return a.RSub(b, o...) },
+		"AddMM":     func(a, b, _ *Tensor, o ...Option) *Tensor { return a.AddMM(a, b, o...) },
+		"AddMV":     func(a, _, v *Tensor, o ...Option) *Tensor { return v.AddMV(a, v, o...) },
+		"AddR":      func(a, _, v *Tensor, o ...Option) *Tensor { return a.AddR(v, v, o...) },
+		"BAddBMM": func(a, b, _ *Tensor, o ...Option) *Tensor {
+			a = a.Unsqueeze(0)
+			return a.BAddBMM(a, b.Unsqueeze(0), o...)
+		},
+		"AddBMM":        func(a, b, _ *Tensor, o ...Option) *Tensor { return a.AddBMM(a.Unsqueeze(0), b.Unsqueeze(0), o...) },
+		"AddCMul":       func(a, b, _ *Tensor, o ...Option) *Tensor { return a.AddCMul(a, b, o...) },
+		"IndexAdd":      func(a, b, _ *Tensor, o ...Option) *Tensor { return a.IndexAdd(0, FromSlice([]int{1, 0}, nil), b, o...) },
+		"LeakyReLU":     func(a, _, _ *Tensor, o ...Option) *Tensor { return a.LeakyReLU(o...) },
+		"Hardtanh":      func(a, _, _ *Tensor, o ...Option) *Tensor { return a.Hardtanh(o...) },
+		"SmoothL1Loss":  func(a, b, _ *Tensor, o ...Option) *Tensor { return a.SmoothL1Loss(b, o...) },
+		"ConstantPadNd": func(_, _, v *Tensor, o ...Option) *Tensor { return v.ConstantPadNd([]int{1, 0}, o...) },
+		"Dist":          func(a, b, _ *Tensor, o ...Option) *Tensor { return a.Dist(b, o...) },
+	}
+	for _, c := range cases {
+		scoped(t, func() {
+			d, err := ParseDType(c.DType)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var opts []Option
+			var given []string
+			for name, n := range c.Opts {
+				var v any
+				switch {
+				case n.I != nil:
+					v = *n.I
+				case n.F != nil:
+					v = *n.F
+				case n.B != nil:
+					v = *n.B
+				default:
+					v = complex(n.C[0], n.C[1])
+				}
+				opts = append(opts, options[name](v))
+				given = append(given, fmt.Sprintf("%s=%v (%T)", name, v, v))
+			}
+			of := func(data []int, shape ...int) *Tensor { return FromSlice(data, shape).To(d) }
+			a, b, v := of([]int{1, 0, 2, 3}, 2, 2), of([]int{1, 1, 0, 2}, 2, 2), of([]int{1, 2}, 2)
+			y := operators[c.Op](a, b, v, opts...)
+			what := fmt.Sprintf("%s of %s, %s", c.Op, c.DType, strings.Join(given, ", "))
+			err = y.Err()
+			switch {
+			case c.Error != "":
+				if err == nil {
+					t.Errorf("%s: got %v, Python says %q", what, y, c.Error)
+				}
+				return
+			case err != nil:
+				t.Errorf("%s: %v", what, err)
+				return
+			case y.DType().String() != c.Out.DType:
+				t.Errorf("%s: got %v, want %s", what, y.DType(), c.Out.DType)
+			}
+			got, err := Data[complex128](y.To(Complex128))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, w := range c.Out.Data {
+				if math.Abs(real(got[i])-w[0]) > 1e-6*(1+math.Abs(w[0])) || math.Abs(imag(got[i])-w[1]) > 1e-6*(1+math.Abs(w[1])) {
+					t.Errorf("%s: element %d is %v, want %v", what, i, got[i], w)
+				}
+			}
+		})
+	}
+	scoped(t, func() {
+		x := Ones([]int{2})
+		for _, bad := range []any{"2", nil, []int{1, 2}, x, struct{}{}, uint64(math.MaxUint64)} {
+			if err := x.Add(1, Alpha(bad)).Err(); !errors.Is(err, ErrArgument) {
+				t.Errorf("Alpha(%v): %v", bad, err)
+			}
+			if err := x.SmoothL1Loss(x, Beta(bad)).Err(); !errors.Is(err, ErrArgument) {
+				t.Errorf("Beta(%v): %v", bad, err)
+			}
+		}
+	})
+}
+
+// One option has one type in all operators: windows take one number or one for each dimension.
+func TestWindowOptionsAreLists(t *testing.T) {
+	lists := map[optKey]bool{keyStride: true, keyDilation: true, keyPadding: true, keyOutputPadding: true}
+	for _, o := range operators {
+		for _, a := range o.op.args {
+			if lists[a.key] && a.kind != kindInts {
+				t.Errorf("%s takes one number for %s", o.name, a.name)
+			}
+		}
+	}
+	for _, f := range []any{Stride, Dilation, Padding, OutputPadding} {
+		if _, ok := f.(func(...int) Option); !ok {
+			t.Errorf("an option of windows is %T", f)
+		}
+	}
+	// The convolutions have one signature.
+	for _, o := range operators {
+		_, one := o.fn.(func(*Tensor, *Tensor, *Tensor, ...Option) *Tensor)
+		if base := strings.TrimRight(o.name, "123d"); (base == "Conv" || base == "ConvTranspose") && !one {
+			t.Errorf("%s is %T", o.name, o.fn)
+		}
+	}
+}
+
+// Elementwise losses refuse to broadcast: a target of another shape is most often a mistake.
+func TestLossesDoNotBroadcast(t *testing.T) {
+	begin(t)
+	type loss struct {
+		name string
+		of   func(x, y *Tensor, o ...Option) *Tensor
+	}
+	losses := []loss{
+		{"MSELoss", (*Tensor).MSELoss}, {"L1Loss", (*Tensor).L1Loss}, {"SmoothL1Loss", (*Tensor).SmoothL1Loss}, {"HuberLoss", (*Tensor).HuberLoss},
+		{"BinaryCrossEntropy", (*Tensor).BinaryCrossEntropy}, {"BinaryCrossEntropyWithLogits", (*Tensor).BinaryCrossEntropyWithLogits},
+		{"KLDiv", (*Tensor).KLDiv}, {"PoissonNLLLoss", (*Tensor).PoissonNLLLoss}, {"HingeEmbeddingLoss", (*Tensor).HingeEmbeddingLoss},
+		{"SoftMarginLoss", (*Tensor).SoftMarginLoss},
+		{"MarginRankingLoss", func(x, y *Tensor, o ...Option) *Tensor { return x.MarginRankingLoss(x, y, o...) }},
+	}
+	scoped(t, func() {
+		half := func(shape ...int) *Tensor { return Full(shape, 0.5) }
+		for _, l := range losses {
+			for _, opts := range [][]Option{nil, {ReduceNone}, {ReduceSum}} {
+				for _, s := range [][2][]int{{{4, 1}, {4}}, {{4}, {4, 1}}, {{2, 3}, {3}}, {{2, 3}, {1}}, {{4}, {}}, {{2}, {3}}, {{0, 2}, {2}}, {{1, 1, 1, 1, 1, 1, 1, 1, 2}, {2}}} {
+					err := l.of(half(s[0]...), half(s[1]...), opts...).Err()
+					var e *Error
+					if !errors.As(err, &e) || !errors.Is(err, ErrArgument) || e.Op != l.name {
+						t.Errorf("%s of %v and %v: %v", l.name, s[0], s[1], err)
+						continue
+					}
+					if !strings.Contains(e.Message, tuple(s[0])) || !strings.Contains(e.Message, tuple(s[1])) {
+						t.Errorf("%s: %q names not both shapes", l.name, e.Message)
+					}
+				}
+				for _, s := range [][]int{{}, {1}, {4}, {2, 3}, {0, 2}} {
+					if err := l.of(half(s...), half(s...), opts...).Err(); err != nil {
+						t.Errorf("%s of two %v: %v", l.name, s, err)
+					}
+				}
+			}
+		}
+		// The advice is right.
+		x, y := half(4, 1), half(4)
+		for _, c := range []struct {
+			x, y *Tensor
+			want string
+		}{
+			{x, y, "target.ViewAs(x) gives it the same shape; to broadcast, expand both: x.Expand(4, 4), target.Expand(4, 4)"},
+			{half(2, 3), half(3), "to broadcast, expand: target.ExpandAs(x)"},
+			{half(3), half(2, 3), "to broadcast, expand: x.ExpandAs(target)"},
+			{half(3), half(2), "they cannot be broadcast"},
+		} {
+			if err := c.x.MSELoss(c.y).Err(); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		}
+		for _, err := range []error{x.MSELoss(y.ViewAs(x)).Err(), x.Expand(4, 4).MSELoss(y.Expand(4, 4)).Err(), half(2, 3).MSELoss(half(3).ExpandAs(half(2, 3))).Err()} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
