@@ -232,7 +232,7 @@ func TestFunctionErrors(t *testing.T) {
 	err := tensor.WithScope(func() error {
 		x := points(2)
 		forwards := map[string]func() ([]*tensor.Tensor, error){
-			"error": func() ([]*tensor.Tensor, error) { tensor.Ones([]int{9}); return nil, own },
+			"error": func() ([]*tensor.Tensor, error) { _ = tensor.Ones([]int{9}); return nil, own },
 			"panic": func() ([]*tensor.Tensor, error) { panic("out of luck") },
 			//lint:ignore SA5000 the panic is what is tested
 			"nil map":  func() ([]*tensor.Tensor, error) { var m map[string]int; m["a"] = 1; return nil, nil },

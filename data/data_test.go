@@ -284,14 +284,14 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-					tensor.Zeros([]int{1000})
+					_ = tensor.Zeros([]int{1000})
 					break
 				}
 			},
 			"return": func(l *data.Loader) {
 				func() error {
 					for _, err := range l.Batches(t.Context()) {
-						tensor.Zeros([]int{1000})
+						_ = tensor.Zeros([]int{1000})
 						return err
 					}
 					return nil
@@ -307,7 +307,7 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-					tensor.Zeros([]int{1000})
+					_ = tensor.Zeros([]int{1000})
 					panic("in the body")
 				}
 			},
@@ -319,7 +319,7 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 						if err != nil {
 							t.Error(err)
 						}
-						tensor.Zeros([]int{1000})
+						_ = tensor.Zeros([]int{1000})
 						runtime.Goexit()
 					}
 				}()
@@ -335,7 +335,7 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 					if got = err; err == nil {
 						n++
 					}
-					tensor.Zeros([]int{1000})
+					_ = tensor.Zeros([]int{1000})
 					cancel(stopped)
 				}
 				if n != 1 || !errors.Is(got, stopped) {
@@ -459,7 +459,7 @@ func TestAnErrorThatNobodyLookedAtEndsTheLoop(t *testing.T) {
 			}
 			seen++
 			if batch.Index == at {
-				batch.Inputs.MatMul(batch.Inputs)
+				_ = batch.Inputs.MatMul(batch.Inputs)
 			} else if batch.Inputs.MatMul(batch.Inputs).Err() == nil {
 				t.Error("matmul of (5,2) and (5,2) worked")
 			}

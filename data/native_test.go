@@ -25,7 +25,7 @@ func TestFreedWithoutTheGarbageCollector(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				tensor.Zeros([]int{1000}).Add(batch.Inputs.Sum())
+				_ = tensor.Zeros([]int{1000}).Add(batch.Inputs.Sum())
 				inBody = max(inBody, allocated(t)-before)
 				if stop--; stop == 0 {
 					break

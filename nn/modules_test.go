@@ -225,7 +225,7 @@ func TestStickyErrors(t *testing.T) {
 	if err != nil {
 		t.Error("an error that was looked at is told again")
 	}
-	err = tensor.WithScope(func() error { nn.Pipe(tensor.Ones([]int{2, 5}), l, &nn.ReLU{}); return nil })
+	err = tensor.WithScope(func() error { _ = nn.Pipe(tensor.Ones([]int{2, 5}), l, &nn.ReLU{}); return nil })
 	if err == nil {
 		t.Error("the scope around does not hear of a failure in Pipe")
 	}
@@ -237,7 +237,7 @@ func TestStickyErrors(t *testing.T) {
 			}
 		}()
 		_ = tensor.WithScope(func() error {
-			nn.Pipe(tensor.Ones([]int{2, 3}), l, nn.Func(func(*tensor.Tensor) *tensor.Tensor { panic("mine") }))
+			_ = nn.Pipe(tensor.Ones([]int{2, 3}), l, nn.Func(func(*tensor.Tensor) *tensor.Tensor { panic("mine") }))
 			return nil
 		})
 	}()

@@ -112,7 +112,7 @@ func TestCloseRaces(t *testing.T) {
 				case 2:
 					x.MoveOut().Release()
 				case 3:
-					x.Add(xs[(g+1)%16])
+					_ = x.Add(xs[(g+1)%16])
 				case 4:
 					x.Release()
 				}
@@ -154,7 +154,7 @@ func TestOneScopeOnManyGoroutines(t *testing.T) {
 							return err
 						}
 					case 4:
-						x.Add(Ones([]int{3})) // an error for the scope
+						_ = x.Add(Ones([]int{3})) // an error for the scope
 					case 5:
 						x.Keep().Release()
 					case 6:
@@ -279,7 +279,7 @@ func TestTooManyGoroutines(t *testing.T) {
 					return
 				}
 				o.Add(1)
-				Ones([]int{1})
+				_ = Ones([]int{1})
 				if inner, err := NewScope(); err != nil {
 					t.Error("a goroutine that holds one scope may hold more", err)
 				} else {
@@ -313,7 +313,7 @@ func TestTooManyGoroutines(t *testing.T) {
 	if o != 1000 || r != int64(n-1000) {
 		t.Errorf("%d opened and %d refused, want 1000 and %d", o, r, n-1000)
 	}
-	scoped(t, func() { Ones([]int{1}) })
+	scoped(t, func() { _ = Ones([]int{1}) })
 	equal(t, "goroutines that hold scopes", held.Load(), 0)
 }
 
@@ -509,7 +509,7 @@ func TestScopesDoNotBlock(t *testing.T) {
 	stop := make(chan struct{})
 	waits := make(chan struct{})
 	go func() {
-		_ = WithScope(func() error { Ones([]int{1}); <-stop; return nil })
+		_ = WithScope(func() error { _ = Ones([]int{1}); <-stop; return nil })
 		close(waits)
 	}()
 	start := time.Now()

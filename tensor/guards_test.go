@@ -179,7 +179,7 @@ func TestMovesRace(t *testing.T) {
 					case 1:
 						_ = others[(g+1)%len(others)].Adopt(x)
 					case 2:
-						x.Add(x)
+						_ = x.Add(x)
 					case 3:
 						if k > 20 {
 							x.Release()

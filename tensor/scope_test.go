@@ -258,11 +258,11 @@ func weighted(x, weight *Tensor) *Tensor {
 func TestWithScope(t *testing.T) {
 	begin(t)
 	mine := errors.New("mine")
-	if err := WithScope(func() error { Ones([]int{1}); return mine }); err != mine {
+	if err := WithScope(func() error { _ = Ones([]int{1}); return mine }); err != mine {
 		t.Errorf("got %v", err)
 	}
 	// An error that nobody looked at comes out.
-	err := WithScope(func() error { Ones([]int{2}).Add(Ones([]int{3})); return nil })
+	err := WithScope(func() error { _ = Ones([]int{2}).Add(Ones([]int{3})); return nil })
 	var e *Error
 	if !errors.As(err, &e) || e.Op != "Add" {
 		t.Errorf("got %v", err)
@@ -277,8 +277,8 @@ func TestWithScope(t *testing.T) {
 			_ = Ones([]int{2}).Add(Ones([]int{3})).Err()
 		}
 		first := Ones([]int{2}).Sub(Ones([]int{3}))
-		Ones([]int{2}).Mul(Ones([]int{3}))
-		Ones([]int{2}).Div(Ones([]int{3}))
+		_ = Ones([]int{2}).Mul(Ones([]int{3}))
+		_ = Ones([]int{2}).Div(Ones([]int{3}))
 		_ = first.Err()
 		return nil
 	})
@@ -302,7 +302,7 @@ func TestWithScope(t *testing.T) {
 	}
 	// The error belongs to the scope in which it happened, not to those around it.
 	if err := WithScope(func() error {
-		if err := WithScope(func() error { Ones([]int{2}).Add(Ones([]int{3})); return nil }); err == nil {
+		if err := WithScope(func() error { _ = Ones([]int{2}).Add(Ones([]int{3})); return nil }); err == nil {
 			t.Error("no error")
 		}
 		return nil
@@ -331,7 +331,7 @@ func TestTidy(t *testing.T) {
 		t.Error("nil stays nil")
 	}
 	kept := Tidy(func() *Tensor { return x.Add(1).Keep() })
-	ts, err := TidyAll(func() ([]*Tensor, error) { x.Add(7); return []*Tensor{x.Add(1), nil, x, x.Add(2)}, nil })
+	ts, err := TidyAll(func() ([]*Tensor, error) { _ = x.Add(7); return []*Tensor{x.Add(1), nil, x, x.Add(2)}, nil })
 	if err != nil || len(ts) != 4 || ts[0].Add(1).Err() != nil || ts[3].Add(1).Err() != nil {
 		t.Error(ts, err)
 	}
@@ -406,7 +406,7 @@ func TestCloseOuterFirst(t *testing.T) {
 		t.Error("those inside are closed already", err)
 	}
 	// The goroutine let its thread go as often as it held it: one that ends now would otherwise end its thread.
-	scoped(t, func() { Ones([]int{1}) })
+	scoped(t, func() { _ = Ones([]int{1}) })
 }
 
 func TestCloseElsewhere(t *testing.T) {
@@ -444,11 +444,11 @@ func TestGoexit(t *testing.T) {
 			if _, err := NewScope(); err != nil {
 				t.Error(err)
 			}
-			Ones([]int{1000})
+			_ = Ones([]int{1000})
 			if _, err := NewScope(); err != nil {
 				t.Error(err)
 			}
-			Ones([]int{1000})
+			_ = Ones([]int{1000})
 			runtime.Goexit()
 		}()
 		<-done
@@ -509,8 +509,8 @@ func TestAllocations(t *testing.T) {
 			most float64
 			f    func()
 		}{
-			"Add": {1, func() { x.Add(y) }}, "Add_": {0, func() { x.Add_(y) }}, "View": {1, func() { x.View(2, 2) }}, "MatMul": {1, func() { x.MatMul(y) }},
-			"ReLU": {1, func() { x.ReLU() }}, "Numel": {0, func() { x.Numel() }}, "Release": {1, func() { x.Add(y).Release() }},
+			"Add": {1, func() { _ = x.Add(y) }}, "Add_": {0, func() { x.Add_(y) }}, "View": {1, func() { _ = x.View(2, 2) }}, "MatMul": {1, func() { _ = x.MatMul(y) }},
+			"ReLU": {1, func() { _ = x.ReLU() }}, "Numel": {0, func() { x.Numel() }}, "Release": {1, func() { x.Add(y).Release() }},
 		} {
 			if got := testing.AllocsPerRun(200, c.f); got > c.most {
 				t.Errorf("%s: %v allocations, at most %v are allowed", name, got, c.most)

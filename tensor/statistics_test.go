@@ -33,7 +33,7 @@ func TestStatisticsOfAScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	moved := a.Add(3.0).MoveOut()
-	a.Add(4.0)
+	_ = a.Add(4.0)
 	if got, want := inner.Statistics(), (tensor.Statistics{CreatedInScopes: 2, Detached: 1, LiveInScopes: 1, TotalCount: 1}); got != want {
 		t.Errorf("the inner scope: %+v, want %+v", got, want)
 	}
@@ -95,7 +95,7 @@ func TestStatisticsOfManyGoroutines(t *testing.T) {
 			for range rounds {
 				if err := tensor.WithScope(func() error {
 					for range each {
-						tensor.Zeros([]int{2})
+						_ = tensor.Zeros([]int{2})
 					}
 					tensor.ReadStatistics()
 					return nil
@@ -121,7 +121,7 @@ func TestStatisticsCountSweeps(t *testing.T) {
 	defer scope.Close()
 	kept := tensor.Zeros([]int{2})
 	for range 10 {
-		kept.Add(1.0)
+		_ = kept.Add(1.0)
 	}
 	if err := vram.Collect(); err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestStatisticsOfReleaseExcept(t *testing.T) {
 	defer scope.Close()
 	kept := tensor.Zeros([]int{2})
 	for range 5 {
-		kept.Add(1.0)
+		_ = kept.Add(1.0)
 	}
 	if err := scope.ReleaseExcept(kept); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestPeakCount(t *testing.T) {
 	n := int(before.PeakCount-before.TotalCount) + 20000
 	err := tensor.WithScope(func() error {
 		for range n {
-			tensor.Zeros([]int{1})
+			_ = tensor.Zeros([]int{1})
 		}
 		return nil
 	})

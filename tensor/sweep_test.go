@@ -21,7 +21,7 @@ func sweepNow(t testing.TB) {
 //go:noinline
 func makeGarbage(n int) {
 	for range n {
-		Ones([]int{100}).Add(1)
+		_ = Ones([]int{100}).Add(1)
 	}
 }
 

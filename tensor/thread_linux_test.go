@@ -24,7 +24,7 @@ func TestGoexitOnTheMainThread(t *testing.T) {
 				if _, err := NewScope(); err != nil {
 					t.Error(err)
 				}
-				Ones([]int{10})
+				_ = Ones([]int{10})
 				if onMainThread() {
 					t.Error("a scope is on the main thread")
 				}

@@ -17,5 +17,5 @@ import "golang.org/x/tools/go/analysis"
 
 // Analyzers are all of them.
 func Analyzers() []*analysis.Analyzer {
-	return []*analysis.Analyzer{KeepAlive, ScopeEscape, ScopeClose, SinkErr, IterPull, Module, ReclaimLock}
+	return []*analysis.Analyzer{KeepAlive, ScopeEscape, ScopeClose, SinkErr, UnusedResult, IterPull, Module, ReclaimLock}
 }

@@ -26,6 +26,7 @@ func TestAnalyzers(t *testing.T) {
 		"pull":             vet.IterPull,
 		"module":           vet.Module,
 		"reclaimers":       vet.ReclaimLock,
+		"unused":           vet.UnusedResult,
 	}
 	each := &analysis.Analyzer{
 		Name: "each", Doc: "run the analyzer whose cases a package has",

@@ -165,7 +165,7 @@ func TestSeedGoDlReferenceCountIsSafeAgainstConcurrentRelease(t *testing.T) {
 	}
 	// The net: what is dropped outside scopes is freed.
 	before := memoryNow(t).Allocated
-	func() { tensor.Ones([]int{mib}) }()
+	func() { _ = tensor.Ones([]int{mib}) }()
 	ok(t, vram.Collect())
 	if n := memoryNow(t).Allocated; n != before {
 		t.Errorf("%d bytes are left", n-before)
@@ -234,7 +234,7 @@ func TestSeedGoDlBudgetCountsStoragesAndStepsBack(t *testing.T) {
 	before := vram.ReadCounts()
 	ok(t, tensor.WithScope(func() error {
 		for range 1000 {
-			held.View(-1) // adds nothing
+			_ = held.View(-1) // adds nothing
 		}
 		return nil
 	}))

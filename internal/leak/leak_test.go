@@ -110,7 +110,7 @@ func TestLeaksAreNoticed(t *testing.T) {
 		do    func()
 	}{
 		"nothing":     {false, func() {}},
-		"garbage":     {false, func() { tensor.Ones([]int{1000}).Add(1) }},
+		"garbage":     {false, func() { _ = tensor.Ones([]int{1000}).Add(1) }},
 		"a tensor":    {true, func() { x := tensor.Ones([]int{1000}); undo = append(undo, x.Release) }},
 		"a view":      {true, func() { x := tensor.Ones([]int{1}); y := x.View(-1); x.Release(); undo = append(undo, y.Release) }},
 		"a goroutine": {true, func() { end := make(chan struct{}); go func() { <-end }(); undo = append(undo, func() { close(end) }) }},

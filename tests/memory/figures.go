@@ -427,12 +427,12 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 			}
 			// Unreleased, in a scope or not; now and then it goes to another goroutine, which ends.
 			_ = tensor.WithScope(func() error {
-				x.Add(1)
+				_ = x.Add(1)
 				return x.Add(1).Err()
 			})
-			x.Add(1)
+			_ = x.Add(1)
 			if time.Now().UnixNano()%64 == 0 {
-				wg.Go(func() { x.Add(1) })
+				wg.Go(func() { _ = x.Add(1) })
 			}
 		}
 	}

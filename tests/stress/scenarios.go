@@ -290,7 +290,7 @@ func misuse(r *round, rng *rand.Rand) error {
 		}
 		return nil
 	case 6: // an error that nobody looks at comes out
-		err := tensor.WithScope(func() error { tensor.Ones([]int{2}, r.device).Add(tensor.Ones([]int{3}, r.device)); return nil })
+		err := tensor.WithScope(func() error { _ = tensor.Ones([]int{2}, r.device).Add(tensor.Ones([]int{3}, r.device)); return nil })
 		if !errors.Is(err, tensor.ErrArgument) && !errors.Is(err, tensor.ErrOutOfMemory) {
 			return fmt.Errorf("shapes that do not fit gave %v", err)
 		}
@@ -689,15 +689,15 @@ func storm(r *round) error {
 		for range 40 {
 			r.work.Add(3)
 			if err := tensor.WithScope(func() error {
-				x.Add(1)
+				_ = x.Add(1)
 				return x.Add(1).Err()
 			}); err != nil {
 				return unless(err, tensor.ErrOutOfMemory) // all may be held at once, by those who wait
 			}
-			x.Add(1)
+			_ = x.Add(1)
 			if rng.IntN(64) == 0 {
 				done := make(chan struct{})
-				go func() { defer close(done); x.Add(1) }()
+				go func() { defer close(done); _ = x.Add(1) }()
 				<-done
 			}
 		}

@@ -225,7 +225,7 @@ func cost() error {
 		for i := 0; i < n; i += 64 {
 			if err := tensor.WithScope(func() error {
 				for range 64 {
-					a.Add(b)
+					_ = a.Add(b)
 				}
 				return nil
 			}); err != nil {

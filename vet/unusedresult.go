@@ -1,0 +1,93 @@
+package vet
+
+import (
+	"go/ast"
+	"go/types"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/inspect"
+	"golang.org/x/tools/go/ast/inspector"
+	"golang.org/x/tools/go/types/typeutil"
+)
+
+// UnusedResult reports operators that were called for nothing.
+var UnusedResult = &analysis.Analyzer{
+	Name: "unusedresult",
+	Doc: `report results of operators that are not used
+
+Operators return a new tensor; those whose name ends in an underscore write into
+their receiver. "x.Add(y)" alone changes nothing, "x.Add_(y)" or "x = x.Add(y)"
+was meant. Reported are call statements, also with go and defer, of the methods
+of tensors and of the functions of the packages tensor and nn that return
+tensors. "_ = x.Add(y)" is a decision and passes.`,
+	Requires: []*analysis.Analyzer{inspect.Analyzer},
+	Run: func(pass *analysis.Pass) (any, error) {
+		if !uses(pass.Pkg) {
+			return nil, nil
+		}
+		in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
+		in.Preorder([]ast.Node{(*ast.ExprStmt)(nil), (*ast.GoStmt)(nil), (*ast.DeferStmt)(nil)}, func(n ast.Node) {
+			var e ast.Expr
+			switch n := n.(type) {
+			case *ast.ExprStmt:
+				e = n.X
+			case *ast.GoStmt:
+				e = n.Call
+			case *ast.DeferStmt:
+				e = n.Call
+			}
+			call, ok := ast.Unparen(e).(*ast.CallExpr)
+			if !ok {
+				return
+			}
+			f, _ := typeutil.Callee(pass.TypesInfo, call).(*types.Func)
+			if f == nil || !operator(f) {
+				return
+			}
+			message := "the result of " + label(f) + " is not used"
+			if inPlace := sibling(f); inPlace != "" {
+				message += "; " + inPlace + " writes into the receiver"
+			}
+			report(pass, analysis.Diagnostic{Pos: call.Pos(), End: call.End(), Message: message})
+		})
+		return nil, nil
+	},
+}
+
+// effects are the functions that are called for what they do, though they return a tensor.
+var effects = map[name]bool{keep: true, moveOut: true, "tensor.Tidy": true, "nn.NewParameter": true}
+
+// operator reports whether f is an operator, or another function of the library, that does nothing but make tensors.
+// Those that return an error too are sinkerr's.
+func operator(f *types.Func) bool {
+	pkg, in := packageOf(f.Pkg())
+	if !in || pkg != "tensor" && pkg != "nn" || !f.Exported() || strings.HasSuffix(f.Name(), "_") || effects[nameOf(f)] {
+		return false
+	}
+	if recv := f.Signature().Recv(); recv != nil && !isTensor(recv.Type()) {
+		return false
+	}
+	results := f.Signature().Results()
+	if results.Len() == 0 {
+		return false
+	}
+	for v := range results.Variables() {
+		if !holdsTensors(v.Type()) {
+			return false
+		}
+	}
+	return true
+}
+
+// sibling is the method that does in place what f does; empty where there is none.
+func sibling(f *types.Func) string {
+	recv := f.Signature().Recv()
+	if recv == nil {
+		return ""
+	}
+	if m, _, _ := types.LookupFieldOrMethod(recv.Type(), true, f.Pkg(), f.Name()+"_"); m != nil {
+		return m.Name()
+	}
+	return ""
+}
