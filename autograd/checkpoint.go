@@ -57,7 +57,7 @@ func checkpoint(f func(inputs ...*tensor.Tensor) ([]*tensor.Tensor, error), inpu
 			return nil, err
 		}
 	}
-	return tensor.RunCheckpoint(inputs, func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	return runCheckpoint(inputs, func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error) {
 		return recovered(func() ([]*tensor.Tensor, error) {
 			outputs, err := f(slices.Clone(inputs)...)
 			if err != nil {

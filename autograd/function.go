@@ -119,7 +119,7 @@ func check(op string, t *tensor.Tensor) error {
 
 func forward(f Function, ctx *Context, inputs []*tensor.Tensor) (outputs []*tensor.Tensor, err error) {
 	const op = "Apply"
-	err = tensor.WithGradMode(false, func() error {
+	err = NoGrad(func() error {
 		outputs, err = recovered(func() ([]*tensor.Tensor, error) { return f.Forward(ctx, append([]*tensor.Tensor{}, inputs...)...) })
 		if err != nil {
 			return err
@@ -161,7 +161,7 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 	}
 	ctx.saved = nil
 	ctx.mu.Unlock()
-	return tensor.RunFunction(inputs, outputs, saved, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
+	return tieFunction(inputs, outputs, saved, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
 		// A context of its own for each pass: a retained graph may be gone through more than once, at once even.
 		c := &Context{needs: needs, forward: ctx, saved: make([]*tensor.Tensor, len(at))}
 		for i, k := range at {

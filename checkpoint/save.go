@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -62,10 +63,7 @@ func (c content) bytes() int64 {
 }
 
 func contentOf(t *tensor.Tensor) (content, error) {
-	// A tensor that cannot be used has no shape; its alias has the error.
-	used := t.Alias()
-	defer used.Release()
-	if err := used.Err(); err != nil {
+	if err := refuse.Unusable("Save", "", t); err != nil {
 		return content{}, err
 	}
 	d := t.DType()

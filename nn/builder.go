@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -135,7 +136,7 @@ func (b *builder) tensor(shape []int, dtype tensor.DType, fill func(*tensor.Tens
 	t.Keep()
 	tensor.Track(vram.Buffers, t)
 	b.made = append(b.made, t)
-	b.note(tensor.WithGradMode(false, func() error { return fill(t).Err() }))
+	b.note(autograd.NoGrad(func() error { return fill(t).Err() }))
 	return t
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
 	chargpt "github.com/linstock-ml/linstock/examples/chargpt/gpt"
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -254,7 +255,7 @@ func TestNewParameter(t *testing.T) {
 		if !p.IsLeaf() || !p.RequiresGrad() || y.IsLeaf() {
 			t.Error("the parameter is no leaf that requires a gradient, or y became one")
 		}
-		if err := tensor.WithGradMode(false, func() error { return y.Fill_(5).Err() }); err != nil {
+		if err := autograd.NoGrad(func() error { return y.Fill_(5).Err() }); err != nil {
 			return err
 		}
 		if err := p.Sum().Backward(); err != nil {

@@ -3,6 +3,7 @@ package nn
 import (
 	"math"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -14,7 +15,7 @@ func fill(op string, t *tensor.Tensor, f func() *tensor.Tensor) *tensor.Tensor {
 	if bad := unusable(op, t); bad != nil {
 		return bad
 	}
-	if err := tensor.WithGradMode(false, func() error { return f().Err() }); err != nil {
+	if err := autograd.NoGrad(func() error { return f().Err() }); err != nil {
 		return tensor.Failed(err)
 	}
 	return t

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -257,7 +258,7 @@ func TestForwardLeavesOnlyItsResult(t *testing.T) {
 			if shape == nil {
 				return nil
 			}
-			return tensor.WithGradMode(false, func() error {
+			return autograd.NoGrad(func() error {
 				x := tensor.Ones(shape)
 				before := tensor.CurrentScope().Len()
 				y := m.Forward(x)

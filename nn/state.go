@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -68,7 +69,7 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	if len(wrong) != 0 {
 		return refuse.Error("LoadStateDict", tensor.ErrArgument, "the state does not fit %T: %s", m, strings.Join(wrong, "; "))
 	}
-	return tensor.WithGradMode(false, func() error {
+	return autograd.NoGrad(func() error {
 		for _, n := range own {
 			if src, ok := state[n.Name]; ok {
 				if err := n.Tensor.Copy_(src).Err(); err != nil {
@@ -90,7 +91,7 @@ func To(m any, opts ...tensor.Option) error {
 	}
 	seen := map[*tensor.Tensor]bool{}
 	return tensor.WithScope(func() error {
-		return tensor.WithGradMode(false, func() error {
+		return autograd.NoGrad(func() error {
 			for _, n := range tensors(m) {
 				if seen[n.Tensor] {
 					continue
@@ -144,7 +145,7 @@ func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64) *tensor.Tensor {
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
 		var total *tensor.Tensor
-		err := tensor.WithGradMode(false, func() error {
+		err := autograd.NoGrad(func() error {
 			grads, err := gradients(params)
 			if err != nil {
 				return err
@@ -179,7 +180,7 @@ func ClipGradValue_(params []*tensor.Tensor, value float64) error {
 		return refuse.Error("ClipGradValue_", tensor.ErrArgument, "value must be finite and at least 0, got %v", value)
 	}
 	return tensor.WithScope(func() error {
-		return tensor.WithGradMode(false, func() error {
+		return autograd.NoGrad(func() error {
 			grads, err := gradients(params)
 			if err != nil || len(grads) == 0 {
 				return err

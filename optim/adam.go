@@ -1,6 +1,9 @@
 package optim
 
-import "github.com/linstock-ml/linstock/tensor"
+import (
+	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/tensor"
+)
 
 var (
 	adam  = adamKind("Adam", false, 0)
@@ -21,14 +24,16 @@ func adamKind(name string, decoupled bool, decay float64) *kind {
 
 // adamStep is one native call; it finds the gradients itself.
 func adamStep(g *Group, decoupled bool, params []*tensor.Tensor, state [][]*tensor.Tensor) error {
-	f := tensor.FusedAdam{LR: g.LR, Beta1: g.Beta1, Beta2: g.Beta2, WeightDecay: g.WeightDecay, Eps: g.Eps,
-		AMSGrad: g.AMSGrad, Maximize: g.Maximize, Decoupled: decoupled,
-		Params: params, Steps: state[0], Avgs: state[1], Sqs: state[2]}
+	how := handle.Adam{LR: g.LR, Beta1: g.Beta1, Beta2: g.Beta2, WeightDecay: g.WeightDecay, Eps: g.Eps,
+		AMSGrad: g.AMSGrad, Maximize: g.Maximize, Decoupled: decoupled}
+	var maxs []*tensor.Tensor
 	if g.AMSGrad {
-		f.Maxs = state[3]
+		maxs = state[3]
 	}
-	return f.Step()
+	return fusedAdam(how, params, state[1], state[2], maxs, state[0])
 }
+
+var fusedAdam = handle.AdamStep.(func(how handle.Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error)
 
 // NewAdam makes the method of Kingma and Ba 2014, with weight decay as a part of the gradient, by libtorch's fused
 // kernel. Options: Betas, Eps, AMSGrad, WeightDecay, Maximize. PyTorch: torch.optim.Adam(fused=True).

@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -341,7 +342,7 @@ func (b *Optimizer) stepGroup(g *Group) error {
 	}
 	// The gradients' handles go with the scope, in one crossing.
 	return tensor.WithScope(func() error {
-		return tensor.WithGradMode(false, func() error { return b.step(g) })
+		return autograd.NoGrad(func() error { return b.step(g) })
 	})
 }
 
@@ -561,7 +562,7 @@ func (b *Optimizer) LoadStateDict(s State) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return tensor.WithScope(func() error {
-		return tensor.WithGradMode(false, func() error { return b.load(s) })
+		return autograd.NoGrad(func() error { return b.load(s) })
 	})
 }
 

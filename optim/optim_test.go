@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/optim"
@@ -136,7 +137,7 @@ func TestResume(t *testing.T) {
 			for k, v := range state.Numbers {
 				saved.Numbers[k] = v
 			}
-			err := tensor.WithGradMode(false, func() error {
+			err := autograd.NoGrad(func() error {
 				for i, p := range second.all() {
 					if err := p.Copy_(first.all()[i]).Err(); err != nil {
 						return err

@@ -25,7 +25,7 @@ func TestAdviceInGo(t *testing.T) {
 				return y.Backward()
 			}, "Give tensor.RetainGraph(true) if"},
 			{"an unused input", func() error {
-				_, err := RunGrad([]*Tensor{leaf().Sum()}, []*Tensor{leaf()})
+				_, err := runGrad([]*Tensor{leaf().Sum()}, []*Tensor{leaf()})
 				return err
 			}, "Give tensor.AllowUnused(true) if"},
 			{"a write", func() error {
@@ -42,7 +42,7 @@ func TestAdviceInGo(t *testing.T) {
 			{"overlap", func() error { return Zeros([]int{1}).Expand(3).Add_(1).Err() }, "Clone() the tensor first"},
 			{"inference", func() error {
 				var x *Tensor
-				if err := WithInferenceMode(true, func() error { x = Ones([]int{2}); return nil }); err != nil {
+				if err := withInference(true, func() error { x = Ones([]int{2}); return nil }); err != nil {
 					return err
 				}
 				return Ones([]int{2}).RequiresGrad_().Mul(x).Err()

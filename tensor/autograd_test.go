@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/linstock-ml/linstock/internal/handle"
 )
 
 func leaf(vs ...float64) *Tensor { return FromSlice(vs, nil).RequiresGrad_() }
@@ -113,7 +115,7 @@ func TestBackwardRoots(t *testing.T) {
 	scoped(t, func() {
 		x, y := leaf(1, 2), leaf(3, 4)
 		a, b := x.Mul(y), x.Sum()
-		if err := RunBackward([]*Tensor{a, b}, Gradient(FromSlice([]float64{1, 10}, nil), nil)); err != nil {
+		if err := runBackward([]*Tensor{a, b}, Gradient(FromSlice([]float64{1, 10}, nil), nil)); err != nil {
 			t.Fatal(err)
 		}
 		wantValues(t, "x", x.Grad(), 3+1, 40+1)
@@ -134,7 +136,7 @@ func TestBackwardRoots(t *testing.T) {
 		}
 		wantValues(t, "zeroed", x.Grad(), 0, 0)
 		for what, err := range map[string]error{
-			"no roots": RunBackward(nil), "not a scalar": x.Mul(2).Backward(), "no gradient": Ones([]int{}).Backward(), "counts": RunBackward([]*Tensor{a, b}, Gradient(nil)),
+			"no roots": runBackward(nil), "not a scalar": x.Mul(2).Backward(), "no gradient": Ones([]int{}).Backward(), "counts": runBackward([]*Tensor{a, b}, Gradient(nil)),
 			"shape": x.Mul(2).Backward(Gradient(Ones([]int{3}))), "twice": func() error {
 				z := x.Exp().Sum()
 				return errors.Join(z.Backward(Inputs(y, x)), z.Backward())
@@ -162,7 +164,7 @@ func TestRetainAndCreate(t *testing.T) {
 		z := x.Pow(4).Sum()
 		want := []float64{32, 48, 48}
 		for i, w := range want {
-			gs, err := RunGrad([]*Tensor{z}, []*Tensor{x}, CreateGraph(true))
+			gs, err := runGrad([]*Tensor{z}, []*Tensor{x}, CreateGraph(true))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -172,15 +174,15 @@ func TestRetainAndCreate(t *testing.T) {
 		wantValues(t, "untouched", x.Grad(), 24)
 		// A gradient with a graph refers to its leaf and the leaf to it: Backward(CreateGraph) would be a ring.
 		unused := leaf(1)
-		if _, err := RunGrad([]*Tensor{x.Sum()}, []*Tensor{unused}); err == nil {
+		if _, err := runGrad([]*Tensor{x.Sum()}, []*Tensor{unused}); err == nil {
 			t.Error("an unused input has no gradient")
 		}
-		gs, err := RunGrad([]*Tensor{x.Sum()}, []*Tensor{unused, x}, AllowUnused(true))
+		gs, err := runGrad([]*Tensor{x.Sum()}, []*Tensor{unused, x}, AllowUnused(true))
 		if err != nil || gs[0] != nil {
 			t.Fatal(gs, err)
 		}
 		wantValues(t, "used", gs[1], 1)
-		if _, err := RunGrad([]*Tensor{x.Sum()}, nil); !errors.Is(err, ErrArgument) {
+		if _, err := runGrad([]*Tensor{x.Sum()}, nil); !errors.Is(err, ErrArgument) {
 			t.Error(err)
 		}
 	})
@@ -239,9 +241,9 @@ func TestFunctions(t *testing.T) {
 	mine := errors.New("mine")
 	scoped(t, func() {
 		x := leaf(2, 3)
-		square := func(f NativeFunction) *Tensor {
+		square := func(f nativeFunction) *Tensor {
 			y := x.Detach().Mul(x.Detach())
-			outs, err := RunFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, f)
+			outs, err := tieFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, f)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +259,7 @@ func TestFunctions(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantValues(t, "x", x.Grad(), 4, 6)
-		for what, f := range map[string]NativeFunction{
+		for what, f := range map[string]nativeFunction{
 			"mine":                     func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { return nil, mine },
 			"panic":                    func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { panic("panic") },
 			"0 gradients for 1 inputs": func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { return nil, nil },
@@ -303,7 +305,7 @@ func TestBackwardOnManyGoroutines(t *testing.T) {
 	})
 }
 
-// FusedAdam's kernel trusts its lists; what does not fit is refused before it.
+// The fused kernel of Adam trusts its lists; what does not fit is refused before it.
 func TestFusedAdamChecks(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -313,7 +315,7 @@ func TestFusedAdamChecks(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			return (&FusedAdam{LR: 1, Beta1: 0, Beta2: 0, Eps: 0, Params: []*Tensor{p}, Avgs: []*Tensor{avg}, Sqs: []*Tensor{sq}, Steps: []*Tensor{Zeros([]int{})}}).Step()
+			return adamStep(handle.Adam{LR: 1}, []*Tensor{p}, []*Tensor{avg}, []*Tensor{sq}, nil, []*Tensor{Zeros([]int{})})
 		}
 		p := Zeros([]int{2, 2}).RequiresGrad_()
 		if err := step(p, nil, Zeros([]int{2, 2}), Zeros([]int{2, 2})); err != nil {

@@ -10,10 +10,9 @@ import (
 // recomputed is a checkpointed function, under its number in natives.
 type recomputed func(inputs []*Tensor) error
 
-// RunCheckpoint runs f on inputs in a scope of its own, and its operators keep nothing for their backward: f must be run
-// again for that, with the same results. f's outputs move one scope outward. Package autograd is the place to use it
-// from.
-func RunCheckpoint(inputs []*Tensor, f func(inputs []*Tensor) ([]*Tensor, error)) ([]*Tensor, error) {
+// runCheckpoint runs f on inputs in a scope of its own, and its operators keep nothing for their backward: f must be run
+// again for that, with the same results. f's outputs move one scope outward. It is autograd.Checkpoint.
+func runCheckpoint(inputs []*Tensor, f func(inputs []*Tensor) ([]*Tensor, error)) ([]*Tensor, error) {
 	if f == nil {
 		return nil, refused("Checkpoint", ErrNil, "a function is needed, got nil")
 	}

@@ -339,11 +339,11 @@ func TestModesStay(t *testing.T) {
 			case 0:
 				err = f()
 			case 1:
-				err = WithGradMode(false, f)
+				err = withGrad(false, f)
 			case 2:
-				err = WithGradMode(false, func() error { return WithGradMode(true, f) })
+				err = withGrad(false, func() error { return withGrad(true, f) })
 			case 3:
-				err = WithInferenceMode(true, func() error {
+				err = withInference(true, func() error {
 					y := x.Mul(2)
 					defer y.Release()
 					if !y.IsInference() || !InferenceEnabled() {
@@ -359,7 +359,7 @@ func TestModesStay(t *testing.T) {
 				t.Error("a mode leaked")
 			}
 			// Another goroutine made here does not have the mode.
-			_ = WithGradMode(false, func() error {
+			_ = withGrad(false, func() error {
 				seen := make(chan bool)
 				go func() { seen <- GradEnabled() }()
 				if !<-seen {
@@ -370,12 +370,12 @@ func TestModesStay(t *testing.T) {
 		}
 	})
 	mine := errors.New("mine")
-	if err := WithGradMode(false, func() error { return mine }); err != mine {
+	if err := withGrad(false, func() error { return mine }); err != mine {
 		t.Error(err)
 	}
 	func() {
 		defer func() { _ = recover() }()
-		_ = WithGradMode(false, func() error { panic("mine") })
+		_ = withGrad(false, func() error { panic("mine") })
 	}()
 	if !GradEnabled() {
 		t.Error("a panic left the mode")

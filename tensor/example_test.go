@@ -6,6 +6,7 @@ import (
 	"log"
 	"strings"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -23,7 +24,7 @@ func Example() {
 				if err := loss.Backward(); err != nil {
 					return err
 				}
-				return tensor.WithGradMode(false, func() error {
+				return autograd.NoGrad(func() error {
 					for _, p := range parameters {
 						if err := p.Sub_(p.Grad(), tensor.Alpha(0.1)).Err(); err != nil {
 							return err

@@ -51,13 +51,13 @@ func TestMetadataIsReadAgain(t *testing.T) {
 func TestFunctionWithoutMemory(t *testing.T) {
 	begin(t)
 	x := Ones([]int{2}).RequiresGrad_()
-	f := NativeFunction(nil)
+	f := nativeFunction(nil)
 	live := nativeLive.Load()
 	faults := 0
 	for k := int64(0); ; k++ {
 		y := Ones([]int{2})
 		disarm := arm(t, cshim.Fault{Point: cshim.FaultShim, Skip: k, Times: -1})
-		out, err := RunFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, f)
+		out, err := tieFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, f)
 		struck := disarm()
 		for _, o := range append(out, y) { // y is tied in place
 			o.Release()

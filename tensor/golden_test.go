@@ -545,7 +545,7 @@ func (c *goldenCase) check(run *goldenRun) error {
 	if len(roots) == 0 || cshim.VersionLoaded()[1] < 15 && youngGradients[strings.TrimSuffix(c.Op, "_")] {
 		return nil
 	}
-	if err := RunBackward(roots, Gradient(cots...)); err != nil {
+	if err := runBackward(roots, Gradient(cots...)); err != nil {
 		return err
 	}
 	for i, raw := range c.Grads {

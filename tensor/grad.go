@@ -16,14 +16,14 @@ import (
 // and adds them to the leaves' Grad. Options: Gradient(g), RetainGraph(true), CreateGraph(true), Inputs(ts…).
 // PyTorch: Tensor.backward.
 func (t *Tensor) Backward(opts ...BackwardOption) error {
-	return RunBackward([]*Tensor{t}, opts...)
+	return runBackward([]*Tensor{t}, opts...)
 }
 
 // BackwardOption is a keyword argument of Backward.
-type BackwardOption func(*BackwardSettings)
+type BackwardOption func(*backwardSettings)
 
-// BackwardSettings are what the options of a backward pass come to.
-type BackwardSettings struct {
+// backwardSettings are what the options of a backward pass come to.
+type backwardSettings struct {
 	Gradients   []*Tensor // one for each root; nil for "ones"
 	Inputs      []*Tensor // only these get gradients; none: every leaf
 	Retain      *bool     // nil: as CreateGraph
@@ -34,37 +34,37 @@ type BackwardSettings struct {
 // Gradient gives the roots' gradients (gradient=, grad_tensors=, grad_outputs=), one for each; a nil one stands
 // for ones.
 func Gradient(gs ...*Tensor) BackwardOption {
-	return func(s *BackwardSettings) { s.Gradients = gs }
+	return func(s *backwardSettings) { s.Gradients = gs }
 }
 
 // Inputs restricts which leaves get gradients (inputs=).
 func Inputs(ts ...*Tensor) BackwardOption {
-	return func(s *BackwardSettings) { s.Inputs = ts }
+	return func(s *backwardSettings) { s.Inputs = ts }
 }
 
 // RetainGraph keeps the graph for another pass (retain_graph=). It is as CreateGraph by default.
 func RetainGraph(on bool) BackwardOption {
-	return func(s *BackwardSettings) { s.Retain = &on }
+	return func(s *backwardSettings) { s.Retain = &on }
 }
 
 // CreateGraph makes the gradients differentiable themselves (create_graph=).
 func CreateGraph(on bool) BackwardOption {
-	return func(s *BackwardSettings) { s.Create = on }
+	return func(s *backwardSettings) { s.Create = on }
 }
 
 // AllowUnused lets an input that the outputs do not depend on have no gradient (allow_unused=).
 func AllowUnused(on bool) BackwardOption {
-	return func(s *BackwardSettings) { s.AllowUnused = on }
+	return func(s *backwardSettings) { s.AllowUnused = on }
 }
 
 // plain are the settings without options.
-var plain = &BackwardSettings{Retain: new(bool)}
+var plain = &backwardSettings{Retain: new(bool)}
 
-func settings(opts []BackwardOption) *BackwardSettings {
+func settings(opts []BackwardOption) *backwardSettings {
 	if len(opts) == 0 {
 		return plain
 	}
-	s := &BackwardSettings{}
+	s := &backwardSettings{}
 	for _, o := range opts {
 		if o != nil {
 			o(s)
@@ -145,7 +145,7 @@ type backwardCall struct {
 
 func (b backwardCall) unpin() { b.roots.unpin(); b.grads.unpin(); b.inputs.unpin() }
 
-func prepare(op string, roots, inputs []*Tensor, s *BackwardSettings) (b backwardCall, err error) {
+func prepare(op string, roots, inputs []*Tensor, s *backwardSettings) (b backwardCall, err error) {
 	if len(roots) == 0 {
 		return b, refused(op, ErrArgument, "no tensor to start from was given")
 	}
@@ -163,8 +163,8 @@ func prepare(op string, roots, inputs []*Tensor, s *BackwardSettings) (b backwar
 	return b, err
 }
 
-// RunBackward is Backward from several roots; package autograd is the place to use it from.
-func RunBackward(roots []*Tensor, opts ...BackwardOption) error {
+// runBackward is Backward from several roots
+func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	s := settings(opts)
 	b, err := prepare("Backward", roots, s.Inputs, s)
 	if err != nil {
@@ -179,9 +179,8 @@ func RunBackward(roots []*Tensor, opts ...BackwardOption) error {
 	return err
 }
 
-// RunGrad is the gradients of outputs with respect to inputs, without touching any Grad; package autograd is the
-// place to use it from.
-func RunGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, error) {
+// runGrad returns the gradients of outputs with respect to inputs and touches no Grad. It is autograd.Grad.
+func runGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, error) {
 	s := settings(opts)
 	if len(inputs) == 0 {
 		return nil, refused("Grad", ErrArgument, "no input was given")
@@ -467,14 +466,14 @@ func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove fun
 	}, nil
 }
 
-// NativeFunction is the backward of a function written in Go, for package autograd: grads has one element for
+// nativeFunction is the backward of a function written in Go, for package autograd: grads has one element for
 // each output (nil where none came), needs one for each input; so has the result, nil for none.
-type NativeFunction func(grads, saved []*Tensor, needs []bool) ([]*Tensor, error)
+type nativeFunction = func(grads, saved []*Tensor, needs []bool) ([]*Tensor, error)
 
 func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []cshim.Handle) uint64 {
 	return guarded(func() error {
 		v, _ := natives.Load(id)
-		f, ok := v.(NativeFunction)
+		f, ok := v.(nativeFunction)
 		if !ok {
 			return errors.New("the function is gone")
 		}
@@ -506,9 +505,9 @@ func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []csh
 	})
 }
 
-// RunFunction ties outputs, computed without gradients, to inputs through f; package autograd is the place to
-// use it from. The outputs given are replaced by those returned.
-func RunFunction(inputs, outputs, saved []*Tensor, f NativeFunction) ([]*Tensor, error) {
+// tieFunction ties outputs, computed without gradients, to inputs through f. The outputs given are replaced by those
+// returned. autograd.Apply uses it.
+func tieFunction(inputs, outputs, saved []*Tensor, f nativeFunction) ([]*Tensor, error) {
 	const op = "Function"
 	in, err := pinAll(op, inputs, false)
 	if err != nil {
@@ -540,12 +539,12 @@ func RunFunction(inputs, outputs, saved []*Tensor, f NativeFunction) ([]*Tensor,
 	return ts, nil
 }
 
-// WithGradMode runs f with gradient recording on or off on this goroutine, which holds its thread meanwhile;
-// autograd.NoGrad and autograd.EnableGrad are the names to use.
-func WithGradMode(on bool, f func() error) error { return withMode(cshim.ModeGrad, on, f) }
+// withGrad runs f with gradient recording on or off on this goroutine, which holds its thread meanwhile. It
+// is autograd.NoGrad and autograd.EnableGrad.
+func withGrad(on bool, f func() error) error { return withMode(cshim.ModeGrad, on, f) }
 
-// WithInferenceMode runs f in inference mode; autograd.Inference is the name to use.
-func WithInferenceMode(on bool, f func() error) error { return withMode(cshim.ModeInference, on, f) }
+// withInference runs f in inference mode. It is autograd.Inference.
+func withInference(on bool, f func() error) error { return withMode(cshim.ModeInference, on, f) }
 
 func withMode(m cshim.Mode, on bool, f func() error) error {
 	if err := cshim.Load(); err != nil {

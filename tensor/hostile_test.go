@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/linstock-ml/linstock/internal/handle"
 )
 
 // The hostile test calls every exported function and method of the package with arguments that are wrong in
@@ -275,10 +277,10 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"Tidy":         {func(x, y *Tensor) *Tensor { return Tidy(func() *Tensor { return x.Add(y) }) }, func(x *Tensor) *Tensor { return Tidy(func() *Tensor { return x }) }},
 		"TidyAll":      {func(xs []*Tensor) ([]*Tensor, error) { return TidyAll(func() ([]*Tensor, error) { return xs, nil }) }},
 		"CurrentScope": {CurrentScope}, "Gradient": {Gradient}, "Inputs": {Inputs}, "RetainGraph": {RetainGraph}, "CreateGraph": {CreateGraph},
-		"AllowUnused": {AllowUnused}, "RunBackward": {RunBackward}, "RunGrad": {RunGrad}, "Grads": {Grads}, "ZeroGrads": {ZeroGrads},
-		"RunFunction": {RunFunction},
-		"RunCheckpoint": {RunCheckpoint, func(x, y *Tensor) error {
-			out, err := RunCheckpoint([]*Tensor{x, y}, func(in []*Tensor) ([]*Tensor, error) {
+		"AllowUnused": {AllowUnused}, "runBackward": {runBackward}, "runGrad": {runGrad}, "Grads": {Grads}, "ZeroGrads": {ZeroGrads},
+		"tieFunction": {tieFunction},
+		"runCheckpoint": {runCheckpoint, func(x, y *Tensor) error {
+			out, err := runCheckpoint([]*Tensor{x, y}, func(in []*Tensor) ([]*Tensor, error) {
 				z := in[0].Exp().Mul(in[1]).Tanh()
 				return []*Tensor{z}, z.Err()
 			})
@@ -287,18 +289,18 @@ func hostileTargets(t *testing.T) []hostileTarget {
 			}
 			return out[0].Sum().Backward()
 		}},
-		"FusedAdam.Step": {func(a, b, c, d, e []*Tensor, lr float64, on bool) error {
-			return (&FusedAdam{LR: lr, Eps: lr, AMSGrad: on, Params: a, Avgs: b, Sqs: c, Maxs: d, Steps: e}).Step()
+		"adamStep": {func(a, b, c, d, e []*Tensor, lr float64, on bool) error {
+			return adamStep(handle.Adam{LR: lr, Eps: lr, AMSGrad: on}, a, b, c, d, e)
 		}, func(p, q *Tensor, lr float64, on bool) error {
 			if p.RequiresGrad() && p.IsLeaf() {
 				_ = p.SetGrad(q.Detach())
 			}
-			return (&FusedAdam{LR: lr, Eps: lr, AMSGrad: on, Params: []*Tensor{p}, Avgs: []*Tensor{q}, Sqs: []*Tensor{q}, Maxs: []*Tensor{q}, Steps: []*Tensor{Zeros(nil)}}).Step()
-		}, func() error { return (*FusedAdam)(nil).Step() }},
+			return adamStep(handle.Adam{LR: lr, Eps: lr, AMSGrad: on}, []*Tensor{p}, []*Tensor{q}, []*Tensor{q}, []*Tensor{q}, []*Tensor{Zeros(nil)})
+		}},
 
-		"WithGradMode":      {func(on bool, x *Tensor) error { return WithGradMode(on, func() error { return x.Exp().Err() }) }},
-		"WithInferenceMode": {func(on bool, x *Tensor) error { return WithInferenceMode(on, func() error { return x.Exp().Err() }) }},
-		"GradEnabled":       {GradEnabled}, "InferenceEnabled": {InferenceEnabled},
+		"withGrad":      {func(on bool, x *Tensor) error { return withGrad(on, func() error { return x.Exp().Err() }) }},
+		"withInference": {func(on bool, x *Tensor) error { return withInference(on, func() error { return x.Exp().Err() }) }},
+		"GradEnabled":   {GradEnabled}, "InferenceEnabled": {InferenceEnabled},
 		"FromSlice":  {FromSlice[float32], FromSlice[float64], FromSlice[bool], FromSlice[int], FromSlice[complex128], FromSlice[Float16Bits]},
 		"FromScalar": {FromScalar}, "Data": {Data[float32], Data[bool], Data[int64], Data[complex64], Data[Float8E5M2Bits]},
 		"Item": {Item[float64], Item[bool], Item[int8], Item[uint64], Item[complex64]}, "FromMapped": {func(d DType, shape []int, n int, drop func()) *Tensor {
@@ -561,9 +563,9 @@ func (h *hostile) value(t reflect.Type) reflect.Value {
 	case reflect.TypeFor[func(*Tensor) (*Tensor, error)]():
 		v = pick(h, nil, func(g *Tensor) (*Tensor, error) { return g.Mul(2), nil }, func(*Tensor) (*Tensor, error) { return h.tensor(), nil },
 			func(*Tensor) (*Tensor, error) { panic("a hook's panic") })
-	case reflect.TypeFor[NativeFunction]():
+	case reflect.TypeFor[nativeFunction]():
 		other := h.tensor()
-		v = pick(h, NativeFunction(nil), func(grads, _ []*Tensor, _ []bool) ([]*Tensor, error) { return grads, nil },
+		v = pick(h, nativeFunction(nil), func(grads, _ []*Tensor, _ []bool) ([]*Tensor, error) { return grads, nil },
 			func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { return []*Tensor{other}, nil },
 			func(_, _ []*Tensor, _ []bool) ([]*Tensor, error) { panic("a function's panic") })
 	case reflect.TypeFor[func()]():

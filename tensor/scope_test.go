@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/vram"
+	"github.com/linstock-ml/linstock/internal/sites"
 )
 
 func handlesNow(t testing.TB) int64 {
@@ -138,13 +138,13 @@ func TestUseAfterClose(t *testing.T) {
 	_, dataErr := Data[float32](x)
 	_, itemErr := x.Item()
 	_, splitErr := x.Split(1)
-	_, gradErr := RunGrad([]*Tensor{x}, []*Tensor{y})
+	_, gradErr := runGrad([]*Tensor{x}, []*Tensor{y})
 	_, gradsErr := Grads([]*Tensor{x})
 	_, hookErr := x.RegisterHook(func(*Tensor) (*Tensor, error) { return nil, nil })
 	for what, err := range map[string]error{
 		"x+y": x.Add(y).Err(), "y+x": y.Add(x).Err(), "x+1": x.Add(1).Err(), "in place": x.Add_(y).Err(), "Data": dataErr, "Item": itemErr, "Split": splitErr,
 		"Cat": Cat([]*Tensor{y, x}).Err(), "option": y.Sum().Add(weighted(y, x)).Err(), "Backward": x.Backward(), "Gradient": y.Backward(Gradient(x)),
-		"RunGrad": gradErr, "Grads": gradsErr, "Hook": hookErr, "Keep": x.Keep().Err(), "MoveOut": x.MoveOut().Err(), "Alias": x.Alias().Err(), "To": x.To(Float64).Err(),
+		"runGrad": gradErr, "Grads": gradsErr, "Hook": hookErr, "Keep": x.Keep().Err(), "MoveOut": x.MoveOut().Err(), "Alias": x.Alias().Err(), "To": x.To(Float64).Err(),
 		"Err": x.Err(), "Index": x.Index(0).Err(), "SetIndex": x.SetIndex(0, 1), "value": y.SetIndex(0, x), "SetGrad": x.SetGrad(y), "RetainGrad": x.RetainGrad(), "ZeroGrads": ZeroGrads([]*Tensor{x}, true),
 		"RequiresGrad_": x.RequiresGrad_().Err(), "SetRNGState": SetRNGState(x), "View": x.View(2).Err(), "MatMul": y.MatMul(x).Err(),
 	} {
@@ -163,7 +163,7 @@ func TestErr(t *testing.T) {
 	if err := x.Err(); err != nil {
 		t.Error(err)
 	}
-	x.site = vram.Site() + 1
+	x.site = sites.Here() + 1
 	x.Release()
 	wantErr(t, "released", x.Err(), ErrReleased)
 	if err := x.Err(); err == nil || !strings.Contains(err.Error(), "made at ") || !strings.Contains(err.Error(), "scope_test.go:") {

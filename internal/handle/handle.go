@@ -1,5 +1,6 @@
-// Package handle lets the library's upper packages read what a tensor's Go handle knows, without a call into libtorch
-// and without a public method for it. Package tensor sets the functions when it is initialized.
+// Package handle has what package tensor offers to the library's upper packages and not to programs. Package tensor sets
+// the functions when it is initialized. Those whose parameters are tensors are of type any, since this package cannot
+// import tensor; the package that uses one asserts its type once, when it is initialized.
 package handle
 
 // Usable reports whether t, a *tensor.Tensor, was made by an operator that succeeded and has not been released.
@@ -10,3 +11,22 @@ var Failed func(t any) bool
 
 // Decided reports whether RequiresGrad_ was ever called on t, a *tensor.Tensor, with true or false.
 var Decided func(t any) bool
+
+// Of packages autograd and optim.
+var (
+	Backward    any // func(roots []*tensor.Tensor, opts ...tensor.BackwardOption) error
+	Grad        any // func(outputs, inputs []*tensor.Tensor, opts ...tensor.BackwardOption) ([]*tensor.Tensor, error)
+	Checkpoint  any // func(inputs []*tensor.Tensor, f func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
+	TieFunction any // func(inputs, outputs, saved []*tensor.Tensor, f func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
+	AdamStep    any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
+)
+
+// Adam are the settings of AdamStep.
+type Adam struct {
+	LR, Beta1, Beta2, WeightDecay, Eps float64
+	AMSGrad, Maximize, Decoupled       bool
+}
+
+// WithGrad and WithInference run f with gradient recording or inference mode on or off on this goroutine, which holds
+// its thread meanwhile.
+var WithGrad, WithInference func(on bool, f func() error) error

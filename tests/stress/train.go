@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -58,7 +59,7 @@ func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err erro
 	}
 	// Weights of our own: the generator is the whole process's.
 	for _, p := range t.params {
-		if err := tensor.WithGradMode(false, func() error {
+		if err := autograd.NoGrad(func() error {
 			return tensor.WithScope(func() error { return p.Copy_(t.numbers(p.Shape(), 0.3)).Err() })
 		}); err != nil {
 			return t, err
