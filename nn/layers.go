@@ -80,7 +80,10 @@ func NewEmbedding(count, width int, opts ...Option) *Embedding {
 		}
 		row := t.Select(0, pad)
 		defer row.Release()
-		return row.Zero_()
+		if zeroed := row.Zero_(); zeroed.Err() != nil {
+			return zeroed
+		}
+		return t
 	})
 	if err := b.done(); err != nil {
 		return &Embedding{err: err}

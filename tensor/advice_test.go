@@ -67,6 +67,7 @@ func TestAdviceInGo(t *testing.T) {
 }
 
 func TestGoAdvice(t *testing.T) {
+	begin(t)
 	for in, want := range map[string]string{
 		"reduction operations on CSR tensors with keepdim=False is unsupported":               "reduction operations on CSR tensors with tensor.KeepDim(false) is unsupported",
 		"Explicit attn_mask should not be set when is_causal=True":                            "Explicit attn_mask should not be set when tensor.IsCausal(true)",

@@ -52,8 +52,14 @@ func (d DType) String() string {
 	if s, ok := dtypes[d]; ok {
 		return s.name
 	}
+	if s, ok := quantised[d]; ok {
+		return s
+	}
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }
+
+// quantised are libtorch's quantised dtypes. Linstock makes no such tensors, but Call may give some.
+var quantised = map[DType]string{12: "qint8", 13: "quint8", 14: "qint32", 16: "quint4x2", 17: "quint2x4"}
 
 // Size is the bytes of one element; 0 for a dtype that Linstock does not know.
 func (d DType) Size() int { return dtypes[d].size }

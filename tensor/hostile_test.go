@@ -276,6 +276,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"WithScope":    {func(x *Tensor) error { return WithScope(func() error { return x.Mul(2).Err() }) }},
 		"Tidy":         {func(x, y *Tensor) *Tensor { return Tidy(func() *Tensor { return x.Add(y) }) }, func(x *Tensor) *Tensor { return Tidy(func() *Tensor { return x }) }},
 		"TidyAll":      {func(xs []*Tensor) ([]*Tensor, error) { return TidyAll(func() ([]*Tensor, error) { return xs, nil }) }},
+		"Replace":      {func(x, y *Tensor) error { return Replace(&x, y) }, func(x *Tensor) error { return errors.Join(Replace(&x, x), Replace(nil, x)) }},
 		"CurrentScope": {CurrentScope}, "Gradient": {Gradient}, "Inputs": {Inputs}, "RetainGraph": {RetainGraph}, "CreateGraph": {CreateGraph},
 		"AllowUnused": {AllowUnused}, "runBackward": {runBackward}, "runGrad": {runGrad}, "Grads": {Grads}, "ZeroGrads": {ZeroGrads},
 		"tieFunction": {tieFunction},
@@ -693,6 +694,9 @@ func (h *hostile) spoil(x *Tensor) *Tensor {
 }
 
 func (h *hostile) describe(v reflect.Value) string {
+	if !v.IsValid() {
+		return "nil"
+	}
 	switch x := v.Interface().(type) {
 	case *Tensor:
 		s := x.describe()

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -49,29 +50,61 @@ func (t *Tensor) String() string {
 		suffixes = append(suffixes, "device='"+device.String()+"'")
 	}
 	size := "size=" + tuple(shape)
-	text := "[]"
-	switch {
-	case device.Type == MetaType || m.Layout != 0:
-		text = "..."
+	named := "dtype=torch." + dtype.String()
+	prefix, text := "tensor(", "..."
+	switch scheme := t.quantScheme(dtype); {
+	case m.Layout == layoutNested:
+		prefix = "nested_tensor("
+		if parts, err := t.nestedText(); err == nil {
+			text = parts
+		}
+	case device.Type == MetaType:
 		suffixes = append(suffixes, size)
-		isDefault = dtype == standard
+		if dtype != standard {
+			suffixes = append(suffixes, named)
+		}
+	case m.Layout != 0 && layouts[m.Layout].parts != nil:
+		suffixes = append(suffixes, size)
+		if nnz, err := t.ask("aten::_nnz"); err == nil {
+			suffixes = append(suffixes, fmt.Sprintf("nnz=%v", nnz))
+		}
+		if !isDefault {
+			suffixes = append(suffixes, named)
+		}
+		if parts, err := t.sparseText(m.Layout, len(prefix)); err == nil {
+			text = parts
+		}
+	case scheme != "":
+		suffixes = append(suffixes, size, named, "quantization_scheme=torch."+scheme)
+		suffixes = append(suffixes, t.quantParameters(scheme)...)
+		if dense, err := t.part("aten::dequantize.self"); err == nil {
+			if body, err := dense.body(len(prefix)); err == nil {
+				text = body
+			}
+			dense.Release()
+		}
 	case m.Numel == 0:
+		text = "[]"
 		if len(shape) != 1 {
 			suffixes = append(suffixes, size)
 		}
 		// No element tells an int64 or bool dtype here.
-		isDefault = dtype == standard
-	default:
-		p, err := t.printable(dtype, shape, int(m.Numel))
-		if err != nil {
-			text = "..."
-			suffixes = append(suffixes, size)
-			break
+		if dtype != standard {
+			suffixes = append(suffixes, named)
 		}
-		text = p.text(len("tensor("))
+	default:
+		body, err := t.body(len(prefix))
+		if err != nil {
+			suffixes = append(suffixes, size)
+		} else {
+			text = body
+		}
+		if !isDefault {
+			suffixes = append(suffixes, named)
+		}
 	}
-	if !isDefault {
-		suffixes = append(suffixes, "dtype=torch."+dtype.String())
+	if l, ok := layouts[m.Layout]; ok && m.Layout != layoutNested {
+		suffixes = append(suffixes, "layout=torch."+l.name)
 	}
 	switch fn := t.GradFn(); {
 	case fn != "":
@@ -80,7 +113,183 @@ func (t *Tensor) String() string {
 	case m.RequiresGrad:
 		suffixes = append(suffixes, "requires_grad=True")
 	}
-	return withSuffixes("tensor("+text, suffixes)
+	return withSuffixes(prefix, text, suffixes, m.Layout == layoutSparse)
+}
+
+// libtorch's layouts other than strided, which is 0, as the metadata has them. A nested tensor's is jagged there.
+const (
+	layoutSparse = 1
+	layoutNested = 7
+)
+
+// layouts are the names and, of sparse ones, the parts: what Python prints them as, and the operator that gives them.
+var layouts = map[uint8]struct {
+	name  string
+	parts [][2]string
+}{
+	layoutSparse: {"sparse_coo", [][2]string{{"indices", "aten::_indices"}, {"values", "aten::_values"}}},
+	2:            {"sparse_csr", byRow},
+	3:            {"_mkldnn", nil},
+	4:            {"sparse_csc", byColumn},
+	5:            {"sparse_bsr", byRow},
+	6:            {"sparse_bsc", byColumn},
+	layoutNested: {"jagged", nil},
+}
+
+var (
+	byRow    = [][2]string{{"crow_indices", "aten::crow_indices"}, {"col_indices", "aten::col_indices"}, {"values", "aten::values"}}
+	byColumn = [][2]string{{"ccol_indices", "aten::ccol_indices"}, {"row_indices", "aten::row_indices"}, {"values", "aten::values"}}
+)
+
+// ask runs an operator with one result that is no tensor.
+func (t *Tensor) ask(op string) (any, error) {
+	out, err := Call(op, t)
+	if err != nil {
+		return nil, err
+	}
+	if len(out) != 1 {
+		return nil, refused(op, ErrArgument, "the operator gave %d results", len(out))
+	}
+	return out[0], nil
+}
+
+// part is the result of an operator that gives one tensor, for the caller to release.
+func (t *Tensor) part(op string) (*Tensor, error) {
+	out, err := t.ask(op)
+	if err != nil {
+		return nil, err
+	}
+	x, ok := out.(*Tensor)
+	if !ok || x == nil {
+		return nil, refused(op, ErrArgument, "the operator gave no tensor")
+	}
+	return x, nil
+}
+
+// body is the elements between brackets; indent is how far they stand from the left.
+func (t *Tensor) body(indent int) (string, error) {
+	var m cshim.Meta
+	if err := t.meta("String", &m); err != nil {
+		return "", err
+	}
+	shape, _, err := t.geometry("String")
+	switch {
+	case err != nil:
+		return "", err
+	case m.Numel == 0:
+		return "[]", nil
+	case m.Layout != 0:
+		dense, err := t.dense()
+		if err != nil {
+			return "", err
+		}
+		defer dense.Release()
+		t = dense
+	}
+	p, err := t.printable(DType(m.DType), shape, int(m.Numel))
+	if err != nil {
+		return "", err
+	}
+	return p.text(indent), nil
+}
+
+func (t *Tensor) dense() (*Tensor, error) {
+	out, err := Call("aten::to_dense", t)
+	if err != nil {
+		return nil, err
+	}
+	return out[0].(*Tensor), nil
+}
+
+// sparseText is the indices and values of a sparse tensor.
+func (t *Tensor) sparseText(layout uint8, indent int) (string, error) {
+	var lines []string
+	for _, p := range layouts[layout].parts {
+		label := p[0] + "=tensor("
+		x, err := t.part(p[1])
+		if err != nil {
+			return "", err
+		}
+		body, err := x.body(indent + len(label))
+		shape, numel := x.Shape(), x.Numel()
+		x.Release()
+		if err != nil {
+			return "", err
+		}
+		if numel == 0 {
+			body += ", size=" + tuple(shape)
+		}
+		lines = append(lines, label+body+")")
+	}
+	return strings.Join(lines, ",\n"+strings.Repeat(" ", indent)), nil
+}
+
+// nestedText is a nested tensor's tensors.
+func (t *Tensor) nestedText() (string, error) {
+	var parts []*Tensor
+	err := withGrad(false, func() (err error) { // as Python does: the parts print without a node of their own
+		parts, err = t.Unbind()
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	var lines []string
+	for _, p := range parts {
+		lines = append(lines, "  "+strings.ReplaceAll(p.String(), "\n", "\n  "))
+		p.Release()
+	}
+	return "[\n" + strings.Join(lines, ",\n") + "\n]", nil
+}
+
+var quantSchemes = [...]string{"per_tensor_affine", "per_channel_affine", "per_tensor_symmetric", "per_channel_symmetric", "per_channel_affine_float_qparams"}
+
+// quantScheme is the name of a quantised tensor's scheme; empty for any other tensor.
+func (t *Tensor) quantScheme(d DType) string {
+	if _, ok := quantised[d]; !ok {
+		return ""
+	}
+	if n, err := t.ask("aten::qscheme"); err == nil {
+		if i, ok := n.(int); ok && i >= 0 && i < len(quantSchemes) {
+			return quantSchemes[i]
+		}
+	}
+	return "unknown"
+}
+
+func (t *Tensor) quantParameters(scheme string) (words []string) {
+	named := [][2]string{{"scale", "aten::q_scale"}, {"zero_point", "aten::q_zero_point"}}
+	if strings.HasPrefix(scheme, "per_channel") {
+		named = [][2]string{{"scale", "aten::q_per_channel_scales"}, {"zero_point", "aten::q_per_channel_zero_points"}, {"axis", "aten::q_per_channel_axis"}}
+	}
+	for _, n := range named {
+		v, err := t.ask(n[1])
+		if err != nil {
+			continue
+		}
+		switch v := v.(type) {
+		case float64:
+			words = append(words, n[0]+"="+pythonFloat(v))
+		case *Tensor:
+			words = append(words, n[0]+"="+v.String())
+			v.Release()
+		default:
+			words = append(words, fmt.Sprintf("%s=%v", n[0], v))
+		}
+	}
+	return words
+}
+
+// pythonFloat is Python's repr of a float.
+func pythonFloat(f float64) string {
+	if a := math.Abs(f); f == 0 || a >= 1e-4 && a < 1e16 {
+		s := strconv.FormatFloat(f, 'f', -1, 64)
+		if !strings.Contains(s, ".") {
+			s += ".0"
+		}
+		return s
+	}
+	return strconv.FormatFloat(f, 'e', -1, 64)
 }
 
 func tuple(shape []int) string {
@@ -94,13 +303,16 @@ func tuple(shape []int) string {
 	return "(" + strings.Join(words, ", ") + ")"
 }
 
-func withSuffixes(text string, suffixes []string) string {
-	const indent = len("tensor(")
+// withSuffixes ends a text with what is to be known besides the elements; apart puts the first on a line of its own.
+func withSuffixes(prefix, text string, suffixes []string, apart bool) string {
+	indent := len(prefix)
+	text = prefix + text
 	last := len(text) - strings.LastIndexByte(text, '\n') + 1
 	var b strings.Builder
 	b.WriteString(text)
 	for _, s := range suffixes {
-		if last+len(s)+2 > printWidth {
+		if apart || last+len(s)+2 > printWidth {
+			apart = false
 			b.WriteString(",\n" + strings.Repeat(" ", indent) + s)
 			last = indent + len(s)
 		} else {

@@ -118,11 +118,130 @@ func TestPrintUnusable(t *testing.T) {
 	if err := scope.Close(); err == nil {
 		t.Error("printing a failed tensor hid its error from the scope")
 	}
+}
+
+// one calls an operator that gives one tensor.
+func one(t *testing.T, name string, args ...any) *Tensor {
+	t.Helper()
+	out, err := Call(name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out[0].(*Tensor)
+}
+
+func nested(t *testing.T, d DType, shapes ...[]int) *Tensor {
+	t.Helper()
+	var parts []*Tensor
+	for _, s := range shapes {
+		n, _ := numel(s)
+		parts = append(parts, Arange(0, n).To(d).View(s...))
+	}
+	return one(t, "aten::_nested_tensor_from_tensor_list", parts)
+}
+
+// Sparse, nested and quantised tensors print as in Python.
+func TestPrintLayouts(t *testing.T) {
+	begin(t)
+	counted(t)
+	text, err := os.ReadFile("../tests/golden/layouts.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cases []struct{ Make, DType, Want string }
+	if err := json.Unmarshal(text, &cases); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		scoped(t, func() {
+			d, _ := ParseDType(c.DType)
+			base := func(n, m int) *Tensor {
+				x := Arange(0, n*m).View(n, m)
+				return x.Mul(x.Remainder(3).Eq(0)).To(d)
+			}
+			zeros := func() *Tensor { return Zeros([]int{2, 3}, d) }
+			var x *Tensor
+			switch c.Make {
+			case "coo":
+				x = one(t, "aten::to_sparse", base(4, 6))
+			case "coo of zeros":
+				x = one(t, "aten::to_sparse", zeros())
+			case "hybrid coo":
+				x = one(t, "aten::to_sparse.sparse_dim", base(4, 6), 1)
+			case "large coo":
+				x = one(t, "aten::to_sparse", base(60, 60))
+			case "coo with a gradient":
+				if x = one(t, "aten::to_sparse", base(4, 6)); d.IsFloat() {
+					x = x.RequiresGrad_()
+				}
+			case "csr", "csc":
+				x = one(t, "aten::to_sparse_"+c.Make, base(4, 6))
+			case "bsr", "bsc":
+				x = one(t, "aten::to_sparse_"+c.Make, base(4, 6), []int{2, 3})
+			case "csr of zeros":
+				x = one(t, "aten::to_sparse_csr", zeros())
+			case "batched csr":
+				x = one(t, "aten::to_sparse_csr", Stack([]*Tensor{base(4, 6), base(4, 6)}))
+			case "large csr":
+				x = one(t, "aten::to_sparse_csr", base(60, 60))
+			case "nested":
+				x = nested(t, d, []int{2, 3}, []int{1, 2})
+			case "nested rows":
+				x = nested(t, d, []int{2}, []int{3})
+			case "nested square":
+				x = nested(t, d, []int{2, 2}, []int{2, 2})
+			case "nested computed":
+				if d.IsFloat() {
+					x = nested(t, d, []int{2}, []int{3}).RequiresGrad_().Mul(2)
+				} else {
+					x = nested(t, d, []int{2})
+				}
+			case "mkldnn":
+				x = one(t, "aten::to_mkldnn", base(4, 6))
+			default:
+				q := map[string]int{"qint8": 12, "quint8": 13, "qint32": 14}[c.DType]
+				y := Arange(0, 6, Float32).View(2, 3).Div(4)
+				switch c.Make {
+				case "per tensor":
+					x = one(t, "aten::quantize_per_tensor", y, 0.1, 3, q)
+				case "per tensor, small scale":
+					x = one(t, "aten::quantize_per_tensor", y, 1e-5, 0, q)
+				default:
+					x = one(t, "aten::quantize_per_channel", y, FromSlice([]float32{0.1, 0.25}, nil), FromSlice([]int{0, 2}, nil), 0, q)
+				}
+				equal(t, "dtype", x.DType().String(), c.DType)
+			}
+			had := CurrentScope().Len()
+			if got := x.String(); got != c.Want {
+				t.Errorf("%s of %s prints as\n%s\nwant\n%s", c.Make, c.DType, got, c.Want)
+			}
+			if now := CurrentScope().Len(); now != had {
+				t.Errorf("%s of %s: printing left %d tensors in the scope", c.Make, c.DType, now-had)
+			}
+		})
+	}
+}
+
+// A nested tensor answers like any other.
+func TestNestedTensor(t *testing.T) {
+	begin(t)
 	scoped(t, func() {
-		sparse, err := Call("aten::to_sparse", Ones([]int{2, 2}))
-		if err != nil {
-			t.Fatal(err)
+		x := nested(t, Float64, []int{2, 3}, []int{4, 3})
+		if x.Err() != nil || x.DType() != Float64 || x.Device() != CPU || x.Dim() != 3 || x.Numel() != 18 || x.IsContiguous() || x.StorageBytes() != 18*8 {
+			t.Errorf("got %v, %v on %v, %d dimensions, %d elements, %d bytes", x.Err(), x.DType(), x.Device(), x.Dim(), x.Numel(), x.StorageBytes())
 		}
-		equal(t, "sparse", sparse[0].(*Tensor).String(), "tensor(..., size=(2, 2))")
+		if s := x.Shape(); fmt.Sprint(s) != "[2 -1 3]" || x.Size(1) != -1 || x.Stride() != nil {
+			t.Errorf("shape %v, strides %v", s, x.Stride())
+		}
+		if s := nested(t, Float32, []int{2, 3}, []int{2, 3}).Shape(); fmt.Sprint(s) != "[2 2 3]" {
+			t.Errorf("shape %v", s)
+		}
+		_, err := Data[float64](x)
+		wantErr(t, "Data", err, ErrArgument)
+		_, err = x.Item()
+		wantErr(t, "Item", err, ErrArgument)
+		if err := x.View(7).Err(); err == nil || !strings.Contains(err.Error(), "float64(2, -1, 3)") {
+			t.Errorf("an error does not describe it: %v", err)
+		}
 	})
 }

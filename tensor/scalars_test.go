@@ -125,6 +125,7 @@ func TestNumbersAsOptions(t *testing.T) {
 
 // One option has one type in all operators: windows take one number or one for each dimension.
 func TestWindowOptionsAreLists(t *testing.T) {
+	begin(t)
 	lists := map[optKey]bool{keyStride: true, keyDilation: true, keyPadding: true, keyOutputPadding: true}
 	for _, o := range operators {
 		for _, a := range o.op.args {

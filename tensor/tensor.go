@@ -355,7 +355,8 @@ func (t *Tensor) meta(op string, m *cshim.Meta) error {
 	return nil
 }
 
-// Shape is a copy of the sizes; nil for a scalar and for a tensor that cannot be used.
+// Shape is a copy of the sizes; nil for a scalar and for a tensor that cannot be used. A dimension in which the
+// tensors of a nested tensor differ has size -1.
 func (t *Tensor) Shape() []int {
 	s, _, _ := t.geometry("Shape")
 	return s
@@ -373,6 +374,13 @@ func (t *Tensor) geometry(op string) (shape, stride []int, err error) {
 		return nil, nil, err
 	}
 	n := int(m.NDim)
+	if m.Layout == layoutNested {
+		shape = make([]int, min(n, len(m.Sizes)))
+		for i := range shape {
+			shape[i] = int(m.Sizes[i])
+		}
+		return shape, nil, nil
+	}
 	sizes, strides := m.Sizes[:], m.Strides[:]
 	if n > len(sizes) {
 		sizes, strides = make([]int64, n), make([]int64, n)

@@ -1,4 +1,5 @@
 // Tensors: made from and copied to the caller's memory, their metadata.
+#include <ATen/NestedTensorImpl.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/contiguous_ops.h>
 #include <ATen/ops/empty.h>
@@ -171,8 +172,7 @@ ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
     Borrowed b(t, Borrowed::Metadata{});
     const at::Tensor &x = ls::need(b, "metadata");
     *out = {};
-    auto sizes = x.sizes();
-    out->ndim = static_cast<int32_t>(sizes.size());
+    out->ndim = static_cast<int32_t>(x.dim());
     out->numel = x.numel();
     out->dtype = static_cast<int16_t>(x.scalar_type());
     out->device_type = static_cast<int8_t>(x.device().type());
@@ -185,6 +185,17 @@ ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
     out->is_neg = x.is_neg();
     out->is_view = x.is_view();
     out->version = x.is_inference() ? -1 : static_cast<int64_t>(x._version());
+    if (x.is_nested()) {
+      const auto *nested = at::native::get_nested_tensor_impl(x);
+      for (int64_t d = 0; d < x.dim() && d < LS_META_DIMS; d++) out->sizes[d] = nested->opt_size(d).value_or(-1);
+      out->layout = static_cast<uint8_t>(c10::kJagged);
+      if (x.has_storage()) {
+        out->data = reinterpret_cast<uint64_t>(x.storage().data());
+        out->nbytes = x.storage().nbytes();
+      }
+      return;
+    }
+    auto sizes = x.sizes();
     size_t n = sizes.size() < LS_META_DIMS ? sizes.size() : LS_META_DIMS;
     std::memcpy(out->sizes, sizes.data(), n * sizeof(int64_t));
     if (x.layout() == c10::kStrided) {
