@@ -613,7 +613,7 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	return r, true
 }
 
-// sameShape is nil where ts, pinned, have one shape. docs/decisions/0009 has the reasons.
+// sameShape is nil where ts, pinned, have one shape. docs/decisions/0024 has the reasons.
 func (o *op) sameShape(ts []*Tensor) *Tensor {
 	var first, other cshim.Meta
 	for i, t := range ts {
