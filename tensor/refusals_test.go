@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -40,6 +41,7 @@ func TestRefusals(t *testing.T) {
 		}
 		csr, mkldnn := made("aten::to_sparse_csr", ones(2, 2)), made("aten::to_mkldnn", ones(2, 2))
 		empty := made("aten::zeros", []int{0, 2, 2}, int(Float32), 2)
+		quantized := made("aten::quantize_per_tensor", ones(2), 0.1, 0, 12)
 		zeros := made("aten::_efficientzerotensor", []int{2}, int(Float32))
 		const quant = "aten::fused_moving_avg_obs_fake_quant"
 		observe := func(x, scale, zero *Tensor, axis int, rows bool) []any {
@@ -98,6 +100,21 @@ func TestRefusals(t *testing.T) {
 			{"aten::conv1d", []any{ones(1, 1, 8), ones(1, 1, 2), nil, []int{1 << 40}}, "too large for a window"},
 			{"aten::adaptive_avg_pool1d", []any{ones(1, 0, 8), []int{1 << 30}}, "too large"},
 			{"aten::range.out", []any{0, 3, 0.5, ints(0)}, "a fraction of 1"},
+			{"aten::range.out", []any{0, 3, complex(0.5, 0), ints(0)}, "a fraction of 1"},
+			{"aten::slow_conv3d", []any{ones(1, 1, 2, 2, 2), ones(1, 1, 1, 1, 1), []int{1}, nil, []int{1, 1, 1}, []int{0, 0, 0}}, "3 numbers each"},
+			{"aten::reflection_pad3d", []any{ones(1, 2, 2, 2), []int{}}, "padding must have 6"},
+			{"aten::random_.from", []any{ones(2), math.MaxInt64, nil}, "from is too large"},
+			{"aten::channel_shuffle", []any{ones(1, 2, 2, 2), 0}, "at least 1"},
+			{"aten::native_channel_shuffle", []any{ones(1, 2, 2, 2), 0}, "at least 1"},
+			{"aten::gcd_", []any{least, ints(2)}, "the least integer"},
+			{"aten::gcd.out", []any{least, ints(2), ints(0)}, "the least integer"},
+			{"aten::div_.Scalar_mode", []any{ints(math.MinInt64), -1, "floor"}, "the least integer"},
+			{"aten::div.out_mode", []any{least, ints(-1), "trunc", ints(0)}, "the least integer"},
+			{"aten::matrix_power.out", []any{ones(2, 2), math.MinInt64, ones(2, 2)}, "exponent"},
+			{"aten::reflection_pad3d.out", []any{ones(1, 2, 2, 2), []int{}, ones(1)}, "padding must have 6"},
+			{"aten::align_tensors", []any{[]*Tensor{}}, "there are no tensors"},
+			{"aten::view_copy.dtype", []any{quantized, int(Float32)}, "no view of another dtype"},
+			{"aten::index.Tensor", []any{ints(1, 2), []*Tensor{made("aten::_efficientzerotensor", []int{2}, int(Int64))}}, "cannot be integers"},
 			{"aten::copy", []any{csr, ones(2, 2)}, "self must be strided"},
 			{segment, []any{ones(3, 2), "max", ones(2)}, "lengths must be int64"},
 			{segment, []any{ones(3, 2), "max", ints(3).Expand(2, 1)}, "do not fit data of [3, 2]"},
@@ -122,7 +139,7 @@ func TestRefusals(t *testing.T) {
 			{"aten::mm", []any{mkldnn, ones(2, 2)}, "no kernel for a tensor of oneDNN's layout"},
 			{"aten::add.Tensor", []any{mkldnn, csr}, "goes with dense ones alone"},
 			{"aten::to_sparse_csc", []any{empty}, "has an empty batch"},
-			{"aten::clone", []any{made("aten::_neg_view", made("aten::quantize_per_tensor", ones(2), 0.1, 0, 12))}, "no negative or conjugate view"},
+			{"aten::clone", []any{made("aten::_neg_view", quantized)}, "no negative or conjugate view"},
 			{"aten::randn.out", []any{[]int{4, 2}, zeros}, "zeros without memory"},
 			{"aten::_conj", []any{ones(2)}, "tensor.CallUnchecked"},
 			{"aten::gelu_backward", []any{ones(2), ones(2)}, "tensor.CallUnchecked"},
@@ -133,6 +150,9 @@ func TestRefusals(t *testing.T) {
 			{"aten::to.dtype", []any{ones(2), -2}, "there is no -2"},
 		} {
 			_, err := Call(c.name, c.args...)
+			if c.name == "aten::align_tensors" && errors.Is(err, ErrNotImplemented) {
+				continue // libtorch 2.15 does not have it any more
+			}
 			wantErr(t, c.name+": "+c.says, err, ErrArgument)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%s: %v, want %q", c.name, err, c.says)

@@ -87,27 +87,17 @@ void arange(Args a) {
   };
   bool long_out = (a[3].isInt() && a[3].toInt() == static_cast<int64_t>(c10::kLong)) ||
                   (a[3].isTensor() && a[3].toTensor().defined() && a[3].toTensor().scalar_type() == c10::kLong);
-  if (long_out && a[2].isDouble() && whole(a[2]) == 0) refuse("a step of int64 must not be a fraction of 1");
+  if (long_out && !a[2].isInt() && !a[2].isBool() && whole(a[2]) == 0)
+    refuse("a step of int64 must not be a fraction of 1");
   if (whole(a[2]) == -1 && whole(a[0]) - whole(a[1]) > std::numeric_limits<int64_t>::max())
     refuse("so many elements have no number of 64 bits");
 }
 
 // The number of elements is a division by the step as an integer, where the result has integers: by 0 where a
 // fraction was given. SIGFPE.
-void range(Args a) {
-  const auto &last = a.back();
-  bool whole = last.isTensor() ? c10::isIntegralType(last.toTensor().scalar_type(), true)
-                               : a.size() > 3 && a[3].isInt() &&
-                                     c10::isIntegralType(static_cast<c10::ScalarType>(a[3].toInt()), true);
-  if (whole && a[2].isDouble() && std::abs(a[2].toDouble()) < 1)
-    refuse("a step of integers must not be a fraction of 1");
-}
-
-// The number of elements is a division by the step as an integer, where the result has integers: by 0 where a
-// fraction was given. SIGFPE.
 void range_out(Args a) {
-  const auto &out = a.back().toTensor();
-  if (c10::isIntegralType(out.scalar_type(), true) && a[2].isDouble() && std::abs(a[2].toDouble()) < 1)
+  double step = a[2].isComplexDouble() ? a[2].toComplexDouble().real() : a[2].toScalar().toDouble();
+  if (c10::isIntegralType(a.back().toTensor().scalar_type(), true) && step != 0 && std::abs(step) < 1)
     refuse("a step of integers must not be a fraction of 1");
 }
 
@@ -240,6 +230,35 @@ void adaptive(Args a) {
   for (int64_t n : a[1].toIntVector()) {
     if (n > 1 << 24) refuse("an output size of " + std::to_string(n) + " is too large");
   }
+}
+
+// The lists' elements are read without a look at how many there are: SIGSEGV (2.11).
+void slow_conv3d(Args a) {
+  for (size_t i : {2, 4, 5})
+    if (a[i].toIntVector().size() != 3) refuse("kernel_size, stride and padding must have 3 numbers each");
+}
+void reflection_pad3d(Args a) {
+  if (a[1].toIntVector().size() != 6) refuse("padding must have 6 numbers");
+}
+// It takes the first tensor's names: SIGSEGV (2.11).
+void align_tensors(Args a) {
+  if (a[0].toTensorVector().empty()) refuse("there are no tensors");
+}
+
+// The number of bits of from + 1 is counted, which overflows: for ever.
+void random_from(Args a) {
+  if (a[1].toInt() == std::numeric_limits<int64_t>::max()) refuse("from is too large");
+}
+
+// It divides by groups: SIGFPE.
+void channel_shuffle(Args a) {
+  if (a[1].toInt() < 1) refuse("groups must be at least 1");
+}
+
+// A quantized tensor's quantizer knows its dtype, and would go with another: SIGSEGV where that is copied.
+void view_dtype(Args a) {
+  if (a[0].toTensor().is_quantized())
+    refuse("a quantized tensor has no view of another dtype; take int_repr of it");
 }
 
 // Grouped queries: the heads of the query are divided by those of the key and of the value: SIGFPE.
@@ -397,22 +416,17 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::linalg_eig", eig},
       {"aten::linalg_eigvals", eig},
       {"aten::gcd", gcd},
-      {"aten::gcd_", gcd},
       {"aten::lcm", gcd},
-      {"aten::lcm_", gcd},
       {"aten::div.Tensor_mode", div_trunc},
-      {"aten::div_.Tensor_mode", div_trunc},
       {"aten::div.Scalar_mode", div_trunc},
-      {"aten::div_.Scalar_mode", div_trunc},
       {"aten::divide.Tensor_mode", div_trunc},
-      {"aten::divide_.Tensor_mode", div_trunc},
+      {"aten::divide.Scalar_mode", div_trunc},
       {"aten::arange.start_step", arange},
       {"aten::arange.start_out", arange},
       {"aten::range.out", range_out},
       {"aten::copy", copy},
       {"aten::segment_reduce", segment_reduce},
       {"aten::linalg_ldl_solve", ldl_solve},
-      {"aten::linalg_ldl_solve.out", ldl_solve},
       {"aten::lu_unpack", lu_unpack},
       {"aten::choose_qparams_optimized", choose_qparams},
       {"aten::fused_moving_avg_obs_fake_quant", fake_quant},
@@ -456,6 +470,15 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::convolution", windows},
       {"aten::im2col", windows},
       {"aten::col2im", windows},
+      {"aten::slow_conv3d", slow_conv3d},
+      {"aten::slow_conv3d_forward", slow_conv3d},
+      {"aten::reflection_pad3d", reflection_pad3d},
+      {"aten::align_tensors", align_tensors},
+      {"aten::random.from", random_from},
+      {"aten::channel_shuffle", channel_shuffle},
+      {"aten::native_channel_shuffle", channel_shuffle},
+      {"aten::view.dtype", view_dtype},
+      {"aten::view_copy.dtype", view_dtype},
       {"aten::scaled_dot_product_attention", grouped_attention},
       {"aten::vander", vander},
       {"aten::linalg_vander", vander},
@@ -464,28 +487,44 @@ const std::unordered_map<std::string, Guard> &guards() {
   return *all;
 }
 
+// The check of an operator, or of the one that it is a variant of: in place ("gcd_"), or with an out argument,
+// which stands last ("gcd.out", "div.out_mode").
+Guard guard_of(const c10::OperatorName &op) {
+  auto find = [](const std::string &name, const std::string &overload) -> Guard {
+    auto found = guards().find(overload.empty() ? name : name + "." + overload);
+    return found != guards().end() ? found->second : nullptr;
+  };
+  if (op.name.rfind("aten::special_", 0) == 0 && op.name.find("_polynomial_") != std::string::npos)
+    return polynomial;
+  Guard guard = find(op.name, op.overload_name);
+  if (guard == nullptr && op.name.back() == '_')
+    guard = find(op.name.substr(0, op.name.size() - 1), op.overload_name);
+  if (guard == nullptr && (op.overload_name == "out" || op.overload_name == "output")) guard = find(op.name, "");
+  if (guard == nullptr && op.overload_name == "out_mode") guard = find(op.name, "Tensor_mode");
+  return guard;
+}
+
 }  // namespace
 
-Operator::Operator(const c10::OperatorHandle &h) : handle(h), internal(is_internal(h)), check_(nullptr) {
+Operator::Operator(const c10::OperatorHandle &h)
+    : handle(h), internal(is_internal(h)), check_(guard_of(h.operator_name())) {
   for (auto key : {c10::DispatchKey::MkldnnCPU, c10::DispatchKey::CompositeImplicitAutograd,
                    c10::DispatchKey::CompositeExplicitAutograd})
     takes_mkldnn_ = takes_mkldnn_ || h.hasKernelForDispatchKey(key);
   const auto &name = h.operator_name();
-  auto found = guards().find(name.overload_name.empty() ? name.name : name.name + "." + name.overload_name);
-  if (found != guards().end()) check_ = found->second;
-  if (name.name.rfind("aten::special_", 0) == 0 && name.name.find("_polynomial_") != std::string::npos)
-    check_ = polynomial;
   // Those that read a tensor's parts, and its own kind of copy.
   static const auto *const readers = new std::unordered_set<std::string>{
       "aten::alias",      "aten::ccol_indices", "aten::clone",      "aten::col_indices", "aten::crow_indices",
       "aten::dense_dim",  "aten::detach",       "aten::empty_like", "aten::row_indices", "aten::size",
       "aten::sparse_dim", "aten::to_dense",     "aten::values",     "aten::zeros_like"};
-  takes_empty_batches_ = readers->count(name.name) != 0;
+  reads_parts_ = readers->count(name.name) != 0;
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     if (formals[i].alias_info() != nullptr && formals[i].alias_info()->isWrite()) written_.push_back(i);
     c10::TypePtr type = formals[i].real_type();
     if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
+    if (type->kind() == c10::TypeKind::TensorType || type->kind() == c10::TypeKind::ListType)
+      tensors_.push_back(i);
     // Their numbers index tables unchecked: SIGSEGV.
     if (type->kind() == c10::TypeKind::ScalarTypeType)
       enums_.push_back({i, static_cast<int64_t>(c10::ScalarType::Undefined), false});
@@ -505,6 +544,7 @@ Operator::Operator(const c10::OperatorHandle &h) : handle(h), internal(is_intern
 //   other
 //     way round, in the backward pass too. SIGSEGV, SIGFPE.
 //   - The kernels of a negative or conjugate view of a quantized tensor call one another without end. SIGSEGV.
+//   - Integer zeros without memory are taken for indices that have some. SIGSEGV.
 //   - Conversions and products of compressed sparse tensors divide by the number of matrices in the batch. SIGFPE.
 void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
   bool mkldnn = false, other = false;
@@ -513,10 +553,12 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
     auto keys = t.key_set();
     if (t.is_quantized() && (t.is_neg() || t.is_conj()))
       refuse("a quantized tensor has no negative or conjugate view");
+    if (!reads_parts_ && t._is_zerotensor() && c10::isIntegralType(t.scalar_type(), true))
+      refuse("zeros without memory cannot be integers; take Clone() of them");
     mkldnn |= keys.has(c10::DispatchKey::MkldnnCPU);
     other |= keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
                                                c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor}));
-    if (!takes_empty_batches_ && keys.has_any(c10::DispatchKeySet(c10::DispatchKey::SparseCsr)) &&
+    if (!reads_parts_ && keys.has_any(c10::DispatchKeySet(c10::DispatchKey::SparseCsr)) &&
         c10::multiply_integers(t.sizes().slice(0, static_cast<size_t>(t.dim() - t.dense_dim() - 2))) == 0)
       refuse("a compressed sparse tensor has an empty batch: " + c10::str(t.sizes()) +
              "; aten::to_dense makes a dense one");
@@ -541,10 +583,10 @@ void each_tensor(const c10::IValue &v, F &&f) {
 
 void Operator::check(const torch::jit::Stack &stack) const {
   c10::DispatchKeySet keys;
-  for (const auto &v : stack) each_tensor(v, [&](const at::Tensor &t) { keys = keys | t.key_set(); });
+  for (size_t i : tensors_) each_tensor(stack[i], [&](const at::Tensor &t) { keys = keys | t.key_set(); });
   if (!(keys & kOddKeys).empty()) {
     std::vector<at::Tensor> tensors;
-    for (const auto &v : stack) each_tensor(v, [&](const at::Tensor &t) { tensors.push_back(t); });
+    for (size_t i : tensors_) each_tensor(stack[i], [&](const at::Tensor &t) { tensors.push_back(t); });
     check_layouts(tensors);
     for (size_t i : written_)
       each_tensor(stack[i], [](const at::Tensor &t) {

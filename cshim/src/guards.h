@@ -30,8 +30,9 @@ class Operator {
     bool layout;
   };
   std::vector<Enum> enums_;
-  std::vector<size_t> written_;  // arguments that are written to
-  bool takes_mkldnn_ = false, takes_empty_batches_ = false;
+  // Arguments that are tensors or lists, and those that are written to.
+  std::vector<size_t> tensors_, written_;
+  bool takes_mkldnn_ = false, reads_parts_ = false;
   void (*check_)(c10::ArrayRef<c10::IValue>);
 };
 
