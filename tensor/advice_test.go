@@ -35,7 +35,7 @@ func TestAdviceInGo(t *testing.T) {
 				return z.Backward()
 			}, "use the operator without _"},
 			{"unsorted lengths", func() error {
-				_, err := Call("aten::_pack_padded_sequence", Ones([]int{3, 2, 1}), FromSlice([]int{1, 3}, nil), false)
+				_, err := CallUnchecked("aten::_pack_padded_sequence", Ones([]int{3, 2, 1}), FromSlice([]int{1, 3}, nil), false)
 				return err
 			}, "Sort the sequences by length first"},
 			{"a view", func() error { return Ones([]int{2, 3}).T().View(6).Err() }, "Use Reshape(...) instead"},

@@ -613,7 +613,7 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	return r, true
 }
 
-// sameShape is nil where ts, pinned, have one shape. docs/decisions/0024 has the reasons.
+// sameShape returns nil if ts have one shape, and else the failure to return. docs/decisions/0024 has the reasons.
 func (o *op) sameShape(ts []*Tensor) *Tensor {
 	var first, other cshim.Meta
 	for i, t := range ts {
@@ -621,8 +621,7 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 		if i == 0 {
 			m = &first
 		}
-		if ref := cshim.TensorMeta(t.h, m); ref != nil {
-			cshim.Take(ref)
+		if err := t.meta(o.goName, m); err != nil {
 			return nil // no shape to compare; the operator decides
 		}
 		if i > 0 && (other.NDim != first.NDim || int(other.NDim) <= len(other.Sizes) && other.Sizes != first.Sizes) {

@@ -143,7 +143,7 @@ var (
 
 // ask runs an operator with one result that is no tensor.
 func (t *Tensor) ask(op string) (any, error) {
-	out, err := Call(op, t)
+	out, err := CallUnchecked(op, t)
 	if err != nil {
 		return nil, err
 	}

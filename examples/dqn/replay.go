@@ -33,7 +33,7 @@ func (r *replay) add(state []float32, action int, reward float32, next []float32
 	i := r.n % r.states.Size(0)
 	r.n++
 	for j, v := range []any{tensor.FromSlice(state, nil), action, reward, tensor.FromSlice(next, nil), alive} {
-		if err := r.tensors()[j].SetIndex(v, i); err != nil {
+		if err := r.tensors()[j].SetIndex(i, v); err != nil {
 			return err
 		}
 	}

@@ -15,8 +15,11 @@ import (
 func TestThreadsKeepLittle(t *testing.T) {
 	leak.Check(t)
 	threads := tensor.NumThreads()
-	tensor.SetNumThreads(1) // without teams of threads for each of them
-	defer tensor.SetNumThreads(threads)
+	// Without teams of threads for each of them.
+	if err := tensor.SetNumThreads(1); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tensor.SetNumThreads(threads) }()
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	defer wg.Wait()
