@@ -613,7 +613,7 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	return r, true
 }
 
-// sameShape returns nil if ts have one shape, and else the failure to return. docs/decisions/0024 has the reasons.
+// sameShape returns nil if ts have one shape, and else the failure to return. docs/decisions/0016 has the reasons.
 func (o *op) sameShape(ts []*Tensor) *Tensor {
 	var first, other cshim.Meta
 	for i, t := range ts {
@@ -787,7 +787,7 @@ var (
 // returns a second handle to it.
 //
 // Arguments that would end the process are refused with ErrArgument or ErrNotImplemented. Operators that are internal to
-// libtorch are refused with ErrArgument, see CallUnchecked. docs/decisions/0017-unchecked-operators.md says what is
+// libtorch are refused with ErrArgument, see CallUnchecked. docs/decisions/0013-unchecked-operators.md says what is
 // promised.
 func Call(name string, args ...any) ([]any, error) { return callByName(name, false, args) }
 

@@ -1,4 +1,4 @@
-// Gradient checkpointing without reentrant backward passes (docs/decisions/0019-checkpoint.md).
+// Gradient checkpointing without reentrant backward passes (docs/decisions/0011-checkpoint.md).
 #include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/ScalarType.h>
