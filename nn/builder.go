@@ -4,9 +4,9 @@ import (
 	"errors"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -31,10 +31,8 @@ func build(op string, opts []Option, known ...string) *builder {
 			b.fail("an option is empty")
 		case slices.Contains(known, o.name):
 			o.set(&b.settings)
-		case len(known) == 0:
-			b.fail("there is no option %s; %s has none", o.name, op)
 		default:
-			b.fail("there is no option %s; the options are %s", o.name, strings.Join(known, ", "))
+			b.fail("%s", options.Unknown(op, o.name, known))
 		}
 	}
 	if !b.dtype.IsFloat() && !b.dtype.IsComplex() && b.dtype != tensor.Invalid {

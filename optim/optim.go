@@ -3,9 +3,11 @@ package optim
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -138,19 +140,12 @@ func newOptimizer(k *kind, params []*tensor.Tensor, lr float64, opts []Option) (
 }
 
 func apply(k *kind, g *Group, opts []Option) error {
-next:
 	for _, o := range opts {
 		if o.set == nil {
 			return refuse.Error(k.name, tensor.ErrArgument, "an option is empty")
 		}
-		for _, known := range k.options {
-			if known == o.name {
-				o.set(g)
-				continue next
-			}
-		}
-		if o.name != "LR" && o.name != "WeightDecay" && o.name != "Maximize" {
-			return refuse.Error(k.name, tensor.ErrArgument, "there is no option %s", o.name)
+		if known := append([]string{"LR", "WeightDecay", "Maximize"}, k.options...); !slices.Contains(known, o.name) {
+			return refuse.Error(k.name, tensor.ErrArgument, "%s", options.Unknown(k.name, o.name, known))
 		}
 		o.set(g)
 	}

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
@@ -135,7 +136,13 @@ next:
 				continue next
 			}
 		}
-		c.refuse(ErrArgument, "there is no option %s", optionName(o))
+		var known []string
+		for i := range c.op.args {
+			if key := c.op.args[i].key; key != keyNone {
+				known = append(known, optNames[key])
+			}
+		}
+		c.refuse(ErrArgument, "%s", options.Unknown(c.op.goName, optionName(o), known))
 		return
 	}
 }
