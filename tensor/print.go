@@ -141,7 +141,8 @@ var (
 	byColumn = [][2]string{{"ccol_indices", "aten::ccol_indices"}, {"row_indices", "aten::row_indices"}, {"values", "aten::values"}}
 )
 
-// ask runs an operator with one result that is no tensor.
+// ask runs an operator of one tensor that has one result. Some of those that describe sparse tensors are internal to
+// libtorch; each is called only for the layout that it is for.
 func (t *Tensor) ask(op string) (any, error) {
 	out, err := CallUnchecked(op, t)
 	if err != nil {
