@@ -45,8 +45,8 @@ func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
 
 // Load opens a safetensors file. It checks the whole header: its size, its JSON without doubled keys, that each
 // tensor's bytes agree with its dtype and shape, and that the tensors fill the data without overlap or gap. For any
-// other file it returns ErrFormat, and names the formats that are commonly mistaken for safetensors. It never opens
-// what is not a regular file. It allocates at most the file's size and 16 MiB.
+// other file it returns ErrFormat, and names the formats that are commonly mistaken for safetensors. It opens regular
+// files only. It allocates at most the file's size and 16 MiB.
 //
 // PyTorch: safetensors.safe_open.
 func Load(path string, opts ...Option) (*File, error) {

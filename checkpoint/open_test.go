@@ -20,7 +20,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// What is not a file is not opened: to open a FIFO waits for a writer.
+// Only regular files are opened: opening a FIFO waits for a writer.
 func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()

@@ -78,8 +78,8 @@
 // kind: [ErrArgument], [ErrIndex], [ErrOutOfMemory] and so on. Nothing in this package panics or ends the process for
 // an argument, whatever it is; for inputs on which libtorch itself would crash there are checks of our own.
 //
-// [Tensor.Err] tells whether a tensor can be used: it returns the error of a failed tensor, [ErrReleased] for a
-// released one, [ErrNil] for nil. Getters have no error to return; for a tensor that cannot be used they give
+// [Tensor.Err] returns the error of a failed tensor, [ErrReleased] for a released one, [ErrNil] for nil. Getters have no
+// error to return; for a tensor that cannot be used they return
 //
 //	Shape, Stride                                       nil
 //	Dim, Size, Numel, StorageOffset, StorageBytes       0

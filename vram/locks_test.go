@@ -208,7 +208,7 @@ func TestASweepStaysOnItsThread(t *testing.T) {
 	strayed := false
 	weaken := reclaim.Weaken
 	set := func(f func()) {
-		sweeper.Lock() // who sweeps calls it
+		sweeper.Lock() // the sweeping goroutine calls it
 		defer sweeper.Unlock()
 		reclaim.Weaken = f
 	}

@@ -30,7 +30,7 @@ func newEnv() *cobra.Command {
 		Use:   "env",
 		Short: "Print where everything is, as shell assignments",
 		Long: `Env prints the directories and files that setup made, or would use, as assignments
-that a POSIX shell reads. What is not set up is a comment.`,
+that a POSIX shell reads. A part that is not set up is a comment.`,
 		Example: `  linstock env
   eval "$(linstock env)" && ls "$LIBTORCH/torch/include"
   linstock env --json`,

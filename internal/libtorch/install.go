@@ -229,7 +229,7 @@ func (in *installer) checkTools(ctx context.Context, resolved error) error {
 }
 
 // checkPaths fails before a long download where the shim could not be compiled after it: CMake's lists, patterns and
-// generated files, or the linker's -rpath, give these characters a meaning and no way to take it away.
+// generated files, or the linker's -rpath, give these characters a meaning that cannot be escaped.
 func (in *installer) checkPaths(s Source) error {
 	if in.cfg.NoBuild {
 		return nil

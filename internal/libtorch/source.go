@@ -25,7 +25,7 @@ type Source struct {
 	CUDA    bool   `json:"cuda"`    // libtorch_cuda is there
 	// Key is the name of the shim's directory; see locate.Key.
 	Key string `json:"key"`
-	// From tells how it was chosen, in words.
+	// From says how it was chosen, for messages.
 	From string `json:"from"`
 }
 

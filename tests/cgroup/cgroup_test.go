@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// run is a program of a child process. Its last line tells how many bytes it kept, or "ended".
+// run is a program of a child process. Its last line is the number of bytes that it kept, or "ended".
 func run(name string) error {
 	// keep keeps tensors of so many elements until an error.
 	keep := func(elements int, make func([]int, ...tensor.Option) *tensor.Tensor, each func()) error {
