@@ -41,6 +41,11 @@ func TestRefusals(t *testing.T) {
 		}
 		csr, mkldnn := made("aten::to_sparse_csr", ones(2, 2)), made("aten::to_mkldnn", ones(2, 2))
 		empty := made("aten::zeros", []int{0, 2, 2}, int(Float32), 2)
+		h2 := ones(1, 3, 2)
+		packed := func(x, sizes *Tensor, h any, params []*Tensor) []any {
+			return []any{x, sizes, h, params, true, 1, 0.0, false, false}
+		}
+		square := ones(1, 1, 2, 2)
 		quantized := made("aten::quantize_per_tensor", ones(2), 0.1, 0, 12)
 		zeros := made("aten::_efficientzerotensor", []int{2}, int(Float32))
 		const quant = "aten::fused_moving_avg_obs_fake_quant"
@@ -103,6 +108,24 @@ func TestRefusals(t *testing.T) {
 			{"aten::range.out", []any{0, 3, complex(0.5, 0), ints(0)}, "a fraction of 1"},
 			{"aten::slow_conv3d", []any{ones(1, 1, 2, 2, 2), ones(1, 1, 1, 1, 1), []int{1}, nil, []int{1, 1, 1}, []int{0, 0, 0}}, "3 numbers each"},
 			{"aten::reflection_pad3d", []any{ones(1, 2, 2, 2), []int{}}, "padding must have 6"},
+			{"aten::native_batch_norm", []any{ones(2), nil, nil, nil, nil, true, 0.1, 1e-5}, "2 dimensions or more"},
+			{"aten::native_batch_norm", []any{ones(2, 3), nil, ones(0, 3), nil, nil, false, 0.1, 1e-5}, "must be [3], not [0, 3]"},
+			{"aten::batch_norm_update_stats", []any{ones(2, 3), ones(2), nil, 0.1}, "must be [3], not [2]"},
+			{"aten::replication_pad2d.out", []any{square, []int{1, 1, 1, 1}, square}, "'out' is also another argument"},
+			{"aten::svd.U", []any{ones(2, 2), true, true, square, square, ones(2)}, "'U' is also another argument"},
+			{"aten::range.step", []any{0.5, 3, 0.25, int(Int64)}, "a fraction of 1"},
+			{"aten::cummax.out", []any{ones(2), 0, ints(0, 0), ints(0, 0)}, "the dtype of self"},
+			{"aten::cummin.out", []any{ones(2), 0, ones(2), ones(2)}, "indices must be int64"},
+			{"aten::abs.out", []any{ones(2), 0}, "wants Tensor"},
+			{"aten::cat", []any{[]*Tensor{}}, "there are no tensors"},
+			{"aten::concat.out", []any{[]*Tensor{}, 0, quantized}, "there are no tensors"},
+			{"aten::abs", []any{made("aten::narrow", made("aten::_nested_tensor_from_tensor_list", []*Tensor{ones(2, 4), ones(1, 4)}), 0, 0, 0)}, "no components"},
+			{"aten::gru.data", packed(ones(5, 1, 3), ints(3, 2), h2, gru()), "the data must have 2"},
+			{"aten::gru.data", packed(ones(5, 3), ones(2), h2, gru()), "a vector of int64"},
+			{"aten::gru.data", packed(ones(5, 3), ints(9, 2), h2, gru()), "batch_sizes must be in"},
+			{"aten::gru.data", packed(ones(5, 3), ints(2, 3), h2, gru()), "batch_sizes must fall"},
+			{"aten::gru.data", packed(ones(5, 3), ints(3, 2), h, gru()), "a hidden state is"},
+			{"aten::lstm.data", packed(ones(5, 3), ints(3, 2), []*Tensor{h2, h2}, nil), "there are no weights for 1 layers"},
 			{"aten::random_.from", []any{ones(2), math.MaxInt64, nil}, "from is too large"},
 			{"aten::channel_shuffle", []any{ones(1, 2, 2, 2), 0}, "at least 1"},
 			{"aten::native_channel_shuffle", []any{ones(1, 2, 2, 2), 0}, "at least 1"},
@@ -173,6 +196,12 @@ func TestRefusals(t *testing.T) {
 			if err := x.Err(); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
+		}
+		if _, err := Call("aten::gru.data", packed(ones(5, 3), ints(3, 2), h2, gru())...); err != nil {
+			t.Errorf("packed sequences: %v", err)
+		}
+		if _, err := Call("aten::add.out", square, square, 1, square); err != nil {
+			t.Errorf("what is computed by element can be written to its input: %v", err)
 		}
 		got, err := Data[int64](Arange(3, 0, Step(-1)))
 		if err != nil || !slices.Equal(got, []int64{3, 2, 1}) {

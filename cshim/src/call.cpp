@@ -131,7 +131,9 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
         if (v->u.t == 0) throw ArgumentError("argument '" + arg.name() + "': a tensor is needed, got none");
         return copy_of(v->u.t);
       }
-      if (is_number(*v)) return wrapped_number(scalar_of(v));
+      // A number has no place for what is written.
+      if (is_number(*v) && (arg.alias_info() == nullptr || !arg.alias_info()->isWrite()))
+        return wrapped_number(scalar_of(v));
       break;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:

@@ -95,10 +95,20 @@ void arange(Args a) {
 
 // The number of elements is a division by the step as an integer, where the result has integers: by 0 where a
 // fraction was given. SIGFPE.
-void range_out(Args a) {
+void whole_range(Args a, bool whole) {
   double step = a[2].isComplexDouble() ? a[2].toComplexDouble().real() : a[2].toScalar().toDouble();
-  if (c10::isIntegralType(a.back().toTensor().scalar_type(), true) && step != 0 && std::abs(step) < 1)
-    refuse("a step of integers must not be a fraction of 1");
+  if (whole && step != 0 && std::abs(step) < 1) refuse("a step of integers must not be a fraction of 1");
+}
+void range_step(Args a) {
+  whole_range(a, a[3].isInt() && c10::isIntegralType(static_cast<c10::ScalarType>(a[3].toInt()), true));
+}
+void range_out(Args a) { whole_range(a, c10::isIntegralType(a.back().toTensor().scalar_type(), true)); }
+
+// The values are written as self's dtype, the indices as int64, whatever they are: SIGSEGV.
+void cumulative_out(Args a) {
+  const auto &values = a[2].toTensor(), &indices = a[3].toTensor();
+  if (values.scalar_type() != a[0].toTensor().scalar_type()) refuse("values must have the dtype of self");
+  if (indices.scalar_type() != c10::kLong) refuse("indices must be int64");
 }
 
 // Labels index the probabilities unchecked: SIGSEGV.
@@ -152,18 +162,17 @@ void combinations(Args a) {
 
 // Shapes and dtypes of states and weights are taken on trust (Python checks them in nn.LSTM): reads and writes
 // beyond the ends of blocks.
-void rnn(Args a, int64_t gates, bool lstm) {
-  const auto &input = a[0].toTensor();
-  const auto params = a[2].toTensorVector();
-  const auto hx = lstm ? a[1].toTensorVector() : std::vector<at::Tensor>{a[1].toTensor()};
-  bool biases = a[3].toBool();
-  int64_t layers = a[4].toInt(), directions = a[7].toBool() ? 2 : 1;
+//
+// rest are the arguments behind the input's: hx, params, has_biases, num_layers, dropout, train, bidirectional.
+void rnn(Args rest, int64_t features, int64_t batch, int64_t gates, bool lstm) {
+  const auto params = rest[1].toTensorVector();
+  const auto hx = lstm ? rest[0].toTensorVector() : std::vector<at::Tensor>{rest[0].toTensor()};
+  bool biases = rest[2].toBool();
+  int64_t layers = rest[3].toInt(), directions = rest[6].toBool() ? 2 : 1;
   // Before anything is multiplied by it; each layer has two weights or more.
   if (layers < 1 || layers > static_cast<int64_t>(params.size()))
     refuse("there are no weights for " + std::to_string(layers) + " layers");
   if (lstm && hx.size() != 2) refuse("hx must have 2 tensors, not " + std::to_string(hx.size()));
-  if (input.dim() != 3) refuse("the input must have 3 dimensions, not " + std::to_string(input.dim()));
-  int64_t batch = input.size(a[8].toBool() ? 0 : 1);
   for (const auto &h : hx) {
     if (h.dim() != 3 || h.size(0) != layers * directions || h.size(1) != batch)
       refuse("a hidden state is " + c10::str(h.sizes()) + ", not [" + std::to_string(layers * directions) + ", " +
@@ -185,7 +194,7 @@ void rnn(Args a, int64_t gates, bool lstm) {
   };
   if (!c10::isFloatingType(params[0].scalar_type())) refuse("the weights must be floating-point numbers");
   for (int64_t cell = 0; cell < layers * directions; cell++) {
-    int64_t in = cell < directions ? input.size(-1) : out * directions, i = cell * each;
+    int64_t in = cell < directions ? features : out * directions, i = cell * each;
     need(i, {gates * hidden, in});
     need(i + 1, {gates * hidden, out});
     if (biases) {
@@ -195,9 +204,27 @@ void rnn(Args a, int64_t gates, bool lstm) {
     if (projected) need(i + each - 1, {out, hidden});
   }
 }
-void lstm(Args a) { rnn(a, 4, true); }
-void gru(Args a) { rnn(a, 3, false); }
-void simple_rnn(Args a) { rnn(a, 1, false); }
+void padded_rnn(Args a, int64_t gates, bool lstm) {
+  const auto &input = a[0].toTensor();
+  if (input.dim() != 3) refuse("the input must have 3 dimensions, not " + std::to_string(input.dim()));
+  rnn(a.slice(1), input.size(-1), input.size(a[8].toBool() ? 0 : 1), gates, lstm);
+}
+void packed_rnn(Args a, int64_t gates, bool lstm) {
+  const auto &data = a[0].toTensor(), &sizes = a[1].toTensor();
+  if (data.dim() != 2) refuse("the data must have 2 dimensions, not " + std::to_string(data.dim()));
+  if (sizes.dim() != 1 || sizes.scalar_type() != c10::kLong || !readable(sizes))
+    refuse("batch_sizes must be a vector of int64");
+  need_range(sizes, "batch_sizes", 1, data.size(0) + 1);
+  if (sizes.sum().item<int64_t>() != data.size(0) || any(sizes.slice(0, 1).gt(sizes.slice(0, 0, -1))))
+    refuse("batch_sizes must fall, and add up to the " + std::to_string(data.size(0)) + " rows of the data");
+  rnn(a.slice(2), data.size(1), sizes[0].item<int64_t>(), gates, lstm);
+}
+void lstm(Args a) { padded_rnn(a, 4, true); }
+void gru(Args a) { padded_rnn(a, 3, false); }
+void simple_rnn(Args a) { padded_rnn(a, 1, false); }
+void packed_lstm(Args a) { packed_rnn(a, 4, true); }
+void packed_gru(Args a) { packed_rnn(a, 3, false); }
+void packed_simple_rnn(Args a) { packed_rnn(a, 1, false); }
 
 // Its derivative for no rows: SIGSEGV.
 void pdist(Args a) {
@@ -240,8 +267,8 @@ void slow_conv3d(Args a) {
 void reflection_pad3d(Args a) {
   if (a[1].toIntVector().size() != 6) refuse("padding must have 6 numbers");
 }
-// It takes the first tensor's names: SIGSEGV (2.11).
-void align_tensors(Args a) {
+// They look at the first tensor: SIGSEGV (align_tensors of 2.11; cat.out, where out is quantized).
+void not_empty(Args a) {
   if (a[0].toTensorVector().empty()) refuse("there are no tensors");
 }
 
@@ -249,6 +276,21 @@ void align_tensors(Args a) {
 void random_from(Args a) {
   if (a[1].toInt() == std::numeric_limits<int64_t>::max()) refuse("from is too large");
 }
+
+// One number for each channel is read of what belongs to them, however many there are: SIGSEGV.
+void per_channel(Args a, size_t first, size_t end) {
+  const auto &input = a[0].toTensor();
+  if (input.dim() < 2) refuse("the input must have 2 dimensions or more, not " + std::to_string(input.dim()));
+  for (size_t i = first; i < end; i++) {
+    if (!a[i].isTensor() || !a[i].toTensor().defined()) continue;
+    auto sizes = a[i].toTensor().sizes();
+    if (sizes.size() != 1 || sizes[0] != input.size(1))
+      refuse("weight, bias, running_mean and running_var must be [" + std::to_string(input.size(1)) + "], not " +
+             c10::str(sizes));
+  }
+}
+void batch_norm(Args a) { per_channel(a, 1, 5); }
+void batch_norm_statistics(Args a) { per_channel(a, 1, 3); }
 
 // It divides by groups: SIGFPE.
 void channel_shuffle(Args a) {
@@ -423,7 +465,12 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::divide.Scalar_mode", div_trunc},
       {"aten::arange.start_step", arange},
       {"aten::arange.start_out", arange},
+      {"aten::range.step", range_step},
       {"aten::range.out", range_out},
+      {"aten::cummax.out", cumulative_out},
+      {"aten::cummin.out", cumulative_out},
+      {"aten::cummax.dimname_out", cumulative_out},
+      {"aten::cummin.dimname_out", cumulative_out},
       {"aten::copy", copy},
       {"aten::segment_reduce", segment_reduce},
       {"aten::linalg_ldl_solve", ldl_solve},
@@ -442,6 +489,10 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::gru.input", gru},
       {"aten::rnn_tanh.input", simple_rnn},
       {"aten::rnn_relu.input", simple_rnn},
+      {"aten::lstm.data", packed_lstm},
+      {"aten::gru.data", packed_gru},
+      {"aten::rnn_tanh.data", packed_simple_rnn},
+      {"aten::rnn_relu.data", packed_simple_rnn},
       {"aten::pdist", pdist},
       {"aten::adaptive_avg_pool1d", adaptive},
       {"aten::adaptive_avg_pool2d", adaptive},
@@ -473,7 +524,12 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::slow_conv3d", slow_conv3d},
       {"aten::slow_conv3d_forward", slow_conv3d},
       {"aten::reflection_pad3d", reflection_pad3d},
-      {"aten::align_tensors", align_tensors},
+      {"aten::align_tensors", not_empty},
+      {"aten::cat", not_empty},
+      {"aten::concat", not_empty},
+      {"aten::concatenate", not_empty},
+      {"aten::native_batch_norm", batch_norm},
+      {"aten::batch_norm_update_stats", batch_norm_statistics},
       {"aten::random.from", random_from},
       {"aten::channel_shuffle", channel_shuffle},
       {"aten::native_channel_shuffle", channel_shuffle},
@@ -517,10 +573,12 @@ Operator::Operator(const c10::OperatorHandle &h)
       "aten::alias",      "aten::ccol_indices", "aten::clone",      "aten::col_indices", "aten::crow_indices",
       "aten::dense_dim",  "aten::detach",       "aten::empty_like", "aten::row_indices", "aten::size",
       "aten::sparse_dim", "aten::to_dense",     "aten::values",     "aten::zeros_like"};
+  pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     if (formals[i].alias_info() != nullptr && formals[i].alias_info()->isWrite()) written_.push_back(i);
+    if (formals[i].is_out() && formals[i].real_type()->kind() == c10::TypeKind::TensorType) outs_.push_back(i);
     c10::TypePtr type = formals[i].real_type();
     if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
     if (type->kind() == c10::TypeKind::TensorType || type->kind() == c10::TypeKind::ListType)
@@ -543,6 +601,7 @@ Operator::Operator(const c10::OperatorHandle &h)
 //   - Beside a sparse, nested or quantized tensor, a kernel for one of them takes it for a strided one, or the
 //   other
 //     way round, in the backward pass too. SIGSEGV, SIGFPE.
+//   - A nested tensor that was narrowed to no components has sizes without memory, which are read. SIGSEGV.
 //   - The kernels of a negative or conjugate view of a quantized tensor call one another without end. SIGSEGV.
 //   - Integer zeros without memory are taken for indices that have some. SIGSEGV.
 //   - Conversions and products of compressed sparse tensors divide by the number of matrices in the batch. SIGFPE.
@@ -555,6 +614,9 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
       refuse("a quantized tensor has no negative or conjugate view");
     if (!reads_parts_ && t._is_zerotensor() && c10::isIntegralType(t.scalar_type(), true))
       refuse("zeros without memory cannot be integers; take Clone() of them");
+    if (!reads_parts_ && keys.has_any(c10::DispatchKeySet(c10::DispatchKey::NestedTensor)) && t.dim() > 0 &&
+        t.size(0) == 0)
+      refuse("a nested tensor has no components");
     mkldnn |= keys.has(c10::DispatchKey::MkldnnCPU);
     other |= keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
                                                c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor}));
@@ -602,6 +664,18 @@ void Operator::check(const torch::jit::Stack &stack) const {
              std::to_string(v.toInt()));
     if (e.layout && v.isInt() && v.toInt() == static_cast<int64_t>(c10::Layout::Mkldnn))
       refuse("tensors of oneDNN's layout are made by aten::to_mkldnn alone");
+  }
+  for (size_t i : outs_) {
+    // An output is resized before the inputs are read, and the outputs one after another. Heap corruption. What is
+    // computed by element reads each before it is written.
+    const at::Tensor &out = stack[i].toTensor();
+    for (size_t k : tensors_) {
+      if (k == i || (k < outs_.front() && pointwise_)) continue;
+      each_tensor(stack[k], [&](const at::Tensor &t) {
+        if (t.defined() && t.is_same(out))
+          refuse("argument '" + handle.schema().arguments()[i].name() + "' is also another argument");
+      });
+    }
   }
   if (check_ != nullptr) check_(Args(stack.data(), stack.size()));
 }
