@@ -144,6 +144,7 @@ TEST_F(Tensors, AHugeAllocationIsOutOfMemory) {
   EXPECT_EQ(after.live, before.live);
 }
 
+#if !defined(__SANITIZE_ADDRESS__)  // there blocks are malloc's, and are not kept
 TEST_F(Tensors, LargeBlocksAreKeptWithinTheBound) {
   EXPECT_OK(ls_memory_empty_cache(kCpu));
   EXPECT_OK(ls_memory_reset_peak(kCpu));
@@ -173,6 +174,7 @@ TEST_F(Tensors, LargeBlocksAreKeptWithinTheBound) {
   EXPECT_OK(ls_memory_stats(kCpu, &m));
   EXPECT_EQ(m.cached, 0);
 }
+#endif
 
 class Calls : public ShimTest {};
 
