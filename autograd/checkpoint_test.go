@@ -149,10 +149,12 @@ func TestCheckpointBackwardTwice(t *testing.T) {
 	compare(t, func(checkpointed bool) ([]*tensor.Tensor, error) {
 		ws := weights(2)
 		calls := 0
-		y := call(checkpointed, func(in ...*tensor.Tensor) *tensor.Tensor {
+		x := tensor.Randn([]int{3, 4})
+		out := call(checkpointed, func(in ...*tensor.Tensor) *tensor.Tensor {
 			calls++
 			return in[0].MatMul(ws[0]).Tanh().Dropout(0.3, tensor.Train(true)).MatMul(ws[1]).Sigmoid()
-		}, tensor.Randn([]int{3, 4})).Sum()
+		}, x)
+		y := out.Sum()
 		before, err := vram.Stats(vram.CPU)
 		if err != nil {
 			return nil, err
@@ -166,6 +168,8 @@ func TestCheckpointBackwardTwice(t *testing.T) {
 		if after, err := vram.Stats(vram.CPU); err != nil || checkpointed && after.Allocated != before.Allocated {
 			t.Errorf("checkpointed %v: %d bytes before the pass and %d after it, %v", checkpointed, before.Allocated, after.Allocated, err)
 		}
+		runtime.KeepAlive(out) // a collection must not free a tensor between the two readings
+		runtime.KeepAlive(x)
 		for _, retain := range []bool{true, false} {
 			if err := y.Backward(tensor.RetainGraph(retain)); err != nil {
 				return nil, err

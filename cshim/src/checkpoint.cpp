@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <algorithm>
+#include <bit>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
@@ -53,9 +54,8 @@ class RandomState {
   static RandomState now() {
     RandomState s;
     s.add(c10::Device(c10::kCPU));
-    uint64_t devices = used_devices();
-    for (int i = 0; devices >> i != 0; i++)
-      if ((devices >> i & 1) != 0) s.add(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(i)));
+    for (uint64_t devices = used_devices(); devices != 0; devices &= devices - 1)
+      s.add(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(std::countr_zero(devices))));
     return s;
   }
   void restore() const {
