@@ -59,29 +59,21 @@ class RandomState {
     return s;
   }
   void restore() const {
-    for (const auto &[generator, state] : states_) {
-      at::Generator g = generator;
-      std::lock_guard<std::mutex> lock(g.mutex());
-      g.set_state(state);
-    }
+    for (const auto &[generator, state] : states_) set_random_state(generator, state);
   }
   // Leaves only what has changed since: a generator that a function did not use need not be restored for it.
   void keep_changed() {
-    std::erase_if(states_, [](const auto &s) { return same(s.second, state_of(s.first)); });
+    std::erase_if(states_, [](const auto &s) { return same(s.second, random_state_of(s.first)); });
   }
   bool empty() const { return states_.empty(); }
 
  private:
-  static at::Tensor state_of(at::Generator g) {
-    std::lock_guard<std::mutex> lock(g.mutex());
-    return g.get_state();
-  }
   static bool same(const at::Tensor &a, const at::Tensor &b) {
     return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
   }
   void add(c10::Device d) {
     const at::Generator &g = at::globalContext().defaultGenerator(d);
-    states_.emplace_back(g, state_of(g));
+    states_.emplace_back(g, random_state_of(g));
   }
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };

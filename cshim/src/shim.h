@@ -1,6 +1,7 @@
 // What every file of the shim shares: borrowed handles, the guard, values.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 #include <c10/util/Exception.h>
@@ -33,6 +34,10 @@ struct HandleCount {
   // Of the difference, what all threads' sum has in it. Written by whoever reads the sum, too.
   std::atomic<int64_t> pushed{0};
 };
+
+// Read and write a random number generator's state, on its own device.
+at::Tensor random_state_of(at::Generator g);
+void set_random_state(at::Generator g, const at::Tensor &state);
 
 // The scope word as a result carries it.
 void look_at_turn() noexcept;

@@ -5,6 +5,7 @@
 #include <ATen/Version.h>
 #include <ATen/core/Generator.h>
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/headeronly/version.h>
@@ -168,24 +169,43 @@ ls_error *ls_manual_seed(uint64_t seed) noexcept {
   });
 }
 
+namespace ls {
+namespace {
+// A CUDA generator asks the current device whether a graph is being captured there. That fails on a lost device,
+// so its own is made the current one.
+struct OnDeviceOf {
+  explicit OnDeviceOf(const at::Generator &g) {
+    if (!g.device().is_cpu()) guard.reset_device(g.device());
+  }
+  c10::OptionalDeviceGuard guard;
+};
+}  // namespace
+
+at::Tensor random_state_of(at::Generator g) {
+  OnDeviceOf device(g);
+  std::lock_guard<std::mutex> lock(g.mutex());
+  return g.get_state();
+}
+
+void set_random_state(at::Generator g, const at::Tensor &state) {
+  OnDeviceOf device(g);
+  std::lock_guard<std::mutex> lock(g.mutex());
+  g.set_state(state);
+}
+}  // namespace ls
+
 namespace {
 at::Generator generator_of(int32_t device) { return at::globalContext().defaultGenerator(ls::device_of(device)); }
 }  // namespace
 
 ls_result ls_rng_state(int32_t device) noexcept {
-  return ls::run([&] {
-    auto g = generator_of(device);
-    std::lock_guard<std::mutex> lock(g.mutex());
-    return g.get_state();
-  });
+  return ls::run([&] { return ls::random_state_of(generator_of(device)); });
 }
 
 ls_error *ls_set_rng_state(int32_t device, ls_tensor state) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b(state);
-    auto g = generator_of(device);
-    std::lock_guard<std::mutex> lock(g.mutex());
-    g.set_state(ls::need(b, "state"));
+    ls::set_random_state(generator_of(device), ls::need(b, "state"));
   });
 }
 
