@@ -266,6 +266,7 @@ void slow_conv3d(Args a) {
 }
 void reflection_pad3d(Args a) {
   if (a[1].toIntVector().size() != 6) refuse("padding must have 6 numbers");
+  windows(a);
 }
 // They look at the first tensor: SIGSEGV (align_tensors of 2.11; cat.out, where out is quantized).
 void not_empty(Args a) {
@@ -289,8 +290,20 @@ void per_channel(Args a, size_t first, size_t end) {
              c10::str(sizes));
   }
 }
-void batch_norm(Args a) { per_channel(a, 1, 5); }
+void batch_norm(Args a) {
+  per_channel(a, 1, 5);
+  auto given = [&](size_t i) { return a[i].isTensor() && a[i].toTensor().defined(); };
+  if (!a[5].toBool() && (!given(3) || !given(4)))
+    refuse("running_mean and running_var are needed out of training");
+}
 void batch_norm_statistics(Args a) { per_channel(a, 1, 3); }
+
+// In training it writes as many elements as self has, of its dtype, without resizing: heap corruption.
+void rrelu_out(Args a) {
+  const auto &self = a[0].toTensor(), &out = a.back().toTensor();
+  if (out.sizes() != self.sizes() || out.scalar_type() != self.scalar_type())
+    refuse("out must have the shape and the dtype of self");
+}
 
 // It divides by groups: SIGFPE.
 void channel_shuffle(Args a) {
@@ -523,13 +536,20 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::col2im", windows},
       {"aten::slow_conv3d", slow_conv3d},
       {"aten::slow_conv3d_forward", slow_conv3d},
+      {"aten::pad", windows},
+      {"aten::reflection_pad1d", windows},
+      {"aten::reflection_pad2d", windows},
       {"aten::reflection_pad3d", reflection_pad3d},
+      {"aten::replication_pad1d", windows},
+      {"aten::replication_pad2d", windows},
+      {"aten::replication_pad3d", windows},
       {"aten::align_tensors", not_empty},
       {"aten::cat", not_empty},
       {"aten::concat", not_empty},
       {"aten::concatenate", not_empty},
       {"aten::native_batch_norm", batch_norm},
       {"aten::batch_norm_update_stats", batch_norm_statistics},
+      {"aten::rrelu_with_noise.out", rrelu_out},
       {"aten::random.from", random_from},
       {"aten::channel_shuffle", channel_shuffle},
       {"aten::native_channel_shuffle", channel_shuffle},
