@@ -164,7 +164,7 @@ func (f *File) Tensor(name string) *tensor.Tensor {
 func (f *File) open(e *entry) (*tensor.Tensor, error) {
 	element := elementTypes[e.element]
 	if element.dtype == tensor.Invalid {
-		return nil, fmt.Errorf("there are no tensors of dtype %s", element.name)
+		return nil, fmt.Errorf("tensors cannot have the dtype %s", element.name)
 	}
 	m, err := f.pages()
 	if err != nil {

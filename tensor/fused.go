@@ -5,16 +5,6 @@ import (
 	"github.com/linstock-ml/linstock/internal/handle"
 )
 
-func init() {
-	handle.Backward = runBackward
-	handle.Grad = runGrad
-	handle.Checkpoint = runCheckpoint
-	handle.TieFunction = tieFunction
-	handle.AdamStep = adamStep
-	handle.WithGrad = withGrad
-	handle.WithInference = withInference
-}
-
 // adamStep is one step of Adam, or of AdamW with Decoupled, by libtorch's fused kernel on those of params that have a
 // gradient, in one crossing. All are of one dtype and device. avgs, sqs, maxs (with AMSGrad only) and steps (float32
 // scalars) are the state of each and are written to.

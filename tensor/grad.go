@@ -163,7 +163,7 @@ func prepare(op string, roots, inputs []*Tensor, s *backwardSettings) (b backwar
 	return b, err
 }
 
-// runBackward is Backward from several roots
+// runBackward is Backward from several roots. It is autograd.Backward.
 func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	s := settings(opts)
 	b, err := prepare("Backward", roots, s.Inputs, s)

@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/sites"
 )
 
@@ -25,21 +24,6 @@ type Tensor struct {
 	slot   int32                  // place in the scope's entries, under the scope's lock
 	site   uint32                 // where it was made, plus one; 0: not noted. Set at birth
 	asked  atomic.Bool            // RequiresGrad_ was called on it
-}
-
-func init() {
-	handle.Usable = func(t any) bool {
-		x, _ := t.(*Tensor)
-		return x != nil && x.h != 0 && x.state.Load()&released == 0
-	}
-	handle.Failed = func(t any) bool {
-		x, _ := t.(*Tensor)
-		return x != nil && x.fail != nil
-	}
-	handle.Decided = func(t any) bool {
-		x, _ := t.(*Tensor)
-		return x != nil && x.asked.Load()
-	}
 }
 
 const (
