@@ -252,9 +252,14 @@ void windows(Args a) {
   }
 }
 
-// Each place of the output is visited, also where another size is 0 and there is none: it takes for ever.
+// Each place of the output is visited, also where another size is 0 and there is none: it takes for ever. The
+// quantized kernel reads as many sizes as there are dimensions, whatever it was given: heap corruption.
+template <size_t dims>
 void adaptive(Args a) {
-  for (int64_t n : a[1].toIntVector()) {
+  const auto sizes = a[1].toIntVector();
+  if (sizes.size() != dims)
+    refuse("output_size must have " + std::to_string(dims) + " numbers, not " + std::to_string(sizes.size()));
+  for (int64_t n : sizes) {
     if (n > 1 << 24) refuse("an output size of " + std::to_string(n) + " is too large");
   }
 }
@@ -507,12 +512,12 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::rnn_tanh.data", packed_simple_rnn},
       {"aten::rnn_relu.data", packed_simple_rnn},
       {"aten::pdist", pdist},
-      {"aten::adaptive_avg_pool1d", adaptive},
-      {"aten::adaptive_avg_pool2d", adaptive},
-      {"aten::adaptive_avg_pool3d", adaptive},
-      {"aten::adaptive_max_pool1d", adaptive},
-      {"aten::adaptive_max_pool2d", adaptive},
-      {"aten::adaptive_max_pool3d", adaptive},
+      {"aten::adaptive_avg_pool1d", adaptive<1>},
+      {"aten::adaptive_avg_pool2d", adaptive<2>},
+      {"aten::adaptive_avg_pool3d", adaptive<3>},
+      {"aten::adaptive_max_pool1d", adaptive<1>},
+      {"aten::adaptive_max_pool2d", adaptive<2>},
+      {"aten::adaptive_max_pool3d", adaptive<3>},
       {"aten::max_pool1d", windows},
       {"aten::max_pool1d_with_indices", windows},
       {"aten::avg_pool1d", windows},
@@ -593,6 +598,17 @@ Operator::Operator(const c10::OperatorHandle &h)
       "aten::alias",      "aten::ccol_indices", "aten::clone",      "aten::col_indices", "aten::crow_indices",
       "aten::dense_dim",  "aten::detach",       "aten::empty_like", "aten::row_indices", "aten::size",
       "aten::sparse_dim", "aten::to_dense",     "aten::values",     "aten::zeros_like"};
+  // Those whose result is quantized where their argument is not, or the other way round.
+  static const auto *const converters = new std::unordered_set<std::string>{
+      "aten::copy",
+      "aten::dequantize",
+      "aten::int_repr",
+      "aten::q_per_channel_scales",
+      "aten::q_per_channel_zero_points",
+      "aten::quantize_per_channel",
+      "aten::quantize_per_tensor",
+      "aten::quantize_per_tensor_dynamic"};
+  converts_ = converters->count(name.name) != 0;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
   const auto &formals = h.schema().arguments();
@@ -670,6 +686,20 @@ void Operator::check(const torch::jit::Stack &stack) const {
     std::vector<at::Tensor> tensors;
     for (size_t i : tensors_) each_tensor(stack[i], [&](const at::Tensor &t) { tensors.push_back(t); });
     check_layouts(tensors);
+    // A kernel for quantized tensors takes its output for one, and one for others takes a quantized output for a
+    // tensor of plain numbers: heap corruption.
+    if (!outs_.empty() && !converts_) {
+      bool quantized = false;
+      for (size_t i : tensors_)
+        if (i < outs_.front())
+          each_tensor(stack[i], [&](const at::Tensor &t) { quantized |= t.defined() && t.is_quantized(); });
+      for (size_t i : outs_) {
+        const at::Tensor &out = stack[i].toTensor();
+        if (out.defined() && out.is_quantized() != quantized)
+          refuse("argument '" + handle.schema().arguments()[i].name() + "' must " + (quantized ? "" : "not ") +
+                 "be quantized");
+      }
+    }
     for (size_t i : written_)
       each_tensor(stack[i], [](const at::Tensor &t) {
         // It has no memory: SIGSEGV.
