@@ -46,6 +46,7 @@ func TestRefusals(t *testing.T) {
 			return []any{x, sizes, h, params, true, 1, 0.0, false, false}
 		}
 		square := ones(1, 1, 2, 2)
+		narrow := made("aten::to_mkldnn", ones(2, 8), int(BFloat16))
 		quantized := made("aten::quantize_per_tensor", ones(2), 0.1, 0, 12)
 		zeros := made("aten::_efficientzerotensor", []int{2}, int(Float32))
 		const quant = "aten::fused_moving_avg_obs_fake_quant"
@@ -103,6 +104,9 @@ func TestRefusals(t *testing.T) {
 			{"aten::vander", []any{grad(3)}, "cannot differentiate"},
 			{"aten::max_pool1d", []any{ones(1, 1, 8), []int{1 << 40}}, "too large for a window"},
 			{"aten::conv1d", []any{ones(1, 1, 8), ones(1, 1, 2), nil, []int{1 << 40}}, "too large for a window"},
+			{"aten::block_diag", []any{[]*Tensor{narrow, ones(2, 2)}}, "must be float32 here, not BFloat16"},
+			{"aten::zero_", []any{narrow}, "must be float32 here, not BFloat16"},
+			{"aten::zeros_like", []any{narrow}, "must be float32 here, not BFloat16"},
 			{"aten::adaptive_avg_pool1d", []any{ones(1, 0, 8), []int{1 << 30}}, "too large"},
 			{"aten::adaptive_avg_pool3d", []any{ones(1, 1, 2, 2, 2), []int{4}}, "must have 3 numbers, not 1"},
 			{"aten::adaptive_avg_pool2d.out", []any{square, []int{4}, ones(1)}, "must have 2 numbers, not 1"},

@@ -589,28 +589,29 @@ Guard guard_of(const c10::OperatorName &op) {
 
 Operator::Operator(const c10::OperatorHandle &h)
     : handle(h), internal(is_internal(h)), check_(guard_of(h.operator_name())) {
-  for (auto key : {c10::DispatchKey::MkldnnCPU, c10::DispatchKey::CompositeImplicitAutograd,
-                   c10::DispatchKey::CompositeExplicitAutograd})
-    takes_mkldnn_ = takes_mkldnn_ || h.hasKernelForDispatchKey(key);
   const auto &name = h.operator_name();
+  bool kernel = h.hasKernelForDispatchKey(c10::DispatchKey::MkldnnCPU);
+  takes_mkldnn_ = kernel || h.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
+                  h.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   // Those that read a tensor's parts, and its own kind of copy.
   static const auto *const readers = new std::unordered_set<std::string>{
       "aten::alias",      "aten::ccol_indices", "aten::clone",      "aten::col_indices", "aten::crow_indices",
       "aten::dense_dim",  "aten::detach",       "aten::empty_like", "aten::row_indices", "aten::size",
       "aten::sparse_dim", "aten::to_dense",     "aten::values",     "aten::zeros_like"};
   // Those whose result is quantized where their argument is not, or the other way round.
-  static const auto *const converters = new std::unordered_set<std::string>{
-      "aten::copy",
-      "aten::dequantize",
-      "aten::int_repr",
-      "aten::q_per_channel_scales",
-      "aten::q_per_channel_zero_points",
-      "aten::quantize_per_channel",
-      "aten::quantize_per_tensor",
-      "aten::quantize_per_tensor_dynamic"};
+  static const auto *const converters = new std::unordered_set<std::string>{"aten::copy",
+                                                                            "aten::dequantize",
+                                                                            "aten::int_repr",
+                                                                            "aten::q_per_channel_scales",
+                                                                            "aten::q_per_channel_zero_points",
+                                                                            "aten::quantize_per_channel",
+                                                                            "aten::quantize_per_tensor",
+                                                                            "aten::quantize_per_tensor_dynamic"};
   converts_ = converters->count(name.name) != 0;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
+  takes_narrow_mkldnn_ =
+      (kernel && name.name != "aten::zero_") || (reads_parts_ && name.name != "aten::zeros_like");
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     if (formals[i].alias_info() != nullptr && formals[i].alias_info()->isWrite()) written_.push_back(i);
@@ -631,12 +632,12 @@ Operator::Operator(const c10::OperatorHandle &h)
 }
 
 // The rules of layouts, for all operators:
-//   - A tensor of oneDNN's layout has no memory that an address would name. An operator without a kernel for it,
-//   and
-//     not composed of others, reads and writes at address 0. SIGSEGV.
+//   - A tensor of oneDNN's layout has no memory that an address would name. An operator without a kernel for
+//     it, and not composed of others, reads and writes at address 0. SIGSEGV.
+//   - Zeros of oneDNN's layout are written as float32, whatever the dtype, also those that an operator composed of
+//     others makes like an argument. Heap corruption.
 //   - Beside a sparse, nested or quantized tensor, a kernel for one of them takes it for a strided one, or the
-//   other
-//     way round, in the backward pass too. SIGSEGV, SIGFPE.
+//     other way round, in the backward pass too. SIGSEGV, SIGFPE.
 //   - A nested tensor that was narrowed to no components has sizes without memory, which are read. SIGSEGV.
 //   - The kernels of a negative or conjugate view of a quantized tensor call one another without end. SIGSEGV.
 //   - Integer zeros without memory are taken for indices that have some. SIGSEGV.
@@ -654,6 +655,9 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
         t.size(0) == 0)
       refuse("a nested tensor has no components");
     mkldnn |= keys.has(c10::DispatchKey::MkldnnCPU);
+    if (keys.has(c10::DispatchKey::MkldnnCPU) && !takes_narrow_mkldnn_ && t.scalar_type() != c10::kFloat)
+      refuse(std::string("a tensor of oneDNN's layout must be float32 here, not ") +
+             c10::toString(t.scalar_type()));
     other |= keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
                                                c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor}));
     if (!reads_parts_ && keys.has_any(c10::DispatchKeySet(c10::DispatchKey::SparseCsr)) &&
