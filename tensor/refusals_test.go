@@ -46,6 +46,7 @@ func TestRefusals(t *testing.T) {
 			return []any{x, sizes, h, params, true, 1, 0.0, false, false}
 		}
 		square := ones(1, 1, 2, 2)
+		nested := made("aten::_nested_tensor_from_tensor_list", []*Tensor{ones(4), ones(1)})
 		narrow := made("aten::to_mkldnn", ones(2, 8), int(BFloat16))
 		quantized := made("aten::quantize_per_tensor", ones(2), 0.1, 0, 12)
 		zeros := made("aten::_efficientzerotensor", []int{2}, int(Float32))
@@ -105,6 +106,9 @@ func TestRefusals(t *testing.T) {
 			{"aten::max_pool1d", []any{ones(1, 1, 8), []int{1 << 40}}, "too large for a window"},
 			{"aten::conv1d", []any{ones(1, 1, 8), ones(1, 1, 2), nil, []int{1 << 40}}, "too large for a window"},
 			{"aten::block_diag", []any{[]*Tensor{narrow, ones(2, 2)}}, "must be float32 here, not BFloat16"},
+			{"aten::mT", []any{made("aten::to_mkldnn", ones(8, 0))}, "has no elements: [8, 0]"},
+			{"aten::to.other", []any{nested, quantized}, "their own kind alone"},
+			{"aten::select.int", []any{nested, -1, 0}, "along dimension 0 alone"},
 			{"aten::zero_", []any{narrow}, "must be float32 here, not BFloat16"},
 			{"aten::zeros_like", []any{narrow}, "must be float32 here, not BFloat16"},
 			{"aten::adaptive_avg_pool1d", []any{ones(1, 0, 8), []int{1 << 30}}, "too large"},

@@ -139,6 +139,13 @@ void embedding_bag(Args a) {
     refuse("offsets must not fall");
 }
 
+// The components of the result would be scalars, whose sizes are read beyond their end: SIGSEGV (2.11).
+void select(Args a) {
+  const auto &x = a[0].toTensor();
+  if (x.is_nested() && x.dim() == 2 && a[1].toInt() != 0 && a[1].toInt() != -2)
+    refuse("a nested tensor of vectors is selected along dimension 0 alone");
+}
+
 // It runs hooks and functions written in the caller's language, which ls_call must not call: Go ends with a panic.
 void backward(Args) { refuse("a backward pass is started by Backward or Grad alone"); }
 
@@ -563,6 +570,7 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::scaled_dot_product_attention", grouped_attention},
       {"aten::vander", vander},
       {"aten::linalg_vander", vander},
+      {"aten::select.int", select},
       {"aten::_backward", backward},
   };
   return *all;
@@ -636,6 +644,7 @@ Operator::Operator(const c10::OperatorHandle &h)
 //     it, and not composed of others, reads and writes at address 0. SIGSEGV.
 //   - Zeros of oneDNN's layout are written as float32, whatever the dtype, also those that an operator composed of
 //     others makes like an argument. Heap corruption.
+//   - Kernels for oneDNN's layout divide by the number of elements. SIGFPE.
 //   - Beside a sparse, nested or quantized tensor, a kernel for one of them takes it for a strided one, or the
 //     other way round, in the backward pass too. SIGSEGV, SIGFPE.
 //   - A nested tensor that was narrowed to no components has sizes without memory, which are read. SIGSEGV.
@@ -643,30 +652,36 @@ Operator::Operator(const c10::OperatorHandle &h)
 //   - Integer zeros without memory are taken for indices that have some. SIGSEGV.
 //   - Conversions and products of compressed sparse tensors divide by the number of matrices in the batch. SIGFPE.
 void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
-  bool mkldnn = false, other = false;
+  bool mkldnn = false, sparse = false, quantized = false, nested = false;
   for (const auto &t : tensors) {
     if (!t.defined()) continue;
     auto keys = t.key_set();
+    auto in = [&](c10::DispatchKeySet any) { return keys.has_any(any); };
     if (t.is_quantized() && (t.is_neg() || t.is_conj()))
       refuse("a quantized tensor has no negative or conjugate view");
     if (!reads_parts_ && t._is_zerotensor() && c10::isIntegralType(t.scalar_type(), true))
       refuse("zeros without memory cannot be integers; take Clone() of them");
-    if (!reads_parts_ && keys.has_any(c10::DispatchKeySet(c10::DispatchKey::NestedTensor)) && t.dim() > 0 &&
-        t.size(0) == 0)
-      refuse("a nested tensor has no components");
-    mkldnn |= keys.has(c10::DispatchKey::MkldnnCPU);
-    if (keys.has(c10::DispatchKey::MkldnnCPU) && !takes_narrow_mkldnn_ && t.scalar_type() != c10::kFloat)
+    bool is_nested = in(c10::DispatchKeySet(c10::DispatchKey::NestedTensor));
+    if (!reads_parts_ && is_nested && t.dim() > 0 && t.size(0) == 0) refuse("a nested tensor has no components");
+    bool is_mkldnn = keys.has(c10::DispatchKey::MkldnnCPU);
+    if (is_mkldnn && !reads_parts_ && t.numel() == 0)
+      refuse("a tensor of oneDNN's layout has no elements: " + c10::str(t.sizes()));
+    if (is_mkldnn && !takes_narrow_mkldnn_ && t.scalar_type() != c10::kFloat)
       refuse(std::string("a tensor of oneDNN's layout must be float32 here, not ") +
              c10::toString(t.scalar_type()));
-    other |= keys.has_any(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr,
-                                               c10::DispatchKey::Quantized, c10::DispatchKey::NestedTensor}));
-    if (!reads_parts_ && keys.has_any(c10::DispatchKeySet(c10::DispatchKey::SparseCsr)) &&
+    mkldnn |= is_mkldnn;
+    nested |= is_nested;
+    sparse |= in(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr}));
+    quantized |= in(c10::DispatchKeySet(c10::DispatchKey::Quantized));
+    if (!reads_parts_ && in(c10::DispatchKeySet(c10::DispatchKey::SparseCsr)) &&
         c10::multiply_integers(t.sizes().slice(0, static_cast<size_t>(t.dim() - t.dense_dim() - 2))) == 0)
       refuse("a compressed sparse tensor has an empty batch: " + c10::str(t.sizes()) +
              "; aten::to_dense makes a dense one");
   }
   if (mkldnn && !takes_mkldnn_) refuse("there is no kernel for a tensor of oneDNN's layout");
-  if (mkldnn && other) refuse("a tensor of oneDNN's layout goes with dense ones alone");
+  if (mkldnn && (sparse || quantized || nested)) refuse("a tensor of oneDNN's layout goes with dense ones alone");
+  if (sparse + quantized + nested > 1)
+    refuse("sparse, quantized and nested tensors go with dense ones and their own kind alone");
 }
 
 namespace {
