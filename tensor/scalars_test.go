@@ -59,6 +59,16 @@ func TestNumbersAsOptions(t *testing.T) {
 		"ConstantPadNd": func(_, _, v *Tensor, o ...Option) *Tensor { return v.ConstantPadNd([]int{1, 0}, o...) },
 		"Dist":          func(a, b, _ *Tensor, o ...Option) *Tensor { return a.Dist(b, o...) },
 	}
+	version, err := Version()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Before 2.15 libtorch refuses limits that the dtype cannot hold; the golden data is of 2.15.
+	refused := func(op string, err error) bool {
+		text := err.Error()
+		return op == "Hardtanh" && version < "2.15" &&
+			(strings.Contains(text, "an unsigned type with negative limits") || strings.Contains(text, "without overflow"))
+	}
 	for _, c := range cases {
 		scoped(t, func() {
 			d, err := ParseDType(c.DType)
@@ -94,7 +104,9 @@ func TestNumbersAsOptions(t *testing.T) {
 				}
 				return
 			case err != nil:
-				t.Errorf("%s: %v", what, err)
+				if !refused(c.Op, err) {
+					t.Errorf("%s: %v", what, err)
+				}
 				return
 			case y.DType().String() != c.Out.DType:
 				t.Errorf("%s: got %v, want %s", what, y.DType(), c.Out.DType)
