@@ -2,7 +2,7 @@
 #
 # TORCH chooses the libtorch: make test TORCH=2.11.0
 
-TORCH ?= 2.15.0
+TORCH ?= $(shell tail -n 1 internal/locate/versions.txt)
 GO    ?= go
 # Chosen here, it also holds for the programs that the targets run; otherwise they
 # take the libtorch of the last setup.

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 tiers=("$@")
 [ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize fakecuda install verify)
-version=${LINSTOCK_TORCH:-2.15.0}
+version=${LINSTOCK_TORCH:-$(tail -n 1 internal/locate/versions.txt)}
 work=build/test
 mkdir -p "$work"
 eval "$(go run ./cmd/linstock env)" || exit 1

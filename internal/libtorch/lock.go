@@ -12,9 +12,6 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// The minor versions between which the shim compiles and passes its tests.
-const minMinor, maxMinor = 11, 15
-
 // A Wheel is one file of a release, named and hashed by lock.json.
 type Wheel struct {
 	Package string `json:"package"` // as pip spells it: nvidia-cuda-runtime
@@ -71,10 +68,12 @@ func (l *Lock) Wheels(version, platform string, cuda bool) ([]Wheel, error) {
 // checkWindow reports whether the shim supports a libtorch found elsewhere.
 func checkWindow(version, where string) error {
 	major, minor, ok := parseVersion(version)
-	if ok && major == 2 && minMinor <= minor && minor <= maxMinor {
+	_, first, _ := parseVersion(locate.Versions[0])
+	_, last, _ := parseVersion(locate.DefaultTorch)
+	if ok && major == 2 && first <= minor && minor <= last {
 		return nil
 	}
-	return fmt.Errorf("libtorch %s in %s is outside the supported versions, 2.%d to 2.%d", version, where, minMinor, maxMinor)
+	return fmt.Errorf("libtorch %s in %s is outside the supported versions, 2.%d to 2.%d", version, where, first, last)
 }
 
 func parseVersion(version string) (major, minor int, ok bool) {

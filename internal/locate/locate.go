@@ -15,6 +15,7 @@ package locate
 
 import (
 	"crypto/sha256"
+	_ "embed"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -27,9 +28,6 @@ import (
 )
 
 const (
-	// DefaultTorch is the libtorch version that setup installs when none is named.
-	DefaultTorch = "2.15.0"
-
 	// SetupCommand is what a user runs to fix a missing, stale or damaged installation.
 	SetupCommand = "go run github.com/linstock-ml/linstock/cmd/linstock setup"
 
@@ -38,9 +36,17 @@ const (
 	DefaultFile = "default"
 )
 
-// Versions are the releases of libtorch that setup can install, oldest first. A
-// libtorch from elsewhere may be any patch release of the same minor versions.
-var Versions = []string{"2.11.0", "2.12.0", "2.12.1", "2.13.0", "2.14.0", "2.14.1", DefaultTorch}
+//go:embed versions.txt
+var versionsText string
+
+// Versions are the releases of libtorch that setup can install, oldest first: the lines
+// of versions.txt, which the Makefile and the tests' scripts read too. A libtorch from
+// elsewhere may be any release between the first and the last minor version.
+// docs/new-libtorch.md tells how one is added.
+var Versions = strings.Fields(versionsText)
+
+// DefaultTorch is the libtorch version that setup installs when none is named: the last.
+var DefaultTorch = Versions[len(Versions)-1]
 
 // CheckPinned returns an error, which lists the versions, for one that setup
 // cannot install.

@@ -4,7 +4,7 @@
 #   tests/bench/setup.sh [VERSION]
 set -eu
 cd "$(dirname "$0")/../.."
-version=${1:-2.15.0}
+version=${1:-$(tail -n 1 internal/locate/versions.txt)}
 venv=build/pytorch
 if [ -x $venv/bin/python ] && [ "$($venv/bin/python -c 'import importlib.metadata as m; print(m.version("torch").split("+")[0])' 2>/dev/null)" = "$version" ]; then
   echo "PyTorch $version is installed in $venv"

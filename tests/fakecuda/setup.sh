@@ -9,7 +9,7 @@
 # NVIDIA's libraries.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
-version=${1:-${LINSTOCK_TORCH:-2.15.0}}
+version=${1:-${LINSTOCK_TORCH:-$(tail -n 1 internal/locate/versions.txt)}}
 out=$PWD/build/fakecuda/$version
 mkdir -p "$out"
 

@@ -2,8 +2,8 @@
 //
 //	go run ./tests/verify [-share F] [-rows oom-device,storm,…] [-write]
 //
-// `make verify` runs all of it, which takes about an hour on two cores; `make test` a tenth. Each line is a program of
-// its own under tests, whose last line of output is the figures. With -write they go into docs/reliability.md; lines that
+// `make verify` runs all of it, which takes about an hour on two cores; `make test` a tenth. A line is a program of
+// its own under tests, whose last line of output is the figures, or a way of running the Go tests (gotest.go). With -write they go into docs/reliability.md; lines that
 // were not run stay.
 package main
 
@@ -26,10 +26,11 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// A row is a line of the scorecard: what is tested, what must come out, and the command that tests it. SHARE stands
-// for the share in it.
+// A row is a line of the scorecard: what is tested, what must come out, and the command that tests it, in which SHARE
+// stands for the share, or the function.
 type row struct {
 	name, test, target, command string
+	call                        func(ctx context.Context, share float64) (figures string, err error)
 	env                         []string
 	tiers                       bool // tiers of tests/run.sh, which take no share
 }
@@ -52,13 +53,13 @@ var rows = []row{
 	{name: "shapes", test: "resident memory while the shapes of inputs vary",
 		target: "50,000 steps; ± 2 % from step 2,000 on", command: "go run ./tests/shapes -share SHARE"},
 	{name: "forced-gc", test: "a collection inside every read of a handle, all tests",
-		target: "passes", command: "go run ./tests/forcedgc -share SHARE"},
+		target: "passes", call: forcedGC},
 	{name: "strict-gc", test: "GOGC=1, clobberfree, cgocheck2",
 		target: "10,000,000 operators, 0 faults", command: "go run ./tests/stress -check strict-gc -share SHARE", env: []string{"GOEXPERIMENT=cgocheck2"}},
 	{name: "release", test: "release against operators, scope close against operators, 64 goroutines",
 		target: "100,000,000 pairs, only results or ErrReleased", command: "go run ./tests/stress -check release -share SHARE"},
 	{name: "balance", test: "native bytes, handles, goroutines, descriptors at the end of each test",
-		target: "exactly as at its start", command: "go run ./tests/balance -share SHARE"},
+		target: "exactly as at its start", call: balance},
 	{name: "mutation", test: "each line that keeps the library safe is taken out",
 		target: "≥ 95 % noticed by tests, 100 % with the analyzer", command: "go run ./tests/mutate -share SHARE"},
 	{name: "sanitizers", test: "go test -race; AddressSanitizer, UBSan, ThreadSanitizer",
@@ -141,6 +142,13 @@ var summary = regexp.MustCompile(`(?m)^(\d+ passed, \d+ failed)$`)
 
 func (r row) run(ctx context.Context, share float64) result {
 	start := time.Now()
+	if r.call != nil {
+		figures, err := r.call(ctx, share)
+		if err != nil {
+			figures = fmt.Sprintf("%s (%v)", figures, err)
+		}
+		return result{row: r, figures: figures, ok: err == nil, took: time.Since(start).Round(time.Second)}
+	}
 	words := strings.Fields(strings.ReplaceAll(r.command, "SHARE", strconv.FormatFloat(share, 'g', -1, 64)))
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), r.env...)
@@ -183,13 +191,16 @@ func render(results []result, wrap bool) table.Writer {
 		if !r.ok {
 			figures = "FAILED: " + figures
 		}
+		if r.call != nil {
+			r.command = "go run ./tests/verify -rows " + r.name
+		}
 		command := strings.ReplaceAll(strings.ReplaceAll(r.command, " -share SHARE", ""), " --share SHARE", "")
 		w.AppendRow(table.Row{r.test, r.target, figures, int(r.took.Seconds()), strings.Join(append(slices.Clone(r.env), command), " ")})
 	}
 	return w
 }
 
-var scorecard = regexp.MustCompile(`(?s)<!-- scorecard -->\n.*<!-- end -->`)
+var scoreTable = regexp.MustCompile(`(?s)<!-- scorecard -->\n.*<!-- end -->`)
 
 // update puts results into the table in file: all of it, or the lines of those that were run alone.
 func update(file string, results []result) error {
@@ -197,7 +208,7 @@ func update(file string, results []result) error {
 	if err != nil {
 		return err
 	}
-	found := scorecard.Find(old)
+	found := scoreTable.Find(old)
 	if found == nil {
 		return fmt.Errorf("%s has no scorecard", file)
 	}
