@@ -43,6 +43,7 @@ const (
 	CodeArgument       Code = C.LS_ERR_ARGUMENT
 	CodeCallback       Code = C.LS_ERR_CALLBACK
 	CodeUnknown        Code = C.LS_ERR_UNKNOWN
+	CodeInternal       Code = C.LS_ERR_INTERNAL
 	CodeDeviceLost     Code = C.LS_ERR_DEVICE_LOST
 
 	CodeStopRecomputation Code = C.LS_ERR_STOP_RECOMPUTATION

@@ -37,6 +37,9 @@ var (
 	// ErrStopRecomputation: an operator was called by a checkpointed function that is computed again, and the backward
 	// pass has all that it needs of it. The function should return, as after any error; see autograd.Checkpoint.
 	ErrStopRecomputation = errors.New("the recomputation can stop")
+	// ErrInternal: an assertion in libtorch failed, or a library that it calls threw an exception of its own. The
+	// arguments may still be the cause: libtorch did not check them.
+	ErrInternal = errors.New("libtorch failed inside")
 	// ErrScope: a scope was used in a way that scopes cannot be: closed on another goroutine, too many at once.
 	ErrScope = errors.New("misuse of a scope")
 )
@@ -100,6 +103,8 @@ func kindOf(c cshim.Code) error {
 		return ErrDeviceLost
 	case cshim.CodeStopRecomputation:
 		return ErrStopRecomputation
+	case cshim.CodeInternal, cshim.CodeStd, cshim.CodeUnknown:
+		return ErrInternal
 	}
 	return ErrArgument
 }

@@ -825,3 +825,23 @@ func stackOf() string {
 	buf := make([]byte, 4096)
 	return string(buf[:runtime.Stack(buf, false)])
 }
+
+// A failed assertion in libtorch is not reported as a wrong argument, which a wrong argument is.
+func TestInternalErrors(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := Ones([]int{2, 2})
+		csr, err := CallUnchecked("aten::to_sparse_csr", x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = Call("aten::sign.out", x, csr[0])
+		if !errors.Is(err, ErrInternal) || errors.Is(err, ErrArgument) {
+			t.Errorf("an assertion: %v", err)
+		}
+		_, err = Call("aten::mm", x, Ones([]int{3, 3}))
+		if !errors.Is(err, ErrArgument) || errors.Is(err, ErrInternal) {
+			t.Errorf("a wrong shape: %v", err)
+		}
+	})
+}

@@ -50,8 +50,10 @@ enum ls_code {
   LS_ERR_ARGUMENT = 10, /* refused by the shim itself */
   LS_ERR_CALLBACK = 11, /* a callback reported failure; see callback */
   LS_ERR_UNKNOWN = 12,
-  LS_ERR_DEVICE_LOST = 13,       /* the device met a sticky error, now or before; see device_error */
-  LS_ERR_STOP_RECOMPUTATION = 14 /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
+  LS_ERR_DEVICE_LOST = 13, /* the device met a sticky error, now or before; see device_error */
+  LS_ERR_STOP_RECOMPUTATION =
+      14,              /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
+  LS_ERR_INTERNAL = 15 /* an assertion in libtorch failed (TORCH_INTERNAL_ASSERT) */
 };
 
 typedef struct ls_error {

@@ -56,6 +56,8 @@ int32_t code_of(const c10::Error &e) noexcept {
   if (dynamic_cast<const c10::TypeError *>(&e)) return LS_ERR_TYPE;
   if (dynamic_cast<const c10::NotImplementedError *>(&e)) return LS_ERR_NOT_IMPLEMENTED;
   if (dynamic_cast<const c10::LinAlgError *>(&e)) return LS_ERR_LINALG;
+  // TORCH_INTERNAL_ASSERT and TORCH_CHECK throw the same type: the text alone tells them apart.
+  if (std::strstr(e.what_without_backtrace(), "INTERNAL ASSERT FAILED") != nullptr) return LS_ERR_INTERNAL;
   return LS_ERR_GENERIC;
 }
 
