@@ -84,15 +84,11 @@ func DeviceName(device int32) (string, error) {
 	return text(C.lsc_device_name(C.int32_t(device), nil, 0), nil)
 }
 
-// CUDASnapshot is the caching allocator's segments and history, as the pickle that PyTorch's memory viewer reads.
+// CUDASnapshot is the caching allocator's segments and settings, as the pickle that PyTorch's memory viewer reads, without
+// stacks and events. It is empty where no device has been used.
 func CUDASnapshot() ([]byte, error) {
 	s, err := text(C.lsc_cuda_snapshot(nil, 0), nil)
 	return []byte(s), err
-}
-
-// CUDARecordHistory keeps the last events of each device for CUDASnapshot; all where most is 0.
-func CUDARecordHistory(on bool, most int64) error {
-	return takeError(C.lsc_cuda_record_history(flag(on), C.int64_t(most)))
 }
 
 // Capturing says whether the calling thread is capturing a CUDA graph: then nothing is freed by itself.

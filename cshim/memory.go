@@ -235,11 +235,28 @@ type Event struct {
 	Address uint64
 	Bytes   int64
 	Asked   int64
+	Stream  uint64
 	Site    uint32
 	Device  int32
-	Kind    int32
+	Kind    EventKind
 	Thread  uint32
 }
+
+// EventKind is ls_event_kind.
+type EventKind int32
+
+// The kinds of events.
+const (
+	Allocated        EventKind = C.LS_EVENT_ALLOCATED
+	Freed            EventKind = C.LS_EVENT_FREED
+	FreeRequested    EventKind = C.LS_EVENT_FREE_REQUESTED
+	SegmentAllocated EventKind = C.LS_EVENT_SEGMENT_ALLOCATED
+	SegmentFreed     EventKind = C.LS_EVENT_SEGMENT_FREED
+	SegmentMapped    EventKind = C.LS_EVENT_SEGMENT_MAPPED
+	SegmentUnmapped  EventKind = C.LS_EVENT_SEGMENT_UNMAPPED
+	SnapshotTaken    EventKind = C.LS_EVENT_SNAPSHOT
+	NoMemory         EventKind = C.LS_EVENT_OUT_OF_MEMORY
+)
 
 var _ [unsafe.Sizeof(C.ls_event{})]byte = [unsafe.Sizeof(Event{})]byte{}
 
@@ -262,14 +279,20 @@ func SampledSites() []Site {
 	})
 }
 
-// HistorySet keeps the last so many events; 0: none.
+// HistorySet keeps the last n events of each device; 0: none.
 func HistorySet(n uint64) error { return takeError(C.lsc_history_set(C.uint64_t(n))) }
 
-// HistoryEvents are the events kept, oldest first.
+// HistoryEvents are the events kept, each device's oldest first.
 func HistoryEvents() []Event {
 	return all(func(out *Event, n uint64) uint64 {
 		return uint64(C.lsc_history_events((*C.ls_event)(unsafe.Pointer(out)), C.uint64_t(n)))
 	})
+}
+
+// HistoryOutOfMemory adds an event of kind NoMemory to a device's history: an operator called at site has failed for want
+// of so many bytes while free bytes were there. Without a history it does nothing.
+func HistoryOutOfMemory(device int32, bytes, free int64, site uint32) error {
+	return takeError(C.lsc_history_out_of_memory(C.int32_t(device), C.int64_t(bytes), C.int64_t(free), C.uint32_t(site)))
 }
 
 // HistoryLive are the sampled blocks that are live.

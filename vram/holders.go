@@ -63,7 +63,7 @@ func SetProfileRate(bytes int) error {
 	history.Lock()
 	defer history.Unlock()
 	history.rate = int64(max(0, bytes))
-	if history.events == 0 {
+	if !history.on.Load() {
 		cshim.SamplesSetRate(history.rate)
 	}
 	return nil

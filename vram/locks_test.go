@@ -269,8 +269,8 @@ func TestLocksOfTables(t *testing.T) {
 		unordered.Go(f, func() {
 			history.Lock()
 			defer history.Unlock()
-			events, rate := history.events, history.rate
-			history.events, history.rate = events, rate
+			rate := history.rate
+			history.rate = rate
 		})
 	}
 	for _, f := range []func(){

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/nlpodyssey/gopickle/pickle"
 	"github.com/nlpodyssey/gopickle/types"
@@ -19,16 +21,17 @@ import (
 
 var history struct {
 	sync.Mutex
-	events uint64
-	rate   int64 // of the profile, outside a history
+	on   atomic.Bool
+	rate int64 // of the profile, outside a history
 }
 
 func init() { history.rate = DefaultProfileRate }
 
-// RecordHistory keeps the last n allocations and frees with their stacks, for [Snapshot]; 0 stops and forgets them. What
-// an operator makes and frees on the way has a stack where the goroutine holds its thread, as in every scope.
-// Meanwhile every block is sampled, which slows operators down; blocks of a CUDA device are kept without stacks. PyTorch:
-// torch.cuda.memory._record_memory_history.
+// RecordHistory keeps the last n events of each device for [Snapshot], with the Go stack that allocated: allocations, frees
+// (with the stack of the allocation), the segments that a CUDA device's allocator takes and gives back, and the
+// out-of-memory errors. 0 stops and forgets them. What an operator makes and frees on the way has a stack where the
+// goroutine holds its thread, as in every scope. Meanwhile every block is sampled, which slows operators down; without a
+// history nothing is recorded. PyTorch: torch.cuda.memory._record_memory_history.
 func RecordHistory(n int) error {
 	if n < 0 {
 		return fmt.Errorf("vram: a history of %d events", n)
@@ -41,12 +44,7 @@ func RecordHistory(n int) error {
 	if err := cshim.HistorySet(uint64(n)); err != nil {
 		return err
 	}
-	if devices, _ := cshim.CUDA(); devices != 0 {
-		if err := cshim.CUDARecordHistory(n != 0, int64(n)); err != nil {
-			return err
-		}
-	}
-	if history.events = uint64(n); n == 0 {
+	if history.on.Store(n != 0); n == 0 {
 		cshim.SamplesSetRate(history.rate)
 		sites.AttachEveryCall(false)
 		return nil
@@ -57,18 +55,19 @@ func RecordHistory(n int) error {
 }
 
 // Snapshot writes what is live and the history of [RecordHistory] as PyTorch's own snapshot, which its memory viewer
-// (pytorch.org/memory_viz, or the script torch/cuda/_memory_viz.py) opens. A CUDA device has its own number there; the
-// CPU has the number after the last CUDA device, and each of its blocks is a segment by itself. PyTorch:
-// torch.cuda.memory._dump_snapshot.
+// (pytorch.org/memory_viz, or the script torch/cuda/_memory_viz.py) opens. Blocks and events have the Go lines that
+// allocated as their frames. A CUDA device has its own number there; the CPU has the number after the last CUDA device, and
+// each of its blocks is a segment by itself. PyTorch: torch.cuda.memory._dump_snapshot.
 func Snapshot(w io.Writer) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	devices, err := deviceSnapshot()
+	caching, err := readCachingState()
 	if err != nil {
 		return err
 	}
-	s := snapshotter{pickler: newPickler(), devices: devices, cpu: max(cshim.DeviceCount(1), devices.traces.Len()), places: map[uint32]*sites.Place{}}
+	s := snapshotter{pickler: newPickler(), caching: caching, cpu: max(cshim.DeviceCount(1), caching.devices), places: map[uint32]*sites.Place{},
+		histories: map[int32]*deviceHistory{}}
 	if err := s.read(); err != nil {
 		return err
 	}
@@ -77,14 +76,23 @@ func Snapshot(w io.Writer) error {
 	return err
 }
 
-// deviceHistory is what PyTorch's allocator tells of its devices.
-type deviceHistory struct {
-	segments, traces, annotations *types.List
-	settings                      any
+// outOfMemoryEvent adds an out-of-memory error to the history of [RecordHistory], with the stack of the caller.
+func outOfMemoryEvent(device int32, asked, free int64) {
+	if history.on.Load() {
+		// What the operator had allocated before it failed is named, too: the next operator would name it as its own.
+		_ = cshim.HistoryOutOfMemory(device, asked, max(0, free), sites.Attach(0))
+	}
 }
 
-func deviceSnapshot() (*deviceHistory, error) {
-	d := &deviceHistory{&types.List{}, &types.List{}, &types.List{}, nil}
+// cachingState is what PyTorch's allocator says of its devices.
+type cachingState struct {
+	devices               int // that it has been started for
+	segments, annotations *types.List
+	settings              any
+}
+
+func readCachingState() (*cachingState, error) {
+	d := &cachingState{0, &types.List{}, &types.List{}, nil}
 	if n, _ := cshim.CUDA(); n == 0 {
 		return d, nil
 	}
@@ -101,59 +109,127 @@ func deviceSnapshot() (*deviceHistory, error) {
 	if !ok {
 		return nil, errors.New("vram: the devices' snapshot is no dict")
 	}
-	for name, list := range map[string]**types.List{"segments": &d.segments, "device_traces": &d.traces, "external_annotations": &d.annotations} {
+	traces := &types.List{}
+	for name, list := range map[string]**types.List{"segments": &d.segments, "device_traces": &traces, "external_annotations": &d.annotations} {
 		if v, ok := dict.Get(name); ok {
 			if l, ok := v.(*types.List); ok {
 				*list = l
 			}
 		}
 	}
+	d.devices = traces.Len()
 	d.settings, _ = dict.Get("allocator_settings")
 	return d, nil
 }
 
+// deviceHistory is the history of one device.
+type deviceHistory struct {
+	events []cshim.Event
+	live   map[uint64]cshim.Event // by address; of a CUDA device, when its segments were read
+	stacks map[uint64]uint32      // the sites that segments were taken for, by address
+}
+
 type snapshotter struct {
 	*pickler
-	devices *deviceHistory
+	caching *cachingState
 	cpu     int // the CPU's number
 	places  map[uint32]*sites.Place
 
-	events []cshim.Event // the CPU's
-	live   []cshim.Event
-	memory cshim.Memory
+	histories map[int32]*deviceHistory // by device word
+	blocks    []cshim.Event            // the CPU's that are live
+	memory    cshim.Memory
 }
 
-// read takes the CPU's state. What happens meanwhile is set right by the events, which are taken last.
+func (s *snapshotter) of(device int32) *deviceHistory {
+	h := s.histories[device]
+	if h == nil {
+		h = &deviceHistory{live: map[uint64]cshim.Event{}, stacks: map[uint64]uint32{}}
+		s.histories[device] = h
+	}
+	return h
+}
+
+// read takes the state of the shim. What happens meanwhile is set right by the events, which are taken last.
 func (s *snapshotter) read() (err error) {
-	live := map[uint64]cshim.Event{}
 	for _, e := range cshim.HistoryLive() {
-		if e.Device == cpuWord {
-			live[e.Address] = e
-		}
+		s.of(e.Device).live[e.Address] = e
 	}
 	if s.memory, err = cshim.MemoryStats(cpuWord); err != nil {
 		return err
 	}
-	sites := map[uint64]uint32{} // of what was allocated last at an address
 	for _, e := range cshim.HistoryEvents() {
-		if e.Device != cpuWord {
+		h := s.of(e.Device)
+		h.events = append(h.events, e)
+	}
+	for device, h := range s.histories {
+		h.name()
+		if device == cpuWord {
+			h.after(h.events)
 			continue
 		}
-		if e.Kind == 0 {
-			live[e.Address], sites[e.Address] = e, e.Site
-		} else {
-			if site, ok := sites[e.Address]; ok {
-				e.Site = site
+		// The segments are those of the last snapshot: what came after it does not belong to them.
+		for i := len(h.events) - 1; i >= 0; i-- {
+			if h.events[i].Kind == cshim.SnapshotTaken {
+				h.before(h.events[i+1:])
+				h.events = h.events[:i+1]
+				break
 			}
-			delete(live, e.Address)
 		}
-		s.events = append(s.events, e)
 	}
-	for _, e := range live {
-		s.live = append(s.live, e)
+	for _, e := range s.of(cpuWord).live {
+		s.blocks = append(s.blocks, e)
 	}
-	slices.SortFunc(s.live, func(a, b cshim.Event) int { return cmp.Compare(a.Address, b.Address) })
+	slices.SortFunc(s.blocks, func(a, b cshim.Event) int { return cmp.Compare(a.Address, b.Address) })
 	return nil
+}
+
+// name gives the site of a block's allocation to its frees, and that of a block to the segment that was taken for it.
+func (h *deviceHistory) name() {
+	made := map[uint64]uint32{}          // of what was allocated last at an address
+	taken := map[uint32][]*cshim.Event{} // segments, by the thread that allocates next
+	for i := range h.events {
+		switch e := &h.events[i]; e.Kind {
+		case cshim.Allocated:
+			made[e.Address] = e.Site
+			for _, segment := range taken[e.Thread] {
+				segment.Site = e.Site
+				h.stacks[segment.Address] = e.Site
+			}
+			delete(taken, e.Thread)
+		case cshim.Freed, cshim.FreeRequested:
+			if site, ok := made[e.Address]; ok {
+				e.Site = site
+			} else if b, ok := h.live[e.Address]; ok && e.Kind == cshim.FreeRequested {
+				e.Site = b.Site
+			}
+		case cshim.SegmentAllocated, cshim.SegmentMapped:
+			taken[e.Thread] = append(taken[e.Thread], e)
+		}
+	}
+}
+
+// after makes of what was live before the events what is live after them.
+func (h *deviceHistory) after(events []cshim.Event) {
+	for _, e := range events {
+		switch e.Kind {
+		case cshim.Allocated:
+			h.live[e.Address] = e
+		case cshim.Freed:
+			delete(h.live, e.Address)
+		}
+	}
+}
+
+// before makes of what is live after the events what was live before them.
+func (h *deviceHistory) before(events []cshim.Event) {
+	for _, e := range slices.Backward(events) {
+		switch e.Kind {
+		case cshim.Allocated:
+			delete(h.live, e.Address)
+		case cshim.Freed:
+			h.live[e.Address] = e
+		}
+	}
 }
 
 func (s *snapshotter) place(site uint32) *sites.Place {
@@ -191,27 +267,23 @@ func (s *snapshotter) write() {
 	s.fields(
 		"segments", func() { s.segments() },
 		"device_traces", func() {
-			n := max(s.cpu, s.devices.traces.Len())
-			s.list(n+1, func(i int) {
-				switch {
-				case i == s.cpu:
+			s.list(s.cpu+1, func(i int) {
+				if i == s.cpu {
 					s.trace()
-				case i < s.devices.traces.Len():
-					s.value((*s.devices.traces)[i])
-				default:
-					s.list(0, nil)
+				} else {
+					s.deviceTrace(s.of(1<<8 | int32(i)))
 				}
 			})
 		},
 		"allocator_settings", func() {
-			if s.devices.settings != nil {
-				s.value(s.devices.settings)
+			if s.caching.settings != nil {
+				s.value(s.caching.settings)
 				return
 			}
 			s.fields("PYTORCH_CUDA_ALLOC_CONF", os.Getenv("PYTORCH_CUDA_ALLOC_CONF"), "max_split_size", -1,
 				"garbage_collection_threshold", 0.0, "expandable_segments", false, "roundup_power2_divisions", func() { s.dict(0, nil) })
 		},
-		"external_annotations", s.devices.annotations,
+		"external_annotations", s.caching.annotations,
 	)
 }
 
@@ -219,16 +291,16 @@ func (s *snapshotter) write() {
 // allocator keeps.
 func (s *snapshotter) segments() {
 	var known, asked int64
-	for i := range s.live {
-		e := &s.live[i]
+	for i := range s.blocks {
+		e := &s.blocks[i]
 		e.Asked = min(e.Asked, e.Bytes)
 		known, asked = known+e.Bytes, asked+e.Asked
 	}
 	list := []func(){}
-	for _, v := range *s.devices.segments {
-		list = append(list, func() { s.value(v) })
+	for _, v := range *s.caching.segments {
+		list = append(list, func() { s.deviceSegment(v) })
 	}
-	for _, e := range s.live {
+	for _, e := range s.blocks {
 		list = append(list, func() { s.segment(e.Address, e.Bytes, e.Asked, true, s.frames(e.Site)) })
 	}
 	none := func() { s.list(0, nil) }
@@ -261,24 +333,111 @@ func (s *snapshotter) segment(address uint64, bytes, asked int64, live bool, fra
 		})
 }
 
-// trace writes each event as the viewer expects it: a block of the CPU's is a segment of its own.
+// deviceSegment writes a segment of PyTorch's allocator, with the stacks of its blocks and its own.
+func (s *snapshotter) deviceSegment(v any) {
+	segment, ok := v.(*types.Dict)
+	if !ok {
+		s.value(v)
+		return
+	}
+	h := s.of(1<<8 | int32(number(segment, "device")))
+	address := number(segment, "address")
+	s.with(segment, h.stacks, address, "blocks", func(v any) {
+		blocks, ok := v.(*types.List)
+		if !ok {
+			s.value(v)
+			return
+		}
+		at := address
+		s.list(blocks.Len(), func(i int) {
+			block, ok := (*blocks)[i].(*types.Dict)
+			if !ok {
+				s.value((*blocks)[i])
+				return
+			}
+			stacks := map[uint64]uint32{}
+			if state, _ := block.Get("state"); state != "inactive" {
+				if e, ok := h.live[uint64(at)]; ok {
+					stacks[e.Address] = e.Site
+				}
+			}
+			s.with(block, stacks, at, "", nil)
+			at += number(block, "size")
+		})
+	})
+}
+
+// with writes a dict as it is but for its frames, which are those of an address, and for what special writes.
+func (s *snapshotter) with(d *types.Dict, stacks map[uint64]uint32, address int64, special string, write func(any)) {
+	kv := []any{}
+	for _, e := range *d {
+		switch e.Key {
+		case "frames":
+		case special:
+			kv = append(kv, e.Key, func() { write(e.Value) })
+		default:
+			kv = append(kv, e.Key, e.Value)
+		}
+	}
+	site, ok := stacks[uint64(address)]
+	if !ok {
+		site = cshim.NoSite
+	}
+	s.fields(append(kv, "frames", s.frames(site))...)
+}
+
+// number is an integer of a dict.
+func number(d *types.Dict, name string) int64 {
+	v, _ := d.Get(name)
+	switch v := v.(type) {
+	case int:
+		return int64(v)
+	case int64:
+		return v
+	case *big.Int:
+		return v.Int64()
+	}
+	return 0
+}
+
+var actions = map[cshim.EventKind]string{
+	cshim.Allocated: "alloc", cshim.Freed: "free_completed", cshim.FreeRequested: "free_requested",
+	cshim.SegmentAllocated: "segment_alloc", cshim.SegmentFreed: "segment_free", cshim.SegmentMapped: "segment_map",
+	cshim.SegmentUnmapped: "segment_unmap", cshim.SnapshotTaken: "snapshot", cshim.NoMemory: "oom",
+}
+
+// deviceTrace writes the events of a CUDA device.
+func (s *snapshotter) deviceTrace(h *deviceHistory) {
+	s.list(len(h.events), func(i int) { s.entry(actions[h.events[i].Kind], &h.events[i]) })
+}
+
+// trace writes the CPU's events as the viewer expects them: a block is a segment of its own.
 func (s *snapshotter) trace() {
 	type entry struct {
 		action string
 		e      *cshim.Event
 	}
-	entries := make([]entry, 0, 3*len(s.events))
-	for i := range s.events {
-		e := &s.events[i]
-		if e.Kind == 0 {
+	events := s.of(cpuWord).events
+	entries := make([]entry, 0, 3*len(events))
+	for i := range events {
+		e := &events[i]
+		switch e.Kind {
+		case cshim.Allocated:
 			entries = append(entries, entry{"segment_alloc", e}, entry{"alloc", e})
-		} else {
+		case cshim.Freed:
 			entries = append(entries, entry{"free_requested", e}, entry{"free_completed", e}, entry{"segment_free", e})
+		default:
+			entries = append(entries, entry{actions[e.Kind], e})
 		}
 	}
-	s.list(len(entries), func(i int) {
-		e := entries[i].e
-		s.fields("action", entries[i].action, "addr", int64(e.Address), "size", e.Bytes, "stream", 0, "time_us", e.TimeNS/1000,
-			"compile_context", "N/A", "user_metadata", s.place(e.Site).Operator, "frames", s.frames(e.Site))
-	})
+	s.list(len(entries), func(i int) { s.entry(entries[i].action, entries[i].e) })
+}
+
+func (s *snapshotter) entry(action string, e *cshim.Event) {
+	address := "addr"
+	if e.Kind == cshim.NoMemory {
+		address = "device_free"
+	}
+	s.fields("action", action, address, int64(e.Address), "size", e.Bytes, "stream", int64(e.Stream), "time_us", e.TimeNS/1000,
+		"compile_context", "N/A", "user_metadata", s.place(e.Site).Operator, "frames", s.frames(e.Site))
 }

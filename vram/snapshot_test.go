@@ -2,10 +2,12 @@ package vram_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -308,5 +310,34 @@ func TestReportsOfACUDADevice(t *testing.T) {
 	text, err := vram.Summary(d)
 	if err != nil || !strings.Contains(text, "device cuda:0") || !strings.Contains(text, "4.0 MiB") {
 		t.Errorf("%v, %s", err, text)
+	}
+}
+
+// An operator that fails for want of memory is an event with the line that called it.
+func TestHistoryHoldsOutOfMemoryErrors(t *testing.T) {
+	leak.Check(t)
+	ok(t, vram.RecordHistory(100))
+	defer func() { ok(t, vram.RecordHistory(0)) }()
+	x, line := tensor.Empty([]int{1 << 50}, tensor.Uint8), here()
+	if !errors.Is(x.Err(), tensor.ErrOutOfMemory) {
+		t.Fatalf("a petabyte: %v", x.Err())
+	}
+	s, _ := snapshot(t)
+	traces := s["device_traces"].([]any)
+	var lines []string
+	for _, v := range traces[len(traces)-1].([]any) {
+		e := v.(map[string]any)
+		if e["action"] != "oom" {
+			continue
+		}
+		if e["size"].(int64) != 1<<50 || e["device_free"].(int64) <= 0 {
+			t.Errorf("the event is %v", e)
+		}
+		for _, f := range e["frames"].([]any) {
+			lines = append(lines, at(f.(map[string]any)))
+		}
+	}
+	if !slices.Contains(lines, line) {
+		t.Errorf("the frames of out-of-memory events are %v; one is to be %s", lines, line)
 	}
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "../src/device.h"
+#include "linstock.h"
 #include "versions.h"
 
 namespace ls {
@@ -28,6 +29,10 @@ using c10::MempoolId_t;
 
 // The bytes that this thread has been admitted with and that no block has been counted for.
 thread_local int64_t admitted = 0;
+
+// How many devices this thread has read the segments of in the present snapshot: libtorch goes over them in order,
+// and says that each is device 0.
+thread_local int32_t snapshots_read = 0;
 
 class Admission {
  public:
@@ -248,19 +253,37 @@ void stand_before_allocator() {
     using Entry = std::decay_t<decltype(e)>;
     auto *p = reinterpret_cast<void *>(e.addr_);
     auto size = static_cast<int64_t>(e.size_);
-    if (e.action_ == Entry::ALLOC) {
-      count_on_device(e.device_, p, size, std::exchange(admitted, 0));
-    } else if (e.action_ == Entry::FREE_COMPLETED) {
-      count_on_device(e.device_, p, -size, 0);
-    } else if (e.action_ == Entry::SEGMENT_ALLOC || e.action_ == Entry::SEGMENT_MAP) {
-      reserved_on_device(e.device_, size);
-    } else if (e.action_ == Entry::SEGMENT_FREE || e.action_ == Entry::SEGMENT_UNMAP) {
-      reserved_on_device(e.device_, -size);
+    auto note = [&](int32_t kind) { note_on_device(e.device_, kind, e.addr_, size, e.stream_); };
+    switch (e.action_) {
+      case Entry::ALLOC:
+        return count_on_device(e.device_, p, size, std::exchange(admitted, 0), e.stream_);
+      case Entry::FREE_REQUESTED:
+        return note(LS_EVENT_FREE_REQUESTED);
+      case Entry::FREE_COMPLETED:
+        return count_on_device(e.device_, p, -size, 0, e.stream_);
+      case Entry::SEGMENT_ALLOC:
+        note(LS_EVENT_SEGMENT_ALLOCATED);
+        return reserved_on_device(e.device_, size);
+      case Entry::SEGMENT_FREE:
+        note(LS_EVENT_SEGMENT_FREED);
+        return reserved_on_device(e.device_, -size);
+      case Entry::SEGMENT_MAP:
+        note(LS_EVENT_SEGMENT_MAPPED);
+        return reserved_on_device(e.device_, size);
+      case Entry::SEGMENT_UNMAP:
+        note(LS_EVENT_SEGMENT_UNMAPPED);
+        return reserved_on_device(e.device_, -size);
+      case Entry::SNAPSHOT:
+        return note_on_device(snapshots_read++, LS_EVENT_SNAPSHOT, 0, size, nullptr);
+      default:  // OOM: another try may succeed, and the one that fails in the end is noted where it is reported
+        return;
     }
   });
   admitting = new Admitting(inner);
   caching::allocator.store(admitting);
 }
+
+void snapshot_begins() { snapshots_read = 0; }
 
 void limit_reserved(int32_t index) { admitting->limit_anew(static_cast<DeviceIndex>(index)); }
 

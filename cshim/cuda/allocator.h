@@ -14,6 +14,8 @@ namespace ls {
 
 // Takes its place; once, when libtorch's CUDA has started.
 void stand_before_allocator();
+// Called before this thread has libtorch make a snapshot: the history notes when each device's segments are read.
+void snapshot_begins();
 // Has the caching allocator hold no more of a device than its limit, from now on. The device is in use.
 void limit_reserved(int32_t index);
 // Gives back what the caching allocator holds and nobody uses of the calling thread's device, and of no other.

@@ -112,20 +112,14 @@ class CudaDevices final : public Devices {
 
   std::string snapshot() override {
     if (!ready()) return {};
+    snapshot_begins();
     return torch::cuda::_memory_snapshot_pickled();
-  }
-
-  // Asked for before the first use of CUDA, it begins with that.
-  void record_history(bool on, int64_t max_entries) override {
-    history_ = on ? (max_entries <= 0 ? SIZE_MAX : static_cast<size_t>(max_entries)) : 0;
-    if (ready()) record_memory_history(on, history_);
   }
 
   void start() override {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     stand_before_allocator();
     ready_ = true;
-    if (size_t most = history_) record_memory_history(true, most);
   }
 
   void use(int32_t index) override {
@@ -153,7 +147,6 @@ class CudaDevices final : public Devices {
   }
 
  private:
-  std::atomic<size_t> history_{0};  // how many entries to keep, 0: none
   std::atomic<bool> in_use_[kMaxCudaDevices] = {};
 
   c10::DeviceIndex checked(int32_t index) {

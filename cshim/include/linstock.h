@@ -388,29 +388,44 @@ typedef struct ls_site {
 } ls_site;
 /* Returns how many there are; writes at most cap. */
 LS_API uint64_t ls_samples_sites(ls_site *out, uint64_t cap) LS_NOEXCEPT;
+/* What a device's own allocator does besides: kinds 2 to 7. */
+enum ls_event_kind {
+  LS_EVENT_ALLOCATED = 0,
+  LS_EVENT_FREED = 1,
+  LS_EVENT_FREE_REQUESTED = 2, /* freed once the streams that use the block are done with it */
+  LS_EVENT_SEGMENT_ALLOCATED = 3,
+  LS_EVENT_SEGMENT_FREED = 4,
+  LS_EVENT_SEGMENT_MAPPED = 5,
+  LS_EVENT_SEGMENT_UNMAPPED = 6,
+  LS_EVENT_SNAPSHOT = 7,      /* ls_cuda_snapshot read the segments here */
+  LS_EVENT_OUT_OF_MEMORY = 8, /* address: how many bytes were free */
+};
 typedef struct ls_event {
   int64_t time_ns; /* since the epoch */
   uint64_t address;
   int64_t bytes;     /* as the allocator rounds them */
   int64_t requested; /* as they were asked for; 0 where freed */
+  uint64_t stream;   /* a device's; 0 is the default stream */
   uint32_t site;
   int32_t device;
-  int32_t kind; /* 0 allocated, 1 freed */
+  int32_t kind; /* ls_event_kind */
   uint32_t thread;
 } ls_event;
-/* Keeps the last max events; 0 stops and forgets. */
+/* Keeps the last max events of each device; 0 stops and forgets. */
 LS_API ls_error *ls_history_set(uint64_t max) LS_NOEXCEPT;
-/* The events, oldest first. Returns how many there are; writes at most cap. */
+/* The events, those of one device after those of another, each device's oldest first. Returns how many there are;
+ * writes at most cap. */
 LS_API uint64_t ls_history_events(ls_event *out, uint64_t cap) LS_NOEXCEPT;
 /* The sampled blocks that are live, as events of kind 0. */
 LS_API uint64_t ls_history_live(ls_event *out, uint64_t cap) LS_NOEXCEPT;
+/* Adds an event of kind LS_EVENT_OUT_OF_MEMORY; nothing where no history is kept. */
+LS_API ls_error *ls_history_out_of_memory(int32_t device, int64_t bytes, int64_t free, uint32_t site) LS_NOEXCEPT;
 
 /* ---- cuda ---- */
 LS_API ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
-/* The caching allocator's segments and history as the pickle that PyTorch's memory viewer reads: a string. */
+/* The caching allocator's segments and settings as the pickle that PyTorch's memory viewer reads, a string,
+ * without stacks and events: those are in the history. Empty where no device has been used. */
 LS_API ls_results ls_cuda_snapshot(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
-/* Keeps the last max events of each device, without stacks; max <= 0: all. */
-LS_API ls_error *ls_cuda_record_history(int32_t on, int64_t max) LS_NOEXCEPT;
 /* Whether a graph is being captured on one of the calling thread's streams: no moment for frees that can wait. */
 LS_API int32_t ls_cuda_capturing(void) LS_NOEXCEPT;
 

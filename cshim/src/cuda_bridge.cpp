@@ -26,10 +26,6 @@ ls_results ls_cuda_snapshot(ls_value *out, uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) { ls::put_string(r, ls::need_cuda().snapshot(), out, out_slots); });
 }
 
-ls_error *ls_cuda_record_history(int32_t on, int64_t max) noexcept {
-  return ls::run_void([&] { ls::need_cuda().record_history(on != 0, max); });
-}
-
 int32_t ls_cuda_capturing(void) noexcept {
   return ls::run_quiet([]() -> int32_t {
     auto *d = ls::cuda_devices();

@@ -35,9 +35,8 @@ class Devices {
   virtual void synchronize(int32_t index) = 0;
   // True while a graph is being captured on one of the calling thread's current streams.
   virtual bool capturing() = 0;
-  // The allocator's history and segments as PyTorch's own pickle (torch.cuda.memory._dump_snapshot).
+  // The allocator's segments and settings as PyTorch's own pickle (torch.cuda.memory._dump_snapshot).
   virtual std::string snapshot() = 0;
-  virtual void record_history(bool on, int64_t max_entries) = 0;
 
   // Starts libtorch's CUDA, for all devices. It must not be tried again where it throws.
   virtual void start() = 0;
@@ -70,8 +69,11 @@ __attribute__((visibility("default"))) int64_t limit_on_device(int32_t index) no
 
 // Called by the device's allocator for each block given out (n > 0) and taken back (n < 0), under its lock. Of the
 // bytes, so many were admitted before.
-__attribute__((visibility("default"))) void count_on_device(int32_t index, void *p, int64_t n,
-                                                            int64_t admitted) noexcept;
+__attribute__((visibility("default"))) void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted,
+                                                            void *stream) noexcept;
+// Called by it for what else it does, for the history: an ls_event_kind.
+__attribute__((visibility("default"))) void note_on_device(int32_t index, int32_t kind, uint64_t address,
+                                                           int64_t n, void *stream) noexcept;
 // The same for the segments that it takes from the device and gives back.
 __attribute__((visibility("default"))) void reserved_on_device(int32_t index, int64_t n) noexcept;
 // Called when an allocation of so many bytes has failed in the end, on the thread that throws.

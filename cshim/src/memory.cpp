@@ -492,13 +492,13 @@ int64_t shrink_cpu_cache(int64_t keep) noexcept {
   return static_cast<int64_t>(shrink_large(static_cast<size_t>(std::max<int64_t>(0, keep))));
 }
 
-void maybe_sample(void *p, int64_t n, int slot) noexcept {
+void maybe_sample(void *p, int64_t n, int slot, uint64_t stream) noexcept {
   if (sample_rate.load(std::memory_order_relaxed) == 0) return;
-  if (n < 0) return sample_freed(p, -n, slot);
+  if (n < 0) return sample_freed(p, -n, slot, stream);
   auto &h = heap();
   catch_up(h);
   if ((h.to_sample -= n) >= 0) return;
-  sample_allocated(p, n, n, slot);
+  sample_allocated(p, n, n, slot, stream);
   h.to_sample = next_sample();
 }
 

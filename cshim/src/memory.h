@@ -111,10 +111,10 @@ inline int32_t word_of(int slot) { return slot == kCpuSlot ? 0xff : (1 << 8 | (s
 // ---- samples ----
 // Set in the words.scope of a thread that has samples without a site.
 constexpr uint64_t kSampled = LS_SCOPE_SAMPLED;
-void sample_allocated(void *p, int64_t n, int64_t asked, int slot) noexcept;
-void sample_freed(void *p, int64_t n, int slot) noexcept;
+void sample_allocated(void *p, int64_t n, int64_t asked, int slot, uint64_t stream = 0) noexcept;
+void sample_freed(void *p, int64_t n, int slot, uint64_t stream = 0) noexcept;
 // The same for a device's allocator, which does not note which blocks are sampled: n < 0 is a free.
-void maybe_sample(void *p, int64_t n, int slot) noexcept;
+void maybe_sample(void *p, int64_t n, int slot, uint64_t stream) noexcept;
 // Gives this thread the samples that libtorch's own threads have made for its backward pass.
 void adopt_samples() noexcept;
 int64_t next_sample() noexcept;

@@ -296,9 +296,9 @@ int64_t limit_on_device(int32_t index) noexcept {
   return limit == INT64_MAX ? 0 : limit;
 }
 
-void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted) noexcept {
+void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted, void *stream) noexcept {
   if (index < 0 || index >= kMaxCudaDevices) return;
-  maybe_sample(p, n, 1 + index);
+  maybe_sample(p, n, 1 + index, reinterpret_cast<uint64_t>(stream));
   int64_t more = n - admitted;
   if (more == 0) return;
   auto &a = accounts[1 + index];

@@ -42,6 +42,12 @@ struct Unnamed {
   Sample sample;
 };
 
+// The last events of a device.
+struct History {
+  std::deque<ls_event> events;
+  uint64_t first = 0;  // the number of events.front()
+};
+
 struct Site {
   double live_bytes = 0, live_count = 0, total_bytes = 0, total_count = 0;
 };
@@ -51,9 +57,8 @@ struct Samples {
   std::mutex mutex;
   std::unordered_map<void *, Sample> blocks;
   std::unordered_map<uint64_t, Site> sites;  // by device slot and site
-  std::deque<ls_event> history;
-  uint64_t first = 0;  // the number of history.front()
-  uint64_t max = 0;
+  History histories[kMaxDevices];
+  uint64_t max = 0;  // events of each history
   uint64_t number = 0;
   std::vector<Unnamed> strays;  // of libtorch's threads, for the next backward pass that ends
 
@@ -62,10 +67,12 @@ struct Samples {
     return *s;
   }
   Site &site(int slot, uint32_t site) { return sites[static_cast<uint64_t>(slot) << 32 | site]; }
-  uint64_t note(void *p, int64_t n, int64_t asked, int slot, uint32_t site, int32_t kind);
+  uint64_t note(int slot, int32_t kind, uint64_t address, int64_t n, int64_t asked, uint32_t site,
+                uint64_t stream);
   void name(Unnamed &u, uint32_t site);
 };
 
+std::atomic<bool> history_on{false};
 std::atomic<uint64_t> seen{0};
 std::atomic<bool> any_strays{false};
 std::atomic<uint32_t> threads{0};
@@ -79,17 +86,20 @@ struct UnnamedOfThread {
 thread_local uint64_t random_state = 0;
 thread_local bool engines = false;  // this thread is one of libtorch's for backward passes
 
-uint64_t Samples::note(void *p, int64_t n, int64_t asked, int slot, uint32_t site, int32_t kind) {
+// The caller holds the mutex.
+uint64_t Samples::note(int slot, int32_t kind, uint64_t address, int64_t n, int64_t asked, uint32_t site,
+                       uint64_t stream) {
   if (max == 0) return kNoEvent;
   if (thread_number == 0) thread_number = threads.fetch_add(1) + 1;
   auto now = std::chrono::system_clock::now().time_since_epoch();
-  history.push_back({std::chrono::nanoseconds(now).count(), reinterpret_cast<uint64_t>(p), n, asked, site,
-                     word_of(slot), kind, thread_number});
-  while (history.size() > max) {
-    history.pop_front();
-    first++;
+  auto &h = histories[slot];
+  h.events.push_back({std::chrono::nanoseconds(now).count(), address, n, asked, stream, site, word_of(slot), kind,
+                      thread_number});
+  while (h.events.size() > max) {
+    h.events.pop_front();
+    h.first++;
   }
-  return first + history.size() - 1;
+  return h.first + h.events.size() - 1;
 }
 
 // The caller holds the mutex.
@@ -98,7 +108,9 @@ void Samples::name(Unnamed &u, uint32_t name) {
   entry.total_bytes += u.sample.bytes();
   entry.total_count += u.sample.weight;
   uint64_t event = u.sample.event;
-  if (event != kNoEvent && event >= first && event - first < history.size()) history[event - first].site = name;
+  auto &h = histories[u.sample.slot];
+  if (event != kNoEvent && event >= h.first && event - h.first < h.events.size())
+    h.events[event - h.first].site = name;
   auto it = blocks.find(u.p);
   if (it == blocks.end() || it->second.number != u.sample.number) return;  // freed; perhaps given out again
   it->second.site = name;
@@ -139,14 +151,15 @@ int64_t next_sample() noexcept {
   return static_cast<int64_t>(std::min(-std::log(1 - u) * static_cast<double>(rate), 0x1p62));
 }
 
-void sample_allocated(void *p, int64_t n, int64_t asked, int slot) noexcept {
+void sample_allocated(void *p, int64_t n, int64_t asked, int slot, uint64_t stream) noexcept {
   int64_t rate = sample_rate.load(std::memory_order_relaxed);
   double weight = rate <= 1 ? 1 : 1 / -std::expm1(-static_cast<double>(n) / static_cast<double>(rate));
   auto &s = Samples::get();
   try {
     auto &mine = list_of_thread();
     std::lock_guard<std::mutex> lock(s.mutex);
-    Sample sample{++s.number, n, asked, weight, s.note(p, n, asked, slot, LS_NO_SITE, 0), LS_NO_SITE, slot};
+    uint64_t event = s.note(slot, LS_EVENT_ALLOCATED, reinterpret_cast<uint64_t>(p), n, asked, LS_NO_SITE, stream);
+    Sample sample{++s.number, n, asked, weight, event, LS_NO_SITE, slot};
     s.blocks[p] = sample;
     auto &list = engines ? s.strays : mine;
     bound(list);
@@ -162,22 +175,39 @@ void sample_allocated(void *p, int64_t n, int64_t asked, int slot) noexcept {
   }
 }
 
-void sample_freed(void *p, int64_t n, int slot) noexcept {
+void sample_freed(void *p, int64_t n, int slot, uint64_t stream) noexcept {
   auto &s = Samples::get();
   std::lock_guard<std::mutex> lock(s.mutex);
+  auto note = [&](uint32_t site) {
+    s.note(slot, LS_EVENT_FREED, reinterpret_cast<uint64_t>(p), n, 0, site, stream);
+  };
   auto it = s.blocks.find(p);
-  if (it == s.blocks.end()) return;
-  auto &b = it->second;
   try {
+    if (it == s.blocks.end()) {  // a device's block from before the history
+      if (history_on.load(std::memory_order_relaxed)) note(LS_NO_SITE);
+      return;
+    }
+    auto &b = it->second;
     if (b.site != LS_NO_SITE) {
       auto &site = s.site(slot, b.site);
       site.live_bytes -= b.bytes();
       site.live_count -= b.weight;
     }
-    s.note(p, n, 0, slot, b.site, 1);
+    note(b.site);
   } catch (...) {
   }
-  s.blocks.erase(it);
+  if (it != s.blocks.end()) s.blocks.erase(it);
+}
+
+void note_on_device(int32_t index, int32_t kind, uint64_t address, int64_t n, void *stream) noexcept {
+  if (!history_on.load(std::memory_order_relaxed) || index < 0 || index >= kMaxCudaDevices) return;
+  auto &s = Samples::get();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  try {
+    s.note(1 + index, kind, address, n, 0, LS_NO_SITE, reinterpret_cast<uint64_t>(stream));
+  } catch (...) {
+    // Without memory for it the event is not in the history.
+  }
 }
 
 void adopt_samples() noexcept {
@@ -277,9 +307,11 @@ ls_error *ls_history_set(uint64_t max) noexcept {
     auto &s = Samples::get();
     std::lock_guard<std::mutex> lock(s.mutex);
     s.max = max;
-    if (max == 0) {
-      s.first += s.history.size();
-      s.history.clear();
+    ls::history_on.store(max != 0, std::memory_order_relaxed);
+    for (auto &h : s.histories) {
+      if (max != 0) continue;
+      h.first += h.events.size();
+      h.events.clear();
     }
   });
 }
@@ -288,8 +320,23 @@ uint64_t ls_history_events(ls_event *out, uint64_t cap) noexcept {
   return ls::run_quiet([&]() -> uint64_t {
     auto &s = Samples::get();
     std::lock_guard<std::mutex> lock(s.mutex);
-    for (uint64_t i = 0; i < s.history.size() && i < cap; i++) out[i] = s.history[i];
-    return s.history.size();
+    uint64_t i = 0;
+    for (auto &h : s.histories) {
+      for (auto &e : h.events) {
+        if (i < cap) out[i] = e;
+        i++;
+      }
+    }
+    return i;
+  });
+}
+
+ls_error *ls_history_out_of_memory(int32_t device, int64_t bytes, int64_t free, uint32_t site) noexcept {
+  return ls::run_void([&] {
+    int slot = ls::slot_of(device);
+    auto &s = Samples::get();
+    std::lock_guard<std::mutex> lock(s.mutex);
+    s.note(slot, LS_EVENT_OUT_OF_MEMORY, static_cast<uint64_t>(free), bytes, bytes, site, 0);
   });
 }
 
@@ -299,7 +346,7 @@ uint64_t ls_history_live(ls_event *out, uint64_t cap) noexcept {
     std::lock_guard<std::mutex> lock(s.mutex);
     uint64_t i = 0;
     for (auto &[p, b] : s.blocks) {
-      if (i < cap) out[i] = {0, reinterpret_cast<uint64_t>(p), b.n, b.asked, b.site, ls::word_of(b.slot), 0, 0};
+      if (i < cap) out[i] = {0, reinterpret_cast<uint64_t>(p), b.n, b.asked, 0, b.site, ls::word_of(b.slot), 0, 0};
       i++;
     }
     return s.blocks.size();

@@ -32,7 +32,6 @@ struct FakeDevices : ls::Devices {
   void synchronize(int32_t) override {}
   bool capturing() override { return false; }
   std::string snapshot() override { return ""; }
-  void record_history(bool, int64_t) override {}
   void start() override {
     alone();
     starts++;

@@ -1134,7 +1134,7 @@ void Fuzz::pressure() {
 }
 
 void Fuzz::samples() {
-  switch (below(7)) {
+  switch (below(8)) {
     case 0:
       return ls_samples_set_rate(pick<int64_t>({0, 1, 4096, 512 << 10, -1, INT64_MAX}));
     case 1:
@@ -1153,6 +1153,8 @@ void Fuzz::samples() {
       (void)ls_history_events(events, below(17));
       return;
     }
+    case 6:
+      return ok(ls_history_out_of_memory(device(), integer(), integer(), 1));
     default: {
       ls_event events[16];
       (void)ls_history_live(events, below(17));
@@ -1259,7 +1261,6 @@ void Fuzz::versions() {
 void Fuzz::cuda() {
   values([&](ls_value *out, uint64_t n) { return ls_device_name(device(), out, n); });
   values([](ls_value *out, uint64_t n) { return ls_cuda_snapshot(out, n); });
-  ok(ls_cuda_record_history(static_cast<int32_t>(below(2)), integer()));
   ls_cuda_capturing();
 }
 

@@ -153,13 +153,13 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
         ls::admit_on_device(0, kRoom);
         if (rounds != 0 || live() != kRoom) std::exit(6);
         // The block that was admitted is counted once, and what it is larger.
-        ls::count_on_device(0, nullptr, kRoom, kRoom);
+        ls::count_on_device(0, nullptr, kRoom, kRoom, nullptr);
         if (live() != kRoom) std::exit(7);
         garbage = kRoom;
         ls::admit_on_device(0, kRoom / 2);
         if (rounds != 1 || live() != kRoom / 2) std::exit(8);
-        ls::count_on_device(0, nullptr, kRoom / 2 + 512, kRoom / 2);
-        ls::count_on_device(0, nullptr, -512, 0);
+        ls::count_on_device(0, nullptr, kRoom / 2 + 512, kRoom / 2, nullptr);
+        ls::count_on_device(0, nullptr, -512, 0, nullptr);
         if (live() != kRoom / 2) std::exit(9);
         try {
           ls::admit_on_device(0, kRoom);

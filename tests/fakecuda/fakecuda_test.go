@@ -1,7 +1,6 @@
 package fakecuda
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +32,7 @@ const childEnv = "FAKECUDA_TEST_CHILD"
 var scenarios = map[string]func(*Control) error{
 	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "capacity": capacity, "limit": limit, "empty": empty,
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
-	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "snapshot": snapshot, "pressure": pressure,
+	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "history": history, "pressure": pressure,
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": checkpoint,
 }
 
@@ -119,7 +118,6 @@ func TestSlow(t *testing.T)      { run(t, "slow", 1, 1<<30) }
 func TestPressure(t *testing.T)  { run(t, "pressure", 2, 64<<20) }
 func TestFragments(t *testing.T) { run(t, "fragments", 1, 1<<30) }
 func TestCapturing(t *testing.T) { run(t, "capturing", 2, 64<<20) }
-func TestSnapshot(t *testing.T)  { run(t, "snapshot", 1, 1<<30) }
 func TestOneError(t *testing.T)  { run(t, "once", 1, 1<<30) }
 func TestFirstCallFails(t *testing.T) {
 	for _, function := range []string{"cudaGetDeviceProperties", "cudaMemGetInfo", "cudaMalloc"} {
@@ -899,40 +897,6 @@ func once(c *Control) error {
 		return fmt.Errorf("%d of %d errors were seen", failed, calls)
 	}
 	return m.step(64)
-}
-
-// snapshot: PyTorch's own reader of pickles is not here; that it is one, and whole, shows at its ends.
-func snapshot(*Control) error {
-	d := tensor.CUDA(0)
-	if err := cshim.Load(); err != nil {
-		return err
-	}
-	if err := cshim.CUDARecordHistory(true, 100); err != nil {
-		return err
-	}
-	if p, err := cshim.CUDASnapshot(); len(p) != 0 || err != nil {
-		return fmt.Errorf("before the first use: %d bytes, %w", len(p), err)
-	}
-	x := tensor.Zeros([]int{123457}, d)
-	x.Release()
-	p, err := cshim.CUDASnapshot()
-	if err != nil {
-		return err
-	}
-	if !bytes.HasPrefix(p, []byte{0x80, 2}) || !bytes.HasSuffix(p, []byte(".")) {
-		return fmt.Errorf("%d bytes that are no pickle", len(p))
-	}
-	for _, want := range []string{"segments", "device_traces", "alloc", "free_completed"} {
-		if !bytes.Contains(p, []byte(want)) {
-			return fmt.Errorf("there is no %q in %d bytes", want, len(p))
-		}
-	}
-	if file := os.Getenv("SNAPSHOT"); file != "" {
-		if err := os.WriteFile(file, p, 0o600); err != nil {
-			return err
-		}
-	}
-	return cshim.CUDARecordHistory(false, 0)
 }
 
 // capturing: what a thread does while it captures a graph frees nothing by itself. Other threads and the pacer go on.
