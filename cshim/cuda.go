@@ -55,6 +55,7 @@ static int open_cuda(const char *directory, char **why) {
 import "C"
 
 import (
+	"math/bits"
 	"path/filepath"
 	"unsafe"
 )
@@ -89,6 +90,40 @@ func DeviceName(device int32) (string, error) {
 func CUDASnapshot() ([]byte, error) {
 	s, err := text(C.lsc_cuda_snapshot(nil, 0), nil)
 	return []byte(s), err
+}
+
+// AllocatorSettings is ls_allocator_settings.
+type AllocatorSettings struct {
+	MaxSplitSize               int64
+	GarbageCollectionThreshold float64
+	ExpandableSegments         int32
+	_                          int32
+}
+
+var _ [unsafe.Sizeof(C.ls_allocator_settings{})]byte = [unsafe.Sizeof(AllocatorSettings{})]byte{}
+
+// CUDAAllocatorSettings are the options of PyTorch's caching allocator, and the text that set them.
+func CUDAAllocatorSettings() (s AllocatorSettings, set string, err error) {
+	set, err = text(C.lsc_cuda_allocator_settings((*C.ls_allocator_settings)(unsafe.Pointer(&s)), nil, 0), nil)
+	return s, set, err
+}
+
+// CUDASetAllocatorSettings sets them. What the text does not name goes back to its default, but for expandable_segments.
+func CUDASetAllocatorSettings(settings string) error {
+	s := C.CString(settings)
+	defer C.free(unsafe.Pointer(s))
+	return takeError(C.lsc_cuda_set_allocator_settings(s))
+}
+
+// CUDAUsed are the indices of the CUDA devices that this process has used and that are not lost.
+func CUDAUsed() (indices []int) {
+	if cudaDevices == 0 {
+		return nil
+	}
+	for used := uint64(C.lsc_cuda_used()); used != 0; used &= used - 1 {
+		indices = append(indices, bits.TrailingZeros64(used))
+	}
+	return indices
 }
 
 // Capturing says whether the calling thread is capturing a CUDA graph: then nothing is freed by itself.

@@ -97,6 +97,9 @@ typedef struct ls_functions {
   ls_error *(*history_out_of_memory)(int32_t device, int64_t bytes, int64_t free, uint32_t site);
   ls_results (*device_name)(int32_t device, ls_value *out, uint64_t out_slots);
   ls_results (*cuda_snapshot)(ls_value *out, uint64_t out_slots);
+  ls_results (*cuda_allocator_settings)(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots);
+  ls_error *(*cuda_set_allocator_settings)(const char *text);
+  uint64_t (*cuda_used)(void);
   int32_t (*cuda_capturing)(void);
   ls_error *(*fault_set)(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine);
   void (*fault_counts)(int32_t point, int64_t *seen, int64_t *failed);
@@ -256,6 +259,9 @@ static inline uint64_t lsc_history_live(ls_event *out, uint64_t cap) { return ls
 static inline ls_error *lsc_history_out_of_memory(int32_t device, int64_t bytes, int64_t free, uint32_t site) { return ls_table.history_out_of_memory(device, bytes, free, site); }
 static inline ls_results lsc_device_name(int32_t device, ls_value *out, uint64_t out_slots) { return ls_table.device_name(device, out, out_slots); }
 static inline ls_results lsc_cuda_snapshot(ls_value *out, uint64_t out_slots) { return ls_table.cuda_snapshot(out, out_slots); }
+static inline ls_results lsc_cuda_allocator_settings(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots) { return ls_table.cuda_allocator_settings(settings, out, out_slots); }
+static inline ls_error *lsc_cuda_set_allocator_settings(const char *text) { return ls_table.cuda_set_allocator_settings(text); }
+static inline uint64_t lsc_cuda_used(void) { return ls_table.cuda_used(); }
 static inline int32_t lsc_cuda_capturing(void) { return ls_table.cuda_capturing(); }
 static inline ls_error *lsc_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) { return ls_table.fault_set(point, skip, times, kind, mine); }
 static inline void lsc_fault_counts(int32_t point, int64_t *seen, int64_t *failed) { ls_table.fault_counts(point, seen, failed); }

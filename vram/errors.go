@@ -99,8 +99,26 @@ func outOfMemory(native *cshim.Error) error {
 	if e.Limit > 0 && e.Capacity > 0 && e.Limit < e.Capacity*8/10 {
 		e.Advice = append(e.Advice, "a higher vram.SetLimit (the device has "+size(e.Capacity)+")")
 	}
-	if w != cpuWord && e.Fragmentation > 0.1 {
-		e.Advice = append(e.Advice, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+	if w != cpuWord {
+		e.Advice = append(e.Advice, e.settings()...)
 	}
 	return e
+}
+
+// settings are the options of a CUDA device's allocator that would help.
+func (e *OutOfMemoryError) settings() []string {
+	// Where a limit refuses what is live, pieces do not matter.
+	if e.Fragmentation <= 0.1 || e.Limit > 0 && e.Allocated+e.Asked > e.Limit {
+		return nil
+	}
+	s, err := ReadAllocatorSettings()
+	switch {
+	case err != nil:
+		return nil
+	case !s.ExpandableSegments:
+		return []string{"vram.ExpandableSegments (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True)"}
+	case s.MaxSplitSizeMB == 0:
+		return []string{"vram.MaxSplitSizeMB (PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:N)"}
+	}
+	return nil
 }

@@ -35,7 +35,8 @@
 //
 // [SetLimit], [SetBudget], [SetGCPercent] and [SetPolicy] change while the program runs; LINSTOCK_LIMIT,
 // LINSTOCK_BUDGET (both as "cpu=8GiB,cuda:0=90%"), LINSTOCK_GCPERCENT ("100" or "off") and LINSTOCK_POLICY ("paced",
-// "off", "threshold", "rates", "budget") set them from outside.
+// "off", "threshold", "rates", "budget") set them from outside. [SetAllocatorSettings] sets options of libtorch's allocator
+// for CUDA devices, as PYTORCH_CUDA_ALLOC_CONF does from outside.
 package vram
 
 import (

@@ -155,14 +155,14 @@ func cFinding(ctx context.Context) finding {
 	return finding{what, good, path, ""}
 }
 
-func cudaFinding(r runtimeReport) finding {
+func cudaFindings(r runtimeReport) []finding {
 	switch {
 	case r.CUDA != "":
-		return finding{"CUDA", good, r.CUDA, ""}
+		return []finding{{"CUDA", good, r.CUDA, ""}, {"CUDA allocator", good, r.Options, ""}}
 	case r.NoCUDA != "":
-		return finding{"CUDA", note, r.NoCUDA, ""}
+		return []finding{{"CUDA", note, r.NoCUDA, ""}}
 	}
-	return finding{"CUDA", note, "set up for the CPU; with a GPU: setup --cuda", ""}
+	return []finding{{"CUDA", note, "set up for the CPU; with a GPU: setup --cuda", ""}}
 }
 
 func toolFinding(tool libtorch.Tool, missing state) finding {
@@ -219,6 +219,9 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 	}
 	r, err := probe(ctx)
 	if err != nil {
+		if r.Torch != "" { // it was opened
+			findings = append(findings, cudaFindings(r)...)
+		}
 		fix := setupFix()
 		if os.Getenv(locate.EnvLib) != "" {
 			return append(findings, finding{"computing", bad, err.Error(), fix})
@@ -228,9 +231,9 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 		}
 		return append(findings, finding{"computing", bad, err.Error(), fix + " --force"})
 	}
-	return append(findings,
+	findings = append(findings,
 		finding{"opened", good, "libtorch " + r.Torch, ""},
-		finding{"devices", good, strings.Join(r.Devices, ", "), ""},
-		cudaFinding(r),
-		finding{"computing", good, r.Compute, ""})
+		finding{"devices", good, strings.Join(r.Devices, ", "), ""})
+	findings = append(findings, cudaFindings(r)...)
+	return append(findings, finding{"computing", good, r.Compute, ""})
 }

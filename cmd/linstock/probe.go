@@ -21,6 +21,7 @@ type runtimeReport struct {
 	Devices []string `json:"devices"`
 	CUDA    string   `json:"cuda"`    // the CUDA devices by name; empty: none
 	NoCUDA  string   `json:"no_cuda"` // why there are none, where the shim has a library for them
+	Options string   `json:"options"` // of the CUDA devices' allocator
 	Compute string   `json:"compute"` // what was computed
 	Error   string   `json:"error"`
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 func init() { probeRuntime = openAndCompute }
@@ -32,6 +33,13 @@ func openAndCompute() (r runtimeReport) {
 	}
 	if r.CUDA, r.NoCUDA, err = cudaReport(); err != nil {
 		return fail(err)
+	}
+	if r.CUDA != "" {
+		settings, err := vram.ReadAllocatorSettings()
+		if err != nil {
+			return fail(err)
+		}
+		r.Options = settings.String()
 	}
 	for _, d := range devices {
 		r.Devices = append(r.Devices, d.String())

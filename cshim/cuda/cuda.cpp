@@ -34,6 +34,9 @@ class CudaDevices final : public Devices {
     DeviceMemory m{};
     m.largest_free = -1;
     if (!ready()) return m;
+    size_t largest = 1;  // 0 would ask the device how much it has free
+    allocator::cacheInfo(checked(index), &largest);
+    m.largest_free = largest > 1 ? static_cast<int64_t>(largest) : 0;
     auto s = allocator::getDeviceStats(checked(index));
     constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     m.allocated = s.allocated_bytes[all].current;

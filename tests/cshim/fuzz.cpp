@@ -1261,6 +1261,10 @@ void Fuzz::versions() {
 void Fuzz::cuda() {
   values([&](ls_value *out, uint64_t n) { return ls_device_name(device(), out, n); });
   values([](ls_value *out, uint64_t n) { return ls_cuda_snapshot(out, n); });
+  ls_allocator_settings settings;
+  values([&](ls_value *out, uint64_t n) { return ls_cuda_allocator_settings(&settings, out, n); });
+  ok(ls_cuda_set_allocator_settings(pick<const char *>({nullptr, "", "expandable_segments:True", "no:"})));
+  ls_cuda_used();
   ls_cuda_capturing();
 }
 

@@ -34,6 +34,7 @@ var scenarios = map[string]func(*Control) error{
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "history": history, "pressure": pressure,
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": checkpoint,
+	"options": options, "split": split, "threshold": threshold,
 }
 
 func TestMain(m *testing.M) {
@@ -499,6 +500,10 @@ func fragments(c *Control) error {
 		var oom *vram.OutOfMemoryError
 		if err := ask(40).Err(); !errors.As(err, &oom) || oom.Asked != 40*mib {
 			return fmt.Errorf("40 MiB of a device that has none: %w", err)
+		}
+		// 51 MiB of the segments are free, 17 of them in one piece.
+		if oom.Fragmentation < 0.5 || oom.Fragmentation > 0.8 || !strings.Contains(oom.Error(), "vram.ExpandableSegments") {
+			return fmt.Errorf("free bytes in pieces too small are %.2f, of %w", oom.Fragmentation, oom)
 		}
 	}
 	if n := c.Seen(1); n < 2 {

@@ -35,12 +35,20 @@ func here() string {
 	return fmt.Sprintf("%s:%d", filepath.Base(file), line)
 }
 
-// frame is a Python dict; text and number read it.
+// dict is a Python dict.
 type dict struct{ *types.Dict }
 
 func (d dict) get(key string) any {
+	if d.Dict == nil {
+		return nil
+	}
 	v, _ := d.Get(key)
 	return v
+}
+
+func (d dict) dict(key string) dict {
+	v, _ := d.get(key).(*types.Dict)
+	return dict{v}
 }
 
 func (d dict) number(key string) int64 {
@@ -53,8 +61,10 @@ func (d dict) number(key string) int64 {
 	return -1
 }
 
-func (d dict) list(key string) (all []dict) {
-	l, ok := d.get(key).(*types.List)
+func (d dict) list(key string) []dict { return dicts(d.get(key)) }
+
+func dicts(v any) (all []dict) {
+	l, ok := v.(*types.List)
 	if !ok {
 		return nil
 	}
@@ -96,22 +106,9 @@ func readSnapshot() (d dict, traces [][]dict, raw []byte, err error) {
 		return d, nil, nil, errors.New("the snapshot has no device_traces")
 	}
 	for _, v := range *list {
-		l, ok := v.(*types.List)
-		if !ok {
-			return d, nil, nil, fmt.Errorf("a device's trace is a %T", v)
-		}
-		traces = append(traces, dict{root}.of(l))
+		traces = append(traces, dicts(v))
 	}
 	return d, traces, raw, nil
-}
-
-func (dict) of(l *types.List) (all []dict) {
-	for _, v := range *l {
-		if d, ok := v.(*types.Dict); ok {
-			all = append(all, dict{d})
-		}
-	}
-	return all
 }
 
 // history: what is allocated and freed on a CUDA device, and what fails there, is in the snapshot with the lines of Go.
