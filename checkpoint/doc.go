@@ -11,12 +11,13 @@
 // Load maps the file instead of copying it, and checks everything that the file says. SaveModel writes a file that
 // Python reads as it is.
 //
-// SaveTraining and LoadTraining hold model, optimizer, random generator and position in the data, so that a stopped run
+// SaveTraining and LoadTraining hold model, optimizer, random generators and position in the data, so that a stopped run
 // goes on bit for bit. Their file is a safetensors file as well, with these tensors:
 //
 //	model.NAME            parameters and buffers, by their names in nn.StateDict
 //	optimizer.state.N.…   the state of the optimizer for parameter N; "optimizer" holds its hyperparameters
 //	rng.cpu               the state of the CPU's random generator
+//	rng.cuda.N            that of the CUDA device N, where the run has used it
 //	loader, schedule      the parts Loader and Schedule
 //	value.NAME            the part Value(NAME, …)
 //

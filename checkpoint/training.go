@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
@@ -78,19 +80,21 @@ const (
 	valuePrefix     = "value."
 	numbersName     = "optimizer"
 	rngName         = "rng.cpu"
+	cudaRNGPrefix   = "rng.cuda." // and the device's index
 
 	formatKey = "linstock" // in the metadata
 	format    = "training checkpoint, format 2"
 )
 
 // SaveTraining writes all that a run needs to go on as if it had not been stopped into one safetensors file: the
-// model's parameters and buffers, the state of the optimizer (nil for none), that of the CPU's random generator,
-// and the parts. Like Save it replaces path as a whole or not at all. What LoadTraining could not read is an error here.
+// model's parameters and buffers, the state of the optimizer (nil for none), that of the random generators, and the
+// parts. The generators are the CPU's and those of the CUDA devices that this process has used. Like Save it replaces path as
+// a whole or not at all. What LoadTraining could not read is an error here.
 //
 //	checkpoint.SaveTraining(path, model, opt, checkpoint.Loader(loader), checkpoint.Value("step", &step))
 //
 // On the CPU, LoadTraining with the same arguments makes the run go on bit for bit, with the same number of
-// threads. The generators of other devices are not in the file.
+// threads. On CUDA devices random numbers go on, too; some of their operators add in an order that varies.
 func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
 	const op = "SaveTraining"
 	if err := nn.Check(model); err != nil {
@@ -108,6 +112,11 @@ func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) e
 		}
 		if err := add(rngName, tensor.RNGState()); err != nil {
 			return err
+		}
+		for _, i := range cshim.CUDAUsed() {
+			if err := add(cudaRNGPrefix+strconv.Itoa(i), tensor.RNGState(tensor.CUDA(i))); err != nil {
+				return err
+			}
 		}
 		for _, n := range nn.StateDict(model) {
 			if err := add(modelPrefix+n.Name, n.Tensor); err != nil {
@@ -144,8 +153,11 @@ func (p Part) store(to map[string]content) error {
 	return err
 }
 
-// LoadTraining sets model, optimizer, random generator and parts to what SaveTraining saved. Model and optimizer must
+// LoadTraining sets model, optimizer, random generators and parts to what SaveTraining saved. Model and optimizer must
 // be made as they were there; parts may be fewer. After an error some of them may have changed.
+//
+// The state of a CUDA device's generator goes to the device of the same index. A file from a machine with more devices is no
+// error: the states of those that are not here are left out. A device that is not in the file keeps its own state.
 func LoadTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
 	return withFile("LoadTraining", path, func(f *File) error {
 		if err := f.isTraining(); err != nil {
@@ -162,8 +174,28 @@ func LoadTraining(path string, model any, opt *optim.Optimizer, parts ...Part) e
 		if err := f.loadParts(parts); err != nil {
 			return err
 		}
-		return tensor.SetRNGState(f.Tensor(rngName))
+		return f.loadGenerators()
 	})
+}
+
+func (f *File) loadGenerators() error {
+	states := map[string]*tensor.Tensor{}
+	if err := f.collect(cudaRNGPrefix, states); err != nil {
+		return err
+	}
+	devices, _ := cshim.CUDA()
+	for index, state := range states {
+		i, err := strconv.ParseUint(index, 10, 31)
+		if err != nil {
+			return fmt.Errorf("%s is the state of no device's generator", quoted(cudaRNGPrefix+index))
+		}
+		if int(i) < devices {
+			if err := tensor.SetRNGState(state, tensor.CUDA(int(i))); err != nil {
+				return err
+			}
+		}
+	}
+	return tensor.SetRNGState(f.Tensor(rngName))
 }
 
 // SaveModel writes a model's parameters and buffers to a safetensors file under the names of nn.StateDict, and nothing

@@ -12,9 +12,9 @@ import (
 
 func TestCheckpoint(t *testing.T) { run(t, "checkpoint", 2, 1<<30) }
 
-// checkpoint computes a part that lies on two devices again, on the engine's thread of one of them: it must draw the
+// recompute computes a part that lies on two devices again, on the engine's thread of one of them: it must draw the
 // same random numbers there, and leave the generators as they were.
-func checkpoint(*Control) error {
+func recompute(*Control) error {
 	var ws [2]*tensor.Tensor
 	base := make([]int64, len(ws))
 	for i := range ws {

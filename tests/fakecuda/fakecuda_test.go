@@ -33,8 +33,8 @@ var scenarios = map[string]func(*Control) error{
 	"devices": devices, "train": train, "convolve": convolve, "recur": recur, "capacity": capacity, "limit": limit, "empty": empty,
 	"allocations": allocations, "sticky": sticky, "async": async, "library": library, "first": first, "once": once,
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "history": history, "pressure": pressure,
-	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": checkpoint,
-	"options": options, "split": split, "threshold": threshold,
+	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
+	"options": options, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere,
 }
 
 func TestMain(m *testing.M) {

@@ -1,0 +1,147 @@
+package fakecuda
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// TestTrainingCheckpointHoldsGenerators saves a run that uses two devices, and loads it where there are as many, fewer and
+// none.
+func TestTrainingCheckpointHoldsGenerators(t *testing.T) {
+	file := "CHECKPOINT=" + filepath.Join(t.TempDir(), "run.safetensors")
+	t.Run("devices", func(t *testing.T) {
+		t.Run("3, two of them used", func(t *testing.T) { run(t, "generators", 3, 1<<30, file) })
+	})
+	for _, devices := range []int{2, 1, 0} {
+		t.Run(fmt.Sprint("loaded where there are ", devices), func(t *testing.T) {
+			run(t, "elsewhere", devices, 1<<30, file, fmt.Sprint("DEVICES=", devices))
+		})
+	}
+}
+
+func training(d tensor.Device) (*nn.Linear, *optim.Optimizer, error) {
+	model := nn.NewLinear(4, 4, nn.Device(d))
+	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)
+	return model, opt, err
+}
+
+func stateOf(i int) ([]byte, error) {
+	s := tensor.RNGState(tensor.CUDA(i))
+	defer s.Release()
+	return tensor.Data[byte](s)
+}
+
+func generators(*Control) error {
+	model, opt, err := training(tensor.CUDA(2))
+	if err != nil {
+		return err
+	}
+	if err := tensor.ManualSeed(7); err != nil {
+		return err
+	}
+	draw := func(i, n int) error {
+		for range n {
+			x := tensor.Randn([]int{8}, tensor.CUDA(i))
+			defer x.Release()
+			if x.Err() != nil {
+				return x.Err()
+			}
+		}
+		return nil
+	}
+	states := func() (all [][]byte, err error) {
+		for _, i := range []int{0, 2} {
+			s, err := stateOf(i)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, s)
+		}
+		return all, nil
+	}
+	if err := errors.Join(draw(0, 3), draw(2, 5)); err != nil {
+		return err
+	}
+	saved, err := states()
+	if err != nil {
+		return err
+	}
+	path := os.Getenv("CHECKPOINT")
+	if err := checkpoint.SaveTraining(path, model, opt); err != nil {
+		return err
+	}
+	if err := errors.Join(draw(0, 1), draw(2, 1)); err != nil {
+		return err
+	}
+	moved, err := states()
+	if err != nil {
+		return err
+	}
+	if err := checkpoint.LoadTraining(path, model, opt); err != nil {
+		return err
+	}
+	loaded, err := states()
+	if err != nil {
+		return err
+	}
+	for i := range saved {
+		if bytes.Equal(saved[i], moved[i]) || !bytes.Equal(saved[i], loaded[i]) || bytes.Equal(saved[0], saved[1]) {
+			return fmt.Errorf("the states were %v when saved, %v when more was drawn, %v when loaded", saved, moved, loaded)
+		}
+	}
+	f, err := checkpoint.Load(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	names := slices.DeleteFunc(f.Names(), func(name string) bool { return !strings.HasPrefix(name, "rng.") })
+	slices.Sort(names)
+	if want := []string{"rng.cpu", "rng.cuda.0", "rng.cuda.2"}; !slices.Equal(names, want) {
+		return fmt.Errorf("the generators in the file are %v, want %v", names, want)
+	}
+	return nil
+}
+
+// elsewhere loads the file on a machine with fewer devices: the generators of those that are there go on.
+func elsewhere(*Control) error {
+	d := tensor.CPU
+	devices := os.Getenv("DEVICES")
+	if devices != "0" {
+		d = tensor.CUDA(0)
+	}
+	model, opt, err := training(d)
+	if err != nil {
+		return err
+	}
+	path := os.Getenv("CHECKPOINT")
+	f, err := checkpoint.Load(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	want, err := tensor.Data[byte](f.Tensor("rng.cuda.0"))
+	if err != nil {
+		return err
+	}
+	if err := checkpoint.LoadTraining(path, model, opt); err != nil {
+		return fmt.Errorf("on a machine with %s devices: %w", devices, err)
+	}
+	if devices == "0" {
+		return nil
+	}
+	if got, err := stateOf(0); err != nil || !bytes.Equal(got, want) {
+		return fmt.Errorf("the state of cuda:0 is %v, want %v; %v", got, want, err)
+	}
+	return nil
+}
