@@ -11,7 +11,7 @@ export LINSTOCK_TORCH := $(TORCH)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: figures verify help setup doctor demo test bench bench-setup bench-peak generate golden fmt lint clean
+.PHONY: gpu-kit figures verify help setup doctor demo test bench bench-setup bench-peak generate golden fmt lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ generate: setup ## write the generated files anew from internal/opgen/ops.txt
 
 golden: ## make the golden data anew with the PyTorch of bench-setup
 	@for script in tests/golden/*.py examples/*/twin.py; do echo "$$script"; build/pytorch/bin/python "$$script" || exit 1; done
+
+gpu-kit: ## build/gpu-kit: the tests and measurements for a machine with a GPU, in at most 60 MiB (docs/gpu.md)
+	@tests/gpu/build.sh $(or $(KIT_TORCH),2.11.0)
 
 figures: setup ## the figures of memory beside their targets (half an hour; FIGURES="--quick loop" for some, "--device fakecuda")
 	@eval "$$(go run ./cmd/linstock env)" && go run ./tests/memory $(FIGURES)

@@ -36,7 +36,10 @@ ln -s "$root/torch/include" "$out/torch/include"
 ln -s "$include" "$out/nvidia/cu/include"
 [ ! -f "$root/torch/version.py" ] || ln -s "$root/torch/version.py" "$out/torch/version.py"
 
-(cd "$here" && go run ./gen "$lib" "$out/stubs")
+# Python's part is not linked here (it needs Python), but tests/gpu/dry.sh runs it over the same libraries.
+python=("$root"/torch/lib/libtorch_python.so)
+[ -f "${python[0]}" ] || python=()
+(cd "$here" && go run ./gen "$lib" "$out/stubs" "${python[@]}")
 
 # The version that libtorch was compiled with: it compares.
 flags=(-std=gnu11 -O1 -g1 -fPIC -fvisibility=hidden -Wall -Wextra -I"$here/src" -I"$include" -idirafter "$here/../../cshim/cuda/include")

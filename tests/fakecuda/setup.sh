@@ -4,9 +4,9 @@
 #
 #   eval "$(tests/fakecuda/setup.sh [VERSION])" && FAKECUDA_DEVICES=2 go test ./…
 #
-# libtorch_cuda is taken from the first that holds it: FAKECUDA_TORCH (a directory with torch in it), the libtorch of
-# `linstock setup --cuda`, the PyTorch of `make bench-setup`; else the wheel is downloaded (0.5 GB), without those of
-# NVIDIA's libraries.
+# libtorch_cuda is taken from the first that holds it: FAKECUDA_TORCH (a directory with torch in it), the PyTorch of
+# `make bench-setup`; else the wheel is downloaded (0.5 GB), without those of NVIDIA's libraries. It is all of PyTorch:
+# tests/gpu/dry.sh runs Python over the fakes too.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 version=${1:-${LINSTOCK_TORCH:-$(tail -n 1 internal/locate/versions.txt)}}
@@ -14,13 +14,12 @@ out=$PWD/build/fakecuda/$version
 mkdir -p "$out"
 
 {
-  is() { # is DIR: holds this libtorch with its CUDA part and a CUDA header
-    [ -f "$1/torch/lib/libtorch_cuda.so" ] && grep -q "^__version__ = '$version" "$1/torch/version.py" &&
+  is() { # is DIR: holds this PyTorch with its CUDA part and a CUDA header
+    [ -f "$1/torch/lib/libtorch_cuda.so" ] && [ -f "$1/torch/lib/libtorch_python.so" ] && grep -q "^__version__ = '$version" "$1/torch/version.py" &&
       [ -n "$(find -L "$1/nvidia" -path '*/include/cuda_runtime_api.h' -print -quit 2>/dev/null)" ]
   }
-  cache=$(env -u LIBTORCH LINSTOCK_TORCH="$version" go run ./cmd/linstock env --json | sed -n 's/.*"LINSTOCK_CACHE": "\(.*\)".*/\1/p')
   root=
-  for dir in "${FAKECUDA_TORCH:-}" "$cache/libtorch/$version" build/pytorch/lib/python3*/site-packages "$out/wheel"; do
+  for dir in "${FAKECUDA_TORCH:-}" build/pytorch/lib/python3*/site-packages "$out/wheel"; do
     if is "$dir" 2>/dev/null; then root=$(cd "$dir" && pwd) && break; fi
   done
   if [ -z "$root" ]; then
@@ -28,7 +27,7 @@ mkdir -p "$out"
     rm -rf "$out/wheel"
     python3 - "$out/wheels" "$out/wheel" <<'PY'
 import glob, re, sys, zipfile
-want = re.compile(r'torch/(include/|version\.py$|lib/lib(torch(?!_python)|c10|caffe2|gomp)[^/]*\.so[.0-9]*$)|nvidia/[^/]*/include/')
+want = re.compile(r'torch(gen)?/|torch-[^/]*\.dist-info/|nvidia/[^/]*/include/')
 for wheel in glob.glob(sys.argv[1] + '/*.whl'):
     with zipfile.ZipFile(wheel) as z:
         for name in z.namelist():

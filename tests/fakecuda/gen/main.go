@@ -2,8 +2,9 @@
 // libtorch needs of them, which does nothing and returns 0. What must do more stands in ../src, and replaces the
 // stub of its name (stubs are weak).
 //
-//	go run ./tests/fakecuda/gen TORCHLIB OUT
+//	go run ./tests/fakecuda/gen TORCHLIB OUT [LIBRARY …]
 //
+// TORCHLIB is libtorch's directory; what each LIBRARY needs, such as Python's part, is made too.
 // OUT gets NAME.c and NAME.map for each library, and the list libs.txt: soname, source of ../src or "-".
 package main
 
@@ -65,18 +66,26 @@ func nvidia(soname string) bool {
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("gen: ")
-	if len(os.Args) != 3 {
-		log.Fatal("usage: gen TORCHLIB OUT")
+	if len(os.Args) < 3 {
+		log.Fatal("usage: gen TORCHLIB OUT [LIBRARY …]")
 	}
-	if err := run(os.Args[1], os.Args[2]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3:]); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(from, to string) error {
-	paths, err := filepath.Glob(filepath.Join(from, "*.so*"))
+func run(from, to string, more []string) error {
+	all, err := filepath.Glob(filepath.Join(from, "*.so*"))
 	if err != nil {
 		return err
+	}
+	// The fakes of an earlier run lie there too.
+	paths := more
+	for _, p := range all {
+		base := filepath.Base(p)
+		if strings.HasPrefix(base, "libtorch") || strings.HasPrefix(base, "libc10") || strings.HasPrefix(base, "libcaffe2") {
+			paths = append(paths, p)
+		}
 	}
 	// The driver and NVML are opened by name.
 	libs := map[string]*library{}
@@ -93,11 +102,6 @@ func run(from, to string) error {
 	var loose []string
 	own := map[string]bool{}
 	for _, p := range paths {
-		// Python's part needs Python; the fakes of an earlier run are not libtorch.
-		base := filepath.Base(p)
-		if !(strings.HasPrefix(base, "libtorch") || strings.HasPrefix(base, "libc10") || strings.HasPrefix(base, "libcaffe2")) || strings.Contains(base, "python") {
-			continue
-		}
 		f, err := elf.Open(p)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p, err)

@@ -1,0 +1,38 @@
+package main
+
+import "time"
+
+// A part is what one call may run in eight minutes: its steps, in their order.
+type part struct {
+	name, shows string
+	steps       []step
+}
+
+// A step is a command. {bin}, {repo}, {work}, {out}, {python} and {share} are replaced in it and in env (see
+// runner.expand). It runs in dir, a directory of the repository as the kit holds it, within limit; read takes its
+// results from what it prints, readRows by default.
+type step struct {
+	name, shows string
+	argv        string
+	dir         string
+	env         []string
+	dry         string   // arguments added in a dry run
+	dryEnv      []string // environment added in a dry run
+	limit       time.Duration
+	read        func(stdout, all []byte, res *stepResult) error
+}
+
+// programs are what the driver itself can be started as, by its first argument.
+var programs = map[string]func(args []string) error{}
+
+// parts is the kit's table. The order is that in which a call without names runs them: what shows most first.
+var parts = []part{
+	{name: "tests", shows: "Tests that can use a device, on the device; operators against the CPU and Python", steps: []step{
+		{name: "cpp", shows: "the shim's C++ tests with the machine's libtorch", argv: "{bin}/cshim_test --gtest_brief=1", limit: 3 * time.Minute, read: readGTest},
+	}},
+	{name: "faults", shows: "Errors that lose the device, killed processes, two processes on one device"},
+	{name: "memory", shows: "Out-of-memory, peaks beside Python's, history, allocator options on real allocations"},
+	{name: "speed", shows: "Time beside C++ and Python"},
+	{name: "streams", shows: "Copies that overlap, pinned memory"},
+	{name: "nccl", shows: "NCCL beside a Go process"},
+}
