@@ -23,6 +23,7 @@ type task struct {
 	rows               int    // 0: the model's own batch
 	steps              int
 	above              int64 // a limit so many bytes above what is live between steps; 0: the default's
+	scale              int   // times the model's own batch; 0: 1
 }
 
 // runArm is the Go arm: a task in this process, its figures on standard output, a line each.
@@ -43,7 +44,7 @@ func runArm(t task, threads int) error {
 }
 
 func (t task) run() error {
-	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
+	if err := tensor.Ones([]int{4}, device).Add(1).Err(); err != nil {
 		return err
 	}
 	library := status("VmRSS")
@@ -52,7 +53,7 @@ func (t task) run() error {
 		return err
 	}
 	for range 2 {
-		if err := step(); err != nil {
+		if err := finished(step); err != nil {
 			return err
 		}
 	}
@@ -60,28 +61,28 @@ func (t task) run() error {
 	if err := vram.Collect(); err != nil {
 		return err
 	}
-	base, err := vram.Stats(tensor.CPU)
+	base, err := vram.Stats(device)
 	if err != nil {
 		return err
 	}
 	if t.above > 0 {
-		if err := vram.SetLimit(tensor.CPU, vram.Bytes(base.Allocated+t.above)); err != nil {
+		if err := vram.SetLimit(device, vram.Bytes(base.Allocated+t.above)); err != nil {
 			return err
 		}
 	}
-	if err := vram.ResetPeak(tensor.CPU); err != nil {
+	if err := vram.ResetPeak(device); err != nil {
 		return err
 	}
 	before := vram.ReadCounts()
 	var times []time.Duration
 	for range t.steps {
 		start := time.Now()
-		if err := step(); err != nil {
+		if err := finished(step); err != nil {
 			return err
 		}
 		times = append(times, time.Since(start))
 	}
-	after, err := vram.Stats(tensor.CPU)
+	after, err := vram.Stats(device)
 	if err != nil {
 		return err
 	}
@@ -104,9 +105,9 @@ func (t task) run() error {
 	if t.above > 0 {
 		with = func(on bool) error { // the limit, and none
 			if on {
-				return vram.SetLimit(tensor.CPU, vram.Bytes(base.Allocated+t.above))
+				return vram.SetLimit(device, vram.Bytes(base.Allocated+t.above))
 			}
-			return vram.SetLimit(tensor.CPU, vram.Unlimited())
+			return vram.SetLimit(device, vram.Unlimited())
 		}
 	}
 	r, err := against(step, with, t.steps)
@@ -127,11 +128,11 @@ func against(step func() error, with func(on bool) error, turns int) (float64, e
 			if err := with(on); err != nil {
 				return 0, err
 			}
-			if err := step(); err != nil {
+			if err := finished(step); err != nil {
 				return 0, err
 			}
 			start := time.Now()
-			if err := step(); err != nil {
+			if err := finished(step); err != nil {
 				return 0, err
 			}
 			times[on] = time.Since(start)
@@ -141,9 +142,17 @@ func against(step func() error, with func(on bool) error, turns int) (float64, e
 	return stats.Median(ratios), nil
 }
 
+// finished is f, and then all that it has given the device to do.
+func finished(f func() error) error {
+	if err := f(); err != nil || device == tensor.CPU {
+		return err
+	}
+	return tensor.Synchronize(device)
+}
+
 // step is a task's step, and what takes away what is left between steps.
 func (t task) step() (step func() error, zero func(), err error) {
-	m, err := newModel(t.model, t.style, t.mode == "eval", t.rows)
+	m, err := newModel(t.model, t.style, t.mode == "eval", t.rows, max(1, t.scale))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -185,7 +194,7 @@ func (t task) scoped(f func() error) func() error {
 
 // reserved trains the CNN with batches that change, and says how much the allocator kept.
 func reserved(steps int) error {
-	m, err := newModel("cnn", "plain", false, 0)
+	m, err := newModel("cnn", "plain", false, 0, 1)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,9 @@
 """The Python arm: the models of models.go with PyTorch as its users write them.
 
-    arm.py MODEL MODE THREADS STEPS ROWS [liblinstock.so]
+    arm.py MODEL MODE THREADS STEPS ROWS DEVICE SCALE [liblinstock.so]
 
-With a library the process's tensors go through Linstock's counting allocator, and the peak is its own."""
+With a library the process's tensors go through Linstock's counting allocator, and the peak is its own; on a device the
+peak is that of PyTorch's caching allocator."""
 import ctypes
 import sys
 import time
@@ -79,7 +80,7 @@ class GRULayer(nn.Module):
         self.width, self.in_, self.hidden = width, nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
 
     def forward(self, x):
-        h = torch.zeros(x.size(1), self.width)
+        h = torch.zeros(x.size(1), self.width, device=x.device)
         out = []
         for t in range(x.size(0)):
             h = self.step(x[t], h)
@@ -137,16 +138,16 @@ class GPT(nn.Module):
         self.ln, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
 
     def forward(self, ids):
-        x = self.tok(ids) + self.pos(torch.arange(ids.size(1)))
+        x = self.tok(ids) + self.pos(torch.arange(ids.size(1), device=ids.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.ln(x))
 
 
-def make(name, evaluate, rows):
+def make(name, evaluate, rows, scale):
     """The model, its input and its target."""
     def size(train, evaluation):
-        return rows or (evaluation if evaluate else train)
+        return rows or scale * (evaluation if evaluate else train)
 
     def classes(n, *shape):
         return torch.randn(shape), torch.randint(10, (n,))
@@ -177,13 +178,15 @@ def status(name):
     return 0
 
 
-def main(name, mode, threads, steps, rows, library=None):
+def main(name, mode, threads, steps, rows, device="cpu", scale=1, library=None):
     allocator = Allocator(library) if library else None
     torch.set_num_threads(int(threads))
     torch.manual_seed(0)
-    torch.ones(4).add(1)
-    start_rss = status("VmRSS")
-    model, x, y = make(name, mode == "eval", int(rows))
+    finish = torch.cuda.synchronize if device != "cpu" else lambda: None
+    with torch.device(device):  # no default device, which would slow each call
+        torch.ones(4).add(1)
+        start_rss = status("VmRSS")
+        model, x, y = make(name, mode == "eval", int(rows), int(scale))
     if mode == "eval":
         model.eval()
 
@@ -204,18 +207,25 @@ def main(name, mode, threads, steps, rows, library=None):
     for _ in range(2):
         step()
     model.zero_grad()
+    finish()
     base = 0
-    if allocator:
+    if device != "cpu":
+        base = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    elif allocator:
         base = allocator.stats().allocated
         allocator.reset_peak()
     times = []
     for _ in range(int(steps)):
         start = time.perf_counter_ns()
         step()
+        finish()
         times.append(time.perf_counter_ns() - start)
     times.sort()
     print(f"step {times[len(times) // 2]}\nrss {status('VmHWM') - start_rss}")
-    if allocator:
+    if device != "cpu":
+        print(f"base {base}\npeak {torch.cuda.max_memory_allocated() - base}")
+    elif allocator:
         print(f"base {base}\npeak {allocator.stats().peak - base}")
 
 

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/stats"
+	"github.com/linstock-ml/linstock/tensor"
 )
 
 type options struct {
@@ -27,6 +29,10 @@ type options struct {
 	python, library        string
 	free                   bool // without the runs for time
 	verbose                bool
+	device                 string
+	scale                  int
+	json                   bool
+	lastUse                string // the Go arm that linstock go built
 }
 
 func main() {
@@ -40,6 +46,10 @@ func main() {
 	modes := flag.String("modes", "train,eval", "modes")
 	styles := flag.String("styles", "layers,plain,unscoped", "styles of the Go program")
 	lines := flag.String("lines", "table,limit,speed,reserved,cost,toy", "what is measured")
+	flag.StringVar(&o.device, "device", "cpu", "where: cpu, cuda:0")
+	flag.IntVar(&o.scale, "scale", 1, "times the models' own batches")
+	flag.BoolVar(&o.json, "json", false, "the table as a JSON object a line")
+	flag.StringVar(&o.lastUse, "lastuse", "", "this program as linstock go built it: the style lastuse is its style plain")
 	arm := flag.String("arm", "", "run one task of the Go arm in this process: MODEL,MODE,STYLE")
 	rows := flag.Int("rows", 0, "rows of a batch; 0: the model's own")
 	above := flag.Int64("limit", 0, "a limit so many bytes above what is live between steps")
@@ -49,7 +59,9 @@ func main() {
 	var err error
 	if *arm != "" {
 		p := append(split(*arm), "", "")
-		err = runArm(task{p[0], p[1], p[2], *rows, o.steps, *above}, o.threads)
+		if device, err = tensor.ParseDevice(o.device); err == nil {
+			err = runArm(task{p[0], p[1], p[2], *rows, o.steps, *above, o.scale}, o.threads)
+		}
 	} else {
 		err = o.compare()
 	}
@@ -81,8 +93,9 @@ func (o *options) run(j job) (map[string]float64, error) {
 	t := j.task
 	switch {
 	case strings.HasPrefix(j.arm, "python"):
-		argv = []string{o.python, "tests/bench/peak/arm.py", t.model, t.mode, strconv.Itoa(o.threads), strconv.Itoa(t.steps), strconv.Itoa(t.rows)}
-		if j.arm == "python" {
+		argv = []string{o.python, "tests/bench/peak/arm.py", t.model, t.mode, strconv.Itoa(o.threads), strconv.Itoa(t.steps), strconv.Itoa(t.rows),
+			o.device, strconv.Itoa(o.scale)}
+		if j.arm == "python" && o.device == "cpu" {
 			argv = append(argv, o.library)
 		}
 	default:
@@ -90,7 +103,10 @@ func (o *options) run(j job) (map[string]float64, error) {
 		if err != nil {
 			return nil, err
 		}
-		argv = []string{self, "-threads", strconv.Itoa(o.threads), "-steps", strconv.Itoa(t.steps), "-rows", strconv.Itoa(t.rows),
+		if t.style == lastUse {
+			self, t.style = o.lastUse, "plain"
+		}
+		argv = []string{self, "-device", o.device, "-scale", strconv.Itoa(o.scale), "-threads", strconv.Itoa(o.threads), "-steps", strconv.Itoa(t.steps), "-rows", strconv.Itoa(t.rows),
 			"-limit", strconv.FormatInt(t.above, 10), "-arm", strings.Join([]string{t.model, t.mode, t.style}, ",")}
 		if j.arm == "go off" {
 			env = append(env, "LINSTOCK_POLICY=off")
@@ -150,7 +166,12 @@ func (o *options) compare() error {
 	if _, err := os.Stat(o.python); err != nil {
 		return errors.New("no PyTorch for Python is installed: make bench-setup")
 	}
-	fmt.Printf("%d threads, %d rounds of %d steps; medians; ratios with quartiles\n", o.threads, o.rounds, o.steps)
+	if _, err := os.Stat(o.lastUse); o.lastUse != "" && err == nil {
+		o.styles = append(o.styles, lastUse)
+	} else if o.lastUse != "" {
+		fmt.Println(`{"row": "last-use release", "note": "not measured: this kit was built without linstock go"}`)
+	}
+	fmt.Printf("%s, %d threads, %d rounds of %d steps; medians; ratios with quartiles\n", o.device, o.threads, o.rounds, o.steps)
 	got := results{}
 	for _, line := range o.lines {
 		var err error
@@ -177,6 +198,9 @@ func (o *options) compare() error {
 	return nil
 }
 
+// lastUse is the style of the program that linstock go built.
+const lastUse = "lastuse"
+
 func (o *options) each(f func(t task)) {
 	for _, model := range o.models {
 		for _, mode := range o.modes {
@@ -190,7 +214,7 @@ func (o *options) table(got results) error {
 	var jobs []job
 	o.each(func(t task) {
 		jobs = append(jobs, job{"python", t})
-		if !o.free {
+		if !o.free && o.device == "cpu" { // on a device Python's allocator is the same
 			jobs = append(jobs, job{"python stock", t})
 		}
 		for _, t.style = range o.styles {
@@ -202,6 +226,9 @@ func (o *options) table(got results) error {
 	})
 	if err := o.runs(jobs, got); err != nil {
 		return err
+	}
+	if o.json {
+		return o.rows(got)
 	}
 	w := table.NewWriter()
 	w.AppendHeader(table.Row{"model", "mode", "style", "peak", "python", "ratio", "target", "off", "RSS", "python", "step", "/ off", "/ python", "/ stock python", "sweeps a step", "collecting"})
@@ -225,6 +252,25 @@ func (o *options) table(got results) error {
 	fmt.Println("peak: bytes live above the base (weights, optimizer, batch); off: LINSTOCK_POLICY=off; / off: steps of one process in turns")
 	fmt.Println(w.Render())
 	return nil
+}
+
+// rows prints the table as JSON.
+func (o *options) rows(got results) (err error) {
+	put := func(row map[string]any) {
+		line, e := json.Marshal(row)
+		err = errors.Join(err, e)
+		fmt.Printf("%s\n", line)
+	}
+	o.each(func(t task) {
+		py := t
+		for _, t.style = range o.styles {
+			put(map[string]any{"row": fmt.Sprintf("%s, %s, %s", t.model, t.mode, t.style),
+				"peak": mb(got.of("go", t, "peak")), "python": mb(got.of("python", py, "peak")), "peak / python": ratio(got.of("go", t, "peak"), got.of("python", py, "peak"), 3),
+				"step": ms(got.of("go", t, "step")), "step / python": ratio(got.of("go", t, "step"), got.of("python", py, "step"), 2),
+				"step / unswept": spread(got.of("go", t, "against"), 2), "sweeps a step": fmt.Sprintf("%.1f", stats.Median(got.of("go", t, "sweeps"))/float64(t.steps))})
+		}
+	})
+	return err
 }
 
 // limits runs every Go program below 1.05 of Python's peak.
@@ -375,5 +421,5 @@ func ms(ns []float64) string {
 	if len(ns) == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.0f ms", stats.Median(ns)/1e6)
+	return fmt.Sprintf("%.1f ms", stats.Median(ns)/1e6)
 }

@@ -26,21 +26,26 @@ type model struct {
 	logits func(*tensor.Tensor) *tensor.Tensor // as the loss takes them; nil: as they are
 }
 
+// device is where models and batches are made.
+var device = tensor.CPU
+
 // newModel makes a model in a style: "layers", modules in Sequential and Pipe, or "plain", a forward written by hand
-// that knows nothing of lifetimes. rows 0 is the model's own batch.
-func newModel(name, style string, eval bool, rows int) (m model, err error) {
+// that knows nothing of lifetimes. rows 0 is the model's own batch, scale times.
+func newModel(name, style string, eval bool, rows, scale int) (m model, err error) {
 	plain := style != "layers"
 	size := func(train, evaluation int) int {
 		switch {
 		case rows > 0:
 			return rows
 		case eval:
-			return evaluation
+			return scale * evaluation
 		}
-		return train
+		return scale * train
 	}
 	classes := func(n int, shape ...int) func() (x, y *tensor.Tensor) {
-		return func() (x, y *tensor.Tensor) { return tensor.Randn(shape), tensor.RandInt(0, 10, []int{n}) }
+		return func() (x, y *tensor.Tensor) {
+			return tensor.Randn(shape, device), tensor.RandInt(0, 10, []int{n}, device)
+		}
 	}
 	switch name {
 	case "mlp":
@@ -61,7 +66,7 @@ func newModel(name, style string, eval bool, rows int) (m model, err error) {
 		if name == "gpt64" {
 			c.Width, c.Heads, c.Context, n = smallWidth, smallHeads, smallContext, size(64, 64)
 		}
-		ids := func() *tensor.Tensor { return tensor.RandInt(0, c.Vocab, []int{n, c.Context}) }
+		ids := func() *tensor.Tensor { return tensor.RandInt(0, c.Vocab, []int{n, c.Context}, device) }
 		m.batch = func() (x, y *tensor.Tensor) { return ids(), ids().View(-1) }
 		m.logits = func(y *tensor.Tensor) *tensor.Tensor { return y.View(-1, c.Vocab) }
 		m.Layer = newGPT(c, plain)
@@ -90,7 +95,7 @@ func newMLP(plain bool) nn.Layer {
 		if i == mlpLayers-1 {
 			out = 10
 		}
-		l := nn.NewLinear(mlpWidth, out)
+		l := nn.NewLinear(mlpWidth, out, nn.Device(device))
 		m.Layers = append(m.Layers, l)
 		if i > 0 {
 			s.Layers = append(s.Layers, &nn.ReLU{})
@@ -123,11 +128,11 @@ func (m *cnn) Forward(x *tensor.Tensor) *tensor.Tensor {
 
 func newCNN(plain bool) nn.Layer {
 	m := &cnn{
-		Conv1: nn.NewConv2d(1, 32, 3, nn.Padding(1)),
-		BN1:   nn.NewBatchNorm2d(32),
-		Conv2: nn.NewConv2d(32, 64, 3, nn.Padding(1)),
-		BN2:   nn.NewBatchNorm2d(64),
-		Head:  nn.NewLinear(64*7*7, 10),
+		Conv1: nn.NewConv2d(1, 32, 3, nn.Padding(1), nn.Device(device)),
+		BN1:   nn.NewBatchNorm2d(32, nn.Device(device)),
+		Conv2: nn.NewConv2d(32, 64, 3, nn.Padding(1), nn.Device(device)),
+		BN2:   nn.NewBatchNorm2d(64, nn.Device(device)),
+		Head:  nn.NewLinear(64*7*7, 10, nn.Device(device)),
 	}
 	if plain {
 		return m
@@ -140,11 +145,11 @@ func newCNN(plain bool) nn.Layer {
 type gru struct{ In, Hidden *nn.Linear }
 
 func newGRULayer() *gru {
-	return &gru{In: nn.NewLinear(gruWidth, 3*gruWidth), Hidden: nn.NewLinear(gruWidth, 3*gruWidth)}
+	return &gru{In: nn.NewLinear(gruWidth, 3*gruWidth, nn.Device(device)), Hidden: nn.NewLinear(gruWidth, 3*gruWidth, nn.Device(device))}
 }
 
 func (g *gru) Forward(x *tensor.Tensor) *tensor.Tensor {
-	h := tensor.Zeros([]int{x.Size(1), gruWidth})
+	h := tensor.Zeros([]int{x.Size(1), gruWidth}, x.Device())
 	var all []*tensor.Tensor
 	for t := range x.Size(0) {
 		var err error
@@ -191,7 +196,7 @@ func newGRU(plain bool) nn.Layer {
 		g := newGRULayer()
 		m.Layers, s.Layers = append(m.Layers, g), append(s.Layers, g)
 	}
-	m.Head = nn.NewLinear(gruWidth, 10)
+	m.Head = nn.NewLinear(gruWidth, 10, nn.Device(device))
 	s.Layers = append(s.Layers, nn.Func(last), m.Head)
 	if plain {
 		return m
@@ -203,7 +208,7 @@ func newGRU(plain bool) nn.Layer {
 type plainGPT struct{ *gpt.GPT }
 
 func newGPT(c gpt.Config, plain bool) nn.Layer {
-	g := gpt.New(c)
+	g := gpt.New(c, nn.Device(device))
 	if !plain {
 		return g
 	}
@@ -211,7 +216,7 @@ func newGPT(c gpt.Config, plain bool) nn.Layer {
 }
 
 func (m plainGPT) Forward(ids *tensor.Tensor) *tensor.Tensor {
-	positions := tensor.Arange(0, ids.Size(1), tensor.Int64)
+	positions := tensor.Arange(0, ids.Size(1), tensor.Int64, ids.Device())
 	x := m.Tok.Forward(ids).Add(m.Pos.Forward(positions))
 	for _, b := range m.Blocks {
 		x = x.Add(attention(b.Attn, b.LN1.Forward(x)))
