@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -48,13 +49,24 @@ func serve(threads int) error {
 			}
 			made[task] = l
 		}
+		if err := finish(); err != nil {
+			return err
+		}
 		start := time.Now()
-		if err := l.f(l.n); err != nil {
+		if err := errors.Join(l.f(l.n), finish()); err != nil {
 			return err
 		}
 		fmt.Printf("%.1f\n", float64(time.Since(start).Nanoseconds())/float64(l.n))
 	}
 	return in.Err()
+}
+
+// finish waits for the device.
+func finish() error {
+	if device == tensor.CPU {
+		return nil
+	}
+	return tensor.Synchronize(device)
 }
 
 // loop is a task: f runs it so many times; n make a turn.
@@ -69,16 +81,17 @@ func newLoop(task string) (*loop, error) {
 		return newMLPLoop()
 	case "gpt":
 		t, err := newTrainer()
-		return &loop{2, func(n int) error {
-			for range n {
-				if err := t.step(); err != nil {
-					return err
-				}
-			}
-			return nil
-		}}, err
+		return &loop{2, repeat(t.step)}, err
 	case "gpteval":
 		return newEvaluation()
+	case "gpt10m", "gpt350m":
+		return newLarge(task)
+	case "resnet50":
+		return newImages()
+	case "lstm":
+		return newLSTM()
+	case "attention":
+		return newAttention()
 	}
 	return newOperator(task)
 }
@@ -88,8 +101,8 @@ func newLoop(task string) (*loop, error) {
 func newOperator(task string) (*loop, error) {
 	name, release := strings.CutSuffix(task, "/release")
 	name, grad := strings.CutSuffix(name, "+grad")
-	a, b := tensor.Randn([]int{16}).RequiresGrad_(grad), tensor.Randn([]int{16})
-	m, w := tensor.Randn([]int{16, 16}).RequiresGrad_(grad), tensor.Randn([]int{16, 16})
+	a, b := tensor.Randn([]int{16}, device).RequiresGrad_(grad), tensor.Randn([]int{16}, device)
+	m, w := tensor.Randn([]int{16, 16}, device).RequiresGrad_(grad), tensor.Randn([]int{16, 16}, device)
 	op, ok := map[string]func() *tensor.Tensor{
 		"add":    func() *tensor.Tensor { return a.Add(b) },
 		"view":   func() *tensor.Tensor { return a.View(4, 4) },
@@ -130,7 +143,7 @@ func newMLPLoop() (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	x, y := tensor.Randn([]int{32, 32}), tensor.RandInt(0, 10, []int{32})
+	x, y := tensor.Randn([]int{32, 32}, device), tensor.RandInt(0, 10, []int{32}, device)
 	return &loop{400, mlpLoop(model, opt, x, y)}, nil
 }
 
@@ -165,14 +178,100 @@ type trainer struct {
 	x, y  *tensor.Tensor
 }
 
-func newTrainer() (*trainer, error) {
-	model := newGPT()
+func newTrainer() (*trainer, error) { return trainerOf(newGPT(), 16) }
+
+func trainerOf(model *gpt.GPT, rows int) (*trainer, error) {
 	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3, optim.WeightDecay(0.01))
 	if err != nil {
 		return nil, err
 	}
-	ids := func() *tensor.Tensor { return tensor.RandInt(0, vocab, []int{16, context}) }
+	ids := func() *tensor.Tensor {
+		return tensor.RandInt(0, model.Config.Vocab, []int{rows, model.Config.Context}, device)
+	}
 	return &trainer{model, opt, ids(), ids()}, nil
+}
+
+// newLarge trains a GPT with its weights in bfloat16.
+func newLarge(task string) (*loop, error) {
+	model := gpt.New(large[task].Config, nn.Device(device))
+	if err := nn.To(model, tensor.BFloat16); err != nil {
+		return nil, err
+	}
+	t, err := trainerOf(model, large[task].rows)
+	return &loop{5, repeat(t.step)}, err
+}
+
+func repeat(f func() error) func(int) error {
+	return func(n int) error {
+		for range n {
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// newImages trains ResNet-50 with SGD.
+func newImages() (*loop, error) {
+	model := newResNet50()
+	opt, err := optim.NewSGD(nn.Parameters(model), 0.1, optim.Momentum(0.9))
+	if err != nil {
+		return nil, err
+	}
+	x, y := tensor.Randn([]int{64, 3, 224, 224}, device), tensor.RandInt(0, 1000, []int{64}, device)
+	return &loop{5, mlpLoop(model, opt, x, y)}, nil
+}
+
+// newLSTM runs two layers of 1,024 over 64 steps, forward and backward.
+func newLSTM() (*loop, error) {
+	const width, steps, rows = 1024, 64, 64
+	var params []*tensor.Tensor
+	for range 2 {
+		for _, shape := range [][]int{{4 * width, width}, {4 * width, width}, {4 * width}, {4 * width}} {
+			w := tensor.Randn(shape, device)
+			w.Mul_(0.02)
+			params = append(params, w.RequiresGrad_())
+		}
+	}
+	x := tensor.Randn([]int{steps, rows, width}, device)
+	return &loop{5, repeat(func() error {
+		return tensor.WithScope(func() error {
+			state := []*tensor.Tensor{tensor.Zeros([]int{2, rows, width}, device), tensor.Zeros([]int{2, rows, width}, device)}
+			y, _, _ := x.LSTM(state, params, tensor.NumLayers(2), tensor.Train(true))
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+			for _, p := range params {
+				if err := p.SetGrad(nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})}, nil
+}
+
+// newAttention runs causal attention over 2,048 positions in bfloat16, forward and backward.
+func newAttention() (*loop, error) {
+	var qkv []*tensor.Tensor
+	for range 3 {
+		qkv = append(qkv, tensor.Randn([]int{8, 16, 2048, 64}, tensor.BFloat16, device).RequiresGrad_())
+	}
+	return &loop{5, repeat(func() error {
+		return tensor.WithScope(func() error {
+			y := tensor.ScaledDotProductAttention(qkv[0], qkv[1], qkv[2], tensor.IsCausal(true))
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+			for _, p := range qkv {
+				if err := p.SetGrad(nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})}, nil
 }
 
 func (t *trainer) step() error {
@@ -191,7 +290,7 @@ func newEvaluation() (*loop, error) {
 	if err := nn.Check(model); err != nil {
 		return nil, err
 	}
-	x := tensor.RandInt(0, vocab, []int{64, context})
+	x := tensor.RandInt(0, vocab, []int{64, context}, device)
 	return &loop{1, func(n int) error {
 		return autograd.NoGrad(func() error {
 			for range n {

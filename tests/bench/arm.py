@@ -1,4 +1,10 @@
-"""The Python arm: the tasks of arm.go and arm.cpp with PyTorch as its users write them."""
+"""The Python arm: the tasks of arm.go and arm.cpp with PyTorch as its users write them.
+
+    arm.py THREADS DEVICE [HOW]
+
+HOW is eager, graphs (a step is captured as a CUDA graph once, then replayed) or compile (torch.compile). A task that
+cannot be run so is answered by "-" and why."""
+import os
 import resource
 import sys
 import time
@@ -8,7 +14,37 @@ import torch.nn.functional as F
 from torch import nn
 
 
+DEVICE, HOW = "cpu", "eager"
+CAPTURABLE = {}  # for optimizers
+
+
+def finish():
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
+
+
+def graphed(step):
+    """The step as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def compiled(model):
+    return torch.compile(model) if HOW == "compile" else model
+
+
 def repeat(f):
+    if HOW == "graphs":
+        f = graphed(f)
+
     def run(n):
         for _ in range(n):
             f()
@@ -38,8 +74,8 @@ def operator(task):
 
 
 def mlp():
-    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    model = compiled(nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)))
+    opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True, **CAPTURABLE)
     x, y = torch.randn(32, 32), torch.randint(10, (32,))
 
     def step():
@@ -55,22 +91,22 @@ LAYERS, WIDTH, HEADS, CONTEXT, VOCAB = 4, 128, 4, 64, 97
 
 
 class Attention(nn.Module):
-    def __init__(self):
+    def __init__(self, width, heads):
         super().__init__()
-        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, x):
-        n, t, _ = x.shape
-        q, k, v = self.qkv(x).view(n, t, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        n, t, c = x.shape
+        q, k, v = self.qkv(x).view(n, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.proj(y.transpose(1, 2).reshape(n, t, WIDTH))
+        return self.proj(y.transpose(1, 2).reshape(n, t, c))
 
 
 class Block(nn.Module):
-    def __init__(self):
+    def __init__(self, width, heads):
         super().__init__()
-        self.ln1, self.attn, self.ln2 = nn.LayerNorm(WIDTH), Attention(), nn.LayerNorm(WIDTH)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.ln1, self.attn, self.ln2 = nn.LayerNorm(width), Attention(width, heads), nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x):
         x = x + self.attn(self.ln1(x))
@@ -78,11 +114,11 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self):
+    def __init__(self, vocab=VOCAB, width=WIDTH, layers=LAYERS, heads=HEADS, context=CONTEXT):
         super().__init__()
-        self.tok, self.pos = nn.Embedding(VOCAB, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.ln, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCAB, bias=False)
+        self.tok, self.pos = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.ln, self.head = nn.LayerNorm(width), nn.Linear(width, vocab, bias=False)
 
     def forward(self, ids):
         x = self.tok(ids) + self.pos.weight[: ids.shape[1]]
@@ -92,13 +128,13 @@ class GPT(nn.Module):
 
 
 class Trainer:
-    def __init__(self):
-        self.model = GPT()
-        self.opt = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
-        self.x, self.y = torch.randint(VOCAB, (16, CONTEXT)), torch.randint(VOCAB, (16, CONTEXT))
+    def __init__(self, model=None, vocab=VOCAB, rows=16, context=CONTEXT):
+        self.model, self.vocab = compiled(model or GPT()), vocab
+        self.opt = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.01, fused=True, **CAPTURABLE)
+        self.x, self.y = torch.randint(vocab, (rows, context)), torch.randint(vocab, (rows, context))
 
     def step(self):
-        loss = F.cross_entropy(self.model(self.x).view(-1, VOCAB), self.y.view(-1))
+        loss = F.cross_entropy(self.model(self.x).view(-1, self.vocab), self.y.view(-1))
         self.opt.zero_grad()
         loss.backward()
         self.opt.step()
@@ -113,6 +149,78 @@ def gpteval():
             model(x)
 
     return 1, run
+
+
+LARGE = {  # vocabulary, width, layers, heads, context; rows of a batch
+    "gpt10m": ((65, 384, 6, 6, 256), 64),
+    "gpt350m": ((24576, 1024, 24, 16, 1024), 4),
+}
+
+
+def large(task):
+    """Trains a GPT with its weights in bfloat16."""
+    sizes, rows = LARGE[task]
+    return 5, repeat(Trainer(GPT(*sizes).to(torch.bfloat16), sizes[0], rows, sizes[4]).step)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, n, mid, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(n, mid, 1, bias=False), nn.BatchNorm2d(mid)
+        self.conv2, self.bn2 = nn.Conv2d(mid, mid, 3, stride, 1, bias=False), nn.BatchNorm2d(mid)
+        self.conv3, self.bn3 = nn.Conv2d(mid, 4 * mid, 1, bias=False), nn.BatchNorm2d(4 * mid)
+        self.down = None
+        if stride != 1 or n != 4 * mid:
+            self.down = nn.Sequential(nn.Conv2d(n, 4 * mid, 1, stride, bias=False), nn.BatchNorm2d(4 * mid))
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        if self.down is not None:
+            x = self.down(x)
+        return F.relu(y + x)
+
+
+def resnet50():
+    layers, n = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for i in range(blocks):
+            layers.append(Bottleneck(n, 64 << stage, 2 if i == 0 and stage > 0 else 1))
+            n = 256 << stage
+    model = compiled(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(n, 1000)))
+    opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=DEVICE != "cpu")
+    x, y = torch.randn(64, 3, 224, 224), torch.randint(1000, (64,))
+
+    def step():
+        loss = F.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+
+    return 5, repeat(step)
+
+
+def lstm():
+    model = nn.LSTM(1024, 1024, 2)
+    run, x = compiled(model), torch.randn(64, 64, 1024)
+
+    def step():
+        model.zero_grad()
+        run(x)[0].sum().backward()
+
+    return 5, repeat(step)
+
+
+def attention():
+    q, k, v = (torch.randn(8, 16, 2048, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    run = compiled(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True).sum())
+
+    def step():
+        q.grad = k.grad = v.grad = None
+        run().backward()
+
+    return 5, repeat(step)
 
 
 def rss_kb():
@@ -133,6 +241,9 @@ def memory(steps):
     print(peak - base, *at, flush=True)
 
 
+TASKS = {"resnet50": resnet50, "lstm": lstm, "attention": attention}
+
+
 def make(task):
     if task.endswith("/release"):  # there is but one way to free
         task = task.removesuffix("/release")
@@ -142,21 +253,46 @@ def make(task):
         return 2, repeat(Trainer().step)
     if task == "gpteval":
         return gpteval()
+    if task in LARGE:
+        return large(task)
+    if task in TASKS:
+        return TASKS[task]()
+    if HOW != "eager":
+        raise NotImplementedError("only steps of training")
     return operator(task)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(int(sys.argv[1]))
     torch.manual_seed(0)
+    DEVICE, HOW = (sys.argv[2:] + ["cpu", "eager"][len(sys.argv) - 2:])[:2]
+    if HOW == "graphs":
+        CAPTURABLE = {"capturable": True}
+    if os.environ.get("LINSTOCK_CUDNN") == "0":
+        torch.backends.cudnn.enabled = False
     made = {}
     for line in iter(sys.stdin.readline, ""):
         task, _, steps = line.strip().partition(" ")
         if task == "memory":
             memory(int(steps))
             continue
-        if task not in made:
-            made[task] = make(task)
-        n, f = made[task]
-        start = time.perf_counter()
-        f(n)
+        try:
+            if task not in made:
+                with torch.device(DEVICE):  # no default device, which would slow each call
+                    n, f = make(task)
+                if HOW != "eager":
+                    f(1)  # compiles
+                made[task] = n, f
+            n, f = made[task]
+            finish()
+            start = time.perf_counter()
+            f(n)
+            finish()
+        except Exception as e:
+            if HOW == "eager":
+                raise
+            made[task] = 1, lambda n, e=e: (_ for _ in ()).throw(e)
+            lines = [line for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
+            print("-", type(e).__name__ + ":", lines[0][:200], flush=True)
+            continue
         print(f"{(time.perf_counter() - start) / n * 1e9:.1f}", flush=True)

@@ -3,9 +3,13 @@
 // milliseconds in a shuffled order, so that a machine which changes its speed changes it for all; a round's ratio is
 // the median over its turns, a figure the median of the rounds' ratios with its quartiles. `make bench` builds and
 // runs it; BENCH="-rounds 3 -tasks add,mlp" passes arguments.
+//
+// On a device (-device cuda:0) Python also replays the step as a CUDA graph, and compiles it; a turn's time ends when the
+// device has done its work, and each task has processes of its own, so that one model is on the device at a time.
 package main
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"math"
@@ -22,6 +26,7 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/internal/worker"
+	"github.com/linstock-ml/linstock/tensor"
 )
 
 // raised keeps large blocks in the heap instead of giving them back to the kernel at every free, which alone moves
@@ -35,20 +40,44 @@ var tasks = []string{
 	"mlp", "gpt", "gpteval",
 }
 
+// deviceTasks are those of a device: operators whose cost is the host's, a network bound by launches, and large models.
+var deviceTasks = []string{"add", "view", "matmul", "add+grad", "matmul+grad", "mlp", "gpt10m", "gpt350m", "resnet50", "lstm", "attention"}
+
+// options are the runner's flags.
+type options struct {
+	rounds, turns, threads int
+	device                 string
+	json                   bool // the table as a JSON object a line
+}
+
+func (o options) onDevice() bool { return o.device != "cpu" }
+
 func main() {
-	rounds := flag.Int("rounds", 7, "rounds, each with new processes")
-	turns := flag.Int("turns", 15, "turns that each process of a round gets for a task")
-	chosen := flag.String("tasks", strings.Join(tasks, ","), "tasks that are timed")
-	threads := flag.Int("threads", 1, "threads an operator may use")
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 7, "rounds, each with new processes")
+	flag.IntVar(&o.turns, "turns", 15, "turns that each process of a round gets for a task")
+	chosen := flag.String("tasks", "", "tasks that are timed; all by default")
+	flag.IntVar(&o.threads, "threads", 1, "threads an operator may use")
+	flag.StringVar(&o.device, "device", "cpu", "where the tasks run: cpu, cuda:0")
+	flag.BoolVar(&o.json, "json", false, "print the table as JSON objects")
 	steps := flag.Int("memory", 2000, "training steps of the memory run, in four quarters; 0: none")
 	one := flag.Bool("arm", false, "be the Go arm: run the tasks named on standard input")
 	flag.Parse()
+	list := tasks
+	if o.onDevice() {
+		list = deviceTasks
+	}
+	if *chosen != "" {
+		list = strings.Split(*chosen, ",")
+	}
 	var err error
 	switch {
 	case *one:
-		err = serve(*threads)
+		if device, err = tensor.ParseDevice(o.device); err == nil {
+			err = serve(o.threads)
+		}
 	default:
-		if err = compare(strings.Split(*chosen, ","), *rounds, *turns, *threads); err == nil && *steps > 0 {
+		if err = o.compare(list); err == nil && *steps > 0 && !o.onDevice() {
 			err = compareMemory(*steps)
 		}
 	}
@@ -66,22 +95,28 @@ type arm struct {
 	env  []string
 }
 
-func arms(threads int) ([]arm, error) {
+func (o options) arms() ([]arm, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	n := strconv.Itoa(threads)
-	all := []arm{
-		{"go", []string{self, "-threads", n, "-arm"}, nil},
-		{"c++", []string{filepath.Join(filepath.Dir(self), "arm"), n}, nil},
+	n := strconv.Itoa(o.threads)
+	all := []arm{{"go", []string{self, "-threads", n, "-device", o.device, "-arm"}, nil}}
+	native := filepath.Join(filepath.Dir(self), "arm")
+	if _, err := os.Stat(native); err == nil || !o.onDevice() {
+		all = append(all, arm{"c++", []string{native, n, o.device}, nil})
 	}
 	python := "build/pytorch/bin/python"
 	if p := os.Getenv("LINSTOCK_BENCH_PYTHON"); p != "" {
 		python = p
 	}
 	if _, err := os.Stat(python); err == nil {
-		all = append(all, arm{"python", []string{python, "tests/bench/arm.py", n}, nil})
+		all = append(all, arm{"python", []string{python, "tests/bench/arm.py", n, o.device}, nil})
+		if o.onDevice() {
+			for _, how := range []string{"graphs", "compile"} {
+				all = append(all, arm{how, []string{python, "tests/bench/arm.py", n, o.device, how}, nil})
+			}
+		}
 	} else {
 		fmt.Println("Python's PyTorch is not installed (make bench-setup): compared with C++ alone")
 	}
@@ -93,6 +128,8 @@ type process struct {
 	*worker.Process
 	arm    arm
 	malloc string
+	why    string // why it has not the last task
+	ended  bool
 }
 
 func (a arm) start(malloc string) (*process, error) {
@@ -103,7 +140,7 @@ func (a arm) start(malloc string) (*process, error) {
 	}
 	cmd.Stderr = os.Stderr
 	c, err := worker.Start(cmd)
-	return &process{c, a, malloc}, err
+	return &process{Process: c, arm: a, malloc: malloc}, err
 }
 
 // ask runs a task and returns the words of the answer.
@@ -120,32 +157,73 @@ func (p *process) ask(task string) ([]string, error) {
 
 // time runs a turn of a task: nanoseconds an iteration, NaN where the arm has no such task.
 func (p *process) time(task string) (float64, error) {
+	if p.ended {
+		return math.NaN(), nil
+	}
 	words, err := p.ask(task)
-	if err != nil || len(words) == 1 && words[0] == "-" {
+	if err != nil && (p.arm.name == "graphs" || p.arm.name == "compile") {
+		p.ended, p.why = true, "the process ended"
+		return math.NaN(), nil
+	}
+	if err != nil {
 		return math.NaN(), err
+	}
+	if len(words) > 0 && words[0] == "-" {
+		p.why = strings.Join(words[1:], " ")
+		return math.NaN(), nil
 	}
 	return strconv.ParseFloat(strings.Join(words, " "), 64)
 }
 
 type key struct{ arm, malloc, task string }
 
-func compare(tasks []string, rounds, turns, threads int) error {
-	all, err := arms(threads)
+// figures are what the rounds gave.
+type figures struct {
+	times  map[key][]float64 // the median of each round
+	ratios map[key][]float64 // of Go's to this arm's, the median of each round's turns
+	over   map[key][]float64 // what Go's took more, the same
+	why    map[key]string    // why an arm has not a task
+}
+
+func (o options) compare(tasks []string) error {
+	all, err := o.arms()
 	if err != nil {
 		return err
 	}
-	times := map[key][]float64{}  // the median of each round
-	ratios := map[key][]float64{} // of Go's to this arm's, the median of each round's turns
-	over := map[key][]float64{}   // what Go's took more, the same
-	for round := range rounds {
-		if err := oneRound(all, tasks, turns, times, ratios, over, func(task string) {
-			fmt.Fprintf(os.Stderr, "\rround %d of %d: %-20s", round+1, rounds, task)
-		}); err != nil {
-			return err
+	f := figures{map[key][]float64{}, map[key][]float64{}, map[key][]float64{}, map[key]string{}}
+	groups := [][]string{tasks}
+	if o.onDevice() {
+		groups = nil
+		for _, task := range tasks {
+			groups = append(groups, []string{task})
 		}
 	}
-	fmt.Fprintln(os.Stderr)
-	fmt.Printf("%d threads, %d rounds of %d turns, %s; medians; ratios with quartiles\n", threads, rounds, turns, runtime.GOARCH)
+	for _, group := range groups {
+		for round := range o.rounds {
+			if err := o.oneRound(all, group, f, func(task string) {
+				fmt.Fprintf(os.Stderr, "\rround %d of %d: %-20s", round+1, o.rounds, task)
+			}); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintln(os.Stderr)
+		if o.json {
+			for _, task := range group {
+				if err := f.row(all, task); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if o.json {
+		return nil
+	}
+	if o.onDevice() {
+		o.deviceTable(all, tasks, f)
+		return nil
+	}
+	times, ratios, over := f.times, f.ratios, f.over
+	fmt.Printf("%d threads, %d rounds of %d turns, %s; medians; ratios with quartiles\n", o.threads, o.rounds, o.turns, runtime.GOARCH)
 	fmt.Println("malloc: own = each arm's default settings, raised = the same thresholds for all")
 	w := table.NewWriter()
 	w.AppendHeader(table.Row{"task", "malloc", "go", "c++", "python", "go − c++", "go / c++", "go / python"})
@@ -160,8 +238,62 @@ func compare(tasks []string, rounds, turns, threads int) error {
 	return nil
 }
 
-// oneRound adds a figure a task to times and ratios, from new processes of all arms.
-func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key][]float64, progress func(string)) error {
+// columns are a task's times by arm, and Go's ratios to the others'.
+func (f figures) columns(all []arm, task string) (names, values []string, notes []string) {
+	put := func(name, value string) { names, values = append(names, name), append(values, value) }
+	for _, a := range all {
+		k := key{a.name, "own", task}
+		put(a.name, duration(stats.Median(f.times[k])))
+		if why := f.why[k]; why != "" {
+			notes = append(notes, a.name+": "+why)
+		}
+	}
+	for _, a := range all[1:] {
+		put("go / "+a.name, spread(f.ratios[key{a.name, "own", task}]))
+	}
+	return names, values, notes
+}
+
+func (f figures) row(all []arm, task string) error {
+	names, values, notes := f.columns(all, task)
+	row := map[string]string{"row": task}
+	for i, name := range names {
+		row[name] = values[i]
+	}
+	if len(notes) != 0 {
+		row["note"] = strings.Join(notes, "; ")
+	}
+	line, err := json.Marshal(row)
+	fmt.Printf("%s\n", line)
+	return err
+}
+
+func (o options) deviceTable(all []arm, tasks []string, f figures) {
+	fmt.Printf("%s, %d rounds of %d turns; medians; ratios with quartiles\n", o.device, o.rounds, o.turns)
+	w := table.NewWriter()
+	for i, task := range tasks {
+		names, values, notes := f.columns(all, task)
+		if i == 0 {
+			header := table.Row{"task"}
+			for _, name := range names {
+				header = append(header, name)
+			}
+			w.AppendHeader(header)
+		}
+		row := table.Row{task}
+		for _, value := range values {
+			row = append(row, value)
+		}
+		w.AppendRow(row)
+		for _, note := range notes {
+			fmt.Printf("%s: %s\n", task, note)
+		}
+	}
+	fmt.Println(w.Render())
+}
+
+// oneRound adds a figure a task, from new processes of all arms.
+func (o options) oneRound(all []arm, tasks []string, f figures, progress func(string)) error {
 	var running []*process
 	defer func() {
 		for _, p := range running {
@@ -169,7 +301,11 @@ func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key]
 		}
 	}()
 	for _, a := range all {
-		for _, malloc := range []string{"own", "raised"} {
+		mallocs := []string{"own", "raised"}
+		if o.onDevice() {
+			mallocs = mallocs[:1]
+		}
+		for _, malloc := range mallocs {
 			p, err := a.start(malloc)
 			if err != nil {
 				return err
@@ -181,7 +317,7 @@ func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key]
 		task := tasks[i]
 		progress(task)
 		got := map[key][]float64{}
-		for turn := range turns + 1 {
+		for turn := range o.turns + 1 {
 			rand.Shuffle(len(running), func(i, k int) { running[i], running[k] = running[k], running[i] })
 			for _, p := range running {
 				v, err := p.time(task)
@@ -190,18 +326,18 @@ func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key]
 				}
 				if turn > 0 { // the first is for warming up
 					k := key{p.arm.name, p.malloc, task}
-					got[k] = append(got[k], v)
+					got[k], f.why[k] = append(got[k], v), p.why
 				}
 			}
 		}
 		for k, v := range got {
-			times[k] = append(times[k], stats.Median(v))
+			f.times[k] = append(f.times[k], stats.Median(v))
 			ours := got[key{"go", k.malloc, task}]
 			r, d := make([]float64, len(v)), make([]float64, len(v))
 			for turn := range v {
 				r[turn], d[turn] = ours[turn]/v[turn], ours[turn]-v[turn]
 			}
-			ratios[k], over[k] = append(ratios[k], stats.Median(r)), append(over[k], stats.Median(d))
+			f.ratios[k], f.over[k] = append(f.ratios[k], stats.Median(r)), append(f.over[k], stats.Median(d))
 		}
 	}
 	return nil
@@ -210,7 +346,7 @@ func oneRound(all []arm, tasks []string, turns int, times, ratios, over map[key]
 // compareMemory trains the GPT in each arm by itself, C++ also with the allocator that libtorch has of its own.
 func compareMemory(steps int) error {
 	steps = (steps + 3) / 4 * 4
-	all, err := arms(1)
+	all, err := options{threads: 1, device: "cpu"}.arms()
 	if err != nil {
 		return err
 	}

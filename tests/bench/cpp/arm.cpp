@@ -1,7 +1,10 @@
 // The C++ arm: the tasks of arm.go and arm.py, written against libtorch itself.
 #include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
+#include <dlfcn.h>
 #include <sys/resource.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <unistd.h>
@@ -24,6 +27,14 @@ using std::vector;
 namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Where the tasks run.
+c10::Device device(c10::kCPU);
+at::TensorOptions on(c10::ScalarType dtype = at::kFloat) { return at::TensorOptions(device).dtype(dtype); }
+
+void finish() {
+  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
+}
 
 // A task: f runs it so many times; n make a turn.
 struct Loop {
@@ -53,7 +64,8 @@ Loop operation(std::string task) {
   };
   cut("/release");  // there is but one way to free
   bool grad = cut("+grad");
-  Tensor a = at::randn({16}), b = at::randn({16}), m = at::randn({16, 16}), w = at::randn({16, 16});
+  Tensor a = at::randn({16}, on()), b = at::randn({16}, on()), m = at::randn({16, 16}, on()),
+         w = at::randn({16, 16}, on());
   a.set_requires_grad(grad);
   m.set_requires_grad(grad);
   if (task == "add")
@@ -71,14 +83,14 @@ Loop operation(std::string task) {
   return {};
 }
 
-Tensor param(at::IntArrayRef shape, double std) {
-  Tensor t = at::randn(shape);
+Tensor param(at::IntArrayRef shape, double std, c10::ScalarType dtype = at::kFloat) {
+  Tensor t = at::randn(shape, on(dtype));
   t.mul_(std);
   t.set_requires_grad(true);
   return t;
 }
-Tensor filled(at::IntArrayRef shape, double v) {
-  Tensor t = at::full(shape, v);
+Tensor filled(at::IntArrayRef shape, double v, c10::ScalarType dtype = at::kFloat) {
+  Tensor t = at::full(shape, v, on(dtype));
   t.set_requires_grad(true);
   return t;
 }
@@ -92,7 +104,7 @@ struct Adam {
     for (auto &t : params) {
       avgs.push_back(at::zeros_like(t));
       sqs.push_back(at::zeros_like(t));
-      steps.push_back(at::zeros({}));
+      steps.push_back(at::zeros({}, on()));
     }
   }
   void zero() {
@@ -120,7 +132,7 @@ Loop mlp() {
     p.push_back(filled({sizes[i + 1]}, 0));
   }
   auto opt = std::make_shared<Adam>(p, 1e-3, 0, false);
-  Tensor x = at::randn({32, 32}), y = at::randint(10, {32}, at::kLong);
+  Tensor x = at::randn({32, 32}, on()), y = at::randint(10, {32}, on(at::kLong));
   return {400, [=](int n) {
             for (int i = 0; i < n; i++) {
               Tensor h = x;
@@ -136,25 +148,32 @@ Loop mlp() {
           }};
 }
 
+struct Config {
+  int64_t vocab = 97, width = 128, layers = 4, heads = 4, context = 64;
+  c10::ScalarType dtype = at::kFloat;
+};
+
 struct GPT {
-  static constexpr int64_t layers = 4, width = 128, heads = 4, context = 64, vocab = 97;
+  Config c;
   struct Block {
     Tensor ln1w, ln1b, qkvw, qkvb, projw, projb, ln2w, ln2b, fcw, fcb, outw, outb;
   };
   Tensor tok, pos, lnw, lnb, head;
   vector<Block> blocks;
-  GPT() {
-    tok = param({vocab, width}, 0.02);
-    pos = param({context, width}, 0.02);
-    for (int i = 0; i < layers; i++) {
-      blocks.push_back({filled({width}, 1), filled({width}, 0), param({3 * width, width}, 0.02),
-                        filled({3 * width}, 0), param({width, width}, 0.02), filled({width}, 0),
-                        filled({width}, 1), filled({width}, 0), param({4 * width, width}, 0.02),
-                        filled({4 * width}, 0), param({width, 4 * width}, 0.02), filled({width}, 0)});
+  explicit GPT(Config config = {}) : c(config) {
+    int64_t width = c.width;
+    auto weight = [&](int64_t out, int64_t in) { return param({out, in}, 0.02, c.dtype); };
+    auto vec = [&](int64_t n, double v) { return filled({n}, v, c.dtype); };
+    tok = weight(c.vocab, width);
+    pos = weight(c.context, width);
+    for (int i = 0; i < c.layers; i++) {
+      blocks.push_back({vec(width, 1), vec(width, 0), weight(3 * width, width), vec(3 * width, 0),
+                        weight(width, width), vec(width, 0), vec(width, 1), vec(width, 0),
+                        weight(4 * width, width), vec(4 * width, 0), weight(width, 4 * width), vec(width, 0)});
     }
-    lnw = filled({width}, 1);
-    lnb = filled({width}, 0);
-    head = param({vocab, width}, 0.02);
+    lnw = vec(width, 1);
+    lnb = vec(width, 0);
+    head = weight(c.vocab, width);
   }
   vector<Tensor> params() {
     vector<Tensor> p{tok, pos};
@@ -165,14 +184,15 @@ struct GPT {
     return p;
   }
   Tensor attention(const Tensor &x, const Block &b) {
-    int64_t n = x.size(0), t = x.size(1);
+    int64_t n = x.size(0), t = x.size(1), width = c.width;
     auto qkv =
-        at::linear(x, b.qkvw, b.qkvb).view({n, t, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+        at::linear(x, b.qkvw, b.qkvb).view({n, t, 3, c.heads, width / c.heads}).permute({2, 0, 3, 1, 4}).unbind(0);
     Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
     qkv.clear();
     return at::linear(y.transpose(1, 2).reshape({n, t, width}), b.projw, b.projb);
   }
   Tensor forward(const Tensor &ids) {
+    int64_t width = c.width;
     Tensor x = at::embedding(tok, ids).add(pos.slice(0, 0, ids.size(1)));
     for (auto &b : blocks) {
       x = x.add(attention(at::layer_norm(x, {width}, b.ln1w, b.ln1b), b));
@@ -186,13 +206,16 @@ struct GPT {
 struct Trainer {
   GPT model;
   Adam opt{model.params(), 1e-3, 0.01, true};
-  Tensor x = at::randint(GPT::vocab, {16, GPT::context}, at::kLong),
-         y = at::randint(GPT::vocab, {16, GPT::context}, at::kLong);
+  Tensor x, y;
+  explicit Trainer(Config c = {}, int64_t rows = 16)
+      : model(c),
+        x(at::randint(c.vocab, {rows, c.context}, on(at::kLong))),
+        y(at::randint(c.vocab, {rows, c.context}, on(at::kLong))) {}
   void step() {
     Tensor loss;
     {
       Tensor logits = model.forward(x);
-      loss = at::cross_entropy_loss(logits.view({-1, GPT::vocab}), y.view({-1}));
+      loss = at::cross_entropy_loss(logits.view({-1, model.c.vocab}), y.view({-1}));
     }
     opt.zero();
     backward(loss);
@@ -200,16 +223,137 @@ struct Trainer {
   }
 };
 
+template <class F>
+Loop repeat(int turn, F f) {
+  return {turn, [=](int n) mutable {
+            for (int i = 0; i < n; i++) f();
+          }};
+}
+
 Loop gpt() {
   auto t = std::make_shared<Trainer>();
-  return {2, [=](int n) {
-            for (int i = 0; i < n; i++) t->step();
-          }};
+  return repeat(2, [=] { t->step(); });
+}
+
+Loop large(Config c, int64_t rows) {
+  auto t = std::make_shared<Trainer>(c, rows);
+  return repeat(5, [=] { t->step(); });
+}
+
+// ResNet-50, trained with SGD.
+struct ResNet {
+  struct Conv {
+    Tensor w, g, b, mean, var;
+    int64_t stride, pad;
+    Conv(int64_t in, int64_t out, int64_t kernel, int64_t stride)
+        : w(param({out, in, kernel, kernel}, 0.02)),
+          g(filled({out}, 1)),
+          b(filled({out}, 0)),
+          mean(at::zeros({out}, on())),
+          var(at::ones({out}, on())),
+          stride(stride),
+          pad(kernel / 2) {}
+    Tensor operator()(const Tensor &x) const {
+      Tensor y = at::conv2d(x, w, {}, {stride, stride}, {pad, pad});
+      return at::batch_norm(y, g, b, mean, var, /*training=*/true, 0.1, 1e-5,
+                            at::globalContext().userEnabledCuDNN());
+    }
+  };
+  struct Block {
+    vector<Conv> convs, down;
+  };
+  vector<Conv> stem;
+  vector<Block> blocks;
+  Tensor headw, headb;
+  ResNet() {
+    stem.emplace_back(3, 64, 7, 2);
+    int64_t in = 64, mid = 64;
+    for (int count : {3, 4, 6, 3}) {
+      for (int i = 0; i < count; i++) {
+        int64_t stride = i == 0 && mid > 64 ? 2 : 1;
+        Block b;
+        b.convs = {Conv(in, mid, 1, 1), Conv(mid, mid, 3, stride), Conv(mid, 4 * mid, 1, 1)};
+        if (i == 0) b.down = {Conv(in, 4 * mid, 1, stride)};
+        blocks.push_back(b);
+        in = 4 * mid;
+      }
+      mid *= 2;
+    }
+    headw = param({1000, in}, 0.02);
+    headb = filled({1000}, 0);
+  }
+  vector<Tensor> params() {
+    vector<Tensor> p;
+    auto add = [&](const vector<Conv> &convs) {
+      for (auto &c : convs) p.insert(p.end(), {c.w, c.g, c.b});
+    };
+    add(stem);
+    for (auto &b : blocks) {
+      add(b.convs);
+      add(b.down);
+    }
+    p.insert(p.end(), {headw, headb});
+    return p;
+  }
+  Tensor forward(const Tensor &images) {
+    Tensor x = at::max_pool2d(at::relu(stem[0](images)), {3, 3}, {2, 2}, {1, 1});
+    for (auto &b : blocks) {
+      Tensor y = at::relu(b.convs[0](x));
+      y = at::relu(b.convs[1](y));
+      y = b.convs[2](y);
+      x = at::relu(y.add(b.down.empty() ? x : b.down[0](x)));
+    }
+    return at::linear(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1), headw, headb);
+  }
+};
+
+Loop resnet50() {
+  auto model = std::make_shared<ResNet>();
+  auto params = model->params();
+  vector<Tensor> momentum;
+  for (auto &p : params) momentum.push_back(at::zeros_like(p));
+  Tensor x = at::randn({64, 3, 224, 224}, on()), y = at::randint(1000, {64}, on(at::kLong));
+  return repeat(5, [=]() mutable {
+    Tensor loss = at::cross_entropy_loss(model->forward(x), y);
+    for (auto &p : params) p.mutable_grad().reset();
+    backward(loss);
+    at::AutoGradMode off(false);
+    vector<Tensor> grads;
+    for (auto &p : params) grads.push_back(p.grad());
+    at::_foreach_mul_(momentum, 0.9);
+    at::_foreach_add_(momentum, grads);
+    at::_foreach_add_(params, momentum, -0.1);
+  });
+}
+
+Loop lstm() {
+  constexpr int64_t width = 1024;
+  vector<Tensor> params;
+  for (int layer = 0; layer < 2; layer++) {
+    for (int i = 0; i < 2; i++) params.push_back(param({4 * width, width}, 0.02));
+    for (int i = 0; i < 2; i++) params.push_back(param({4 * width}, 0.02));
+  }
+  Tensor x = at::randn({64, 64, width}, on());
+  return repeat(5, [=]() mutable {
+    for (auto &p : params) p.mutable_grad().reset();
+    Tensor h = at::zeros({2, 64, width}, on()), c = at::zeros({2, 64, width}, on());
+    auto y = at::lstm(x, {h, c}, params, true, 2, 0.0, true, false, false);
+    backward(std::get<0>(y).sum());
+  });
+}
+
+Loop attention() {
+  vector<Tensor> qkv;
+  for (int i = 0; i < 3; i++) qkv.push_back(param({8, 16, 2048, 64}, 1, at::kBFloat16));
+  return repeat(5, [=]() mutable {
+    for (auto &t : qkv) t.mutable_grad().reset();
+    backward(at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true).sum());
+  });
 }
 
 Loop gpteval() {
   auto model = std::make_shared<GPT>();
-  Tensor x = at::randint(GPT::vocab, {64, GPT::context}, at::kLong);
+  Tensor x = at::randint(model->c.vocab, {64, model->c.context}, on(at::kLong));
   return {1, [=](int n) {
             at::AutoGradMode off(false);
             for (int i = 0; i < n; i++) model->forward(x);
@@ -220,6 +364,11 @@ Loop make(const std::string &task) {
   if (task == "mlp") return mlp();
   if (task == "gpt") return gpt();
   if (task == "gpteval") return gpteval();
+  if (task == "gpt10m") return large({65, 384, 6, 6, 256, at::kBFloat16}, 64);
+  if (task == "gpt350m") return large({24576, 1024, 24, 16, 1024, at::kBFloat16}, 4);
+  if (task == "resnet50") return resnet50();
+  if (task == "lstm") return lstm();
+  if (task == "attention") return attention();
   return operation(task);
 }
 
@@ -241,12 +390,19 @@ void memory(int steps) {
 
 }  // namespace
 
-// arm THREADS: the tasks named on standard input, each answered by a line. With BENCH_ALLOCATOR=libtorch without
-// the shim's allocator, as a C++ program has it that never heard of Linstock.
+// arm THREADS [DEVICE]: the tasks named on standard input, each answered by a line. With BENCH_ALLOCATOR=libtorch
+// without the shim's allocator, as a C++ program has it that never heard of Linstock.
 int main(int argc, char **argv) {
   const char *allocator = std::getenv("BENCH_ALLOCATOR");
   auto *stock = c10::GetCPUAllocator();
+  if (argc > 2) device = c10::Device(argv[2]);
+  if (!device.is_cpu() && dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    std::fprintf(stderr, "%s\n", dlerror());
+    return 2;
+  }
   if (argc < 2 || ls_init() != nullptr) return 2;
+  if (const char *cudnn = std::getenv("LINSTOCK_CUDNN"); cudnn && std::string(cudnn) == "0")
+    at::globalContext().setUserEnabledCuDNN(false);
   if (allocator && std::string(allocator) == "libtorch") c10::SetCPUAllocator(stock, 255);
   at::set_num_threads(std::atoi(argv[1]));
   at::manual_seed(0);
@@ -261,8 +417,10 @@ int main(int argc, char **argv) {
       if (!loop.f) {
         std::printf("-\n");
       } else {
+        finish();
         double start = now();
         loop.f(loop.n);
+        finish();
         std::printf("%.1f\n", (now() - start) / loop.n * 1e9);
       }
     }
