@@ -30,9 +30,10 @@ done
 # Packages whose tests can use a device: PACKAGE/PACKAGE.test in the layout of the repository.
 tests=(tensor autograd nn optim vram checkpoint)
 # Programs: bin/NAME from a package.
-programs=(gpu=tests/gpu)
+programs=(gpu=tests/gpu allocations=tests/gpu/allocations outofmemory=examples/outofmemory memory=tests/memory peak=tests/bench/peak
+  bench=tests/bench)
 # Files and folders of the repository that the steps read.
-files=(tests/golden tests/gpu/machine.py)
+files=(tests/golden tests/gpu/machine.py tests/gpu/allocations/viewer.py tests/bench/arm.py tests/bench/peak/arm.py)
 
 say "Go: ${tests[*]} ${programs[*]#*=}"
 build() { go "$1" -trimpath -ldflags '-s -w' "${@:2}"; }
@@ -40,6 +41,10 @@ for p in "${tests[@]}"; do
   mkdir -p "$tree/repo/$p"
   build test -c -o "$tree/repo/$p/${p##*/}.test" "./$p"
 done
+# Programs built with last-use release: GPU_KIT_LASTUSE=1, once there is linstock go.
+if [ "${GPU_KIT_LASTUSE:-}" = 1 ]; then
+  go run ./cmd/linstock go build -trimpath -ldflags '-s -w' -o "$tree/bin/peak-lastuse" ./tests/bench/peak
+fi
 for p in "${programs[@]}"; do build build -o "$tree/bin/${p%%=*}" "./${p#*=}"; done
 
 say "C++"
@@ -48,6 +53,11 @@ cmake -S cshim -B build/gpu-kit.cmake -G Ninja -DLINSTOCK_TORCH_ROOT="$root" -DL
   ninja -C build/gpu-kit.cmake -j "${FAKECUDA_JOBS:-2}" cshim_test >>build/gpu-kit.log || { cat build/gpu-kit.log; exit 1; }
 cp build/gpu-kit.cmake/tests/cshim_test "$tree/bin/"
 strip "$tree/bin/cshim_test"
+# The C++ arm of the benchmarks, beside bench. It opens libtorch_cuda itself.
+cmake -S tests/bench/cpp -B build/gpu-kit.bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLINSTOCK_WERROR=OFF -DLINSTOCK_TORCH_ROOT="$root" -DLINSTOCK_CORE="$LIB/liblinstock.so" >build/gpu-kit.log &&
+  ninja -C build/gpu-kit.bench -j "${FAKECUDA_JOBS:-2}" arm >>build/gpu-kit.log || { cat build/gpu-kit.log; exit 1; }
+cp build/gpu-kit.bench/arm "$tree/bin/"
+strip "$tree/bin/arm"
 
 for f in "${files[@]}"; do
   mkdir -p "$tree/repo/$(dirname "$f")"

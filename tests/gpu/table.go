@@ -31,8 +31,8 @@ var parts = []part{
 		{name: "cpp", shows: "the shim's C++ tests with the machine's libtorch", argv: "{bin}/cshim_test --gtest_brief=1", limit: 3 * time.Minute, read: readGTest},
 	}},
 	{name: "faults", shows: "Errors that lose the device, killed processes, two processes on one device"},
-	{name: "memory", shows: "Out-of-memory, peaks beside Python's, history, allocator options on real allocations"},
-	{name: "speed", shows: "Time beside C++ and Python"},
+	{name: "memory", shows: "Out-of-memory, peaks beside Python's, history, allocator options on real allocations", steps: memorySteps},
+	{name: "speed", shows: "Time beside C++ and Python", steps: speedSteps},
 	{name: "streams", shows: "Copies that overlap, pinned memory"},
 	{name: "nccl", shows: "NCCL beside a Go process"},
 }

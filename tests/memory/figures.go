@@ -24,6 +24,8 @@ type settings struct {
 	goroutines int
 	seed       uint64
 	quick      bool
+	programs   int                              // random programs; 0: by quick
+	json       bool                             // rows for the kit of docs/gpu.md
 	share      float64                          // of the storm
 	scored     bool                             // it is for the scorecard
 	row        *func()                          // prints its line

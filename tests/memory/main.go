@@ -11,6 +11,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -59,7 +60,11 @@ var figures = []figure{
 		return lines, nil
 	}},
 	{"programs", "random programs with a limit 5 % above what they can reach, and below it", func(s settings) ([]line, error) {
-		f, err := programs(s, pick(s.quick, 300, 10000))
+		n := s.programs
+		if n == 0 {
+			n = pick(s.quick, 300, 10000)
+		}
+		f, err := programs(s, n)
 		if err != nil {
 			return nil, err
 		}
@@ -165,6 +170,8 @@ func main() {
 	}
 	cmd.Flags().StringVar(&device, "device", "cpu", "whose memory: cpu, cuda:0, or fakecuda, which runs on the fake devices of tests/fakecuda")
 	cmd.Flags().BoolVar(&s.quick, "quick", false, "a hundredth of the work")
+	cmd.Flags().IntVar(&s.programs, "programs", 0, "how many random programs; 0: 10,000, or 300 with --quick")
+	cmd.Flags().BoolVar(&s.json, "json", false, "print each figure as a JSON object, as the kit of docs/gpu.md reads them")
 	cmd.Flags().Float64Var(&s.share, "share", 1, "of the storm's events or the garbage's time, for the scorecard")
 	cmd.Flags().Uint64Var(&s.seed, "seed", 1, "of the random programs")
 	if err := cmd.Execute(); err != nil {
@@ -199,7 +206,15 @@ func take(s settings, names []string) error {
 			state = "MISSED"
 			missed++
 		}
-		fmt.Printf("%-50s %-60s %-18s %s\n", l.what, l.got, l.target, state)
+		if !s.json {
+			fmt.Printf("%-50s %-60s %-18s %s\n", l.what, l.got, l.target, state)
+			continue
+		}
+		row, err := json.Marshal(map[string]any{"row": l.what, "got": l.got, "target": l.target, "ok": l.ok || l.timed})
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s\n", row)
 	}
 	if missed != 0 {
 		return fmt.Errorf("%d targets were missed", missed)

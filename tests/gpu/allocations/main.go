@@ -1,0 +1,308 @@
+// Allocations checks Linstock's care for memory on a real device, for the kit of docs/gpu.md: each check prints its rows as
+// JSON objects.
+//
+//	allocations [-device cuda:0] garbage | rates | options
+//	allocations [-device cuda:0] -python PYTHON -dir DIR history
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+const mib = 1 << 20
+
+var (
+	device tensor.Device
+	python string // the Python whose PyTorch has the viewer
+	dir    string // where the snapshot goes
+	times  int    // the limit, that garbage makes in all
+)
+
+func main() {
+	name := flag.String("device", "cuda:0", "where")
+	flag.StringVar(&python, "python", "python3", "the Python whose PyTorch has the memory viewer")
+	flag.StringVar(&dir, "dir", ".", "where the snapshot goes")
+	flag.IntVar(&times, "times", 64, "how many times the limit garbage makes in all")
+	flag.Parse()
+	var err error
+	if device, err = tensor.ParseDevice(*name); err == nil {
+		switch flag.Arg(0) {
+		case "garbage":
+			err = garbage()
+		case "history":
+			err = history()
+		case "rates":
+			err = rates()
+		case "options":
+			err = options()
+		default:
+			err = fmt.Errorf("no check %q", flag.Arg(0))
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "allocations:", err)
+		os.Exit(1)
+	}
+}
+
+// row prints a line of the step's table; note says why where it is not ok.
+func row(name string, ok bool, note string, columns map[string]any) {
+	line := map[string]any{"row": name, "ok": ok}
+	if note != "" {
+		line["note"] = note
+	}
+	for k, v := range columns {
+		line[k] = v
+	}
+	text, err := json.Marshal(line)
+	if err != nil {
+		text, _ = json.Marshal(map[string]any{"row": name, "ok": false, "note": err.Error()})
+	}
+	fmt.Printf("%s\n", text)
+}
+
+func bytesText(n int64) string { return humanize.IBytes(uint64(max(n, 0))) }
+
+func empty(bytes int64) *tensor.Tensor { return tensor.Empty([]int{int(bytes)}, tensor.Uint8, device) }
+
+func message(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// start begins to use the device, and returns its limit and its capacity.
+func start() (limit, capacity int64, err error) {
+	one := empty(1)
+	defer one.Release()
+	m, err := vram.Stats(device)
+	_, capacity, err2 := cshim.MemoryCapacity(int32(device.Type)<<8 | int32(device.Index))
+	return m.Limit, capacity, errors.Join(one.Err(), err, err2)
+}
+
+// garbage makes many times the device's limit in tensors that nobody releases: in blocks of a 256th of the limit, and then
+// in blocks of 4 MiB below a limit of 4 GiB.
+func garbage() error {
+	limit, _, err := start()
+	if err != nil {
+		return err
+	}
+	run := func(limit, block int64) error {
+		if err := errors.Join(vram.SetLimit(device, vram.Bytes(limit)), vram.ResetPeak(device)); err != nil {
+			return err
+		}
+		n := int(block / 4)
+		x := tensor.Ones([]int{n}, device)
+		defer x.Release()
+		before := vram.ReadCounts()
+		begun := time.Now()
+		var made int64
+		var failed error
+		for made < int64(times)*limit && failed == nil {
+			failed = x.Add(1).Err()
+			made += block
+		}
+		failed = errors.Join(failed, tensor.Synchronize(device))
+		took := time.Since(begun)
+		m, err := vram.Stats(device)
+		if err != nil {
+			return err
+		}
+		c := vram.ReadCounts().Since(before)
+		ok := failed == nil && m.Peak <= limit
+		row(fmt.Sprintf("%d times the limit, blocks of %s", times, bytesText(block)), ok, message(failed), map[string]any{
+			"limit": bytesText(limit), "peak": bytesText(m.Peak), "given out": bytesText(made), "seconds": fmt.Sprintf("%.1f", took.Seconds()),
+			"sweeps": c.Full + c.Deep, "in sweeps": fmt.Sprintf("%.1f %%", 100*c.Sweeping.Seconds()/took.Seconds()), "waits": c.Waits,
+		})
+		return errors.Join(vram.Collect(), vram.EmptyCache(device))
+	}
+	return errors.Join(run(limit, limit/256/4*4), run(4<<30, 4*mib))
+}
+
+// history records a training step, a tensor that is freed and an out-of-memory error; PyTorch's viewer reads the snapshot.
+func history() error {
+	limit, _, err := start()
+	if err != nil {
+		return err
+	}
+	if err := vram.RecordHistory(100000); err != nil {
+		return err
+	}
+	model := nn.NewSequential(nn.NewLinear(512, 1024, nn.Device(device)), &nn.ReLU{}, nn.NewLinear(1024, 10, nn.Device(device)))
+	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		if err := tensor.WithScope(func() error {
+			loss := nn.CrossEntropy(model.Forward(tensor.Randn([]int{256, 512}, device)), tensor.Zeros([]int{256}, tensor.Int64, device))
+			return errors.Join(loss.Backward(), opt.Step())
+		}); err != nil {
+			return err
+		}
+	}
+	freed := empty(64 * mib)
+	freed.Release()
+	tooMuch := empty(limit + 1)
+	if !errors.Is(tooMuch.Err(), vram.ErrOutOfMemory) {
+		return fmt.Errorf("more than the limit: %w", tooMuch.Err())
+	}
+	var b bytes.Buffer
+	if err := vram.Snapshot(&b); err != nil {
+		return err
+	}
+	if err := vram.RecordHistory(0); err != nil {
+		return err
+	}
+	file := filepath.Join(dir, "snapshot.pickle")
+	if err := os.WriteFile(file, b.Bytes(), 0o644); err != nil {
+		return err
+	}
+	cmd := exec.Command(python, "tests/gpu/allocations/viewer.py", file)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	err = cmd.Run()
+	runtime.KeepAlive(model)
+	return err
+}
+
+// rates are R torch's: what the policy Rates decides on, by the allocator's own figures.
+func rates() error {
+	_, capacity, err := start()
+	if err != nil {
+		return err
+	}
+	vram.SetPolicy(vram.Rates{})
+	if err := vram.SetLimit(device, vram.Share(0.9)); err != nil {
+		return err
+	}
+	block := capacity / 64
+	// make leaves n blocks behind, and returns the sweeps that were made for them.
+	leave := func(n int, block int64) (c vram.Counts, peak int64, err error) {
+		before := vram.ReadCounts()
+		for range n {
+			if err := empty(block).Err(); err != nil {
+				return c, 0, err
+			}
+			m, err := vram.Stats(device)
+			if err != nil {
+				return c, 0, err
+			}
+			peak = max(peak, m.Reserved)
+		}
+		return vram.ReadCounts().Since(before), peak, nil
+	}
+	put := func(name string, ok bool, c vram.Counts, peak int64, err error) {
+		row(name, ok && err == nil, message(err), map[string]any{"full sweeps": c.Full + c.Deep, "light sweeps": c.Light,
+			"reserved / capacity": fmt.Sprintf("%.2f", float64(peak)/float64(capacity))})
+	}
+	c, peak, err := leave(11, block) // 0.17 of the capacity
+	put("reserved below 0.2 of the capacity: no sweep", c.Full+c.Deep+c.Light == 0, c, peak, err)
+	c, peak, err = leave(300, block)
+	put("all that is reserved is allocated: full sweeps", c.Full > 0 && peak < capacity/2, c, peak, err)
+	if err := errors.Join(vram.Collect(), vram.EmptyCache(device)); err != nil {
+		return err
+	}
+	// Half of the device is in the cache, and little of it allocated.
+	var held []*tensor.Tensor
+	for range 32 {
+		held = append(held, empty(block))
+	}
+	for _, x := range held {
+		x.Release()
+	}
+	// The policy is asked again when more is live than at the last sweep.
+	if err := vram.Collect(); err != nil {
+		return err
+	}
+	c, peak, err = leave(200, block/16)
+	put("little of what is reserved is allocated: light sweeps", c.Full+c.Deep == 0 && c.Light > 0, c, peak, err)
+	return errors.Join(vram.Collect(), vram.EmptyCache(device))
+}
+
+// options are the allocator's three, by what they do to what it has reserved.
+func options() error {
+	if _, _, err := start(); err != nil {
+		return err
+	}
+	reserved := func() (int64, error) {
+		tensor.Flush()
+		m, err := vram.Stats(device)
+		return m.Reserved / mib, err
+	}
+	ask := func(mb int64) error {
+		x := empty(mb * mib)
+		defer x.Release()
+		return x.Err()
+	}
+	put := func(name string, ok bool, got int64, want string, err error) {
+		row(name, ok && err == nil, message(err), map[string]any{"reserved": fmt.Sprintf("%d MiB", got), "expected": want})
+	}
+	for _, most := range []int{0, 32} {
+		want := int64(40)
+		if most > 0 {
+			want = 64
+		}
+		err := errors.Join(vram.SetAllocatorSettings(vram.MaxSplitSizeMB(most)), vram.EmptyCache(device), ask(40), ask(24))
+		got, err2 := reserved()
+		put(fmt.Sprintf("max_split_size_mb %d: 24 MiB beside a free block of 40", most), got >= want && got < want+8, got, fmt.Sprint(want), errors.Join(err, err2))
+	}
+	if err := vram.SetAllocatorSettings(vram.MaxSplitSizeMB(0)); err != nil {
+		return err
+	}
+	if err := vram.SetLimit(device, vram.Bytes(200*mib)); err != nil {
+		return err
+	}
+	for _, share := range []float64{0, 0.5} {
+		err := errors.Join(vram.SetAllocatorSettings(vram.GarbageCollectionThreshold(share)), vram.EmptyCache(device))
+		var held []*tensor.Tensor
+		for range 4 {
+			held = append(held, empty(30*mib))
+		}
+		for _, x := range held {
+			err = errors.Join(err, x.Err())
+			x.Release()
+		}
+		tensor.Flush()
+		x := empty(40 * mib)
+		got, err2 := reserved()
+		err = errors.Join(err, err2, x.Err())
+		x.Release()
+		ok, want := got >= 160 && got < 168, "160"
+		if share > 0 {
+			ok, want = got <= 140, "at most 140"
+		}
+		put(fmt.Sprintf("garbage_collection_threshold %v: 40 MiB beside four free blocks of 30, limit 200", share), ok, got, want, err)
+	}
+	if err := errors.Join(vram.SetAllocatorSettings(vram.GarbageCollectionThreshold(0)), vram.SetLimit(device, vram.Share(0.9))); err != nil {
+		return err
+	}
+	// A block that is larger than what is free: the segment grows.
+	for _, on := range []bool{false, true} {
+		err := errors.Join(vram.SetAllocatorSettings(vram.ExpandableSegments(on)), vram.EmptyCache(device), ask(40), ask(60))
+		got, err2 := reserved()
+		want := int64(100)
+		if on {
+			want = 60
+		}
+		put(fmt.Sprintf("expandable_segments %v: 60 MiB beside a free block of 40", on), got >= want && got < want+8, got, fmt.Sprint(want), errors.Join(err, err2))
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// In a dry run the fake device has more memory than the machine: nothing is written to it.
+var roomy = []string{"FAKECUDA_CAPACITY=128G"}
+
+var memorySteps = []step{
+	{name: "garbage", shows: "64 times the device's limit in tensors that nobody releases", limit: 3 * time.Minute,
+		argv: "{bin}/allocations garbage", dry: "-times 8", dryEnv: roomy},
+	{name: "outofmemory", shows: "the example: 256 GiB through a limit of 4 GiB", limit: 2 * time.Minute,
+		argv: "{bin}/outofmemory -device cuda:0 -limit 4GiB -total 256GiB -dir {work}", dryEnv: roomy, read: readOutOfMemory},
+	{name: "programs", shows: "1,000 random programs near their limits: no false out-of-memory error", limit: 4 * time.Minute,
+		argv: "{bin}/memory --json --device cuda:0 --programs 1000 programs", dry: "--programs 40", dryEnv: roomy},
+	{name: "history", shows: "history with Go lines, in PyTorch's viewer", limit: time.Minute,
+		argv: "{bin}/allocations -python {python} -dir {out} history"},
+	{name: "rates", shows: "R torch's rates on real allocations", limit: time.Minute, argv: "{bin}/allocations rates", dryEnv: roomy},
+	{name: "options", shows: "max_split_size_mb, garbage_collection_threshold, expandable_segments", limit: time.Minute,
+		argv: "{bin}/allocations options", dryEnv: roomy},
+	peakStep("mlp"), peakStep("cnn"), peakStep("gru"), peakStep("gpt"),
+}
+
+// peakStep compares a model's peak and time with Python's, by hand, by layers, unscoped, and, where the kit has the
+// program, with last-use release.
+func peakStep(model string) step {
+	return step{name: "peak-" + model, shows: "peak and time beside Python's on the same allocator: " + model, limit: 3 * time.Minute,
+		argv: "{bin}/peak -device cuda:0 -json -peaks -lines table -scale 8 -rounds 3 -steps 10 -models " + model + " -lastuse {bin}/peak-lastuse",
+		env:  []string{"LINSTOCK_BENCH_PYTHON={python}"},
+		dry:  "-rounds 1 -steps 2 -modes train", dryEnv: roomy}
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+var outOfMemoryLine = regexp.MustCompile(`(?m)^(\d+ steps in .*|limit .*|sweeps: .*|allocations that waited: .*)$`)
+
+// readOutOfMemory reads what examples/outofmemory says of itself.
+func readOutOfMemory(stdout, _ []byte, res *stepResult) error {
+	for _, m := range outOfMemoryLine.FindAll(stdout, -1) {
+		ok := !bytes.Contains(m, []byte("none failed: false"))
+		line, err := json.Marshal(map[string]any{"row": string(m), "ok": ok})
+		if err != nil {
+			return err
+		}
+		res.Rows = append(res.Rows, line)
+		if !ok {
+			res.fail(string(m))
+		}
+	}
+	if len(res.Rows) == 0 {
+		return errors.New("the example printed none of its figures")
+	}
+	return nil
+}

@@ -1,0 +1,22 @@
+package main
+
+import "time"
+
+var speedSteps = []step{
+	speedStep("operators", "the cost of an operator and of its gradient's record", "add,view,matmul,add+grad,matmul+grad", 5, 15, 3*time.Minute),
+	speedStep("mlp", "a training step bound by launches", "mlp", 5, 15, 3*time.Minute),
+	speedStep("gpt10m", "GPT of 10 M parameters in bf16", "gpt10m", 3, 11, 4*time.Minute),
+	speedStep("gpt350m", "GPT of 350 M parameters in bf16", "gpt350m", 2, 7, 6*time.Minute),
+	speedStep("resnet50", "ResNet-50", "resnet50", 2, 9, 5*time.Minute),
+	speedStep("lstm", "an LSTM of two layers", "lstm", 3, 11, 3*time.Minute),
+	speedStep("attention", "causal attention, forward and backward, in bf16", "attention", 3, 11, 3*time.Minute),
+}
+
+// speedStep times tasks in Go, C++ and Python, eager, by CUDA graphs and compiled, in shuffled turns.
+func speedStep(name, shows, tasks string, rounds, turns int, limit time.Duration) step {
+	return step{name: name, shows: shows + ": Go beside C++ and Python", limit: limit,
+		argv: "{bin}/bench -device cuda:0 -json -tasks " + tasks + " -rounds " + itoa(rounds) + " -turns " + itoa(turns),
+		env:  []string{"LINSTOCK_BENCH_PYTHON={python}", "TORCHINDUCTOR_CACHE_DIR={work}/inductor"},
+		// cuDNN's layout of an LSTM's weights is not faked.
+		dry: "-rounds 1 -turns 1", dryEnv: append([]string{"LINSTOCK_CUDNN=0"}, roomy...)}
+}
