@@ -24,6 +24,8 @@ var memorySteps = []step{
 	{name: "rates", shows: "R torch's rates on real allocations", limit: time.Minute, argv: "{bin}/allocations rates", dryEnv: roomy},
 	{name: "options", shows: "max_split_size_mb, garbage_collection_threshold, expandable_segments", limit: time.Minute,
 		argv: "{bin}/allocations options", dryEnv: roomy},
+	{name: "roundup", shows: "roundup_power2_divisions of the environment", limit: time.Minute, argv: "{bin}/allocations roundup",
+		env: []string{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4"}, dryEnv: roomy},
 	peakStep("mlp"), peakStep("cnn"), peakStep("gru"), peakStep("gpt"),
 }
 

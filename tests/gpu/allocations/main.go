@@ -1,7 +1,7 @@
 // Allocations checks Linstock's care for memory on a real device, for the kit of docs/gpu.md: each check prints its rows as
 // JSON objects.
 //
-//	allocations [-device cuda:0] garbage | rates | options
+//	allocations [-device cuda:0] garbage | rates | options | roundup
 //	allocations [-device cuda:0] -python PYTHON -dir DIR history
 package main
 
@@ -52,6 +52,8 @@ func main() {
 			err = rates()
 		case "options":
 			err = options()
+		case "roundup":
+			err = roundUp()
 		default:
 			err = fmt.Errorf("no check %q", flag.Arg(0))
 		}
@@ -303,6 +305,25 @@ func options() error {
 			want = 60
 		}
 		put(fmt.Sprintf("expandable_segments %v: 60 MiB beside a free block of 40", on), got >= want && got < want+8, got, fmt.Sprint(want), errors.Join(err, err2))
+	}
+	return nil
+}
+
+// roundUp is the environment's roundup_power2_divisions:4, by the sizes of R torch's page: between 1,024 and 2,048 an
+// allocation gets the next of 1,024, 1,280, 1,536, 1,792 and 2,048.
+func roundUp() error {
+	if _, _, err := start(); err != nil {
+		return err
+	}
+	for _, test := range [][2]int64{{1024, 1024}, {1200, 1280}, {1281, 1536}, {1600, 1792}, {1800, 2048}} {
+		x := empty(test[0] * mib)
+		m, err := vram.Stats(device)
+		got := m.Allocated / mib
+		err = errors.Join(err, x.Err())
+		row(fmt.Sprintf("roundup_power2_divisions 4: %d MiB", test[0]), got == test[1] && err == nil, message(err), map[string]any{
+			"allocated": fmt.Sprintf("%d MiB", got), "expected": fmt.Sprintf("%d MiB", test[1])})
+		x.Release()
+		tensor.Flush()
 	}
 	return nil
 }
