@@ -3,8 +3,8 @@ package main
 import "time"
 
 var speedSteps = []step{
-	speedStep("operators", "the cost of an operator and of its gradient's record", "add,view,matmul,add+grad,matmul+grad", 5, 15, 3*time.Minute),
-	speedStep("mlp", "a training step bound by launches", "mlp", 5, 15, 3*time.Minute),
+	speedStep("operators", "the cost of an operator and of its gradient's record", "add,view,matmul,add+grad,matmul+grad", 2, 9, 3*time.Minute),
+	speedStep("mlp", "a training step bound by launches", "mlp", 3, 11, 3*time.Minute),
 	speedStep("gpt10m", "GPT of 10 M parameters in bf16", "gpt10m", 3, 11, 4*time.Minute),
 	speedStep("gpt350m", "GPT of 350 M parameters in bf16", "gpt350m", 2, 7, 6*time.Minute),
 	speedStep("resnet50", "ResNet-50", "resnet50", 2, 9, 5*time.Minute),
