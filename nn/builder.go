@@ -8,6 +8,7 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/testdevice"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -24,7 +25,7 @@ type builder struct {
 // build applies opts for the constructor op, whose options are those named in known.
 func build(op string, opts []Option, known ...string) *builder {
 	b := &builder{op: op, settings: settings{
-		dtype: tensor.DefaultDType(), device: tensor.CPU, groups: 1, paddingIdx: -1, eps: 1e-5, momentum: 0.1}}
+		dtype: tensor.DefaultDType(), device: defaultDevice(), groups: 1, paddingIdx: -1, eps: 1e-5, momentum: 0.1}}
 	for _, o := range opts {
 		switch {
 		case o.set == nil:
@@ -39,6 +40,16 @@ func build(op string, opts []Option, known ...string) *builder {
 		b.fail("parameters cannot be %v", b.dtype)
 	}
 	return b
+}
+
+// defaultDevice is where parameters go without the option Device: the CPU but in tests.
+func defaultDevice() tensor.Device {
+	if testdevice.On {
+		if d, err := tensor.ParseDevice(testdevice.Name()); err == nil {
+			return d
+		}
+	}
+	return tensor.CPU
 }
 
 // fail records an error about an argument, unless there is one already.

@@ -12,6 +12,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/reclaim"
+	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
 // op describes an operator of the table to the encoder below.
@@ -485,6 +486,10 @@ func (c *call) option(i int, opts []Option, lit any) {
 				return
 			}
 		}
+	}
+	if testdevice.On && spec.key == keyDevice && !slices.ContainsFunc(c.op.args, func(a argSpec) bool { return a.kind == kindTensor }) {
+		c.device(i, testDevice())
+		return
 	}
 	if lit == nil {
 		c.skip()

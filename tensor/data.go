@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
 // FromSlice makes a tensor from a copy of data, in row-major order. A nil shape means one dimension of
@@ -23,6 +24,9 @@ func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 	var z T
 	r := cshim.TensorFromData(int32(DTypeOf[T]()), shape, unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(z)))
 	t := wrapResult("FromSlice", r)
+	if testdevice.On && testDevice() != CPU {
+		opts = append([]Option{testDevice()}, opts...)
+	}
 	if len(opts) == 0 || t.fail != nil {
 		return t
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
 // DeviceType is a kind of device, numbered as libtorch numbers them.
@@ -66,6 +67,16 @@ func ParseDevice(s string) (Device, error) {
 		return d, nil
 	}
 	return Device{}, &Error{Op: "device", Message: fmt.Sprintf("%q is no device; cpu, cuda, cuda:N, mps and meta are", s), Kind: ErrArgument}
+}
+
+// testDevice is where constructors that are given no device make their tensors (see package testdevice): the CPU but in
+// tests.
+func testDevice() Device {
+	d, err := ParseDevice(testdevice.Name())
+	if err != nil {
+		return Device{Type: -1} // which every constructor refuses
+	}
+	return d
 }
 
 // word is the device as the shim takes it.

@@ -1,17 +1,33 @@
 package tensor
 
 import (
+	"sync"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/balance"
+	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
 // begin is how every test begins: it needs libtorch, and ends with exactly what it began with. (internal/leak is this
 // for the other packages; it imports this one.)
 func begin(t testing.TB) {
 	t.Helper()
+	if testdevice.On {
+		hookOnce()
+	}
 	balance.Hold(t, Flush)
 }
+
+// hookOnce: the thread of libtorch's engine for a GPU counts as a goroutine once it has called Go.
+var hookOnce = sync.OnceFunc(func() {
+	_ = WithScope(func() error {
+		x := Ones([]int{2}).RequiresGrad_()
+		if _, err := x.RegisterHook(func(*Tensor) (*Tensor, error) { return nil, nil }); err != nil {
+			return err
+		}
+		return x.Sum().Backward()
+	})
+})
 
 // settle collects garbage until the native memory no longer changes.
 func settle(t testing.TB) {

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
 // Figures are what must be at the end of a test as at its start.
@@ -75,7 +77,11 @@ func Hold(t testing.TB, flush func()) {
 		t.Fatal(err)
 	}
 	once(t)
-	before, err := Settle(flush, nil)
+	var devices []int32
+	if strings.HasPrefix(testdevice.Name(), "cuda") {
+		devices = append(devices, 1<<8) // cuda:0
+	}
+	before, err := Settle(flush, nil, devices...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +90,7 @@ func Hold(t testing.TB, flush func()) {
 		if t.Failed() {
 			return
 		}
-		after, err := Settle(flush, &before)
+		after, err := Settle(flush, &before, devices...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,16 +6,28 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
+	"github.com/linstock-ml/linstock/internal/testdevice"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Path is the path of a file in tests/golden, from any package's tests.
+// Path is the path of a file in tests/golden, from any package's tests: a test runs in its package's directory, and
+// tests/golden is in one above it, in the repository and in the kit of `make gpu-kit`.
 func Path(name string) string {
-	_, here, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(here), "..", "..", "tests", "golden", name)
+	dir, err := os.Getwd()
+	for err == nil {
+		path := filepath.Join(dir, "tests", "golden", name)
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			break
+		}
+		dir = up
+	}
+	return filepath.Join("tests", "golden", name) // which is not there
 }
 
 // Read reads a JSON file of tests/golden.
@@ -30,9 +42,14 @@ func Read(t testing.TB, name string, into any) {
 	}
 }
 
-// Near compares got's elements with want, within atol + rtol*|want|.
+// Near compares got's elements with want, within atol + rtol*|want|; on a device that is not the CPU (package testdevice)
+// within deviceTolerance at least.
 func Near(t testing.TB, what string, got *tensor.Tensor, want []float64, atol, rtol float64) {
 	t.Helper()
+	if testdevice.On && got.Device() != tensor.CPU {
+		least := deviceTolerance(got.DType())
+		atol, rtol = max(atol, least[0]), max(rtol, least[1])
+	}
 	var data []float64
 	err := tensor.WithScope(func() (err error) {
 		data, err = tensor.Data[float64](got.Detach().To(tensor.Float64))
@@ -52,6 +69,19 @@ func Near(t testing.TB, what string, got *tensor.Tensor, want []float64, atol, r
 			return
 		}
 	}
+}
+
+// deviceTolerance is atol and rtol for results of a dtype whose sums a GPU forms in another order than the CPU.
+func deviceTolerance(d tensor.DType) [2]float64 {
+	switch d {
+	case tensor.Float64, tensor.Complex128:
+		return [2]float64{1e-9, 1e-7}
+	case tensor.Float16:
+		return [2]float64{2e-3, 4e-3}
+	case tensor.BFloat16:
+		return [2]float64{2e-2, 4e-2}
+	}
+	return [2]float64{2e-5, 2e-4}
 }
 
 // Exact wants the same float32 or float64 values.

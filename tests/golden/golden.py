@@ -6,6 +6,11 @@ function of that PyTorch, so a second run changes nothing:
 
     python3 tests/golden/golden.py
 
+With a device and a file, it writes there what PyTorch computes for the same cases on that device; a case that PyTorch
+refuses there has "error" in place of its results. The kit for GPUs compares Linstock with it (docs/gpu.md):
+
+    python3 tests/golden/golden.py cuda:0 FILE
+
 A line is a case:
 
     {"op": Go name, "name": what is special, "seed": manual seed before the call,
@@ -42,7 +47,11 @@ import torch
 
 here = os.path.dirname(os.path.abspath(__file__))
 table = os.path.join(here, "..", "..", "internal", "opgen", "ops.txt")
+device = torch.device(sys.argv[1]) if len(sys.argv) > 1 else torch.device("cpu")
 torch.set_num_threads(1)
+torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+if device.type == "cuda":
+    torch.cuda.init()  # else the first seeds would not reach its generators
 warnings.simplefilter("ignore")
 
 f16, bf16, f32, f64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -792,7 +801,7 @@ def flat(x):
     x = x.detach()
     if x._is_zerotensor():
         x = torch.zeros(x.shape, dtype=x.dtype)
-    x = x.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    x = x.resolve_conj().resolve_neg().contiguous().reshape(-1).cpu()
     if x.is_complex():
         pairs = flat(torch.view_as_real(x))
         return [pairs[k:k + 2] for k in range(0, len(pairs), 2)]
@@ -837,9 +846,9 @@ def encode(type_, v):
 def leaf(v, grad):
     """A fresh leaf for an input; lists are copied, anything else passes."""
     if isinstance(v, NoGrad):
-        return v.t.clone()
+        return v.t.clone().to(device)
     if isinstance(v, torch.Tensor):
-        v = v.detach().clone()
+        v = v.detach().clone().to(device)
         return v.requires_grad_() if grad and (v.is_floating_point() or v.is_complex()) else v
     return [leaf(x, grad) for x in v] if isinstance(v, list) else v
 
@@ -861,6 +870,9 @@ def call(op, args, opts, seed):
     vals.update(op.given)
     vals.update({a.name: v for a, v in zip(op.positional, args)})
     vals.update(opts)
+    made = not any(isinstance(x, torch.Tensor) for v in vals.values() for x in (v if isinstance(v, list) else [v]))
+    if device.type != "cpu" and made and any(a.name == "device" for a in op.args):
+        vals["device"] = device
     numbers = [n for n in op.num if not isinstance(vals[n], torch.Tensor)]
     as_tensors = dict(vals)
     for n in numbers:
@@ -896,7 +908,7 @@ def differentiable(x):
 def cotangent(x):
     v = torch.tensor([round(math.cos(k + 1), 3) for k in range(x.numel() * (2 if x.is_complex() else 1))], dtype=f64)
     v = torch.view_as_complex(v.reshape(-1, 2)) if x.is_complex() else v
-    return v.reshape(x.shape).to(x.dtype)
+    return v.reshape(x.shape).to(x.dtype).to(x.device)
 
 
 def run(go, name, seed, grad, rtol, atol, args, opts):
@@ -977,7 +989,9 @@ def main():
         try:
             case = run(go, name, seed, g, rtol, atol, args, opts)
         except (RuntimeError, NotImplementedError, TypeError, IndexError, AssertionError) as e:
-            if not soft:
+            if device.type != "cpu":
+                done.append({"op": go, "name": name or "basic", "error": str(e)[:300]})
+            elif not soft:
                 failed.append((go, name, str(e).split("\n")[0]))
             continue
         done.append(case)
@@ -990,6 +1004,8 @@ def main():
                 case = run(sib, name, seed, g, rtol, atol, args, opts)
             except (RuntimeError, NotImplementedError) as e:
                 refused[sib] = str(e).split("\n")[0]
+                if device.type != "cpu":
+                    done.append({"op": sib, "name": name or "basic", "error": str(e)[:300]})
                 continue
             done.append(case)
             count[sib] = count.get(sib, 0) + 1
@@ -997,10 +1013,10 @@ def main():
     for x in failed:
         print("failed:", *x, file=sys.stderr)
     missing = [go for go in ops if go not in count]
-    assert not failed and not missing, {go: refused.get(go) for go in missing}
+    assert device.type != "cpu" or not failed and not missing, {go: refused.get(go) for go in missing}
     seen = {}
     done.sort(key=lambda case: order[case["op"]])
-    path = os.path.join(here, "ops.jsonl")
+    path = sys.argv[2] if len(sys.argv) > 2 else os.path.join(here, "ops.jsonl")
     with open(path, "w") as out:
         for case in done:
             key = (case["op"], case["name"])
