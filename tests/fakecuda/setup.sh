@@ -27,7 +27,7 @@ mkdir -p "$out"
     rm -rf "$out/wheel"
     python3 - "$out/wheels" "$out/wheel" <<'PY'
 import glob, re, sys, zipfile
-want = re.compile(r'torch(gen)?/|torch-[^/]*\.dist-info/|nvidia/[^/]*/include/')
+want = re.compile(r'(torch|torchgen|functorch)/|torch-[^/]*\.dist-info/|nvidia/[^/]*/include/')
 for wheel in glob.glob(sys.argv[1] + '/*.whl'):
     with zipfile.ZipFile(wheel) as z:
         for name in z.namelist():

@@ -3,10 +3,11 @@
 # no Go in PATH, another HOME, and a Python whose PyTorch has the fake runtime beneath it. Values are not compared: the
 # fake runtime's kernels do nothing.
 #
-#   tests/gpu/dry.sh [--share F …] OUT [PART | PART/STEP …]    arguments go to the kit's run.sh
+#   tests/gpu/dry.sh [-share F …] OUT [PART | PART/STEP …]    arguments go to the kit's run.sh
 #
-# The kit that is there is taken where it is for the libtorch under test (LINSTOCK_TORCH, 2.11.0 by default) and GPU_KIT=keep
-# is set; else it is built.
+# OUT is begun anew; the last line of output is for tests/verify. A second call of the kit
+# follows a first that went well; it must find nothing left to do.
+# The kit is built for LINSTOCK_TORCH, 2.11.0 by default; with GPU_KIT=keep the one that is there for it is taken.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 version=${LINSTOCK_TORCH:-2.11.0}
@@ -30,18 +31,24 @@ done
 
 # An environment whose PyTorch is that one, by links, with the fake libraries beside libtorch.
 venv=$PWD/build/fakecuda/$version/python
-if [ ! -f "$venv/made" ]; then
+made="$minor $root $(cat "$fakes/../../fakecuda.stamp")"
+if [ "$(cat "$venv/made" 2>/dev/null)" != "$made" ]; then
   rm -rf "$venv"
   "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install -q numpy safetensors typing_extensions sympy networkx jinja2 fsspec filelock setuptools
-fi
-site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-if [ "$(cat "$venv/made" 2>/dev/null)" != "$(cat "$fakes/../../fakecuda.stamp")" ]; then
-  rm -rf "$site/torch" "$site/torchgen"
-  cp -rs "$root/torch" "$root/torchgen" "$site/"
-  [ -d "$root/torch-"*.dist-info ] && cp -r "$root"/torch-*.dist-info "$site/"
+  site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  cp -rs "$root"/{torch,torchgen,functorch} "$site/"
+  for info in "$root"/torch-*.dist-info; do [ ! -d "$info" ] || cp -r "$info" "$site/"; done
   for lib in "$fakes"/*; do [ -e "$site/torch/lib/${lib##*/}" ] || ln -s "$lib" "$site/torch/lib/"; done
-  cp "$fakes/../../fakecuda.stamp" "$venv/made"
+  echo "$made" >"$venv/made"
+fi
+
+# Kernels that compute, for the steps that compare values.
+kernels=$PWD/build/fakecuda/$version/libfakekernels.so
+stamp=$(cat "$fakes/../../fakecuda.stamp" tests/fakecuda/kernels/kernels.cpp | sha256sum)
+if [ "$(cat "$kernels.stamp" 2>/dev/null)" != "$stamp" ]; then
+  tests/fakecuda/kernels/build.sh "$fakes/../.." "$kernels"
+  echo "$stamp" >"$kernels.stamp"
 fi
 
 home=$(mktemp -d "${TMPDIR:-/tmp}/gpu-kit-home.XXXXXX")
@@ -51,5 +58,29 @@ mkdir "$home/bin"
 for tool in bash sh env cat cp ln ls mkdir mv rm sed grep awk dirname basename readlink uname sleep ldd tar date tail head; do
   path=$(command -v "$tool") && ln -s "$path" "$home/bin/$tool"
 done
-env -i PATH="$home/bin" HOME="$home" PYTHON="$venv/bin/python" LINSTOCK_GPU_DRY=1 FAKECUDA_CAPACITY="${FAKECUDA_CAPACITY:-}" \
-  build/gpu-kit/run.sh "$@"
+kit() {
+  env -i PATH="$home/bin" HOME="$home" PYTHON="$venv/bin/python" LINSTOCK_GPU_DRY=1 LINSTOCK_GPU_KERNELS="$kernels" build/gpu-kit/run.sh "$@"
+}
+out=
+flag=
+for arg in "$@"; do # the first word that is no flag, nor a flag's value
+  case $arg in -share | --share | -for | --for) flag=1 ;; -*) flag= ;; *) [ -n "$flag" ] || out=${out:-$arg}; flag= ;; esac
+done
+[ -n "$out" ] || { echo "usage: tests/gpu/dry.sh [-share F …] OUT [PART | PART/STEP …]" >&2; exit 2; }
+rm -f "$out"/results.json "$out"/results.md "$out"/log.txt
+code=0
+kit "$@" || code=$?
+# A second call has nothing left to do.
+[ $code -ne 0 ] || kit "$@" 2>"$home/again" || code=$?
+"$venv/bin/python" - "$code" "$out" <<'PY'
+import json, os, sys
+code, out = int(sys.argv[1]), sys.argv[2]
+with open(os.path.join(out, "results.json")) as f:
+    steps = json.load(f)["steps"]
+bad = [s for s in steps if s["state"] != "ok"]
+for s in bad:
+    print("%s/%s: %s" % (s["part"], s["step"], s.get("note", "")))
+print("scorecard|gpu-kit|%d of %d steps of %d parts; %s/results.md|%s"
+      % (len(steps) - len(bad), len(steps), len({s["part"] for s in steps}), out, "FAILED" if code else "ok"))
+PY
+exit $code
