@@ -2,7 +2,7 @@
 # What `make test` runs: every tier, each with its own line in the table at the end. A tier that fails does not
 # stop the others; the exit code is that of them all.
 #
-#   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize fakecuda install verify;
+#   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize fakecuda gpu install verify;
 #                             thread (ThreadSanitizer) has its place in `make verify`
 #
 # libtorch and the shim must be set up (make does it). LINSTOCK_TORCH chooses the libtorch.
@@ -10,7 +10,7 @@ set -u -o pipefail
 cd "$(dirname "$0")/.."
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize fakecuda install verify)
+[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize fakecuda gpu install verify)
 version=${LINSTOCK_TORCH:-$(tail -n 1 internal/locate/versions.txt)}
 work=build/test
 mkdir -p "$work"
@@ -172,6 +172,19 @@ fakecuda() {
   LINSTOCK_TORCH=$version LINSTOCK_TEST_FAKECUDA=1 gotest fakecuda -count=1 -timeout 20m ./tests/fakecuda/...
 }
 
+# The kit for a machine with a GPU (docs/gpu.md), built and run over the same runtime, in a bare environment.
+gpu() {
+  need cmake cmake && need ninja ninja-build || return 1
+  local log=$work/gpu.log code line
+  rm -rf "$work/gpu"
+  LINSTOCK_TORCH=$version tests/gpu/dry.sh --share 0.1 "$work/gpu" | tee "$log"
+  code=$?
+  line=$(sed -n 's/^scorecard|gpu-kit|\([^;]*\);.*/\1/p' "$log")
+  passed=$((passed + ${line%% of*})) failed=$((failed + $(sed 's/.* of \([0-9]*\) steps.*/\1/' <<<"$line") - ${line%% of*}))
+  note="$line"
+  return $code
+}
+
 # The installation of a user: another module, an empty HOME and empty caches, a bundle.
 install_() { LINSTOCK_TEST_INSTALL=1 gotest install -timeout 20m ./tests/install; }
 
@@ -193,7 +206,7 @@ summary() {
   printf '%-10s %-8s %7s  %s\n' tier result seconds what
   for i in "${!names[@]}"; do printf '%-10s %-8s %7s  %s\n' "${names[$i]}" "${states[$i]}" "${times[$i]}" "${counts[$i]}"; done
   echo
-  echo "libtorch $version; tiers run: ${names[*]:-none}; not run: GPU (no device is needed or used)"
+  echo "libtorch $version; tiers run: ${names[*]:-none}; no GPU is needed or used"
   echo "$passed passed, $failed failed"
 }
 trap 'echo "interrupted"; summary; exit 130' INT TERM

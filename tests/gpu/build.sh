@@ -28,18 +28,19 @@ for lib in "$LIB"/liblinstock*.so; do
 done
 
 # Packages whose tests can use a device: PACKAGE/PACKAGE.test in the layout of the repository.
-tests=(tensor autograd nn optim vram checkpoint)
+tests=(tensor autograd nn optim data checkpoint vram)
 # Programs: bin/NAME from a package.
 programs=(gpu=tests/gpu allocations=tests/gpu/allocations outofmemory=examples/outofmemory memory=tests/memory peak=tests/bench/peak
   bench=tests/bench)
 # Files and folders of the repository that the steps read.
-files=(tests/golden tests/gpu/machine.py tests/gpu/allocations/viewer.py tests/bench/arm.py tests/bench/peak/arm.py)
+files=(tests/golden checkpoint/testdata internal/opgen/ops.txt tests/gpu/machine.py tests/gpu/copies.py tests/gpu/nccl.py
+  tests/gpu/allocations/viewer.py tests/bench/arm.py tests/bench/peak/arm.py)
 
 say "Go: ${tests[*]} ${programs[*]#*=}"
 build() { go "$1" -trimpath -ldflags '-s -w' "${@:2}"; }
 for p in "${tests[@]}"; do
   mkdir -p "$tree/repo/$p"
-  build test -c -o "$tree/repo/$p/${p##*/}.test" "./$p"
+  build test -c -tags linstock_device -o "$tree/repo/$p/${p##*/}.test" "./$p"
 done
 # Programs built with last-use release: GPU_KIT_LASTUSE=1, once there is linstock go.
 if [ "${GPU_KIT_LASTUSE:-}" = 1 ]; then

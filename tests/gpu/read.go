@@ -64,6 +64,29 @@ func readGoTest(_, all []byte, res *stepResult) error {
 	return countTests(res, passed, failed, skipped)
 }
 
+// readRowsAndTests reads the output of a Go test that prints rows.
+func readRowsAndTests(stdout, all []byte, res *stepResult) error {
+	if err := readRows(stdout, all, res); err != nil && len(all) == 0 {
+		return err
+	}
+	// The names of those that passed say nothing here.
+	rows := res.Rows
+	err := readGoTest(stdout, all, res)
+	if res.State == stateOK {
+		res.Rows = rows
+	}
+	return err
+}
+
+// readText takes the last line for a row.
+func readText(stdout, _ []byte, res *stepResult) error {
+	line, err := json.Marshal(struct {
+		Row string `json:"row"`
+	}{lastLine(stdout)})
+	res.Rows = append(res.Rows, line)
+	return err
+}
+
 var (
 	gtestPassed = regexp.MustCompile(`(?m)^\[  PASSED  \] (\d+) test`)
 	gtestFailed = regexp.MustCompile(`(?m)^\[  FAILED  \] ([\w./]+)(?: \(|,|$)`)

@@ -81,10 +81,14 @@ func (r *runner) step(ctx context.Context, p part, s step) (res stepResult, fini
 	return res, true
 }
 
-// expand replaces {kit}, {bin}, {repo}, {work}, {out}, {python} and {share} in a word of a command.
+// expand replaces {kit}, {bin}, {repo}, {work}, {out}, {python}, {kernels} and {share} in a word of a command, and {short},
+// which stands for go test's flag where less than the whole share is asked for.
 func (r *runner) expand(word string) string {
+	if word == "{short}" {
+		return fmt.Sprintf("-test.short=%v", r.share < 1)
+	}
 	return strings.NewReplacer("{kit}", r.kit, "{bin}", filepath.Join(r.work, "bin"), "{repo}", filepath.Join(r.work, "repo"),
-		"{work}", r.work, "{out}", r.out, "{python}", r.python, "{share}", strconv.FormatFloat(r.share, 'g', -1, 64)).Replace(word)
+		"{work}", r.work, "{out}", r.out, "{python}", r.python, "{kernels}", os.Getenv("LINSTOCK_GPU_KERNELS"), "{share}", strconv.FormatFloat(r.share, 'g', -1, 64)).Replace(word)
 }
 
 // log appends what a step printed to log.txt.

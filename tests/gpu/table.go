@@ -27,12 +27,19 @@ var programs = map[string]func(args []string) error{}
 
 // parts is the kit's table. The order is that in which a call without names runs them: what shows most first.
 var parts = []part{
-	{name: "tests", shows: "Tests that can use a device, on the device; operators against the CPU and Python", steps: []step{
+	{name: "tests", shows: "Tests that can use a device, on the device; operators against the CPU and Python", steps: append([]step{
+		{name: "python", shows: "what Python's PyTorch computes for every operator on the device", limit: 3 * time.Minute,
+			argv: "{python} tests/golden/golden.py cuda:0 {work}/ops-python.jsonl", env: onDevice, dryEnv: kernels, read: readText},
+		{name: "ops-python", shows: "values and gradients of every operator against Python on the device", limit: 3 * time.Minute,
+			argv: "{repo}/tensor/tensor.test -test.v -test.run ^TestGolden$", dir: "tensor", read: readRowsAndTests,
+			env: append([]string{"LINSTOCK_TEST_GOLDEN={work}/ops-python.jsonl"}, onDevice...), dryEnv: kernels},
+		{name: "ops-cpu", shows: "values and gradients of every operator against the CPU", limit: 3 * time.Minute,
+			argv: "{repo}/tensor/tensor.test -test.v -test.run ^TestGolden$", dir: "tensor", read: readRowsAndTests, env: onDevice, dryEnv: kernels},
 		{name: "cpp", shows: "the shim's C++ tests with the machine's libtorch", argv: "{bin}/cshim_test --gtest_brief=1", limit: 3 * time.Minute, read: readGTest},
-	}},
-	{name: "faults", shows: "Errors that lose the device, killed processes, two processes on one device"},
+	}, goSteps()...)},
+	{name: "faults", shows: "Errors that lose the device, killed processes, two processes on one device", steps: faultSteps},
 	{name: "memory", shows: "Out-of-memory, peaks beside Python's, history, allocator options on real allocations", steps: memorySteps},
 	{name: "speed", shows: "Time beside C++ and Python", steps: speedSteps},
-	{name: "streams", shows: "Copies that overlap, pinned memory"},
-	{name: "nccl", shows: "NCCL beside a Go process"},
+	{name: "streams", shows: "Copies that overlap, pinned memory", steps: streamSteps},
+	{name: "nccl", shows: "NCCL beside a Go process", steps: ncclSteps},
 }

@@ -70,6 +70,8 @@ var rows = []row{
 		target: "10,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -share SHARE"},
 	{name: "crashhunt", test: "every operator that tensor.Call accepts, with arguments meant to end the process, and backward",
 		target: "200,000 calls, 0 deaths", command: "go run ./tests/crashhunt -share SHARE"},
+	{name: "gpu-kit", test: "the kit for a machine with a GPU, over the fake CUDA runtime in a bare environment",
+		target: "every step ok", command: "tests/gpu/dry.sh --share SHARE build/gpu-dry"},
 	{name: "cfuzz", test: "C API fuzz",
 		target: "10,000,000 calls, 0 crashes", command: "tests/cshim/fuzz.sh -share SHARE"},
 }

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A goPackage is a package whose tests the kit runs on the device: built with the tag linstock_device, they make their
+// tensors there (internal/testdevice). What cannot hold there is left out, and named in the table with its reason.
+type goPackage struct {
+	name  string
+	limit time.Duration
+	out   []leftOut
+}
+
+type leftOut struct {
+	tests  string // with spaces between
+	reason string
+	dry    bool // over the fake runtime alone
+}
+
+const (
+	texts   = "expects a text without the device's name"
+	figures = "limits the CPU's memory or reads its figures; the part memory does so on the device"
+	numbers = "expects the numbers of the CPU's random generator"
+	noCode  = "the fake devices have only a kernel that does nothing"
+)
+
+var goPackages = []goPackage{
+	{"tensor", 4 * time.Minute, []leftOut{
+		{"TestPrintGolden TestErrorsTell TestAdviceInGo TestNestedTensor ExampleTensor ExampleTensor_Index ExampleTensor_Err " +
+			"ExampleScope ExampleTidy ExampleTensor_Backward ExampleCall ExampleReplace", texts, false},
+		{"TestGolden", "a step of its own", false},
+		{"TestHostile", "arguments outside of their bounds end a device; part faults does so on purpose", false},
+		{"TestSettings", "saves the state of the CPU's generator and draws from the device's", false},
+		{"TestPrintLayouts TestRefusals", "makes sparse tensors, " + "for which " + noCode, true},
+		{"TestSetIndexOfSharedMemory", "the fake devices' kernels do not see that tensors overlap", true},
+	}},
+	{"autograd", 2 * time.Minute, []leftOut{
+		{"TestCheckpointNotDeterministic", texts, false},
+		{"TestCheckpointGolden", numbers, false},
+		{"TestCheckpointPeak", figures, false},
+	}},
+	{"nn", 2 * time.Minute, []leftOut{
+		{"TestInit", numbers, false},
+		{"TestNewParameter", figures, false},
+		{"TestTo", "moves a module to the CPU and goes on there", false},
+		{"TestModules/rms_norm TestModules/rms_norm_eps", noCode, true},
+	}},
+	{"optim", 2 * time.Minute, nil},
+	{"data", time.Minute, nil},
+	{"checkpoint", 2 * time.Minute, nil},
+	{"vram", 3 * time.Minute, []leftOut{
+		{"TestAnErrorNamesAReclaimerThatBlocks TestAnErrorNamesACleanupThatBlocks TestExplainAttributesATrainingStep " +
+			"TestTrackedTensorsMayDie TestMetricsFollowTheCounts TestPolicies TestGCPercentOffSweepsOnlyAtTheLimit " +
+			"TestOutOfMemoryErrorSaysWhatWouldHelp TestLimitInsideBackward TestReclaimers " +
+			"TestCacheAnswersToTheLimitAndToIdleness TestAccounting TestCountsSince " +
+			"TestSeedRTorchCollectsAndTriesAgainBeforeAnError TestSeedGoDlFreesBeforeTheRetry " +
+			"TestSeedGoDlBudgetCountsStoragesAndStepsBack TestSeedFloDlOutOfMemoryIsTyped TestSeedTorchSharpLeaksAreFoundByLine " +
+			"TestSeedArticleTechniquesAndWhatTheySave TestSnapshotHoldsWhatIsLiveAndWhatHappened TestHistoryIsBoundedAndEnds " +
+			"TestReportsOfACUDADevice TestPeakFollowsAndResets TestOther Example_summary Example", figures, false},
+		{"TestProfileNamesTheLine", "runs go tool pprof", false},
+	}},
+}
+
+// onDevice is the environment of tests on the device. TF32 would widen every tolerance.
+var onDevice = []string{"LINSTOCK_TEST_DEVICE=cuda:0", "NVIDIA_TF32_OVERRIDE=0"}
+
+// kernels makes the fake devices compute (tests/fakecuda/kernels), so that the dry run compares values.
+var kernels = []string{"LD_PRELOAD={kernels}"}
+
+// goSteps are the steps of the Go packages.
+func goSteps() (steps []step) {
+	for _, p := range goPackages {
+		pattern := func(dry bool) string {
+			var all []string
+			for _, o := range p.out {
+				if !o.dry || dry {
+					for _, t := range strings.Fields(o.tests) {
+						all = append(all, "^"+strings.ReplaceAll(t, "/", "$/^")+"$")
+					}
+				}
+			}
+			return strings.Join(all, "|")
+		}
+		argv := fmt.Sprintf("{repo}/%s/%s.test -test.v {short} -test.timeout %v", p.name, p.name, p.limit-10*time.Second)
+		s := step{name: "go-" + p.name, shows: "package " + p.name + "'s tests on the device", argv: argv, dir: p.name, env: onDevice,
+			dryEnv: kernels, limit: p.limit, read: p.read}
+		if out := pattern(false); out != "" {
+			s.argv += " -test.skip " + out
+		}
+		if out := pattern(true); out != "" {
+			s.dry = "-test.skip " + out // the last counts
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+var testName = regexp.MustCompile(`(?m)^=== RUN   (\S+)`)
+
+func (p *goPackage) read(stdout, all []byte, res *stepResult) error {
+	if err := readGoTest(stdout, all, res); err != nil {
+		return err
+	}
+	for _, o := range p.out {
+		line, err := json.Marshal(struct {
+			Row    string `json:"row"`
+			Left   int    `json:"left out"`
+			Reason string `json:"reason"`
+			Tests  string `json:"which"`
+		}{"left out" + map[bool]string{true: " in a dry run"}[o.dry], len(strings.Fields(o.tests)), o.reason, o.tests})
+		if err != nil {
+			return err
+		}
+		res.Rows = append(res.Rows, line)
+		// A test that has another name by now would stay left out in the table alone.
+		for _, m := range testName.FindAllSubmatch(all, -1) {
+			if slices.Contains(strings.Fields(o.tests), string(m[1])) && !o.dry {
+				res.fail(string(m[1]) + " ran, and should have been left out")
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+)
+
+func init() { programs["beside"] = beside }
+
+var ncclSteps = []step{
+	{name: "ranks", shows: "Python's NCCL with one rank, and with two on one device; a Go process trains beside them", limit: 5 * time.Minute,
+		argv: "{bin}/gpu beside {python} tests/gpu/nccl.py"},
+}
+
+// beside runs a command while a child trains on the same device, and has the child train on after it.
+func beside(argv []string) error {
+	c, err := start(nil, "busy-child", "0.1")
+	if err != nil {
+		return err
+	}
+	defer c.cmd.Process.Kill() //nolint:errcheck // it may have ended
+	if _, err := c.report("ready"); err != nil {
+		return err
+	}
+	type answer struct {
+		steps int
+		err   error
+	}
+	stop, done := make(chan struct{}), make(chan answer)
+	go func() {
+		var a answer
+		for a.err == nil {
+			select {
+			case <-stop:
+				done <- a
+				return
+			default:
+				_, a.err = c.ask("train", "trained")
+				a.steps += 200
+			}
+		}
+		<-stop
+		done <- a
+	}()
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	err = cmd.Run()
+	close(stop)
+	a := <-done
+	_ = c.in.Close()
+	end := errors.Join(a.err, c.cmd.Wait())
+	row(struct {
+		Row  string `json:"row"`
+		OK   bool   `json:"ok"`
+		Note string `json:"note,omitempty"`
+	}{fmt.Sprintf("the Go process beside them: %d training steps", a.steps), end == nil, text(end)})
+	return err
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func init() { programs["copies"] = copies }
+
+var streamSteps = []step{
+	{name: "copies", shows: "copies from pageable and pinned memory, and what the host waits for", limit: 2 * time.Minute, argv: "{bin}/gpu copies"},
+	{name: "python", shows: "the same by Python, and copies beside kernels on two streams", limit: 2 * time.Minute, argv: "{python} tests/gpu/copies.py"},
+}
+
+// pinned is a copy of x in page-locked memory. PyTorch: Tensor.pin_memory.
+func pinned(x *tensor.Tensor) *tensor.Tensor {
+	out, err := tensor.Call("aten::pin_memory", x)
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	y, _ := out[0].(*tensor.Tensor)
+	return y
+}
+
+// copies measures copies of one block between the host and the device. Linstock has no streams yet: a copy and the kernels
+// before it are one after another on the device, and what can overlap is the host.
+func copies([]string) error {
+	n, side, kernels := 256<<20, 8192, 20
+	if dry() {
+		n, side, kernels = 1<<20, 64, 2
+	}
+	return tensor.WithScope(func() error {
+		type line struct {
+			Row  string  `json:"row"`
+			Rate float64 `json:"GB/s"`
+			Call float64 `json:"ms until the call returns"`
+			All  float64 `json:"ms until all is done"`
+			OK   bool    `json:"ok"`
+			Note string  `json:"note,omitempty"`
+		}
+		pageable := tensor.Arange(0, n/4, tensor.Int32)
+		locked := pinned(pageable)
+		there := tensor.Zeros([]int{n / 4}, tensor.Int32, gpu)
+		x := tensor.Randn([]int{side, side}, gpu, tensor.BFloat16)
+		if err := errors.Join(pageable.Err(), locked.Err(), there.Err(), x.Err(), tensor.Synchronize(gpu)); err != nil {
+			return err
+		}
+		// The median of nine, after two that warm up. before is given to the device each time.
+		measure := func(what string, before, copy func() error) error {
+			var calls, totals []time.Duration
+			for i := range 11 {
+				if err := tensor.WithScope(before); err != nil {
+					return err
+				}
+				start := time.Now()
+				if err := tensor.WithScope(copy); err != nil {
+					return err
+				}
+				call := time.Since(start)
+				if err := tensor.Synchronize(gpu); err != nil {
+					return err
+				}
+				if i >= 2 {
+					calls, totals = append(calls, call), append(totals, time.Since(start))
+				}
+			}
+			ms := func(d []time.Duration) float64 {
+				slices.Sort(d)
+				return float64(d[len(d)/2].Microseconds()) / 1000
+			}
+			l := line{Row: what, Call: ms(calls), All: ms(totals), OK: true}
+			l.Rate = float64(n) / 1e6 / max(l.All, 1e-3)
+			row(l)
+			return nil
+		}
+		nothing := func() error { return tensor.Synchronize(gpu) }
+		busy := func() error {
+			for range kernels {
+				if err := tensor.WithScope(func() error { return x.MatMul(x).Err() }); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		async := tensor.NonBlocking(true)
+		err := errors.Join(
+			measure("to the device, pageable", nothing, func() error { return there.Copy_(pageable).Err() }),
+			measure("to the device, pinned", nothing, func() error { return there.Copy_(locked).Err() }),
+			measure("to the device, pinned, non-blocking", nothing, func() error { return there.Copy_(locked, async).Err() }),
+			measure("to the host, pageable", nothing, func() error { return pageable.Copy_(there).Err() }),
+			measure("to the host, pinned", nothing, func() error { return locked.Copy_(there).Err() }),
+			measure("to the host, pinned, non-blocking", nothing, func() error { return locked.Copy_(there, async).Err() }),
+			measure(fmt.Sprintf("%d products of %d×%d before it, pageable", kernels, side, side), busy, func() error { return there.Copy_(pageable).Err() }),
+			measure(fmt.Sprintf("%d products before it, pinned, non-blocking", kernels), busy, func() error { return there.Copy_(locked, async).Err() }),
+		)
+		if err != nil {
+			return err
+		}
+		// What went there and back is what was sent.
+		same, err := locked.Equal(tensor.Arange(0, n/4, tensor.Int32))
+		row(line{Row: "what came back is what was sent", OK: err == nil && same, Note: text(err)})
+		return nil
+	})
+}
