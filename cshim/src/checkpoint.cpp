@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -12,6 +13,8 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "saved.h"
@@ -23,8 +26,29 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::SavedVariableHooks;
 
-// The calling thread's policies, innermost last.
-thread_local std::vector<std::shared_ptr<SavedPolicy>> policies;
+// The innermost policy, among libtorch's thread-local state: a backward pass takes it to the engine's threads,
+// where the nodes that it records with create_graph save tensors too.
+struct PolicyInfo : c10::DebugInfoBase {
+  explicit PolicyInfo(std::shared_ptr<SavedPolicy> p) : policy(std::move(p)) {}
+  std::shared_ptr<SavedPolicy> policy;
+};
+
+template <class Kind = c10::DebugInfoKind>
+Kind policy_kind() {
+  if constexpr (std::is_enum_v<Kind>) {  // before libtorch 2.15; the others are small numbers
+    return static_cast<Kind>(0x4c);
+  } else {
+    static constexpr std::string_view name = "linstock::SavedPolicy";
+    return Kind(&name);
+  }
+}
+
+// The calling thread's policies, innermost last, and the state before each.
+struct Pushed {
+  std::shared_ptr<SavedPolicy> policy;
+  std::shared_ptr<c10::ThreadLocalDebugInfo> before;
+};
+thread_local std::vector<Pushed> policies;
 
 // libtorch asks its engine what stands in for a saved tensor; Python's engine overrides the same function.
 class HookedEngine final : public torch::autograd::Engine {
@@ -32,7 +56,8 @@ class HookedEngine final : public torch::autograd::Engine {
   HookedEngine() = default;
   ~HookedEngine() override { stop(); }
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return policies.empty() ? nullptr : policies.back()->hooks();
+    auto *info = static_cast<PolicyInfo *>(c10::ThreadLocalDebugInfo::get(policy_kind()));
+    return info == nullptr ? nullptr : info->policy->hooks();
   }
 };
 
@@ -474,17 +499,25 @@ at::Tensor Checkpoint::deliver(int pass, size_t needed, Recomputation &r) {
 void pass_starts() noexcept { Checkpoint::Computing::starts_pass(); }
 
 size_t push_policy(std::shared_ptr<SavedPolicy> policy) {
-  policies.push_back(std::move(policy));
+  auto info = std::make_shared<PolicyInfo>(policy);
+  policies.push_back({std::move(policy), c10::ThreadLocalDebugInfo::current()});
+  try {
+    c10::ThreadLocalDebugInfo::_push(policy_kind(), std::move(info));
+  } catch (...) {
+    policies.pop_back();
+    throw;
+  }
   return policies.size() - 1;
 }
 
 void pop_policies(size_t depth) {
   std::exception_ptr first;
   while (policies.size() > depth) {
-    auto policy = std::move(policies.back());
+    Pushed last = std::move(policies.back());
     policies.pop_back();
+    c10::ThreadLocalDebugInfo::_forceCurrentDebugInfo(last.before);
     try {
-      policy->popped();
+      last.policy->popped();
     } catch (...) {
       if (!first) first = std::current_exception();
     }

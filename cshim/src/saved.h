@@ -1,7 +1,8 @@
 // What the graph keeps in place of the tensors that operators save for their backward.
 //
 // A policy decides. Each thread has a stack of policies; the innermost one decides for each tensor that an
-// operator on that thread saves. Where the stack is empty the graph keeps the tensor itself. Packing happens
+// operator on that thread saves, and in a backward pass of that thread on the engine's threads too. Where the
+// stack is empty the graph keeps the tensor itself. Packing happens
 // inside the operator, on its thread, and never calls back. Unpacking happens inside a backward pass, on the
 // thread on which the engine runs the node, and may call back.
 #pragma once
