@@ -1,7 +1,8 @@
-// Kernels for the fake CUDA devices: an operator on a device of theirs computes with the CPU's kernel. Device memory is
-// host memory there, so the CPU's kernel gets tensors over the same bytes. Loaded with LD_PRELOAD (tests/gpu/dry.sh), this
-// replaces libtorch_cuda's kernels, which do nothing over the fake runtime: values are then those of the CPU, but
-// random numbers are others. What only CUDA has (cuDNN, fused attention, fused cells of RNNs) stays as it is.
+// Kernels for the fake CUDA devices: an operator on a device of theirs computes with the CPU's kernel. Device
+// memory is host memory there, so the CPU's kernel gets tensors over the same bytes. Loaded with LD_PRELOAD
+// (tests/gpu/dry.sh), this replaces libtorch_cuda's kernels, which do nothing over the fake runtime: values are
+// then those of the CPU, but random numbers are others. What only CUDA has (cuDNN, fused attention, fused cells of
+// RNNs) stays as it is.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -70,8 +71,9 @@ struct Call {
 
   // Random numbers are a function of the device's own generator, which moves on: not those of the CPU's.
   at::Generator generator(const IValue &v) {
-    at::Generator of = v.isGenerator() && v.toGenerator().device().is_cuda() ? v.toGenerator()
-                                                                                 : at::cuda::detail::getDefaultCUDAGenerator(device ? device->index() : -1);
+    at::Generator of = v.isGenerator() && v.toGenerator().device().is_cuda()
+                           ? v.toGenerator()
+                           : at::cuda::detail::getDefaultCUDAGenerator(device ? device->index() : -1);
     std::lock_guard<std::mutex> lock(of.mutex());
     auto *g = at::check_generator<at::CUDAGeneratorImpl>(of);
     uint64_t offset = g->philox_offset_per_thread();
@@ -93,7 +95,8 @@ struct Call {
     at::Tensor host = t.resolve_conj().resolve_neg();
     at::Tensor out = at::empty_strided(host.sizes(), host.strides(), host.options().device(d));
     if (out.numel() > 0)
-      at::from_blob(const_cast<void *>(out.const_data_ptr()), out.sizes(), out.strides(), host.options()).copy_(host);
+      at::from_blob(const_cast<void *>(out.const_data_ptr()), out.sizes(), out.strides(), host.options())
+          .copy_(host);
     return out;
   }
 
@@ -141,12 +144,27 @@ void kernel(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stac
 
 // Never replaced: what allocates, makes views, or touches no values.
 const std::set<std::string> kept = {
-    "aten::empty", "aten::empty_strided", "aten::as_strided", "aten::view", "aten::_reshape_alias", "aten::set_", "aten::resize_",
-    "aten::unfold", "aten::record_stream", "aten::is_pinned", "aten::_pin_memory", "aten::pin_memory", "aten::view_as_real",
-    "aten::view_as_complex", "aten::_fused_sdp_choice", "aten::_local_scalar_dense", "aten::is_set_to",
+    "aten::empty",
+    "aten::empty_strided",
+    "aten::as_strided",
+    "aten::view",
+    "aten::_reshape_alias",
+    "aten::set_",
+    "aten::resize_",
+    "aten::unfold",
+    "aten::record_stream",
+    "aten::is_pinned",
+    "aten::_pin_memory",
+    "aten::pin_memory",
+    "aten::view_as_real",
+    "aten::view_as_complex",
+    "aten::_fused_sdp_choice",
+    "aten::_local_scalar_dense",
+    "aten::is_set_to",
 };
 // Composite on CUDA, where they choose by the device.
-const std::set<std::string> more = {"aten::copy_", "aten::convolution", "aten::convolution_backward", "aten::conj_physical_", "aten::kaiser_window", "aten::kaiser_window.periodic"};
+const std::set<std::string> more = {"aten::copy_",          "aten::convolution",   "aten::convolution_backward",
+                                    "aten::conj_physical_", "aten::kaiser_window", "aten::kaiser_window.periodic"};
 
 // The CPU's takes its default generator.
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor &x, double p, std::optional<bool> train) {
