@@ -7,20 +7,20 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// CausalSelfAttention is the attention of a GPT's blocks. QKV computes queries, keys and values of x (N, T, C) in one
-// product, each position attends to itself and those before it, and Proj mixes the heads' results. It uses
+// CausalSelfAttention is the self-attention of a GPT block. QKV computes the queries, keys and values of x (N, T, C) in
+// one product; each position attends to itself and earlier positions; Proj combines the results of the heads. It uses
 // torch.nn.functional.scaled_dot_product_attention.
 type CausalSelfAttention struct {
 	Mode
 	QKV   *Linear // C to 3C
 	Proj  *Linear // C to C
 	Heads int
-	Drop  float64 // dropout probability of the weights while training
+	Drop  float64 // dropout probability of the attention weights in training
 	err   error
 }
 
-// NewCausalSelfAttention returns a CausalSelfAttention of the given width, a multiple of heads. Options: NoBias,
-// DropoutP, DType, Device.
+// NewCausalSelfAttention returns a CausalSelfAttention of the given width, which must be a multiple of heads. Options:
+// NoBias, DropoutP, DType, Device.
 func NewCausalSelfAttention(width, heads int, opts ...Option) *CausalSelfAttention {
 	b := build("NewCausalSelfAttention", opts, "NoBias", "DropoutP", "DType", "Device")
 	b.heads(width, heads)
@@ -53,7 +53,7 @@ func (b *builder) heads(width, heads int) {
 	b.probability("DropoutP", b.dropout)
 }
 
-// Err returns the error of the constructor that made a, and nil if there was none.
+// Err returns the error of the constructor that made a, or nil.
 func (a *CausalSelfAttention) Err() error {
 	if a == nil {
 		return nilModule("CausalSelfAttention")
@@ -61,7 +61,7 @@ func (a *CausalSelfAttention) Err() error {
 	return a.err
 }
 
-// Forward attends within x (N, T, C) and returns the same shape.
+// Forward applies self-attention to x (N, T, C) and returns the same shape.
 func (a *CausalSelfAttention) Forward(x *tensor.Tensor) *tensor.Tensor {
 	const op = "CausalSelfAttention"
 	if err := a.Err(); err != nil {
@@ -88,9 +88,9 @@ func (a *CausalSelfAttention) dropout() []tensor.Option {
 	return nil
 }
 
-// CausalAttention attends with fused queries, keys and values (N, T, 3C), three parts of C one after the other,
-// split into heads; each position sees itself and those before it. It gives (N, T, C). The options are those of
-// tensor.ScaledDotProductAttention.
+// CausalAttention applies causal attention to fused queries, keys and values (N, T, 3C), three parts of C one after the
+// other, split into heads. Each position attends to itself and earlier positions. The result is (N, T, C). The options
+// are those of tensor.ScaledDotProductAttention.
 func CausalAttention(qkv *tensor.Tensor, heads int, opts ...tensor.Option) *tensor.Tensor {
 	const op = "CausalAttention"
 	if bad := unusable(op, qkv); bad != nil {
@@ -109,8 +109,8 @@ func CausalAttention(qkv *tensor.Tensor, heads int, opts ...tensor.Option) *tens
 	})
 }
 
-// attend attends with queries, keys and values (N, T, C), giving (N, T, C), or if sequenceFirst (T, N, C). What it makes
-// on the way belongs to the present scope.
+// attend applies attention to queries, keys and values (N, T, C). It returns (N, T, C), or (T, N, C) if sequenceFirst.
+// Intermediate results belong to the current scope.
 func attend(qkv []*tensor.Tensor, heads int, sequenceFirst bool, opts []tensor.Option) *tensor.Tensor {
 	var split [3]*tensor.Tensor
 	for i, p := range qkv {
@@ -118,7 +118,7 @@ func attend(qkv []*tensor.Tensor, heads int, sequenceFirst bool, opts []tensor.O
 		if len(shape) != 3 {
 			return refuse.Tensor("attention", tensor.ErrArgument, "%v must be (N, T, C)", shape)
 		}
-		// A view: the projection's result is not copied.
+		// This is a view: the projection's result is not copied.
 		split[i] = p.View(shape[0], shape[1], heads, shape[2]/heads).Transpose(1, 2)
 	}
 	y := tensor.ScaledDotProductAttention(split[0], split[1], split[2], opts...)
@@ -132,7 +132,7 @@ func attend(qkv []*tensor.Tensor, heads int, sequenceFirst bool, opts []tensor.O
 	return y.Transpose(1, 2).Reshape(shape[0], shape[2], shape[1]*shape[3])
 }
 
-// unusable returns the failed tensor to return for an x that no operator takes, and nil for one that operators take.
+// unusable returns a failed tensor if x cannot be an operand, and nil otherwise.
 func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
 	if err := refuse.Unusable(op, "", x); err != nil {
 		return tensor.Failed(err)
@@ -140,26 +140,26 @@ func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
 	return nil
 }
 
-// MultiheadAttention is attention with projections for queries, keys and values, all in InProjWeight (3E, E) and
-// InProjBias (3E), and the projection OutProj of the result. Its state has PyTorch's names: in_proj_weight,
-// in_proj_bias, out_proj.weight, out_proj.bias. PyTorch: torch.nn.MultiheadAttention with need_weights=False.
+// MultiheadAttention is multi-head attention. InProjWeight (3E, E) and InProjBias (3E) project queries, keys and
+// values; OutProj projects the result. Its state has PyTorch's names: in_proj_weight, in_proj_bias, out_proj.weight,
+// out_proj.bias. PyTorch: torch.nn.MultiheadAttention with need_weights=False.
 type MultiheadAttention struct {
 	Mode
 	InProjWeight, InProjBias *tensor.Tensor
 	OutProj                  *Linear
 	Heads                    int
-	Drop                     float64 // dropout probability of the weights while training
+	Drop                     float64 // dropout probability of the attention weights in training
 	batchFirst, causal       bool
 	err                      error
 }
 
-// NewMultiheadAttention returns a MultiheadAttention of the given width E, a multiple of heads, initialized as PyTorch
-// does. Options: BatchFirst, Causal, NoBias, DropoutP, DType, Device.
+// NewMultiheadAttention returns a MultiheadAttention of the given width E, which must be a multiple of heads,
+// initialized as in PyTorch. Options: BatchFirst, Causal, NoBias, DropoutP, DType, Device.
 func NewMultiheadAttention(width, heads int, opts ...Option) *MultiheadAttention {
 	b := build("NewMultiheadAttention", opts, "BatchFirst", "Causal", "NoBias", "DropoutP", "DType", "Device")
 	b.heads(width, heads)
 	a := &MultiheadAttention{Heads: heads, Drop: b.dropout, batchFirst: b.batchFirst, causal: b.causal}
-	// PyTorch draws the output's projection first.
+	// PyTorch initializes the output projection first.
 	a.OutProj = b.linear(width, width)
 	a.InProjWeight = b.parameter([]int{3 * width, width}, uniform(xavier(3*width, width)))
 	if !b.noBias {
@@ -174,7 +174,7 @@ func NewMultiheadAttention(width, heads int, opts ...Option) *MultiheadAttention
 	return a
 }
 
-// Err returns the error of the constructor that made a, and nil if there was none.
+// Err returns the error of the constructor that made a, or nil.
 func (a *MultiheadAttention) Err() error {
 	if a == nil {
 		return nilModule("MultiheadAttention")
@@ -182,18 +182,19 @@ func (a *MultiheadAttention) Err() error {
 	return a.err
 }
 
-// xavier is the bound of xavier_uniform_ with gain 1, in torch.nn.init's order of operations.
+// xavier returns the bound of xavier_uniform_ with gain 1. It computes in the order of torch.nn.init.
 func xavier(fanOut, fanIn int) float64 {
 	std := math.Sqrt(2.0 / float64(fanIn+fanOut))
 	return math.Sqrt(3.0) * std
 }
 
-// Forward attends within x: (L, N, E), with BatchFirst (N, L, E), or (L, E) without a batch. It returns the same shape.
+// Forward applies self-attention to x: (L, N, E), or (N, L, E) with BatchFirst, or (L, E) without a batch. It returns
+// the same shape.
 func (a *MultiheadAttention) Forward(x *tensor.Tensor) *tensor.Tensor { return a.Attend(x, x, x) }
 
-// Attend attends with query (L, N, E) to key and value (S, N, E), with BatchFirst (N, L, E) and (N, S, E), or without a
-// batch (L, E) and (S, E). It returns query's shape, with PyTorch's strides. The options are those of
-// tensor.ScaledDotProductAttention, for example AttnMask.
+// Attend applies attention with query (L, N, E) to key and value (S, N, E). With BatchFirst the shapes are (N, L, E)
+// and (N, S, E), and without a batch (L, E) and (S, E). It returns the shape of query, with PyTorch's strides. The
+// options are those of tensor.ScaledDotProductAttention, for example AttnMask.
 func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	const op = "MultiheadAttention"
 	if err := a.Err(); err != nil {
@@ -213,7 +214,7 @@ func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...te
 			dims = len(shape)
 		}
 		if len(shape) != dims || dims < 2 || dims > 3 || a.Heads < 1 || shape[dims-1]%a.Heads != 0 {
-			return refuse.Tensor(op, tensor.ErrArgument, "%v must be of 3 dimensions, or all of 2, the last divisible by %d heads", shape, a.Heads)
+			return refuse.Tensor(op, tensor.ErrArgument, "query, key and value must all have 3 dimensions or all 2, the last divisible by %[2]d heads, got %[1]v", shape, a.Heads)
 		}
 	}
 	sequenceFirst := !a.fast(in, opts)
@@ -242,7 +243,7 @@ func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...te
 	}))
 }
 
-// fast reports whether PyTorch would take its fast path of inference, which lays the result out with the batch first.
+// fast reports whether PyTorch would take its fast path for inference, whose result is laid out with the batch first.
 func (a *MultiheadAttention) fast(in []*tensor.Tensor, opts []tensor.Option) bool {
 	if !a.batchFirst || a.Training() || a.causal || len(opts) != 0 || a.InProjBias == nil || a.OutProj.Bias == nil || a.Heads%2 != 0 ||
 		in[0] != in[1] || in[1] != in[2] || in[0].Dim() != 3 {

@@ -13,8 +13,8 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// builder is what a constructor has read and made so far. After the first error its methods do nothing, and done frees
-// the tensors that were made: a constructor needs no error handling between its steps.
+// builder is the state of a constructor: its options and the tensors it has made. After the first error its methods do
+// nothing, and done frees the tensors, so that a constructor needs no error handling between its steps.
 type builder struct {
 	settings
 	op   string
@@ -22,7 +22,7 @@ type builder struct {
 	err  error
 }
 
-// build applies opts for the constructor op, whose options are those named in known.
+// build applies opts for the constructor op, which accepts the options named in known.
 func build(op string, opts []Option, known ...string) *builder {
 	b := &builder{op: op, settings: settings{
 		dtype: tensor.DefaultDType(), device: defaultDevice(), groups: 1, paddingIdx: -1, eps: 1e-5, momentum: 0.1}}
@@ -77,7 +77,7 @@ func (b *builder) note(err error) {
 	b.err = &named
 }
 
-// maxSize bounds a dimension so that products of a few cannot overflow.
+// maxSize bounds a dimension, so that a product of a few sizes cannot overflow.
 const maxSize = 1 << 40
 
 // sizes checks dimensions, given as pairs of a name and an int.
@@ -89,7 +89,7 @@ func (b *builder) sizes(named ...any) {
 	}
 }
 
-// spread returns n numbers from one or n, all at least low.
+// spread returns n numbers from a list of one or n, and checks that each is at least low.
 func (b *builder) spread(name string, v []int, n, byDefault, low int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -125,7 +125,7 @@ func (b *builder) positiveEps() {
 	}
 }
 
-// tensor makes one of the module's tensors, out of all scopes, and fills it.
+// tensor makes one of the module's tensors, outside every scope, and fills it.
 func (b *builder) tensor(shape []int, dtype tensor.DType, fill func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor {
 	n := 1
 	for _, k := range shape {
@@ -149,7 +149,7 @@ func (b *builder) tensor(shape []int, dtype tensor.DType, fill func(*tensor.Tens
 	return t
 }
 
-// parameter makes one that requires a gradient.
+// parameter makes a tensor that requires a gradient.
 func (b *builder) parameter(shape []int, fill func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor {
 	t := b.tensor(shape, b.dtype, fill)
 	if b.err == nil {
@@ -159,7 +159,7 @@ func (b *builder) parameter(shape []int, fill func(*tensor.Tensor) *tensor.Tenso
 	return t
 }
 
-// part takes a module that another constructor made, and its error.
+// part records a submodule that another constructor made, and its error.
 func (b *builder) part(m interface{ Err() error }) {
 	b.note(m.Err())
 	for _, n := range tensors(m) {
@@ -167,7 +167,7 @@ func (b *builder) part(m interface{ Err() error }) {
 	}
 }
 
-// done returns the first error; after one, nothing that was made is left.
+// done returns the first error. If there is one, it frees every tensor that was made.
 func (b *builder) done() error {
 	if b.err != nil {
 		for _, t := range b.made {

@@ -13,10 +13,10 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Check returns an error for each part of m that would be lost, forgotten or fail in silence, joined (errors.Join), and
-// nil if there is none. Each names the field as Go writes it, with m for the argument: m.Blocks[0].Attn. The rules are in
-// the package comment. Parameters, NamedParameters, StateDict, LoadStateDict, To and ZeroGrad call it, and by them the
-// optimizers and package checkpoint.
+// Check reports mistakes in the module m that would lose a parameter silently or fail later: it returns an error for
+// each, joined by errors.Join, or nil. Each error names the field in Go's notation, with m for the argument:
+// m.Blocks[0].Attn. The package documentation lists the rules. Parameters, NamedParameters, StateDict, LoadStateDict,
+// To and ZeroGrad call Check, and so do the optimizers and package checkpoint through them.
 func Check(m any) error {
 	v := reflect.ValueOf(m)
 	switch v.Kind() {
@@ -36,7 +36,7 @@ func Check(m any) error {
 	return errors.Join(c.errs...)
 }
 
-// checked puts a failed tensor that carries Check's error in front, if there is one.
+// checked prepends a failed tensor that carries Check's error, if there is one.
 func checked(m any, named []Named) []Named {
 	if err := Check(m); err != nil {
 		named = append([]Named{{"", tensor.Failed(err)}}, named...)
@@ -44,11 +44,11 @@ func checked(m any, named []Named) []Named {
 	return named
 }
 
-// checker goes through a module as walker does, and into what walker does not see.
+// checker visits a module as walker does, and also the values that walker does not visit.
 type checker struct {
 	path []step
 	seen map[unsafePointer]bool
-	open bool // a struct was met whose state names its type does not tell
+	open bool // a struct was visited whose state names depend on values
 	errs []error
 }
 
@@ -56,7 +56,7 @@ type checker struct {
 type step struct {
 	name  string
 	index int
-	kind  reflect.Kind // Struct, Slice or Map: what it is a step into
+	kind  reflect.Kind // what the step leads into: Struct, Slice or Map
 }
 
 func (s step) String() string {
@@ -92,7 +92,8 @@ func (c *checker) nilModule(t reflect.Type) {
 	c.report(tensor.ErrNil, "is a nil %v: a module is needed, or the tag `nn:\",optional\"`", t)
 }
 
-// visit checks a value, which the field f holds, itself or in a slice or map. pkg is the package of the struct around it.
+// visit checks a value that the field f holds, directly or in a slice or map. pkg is the package of the enclosing
+// struct.
 func (c *checker) visit(v reflect.Value, pkg string, f *field) {
 	t := v.Type()
 	switch t.Kind() {
@@ -140,7 +141,7 @@ func (c *checker) pointer(v reflect.Value, pkg string, f *field) {
 	switch {
 	case t.Elem().Kind() != reflect.Struct:
 		if facts.holds {
-			c.report(tensor.ErrArgument, "is a %v, in which no part is found: a part is a pointer to a struct, a slice or a map", t)
+			c.report(tensor.ErrArgument, "is a %v, which cannot be searched for parts: use a pointer to a struct, a slice or a map", t)
 		}
 	case v.IsNil():
 		if !f.optional && facts.holds {
@@ -160,7 +161,8 @@ func (c *checker) pointer(v reflect.Value, pkg string, f *field) {
 	}
 }
 
-// module reports the error that a module carries. What is embedded under an unexported name has no method to call.
+// module reports the error that a module carries. Reflection cannot call methods of a struct embedded under an
+// unexported name.
 func (c *checker) module(v reflect.Value, facts *facts) {
 	if !facts.err || !facts.module || !v.CanInterface() {
 		return
@@ -169,7 +171,7 @@ func (c *checker) module(v reflect.Value, facts *facts) {
 	if err == nil {
 		return
 	}
-	// A struct has the method of a module that it embeds.
+	// The method may be promoted from an embedded module, whose error is reported already.
 	for _, e := range c.errs {
 		if errors.Is(e, err) {
 			return
@@ -181,7 +183,7 @@ func (c *checker) module(v reflect.Value, facts *facts) {
 func (c *checker) fields(v reflect.Value, pkg string) {
 	t := v.Type()
 	plan := planOf(t)
-	// A struct of another package may keep tensors to itself, unless it is a module.
+	// A struct of another package may have unexported tensors, unless it is a module.
 	whole := plan.module || pkg == t.PkgPath()
 	for _, f := range plan.faults {
 		if whole || !f.hidden {
@@ -225,7 +227,7 @@ func (c *checker) mapping(v reflect.Value, pkg string, f *field) {
 			found = x.IsValid() && holds(x.Type(), pkg)
 		}
 		if found {
-			c.report(tensor.ErrArgument, "is a %v, in which no part is found: the keys must be strings, which are names in the state", t)
+			c.report(tensor.ErrArgument, "is a %v, which cannot be searched for parts: its keys must be strings, which become names in the state", t)
 		}
 		return
 	}
@@ -250,15 +252,15 @@ func (c *checker) tensor(t *tensor.Tensor, f *field) {
 		return
 	}
 	if d := t.DType(); !d.IsFloat() && !d.IsComplex() {
-		c.report(tensor.ErrArgument, "is %v and cannot be learned: the tag `nn:\",buffer\"` is missing", d)
+		c.report(tensor.ErrArgument, "is %v and cannot be trained: the tag `nn:\",buffer\"` is missing", d)
 		return
 	}
 	c.report(tensor.ErrArgument, "is neither a parameter nor a buffer: use NewParameter or RequiresGrad_ "+
 		"(RequiresGrad_(false) for a frozen one), or the tag `nn:\",buffer\"`")
 }
 
-// names reports fields whose tensors have the same state name, where the types do not tell: elements without a prefix
-// beside other fields, and names with dots in them.
+// names reports fields whose tensors have the same state name, where this depends on values: elements without a prefix
+// beside other fields, and names that contain dots.
 func (c *checker) names(root reflect.Value) {
 	known := map[string][]step{}
 	told := map[string]bool{}
@@ -270,7 +272,7 @@ func (c *checker) names(root reflect.Value) {
 			known[name] = path
 			return
 		}
-		// Report the fields that clash, not each tensor in them.
+		// Report the fields with the same name, not each tensor in them.
 		for len(first) > 1 && len(path) > 1 && first[len(first)-1] == path[len(path)-1] {
 			first, path = first[:len(first)-1], path[:len(path)-1]
 		}
@@ -285,7 +287,7 @@ func (c *checker) names(root reflect.Value) {
 			}
 		}
 		c.path = path
-		c.report(tensor.ErrArgument, "has a tensor of the name %q in the state, and so has %s", name, a)
+		c.report(tensor.ErrArgument, "has a tensor with the state name %q, as does %s", name, a)
 	}
 	w.walk(root, "")
 }

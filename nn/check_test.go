@@ -110,12 +110,13 @@ type failing struct {
 func (f *failing) Forward(x *tensor.Tensor) *tensor.Tensor { return x }
 func (f *failing) Err() error                              { return f.err }
 
-// asFailing has the method Err of what it embeds.
+// asFailing has the method Err promoted from the module it embeds.
 type asFailing struct{ *failing }
 
 type nested struct{ Blocks []any }
 
-// Check finds each kind of fault and names the field, and everything that uses a module returns what it found.
+// TestCheck tests that Check finds each kind of fault and names the field, and that functions that use a module return
+// the same error.
 func TestCheck(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
@@ -135,14 +136,14 @@ func TestCheck(t *testing.T) {
 			wants []string
 			kind  error
 		}{
-			{&twins{linear(), linear()}, []string{`m.B has the name "proj" in the state, and so has A`}, tensor.ErrArgument},
+			{&twins{linear(), linear()}, []string{`m.B has the state name "proj", as does A`}, tensor.ErrArgument},
 			{&twins{}, []string{`m.B has the name "proj"`, "m.A is a nil *nn.Linear", "m.B is a nil *nn.Linear"}, tensor.ErrNil},
-			{&cased{linear(), linear()}, []string{`m.Fc has the name "fc" in the state, and so has FC`}, tensor.ErrArgument},
+			{&cased{linear(), linear()}, []string{`m.Fc has the state name "fc", as does FC`}, tensor.ErrArgument},
 			{&nested{[]any{&cased{linear(), linear()}}}, []string{`m.Blocks[0].Fc has the name "fc"`}, tensor.ErrArgument},
-			{&embeds{base{param()}, &base{param()}}, []string{`m.Other.W has the name "w" in the state, and so has base.W`}, tensor.ErrArgument},
-			{&dots{Layers: []*nn.Linear{linear(), linear()}, First: linear()}, []string{`m.First has a tensor of the name "0.weight" in the state, and so has m.Layers[0]`}, tensor.ErrArgument},
-			{&dotted{linear(), param()}, []string{`m.Head.Bias has a tensor of the name "head.bias" in the state, and so has m.Bias`}, tensor.ErrArgument},
-			{map[string]any{"a.b": linear(), "a": map[string]any{"b": linear()}}, []string{`m["a.b"] has a tensor of the name "a.b.weight" in the state, and so has m["a"]["b"]`}, tensor.ErrArgument},
+			{&embeds{base{param()}, &base{param()}}, []string{`m.Other.W has the state name "w", as does base.W`}, tensor.ErrArgument},
+			{&dots{Layers: []*nn.Linear{linear(), linear()}, First: linear()}, []string{`m.First has a tensor with the state name "0.weight", as does m.Layers[0]`}, tensor.ErrArgument},
+			{&dotted{linear(), param()}, []string{`m.Head.Bias has a tensor with the state name "head.bias", as does m.Bias`}, tensor.ErrArgument},
+			{map[string]any{"a.b": linear(), "a": map[string]any{"b": linear()}}, []string{`m["a.b"] has a tensor with the state name "a.b.weight", as does m["a"]["b"]`}, tensor.ErrArgument},
 			{&hidden{fine: one(), any: linear(), Fine: linear()}, []string{"m.w is unexported and holds a *tensor.Tensor", "m.fc is unexported and holds a *nn.Linear",
 				"m.drop is unexported and holds a nn.Dropout", "m.list is unexported and holds a []nn.Layer", "m.any is unexported and holds a *nn.Linear"}, tensor.ErrArgument},
 			{&keepsSecret{&secret{}}, []string{"m.Head.w is unexported and holds a *tensor.Tensor"}, tensor.ErrArgument},
@@ -150,7 +151,7 @@ func TestCheck(t *testing.T) {
 			{&pointers{A: &ptr, B: &list, C: &layer}, []string{"m.A is a **nn.Linear", "m.B is a *[]*nn.Linear", "m.C is a *nn.Layer", "m.D is a tensor.Tensor"}, tensor.ErrArgument},
 			{&tagged{A: linear()}, []string{`m.A has the tag option "bufer", which does not exist; the options are buffer, optional`, `m.B has the tag option "frozen"`, `m.C has the tag option "opt"`}, tensor.ErrArgument},
 			{&plain{one(), tensor.Zeros([]int{}, tensor.Int64), one().RequiresGrad_(false), one(), nil},
-				[]string{"m.Weight is neither a parameter nor a buffer", "m.Steps is int64 and cannot be learned: the tag `nn:\",buffer\"` is missing"}, tensor.ErrArgument},
+				[]string{"m.Weight is neither a parameter nor a buffer", "m.Steps is int64 and cannot be trained: the tag `nn:\",buffer\"` is missing"}, tensor.ErrArgument},
 			{&base{released}, []string{"m.W is unusable: "}, tensor.ErrReleased},
 			{&base{gone}, []string{"m.W is unusable"}, tensor.ErrReleased},
 			{&base{tensor.Failed(mine)}, []string{"m.W is unusable: my own error"}, mine},
@@ -203,7 +204,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// The library's modules and the examples' pass, frozen, after To, on loading and with tied weights.
+// TestCheckPasses tests that Check accepts the modules of the library and the examples: frozen, after To, after loading
+// and with tied weights.
 func TestCheckPasses(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -228,7 +230,7 @@ func TestCheckPasses(t *testing.T) {
 	}
 }
 
-// RequiresGrad_ makes parameters of tensors that were none.
+// TestRequiresGradMakesParameters tests that RequiresGrad_ turns plain tensors into parameters.
 func TestRequiresGradMakesParameters(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -279,7 +281,7 @@ func TestNewParameter(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// It is out of the scope, shares y's storage and is among the weights.
+	// The parameter is outside the scope, shares y's storage and counts as a weight.
 	if v, err := p.Sum().Item(); v != 15 || err != nil {
 		t.Errorf("the sum is %v, %v", v, err)
 	}

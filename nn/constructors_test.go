@@ -19,8 +19,8 @@ func here() string {
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
-// A constructor's error names the constructor, what was wrong and the user's line, and reaches every function that would
-// have used the module.
+// TestConstructorErrors tests that a constructor's error names the constructor, the fault and the user's line, and that
+// every function that uses the module returns it.
 func TestConstructorErrors(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -48,7 +48,8 @@ func TestConstructorErrors(t *testing.T) {
 	}
 }
 
-// An error in a part of a module names the module's constructor, and no tensor is left.
+// TestConstructorErrorsOfParts tests that the error of a submodule names the outer constructor, and that no tensor
+// leaks.
 func TestConstructorErrorsOfParts(t *testing.T) {
 	leak.Check(t)
 	line, a := here(), nn.NewMultiheadAttention(8, 2, nn.Device(tensor.CUDA(99)))
@@ -67,7 +68,7 @@ func TestConstructorErrorsOfParts(t *testing.T) {
 	}
 }
 
-// An unknown option is an error that lists the constructor's options.
+// TestUnknownOptions tests that the error for an unknown option lists the constructor's options.
 func TestUnknownOptions(t *testing.T) {
 	leak.Check(t)
 	for want, m := range map[string]interface{ Err() error }{

@@ -6,7 +6,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Conv2d convolves x (N, in, H, W) to (N, out, H', W'). Weight is (out, in/Groups, kH, kW), Bias (out) or nil.
+// Conv2d convolves x (N, in, H, W) to (N, out, H', W'). Weight is (out, in/Groups, kH, kW); Bias is (out), or nil.
 // PyTorch: torch.nn.Conv2d.
 type Conv2d struct {
 	Weight, Bias              *tensor.Tensor
@@ -15,13 +15,13 @@ type Conv2d struct {
 	err                       error
 }
 
-// NewConv2d returns a Conv2d with a kernel×kernel window, initialized as PyTorch does. Options: Kernel(h, w), Stride,
+// NewConv2d returns a Conv2d with a kernel×kernel window, initialized as in PyTorch. Options: Kernel(h, w), Stride,
 // Padding, Dilation, Groups, NoBias, DType, Device.
 func NewConv2d(in, out, kernel int, opts ...Option) *Conv2d {
 	return (*Conv2d)(newConv("NewConv2d", 2, in, out, kernel, opts))
 }
 
-// Err returns the error of the constructor that made c, and nil if there was none.
+// Err returns the error of the constructor that made c, or nil.
 func (c *Conv2d) Err() error {
 	if c == nil {
 		return nilModule("Conv2d")
@@ -37,7 +37,7 @@ func (c *Conv2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.Conv2d(c.Weight, c.Bias, tensor.Stride(c.Stride...), tensor.Padding(c.Padding...), tensor.Dilation(c.Dilation...), tensor.Groups(c.Groups))
 }
 
-// Conv1d convolves x (N, in, L) to (N, out, L'). Weight is (out, in/Groups, k), Bias (out) or nil. PyTorch:
+// Conv1d convolves x (N, in, L) to (N, out, L'). Weight is (out, in/Groups, k); Bias is (out), or nil. PyTorch:
 // torch.nn.Conv1d.
 type Conv1d struct {
 	Weight, Bias              *tensor.Tensor
@@ -46,13 +46,13 @@ type Conv1d struct {
 	err                       error
 }
 
-// NewConv1d returns a Conv1d with a window of kernel elements, initialized as PyTorch does. Options: Stride, Padding,
+// NewConv1d returns a Conv1d with a window of kernel elements, initialized as in PyTorch. Options: Stride, Padding,
 // Dilation, Groups, NoBias, DType, Device.
 func NewConv1d(in, out, kernel int, opts ...Option) *Conv1d {
 	return (*Conv1d)(newConv("NewConv1d", 1, in, out, kernel, opts))
 }
 
-// Err returns the error of the constructor that made c, and nil if there was none.
+// Err returns the error of the constructor that made c, or nil.
 func (c *Conv1d) Err() error {
 	if c == nil {
 		return nilModule("Conv1d")
@@ -112,7 +112,7 @@ func newConv(op string, dims, in, out, kernel int, opts []Option) *conv {
 	return c
 }
 
-// window returns the constructor's number for every dimension, or the numbers of the option Kernel.
+// window returns the kernel argument for each dimension, or the numbers of the option Kernel.
 func (b *builder) window(kernel, dims int) []int {
 	if len(b.kernel) != 0 {
 		return b.spread("Kernel", b.kernel, dims, 1, 1)
@@ -120,15 +120,16 @@ func (b *builder) window(kernel, dims int) []int {
 	return b.spread("kernel", []int{kernel}, dims, 1, 1)
 }
 
-// MaxPool2d takes the maxima of windows of x (N, C, H, W). PyTorch: torch.nn.MaxPool2d.
+// MaxPool2d returns the maximum of each window of x (N, C, H, W), with shape (N, C, H', W'). PyTorch:
+// torch.nn.MaxPool2d.
 type MaxPool2d struct {
 	Kernel, Stride, Padding, Dilation []int
 	Ceil                              bool
 	err                               error
 }
 
-// NewMaxPool2d returns a MaxPool2d with a kernel×kernel window. Options: Kernel(h, w), Stride (by default the window's
-// size), Padding, Dilation, CeilMode.
+// NewMaxPool2d returns a MaxPool2d with a kernel×kernel window. Options: Kernel(h, w), Stride (the window's size by
+// default), Padding, Dilation, CeilMode.
 func NewMaxPool2d(kernel int, opts ...Option) *MaxPool2d {
 	b := build("NewMaxPool2d", opts, "Kernel", "Stride", "Padding", "Dilation", "CeilMode")
 	p := &MaxPool2d{Ceil: b.ceil}
@@ -149,7 +150,7 @@ func (b *builder) pool(kernel int) (window, stride, padding []int) {
 	return window, stride, b.spread("Padding", b.padding, 2, 0, 0)
 }
 
-// Err returns the error of the constructor that made p, and nil if there was none.
+// Err returns the error of the constructor that made p, or nil.
 func (p *MaxPool2d) Err() error {
 	if p == nil {
 		return nilModule("MaxPool2d")
@@ -157,7 +158,7 @@ func (p *MaxPool2d) Err() error {
 	return p.err
 }
 
-// Forward returns the maxima of x's windows.
+// Forward returns the maximum of each window of x.
 func (p *MaxPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if err := p.Err(); err != nil {
 		return tensor.Failed(err)
@@ -165,15 +166,15 @@ func (p *MaxPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.MaxPool2d(p.Kernel, tensor.Stride(p.Stride...), tensor.Padding(p.Padding...), tensor.Dilation(p.Dilation...), tensor.CeilMode(p.Ceil))
 }
 
-// AvgPool2d takes the means of windows of x (N, C, H, W). PyTorch: torch.nn.AvgPool2d.
+// AvgPool2d returns the mean of each window of x (N, C, H, W), with shape (N, C, H', W'). PyTorch: torch.nn.AvgPool2d.
 type AvgPool2d struct {
 	Kernel, Stride, Padding []int
 	Ceil, SkipPadding       bool
 	err                     error
 }
 
-// NewAvgPool2d returns an AvgPool2d with a kernel×kernel window. Options: Kernel(h, w), Stride (by default the
-// window's size), Padding, CeilMode, NotCountPadding.
+// NewAvgPool2d returns an AvgPool2d with a kernel×kernel window. Options: Kernel(h, w), Stride (the window's size by
+// default), Padding, CeilMode, NotCountPadding.
 func NewAvgPool2d(kernel int, opts ...Option) *AvgPool2d {
 	b := build("NewAvgPool2d", opts, "Kernel", "Stride", "Padding", "CeilMode", "NotCountPadding")
 	p := &AvgPool2d{Ceil: b.ceil, SkipPadding: b.noPad}
@@ -184,7 +185,7 @@ func NewAvgPool2d(kernel int, opts ...Option) *AvgPool2d {
 	return p
 }
 
-// Err returns the error of the constructor that made p, and nil if there was none.
+// Err returns the error of the constructor that made p, or nil.
 func (p *AvgPool2d) Err() error {
 	if p == nil {
 		return nilModule("AvgPool2d")
@@ -192,7 +193,7 @@ func (p *AvgPool2d) Err() error {
 	return p.err
 }
 
-// Forward returns the means of x's windows.
+// Forward returns the mean of each window of x.
 func (p *AvgPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if err := p.Err(); err != nil {
 		return tensor.Failed(err)
@@ -200,14 +201,14 @@ func (p *AvgPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.AvgPool2d(p.Kernel, tensor.Stride(p.Stride...), tensor.Padding(p.Padding...), tensor.CeilMode(p.Ceil), tensor.CountIncludePad(!p.SkipPadding))
 }
 
-// AdaptiveAvgPool2d takes means of x (N, C, H, W) so that the result is (N, C, Height, Width). PyTorch:
+// AdaptiveAvgPool2d averages x (N, C, H, W) over windows chosen such that the result is (N, C, Height, Width). PyTorch:
 // torch.nn.AdaptiveAvgPool2d.
 type AdaptiveAvgPool2d struct {
 	Height, Width int
 	err           error
 }
 
-// NewAdaptiveAvgPool2d returns an AdaptiveAvgPool2d with results of the given size.
+// NewAdaptiveAvgPool2d returns an AdaptiveAvgPool2d whose results have the given height and width.
 func NewAdaptiveAvgPool2d(height, width int) *AdaptiveAvgPool2d {
 	b := build("NewAdaptiveAvgPool2d", nil)
 	b.sizes("height", height, "width", width)
@@ -217,7 +218,7 @@ func NewAdaptiveAvgPool2d(height, width int) *AdaptiveAvgPool2d {
 	return &AdaptiveAvgPool2d{Height: height, Width: width}
 }
 
-// Err returns the error of the constructor that made p, and nil if there was none.
+// Err returns the error of the constructor that made p, or nil.
 func (p *AdaptiveAvgPool2d) Err() error {
 	if p == nil {
 		return nilModule("AdaptiveAvgPool2d")
@@ -225,7 +226,7 @@ func (p *AdaptiveAvgPool2d) Err() error {
 	return p.err
 }
 
-// Forward returns the means of x.
+// Forward returns the averages of x.
 func (p *AdaptiveAvgPool2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if err := p.Err(); err != nil {
 		return tensor.Failed(err)

@@ -1,4 +1,5 @@
-// Package nn has layers, losses, initializers, and functions over modules.
+// Package nn provides neural-network layers, losses, weight initializers, and functions that act on whole models. It
+// corresponds to torch.nn, torch.nn.init and torch.nn.utils.
 //
 //	scope, err := tensor.NewScope()
 //	if err != nil {
@@ -12,51 +13,58 @@
 //
 // # Modules
 //
-// A module is a pointer to a struct, and its exported fields are its parts: a *tensor.Tensor is a parameter; a pointer to
-// another struct, an interface that holds one, a slice, and a map with string keys have parts of their own. There is
-// nothing to register. State names are PyTorch's, so that its checkpoints load: RunningMean is running_mean,
-// Blocks[0].LN1.Weight is blocks.0.ln1.weight. A tag changes that:
+// A module is a pointer to a struct. Its exported fields are its parameters, buffers and submodules; nothing is
+// registered. A field of type *tensor.Tensor is a parameter. A pointer to a struct, an interface that holds one, a
+// slice, and a map with string keys are searched for further parts.
 //
-//	Weight      *tensor.Tensor `nn:"w"`         // another name
-//	RunningMean *tensor.Tensor `nn:",buffer"`   // kept and saved, not learned
-//	Cache       *tensor.Tensor `nn:"-"`         // not a part
-//	Layers      []nn.Layer     `nn:"."`         // the elements' names have no prefix "layers."
+// Names in the state dict follow PyTorch's conventions, so that PyTorch's checkpoints load: the field RunningMean is
+// named running_mean, and Blocks[0].LN1.Weight is named blocks.0.ln1.weight. A struct tag changes how a field is
+// treated:
+//
+//	Weight      *tensor.Tensor `nn:"w"`         // use another name
+//	RunningMean *tensor.Tensor `nn:",buffer"`   // saved, but not trained
+//	Cache       *tensor.Tensor `nn:"-"`         // ignored
+//	Layers      []nn.Layer     `nn:"."`         // no prefix "layers." in the names of the elements
 //	Head        *nn.Linear     `nn:",optional"` // may be nil
 //
-// An embedded struct adds no prefix. Parameters, StateDict, LoadStateDict, Train, Eval and To work on any module. What a
-// module keeps must be out of all scopes: the constructors and NewParameter see to it, and other tensors need Keep.
+// An embedded struct adds no prefix. Parameters, StateDict, LoadStateDict, Train, Eval and To accept any module. The
+// tensors in a module must not belong to a scope: constructors and NewParameter return such tensors, and Tensor.Keep
+// removes any other tensor from its scope.
 //
 // # Check
 //
-// [Check] reports what would otherwise be lost or fail in silence. Optimizers, Save, Load, To and ZeroGrad return what it
-// finds. A module passes if
+// [Check] reports mistakes in a module that would otherwise lose a parameter silently or fail much later. Optimizers,
+// Save, Load, To and ZeroGrad call it and return its error. A module passes if
 //
-//   - no constructor of a part failed: no method Err() error of a module, the user's own too, returns an error. A module
-//     here is what has a method Forward or SetTraining, or holds tensors;
-//   - no two fields have one state name: `nn:"proj"` twice, FC and Fc, a field and one of an embedded struct;
-//   - no unexported field holds a module or a tensor, unless it is tagged `nn:"-"`. Structs of other packages that are no
-//     modules may;
-//   - every map that holds modules or tensors has string keys, and no pointer to a pointer, slice, map or interface holds
-//     them;
-//   - tags have the options buffer and optional only;
-//   - every tensor can be used, and is a buffer or a parameter: it requires a gradient, or RequiresGrad_(false) froze it;
-//   - no field or element for a module is nil, unless the field is tagged `nn:",optional"`. A nil *tensor.Tensor, such as
-//     a Bias that is left out, is no fault.
+//   - no constructor of a submodule failed: no submodule, including those of user-defined types, has a method Err() error
+//     that returns an error. A submodule, here, is a value that has a method Forward or SetTraining, or that holds tensors;
+//   - no two fields have the same state name, for example two fields with the tag `nn:"proj"`, fields FC and Fc, or a
+//     field and one of an embedded struct;
+//   - no unexported field holds a module or a tensor, unless the field is tagged `nn:"-"`. Structs of other packages that
+//     are not modules are exempt;
+//   - every map that holds modules or tensors has string keys, and none is held through a pointer to a pointer, slice, map
+//     or interface;
+//   - struct tags have no options other than buffer and optional;
+//   - every tensor is usable, and is either a buffer or a parameter: it requires a gradient, or was frozen by
+//     RequiresGrad_(false);
+//   - no module field or element is nil, unless the field is tagged `nn:",optional"`. A nil *tensor.Tensor, such as the
+//     Bias of a layer without one, is allowed.
 //
-// The analyzer module of linstockvet finds in the source what can be seen there.
+// The module analyzer of linstockvet finds those mistakes that are visible in the source.
 //
 // # Lifetimes
 //
-// A result that passes from one layer of this package to the next in Sequential, Pipe or Residual is freed as soon as it
-// has been used, so that forward passes peak where PyTorch's do. What a Func or a layer of the user's has seen lives until
-// its scope closes or it is unreachable, as every tensor. What autograd needs stays until the backward pass is through.
+// In Sequential, Pipe and Residual, a tensor that passes from one layer of this package to the next is freed as soon as
+// it has been used, so that forward passes reach the same peak memory as in PyTorch. A tensor that a Func or a
+// user-defined layer has received or returned lives until its scope closes or it becomes unreachable, like any other
+// tensor. Tensors that autograd saves for the backward pass live until that pass ends.
 //
 // # Errors
 //
-// A constructor returns the module alone. If its sizes or options are invalid, the module carries the error: Err and Check
-// return it, Forward gives a failed tensor, and optimizers, Save and Load return it too. The error names the constructor
-// and the line that called it.
+// A constructor returns only the module. If its sizes or options are invalid, the module carries the error: Err and
+// Check return it, Forward returns a failed tensor, and optimizers, Save and Load return it too. The error names the
+// constructor and the line that called it.
 //
-// Forward returns a failed tensor for a nil module or tensor and for a shape that does not fit. Every later operator and
-// layer passes the error on, up to Backward, Item or the scope's Close.
+// Forward returns a failed tensor if the module or its input is nil, or if a shape does not fit. Every later operator
+// and layer passes the error on, until Backward, Item or the scope's Close returns it.
 package nn

@@ -9,7 +9,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// A small network learns exclusive or.
+// A small network learns XOR.
 func Example() {
 	if err := xor(); err != nil {
 		log.Fatal(err)
@@ -58,7 +58,7 @@ func xor() error {
 	return nil
 }
 
-// A residual block of one's own: its fields are its parts.
+// Block is a user-defined residual block: its fields are its parts.
 type Block struct {
 	LN1  *nn.LayerNorm
 	Attn *nn.CausalSelfAttention

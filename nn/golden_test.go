@@ -48,7 +48,7 @@ type modulesFile struct {
 	}
 }
 
-// wrapped gives attention the name that it has in modules.py.
+// wrapped gives attention the same name as in modules.py.
 type wrapped struct{ MHA *nn.MultiheadAttention }
 
 func (w *wrapped) Forward(x *tensor.Tensor) *tensor.Tensor { return w.MHA.Forward(x) }
@@ -116,7 +116,7 @@ var constructors = map[string]func() nn.Layer{
 	},
 }
 
-// TestModules holds each module to PyTorch: initial state, output, gradients, buffers, evaluation.
+// TestModules compares each module with PyTorch: initial state, output, gradients, buffers and evaluation.
 func TestModules(t *testing.T) {
 	var file modulesFile
 	golden.Read(t, "modules.json", &file)
@@ -299,7 +299,7 @@ func TestInit(t *testing.T) {
 			if err := tensor.ManualSeed(uint64(100 + i)); err != nil {
 				return err
 			}
-			// As a parameter is: it records gradients.
+			// Like a parameter, it records gradients.
 			w := tensor.Empty([]int{6, 5, 2}).RequiresGrad_()
 			if got := c.f(w); got != w {
 				t.Errorf("%s: %v", c.name, got.Err())

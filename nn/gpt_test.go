@@ -14,7 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// The GPT of tests/golden/gpt.py.
+// block is a block of the GPT in tests/golden/gpt.py.
 type block struct {
 	LN1  *nn.LayerNorm
 	Attn *nn.CausalSelfAttention
@@ -103,7 +103,7 @@ func safetensors(t *testing.T, path string) map[string]*tensor.Tensor {
 	return out
 }
 
-// TestGPT trains twenty steps as PyTorch did.
+// TestGPT compares twenty training steps with PyTorch's.
 func TestGPT(t *testing.T) {
 	leak.Check(t)
 	var file gptFile

@@ -12,7 +12,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Every layer with nil and emptied receivers and every input that is none, from many goroutines: errors only.
+// TestHostileForward calls every layer with nil and zero receivers and every kind of unusable input, from many
+// goroutines. Only errors may result.
 func TestHostileForward(t *testing.T) {
 	leak.Check(t)
 	var layers []nn.Layer
@@ -129,7 +130,7 @@ func TestHostileConstructors(t *testing.T) {
 		refuse("groups", nn.NewConv2d(2, 2, 2, nn.Groups(n)))
 		refuse("a dilation", nn.NewConv2d(2, 2, 2, nn.Dilation(n)))
 	}
-	// Larger than any address space, of sizes that pass on their own.
+	// These exceed any address space although each size is valid on its own.
 	refuse("a huge Linear", nn.NewLinear(1<<39, 1<<39))
 	refuse("a huge Conv2d", nn.NewConv2d(1<<30, 1<<30, 1<<30))
 	for what, o := range map[string]nn.Option{"an empty option": {}, "another's option": nn.Stride(2), "an integer dtype": nn.DType(tensor.Int64),

@@ -8,8 +8,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// The functions of torch.nn.init: each fills t in place, without recording a gradient, with the draws that
-// PyTorch makes under the same seed, and returns t, or a failed tensor.
+// The functions below correspond to torch.nn.init. Each fills t in place without recording a gradient, draws the same
+// values as PyTorch under the same seed, and returns t, or a failed tensor.
 
 func fill(op string, t *tensor.Tensor, f func() *tensor.Tensor) *tensor.Tensor {
 	if bad := unusable(op, t); bad != nil {
@@ -30,12 +30,12 @@ func finite(op string, named ...any) *tensor.Tensor {
 	return nil
 }
 
-// Uniform_ draws from [low, high). PyTorch: torch.nn.init.uniform_.
+// Uniform_ fills t with samples of the uniform distribution over [low, high). PyTorch: torch.nn.init.uniform_.
 func Uniform_(t *tensor.Tensor, low, high float64) *tensor.Tensor {
 	return fill("Uniform_", t, func() *tensor.Tensor { return t.Uniform_(low, high) })
 }
 
-// Normal_ draws from the normal distribution. PyTorch: torch.nn.init.normal_.
+// Normal_ fills t with samples of the normal distribution. PyTorch: torch.nn.init.normal_.
 func Normal_(t *tensor.Tensor, mean, std float64) *tensor.Tensor {
 	return fill("Normal_", t, func() *tensor.Tensor { return t.Normal_(mean, std) })
 }
@@ -45,7 +45,7 @@ func Constant_(t *tensor.Tensor, v float64) *tensor.Tensor {
 	return fill("Constant_", t, func() *tensor.Tensor { return t.Fill_(v) })
 }
 
-// TruncNormal_ draws from the normal distribution cut off outside [low, high]. PyTorch:
+// TruncNormal_ fills t with samples of the normal distribution truncated to [low, high]. PyTorch:
 // torch.nn.init.trunc_normal_.
 func TruncNormal_(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
 	const op = "TruncNormal_"
@@ -66,9 +66,10 @@ func TruncNormal_(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor
 	})
 }
 
-// rejectNormal draws again what falls outside; enough falls inside.
+// rejectNormal draws from the normal distribution and redraws samples outside [low, high]. It is used where enough
+// samples fall inside.
 func rejectNormal(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
-	// The bounds as t's dtype holds them.
+	// Round the bounds to t's dtype.
 	bounds, err := tensor.Data[float64](tensor.FromSlice([]float64{low, high}, nil, t.DType()).To(tensor.Float64))
 	if err != nil {
 		return tensor.Failed(err)
@@ -89,7 +90,8 @@ func rejectNormal(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor
 	return t
 }
 
-// rejectUniform draws uniformly and accepts with the density: little of the normal distribution lies inside.
+// rejectUniform draws uniformly from [low, high] and accepts each sample with a probability proportional to the normal
+// density. It is used where few normal samples would fall inside.
 func rejectUniform(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
 	peak := (max(low, min(mean, high)) - mean) / std
 	refused := func(candidates *tensor.Tensor) *tensor.Tensor {
@@ -123,13 +125,14 @@ type kaimingSettings struct {
 	nonlinearity string
 }
 
-// FanOut keeps the variance of the gradients instead of that of the outputs (mode="fan_out").
+// FanOut preserves the variance of the gradients instead of the variance of the outputs (mode="fan_out").
 func FanOut() InitOption { return func(s *kaimingSettings) { s.fanOut = true } }
 
-// Slope is the negative slope of the leaky ReLU that follows (a=); 0 by default.
+// Slope sets the negative slope of the leaky ReLU that follows the layer (a=); 0 by default.
 func Slope(a float64) InitOption { return func(s *kaimingSettings) { s.a = a } }
 
-// Nonlinearity is what follows: "leaky_relu" (the default), "relu", "tanh", "sigmoid", "selu", "linear".
+// Nonlinearity names the activation that follows the layer: "leaky_relu" (the default), "relu", "tanh", "sigmoid",
+// "selu" or "linear" (nonlinearity=).
 func Nonlinearity(name string) InitOption { return func(s *kaimingSettings) { s.nonlinearity = name } }
 
 func gain(s kaimingSettings) (float64, bool) {
@@ -148,21 +151,21 @@ func gain(s kaimingSettings) (float64, bool) {
 	return 0, false
 }
 
-// fans are the inputs and outputs of a weight (out, in, window...).
+// fans returns the fan-in and fan-out of a weight (out, in, window...).
 func fans(op string, t *tensor.Tensor) (in, out int, bad *tensor.Tensor) {
 	if bad := unusable(op, t); bad != nil {
 		return 0, 0, bad
 	}
 	shape := t.Shape()
 	if len(shape) < 2 {
-		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "a weight of at least 2 dimensions is needed, got %v", shape)
+		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "the weight must have at least 2 dimensions, got shape %v", shape)
 	}
 	window := 1
 	for _, n := range shape[2:] {
 		window *= n
 	}
 	if in, out = shape[1]*window, shape[0]*window; in == 0 || out == 0 {
-		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "a weight with elements is needed, got %v", shape)
+		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "the weight must not be empty, got shape %v", shape)
 	}
 	return in, out, nil
 }
@@ -185,8 +188,8 @@ func kaimingStd(op string, t *tensor.Tensor, opts []InitOption) (float64, *tenso
 	return g / math.Sqrt(float64(in)), bad
 }
 
-// KaimingUniform_ draws uniformly with the variance 2/fan of He et al. 2015. Options: FanOut, Slope, Nonlinearity.
-// PyTorch: torch.nn.init.kaiming_uniform_.
+// KaimingUniform_ fills t with samples of a uniform distribution with the variance gain²/fan of He et al. 2015.
+// Options: FanOut, Slope, Nonlinearity. PyTorch: torch.nn.init.kaiming_uniform_.
 func KaimingUniform_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
 	std, bad := kaimingStd("KaimingUniform_", t, opts)
 	if bad != nil {
@@ -196,8 +199,8 @@ func KaimingUniform_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
 	return Uniform_(t, -bound, bound)
 }
 
-// KaimingNormal_ draws from the normal distribution with the variance 2/fan. PyTorch:
-// torch.nn.init.kaiming_normal_.
+// KaimingNormal_ fills t with samples of the normal distribution with the variance gain²/fan of He et al. 2015.
+// Options: FanOut, Slope, Nonlinearity. PyTorch: torch.nn.init.kaiming_normal_.
 func KaimingNormal_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
 	std, bad := kaimingStd("KaimingNormal_", t, opts)
 	if bad != nil {
@@ -214,8 +217,8 @@ func xavierStd(op string, t *tensor.Tensor, gain float64) (float64, *tensor.Tens
 	return gain * math.Sqrt(2.0/float64(in+out)), bad
 }
 
-// XavierUniform_ draws uniformly with the variance gain²·2/(in+out) of Glorot and Bengio 2010; gain is usually 1.
-// PyTorch: torch.nn.init.xavier_uniform_.
+// XavierUniform_ fills t with samples of a uniform distribution with the variance gain²·2/(in+out) of Glorot and Bengio
+// 2010; gain is usually 1. PyTorch: torch.nn.init.xavier_uniform_.
 func XavierUniform_(t *tensor.Tensor, gain float64) *tensor.Tensor {
 	std, bad := xavierStd("XavierUniform_", t, gain)
 	if bad != nil {
@@ -225,7 +228,8 @@ func XavierUniform_(t *tensor.Tensor, gain float64) *tensor.Tensor {
 	return Uniform_(t, -bound, bound)
 }
 
-// XavierNormal_ draws from the normal distribution with that variance. PyTorch: torch.nn.init.xavier_normal_.
+// XavierNormal_ fills t with samples of the normal distribution with the variance gain²·2/(in+out) of Glorot and Bengio
+// 2010. PyTorch: torch.nn.init.xavier_normal_.
 func XavierNormal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
 	std, bad := xavierStd("XavierNormal_", t, gain)
 	if bad != nil {
@@ -234,8 +238,8 @@ func XavierNormal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
 	return Normal_(t, 0, std)
 }
 
-// Orthogonal_ makes t, seen as a matrix of its first dimension and the rest, orthogonal, times gain. PyTorch:
-// torch.nn.init.orthogonal_.
+// Orthogonal_ fills t with gain times an orthogonal matrix; a t with more than 2 dimensions is treated as a matrix of
+// its first dimension by the rest. PyTorch: torch.nn.init.orthogonal_.
 func Orthogonal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
 	const op = "Orthogonal_"
 	if bad := finite(op, "gain", gain); bad != nil {

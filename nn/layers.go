@@ -7,8 +7,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// kaiming returns the bound of kaiming_uniform_(a=sqrt(5)). It computes in torch.nn.init's order, so that the result has
-// the same bits.
+// kaiming returns the bound of kaiming_uniform_(a=sqrt(5)). It computes in the order of torch.nn.init, so that the
+// result has the same bits.
 func kaiming(fanIn int) float64 {
 	a := math.Sqrt(5)
 	gain := math.Sqrt(2.0 / (1 + a*a))
@@ -16,14 +16,15 @@ func kaiming(fanIn int) float64 {
 	return math.Sqrt(3.0) * std
 }
 
-// Linear computes x @ Weight^T + Bias: x (*, in) gives (*, out). Weight is (out, in), Bias (out) or nil. PyTorch:
-// torch.nn.Linear.
+// Linear computes x @ Weight^T + Bias. An x of shape (*, in) gives (*, out). Weight is (out, in); Bias is (out), or
+// nil. PyTorch: torch.nn.Linear.
 type Linear struct {
 	Weight, Bias *tensor.Tensor
 	err          error
 }
 
-// NewLinear returns a Linear initialized as PyTorch does: uniform in ±1/sqrt(in). Options: NoBias, DType, Device.
+// NewLinear returns a Linear initialized as in PyTorch: weights and bias uniform in ±1/sqrt(in). Options: NoBias,
+// DType, Device.
 func NewLinear(in, out int, opts ...Option) *Linear {
 	b := build("NewLinear", opts, "NoBias", "DType", "Device")
 	b.sizes("in", in, "out", out)
@@ -37,7 +38,7 @@ func NewLinear(in, out int, opts ...Option) *Linear {
 	return l
 }
 
-// Err returns the error of the constructor that made l, and nil if there was none.
+// Err returns the error of the constructor that made l, or nil.
 func (l *Linear) Err() error {
 	if l == nil {
 		return nilModule("Linear")
@@ -53,7 +54,7 @@ func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.Linear(l.Weight, l.Bias)
 }
 
-// Embedding looks up rows of Weight (count, width): ids (*) of an integer dtype give (*, width). PyTorch:
+// Embedding looks up rows of Weight (count, width). Integer ids of shape (*) give (*, width). PyTorch:
 // torch.nn.Embedding.
 type Embedding struct {
 	Weight *tensor.Tensor
@@ -62,7 +63,8 @@ type Embedding struct {
 	err    error
 }
 
-// NewEmbedding returns an Embedding drawn from the standard normal distribution. Options: PaddingIdx, DType, Device.
+// NewEmbedding returns an Embedding of count rows of the given width, drawn from the standard normal distribution.
+// Options: PaddingIdx, DType, Device.
 func NewEmbedding(count, width int, opts ...Option) *Embedding {
 	b := build("NewEmbedding", opts, "PaddingIdx", "DType", "Device")
 	b.sizes("count", count, "width", width)
@@ -91,7 +93,7 @@ func NewEmbedding(count, width int, opts ...Option) *Embedding {
 	return e
 }
 
-// Err returns the error of the constructor that made e, and nil if there was none.
+// Err returns the error of the constructor that made e, or nil.
 func (e *Embedding) Err() error {
 	if e == nil {
 		return nilModule("Embedding")
@@ -99,7 +101,7 @@ func (e *Embedding) Err() error {
 	return e.err
 }
 
-// Forward returns the rows that ids name.
+// Forward returns the rows of Weight at ids.
 func (e *Embedding) Forward(ids *tensor.Tensor) *tensor.Tensor {
 	if err := e.Err(); err != nil {
 		return tensor.Failed(err)
@@ -110,17 +112,17 @@ func (e *Embedding) Forward(ids *tensor.Tensor) *tensor.Tensor {
 	return tensor.Embedding(e.Weight, ids)
 }
 
-// ReLU is max(x, 0). PyTorch: torch.nn.ReLU.
+// ReLU computes max(x, 0). PyTorch: torch.nn.ReLU.
 type ReLU struct{}
 
-// Forward returns the function of x that the type describes.
+// Forward returns max(x, 0).
 func (*ReLU) Forward(x *tensor.Tensor) *tensor.Tensor { return x.ReLU() }
 
-// GELU is x times the standard normal distribution function of x. Approximate is "" or "none" for the exact one,
-// "tanh" for the approximation. PyTorch: torch.nn.GELU.
+// GELU computes x times the standard normal distribution function of x. Approximate is "" or "none" for the exact
+// function and "tanh" for its approximation. PyTorch: torch.nn.GELU.
 type GELU struct{ Approximate string }
 
-// Forward returns the function of x that the type describes.
+// Forward returns GELU(x).
 func (g *GELU) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if g == nil || g.Approximate == "" {
 		return x.GELU()
@@ -128,29 +130,29 @@ func (g *GELU) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.GELU(tensor.Approximate(g.Approximate))
 }
 
-// SiLU is x * sigmoid(x). PyTorch: torch.nn.SiLU.
+// SiLU computes x * sigmoid(x). PyTorch: torch.nn.SiLU.
 type SiLU struct{}
 
-// Forward returns the function of x that the type describes.
+// Forward returns SiLU(x).
 func (*SiLU) Forward(x *tensor.Tensor) *tensor.Tensor { return x.SiLU() }
 
-// Tanh is the hyperbolic tangent. PyTorch: torch.nn.Tanh.
+// Tanh computes the hyperbolic tangent. PyTorch: torch.nn.Tanh.
 type Tanh struct{}
 
-// Forward returns the function of x that the type describes.
+// Forward returns the hyperbolic tangent of x.
 func (*Tanh) Forward(x *tensor.Tensor) *tensor.Tensor { return x.Tanh() }
 
-// Sigmoid is 1/(1+exp(-x)). PyTorch: torch.nn.Sigmoid.
+// Sigmoid computes 1/(1+exp(-x)). PyTorch: torch.nn.Sigmoid.
 type Sigmoid struct{}
 
-// Forward returns the function of x that the type describes.
+// Forward returns the sigmoid of x.
 func (*Sigmoid) Forward(x *tensor.Tensor) *tensor.Tensor { return x.Sigmoid() }
 
-// Softmax makes probabilities along Dim, the first dimension unless set; a negative one counts from the end.
+// Softmax normalizes x to probabilities along the dimension Dim, 0 by default; a negative Dim counts from the end.
 // PyTorch: torch.nn.Softmax.
 type Softmax struct{ Dim int }
 
-// Forward returns the function of x that the type describes.
+// Forward returns the softmax of x along Dim.
 func (s *Softmax) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if s == nil {
 		return noModule("Softmax")
@@ -158,10 +160,10 @@ func (s *Softmax) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.Softmax(s.Dim)
 }
 
-// LogSoftmax is the logarithm of Softmax. PyTorch: torch.nn.LogSoftmax.
+// LogSoftmax computes the logarithm of Softmax. PyTorch: torch.nn.LogSoftmax.
 type LogSoftmax struct{ Dim int }
 
-// Forward returns the function of x that the type describes.
+// Forward returns the log-softmax of x along Dim.
 func (s *LogSoftmax) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if s == nil {
 		return noModule("LogSoftmax")
@@ -169,7 +171,7 @@ func (s *LogSoftmax) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.LogSoftmax(s.Dim)
 }
 
-// Identity gives x back itself. PyTorch: torch.nn.Identity.
+// Identity returns its input. PyTorch: torch.nn.Identity.
 type Identity struct{}
 
 // Forward returns x.
@@ -184,16 +186,17 @@ func noTensor(op string) *tensor.Tensor {
 	return refuse.Tensor(op, tensor.ErrNil, "a tensor is needed, got nil")
 }
 
-// Flatten makes one dimension of several: all but the first, unless NewFlatten says otherwise. The result shares
-// storage with x where it can. PyTorch: torch.nn.Flatten.
+// Flatten merges several dimensions into one: by default all but the first. The result shares storage with x where
+// possible. PyTorch: torch.nn.Flatten.
 type Flatten struct {
-	start, end int // less 1 and plus 1: the zero value is PyTorch's default
+	start, end int // start-1 and end+1, so that the zero value is PyTorch's default
 }
 
-// NewFlatten flattens the dimensions from start to end, end included; a negative one counts from the end.
+// NewFlatten returns a Flatten that merges the dimensions from start to end inclusive; a negative one counts from the
+// end.
 func NewFlatten(start, end int) *Flatten { return &Flatten{start - 1, end + 1} }
 
-// Forward returns the function of x that the type describes.
+// Forward returns x with the dimensions merged.
 func (f *Flatten) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if f == nil {
 		return noModule("Flatten")
@@ -201,15 +204,15 @@ func (f *Flatten) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.Flatten(tensor.StartDim(f.start+1), tensor.EndDim(f.end-1))
 }
 
-// Dropout zeroes elements with probability P while training and scales the rest by 1/(1-P). In evaluation it returns
-// x itself. PyTorch: torch.nn.Dropout.
+// Dropout sets elements to zero with probability P in training and scales the others by 1/(1-P). In evaluation it
+// returns x itself. PyTorch: torch.nn.Dropout.
 type Dropout struct {
 	Mode
 	P   float64
 	err error
 }
 
-// NewDropout returns a Dropout; p is in [0, 1].
+// NewDropout returns a Dropout with the probability p, which must be in [0, 1].
 func NewDropout(p float64) *Dropout {
 	b := build("NewDropout", nil)
 	b.probability("p", p)
@@ -219,7 +222,7 @@ func NewDropout(p float64) *Dropout {
 	return &Dropout{P: p}
 }
 
-// Err returns the error of the constructor that made d, and nil if there was none.
+// Err returns the error of the constructor that made d, or nil.
 func (d *Dropout) Err() error {
 	if d == nil {
 		return nilModule("Dropout")
@@ -227,7 +230,7 @@ func (d *Dropout) Err() error {
 	return d.err
 }
 
-// Forward returns x with elements dropped, or in evaluation x.
+// Forward returns x with elements dropped in training, and x itself in evaluation.
 func (d *Dropout) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if err := d.Err(); err != nil {
 		return tensor.Failed(err)

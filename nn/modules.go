@@ -10,16 +10,15 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Layer is a module with one input and one output. A failed tensor goes through it: what the layer returns
-// carries the error.
+// Layer is a module with one input and one output. If the input is a failed tensor, the output carries its error.
 type Layer interface {
 	Forward(x *tensor.Tensor) *tensor.Tensor
 }
 
-// Func makes a Layer of a function.
+// Func adapts a function to a Layer.
 type Func func(x *tensor.Tensor) *tensor.Tensor
 
-// Forward calls f.
+// Forward returns f(x).
 func (f Func) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if f == nil {
 		return noModule("Func")
@@ -27,17 +26,17 @@ func (f Func) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return f(x)
 }
 
-// Named is a tensor with the name that PyTorch would give it: "blocks.0.attn.qkv.weight".
+// Named is a tensor with its name in the state dict, such as "blocks.0.attn.qkv.weight".
 type Named struct {
 	Name   string
 	Tensor *tensor.Tensor
 }
 
-// State is a module's parameters and buffers in order.
+// State is the parameters and buffers of a module, in PyTorch's order.
 type State []Named
 
-// Map returns the same by name, as LoadStateDict and checkpoint.Save take it. If Check found an error, the failed tensor
-// alone is in it.
+// Map returns the tensors by name, in the form that LoadStateDict and checkpoint.Save take. If Check found an error,
+// the map contains only the failed tensor that carries it.
 func (s State) Map() map[string]*tensor.Tensor {
 	if len(s) > 0 && s[0].Name == "" && !handle.Usable(s[0].Tensor) {
 		s = s[:1]
@@ -49,9 +48,9 @@ func (s State) Map() map[string]*tensor.Tensor {
 	return m
 }
 
-// Parameters returns the tensors that m learns, each once, in PyTorch's order: a module's own before its parts'. If
-// Check finds an error, the first one is a failed tensor that carries it, so that an optimizer returns it. PyTorch:
-// Module.parameters.
+// Parameters returns the trainable tensors of m, each once, in PyTorch's order: a module's own before those of its
+// submodules. If Check finds an error, the first element is a failed tensor that carries it, so that an optimizer
+// returns the error. PyTorch: Module.parameters.
 func Parameters(m any) []*tensor.Tensor {
 	named := NamedParameters(m)
 	ts := make([]*tensor.Tensor, len(named))
@@ -61,11 +60,11 @@ func Parameters(m any) []*tensor.Tensor {
 	return ts
 }
 
-// NamedParameters returns the parameters with their names; one that has several has its first. If Check finds an error,
-// the first one is a failed tensor that carries it. PyTorch: Module.named_parameters.
+// NamedParameters returns the parameters with their names; a parameter with several names has the first. If Check finds
+// an error, the first element is a failed tensor that carries it. PyTorch: Module.named_parameters.
 func NamedParameters(m any) []Named { return checked(m, collect(m, false)) }
 
-// NamedBuffers returns the tensors that m keeps without learning them, such as running statistics. PyTorch:
+// NamedBuffers returns the tensors of m that are saved but not trained, such as running statistics. PyTorch:
 // Module.named_buffers.
 func NamedBuffers(m any) []Named { return collect(m, true) }
 
@@ -81,12 +80,12 @@ func collect(m any, buffers bool) (out []Named) {
 	return out
 }
 
-// StateDict returns what m is saved as: parameters and buffers under PyTorch's names. A tensor with several names (tied
-// weights) stands under each. The tensors are m's own, not copies. If Check finds an error, the first one is a failed
-// tensor that carries it, so that a function which saves them returns it. PyTorch: Module.state_dict.
+// StateDict returns the parameters and buffers of m under PyTorch's names. A tensor with several names (tied weights)
+// is listed under each. The tensors are m's own, not copies. If Check finds an error, the first element is a failed
+// tensor that carries it, so that a function that saves the state returns the error. PyTorch: Module.state_dict.
 func StateDict(m any) State { return checked(m, tensors(m)) }
 
-// tensors returns the parameters and buffers that m has.
+// tensors returns the parameters and buffers of m.
 func tensors(m any) (out State) {
 	seen := map[string]bool{}
 	w := walker{tensor: func(name string, t *tensor.Tensor, _ bool) {
@@ -99,11 +98,12 @@ func tensors(m any) (out State) {
 	return out
 }
 
-// Train switches m and its parts to training: dropout drops, batch norm uses the batch. PyTorch: Module.train.
+// Train puts m and its submodules in training mode, which enables dropout and makes batch norm use the batch's
+// statistics. PyTorch: Module.train.
 func Train(m any) { setTraining(m, true) }
 
-// Eval switches m and its parts to evaluation. It does not stop the recording of gradients: autograd.NoGrad does.
-// PyTorch: Module.eval.
+// Eval puts m and its submodules in evaluation mode. It does not disable the recording of gradients; autograd.NoGrad
+// does. PyTorch: Module.eval.
 func Eval(m any) { setTraining(m, false) }
 
 func setTraining(m any, on bool) {
@@ -115,22 +115,21 @@ func setTraining(m any, on bool) {
 	w.walk(reflect.ValueOf(m), "")
 }
 
-// Mode says whether a module is training. Modules that care embed it; its zero value is training, as in PyTorch.
-// Train and Eval find it by its method SetTraining.
+// Mode records whether a module is in training or evaluation mode. Modules that behave differently in the two embed it.
+// The zero value is training mode, as in PyTorch. Train and Eval call its method SetTraining.
 type Mode struct{ eval atomic.Bool }
 
-// Training says whether the module is training.
+// Training reports whether the module is in training mode.
 func (m *Mode) Training() bool { return m != nil && !m.eval.Load() }
 
-// SetTraining switches this module alone; Train and Eval switch its parts too.
+// SetTraining sets the mode of this module only; Train and Eval include its submodules.
 func (m *Mode) SetTraining(on bool) {
 	if m != nil {
 		m.eval.Store(!on)
 	}
 }
 
-// ZeroGrad sets the gradients of m's parameters to nil. It returns Check's error if there is one. PyTorch:
-// Module.zero_grad.
+// ZeroGrad sets the gradients of m's parameters to nil and returns Check's error, if any. PyTorch: Module.zero_grad.
 func ZeroGrad(m any) error {
 	if err := Check(m); err != nil {
 		return err
@@ -143,8 +142,8 @@ func ZeroGrad(m any) error {
 	return tensor.ZeroGrads(params, true)
 }
 
-// RequiresGrad_ switches the recording of gradients on or off for all of m's parameters, for example to freeze a part of
-// a model. Then it returns Check's error if there is one. PyTorch: Module.requires_grad_.
+// RequiresGrad_ turns the recording of gradients on or off for all parameters of m, for example to freeze part of a
+// model. Then it returns Check's error, if any. PyTorch: Module.requires_grad_.
 func RequiresGrad_(m any, on bool) error {
 	for _, n := range collect(m, false) {
 		if err := n.Tensor.RequiresGrad_(on).Err(); err != nil {
@@ -154,20 +153,21 @@ func RequiresGrad_(m any, on bool) error {
 	return Check(m)
 }
 
-// Release frees m's parameters and buffers now instead of when the garbage collector finds them unreachable.
+// Release frees the parameters and buffers of m now. Without it they are freed once the garbage collector finds them
+// unreachable.
 func Release(m any) {
 	for _, n := range tensors(m) {
 		n.Tensor.Release()
 	}
 }
 
-// walker goes through a module's parts.
+// walker visits the parts of a module.
 type walker struct {
 	once   bool // visit a shared module once, not under each of its names
 	tensor func(name string, t *tensor.Tensor, buffer bool)
 	module func(m any)
-	open   map[unsafePointer]bool // modules on the way from the root: a cycle ends here
-	path   []step                 // to the present value
+	open   map[unsafePointer]bool // modules on the path from the root, to detect cycles
+	path   []step                 // from the root to the current value
 }
 
 type unsafePointer struct {
@@ -177,7 +177,7 @@ type unsafePointer struct {
 
 func (w *walker) walk(v reflect.Value, name string) { w.value(v, name, false) }
 
-// value walks what a field, an element or an interface holds.
+// value visits the value of a field, an element or an interface.
 func (w *walker) value(v reflect.Value, name string, buffer bool) {
 	for v.Kind() == reflect.Interface {
 		v = v.Elem()
@@ -204,7 +204,7 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 			return
 		}
 		w.open[key] = true
-		// A struct embedded under an unexported name cannot be had, but its exported fields can.
+		// Reflection gives no access to a struct embedded under an unexported name, but does to its exported fields.
 		if w.module != nil && v.CanInterface() {
 			w.module(v.Interface())
 		}
@@ -231,14 +231,14 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 	}
 }
 
-// fields goes through a struct in PyTorch's order: its own parameters, then its buffers, then its parts.
+// fields visits a struct in PyTorch's order: its own parameters, then its buffers, then its submodules.
 func (w *walker) fields(v reflect.Value, name string) {
 	plan := planOf(v.Type())
 	for i := range plan.walked {
 		f := &plan.walked[i]
 		part := v.Field(f.index)
-		// A part that is a struct itself, not a pointer to one, is a module too. The methods of an embedded one are the
-		// outer struct's, unless that has its own.
+		// A field that is a struct, not a pointer to one, is a module too. The methods of an embedded struct are
+		// promoted to the outer struct, unless that has its own.
 		if w.module != nil && f.value && part.CanAddr() && part.CanInterface() && !(f.embedded && plan.training) {
 			w.module(part.Addr().Interface())
 		}

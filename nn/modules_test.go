@@ -90,7 +90,8 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// Values that are no modules give an error, and those without parts have no parameters. Neither panics.
+// TestWalkNothing tests that values that are not modules give an error, that modules without parts have no parameters,
+// and that neither panics.
 func TestWalkNothing(t *testing.T) {
 	leak.Check(t)
 	var nilModule *nn.Linear
@@ -158,7 +159,7 @@ func TestLoadStateDict(t *testing.T) {
 	}
 }
 
-// Tied weights: one parameter, two names.
+// TestTied tests tied weights: one parameter with two names.
 func TestTied(t *testing.T) {
 	leak.Check(t)
 	e := nn.NewEmbedding(5, 3)
@@ -209,7 +210,7 @@ func TestTo(t *testing.T) {
 	}
 }
 
-// A failure goes through layers as the error it was, and the scope around hears of it.
+// TestStickyErrors tests that layers pass an error on unchanged and that the enclosing scope reports it.
 func TestStickyErrors(t *testing.T) {
 	leak.Check(t)
 	l := nn.NewLinear(3, 2)
@@ -230,7 +231,7 @@ func TestStickyErrors(t *testing.T) {
 	if err == nil {
 		t.Error("the scope around does not hear of a failure in Pipe")
 	}
-	// A panic of a user's layer is the user's; nothing stays behind.
+	// A panic in a user-defined layer propagates and leaves no scope open.
 	func() {
 		defer func() {
 			if recover() == nil {
@@ -247,7 +248,8 @@ func TestStickyErrors(t *testing.T) {
 	}
 }
 
-// Memory held after Forward without gradients is the result alone; during it no more than PyTorch would hold.
+// TestForwardLeavesOnlyItsResult tests that Forward without gradients leaves only its result in memory, and that it
+// does not use more memory than PyTorch while it runs.
 func TestForwardLeavesOnlyItsResult(t *testing.T) {
 	leak.Check(t)
 	for name, build := range constructors {

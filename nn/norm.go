@@ -5,8 +5,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// LayerNorm normalizes over the last dimensions, those of Shape: x (*, Shape...) gives the same shape. Weight and
-// Bias are of that shape, or nil. PyTorch: torch.nn.LayerNorm.
+// LayerNorm normalizes x over its last dimensions, whose sizes are Shape. An x of shape (*, Shape...) gives the same
+// shape. Weight and Bias have the shape Shape, or are nil. PyTorch: torch.nn.LayerNorm.
 type LayerNorm struct {
 	Weight, Bias *tensor.Tensor
 	Shape        []int
@@ -14,13 +14,13 @@ type LayerNorm struct {
 	err          error
 }
 
-// NewLayerNorm returns a LayerNorm over a last dimension of the given width. Options: Eps (1e-5), NoAffine, NoBias,
-// DType, Device.
+// NewLayerNorm returns a LayerNorm over a last dimension of the given width. Options: Eps (1e-5 by default), NoAffine,
+// NoBias, DType, Device.
 func NewLayerNorm(width int, opts ...Option) *LayerNorm {
 	return newLayerNorm("NewLayerNorm", []int{width}, opts)
 }
 
-// NewLayerNormShape returns a LayerNorm over several last dimensions. Options: those of NewLayerNorm.
+// NewLayerNormShape returns a LayerNorm over the last len(shape) dimensions. Options: those of NewLayerNorm.
 func NewLayerNormShape(shape []int, opts ...Option) *LayerNorm {
 	return newLayerNorm("NewLayerNormShape", shape, opts)
 }
@@ -54,7 +54,7 @@ func (b *builder) shape(shape []int) []int {
 	return shape
 }
 
-// Err returns the error of the constructor that made l, and nil if there was none.
+// Err returns the error of the constructor that made l, or nil.
 func (l *LayerNorm) Err() error {
 	if l == nil {
 		return nilModule("LayerNorm")
@@ -62,7 +62,7 @@ func (l *LayerNorm) Err() error {
 	return l.err
 }
 
-// Forward returns x normalized.
+// Forward returns the normalized x.
 func (l *LayerNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if err := l.Err(); err != nil {
 		return tensor.Failed(err)
@@ -70,12 +70,12 @@ func (l *LayerNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.LayerNorm(l.Shape, l.Weight, l.Bias, tensor.Eps(l.Eps))
 }
 
-// RMSNorm divides by the root of the mean square over the last dimensions, those of Shape. PyTorch:
-// torch.nn.RMSNorm.
+// RMSNorm divides x by its root mean square over the last dimensions, whose sizes are Shape. An x of shape (*,
+// Shape...) gives the same shape. PyTorch: torch.nn.RMSNorm.
 type RMSNorm struct {
 	Weight *tensor.Tensor
 	Shape  []int
-	Eps    float64 // 0: the dtype's machine epsilon
+	Eps    float64 // 0 selects the dtype's machine epsilon
 	err    error
 }
 
@@ -94,7 +94,7 @@ func NewRMSNorm(width int, opts ...Option) *RMSNorm {
 	return l
 }
 
-// Err returns the error of the constructor that made l, and nil if there was none.
+// Err returns the error of the constructor that made l, or nil.
 func (l *RMSNorm) Err() error {
 	if l == nil {
 		return nilModule("RMSNorm")
@@ -102,7 +102,7 @@ func (l *RMSNorm) Err() error {
 	return l.err
 }
 
-// Forward returns x normalized.
+// Forward returns the normalized x.
 func (l *RMSNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if err := l.Err(); err != nil {
 		return tensor.Failed(err)
@@ -113,9 +113,9 @@ func (l *RMSNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.RMSNorm(l.Shape, l.Weight, tensor.Eps(l.Eps))
 }
 
-// BatchNorm2d normalizes each channel of x (N, C, H, W). While training it uses the batch's statistics and updates the
-// running ones in place; in evaluation it uses the running ones. All tensors are (C), but NumBatchesTracked, an int64
-// without dimensions. PyTorch: torch.nn.BatchNorm2d.
+// BatchNorm2d normalizes each channel of x (N, C, H, W). In training it uses the batch's statistics and updates the
+// running statistics in place; in evaluation it uses the running statistics. All its tensors have shape (C), except
+// NumBatchesTracked, an int64 scalar. PyTorch: torch.nn.BatchNorm2d.
 type BatchNorm2d struct {
 	Mode
 	Weight, Bias      *tensor.Tensor
@@ -127,8 +127,8 @@ type BatchNorm2d struct {
 	err               error
 }
 
-// NewBatchNorm2d returns a BatchNorm2d for the given number of channels. Options: Momentum (0.1), CumulativeAverage,
-// Eps (1e-5), NoAffine, NoRunningStats, DType, Device.
+// NewBatchNorm2d returns a BatchNorm2d for the given number of channels. Options: Momentum (0.1 by default),
+// CumulativeAverage, Eps (1e-5 by default), NoAffine, NoRunningStats, DType, Device.
 func NewBatchNorm2d(channels int, opts ...Option) *BatchNorm2d {
 	b := build("NewBatchNorm2d", opts, "Momentum", "CumulativeAverage", "Eps", "NoAffine", "NoRunningStats", "DType", "Device")
 	shape := b.shape([]int{channels})
@@ -151,7 +151,7 @@ func NewBatchNorm2d(channels int, opts ...Option) *BatchNorm2d {
 	return n
 }
 
-// Err returns the error of the constructor that made b, and nil if there was none.
+// Err returns the error of the constructor that made b, or nil.
 func (b *BatchNorm2d) Err() error {
 	if b == nil {
 		return nilModule("BatchNorm2d")
@@ -159,7 +159,7 @@ func (b *BatchNorm2d) Err() error {
 	return b.err
 }
 
-// Forward returns x normalized.
+// Forward returns the normalized x.
 func (b *BatchNorm2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if err := b.Err(); err != nil {
 		return tensor.Failed(err)

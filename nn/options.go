@@ -2,14 +2,14 @@ package nn
 
 import "github.com/linstock-ml/linstock/tensor"
 
-// Option is a keyword argument of a constructor: NoBias(), Stride(2), DType(tensor.Float64). A constructor fails on an
-// option that it does not have, and the error lists those that it has.
+// Option is a keyword argument of a constructor, such as NoBias(), Stride(2) or DType(tensor.Float64). If a constructor
+// is given an option that it does not accept, its module carries an error that lists the accepted options.
 type Option struct {
 	name string
 	set  func(*settings)
 }
 
-// settings are the values of the options of all constructors.
+// settings holds the values of the options of all constructors.
 type settings struct {
 	dtype  tensor.DType
 	device tensor.Device
@@ -21,65 +21,66 @@ type settings struct {
 	eps, momentum, dropout                                                 float64
 }
 
-// DType makes the parameters of another dtype than the default one (dtype=).
+// DType sets the dtype of the parameters (dtype=); by default they have the default dtype.
 func DType(d tensor.DType) Option { return Option{"DType", func(s *settings) { s.dtype = d }} }
 
-// Device makes the parameters on a device (device=).
+// Device sets the device of the parameters (device=); the CPU by default.
 func Device(d tensor.Device) Option { return Option{"Device", func(s *settings) { s.device = d }} }
 
-// NoBias leaves the bias out (bias=False).
+// NoBias omits the bias (bias=False).
 func NoBias() Option { return Option{"NoBias", func(s *settings) { s.noBias = true }} }
 
-// NoAffine leaves weight and bias of a normalization out (affine=False, elementwise_affine=False).
+// NoAffine omits the weight and bias of a normalization layer (affine=False, elementwise_affine=False).
 func NoAffine() Option { return Option{"NoAffine", func(s *settings) { s.noAffine = true }} }
 
-// NoRunningStats makes batch norm use the batch's own statistics always (track_running_stats=False).
+// NoRunningStats makes batch norm use the statistics of the batch in evaluation too (track_running_stats=False).
 func NoRunningStats() Option { return Option{"NoRunningStats", func(s *settings) { s.noStats = true }} }
 
-// CumulativeAverage makes batch norm's running statistics plain means over all batches (momentum=None).
+// CumulativeAverage makes the running statistics of batch norm plain averages over all batches (momentum=None).
 func CumulativeAverage() Option {
 	return Option{"CumulativeAverage", func(s *settings) { s.cumulative = true }}
 }
 
-// Momentum is the new batch's share in batch norm's running statistics (momentum=); 0.1 by default.
+// Momentum sets the weight of the new batch in the running statistics of batch norm (momentum=); 0.1 by default.
 func Momentum(v float64) Option { return Option{"Momentum", func(s *settings) { s.momentum = v }} }
 
-// Eps is added to a variance before the root is taken (eps=).
+// Eps sets the value that is added to a variance before its square root is taken (eps=).
 func Eps(v float64) Option { return Option{"Eps", func(s *settings) { s.eps = v }} }
 
-// BatchFirst makes attention take (N, L, E) instead of (L, N, E) (batch_first=True).
+// BatchFirst makes attention take inputs of shape (N, L, E) instead of (L, N, E) (batch_first=True).
 func BatchFirst() Option { return Option{"BatchFirst", func(s *settings) { s.batchFirst = true }} }
 
-// Causal makes attention look backward only.
+// Causal makes each position attend only to itself and earlier positions.
 func Causal() Option { return Option{"Causal", func(s *settings) { s.causal = true }} }
 
-// DropoutP is the probability with which attention drops weights while training (dropout=); 0 by default.
+// DropoutP sets the probability with which attention drops weights in training (dropout=); 0 by default.
 func DropoutP(p float64) Option { return Option{"DropoutP", func(s *settings) { s.dropout = p }} }
 
-// Kernel gives a window that is no square: Kernel(h, w), instead of the constructor's one number.
+// Kernel sets the window's size by dimension, Kernel(h, w), and replaces the constructor's kernel argument.
 func Kernel(v ...int) Option { return Option{"Kernel", func(s *settings) { s.kernel = v }} }
 
-// Stride is the windows' distance, one number for all dimensions or one each (stride=). By default 1 for
-// convolutions and the window's size for pooling.
+// Stride sets the distance between windows: one number for all dimensions, or one for each (stride=). The default is 1
+// for convolutions and the window's size for pooling.
 func Stride(v ...int) Option { return Option{"Stride", func(s *settings) { s.stride = v }} }
 
-// Padding is what is added at both ends, one number for all dimensions or one each (padding=); 0 by default.
+// Padding sets how many elements are added at both ends: one number for all dimensions, or one for each (padding=); 0
+// by default.
 func Padding(v ...int) Option { return Option{"Padding", func(s *settings) { s.padding = v }} }
 
-// Dilation is the distance between a window's elements (dilation=); 1 by default.
+// Dilation sets the distance between the elements of a window (dilation=); 1 by default.
 func Dilation(v ...int) Option { return Option{"Dilation", func(s *settings) { s.dilation = v }} }
 
-// Groups splits a convolution's channels into groups that do not see each other (groups=); 1 by default.
+// Groups splits the channels of a convolution into n independent groups (groups=); 1 by default.
 func Groups(n int) Option { return Option{"Groups", func(s *settings) { s.groups = n }} }
 
-// CeilMode makes pooling round the output's size up (ceil_mode=True).
+// CeilMode makes pooling round the size of the output up (ceil_mode=True).
 func CeilMode() Option { return Option{"CeilMode", func(s *settings) { s.ceil = true }} }
 
-// NotCountPadding leaves the padding out of average pooling's count (count_include_pad=False).
+// NotCountPadding makes average pooling exclude the padding from its averages (count_include_pad=False).
 func NotCountPadding() Option { return Option{"NotCountPadding", func(s *settings) { s.noPad = true }} }
 
-// PaddingIdx names the row of an embedding that starts as zeros and gets no gradient (padding_idx=); a negative
-// one counts from the end.
+// PaddingIdx sets the row of an embedding that is initialized to zeros and receives no gradient (padding_idx=); a
+// negative index counts from the end.
 func PaddingIdx(i int) Option {
 	return Option{"PaddingIdx", func(s *settings) { s.paddingIdx, s.hasPaddingIdx = i, true }}
 }

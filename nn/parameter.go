@@ -5,10 +5,11 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// NewParameter returns a parameter with t's values: a leaf that requires a gradient, is in no scope, and is counted among
-// the weights by vram. It shares t's storage, as PyTorch's does, so that a change of one is a change of the other; it is
-// not connected to t's graph. t must be of a floating-point or complex dtype. If t failed or cannot be a parameter, the
-// result is a failed tensor with the error, which Check finds. PyTorch: torch.nn.Parameter.
+// NewParameter returns a parameter with t's values: a leaf that requires a gradient, belongs to no scope, and is
+// counted as a weight by package vram. It shares t's storage, as in PyTorch, so that an in-place change of one changes
+// the other; it is not connected to t's graph. The dtype of t must be floating-point or complex. If t failed or cannot
+// be a parameter, the result is a failed tensor that carries the error, which Check reports. PyTorch:
+// torch.nn.Parameter.
 func NewParameter(t *tensor.Tensor) *tensor.Tensor {
 	if bad := unusable("NewParameter", t); bad != nil {
 		return bad

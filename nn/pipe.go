@@ -12,15 +12,15 @@ func nilModule(op string) error { return refuse.Nil(op, "a module") }
 
 func noModule(op string) *tensor.Tensor { return tensor.Failed(nilModule(op)) }
 
-// Sequential runs its layers one after the other. Its parts are named "0", "1" and so on. PyTorch: torch.nn.Sequential.
+// Sequential applies its layers in order. Its parts are named "0", "1" and so on. PyTorch: torch.nn.Sequential.
 type Sequential struct {
 	Layers []Layer `nn:"."`
 }
 
-// NewSequential returns a Sequential of layers.
+// NewSequential returns a Sequential of the given layers.
 func NewSequential(layers ...Layer) *Sequential { return &Sequential{layers} }
 
-// Forward is Pipe through the layers.
+// Forward returns Pipe(x, s's layers...).
 func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if s == nil {
 		return noModule("Sequential")
@@ -29,18 +29,19 @@ func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return y
 }
 
-// Pipe runs x through layers, each taking the result of the one before, and returns the last result; without layers, x.
+// Pipe applies layers to x in order, each to the result of the one before, and returns the last result, or x if there
+// are no layers.
 //
-// A result that only layers of this package have seen, the one that made it and the one that took it, is released as soon
-// as the second is done, unless autograd needs it: the peak is PyTorch's. What a Func, a layer of the user's or the caller
-// could have seen is left alone, as everywhere: it lives until its scope closes or it is unreachable. A [Sequential] is run
-// as its layers.
+// A result that only layers of this package have seen, the one that made it and the one that took it, is released as
+// soon as the second has returned, unless autograd needs it. The peak memory is then the same as in PyTorch. A tensor
+// that a Func, a user-defined layer or the caller could have seen is not released: it lives until its scope closes or
+// it becomes unreachable. Pipe runs a [Sequential] as its layers.
 func Pipe(x *tensor.Tensor, layers ...Layer) *tensor.Tensor {
 	y, _ := through("Pipe", x, false, layers, 0)
 	return y
 }
 
-// Residual returns x + Pipe(x, layers...). It releases the branch if a layer of this package made it.
+// Residual returns x + Pipe(x, layers...). It releases the result of Pipe if a layer of this package made it.
 func Residual(x *tensor.Tensor, layers ...Layer) *tensor.Tensor {
 	branch, own := through("Residual", x, false, layers, 0)
 	sum := x.Add(branch)
@@ -50,21 +51,20 @@ func Residual(x *tensor.Tensor, layers ...Layer) *tensor.Tensor {
 	return sum
 }
 
-// internal is a function of this package as a layer: what Func is to the user's. It returns a tensor that it made, or its
-// argument.
+// internal is a Layer made of a function of this package, which returns either a tensor that it made or its argument.
 type internal func(x *tensor.Tensor) *tensor.Tensor
 
 func (f internal) Forward(x *tensor.Tensor) *tensor.Tensor { return f(x) }
 
-// deepest is how many Sequentials may be nested.
+// deepest is the greatest depth to which Sequentials may be nested.
 const deepest = 1000
 
-// through runs y through layers. own says that y was made by a layer of this package and has been seen by none other; the
-// second result says it of the first. While a layer runs, through has no reference to a y that is not its own: where the
-// caller has none either, a sweep can free it.
+// through applies layers to y. own reports that a layer of this package made y and that no other code has seen it; the
+// second result reports the same of the first. While a layer runs, through holds no reference to a y that is not its
+// own, so that a sweep can free it if the caller holds none either.
 func through(op string, y *tensor.Tensor, own bool, layers []Layer, depth int) (*tensor.Tensor, bool) {
 	if depth > deepest {
-		return refuse.Tensor(op, tensor.ErrArgument, "more than %d Sequentials are nested: does one contain itself?", deepest), false
+		return refuse.Tensor(op, tensor.ErrArgument, "Sequentials are nested more than %d deep: does one contain itself?", deepest), false
 	}
 	for i, l := range layers {
 		if l == nil {
@@ -92,8 +92,9 @@ func through(op string, y *tensor.Tensor, own bool, layers []Layer, depth int) (
 	return y, own
 }
 
-// held returns y if it is to be released, else nil, which keeps nothing alive, and y's address, by which to tell whether a
-// layer returned its argument. Inlined, the choice would be made after the layer ran, with y kept alive until then.
+// held returns y if it is to be released, and nil otherwise, which keeps nothing alive. It also returns y's address, to
+// detect whether a layer returned its argument. If the compiler inlined it, it could choose after the layer ran and
+// keep y alive until then.
 //
 //go:noinline
 func held(y *tensor.Tensor, own bool) (*tensor.Tensor, uintptr) {
@@ -104,8 +105,8 @@ func held(y *tensor.Tensor, own bool) (*tensor.Tensor, uintptr) {
 	return nil, at
 }
 
-// tidy is tensor.Tidy with the scope as an argument. A failure inside is reported by the scope around it too. Only code of
-// this package runs in f.
+// tidy is tensor.Tidy with the scope as an argument. The enclosing scope reports a failure inside too. f runs only code
+// of this package.
 func tidy(f func(s *tensor.Scope) *tensor.Tensor) *tensor.Tensor {
 	s, err := tensor.NewScope()
 	if err != nil {
@@ -123,7 +124,7 @@ func inside(s *tensor.Scope, f func(s *tensor.Scope) *tensor.Tensor) (*tensor.Te
 	return outward(s, f(s))
 }
 
-// outward moves a result out of the scope that is about to close.
+// outward moves a result out of a scope that is about to close.
 func outward(s *tensor.Scope, y *tensor.Tensor) (*tensor.Tensor, error) {
 	if y == nil {
 		return nil, refuse.Error("nn", tensor.ErrNil, "a tensor is needed, got nil")

@@ -12,12 +12,12 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// keeper returns a tensor of its own.
+// keeper returns a tensor that it owns.
 type keeper struct{ T *tensor.Tensor }
 
 func (k *keeper) Forward(*tensor.Tensor) *tensor.Tensor { return k.T }
 
-// storing keeps its input, what it made on the way, and its output.
+// storing keeps its input, an intermediate result and its output.
 type storing struct{ In, Made, Out *tensor.Tensor }
 
 func (s *storing) Forward(x *tensor.Tensor) *tensor.Tensor {
@@ -26,7 +26,7 @@ func (s *storing) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return s.Out
 }
 
-// embedding is a library layer by its method, and a user's by its type.
+// embedding has the method of a library layer but is a user-defined type.
 type embedding struct {
 	*nn.Tanh
 	In *tensor.Tensor
@@ -37,8 +37,8 @@ func (e *embedding) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return e.Tanh.Forward(x)
 }
 
-// What user code could have seen in Sequential, Pipe and Residual can be used until its scope closes, or, outside every
-// scope, as long as it is reachable.
+// TestPipeLeavesWhatUserCodeHasSeen tests that a tensor that user code could have seen in Sequential, Pipe and Residual
+// stays usable until its scope closes or, outside every scope, while it is reachable.
 func TestPipeLeavesWhatUserCodeHasSeen(t *testing.T) {
 	leak.Check(t)
 	var seen []*tensor.Tensor
@@ -105,7 +105,8 @@ func TestPipeLeavesWhatUserCodeHasSeen(t *testing.T) {
 	seen, skipped, *store, inner.In = nil, nil, storing{}, nil
 }
 
-// Between layers of the library an intermediate is freed as soon as it has been used: at most two are alive.
+// TestPipeFreesItsOwn tests that an intermediate result between library layers is freed as soon as it has been used: at
+// most two are alive at a time.
 func TestPipeFreesItsOwn(t *testing.T) {
 	leak.Check(t)
 	const one = 4 << 20
@@ -154,7 +155,7 @@ func TestPipeFreesItsOwn(t *testing.T) {
 	}
 }
 
-// A sweep finds x where only Pipe still has it.
+// TestPipeDoesNotHoldItsInput tests that a sweep frees x when only Pipe still refers to it.
 func TestPipeDoesNotHoldItsInput(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -164,7 +165,7 @@ func TestPipeDoesNotHoldItsInput(t *testing.T) {
 			if err := vram.Collect(); err != nil {
 				t.Error(err)
 			}
-			// What may be left is this function's argument.
+			// One tensor may be left: this function's argument.
 			if n := outer.Len(); n > before+1 {
 				t.Errorf("Pipe holds its input after the first layer: %d tensors, %d before", n, before)
 			}
@@ -178,7 +179,7 @@ func TestPipeDoesNotHoldItsInput(t *testing.T) {
 	}
 }
 
-// What Pipe, Sequential and Residual return.
+// TestPipe tests the results of Pipe, Sequential and Residual.
 func TestPipe(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {

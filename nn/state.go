@@ -16,12 +16,13 @@ type LoadOption func(*loadSettings)
 
 type loadSettings struct{ lax bool }
 
-// Strict(false) lets names be missing or left over (strict=False); shapes must fit all the same.
+// Strict(false) allows names that are missing from the state or not in the module (strict=False). Shapes must match all
+// the same.
 func Strict(on bool) LoadOption { return func(s *loadSettings) { s.lax = !on } }
 
-// LoadStateDict copies state into m's parameters and buffers, converting dtype and device where they differ. The
-// names must be exactly those of StateDict, and the shapes must agree; the error lists all that do not, and then
-// nothing has been copied. PyTorch: Module.load_state_dict.
+// LoadStateDict copies state into the parameters and buffers of m, converting dtype and device where they differ. The
+// names must be exactly those of StateDict, and the shapes must be equal. Otherwise LoadStateDict copies nothing and
+// returns an error that lists all differences. PyTorch: Module.load_state_dict.
 func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) error {
 	var s loadSettings
 	for _, o := range opts {
@@ -81,10 +82,10 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	})
 }
 
-// To converts m's parameters and buffers in place to a dtype, moves them to a device, or both: nn.To(m,
-// tensor.CUDA(0)). Only floating-point tensors change their dtype. The *Tensor handles stay the same, so an
-// optimizer made before keeps them; its own state is not converted, so make it after. Gradients are converted
-// too. PyTorch: Module.to.
+// To converts the parameters and buffers of m, and their gradients, to a dtype or moves them to a device, or both, in
+// place: nn.To(m, tensor.CUDA(0)). It changes the dtype only of floating-point tensors. The *Tensor handles stay the
+// same, so an existing optimizer keeps its parameters, but its own state is not converted: make the optimizer after the
+// call. PyTorch: Module.to.
 func To(m any, opts ...tensor.Option) error {
 	if err := Check(m); err != nil {
 		return err
@@ -135,8 +136,8 @@ func move(t *tensor.Tensor, opts []tensor.Option) error {
 	return t.SetGrad(grad.To(kept...))
 }
 
-// ClipGradNorm_ scales the gradients of params in place so that their 2-norm together is at most maxNorm, and
-// returns the norm before as a tensor without dimensions. What has no gradient does not count. PyTorch:
+// ClipGradNorm_ scales the gradients of params in place so that their joint 2-norm is at most maxNorm. It returns the
+// norm before scaling, as a scalar tensor. Parameters without a gradient are ignored. PyTorch:
 // torch.nn.utils.clip_grad_norm_.
 func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64) *tensor.Tensor {
 	const op = "ClipGradNorm_"
@@ -173,8 +174,8 @@ func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64) *tensor.Tensor {
 	})
 }
 
-// ClipGradValue_ clamps each element of the gradients of params in place to [-value, value]. PyTorch:
-// torch.nn.utils.clip_grad_value_.
+// ClipGradValue_ clamps each element of the gradients of params in place to [-value, value]. Parameters without a
+// gradient are ignored. PyTorch: torch.nn.utils.clip_grad_value_.
 func ClipGradValue_(params []*tensor.Tensor, value float64) error {
 	if !(value >= 0) || math.IsInf(value, 0) {
 		return refuse.Error("ClipGradValue_", tensor.ErrArgument, "value must be finite and at least 0, got %v", value)
@@ -194,7 +195,7 @@ func ClipGradValue_(params []*tensor.Tensor, value float64) error {
 	})
 }
 
-// gradients are those that there are.
+// gradients returns the gradients that are not nil.
 func gradients(params []*tensor.Tensor) ([]*tensor.Tensor, error) {
 	all, err := tensor.Grads(params)
 	if err != nil {
@@ -219,5 +220,5 @@ func foreach(name string, ts []*tensor.Tensor, args ...any) ([]*tensor.Tensor, e
 			return list, nil
 		}
 	}
-	return nil, refuse.Error(name, tensor.ErrArgument, "the operator gave no list")
+	return nil, refuse.Error(name, tensor.ErrArgument, "the operator did not return a list")
 }

@@ -16,14 +16,14 @@ var (
 	trainingType = reflect.TypeFor[interface{ SetTraining(on bool) }]()
 )
 
-// facts are what the walks need to know of a type, kept since reflection is slow to tell.
+// facts caches what the walks need to know about a type, because reflection is slow.
 type facts struct {
-	walked   bool // a value may hold tensors or modules where walker finds them
-	concerns bool // Check may have something to report about a value
-	holds    bool // by its type, a value holds tensors or modules
+	walked   bool // a value may hold tensors or modules that walker visits
+	concerns bool // a value may hold something that Check reports
+	holds    bool // the type itself declares tensors or modules
 	module   bool // has a method Forward or SetTraining
 	err      bool // has a method Err() error
-	library  bool // a layer of this package, in which no code of the user's can run
+	library  bool // a layer of this package that cannot run user code
 }
 
 var allFacts sync.Map // reflect.Type → *facts
@@ -44,14 +44,14 @@ func factsOf(t reflect.Type) *facts {
 	return f
 }
 
-// isModule reports whether t has one of the methods by which modules are used.
+// isModule reports whether t has a method Forward or SetTraining.
 func isModule(t reflect.Type) bool {
 	_, forward := t.MethodByName("Forward")
 	return forward || t.Implements(trainingType)
 }
 
-// library reports whether t is declared in this package and has no exported part that another package's layer or function
-// could be. Func is a function of the user's; a Sequential is judged by its layers.
+// library reports whether t is declared in this package and has no exported part through which it could call a layer or
+// function of another package. A Func calls a user's function; a Sequential is judged by its layers.
 func library(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if t == reflect.TypeFor[Func]() {
 		return false
@@ -62,7 +62,7 @@ func library(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return t.PkgPath() == reflect.TypeFor[Linear]().PkgPath() && (t.Kind() != reflect.Struct || closed(t, seen))
 }
 
-// closed reports whether no exported part of a t is an interface or a function.
+// closed reports whether t has no exported part that is an interface or a function.
 func closed(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return true
@@ -93,7 +93,7 @@ func walked(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Interface:
 		return true
 	case reflect.Pointer:
-		// The walk goes through pointers to structs, not through pointers to pointers.
+		// The walk follows pointers to structs, but not pointers to pointers.
 		return t == tensorType || t.Elem().Kind() == reflect.Struct && walked(t.Elem(), seen) || t.Implements(trainingType)
 	case reflect.Slice, reflect.Array:
 		return walked(t.Elem(), seen)
@@ -110,7 +110,7 @@ func walked(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// concerns reports whether a value of type t can hold what Check reports. It includes all that walked includes.
+// concerns reports whether a value of type t can hold something that Check reports. It is true wherever walked is.
 func concerns(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
@@ -138,9 +138,9 @@ func concerns(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// holds reports whether t by itself says that a value holds tensors or modules, in whatever way: also where the walk does
-// not find them, and in the unexported fields of structs of the package pkg. An interface does if it has a method Forward;
-// a function does not.
+// holds reports whether the type t declares tensors or modules anywhere, including where the walk does not find them
+// and in unexported fields of structs of the package pkg. An interface counts if it has a method Forward; a function
+// does not count.
 func holds(t reflect.Type, pkg string) bool { return holding(t, pkg, map[reflect.Type]bool{}) }
 
 func holding(t reflect.Type, pkg string, seen map[reflect.Type]bool) bool {
@@ -170,20 +170,20 @@ func holding(t reflect.Type, pkg string, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// plan is what the walks do with a struct type.
+// plan describes how the walks handle a struct type.
 type plan struct {
-	walked   []field // for walker: parameters, buffers, parts
-	concerns []field // for Check, in the struct's order
-	hidden   []int   // unexported interfaces, which may hold a module
-	faults   []fault // what Check reports of the type itself
-	open     bool    // state names depend on values, so that Check must compare them
-	module   bool    // by its methods or fields
+	walked   []field // visited by walker: parameters, buffers, submodules
+	concerns []field // visited by Check, in the struct's order
+	hidden   []int   // unexported interface fields, which may hold a module
+	faults   []fault // faults of the type itself, which Check reports
+	open     bool    // state names depend on values, so Check must compare them at run time
+	module   bool    // a module by its methods or fields
 	training bool    // has a method SetTraining
 }
 
 type field struct {
 	index                      int
-	name                       string // in the state; empty: what is below has no prefix
+	name                       string // in the state; empty if the parts below have no prefix
 	goName                     string
 	buffer, optional, embedded bool
 	value                      bool // a struct, not a pointer to one
@@ -252,14 +252,14 @@ func newPlan(t reflect.Type) *plan {
 	return p
 }
 
-const sameName = " has the name "
+const sameName = " has the state name "
 
-// compareNames finds fields of one state name, also in structs whose fields have no prefix.
+// compareNames finds fields with the same state name, also in structs whose fields have no prefix.
 func (p *plan) compareNames(t reflect.Type) {
 	type origin struct{ prefix, field string }
 	known := map[string]origin{}
-	unknown := 0                           // slices, maps and interfaces without a prefix: values have the names
-	seen := map[reflect.Type]bool{t: true} // on the way from t
+	unknown := 0                           // slices, maps and interfaces without a prefix; only their values have names
+	seen := map[reflect.Type]bool{t: true} // types on the path from t
 	var compare func(t reflect.Type, fields []field, prefix string)
 	compare = func(t reflect.Type, fields []field, prefix string) {
 		for _, f := range fields {
@@ -283,8 +283,8 @@ func (p *plan) compareNames(t reflect.Type) {
 			switch {
 			case !ok:
 				known[f.name] = origin{prefix, at}
-			case prefix == "" || first.prefix != prefix: // else it is a fault of the inner struct's own
-				p.faults = append(p.faults, fault{field: at, message: fmt.Sprintf("%s%q in the state, and so has %s", sameName[1:], f.name, first.field)})
+			case prefix == "" || first.prefix != prefix: // otherwise it is a fault of the inner struct
+				p.faults = append(p.faults, fault{field: at, message: fmt.Sprintf("%s%q, as does %s", sameName[1:], f.name, first.field)})
 			}
 		}
 	}
