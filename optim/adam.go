@@ -22,7 +22,7 @@ func adamKind(name string, decoupled bool, decay float64) *kind {
 	}
 }
 
-// adamStep is one native call; it finds the gradients itself.
+// adamStep takes a step in one native call, which reads the gradients itself.
 func adamStep(g *Group, decoupled bool, params []*tensor.Tensor, state [][]*tensor.Tensor) error {
 	how := handle.Adam{LR: g.LR, Beta1: g.Beta1, Beta2: g.Beta2, WeightDecay: g.WeightDecay, Eps: g.Eps,
 		AMSGrad: g.AMSGrad, Maximize: g.Maximize, Decoupled: decoupled}
@@ -35,14 +35,14 @@ func adamStep(g *Group, decoupled bool, params []*tensor.Tensor, state [][]*tens
 
 var fusedAdam = handle.AdamStep.(func(how handle.Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error)
 
-// NewAdam makes the method of Kingma and Ba 2014, with weight decay as a part of the gradient, by libtorch's fused
-// kernel. Options: Betas, Eps, AMSGrad, WeightDecay, Maximize. PyTorch: torch.optim.Adam(fused=True).
+// NewAdam returns an optimizer that runs Adam (Kingma and Ba, 2014), with weight decay added to the gradient, on
+// libtorch's fused kernel. Options: Betas, Eps, AMSGrad, WeightDecay, Maximize. PyTorch: torch.optim.Adam(fused=True).
 func NewAdam(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adam, params, lr, opts)
 }
 
-// NewAdamW makes Adam with weight decay apart from the gradient, of Loshchilov and Hutter 2017, by libtorch's fused
-// kernel. Options: Betas, Eps, AMSGrad, WeightDecay (0.01 by default), Maximize. PyTorch:
+// NewAdamW returns an optimizer that runs AdamW (Loshchilov and Hutter, 2017), which decouples weight decay from the
+// gradient, on libtorch's fused kernel. Options: Betas, Eps, AMSGrad, WeightDecay (0.01 by default), Maximize. PyTorch:
 // torch.optim.AdamW(fused=True).
 func NewAdamW(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adamW, params, lr, opts)

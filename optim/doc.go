@@ -1,4 +1,4 @@
-// Package optim has the optimizers and learning-rate schedules of training.
+// Package optim provides optimizers and learning-rate schedules, as in torch.optim.
 //
 //	opt, err := optim.NewAdamW(nn.Parameters(model), 3e-4, optim.WeightDecay(0.1))
 //	if err != nil {
@@ -23,12 +23,12 @@
 //		schedule.Step()
 //	}
 //
-// The optimizers are libtorch's fused kernels and give PyTorch's results with fused=True to the last bit. A step is a
-// few calls for all the parameters of a group together, whatever their number.
+// The optimizers run libtorch's fused kernels and compute the same bits as PyTorch with fused=True. A step takes a few
+// native calls for all the parameters of a group together, whatever their number.
 //
-// Make an optimizer after the model stands on its device and in its dtype (nn.To): what it remembers is of the
-// parameters' dtype and device at their first step. Parameters with hyperparameters of their own come by AddGroup.
+// Make the optimizer after the model has its final device and dtype (nn.To): the optimizer's state takes the dtype and
+// device that each parameter has at its first step. AddGroup adds parameters with their own hyperparameters.
 //
-// StateDict and LoadStateDict are for checkpoints. A run that goes on from one, with the model's state and the
-// generator's too, does not differ from one that was never interrupted.
+// StateDict and LoadStateDict save and restore an optimizer. A run restored from a checkpoint of the model, the
+// optimizer and the random generator computes the same bits as a run that was not interrupted.
 package optim

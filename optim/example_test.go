@@ -8,7 +8,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// The minimum of (x-3)².
+// Minimize (x-3)².
 func Example() {
 	x := tensor.Zeros([]int{}).RequiresGrad_()
 	opt, err := optim.NewSGD([]*tensor.Tensor{x}, 0.1, optim.Momentum(0.5))
@@ -37,7 +37,7 @@ func Example() {
 	// Output: x = 3.000, learning rate 0.0125, <nil>
 }
 
-// Weight decay for matrices only, as is usual for transformers.
+// Apply weight decay to matrices only, as is usual for transformers.
 func ExampleOptimizer_AddGroup() {
 	weight := tensor.Ones([]int{2, 2}).RequiresGrad_()
 	bias := tensor.Ones([]int{2}).RequiresGrad_()

@@ -7,7 +7,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/unordered"
 )
 
-// Each method holds the lock of what it reads and writes: the race detector compares it with one that does.
+// TestLocks tests that each method locks what it reads and writes, by running it beside another under the race
+// detector.
 func TestLocks(t *testing.T) {
 	leak.Check(t)
 	b := &Optimizer{}

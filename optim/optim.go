@@ -13,9 +13,9 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Group is parameters that share hyperparameters; an optimizer reads those that it has.
+// Group is a set of parameters that share hyperparameters. An optimizer ignores the fields of other algorithms.
 type Group struct {
-	Params      []*tensor.Tensor // to read; AddGroup adds
+	Params      []*tensor.Tensor // read only; AddGroup adds parameters
 	LR          float64
 	WeightDecay float64
 	Maximize    bool
@@ -26,9 +26,9 @@ type Group struct {
 	Beta1, Beta2, Eps float64 // Adam, AdamW
 	AMSGrad           bool    // Adam, AdamW
 
-	params  []*tensor.Tensor // Params, out of the caller's reach
+	params  []*tensor.Tensor // a copy of Params that the caller cannot change
 	buckets []*bucket
-	at      []place // where each of params is
+	at      []place // where each of params is stored
 }
 
 // Option is a keyword argument of a constructor or of AddGroup.
@@ -37,63 +37,63 @@ type Option struct {
 	set  func(*Group)
 }
 
-// LR is the learning rate of a group of its own (lr=).
+// LR sets the learning rate of a group (lr=).
 func LR(v float64) Option { return Option{"LR", func(g *Group) { g.LR = v }} }
 
-// WeightDecay is how strongly weights are drawn to zero (weight_decay=): 0.01 by default for AdamW, 0 for the
-// others.
+// WeightDecay sets the weight decay (weight_decay=): 0.01 by default for AdamW, 0 for the others.
 func WeightDecay(v float64) Option {
 	return Option{"WeightDecay", func(g *Group) { g.WeightDecay = v }}
 }
 
-// Maximize makes the optimizer climb (maximize=True).
+// Maximize makes the optimizer maximize the objective instead of minimizing it (maximize=True).
 func Maximize() Option { return Option{"Maximize", func(g *Group) { g.Maximize = true }} }
 
-// Momentum is SGD's momentum (momentum=); 0 by default.
+// Momentum sets SGD's momentum factor (momentum=); 0 by default.
 func Momentum(v float64) Option { return Option{"Momentum", func(g *Group) { g.Momentum = v }} }
 
-// Dampening is what part of a gradient SGD's momentum leaves out (dampening=); 0 by default.
+// Dampening sets SGD's dampening for momentum (dampening=); 0 by default.
 func Dampening(v float64) Option { return Option{"Dampening", func(g *Group) { g.Dampening = v }} }
 
-// Nesterov makes SGD's momentum look ahead (nesterov=True).
+// Nesterov enables Nesterov momentum for SGD (nesterov=True).
 func Nesterov() Option { return Option{"Nesterov", func(g *Group) { g.Nesterov = true }} }
 
-// Betas are the decay rates of Adam's moments (betas=); 0.9 and 0.999 by default.
+// Betas sets the decay rates of Adam's running averages of the gradient and of its square (betas=); 0.9 and 0.999 by
+// default.
 func Betas(b1, b2 float64) Option {
 	return Option{"Betas", func(g *Group) { g.Beta1, g.Beta2 = b1, b2 }}
 }
 
-// Eps is added to Adam's denominator (eps=); 1e-8 by default.
+// Eps sets the value added to Adam's denominator (eps=); 1e-8 by default.
 func Eps(v float64) Option { return Option{"Eps", func(g *Group) { g.Eps = v }} }
 
 // AMSGrad makes Adam divide by the largest second moment so far (amsgrad=True).
 func AMSGrad() Option { return Option{"AMSGrad", func(g *Group) { g.AMSGrad = true }} }
 
-// State is what an optimizer remembers, flat, so that a checkpoint can hold it: tensors by names such as
-// "state.3.exp_avg" (the fourth parameter, counted through the groups) and numbers by names such as
-// "group.0.lr". The tensors are the optimizer's own, not copies.
+// State is the state of an optimizer in the flat form that a checkpoint stores: tensors under names such as
+// "state.3.exp_avg" (of the fourth parameter, counted across groups) and numbers under names such as "group.0.lr". The
+// tensors are the optimizer's own, not copies.
 type State struct {
 	Tensors map[string]*tensor.Tensor
 	Numbers map[string]float64
 }
 
-// kind is what tells the optimizers apart.
+// kind describes an optimization algorithm.
 type kind struct {
 	name     string
 	options  []string
-	slots    []string // the state's tensors, by PyTorch's names
+	slots    []string // names of the state tensors, as in PyTorch
 	defaults Group
-	// needs says whether a group uses the i-th slot.
+	// needs reports whether a group uses the given slot.
 	needs func(g *Group, slot int) bool
-	// run makes the native calls for a bucket's lists.
+	// run makes the native calls for the lists of a bucket.
 	run func(g *Group, l *lists) error
-	// fast steps a bucket whose parameters all have state, in one crossing that finds the gradients itself; nil
-	// where there is no such call.
+	// fast steps a bucket whose parameters all have state, in one native call that reads the gradients itself. It is
+	// nil if there is no such call.
 	fast func(g *Group, bk *bucket) error
 }
 
-// Optimizer changes parameters by their gradients. NewSGD, NewAdam and NewAdamW make one. Its methods may be called
-// from any goroutine, one at a time goes on. PyTorch: torch.optim.Optimizer.
+// Optimizer updates parameters from their gradients. NewSGD, NewAdam and NewAdamW return one. Its methods may be called
+// from several goroutines; they run one at a time. PyTorch: torch.optim.Optimizer.
 type Optimizer struct {
 	kind   *kind
 	mu     sync.Mutex
@@ -104,15 +104,15 @@ type Optimizer struct {
 	all    []*tensor.Tensor
 }
 
-// bucket is the parameters of a group with one dtype and device: one native call serves them all.
+// bucket holds the parameters of a group that have the same dtype and device. One native call updates them all.
 type bucket struct {
 	dtype  tensor.DType
 	device tensor.Device
 	params []*tensor.Tensor
-	state  [][]*tensor.Tensor // by slot, then by parameter; nil before its first gradient
+	state  [][]*tensor.Tensor // by slot, then by parameter; nil until the parameter has had a gradient
 	full   lists              // of all parameters, once all have state
-	part   lists              // of those with a gradient
-	grads  []*tensor.Tensor   // of this step, by parameter
+	part   lists              // of the parameters with a gradient
+	grads  []*tensor.Tensor   // of the current step, by parameter
 }
 
 type place struct {
@@ -120,11 +120,11 @@ type place struct {
 	i int
 }
 
-// lists are what a native call takes, in step with each other.
+// lists holds the arguments of a native call; equal indices belong to the same parameter.
 type lists struct {
 	params, grads []*tensor.Tensor
 	state         [][]*tensor.Tensor
-	first         bool // no parameter in it has been stepped before
+	first         bool // no parameter in the lists has been stepped before
 }
 
 func newOptimizer(k *kind, params []*tensor.Tensor, lr float64, opts []Option) (*Optimizer, error) {
@@ -152,7 +152,7 @@ func apply(k *kind, g *Group, opts []Option) error {
 	return nil
 }
 
-// check refuses hyperparameters that PyTorch refuses.
+// check returns an error for hyperparameters that PyTorch rejects.
 func (g *Group) check(op string) error {
 	atLeast0 := []struct {
 		name string
@@ -167,7 +167,7 @@ func (g *Group) check(op string) error {
 		return refuse.Error(op, tensor.ErrArgument, "Dampening must be finite, got %v", g.Dampening)
 	}
 	if g.Nesterov && (g.Momentum == 0 || g.Dampening != 0) {
-		return refuse.Error(op, tensor.ErrArgument, "Nesterov needs a momentum and no dampening")
+		return refuse.Error(op, tensor.ErrArgument, "Nesterov requires a positive Momentum and zero Dampening")
 	}
 	if !(g.Beta1 >= 0 && g.Beta1 < 1 && g.Beta2 >= 0 && g.Beta2 < 1) {
 		return refuse.Error(op, tensor.ErrArgument, "Betas must be in [0, 1), got %v and %v", g.Beta1, g.Beta2)
@@ -175,8 +175,8 @@ func (g *Group) check(op string) error {
 	return nil
 }
 
-// AddGroup adds parameters with hyperparameters of their own; what opts do not say is the constructor's. PyTorch:
-// Optimizer.add_param_group.
+// AddGroup adds parameters with their own hyperparameters. Hyperparameters that opts do not set are the constructor's.
+// PyTorch: Optimizer.add_param_group.
 func (b *Optimizer) AddGroup(params []*tensor.Tensor, opts ...Option) error {
 	if b == nil {
 		return refuse.Nil("AddGroup", "an optimizer")
@@ -211,11 +211,11 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 		dtype := p.DType()
 		switch {
 		case !dtype.IsFloat():
-			return refuse.Error(op, tensor.ErrArgument, "parameter %d is %v, a floating-point dtype is needed", i, dtype)
+			return refuse.Error(op, tensor.ErrArgument, "parameter %d is %v: want a floating-point dtype", i, dtype)
 		case !p.IsLeaf():
-			return refuse.Error(op, tensor.ErrArgument, "parameter %d is no leaf, but made by %s", i, p.GradFn())
+			return refuse.Error(op, tensor.ErrArgument, "parameter %d is not a leaf: %s computed it", i, p.GradFn())
 		case b.seen[p] || inGroup[p]:
-			return refuse.Error(op, tensor.ErrArgument, "parameter %d is there already", i)
+			return refuse.Error(op, tensor.ErrArgument, "parameter %d is already in the optimizer", i)
 		}
 		inGroup[p] = true
 	}
@@ -229,7 +229,7 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 	return nil
 }
 
-// put finds p its bucket.
+// put adds p to the bucket of its dtype and device.
 func (g *Group) put(p *tensor.Tensor, slots int) {
 	dtype, device := p.DType(), p.Device()
 	var home *bucket
@@ -250,7 +250,7 @@ func (g *Group) put(p *tensor.Tensor, slots int) {
 	}
 }
 
-// Groups are the parameter groups, the constructor's first. Their hyperparameters may be changed between steps.
+// Groups returns the parameter groups, the constructor's first. Their hyperparameters may be changed between steps.
 // PyTorch: Optimizer.param_groups.
 func (b *Optimizer) Groups() []*Group {
 	if b == nil {
@@ -261,7 +261,7 @@ func (b *Optimizer) Groups() []*Group {
 	return append([]*Group{}, b.groups...)
 }
 
-// LR is the first group's learning rate.
+// LR returns the learning rate of the first group.
 func (b *Optimizer) LR() float64 {
 	if b == nil {
 		return 0
@@ -274,7 +274,7 @@ func (b *Optimizer) LR() float64 {
 	return b.groups[0].LR
 }
 
-// SetLR sets the learning rate of all groups. What is no learning rate is the next Step's error.
+// SetLR sets the learning rate of all groups. An invalid rate is reported by the next Step.
 func (b *Optimizer) SetLR(lr float64) {
 	if b == nil {
 		return
@@ -286,7 +286,7 @@ func (b *Optimizer) SetLR(lr float64) {
 	}
 }
 
-// ZeroGrad takes the gradients of all parameters away. An error of it is the next Step's. PyTorch:
+// ZeroGrad sets the gradients of all parameters to nil. The next Step returns its error, if any. PyTorch:
 // Optimizer.zero_grad.
 func (b *Optimizer) ZeroGrad() {
 	if b == nil {
@@ -299,7 +299,7 @@ func (b *Optimizer) ZeroGrad() {
 	}
 }
 
-// Step changes the parameters by their gradients; those without one stay as they are. PyTorch: Optimizer.step.
+// Step updates each parameter that has a gradient; the others do not change. PyTorch: Optimizer.step.
 func (b *Optimizer) Step() error {
 	if b == nil {
 		return refuse.Nil("Step", "an optimizer")
@@ -335,7 +335,7 @@ func (b *Optimizer) stepGroup(g *Group) error {
 		}
 		return nil
 	}
-	// The gradients' handles go with the scope, in one crossing.
+	// The scope releases the gradients' handles in one native call.
 	return tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error { return b.step(g) })
 	})
@@ -387,7 +387,7 @@ func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {
 		}
 	}
 	if !fresh && !missing && stepped {
-		// The usual case: the same lists as the step before.
+		// In the usual case the lists are those of the previous step.
 		if bk.full.params == nil {
 			bk.full = lists{params: bk.params, state: bk.state}
 		}
@@ -405,7 +405,7 @@ func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {
 	return nil
 }
 
-// started says whether the i-th parameter has all the state that the group needs.
+// started reports whether the i-th parameter has all the state that the group needs.
 func (b *Optimizer) started(g *Group, bk *bucket, i int) bool {
 	for s := range bk.state {
 		if b.kind.needs(g, s) && bk.state[s][i] == nil {
@@ -415,8 +415,8 @@ func (b *Optimizer) started(g *Group, bk *bucket, i int) bool {
 	return true
 }
 
-// stepPart steps those that have a gradient and, if first, no state yet, else those that have state. (A fused
-// kernel cannot take both: is_first_step is for the whole list.)
+// stepPart steps the parameters that have a gradient: those without state if first, and those with state otherwise. A
+// fused kernel cannot take both at once, because is_first_step applies to the whole list.
 func (b *Optimizer) stepPart(g *Group, bk *bucket, first bool) error {
 	part := &bk.part
 	part.params, part.grads, part.first = part.params[:0], part.grads[:0], first
@@ -446,14 +446,14 @@ func (b *Optimizer) stepPart(g *Group, bk *bucket, first bool) error {
 		}
 		if first {
 			fresh = append(fresh, i)
-			// stepPart(false), which comes next, must not take it again.
+			// stepPart(false), which comes next, must not step it again.
 			bk.grads[i] = nil
 		}
 	}
 	err := b.kind.run(g, part)
 	clear(part.params)
 	if err != nil {
-		// What never took a step must not look as if it had.
+		// Drop the state of parameters whose first step failed.
 		for _, i := range fresh {
 			for s := range bk.state {
 				bk.state[s][i].Release()
@@ -464,7 +464,7 @@ func (b *Optimizer) stepPart(g *Group, bk *bucket, first bool) error {
 	return err
 }
 
-// fresh is the state of a parameter before its first step.
+// fresh returns the state of a parameter before its first step.
 func (b *Optimizer) fresh(slot int, p *tensor.Tensor) (*tensor.Tensor, error) {
 	var t *tensor.Tensor
 	if b.kind.slots[slot] == "step" {
@@ -479,8 +479,8 @@ func (b *Optimizer) fresh(slot int, p *tensor.Tensor) (*tensor.Tensor, error) {
 	return t.Keep(), nil
 }
 
-// Release frees what the optimizer remembers of its parameters now, instead of when nobody can reach it. It starts
-// anew at the next Step.
+// Release frees the optimizer's state now. Without it the state is freed once the optimizer is unreachable. The next
+// Step starts from new state.
 func (b *Optimizer) Release() {
 	if b == nil {
 		return
@@ -504,7 +504,7 @@ func (b *Optimizer) drop() {
 	}
 }
 
-// numbers are a group's hyperparameters by name.
+// numbers returns the hyperparameters of a group by name.
 func (g *Group) numbers() map[string]*float64 {
 	return map[string]*float64{"lr": &g.LR, "weight_decay": &g.WeightDecay, "momentum": &g.Momentum,
 		"dampening": &g.Dampening, "beta1": &g.Beta1, "beta2": &g.Beta2, "eps": &g.Eps}
@@ -514,8 +514,7 @@ func (g *Group) flags() map[string]*bool {
 	return map[string]*bool{"maximize": &g.Maximize, "nesterov": &g.Nesterov, "amsgrad": &g.AMSGrad}
 }
 
-// StateDict is what the optimizer remembers and its hyperparameters, for a checkpoint. PyTorch:
-// Optimizer.state_dict.
+// StateDict returns the optimizer's state and hyperparameters, for a checkpoint. PyTorch: Optimizer.state_dict.
 func (b *Optimizer) StateDict() State {
 	s := State{map[string]*tensor.Tensor{}, map[string]float64{}}
 	if b == nil {
@@ -547,9 +546,9 @@ func (b *Optimizer) StateDict() State {
 	return s
 }
 
-// LoadStateDict takes what StateDict of an optimizer of the same kind over the same parameters gave, and copies it:
-// training goes on bit for bit as it would have. After an error nothing has changed. PyTorch:
-// Optimizer.load_state_dict.
+// LoadStateDict copies a state that StateDict returned for an optimizer of the same kind over the same parameters.
+// Training then continues with the same bits as if it had not been interrupted. If LoadStateDict returns an error, it
+// has changed nothing. PyTorch: Optimizer.load_state_dict.
 func (b *Optimizer) LoadStateDict(s State) error {
 	if b == nil {
 		return refuse.Nil("LoadStateDict", "an optimizer")
@@ -565,7 +564,7 @@ func (b *Optimizer) load(s State) error {
 	const op = "LoadStateDict"
 	left := len(s.Tensors)
 	groups := make([]Group, len(b.groups))
-	var fresh []*tensor.Tensor // in the order of groups, parameters and slots; nil for none
+	var fresh []*tensor.Tensor // in the order of groups, parameters and slots; nil if there is none
 	n := 0
 	for gi, g := range b.groups {
 		groups[gi] = *g
@@ -600,7 +599,7 @@ func (b *Optimizer) load(s State) error {
 		}
 	}
 	if _, more := s.Numbers[fmt.Sprintf("group.%d.params", len(b.groups))]; more || left != 0 {
-		return refuse.Error(op, tensor.ErrArgument, "the state is of another optimizer: %d tensors have no place, %d groups are here", left, len(b.groups))
+		return refuse.Error(op, tensor.ErrArgument, "the state does not match the optimizer: %d tensors of the state are unused, the optimizer has %d groups", left, len(b.groups))
 	}
 	b.drop()
 	next := 0
@@ -623,7 +622,8 @@ func (b *Optimizer) load(s State) error {
 	return nil
 }
 
-// restored copies a state's tensor as the optimizer would have made it for p; nil where there is none.
+// restored returns a copy of a state tensor, with the dtype and device that the optimizer uses for p, or nil if the
+// state has none.
 func (b *Optimizer) restored(s State, n, slot int, name string, p *tensor.Tensor) (*tensor.Tensor, error) {
 	src, ok := s.Tensors[fmt.Sprintf("state.%d.%s", n, name)]
 	if !ok {
@@ -634,7 +634,7 @@ func (b *Optimizer) restored(s State, n, slot int, name string, p *tensor.Tensor
 		return nil, err
 	}
 	if scope := tensor.CurrentScope(); scope != nil {
-		if err := scope.Adopt(t); err != nil { // until all has been found to fit
+		if err := scope.Adopt(t); err != nil { // until the whole state has been checked
 			return nil, err
 		}
 	}

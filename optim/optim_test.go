@@ -18,7 +18,7 @@ type file struct {
 	Schedules  map[string][]float64
 }
 
-// constructor is one of the package's.
+// constructor is one of the package's constructors.
 type constructor func(params []*tensor.Tensor, lr float64, opts ...optim.Option) (*optim.Optimizer, error)
 
 var cases = map[string]struct {
@@ -36,7 +36,7 @@ var cases = map[string]struct {
 		optim.Maximize()}},
 }
 
-// problem is the three parameters of modules.py.
+// problem holds the three parameters of modules.py.
 type problem struct{ a, b, c *tensor.Tensor }
 
 func newProblem() *problem {
@@ -80,7 +80,7 @@ func newOptimizer(t *testing.T, name string, p *problem) *optim.Optimizer {
 	return opt
 }
 
-// TestOptimizers wants PyTorch's fused optimizers' values, to the last bit.
+// TestOptimizers compares with PyTorch's fused optimizers, bit for bit.
 func TestOptimizers(t *testing.T) {
 	var f file
 	golden.Read(t, "modules.json", &f)
@@ -111,7 +111,7 @@ func TestOptimizers(t *testing.T) {
 	}
 }
 
-// TestResume trains on from a state and wants what an uninterrupted run gives, to the last bit.
+// TestResume compares training that continues from a state with uninterrupted training, bit for bit.
 func TestResume(t *testing.T) {
 	var f file
 	golden.Read(t, "modules.json", &f)
@@ -120,7 +120,7 @@ func TestResume(t *testing.T) {
 			leak.Check(t)
 			first, second := newProblem(), newProblem()
 			opt := newOptimizer(t, name, first)
-			opt.SetLR(0.5) // must come back with the state
+			opt.SetLR(0.5) // loading the state must restore it
 			opt.Groups()[0].LR, opt.Groups()[1].LR = cases[name].lr, 0.05
 			for step := range 3 {
 				opt.ZeroGrad()
@@ -128,7 +128,7 @@ func TestResume(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// What a checkpoint does.
+			// Do what a checkpoint does.
 			state := opt.StateDict()
 			saved := optim.State{Tensors: map[string]*tensor.Tensor{}, Numbers: map[string]float64{}}
 			for k, v := range state.Tensors {
@@ -150,7 +150,7 @@ func TestResume(t *testing.T) {
 			}
 			again := newOptimizer(t, name, second)
 			again.SetLR(7)
-			// Over a state of its own already.
+			// Load over existing state.
 			if err := errors.Join(again.LoadStateDict(saved), again.LoadStateDict(saved)); err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestLoadStateDictRefuses(t *testing.T) {
 			t.Errorf("%s: the state has %d tensors now", what, n)
 		}
 	}
-	// Its own state, which loading frees, loads too.
+	// Loading its own state, which loading frees, works too.
 	if err := errors.Join(opt.LoadStateDict(opt.StateDict()), opt.Step()); err != nil {
 		t.Error(err)
 	}
@@ -241,7 +241,7 @@ func TestSchedules(t *testing.T) {
 			if got := s.LR(); math.Abs(got-rate) > 1e-12 {
 				t.Errorf("%s: step %d has %v, PyTorch %v", name, i, got, rate)
 			}
-			if i == 11 { // a checkpoint
+			if i == 11 { // save and restore
 				state := s.StateDict()
 				opt.SetLR(3)
 				if s, err = optim.NewScheduler(opt, schedules[name]); err != nil {
@@ -341,7 +341,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A parameter released under the optimizer: ZeroGrad's error is the next Step's; nothing is left behind.
+// TestReleasedParameter tests that Step returns the error of ZeroGrad if a parameter was released, and leaks nothing.
 func TestReleasedParameter(t *testing.T) {
 	leak.Check(t)
 	p := newProblem()
@@ -386,7 +386,7 @@ func TestConcurrentSteps(t *testing.T) {
 	}
 }
 
-// BenchmarkStep is a step of 48 small parameters.
+// BenchmarkStep measures a step of 48 small parameters.
 func BenchmarkStep(b *testing.B) {
 	var params []*tensor.Tensor
 	for range 48 {
@@ -408,7 +408,7 @@ func BenchmarkStep(b *testing.B) {
 	}
 }
 
-// One optimizer and its schedule from many goroutines at once.
+// TestOnManyGoroutines uses one optimizer and its schedule from many goroutines.
 func TestOnManyGoroutines(t *testing.T) {
 	leak.Check(t)
 	p := tensor.Ones([]int{4}).RequiresGrad_().Keep()
@@ -449,7 +449,7 @@ func TestOnManyGoroutines(t *testing.T) {
 					case 6:
 						return sched.LoadStateDict(sched.StateDict())
 					default:
-						_ = opt.LoadStateDict(opt.StateDict()) // a group may have come meanwhile
+						_ = opt.LoadStateDict(opt.StateDict()) // another goroutine may have added a group
 					}
 					return nil
 				})

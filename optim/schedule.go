@@ -9,8 +9,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Schedule gives a learning rate for each step. It is made by the functions below and put to work by
-// NewScheduler.
+// Schedule maps a step to a learning rate. The functions below return schedules; NewScheduler applies one to an
+// optimizer.
 type Schedule struct {
 	at  func(step int, base float64) float64
 	err error
@@ -36,8 +36,8 @@ func StepLR(size int, gamma float64) Schedule {
 	return Schedule{at: func(step int, base float64) float64 { return base * math.Pow(gamma, float64(step/size)) }}
 }
 
-// CosineAnnealingLR goes from the base rate to low in steps steps along half a cosine, and up again after it.
-// PyTorch: torch.optim.lr_scheduler.CosineAnnealingLR.
+// CosineAnnealingLR lowers the rate from the base rate to low along half a cosine over the given number of steps; after
+// that the rate rises again along the cosine. PyTorch: torch.optim.lr_scheduler.CosineAnnealingLR.
 func CosineAnnealingLR(steps int, low float64) Schedule {
 	if steps < 1 || !(low >= 0) || math.IsInf(low, 0) {
 		return badSchedule("CosineAnnealingLR", "steps must be at least 1 and low finite and at least 0, got %d and %v", steps, low)
@@ -47,8 +47,8 @@ func CosineAnnealingLR(steps int, low float64) Schedule {
 	}}
 }
 
-// LinearWarmup goes from start times the base rate to all of it in steps steps and stays there. PyTorch:
-// torch.optim.lr_scheduler.LinearLR.
+// LinearWarmup raises the rate linearly from start times the base rate to the base rate over the given number of steps,
+// and keeps it there. PyTorch: torch.optim.lr_scheduler.LinearLR.
 func LinearWarmup(steps int, start float64) Schedule {
 	if steps < 1 || !(start >= 0 && start <= 1) {
 		return badSchedule("LinearWarmup", "steps must be at least 1 and start in [0, 1], got %d and %v", steps, start)
@@ -58,8 +58,8 @@ func LinearWarmup(steps int, start float64) Schedule {
 	}}
 }
 
-// SequentialLR follows one schedule until its milestone, then the next, each counted from its own beginning; there
-// is one milestone less than schedules. PyTorch: torch.optim.lr_scheduler.SequentialLR.
+// SequentialLR follows each schedule until its milestone, then the next one, which starts at its own step 0. There is
+// one milestone fewer than schedules. PyTorch: torch.optim.lr_scheduler.SequentialLR.
 func SequentialLR(milestones []int, schedules ...Schedule) Schedule {
 	const op = "SequentialLR"
 	if len(schedules) == 0 || len(milestones) != len(schedules)-1 {
@@ -88,8 +88,8 @@ func SequentialLR(milestones []int, schedules ...Schedule) Schedule {
 	}}
 }
 
-// WarmupCosine warms up linearly from nothing for warmup steps, then goes to low along half a cosine until total
-// steps, and stays there.
+// WarmupCosine raises the rate linearly from 0 to the base rate over warmup steps, lowers it to low along half a cosine
+// until step total, and keeps it there.
 func WarmupCosine(warmup, total int, low float64) Schedule {
 	if warmup < 1 || total <= warmup {
 		return badSchedule("WarmupCosine", "warmup must be at least 1 and total larger, got %d and %d", warmup, total)
@@ -98,12 +98,13 @@ func WarmupCosine(warmup, total int, low float64) Schedule {
 		Schedule{at: func(_ int, base float64) float64 { return low }})
 }
 
-// WarmupStep warms up linearly from nothing for warmup steps, then multiplies the rate by gamma every size steps.
+// WarmupStep raises the rate linearly from 0 to the base rate over warmup steps, then multiplies it by gamma every size
+// steps.
 func WarmupStep(warmup, size int, gamma float64) Schedule {
 	return SequentialLR([]int{warmup}, LinearWarmup(warmup, 0), StepLR(size, gamma))
 }
 
-// Scheduler sets an optimizer's learning rates step by step, each group's from its own base rate.
+// Scheduler sets the learning rates of an optimizer at each step. Each group has its own base rate.
 type Scheduler struct {
 	mu       sync.Mutex
 	opt      *Optimizer
@@ -112,8 +113,8 @@ type Scheduler struct {
 	step     int
 }
 
-// NewScheduler takes the groups' present learning rates for their base rates and sets those of step 0. Make it
-// after the last AddGroup.
+// NewScheduler returns a Scheduler whose base rates are the current learning rates of opt's groups, and sets the rates
+// of step 0. Call it after the last AddGroup. PyTorch: the constructors of torch.optim.lr_scheduler.
 func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 	const op = "NewScheduler"
 	switch {
@@ -132,7 +133,8 @@ func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 	return s, nil
 }
 
-// set gives each group its rate; what the schedule gives that is no rate is the optimizer's next Step's error.
+// set sets the rate of each group. If the schedule returns an invalid rate, the optimizer's next Step returns the
+// error.
 func (s *Scheduler) set() {
 	s.opt.mu.Lock()
 	defer s.opt.mu.Unlock()
@@ -143,7 +145,7 @@ func (s *Scheduler) set() {
 	}
 }
 
-// Step goes one step on; call it after the optimizer's Step. PyTorch: LRScheduler.step.
+// Step advances the schedule by one step; call it after the optimizer's Step. PyTorch: LRScheduler.step.
 func (s *Scheduler) Step() {
 	if s == nil || s.opt == nil {
 		return
@@ -154,7 +156,7 @@ func (s *Scheduler) Step() {
 	s.set()
 }
 
-// LR is the first group's learning rate now.
+// LR returns the current learning rate of the first group.
 func (s *Scheduler) LR() float64 {
 	if s == nil {
 		return 0
@@ -162,7 +164,7 @@ func (s *Scheduler) LR() float64 {
 	return s.opt.LR()
 }
 
-// StateDict is where the scheduler stands, for a checkpoint: the step and the base rates.
+// StateDict returns the step and the base rates, for a checkpoint.
 func (s *Scheduler) StateDict() map[string]float64 {
 	if s == nil {
 		return nil
@@ -176,7 +178,7 @@ func (s *Scheduler) StateDict() map[string]float64 {
 	return state
 }
 
-// LoadStateDict goes to where another scheduler of the same schedule stood, and sets the learning rates.
+// LoadStateDict restores the state of a scheduler with the same schedule, and sets the learning rates.
 func (s *Scheduler) LoadStateDict(state map[string]float64) error {
 	const op = "LoadStateDict"
 	if s == nil || s.opt == nil {

@@ -18,7 +18,7 @@ var sgd = &kind{
 	},
 }
 
-// NewSGD makes stochastic gradient descent, with momentum if asked for, by libtorch's fused kernel. Options: Momentum,
+// NewSGD returns an optimizer that runs stochastic gradient descent on libtorch's fused kernel. Options: Momentum,
 // Dampening, Nesterov, WeightDecay, Maximize. PyTorch: torch.optim.SGD(fused=True).
 func NewSGD(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(sgd, params, lr, opts)
