@@ -19,7 +19,7 @@ import (
 )
 
 func Example() {
-	// Ten samples: x, and twice x.
+	// Ten samples: inputs x and targets 2x.
 	dataset, err := data.NewSamples(10, []int{1}, []int{1}, func(i int, x, y []float32) error {
 		x[0], y[0] = float32(i), float32(2*i)
 		return nil
@@ -92,7 +92,7 @@ func letters(tokens []int64) string {
 	return b.String()
 }
 
-// squares is a dataset of i and i², with a delay that makes workers overtake each other.
+// squares is a dataset of i and i². Its delay makes workers overtake each other.
 func squares(t *testing.T, n int, delay func(i int)) data.Dataset {
 	t.Helper()
 	d, err := data.NewSamples(n, []int{2}, nil, func(i int, in []float32, out []int64) error {
@@ -117,7 +117,7 @@ func newLoader(t *testing.T, d data.Dataset, opts ...data.Option) *data.Loader {
 	return l
 }
 
-// take returns the samples of up to n batches of Batches (all with a negative n).
+// take returns the samples of the first n batches of Batches, or of all if n is negative.
 func take(t *testing.T, l *data.Loader, n int) []int64 {
 	t.Helper()
 	return takeOf(t, l.Batches(t.Context()), n)
@@ -220,8 +220,8 @@ func TestAResumedRunSeesTheSameBatches(t *testing.T) {
 	}
 }
 
-// A loop that was left in the middle of an epoch ends that epoch, as with PyTorch's DataLoader; Resume and a restored
-// position continue it.
+// TestBatchesAfterBreakBeginANewEpoch tests that leaving a loop in the middle of an epoch ends the epoch, as with
+// PyTorch's DataLoader, and that Resume and SetState continue it.
 func TestBatchesAfterBreakBeginANewEpoch(t *testing.T) {
 	leak.Check(t)
 	for _, workers := range []int{0, 2} {
@@ -255,7 +255,7 @@ func TestBatchesAfterBreakBeginANewEpoch(t *testing.T) {
 			t.Errorf("Resume after a whole epoch: %v, want the next, %v", got, epochs[2])
 		}
 
-		// A restored position is continued by the first Batches, also if a loop in between had no batch.
+		// The first Batches continues from a restored position, also after a loop without batches.
 		if err := l.SetState(left); err != nil {
 			t.Fatal(err)
 		}
@@ -372,7 +372,7 @@ func TestErrorsOfTheDataset(t *testing.T) {
 	} {
 		for _, workers := range []int{0, 1, 4} {
 			if name == "goexit" && workers == 0 {
-				continue // it ends the test's own goroutine, as it should
+				continue // it ends the test's own goroutine, as intended
 			}
 			t.Run(fmt.Sprintf("%s/%d workers", name, workers), func(t *testing.T) {
 				leak.Check(t)
@@ -414,7 +414,7 @@ func TestErrorsOfTheDataset(t *testing.T) {
 	}
 }
 
-// kept is a dataset that gives out the same tensors each time.
+// kept is a dataset that returns the same tensors each time.
 type kept struct{ a, b *tensor.Tensor }
 
 func (k kept) Len() int { return 3 }
@@ -447,7 +447,7 @@ func TestADatasetMayGiveOutWhatItKeeps(t *testing.T) {
 	tensor.Flush()
 }
 
-func TestAnErrorThatNobodyLookedAtEndsTheLoop(t *testing.T) {
+func TestUnreadErrorEndsTheLoop(t *testing.T) {
 	leak.Check(t)
 	for _, at := range []int{0, 2, 4} { // the first, a middle and the last batch
 		l := newLoader(t, squares(t, 25, nil), data.BatchSize(5), data.Workers(1))
@@ -491,7 +491,7 @@ func TestTensorDataset(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		batch.Inputs.Mul_(1) // copies: the next epoch must not see it
+		batch.Inputs.Mul_(1) // Batch returns copies: the next epoch must not see the change
 		in, err := tensor.Data[float32](batch.Inputs)
 		if err != nil {
 			t.Fatal(err)
@@ -541,7 +541,7 @@ func mustInts(t *testing.T, x *tensor.Tensor) []int64 {
 	return v
 }
 
-func TestWhatCannotBeALoader(t *testing.T) {
+func TestInvalidLoaders(t *testing.T) {
 	leak.Check(t)
 	d := squares(t, 5, nil)
 	for i, err := range []error{
@@ -599,7 +599,8 @@ func TestEmptyDatasets(t *testing.T) {
 	}
 }
 
-// One loop runs over a loader; the others are told, and its position may be asked for meanwhile.
+// TestLoaderOnManyGoroutines tests that one loop at a time runs over a loader, that others get an error, and that State
+// may be called meanwhile.
 func TestLoaderOnManyGoroutines(t *testing.T) {
 	leak.Check(t)
 	dataset, err := data.NewSamples(8, []int{1}, []int{1}, func(i int, x, y []float32) error { return nil })

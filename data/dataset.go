@@ -11,29 +11,28 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Dataset is a set of samples that are read a batch at a time.
+// Dataset is a set of samples that is read in batches.
 type Dataset interface {
-	// Len is the number of samples.
+	// Len returns the number of samples.
 	Len() int
-	// Batch makes the tensors of the samples at indices, each with the samples along its first dimension. The
-	// first is the batch's Inputs, the second, if there is one, its Targets. It is called from several
-	// goroutines at once when the loader has workers, each time in a scope of its own, which frees what is not
-	// returned. A failed tensor among the results is an error.
+	// Batch returns tensors that hold the samples at indices, with the samples along the first dimension. The first
+	// tensor becomes Batch.Inputs, and the second, if there is one, Batch.Targets. A failed tensor is treated as an
+	// error. With workers, Batch is called from several goroutines at once. Each call runs in a scope, which frees the
+	// tensors that are not returned.
 	Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error)
 }
 
-// TensorDataset is tensors whose first dimension counts the samples. PyTorch: torch.utils.data.TensorDataset.
+// TensorDataset is a dataset of tensors whose first dimension is the sample. PyTorch: torch.utils.data.TensorDataset.
 type TensorDataset struct {
 	tensors []*tensor.Tensor
 	n       int
 }
 
-// NewTensorDataset makes a dataset of tensors with equally long first dimensions. A batch holds copies of their
-// rows. The dataset shares the tensors' storage and keeps it until Release, whatever becomes of the tensors
-// given.
+// NewTensorDataset returns a dataset of tensors with equal first dimensions. A batch holds copies of their rows. The
+// dataset shares the tensors' storage and keeps it alive until Release, even if the given tensors are released.
 func NewTensorDataset(tensors ...*tensor.Tensor) (*TensorDataset, error) {
 	if len(tensors) == 0 {
-		return nil, errors.New("linstock: NewTensorDataset: no tensor was given")
+		return nil, errors.New("linstock: NewTensorDataset: at least one tensor is needed")
 	}
 	d := &TensorDataset{}
 	for i, t := range tensors {
@@ -50,7 +49,7 @@ func NewTensorDataset(tensors ...*tensor.Tensor) (*TensorDataset, error) {
 		switch {
 		case own.Dim() == 0:
 			d.Release()
-			return nil, fmt.Errorf("linstock: NewTensorDataset: tensor %d has no dimension to count samples by", i)
+			return nil, fmt.Errorf("linstock: NewTensorDataset: tensor %d is a scalar: its first dimension must be the number of samples", i)
 		case i > 0 && own.Size(0) != d.n:
 			err := fmt.Errorf("linstock: NewTensorDataset: tensor %d has %d samples, the first has %d", i, own.Size(0), d.n)
 			d.Release()
@@ -61,10 +60,10 @@ func NewTensorDataset(tensors ...*tensor.Tensor) (*TensorDataset, error) {
 	return d, nil
 }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (d *TensorDataset) Len() int { return d.n }
 
-// Batch selects rows.
+// Batch returns the rows at indices of each tensor.
 func (d *TensorDataset) Batch(_ context.Context, indices []int) ([]*tensor.Tensor, error) {
 	index := tensor.FromSlice(indices, nil)
 	rows := make([]*tensor.Tensor, len(d.tensors))
@@ -74,15 +73,15 @@ func (d *TensorDataset) Batch(_ context.Context, indices []int) ([]*tensor.Tenso
 	return rows, nil
 }
 
-// Release lets go of the tensors. Without it they go once the garbage collector finds the dataset unreachable.
+// Release releases the tensors. Without it they are freed once the dataset is unreachable.
 func (d *TensorDataset) Release() {
 	for _, t := range d.tensors {
 		t.Release()
 	}
 }
 
-// Samples is a dataset whose samples a function writes, one at a time, straight into the memory of the batch.
-// I and T are the types of the elements of inputs and targets.
+// Samples is a dataset whose samples a function writes directly into the memory of the batch. I and T are the element
+// types of inputs and targets.
 type Samples[I, T tensor.Element] struct {
 	n             int
 	input, target []int
@@ -91,13 +90,13 @@ type Samples[I, T tensor.Element] struct {
 	targets       bufferPool[T]
 }
 
-// NewSamples makes a dataset of n samples. get writes the i-th into input and target, which have inputShape's and
-// targetShape's number of elements, in row-major order, and are zero before. A batch of b samples has inputs of
-// shape (b, inputShape…) and targets of shape (b, targetShape…); a nil targetShape is a number a sample, (b).
-// get is called from several goroutines at once when the loader has workers.
+// NewSamples returns a dataset of n samples. get writes sample i into input and target, slices in row-major order with
+// the number of elements of inputShape and targetShape, which are zero before the call. A batch of b samples has inputs
+// of shape (b, inputShape...) and targets of shape (b, targetShape...); with a nil targetShape each target is a number
+// and targets have shape (b). With workers, get is called from several goroutines at once.
 func NewSamples[I, T tensor.Element](n int, inputShape, targetShape []int, get func(i int, input []I, target []T) error) (*Samples[I, T], error) {
 	if n < 0 || get == nil {
-		return nil, fmt.Errorf("linstock: NewSamples: %d samples of a function (nil: %t)", n, get == nil)
+		return nil, fmt.Errorf("linstock: NewSamples: n must be at least 0 and get must not be nil, got n = %d (get is nil: %t)", n, get == nil)
 	}
 	for _, shape := range [][]int{inputShape, targetShape} {
 		if _, err := elements(shape); err != nil {
@@ -111,17 +110,17 @@ func elements(shape []int) (int, error) {
 	n := 1
 	for _, s := range shape {
 		if s < 0 || s > 0 && n > math.MaxInt32/s {
-			return 0, fmt.Errorf("%v is no shape of a sample", shape)
+			return 0, fmt.Errorf("invalid sample shape %v", shape)
 		}
 		n *= s
 	}
 	return n, nil
 }
 
-// Len is the number of samples.
+// Len returns the number of samples.
 func (d *Samples[I, T]) Len() int { return d.n }
 
-// Batch collates in Go's memory and crosses into libtorch once for each tensor.
+// Batch writes the samples at indices into Go memory and makes each tensor in one native call.
 func (d *Samples[I, T]) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
 	ni, err := elements(d.input)
 	if err != nil {
@@ -148,7 +147,7 @@ func (d *Samples[I, T]) Batch(ctx context.Context, indices []int) ([]*tensor.Ten
 	}, nil
 }
 
-// bufferPool lends slices of zeros: a batch is as large as the one before, and FromSlice copies.
+// bufferPool reuses zeroed slices. A slice can be reused after FromSlice, which copies it.
 type bufferPool[T any] struct{ pool sync.Pool }
 
 func (p *bufferPool[T]) get(n int) *[]T {
@@ -164,38 +163,38 @@ func (p *bufferPool[T]) get(n int) *[]T {
 
 func (p *bufferPool[T]) put(b *[]T) { p.pool.Put(b) }
 
-// Token is what a text may consist of.
+// Token is the constraint for the elements of a text.
 type Token interface {
 	~uint8 | ~uint16 | ~uint32 | ~int16 | ~int32 | ~int64 | ~int
 }
 
-// Windows is a text for a language model: sample i is the length tokens from i·stride on, and its target the
-// same one token later. Inputs and targets are int64 of shape (b, length).
+// Windows is a text as a dataset for a language model. The input of sample i is the length tokens that start at
+// i·stride; its target is the same window one token later. Inputs and targets are int64 tensors of shape (b, length).
 type Windows[T Token] struct {
 	tokens         []T
 	length, stride int
 	buffers        bufferPool[int64]
 }
 
-// NewWindows makes windows of tokens, which it does not copy. With stride 1 and a shuffling loader a batch is
-// windows at random places; with stride length and no shuffling the windows run through the text once.
+// NewWindows returns windows over tokens, which it does not copy. With stride 1 and a shuffling loader, a batch is
+// windows at random positions; with stride length and no shuffling, the windows cover the text once.
 func NewWindows[T Token](tokens []T, length, stride int) (*Windows[T], error) {
 	if length < 1 || stride < 1 {
-		return nil, fmt.Errorf("linstock: NewWindows: windows of length %d at a stride of %d", length, stride)
+		return nil, fmt.Errorf("linstock: NewWindows: length and stride must be at least 1, got %d and %d", length, stride)
 	}
 	return &Windows[T]{tokens: tokens, length: length, stride: stride}, nil
 }
 
-// Len is the number of windows that fit.
+// Len returns the number of complete windows.
 func (d *Windows[T]) Len() int {
-	last := len(d.tokens) - d.length - 1 // the last token is a target only
+	last := len(d.tokens) - d.length - 1 // the last token is only a target
 	if last < 0 {
 		return 0
 	}
 	return last/d.stride + 1
 }
 
-// Batch collates in Go's memory and crosses into libtorch once for each tensor.
+// Batch copies the windows into Go memory and makes each tensor in one native call.
 func (d *Windows[T]) Batch(_ context.Context, indices []int) ([]*tensor.Tensor, error) {
 	n := d.length * len(indices)
 	buffer := d.buffers.get(2 * n)

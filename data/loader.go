@@ -1,4 +1,5 @@
-// Package data feeds training loops: datasets, and a loader that batches, shuffles and prefetches them.
+// Package data provides datasets and a loader that batches, shuffles and prefetches them for training loops. It
+// corresponds to torch.utils.data.
 //
 //	for epoch := range epochs {
 //		for batch, err := range loader.Batches(ctx) {
@@ -16,9 +17,9 @@
 //		}
 //	}
 //
-// The loop has no lifetime code and needs none: Batches opens a scope around each run of the loop's body, and
-// closes it after, also on break, return and panic. What the body makes, and the batch, live as long as that run;
-// Keep takes a tensor out.
+// The loop needs no code for lifetimes. Batches opens a scope before each iteration of the loop's body and closes it
+// afterwards, also on break, return and panic. The batch and the tensors that the body makes belong to that scope and
+// are freed when it closes; Tensor.Keep takes a tensor out of it.
 package data
 
 import (
@@ -34,30 +35,30 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Batch is some samples of a dataset. Its tensors belong to the scope of one run of the loop's body.
+// Batch is a batch of samples. Its tensors belong to the scope of the current iteration.
 type Batch struct {
-	Inputs  *tensor.Tensor   // the dataset's first tensor, (b, …)
-	Targets *tensor.Tensor   // its second, (b, …); nil if it has one only
-	Tensors []*tensor.Tensor // all of them
-	Size    int              // how many samples, b
-	Epoch   int              // counts from 0
-	Index   int              // the batch's number in its epoch
+	Inputs  *tensor.Tensor   // the dataset's first tensor, of shape (Size, ...)
+	Targets *tensor.Tensor   // the second tensor, of shape (Size, ...); nil if there is none
+	Tensors []*tensor.Tensor // all tensors of the batch
+	Size    int              // number of samples
+	Epoch   int              // counted from 0
+	Index   int              // number of the batch in its epoch, counted from 0
 }
 
-// Loader gives the batches of a dataset, epoch after epoch. Their contents and order depend on the seed alone,
-// not on the number of workers.
+// Loader iterates over the batches of a dataset, epoch by epoch. The contents and order of the batches depend only on
+// the seed, not on the number of workers.
 type Loader struct {
 	dataset Dataset
 	config  config
 
 	mu      sync.Mutex
 	state   State
-	set     bool // the position is SetState's, and no batch was given since: the next Batches starts there
+	set     bool // SetState set the position, and no batch was returned since: the next Batches starts there
 	running bool
 }
 
-// State is a loader's position: the batch that comes next. With the same dataset and options, a loader that is set
-// to it gives the same batches.
+// State is the position of a loader: the batch that comes next. A loader with the same dataset and options, restored to
+// it by SetState, returns the same batches.
 type State struct {
 	Epoch int    `json:"epoch"`
 	Batch int    `json:"batch"`
@@ -74,30 +75,29 @@ type config struct {
 // Option is a keyword argument of NewLoader.
 type Option func(*config)
 
-// BatchSize is how many samples a batch has; 1 by default.
+// BatchSize sets the number of samples in a batch; 1 by default.
 func BatchSize(n int) Option { return func(c *config) { c.batch = n } }
 
-// Shuffle gives the samples of each epoch in an order of their own.
+// Shuffle makes each epoch return the samples in a different random order.
 func Shuffle(on bool) Option { return func(c *config) { c.shuffle = on } }
 
-// Seed chooses the orders that Shuffle gives; 0 by default. It is independent of tensor.ManualSeed.
+// Seed sets the seed of Shuffle; 0 by default. It is independent of tensor.ManualSeed.
 func Seed(seed uint64) Option { return func(c *config) { c.seed = seed } }
 
-// Workers is how many goroutines prepare batches ahead. Without any, the default, the loop's own goroutine
-// prepares each batch when it is due. A dataset that draws from libtorch's random generator is reproducible
-// without workers only.
+// Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
+// goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers.
 func Workers(n int) Option { return func(c *config) { c.workers = n } }
 
-// Prefetch is how many batches are prepared ahead at most; two for each worker by default.
+// Prefetch sets the maximum number of batches that are prepared ahead; the default is two per worker.
 func Prefetch(n int) Option { return func(c *config) { c.prefetch = n } }
 
-// DropLast leaves out the last batch of an epoch if it is smaller than the others.
+// DropLast omits the last batch of an epoch if it is smaller than the others.
 func DropLast(on bool) Option { return func(c *config) { c.dropLast = on } }
 
-// Device is where the batches are moved to, on the loop's goroutine.
+// Device sets the device to which batches are copied, on the loop's goroutine.
 func Device(d tensor.Device) Option { return func(c *config) { c.device = &d } }
 
-// NewLoader makes a loader. PyTorch: torch.utils.data.DataLoader.
+// NewLoader returns a loader of dataset. PyTorch: torch.utils.data.DataLoader.
 func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	c := config{batch: 1}
 	for _, o := range opts {
@@ -112,15 +112,15 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	case dataset == nil:
 		return nil, errors.New("linstock: NewLoader: a dataset is needed, got nil")
 	case c.batch < 1:
-		return nil, fmt.Errorf("linstock: NewLoader: a batch size of %d", c.batch)
+		return nil, fmt.Errorf("linstock: NewLoader: BatchSize must be at least 1, got %d", c.batch)
 	case c.workers < 0 || c.prefetch < 0:
-		return nil, fmt.Errorf("linstock: NewLoader: %d workers that prefetch %d batches", c.workers, c.prefetch)
+		return nil, fmt.Errorf("linstock: NewLoader: Workers and Prefetch must be at least 0, got %d and %d", c.workers, c.prefetch)
 	}
 	c.prefetch = max(c.prefetch, c.workers)
 	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed}}, nil
 }
 
-// Len is the number of batches in an epoch.
+// Len returns the number of batches in an epoch.
 func (l *Loader) Len() int {
 	n, size := l.dataset.Len(), l.config.batch
 	if !l.config.dropLast {
@@ -129,16 +129,16 @@ func (l *Loader) Len() int {
 	return n / size
 }
 
-// State returns the position. In the loop's body it is the batch after the current one, and after break or an error
-// the first batch that the body has not had: a run that is restored from it (SetState, checkpoint.Loader) continues
-// there.
+// State returns the loader's position. In the loop's body it is the batch after the current one. After break or an
+// error it is the first batch that the body has not processed: a run restored from it (SetState, checkpoint.Loader)
+// continues there.
 func (l *Loader) State() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state
 }
 
-// SetState sets the position at which the next loop starts, whether it is over Batches or Resume.
+// SetState sets the position at which the next loop starts, over Batches or Resume.
 func (l *Loader) SetState(s State) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,25 +146,25 @@ func (l *Loader) SetState(s State) error {
 	case l.running:
 		return errors.New("linstock: SetState: a loop over the loader's batches is running")
 	case s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && s.Batch >= l.Len():
-		return fmt.Errorf("linstock: SetState: no batch %d in an epoch of %d (epoch %d)", s.Batch, l.Len(), s.Epoch)
+		return fmt.Errorf("linstock: SetState: invalid position: batch %d in an epoch of %d batches (epoch %d)", s.Batch, l.Len(), s.Epoch)
 	}
 	l.state, l.set = s, true
 	return nil
 }
 
-// Batches runs over the batches of one epoch, each call over the next. A loop that was left in the middle of an epoch
-// (break, return, an error) ends that epoch: the next Batches starts the following one, with an order of its own,
-// as iterating over PyTorch's DataLoader does. Resume continues the epoch instead. Only the first Batches after
-// SetState starts in the middle, at that position.
+// Batches iterates over the batches of one epoch; each call takes the next epoch. Leaving the loop in the middle of an
+// epoch (break, return, an error) ends that epoch: the next Batches starts the following one, in a different order if
+// the loader shuffles, as iterating over PyTorch's DataLoader does. Resume continues the epoch instead. Only the first
+// Batches after SetState starts in the middle of an epoch, at the position that was set.
 //
-// An error ends the loop: one of the dataset, which may be a panic there; ctx's; or one of an operator in the loop's
-// body that the body did not read, which the next iteration gives. Only one loop at a time may run over a loader.
+// An error ends the loop: an error or panic of the dataset, the error of ctx, or the error of an operator in the loop's
+// body that the body did not read, which the next iteration yields. Only one loop at a time may run over a loader.
 //
-// The goroutine keeps its OS thread throughout the loop, since libtorch's thread pool belongs to that.
+// The goroutine is locked to its OS thread during the loop, because libtorch's thread pool belongs to that thread.
 func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, false) }
 
-// Resume is Batches, but after a loop that was left in the middle of an epoch it runs over the rest of that epoch: it
-// starts at State.
+// Resume is like Batches, but after a loop that was left in the middle of an epoch it iterates over the rest of that
+// epoch: it starts at State.
 func (l *Loader) Resume(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, true) }
 
 func (l *Loader) loop(ctx context.Context, resume bool) iter.Seq2[Batch, error] {
@@ -201,7 +201,7 @@ func (l *Loader) end() {
 	l.mu.Unlock()
 }
 
-// advance moves the position past a batch that the body is about to get.
+// advance moves the position past the batch that the body gets next.
 func (l *Loader) advance() {
 	l.mu.Lock()
 	l.set = false
@@ -211,7 +211,7 @@ func (l *Loader) advance() {
 	l.mu.Unlock()
 }
 
-// run gives the batches from the position to the epoch's end. An error that it returns is yet to be given.
+// run yields the batches from the position to the end of the epoch. The caller yields the error that it returns.
 func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	at := l.State()
 	p := &plan{
@@ -238,7 +238,7 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	return nil
 }
 
-// body gives one batch in a scope of its own.
+// body yields one batch in a scope.
 func (l *Loader) body(p *plan, i int, next func(int) ([]*tensor.Tensor, error), yield func(Batch, error) bool) (more bool, err error) {
 	tensors, err := next(i)
 	if err != nil {
@@ -251,7 +251,7 @@ func (l *Loader) body(p *plan, i int, next func(int) ([]*tensor.Tensor, error), 
 	}
 	defer func() {
 		closeErr := scope.Close()
-		// Who has left the loop cannot be told any more.
+		// After the loop was left, errors cannot be reported any more.
 		if more && err == nil {
 			err = closeErr
 		}
@@ -277,21 +277,21 @@ func release(tensors []*tensor.Tensor) {
 	}
 }
 
-// plan is what the batches of one epoch follow from.
+// plan holds what determines the batches of an epoch.
 type plan struct {
 	dataset Dataset
 	config  config
 	state   State
-	last    int // batches in the epoch
+	last    int // number of batches in the epoch
 	order   func(i int) int
 }
 
-// size is how many samples batch i has.
+// size returns the number of samples in batch i.
 func (p *plan) size(i int) int {
 	return min(p.config.batch, p.dataset.Len()-i*p.config.batch)
 }
 
-// prepare makes batch i, out of all scopes.
+// prepare makes batch i, outside every scope.
 func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, err error) {
 	defer func() {
 		if err != nil {
@@ -309,10 +309,10 @@ func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, er
 			return err
 		}
 		if len(made) == 0 {
-			return errors.New("the dataset gave no tensor")
+			return errors.New("the dataset returned no tensor")
 		}
 		for i, t := range made {
-			// A second handle, since the dataset may have given out a tensor that it keeps.
+			// Make a second handle, because the dataset may keep the tensor that it returned.
 			if err := refuse.Unusable("Batch", fmt.Sprintf("tensor %d of the dataset", i), t); err != nil {
 				return err
 			}
@@ -341,7 +341,7 @@ func guarded(ctx context.Context, d Dataset, indices []int) (made []*tensor.Tens
 	return d.Batch(ctx, indices)
 }
 
-// move brings a batch to the loader's device.
+// move copies a batch to the loader's device.
 func (p *plan) move(tensors []*tensor.Tensor) error {
 	if p.config.device == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// loader is one over n examples.
+// loader returns a loader of n samples.
 func loader(t *testing.T, n int) *Loader {
 	t.Helper()
 	x := tensor.Zeros([]int{n, 1})
@@ -24,7 +24,8 @@ func loader(t *testing.T, n int) *Loader {
 	return l
 }
 
-// Each method holds the lock of what it reads and writes: the race detector compares it with one that does.
+// TestLocks tests that each method locks what it reads and writes, by running it beside another under the race
+// detector.
 func TestLocks(t *testing.T) {
 	leak.Check(t)
 	l := loader(t, 4)

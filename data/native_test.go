@@ -12,7 +12,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// All that a loop made is freed when it is left, not at some later collection.
+// TestFreedWithoutTheGarbageCollector tests that leaving a loop frees all that it made, without a garbage collection.
 func TestFreedWithoutTheGarbageCollector(t *testing.T) {
 	leak.Check(t)
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))

@@ -2,7 +2,8 @@ package data
 
 import "math/rand/v2"
 
-// order gives the samples' order in an epoch: from seed and epoch alone, so that a resumed run goes on in it.
+// order returns the order of the samples in an epoch. It depends only on seed and epoch, so that a resumed run
+// continues in the same order.
 func order(n int, shuffle bool, seed uint64, epoch int) func(i int) int {
 	switch {
 	case !shuffle:
@@ -14,12 +15,12 @@ func order(n int, shuffle bool, seed uint64, epoch int) func(i int) int {
 	return scattered(n, mix(seed^mix(uint64(epoch)+1)))
 }
 
-// listed is how many samples get a permutation in memory: 8 MiB, made in 15 ms. A text has tens of millions of
-// windows, of which a run may see a thousandth.
+// listed is the largest number of samples for which order stores a permutation: 8 MiB, computed in 15 ms. A text has
+// tens of millions of windows, of which a run may use a thousandth.
 const listed = 1 << 20
 
-// scattered is a permutation of 0…n-1 that is computed and not stored: a Feistel network over the next even
-// number of bits, walked on until it lands below n, which takes fewer than four steps on average.
+// scattered returns a permutation of 0…n-1 that is computed, not stored: a Feistel network over the next even number of
+// bits, applied again until the result is below n, which takes fewer than four rounds on average.
 func scattered(n int, key uint64) func(i int) int {
 	half := uint(1)
 	for 1<<(2*half) < n {

@@ -22,7 +22,8 @@ func TestScatteredIsAPermutation(t *testing.T) {
 	}
 }
 
-// The first places of a large permutation are what training sees: they must look like draws.
+// TestScatteredLooksRandom tests that the first elements of a large permutation, which training uses, are spread
+// evenly.
 func TestScatteredLooksRandom(t *testing.T) {
 	leak.Check(t)
 	const n, draws, bins = 85_000_000, 64_000, 64
@@ -40,7 +41,7 @@ func TestScatteredLooksRandom(t *testing.T) {
 		for _, c := range count {
 			chi2 += (c - draws/bins) * (c - draws/bins) / (draws / bins)
 		}
-		if chi2 > 120 { // 63 degrees of freedom: one in 10⁵
+		if chi2 > 120 { // 63 degrees of freedom: probability 10⁻⁵
 			t.Errorf("seed %d: chi² %.0f", seed, chi2)
 		}
 		if r := correlation * 12 / draws; math.Abs(r) > 0.02 {

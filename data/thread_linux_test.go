@@ -9,7 +9,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/leak"
 )
 
-// wandering lets a goroutine that asks it go on on another thread.
+// wandering is a context whose Err lets the calling goroutine move to another thread.
 type wandering struct{ context.Context }
 
 func (w wandering) Err() error {
@@ -19,7 +19,7 @@ func (w wandering) Err() error {
 	return nil
 }
 
-// All bodies of a loop run on one thread.
+// TestTheLoopStaysOnItsThread tests that all iterations of a loop run on one thread.
 func TestTheLoopStaysOnItsThread(t *testing.T) {
 	leak.Check(t)
 	l := loader(t, 20)

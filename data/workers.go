@@ -9,15 +9,15 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// team is the goroutines that prepare the batches of one loop. Batch i is handed over in slots[i%len], so the
-// consumer gets them in order whoever is first; room counts the slots that are free.
+// team is the goroutines that prepare the batches of one loop. Batch i is passed in slots[i%len], so that the consumer
+// gets the batches in order; room counts the free slots.
 type team struct {
 	plan   *plan
 	ctx    context.Context
 	cancel context.CancelFunc
 	slots  []chan prepared
 	room   chan struct{}
-	taken  atomic.Int64 // the next batch that nobody prepares yet
+	taken  atomic.Int64 // index of the next batch to prepare
 	wg     sync.WaitGroup
 }
 
@@ -58,15 +58,15 @@ func (t *team) work() {
 	}
 }
 
-// hand prepares batch i and hands it over, also when the dataset ends the goroutine (runtime.Goexit): somebody
-// waits for it.
+// hand prepares batch i and passes it on, also if the dataset ends the goroutine with runtime.Goexit, because the
+// consumer waits for it.
 func (t *team) hand(i int) {
 	made := prepared{err: errors.New("linstock: the dataset ended the worker's goroutine")}
 	defer func() { t.slots[i%len(t.slots)] <- made }()
 	made.tensors, made.err = t.plan.prepare(t.ctx, i)
 }
 
-// next waits for batch i.
+// next waits for batch i and returns it.
 func (t *team) next(i int) ([]*tensor.Tensor, error) {
 	select {
 	case <-t.ctx.Done():
@@ -77,7 +77,7 @@ func (t *team) next(i int) ([]*tensor.Tensor, error) {
 	}
 }
 
-// stop ends the workers, waits for the batches that they are about to make, and frees those nobody took.
+// stop ends the workers, waits for the batches that they are preparing, and frees those that were not consumed.
 func (t *team) stop() {
 	t.cancel()
 	t.wg.Wait()
