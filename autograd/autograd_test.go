@@ -13,7 +13,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// cube is x³, differentiable as often as one likes.
+// cube computes x³ and can be differentiated any number of times.
 type cube struct{ wrong float64 }
 
 func (c *cube) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
@@ -31,7 +31,7 @@ func (c *cube) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) ([]*tens
 	return []*tensor.Tensor{grads[0].Mul(x).Mul(x).Mul(ctx.Value("factor"))}, nil
 }
 
-// either does what its fields say.
+// either behaves as its fields say.
 type either struct {
 	forward, backward func() ([]*tensor.Tensor, error)
 }
@@ -156,7 +156,7 @@ func TestFunction(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "input 0, element [0 0], output element 0") {
 			t.Errorf("a wrong gradient gives %v", err)
 		}
-		// Without an input that requires a gradient nothing is tied.
+		// Without an input that requires a gradient, Apply connects nothing to the graph.
 		out, err := autograd.Apply(&cube{}, x.Detach())
 		if err != nil {
 			return err
@@ -171,7 +171,7 @@ func TestFunction(t *testing.T) {
 	}
 }
 
-// A retained graph gone through twice, and one never gone through, free everything.
+// TestFunctionGraphs tests that a retained graph used twice, and a graph never used, free everything.
 func TestFunctionGraphs(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -202,10 +202,11 @@ func TestFunctionGraphs(t *testing.T) {
 	}
 }
 
-// What a failed pass had not come to yet is let go with the graph, and not kept by the thread.
+// TestAFailedPassKeepsNothing tests that the graph, not the thread, holds what a failed pass has not reached, so that
+// it is freed with the graph.
 func TestAFailedPassKeepsNothing(t *testing.T) {
 	leak.Check(t)
-	err := tensor.WithScope(func() error { // so that the engine's threads are there
+	err := tensor.WithScope(func() error { // start the engine's threads
 		return tensor.Ones([]int{2}).RequiresGrad_().Exp().Sum().Backward()
 	})
 	if err != nil {
@@ -306,7 +307,7 @@ func TestGradCheckOperators(t *testing.T) {
 	}
 }
 
-// Function's context may be used by goroutines that Forward starts.
+// TestContextOnManyGoroutines tests that goroutines that Forward starts may use its Context.
 func TestContextOnManyGoroutines(t *testing.T) {
 	leak.Check(t)
 	f := &shared{}
@@ -345,7 +346,8 @@ func (*shared) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor
 	return []*tensor.Tensor{grads[0].Mul(2)}, nil
 }
 
-// libtorch has an operator that starts a backward pass. Called as an operator it could not call hooks.
+// TestTheOperatorBackwardIsRefused tests that libtorch's operator that starts a backward pass cannot be called as an
+// operator, because hooks could not run in it.
 func TestTheOperatorBackwardIsRefused(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -364,7 +366,7 @@ func TestTheOperatorBackwardIsRefused(t *testing.T) {
 	}
 }
 
-// An error of a backward pass names the line that started it.
+// TestErrorsOfBackwardNameItsLine tests that an error of a backward pass names the line that started it.
 func TestErrorsOfBackwardNameItsLine(t *testing.T) {
 	leak.Check(t)
 	_, file, _, _ := runtime.Caller(0)

@@ -13,18 +13,19 @@ type CheckOption func(*checkSettings)
 
 type checkSettings struct{ eps, atol, rtol float64 }
 
-// Eps is the step of the numerical derivative (eps=); 1e-6 by default.
+// Eps sets the step of the numerical derivative (eps=); 1e-6 by default.
 func Eps(v float64) CheckOption { return func(s *checkSettings) { s.eps = v } }
 
-// Atol is the absolute difference allowed (atol=); 1e-5 by default.
+// Atol sets the absolute tolerance (atol=); 1e-5 by default.
 func Atol(v float64) CheckOption { return func(s *checkSettings) { s.atol = v } }
 
-// Rtol is the difference allowed relative to the numerical derivative (rtol=); 1e-3 by default.
+// Rtol sets the tolerance relative to the numerical derivative (rtol=); 1e-3 by default.
 func Rtol(v float64) CheckOption { return func(s *checkSettings) { s.rtol = v } }
 
-// GradCheck compares the gradients of f that the backward pass gives with numerical ones, (f(x+eps)-f(x-eps))/2eps,
-// for each element of each input that requires a gradient. Inputs must be float64, the output too; f must be
-// deterministic. The error says which input and which elements differ. PyTorch: torch.autograd.gradcheck.
+// GradCheck compares the gradients of f that a backward pass computes with the numerical derivatives
+// (f(x+eps)-f(x-eps))/2eps, for each element of each input that requires a gradient. Inputs and output must be float64,
+// and f must be deterministic. The error names the input and the element that differ. PyTorch:
+// torch.autograd.gradcheck.
 func GradCheck(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...CheckOption) error {
 	const op = "GradCheck"
 	s, err := checks(op, f, inputs, opts)
@@ -73,7 +74,7 @@ func checks(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs [
 		}
 		some = true
 		if d := x.DType(); d != tensor.Float64 {
-			return nil, refuse.Error(op, tensor.ErrArgument, "input %d is %v; float64 is needed for numerical derivatives", i, d)
+			return nil, refuse.Error(op, tensor.ErrArgument, "input %d is %v: numerical derivatives need float64", i, d)
 		}
 	}
 	if !some {
@@ -82,7 +83,7 @@ func checks(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs [
 	return s, nil
 }
 
-// output calls f and insists on what can be checked.
+// output calls f and returns an error if its result cannot be checked.
 func output(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor) (*tensor.Tensor, error) {
 	const op = "GradCheck"
 	ys, err := recovered(func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{f(inputs...)}, nil })
@@ -93,12 +94,12 @@ func output(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Te
 		return nil, err
 	}
 	if d := ys[0].DType(); d != tensor.Float64 {
-		return nil, refuse.Error(op, tensor.ErrArgument, "the output is %v; float64 is needed", d)
+		return nil, refuse.Error(op, tensor.ErrArgument, "the output is %v: want float64", d)
 	}
 	return ys[0], nil
 }
 
-// jacobian is row by row the gradient of each element of the output with respect to the i-th input.
+// jacobian returns, row by row, the gradient of each element of the output with respect to the i-th input.
 func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i int) (rows [][]float64, err error) {
 	err = tensor.WithScope(func() error {
 		y, err := output(f, inputs)
@@ -142,7 +143,7 @@ func gradOf(y, x *tensor.Tensor, k, n int) (row []float64, err error) {
 	return row, err
 }
 
-// compare goes through the elements of the i-th input.
+// compare checks the elements of the i-th input.
 func (s *checkSettings) compare(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i int, analytic [][]float64) error {
 	data, err := tensor.Data[float64](inputs[i])
 	if err != nil {
@@ -171,13 +172,14 @@ func (s *checkSettings) compare(f func(inputs ...*tensor.Tensor) *tensor.Tensor,
 	return nil
 }
 
-// moved is f's output with one element of one input moved.
+// moved returns the output of f after adding a step to one element of one input.
 func (s *checkSettings) moved(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, i, e int, data []float64, by float64) (out []float64, err error) {
 	err = tensor.WithScope(func() error {
 		there := append([]float64{}, data...)
 		there[e] += by
 		args := append([]*tensor.Tensor{}, inputs...)
-		// Functions that differentiate, as GradGradCheck's does, need inputs that require gradients here, too.
+		// A function that differentiates, such as the one of GradGradCheck, needs inputs that require gradients here
+		// too.
 		args[i] = tensor.FromSlice(there, append([]int{}, inputs[i].Shape()...), inputs[i].Device()).RequiresGrad_()
 		y, err := output(f, args)
 		if err != nil {
@@ -189,7 +191,7 @@ func (s *checkSettings) moved(f func(inputs ...*tensor.Tensor) *tensor.Tensor, i
 	return out, err
 }
 
-// place is an element's index in each dimension.
+// place returns the index of an element in each dimension.
 func place(e int, shape []int) []int {
 	at := make([]int, len(shape))
 	for d := len(shape) - 1; d >= 0; d-- {
@@ -198,7 +200,7 @@ func place(e int, shape []int) []int {
 	return at
 }
 
-// GradGradCheck is GradCheck of f's gradients: it checks the second derivatives. PyTorch:
+// GradGradCheck applies GradCheck to the gradients of f, and so checks its second derivatives. PyTorch:
 // torch.autograd.gradgradcheck.
 func GradGradCheck(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...CheckOption) error {
 	if _, err := checks("GradGradCheck", f, inputs, opts); err != nil {
@@ -210,7 +212,7 @@ func GradGradCheck(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*te
 			if err != nil {
 				return err
 			}
-			// The gradient of the output is an input of the gradient function, too.
+			// The gradient of the output is an input of the gradient function too.
 			seed := tensor.Linspace(0.5, 1.5, max(1, y.Numel()), tensor.Float64).Reshape(y.Shape()...).To(y.Device()).RequiresGrad_()
 			n := len(inputs)
 			gradient := func(args ...*tensor.Tensor) *tensor.Tensor {

@@ -7,27 +7,26 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Checkpoint returns f(inputs…) and keeps nothing of what f saves for its gradient but the inputs: backward computes f
-// again when it comes to it. It trades time for memory: of a deep model only the inputs of its parts stay, and what
-// one part at a time needs. Gradients are the same to the last bit.
+// Checkpoint returns f(inputs...) but saves only the inputs for the backward pass, which computes f again when it needs
+// what f would have saved. It trades time for memory: of a deep model, only the inputs of its checkpointed parts are
+// kept, plus what one part needs while it is computed. Gradients are bit-identical to those without Checkpoint.
 //
 //	for _, block := range model.Blocks {
 //		x = autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return block.Forward(in[0]) }, x)
 //	}
 //
 // Tensors that f captures, such as parameters, get their gradients whether or not an input requires one. Checkpoints
-// nest, and Backward, Grad, RetainGraph and CreateGraph work as without them. Where gradients are not recorded,
+// may be nested, and Backward, Grad, RetainGraph and CreateGraph work as usual. If gradients are not recorded,
 // Checkpoint only calls f.
 //
-// f runs in a scope of its own, each time: what it makes is freed at its end, except its result. f must compute the
-// same each time. Its random numbers are repeated (dropout): those of the CPU and of every CUDA device in use, as
-// long as no other goroutine draws numbers of the same device meanwhile. Its inputs must not change in place. A
-// backward pass returns an error where f fails or panics when it is computed again, and where it then saves tensors of
-// another number, dtype, shape or device.
+// Each call of f runs in a scope, which frees all that f makes except its result. f must compute the same values each
+// time. Random numbers (dropout) are repeated on the CPU and on every CUDA device in use, provided that no other
+// goroutine draws from the generator of the same device meanwhile. The inputs must not be changed in place. The
+// backward pass returns an error if f fails or panics when it is computed again, or if f then saves tensors that differ
+// in number, dtype, shape or device.
 //
-// When f is computed again and backward has all that it needs, the operators in f compute no more and fail with
-// tensor.ErrStopRecomputation: f should return, as after any error, and what it returns is ignored. Side effects of f
-// happen twice.
+// When f is computed again, its operators fail with tensor.ErrStopRecomputation as soon as the backward pass has all
+// that it needs. f should return, as after any error; its result is ignored. Side effects of f happen twice.
 //
 // PyTorch: torch.utils.checkpoint.checkpoint (use_reentrant=False).
 func Checkpoint(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs ...*tensor.Tensor) *tensor.Tensor {
@@ -43,7 +42,7 @@ func Checkpoint(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs ...*tens
 	return out[0]
 }
 
-// CheckpointAll is Checkpoint for a function of several results.
+// CheckpointAll is Checkpoint for a function with several results.
 func CheckpointAll(f func(inputs ...*tensor.Tensor) ([]*tensor.Tensor, error), inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	if f == nil {
 		return nil, refuse.Nil("CheckpointAll", "a function")

@@ -19,7 +19,7 @@ import (
 
 type function = func(in ...*tensor.Tensor) *tensor.Tensor
 
-// call calls f, checkpointed or not.
+// call calls f, with or without a checkpoint.
 func call(checkpointed bool, f function, in ...*tensor.Tensor) *tensor.Tensor {
 	if checkpointed {
 		return autograd.Checkpoint(f, in...)
@@ -27,8 +27,8 @@ func call(checkpointed bool, f function, in ...*tensor.Tensor) *tensor.Tensor {
 	return f(in...)
 }
 
-// compare computes gradients with and without checkpoints, from the same random numbers, and wants the same ones to the
-// last bit, and the same random numbers afterwards.
+// compare computes gradients with and without checkpoints from the same random state, and checks that the gradients and
+// the random state afterwards are bit-identical.
 func compare(t *testing.T, grads func(checkpointed bool) ([]*tensor.Tensor, error)) {
 	t.Helper()
 	run := func(checkpointed bool) (all [][]float32) {
@@ -80,7 +80,7 @@ func gradsOf(ts []*tensor.Tensor) []*tensor.Tensor {
 	return gs
 }
 
-// The first block of a model works on data, which requires no gradient: its parameters get theirs.
+// TestCheckpointOfRawData tests the first block of a model: its input requires no gradient, but its parameters do.
 func TestCheckpointOfRawData(t *testing.T) {
 	leak.Check(t)
 	compare(t, func(checkpointed bool) ([]*tensor.Tensor, error) {
@@ -94,7 +94,7 @@ func TestCheckpointOfRawData(t *testing.T) {
 	})
 }
 
-// Two checkpoints may capture one tensor that is itself computed.
+// TestCheckpointsThatShareATensor tests two checkpoints that capture the same computed tensor.
 func TestCheckpointsThatShareATensor(t *testing.T) {
 	leak.Check(t)
 	compare(t, func(checkpointed bool) ([]*tensor.Tensor, error) {
@@ -143,7 +143,8 @@ func TestCheckpointWithGrad(t *testing.T) {
 	})
 }
 
-// A retained graph is computed again in each pass, and what one pass did not use is gone after it.
+// TestCheckpointBackwardTwice tests that each pass over a retained graph computes f again, and that what a pass did not
+// use is freed after it.
 func TestCheckpointBackwardTwice(t *testing.T) {
 	leak.Check(t)
 	compare(t, func(checkpointed bool) ([]*tensor.Tensor, error) {
@@ -159,7 +160,7 @@ func TestCheckpointBackwardTwice(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		// The second weight's gradient needs a part of what is computed again.
+		// The gradient of the second weight needs only a part of what is computed again.
 		g, err := autograd.Grad([]*tensor.Tensor{y}, ws[1:], tensor.RetainGraph(true))
 		if err != nil {
 			return nil, err
@@ -202,7 +203,8 @@ func TestCheckpointCreateGraph(t *testing.T) {
 	})
 }
 
-// The function itself may compute gradients, of what it computes and through the graph.
+// TestCheckpointOfAFunctionThatDifferentiates tests a function that computes gradients itself, of its own results and
+// through the graph.
 func TestCheckpointOfAFunctionThatDifferentiates(t *testing.T) {
 	leak.Check(t)
 	for _, create := range []bool{false, true} {
@@ -223,7 +225,7 @@ func TestCheckpointOfAFunctionThatDifferentiates(t *testing.T) {
 	}
 }
 
-// Functions written in Go, hooks and several results work inside.
+// TestCheckpointAll tests Go functions, hooks and several results inside a checkpoint.
 func TestCheckpointAll(t *testing.T) {
 	leak.Check(t)
 	compare(t, func(checkpointed bool) ([]*tensor.Tensor, error) {
@@ -249,7 +251,7 @@ func TestCheckpointAll(t *testing.T) {
 	})
 }
 
-// Without gradients to record there is nothing to compute again.
+// TestCheckpointInNoGrad tests that f is not computed again if gradients are not recorded.
 func TestCheckpointInNoGrad(t *testing.T) {
 	leak.Check(t)
 	for name, mode := range map[string]func(func() error) error{"NoGrad": autograd.NoGrad, "Inference": autograd.Inference} {
@@ -270,7 +272,7 @@ func TestCheckpointInNoGrad(t *testing.T) {
 	}
 }
 
-// A recomputation has the modes of the first run, not those of the backward pass.
+// TestCheckpointModes tests that f is computed again in the modes of its first run, not in those of the backward pass.
 func TestCheckpointModes(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -303,7 +305,8 @@ func TestCheckpointModes(t *testing.T) {
 
 var errInside = errors.New("an error on purpose")
 
-// What goes wrong in the function is an error of Checkpoint or of the backward pass, with both lines.
+// TestCheckpointErrors tests that a failure of f is an error of Checkpoint or of the backward pass and names both
+// lines.
 func TestCheckpointErrors(t *testing.T) {
 	leak.Check(t)
 	_, file, _, _ := runtime.Caller(0)
@@ -348,7 +351,7 @@ func TestCheckpointErrors(t *testing.T) {
 				}
 				return in[0].Exp().Mul(in[0])
 			}, x).Sum()
-			// The results so far are as good as ever, and a second pass fails as the first.
+			// Existing results stay usable, and a second pass fails like the first.
 			for range 2 {
 				called := line()
 				err := y.Backward(tensor.RetainGraph(true))
@@ -375,7 +378,8 @@ func nextLine(at string) string {
 	return fmt.Sprintf("%s:%d", at[:i], n+1)
 }
 
-// A function that computes something else the second time is an error that says what.
+// TestCheckpointNotDeterministic tests that the error names the difference if f computes something else the second
+// time.
 func TestCheckpointNotDeterministic(t *testing.T) {
 	leak.Check(t)
 	first := func(x *tensor.Tensor) *tensor.Tensor { return x.Exp().Mul(x).Tanh() }
@@ -410,7 +414,7 @@ func TestCheckpointNotDeterministic(t *testing.T) {
 	}
 }
 
-// An input that has changed cannot be computed from again.
+// TestCheckpointOfAnInputThatChanges tests that changing an input in place is an error.
 func TestCheckpointOfAnInputThatChanges(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -438,7 +442,8 @@ func TestCheckpointOfAnInputThatChanges(t *testing.T) {
 	}
 }
 
-// When backward has what it needs the function's operators stop, whatever the function makes of that.
+// TestCheckpointStopsEarly tests that the operators of f stop once the backward pass has what it needs, even if f
+// ignores their errors.
 func TestCheckpointStopsEarly(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -482,8 +487,8 @@ func TestCheckpointStopsEarly(t *testing.T) {
 	}
 }
 
-// Nothing of a step is left behind it, though the collector never runs: not in native memory, and what Go holds can be
-// collected.
+// TestCheckpointLeavesNothing tests that a step frees all native memory without a garbage collection, and leaves
+// nothing that keeps Go memory reachable.
 func TestCheckpointLeavesNothing(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -499,7 +504,7 @@ func TestCheckpointLeavesNothing(t *testing.T) {
 			held[0]++
 			return in[0].MatMul(w).Dropout(0.5, tensor.Train(true)).Tanh()
 		}
-		// Without a scope, each tensor released by hand.
+		// Without a scope, release each tensor explicitly.
 		y := autograd.Checkpoint(f, x)
 		z := autograd.Checkpoint(f, y)
 		s := z.Sum()
@@ -540,7 +545,7 @@ func TestCheckpointLeavesNothing(t *testing.T) {
 	}
 }
 
-// Backward passes and checkpoints on many goroutines do not mix.
+// TestCheckpointOnManyGoroutines tests that backward passes and checkpoints on many goroutines do not interfere.
 func TestCheckpointOnManyGoroutines(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
@@ -558,7 +563,7 @@ func TestCheckpointOnManyGoroutines(t *testing.T) {
 			wg.Go(func() {
 				err := tensor.WithScope(func() error {
 					for range 20 {
-						// A graph of its own, and passes of all through the same one.
+						// Each goroutine uses its own graph, and all use a shared one.
 						x := tensor.Full([]int{4}, float64(g), tensor.Float64).RequiresGrad_()
 						cubed := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
 							return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(in[0]) }, in...).Mul(in[0])
@@ -592,7 +597,8 @@ func TestCheckpointOnManyGoroutines(t *testing.T) {
 	}
 }
 
-// A function may end its goroutine, or leave scopes open and closed: the next operators are as ever.
+// TestCheckpointThatEndsUnexpectedly tests that later operators work after f ended its goroutine or left scopes open or
+// closed.
 func TestCheckpointThatEndsUnexpectedly(t *testing.T) {
 	leak.Check(t)
 	for _, f := range []function{
@@ -626,7 +632,7 @@ func TestCheckpointThatEndsUnexpectedly(t *testing.T) {
 	}
 }
 
-// TestCheckpointGolden compares with PyTorch's values, dropout and the random numbers afterwards included.
+// TestCheckpointGolden compares with PyTorch's values, including dropout and the random state afterwards.
 func TestCheckpointGolden(t *testing.T) {
 	leak.Check(t)
 	type array struct {
@@ -701,7 +707,7 @@ func TestCheckpointGolden(t *testing.T) {
 	})
 }
 
-// A step of a model with 16 layers takes as much memory as in PyTorch.
+// TestCheckpointPeak tests that a training step of a model with 16 layers uses as much memory as in PyTorch.
 func TestCheckpointPeak(t *testing.T) {
 	leak.Check(t)
 	var file struct {
@@ -729,7 +735,7 @@ func TestCheckpointPeak(t *testing.T) {
 				h = call(checkpointed, func(in ...*tensor.Tensor) *tensor.Tensor {
 					return in[0].MatMul(w[0]).GELU().MatMul(w[1])
 				}, last)
-				last.Release() // as Python does; the graph still has it
+				last.Release() // as Python does; the graph still holds it
 			}
 			if err := h.Sum().Backward(); err != nil {
 				return err

@@ -1,26 +1,27 @@
-// Package autograd differentiates: backward passes, modes that say whether gradients are recorded, differentiable
-// functions written in Go, checkpoints, and checks of gradients against numerical ones.
+// Package autograd provides automatic differentiation: backward passes, modes that turn the recording of gradients on
+// and off, differentiable functions written in Go, gradient checkpointing, and numerical checks of gradients. It
+// corresponds to torch.autograd.
 //
 //	x := tensor.FromSlice([]float64{1, 2, 3}, nil).RequiresGrad_()
 //	y := x.Mul(x).Sum()
 //	grads, err := autograd.Grad([]*tensor.Tensor{y}, []*tensor.Tensor{x}) // 2, 4, 6
 //
-// A backward pass from one tensor is its method Backward, and gradients lie in Grad of the leaves. This package is
-// for the rest. Options of backward passes are package tensor's: tensor.RetainGraph, tensor.CreateGraph,
-// tensor.Gradient, tensor.Inputs, tensor.AllowUnused.
+// The usual backward pass, from one tensor, is Tensor.Backward, which stores gradients in the Grad of the leaves. This
+// package has the other forms. The options of backward passes are in package tensor: tensor.RetainGraph,
+// tensor.CreateGraph, tensor.Gradient, tensor.Inputs, tensor.AllowUnused.
 //
-// Modes belong to the goroutine that enters them, not to those that it starts:
+// A mode applies to the goroutine that enters it, and not to goroutines that it starts:
 //
 //	err := autograd.NoGrad(func() error {
 //		predictions = model.Forward(x)
 //		return predictions.Err()
 //	})
 //
-// A Function is an operator of one's own. Both its methods run in a scope of their own; their errors, and their
-// panics, come back as errors of Apply and of the backward pass.
+// A Function is a differentiable operator written in Go. Each of its methods runs in a scope. Their errors and panics
+// are returned as errors by Apply and by the backward pass.
 //
-// Checkpoint trades time for memory (gradient checkpointing): it keeps the inputs of a part of the model, and computes
-// the part again when backward needs what it has not kept.
+// Checkpoint trades time for memory (gradient checkpointing): it keeps only the inputs of a part of the model and
+// computes the part again during the backward pass.
 //
 //	for _, block := range model.Blocks {
 //		x = autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return block.Forward(in[0]) }, x)

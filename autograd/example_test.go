@@ -19,7 +19,7 @@ func Example() {
 	// Output: [2 4 6] <nil>
 }
 
-// Exp is the exponential function, whose gradient needs only its output.
+// Exp is the exponential function. Its gradient needs only its output.
 type Exp struct{}
 
 func (Exp) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
@@ -52,7 +52,7 @@ func ExampleApply() {
 	// [1.000 2.718] <nil>
 }
 
-// Backward computes each block of a model again when it comes to it: until then only the blocks' inputs are kept.
+// Recompute each block during the backward pass: until then only the blocks' inputs are kept.
 func ExampleCheckpoint() {
 	var blocks [8]*tensor.Tensor
 	for i := range blocks {

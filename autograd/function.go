@@ -11,26 +11,27 @@ import (
 
 // Function is a differentiable function written in Go. PyTorch: torch.autograd.Function.
 type Function interface {
-	// Forward computes the outputs, without recording gradients, in a scope of its own. What Backward will need it
-	// puts aside with ctx.SaveForBackward (tensors) and ctx.Set (everything else).
+	// Forward computes the outputs. It runs in a scope, with the recording of gradients disabled. It saves what
+	// Backward needs with ctx.SaveForBackward (tensors) and ctx.Set (other values).
 	Forward(ctx *Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error)
-	// Backward gets a gradient for each output, nil where none came, and gives one for each input, nil for none. It
-	// runs on a thread of the engine's, in a scope of its own; under CreateGraph its own operators are recorded.
+	// Backward receives a gradient for each output, nil if the output received none, and returns a gradient for each
+	// input, nil for none. It runs in a scope on a thread of the autograd engine. With CreateGraph, its own operators
+	// are recorded.
 	Backward(ctx *Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error)
 }
 
-// Context carries what Forward leaves to Backward.
+// Context passes values from Forward to Backward.
 type Context struct {
 	mu     sync.Mutex
 	saved  []*tensor.Tensor
 	needs  []bool
 	values map[any]any
 
-	forward *Context // in Backward: the one that Forward had, whose values these are
+	forward *Context // in Backward: Forward's context, which holds the values
 }
 
-// SaveForBackward puts tensors aside for Backward: inputs, outputs, or others. Called again it replaces what was
-// there. nil tensors may be among them.
+// SaveForBackward saves tensors for Backward: inputs, outputs or others, including nil. A second call replaces what the
+// first saved. PyTorch: ctx.save_for_backward.
 func (c *Context) SaveForBackward(ts ...*tensor.Tensor) {
 	if c == nil {
 		return
@@ -40,8 +41,8 @@ func (c *Context) SaveForBackward(ts ...*tensor.Tensor) {
 	c.saved = append([]*tensor.Tensor{}, ts...)
 }
 
-// Saved is what SaveForBackward put aside, in its order. A tensor that was changed in place since then is an error
-// of the backward pass.
+// Saved returns the tensors that SaveForBackward saved, in the same order. If one of them was changed in place since,
+// the backward pass returns an error. PyTorch: ctx.saved_tensors.
 func (c *Context) Saved() []*tensor.Tensor {
 	if c == nil {
 		return nil
@@ -51,12 +52,13 @@ func (c *Context) Saved() []*tensor.Tensor {
 	return append([]*tensor.Tensor{}, c.saved...)
 }
 
-// NeedsInputGrad says whether the i-th input needs a gradient; Backward may give nil for the others.
+// NeedsInputGrad reports whether the i-th input needs a gradient. Backward may return nil for the others. PyTorch:
+// ctx.needs_input_grad.
 func (c *Context) NeedsInputGrad(i int) bool {
 	return c != nil && i >= 0 && i < len(c.needs) && c.needs[i]
 }
 
-// Set puts a value that is no tensor aside under a key.
+// Set saves a value that is not a tensor under a key.
 func (c *Context) Set(key, value any) {
 	if c == nil {
 		return
@@ -72,7 +74,7 @@ func (c *Context) Set(key, value any) {
 	c.values[key] = value
 }
 
-// Value is what Set put aside; nil where there is nothing.
+// Value returns the value that Set saved under key, or nil.
 func (c *Context) Value(key any) any {
 	if c == nil {
 		return nil
@@ -85,9 +87,9 @@ func (c *Context) Value(key any) any {
 	return c.values[key]
 }
 
-// Apply computes f and ties its outputs to its inputs: the backward pass will call f.Backward. An error or a panic
-// in Forward is Apply's error; one in Backward is the backward pass's. An output that is one of the inputs is
-// replaced by a view of it.
+// Apply computes f.Forward and connects its outputs to its inputs in the graph, so that the backward pass calls
+// f.Backward. Apply returns an error or panic of Forward; the backward pass returns one of Backward. If an output is
+// one of the inputs, Apply returns a view of it instead. PyTorch: Function.apply.
 func Apply(f Function, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	const op = "Apply"
 	if f == nil {
@@ -112,7 +114,7 @@ func Apply(f Function, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	})
 }
 
-// check is the error of a tensor that operators will not take.
+// check returns an error if t cannot be an operand.
 func check(op string, t *tensor.Tensor) error {
 	return refuse.Unusable(op, "", t)
 }
@@ -125,7 +127,7 @@ func forward(f Function, ctx *Context, inputs []*tensor.Tensor) (outputs []*tens
 			return err
 		}
 		if len(outputs) == 0 {
-			return refuse.Error(op, tensor.ErrArgument, "%T's Forward gave no output", f)
+			return refuse.Error(op, tensor.ErrArgument, "Forward of %T returned no output", f)
 		}
 		outputs = append([]*tensor.Tensor{}, outputs...)
 		for i, y := range outputs {
@@ -147,8 +149,8 @@ func forward(f Function, ctx *Context, inputs []*tensor.Tensor) (outputs []*tens
 }
 
 func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.Tensor, error) {
-	// Native code holds the saved tensors, which the engine checks and frees; the context has them only during
-	// Backward. The engine knows no nil ones.
+	// Native code holds the saved tensors, which the engine checks and frees; the context holds them only during
+	// Backward. The engine's list has no nil tensors.
 	ctx.mu.Lock()
 	var saved []*tensor.Tensor
 	at := make([]int, len(ctx.saved))
@@ -162,7 +164,7 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 	ctx.saved = nil
 	ctx.mu.Unlock()
 	return tieFunction(inputs, outputs, saved, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
-		// A context of its own for each pass: a retained graph may be gone through more than once, at once even.
+		// Each pass has its own context, because several passes may use a retained graph, even at the same time.
 		c := &Context{needs: needs, forward: ctx, saved: make([]*tensor.Tensor, len(at))}
 		for i, k := range at {
 			if k >= 0 {
@@ -173,7 +175,7 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 	})
 }
 
-// recovered makes an error of a panic.
+// recovered turns a panic into an error.
 func recovered(f func() ([]*tensor.Tensor, error)) (ts []*tensor.Tensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -183,7 +185,7 @@ func recovered(f func() ([]*tensor.Tensor, error)) (ts []*tensor.Tensor, err err
 	return f()
 }
 
-// PanicError is a panic in a Function.
+// PanicError is the error of a panic in a Function.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -191,7 +193,7 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("linstock: panic: %v\n%s", e.Value, e.Stack) }
 
-// Unwrap gives the panic's value where it is an error.
+// Unwrap returns the panic's value if it is an error, and nil otherwise.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err

@@ -7,7 +7,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/unordered"
 )
 
-// Each method holds the lock of what it reads and writes: the race detector compares it with one that does.
+// TestLocksOfAContext tests that each method locks what it reads and writes, by running it beside another under the
+// race detector.
 func TestLocksOfAContext(t *testing.T) {
 	leak.Check(t)
 	c := &Context{}
@@ -25,7 +26,7 @@ func TestLocksOfAContext(t *testing.T) {
 			c.saved, c.values = saved, values
 		})
 	}
-	// The contexts of passes that run at once share what Forward has set.
+	// The contexts of concurrent passes share what Forward has set.
 	one, other := &Context{forward: c}, &Context{forward: c}
 	unordered.Go(func() { one.Set(1, 3) }, func() { other.Set(1, other.Value(1)) })
 	if c.Value(1) != 3 || other.Value(1) != 3 {
