@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// libtorch's messages give advice in Python's words. goAdvice puts Go's names in their place and leaves the rest of a
-// message as it is.
+// goAdvice replaces the Python names in the advice that libtorch's messages give by Go's names. It leaves the rest of a
+// message unchanged.
 func goAdvice(message string) string {
 	message = pythonAdvice.Replace(message)
 	message = pythonKeyword.ReplaceAllStringFunc(message, func(word string) string {
@@ -34,7 +34,7 @@ var (
 	pythonDType   = regexp.MustCompile(`\btorch\.(bool|u?int\d+|float\d*|bfloat16|double|half|long|complex\d+)\b`)
 )
 
-// keywordOptions are the Go names of keyword arguments, by these without underscores.
+// keywordOptions maps the names of keyword arguments, without underscores, to their Go names.
 var keywordOptions = sync.OnceValue(func() map[string]string {
 	all := map[string]string{"retaingraph": "RetainGraph", "creategraph": "CreateGraph", "allowunused": "AllowUnused"}
 	for _, name := range optNames {
@@ -45,7 +45,7 @@ var keywordOptions = sync.OnceValue(func() map[string]string {
 
 const writtenTo = "Hint: an operator whose name ends in _, or SetIndex, wrote into it after the graph had saved it. Use the operator without _, or write into a Clone()."
 
-// pythonAdvice is what Python's programs are told, and what to do in Go.
+// pythonAdvice maps advice for Python programs to advice for Go programs.
 var pythonAdvice = strings.NewReplacer(
 	"when you call .backward() or autograd.grad(). Specify retain_graph=True if", "when you call Backward or autograd.Grad. Give tensor.RetainGraph(true) if",
 	"Set allow_unused=True if", "Give tensor.AllowUnused(true) if",

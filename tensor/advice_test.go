@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Errors advise in Go's words. The messages are libtorch's own, from operators.
+// TestAdviceInGo tests that libtorch's errors from operators advise in terms of the Go API.
 func TestAdviceInGo(t *testing.T) {
 	begin(t)
 	python := []string{"retain_graph", "allow_unused", "create_graph", "torch.", ".backward()", "enforce_sorted", "=True", "=False", ".clone()", "clone()", ".reshape", "Python"}

@@ -32,7 +32,7 @@ func TestHooks(t *testing.T) {
 		remove, err := y.RegisterHook(func(g *Tensor) (*Tensor, error) {
 			seen++
 			wantValues(t, "the hook's gradient", g, 1, 1)
-			return g.Mul(10), nil // in the hook's own scope
+			return g.Mul(10), nil // made in the hook's scope
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestHooks(t *testing.T) {
 		wantValues(t, "without", x.Grad(), 3, 3)
 		equal(t, "calls", seen, 1)
 
-		// A hook that looks only.
+		// A hook that returns nil.
 		looks := 0
 		if _, err := x.RegisterHook(func(*Tensor) (*Tensor, error) { looks++; return nil, nil }); err != nil {
 			t.Fatal(err)
@@ -92,7 +92,7 @@ func TestHookFailures(t *testing.T) {
 				if err == nil || !c.want(err) || !errors.As(err, &e) || e.Op != "Backward" {
 					t.Errorf("got %v", err)
 				}
-				// The engine is usable afterwards.
+				// The engine works afterwards.
 				if err := x.Mul(2).Sum().Backward(); err != nil {
 					t.Error(err)
 				}
@@ -120,7 +120,7 @@ func TestBackwardRoots(t *testing.T) {
 		}
 		wantValues(t, "x", x.Grad(), 3+1, 40+1)
 		wantValues(t, "y", y.Grad(), 1, 20)
-		// Only some leaves.
+		// Restrict the gradients to some leaves.
 		if err := x.Mul(y).Sum().Backward(Inputs(x)); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestRetainAndCreate(t *testing.T) {
 			}
 		}
 		wantValues(t, "twice", x.Grad(), 24)
-		// Second and third derivatives of x^4.
+		// Second and third derivatives of x⁴.
 		z := x.Pow(4).Sum()
 		want := []float64{32, 48, 48}
 		for i, w := range want {
@@ -172,7 +172,7 @@ func TestRetainAndCreate(t *testing.T) {
 			z = gs[0].Sum()
 		}
 		wantValues(t, "untouched", x.Grad(), 24)
-		// A gradient with a graph refers to its leaf and the leaf to it: Backward(CreateGraph) would be a ring.
+		// A gradient that has a graph refers to its leaf, and the leaf to it: Backward(CreateGraph) would make a cycle.
 		unused := leaf(1)
 		if _, err := runGrad([]*Tensor{x.Sum()}, []*Tensor{unused}); err == nil {
 			t.Error("an unused input has no gradient")
@@ -224,7 +224,7 @@ func TestLeaves(t *testing.T) {
 		if err := x.SetGrad(nil); err != nil || x.Grad() != nil {
 			t.Error(err)
 		}
-		// A write to what the backward pass needs is noticed.
+		// A write to a tensor that the backward pass needs is detected.
 		v := x.Clone()
 		s := v.Mul(v).Sum()
 		before := v.Version()
@@ -277,7 +277,7 @@ func TestFunctions(t *testing.T) {
 	})
 }
 
-// Hooks run on the engine's thread while many goroutines run passes.
+// TestBackwardOnManyGoroutines runs hooks on the engine's thread while many goroutines run backward passes.
 func TestBackwardOnManyGoroutines(t *testing.T) {
 	begin(t)
 	parallel(16, func(g int) {
@@ -305,7 +305,7 @@ func TestBackwardOnManyGoroutines(t *testing.T) {
 	})
 }
 
-// The fused kernel of Adam trusts its lists; what does not fit is refused before it.
+// TestFusedAdamChecks tests that adamStep rejects invalid lists, which the fused kernel does not check.
 func TestFusedAdamChecks(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -321,7 +321,7 @@ func TestFusedAdamChecks(t *testing.T) {
 		if err := step(p, nil, Zeros([]int{2, 2}), Zeros([]int{2, 2})); err != nil {
 			t.Error("a parameter without a gradient is left alone", err)
 		}
-		// A gradient that lies otherwise in memory is read as it is meant: Adam moves by its sign.
+		// A gradient with another memory layout is read correctly: Adam moves by its sign.
 		g := FromSlice([]float32{1, -1, 1, -1}, []int{2, 2}).T()
 		if err := step(p, g, Zeros([]int{2, 2}), Zeros([]int{2, 2})); err != nil {
 			t.Fatal(err)

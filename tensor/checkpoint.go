@@ -7,11 +7,12 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// recomputed is a checkpointed function, under its number in natives.
+// recomputed is a checkpointed function, stored in natives under a number.
 type recomputed func(inputs []*Tensor) error
 
-// runCheckpoint runs f on inputs in a scope of its own, and its operators keep nothing for their backward: f must be run
-// again for that, with the same results. f's outputs move one scope outward. It is autograd.Checkpoint.
+// runCheckpoint runs f on inputs in a scope, without keeping what its operators would save for the backward pass, which
+// runs f again and must get the same results. The outputs of f move one scope outward. It implements
+// autograd.Checkpoint.
 func runCheckpoint(inputs []*Tensor, f func(inputs []*Tensor) ([]*Tensor, error)) ([]*Tensor, error) {
 	if f == nil {
 		return nil, refused("Checkpoint", ErrNil, "a function is needed, got nil")
@@ -39,7 +40,7 @@ func runCheckpoint(inputs []*Tensor, f func(inputs []*Tensor) ([]*Tensor, error)
 	})
 }
 
-// beginCheckpoint makes f's results placeholders in the graph, on this goroutine, until end.
+// beginCheckpoint makes the results of operators on this goroutine placeholders in the graph, until end is called.
 func beginCheckpoint(inputs []*Tensor, f recomputed) (end func() error, err error) {
 	const op = "Checkpoint"
 	in, err := pinAll(op, inputs, false)
@@ -47,7 +48,8 @@ func beginCheckpoint(inputs []*Tensor, f recomputed) (end func() error, err erro
 		return nil, err
 	}
 	defer in.unpin()
-	// The shim's stack belongs to the thread. The scope around holds it too, but f could close that.
+	// The shim's stack belongs to the thread. The enclosing scope locks the goroutine to it too, but f could close that
+	// scope.
 	runtime.LockOSThread()
 	id := keepAlive(f)
 	depth, ref := cshim.CheckpointPush(id, in.hs)
@@ -63,13 +65,13 @@ func beginCheckpoint(inputs []*Tensor, f recomputed) (end func() error, err erro
 	}, nil
 }
 
-// runRecompute is called by a backward pass that needs what a checkpointed function has saved.
+// runRecompute is called by a backward pass that needs what a checkpointed function would have saved.
 func runRecompute(id uint64, inputs []cshim.Handle) uint64 {
 	return guarded(func() error {
 		v, _ := natives.Load(id)
 		f, ok := v.(recomputed)
 		if !ok {
-			return errors.New("the function is gone")
+			return errors.New("the function has been freed")
 		}
 		return WithScope(func() error {
 			ts := make([]*Tensor, len(inputs))

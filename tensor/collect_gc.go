@@ -14,16 +14,16 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// With the build tag linstock_gc a sweep runs wherever a handle goes to C, at the moment when nothing but what the
-// operator does for it keeps its tensor alive: what nobody can reach is freed, in scopes and outside, and a missing pin
-// is a use after free. A call site (the four innermost calls) has a sweep at each of its first 100 reads, or as many as
-// LINSTOCK_GC_READS says, and at one of every 1,000 after that. LINSTOCK_GC_COUNT is a folder for files with how many
-// each process has made.
+// With the build tag linstock_gc, a sweep runs whenever a handle is passed to C, when only the pins of the operator
+// keep its tensors alive. The sweep frees everything unreachable, inside and outside scopes, so that a missing pin
+// becomes a use after free. A call site, identified by its four innermost calls, sweeps at each of its first 100 reads
+// (LINSTOCK_GC_READS sets another number) and at every 1,000th after that. LINSTOCK_GC_COUNT names a folder in which
+// each process writes the number of its sweeps.
 var forced struct {
 	first    int64
 	sites    sync.Map // [4]uintptr → *atomic.Int64
 	sweeping atomic.Bool
-	made     int // by the one who sweeps
+	made     int // number of sweeps; written only by the goroutine that sweeps
 	count    string
 }
 
@@ -48,7 +48,7 @@ func collectOnRead() {
 	if n := reads.(*atomic.Int64).Add(1); n > forced.first && n%1000 != 0 {
 		return
 	}
-	// What a sweep reads itself has one, and what others read during it.
+	// Reads by a sweep itself, and by other goroutines during one, do not sweep.
 	if !forced.sweeping.CompareAndSwap(false, true) {
 		return
 	}

@@ -23,7 +23,8 @@ func parallel(n int, f func(g int)) {
 	wg.Wait()
 }
 
-// Tensors are released while operators on other goroutines use them: each call gives a result or ErrReleased.
+// TestReleaseRaces releases tensors while operators on other goroutines use them: each call returns a result or
+// ErrReleased.
 func TestReleaseRaces(t *testing.T) {
 	begin(t)
 	const rounds = 200
@@ -84,7 +85,7 @@ func TestReleaseRaces(t *testing.T) {
 	}
 }
 
-// A scope closes while other goroutines use, keep, adopt and move out what is in it.
+// TestCloseRaces closes a scope while other goroutines use, keep, adopt and move out its tensors.
 func TestCloseRaces(t *testing.T) {
 	begin(t)
 	for range 200 {
@@ -130,7 +131,7 @@ func TestCloseRaces(t *testing.T) {
 	}
 }
 
-// A scope is counted, searched, emptied, swept, adopted into and joined from many goroutines at once.
+// TestOneScopeOnManyGoroutines counts, searches, empties, sweeps, adopts into and joins a scope from many goroutines.
 func TestOneScopeOnManyGoroutines(t *testing.T) {
 	begin(t)
 	for range 20 {
@@ -183,7 +184,7 @@ func TestOneScopeOnManyGoroutines(t *testing.T) {
 	}
 }
 
-// Many goroutines, each with nested scopes, see their own tensors only.
+// TestScopesOfManyGoroutines tests that goroutines with nested scopes see only their own tensors.
 func TestScopesOfManyGoroutines(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -219,7 +220,7 @@ func TestScopesOfManyGoroutines(t *testing.T) {
 	})
 }
 
-// Handing tensors over channels, out of scopes.
+// TestPipeline passes tensors that belong to no scope over channels.
 func TestPipeline(t *testing.T) {
 	begin(t)
 	c := make(chan *Tensor, 4)
@@ -241,7 +242,7 @@ func TestPipeline(t *testing.T) {
 	equal(t, "sum", sum, 4*5050)
 }
 
-// What nobody can reach is freed, from many goroutines outside scopes.
+// TestGarbage tests that unreachable tensors outside scopes are freed on many goroutines.
 func TestGarbage(t *testing.T) {
 	begin(t)
 	parallel(16, func(int) {
@@ -269,7 +270,7 @@ func TestTooManyGoroutines(t *testing.T) {
 					if !errors.Is(err, ErrScope) {
 						t.Error(err)
 					}
-					// Without a scope one can still compute, and hold no thread.
+					// A goroutine without a scope can compute and is not locked to a thread.
 					x := Ones([]int{1})
 					if err := x.Add(1).Err(); err != nil {
 						t.Error(err)
@@ -306,7 +307,7 @@ func TestTooManyGoroutines(t *testing.T) {
 	equal(t, "default", before, 1000)
 	n := 1100
 	if raceEnabled {
-		// The race detector's own limit is 8,128 goroutines; threads are what it is slow at.
+		// The race detector allows 8,128 goroutines, but threads make it slow.
 		n = 1020
 	}
 	o, r = hold(n)
@@ -317,7 +318,7 @@ func TestTooManyGoroutines(t *testing.T) {
 	equal(t, "goroutines that hold scopes", held.Load(), 0)
 }
 
-// Modes belong to their goroutine.
+// TestModesStay tests that modes apply only to their goroutine.
 func TestModesStay(t *testing.T) {
 	begin(t)
 	x := Ones([]int{2}).RequiresGrad_()
@@ -358,7 +359,7 @@ func TestModesStay(t *testing.T) {
 			if !GradEnabled() || InferenceEnabled() {
 				t.Error("a mode leaked")
 			}
-			// Another goroutine made here does not have the mode.
+			// A goroutine started here does not inherit the mode.
 			_ = withGrad(false, func() error {
 				seen := make(chan bool)
 				go func() { seen <- GradEnabled() }()
@@ -382,7 +383,7 @@ func TestModesStay(t *testing.T) {
 	}
 }
 
-// SetNumThreads holds on threads that have computed before, and on new ones.
+// TestNumThreads tests that SetNumThreads applies to threads that have computed before and to new ones.
 func TestNumThreads(t *testing.T) {
 	begin(t)
 	defer restoreSettings()()
@@ -480,7 +481,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// FromMapped's memory is given back once no tensor uses it.
+// TestFromMapped tests that the memory passed to FromMapped is returned once no tensor uses it.
 func TestFromMapped(t *testing.T) {
 	begin(t)
 	dropped := 0
@@ -503,7 +504,7 @@ func TestFromMapped(t *testing.T) {
 	equal(t, "dropped", dropped, 2)
 }
 
-// A goroutine that waits long in a scope does not keep the others from theirs.
+// TestScopesDoNotBlock tests that a goroutine that waits in a scope does not block other goroutines' scopes.
 func TestScopesDoNotBlock(t *testing.T) {
 	begin(t)
 	stop := make(chan struct{})

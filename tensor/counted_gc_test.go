@@ -8,7 +8,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// counted is internal/leak's Counted.
+// counted does the same as Counted of internal/leak.
 func counted(t testing.TB) {
 	before := cshim.Quiet.Swap(true)
 	t.Cleanup(func() { cshim.Quiet.Store(before) })

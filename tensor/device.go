@@ -9,10 +9,10 @@ import (
 	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
-// DeviceType is a kind of device, numbered as libtorch numbers them.
+// DeviceType is a type of device. The values are libtorch's.
 type DeviceType int8
 
-// The kinds that Linstock names.
+// The supported device types.
 const (
 	CPUType  DeviceType = 0
 	CUDAType DeviceType = 1
@@ -22,22 +22,23 @@ const (
 
 var deviceNames = map[DeviceType]string{CPUType: "cpu", CUDAType: "cuda", MPSType: "mps", MetaType: "meta"}
 
-// Device is where a tensor's storage is, torch.device. A Device is also the option device=.
+// Device is the device on which a tensor's storage is allocated. A Device is also the option device= of operators.
+// PyTorch: torch.device.
 type Device struct {
 	Type  DeviceType
 	Index int // 0 for the CPU
 }
 
-// CPU is the host's memory.
+// CPU is the host.
 var CPU = Device{CPUType, 0}
 
-// Meta has no memory: tensors there have shapes and dtypes only.
+// Meta is the meta device: its tensors have shapes and dtypes, but no storage.
 var Meta = Device{MetaType, 0}
 
-// CUDA is the i-th CUDA device.
+// CUDA returns the i-th CUDA device.
 func CUDA(i int) Device { return Device{CUDAType, i} }
 
-// String is PyTorch's name: "cpu", "cuda:0".
+// String returns PyTorch's name of the device, such as "cpu" or "cuda:0".
 func (d Device) String() string {
 	name, ok := deviceNames[d.Type]
 	if !ok {
@@ -49,7 +50,7 @@ func (d Device) String() string {
 	return fmt.Sprintf("%s:%d", name, d.Index)
 }
 
-// ParseDevice reads "cpu", "cuda", "cuda:1", "mps" or "meta".
+// ParseDevice parses a device name: "cpu", "cuda", "cuda:1", "mps" or "meta". The error is ErrArgument.
 func ParseDevice(s string) (Device, error) {
 	name, index, has := strings.Cut(s, ":")
 	for typ, n := range deviceNames {
@@ -66,7 +67,7 @@ func ParseDevice(s string) (Device, error) {
 		}
 		return d, nil
 	}
-	return Device{}, &Error{Op: "device", Message: fmt.Sprintf("%q is no device; cpu, cuda, cuda:N, mps and meta are", s), Kind: ErrArgument}
+	return Device{}, &Error{Op: "device", Message: fmt.Sprintf("unknown device %q: want cpu, cuda, cuda:N, mps or meta", s), Kind: ErrArgument}
 }
 
 // testDevice is where constructors that are given no device make their tensors (see package testdevice): the CPU but in
@@ -83,14 +84,14 @@ func testDevice() Device {
 func (d Device) word() int32 {
 	index := d.Index
 	if d.Type == CPUType || d.Type == MetaType {
-		index = 0xff // libtorch's "no index": CPU tensors have it
+		index = 0xff // libtorch's "no index", which CPU tensors have
 	}
 	return int32(d.Type)<<8 | int32(index&0xff)
 }
 
 func (d Device) valid() bool { return d.Type >= 0 && d.Index >= 0 && d.Index < 128 }
 
-// Devices are those that this process can compute on: the CPU, and each accelerator found.
+// Devices returns the devices on which this process can compute: the CPU and each accelerator that libtorch found.
 func Devices() ([]Device, error) {
 	if err := cshim.Load(); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func Devices() ([]Device, error) {
 	return all, nil
 }
 
-// Synchronize waits until all work given to d is done. PyTorch: torch.cuda.synchronize.
+// Synchronize waits until all work queued on d is done. PyTorch: torch.cuda.synchronize.
 func Synchronize(d Device) error {
 	if err := cshim.Load(); err != nil {
 		return err

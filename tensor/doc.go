@@ -1,5 +1,5 @@
-// Package tensor is libtorch's tensors for Go: [Tensor], its operators, dtypes, devices, indexing, and the scopes
-// that own native memory. A program that fits a line:
+// Package tensor provides libtorch's tensors for Go: [Tensor] and its operators, dtypes, devices, indexing, and the
+// scopes that manage native memory. This program fits a line to five points:
 //
 //	err := tensor.WithScope(func() error {
 //		x := tensor.Linspace(-1, 1, 5).View(5, 1)
@@ -20,66 +20,67 @@
 //		return nil
 //	})
 //
-// (Example runs the whole of it.) Gradients are in package autograd, layers in nn, optimizers in optim; this
-// package is what they are made of, and no more.
+// The complete program is the package example. Package autograd computes gradients, package nn has layers, and package
+// optim has optimizers; all are built on this package.
 //
 // # Names
 //
-// An operator is called what PyTorch calls it, in Go's spelling: torch.log_softmax is [Tensor.LogSoftmax]. Its
-// documentation ends with PyTorch's name and the schema. Where PyTorch overloads a name, the variants have names of
-// their own: [Tensor.Max] gives one value, [Tensor.MaxDim] values and indices. A trailing underscore writes into the
-// receiver: [Tensor.Add_]. An operator that is not in the table is reached by its full name with [Call].
+// An operator has PyTorch's name in Go spelling: torch.log_softmax is [Tensor.LogSoftmax]. Its documentation ends with
+// PyTorch's name and the schema. Overloads that PyTorch calls by one name have different names here: [Tensor.Max]
+// returns one value, and [Tensor.MaxDim] returns values and indices. A method whose name ends in an underscore writes
+// into its receiver: [Tensor.Add_]. [Call] runs any operator by its full name, including operators that have no method
+// here.
 //
-// Arguments without defaults are positional. The others are options, PyTorch's keyword arguments:
+// Arguments without a default are positional. The others are options, which correspond to PyTorch's keyword arguments:
 //
 //	x.Sum(tensor.Dim(1), tensor.KeepDim(true))
 //	tensor.Zeros([]int{2, 3}, tensor.Float64, tensor.CUDA(0))
 //
-// A [DType], a [Device] and a [Reduction] are options themselves. An operator refuses options that it does not have,
-// and of an option given twice the last counts. Where PyTorch takes a tensor or a number, so does Go, in a parameter
-// of type any: x.Mul(y), x.Mul(0.5). Numbers take part in type promotion as Python's do.
+// A [DType], a [Device] and a [Reduction] are options themselves. An operator returns an error for an option that it
+// does not accept. If an option is given twice, the last one counts. Where PyTorch accepts a tensor or a number, the
+// parameter has type any: x.Mul(y), x.Mul(0.5). Numbers take part in type promotion as in Python.
 //
 // # Lifetimes
 //
-// The memory of a tensor is not Go's, and Go's collector does not see how large it is. The rule is: a tensor lives
-// until its scope closes, or until nobody can reach it, whichever is first.
+// The memory of a tensor is not allocated by Go, and the garbage collector does not know its size. A tensor lives until
+// its scope closes or until it becomes unreachable, whichever is first.
 //
-// A [Scope] owns what its goroutine makes while it is the innermost one. It is dynamic, like Python's "with": what a
-// called function makes is in it too, and no function has to be told about it. [WithScope] opens one around a
-// function; so do the loops of package data around each batch, so that the usual training loop has no lifetime code
-// at all. Closing frees everything at once, also after an error, a return or a panic. Using a tensor after that
-// gives [ErrReleased]; it is never a crash.
+// A [Scope] owns the tensors that its goroutine makes while it is the innermost open scope. Scopes are dynamic, like
+// Python's "with" statement: a scope also owns the tensors that called functions make, and no function needs a scope as
+// an argument. [WithScope] runs a function in a scope. The loops of package data open a scope for each batch, so that
+// the usual training loop needs no code for lifetimes. Closing a scope frees all its tensors at once, also after an
+// error, a return or a panic. Using a tensor after that returns [ErrReleased]; it never crashes.
 //
-// What is to live longer says so:
+// A tensor that must outlive its scope is moved out of it:
 //
-//   - [Tensor.Keep] takes a tensor out of all scopes. What a struct keeps, such as parameters, is kept by its
-//     constructor.
-//   - [Tensor.MoveOut] takes it one scope outward, the way to return a tensor from a scope.
-//   - [Tidy] is both: it runs a function in a scope and moves its result out, freeing the temporaries.
-//   - [Scope.Adopt] gives it to a given scope, and [Tensor.Alias] makes a second handle with a life of its own.
-//   - [Replace] is for what is carried from step to step: it keeps the new tensor and releases the old one.
-//   - [Tensor.Release] frees it now, or when the operators that use it on other goroutines are done.
+//   - [Tensor.Keep] removes a tensor from all scopes. Constructors of structs that hold tensors, such as layers, do this for
+//     their parameters.
+//   - [Tensor.MoveOut] moves a tensor to the enclosing scope, for example to return it from a function that opens a scope.
+//   - [Tidy] runs a function in a scope, frees its temporaries, and moves its result to the enclosing scope.
+//   - [Scope.Adopt] moves tensors to a given scope, and [Tensor.Alias] makes a second handle with its own lifetime.
+//   - [Replace] is for a tensor that is carried from step to step: it keeps the new tensor and releases the old one.
+//   - [Tensor.Release] frees a tensor now, or as soon as operators on other goroutines no longer use it.
 //
-// Outside all scopes the garbage collector frees what nobody can reach: at the next operator after it has noticed,
-// or at [Flush]. That is right for a few tensors, and slower for many.
+// Tensors outside all scopes are freed after the garbage collector finds them unreachable, by the next operator or by
+// [Flush]. This suits a few tensors; for many it is slower than a scope.
 //
-// A view shares its storage, and the storage lives as long as any of its tensors. A graph of gradients keeps alive
-// what its backward pass needs, whatever scopes close; it ends with the last tensor that came out of it, or with
-// Backward.
+// A view shares the storage of its base, and the storage lives as long as any tensor that uses it. An autograd graph
+// keeps alive what its backward pass needs, even if scopes close. The graph is freed with the last tensor computed from
+// it, or by Backward.
 //
 // # Errors
 //
-// Operators chain: x.MatMul(w).Add(b). One that fails returns a tensor that carries the error, every operator on it
-// hands the error on, and what leaves the world of tensors returns it: [Tensor.Err], [Data], [Item],
-// [Tensor.Backward], [Scope.Close]. So one check at the end of an expression is enough, and an error that nobody
-// looked at comes out of WithScope.
+// Operators can be chained: x.MatMul(w).Add(b). An operator that fails returns a failed tensor, which carries the
+// error. An operator applied to a failed tensor returns the same error. Functions that return Go values return the
+// error: [Tensor.Err], [Data], [Item], [Tensor.Backward], [Scope.Close]. One check at the end of an expression is
+// therefore enough, and WithScope returns an error that the program has not read.
 //
-// An [*Error] has the operator, dtype and shape of its operands, and the line that called it. errors.Is tells its
-// kind: [ErrArgument], [ErrIndex], [ErrOutOfMemory] and so on. Nothing in this package panics or ends the process for
-// an argument, whatever it is; for inputs on which libtorch itself would crash there are checks of our own.
+// An [*Error] names the operator, the dtypes and shapes of its operands, and the line that called it. Use errors.Is to
+// test its kind: [ErrArgument], [ErrIndex], [ErrOutOfMemory] and so on. No argument to a function of this package
+// causes a panic or ends the process. Arguments on which libtorch itself would crash are checked and return an error.
 //
-// [Tensor.Err] returns the error of a failed tensor, [ErrReleased] for a released one, [ErrNil] for nil. Getters have no
-// error to return; for a tensor that cannot be used they return
+// [Tensor.Err] returns the error of a failed tensor, [ErrReleased] for a released one, and [ErrNil] for a nil one.
+// Getters do not return an error. For a tensor that is failed, released or nil they return
 //
 //	Shape, Stride                                       nil
 //	Dim, Size, Numel, StorageOffset, StorageBytes       0
@@ -89,17 +90,18 @@
 //	Version                                             -1
 //	GradFn                                              ""
 //	String                                              the reason: tensor(<released>)
-//	Grad                                                a tensor that carries the error
+//	Grad                                                a failed tensor with the error
 //
 // # Goroutines
 //
-// A tensor may be used from any goroutine, and by several at once as long as none writes to it. Scopes and modes
-// (autograd.NoGrad) belong to the goroutine that opened them, which holds its OS thread meanwhile; goroutines that it
-// starts have neither. So bound how many compute at once: [SetMaxScopedGoroutines] refuses more than 1,000 by
-// default. [SetNumThreads] says how many threads one operator may use.
+// A tensor may be used from any goroutine, and from several at once provided that none writes to it. Scopes and modes
+// (autograd.NoGrad) belong to the goroutine that opened them, which is locked to its OS thread until they close.
+// Goroutines that it starts have neither. Each goroutine with an open scope occupies a thread, so limit how many
+// compute at once: [SetMaxScopedGoroutines] allows 1,000 by default. [SetNumThreads] sets the number of threads that
+// one operator may use.
 //
 // # libtorch
 //
-// libtorch is opened at the first call, not linked: a program builds and starts without it, and a missing one is an
-// error that says which command mends it. 2.11 to 2.15 are supported.
+// libtorch is loaded at the first call, not linked. A program builds and starts without it; if it is missing, the first
+// call returns an error that names the command to install it. Versions 2.11 to 2.15 are supported.
 package tensor

@@ -5,10 +5,10 @@ import (
 	"unsafe"
 )
 
-// DType is the type of a tensor's elements, torch.dtype. A DType is also the option dtype=.
+// DType is the type of a tensor's elements. A DType is also the option dtype= of operators. PyTorch: torch.dtype.
 type DType int8
 
-// The dtypes, numbered as libtorch numbers them.
+// The dtypes. The values are libtorch's.
 const (
 	Uint8          DType = 0
 	Int8           DType = 1
@@ -18,7 +18,7 @@ const (
 	Float16        DType = 5
 	Float32        DType = 6
 	Float64        DType = 7
-	ComplexHalf    DType = 8 // complex of two float16; few operators know it
+	ComplexHalf    DType = 8 // complex number of two float16; few operators support it
 	Complex64      DType = 9
 	Complex128     DType = 10
 	Bool           DType = 11
@@ -31,7 +31,7 @@ const (
 	Uint32         DType = 28
 	Uint64         DType = 29
 
-	// Invalid is the dtype of a tensor that carries an error.
+	// Invalid is the dtype of a failed tensor.
 	Invalid DType = -1
 )
 
@@ -47,7 +47,7 @@ var dtypes = map[DType]struct {
 	Uint16: {"uint16", 2}, Uint32: {"uint32", 4}, Uint64: {"uint64", 8},
 }
 
-// String is PyTorch's name without "torch.": "float32".
+// String returns PyTorch's name without "torch.", such as "float32".
 func (d DType) String() string {
 	if s, ok := dtypes[d]; ok {
 		return s.name
@@ -58,13 +58,13 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }
 
-// quantised are libtorch's quantised dtypes. Linstock makes no such tensors, but Call may give some.
+// quantised holds the names of libtorch's quantized dtypes. Linstock makes no such tensors, but Call may return some.
 var quantised = map[DType]string{12: "qint8", 13: "quint8", 14: "qint32", 16: "quint4x2", 17: "quint2x4"}
 
-// Size is the bytes of one element; 0 for a dtype that Linstock does not know.
+// Size returns the size of an element in bytes, or 0 for a dtype that Linstock does not know.
 func (d DType) Size() int { return dtypes[d].size }
 
-// IsFloat says whether d is a floating-point dtype (not complex).
+// IsFloat reports whether d is a floating-point dtype. Complex dtypes are not.
 func (d DType) IsFloat() bool {
 	switch d {
 	case Float16, Float32, Float64, BFloat16, Float8E5M2, Float8E4M3FN, Float8E5M2FNUZ, Float8E4M3FNUZ:
@@ -73,10 +73,10 @@ func (d DType) IsFloat() bool {
 	return false
 }
 
-// IsComplex says whether d is a complex dtype.
+// IsComplex reports whether d is a complex dtype.
 func (d DType) IsComplex() bool { return d == Complex64 || d == Complex128 || d == ComplexHalf }
 
-// ParseDType finds a dtype by PyTorch's name, "float32" or "torch.float32".
+// ParseDType returns the dtype with PyTorch's name, such as "float32" or "torch.float32". The error is ErrArgument.
 func ParseDType(name string) (DType, error) {
 	if len(name) > 6 && name[:6] == "torch." {
 		name = name[6:]
@@ -86,11 +86,11 @@ func ParseDType(name string) (DType, error) {
 			return d, nil
 		}
 	}
-	return Invalid, &Error{Op: "dtype", Message: fmt.Sprintf("no dtype is called %q", name), Kind: ErrArgument}
+	return Invalid, &Error{Op: "dtype", Message: fmt.Sprintf("unknown dtype %q", name), Kind: ErrArgument}
 }
 
-// The floating-point types that Go lacks, by their bits. libtorch converts them: t.To(tensor.BFloat16),
-// t.To(tensor.Float32).
+// Floating-point types that Go does not have, as their bits. Tensor.To converts between them and other dtypes:
+// t.To(tensor.BFloat16), t.To(tensor.Float32).
 type (
 	Float16Bits        uint16
 	BFloat16Bits       uint16
@@ -100,14 +100,15 @@ type (
 	Float8E4M3FNUZBits uint8
 )
 
-// Element is what a slice handed to or taken from a tensor may hold. int is int64.
+// Element is the constraint for the elements of slices that are converted to and from tensors. An int is stored as
+// int64.
 type Element interface {
 	bool | uint8 | uint16 | uint32 | uint64 | int8 | int16 | int32 | int64 | int | float32 | float64 |
 		complex64 | complex128 | Float16Bits | BFloat16Bits | Float8E5M2Bits | Float8E4M3FNBits |
 		Float8E5M2FNUZBits | Float8E4M3FNUZBits
 }
 
-// DTypeOf is the dtype that holds a T.
+// DTypeOf returns the dtype of a tensor with elements of type T.
 func DTypeOf[T Element]() DType {
 	var z T
 	switch any(z).(type) {
@@ -158,7 +159,7 @@ func DTypeOf[T Element]() DType {
 	return Invalid
 }
 
-// Reduction is how a loss is reduced: the option reduction=.
+// Reduction selects how a loss is reduced. It is the option reduction=.
 type Reduction int8
 
 // The reductions.
@@ -168,7 +169,7 @@ const (
 	ReduceSum  Reduction = 2
 )
 
-// String is PyTorch's name: "none", "mean", "sum".
+// String returns PyTorch's name: "none", "mean" or "sum".
 func (r Reduction) String() string {
 	switch r {
 	case ReduceNone:

@@ -10,7 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Fits a line to five points by gradient descent.
+// Fit a line to five points by gradient descent.
 func Example() {
 	err := tensor.WithScope(func() error {
 		x := tensor.Linspace(-1, 1, 5).View(5, 1)
@@ -104,7 +104,7 @@ func ExampleTensor_Index() {
 func ExampleTensor_Err() {
 	x := tensor.Ones([]int{2, 3})
 	defer x.Release()
-	y := x.MatMul(x).Add(1).ReLU() // the first failure is handed on
+	y := x.MatMul(x).Add(1).ReLU() // the later operators pass the error of MatMul on
 	var e *tensor.Error
 	if errors.As(y.Err(), &e) {
 		fmt.Println(e.Op, e.Operands, strings.HasSuffix(e.Caller[:strings.LastIndex(e.Caller, ":")], "example_test.go"))
@@ -178,7 +178,7 @@ func ExampleItem() {
 	// true
 }
 
-// A hidden state is carried from step to step, though each step's tensors are freed at its end.
+// Carry a hidden state from step to step, although each step's tensors are freed at its end.
 func ExampleReplace() {
 	w, x := tensor.Full([]int{2, 2}, 0.25), tensor.Ones([]int{1, 2})
 	var hidden *tensor.Tensor

@@ -47,7 +47,7 @@ func TestMetadataIsReadAgain(t *testing.T) {
 	}
 }
 
-// A function that cannot be tied, at whatever allocation, leaves nothing behind.
+// TestFunctionWithoutMemory tests that tieFunction leaks nothing if any of its allocations fails.
 func TestFunctionWithoutMemory(t *testing.T) {
 	begin(t)
 	x := Ones([]int{2}).RequiresGrad_()
@@ -59,7 +59,7 @@ func TestFunctionWithoutMemory(t *testing.T) {
 		disarm := arm(t, cshim.Fault{Point: cshim.FaultShim, Skip: k, Times: -1})
 		out, err := tieFunction([]*Tensor{x}, []*Tensor{y}, []*Tensor{x}, f)
 		struck := disarm()
-		for _, o := range append(out, y) { // y is tied in place
+		for _, o := range append(out, y) { // y was connected in place
 			o.Release()
 		}
 		if err != nil && !errors.Is(err, ErrOutOfMemory) {

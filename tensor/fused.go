@@ -5,14 +5,14 @@ import (
 	"github.com/linstock-ml/linstock/internal/handle"
 )
 
-// adamStep is one step of Adam, or of AdamW with Decoupled, by libtorch's fused kernel on those of params that have a
-// gradient, in one crossing. All are of one dtype and device. avgs, sqs, maxs (with AMSGrad only) and steps (float32
-// scalars) are the state of each and are written to.
+// adamStep takes one step of Adam, or of AdamW if how.Decoupled, with libtorch's fused kernel, on those of params that
+// have a gradient, in one native call. All tensors have the same dtype and device. avgs, sqs, maxs (only with AMSGrad)
+// and steps (float32 scalars) hold the state of each parameter and are updated.
 func adamStep(how handle.Adam, params, avgs, sqs, maxs, steps []*Tensor) error {
 	const op = "Adam"
 	n := len(params)
 	if len(avgs) != n || len(sqs) != n || len(steps) != n || how.AMSGrad && len(maxs) != n {
-		return refused(op, ErrArgument, "the lists differ in length from the %d parameters", n)
+		return refused(op, ErrArgument, "the state lists must have one tensor for each of the %d parameters", n)
 	}
 	if n == 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// The golden cases are written by tests/golden/golden.py, which describes the format.
+// tests/golden/golden.py writes the golden cases and describes their format.
 
 type goldenTensor struct {
 	DType string `json:"dtype"`
@@ -94,7 +94,7 @@ func goldenNumber(v any) (float64, error) {
 	return 0, fmt.Errorf("%T is no number", v)
 }
 
-// goldenFloats flattens pairs of complex numbers.
+// goldenFloats flattens pairs that represent complex numbers.
 func goldenFloats(data []any) ([]float64, error) {
 	var out []float64
 	for _, v := range data {
@@ -134,7 +134,7 @@ func shapeOf(s []int) []int { return append([]int{}, s...) } // nil would stand 
 
 func isInteger(d DType) bool { return !d.IsFloat() && !d.IsComplex() && d != Bool }
 
-// make builds the tensor, as a leaf that requires gradients where the case says so.
+// make builds the tensor, as a leaf that requires a gradient if the case says so.
 func (g *goldenTensor) make() (*Tensor, error) {
 	d, err := ParseDType(g.DType)
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *goldenCase) near(what string, got, want []float64, d DType) error {
 	return nil
 }
 
-// goValue makes v a value of a Go parameter's type.
+// goValue converts v to the type of a Go parameter.
 func (v *goldenValue) goValue(want reflect.Type) (reflect.Value, error) {
 	if v.Null {
 		return reflect.Zero(want), nil
@@ -286,7 +286,7 @@ func (v *goldenValue) goValue(want reflect.Type) (reflect.Value, error) {
 	case r.Type().AssignableTo(want):
 		return r, nil
 	case want.Kind() == reflect.Slice:
-		// A list of another kind, or one value for a variadic parameter.
+		// A list of another type, or one value for a variadic parameter.
 		if r.Kind() != reflect.Slice {
 			list := reflect.MakeSlice(want, 1, 1)
 			if !r.Type().ConvertibleTo(want.Elem()) {
@@ -336,8 +336,8 @@ func goldenOption(name string, v *goldenValue) (Option, any, error) {
 
 type goldenRun struct {
 	leaves []any          // the arguments as made
-	args   []any          // as given: an in-place operator gets a clone
-	opts   map[string]any // the options' values
+	args   []any          // as passed: an in-place operator gets a clone
+	opts   map[string]any // the values of the options
 	outs   []any
 }
 
@@ -412,7 +412,7 @@ func (c *goldenCase) run(fn reflect.Value) error {
 	return c.check(&run)
 }
 
-// runCall is the same through Call.
+// runCall runs the case through Call.
 func (c *goldenCase) runCall(o *op, fn reflect.Type) error {
 	_, run, err := c.prepare(fn)
 	if err != nil {
@@ -455,7 +455,7 @@ func (c *goldenCase) runCall(o *op, fn reflect.Type) error {
 	}
 	callIt := Call
 	if strings.HasPrefix(name, "aten::_") {
-		callIt = CallUnchecked // of Unique, whose operator is internal
+		callIt = CallUnchecked // for Unique, whose operator is internal
 	}
 	if run.outs, err = callIt(name, args...); err != nil {
 		return err
@@ -463,7 +463,7 @@ func (c *goldenCase) runCall(o *op, fn reflect.Type) error {
 	return c.check(&run)
 }
 
-// check holds the results, and the gradients that they give, against the case.
+// check compares the results and their gradients with the case.
 func (c *goldenCase) check(run *goldenRun) error {
 	if len(run.outs) != len(c.Out) {
 		return fmt.Errorf("got %d results, want %d", len(run.outs), len(c.Out))
@@ -568,8 +568,8 @@ func (c *goldenCase) check(run *goldenRun) error {
 	return nil
 }
 
-// youngGradients are right in libtorch 2.15 only: 2.11 has no derivative of the first three, and gives ldexp's
-// 0 where the exponent is negative. Values agree in all.
+// youngGradients lists operators whose gradients are correct only in libtorch 2.15: 2.11 has no derivative of the first
+// three, and returns 0 for ldexp with a negative exponent. Values agree in all versions.
 var youngGradients = map[string]bool{"SpecialBesselJ0": true, "SpecialBesselJ1": true, "AMinMax": true, "Ldexp": true}
 
 func (c *goldenCase) checkGrads(what string, leaf any, raw json.RawMessage) error {
@@ -638,7 +638,7 @@ func TestGolden(t *testing.T) {
 					called++
 					return c.runCall(o.op, reflect.TypeOf(o.fn))
 				})
-				// What the table makes an option with a default of its own, Call must be given.
+				// Call requires arguments that the typed method has as options with a default of the table.
 				if err != nil && through == "Call" && strings.Contains(err.Error(), "is missing") {
 					called--
 					err = nil

@@ -12,9 +12,9 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// Backward computes gradients of t, a scalar unless Gradient says otherwise, for every leaf that requires them,
-// and adds them to the leaves' Grad. Options: Gradient(g), RetainGraph(true), CreateGraph(true), Inputs(ts…).
-// PyTorch: Tensor.backward.
+// Backward computes the gradients of t with respect to every leaf that requires a gradient, and adds them to the Grad
+// of the leaves. t must be a scalar unless Gradient is given. Options: Gradient(g), RetainGraph(true),
+// CreateGraph(true), Inputs(ts...). PyTorch: Tensor.backward.
 func (t *Tensor) Backward(opts ...BackwardOption) error {
 	return runBackward([]*Tensor{t}, opts...)
 }
@@ -22,42 +22,43 @@ func (t *Tensor) Backward(opts ...BackwardOption) error {
 // BackwardOption is a keyword argument of Backward.
 type BackwardOption func(*backwardSettings)
 
-// backwardSettings are what the options of a backward pass come to.
+// backwardSettings holds the options of a backward pass.
 type backwardSettings struct {
-	Gradients   []*Tensor // one for each root; nil for "ones"
-	Inputs      []*Tensor // only these get gradients; none: every leaf
-	Retain      *bool     // nil: as CreateGraph
+	Gradients   []*Tensor // one for each root; nil stands for ones
+	Inputs      []*Tensor // leaves that get gradients; empty means every leaf
+	Retain      *bool     // nil means the value of CreateGraph
 	Create      bool
 	AllowUnused bool
 }
 
-// Gradient gives the roots' gradients (gradient=, grad_tensors=, grad_outputs=), one for each; a nil one stands
-// for ones.
+// Gradient sets the gradients of the roots (gradient=, grad_tensors=, grad_outputs=), one for each; nil stands for
+// ones.
 func Gradient(gs ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Gradients = gs }
 }
 
-// Inputs restricts which leaves get gradients (inputs=).
+// Inputs sets the leaves that get gradients (inputs=).
 func Inputs(ts ...*Tensor) BackwardOption {
 	return func(s *backwardSettings) { s.Inputs = ts }
 }
 
-// RetainGraph keeps the graph for another pass (retain_graph=). It is as CreateGraph by default.
+// RetainGraph keeps the graph for another backward pass (retain_graph=). The default is the value of CreateGraph.
 func RetainGraph(on bool) BackwardOption {
 	return func(s *backwardSettings) { s.Retain = &on }
 }
 
-// CreateGraph makes the gradients differentiable themselves (create_graph=).
+// CreateGraph records the backward pass, so that the gradients can be differentiated (create_graph=).
 func CreateGraph(on bool) BackwardOption {
 	return func(s *backwardSettings) { s.Create = on }
 }
 
-// AllowUnused lets an input that the outputs do not depend on have no gradient (allow_unused=).
+// AllowUnused makes Grad return nil, instead of an error, for an input that the outputs do not depend on
+// (allow_unused=).
 func AllowUnused(on bool) BackwardOption {
 	return func(s *backwardSettings) { s.AllowUnused = on }
 }
 
-// plain are the settings without options.
+// plain holds the settings of a backward pass without options.
 var plain = &backwardSettings{Retain: new(bool)}
 
 func settings(opts []BackwardOption) *backwardSettings {
@@ -82,7 +83,7 @@ type pins struct {
 	hs []cshim.Handle
 }
 
-// pinAll pins ts; nil elements are 0 where that is allowed.
+// pinAll pins ts. If nilAllowed, nil elements have the handle 0.
 func pinAll(op string, ts []*Tensor, nilAllowed bool) (*pins, error) {
 	if len(ts) == 0 {
 		return &noPins, nil
@@ -92,7 +93,7 @@ func pinAll(op string, ts []*Tensor, nilAllowed bool) (*pins, error) {
 
 var noPins pins
 
-// pinPool keeps lists for the next call: a step of training pins as many as the one before.
+// pinPool reuses lists: a training step pins as many tensors as the one before.
 var pinPool sync.Pool
 
 // pinLists pins the n tensors of several lists.
@@ -114,7 +115,7 @@ func pinLists(op string, n int, nilAllowed bool, lists ...[]*Tensor) (*pins, err
 	return p, nil
 }
 
-// emptyPins is a list with room for n.
+// emptyPins returns an empty list with capacity n.
 func emptyPins(n int) *pins {
 	p, _ := pinPool.Get().(*pins)
 	if p == nil {
@@ -124,7 +125,7 @@ func emptyPins(n int) *pins {
 	return p
 }
 
-// unpin lets go of the tensors and of p itself.
+// unpin unpins the tensors and returns p to the pool.
 func (p *pins) unpin() {
 	if p == nil || p == &noPins {
 		return
@@ -147,7 +148,7 @@ func (b backwardCall) unpin() { b.roots.unpin(); b.grads.unpin(); b.inputs.unpin
 
 func prepare(op string, roots, inputs []*Tensor, s *backwardSettings) (b backwardCall, err error) {
 	if len(roots) == 0 {
-		return b, refused(op, ErrArgument, "no tensor to start from was given")
+		return b, refused(op, ErrArgument, "at least one root is needed")
 	}
 	if len(s.Gradients) != 0 && len(s.Gradients) != len(roots) {
 		return b, refused(op, ErrArgument, "%d gradients for %d roots", len(s.Gradients), len(roots))
@@ -163,7 +164,7 @@ func prepare(op string, roots, inputs []*Tensor, s *backwardSettings) (b backwar
 	return b, err
 }
 
-// runBackward is Backward from several roots. It is autograd.Backward.
+// runBackward implements autograd.Backward.
 func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	s := settings(opts)
 	b, err := prepare("Backward", roots, s.Inputs, s)
@@ -179,11 +180,11 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	return err
 }
 
-// runGrad returns the gradients of outputs with respect to inputs and touches no Grad. It is autograd.Grad.
+// runGrad implements autograd.Grad.
 func runGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, error) {
 	s := settings(opts)
 	if len(inputs) == 0 {
-		return nil, refused("Grad", ErrArgument, "no input was given")
+		return nil, refused("Grad", ErrArgument, "at least one input is needed")
 	}
 	b, err := prepare("Grad", outputs, inputs, s)
 	if err != nil {
@@ -205,7 +206,8 @@ func runGrad(outputs, inputs []*Tensor, opts ...BackwardOption) ([]*Tensor, erro
 	return gs, nil
 }
 
-// Grad is t's accumulated gradient; nil where there is none. It shares storage with what the optimizer reads.
+// Grad returns the accumulated gradient of t, or nil if there is none. The result shares storage with the gradient that
+// optimizers read. PyTorch: Tensor.grad.
 func (t *Tensor) Grad() *Tensor {
 	if !t.pin() {
 		return passOn("Grad", t)
@@ -218,7 +220,7 @@ func (t *Tensor) Grad() *Tensor {
 	return wrapResult("Grad", r, t)
 }
 
-// SetGrad sets the gradient; nil takes it away.
+// SetGrad sets the gradient of t; nil removes it.
 func (t *Tensor) SetGrad(g *Tensor) error {
 	return t.use("SetGrad", func(h cshim.Handle) error {
 		if g == nil {
@@ -230,7 +232,7 @@ func (t *Tensor) SetGrad(g *Tensor) error {
 	})
 }
 
-// Grads is the gradient of each, nil where there is none, in one crossing; for optimizers.
+// Grads returns the gradients of ts, nil for a tensor that has none, in one native call. Optimizers use it.
 func Grads(ts []*Tensor) ([]*Tensor, error) {
 	p, err := pinAll("Grads", ts, false)
 	if err != nil {
@@ -254,8 +256,7 @@ func Grads(ts []*Tensor) ([]*Tensor, error) {
 	return gs, nil
 }
 
-// ZeroGrads takes the gradients of all away (toNone), or sets them to zero in place. PyTorch:
-// Optimizer.zero_grad.
+// ZeroGrads sets the gradients of ts to nil if toNone, and otherwise to zero in place. PyTorch: Optimizer.zero_grad.
 func ZeroGrads(ts []*Tensor, toNone bool) error {
 	if len(ts) == 0 {
 		return nil
@@ -268,13 +269,14 @@ func ZeroGrads(ts []*Tensor, toNone bool) error {
 	return newError("ZeroGrads", asError(cshim.ZeroGrads(p.hs, !toNone)))
 }
 
-// RequiresGrad says whether gradients are computed for t.
+// RequiresGrad reports whether gradients are computed for t. PyTorch: Tensor.requires_grad.
 func (t *Tensor) RequiresGrad() bool {
 	var m cshim.Meta
 	return t.meta("RequiresGrad", &m) == nil && m.RequiresGrad
 }
 
-// RequiresGrad_ switches it on or off, for a leaf, and returns t. PyTorch: Tensor.requires_grad_.
+// RequiresGrad_ makes t, which must be a leaf, require a gradient, or with RequiresGrad_(false) not require one. It
+// returns t. PyTorch: Tensor.requires_grad_.
 func (t *Tensor) RequiresGrad_(on ...bool) *Tensor {
 	if !t.pin() {
 		return passOn("RequiresGrad_", t)
@@ -288,20 +290,21 @@ func (t *Tensor) RequiresGrad_(on ...bool) *Tensor {
 	return t
 }
 
-// IsLeaf says whether t was made by the user, not by an operator that recorded a gradient.
+// IsLeaf reports whether t is a leaf of the autograd graph: it was not computed by an operator that recorded a
+// gradient. PyTorch: Tensor.is_leaf.
 func (t *Tensor) IsLeaf() bool {
 	var m cshim.Meta
 	return t.meta("IsLeaf", &m) == nil && m.IsLeaf
 }
 
-// IsInference says whether t was made in inference mode.
+// IsInference reports whether t was made in inference mode. PyTorch: Tensor.is_inference.
 func (t *Tensor) IsInference() bool {
 	var m cshim.Meta
 	return t.meta("IsInference", &m) == nil && m.IsInference
 }
 
-// Version counts the writes to t's storage; -1 for inference tensors and those that cannot be used. PyTorch:
-// Tensor._version.
+// Version returns the number of in-place writes to t's storage. It is -1 for tensors made in inference mode and for
+// those that are failed, released or nil. PyTorch: Tensor._version.
 func (t *Tensor) Version() int {
 	var m cshim.Meta
 	if t.meta("Version", &m) != nil {
@@ -310,14 +313,15 @@ func (t *Tensor) Version() int {
 	return int(m.Version)
 }
 
-// RetainGrad makes a tensor that is no leaf keep its gradient. PyTorch: Tensor.retain_grad.
+// RetainGrad makes a tensor that is not a leaf keep its gradient. PyTorch: Tensor.retain_grad.
 func (t *Tensor) RetainGrad() error {
 	return t.use("RetainGrad", func(h cshim.Handle) error {
 		return newError("RetainGrad", asError(cshim.RetainGrad(h)), t)
 	})
 }
 
-// GradFn is the name of the graph node that made t, "MulBackward0"; empty for a leaf.
+// GradFn returns the name of the graph node that made t, such as "MulBackward0", or "" for a leaf. PyTorch:
+// Tensor.grad_fn.
 func (t *Tensor) GradFn() string {
 	var name string
 	_ = t.use("GradFn", func(h cshim.Handle) (err error) {
@@ -327,11 +331,11 @@ func (t *Tensor) GradFn() string {
 	return name
 }
 
-// The Go side of what native graphs hold: hooks, functions, file mappings. C has only the ids.
+// natives holds the Go values that native graphs refer to by id: hooks, functions, file mappings.
 var (
 	natives    sync.Map // id → any
 	nextNative atomic.Uint64
-	nativeLive atomic.Int64 // how many are in natives: none, and no call has to ask what was dropped
+	nativeLive atomic.Int64 // number of values in natives; if 0, no call has to check for dropped ones
 )
 
 func keepAlive(v any) uint64 {
@@ -351,7 +355,7 @@ func takeNative(id uint64) (any, bool) {
 	return v, ok
 }
 
-// forgetDropped forgets what no native graph holds any more.
+// forgetDropped removes the values that no native graph refers to any more.
 func forgetDropped() {
 	var ids [64]uint64
 	for nativeLive.Load() > 0 && cshim.DroppedCount() > 0 {
@@ -366,7 +370,7 @@ func forgetDropped() {
 	}
 }
 
-// takeCallbackError is the Go error that a callback left behind under its number.
+// takeCallbackError returns and removes the Go error that a callback stored under a number.
 func takeCallbackError(id uint64) error {
 	if v, ok := takeNative(id); ok {
 		if err, is := v.(error); is {
@@ -376,7 +380,8 @@ func takeCallbackError(id uint64) error {
 	return errors.New("a callback failed")
 }
 
-// guarded runs a callback's Go code: an error, and a panic turned into one, is kept under a number.
+// guarded runs the Go code of a callback. It turns a panic into an error, and stores an error under a number, which it
+// returns.
 func guarded(f func() error) (failed uint64) {
 	err := func() (err error) {
 		defer func() {
@@ -396,7 +401,7 @@ func init() {
 	cshim.SetCallbacks(&cshim.Callbacks{Hook: runHook, Backward: runFunction, Recompute: runRecompute})
 }
 
-// lend makes a Tensor of a handle that somebody else owns, for the time of a callback.
+// lend makes a Tensor of a handle that its caller owns, for the duration of a callback.
 func lend(h cshim.Handle) *Tensor {
 	if h == 0 {
 		return nil
@@ -404,7 +409,7 @@ func lend(h cshim.Handle) *Tensor {
 	return wrapResult("callback", cshim.TensorAlias(h))
 }
 
-// giveOut makes a handle that C owns from a tensor that the scope around the callback will free.
+// giveOut returns a handle that C owns, for a tensor that the scope of the callback will free.
 func giveOut(op string, t *Tensor) (cshim.Handle, error) {
 	var out cshim.Handle
 	err := t.use(op, func(h cshim.Handle) error {
@@ -436,9 +441,9 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 	return out, failed
 }
 
-// RegisterHook calls f with t's gradient each time it is computed; what f returns replaces it, unless nil. f
-// runs on the engine's thread, in a scope of its own. Its error, or its panic, is the backward pass's error.
-// The returned function takes the hook away. PyTorch: Tensor.register_hook.
+// RegisterHook calls f with the gradient of t each time it is computed. If f returns a tensor, it replaces the
+// gradient; nil leaves it unchanged. f runs on a thread of the autograd engine, in a scope. The backward pass returns
+// an error or panic of f. The returned function removes the hook. PyTorch: Tensor.register_hook.
 func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove func(), err error) {
 	nothing := func() {}
 	if f == nil {
@@ -466,8 +471,9 @@ func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove fun
 	}, nil
 }
 
-// nativeFunction is the backward of a function written in Go, for package autograd: grads has one element for
-// each output (nil where none came), needs one for each input; so has the result, nil for none.
+// nativeFunction is the backward of a function written in Go, for package autograd. grads has one element for each
+// output, nil if the output received no gradient; needs has one for each input. The result has one for each input, nil
+// for none.
 type nativeFunction = func(grads, saved []*Tensor, needs []bool) ([]*Tensor, error)
 
 func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []cshim.Handle) uint64 {
@@ -475,7 +481,7 @@ func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []csh
 		v, _ := natives.Load(id)
 		f, ok := v.(nativeFunction)
 		if !ok {
-			return errors.New("the function is gone")
+			return errors.New("the function has been freed")
 		}
 		return WithScope(func() error {
 			gs, ss := make([]*Tensor, len(grads)), make([]*Tensor, len(saved))
@@ -505,8 +511,8 @@ func runFunction(id uint64, grads, saved []cshim.Handle, needs []bool, out []csh
 	})
 }
 
-// tieFunction ties outputs, computed without gradients, to inputs through f. The outputs given are replaced by those
-// returned. autograd.Apply uses it.
+// tieFunction connects outputs, which were computed without gradients, to inputs through f. It returns the tensors that
+// replace outputs. autograd.Apply uses it.
 func tieFunction(inputs, outputs, saved []*Tensor, f nativeFunction) ([]*Tensor, error) {
 	const op = "Function"
 	in, err := pinAll(op, inputs, false)
@@ -539,19 +545,19 @@ func tieFunction(inputs, outputs, saved []*Tensor, f nativeFunction) ([]*Tensor,
 	return ts, nil
 }
 
-// withGrad runs f with gradient recording on or off on this goroutine, which holds its thread meanwhile. It
-// is autograd.NoGrad and autograd.EnableGrad.
+// withGrad runs f with the recording of gradients on or off on this goroutine, which is locked to its thread meanwhile.
+// It implements autograd.NoGrad and autograd.EnableGrad.
 func withGrad(on bool, f func() error) error { return withMode(cshim.ModeGrad, on, f) }
 
-// withInference runs f in inference mode. It is autograd.Inference.
+// withInference runs f in inference mode. It implements autograd.Inference.
 func withInference(on bool, f func() error) error { return withMode(cshim.ModeInference, on, f) }
 
 func withMode(m cshim.Mode, on bool, f func() error) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	// Modes belong to threads: the goroutine must not wander. The scope word stays what it is, or becomes the
-	// marker, so that the bound on held threads counts this one.
+	// Modes belong to threads, so the goroutine must stay on its thread. If the thread has no scope word, it gets the
+	// marker, so that the limit on locked threads counts it.
 	word := cshim.ScopeGet()
 	if word == 0 {
 		word = marker
@@ -568,8 +574,9 @@ func withMode(m cshim.Mode, on bool, f func() error) error {
 	return f()
 }
 
-// GradEnabled says whether this goroutine records gradients. Outside NoGrad and EnableGrad it does.
+// GradEnabled reports whether this goroutine records gradients, as it does outside autograd.NoGrad and
+// autograd.Inference. PyTorch: torch.is_grad_enabled.
 func GradEnabled() bool { return cshim.Load() == nil && cshim.ModeGet(cshim.ModeGrad) }
 
-// InferenceEnabled says whether this goroutine is in inference mode.
+// InferenceEnabled reports whether this goroutine is in inference mode. PyTorch: torch.is_inference_mode_enabled.
 func InferenceEnabled() bool { return cshim.Load() == nil && cshim.ModeGet(cshim.ModeInference) }

@@ -11,7 +11,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// What tests/mutate takes out and no other test notices is noticed here.
+// The tests in this file detect mutants of tests/mutate that no other test detects.
 
 func TestNilScopesAndTensors(t *testing.T) {
 	begin(t)
@@ -63,7 +63,7 @@ func TestTooManyScopes(t *testing.T) {
 	}
 }
 
-// What a scope has closed behind the back of does not get into it.
+// TestAClosedScopeTakesNothing tests that nothing is added to a scope after it was closed.
 func TestAClosedScopeTakesNothing(t *testing.T) {
 	begin(t)
 	s := open(t)
@@ -84,7 +84,8 @@ func TestAClosedScopeTakesNothing(t *testing.T) {
 	}
 }
 
-// Between the two halves of a sweep a scope goes on: what is released, moved, emptied and closed then is freed once.
+// TestAScopeBetweenTheHalvesOfASweep tests tensors that are released, moved, emptied and closed between the two halves
+// of a sweep: each is freed once.
 func TestAScopeBetweenTheHalvesOfASweep(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -94,7 +95,7 @@ func TestAScopeBetweenTheHalvesOfASweep(t *testing.T) {
 			equal(t, "contains", s.Contains(kept), true)
 			old.Release()
 			old.Release()
-			equal(t, "entries", s.Len(), 22) // with those that nobody can reach
+			equal(t, "entries", s.Len(), 22) // including unreachable entries
 			equal(t, "contains", s.Contains(old), false)
 			equal(t, "live", s.Statistics().LiveInScopes, 22)
 			s.strengthen()
@@ -148,7 +149,7 @@ func TestAScopeBetweenTheHalvesOfASweep(t *testing.T) {
 	}
 }
 
-// Tensors move from scope to scope, and are released, on many goroutines at once.
+// TestMovesRace moves tensors between scopes and releases them on many goroutines.
 func TestMovesRace(t *testing.T) {
 	begin(t)
 	for range 50 {
@@ -186,7 +187,7 @@ func TestMovesRace(t *testing.T) {
 							x.Release()
 						}
 					}
-					_ = from.Close() // refused
+					_ = from.Close() // returns an error
 				}
 				done.Wait()
 				if err := own.Close(); err != nil && !errors.Is(err, ErrReleased) {
@@ -206,7 +207,8 @@ func TestMovesRace(t *testing.T) {
 	}
 }
 
-// The queue of pending frees and Release may both come: the handle is freed once.
+// TestTheQueueAndReleaseFreeOnce tests that the handle is freed once if both the queue of pending frees and Release
+// free it.
 func TestTheQueueAndReleaseFreeOnce(t *testing.T) {
 	begin(t)
 	handles := func() int64 {
@@ -223,13 +225,14 @@ func TestTheQueueAndReleaseFreeOnce(t *testing.T) {
 	if x.anchor.Load() != a {
 		t.Error("a second anchor")
 	}
-	pending.add(a.unscopedRef) // as where it is found unreachable
+	pending.add(a.unscopedRef) // as find does with an unreachable tensor
 	x.Release()
 	pending.drain()
 	equal(t, "handles", handles(), before)
 }
 
-// What an operator has pinned when its scope closes is freed when the operator is done, and not before.
+// TestWhatIsPinnedOutlivesItsScope tests that a tensor pinned by an operator when its scope closes is freed when the
+// operator ends, and not before.
 func TestWhatIsPinnedOutlivesItsScope(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -247,7 +250,8 @@ func TestWhatIsPinnedOutlivesItsScope(t *testing.T) {
 	equal(t, "handles", handlesNow(t), before)
 }
 
-// What a sweep, a close or a release finds in its list but not in its scope, since it has moved meanwhile, it leaves alone.
+// TestWhatHasMovedMeanwhileIsLeftAlone tests that a sweep, Close and Release ignore an entry in their list that has
+// moved to another scope meanwhile.
 func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
 	begin(t)
 	usable := func(what string, x *Tensor) {
@@ -260,7 +264,7 @@ func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
 	defer outer.Close()
 	s := open(t)
 	x, y := Ones([]int{2}), Ones([]int{2})
-	// As it is between the two halves of a move: not in the scope, but in its list.
+	// This is the state between the two halves of a move: not in the scope, but in its list.
 	x.setScope(nil)
 	equal(t, "Contains", s.Contains(x), false)
 	equal(t, "forget", s.forget(x), false)
@@ -269,7 +273,7 @@ func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
 	}
 	usable("after ReleaseExcept", x)
 	s.enter(x)
-	// With the place of another.
+	// Give it the slot of another tensor.
 	z := Ones([]int{2})
 	at := z.slot
 	z.slot = x.slot
@@ -289,7 +293,7 @@ func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
 	usable("after Close", x)
 	x.Release()
 
-	// What a function returns without having made it stays where it is.
+	// A result that the function did not make stays in its scope.
 	x = Ones([]int{2})
 	if ts, err := TidyAll(func() ([]*Tensor, error) { return []*Tensor{x, x.Add(1)}, nil }); err != nil || !outer.Contains(ts[0]) || !outer.Contains(ts[1]) {
 		t.Errorf("TidyAll moved what it had not made: %v", err)
@@ -299,7 +303,8 @@ func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
 	}
 }
 
-// A scope word that names no scope, as a mode's does, ends the search for scopes left open.
+// TestJoinMeetsAWordWithoutScope tests that a scope word that names no scope, such as a mode's, ends the search for
+// scopes left open.
 func TestJoinMeetsAWordWithoutScope(t *testing.T) {
 	begin(t)
 	s := open(t)
@@ -316,7 +321,7 @@ func TestJoinMeetsAWordWithoutScope(t *testing.T) {
 	wg.Wait()
 }
 
-// Each operand of a typed entry in turn is one that was released; the others are let go.
+// TestAnyOperandReleased releases each operand of a typed entry in turn; the others are unpinned.
 func TestAnyOperandReleased(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -332,7 +337,7 @@ func TestAnyOperandReleased(t *testing.T) {
 	})
 }
 
-// A list is refused for one element that was released, before or after those that can be used.
+// TestAnyElementReleased tests that a list with one released element is an error, wherever the element is.
 func TestAnyElementReleased(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -346,7 +351,7 @@ func TestAnyElementReleased(t *testing.T) {
 	})
 }
 
-// An operator that gives no tensor is an error.
+// TestNoResult tests that an operator that returns no tensor is an error.
 func TestNoResult(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -362,7 +367,7 @@ func TestNoResult(t *testing.T) {
 	})
 }
 
-// A callback whose Go side is gone does nothing, or says so.
+// TestCallbacksWithoutTheirFunction tests that a callback whose Go function was freed does nothing or returns an error.
 func TestCallbacksWithoutTheirFunction(t *testing.T) {
 	begin(t)
 	if out, failed := runHook(1<<63, 0); out != 0 || failed != 0 {
@@ -372,10 +377,11 @@ func TestCallbacksWithoutTheirFunction(t *testing.T) {
 	if failed == 0 {
 		t.Fatal("a function that is gone has run")
 	}
-	equal(t, "error", takeCallbackError(failed).Error(), "the function is gone")
+	equal(t, "error", takeCallbackError(failed).Error(), "the function has been freed")
 }
 
-// What takes a hook away does so once: its slot may be another's by the second time.
+// TestAHookIsRemovedOnce tests that the function that removes a hook does so once, because another hook may use its
+// slot later.
 func TestAHookIsRemovedOnce(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -396,7 +402,7 @@ func TestAHookIsRemovedOnce(t *testing.T) {
 	}
 }
 
-// The backward of a function gets nil for an output that no gradient has come to.
+// TestAnOutputWithoutGradient tests that a Function's backward receives nil for an output without a gradient.
 func TestAnOutputWithoutGradient(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -419,7 +425,7 @@ func TestAnOutputWithoutGradient(t *testing.T) {
 	})
 }
 
-// Pinning a list costs Go's collector nothing once there was one as long.
+// TestListsOfPinsAreUsedAgain tests that pinning a list allocates nothing after a list of the same length was pinned.
 func TestListsOfPinsAreUsedAgain(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -449,7 +455,7 @@ func TestAScalarHasNoShape(t *testing.T) {
 	}
 }
 
-// Two that add to the queue at once both do, and a drain leaves it empty.
+// TestTheQueueLosesNothing adds to the queue from two goroutines: both succeed, and draining empties the queue.
 func TestTheQueueLosesNothing(t *testing.T) {
 	begin(t)
 	var q pendingQueue
@@ -467,7 +473,8 @@ func TestTheQueueLosesNothing(t *testing.T) {
 	equal(t, "waiting", q.waiting(), false)
 }
 
-// A scope counts once, also between its entry in the sum of closed ones and its departure from the table.
+// TestAScopeIsTalliedOnce tests that a scope is counted once between its entry in the sum of closed scopes and its
+// removal from the table.
 func TestAScopeIsTalliedOnce(t *testing.T) {
 	begin(t)
 	sum := tally.sum
@@ -483,7 +490,7 @@ func TestAScopeIsTalliedOnce(t *testing.T) {
 	equal(t, "disposed", ReadStatistics().DisposedInScopes, before)
 }
 
-// yielded is whether f gives x's storage.
+// yielded reports whether f yields x's storage.
 func yielded(x *Tensor, f func(yield func(vram.Storage))) (found bool) {
 	var m cshim.Meta
 	if err := x.meta("yielded", &m); err != nil {
@@ -493,7 +500,8 @@ func yielded(x *Tensor, f func(yield func(vram.Storage))) (found bool) {
 	return found
 }
 
-// Gradients are those of weights that are not released, though their native tensors may live in an operator.
+// TestGradientsOfReleasedWeights tests that gradients are attributed only to weights that are not released, even if an
+// operator keeps their native tensors alive.
 func TestGradientsOfReleasedWeights(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -516,7 +524,8 @@ func TestGradientsOfReleasedWeights(t *testing.T) {
 	equal(t, "handles", handlesNow(t), before)
 }
 
-// What has left its scope since the first half of a sweep is not among the scope's.
+// TestWhatASweepingScopeHolds tests that a tensor that left its scope after the first half of a sweep is not attributed
+// to the scope.
 func TestWhatASweepingScopeHolds(t *testing.T) {
 	begin(t)
 	s := open(t)
@@ -534,7 +543,7 @@ func TestWhatASweepingScopeHolds(t *testing.T) {
 	y.Release()
 }
 
-// Of the tensors outside scopes those that are live and in a category are not counted.
+// TestUnscopedTensors tests that live tensors outside scopes that have a category are not counted as unscoped.
 func TestUnscopedTensors(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -545,7 +554,7 @@ func TestUnscopedTensors(t *testing.T) {
 	s := open(t)
 	inside := Ones([]int{2})
 	bad := Failed(errors.New("mine"))
-	_ = bad.Err() // somebody has looked at it
+	_ = bad.Err() // read the error
 	Track("a test's", gone, inside, bad, nil)
 	gone.Release()
 	equal(t, "beside what is in a category", unscoped(), before+1)
@@ -558,7 +567,7 @@ func TestUnscopedTensors(t *testing.T) {
 	runtime.KeepAlive([]*Tensor{gone, inside, bad})
 }
 
-// A category's list does not grow with what is released.
+// TestReleasedTensorsLeaveTheirCategory tests that released tensors do not make a category's list grow.
 func TestReleasedTensorsLeaveTheirCategory(t *testing.T) {
 	begin(t)
 	var ts []*Tensor
@@ -576,7 +585,7 @@ func TestReleasedTensorsLeaveTheirCategory(t *testing.T) {
 	}
 }
 
-// A step of no parameters does not ask libtorch, which may not be there.
+// TestAFusedStepOfNothing tests that a step without parameters does not call libtorch, which may be missing.
 func TestAFusedStepOfNothing(t *testing.T) {
 	begin(t)
 	disarm := arm(t, cshim.Fault{Point: cshim.FaultEntry, Skip: 1 << 40, Times: 1})

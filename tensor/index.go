@@ -9,34 +9,34 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// A Slice takes a part of a dimension, as Python's start:stop:step does: Range(1, 3) is 1:3, From(2) is 2:,
-// Until(-1) is :-1, All is :, and By gives the step, From(1).By(2) being 1::2. Bounds out of range are clamped.
+// A Slice selects a range of a dimension, like Python's start:stop:step. Range(1, 3) is 1:3, From(2) is 2:, Until(-1)
+// is :-1 and All is :. By sets the step: From(1).By(2) is 1::2. Bounds that are out of range are clamped.
 type Slice struct {
 	start, stop, step          int
 	hasStart, hasStop, hasStep bool
 }
 
-// Range is start:stop.
+// Range returns the slice start:stop.
 func Range(start, stop int) Slice {
 	return Slice{start: start, stop: stop, hasStart: true, hasStop: true}
 }
 
-// From is start:, to the end.
+// From returns the slice start:, which extends to the end.
 func From(start int) Slice { return Slice{start: start, hasStart: true} }
 
-// Until is :stop, from the beginning.
+// Until returns the slice :stop, which starts at the beginning.
 func Until(stop int) Slice { return Slice{stop: stop, hasStop: true} }
 
-// All is a whole dimension, ":".
+// All is the slice ":", a whole dimension.
 var All Slice
 
-// By is s with a step, which must be positive.
+// By returns s with the given step, which must be positive.
 func (s Slice) By(step int) Slice {
 	s.step, s.hasStep = step, true
 	return s
 }
 
-// String is Python's notation.
+// String returns s in Python's notation.
 func (s Slice) String() string {
 	var b strings.Builder
 	if s.hasStart {
@@ -57,25 +57,26 @@ type special struct{ name string }
 func (s special) String() string { return s.name }
 
 var (
-	// Ellipsis stands in an index for all the dimensions that the other elements leave, Python's "...".
+	// Ellipsis stands for all dimensions that the other elements of an index do not mention. It is Python's "...".
 	Ellipsis any = special{"..."}
-	// NewAxis stands in an index for a new dimension of size 1, Python's None. A nil does too.
+	// NewAxis inserts a new dimension of size 1. It is Python's None; nil does the same.
 	NewAxis any = special{"None"}
 )
 
-// Index is Python's x[idx, …]. An element is
+// Index returns a part of t, as Python's t[idx...] does. An element of idx is
 //
-//   - an int of any kind, negative ones from the end, which takes the dimension away;
-//   - a [Slice] (tensor.Range(1, 3), tensor.From(1), tensor.Until(3), each with .By(step)) or [All];
+//   - an integer, which selects an element of a dimension and removes the dimension; a negative one counts from the end;
+//   - a [Slice] (tensor.Range(1, 3), tensor.From(1), tensor.Until(3), each with an optional .By(step)) or [All];
 //   - [Ellipsis]; [NewAxis] or nil;
-//   - a *Tensor: of integers, that choose along a dimension, or of bools or uint8, a mask over as many
+//   - a *Tensor of integers, which selects elements along a dimension, or of bools or uint8, which is a mask over as many
 //     dimensions as it has;
-//   - []int or []bool, as such a tensor; or a bool, a mask without dimensions;
-//   - a string of elements in Python's syntax: x.Index("1:3, ..., ::2, None, [0, 2]"). Its lists may be nested,
-//     and mean what they mean in Python.
+//   - []int or []bool, equivalent to such a tensor; or a bool, which is a mask without dimensions;
+//   - a string of elements in Python's syntax: x.Index("1:3, ..., ::2, None, [0, 2]"). Lists in it may be nested and have
+//     the same meaning as in Python.
 //
-// Without tensors, lists and bools the result is a view that shares storage with x; with them it is a copy,
-// placed as PyTorch places it. Dimensions that no element names are taken whole. PyTorch: Tensor.__getitem__.
+// If idx has no tensors, lists or bools, the result is a view that shares storage with t. Otherwise it is a copy, with
+// its dimensions in the same order as in PyTorch. Dimensions that idx does not mention are selected whole. PyTorch:
+// Tensor.__getitem__.
 func (t *Tensor) Index(idx ...any) *Tensor {
 	x, fail := newIndexing("Index", t)
 	if fail != nil {
@@ -96,17 +97,17 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 	return x.namedTensor(x.view.IndexTensors(x.advanced))
 }
 
-// SetIndex is Python's x[idx] = value. idx is an element as [Tensor.Index] takes it, or several as []any, Python's
-// tuple:
+// SetIndex assigns to a part of t, as Python's t[idx] = value does. idx is an element as in [Tensor.Index], or several
+// as []any, which corresponds to a Python tuple:
 //
 //	x.SetIndex(0, 1.5)
 //	x.SetIndex("1:3, ...", v)
 //	x.SetIndex([]any{tensor.All, mask}, v)
 //
-// value is a number, or a *Tensor that broadcasts to what idx takes (its leading dimensions of size 1 are dropped
-// first). A number is converted to x's dtype, and so is a tensor, unless idx has tensors, lists or bools: then it
-// must have x's dtype, or be a single element behind a single mask. A value that shares x's memory must cover the
-// very elements that are written, or none of them. PyTorch: Tensor.__setitem__.
+// value is a number, or a *Tensor whose shape broadcasts to the selected part after its leading dimensions of size 1
+// are dropped. A number is converted to t's dtype. A tensor is converted too if idx has no tensors, lists or bools;
+// otherwise it must have t's dtype, or be a single element assigned through a single mask. A value that shares memory
+// with t must cover exactly the elements that are written, or none of them. PyTorch: Tensor.__setitem__.
 func (t *Tensor) SetIndex(idx any, value any) error {
 	const op = "SetIndex"
 	x, fail := newIndexing(op, t)
@@ -121,14 +122,14 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 		}
 		defer v.unpin()
 	} else if _, _, n := encodeNumber(value); n == 0 {
-		return refused(op, ErrArgument, "the value must be a number or a *Tensor, not %s", typeName(value))
+		return refused(op, ErrArgument, "the value must be a number or a *Tensor, got %s", typeName(value))
 	}
 	items, tuple := idx.([]any)
 	if !tuple {
 		items = []any{idx}
 	}
 	if on, is := idx.(bool); is || idx == "True" || idx == "False" {
-		// A bool alone is no mask to Python here: all is written, or nothing.
+		// As in Python, a bool that is the whole index is not a mask: either all elements are written or none.
 		if !on && idx != "True" {
 			return nil
 		}
@@ -179,8 +180,8 @@ func aliasOf(t *Tensor) *Tensor {
 	return out[0].(*Tensor)
 }
 
-// indexing is one index under way: the basic elements are applied to view at once, the others are collected in
-// advanced, whose nil elements take their dimension whole. This is python_variable_indexing.cpp.
+// indexing is the state of one Index or SetIndex. Basic elements are applied to view at once; the others are collected
+// in advanced, where nil selects a dimension whole. It follows python_variable_indexing.cpp.
 type indexing struct {
 	op       string
 	self     *Tensor
@@ -188,11 +189,11 @@ type indexing struct {
 	advanced []*Tensor
 	made     []*Tensor // index tensors to free
 	fail     *Tensor
-	dim      int // of view, that the next element is about
-	realDim  int // of self
+	dim      int // the dimension of view to which the next element applies
+	realDim  int // the same dimension in self
 }
 
-// newIndexing works on an alias of t, which nobody else can release.
+// newIndexing works on an alias of t, which no other goroutine can release.
 func newIndexing(op string, t *Tensor) (*indexing, *Tensor) {
 	if !t.pin() {
 		return nil, passOn(op, t)
@@ -213,7 +214,7 @@ func (x *indexing) refuse(kind error, format string, args ...any) bool {
 	return false
 }
 
-// named is an error of an operator that the index calls, as one of the index.
+// named attributes the error of an operator that the index calls to the index.
 func (x *indexing) named(err error) error {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -241,7 +242,7 @@ func (x *indexing) release() {
 	x.self.Release()
 }
 
-// take makes next the view, and frees the one before.
+// take makes next the view and frees the previous one.
 func (x *indexing) take(next *Tensor) bool {
 	if next.fail != nil {
 		x.fail = x.namedTensor(next)
@@ -318,7 +319,7 @@ func (x *indexing) run(idx []any) bool {
 			}
 			items[i] = list
 			specified++
-		case []any: // out of a string
+		case []any: // parsed from a string
 			shape, elements, mask, err := rectangle(e)
 			if err != nil {
 				return x.refuse(ErrArgument, "element %d: %v", i, err)
@@ -340,7 +341,7 @@ func (x *indexing) run(idx []any) bool {
 		default:
 			n, ok := indexInt(e)
 			if !ok {
-				return x.refuse(ErrArgument, "element %d: %s cannot index a tensor; int, Slice, Ellipsis, NewAxis, bool, *Tensor, []int, []bool and string can", i, typeName(e))
+				return x.refuse(ErrArgument, "element %d: invalid index of type %s: want int, Slice, Ellipsis, NewAxis, bool, *Tensor, []int, []bool or string", i, typeName(e))
 			}
 			items[i] = n
 			specified++
@@ -383,7 +384,7 @@ func indexInt(v any) (int, bool) {
 	return 0, false
 }
 
-// element applies one; rest is how many dimensions an ellipsis stands for.
+// element applies one element; rest is the number of dimensions for which an ellipsis stands.
 func (x *indexing) element(e any, rest int) bool {
 	switch e := e.(type) {
 	case nil:
@@ -406,7 +407,7 @@ func (x *indexing) element(e any, rest int) bool {
 	case *Tensor:
 		return x.tensor(e)
 	}
-	return x.refuse(ErrArgument, "%s cannot index a tensor", typeName(e))
+	return x.refuse(ErrArgument, "invalid index of type %s", typeName(e))
 }
 
 func (x *indexing) newAxis() bool {
@@ -428,14 +429,14 @@ func (x *indexing) slice(s Slice) bool {
 		step = s.step
 	}
 	if step <= 0 {
-		return x.refuse(ErrArgument, "slice step must be positive, not %d", step)
+		return x.refuse(ErrArgument, "slice step must be positive, got %d", step)
 	}
 	dim := x.dim
 	x.dim++
 	if !s.hasStart && !s.hasStop && step == 1 {
 		return true
 	}
-	// libtorch adds the size to a negative bound, and must not overflow.
+	// libtorch adds the size to a negative bound. Clamp it so that the sum does not overflow.
 	clamp := func(v int) int { return max(-math.MaxInt, v) }
 	opts := [3]Option{Step(step)}
 	n := 1
@@ -450,7 +451,7 @@ func (x *indexing) slice(s Slice) bool {
 	return x.take(x.view.Slice(dim, opts[:n]...))
 }
 
-// mask is a mask without dimensions: a new dimension of size 1, of which all or nothing is taken.
+// mask applies a mask without dimensions: it inserts a new dimension of size 1 and selects all of it or nothing.
 func (x *indexing) mask(on bool) bool {
 	if !x.take(x.view.Unsqueeze(x.dim)) {
 		return false
@@ -481,7 +482,7 @@ func (x *indexing) tensor(t *Tensor) bool {
 		return x.selectOne(i)
 	}
 	if d == Uint8 {
-		// Equal to a bool mask, of which libtorch does not say at each use that it is deprecated.
+		// This equals a bool mask. libtorch would print a deprecation warning at each use of a uint8 mask.
 		t = t.To(Bool)
 		if !x.make(t) {
 			return false

@@ -8,27 +8,27 @@ import (
 	"strings"
 )
 
-// parseIndex reads what stands between Python's brackets: ints (also 0x1f, 0b1, ~0, 1_000), slices, "...", None,
-// True, False and lists of these, which may be nested, with commas between. A list becomes []any. tuple reports
-// whether the text has a comma outside lists: "0," is Python's tuple of one element.
+// parseIndex parses the text between the brackets of a Python index: comma-separated integers (also 0x1f, 0b1, ~0,
+// 1_000), slices, "...", None, True, False, and lists of these, which may be nested. A list becomes []any. tuple
+// reports whether the text has a comma outside lists: "0," is a tuple of one element in Python.
 func parseIndex(s string) (items []any, tuple bool, err error) {
 	p := indexParser{rest: strings.TrimSpace(s)}
 	if p.rest == "" {
-		return nil, false, errors.New("an index is needed")
+		return nil, false, errors.New("the index is empty")
 	}
 	items, tuple, err = p.elements()
 	if err == nil && p.rest != "" {
-		err = fmt.Errorf("%q closes no list", p.rest)
+		err = fmt.Errorf("unexpected %q outside a list", p.rest)
 	}
 	return items, tuple, err
 }
 
 type indexParser struct {
-	rest  string // begins with no space
+	rest  string // without leading spaces
 	depth int
 }
 
-// elements reads up to the end of the text or of the list that it is in.
+// elements parses up to the end of the text or of the enclosing list.
 func (p *indexParser) elements() (items []any, comma bool, err error) {
 	items = []any{}
 	for p.rest != "" && p.rest[0] != ']' {
@@ -44,7 +44,7 @@ func (p *indexParser) elements() (items []any, comma bool, err error) {
 			p.skip(end)
 		}
 		if _, slice := item.(Slice); slice && p.depth > 0 {
-			err = fmt.Errorf("%v cannot be in a list", item)
+			err = fmt.Errorf("invalid element %v in a list", item)
 		}
 		if err != nil {
 			return nil, false, err
@@ -54,7 +54,7 @@ func (p *indexParser) elements() (items []any, comma bool, err error) {
 			break
 		}
 		if p.rest[0] != ',' {
-			return nil, false, fmt.Errorf("a comma is needed before %q", p.rest)
+			return nil, false, fmt.Errorf("missing comma before %q", p.rest)
 		}
 		comma = true
 		p.skip(1)
@@ -62,7 +62,7 @@ func (p *indexParser) elements() (items []any, comma bool, err error) {
 	return items, comma, nil
 }
 
-// maxNesting is the most dimensions that a tensor may have, and so the depth of a list that can be one.
+// maxNesting is the greatest number of dimensions of a tensor, and therefore the greatest depth of a list.
 const maxNesting = 64
 
 func (p *indexParser) list() (any, error) {
@@ -76,7 +76,7 @@ func (p *indexParser) list() (any, error) {
 		return nil, err
 	}
 	if p.rest == "" {
-		return nil, errors.New("a list is not closed")
+		return nil, errors.New("missing ] at the end of a list")
 	}
 	p.skip(1)
 	p.depth--
@@ -88,7 +88,7 @@ func (p *indexParser) skip(n int) { p.rest = strings.TrimSpace(p.rest[n:]) }
 func parseElement(w string) (any, error) {
 	switch w {
 	case "":
-		return nil, errors.New("an element is empty")
+		return nil, errors.New("empty element between commas")
 	case "...", "Ellipsis":
 		return Ellipsis, nil
 	case "None", "newaxis":
@@ -104,12 +104,12 @@ func parseElement(w string) (any, error) {
 	return parseInt(w)
 }
 
-// parseInt reads one of Python's integer literals behind any of the operators -, + and ~.
+// parseInt parses a Python integer literal, which may be preceded by operators -, + and ~.
 func parseInt(w string) (int, error) {
 	bad := fmt.Errorf("invalid index %q", w)
 	literal := strings.TrimLeft(w, "+-~ \t")
 	operators := w[:len(w)-len(literal)]
-	// Python has no octal numbers with a bare leading zero, but knows 00.
+	// Python rejects decimal literals with a leading zero, except zero itself such as 00.
 	octal := len(literal) > 1 && literal[0] == '0' && strings.IndexByte("0123456789_", literal[1]) >= 0 && strings.Trim(literal, "0_") != ""
 	if literal == "" || len(literal) > 100 || octal {
 		return 0, bad
@@ -135,7 +135,7 @@ func parseInt(w string) (int, error) {
 func parseSlice(w string) (any, error) {
 	parts := strings.Split(w, ":")
 	if len(parts) > 3 {
-		return nil, fmt.Errorf("%q has too many colons", w)
+		return nil, fmt.Errorf("too many colons in %q", w)
 	}
 	var s Slice
 	for i, p := range parts {
@@ -159,8 +159,8 @@ func parseSlice(w string) (any, error) {
 	return s, nil
 }
 
-// isTuple reports whether Python takes a list that is the whole index for a tuple: a short one that holds something
-// else than numbers.
+// isTuple reports whether Python treats a list that is the whole index as a tuple: a short list that holds anything
+// other than numbers.
 func isTuple(list []any) bool {
 	if len(list) >= 32 {
 		return false
@@ -174,8 +174,8 @@ func isTuple(list []any) bool {
 	return false
 }
 
-// rectangle makes a tensor's shape and elements of a nested list; mask reports whether all elements are bools, which
-// count as 0 and 1 otherwise.
+// rectangle returns the shape and elements of the tensor for a nested list. mask reports whether all elements are
+// bools; otherwise bools count as 0 and 1.
 func rectangle(list []any) (shape, elements []int, mask bool, err error) {
 	shape = []int{len(list)}
 	bools := 0
@@ -197,13 +197,13 @@ func rectangle(list []any) (shape, elements []int, mask bool, err error) {
 				bools += len(values)
 			}
 		default:
-			return nil, nil, false, fmt.Errorf("%v cannot be in a list of indices", e)
+			return nil, nil, false, fmt.Errorf("invalid element %v in a list of indices", e)
 		}
 		switch {
 		case i == 0:
 			shape = append(shape, inner...)
 		case !slices.Equal(shape[1:], inner):
-			return nil, nil, false, errors.New("the lists in a list differ in length")
+			return nil, nil, false, errors.New("nested lists must have equal lengths")
 		}
 	}
 	return shape, elements, len(elements) > 0 && bools == len(elements), nil

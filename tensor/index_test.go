@@ -24,7 +24,7 @@ type indexCase struct {
 	}
 }
 
-// indexElement reads an element of tests/golden/index.json.
+// indexElement parses an element of tests/golden/index.json.
 func indexElement(t *testing.T, raw json.RawMessage) any {
 	t.Helper()
 	var v struct {
@@ -211,7 +211,7 @@ func TestIndexErrors(t *testing.T) {
 	})
 }
 
-// A gradient flows through an index as through PyTorch's.
+// TestIndexGradient compares gradients through an index with PyTorch's.
 func TestIndexGradient(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -266,7 +266,7 @@ func FuzzIndex(f *testing.F) {
 				t.Errorf("%q: parsed to a %T", s, e)
 			}
 		}
-		// What was read means the same when it is written out again.
+		// Formatting what was parsed and parsing it again gives the same index.
 		var text func(e any) string
 		text = func(e any) string {
 			switch e := e.(type) {
@@ -331,7 +331,7 @@ func readSetItem(t *testing.T) (cases struct{ Texts, Sets, Shared []setItem }) {
 	return cases
 }
 
-// compare holds what x has become, or err, against the golden case.
+// compare compares x after the assignment, or err, with the golden case.
 func (c *setItem) compare(t *testing.T, what string, x *Tensor, err error) {
 	t.Helper()
 	switch {
@@ -364,7 +364,7 @@ func TestIndexTexts(t *testing.T) {
 	}
 }
 
-// Values of each dtype are set into tensors of each dtype, through each kind of index.
+// TestSetIndexConverts assigns values of each dtype to tensors of each dtype through each kind of index.
 func TestSetIndexConverts(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -404,7 +404,7 @@ func TestSetIndexConverts(t *testing.T) {
 	}
 }
 
-// What is written, or read, may lie in memory several times.
+// TestSetIndexOfSharedMemory tests assignments to and from memory that overlaps.
 func TestSetIndexOfSharedMemory(t *testing.T) {
 	begin(t)
 	counted(t)

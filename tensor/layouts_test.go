@@ -1,6 +1,6 @@
 package tensor
 
-// odd returns x in a layout other than strided, or in strided memory of an unusual kind; nil where x has none such.
+// odd returns x in a layout other than strided or with unusual strides, or nil if x has no such form.
 func (h *hostile) odd(x *Tensor) *Tensor {
 	dims := len(x.Shape())
 	name, args := "", []any{x}

@@ -7,7 +7,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Each of these functions holds the lock of what it reads and writes: the race detector compares it with one that does.
+// Each test runs a function beside another that takes the same lock, so that the race detector reports a missing lock.
 
 func TestLocksOfAScope(t *testing.T) {
 	begin(t)
@@ -38,7 +38,7 @@ func TestLocksOfAScope(t *testing.T) {
 		func(s *Scope, x *Tensor) { new(scopeTally).closed(s) },
 	} {
 		s := &Scope{closed: true}
-		x := &Tensor{slot: 7} // a place that the scope does not have: it stays where it is
+		x := &Tensor{slot: 7} // an index that the scope does not have
 		x.setScope(s)
 		unordered.Go(func() { f(s, x) }, s.touch)
 	}
@@ -48,7 +48,7 @@ func TestLocksOfAScope(t *testing.T) {
 	unordered.Go(func() { inScopes(false, func(vram.Storage) {}) }, s.touch)
 }
 
-// touch writes what it has read.
+// touch writes the fields that methods read.
 func (s *Scope) touch() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
-// begin is how every test begins: it needs libtorch, and ends with exactly what it began with. (internal/leak is this
-// for the other packages; it imports this one.)
+// begin starts a test: it needs libtorch, and fails the test if native memory at the end differs from the start. Other
+// packages use internal/leak, which imports this package.
 func begin(t testing.TB) {
 	t.Helper()
 	if testdevice.On {
@@ -45,7 +45,7 @@ func scoped(t testing.TB, f func()) {
 	}
 }
 
-// values are x's elements as float64.
+// values returns x's elements as float64.
 func values(t testing.TB, x *Tensor) []float64 {
 	t.Helper()
 	v, err := Data[float64](x.To(Float64))

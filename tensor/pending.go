@@ -7,9 +7,9 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// pendingQueue holds tensors outside scopes that were found unreachable where they must not be freed: on the goroutine
-// of the runtime's cleanups, which no free may hold up. It is a stack without locks; to add allocates nothing and never
-// waits. The next operator drains it, or the pacer.
+// pendingQueue holds tensors outside scopes that were found unreachable on a goroutine where they must not be freed:
+// that of the runtime's cleanups, which must not block. It is a lock-free stack; adding to it neither allocates nor
+// waits. The next operator or the pacer drains it.
 type pendingQueue struct {
 	top atomic.Pointer[unscopedRef]
 }
@@ -21,7 +21,7 @@ func (q *pendingQueue) add(u *unscopedRef) {
 	}
 }
 
-// put lays u on what was on top, if that still is.
+// put pushes u if the top of the stack is still top.
 func (q *pendingQueue) put(u, top *unscopedRef) bool {
 	u.next = top
 	return q.top.CompareAndSwap(top, u)
@@ -29,8 +29,8 @@ func (q *pendingQueue) put(u, top *unscopedRef) bool {
 
 func (q *pendingQueue) waiting() bool { return q.top.Load() != nil }
 
-// settle drains what waits, but not while this thread captures a CUDA graph: what a free calls there could end up in the
-// graph, or end the capture.
+// settle drains the queue unless this thread is capturing a CUDA graph, because a free could be recorded in the graph
+// or end the capture.
 func (q *pendingQueue) settle() {
 	if !cshim.Capturing() {
 		q.drain()
@@ -60,8 +60,8 @@ func init() {
 	reclaim.Drain = Flush
 }
 
-// Flush frees what the garbage collector has found unreachable and what waits to be freed. Operators do it by
-// themselves; a program that stops computing may call it. [vram.Flush] does it for all who have such a queue.
+// Flush frees the tensors outside scopes that the garbage collector has found unreachable, and those whose release is
+// pending. Operators do this themselves; a program that stops computing may call it. [vram.Flush] calls it too.
 func Flush() {
 	if cshim.Load() != nil {
 		return

@@ -10,16 +10,16 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// The defaults of torch.set_printoptions.
+// Defaults of torch.set_printoptions.
 const (
 	printPrecision = 4
-	printThreshold = 1000 // more elements than this are summarised
+	printThreshold = 1000 // tensors with more elements are summarized
 	printEdge      = 3
 	printWidth     = 80
 )
 
-// String prints t as Python's PyTorch does, long ones summarised. It does not change t, its gradient or a
-// scope. A tensor that cannot be used prints why. PyTorch: Tensor.__repr__.
+// String formats t as PyTorch does in Python, and summarizes long tensors. It does not change t, its gradient or any
+// scope. For a tensor that is failed, released or nil it returns the reason. PyTorch: Tensor.__repr__.
 func (t *Tensor) String() string {
 	switch {
 	case t == nil:
@@ -88,7 +88,7 @@ func (t *Tensor) String() string {
 		if len(shape) != 1 {
 			suffixes = append(suffixes, size)
 		}
-		// No element tells an int64 or bool dtype here.
+		// Without elements, a dtype of int64 or bool cannot be recognized.
 		if dtype != standard {
 			suffixes = append(suffixes, named)
 		}
@@ -116,13 +116,14 @@ func (t *Tensor) String() string {
 	return withSuffixes(prefix, text, suffixes, m.Layout == layoutSparse)
 }
 
-// libtorch's layouts other than strided, which is 0, as the metadata has them. A nested tensor's is jagged there.
+// libtorch's layouts other than strided, which is 0, as the metadata encodes them. A nested tensor has the layout
+// jagged.
 const (
 	layoutSparse = 1
 	layoutNested = 7
 )
 
-// layouts are the names and, of sparse ones, the parts: what Python prints them as, and the operator that gives them.
+// layouts maps a layout to its name in Python and, for sparse layouts, to its parts and the operators that return them.
 var layouts = map[uint8]struct {
 	name  string
 	parts [][2]string
@@ -141,20 +142,20 @@ var (
 	byColumn = [][2]string{{"ccol_indices", "aten::ccol_indices"}, {"row_indices", "aten::row_indices"}, {"values", "aten::values"}}
 )
 
-// ask runs an operator of one tensor that has one result. Some of those that describe sparse tensors are internal to
-// libtorch; each is called only for the layout that it is for.
+// ask runs an operator with one operand and one result. Some operators that describe sparse tensors are internal to
+// libtorch; each is called only for the layout it is meant for.
 func (t *Tensor) ask(op string) (any, error) {
 	out, err := CallUnchecked(op, t)
 	if err != nil {
 		return nil, err
 	}
 	if len(out) != 1 {
-		return nil, refused(op, ErrArgument, "the operator gave %d results", len(out))
+		return nil, refused(op, ErrArgument, "the operator returned %d results, want 1", len(out))
 	}
 	return out[0], nil
 }
 
-// part is the result of an operator that gives one tensor, for the caller to release.
+// part returns the tensor that an operator returns; the caller releases it.
 func (t *Tensor) part(op string) (*Tensor, error) {
 	out, err := t.ask(op)
 	if err != nil {
@@ -162,12 +163,12 @@ func (t *Tensor) part(op string) (*Tensor, error) {
 	}
 	x, ok := out.(*Tensor)
 	if !ok || x == nil {
-		return nil, refused(op, ErrArgument, "the operator gave no tensor")
+		return nil, refused(op, ErrArgument, "the operator did not return a tensor")
 	}
 	return x, nil
 }
 
-// body is the elements between brackets; indent is how far they stand from the left.
+// body returns the elements between brackets, indented by indent columns.
 func (t *Tensor) body(indent int) (string, error) {
 	var m cshim.Meta
 	if err := t.meta("String", &m); err != nil {
@@ -202,7 +203,7 @@ func (t *Tensor) dense() (*Tensor, error) {
 	return out[0].(*Tensor), nil
 }
 
-// sparseText is the indices and values of a sparse tensor.
+// sparseText returns the indices and values of a sparse tensor.
 func (t *Tensor) sparseText(layout uint8, indent int) (string, error) {
 	var lines []string
 	for _, p := range layouts[layout].parts {
@@ -225,10 +226,10 @@ func (t *Tensor) sparseText(layout uint8, indent int) (string, error) {
 	return strings.Join(lines, ",\n"+strings.Repeat(" ", indent)), nil
 }
 
-// nestedText is a nested tensor's tensors.
+// nestedText returns the elements of a nested tensor.
 func (t *Tensor) nestedText() (string, error) {
 	var parts []*Tensor
-	err := withGrad(false, func() (err error) { // as Python does: the parts print without a node of their own
+	err := withGrad(false, func() (err error) { // as in Python, so that the parts print without a grad_fn
 		parts, err = t.Unbind()
 		return err
 	})
@@ -245,7 +246,7 @@ func (t *Tensor) nestedText() (string, error) {
 
 var quantSchemes = [...]string{"per_tensor_affine", "per_channel_affine", "per_tensor_symmetric", "per_channel_symmetric", "per_channel_affine_float_qparams"}
 
-// quantScheme is the name of a quantised tensor's scheme; empty for any other tensor.
+// quantScheme returns the name of a quantized tensor's scheme, or "" for any other tensor.
 func (t *Tensor) quantScheme(d DType) string {
 	if _, ok := quantised[d]; !ok {
 		return ""
@@ -281,7 +282,7 @@ func (t *Tensor) quantParameters(scheme string) (words []string) {
 	return words
 }
 
-// pythonFloat is Python's repr of a float.
+// pythonFloat returns Python's repr of a float.
 func pythonFloat(f float64) string {
 	if a := math.Abs(f); f == 0 || a >= 1e-4 && a < 1e16 {
 		s := strconv.FormatFloat(f, 'f', -1, 64)
@@ -304,7 +305,7 @@ func tuple(shape []int) string {
 	return "(" + strings.Join(words, ", ") + ")"
 }
 
-// withSuffixes ends a text with what is to be known besides the elements; apart puts the first on a line of its own.
+// withSuffixes appends the suffixes (dtype, device and others) to text; apart puts the first on its own line.
 func withSuffixes(prefix, text string, suffixes []string, apart bool) string {
 	indent := len(prefix)
 	text = prefix + text
@@ -325,13 +326,13 @@ func withSuffixes(prefix, text string, suffixes []string, apart bool) string {
 	return b.String()
 }
 
-// printing is what there is to print: the elements, already as text and aligned, of a tensor of which only the
-// edges were taken along the dimensions that are marked.
+// printing is the state of formatting: the aligned text of the elements. Along the dimensions marked in cut, only the
+// first and last elements are present.
 type printing struct {
-	shape []int  // of the elements at hand
-	cut   []bool // dimensions of which only the edges are at hand
+	shape []int  // of the elements that are present
+	cut   []bool // dimensions of which only the first and last elements are present
 	words []string
-	width int // of a word and what separates it, on a line
+	width int // of an element and its separator
 }
 
 func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, error) {
@@ -452,8 +453,8 @@ func padTo(words []string, width int) {
 	}
 }
 
-// formatFloats chooses one notation for all, as torch._tensor_str._Formatter does: whole numbers with a point
-// after them, four decimals, or four decimals and an exponent.
+// formatFloats formats all elements in the same notation, chosen as by torch._tensor_str._Formatter: whole numbers with
+// a trailing point, four decimals, or four decimals and an exponent.
 func formatFloats(fs []float64) (words []string, width int) {
 	low, high, whole, any := math.Inf(1), 0.0, true, false
 	for _, f := range fs {
@@ -485,7 +486,7 @@ func formatFloats(fs []float64) (words []string, width int) {
 			w = strconv.FormatFloat(f, 'f', printPrecision, 64)
 		}
 		words[i] = w
-		// Only these decide, in PyTorch too.
+		// As in PyTorch, only finite nonzero elements determine the notation.
 		if finite && f != 0 {
 			width = max(width, len(w))
 		}
@@ -503,7 +504,7 @@ func (p *printing) text(indent int) string {
 	return b.String()
 }
 
-// write prints dimension d from the element at; indent is how far the text stands from the left.
+// write prints dimension d starting at element at; indent is the column where the text starts.
 func (p *printing) write(b *strings.Builder, d, at, indent int) {
 	n := p.shape[d]
 	if d == len(p.shape)-1 {

@@ -114,13 +114,13 @@ func TestPrintUnusable(t *testing.T) {
 	if s := failed.String(); !strings.Contains(s, "print_test.go:") || !strings.HasPrefix(s, "tensor(<linstock: Zeros: ") {
 		t.Error(s)
 	}
-	// Whoever prints has not looked at the error.
+	// Printing does not count as reading the error.
 	if err := scope.Close(); err == nil {
 		t.Error("printing a failed tensor hid its error from the scope")
 	}
 }
 
-// one calls an operator that gives one tensor.
+// one calls an operator that returns one tensor.
 func one(t *testing.T, name string, args ...any) *Tensor {
 	t.Helper()
 	out, err := CallUnchecked(name, args...)
@@ -140,7 +140,7 @@ func nested(t *testing.T, d DType, shapes ...[]int) *Tensor {
 	return one(t, "aten::_nested_tensor_from_tensor_list", parts)
 }
 
-// Sparse, nested and quantised tensors print as in Python.
+// TestPrintLayouts compares the text of sparse, nested and quantized tensors with Python's.
 func TestPrintLayouts(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -225,7 +225,7 @@ func TestPrintLayouts(t *testing.T) {
 	}
 }
 
-// A nested tensor answers like any other.
+// TestNestedTensor tests that getters work on nested tensors.
 func TestNestedTensor(t *testing.T) {
 	begin(t)
 	scoped(t, func() {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Numbers given as options keep their kind: an integer stays one on integer and bool tensors, and what Python refuses
-// is refused.
+// TestNumbersAsOptions tests that numbers passed as options keep their type: an integer stays one for integer and bool
+// tensors, and numbers that Python rejects are errors.
 func TestNumbersAsOptions(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -63,7 +63,7 @@ func TestNumbersAsOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Before 2.15 libtorch refuses limits that the dtype cannot hold; the golden data is of 2.15.
+	// libtorch before 2.15 rejects limits that the dtype cannot represent; the golden data comes from 2.15.
 	refused := func(op string, err error) bool {
 		text := err.Error()
 		return op == "Hardtanh" && version < "2.15" &&
@@ -135,7 +135,8 @@ func TestNumbersAsOptions(t *testing.T) {
 	})
 }
 
-// One option has one type in all operators: windows take one number or one for each dimension.
+// TestWindowOptionsAreLists tests that an option has the same type in all operators: windows take one number or one for
+// each dimension.
 func TestWindowOptionsAreLists(t *testing.T) {
 	begin(t)
 	lists := map[optKey]bool{keyStride: true, keyDilation: true, keyPadding: true, keyOutputPadding: true}
@@ -151,7 +152,7 @@ func TestWindowOptionsAreLists(t *testing.T) {
 			t.Errorf("an option of windows is %T", f)
 		}
 	}
-	// The convolutions have one signature.
+	// All convolutions have the same signature.
 	for _, o := range operators {
 		_, one := o.fn.(func(*Tensor, *Tensor, *Tensor, ...Option) *Tensor)
 		if base := strings.TrimRight(o.name, "123d"); (base == "Conv" || base == "ConvTranspose") && !one {
@@ -160,7 +161,7 @@ func TestWindowOptionsAreLists(t *testing.T) {
 	}
 }
 
-// Elementwise losses refuse to broadcast: a target of another shape is most often a mistake.
+// TestLossesDoNotBroadcast tests that elementwise losses reject a target of another shape, which is usually a mistake.
 func TestLossesDoNotBroadcast(t *testing.T) {
 	begin(t)
 	type loss struct {
@@ -196,7 +197,7 @@ func TestLossesDoNotBroadcast(t *testing.T) {
 				}
 			}
 		}
-		// The advice is right.
+		// The advice in the message works.
 		x, y := half(4, 1), half(4)
 		for _, c := range []struct {
 			x, y *Tensor

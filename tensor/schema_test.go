@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// The operators of the table by their names, through Call, with arguments made from their schemas: those reach what
-// the typed methods leave at its default, and kinds of values that a method's parameters cannot have. They are
-// targets of the hostile test, and of FuzzCall.
+// schemaTargets returns the table's operators as targets for Call, with arguments made from their schemas. They reach
+// arguments that typed methods leave at their defaults, and types of values that a method's parameters cannot have. The
+// hostile test and FuzzCall use them.
 func schemaTargets(t testing.TB) []hostileTarget {
 	var all []hostileTarget
 	seen := map[string]bool{}
@@ -33,8 +33,8 @@ func schemaTargets(t testing.TB) []hostileTarget {
 	return all
 }
 
-// schemaTypes are the types of a schema's arguments: of "aten::f(Tensor self, int[2] k=1, *, Scalar? s=None) -> Tensor"
-// Tensor, int[2] and Scalar?.
+// schemaTypes returns the types of a schema's arguments: Tensor, int[2] and Scalar? for "aten::f(Tensor self, int[2]
+// k=1, *, Scalar? s=None) -> Tensor".
 func schemaTypes(schema string) []string {
 	types := []string{}
 	depth, start := 0, strings.IndexByte(schema, '(')+1
@@ -68,7 +68,8 @@ func TestSchemaTypes(t *testing.T) {
 	}
 }
 
-// bySchema makes a call's arguments: mostly of the schema's kinds, from few tensors, so that they fit each other often.
+// bySchema makes the arguments of a call: mostly of the schema's types, from few tensors, so that their shapes often
+// fit.
 func (h *hostile) bySchema(target *hostileTarget) []reflect.Value {
 	name := strings.TrimPrefix(target.name, "Call ")
 	few := []*Tensor{h.good(), h.good(), h.tensor()}
@@ -81,7 +82,7 @@ func (h *hostile) bySchema(target *hostileTarget) []reflect.Value {
 	for i, typ := range target.schema {
 		v := h.ofType(typ, few)
 		if writes {
-			// What an operator writes to must not be in the graph that it writes (see call).
+			// An operator must not write into a tensor of the graph that it extends (see call).
 			switch x := v.(type) {
 			case *Tensor:
 				if x != nil && i > 0 && x.DType() != Invalid {
@@ -167,8 +168,8 @@ func (h *hostile) ofType(typ string, few []*Tensor) any {
 	return h.any()
 }
 
-// byteSource is a source of random numbers that is told the first of them. It never runs dry: what draws until a
-// number pleases it would draw for ever.
+// byteSource is a source of random numbers that begins with given ones. It never ends, because callers that draw until
+// a number fits would loop forever.
 type byteSource struct {
 	told []byte
 	rest *rand.PCG
@@ -180,12 +181,12 @@ func (b *byteSource) Uint64() uint64 {
 	}
 	n := uint64(binary.LittleEndian.Uint16(b.told))
 	b.told = b.told[2:]
-	// IntN takes the upper bits.
+	// IntN uses the upper bits.
 	return n * 0x0001_0001_0001_0001
 }
 
-// FuzzCall calls operators by name with what the fuzzer's bytes say. A crash in C++ ends the process, and leaves the
-// input that did it in testdata.
+// FuzzCall calls operators by name with arguments derived from the fuzzer's bytes. A crash in C++ ends the process and
+// leaves the input in testdata.
 func FuzzCall(f *testing.F) {
 	begin(f)
 	targets := schemaTargets(f)

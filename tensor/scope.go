@@ -12,33 +12,33 @@ import (
 	"github.com/linstock-ml/linstock/internal/sites"
 )
 
-// Scope owns the tensors that its goroutine makes while it is the innermost one, and frees them when it
-// closes. Scopes nest and are dynamic, like "with torch.no_grad()": what a called function makes is in it too.
-// A goroutine with an open scope holds its OS thread.
+// Scope owns the tensors that its goroutine makes while it is the innermost open scope, and frees them when it closes.
+// Scopes nest and are dynamic, like Python's "with" statement: a scope also owns the tensors that called functions
+// make. A goroutine with an open scope is locked to its OS thread.
 type Scope struct {
-	word   uint64 // this scope on its thread; see scopeTable
+	word   uint64 // identifies the scope on its thread; see scopeTable
 	parent uint64
-	site   uint32 // where it was opened, plus one; 0: not noted
+	site   uint32 // call site of NewScope, plus one; 0 if not recorded
 
 	mu      sync.Mutex
 	entries []*Tensor
-	weak    []weakEntry // during a sweep: the entries from before it, whose slots come first
+	weak    []weakEntry // during a sweep: the entries from before it, which have the first slots
 	closed  bool
-	errs    []*failure // that operators met in here; those that somebody has looked at are dropped
+	errs    []*failure // of operators in the scope; errors that the program has read are removed
 
-	swept atomic.Int64 // tensors that sweeps have freed
-	moves moves        // what else has come and gone, under mu
+	swept atomic.Int64 // number of tensors that sweeps have freed
+	moves moves        // other additions and removals; guarded by mu
 }
 
-// marker is the scope word of a thread that is held without a scope (by NoGrad, say). joined is set in the word of a
-// thread that has joined a scope of another goroutine's.
+// marker is the scope word of a thread that is locked without a scope, for example by NoGrad. joined is set in the word
+// of a thread that has joined a scope of another goroutine.
 const (
 	marker = 1 << 63
 	joined = 1 << 61
-	flags  = cshim.ScopeSampled | cshim.ScopeLong // what the shim adds
+	flags  = cshim.ScopeSampled | cshim.ScopeLong // set by the shim
 )
 
-// String says how many tensors the scope owns.
+// String returns the number of tensors that the scope owns, as text.
 func (s *Scope) String() string {
 	if s == nil {
 		return "no scope"
@@ -46,7 +46,7 @@ func (s *Scope) String() string {
 	return "scope of " + strconv.Itoa(s.Len()) + " tensors"
 }
 
-// NewScope opens a scope on this goroutine; Close it on the same goroutine:
+// NewScope opens a scope on this goroutine. Close it on the same goroutine:
 //
 //	scope, err := tensor.NewScope()
 //	if err != nil {
@@ -54,13 +54,12 @@ func (s *Scope) String() string {
 //	}
 //	defer scope.Close()
 //
-// WithScope does both. The error is ErrScope where more goroutines hold scopes than SetMaxScopedGoroutines
-// allows.
+// WithScope does both. The error is ErrScope if more goroutines have open scopes than SetMaxScopedGoroutines allows.
 func NewScope() (*Scope, error) {
 	if err := cshim.Load(); err != nil {
 		return nil, err
 	}
-	// All before others can find it: a sweep may look at once.
+	// Initialize the scope before publishing it: a sweep may read it at once.
 	s := &Scope{entries: entriesPool.get()}
 	if debugAlloc || opened.Add(1)%64 == 1 {
 		s.site = sites.Here() + 1
@@ -106,20 +105,20 @@ func letThread(before uint64) {
 	runtime.UnlockOSThread()
 }
 
-// opened counts scopes: one of 64 notes where it was opened, all of them under LINSTOCK_DEBUG=alloc.
+// opened counts scopes. One scope in 64 records where it was opened, or all of them with LINSTOCK_DEBUG=alloc.
 var opened atomic.Uint64
 
 var held, maxHeld atomic.Int64
 
 func init() { maxHeld.Store(1000) }
 
-// SetMaxScopedGoroutines bounds how many goroutines may hold scopes at once, 1,000 by default; each holds an OS
-// thread, of which the Go runtime allows 10,000 before it ends the process. It returns the bound before.
+// SetMaxScopedGoroutines limits how many goroutines may have open scopes at once, 1,000 by default, and returns the
+// previous limit. Each such goroutine occupies an OS thread, and the Go runtime ends the process at 10,000 threads.
 func SetMaxScopedGoroutines(n int) int { return int(maxHeld.Swap(int64(max(1, n)))) }
 
-// Close frees the scope's tensors and gives the thread back. It returns the first error that an operator met
-// inside and that nobody has looked at. A second Close does nothing. Scopes opened inside and left open are
-// closed too. On another goroutine than the one that opened the scope it does nothing and returns ErrScope.
+// Close frees the scope's tensors and unlocks the goroutine from its thread. It returns the first error of an operator
+// in the scope that the program has not read. It also closes scopes that were opened inside and not closed. A second
+// Close does nothing. On a goroutine other than the one that opened the scope, Close does nothing and returns ErrScope.
 func (s *Scope) Close() error {
 	if s == nil {
 		return refused("Close", ErrNil, "a scope is needed, got nil")
@@ -142,7 +141,7 @@ func (s *Scope) Close() error {
 	return s.end()
 }
 
-// encloses says whether s is among the scopes around the one that word names.
+// encloses reports whether s is one of the scopes that enclose the scope identified by word.
 func (s *Scope) encloses(word uint64) bool {
 	for word&joined == 0 {
 		in := scopeOf(word)
@@ -166,7 +165,7 @@ func (s *Scope) end() error {
 	return err
 }
 
-// releaseAll frees every entry, in one crossing for all that no operator pins.
+// releaseAll frees every entry, in one native call for all that no operator pins.
 func (s *Scope) releaseAll(closing bool) error {
 	defer reclaim.FreesEnd(reclaim.FreesBegin())
 	s.mu.Lock()
@@ -183,13 +182,13 @@ func (s *Scope) releaseAll(closing bool) error {
 	s.mu.Unlock()
 	var batch [64]cshim.Handle
 	n := 0
-	// Last made, first freed, as a stack unwinds: what views and graphs hang on goes before what they hang on.
+	// Free in reverse order of creation, so that views and graphs are freed before the tensors they refer to.
 	for i := len(entries) - 1; i >= 0; i-- {
 		t := entries[i]
 		if t.inScope() != s {
 			continue
 		}
-		// Almost always nobody pins it: one atomic operation instead of two.
+		// Usually the tensor is not pinned. Then this takes one atomic operation instead of two.
 		var h cshim.Handle
 		if t.state.CompareAndSwap(0, released|freed) {
 			h = t.owned()
@@ -215,7 +214,7 @@ func (s *Scope) releaseAll(closing bool) error {
 	return nil
 }
 
-// add makes t the scope's; false when the scope is closed.
+// add makes s the owner of t. It returns false if the scope is closed.
 func (s *Scope) add(t *Tensor) bool {
 	s.mu.Lock()
 	if s.closed {
@@ -229,7 +228,7 @@ func (s *Scope) add(t *Tensor) bool {
 	return true
 }
 
-// addNew is add for a tensor that was born with s as its owner.
+// addNew is add for a new tensor that already has s as its owner.
 func (s *Scope) addNew(t *Tensor) bool {
 	s.mu.Lock()
 	if s.closed {
@@ -246,7 +245,7 @@ func (s *Scope) enter(t *Tensor) {
 	s.entries = append(s.entries, t)
 }
 
-// forget takes t out of the scope; false when it was not in it.
+// forget removes t from the scope. It returns false if the scope does not own t.
 func (s *Scope) forget(t *Tensor) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,10 +286,10 @@ func (s *Scope) remember(f *failure) {
 	s.mu.Unlock()
 }
 
-// rememberedErrors bounds what a scope holds of errors that nobody looks at: the first is what Close returns.
+// rememberedErrors limits how many unread errors a scope keeps; Close returns the first.
 const rememberedErrors = 16
 
-// Len is how many tensors the scope owns.
+// Len returns the number of tensors that the scope owns.
 func (s *Scope) Len() int {
 	if s == nil {
 		return 0
@@ -306,7 +305,7 @@ func (s *Scope) Len() int {
 	return n
 }
 
-// Contains says whether t is among the scope's tensors, those that its Close frees.
+// Contains reports whether the scope owns t, that is, whether Close frees it.
 func (s *Scope) Contains(t *Tensor) bool {
 	if s == nil || t == nil || t.inScope() != s {
 		return false
@@ -329,8 +328,8 @@ func (s *Scope) holds(t *Tensor) bool {
 // ReleaseAll frees the scope's tensors now; the scope stays open.
 func (s *Scope) ReleaseAll() error { return s.ReleaseExcept() }
 
-// ReleaseExcept frees the scope's tensors but those given, which stay in it; the scope stays open. It may be called on
-// any goroutine.
+// ReleaseExcept frees all tensors of the scope except those given; the scope stays open. It may be called on any
+// goroutine.
 func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
 	if s == nil {
 		return refused("ReleaseExcept", ErrNil, "a scope is needed, got nil")
@@ -361,7 +360,7 @@ func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
 	s.mu.Unlock()
 	cshim.TensorsFree(dead)
 	for i := len(all) - 1; i >= 0; i-- {
-		// One that has gone to another scope meanwhile is not ours to free.
+		// Another goroutine may have moved the tensor to another scope meanwhile.
 		if t := all[i]; !kept[t] && t.inScope() == s {
 			t.Release()
 		}
@@ -370,8 +369,8 @@ func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
 	return nil
 }
 
-// Join runs f on this goroutine inside a scope that another has opened: what f makes belongs to it. Close stays with
-// the goroutine that opened it; once it has closed, what f still makes is outside of all scopes.
+// Join runs f on this goroutine inside a scope that another goroutine opened: the scope owns the tensors that f makes.
+// Only the goroutine that opened the scope can close it. Tensors that f makes after that belong to no scope.
 func (s *Scope) Join(f func() error) error {
 	if s == nil {
 		return refused("Join", ErrNil, "a scope is needed, got nil")
@@ -391,7 +390,7 @@ func (s *Scope) Join(f func() error) error {
 		return err
 	}
 	defer func() {
-		// Scopes that f has opened and left open.
+		// Close scopes that f opened and did not close.
 		for now := cshim.ScopeGet(); now != word; now = cshim.ScopeGet() {
 			inner := scopeOf(now)
 			if inner == nil {
@@ -404,8 +403,7 @@ func (s *Scope) Join(f func() error) error {
 	return f()
 }
 
-// Adopt makes tensors this scope's, out of whatever scope they are in, and returns the first error among
-// them. What is already released is refused.
+// Adopt moves tensors from their scopes to s, and returns the first of their errors. A released tensor is an error.
 func (s *Scope) Adopt(ts ...*Tensor) error {
 	if s == nil {
 		return refused("Adopt", ErrNil, "a scope is needed, got nil")
@@ -418,7 +416,7 @@ func (s *Scope) Adopt(ts ...*Tensor) error {
 	return nil
 }
 
-// moveTo takes t out of its scope and into another; nil is none.
+// moveTo moves t from its scope to another one, or to none if to is nil.
 func (t *Tensor) moveTo(op string, to *Scope) error {
 	if !t.pin() {
 		return unusable(op, t)
@@ -440,7 +438,7 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 	return nil
 }
 
-// Keep takes t out of all scopes and returns it: it lives until Release, or until nobody can reach it.
+// Keep removes t from all scopes and returns it. It then lives until Release, or until it becomes unreachable.
 func (t *Tensor) Keep() *Tensor {
 	if err := t.moveTo("Keep", nil); err != nil {
 		return passOn("Keep", t)
@@ -448,7 +446,7 @@ func (t *Tensor) Keep() *Tensor {
 	return t
 }
 
-// MoveOut takes t one scope outward and returns it; from an outermost scope, out of all.
+// MoveOut moves t to the enclosing scope and returns it. From an outermost scope it moves t out of all scopes.
 func (t *Tensor) MoveOut() *Tensor {
 	if t == nil {
 		return passOn("MoveOut", t)
@@ -463,8 +461,8 @@ func (t *Tensor) MoveOut() *Tensor {
 	return t
 }
 
-// WithScope runs f in a scope of its own and closes it, also when f panics. It returns f's error, or else the
-// first error of an operator inside that nobody has looked at.
+// WithScope runs f in a scope and closes the scope, also if f panics. It returns the error of f, or otherwise the first
+// error of an operator in the scope that the program has not read.
 func WithScope(f func() error) (err error) {
 	s, err := NewScope()
 	if err != nil {
@@ -478,9 +476,8 @@ func WithScope(f func() error) (err error) {
 	return f()
 }
 
-// Tidy runs f in a scope of its own and frees all that f made but its result, which moves one scope outward.
-// PyTorch frees temporaries at their last use; this is how a function that makes many of them keeps as low a
-// peak.
+// Tidy runs f in a scope, moves its result to the enclosing scope, and frees everything else that f made. PyTorch frees
+// temporaries after their last use; a function with many temporaries uses Tidy to reach a similar peak of memory.
 func Tidy(f func() *Tensor) *Tensor {
 	s, err := NewScope()
 	if err != nil {
@@ -488,7 +485,7 @@ func Tidy(f func() *Tensor) *Tensor {
 	}
 	defer s.Close()
 	t := f()
-	// What f returns without having made it stays where it is, and what failed is nowhere.
+	// A result that f did not make stays in its scope, and a failed tensor is in none.
 	if t != nil && t.inScope() == s {
 		t.MoveOut()
 	}
@@ -511,7 +508,7 @@ func TidyAll(f func() ([]*Tensor, error)) ([]*Tensor, error) {
 	return ts, err
 }
 
-// CurrentScope is this goroutine's innermost scope; nil where there is none.
+// CurrentScope returns this goroutine's innermost scope, or nil if there is none.
 func CurrentScope() *Scope {
 	if cshim.Load() != nil {
 		return nil
@@ -526,8 +523,8 @@ func currentScope() *Scope {
 	return scopeOf(cshim.ScopeGet())
 }
 
-// scopeTable finds a scope by its word, which is all that C can hold: the slot in the low 32 bits, plus one,
-// and above it a count that tells a slot's users apart.
+// scopeTable finds a scope by its word, which is all that C can hold: the low 32 bits are the slot plus one, and the
+// bits above are a count that distinguishes successive scopes in the slot.
 type scopeTable struct {
 	mu     sync.Mutex
 	chunks [128]atomic.Pointer[[128]atomic.Pointer[Scope]]
@@ -555,7 +552,7 @@ func (tab *scopeTable) enter(s *Scope) error {
 		}
 		tab.used++
 	}
-	tab.count = (tab.count + 1) & 0x1fffffff // the top bits are marker's, the shim's and joined's
+	tab.count = (tab.count + 1) & 0x1fffffff // the top bits are used by marker, joined and the shim
 	s.word = uint64(tab.count)<<32 | uint64(slot+1)
 	tab.chunks[slot/128].Load()[slot%128].Store(s)
 	return nil
@@ -569,7 +566,7 @@ func (tab *scopeTable) leave(word uint64) {
 	tab.mu.Unlock()
 }
 
-// each calls f with every open scope.
+// each calls f for every open scope.
 func (tab *scopeTable) each(f func(*Scope)) {
 	tab.mu.Lock()
 	used := tab.used
@@ -581,7 +578,7 @@ func (tab *scopeTable) each(f func(*Scope)) {
 	}
 }
 
-// scopeOf is the open scope that a word names, or nil.
+// scopeOf returns the open scope that word identifies, or nil.
 func scopeOf(word uint64) *Scope {
 	if word&^(marker|joined|flags) == 0 {
 		return nil
@@ -597,8 +594,8 @@ func scopeOf(word uint64) *Scope {
 	return nil
 }
 
-// reapOrphans closes the scopes of goroutines that ended without closing them: the runtime ends their threads,
-// and the shim notices.
+// reapOrphans closes the scopes of goroutines that ended without closing them. The runtime ends the threads of such
+// goroutines, and the shim detects it.
 func reapOrphans() {
 	var words [32]uint64
 	for {
@@ -611,7 +608,7 @@ func reapOrphans() {
 					break
 				}
 				word = s.parent
-				_ = s.releaseAll(true) // its goroutine is gone, and who would be told with it
+				_ = s.releaseAll(true) // the goroutine has ended, so there is nowhere to return the errors
 				tally.closed(s)
 				scopes.leave(s.word)
 			}
@@ -622,7 +619,7 @@ func reapOrphans() {
 	}
 }
 
-// entriesPool keeps the entry lists of closed scopes: a training step's list is as long as the one before.
+// entriesPool reuses the entry lists of closed scopes: the lists of successive training steps have the same length.
 type entriesList struct{ pool sync.Pool }
 
 var entriesPool entriesList

@@ -52,7 +52,8 @@ func twoThreads(t *testing.T) {
 	}
 }
 
-// What the shim says besides with a result's scope word, that a turn has been long, is no part of the scope's.
+// TestLongTurnsLeaveScopesAlone tests that the flag for a long turn, which the shim returns with a scope word, is not
+// treated as part of the word.
 func TestLongTurnsLeaveScopesAlone(t *testing.T) {
 	begin(t)
 	twoThreads(t)
@@ -128,7 +129,7 @@ func TestScopesNest(t *testing.T) {
 	equal(t, "handles", handlesNow(t), start)
 }
 
-// Everything that a tensor can be asked after its scope has closed gives ErrReleased or a zero.
+// TestUseAfterClose tests that every method of a tensor returns ErrReleased or a zero value after its scope has closed.
 func TestUseAfterClose(t *testing.T) {
 	begin(t)
 	var x *Tensor
@@ -156,7 +157,7 @@ func TestUseAfterClose(t *testing.T) {
 	x.Release()
 }
 
-// Err tells every tensor that cannot be used.
+// TestErr tests Err for every kind of unusable tensor.
 func TestErr(t *testing.T) {
 	begin(t)
 	x := Ones([]int{2})
@@ -197,7 +198,7 @@ func TestReplace(t *testing.T) {
 		if err := Replace(&h, h); err != nil || h != second || h.Err() != nil {
 			t.Errorf("replaced by itself: %v, %v", h, err)
 		}
-		// What cannot be used changes nothing.
+		// An unusable tensor changes nothing.
 		wantErr(t, "released", Replace(&h, first), ErrReleased)
 		wantErr(t, "failed", Replace(&h, h.View(7)), ErrArgument)
 		wantErr(t, "nil", Replace(&h, nil), ErrNil)
@@ -205,7 +206,7 @@ func TestReplace(t *testing.T) {
 		if h != second || h.Err() != nil {
 			t.Errorf("a failed replacement changed the variable: %v", h)
 		}
-		// One that is in a scope comes out of it, also without a change.
+		// A tensor in a scope leaves it, even if it does not replace another.
 		third := h.Mul(2)
 		g := third
 		if err := Replace(&g, third); err != nil || CurrentScope().Contains(third) {
@@ -218,7 +219,7 @@ func TestReplace(t *testing.T) {
 	wantErr(t, "the variable's tensor after its release", Replace(&h, h), ErrReleased)
 }
 
-// A tensor that operators on other goroutines compute with is freed after them.
+// TestReplaceWhileUsed tests that a tensor that operators on other goroutines use is freed after they end.
 func TestReplaceWhileUsed(t *testing.T) {
 	begin(t)
 	var h *Tensor
@@ -250,7 +251,7 @@ func TestReplaceWhileUsed(t *testing.T) {
 	h.Release()
 }
 
-// weighted gives an operator an option that holds a tensor.
+// weighted calls an operator with an option that holds a tensor.
 func weighted(x, weight *Tensor) *Tensor {
 	return x.Unsqueeze(0).BinaryCrossEntropyWithLogits(x.Unsqueeze(0), Weight(weight))
 }
@@ -261,17 +262,17 @@ func TestWithScope(t *testing.T) {
 	if err := WithScope(func() error { _ = Ones([]int{1}); return mine }); err != mine {
 		t.Errorf("got %v", err)
 	}
-	// An error that nobody looked at comes out.
+	// WithScope returns an unread error.
 	err := WithScope(func() error { _ = Ones([]int{2}).Add(Ones([]int{3})); return nil })
 	var e *Error
 	if !errors.As(err, &e) || e.Op != "Add" {
 		t.Errorf("got %v", err)
 	}
-	// One that somebody looked at does not.
+	// It does not return an error that was read.
 	if err := WithScope(func() error { _ = Ones([]int{2}).Add(Ones([]int{3})).Err(); return nil }); err != nil {
 		t.Errorf("got %v", err)
 	}
-	// The first that nobody looked at does, after others that somebody did.
+	// It returns the first unread error, even after errors that were read.
 	err = WithScope(func() error {
 		for range 40 {
 			_ = Ones([]int{2}).Add(Ones([]int{3})).Err()
@@ -285,7 +286,7 @@ func TestWithScope(t *testing.T) {
 	if !errors.As(err, &e) || e.Op != "Mul" {
 		t.Errorf("got %v", err)
 	}
-	// A panic passes through, and the scope is closed.
+	// A panic propagates, and the scope is closed.
 	var x *Tensor
 	func() {
 		defer func() {
@@ -300,7 +301,7 @@ func TestWithScope(t *testing.T) {
 	if CurrentScope() != nil {
 		t.Error("a scope is left")
 	}
-	// The error belongs to the scope in which it happened, not to those around it.
+	// An error belongs to the scope in which it occurred, not to enclosing scopes.
 	if err := WithScope(func() error {
 		if err := WithScope(func() error { _ = Ones([]int{2}).Add(Ones([]int{3})); return nil }); err == nil {
 			t.Error("no error")
@@ -343,7 +344,7 @@ func TestTidy(t *testing.T) {
 		t.Error(err)
 	}
 	kept.Release()
-	// Outside all scopes, too.
+	// Tidy also works outside all scopes.
 	z := Tidy(func() *Tensor { return Ones([]int{1}).Add(1) })
 	equal(t, "value", values(t, z)[0], 2)
 	z.Release()
@@ -376,7 +377,7 @@ func TestKeepMoveAdopt(t *testing.T) {
 	wantErr(t, "Adopt", inner.Adopt(nil), ErrNil)
 	wantErr(t, "Adopt", (*Scope)(nil).Adopt(y), ErrNil)
 	_ = inner.Close()
-	wantErr(t, "y", y.Add(1).Err(), ErrReleased) // inner adopted it before it refused the other
+	wantErr(t, "y", y.Add(1).Err(), ErrReleased) // inner adopted it before it rejected the other
 	z := Ones([]int{1}).Keep().Keep()
 	_ = outer.Close()
 	wantErr(t, "Adopt", outer.Adopt(z), ErrScope)
@@ -405,7 +406,7 @@ func TestCloseOuterFirst(t *testing.T) {
 	if err := errors.Join(inner.Close(), middle.Close()); err != nil {
 		t.Error("those inside are closed already", err)
 	}
-	// The goroutine let its thread go as often as it held it: one that ends now would otherwise end its thread.
+	// The goroutine unlocked its thread as often as it locked it; otherwise the thread would end with the goroutine.
 	scoped(t, func() { _ = Ones([]int{1}) })
 }
 
@@ -433,7 +434,7 @@ func TestCloseElsewhere(t *testing.T) {
 	}
 }
 
-// A goroutine that ends with open scopes ends its thread; what the scopes held is freed.
+// TestGoexit tests that the tensors of open scopes are freed when their goroutine, and with it its thread, ends.
 func TestGoexit(t *testing.T) {
 	begin(t)
 	before := held.Load()
@@ -473,7 +474,7 @@ func TestErrorsTell(t *testing.T) {
 			t.Errorf("Caller is %s, want %s:%d", e.Caller, file, line+1)
 		}
 		wantErr(t, "kind", e, ErrArgument)
-		// The error is handed on through a chain, and stays the first.
+		// Operators pass the first error on unchanged.
 		z := y.Add(1).ReLU().Sum(Dim(5))
 		if z.Err() != y.Err() {
 			t.Errorf("got %v", z.Err())
@@ -494,7 +495,7 @@ func TestErrorsTell(t *testing.T) {
 	})
 }
 
-// What an operator in a scope costs Go's collector is one object.
+// TestAllocations tests that an operator in a scope allocates one Go object.
 func TestAllocations(t *testing.T) {
 	counted(t)
 	begin(t)
@@ -504,7 +505,7 @@ func TestAllocations(t *testing.T) {
 	scoped(t, func() {
 		x, y := Ones([]int{4}), Ones([]int{4})
 		scope := CurrentScope()
-		scope.entries = append(make([]*Tensor, 0, 1<<14), scope.entries...) // a list that grows is not the operator's
+		scope.entries = append(make([]*Tensor, 0, 1<<14), scope.entries...) // growing the list is not counted
 		for name, c := range map[string]struct {
 			most float64
 			f    func()

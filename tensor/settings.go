@@ -7,7 +7,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// ManualSeed seeds every device's generator. PyTorch: torch.manual_seed.
+// ManualSeed seeds the random number generators of all devices. PyTorch: torch.manual_seed.
 func ManualSeed(seed uint64) error {
 	if err := cshim.Load(); err != nil {
 		return err
@@ -15,7 +15,7 @@ func ManualSeed(seed uint64) error {
 	return newError("ManualSeed", cshim.ManualSeed(seed))
 }
 
-// RNGState is the state of a device's random number generator, of the CPU's without one: a uint8 tensor on the CPU.
+// RNGState returns the state of a device's random number generator, by default the CPU's, as a uint8 tensor on the CPU.
 // PyTorch: torch.get_rng_state, torch.cuda.get_rng_state.
 func RNGState(d ...Device) *Tensor {
 	if err := cshim.Load(); err != nil {
@@ -24,8 +24,8 @@ func RNGState(d ...Device) *Tensor {
 	return wrapResult("RNGState", cshim.RNGState(generator(d).word()))
 }
 
-// SetRNGState sets the state of a device's random number generator, of the CPU's without one. PyTorch:
-// torch.set_rng_state, torch.cuda.set_rng_state.
+// SetRNGState sets the state of a device's random number generator, by default the CPU's. PyTorch: torch.set_rng_state,
+// torch.cuda.set_rng_state.
 func SetRNGState(state *Tensor, d ...Device) error {
 	return state.use("SetRNGState", func(h cshim.Handle) error {
 		return newError("SetRNGState", asError(cshim.SetRNGState(generator(d).word(), h)), state)
@@ -39,20 +39,20 @@ func generator(d []Device) Device {
 	return d[len(d)-1]
 }
 
-// SetNumThreads sets how many threads an operator on the CPU may use, on every thread that a goroutine may land
-// on, now and later: at least 1, and at most 1,024 or four times the machine's cores, since OpenMP ends the process
-// when it cannot start as many as it was told. PyTorch: torch.set_num_threads.
+// SetNumThreads sets how many threads a CPU operator may use, for calls from every OS thread of the process. n must be
+// at least 1 and at most 1,024 or four times the number of cores, because OpenMP ends the process if it cannot start
+// the requested number of threads. PyTorch: torch.set_num_threads.
 func SetNumThreads(n int) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
 	if most := max(1024, 4*runtime.NumCPU()); n < 1 || n > most {
-		return refused("SetNumThreads", ErrArgument, "from 1 to %d threads can be had, not %d", most, n)
+		return refused("SetNumThreads", ErrArgument, "n must be in [1, %d], got %d", most, n)
 	}
 	return newError("SetNumThreads", cshim.SetNumThreads(n))
 }
 
-// NumThreads is how many threads an operator on the CPU may use; 0 without libtorch. PyTorch:
+// NumThreads returns how many threads a CPU operator may use, or 0 if libtorch cannot be loaded. PyTorch:
 // torch.get_num_threads.
 func NumThreads() int {
 	if cshim.Load() != nil {
@@ -61,7 +61,7 @@ func NumThreads() int {
 	return cshim.NumThreads()
 }
 
-// SetDeterministic makes operators without a deterministic algorithm fail (or only warn, with warnOnly).
+// SetDeterministic makes operators without a deterministic algorithm fail, or only print a warning if mode is WarnOnly.
 // PyTorch: torch.use_deterministic_algorithms.
 func SetDeterministic(on bool, mode ...DeterministicMode) error {
 	if err := cshim.Load(); err != nil {
@@ -74,17 +74,17 @@ func SetDeterministic(on bool, mode ...DeterministicMode) error {
 	return newError("SetDeterministic", cshim.SetDeterministic(on, warn))
 }
 
-// DeterministicMode says what an operator without a deterministic algorithm does.
+// DeterministicMode selects what an operator without a deterministic algorithm does.
 type DeterministicMode int
 
-// WarnOnly lets it run.
+// WarnOnly makes the operator print a warning and run.
 const WarnOnly DeterministicMode = 1
 
-// Deterministic says whether SetDeterministic is on.
+// Deterministic reports whether SetDeterministic is on. PyTorch: torch.are_deterministic_algorithms_enabled.
 func Deterministic() bool { return cshim.Load() == nil && cshim.Deterministic() }
 
-// SetMatMulPrecision is "highest" (float32 throughout), "high" or "medium", for float32 matrix products.
-// PyTorch: torch.set_float32_matmul_precision.
+// SetMatMulPrecision sets the internal precision of float32 matrix products: "highest" (float32 throughout), "high" or
+// "medium". PyTorch: torch.set_float32_matmul_precision.
 func SetMatMulPrecision(precision string) error {
 	if err := cshim.Load(); err != nil {
 		return err
@@ -94,12 +94,12 @@ func SetMatMulPrecision(precision string) error {
 			return newError("SetMatMulPrecision", cshim.SetMatMulPrecision(i))
 		}
 	}
-	return refused("SetMatMulPrecision", ErrArgument, "%q is none of highest, high and medium", precision)
+	return refused("SetMatMulPrecision", ErrArgument, "unknown precision %q: want highest, high or medium", precision)
 }
 
 var precisions = [...]string{"highest", "high", "medium"}
 
-// MatMulPrecision gives it. PyTorch: torch.get_float32_matmul_precision.
+// MatMulPrecision returns the precision of float32 matrix products. PyTorch: torch.get_float32_matmul_precision.
 func MatMulPrecision() string {
 	if cshim.Load() != nil {
 		return ""
@@ -110,7 +110,7 @@ func MatMulPrecision() string {
 	return ""
 }
 
-// SetDefaultDType sets what constructors make when not told: Float32, Float64, Float16 or BFloat16. PyTorch:
+// SetDefaultDType sets the dtype that constructors use by default: Float32, Float64, Float16 or BFloat16. PyTorch:
 // torch.set_default_dtype.
 func SetDefaultDType(d DType) error {
 	if err := cshim.Load(); err != nil {
@@ -119,7 +119,7 @@ func SetDefaultDType(d DType) error {
 	return newError("SetDefaultDType", cshim.SetDefaultDType(int32(d)))
 }
 
-// DefaultDType gives it.
+// DefaultDType returns the dtype that constructors use by default. PyTorch: torch.get_default_dtype.
 func DefaultDType() DType {
 	if cshim.Load() != nil {
 		return Invalid
@@ -127,7 +127,7 @@ func DefaultDType() DType {
 	return DType(cshim.DefaultDType())
 }
 
-// Version is the libtorch in this process, "2.15.0".
+// Version returns the version of the loaded libtorch, such as "2.15.0". PyTorch: torch.__version__.
 func Version() (string, error) {
 	if err := cshim.Load(); err != nil {
 		return "", err
@@ -136,13 +136,13 @@ func Version() (string, error) {
 	return fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2]), nil
 }
 
-// ShimPath is the shim that this process loaded.
+// ShimPath returns the path of the shim library that this process loaded.
 func ShimPath() (string, error) {
 	err := cshim.Load()
 	return cshim.Path(), err
 }
 
-// Config is libtorch's build configuration. PyTorch: torch.__config__.show.
+// Config returns libtorch's build configuration. PyTorch: torch.__config__.show.
 func Config() (string, error) {
 	if err := cshim.Load(); err != nil {
 		return "", err

@@ -6,27 +6,27 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// Statistics count tensors: what was made and freed, inside scopes and outside, and what is live. TorchSharp:
-// DisposeScopeManager.Statistics. They cost an operator nothing: what is made inside follows from what is there and
-// what has left, and the shim counts handles by thread anyway.
+// Statistics counts tensors that were made and freed, inside and outside scopes, and tensors that are live. Counting
+// costs an operator nothing: what was made in a scope follows from its entries and removals, and the shim counts
+// handles per thread anyway. TorchSharp: DisposeScopeManager.Statistics.
 type Statistics struct {
 	CreatedInScopes, CreatedOutside   int64
 	DisposedInScopes, DisposedOutside int64 // freed
-	Attached                          int64 // taken into a scope after they were made (Adopt, MoveOut)
-	Detached                          int64 // taken out of a scope alive (Keep, Adopt, MoveOut)
-	Swept                             int64 // of DisposedInScopes, those that a sweep found unreachable
+	Attached                          int64 // moved into a scope after they were made (Adopt, MoveOut)
+	Detached                          int64 // moved out of a scope (Keep, Adopt, MoveOut)
+	Swept                             int64 // those of DisposedInScopes that a sweep found unreachable
 	LiveInScopes                      int64
-	TotalCount                        int64 // live, everywhere
-	PeakCount                         int64 // the most there were at once; up to 64 a thread may be missing
+	TotalCount                        int64 // live, inside and outside scopes
+	PeakCount                         int64 // highest number live at once; may be too low by up to 64 per thread
 }
 
-// moves are what has come to a scope other than by birth, and what has gone.
+// moves counts tensors that joined a scope after they were made, and tensors that left one.
 type moves struct {
 	attached, detached, disposed int64
-	tallied                      bool // in the sum of closed scopes
+	tallied                      bool // included in the sum of closed scopes
 }
 
-// scopeTally sums the scopes that are closed.
+// scopeTally sums the statistics of closed scopes.
 type scopeTally struct {
 	mu  sync.Mutex
 	sum Statistics
@@ -54,7 +54,7 @@ func (sum *Statistics) add(one Statistics) {
 	sum.LiveInScopes += one.LiveInScopes
 }
 
-// statistics are s's; s.mu is held.
+// statistics returns the statistics of s. s.mu must be held.
 func (s *Scope) statistics() Statistics {
 	live := int64(len(s.entries))
 	for i := range s.weak {
@@ -70,8 +70,8 @@ func (s *Scope) statistics() Statistics {
 	}
 }
 
-// Statistics are those of one scope, also after its Close. What concerns tensors outside scopes, and PeakCount, is 0
-// there; TotalCount is what is live in the scope.
+// Statistics returns the statistics of the scope, also after Close. Fields about tensors outside scopes, and PeakCount,
+// are 0; TotalCount is the number of live tensors in the scope.
 func (s *Scope) Statistics() Statistics {
 	if s == nil {
 		return Statistics{}
@@ -81,7 +81,7 @@ func (s *Scope) Statistics() Statistics {
 	return s.statistics()
 }
 
-// detach is forget for a tensor that lives on.
+// detach is forget for a tensor that stays alive.
 func (s *Scope) detach(t *Tensor) {
 	if s.forget(t) {
 		s.mu.Lock()
@@ -91,8 +91,8 @@ func (s *Scope) detach(t *Tensor) {
 	}
 }
 
-// ReadStatistics are those of the process. While other goroutines compute, the figures are of slightly different
-// moments.
+// ReadStatistics returns the statistics of the process. While other goroutines compute, the fields are read at slightly
+// different times.
 func ReadStatistics() Statistics {
 	if cshim.Path() == "" {
 		return Statistics{}

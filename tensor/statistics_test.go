@@ -11,8 +11,8 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Row "TorchSharp: statistics (created, disposed, inside and outside scopes, attached, detached, live; TotalCount,
-// PeakCount)".
+// TestStatisticsOfAScope tests the counts of TorchSharp's statistics: created and disposed inside and outside scopes,
+// attached, detached, live, TotalCount and PeakCount.
 func TestStatisticsOfAScope(t *testing.T) {
 	leak.Check(t)
 	before := tensor.ReadStatistics()
@@ -157,9 +157,9 @@ func TestStatisticsOfReleaseExcept(t *testing.T) {
 func TestPeakCount(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
-	defer vram.SetPolicy(vram.SetPolicy(vram.Off{})) // what nobody holds stays
+	defer vram.SetPolicy(vram.SetPolicy(vram.Off{})) // unreachable tensors stay
 	before := tensor.ReadStatistics()
-	// More than there ever were, so that this test's own peak is the process's.
+	// More than ever existed at once, so that this test determines the peak of the process.
 	n := int(before.PeakCount-before.TotalCount) + 20000
 	err := tensor.WithScope(func() error {
 		for range n {
@@ -171,7 +171,7 @@ func TestPeakCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := before.TotalCount + int64(n)
-	// Other tests of the process have left threads, of which each may lack 64.
+	// Each thread that other tests have left may be short by 64.
 	if got := tensor.ReadStatistics().PeakCount; got < want-want/20 || got > want+want/20 {
 		t.Errorf("the peak is %d, want %d within a twentieth", got, want)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// collect0 is a sweep, as the pacer would do it.
+// sweepNow runs a sweep as the pacer does.
 func sweepNow(t testing.TB) {
 	t.Helper()
 	if err := vram.Collect(); err != nil {
@@ -25,7 +25,7 @@ func makeGarbage(n int) {
 	}
 }
 
-func TestSweepFreesWhatNobodyReachesInAnOpenScope(t *testing.T) {
+func TestSweepFreesUnreachableTensorsInAnOpenScope(t *testing.T) {
 	begin(t)
 	counted(t)
 	s := open(t)
@@ -41,10 +41,10 @@ func TestSweepFreesWhatNobodyReachesInAnOpenScope(t *testing.T) {
 	if err := kept.Add(view.Reshape(10)).Err(); err != nil {
 		t.Error(err)
 	}
-	// What is live can still be released, kept, and moved: its place in the scope is right.
+	// Live tensors can still be released, kept and moved: their slots in the scope are correct.
 	view.Release()
 	kept.Keep()
-	equal(t, "entries that are left", s.Len(), 2) // Reshape's and Add's results
+	equal(t, "entries that are left", s.Len(), 2) // the results of Reshape and Add
 	kept.Release()
 }
 
@@ -89,7 +89,8 @@ func TestSweepOfSeveralScopesAndGoroutines(t *testing.T) {
 	equal(t, "handles", handlesNow(t), start)
 }
 
-// Sweeps run beside operators, releases, closes, moves: each operand is either usable or released, never wrong.
+// TestSweepBesideEverything runs sweeps beside operators, releases, closes and moves: each operand is usable or
+// released.
 func TestSweepBesideEverything(t *testing.T) {
 	begin(t)
 	n := 400
@@ -229,7 +230,7 @@ func TestScopeJoin(t *testing.T) {
 	wantErr(t, "Join of a closed scope", s.Join(func() error { return nil }), ErrScope)
 }
 
-// A goroutine that ends inside Join leaves the scope to the one that opened it.
+// TestScopeJoinAndExit tests that a scope stays open if a goroutine ends inside Join.
 func TestScopeJoinAndExit(t *testing.T) {
 	begin(t)
 	s := open(t)

@@ -12,26 +12,26 @@ import (
 	"github.com/linstock-ml/linstock/internal/sites"
 )
 
-// Tensor is a handle to a native tensor. It is made by operators and constructors, never by a literal, and
-// may be used from any goroutine. A Tensor lives until its scope closes or until nobody can reach it,
-// whichever is first (see the package comment).
+// Tensor is a handle to a native tensor. Operators and constructors return tensors; a Tensor literal cannot be used. It
+// may be used from any goroutine. A Tensor lives until its scope closes or until it becomes unreachable, whichever is
+// first; see the package documentation.
 type Tensor struct {
-	h      cshim.Handle           // set once; 0 with an error
+	h      cshim.Handle           // set once; 0 for a failed tensor
 	fail   *failure               // set once
-	owner  unsafe.Pointer         // the *Scope it is in, nil outside; atomic but for the birth of t
-	anchor atomic.Pointer[anchor] // set once it was outside scopes
-	state  atomic.Uint32          // pins in steps of 2, and the two bits below
-	slot   int32                  // place in the scope's entries, under the scope's lock
-	site   uint32                 // where it was made, plus one; 0: not noted. Set at birth
-	asked  atomic.Bool            // RequiresGrad_ was called on it
+	owner  unsafe.Pointer         // the *Scope that owns t, nil outside scopes; atomic except while t is created
+	anchor atomic.Pointer[anchor] // set once t was outside scopes
+	state  atomic.Uint32          // number of pins times 2, and the two bits below
+	slot   int32                  // index in the scope's entries; guarded by the scope's lock
+	site   uint32                 // call site that made t, plus one; 0 if not recorded. Set at creation
+	asked  atomic.Bool            // RequiresGrad_ was called on t
 }
 
 const (
-	released = 1       // nobody may pin any more
-	freed    = 1 << 31 // the handle is given back, or about to be
+	released = 1       // no new pins are allowed
+	freed    = 1 << 31 // the handle has been freed or is about to be
 )
 
-// pin keeps the native tensor alive through an operator, whoever releases it meanwhile.
+// pin keeps the native tensor alive during an operator, even if another goroutine releases it.
 func (t *Tensor) pin() bool {
 	if t == nil || t.h == 0 {
 		return false
@@ -50,7 +50,7 @@ func (t *Tensor) unpin() {
 	}
 }
 
-// free gives the handle back; exactly one of those who see the last pin go does it.
+// free frees the handle. It is called once the last pin is gone; exactly one caller frees.
 func (t *Tensor) free() {
 	if h := t.takeHandle(); h != 0 {
 		cshim.TensorFree(h)
@@ -64,7 +64,7 @@ func (t *Tensor) takeHandle() cshim.Handle {
 	return t.owned()
 }
 
-// owned is the handle, for the one who has set freed.
+// owned returns the handle to the caller that has set freed.
 func (t *Tensor) owned() cshim.Handle {
 	if a := t.anchor.Load(); a != nil {
 		registry.remove(a.unscopedRef)
@@ -80,9 +80,9 @@ func (t *Tensor) handle() cshim.Handle {
 	return t.h
 }
 
-// Replace sets *h to t and releases the tensor that *h held. It is for what a program carries from step to step, such
-// as a hidden state or an average: t leaves all scopes, as with [Tensor.Keep], and stays until the next Replace or
-// Release. Operators on other goroutines that still use the old tensor end first; its memory is freed then.
+// Replace sets *h to t and releases the tensor that *h held. Use it for a tensor that is carried from step to step,
+// such as a hidden state or an average. t is removed from all scopes, as by [Tensor.Keep], and lives until the next
+// Replace or Release. If operators on other goroutines still use the old tensor, its memory is freed when they end.
 //
 //	var h *tensor.Tensor
 //	for batch, err := range loader.Batches(ctx) {
@@ -93,12 +93,11 @@ func (t *Tensor) handle() cshim.Handle {
 //		}
 //	}
 //
-// As in PyTorch, t carries the graph of gradients that it was computed in: without Detach each step's backward pass
-// goes through all steps before it, and memory grows.
+// As in PyTorch, t holds the autograd graph that computed it. Without Detach, the backward pass of each step goes
+// through all previous steps, and memory grows.
 //
-// *h may be nil. Where t is *h already, it only leaves its scope. Where t carries an error, was released or is nil,
-// Replace returns that error and *h stays as it was. Replace itself must not run on several goroutines at once for one
-// h.
+// *h may be nil. If *h is t already, Replace only removes t from its scope. If t is failed, released or nil, Replace
+// returns its error and does not change *h. Concurrent calls with the same h are not allowed.
 func Replace(h **Tensor, t *Tensor) error {
 	if h == nil {
 		return refused("Replace", ErrNil, "a variable is needed, got nil")
@@ -113,8 +112,8 @@ func Replace(h **Tensor, t *Tensor) error {
 	return nil
 }
 
-// Release frees the native tensor now, or as soon as the operators that use it on other goroutines are done.
-// It may be called more than once. Later uses give ErrReleased.
+// Release frees the native tensor now, or as soon as operators on other goroutines no longer use it. It may be called
+// more than once. Later uses of t return ErrReleased.
 func (t *Tensor) Release() {
 	if t == nil || t.h == 0 {
 		return
@@ -131,8 +130,8 @@ func (t *Tensor) Release() {
 	}
 }
 
-// Err returns the error that t carries, ErrReleased for a released tensor (with the place where it was made, where
-// that was noted) and ErrNil for a nil one. It is nil for a tensor that can be used.
+// Err returns the error of a failed tensor, ErrReleased for a released tensor (with the line that made it, if that was
+// recorded), ErrNil for a nil one, and nil otherwise.
 func (t *Tensor) Err() error {
 	switch {
 	case t == nil, t.h == 0, t.state.Load()&released != 0:
@@ -145,10 +144,10 @@ func (t *Tensor) inScope() *Scope { return (*Scope)(atomic.LoadPointer(&t.owner)
 
 func (t *Tensor) setScope(s *Scope) { atomic.StorePointer(&t.owner, unsafe.Pointer(s)) }
 
-// wrap makes the Tensor of a new handle, owned by the scope that the shim saw on this thread.
+// wrap makes the Tensor of a new handle. Its owner is the scope that the shim saw on this thread.
 func wrap(h cshim.Handle, scope uint64) *Tensor {
 	s := scopeOf(scope)
-	// Nobody else knows t yet: its owner needs no atomic store, which on x86 is a locked instruction.
+	// No other goroutine can access t yet, so its owner needs no atomic store, which is a locked instruction on x86.
 	t := &Tensor{h: h, owner: unsafe.Pointer(s)}
 	if s == nil || !s.addNew(t) {
 		t.owner = nil
@@ -163,7 +162,7 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 	return t
 }
 
-// noteSite notes where t was made.
+// noteSite records the line that made t.
 //
 //go:noinline
 func (t *Tensor) noteSite(h cshim.Handle, scope uint64) {
@@ -174,22 +173,22 @@ func (t *Tensor) noteSite(h cshim.Handle, scope uint64) {
 	}
 }
 
-// debugAlloc makes every tensor and scope note where it was made.
+// debugAlloc makes every tensor and scope record where it was made.
 var debugAlloc = slices.Contains(strings.Split(os.Getenv("LINSTOCK_DEBUG"), ","), "alloc")
 
-// wrapResult is wrap for an operator that may have failed.
+// wrapResult is wrap for the result of an operator that may have failed.
 func wrapResult(op string, r cshim.Result, operands ...*Tensor) *Tensor {
 	if r.Err != nil {
 		return failed(newError(op, cshim.Take(r.Err), operands...))
 	}
 	if r.Handle == 0 {
-		return failed(refused(op, ErrArgument, "the operator gave no tensor"))
+		return failed(refused(op, ErrArgument, "the operator did not return a tensor"))
 	}
 	return wrap(r.Handle, r.Scope)
 }
 
-// The fast paths of the typed entries: pin, call, unpin and wrap. Operands are named one by one, since a
-// slice of them would be a heap allocation.
+// The fast paths of operators with typed entries: pin, call, unpin and wrap. Operands are separate parameters, because
+// a slice of them would be allocated on the heap.
 
 func pin1(o *op, a *Tensor) *Tensor {
 	if cshim.Due() {
@@ -215,7 +214,7 @@ func pin2(o *op, a, b *Tensor) *Tensor {
 	return nil
 }
 
-// pinSame is pin2 for an operator that refuses to broadcast.
+// pinSame is pin2 for an operator that does not broadcast.
 func pinSame(o *op, a, b *Tensor) *Tensor {
 	if f := pin2(o, a, b); f != nil {
 		return f
@@ -228,7 +227,7 @@ func pinSame(o *op, a, b *Tensor) *Tensor {
 	return nil
 }
 
-// optional has bit i set where the i-th operand may be nil.
+// pin3 pins three operands. Bit i of optional is set if operand i may be nil.
 func pin3(o *op, a, b, c *Tensor, optional uint8) *Tensor {
 	if cshim.Due() {
 		boundary()
@@ -311,7 +310,7 @@ func wrote3(o *op, err cshim.ErrorRef, a, b, c *Tensor) *Tensor {
 	return a
 }
 
-// use pins t and calls f with its handle, for what is not in the operator table.
+// use pins t and calls f with its handle, for functions that are not in the operator table.
 func (t *Tensor) use(op string, f func(h cshim.Handle) error) error {
 	if !t.pin() {
 		return unusable(op, t)
@@ -320,15 +319,15 @@ func (t *Tensor) use(op string, f func(h cshim.Handle) error) error {
 	return f(t.h)
 }
 
-// meta reads the metadata; what the native side refuses (nested and symbolic shapes) is an error.
+// meta reads the metadata. It returns an error if the shim cannot represent it (nested and symbolic shapes).
 func (t *Tensor) meta(op string, m *cshim.Meta) error {
 	if !t.pin() {
 		return unusable(op, t)
 	}
 	ref := cshim.TensorMeta(t.h, m)
 	if ref != nil {
-		// Shape, RequiresGrad and the like have no error to return: a failure that does not stay must not become a
-		// wrong answer.
+		// Getters such as Shape and RequiresGrad have no error result. Try again, so that a transient failure does not
+		// become a wrong answer.
 		cshim.Take(ref)
 		ref = cshim.TensorMeta(t.h, m)
 	}
@@ -339,14 +338,14 @@ func (t *Tensor) meta(op string, m *cshim.Meta) error {
 	return nil
 }
 
-// Shape is a copy of the sizes; nil for a scalar and for a tensor that cannot be used. A dimension in which the
-// tensors of a nested tensor differ has size -1.
+// Shape returns a copy of the sizes. It is nil for a scalar and for a tensor that is failed, released or nil. A
+// dimension in which the elements of a nested tensor differ has size -1.
 func (t *Tensor) Shape() []int {
 	s, _, _ := t.geometry("Shape")
 	return s
 }
 
-// Stride is a copy of the strides, in elements. PyTorch: Tensor.stride.
+// Stride returns a copy of the strides, counted in elements. PyTorch: Tensor.stride.
 func (t *Tensor) Stride() []int {
 	_, s, _ := t.geometry("Stride")
 	return s
@@ -384,7 +383,7 @@ func (t *Tensor) geometry(op string) (shape, stride []int, err error) {
 	return shape, stride, nil
 }
 
-// asError makes a plain error of a native one; a nil reference is a nil error.
+// asError returns a Go error for a native one, and nil for a nil reference.
 func asError(ref cshim.ErrorRef) error {
 	named()
 	if ref == nil {
@@ -393,7 +392,7 @@ func asError(ref cshim.ErrorRef) error {
 	return cshim.Take(ref)
 }
 
-// Dim is the number of dimensions; 0 for a tensor that cannot be used.
+// Dim returns the number of dimensions, or 0 for a tensor that is failed, released or nil. PyTorch: Tensor.dim.
 func (t *Tensor) Dim() int {
 	var m cshim.Meta
 	if t.meta("Dim", &m) != nil {
@@ -402,8 +401,8 @@ func (t *Tensor) Dim() int {
 	return int(m.NDim)
 }
 
-// Size is the size of a dimension; a negative one counts from the end. It is 0 where there is no such
-// dimension.
+// Size returns the size of dimension dim; a negative dim counts from the end. It is 0 if there is no such dimension.
+// PyTorch: Tensor.size.
 func (t *Tensor) Size(dim int) int {
 	s := t.Shape()
 	if dim < 0 {
@@ -415,7 +414,7 @@ func (t *Tensor) Size(dim int) int {
 	return s[dim]
 }
 
-// Numel is the number of elements; 0 for a tensor that cannot be used.
+// Numel returns the number of elements, or 0 for a tensor that is failed, released or nil. PyTorch: Tensor.numel.
 func (t *Tensor) Numel() int {
 	var m cshim.Meta
 	if t.meta("Numel", &m) != nil {
@@ -424,7 +423,8 @@ func (t *Tensor) Numel() int {
 	return int(m.Numel)
 }
 
-// DType is the elements' type; Invalid for a tensor that cannot be used.
+// DType returns the type of the elements, or Invalid for a tensor that is failed, released or nil. PyTorch:
+// Tensor.dtype.
 func (t *Tensor) DType() DType {
 	var m cshim.Meta
 	if t.meta("DType", &m) != nil {
@@ -433,7 +433,7 @@ func (t *Tensor) DType() DType {
 	return DType(m.DType)
 }
 
-// Device is where the tensor is; the CPU for one that cannot be used.
+// Device returns the tensor's device, or CPU for a tensor that is failed, released or nil. PyTorch: Tensor.device.
 func (t *Tensor) Device() Device {
 	var m cshim.Meta
 	if t.meta("Device", &m) != nil {
@@ -446,13 +446,13 @@ func deviceOf(m *cshim.Meta) Device {
 	return Device{DeviceType(m.DeviceType), max(0, int(m.DeviceIndex))}
 }
 
-// IsContiguous says whether the elements lie in row-major order without gaps.
+// IsContiguous reports whether the elements are stored in row-major order without gaps. PyTorch: Tensor.is_contiguous.
 func (t *Tensor) IsContiguous() bool {
 	var m cshim.Meta
 	return t.meta("IsContiguous", &m) == nil && m.IsContiguous
 }
 
-// StorageOffset is the first element's place in the storage, in elements.
+// StorageOffset returns the index of the first element in the storage, in elements. PyTorch: Tensor.storage_offset.
 func (t *Tensor) StorageOffset() int {
 	var m cshim.Meta
 	if t.meta("StorageOffset", &m) != nil {
@@ -461,13 +461,13 @@ func (t *Tensor) StorageOffset() int {
 	return int(m.Offset)
 }
 
-// SharesStorage says whether two tensors are views of one storage.
+// SharesStorage reports whether two tensors are views of the same storage.
 func (t *Tensor) SharesStorage(other *Tensor) bool {
 	var a, b cshim.Meta
 	return t.meta("SharesStorage", &a) == nil && other.meta("SharesStorage", &b) == nil && a.Data != 0 && a.Data == b.Data
 }
 
-// StorageBytes is the size of the storage that t is a view of, in bytes.
+// StorageBytes returns the size in bytes of the storage of which t is a view.
 func (t *Tensor) StorageBytes() int {
 	var m cshim.Meta
 	if t.meta("StorageBytes", &m) != nil {
@@ -476,24 +476,24 @@ func (t *Tensor) StorageBytes() int {
 	return int(m.Bytes)
 }
 
-// To converts to a dtype, moves to a device, or both: x.To(tensor.Float16), x.To(tensor.CUDA(0)). It shares
-// storage where nothing has to change. PyTorch: Tensor.to.
+// To returns t converted to a dtype, copied to a device, or both: x.To(tensor.Float16), x.To(tensor.CUDA(0)). If
+// nothing has to change, the result shares storage with t. PyTorch: Tensor.to.
 func (t *Tensor) To(opts ...Option) *Tensor {
 	dtype, device := int32(-1), int32(-1)
 	for _, o := range opts {
 		switch o := o.(type) {
 		case DType:
 			if o < 0 {
-				return failed(refused("To", ErrArgument, "%v is no dtype to convert to", o))
+				return failed(refused("To", ErrArgument, "cannot convert to dtype %v", o))
 			}
 			dtype = int32(o)
 		case Device:
 			if !o.valid() {
-				return failed(refused("To", ErrArgument, "%v is no device", o))
+				return failed(refused("To", ErrArgument, "invalid device %v", o))
 			}
 			device = o.word()
 		default:
-			return failed(refused("To", ErrArgument, "takes a DType and a Device, not %s", optionName(o)))
+			return failed(refused("To", ErrArgument, "accepts a DType and a Device, got %s", optionName(o)))
 		}
 	}
 	if !t.pin() {
@@ -504,7 +504,8 @@ func (t *Tensor) To(opts ...Option) *Tensor {
 	return wrapResult("To", r, t)
 }
 
-// Alias is a second handle to the same tensor, with a life of its own: releasing one leaves the other.
+// Alias returns a second handle to the same native tensor with its own lifetime: releasing one does not affect the
+// other.
 func (t *Tensor) Alias() *Tensor {
 	if !t.pin() {
 		return passOn("Alias", t)
@@ -514,7 +515,7 @@ func (t *Tensor) Alias() *Tensor {
 	return wrapResult("Alias", r, t)
 }
 
-// describe is dtype and shape for an error: "float32(2, 3)".
+// describe returns dtype and shape for an error: "float32(2, 3)".
 func (t *Tensor) describe() string {
 	var m cshim.Meta
 	switch {

@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// The main thread never ends: where a goroutine that holds it ends, the Go runtime puts it to rest for good, and nothing
-// would tell that the scope it had open is an orphan. So scopes are opened on other threads, and the first one that would
-// be on the main thread retires it in just that way.
+// The main thread never ends. If a goroutine that is locked to it ends, the Go runtime parks the thread forever, and
+// nothing would reveal that the goroutine's open scope is orphaned. Therefore scopes are opened on other threads, and
+// the first scope that would be opened on the main thread parks it in that way.
 
 var (
 	mainRetired atomic.Bool
@@ -18,7 +18,8 @@ var (
 
 func onMainThread() bool { return syscall.Gettid() == process }
 
-// retireMainThread is the last call of a goroutine; where that is on the main thread, the thread ends with it.
+// retireMainThread is the last call of a goroutine. If it runs on the main thread, the runtime parks the thread for
+// good.
 func retireMainThread() {
 	runtime.LockOSThread()
 	if onMainThread() {
@@ -28,7 +29,8 @@ func retireMainThread() {
 	runtime.UnlockOSThread()
 }
 
-// leaveMainThread lets this goroutine go on on another thread than the main one, unless the program has locked it there.
+// leaveMainThread moves this goroutine from the main thread to another, unless the program has locked it to the main
+// thread.
 func leaveMainThread() {
 	if mainRetired.Load() || !onMainThread() {
 		return
@@ -38,8 +40,8 @@ func leaveMainThread() {
 		defer close(done)
 		retireMainThread()
 	}()
-	<-done // the new goroutine is the next that this thread runs
+	<-done // the runtime runs the new goroutine next on this thread
 	if retirements.Add(1) == 16 {
-		mainRetired.Store(true) // the program's own goroutine has it
+		mainRetired.Store(true) // a goroutine of the program is locked to it
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/elsewhere"
 )
 
-// A goroutine may end with its scope open whatever thread it was on, the main one too: with as many at once as there
-// are threads, one of them would be.
+// TestGoexitOnTheMainThread tests that a goroutine may end with an open scope on any thread, including the main one: it
+// starts as many goroutines as there are threads, so that one of them would be on the main thread.
 func TestGoexitOnTheMainThread(t *testing.T) {
 	begin(t)
 	before := held.Load()
@@ -39,8 +39,8 @@ func TestGoexitOnTheMainThread(t *testing.T) {
 	equal(t, "goroutines that hold scopes", held.Load(), before)
 }
 
-// mainThreadRuns says whether goroutines are still put on the main thread: of as many at once as hold a thread each, one
-// would be. Each calls f.
+// mainThreadRuns reports whether goroutines still run on the main thread: it starts as many goroutines, each locked to
+// a thread, that one would be on it. Each calls f.
 func mainThreadRuns(f func()) (runs bool) {
 	var held, ended sync.WaitGroup
 	threads, _ := os.ReadDir("/proc/self/task")
@@ -63,13 +63,13 @@ func mainThreadRuns(f func()) (runs bool) {
 	return runs
 }
 
-// A main thread that is said to be retired runs no goroutine any more. In a process of its own, whose main thread no
-// other test has retired.
+// TestTheMainThreadRetires tests that a retired main thread runs no goroutine any more. It runs in a new process, in
+// which no other test has retired the main thread.
 func TestTheMainThreadRetires(t *testing.T) {
 	if !elsewhere.Process(t) {
 		return
 	}
-	// Before libtorch is loaded, whose pacer holds a thread, this one perhaps.
+	// Do this before libtorch is loaded, because its pacer locks a thread, possibly this one.
 	for range 100 { // the main thread is not always among those that run
 		mainThreadRuns(retireMainThread)
 		if mainRetired.Load() {
@@ -87,15 +87,15 @@ func TestTheMainThreadRetires(t *testing.T) {
 	}
 }
 
-// A goroutine that computes alone comes back from an operator on the thread that it called it on, though another one has
-// the only processor by then; where several compute, none is held up for that.
+// TestAloneKeepsItsThread tests that a goroutine that computes alone stays on its thread during an operator, even if
+// another goroutine takes the only processor meanwhile, and that no goroutine is delayed for that when several compute.
 func TestAloneKeepsItsThread(t *testing.T) {
 	begin(t)
 	twoThreads(t)
-	x := Rand([]int{1 << 24}) // the runtime looks every 10 ms whether a processor lies idle in C
+	x := Rand([]int{1 << 24}) // the runtime checks every 10 ms for processors that are blocked in C
 	defer x.Release()
 	for range 2000 {
-		x.T().Release() // nobody else computes now
+		x.T().Release() // no other goroutine computes now
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var done atomic.Bool
@@ -115,7 +115,7 @@ func TestAloneKeepsItsThread(t *testing.T) {
 	}
 	done.Store(true)
 	busy.Wait()
-	// Between the operators it may move.
+	// Between operators the goroutine may move.
 	if moved > n/20 {
 		t.Errorf("after %d of %d operators the goroutine was on another thread", moved, n)
 	}

@@ -2,5 +2,5 @@
 
 package tensor
 
-// leaveMainThread does nothing: which thread is the main one cannot be asked here.
+// leaveMainThread does nothing: on this system the main thread cannot be identified.
 func leaveMainThread() {}

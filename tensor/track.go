@@ -9,9 +9,9 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Track puts tensors into a category of [vram.Explain], for as long as they live: a cache of yours, say. Where a
-// storage is in several, it counts for one: weights before gradients, optimizer state, loader, buffers and other
-// names. It keeps nothing alive.
+// Track assigns tensors to a category of [vram.Explain], for example a cache, for as long as they live. A storage in
+// several categories counts in one: weights take precedence over gradients, then optimizer state, loader, buffers and
+// other names. Track does not keep the tensors alive.
 func Track(category string, ts ...*Tensor) {
 	tracker.mu.Lock()
 	list := tracker.lists[category]
@@ -51,7 +51,7 @@ func init() {
 
 func init() { reclaim.Unscoped = unscoped }
 
-// unscoped is how many handles there are that neither a scope nor a category has.
+// unscoped returns the number of handles that are in neither a scope nor a category.
 func unscoped() int64 {
 	s := ReadStatistics()
 	n := s.TotalCount - s.LiveInScopes
@@ -69,11 +69,11 @@ func unscoped() int64 {
 	return max(0, n)
 }
 
-// weakList holds tensors that may go.
+// weakList is a list of weak pointers to tensors.
 type weakList struct {
 	mu   sync.Mutex
 	list []weak.Pointer[Tensor]
-	room int // the length at which the dead are taken out next
+	room int // length at which dead entries are removed next
 }
 
 func (l *weakList) add(ts []*Tensor) {
@@ -110,12 +110,12 @@ func (l *weakList) each(f func(*Tensor)) {
 	}
 }
 
-// claim gives t's storage, unless t is released.
+// claim yields the storage of t, unless t is released.
 func (t *Tensor) claim(yield func(vram.Storage)) {
 	t.look(func(m *cshim.Meta) { yieldStorage(m, yield) })
 }
 
-// look calls f with t's metadata, and pins t meanwhile.
+// look pins t and calls f with its metadata.
 func (t *Tensor) look(f func(m *cshim.Meta)) {
 	if !t.pin() {
 		return
@@ -162,8 +162,8 @@ func gradients(yield func(vram.Storage)) {
 	})
 }
 
-// inScopes gives the storages of the tensors in open scopes: those that an operator has made with a gradient to come,
-// or the others.
+// inScopes yields the storages of tensors in open scopes: if recorded, of those that have a grad_fn, and otherwise of
+// the others.
 func inScopes(recorded bool, yield func(vram.Storage)) {
 	scopes.each(func(s *Scope) {
 		s.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// An option that a function does not have is refused, and those that it has are listed.
+// TestUnknownOptionsAreListed tests that the error for an unknown option lists the accepted ones.
 func TestUnknownOptionsAreListed(t *testing.T) {
 	leak.Check(t)
 	x := tensor.Ones([]int{2, 2})

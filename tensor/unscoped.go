@@ -11,26 +11,28 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// unscopedRef is what frees a tensor outside every scope. It must not reference the Tensor.
+// unscopedRef frees a tensor outside every scope. It must not reference the Tensor.
 //
-// Such a tensor is found through a weak pointer, as a scope's entries are. A cleanup of its own would not do: the runtime
-// has one goroutine per four processors for all cleanups, and one of the program's may block it.
+// Such a tensor is detected through a weak pointer, like the entries of a scope. A cleanup for each tensor would not
+// do: the runtime runs all cleanups on one goroutine per four processors, and a cleanup of the program may block it.
 type unscopedRef struct {
-	h    atomic.Uintptr // 0: somebody has taken it
+	h    atomic.Uintptr // 0 once it has been taken
 	life weak.Pointer[anchor]
-	next *unscopedRef // in the queue of pending frees
-	slot int32        // in its shard's list, under the shard's lock; -1: not there
+	next *unscopedRef // next in the queue of pending frees
+	slot int32        // index in the shard's list, guarded by the shard's lock; -1 if absent
 }
 
-// anchor is referenced by one Tensor alone, and is unreachable once the tensor is. A weak pointer to the Tensor itself
-// would become nil already when a finalizer that the program has set on it is queued, which may still use the tensor.
+// anchor is referenced only by its Tensor, and becomes unreachable with it. A weak pointer to the Tensor itself would
+// become nil as soon as a finalizer that the program set on the Tensor is queued, although the finalizer may still use
+// the tensor.
 type anchor struct {
 	*unscopedRef
-	// To make a weak pointer the runtime looks through those of the objects beside it: with larger ones there are fewer.
+	// Making a weak pointer, the runtime searches those of the objects in the same span. Larger objects mean fewer of
+	// them.
 	_ [56]byte
 }
 
-// attach has t freed once it is unreachable.
+// attach makes t be freed once it is unreachable.
 func (t *Tensor) attach() {
 	if t.anchor.Load() != nil {
 		return
@@ -44,7 +46,7 @@ func (t *Tensor) attach() {
 	}
 }
 
-// take returns the handle to the one caller that has to free it, 0 to others.
+// take returns the handle to the one caller that must free it, and 0 to others.
 func (u *unscopedRef) take() cshim.Handle { return cshim.Handle(u.h.Swap(0)) }
 
 // registry lists the tensors outside scopes.
@@ -52,16 +54,16 @@ var registry unscopedList
 
 type unscopedList struct {
 	shards [16]shard
-	armed  atomic.Bool // a collection will call collected
+	armed  atomic.Bool // the next collection calls collected
 
-	mu    sync.Mutex // held while the list is looked through
-	cycle uint64     // collections that had ended when it was last looked through
+	mu    sync.Mutex // held while the list is searched
+	cycle uint64     // number of collections that had ended at the last search
 }
 
 type shard struct {
 	mu   sync.Mutex
 	list []*unscopedRef
-	_    [32]byte // a cache line of its own
+	_    [32]byte // pads the shard to its own cache line
 }
 
 func (r *unscopedList) shard(u *unscopedRef) *shard {
@@ -88,7 +90,7 @@ func (r *unscopedList) remove(u *unscopedRef) {
 	s.mu.Unlock()
 }
 
-// removeAt moves the last entry to place i; s.mu is held.
+// removeAt moves the last entry to index i. s.mu must be held.
 func (s *shard) removeAt(i int) {
 	last := len(s.list) - 1
 	s.list[i].slot = -1
@@ -100,14 +102,15 @@ func (s *shard) removeAt(i int) {
 	s.list = s.list[:last]
 }
 
-// find moves what collections have found unreachable since the last call to the queue of pending frees. It returns once
-// that is done, also where another goroutine was at it.
+// find moves tensors that collections have found unreachable since the last call to the queue of pending frees. If
+// another goroutine is doing so, it waits for it.
 func (r *unscopedList) find() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ended := [1]metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
 	metrics.Read(ended[:])
-	// A look keeps what it finds reachable for a collection that is under way: one look for each that has ended.
+	// Reading a weak pointer keeps its object alive during a collection. Search only once for each collection that has
+	// ended.
 	if ended[0].Value.Uint64() == r.cycle {
 		return
 	}
@@ -142,8 +145,8 @@ func (r *unscopedList) empty() bool {
 	return true
 }
 
-// arm has the next collection call collected: an object that nothing references has a cleanup. Sweeps, Flush and the
-// pacer do not depend on it: it only lets the next operator free what other collections find.
+// arm makes the next collection call collected, through a cleanup of an unreachable object. Sweeps, Flush and the pacer
+// do not depend on it: it only lets the next operator free what other collections find.
 func (r *unscopedList) arm() {
 	if r.armed.CompareAndSwap(false, true) {
 		runtime.AddCleanup(new(sentinel), (*unscopedList).collected, r)
@@ -152,10 +155,10 @@ func (r *unscopedList) arm() {
 
 type sentinel struct {
 	_ *sentinel
-	_ [7]uint64 // so that the runtime frees it alone
+	_ [7]uint64 // large enough to be allocated by itself, not with other tiny objects
 }
 
-// collected runs on a goroutine of the runtime's.
+// collected runs on a cleanup goroutine of the runtime.
 func (r *unscopedList) collected() {
 	r.armed.Store(false)
 	if r.find(); !r.empty() {
