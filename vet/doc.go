@@ -1,21 +1,21 @@
-// Package vet finds misuse of Linstock's lifetimes before a program runs. Its analyzers are of golang.org/x/tools'
-// go/analysis, so that they work in go vet, in editors and in linters; cmd/linstockvet is the command:
+// Package vet reports misuse of Linstock's scopes, errors and modules at build time. Its analyzers use the framework of
+// golang.org/x/tools/go/analysis, so that they run in go vet, editors and linters. The command is cmd/linstockvet:
 //
 //	go install github.com/linstock-ml/linstock/cmd/linstockvet@latest
 //	go vet -vettool=$(which linstockvet) ./...
 //
-// docs/vet.md shows what each says. They see one package at a time and know nothing of what a value did in others, so
-// they report what is surely or most likely wrong and are silent about the rest; the library refuses at run time what
-// they miss (tensor.ErrReleased, tensor.ErrScope).
+// docs/vet.md shows what each analyzer reports. An analyzer sees one package at a time and does not know what functions
+// of other packages do with a value. It therefore reports only code that is certainly or very likely wrong. What the
+// analyzers miss, the library reports at run time (tensor.ErrReleased, tensor.ErrScope).
 //
-// A report that is wrong is silenced on its line or the one above:
+// A comment on the line of a wrong report, or on the line above, silences it:
 //
 //	//linstockvet:ignore scopeescape the receiver copies it before the scope closes
 package vet
 
 import "golang.org/x/tools/go/analysis"
 
-// Analyzers are all of them.
+// Analyzers returns all analyzers of the package.
 func Analyzers() []*analysis.Analyzer {
 	return []*analysis.Analyzer{KeepAlive, ScopeEscape, ScopeClose, SinkErr, UnusedResult, IterPull, Module, ReclaimLock}
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
-// Names are all that the analyzers know of the module by name.
+// Names returns the names of all functions and types of the module that the analyzers know.
 func Names() []string {
 	all := map[name]bool{newScope: true, closeScope: true, adopt: true, keep: true, moveOut: true, hook: true, handleOf: true,
 		"autograd.Grad": true, "autograd.Apply": true, "autograd.Context": true, "checkpoint.File.Tensor": true, "data.Batch": true, "cshim.Handle": true, "cshim.Value": true}
@@ -28,7 +28,7 @@ func Names() []string {
 	return names
 }
 
-// ScopedIterators reports the functions of a package that give scoped iterators and are not listed.
+// ScopedIterators reports functions of a package that return scoped iterators and are not in the analyzers' list.
 var ScopedIterators = &analysis.Analyzer{
 	Name:     "scopediterators",
 	Doc:      "for a test",

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
-// releases says whether a function lets go of what hangs on v.
+// releases reports whether a function unpins the tensors that depend on v.
 func releases(fn *ssa.Function, v ssa.Value) bool {
 	found := false
 	instructions(fn, func(i ssa.Instruction) {
@@ -27,7 +27,7 @@ func releases(fn *ssa.Function, v ssa.Value) bool {
 	return found
 }
 
-// hangsOn says whether a value was reached from another.
+// hangsOn reports whether a value was derived from another.
 func hangsOn(v, from ssa.Value, depth int) bool {
 	if v == from {
 		return true
@@ -72,7 +72,7 @@ func hangsOn(v, from ssa.Value, depth int) bool {
 	return false
 }
 
-// holder says whether a call is a method of what holds pinned tensors: a struct with lists of them.
+// holder reports whether a call is a method of a holder: a struct with lists of pinned tensors.
 func holder(c *ssa.CallCommon) bool {
 	return len(c.Args) > 0 && holderType(c.Args[0].Type()) != nil
 }
@@ -93,7 +93,7 @@ func holderType(t types.Type) *types.Named {
 	return nil
 }
 
-// holders: where a native call is given the handles or values of a holder, the holder is let go of afterwards.
+// holders checks that a holder whose handles or values are passed to a native call is unpinned after the call.
 func (k *keeper) holders(fn *ssa.Function) {
 	instructions(fn, func(i ssa.Instruction) {
 		call, ok := i.(*ssa.Call)
@@ -105,14 +105,14 @@ func (k *keeper) holders(fn *ssa.Function) {
 			if root == nil || k.later(call, root) {
 				continue
 			}
-			report(k.pass, analysis.Diagnostic{Pos: call.Pos(), Message: "what holds the arguments of a native call is not let go of after it: " +
+			report(k.pass, analysis.Diagnostic{Pos: call.Pos(), Message: "the list that pins the arguments of a native call is not unpinned after it: " +
 				"its tensors stay pinned, or are freed meanwhile; defer its unpin before the call"})
 			return
 		}
 	})
 }
 
-// undone: a list of pinned tensors is let go of, or given on, on every path.
+// undone checks that a list of pinned tensors is unpinned or passed on, on every path.
 func (k *keeper) undone(fn *ssa.Function) {
 	check := func(from ssa.Instruction, held, failure ssa.Value) {
 		end := open(from, failure, func(i ssa.Instruction) bool {
@@ -146,13 +146,13 @@ func (k *keeper) undone(fn *ssa.Function) {
 		})
 		if end != nil {
 			pos := where(end, held)
-			report(k.pass, analysis.Diagnostic{Pos: pos, Message: "tensors stay pinned here: what holds them is neither let go of nor returned"})
+			report(k.pass, analysis.Diagnostic{Pos: pos, Message: "tensors stay pinned here: their list is neither unpinned nor returned"})
 		}
 	}
 	instructions(fn, func(i ssa.Instruction) {
 		switch i := i.(type) {
 		case *ssa.Store:
-			// Tensors are handed to a list made here.
+			// Tensors are stored in a list made here.
 			f, ok := i.Addr.(*ssa.FieldAddr)
 			if !ok || !holdsTensors(i.Val.Type()) || holderType(f.X.Type()) == nil {
 				return
@@ -179,13 +179,13 @@ func (k *keeper) undone(fn *ssa.Function) {
 	})
 }
 
-// hasPinned says whether a call is append of tensors one by one.
+// hasPinned reports whether a call appends individual tensors.
 func hasPinned(c *ssa.Call) bool {
 	b, ok := c.Call.Value.(*ssa.Builtin)
 	return ok && b.Name() == "append" && len(appended(&c.Call)) != 0
 }
 
-// heldIn says whether a variable holds a value.
+// heldIn reports whether a variable holds a value.
 func heldIn(variable, v ssa.Value) bool {
 	for _, val := range storedIn(variable) {
 		if val == v {
@@ -195,7 +195,7 @@ func heldIn(variable, v ssa.Value) bool {
 	return false
 }
 
-// heldBy is the holder that a list of handles or values comes from.
+// heldBy returns the holder from which a list of handles or values comes.
 func heldBy(v ssa.Value, depth int) ssa.Value {
 	if depth > 12 {
 		return nil
@@ -215,7 +215,7 @@ func heldBy(v ssa.Value, depth int) ssa.Value {
 	return nil
 }
 
-// carries says whether a list of t gives handles to native code.
+// carries reports whether a value of type t can pass handles to native code.
 func carries(t types.Type) bool {
 	s, ok := t.Underlying().(*types.Slice)
 	return ok && (isHandle(s.Elem()) || is(s.Elem(), "cshim", "Value"))
@@ -236,7 +236,7 @@ func rootOf(v ssa.Value) ssa.Value {
 	}
 }
 
-// later says whether root is let go of behind a call on every path, or by what was deferred before it.
+// later reports whether root is unpinned after a call, on every path or by an earlier defer.
 func (k *keeper) later(call *ssa.Call, root ssa.Value) bool {
 	lets := func(i ssa.Instruction) bool {
 		switch i := i.(type) {
@@ -273,7 +273,7 @@ func letsGo(c *ssa.CallCommon, root ssa.Value) bool {
 	return got == root || heldIn(got, root)
 }
 
-// onEveryPath says whether every path from an instruction to the function's end passes one that is wanted.
+// onEveryPath reports whether every path from an instruction to the end of the function contains a wanted one.
 func onEveryPath(from ssa.Instruction, wanted func(ssa.Instruction) bool) bool {
 	seen := map[*ssa.BasicBlock]bool{}
 	var walk func(b *ssa.BasicBlock, at int) bool
@@ -304,7 +304,7 @@ func onEveryPath(from ssa.Instruction, wanted func(ssa.Instruction) bool) bool {
 	return false
 }
 
-// complete: the method with which a holder lets go reaches all that it holds.
+// complete checks that the unpin method of a holder reaches everything that it holds.
 func (k *keeper) complete(fn *ssa.Function) {
 	obj, ok := fn.Object().(*types.Func)
 	if !ok || !letGo[obj.Name()] || fn.Signature.Recv() == nil || len(fn.Blocks) == 0 {
@@ -332,7 +332,7 @@ func (k *keeper) complete(fn *ssa.Function) {
 			}
 		})
 		if !reached {
-			report(k.pass, analysis.Diagnostic{Pos: fn.Pos(), Message: fn.Name() + " does not let go of " + st.Field(f).Name()})
+			report(k.pass, analysis.Diagnostic{Pos: fn.Pos(), Message: fn.Name() + " does not unpin " + st.Field(f).Name()})
 		}
 	}
 }

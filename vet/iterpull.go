@@ -5,19 +5,19 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
-// IterPull reports iter.Pull over an iterator that opens a scope around each run of the loop's body.
+// IterPull reports calls of iter.Pull with an iterator that opens a scope around each iteration of the loop's body.
 var IterPull = &analysis.Analyzer{
 	Name: "iterpull",
 	Doc: `report iter.Pull over a scoped iterator
 
-loader.Batches and its like open a scope on the goroutine that runs them, around
-each run of the loop's body. iter.Pull runs the iterator on a goroutine of its
-own: what the caller makes is in no scope, and the goroutine holds an OS thread
-until stop is called. Range over the iterator instead.`,
+A scoped iterator, such as loader.Batches, opens a scope on the goroutine that runs
+it, around each iteration of the loop's body. iter.Pull runs the iterator on another
+goroutine: tensors that the caller makes then belong to no scope, and the goroutine
+occupies an OS thread until stop is called. Range over the iterator instead.`,
 	Requires: []*analysis.Analyzer{sourceAnalyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		s := pass.ResultOf[sourceAnalyzer].(*source)
-		// Functions that pull what they are given, and which parameter.
+		// Functions that pull from a parameter, with the index of the parameter.
 		pulls := map[*ssa.Function]map[int]bool{}
 		pulled := func(c *ssa.CallCommon) (vals []ssa.Value) {
 			if f := callee(c); f != nil && f.Pkg() != nil && f.Pkg().Path() == "iter" && (f.Name() == "Pull" || f.Name() == "Pull2") {

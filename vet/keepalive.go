@@ -11,17 +11,17 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
-// KeepAlive reports native handles that are used without anything that keeps their owner from being freed.
+// KeepAlive reports native handles that are used although their owner may be freed.
 var KeepAlive = &analysis.Analyzer{
 	Name: "keepalive",
 	Doc: `report native handles used while their owner may be freed
 
-Three rules. What a type with a cleanup or a finalizer holds for native code (a
-handle, a pointer) is passed to it only where the owner is used later on every
-path, by runtime.KeepAlive say. In Linstock itself a tensor's handle is used only
-between a pin that succeeded and its unpin, and every pin is undone on every
-path. What holds several pinned tensors is let go of after the native call, and
-lets all of them go.`,
+There are three rules. A native value (a handle, a pointer) of a type with a cleanup or
+a finalizer may be passed to native code only if its owner is used later on every path,
+for example by runtime.KeepAlive. In Linstock itself, a tensor's handle may be used only
+between a successful pin and the unpin, and every pin must be undone on every path. A
+list of pinned tensors must be unpinned after the native call, and must unpin all of
+them.`,
 	Requires: []*analysis.Analyzer{sourceAnalyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		s := pass.ResultOf[sourceAnalyzer].(*source)
@@ -41,10 +41,10 @@ lets all of them go.`,
 
 type keeper struct {
 	pass   *analysis.Pass
-	owners map[*types.Named]bool // with a cleanup
+	owners map[*types.Named]bool // types with a cleanup
 }
 
-// pinning says whether fn deals with handles at all.
+// pinning reports whether fn uses handles at all.
 func (k *keeper) pinning(fn *ssa.Function) bool {
 	if obj, ok := fn.Object().(*types.Func); ok && primitives[nameOf(obj)] {
 		return false
@@ -73,7 +73,7 @@ func fieldOf(f *ssa.FieldAddr) *types.Var {
 	return f.X.Type().Underlying().(*types.Pointer).Elem().Underlying().(*types.Struct).Field(f.Field)
 }
 
-// native says whether a call leaves Go: into the shim, or into C.
+// native reports whether a call leaves Go, into the shim or into C.
 func native(c *ssa.CallCommon) bool {
 	f := callee(c)
 	if f == nil || f.Pkg() == nil {
@@ -83,7 +83,7 @@ func native(c *ssa.CallCommon) bool {
 	return in && pkg == "cshim" || strings.HasPrefix(f.Name(), "_Cfunc_") || f.Pkg().Path() == "syscall" && strings.Contains(f.Name(), "yscall")
 }
 
-// cleaned are the types that the package gives a cleanup or a finalizer, but for tensors, which are pinned.
+// cleaned returns the types to which the package gives a cleanup or finalizer, except tensors, which are pinned.
 func cleaned(s *source) map[*types.Named]bool {
 	types_ := map[*types.Named]bool{}
 	for _, fn := range s.fns {
@@ -108,7 +108,7 @@ func cleaned(s *source) map[*types.Named]bool {
 	return types_
 }
 
-// alive: what a type with a cleanup holds for native code is passed to it only where the owner is used later.
+// alive checks that the owner of a native value is used after each call that receives the value, if it has a cleanup.
 func (k *keeper) alive(fn *ssa.Function) {
 	if len(k.owners) == 0 {
 		return
@@ -124,7 +124,7 @@ func (k *keeper) alive(fn *ssa.Function) {
 				continue
 			}
 			d := analysis.Diagnostic{Pos: call.Pos(), Message: "the cleanup of " + k.text(owner) + " can run during this call: its owner is not used afterwards; " +
-				"call runtime.KeepAlive behind it"}
+				"call runtime.KeepAlive after it"}
 			if stmt, ok := within[ast.Stmt](k.pass, call.Pos()); ok && (owner.Name() == k.text(owner)) {
 				if _, returns := stmt.(*ast.ReturnStmt); !returns {
 					indent := strings.Repeat("\t", max(0, k.pass.Fset.Position(stmt.Pos()).Column-1))
@@ -136,7 +136,7 @@ func (k *keeper) alive(fn *ssa.Function) {
 	})
 }
 
-// ownerOf is the thing with a cleanup that a native argument was read from.
+// ownerOf returns the value with a cleanup from which a native argument was read.
 func (k *keeper) ownerOf(v ssa.Value, depth int) ssa.Value {
 	if depth > 8 {
 		return nil
@@ -160,7 +160,7 @@ func (k *keeper) ownerOf(v ssa.Value, depth int) ssa.Value {
 				return nil
 			}
 		case *types.Pointer:
-			// Memory of C's; what is Go's is kept by the pointer itself.
+			// Only memory of C counts: a pointer to Go memory keeps it alive.
 			if n := namedOf(u.Elem()); n == nil || !strings.HasPrefix(n.Obj().Name(), "_C") {
 				return nil
 			}
@@ -172,7 +172,7 @@ func (k *keeper) ownerOf(v ssa.Value, depth int) ssa.Value {
 	return nil
 }
 
-// used says whether owner is used behind a call on every path, or by what was deferred before it.
+// used reports whether owner is used after a call, on every path or by an earlier defer.
 func used(call *ssa.Call, owner ssa.Value) bool { return usedAs(call, keyOf(owner)) }
 
 func usedAs(call *ssa.Call, owner string) bool {
@@ -182,7 +182,7 @@ func usedAs(call *ssa.Call, owner string) bool {
 				continue
 			}
 			v := *o
-			// An argument of runtime.KeepAlive.
+			// It is an argument of runtime.KeepAlive.
 			if m, ok := v.(*ssa.MakeInterface); ok {
 				v = m.X
 			}
@@ -201,7 +201,8 @@ func usedAs(call *ssa.Call, owner string) bool {
 	if deferred || onEveryPath(call, by) {
 		return true
 	}
-	// cgo puts a call with a pointer in a literal, called on the spot: what counts is behind that.
+	// cgo moves a call with a pointer into a function literal that is called immediately. Look at the code after that
+	// call.
 	fn := call.Parent()
 	if fn.Parent() == nil {
 		return false

@@ -15,17 +15,17 @@ import (
 	"github.com/linstock-ml/linstock/internal/nntag"
 )
 
-// Module reports fields of modules that package nn does not find, or confuses.
+// Module reports fields of modules that package nn does not find or cannot distinguish.
 var Module = &analysis.Analyzer{
 	Name: "module",
 	Doc: `report fields of modules that would be lost
 
-Package nn finds a module's tensors and parts by its exported fields. Reported are
-two fields of one name in the state, unexported fields that hold tensors or
-modules, maps of them whose keys are no strings, pointers that are not followed,
-and tag options that do not exist. A module is a struct with a method Forward of
-tensors, what is given to a function of nn such as Parameters, and their parts.
-nn.Check finds the same and more when the program runs.`,
+Package nn finds a module's tensors and parts through its exported fields. The analyzer
+reports two fields with the same state name, unexported fields that hold tensors or
+modules, maps of them whose keys are not strings, pointers that nn does not follow, and
+unknown tag options. A module is a struct with a method Forward on tensors, an argument
+of a function of nn such as Parameters, or a part of either. nn.Check reports the same
+faults and more at run time.`,
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		if !uses(pass.Pkg) {
@@ -98,7 +98,7 @@ func (m *modules) name(t types.Type) string {
 	})
 }
 
-// tags reports the tag options that do not exist.
+// tags reports unknown options in struct tags.
 func (m *modules) tags(s *types.Struct) {
 	for i := range s.NumFields() {
 		f := s.Field(i)
@@ -108,7 +108,7 @@ func (m *modules) tags(s *types.Struct) {
 	}
 }
 
-// check reports the faults of a struct that is a module and those of its parts that are declared here.
+// check reports the faults of a struct that is a module, and those of its parts that this package declares.
 func (m *modules) check(t types.Type) {
 	switch u := t.Underlying().(type) {
 	case *types.Pointer:
@@ -146,7 +146,7 @@ func (m *modules) check(t types.Type) {
 	m.names(s)
 }
 
-// followed reports what nn does not go into.
+// followed reports fields that nn does not search.
 func (m *modules) followed(f *types.Var, t types.Type) {
 	if isTensor(t) {
 		return
@@ -161,16 +161,16 @@ func (m *modules) followed(f *types.Var, t types.Type) {
 		if ok && key.Info()&types.IsString != 0 {
 			m.followed(f, u.Elem())
 		} else if m.holds(u.Elem(), map[types.Type]bool{}) {
-			m.report(f, "holds a %s, in which nn finds nothing: the keys must be strings, which are names in the state", m.name(t))
+			m.report(f, "holds a %s, which nn cannot search for parts: its keys must be strings, which become names in the state", m.name(t))
 		}
 	case *types.Pointer:
 		if _, ok := u.Elem().Underlying().(*types.Struct); !ok && m.holds(u.Elem(), map[types.Type]bool{}) {
-			m.report(f, "holds a %s, in which nn finds nothing: a part is a pointer to a struct, a slice or a map", m.name(t))
+			m.report(f, "holds a %s, which nn cannot search for parts: use a pointer to a struct, a slice or a map", m.name(t))
 		}
 	}
 }
 
-// holds reports whether t by itself says that a value holds tensors or modules.
+// holds reports whether the type t declares tensors or modules.
 func (m *modules) holds(t types.Type, seen map[types.Type]bool) bool {
 	if seen[t] {
 		return false
@@ -205,14 +205,14 @@ func (m *modules) holds(t types.Type, seen map[types.Type]bool) bool {
 	return false
 }
 
-// names reports fields of one name in the state, also those of structs that add no prefix.
+// names reports fields with the same state name, including those of structs that add no prefix.
 func (m *modules) names(s *types.Struct) {
 	type origin struct {
 		inner *types.Struct
 		field string
 	}
 	known := map[string]origin{}
-	seen := map[*types.Struct]bool{s: true} // on the way from s
+	seen := map[*types.Struct]bool{s: true} // types on the path from s
 	var compare func(inner *types.Struct, prefix string, outer *types.Var)
 	compare = func(inner *types.Struct, prefix string, outer *types.Var) {
 		for i := range inner.NumFields() {
@@ -221,7 +221,7 @@ func (m *modules) names(s *types.Struct) {
 			if tag.Skip || !f.Exported() && !f.Embedded() {
 				continue
 			}
-			// The field of s, where the report belongs.
+			// The report is placed at this field of s.
 			at := f
 			if outer != nil {
 				at = outer
@@ -246,11 +246,11 @@ func (m *modules) names(s *types.Struct) {
 			switch {
 			case !ok:
 				known[tag.Name] = origin{inner, name}
-			case inner != s && first.inner == inner && strings.HasPrefix(first.field, prefix): // the inner struct's own fault
+			case inner != s && first.inner == inner && strings.HasPrefix(first.field, prefix): // it is a fault of the inner struct
 			case at != f:
-				m.report(at, "holds %s, which has the name %q in the state, and so has %s", f.Name(), tag.Name, first.field)
+				m.report(at, "holds %s, which has the state name %q, as does %s", f.Name(), tag.Name, first.field)
 			default:
-				m.report(at, "has the name %q in the state, and so has %s", tag.Name, first.field)
+				m.report(at, "has the state name %q, as does %s", tag.Name, first.field)
 			}
 		}
 	}

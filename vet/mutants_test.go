@@ -24,8 +24,9 @@ import (
 	"github.com/linstock-ml/linstock/vet"
 )
 
-// Every pin, unpin and hold that is taken out of package tensor, generated code included, is noticed, but for those
-// that no analysis of one function can tell. LINSTOCK_SHARE says what share of them is tried, a tenth by default.
+// TestMutantsOfTensor removes each pin, unpin and hold from package tensor, including generated code, and requires a
+// report for each, except for those that an analysis of one function cannot find. LINSTOCK_SHARE sets the share that is
+// tried, a tenth by default.
 func TestMutantsOfTensor(t *testing.T) {
 	t.Parallel()
 	pkg := load(t, func(id string) bool { return id == module+"/tensor" })[0]
@@ -33,7 +34,7 @@ func TestMutantsOfTensor(t *testing.T) {
 		t.Fatalf("the package itself: %v", got)
 	}
 	silent := map[string]string{
-		// The error path of prepare: only its caller could tell that it lets go.
+		// This is an error path of prepare: only its caller could detect the missing unpin.
 		"b.unpin() in func literal of prepare": "leak tests of failing backward passes",
 	}
 	share := 0.1
@@ -70,7 +71,7 @@ func TestMutantsOfTensor(t *testing.T) {
 			}
 		}
 	}
-	// A round is one mutant in each function: what is reported in a function is its own mutant.
+	// Each round has one mutant in each function, so that a report in a function belongs to its mutant.
 	tried, noticed := 0, 0
 	for _, round := range rounds {
 		for _, m := range round {
@@ -104,7 +105,7 @@ func TestMutantsOfTensor(t *testing.T) {
 	}
 }
 
-// mutant is a function with one pin, or one release of it, taken out; swap does and undoes it.
+// mutant is a function from which one pin or unpin is removed; swap removes and restores it.
 type mutant struct {
 	fn, what string
 	pos      token.Pos
@@ -181,7 +182,7 @@ func mutants(fn *ast.FuncDecl) (all []*mutant) {
 				what = types.ExprString(n)
 				other = ast.CallExpr{Fun: ast.NewIdent("bool"), Args: []ast.Expr{ast.NewIdent("true")}}
 			case isFunc && helper.MatchString(id.Name):
-				// One operand fewer.
+				// Remove one operand.
 				args, kind, count := n.Args, id.Name[:len(id.Name)-1], id.Name[len(id.Name)-1]
 				if id.Name == "pin3" {
 					args = args[:4]
@@ -207,7 +208,7 @@ func mutants(fn *ast.FuncDecl) (all []*mutant) {
 	return all
 }
 
-// retyped is the package with other files, printed and read again.
+// retyped returns the package with some files replaced, printed and type-checked again.
 func retyped(t *testing.T, pkg *packages.Package, files map[string]*ast.File) *packages.Package {
 	t.Helper()
 	sources := map[string][]byte{}
@@ -225,7 +226,7 @@ func retyped(t *testing.T, pkg *packages.Package, files map[string]*ast.File) *p
 	return out
 }
 
-// run is what the analyzers report.
+// run returns what the analyzers report.
 func run(t *testing.T, as []*analysis.Analyzer, pkgs ...*packages.Package) []analysis.Diagnostic {
 	t.Helper()
 	all, err := retype.Run(as, pkgs...)
@@ -235,7 +236,7 @@ func run(t *testing.T, as []*analysis.Analyzer, pkgs ...*packages.Package) []ana
 	return all
 }
 
-// diagnostics are the same as text, each once.
+// diagnostics returns the same as text, without duplicates.
 func diagnostics(t *testing.T, as []*analysis.Analyzer, pkgs ...*packages.Package) (all []string) {
 	t.Helper()
 	for _, d := range run(t, as, pkgs...) {

@@ -9,8 +9,8 @@ import (
 
 const module = "github.com/linstock-ml/linstock"
 
-// name is a function or a method of the module: "tensor.NewScope", "tensor.Scope.Close". TestNames holds every name
-// here against the library.
+// name is a function or method of the module, such as "tensor.NewScope" or "tensor.Scope.Close". TestNames checks every
+// name in this file against the library.
 type name string
 
 const (
@@ -22,7 +22,7 @@ const (
 	hook       name = "tensor.Tensor.RegisterHook"
 )
 
-// bodies are the functions that run a function in a scope of its own; true where the result moves out of it.
+// bodies lists the functions that run a function in a scope; the value is true if its result moves out of the scope.
 var bodies = map[name]bool{
 	"tensor.WithScope": false,
 	"tensor.Tidy":      true,
@@ -30,40 +30,41 @@ var bodies = map[name]bool{
 	hook:               true,
 }
 
-// scopedIterators open a scope around each run of the loop's body. Those of the package at hand are found by what
-// they do.
+// scopedIterators lists iterators that open a scope around each iteration of the loop's body. Those of the analyzed
+// package are found by their code.
 var scopedIterators = map[name]bool{"data.Loader.Batches": true, "data.Loader.Resume": true}
 
-// notFresh are library functions whose tensors are not made in the caller's scope, though they return some.
+// notFresh lists library functions that return tensors not made in the caller's scope.
 var notFresh = map[name]bool{
 	keep: true, moveOut: true, "tensor.Failed": true,
 	"nn.Parameters": true, "nn.NewParameter": true,
 }
 
-// takeModules are functions with the index of a parameter that is a module of whatever type.
+// takeModules lists functions with the index of a parameter that is a module of any type.
 var takeModules = map[name]int{
 	"nn.Check": 0, "nn.Parameters": 0, "nn.NamedParameters": 0, "nn.NamedBuffers": 0, "nn.StateDict": 0, "nn.LoadStateDict": 0, "nn.To": 0,
 	"nn.Train": 0, "nn.Eval": 0, "nn.ZeroGrad": 0, "nn.RequiresGrad_": 0, "nn.Release": 0,
 	"checkpoint.SaveTraining": 1, "checkpoint.LoadTraining": 1, "checkpoint.LoadModel": 1,
 }
 
-// closers may be deferred with their error unread.
+// closers lists methods that may be deferred although that drops their error.
 var closers = map[name]bool{closeScope: true, "checkpoint.File.Close": true}
 
-// pinners are package tensor's own ways to hold a tensor through a native call: when the result is true or nil, the
-// tensors among the arguments are pinned. Those in handedOver have also been put where somebody else will unpin them.
+// pinners lists the functions of package tensor that pin tensors for a native call: if the result is true or nil, the
+// tensors among the arguments are pinned. Those of handedOver have also passed the tensors to code that will unpin
+// them.
 var (
 	pinners   = map[name]bool{"tensor.Tensor.pin": false, "tensor.pin1": false, "tensor.pin2": false, "tensor.pin3": false, "tensor.pinSame": false, "tensor.call.hold": true}
 	unpinners = map[name]bool{"tensor.Tensor.unpin": true, "tensor.done1": true, "tensor.done2": true, "tensor.done3": true, "tensor.wrote1": true, "tensor.wrote2": true, "tensor.wrote3": true}
-	// primitives are what the rest is made of: who owns a handle is decided there, and they are read by people. The
-	// last notes handles for a scope that owns them, under its lock, and gives them to nobody while the tensors live.
+	// primitives lists the functions that decide who owns a handle. They are not analyzed but reviewed. The last one
+	// collects the handles of a scope that owns them, under its lock, and does not pass them on while the tensors live.
 	primitives = map[name]bool{"tensor.Tensor.pin": true, "tensor.Tensor.unpin": true, "tensor.Tensor.handle": true, "tensor.Tensor.owned": true, "tensor.Scope.weaken": true}
 	letGo      = map[string]bool{"unpin": true, "letGo": true} // the methods of what holds several
 )
 
 const handleOf name = "tensor.Tensor.handle"
 
-// nameOf is f's name; empty for what is not the module's.
+// nameOf returns the name of f, or "" if f is not part of the module.
 func nameOf(f *types.Func) name {
 	if f == nil || f.Pkg() == nil {
 		return ""
@@ -84,12 +85,12 @@ func nameOf(f *types.Func) name {
 	return name(n + f.Name())
 }
 
-// packageOf is a package's path inside the module.
+// packageOf returns the path of a package inside the module.
 func packageOf(p *types.Package) (string, bool) {
 	if p == nil {
 		return "", false
 	}
-	path, _, _ := strings.Cut(p.Path(), " [") // a test variant, as go vet names it
+	path, _, _ := strings.Cut(p.Path(), " [") // go vet gives test variants such paths
 	return strings.CutPrefix(path, module+"/")
 }
 
@@ -101,7 +102,7 @@ func namedOf(t types.Type) *types.Named {
 	return n
 }
 
-// is says whether t, or what it points to, is the module's type: "tensor.Tensor".
+// is reports whether t, or its element if t is a pointer, is the given type of the module, such as "tensor.Tensor".
 func is(t types.Type, pkg, typ string) bool {
 	n := namedOf(t)
 	if n == nil || n.Obj().Name() != typ {
@@ -116,7 +117,7 @@ func isTensor(t types.Type) bool {
 	return pointer && is(t, "tensor", "Tensor")
 }
 
-// holdsTensors says whether t is a tensor, or a list, map or batch of them.
+// holdsTensors reports whether t is a tensor, or a list, map or batch of tensors.
 func holdsTensors(t types.Type) bool {
 	if isTensor(t) || is(t, "data", "Batch") {
 		return true
@@ -132,7 +133,7 @@ func holdsTensors(t types.Type) bool {
 	return false
 }
 
-// callee is the function that a call names; nil for a call of a value.
+// callee returns the function that a call names, or nil if it calls a value.
 func callee(c *ssa.CallCommon) *types.Func {
 	if c.IsInvoke() {
 		return c.Method
@@ -145,7 +146,7 @@ func callee(c *ssa.CallCommon) *types.Func {
 	return f
 }
 
-// static is the function that is called, a generic one for its instances.
+// static returns the called function; for an instance of a generic function, the generic one.
 func static(c *ssa.CallCommon) *ssa.Function {
 	fn := c.StaticCallee()
 	if fn != nil && fn.Origin() != nil {
@@ -156,7 +157,7 @@ func static(c *ssa.CallCommon) *ssa.Function {
 
 func called(c *ssa.CallCommon) name { return nameOf(callee(c)) }
 
-// uses says whether a package can have to do with Linstock at all.
+// uses reports whether a package can use Linstock at all.
 func uses(p *types.Package) bool {
 	seen := map[*types.Package]bool{}
 	var walk func(p *types.Package) bool

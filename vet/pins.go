@@ -11,7 +11,7 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
-// handleRead is a tensor's handle, read from it: t.h, or t.handle().
+// handleRead returns the owner of a handle that is read from a tensor by t.h or t.handle().
 func handleRead(v ssa.Value) (owner ssa.Value) {
 	switch v := v.(type) {
 	case *ssa.UnOp:
@@ -26,13 +26,13 @@ func handleRead(v ssa.Value) (owner ssa.Value) {
 	return nil
 }
 
-// The states that a tensor can be in, as a set: it is one of these.
+// state is the set of states that a tensor may be in.
 type state uint8
 
 const (
-	free   state = 1 << iota // nobody holds it
+	free   state = 1 << iota // not pinned
 	pinned                   // this function must unpin it
-	handed                   // pinned, and somebody else, or a deferred call, will unpin it
+	handed                   // pinned, and other code or a deferred call will unpin it
 	none                     // nil
 )
 
@@ -47,7 +47,7 @@ func (s states) of(v ssa.Value) state {
 
 func (s states) set(v ssa.Value, st state) { s[keyOf(v)] = st }
 
-// keyOf names a value so that two reads of the same place have the same name.
+// keyOf returns a key for a value, the same for two reads of the same variable or field.
 func keyOf(v ssa.Value) string {
 	switch v := v.(type) {
 	case *ssa.UnOp:
@@ -69,7 +69,7 @@ func keyOf(v ssa.Value) string {
 	return fmt.Sprintf("%p", v)
 }
 
-// pins follows the pins of a function.
+// pins checks the pins of a function.
 func (k *keeper) pins(fn *ssa.Function) {
 	if len(fn.Blocks) == 0 {
 		return
@@ -134,9 +134,9 @@ func (k *keeper) pins(fn *ssa.Function) {
 			})
 			if call, ok := i.(ssa.CallInstruction); ok && unpinners[called(call.Common())] && !letGo[fn.Name()] {
 				for _, t := range tensorsIn(call.Common().Args) {
-					// What a literal has captured, the function around it has pinned.
+					// The function around a literal has pinned what the literal captures.
 					if _, captured := rootOf(t).(*ssa.FreeVar); !captured && s.of(t)&free != 0 {
-						say(where(i, t), "%s is unpinned without a pin: it can be freed while somebody uses it", k.text(t))
+						say(where(i, t), "%s is unpinned without a pin: it can be freed while it is in use", k.text(t))
 					}
 				}
 			}
@@ -195,7 +195,7 @@ func tensorsIn(args []ssa.Value) (ts []ssa.Value) {
 	return ts
 }
 
-// step is what an instruction does to the states.
+// step applies an instruction to the states.
 func (k *keeper) step(i ssa.Instruction, s states) {
 	switch i := i.(type) {
 	case *ssa.Defer:
@@ -239,14 +239,14 @@ func (k *keeper) step(i ssa.Instruction, s states) {
 			}
 		}
 	}
-	// A loop comes to it again: it is another tensor.
+	// In a loop, the instruction yields a different tensor each time.
 	if v, ok := i.(ssa.Value); ok && isTensor(v.Type()) {
 		if key := fmt.Sprintf("%p", v); keyOf(v) == key {
 			delete(s, key)
 		}
 	}
 	if phi, ok := i.(*ssa.Phi); ok && !isTensor(phi.Type()) {
-		// An index that moves on.
+		// The index changes from one iteration to the next.
 		self := fmt.Sprintf("%p", phi)
 		for key := range s {
 			if strings.Contains(key, self) {
@@ -265,7 +265,7 @@ func hand(s states, t ssa.Value) {
 	}
 }
 
-// variadic says whether an address is in the array that a call's last arguments are put in.
+// variadic reports whether an address is in the array that holds the variadic arguments of a call.
 func variadic(addr ssa.Value) bool {
 	at, ok := addr.(*ssa.IndexAddr)
 	if !ok {
@@ -275,7 +275,7 @@ func variadic(addr ssa.Value) bool {
 	return ok && (a.Comment == "varargs" || a.Comment == "slicelit")
 }
 
-// appended are the elements that append is given one by one.
+// appended returns the individual elements passed to append.
 func appended(c *ssa.CallCommon) (vals []ssa.Value) {
 	if len(c.Args) != 2 {
 		return nil
@@ -300,7 +300,7 @@ func appended(c *ssa.CallCommon) (vals []ssa.Value) {
 	return vals
 }
 
-// learn is what a condition, being so, says about the states.
+// learn updates the states for a condition that has the value so.
 func learn(cond ssa.Value, so bool, s states) {
 	switch c := cond.(type) {
 	case *ssa.UnOp:
@@ -347,13 +347,13 @@ func pinAll(c *ssa.Call, hands bool, s states) {
 	}
 }
 
-// succeeds says whether a pinner's return says that it has pinned.
+// succeeds reports whether a return of a pinner reports success.
 func succeeds(ret *ssa.Return) bool {
 	c, ok := ret.Results[0].(*ssa.Const)
 	return ok && (c.IsNil() || c.Value != nil && c.Value.Kind() == constant.Bool && constant.BoolVal(c.Value))
 }
 
-// uses calls f with the owner of each handle that the instruction puts to use, beyond looking at it.
+// uses calls f with the owner of each handle that the instruction uses, other than to inspect it.
 func (k *keeper) uses(i ssa.Instruction, f func(owner ssa.Value)) {
 	given := func(v ssa.Value) {
 		for _, o := range ownersOf(v, 0) {
@@ -385,7 +385,7 @@ func (k *keeper) uses(i ssa.Instruction, f func(owner ssa.Value)) {
 	}
 }
 
-// ownersOf are the owners of the handles that a value was converted from.
+// ownersOf returns the owners of the handles from which a value was converted.
 func ownersOf(v ssa.Value, depth int) []ssa.Value {
 	if depth > 8 {
 		return nil

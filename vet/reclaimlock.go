@@ -15,11 +15,11 @@ var ReclaimLock = &analysis.Analyzer{
 	Name: "reclaimlock",
 	Doc: `report functions of a vram.Reclaimer that lock a mutex
 
-Reclaim and Prepare are called while a goroutine waits for memory. Where that one,
-or one that it waits for, holds the mutex, the call cannot return: the sweep goes on
-without it after a second, and the allocation fails. TryLock passes.
+Reclaim and Prepare are called while a goroutine waits for memory. If that goroutine, or
+one that it waits for, holds the mutex, the call cannot return: the sweep continues
+without it after a second, and the allocation fails. TryLock is allowed.
 
-Reported is each Lock and RLock of package sync in a function that is given to a
+The analyzer reports each Lock and RLock of package sync in a function of a
 vram.Reclaimer, and in the functions of the same package that it calls.`,
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
@@ -53,7 +53,7 @@ vram.Reclaimer, and in the functions of the same package that it calls.`,
 	},
 }
 
-// setField is the field of a vram.Reclaimer that element i of a literal sets; empty for other types.
+// setField returns the field of a vram.Reclaimer that element i of a literal sets, or "" for other types.
 func setField(pass *analysis.Pass, lit *ast.CompositeLit, i int, e ast.Expr) (field string, value ast.Expr) {
 	t := pass.TypesInfo.TypeOf(lit)
 	if !isReclaimer(t) {
@@ -86,7 +86,7 @@ type reclaimLocks struct {
 	seen   map[*ast.BlockStmt]bool
 }
 
-// given looks through what a field is set to.
+// given checks the value that a field is set to.
 func (r *reclaimLocks) given(field string, value ast.Expr) {
 	if field != "Reclaim" && field != "Prepare" {
 		return
@@ -107,7 +107,8 @@ func (r *reclaimLocks) function(field string, o types.Object) {
 	}
 }
 
-// look reports the locks in a body and in the package's functions that it calls. What a go statement runs nobody waits for.
+// look reports locks in a body and in the functions of the package that it calls. It skips go statements, because the
+// reclaimer does not wait for them.
 func (r *reclaimLocks) look(field string, body *ast.BlockStmt) {
 	if body == nil || r.seen[body] {
 		return

@@ -15,13 +15,12 @@ import (
 
 const module = "github.com/linstock-ml/linstock"
 
-// repository is the whole of it, with its tests; loading it is most of what these tests take.
+// repository holds all packages of the repository with their tests. Loading it takes most of the time of these tests.
 var repository = sync.OnceValues(func() ([]*packages.Package, error) {
 	return packages.Load(&packages.Config{Mode: packages.LoadAllSyntax, Tests: true, Dir: ".."}, "./...")
 })
 
-// load gives those of the repository's packages that want chooses, by their ID: the tests' variants have one of their
-// own.
+// load returns the packages of the repository that want selects by ID. Test variants have an ID of their own.
 func load(t *testing.T, want func(id string) bool) []*packages.Package {
 	t.Helper()
 	pkgs, err := repository()
@@ -44,7 +43,7 @@ func load(t *testing.T, want func(id string) bool) []*packages.Package {
 	return good
 }
 
-// The repository is clean: the library, what is generated, the examples, and the tests.
+// TestRepository tests that there are no reports for the library, generated code, the examples and the tests.
 func TestRepository(t *testing.T) {
 	t.Parallel()
 	checked := map[string]bool{}
@@ -61,7 +60,7 @@ func TestRepository(t *testing.T) {
 	}
 }
 
-// What the analyzers know by name is there, and no exported iterator that opens scopes is missing from the list.
+// TestNames tests that every name that the analyzers know exists, and that their list of scoped iterators is complete.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	names := []string{"tensor", "nn", "optim", "data", "autograd", "checkpoint", "vram", "cshim"}

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
-// ScopeClose reports scopes that stay open, and those that another goroutine closes.
+// ScopeClose reports scopes that are not closed, and scopes that are closed on another goroutine.
 var ScopeClose = &analysis.Analyzer{
 	Name: "scopeclose",
 	Doc: `report scopes that are not closed, or closed on another goroutine
 
-A scope from tensor.NewScope holds its tensors and its goroutine's OS thread
-until Close, which must run on the goroutine that opened it. Reported are a path
-to the function's end without Close, and a Close in a goroutine. A scope that is
-returned, stored or handed to another function is somebody else's to close.`,
+A scope from tensor.NewScope keeps its tensors and its goroutine's OS thread until
+Close, which must run on the goroutine that opened it. The analyzer reports a path to
+the end of the function without Close, and a Close in another goroutine. It does not
+report a scope that is returned, stored or passed to another function.`,
 	Requires: []*analysis.Analyzer{sourceAnalyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		s := pass.ResultOf[sourceAnalyzer].(*source)
@@ -34,10 +34,10 @@ returned, stored or handed to another function is somebody else's to close.`,
 	},
 }
 
-// scopeUses is what is done with a scope.
+// scopeUses collects the uses of a scope.
 type scopeUses struct {
 	closes map[ssa.Instruction]bool // Close, called or deferred
-	else_  bool                     // somebody else may close it
+	else_  bool                     // other code may close it
 	remote token.Pos
 }
 
@@ -132,8 +132,8 @@ func (u *scopeUses) follow(v ssa.Value, home *ssa.Function, seen map[ssa.Value]b
 	}
 }
 
-// closedIn notes that a literal closes the scope: where it is deferred or called that is a close here, in a goroutine
-// it is wrong, and elsewhere nobody knows.
+// closedIn records that a function literal closes the scope. If the literal is deferred or called here, that closes the
+// scope here; in a goroutine it is wrong; otherwise the effect is unknown.
 func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction) {
 	uses := *literal.Referrers()
 	for _, use := range uses {
@@ -156,7 +156,7 @@ func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction) {
 			case runsNow(f):
 				u.closes[use] = true
 			default:
-				// The body of a loop over a function, or a callback that may run or not.
+				// The literal is the body of a range over a function, or a callback that may not run.
 				u.else_ = true
 			}
 		default:
@@ -165,13 +165,13 @@ func (u *scopeUses) closedIn(literal *ssa.MakeClosure, at ssa.Instruction) {
 	}
 }
 
-// runsNow says whether f runs the function that it is given before it returns.
+// runsNow reports whether f calls its function argument before it returns.
 func runsNow(f *types.Func) bool {
 	_, yes := bodies[nameOf(f)]
 	return yes && nameOf(f) != hook
 }
 
-// spawns says whether f runs the function that it is given on another goroutine.
+// spawns reports whether f calls its function argument on another goroutine.
 func spawns(f *types.Func) bool {
 	if f == nil || f.Pkg() == nil {
 		return false
@@ -187,8 +187,8 @@ func spawns(f *types.Func) bool {
 	return false
 }
 
-// open is where a path from an instruction ends, or comes back to it, without passing one that closes what it opened;
-// nil if none does. Paths on which failure is not nil do not count.
+// open returns the instruction where a path from from ends, or comes back to it, without passing one that closes what
+// it opened, and nil if there is none. It ignores paths on which failure is not nil.
 func open(from ssa.Instruction, failure ssa.Value, closes func(ssa.Instruction) bool) ssa.Instruction {
 	seen := map[*ssa.BasicBlock]bool{}
 	var walk func(b *ssa.BasicBlock, at int) ssa.Instruction
@@ -224,7 +224,7 @@ func open(from ssa.Instruction, failure ssa.Value, closes func(ssa.Instruction) 
 
 func index(i ssa.Instruction) int { return slices.Index(i.Block().Instrs, i) }
 
-// refused says whether cond, being so, means that NewScope failed and there is no scope.
+// refused reports whether cond having the value so means that NewScope failed and there is no scope.
 func refused(cond, failure ssa.Value, so bool) bool {
 	c, ok := cond.(*ssa.BinOp)
 	if !ok || failure == nil || c.Op != token.NEQ && c.Op != token.EQL {
@@ -240,7 +240,7 @@ func refused(cond, failure ssa.Value, so bool) bool {
 	return so == (c.Op == token.NEQ)
 }
 
-// holds says whether v is want, or read from the variable that want has just been stored in.
+// holds reports whether v is want, or is read from the variable in which want has just been stored.
 func holds(v, want ssa.Value) bool {
 	if v == want {
 		return true
@@ -257,7 +257,7 @@ func holds(v, want ssa.Value) bool {
 	return false
 }
 
-// closing defers Close behind the check of NewScope's error.
+// closing returns a fix that defers Close after the check of NewScope's error.
 func closing(pass *analysis.Pass, pos token.Pos) []analysis.SuggestedFix {
 	path := around(pass, pos)
 	for k, n := range path {

@@ -10,17 +10,16 @@ import (
 	"golang.org/x/tools/go/ssa"
 )
 
-// ScopeEscape reports tensors that are kept somewhere that outlives their scope.
+// ScopeEscape reports tensors that are stored where they outlive their scope.
 var ScopeEscape = &analysis.Analyzer{
 	Name: "scopeescape",
 	Doc: `report tensors that leave their scope without Keep or MoveOut
 
-What is made in a scope (tensor.WithScope, tensor.Tidy, the body of a loop over
-loader.Batches, the rest of a function after tensor.NewScope) is freed when it
-closes. Reported is such a tensor, or a list, map or struct that holds one, when
-it is stored in a variable from outside, in a field of something from outside,
-sent to a channel from outside or returned, and no Keep, MoveOut or Adopt is
-called on it.`,
+A tensor that is made in a scope (in tensor.WithScope, tensor.Tidy, the body of a loop
+over loader.Batches, or the rest of a function after tensor.NewScope) is freed when the
+scope closes. The analyzer reports such a tensor, or a list, map or struct that holds
+one, if it is stored in a variable or field from outside the scope, sent to a channel
+from outside, or returned, and Keep, MoveOut or Adopt is not called on it.`,
 	Requires: []*analysis.Analyzer{sourceAnalyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		s := pass.ResultOf[sourceAnalyzer].(*source)
@@ -37,13 +36,13 @@ called on it.`,
 	},
 }
 
-// region is the code that runs in one scope: a function, and the literals in it that no inner scope runs.
+// region is the code that runs in one scope: a function, and its literals that no inner scope runs.
 type region struct {
 	pass      *analysis.Pass
 	src       *source
 	base      *ssa.Function
 	kind      bodyKind
-	open      ssa.Instruction   // where NewScope opens it, in base; nil for a body
+	open      ssa.Instruction   // where NewScope opens it, in base; nil for the body of WithScope and the like
 	closed    []ssa.Instruction // calls of Close that are not deferred
 	fns       []*ssa.Function
 	kept      map[ssa.Value]bool
@@ -51,7 +50,7 @@ type region struct {
 	summaries map[*ssa.Function]bool
 }
 
-// opened finds the scope that a function opens and closes itself.
+// opened reports whether a function opens and closes a scope itself, and records where.
 func (r *region) opened() bool {
 	closes := false
 	instructions(r.base, func(i ssa.Instruction) {
@@ -85,7 +84,7 @@ func (r *region) collect(fn *ssa.Function) {
 	r.fns = append(r.fns, fn)
 	elsewhere := map[*ssa.Function]bool{}
 	instructions(fn, func(i ssa.Instruction) {
-		// Another goroutine is in no scope.
+		// Another goroutine runs in no scope.
 		if g, ok := i.(*ssa.Go); ok {
 			elsewhere[literal(g.Call.Value)] = true
 		} else if c, ok := i.(*ssa.Call); ok && spawns(callee(&c.Call)) {
@@ -116,7 +115,7 @@ func (r *region) has(fn *ssa.Function) bool {
 	return false
 }
 
-// in says whether an instruction runs while the scope is open.
+// in reports whether an instruction runs while the scope is open.
 func (r *region) in(i ssa.Instruction) bool {
 	if r.open == nil || i.Parent() != r.base {
 		return true
@@ -184,7 +183,7 @@ func (r *region) mark(v ssa.Value) {
 	}
 }
 
-// contain marks the local thing that an address is in.
+// contain marks the local variable that contains an address.
 func (r *region) contain(addr ssa.Value) {
 	for {
 		switch a := addr.(type) {
@@ -258,8 +257,7 @@ func (r *region) isFresh(v ssa.Value) bool {
 	return false
 }
 
-// mayHold reports whether a value of type t can hold a tensor, as far as a freshly filled container is concerned. An
-// error holds none.
+// mayHold reports whether a value of type t can hold a tensor, for the purpose of marking containers. An error cannot.
 func mayHold(t types.Type) bool {
 	if holdsTensors(t) {
 		return true
@@ -292,8 +290,8 @@ func mayHold(t types.Type) bool {
 	return false
 }
 
-// freshCall says whether a call's result is a tensor that the scope at hand owns. Where that cannot be known, a
-// function that is given tensors is taken to compute new ones, and another to hand out what it has.
+// freshCall reports whether a call returns a tensor that the current scope owns. If that is not known, a function with
+// tensor arguments is assumed to compute new tensors, and any other function to return existing ones.
 func (r *region) freshCall(c *ssa.CallCommon) bool {
 	if b, ok := c.Value.(*ssa.Builtin); ok {
 		if b.Name() == "append" {
@@ -353,12 +351,12 @@ func givenTensors(c *ssa.CallCommon, f *types.Func) bool {
 	return false
 }
 
-// returnsFresh says whether what a function of the package returns is made there, for its caller's scope.
+// returnsFresh reports whether a function of the package returns a tensor that it makes, in its caller's scope.
 func (r *region) returnsFresh(fn *ssa.Function) bool {
 	if known, ok := r.summaries[fn]; ok {
 		return known
 	}
-	r.summaries[fn] = false // while it calls itself
+	r.summaries[fn] = false // in case it calls itself
 	inner := &region{pass: r.pass, src: r.src, base: fn, summaries: r.summaries}
 	inner.collect(fn)
 	inner.findFresh()
@@ -376,7 +374,7 @@ func (r *region) returnsFresh(fn *ssa.Function) bool {
 	return r.summaries[fn]
 }
 
-// keeps marks what Keep and its like were called on, back to where it came from.
+// keeps marks the values on which Keep and the like were called, back to their origin.
 func (r *region) keeps(v ssa.Value) {
 	if v == nil || r.kept[v] {
 		return
@@ -405,7 +403,7 @@ func (r *region) keeps(v ssa.Value) {
 	case *ssa.UnOp:
 		r.keeps(v.X)
 	case *ssa.FieldAddr:
-		// Other fields are other tensors.
+		// Other fields hold other tensors.
 		r.keepsField(v)
 	case *ssa.IndexAddr:
 		r.keeps(v.X)
@@ -445,7 +443,7 @@ func (r *region) keeps(v ssa.Value) {
 	}
 }
 
-// keepsField marks what was stored in the same field of the same thing.
+// keepsField marks the values stored in the same field of the same variable.
 func (r *region) keepsField(f *ssa.FieldAddr) {
 	r.each(func(i ssa.Instruction) {
 		if st, ok := i.(*ssa.Store); ok {
@@ -456,7 +454,7 @@ func (r *region) keepsField(f *ssa.FieldAddr) {
 	})
 }
 
-// check reports what leaves the region.
+// check reports the tensors that leave the region.
 func (r *region) check() {
 	r.findFresh()
 	seen := map[token.Pos]bool{}
@@ -519,7 +517,7 @@ func (r *region) check() {
 	})
 }
 
-// stores says whether a method of the standard library keeps its arguments.
+// stores reports whether a method of the standard library stores its arguments.
 func stores(f *types.Func) bool {
 	if f == nil || f.Pkg() == nil || f.Signature().Recv() == nil || namedOf(f.Signature().Recv().Type()) == nil {
 		return false
@@ -535,7 +533,7 @@ func stores(f *types.Func) bool {
 	return false
 }
 
-// returned reports a fresh value that a function with a scope of its own returns.
+// returned reports a fresh value that is returned by a function that opens a scope.
 func (r *region) returned(ret *ssa.Return, v ssa.Value, say func(token.Pos, string, string)) {
 	if load, ok := v.(*ssa.UnOp); ok && load.Op == token.MUL {
 		if a, ok := load.X.(*ssa.Alloc); ok {
@@ -552,7 +550,7 @@ func (r *region) returned(ret *ssa.Return, v ssa.Value, say func(token.Pos, stri
 	}
 }
 
-// local says whether a channel is the region's own.
+// local reports whether a channel is made in the region.
 func (r *region) local(v ssa.Value) bool {
 	switch v := v.(type) {
 	case *ssa.MakeChan:
@@ -571,7 +569,7 @@ func (r *region) local(v ssa.Value) bool {
 	return false
 }
 
-// outer says how an address outlives the region; empty where it does not, or nobody knows.
+// outer returns how an address outlives the region, or "" if it does not or that is not known.
 func (r *region) outer(addr ssa.Value) (how, fix string) {
 	field := ""
 	for depth := 0; depth < 32; depth++ {
@@ -613,7 +611,7 @@ func (r *region) outer(addr ssa.Value) (how, fix string) {
 				}
 				return field, "Keep"
 			}
-			// A local variable: what it points to, if one thing was stored in it.
+			// A local variable: use the value that it points to, if only one was stored in it.
 			vals := storedIn(a)
 			if len(vals) != 1 || field == "" {
 				return "", ""
@@ -634,7 +632,7 @@ func (r *region) outer(addr ssa.Value) (how, fix string) {
 	return "", ""
 }
 
-// readElsewhere says whether a variable is read outside the region, or inside before it is written.
+// readElsewhere reports whether a variable is read outside the region, or inside it before it is written.
 func (r *region) readElsewhere(v ssa.Value, seen map[ssa.Value]bool) bool {
 	if seen[v] {
 		return false
@@ -668,7 +666,7 @@ func (r *region) readElsewhere(v ssa.Value, seen map[ssa.Value]bool) bool {
 	return false
 }
 
-// keeping calls a method on the tensor of the statement at pos.
+// keeping returns a fix that calls a method on the tensor of the statement at pos.
 func keeping(pass *analysis.Pass, pos token.Pos, method string) []analysis.SuggestedFix {
 	if method == "" {
 		return nil

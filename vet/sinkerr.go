@@ -12,16 +12,15 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// SinkErr reports errors of the library that nobody reads.
+// SinkErr reports errors of the library that are not read.
 var SinkErr = &analysis.Analyzer{
 	Name: "sinkerr",
-	Doc: `report errors of Linstock's that are dropped
+	Doc: `report errors of Linstock that are dropped
 
-Operators hand errors on from tensor to tensor; Item, Data, Backward, Step, Save
-and their like are where they come out. Reported are a call whose error goes
-nowhere, a value whose error is given to _, and a loop over a loader's batches
-that does not name the error. "_ = f()" is a decision and passes, as does
-"defer scope.Close()".`,
+Operators pass errors on from tensor to tensor; functions such as Item, Data, Backward,
+Step and Save return them. The analyzer reports a call whose error is not used, a value
+whose error is assigned to _, and a loop over a loader's batches without the error
+variable. "_ = f()" is deliberate and allowed, and so is "defer scope.Close()".`,
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		if !uses(pass.Pkg) {
@@ -65,7 +64,7 @@ that does not name the error. "_ = f()" is a decision and passes, as does
 				}
 				if f := typeutil.StaticCallee(pass.TypesInfo, call); f != nil && scopedIterators[nameOf(f)] {
 					report(pass, analysis.Diagnostic{Pos: n.X.Pos(), End: n.X.End(), Message: "the error of " + f.Name() + " is dropped: " +
-						"it ends the loop, and what operators in the body met comes out there"})
+						"it ends the loop, and reports the errors of operators in the body"})
 				}
 			}
 			return true
@@ -74,7 +73,7 @@ that does not name the error. "_ = f()" is a decision and passes, as does
 	},
 }
 
-// sink is the call of an exported function of the library whose last result is an error.
+// sink returns the call of an exported function of the library whose last result is an error.
 func sink(pass *analysis.Pass, e ast.Expr) (*ast.CallExpr, *types.Func) {
 	call, ok := ast.Unparen(e).(*ast.CallExpr)
 	if !ok {
@@ -91,7 +90,7 @@ func sink(pass *analysis.Pass, e ast.Expr) (*ast.CallExpr, *types.Func) {
 	return call, f
 }
 
-// library is the packages of the module whose errors this is about.
+// library lists the packages of the module whose errors are checked.
 var library = map[string]bool{"tensor": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true, "vram": true}
 
 func librarys(f *types.Func) bool {
@@ -111,7 +110,7 @@ func dropped(pass *analysis.Pass, call *ast.CallExpr, f *types.Func, fixes []ana
 	report(pass, analysis.Diagnostic{Pos: call.Pos(), End: call.End(), Message: "the error of " + label(f) + " is dropped", SuggestedFixes: fixes})
 }
 
-// blank reports the error among lhs that _ takes. All of them _ is a decision.
+// blank reports an error that is assigned to _ while another result is used. Assigning all results to _ is deliberate.
 func blank(pass *analysis.Pass, rhs ast.Expr, lhs []ast.Expr) {
 	call, f := sink(pass, rhs)
 	if f == nil || len(lhs) != f.Signature().Results().Len() || !isBlank(lhs[len(lhs)-1]) {
@@ -120,7 +119,7 @@ func blank(pass *analysis.Pass, rhs ast.Expr, lhs []ast.Expr) {
 	for _, l := range lhs[:len(lhs)-1] {
 		if !isBlank(l) {
 			report(pass, analysis.Diagnostic{Pos: lhs[len(lhs)-1].Pos(), End: call.End(), Message: "the error of " + label(f) +
-				" is dropped: without it nobody knows what " + types.ExprString(l) + " is worth"})
+				" is dropped: " + types.ExprString(l) + " is valid only if it is nil"})
 			return
 		}
 	}
@@ -131,7 +130,7 @@ func isBlank(e ast.Expr) bool {
 	return ok && id.Name == "_"
 }
 
-// handled returns the error, where the function around returns nothing but one.
+// handled returns a fix that returns the error, if the enclosing function returns only an error.
 func handled(pass *analysis.Pass, stmt *ast.ExprStmt, call *ast.CallExpr, f *types.Func, stack []ast.Node) []analysis.SuggestedFix {
 	if f.Signature().Results().Len() != 1 {
 		return nil

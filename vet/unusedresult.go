@@ -11,16 +11,16 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// UnusedResult reports operators that were called for nothing.
+// UnusedResult reports calls of operators whose result is not used.
 var UnusedResult = &analysis.Analyzer{
 	Name: "unusedresult",
 	Doc: `report results of operators that are not used
 
-Operators return a new tensor; those whose name ends in an underscore write into
-their receiver. "x.Add(y)" alone changes nothing, "x.Add_(y)" or "x = x.Add(y)"
-was meant. Reported are call statements, also with go and defer, of the methods
-of tensors and of the functions of the packages tensor and nn that return
-tensors. "_ = x.Add(y)" is a decision and passes.`,
+Operators return a new tensor; those whose name ends in an underscore write into their
+receiver. "x.Add(y)" alone has no effect; "x.Add_(y)" or "x = x.Add(y)" was meant. The
+analyzer reports call statements, also with go and defer, of the methods of tensors and
+of the functions of packages tensor and nn that return tensors. "_ = x.Add(y)" is
+deliberate and allowed.`,
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		if !uses(pass.Pkg) {
@@ -55,11 +55,11 @@ tensors. "_ = x.Add(y)" is a decision and passes.`,
 	},
 }
 
-// effects are the functions that are called for what they do, though they return a tensor.
+// effects lists functions that return a tensor but are called for their effect.
 var effects = map[name]bool{keep: true, moveOut: true, "tensor.Tidy": true, "nn.NewParameter": true}
 
-// operator reports whether f is an operator, or another function of the library, that does nothing but make tensors.
-// Those that return an error too are sinkerr's.
+// operator reports whether f is an operator, or another function of the library, that only makes tensors. Sinkerr
+// checks those that also return an error.
 func operator(f *types.Func) bool {
 	pkg, in := packageOf(f.Pkg())
 	if !in || pkg != "tensor" && pkg != "nn" || !f.Exported() || strings.HasSuffix(f.Name(), "_") || effects[nameOf(f)] {
@@ -80,7 +80,7 @@ func operator(f *types.Func) bool {
 	return true
 }
 
-// sibling is the method that does in place what f does; empty where there is none.
+// sibling returns the method that does in place what f does, or "" if there is none.
 func sibling(f *types.Func) string {
 	recv := f.Signature().Recv()
 	if recv == nil {

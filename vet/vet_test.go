@@ -10,7 +10,8 @@ import (
 	"github.com/linstock-ml/linstock/vet"
 )
 
-// Each folder of testdata has cases of one analyzer. All are loaded at once, which is most of the time.
+// TestAnalyzers runs each analyzer on its folder of testdata. All folders are loaded at once, which takes most of the
+// time.
 func TestAnalyzers(t *testing.T) {
 	t.Parallel()
 	if err := analysis.Validate(vet.Analyzers()); err != nil {

@@ -1,4 +1,5 @@
-// Linstockvet reports misuse of Linstock's lifetimes: docs/vet.md. It works by itself and as go vet's tool:
+// Linstockvet reports misuse of Linstock's scopes, errors and modules; see docs/vet.md. It runs by itself or as a tool
+// of go vet:
 //
 //	linstockvet ./...
 //	go vet -vettool=$(which linstockvet) ./...

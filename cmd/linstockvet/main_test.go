@@ -30,7 +30,7 @@ import "github.com/linstock-ml/linstock/tensor"
 func Step(loss *tensor.Tensor) error { return loss.Backward() }
 `
 
-// The command works by itself and as go vet's tool, in a module of a user's.
+// TestCommand runs the command by itself and as a tool of go vet, in a user's module.
 func TestCommand(t *testing.T) {
 	dir := t.TempDir()
 	tool := filepath.Join(dir, "linstockvet")
@@ -41,7 +41,7 @@ func TestCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A module of a user's.
+	// Create a user's module.
 	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
 	if err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-// Package alive has native things with a cleanup of their own.
+// Package alive has types with a native value and a cleanup.
 package alive
 
 import (
@@ -38,7 +38,7 @@ func recordSometimes(v *event, stream int) {
 
 type pool struct{ ready *event }
 
-// The pool holds it, but who holds the pool?
+// The pool refers to it, but nothing keeps the pool alive.
 func (p *pool) record() {
 	cshim.EventRecord(p.ready.e, 0) // want `the cleanup of p.ready can run during this call`
 }

@@ -8,9 +8,9 @@ import (
 
 type twins struct {
 	A  *nn.Linear `nn:"proj"`
-	B  *nn.Linear `nn:"proj"` // want `B has the name "proj" in the state, and so has A`
+	B  *nn.Linear `nn:"proj"` // want `B has the state name "proj", as does A`
 	FC *nn.Linear
-	Fc *tensor.Tensor // want `Fc has the name "fc" in the state, and so has FC`
+	Fc *tensor.Tensor // want `Fc has the state name "fc", as does FC`
 	// Numbers have no names in the state.
 	Width, WIDTH int
 }
@@ -24,8 +24,8 @@ type other struct{ W *nn.Linear }
 type embeds struct {
 	nn.Mode
 	base
-	*other       // want `other holds W, which has the name "w" in the state, and so has base.W`
-	Third  *base `nn:"."` // want `Third holds W, which has the name "w"` `Third holds Bias, which has the name "bias" in the state, and so has base.Bias`
+	*other       // want `other holds W, which has the state name "w", as does base.W`
+	Third  *base `nn:"."` // want `Third holds W, which has the state name "w"` `Third holds Bias, which has the state name "bias", as does base.Bias`
 	Fine   *base
 }
 
@@ -78,7 +78,7 @@ func use(g *given, m any) error {
 }
 
 type maps struct {
-	Experts map[int]*nn.Linear  // want `Experts holds a map\[int\]\*nn.Linear, in which nn finds nothing: the keys must be strings`
+	Experts map[int]*nn.Linear  // want `Experts holds a map\[int\]\*nn.Linear, which nn cannot search for parts: its keys must be strings`
 	Deep    []map[bool]nn.Layer // want `Deep holds a`
 	Names   map[kind]*nn.Linear
 	Counts  map[int]int

@@ -25,7 +25,7 @@ func two(loss *tensor.Tensor) (int, error) {
 }
 
 func values(t *tensor.Tensor) {
-	v, _ := t.Item()                // want `the error of Item is dropped: without it nobody knows what v is worth`
+	v, _ := t.Item()                // want `the error of Item is dropped: v is valid only if it is nil`
 	d, _ := tensor.Data[float32](t) // want `the error of tensor.Data is dropped`
 	var i, _ = tensor.Item[int](t)  // want `the error of tensor.Item is dropped`
 	_, _, _ = v, d, i

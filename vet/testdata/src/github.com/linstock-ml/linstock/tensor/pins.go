@@ -107,13 +107,13 @@ func (t *Tensor) captured() {
 
 func (t *Tensor) none() bool { return t.h == 0 }
 
-// pins holds several.
+// pins is a list of pinned tensors.
 type pins struct {
 	ts, more []*Tensor
 	hs       []cshim.Handle
 }
 
-func (p *pins) unpin() { // want `unpin does not let go of more`
+func (p *pins) unpin() { // want `unpin does not unpin more`
 	for _, t := range p.ts {
 		t.unpin()
 	}
@@ -156,7 +156,7 @@ func backwardLeaks(ts []*Tensor) error {
 	if err != nil {
 		return err
 	}
-	return cshim.Backward(p.hs) // want `what holds the arguments of a native call is not let go of after it` `tensors stay pinned here`
+	return cshim.Backward(p.hs) // want `the list that pins the arguments of a native call is not unpinned after it` `tensors stay pinned here`
 }
 
 func backwardLists(ts, us []*Tensor) error {
@@ -226,5 +226,5 @@ func (c *call) run() {
 }
 
 func (c *call) runLeaks() {
-	cshim.Call(c.values()) // want `what holds the arguments of a native call is not let go of after it`
+	cshim.Call(c.values()) // want `the list that pins the arguments of a native call is not unpinned after it`
 }
