@@ -14,7 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// environment is what `env` prints. An empty field is something not set up.
+// environment holds what `env` prints. An empty field stands for a part that is not set up.
 type environment struct {
 	Cache    string `json:"LINSTOCK_CACHE"`
 	Torch    string `json:"LINSTOCK_TORCH"`
@@ -80,7 +80,7 @@ func assign(w io.Writer, name, value string) {
 	fmt.Fprintf(w, "export %s=%s\n", name, quote(value))
 }
 
-// quote returns s as one word of a POSIX shell.
+// quote returns s as a single word of a POSIX shell.
 func quote(s string) string {
 	plain := strings.IndexFunc(s, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("/._-+:@%,", r))

@@ -9,7 +9,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// newLock is for maintainers: it makes internal/libtorch/lock.json.
+// newLock is for maintainers: it writes internal/libtorch/lock.json.
 func newLock() *cobra.Command {
 	var out string
 	var have, versions []string
@@ -45,7 +45,7 @@ by downloading them, several GB in all.`,
 	f := cmd.Flags()
 	f.StringVar(&out, "out", "lock.json", "file to write")
 	f.StringSliceVar(&versions, "torch", locate.Versions, "versions to write")
-	f.StringArrayVar(&have, "have", nil, "directory of wheels downloaded before; may be repeated")
-	f.BoolVar(&again, "again", false, "ask pip also for versions that are locked")
+	f.StringArrayVar(&have, "have", nil, "directory of wheels that were downloaded before; may be repeated")
+	f.BoolVar(&again, "again", false, "also ask pip about versions that are locked already")
 	return cmd
 }

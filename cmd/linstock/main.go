@@ -1,12 +1,11 @@
-// Linstock sets up libtorch for Go programs that use package
-// github.com/linstock-ml/linstock/tensor, and reports what is missing or damaged.
+// Linstock sets up libtorch for Go programs that use package github.com/linstock-ml/linstock/tensor, and reports what
+// is missing or damaged.
 //
 //	go run github.com/linstock-ml/linstock/cmd/linstock setup
 //	go run github.com/linstock-ml/linstock/cmd/linstock doctor
 //	go run github.com/linstock-ml/linstock/cmd/linstock bundle DIR
 //
-// Building a Go program needs none of it: libtorch is opened when the program
-// runs.
+// Building a Go program does not need it: libtorch is loaded when the program runs.
 package main
 
 import (
@@ -24,8 +23,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// errInterrupted is why the context ends when the user presses Ctrl-C.
-var errInterrupted = errors.New("interrupted; nothing half-done is left in use, run the command again to go on")
+// errInterrupted is the cause of the context's end when the user presses Ctrl-C.
+var errInterrupted = errors.New("interrupted; incomplete files are not used; run the command again to continue")
 
 func main() { os.Exit(run()) }
 
@@ -37,7 +36,7 @@ func run() int {
 	go func() {
 		<-signals
 		cancel(errInterrupted)
-		// A second one ends the process the usual way.
+		// A second signal ends the process in the default way.
 		signal.Stop(signals)
 	}()
 	err := newRoot().ExecuteContext(ctx)
@@ -48,12 +47,12 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "linstock:", strings.TrimPrefix(err.Error(), "linstock: "))
 	}
 	if errors.Is(err, errInterrupted) {
-		return 130 // as a shell reports SIGINT
+		return 130 // the exit status of a shell after SIGINT
 	}
 	return 1
 }
 
-// errReported is a failure that has been printed already.
+// errReported stands for a failure that has been printed already.
 var errReported = errors.New("reported")
 
 func newRoot() *cobra.Command {
@@ -83,7 +82,7 @@ written into the Go module cache.`,
 	return root
 }
 
-// paths are the cache and the hash of the shim's sources.
+// paths returns the cache directory and the hash of the shim's sources.
 func paths() (cache, hash string, err error) {
 	if shimSources == nil {
 		return "", "", errNoCgo()
@@ -95,7 +94,7 @@ func paths() (cache, hash string, err error) {
 	return cache, hash, err
 }
 
-// errNoCgo explains a linstock that was built without cgo.
+// errNoCgo returns the error of a linstock that was built without cgo.
 func errNoCgo() error {
 	hint := libtorch.InstallHint(libtorch.Compiler)
 	if hint == "" {
@@ -104,7 +103,7 @@ func errNoCgo() error {
 	return fmt.Errorf("this command was built without cgo: Go found no C compiler, or CGO_ENABLED is 0; install one with: %s", hint)
 }
 
-// defaultTorch is the version where --torch is not given.
+// defaultTorch returns the version that is used without --torch.
 func defaultTorch() string {
 	if v := os.Getenv(locate.EnvTorch); v != "" {
 		return v
@@ -112,12 +111,12 @@ func defaultTorch() string {
 	return locate.DefaultTorch
 }
 
-// torchFlag adds --torch with its completion.
+// torchFlag adds the flag --torch with its completion.
 func torchFlag(cmd *cobra.Command, value *string) {
 	cmd.Flags().StringVar(value, "torch", defaultTorch(), "libtorch version, also $"+locate.EnvTorch)
 	complete := cobra.FixedCompletions(toCompletions(locate.Versions), cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc("torch", complete); err != nil {
-		// Only a flag that does not exist gets here.
+		// This happens only if the flag does not exist.
 		fmt.Fprintln(os.Stderr, "linstock:", err)
 	}
 }

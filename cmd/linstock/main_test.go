@@ -16,7 +16,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// isolated gives the command an empty cache and nothing in the environment.
+// isolated gives the command an empty cache and a clean environment.
 func isolated(t *testing.T) string {
 	t.Helper()
 	for _, name := range []string{locate.EnvLib, locate.EnvTorch, locate.EnvLibtorch, locate.EnvUsePyTorch} {
@@ -98,7 +98,7 @@ func TestDoctorOfAnEmptyCache(t *testing.T) {
 	}
 }
 
-// A file that is no library must be a finding, not a crash.
+// TestDoctorOfABrokenShim tests that doctor reports a file that is not a library, and does not crash.
 func TestDoctorOfABrokenShim(t *testing.T) {
 	dir := isolated(t)
 	shim := filepath.Join(dir, locate.LibName())
@@ -112,7 +112,7 @@ func TestDoctorOfABrokenShim(t *testing.T) {
 	}
 }
 
-// What `linstock env` prints survives a shell, whatever the paths.
+// TestEnvInAShell tests that a shell reads the output of `linstock env` correctly, whatever the paths.
 func TestEnvInAShell(t *testing.T) {
 	isolated(t)
 	for _, name := range []string{"Miriam Smith", "O'Brien's \"home\"", "$HOME `id` $(id) \\ * ;", "two\nlines"} {
@@ -130,7 +130,7 @@ func TestEnvInAShell(t *testing.T) {
 	}
 }
 
-// Remedies that work: a version that setup refuses is not to be set up.
+// TestDoctorOfAVersionOutsideTheWindow tests that doctor does not suggest setting up a version that setup rejects.
 func TestDoctorOfAVersionOutsideTheWindow(t *testing.T) {
 	isolated(t)
 	t.Setenv(locate.EnvTorch, "2.10.0")
@@ -143,7 +143,8 @@ func TestDoctorOfAVersionOutsideTheWindow(t *testing.T) {
 	}
 }
 
-// Doctor reports what is damaged, without opening it, and the command that repairs it.
+// TestDoctorOfADamagedInstallation tests that doctor reports what is damaged, without opening it, and the command that
+// repairs it.
 func TestDoctorOfADamagedInstallation(t *testing.T) {
 	dir := isolated(t)
 	_, hash, err := paths()
@@ -195,7 +196,7 @@ func TestLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newProgress(w) // a pipe is no terminal
+	p := newProgress(w) // a pipe is not a terminal
 	if l, ok := p.(*lines); ok {
 		l.every = time.Nanosecond
 	} else {
@@ -219,7 +220,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestMain lets doctor run this test's executable as linstock for its probe.
+// TestMain lets doctor run the test's executable as linstock for its probe.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "probe" {
 		os.Exit(run())

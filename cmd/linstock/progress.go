@@ -14,8 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/libtorch"
 )
 
-// newProgress draws bars on a terminal, and elsewhere (a CI's log) prints a line
-// every few seconds.
+// newProgress draws bars on a terminal. Elsewhere, such as in the log of a CI job, it prints a line every few seconds.
 func newProgress(w *os.File) libtorch.Progress {
 	if term.IsTerminal(int(w.Fd())) {
 		return &bars{w: w}
@@ -56,7 +55,7 @@ type bar struct {
 	bar *progressbar.ProgressBar
 }
 
-// The bar's own errors are those of writing to the terminal: of no use here.
+// Errors of the bar are errors of writing to the terminal; ignore them.
 
 func (b *bar) SetTotal(total int64) {
 	b.mu.Lock()
@@ -67,7 +66,7 @@ func (b *bar) SetTotal(total int64) {
 func (b *bar) Set(done int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// At its maximum the bar would finish and vanish; End does that.
+	// At its maximum the bar would disappear; End does that.
 	if done < b.bar.GetMax64() {
 		_ = b.bar.Set64(done)
 	}

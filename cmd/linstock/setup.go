@@ -66,7 +66,7 @@ missing, the error says so before the download.`,
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), ready(result))
 			if cfg.Verify && result.Verified == 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s was not installed by setup: there are no hashes to compare its libraries with\n", result.Source.Root)
+				fmt.Fprintf(cmd.OutOrStdout(), "%s was not installed by setup, so there are no hashes to verify its libraries against\n", result.Source.Root)
 			}
 			return nil
 		},
@@ -74,16 +74,16 @@ missing, the error says so before the download.`,
 	f := cmd.Flags()
 	torchFlag(cmd, &cfg.Torch)
 	f.BoolVar(&cfg.CUDA, "cuda", false, "also install what a GPU needs")
-	f.StringArrayVar(&cfg.Wheels, "wheel", nil, "take the wheels from this file or directory; may be repeated")
+	f.StringArrayVar(&cfg.Wheels, "wheel", nil, "use the wheels of this file or directory; may be repeated")
 	f.BoolVar(&cfg.Unpinned, "unpinned", false, "accept wheels that are not in the lock file")
 	f.BoolVar(&cfg.Verify, "verify", false, "compare the hashes of the installed libraries, and install libtorch again if one has changed")
-	f.BoolVar(&cfg.Force, "force", false, "install and compile again in any case")
-	f.BoolVar(&cfg.NoBuild, "no-build", false, "install libtorch, do not compile the shim")
-	f.IntVarP(&cfg.Jobs, "jobs", "j", 0, "compilers at once (default as many as cores and memory allow)")
+	f.BoolVar(&cfg.Force, "force", false, "always install and compile again")
+	f.BoolVar(&cfg.NoBuild, "no-build", false, "install libtorch without compiling the shim")
+	f.IntVarP(&cfg.Jobs, "jobs", "j", 0, "number of parallel compilers (default: as many as cores and memory allow)")
 	return cmd
 }
 
-// ready is the line that setup ends with.
+// ready returns the last line that setup prints.
 func ready(r libtorch.Result) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "libtorch %s", r.Source.Version)

@@ -17,7 +17,7 @@ const modulePath = "github.com/linstock-ml/linstock"
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the versions of this module and of the libtorch it goes with",
+		Short: "Print the versions of this module and of its libtorch",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			hash := "unknown"
@@ -34,7 +34,7 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// moduleVersion is that of this module, as the main one or as a dependency.
+// moduleVersion returns the version of this module, as the main module or as a dependency.
 func moduleVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -1,5 +1,6 @@
-// Package balance holds a test to what it began with: native bytes and handles, goroutines, file descriptors. It is for
-// package tensor's own tests; the others use internal/leak, which is this and imports package tensor.
+// Package balance checks that a test ends with the native bytes and handles, goroutines and file descriptors it began
+// with. It is for package tensor's own tests. Other packages use internal/leak, which does the same and imports package
+// tensor.
 package balance
 
 import (
@@ -16,17 +17,17 @@ import (
 	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
-// Figures are what must be at the end of a test as at its start.
+// Figures are the counts that must be equal at the start and the end of a test.
 type Figures struct {
-	Bytes, Handles          int64 // native, of the CPU and the other devices asked for
-	Goroutines, Descriptors int   // descriptors: 0 where the system does not list them
+	Bytes, Handles          int64 // native, of the CPU and of other requested devices
+	Goroutines, Descriptors int   // Descriptors is 0 if the system does not list them
 }
 
 func (f Figures) String() string {
 	return fmt.Sprintf("%d native bytes, %d handles, %d goroutines, %d file descriptors", f.Bytes, f.Handles, f.Goroutines, f.Descriptors)
 }
 
-// Read is what there is now, on the CPU and other devices. libtorch must be loaded.
+// Read returns the current figures of the CPU and the given devices. libtorch must be loaded.
 func Read(devices ...int32) (f Figures, err error) {
 	for i, d := range append([]int32{0}, devices...) {
 		m, err := cshim.MemoryStats(d)
@@ -34,7 +35,7 @@ func Read(devices ...int32) (f Figures, err error) {
 			return f, err
 		}
 		if f.Bytes += m.Allocated; i == 0 {
-			f.Handles = m.Handles // those of all devices
+			f.Handles = m.Handles // of all devices
 		}
 	}
 	f.Goroutines = runtime.NumGoroutine()
@@ -44,8 +45,8 @@ func Read(devices ...int32) (f Figures, err error) {
 	return f, nil
 }
 
-// Settle collects garbage until the figures are those wanted, or, with nil, until they stand still. flush frees what the
-// collector has found: its cleanups run on goroutines of the runtime's, some time after the collection.
+// Settle collects garbage until the figures equal want or, if want is nil, until they no longer change. flush frees
+// what the collector has found unreachable; the runtime runs cleanups some time after the collection.
 func Settle(flush func(), want *Figures, devices ...int32) (Figures, error) {
 	var last Figures
 	same := 0
@@ -68,9 +69,9 @@ func Settle(flush func(), want *Figures, devices ...int32) (Figures, error) {
 	return last, nil
 }
 
-// Hold makes t fail unless it ends with exactly the figures that it began with. What is unreachable by then does not
-// count. Call it before the test makes anything; tests that use it must not run beside others of the process. Without
-// libtorch the test fails: one that did not run must not look like one that passed.
+// Hold makes t fail unless it ends with exactly the figures that it began with. Values that are unreachable by then do
+// not count. Call it before the test makes anything. Tests that use it must not run in parallel with others. If
+// libtorch cannot be loaded, the test fails, so that a test that did not run does not look like one that passed.
 func Hold(t testing.TB, flush func()) {
 	t.Helper()
 	if err := cshim.Load(); err != nil {
@@ -104,7 +105,7 @@ func Hold(t testing.TB, flush func()) {
 	})
 }
 
-// once makes what the Go runtime makes at its first use and keeps: the poller's descriptors.
+// once makes the Go runtime allocate what it allocates at first use and keeps: the poller's descriptors.
 func once(t testing.TB) {
 	r, w, err := os.Pipe()
 	if err != nil {

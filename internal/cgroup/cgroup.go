@@ -1,4 +1,4 @@
-// Package cgroup finds the memory cgroups of a process, of version 1 and 2.
+// Package cgroup finds the memory cgroups of a process, of versions 1 and 2.
 package cgroup
 
 import (
@@ -15,8 +15,8 @@ type Group struct {
 	Dir     string
 }
 
-// Of returns the memory cgroups of the process whose directory in /proc is proc, its own first and then those above it,
-// as far as they can be seen from here.
+// Of returns the memory cgroups of the process whose directory in /proc is proc: first its own, then the enclosing ones
+// that are visible to this process.
 func Of(proc string) (groups []Group) {
 	paths := paths(proc)
 	for _, m := range mounts(proc) {
@@ -24,16 +24,16 @@ func Of(proc string) (groups []Group) {
 		if !ok {
 			continue
 		}
-		// A mount shows the groups below its root. In a container the root is often the process's own group. A group
-		// outside of the root, or of the namespace, cannot be seen: then the mount point is the nearest one.
+		// A mount shows the groups below its root. In a container the root is often the process's own group. Groups
+		// outside the root, or outside the namespace, are not visible; then the mount point is the nearest one.
 		rel := path
 		if m.root != "/" {
 			if rel, ok = strings.CutPrefix(path, m.root); !ok || rel != "" && rel[0] != '/' {
 				rel = "/"
 			}
 		}
-		// A path may also be the host's, while the mount shows the container's groups alone: directories that do not
-		// exist are skipped.
+		// A path may also be the host's although the mount shows only the container's groups. Skip directories that do
+		// not exist.
 		for rel = filepath.Clean("/" + rel); ; rel = filepath.Dir(rel) {
 			g := Group{m.version, filepath.Join(m.dir, rel)}
 			if info, err := os.Stat(g.Dir); err == nil && info.IsDir() {
@@ -48,8 +48,8 @@ func Of(proc string) (groups []Group) {
 	return groups
 }
 
-// Limit is the group's own limit in bytes; 0: none. Above memory.high the kernel slows processes down until they hardly
-// run, so that it counts as a limit.
+// Limit returns the group's own limit in bytes, or 0 if it has none. memory.high counts as a limit, because above it
+// the kernel slows processes down until they hardly run.
 func (g Group) Limit() int64 {
 	files := []string{"memory.max", "memory.high"}
 	if g.Version == 1 {
@@ -61,7 +61,7 @@ func (g Group) Limit() int64 {
 		if err != nil {
 			continue
 		}
-		// "max" is no number. Version 1 has a number near the largest for no limit.
+		// "max" is not a number. In version 1, a number near the largest means no limit.
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 && n < 1<<60 {
 			least = min(least, n)
 		}
@@ -72,7 +72,7 @@ func (g Group) Limit() int64 {
 	return least
 }
 
-// paths are the paths of a process's memory cgroups by version.
+// paths returns the paths of a process's memory cgroups by version.
 func paths(proc string) map[int]string {
 	found := map[int]string{}
 	text, _ := os.ReadFile(filepath.Join(proc, "cgroup"))
@@ -90,7 +90,7 @@ func paths(proc string) map[int]string {
 	return found
 }
 
-// A mount is where the groups below root can be seen.
+// mount is a mount point that shows the groups below root.
 type mount struct {
 	version   int
 	root, dir string
@@ -128,7 +128,7 @@ func hasMemory(list string) bool {
 	return false
 }
 
-// unescape replaces the octal numbers that stand for blanks, tabs, newlines and backslashes in mountinfo.
+// unescape replaces the octal codes for spaces, tabs, newlines and backslashes in mountinfo.
 func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A case is a tree of files as the kernel would show it; ROOT stands for the directory where it lies.
+// TestGroups reads trees of files as the kernel would show them; ROOT stands for the directory of the tree.
 func TestGroups(t *testing.T) {
 	const (
 		v2     = "30 25 0:26 / ROOT/sys rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
@@ -19,7 +19,7 @@ func TestGroups(t *testing.T) {
 	for name, c := range map[string]struct {
 		self, mounts string
 		files        map[string]string
-		want         []int64 // the limits, the process's own group first
+		want         []int64 // the limits, starting with the process's own group
 	}{
 		"version 2":             {"0::/a/b\n", v2, map[string]string{"sys/a/b/memory.max": "2147483648\n", "sys/a/memory.max": "max\n"}, []int64{2 * gib, 0, 0}},
 		"version 2, its parent": {"0::/a/b\n", v2, map[string]string{"sys/a/b/memory.max": "max\n", "sys/a/memory.max": "1073741824\n"}, []int64{0, gib, 0}},

@@ -1,4 +1,4 @@
-// Package elsewhere has tests run in a process of their own, and goroutines go on on another thread.
+// Package elsewhere runs tests in a new process and moves goroutines to other threads.
 package elsewhere
 
 import (
@@ -10,8 +10,8 @@ import (
 
 const variable = "LINSTOCK_TEST_ALONE"
 
-// Process runs the test alone in a process of its own, which passes or fails for it, and says whether this is that
-// process: elsewhere the test has nothing more to do.
+// Process runs the current test alone in a new process, whose result becomes the result of the test. It reports whether
+// this is the new process; otherwise the test must return.
 func Process(t *testing.T) bool {
 	if os.Getenv(variable) == t.Name() {
 		return true
@@ -24,11 +24,11 @@ func Process(t *testing.T) bool {
 	return false
 }
 
-// Thread lets the goroutine go on on another thread where nothing holds it on its own.
+// Thread moves the goroutine to another thread, unless it is locked to its thread.
 func Thread() {
 	woken := make(chan struct{})
 	go func() {
-		runtime.LockOSThread() // ends with its goroutine: whom it wakes goes on elsewhere
+		runtime.LockOSThread() // occupies this thread until the goroutine ends, so that the one it wakes runs on another
 		woken <- struct{}{}
 	}()
 	<-woken

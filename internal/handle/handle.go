@@ -1,18 +1,18 @@
-// Package handle has what package tensor offers to the library's upper packages and not to programs. Package tensor sets
-// the functions when it is initialized. Those whose parameters are tensors are of type any, since this package cannot
+// Package handle holds functions of package tensor that the library's other packages use and programs do not. Package
+// tensor sets them when it is initialized. Functions with tensor parameters have type any, because this package cannot
 // import tensor; the package that uses one asserts its type once, when it is initialized.
 package handle
 
 // Usable reports whether t, a *tensor.Tensor, was made by an operator that succeeded and has not been released.
 var Usable func(t any) bool
 
-// Failed reports whether t, a *tensor.Tensor, carries an error. It does not count as having looked at it.
+// Failed reports whether t, a *tensor.Tensor, carries an error. It does not mark the error as read.
 var Failed func(t any) bool
 
 // Decided reports whether RequiresGrad_ was ever called on t, a *tensor.Tensor, with true or false.
 var Decided func(t any) bool
 
-// Of packages autograd and optim.
+// Functions for packages autograd and optim.
 var (
 	Backward    any // func(roots []*tensor.Tensor, opts ...tensor.BackwardOption) error
 	Grad        any // func(outputs, inputs []*tensor.Tensor, opts ...tensor.BackwardOption) ([]*tensor.Tensor, error)
@@ -21,12 +21,12 @@ var (
 	AdamStep    any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
 
-// Adam are the settings of AdamStep.
+// Adam holds the settings of AdamStep.
 type Adam struct {
 	LR, Beta1, Beta2, WeightDecay, Eps float64
 	AMSGrad, Maximize, Decoupled       bool
 }
 
-// WithGrad and WithInference run f with gradient recording or inference mode on or off on this goroutine, which holds
-// its thread meanwhile.
+// WithGrad and WithInference run f with the recording of gradients or inference mode on or off on this goroutine, which
+// is locked to its thread meanwhile.
 var WithGrad, WithInference func(on bool, f func() error) error

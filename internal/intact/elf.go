@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// Library reports, as a Damage, whether a file is a shared library that holds everything its header promises: its
-// segments and its table of sections. That takes one small read and needs no manifest.
+// Library returns a Damage unless a file is a shared library that contains all segments and the section table that its
+// header lists. It takes one small read and needs no manifest.
 func Library(path string) error {
 	if runtime.GOOS != "linux" {
 		return nil
@@ -42,7 +42,7 @@ func Library(path string) error {
 	return nil
 }
 
-// promised returns how long the library is by its header, or what is wrong with that.
+// promised returns the length of the library according to its header, or what is wrong with the header.
 func promised(file io.ReaderAt, size int64) (end uint64, what string) {
 	const notOne = "is not a shared library"
 	var h elf.Header64
@@ -93,8 +93,9 @@ func read(file io.ReaderAt, at int64, v any) error {
 	return binary.Read(bytes.NewReader(buf), binary.LittleEndian, v)
 }
 
-// Closure lists the libraries that one needs, and those that they need in turn, that lie where the library that
-// needs them looks first (Needed). A library that cannot be read has no needs here: Library says what is wrong with it.
+// Closure lists the libraries that path needs, and those that they need in turn, as far as they are in the directories
+// that the needing library searches first (see Needed). It ignores the needs of a library that it cannot read; Library
+// reports what is wrong with it.
 func Closure(path string) (all []string) {
 	queue := []string{path}
 	for len(queue) > 0 {
@@ -113,8 +114,8 @@ func Closure(path string) (all []string) {
 	return all
 }
 
-// Needed lists the libraries that one needs and that lie where it says itself (RPATH or RUNPATH). Those found
-// elsewhere are the system's.
+// Needed lists the libraries that path needs and that are in the directories of its own RPATH or RUNPATH. Others belong
+// to the system.
 func Needed(path string) ([]string, error) {
 	if runtime.GOOS != "linux" {
 		return nil, nil
@@ -130,7 +131,7 @@ func Needed(path string) ([]string, error) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	// A symbolic link may lead elsewhere; $ORIGIN is where it ends.
+	// The path may be a symbolic link. $ORIGIN is the directory of its target.
 	origin := filepath.Dir(path)
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		origin = filepath.Dir(real)
@@ -152,8 +153,8 @@ func Needed(path string) ([]string, error) {
 	return found, nil
 }
 
-// dynamic reads strings of the dynamic section. elf.File.DynString reads the whole table of strings for that, which is
-// tens of megabytes in libtorch.
+// dynamic reads strings of the dynamic section. elf.File.DynString reads the whole string table for that, which is tens
+// of megabytes in libtorch.
 func dynamic(lib *elf.File, tag elf.DynTag) ([]string, error) {
 	offsets, err := lib.DynValue(tag)
 	if err != nil || len(offsets) == 0 {

@@ -1,6 +1,6 @@
-// Package intact reports whether installed libraries are as they were installed. A program asks it before it opens
-// one: the system's loader maps a library without comparing its length with what its header promises, so a library
-// that was cut short kills the process with SIGBUS, and one with changed bytes with whatever they bring about.
+// Package intact checks that installed libraries are unchanged since their installation. A program does so before it
+// opens one: the system's loader maps a library without comparing its length with its header, so that a truncated
+// library kills the process with SIGBUS, and one with changed bytes has undefined behavior.
 package intact
 
 import (
@@ -19,26 +19,27 @@ import (
 )
 
 // ManifestFile is the name of the manifest in a directory of libraries. It is written last: a directory without it is
-// not complete.
+// incomplete.
 const ManifestFile = "linstock.json"
 
-// Files are the libraries that a manifest lists, by their slash-separated paths from its directory.
+// Files are the libraries that a manifest lists, by slash-separated paths relative to its directory.
 type Files struct {
 	Sizes  map[string]int64  `json:"files"`
 	SHA256 map[string]string `json:"sha256"`
 }
 
-// NewFiles returns a list without files.
+// NewFiles returns an empty list.
 func NewFiles() Files { return Files{Sizes: map[string]int64{}, SHA256: map[string]string{}} }
 
-// A Manifest is what of a manifest is needed to check a shim and its libtorch.
+// A Manifest holds the fields of a manifest that are needed to check a shim and its libtorch.
 type Manifest struct {
-	// Root is the directory of the libtorch that the shim was built for, absolute or from the manifest's directory.
+	// Root is the directory of the libtorch for which the shim was built, absolute or relative to the manifest's
+	// directory.
 	Root string `json:"root"`
 	Files
 }
 
-// Damage is the error for a library that is not as it was installed.
+// Damage is the error for a library that differs from what was installed.
 type Damage struct {
 	Path string
 	What string // "is missing", "has 3 bytes, not 448373553"
@@ -46,7 +47,7 @@ type Damage struct {
 
 func (d *Damage) Error() string { return d.Path + " " + d.What }
 
-// Read reads the manifest of a directory into a Manifest, or a struct with more of what is in it.
+// Read reads the manifest of a directory into a Manifest, or into a struct with more of its fields.
 func Read(dir string, manifest any) error {
 	path := filepath.Join(dir, ManifestFile)
 	data, err := os.ReadFile(path)
@@ -59,7 +60,7 @@ func Read(dir string, manifest any) error {
 	return nil
 }
 
-// names are those of the listed files, in order: so that an error does not depend on a map's.
+// names returns the listed files in order, so that errors do not depend on the order of a map.
 func (f Files) names() []string {
 	names := make([]string, 0, len(f.Sizes))
 	for name := range f.Sizes {
@@ -69,7 +70,7 @@ func (f Files) names() []string {
 	return names
 }
 
-// Total is the size of all files.
+// Total returns the size of all files in bytes.
 func (f Files) Total() (bytes int64) {
 	for _, size := range f.Sizes {
 		bytes += size
@@ -77,7 +78,7 @@ func (f Files) Total() (bytes int64) {
 	return bytes
 }
 
-// CheckSizes compares the size of each file below dir; a difference is a Damage.
+// CheckSizes compares the size of each file below dir with the list. A difference is a Damage.
 func (f Files) CheckSizes(dir string) error {
 	for _, name := range f.names() {
 		path := filepath.Join(dir, filepath.FromSlash(name))
@@ -94,8 +95,8 @@ func (f Files) CheckSizes(dir string) error {
 	return nil
 }
 
-// CheckHashes compares the hash of each file below dir; a difference is a Damage. read is told of the bytes that were
-// read; nil is allowed.
+// CheckHashes compares the hash of each file below dir with the list. A difference is a Damage. read, if not nil, is
+// called with the number of bytes read.
 func (f Files) CheckHashes(ctx context.Context, dir string, read func(bytes int)) error {
 	for _, name := range f.names() {
 		path := filepath.Join(dir, filepath.FromSlash(name))
@@ -144,10 +145,9 @@ func Hash(ctx context.Context, path string, read func(bytes int)) (string, error
 	}
 }
 
-// Shim checks the shim at path, and the libraries that it needs and brings with it, as far as that is possible in
-// milliseconds: the shim's size and hash, and the sizes of libtorch's libraries. Without a manifest, beside a
-// libtorch that setup did not install or a shim that was built by hand, it checks that the files hold all that
-// their headers promise.
+// Shim checks the shim at path and the libraries that come with it, as far as milliseconds allow: the shim's size and
+// hash, and the sizes of libtorch's libraries. For files without a manifest, a libtorch that setup did not install or a
+// shim that was built by hand, it checks that each contains all that its header lists.
 func Shim(path string) error {
 	if err := Library(path); err != nil {
 		return err
@@ -172,7 +172,7 @@ func Shim(path string) error {
 		root = filepath.Join(dir, root)
 	}
 	if root == dir {
-		return nil // a bundle: one manifest for all
+		return nil // a bundle has one manifest for all
 	}
 	var torch Manifest
 	if err := Read(root, &torch); err != nil || len(torch.Sizes) == 0 {
@@ -181,7 +181,7 @@ func Shim(path string) error {
 	return torch.CheckSizes(root)
 }
 
-// shims are the files in the manifest's own directory.
+// shims returns the files in the manifest's own directory.
 func (f Files) shims() Files {
 	own := NewFiles()
 	for name, size := range f.Sizes {
@@ -192,7 +192,7 @@ func (f Files) shims() Files {
 	return own
 }
 
-// libraries checks all that Closure finds.
+// libraries checks all libraries that Closure finds.
 func libraries(path string) error {
 	for _, lib := range Closure(path) {
 		if err := Library(lib); err != nil {

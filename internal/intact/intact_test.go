@@ -50,7 +50,7 @@ func damaged(t *testing.T, err error, path, what string) {
 	}
 }
 
-// A library of any shorter length is damaged, without a manifest.
+// TestEveryTruncationIsNoticed tests that a library of any shorter length is damaged, without a manifest.
 func TestEveryTruncationIsNoticed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lib.so")
 	compile(t, path)
@@ -68,7 +68,7 @@ func TestEveryTruncationIsNoticed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoLibrary(t *testing.T) {
+func TestNotALibrary(t *testing.T) {
 	dir := t.TempDir()
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":   {"", "it is empty"},
@@ -87,7 +87,7 @@ func TestWhatIsNoLibrary(t *testing.T) {
 	}
 }
 
-// Reading a library with changed bytes in its headers ends with an answer.
+// TestChangedHeaders tests that reading a library with changed bytes in its headers returns.
 func TestChangedHeaders(t *testing.T) {
 	dir := t.TempDir()
 	other, path := filepath.Join(dir, "libother.so"), filepath.Join(dir, "lib.so")
@@ -113,7 +113,7 @@ func TestChangedHeaders(t *testing.T) {
 	}
 }
 
-// install makes a shim with a manifest, and a libtorch with one in another directory.
+// install makes a shim with a manifest, and a libtorch with a manifest in another directory.
 func install(t *testing.T) (shim, cpu string) {
 	t.Helper()
 	root, dir := t.TempDir(), t.TempDir()
@@ -176,7 +176,8 @@ func TestShim(t *testing.T) {
 	damaged(t, Shim(shim), path, "is damaged")
 }
 
-// Without manifests (a libtorch from elsewhere, a shim that was built by hand) the headers are compared.
+// TestShimWithoutManifests tests that the headers are checked if there is no manifest: a libtorch that setup did not
+// install, a shim that was built by hand.
 func TestShimWithoutManifests(t *testing.T) {
 	dir := t.TempDir()
 	shim, cpu, c10 := filepath.Join(dir, "liblinstock.so"), filepath.Join(dir, "torch", "lib", "libtorch_cpu.so"), filepath.Join(dir, "torch", "lib", "libc10.so")

@@ -4,6 +4,6 @@ package leak
 
 import "testing"
 
-// Counted is for a test that counts what nobody can reach, sweeps, or allocations: with the build tag linstock_gc
-// nothing is forced in it.
+// Counted is for tests that count unreachable tensors, sweeps or allocations: with the build tag linstock_gc, it turns
+// forced collections off for the test.
 func Counted(testing.TB) {}

@@ -1,4 +1,4 @@
-// Package leak holds a test to what it began with.
+// Package leak checks that a test ends with the native memory and handles that it began with.
 package leak
 
 import (
@@ -11,15 +11,15 @@ import (
 )
 
 // Check makes t fail unless it ends with exactly the native bytes and handles of the CPU, goroutines and file
-// descriptors that it began with; see balance.Hold. Every test of every package that can reach native memory calls it,
-// which a test here sees to.
+// descriptors that it began with; see balance.Hold. Every test that can reach native memory calls it, which a test of
+// this package checks.
 func Check(t testing.TB) {
 	t.Helper()
 	if err := cshim.Load(); err != nil {
 		t.Fatal(err)
 	}
-	// libtorch allocates some things once and for good at their first use: the engine's threads, the default
-	// generator. They must not count against the test that happens to come first.
+	// libtorch allocates some things once, at first use: the engine's threads, the default generator. They must not
+	// count against the first test.
 	warm()
 	balance.Hold(t, tensor.Flush)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Every test of every package that can reach native memory calls Check, or balance.Hold, by itself or through a function
-// of the package's.
+// TestEveryTestChecks tests that every test of every package that can reach native memory calls Check or balance.Hold,
+// directly or through a function of the package.
 func TestEveryTestChecks(t *testing.T) {
 	leak.Check(t)
 	tests, packages := 0, 0
@@ -38,7 +38,7 @@ func TestEveryTestChecks(t *testing.T) {
 	}
 }
 
-// unchecked counts a package's tests and names those that do not check.
+// unchecked returns the number of tests in a package and the names of those that do not check.
 func unchecked(t *testing.T, p leak.Package) (tests int, missing []string) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -89,7 +89,7 @@ func checks(functions map[string]*ast.FuncDecl, f *ast.FuncDecl, seen map[string
 	return found
 }
 
-// spy is a test whose end can be watched.
+// spy is a testing.TB that records its failure.
 type spy struct {
 	*testing.T
 	failed  bool
@@ -101,7 +101,7 @@ func (s *spy) Error(...any)          { s.failed = true }
 func (s *spy) Errorf(string, ...any) { s.failed = true }
 func (s *spy) Failed() bool          { return s.failed }
 
-// Each kind of leak is noticed, and what the collector finds is none.
+// TestLeaksAreNoticed tests that each kind of leak is detected, and that what the collector frees is not a leak.
 func TestLeaksAreNoticed(t *testing.T) {
 	leak.Check(t)
 	var undo []func()

@@ -13,14 +13,14 @@ import (
 
 const module = "github.com/linstock-ml/linstock/"
 
-// elsewhere are packages whose tests compute in processes of their own, and not in that of go test.
+// elsewhere lists packages whose tests compute in other processes than that of go test.
 var elsewhere = map[string]string{
 	"cmd/linstock":   "loads no library",
-	"tests/fakecuda": "a process for each test; what it frees twice or not at all the fake runtime tells",
-	"tests/stress":   "a process for its rounds, which holds each to this and more",
+	"tests/fakecuda": "runs each test in a process; the fake runtime reports leaks and double frees",
+	"tests/stress":   "runs its rounds in processes, which check this and more",
 }
 
-// Package is one of the module's, as go list describes it.
+// Package is a package of the module, as go list describes it.
 type Package struct {
 	ImportPath, Dir           string
 	Deps                      []string
@@ -28,7 +28,7 @@ type Package struct {
 	TestImports, XTestImports []string
 }
 
-// Packages are those whose tests can reach native memory: they, or their tests, depend on cshim.
+// Packages returns the packages whose tests can reach native memory: the package or its tests depend on cshim.
 func Packages() ([]Package, error) {
 	cmd := exec.Command("go", "list", "-json=ImportPath,Dir,Deps,TestGoFiles,XTestGoFiles,TestImports,XTestImports", module+"...")
 	var errs bytes.Buffer

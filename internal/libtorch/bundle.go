@@ -12,16 +12,16 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// Bundle copies the shim and what it needs of libtorch into dir, so that a program
-// put there too runs on a machine that has nothing else of either:
+// Bundle copies the shim and the libraries of libtorch that it needs into dir, so that a program in dir runs on a
+// machine without either:
 //
 //	dir/linstock.json      the manifest: the sizes and hashes of the libraries
 //	dir/liblinstock.so
 //	dir/torch/lib/*        libtorch
 //	dir/nvidia/*/lib/*     NVIDIA's libraries that libtorch_cpu needs; with cuda all
-//	dir/licenses/*         the licences under which these are passed on
+//	dir/licenses/*         the licences of what is copied
 //
-// The rest of dir is left alone; an earlier bundle in it is replaced.
+// Bundle replaces an earlier bundle in dir and leaves other files alone.
 func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, progress Progress) (err error) {
 	if progress == nil {
 		progress = silent{}
@@ -98,7 +98,7 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 		}
 		name := filepath.ToSlash(to)
 		stamp.Sizes[name], stamp.SHA256[name] = n, known[realPath(path)]
-		if stamp.SHA256[name] == "" { // a libtorch from elsewhere: as it is now
+		if stamp.SHA256[name] == "" { // a libtorch that setup did not install: hash it as it is now
 			if stamp.SHA256[name], err = intact.Hash(ctx, path, nil); err != nil {
 				return err
 			}
@@ -125,8 +125,8 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	return nil
 }
 
-// bundleLibs are the real paths of the libraries that a program needs: those that
-// libtorch_cpu leads to, and with cuda all that are installed.
+// bundleLibs returns the real paths of the libraries that a program needs: those that libtorch_cpu leads to, and with
+// cuda all that are installed.
 func bundleLibs(s Source, cuda bool) ([]string, error) {
 	queue := []string{}
 	for _, name := range cpuRoots {
@@ -161,7 +161,7 @@ func bundleLibs(s Source, cuda bool) ([]string, error) {
 	return libs, nil
 }
 
-// installedHashes are the hashes that the manifests of the shim and of its libtorch have, by path.
+// installedHashes returns the hashes in the manifests of the shim and of its libtorch, by path.
 func installedHashes(shim string, s Source) map[string]string {
 	hashes := map[string]string{}
 	for _, dir := range []string{filepath.Dir(shim), s.Root} {
@@ -176,8 +176,7 @@ func installedHashes(shim string, s Source) map[string]string {
 	return hashes
 }
 
-// bundlePath keeps nvidia/X/lib/FILE, where libtorch looks for it; all else goes
-// beside libtorch.
+// bundlePath keeps nvidia/X/lib/FILE, where libtorch looks for it; every other file goes beside libtorch.
 func bundlePath(path string) string {
 	parts := strings.Split(filepath.ToSlash(path), "/")
 	if n := len(parts); n >= 4 && parts[n-4] == "nvidia" && parts[n-2] == "lib" {

@@ -42,7 +42,8 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// Setup without --force notices every damage that a program would refuse or die of, says what it was, and repairs it.
+// TestSetupRepairsWhatIsDamaged tests that setup without --force detects, reports and repairs every damage that would
+// make a program fail or crash.
 func TestSetupRepairsWhatIsDamaged(t *testing.T) {
 	cfg := config(t)
 	result, err := Setup(t.Context(), cfg)
@@ -54,10 +55,10 @@ func TestSetupRepairsWhatIsDamaged(t *testing.T) {
 	for _, c := range []struct {
 		name, path, note string
 		damage           func(*testing.T, string)
-		verify           bool // it takes --verify
+		verify           bool // detecting it takes --verify
 	}{
-		{"a truncated shim", shim, "the shim is built again", truncate, false},
-		{"a changed byte in the shim", shim, "its content has changed since it was installed: the shim is built again", flip, false},
+		{"a truncated shim", shim, "building the shim again", truncate, false},
+		{"a changed byte in the shim", shim, "its content has changed since it was installed: building the shim again", flip, false},
 		{"a missing shim", shim, "", remove, false},
 		{"a damaged manifest of the shim", filepath.Join(filepath.Dir(shim), intact.ManifestFile), "", truncate, false},
 		{"a truncated libtorch", cpu, "libtorch_cpu.so is damaged: it has", truncate, false},
@@ -96,7 +97,8 @@ func TestSetupRepairsWhatIsDamaged(t *testing.T) {
 	}
 }
 
-// A libtorch from elsewhere has no manifest, and is not setup's to repair: what is missing of a file is an error.
+// TestADamagedLibtorchFromElsewhere tests that a truncated file is an error in a libtorch that setup did not install,
+// which has no manifest and is not setup's to repair.
 func TestADamagedLibtorchFromElsewhere(t *testing.T) {
 	cfg := config(t)
 	cfg.NoBuild = true
@@ -131,7 +133,8 @@ func TestADamagedLibtorchFromElsewhere(t *testing.T) {
 	}
 }
 
-// A bundle carries a manifest of all its libraries, with the hashes that they were installed with.
+// TestADamagedBundle tests that the manifest of a bundle lists all its libraries with the hashes they were installed
+// with.
 func TestADamagedBundle(t *testing.T) {
 	cfg := config(t)
 	result, err := Setup(t.Context(), cfg)
@@ -161,7 +164,7 @@ func TestADamagedBundle(t *testing.T) {
 			t.Errorf("%s truncated: %v", name, err)
 		}
 	}
-	// What has changed before is in the bundle, with the hash that it should have.
+	// A library that changed before is in the bundle with its original hash.
 	flip(t, filepath.Join(source.Lib, "libtorch_cpu.so"))
 	dir := t.TempDir()
 	if err := Bundle(t.Context(), result.Shim, source, dir, false, nil); err != nil {

@@ -15,18 +15,18 @@ import (
 	"github.com/linstock-ml/linstock/internal/intact"
 )
 
-// A HashError is a wheel whose content is not what lock.json says.
+// A HashError reports a wheel whose content differs from lock.json.
 type HashError struct {
 	File, Path, Want, Got string
 }
 
 func (e *HashError) Error() string {
-	return fmt.Sprintf("%s is not the file that Linstock was tested with: its SHA-256 is %s, lock.json has %s; remove it, or pass --unpinned to use it all the same",
+	return fmt.Sprintf("%s is not the file that Linstock was tested with: its SHA-256 is %s, lock.json has %s; remove it, or pass --unpinned to use it",
 		e.Path, e.Got, e.Want)
 }
 
-// gather returns the path of each wheel: those given with --wheel, those that an
-// earlier run left in the cache complete, and the others by pip.
+// gather returns the path of each wheel: those given with --wheel, complete ones that an earlier run left in the cache,
+// and the others downloaded by pip.
 func (in *installer) gather(ctx context.Context, wheels []Wheel) ([]string, error) {
 	if len(in.cfg.Wheels) > 0 {
 		return in.given(ctx, wheels)
@@ -34,8 +34,8 @@ func (in *installer) gather(ctx context.Context, wheels []Wheel) ([]string, erro
 	return in.fetch(ctx, wheels, in.wheelDir())
 }
 
-// Fetch downloads the wheels that Setup needs into dir, for a machine without a
-// network (Config.Wheels). What is there already is not downloaded again.
+// Fetch downloads the wheels that Setup needs into dir, for a machine without a network (Config.Wheels). It does not
+// download existing files again.
 func Fetch(ctx context.Context, cfg Config, dir string) ([]string, error) {
 	in, err := newInstaller(cfg)
 	if err != nil {
@@ -60,7 +60,7 @@ func Fetch(ctx context.Context, cfg Config, dir string) ([]string, error) {
 	return in.fetch(ctx, wheels, dir)
 }
 
-// fetch leaves each wheel, verified, in dir.
+// fetch downloads each wheel into dir and verifies it.
 func (in *installer) fetch(ctx context.Context, wheels []Wheel, dir string) ([]string, error) {
 	paths := make([]string, len(wheels))
 	for i, w := range wheels {
@@ -115,7 +115,7 @@ func (in *installer) given(ctx context.Context, wheels []Wheel) ([]string, error
 	if len(missing) > 0 {
 		return nil, in.missingWheels(missing)
 	}
-	// A file named by itself that is of no use is a mistake; in a directory it is not.
+	// A file that was named explicitly must be one of the wheels; other files in a directory are ignored.
 	for _, f := range files {
 		if !used[f] && !dirs {
 			return nil, fmt.Errorf("--wheel %s: not a wheel of libtorch %s on %s", f, in.cfg.Torch, in.platform)
@@ -129,7 +129,7 @@ func (in *installer) given(ctx context.Context, wheels []Wheel) ([]string, error
 	return paths, nil
 }
 
-// isWheel compares file names; unverified, the package and version suffice.
+// isWheel compares file names. With --unpinned, package and version suffice.
 func (in *installer) isWheel(file string, w Wheel) bool {
 	if file == w.File {
 		return true
@@ -149,11 +149,11 @@ func (in *installer) missingWheels(missing []Wheel) error {
 	if in.cfg.CUDA {
 		flags += " --cuda"
 	}
-	return fmt.Errorf("--wheel: these are missing:\n    %s\nfetch them on a machine with a network, and bring the directory here: linstock fetch DIR %s",
+	return fmt.Errorf("--wheel: these are missing:\n    %s\nfetch them on a machine with a network and copy the directory here: linstock fetch DIR %s",
 		strings.Join(names, "\n    "), flags)
 }
 
-// verify compares the file's hash with the lock's.
+// verify compares the file's hash with the lock file.
 func (in *installer) verify(ctx context.Context, w Wheel, path string) error {
 	if in.cfg.Unpinned {
 		return nil
@@ -168,7 +168,7 @@ func (in *installer) verify(ctx context.Context, w Wheel, path string) error {
 	return nil
 }
 
-// ctxReader ends a long copy when its context does.
+// ctxReader makes a long copy end when its context does.
 type ctxReader struct {
 	ctx context.Context
 	r   io.Reader
@@ -181,8 +181,8 @@ func (c *ctxReader) Read(p []byte) (int, error) {
 	return c.r.Read(p)
 }
 
-// pipTarget makes pip take the files for our platform whatever Python it runs
-// under. It does not derive the older manylinux tags from the newest.
+// pipTarget makes pip select files for our platform, whichever Python it runs under. pip does not derive the older
+// manylinux tags from the newest.
 func pipTarget() []string {
 	args := []string{"--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp", "--abi", "cp312"}
 	for minor := 28; minor >= 5; minor-- {
@@ -191,7 +191,7 @@ func pipTarget() []string {
 	return append(args, "--platform", "manylinux2014_x86_64", "--platform", "manylinux2010_x86_64", "--platform", "manylinux1_x86_64")
 }
 
-// pip runs pip with temp as its temporary directory, where its progress shows.
+// pip runs pip with temp as its temporary directory, where its progress can be observed.
 func (in *installer) pip(ctx context.Context, temp string, args ...string) error {
 	if !in.pipTool.Found() {
 		in.pipTool = FindPip(ctx)
@@ -204,7 +204,7 @@ func (in *installer) pip(ctx context.Context, temp string, args ...string) error
 	return run(ctx, nil, env, "", command[0], append(slices.Clone(command[1:]), args...)...)
 }
 
-// download fetches one wheel with pip and moves it to path once it is verified.
+// download downloads one wheel with pip, verifies it and moves it to path.
 func (in *installer) download(ctx context.Context, w Wheel, path string) (err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(path), tempPrefix)
 	if err != nil {
@@ -215,8 +215,8 @@ func (in *installer) download(ctx context.Context, w Wheel, path string) (err er
 	if err := errors.Join(os.Mkdir(temp, 0o755), os.Mkdir(dest, 0o755)); err != nil {
 		return err
 	}
-	// With a hash pip takes only the file that has it, also from a mirror that
-	// offers other builds of the same version.
+	// With a hash, pip accepts only the file with that hash, also from a mirror that has other builds of the same
+	// version.
 	requirement := w.Package + "==" + w.Version
 	if !in.cfg.Unpinned {
 		requirement += " --hash=sha256:" + w.SHA256
@@ -249,7 +249,7 @@ func (in *installer) download(ctx context.Context, w Wheel, path string) (err er
 	return os.Rename(got[0], path)
 }
 
-// watch reports how much a directory holds until the returned function is called.
+// watch reports the size of a directory until the returned function is called.
 func watch(dir string, task Task, limit int64) func() {
 	done, gone := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -263,7 +263,7 @@ func watch(dir string, task Task, limit int64) func() {
 				return
 			case <-tick.C:
 			}
-			// pip copies the file at the end: for a moment it is there twice.
+			// pip copies the file at the end, so for a moment it exists twice.
 			n := dirSize(dir)
 			if limit > 0 {
 				n = min(n, limit)
@@ -277,7 +277,7 @@ func watch(dir string, task Task, limit int64) func() {
 	return func() { close(done); <-gone }
 }
 
-// dirSize adds up what can be seen of a directory that someone is writing to.
+// dirSize returns the visible size of a directory to which another process writes.
 func dirSize(dir string) int64 {
 	var total int64
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {

@@ -18,41 +18,41 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// A Config is what Setup sets up, and how.
+// A Config holds the settings of Setup.
 type Config struct {
 	Cache    string   // locate.CacheDir
-	Torch    string   // the version to install where neither LIBTORCH nor a PyTorch is chosen
-	CUDA     bool     // with the libraries that a GPU needs
-	Wheels   []string // files and directories to take the wheels from; none: pip
-	Unpinned bool     // take wheels whose hash is not in the lock
-	Verify   bool     // hash what is installed, and install again what has changed
-	Force    bool     // set up again what is there
-	NoBuild  bool     // libtorch alone, without the shim
-	Jobs     int      // compilers at once; 0: as many as cores and memory allow
+	Torch    string   // version to install if neither LIBTORCH nor a PyTorch is chosen
+	CUDA     bool     // include the libraries that a GPU needs
+	Wheels   []string // files and directories with the wheels; empty means pip
+	Unpinned bool     // accept wheels whose hash is not in the lock file
+	Verify   bool     // hash the installed libraries, and install again those that changed
+	Force    bool     // set up again what is installed
+	NoBuild  bool     // install libtorch only, without the shim
+	Jobs     int      // number of parallel compilers; 0 means as many as cores and memory allow
 
 	Sources fs.FS // the shim's sources
 	Hash    string
 
-	Progress Progress // nil: silent
-	Lock     *Lock    // nil: EmbeddedLock
-	Platform string   // "": Platform()
+	Progress Progress // nil prints nothing
+	Lock     *Lock    // nil means EmbeddedLock
+	Platform string   // "" means Platform()
 
-	// Free returns what is free on a directory's file system; nil: the system's answer.
+	// Free returns the free space on a directory's file system; nil asks the system.
 	Free func(dir string) (bytes int64, known bool)
 }
 
-// A Result is what is there after Setup.
+// A Result describes the installation after Setup.
 type Result struct {
 	Source Source
-	Shim   string // the path of the shim; empty with NoBuild
-	// Changed is false where everything was installed already.
+	Shim   string // path of the shim; "" with NoBuild
+	// Changed is false if everything was installed already.
 	Changed bool
-	// Verified is how many bytes of libtorch's libraries Config.Verify compared, or
-	// setup wrote; 0 for a libtorch from elsewhere.
+	// Verified is the number of bytes of libtorch's libraries that Config.Verify compared or that Setup wrote. It is 0
+	// for a libtorch that setup did not install.
 	Verified int64
 }
 
-// tempPrefix begins the name of everything unfinished; the next setup removes it.
+// tempPrefix begins the names of incomplete files and directories, which the next setup removes.
 const tempPrefix = ".tmp-"
 
 type installer struct {
@@ -61,8 +61,8 @@ type installer struct {
 	lock     *Lock
 	platform string
 	pipTool  Tool
-	verified int64 // bytes that Config.Verify has compared
-	damage   error // what it found
+	verified int64 // number of bytes that Config.Verify has compared
+	damage   error // the damage it found
 	waited   bool  // for another setup, which may have changed everything
 }
 
@@ -86,12 +86,10 @@ func newInstaller(cfg Config) (*installer, error) {
 
 func (in *installer) wheelDir() string { return filepath.Join(in.cfg.Cache, "wheels") }
 
-// Setup finds or installs libtorch and builds the shim for it. A second call
-// finds everything there and changes nothing. What is damaged is installed again:
-// a missing library or one of another size is always noticed, so is any change of
-// the shim, and with Verify any change of libtorch. One process at a time works in
-// a cache; the others wait. What an interrupted call leaves is never used, and
-// removed by the next.
+// Setup finds or installs libtorch and builds the shim for it. If everything is installed, it changes nothing. It
+// installs damaged parts again: it always detects a missing library, one of another size, and any change of the shim,
+// and with Verify any change of libtorch. One process at a time works in a cache; others wait. Incomplete files of an
+// interrupted call are never used, and the next call removes them.
 func Setup(ctx context.Context, cfg Config) (Result, error) {
 	in, err := newInstaller(cfg)
 	if err != nil {
@@ -129,7 +127,7 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 	case errors.Is(err, ErrNotInstalled), err == nil && cfg.Force && pinned:
 		var damage *intact.Damage
 		if errors.As(err, &damage) {
-			in.Note("%v: libtorch %s is installed again", damage, cfg.Torch)
+			in.Note("%v: installing libtorch %s again", damage, cfg.Torch)
 		}
 		if source, err = in.install(ctx); err != nil {
 			return Result{}, err
@@ -147,7 +145,7 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 	}
 	if cfg.Force || !in.shimBuilt(source) {
 		if err := intact.Shim(in.shimPath(source)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			in.Note("%v: the shim is built again", err)
+			in.Note("%v: building the shim again", err)
 		}
 		if err := in.build(ctx, source); err != nil {
 			return Result{}, err
@@ -159,7 +157,7 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 	return in.result(source, true), nil
 }
 
-// inspect is Resolve, and looks at the files of what it finds.
+// inspect is Resolve, and also checks the files of what it finds.
 func (in *installer) inspect(ctx context.Context) (Source, error) {
 	s, err := Resolve(ctx, in.cfg.Cache, in.cfg.Torch, in.cfg.CUDA)
 	if err != nil {
@@ -167,7 +165,7 @@ func (in *installer) inspect(ctx context.Context) (Source, error) {
 	}
 	var stamp torchStamp
 	if err := intact.Read(s.Root, &stamp); err != nil {
-		// From elsewhere: nothing is known of its files but what they say themselves.
+		// Setup did not install this libtorch, so only the files' own headers can be checked.
 		for _, name := range cpuRoots {
 			lib := filepath.Join(s.Lib, name)
 			for _, path := range append(intact.Closure(lib), lib) {
@@ -207,7 +205,7 @@ func (in *installer) result(s Source, changed bool) Result {
 	return r
 }
 
-// complete reports whether nothing is left to do for this libtorch.
+// complete reports whether this libtorch needs no more work.
 func (in *installer) complete(s Source) bool {
 	if in.cfg.NoBuild {
 		return true
@@ -215,7 +213,7 @@ func (in *installer) complete(s Source) bool {
 	return in.shimBuilt(s) && locate.DefaultKey(in.cfg.Cache, in.cfg.Hash) == s.Key
 }
 
-// checkTools fails before a long download where a tool is missing after it.
+// checkTools returns an error for a missing tool before a long download rather than after it.
 func (in *installer) checkTools(ctx context.Context, resolved error) error {
 	var tools []Tool
 	if !in.cfg.NoBuild {
@@ -228,8 +226,8 @@ func (in *installer) checkTools(ctx context.Context, resolved error) error {
 	return require(tools...)
 }
 
-// checkPaths fails before a long download where the shim could not be compiled after it: CMake's lists, patterns and
-// generated files, or the linker's -rpath, give these characters a meaning that cannot be escaped.
+// checkPaths returns an error, before a long download, for a path in which the shim could not be compiled: CMake's
+// lists, patterns and generated files, or the linker's -rpath, give these characters a meaning that cannot be escaped.
 func (in *installer) checkPaths(s Source) error {
 	if in.cfg.NoBuild {
 		return nil
@@ -244,15 +242,15 @@ func (in *installer) checkPaths(s Source) error {
 	return nil
 }
 
-// acquire takes the cache's lock, and notes when it has to wait.
+// acquire takes the lock of the cache, and prints a note if it has to wait.
 func (in *installer) acquire(ctx context.Context) (func(), error) {
 	if err := os.MkdirAll(in.cfg.Cache, 0o755); err != nil {
-		return nil, fmt.Errorf("%w: set %s to a directory that can be written", err, locate.EnvCache)
+		return nil, fmt.Errorf("%w: set %s to a writable directory", err, locate.EnvCache)
 	}
 	lock := flock.New(filepath.Join(in.cfg.Cache, "setup.lock"))
 	free, err := lock.TryLock()
 	if err == nil && !free {
-		in.Note("another setup is at work in %s; waiting for it", in.cfg.Cache)
+		in.Note("another setup is running in %s; waiting for it", in.cfg.Cache)
 		in.waited = true
 		_, err = lock.TryLockContext(ctx, 200*time.Millisecond)
 	}
@@ -265,8 +263,7 @@ func (in *installer) acquire(ctx context.Context) (func(), error) {
 	return func() { _ = lock.Unlock() }, nil
 }
 
-// clean removes what an interrupted setup left. The lock is held, so none of it
-// is in use.
+// clean removes what an interrupted setup left. The lock is held, so none of it is in use.
 func (in *installer) clean() error {
 	if err := os.MkdirAll(in.wheelDir(), 0o755); err != nil {
 		return err
@@ -278,14 +275,14 @@ func (in *installer) clean() error {
 		}
 		for _, path := range left {
 			if err := os.RemoveAll(path); err != nil {
-				return fmt.Errorf("remove what an earlier setup left: %w", err)
+				return fmt.Errorf("remove files of an earlier setup: %w", err)
 			}
 		}
 	}
 	return nil
 }
 
-// install fetches and unpacks the pinned libtorch.
+// install downloads and unpacks the pinned libtorch.
 func (in *installer) install(ctx context.Context) (Source, error) {
 	version := in.cfg.Torch
 	wheels, err := in.lock.Wheels(version, in.platform, in.cfg.CUDA)
@@ -303,7 +300,7 @@ func (in *installer) install(ctx context.Context) (Source, error) {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return Source{}, err
 	}
-	// Beside the target, so that the rename below stays on one file system.
+	// Use a directory beside the target, so that the rename below stays on one file system.
 	temp, err := os.MkdirTemp(filepath.Dir(target), tempPrefix)
 	if err != nil {
 		return Source{}, err
@@ -324,13 +321,13 @@ func (in *installer) install(ctx context.Context) (Source, error) {
 	if err := writeJSON(filepath.Join(temp, intact.ManifestFile), stamp); err != nil {
 		return Source{}, err
 	}
-	if err := os.Chmod(temp, 0o755); err != nil { // MkdirTemp's is 0700
+	if err := os.Chmod(temp, 0o755); err != nil { // MkdirTemp uses 0700
 		return Source{}, err
 	}
 	if err := replaceDir(temp, target); err != nil {
 		return Source{}, err
 	}
-	// What was downloaded is of no more use; what the user gave stays.
+	// Remove downloaded wheels; keep those that the user gave.
 	for _, w := range wheels {
 		if err := os.Remove(filepath.Join(in.wheelDir(), w.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			in.Note("%v", err)
@@ -339,8 +336,8 @@ func (in *installer) install(ctx context.Context) (Source, error) {
 	return Resolve(ctx, in.cfg.Cache, version, in.cfg.CUDA)
 }
 
-// replaceDir renames temp to target. An older target is renamed away first: a
-// program that has it open goes on with its files.
+// replaceDir renames temp to target. It first renames an existing target away, so that programs that have its files
+// open keep them.
 func replaceDir(temp, target string) error {
 	old := ""
 	if _, err := os.Lstat(target); err == nil {
@@ -368,7 +365,7 @@ type torchStamp struct {
 	intact.Files
 }
 
-// readStamp accepts a directory only when each library has its full length.
+// readStamp accepts a directory only if each library has its full length.
 func readStamp(dir string) (torchStamp, error) {
 	var stamp torchStamp
 	if err := intact.Read(dir, &stamp); err != nil {
@@ -391,7 +388,7 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON is seen whole or not at all.
+// writeJSON writes a file atomically.
 func writeJSON(path string, v any) error {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -418,8 +415,8 @@ func writeFile(path string, data []byte) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// TorchOfWheels reads the version from the name of the torch wheel among the
-// arguments of --wheel; "" when there is none, or more than one version.
+// TorchOfWheels returns the version in the name of the torch wheel among the arguments of --wheel. It returns "" if
+// there is none, or if there are several versions.
 func TorchOfWheels(args []string) string {
 	found := ""
 	for _, arg := range args {

@@ -24,8 +24,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// The fixture: wheels of a few kilobytes with true shared libraries in the places
-// of libtorch's, so that setup runs whole in a second.
+// The fixture: wheels of a few kilobytes with real shared libraries in place of libtorch's, so that a complete setup
+// runs in a second.
 
 const testVersion = "2.15.0"
 
@@ -121,7 +121,7 @@ func wheels(t *testing.T) (string, *Lock) {
 	return dir, lock
 }
 
-// sources is a CMake project that stands in for the shim.
+// sources returns a CMake project in place of the shim.
 func sources() fs.FS {
 	return fstest.MapFS{
 		"CMakeLists.txt": {Data: []byte(`cmake_minimum_required(VERSION 3.18)
@@ -136,7 +136,7 @@ add_library(linstock SHARED src/shim.c)
 	}
 }
 
-// config is a setup of the fake libtorch in a fresh cache.
+// config returns a setup of the fake libtorch in a new cache.
 func config(t *testing.T) Config {
 	t.Helper()
 	for _, name := range []string{locate.EnvLib, locate.EnvTorch, locate.EnvLibtorch, locate.EnvUsePyTorch} {
@@ -152,7 +152,7 @@ func config(t *testing.T) Config {
 	return Config{Cache: cache, Torch: testVersion, Wheels: []string{dir}, Lock: lock, Sources: sources(), Hash: hash}
 }
 
-// leftovers lists what is unfinished in a cache.
+// leftovers lists incomplete files in a cache.
 func leftovers(t *testing.T, cache string) []string {
 	t.Helper()
 	var found []string
@@ -254,7 +254,7 @@ func TestSetup(t *testing.T) {
 	if left := leftovers(t, cfg.Cache); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
-	// The wheels that the user gave stay.
+	// The wheels that the user gave are kept.
 	if left, _ := filepath.Glob(filepath.Join(cfg.Wheels[0], "*.whl")); len(left) != 3 {
 		t.Errorf("of the user's wheels there are left: %q", left)
 	}
@@ -287,7 +287,7 @@ func TestSetupCUDA(t *testing.T) {
 	if !result.Source.CUDA || !result.Changed {
 		t.Errorf("%+v", result)
 	}
-	// What can do more serves who asks for less.
+	// An installation with CUDA also serves a setup without it.
 	cfg.CUDA = false
 	if again, err := Setup(t.Context(), cfg); err != nil || again.Changed {
 		t.Errorf("setup without --cuda afterwards: %+v, %v", again, err)
@@ -380,7 +380,7 @@ func TestLinkInAWheelIsRefused(t *testing.T) {
 	}
 }
 
-// cancelAt cancels when a task whose name begins so reports progress.
+// cancelAt cancels the context when a task whose name has the given prefix reports progress.
 type cancelAt struct {
 	silent
 	prefix string
@@ -431,14 +431,14 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// A process that was killed cleans nothing up; the next one does.
+// TestKilledSetupLeavesNothingTrusted tests that the next setup cleans up after one that was killed.
 func TestKilledSetupLeavesNothingTrusted(t *testing.T) {
 	cfg := config(t)
 	half := []string{
 		filepath.Join(cfg.Cache, "libtorch", tempPrefix+"1", "torch", "lib", "libtorch_cpu.so"),
 		filepath.Join(cfg.Cache, "wheels", tempPrefix+"2", "tmp", "torch.whl"),
 		filepath.Join(locate.HashDir(cfg.Cache, cfg.Hash), tempPrefix+"3", "build", locate.LibName()),
-		// A directory that is not whole: its stamp is missing.
+		// This directory is incomplete: it has no stamp.
 		filepath.Join(locate.TorchDir(cfg.Cache, testVersion), "torch", "lib", "libtorch_cpu.so"),
 	}
 	for _, path := range half {
@@ -453,7 +453,7 @@ func TestKilledSetupLeavesNothingTrusted(t *testing.T) {
 	if left := leftovers(t, cfg.Cache); len(left) > 0 {
 		t.Errorf("still there: %q", left)
 	}
-	// A library that was cut short afterwards is noticed as well.
+	// A library that was truncated later is detected as well.
 	lib := filepath.Join(result.Source.Lib, "libtorch_cpu.so")
 	if err := os.Truncate(lib, 3); err != nil {
 		t.Fatal(err)
@@ -466,7 +466,7 @@ func TestKilledSetupLeavesNothingTrusted(t *testing.T) {
 	}
 }
 
-// notes collects what a setup says.
+// notes collects the notes of a setup.
 type notes struct {
 	silent
 	mu   sync.Mutex
@@ -515,7 +515,7 @@ func TestConcurrentSetupsWait(t *testing.T) {
 		t.Errorf("one did not wait for the lock: %v", err)
 	default:
 	}
-	// Waiting can be given up.
+	// Waiting can be cancelled.
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errStopped)
 	if _, err := first.acquire(ctx); !errors.Is(err, errStopped) {
@@ -610,7 +610,7 @@ func TestLibtorchFromElsewhere(t *testing.T) {
 		t.Errorf("LIBTORCH in the cache: %+v, %v", s, err)
 	}
 
-	// Outside the window.
+	// This version is not supported.
 	if err := os.WriteFile(filepath.Join(elsewhere, "torch", "version.py"), []byte("__version__ = '2.10.1'\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}

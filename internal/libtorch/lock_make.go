@@ -13,10 +13,10 @@ import (
 
 //go:generate go run ../../cmd/linstock lock --out lock.json
 
-// cpuPackages are the wheels that libtorch needs without a GPU too.
+// cpuPackages are the wheels that libtorch needs even without a GPU.
 var cpuPackages = []string{"torch", "nvidia-cuda-runtime", "nvidia-cuda-cupti"}
 
-// A pipReport is the part that is read of what pip install --report writes.
+// A pipReport holds the parts of the output of pip install --report that are used.
 type pipReport struct {
 	Install []struct {
 		Metadata struct {
@@ -32,10 +32,9 @@ type pipReport struct {
 	} `json:"install"`
 }
 
-// MakeLock asks pip which wheels it would install with each version of torch, and
-// how they hash. Sizes are taken from the files in the directories of have, or
-// else by downloading: pip's report does not hold them. locate.Versions that old holds
-// are kept as they are.
+// MakeLock asks pip which wheels it would install with each version of torch, and for their hashes. pip's report has no
+// sizes: they are taken from files in the directories have, or by downloading. Versions that are in old are kept as
+// they are.
 func MakeLock(ctx context.Context, old *Lock, versions, have []string, progress Progress) (*Lock, error) {
 	dir, err := os.MkdirTemp("", "linstock-lock-")
 	if err != nil {
@@ -79,7 +78,7 @@ func (in *installer) resolve(ctx context.Context, version string) (wheels []Whee
 	defer func() { task.End(err) }()
 	report := filepath.Join(in.cfg.Cache, version+".json")
 	args := append([]string{"install", "--dry-run", "--ignore-installed", "--quiet", "--report", report, "--target", filepath.Join(in.cfg.Cache, "none")}, pipTarget()...)
-	// Some of what is resolved along with it, and not used, has these tags alone.
+	// Some packages that are resolved too, and not used, have only these tags.
 	args = append(args, "--abi", "abi3", "--abi", "none", "--platform", "any", "torch=="+version)
 	if err := in.pip(ctx, os.TempDir(), args...); err != nil {
 		return nil, err
@@ -97,7 +96,7 @@ func (in *installer) resolve(ctx context.Context, version string) (wheels []Whee
 		w := Wheel{Package: name, Version: item.Metadata.Version, File: strings.ReplaceAll(file, "%2B", "+"),
 			SHA256: item.DownloadInfo.ArchiveInfo.Hashes["sha256"], CUDA: !slices.Contains(cpuPackages, name)}
 		if w.SHA256 == "" {
-			return nil, fmt.Errorf("pip's report has no hash of %s: the index gives none", file)
+			return nil, fmt.Errorf("pip's report has no hash of %s: the index does not provide one", file)
 		}
 		wheels = append(wheels, w)
 	}
@@ -116,7 +115,7 @@ func (in *installer) resolve(ctx context.Context, version string) (wheels []Whee
 	return wheels, nil
 }
 
-// sizeOf is the length of a wheel whose hash has been checked.
+// sizeOf returns the length of a wheel after checking its hash.
 func (in *installer) sizeOf(ctx context.Context, w Wheel, have []string) (int64, error) {
 	for _, dir := range have {
 		path := filepath.Join(dir, w.File)
@@ -135,5 +134,5 @@ func (in *installer) sizeOf(ctx context.Context, w Wheel, have []string) (int64,
 	return info.Size(), os.Remove(path)
 }
 
-// Write stores the lock at path.
+// Write writes the lock file to path.
 func (l *Lock) Write(path string) error { return writeJSON(path, l) }

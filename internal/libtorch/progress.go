@@ -1,23 +1,23 @@
 package libtorch
 
-// A Progress is told what Setup does; the command draws it. Its methods are
-// called from several goroutines.
+// A Progress receives the progress of Setup, and the command displays it. Its methods are called from several
+// goroutines.
 type Progress interface {
-	// Note is a line that stays.
+	// Note prints a line that stays.
 	Note(format string, args ...any)
-	// Start begins something that takes time. total is 0 where it is unknown.
+	// Start begins a task that takes time. total is 0 if it is unknown.
 	Start(what string, total int64, unit Unit) Task
 }
 
-// A Task is what Start began.
+// A Task is returned by Start.
 type Task interface {
 	SetTotal(total int64)
 	Set(done int64)
-	// End closes the task; a nil error means that it is complete.
+	// End ends the task; err is nil if it is complete.
 	End(err error)
 }
 
-// A Unit is what a Task counts.
+// A Unit is the unit in which a Task counts.
 type Unit int
 
 // The units.

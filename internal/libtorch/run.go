@@ -11,16 +11,15 @@ import (
 	"time"
 )
 
-// run executes a command that is stopped, with all it started, when ctx ends.
-// Its output goes to out as well where out is not nil; the error holds part
-// of it.
+// run executes a command, and kills it and all that it started when ctx ends. If out is not nil, it also receives the
+// output. The error contains part of the output.
 func run(ctx context.Context, out io.Writer, env []string, dir, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
 	if env != nil {
 		cmd.Env = env
 	}
-	// A child that ignores SIGTERM is killed after this.
+	// A child that ignores SIGTERM is killed after this time.
 	cmd.WaitDelay = 5 * time.Second
 	ownGroup(cmd)
 	var all bytes.Buffer
@@ -42,7 +41,7 @@ func run(ctx context.Context, out io.Writer, env []string, dir, name string, arg
 	return nil
 }
 
-// A RunError is a command that failed.
+// A RunError is the failure of a command.
 type RunError struct {
 	Command string
 	Err     error
@@ -55,8 +54,8 @@ func (e *RunError) Error() string {
 
 func (e *RunError) Unwrap() error { return e.Err }
 
-// excerpt is the part of a command's output to show: n lines from the first that
-// speaks of an error, or else the last n.
+// excerpt returns the part of a command's output to display: n lines from the first that mentions an error, or
+// otherwise the last n lines.
 func excerpt(output string, n int) string {
 	lines := strings.Split(strings.TrimRight(output, "\n"), "\n")
 	from := slices.IndexFunc(lines, func(line string) bool {

@@ -29,25 +29,24 @@ func (in *installer) shimPath(s Source) string {
 	return ShimPath(in.cfg.Cache, in.cfg.Hash, s)
 }
 
-// ShimPath is where Setup puts the shim for this libtorch.
+// ShimPath returns the path of the shim for this libtorch.
 func ShimPath(cache, hash string, s Source) string {
 	return filepath.Join(locate.ShimDir(cache, hash, s.Key), locate.LibName())
 }
 
-// shimBuilt reports whether the shim for this libtorch is there, whole, and was
-// built for it as it now is (with or without CUDA).
+// shimBuilt reports whether the shim for this libtorch exists, is unchanged, and was built for the libtorch as it is
+// now (with or without CUDA).
 func (in *installer) shimBuilt(s Source) bool {
 	return ShimBuilt(in.cfg.Cache, in.cfg.Hash, s) && (!in.cfg.CUDA || isFile(cudaShim(in.shimPath(s))))
 }
 
-// cudaShim is the path of the shim's second library, which a GPU needs, beside the first.
+// cudaShim returns the path of the shim's second library, beside the first, which a GPU needs.
 func cudaShim(shim string) string {
 	ext := filepath.Ext(shim)
 	return strings.TrimSuffix(shim, ext) + "_cuda" + ext
 }
 
-// ShimBuilt reports whether the cache holds the shim of these sources for this
-// libtorch, with the content that it was built with.
+// ShimBuilt reports whether the cache holds the shim of these sources for this libtorch, unchanged since it was built.
 func ShimBuilt(cache, hash string, s Source) bool {
 	dir := locate.ShimDir(cache, hash, s.Key)
 	var stamp shimStamp
@@ -64,8 +63,7 @@ func (in *installer) makeDefault(s Source) error {
 	return writeFile(filepath.Join(locate.HashDir(in.cfg.Cache, in.cfg.Hash), locate.DefaultFile), []byte(s.Key+"\n"))
 }
 
-// build compiles the shim in a temporary directory of the cache and moves the
-// result into place.
+// build compiles the shim in a temporary directory of the cache and moves the result into place.
 func (in *installer) build(ctx context.Context, s Source) error {
 	if err := in.room(in.cfg.Cache, buildSpace); err != nil {
 		return err
@@ -91,7 +89,7 @@ func (in *installer) build(ctx context.Context, s Source) error {
 		return fmt.Errorf("the build succeeded but left no %s", locate.LibName())
 	}
 	if s.CUDA && stamp.Sizes[cudaShim(locate.LibName())] == 0 {
-		in.Note("this libtorch has CUDA, but no headers of CUDA were found (cuda_runtime_api.h, in pip's nvidia-cuda-runtime or a toolkit in CUDA_HOME): programs will compute on the CPU")
+		in.Note("this libtorch has CUDA, but CUDA's headers were not found (cuda_runtime_api.h, in pip's nvidia-cuda-runtime or a toolkit in CUDA_HOME): programs will compute on the CPU")
 	}
 	if err := writeJSON(filepath.Join(out, intact.ManifestFile), stamp); err != nil {
 		return err
@@ -116,8 +114,8 @@ func (in *installer) buildIn(ctx context.Context, temp, out string, s Source) (s
 	return stamp, collectLibs(ctx, bld, out, stamp.Files)
 }
 
-// compile runs CMake and then ninja, or make where there is no ninja. The compiler's temporary files go to tmp: all
-// that a build takes is in the cache.
+// compile runs CMake and then ninja, or make if there is no ninja. The compiler's temporary files go to tmp, so that
+// all files of a build are in the cache.
 func (in *installer) compile(ctx context.Context, src, bld, tmp string, s Source) error {
 	generator := FindNinja(ctx)
 	cmake := FindCMake(ctx)
@@ -129,7 +127,7 @@ func (in *installer) compile(ctx context.Context, src, bld, tmp string, s Source
 		name = "Unix Makefiles"
 	}
 	env := append(os.Environ(), "TMPDIR="+tmp)
-	// Asked for, CUDA's library must be built; else it is where it can be.
+	// If CUDA was requested, its library must be built; otherwise it is built if possible.
 	cuda := "OFF"
 	switch {
 	case in.cfg.CUDA:
@@ -140,7 +138,7 @@ func (in *installer) compile(ctx context.Context, src, bld, tmp string, s Source
 	task := in.Start("configure the shim for libtorch "+s.Version, 0, Steps)
 	err := run(ctx, nil, env, "", cmake.Command[0], "-G", name, "-S", src, "-B", bld,
 		"-DCMAKE_BUILD_TYPE=Release", "-DLINSTOCK_WERROR=OFF", "-DLINSTOCK_TORCH_ROOT="+s.Root, "-DLINSTOCK_CUDA="+cuda,
-		// The temporary directory's name must not get into the library.
+		// The name of the temporary directory must not appear in the library.
 		"-DLINSTOCK_SOURCE_PREFIX=linstock/cshim")
 	task.End(err)
 	if err != nil {
@@ -155,7 +153,7 @@ func (in *installer) compile(ctx context.Context, src, bld, tmp string, s Source
 	return nil
 }
 
-// keepLog writes the whole output of a failed command where the user can read it.
+// keepLog saves the complete output of a failed command where the user can read it.
 func (in *installer) keepLog(err error) error {
 	var failed *RunError
 	if !errors.As(err, &failed) {
@@ -165,10 +163,10 @@ func (in *installer) keepLog(err error) error {
 	if werr := writeFile(log, []byte(failed.Command+"\n"+failed.Output)); werr != nil {
 		return err
 	}
-	return fmt.Errorf("%w\nthe whole output is in %s", err, log)
+	return fmt.Errorf("%w\nthe complete output is in %s", err, log)
 }
 
-// collectLibs copies the shim's libraries, and nothing else of the build.
+// collectLibs copies only the shim's libraries from the build directory.
 func collectLibs(ctx context.Context, from, to string, files intact.Files) error {
 	stem := strings.TrimSuffix(locate.LibName(), filepath.Ext(locate.LibName()))
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
@@ -186,10 +184,10 @@ func collectLibs(ctx context.Context, from, to string, files intact.Files) error
 	})
 }
 
-// A compiler of libtorch's headers takes about this much memory.
+// bytesPerJob is about the memory that compiling libtorch's headers takes.
 const bytesPerJob = 1500 << 20
 
-// jobs is how many compilers run at once.
+// jobs returns the number of parallel compilers.
 func (in *installer) jobs() int {
 	if in.cfg.Jobs > 0 {
 		return in.cfg.Jobs
@@ -201,7 +199,7 @@ func (in *installer) jobs() int {
 	return max(n, 1)
 }
 
-// availableMemory is Linux's estimate; 0 elsewhere.
+// availableMemory returns Linux's estimate in bytes, or 0 on other systems.
 func availableMemory() int64 {
 	data, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
@@ -219,7 +217,7 @@ func availableMemory() int64 {
 	return 0
 }
 
-// stepWriter reads progress out of ninja's [3/40] and make's [ 12%].
+// stepWriter reads the progress from ninja's [3/40] and make's [ 12%].
 type stepWriter struct {
 	task Task
 	rest []byte
@@ -256,7 +254,7 @@ func (w *stepWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// copyFile copies content, following links, and returns the length.
+// copyFile copies a file's content, following links, and returns its length.
 func copyFile(from, to string) (n int64, err error) {
 	in, err := os.Open(from)
 	if err != nil {
@@ -282,7 +280,7 @@ func copyFile(from, to string) (n int64, err error) {
 	return n, out.Sync()
 }
 
-// ShimVersionOf reads the manifest beside a shim: the libtorch that it was built for.
+// ShimVersionOf reads from the manifest beside a shim for which libtorch it was built.
 func ShimVersionOf(shim string) (version, root string, ok bool) {
 	var stamp shimStamp
 	if err := intact.Read(filepath.Dir(shim), &stamp); err != nil {
@@ -294,11 +292,11 @@ func ShimVersionOf(shim string) (version, root string, ok bool) {
 	return stamp.Torch, stamp.Root, true
 }
 
-// SourceOf is the libtorch that a shim was built for.
+// SourceOf returns the libtorch for which a shim was built.
 func SourceOf(cache, shim string) (Source, error) {
 	version, root, ok := ShimVersionOf(shim)
 	if !ok {
-		return Source{}, fmt.Errorf("%s was not made by setup (no %s beside it): it is not known which libtorch it belongs to", shim, intact.ManifestFile)
+		return Source{}, fmt.Errorf("%s was not made by setup (no %s beside it): cannot determine its libtorch", shim, intact.ManifestFile)
 	}
 	s, err := Inspect(root)
 	if err != nil {

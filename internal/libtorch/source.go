@@ -16,21 +16,21 @@ import (
 
 // A Source is a libtorch that is unpacked on this machine.
 type Source struct {
-	// Root holds torch/lib and torch/include (as site-packages does), or lib and
-	// include (as the libtorch archives do).
+	// Root contains torch/lib and torch/include, as site-packages does, or lib and include, as the libtorch archives
+	// do.
 	Root    string `json:"root"`
 	Lib     string `json:"lib"`     // the directory of libtorch_cpu
 	Include string `json:"include"` // the directory of ATen/ and torch/
-	Version string `json:"version"` // three numbers; what follows a + is not kept
-	CUDA    bool   `json:"cuda"`    // libtorch_cuda is there
+	Version string `json:"version"` // three numbers, without the part after a +
+	CUDA    bool   `json:"cuda"`    // libtorch_cuda exists
 	// Key is the name of the shim's directory; see locate.Key.
 	Key string `json:"key"`
-	// From says how it was chosen, for messages.
+	// From describes how it was chosen, for messages.
 	From string `json:"from"`
 }
 
-// ErrNotInstalled is the error for a pinned version that is not in the cache. An
-// intact.Damage in the chain: it is there, and a library is damaged.
+// ErrNotInstalled is the error for a pinned version that is not in the cache. If the chain contains an intact.Damage,
+// the version is installed but a library is damaged.
 var ErrNotInstalled = errors.New("not installed")
 
 func libtorchCPU() string {
@@ -38,8 +38,8 @@ func libtorchCPU() string {
 	return strings.Replace(name, "linstock", "torch_cpu", 1) + filepath.Ext(locate.LibName())
 }
 
-// Inspect reads what a directory holds: a site-packages directory with torch in
-// it, the torch directory of one, or an unpacked libtorch archive.
+// Inspect returns the libtorch in a directory: a site-packages directory with torch in it, its torch directory, or an
+// unpacked libtorch archive.
 func Inspect(dir string) (Source, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -59,11 +59,11 @@ func Inspect(dir string) (Source, error) {
 		cuda := strings.Replace(libtorchCPU(), "torch_cpu", "torch_cuda", 1)
 		s.CUDA = isFile(filepath.Join(s.Lib, cuda))
 		if !isFile(filepath.Join(s.Include, "ATen", "ATen.h")) {
-			return Source{}, fmt.Errorf("%s holds libtorch but not its headers (no ATen/ATen.h in %s)", abs, s.Include)
+			return Source{}, fmt.Errorf("%s contains libtorch but not its headers (no ATen/ATen.h in %s)", abs, s.Include)
 		}
 		return s, nil
 	}
-	return Source{}, fmt.Errorf("no libtorch in %s: neither torch/lib/%s nor lib/%[2]s is there", abs, libtorchCPU())
+	return Source{}, fmt.Errorf("no libtorch in %s: neither torch/lib/%s nor lib/%[2]s exists", abs, libtorchCPU())
 }
 
 var (
@@ -72,8 +72,8 @@ var (
 	version3  = regexp.MustCompile(`^([0-9]+\.[0-9]+\.[0-9]+)`)
 )
 
-// versionOf reads the version of the libtorch whose lib and include lie in dir,
-// from version.py (PyTorch), a header, or build-version (the archives).
+// versionOf returns the version of the libtorch whose lib and include are in dir. It reads version.py (PyTorch), a
+// header, or build-version (the archives).
 func versionOf(dir string) (string, error) {
 	if data, err := os.ReadFile(filepath.Join(dir, "version.py")); err == nil {
 		if m := versionPy.FindSubmatch(data); m != nil {
@@ -98,13 +98,12 @@ func versionOf(dir string) (string, error) {
 			return string(m), nil
 		}
 	}
-	return "", fmt.Errorf("cannot tell which version of libtorch lies in %s: no version.py, include/torch/headeronly/version.h or build-version", dir)
+	return "", fmt.Errorf("cannot determine the version of libtorch in %s: no version.py, include/torch/headeronly/version.h or build-version", dir)
 }
 
-// Resolve chooses the libtorch to use: $LIBTORCH, else with
-// LIBTORCH_USE_PYTORCH=1 the PyTorch of python3, else the pinned version in the
-// cache. The last gives ErrNotInstalled, and the Source it would be, when it is
-// not there yet.
+// Resolve returns the libtorch to use: $LIBTORCH; otherwise, with LIBTORCH_USE_PYTORCH=1, the PyTorch of python3;
+// otherwise the pinned version in the cache. If the last is not installed, it returns ErrNotInstalled and the Source
+// that setup would make.
 func Resolve(ctx context.Context, cache, version string, cuda bool) (Source, error) {
 	if dir := os.Getenv(locate.EnvLibtorch); dir != "" {
 		s, err := elsewhere(dir, "$"+locate.EnvLibtorch)
@@ -142,8 +141,8 @@ func Resolve(ctx context.Context, cache, version string, cuda bool) (Source, err
 	return s, nil
 }
 
-// Changed compares the hashes of an installed libtorch's libraries with its
-// manifest. It returns nil where they agree and where there is no manifest.
+// Changed compares the hashes of an installed libtorch's libraries with its manifest. It returns nil if they are equal
+// or if there is no manifest.
 func Changed(ctx context.Context, s Source) error {
 	var stamp torchStamp
 	if intact.Read(s.Root, &stamp) != nil || len(stamp.SHA256) == 0 {
@@ -152,7 +151,7 @@ func Changed(ctx context.Context, s Source) error {
 	return stamp.CheckHashes(ctx, s.Root, nil)
 }
 
-// pinned is the libtorch of this version in the cache, there or not.
+// pinned returns the libtorch of this version in the cache, installed or not.
 func pinned(cache, version string) Source {
 	dir := locate.TorchDir(cache, version)
 	return Source{
@@ -173,8 +172,8 @@ func elsewhere(dir, from string) (Source, error) {
 	return s, nil
 }
 
-// pythonTorch asks python3 where torch is installed. It does not import it:
-// that takes seconds, and fails where a GPU library is missing.
+// pythonTorch asks python3 where torch is installed. It does not import torch, which takes seconds and fails if a GPU
+// library is missing.
 func pythonTorch(ctx context.Context) (string, error) {
 	const ask = `import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")`
 	for _, python := range []string{"python3", "python"} {

@@ -11,12 +11,12 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// buildSpace is enough for a build of the shim with the compiler's temporary files: two compilers at once took 3 MB,
-// and a user's flags (-g) may multiply that.
+// buildSpace is enough for a build of the shim with the compiler's temporary files: two parallel compilers took 3 MB,
+// which a user's flags (-g) may multiply.
 const buildSpace = 64 << 20
 
-// gatherSpace is the most that the wheels take while they are downloaded and unpacked: pip copies each at the end.
-// What is in them is compressed; of PyTorch's own wheel only the part for the CPU is unpacked, which is about as large
+// gatherSpace returns the most space that the wheels need while they are downloaded and unpacked. pip copies each at
+// the end. Their content is compressed; of PyTorch's own wheel only the CPU part is unpacked, which is about as large
 // as the wheel.
 func (in *installer) gatherSpace(wheels []Wheel) int64 {
 	var unpacked, download, largest int64
@@ -32,18 +32,18 @@ func (in *installer) gatherSpace(wheels []Wheel) int64 {
 	return download + max(largest, unpacked+buildSpace)
 }
 
-// room is an error where a directory's file system has less than need free. The directory need not exist yet.
+// room returns an error if a directory's file system has less than need bytes free. The directory need not exist yet.
 func (in *installer) room(dir string, need int64) error {
 	free, known := in.free(dir)
 	if !known || free >= need {
 		return nil
 	}
-	return fmt.Errorf("not enough space on the disk: %s takes %s, and %s is free there; free some, or choose a directory on another disk with %s",
+	return fmt.Errorf("not enough disk space: %s needs %s, but only %s is free; free some space, or choose a directory on another disk with %s",
 		dir, megabytes(need), megabytes(free), locate.EnvCache)
 }
 
-// full adds to the error of a step which directory has run out of space, where that is the cause, and how much the
-// step takes. It is called while the step's files are still there.
+// full adds to the error of a step, if it was caused by a full disk, which directory has no space left and how much the
+// step needs. It is called while the step's files still exist.
 func (in *installer) full(err error, dir string, need int64) error {
 	if err == nil {
 		return nil
@@ -56,7 +56,7 @@ func (in *installer) full(err error, dir string, need int64) error {
 	if free, known := in.free(dir); !said && (!known || free >= 1<<20) {
 		return err
 	}
-	return fmt.Errorf("%w\nthe disk is full: this step takes about %s in %s; free some space, or choose a directory on another disk with %s",
+	return fmt.Errorf("%w\nthe disk is full: this step needs about %s in %s; free some space, or choose a directory on another disk with %s",
 		err, megabytes(need), dir, locate.EnvCache)
 }
 

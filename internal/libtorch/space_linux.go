@@ -2,7 +2,7 @@ package libtorch
 
 import "syscall"
 
-// freeSpace is what a user may still write to a directory's file system.
+// freeSpace returns how many bytes a user may still write to a directory's file system.
 func freeSpace(dir string) (bytes int64, known bool) {
 	var s syscall.Statfs_t
 	if syscall.Statfs(dir, &s) != nil {

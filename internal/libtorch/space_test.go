@@ -13,7 +13,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-func TestNotEnoughSpaceIsSaidBeforeStarting(t *testing.T) {
+func TestNotEnoughSpaceIsReportedBeforeStarting(t *testing.T) {
 	cfg := config(t)
 	asked := ""
 	cfg.Free = func(dir string) (int64, bool) { asked = dir; return 30 << 20, true }
@@ -27,7 +27,8 @@ func TestNotEnoughSpaceIsSaidBeforeStarting(t *testing.T) {
 	if isFile(locate.TorchDir(cfg.Cache, testVersion)) || len(leftovers(t, cfg.Cache)) > 0 {
 		t.Error("something was unpacked all the same")
 	}
-	// The real libtorch: half a gigabyte is downloaded and half a gigabyte unpacked; given wheels are only unpacked.
+	// For the real libtorch, half a gigabyte is downloaded and half a gigabyte unpacked; given wheels are only
+	// unpacked.
 	in, err := newInstaller(Config{Cache: cfg.Cache, Platform: "linux/amd64"})
 	if err != nil {
 		t.Fatal(err)
@@ -52,8 +53,8 @@ func TestNotEnoughSpaceIsSaidBeforeStarting(t *testing.T) {
 	}
 }
 
-// A disk that fills up in the middle: the error names the directory and the amount, whether this process met it or a
-// program that it runs.
+// TestADiskThatFillsUp tests a disk that fills up during setup: the error names the directory and the required amount,
+// whether this process or a program that it runs found the disk full.
 func TestADiskThatFillsUp(t *testing.T) {
 	in := &installer{cfg: Config{Free: func(string) (int64, bool) { return 5 << 20, true }}}
 	for name, err := range map[string]error{
@@ -75,15 +76,15 @@ func TestADiskThatFillsUp(t *testing.T) {
 		t.Error("an error on a full disk is not explained")
 	}
 
-	// By a build whose compiler finds the disk full.
+	// Let the compiler of a build find the disk full.
 	cfg := config(t)
 	cfg.Sources = fstest.MapFS{"CMakeLists.txt": {Data: []byte("cmake_minimum_required(VERSION 3.18)\nproject(linstock C)\nmessage(FATAL_ERROR \"No space left on device\")\n")}}
-	if _, err := Setup(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "the disk is full: this step takes about 68 MB in "+cfg.Cache) {
+	if _, err := Setup(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "the disk is full: this step needs about 68 MB in "+cfg.Cache) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// A home of anybody's: spaces and quotes in the path of the cache.
+// TestSetupInAnOddDirectory tests a cache path that contains spaces and quotes.
 func TestSetupInAnOddDirectory(t *testing.T) {
 	cfg := config(t)
 	for _, name := range []string{"Miriam Smith", "O'Brien's", "a & b (c) #1", "ünï $HOME ~x {y} `z` <!>", "a=b%c@d"} {
@@ -103,7 +104,7 @@ func TestSetupInAnOddDirectory(t *testing.T) {
 			}
 		})
 	}
-	// CMake or the linker cannot be given these.
+	// CMake or the linker cannot handle these characters.
 	for _, name := range []string{`6" nails`, "a;b", `a\b`, "a|b", "C:", "Smith, Miriam", "[x]", "a*b", "a\nb"} {
 		cfg.Cache = filepath.Join(t.TempDir(), name)
 		t.Setenv(locate.EnvCache, cfg.Cache)

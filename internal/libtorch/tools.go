@@ -12,16 +12,16 @@ import (
 
 // A Tool is a program that setup runs.
 type Tool struct {
-	Name    string   // what it is to the user: "C++ compiler"
-	Command []string // how it is started; empty when it was not found
-	Version string   // the first line it says about itself
-	pkg     string   // the key of packages
+	Name    string   // for messages: "C++ compiler"
+	Command []string // command line; empty if the tool was not found
+	Version string   // first line of the output of --version
+	pkg     string   // key of packages
 }
 
-// Found reports whether the tool is there.
+// Found reports whether the tool was found.
 func (t Tool) Found() bool { return len(t.Command) > 0 }
 
-// find takes the first of the commands that exists and answers --version.
+// find returns the first of the commands that exists and succeeds with --version.
 func find(ctx context.Context, name, pkg string, commands ...[]string) Tool {
 	tool := Tool{Name: name, pkg: pkg}
 	for _, c := range commands {
@@ -29,8 +29,7 @@ func find(ctx context.Context, name, pkg string, commands ...[]string) Tool {
 		if err != nil {
 			continue
 		}
-		// A name may be there and yet not run: a shim of a version manager, or a
-		// python3 without pip.
+		// A command may exist and yet not run: a shim of a version manager, or a python3 without pip.
 		out, err := exec.CommandContext(ctx, path, append(slices.Clone(c[1:]), "--version")...).Output()
 		if err != nil {
 			continue
@@ -42,7 +41,7 @@ func find(ctx context.Context, name, pkg string, commands ...[]string) Tool {
 	return tool
 }
 
-// FindCompiler finds what CMake would: $CXX, else the usual names.
+// FindCompiler finds the compiler that CMake would use: $CXX, or otherwise one with a usual name.
 func FindCompiler(ctx context.Context) Tool {
 	if cxx := strings.Fields(os.Getenv("CXX")); len(cxx) > 0 {
 		return find(ctx, "C++ compiler ($CXX)", "c++", cxx)
@@ -53,18 +52,17 @@ func FindCompiler(ctx context.Context) Tool {
 // FindCMake finds cmake.
 func FindCMake(ctx context.Context) Tool { return find(ctx, "CMake", "cmake", []string{"cmake"}) }
 
-// FindNinja finds ninja, under either of its names, or else make.
+// FindNinja finds ninja under either of its names, or otherwise make.
 func FindNinja(ctx context.Context) Tool {
 	return find(ctx, "ninja or make", "ninja", []string{"ninja"}, []string{"ninja-build"}, []string{"make"}, []string{"gmake"})
 }
 
-// FindPip finds pip, which setup downloads with so that the user's own indexes,
-// mirrors, proxies and certificates hold.
+// FindPip finds pip. Setup downloads with pip, so that the user's own indexes, mirrors, proxies and certificates apply.
 func FindPip(ctx context.Context) Tool {
 	return find(ctx, "pip", "pip", []string{"python3", "-m", "pip"}, []string{"pip3"}, []string{"python", "-m", "pip"}, []string{"pip"})
 }
 
-// packages says what each system calls what setup needs.
+// packages maps the tools that setup needs to package names of each system.
 var packages = []struct {
 	manager, install string
 	names            map[string]string
@@ -78,8 +76,7 @@ var packages = []struct {
 	{"brew", "brew install", map[string]string{"c++": "llvm", "cmake": "cmake", "ninja": "ninja", "pip": "python"}},
 }
 
-// InstallHint is the command that installs the tools on this system, or "" where
-// no package manager is known.
+// InstallHint returns the command that installs the tools on this system, or "" if no package manager is known.
 func InstallHint(tools ...Tool) string {
 	for _, p := range packages {
 		if _, err := exec.LookPath(p.manager); err != nil {
@@ -98,11 +95,10 @@ func InstallHint(tools ...Tool) string {
 	return ""
 }
 
-// Compiler is the compiler, not looked for, as an argument of InstallHint.
+// Compiler stands for the C++ compiler in calls of InstallHint.
 var Compiler = Tool{Name: "C++ compiler", pkg: "c++"}
 
-// require is nil, or the error that names every tool that is missing and the
-// command that installs them all.
+// require returns an error that names every missing tool and the command that installs them all, or nil.
 func require(tools ...Tool) error {
 	var missing []Tool
 	var names []string

@@ -22,15 +22,14 @@ import (
 	"github.com/linstock-ml/linstock/internal/intact"
 )
 
-// cpuRoots are the libraries that the shim links; what they need, and the
-// wheels hold, is unpacked with them.
+// cpuRoots are the libraries that the shim links. Libraries of the wheels that they need are unpacked too.
 var cpuRoots = []string{"libtorch_cpu.so", "libc10.so"}
 
-// cudaRoots are those that a GPU needs as well. The last two are opened by name
-// when first used, so nothing else leads to them.
+// cudaRoots are the additional libraries that a GPU needs. The last two are opened by name at first use, so that no
+// other library needs them.
 var cudaRoots = []string{"libtorch_cuda.so", "libc10_cuda.so", "libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so"}
 
-// unpacker writes the needed part of some wheels into dir.
+// unpacker writes the needed parts of wheels into dir.
 type unpacker struct {
 	dir  *os.Root
 	cuda bool
@@ -43,9 +42,8 @@ type unpacker struct {
 	files   intact.Files // libraries written
 }
 
-// unpack writes what Linstock needs of the wheels into dir, in the layout of
-// site-packages, and returns the libraries with their sizes and hashes. The wheels are read
-// as data from a stranger: names that lead out of dir are refused.
+// unpack writes what Linstock needs of the wheels into dir, in the layout of site-packages, and returns the libraries
+// with their sizes and hashes. The wheels are untrusted input: names that lead out of dir are an error.
 func unpack(ctx context.Context, dir string, wheels []string, cuda bool, task Task) (files intact.Files, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -80,7 +78,7 @@ func unpack(ctx context.Context, dir string, wheels []string, cuda bool, task Ta
 	return u.files, group.Wait()
 }
 
-// index sorts a wheel's entries into those that are wanted.
+// index sorts a wheel's entries into those that are needed.
 func (u *unpacker) index(z *zip.Reader) error {
 	for _, f := range z.File {
 		if f.FileInfo().IsDir() {
@@ -104,13 +102,13 @@ func (u *unpacker) index(z *zip.Reader) error {
 	return nil
 }
 
-// isLibrary: torch/lib/*.so* and nvidia/*/lib/*.so*.
+// isLibrary reports whether a name matches torch/lib/*.so* or nvidia/*/lib/*.so*.
 func isLibrary(name string) bool {
 	dir, base := path.Split(name)
 	return strings.Contains(base, ".so") && (dir == "torch/lib/" || strings.HasPrefix(dir, "nvidia/") && strings.HasSuffix(dir, "/lib/"))
 }
 
-// isLicence: what must go with the libraries wherever they are copied.
+// isLicence reports whether a file is a licence, which must accompany every copy of the libraries.
 func isLicence(name string) bool {
 	dir, base, ok := strings.Cut(name, "/")
 	if !ok || !strings.HasSuffix(dir, ".dist-info") {
@@ -120,7 +118,7 @@ func isLicence(name string) bool {
 	return strings.HasPrefix(upper, "LICENSE") || strings.HasPrefix(upper, "NOTICE")
 }
 
-// roots are the libraries to begin with.
+// roots returns the libraries to start with.
 func (u *unpacker) roots() ([]string, error) {
 	for _, name := range cpuRoots {
 		if u.libs[name] == nil {
@@ -148,14 +146,13 @@ func (u *unpacker) roots() ([]string, error) {
 	return roots, nil
 }
 
-// writeLibs writes the libraries and, following what each says that it needs,
-// those of the wheels below them.
+// writeLibs writes the libraries and, recursively, the libraries of the wheels that they need.
 func (u *unpacker) writeLibs(ctx context.Context, queue []string) error {
 	for len(queue) > 0 {
 		name := queue[0]
 		queue = queue[1:]
 		f := u.libs[name]
-		if f == nil { // the system's
+		if f == nil { // a library of the system
 			continue
 		}
 		delete(u.libs, name)
@@ -192,7 +189,7 @@ func (u *unpacker) grow(f *zip.File) {
 	u.task.SetTotal(u.total.Add(int64(f.UncompressedSize64)))
 }
 
-// write unpacks one entry, also into sum; archive/zip checks its length and CRC.
+// write unpacks one entry and also writes it to sum; archive/zip checks its length and CRC.
 func (u *unpacker) write(ctx context.Context, f *zip.File, sum io.Writer) (err error) {
 	name := filepath.FromSlash(f.Name)
 	if err := u.dir.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -216,7 +213,7 @@ func (u *unpacker) write(ctx context.Context, f *zip.File, sum io.Writer) (err e
 		return fmt.Errorf("%s: %w", f.Name, err)
 	}
 	if isLibrary(f.Name) {
-		// The stamp vouches for the libraries: they must be on the disk before it is.
+		// The stamp declares the libraries complete, so they must reach the disk before it.
 		return out.Sync()
 	}
 	return nil

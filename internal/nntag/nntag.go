@@ -1,4 +1,5 @@
-// Package nntag has the rules by which package nn names a struct's fields, for nn and for the analyzer that checks them.
+// Package nntag implements the rules by which package nn names a struct's fields, for nn and for the analyzer that
+// checks them.
 package nntag
 
 import (
@@ -8,21 +9,21 @@ import (
 	"unicode"
 )
 
-// Options are those that the tag nn:"name,option" has.
+// Options are the options of the tag nn:"name,option".
 var Options = []string{"buffer", "optional"}
 
-// Tag is a field's tag.
+// Tag is the parsed tag of a field.
 type Tag struct {
 	Skip    bool   // nn:"-"
-	Name    string // in the state; empty: what is in the field has no prefix
+	Name    string // in the state; empty if parts of the field have no prefix
 	Options []string
-	Unknown []string // options that do not exist
+	Unknown []string // options that are not in Options
 }
 
 // Has reports whether the tag has an option.
 func (t *Tag) Has(option string) bool { return slices.Contains(t.Options, option) }
 
-// Parse reads the tag of a field.
+// Parse parses the tag of a field.
 func Parse(tag reflect.StructTag, field string, embedded bool) Tag {
 	text, has := tag.Lookup("nn")
 	name, rest, _ := strings.Cut(text, ",")
@@ -46,7 +47,7 @@ func Parse(tag reflect.StructTag, field string, embedded bool) Tag {
 	return t
 }
 
-// Snake returns PyTorch's way of writing a Go name: LN1 is ln1, RunningMean running_mean, QKVProj qkv_proj.
+// Snake returns PyTorch's spelling of a Go name: LN1 is ln1, RunningMean is running_mean, QKVProj is qkv_proj.
 func Snake(name string) string {
 	runes := []rune(name)
 	var b strings.Builder

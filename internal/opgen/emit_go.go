@@ -9,7 +9,7 @@ import (
 
 var goWords = map[string]string{"self": "self", "type": "typ", "range": "rng", "func": "fn", "len": "length", "input": "input", "default": "def", "map": "m", "var": "v", "t": "other"}
 
-// goParam is an argument's name in Go: normalized_shape → normalizedShape.
+// goParam returns the Go name of an argument: normalized_shape becomes normalizedShape.
 func goParam(name string) string {
 	if g, ok := goWords[name]; ok {
 		return g
@@ -33,7 +33,7 @@ func camel(name string) string {
 	return b.String()
 }
 
-// optKinds is what an option takes, by all the operators that have it.
+// optKinds collects the types of an option in all operators that have it.
 type optKinds struct {
 	ints, list, number, scalar, boolean, text, tensor bool
 	users                                             []string
@@ -69,7 +69,7 @@ func (k *optKinds) add(a *arg) {
 	}
 }
 
-// goType is the Go parameter of the option's function and the sentence that says what it takes.
+// goType returns the parameter of the option's function and the sentence that documents it.
 func (k *optKinds) goType() (param, doc string) {
 	kinds := 0
 	for _, b := range []bool{k.ints || k.number, k.boolean, k.text, k.tensor} {
@@ -144,7 +144,7 @@ func emitGo(ops []*op, files map[string][]byte) error {
 	sort.Strings(names)
 	files["tensor/options_gen.go"] = options(names, opts)
 
-	// A file a section, so that each stays small enough to read.
+	// Write one file per section, so that each is small enough to read.
 	bySection := map[string][]*op{}
 	var order []string
 	for _, o := range ops {
@@ -226,7 +226,7 @@ func options(names []string, opts map[string]*optKinds) []byte {
 
 func (o *op) goVar() string { return "op" + o.goName }
 
-// kind is the argument's kind for the run time's encoder.
+// kind returns the argument's kind for the encoder at run time.
 func (a *arg) kind() string {
 	k := map[string]string{"Tensor": "kindTensor", "int": "kindInt", "float": "kindFloat", "bool": "kindBool", "Scalar": "kindScalar", "str": "kindString", "ScalarType": "kindDType", "Device": "kindDevice", "Layout": "kindHidden", "MemoryFormat": "kindHidden", "Generator": "kindHidden"}[a.typ]
 	if a.typ == "Tensor" && a.num {
@@ -250,7 +250,7 @@ func (a *arg) key() string {
 }
 
 func emitOp(b *bytes.Buffer, o *op) error {
-	// Descriptor. The schema's own defaults are the shim's business; only those of the table stand here.
+	// The descriptor has only the defaults of the table; the shim applies those of the schema.
 	same := ""
 	if o.same != 0 {
 		same = fmt.Sprintf("same: %d, ", o.same)
@@ -302,7 +302,7 @@ func emitOp(b *bytes.Buffer, o *op) error {
 	if hasOpts {
 		b.WriteString("\tc.options(opts)\n")
 	}
-	// Trailing arguments that are left at their defaults need no slot unless an option may fill them.
+	// Trailing arguments that keep their defaults need no slot unless an option may set them.
 	end := len(o.args)
 	for end > 0 && o.args[end-1].hidden && !o.args[end-1].tableDef {
 		end--
@@ -348,7 +348,7 @@ func receiver(o *op) string {
 	return "t"
 }
 
-// literalFor is the Go value of a default that the table gives; the shim knows the schema's own.
+// literalFor returns the Go expression of a default of the table; the shim applies those of the schema.
 func (a *arg) literalFor() (string, error) {
 	if !a.tableDef {
 		return "nil", nil
@@ -372,7 +372,7 @@ func (a *arg) literalFor() (string, error) {
 	return "", fmt.Errorf("argument %s: default %s cannot be written in Go", a.name, a.def)
 }
 
-// emitTyped writes the call of the typed entry; true when nothing else can be reached after it.
+// emitTyped writes the call of the typed entry. It returns true if no code after it can be reached.
 func emitTyped(b *bytes.Buffer, o *op, hasOpts bool) (always bool) {
 	var tensors []string
 	var args []string

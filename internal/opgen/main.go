@@ -1,8 +1,7 @@
-// Command opgen writes what follows from the operator table (ops.txt): the shim's typed entries and their C
-// header, the table of function pointers that cshim fills, the Go operators, options and their lists for
-// tests. It is hermetic: nothing but the table and linstock.h is read. With -check DIR it also holds every
-// schema against the operators that a libtorch declares (DIR is its include directory), so that an error in
-// the table is found here and not at run time.
+// Command opgen generates code from the operator table (ops.txt): the shim's typed entries and their C header, the
+// table of function pointers that cshim fills, the Go operators, options and their lists for tests. It reads only the
+// table and linstock.h. With -check DIR it also compares every schema with the operators that a libtorch declares (DIR
+// is its include directory), so that an error in the table is found when the code is generated.
 //
 //	go run ./internal/opgen [-check DIR]
 package main
@@ -19,7 +18,7 @@ import (
 )
 
 func main() {
-	check := flag.String("check", "", "include directory of a libtorch to hold the schemas against")
+	check := flag.String("check", "", "include directory of a libtorch to check the schemas against")
 	root := flag.String("C", ".", "the module's root")
 	flag.Parse()
 	if err := run(*root, *check); err != nil {
@@ -54,7 +53,7 @@ func run(root, check string) error {
 	return writeAll(root, files)
 }
 
-// checkSchemas looks every schema up in ATen/RegistrationDeclarations.h.
+// checkSchemas looks up every schema in ATen/RegistrationDeclarations.h.
 func checkSchemas(ops []*op, include string) error {
 	data, err := os.ReadFile(filepath.Join(include, "ATen/RegistrationDeclarations.h"))
 	if err != nil {
@@ -83,7 +82,7 @@ func checkSchemas(ops []*op, include string) error {
 	return nil
 }
 
-// normal takes out what differs in print only.
+// normal removes differences in formatting.
 func normal(s string) string { return strings.ReplaceAll(s, " ", "") }
 
 func writeAll(root string, files map[string][]byte) error {
@@ -106,7 +105,7 @@ func writeAll(root string, files map[string][]byte) error {
 			return err
 		}
 	}
-	// A file that nothing generates any more goes.
+	// Remove files that are no longer generated.
 	for _, pattern := range []string{"cshim/src/*_gen.cpp", "cshim/*_gen.*", "tensor/*_gen.go", "tensor/*_gen_test.go"} {
 		old, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {

@@ -7,7 +7,7 @@ import (
 
 // schema is a parsed operator schema, as native_functions.yaml writes it.
 type schema struct {
-	text     string // whole, as written
+	text     string // the whole schema, as written
 	name     string // "add"
 	overload string // "Tensor" or ""
 	args     []*arg
@@ -28,7 +28,7 @@ type arg struct {
 	kwOnly   bool
 
 	// from the table's flags
-	tableDef bool // def is the table's, not the schema's
+	tableDef bool // def comes from the table, not from the schema
 	num      bool // a Tensor that also takes numbers
 	option   bool // an option, not positional
 	hidden   bool
@@ -96,7 +96,7 @@ func splitTop(s string) []string {
 	return parts
 }
 
-// stripAlias takes "(a!)" or "(a -> *)" out of a type.
+// stripAlias removes "(a!)" or "(a -> *)" from a type.
 func stripAlias(t string) (string, bool) {
 	i := strings.IndexByte(t, '(')
 	if i < 0 {
@@ -137,7 +137,7 @@ func parseArg(text string) (*arg, error) {
 	case "Tensor", "int", "float", "bool", "Scalar", "str", "ScalarType", "Layout", "Device", "MemoryFormat", "Generator":
 		a.typ = t
 	default:
-		return nil, fmt.Errorf("argument %s: type %q has no place in Go", a.name, t)
+		return nil, fmt.Errorf("argument %s: type %q has no Go equivalent", a.name, t)
 	}
 	return a, nil
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// op is a line of the table, or the in-place sibling that a line's "+_" asks for.
+// op is a line of the table, or the in-place sibling that "+_" in a line requests.
 type op struct {
 	*schema
 	goName  string
@@ -17,7 +17,7 @@ type op struct {
 	line    int
 	hot     bool
 	fn      bool
-	same    int // how many leading tensors must have one shape
+	same    int // number of leading tensors that must have the same shape
 }
 
 func readTable(path string) ([]*op, error) {
@@ -31,7 +31,7 @@ func readTable(path string) ([]*op, error) {
 	seen := map[string]int{}
 	add := func(o *op) error {
 		if before, dup := seen[o.goName]; dup {
-			return fmt.Errorf("%s is already at line %d", o.goName, before)
+			return fmt.Errorf("%s is already defined at line %d", o.goName, before)
 		}
 		seen[o.goName] = o.line
 		ops = append(ops, o)
@@ -90,7 +90,7 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 	byName := map[string]*arg{}
 	for _, a := range o.args {
 		byName[a.name] = a
-		// Hidden everywhere: what Linstock has no use for, or sets by other means.
+		// Hide arguments that Linstock does not use or sets by other means.
 		switch {
 		case a.typ == "Generator", a.typ == "Layout", a.typ == "MemoryFormat", a.name == "pin_memory":
 			a.hidden = true
@@ -123,7 +123,7 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 		case "num":
 			err = each(val, ",", func(a *arg, _ string) error {
 				if a.typ != "Tensor" || a.list {
-					return fmt.Errorf("%s: num=%s is no tensor", o.full(), a.name)
+					return fmt.Errorf("%s: num=%s is not a tensor", o.full(), a.name)
 				}
 				a.num = true
 				return nil
@@ -139,7 +139,7 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 			o.same, err = strconv.Atoi(val)
 			for i := range o.same {
 				if err == nil && (i >= len(o.args) || o.args[i].typ != "Tensor" || o.args[i].list) {
-					err = fmt.Errorf("%s: same=%d, but argument %d is no tensor", o.full(), o.same, i)
+					err = fmt.Errorf("%s: same=%d, but argument %d is not a tensor", o.full(), o.same, i)
 				}
 			}
 		case "hide":
@@ -162,7 +162,7 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 	if len(o.args) == 0 || o.args[0].typ != "Tensor" || o.args[0].list || o.args[0].num || o.args[0].optional {
 		o.fn = true
 	}
-	// A typed entry must earn its place: lists of tensors and strings gain nothing by one.
+	// Lists of tensors and strings gain nothing from a typed entry.
 	for _, a := range o.args {
 		if a.option || a.hidden {
 			continue
@@ -177,7 +177,7 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 	return inPlace, nil
 }
 
-// sibling is the in-place form of an operator.
+// sibling returns the in-place form of an operator.
 func sibling(o *op, line string) (*op, error) {
 	fields := strings.SplitN(line, " | ", 4)
 	open := strings.IndexByte(o.text, '(')
@@ -190,7 +190,7 @@ func sibling(o *op, line string) (*op, error) {
 	first := o.args[0]
 	_, rest, found := strings.Cut(args, " "+first.name)
 	if !found || first.typ != "Tensor" || first.list {
-		return nil, fmt.Errorf("%s: +_ wants a Tensor first", o.full())
+		return nil, fmt.Errorf("%s: +_ requires a Tensor as the first argument", o.full())
 	}
 	args = "(Tensor(a!) " + first.name + rest
 	flags := strings.ReplaceAll(fields[1], "+_", "")

@@ -1,9 +1,9 @@
-// Package options words the error for an option that a function does not have.
+// Package options formats the error for an unknown option.
 package options
 
 import "strings"
 
-// Unknown is the message for the option name given to op, which has the options known.
+// Unknown returns the message for the option name passed to op, which accepts the options known.
 func Unknown(op, name string, known []string) string {
 	if len(known) == 0 {
 		return "there is no option " + name + "; " + op + " has none"

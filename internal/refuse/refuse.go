@@ -1,4 +1,4 @@
-// Package refuse makes the errors with which the library's upper packages turn an argument down.
+// Package refuse makes the errors with which the library's upper packages reject arguments.
 package refuse
 
 import (
@@ -9,23 +9,23 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Error is a *tensor.Error of the given kind, with the line that called the library.
+// Error returns a *tensor.Error of the given kind, with the line that called the library.
 func Error(op string, kind error, format string, args ...any) error {
 	return &tensor.Error{Op: op, Message: fmt.Sprintf(format, args...), Kind: kind, Caller: callsite.Line()}
 }
 
-// Nil is an ErrNil: what is needed, and was nil.
+// Nil returns an ErrNil for the argument what.
 func Nil(op, what string) error {
 	return Error(op, tensor.ErrNil, "%s is needed, got nil", what)
 }
 
-// Tensor is the failed tensor of Error.
+// Tensor returns a failed tensor that carries the error of Error.
 func Tensor(op string, kind error, format string, args ...any) *tensor.Tensor {
 	return tensor.Failed(Error(op, kind, format, args...))
 }
 
-// Unusable is nil for a tensor that operators take. Else it is the tensor's own error, or one of op that says that the
-// tensor was released or is nil. what names the tensor, "parameter 3"; "" for the only one.
+// Unusable returns nil if t can be an operand. Otherwise it returns t's own error, or an error of op if t was released
+// or is nil. what names the tensor, such as "parameter 3"; it is "" for the only one.
 func Unusable(op, what string, t *tensor.Tensor) error {
 	err := t.Err()
 	var e *tensor.Error

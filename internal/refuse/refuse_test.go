@@ -16,7 +16,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Errors name the call and the line of the user, here of this file, and not a line or an operator of the library.
+// TestErrorsNameTheUsersCall tests that errors name the user's call and line, here in this file, and not an operator or
+// line of the library.
 func TestErrorsNameTheUsersCall(t *testing.T) {
 	leak.Check(t)
 	released := tensor.Ones([]int{2, 2})
@@ -46,7 +47,7 @@ func TestErrorsNameTheUsersCall(t *testing.T) {
 				t.Errorf("%s: got %v", op, err)
 				continue
 			}
-			// The innermost error is the one that was met first.
+			// The innermost error is the first that occurred.
 			for inner := e; errors.As(inner.Kind, &inner); {
 				e = inner
 			}

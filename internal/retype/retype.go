@@ -1,4 +1,4 @@
-// Package retype runs analyzers on packages some of whose files are other than on disk: mutants.
+// Package retype runs analyzers on packages with changed sources: mutants.
 package retype
 
 import (
@@ -15,8 +15,8 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// Package is pkg, loaded with packages.LoadAllSyntax, with other sources for some of its files, by name. What only an
-// unused variable or import would stop from compiling passes: a mutant may leave them.
+// Package returns pkg, which was loaded with packages.LoadAllSyntax, with other sources for the given files. It ignores
+// errors about unused variables and imports, which a mutant may leave.
 func Package(pkg *packages.Package, sources map[string][]byte) (*packages.Package, error) {
 	out := *pkg
 	out.Syntax = slices.Clone(pkg.Syntax)
@@ -59,7 +59,7 @@ func (i importer) Import(path string) (*types.Package, error) {
 	return nil, fmt.Errorf("no package %s among %v", path, slices.Sorted(maps.Keys(i)))
 }
 
-// Run is what the analyzers report.
+// Run returns what the analyzers report.
 func Run(as []*analysis.Analyzer, pkgs ...*packages.Package) (all []analysis.Diagnostic, err error) {
 	graph, err := checker.Analyze(as, pkgs, &checker.Options{Sequential: true})
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package scorecard is what the checks of docs/reliability.md have in common: how much of the full count is asked for,
-// the progress, and the last line, which tests/verify reads.
+// Package scorecard holds what the checks of docs/reliability.md share: the share of the full count to run, the display
+// of progress, and the last line, which tests/verify reads.
 package scorecard
 
 import (
@@ -12,10 +12,10 @@ import (
 	"golang.org/x/term"
 )
 
-// Share is that share of a count, 1 at least.
+// Share returns the given share of a count, at least 1.
 func Share(count int64, share float64) int64 { return max(1, int64(float64(count)*share)) }
 
-// Line prints what a row of the scorecard came to; nothing may be printed on stdout after it.
+// Line prints the result of a row of the scorecard. Nothing may be printed on stdout after it.
 func Line(row, figures string, ok bool) {
 	state := "ok"
 	if !ok {
@@ -24,7 +24,7 @@ func Line(row, figures string, ok bool) {
 	fmt.Printf("scorecard|%s|%s|%s\n", row, figures, state)
 }
 
-// ModuleRoot is the directory of the module that the check is run in.
+// ModuleRoot returns the directory of the module in which the check runs.
 func ModuleRoot() (string, error) {
 	mod, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -33,8 +33,8 @@ func ModuleRoot() (string, error) {
 	return filepath.Dir(string(mod)), nil
 }
 
-// Progress shows on stderr what say gives, until the function that it returns is called: five times a second on a
-// terminal, else a line every ten seconds.
+// Progress prints what say returns on stderr until the returned function is called: five times a second on a terminal,
+// and otherwise a line every ten seconds.
 func Progress(say func() string) (stop func()) {
 	every, format, last := 10*time.Second, "%s\n", ""
 	if term.IsTerminal(int(os.Stderr.Fd())) {

@@ -1,5 +1,5 @@
-// Package sites numbers the call stacks of a program that make native memory. The shim keeps the numbers beside its
-// samples; package tensor hands them in, and package vram turns them into profiles and reports.
+// Package sites numbers the call stacks that allocate native memory. The shim stores the numbers with its samples;
+// package tensor passes them, and package vram turns them into profiles and reports.
 package sites
 
 import (
@@ -24,12 +24,12 @@ var known struct {
 	stacks []stack
 }
 
-// attached is the number of samples at the last Attach, and everyCall while every call is to be attached.
+// attached is the number of samples at the last Attach, or everyCall if every call is to be attached.
 var attached atomic.Uint64
 
 const everyCall = 1<<64 - 1
 
-// AttachEveryCall makes Sampled report true always, or only after samples, as at the start.
+// AttachEveryCall makes Sampled always return true, or restores the default.
 func AttachEveryCall(on bool) {
 	if on {
 		attached.Store(everyCall)
@@ -41,8 +41,8 @@ func AttachEveryCall(on bool) {
 // Sampled reports whether the shim has taken a sample since the last Attach. It costs three loads.
 func Sampled() bool { return cshim.SamplesSeen() != attached.Load() }
 
-// Attach makes the stack of the caller the site of this thread's last samples and of the block of result, which may be
-// 0. It returns the site.
+// Attach makes the caller's stack the site of this thread's last samples and of the block of result, which may be 0. It
+// returns the site.
 func Attach(result cshim.Handle) uint32 {
 	if was := attached.Load(); was != everyCall {
 		attached.CompareAndSwap(was, cshim.SamplesSeen())
@@ -55,7 +55,7 @@ func Attach(result cshim.Handle) uint32 {
 // Here returns the site of the caller.
 func Here() uint32 { return number(3) }
 
-// Line is the innermost line of a program on a site's stack: "model.go:31 (main.forward)".
+// Line returns the innermost line of a program on a site's stack, such as "model.go:31 (main.forward)".
 func Line(site uint32) string {
 	p := Of(site)
 	return p.Line()
@@ -92,11 +92,11 @@ func stackOf(site uint32) []uintptr {
 	return s[:n:n]
 }
 
-// Place is a site for people to read.
+// Place is a site in readable form.
 type Place struct {
-	Frames   []runtime.Frame // the program's, innermost first, or Linstock's own if none is the program's
-	Operator string          // the exported function of Linstock's that the program called: "MatMul"
-	Foreign  bool            // no frame is the program's
+	Frames   []runtime.Frame // the program's frames, innermost first, or Linstock's own if there are none
+	Operator string          // the exported function of Linstock that the program called, such as "MatMul"
+	Foreign  bool            // there are no frames of the program
 }
 
 // Of returns the place of a site.
@@ -126,14 +126,14 @@ func Of(site uint32) (p Place) {
 	if len(p.Frames) == 0 {
 		p.Frames, p.Foreign = own, true
 	}
-	// How Go starts a goroutine is of no interest.
+	// Remove the frames with which Go starts a goroutine.
 	for n := len(p.Frames); n > 1 && strings.HasPrefix(p.Frames[n-1].Function, "runtime."); n-- {
 		p.Frames = p.Frames[:n-1]
 	}
 	return p
 }
 
-// Line is the innermost line of a program: "model.go:31 (main.forward)".
+// Line returns the innermost line of a program, such as "model.go:31 (main.forward)".
 func (p *Place) Line() string {
 	switch {
 	case len(p.Frames) == 0:

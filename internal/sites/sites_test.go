@@ -19,7 +19,7 @@ func TestLocks(t *testing.T) {
 	}
 }
 
-// A line has one number, however often it is asked for.
+// TestSitesAreCountedOnce tests that a line gets the same number each time.
 func TestSitesAreCountedOnce(t *testing.T) {
 	balance.Hold(t, func() {})
 	var ids [2]uint32

@@ -1,4 +1,4 @@
-// Package stats is what the tools that time something say of their samples.
+// Package stats summarizes timing samples.
 package stats
 
 import (
@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Quantile of v, interpolated; q from 0 to 1. NaN of nothing, or where one of v is.
+// Quantile returns the interpolated quantile q, from 0 to 1, of v. It is NaN if v is empty or contains NaN.
 func Quantile(v []float64, q float64) float64 {
 	if len(v) == 0 || slices.ContainsFunc(v, math.IsNaN) {
 		return math.NaN()
@@ -18,16 +18,16 @@ func Quantile(v []float64, q float64) float64 {
 	return s[lo] + (s[hi]-s[lo])*(at-float64(lo))
 }
 
-// Median is the quantile 0.5.
+// Median returns the quantile 0.5 of v.
 func Median(v []float64) float64 { return Quantile(v, 0.5) }
 
-// MedianError is the standard error of the median, as of a normal distribution with the same quartiles.
+// MedianError returns the standard error of the median of a normal distribution with the same quartiles as v.
 func MedianError(v []float64) float64 {
 	return 1.253 / 1.349 * (Quantile(v, 0.75) - Quantile(v, 0.25)) / math.Sqrt(float64(len(v)))
 }
 
-// More says whether another turn is to be timed: at least so many, and up to four times as many until the median is
-// known to a hundredth, where the machine is noisy.
+// More reports whether to take another sample: at least turns samples, and up to four times as many until the standard
+// error of the median is below one percent.
 func More(v []float64, turns int) bool {
 	return len(v) < turns || len(v) < 4*turns && MedianError(v) > 0.01
 }

@@ -1,5 +1,5 @@
-// Package unordered shows the race detector that a lock is missing, each time and at once, where many goroutines beside
-// one another would do so by chance. Under the detector a call into C orders goroutines as a lock does, so one of two
+// Package unordered helps the race detector to find a missing lock reliably and fast. With many concurrent goroutines
+// it would be found only by chance. Under the detector a call into C orders goroutines like a lock, so one of the two
 // functions must not make any.
 package unordered
 
@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Go runs f and then g on two goroutines, and then g and f on two others. Nothing that the race detector knows of orders
-// the two but the locks that both take.
+// Go runs f and then g on two goroutines, and then g and f on two others. For the race detector, only locks that both
+// take order the two.
 func Go(f, g func()) {
 	for range 2 {
 		var done bool

@@ -1,5 +1,5 @@
-// Package worker runs programs that are spoken to by lines: they read their standard input, and answer on their standard
-// output.
+// Package worker runs programs that are controlled by lines: they read requests from their standard input and write
+// answers to their standard output.
 package worker
 
 import (
@@ -8,14 +8,14 @@ import (
 	"os/exec"
 )
 
-// Process is one that runs.
+// Process is a running worker.
 type Process struct {
 	*exec.Cmd
 	In  io.WriteCloser
 	Out *bufio.Reader
 }
 
-// Start starts the command, whose standard error is the caller's to set.
+// Start starts the command. The caller sets its standard error.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -28,7 +28,7 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return &Process{cmd, in, bufio.NewReader(out)}, cmd.Start()
 }
 
-// End waits for the process, which is told that nothing more is asked of it; what it still writes is lost.
+// End closes the process's standard input and waits for it to end. Output that it still writes is lost.
 func (p *Process) End() error {
 	_ = p.In.Close()
 	_, _ = io.Copy(io.Discard, p.Out)
