@@ -1,4 +1,4 @@
-// Package examples holds what is true of all examples.
+// Package examples holds tests of all examples.
 package examples
 
 import (
@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// The training loops have no lifetime code but the scopes of steps that no loader's loop opens.
+// TestTrainingLoopsHaveNoLifetimeCalls tests that training loops have no lifetime code, except scopes around steps that
+// no loader's loop surrounds.
 func TestTrainingLoopsHaveNoLifetimeCalls(t *testing.T) {
 	lifetime := map[string]bool{"Release": true, "Close": true, "Keep": true, "MoveOut": true, "Adopt": true, "NewScope": true, "Tidy": true, "Flush": true}
 	files, err := filepath.Glob("*/train.go")

@@ -16,7 +16,7 @@ import (
 func main() {
 	var o options
 	flag.IntVar(&o.steps, "steps", 300, "training steps")
-	flag.IntVar(&o.batch, "batch", 64, "samples a step")
+	flag.IntVar(&o.batch, "batch", 64, "samples per step")
 	flag.Float64Var(&o.lr, "lr", 3e-3, "learning rate of AdamW")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the samples and the weights")
 	flag.Parse()

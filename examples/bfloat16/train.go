@@ -21,10 +21,10 @@ type options struct {
 }
 
 type run struct {
-	teacher *tensor.Tensor   // (in, 1): what the network is to learn
+	teacher *tensor.Tensor   // (in, 1): the function that the network learns
 	model   *nn.Sequential   // bfloat16
-	masters []*tensor.Tensor // its parameters in float32
-	opt     *optim.Optimizer // of the masters
+	masters []*tensor.Tensor // float32 copies of the model's parameters
+	opt     *optim.Optimizer // updates the masters
 	losses  []float64
 }
 
@@ -56,7 +56,7 @@ func (r *run) train(ctx context.Context, o options) error {
 	return nil
 }
 
-// step computes gradients in bfloat16, updates the masters by them, and rounds the masters to the model's parameters.
+// step computes gradients in bfloat16, updates the masters, and rounds the masters into the model's parameters.
 func (r *run) step(o options) error {
 	x := tensor.Randn([]int{o.batch, in})
 	y := x.MM(r.teacher).Mul(0.25).Tanh()

@@ -18,7 +18,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// text is this example's own source.
+// text returns this example's own source.
 func text(t *testing.T) *gpt.Text {
 	t.Helper()
 	x, err := gpt.ReadGoSource(".")
@@ -57,7 +57,7 @@ func trainTo(t *testing.T, r *run, steps int) {
 	}
 }
 
-func TestNativeBytesStand(t *testing.T) {
+func TestNativeBytesAreConstant(t *testing.T) {
 	leak.Check(t)
 	r := start(t, tiny(t, 0, t.TempDir()))
 	var last int64
@@ -66,7 +66,8 @@ func TestNativeBytesStand(t *testing.T) {
 		if _, err := r.evaluate(t.Context(), 5); err != nil {
 			t.Fatal(err)
 		}
-		// Gradients are there until the next step. glibc rounds each of their blocks anew, by up to 16 bytes.
+		// Gradients exist until the next step. glibc rounds each of their blocks by up to 16 bytes, differently each
+		// time.
 		r.opt.ZeroGrad()
 		stats, err := vram.Stats(tensor.CPU)
 		if err != nil {
@@ -97,7 +98,7 @@ func TestAResumedRunIsTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := *o
-		again.resume, again.settings = true, settings{} // the file has them
+		again.resume, again.settings = true, settings{} // the file has the settings
 		resumed := start(t, &again)
 		if resumed.step != stop {
 			t.Fatalf("resumed at step %d, want %d", resumed.step, stop)
@@ -125,7 +126,7 @@ func TestAResumedRunIsTheSame(t *testing.T) {
 	}
 }
 
-// The losses of a long run, NaN among them, are saved and continued from.
+// TestALongRunIsSaved tests that the losses of a long run, including NaN, are saved and restored.
 func TestALongRunIsSaved(t *testing.T) {
 	leak.Check(t)
 	o := tiny(t, 100_000, t.TempDir())

@@ -3,9 +3,9 @@
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/chargpt
 //
-// It prints the loss, the speed and the memory as it goes, and at the end the loss on text that it has not seen
-// and a sample of its own writing. In runs/chargpt it leaves loss.svg and model.safetensors, from which -resume
-// goes on exactly, and which examples/serve answers from. An interrupt saves before it ends.
+// It prints the loss, the speed and the memory use during training, and at the end the loss on held-out text and a
+// generated sample. It writes loss.svg and model.safetensors to runs/chargpt. With -resume it continues from that
+// checkpoint exactly, and examples/serve answers requests with it. An interrupt saves before the program ends.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// options are the command's.
+// options holds the command's options.
 type options struct {
 	settings
 	steps, threads, sample int
@@ -42,7 +42,7 @@ type options struct {
 	resume, evalOnly       bool
 }
 
-// settings are those that a run keeps when it is resumed.
+// settings holds the options that a resumed run keeps.
 type settings struct {
 	Model gpt.Config `json:"model"`
 	Batch int        `json:"batch"`
@@ -54,27 +54,27 @@ func parse(args []string) (*options, error) {
 	o := &options{}
 	device := "cpu"
 	f := flag.NewFlagSet("chargpt", flag.ContinueOnError)
-	f.IntVar(&o.steps, "steps", 1000, "train until so many steps are done")
-	f.IntVar(&o.Batch, "batch", 16, "windows of text a step")
-	f.IntVar(&o.Model.Context, "context", 64, "characters that the model sees")
+	f.IntVar(&o.steps, "steps", 1000, "total number of training steps")
+	f.IntVar(&o.Batch, "batch", 16, "windows of text per step")
+	f.IntVar(&o.Model.Context, "context", 64, "characters in the model's context")
 	f.IntVar(&o.Model.Layers, "layers", 4, "blocks")
 	f.IntVar(&o.Model.Width, "width", 128, "width of the model")
 	f.IntVar(&o.Model.Heads, "heads", 4, "attention heads")
-	f.Float64Var(&o.Model.Dropout, "dropout", 0, "probability of dropping, while training")
+	f.Float64Var(&o.Model.Dropout, "dropout", 0, "dropout probability in training")
 	f.Float64Var(&o.LR, "lr", 1e-3, "learning rate of AdamW")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the weights, the batches and the sample")
-	f.IntVar(&o.threads, "threads", 0, "threads of an operator; 0 for as many as there are cores")
-	f.StringVar(&device, "device", device, "where to compute: cpu, cuda, cuda:1, mps")
-	f.StringVar(&o.out, "out", filepath.Join("runs", "chargpt"), "where to put model.safetensors and loss.svg")
-	f.BoolVar(&o.resume, "resume", false, "go on from the model.safetensors there, with its settings")
-	f.IntVar(&o.sample, "sample", 300, "characters to write at the end")
-	f.StringVar(&o.prompt, "prompt", "func ", "what to go on from")
+	f.IntVar(&o.threads, "threads", 0, "threads per operator; 0 for one per core")
+	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1, mps")
+	f.StringVar(&o.out, "out", filepath.Join("runs", "chargpt"), "directory for model.safetensors and loss.svg")
+	f.BoolVar(&o.resume, "resume", false, "continue from the model.safetensors there, with its settings")
+	f.IntVar(&o.sample, "sample", 300, "characters to generate at the end")
+	f.StringVar(&o.prompt, "prompt", "func ", "text that the sample continues")
 	f.BoolVar(&o.evalOnly, "eval", false, "only evaluate and sample the model.safetensors there")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
 	if f.NArg() > 0 {
-		return nil, fmt.Errorf("what is %q?", f.Args())
+		return nil, fmt.Errorf("unexpected arguments %q", f.Args())
 	}
 	o.resume = o.resume || o.evalOnly
 	var err error
@@ -96,7 +96,7 @@ func command(args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("text: %d characters of %d kinds, unigram entropy %.3f nats\n", len(text.Tokens), len(text.Vocab), text.Entropy())
+	fmt.Printf("text: %d characters, %d distinct, unigram entropy %.3f nats\n", len(text.Tokens), len(text.Vocab), text.Entropy())
 	r, err := newRun(o, text)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func command(args []string) error {
 	return finish(ctx, r)
 }
 
-// trainAndSave trains, and saves also when an interrupt ends it; then it is not done.
+// trainAndSave trains and saves, also if an interrupt ends the training; then done is false.
 func trainAndSave(ctx context.Context, r *run) (done bool, err error) {
 	err = r.train(ctx, newReport(r))
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -120,19 +120,19 @@ func trainAndSave(ctx context.Context, r *run) (done bool, err error) {
 		return false, err
 	}
 	if err != nil {
-		fmt.Printf("interrupted after %d steps; -resume goes on from %s\n", r.step, r.path())
+		fmt.Printf("interrupted after %d steps; -resume continues from %s\n", r.step, r.path())
 	}
 	return err == nil, nil
 }
 
-// finish tells what has been learned.
+// finish prints the validation loss and a sample.
 func finish(ctx context.Context, r *run) error {
 	begun := time.Now()
 	loss, err := r.evaluate(ctx, 200)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("step %d: validation loss %.4f nats a character (%.1f s)\n", r.step, loss, time.Since(begun).Seconds())
+	fmt.Printf("step %d: validation loss %.4f nats per character (%.1f s)\n", r.step, loss, time.Since(begun).Seconds())
 	text, err := r.model.Generate(ctx, r.vocab, r.options.prompt, r.options.sample, gpt.Sampling{Temperature: 0.8, Seed: r.Seed}, nil)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func finish(ctx context.Context, r *run) error {
 	return nil
 }
 
-// goSource reads the source of the Go toolchain, wherever that is.
+// goSource reads the source of the Go toolchain in GOROOT.
 func goSource() (*gpt.Text, error) {
 	root := os.Getenv("GOROOT")
 	if root == "" {

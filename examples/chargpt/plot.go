@@ -9,7 +9,7 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// plotLosses draws the loss of each step, and its mean over the steps around, as an SVG.
+// plotLosses draws the loss of each step and a moving average as an SVG.
 func plotLosses(path string, losses []float64) error {
 	if len(losses) == 0 {
 		return nil
@@ -17,7 +17,7 @@ func plotLosses(path string, losses []float64) error {
 	p := plot.New()
 	p.Title.Text = "chargpt: loss on Go's source"
 	p.X.Label.Text = "step"
-	p.Y.Label.Text = "nats a character"
+	p.Y.Label.Text = "nats per character"
 	p.Add(plotter.NewGrid())
 	each, err := line(losses, 0, color.Gray{190}, vg.Points(0.5))
 	if err != nil {
@@ -31,7 +31,7 @@ func plotLosses(path string, losses []float64) error {
 	return p.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
 }
 
-// line draws losses, each the mean of those up to reach steps away. It leaves NaN and infinities out.
+// line draws the moving average of losses over reach steps in both directions. It omits NaN and infinities.
 func line(losses []float64, reach int, c color.Color, width vg.Length) (*plotter.Line, error) {
 	sums, counts := make([]float64, len(losses)+1), make([]int, len(losses)+1)
 	for i, v := range losses {

@@ -12,12 +12,12 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// report tells how the training goes: a bar on a terminal, and lines elsewhere.
+// report displays the progress of training: a bar on a terminal, and lines elsewhere.
 type report struct {
 	run     *run
-	bar     *progressbar.ProgressBar // nil where there is no terminal
+	bar     *progressbar.ProgressBar // nil without a terminal
 	begun   time.Time
-	first   int // the step before the first
+	first   int // number of steps before the first
 	smooth  float64
 	spoken  time.Time
 	linesAt int
@@ -78,7 +78,7 @@ func (p *report) close() {
 
 func mega(bytes int64) float64 { return float64(bytes) / 1e6 }
 
-// residentBytes is the process's resident memory; 0 where Linux's /proc is not there to tell.
+// residentBytes returns the resident memory of the process, or 0 without Linux's /proc.
 func residentBytes() int64 {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

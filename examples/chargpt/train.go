@@ -20,7 +20,7 @@ type run struct {
 	settings
 	options *options
 	vocab   gpt.Vocab
-	held    []uint8 // the text that is not learned from
+	held    []uint8 // held-out text
 
 	model  *gpt.GPT
 	opt    *optim.Optimizer
@@ -55,7 +55,7 @@ func newRun(o *options, text *gpt.Text) (*run, error) {
 		return nil, err
 	}
 	if r.vocab != text.Vocab {
-		return nil, fmt.Errorf("%s was trained on another version of Go: its characters are not this one's", r.path())
+		return nil, fmt.Errorf("%s was trained on the source of another Go version, with other characters", r.path())
 	}
 	return r, nil
 }
@@ -68,7 +68,7 @@ func (r *run) build(learned []uint8) (err error) {
 	if r.opt, err = optim.NewAdamW(nn.Parameters(r.model), r.LR); err != nil {
 		return err
 	}
-	// Windows begin anywhere in the text: an epoch is as many as it has characters.
+	// A window may start at any character, so an epoch has as many windows as the text has characters.
 	windows, err := data.NewWindows(learned, r.Model.Context, 1)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (r *run) build(learned []uint8) (err error) {
 	return err
 }
 
-// train goes on until the options' number of steps is done.
+// train trains until the total number of steps is done.
 func (r *run) train(ctx context.Context, report *report) error {
 	defer report.close()
 	for r.step < r.options.steps {
@@ -108,7 +108,7 @@ func (r *run) train(ctx context.Context, report *report) error {
 	return nil
 }
 
-// evaluate is the mean loss over so many batches of the text held out, spread evenly over it.
+// evaluate returns the mean loss over the given number of batches, spread evenly over the held-out text.
 func (r *run) evaluate(ctx context.Context, batches int) (mean float64, err error) {
 	stride := max(1, (len(r.held)-r.Model.Context-1)/(batches*r.Batch))
 	windows, err := data.NewWindows(r.held, r.Model.Context, stride)
@@ -148,7 +148,7 @@ func (r *run) parts() []checkpoint.Part {
 		checkpoint.Value("step", &r.step), checkpoint.Value("losses", &r.losses))
 }
 
-// save writes the checkpoint and the picture of the losses.
+// save writes the checkpoint and the plot of the losses.
 func (r *run) save() error {
 	if err := os.MkdirAll(r.options.out, 0o777); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Checkpointing trains a deep network whose activations are not kept for the backward pass: each block is computed
-// again when backward comes to it (Chen et al. 2016). Compare the peak of memory with and without:
+// Checkpointing trains a deep network without keeping the activations for the backward pass, which computes each block
+// again (Chen et al. 2016). Compare the peak memory with and without:
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/checkpointing
@@ -19,7 +19,7 @@ import (
 func main() {
 	var o options
 	flag.IntVar(&o.steps, "steps", 100, "training steps")
-	flag.IntVar(&o.batch, "batch", 2048, "samples a step")
+	flag.IntVar(&o.batch, "batch", 2048, "samples per step")
 	flag.Float64Var(&o.lr, "lr", 1e-3, "learning rate of AdamW")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the samples, the weights and dropout")
 	flag.BoolVar(&o.checkpoint, "checkpoint", true, "compute blocks again in the backward pass")
@@ -47,6 +47,6 @@ func command(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("peak of tensors' memory: %.1f MiB\n", float64(s.Peak)/(1<<20))
+	fmt.Printf("peak tensor memory: %.1f MiB\n", float64(s.Peak)/(1<<20))
 	return nil
 }

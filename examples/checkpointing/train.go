@@ -21,7 +21,7 @@ type options struct {
 	checkpoint   bool
 }
 
-// Model is a chain of blocks, each added to its input, and a head.
+// Model is a chain of residual blocks and a head.
 type Model struct {
 	Blocks     []*nn.Sequential
 	Head       *nn.Linear
@@ -38,7 +38,7 @@ func newModel(checkpoint bool) *Model {
 	return m
 }
 
-// Forward takes samples (N, width) and gives (N, 1). The first block's input requires no gradient; its parameters do.
+// Forward maps samples (N, width) to (N, 1). The input of the first block requires no gradient; its parameters do.
 func (m *Model) Forward(x *tensor.Tensor) *tensor.Tensor {
 	for _, b := range m.Blocks {
 		block := func(in ...*tensor.Tensor) *tensor.Tensor { return nn.Residual(in[0], b) }
@@ -52,7 +52,7 @@ func (m *Model) Forward(x *tensor.Tensor) *tensor.Tensor {
 }
 
 type run struct {
-	teacher *tensor.Tensor // (width, 1): what the network is to learn
+	teacher *tensor.Tensor // (width, 1): the function that the network learns
 	model   *Model
 	opt     *optim.Optimizer
 	losses  []float64

@@ -1,5 +1,5 @@
-// Dcgan trains a generator and a discriminator of convolutions against each other (Radford et al. 2015) on pictures of
-// a bright spot, and prints what the generator draws.
+// Dcgan trains a convolutional generator and a discriminator against each other (Radford et al. 2015) on pictures of a
+// bright spot, and prints a generated picture.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/dcgan
@@ -26,7 +26,7 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.steps, "steps", 300, "training steps")
-	flag.IntVar(&o.batch, "batch", 32, "pictures a step")
+	flag.IntVar(&o.batch, "batch", 32, "pictures per step")
 	flag.Float64Var(&o.lr, "lr", 2e-3, "learning rate of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the pictures and the weights")
 	flag.Parse()

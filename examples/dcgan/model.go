@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	noise = 16 // channels that the generator begins with
-	size  = 16 // pixels on a side
+	noise = 16 // channels of the generator's input
+	size  = 16 // height and width in pixels
 )
 
-// Up is a transposed convolution with a kernel of 4: x (N, in, H, W) grows to (N, out, stride*H, stride*W) for a
-// stride of 2, and from one pixel to 4 by 4 for a stride of 1.
+// Up is a transposed convolution with a kernel of 4. With a stride of 2 it maps x (N, in, H, W) to (N, out, 2H, 2W);
+// with a stride of 1 it maps one pixel to 4 by 4.
 type Up struct {
 	Weight *tensor.Tensor // (in, out, 4, 4)
 	stride int
@@ -23,12 +23,12 @@ func newUp(in, out, stride int) *Up {
 	return &Up{Weight: nn.NewParameter(tensor.Empty([]int{in, out, 4, 4})), stride: stride}
 }
 
-// Forward computes it.
+// Forward returns the transposed convolution of x.
 func (u *Up) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.ConvTranspose2d(u.Weight, nil, tensor.Stride(u.stride), tensor.Padding(u.stride-1))
 }
 
-// Generator draws pictures (N, 1, 16, 16) from noise (N, noise, 1, 1).
+// Generator makes pictures (N, 1, 16, 16) from noise (N, noise, 1, 1).
 type Generator struct {
 	Up1 *Up
 	BN1 *nn.BatchNorm2d
@@ -45,14 +45,14 @@ func newGenerator() *Generator {
 	}
 }
 
-// Forward computes it.
+// Forward maps noise to pictures.
 func (g *Generator) Forward(z *tensor.Tensor) *tensor.Tensor {
 	x := g.BN1.Forward(g.Up1.Forward(z)).ReLU()
 	x = g.BN2.Forward(g.Up2.Forward(x)).ReLU()
 	return g.Up3.Forward(x).Tanh()
 }
 
-// Discriminator gives logits (N) of pictures (N, 1, 16, 16) being real.
+// Discriminator computes logits (N) of pictures (N, 1, 16, 16) being real.
 type Discriminator struct {
 	Conv1, Conv2 *nn.Conv2d
 	BN2          *nn.BatchNorm2d
@@ -68,14 +68,14 @@ func newDiscriminator() *Discriminator {
 	}
 }
 
-// Forward computes it.
+// Forward maps pictures to logits.
 func (d *Discriminator) Forward(x *tensor.Tensor) *tensor.Tensor {
 	x = d.Conv1.Forward(x).LeakyReLU(tensor.NegativeSlope(0.2))
 	x = d.BN2.Forward(d.Conv2.Forward(x)).LeakyReLU(tensor.NegativeSlope(0.2))
 	return d.Conv3.Forward(x).Flatten()
 }
 
-// initialize draws the weights as the paper does, from normal distributions with a deviation of 0.02.
+// initialize draws the weights as in the paper, from normal distributions with a standard deviation of 0.02.
 func initialize(m any) error {
 	for _, p := range nn.NamedParameters(m) {
 		mean := 0.0

@@ -32,7 +32,7 @@ func newGAN(o options) (g *gan, err error) {
 	return g, err
 }
 
-// blobs draws n pictures (n, 1, size, size) of a spot somewhere, from -1 to 1.
+// blobs makes n pictures (n, 1, size, size) of a spot at a random position, with values in [-1, 1].
 func blobs(n int) *tensor.Tensor {
 	center := tensor.Rand([]int{n, 2, 1, 1}).Mul(1.2).Sub(0.6)
 	axis := tensor.Linspace(-1, 1, size)
@@ -41,7 +41,7 @@ func blobs(n int) *tensor.Tensor {
 	return dx.Square().Add(dy.Square()).Mul(-8).Exp().Mul(2).Sub(1).Unsqueeze(1)
 }
 
-// train lets the discriminator learn to tell real pictures from drawn ones, and the generator to deceive it.
+// train trains the discriminator to distinguish real from generated pictures, and the generator to deceive it.
 func (g *gan) train(ctx context.Context, o options, report func(step int, discriminator, generator float64)) error {
 	for step := range o.steps {
 		if err := ctx.Err(); err != nil {

@@ -1,5 +1,5 @@
-// Dqn learns to catch a falling ball by deep Q-learning (Mnih et al. 2015): a replay buffer, a target network, and
-// actions that are random less and less often.
+// Dqn learns to catch a falling ball by deep Q-learning (Mnih et al. 2015), with a replay buffer, a target network, and
+// actions that become less random over time.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/dqn
@@ -23,7 +23,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.episodes, "episodes", 400, "games to learn from")
 	flag.IntVar(&o.capacity, "capacity", 500, "moves that the replay buffer holds")
-	flag.IntVar(&o.batch, "batch", 32, "moves a training step")
+	flag.IntVar(&o.batch, "batch", 32, "moves per training step")
 	flag.IntVar(&o.sync, "sync", 20, "training steps between copies to the target network")
 	flag.Float64Var(&o.lr, "lr", 2e-3, "learning rate of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the games and the weights")

@@ -2,12 +2,12 @@ package main
 
 import "github.com/linstock-ml/linstock/tensor"
 
-// replay holds the last moves in native memory, outside all scopes.
+// replay holds the most recent moves in native memory, outside all scopes.
 type replay struct {
 	states, nexts  *tensor.Tensor // (capacity, 3)
 	actions        *tensor.Tensor // (capacity), int64
-	rewards, alive *tensor.Tensor // (capacity); alive is 0 for a game's last move and else 1
-	n              int            // moves ever added
+	rewards, alive *tensor.Tensor // (capacity); alive is 0 for the last move of a game and 1 otherwise
+	n              int            // number of moves ever added
 }
 
 func newReplay(capacity int) *replay {
@@ -24,7 +24,7 @@ func (r *replay) tensors() []*tensor.Tensor {
 	return []*tensor.Tensor{r.states, r.actions, r.rewards, r.nexts, r.alive}
 }
 
-// add writes a move over the oldest one.
+// add overwrites the oldest move.
 func (r *replay) add(state []float32, action int, reward float32, next []float32, done bool) error {
 	alive := 1
 	if done {
@@ -40,7 +40,7 @@ func (r *replay) add(state []float32, action int, reward float32, next []float32
 	return nil
 }
 
-// sample draws n moves: states, actions, rewards, next states, alive.
+// sample draws n moves at random: states, actions, rewards, next states, alive.
 func (r *replay) sample(n int) []*tensor.Tensor {
 	i := tensor.RandInt(0, min(r.n, r.states.Size(0)), []int{n})
 	rows := r.tensors()

@@ -9,7 +9,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-const gamma = 0.9 // how much a reward is worth one move earlier
+const gamma = 0.9 // discount factor per move
 
 type agent struct {
 	q, target *nn.Sequential
@@ -31,15 +31,15 @@ func newAgent(o options) (*agent, error) {
 	return a, err
 }
 
-// newNetwork maps states (N, 3) to the values of the actions (N, actions).
+// newNetwork returns a network that maps states (N, 3) to the values of the actions (N, actions).
 func newNetwork() *nn.Sequential {
 	return nn.NewSequential(nn.NewLinear(3, 32), &nn.ReLU{}, nn.NewLinear(32, 32), &nn.ReLU{}, nn.NewLinear(32, actions))
 }
 
-// sync copies the network to the target network.
+// sync copies the network's weights to the target network.
 func (a *agent) sync() error { return nn.LoadStateDict(a.target, nn.StateDict(a.q).Map()) }
 
-// act chooses the best action, or with probability epsilon any.
+// act returns a random action with probability epsilon, and otherwise the best one.
 func (a *agent) act(state []float32, epsilon float64) (action int, err error) {
 	drawn, err := tensor.Rand(nil).Item()
 	if err != nil {
@@ -57,7 +57,7 @@ func (a *agent) act(state []float32, epsilon float64) (action int, err error) {
 	return action, err
 }
 
-// learn makes one training step on moves drawn from the replay buffer.
+// learn takes one training step on moves sampled from the replay buffer.
 func (a *agent) learn(batch int) error {
 	m := a.replay.sample(batch)
 	states, chosen, rewards, nexts, alive := m[0], m[1], m[2], m[3], m[4]

@@ -6,11 +6,11 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// LoRA is a frozen linear layer and a trained update of low rank: x (*, in) gives Base(x) + scale * x A^T B^T.
+// LoRA is a frozen linear layer with a trained update of low rank: x (*, in) gives Base(x) + scale * x A^T B^T.
 type LoRA struct {
 	Base   *nn.Linear
 	A      *tensor.Tensor // (rank, in)
-	B      *tensor.Tensor // (out, rank), zero at first
+	B      *tensor.Tensor // (out, rank), initially zero
 	scale  float64
 	merged bool
 }
@@ -25,7 +25,7 @@ func newLoRA(base *nn.Linear, rank int, alpha float64) *LoRA {
 	}
 }
 
-// Forward computes it.
+// Forward returns Base(x) plus the update.
 func (l *LoRA) Forward(x *tensor.Tensor) *tensor.Tensor {
 	y := l.Base.Forward(x)
 	if l.merged {
@@ -34,7 +34,7 @@ func (l *LoRA) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return y.Add(x.Linear(l.A, nil).Linear(l.B, nil).Mul(l.scale))
 }
 
-// Merge adds the update to the base's weight, so that inference costs nothing more.
+// Merge adds the update to the weight of the base layer, so that inference needs no extra computation.
 func (l *LoRA) Merge() error {
 	if l.merged {
 		return nil

@@ -1,5 +1,5 @@
-// Lora trains a small network on one task, freezes it, and adapts it to another with low-rank updates (Hu et al. 2021),
-// which it saves alone and merges into the weights.
+// Lora trains a small network on one task, freezes it, and adapts it to another task with low-rank updates (Hu et al.
+// 2021). It saves the updates alone and merges them into the weights.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/lora -out adapter.safetensors
@@ -15,10 +15,10 @@ import (
 
 func main() {
 	o := options{rank: 4, alpha: 8, batch: 64, lr: 1e-2}
-	out := flag.String("out", "", "file for the adapters; none if empty")
+	out := flag.String("out", "", "file for the adapters; not written if empty")
 	flag.IntVar(&o.rank, "rank", o.rank, "rank of the updates")
 	flag.Float64Var(&o.alpha, "alpha", o.alpha, "scale of the updates, divided by the rank")
-	flag.IntVar(&o.batch, "batch", o.batch, "samples a step")
+	flag.IntVar(&o.batch, "batch", o.batch, "samples per step")
 	flag.IntVar(&o.steps, "steps", 200, "training steps for each task")
 	flag.Float64Var(&o.lr, "lr", o.lr, "learning rate of AdamW")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the tasks and the weights")

@@ -23,7 +23,7 @@ type options struct {
 }
 
 type run struct {
-	first, second           *tensor.Tensor // (in, classes): what each task classifies by
+	first, second           *tensor.Tensor // (in, classes): the weights that define each task
 	fc1, fc2                *nn.Linear
 	model                   *nn.Sequential // with adapters
 	pretraining, finetuning []float64      // losses
@@ -49,7 +49,7 @@ func newRun(ctx context.Context, o options) (*run, error) {
 	return r, nn.RequiresGrad_(base, false)
 }
 
-// adapt trains adapters on the second task; the network itself stays as it is.
+// adapt trains adapters on the second task. The weights of the network do not change.
 func (r *run) adapt(ctx context.Context, o options) (err error) {
 	r.model = nn.NewSequential(newLoRA(r.fc1, o.rank, o.alpha), &nn.ReLU{}, newLoRA(r.fc2, o.rank, o.alpha))
 	for _, p := range nn.Parameters(r.model) {
@@ -62,7 +62,7 @@ func (r *run) adapt(ctx context.Context, o options) (err error) {
 	return err
 }
 
-// train trains those of the model's parameters that require gradients.
+// train trains the parameters of the model that require gradients.
 func train(ctx context.Context, model nn.Layer, weights *tensor.Tensor, o options) (losses []float64, err error) {
 	var params []*tensor.Tensor
 	for _, p := range nn.Parameters(model) {
@@ -112,7 +112,7 @@ func (r *run) merge() error {
 	return nil
 }
 
-// save writes the adapters alone: 0.a, 0.b, 2.a, 2.b.
+// save writes only the adapters: 0.a, 0.b, 2.a, 2.b.
 func (r *run) save(path string) error {
 	adapters := nn.StateDict(r.model).Map()
 	for name := range adapters {

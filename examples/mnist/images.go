@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 )
 
-// fashionDir is where Debian's package dataset-fashion-mnist puts its files.
+// fashionDir is the directory of Debian's package dataset-fashion-mnist.
 const fashionDir = "/usr/share/datasets/fashion-mnist"
 
 var (
@@ -23,7 +23,7 @@ var (
 	digitLabels []byte
 )
 
-// images are pictures of bytes from 0 to white, with the class of each.
+// images holds pictures, one byte per pixel from 0 (black) to 255 (white), and their classes.
 type images struct {
 	height, width int
 	white         byte
@@ -33,7 +33,7 @@ type images struct {
 
 func (m *images) Len() int { return len(m.labels) }
 
-// sample writes the i-th picture, from 0 to 1, and its class.
+// sample writes the i-th picture, scaled to [0, 1], and its class.
 func (m *images) sample(i int, pixels []float32, class []int64) error {
 	at := i * m.height * m.width
 	for k, p := range m.pixels[at : at+len(pixels)] {
@@ -43,7 +43,7 @@ func (m *images) sample(i int, pixels []float32, class []int64) error {
 	return nil
 }
 
-// readData reads Fashion-MNIST from dir, or the digits where dir is empty or not there.
+// readData reads Fashion-MNIST from dir, or the digits if dir is empty or does not exist.
 func readData(dir string) (train, test *images, name string, err error) {
 	if _, missing := os.Stat(dir); dir == "" || dir == fashionDir && missing != nil {
 		train, test, err = readDigits()
@@ -68,7 +68,7 @@ func readFiles(dir, part string) (*images, error) {
 	return newImages(pixels, labels, 255)
 }
 
-// readDigits holds the last fifth, which other people wrote, back for the test.
+// readDigits uses the last fifth, which other people wrote, as the test set.
 func readDigits() (train, test *images, err error) {
 	all, err := newImages(digitImages, digitLabels, 16)
 	if err != nil {
@@ -97,7 +97,7 @@ func newImages(pixelFile, labelFile []byte, white byte) (*images, error) {
 	return &images{height: dims[1], width: dims[2], white: white, pixels: pixels, labels: labels}, nil
 }
 
-// readIDX reads MNIST's format: a word that says how many dimensions, the dimensions, and bytes.
+// readIDX reads MNIST's format: a word with the number of dimensions, the dimensions, and bytes.
 func readIDX(file []byte) (dims []int, data []byte, err error) {
 	zipped, err := gzip.NewReader(bytes.NewReader(file))
 	if err != nil {
@@ -108,7 +108,7 @@ func readIDX(file []byte) (dims []int, data []byte, err error) {
 	if err := binary.Read(r, binary.BigEndian, &magic); err != nil {
 		return nil, nil, err
 	}
-	if magic>>8 != 8 { // 8 is "bytes"
+	if magic>>8 != 8 { // 8 means bytes
 		return nil, nil, errors.New("not an IDX file of bytes")
 	}
 	n := 1

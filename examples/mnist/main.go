@@ -1,10 +1,10 @@
-// Mnist trains a small convolutional network on Fashion-MNIST, if Debian's package dataset-fashion-mnist is
-// installed, and else on the small set of handwritten digits that comes with this example.
+// Mnist trains a small convolutional network on Fashion-MNIST if Debian's package dataset-fashion-mnist is installed,
+// and otherwise on a small set of handwritten digits in this directory.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/mnist -epochs 3
 //
-// It prints the loss of each epoch and the accuracy on images that it has not seen.
+// It prints the loss of each epoch and the accuracy on test images.
 package main
 
 import (
@@ -39,14 +39,14 @@ func parse(args []string) (*options, error) {
 	o := &options{}
 	device := "cpu"
 	f := flag.NewFlagSet("mnist", flag.ContinueOnError)
-	f.IntVar(&o.epochs, "epochs", 3, "times through the images")
-	f.IntVar(&o.batch, "batch", 64, "images a step")
+	f.IntVar(&o.epochs, "epochs", 3, "passes over the images")
+	f.IntVar(&o.batch, "batch", 64, "images per step")
 	f.IntVar(&o.workers, "workers", 1, "goroutines that prepare batches")
-	f.IntVar(&o.threads, "threads", 0, "threads of an operator; 0 for as many as there are cores")
+	f.IntVar(&o.threads, "threads", 0, "threads per operator; 0 for one per core")
 	f.Float64Var(&o.lr, "lr", 2e-3, "learning rate of AdamW")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the weights and the batches")
-	f.StringVar(&device, "device", device, "where to compute: cpu, cuda, cuda:1, mps")
-	f.StringVar(&o.dir, "data", fashionDir, "where Fashion-MNIST's four .gz files are; empty for the digits")
+	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1, mps")
+	f.StringVar(&o.dir, "data", fashionDir, "directory of Fashion-MNIST's four .gz files; empty for the digits")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func command(args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s: %d images to learn from, %d to test with, %d by %d\n", name, train.Len(), test.Len(), train.height, train.width)
+	fmt.Printf("%s: %d training images, %d test images, %d by %d\n", name, train.Len(), test.Len(), train.height, train.width)
 	r, err := newRun(o, train, test)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func newTestRun(t *testing.T, dir string) *run {
 	return r
 }
 
-// Two epochs of digits are enough for nine in ten; and each epoch ends with the native bytes of the one before.
+// TestDigits tests that two epochs on digits reach an accuracy of 90 %, and that the native bytes do not grow.
 func TestDigits(t *testing.T) {
 	leak.Check(t)
 	r := newTestRun(t, "")
@@ -43,7 +43,8 @@ func TestDigits(t *testing.T) {
 		if t.Logf("epoch %d: accuracy %.3f", epoch+1, accuracy); epoch == 1 && accuracy < 0.85 {
 			t.Errorf("accuracy %.3f after two epochs, want 0.85", accuracy)
 		}
-		// Gradients are there until the next step. glibc rounds each of their blocks anew, by up to 16 bytes.
+		// Gradients exist until the next step. glibc rounds each of their blocks by up to 16 bytes, differently each
+		// time.
 		r.opt.ZeroGrad()
 		stats, err := vram.Stats(tensor.CPU)
 		if err != nil {

@@ -43,7 +43,7 @@ func newLoader(m *images, o *options, opts ...data.Option) (*data.Loader, error)
 	return data.NewLoader(samples, opts...)
 }
 
-// newModel returns two rounds of convolution and pooling, each of which halves the picture, and a linear layer.
+// newModel returns two convolutions with pooling, each of which halves the picture, and a linear layer.
 func newModel(height, width int, device tensor.Device) *nn.Sequential {
 	on := nn.Device(device)
 	return nn.NewSequential(
@@ -53,7 +53,7 @@ func newModel(height, width int, device tensor.Device) *nn.Sequential {
 	)
 }
 
-// epoch goes through the training images once and gives the mean loss.
+// epoch trains on all images once and returns the mean loss.
 func (r *run) epoch(ctx context.Context) (mean float64, err error) {
 	nn.Train(r.model)
 	for batch, err := range r.train.Batches(ctx) {
@@ -77,7 +77,7 @@ func (r *run) epoch(ctx context.Context) (mean float64, err error) {
 	return mean, nil
 }
 
-// accuracy is the part of the test images whose class the model finds.
+// accuracy returns the share of the test images that the model classifies correctly.
 func (r *run) accuracy(ctx context.Context) (float64, error) {
 	nn.Eval(r.model)
 	right, n := 0.0, 0

@@ -1,6 +1,6 @@
-// Outofmemory would die in a binding that leaves native memory to Go's collector: it has no scope and releases nothing,
-// and makes many times the memory that it may use. Here it runs to the end, and then says what that took and where the
-// memory is that is still live. docs/memory.md reads its output.
+// Outofmemory has no scope, releases nothing, and makes many times the memory that it may use. In a binding that leaves
+// native memory to Go's garbage collector it would run out of memory. Here it runs to the end, and then prints what
+// that took and which lines hold the memory that is still live. docs/memory.md explains its output.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/outofmemory -limit 256MiB -total 16GiB -dir /tmp
@@ -30,10 +30,10 @@ func main() {
 
 func command(args []string, out io.Writer) error {
 	f := flag.NewFlagSet("outofmemory", flag.ContinueOnError)
-	limit := f.String("limit", "256MiB", "what the program may use")
-	total := f.String("total", "16GiB", "what it makes")
+	limit := f.String("limit", "256MiB", "memory limit")
+	total := f.String("total", "16GiB", "memory to allocate in all")
 	device := f.String("device", "cpu", "where")
-	dir := f.String("dir", ".", "where the profile and the snapshot go")
+	dir := f.String("dir", ".", "directory for the profile and the snapshot")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
@@ -75,11 +75,11 @@ func command(args []string, out io.Writer) error {
 	return err
 }
 
-// results are what the program keeps.
+// results holds the tensors that the program keeps.
 type results struct{ means, samples []*tensor.Tensor }
 
-// program is what a user would write: no scope, no Release. It keeps each step's mean, and now and then four rows to
-// look at later, which are larger than they look: a view holds the whole tensor that it was cut from.
+// program is what a user would write: no scope, no Release. It keeps the mean of each step and sometimes a sample of
+// four rows. A sample is larger than it looks: it is a view, which holds the whole tensor from which it was cut.
 func program(d tensor.Device, total int64) (kept results, steps int, err error) {
 	x := tensor.Randn([]int{1024, 1024}, d)
 	for made := int64(0); made < total; steps++ {
@@ -97,7 +97,7 @@ func program(d tensor.Device, total int64) (kept results, steps int, err error) 
 	return kept, steps, nil
 }
 
-// step makes n bytes and leaves all but the last tensor behind.
+// step makes n bytes of tensors and returns the last one.
 func step(x *tensor.Tensor) (y *tensor.Tensor, n int64) {
 	centred := x.Sub(x.Mean())
 	scaled := centred.Div(centred.Std())
@@ -118,7 +118,7 @@ func report(out io.Writer, d tensor.Device, dir string) error {
 	for _, y := range vram.Yields() {
 		fmt.Fprintf(out, "  %-20s %4d calls gave %s back\n", y.Name, y.Calls, humanize.IBytes(uint64(y.Bytes)))
 	}
-	if err := vram.Collect(); err != nil { // so that what follows is what the program can reach
+	if err := vram.Collect(); err != nil { // so that the report shows only reachable tensors
 		return err
 	}
 	summary, err := vram.Summary(d)

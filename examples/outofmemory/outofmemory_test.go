@@ -14,8 +14,8 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// The program makes 16 times what it may use, stays below the limit, and the profile names the line that holds what
-// is live.
+// TestRunsInASixteenthOfWhatItMakes tests that the program makes 16 times the memory it may use, stays below the limit,
+// and that the profile names the line that holds the live memory.
 func TestRunsInASixteenthOfWhatItMakes(t *testing.T) {
 	leak.Check(t)
 	t.Cleanup(func() { _ = vram.SetLimit(vram.CPU, vram.Share(0.9)) })

@@ -1,5 +1,5 @@
-// Pipeline classifies records in three stages that run at the same time: goroutines read and normalize records, one
-// goroutine runs the model on as many records as are ready, and one writes the results in the order of the records.
+// Pipeline classifies records in three concurrent stages: goroutines read and normalize records, one goroutine runs the
+// model on as many records as are ready, and one writes the results in the order of the records.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/pipeline -records 20
@@ -21,7 +21,7 @@ func main() {
 	seed := flag.Uint64("seed", 1, "seed of the weights")
 	flag.IntVar(&o.records, "records", 1000, "records to classify")
 	flag.IntVar(&o.readers, "readers", 4, "goroutines that read and normalize records")
-	flag.IntVar(&o.batch, "batch", 32, "most records that the model takes at once")
+	flag.IntVar(&o.batch, "batch", 32, "maximum number of records per batch")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

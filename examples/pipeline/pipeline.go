@@ -33,7 +33,7 @@ func newModel() *nn.Sequential {
 	return nn.NewSequential(nn.NewLinear(features, 32), &nn.GELU{}, nn.NewLinear(32, classes))
 }
 
-// run sends records through the stages and hands each result to write, in the order of the records. It returns the
+// run sends records through the stages and calls write with each result, in the order of the records. It returns the
 // first error of any stage, which stops the others.
 func run(ctx context.Context, model nn.Layer, o options, write func(result) error) error {
 	samples := make(chan sample, o.batch)
@@ -51,7 +51,7 @@ func run(ctx context.Context, model nn.Layer, o options, write func(result) erro
 	return g.Wait()
 }
 
-// read prepares records on several goroutines. Preparing takes no tensors: only the model's goroutine makes some.
+// read prepares records on several goroutines. It makes no tensors: only the model's goroutine does.
 func read(ctx context.Context, o options, samples chan<- sample) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
@@ -70,7 +70,7 @@ func read(ctx context.Context, o options, samples chan<- sample) error {
 	return g.Wait()
 }
 
-// record makes the i-th record up.
+// record returns the i-th record, which is synthetic.
 func record(i int) []float64 {
 	values := make([]float64, features)
 	for j := range values {
@@ -79,7 +79,7 @@ func record(i int) []float64 {
 	return values
 }
 
-// normalize scales values to a mean of 0 and a deviation of 1.
+// normalize scales values to mean 0 and standard deviation 1.
 func normalize(values []float64) []float32 {
 	mean, square := 0.0, 0.0
 	for _, v := range values {
@@ -95,7 +95,7 @@ func normalize(values []float64) []float32 {
 	return out
 }
 
-// infer runs the model on one sample, or on up to most where more are ready. Each batch has a scope.
+// infer runs the model on batches of one sample or, if more are ready, up to most samples. Each batch has a scope.
 func infer(ctx context.Context, model nn.Layer, most int, samples <-chan sample, results chan<- result) error {
 	return autograd.NoGrad(func() error {
 		for first := range samples {
@@ -150,7 +150,7 @@ func classify(model nn.Layer, batch []sample) (found []result, err error) {
 	return found, err
 }
 
-// inOrder hands results on by their record's number, holding those that come too early.
+// inOrder passes results on in the order of their records and buffers those that arrive early.
 func inOrder(results <-chan result, write func(result) error) error {
 	early, next := map[int]result{}, 0
 	for r := range results {

@@ -1,5 +1,5 @@
-// Resnet trains a small residual network to tell striped images apart by the direction of their stripes. The images
-// are flipped and shifted at random while it trains, and the learning rate warms up and decays along a cosine.
+// Resnet trains a small residual network to classify striped images by the direction of their stripes. Training images
+// are flipped and shifted at random. The learning rate warms up and then decays along a cosine.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/resnet -epochs 5
@@ -24,9 +24,9 @@ type options struct {
 
 func main() {
 	o := options{shuffle: true}
-	flag.IntVar(&o.images, "images", 640, "images to learn from")
-	flag.IntVar(&o.epochs, "epochs", 5, "times through the images")
-	flag.IntVar(&o.batch, "batch", 32, "images a step")
+	flag.IntVar(&o.images, "images", 640, "training images")
+	flag.IntVar(&o.epochs, "epochs", 5, "passes over the images")
+	flag.IntVar(&o.batch, "batch", 32, "images per step")
 	flag.Float64Var(&o.lr, "lr", 0.1, "highest learning rate")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of images, weights and augmentation")
 	flag.Parse()

@@ -5,8 +5,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Block is a residual block of He et al. 2015: two convolutions, and a shortcut around them, which a convolution of
-// one pixel adapts where the shape changes.
+// Block is a residual block of He et al. 2015: two convolutions and a shortcut. If the shape changes, a 1×1 convolution
+// adapts the shortcut.
 type Block struct {
 	Conv1 *nn.Conv2d
 	BN1   *nn.BatchNorm2d

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	size    = 16 // pixels on a side
+	size    = 16 // height and width in pixels
 	classes = 4  // directions of stripes
 )
 
@@ -75,7 +75,7 @@ func augment(x *tensor.Tensor) (*tensor.Tensor, error) {
 	return x.Narrow(2, int(shift[0]), size).Narrow(3, int(shift[1]), size), nil
 }
 
-// epoch goes through the training images once.
+// epoch trains on all images once.
 func (r *run) epoch(ctx context.Context) error {
 	nn.Train(r.model)
 	for batch, err := range r.train.Batches(ctx) {
@@ -105,7 +105,7 @@ func (r *run) epoch(ctx context.Context) error {
 	return nil
 }
 
-// accuracy is the share of unseen images that the model classifies correctly.
+// accuracy returns the share of unseen images that the model classifies correctly.
 func (r *run) accuracy(ctx context.Context) (float64, error) {
 	nn.Eval(r.model)
 	correct, n := 0.0, 0

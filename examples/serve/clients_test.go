@@ -19,7 +19,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/leak"
 )
 
-// dial opens a connection that the test writes to by hand. Nothing on it takes longer than 30 s.
+// dial opens a connection to which the test writes directly. Each operation on it is limited to 30 s.
 func (c *client) dial(t *testing.T) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", c.address)
@@ -33,7 +33,8 @@ func (c *client) dial(t *testing.T) net.Conn {
 	return conn
 }
 
-// Clients that stop in the middle of a header or of a body are answered with 408 or cut off, and hold nothing any more.
+// TestStalledRequestsAreCutOff tests that clients that stop in the middle of a header or body get status 408 or are
+// disconnected, and no longer occupy resources.
 func TestStalledRequestsAreCutOff(t *testing.T) {
 	leak.Check(t)
 	limits := defaultTimeouts
@@ -46,7 +47,7 @@ func TestStalledRequestsAreCutOff(t *testing.T) {
 		conns[i] = c.dial(t)
 		text := "POST /complete HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{\"prompt\": "
 		if i%4 == 0 {
-			text = text[:40] // in the header
+			text = text[:40] // within the header
 		}
 		if _, err := io.WriteString(conns[i], text); err != nil {
 			t.Fatal(err)
@@ -71,7 +72,8 @@ func TestStalledRequestsAreCutOff(t *testing.T) {
 	}
 }
 
-// A client that sends requests and reads no answer is cut off, and so is one that keeps a connection and sends nothing.
+// TestClientsThatDoNotReadAreCutOff tests that the server disconnects a client that reads no answers, and one that
+// keeps a connection and sends nothing.
 func TestClientsThatDoNotReadAreCutOff(t *testing.T) {
 	leak.Check(t)
 	limits := defaultTimeouts
@@ -106,8 +108,8 @@ func TestClientsThatDoNotReadAreCutOff(t *testing.T) {
 	}
 }
 
-// A request that computes longer than it takes to send a body is not cancelled by the body's deadline, and one that
-// takes longer than the limit is answered with 503.
+// TestTheTimeToComputeIsALimitOfItsOwn tests that the deadline of the body does not cancel the computation of a
+// request, and that a computation beyond its own limit is answered with 503.
 func TestTheTimeToComputeIsALimitOfItsOwn(t *testing.T) {
 	leak.Check(t)
 	limits := defaultTimeouts
@@ -122,7 +124,7 @@ func TestTheTimeToComputeIsALimitOfItsOwn(t *testing.T) {
 			t.Fatalf("%d characters in %v: status %d, %q, %v", length, time.Since(begun), status, text, err)
 		}
 		if length == maxLength {
-			break // a fast machine
+			break // on a fast machine
 		}
 	}
 	c.CloseIdleConnections()
@@ -145,7 +147,7 @@ func TestTheTimeToComputeIsALimitOfItsOwn(t *testing.T) {
 	}
 }
 
-// failure returns the status and the error of an answer; the status is 0 where the connection was closed without one.
+// failure returns the status and error of an answer, or status 0 if the connection was closed without one.
 func (c *client) failure(t *testing.T, body string) (status int, message string) {
 	w, err := c.Post(c.base+"/complete", "application/json", strings.NewReader(body))
 	if err != nil {
@@ -162,8 +164,8 @@ func (c *client) failure(t *testing.T, body string) (status int, message string)
 	return w.StatusCode, a.Error
 }
 
-// SIGTERM while many long requests compute and wait: each is answered, in full or with 503, also those whose bodies
-// are still to come; no connection is closed without an answer.
+// TestSIGTERMDuringLongRequests sends SIGTERM while long requests compute and wait: each is answered, completely or
+// with 503, including those whose bodies have not arrived; no connection is closed without an answer.
 func TestSIGTERMDuringLongRequests(t *testing.T) {
 	if elsewhere.Process(t) {
 		ctx, stop := untilSignal()

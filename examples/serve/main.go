@@ -1,16 +1,17 @@
-// Serve answers completions over HTTP from a model that examples/chargpt trained.
+// Serve answers completion requests over HTTP with a model that examples/chargpt trained.
 //
 //	go run ./examples/chargpt
 //	go run ./examples/serve
 //	curl -d '{"prompt": "func main() {", "length": 200}' localhost:8080/complete
 //
-// Each request computes in a scope of its own, so everything that it makes is freed when it ends, however it ends. A
-// goroutine in a scope holds an OS thread, and tensor refuses more than 1,000 of them (tensor.ErrScope). So -jobs
-// bounds how many requests compute at once; the others wait for their turn, which costs a goroutine each.
+// Each request computes in its own scope, so that everything it makes is freed when it ends, for whatever reason. A
+// goroutine with a scope is locked to an OS thread, and tensor allows at most 1,000 of them (tensor.ErrScope).
+// Therefore -jobs limits how many requests compute at once; each waiting request costs only a goroutine.
 //
-// No client can hold the server's resources: each part of an exchange has a time limit (timeouts), and a request's
-// body has a size limit. After SIGTERM or Ctrl-C the server takes no new connection and gives the requests under way
-// -grace to finish; those that are not finished then stop at the next character and are answered with status 503.
+// No client can occupy the server's resources indefinitely: each part of an exchange has a time limit (timeouts), and
+// the body of a request has a size limit. After SIGTERM or Ctrl-C the server accepts no new connections and gives
+// active requests the time -grace to finish. Requests that have not finished by then stop at the next character and get
+// status 503.
 package main
 
 import (
@@ -41,7 +42,7 @@ func main() {
 	}
 }
 
-// untilSignal returns a context that ends at the first Ctrl-C or SIGTERM. The second ends the process.
+// untilSignal returns a context that is cancelled at the first Ctrl-C or SIGTERM. The second ends the process.
 func untilSignal() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -50,14 +51,14 @@ func untilSignal() (context.Context, context.CancelFunc) {
 
 func command(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("serve", flag.ContinueOnError)
-	path := f.String("model", filepath.Join("runs", "chargpt", "model.safetensors"), "a checkpoint of chargpt's")
-	addr := f.String("addr", "127.0.0.1:8080", "where to listen")
-	jobs := f.Int("jobs", runtime.NumCPU(), "requests that compute at once; others wait")
+	path := f.String("model", filepath.Join("runs", "chargpt", "model.safetensors"), "checkpoint written by chargpt")
+	addr := f.String("addr", "127.0.0.1:8080", "address to listen on")
+	jobs := f.Int("jobs", runtime.NumCPU(), "maximum number of requests that compute at once; others wait")
 	limits := defaultTimeouts
 	f.DurationVar(&limits.compute, "timeout", limits.compute, "how long a request may wait and compute before it is answered with 503")
-	f.DurationVar(&limits.grace, "grace", limits.grace, "how long requests under way may go on after SIGTERM")
-	threads := f.Int("threads", 1, "threads of an operator; requests are what runs in parallel here")
-	deviceName := f.String("device", "cpu", "where to compute: cpu, cuda, cuda:1, mps")
+	f.DurationVar(&limits.grace, "grace", limits.grace, "how long active requests may continue after SIGTERM")
+	threads := f.Int("threads", 1, "threads per operator; requests already run in parallel")
+	deviceName := f.String("device", "cpu", "device: cpu, cuda, cuda:1, mps")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -83,33 +84,33 @@ func command(ctx context.Context, args []string) error {
 	return serve(ctx, listener, newServer(model, vocab, *jobs, limits))
 }
 
-// timeouts bound each part of an exchange with a client.
+// timeouts limits each part of an exchange with a client.
 type timeouts struct {
 	header  time.Duration // the client sends the request's header
 	body    time.Duration // the client sends the body
 	compute time.Duration // the request waits for its turn and computes
-	write   time.Duration // the client takes the answer
+	write   time.Duration // the client reads the answer
 	idle    time.Duration // nothing is sent between two requests of a connection
-	grace   time.Duration // after SIGTERM: the requests under way go on
+	grace   time.Duration // after SIGTERM: active requests continue
 }
 
 var defaultTimeouts = timeouts{
 	header: 5 * time.Second, body: 10 * time.Second, compute: time.Minute, write: 10 * time.Second, idle: time.Minute, grace: 20 * time.Second,
 }
 
-// errShutdown ends the requests that are still under way when the grace period is over.
+// errShutdown cancels requests that are still active after the grace period.
 var errShutdown = errors.New("the server is shutting down")
 
-// serve answers requests until ctx is done, then gives those under way the grace period, and answers 503 to those
-// that have not finished in it. Every request whose header has arrived is answered.
+// serve answers requests until ctx is done. Then it gives active requests the grace period, and answers those that have
+// not finished with 503. It answers every request whose header has arrived.
 func serve(ctx context.Context, listener net.Listener, s *server) error {
 	requests, abandon := context.WithCancelCause(context.WithoutCancel(ctx)) // the parent of each request's context
 	defer abandon(nil)
 	h := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: s.limits.header,
-		// These two start at the first byte of the request and at the end of its header. The first ends with the body;
-		// a request that computes moves the second when it begins to answer.
+		// ReadTimeout starts at the first byte of the request and ends with its body. WriteTimeout starts at the end of
+		// the header; a request that computes extends it when it begins to answer.
 		ReadTimeout:    s.limits.header + s.limits.body,
 		WriteTimeout:   s.limits.body + s.limits.write,
 		IdleTimeout:    s.limits.idle,
@@ -123,17 +124,17 @@ func serve(ctx context.Context, listener net.Listener, s *server) error {
 		return err
 	case <-ctx.Done():
 	}
-	log.Printf("shutting down; requests under way have %v", s.limits.grace)
+	log.Printf("shutting down; active requests have %v", s.limits.grace)
 	err := shutdown(h, s.limits.grace)
 	if errors.Is(err, context.DeadlineExceeded) {
 		abandon(errShutdown)
-		// The rest is up to the clients, and their time is bounded.
+		// What remains depends on the clients, whose time is limited.
 		err = shutdown(h, s.limits.header+s.limits.body+s.limits.write)
 	}
 	return errors.Join(err, h.Close())
 }
 
-// shutdown stops accepting connections and waits until the requests under way are answered, but not longer than limit.
+// shutdown stops accepting connections and waits at most limit until the active requests are answered.
 func shutdown(h *http.Server, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -22,7 +22,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// tiny saves a model that has learned nothing, and loads it as the command does.
+// tiny saves an untrained model, and loads it as the command does.
 func tiny(t *testing.T) (*gpt.GPT, gpt.Vocab) {
 	t.Helper()
 	vocab := gpt.Vocab("\n abcdefgh")
@@ -49,7 +49,7 @@ type client struct {
 	address, base string
 }
 
-// start serves on a loopback port; stop shuts the server down and returns its error.
+// start serves on a loopback port. stop shuts the server down and returns its error.
 func start(t *testing.T, jobs int) (c *client, stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -156,7 +156,7 @@ func TestClientsThatHangUp(t *testing.T) {
 	}
 	wg.Wait()
 	var s map[string]int64
-	for until := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) { // the handlers notice a little later
+	for until := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) { // the handlers notice it a little later
 		c.get(t, "/stats", &s)
 		if s["computing"] == 0 && s["waiting"] == 0 && s["native_bytes"] == before {
 			break
@@ -212,7 +212,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// A request under way is answered before the server ends.
+// TestShutdownWaits tests that an active request is answered before the server ends.
 func TestShutdownWaits(t *testing.T) {
 	leak.Check(t)
 	c, stop := start(t, 2)

@@ -20,7 +20,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// server answers from one model, which all requests read and none changes.
+// server answers requests with one model, which all requests share and none changes.
 type server struct {
 	http.ServeMux
 	model  *gpt.GPT
@@ -39,7 +39,7 @@ func newServer(model *gpt.GPT, vocab gpt.Vocab, jobs int, limits timeouts) *serv
 	return s
 }
 
-// What a request may ask for.
+// Limits of a request.
 const (
 	maxBody   = 1 << 16
 	maxLength = 2000
@@ -56,7 +56,7 @@ type answer struct {
 	Text string `json:"text"`
 }
 
-// read reads and checks the whole body. status is what a request with an error is answered with.
+// read reads and checks the whole body. status is the status of the answer if err is not nil.
 func (s *server) read(w http.ResponseWriter, r *http.Request) (q *request, status int, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
@@ -123,7 +123,7 @@ func (s *server) compute(ctx context.Context, q *request) (text string, err erro
 		return "", err
 	}
 	defer s.jobs.Release(1)
-	s.computing.Add(1) // before waiting goes down: the request is always in one of the two
+	s.computing.Add(1) // before waiting is decremented, so that the request is always counted
 	defer s.computing.Add(-1)
 	s.waiting.Add(-1)
 	err = tensor.WithScope(func() error {
@@ -134,7 +134,7 @@ func (s *server) compute(ctx context.Context, q *request) (text string, err erro
 }
 
 func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
-	// The bytes are read last: a request that is no longer counted has freed its own.
+	// Read the bytes last: a request that is no longer counted has freed its tensors.
 	waiting, computing := s.waiting.Load(), s.computing.Load()
 	native, err := vram.Stats(tensor.CPU)
 	if err != nil {
@@ -161,6 +161,6 @@ func (s *server) refuse(w http.ResponseWriter, status int, err error) {
 func reply(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	// The only error is that the client has gone.
+	// The only possible error is that the client has disconnected.
 	_ = json.NewEncoder(w).Encode(v)
 }

@@ -1,4 +1,5 @@
-// Textclassifier trains an LSTM to tell whether a made-up film review is positive. "Not" turns the word after it round.
+// Textclassifier trains an LSTM to classify synthetic film reviews as positive or negative. "Not" negates the next
+// word.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/textclassifier "the film was not bad" "great music not good"
@@ -22,9 +23,9 @@ type options struct {
 
 func main() {
 	var o options
-	flag.IntVar(&o.reviews, "reviews", 8192, "reviews to learn from")
-	flag.IntVar(&o.epochs, "epochs", 4, "times through the reviews")
-	flag.IntVar(&o.batch, "batch", 32, "reviews a step")
+	flag.IntVar(&o.reviews, "reviews", 8192, "training reviews")
+	flag.IntVar(&o.epochs, "epochs", 4, "passes over the reviews")
+	flag.IntVar(&o.batch, "batch", 32, "reviews per step")
 	flag.Float64Var(&o.lr, "lr", 1e-2, "learning rate of AdamW")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the reviews and the weights")
 	flag.Usage = func() {

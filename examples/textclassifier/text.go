@@ -8,12 +8,12 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-const length = 12 // most words of a review
+const length = 12 // maximum number of words in a review
 
 // words are the vocabulary; the id of words[i] is i+1, and 0 is padding.
 var words = strings.Fields("the film plot cast music ending was and good great superb moving bad dull awful weak not")
 
-// value is what a word says of the film: 1, -1 or 0.
+// value returns what a word says about the film: 1, -1 or 0.
 func value(id int64) int {
 	switch {
 	case id >= 9 && id < 13:
@@ -24,7 +24,7 @@ func value(id int64) int {
 	return 0
 }
 
-// label is 1 for a positive review and else 0.
+// label returns 1 for a positive review and 0 otherwise.
 func label(ids []int64) int64 {
 	score, sign := 0, 1
 	for _, id := range ids {
@@ -39,7 +39,7 @@ func label(ids []int64) int64 {
 	return 0
 }
 
-// encode gives the ids (1, length) of a review's words.
+// encode returns the ids (1, length) of a review's words.
 func encode(text string) (*tensor.Tensor, error) {
 	ids := make([]int64, length)
 	fields := strings.Fields(strings.ToLower(text))

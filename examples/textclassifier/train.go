@@ -42,7 +42,7 @@ func newLoader(n int, o options) (*data.Loader, error) {
 	return data.NewLoader(set, data.BatchSize(o.batch))
 }
 
-// epoch goes through the training reviews once.
+// epoch trains on all reviews once.
 func (r *run) epoch(ctx context.Context) error {
 	nn.Train(r.model)
 	for batch, err := range r.train.Batches(ctx) {
@@ -69,7 +69,7 @@ func (r *run) epoch(ctx context.Context) error {
 	return nil
 }
 
-// accuracy is the share of unseen reviews that the model classifies correctly.
+// accuracy returns the share of unseen reviews that the model classifies correctly.
 func (r *run) accuracy(ctx context.Context) (float64, error) {
 	nn.Eval(r.model)
 	correct, n := 0.0, 0
@@ -89,7 +89,7 @@ func (r *run) accuracy(ctx context.Context) (float64, error) {
 	return correct / float64(max(1, n)), err
 }
 
-// positive is the probability that a review is positive.
+// positive returns the probability that a review is positive.
 func (r *run) positive(text string) (p float64, err error) {
 	nn.Eval(r.model)
 	err = autograd.NoGrad(func() error {

@@ -1,5 +1,5 @@
-// Translate trains an encoder and a decoder, both GRUs, to write digits backwards, and decodes greedily: each digit
-// written is the decoder's next input.
+// Translate trains an encoder and a decoder, both GRUs, to reverse strings of digits. It decodes greedily: each digit
+// that the decoder writes is its next input.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/translate 12345 90210
@@ -26,7 +26,7 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.steps, "steps", 400, "training steps")
-	flag.IntVar(&o.batch, "batch", 64, "sequences a step")
+	flag.IntVar(&o.batch, "batch", 64, "sequences per step")
 	flag.Float64Var(&o.lr, "lr", 1e-2, "learning rate of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the sequences and the weights")
 	flag.Usage = func() {

@@ -11,7 +11,7 @@ import (
 
 const (
 	digits = 10
-	start  = digits // the token that the decoder begins with
+	start  = digits // the decoder's first token
 	length = 5
 )
 
@@ -41,7 +41,7 @@ func (g *GRU) Run(x, h *tensor.Tensor) (y, last *tensor.Tensor) {
 	return x.GRU(h, []*tensor.Tensor{g.WeightIH, g.WeightHH, g.BiasIH, g.BiasHH}, tensor.HasBiases(true), tensor.BatchFirst(true))
 }
 
-// EncoderDecoder reads one sequence of tokens and writes another.
+// EncoderDecoder maps one sequence of tokens to another.
 type EncoderDecoder struct {
 	Embedding        *nn.Embedding
 	Encoder, Decoder *GRU
@@ -58,15 +58,15 @@ func newEncoderDecoder() *EncoderDecoder {
 	}
 }
 
-// encode reads source (N, T) and returns the state (1, N, hidden) after it.
+// encode reads source (N, T) and returns the final state (1, N, hidden).
 func (m *EncoderDecoder) encode(source *tensor.Tensor) *tensor.Tensor {
 	zero := tensor.Zeros([]int{1, source.Size(0), m.Head.Weight.Size(1)})
 	_, h := m.Encoder.Run(m.Embedding.Forward(source), zero)
 	return h
 }
 
-// Forward gives the logits (N, T, digits) of each token of the target, from the source (N, T) and the target shifted by
-// one (N, T), as it is known while training.
+// Forward returns the logits (N, T, digits) of the target's tokens, given the source (N, T) and the target shifted by
+// one (N, T), which is known in training.
 func (m *EncoderDecoder) Forward(source, shifted *tensor.Tensor) *tensor.Tensor {
 	y, _ := m.Decoder.Run(m.Embedding.Forward(shifted), m.encode(source))
 	return m.Head.Forward(y)
@@ -86,7 +86,7 @@ func (m *EncoderDecoder) Greedy(source *tensor.Tensor) *tensor.Tensor {
 	return tensor.Cat(out, tensor.Dim(1))
 }
 
-// translate decodes a string of digits.
+// translate maps a string of digits to the decoded string.
 func translate(m *EncoderDecoder, text string) (written string, err error) {
 	tokens := make([]int64, len(text))
 	for i, c := range text {

@@ -8,7 +8,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// train teaches the model to reverse sequences drawn at random.
+// train trains the model to reverse random sequences.
 func train(ctx context.Context, m *EncoderDecoder, opt *optim.Optimizer, o options, report func(step int, loss float64)) error {
 	for step := range o.steps {
 		if err := ctx.Err(); err != nil {

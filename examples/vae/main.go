@@ -1,5 +1,5 @@
 // Vae trains a variational autoencoder (Kingma and Welling 2013) on small pictures of a horizontal and a vertical bar,
-// and draws new ones.
+// and generates new pictures.
 //
 //	go run ./cmd/linstock setup    # once
 //	go run ./examples/vae
@@ -26,7 +26,7 @@ type options struct {
 func main() {
 	var o options
 	flag.IntVar(&o.steps, "steps", 1500, "training steps")
-	flag.IntVar(&o.batch, "batch", 64, "pictures a step")
+	flag.IntVar(&o.batch, "batch", 64, "pictures per step")
 	flag.Float64Var(&o.lr, "lr", 3e-3, "learning rate of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the pictures and the weights")
 	flag.Parse()

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	size   = 8 // pixels on a side
+	size   = 8 // height and width in pixels
 	hidden = 64
 	latent = 4
 )
@@ -31,8 +31,8 @@ func newVAE() *VAE {
 	}
 }
 
-// Forward returns the logits of the rebuilt pictures (N, size*size), and the mean and the logarithm of the variance
-// (N, latent) of what they were drawn from.
+// Forward returns the logits of the reconstructed pictures (N, size*size), and the mean and log variance (N, latent) of
+// the distribution from which their latent codes were sampled.
 func (v *VAE) Forward(x *tensor.Tensor) (y, mean, logVar *tensor.Tensor) {
 	h := v.Encoder.Forward(x)
 	mean, logVar = v.Mean.Forward(h), v.LogVar.Forward(h)
@@ -40,7 +40,7 @@ func (v *VAE) Forward(x *tensor.Tensor) (y, mean, logVar *tensor.Tensor) {
 	return v.Decoder.Forward(z), mean, logVar
 }
 
-// loss is the evidence lower bound's negative, a picture.
+// loss returns the negative evidence lower bound per picture.
 func (v *VAE) loss(x *tensor.Tensor) *tensor.Tensor {
 	y, mean, logVar := v.Forward(x)
 	rebuilt := nn.BCEWithLogitsLoss(y, x, tensor.ReduceSum)
@@ -48,7 +48,7 @@ func (v *VAE) loss(x *tensor.Tensor) *tensor.Tensor {
 	return rebuilt.Add(divergence).Div(x.Size(0))
 }
 
-// bars draws n pictures (n, size*size) of a row and a column.
+// bars makes n pictures (n, size*size) of a random row and column.
 func bars(n int) *tensor.Tensor {
 	row := tensor.RandInt(0, size, []int{n, 1})
 	column := tensor.RandInt(0, size, []int{n, 1})
@@ -84,7 +84,7 @@ func train(ctx context.Context, v *VAE, opt *optim.Optimizer, o options, report 
 	return nil
 }
 
-// sample draws n pictures from the model: n*size*size pixels from 0 to 1.
+// sample generates n pictures: n*size*size pixels in [0, 1].
 func sample(v *VAE, n int) (pixels []float32, err error) {
 	err = autograd.NoGrad(func() error {
 		pixels, err = tensor.Data[float32](v.Decoder.Forward(tensor.Randn([]int{n, latent})).Sigmoid())

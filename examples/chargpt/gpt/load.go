@@ -6,12 +6,12 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Saved are the parts of a checkpoint that a model is made from again.
+// Saved returns the parts of a checkpoint from which Load makes a model.
 func Saved(c *Config, v *Vocab) []checkpoint.Part {
 	return []checkpoint.Part{checkpoint.Value("config", c), checkpoint.Value("vocab", v)}
 }
 
-// Load makes the model of a checkpoint of chargpt's, ready to be used.
+// Load makes the model of a checkpoint of chargpt, in evaluation mode.
 func Load(path string, device tensor.Device) (*GPT, Vocab, error) {
 	var c Config
 	var v Vocab

@@ -1,5 +1,5 @@
-// Package gpt is a small GPT over characters: the model, the text it learns, and sampling from it. It is meant to
-// be read and copied.
+// Package gpt is a small GPT over characters: the model, the text that it learns, and sampling. It is meant to be read
+// and copied.
 package gpt
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Config is a model's sizes.
+// Config holds the sizes of a model.
 type Config struct {
 	Vocab   int     `json:"vocab"`
 	Width   int     `json:"width"`
@@ -17,7 +17,7 @@ type Config struct {
 	Dropout float64 `json:"dropout"`
 }
 
-// GPT is the usual pre-norm transformer: token and position embeddings, blocks, a last layer norm, and a head.
+// GPT is a pre-norm transformer: token and position embeddings, blocks, a final layer norm, and a head.
 type GPT struct {
 	Tok, Pos *nn.Embedding
 	Blocks   []*Block
@@ -27,7 +27,7 @@ type GPT struct {
 	Config Config
 }
 
-// Block is attention and a multilayer perceptron, each added to its input.
+// Block is attention and a multilayer perceptron, each with a residual connection.
 type Block struct {
 	LN1  *nn.LayerNorm
 	Attn *nn.CausalSelfAttention
@@ -35,13 +35,13 @@ type Block struct {
 	MLP  *nn.Sequential `nn:"mlp"`
 }
 
-// Forward takes x (N, T, Width) to the same shape.
+// Forward maps x (N, T, Width) to the same shape.
 func (b *Block) Forward(x *tensor.Tensor) *tensor.Tensor {
 	x = nn.Residual(x, b.LN1, b.Attn)
 	return nn.Residual(x, b.LN2, b.MLP)
 }
 
-// Forward takes token ids (N, T), int64, to logits (N, T, Vocab).
+// Forward maps token ids (N, T), int64, to logits (N, T, Vocab).
 func (g *GPT) Forward(ids *tensor.Tensor) *tensor.Tensor {
 	x := g.Tok.Forward(ids).Add(g.Pos.Weight.Narrow(0, 0, ids.Size(1)))
 	for _, b := range g.Blocks {
@@ -50,14 +50,14 @@ func (g *GPT) Forward(ids *tensor.Tensor) *tensor.Tensor {
 	return nn.Pipe(x, g.LN, g.Head)
 }
 
-// Loss is the mean cross entropy, in nats a character, of predicting targets (N, T) from inputs (N, T).
+// Loss returns the mean cross entropy, in nats per character, of predicting targets (N, T) from inputs (N, T).
 func (g *GPT) Loss(inputs, targets *tensor.Tensor) *tensor.Tensor {
 	logits := g.Forward(inputs)
 	return nn.CrossEntropy(logits.View(-1, g.Config.Vocab), targets.View(-1))
 }
 
-// New returns a model with PyTorch's initial weights, which learn faster in so short a run than GPT-2's smaller ones. An
-// invalid Config is reported by nn.Check, the optimizer and Forward.
+// New returns a model with PyTorch's initial weights, which learn faster in such a short run than GPT-2's smaller ones.
+// An invalid Config is reported by nn.Check, the optimizer and Forward.
 func New(c Config, opts ...nn.Option) *GPT {
 	g := &GPT{
 		Tok:    nn.NewEmbedding(c.Vocab, c.Width, opts...),

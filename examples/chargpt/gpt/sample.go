@@ -10,15 +10,15 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Sampling is how to choose the next character: by its probability, with logits divided by Temperature first, or
-// the likeliest one where that is 0. The same Seed gives the same text.
+// Sampling sets how the next character is chosen: at random by its probability after dividing logits by Temperature, or
+// the most probable one if Temperature is 0. The same Seed gives the same text.
 type Sampling struct {
 	Temperature float64
 	Seed        uint64
 }
 
-// Generate continues prompt by n characters, and calls emit (if it is not nil) with each. It stops when ctx is
-// done, or emit returns an error, and returns what there is by then.
+// Generate continues prompt by n characters and calls emit, if it is not nil, with each. It stops when ctx is done or
+// emit returns an error. It returns the text generated so far.
 func (g *GPT) Generate(ctx context.Context, v Vocab, prompt string, n int, s Sampling, emit func(char string) error) (string, error) {
 	ids, err := v.Encode(prompt)
 	if err != nil {
@@ -51,7 +51,7 @@ func (g *GPT) Generate(ctx context.Context, v Vocab, prompt string, n int, s Sam
 	return v.Decode(ids[start:]...), err
 }
 
-// next gives the logits of the character after ids, of which the model sees as many as fit.
+// next returns the logits of the character after ids. The model uses as many of the last ids as its context allows.
 func (g *GPT) next(ids []int64) (logits []float32, err error) {
 	seen := ids[max(0, len(ids)-g.Config.Context):]
 	err = tensor.WithScope(func() error {

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Text is a text as tokens, one a character.
+// Text is a text as tokens, one per character.
 type Text struct {
 	Tokens []uint8 // indices of Vocab
 	Vocab  Vocab
 }
 
-// Vocab is the characters that there are, in ASCII's order.
+// Vocab is the characters of the text, in ASCII order.
 type Vocab string
 
-// ReadGoSource reads the Go toolchain's own source: the .go files below root in the order of their paths, without
-// tests (_test.go) and testdata directories, one after the other. Characters beyond ASCII are left out.
+// ReadGoSource reads the source of the Go toolchain: the .go files below root in the order of their paths, without
+// tests (_test.go) and testdata directories, concatenated. It omits characters that are not ASCII.
 func ReadGoSource(root string) (*Text, error) {
 	type source struct {
 		path     string
@@ -52,7 +52,7 @@ func ReadGoSource(root string) (*Text, error) {
 	if err != nil {
 		return nil, err
 	}
-	// All goes to its place in one buffer, which becomes the tokens: the text is in memory once.
+	// Read all files into one buffer, which becomes the tokens, so that the text is in memory once.
 	all := make([]byte, size)
 	var readers errgroup.Group
 	readers.SetLimit(2 * runtime.NumCPU())
@@ -73,7 +73,7 @@ func ReadGoSource(root string) (*Text, error) {
 	return NewText(all)
 }
 
-// NewText makes a text of the ASCII characters of chars, whose memory becomes the tokens'.
+// NewText makes a text of the ASCII characters of chars. It reuses the memory of chars for the tokens.
 func NewText(chars []byte) (*Text, error) {
 	var there [128]bool
 	n := 0
@@ -102,13 +102,13 @@ func NewText(chars []byte) (*Text, error) {
 	return &Text{Tokens: tokens, Vocab: Vocab(vocab)}, nil
 }
 
-// Split cuts the text in two by position: what is learned, and a twentieth at the end that is held out.
+// Split splits the text by position into the training text and the last twentieth, which is held out.
 func (t *Text) Split() (train, held []uint8) {
 	at := len(t.Tokens) / 20 * 19
 	return t.Tokens[:at], t.Tokens[at:]
 }
 
-// Entropy is that of the single characters, in nats: the loss of a model that knows their frequencies alone.
+// Entropy returns the entropy of the single characters, in nats: the loss of a model that knows only their frequencies.
 func (t *Text) Entropy() float64 {
 	var count [256]float64
 	for _, c := range t.Tokens {
@@ -123,20 +123,20 @@ func (t *Text) Entropy() float64 {
 	return h
 }
 
-// Encode gives the tokens of s; a character that the vocabulary lacks is an error.
+// Encode returns the tokens of s. A character that is not in the vocabulary is an error.
 func (v Vocab) Encode(s string) ([]int64, error) {
 	ids := make([]int64, 0, len(s))
 	for _, r := range s {
 		i := strings.IndexRune(string(v), r)
 		if i < 0 {
-			return nil, fmt.Errorf("the model does not know the character %q", r)
+			return nil, fmt.Errorf("the character %q is not in the vocabulary", r)
 		}
 		ids = append(ids, int64(i))
 	}
 	return ids, nil
 }
 
-// Decode is the text of tokens.
+// Decode returns the text of tokens.
 func (v Vocab) Decode(ids ...int64) string {
 	b := make([]byte, len(ids))
 	for i, id := range ids {

@@ -12,11 +12,11 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Figures are a run's numbers by name: losses, accuracies, outputs.
+// Figures holds the numbers of a run by name: losses, accuracies, outputs.
 type Figures map[string][]float64
 
-// Compare fails the test unless got has the names of twin.json in the test's folder, which twin.py beside it wrote,
-// and each number lies within rtol of PyTorch's, relative to the larger of the number and 1.
+// Compare fails the test unless got has the names of twin.json in the test's directory, which twin.py wrote, and each
+// number is within rtol of PyTorch's, relative to the larger of the number and 1.
 func Compare(t *testing.T, got Figures, rtol float64) {
 	t.Helper()
 	text, err := os.ReadFile("twin.json")
@@ -45,8 +45,8 @@ func Compare(t *testing.T, got Figures, rtol float64) {
 	}
 }
 
-// OneThread makes operators compute on one thread until the test ends, as twin.py does: the order of sums, and with it
-// the last bits, depends on the number.
+// OneThread makes operators use one thread until the test ends, as twin.py does, because the order of sums, and
+// therefore their last bits, depends on the number of threads.
 func OneThread(t *testing.T) {
 	t.Helper()
 	before := tensor.NumThreads()
