@@ -1,6 +1,6 @@
-// Package cgroup_test runs programs in memory cgroups that are too small for what they ask for: each must get an error,
-// and none may be killed. The groups are made below the group of the test, or at the root of the mount. Where neither
-// may be done, the tests are skipped and say so.
+// Package cgroup_test runs programs in memory cgroups that are too small for what they allocate: each must get an
+// error, and none may be killed. The cgroups are made below the cgroup of the test, or at the root of the mount. If
+// neither is allowed, the tests are skipped with a message.
 package cgroup_test
 
 import (
@@ -40,9 +40,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// run is a program of a child process. Its last line is the number of bytes that it kept, or "ended".
+// run runs a program of a child process. Its last line of output is the number of bytes that it kept, or "ended".
 func run(name string) error {
-	// keep keeps tensors of so many elements until an error.
+	// keep keeps tensors of the given number of elements until an error occurs.
 	keep := func(elements int, make func([]int, ...tensor.Option) *tensor.Tensor, each func()) error {
 		var kept []*tensor.Tensor
 		for {
@@ -111,10 +111,10 @@ func run(name string) error {
 	return nil
 }
 
-// A group is a cgroup of the test's own.
+// A group is a cgroup that the test made.
 type group struct{ cgroup.Group }
 
-// newGroup makes a cgroup with a limit, removed when the test ends.
+// newGroup makes a cgroup with a limit and removes it when the test ends.
 func newGroup(t *testing.T, below string, limit int64) group {
 	t.Helper()
 	var reasons []string
@@ -151,7 +151,7 @@ func newGroup(t *testing.T, below string, limit int64) group {
 	return group{}
 }
 
-// parents are the groups below which one may be made.
+// parents returns the cgroups below which the test may make one.
 func parents(below string) []cgroup.Group {
 	all := cgroup.Of("/proc/self")
 	if below == "" {
@@ -169,13 +169,13 @@ func (g group) set(limit int64) error {
 	name := "memory.limit_in_bytes"
 	if g.Version == 2 {
 		name = "memory.max"
-		// The controller may have to be handed down first; the kernel allows that where no process is in the parent.
+		// The controller may have to be enabled first, which the kernel allows if no process is in the parent.
 		if _, err := os.Stat(filepath.Join(g.Dir, name)); err != nil {
 			if err := os.WriteFile(filepath.Join(filepath.Dir(g.Dir), "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
 				return err
 			}
 		}
-		// What does not fit must not go to swap.
+		// Memory beyond the limit must not be swapped.
 		_ = os.WriteFile(filepath.Join(g.Dir, "memory.swap.max"), []byte("0"), 0)
 	}
 	if limit == 0 {
@@ -184,7 +184,7 @@ func (g group) set(limit int64) error {
 	return os.WriteFile(filepath.Join(g.Dir, name), []byte(strconv.FormatInt(limit, 10)), 0)
 }
 
-// start starts a program in the group: a shell joins it and becomes the program.
+// start starts a program in the group: a shell joins the group and then executes the program.
 func (g group) start(t *testing.T, name string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", `echo $$ > "$1/cgroup.procs" && exec "$2"`, "sh", g.Dir, os.Args[0])
@@ -200,7 +200,7 @@ func (g group) start(t *testing.T, name string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, out
 }
 
-// kept runs a program and returns how many bytes it kept; -1 where it ended by itself.
+// kept runs a program and returns how many bytes it kept, or -1 if it ended by itself.
 func (g group) kept(t *testing.T, name string) int64 {
 	t.Helper()
 	cmd, out := g.start(t, name)
@@ -219,8 +219,8 @@ func (g group) kept(t *testing.T, name string) int64 {
 	return n
 }
 
-// elsewhere is what a program needs at most besides tensors, and what is left free at most: what is less than the limit
-// by more than that fits clearly.
+// elsewhere returns the most memory, besides tensors, that a program needs and leaves free: sizes that are smaller than
+// the limit by more than that certainly fit.
 func elsewhere(limit int64) int64 { return 130*mib + limit/10 }
 
 func TestErrorNotKill(t *testing.T) {
@@ -256,7 +256,7 @@ func TestErrorNotKillOtherPrograms(t *testing.T) {
 	}
 }
 
-// The limit may be that of a group above the process's own.
+// TestLimitOfAncestor tests that the limit may be set on a cgroup above the process's own.
 func TestLimitOfAncestor(t *testing.T) {
 	leak.Check(t)
 	const limit = 400 * mib
@@ -267,7 +267,7 @@ func TestLimitOfAncestor(t *testing.T) {
 	}
 }
 
-// What other processes of the group use is not there for tensors.
+// TestOtherProcessInGroup tests that memory that other processes of the cgroup use is not available for tensors.
 func TestOtherProcessInGroup(t *testing.T) {
 	leak.Check(t)
 	const limit = 500 * mib
@@ -299,7 +299,7 @@ func TestOtherProcessInGroup(t *testing.T) {
 	}
 }
 
-// A limit that the user sets is kept as it was given.
+// TestSetLimitIsKept tests that a limit set by the user is not changed.
 func TestSetLimitIsKept(t *testing.T) {
 	leak.Check(t)
 	before, err := vram.Stats(tensor.CPU)

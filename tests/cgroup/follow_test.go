@@ -14,7 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// follow makes the limit follow a group that is a directory of files, as the kernel would show it.
+// follow makes the limit follow a cgroup made of a directory of files, like those of the kernel.
 func follow(t *testing.T, version int, limit, usage int64, stat string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -47,7 +47,7 @@ func limit(t *testing.T) int64 {
 	return m.Limit
 }
 
-// give gives out and takes back so many bytes.
+// give allocates and frees the given number of bytes.
 func give(t *testing.T, bytes int64) {
 	t.Helper()
 	for ; bytes > 0; bytes -= 4 * mib {
@@ -59,7 +59,7 @@ func give(t *testing.T, bytes int64) {
 	}
 }
 
-// fixed puts the limit back that was there before.
+// fixed restores the previous limit.
 func fixed(t *testing.T) {
 	t.Helper()
 	before := limit(t)
@@ -73,7 +73,8 @@ func near(t *testing.T, what string, got, want int64) {
 	}
 }
 
-// The limit is what tensors have, and what the group has room for besides, less the reserve.
+// TestLimitFollowsUsage tests that the limit is the bytes of tensors plus the free memory of the cgroup, less the
+// reserve.
 func TestLimitFollowsUsage(t *testing.T) {
 	leak.Check(t)
 	fixed(t)
@@ -82,7 +83,7 @@ func TestLimitFollowsUsage(t *testing.T) {
 	}
 	stat := func(version int, inactive, active, mapped int64) string {
 		if version == 1 {
-			// The group's own come first, and do not count those of the groups below it.
+			// The group's own figures come first, and do not include those of the groups below it.
 			return fmt.Sprintf("inactive_file 7\nactive_file 7\nmapped_file 7\ntotal_mapped_file %d\ntotal_inactive_file %d\ntotal_active_file %d\n", mapped, inactive, active)
 		}
 		return fmt.Sprintf("anon 5\nfile_mapped %d\ninactive_file %d\nactive_file %d\n", mapped, inactive, active)
@@ -90,15 +91,15 @@ func TestLimitFollowsUsage(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		dir := follow(t, version, 1024*mib, 400*mib, stat(version, 0, 0, 0))
 		near(t, "no page cache", limit(t), (1024-64-400)*mib)
-		// Page cache can be dropped, but for what is mapped.
+		// Page cache can be reclaimed, unless it is mapped.
 		files(t, dir, version, 1024*mib, 400*mib, stat(version, 100*mib, 60*mib, 30*mib))
-		give(t, 1024*mib) // enough that it looks again
+		give(t, 1024*mib) // enough to trigger another reading
 		near(t, "page cache", limit(t), (1024-64-400+130)*mib)
-		// All that is mapped may be more than the page cache: shared memory is.
+		// Mapped memory may exceed the page cache, because it includes shared memory.
 		files(t, dir, version, 1024*mib, 400*mib, stat(version, 10*mib, 0, 30*mib))
 		give(t, 1024*mib)
 		near(t, "shared memory", limit(t), (1024-64-400)*mib)
-		// The limit itself may be changed.
+		// The limit itself may change.
 		files(t, dir, version, 800*mib, 400*mib, "")
 		give(t, 1024*mib)
 		near(t, "a lower limit", limit(t), (800-57-400)*mib)
@@ -108,7 +109,8 @@ func TestLimitFollowsUsage(t *testing.T) {
 	}
 }
 
-// An allocation that does not fit looks again before it fails, and before it succeeds where there was room before.
+// TestLimitFollowsAtTheLimit tests that an allocation that does not fit reads the cgroup again before it fails, and
+// before it succeeds where there was room before.
 func TestLimitFollowsAtTheLimit(t *testing.T) {
 	leak.Check(t)
 	fixed(t)
@@ -126,7 +128,8 @@ func TestLimitFollowsAtTheLimit(t *testing.T) {
 	}
 }
 
-// The least of several groups counts; one whose files cannot be read, or without a limit, does not.
+// TestLimitOfSeveralGroups tests that the lowest of several limits counts, and that groups without a limit or with
+// unreadable files do not.
 func TestLimitOfSeveralGroups(t *testing.T) {
 	leak.Check(t)
 	fixed(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// operator is one that is called, with the types of its arguments.
+// operator is an operator to call, with the types of its arguments.
 type operator struct {
 	name  string
 	types []argument
@@ -20,7 +20,7 @@ type operator struct {
 
 type argument struct{ name, typ string }
 
-// operators returns those that Call accepts, or with -unchecked the others, sorted by name.
+// operators returns the operators that Call accepts, or with -unchecked the others, sorted by name.
 func (o *options) operators() ([]operator, error) {
 	names, err := tensor.OperatorNames()
 	if err != nil {
@@ -46,7 +46,8 @@ func (o *options) operators() ([]operator, error) {
 	return all, nil
 }
 
-// isInternal reports whether Call refuses the operator for what it is. The argument is one that no operator takes.
+// isInternal reports whether Call refuses the operator because it is internal. It passes an argument that no operator
+// accepts.
 func isInternal(name string) (bool, error) {
 	_, err := tensor.Call(name, make(chan int))
 	if err == nil {
@@ -55,7 +56,8 @@ func isInternal(name string) (bool, error) {
 	return strings.Contains(err.Error(), "CallUnchecked"), nil
 }
 
-// arguments returns those of a schema: of "aten::f(Tensor self, int[2] k=1, *, Scalar? s=None) -> Tensor" self, k and s.
+// arguments returns the arguments of a schema: self, k and s for "aten::f(Tensor self, int[2] k=1, *, Scalar? s=None)
+// -> Tensor".
 func arguments(schema string) []argument {
 	var all []argument
 	depth, start := 0, strings.IndexByte(schema, '(')+1
@@ -91,7 +93,7 @@ func child(o *options, from, to int64, state string) error {
 	}
 	var file *os.File
 	if state == "" {
-		// aten::from_file makes files.
+		// aten::from_file creates files.
 		dir, err := os.MkdirTemp("", "crashhunt")
 		if err != nil {
 			return err
@@ -113,7 +115,7 @@ func child(o *options, from, to int64, state string) error {
 				return err
 			}
 		}
-		// Each round calls every operator once, in an order of its own.
+		// Each round calls every operator once, in a different order.
 		n := int64(len(operators))
 		round := rand.New(rand.NewPCG(o.seed, uint64(i/n)))
 		op := &operators[round.Perm(int(n))[i%n]]
@@ -139,7 +141,7 @@ func child(o *options, from, to int64, state string) error {
 	return nil
 }
 
-// limits makes sizes that are too large an error, whatever asks for them.
+// limits makes every request for too much memory an error.
 func limits() error {
 	if err := vram.SetLimit(vram.CPU, vram.Bytes(256<<20)); err != nil {
 		return err
@@ -213,7 +215,7 @@ func (c *caller) call(op *operator) error {
 	return nil
 }
 
-// look reads what came out, uses it once more, and takes gradients through it.
+// look reads a result, uses it once more, and computes gradients through it.
 func (c *caller) look(x *tensor.Tensor) {
 	if x == nil || x.Err() != nil {
 		return
@@ -261,7 +263,7 @@ func (c *caller) look(x *tensor.Tensor) {
 	}
 }
 
-// cotangent is a gradient for y: of its shape, sometimes of another layout.
+// cotangent returns a gradient for y: of its shape, sometimes of another layout.
 func (c *caller) cotangent(y *tensor.Tensor) *tensor.Tensor {
 	g := y.Detach().OnesLike()
 	if c.one(3) {

@@ -1,19 +1,18 @@
-// Crashhunt calls every operator that tensor.Call accepts with arguments that are meant to end the process, as many
-// times as the scorecard asks for:
+// Crashhunt calls every operator that tensor.Call accepts with arguments that are meant to crash the process:
 //
 //	go run ./tests/crashhunt [-share F] [-seed S] [-jobs J] [-only REGEXP] [-unchecked]
-//	go run ./tests/crashhunt -seed S -from N [-to M]    calls N to M in this process, each printed before it is made
+//	go run ./tests/crashhunt -seed S -from N [-to M]    makes calls N to M in this process and prints each before it
 //
-// The arguments are of each layout (strided, overlapping, channels last, sparse, mkldnn, nested, quantised, meta), dtype
-// and size, finite and not, and come from the schema's types and few shapes, so that they often fit each other. What an
-// operator returns is printed, cloned and differentiated.
+// The arguments have all layouts (strided, overlapping, channels last, sparse, mkldnn, nested, quantized, meta), dtypes
+// and sizes, and finite and other values. They follow the schema's types and have few shapes, so that they often fit
+// each other. The result of an operator is printed, cloned and differentiated.
 //
-// Child processes make the calls; each call is a function of the seed and its number alone. A death (a signal, an abort,
-// an exit, a Go panic, no end in 20 s) is recorded with its operator and arguments: the call is repeated alone, and where
-// it survives alone, with the calls before it, as few as do it. Each call may use 256 MiB for tensors and a few GiB of
-// address space, so that huge sizes are errors.
+// Child processes make the calls. Each call depends only on the seed and its number. When a process dies (by a signal,
+// an abort, an exit or a Go panic, or because a call takes 20 s), crashhunt records the operator and its arguments. It
+// then repeats the call alone and, if that survives, together with as few preceding calls as make it die again. Each
+// call may use 256 MiB for tensors and a few GiB of address space, so that huge sizes are errors.
 //
-// With -unchecked the operators that only tensor.CallUnchecked accepts are called, for interest: they do crash.
+// With -unchecked it calls the operators that only tensor.CallUnchecked accepts. Those do crash.
 package main
 
 import (
@@ -61,14 +60,14 @@ func (o *options) args() []string {
 }
 
 func main() {
-	share := flag.Float64("share", 1, "of 200,000 calls")
-	jobs := flag.Int("jobs", runtime.NumCPU(), "child processes at once")
-	most := flag.Int("most", 20, "deaths after which it stops")
-	seed := flag.Uint64("seed", 1, "another seed makes other calls")
-	only := flag.String("only", "", "operators whose names match")
-	unchecked := flag.Bool("unchecked", false, "the internal operators instead of those that tensor.Call accepts")
+	share := flag.Float64("share", 1, "share of 200,000 calls")
+	jobs := flag.Int("jobs", runtime.NumCPU(), "number of child processes")
+	most := flag.Int("most", 20, "number of deaths after which it stops")
+	seed := flag.Uint64("seed", 1, "seed of the calls")
+	only := flag.String("only", "", "call only operators whose names match")
+	unchecked := flag.Bool("unchecked", false, "call the internal operators instead of those that tensor.Call accepts")
 	from := flag.Int64("from", -1, "make this call in this process")
-	to := flag.Int64("to", -1, "and those up to here")
+	to := flag.Int64("to", -1, "and the calls up to this one")
 	dry := flag.Bool("dry", false, "print the arguments of -from to -to, and make no call")
 	state := flag.String("state", "", "")
 	flag.Parse()
@@ -89,9 +88,9 @@ func main() {
 	}
 }
 
-// tally is what a child has counted, in a file that outlives it.
+// tally holds the counts of a child in a file that outlives it.
 type tally struct {
-	At                        int64 // the call under way
+	At                        int64 // the current call
 	Calls, Returned, Backward int64 // Returned: calls without an error
 }
 
@@ -117,7 +116,7 @@ func readTally(path string) (t tally) {
 	return t
 }
 
-// hunt is the parent's view.
+// hunt is the state of the parent.
 type hunt struct {
 	*options
 	dir    string
@@ -126,7 +125,7 @@ type hunt struct {
 	sum    tally
 	next   int64
 	n      int64
-	deaths []string // the operators' names
+	deaths []string // names of the operators
 }
 
 func parent(o *options, n int64, jobs, most int) error {
@@ -174,7 +173,7 @@ func parent(o *options, n int64, jobs, most int) error {
 	return nil
 }
 
-// chunk returns the next calls to make, none at the end.
+// chunk returns the next calls to make, or an empty range at the end.
 func (h *hunt) chunk() (from, to int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -186,7 +185,8 @@ func (h *hunt) chunk() (from, to int64) {
 	return from, h.next
 }
 
-// run has a child make the calls [from, to), and returns where to go on: at to, or behind the call that ended it.
+// run lets a child make the calls [from, to). It returns where to continue: at to, or after the call that ended the
+// child.
 func (h *hunt) run(j int, from, to int64) int64 {
 	state := filepath.Join(h.dir, fmt.Sprint(j))
 	end, how, _ := h.attempt(state, from, to, "-state", state)
@@ -198,7 +198,7 @@ func (h *hunt) run(j int, from, to int64) int64 {
 	}
 	_, _, text := h.attempt(state, end.At, end.At+1, "-dry")
 	text = strings.TrimSpace(text)
-	// The shortest range up to the call that does it again.
+	// Find the shortest range up to the call that makes the process die again.
 	for n := int64(1); ; n *= 4 {
 		first := max(from, end.At+1-n)
 		_, again, _ := h.attempt(state, first, end.At+1, "-state", state)
@@ -223,7 +223,8 @@ func (h *hunt) run(j int, from, to int64) int64 {
 	return end.At + 1
 }
 
-// attempt runs a child to its end, and returns what it has counted, what it died of, "" for nothing, and what it printed.
+// attempt runs a child until it ends. It returns what the child counted, how it died ("" if it did not), and its
+// output.
 func (h *hunt) attempt(state string, from, to int64, more ...string) (tally, string, string) {
 	if err := os.WriteFile(state, make([]byte, tallyBytes), 0o600); err != nil {
 		return tally{At: from}, err.Error(), ""
@@ -236,14 +237,14 @@ func (h *hunt) attempt(state string, from, to int64, more ...string) (tally, str
 		return tally{At: from}, err.Error(), ""
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = h.dir // aten::from_file makes files
+	cmd.Dir = h.dir // aten::from_file creates files
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "OMP_NUM_THREADS=1", "GOTRACEBACK=single")
 	var out, text bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &text
 	if err := cmd.Start(); err != nil {
 		return tally{At: from}, err.Error(), ""
 	}
-	slow := errors.New("no end in " + hang.String())
+	slow := errors.New("a call took longer than " + hang.String())
 	go func() {
 		last, moved := int64(-1), time.Now()
 		for ctx.Err() == nil {
@@ -268,7 +269,7 @@ func (h *hunt) attempt(state string, from, to int64, more ...string) (tally, str
 
 var causes = regexp.MustCompile(`(?m)^(SIG[A-Z]+|fatal error: .*|panic: .*|unexpected fault.*|terminate called.*|crashhunt: .*|.*corrupted.*|free\(\).*|malloc.*)`)
 
-// cause is the first line that tells.
+// cause returns the first informative line.
 func cause(err error, text string) string {
 	if found := causes.FindString(text); found != "" {
 		return found

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runHunt runs the program, and returns what it prints.
+// runHunt runs the program and returns its output.
 func runHunt(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), "LINSTOCK_CRASHHUNT=1")
@@ -29,7 +29,8 @@ func runHunt(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// Internal operators do end the process: the hunt names them, with a command that repeats the call.
+// TestADeathIsFound tests that the hunt reports a call of an internal operator that ends the process, with a command
+// that repeats it.
 func TestADeathIsFound(t *testing.T) {
 	leak.Check(t)
 	out, errs, err := runHunt(t, "-unchecked", "-only", `^aten::(_convert_indices_from_csr_to_coo|copy\.out|_foreach_copy)$`, "-share", "0.002", "-jobs", "1", "-most", "1")

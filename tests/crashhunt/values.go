@@ -10,7 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// values makes the arguments of one call. Most have one dtype and few shapes, so that they fit each other.
+// values makes the arguments of one call. Most have the same dtype and few shapes, so that they fit each other.
 type values struct {
 	*rand.Rand
 	dtype tensor.DType
@@ -19,7 +19,7 @@ type values struct {
 	odd   bool // tensors may have other layouts
 	kinds [2]int
 	last  *tensor.Tensor
-	// What has become of a tensor's layout, for its description.
+	// layouts describes how the layout of a tensor was changed.
 	layouts map[*tensor.Tensor]string
 }
 
@@ -32,7 +32,7 @@ func newValues(r *rand.Rand) *values {
 	v.shape = v.newShape()
 	v.grad = v.one(2)
 	v.odd = v.one(2)
-	// Few layouts in a call meet more often than many would.
+	// Use few layouts per call, so that the same ones meet more often.
 	v.kinds = [2]int{v.IntN(layouts), v.IntN(layouts)}
 	return v
 }
@@ -49,7 +49,7 @@ var dtypes = []tensor.DType{
 
 func (v *values) newShape() []int {
 	s := make([]int, pick(v, 0, 1, 2, 2, 2, 3, 3, 4, 4, 5))
-	same := v.one(3) // square matrices, and the like
+	same := v.one(3) // square matrices and the like
 	n := pick(v, 1, 2, 3, 4)
 	for i := range s {
 		s[i] = pick(v, 1, 2, 2, 3, 4, 5, 8)
@@ -63,7 +63,7 @@ func (v *values) newShape() []int {
 	return s
 }
 
-// like is a shape that often fits the call's.
+// like returns a shape that often fits the other arguments.
 func (v *values) like() []int {
 	s := slices.Clone(v.shape)
 	switch v.IntN(14) {
@@ -108,7 +108,7 @@ func (v *values) like() []int {
 	return s
 }
 
-// tensor makes one for the argument of that name.
+// tensor makes a tensor for the argument with the given name.
 func (v *values) tensor(a argument, i int) *tensor.Tensor {
 	if v.last != nil && v.one(8) {
 		return v.last
@@ -192,7 +192,7 @@ func (v *values) fill(shape []int, dtype tensor.DType) *tensor.Tensor {
 	return tensor.FromSlice(data, shape).To(dtype)
 }
 
-// the result of an operator, nil where it fails.
+// made returns the result of an operator, or nil if it fails.
 func (v *values) made(name string, args ...any) *tensor.Tensor {
 	out, err := tensor.CallUnchecked(name, args...)
 	if err != nil || len(out) == 0 {
@@ -204,7 +204,7 @@ func (v *values) made(name string, args ...any) *tensor.Tensor {
 
 const layouts = 28
 
-// relayout is t in another layout, or nil where it has none. t may keep a shape of its own.
+// relayout returns t in another layout, possibly with another shape, or nil if it has none.
 func (v *values) relayout(t *tensor.Tensor) *tensor.Tensor {
 	dims, kind := len(t.Shape()), v.IntN(layouts)
 	if !v.one(3) {
@@ -284,7 +284,7 @@ func (v *values) layout(t *tensor.Tensor, dims, kind int) *tensor.Tensor {
 		return v.compressed(t, pick(v, []int{0}, []int{2, 0}, []int{0, 1}))
 	case 23:
 		return v.compressed(t, pick(v, nil, []int{2}, []int{1}))
-	case 24: // compressed, of no elements
+	case 24: // compressed, without elements
 		return v.made("aten::to_sparse_csr", tensor.Zeros(pick(v, []int{0, 0}, []int{2, 0}, []int{0, 3}, []int{2, 3}, []int{2, 0, 3}), t.DType()))
 	case 25:
 		return v.made("aten::to_mkldnn", tensor.Ones(pick(v, []int{0, 3}, []int{2, 3}, []int{3, 3}, []int{1, 2, 4, 4}, []int{0})))
@@ -298,7 +298,7 @@ func (v *values) layout(t *tensor.Tensor, dims, kind int) *tensor.Tensor {
 	return nil
 }
 
-// compressed is a sparse tensor of t's dtype and matrix, with a batch, full or without elements.
+// compressed makes a sparse tensor with t's dtype and matrix, with a batch, with or without elements.
 func (v *values) compressed(t *tensor.Tensor, batch []int) *tensor.Tensor {
 	shape := t.Shape()
 	if len(shape) < 2 {
@@ -361,7 +361,7 @@ func (v *values) ints(name string) []int {
 	if strings.Contains(name, "size") || strings.Contains(name, "shape") {
 		return v.like()
 	}
-	// A window's, one number for each dimension.
+	// An argument of a window has one number for each dimension.
 	s := make([]int, max(1, min(3, len(v.shape)-pick(v, 1, 2))))
 	for i := range s {
 		s[i] = pick(v, 1, 1, 2, 3, 0)
@@ -461,7 +461,7 @@ func (v *values) dtypeNumber() any {
 	return int(pick(v, dtypes...))
 }
 
-// describe writes an argument.
+// describe formats an argument.
 func (v *values) describe(x any) string {
 	switch x := x.(type) {
 	case nil:

@@ -9,8 +9,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
-// runExceptions throws each kind of exception at the entry of each function of the C API, one at a time in a process
-// in C, and then at every entry of training steps.
+// runExceptions throws each kind of exception at the entry of each function of the C API, first one at a time in a C
+// program, and then at every entry of training steps.
 func runExceptions(h *harness) (string, bool, error) {
 	if err := cshim.Load(); err != nil {
 		return "", false, err

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	childEnv = "LINSTOCK_FAULTS_CHILD" // ROW:SEED:CASE:FAULT:END, the cases from CASE to END
-	hangs    = 60 * time.Second        // without a word from a child
-	mostBad  = 20                      // failures, then a row ends
+	childEnv = "LINSTOCK_FAULTS_CHILD" // ROW:SEED:CASE:FAULT:END: the cases from CASE to END
+	hangs    = 60 * time.Second        // maximum time without output of a child
+	mostBad  = 20                      // number of failures after which a row ends
 )
 
-// harness runs the rows' cases in child processes.
+// harness runs the cases of rows in child processes.
 type harness struct {
 	share float64
 	seed  uint64
@@ -35,17 +35,17 @@ type harness struct {
 	dir     string
 }
 
-// batch is cases for one process.
+// batch is the cases of one process.
 type batch struct {
 	first, end int
 	fault      int64 // of the first case
 	env        []string
 }
 
-// tally is what a row's processes have said.
+// tally counts what the processes of a row report.
 type tally struct {
-	target int64  // then this file says that it is enough
-	enough string // children look at it after each case
+	target int64  // when it is reached, the file enough is created
+	enough string // children check for it after each case
 
 	mu           sync.Mutex
 	faults       int64
@@ -85,7 +85,7 @@ func (h *harness) row(r *row) (string, bool, error) {
 	return r.run(h)
 }
 
-// shm is a directory in memory, where there is one: checkpoints are synced.
+// shm returns a directory in memory, if there is one, because checkpoints are synced.
 func shm() string {
 	if s, err := os.Stat("/dev/shm"); err == nil && s.IsDir() {
 		return "/dev/shm"
@@ -93,7 +93,7 @@ func shm() string {
 	return ""
 }
 
-// makeFake builds the fake CUDA runtime where it is not there, and the shim for it.
+// makeFake builds the fake CUDA runtime if it is missing, and its shim.
 func (h *harness) makeFake() error {
 	if h.fakeEnv != nil {
 		return nil
@@ -103,7 +103,7 @@ func (h *harness) makeFake() error {
 	return err
 }
 
-// each runs what next gives until it gives no more, several processes at a time, and says how far it is.
+// each runs the batches that next returns until there are no more, several processes at a time, and displays progress.
 func (h *harness) each(r string, target int64, t *tally, next func() (batch, bool)) {
 	stop := scorecard.Progress(func() string {
 		faults, wrong := t.read()
@@ -111,7 +111,7 @@ func (h *harness) each(r string, target int64, t *tally, next func() (batch, boo
 	})
 	var mu sync.Mutex
 	var workers sync.WaitGroup
-	// Two for each processor: a step that is out of memory waits most of its time for some.
+	// Run two for each processor: a step that is out of memory waits most of the time.
 	for worker := range 2 * runtime.NumCPU() {
 		workers.Go(func() {
 			for {
@@ -130,7 +130,7 @@ func (h *harness) each(r string, target int64, t *tally, next func() (batch, boo
 	stop()
 }
 
-// batch runs one, and what is left of it again after each crash.
+// batch runs a batch, and after each crash the rest of it.
 func (h *harness) batch(r string, worker int, b batch, t *tally) {
 	for b.first < b.end {
 		p := h.process(r, worker, b, t, nil)
@@ -153,7 +153,7 @@ func (h *harness) batch(r string, worker int, b batch, t *tally) {
 }
 
 type outcome struct {
-	err    error // the process did not end as it should
+	err    error // the process did not end normally
 	last   string
 	number int
 	fault  int64
@@ -161,7 +161,7 @@ type outcome struct {
 	tail   string
 }
 
-// process is one child; its lines go to out, too, where there is one.
+// process runs one child; its output also goes to out if that is not nil.
 func (h *harness) process(r string, worker int, b batch, t *tally, out io.Writer) (o outcome) {
 	self, err := os.Executable()
 	if err != nil {
@@ -190,7 +190,7 @@ func (h *harness) process(r string, worker int, b batch, t *tally, out io.Writer
 	return o
 }
 
-// complain says where a process ended that should not.
+// complain reports where a process ended that should not.
 func (h *harness) complain(r string, o outcome, again string) {
 	fmt.Fprintf(os.Stderr, "faults: %s: the process ended (%v) at %s\n%s\n", r, o.err, o.last, o.tail)
 	if again != "" {
@@ -198,8 +198,8 @@ func (h *harness) complain(r string, o outcome, again string) {
 	}
 }
 
-// follow runs a process and hears what it says. One that is silent for too long is ended, with the stacks of Go's
-// goroutines as its last words.
+// follow runs a process and reads its output. It ends a process without output for too long, after it has printed the
+// stacks of its goroutines.
 func follow(cmd *exec.Cmd, r string, t *tally, out io.Writer) (o outcome) {
 	var errs tail
 	cmd.Stderr = &errs
@@ -246,7 +246,7 @@ func follow(cmd *exec.Cmd, r string, t *tally, out io.Writer) (o outcome) {
 	return o
 }
 
-// tail keeps the last that was written.
+// tail keeps the end of what was written.
 type tail struct{ buf []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -258,7 +258,7 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 func (t *tail) String() string { return string(t.buf) }
 
-// one runs a single fault, as a failure names it.
+// one runs a single fault, named as in the message of a failure.
 func (h *harness) one(spec string) error {
 	parts := strings.Split(spec, ":")
 	r := rowOf(parts[0])
@@ -290,7 +290,7 @@ func (h *harness) one(spec string) error {
 	return nil
 }
 
-// reporter is how a child tells its parent.
+// reporter sends reports from a child to its parent.
 type reporter struct{ out *os.File }
 
 func (r *reporter) at(format string, args ...any) { fmt.Fprintf(r.out, "at "+format+"\n", args...) }
@@ -300,7 +300,7 @@ func (r *reporter) bad(format string, args ...any) {
 func (r *reporter) count(n int)                    { fmt.Fprintln(r.out, "n", n) }
 func (r *reporter) say(format string, args ...any) { fmt.Fprintf(r.out, "say "+format+"\n", args...) }
 
-// child is what one process has to do.
+// child is the work of one process.
 type child struct {
 	seed       uint64
 	first, end int
@@ -328,7 +328,7 @@ func childMain(spec string) int {
 	return 0
 }
 
-// cases runs a sweep's cases one after another.
+// cases runs the cases of a sweep one after the other.
 func (c child) cases(f func(number int, seed uint64, from int64, report *reporter, dir string) error) error {
 	for number := c.first; number < c.end; number++ {
 		if _, err := os.Stat(filepath.Join(c.dir, "enough")); err == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// A job is a small model with its optimizer and a batch: what a fault is injected into a step of. Its sizes and
-// options follow from a seed.
+// A job is a small model with an optimizer and a batch. Faults are injected into its steps. Its sizes and options
+// follow from a seed.
 type job struct {
 	name    string
 	device  tensor.Device
@@ -23,19 +23,19 @@ type job struct {
 	forward func(x *tensor.Tensor) *tensor.Tensor // logits (N, classes)
 	batch   func() (x, y *tensor.Tensor)
 	opt     *optim.Optimizer
-	fresh   bool // each faulted step is the optimizer's first
+	fresh   bool // each step with a fault is the optimizer's first
 	file    string
 
 	params []*tensor.Tensor
-	saved  []*tensor.Tensor // of them and the optimizer's state, as they were at the start
-	losses [2]float32       // of the first two steps from there, where nothing fails
+	saved  []*tensor.Tensor // of the parameters and the optimizer's state at the start
+	losses [2]float32       // of the first two steps from there, without faults
 }
 
 var models = []string{"mlp", "cnn", "gru", "gpt", "attention"}
 
 const classes = 5
 
-// newJob makes one of a model; large makes what it computes large, for devices that compute nothing.
+// newJob makes a job of a model. If large is set, its tensors are large, for devices that compute nothing.
 func newJob(model string, seed uint64, device tensor.Device, large bool, dir string) (*job, error) {
 	r := rand.New(rand.NewPCG(seed, 11))
 	j := &job{device: device, fresh: r.IntN(3) == 0, file: filepath.Join(dir, fmt.Sprintf("%d-%d", os.Getpid(), device.Index))}
@@ -72,7 +72,7 @@ func newJob(model string, seed uint64, device tensor.Device, large bool, dir str
 		net := &cnn{Conv: nn.NewConv2d(2, out, 3, on, nn.Padding(1)), Norm: nn.NewBatchNorm2d(out, on), Head: nn.NewLinear(out*4, classes, on)}
 		j.net, j.forward = net, net.Forward
 		side := 8 + 2*r.IntN(3)
-		rows++ // of one value there is no variance
+		rows++ // a single value has no variance
 		inputs(rows, 2, side, side)
 	case "gru":
 		in, hidden := 4+r.IntN(5), 4+r.IntN(9)
@@ -137,7 +137,7 @@ func newJob(model string, seed uint64, device tensor.Device, large bool, dir str
 	return j, err
 }
 
-// data makes inputs of a shape, with a class for each of rows.
+// data makes inputs of a shape, and a class for each of rows.
 func (j *job) data(r *rand.Rand, rows int, shape []int) {
 	n := 1
 	for _, s := range shape {
@@ -155,7 +155,7 @@ func (j *job) data(r *rand.Rand, rows int, shape []int) {
 	}
 }
 
-// stage is how far a step came.
+// stage is how far a step got.
 type stage int
 
 const (
@@ -169,7 +169,7 @@ func (s stage) String() string {
 	return [...]string{"forward or backward", "the optimizer's step", "save", "the end"}[s]
 }
 
-// step trains once, and saves.
+// step takes one training step and saves a checkpoint.
 func (j *job) step() (loss float32, at stage, err error) { return j.train(true) }
 
 func (j *job) train(save bool) (loss float32, at stage, err error) {
@@ -198,7 +198,7 @@ func (j *job) train(save bool) (loss float32, at stage, err error) {
 	return loss, at, err
 }
 
-// start takes the reference: what the first steps give, and the state that reset goes back to.
+// start records the reference: the losses of the first steps, and the state that reset restores.
 func (j *job) start() error {
 	if !j.fresh {
 		if _, _, err := j.step(); err != nil {
@@ -234,7 +234,7 @@ func (j *job) state() []*tensor.Tensor {
 	return all
 }
 
-// reset goes back to the start.
+// reset restores the state of the start.
 func (j *job) reset() error {
 	j.opt.ZeroGrad()
 	if j.fresh {
@@ -288,7 +288,7 @@ func (g *gru) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return g.Head.Forward(h.Select(0, 0))
 }
 
-// checkpointed computes each of its blocks once more in the backward pass.
+// checkpointed computes each of its blocks again in the backward pass.
 type checkpointed struct {
 	Blocks []*nn.CausalSelfAttention
 	Head   *nn.Linear

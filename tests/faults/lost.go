@@ -13,13 +13,13 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// The row "device-errors": a sticky error at each call of a training step to the CUDA runtime. A device that is lost
-// stays so: a process has 64 of them, loses 63 one after another, and the last one goes on. A case's number is its
-// variant, of models and seeds, times a million, and in it the error and the call.
+// The row "device-errors" injects a sticky error at each CUDA call of a training step. A lost device stays lost, so a
+// process has 64 devices, loses 63 one after the other, and the last one continues. The number of a case is its variant
+// (of models and seeds) times a million, plus the error and the call.
 const (
 	lostDevices  = 64
 	perVariant   = 1_000_000
-	lostVariants = 40 // full size needs 30
+	lostVariants = 40 // the full count needs 30
 	callsEnv     = "LINSTOCK_FAULTS_CALLS"
 )
 
@@ -37,7 +37,7 @@ func lostEnv(number int) []string {
 func runDeviceErrors(h *harness) (string, bool, error) {
 	target := int64(20_000 * h.share)
 	var t tally
-	// How many calls the step of each variant makes; -1: not asked yet.
+	// Number of calls in the step of each variant; -1 if not known yet.
 	var mu sync.Mutex
 	calls := make([]int, lostVariants)
 	ask := func(variant int) (int, error) {
@@ -69,7 +69,7 @@ func runDeviceErrors(h *harness) (string, bool, error) {
 		b.env = append(lostEnv(b.first), fmt.Sprintf("%s=%d", callsEnv, n))
 		planned += int64(b.end - b.first)
 		at += lostDevices - 1
-		// A part of full size takes a part of each variant.
+		// A share of the full count takes that share of each variant.
 		if at >= all || float64(at) >= float64(all)*h.share+lostDevices {
 			variant, at = variant+1, 0
 			if variant == lostVariants {
@@ -85,7 +85,7 @@ func runDeviceErrors(h *harness) (string, bool, error) {
 		t.crashes+t.bad == 0 && t.faults >= target, nil
 }
 
-// loseDevices is one process of it.
+// loseDevices runs the cases of one process.
 func loseDevices(c child) error {
 	control, err := fakecuda.Open(os.Getenv("FAKECUDA_CONTROL"), lostDevices, 1<<40)
 	if err != nil {
@@ -125,7 +125,7 @@ func loseDevices(c child) error {
 	return control.Misuse()
 }
 
-// jobOn is a variant's job on a device, after its first step, which starts the device.
+// jobOn returns a variant's job on a device after its first step, which initializes the device.
 func (c child) jobOn(variant int, d tensor.Device) (*job, error) {
 	j, err := newJob(lostModel(variant), c.seed+uint64(variant), d, false, c.dir)
 	if err != nil {
@@ -145,7 +145,7 @@ func (c child) lose(control *fakecuda.Control, variant, index, code int, k int64
 		return err
 	}
 	kept := tensor.Ones([]int{3}, d).RequiresGrad_().Keep()
-	// On the CPU, with a graph that reaches to the device.
+	// This tensor is on the CPU, but its graph reaches the device.
 	tail := kept.Mul(kept).To(tensor.CPU).Keep()
 	if err := tail.Err(); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (c child) lose(control *fakecuda.Control, variant, index, code int, k int64
 	if err := control.AddRule(fakecuda.Rule{Function: fakecuda.Any, Device: index, Skip: k, Times: 1, Error: code, Kind: fakecuda.Sticky}); err != nil {
 		return err
 	}
-	// What the faulted call was may not say it, a free does not; then the next one does.
+	// The call with the fault may not report it, a free for example; then the next one does.
 	for range 4 {
 		if _, _, err = j.step(); err != nil {
 			break
@@ -187,7 +187,7 @@ func (c child) lose(control *fakecuda.Control, variant, index, code int, k int64
 	kept.Release()
 	j.release()
 	tensor.Flush()
-	// The other device goes on, and gives back what it does not need.
+	// The other device continues, and frees what it does not need.
 	if _, _, err := good.step(); err != nil {
 		return fmt.Errorf("a step on %v: %w", good.device, err)
 	}

@@ -1,11 +1,11 @@
-// Faults injects failures into training steps, each at every place where it can happen, and checks that each is an
-// error, that nothing is lost, and that the program goes on:
+// Faults injects failures into training steps, each at every place where it can happen. It checks that each results in
+// an error, that nothing leaks, and that the program continues:
 //
 //	go run ./tests/faults [-share F] [-rows oom-device,oom-host,device-errors,exceptions] [-seed S]
 //
-// Every row runs its cases in processes of their own, so that one that dies is told from one that fails, and names
-// the case and the fault: -case ROW:CASE:FAULT runs it alone. The rows for devices run over the fake CUDA runtime
-// (tests/fakecuda), which is made first where it is not there.
+// Every row runs its cases in child processes, so that a crash is distinguished from a failure. A report names the case
+// and the fault; -case ROW:CASE:FAULT runs it alone. The rows for devices use the fake CUDA runtime (tests/fakecuda),
+// which is built first if it is missing.
 package main
 
 import (
@@ -40,11 +40,11 @@ func main() {
 		os.Exit(childMain(spec))
 	}
 	h := &harness{}
-	names := flag.String("rows", "oom-device,oom-host,device-errors,exceptions", "which, with a comma between")
-	device := flag.String("device", "", "cpu or fake: the rows of that device alone")
-	one := flag.String("case", "", "ROW:CASE:FAULT, as a failure names it: that one alone, here")
-	flag.Float64Var(&h.share, "share", 1, "of the full number of faults")
-	flag.Uint64Var(&h.seed, "seed", 1, "of the models")
+	names := flag.String("rows", "oom-device,oom-host,device-errors,exceptions", "rows to run, separated by commas")
+	device := flag.String("device", "", "cpu or fake: run only the rows of that device")
+	one := flag.String("case", "", "ROW:CASE:FAULT, as a failure names it: run only that one, in this process")
+	flag.Float64Var(&h.share, "share", 1, "share of the full number of faults")
+	flag.Uint64Var(&h.seed, "seed", 1, "seed of the models")
 	flag.Parse()
 	if *one != "" {
 		if err := h.one(*one); err != nil {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// thousands writes 104211 as 104,211.
+// thousands formats 104211 as 104,211.
 func thousands(n int64) string {
 	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -15,7 +15,7 @@ func thousands(n int64) string {
 	return s
 }
 
-// perBatch is how many cases of a sweep a process runs.
+// perBatch is the number of cases of a sweep in one process.
 const perBatch = 20
 
 func devicesOf(row string) int {
@@ -25,12 +25,12 @@ func devicesOf(row string) int {
 	return 2
 }
 
-// envOf is what a case's process runs with.
+// envOf returns the environment of a case's process.
 func envOf(row string, number int) []string {
 	switch row {
 	case "oom-device":
-		// cuDNN's own layout of a GRU's weights is not faked: without it, or a CNN with it. Without libtorch's cache
-		// every tensor is an allocation of the device's; with it, what a large model does.
+		// The fake runtime does not implement cuDNN's layout of a GRU's weights: run without cuDNN, or a CNN with it.
+		// Without libtorch's cache, every tensor is an allocation of the device; with it, use a large model.
 		env := []string{"LINSTOCK_CUDNN=" + strconv.Itoa(number/perBatch%2)}
 		if number/perBatch%3 != 2 {
 			env = append(env, "PYTORCH_NO_CUDA_MEMORY_CACHING=1")
@@ -42,7 +42,7 @@ func envOf(row string, number int) []string {
 	return nil
 }
 
-// sweepRow runs cases until there have been enough faults.
+// sweepRow runs cases until there were enough faults.
 func (h *harness) sweepRow(name string, full int64) (string, bool, error) {
 	target, at := int64(float64(full)*h.share), 0
 	t := tally{target: target, enough: h.enough()}
@@ -56,7 +56,7 @@ func (h *harness) sweepRow(name string, full int64) (string, bool, error) {
 		return b, true
 	})
 	figures := fmt.Sprintf("%s faults; %d crashes, %d failures", thousands(t.faults), t.crashes, t.bad)
-	if t.bad == 0 { // a leak is one
+	if t.bad == 0 { // a leak is a failure
 		figures += ", 0 bytes leaked"
 	}
 	return figures, t.crashes+t.bad == 0 && t.faults >= target, nil

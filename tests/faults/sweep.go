@@ -18,14 +18,14 @@ import (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// A fault is armed before a step and says afterwards whether it struck.
+// A fault is armed before a step and reports afterwards whether it struck.
 type fault interface {
 	fmt.Stringer
 	arm(k, times int64) error
 	disarm() (struck bool, err error)
 }
 
-// shimFault is one of the shim's own points.
+// shimFault is a fault point of the shim.
 type shimFault struct {
 	point cshim.FaultPoint
 	throw cshim.Throw
@@ -52,7 +52,7 @@ func (f shimFault) disarm() (bool, error) {
 	return failed != 0, cshim.Fault{Point: f.point}.Set()
 }
 
-// deviceFault is the fake devices' memory.
+// deviceFault is a failure of the fake devices' memory.
 type deviceFault struct {
 	c      *fakecuda.Control
 	errors int64
@@ -70,21 +70,21 @@ func (f *deviceFault) disarm() (bool, error) {
 	return f.c.Errors() != f.errors, nil
 }
 
-// A sweep injects faults into steps of one job: at each k until a step has so few events that none fails.
+// A sweep injects faults into steps of one job: at each k, until a step has too few events for the fault to strike.
 type sweep struct {
 	*job
 	fault    fault
-	times    int64 // how often it fails: 1, or -1 from then on
-	must     bool  // a fault that stays is an error, unless a sweep frees enough that another try needs no new memory
-	kind     error // that each error must be; nil: any
+	times    int64 // number of failures: 1, or -1 for all from then on
+	must     bool  // a fault that stays must be an error, unless a sweep frees enough that a retry needs no new memory
+	kind     error // required kind of each error; nil allows any
 	device   tensor.Device
 	control  *fakecuda.Control
-	empty    bool // the allocators' caches, before each step
+	empty    bool // empty the allocators' caches before each step
 	uncached bool
-	values   bool // losses mean something
+	values   bool // losses are meaningful
 }
 
-// held is what must be as before after a failure.
+// held holds the figures that must be the same after a failure.
 type held struct{ cpu, device, handles int64 }
 
 func (s *sweep) held() (h held, err error) {
@@ -106,7 +106,7 @@ func (s *sweep) held() (h held, err error) {
 	return h, err
 }
 
-// base is what is held when all that can go has gone.
+// base returns the figures after everything that can be freed is freed.
 func (s *sweep) base() (held, error) {
 	for range 3 {
 		runtime.GC()
@@ -115,8 +115,8 @@ func (s *sweep) base() (held, error) {
 	return s.held()
 }
 
-// settle waits until no more is held than before: the engine's threads let go late, and what a failure has left
-// outside scopes is the collector's.
+// settle waits until no more is held than before: the engine's threads free late, and the collector frees what a
+// failure has left outside scopes.
 func (s *sweep) settle(before held) error {
 	for round, start := 0, time.Now(); ; round++ {
 		now, err := s.held()
@@ -136,7 +136,7 @@ func (s *sweep) settle(before held) error {
 	}
 }
 
-// at injects the k-th fault. It says whether there was one.
+// at injects the k-th fault. It reports whether the fault struck.
 func (s *sweep) at(k int64, before held) (struck bool, err error) {
 	if s.empty {
 		for _, d := range []tensor.Device{tensor.CPU, s.device} {
@@ -165,7 +165,8 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 	case failure == nil && struck && s.must && s.times < 0 && counts.Retries == 0:
 		return true, errors.New("no error, and nothing was tried again")
 	}
-	// The next step, without a fault: where the parameters had not changed the first once more, else the second.
+	// The next step has no fault: it is the first step again if the parameters had not changed, and otherwise the
+	// second.
 	s.opt.ZeroGrad()
 	next := s.losses[0]
 	if at >= saving {
@@ -174,7 +175,7 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 		}
 		next = s.losses[1]
 	}
-	// One that was mended on the way has shown already that it goes on, where values mean nothing.
+	// Where values mean nothing, a fault from which the step recovered has already shown that the program continues.
 	if failure != nil || s.values {
 		if loss, _, err = s.train(false); err != nil {
 			return struck, fmt.Errorf("%v failed (%v), and the next step: %w", at, failure, err)
@@ -192,7 +193,7 @@ func (s *sweep) at(k int64, before held) (struck bool, err error) {
 	return struck, nil
 }
 
-// all goes through every k from the first on.
+// all injects every fault k from from on.
 func (s *sweep) all(from int64, report *reporter, id string) error {
 	if err := s.start(); err != nil {
 		return fmt.Errorf("%s: %w", s.name, err)
@@ -206,7 +207,7 @@ func (s *sweep) all(from int64, report *reporter, id string) error {
 		struck, err := s.at(k, before)
 		if err != nil {
 			report.bad("%s %d: %s, fault %d: %v", id, k, s.name, k, err)
-			// What it has left is not the next one's.
+			// The next fault must not see the state that this one left.
 			if err := s.reset(); err != nil {
 				return err
 			}
@@ -224,20 +225,20 @@ func (s *sweep) all(from int64, report *reporter, id string) error {
 	}
 }
 
-// oomHost is a case of the row "oom-host": the model, what fails and how often follow from its number.
+// oomHost runs a case of the row "oom-host". The model, what fails and how often follow from its number.
 func oomHost(number int, seed uint64, from int64, report *reporter, dir string) error {
 	points := []cshim.FaultPoint{cshim.FaultShim, cshim.FaultCPU, cshim.FaultShim, cshim.FaultSystem}
-	point := points[number%len(points)] // 4 of them, 5 models, 3 ways to fail: each meets each
+	point := points[number%len(points)] // 4 points, 5 models, 3 ways to fail: all combinations occur
 	s := &sweep{fault: shimFault{point: point}, device: tensor.CPU, kind: tensor.ErrOutOfMemory, values: true,
 		empty: point == cshim.FaultSystem, must: point == cshim.FaultCPU, times: 1}
-	// What stays takes longer: an operator without memory waits for some.
+	// Faults that stay take longer, because an operator without memory waits.
 	if number%3 == 2 {
 		s.times = -1
 	}
 	return s.run(number, seed, from, report, dir)
 }
 
-// oomDevice is one of the row "oom-device".
+// oomDevice runs a case of the row "oom-device".
 func oomDevice(number int, seed uint64, from int64, report *reporter, dir string) error {
 	c, err := fakecuda.Open(os.Getenv("FAKECUDA_CONTROL"), 2, 1<<40)
 	if err != nil {
@@ -256,11 +257,11 @@ func oomDevice(number int, seed uint64, from int64, report *reporter, dir string
 	return c.Misuse()
 }
 
-// throws is one of the row "exceptions": the entries of a step throw.
+// throws runs a case of the row "exceptions": the entries of a step throw.
 func throws(number int, seed uint64, from int64, report *reporter, dir string) error {
 	throw := cshim.Throw(number % cshim.Throws)
 	s := &sweep{fault: shimFault{point: cshim.FaultEntry, throw: throw}, device: tensor.CPU, values: true, times: 1}
-	if throw == 1 || throw == 2 { // those for memory
+	if throw == 1 || throw == 2 { // exceptions about memory
 		s.kind = tensor.ErrOutOfMemory
 	}
 	return s.run(number, seed, from, report, dir)

@@ -1,5 +1,5 @@
-// Command hello is the smallest program that computes: tests run it where libtorch is missing, where it was
-// just set up, and out of a bundle.
+// Command hello is a minimal program that computes. Tests run it where libtorch is missing, where it was just set up,
+// and out of a bundle.
 package main
 
 import (

@@ -1,13 +1,13 @@
-// Hostile loads mutants of safetensors files and checkpoints, as many as the scorecard asks for:
+// Hostile loads mutants of safetensors files and checkpoints:
 //
 //	go run ./tests/hostile [-share F] [-seed S] [-jobs J]
-//	go run ./tests/hostile -seed S -mutant N [-out FILE]    one of them, in this process; FILE keeps it
+//	go run ./tests/hostile -seed S -mutant N [-out FILE]    loads one of them in this process and writes it to FILE
 //
-// Each mutant is a file that package checkpoint opens, maps and reads to its end. What may come out is an error, or
-// tensors whose bytes are the file's; a crash, a hang and a leak may not, nor may one mutant make the Go heap and the
-// native heap together allocate more than the file's size and 16 MiB. What Go allocates is the difference of
-// /gc/heap/allocs:bytes, freed or not, which is no less than its peak; libtorch's is the peak that the shim counts.
-// Mutants are loaded in child processes, so that one that ends its process can be named.
+// Package checkpoint opens, maps and reads each mutant completely. The result may be an error, or tensors with the
+// bytes of the file. It must not be a crash, a hang or a leak, and for one mutant the Go heap and the native heap
+// together must not allocate more than the file's size and 16 MiB. For Go this is the difference of
+// /gc/heap/allocs:bytes, freed or not, which is an upper bound of its peak; for libtorch it is the peak that the shim
+// counts. Child processes load the mutants, so that one that ends its process can be reported.
 package main
 
 import (
@@ -35,11 +35,11 @@ const (
 	mostFaults = 20
 )
 
-// tally is what a child has counted: it stands in a file, so that it outlives the child.
+// tally holds the counts of a child in a file that outlives it.
 type tally struct {
-	At                                   int64 // the mutant under way
-	Mutants, Accepted, Trainings, Loaded int64 // Accepted: opened without an error; Loaded: training files that were
-	Tensors, Excess                      int64 // Excess: the most that was allocated beyond a file's size
+	At                                   int64 // the current mutant
+	Mutants, Accepted, Trainings, Loaded int64 // Accepted: opened without an error; Loaded: training files loaded without an error
+	Tensors, Excess                      int64 // Excess: the most allocated beyond a file's size
 }
 
 const tallyBytes = 7 * 8
@@ -63,11 +63,11 @@ func (t *tally) add(o tally) {
 }
 
 func main() {
-	share := flag.Float64("share", 1, "of 10,000,000 mutants")
-	seed := flag.Uint64("seed", 1, "another seed makes other mutants")
-	jobs := flag.Int("jobs", runtime.NumCPU(), "child processes at once")
-	one := flag.Int64("mutant", -1, "load this one alone")
-	out := flag.String("out", "", "where to keep it")
+	share := flag.Float64("share", 1, "share of 10,000,000 mutants")
+	seed := flag.Uint64("seed", 1, "seed of the mutants")
+	jobs := flag.Int("jobs", runtime.NumCPU(), "number of child processes")
+	one := flag.Int64("mutant", -1, "load only this mutant")
+	out := flag.String("out", "", "file for the mutant")
 	work := flag.String("child", "", "")
 	from := flag.Int64("from", 0, "")
 	to := flag.Int64("to", 0, "")
@@ -87,14 +87,14 @@ func main() {
 	}
 }
 
-// run is the parent's view.
+// run is the state of the parent.
 type run struct {
 	seed   uint64
 	n      int64
 	mu     sync.Mutex
 	next   int64
 	sum    tally
-	live   map[string]*tally // of the children under way
+	live   map[string]*tally // of the running children
 	faults []string
 }
 
@@ -132,7 +132,7 @@ func parent(seed uint64, n int64, jobs int) error {
 	return nil
 }
 
-// memory is a directory in memory, where there is one.
+// memory returns a directory in memory, if there is one.
 func memory() string {
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		return "/dev/shm"
@@ -150,13 +150,13 @@ func (r *run) chunk() (from, to int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	from = r.next
-	// Towards the end they are small, so that all processes end together.
+	// Ranges are small near the end, so that all processes end together.
 	r.next += min(perChild, max(20_000, (r.n-r.next)/4))
 	r.next = min(r.next, r.n)
 	return from, r.next
 }
 
-// child runs one over [from, to) and gives where to go on: at to, or behind the mutant that ended it.
+// child runs a child over [from, to). It returns where to continue: at to, or after the mutant that ended it.
 func (r *run) child(work string, from, to int64) int64 {
 	state := work + ".state"
 	if err := os.WriteFile(state, make([]byte, tallyBytes), 0o600); err != nil {
@@ -203,7 +203,7 @@ func (r *run) child(work string, from, to int64) int64 {
 		}
 		what := fmt.Sprintf("%v\n%s", err, tail(text.Bytes()))
 		if hangs {
-			what = "no end in " + hang.String()
+			what = "no end within " + hang.String()
 		}
 		return r.fault(end.At, what, end.At+1)
 	}
@@ -239,7 +239,7 @@ func readTally(path string) (t tally) {
 
 func tail(b []byte) []byte { return b[max(0, len(b)-4000):] }
 
-// single loads one mutant, and says what came out.
+// single loads one mutant and prints the result.
 func single(seed uint64, n int64, out string) error {
 	dir, err := os.MkdirTemp(memory(), "hostile")
 	if err != nil {

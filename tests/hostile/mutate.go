@@ -17,11 +17,11 @@ const (
 	training
 )
 
-// seedFile is a file that mutants are made of, with its header cut into tokens.
+// seedFile is a file from which mutants are made, with its header split into tokens.
 type seedFile struct {
 	kind   kind
 	bytes  []byte
-	tokens []string // of the header; they join to it
+	tokens []string // of the header; joined they are the header
 	data   []byte
 }
 
@@ -32,7 +32,7 @@ type mutant struct {
 	bytes []byte
 }
 
-// mutators makes mutants; what it returns lives until the next one.
+// mutators makes mutants. A mutant is valid until the next one is made.
 type mutators struct {
 	seeds []seedFile
 	rng   *rand.Rand
@@ -60,7 +60,7 @@ func newMutators(dir string) (*mutators, error) {
 	return m, nil
 }
 
-// tokens cuts JSON into strings, numbers, words and single characters.
+// tokens splits JSON into strings, numbers, words and single characters.
 func tokens(text string) []string {
 	var all []string
 	for at := 0; at < len(text); {
@@ -94,7 +94,7 @@ func (m *mutators) one(n int) bool { return m.rng.IntN(n) == 0 }
 
 func pick[T any](m *mutators, list ...T) T { return list[m.rng.IntN(len(list))] }
 
-// mutant makes the n-th of a seed.
+// mutant makes the n-th mutant of a seed.
 func (m *mutators) mutant(seed uint64, n int64) mutant {
 	m.pcg.Seed(seed, uint64(n))
 	s := &m.seeds[m.rng.IntN(3)]
@@ -147,7 +147,7 @@ func (m *mutators) mutant(seed uint64, n int64) mutant {
 	return r
 }
 
-// join makes a file of a header and data, at times with a wrong size.
+// join makes a file of a header and data, sometimes with a wrong size.
 func (m *mutators) join(head, data []byte) {
 	size := uint64(len(head))
 	if m.one(30) {
@@ -163,7 +163,7 @@ func (m *mutators) flip() {
 		return
 	}
 	for range 1 + m.rng.IntN(4) {
-		// Most of it in the header: nobody checks data.
+		// Change mostly the header, because data is not checked.
 		at := m.rng.IntN(len(m.buf))
 		if !m.one(4) {
 			at = m.rng.IntN(min(len(m.buf), 600))
@@ -198,7 +198,7 @@ var words = []string{
 	`"{\"format\":1,\"optimizer\":null,\"parts\":{\"value.step\":[[[[1]]]]}}"`, `"{"`, `"{\"format\":9223372036854775808}"`, "/*", "\t", "\ufeff",
 }
 
-// long are pieces that repeat, and what is nested.
+// long returns long repetitions and nested values.
 func (m *mutators) long() string {
 	n := m.rng.IntN(200)
 	if m.one(300) {
@@ -207,7 +207,7 @@ func (m *mutators) long() string {
 	return strings.Repeat(pick(m, "[", "{", `{"a":`, "1,", "0,", `\u0041`, "9", " ", `"a":{},`, "\\", `"data_offsets"`, "ä", `"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},`), n)
 }
 
-// token spoils one place of the header.
+// token changes one place of the header.
 func (m *mutators) token() {
 	if len(m.toks) == 0 {
 		return
@@ -224,13 +224,13 @@ func (m *mutators) token() {
 	case 3:
 		m.toks[at] = m.toks[m.rng.IntN(len(m.toks))]
 	case 4:
-		// A run of them once more: a tensor that stands there twice, say.
+		// Repeat a run of tokens, for example a tensor.
 		end := min(len(m.toks), at+1+m.rng.IntN(40))
 		m.toks[end-1] += strings.Join(m.toks[at:end], "")
 	case 5:
 		m.toks[at] = m.long()
 	default:
-		// Another of its kind.
+		// Use another token of the same kind.
 		for range 50 {
 			at = m.rng.IntN(len(m.toks))
 			if c := m.toks[at]; c != "" && (c[0] >= '0' && c[0] <= '9') {
@@ -251,8 +251,7 @@ func (m *mutators) token() {
 var sizes = map[string]int{"F64": 8, "I64": 8, "C64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1, "I8": 1, "F8_E4M3": 1, "U16": 2}
 var names = []string{"F64", "I64", "C64", "F32", "I32", "F16", "BF16", "U8", "BOOL", "I8", "F8_E4M3", "U16"}
 
-// make makes a file from nothing: tensors one behind the other, in any order in the header, and often one thing that
-// is not so.
+// make makes a file from nothing: consecutive tensors, in any order in the header, and often with one fault.
 func (m *mutators) make() {
 	type entry struct {
 		name, dtype string
@@ -298,7 +297,7 @@ func (m *mutators) make() {
 		case 7:
 			e.shape = append(e.shape, pick(m, numbers...))
 		case 8:
-			// Products that come round to what is right.
+			// Products that overflow to the correct value.
 			e.shape = append(e.shape, "4294967296", "4294967296")
 		case 9:
 			e.begin, e.end = other.begin, other.end

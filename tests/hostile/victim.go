@@ -19,7 +19,7 @@ import (
 
 const spare = 16 << 20
 
-// trainee is what training files are loaded into, and what the seeds were saved from.
+// trainee is the model into which training files are loaded and from which the seeds were saved.
 type trainee struct {
 	model *nn.Linear
 	opt   *optim.Optimizer
@@ -51,7 +51,7 @@ func (t *trainee) parts() []checkpoint.Part {
 	return []checkpoint.Part{checkpoint.Value("step", &t.step), checkpoint.Value("notes", &t.notes)}
 }
 
-// makeSeeds saves the files that mutants are made of.
+// makeSeeds saves the files from which mutants are made.
 func makeSeeds(dir string) error {
 	return tensor.WithScope(func() error {
 		t, err := newTrainee()
@@ -96,7 +96,7 @@ func newVictim(work string) (*victim, error) {
 	if v.trainee, err = newTrainee(); err != nil {
 		return nil, err
 	}
-	// All that is made once: by reading every seed.
+	// Make everything that is made once by reading every seed.
 	for i := range v.mutators.seeds {
 		s := &v.mutators.seeds[i]
 		if err := v.feed(mutant{bytes: s.bytes, kind: s.kind}); err != nil {
@@ -111,7 +111,7 @@ func newVictim(work string) (*victim, error) {
 	return v, err
 }
 
-// settle brings the trainee to where it was, and gives the memory that is used then.
+// settle restores the trainee and returns the memory in use then.
 func (v *victim) settle() (cshim.Memory, error) {
 	defer func(t tally) { v.tally = t }(v.tally)
 	for i := range v.mutators.seeds {
@@ -129,7 +129,7 @@ func (v *victim) settle() (cshim.Memory, error) {
 	return cshim.MemoryStats(0)
 }
 
-// settled says what was leaked since the start.
+// settled returns an error for what leaked since the start.
 func (v *victim) settled() error {
 	after, err := v.settle()
 	if err == nil && (after.Allocated != v.before.Allocated || after.Handles != v.before.Handles) {
@@ -143,7 +143,7 @@ func (v *victim) heap() uint64 {
 	return v.sample[0].Value.Uint64()
 }
 
-// feed loads a mutant. The error is a fault of checkpoint's; what it says of the mutant is v.outcome.
+// feed loads a mutant. The error is a fault of package checkpoint; the result of the mutant is in v.outcome.
 func (v *victim) feed(m mutant) error {
 	if _, err := v.file.WriteAt(m.bytes, 0); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (v *victim) load(m mutant) error {
 	return tensor.WithScope(func() error { return v.read(f, m) })
 }
 
-// read looks at every byte of every tensor. Together they are the file's data.
+// read reads every byte of every tensor. Together they are the file's data.
 func (v *victim) read(f *checkpoint.File, m mutant) error {
 	data := m.bytes[8+binary.LittleEndian.Uint64(m.bytes):]
 	_ = f.Metadata()
@@ -236,7 +236,7 @@ func (v *victim) read(f *checkpoint.File, m mutant) error {
 		return fmt.Errorf("%d of %d bytes are in tensors", sum, len(data))
 	}
 	if all && len(data) > 0 {
-		// The same bytes in another order.
+		// The same bytes may be in another order.
 		want := byte(0)
 		for _, c := range data {
 			want ^= c
@@ -264,7 +264,7 @@ func (v *victim) loadTraining(m mutant) error {
 	if v.outcome != nil || m.n%16 != 0 {
 		return nil
 	}
-	// What was loaded must carry on: whatever numbers it holds.
+	// Training must continue after loading, whatever the loaded numbers are.
 	return errors.Join(t.train(), tensor.WithScope(func() error { return tensor.Randn([]int{40}).Err() }))
 }
 

@@ -1,10 +1,9 @@
-// Package install tests what a user does first: a module of their own that
-// requires Linstock, `go run …/cmd/linstock setup`, a program, a bundle; all with
-// an empty home directory and an empty cache.
+// Package install tests a user's first steps: a module that requires Linstock, `go run …/cmd/linstock setup`, a
+// program, a bundle; all with an empty home directory and an empty cache.
 //
-// It downloads or unpacks libtorch and compiles the shim, which takes a minute or
-// two, so it runs where LINSTOCK_TEST_INSTALL=1 (make test sets it). Wheels are
-// taken from LINSTOCK_TEST_WHEELS, a list of directories, or downloaded by pip.
+// It downloads or unpacks libtorch and compiles the shim, which takes a minute or two. It therefore runs only if
+// LINSTOCK_TEST_INSTALL=1 (make test sets it). Wheels are taken from LINSTOCK_TEST_WHEELS, a list of directories, or
+// downloaded by pip.
 package install
 
 import (
@@ -26,12 +25,12 @@ import (
 
 const (
 	module  = "github.com/linstock-ml/linstock"
-	release = "v0.0.1-test" // what the file-system proxy serves this tree as
+	release = "v0.0.1-test" // the release under which the file-system proxy serves this tree
 )
 
-const answer = "sum: 24\n" // what tests/hello says
+const answer = "sum: 24\n" // the output of tests/hello
 
-// A machine is a user's: an empty home, and nothing of Linstock anywhere.
+// A machine is a user's machine: an empty home directory without any part of Linstock.
 type machine struct {
 	t     *testing.T
 	home  string
@@ -42,7 +41,7 @@ type machine struct {
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	dir := t.TempDir()
-	// A name that shells, CMake and compilers may take for two words, or for the beginning of a string.
+	// Shells, CMake and compilers could split this name into two words, or treat it as the beginning of a string.
 	home := filepath.Join(dir, "Miriam O'Brien")
 	m := &machine{t: t, home: home, cache: filepath.Join(home, ".cache", "linstock"), proxy: filepath.Join(dir, "proxy")}
 	if err := os.Mkdir(m.home, 0o755); err != nil {
@@ -51,16 +50,16 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// env is this process's, without what would let the machine see ours. Modules come
-// from our module cache as from a proxy: no network. The build cache is ours: it
-// holds nothing but what the compiler would make again.
+// env returns the environment of this process without variables that refer to this machine's installation. Modules come
+// from our module cache as a proxy, without a network. The build cache is ours; it holds only what the compiler would
+// produce again.
 func (m *machine) env() []string {
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return slices.ContainsFunc([]string{"HOME=", "XDG_", "LINSTOCK_", "LIBTORCH", "GO", "CGO_"}, func(p string) bool { return strings.HasPrefix(v, p) })
 	})
 	return append(env, "HOME="+m.home, "LINSTOCK_CACHE="+m.cache,
 		"GOCACHE="+goEnv(m.t, "GOCACHE"), "GOTOOLCHAIN=local", "GOFLAGS=-modcacherw", "GONOSUMDB=*", "GONOSUMCHECK=1", "GOFLAGS=-modcacherw -buildvcs=false",
-		// What the dependencies need and this machine has not fetched yet comes from where the user gets it.
+		// Dependencies that this machine has not downloaded come from where the user would get them.
 		"GOPROXY=file://"+m.proxy+",file://"+filepath.Join(goEnv(m.t, "GOMODCACHE"), "cache", "download")+","+goEnv(m.t, "GOPROXY"))
 }
 
@@ -73,7 +72,7 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// try runs a command and returns all it said.
+// try runs a command and returns its output.
 func (m *machine) try(dir, name string, args ...string) (string, error) {
 	m.t.Helper()
 	cmd := exec.Command(name, args...)
@@ -93,7 +92,7 @@ func (m *machine) must(dir, name string, args ...string) string {
 	return out
 }
 
-// one is the file in the cache that a pattern names.
+// one returns the only file in the cache that matches a pattern.
 func (m *machine) one(pattern string) string {
 	m.t.Helper()
 	found, err := filepath.Glob(filepath.Join(m.cache, filepath.FromSlash(pattern)))
@@ -103,7 +102,7 @@ func (m *machine) one(pattern string) string {
 	return found[0]
 }
 
-// project makes a module that a user might have, without any requirement.
+// project makes a user's module without requirements.
 func (m *machine) project() string {
 	m.t.Helper()
 	dir := m.t.TempDir()
@@ -122,7 +121,7 @@ func root(t *testing.T) string {
 	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
 }
 
-// hello is the program that a user would write.
+// hello returns the program that a user would write.
 func hello(t *testing.T) []byte {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root(t), "tests", "hello", "main.go"))
@@ -150,7 +149,7 @@ func (m *machine) serve() {
 	var buf bytes.Buffer
 	z := zip.NewWriter(&buf)
 	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
-		// A folder with a go.mod of its own is another module, and no part of this one's release.
+		// A directory with its own go.mod is another module, and not part of this release.
 		if strings.HasPrefix(name, "internal/tools/") {
 			continue
 		}
@@ -186,7 +185,7 @@ func (m *machine) serve() {
 	}
 }
 
-// setup is the command of the README, with the wheels of this machine if it has any.
+// setup returns the setup command of the README, with the wheels of this machine if there are any.
 func setup(t *testing.T) []string {
 	args := []string{"run", module + "/cmd/linstock", "setup"}
 	for _, dir := range filepath.SplitList(os.Getenv("LINSTOCK_TEST_WHEELS")) {
@@ -206,7 +205,7 @@ func TestInstall(t *testing.T) {
 	m := newMachine(t)
 	m.serve()
 
-	// A module that has required package tensor and nothing else.
+	// The module requires only package tensor.
 	dir := m.project()
 	m.must(dir, "go", "get", module+"/tensor@"+release)
 	m.must(dir, "go", "build", "-o", "program", ".")
@@ -262,7 +261,7 @@ func TestInstall(t *testing.T) {
 		changed := slices.Clone(whole)
 		changed[len(changed)/2] ^= 0xff
 		refused("a changed byte in the shim", os.WriteFile(shim, changed, 0o755))
-		// Setup would compile it again, which internal/libtorch tests in less time.
+		// Setup would compile the shim again, which internal/libtorch tests in less time.
 		if err := os.WriteFile(shim, whole, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +276,7 @@ func TestInstall(t *testing.T) {
 	})
 
 	t.Run("Replace", func(t *testing.T) {
-		// A checkout beside the user's module finds what the release set up: the sources are the same.
+		// A checkout beside the user's module uses what the release set up, because the sources are the same.
 		m := &machine{t: t, home: m.home, cache: m.cache, proxy: m.proxy}
 		dir := m.project()
 		m.must(dir, "go", "mod", "edit", "-require="+module+"@v0.0.0", "-replace="+module+"="+root(t))
@@ -294,7 +293,7 @@ func TestInstall(t *testing.T) {
 		dist := filepath.Join(t.TempDir(), "Miriam's dist")
 		m.must(dir, "go", "run", module+"/cmd/linstock", "bundle", dist)
 		m.must(dir, "go", "build", "-o", filepath.Join(dist, "program"), ".")
-		// Elsewhere: another home, and the cache is gone.
+		// Use another home directory, and remove the cache.
 		if err := os.Rename(m.cache, m.cache+".away"); err != nil {
 			t.Fatal(err)
 		}

@@ -1,10 +1,10 @@
-// Kill checks that a training checkpoint survives kill -9: a process that trains and saves without a pause is killed at
-// a random moment of a save, again and again, and each time the file must be the old generation or the new one, whole.
+// Kill checks that a training checkpoint survives kill -9. It kills a process that trains and saves continuously at a
+// random moment of a save, again and again. Each time the file must be the complete old or new generation.
 //
 //	go run ./tests/kill [-kills 1000] [-seed S] [-share F]
 //
-// The generations are known beforehand: training on the CPU is exact, and so is the file. The next process goes on from
-// the file that the killed one left, and must leave nothing beside it.
+// The generations are known in advance, because training on the CPU and the file are deterministic. The next process
+// continues from the file that the killed one left, and must leave no other files.
 package main
 
 import (
@@ -32,10 +32,10 @@ import (
 )
 
 func main() {
-	child := flag.String("save", "", "train and save to this file, without an end: what is killed")
-	kills := flag.Int64("kills", 1000, "how many processes are killed")
-	seed := flag.Uint64("seed", 1, "of the moments at which they are")
-	share := flag.Float64("share", 1, "this share of the kills")
+	child := flag.String("save", "", "train and save to this file until killed")
+	kills := flag.Int64("kills", 1000, "number of processes to kill")
+	seed := flag.Uint64("seed", 1, "seed of the moments at which they are killed")
+	share := flag.Float64("share", 1, "share of the kills")
 	flag.Parse()
 	if *child != "" {
 		if err := train(*child); err != nil {
@@ -84,7 +84,7 @@ func newRun() (*run, error) {
 	return r, err
 }
 
-// next trains one step.
+// next takes one training step.
 func (r *run) next() error {
 	r.step++
 	return tensor.WithScope(func() error {
@@ -105,7 +105,8 @@ func (r *run) load(path string) error {
 	return checkpoint.LoadTraining(path, r.model, r.opt, checkpoint.Value("step", &r.step))
 }
 
-// train says that it is ready, waits for a line, goes on from the file, and says when a save begins and has ended.
+// train reports that it is ready, waits for a line, continues from the file, and reports when each save begins and
+// ends.
 func train(path string) error {
 	if err := tensor.SetNumThreads(1); err != nil {
 		return err
@@ -116,7 +117,7 @@ func train(path string) error {
 	}
 	fmt.Println("ready")
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
-		return nil // the parent is gone
+		return nil // the parent has ended
 	}
 	if err := r.load(path); err != nil {
 		return err
@@ -142,9 +143,9 @@ type parent struct {
 	old, fresh int
 	bad        int
 	litter     int
-	at         [4]int // what the killed process was doing, by what it left
+	at         [4]int // what the killed process was doing, according to the files it left
 
-	oracle *run   // whose generations are known
+	oracle *run   // computes the known generations
 	files  []file // by generation
 	dir    string
 }
@@ -169,11 +170,11 @@ func (p *parent) run() (err error) {
 		}
 	}
 	p.oracle = runs[2]
-	// The generator's state is in the files, and nothing draws from here on.
+	// The generator's state is in the files; no code draws random numbers from here on.
 	if err := tensor.ManualSeed(1); err != nil {
 		return err
 	}
-	// Two lineages at once: a process of one starts while one of the other saves.
+	// Two lineages run at once: a process of one starts while one of the other saves.
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	for i := range errs {
@@ -183,7 +184,7 @@ func (p *parent) run() (err error) {
 	return errors.Join(errs...)
 }
 
-// generation is what a generation's file must be.
+// generation returns the expected file of a generation.
 func (p *parent) generation(n int) (file, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,7 +257,8 @@ func (p *parent) lineage(i int, reopened *run) error {
 	}
 }
 
-// check looks at what is left of a save of generation began, after one of ended; it returns the file's.
+// check examines the files after a kill: the last save that ended was of generation ended, and the last that began was
+// of generation began. It returns the generation of the file.
 func (p *parent) check(r *run, path string, ended, began int) (int, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -278,8 +280,8 @@ func (p *parent) check(r *run, path string, ended, began int) (int, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// One pending file at most: what earlier ones left, this process has removed before it wrote its own. One that was
-	// killed before that had nothing to remove but its predecessor's.
+	// There may be one temporary file: a process removes those of earlier ones before it writes its own. One killed
+	// before that leaves only its predecessor's.
 	if left := len(entries) - 1; left > 1 {
 		p.litter += left - 1
 		return 0, fmt.Errorf("%d files are beside %s", left, path)
@@ -313,7 +315,7 @@ func (p *parent) check(r *run, path string, ended, began int) (int, error) {
 	return found, nil
 }
 
-// clean saves once more, after which there must be the file alone.
+// clean saves once more. Afterwards the checkpoint must be the only file.
 func (p *parent) clean(r *run, path string) error {
 	if err := r.save(path); err != nil {
 		return err
@@ -331,7 +333,7 @@ func (p *parent) clean(r *run, path string) error {
 	return nil
 }
 
-// process is one that saves.
+// process is a process that saves.
 type process struct{ *worker.Process }
 
 func start(path string) (process, error) {
@@ -350,11 +352,11 @@ func (c process) end() {
 	_ = c.Wait()
 }
 
-// kill lets the process go on, and kills it during one of its first saves: it returns the last generations that it
-// said to have saved and to have begun, and how long a whole save took.
+// kill lets the process continue and kills it during one of its first saves. It returns the last generations that the
+// process reported as saved and as begun, and how long a complete save took.
 func (c process) kill(r *rand.Rand, typical time.Duration) (ended, began int, took time.Duration, err error) {
 	defer c.end()
-	timer := time.AfterFunc(time.Minute, c.end) // one that hangs
+	timer := time.AfterFunc(time.Minute, c.end) // in case it hangs
 	defer timer.Stop()
 	if line, err := c.Out.ReadString('\n'); err != nil || line != "ready\n" {
 		return 0, 0, 0, fmt.Errorf("the child said %q: %w", line, err)

@@ -13,15 +13,15 @@ import (
 	"github.com/linstock-ml/linstock/tests/fakecuda"
 )
 
-// testPackages are those whose tests can notice a mutant, the quick ones first.
+// testPackages are the packages whose tests may detect a mutant, fast ones first.
 var testPackages = []string{"tensor", "autograd", "optim", "nn", "vram", "data", "checkpoint", "cshim"}
 
-// builder compiles everything with all mutants in it.
+// builder compiles everything with all mutants.
 type builder struct {
 	root, dir string
 	c         *collector
 	overlay   string
-	several   map[string]bool // the tests with more than one goroutine, by package and name
+	several   map[string]bool // tests with several goroutines, by package and name
 }
 
 func (b *builder) run(dir string, name string, args ...string) error {
@@ -36,11 +36,11 @@ func (b *builder) run(dir string, name string, args ...string) error {
 	return nil
 }
 
-// writeOverlay puts the rewritten Go sources beside the tree, for go build -overlay.
+// writeOverlay writes the rewritten Go sources for go build -overlay.
 func (b *builder) writeOverlay() error {
 	replace := map[string]string{}
 	put := func(name string, data []byte) error {
-		to := filepath.Join(b.dir, "_go", name) // ./... must not find it
+		to := filepath.Join(b.dir, "_go", name) // hidden from ./...
 		replace[filepath.Join(b.root, name)] = to
 		return writeChanged(to, data)
 	}
@@ -101,8 +101,8 @@ func (b *builder) goTest(pkg, variant string) (string, error) {
 	return to, b.run(b.root, "go", append(args, "./"+pkg)...)
 }
 
-// cuda compiles the shim's CUDA library for the fake devices of tests/fakecuda, and their tests. It gives what a program
-// needs to run over it.
+// cuda compiles the shim's CUDA library and its tests for the fake devices of tests/fakecuda. It returns the
+// environment in which to run them.
 func (b *builder) cuda() (env []string, err error) {
 	fakes, err := fakecuda.Setup()
 	if err != nil {
@@ -135,7 +135,7 @@ func (b *builder) cuda() (env []string, err error) {
 
 func (b *builder) cudaTest() string { return filepath.Join(b.dir, "bin", "fakecuda.test") }
 
-// shim compiles the shim and its tests; with tsan under ThreadSanitizer.
+// shim compiles the shim and its tests, with tsan under ThreadSanitizer.
 func (b *builder) shim(torch string, tsan bool) (dir string, err error) {
 	source := filepath.Join(b.dir, "shim")
 	if err := b.c.writeShim(source); err != nil {

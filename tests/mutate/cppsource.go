@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// cppFile is one source of the shim. There is no parser for it: locks, refusals and handlers have few forms, and a count
-// (see main) says when they are no longer found.
+// cppFile is a source file of the shim. There is no parser for it: locks, refusals and handlers have few forms, and a
+// count (see main) detects when they are no longer found.
 type cppFile struct {
-	name   string // from cshim: src/memory.cpp
+	name   string // relative to cshim: src/memory.cpp
 	source []byte
 	wraps  []wrap
 }
@@ -24,7 +24,7 @@ var (
 	functionOf = regexp.MustCompile(`(?m)^(?:[\w:<>*&,~\[\] ]+ )?[*&]?((?:\w+::)*~?\w+)\([^;{}]*\)[^;{}]*\{|^class (\w+)|^struct (\w+)`)
 )
 
-// What comes behind an if that is a guard of the shim's.
+// refusal matches the statement after an if that is a guard of the shim.
 var refusal = regexp.MustCompile(`^\s*\{?\s*(?:refuse\(|throw (?:ls::)?ArgumentError|mismatch\()`)
 
 func (c *collector) cppSources() error {
@@ -83,7 +83,7 @@ func (c *collector) cppLines(f *cppFile) {
 		m := c.addCPP(f, "exceptions", "catch ("+what+")", at[0])
 		text := fmt.Sprintf(" if (ls_mutant::on(%d)) throw;", m.n)
 		if f.name == "src/errors.cpp" {
-			// One clause less of the one place where exceptions become errors.
+			// Remove one clause of the function that converts exceptions to errors.
 			text = fmt.Sprintf(" if (ls_mutant::on(%d)) return make(LS_ERR_UNKNOWN, \"\");", m.n)
 			if what == "..." {
 				text = fmt.Sprintf(" if (ls_mutant::on(%d)) throw;", m.n)
@@ -107,7 +107,7 @@ func (c *collector) cppLines(f *cppFile) {
 	}
 }
 
-// closing is where the parenthesis at open closes.
+// closing returns the position of the parenthesis that closes the one at open.
 func closing(s []byte, open int) int {
 	depth := 0
 	for i := open; i < len(s); i++ {
@@ -161,7 +161,7 @@ bool on(int n) noexcept {
 }  // namespace ls_mutant
 `
 
-// writeShim makes a copy of cshim with the mutants in it, for CMake.
+// writeShim makes a copy of cshim with the mutants, for CMake.
 func (c *collector) writeShim(dir string) error {
 	tree := filepath.Join(dir, "cshim")
 	for _, name := range []string{"cshim/CMakeLists.txt", "cshim/include", "cshim/cuda/include", "tests/cshim"} {
@@ -197,7 +197,7 @@ func copyTree(from, to string) error {
 	})
 }
 
-// writeChanged leaves a file alone that is the same, so that what was built from it stays.
+// writeChanged does not write a file that is unchanged, so that it is not compiled again.
 func writeChanged(name string, data []byte) error {
 	if old, err := os.ReadFile(name); err == nil && string(old) == string(data) {
 		return nil

@@ -15,25 +15,25 @@ import (
 	"strings"
 )
 
-// A mutant is the library without one line that keeps it safe. All of them are compiled into the same binaries, behind
-// mutant.On(number), and LINSTOCK_MUTANT chooses the one that is on.
+// A mutant is the library without one line that keeps it safe. All mutants are compiled into the same binaries, behind
+// mutant.On(number), and LINSTOCK_MUTANT selects the one that is active.
 type mutant struct {
 	n       int
-	key     string // names it from one version of the sources to the next
+	key     string // identifies the mutant across versions of the sources
 	kind    string // pin, unpin, lock, thread, atomic, guard, generated; of C++: lock, guard, exceptions, generated
 	pkg     string // "tensor"; "cshim/src" or "cshim/cuda" for C++
 	place   string // file:line
-	removed []edit // in a file, what the mutant is when it is written down: for the analyzers
+	removed []edit // the mutant as edits of a file, for the analyzers
 	file    string
 }
 
-// edit replaces a file's bytes from start to end.
+// edit replaces the bytes from start to end of a file.
 type edit struct {
 	start, end int
 	text       string
 }
 
-// wrap puts text around the bytes from start to end, which may hold other wraps; with whole it replaces them.
+// wrap puts text around the bytes from start to end, which may contain other wraps; with whole it replaces them.
 type wrap struct {
 	start, end int
 	pre, post  string
@@ -81,25 +81,25 @@ func apply(source []byte, edits []edit) []byte {
 	return out
 }
 
-// goPackages are those whose hand-written lines are taken out.
+// goPackages are the packages whose hand-written lines are removed.
 var goPackages = []string{"cshim", "vram", "tensor", "autograd", "nn", "optim", "data", "checkpoint"}
 
-// Where every early return and every condition on the state of a lifetime is a guard. Elsewhere pins, locks and atomics
-// are.
+// guardedFiles matches the files in which every early return and every condition on the state of a lifetime is a guard.
+// In other files, only pins, locks and atomics are removed.
 var guardedFiles = regexp.MustCompile(`^(tensor/(tensor|scope|sweep|pending|track|statistics|grad|fused)|vram/(sweep|sites)|cshim/(cshim|calls|values)|checkpoint/(file|mapping)|data/(loader|workers)|autograd/function|optim/optim)\.go$`)
 
-// What such a condition speaks of.
+// lifetime matches conditions on the state of a lifetime.
 var lifetime = regexp.MustCompile(`\b(closed|gone|weak|released|freed|running|stopped|seen|tallied|attached|inScope|scopeOf|owner|marker|joined|held|mapping|users|loaded)\b|\b(h|n|box|from|to|inner|in|t|s|p|r|b|c|f|e|m|x|g|v|h\.h|t\.h|u|root)(\.Handle|\.Err|\.spill|\.fail|\.h)? (==|!=) (nil|0|s|t|m|to)\b|\b(ok|is|failed)\b|fail (==|!=) nil|len\((ids|words|h|saved|data)\)|\bk >= 0`)
 
 var quick = regexp.MustCompile(`^(ok|is|(h|n) (!=|==|<) .*|!?seen\[.*|.*%.*|.*weak != nil)$`)
 
-// The calls whose errors say that something may not be used.
+// refusing matches calls whose errors mean that a value may not be used.
 var refusing = regexp.MustCompile(`^(pinAll|prepare|NewScope|holdThread|enter|moveTo|Adopt|begin|check|use|hold|scopes\.enter|scope\.Adopt|tensor\.NewScope|l\.begin|p\.hold)$`)
 
 var helperName = regexp.MustCompile(`^(pin|done|wrote)[123]$`)
 
 type goFile struct {
-	name    string // from the root
+	name    string // relative to the root
 	source  []byte
 	wraps   []wrap
 	mutants []*mutant
@@ -263,7 +263,7 @@ func (c *collector) handWritten(f *goFile) error {
 	return nil
 }
 
-// guards takes out each condition of an if that leaves early, or that does something only in one state of a lifetime.
+// guards removes each condition of an if that returns early, or that acts only in one state of a lifetime.
 func (c *collector) guards(f *goFile, n *ast.IfStmt, in string, at func(token.Pos) int, line func(ast.Node) int, text func(ast.Node) string) {
 	leaves := false
 	if k := len(n.Body.List); k > 0 && n.Else == nil {
@@ -298,7 +298,7 @@ func (c *collector) guards(f *goFile, n *ast.IfStmt, in string, at func(token.Po
 		} else if !lifetime.MatchString(what) {
 			continue
 		}
-		// What is done only where there is something to do is no guard.
+		// An action that happens only if there is something to do is not a guard.
 		if what == "ok" || !leaves && quick.MatchString(what) {
 			continue
 		}
@@ -313,7 +313,7 @@ func (c *collector) guards(f *goFile, n *ast.IfStmt, in string, at func(token.Po
 	}
 }
 
-// refuses says whether the error in n's condition comes from a call that refuses what may not be used.
+// refuses reports whether the error in n's condition comes from a call that rejects values that may not be used.
 func refuses(n *ast.IfStmt, text func(ast.Node) string) bool {
 	if a, ok := n.Init.(*ast.AssignStmt); ok && len(a.Rhs) == 1 {
 		if call, ok := a.Rhs[0].(*ast.CallExpr); ok {
@@ -324,7 +324,7 @@ func refuses(n *ast.IfStmt, text func(ast.Node) string) bool {
 	return false
 }
 
-// generated finds the generator's own lines, each of them in all the files at once, and a sample of single ones.
+// generated finds the lines of the generator, each in all generated files at once, and a sample of single places.
 func (c *collector) generated(files []*goFile) error {
 	templates := map[string]*mutant{}
 	type instance struct {
@@ -392,7 +392,7 @@ func (c *collector) generated(files []*goFile) error {
 	return nil
 }
 
-// without is a call of pin2 and the like with one operand less, as source.
+// without returns the source of a call of pin2 and the like with one operand less.
 func without(name string, call *ast.CallExpr) string {
 	args := make([]string, len(call.Args))
 	for i, a := range call.Args {
@@ -442,7 +442,7 @@ func method(call *ast.CallExpr) (name string, recv ast.Expr) {
 	return sel.Sel.Name, sel.X
 }
 
-// mutantPackage is compiled in as internal/mutant.
+// mutantPackage is compiled as internal/mutant.
 const mutantPackage = `package mutant
 
 import (
@@ -517,7 +517,7 @@ func Test(name string) func() {
 }
 `
 
-// mutantHelpers go into package tensor.
+// mutantHelpers is added to package tensor.
 const mutantHelpers = `package tensor
 
 import (
@@ -584,7 +584,7 @@ func wrote3Mutated(template, one int) func(o *op, err cshim.ErrorRef, a, b, c *T
 }
 `
 
-// marked is a test file whose tests say what they reach; nil where it has none.
+// marked returns a test file whose tests record what they reach, or nil if it has no tests.
 func (b *builder) marked(pkg, name string, source []byte) ([]byte, error) {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, name, source, 0)

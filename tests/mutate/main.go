@@ -1,15 +1,14 @@
-// Mutate takes out, one at a time, each hand-written line that keeps the library safe, and shows that a test or an
-// analyzer notices: pins and what lets go of them, locks, atomic exchanges, guards of a lifetime's state; in the shim
-// locks, refusals and exception handlers; in generated code each such line of the generator, and a sample of single
-// places.
+// Mutate removes, one at a time, each hand-written line that keeps the library safe, and checks that a test or an
+// analyzer detects it: pins and unpins, locks, atomic exchanges, and guards of a lifetime's state; in the shim locks,
+// refusals and exception handlers; in generated code each such line of the generator, and a sample of single places.
 //
 //	go run ./tests/mutate              all of them
 //	go run ./tests/mutate -share 0.1   a tenth
-//	go run ./tests/mutate -only REGEXP those whose name matches, each with what noticed it
+//	go run ./tests/mutate -only REGEXP those whose name matches, each with what detected it
 //
-// The sources are not touched: all mutants are compiled into the tests' binaries and one library, in build/mutate, and
-// the environment variable LINSTOCK_MUTANT=n switches one on. equivalent.txt lists those that cannot be noticed, with
-// the reason for each; they are counted apart.
+// The sources are not changed: all mutants are compiled into the tests' binaries and one library, in build/mutate, and
+// the environment variable LINSTOCK_MUTANT=n activates one. equivalent.txt lists those that cannot be detected, with
+// the reason for each; they are counted separately.
 package main
 
 import (
@@ -40,12 +39,12 @@ import (
 var equivalentText string
 
 func main() {
-	share := flag.Float64("share", 1, "share of the mutants that are tried")
-	seed := flag.Uint64("seed", 1, "chooses them, and the places of generated code")
+	share := flag.Float64("share", 1, "share of the mutants to try")
+	seed := flag.Uint64("seed", 1, "seed for choosing them and the places of generated code")
 	only := flag.String("only", "", "try those whose name or number matches this regular expression")
 	list := flag.Bool("list", false, "list the mutants and do nothing")
-	jobs := flag.Int("jobs", 2, "so many at once")
-	most := flag.Float64("most", 40, "give a mutant so many seconds of tests, in each of two ways of compiling them")
+	jobs := flag.Int("jobs", 2, "number of parallel jobs")
+	most := flag.Float64("most", 40, "seconds of tests per mutant, for each of two ways of compiling them")
 	build := flag.Bool("build", false, "compile everything and stop")
 	flag.Parse()
 	failed, err := run(*share, *seed, *only, *list, *build, *jobs, *most)
@@ -58,7 +57,7 @@ func main() {
 	}
 }
 
-// A result is what came of a mutant.
+// A result is the result of a mutant.
 type result struct {
 	*mutant
 	dynamic, static bool
@@ -138,7 +137,7 @@ func choose(all []*mutant, share float64, seed uint64, only string) (chosen []*m
 	return chosen, nil
 }
 
-// equivalents reads "name | reason" lines.
+// equivalents reads lines "name | reason".
 func equivalents(all []*mutant) (map[string]string, error) {
 	known := map[string]bool{}
 	for _, m := range all {
@@ -159,7 +158,7 @@ func equivalents(all []*mutant) (map[string]string, error) {
 	return reasons, nil
 }
 
-// prepare compiles the binaries and surveys what each test reaches, unless that was done for the same sources.
+// prepare compiles the binaries and records what each test reaches, unless that was done for the same sources.
 func prepare(c *collector, jobs int) (*runner, error) {
 	b := &builder{root: c.root, dir: filepath.Join(c.root, "build/mutate"), c: c, several: map[string]bool{}}
 	if err := os.MkdirAll(b.dir, 0o777); err != nil {
@@ -232,7 +231,7 @@ func prepare(c *collector, jobs int) (*runner, error) {
 	return r, os.WriteFile(surveyFile, data, 0o666)
 }
 
-// stamp stands for all that is compiled.
+// stamp returns a hash of all that is compiled.
 func (b *builder) stamp(torch string) (string, error) {
 	h := sha256.New()
 	fmt.Fprint(h, torch, mutantPackage, mutantHelpers, mutantHeader, mutantSource)
@@ -251,7 +250,7 @@ func (b *builder) stamp(torch string) (string, error) {
 	for name := range strings.Lines(string(out)) {
 		name = strings.TrimSpace(name)
 		if strings.HasPrefix(name, "tests/mutate/") && name != "tests/mutate/build.go" {
-			continue // what it makes of the others is above
+			continue // its output is hashed above
 		}
 		f, err := os.Open(filepath.Join(b.root, name))
 		if err != nil {
@@ -288,7 +287,7 @@ func linstockEnv(root string) (map[string]string, error) {
 	return env, nil
 }
 
-// parallel runs f for 0 … n-1, so many at once, and returns the first error.
+// parallel runs f for 0 to n-1, up to jobs at once, and returns the first error.
 func parallel(jobs, n int, f func(int) error) error {
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -349,7 +348,7 @@ func (r *runner) all(chosen []*mutant, jobs int) []result {
 	return results
 }
 
-// report prints what was not noticed, and the line of the scorecard.
+// report prints the mutants that were not detected, and the line of the scorecard.
 func report(results []result, each bool) (failed bool) {
 	slices.SortFunc(results, func(a, b result) int { return a.n - b.n })
 	var tried, dynamic, both, equivalent int

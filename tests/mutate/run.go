@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// reach is what one test of a package takes and reaches.
+// reach is how long a test takes and what it reaches.
 type reach struct {
 	Pkg, Test string
-	Several   bool // goroutines
+	Several   bool // runs several goroutines
 	Seconds   float64
 	Mutants   map[int]bool
 }
@@ -29,10 +29,10 @@ type runner struct {
 	binaries  map[string]string // package and variant → binary
 	reaches   []reach
 	env       []string
-	cpp, tsan string // where the shim and its tests were built
+	cpp, tsan string // directories of the shim and its tests
 	cudaEnv   []string
 	most      float64 // seconds of tests for each way of compiling them
-	budget    float64 // seconds of tests, as they take without a mutant, that a mutant is given at a time
+	budget    float64 // seconds of tests, at their speed without a mutant, that a mutant gets at a time
 }
 
 func (r *runner) command(ctx context.Context, pkg, variant string, env []string, args ...string) *exec.Cmd {
@@ -43,7 +43,7 @@ func (r *runner) command(ctx context.Context, pkg, variant string, env []string,
 	return cmd
 }
 
-// survey runs all tests of a package once, without a mutant, and notes what each reaches.
+// survey runs all tests of a package once, without a mutant, and records what each reaches.
 func (r *runner) survey(pkg string) (reaches []reach, err error) {
 	hits := filepath.Join(r.b.dir, "hits."+strings.ReplaceAll(pkg, "/", "_"))
 	_ = os.Remove(hits)
@@ -88,8 +88,8 @@ func (r *runner) survey(pkg string) (reaches []reach, err error) {
 	return reaches, s.Err()
 }
 
-// rounds are the tests that reach a mutant, in the order in which they are tried: those of its own package first, quick
-// ones first.
+// rounds returns the tests that reach a mutant in the order in which they are tried: those of its own package first,
+// fast ones first.
 func (r *runner) rounds(m *mutant) (rounds [][]reach) {
 	var all []reach
 	for _, one := range r.reaches {
@@ -98,7 +98,7 @@ func (r *runner) rounds(m *mutant) (rounds [][]reach) {
 		}
 	}
 	slices.SortFunc(all, func(a, b reach) int {
-		// A lock is for several goroutines.
+		// Locks are tested by tests with several goroutines.
 		if m.kind == "lock" && a.Several != b.Several {
 			if a.Several {
 				return -1
@@ -122,7 +122,7 @@ func (r *runner) rounds(m *mutant) (rounds [][]reach) {
 		}
 		return strings.Compare(a.Test, b.Test)
 	})
-	// At most so many seconds at once: most mutants are noticed by the first few tests.
+	// Limit the seconds at a time, because the first few tests detect most mutants.
 	budget := r.budget
 	for i := 0; i < len(all); {
 		j, sum := i, 0.0
@@ -137,13 +137,13 @@ func (r *runner) rounds(m *mutant) (rounds [][]reach) {
 	return rounds
 }
 
-// try runs tests with a mutant on, and says whether any of them notices.
+// try runs tests with a mutant and reports whether any of them detects it.
 func (r *runner) try(n int, tests []reach, variant string, slower float64) (noticed bool, by string) {
 	out, err := r.tests(n, tests, variant, slower)
 	if err == nil {
 		return false, ""
 	}
-	// A test that fails anyway, alone or at this pace, notices nothing.
+	// A test that fails even without a mutant, alone or at this speed, detects nothing.
 	blamed := tests
 	if m := failedTest.FindSubmatch(out); m != nil {
 		if i := slices.IndexFunc(tests, func(one reach) bool { return one.Test == string(m[1]) }); i >= 0 {
@@ -185,7 +185,7 @@ func (r *runner) tests(n int, tests []reach, variant string, slower float64) ([]
 		"-test.run=^("+strings.Join(names, "|")+")$").CombinedOutput()
 }
 
-// why is the line that says what went wrong.
+// why returns the line of the output that states the failure.
 func why(out []byte, err error) string {
 	lines := strings.Split(string(out), "\n")
 	for _, mark := range []string{"WARNING: DATA RACE", "WARNING: ThreadSanitizer", "panic: test timed out", "--- FAIL", "fatal error", "panic:", "SIG", "terminate called", "[  FAILED  ]"} {
@@ -198,7 +198,7 @@ func why(out []byte, err error) string {
 	return err.Error()
 }
 
-// dynamic runs the tests that could notice a mutant, those most likely to first, until one does.
+// dynamic runs the tests that may detect a mutant, the most likely ones first, until one does.
 func (r *runner) dynamic(m *mutant) (noticed bool, by string) {
 	switch m.pkg {
 	case "cshim/src":
@@ -237,7 +237,7 @@ func (r *runner) dynamic(m *mutant) (noticed bool, by string) {
 	return false, ""
 }
 
-// dynamicCPP runs the shim's own tests, under ThreadSanitizer where a lock is missing, and then those in Go.
+// dynamicCPP runs the shim's own tests, under ThreadSanitizer if a lock is missing, and then the Go tests.
 func (r *runner) dynamicCPP(m *mutant) (noticed bool, by string) {
 	dirs := []string{r.cpp}
 	if m.kind == "lock" {
@@ -248,7 +248,7 @@ func (r *runner) dynamicCPP(m *mutant) (noticed bool, by string) {
 			return true, filepath.Base(dir) + ": " + why(out, err)
 		}
 	}
-	// In Go, what is quick first; a quarter of the tests take most of the time.
+	// Run fast Go tests first; a quarter of the tests take most of the time.
 	for _, pkg := range []string{"tensor", "vram", "autograd", "data"} {
 		var quick, slow []reach
 		for _, one := range r.reaches {
@@ -305,7 +305,7 @@ func (r *runner) cudaTests(n int) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// baseline shows that what runs for mutants passes without one.
+// baseline checks that the tests pass without a mutant.
 func (r *runner) baseline() error {
 	for _, dir := range []string{r.cpp, r.tsan} {
 		if out, err := r.cshimTest(dir, 0); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/vet"
 )
 
-// analyze writes down each mutant that no test has noticed, and runs the analyzers of lifetimes on it.
+// analyze runs the analyzers of lifetimes on each mutant that no test has detected.
 func (r *runner) analyze(results []result) error {
 	loaded := map[string]*packages.Package{}
 	for i := range results {

@@ -1,5 +1,5 @@
-// Shapes trains and evaluates small layers on inputs whose shapes differ from step to step, and looks at the resident
-// memory of the process, which must be flat: within 2 % from step 2,000 on.
+// Shapes trains and evaluates small layers on inputs whose shapes vary from step to step. The resident memory of the
+// process must stay constant: within 2 % from step 2,000 on.
 //
 //	go run ./tests/shapes [-share F]
 package main
@@ -24,7 +24,7 @@ const (
 )
 
 func main() {
-	share := flag.Float64("share", 1, "of the steps after the first 2,000")
+	share := flag.Float64("share", 1, "share of the steps after the first 2,000")
 	flag.Parse()
 	f, err := measure(int(scorecard.Share(steps-warmUp, *share)), func(step int, rss int64) {
 		fmt.Fprintf(os.Stderr, "  step %d: %.1f MiB\n", step, float64(rss)/(1<<20))
@@ -44,7 +44,7 @@ type figures struct {
 	least, most int64 // resident bytes
 }
 
-// spread is how far the resident bytes are from their middle, as a share of it.
+// spread returns the largest deviation of the resident bytes from the middle of their range, as a share of it.
 func (f figures) spread() float64 { return float64(f.most-f.least) / float64(f.most+f.least) }
 
 func (f figures) flat() bool { return f.spread() <= 0.02 }
@@ -53,7 +53,7 @@ func (f figures) String() string {
 	return fmt.Sprintf("%.1f to %.1f MiB resident, ± %.2f %%, in steps %d to %d", float64(f.least)/(1<<20), float64(f.most)/(1<<20), 100*f.spread(), warmUp, warmUp+f.steps)
 }
 
-// measure runs n steps after the first 2,000, and looks at the memory after each 1,000.
+// measure runs n steps after the first 2,000, and reads the resident memory every 1,000 steps.
 func measure(n int, say func(step int, rss int64)) (figures, error) {
 	f := figures{steps: n}
 	s := newStepper(1)
@@ -77,7 +77,7 @@ func measure(n int, say func(step int, rss int64)) (figures, error) {
 	return f, nil
 }
 
-// A stepper has two small layers, and makes inputs of random shapes for them.
+// A stepper has two small layers and makes inputs of random shapes for them.
 type stepper struct {
 	linear *nn.Linear
 	conv   *nn.Conv2d
@@ -107,7 +107,7 @@ func (s *stepper) convolve() error {
 
 func (s *stepper) from(least, most int) int { return least + s.random.IntN(most-least) }
 
-// resident is how many bytes of this process are in memory.
+// resident returns the resident memory of this process in bytes.
 func resident() (int64, error) {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

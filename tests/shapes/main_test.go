@@ -10,12 +10,13 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// A thread that has computed keeps little of its own: a goroutine that moves from thread to thread, and goroutines that
-// compute at the same time, do not make the process grow. ideep's cache alone was 24 MB for each thread.
+// TestThreadsKeepLittle tests that a thread that has computed keeps little memory of its own: a goroutine that moves
+// from thread to thread, and goroutines that compute concurrently, do not make the process grow. ideep's cache alone
+// was 24 MB for each thread.
 func TestThreadsKeepLittle(t *testing.T) {
 	leak.Check(t)
 	threads := tensor.NumThreads()
-	// Without teams of threads for each of them.
+	// Do not start a team of OpenMP threads for each.
 	if err := tensor.SetNumThreads(1); err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +25,7 @@ func TestThreadsKeepLittle(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(done)
-	// The threads stay: what they have of their own goes with them.
+	// The threads stay alive; otherwise their own memory would be freed with them.
 	onThread := func(seed uint64) error {
 		failed := make(chan error)
 		wg.Go(func() {
@@ -55,7 +56,7 @@ func TestThreadsKeepLittle(t *testing.T) {
 		rss = append(rss, n>>10)
 	}
 	t.Logf("resident KiB: %d", rss)
-	// The first one fills what the process has once.
+	// The first thread also fills what the process has once.
 	if each := (rss[3] - rss[0]) / 3; each > 12<<10 {
 		t.Errorf("each further thread that computes keeps %d KiB; resident KiB: %d", each, rss)
 	}

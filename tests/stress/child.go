@@ -20,13 +20,13 @@ import (
 	"github.com/linstock-ml/linstock/tests/fakecuda"
 )
 
-// A scenario is something that programs do to Linstock.
+// A scenario is a way in which programs use or misuse Linstock.
 type scenario struct {
 	name, what string
 	weight     int
-	where      string // the kinds of device that it runs on, separated by commas; "": all
-	spoils     bool   // the process is of no use after it
-	alone      bool   // not as a part of the scenario mix
+	where      string // types of devices that it runs on, separated by commas; "" means all
+	spoils     bool   // the process cannot be used after it
+	alone      bool   // not part of the scenario mix
 	run        func(r *round) error
 }
 
@@ -47,10 +47,10 @@ func (s scenario) on(device string) bool {
 	return s.where == "" || s.where == kind
 }
 
-// machine is where the rounds of a process run.
+// machine is the environment in which the rounds of a process run.
 type machine struct {
 	device tensor.Device
-	fake   *fakecuda.Control // nil: the device is real
+	fake   *fakecuda.Control // nil for a real device
 	dir    string            // for files
 	warm   map[string]bool   // scenarios that have run here
 	known  references
@@ -63,16 +63,16 @@ type round struct {
 	goroutines int
 	work       atomic.Int64
 	notes      map[string]int64
-	squeezed   bool // another scenario takes memory away meanwhile: ErrOutOfMemory is an answer
+	squeezed   bool // another scenario uses up memory meanwhile, so ErrOutOfMemory is a valid result
 }
 
-// computes says whether values mean anything: the fake device's kernels do nothing.
+// computes reports whether values are meaningful: the kernels of the fake device do nothing.
 func (m *machine) computes() bool { return m.fake == nil }
 
-// rand is the chance of the g-th goroutine.
+// rand returns the random source of the g-th goroutine.
 func (r *round) rand(g int) *rand.Rand { return rand.New(rand.NewPCG(r.seed, uint64(g)+1)) }
 
-// each runs f on the round's goroutines, each with chance of its own, and gives their errors.
+// each runs f on the round's goroutines, each with its own random source, and returns their errors.
 func (r *round) each(f func(g int, rng *rand.Rand) error) error { return r.on(r.goroutines, f) }
 
 func (r *round) on(n int, f func(g int, rng *rand.Rand) error) error {
@@ -89,7 +89,7 @@ func (r *round) on(n int, f func(g int, rng *rand.Rand) error) error {
 	return errors.Join(errs...)
 }
 
-// child runs the rounds that come on in.
+// child runs the rounds that it reads from in.
 func child(device string, from []scenario, in io.Reader, out io.Writer) int {
 	signal.Ignore(os.Interrupt) // the parent ends it
 	m, err := newMachine(device)
@@ -139,8 +139,8 @@ func newMachine(device string) (m *machine, err error) {
 	return m, x.Err()
 }
 
-// round runs a scenario and checks that all is as it was. The first time it runs twice, and only the second counts:
-// libtorch makes some things at their first use and keeps them.
+// round runs a scenario and checks that all figures are as before. The first time, it runs the scenario twice and
+// counts only the second run, because libtorch allocates some things at first use and keeps them.
 func (m *machine) round(s scenario, t task) report {
 	r := &round{machine: m, seed: t.Seed, goroutines: t.Goroutines, notes: map[string]int64{}}
 	if !m.warm[s.name] && !s.spoils {
@@ -158,10 +158,10 @@ func (m *machine) round(s scenario, t task) report {
 	}
 	after, err := m.settle(&before)
 	if err == nil && after != before {
-		err = fmt.Errorf("before the round there were %v; after it %v", before, after)
+		err = fmt.Errorf("the figures were %v before the round and %v after it", before, after)
 	}
 	if bound := threadBound(t.Goroutines); err == nil && threads() > bound {
-		err = fmt.Errorf("there are %d threads after it; %d is the bound", threads(), bound)
+		err = fmt.Errorf("there are %d threads after the round; the bound is %d", threads(), bound)
 	}
 	if err == nil && m.fake != nil {
 		err = m.fake.Misuse()
@@ -185,7 +185,7 @@ func (r *round) report(err error) report {
 	return rep
 }
 
-// threads is how many the process has; 0 where the system does not say.
+// threads returns the number of threads of the process, or 0 if the system does not report it.
 func threads() int {
 	d, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -194,8 +194,8 @@ func threads() int {
 	return len(d)
 }
 
-// threadBound: a goroutine may hold a thread, in a scope of another's too, and each thread that computes has a pool of
-// OpenMP's; the rest are the Go runtime's and libtorch's.
+// threadBound returns the maximum number of threads: each goroutine may be locked to a thread, also in a scope of
+// another, and each thread that computes has an OpenMP pool; the others belong to the Go runtime and libtorch.
 func threadBound(goroutines int) int {
 	return 64 + 4*runtime.NumCPU() + 2*goroutines*max(2, runtime.NumCPU())
 }

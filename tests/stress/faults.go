@@ -9,8 +9,8 @@ import (
 	"github.com/linstock-ml/linstock/tests/fakecuda"
 )
 
-// fakeFaults makes calls of the fake device fail while goroutines train. What fails is an error of the right kind, and
-// once nothing fails any more, all goes on.
+// fakeFaults makes calls of the fake device fail while goroutines train. Each failure must be an error of the right
+// kind, and training must continue once calls no longer fail.
 func fakeFaults(r *round) error {
 	defer r.fake.ClearRules()
 	for i := range 4 {
@@ -40,8 +40,8 @@ func fakeFaults(r *round) error {
 	return nil
 }
 
-// lost loses the device in the midst of training: everything on it is ErrDeviceLost from then on, and the other device
-// and the CPU go on. The process is of no use to further rounds.
+// lost loses a device during training: every use of it is ErrDeviceLost from then on, and the other device and the CPU
+// continue. The process cannot be used for further rounds.
 func lost(r *round) error {
 	rng := r.rand(7000)
 	if _, err := r.train("mlp", 1, 1); err != nil {
@@ -72,7 +72,7 @@ func lost(r *round) error {
 	r.fake.ClearRules()
 	r.work.Add(other.work.Load())
 	if r.fake.Lost(r.device.Index) == 0 {
-		r.fake.Lose(r.device.Index, rule.Error) // the rule's call never came
+		r.fake.Lose(r.device.Index, rule.Error) // the call of the rule did not occur
 	}
 	if err == nil {
 		if _, e := r.train("mlp", 1, 1); !errors.Is(e, tensor.ErrDeviceLost) {

@@ -1,14 +1,14 @@
 // Stress runs random scenarios against Linstock on your machine: training, serving, pipelines of goroutines, misuse of
-// scopes, releases that race with operators, limits that change under way, full memory, failing devices.
+// scopes, releases that race with operators, limits that change, full memory, failing devices.
 //
 //	go run github.com/linstock-ml/linstock/tests/stress [-device cpu|cuda:0|fake] [-minutes N] [-goroutines G] [-seed S]
 //
-// A round is one scenario with one seed. After each it must be as before it: native bytes, handles, goroutines and file
-// descriptors exactly, threads within a bound, and every value that was computed right. Rounds run in a child process,
-// so that one that crashes or hangs is a line of the table too, with the command that repeats it.
+// A round is one scenario with one seed. After each round native bytes, handles, goroutines and file descriptors must
+// be exactly as before, threads within a bound, and every computed value correct. Rounds run in a child process, so
+// that one that crashes or hangs is also reported in the table, with the command that repeats it.
 //
-//	-scenario NAME -seed S      runs that round alone, as the line of a failure says
-//	-check strict-gc|release    takes a line of the scorecard in docs/reliability.md instead
+//	-scenario NAME -seed S      runs one round, as the report of a failure says
+//	-check strict-gc|release    runs a check of the scorecard in docs/reliability.md instead
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// options are the command line.
+// options holds the command line.
 type options struct {
 	device     string
 	minutes    float64
@@ -49,20 +49,20 @@ func main() {
 	os.Exit(command(ctx, os.Args[1:], scenarios, os.Stdout, os.Stderr))
 }
 
-// command is the program; it returns the exit code: 0, 1 when a round failed, 2 for a wrong command line.
+// command runs the program. It returns the exit code: 0, 1 if a round failed, 2 for an invalid command line.
 func command(ctx context.Context, args []string, from []scenario, out, errs io.Writer) int {
 	var o options
 	f := flag.NewFlagSet("stress", flag.ContinueOnError)
 	f.SetOutput(errs)
-	f.StringVar(&o.device, "device", "cpu", "where to compute: `cpu`, cuda:0, or fake (CUDA without a GPU, see tests/fakecuda)")
+	f.StringVar(&o.device, "device", "cpu", "device: `cpu`, cuda:0, or fake (CUDA without a GPU, see tests/fakecuda)")
 	f.Float64Var(&o.minutes, "minutes", 1, "how long")
-	f.IntVar(&o.goroutines, "goroutines", 16, "how many goroutines a scenario has")
-	f.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "what all chance comes from")
-	f.StringVar(&o.scenario, "scenario", "", "run this scenario alone: one round with -seed, or as many as -minutes holds where that is given")
-	f.StringVar(&o.check, "check", "", "take this line of the scorecard: strict-gc or release")
-	f.Float64Var(&o.share, "share", 1, "with -check: this share of its full count")
-	f.Int64Var(&o.operators, "operators", 0, "with -check: so many operators or pairs instead of its full count")
-	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "when a round counts as a deadlock")
+	f.IntVar(&o.goroutines, "goroutines", 16, "number of goroutines of a scenario")
+	f.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "seed of all random choices")
+	f.StringVar(&o.scenario, "scenario", "", "run only this scenario: one round with -seed, or for -minutes if that is given")
+	f.StringVar(&o.check, "check", "", "run this check of the scorecard: strict-gc or release")
+	f.Float64Var(&o.share, "share", 1, "with -check: share of its full count")
+	f.Int64Var(&o.operators, "operators", 0, "with -check: number of operators or pairs instead of its full count")
+	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "time after which a round counts as a deadlock")
 	f.Usage = func() { usage(f, from) }
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -149,7 +149,7 @@ Flags:
 
 const path = "github.com/linstock-ml/linstock/tests/stress"
 
-// fakeIsThere says what to set where the fake CUDA runtime is not set up.
+// fakeIsThere returns an error that says what to set if the fake CUDA runtime is not set up.
 func fakeIsThere() error {
 	if strings.Contains(os.Getenv("LD_LIBRARY_PATH"), "fakecuda") && os.Getenv("LINSTOCK_LIB") != "" {
 		return nil
@@ -158,7 +158,7 @@ func fakeIsThere() error {
   eval "$(tests/fakecuda/setup.sh)" && go run ./tests/stress -device fake`)
 }
 
-// repeat is the command that runs a round again.
+// repeat returns the command that runs a round again.
 func (o *options) repeat(scenario string, seed uint64) string {
 	return fmt.Sprintf("go run %s -device %s -goroutines %d -scenario %s -seed %d", path, o.device, o.goroutines, scenario, seed)
 }

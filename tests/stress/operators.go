@@ -10,9 +10,9 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// operators runs operators of many kinds on small tensors and checks every value against Go's own arithmetic. Handles
-// are dropped in scopes and outside them, so that the collector's cleanups free what is used a moment before; built and
-// run strictly (-check strict-gc) that is the test of what is reachable when.
+// operators runs many kinds of operators on small tensors and compares every value with Go's arithmetic. It drops
+// handles in and outside scopes, so that the collector frees tensors shortly after their last use. Built and run
+// strictly (-check strict-gc), it tests what is reachable when.
 func operators(r *round) error {
 	const each = 1500
 	return r.each(func(g int, rng *rand.Rand) error {
@@ -30,7 +30,7 @@ func operators(r *round) error {
 			}
 			var err error
 			if rng.IntN(2) == 0 {
-				// The values are of the scope, those that stay are taken out, and the others are dropped.
+				// The scope owns the values: those that stay are moved out, and the others are dropped.
 				c.clear()
 				err = tensor.WithScope(func() error {
 					err := batch()
@@ -54,8 +54,8 @@ func operators(r *round) error {
 	})
 }
 
-// calculator has a few tensors of shape (2, 3), each with the values that it must have. They are whole numbers below
-// 2²⁴, which float32 holds exactly.
+// calculator has a few tensors of shape (2, 3), each with its expected values. They are integers below 2²⁴, which
+// float32 represents exactly.
 type calculator struct {
 	rng   *rand.Rand
 	count int64
@@ -100,7 +100,7 @@ func (s slot) check() error {
 	return err
 }
 
-// get is a random slot's, made where there is none.
+// get returns the tensor of a random slot, and makes one if the slot is empty.
 func (c *calculator) get() slot {
 	s := &c.slots[c.rng.IntN(len(c.slots))]
 	if s.t == nil {
@@ -137,7 +137,7 @@ func sum(v []float32) (s float32) {
 	return s
 }
 
-// scalar checks an operator that gives one number.
+// scalar checks an operator that returns one number.
 func (c *calculator) scalar(t *tensor.Tensor, want float32) error {
 	v, err := tensor.Item[float64](t)
 	if err == nil && v != float64(want) {
@@ -146,8 +146,8 @@ func (c *calculator) scalar(t *tensor.Tensor, want float32) error {
 	return err
 }
 
-// step runs one operator, or two or three where that is what is tested, and puts a result into a slot; what was there
-// is dropped, released, or lives on as a view's storage.
+// step runs one operator, or two or three if their combination is tested, and stores a result in a slot. The previous
+// tensor of the slot is dropped, released, or lives on as the storage of a view.
 func (c *calculator) step() error {
 	x := c.get()
 	y := c.get()
@@ -192,7 +192,7 @@ func (c *calculator) step() error {
 	case 15:
 		c.count++
 		return c.scalar(x.t.Sum(), sum(x.want))
-	case 16: // in place, into what nobody else holds
+	case 16: // in place, into a tensor that no other variable refers to
 		c.count += 2
 		z = c.unary(x, x.t.Clone().Mul_(2).Add_(1), func(v float32) float32 { return 2*v + 1 })
 	case 17:
@@ -236,7 +236,7 @@ func (c *calculator) step() error {
 		return err
 	}
 	for _, v := range z.want {
-		if v > 1<<11 || v < -1<<11 { // products would leave the whole numbers that float32 has
+		if v > 1<<11 || v < -1<<11 { // products would exceed the integers that float32 represents
 			z = slot{}
 			break
 		}

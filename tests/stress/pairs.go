@@ -10,13 +10,13 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// A pair is one use of a tensor by one goroutine and its end by another, with nothing that orders the two. Goroutines
-// work in groups of eight. One makes a row of tensors; then all go at once: the first ends the tensors one by one with
-// Release, or all by closing their scope, and the others walk the same row and use each. A tensor that seven use while
-// one ends it is so seven pairs. How many uses came before the end and how many after is counted: neither may be rare.
+// A pair is a use of a tensor by one goroutine and its release by another, unordered. Goroutines work in groups of
+// eight. One makes a row of tensors; then all start at once: the first releases the tensors one by one, or all by
+// closing their scope, and the others iterate over the same row and use each. A tensor that seven goroutines use while
+// one releases it counts as seven pairs. The uses before and after the release are counted: neither may be rare.
 //
-// Of 32 uses 12 read metadata, 8 make a view, 6 add, 4 make an alias, and 2 read the value. Each result is looked at,
-// and must be right or ErrReleased; what is made of a tensor after its end must be as good as what was made before.
+// Of 32 uses 12 read metadata, 8 make a view, 6 add, 4 make an alias, and 2 read the value. Each result must be correct
+// or ErrReleased. Tensors computed from another one must stay usable after that one is released.
 const (
 	groupSize = 8
 	rowLength = 128
@@ -74,7 +74,7 @@ func (g *group) member(i int, rng *rand.Rand, results, released *atomic.Int64) e
 	var first error
 	for range rowRounds {
 		<-g.begin[i]
-		// What it makes goes with the scope: for the collector it would be much.
+		// The scope frees what this makes; the collector would have too much to do.
 		err := tensor.WithScope(func() error {
 			for k := range g.row {
 				switch err := use(g.row[k], rng.IntN(32)); {
@@ -96,7 +96,7 @@ func (g *group) member(i int, rng *rand.Rand, results, released *atomic.Int64) e
 	return first
 }
 
-// lead makes the rows and ends them.
+// lead makes the rows and releases them.
 func (g *group) lead(rng *rand.Rand) (first error) {
 	for n := range rowRounds {
 		scope, err := tensor.NewScope()
@@ -117,13 +117,13 @@ func (g *group) lead(rng *rand.Rand) (first error) {
 		for i := 1; i < groupSize; i++ {
 			g.begin[i] <- struct{}{}
 		}
-		// The others are under way by the time that the end begins, some more and some less.
+		// Let the other goroutines start at different times before the release.
 		for range rng.IntN(4) {
 			runtime.Gosched()
 		}
 		if n%2 == 0 {
 			for _, x := range g.row {
-				_ = use(x, rng.IntN(32)) // as slow as they are, so that they stay side by side
+				_ = use(x, rng.IntN(32)) // as slow as theirs, so that all progress together
 				x.Release()
 			}
 		}
@@ -138,7 +138,7 @@ func (g *group) lead(rng *rand.Rand) (first error) {
 	return first
 }
 
-// use uses x in one way of 32; the error is ErrReleased where it had ended.
+// use uses x in one of 32 ways. The error is ErrReleased if x was released.
 func use(x *tensor.Tensor, how int) error {
 	right := func(y *tensor.Tensor, want float64) error {
 		v, err := tensor.Item[float64](y)
@@ -149,7 +149,7 @@ func use(x *tensor.Tensor, how int) error {
 	}
 	switch {
 	case how < 12:
-		switch n := x.Numel(); n { // 0 where it had ended
+		switch n := x.Numel(); n { // 0 if it was released
 		case 1:
 			return nil
 		case 0:
@@ -170,7 +170,7 @@ func use(x *tensor.Tensor, how int) error {
 		if err := y.Err(); err != nil || how != 26 {
 			return err
 		}
-		return right(y, value) // whatever becomes of x
+		return right(y, value) // valid even if x is released
 	}
 	return right(x, value)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/worker"
 )
 
-// parent draws the rounds, and has them run in a child.
+// parent draws the rounds and lets a child run them.
 type parent struct {
 	options
 	from      []scenario
@@ -36,7 +36,7 @@ type parent struct {
 	stopped  bool // by a signal
 }
 
-// row is a scenario's line in the table.
+// row is the line of a scenario in the table.
 type row struct {
 	rounds, failed int
 	work           int64
@@ -50,7 +50,7 @@ type failure struct {
 	why      string
 }
 
-// task and report go between the two processes, a line of JSON each.
+// task and report are sent between the two processes as lines of JSON.
 type task struct {
 	Scenario   string
 	Seed       uint64
@@ -59,9 +59,9 @@ type task struct {
 
 type report struct {
 	Error   string
-	Work    int64 // operators, requests or what else the scenario counts
+	Work    int64 // operators, requests or whatever the scenario counts
 	Threads int
-	Notes   map[string]int64 // what the scenario adds for a scorecard
+	Notes   map[string]int64 // further figures for a check of the scorecard
 }
 
 const mostFailures = 10
@@ -83,7 +83,7 @@ func (p *parent) run(ctx context.Context) int {
 	return p.summary()
 }
 
-// once is a single round, with the seed of the command line.
+// once runs a single round with the seed of the command line.
 func (p *parent) once(ctx context.Context) int {
 	p.round(ctx, p.scenario, p.seed)
 	p.end()
@@ -111,7 +111,7 @@ func (p *parent) draw(r *rand.Rand) string {
 	return ""
 }
 
-// round has one round run, and notes what came of it.
+// round lets the child run a round, and records the result.
 func (p *parent) round(ctx context.Context, name string, seed uint64) report {
 	start := time.Now()
 	rep, err := p.ask(task{name, seed, p.goroutines})
@@ -140,12 +140,12 @@ func (p *parent) round(ctx context.Context, name string, seed uint64) report {
 		fmt.Fprintf(p.errs, "\nFAILED: %s, seed %d: %v\n  again: %s\n", name, seed, err, p.repeat(name, seed))
 	}
 	if s, _ := find(p.from, name); err != nil || s.spoils {
-		p.end() // the next begins in a fresh process
+		p.end() // the next round starts in a new process
 	}
 	return rep
 }
 
-// ask sends a task to the child, which is started where there is none, and waits for its report.
+// ask sends a task to the child, which it starts if necessary, and waits for its report.
 func (p *parent) ask(t task) (rep report, err error) {
 	if p.child == nil {
 		if p.child, err = startChild(p.device, p.env, p.errs); err != nil {
@@ -163,7 +163,7 @@ func (p *parent) ask(t task) (rep report, err error) {
 	var hung atomic.Bool
 	timer := time.AfterFunc(p.timeout, func() {
 		hung.Store(true)
-		_ = c.Cmd.Process.Signal(syscall.SIGQUIT) // the Go runtime prints all goroutines, and ends
+		_ = c.Cmd.Process.Signal(syscall.SIGQUIT) // the Go runtime prints all goroutines and ends
 		time.AfterFunc(10*time.Second, func() { _ = c.Cmd.Process.Kill() })
 	})
 	defer timer.Stop()
@@ -180,7 +180,7 @@ func (p *parent) ask(t task) (rep report, err error) {
 
 var errNoReport = errors.New("without a report")
 
-// end ends the child; one that has nothing to do ends by itself.
+// end ends the child; an idle child ends by itself.
 func (p *parent) end() {
 	if p.child == nil {
 		return
@@ -203,13 +203,13 @@ func startChild(device string, env []string, errs io.Writer) (*worker.Process, e
 		cmd.Env = append(cmd.Env, "CUBLAS_WORKSPACE_CONFIG=:0:0", "CUBLASLT_WORKSPACE_SIZE=0")
 	}
 	if device == "fake" {
-		cmd.Env = append(cmd.Env, "LINSTOCK_CUDNN=0") // its layout of a GRU's weights is not faked
+		cmd.Env = append(cmd.Env, "LINSTOCK_CUDNN=0") // the fake runtime does not implement its layout of a GRU's weights
 	}
 	cmd.Stderr = errs
 	return worker.Start(cmd)
 }
 
-// summary prints the table and gives the exit code.
+// summary prints the table and returns the exit code.
 func (p *parent) summary() int {
 	w := table.NewWriter()
 	w.Style().Format = table.FormatOptions{} // as it is written here
@@ -247,13 +247,13 @@ func (r *row) cells(name string) table.Row {
 	return table.Row{name, r.rounds, r.failed, r.work, average.Round(time.Millisecond), r.longest.Round(time.Millisecond), r.threads}
 }
 
-// A check is a line of the scorecard: rounds of one scenario until so much is done.
+// A check is a line of the scorecard: rounds of one scenario until a count is reached.
 type check struct {
 	scenario string
 	count    int64
 	what     string
 	env      []string
-	built    string // the build must have this among its settings
+	built    string // the build settings must contain this
 }
 
 var checks = map[string]check{

@@ -19,13 +19,13 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// scenarios are all there are; init fills them, since mix runs the others.
+// scenarios lists all scenarios; init fills it, because mix runs the others.
 var scenarios []scenario
 
 func init() {
 	scenarios = []scenario{
-		{name: "train", weight: 10, what: "each goroutine trains an MLP, a CNN, a GRU or attention; the losses must be those of a calm run", run: training},
-		{name: "serve", weight: 10, what: "requests to one model, some given up half way; the answers must be right", run: serving},
+		{name: "train", weight: 10, what: "each goroutine trains an MLP, a CNN, a GRU or attention; the losses must be those of an undisturbed run", run: training},
+		{name: "serve", weight: 10, what: "requests to one model, some of them cancelled; the answers must be correct", run: serving},
 		{name: "pipeline", weight: 10, what: "tensors handed from goroutine to goroutine by Keep, MoveOut, Adopt and Join", run: pipeline},
 		{name: "scopes", weight: 10, what: "scopes left open, closed elsewhere or twice, panics, goroutines that end", run: abuse},
 		{name: "release", weight: 10, what: "tensors released and scopes closed while other goroutines compute with them", run: races},
@@ -34,11 +34,11 @@ func init() {
 		{name: "loader", weight: 5, what: "loops over batches, left by break, return and panic", run: loading},
 		{name: "checkpoint", weight: 5, what: "files saved, mapped and closed while their tensors are used", run: saving},
 		{name: "settings", weight: 10, what: "limits, budgets, policies and threads changed under training; reports read", run: settings},
-		{name: "storm", weight: 8, what: "all goroutines at the limit all the time", run: storm},
+		{name: "storm", weight: 8, what: "all goroutines constantly at the limit", run: storm},
 		{name: "programs", weight: 6, what: "random programs with a limit 5 % above what they can reach", alone: true, where: "cpu", run: programs},
 		{name: "mix", weight: 10, what: "several of the others at once", alone: true, run: mix},
 		{name: "faults", weight: 10, what: "allocations and calls of the device fail", where: "fake", alone: true, run: fakeFaults},
-		{name: "lost", weight: 3, what: "a device is lost in the midst of training; the other goes on", where: "fake", alone: true, spoils: true, run: lost},
+		{name: "lost", weight: 3, what: "a device is lost during training; the other continues", where: "fake", alone: true, spoils: true, run: lost},
 		{name: "pairs", what: "releases and closes, each beside uses of the same handle (-check release)", alone: true, where: "cpu", run: pairs},
 		{name: "operators", what: "operators of many kinds, every value checked (-check strict-gc)", alone: true, where: "cpu", run: operators},
 	}
@@ -60,9 +60,9 @@ func training(r *round) error {
 	})
 }
 
-// serving has as many requests at once as there are cores; the others wait.
+// serving handles as many requests at once as there are cores; the others wait.
 func serving(r *round) error {
-	t, err := newTrainee(r.device, kinds[r.seed%2*3], 1) // mlp or attention: neither keeps running figures
+	t, err := newTrainee(r.device, kinds[r.seed%2*3], 1) // mlp or attention, which have no running statistics
 	defer t.end()
 	if err != nil {
 		return unless(err, r.excused()...)
@@ -88,11 +88,11 @@ func serving(r *round) error {
 				return tensor.WithScope(func() error {
 					x := question(i)
 					if rng.IntN(5) == 0 {
-						return nil // the client has gone
+						return nil // the client has disconnected
 					}
 					y := t.forward(x)
 					if rng.IntN(4) == 0 {
-						y = y.Keep() // into a cache, say
+						y = y.Keep() // into a cache, for example
 						defer y.Release()
 					}
 					got, err := tensor.Data[float32](y.To(tensor.CPU))
@@ -112,7 +112,7 @@ func serving(r *round) error {
 	})
 }
 
-// excused are the errors that a scenario answers for no failure.
+// excused returns the errors that are valid results of a scenario.
 func (r *round) excused() []error {
 	if r.squeezed {
 		return []error{tensor.ErrOutOfMemory}
@@ -132,7 +132,7 @@ func same(got, want []float32) error {
 	return nil
 }
 
-// pipeline makes numbers on some goroutines, works on them on others and adds them up.
+// pipeline makes numbers on some goroutines, processes them on others and adds them up.
 func pipeline(r *round) error {
 	const each = 24
 	lanes := max(1, r.goroutines/3)
@@ -148,7 +148,7 @@ func pipeline(r *round) error {
 	produce := func(g int, rng *rand.Rand) {
 		for range each {
 			n := rng.IntN(1000)
-			// MoveOut from the inner scope to the outer, Keep out of that; the scope is closed before or after.
+			// MoveOut from the inner scope to the outer, then Keep; the scope is closed before or after.
 			fail(tensor.WithScope(func() error {
 				x := tensor.Tidy(func() *tensor.Tensor { return tensor.Full([]int{4}, float64(n), r.device).Add(1) })
 				if err := x.Err(); err != nil {
@@ -170,7 +170,7 @@ func pipeline(r *round) error {
 				}
 				y := x.Mul(2)
 				if rng.IntN(2) == 0 {
-					// A helper computes into this scope.
+					// A helper goroutine computes in this scope.
 					done := make(chan error, 1)
 					go func() { done <- scope.Join(func() error { y = x.Add(x); return y.Err() }) }()
 					if err := <-done; err != nil {
@@ -178,10 +178,10 @@ func pipeline(r *round) error {
 					}
 				}
 				if err := y.Err(); err != nil {
-					want.Add(-1 << 40) // it will be missing; the error says why
+					want.Add(-1 << 40) // makes the sum wrong; the error gives the reason
 					return err
 				}
-				worked <- y.MoveOut() // out of the outermost scope is out of all
+				worked <- y.MoveOut() // out of the outermost scope means out of all
 				return nil
 			}))
 		}
@@ -210,7 +210,7 @@ func pipeline(r *round) error {
 	return first
 }
 
-// abuse does what a program should not do with scopes. All of it is an error or nothing, and loses nothing.
+// abuse misuses scopes in various ways. Each must result in an error or have no effect, and leak nothing.
 func abuse(r *round) error {
 	return r.each(func(g int, rng *rand.Rand) error {
 		for range 12 {
@@ -255,7 +255,7 @@ func misuse(r *round, rng *rand.Rand) error {
 			ones()
 		}
 		return errors.Join(scope.Close(), scope.Close())
-	case 2: // a goroutine that ends with its scope open
+	case 2: // a goroutine that ends with an open scope
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -272,7 +272,7 @@ func misuse(r *round, rng *rand.Rand) error {
 			_ = tensor.WithScope(func() error { ones(); panic("on purpose") })
 		}()
 		return x.Add(1).Err()
-	case 4: // used after its end
+	case 4: // used after its scope closed
 		y := tensor.Tidy(func() *tensor.Tensor { return ones() })
 		var inner *tensor.Tensor
 		if err := tensor.WithScope(func() error { inner = ones(); return inner.Err() }); err != nil {
@@ -282,20 +282,20 @@ func misuse(r *round, rng *rand.Rand) error {
 			return fmt.Errorf("a tensor of a closed scope gave %v", err)
 		}
 		return nil
-	case 5: // released twice, moved after
+	case 5: // released twice, moved afterwards
 		x.Release()
 		x.Release()
 		if err := x.Keep().Err(); !errors.Is(err, tensor.ErrReleased) {
 			return fmt.Errorf("keeping what was released gave %v", err)
 		}
 		return nil
-	case 6: // an error that nobody looks at comes out
+	case 6: // Close returns an unread error
 		err := tensor.WithScope(func() error { _ = tensor.Ones([]int{2}, r.device).Add(tensor.Ones([]int{3}, r.device)); return nil })
 		if !errors.Is(err, tensor.ErrArgument) && !errors.Is(err, tensor.ErrOutOfMemory) {
 			return fmt.Errorf("shapes that do not fit gave %v", err)
 		}
 		return nil
-	case 7: // emptied under its goroutine
+	case 7: // emptied while its goroutine uses it
 		done := make(chan error)
 		go func() { done <- scope.ReleaseExcept(x) }()
 		for range 8 {
@@ -309,7 +309,7 @@ func misuse(r *round, rng *rand.Rand) error {
 			return err
 		}
 		return x.Add(1).Err()
-	default: // nested deep, moved through
+	default: // nested deeply, moved outward
 		y := x
 		var up func(depth int) *tensor.Tensor
 		up = func(depth int) *tensor.Tensor {
@@ -322,7 +322,7 @@ func misuse(r *round, rng *rand.Rand) error {
 	}
 }
 
-// races shares tensors that anybody releases.
+// races shares tensors that any goroutine may release.
 func races(r *round) error {
 	for i := range 8 {
 		var shared [8]*tensor.Tensor
@@ -416,7 +416,7 @@ func garbage(r *round) error {
 
 var errOnPurpose = errors.New("on purpose")
 
-// cube is x³ in Go; it fails or panics where it is told to.
+// cube computes x³ in Go. It fails or panics as requested.
 type cube struct{ how int }
 
 func (c cube) Forward(ctx *autograd.Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
@@ -543,7 +543,7 @@ func loading(r *round) error {
 
 func saving(r *round) error {
 	return r.each(func(g int, rng *rand.Rand) error {
-		name := filepath.Join(r.dir, fmt.Sprintf("%d.safetensors", g%4)) // several save to the same
+		name := filepath.Join(r.dir, fmt.Sprintf("%d.safetensors", g%4)) // several goroutines save to the same file
 		for range 3 {
 			r.work.Add(1)
 			n := float64(g % 4)
@@ -576,7 +576,7 @@ func saving(r *round) error {
 	})
 }
 
-// settings changes what can be changed, while half of the goroutines train.
+// settings changes all settings while half of the goroutines train.
 func settings(r *round) error {
 	if err := r.study(steps); err != nil {
 		return err
@@ -621,7 +621,7 @@ func settings(r *round) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// calm takes limit and budget back to the defaults.
+// calm restores the default limit and budget.
 func (m *machine) calm() {
 	_ = vram.SetLimit(m.device, vram.Share(0.9))
 	_ = vram.SetBudget(m.device, vram.Share(0.8))
@@ -680,7 +680,7 @@ func storm(r *round) error {
 	}
 	block := int64(64 << 10)
 	if r.device != tensor.CPU {
-		block = 2 << 20 // the grain of its allocator
+		block = 2 << 20 // the granularity of its allocator
 	}
 	if err := vram.SetLimit(r.device, vram.Bytes(now+block*int64(max(4, r.goroutines*3/4)))); err != nil {
 		return err
@@ -692,7 +692,7 @@ func storm(r *round) error {
 				_ = x.Add(1)
 				return x.Add(1).Err()
 			}); err != nil {
-				return unless(err, tensor.ErrOutOfMemory) // all may be held at once, by those who wait
+				return unless(err, tensor.ErrOutOfMemory) // waiting goroutines may hold all of it at once
 			}
 			_ = x.Add(1)
 			if rng.IntN(64) == 0 {
@@ -732,7 +732,7 @@ func programs(r *round) error {
 	return err
 }
 
-// mix runs three others at once, with a share of the goroutines each.
+// mix runs three other scenarios at once, each with a share of the goroutines.
 func mix(r *round) error {
 	if err := r.study(steps); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// broken are scenarios with a fault each, which must be noticed.
+// broken are scenarios with one fault each, which must be detected.
 var broken = []scenario{
 	{name: "good", weight: 1, run: garbage},
 	{name: "leak", run: func(*round) error { kept = append(kept, tensor.Ones([]int{10}).Keep()); return nil }},
@@ -43,7 +43,7 @@ func stress(t *testing.T, from []scenario, args ...string) (code int, out string
 	return code, o.String() + e.String()
 }
 
-// A short run of all that a run draws from.
+// TestShortRun runs all scenarios that a normal run draws from.
 func TestShortRun(t *testing.T) {
 	minutes := "0.1"
 	if testing.Short() {
@@ -56,7 +56,8 @@ func TestShortRun(t *testing.T) {
 	t.Log(out)
 }
 
-// What is wrong is noticed, and said with the command that repeats it; the rounds after it go on in a new process.
+// TestFaultsAreNoticed tests that faults are detected and reported with the command that repeats them, and that later
+// rounds run in a new process.
 func TestFaultsAreNoticed(t *testing.T) {
 	for name, want := range map[string]string{
 		"leak": "native bytes", "goroutine": "goroutines", "file": "file descriptors", "wrong": "a wrong value",
@@ -100,7 +101,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// A signal ends the run after the round, with the table.
+// TestInterrupt tests that a signal ends the run after the current round and prints the table.
 func TestInterrupt(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(2*time.Second, cancel)
@@ -112,7 +113,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// The rows of the scorecard, a little of each.
+// These tests run small shares of the scorecard's checks.
 func TestReleaseCheck(t *testing.T) {
 	if code, out := stress(t, scenarios, "-check", "release", "-operators", "100000"); code != 0 {
 		t.Errorf("exit code %d\n%s", code, out)

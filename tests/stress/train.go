@@ -13,7 +13,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// trainee is a small model with its data: the same seed gives the same losses, whatever else the process does.
+// trainee is a small model with its data. The same seed gives the same losses, whatever else the process does.
 type trainee struct {
 	kind    string
 	forward func(x *tensor.Tensor) *tensor.Tensor
@@ -57,7 +57,7 @@ func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err erro
 	if model != nil {
 		t.forward, t.params = model.Forward, nn.Parameters(model)
 	}
-	// Weights of our own: the generator is the whole process's.
+	// Draw the weights separately, because the generator belongs to the whole process.
 	for _, p := range t.params {
 		if err := autograd.NoGrad(func() error {
 			return tensor.WithScope(func() error { return p.Copy_(t.numbers(p.Shape(), 0.3)).Err() })
@@ -69,7 +69,7 @@ func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err erro
 	return t, err
 }
 
-// numbers are random ones in (-scale, scale), from the trainee's own chance.
+// numbers returns random numbers in (-scale, scale) from the trainee's own source.
 func (t *trainee) numbers(shape []int, scale float32) *tensor.Tensor {
 	n := 1
 	for _, s := range shape {
@@ -82,7 +82,7 @@ func (t *trainee) numbers(shape []int, scale float32) *tensor.Tensor {
 	return tensor.FromSlice(v, shape, t.device)
 }
 
-// step is one of training, without lifetime code.
+// step takes one training step, without lifetime code.
 func (t *trainee) step() (loss float64, err error) {
 	x := t.numbers(t.input, 1)
 	classes := make([]int64, batch)
@@ -109,15 +109,15 @@ func (t *trainee) end() {
 	}
 }
 
-// references are what training comes to when nothing disturbs it.
+// references holds the results of undisturbed training.
 type references struct {
 	mu     sync.Mutex
 	losses map[string]float64
 }
 
-const lessons = 4 // data and weights that there are of each kind
+const lessons = 4 // number of data sets and weights of each kind
 
-// learn trains a model for some steps, in scopes, and compares the last loss with that of a run that was alone.
+// learn trains a model for some steps, in scopes, and compares the last loss with that of an undisturbed run.
 func (r *round) learn(kind string, lesson uint64, steps int) error {
 	loss, err := r.train(kind, lesson, steps)
 	if err != nil || !r.computes() {
@@ -136,7 +136,7 @@ func (r *round) learn(kind string, lesson uint64, steps int) error {
 	return nil
 }
 
-// study makes the references that a scenario will need, before it begins.
+// study computes the references that a scenario will need, before it starts.
 func (r *round) study(steps int) error {
 	if !r.computes() {
 		return nil
@@ -183,7 +183,7 @@ func (r *round) train(kind string, lesson uint64, steps int) (loss float64, err 
 	return loss, nil
 }
 
-// unless drops an error of the kinds that a scenario has provoked.
+// unless returns nil for an error of the kinds that a scenario provokes.
 func unless(err error, kinds ...error) error {
 	for _, k := range kinds {
 		if errors.Is(err, k) {
