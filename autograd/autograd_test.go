@@ -78,16 +78,16 @@ func TestGradAndBackward(t *testing.T) {
 			return err
 		}
 		if d, err := tensor.Data[float64](g[0]); err != nil || d[0] != 4 || d[1] != 6 {
-			t.Errorf("Grad gives %v, %v", d, err)
+			t.Errorf("Grad returns %v, %v", d, err)
 		}
 		if x.Grad() != nil {
-			t.Error("Grad touched x.Grad")
+			t.Error("Grad changed x.Grad")
 		}
 		if err := autograd.Backward([]*tensor.Tensor{y, x.Sum()}); err != nil {
 			return err
 		}
 		if d, err := tensor.Data[float64](x.Grad()); err != nil || d[0] != 5 || d[1] != 7 {
-			t.Errorf("Backward gives %v, %v", d, err)
+			t.Errorf("Backward computes %v, %v", d, err)
 		}
 		return nil
 	})
@@ -126,11 +126,11 @@ func TestModes(t *testing.T) {
 	}
 	own := errors.New("mine")
 	if err := autograd.NoGrad(func() error { return own }); !errors.Is(err, own) {
-		t.Errorf("NoGrad gives %v", err)
+		t.Errorf("NoGrad returns %v", err)
 	}
 	for _, f := range []func(func() error) error{autograd.NoGrad, autograd.EnableGrad, autograd.Inference} {
 		if err := f(nil); !errors.Is(err, tensor.ErrNil) {
-			t.Errorf("nil gives %v", err)
+			t.Errorf("a nil function returns %v", err)
 		}
 	}
 	func() {
@@ -154,7 +154,7 @@ func TestFunction(t *testing.T) {
 		}
 		err := autograd.GradCheck(applied(&cube{wrong: 0.5}), []*tensor.Tensor{x})
 		if err == nil || !strings.Contains(err.Error(), "input 0, element [0 0], output element 0") {
-			t.Errorf("a wrong gradient gives %v", err)
+			t.Errorf("GradCheck of a wrong gradient returns %v", err)
 		}
 		// Without an input that requires a gradient, Apply connects nothing to the graph.
 		out, err := autograd.Apply(&cube{}, x.Detach())
@@ -183,7 +183,7 @@ func TestFunctionGraphs(t *testing.T) {
 			}
 		}
 		if d, err := tensor.Data[float64](x.Grad()); err != nil || d[3] != 24 {
-			t.Errorf("two passes give %v, %v", d, err)
+			t.Errorf("two passes compute %v, %v", d, err)
 		}
 		if err := applied(&cube{})(x).Err(); err != nil {
 			return err
@@ -220,7 +220,7 @@ func TestAFailedPassKeepsNothing(t *testing.T) {
 		return later.Add(first).Backward()
 	})
 	if !errors.Is(err, own) {
-		t.Fatalf("%v is not the error given", err)
+		t.Fatalf("%v is not the error of the function", err)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestFunctionErrors(t *testing.T) {
 				t.Errorf("backward, %s: no error", name)
 			}
 			if (name == "error" || name == "panic") && !errors.Is(err, own) {
-				t.Errorf("backward, %s: %v is not the error given", name, err)
+				t.Errorf("backward, %s: %v is not the error of the function", name, err)
 			}
 		}
 		for name, in := range map[string]*tensor.Tensor{"nil": none, "released": released, "failed": x.View(9)} {

@@ -40,6 +40,6 @@ func TestNoContext(t *testing.T) {
 	none.SaveForBackward(nil)
 	none.Set(1, 2)
 	if none.Saved() != nil || none.Value(1) != nil || none.NeedsInputGrad(0) {
-		t.Error("no context has something")
+		t.Error("a nil context has a value")
 	}
 }

@@ -179,7 +179,7 @@ func TestOrderIsTheSeedsAlone(t *testing.T) {
 				slices.Sort(got)
 				for i, s := range got {
 					if s != int64(i) {
-						t.Fatalf("epoch %d: sample %d is missing or doubled", epoch, i)
+						t.Fatalf("epoch %d: sample %d is missing or duplicated", epoch, i)
 					}
 				}
 			}
@@ -215,7 +215,7 @@ func TestAResumedRunSeesTheSameBatches(t *testing.T) {
 	l := newLoader(t, squares(t, 50, nil), opts...)
 	for _, bad := range []data.State{{Batch: 8}, {Batch: -1}, {Epoch: -1}} {
 		if err := l.SetState(bad); err == nil {
-			t.Errorf("state %+v was taken", bad)
+			t.Errorf("SetState accepts %+v", bad)
 		}
 	}
 }
@@ -263,7 +263,7 @@ func TestBatchesAfterBreakBeginANewEpoch(t *testing.T) {
 		cancel()
 		for _, err := range l.Batches(cancelled) {
 			if err == nil {
-				t.Error("a cancelled loop had a batch")
+				t.Error("a cancelled loop yielded a batch")
 			}
 		}
 		if got := take(t, l, 2); !slices.Equal(got, epochs[0][21:35]) {
@@ -300,7 +300,7 @@ func TestLeavingTheLoopFreesAll(t *testing.T) {
 			"panic": func(l *data.Loader) {
 				defer func() {
 					if recover() == nil {
-						t.Error("the panic was lost")
+						t.Error("the panic did not propagate")
 					}
 				}()
 				for _, err := range l.Batches(t.Context()) {
@@ -440,7 +440,7 @@ func TestADatasetMayGiveOutWhatItKeeps(t *testing.T) {
 	for _, bad := range []kept{{k.a, nil}, {tensor.Zeros([]int{-1}), k.b}} {
 		for _, err := range newLoader(t, bad).Batches(t.Context()) {
 			if err == nil {
-				t.Errorf("a batch with a tensor that cannot be used came through")
+				t.Errorf("a batch with an unusable tensor was yielded")
 			}
 		}
 	}
@@ -461,12 +461,12 @@ func TestUnreadErrorEndsTheLoop(t *testing.T) {
 			if batch.Index == at {
 				_ = batch.Inputs.MatMul(batch.Inputs)
 			} else if batch.Inputs.MatMul(batch.Inputs).Err() == nil {
-				t.Error("matmul of (5,2) and (5,2) worked")
+				t.Error("matmul of (5,2) and (5,2) succeeded")
 			}
 		}
 		var opErr *tensor.Error
 		if !errors.As(last, &opErr) || seen != at+1 {
-			t.Errorf("an error in body %d came as %v after %d batches", at, last, seen)
+			t.Errorf("an error in body %d was reported as %v after %d batches", at, last, seen)
 		}
 	}
 }
@@ -556,7 +556,7 @@ func TestInvalidLoaders(t *testing.T) {
 		second(data.NewSamples(1, []int{1 << 20, 1 << 20}, nil, func(int, []float32, []int64) error { return nil })),
 	} {
 		if err == nil {
-			t.Errorf("case %d was taken", i)
+			t.Errorf("NewLoader accepts case %d", i)
 		}
 	}
 }

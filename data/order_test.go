@@ -15,7 +15,7 @@ func TestScatteredIsAPermutation(t *testing.T) {
 		for i := range n {
 			j := at(i)
 			if j < 0 || j >= n || seen[j] {
-				t.Fatalf("%d elements: %d goes to %d", n, i, j)
+				t.Fatalf("%d elements: %d is mapped to %d", n, i, j)
 			}
 			seen[j] = true
 		}

@@ -189,7 +189,7 @@ func TestCheck(t *testing.T) {
 				"Save": checkpoint.Save(path, nn.StateDict(c.m).Map(), nil), "SaveTraining": checkpoint.SaveTraining(path, c.m, nil),
 				"To": nn.To(c.m, tensor.CPU), "ZeroGrad": nn.ZeroGrad(c.m)} {
 				if err == nil || !strings.Contains(err.Error(), c.wants[0]) {
-					t.Errorf("%T: %s gives %v, want %q", c.m, what, err, c.wants[0])
+					t.Errorf("%T: %s returns %v, want %q", c.m, what, err, c.wants[0])
 				}
 			}
 			nn.Release(c.m)
@@ -236,7 +236,7 @@ func TestRequiresGradMakesParameters(t *testing.T) {
 	err := tensor.WithScope(func() error {
 		m := &base{tensor.Ones([]int{2})}
 		if nn.Check(m) == nil {
-			t.Error("a plain tensor passes")
+			t.Error("Check accepts a plain tensor")
 		}
 		return nn.RequiresGrad_(m, true)
 	})
@@ -257,7 +257,7 @@ func TestNewParameter(t *testing.T) {
 			return err
 		}
 		if !p.IsLeaf() || !p.RequiresGrad() || y.IsLeaf() {
-			t.Error("the parameter is no leaf that requires a gradient, or y became one")
+			t.Error("the parameter is not a leaf that requires a gradient, or y became one")
 		}
 		if err := autograd.NoGrad(func() error { return y.Fill_(5).Err() }); err != nil {
 			return err
@@ -271,10 +271,10 @@ func TestNewParameter(t *testing.T) {
 		for _, bad := range []*tensor.Tensor{nil, tensor.Ones([]int{2}, tensor.Int64), tensor.Ones([]int{2}).View(3)} {
 			q := nn.NewParameter(bad)
 			if q == nil || q.Err() == nil {
-				t.Errorf("NewParameter takes %v", bad)
+				t.Errorf("NewParameter accepts %v", bad)
 			}
 			if bad != nil && bad.Err() != nil && q.Err() != bad.Err() {
-				t.Errorf("the error is %v, not %v", q.Err(), bad.Err())
+				t.Errorf("the error is %v, want %v", q.Err(), bad.Err())
 			}
 		}
 		return nil

@@ -127,7 +127,7 @@ func TestModules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			make := constructors[name]
 			if make == nil {
-				t.Fatal("there is no such module")
+				t.Fatal("the module is missing in the test")
 			}
 			leak.Check(t)
 			if err := tensor.WithScope(func() error { return runModule(t, name, make, want) }); err != nil {

@@ -46,13 +46,13 @@ func TestHostileForward(t *testing.T) {
 					for i, x := range inputs {
 						y := l.Forward(x)
 						if i < 4 && y != nil && y != x && y.Err() == nil {
-							t.Errorf("%T takes input %d", l, i)
+							t.Errorf("%T accepts input %d", l, i)
 						}
 						if y := nn.Pipe(x, l, l); y == nil {
-							t.Errorf("Pipe through %T gives nil", l)
+							t.Errorf("Pipe through %T returns nil", l)
 						}
 						if y := nn.Residual(x, l); y == nil {
-							t.Errorf("Residual through %T gives nil", l)
+							t.Errorf("Residual through %T returns nil", l)
 						}
 					}
 				}
@@ -62,18 +62,18 @@ func TestHostileForward(t *testing.T) {
 						nn.Constant_(x, 1), nn.TruncNormal_(x, 0, 1, -1, 1), nn.KaimingUniform_(x, nil), nn.KaimingNormal_(x), nn.XavierUniform_(x, 1),
 						nn.XavierNormal_(x, math.NaN()), nn.Orthogonal_(x, 1), nn.ClipGradNorm_([]*tensor.Tensor{x}, 1)} {
 						if y.Err() == nil {
-							t.Error("a tensor that is none is taken")
+							t.Error("ClipGradNorm_ accepts an unusable tensor")
 						}
 					}
 					if nn.ClipGradValue_([]*tensor.Tensor{x}, 1) == nil || nn.ClipGradValue_(nil, math.NaN()) == nil {
-						t.Error("ClipGradValue_ takes it")
+						t.Error("ClipGradValue_ accepts an unusable tensor")
 					}
 				}
 				if nn.ClipGradNorm_(nil, -1).Err() == nil {
-					t.Error("a negative norm is taken")
+					t.Error("ClipGradNorm_ accepts a negative norm")
 				}
 				if v, err := nn.ClipGradNorm_(nil, 1).Item(); v != 0 || err != nil {
-					t.Errorf("the norm of nothing is %v, %v", v, err)
+					t.Errorf("the norm of no gradients is %v, %v", v, err)
 				}
 				return nil
 			})
@@ -99,14 +99,14 @@ func TestHostileConstructors(t *testing.T) {
 			t.Errorf("%s: %d buffers are left", what, n)
 		}
 		if y := m.Forward(nil); y == nil || y.Err() != err {
-			t.Errorf("%s: Forward gives %v, not %v", what, y.Err(), err)
+			t.Errorf("%s: Forward returns %v, want %v", what, y.Err(), err)
 		}
 		if got := nn.Check(m); !errors.Is(got, err) {
-			t.Errorf("%s: Check gives %v, not %v", what, got, err)
+			t.Errorf("%s: Check returns %v, want %v", what, got, err)
 		}
 		var e *tensor.Error
 		if !errors.As(err, &e) || !strings.HasPrefix(e.Op, "New") || !strings.Contains(e.Caller, "hostile_test.go:") {
-			t.Errorf("%s: %v names no constructor or no line", what, err)
+			t.Errorf("%s: %v does not name the constructor and the line", what, err)
 		}
 	}
 	for _, n := range sizes {

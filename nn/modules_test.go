@@ -75,11 +75,11 @@ func TestWalk(t *testing.T) {
 		}
 		nn.Eval(o)
 		if o.Training() || o.Value.Training() {
-			t.Error("Eval did not reach all")
+			t.Error("Eval did not reach all submodules")
 		}
 		nn.Train(o)
 		if !o.Training() || !o.Value.Training() {
-			t.Error("Train did not reach all")
+			t.Error("Train did not reach all submodules")
 		}
 		nn.Release(o.List[2])
 		nn.Release(o)
@@ -114,7 +114,7 @@ func TestWalkNothing(t *testing.T) {
 			}
 		}
 		if nn.LoadStateDict(m, nil) == nil {
-			t.Errorf("%T: LoadStateDict takes it", m)
+			t.Errorf("%T: LoadStateDict accepts it", m)
 		}
 	}
 }
@@ -132,12 +132,12 @@ func TestLoadStateDict(t *testing.T) {
 			t.Errorf("the weights differ: %v", err)
 		}
 		if !b.Weight.RequiresGrad() || b.Weight.DType() != tensor.Float64 {
-			t.Error("the parameter is another now")
+			t.Error("the parameter was replaced")
 		}
 		bad := map[string]*tensor.Tensor{"weight": tensor.Zeros([]int{3, 3}), "extra": tensor.Zeros([]int{1})}
 		err := nn.LoadStateDict(a, bad)
 		if err == nil || !errors.Is(err, tensor.ErrArgument) {
-			t.Fatalf("a state that does not fit: %v", err)
+			t.Fatalf("LoadStateDict of a state that does not fit returns %v", err)
 		}
 		for _, part := range []string{"weight has shape [3 3]", "missing bias", "unexpected extra"} {
 			if !strings.Contains(err.Error(), part) {
@@ -149,7 +149,7 @@ func TestLoadStateDict(t *testing.T) {
 		}
 		for _, src := range []*tensor.Tensor{nil, tensor.Ones([]int{3}).View(9)} {
 			if nn.LoadStateDict(a, map[string]*tensor.Tensor{"bias": src}, nn.Strict(false)) == nil {
-				t.Error("an unusable tensor is loaded")
+				t.Error("LoadStateDict accepts an unusable tensor")
 			}
 		}
 		return nil
@@ -192,7 +192,7 @@ func TestTo(t *testing.T) {
 			return err
 		}
 		if b.Weight != weight || weight.DType() != tensor.Float64 || weight.Grad().DType() != tensor.Float64 || !weight.IsLeaf() {
-			t.Error("the weight is not the same converted")
+			t.Error("the converted weight has other values")
 		}
 		if b.NumBatchesTracked.DType() != tensor.Int64 || b.RunningMean.DType() != tensor.Float64 {
 			t.Error("buffers are converted wrongly")
@@ -201,7 +201,7 @@ func TestTo(t *testing.T) {
 			t.Error(err)
 		}
 		if nn.To(b, tensor.KeepDim(true)) == nil {
-			t.Error("To takes any option")
+			t.Error("To accepts an unrelated option")
 		}
 		return nil
 	})
@@ -225,17 +225,17 @@ func TestStickyErrors(t *testing.T) {
 		return nil
 	})
 	if err != nil {
-		t.Error("an error that was looked at is told again")
+		t.Error("the scope reports an error that was read")
 	}
 	err = tensor.WithScope(func() error { _ = nn.Pipe(tensor.Ones([]int{2, 5}), l, &nn.ReLU{}); return nil })
 	if err == nil {
-		t.Error("the scope around does not hear of a failure in Pipe")
+		t.Error("the enclosing scope does not report a failure in Pipe")
 	}
 	// A panic in a user-defined layer propagates and leaves no scope open.
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("the panic is lost")
+				t.Error("the panic did not propagate")
 			}
 		}()
 		_ = tensor.WithScope(func() error {

@@ -194,11 +194,11 @@ func TestPipe(t *testing.T) {
 		endless.Layers = append(endless.Layers, endless)
 		for _, y := range []*tensor.Tensor{endless.Forward(x), nn.Residual(x, endless)} {
 			if !errors.Is(y.Err(), tensor.ErrArgument) {
-				t.Errorf("a Sequential that contains itself gives %v", y.Err())
+				t.Errorf("a Sequential that contains itself returns %v", y.Err())
 			}
 		}
 		if nn.Pipe(x) != x || nn.Pipe(x, &nn.Identity{}, note) != x || nn.NewSequential().Forward(x) != x {
-			t.Error("Pipe of nothing is not x")
+			t.Error("Pipe without layers does not return x")
 		}
 		own := tensor.Ones([]int{2, 3})
 		if z := nn.Pipe(x, &keeper{own}, double, &nn.Tanh{}); z.Err() != nil || own.DType() == tensor.Invalid {
@@ -209,10 +209,10 @@ func TestPipe(t *testing.T) {
 		}
 		r := nn.Residual(x, double, double)
 		if v, err := r.Sum().Item(); v != 30 || err != nil {
-			t.Errorf("Residual gives %v, %v", v, err)
+			t.Errorf("Residual returns %v, %v", v, err)
 		}
 		if v, err := nn.Residual(x).Sum().Item(); v != 12 || err != nil {
-			t.Errorf("Residual of nothing gives %v, %v", v, err)
+			t.Errorf("Residual without layers returns %v, %v", v, err)
 		}
 		return nil
 	})

@@ -200,7 +200,7 @@ func TestLoadStateDictRefuses(t *testing.T) {
 		"not a number":     func(s *optim.State) { s.Numbers["group.0.lr"] = math.NaN() },
 	} {
 		if opt.LoadStateDict(change(f)) == nil {
-			t.Errorf("%s: it is taken", what)
+			t.Errorf("%s: LoadStateDict accepts it", what)
 		}
 		if n := len(opt.StateDict().Tensors); n != before {
 			t.Errorf("%s: the state has %d tensors now", what, n)
@@ -263,11 +263,11 @@ func TestSchedules(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := optim.NewScheduler(opt, s); err == nil {
-			t.Errorf("schedule %d is taken", i)
+			t.Errorf("NewScheduler accepts schedule %d", i)
 		}
 	}
 	if _, err := optim.NewScheduler(nil, optim.StepLR(1, 1)); err == nil {
-		t.Error("no optimizer is taken")
+		t.Error("NewScheduler accepts a nil optimizer")
 	}
 	if _, err := optim.NewScheduler(&optim.Optimizer{}, optim.StepLR(1, 1)); err != nil {
 		t.Error(err)
@@ -275,7 +275,7 @@ func TestSchedules(t *testing.T) {
 	var none *optim.Scheduler
 	none.Step()
 	if none.LR() != 0 || none.StateDict() != nil || none.LoadStateDict(nil) == nil || (&optim.Scheduler{}).LoadStateDict(nil) == nil {
-		t.Error("no scheduler does something")
+		t.Error("a nil scheduler does something")
 	}
 	(&optim.Scheduler{}).Step()
 	_ = (&optim.Scheduler{}).LR()
@@ -291,17 +291,17 @@ func TestRefused(t *testing.T) {
 		for what, params := range map[string][]*tensor.Tensor{"none": nil, "nil": {noTensor}, "empty": {{}}, "released": {released}, "failed": {tensor.Ones([]int{2}).View(5)},
 			"twice": {good.a, good.a}, "integers": {tensor.Ones([]int{1}, tensor.Int64)}, "no leaf": {good.a.Mul(2)}} {
 			if opt, err := make(params, 0.1); err == nil || opt != nil {
-				t.Errorf("%s is taken", what)
+				t.Errorf("%s: the constructor accepts it", what)
 			}
 		}
 		for _, lr := range []float64{-1, math.NaN(), math.Inf(1)} {
 			if _, err := make(good.all(), lr); err == nil {
-				t.Errorf("a learning rate of %v is taken", lr)
+				t.Errorf("the constructor accepts a learning rate of %v", lr)
 			}
 		}
 		for _, o := range []optim.Option{{}, optim.WeightDecay(-1)} {
 			if _, err := make(good.all(), 0.1, o); err == nil {
-				t.Error("an option is taken")
+				t.Error("the constructor accepts an invalid option")
 			}
 		}
 		opt, err := make(good.all(), 0.1)
@@ -309,11 +309,11 @@ func TestRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		if opt.AddGroup(nil) == nil || opt.AddGroup([]*tensor.Tensor{good.a}) == nil {
-			t.Error("a group is taken")
+			t.Error("AddGroup accepts an invalid group")
 		}
 		opt.SetLR(math.NaN())
 		if opt.Step() == nil {
-			t.Error("a step without a learning rate is taken")
+			t.Error("Step accepts an invalid learning rate")
 		}
 		opt.SetLR(0.1)
 		if err := opt.Step(); err != nil {
@@ -322,22 +322,22 @@ func TestRefused(t *testing.T) {
 	}
 	for _, o := range []optim.Option{optim.Betas(0.9, 0.99), optim.Nesterov(), optim.AMSGrad()} {
 		if _, err := optim.NewSGD(good.all(), 0.1, o); err == nil {
-			t.Error("SGD takes an option")
+			t.Error("SGD accepts an option of Adam")
 		}
 	}
 	if _, err := optim.NewAdam(good.all(), 0.1, optim.Betas(1, 0.9)); err == nil {
-		t.Error("Adam takes a beta of 1")
+		t.Error("Adam accepts a beta of 1")
 	}
 	for _, opt := range []*optim.Optimizer{nil, {}} {
 		opt.ZeroGrad()
 		opt.SetLR(1)
 		opt.Release()
 		if opt.LR() != 0 || len(opt.Groups()) != 0 || opt.Step() == nil || len(opt.StateDict().Tensors) != 0 || opt.AddGroup(good.all()) == nil {
-			t.Error("no optimizer does something")
+			t.Error("a nil optimizer does something")
 		}
 	}
 	if (*optim.Optimizer)(nil).LoadStateDict(optim.State{}) == nil {
-		t.Error("no optimizer loads")
+		t.Error("a nil optimizer loads a state")
 	}
 }
 
@@ -352,10 +352,10 @@ func TestReleasedParameter(t *testing.T) {
 	p.c.Release()
 	opt.ZeroGrad()
 	if err := opt.Step(); !errors.Is(err, tensor.ErrReleased) {
-		t.Errorf("Step gives %v", err)
+		t.Errorf("Step returns %v", err)
 	}
 	if err := opt.Step(); !errors.Is(err, tensor.ErrReleased) {
-		t.Errorf("Step gives %v", err)
+		t.Errorf("Step returns %v", err)
 	}
 }
 

@@ -55,11 +55,11 @@ func TestAdviceInGo(t *testing.T) {
 				continue
 			}
 			if !strings.Contains(strings.ToLower(e.Message), strings.ToLower(c.want)) {
-				t.Errorf("%s: %q does not say %q", c.what, e.Message, c.want)
+				t.Errorf("%s: %q does not contain %q", c.what, e.Message, c.want)
 			}
 			for _, p := range python {
 				if strings.Contains(e.Message, p) {
-					t.Errorf("%s: %q speaks Python: %q", c.what, e.Message, p)
+					t.Errorf("%s: %q contains Python advice: %q", c.what, e.Message, p)
 				}
 			}
 		}

@@ -207,7 +207,7 @@ func TestLeaves(t *testing.T) {
 			t.Error("Detach")
 		}
 		if err := y.RequiresGrad_(false).Err(); err == nil {
-			t.Error("no leaf can stop requiring gradients")
+			t.Error("a tensor that is not a leaf can stop requiring gradients")
 		}
 		if err := Ones([]int{1}, Int64).RequiresGrad_().Err(); !errors.Is(err, ErrArgument) {
 			t.Error(err)

@@ -176,7 +176,7 @@ func TestOneScopeOnManyGoroutines(t *testing.T) {
 			}
 		})
 		if kept.Err() != nil || !s.Contains(kept) {
-			t.Error("what was to be kept is gone")
+			t.Error("a kept tensor was freed")
 		}
 		if err := s.Close(); err != nil && !errors.Is(err, ErrArgument) && !errors.Is(err, ErrReleased) {
 			t.Error(err)

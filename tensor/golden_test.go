@@ -319,7 +319,7 @@ func goldenOption(name string, v *goldenValue) (Option, any, error) {
 	}
 	f := reflect.ValueOf(optionsByName[name])
 	if !f.IsValid() {
-		return nil, nil, fmt.Errorf("there is no option %s", name)
+		return nil, nil, fmt.Errorf("unknown option %s", name)
 	}
 	r, err := v.goValue(f.Type().In(0))
 	if err != nil {

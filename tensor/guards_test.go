@@ -371,7 +371,7 @@ func TestNoResult(t *testing.T) {
 func TestCallbacksWithoutTheirFunction(t *testing.T) {
 	begin(t)
 	if out, failed := runHook(1<<63, 0); out != 0 || failed != 0 {
-		t.Errorf("a hook that is gone gave %v and failure %d", out, failed)
+		t.Errorf("a freed hook returned %v and failure %d", out, failed)
 	}
 	failed := runFunction(1<<63, nil, nil, nil, nil)
 	if failed == 0 {

@@ -203,7 +203,7 @@ func TestIndexErrors(t *testing.T) {
 		err := x.Index(7).Err()
 		var e *Error
 		if !errors.As(err, &e) || e.Op != "Index" || !strings.Contains(e.Caller, "index_test.go:") {
-			t.Errorf("the error does not tell who called: %#v", err)
+			t.Errorf("the error does not name the caller: %#v", err)
 		}
 		if err := x.SetIndex(0, "text"); !errors.Is(err, ErrArgument) {
 			t.Error(err)

@@ -93,7 +93,7 @@ func (t *Tensor) LeakyReLU_(opts ...Option) *Tensor {
 
 var opPReLU = op{name: "aten::prelu", overload: "", goName: "PReLU", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"weight", kindTensor, keyNone, false}}}
 
-// PReLU is LeakyReLU with a learned slope: one weight, or one a channel of dimension 1. PyTorch:
+// PReLU is LeakyReLU with a learned slope: one weight, or one for each channel of dimension 1. PyTorch:
 // torch.nn.functional.prelu.
 //
 //	aten::prelu(Tensor self, Tensor weight) -> Tensor

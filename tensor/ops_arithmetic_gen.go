@@ -217,7 +217,7 @@ func (t *Tensor) Div_(other any) *Tensor {
 
 var opDivMode = op{name: "aten::div", overload: "Tensor_mode", goName: "DivMode", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}, {"rounding_mode", kindString, keyRoundingMode, true}}}
 
-// DivMode returns x / other rounded as RoundingMode says: "trunc" towards zero (C) or "floor" downwards
+// DivMode returns x / other rounded as RoundingMode specifies: "trunc" towards zero (C) or "floor" downwards
 // (Python's //). The result keeps the promoted dtype. PyTorch: torch.div.
 //
 // Options: RoundingMode.
@@ -362,7 +362,7 @@ func (t *Tensor) Pow_(exponent any) *Tensor {
 
 var opPowTensor = op{name: "aten::pow", overload: "Tensor_Tensor", goName: "PowTensor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}
 
-// PowTensor raises each element to the exponent at the same place, broadcast. PyTorch: torch.pow.
+// PowTensor raises each element to the exponent at the same index, broadcast. PyTorch: torch.pow.
 //
 //	aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
 func (t *Tensor) PowTensor(exponent any) *Tensor {
@@ -375,7 +375,7 @@ func (t *Tensor) PowTensor(exponent any) *Tensor {
 
 var opPowTensor_ = op{name: "aten::pow_", overload: "Tensor", goName: "PowTensor_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}
 
-// PowTensor_ raises each element to the exponent at the same place, in place; exponent must broadcast to x's
+// PowTensor_ raises each element to the exponent at the same index, in place; exponent must broadcast to x's
 // shape. PyTorch: torch.Tensor.pow_.
 //
 //	aten::pow_.Tensor(Tensor(a!) self, Tensor exponent) -> Tensor(a!)
@@ -402,7 +402,7 @@ func PowScalar(self any, exponent *Tensor) *Tensor {
 
 var opFloatPower = op{name: "aten::float_power", overload: "Tensor_Tensor", goName: "FloatPower", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}
 
-// FloatPower raises x to exponent in float64 (or complex128), whatever the dtypes, broadcast. PyTorch:
+// FloatPower raises x to exponent in float64 (or complex128), regardless of the dtypes, broadcast. PyTorch:
 // torch.float_power.
 //
 //	aten::float_power.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor
@@ -517,7 +517,7 @@ func (t *Tensor) Sgn_() *Tensor {
 
 var opSignBit = op{name: "aten::signbit", overload: "", goName: "SignBit", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// SignBit says for each element whether its sign bit is set (also for -0). The result is bool. PyTorch:
+// SignBit reports for each element whether its sign bit is set (also for -0). The result is bool. PyTorch:
 // torch.signbit.
 //
 //	aten::signbit(Tensor self) -> Tensor
@@ -2515,7 +2515,7 @@ func (t *Tensor) BitwiseRightShift_(other any) *Tensor {
 
 var opLogicalAnd = op{name: "aten::logical_and", overload: "", goName: "LogicalAnd", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// LogicalAnd says where both x and other are nonzero, broadcast. The result is bool. PyTorch:
+// LogicalAnd returns true where both x and other are nonzero, broadcast. The result is bool. PyTorch:
 // torch.logical_and.
 //
 //	aten::logical_and(Tensor self, Tensor other) -> Tensor
@@ -2543,7 +2543,8 @@ func (t *Tensor) LogicalAnd_(other any) *Tensor {
 
 var opLogicalOr = op{name: "aten::logical_or", overload: "", goName: "LogicalOr", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// LogicalOr says where x or other is nonzero, broadcast. The result is bool. PyTorch: torch.logical_or.
+// LogicalOr returns true where x or other is nonzero, broadcast. The result is bool. PyTorch:
+// torch.logical_or.
 //
 //	aten::logical_or(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) LogicalOr(other any) *Tensor {
@@ -2570,8 +2571,8 @@ func (t *Tensor) LogicalOr_(other any) *Tensor {
 
 var opLogicalXor = op{name: "aten::logical_xor", overload: "", goName: "LogicalXor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// LogicalXor says where exactly one of x and other is nonzero, broadcast. The result is bool. PyTorch:
-// torch.logical_xor.
+// LogicalXor returns true where exactly one of x and other is nonzero, broadcast. The result is bool.
+// PyTorch: torch.logical_xor.
 //
 //	aten::logical_xor(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) LogicalXor(other any) *Tensor {
@@ -2598,7 +2599,7 @@ func (t *Tensor) LogicalXor_(other any) *Tensor {
 
 var opLogicalNot = op{name: "aten::logical_not", overload: "", goName: "LogicalNot", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// LogicalNot says where x is zero. The result is bool. PyTorch: torch.logical_not.
+// LogicalNot returns true where x is zero. The result is bool. PyTorch: torch.logical_not.
 //
 //	aten::logical_not(Tensor self) -> Tensor
 func (t *Tensor) LogicalNot() *Tensor {

@@ -6,7 +6,7 @@ import "github.com/linstock-ml/linstock/cshim"
 
 var opEq = op{name: "aten::eq", overload: "Tensor", goName: "Eq", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// Eq says where x equals other, broadcast. The result is bool. PyTorch: torch.eq.
+// Eq returns true where x equals other, broadcast. The result is bool. PyTorch: torch.eq.
 //
 //	aten::eq.Tensor(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) Eq(other any) *Tensor {
@@ -50,7 +50,7 @@ func (t *Tensor) Eq_(other any) *Tensor {
 
 var opNe = op{name: "aten::ne", overload: "Tensor", goName: "Ne", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// Ne says where x differs from other, broadcast. The result is bool. PyTorch: torch.ne.
+// Ne returns true where x differs from other, broadcast. The result is bool. PyTorch: torch.ne.
 //
 //	aten::ne.Tensor(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) Ne(other any) *Tensor {
@@ -76,7 +76,7 @@ func (t *Tensor) Ne_(other any) *Tensor {
 
 var opLt = op{name: "aten::lt", overload: "Tensor", goName: "Lt", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// Lt says where x is less than other, broadcast. The result is bool. PyTorch: torch.lt.
+// Lt returns true where x is less than other, broadcast. The result is bool. PyTorch: torch.lt.
 //
 //	aten::lt.Tensor(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) Lt(other any) *Tensor {
@@ -120,7 +120,7 @@ func (t *Tensor) Lt_(other any) *Tensor {
 
 var opLe = op{name: "aten::le", overload: "Tensor", goName: "Le", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// Le says where x is at most other, broadcast. The result is bool. PyTorch: torch.le.
+// Le returns true where x is at most other, broadcast. The result is bool. PyTorch: torch.le.
 //
 //	aten::le.Tensor(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) Le(other any) *Tensor {
@@ -146,7 +146,7 @@ func (t *Tensor) Le_(other any) *Tensor {
 
 var opGt = op{name: "aten::gt", overload: "Tensor", goName: "Gt", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// Gt says where x is greater than other, broadcast. The result is bool. PyTorch: torch.gt.
+// Gt returns true where x is greater than other, broadcast. The result is bool. PyTorch: torch.gt.
 //
 //	aten::gt.Tensor(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) Gt(other any) *Tensor {
@@ -190,7 +190,7 @@ func (t *Tensor) Gt_(other any) *Tensor {
 
 var opGe = op{name: "aten::ge", overload: "Tensor", goName: "Ge", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindOperand, keyNone, false}}}
 
-// Ge says where x is at least other, broadcast. The result is bool. PyTorch: torch.ge.
+// Ge returns true where x is at least other, broadcast. The result is bool. PyTorch: torch.ge.
 //
 //	aten::ge.Tensor(Tensor self, Tensor other) -> Tensor
 func (t *Tensor) Ge(other any) *Tensor {
@@ -216,8 +216,8 @@ func (t *Tensor) Ge_(other any) *Tensor {
 
 var opIsClose = op{name: "aten::isclose", overload: "", goName: "IsClose", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindTensor, keyNone, false}, {"rtol", kindFloat, keyRtol, false}, {"atol", kindFloat, keyAtol, false}, {"equal_nan", kindBool, keyEqualNan, false}}}
 
-// IsClose says where abs(x - other) <= atol + rtol*abs(other), broadcast; both of one dtype. The result is
-// bool. PyTorch: torch.isclose.
+// IsClose returns true where abs(x - other) <= atol + rtol*abs(other), broadcast; both of one dtype. The
+// result is bool. PyTorch: torch.isclose.
 //
 // Options: Rtol, Atol, EqualNan.
 //
@@ -236,7 +236,7 @@ func (t *Tensor) IsClose(other *Tensor, opts ...Option) *Tensor {
 
 var opAllClose = op{name: "aten::allclose", overload: "", goName: "AllClose", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindTensor, keyNone, false}, {"rtol", kindFloat, keyRtol, false}, {"atol", kindFloat, keyAtol, false}, {"equal_nan", kindBool, keyEqualNan, false}}}
 
-// AllClose says whether IsClose holds for every element. PyTorch: torch.allclose.
+// AllClose reports whether IsClose holds for every element. PyTorch: torch.allclose.
 //
 // Options: Rtol, Atol, EqualNan.
 //
@@ -255,7 +255,7 @@ func (t *Tensor) AllClose(other *Tensor, opts ...Option) (bool, error) {
 
 var opEqual = op{name: "aten::equal", overload: "", goName: "Equal", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"other", kindTensor, keyNone, false}}}
 
-// Equal says whether two tensors have the same shape and the same elements. PyTorch: torch.equal.
+// Equal reports whether two tensors have the same shape and the same elements. PyTorch: torch.equal.
 //
 //	aten::equal(Tensor self, Tensor other) -> bool
 func (t *Tensor) Equal(other *Tensor) (bool, error) {
@@ -268,7 +268,7 @@ func (t *Tensor) Equal(other *Tensor) (bool, error) {
 
 var opIsIn = op{name: "aten::isin", overload: "Tensor_Tensor", goName: "IsIn", inPlace: false, args: []argSpec{{"elements", kindTensor, keyNone, false}, {"test_elements", kindTensor, keyNone, false}, {"assume_unique", kindBool, keyAssumeUnique, false}, {"invert", kindBool, keyInvert, false}}}
 
-// IsIn says for each element whether it occurs in testElements; Invert turns the answer round. The result is
+// IsIn reports for each element whether it occurs in testElements; Invert negates the result. The result is
 // bool, of x's shape. PyTorch: torch.isin.
 //
 // Options: AssumeUnique, Invert.
@@ -287,7 +287,8 @@ func (t *Tensor) IsIn(testElements *Tensor, opts ...Option) *Tensor {
 
 var opIsFinite = op{name: "aten::isfinite", overload: "", goName: "IsFinite", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// IsFinite says which elements are neither infinite nor nan. The result is bool. PyTorch: torch.isfinite.
+// IsFinite returns true for elements that are neither infinite nor nan. The result is bool. PyTorch:
+// torch.isfinite.
 //
 //	aten::isfinite(Tensor self) -> Tensor
 func (t *Tensor) IsFinite() *Tensor {
@@ -299,7 +300,7 @@ func (t *Tensor) IsFinite() *Tensor {
 
 var opIsNaN = op{name: "aten::isnan", overload: "", goName: "IsNaN", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// IsNaN says which elements are nan. The result is bool. PyTorch: torch.isnan.
+// IsNaN returns true for elements that are nan. The result is bool. PyTorch: torch.isnan.
 //
 //	aten::isnan(Tensor self) -> Tensor
 func (t *Tensor) IsNaN() *Tensor {
@@ -311,7 +312,7 @@ func (t *Tensor) IsNaN() *Tensor {
 
 var opIsInf = op{name: "aten::isinf", overload: "", goName: "IsInf", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// IsInf says which elements are infinite. The result is bool. PyTorch: torch.isinf.
+// IsInf returns true for elements that are infinite. The result is bool. PyTorch: torch.isinf.
 //
 //	aten::isinf(Tensor self) -> Tensor
 func (t *Tensor) IsInf() *Tensor {
@@ -323,7 +324,7 @@ func (t *Tensor) IsInf() *Tensor {
 
 var opIsPosInf = op{name: "aten::isposinf", overload: "", goName: "IsPosInf", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// IsPosInf says which elements are +inf. The result is bool. PyTorch: torch.isposinf.
+// IsPosInf returns true for elements that are +inf. The result is bool. PyTorch: torch.isposinf.
 //
 //	aten::isposinf(Tensor self) -> Tensor
 func (t *Tensor) IsPosInf() *Tensor {
@@ -335,7 +336,7 @@ func (t *Tensor) IsPosInf() *Tensor {
 
 var opIsNegInf = op{name: "aten::isneginf", overload: "", goName: "IsNegInf", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// IsNegInf says which elements are -inf. The result is bool. PyTorch: torch.isneginf.
+// IsNegInf returns true for elements that are -inf. The result is bool. PyTorch: torch.isneginf.
 //
 //	aten::isneginf(Tensor self) -> Tensor
 func (t *Tensor) IsNegInf() *Tensor {
@@ -347,7 +348,7 @@ func (t *Tensor) IsNegInf() *Tensor {
 
 var opIsReal = op{name: "aten::isreal", overload: "", goName: "IsReal", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// IsReal says which elements have no imaginary part. The result is bool. PyTorch: torch.isreal.
+// IsReal returns true for elements that have no imaginary part. The result is bool. PyTorch: torch.isreal.
 //
 //	aten::isreal(Tensor self) -> Tensor
 func (t *Tensor) IsReal() *Tensor {

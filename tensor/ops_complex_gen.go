@@ -29,7 +29,7 @@ func (t *Tensor) Imag() *Tensor {
 var opConj = op{name: "aten::conj", overload: "", goName: "Conj", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // Conj returns the complex conjugate, lazily: the result shares storage and carries a conjugate bit. Real
-// tensors stay as they are. PyTorch: torch.conj.
+// tensors are returned unchanged. PyTorch: torch.conj.
 //
 //	aten::conj(Tensor(a) self) -> Tensor(a)
 func (t *Tensor) Conj() *Tensor {
@@ -66,7 +66,7 @@ func (t *Tensor) ConjPhysical_() *Tensor {
 
 var opResolveConj = op{name: "aten::resolve_conj", overload: "", goName: "ResolveConj", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// ResolveConj carries a lazy conjugation out; without one it returns x itself. PyTorch: torch.resolve_conj.
+// ResolveConj applies a lazy conjugation; without one it returns x itself. PyTorch: torch.resolve_conj.
 //
 //	aten::resolve_conj(Tensor(a) self) -> Tensor(a)
 func (t *Tensor) ResolveConj() *Tensor {
@@ -78,7 +78,7 @@ func (t *Tensor) ResolveConj() *Tensor {
 
 var opResolveNeg = op{name: "aten::resolve_neg", overload: "", goName: "ResolveNeg", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// ResolveNeg carries a lazy negation out (that of the imaginary part of a conjugate, say); without one it
+// ResolveNeg applies a lazy negation, such as that of the imaginary part of a conjugate; without one it
 // returns x itself. PyTorch: torch.resolve_neg.
 //
 //	aten::resolve_neg(Tensor(a) self) -> Tensor(a)

@@ -629,7 +629,7 @@ func (t *Tensor) ChannelShuffle(groups int) *Tensor {
 
 var opIm2Col = op{name: "aten::im2col", overload: "", goName: "Im2Col", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"kernel_size", kindInts, keyNone, false}, {"dilation", kindInts, keyDilation, false}, {"padding", kindInts, keyPadding, false}, {"stride", kindInts, keyStride, false}}}
 
-// Im2Col lays the windows of x (N, C, H, W) out as columns, shape (N, C*kH*kW, L). PyTorch:
+// Im2Col copies the windows of x (N, C, H, W) into columns, shape (N, C*kH*kW, L). PyTorch:
 // torch.nn.functional.unfold.
 //
 // Options: Dilation, Padding, Stride.

@@ -649,9 +649,9 @@ func Polar(abs *Tensor, angle *Tensor) *Tensor {
 
 var opVander = op{name: "aten::vander", overload: "", goName: "Vander", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"N", kindInt, keyNone, true}, {"increasing", kindBool, keyIncreasing, false}}}
 
-// Vander returns the Vandermonde matrix of a vector of length m, shape (m, m), with powers falling from left
-// to right unless Increasing is true. It has no derivative: an x that requires gradients is refused. PyTorch:
-// torch.vander.
+// Vander returns the Vandermonde matrix of a vector of length m, shape (m, m), with powers decreasing from
+// left to right unless Increasing is true. It has no derivative: an x that requires gradients is an error.
+// PyTorch: torch.vander.
 //
 // Options: Increasing.
 //

@@ -29,8 +29,8 @@ func (t *Tensor) Fill_(value any) *Tensor {
 
 var opFillDiagonal_ = op{name: "aten::fill_diagonal_", overload: "", goName: "FillDiagonal_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"fill_value", kindScalar, keyNone, false}, {"wrap", kindBool, keyWrap, false}}}
 
-// FillDiagonal_ fills the diagonal of x with the number fillValue; Wrap goes on below for tall matrices.
-// PyTorch: torch.Tensor.fill_diagonal_.
+// FillDiagonal_ fills the diagonal of x with the number fillValue; Wrap repeats the diagonal in tall
+// matrices. PyTorch: torch.Tensor.fill_diagonal_.
 //
 // Options: Wrap.
 //

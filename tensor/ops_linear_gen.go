@@ -369,7 +369,7 @@ func (t *Tensor) Bilinear(input2 *Tensor, weight *Tensor, opts ...Option) *Tenso
 
 var opEinsum = op{name: "aten::einsum", overload: "", goName: "Einsum", inPlace: false, args: []argSpec{{"equation", kindString, keyNone, false}, {"tensors", kindTensors, keyNone, false}, {"path", kindInts, keyNone, true}}}
 
-// Einsum sums products of tensors as the equation says, in Einstein's notation: "bij,bjk->bik". An ellipsis
+// Einsum sums products of tensors as equation specifies in Einstein's notation: "bij,bjk->bik". An ellipsis
 // stands for dimensions that broadcast. PyTorch: torch.einsum.
 //
 //	aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor
@@ -661,8 +661,8 @@ func (t *Tensor) LinalgQR(opts ...Option) (*Tensor, *Tensor) {
 
 var opLinalgSVD = op{name: "aten::linalg_svd", overload: "", goName: "LinalgSVD", inPlace: false, args: []argSpec{{"A", kindTensor, keyNone, false}, {"full_matrices", kindBool, keyFullMatrices, false}, {"driver", kindString, keyDriver, true}}}
 
-// LinalgSVD returns U, S and Vh of the singular value decomposition of (*, m, n), with the singular values
-// falling. FullMatrices (true by default) makes U and Vh square. PyTorch: torch.linalg.svd.
+// LinalgSVD returns U, S and Vh of the singular value decomposition of (*, m, n), with the singular values in
+// descending order. FullMatrices (true by default) makes U and Vh square. PyTorch: torch.linalg.svd.
 //
 // Options: FullMatrices, Driver.
 //
@@ -679,7 +679,7 @@ func (t *Tensor) LinalgSVD(opts ...Option) (*Tensor, *Tensor, *Tensor) {
 
 var opLinalgSVDVals = op{name: "aten::linalg_svdvals", overload: "", goName: "LinalgSVDVals", inPlace: false, args: []argSpec{{"A", kindTensor, keyNone, false}, {"driver", kindString, keyDriver, true}}}
 
-// LinalgSVDVals returns the singular values of (*, m, n), falling, shape (*, min(m, n)). PyTorch:
+// LinalgSVDVals returns the singular values of (*, m, n) in descending order, shape (*, min(m, n)). PyTorch:
 // torch.linalg.svdvals.
 //
 // Options: Driver.
@@ -696,8 +696,9 @@ func (t *Tensor) LinalgSVDVals(opts ...Option) *Tensor {
 
 var opLinalgEigh = op{name: "aten::linalg_eigh", overload: "", goName: "LinalgEigh", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"UPLO", kindString, keyUPLO, false}}}
 
-// LinalgEigh returns the eigenvalues, rising, and eigenvectors (columns) of symmetric or Hermitian matrices
-// (*, n, n). UPLO says which triangle is read, "L" by default. PyTorch: torch.linalg.eigh.
+// LinalgEigh returns the eigenvalues, in ascending order, and eigenvectors (columns) of symmetric or
+// Hermitian matrices (*, n, n). UPLO selects the triangle that is read, "L" by default. PyTorch:
+// torch.linalg.eigh.
 //
 // Options: UPLO.
 //
@@ -713,8 +714,8 @@ func (t *Tensor) LinalgEigh(opts ...Option) (*Tensor, *Tensor) {
 
 var opLinalgEigvalsh = op{name: "aten::linalg_eigvalsh", overload: "", goName: "LinalgEigvalsh", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"UPLO", kindString, keyUPLO, false}}}
 
-// LinalgEigvalsh returns the eigenvalues, rising, of symmetric or Hermitian matrices (*, n, n). PyTorch:
-// torch.linalg.eigvalsh.
+// LinalgEigvalsh returns the eigenvalues, in ascending order, of symmetric or Hermitian matrices (*, n, n).
+// PyTorch: torch.linalg.eigvalsh.
 //
 // Options: UPLO.
 //

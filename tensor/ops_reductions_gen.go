@@ -355,8 +355,8 @@ func (t *Tensor) ArgMin(opts ...Option) *Tensor {
 
 var opAny = op{name: "aten::any", overload: "dims", goName: "Any", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInts, keyDim, true}, {"keepdim", kindBool, keyKeepDim, false}}}
 
-// Any says whether any element is nonzero, of all or along the dimensions Dim. The result is bool (uint8 for
-// uint8). PyTorch: torch.any.
+// Any reports whether any element is nonzero, of all or along the dimensions Dim. The result is bool (uint8
+// for uint8). PyTorch: torch.any.
 //
 // Options: Dim, KeepDim.
 //
@@ -373,7 +373,7 @@ func (t *Tensor) Any(opts ...Option) *Tensor {
 
 var opAll = op{name: "aten::all", overload: "dims", goName: "All", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInts, keyDim, true}, {"keepdim", kindBool, keyKeepDim, false}}}
 
-// All says whether all elements are nonzero, of all or along the dimensions Dim. The result is bool (uint8
+// All reports whether all elements are nonzero, of all or along the dimensions Dim. The result is bool (uint8
 // for uint8). PyTorch: torch.all.
 //
 // Options: Dim, KeepDim.

@@ -155,7 +155,8 @@ func (t *Tensor) SwapAxes(axis0 int, axis1 int) *Tensor {
 
 var opT = op{name: "aten::t", overload: "", goName: "T", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// T transposes a matrix; a vector or a scalar stays as it is. The result shares storage. PyTorch: torch.t.
+// T transposes a matrix; a vector or a scalar is returned unchanged. The result shares storage. PyTorch:
+// torch.t.
 //
 //	aten::t(Tensor(a) self) -> Tensor(a)
 func (t *Tensor) T() *Tensor {
@@ -372,8 +373,8 @@ func (t *Tensor) RepeatInterleave(repeats int, opts ...Option) *Tensor {
 
 var opRepeatInterleaveTensor = op{name: "aten::repeat_interleave", overload: "self_Tensor", goName: "RepeatInterleaveTensor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"repeats", kindTensor, keyNone, false}, {"dim", kindInt, keyDim, true}, {"output_size", kindInt, keyOutputSize, true}}}
 
-// RepeatInterleaveTensor repeats each slice along Dim as often as the integer vector repeats says. PyTorch:
-// torch.repeat_interleave.
+// RepeatInterleaveTensor repeats each slice along Dim the number of times given by the integer vector
+// repeats. PyTorch: torch.repeat_interleave.
 //
 // Options: Dim, OutputSize.
 //
@@ -552,8 +553,8 @@ func (t *Tensor) SplitWithSizes(splitSizes []int, opts ...Option) ([]*Tensor, er
 
 var opTensorSplit = op{name: "aten::tensor_split", overload: "sections", goName: "TensorSplit", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"sections", kindInt, keyNone, false}, {"dim", kindInt, keyDim, false}}}
 
-// TensorSplit cuts x along Dim (0 by default) into as many nearly equal pieces as sections says. The results
-// share storage. PyTorch: torch.tensor_split.
+// TensorSplit cuts x along Dim (0 by default) into sections nearly equal pieces. The results share storage.
+// PyTorch: torch.tensor_split.
 //
 // Options: Dim.
 //
@@ -1001,7 +1002,7 @@ func (t *Tensor) AtLeast3D() *Tensor {
 
 var opContiguous = op{name: "aten::contiguous", overload: "", goName: "Contiguous", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"memory_format", kindHidden, keyNone, false}}}
 
-// Contiguous returns x itself when it lies row-major in memory, else a copy that does. PyTorch:
+// Contiguous returns x itself if it is row-major in memory, and a row-major copy otherwise. PyTorch:
 // torch.Tensor.contiguous.
 //
 //	aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) -> Tensor(a)
@@ -1292,8 +1293,8 @@ func (t *Tensor) Gather(dim int, index *Tensor) *Tensor {
 
 var opScatter = op{name: "aten::scatter", overload: "src", goName: "Scatter", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"src", kindTensor, keyNone, false}}}
 
-// Scatter returns x with src written along dim where the int64 index says: out[index[i][j]][j] = src[i][j]
-// for dim 0. PyTorch: torch.scatter.
+// Scatter returns x with src written at the positions that the int64 index gives along dim:
+// out[index[i][j]][j] = src[i][j] for dim 0. PyTorch: torch.scatter.
 //
 //	aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor
 func (t *Tensor) Scatter(dim int, index *Tensor, src *Tensor) *Tensor {
@@ -1324,8 +1325,8 @@ func (t *Tensor) Scatter_(dim int, index *Tensor, src *Tensor) *Tensor {
 
 var opScatterValue = op{name: "aten::scatter", overload: "value", goName: "ScatterValue", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"value", kindScalar, keyNone, false}}}
 
-// ScatterValue returns x with the number value written along dim where the int64 index says. PyTorch:
-// torch.scatter.
+// ScatterValue returns x with the number value written at the positions that the int64 index gives along dim.
+// PyTorch: torch.scatter.
 //
 //	aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
 func (t *Tensor) ScatterValue(dim int, index *Tensor, value any) *Tensor {
@@ -1356,7 +1357,8 @@ func (t *Tensor) ScatterValue_(dim int, index *Tensor, value any) *Tensor {
 
 var opScatterAdd = op{name: "aten::scatter_add", overload: "", goName: "ScatterAdd", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"src", kindTensor, keyNone, false}}}
 
-// ScatterAdd returns x with src added along dim where the int64 index says. PyTorch: torch.scatter_add.
+// ScatterAdd returns x with src added at the positions that the int64 index gives along dim. PyTorch:
+// torch.scatter_add.
 //
 //	aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor
 func (t *Tensor) ScatterAdd(dim int, index *Tensor, src *Tensor) *Tensor {
@@ -1387,8 +1389,9 @@ func (t *Tensor) ScatterAdd_(dim int, index *Tensor, src *Tensor) *Tensor {
 
 var opScatterReduce = op{name: "aten::scatter_reduce", overload: "two", goName: "ScatterReduce", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"src", kindTensor, keyNone, false}, {"reduce", kindString, keyNone, false}, {"include_self", kindBool, keyIncludeSelf, false}}}
 
-// ScatterReduce reduces src into x along dim where the int64 index says. Reduce is "sum", "prod", "mean",
-// "amax" or "amin"; IncludeSelf (true by default) counts the old values too. PyTorch: torch.scatter_reduce.
+// ScatterReduce reduces src into x at the positions that the int64 index gives along dim. Reduce is "sum",
+// "prod", "mean", "amax" or "amin"; IncludeSelf (true by default) counts the old values too. PyTorch:
+// torch.scatter_reduce.
 //
 // Options: IncludeSelf.
 //
@@ -1650,7 +1653,7 @@ func (t *Tensor) SearchSorted(self *Tensor, opts ...Option) *Tensor {
 
 var opBucketize = op{name: "aten::bucketize", overload: "Tensor", goName: "Bucketize", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"boundaries", kindTensor, keyNone, false}, {"out_int32", kindBool, keyOutInt32, false}, {"right", kindBool, keyRight, false}}}
 
-// Bucketize returns for each element of x the index of its bucket among the rising boundaries (a vector),
+// Bucketize returns for each element of x the index of its bucket among the ascending boundaries (a vector),
 // int64, or int32 with OutInt32. PyTorch: torch.bucketize.
 //
 // Options: OutInt32, Right.

@@ -4,8 +4,8 @@ package tensor
 
 var opSort = op{name: "aten::sort", overload: "", goName: "Sort", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyDim, false}, {"descending", kindBool, keyDescending, false}}}
 
-// Sort returns the values sorted along Dim (the last by default), rising unless Descending, and their int64
-// indices. PyTorch: torch.sort.
+// Sort returns the values sorted along Dim (the last by default), in ascending order unless Descending is
+// true, and their int64 indices. PyTorch: torch.sort.
 //
 // Options: Dim, Descending.
 //
@@ -40,8 +40,8 @@ func (t *Tensor) SortStable(opts ...Option) (*Tensor, *Tensor) {
 
 var opArgSort = op{name: "aten::argsort", overload: "", goName: "ArgSort", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyDim, false}, {"descending", kindBool, keyDescending, false}}}
 
-// ArgSort returns the int64 indices that sort x along Dim (the last by default), rising unless Descending.
-// PyTorch: torch.argsort.
+// ArgSort returns the int64 indices that sort x along Dim (the last by default), in ascending order unless
+// Descending is true. PyTorch: torch.argsort.
 //
 // Options: Dim, Descending.
 //
@@ -108,9 +108,8 @@ func (t *Tensor) TopK(k int, opts ...Option) (*Tensor, *Tensor) {
 
 var opUnique = op{name: "aten::_unique2", overload: "", goName: "Unique", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"sorted", kindBool, keySorted, false}, {"return_inverse", kindBool, keyReturnInverse, false}, {"return_counts", kindBool, keyReturnCounts, false}}}
 
-// Unique returns the different elements as a sorted vector, and when asked for by ReturnInverse and
-// ReturnCounts the index of each element of x in it and the counts (else empty tensors). PyTorch:
-// torch.unique.
+// Unique returns the distinct elements as a sorted vector and, with ReturnInverse and ReturnCounts, the index
+// of each element of x in it and the counts (otherwise empty tensors). PyTorch: torch.unique.
 //
 // Options: Sorted, ReturnInverse, ReturnCounts.
 //
@@ -128,7 +127,7 @@ func (t *Tensor) Unique(opts ...Option) (*Tensor, *Tensor, *Tensor) {
 
 var opUniqueDim = op{name: "aten::unique_dim", overload: "", goName: "UniqueDim", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"sorted", kindBool, keySorted, false}, {"return_inverse", kindBool, keyReturnInverse, false}, {"return_counts", kindBool, keyReturnCounts, false}}}
 
-// UniqueDim returns the different slices along dim, and when asked for the inverse indices and the counts.
+// UniqueDim returns the distinct slices along dim and, if requested, the inverse indices and the counts.
 // PyTorch: torch.unique.
 //
 // Options: Sorted, ReturnInverse, ReturnCounts.
@@ -148,7 +147,7 @@ func (t *Tensor) UniqueDim(dim int, opts ...Option) (*Tensor, *Tensor, *Tensor) 
 
 var opUniqueConsecutive = op{name: "aten::unique_consecutive", overload: "", goName: "UniqueConsecutive", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"return_inverse", kindBool, keyReturnInverse, false}, {"return_counts", kindBool, keyReturnCounts, false}, {"dim", kindInt, keyDim, true}}}
 
-// UniqueConsecutive drops elements equal to the one before them, and returns when asked for the inverse
+// UniqueConsecutive drops elements equal to the one before them, and returns, if requested, the inverse
 // indices and the counts. PyTorch: torch.unique_consecutive.
 //
 // Options: ReturnInverse, ReturnCounts, Dim.

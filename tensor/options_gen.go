@@ -284,7 +284,7 @@ func Adjoint(v bool) Option { return kwarg{keyAdjoint, v} }
 // AlignCorners is the keyword argument align_corners= (UpsampleLinear1d, UpsampleBilinear2d, UpsampleBicubic2d, UpsampleTrilinear3d, GridSampler, AffineGrid).
 func AlignCorners(v bool) Option { return kwarg{keyAlignCorners, v} }
 
-// Alpha is the keyword argument alpha= (Add, Add_, Sub, Sub_, RSub, AddMM, and others). v is a Go number; an int stays one, as in Python.
+// Alpha is the keyword argument alpha= (Add, Add_, Sub, Sub_, RSub, AddMM, and others). v is a Go number; an int is passed as an integer, as in Python.
 func Alpha(v any) Option { return kwarg{keyAlpha, v} }
 
 // Append is the keyword argument append= (Diff).
@@ -317,7 +317,7 @@ func Base(v float64) Option { return kwarg{keyBase, v} }
 // BatchFirst is the keyword argument batch_first= (PadSequence, LSTM, GRU, RNNTanh, RNNReLU).
 func BatchFirst(v bool) Option { return kwarg{keyBatchFirst, v} }
 
-// Beta is the keyword argument beta= (AddMM, AddMM_, AddMV, AddMV_, AddR, AddR_, and others). v is a Go number; an int stays one, as in Python.
+// Beta is the keyword argument beta= (AddMM, AddMM_, AddMV, AddMV_, AddR, AddR_, and others). v is a Go number; an int is passed as an integer, as in Python.
 func Beta(v any) Option { return kwarg{keyBeta, v} }
 
 // Bias is the keyword argument bias= (Bilinear, BatchNorm, InstanceNorm, GroupNorm).
@@ -335,7 +335,7 @@ func CeilMode(v bool) Option { return kwarg{keyCeilMode, v} }
 // ComputeMode is the keyword argument compute_mode= (CDist).
 func ComputeMode(v int) Option { return kwarg{keyComputeMode, v} }
 
-// Correction is the keyword argument correction= (Std, Var, StdMean, VarMean, Cov). v is a Go number; an int stays one, as in Python.
+// Correction is the keyword argument correction= (Std, Var, StdMean, VarMean, Cov). v is a Go number; an int is passed as an integer, as in Python.
 func Correction(v any) Option { return kwarg{keyCorrection, v} }
 
 // CountIncludePad is the keyword argument count_include_pad= (AvgPool1d, AvgPool2d, AvgPool3d).
@@ -380,7 +380,7 @@ func Dropout(v float64) Option { return kwarg{keyDropout, v} }
 // DropoutP is the keyword argument dropout_p= (ScaledDotProductAttention).
 func DropoutP(v float64) Option { return kwarg{keyDropoutP, v} }
 
-// Dx is the keyword argument dx= (Trapezoid, CumulativeTrapezoid). v is a Go number; an int stays one, as in Python.
+// Dx is the keyword argument dx= (Trapezoid, CumulativeTrapezoid). v is a Go number; an int is passed as an integer, as in Python.
 func Dx(v any) Option { return kwarg{keyDx, v} }
 
 // EnableGqa is the keyword argument enable_gqa= (ScaledDotProductAttention).
@@ -428,7 +428,7 @@ func Increasing(v bool) Option { return kwarg{keyIncreasing, v} }
 // Indexing is the keyword argument indexing= (MeshGrid).
 func Indexing(v string) Option { return kwarg{keyIndexing, v} }
 
-// InputScale is the keyword argument input_scale= (ELU, ELU_). v is a Go number; an int stays one, as in Python.
+// InputScale is the keyword argument input_scale= (ELU, ELU_). v is a Go number; an int is passed as an integer, as in Python.
 func InputScale(v any) Option { return kwarg{keyInputScale, v} }
 
 // Interpolation is the keyword argument interpolation= (Quantile, QuantileTensor, NanQuantile).
@@ -452,7 +452,7 @@ func KeepDim(v bool) Option { return kwarg{keyKeepDim, v} }
 // LabelSmoothing is the keyword argument label_smoothing= (CrossEntropy).
 func LabelSmoothing(v float64) Option { return kwarg{keyLabelSmoothing, v} }
 
-// Lambd is the keyword argument lambd= (Hardshrink, Softshrink, Exponential_). v is a Go number; an int stays one, as in Python.
+// Lambd is the keyword argument lambd= (Hardshrink, Softshrink, Exponential_). v is a Go number; an int is passed as an integer, as in Python.
 func Lambd(v any) Option { return kwarg{keyLambd, v} }
 
 // Largest is the keyword argument largest= (TopK).
@@ -467,13 +467,13 @@ func LogInput(v bool) Option { return kwarg{keyLogInput, v} }
 // LogTarget is the keyword argument log_target= (KLDiv).
 func LogTarget(v bool) Option { return kwarg{keyLogTarget, v} }
 
-// Margin is the keyword argument margin= (HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, CosineEmbeddingLoss, MultiMarginLoss). v is a Go number; an int stays one, as in Python.
+// Margin is the keyword argument margin= (HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, CosineEmbeddingLoss, MultiMarginLoss). v is a Go number; an int is passed as an integer, as in Python.
 func Margin(v any) Option { return kwarg{keyMargin, v} }
 
-// MaxVal is the keyword argument max_val= (Hardtanh, Hardtanh_). v is a Go number; an int stays one, as in Python.
+// MaxVal is the keyword argument max_val= (Hardtanh, Hardtanh_). v is a Go number; an int is passed as an integer, as in Python.
 func MaxVal(v any) Option { return kwarg{keyMaxVal, v} }
 
-// MinVal is the keyword argument min_val= (Hardtanh, Hardtanh_). v is a Go number; an int stays one, as in Python.
+// MinVal is the keyword argument min_val= (Hardtanh, Hardtanh_). v is a Go number; an int is passed as an integer, as in Python.
 func MinVal(v any) Option { return kwarg{keyMinVal, v} }
 
 // Minlength is the keyword argument minlength= (BinCount).
@@ -491,7 +491,7 @@ func N(v int) Option { return kwarg{keyN, v} }
 // Nan is the keyword argument nan= (NaNToNum, NaNToNum_).
 func Nan(v float64) Option { return kwarg{keyNan, v} }
 
-// NegativeSlope is the keyword argument negative_slope= (LeakyReLU, LeakyReLU_). v is a Go number; an int stays one, as in Python.
+// NegativeSlope is the keyword argument negative_slope= (LeakyReLU, LeakyReLU_). v is a Go number; an int is passed as an integer, as in Python.
 func NegativeSlope(v any) Option { return kwarg{keyNegativeSlope, v} }
 
 // Neginf is the keyword argument neginf= (NaNToNum, NaNToNum_).
@@ -512,7 +512,7 @@ func NumLayers(v int) Option { return kwarg{keyNumLayers, v} }
 // Offset is the keyword argument offset= (TrilIndices, TriuIndices, DiagEmbed, DiagFlat, Diagonal, DiagonalScatter).
 func Offset(v int) Option { return kwarg{keyOffset, v} }
 
-// Ord is the keyword argument ord= (LinalgNorm, LinalgVectorNorm). v is a Go number; an int stays one, as in Python.
+// Ord is the keyword argument ord= (LinalgNorm, LinalgVectorNorm). v is a Go number; an int is passed as an integer, as in Python.
 func Ord(v any) Option { return kwarg{keyOrd, v} }
 
 // OutInt32 is the keyword argument out_int32= (SearchSorted, Bucketize).
@@ -524,7 +524,7 @@ func OutputPadding(v ...int) Option { return kwarg{keyOutputPadding, v} }
 // OutputSize is the keyword argument output_size= (RepeatInterleave, RepeatInterleaveTensor, UpsampleNearest1d, UpsampleNearest2d, UpsampleLinear1d, UpsampleBilinear2d, and others).
 func OutputSize(v ...int) Option { return kwarg{keyOutputSize, v} }
 
-// P is the keyword argument p= (Norm, Dist, LinalgCond, CDist, PDist, PairwiseDistance, and others). v is a Go number; an int stays one, as in Python.
+// P is the keyword argument p= (Norm, Dist, LinalgCond, CDist, PDist, PairwiseDistance, and others). v is a Go number; an int is passed as an integer, as in Python.
 func P(v any) Option { return kwarg{keyP, v} }
 
 // Padding is the keyword argument padding= (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, and others).
@@ -590,7 +590,7 @@ func RunningVar(v *Tensor) Option { return kwarg{keyRunningVar, v} }
 // S is the keyword argument s= (FFTFFT2, FFTIFFT2, FFTRFFT2, FFTIRFFT2, FFTFFTN, FFTIFFTN, and others).
 func S(v ...int) Option { return kwarg{keyS, v} }
 
-// Scale is the keyword argument scale= (ELU, ELU_, ScaledDotProductAttention). v is a Go number; an int stays one, as in Python.
+// Scale is the keyword argument scale= (ELU, ELU_, ScaledDotProductAttention). v is a Go number; an int is passed as an integer, as in Python.
 func Scale(v any) Option { return kwarg{keyScale, v} }
 
 // ScaleFactors is the keyword argument scale_factors= (UpsampleNearest1d, UpsampleNearest2d, UpsampleLinear1d, UpsampleBilinear2d, UpsampleBicubic2d, UpsampleTrilinear3d). v are Go numbers.
@@ -614,7 +614,7 @@ func Start(v int) Option { return kwarg{keyStart, v} }
 // StartDim is the keyword argument start_dim= (Flatten).
 func StartDim(v int) Option { return kwarg{keyStartDim, v} }
 
-// Step is the keyword argument step= (Arange, Slice, SliceScatter). v is a Go number; an int stays one, as in Python.
+// Step is the keyword argument step= (Arange, Slice, SliceScatter). v is a Go number; an int is passed as an integer, as in Python.
 func Step(v any) Option { return kwarg{keyStep, v} }
 
 // StorageOffset is the keyword argument storage_offset= (AsStrided).
@@ -626,7 +626,7 @@ func Stride(v ...int) Option { return kwarg{keyStride, v} }
 // Swap is the keyword argument swap= (TripletMarginLoss).
 func Swap(v bool) Option { return kwarg{keySwap, v} }
 
-// Threshold is the keyword argument threshold= (Softplus). v is a Go number; an int stays one, as in Python.
+// Threshold is the keyword argument threshold= (Softplus). v is a Go number; an int is passed as an integer, as in Python.
 func Threshold(v any) Option { return kwarg{keyThreshold, v} }
 
 // Train is the keyword argument train= (Dropout, Dropout_, AlphaDropout, FeatureDropout, LSTM, GRU, and others).
@@ -644,7 +644,7 @@ func Upper(v bool) Option { return kwarg{keyUpper, v} }
 // UseInputStats is the keyword argument use_input_stats= (InstanceNorm).
 func UseInputStats(v bool) Option { return kwarg{keyUseInputStats, v} }
 
-// Value is the keyword argument value= (AddCMul, AddCMul_, AddCDiv, AddCDiv_, Pad, ConstantPadNd). v is a Go number; an int stays one, as in Python.
+// Value is the keyword argument value= (AddCMul, AddCMul_, AddCDiv, AddCDiv_, Pad, ConstantPadNd). v is a Go number; an int is passed as an integer, as in Python.
 func Value(v any) Option { return kwarg{keyValue, v} }
 
 // Weight is the keyword argument weight= (BatchNorm, InstanceNorm, GroupNorm, CrossEntropy, NLLLoss, BinaryCrossEntropy, and others).

@@ -70,7 +70,7 @@ func TestLongTurnsLeaveScopesAlone(t *testing.T) {
 			told++
 			after := cshim.OpAdd(small.h, small.h)
 			if after.Scope&cshim.ScopeLong != 0 {
-				t.Error("the turn that was ended is told again")
+				t.Error("the end of a turn is reported twice")
 			}
 			wrapResult("Add", after).Release()
 		}

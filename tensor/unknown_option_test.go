@@ -17,8 +17,8 @@ func TestUnknownOptionsAreListed(t *testing.T) {
 	defer x.Release()
 	_, sgd := optim.NewSGD([]*tensor.Tensor{x}, 0.1, optim.Betas(0.9, 0.99))
 	for want, err := range map[string]error{
-		"there is no option Stride; the options are Dim, KeepDim, DType":                                     x.Sum(tensor.Stride(1)).Err(),
-		"there is no option Betas; the options are LR, WeightDecay, Maximize, Momentum, Dampening, Nesterov": sgd,
+		"unknown option Stride; the options are Dim, KeepDim, DType":                                     x.Sum(tensor.Stride(1)).Err(),
+		"unknown option Betas; the options are LR, WeightDecay, Maximize, Momentum, Dampening, Nesterov": sgd,
 	} {
 		if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

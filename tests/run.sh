@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What `make test` runs: every tier, each with its own line in the table at the end. A tier that fails does not
-# stop the others; the exit code is that of them all.
+# Runs the tiers of `make test` and prints a table with a line for each. A tier that fails does not stop the others; the
+# exit code is 0 only if all pass.
 #
 #   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize fakecuda gpu install verify;
 #                             thread (ThreadSanitizer) has its place in `make verify`
 #
-# libtorch and the shim must be set up (make does it). LINSTOCK_TORCH chooses the libtorch.
+# libtorch and the shim must be set up (make does that). LINSTOCK_TORCH selects the libtorch.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 
@@ -57,8 +57,8 @@ lint() {
     [ "$before" = "$after" ] || { echo "the generated files were stale; regenerated now: commit them"; diff <(echo "$before") <(echo "$after"); return 1; }
   }
   one_cgo_package() { git ls-files --cached --others --exclude-standard '*.go' | grep -v '^cshim/\|/testdata/' | xargs grep -lE '^import "C"|^[[:space:]]+"C"$' /dev/null; true; }
-  # What a user's program links must be permissive. The plots of examples/chargpt also draw with freetype-go (the
-  # FreeType licence, which the tool does not know) and svgo (CC BY 4.0); nothing else may need them.
+  # Licences of the packages that a user's program links must be permissive. The plots of examples/chargpt also draw with
+  # freetype-go (the FreeType licence, which the tool does not know) and svgo (CC BY 4.0); nothing else may need them.
   licences() {
     local allowed=--allowed_licenses=Apache-2.0,MIT,BSD-2-Clause,BSD-3-Clause,ISC,Zlib,Unlicense
     {
@@ -80,7 +80,7 @@ lint() {
   return $bad
 }
 
-# A machine where libtorch was never installed: everything builds, and a program says in one line what to do.
+# A machine without libtorch: everything builds, and a program prints in one line what to do.
 build() {
   local empty out
   empty=$(mktemp -d "$PWD/$work/empty.XXXXXX")
@@ -117,7 +117,7 @@ go_() { gotest go -timeout 20m $(go list ./... | grep -v /tests/install); }
 
 race() { gotest race -race -short -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./checkpoint ./examples/serve; }
 
-# Strict checks of the pointers handed to C, freed memory overwritten, and a collector that seldom rests.
+# Strict checks of the pointers passed to C, overwriting of freed memory, and frequent collections.
 cgocheck() {
   GOEXPERIMENT=cgocheck2 GODEBUG=cgocheck=1,clobberfree=1 GOGC=25 \
     gotest cgocheck -short -timeout 20m ./cshim ./tensor ./autograd
@@ -145,7 +145,7 @@ cpptest() { # cpptest DIR
 
 cpp() { cppbuild "$work/cpp-$version" all && cpptest "$work/cpp-$version" && fuzztrace "$work/cpp-$version/tests/cshim_fuzz"; }
 
-# What the fuzzer tells to run again is run with -trace, which must not die itself.
+# The command that the fuzzer prints for a failure uses -trace, which must not crash itself.
 fuzztrace() {
   for sequence in 0 1 2 3 4 5 6 7 8 9; do
     "$1" -seed 1 -sequence $sequence -trace >"$work/trace.log" 2>&1 ||
@@ -154,19 +154,19 @@ fuzztrace() {
   passed=$((passed + 1))
 }
 
-# The shim and its tests; libtorch itself is not instrumented, and needs no suppression.
+# The shim and its tests under sanitizers. libtorch is not instrumented, and needs no suppressions.
 sanitize() {
   cppbuild "$work/asan-$version" cshim_test -DLINSTOCK_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
   ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 cpptest "$work/asan-$version"
 }
 
-# The same under ThreadSanitizer: what threads do to one another.
+# The same under ThreadSanitizer.
 thread() {
   cppbuild "$work/tsan-$version" cshim_test -DLINSTOCK_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo || return 1
   TSAN_OPTIONS=allocator_may_return_null=1:suppressions=$PWD/tests/cshim/tsan.supp cpptest "$work/tsan-$version"
 }
 
-# libtorch's CUDA part with its real allocator, over a CUDA runtime that is not one: lifetimes, limits, faults.
+# libtorch's CUDA part with its real allocator, over a fake CUDA runtime: lifetimes, limits, faults.
 fakecuda() {
   need cmake cmake && need ninja ninja-build || return 1
   LINSTOCK_TORCH=$version LINSTOCK_TEST_FAKECUDA=1 gotest fakecuda -count=1 -timeout 20m ./tests/fakecuda/...
@@ -188,8 +188,8 @@ gpu() {
 # The installation of a user: another module, an empty HOME and empty caches, a bundle.
 install_() { LINSTOCK_TEST_INSTALL=1 gotest install -timeout 20m ./tests/install; }
 
-# A tenth of the scorecard of docs/reliability.md; `make verify` runs all of it. What other tiers run is not repeated,
-# what is timed (storm) or compiles everything anew (mutation) is not a matter of every change.
+# A tenth of the scorecard of docs/reliability.md; `make verify` runs all of it. Rows that other tiers cover, and
+# rows that measure time (storm) or compile everything again (mutation), are omitted.
 verify() {
   local log=$work/verify.log
   LINSTOCK_TORCH=$version go run ./tests/verify -share 0.1 \

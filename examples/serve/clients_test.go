@@ -59,7 +59,7 @@ func TestStalledRequestsAreCutOff(t *testing.T) {
 			t.Fatalf("client %d: the server has not closed the connection: %v", i, err)
 		}
 		if i%4 != 0 && !strings.HasPrefix(string(got), "HTTP/1.1 408 ") {
-			t.Fatalf("client %d, who stopped in the body, got %q", i, got)
+			t.Fatalf("client %d, which stopped in the body, got %q", i, got)
 		}
 	}
 	if status, _, err := c.complete(t.Context(), `{"prompt": "abc", "length": 5}`); status != http.StatusOK || err != nil {

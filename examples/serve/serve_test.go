@@ -109,7 +109,7 @@ func TestManyClients(t *testing.T) {
 		want[seed] = ask(seed, 20)
 	}
 	if want[0] == want[1] {
-		t.Error("two seeds gave the same text")
+		t.Error("two seeds return the same text")
 	}
 	before := nativeBytes(t)
 	var wg sync.WaitGroup
@@ -117,7 +117,7 @@ func TestManyClients(t *testing.T) {
 		wg.Go(func() {
 			for k := range 3 {
 				if got := ask((i+k)%4, 20); got != want[(i+k)%4] {
-					t.Errorf("seed %d gave %q beside others, %q alone", (i+k)%4, got, want[(i+k)%4])
+					t.Errorf("seed %d returned %q beside others, %q alone", (i+k)%4, got, want[(i+k)%4])
 				}
 			}
 		})

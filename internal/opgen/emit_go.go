@@ -92,7 +92,7 @@ func (k *optKinds) goType() (param, doc string) {
 		if k.tensor {
 			of = append(of, "a *Tensor")
 		}
-		return "v any", "v is " + strings.Join(of, " or ") + ", as the operator takes it."
+		return "v any", "v is " + strings.Join(of, " or ") + ", depending on the operator."
 	case k.boolean:
 		return "v bool", ""
 	case k.text:
@@ -100,7 +100,7 @@ func (k *optKinds) goType() (param, doc string) {
 	case k.tensor:
 		return "v *Tensor", ""
 	case k.number && !k.list && (k.scalar || k.ints):
-		return "v any", "v is a Go number; an int stays one, as in Python."
+		return "v any", "v is a Go number; an int is passed as an integer, as in Python."
 	case k.number && !k.list:
 		return "v float64", ""
 	case k.number:

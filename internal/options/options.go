@@ -6,7 +6,7 @@ import "strings"
 // Unknown returns the message for the option name passed to op, which accepts the options known.
 func Unknown(op, name string, known []string) string {
 	if len(known) == 0 {
-		return "there is no option " + name + "; " + op + " has none"
+		return "unknown option " + name + "; " + op + " has no options"
 	}
-	return "there is no option " + name + "; the options are " + strings.Join(known, ", ")
+	return "unknown option " + name + "; the options are " + strings.Join(known, ", ")
 }

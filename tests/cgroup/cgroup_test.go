@@ -106,7 +106,7 @@ func run(name string) error {
 		_ = err
 		fmt.Fprint(os.Stderr, len(heap))
 	default:
-		return fmt.Errorf("there is no program %q", name)
+		return fmt.Errorf("unknown program %q", name)
 	}
 	return nil
 }

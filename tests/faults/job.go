@@ -116,7 +116,7 @@ func newJob(model string, seed uint64, device tensor.Device, large bool, dir str
 		j.net, j.forward = net, net.Forward
 		inputs(rows, 2+r.IntN(5), 8)
 	default:
-		return nil, fmt.Errorf("there is no model %q", model)
+		return nil, fmt.Errorf("unknown model %q", model)
 	}
 	j.params = nn.Parameters(j.net)
 	kinds := []string{"sgd", "momentum", "adam", "adamw", "amsgrad"}

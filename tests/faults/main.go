@@ -57,7 +57,7 @@ func main() {
 	for _, name := range strings.Split(*names, ",") {
 		r := rowOf(name)
 		if r == nil {
-			fmt.Fprintf(os.Stderr, "faults: there is no row %q\n", name)
+			fmt.Fprintf(os.Stderr, "faults: unknown row %q\n", name)
 			os.Exit(2)
 		}
 		if *device != "" && r.fake != (*device == "fake") {

@@ -139,7 +139,7 @@ const mutantHeader = `#pragma once
 #include <mutex>
 namespace ls_mutant {
 __attribute__((visibility("default"))) bool on(int n) noexcept;
-// Another mutex, which everybody has for himself: the lock is none.
+// Each caller locks its own mutex, so that the lock has no effect.
 template <class M>
 M &lock(int n, M &m) {
   static thread_local M none;

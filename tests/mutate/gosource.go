@@ -459,7 +459,7 @@ var active, _ = strconv.Atoi(os.Getenv("LINSTOCK_MUTANT"))
 var hits [1 << 14]uint32
 var record = os.Getenv("LINSTOCK_MUTANT_HITS")
 
-// On says whether mutant n is the one.
+// On reports whether mutant n is active.
 func On(n int) bool {
 	if record != "" && n > 0 && atomic.LoadUint32(&hits[n]) == 0 {
 		atomic.StoreUint32(&hits[n], 1)
@@ -492,7 +492,7 @@ func Once(n int, do func(func())) func(func()) {
 
 var mu sync.Mutex
 
-// Test notes what a test reaches and how long it takes.
+// Test records what a test reaches and how long it takes.
 func Test(name string) func() {
 	if record == "" {
 		return func() {}

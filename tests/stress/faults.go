@@ -76,7 +76,7 @@ func lost(r *round) error {
 	}
 	if err == nil {
 		if _, e := r.train("mlp", 1, 1); !errors.Is(e, tensor.ErrDeviceLost) {
-			err = fmt.Errorf("a lost device gave %v", e)
+			err = fmt.Errorf("a lost device returned %v", e)
 		}
 	}
 	if err == nil {

@@ -98,12 +98,12 @@ func (o *options) fits(f *flag.FlagSet, from []scenario) error {
 	case o.minutes <= 0 || o.share <= 0 || o.operators < 0 || o.timeout <= 0:
 		return errors.New("-minutes, -share, -operators and -timeout must be positive")
 	case o.check != "" && checks[o.check].scenario == "":
-		return fmt.Errorf("there is no check %q; there are strict-gc and release", o.check)
+		return fmt.Errorf("unknown check %q: want strict-gc or release", o.check)
 	}
 	if o.scenario != "" {
 		s, ok := find(from, o.scenario)
 		if !ok {
-			return fmt.Errorf("there is no scenario %q; see -help", o.scenario)
+			return fmt.Errorf("unknown scenario %q; see -help", o.scenario)
 		}
 		if !s.on(o.device) {
 			return fmt.Errorf("the scenario %s needs another -device than %s", o.scenario, o.device)

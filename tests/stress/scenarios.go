@@ -243,7 +243,7 @@ func misuse(r *round, rng *rand.Rand) error {
 		//linstockvet:ignore scopeclose the refusal is what is tested
 		go func() { done <- scope.Close() }()
 		if err := <-done; !errors.Is(err, tensor.ErrScope) {
-			return fmt.Errorf("a close on another goroutine gave %v", err)
+			return fmt.Errorf("Close on another goroutine returned %v", err)
 		}
 		return x.Add(1).Err()
 	case 1: // inner ones left open, closed with the outer; closed twice
@@ -279,20 +279,20 @@ func misuse(r *round, rng *rand.Rand) error {
 			return err
 		}
 		if err := inner.Add(y).Err(); !errors.Is(err, tensor.ErrReleased) {
-			return fmt.Errorf("a tensor of a closed scope gave %v", err)
+			return fmt.Errorf("a tensor of a closed scope returned %v", err)
 		}
 		return nil
 	case 5: // released twice, moved afterwards
 		x.Release()
 		x.Release()
 		if err := x.Keep().Err(); !errors.Is(err, tensor.ErrReleased) {
-			return fmt.Errorf("keeping what was released gave %v", err)
+			return fmt.Errorf("Keep of a released tensor returned %v", err)
 		}
 		return nil
 	case 6: // Close returns an unread error
 		err := tensor.WithScope(func() error { _ = tensor.Ones([]int{2}, r.device).Add(tensor.Ones([]int{3}, r.device)); return nil })
 		if !errors.Is(err, tensor.ErrArgument) && !errors.Is(err, tensor.ErrOutOfMemory) {
-			return fmt.Errorf("shapes that do not fit gave %v", err)
+			return fmt.Errorf("shapes that do not fit returned %v", err)
 		}
 		return nil
 	case 7: // emptied while its goroutine uses it
@@ -478,7 +478,7 @@ func differentiate(r *round, rng *rand.Rand) error {
 	case err != nil:
 		return err
 	case how >= 1 && how <= 3:
-		return fmt.Errorf("a function that fails (%d) gave no error", how)
+		return fmt.Errorf("a function that fails (%d) returned no error", how)
 	}
 	v, err := x.Grad().Select(0, 0).Item()
 	if err == nil && r.computes() && v != 3*n*n {

@@ -86,12 +86,12 @@ func TestCommandLine(t *testing.T) {
 		want string
 	}{
 		{"-help", 0, "a minute on the CPU"},
-		{"-scenario nothing", 2, "there is no scenario"},
+		{"-scenario nothing", 2, "unknown scenario"},
 		{"-scenario lost", 2, "needs another -device"},
 		{"-device fake", 2, "tests/fakecuda/setup.sh"},
 		{"-goroutines 0", 2, "-goroutines must be"},
 		{"-minutes 0", 2, "must be positive"},
-		{"-check all", 2, "there is no check"},
+		{"-check all", 2, "unknown check"},
 		{"-check strict-gc", 2, "GOEXPERIMENT=cgocheck2 go run"},
 		{"word", 2, "nothing but flags"},
 	} {
