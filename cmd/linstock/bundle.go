@@ -47,6 +47,6 @@ are in DIR/licenses and belong with the program.`,
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&cuda, "cuda", false, "also copy what a GPU needs")
+	cmd.Flags().BoolVar(&cuda, "cuda", false, "also copy the libraries that a GPU needs")
 	return cmd
 }

@@ -17,12 +17,12 @@ func newSetup() *cobra.Command {
 		Use:   "setup",
 		Short: "Install libtorch and compile the library over it",
 		Long: `Setup finds or downloads libtorch and compiles Linstock's shim for it. Run it
-once on each machine, and again after an update of the Go module. When
-everything is installed it ends at once.
+once on each machine, and again after an update of the Go module. If everything
+is installed, it changes nothing.
 
-Setup notices what is damaged and installs it again: a library that is missing
-or has another size than it was installed with, and any change of the shim.
---verify compares the content of libtorch's libraries too, half a gigabyte.
+Setup detects damaged parts and installs them again: a missing library, one whose
+size has changed, and any change of the shim. --verify also compares the content
+of libtorch's libraries, half a gigabyte.
 
 Setup uses the first libtorch of these:
 
@@ -31,16 +31,16 @@ Setup uses the first libtorch of these:
   LIBTORCH_USE_PYTORCH=1   the PyTorch that python3 has; it is not imported
   otherwise                the wheel of PyTorch --torch VERSION (` + "`" + locate.Versions[0] + "` to `" + locate.DefaultTorch + "`" + `),
                            downloaded by pip with your own settings for it (index,
-                           mirror, proxy) and verified against hashes that came
-                           with this module. Only libtorch is taken out of it;
-                           Python is not needed afterwards.
+                           mirror, proxy) and verified against the hashes in this
+                           module. Only libtorch is extracted; Python is not
+                           needed afterwards.
 
 It needs a C++ compiler, CMake and ninja (or make), pip to download, and about
-1.2 GB of disk space while it works (half of that stays). Where a tool or space is
-missing, the error says so before the download.`,
+1.2 GB of disk space while it works (half of that remains in use). It reports a
+missing tool or too little disk space before the download.`,
 		Example: `  linstock setup
   linstock setup --torch 2.11.0
-  linstock setup --cuda                         # also what a GPU needs, gigabytes
+  linstock setup --cuda                         # with the libraries that a GPU needs, gigabytes
   linstock setup --verify                       # hash all libraries, and install again if one has changed
   LIBTORCH_USE_PYTORCH=1 linstock setup         # use the PyTorch of python3
   LIBTORCH=/opt/libtorch linstock setup
@@ -73,7 +73,7 @@ missing, the error says so before the download.`,
 	}
 	f := cmd.Flags()
 	torchFlag(cmd, &cfg.Torch)
-	f.BoolVar(&cfg.CUDA, "cuda", false, "also install what a GPU needs")
+	f.BoolVar(&cfg.CUDA, "cuda", false, "also install the libraries that a GPU needs")
 	f.StringArrayVar(&cfg.Wheels, "wheel", nil, "use the wheels of this file or directory; may be repeated")
 	f.BoolVar(&cfg.Unpinned, "unpinned", false, "accept wheels that are not in the lock file")
 	f.BoolVar(&cfg.Verify, "verify", false, "compare the hashes of the installed libraries, and install libtorch again if one has changed")
@@ -109,11 +109,11 @@ func newFetch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fetch DIR",
 		Short: "Download libtorch for a machine without a network",
-		Long: `Fetch downloads the wheels that setup needs into DIR and verifies them. Bring the
-directory to the machine without a network, and give it to setup there.`,
+		Long: `Fetch downloads the wheels that setup needs into DIR and verifies them. Copy the
+directory to the machine without a network and pass it to setup there.`,
 		Example: `  linstock fetch wheels
   linstock fetch --cuda wheels
-  # there
+  # on the other machine
   linstock setup --wheel wheels`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -126,6 +126,6 @@ directory to the machine without a network, and give it to setup there.`,
 		},
 	}
 	torchFlag(cmd, &cfg.Torch)
-	cmd.Flags().BoolVar(&cfg.CUDA, "cuda", false, "also what a GPU needs")
+	cmd.Flags().BoolVar(&cfg.CUDA, "cuda", false, "include the libraries that a GPU needs")
 	return cmd
 }
