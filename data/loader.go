@@ -60,9 +60,9 @@ type Loader struct {
 // State is the position of a loader: the batch that comes next. A loader with the same dataset and options, restored to
 // it by SetState, returns the same batches.
 type State struct {
-	Epoch int    `json:"epoch"`
-	Batch int    `json:"batch"`
-	Seed  uint64 `json:"seed"`
+	Epoch int    `json:"epoch"` // counted from 0
+	Batch int    `json:"batch"` // number of the next batch in the epoch, counted from 0
+	Seed  uint64 `json:"seed"`  // of the option Seed
 }
 
 type config struct {
