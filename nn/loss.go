@@ -3,15 +3,14 @@ package nn
 import "github.com/linstock-ml/linstock/tensor"
 
 // CrossEntropy returns the cross entropy of logits (N, C, *) and targets, which are class indices (N, *) of dtype int64
-// or probabilities of the logits' shape. The result is a scalar, the mean, unless tensor.ReduceNone is given. Options:
-// tensor.ReduceSum, tensor.ReduceNone, tensor.Weight, tensor.IgnoreIndex, tensor.LabelSmoothing. PyTorch:
-// torch.nn.functional.cross_entropy.
+// or probabilities of the logits' shape. By default it returns the mean, a scalar. Options: a tensor.Reduction,
+// tensor.Weight, tensor.IgnoreIndex, tensor.LabelSmoothing. PyTorch: torch.nn.functional.cross_entropy.
 func CrossEntropy(logits, targets *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	return logits.CrossEntropy(targets, opts...)
 }
 
-// NLLLoss returns the negative log likelihood of the target classes (N, *), of dtype int64, under log probabilities (N,
-// C, *). Options: a tensor.Reduction, tensor.Weight, tensor.IgnoreIndex. PyTorch: torch.nn.functional.nll_loss.
+// NLLLoss returns the negative log likelihood of the target classes (N, *), of dtype int64, under log probabilities
+// (N, C, *). Options: a tensor.Reduction, tensor.Weight, tensor.IgnoreIndex. PyTorch: torch.nn.functional.nll_loss.
 func NLLLoss(logProbs, targets *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	return logProbs.NLLLoss(targets, opts...)
 }

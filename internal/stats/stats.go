@@ -27,7 +27,7 @@ func MedianError(v []float64) float64 {
 }
 
 // More reports whether to take another sample: at least turns samples, and up to four times as many until the standard
-// error of the median is below one percent.
+// error of the median is below 0.01.
 func More(v []float64, turns int) bool {
 	return len(v) < turns || len(v) < 4*turns && MedianError(v) > 0.01
 }
