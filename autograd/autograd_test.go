@@ -202,9 +202,9 @@ func TestFunctionGraphs(t *testing.T) {
 	}
 }
 
-// TestAFailedPassKeepsNothing tests that the graph, not the thread, holds what a failed pass has not reached, so that
+// TestFailedPassLeaksNothing tests that the graph, not the thread, holds what a failed pass has not reached, so that
 // it is freed with the graph.
-func TestAFailedPassKeepsNothing(t *testing.T) {
+func TestFailedPassLeaksNothing(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error { // start the engine's threads
 		return tensor.Ones([]int{2}).RequiresGrad_().Exp().Sum().Backward()
@@ -346,9 +346,9 @@ func (*shared) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor
 	return []*tensor.Tensor{grads[0].Mul(2)}, nil
 }
 
-// TestTheOperatorBackwardIsRefused tests that libtorch's operator that starts a backward pass cannot be called as an
+// TestOperatorBackwardIsRefused tests that libtorch's operator that starts a backward pass cannot be called as an
 // operator, because hooks could not run in it.
-func TestTheOperatorBackwardIsRefused(t *testing.T) {
+func TestOperatorBackwardIsRefused(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
 		x := points(3)

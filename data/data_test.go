@@ -159,7 +159,7 @@ func takeOf(t *testing.T, batches iter.Seq2[data.Batch, error], n int) (samples 
 	return samples
 }
 
-func TestOrderIsTheSeedsAlone(t *testing.T) {
+func TestOrderDependsOnlyOnSeed(t *testing.T) {
 	leak.Check(t)
 	for _, workers := range []int{0, 1, 2, 7} {
 		for _, prefetch := range []int{0, 1, 20} {
@@ -187,7 +187,7 @@ func TestOrderIsTheSeedsAlone(t *testing.T) {
 	}
 }
 
-func TestAResumedRunSeesTheSameBatches(t *testing.T) {
+func TestResumedRunSeesTheSameBatches(t *testing.T) {
 	leak.Check(t)
 	opts := []data.Option{data.BatchSize(7), data.Shuffle(true), data.Seed(11), data.Workers(2)}
 	whole := newLoader(t, squares(t, 50, nil), opts...)
@@ -275,7 +275,7 @@ func TestBatchesAfterBreakBeginANewEpoch(t *testing.T) {
 	}
 }
 
-func TestLeavingTheLoopFreesAll(t *testing.T) {
+func TestLeavingTheLoopFreesEverything(t *testing.T) {
 	leak.Check(t)
 	for _, workers := range []int{0, 3} {
 		leave := map[string]func(l *data.Loader){
@@ -422,7 +422,7 @@ func (k kept) Batch(context.Context, []int) ([]*tensor.Tensor, error) {
 	return []*tensor.Tensor{k.a, k.b}, nil
 }
 
-func TestADatasetMayGiveOutWhatItKeeps(t *testing.T) {
+func TestDatasetMayReturnTensorsItKeeps(t *testing.T) {
 	leak.Check(t)
 	k := kept{tensor.Ones([]int{2}).Keep(), tensor.Ones([]int{2}).Keep()}
 	defer k.a.Release()

@@ -19,8 +19,8 @@ func (w wandering) Err() error {
 	return nil
 }
 
-// TestTheLoopStaysOnItsThread tests that all iterations of a loop run on one thread.
-func TestTheLoopStaysOnItsThread(t *testing.T) {
+// TestLoopStaysOnItsThread tests that all iterations of a loop run on one thread.
+func TestLoopStaysOnItsThread(t *testing.T) {
 	leak.Check(t)
 	l := loader(t, 20)
 	threads := map[int]bool{}

@@ -37,9 +37,9 @@ func (e *embedding) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return e.Tanh.Forward(x)
 }
 
-// TestPipeLeavesWhatUserCodeHasSeen tests that a tensor that user code could have seen in Sequential, Pipe and Residual
+// TestPipeKeepsTensorsThatUserCodeHasSeen tests that a tensor that user code could have seen in Sequential, Pipe and Residual
 // stays usable until its scope closes or, outside every scope, while it is reachable.
-func TestPipeLeavesWhatUserCodeHasSeen(t *testing.T) {
+func TestPipeKeepsTensorsThatUserCodeHasSeen(t *testing.T) {
 	leak.Check(t)
 	var seen []*tensor.Tensor
 	tap := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { seen = append(seen, x); return x })
@@ -105,9 +105,9 @@ func TestPipeLeavesWhatUserCodeHasSeen(t *testing.T) {
 	seen, skipped, *store, inner.In = nil, nil, storing{}, nil
 }
 
-// TestPipeFreesItsOwn tests that an intermediate result between library layers is freed as soon as it has been used: at
+// TestPipeFreesIntermediates tests that an intermediate result between library layers is freed as soon as it has been used: at
 // most two are alive at a time.
-func TestPipeFreesItsOwn(t *testing.T) {
+func TestPipeFreesIntermediates(t *testing.T) {
 	leak.Check(t)
 	const one = 4 << 20
 	plain := make([]nn.Layer, 20)

@@ -63,8 +63,8 @@ func TestTooManyScopes(t *testing.T) {
 	}
 }
 
-// TestAClosedScopeTakesNothing tests that nothing is added to a scope after it was closed.
-func TestAClosedScopeTakesNothing(t *testing.T) {
+// TestClosedScopeAcceptsNothing tests that nothing is added to a scope after it was closed.
+func TestClosedScopeAcceptsNothing(t *testing.T) {
 	begin(t)
 	s := open(t)
 	if err := s.Close(); err != nil {
@@ -84,9 +84,9 @@ func TestAClosedScopeTakesNothing(t *testing.T) {
 	}
 }
 
-// TestAScopeBetweenTheHalvesOfASweep tests tensors that are released, moved, emptied and closed between the two halves
+// TestScopeDuringSweep tests tensors that are released, moved, emptied and closed between the two halves
 // of a sweep: each is freed once.
-func TestAScopeBetweenTheHalvesOfASweep(t *testing.T) {
+func TestScopeDuringSweep(t *testing.T) {
 	begin(t)
 	counted(t)
 	for name, f := range map[string]func(s *Scope, old, kept *Tensor){
@@ -207,9 +207,9 @@ func TestMovesRace(t *testing.T) {
 	}
 }
 
-// TestTheQueueAndReleaseFreeOnce tests that the handle is freed once if both the queue of pending frees and Release
+// TestQueueAndReleaseFreeOnce tests that the handle is freed once if both the queue of pending frees and Release
 // free it.
-func TestTheQueueAndReleaseFreeOnce(t *testing.T) {
+func TestQueueAndReleaseFreeOnce(t *testing.T) {
 	begin(t)
 	handles := func() int64 {
 		m, err := cshim.MemoryStats(CPU.word())
@@ -231,9 +231,9 @@ func TestTheQueueAndReleaseFreeOnce(t *testing.T) {
 	equal(t, "handles", handles(), before)
 }
 
-// TestWhatIsPinnedOutlivesItsScope tests that a tensor pinned by an operator when its scope closes is freed when the
+// TestPinnedTensorOutlivesItsScope tests that a tensor pinned by an operator when its scope closes is freed when the
 // operator ends, and not before.
-func TestWhatIsPinnedOutlivesItsScope(t *testing.T) {
+func TestPinnedTensorOutlivesItsScope(t *testing.T) {
 	begin(t)
 	counted(t)
 	before := handlesNow(t)
@@ -250,9 +250,9 @@ func TestWhatIsPinnedOutlivesItsScope(t *testing.T) {
 	equal(t, "handles", handlesNow(t), before)
 }
 
-// TestWhatHasMovedMeanwhileIsLeftAlone tests that a sweep, Close and Release ignore an entry in their list that has
+// TestMovedTensorIsLeftAlone tests that a sweep, Close and Release ignore an entry in their list that has
 // moved to another scope meanwhile.
-func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
+func TestMovedTensorIsLeftAlone(t *testing.T) {
 	begin(t)
 	usable := func(what string, x *Tensor) {
 		t.Helper()
@@ -303,9 +303,9 @@ func TestWhatHasMovedMeanwhileIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestJoinMeetsAWordWithoutScope tests that a scope word that names no scope, such as a mode's, ends the search for
+// TestJoinWithWordWithoutScope tests that a scope word that names no scope, such as a mode's, ends the search for
 // scopes left open.
-func TestJoinMeetsAWordWithoutScope(t *testing.T) {
+func TestJoinWithWordWithoutScope(t *testing.T) {
 	begin(t)
 	s := open(t)
 	defer s.Close()
@@ -367,8 +367,8 @@ func TestNoResult(t *testing.T) {
 	})
 }
 
-// TestCallbacksWithoutTheirFunction tests that a callback whose Go function was freed does nothing or returns an error.
-func TestCallbacksWithoutTheirFunction(t *testing.T) {
+// TestCallbacksOfFreedFunctions tests that a callback whose Go function was freed does nothing or returns an error.
+func TestCallbacksOfFreedFunctions(t *testing.T) {
 	begin(t)
 	if out, failed := runHook(1<<63, 0); out != 0 || failed != 0 {
 		t.Errorf("a freed hook returned %v and failure %d", out, failed)
@@ -380,9 +380,9 @@ func TestCallbacksWithoutTheirFunction(t *testing.T) {
 	equal(t, "error", takeCallbackError(failed).Error(), "the function has been freed")
 }
 
-// TestAHookIsRemovedOnce tests that the function that removes a hook does so once, because another hook may use its
+// TestHookIsRemovedOnce tests that the function that removes a hook does so once, because another hook may use its
 // slot later.
-func TestAHookIsRemovedOnce(t *testing.T) {
+func TestHookIsRemovedOnce(t *testing.T) {
 	begin(t)
 	counted(t)
 	x := Ones([]int{2}).RequiresGrad_()
@@ -402,8 +402,8 @@ func TestAHookIsRemovedOnce(t *testing.T) {
 	}
 }
 
-// TestAnOutputWithoutGradient tests that a Function's backward receives nil for an output without a gradient.
-func TestAnOutputWithoutGradient(t *testing.T) {
+// TestOutputWithoutGradient tests that a Function's backward receives nil for an output without a gradient.
+func TestOutputWithoutGradient(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
 		x := Ones([]int{2}).RequiresGrad_()
@@ -425,8 +425,8 @@ func TestAnOutputWithoutGradient(t *testing.T) {
 	})
 }
 
-// TestListsOfPinsAreUsedAgain tests that pinning a list allocates nothing after a list of the same length was pinned.
-func TestListsOfPinsAreUsedAgain(t *testing.T) {
+// TestListsOfPinsAreReused tests that pinning a list allocates nothing after a list of the same length was pinned.
+func TestListsOfPinsAreReused(t *testing.T) {
 	begin(t)
 	counted(t)
 	if raceEnabled {
@@ -446,7 +446,7 @@ func TestListsOfPinsAreUsedAgain(t *testing.T) {
 	})
 }
 
-func TestAScalarHasNoShape(t *testing.T) {
+func TestScalarHasNoShape(t *testing.T) {
 	begin(t)
 	x := Ones([]int{})
 	defer x.Release()
@@ -455,8 +455,8 @@ func TestAScalarHasNoShape(t *testing.T) {
 	}
 }
 
-// TestTheQueueLosesNothing adds to the queue from two goroutines: both succeed, and draining empties the queue.
-func TestTheQueueLosesNothing(t *testing.T) {
+// TestQueueLosesNothing adds to the queue from two goroutines: both succeed, and draining empties the queue.
+func TestQueueLosesNothing(t *testing.T) {
 	begin(t)
 	var q pendingQueue
 	a, b := &unscopedRef{}, &unscopedRef{}
@@ -473,9 +473,9 @@ func TestTheQueueLosesNothing(t *testing.T) {
 	equal(t, "waiting", q.waiting(), false)
 }
 
-// TestAScopeIsTalliedOnce tests that a scope is counted once between its entry in the sum of closed scopes and its
+// TestScopeIsCountedOnce tests that a scope is counted once between its entry in the sum of closed scopes and its
 // removal from the table.
-func TestAScopeIsTalliedOnce(t *testing.T) {
+func TestScopeIsCountedOnce(t *testing.T) {
 	begin(t)
 	sum := tally.sum
 	defer func() { tally.sum = sum }()
@@ -524,9 +524,9 @@ func TestGradientsOfReleasedWeights(t *testing.T) {
 	equal(t, "handles", handlesNow(t), before)
 }
 
-// TestWhatASweepingScopeHolds tests that a tensor that left its scope after the first half of a sweep is not attributed
+// TestTensorsOfSweepingScope tests that a tensor that left its scope after the first half of a sweep is not attributed
 // to the scope.
-func TestWhatASweepingScopeHolds(t *testing.T) {
+func TestTensorsOfSweepingScope(t *testing.T) {
 	begin(t)
 	s := open(t)
 	x, y := Ones([]int{2}), Ones([]int{2})
@@ -567,8 +567,8 @@ func TestUnscopedTensors(t *testing.T) {
 	runtime.KeepAlive([]*Tensor{gone, inside, bad})
 }
 
-// TestReleasedTensorsLeaveTheirCategory tests that released tensors do not make a category's list grow.
-func TestReleasedTensorsLeaveTheirCategory(t *testing.T) {
+// TestReleasedTensorsAreRemovedFromTheirCategory tests that released tensors do not make a category's list grow.
+func TestReleasedTensorsAreRemovedFromTheirCategory(t *testing.T) {
 	begin(t)
 	var ts []*Tensor
 	for i := range 100 {
@@ -585,8 +585,8 @@ func TestReleasedTensorsLeaveTheirCategory(t *testing.T) {
 	}
 }
 
-// TestAFusedStepOfNothing tests that a step without parameters does not call libtorch, which may be missing.
-func TestAFusedStepOfNothing(t *testing.T) {
+// TestFusedStepWithoutParameters tests that a step without parameters does not call libtorch, which may be missing.
+func TestFusedStepWithoutParameters(t *testing.T) {
 	begin(t)
 	disarm := arm(t, cshim.Fault{Point: cshim.FaultEntry, Skip: 1 << 40, Times: 1})
 	err := adamStep(handle.Adam{}, nil, nil, nil, nil, nil)

@@ -52,9 +52,9 @@ func twoThreads(t *testing.T) {
 	}
 }
 
-// TestLongTurnsLeaveScopesAlone tests that the flag for a long turn, which the shim returns with a scope word, is not
+// TestLongTurnsDoNotAffectScopes tests that the flag for a long turn, which the shim returns with a scope word, is not
 // treated as part of the word.
-func TestLongTurnsLeaveScopesAlone(t *testing.T) {
+func TestLongTurnsDoNotAffectScopes(t *testing.T) {
 	begin(t)
 	twoThreads(t)
 	s := open(t)
@@ -458,7 +458,7 @@ func TestGoexit(t *testing.T) {
 	equal(t, "goroutines that hold scopes", held.Load(), before)
 }
 
-func TestErrorsTell(t *testing.T) {
+func TestErrorContents(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
 		x := Ones([]int{2, 3})

@@ -89,9 +89,9 @@ func TestSweepOfSeveralScopesAndGoroutines(t *testing.T) {
 	equal(t, "handles", handlesNow(t), start)
 }
 
-// TestSweepBesideEverything runs sweeps beside operators, releases, closes and moves: each operand is usable or
+// TestSweepConcurrentWithEverything runs sweeps beside operators, releases, closes and moves: each operand is usable or
 // released.
-func TestSweepBesideEverything(t *testing.T) {
+func TestSweepConcurrentWithEverything(t *testing.T) {
 	begin(t)
 	n := 400
 	if testing.Short() {

@@ -63,9 +63,9 @@ func mainThreadRuns(f func()) (runs bool) {
 	return runs
 }
 
-// TestTheMainThreadRetires tests that a retired main thread runs no goroutine any more. It runs in a new process, in
+// TestMainThreadRetires tests that a retired main thread runs no goroutine any more. It runs in a new process, in
 // which no other test has retired the main thread.
-func TestTheMainThreadRetires(t *testing.T) {
+func TestMainThreadRetires(t *testing.T) {
 	if !elsewhere.Process(t) {
 		return
 	}
@@ -87,9 +87,9 @@ func TestTheMainThreadRetires(t *testing.T) {
 	}
 }
 
-// TestAloneKeepsItsThread tests that a goroutine that computes alone stays on its thread during an operator, even if
+// TestSingleGoroutineKeepsItsThread tests that a goroutine that computes alone stays on its thread during an operator, even if
 // another goroutine takes the only processor meanwhile, and that no goroutine is delayed for that when several compute.
-func TestAloneKeepsItsThread(t *testing.T) {
+func TestSingleGoroutineKeepsItsThread(t *testing.T) {
 	begin(t)
 	twoThreads(t)
 	x := Rand([]int{1 << 24}) // the runtime checks every 10 ms for processors that are blocked in C

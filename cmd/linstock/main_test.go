@@ -38,7 +38,7 @@ func command(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestHelpTeaches(t *testing.T) {
+func TestHelp(t *testing.T) {
 	isolated(t)
 	for _, c := range newRoot().Commands() {
 		if c.Hidden || c.Name() == "help" || c.Name() == "completion" {

@@ -83,7 +83,7 @@ func TestNativeBytesAreConstant(t *testing.T) {
 	}
 }
 
-func TestAResumedRunIsTheSame(t *testing.T) {
+func TestResumedRunIsIdentical(t *testing.T) {
 	leak.Check(t)
 	whole := start(t, tiny(t, 0, t.TempDir()))
 	trainTo(t, whole, 25)
@@ -126,8 +126,8 @@ func TestAResumedRunIsTheSame(t *testing.T) {
 	}
 }
 
-// TestALongRunIsSaved tests that the losses of a long run, including NaN, are saved and restored.
-func TestALongRunIsSaved(t *testing.T) {
+// TestLongRunIsSaved tests that the losses of a long run, including NaN, are saved and restored.
+func TestLongRunIsSaved(t *testing.T) {
 	leak.Check(t)
 	o := tiny(t, 100_000, t.TempDir())
 	r := start(t, o)
@@ -147,7 +147,7 @@ func TestALongRunIsSaved(t *testing.T) {
 	}
 }
 
-func TestAnInterruptSaves(t *testing.T) {
+func TestInterruptSaves(t *testing.T) {
 	leak.Check(t)
 	r := start(t, tiny(t, 1_000_000, t.TempDir()))
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

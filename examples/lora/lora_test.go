@@ -51,7 +51,7 @@ func TestTwin(t *testing.T) {
 	twin.Compare(t, got, 1e-4)
 }
 
-func TestAdaptersAreSavedAlone(t *testing.T) {
+func TestOnlyAdaptersAreSaved(t *testing.T) {
 	leak.Check(t)
 	o := options{rank: 2, alpha: 4, batch: 8, steps: 2, lr: 1e-2, seed: 1}
 	r, err := newRun(t.Context(), o)

@@ -14,9 +14,9 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// TestRunsInASixteenthOfWhatItMakes tests that the program makes 16 times the memory it may use, stays below the limit,
+// TestRunsInASixteenthOfItsAllocations tests that the program makes 16 times the memory it may use, stays below the limit,
 // and that the profile names the line that holds the live memory.
-func TestRunsInASixteenthOfWhatItMakes(t *testing.T) {
+func TestRunsInASixteenthOfItsAllocations(t *testing.T) {
 	leak.Check(t)
 	t.Cleanup(func() { _ = vram.SetLimit(vram.CPU, vram.Share(0.9)) })
 	if err := vram.ResetPeak(vram.CPU); err != nil {

@@ -41,7 +41,7 @@ func TestTwin(t *testing.T) {
 	twin.Compare(t, got, 1e-5)
 }
 
-func TestAnErrorOrACancelledContextStopsAllStages(t *testing.T) {
+func TestErrorOrCancellationStopsAllStages(t *testing.T) {
 	model := newTestModel(t)
 	full := errors.New("disk full")
 	o := options{records: 1_000_000, readers: 3, batch: 8}

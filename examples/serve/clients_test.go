@@ -108,9 +108,9 @@ func TestClientsThatDoNotReadAreCutOff(t *testing.T) {
 	}
 }
 
-// TestTheTimeToComputeIsALimitOfItsOwn tests that the deadline of the body does not cancel the computation of a
+// TestComputationHasItsOwnTimeLimit tests that the deadline of the body does not cancel the computation of a
 // request, and that a computation beyond its own limit is answered with 503.
-func TestTheTimeToComputeIsALimitOfItsOwn(t *testing.T) {
+func TestComputationHasItsOwnTimeLimit(t *testing.T) {
 	leak.Check(t)
 	limits := defaultTimeouts
 	limits.header, limits.body, limits.write = 50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond

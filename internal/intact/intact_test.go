@@ -50,8 +50,8 @@ func damaged(t *testing.T, err error, path, what string) {
 	}
 }
 
-// TestEveryTruncationIsNoticed tests that a library of any shorter length is damaged, without a manifest.
-func TestEveryTruncationIsNoticed(t *testing.T) {
+// TestEveryTruncationIsDetected tests that a library of any shorter length is damaged, without a manifest.
+func TestEveryTruncationIsDetected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lib.so")
 	compile(t, path)
 	if err := Library(path); err != nil {

@@ -101,8 +101,8 @@ func (s *spy) Error(...any)          { s.failed = true }
 func (s *spy) Errorf(string, ...any) { s.failed = true }
 func (s *spy) Failed() bool          { return s.failed }
 
-// TestLeaksAreNoticed tests that each kind of leak is detected, and that what the collector frees is not a leak.
-func TestLeaksAreNoticed(t *testing.T) {
+// TestLeaksAreDetected tests that each kind of leak is detected, and that what the collector frees is not a leak.
+func TestLeaksAreDetected(t *testing.T) {
 	leak.Check(t)
 	var undo []func()
 	for name, c := range map[string]struct {

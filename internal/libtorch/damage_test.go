@@ -42,9 +42,9 @@ func remove(t *testing.T, path string) {
 	}
 }
 
-// TestSetupRepairsWhatIsDamaged tests that setup without --force detects, reports and repairs every damage that would
+// TestSetupRepairsDamage tests that setup without --force detects, reports and repairs every damage that would
 // make a program fail or crash.
-func TestSetupRepairsWhatIsDamaged(t *testing.T) {
+func TestSetupRepairsDamage(t *testing.T) {
 	cfg := config(t)
 	result, err := Setup(t.Context(), cfg)
 	if err != nil {
@@ -97,9 +97,9 @@ func TestSetupRepairsWhatIsDamaged(t *testing.T) {
 	}
 }
 
-// TestADamagedLibtorchFromElsewhere tests that a truncated file is an error in a libtorch that setup did not install,
+// TestDamagedExternalLibtorch tests that a truncated file is an error in a libtorch that setup did not install,
 // which has no manifest and is not setup's to repair.
-func TestADamagedLibtorchFromElsewhere(t *testing.T) {
+func TestDamagedExternalLibtorch(t *testing.T) {
 	cfg := config(t)
 	cfg.NoBuild = true
 	made, err := Setup(t.Context(), cfg)
@@ -133,9 +133,9 @@ func TestADamagedLibtorchFromElsewhere(t *testing.T) {
 	}
 }
 
-// TestADamagedBundle tests that the manifest of a bundle lists all its libraries with the hashes they were installed
+// TestDamagedBundle tests that the manifest of a bundle lists all its libraries with the hashes they were installed
 // with.
-func TestADamagedBundle(t *testing.T) {
+func TestDamagedBundle(t *testing.T) {
 	cfg := config(t)
 	result, err := Setup(t.Context(), cfg)
 	if err != nil {

@@ -573,7 +573,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-func TestLibtorchFromElsewhere(t *testing.T) {
+func TestExternalLibtorch(t *testing.T) {
 	cfg := config(t)
 	cfg.NoBuild = true
 	made, err := Setup(t.Context(), cfg)

@@ -53,9 +53,9 @@ func TestNotEnoughSpaceIsReportedBeforeStarting(t *testing.T) {
 	}
 }
 
-// TestADiskThatFillsUp tests a disk that fills up during setup: the error names the directory and the required amount,
+// TestDiskFull tests a disk that fills up during setup: the error names the directory and the required amount,
 // whether this process or a program that it runs found the disk full.
-func TestADiskThatFillsUp(t *testing.T) {
+func TestDiskFull(t *testing.T) {
 	in := &installer{cfg: Config{Free: func(string) (int64, bool) { return 5 << 20, true }}}
 	for name, err := range map[string]error{
 		"write":    &fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC},

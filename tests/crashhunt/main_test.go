@@ -29,9 +29,9 @@ func runHunt(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// TestADeathIsFound tests that the hunt reports a call of an internal operator that ends the process, with a command
+// TestCrashIsFound tests that the hunt reports a call of an internal operator that ends the process, with a command
 // that repeats it.
-func TestADeathIsFound(t *testing.T) {
+func TestCrashIsFound(t *testing.T) {
 	leak.Check(t)
 	out, errs, err := runHunt(t, "-unchecked", "-only", `^aten::(_convert_indices_from_csr_to_coo|copy\.out|_foreach_copy)$`, "-share", "0.002", "-jobs", "1", "-most", "1")
 	if err == nil || !strings.HasPrefix(out, "scorecard|crashhunt|") || !strings.HasSuffix(out, "1 deaths|FAILED\n") {
@@ -44,7 +44,7 @@ func TestADeathIsFound(t *testing.T) {
 	}
 }
 
-func TestPublicOperatorsLive(t *testing.T) {
+func TestPublicOperatorsDoNotCrash(t *testing.T) {
 	leak.Check(t)
 	out, errs, err := runHunt(t, "-share", "0.002", "-seed", "7")
 	if err != nil || !strings.HasSuffix(out, ": 0 deaths|ok\n") {

@@ -10,10 +10,10 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// TestThreadsKeepLittle tests that a thread that has computed keeps little memory of its own: a goroutine that moves
+// TestThreadsKeepLittleMemory tests that a thread that has computed keeps little memory of its own: a goroutine that moves
 // from thread to thread, and goroutines that compute concurrently, do not make the process grow. ideep's cache alone
 // was 24 MB for each thread.
-func TestThreadsKeepLittle(t *testing.T) {
+func TestThreadsKeepLittleMemory(t *testing.T) {
 	leak.Check(t)
 	threads := tensor.NumThreads()
 	// Do not start a team of OpenMP threads for each.

@@ -56,9 +56,9 @@ func TestShortRun(t *testing.T) {
 	t.Log(out)
 }
 
-// TestFaultsAreNoticed tests that faults are detected and reported with the command that repeats them, and that later
+// TestFaultsAreDetected tests that faults are detected and reported with the command that repeats them, and that later
 // rounds run in a new process.
-func TestFaultsAreNoticed(t *testing.T) {
+func TestFaultsAreDetected(t *testing.T) {
 	for name, want := range map[string]string{
 		"leak": "native bytes", "goroutine": "goroutines", "file": "file descriptors", "wrong": "a wrong value",
 		"deadlock": "a deadlock", "crash": "the process died",
