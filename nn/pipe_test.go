@@ -37,8 +37,8 @@ func (e *embedding) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return e.Tanh.Forward(x)
 }
 
-// TestPipeKeepsTensorsThatUserCodeHasSeen tests that a tensor that user code could have seen in Sequential, Pipe and Residual
-// stays usable until its scope closes or, outside every scope, while it is reachable.
+// TestPipeKeepsTensorsThatUserCodeHasSeen tests that a tensor that user code could have seen in Sequential, Pipe and
+// Residual stays usable until its scope closes or, outside every scope, while it is reachable.
 func TestPipeKeepsTensorsThatUserCodeHasSeen(t *testing.T) {
 	leak.Check(t)
 	var seen []*tensor.Tensor
@@ -105,8 +105,8 @@ func TestPipeKeepsTensorsThatUserCodeHasSeen(t *testing.T) {
 	seen, skipped, *store, inner.In = nil, nil, storing{}, nil
 }
 
-// TestPipeFreesIntermediates tests that an intermediate result between library layers is freed as soon as it has been used: at
-// most two are alive at a time.
+// TestPipeFreesIntermediates tests that an intermediate result between library layers is freed as soon as it has been
+// used: at most two are alive at a time.
 func TestPipeFreesIntermediates(t *testing.T) {
 	leak.Check(t)
 	const one = 4 << 20

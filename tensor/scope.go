@@ -13,9 +13,9 @@ import (
 )
 
 // Scope owns the tensors that its goroutine makes while it is the innermost open scope, and frees them when it closes.
-// Scopes nest and are dynamic, like Python's "with" statement: a scope also owns the tensors that called functions make.
-// [Tensor.Keep] and [Tensor.MoveOut] take a tensor out of its scope. A goroutine with an open scope is locked to its OS
-// thread.
+// Scopes nest and are dynamic, like Python's "with" statement: a scope also owns the tensors that called functions
+// make. [Tensor.Keep] and [Tensor.MoveOut] take a tensor out of its scope. A goroutine with an open scope is locked to
+// its OS thread.
 type Scope struct {
 	word   uint64 // identifies the scope on its thread; see scopeTable
 	parent uint64

@@ -87,8 +87,9 @@ func TestMainThreadRetires(t *testing.T) {
 	}
 }
 
-// TestSingleGoroutineKeepsItsThread tests that a goroutine that computes alone stays on its thread during an operator, even if
-// another goroutine takes the only processor meanwhile, and that no goroutine is delayed for that when several compute.
+// TestSingleGoroutineKeepsItsThread tests that a goroutine that computes alone stays on its thread during an operator,
+// even if another goroutine takes the only processor meanwhile, and that no goroutine is delayed for that when several
+// compute.
 func TestSingleGoroutineKeepsItsThread(t *testing.T) {
 	begin(t)
 	twoThreads(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// TestRunsInASixteenthOfItsAllocations tests that the program makes 16 times the memory it may use, stays below the limit,
-// and that the profile names the line that holds the live memory.
+// TestRunsInASixteenthOfItsAllocations tests that the program makes 16 times the memory it may use, stays below the
+// limit, and that the profile names the line that holds the live memory.
 func TestRunsInASixteenthOfItsAllocations(t *testing.T) {
 	leak.Check(t)
 	t.Cleanup(func() { _ = vram.SetLimit(vram.CPU, vram.Share(0.9)) })

@@ -10,9 +10,9 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// TestThreadsKeepLittleMemory tests that a thread that has computed keeps little memory of its own: a goroutine that moves
-// from thread to thread, and goroutines that compute concurrently, do not make the process grow. ideep's cache alone
-// was 24 MB for each thread.
+// TestThreadsKeepLittleMemory tests that a thread that has computed keeps little memory of its own: a goroutine that
+// moves from thread to thread, and goroutines that compute concurrently, do not make the process grow. ideep's cache
+// alone was 24 MB for each thread.
 func TestThreadsKeepLittleMemory(t *testing.T) {
 	leak.Check(t)
 	threads := tensor.NumThreads()
