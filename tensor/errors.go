@@ -190,6 +190,10 @@ func unusable(op string, t *Tensor) error {
 		}
 		return refused(op, ErrReleased, "the tensor's scope%s has closed%s; Keep or MoveOut takes a tensor out of its scope", at(s.site), made)
 	}
+	if line := t.lastUseLine(); line != "" {
+		return refused(op, ErrReleased, "the tensor was released after its last use at %s%s; linstock go took that for the last one, which is a fault of it",
+			line, made)
+	}
 	return refused(op, ErrReleased, "the tensor was released%s", made)
 }
 

@@ -21,7 +21,7 @@ type Tensor struct {
 	owner  unsafe.Pointer         // the *Scope that owns t, nil outside scopes; atomic except while t is created
 	anchor atomic.Pointer[anchor] // set once t was outside scopes
 	state  atomic.Uint32          // number of pins times 2, and the two bits below
-	slot   int32                  // index in the scope's entries; guarded by the scope's lock
+	slot   int32                  // index in the scope's entries, guarded by the scope's lock; below 0: see lastUseLine
 	site   uint32                 // call site that made t, plus one; 0 if not recorded. Set at creation
 	asked  atomic.Bool            // RequiresGrad_ was called on t
 }
@@ -118,9 +118,14 @@ func (t *Tensor) Release() {
 	if t == nil || t.h == 0 {
 		return
 	}
+	t.release()
+}
+
+// release reports whether it was this call that released t.
+func (t *Tensor) release() bool {
 	before := t.state.Or(released)
 	if before&released != 0 {
-		return
+		return false
 	}
 	if s := t.inScope(); s != nil {
 		s.forget(t)
@@ -128,6 +133,7 @@ func (t *Tensor) Release() {
 	if before == 0 {
 		t.free()
 	}
+	return true
 }
 
 // Err returns the error of a failed tensor, ErrReleased for a released tensor (with the line that made it, if that was

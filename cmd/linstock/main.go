@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/linstock-ml/linstock/internal/lastuse"
 	"github.com/linstock-ml/linstock/internal/libtorch"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
@@ -26,7 +27,13 @@ import (
 // errInterrupted is the cause of the context's end when the user presses Ctrl-C.
 var errInterrupted = errors.New("interrupted; incomplete files are not used; run the command again to continue")
 
-func main() { os.Exit(run()) }
+func main() {
+	// The go command runs this for each compilation.
+	if lastuse.IsTool(os.Args[1:]) {
+		os.Exit(lastuse.RunTool(os.Args[1:]))
+	}
+	os.Exit(run())
+}
 
 func run() int {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -48,6 +55,10 @@ func run() int {
 	}
 	if errors.Is(err, errInterrupted) {
 		return 130 // the exit status of a shell after SIGINT
+	}
+	var code exitCode
+	if errors.As(err, &code) {
+		return int(code)
 	}
 	return 1
 }
@@ -78,7 +89,7 @@ written into the Go module cache.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newSetup(), newFetch(), newDoctor(), newEnv(), newBundle(), newVersion(), newLock(), newProbe())
+	root.AddCommand(newSetup(), newFetch(), newDoctor(), newEnv(), newBundle(), newVersion(), newGo(), newLastUse(), newLock(), newProbe())
 	return root
 }
 

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/linstock-ml/linstock/internal/lastuse"
+)
+
+func newGo() *cobra.Command {
+	return &cobra.Command{
+		Use:   "go COMMAND [ARGUMENT…]",
+		Short: "Run the go command, with each tensor released after its last use",
+		Long: `Go runs the go command with the same arguments: build, run, test, install, vet and
+the others. The packages that use tensors are compiled from a rewritten source, in
+which each tensor is released after its last use, as Python and Rust do; packages of
+Linstock and those that use no tensors are compiled as they are. What the rewrite does
+not understand is left to scopes and sweeps: ` + "`linstock lastuse`" + ` says what and why.
+
+Programs compute the same values, and lines in errors, panics and profiles are those of
+the sources. The go command's build cache keeps both builds apart.
+
+The same for a script or an editor that runs go itself:
+  export GOFLAGS=-toolexec=$(which linstock)`,
+		Example: `  linstock go build -o train ./cmd/train
+  linstock go test -race ./...
+  linstock go run .`,
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
+				return cmd.Help()
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			if self, err = filepath.EvalSymlinks(self); err != nil {
+				return err
+			}
+			run := exec.Command("go", args...)
+			run.Stdin, run.Stdout, run.Stderr = os.Stdin, os.Stdout, os.Stderr
+			run.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+goFlag("-toolexec="+goFlag(self))))
+			err = run.Run()
+			var exit *exec.ExitError
+			if errors.As(err, &exit) {
+				return exitCode(exit.ExitCode())
+			}
+			return err
+		},
+	}
+}
+
+// exitCode is the code of a command that has reported its failure.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit status %d", int(c)) }
+
+func (exitCode) Is(err error) bool { return err == errReported }
+
+// goFlag quotes a word as the go command reads lists of flags.
+func goFlag(word string) string {
+	switch {
+	case !strings.ContainsAny(word, " \t'\""):
+		return word
+	case !strings.Contains(word, "'"):
+		return "'" + word + "'"
+	}
+	return `"` + word + `"`
+}
+
+func newLastUse() *cobra.Command {
+	var opts lastuse.ExplainOptions
+	cmd := &cobra.Command{
+		Use:   "lastuse [PACKAGE…]",
+		Short: "Say which tensors `linstock go` releases where, and which it does not and why",
+		Long: `Lastuse prints a line for each tensor, as file:line:column: name: what happens. A value
+that is left to scopes is freed as without the rewrite: when its scope closes, or by a
+sweep. The packages are patterns of the go command, by default the one in this directory.`,
+		Example: `  linstock lastuse ./...
+  linstock lastuse --left ./model`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return lastuse.Explain(cmd.OutOrStdout(), args, opts)
+		},
+	}
+	cmd.Flags().BoolVar(&opts.Left, "left", false, "only what is not released")
+	cmd.Flags().BoolVar(&opts.Tests, "test", false, "also test files")
+	cmd.Flags().BoolVar(&opts.Source, "source", false, "print the rewritten source instead")
+	return cmd
+}

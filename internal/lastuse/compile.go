@@ -1,0 +1,329 @@
+package lastuse
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/tools/go/gcexportdata"
+)
+
+// EnvStrict, if set in the environment, makes a package whose rewritten source does not compile an error. Otherwise such
+// a package is compiled as it is.
+const EnvStrict = "LINSTOCK_LASTUSE_STRICT"
+
+// IsTool reports whether a command line is one that the go command gives to -toolexec: the path of a tool and its
+// arguments.
+func IsTool(args []string) bool {
+	if len(args) == 0 || !filepath.IsAbs(args[0]) {
+		return false
+	}
+	switch toolName(args[0]) {
+	case "addr2line", "asm", "buildid", "cgo", "compile", "cover", "fix", "link", "nm", "objdump", "pack", "preprofile", "test2json", "vet":
+		return true
+	}
+	// go vet -vettool: any program, with the version flag or a configuration.
+	return len(args) == 2 && (args[1] == "-V=full" || args[1] == "-flags" || strings.HasSuffix(args[1], "vet.cfg"))
+}
+
+func toolName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".exe") }
+
+// RunTool runs a tool of the go command, the compiler with the rewrite. It returns the exit code.
+func RunTool(args []string) int {
+	code, err := runTool(args)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "linstock:", err)
+		if code == 0 {
+			code = 1
+		}
+	}
+	return code
+}
+
+func runTool(args []string) (int, error) {
+	if toolName(args[0]) != "compile" {
+		return plain(args)
+	}
+	if len(args) == 2 && args[1] == "-V=full" {
+		return version(args)
+	}
+	c, err := parseCompile(args)
+	if err != nil || c == nil {
+		return plain(args)
+	}
+	return c.run()
+}
+
+// plain runs a command as it is.
+func plain(args []string) (int, error) {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return exit(cmd.Run())
+}
+
+func exit(err error) (int, error) {
+	var e *exec.ExitError
+	if errors.As(err, &e) {
+		return max(e.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// version prints the compiler's version with a hash of this program, so that the build cache tells what was compiled with
+// the rewrite, and with which.
+func version(args []string) (int, error) {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return exit(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return 1, err
+	}
+	f, err := os.Open(self)
+	if err != nil {
+		return 1, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return 1, err
+	}
+	// For a development version of Go the last word is the compiler's build ID, and the go command uses no other.
+	separator := " linstock-"
+	if strings.Contains(string(out), "buildID=") {
+		separator = "-linstock-"
+	}
+	fmt.Printf("%s%s%x\n", strings.TrimSpace(string(out)), separator, h.Sum(nil)[:12])
+	return 0, nil
+}
+
+// compilation is one run of the compiler.
+type compilation struct {
+	args   []string // with the compiler first
+	files  int      // index of the first source file; the rest are source files
+	output string
+	path   string
+	lang   string
+	arch   string
+	config string // the file of imports
+
+	archives map[string]string // import path to archive
+	renamed  map[string]string // import path in the source to import path
+}
+
+// parseCompile reads the compiler's arguments; nil if it compiles no package that is to be rewritten.
+func parseCompile(args []string) (*compilation, error) {
+	c := &compilation{args: args, files: len(args), archives: map[string]string{}, renamed: map[string]string{}}
+	for c.files > 1 && strings.HasSuffix(args[c.files-1], ".go") {
+		c.files--
+	}
+	for i := 1; i < c.files; i++ {
+		name, value, ok := strings.Cut(args[i], "=")
+		if !ok && i+1 < c.files {
+			value = args[i+1]
+		}
+		switch name {
+		case "-o":
+			c.output = value
+		case "-p":
+			c.path = value
+		case "-lang":
+			c.lang = value
+		case "-importcfg":
+			c.config = value
+		case "-std":
+			return nil, nil
+		}
+	}
+	if c.output == "" || c.config == "" || c.files == len(args) || Core(c.path) {
+		return nil, nil
+	}
+	data, err := os.ReadFile(c.config)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(data)) {
+		verb, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		from, to, ok := strings.Cut(rest, "=")
+		switch {
+		case ok && verb == "packagefile":
+			c.archives[from] = to
+		case ok && verb == "importmap":
+			c.renamed[from] = to
+		}
+	}
+	return c, nil
+}
+
+func (c *compilation) run() (int, error) {
+	imported := Facts{}
+	seen := false
+	for path, archive := range c.archives {
+		if Core(path) {
+			seen = true
+			continue
+		}
+		if !strings.Contains(strings.SplitN(path, "/", 2)[0], ".") && c.standard(path) {
+			continue
+		}
+		data, err := readEntry(archive)
+		if err != nil {
+			return 1, err
+		}
+		if data == nil {
+			continue
+		}
+		seen = true
+		if err := imported.Decode(data); err != nil {
+			return 1, fmt.Errorf("the facts in %s: %w", archive, err)
+		}
+	}
+	if !seen {
+		return plain(c.args)
+	}
+	p, err := c.load()
+	if err != nil {
+		// What does not parse or has wrong types is the compiler's to report.
+		if os.Getenv(EnvStrict) != "" {
+			fmt.Fprintln(os.Stderr, "linstock:", err)
+		}
+		return plain(c.args)
+	}
+	p.Imports = imported
+	own := p.Analyze()
+	sources, _ := p.Rewrite(c.archives[tensorPath] != "")
+	args, err := c.write(p, sources)
+	if err != nil {
+		return 1, err
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	var report bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &report, &report
+	code, err := exit(cmd.Run())
+	switch {
+	case err != nil:
+		return code, err
+	case code != 0 && os.Getenv(EnvStrict) == "":
+		if code, err = plain(c.args); code != 0 || err != nil {
+			return code, err
+		}
+	default:
+		if _, err := os.Stdout.Write(report.Bytes()); err != nil || code != 0 {
+			return code, err
+		}
+	}
+	for name, f := range own {
+		imported[name] = f
+	}
+	data, err := imported.Encode()
+	if err != nil {
+		return 1, err
+	}
+	return 0, appendEntry(c.output, data)
+}
+
+// standard reports whether a package whose path has no dot is the standard library's: those have no entry of facts, so
+// that this only saves time.
+func (c *compilation) standard(path string) bool {
+	_, err := os.Stat(filepath.Join(runtime.GOROOT(), "src", path))
+	return err == nil
+}
+
+// load parses and type-checks the files of the compilation.
+func (c *compilation) load() (*Package, error) {
+	p := &Package{Fset: token.NewFileSet(), Info: NewInfo()}
+	for _, name := range c.args[c.files:] {
+		src, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		f, err := parser.ParseFile(p.Fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		p.Files, p.Sources = append(p.Files, f), append(p.Sources, src)
+	}
+	arch := os.Getenv("GOARCH")
+	if arch == "" {
+		arch = runtime.GOARCH
+	}
+	conf := types.Config{Importer: &archiveImporter{c, p.Fset, map[string]*types.Package{}}, GoVersion: c.lang, Sizes: types.SizesFor("gc", arch)}
+	var err error
+	p.Types, err = conf.Check(c.path, p.Fset, p.Files, p.Info)
+	return p, err
+}
+
+// archiveImporter imports from the archives that the go command names.
+type archiveImporter struct {
+	c    *compilation
+	fset *token.FileSet
+	done map[string]*types.Package
+}
+
+func (i *archiveImporter) Import(path string) (*types.Package, error) {
+	if path == "unsafe" {
+		return types.Unsafe, nil
+	}
+	if to := i.c.renamed[path]; to != "" {
+		path = to
+	}
+	if p := i.done[path]; p != nil && p.Complete() {
+		return p, nil
+	}
+	name := i.c.archives[path]
+	if name == "" {
+		return nil, fmt.Errorf("no archive for %q", path)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, err := gcexportdata.NewReader(bufio.NewReader(f))
+	if err != nil {
+		return nil, err
+	}
+	return gcexportdata.Read(r, i.fset, i.done, path)
+}
+
+// write writes the rewritten files beside the compiler's output and returns the arguments that compile them.
+func (c *compilation) write(p *Package, sources [][]byte) ([]string, error) {
+	args := append([]string(nil), c.args...)
+	dir := filepath.Join(filepath.Dir(c.output), "linstock")
+	for i, src := range sources {
+		if src == nil {
+			continue
+		}
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			return nil, err
+		}
+		name := c.args[c.files+i]
+		abs, err := filepath.Abs(name)
+		if err != nil {
+			return nil, err
+		}
+		to := filepath.Join(dir, strconv.Itoa(i)+"_"+filepath.Base(name))
+		src = append([]byte("//line "+abs+":1:1\n"), src...)
+		if err := os.WriteFile(to, src, 0o666); err != nil {
+			return nil, err
+		}
+		args[c.files+i] = to
+	}
+	return args, nil
+}
+

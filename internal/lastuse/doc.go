@@ -1,0 +1,69 @@
+// Package lastuse rewrites Go source so that each tensor is released after its last use. Command "linstock go" applies it
+// to the packages that the go command compiles; "linstock lastuse" explains what it does. See
+// docs/decisions/0017-release-at-last-use.md for why it is done this way.
+//
+// # Definitions
+//
+// A handle is a *tensor.Tensor that is not nil. It owns one reference to a native tensor. To release a handle gives that
+// reference back; a use of the handle after that returns tensor.ErrReleased. Values cannot change by a release: the
+// autograd graph, views and running operators have references of their own.
+//
+// A place is what can hold a handle inside one run of one function: a local variable or parameter of type
+// *tensor.Tensor, of type []*tensor.Tensor (it holds its elements), or of a type that can carry a handle (an option, an
+// empty interface, a type parameter, a function). A variable whose address is taken, or that a function literal assigns,
+// keeps beyond the call that it is given to, or passes on, is no place. A function literal's body is a function of its
+// own; the variables that it captures are no places of it.
+//
+// A temporary is the result of a call that is an operand of another call.
+//
+// A place is live at a point if some path from there reads it before it is assigned. The header of a range loop is a
+// place that is live while the loop runs.
+//
+// Two places are linked at a point if both may hold the same handle. The relation is symmetric; a place that is assigned
+// from others is linked to them and to what they are linked to.
+//
+// A place is owned at a point if the handles in it, if any, were new in this run of the function and are nowhere but in
+// places of it. Owned is yes, no or maybe; maybe is decided while the program runs by a boolean variable of the function
+// (a drop flag).
+//
+// The facts of a function say of each parameter, the receiver being the first, whether the handles in it are borrowed
+// (not kept after the call, except in a result) or retained; and of each result whether its handles are new, may be those
+// of certain parameters, or may be others. The facts of package tensor and of the packages beside it are a table
+// (library.go); those of other functions are computed from their source, those of a package's imports first. Functions of
+// one package are computed together, from "borrowed" and "new" up to the least fixed point. A function without facts
+// retains its arguments, and its results may be anything.
+//
+// The method Forward of nn.Layer has facts by contract: it borrows its argument, and returns a new handle or its
+// argument. The analyzer layercontract of package vet reports implementations that break it.
+//
+// # Invariants
+//
+// A release of place v is inserted at a point only if all of these hold there:
+//
+//  1. v is not live.
+//  2. v is owned; where that is maybe, the release is under v's flag.
+//  3. Each live place w that is linked to v is a variable in scope of type *tensor.Tensor, and the release compares:
+//     it does nothing to a handle that w holds. Otherwise v is left for a later point.
+//  4. v's name means v.
+//
+// v becomes not owned when v or a place linked to it escapes: when it is stored, sent, captured, returned, or given to a
+// function that retains it. It is then left to scopes and sweeps, as everything is that this package does not
+// understand: functions with goto, and handles in structs, maps, arrays, channels and package variables.
+//
+// A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
+//
+// # What is inserted
+//
+// Calls of methods of *tensor.Tensor (tensor/lastuse.go), so that a file needs an import only where temporaries are
+// stored:
+//
+//	x.MatMul(w).Add(b)
+//	x.MatMul(w).LastUseHold(&t1).Add(b).LastUseOf("main.go:7", &t1)
+//
+// Temporaries are stored where they are computed. No call moves, so that the order of evaluation is the program's. The
+// values of a return statement are stored in new variables, from left to right, where something is to be released after
+// they are computed and the other operands are constants or local variables.
+//
+// All text is inserted within lines, and a //line directive at the top names the user's file: the lines in panics,
+// errors, profiles and debuggers are the user's.
+package lastuse

@@ -1,0 +1,88 @@
+package lastuse
+
+import (
+	"bytes"
+	"encoding/gob"
+	"go/types"
+	"slices"
+	"strings"
+)
+
+// Facts are the facts of functions by their full names: "(*example.com/m/model.Net).Forward".
+type Facts map[string]*Func
+
+// Func is the facts of a function. The receiver counts as the first parameter; a variadic parameter stands for all
+// arguments from its place on.
+type Func struct {
+	Retains []bool // by parameter
+	Results []Result
+
+	// resultsOfArg says that the results are those of the function that is the first argument (tensor.Tidy).
+	resultsOfArg bool
+}
+
+// Result says where the handles in a result come from. The zero Result is new handles, or none.
+type Result struct {
+	From  []int // parameters whose handles may be in the result
+	Other bool  // other handles may be in it
+}
+
+func (f *Func) retains(i int) bool {
+	if len(f.Retains) == 0 {
+		return false
+	}
+	return f.Retains[min(i, len(f.Retains)-1)]
+}
+
+func (f *Func) result(i int) Result {
+	if i < len(f.Results) {
+		return f.Results[i]
+	}
+	return Result{Other: true}
+}
+
+func (f *Func) equal(g *Func) bool {
+	return g != nil && slices.Equal(f.Retains, g.Retains) && slices.EqualFunc(f.Results, g.Results, func(a, b Result) bool {
+		return a.Other == b.Other && slices.Equal(a.From, b.From)
+	})
+}
+
+// Encode returns the facts as bytes; equal facts are equal bytes.
+func (f Facts) Encode() ([]byte, error) {
+	type entry struct {
+		Name string
+		Func Func
+	}
+	list := make([]entry, 0, len(f))
+	for name, fn := range f {
+		list = append(list, entry{name, *fn})
+	}
+	slices.SortFunc(list, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(list)
+	return b.Bytes(), err
+}
+
+// Decode adds encoded facts to f.
+func (f Facts) Decode(data []byte) error {
+	var list []struct {
+		Name string
+		Func Func
+	}
+	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(&list); err != nil {
+		return err
+	}
+	for _, e := range list {
+		f[e.Name] = &e.Func
+	}
+	return nil
+}
+
+// of returns the facts of a function or method, nil if there are none.
+func (f Facts) of(fn *types.Func) *Func {
+	fn = fn.Origin()
+	if fact, ok := library(fn); ok {
+		return fact
+	}
+	return f[fn.FullName()]
+}

@@ -1,0 +1,863 @@
+package lastuse
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"math/bits"
+
+	"golang.org/x/tools/go/cfg"
+)
+
+// owned is whether a place is owned at a point.
+type owned uint8
+
+const (
+	no owned = iota
+	yes
+	maybe
+)
+
+// set is a set of places by their ids.
+type set []uint64
+
+func (s set) has(i int) bool { return s[i/64]&(1<<(i%64)) != 0 }
+func (s set) put(i int)      { s[i/64] |= 1 << (i % 64) }
+func (s set) drop(i int)     { s[i/64] &^= 1 << (i % 64) }
+
+func (s set) union(t set) {
+	for i := range s {
+		s[i] |= t[i]
+	}
+}
+
+func (s set) meets(t set) bool {
+	for i := range s {
+		if s[i]&t[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (s set) equal(t set) bool {
+	for i := range s {
+		if s[i] != t[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func (s set) each(f func(i int)) {
+	for k, w := range s {
+		for ; w != 0; w &= w - 1 {
+			f(k*64 + bits.TrailingZeros64(w))
+		}
+	}
+}
+
+func (b *body) newSet() set { return make(set, (len(b.places)+63)/64) }
+
+// The bits in sources: the parameters' handles from 0 on; open, in a slice that other functions may see, so that what is
+// put into it escapes; and others, handles of unknown origin.
+const (
+	open      = 1 << 62
+	others    = 1 << 63
+	maxParams = 62
+)
+
+// state is what is known at a point.
+type state struct {
+	own     []owned
+	sources []uint64 // where the handles in a place come from if it is not owned
+	links   []set
+	held    set            // places that were assigned more than nil since they were released
+	pending map[*temp]bool // temporaries whose consumer has returned
+}
+
+func (b *body) newState() *state {
+	s := &state{own: make([]owned, len(b.places)), sources: make([]uint64, len(b.places)), links: make([]set, len(b.places)), held: b.newSet(), pending: map[*temp]bool{}}
+	for i, pl := range b.places {
+		s.links[i] = b.newSet()
+		if pl.param >= 0 {
+			s.sources[i] = 1 << pl.param
+			if pl.kind != oneTensor {
+				s.sources[i] |= open
+			}
+		} else {
+			s.own[i] = yes // of nothing
+		}
+	}
+	return s
+}
+
+func (b *body) clone(s *state) *state {
+	c := b.newState()
+	copy(c.own, s.own)
+	copy(c.sources, s.sources)
+	copy(c.held, s.held)
+	for i := range s.links {
+		copy(c.links[i], s.links[i])
+	}
+	for t := range s.pending {
+		c.pending[t] = true
+	}
+	return c
+}
+
+// join adds what is known at the end of another way to the same point; it reports whether that changed anything.
+func (b *body) join(s, t *state) bool {
+	changed := false
+	for i, pl := range b.places {
+		own := s.own[i]
+		if own != t.own[i] {
+			own = maybe
+			if pl.noFlag || pl.kind == carrier || pl.kind == closure {
+				own = no
+			}
+		}
+		if own != s.own[i] {
+			s.own[i], changed = own, true
+		}
+		if m := s.sources[i] | t.sources[i]; m != s.sources[i] {
+			s.sources[i], changed = m, true
+		}
+		if !s.links[i].equal(t.links[i]) {
+			before := append(set(nil), s.links[i]...)
+			s.links[i].union(t.links[i])
+			changed = changed || !before.equal(s.links[i])
+		}
+	}
+	for i, w := range t.held {
+		if s.held[i]|w != s.held[i] {
+			s.held[i] |= w
+			changed = true
+		}
+	}
+	for p := range t.pending {
+		if !s.pending[p] {
+			s.pending[p], changed = true, true
+		}
+	}
+	return changed
+}
+
+// unlink takes i out of the relation.
+func (s *state) unlink(i int) {
+	s.links[i].each(func(k int) { s.links[k].drop(i) })
+	clear(s.links[i])
+}
+
+// use is a read of a place.
+type use struct {
+	pl   *place
+	fate fate
+	pos  token.Pos
+}
+
+// def is an assignment to a place.
+type def struct {
+	pl      *place
+	val     val
+	weak    bool // to an element
+	declare bool
+	elem    *ast.IndexExpr
+	rhs     ast.Expr
+}
+
+// event is a node of the control-flow graph, or what happens at the start of a block.
+type event struct {
+	node   ast.Node
+	uses   []use
+	defs   []def
+	temps  []*temp // released by a statement
+	ret    *ast.ReturnStmt
+	before token.Pos // where a statement can be put before it, if anywhere
+	after  token.Pos
+	scope  *types.Scope // at both
+	live   set          // after it
+	done   bool         // after is the end of a statement, though node is nil
+}
+
+// block is a block of the graph with its events. The first is what happens at the start.
+type block struct {
+	*cfg.Block
+	events []*event
+	in     *state
+	liveIn set
+}
+
+// listOf returns the scope of the statement list that s is in, nil if s is in none.
+func (p *Package) listOf(s ast.Node) *types.Scope {
+	in := func(list []ast.Stmt) bool {
+		for _, x := range list {
+			if ast.Node(x) == s {
+				return true
+			}
+		}
+		return false
+	}
+	switch parent := p.parent[s].(type) {
+	case *ast.BlockStmt:
+		return p.scopeOf(parent)
+	case *ast.CaseClause:
+		if in(parent.Body) {
+			return p.Info.Scopes[parent]
+		}
+	case *ast.CommClause:
+		if in(parent.Body) {
+			return p.Info.Scopes[parent]
+		}
+	case *ast.LabeledStmt:
+		return p.listOf(parent)
+	}
+	return nil
+}
+
+// scopeOf is the scope of a block, which for a function's body is the function's.
+func (p *Package) scopeOf(block *ast.BlockStmt) *types.Scope {
+	switch f := p.parent[block].(type) {
+	case *ast.FuncDecl:
+		return p.Info.Scopes[f.Type]
+	case *ast.FuncLit:
+		return p.Info.Scopes[f.Type]
+	}
+	return p.Info.Scopes[block]
+}
+
+// entry is where statements at the start of a block are put, and the scope there.
+func (b *body) entry(bl *cfg.Block) (token.Pos, *types.Scope) {
+	p := b.pkg
+	inside := func(block *ast.BlockStmt) (token.Pos, *types.Scope) { return block.Lbrace + 1, p.scopeOf(block) }
+	switch bl.Kind {
+	case cfg.KindForBody:
+		return inside(bl.Stmt.(*ast.ForStmt).Body)
+	case cfg.KindRangeBody:
+		return inside(bl.Stmt.(*ast.RangeStmt).Body)
+	case cfg.KindIfThen:
+		return inside(bl.Stmt.(*ast.IfStmt).Body)
+	case cfg.KindIfElse:
+		if e, ok := bl.Stmt.(*ast.IfStmt).Else.(*ast.BlockStmt); ok {
+			return inside(e)
+		}
+	case cfg.KindForDone, cfg.KindRangeDone, cfg.KindIfDone, cfg.KindSwitchDone, cfg.KindSelectDone:
+		if s := p.listOf(bl.Stmt); s != nil {
+			return bl.Stmt.End(), s
+		}
+	case cfg.KindSwitchCaseBody:
+		if c, ok := bl.Stmt.(*ast.CaseClause); ok {
+			return c.Colon + 1, p.Info.Scopes[c]
+		}
+	case cfg.KindSelectCaseBody:
+		if c, ok := bl.Stmt.(*ast.CommClause); ok {
+			return c.Colon + 1, p.Info.Scopes[c]
+		}
+	}
+	return token.NoPos, nil
+}
+
+// blocks makes the events.
+func (b *body) blocks() []*block {
+	var list []*block
+	for _, g := range b.graph.Blocks {
+		bl := &block{Block: g}
+		start := &event{}
+		start.after, start.scope = b.entry(g)
+		switch g.Kind {
+		case cfg.KindForDone, cfg.KindRangeDone, cfg.KindIfDone, cfg.KindSwitchDone, cfg.KindSelectDone:
+			start.done = true
+		}
+		if r, ok := g.Stmt.(*ast.RangeStmt); ok {
+			if h := b.headers[r]; h != nil {
+				switch g.Kind {
+				case cfg.KindRangeLoop:
+					start.uses = append(start.uses, use{pl: h})
+				}
+			}
+			if g.Kind == cfg.KindRangeBody {
+				for _, l := range []ast.Expr{r.Key, r.Value} {
+					if l == nil {
+						continue
+					}
+					if pl := b.placeOf(l); pl != nil {
+						v := val{other: true}
+						if h := b.headers[r]; h != nil {
+							v = val{places: []*place{h}}
+						}
+						start.defs = append(start.defs, def{pl: pl, val: v, declare: r.Tok == token.DEFINE})
+					}
+				}
+			}
+		}
+		bl.events = append(bl.events, start)
+		for _, n := range g.Nodes {
+			if r, ok := b.pkg.parent[n].(*ast.RangeStmt); ok && (n == ast.Node(r.Key) || n == ast.Node(r.Value)) {
+				continue
+			}
+			if as, ok := b.pkg.parent[n].(*ast.AssignStmt); ok && g.Kind == cfg.KindSelectCaseBody && n == ast.Node(as.Lhs[0]) {
+				continue
+			}
+			bl.events = append(bl.events, b.event(n))
+		}
+		list = append(list, bl)
+	}
+	return list
+}
+
+func (b *body) event(n ast.Node) *event {
+	p := b.pkg
+	ev := &event{node: n}
+	if s, ok := n.(ast.Stmt); ok {
+		if _, ret := s.(*ast.ReturnStmt); ret {
+			ev.ret = s.(*ast.ReturnStmt)
+			if ev.scope = p.listOf(n); ev.scope != nil {
+				ev.before = s.Pos()
+			}
+		} else if ev.scope = p.listOf(n); ev.scope != nil {
+			ev.before, ev.after = s.Pos(), s.End()
+			if x, ok := s.(*ast.ExprStmt); ok {
+				if c, ok := ast.Unparen(x.X).(*ast.CallExpr); ok && p.isPanic(c) {
+					ev.after = token.NoPos
+				}
+			}
+		}
+	}
+	if spec, ok := n.(*ast.ValueSpec); ok {
+		if d, ok := p.parent[n].(*ast.GenDecl); ok {
+			if s, ok := p.parent[d].(*ast.DeclStmt); ok && d.Specs[len(d.Specs)-1] == ast.Spec(spec) {
+				if ev.scope = p.listOf(s); ev.scope != nil {
+					ev.after = s.End()
+				}
+			}
+		}
+	}
+	each(n, func(m ast.Node) bool {
+		switch m := m.(type) {
+		case *ast.Ident:
+			pl := b.placeOf(m)
+			if pl == nil || p.Info.Uses[m] == nil {
+				return true
+			}
+			f := b.fate(m)
+			if f.assigned {
+				return true
+			}
+			ev.uses = append(ev.uses, use{pl, f, m.Pos()})
+			if pl.kind == closure {
+				for _, c := range b.captures[pl.lit] {
+					ev.uses = append(ev.uses, use{c, fate{}, m.Pos()})
+				}
+			}
+		case *ast.FuncLit:
+			for _, c := range b.captures[m] {
+				ev.uses = append(ev.uses, use{c, fate{}, m.Pos()})
+			}
+		case *ast.CallExpr:
+			if t := b.temps[m]; t != nil && !t.inside {
+				ev.temps = append(ev.temps, t)
+			}
+		}
+		return true
+	})
+	assign := func(l ast.Expr, v val, rhs ast.Expr, declare bool) {
+		l = ast.Unparen(l)
+		if pl := b.placeOf(l); pl != nil {
+			ev.defs = append(ev.defs, def{pl: pl, val: v, rhs: rhs, declare: declare})
+			return
+		}
+		if x, ok := l.(*ast.IndexExpr); ok {
+			if pl := b.placeOf(x.X); pl != nil && pl.kind != closure {
+				ev.defs = append(ev.defs, def{pl: pl, val: v, weak: true, elem: x, rhs: rhs})
+			}
+		}
+	}
+	declared := func(l ast.Expr) bool {
+		id, ok := l.(*ast.Ident)
+		return ok && p.Info.Defs[id] != nil
+	}
+	switch n := n.(type) {
+	case *ast.AssignStmt:
+		if n.Tok != token.ASSIGN && n.Tok != token.DEFINE {
+			break
+		}
+		for i, l := range n.Lhs {
+			assign(l, b.nthVal(n.Rhs, len(n.Lhs), i), n.Rhs[min(i, len(n.Rhs)-1)], declared(l))
+		}
+	case *ast.ValueSpec:
+		for i, id := range n.Names {
+			v := val{}
+			if len(n.Values) > 0 {
+				v = b.nthVal(n.Values, len(n.Names), i)
+			}
+			assign(id, v, nil, true)
+		}
+	case ast.Expr:
+		if r, ok := p.parent[n].(*ast.RangeStmt); ok && r.X == n && b.headers[r] != nil {
+			ev.defs = append(ev.defs, def{pl: b.headers[r], val: b.val(n), declare: true})
+		}
+	}
+	return ev
+}
+
+func (b *body) nthVal(rhs []ast.Expr, n, i int) val {
+	if len(rhs) == n {
+		return b.val(rhs[i])
+	}
+	switch r := ast.Unparen(rhs[0]).(type) {
+	case *ast.CallExpr:
+		return b.callVal(r, i)
+	case *ast.TypeAssertExpr:
+		if i == 0 {
+			return b.val(r)
+		}
+	}
+	return val{other: true}
+}
+
+// liveness computes what is live after each event.
+func (b *body) liveness(list []*block) {
+	in := make([]set, len(list))
+	for i := range in {
+		in[i] = b.newSet()
+	}
+	for changed := true; changed; {
+		changed = false
+		for i := len(list) - 1; i >= 0; i-- {
+			bl := list[i]
+			live := b.newSet()
+			for _, s := range bl.Succs {
+				live.union(in[s.Index])
+			}
+			for k := len(bl.events) - 1; k >= 0; k-- {
+				ev := bl.events[k]
+				ev.live = append(ev.live[:0], live...)
+				for _, d := range ev.defs {
+					if !d.weak {
+						live.drop(d.pl.id)
+					}
+				}
+				for _, u := range ev.uses {
+					live.put(u.pl.id)
+				}
+				if ev.ret != nil && len(ev.ret.Results) == 0 {
+					for _, pl := range b.namedResults() {
+						if pl != nil {
+							live.put(pl.id)
+						}
+					}
+				}
+			}
+			if !live.equal(in[i]) {
+				in[i], changed = live, true
+			}
+		}
+	}
+}
+
+// namedResults are the places of the results that have names.
+func (b *body) namedResults() (list []*place) {
+	for v := range b.sig.Results().Variables() {
+		list = append(list, b.byVar[v])
+	}
+	return list
+}
+
+// flow analyses the function to a fixed point, then once more with out, and computes its facts.
+func (b *body) flow(out *output) {
+	if b.leave != "" {
+		for i := range b.fact.Retains {
+			b.fact.Retains[i] = true
+		}
+		for i := range b.fact.Results {
+			b.fact.Results[i].Other = true
+		}
+		return
+	}
+	// A result variable that is no place may hold anything.
+	for i, v := range b.results() {
+		if v.Name() != "" && v.Name() != "_" && b.byVar[v] == nil && (isTensor(v.Type()) || isTensors(v.Type()) || carries(v.Type())) {
+			b.fact.Results[i].Other = true
+		}
+	}
+	b.findTemps()
+	list := b.blocks()
+	b.liveness(list)
+	for {
+		b.fixpoint(list)
+		dry := &output{body: b, dry: true}
+		b.emit(list, dry)
+		if !dry.again {
+			break
+		}
+	}
+	if out != nil {
+		out.body = b
+		b.emit(list, out)
+	}
+}
+
+func (b *body) results() (list []*types.Var) {
+	for v := range b.sig.Results().Variables() {
+		list = append(list, v)
+	}
+	return list
+}
+
+func (b *body) fixpoint(list []*block) {
+	for _, bl := range list {
+		bl.in = nil
+	}
+	list[0].in = b.newState()
+	work := []*block{list[0]}
+	queued := map[*block]bool{list[0]: true}
+	for len(work) > 0 {
+		bl := work[0]
+		work = work[1:]
+		queued[bl] = false
+		st := b.clone(bl.in)
+		for _, ev := range bl.events {
+			b.step(st, ev, nil)
+		}
+		for _, s := range bl.Succs {
+			to := list[s.Index]
+			changed := to.in == nil
+			if changed {
+				to.in = b.clone(st)
+			} else {
+				changed = b.join(to.in, st)
+			}
+			if changed && !queued[to] {
+				queued[to] = true
+				work = append(work, to)
+			}
+		}
+	}
+}
+
+func (b *body) emit(list []*block, out *output) {
+	for _, bl := range list {
+		if bl.in == nil {
+			continue
+		}
+		st := b.clone(bl.in)
+		for i, ev := range bl.events {
+			out.start = i == 0
+			b.step(st, ev, out)
+		}
+	}
+}
+
+// reach is the places that may hold a handle of v, those that v's places are linked to included.
+func (b *body) reach(st *state, v val) set {
+	s := b.newSet()
+	for _, pl := range v.places {
+		s.put(pl.id)
+		s.union(st.links[pl.id])
+	}
+	return s
+}
+
+// retain notes that a place's handles escape.
+func (b *body) retain(st *state, pl *place) {
+	s := b.newSet()
+	s.put(pl.id)
+	s.union(st.links[pl.id])
+	for i, v := range b.params {
+		if b.byVar[v] != nil && st.sources[pl.id]&(1<<i) != 0 {
+			b.fact.Retains[i] = true
+		}
+	}
+	s.each(func(i int) {
+		st.own[i] = no
+		st.sources[i] |= others
+	})
+}
+
+// step is what an event does to a state. With out, it also writes what is inserted.
+func (b *body) step(st *state, ev *event, out *output) {
+	var was []owned
+	if out != nil {
+		was = append(was, st.own...)
+	}
+	// What is read.
+	for _, u := range ev.uses {
+		if !u.fate.escapes {
+			continue
+		}
+		if out != nil && st.own[u.pl.id] != no {
+			out.left(u)
+		}
+		b.retain(st, u.pl)
+	}
+	if ev.ret != nil {
+		b.leaveBy(st, ev, out)
+		return
+	}
+	// What is assigned: all from the state before.
+	if len(ev.defs) > 0 {
+		b.assign(st, ev, was, out)
+	}
+	if out != nil {
+		out.flags(st, ev, was)
+	}
+	for _, t := range ev.temps {
+		st.pending[t] = true
+	}
+	if ev.after.IsValid() {
+		b.release(st, ev, out)
+	}
+}
+
+func (b *body) assign(st *state, ev *event, was []owned, out *output) {
+	type result struct {
+		own     owned
+		sources uint64
+		reach   set
+		dynamic string
+	}
+	defined := b.newSet()
+	res := make([]result, len(ev.defs))
+	for _, d := range ev.defs {
+		if !d.weak {
+			defined.put(d.pl.id)
+		}
+	}
+	for i, d := range ev.defs {
+		r := &res[i]
+		r.reach = b.reach(st, d.val)
+		r.own = yes
+		if d.val.other {
+			r.own, r.sources = no, others
+		}
+		var one *place
+		same := len(d.val.places) > 0
+		for _, w := range d.val.places {
+			if st.own[w.id] != yes {
+				r.sources |= st.sources[w.id]
+				r.own = no
+			}
+			if one != nil && one != w {
+				same = false
+			}
+			one = w
+		}
+		if r.own == no && same && !d.val.other && d.pl.kind == oneTensor && one.kind == oneTensor && !d.pl.noFlag && !d.weak && ev.after.IsValid() {
+			switch {
+			case !d.val.fresh && one != d.pl:
+				if st.own[one.id] == maybe && !defined.has(one.id) {
+					r.own, r.dynamic = maybe, out.flagOf(one)
+				}
+			case !d.val.fresh:
+				r.own, r.dynamic = st.own[one.id], out.flagOf(d.pl)
+			case one == d.pl:
+				if ev.before.IsValid() && !d.declare {
+					r.own = maybe
+					if out != nil {
+						r.dynamic = d.pl.v.Name() + " != " + out.save(ev, d.pl)
+						if st.own[one.id] == maybe {
+							r.dynamic = out.flagOf(d.pl) + " || " + r.dynamic
+						}
+					}
+				}
+			case !defined.has(one.id) && b.names(one, ev, ev.after):
+				r.own = maybe
+				if out != nil {
+					r.dynamic = d.pl.v.Name() + " != " + one.v.Name()
+					if st.own[one.id] == maybe {
+						r.dynamic = out.flagOf(one) + " || " + r.dynamic
+					}
+				}
+			}
+		}
+		// What is put where others may see it escapes.
+		if d.weak || d.val.appended {
+			shared := d.weak && st.own[d.pl.id] != yes && st.sources[d.pl.id]&(open|others) != 0
+			for _, w := range d.val.places {
+				if d.val.appended && w.kind != oneTensor && st.own[w.id] != yes && st.sources[w.id]&(open|others) != 0 {
+					shared = true
+				}
+			}
+			if shared {
+				r.own = no
+				r.sources |= others
+				for _, w := range d.val.places {
+					if w == d.pl {
+						continue
+					}
+					if out != nil && st.own[w.id] != no {
+						out.left(use{w, stored("it is put into a slice that is not only this function's"), ev.node.Pos()})
+					}
+					b.retain(st, w)
+				}
+			}
+		}
+	}
+	// What is overwritten.
+	for i, d := range ev.defs {
+		if d.weak {
+			if out != nil {
+				out.overwriteElement(st, ev, d, res[i].own)
+			}
+			continue
+		}
+		pl := d.pl
+		if out == nil || st.own[pl.id] == no || !st.held.has(pl.id) || d.declare || d.pl.kind == carrier || d.pl.kind == closure {
+			continue
+		}
+		var unless []*place
+		ok := ev.before.IsValid() && ev.after.IsValid() && b.names(pl, ev, ev.before)
+		compare := func(w *place) {
+			if w.kind != oneTensor || !b.names(w, ev, ev.after) {
+				ok = false
+				return
+			}
+			for _, u := range unless {
+				if u == w {
+					return
+				}
+			}
+			unless = append(unless, w)
+		}
+		for k, e := range ev.defs {
+			if res[k].reach.has(pl.id) {
+				compare(e.pl)
+			}
+		}
+		st.links[pl.id].each(func(w int) {
+			if !defined.has(w) && ev.live.has(w) {
+				compare(b.places[w])
+			}
+		})
+		if ok {
+			out.overwrite(st, ev, pl, unless)
+		}
+	}
+	// The new state.
+	links := make([]set, len(ev.defs))
+	for i, d := range ev.defs {
+		links[i] = b.newSet()
+		links[i].union(res[i].reach)
+		defined.each(func(k int) { links[i].drop(k) })
+		for k, e := range ev.defs {
+			if k != i && e.pl != d.pl && res[i].reach.meets(res[k].reach) {
+				links[i].put(e.pl.id)
+			}
+		}
+		if d.weak {
+			links[i].drop(d.pl.id)
+		}
+	}
+	for _, d := range ev.defs {
+		if !d.weak {
+			st.unlink(d.pl.id)
+		}
+	}
+	for i, d := range ev.defs {
+		id := d.pl.id
+		r := res[i]
+		if d.weak {
+			r.sources |= st.sources[id]
+			if st.own[id] != yes {
+				r.own = no
+			}
+			links[i].union(st.links[id])
+			// What s is linked to already meets what is put into it.
+			group := append(set(nil), links[i]...)
+			group.each(func(k int) { links[i].union(st.links[k]) })
+			links[i].drop(id)
+		}
+		if r.own == yes {
+			r.sources = 0
+		}
+		st.own[id], st.sources[id] = r.own, r.sources
+		if d.val.other || d.val.fresh || len(d.val.places) > 0 {
+			st.held.put(id)
+		} else if !d.weak {
+			st.held.drop(id)
+		}
+		links[i].each(func(k int) {
+			if k != id {
+				st.links[id].put(k)
+				st.links[k].put(id)
+			}
+		})
+		if out != nil {
+			out.defined(ev, d, r.own, r.dynamic)
+		}
+	}
+}
+
+// names reports whether pl's name means pl at pos, in the scope of ev's list.
+func (b *body) names(pl *place, ev *event, pos token.Pos) bool {
+	if pl.v == nil || !pos.IsValid() || ev.scope == nil {
+		return false
+	}
+	_, o := ev.scope.LookupParent(pl.v.Name(), pos)
+	return o == types.Object(pl.v)
+}
+
+// ended reports whether pl's variable is out of scope in ev's list.
+func (pl *place) ended(ev *event) bool {
+	if pl.v == nil || pl.v.Parent() == nil {
+		return false
+	}
+	for s := ev.scope; s != nil; s = s.Parent() {
+		if s == pl.v.Parent() {
+			return false
+		}
+	}
+	return true
+}
+
+// release releases what may be after an event.
+func (b *body) release(st *state, ev *event, out *output) {
+	pos := ev.after
+	if out != nil {
+		for _, t := range b.order {
+			if st.pending[t] {
+				out.releaseTemp(ev, t)
+			}
+		}
+	}
+	clear(st.pending)
+	for i, pl := range b.places {
+		if ev.live.has(i) {
+			continue
+		}
+		if pl.ended(ev) {
+			if st.own[i] != no && st.held.has(i) && out != nil {
+				out.ended(pl)
+			}
+			st.own[i], st.sources[i] = no, 0
+			st.held.drop(i)
+			st.unlink(i)
+			continue
+		}
+		if st.own[i] == no || !st.held.has(i) || pl.kind == carrier || pl.kind == closure {
+			st.unlink(i)
+			continue
+		}
+		var unless []*place
+		ok := b.names(pl, ev, pos)
+		st.links[i].each(func(k int) {
+			if !ev.live.has(k) {
+				return
+			}
+			w := b.places[k]
+			if w.kind != oneTensor || !b.names(w, ev, pos) {
+				ok = false
+			}
+			unless = append(unless, w)
+		})
+		if !ok {
+			continue
+		}
+		if out != nil {
+			out.releasePlace(ev, pl, st.own[i], unless)
+		}
+		st.own[i], st.sources[i] = no, 0
+		st.held.drop(i)
+		st.unlink(i)
+	}
+}

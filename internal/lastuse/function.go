@@ -1,0 +1,1026 @@
+package lastuse
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+
+	"golang.org/x/tools/go/cfg"
+)
+
+// kind is what sort of place it is.
+type kind int
+
+const (
+	oneTensor   kind = iota // *tensor.Tensor
+	manyTensors             // []*tensor.Tensor: its elements
+	carrier                 // a value that can carry a handle; never released
+	closure                 // a variable with one function literal; its reads are reads of what that captures
+)
+
+// place is what can hold a handle; see the package comment.
+type place struct {
+	id    int
+	v     *types.Var // nil for the header of a range loop
+	kind  kind
+	param int // index in the facts; -1 for others
+	lit   *ast.FuncLit
+
+	flagged bool // has a drop flag
+	flag    string
+	noFlag  bool // a flag could not be kept up to date
+}
+
+// temp is a temporary that is released after the call that it is an operand of.
+type temp struct {
+	call     *ast.CallExpr
+	consumer *ast.CallExpr
+	inside   bool     // released inside the expression, by the consumer's result
+	places   []*place // that it may be the handle of: it is then not released
+	name     string
+}
+
+// body is a function or a function literal.
+type body struct {
+	pkg    *Package
+	decl   *ast.FuncDecl // nil for a literal
+	lit    *ast.FuncLit
+	typ    *ast.FuncType
+	block  *ast.BlockStmt
+	sig    *types.Signature
+	params []*types.Var // the receiver first
+	name   string
+
+	leave        string // why nothing is done
+	withoutTemps bool
+	places       []*place
+	byVar        map[*types.Var]*place
+	headers      map[*ast.RangeStmt]*place
+	captures     map[*ast.FuncLit][]*place
+	untaken      map[*types.Var]string // variables that are no places, and why
+	temps        map[*ast.CallExpr]*temp
+	order        []*temp
+	consumed     map[*ast.CallExpr][]*temp // by consumer
+	unstable     map[types.Object]bool     // variables that a call may change
+	lits         []*ast.FuncLit            // directly inside
+	graph        *cfg.CFG
+	fact         *Func
+}
+
+func (b *body) node() ast.Node {
+	if b.decl != nil {
+		return b.decl
+	}
+	return b.lit
+}
+
+// each calls f for the nodes of n that are not inside a function literal, which it calls f for itself.
+func each(n ast.Node, f func(ast.Node) bool) {
+	ast.Inspect(n, func(m ast.Node) bool {
+		if m == nil {
+			return true
+		}
+		more := f(m)
+		if _, ok := m.(*ast.FuncLit); ok && m != n {
+			return false
+		}
+		return more
+	})
+}
+
+// newBody finds the places of a function.
+func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signature) *body {
+	b := &body{pkg: p, decl: decl, lit: lit, sig: sig, byVar: map[*types.Var]*place{}, headers: map[*ast.RangeStmt]*place{},
+		captures: map[*ast.FuncLit][]*place{}, untaken: map[*types.Var]string{}}
+	if decl != nil {
+		b.typ, b.block, b.name = decl.Type, decl.Body, decl.Name.Name
+		if sig.Recv() != nil {
+			b.params = append(b.params, sig.Recv())
+		}
+	} else {
+		b.typ, b.block, b.name = lit.Type, lit.Body, "func literal"
+	}
+	for v := range sig.Params().Variables() {
+		b.params = append(b.params, v)
+	}
+	params := map[*types.Var]int{}
+	for i, v := range b.params {
+		params[v] = i
+	}
+	b.fact = &Func{Retains: make([]bool, len(b.params)), Results: make([]Result, sig.Results().Len())}
+	each(b.node(), func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BranchStmt:
+			if n.Tok == token.GOTO {
+				b.leave = "the function has a goto"
+			}
+		case *ast.FuncLit:
+			if n != b.lit {
+				b.lits = append(b.lits, n)
+			}
+		}
+		return true
+	})
+	declare := func(id *ast.Ident) {
+		v, ok := p.Info.Defs[id].(*types.Var)
+		if !ok || v.IsField() || b.byVar[v] != nil {
+			return
+		}
+		pl := &place{id: len(b.places), v: v, param: -1}
+		switch t := v.Type(); {
+		case isTensor(t):
+			pl.kind = oneTensor
+		case isTensors(t):
+			pl.kind = manyTensors
+		case carries(t):
+			pl.kind = carrier
+		default:
+			return
+		}
+		if i, ok := params[v]; ok {
+			pl.param = i
+		}
+		b.byVar[v] = pl
+		b.places = append(b.places, pl)
+	}
+	each(b.node(), func(n ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok {
+			declare(id)
+		}
+		return true
+	})
+	if len(b.params) > maxParams {
+		b.leave = "it has too many parameters"
+	}
+	b.findUnstable()
+	b.exclude()
+	// A parameter that is not followed is retained.
+	for i, v := range b.params {
+		if b.byVar[v] == nil && v.Name() != "" && v.Name() != "_" {
+			b.fact.Retains[i] = true
+		}
+	}
+	for _, pl := range b.places {
+		pl.id = -1
+	}
+	b.places = b.places[:0]
+	add := func(pl *place) {
+		pl.id = len(b.places)
+		b.places = append(b.places, pl)
+	}
+	each(b.node(), func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Ident:
+			if v, ok := p.Info.Defs[n].(*types.Var); ok && b.byVar[v] != nil && b.byVar[v].id < 0 {
+				add(b.byVar[v])
+			}
+		case *ast.RangeStmt:
+			// A loop over the indices of a slice reads no element.
+			if t := p.Info.TypeOf(n.X); t != nil && (isTensors(t) && n.Value != nil || carries(t)) {
+				h := &place{kind: carrier, param: -1}
+				b.headers[n] = h
+				add(h)
+			}
+		}
+		return true
+	})
+	if b.leave == "" {
+		b.graph = cfg.New(b.block, func(c *ast.CallExpr) bool { return !p.isPanic(c) })
+	}
+	return b
+}
+
+func (p *Package) isPanic(c *ast.CallExpr) bool { return p.builtin(c) == "panic" }
+
+// builtin is the name of the built-in function that c calls.
+func (p *Package) builtin(c *ast.CallExpr) string {
+	if id, ok := ast.Unparen(c.Fun).(*ast.Ident); ok {
+		if b, ok := p.Info.Uses[id].(*types.Builtin); ok {
+			return b.Name()
+		}
+	}
+	return ""
+}
+
+// findUnstable finds the variables that a call may change: those whose address is taken or that a literal names.
+func (b *body) findUnstable() {
+	b.unstable = map[types.Object]bool{}
+	note := func(e ast.Expr) {
+		if id, ok := ast.Unparen(e).(*ast.Ident); ok {
+			b.unstable[b.pkg.Info.ObjectOf(id)] = true
+		}
+	}
+	each(b.block, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.UnaryExpr:
+			if n.Op == token.AND {
+				note(n.X)
+			}
+		case *ast.SelectorExpr:
+			if s, ok := b.pkg.Info.Selections[n]; ok && s.Kind() == types.MethodVal {
+				_, pointer := s.Recv().Underlying().(*types.Pointer)
+				if !pointer {
+					note(n.X)
+				}
+			}
+		case *ast.FuncLit:
+			ast.Inspect(n, func(m ast.Node) bool {
+				if id, ok := m.(*ast.Ident); ok {
+					b.unstable[b.pkg.Info.ObjectOf(id)] = true
+				}
+				return true
+			})
+		}
+		return true
+	})
+	if b.lit != nil {
+		// What a literal shares with the function around it.
+		ast.Inspect(b.lit, func(m ast.Node) bool {
+			if id, ok := m.(*ast.Ident); ok {
+				if v, ok := b.pkg.Info.Uses[id].(*types.Var); ok && !(b.lit.Pos() <= v.Pos() && v.Pos() < b.lit.End()) {
+					b.unstable[v] = true
+				}
+			}
+			return true
+		})
+	}
+}
+
+// stable reports whether e is a constant or a local variable that no call changes.
+func (b *body) stable(e ast.Expr) bool {
+	e = ast.Unparen(e)
+	if tv, ok := b.pkg.Info.Types[e]; ok && (tv.Value != nil || tv.IsNil()) {
+		return true
+	}
+	id, ok := e.(*ast.Ident)
+	if !ok {
+		return false
+	}
+	v, ok := b.pkg.Info.Uses[id].(*types.Var)
+	return ok && !b.unstable[v] && v.Pkg() != nil && v.Parent() != v.Pkg().Scope()
+}
+
+// exclude takes out the variables that are no places.
+func (b *body) exclude() {
+	p := b.pkg
+	out := func(v *types.Var, why string) {
+		if b.byVar[v] != nil {
+			delete(b.byVar, v)
+			b.untaken[v] = why
+		}
+	}
+	useOf := func(e ast.Expr) *types.Var {
+		id, ok := ast.Unparen(e).(*ast.Ident)
+		if !ok {
+			return nil
+		}
+		v, _ := p.Info.Uses[id].(*types.Var)
+		return v
+	}
+	for _, pl := range b.places {
+		if pl.v != nil && pl.v.Name() == "_" {
+			delete(b.byVar, pl.v)
+		}
+	}
+	each(b.node(), func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.UnaryExpr:
+			if n.Op == token.AND {
+				if v := useOf(n.X); v != nil {
+					out(v, "its address is taken")
+				}
+			}
+		case *ast.CommClause:
+			if as, ok := n.Comm.(*ast.AssignStmt); ok && as.Tok == token.ASSIGN {
+				for _, l := range as.Lhs {
+					if v := useOf(l); v != nil {
+						out(v, "a select statement assigns it")
+					}
+				}
+			}
+		}
+		return true
+	})
+	// Variables with one function literal.
+	defs := map[*types.Var]int{}
+	each(b.node(), func(n ast.Node) bool {
+		assigned := func(l, r ast.Expr) {
+			id, ok := ast.Unparen(l).(*ast.Ident)
+			if !ok {
+				return
+			}
+			v, _ := p.Info.ObjectOf(id).(*types.Var)
+			if v == nil {
+				return
+			}
+			defs[v]++
+			pl := b.byVar[v]
+			if r == nil || pl == nil {
+				return
+			}
+			if lit, ok := ast.Unparen(r).(*ast.FuncLit); ok {
+				pl.lit = lit
+			}
+		}
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			for i, l := range n.Lhs {
+				var r ast.Expr
+				if len(n.Lhs) == len(n.Rhs) {
+					r = n.Rhs[i]
+				}
+				assigned(l, r)
+			}
+		case *ast.ValueSpec:
+			for i, id := range n.Names {
+				var r ast.Expr
+				if i < len(n.Values) {
+					r = n.Values[i]
+				}
+				assigned(id, r)
+			}
+		case *ast.RangeStmt:
+			if n.Key != nil {
+				assigned(n.Key, nil)
+			}
+			if n.Value != nil {
+				assigned(n.Value, nil)
+			}
+		}
+		return true
+	})
+	for v, pl := range b.byVar {
+		if pl.lit == nil {
+			continue
+		}
+		if defs[v] == 1 && pl.param < 0 {
+			pl.kind = closure
+		} else {
+			pl.lit = nil
+		}
+	}
+	// Captured variables. A literal that captures a closure could run it at any time: that is no place then.
+	for changed := true; changed; {
+		changed = false
+		for _, lit := range b.lits {
+			stays := b.literalStays(lit)
+			caught := map[*types.Var]bool{}
+			ast.Inspect(lit, func(n ast.Node) bool {
+				id, ok := n.(*ast.Ident)
+				if !ok {
+					return true
+				}
+				v, _ := p.Info.Uses[id].(*types.Var)
+				if v == nil || b.byVar[v] == nil {
+					return true
+				}
+				switch {
+				case !stays:
+					out(v, "a function literal that is kept captures it")
+					changed = true
+				case b.byVar[v].kind == closure:
+					out(v, "a function literal captures it")
+					changed = true
+				case !b.onlyRead(id, lit):
+					out(v, "a function literal that captures it assigns it or passes it on")
+					changed = true
+				default:
+					caught[v] = true
+				}
+				return true
+			})
+			b.captures[lit] = nil
+			for _, pl := range b.places {
+				if pl.v != nil && caught[pl.v] && b.byVar[pl.v] == pl {
+					b.captures[lit] = append(b.captures[lit], pl)
+				}
+			}
+		}
+	}
+}
+
+// literalStays reports whether lit runs only while the function that it is in runs it: it is called, or given to a
+// function that does not keep it, or is all that a local variable holds which is only called or given so.
+func (b *body) literalStays(lit *ast.FuncLit) bool {
+	switch f := b.fate(lit); {
+	case f.escapes, f.returned:
+		return false
+	case len(f.into) == 0:
+		return true
+	case len(f.into) == 1 && f.into[0].kind == closure:
+		v, ok := f.into[0].v, true
+		ast.Inspect(b.block, func(n ast.Node) bool {
+			if id, is := n.(*ast.Ident); is && b.pkg.Info.Uses[id] == types.Object(v) {
+				f := b.fate(id)
+				ok = ok && !f.escapes && !f.returned && len(f.into) == 0
+			}
+			return ok
+		})
+		return ok
+	}
+	return false
+}
+
+// onlyRead reports whether a captured variable's use in lit passes it nowhere.
+func (b *body) onlyRead(id *ast.Ident, lit *ast.FuncLit) bool {
+	f := b.fate(id)
+	if f.escapes || f.returned || len(f.into) != 0 || f.assigned {
+		return false
+	}
+	// In a literal inside lit, that one must stay too.
+	for n := b.pkg.parent[ast.Node(id)]; n != nil && n != ast.Node(lit); n = b.pkg.parent[n] {
+		if inner, ok := n.(*ast.FuncLit); ok {
+			if f := b.fate(inner); f.escapes || f.returned || len(f.into) != 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// fate is where the handles in an expression's value go.
+type fate struct {
+	escapes  bool
+	returned bool
+	assigned bool // it is the left side of an assignment, which reads nothing
+	into     []*place
+	consumer *ast.CallExpr // the call that it is an operand of
+	stored   bool          // it escapes by a store, a send, or as a goroutine's or deferred call's operand
+	why      string
+}
+
+func (f *fate) add(g fate) {
+	f.escapes = f.escapes || g.escapes
+	f.returned = f.returned || g.returned
+	f.stored = f.stored || g.stored
+	f.into = append(f.into, g.into...)
+	if f.why == "" {
+		f.why = g.why
+	}
+}
+
+func escape(why string) fate { return fate{escapes: true, why: why} }
+
+func stored(why string) fate { return fate{escapes: true, stored: true, why: why} }
+
+// placeOf is the place that an identifier names.
+func (b *body) placeOf(e ast.Expr) *place {
+	id, ok := ast.Unparen(e).(*ast.Ident)
+	if !ok {
+		return nil
+	}
+	v, _ := b.pkg.Info.ObjectOf(id).(*types.Var)
+	if v == nil {
+		return nil
+	}
+	return b.byVar[v]
+}
+
+// target is the fate of a value that is assigned to l.
+func (b *body) target(l ast.Expr) fate {
+	l = ast.Unparen(l)
+	if id, ok := l.(*ast.Ident); ok && id.Name == "_" {
+		return fate{}
+	}
+	if pl := b.placeOf(l); pl != nil {
+		return fate{into: []*place{pl}}
+	}
+	switch l := l.(type) {
+	case *ast.IndexExpr:
+		if pl := b.placeOf(l.X); pl != nil && pl.kind != closure {
+			return fate{into: []*place{pl}}
+		}
+		return stored("it is stored in an element")
+	case *ast.SelectorExpr:
+		return stored("it is stored in a field or package variable")
+	case *ast.Ident:
+		if v, ok := b.pkg.Info.ObjectOf(l).(*types.Var); ok {
+			if why := b.untaken[v]; why != "" {
+				return escape("it is stored in " + l.Name + ": " + why)
+			}
+			if v.Pkg() != nil && v.Parent() == v.Pkg().Scope() {
+				return stored("it is stored in a package variable")
+			}
+		}
+	}
+	return escape("it is stored in a variable that is not followed")
+}
+
+func (b *body) fate(e ast.Expr) fate {
+	switch p := b.pkg.parent[e].(type) {
+	case *ast.ParenExpr:
+		return b.fate(p)
+	case *ast.CallExpr:
+		return b.operand(p, e)
+	case *ast.SelectorExpr:
+		if call, ok := b.pkg.parent[p].(*ast.CallExpr); ok && call.Fun == ast.Expr(p) && p.X == e {
+			return b.operand(call, e)
+		}
+		return escape("a method of it is used as a value")
+	case *ast.CompositeLit:
+		t := b.pkg.Info.TypeOf(p)
+		if s, ok := types.Unalias(t).(*types.Slice); ok && p.Type != e && (isTensor(s.Elem()) || carries(s.Elem())) {
+			return b.fate(p)
+		}
+		return stored("it is stored in a struct, map or array")
+	case *ast.KeyValueExpr:
+		lit, ok := b.pkg.parent[p].(*ast.CompositeLit)
+		if ok && p.Value == e {
+			if s, ok := types.Unalias(b.pkg.Info.TypeOf(lit)).(*types.Slice); ok && (isTensor(s.Elem()) || carries(s.Elem())) {
+				return b.fate(lit)
+			}
+		}
+		return stored("it is stored in a struct, map or array")
+	case *ast.IndexExpr:
+		if p.X != e {
+			return escape("it is a key")
+		}
+		if b.isTarget(p) {
+			return fate{}
+		}
+		return b.fate(p)
+	case *ast.SliceExpr:
+		if p.X == e {
+			return b.fate(p)
+		}
+	case *ast.BinaryExpr:
+		return fate{}
+	case *ast.TypeAssertExpr:
+		return b.fate(p)
+	case *ast.AssignStmt:
+		for _, l := range p.Lhs {
+			if l == e {
+				return fate{assigned: true}
+			}
+		}
+		if len(p.Lhs) == len(p.Rhs) {
+			for i, r := range p.Rhs {
+				if r == e {
+					return b.target(p.Lhs[i])
+				}
+			}
+		}
+		if ta, ok := ast.Unparen(e).(*ast.TypeAssertExpr); ok && ta.Type != nil && len(p.Lhs) == 2 {
+			return b.target(p.Lhs[0])
+		}
+	case *ast.ValueSpec:
+		for i, r := range p.Values {
+			if r == e && len(p.Names) == len(p.Values) {
+				return b.target(p.Names[i])
+			}
+		}
+		for _, id := range p.Names {
+			if ast.Expr(id) == e {
+				return fate{assigned: true}
+			}
+		}
+	case *ast.ReturnStmt:
+		return fate{returned: true, why: "it is returned"}
+	case *ast.RangeStmt:
+		switch e {
+		case p.Key, p.Value:
+			return fate{assigned: true}
+		}
+		f := fate{}
+		if h := b.headers[p]; h != nil {
+			f.into = append(f.into, h)
+		}
+		if p.Value != nil {
+			f.add(b.target(p.Value))
+		}
+		if t := b.pkg.Info.TypeOf(p.X); p.Key != nil && t != nil && carries(t) {
+			f.add(b.target(p.Key)) // an iterator
+		}
+		return f
+	case *ast.ExprStmt:
+		return fate{}
+	case *ast.IfStmt, *ast.ForStmt, *ast.SwitchStmt, *ast.CaseClause:
+		return fate{}
+	case *ast.SendStmt:
+		return stored("it is sent to a channel")
+	}
+	return escape("it is used in a way that is not followed")
+}
+
+// isTarget reports whether e is assigned.
+func (b *body) isTarget(e ast.Expr) bool {
+	as, ok := b.pkg.parent[e].(*ast.AssignStmt)
+	if !ok {
+		return false
+	}
+	for _, l := range as.Lhs {
+		if l == e {
+			return true
+		}
+	}
+	return false
+}
+
+// operand is the fate of e, which is an argument of call, its receiver or what it calls.
+func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
+	switch b.pkg.parent[call].(type) {
+	case *ast.GoStmt:
+		return stored("a goroutine is given it")
+	case *ast.DeferStmt:
+		return stored("a deferred call is given it")
+	}
+	if call.Fun == e { // a function value
+		return fate{consumer: call}
+	}
+	p := b.pkg
+	if tv, ok := p.Info.Types[call.Fun]; ok && tv.IsType() {
+		if t := p.Info.TypeOf(call); isTensor(t) || isTensors(t) || carries(t) {
+			return b.fate(call)
+		}
+		return escape("it is converted")
+	}
+	switch p.builtin(call) {
+	case "":
+	case "len", "cap", "print", "println":
+		return fate{consumer: call}
+	case "append":
+		return b.fate(call)
+	case "panic":
+		return stored("it is given to panic")
+	default:
+		return escape("a built-in function is given it")
+	}
+	fact := p.callee(b, call)
+	if fact == nil {
+		return escape("a function without facts is given it")
+	}
+	i := p.index(call, e)
+	if i < 0 || fact.retains(i) {
+		f := escape(calleeName(call) + " keeps it")
+		return f
+	}
+	f := fate{consumer: call}
+	for k, r := range fact.Results {
+		for _, from := range r.From {
+			if from == i || i >= len(fact.Retains)-1 && from == len(fact.Retains)-1 {
+				f.add(b.resultFate(call, k))
+				break
+			}
+		}
+	}
+	return f
+}
+
+func calleeName(call *ast.CallExpr) string {
+	switch f := ast.Unparen(call.Fun).(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return "a function"
+}
+
+// resultFate is the fate of a call's k-th result.
+func (b *body) resultFate(call *ast.CallExpr, k int) fate {
+	if _, ok := b.pkg.Info.TypeOf(call).(*types.Tuple); !ok {
+		return b.fate(call)
+	}
+	switch p := b.pkg.parent[call].(type) {
+	case *ast.AssignStmt:
+		if len(p.Rhs) == 1 && k < len(p.Lhs) {
+			return b.target(p.Lhs[k])
+		}
+	case *ast.ValueSpec:
+		if len(p.Values) == 1 && k < len(p.Names) {
+			return b.target(p.Names[k])
+		}
+	case *ast.ReturnStmt:
+		return fate{returned: true, why: "it is returned"}
+	case *ast.ExprStmt:
+		return fate{}
+	}
+	return escape("a result that may be it is used in a way that is not followed")
+}
+
+// callee returns the facts of what a call calls, nil if there are none.
+func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
+	fun := ast.Unparen(call.Fun)
+	switch i := fun.(type) {
+	case *ast.IndexExpr:
+		fun = i.X
+	case *ast.IndexListExpr:
+		fun = i.X
+	}
+	switch f := fun.(type) {
+	case *ast.FuncLit:
+		return p.literals[f]
+	case *ast.Ident:
+		switch o := p.Info.Uses[f].(type) {
+		case *types.Func:
+			return p.facts.of(o)
+		case *types.Var:
+			if b != nil {
+				if pl := b.byVar[o]; pl != nil && pl.kind == closure {
+					return p.literals[pl.lit]
+				}
+			}
+		}
+	case *ast.SelectorExpr:
+		if sel, ok := p.Info.Selections[f]; ok {
+			if sel.Kind() != types.MethodVal {
+				return nil
+			}
+			fn, _ := sel.Obj().(*types.Func)
+			if fn == nil {
+				return nil
+			}
+			if _, param := types.Unalias(sel.Recv()).(*types.TypeParam); param {
+				return nil
+			}
+			return p.resolved(p.facts.of(fn), call)
+		}
+		if fn, ok := p.Info.Uses[f.Sel].(*types.Func); ok {
+			return p.resolved(p.facts.of(fn), call)
+		}
+	}
+	return nil
+}
+
+// resolved puts the results of a function argument in place.
+func (p *Package) resolved(f *Func, call *ast.CallExpr) *Func {
+	if f == nil || !f.resultsOfArg {
+		return f
+	}
+	g := *f
+	g.Results = make([]Result, len(f.Results))
+	lit, ok := ast.Unparen(call.Args[0]).(*ast.FuncLit)
+	for i := range g.Results {
+		g.Results[i] = Result{Other: true}
+		if ok && p.literals[lit] != nil {
+			g.Results[i] = p.literals[lit].result(i)
+		}
+	}
+	return &g
+}
+
+// index is e's index among the parameters of what call calls.
+func (p *Package) index(call *ast.CallExpr, e ast.Expr) int {
+	recv := 0
+	if sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
+		if s, ok := p.Info.Selections[sel]; ok && s.Kind() == types.MethodVal {
+			if sel.X == e {
+				return 0
+			}
+			recv = 1
+		}
+	}
+	for i, a := range call.Args {
+		if a == e {
+			return recv + i
+		}
+	}
+	return -1
+}
+
+// argument returns the operands of a call for a parameter of its facts.
+func (p *Package) argument(call *ast.CallExpr, fact *Func, i int) []ast.Expr {
+	if sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
+		if s, ok := p.Info.Selections[sel]; ok && s.Kind() == types.MethodVal {
+			if i == 0 {
+				return []ast.Expr{sel.X}
+			}
+			i--
+			if i == len(fact.Retains)-2 && len(call.Args) > i {
+				return call.Args[i:]
+			}
+			if i < len(call.Args) {
+				return call.Args[i : i+1]
+			}
+			return nil
+		}
+	}
+	if i == len(fact.Retains)-1 && len(call.Args) > i {
+		return call.Args[i:]
+	}
+	if i < len(call.Args) {
+		return call.Args[i : i+1]
+	}
+	return nil
+}
+
+// val is where the handles in an expression's value come from.
+type val struct {
+	other    bool // others
+	fresh    bool // new ones, which a call has made
+	appended bool // they are in the array of a slice that was extended
+	places   []*place
+}
+
+func (v *val) add(w val) {
+	v.other = v.other || w.other
+	v.fresh = v.fresh || w.fresh
+	v.appended = v.appended || w.appended
+	v.places = append(v.places, w.places...)
+}
+
+func (v val) has(pl *place) bool {
+	for _, w := range v.places {
+		if w == pl {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *body) val(e ast.Expr) val {
+	e = ast.Unparen(e)
+	p := b.pkg
+	if tv, ok := p.Info.Types[e]; ok && (tv.IsNil() || tv.Value != nil) {
+		return val{}
+	}
+	switch e := e.(type) {
+	case *ast.Ident:
+		if pl := b.placeOf(e); pl != nil {
+			return val{places: []*place{pl}}
+		}
+	case *ast.CallExpr:
+		if tv, ok := p.Info.Types[e.Fun]; ok && tv.IsType() {
+			return b.val(e.Args[0])
+		}
+		switch p.builtin(e) {
+		case "":
+			return b.callVal(e, 0)
+		case "append":
+			v := val{appended: true}
+			for _, a := range e.Args {
+				v.add(b.val(a))
+			}
+			return v
+		case "make", "len", "cap":
+			return val{}
+		}
+	case *ast.IndexExpr:
+		if pl := b.placeOf(e.X); pl != nil && pl.kind != closure {
+			return val{places: []*place{pl}}
+		}
+	case *ast.SliceExpr:
+		return b.val(e.X)
+	case *ast.TypeAssertExpr:
+		return b.val(e.X)
+	case *ast.CompositeLit:
+		if s, ok := types.Unalias(p.Info.TypeOf(e)).(*types.Slice); ok && (isTensor(s.Elem()) || carries(s.Elem())) {
+			v := val{}
+			for _, x := range e.Elts {
+				if kv, ok := x.(*ast.KeyValueExpr); ok {
+					x = kv.Value
+				}
+				v.add(b.val(x))
+			}
+			return v
+		}
+	case *ast.FuncLit:
+		return val{places: b.captures[e]}
+	default:
+		if t := p.Info.TypeOf(e); t != nil {
+			if _, basic := t.Underlying().(*types.Basic); basic {
+				return val{}
+			}
+		}
+	}
+	if t := p.Info.TypeOf(e); t != nil {
+		if _, basic := t.Underlying().(*types.Basic); basic {
+			return val{}
+		}
+	}
+	return val{other: true}
+}
+
+// callVal is the val of a call's k-th result.
+func (b *body) callVal(call *ast.CallExpr, k int) val {
+	fact := b.pkg.callee(b, call)
+	if fact == nil {
+		return val{other: true}
+	}
+	r := fact.result(k)
+	v := val{other: r.Other, fresh: true}
+	for _, i := range r.From {
+		for _, a := range b.pkg.argument(call, fact, i) {
+			v.add(b.val(a))
+		}
+	}
+	return v
+}
+
+// findTemps finds the temporaries to release.
+func (b *body) findTemps() {
+	b.order = nil
+	b.temps, b.consumed = map[*ast.CallExpr]*temp{}, map[*ast.CallExpr][]*temp{}
+	if b.leave != "" || b.withoutTemps {
+		return
+	}
+	each(b.block, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || !isTensor(b.pkg.Info.TypeOf(call)) || b.pkg.builtin(call) != "" {
+			return true
+		}
+		if tv, ok := b.pkg.Info.Types[call.Fun]; ok && tv.IsType() {
+			return true
+		}
+		v := b.val(call)
+		if v.other {
+			return true
+		}
+		consumer := b.consumer(call)
+		if consumer == nil {
+			return true
+		}
+		for _, pl := range v.places {
+			if pl.kind != oneTensor {
+				return true
+			}
+		}
+		t := &temp{call: call, consumer: consumer, places: v.places}
+		single := isTensor(b.pkg.Info.TypeOf(consumer))
+		f := b.fate(call)
+		discarded := single && b.discarded(consumer)
+		switch {
+		case single && !discarded:
+			t.inside = true
+		case len(f.into) != 0 || f.escapes || f.returned:
+			return true // a result that is no tensor may hold it
+		}
+		b.temps[call] = t
+		b.consumed[consumer] = append(b.consumed[consumer], t)
+		b.order = append(b.order, t)
+		return true
+	})
+}
+
+func (b *body) discarded(e ast.Expr) bool {
+	for {
+		switch p := b.pkg.parent[e].(type) {
+		case *ast.ParenExpr:
+			e = p
+			continue
+		case *ast.ExprStmt:
+			return true
+		}
+		return false
+	}
+}
+
+// consumer is the call that borrows the value of call, directly or in a list or an option; nil if there is none.
+func (b *body) consumer(call *ast.CallExpr) *ast.CallExpr {
+	var e ast.Expr = call
+	for {
+		switch p := b.pkg.parent[e].(type) {
+		case *ast.ParenExpr:
+			e = p
+		case *ast.KeyValueExpr:
+			lit, ok := b.pkg.parent[p].(*ast.CompositeLit)
+			if !ok || !isTensors(b.pkg.Info.TypeOf(lit)) {
+				return nil
+			}
+			e = lit
+		case *ast.CompositeLit:
+			if !isTensors(b.pkg.Info.TypeOf(p)) {
+				return nil
+			}
+			e = p
+		case *ast.SelectorExpr:
+			outer, ok := b.pkg.parent[p].(*ast.CallExpr)
+			if !ok || outer.Fun != ast.Expr(p) {
+				return nil
+			}
+			return b.borrower(outer, e)
+		case *ast.CallExpr:
+			outer := b.borrower(p, e)
+			if outer == nil {
+				return nil
+			}
+			t := b.pkg.Info.TypeOf(outer)
+			if !carries(t) {
+				return outer
+			}
+			e = outer // an option: go on with the call that takes it
+		default:
+			return nil
+		}
+	}
+}
+
+// borrower returns call if it borrows its operand e.
+func (b *body) borrower(call *ast.CallExpr, e ast.Expr) *ast.CallExpr {
+	switch b.pkg.parent[call].(type) {
+	case *ast.GoStmt, *ast.DeferStmt:
+		return nil
+	}
+	if call.Fun == e || b.pkg.builtin(call) != "" {
+		return nil
+	}
+	if tv, ok := b.pkg.Info.Types[call.Fun]; ok && tv.IsType() {
+		return nil
+	}
+	fact := b.pkg.callee(b, call)
+	i := b.pkg.index(call, e)
+	if fact == nil || i < 0 || fact.retains(i) {
+		return nil
+	}
+	return call
+}

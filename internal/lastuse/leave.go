@@ -1,0 +1,284 @@
+package lastuse
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"strings"
+)
+
+// leaveBy is step for a return statement: the facts of the results, and the release of what is not returned.
+func (b *body) leaveBy(st *state, ev *event, out *output) {
+	vals := b.returned(ev)
+	b.resultFacts(st, vals)
+	if out == nil || out.dry {
+		return
+	}
+	if ev.before.IsValid() {
+		out.leave(st, ev, vals)
+	}
+}
+
+// returned are the vals of the results.
+func (b *body) returned(ev *event) []val {
+	n := b.sig.Results().Len()
+	vals := make([]val, n)
+	exprs := ev.ret.Results
+	for i, v := range b.results() {
+		switch {
+		case len(exprs) == 0:
+			if pl := b.byVar[v]; pl != nil {
+				vals[i].places = []*place{pl}
+			}
+		case len(exprs) == n:
+			vals[i] = b.val(exprs[i])
+		default:
+			vals[i] = b.callVal(ast.Unparen(exprs[0]).(*ast.CallExpr), i)
+		}
+	}
+	return vals
+}
+
+func (b *body) resultFacts(st *state, vals []val) {
+	reach := make([]set, len(vals))
+	for i, v := range vals {
+		reach[i] = b.reach(st, v)
+	}
+	for i, v := range vals {
+		r := &b.fact.Results[i]
+		if v.other {
+			r.Other = true
+		}
+		for _, pl := range v.places {
+			if st.own[pl.id] == yes {
+				continue
+			}
+			src := st.sources[pl.id]
+			if src&others != 0 {
+				r.Other = true
+			}
+			for k := range b.params {
+				if src&(1<<k) != 0 {
+					r.addFrom(k)
+				}
+			}
+		}
+		for k := range vals {
+			if k != i && reach[i].meets(reach[k]) {
+				r.Other = true
+			}
+		}
+	}
+}
+
+func (r *Result) addFrom(k int) {
+	for i, f := range r.From {
+		if f == k {
+			return
+		}
+		if f > k {
+			r.From = append(r.From[:i], append([]int{k}, r.From[i:]...)...)
+			return
+		}
+	}
+	r.From = append(r.From, k)
+}
+
+// leave releases what is not returned: before the statement if the results are names and constants, else between their
+// evaluation and the return.
+func (o *output) leave(st *state, ev *event, vals []val) {
+	b := o.body
+	exprs := ev.ret.Results
+	direct := map[*place]bool{} // returned by name
+	var stored []int            // results that need a variable
+	tuple := len(exprs) == 1 && len(vals) > 1
+	for i, e := range exprs {
+		if pl := b.placeOf(e); pl != nil {
+			direct[pl] = true
+		}
+		if !b.simple(e) {
+			stored = append(stored, i)
+		}
+	}
+	if len(exprs) == 0 {
+		for _, pl := range b.namedResults() {
+			if pl != nil {
+				direct[pl] = true
+			}
+		}
+	}
+	name := make([]string, len(vals)) // of the variable for a result
+	type job struct {
+		pl     *place
+		unless []string
+		after  bool // after the results are known
+	}
+	var jobs []job
+	var results []int
+	for _, pl := range b.places {
+		if st.own[pl.id] == no || !st.held.has(pl.id) || direct[pl] || pl.kind > manyTensors || !b.names(pl, ev, ev.before) {
+			continue
+		}
+		j := job{pl: pl}
+		ok := true
+		st.links[pl.id].each(func(k int) {
+			if w := b.places[k]; direct[w] {
+				if w.kind != oneTensor {
+					ok = false
+				}
+				j.unless = append(j.unless, w.v.Name())
+			}
+		})
+		results = results[:0]
+		for i, v := range vals {
+			if len(exprs) == 0 || !tuple && b.placeOf(exprs[i]) != nil {
+				continue
+			}
+			if b.reach(st, v).has(pl.id) {
+				results = append(results, i)
+			}
+		}
+		for _, i := range results {
+			if !isTensor(b.resultType(ev, i)) {
+				ok = false
+				break
+			}
+			if name[i] == "" {
+				name[i] = o.name("r")
+			}
+			j.unless = append(j.unless, name[i])
+		}
+		for _, e := range exprs {
+			if j.after || b.simple(e) {
+				continue
+			}
+			j.after = true
+		}
+		if ok {
+			jobs = append(jobs, j)
+		}
+	}
+	if len(jobs) == 0 && len(ev.temps) == 0 {
+		return
+	}
+	if len(stored) > 0 && !b.storable(ev, vals, tuple) {
+		for _, j := range jobs {
+			o.note(j.pl.v.Pos(), j.pl.v.Name(), false, "the results of line %d cannot be stored without a change of order", o.line(ev.before))
+		}
+		return
+	}
+	var texts []string
+	at := o.at(ev.before)
+	if len(stored) > 0 {
+		at = o.at(ev.ret.End() - 1)
+	}
+	for _, t := range ev.temps {
+		texts = append(texts, o.hold(t)+".LastUse("+at+")")
+		o.note(t.call.Pos(), "result of "+calleeName(t.call), true, "released before the return in line %d", o.line(ev.before))
+	}
+	for _, j := range jobs {
+		if st.own[j.pl.id] == maybe {
+			o.flagOf(j.pl)
+		}
+		text := o.releaseText(j.pl.kind, j.pl.v.Name(), at, strings.Join(j.unless, ", "))
+		texts = append(texts, o.guarded(j.pl, st.own[j.pl.id], text, false))
+		o.note(j.pl.v.Pos(), j.pl.v.Name(), true, "released before the return in line %d", o.line(ev.before))
+	}
+	release := strings.Join(texts, "; ") + "; "
+	if len(stored) == 0 {
+		o.insert(ev.before, 2, release)
+		return
+	}
+	var left, right []string
+	if tuple {
+		for i := range vals {
+			if name[i] == "" {
+				name[i] = o.name("r")
+			}
+			left = append(left, name[i])
+		}
+		right = left
+	} else {
+		for i, e := range exprs {
+			if b.simple(e) {
+				left = append(left, "_")
+				right = append(right, b.pkg.text(e))
+				if tv := b.pkg.Info.Types[e]; tv.IsNil() {
+					o.edits = append(o.edits, edit{e.Pos(), e.End(), 0, len(o.edits), "0"})
+				}
+				continue
+			}
+			if name[i] == "" {
+				name[i] = o.name("r")
+			}
+			left = append(left, name[i])
+			right = append(right, name[i])
+		}
+	}
+	o.edits = append(o.edits, edit{ev.before, ev.before + token.Pos(len("return")), 3, len(o.edits), strings.Join(left, ", ") + " :="})
+	o.insert(ev.ret.End(), 1, "; "+release+"return "+strings.Join(right, ", "))
+}
+
+func (b *body) resultType(ev *event, i int) types.Type {
+	if len(ev.ret.Results) == b.sig.Results().Len() {
+		return b.pkg.Info.TypeOf(ev.ret.Results[i])
+	}
+	if t, ok := b.pkg.Info.TypeOf(ev.ret.Results[0]).(*types.Tuple); ok {
+		return t.At(i).Type()
+	}
+	return nil
+}
+
+// simple reports whether e is a constant, nil or a variable, whose value a release does not change.
+func (b *body) simple(e ast.Expr) bool {
+	e = ast.Unparen(e)
+	if tv, ok := b.pkg.Info.Types[e]; ok && (tv.Value != nil || tv.IsNil()) {
+		return true
+	}
+	id, ok := e.(*ast.Ident)
+	if !ok {
+		return false
+	}
+	_, ok = b.pkg.Info.Uses[id].(*types.Var)
+	return ok
+}
+
+// storable reports whether the results can be stored in variables before the return: the simple ones do not change by
+// the calls in the others, and the others have types that a short variable declaration gives them too.
+func (b *body) storable(ev *event, vals []val, tuple bool) bool {
+	if tuple {
+		return true
+	}
+	for i, e := range ev.ret.Results {
+		e = ast.Unparen(e)
+		if b.simple(e) {
+			if !b.stable(e) || strings.Contains(b.pkg.text(e), "\n") {
+				return false
+			}
+			continue
+		}
+		switch e := e.(type) {
+		case *ast.CallExpr, *ast.IndexExpr, *ast.SelectorExpr, *ast.CompositeLit, *ast.SliceExpr, *ast.StarExpr, *ast.TypeAssertExpr, *ast.FuncLit:
+		case *ast.UnaryExpr:
+			if e.Op == token.NOT || e.Op == token.ARROW {
+				return false
+			}
+		case *ast.BinaryExpr:
+			switch e.Op {
+			case token.EQL, token.NEQ, token.LSS, token.LEQ, token.GTR, token.GEQ, token.LAND, token.LOR:
+				if !types.Identical(b.sig.Results().At(i).Type(), types.Typ[types.Bool]) {
+					return false
+				}
+			case token.SHL, token.SHR:
+				return false
+			}
+		default:
+			return false
+		}
+		// A call whose result is an untyped boolean or number does not exist; min and max of constants are constants.
+		if t, ok := b.pkg.Info.TypeOf(e).(*types.Basic); ok && t.Info()&types.IsUntyped != 0 {
+			return false
+		}
+	}
+	return true
+}

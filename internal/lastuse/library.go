@@ -1,0 +1,168 @@
+package lastuse
+
+import (
+	"go/types"
+	"strings"
+)
+
+// Module is the path of the library's module.
+const Module = "github.com/linstock-ml/linstock"
+
+const tensorPath = Module + "/tensor"
+
+// core are the packages of the library whose facts are this file's table. They are not rewritten.
+var core = map[string]bool{
+	"tensor": true, "cshim": true, "vram": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true,
+}
+
+// Core reports whether the package with the given path is part of the library, which is not rewritten.
+func Core(path string) bool {
+	rest, ok := strings.CutPrefix(path, Module+"/")
+	return ok && (core[rest] || strings.HasPrefix(rest, "internal/") || strings.HasPrefix(rest, "vet"))
+}
+
+// retaining are the functions of the library that keep a handle they are given, or return handles that are not new. All
+// others borrow their arguments and return new handles, but for the rules in library.
+var retaining = map[string]bool{
+	"tensor.Keep": true, "tensor.MoveOut": true, "tensor.Adopt": true, "tensor.ReleaseExcept": true, "tensor.Track": true,
+	"tensor.Replace": true, "tensor.Call": true, "tensor.CallUnchecked": true, "tensor.RegisterHook": true,
+	"tensor.FromMapped": true,
+
+	"autograd.Apply": true, "autograd.SaveForBackward": true, "autograd.Set": true, "autograd.Saved": true,
+	"autograd.Value": true, "autograd.Checkpoint": true, "autograd.CheckpointAll": true, "autograd.GradCheck": true,
+	"autograd.GradGradCheck": true,
+
+	"nn.NewParameter": true, "nn.Parameters": true, "nn.NamedParameters": true, "nn.NamedBuffers": true,
+	"nn.StateDict": true, "nn.Map": true, "nn.NewSequential": true,
+}
+
+// aliasing are functions of package nn that may return their first tensor.
+var aliasing = map[string]bool{
+	"(*Dropout).Forward": true, "(*Identity).Forward": true, "(*Sequential).Forward": true, "(Func).Forward": true,
+	"(Layer).Forward": true, "Pipe": true,
+}
+
+// library returns the facts of a function of the library, or of a well-known one of the standard library; ok is false
+// for other packages. A nil fact with ok means that nothing is promised.
+func library(fn *types.Func) (fact *Func, ok bool) {
+	if fn.Pkg() == nil {
+		return nil, false
+	}
+	path := fn.Pkg().Path()
+	if borrowing[path+"."+fn.Name()] {
+		return unknownResults(fn, false), true
+	}
+	if !Core(path) {
+		return nil, false
+	}
+	rest := strings.TrimPrefix(path, Module+"/")
+	if retaining[rest+"."+fn.Name()] {
+		return unknownResults(fn, true), true
+	}
+	sig := fn.Signature()
+	recv := 0
+	receiver := ""
+	if sig.Recv() != nil {
+		recv = 1
+		receiver = "(" + types.TypeString(sig.Recv().Type(), func(*types.Package) string { return "" }) + ")."
+	}
+	f := &Func{Retains: make([]bool, recv+sig.Params().Len()), Results: make([]Result, sig.Results().Len())}
+	first := func() []int { // the first parameter that is a tensor
+		for i := range sig.Params().Len() {
+			if isTensor(sig.Params().At(i).Type()) {
+				return []int{recv + i}
+			}
+		}
+		return []int{0}
+	}
+	switch rest {
+	case "tensor":
+		switch {
+		case fn.Name() == "Tidy" || fn.Name() == "TidyAll":
+			f.resultsOfArg = true
+		case sig.Results().Len() == 1 && carries(sig.Results().At(0).Type()):
+			for i := range f.Retains { // an option
+				f.Results[0].From = append(f.Results[0].From, i)
+			}
+		case strings.HasSuffix(fn.Name(), "_"):
+			if recv == 1 && isTensor(sig.Recv().Type()) {
+				f.Results[0].From = []int{0}
+			} else {
+				return unknownResults(fn, false), true
+			}
+		}
+	case "autograd":
+		if sig.Results().Len() == 1 && carries(sig.Results().At(0).Type()) {
+			return unknownResults(fn, true), true
+		}
+	case "nn":
+		switch {
+		case aliasing[receiver+fn.Name()]:
+			f.Results[0].From = []int{recv}
+		case fn.Name() == "ClipGradNorm_":
+		case strings.HasSuffix(fn.Name(), "_"):
+			f.Results[0].From = first()
+		case sig.Results().Len() == 1 && !isTensor(sig.Results().At(0).Type()):
+			return unknownResults(fn, true), true
+		}
+	default:
+		return unknownResults(fn, true), true
+	}
+	return f, true
+}
+
+// borrowing are functions of the standard library that read their arguments.
+var borrowing = map[string]bool{
+	"fmt.Print": true, "fmt.Println": true, "fmt.Printf": true, "fmt.Fprint": true, "fmt.Fprintln": true,
+	"fmt.Fprintf": true, "fmt.Sprint": true, "fmt.Sprintln": true, "fmt.Sprintf": true,
+	"log.Print": true, "log.Println": true, "log.Printf": true,
+}
+
+func unknownResults(fn *types.Func, retains bool) *Func {
+	sig := fn.Signature()
+	f := &Func{Results: make([]Result, sig.Results().Len())}
+	for i := range f.Results {
+		f.Results[i].Other = true
+	}
+	n := sig.Params().Len()
+	if sig.Recv() != nil {
+		n++
+	}
+	f.Retains = make([]bool, n)
+	for i := range f.Retains {
+		f.Retains[i] = retains
+	}
+	return f
+}
+
+func named(t types.Type, path, name string) bool {
+	n, ok := types.Unalias(t).(*types.Named)
+	return ok && n.Obj().Name() == name && n.Obj().Pkg() != nil && n.Obj().Pkg().Path() == path
+}
+
+func isTensor(t types.Type) bool {
+	p, ok := types.Unalias(t).(*types.Pointer)
+	return ok && named(p.Elem(), tensorPath, "Tensor")
+}
+
+func isTensors(t types.Type) bool {
+	s, ok := types.Unalias(t).(*types.Slice)
+	return ok && isTensor(s.Elem())
+}
+
+// carries reports whether a value of type t can carry a handle that a place is followed into, without being a tensor or
+// a slice of them.
+func carries(t types.Type) bool {
+	t = types.Unalias(t)
+	switch t := t.(type) {
+	case *types.TypeParam:
+		return true
+	case *types.Slice:
+		return carries(t.Elem())
+	case *types.Signature:
+		return true
+	case *types.Interface:
+		return t.Empty()
+	}
+	return named(t, tensorPath, "Option") || named(t, tensorPath, "BackwardOption")
+}

@@ -1,0 +1,377 @@
+package lastuse
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"path/filepath"
+	"strings"
+)
+
+// edit is text to insert at a position, or to put in place of what is between two.
+type edit struct {
+	from, to token.Pos
+	class    int // at one position: 0 in an expression, 1 after a statement or at a block's start, 2 before a statement
+	seq      int
+	text     string
+}
+
+// Note says what happens to a value.
+type Note struct {
+	Pos      token.Pos
+	Name     string
+	Released bool
+	Text     string
+}
+
+// output collects what is inserted in one function.
+type output struct {
+	body  *body
+	dry   bool // only find out which places need flags
+	again bool
+	start bool // at the start of a block
+
+	edits []edit
+	notes []Note
+	temps int
+	flagN int
+	saved map[*event]map[*place]string
+	texts map[*event][]string // after the event
+	order []*event
+	decls []string
+	slots []string
+}
+
+func (o *output) insert(pos token.Pos, class int, text string) {
+	o.edits = append(o.edits, edit{pos, pos, class, len(o.edits), text})
+}
+
+func (o *output) note(pos token.Pos, name string, released bool, format string, args ...any) {
+	if !o.dry {
+		o.notes = append(o.notes, Note{pos, name, released, fmt.Sprintf(format, args...)})
+	}
+}
+
+// at is the user's line as text in quotes.
+func (o *output) at(pos token.Pos) string {
+	p := o.body.pkg.Fset.Position(pos)
+	return fmt.Sprintf("%q", fmt.Sprintf("%s/%s:%d", filepath.Base(filepath.Dir(p.Filename)), filepath.Base(p.Filename), p.Line))
+}
+
+func (o *output) line(pos token.Pos) int { return o.body.pkg.Fset.Position(pos).Line }
+
+// after adds a statement after ev.
+func (o *output) after(ev *event, text string) {
+	if o.dry {
+		return
+	}
+	if o.texts == nil {
+		o.texts = map[*event][]string{}
+	}
+	if o.texts[ev] == nil {
+		o.order = append(o.order, ev)
+	}
+	o.texts[ev] = append(o.texts[ev], text)
+}
+
+// name makes a new name.
+func (o *output) name(kind string) string {
+	o.body.pkg.names++
+	return fmt.Sprintf("%s%s%d", prefix, kind, o.body.pkg.names)
+}
+
+// prefix begins the names that are inserted. A file that has such names is left alone.
+const prefix = "linstock_"
+
+// flagOf is the drop flag of a place.
+func (o *output) flagOf(pl *place) string {
+	if o == nil {
+		return ""
+	}
+	if !pl.flagged {
+		pl.flagged = true
+		o.again = true
+	}
+	if pl.flag == "" && !o.dry {
+		pl.flag = o.name("f")
+		o.decls = append(o.decls, pl.flag)
+	}
+	return pl.flag
+}
+
+// save stores the value of a place before ev.
+func (o *output) save(ev *event, pl *place) string {
+	if o.dry {
+		return ""
+	}
+	if name := o.saved[ev][pl]; name != "" {
+		return name
+	}
+	if o.saved == nil {
+		o.saved = map[*event]map[*place]string{}
+	}
+	if o.saved[ev] == nil {
+		o.saved[ev] = map[*place]string{}
+	}
+	name := o.name("o")
+	o.saved[ev][pl] = name
+	o.insert(ev.before, 2, name+" := "+pl.v.Name()+"; ")
+	return name
+}
+
+func (o *output) needsFlag(pl *place) bool { return pl.flagged && !pl.noFlag }
+
+func (o *output) giveUp(pl *place) {
+	pl.noFlag, pl.flagged = true, false
+	o.again = true
+}
+
+// defined updates the flag of a place that was assigned.
+func (o *output) defined(ev *event, d def, own owned, dynamic string) {
+	pl := d.pl
+	if own == maybe {
+		o.flagOf(pl)
+	}
+	if d.weak || !o.needsFlag(pl) {
+		return
+	}
+	if !ev.after.IsValid() {
+		o.giveUp(pl)
+		return
+	}
+	value := "false"
+	switch own {
+	case yes:
+		value = "true"
+	case maybe:
+		value = dynamic
+	}
+	if !o.dry {
+		o.after(ev, o.flagOf(pl)+" = "+value)
+	}
+}
+
+// flags updates the flags of places that escaped in ev.
+func (o *output) flags(st *state, ev *event, was []owned) {
+	for i, pl := range o.body.places {
+		if !o.needsFlag(pl) || was[i] == st.own[i] {
+			continue
+		}
+		assigned := false
+		for _, d := range ev.defs {
+			assigned = assigned || d.pl == pl && !d.weak
+		}
+		if assigned {
+			continue
+		}
+		if !ev.after.IsValid() {
+			o.giveUp(pl)
+			continue
+		}
+		if !o.dry {
+			o.after(ev, o.flagOf(pl)+" = "+fmt.Sprint(st.own[i] == yes))
+		}
+	}
+}
+
+// unlessArgs are the arguments that name live places.
+func unlessArgs(unless []*place, more ...string) string {
+	var names []string
+	for _, w := range unless {
+		names = append(names, w.v.Name())
+	}
+	return strings.Join(append(names, more...), ", ")
+}
+
+// releaseText releases what the variable called name holds.
+func (o *output) releaseText(kind kind, name, at, unless string) string {
+	call := func(of string) string {
+		if unless == "" {
+			return of + ".LastUse(" + at + ")"
+		}
+		return of + ".LastUseUnless(" + at + ", " + unless + ")"
+	}
+	if kind == manyTensors {
+		return "for _, " + prefix + "e := range " + name + " { " + call(prefix+"e") + " }"
+	}
+	return call(name)
+}
+
+// guarded is text under a place's flag.
+func (o *output) guarded(pl *place, own owned, text string, reset bool) string {
+	if own == maybe {
+		f := o.flagOf(pl)
+		if reset {
+			text += "; " + f + " = false"
+		}
+		return "if " + f + " { " + text + " }"
+	}
+	if reset && o.needsFlag(pl) {
+		text += "; " + o.flagOf(pl) + " = false"
+	}
+	return text
+}
+
+func (o *output) releasePlace(ev *event, pl *place, own owned, unless []*place) {
+	if own == maybe {
+		o.flagOf(pl)
+	}
+	if o.dry {
+		return
+	}
+	text := o.releaseText(pl.kind, pl.v.Name(), o.at(ev.after-1), unlessArgs(unless))
+	o.after(ev, o.guarded(pl, own, text, true))
+	where := "after its last use in line %d"
+	if ev.node == nil {
+		where = "on the way that does not use it, in line %d"
+	}
+	if own == maybe {
+		where += ", where a flag says so"
+	}
+	o.note(pl.v.Pos(), pl.v.Name(), true, "released "+where, o.line(ev.after-1))
+}
+
+// overwrite releases what a place held before ev assigned it.
+func (o *output) overwrite(st *state, ev *event, pl *place, unless []*place) {
+	own := st.own[pl.id]
+	if own == maybe {
+		o.flagOf(pl)
+	}
+	if pl.kind == manyTensors && len(unless) > 0 || o.dry {
+		return
+	}
+	old := o.save(ev, pl)
+	text := o.releaseText(pl.kind, old, o.at(ev.after-1), unlessArgs(unless))
+	o.after(ev, o.guarded(pl, own, text, false))
+	o.note(pl.v.Pos(), pl.v.Name(), true, "released when line %d assigns it anew", o.line(ev.after-1))
+}
+
+// overwriteElement releases what an element held before it is assigned.
+func (o *output) overwriteElement(st *state, ev *event, d def, own owned) {
+	b := o.body
+	call, ok := ast.Unparen(d.rhs).(*ast.CallExpr)
+	if o.dry || !ok || len(ev.defs) != 1 || d.pl.kind != manyTensors || st.own[d.pl.id] != yes || own != yes ||
+		!isTensor(b.pkg.Info.TypeOf(call)) || !b.stable(d.elem.Index) || !b.stable(d.elem.X) {
+		return
+	}
+	if as, ok := ev.node.(*ast.AssignStmt); !ok || len(as.Rhs) != 1 || as.Tok != token.ASSIGN {
+		return
+	}
+	linked := false
+	st.links[d.pl.id].each(func(k int) { linked = linked || ev.live.has(k) })
+	if linked {
+		return
+	}
+	index := ast.Unparen(d.elem.Index)
+	text := ""
+	if tv := b.pkg.Info.Types[index]; tv.Value != nil {
+		text = tv.Value.ExactString()
+	} else {
+		text = index.(*ast.Ident).Name
+		if t, ok := b.pkg.Info.TypeOf(index).Underlying().(*types.Basic); !ok || t.Info()&types.IsInteger == 0 {
+			return
+		}
+		if !types.Identical(b.pkg.Info.TypeOf(index), types.Typ[types.Int]) {
+			text = "int(" + text + ")"
+			if b.pkg.Info.ObjectOf(index.(*ast.Ident)) == nil || b.shadowsInt(ev) {
+				return
+			}
+		}
+	}
+	o.insert(call.End(), 0, ".LastUseElement("+o.at(ev.after-1)+", "+d.pl.v.Name()+", "+text+")")
+	o.note(d.elem.Pos(), d.pl.v.Name()+"[…]", true, "the element is released when line %d assigns it anew", o.line(ev.after-1))
+}
+
+func (b *body) shadowsInt(ev *event) bool {
+	_, o := ev.scope.LookupParent("int", ev.before)
+	return o != types.Universe.Lookup("int")
+}
+
+// hold stores a temporary.
+func (o *output) hold(t *temp) string {
+	if t.name == "" {
+		t.name = o.name("t")
+		o.slots = append(o.slots, t.name)
+		args := "&" + t.name
+		seen := map[*place]bool{}
+		for _, pl := range t.places {
+			if !seen[pl] {
+				seen[pl] = true
+				args += ", " + pl.v.Name()
+			}
+		}
+		o.insert(t.call.End(), 0, ".LastUseHold("+args+")")
+	}
+	return t.name
+}
+
+// temporaries releases those that a call's result releases.
+func (o *output) temporaries() {
+	b := o.body
+	for _, t := range b.order {
+		if done := b.consumed[t.consumer]; t.inside && done[0] == t {
+			text := ".LastUseOf(" + o.at(t.consumer.End()-1)
+			for _, u := range done {
+				text += ", &" + o.hold(u)
+				o.note(u.call.Pos(), "result of "+calleeName(u.call), true, "released when %s has used it, in line %d", calleeName(t.consumer), o.line(t.consumer.End()-1))
+			}
+			// Before the result is itself stored as a temporary.
+			o.edits = append(o.edits, edit{t.consumer.End(), t.consumer.End(), 0, -1, text + ")"})
+		}
+	}
+}
+
+func (o *output) releaseTemp(ev *event, t *temp) {
+	if o.dry {
+		return
+	}
+	o.after(ev, o.hold(t)+".LastUse("+o.at(ev.after-1)+")")
+	o.note(t.call.Pos(), "result of "+calleeName(t.call), true, "released after line %d", o.line(ev.after-1))
+}
+
+// left notes that a place is left to scopes from a use on.
+func (o *output) left(u use) {
+	if u.pl.v != nil && u.pl.kind <= manyTensors {
+		o.note(u.pl.v.Pos(), u.pl.v.Name(), false, "%s, in line %d", u.fate.why, o.line(u.pos))
+	}
+}
+
+func (o *output) ended(pl *place) {
+	if pl.kind <= manyTensors {
+		o.note(pl.v.Pos(), pl.v.Name(), false, "its last use is where no statement can follow it")
+	}
+}
+
+// finish writes what was collected.
+func (o *output) finish() []edit {
+	for _, ev := range o.order {
+		text := "; " + strings.Join(o.texts[ev], "; ")
+		if ev.node == nil {
+			switch o.atEnd(ev) {
+			case true:
+			default:
+				text = " " + strings.Join(o.texts[ev], "; ") + ";"
+			}
+		}
+		o.insert(ev.after, 1, text)
+	}
+	o.temporaries()
+	decl := ""
+	if len(o.slots) > 0 {
+		decl += " var " + strings.Join(o.slots, ", ") + " *" + prefix + "tensor.Tensor;"
+	}
+	if len(o.decls) > 0 {
+		decl += " var " + strings.Join(o.decls, ", ") + " bool;"
+		for _, d := range o.decls {
+			decl += " _ = " + d + ";"
+		}
+	}
+	if decl != "" {
+		o.edits = append(o.edits, edit{o.body.block.Lbrace + 1, o.body.block.Lbrace + 1, 1, -1, decl})
+	}
+	return o.edits
+}
+
+// atEnd reports whether a block's start is after the end of a statement, not inside one.
+func (o *output) atEnd(ev *event) bool { return ev.done }

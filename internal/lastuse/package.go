@@ -1,0 +1,283 @@
+package lastuse
+
+import (
+	"bytes"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"sort"
+	"strings"
+)
+
+// Package is a package to analyse: its files, which parse with comments, their types and their text.
+type Package struct {
+	Fset    *token.FileSet
+	Files   []*ast.File
+	Sources [][]byte
+	Types   *types.Package
+	Info    *types.Info // with Types, Defs, Uses, Selections, Scopes
+	Imports Facts       // of the packages that it imports, directly or not
+
+	parent   map[ast.Node]ast.Node
+	facts    Facts
+	literals map[*ast.FuncLit]*Func
+	names    int
+	tests    mutation
+}
+
+// NewInfo returns an Info with the maps that a Package needs.
+func NewInfo() *types.Info {
+	return &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Defs: map[*ast.Ident]types.Object{}, Uses: map[*ast.Ident]types.Object{},
+		Selections: map[*ast.SelectorExpr]*types.Selection{}, Scopes: map[ast.Node]*types.Scope{}, Instances: map[*ast.Ident]types.Instance{},
+		Implicits: map[ast.Node]types.Object{}, FileVersions: map[*ast.File]string{}}
+}
+
+// mutation is a fault of the rewrite, for tests that must notice it.
+type mutation int
+
+// root is a function that is no literal inside another, or a literal in a package variable.
+type root struct {
+	decl *ast.FuncDecl
+	lit  *ast.FuncLit
+	sig  *types.Signature
+}
+
+// Analyze computes the package's facts.
+func (p *Package) Analyze() Facts {
+	p.parent = map[ast.Node]ast.Node{}
+	for _, f := range p.Files {
+		var stack []ast.Node
+		ast.Inspect(f, func(n ast.Node) bool {
+			if n == nil {
+				stack = stack[:len(stack)-1]
+				return true
+			}
+			if len(stack) > 0 {
+				p.parent[n] = stack[len(stack)-1]
+			}
+			stack = append(stack, n)
+			return true
+		})
+	}
+	p.facts, p.literals = Facts{}, map[*ast.FuncLit]*Func{}
+	for name, f := range p.Imports {
+		p.facts[name] = f
+	}
+	own := Facts{}
+	roots := p.roots()
+	name := func(r root) string {
+		if r.decl == nil {
+			return ""
+		}
+		return p.Info.Defs[r.decl.Name].(*types.Func).FullName()
+	}
+	for _, r := range roots {
+		n := r.sig.Params().Len()
+		if r.sig.Recv() != nil {
+			n++
+		}
+		f := &Func{Retains: make([]bool, n), Results: make([]Result, r.sig.Results().Len())}
+		if r.lit != nil {
+			p.literals[r.lit] = f
+		} else {
+			own[name(r)], p.facts[name(r)] = f, f
+		}
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, r := range roots {
+			old := p.literals[r.lit]
+			if r.lit == nil {
+				old = own[name(r)]
+			}
+			b := p.newBody(r.decl, r.lit, r.sig)
+			b.flow(nil)
+			f := old.merge(b.fact)
+			if f.equal(old) {
+				continue
+			}
+			changed = true
+			if r.lit != nil {
+				p.literals[r.lit] = f
+			} else {
+				own[name(r)], p.facts[name(r)] = f, f
+			}
+		}
+	}
+	return own
+}
+
+// merge returns the union of two facts of one function.
+func (f *Func) merge(g *Func) *Func {
+	m := &Func{Retains: make([]bool, len(f.Retains)), Results: make([]Result, len(f.Results))}
+	for i := range m.Retains {
+		m.Retains[i] = f.Retains[i] || g.Retains[i]
+	}
+	for i := range m.Results {
+		m.Results[i].Other = f.Results[i].Other || g.Results[i].Other
+		for _, r := range []Result{f.Results[i], g.Results[i]} {
+			for _, k := range r.From {
+				m.Results[i].addFrom(k)
+			}
+		}
+	}
+	return m
+}
+
+// roots are the functions with bodies and all function literals, inner ones before those around them.
+func (p *Package) roots() (list []root) {
+	for _, f := range p.Files {
+		for _, d := range f.Decls {
+			var lits []*ast.FuncLit
+			ast.Inspect(d, func(n ast.Node) bool {
+				if l, ok := n.(*ast.FuncLit); ok {
+					lits = append(lits, l)
+				}
+				return true
+			})
+			for i := len(lits) - 1; i >= 0; i-- {
+				if sig, ok := p.Info.TypeOf(lits[i]).(*types.Signature); ok {
+					list = append(list, root{lit: lits[i], sig: sig})
+				}
+			}
+			if fd, ok := d.(*ast.FuncDecl); ok && fd.Body != nil {
+				if fn, ok := p.Info.Defs[fd.Name].(*types.Func); ok {
+					list = append(list, root{decl: fd, sig: fn.Signature()})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// text is the source of an expression.
+func (p *Package) text(e ast.Expr) string {
+	for i, f := range p.Files {
+		if f.FileStart <= e.Pos() && e.Pos() < f.FileEnd {
+			return string(p.Sources[i][p.offset(e.Pos()):p.offset(e.End())])
+		}
+	}
+	return ""
+}
+
+func (p *Package) offset(pos token.Pos) int { return p.Fset.File(pos).Offset(pos) }
+
+// Rewrite returns the sources with releases, nil for files that stay as they are, and says of each value what happens to
+// it. Analyze must have been called. The package's direct imports must include package tensor where temporaries are to
+// be released: importsTensor.
+func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
+	edits := make([][]edit, len(p.Files))
+	slots := make([]bool, len(p.Files))
+	skip := make([]bool, len(p.Files))
+	for i := range p.Files {
+		skip[i] = bytes.Contains(p.Sources[i], []byte(prefix))
+	}
+	for _, r := range p.roots() {
+		var n ast.Node = r.decl
+		if r.lit != nil {
+			n = r.lit
+		}
+		at := -1
+		for i, f := range p.Files {
+			if f.FileStart <= n.Pos() && n.Pos() < f.FileEnd {
+				at = i
+			}
+		}
+		if at < 0 || skip[at] {
+			continue
+		}
+		b := p.newBody(r.decl, r.lit, r.sig)
+		b.withoutTemps = !importsTensor
+		out := &output{}
+		b.flow(out)
+		if b.leave != "" {
+			notes = append(notes, Note{Pos: n.Pos(), Name: b.name, Text: "left alone: " + b.leave})
+			continue
+		}
+		edits[at] = append(edits[at], out.finish()...)
+		slots[at] = slots[at] || len(out.slots) > 0
+		notes = append(notes, out.notes...)
+		notes = append(notes, b.notes()...)
+	}
+	sources = make([][]byte, len(p.Files))
+	for i, f := range p.Files {
+		if len(edits[i]) == 0 {
+			continue
+		}
+		if slots[i] {
+			edits[i] = append(edits[i], edit{f.Name.End(), f.Name.End(), 0, 0, "; import " + prefix + "tensor \"" + tensorPath + "\""})
+		}
+		sources[i] = p.apply(i, edits[i])
+	}
+	sort.SliceStable(notes, func(i, k int) bool { return notes[i].Pos < notes[k].Pos })
+	return sources, notes
+}
+
+func (p *Package) apply(file int, edits []edit) []byte {
+	sort.SliceStable(edits, func(i, k int) bool {
+		a, b := edits[i], edits[k]
+		if a.from != b.from {
+			return a.from < b.from
+		}
+		if a.class != b.class {
+			return a.class < b.class
+		}
+		return a.seq < b.seq
+	})
+	src := p.Sources[file]
+	var out bytes.Buffer
+	at := 0
+	for _, e := range edits {
+		from, to := p.offset(e.from), p.offset(e.to)
+		out.Write(src[at:from])
+		out.WriteString(e.text)
+		at = to
+	}
+	out.Write(src[at:])
+	return out.Bytes()
+}
+
+// notes says why variables are no places, and temporaries are not released.
+func (b *body) notes() (notes []Note) {
+	for v, why := range b.untaken {
+		if isTensor(v.Type()) || isTensors(v.Type()) {
+			notes = append(notes, Note{v.Pos(), v.Name(), false, why})
+		}
+	}
+	each(b.block, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || !isTensor(b.pkg.Info.TypeOf(call)) || b.temps[call] != nil {
+			return true
+		}
+		if _, nested := b.pkg.parent[call].(*ast.CallExpr); !nested {
+			if sel, ok := b.pkg.parent[call].(*ast.SelectorExpr); !ok || sel.X != ast.Expr(call) {
+				return true
+			}
+		}
+		why := "it is not followed"
+		switch v := b.val(call); {
+		case b.pkg.callee(b, call) == nil:
+			why = calleeName(call) + " has no facts"
+		case v.other:
+			why = calleeName(call) + " may return what others hold"
+		default:
+			if f := b.fate(call); f.why != "" {
+				why = f.why
+			}
+		}
+		notes = append(notes, Note{call.Pos(), "result of " + calleeName(call), false, why})
+		return true
+	})
+	return notes
+}
+
+// String is the note in the manner of -gcflags=-m.
+func (n Note) String() string {
+	var s strings.Builder
+	s.WriteString(n.Name + ": ")
+	if !n.Released {
+		s.WriteString("left to scopes: ")
+	}
+	s.WriteString(n.Text)
+	return s.String()
+}

@@ -1,0 +1,103 @@
+package tensor
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// LastUse releases t. "linstock go" inserts calls of it behind the last use of a tensor; programs call Release. t may be
+// nil. A later use returns ErrReleased with both lines: its own and at.
+func (t *Tensor) LastUse(at string) {
+	if t == nil || t.h == 0 || t.state.Load()&released != 0 {
+		return
+	}
+	if t.release() {
+		// Outside every scope the slot has no other use.
+		atomic.StoreInt32(&t.slot, -1-lastUses.number(at))
+	}
+}
+
+// LastUseUnless is LastUse if t is none of live. "linstock go" inserts it.
+func (t *Tensor) LastUseUnless(at string, live ...*Tensor) {
+	for _, l := range live {
+		if l == t {
+			return
+		}
+	}
+	t.LastUse(at)
+}
+
+// LastUseHold stores t in *temporary if it is none of live, and returns t. "linstock go" inserts it.
+func (t *Tensor) LastUseHold(temporary **Tensor, live ...*Tensor) *Tensor {
+	*temporary = t
+	for _, l := range live {
+		if l == t {
+			*temporary = nil
+		}
+	}
+	return t
+}
+
+// LastUseOf releases the temporaries that t was computed from, those that are t itself excepted, and returns t.
+// "linstock go" inserts it.
+func (t *Tensor) LastUseOf(at string, temporaries ...**Tensor) *Tensor {
+	for _, p := range temporaries {
+		old := *p
+		*p = nil
+		if old != t {
+			old.LastUse(at)
+		}
+	}
+	return t
+}
+
+// LastUseElement releases ts[i], which t is about to replace, unless it is t or another element too. It returns t.
+// "linstock go" inserts it.
+func (t *Tensor) LastUseElement(at string, ts []*Tensor, i int) *Tensor {
+	const few = 64 // elements to compare
+	if i < 0 || i >= len(ts) || len(ts) > few {
+		return t
+	}
+	for k, other := range ts {
+		if k != i && other == ts[i] {
+			return t
+		}
+	}
+	ts[i].LastUseUnless(at, t)
+	return t
+}
+
+// lastUses numbers the lines that release tensors.
+var lastUses useTable
+
+type useTable struct {
+	numbers sync.Map // line to number
+	mu      sync.Mutex
+	lines   []string
+}
+
+func (u *useTable) number(line string) int32 {
+	if n, ok := u.numbers.Load(line); ok {
+		return n.(int32)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if n, ok := u.numbers.Load(line); ok {
+		return n.(int32)
+	}
+	n := int32(len(u.lines))
+	u.lines = append(u.lines, line)
+	u.numbers.Store(line, n)
+	return n
+}
+
+// lastUseLine is the line that released t by LastUse, "" for others.
+func (t *Tensor) lastUseLine() string {
+	n := atomic.LoadInt32(&t.slot)
+	if n >= 0 {
+		return ""
+	}
+	lastUses.mu.Lock()
+	defer lastUses.mu.Unlock()
+	return lastUses.lines[-1-n]
+}
