@@ -326,4 +326,3 @@ func (c *compilation) write(p *Package, sources [][]byte) ([]string, error) {
 	}
 	return args, nil
 }
-

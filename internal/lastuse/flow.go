@@ -116,6 +116,9 @@ func (b *body) join(s, t *state) bool {
 			if pl.noFlag || pl.kind == carrier || pl.kind == closure {
 				own = no
 			}
+			if b.pkg.fault == forgetFlags {
+				own = yes
+			}
 		}
 		if own != s.own[i] {
 			s.own[i], changed = own, true
@@ -269,7 +272,7 @@ func (b *body) blocks() []*block {
 			start.done = true
 		}
 		if r, ok := g.Stmt.(*ast.RangeStmt); ok {
-			if h := b.headers[r]; h != nil {
+			if h := b.headers[r]; h != nil && b.pkg.fault != forgetHeaders {
 				switch g.Kind {
 				case cfg.KindRangeLoop:
 					start.uses = append(start.uses, use{pl: h})
@@ -346,11 +349,17 @@ func (b *body) event(n ast.Node) *event {
 			ev.uses = append(ev.uses, use{pl, f, m.Pos()})
 			if pl.kind == closure {
 				for _, c := range b.captures[pl.lit] {
+					if p.fault == forgetCaptures {
+						break
+					}
 					ev.uses = append(ev.uses, use{c, fate{}, m.Pos()})
 				}
 			}
 		case *ast.FuncLit:
 			for _, c := range b.captures[m] {
+				if p.fault == forgetCaptures {
+					break
+				}
 				ev.uses = append(ev.uses, use{c, fate{}, m.Pos()})
 			}
 		case *ast.CallExpr:
@@ -438,7 +447,9 @@ func (b *body) liveness(list []*block) {
 					}
 				}
 				for _, u := range ev.uses {
-					live.put(u.pl.id)
+					if ev.ret == nil || b.pkg.fault != forgetReturns {
+						live.put(u.pl.id)
+					}
 				}
 				if ev.ret != nil && len(ev.ret.Results) == 0 {
 					for _, pl := range b.namedResults() {
@@ -567,6 +578,9 @@ func (b *body) retain(st *state, pl *place) {
 		if b.byVar[v] != nil && st.sources[pl.id]&(1<<i) != 0 {
 			b.fact.Retains[i] = true
 		}
+	}
+	if b.pkg.fault == forgetEscapes {
+		return
 	}
 	s.each(func(i int) {
 		st.own[i] = no
@@ -720,7 +734,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			unless = append(unless, w)
 		}
 		for k, e := range ev.defs {
-			if res[k].reach.has(pl.id) {
+			if res[k].reach.has(pl.id) && b.pkg.fault != forgetAssigned {
 				compare(e.pl)
 			}
 		}
@@ -794,6 +808,9 @@ func (b *body) names(pl *place, ev *event, pos token.Pos) bool {
 		return false
 	}
 	_, o := ev.scope.LookupParent(pl.v.Name(), pos)
+	if b.pkg.fault == forgetNames && o != nil {
+		return types.Identical(o.Type(), pl.v.Type())
+	}
 	return o == types.Object(pl.v)
 }
 
@@ -826,7 +843,7 @@ func (b *body) release(st *state, ev *event, out *output) {
 			continue
 		}
 		if pl.ended(ev) {
-			if st.own[i] != no && st.held.has(i) && out != nil {
+			if st.own[i] != no && st.held.has(i) && out != nil && !st.links[i].meets(ev.live) {
 				out.ended(pl)
 			}
 			st.own[i], st.sources[i] = no, 0
@@ -841,7 +858,7 @@ func (b *body) release(st *state, ev *event, out *output) {
 		var unless []*place
 		ok := b.names(pl, ev, pos)
 		st.links[i].each(func(k int) {
-			if !ev.live.has(k) {
+			if !ev.live.has(k) || b.pkg.fault == forgetLinks {
 				return
 			}
 			w := b.places[k]

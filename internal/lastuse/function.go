@@ -899,6 +899,9 @@ func (b *body) callVal(call *ast.CallExpr, k int) val {
 	}
 	r := fact.result(k)
 	v := val{other: r.Other, fresh: true}
+	if b.pkg.fault == forgetResults {
+		return val{fresh: true}
+	}
 	for _, i := range r.From {
 		for _, a := range b.pkg.argument(call, fact, i) {
 			v.add(b.val(a))

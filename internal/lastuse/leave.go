@@ -64,7 +64,7 @@ func (b *body) resultFacts(st *state, vals []val) {
 			}
 		}
 		for k := range vals {
-			if k != i && reach[i].meets(reach[k]) {
+			if k != i && reach[i].meets(reach[k]) && b.pkg.fault != forgetTwins {
 				r.Other = true
 			}
 		}

@@ -296,7 +296,7 @@ func (o *output) hold(t *temp) string {
 		args := "&" + t.name
 		seen := map[*place]bool{}
 		for _, pl := range t.places {
-			if !seen[pl] {
+			if !seen[pl] && o.body.pkg.fault != forgetUnless {
 				seen[pl] = true
 				args += ", " + pl.v.Name()
 			}

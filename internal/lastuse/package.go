@@ -22,7 +22,7 @@ type Package struct {
 	facts    Facts
 	literals map[*ast.FuncLit]*Func
 	names    int
-	tests    mutation
+	fault    fault
 }
 
 // NewInfo returns an Info with the maps that a Package needs.
@@ -31,9 +31,6 @@ func NewInfo() *types.Info {
 		Selections: map[*ast.SelectorExpr]*types.Selection{}, Scopes: map[ast.Node]*types.Scope{}, Instances: map[*ast.Ident]types.Instance{},
 		Implicits: map[ast.Node]types.Object{}, FileVersions: map[*ast.File]string{}}
 }
-
-// mutation is a fault of the rewrite, for tests that must notice it.
-type mutation int
 
 // root is a function that is no literal inside another, or a literal in a package variable.
 type root struct {

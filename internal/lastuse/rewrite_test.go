@@ -1,0 +1,110 @@
+package lastuse
+
+import (
+	"flag"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/go/packages"
+	"golang.org/x/tools/txtar"
+)
+
+var update = flag.Bool("update", false, "write the expected results anew")
+
+// library loads the types that test packages import, once.
+func loadLibrary(t testing.TB) map[string]*types.Package {
+	t.Helper()
+	pkgs, err := packages.Load(&packages.Config{Mode: packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedName},
+		tensorPath, Module+"/nn", Module+"/autograd", "fmt", "errors", "sync", "slices")
+	if err != nil || packages.PrintErrors(pkgs) > 0 {
+		t.Fatal("the library does not load: ", err)
+	}
+	all := map[string]*types.Package{}
+	packages.Visit(pkgs, nil, func(p *packages.Package) { all[p.PkgPath] = p.Types })
+	return all
+}
+
+type mapImporter map[string]*types.Package
+
+func (m mapImporter) Import(path string) (*types.Package, error) {
+	if p := m[path]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("no package %q", path)
+}
+
+// parsePackage makes a Package of one file.
+func parsePackage(lib map[string]*types.Package, path, name string, src []byte) (*Package, error) {
+	p := &Package{Fset: token.NewFileSet(), Info: NewInfo(), Sources: [][]byte{src}, Imports: Facts{}}
+	f, err := parser.ParseFile(p.Fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	p.Files = append(p.Files, f)
+	conf := types.Config{Importer: mapImporter(lib)}
+	p.Types, err = conf.Check(path, p.Fset, p.Files, p.Info)
+	return p, err
+}
+
+// TestRewrite compares rewritten sources with those in testdata/*.txtar: in.go, and out.go, the lines that change.
+// go test -update writes them.
+func TestRewrite(t *testing.T) {
+	lib := loadLibrary(t)
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no cases: ", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			ar, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			src := ar.Files[0].Data
+			p, err := parsePackage(lib, "example.com/p", "p/in.go", src)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Analyze()
+			sources, notes := p.Rewrite(true)
+			out := sources[0]
+			if out == nil {
+				out = src
+			}
+			if _, err := parsePackage(lib, "example.com/p", "p/in.go", out); err != nil {
+				t.Errorf("the rewritten source is not valid: %v\n%s", err, out)
+			}
+			if a, b := strings.Count(string(src), "\n"), strings.Count(string(out), "\n"); a != b {
+				t.Errorf("%d lines became %d", a, b)
+			}
+			was, now := strings.Split(string(src), "\n"), strings.Split(string(out), "\n")
+			var changed, explained strings.Builder
+			for i := range now {
+				if i < len(was) && was[i] != now[i] {
+					fmt.Fprintf(&changed, "%d:%s\n", i+1, now[i])
+				}
+			}
+			for _, n := range notes {
+				if !n.Released {
+					fmt.Fprintf(&explained, "%d: %s\n", p.Fset.Position(n.Pos).Line, n)
+				}
+			}
+			if *update {
+				ar.Files = []txtar.File{{Name: "in.go", Data: src}, {Name: "out.go", Data: []byte(changed.String())}, {Name: "left", Data: []byte(explained.String())}}
+				if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if len(ar.Files) != 3 || string(ar.Files[1].Data) != changed.String() || string(ar.Files[2].Data) != explained.String() {
+				t.Errorf("changed lines:\n%s\nleft:\n%s\nwanted:\n%s", &changed, &explained, txtar.Format(&txtar.Archive{Files: ar.Files[1:]}))
+			}
+		})
+	}
+}

@@ -1,0 +1,95 @@
+package lastuse
+
+import (
+	"fmt"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"slices"
+	"sync"
+
+	"golang.org/x/tools/go/packages"
+)
+
+// fault is a fault of the rewrite, which tests must notice.
+type fault int
+
+const (
+	noFault        fault = iota
+	forgetLinks          // places that may hold the same handle are not compared
+	forgetEscapes        // what is stored is released all the same
+	forgetFlags          // maybe owned counts as owned
+	forgetHeaders        // a slice is not read by the loop over it
+	forgetResults        // a result is always new
+	forgetCaptures       // a function literal reads nothing
+	forgetReturns        // what a return statement reads is not live before it
+	forgetAssigned       // a place that is assigned is not compared with what it held
+	forgetTwins          // two results are never one handle
+	forgetNames          // a name means the place wherever it stands
+	forgetUnless         // a temporary is never the handle of a variable
+	faults
+)
+
+var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless"}
+
+// Faults are the names of the faults that RewriteFile can be given.
+func Faults() []string { return faultNames[1:] }
+
+var imports struct {
+	sync.Once
+	packages map[string]*types.Package
+	err      error
+}
+
+type loaded map[string]*types.Package
+
+func (l loaded) Import(path string) (*types.Package, error) {
+	if p := l[path]; p != nil {
+		return p, nil
+	}
+	return nil, fmt.Errorf("no package %q", path)
+}
+
+// RewriteFile rewrites a package of one file, which imports the library and a few standard packages, for tests of the
+// rewrite: name is the file's, and fault one of Faults or "". It also returns how many releases it inserts.
+func RewriteFile(name string, src []byte, fault string) ([]byte, int, error) {
+	imports.Do(func() {
+		pkgs, err := packages.Load(&packages.Config{Mode: packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedName},
+			tensorPath, Module+"/nn", Module+"/autograd", Module+"/vram", "fmt", "errors", "strings")
+		imports.err = err
+		imports.packages = map[string]*types.Package{}
+		packages.Visit(pkgs, nil, func(p *packages.Package) { imports.packages[p.PkgPath] = p.Types })
+	})
+	if imports.err != nil {
+		return nil, 0, imports.err
+	}
+	p := &Package{Fset: token.NewFileSet(), Info: NewInfo(), Sources: [][]byte{src}, Imports: Facts{}}
+	at := slices.Index(faultNames[:], fault)
+	if at < 0 {
+		return nil, 0, fmt.Errorf("no fault %q", fault)
+	}
+	p.fault = faultOf(at)
+	f, err := parser.ParseFile(p.Fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, 0, err
+	}
+	p.Files = append(p.Files, f)
+	conf := types.Config{Importer: loaded(imports.packages)}
+	if p.Types, err = conf.Check("example.com/generated", p.Fset, p.Files, p.Info); err != nil {
+		return nil, 0, err
+	}
+	p.Analyze()
+	sources, notes := p.Rewrite(true)
+	releases := 0
+	for _, n := range notes {
+		if n.Released {
+			releases++
+		}
+	}
+	if sources[0] == nil {
+		return src, releases, nil
+	}
+	return sources[0], releases, nil
+}
+
+func faultOf(i int) fault { return fault(i) }

@@ -1,0 +1,484 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+)
+
+// prelude are the functions that generated programs call: one for each way in which a handle can be borrowed, kept,
+// passed on or made.
+const prelude = `
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+var _ = autograd.NoGrad
+var _ nn.Layer
+
+// run is what a program prints, and the native bytes at each point where it asks.
+type run struct {
+	strings.Builder
+	Bytes    []int64
+	Released bool
+	n        int
+}
+
+func (r *run) show(x *tensor.Tensor) {
+	if x == nil {
+		r.WriteString("nil ")
+		return
+	}
+	v, err := tensor.Data[float32](x)
+	if errors.Is(err, tensor.ErrReleased) {
+		r.Released = true
+		r.WriteString("RELEASED(" + err.Error() + ") ")
+		return
+	}
+	if err != nil {
+		r.WriteString("error ")
+		return
+	}
+	fmt.Fprintf(r, "%v ", v)
+}
+
+func (r *run) probe() {
+	s, err := vram.Stats(tensor.CPU)
+	if err != nil {
+		panic(err)
+	}
+	r.Bytes = append(r.Bytes, s.Allocated)
+}
+
+// yes is a condition that no compiler knows.
+func (r *run) yes(k int) bool { r.n++; return (r.n*7+k)%3 != 0 }
+
+type keeper struct {
+	last *tensor.Tensor
+	all  []*tensor.Tensor
+	by   map[string]*tensor.Tensor
+}
+
+func fresh(x *tensor.Tensor) *tensor.Tensor { return x.Mul(0.5).Add(1) }
+func pass(x *tensor.Tensor) *tensor.Tensor { return x }
+func pick(on bool, x, y *tensor.Tensor) *tensor.Tensor {
+	if on {
+		return x
+	}
+	return y
+}
+func maybe(on bool, x *tensor.Tensor) *tensor.Tensor {
+	if on {
+		x = x.Neg()
+	}
+	return x
+}
+func same[T any](x T) T { return x }
+func both(x *tensor.Tensor) (*tensor.Tensor, *tensor.Tensor) { return x.Sin(), x.Cos() }
+func twin(x *tensor.Tensor) (*tensor.Tensor, *tensor.Tensor) { y := x.Neg(); return y, y }
+func with(x *tensor.Tensor) (*tensor.Tensor, error) {
+	y := x.Exp()
+	if x.Dim() > 5 {
+		return nil, errors.New("too many")
+	}
+	return y.Neg(), nil
+}
+func list(x *tensor.Tensor) []*tensor.Tensor { return []*tensor.Tensor{x.Neg(), x.Sin()} }
+func first(xs []*tensor.Tensor) *tensor.Tensor { return xs[0] }
+func sum(xs ...*tensor.Tensor) *tensor.Tensor {
+	s := tensor.Zeros([]int{4})
+	for _, x := range xs {
+		s = s.Add(x)
+	}
+	return s
+}
+func (k *keeper) keep(x *tensor.Tensor) *tensor.Tensor { k.last = x; return x.Neg() }
+func (k *keeper) push(x *tensor.Tensor) { k.all = append(k.all, x) }
+func (k *keeper) name(x *tensor.Tensor) { k.by["x"] = x }
+func (k *keeper) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if x.Dim() == 1 {
+		return x.Neg()
+	}
+	return x
+}
+func named(x *tensor.Tensor) (y *tensor.Tensor, err error) {
+	y = x.Sin()
+	if x.Dim() > 5 {
+		err = errors.New("too many")
+		return
+	}
+	y = y.Add(x)
+	return
+}
+func apply(x *tensor.Tensor, f func(*tensor.Tensor) *tensor.Tensor) *tensor.Tensor { return f(x) }
+func deferred(r *run, x *tensor.Tensor) *tensor.Tensor {
+	y := x.Neg()
+	defer r.show(y)
+	defer func() { r.show(x) }()
+	return y.Add(x)
+}
+func count(n int, x *tensor.Tensor) *tensor.Tensor {
+	if n == 0 {
+		return x
+	}
+	return count(n-1, x.Neg())
+}
+func reads(xs []*tensor.Tensor) int { return len(xs) }
+`
+
+// generator writes one function.
+type generator struct {
+	r     *rand.Rand
+	b     strings.Builder
+	depth int
+	next  int
+	ts    []string // tensor variables in scope
+	ss    []string // slices in scope
+	fs    []string // closures in scope
+	loop  int
+	size  int
+}
+
+func (g *generator) line(format string, args ...any) {
+	g.b.WriteString(strings.Repeat("\t", g.depth+1))
+	fmt.Fprintf(&g.b, format, args...)
+	g.b.WriteByte('\n')
+}
+
+func (g *generator) name(kind string) string {
+	g.next++
+	return fmt.Sprintf("%s%d", kind, g.next)
+}
+
+func (g *generator) of(list []string) string { return list[g.r.IntN(len(list))] }
+
+// t is an expression of a tensor.
+func (g *generator) t(depth int) string {
+	if depth <= 0 || g.r.IntN(5) == 0 {
+		return g.of(g.ts)
+	}
+	sub := func() string { return g.t(depth - 1 - g.r.IntN(2)) }
+	cond := fmt.Sprintf("r.yes(%d)", g.r.IntN(9))
+	switch g.r.IntN(26) {
+	case 0, 1, 2:
+		return sub() + ".Add(" + sub() + ")"
+	case 3, 4:
+		return sub() + ".Sin()"
+	case 5:
+		return sub() + ".Mul(0.5)"
+	case 6:
+		return "fresh(" + sub() + ")"
+	case 7:
+		return "pass(" + sub() + ")"
+	case 8:
+		return "pick(" + cond + ", " + sub() + ", " + sub() + ")"
+	case 9:
+		return "maybe(" + cond + ", " + sub() + ")"
+	case 10:
+		return "same(" + sub() + ")"
+	case 11:
+		return "k.keep(" + sub() + ")"
+	case 12:
+		return "layer.Forward(" + sub() + ")"
+	case 13:
+		return "tensor.Stack([]*tensor.Tensor{" + sub() + ", " + sub() + "}).Sum(tensor.Dim(0))"
+	case 14:
+		return "sum(" + sub() + ", " + sub() + ")"
+	case 15:
+		if len(g.ss) > 0 {
+			return g.of(g.ss) + "[0]"
+		}
+		return sub() + ".Neg()"
+	case 16:
+		if len(g.ss) > 0 {
+			return "first(" + g.of(g.ss) + ")"
+		}
+		return sub() + ".View(-1)"
+	case 17:
+		if len(g.fs) > 0 {
+			return g.of(g.fs) + "(" + sub() + ")"
+		}
+		return sub() + ".Neg()"
+	case 18:
+		return "apply(" + sub() + ", func(x *tensor.Tensor) *tensor.Tensor { return x.Add(" + g.of(g.ts) + ") })"
+	case 19:
+		return "tensor.Tidy(func() *tensor.Tensor { return " + sub() + ".Neg() })"
+	case 20:
+		return "count(" + fmt.Sprint(g.r.IntN(3)) + ", " + sub() + ")"
+	case 21:
+		return "deferred(r, " + sub() + ")"
+	case 22:
+		if g.r.IntN(3) == 0 && len(g.ss) > 0 {
+			return "sum(" + g.of(g.ss) + "...)"
+		}
+		return sub() + ".Neg().Add_(" + sub() + ")"
+	case 23:
+		return "nn.Pipe(" + sub() + ", layer, &nn.ReLU{})"
+	case 24:
+		return "func() *tensor.Tensor { return " + sub() + " }()"
+	}
+	return sub() + ".Cos()"
+}
+
+// block writes statements in a scope of their own.
+func (g *generator) block(n int) {
+	ts, ss, fs := len(g.ts), len(g.ss), len(g.fs)
+	g.depth++
+	for range n {
+		g.statement()
+	}
+	g.depth--
+	g.ts, g.ss, g.fs = g.ts[:ts], g.ss[:ss], g.fs[:fs]
+}
+
+func (g *generator) statement() {
+	g.size--
+	if g.size < 0 {
+		g.line("r.show(%s)", g.of(g.ts))
+		return
+	}
+	cond := fmt.Sprintf("r.yes(%d)", g.r.IntN(9))
+	declare := func(kind string) string { return g.name(kind) }
+	few := 1 + g.r.IntN(3)
+	nested := g.depth < 3
+	switch g.r.IntN(32) {
+	case 0, 1, 2, 3:
+		v := declare("x")
+		g.line("%s := %s", v, g.t(3))
+		g.line("_ = %s", v)
+		g.ts = append(g.ts, v)
+	case 4, 5, 6:
+		g.line("%s = %s", g.of(g.ts), g.t(3))
+	case 7, 8:
+		g.line("r.show(%s)", g.t(2))
+	case 9:
+		g.line("r.probe()")
+	case 10, 11:
+		if !nested {
+			return
+		}
+		g.line("if %s {", cond)
+		g.block(few)
+		if g.r.IntN(2) == 0 {
+			g.line("} else if r.yes(1) {")
+			g.block(few)
+		}
+		if g.r.IntN(2) == 0 {
+			g.line("} else {")
+			g.block(few)
+		}
+		g.line("}")
+	case 12:
+		if !nested || g.loop > 1 {
+			return
+		}
+		g.loop++
+		g.line("for i := range %d {", 1+g.r.IntN(3))
+		g.line("\t_ = i")
+		g.block(few)
+		switch g.r.IntN(4) {
+		case 0:
+			g.line("\tif %s { break }", cond)
+		case 1:
+			g.line("\tif %s { continue }", cond)
+			g.block(1)
+		}
+		g.line("}")
+		g.loop--
+	case 13:
+		if len(g.ss) == 0 || !nested || g.loop > 1 {
+			return
+		}
+		g.loop++
+		v := declare("x")
+		g.line("for _, %s := range %s {", v, g.of(g.ss))
+		g.ts = append(g.ts, v)
+		g.line("\tr.show(%s)", v)
+		g.block(few)
+		g.ts = g.ts[:len(g.ts)-1]
+		g.line("}")
+		g.loop--
+	case 14:
+		if !nested {
+			return
+		}
+		g.line("switch r.n %% 4 {")
+		for i := range 3 {
+			g.line("case %d:", i)
+			g.block(few)
+			if i < 2 && g.r.IntN(3) == 0 {
+				g.line("\tfallthrough")
+			}
+		}
+		if g.r.IntN(2) == 0 {
+			g.line("default:")
+			g.block(few)
+		}
+		g.line("}")
+	case 15:
+		v := declare("s")
+		switch g.r.IntN(5) {
+		case 0:
+			g.line("%s := list(%s)", v, g.t(2))
+		case 1:
+			g.line("%s := []*tensor.Tensor{%s, %s}", v, g.t(2), g.t(2))
+		case 2:
+			g.line("%s, _ := %s.Chunk(2)", v, g.t(2))
+			g.line("for i := range %s { %s[i] = tensor.Cat([]*tensor.Tensor{%s[i], %s[i]}) }", v, v, v, v)
+		case 3:
+			g.line("var %s []*tensor.Tensor", v)
+			g.line("for range 2 { %s = append(%s, %s) }", v, v, g.t(2))
+		default:
+			if len(g.ss) > 0 {
+				g.line("%s := append(%s[:1], %s)", v, g.of(g.ss), g.t(2))
+			} else {
+				g.line("%s := list(%s)", v, g.t(1))
+			}
+		}
+		g.line("_ = reads(%s)", v)
+		g.ss = append(g.ss, v)
+	case 16:
+		if len(g.ss) > 0 {
+			s := g.of(g.ss)
+			switch g.r.IntN(4) {
+			case 0:
+				g.line("%s[%d] = %s", s, g.r.IntN(2), g.t(2))
+			case 1:
+				g.line("%s = append(%s, %s)", s, s, g.t(2))
+			case 2:
+				g.line("%s = %s", s, g.of(g.ss))
+			default:
+				g.line("for i := range %s { %s[i] = %s[i].Neg().Add(%s) }", s, s, s, g.t(1))
+			}
+		}
+	case 17:
+		f := declare("f")
+		g.line("%s := func(x *tensor.Tensor) *tensor.Tensor { return x.Add(%s) }", f, g.t(1))
+		g.line("_ = %s", f)
+		g.fs = append(g.fs, f)
+	case 18:
+		a, b := declare("x"), declare("x")
+		g.line("%s, %s := %s(%s)", a, b, g.of([]string{"both", "twin"}), g.t(2))
+		g.line("_, _ = %s, %s", a, b)
+		g.ts = append(g.ts, a, b)
+	case 19:
+		v := declare("x")
+		g.line("%s, err := %s(%s)", v, g.of([]string{"with", "named"}), g.t(2))
+		g.line("if err != nil { return nil, err }")
+		g.line("_ = %s", v)
+		g.ts = append(g.ts, v)
+	case 20:
+		g.line("%s, %s = %s, %s", g.ts[0], g.ts[1], g.of(g.ts), g.t(2))
+	case 21:
+		g.line("%s", g.of([]string{"k.push(" + g.t(2) + ")", "k.name(" + g.t(2) + ")", "k.last = " + g.t(2)}))
+	case 22:
+		g.line("if k.last != nil { r.show(k.last) }")
+		g.line("for _, x := range k.all { r.show(x) }")
+	case 23:
+		g.line("c <- %s", g.t(2))
+		g.line("%s = <-c", g.of(g.ts))
+	case 24:
+		v := declare("p")
+		g.line("%s := pair{%s, %s}", v, g.t(2), g.t(2))
+		g.line("%s = %s.a", g.of(g.ts), v)
+		g.line("r.show(%s.b)", v)
+	case 25:
+		v := g.of(g.ts)
+		if !nested {
+			return
+		}
+		g.line("if %s := %s; %s.Dim() > 0 {", v, g.t(2), v)
+		g.line("\t_ = %s", v)
+		g.block(few)
+		g.line("}")
+	case 26:
+		g.line("if err := tensor.WithScope(func() error { r.show(%s); return nil }); err != nil { return nil, err }", g.t(2))
+	case 27:
+		g.line("m[%q] = %s", g.of([]string{"a", "b"}), g.t(2))
+		g.line("if x := m[\"a\"]; x != nil { r.show(x) }")
+	case 28:
+		if g.r.IntN(3) == 0 {
+			g.line("if %s { return %s, nil }", cond, g.t(2))
+		} else {
+			g.line("if %s.Sum().Dim() > 3 { return nil, errors.New(\"no\") }", g.t(2))
+		}
+	case 29:
+		g.line("var a%d any = %s", g.next+1, g.t(2))
+		g.next++
+		v := declare("x")
+		g.line("%s, _ := a%d.(*tensor.Tensor)", v, g.next-1)
+		g.line("_ = %s", v)
+		g.ts = append(g.ts, v)
+	case 30:
+		g.line("select { case c <- %s: default: }", g.t(1))
+		g.line("select { case x := <-c: r.show(x); default: r.show(%s) }", g.t(1))
+	case 31:
+		v := declare("g")
+		g.line("%s := []func() *tensor.Tensor{func() *tensor.Tensor { return %s }}", v, g.t(1))
+		g.line("r.show(%s[0]())", v)
+	}
+}
+
+// program is the source of a package with functions F0 to Fn-1.
+func program(name string, seed uint64, from, n int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "package %s\n%s\ntype pair struct{ a, b *tensor.Tensor }\n\n", name, prelude)
+	for i := range n {
+		g := &generator{r: rand.New(rand.NewPCG(seed, uint64(from+i))), ts: []string{"x", "y"}}
+		g.size = 8 + g.r.IntN(24)
+		for g.size > 0 {
+			g.statement()
+		}
+		g.line("r.probe()")
+		fmt.Fprintf(&b, "func f%d(r *run, k *keeper, layer nn.Layer, x, y *tensor.Tensor) (*tensor.Tensor, error) {\n", i)
+		fmt.Fprintf(&b, "\tc := make(chan *tensor.Tensor, 9)\n\tm := map[string]*tensor.Tensor{}\n\t_, _ = c, m\n%s\treturn %s, nil\n}\n\n", &g.b, g.t(2))
+	}
+	fmt.Fprintf(&b, "var All = []func(r *run, k *keeper, layer nn.Layer, x, y *tensor.Tensor) (*tensor.Tensor, error){")
+	for i := range n {
+		fmt.Fprintf(&b, "f%d, ", i)
+	}
+	b.WriteString(`}
+
+// Run runs the i-th program; how says what went on.
+func Run(i int) (said string, released bool, bytes []int64) {
+	r := &run{}
+	err := tensor.WithScope(func() error {
+		before := len(r.Bytes)
+		r.probe()
+		base := r.Bytes[before]
+		k := &keeper{by: map[string]*tensor.Tensor{}}
+		x, y := tensor.FromSlice([]float32{1, 2, 3, 4}, nil), tensor.FromSlice([]float32{-1, .5, 0, 2}, nil)
+		z, err := All[i](r, k, k, x, y)
+		fmt.Fprint(r, err, " ")
+		if err == nil {
+			r.show(z)
+		}
+		r.show(x)
+		r.show(y)
+		if k.last != nil {
+			r.show(k.last)
+		}
+		for _, t := range k.all {
+			r.show(t)
+		}
+		for i := range r.Bytes {
+			r.Bytes[i] -= base
+		}
+		return nil
+	})
+	if err != nil {
+		fmt.Fprint(r, "scope: ", err)
+		r.Released = r.Released || errors.Is(err, tensor.ErrReleased)
+	}
+	return r.String(), r.Released, r.Bytes
+}
+`)
+	return b.String()
+}

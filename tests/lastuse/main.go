@@ -1,0 +1,196 @@
+// Command lastuse generates Go programs over tensors, builds them as they are and rewritten by package lastuse, runs both
+// and compares: the same output, no ErrReleased, and never more native bytes.
+//
+//	go run ./tests/lastuse [-share F] [-seed N] [-fault NAME]
+//
+// With -fault, the rewrite has that fault; the command then fails unless the comparison notices.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/lastuse"
+)
+
+const (
+	whole = 20000
+	batch = 500 // programs in a package
+)
+
+func main() {
+	share := flag.Float64("share", 1, "of 20,000 programs")
+	seed := flag.Uint64("seed", 1, "of the generator")
+	fault := flag.String("fault", "", "a fault of the rewrite to notice: "+strings.Join(lastuse.Faults(), ", ")+"; all for each")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	n := max(int(*share*whole), 1)
+	if *fault != "" {
+		faults := []string{*fault}
+		if *fault == "all" {
+			faults = lastuse.Faults()
+		}
+		missed := 0
+		for _, f := range faults {
+			res, err := compare(ctx, *seed, min(n, batch), f)
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "lastuse:", err)
+				os.Exit(1)
+			}
+			fmt.Printf("%s: %d of %d programs differ\n", f, res.wrong, res.programs)
+			if res.wrong == 0 {
+				missed++
+			}
+		}
+		if missed > 0 {
+			os.Exit(1)
+		}
+		return
+	}
+	start := time.Now()
+	var all result
+	for from := 0; from < n && ctx.Err() == nil; from += batch {
+		res, err := compare(ctx, *seed+uint64(from), min(batch, n-from), "")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "lastuse:", err)
+			os.Exit(1)
+		}
+		all.add(res)
+	}
+	verdict := "ok"
+	if all.wrong != 0 || all.programs < n {
+		verdict = "FAILED"
+	}
+	fmt.Fprintln(os.Stderr, time.Since(start).Round(time.Second))
+	fmt.Printf("scorecard|last-use|%d programs both ways; %d differ; %d releases early; bytes at the probes %.0f %% of those without|%s\n",
+		all.programs, all.wrong, all.releases, 100*float64(all.after)/float64(max(all.before, 1)), verdict)
+	if verdict != "ok" {
+		os.Exit(1)
+	}
+}
+
+type result struct {
+	programs, wrong, releases int
+	before, after             int64 // bytes at the probes
+}
+
+func (r *result) add(s result) {
+	r.programs += s.programs
+	r.wrong += s.wrong
+	r.releases += s.releases
+	r.before += s.before
+	r.after += s.after
+}
+
+// compare generates n programs and runs them both ways.
+func compare(ctx context.Context, seed uint64, n int, fault string) (res result, err error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return res, err
+	}
+	if err := os.MkdirAll(filepath.Join(root, "build"), 0o755); err != nil {
+		return res, err
+	}
+	dir, err := os.MkdirTemp(filepath.Join(root, "build"), "lastuse")
+	if err != nil {
+		return res, err
+	}
+	defer os.RemoveAll(dir)
+	source := program("a", seed, 0, n)
+	rewritten, releases, err := lastuse.RewriteFile("gen/b.go", []byte(source), fault)
+	if err != nil {
+		return res, fmt.Errorf("seed %d: %w", seed, err)
+	}
+	files := map[string]string{
+		"a/a.go":  source,
+		"b/b.go":  strings.Replace(string(rewritten), "package a", "package b", 1),
+		"main.go": fmt.Sprintf(runner, filepath.Base(dir), filepath.Base(dir)),
+	}
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			return res, err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return res, err
+		}
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-gcflags=-N -l", "-o", filepath.Join(dir, "run"), "./"+filepath.Join("build", filepath.Base(dir)))
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return res, fmt.Errorf("seed %d: %w\n%.4000s", seed, err, out)
+	}
+	run := exec.CommandContext(ctx, filepath.Join(dir, "run"))
+	run.Env = append(os.Environ(), "LINSTOCK_POLICY=off")
+	run.Stderr = os.Stderr
+	out, err := run.Output()
+	if err != nil {
+		return res, fmt.Errorf("seed %d: %w\n%.2000s", seed, err, out)
+	}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	if _, err := fmt.Sscan(lines[len(lines)-1], &res.programs, &res.wrong, &res.before, &res.after); err != nil {
+		return res, err
+	}
+	res.releases = releases
+	if res.wrong != 0 && fault == "" {
+		fmt.Fprintf(os.Stderr, "seed %d:\n%.4000s\n", seed, strings.Join(lines, "\n"))
+		keep := filepath.Join(root, "build", fmt.Sprintf("lastuse-seed-%d.go", seed))
+		return res, errors.Join(os.WriteFile(keep, []byte(files["a/a.go"]), 0o644), os.WriteFile(keep+".rewritten", rewritten, 0o644))
+	}
+	return res, nil
+}
+
+func moduleRoot() (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+const runner = `package main
+
+import (
+	"fmt"
+
+	a "github.com/linstock-ml/linstock/build/%s/a"
+	b "github.com/linstock-ml/linstock/build/%s/b"
+)
+
+func main() {
+	wrong := 0
+	var before, after int64
+	for i := range a.All {
+		said, anyway, bytes := a.Run(i) // a program may use what its own scope has freed
+		now, released, fewer := b.Run(i)
+		bad := ""
+		switch {
+		case released && !anyway:
+			bad = "released"
+		case said != now:
+			bad = "other output"
+		case len(bytes) != len(fewer):
+			bad = "other probes"
+		}
+		for k := range min(len(bytes), len(fewer)) {
+			before += bytes[k]
+			after += fewer[k]
+			if fewer[k] > bytes[k] && bad == "" {
+				bad = "more bytes"
+			}
+		}
+		if bad != "" {
+			wrong++
+			if wrong < 4 {
+				fmt.Printf("f%%d: %%s\n  %%.600s\n  %%.600s\n  %%v\n  %%v\n", i, bad, said, now, bytes, fewer)
+			}
+		}
+	}
+	fmt.Println(len(a.All), wrong, before, after)
+}
+`
