@@ -17,5 +17,5 @@ import "golang.org/x/tools/go/analysis"
 
 // Analyzers returns all analyzers of the package.
 func Analyzers() []*analysis.Analyzer {
-	return []*analysis.Analyzer{KeepAlive, ScopeEscape, ScopeClose, SinkErr, UnusedResult, IterPull, Module, ReclaimLock}
+	return []*analysis.Analyzer{KeepAlive, ScopeEscape, ScopeClose, SinkErr, UnusedResult, IterPull, Module, ReclaimLock, LayerContract}
 }

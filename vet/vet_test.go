@@ -28,6 +28,7 @@ func TestAnalyzers(t *testing.T) {
 		"module":           vet.Module,
 		"reclaimers":       vet.ReclaimLock,
 		"unused":           vet.UnusedResult,
+		"layers":           vet.LayerContract,
 	}
 	each := &analysis.Analyzer{
 		Name: "each", Doc: "run the analyzer whose cases a package has",

@@ -602,6 +602,9 @@ func (b *body) step(st *state, ev *event, out *output) {
 		if out != nil && st.own[u.pl.id] != no {
 			out.left(u)
 		}
+		if b.breach != nil && u.fate.stored && st.own[u.pl.id] != yes && st.sources[u.pl.id]&(1<<b.watched) != 0 {
+			b.breach(u.pos, false, u.fate.why)
+		}
 		b.retain(st, u.pl)
 	}
 	if ev.ret != nil {

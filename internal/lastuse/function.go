@@ -65,6 +65,9 @@ type body struct {
 	lits         []*ast.FuncLit            // directly inside
 	graph        *cfg.CFG
 	fact         *Func
+
+	watched int // the parameter that breach watches
+	breach  func(pos token.Pos, returned bool, what string)
 }
 
 func (b *body) node() ast.Node {
@@ -622,7 +625,7 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	case *ast.GoStmt:
 		return stored("a goroutine is given it")
 	case *ast.DeferStmt:
-		return stored("a deferred call is given it")
+		return escape("a deferred call is given it")
 	}
 	if call.Fun == e { // a function value
 		return fate{consumer: call}

@@ -11,6 +11,15 @@ import (
 func (b *body) leaveBy(st *state, ev *event, out *output) {
 	vals := b.returned(ev)
 	b.resultFacts(st, vals)
+	if b.breach != nil {
+		for _, e := range ev.ret.Results {
+			if sel, ok := ast.Unparen(e).(*ast.SelectorExpr); ok {
+				if v, ok := b.pkg.Info.Uses[sel.Sel].(*types.Var); ok && v.IsField() {
+					b.breach(e.Pos(), true, sel.Sel.Name)
+				}
+			}
+		}
+	}
 	if out == nil || out.dry {
 		return
 	}

@@ -449,6 +449,11 @@ func program(name string, seed uint64, from, n int) string {
 // Run runs the i-th program; how says what went on.
 func Run(i int) (said string, released bool, bytes []int64) {
 	r := &run{}
+	defer func() {
+		if p := recover(); p != nil {
+			said, bytes = fmt.Sprint(r, "panic: ", p), r.Bytes
+		}
+	}()
 	err := tensor.WithScope(func() error {
 		before := len(r.Bytes)
 		r.probe()
