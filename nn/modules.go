@@ -11,6 +11,9 @@ import (
 )
 
 // Layer is a module with one input and one output. If the input is a failed tensor, the output carries its error.
+//
+// Forward borrows x: it does not keep x after it returns (a layer that needs to keep it keeps x.Alias()). It returns a new
+// tensor or x itself. "linstock go" releases tensors by this contract; linstockvet reports layers that break it.
 type Layer interface {
 	Forward(x *tensor.Tensor) *tensor.Tensor
 }

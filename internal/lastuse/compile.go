@@ -24,19 +24,9 @@ import (
 // a package is compiled as it is.
 const EnvStrict = "LINSTOCK_LASTUSE_STRICT"
 
-// IsTool reports whether a command line is one that the go command gives to -toolexec: the path of a tool and its
-// arguments.
-func IsTool(args []string) bool {
-	if len(args) == 0 || !filepath.IsAbs(args[0]) {
-		return false
-	}
-	switch toolName(args[0]) {
-	case "addr2line", "asm", "buildid", "cgo", "compile", "cover", "fix", "link", "nm", "objdump", "pack", "preprofile", "test2json", "vet":
-		return true
-	}
-	// go vet -vettool: any program, with the version flag or a configuration.
-	return len(args) == 2 && (args[1] == "-V=full" || args[1] == "-flags" || strings.HasSuffix(args[1], "vet.cfg"))
-}
+// IsTool reports whether a command line is one that the go command gives to -toolexec: the absolute path of a program and
+// its arguments.
+func IsTool(args []string) bool { return len(args) > 0 && filepath.IsAbs(args[0]) }
 
 func toolName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".exe") }
 

@@ -248,7 +248,7 @@ func (g *generator) statement() {
 	declare := func(kind string) string { return g.name(kind) }
 	few := 1 + g.r.IntN(3)
 	nested := g.depth < 3
-	switch g.r.IntN(32) {
+	switch g.r.IntN(33) {
 	case 0, 1, 2, 3:
 		v := declare("x")
 		g.line("%s := %s", v, g.t(3))
@@ -419,6 +419,16 @@ func (g *generator) statement() {
 	case 30:
 		g.line("select { case c <- %s: default: }", g.t(1))
 		g.line("select { case x := <-c: r.show(x); default: r.show(%s) }", g.t(1))
+	case 32:
+		if !nested {
+			return
+		}
+		v := g.of(g.ts) // another variable of the same name
+		g.line("{")
+		g.line("\t%s := %s.Neg()", v, v)
+		g.block(few)
+		g.line("\tr.show(%s)", v)
+		g.line("}")
 	case 31:
 		v := declare("g")
 		g.line("%s := []func() *tensor.Tensor{func() *tensor.Tensor { return %s }}", v, g.t(1))
