@@ -178,9 +178,10 @@ type event struct {
 	ret    *ast.ReturnStmt
 	before token.Pos // where a statement can be put before it, if anywhere
 	after  token.Pos
-	scope  *types.Scope // at both
-	live   set          // after it
-	done   bool         // after is the end of a statement, though node is nil
+	scope  *types.Scope     // at both
+	live   set              // after it
+	done   bool             // after is the end of a statement, though node is nil
+	old    map[*place]*temp // what an assignment in the header of an if or switch statement overwrites
 }
 
 // block is a block of the graph with its events. The first is what happens at the start.
@@ -332,6 +333,25 @@ func (b *body) event(n ast.Node) *event {
 				if ev.scope = p.listOf(s); ev.scope != nil {
 					ev.after = s.End()
 				}
+			}
+		}
+	}
+	// An assignment in the header of a statement: what it overwrites is stored before the statement.
+	switch s := p.parent[n].(type) {
+	case *ast.IfStmt:
+		if ast.Node(s.Init) == n {
+			ev.scope = p.listOf(s)
+		}
+	case *ast.SwitchStmt:
+		if ast.Node(s.Init) == n {
+			ev.scope = p.listOf(s)
+		}
+	}
+	if !ev.after.IsValid() && ev.scope != nil && ev.ret == nil {
+		if s, ok := p.parent[n].(ast.Stmt); ok {
+			switch s.(type) {
+			case *ast.IfStmt, *ast.SwitchStmt:
+				ev.before, ev.old = s.Pos(), map[*place]*temp{}
 			}
 		}
 	}
@@ -719,6 +739,23 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			continue
 		}
 		pl := d.pl
+		if ev.old != nil && pl.kind == oneTensor && st.own[pl.id] == yes && st.held.has(pl.id) && !d.declare && b.names(pl, ev, ev.before) {
+			compared := false
+			for k := range ev.defs {
+				compared = compared || res[k].reach.has(pl.id)
+			}
+			st.links[pl.id].each(func(w int) { compared = compared || !defined.has(w) && ev.live.has(w) })
+			if !compared {
+				t := ev.old[pl]
+				if t == nil {
+					t = &temp{old: pl, event: ev}
+					ev.old[pl] = t
+					b.order = append(b.order, t)
+				}
+				st.pending[t] = true
+			}
+			continue
+		}
 		if out == nil || st.own[pl.id] == no || !st.held.has(pl.id) || d.declare || d.pl.kind == carrier || d.pl.kind == closure {
 			continue
 		}

@@ -38,6 +38,9 @@ type temp struct {
 	inside   bool     // released inside the expression, by the consumer's result
 	places   []*place // that it may be the handle of: it is then not released
 	name     string
+
+	old   *place // instead of a call: what a place held before event
+	event *event
 }
 
 // body is a function or a function literal.

@@ -326,6 +326,18 @@ func (o *output) releaseTemp(ev *event, t *temp) {
 	if o.dry {
 		return
 	}
+	if t.old != nil {
+		scope := ev.scope
+		for scope != nil && scope != t.event.scope {
+			scope = scope.Parent()
+		}
+		if scope == nil {
+			return // the variable is out of scope
+		}
+		o.after(ev, o.save(t.event, t.old)+".LastUse("+o.at(ev.after-1)+")")
+		o.note(t.old.v.Pos(), t.old.v.Name(), true, "released when line %d assigns it anew", o.line(t.event.before))
+		return
+	}
 	o.after(ev, o.hold(t)+".LastUse("+o.at(ev.after-1)+")")
 	o.note(t.call.Pos(), "result of "+calleeName(t.call), true, "released after line %d", o.line(ev.after-1))
 }

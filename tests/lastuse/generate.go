@@ -375,6 +375,14 @@ func (g *generator) statement() {
 		g.line("_ = %s", v)
 		g.ts = append(g.ts, v)
 	case 20:
+		if g.r.IntN(2) == 0 && nested {
+			g.line("if %s, err := with(%s); err != nil { return nil, err } else { r.show(%s) }", "z", g.t(1), "z")
+			g.line("{")
+			g.line("\tvar err error")
+			g.line("\tif %s, err = named(%s); err != nil { return nil, err }", g.of(g.ts), g.t(2))
+			g.line("}")
+			return
+		}
 		g.line("%s, %s = %s, %s", g.ts[0], g.ts[1], g.of(g.ts), g.t(2))
 	case 21:
 		g.line("%s", g.of([]string{"k.push(" + g.t(2) + ")", "k.name(" + g.t(2) + ")", "k.last = " + g.t(2)}))
