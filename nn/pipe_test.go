@@ -15,15 +15,15 @@ import (
 // keeper returns a tensor that it owns.
 type keeper struct{ T *tensor.Tensor }
 
-func (k *keeper) Forward(*tensor.Tensor) *tensor.Tensor { return k.T }
+func (k *keeper) Forward(*tensor.Tensor) *tensor.Tensor { return k.T } //linstockvet:ignore layercontract a layer that breaks the contract is what Pipe is tested with
 
 // storing keeps its input, an intermediate result and its output.
 type storing struct{ In, Made, Out *tensor.Tensor }
 
 func (s *storing) Forward(x *tensor.Tensor) *tensor.Tensor {
-	s.In, s.Made = x, x.Add(1)
+	s.In, s.Made = x, x.Add(1) //linstockvet:ignore layercontract a layer that breaks the contract is what Pipe is tested with
 	s.Out = s.Made.Mul(2)
-	return s.Out
+	return s.Out //linstockvet:ignore layercontract a layer that breaks the contract is what Pipe is tested with
 }
 
 // embedding has the method of a library layer but is a user-defined type.
@@ -33,7 +33,7 @@ type embedding struct {
 }
 
 func (e *embedding) Forward(x *tensor.Tensor) *tensor.Tensor {
-	e.In = x
+	e.In = x //linstockvet:ignore layercontract a layer that breaks the contract is what Pipe is tested with
 	return e.Tanh.Forward(x)
 }
 

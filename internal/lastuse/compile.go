@@ -1,11 +1,11 @@
 package lastuse
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -16,8 +16,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-
-	"golang.org/x/tools/go/gcexportdata"
 )
 
 // EnvStrict, if set in the environment, makes a package whose rewritten source does not compile an error. Otherwise such
@@ -109,7 +107,6 @@ type compilation struct {
 	output string
 	path   string
 	lang   string
-	arch   string
 	config string // the file of imports
 
 	archives map[string]string // import path to archive
@@ -168,9 +165,6 @@ func (c *compilation) run() (int, error) {
 			seen = true
 			continue
 		}
-		if !strings.Contains(strings.SplitN(path, "/", 2)[0], ".") && c.standard(path) {
-			continue
-		}
 		data, err := readEntry(archive)
 		if err != nil {
 			return 1, err
@@ -227,13 +221,6 @@ func (c *compilation) run() (int, error) {
 	return 0, appendEntry(c.output, data)
 }
 
-// standard reports whether a package whose path has no dot is the standard library's: those have no entry of facts, so
-// that this only saves time.
-func (c *compilation) standard(path string) bool {
-	_, err := os.Stat(filepath.Join(runtime.GOROOT(), "src", path))
-	return err == nil
-}
-
 // load parses and type-checks the files of the compilation.
 func (c *compilation) load() (*Package, error) {
 	p := &Package{Fset: token.NewFileSet(), Info: NewInfo()}
@@ -252,43 +239,32 @@ func (c *compilation) load() (*Package, error) {
 	if arch == "" {
 		arch = runtime.GOARCH
 	}
-	conf := types.Config{Importer: &archiveImporter{c, p.Fset, map[string]*types.Package{}}, GoVersion: c.lang, Sizes: types.SizesFor("gc", arch)}
+	conf := types.Config{Importer: renaming{importer.ForCompiler(p.Fset, "gc", c.open), c}, GoVersion: c.lang, Sizes: types.SizesFor("gc", arch)}
 	var err error
 	p.Types, err = conf.Check(c.path, p.Fset, p.Files, p.Info)
 	return p, err
 }
 
-// archiveImporter imports from the archives that the go command names.
-type archiveImporter struct {
-	c    *compilation
-	fset *token.FileSet
-	done map[string]*types.Package
-}
-
-func (i *archiveImporter) Import(path string) (*types.Package, error) {
-	if path == "unsafe" {
-		return types.Unsafe, nil
-	}
-	if to := i.c.renamed[path]; to != "" {
-		path = to
-	}
-	if p := i.done[path]; p != nil && p.Complete() {
-		return p, nil
-	}
-	name := i.c.archives[path]
+// open opens the archive of an imported package.
+func (c *compilation) open(path string) (io.ReadCloser, error) {
+	name := c.archives[path]
 	if name == "" {
 		return nil, fmt.Errorf("no archive for %q", path)
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
+	return os.Open(name)
+}
+
+// renaming imports under the names that the go command gives: vendored packages of the standard library.
+type renaming struct {
+	types.Importer
+	c *compilation
+}
+
+func (r renaming) Import(path string) (*types.Package, error) {
+	if to := r.c.renamed[path]; to != "" {
+		path = to
 	}
-	defer f.Close()
-	r, err := gcexportdata.NewReader(bufio.NewReader(f))
-	if err != nil {
-		return nil, err
-	}
-	return gcexportdata.Read(r, i.fset, i.done, path)
+	return r.Importer.Import(path)
 }
 
 // write writes the rewritten files beside the compiler's output and returns the arguments that compile them.

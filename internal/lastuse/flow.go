@@ -189,7 +189,6 @@ type block struct {
 	*cfg.Block
 	events []*event
 	in     *state
-	liveIn set
 }
 
 // listOf returns the scope of the statement list that s is in, nil if s is in none.

@@ -825,15 +825,6 @@ func (v *val) add(w val) {
 	v.places = append(v.places, w.places...)
 }
 
-func (v val) has(pl *place) bool {
-	for _, w := range v.places {
-		if w == pl {
-			return true
-		}
-	}
-	return false
-}
-
 func (b *body) val(e ast.Expr) val {
 	e = ast.Unparen(e)
 	p := b.pkg

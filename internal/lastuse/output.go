@@ -34,8 +34,6 @@ type output struct {
 
 	edits []edit
 	notes []Note
-	temps int
-	flagN int
 	saved map[*event]map[*place]string
 	texts map[*event][]string // after the event
 	order []*event
