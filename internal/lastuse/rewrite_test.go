@@ -108,3 +108,54 @@ func TestRewrite(t *testing.T) {
 		})
 	}
 }
+
+// The layers of package nn, whose facts are a table, keep the contract of nn.Layer.
+func TestLibraryKeepsTheContract(t *testing.T) {
+	pkgs, err := packages.Load(&packages.Config{Mode: packages.LoadSyntax}, Module+"/nn")
+	if err != nil || len(pkgs) != 1 || packages.PrintErrors(pkgs) > 0 {
+		t.Fatal("package nn does not load: ", err)
+	}
+	p := &Package{Fset: pkgs[0].Fset, Files: pkgs[0].Syntax, Types: pkgs[0].Types, Info: pkgs[0].TypesInfo}
+	for _, f := range p.Files {
+		src, err := os.ReadFile(p.Fset.File(f.FileStart).Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Sources = append(p.Sources, src)
+	}
+	p.Analyze()
+	for _, b := range p.Breaches() {
+		t.Errorf("%v: %s", p.Fset.Position(b.Pos), b.What)
+	}
+}
+
+func TestFactsInArchives(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "p.a")
+	entry := fmt.Sprintf("%-16s%-12d%-6d%-6d%-8o%-10d`\n%s\n", "__.PKGDEF", 0, 0, 0, 0o644, 5, "abcde")
+	if err := os.WriteFile(name, []byte(archiveMagic+entry), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := readEntry(name); data != nil || err != nil {
+		t.Fatalf("an archive without facts gives %q, %v", data, err)
+	}
+	facts := Facts{"p.F": {Retains: []bool{true, false}, Results: []Result{{From: []int{1}}, {Other: true}}}, "(*p.T).M": {Retains: []bool{false}}}
+	data, err := facts.Encode()
+	if err == nil {
+		err = appendEntry(name, data)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := readEntry(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Facts{}
+	if err := got.Decode(read); err != nil || len(got) != 2 || !got["p.F"].equal(facts["p.F"]) || !got["(*p.T).M"].equal(facts["(*p.T).M"]) {
+		t.Errorf("%v, %v", got, err)
+	}
+	again, err := got.Encode()
+	if err != nil || string(again) != string(data) {
+		t.Errorf("equal facts are other bytes (%v)", err)
+	}
+}

@@ -1,0 +1,82 @@
+package tensor_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// What "linstock go" inserts, called as it calls it.
+func TestLastUse(t *testing.T) {
+	leak.Check(t)
+	if err := tensor.WithScope(func() error {
+		var none *tensor.Tensor
+		none.LastUse("a.go:1")
+		x, y := tensor.Ones([]int{2}), tensor.Ones([]int{2})
+		x.LastUseUnless("a.go:2", y, x)
+		if err := x.Err(); err != nil {
+			t.Error("a tensor that lives on was released: ", err)
+		}
+		x.LastUseUnless("a.go:3", y, nil)
+		x.LastUse("a.go:4")
+		err := x.Add(1).Err()
+		if !errors.Is(err, tensor.ErrReleased) || !strings.Contains(err.Error(), "a.go:3") || !strings.Contains(err.Error(), "lastuse_test.go:") {
+			t.Errorf("a later use gives %v, which names not both lines", err)
+		}
+		y.Release()
+		y.LastUse("a.go:5")
+		if err := y.Err(); !errors.Is(err, tensor.ErrReleased) || strings.Contains(err.Error(), "a.go") {
+			t.Errorf("Release, then LastUse: %v", err)
+		}
+		return nil
+	}); err != nil && !errors.Is(err, tensor.ErrReleased) {
+		t.Error(err)
+	}
+	// Outside every scope too.
+	z := tensor.Ones([]int{2})
+	z.LastUse("a.go:6")
+	if err := z.Err(); !errors.Is(err, tensor.ErrReleased) || !strings.Contains(err.Error(), "a.go:6") {
+		t.Error(err)
+	}
+}
+
+func TestLastUseOfTemporaries(t *testing.T) {
+	leak.Check(t)
+	if err := tensor.WithScope(func() error {
+		var a, b *tensor.Tensor
+		x := tensor.Ones([]int{2})
+		first := x.Add(1).LastUseHold(&a)
+		second := first.Mul(2).LastUseOf("a.go:1", &a).LastUseHold(&b, x)
+		if first.Err() == nil || second.Err() != nil || a != nil || b != second {
+			t.Error("the temporary lives, or its consumer's result does not")
+		}
+		// An operator in place returns the temporary itself.
+		third := second.Add_(x).LastUseOf("a.go:2", &b)
+		if third != second || third.Err() != nil {
+			t.Error("the result that is the temporary was released")
+		}
+		if x.LastUseHold(&a, x) != x || a != nil {
+			t.Error("a variable's tensor was taken for a temporary")
+		}
+		ts := []*tensor.Tensor{third, x, third}
+		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts, 0) // also the last element
+		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts, 3) // the assignment panics
+		if third.Err() != nil {
+			t.Error("an element that is in the slice twice was released")
+		}
+		_ = x.LastUseElement("a.go:4", ts, 1) // as it is
+		if x.Err() != nil {
+			t.Error("an element that is assigned to itself was released")
+		}
+		_ = tensor.Ones([]int{2}).LastUseElement("a.go:5", ts, 1)
+		if x.Err() == nil {
+			t.Error("the element that is replaced lives")
+		}
+		return nil
+	}); err != nil && !errors.Is(err, tensor.ErrReleased) {
+		t.Error(err)
+	}
+}
