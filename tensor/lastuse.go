@@ -29,6 +29,9 @@ func (t *Tensor) LastUseUnless(at string, live ...*Tensor) {
 
 // LastUseHold stores t in *temporary if it is none of live, and returns t. "linstock go" inserts it.
 func (t *Tensor) LastUseHold(temporary **Tensor, live ...*Tensor) *Tensor {
+	if temporary == nil {
+		return t
+	}
 	*temporary = t
 	for _, l := range live {
 		if l == t {
@@ -42,6 +45,9 @@ func (t *Tensor) LastUseHold(temporary **Tensor, live ...*Tensor) *Tensor {
 // "linstock go" inserts it.
 func (t *Tensor) LastUseOf(at string, temporaries ...**Tensor) *Tensor {
 	for _, p := range temporaries {
+		if p == nil {
+			continue
+		}
 		old := *p
 		*p = nil
 		if old != t {
