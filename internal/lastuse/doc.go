@@ -1,6 +1,6 @@
 // Package lastuse rewrites Go source so that each tensor is released after its last use. Command "linstock go" applies it
 // to the packages that the go command compiles; "linstock lastuse" explains what it does. See
-// docs/decisions/0017-release-at-last-use.md for why it is done this way.
+// docs/decisions/0018-release-at-last-use.md for why it is done this way.
 //
 // # Definitions
 //
