@@ -565,7 +565,7 @@ func TestInspect(t *testing.T) {
 	for name, files := range map[string]map[string]string{
 		"neither torch/lib": {"x": ""},
 		"not its headers":   {"lib/libtorch_cpu.so": "", "build-version": "2.12.0"},
-		"which version":     {"lib/libtorch_cpu.so": "", "include/ATen/ATen.h": ""},
+		"the version of":    {"lib/libtorch_cpu.so": "", "include/ATen/ATen.h": ""},
 	} {
 		if s, err := Inspect(write(t.TempDir(), files)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%+v, %v: want an error with %q", s, err, name)

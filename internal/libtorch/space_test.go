@@ -48,7 +48,7 @@ func TestNotEnoughSpaceIsReportedBeforeStarting(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "wheels")
 	in.cfg.Free = cfg.Free
 	in.cfg.Wheels = nil
-	if _, err := Fetch(t.Context(), Config{Torch: locate.DefaultTorch, Platform: "linux/amd64", Free: cfg.Free}, dir); err == nil || !strings.Contains(err.Error(), dir+" takes 1") {
+	if _, err := Fetch(t.Context(), Config{Torch: locate.DefaultTorch, Platform: "linux/amd64", Free: cfg.Free}, dir); err == nil || !strings.Contains(err.Error(), dir+" needs 1") {
 		t.Errorf("fetch: %v", err)
 	}
 }
