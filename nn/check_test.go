@@ -137,9 +137,9 @@ func TestCheck(t *testing.T) {
 			kind  error
 		}{
 			{&twins{linear(), linear()}, []string{`m.B has the state name "proj", as does A`}, tensor.ErrArgument},
-			{&twins{}, []string{`m.B has the name "proj"`, "m.A is a nil *nn.Linear", "m.B is a nil *nn.Linear"}, tensor.ErrNil},
+			{&twins{}, []string{`m.B has the state name "proj"`, "m.A is a nil *nn.Linear", "m.B is a nil *nn.Linear"}, tensor.ErrNil},
 			{&cased{linear(), linear()}, []string{`m.Fc has the state name "fc", as does FC`}, tensor.ErrArgument},
-			{&nested{[]any{&cased{linear(), linear()}}}, []string{`m.Blocks[0].Fc has the name "fc"`}, tensor.ErrArgument},
+			{&nested{[]any{&cased{linear(), linear()}}}, []string{`m.Blocks[0].Fc has the state name "fc"`}, tensor.ErrArgument},
 			{&embeds{base{param()}, &base{param()}}, []string{`m.Other.W has the state name "w", as does base.W`}, tensor.ErrArgument},
 			{&dots{Layers: []*nn.Linear{linear(), linear()}, First: linear()}, []string{`m.First has a tensor with the state name "0.weight", as does m.Layers[0]`}, tensor.ErrArgument},
 			{&dotted{linear(), param()}, []string{`m.Head.Bias has a tensor with the state name "head.bias", as does m.Bias`}, tensor.ErrArgument},
