@@ -17,6 +17,7 @@ const module = "github.com/linstock-ml/linstock/"
 var elsewhere = map[string]string{
 	"cmd/linstock":   "loads no library",
 	"tests/fakecuda": "runs each test in a process; the fake runtime reports leaks and double frees",
+	"tests/verify":   "runs programs and go test",
 	"tests/stress":   "runs its rounds in processes, which check this and more",
 }
 
