@@ -1,20 +1,17 @@
 #!/usr/bin/env bash
 # Runs the kit (tests/gpu/build.sh) over the fake CUDA runtime as if this were a lent machine: nothing in the environment,
-# no Go in PATH, another HOME, and a Python whose PyTorch has the fake runtime beneath it. Values are not compared: the
-# fake runtime's kernels do nothing.
+# no Go in PATH, another HOME, and a Python whose PyTorch has the fake runtime beneath it. Values are compared
+# in the part tests alone, over kernels of the CPU's; elsewhere the fake runtime's kernels do nothing.
 #
 #   tests/gpu/dry.sh [-share F …] OUT [PART | PART/STEP …]    arguments go to the kit's run.sh
 #
-# OUT is begun anew; the last line of output is for tests/verify. A second call of the kit
-# follows a first that went well; it must find nothing left to do.
+# OUT is begun anew; the last line of output is for tests/verify. A second call of the kit follows a first that went
+# well; it must find nothing left to do. The exit code is 3 where the machine lacks the Python that the wheel is for.
 # The kit is built for LINSTOCK_TORCH, 2.11.0 by default; with GPU_KIT=keep the one that is there for it is taken.
 set -eu -o pipefail
 cd "$(dirname "$0")/../.."
 version=${LINSTOCK_TORCH:-2.11.0}
 export LINSTOCK_TORCH=$version
-if [ "${GPU_KIT:-}" != keep ] || ! grep -q "\"torch\": \"$version\"" build/gpu-kit/kit.json 2>/dev/null; then
-  tests/gpu/build.sh "$version"
-fi
 tests/fakecuda/setup.sh "$version" >/dev/null
 fakes=$PWD/build/fakecuda/$version/libtorch/torch/lib
 root=$(cd "$(readlink -f "$fakes/../include")/../.." && pwd)
@@ -27,7 +24,10 @@ python=
 for p in "$root/../../../bin/python3" "python$minor" "$HOME"/.pyenv/versions/"$minor".*/bin/python3; do
   if [ "$("$p" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$minor" ]; then python=$p && break; fi
 done
-[ -n "$python" ] || { echo "missing: python$minor, which the PyTorch in $root is for; install it with: apt-get install python$minor-venv" >&2; exit 1; }
+[ -n "$python" ] || { echo "missing: python$minor, which the PyTorch in $root is for; install it with: apt-get install python$minor-venv" >&2; exit 3; }
+if [ "${GPU_KIT:-}" != keep ] || ! grep -q "\"torch\": \"$version\"" build/gpu-kit/kit.json 2>/dev/null; then
+  tests/gpu/build.sh "$version"
+fi
 
 # An environment whose PyTorch is that one, by links, with the fake libraries beside libtorch.
 venv=$PWD/build/fakecuda/$version/python
