@@ -83,7 +83,7 @@ type T = *tensor.Tensor
 	"c/c.go": `package c
 
 // static int seven(void) { return 7; }
-import "C"
+import "CGO"
 
 import "github.com/linstock-ml/linstock/tensor"
 
@@ -176,7 +176,7 @@ func TestGoCommand(t *testing.T) {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(file, []byte(strings.ReplaceAll(text, "ROOT", root)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(strings.NewReplacer("ROOT", root, `"CGO"`, `"C"`).Replace(text)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

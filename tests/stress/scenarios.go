@@ -243,7 +243,7 @@ func misuse(r *round, rng *rand.Rand) error {
 		//linstockvet:ignore scopeclose the refusal is what is tested
 		go func() { done <- scope.Close() }()
 		if err := <-done; !errors.Is(err, tensor.ErrScope) {
-			return fmt.Errorf("Close on another goroutine returned %v", err)
+			return fmt.Errorf("scope.Close on another goroutine returned %v", err)
 		}
 		return x.Add(1).Err()
 	case 1: // inner ones left open, closed with the outer; closed twice
@@ -286,7 +286,7 @@ func misuse(r *round, rng *rand.Rand) error {
 		x.Release()
 		x.Release()
 		if err := x.Keep().Err(); !errors.Is(err, tensor.ErrReleased) {
-			return fmt.Errorf("Keep of a released tensor returned %v", err)
+			return fmt.Errorf("x.Keep of a released tensor returned %v", err)
 		}
 		return nil
 	case 6: // Close returns an unread error
