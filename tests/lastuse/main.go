@@ -97,10 +97,12 @@ func compare(ctx context.Context, seed uint64, n int, fault string) (res result,
 	if err != nil {
 		return res, err
 	}
-	if err := os.MkdirAll(filepath.Join(root, "build"), 0o755); err != nil {
+	// In a folder named testdata, so that ./... does not include the packages.
+	parent := filepath.Join(root, "build", "testdata")
+	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return res, err
 	}
-	dir, err := os.MkdirTemp(filepath.Join(root, "build"), "lastuse")
+	dir, err := os.MkdirTemp(parent, "lastuse")
 	if err != nil {
 		return res, err
 	}
@@ -123,7 +125,7 @@ func compare(ctx context.Context, seed uint64, n int, fault string) (res result,
 			return res, err
 		}
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-gcflags=-N -l", "-o", filepath.Join(dir, "run"), "./"+filepath.Join("build", filepath.Base(dir)))
+	build := exec.CommandContext(ctx, "go", "build", "-gcflags=-N -l", "-o", filepath.Join(dir, "run"), "./"+filepath.Join("build", "testdata", filepath.Base(dir)))
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return res, fmt.Errorf("seed %d: %w\n%.4000s", seed, err, out)
@@ -158,8 +160,8 @@ const runner = `package main
 import (
 	"fmt"
 
-	a "github.com/linstock-ml/linstock/build/%s/a"
-	b "github.com/linstock-ml/linstock/build/%s/b"
+	a "github.com/linstock-ml/linstock/build/testdata/%s/a"
+	b "github.com/linstock-ml/linstock/build/testdata/%s/b"
 )
 
 func main() {
