@@ -21,7 +21,7 @@ tag=$(basename "$root"/torch/_C.cpython-*.so)
 tag=${tag#_C.cpython-3}
 minor=3.${tag%%-*}
 python=
-for p in "$root/../../../bin/python3" "python$minor" "$HOME"/.pyenv/versions/"$minor".*/bin/python3; do
+for p in "$root/../../../bin/python3" "python$minor" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/"$minor".*/bin/python3; do
   if [ "$("$p" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$minor" ]; then python=$p && break; fi
 done
 [ -n "$python" ] || { echo "missing: python$minor, which the PyTorch in $root is for; install it with: apt-get install python$minor-venv" >&2; exit 3; }

@@ -24,21 +24,14 @@ func TestGeneratedPrograms(t *testing.T) {
 	}
 }
 
-// A comparison that passes whatever the rewrite does would prove nothing.
-func TestFaultsAreNoticed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("each fault is a build")
+// A comparison that passes whatever the rewrite does would prove nothing. "go run ./tests/lastuse" tries every fault.
+func TestAFaultIsNoticed(t *testing.T) {
+	res, err := compare(context.Background(), 1, 100, lastuse.Faults()[0])
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, fault := range lastuse.Faults() {
-		t.Run(fault, func(t *testing.T) {
-			res, err := compare(context.Background(), 1, 200, fault)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if res.wrong == 0 {
-				t.Error("none of the programs shows it")
-			}
-		})
+	if res.wrong == 0 {
+		t.Error("none of the programs shows it")
 	}
 }
 
