@@ -470,7 +470,7 @@ bool is_internal(const c10::OperatorHandle &h) {
   std::string full = h.operator_name().name;
   size_t colons = full.find("::");
   std::string space = full.substr(0, colons), name = full.substr(colons + 2);
-  if (space != "aten") return spaces->count(space) != 0;
+  if (space != "aten") return space[0] == '_' || spaces->count(space) != 0;
   if (name[0] == '_' || name.find("_backward") != std::string::npos || h.hasTag(at::Tag::generated)) return true;
   return std::any_of(std::begin(backends), std::end(backends),
                      [&](const char *prefix) { return name.rfind(prefix, 0) == 0; });

@@ -37,7 +37,7 @@ var goPackages = []goPackage{
 		{"TestGolden", "a step of its own", false},
 		{"TestHostile", "arguments outside of their bounds end a device; part faults does so on purpose", false},
 		{"TestSettings", "saves the state of the CPU's generator and draws from the device's", false},
-		{"TestPrintLayouts TestRefusals", "makes sparse tensors, " + "for which " + noCode, true},
+		{"TestPrintLayouts TestRefusals TestInternalErrors", "makes sparse tensors, " + "for which " + noCode, true},
 		{"TestSetIndexOfSharedMemory", "the fake devices' kernels do not see that tensors overlap", true},
 	}},
 	{"autograd", 2 * time.Minute, []leftOut{
@@ -62,7 +62,7 @@ var goPackages = []goPackage{
 			"TestSeedRTorchCollectsAndTriesAgainBeforeAnError TestSeedGoDlFreesBeforeTheRetry " +
 			"TestSeedGoDlBudgetCountsStoragesAndStepsBack TestSeedFloDlOutOfMemoryIsTyped TestSeedTorchSharpLeaksAreFoundByLine " +
 			"TestSeedArticleTechniquesAndWhatTheySave TestSnapshotHoldsWhatIsLiveAndWhatHappened TestHistoryIsBoundedAndEnds " +
-			"TestReportsOfACUDADevice TestPeakFollowsAndResets TestOther Example_summary Example", figures, false},
+			"TestReportsOfACUDADevice TestHistoryHoldsOutOfMemoryErrors TestPeakFollowsAndResets TestOther Example_summary Example", figures, false},
 		{"TestProfileNamesTheLine", "runs go tool pprof", false},
 	}},
 }
