@@ -98,6 +98,9 @@ func (r *runner) run(args []string, total time.Duration, again, failed bool) (co
 	for _, p := range chosen {
 		began := time.Now()
 		for _, s := range p.steps {
+			if s.large && r.share < 1 {
+				continue
+			}
 			if old := r.results.find(p.name, s.name); old != nil && !again && !(failed && old.State != stateOK) {
 				continue
 			}

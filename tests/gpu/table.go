@@ -19,6 +19,7 @@ type step struct {
 	dry         string   // arguments added in a dry run
 	dryEnv      []string // environment added in a dry run
 	limit       time.Duration
+	large       bool // left out with a share below 1
 	read        func(stdout, all []byte, res *stepResult) error
 }
 
