@@ -13,4 +13,6 @@ import (
 	_ "github.com/spf13/cobra"
 	_ "golang.org/x/sync/errgroup"
 	_ "golang.org/x/term"
+	_ "golang.org/x/tools/go/cfg"
+	_ "golang.org/x/tools/go/packages"
 )
