@@ -252,18 +252,22 @@ func (b *body) findUnstable() {
 	}
 }
 
-// stable reports whether e is a constant or a local variable that no call changes.
-func (b *body) stable(e ast.Expr) bool {
+// plain returns the variable that e is, or whether e is a constant or nil.
+func (b *body) plain(e ast.Expr) (v *types.Var, constant bool) {
 	e = ast.Unparen(e)
 	if tv, ok := b.pkg.Info.Types[e]; ok && (tv.Value != nil || tv.IsNil()) {
-		return true
+		return nil, true
 	}
-	id, ok := e.(*ast.Ident)
-	if !ok {
-		return false
+	if id, ok := e.(*ast.Ident); ok {
+		v, _ = b.pkg.Info.Uses[id].(*types.Var)
 	}
-	v, ok := b.pkg.Info.Uses[id].(*types.Var)
-	return ok && !b.unstable[v] && v.Pkg() != nil && v.Parent() != v.Pkg().Scope()
+	return v, false
+}
+
+// stable reports whether e is a constant or a local variable that no call changes.
+func (b *body) stable(e ast.Expr) bool {
+	v, constant := b.plain(e)
+	return constant || v != nil && !b.unstable[v] && v.Pkg() != nil && v.Parent() != v.Pkg().Scope()
 }
 
 // exclude takes out the variables that are no places.

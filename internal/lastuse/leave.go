@@ -240,16 +240,8 @@ func (b *body) resultType(ev *event, i int) types.Type {
 
 // simple reports whether e is a constant, nil or a variable, whose value a release does not change.
 func (b *body) simple(e ast.Expr) bool {
-	e = ast.Unparen(e)
-	if tv, ok := b.pkg.Info.Types[e]; ok && (tv.Value != nil || tv.IsNil()) {
-		return true
-	}
-	id, ok := e.(*ast.Ident)
-	if !ok {
-		return false
-	}
-	_, ok = b.pkg.Info.Uses[id].(*types.Var)
-	return ok
+	v, constant := b.plain(e)
+	return constant || v != nil
 }
 
 // storable reports whether the results can be stored in variables before the return: the simple ones do not change by
