@@ -753,6 +753,10 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 				}
 				st.pending[t] = true
 			}
+			// The states of earlier rounds of the fixed point had fewer links: what counts is the last word.
+			if t := ev.old[pl]; t != nil && out != nil {
+				t.allowed = !compared
+			}
 			continue
 		}
 		if out == nil || st.own[pl.id] == no || !st.held.has(pl.id) || d.declare || d.pl.kind == carrier || d.pl.kind == closure {

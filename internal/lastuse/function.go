@@ -39,8 +39,9 @@ type temp struct {
 	places   []*place // that it may be the handle of: it is then not released
 	name     string
 
-	old   *place // instead of a call: what a place held before event
-	event *event
+	old     *place // instead of a call: what a place held before event
+	event   *event
+	allowed bool // old's handle is in no other place, by the final states
 }
 
 // body is a function or a function literal.

@@ -325,6 +325,9 @@ func (o *output) releaseTemp(ev *event, t *temp) {
 		return
 	}
 	if t.old != nil {
+		if !t.allowed {
+			return
+		}
 		scope := ev.scope
 		for scope != nil && scope != t.event.scope {
 			scope = scope.Parent()

@@ -379,7 +379,13 @@ func (g *generator) statement() {
 			g.line("if %s, err := with(%s); err != nil { return nil, err } else { r.show(%s) }", "z", g.t(1), "z")
 			g.line("{")
 			g.line("\tvar err error")
-			g.line("\tif %s, err = named(%s); err != nil { return nil, err }", g.of(g.ts), g.t(2))
+			v := g.of(g.ts)
+			g.line("\tvar all []*tensor.Tensor")
+			g.line("\tfor range 3 {")
+			g.line("\t\tif %s, err = named(%s); err != nil { return nil, err }", v, g.t(2))
+			g.line("\t\tall = append(all, %s)", v)
+			g.line("\t}")
+			g.line("\tr.show(tensor.Stack(all))")
 			g.line("}")
 			return
 		}
