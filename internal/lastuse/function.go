@@ -552,7 +552,11 @@ func (b *body) fate(e ast.Expr) fate {
 		return b.fate(p)
 	case *ast.SliceExpr:
 		if p.X == e {
-			return b.fate(p)
+			f := b.fate(p)
+			if p.High != nil && !p.Slice3 && (len(f.into) != 0 || b.appends(p)) {
+				return escape("a part of it is kept, and what is appended to that is written into it")
+			}
+			return f
 		}
 	case *ast.BinaryExpr:
 		return fate{}
@@ -611,6 +615,12 @@ func (b *body) fate(e ast.Expr) fate {
 		return stored("it is sent to a channel")
 	}
 	return escape("it is used in a way that is not followed")
+}
+
+// appends reports whether e is what a call of append extends.
+func (b *body) appends(e ast.Expr) bool {
+	call, ok := b.pkg.parent[e].(*ast.CallExpr)
+	return ok && b.pkg.builtin(call) == "append" && call.Args[0] == e
 }
 
 // isTarget reports whether e is assigned.

@@ -12,7 +12,7 @@ import (
 )
 
 func TestGeneratedPrograms(t *testing.T) {
-	res, err := compare(context.Background(), 7, 300, "")
+	res, err := compare(context.Background(), 2001, 300, "")
 	if err != nil {
 		t.Fatal(err)
 	}
