@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/cuda/memory_snapshot.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,7 +14,6 @@
 #include "../src/device.h"
 #include "allocator.h"
 #include "linstock_cuda.h"
-#include "versions.h"
 
 namespace ls {
 namespace {

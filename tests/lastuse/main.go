@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/internal/lastuse"
+	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
 const (
@@ -55,21 +56,17 @@ func main() {
 		}
 		all.add(res)
 	}
-	verdict := "ok"
-	if all.wrong != 0 || all.programs < n {
-		verdict = "FAILED"
-	}
+	good := all.wrong == 0 && all.programs >= n
 	faults := ""
-	if known := lastuse.Faults(); *share == 1 && verdict == "ok" {
+	if known := lastuse.Faults(); *share == 1 && good {
 		found := noticed(ctx, *seed, 200, known)
-		if faults = fmt.Sprintf("; %d of %d faults noticed", found, len(known)); found < len(known) {
-			verdict = "FAILED"
-		}
+		faults = fmt.Sprintf("; %d of %d faults noticed", found, len(known))
+		good = found == len(known)
 	}
 	fmt.Fprintln(os.Stderr, time.Since(start).Round(time.Second))
-	fmt.Printf("scorecard|last-use|%d programs both ways; %d differ; %d releases early; bytes at the probes %.0f %% of those without%s|%s\n",
-		all.programs, all.wrong, all.releases, 100*float64(all.after)/float64(max(all.before, 1)), faults, verdict)
-	if verdict != "ok" {
+	scorecard.Line("last-use", fmt.Sprintf("%d programs both ways; %d differ; %d releases early; bytes at the probes %.0f %% of those without%s",
+		all.programs, all.wrong, all.releases, 100*float64(all.after)/float64(max(all.before, 1)), faults), good)
+	if !good {
 		os.Exit(1)
 	}
 }
@@ -106,7 +103,7 @@ func (r *result) add(s result) {
 
 // compare generates n programs and runs them both ways.
 func compare(ctx context.Context, seed uint64, n int, fault string) (res result, err error) {
-	root, err := moduleRoot()
+	root, err := scorecard.ModuleRoot()
 	if err != nil {
 		return res, err
 	}
@@ -161,11 +158,6 @@ func compare(ctx context.Context, seed uint64, n int, fault string) (res result,
 		return res, errors.Join(os.WriteFile(keep, []byte(files["a/a.go"]), 0o644), os.WriteFile(keep+".rewritten", rewritten, 0o644))
 	}
 	return res, nil
-}
-
-func moduleRoot() (string, error) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
-	return strings.TrimSpace(string(out)), err
 }
 
 const runner = `package main

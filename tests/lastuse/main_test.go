@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/lastuse"
+	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
 func TestGeneratedPrograms(t *testing.T) {
@@ -153,7 +154,7 @@ func TestGoCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the standard library is compiled anew")
 	}
-	root, err := moduleRoot()
+	root, err := scorecard.ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}
