@@ -20,10 +20,7 @@ func (b *body) leaveBy(st *state, ev *event, out *output) {
 			}
 		}
 	}
-	if out == nil || out.dry {
-		return
-	}
-	if ev.before.IsValid() {
+	if out != nil && ev.before.IsValid() {
 		out.leave(st, ev, vals)
 	}
 }
@@ -165,9 +162,12 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 		}
 		if ok {
 			jobs = append(jobs, j)
+			if st.own[pl.id] == maybe {
+				o.flagOf(pl)
+			}
 		}
 	}
-	if len(jobs) == 0 && len(ev.temps) == 0 {
+	if o.dry || len(jobs) == 0 && len(ev.temps) == 0 {
 		return
 	}
 	if len(stored) > 0 && !b.storable(ev, vals, tuple) {
@@ -186,9 +186,6 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 		o.note(t.call.Pos(), "result of "+calleeName(t.call), true, "released before the return in line %d", o.line(ev.before))
 	}
 	for _, j := range jobs {
-		if st.own[j.pl.id] == maybe {
-			o.flagOf(j.pl)
-		}
 		text := o.releaseText(j.pl.kind, j.pl.v.Name(), at, strings.Join(j.unless, ", "))
 		texts = append(texts, o.guarded(j.pl, st.own[j.pl.id], text, false))
 		o.note(j.pl.v.Pos(), j.pl.v.Name(), true, "released before the return in line %d", o.line(ev.before))

@@ -75,6 +75,9 @@ func (o *output) after(ev *event, text string) {
 
 // name makes a new name.
 func (o *output) name(kind string) string {
+	if o.dry {
+		return prefix + kind
+	}
 	o.body.pkg.names++
 	return fmt.Sprintf("%s%s%d", prefix, kind, o.body.pkg.names)
 }

@@ -124,7 +124,7 @@ func (r *results) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# GPU kit\n\n")
 	if r.Dry {
-		fmt.Fprintf(&b, "Dry run over the fake CUDA runtime: kernels do nothing, values are not compared, times mean nothing.\n\n")
+		fmt.Fprintf(&b, "Dry run over the fake CUDA runtime: part tests computes with the CPU's kernels, the other parts' kernels do nothing, and times mean nothing.\n\n")
 	}
 	fmt.Fprintf(&b, "- kit: %s, for libtorch %s, built %s%s\n", r.Kit.Commit, r.Kit.Torch, r.Kit.Built, map[bool]string{true: fmt.Sprintf("; share %g", r.Share)}[r.Share != 1])
 	for _, key := range []string{"device", "driver", "memory", "torch", "cuda", "cudnn", "nccl", "python", "processor", "kernel", "glibc"} {

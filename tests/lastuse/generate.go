@@ -27,7 +27,7 @@ var _ nn.Layer
 type run struct {
 	strings.Builder
 	Bytes    []int64
-	Released bool
+	Released string // the first error of a released tensor
 	n        int
 }
 
@@ -38,8 +38,11 @@ func (r *run) show(x *tensor.Tensor) {
 	}
 	v, err := tensor.Data[float32](x)
 	if errors.Is(err, tensor.ErrReleased) {
-		r.Released = true
-		r.WriteString("RELEASED(" + err.Error() + ") ")
+		// Not the text: it names the lines that made the tensor, which are recorded for a sample.
+		r.WriteString("released ")
+		if r.Released == "" {
+			r.Released = err.Error()
+		}
 		return
 	}
 	if err != nil {
@@ -470,8 +473,8 @@ func program(name string, seed uint64, from, n int) string {
 	}
 	b.WriteString(`}
 
-// Run runs the i-th program; how says what went on.
-func Run(i int) (said string, released bool, bytes []int64) {
+// Run runs the i-th program. released is the first error of a released tensor.
+func Run(i int) (said, released string, bytes []int64) {
 	r := &run{}
 	defer func() {
 		if p := recover(); p != nil {
@@ -504,7 +507,9 @@ func Run(i int) (said string, released bool, bytes []int64) {
 	})
 	if err != nil {
 		fmt.Fprint(r, "scope: ", err)
-		r.Released = r.Released || errors.Is(err, tensor.ErrReleased)
+		if r.Released == "" && errors.Is(err, tensor.ErrReleased) {
+			r.Released = err.Error()
+		}
 	}
 	return r.String(), r.Released, r.Bytes
 }

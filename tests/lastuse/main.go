@@ -177,8 +177,8 @@ func main() {
 		now, released, fewer := b.Run(i)
 		bad := ""
 		switch {
-		case released && !anyway:
-			bad = "released"
+		case released != "" && anyway == "":
+			bad = released
 		case said != now:
 			bad = "other output"
 		case len(bytes) != len(fewer):
@@ -194,7 +194,12 @@ func main() {
 		if bad != "" {
 			wrong++
 			if wrong < 4 {
-				fmt.Printf("f%%d: %%s\n  %%.600s\n  %%.600s\n  %%v\n  %%v\n", i, bad, said, now, bytes, fewer)
+				same := 0
+				for same < min(len(said), len(now)) && said[same] == now[same] {
+					same++
+				}
+				from := max(same-200, 0)
+				fmt.Printf("f%%d: %%s\n  ...%%.400s\n  ...%%.400s\n  %%v\n  %%v\n", i, bad, said[from:], now[from:], bytes, fewer)
 			}
 		}
 	}
