@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -15,6 +16,9 @@ var speedSteps = []step{
 	speedStep("attention", "causal attention, forward and backward, in bf16", "attention", 3, 11, 3*time.Minute),
 }
 
+// oneCompiler has Inductor compile in its own process. Its pool of processes can hang on two cores (PyTorch 2.11).
+const oneCompiler = "TORCHINDUCTOR_COMPILE_THREADS=1"
+
 func large(s step) step {
 	s.large = true
 	return s
@@ -26,5 +30,5 @@ func speedStep(name, shows, tasks string, rounds, turns int, limit time.Duration
 		argv: "{bin}/bench -device cuda:0 -json -tasks " + tasks + " -rounds " + itoa(rounds) + " -turns " + itoa(turns),
 		env:  []string{"LINSTOCK_BENCH_PYTHON={python}", "TORCHINDUCTOR_CACHE_DIR={work}/inductor"},
 		// cuDNN's layout of an LSTM's weights is not faked.
-		dry: "-rounds 1 -turns 1 -tasks " + tasks[strings.LastIndexByte(tasks, ',')+1:], dryEnv: append([]string{"LINSTOCK_CUDNN=0"}, roomy...)}
+		dry: "-rounds 1 -turns 1 -tasks " + tasks[strings.LastIndexByte(tasks, ',')+1:], dryEnv: append(slices.Clone(roomy), "LINSTOCK_CUDNN=0", oneCompiler)}
 }
