@@ -27,7 +27,8 @@ func main() {
 	share := flag.Float64("share", 1, "share of the steps after the first 2,000")
 	flag.Parse()
 	f, err := measure(int(scorecard.Share(steps-warmUp, *share)), func(step int, rss int64) {
-		fmt.Fprintf(os.Stderr, "  step %d: %.1f MiB\n", step, float64(rss)/(1<<20))
+		tasks, _ := os.ReadDir("/proc/self/task")
+		fmt.Fprintf(os.Stderr, "  step %d: %.1f MiB, %d threads\n", step, float64(rss)/(1<<20), len(tasks))
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "shapes:", err)
