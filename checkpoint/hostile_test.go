@@ -378,69 +378,6 @@ func fuzzOne[T any](t *testing.T, path string) {
 	}
 }
 
-func seeds(f *testing.F) {
-	golden, err := os.ReadFile("testdata/python.safetensors")
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(golden)
-	f.Add(bytesOf(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8))
-	f.Add(bytesOf(`{"__metadata__":{"k":"\u00e4\ud83d\ude00"},"a":{"dtype":"BOOL","shape":[2,0],"data_offsets":[0,0]}}`, 0))
-	f.Add(bytesOf(`{"a":{"dtype":"F4","shape":[15],"data_offsets":[0,8]}}`, 8))
-}
-
-// FuzzHeader holds the parser to what it promises of a header that it accepts.
-func FuzzHeader(f *testing.F) {
-	seeds(f)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) < 8 {
-			return
-		}
-		n, err := headerSize([8]byte(b), int64(len(b)))
-		if err != nil {
-			return
-		}
-		data := int64(len(b) - 8 - n)
-		h, err := parseHeader(bytes.Clone(b[8:8+n]), data)
-		if err != nil {
-			if !errors.Is(err, ErrFormat) {
-				t.Errorf("an error of another kind: %v", err)
-			}
-			return
-		}
-		used := int64(0)
-		for i := range h.entries {
-			e := &h.entries[i]
-			count := int64(1)
-			for _, d := range h.shape(e) {
-				count *= int64(d)
-			}
-			if e.begin < 0 || e.end > data || count*int64(elementTypes[e.element].bits) != 8*(e.end-e.begin) {
-				t.Errorf("%q: shape %v in [%d, %d) of %d", e.name, h.shape(e), e.begin, e.end, data)
-			}
-			if found, ok := h.find(e.name); !ok || found != e {
-				t.Errorf("%q is not found", e.name)
-			}
-			used += e.end - e.begin
-		}
-		if used != data {
-			t.Errorf("%d of %d bytes are used", used, data)
-		}
-	})
-}
-
-// FuzzLoad reads the tensors too; it needs libtorch.
-func FuzzLoad(f *testing.F) {
-	seeds(f)
-	path := filepath.Join(f.TempDir(), "x.safetensors")
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if err := os.WriteFile(path, b, 0o666); err != nil {
-			t.Fatal(err)
-		}
-		_ = touch(path)
-	})
-}
-
 // A file that cannot be read to the end is an error and no crash.
 func TestShortReads(t *testing.T) {
 	leak.Check(t)
