@@ -1,7 +1,8 @@
 // Command peak measures peak memory and step time side by side with Python's PyTorch, on the same libtorch and
 // through the same counting allocator, where sizes matter: steps of half a second and more, hundreds of megabytes.
 // Each run is a process of its own; the runs of a round come in a shuffled order. `make bench-peak` builds and runs it;
-// BENCH="-rounds 1 -models cnn" passes arguments.
+// BENCH="-rounds 1 -models cnn" passes arguments. -arm MODEL,MODE,STYLE -record FILE writes the trace of a step, for the
+// simulator of internal/pacer.
 package main
 
 import (
@@ -53,14 +54,20 @@ func main() {
 	arm := flag.String("arm", "", "run one task of the Go arm in this process: MODEL,MODE,STYLE")
 	rows := flag.Int("rows", 0, "rows of a batch; 0: the model's own")
 	above := flag.Int64("limit", 0, "a limit so many bytes above what is live between steps")
+	trace := flag.String("record", "", "write the trace of the -arm's step to this file, for internal/pacer")
 	flag.Parse()
 	split := func(s string) []string { return strings.FieldsFunc(s, func(r rune) bool { return r == ',' }) }
 	o.models, o.modes, o.styles, o.lines = split(*models), split(*modes), split(*styles), split(*lines)
 	var err error
 	if *arm != "" {
 		p := append(split(*arm), "", "")
+		t := task{p[0], p[1], p[2], *rows, o.steps, *above, o.scale, o.free}
 		if device, err = tensor.ParseDevice(o.device); err == nil {
-			err = runArm(task{p[0], p[1], p[2], *rows, o.steps, *above, o.scale}, o.threads)
+			if *trace != "" {
+				err = record(t, o.threads, *trace)
+			} else {
+				err = runArm(t, o.threads)
+			}
 		}
 	} else {
 		err = o.compare()
@@ -107,7 +114,7 @@ func (o *options) run(j job) (map[string]float64, error) {
 			self, t.style = o.lastUse, "plain"
 		}
 		argv = []string{self, "-device", o.device, "-scale", strconv.Itoa(o.scale), "-threads", strconv.Itoa(o.threads), "-steps", strconv.Itoa(t.steps), "-rows", strconv.Itoa(t.rows),
-			"-limit", strconv.FormatInt(t.above, 10), "-arm", strings.Join([]string{t.model, t.mode, t.style}, ",")}
+			"-peaks=" + strconv.FormatBool(o.free), "-limit", strconv.FormatInt(t.above, 10), "-arm", strings.Join([]string{t.model, t.mode, t.style}, ",")}
 		if j.arm == "go off" {
 			env = append(env, "LINSTOCK_POLICY=off")
 		}

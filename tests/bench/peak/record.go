@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// A trace is what a step does with memory, for the simulator of internal/pacer. Each line is an event:
+//
+//	base N         bytes reachable between steps
+//	step NAME      the step begins
+//	o MICROSECONDS an operator begins, and takes so long; b: the same for a backward pass
+//	a N            the operator allocates a block of N bytes; blocks are numbered from 0
+//	u N            the program has used block N for the last time: from here on a collection frees its reference
+//	f N            libtorch has given up its own reference to block N
+//
+// A block is freed when neither the program nor libtorch references it. One that has no u has a reference of the program's
+// until the step ends, unless it has an f and libtorch alone references it, which is written as a negative size. When the
+// step ends, a scope releases what is left.
+//
+// To find out, the step is run twice: without collections, and with one before each operator. What the second run frees
+// earlier than the first is what a collection can free.
+
+// smallest is the size of blocks from which on they are recorded.
+const smallest = 64 << 10
+
+// observer is the policy during a recorded step: it notes when operators begin.
+type observer struct {
+	collect bool
+	ops     *[]recordedOp
+}
+
+type recordedOp struct {
+	before, begin int64 // Unix nanoseconds: before the collection, and after it
+	backward      bool
+}
+
+func (o observer) EveryOperators() int { return 1 }
+
+func (o observer) Decide(s vram.State) vram.Decision {
+	if s.Device == vram.CPU && s.Operators != 0 { // asked before an operator
+		before := time.Now().UnixNano()
+		if o.collect {
+			_ = vram.Collect()
+		}
+		*o.ops = append(*o.ops, recordedOp{before, time.Now().UnixNano(), s.Backward})
+	}
+	return vram.Decision{}
+}
+
+// recordedBlock is a block of a step: the operators that allocate and free it.
+type recordedBlock struct {
+	bytes     int64
+	op        int // that allocates it
+	freed     int // the operator during which it is freed, or before it by a collection; -1: not in this step
+	collected bool
+	freedAt   int // the number of blocks allocated until then
+}
+
+// observe runs a step and says what it does with each block.
+func observe(step func() error, collect bool) (ops []recordedOp, blocks []recordedBlock, err error) {
+	if err := vram.RecordHistory(1 << 20); err != nil {
+		return nil, nil, err
+	}
+	defer vram.SetPolicy(vram.SetPolicy(observer{collect, &ops}))
+	begin := time.Now().UnixNano()
+	if err := step(); err != nil {
+		return nil, nil, err
+	}
+	end := time.Now().UnixNano()
+	events := cshim.HistoryEvents()
+	if err := vram.RecordHistory(0); err != nil {
+		return nil, nil, err
+	}
+	ops = append(ops, recordedOp{end, end, false}) // the scope's end
+	live := map[uint64]int{}
+	for _, e := range events {
+		if e.TimeNS < begin || e.TimeNS > end || e.Bytes < smallest {
+			continue
+		}
+		// The last operator that had begun, or whose collection had.
+		op, _ := slices.BinarySearchFunc(ops, e.TimeNS, func(o recordedOp, t int64) int { return cmp.Compare(o.before, t+1) })
+		op--
+		if e.Kind == cshim.Allocated {
+			live[e.Address] = len(blocks)
+			blocks = append(blocks, recordedBlock{bytes: e.Bytes, op: max(0, op), freed: -1})
+		} else if i, ok := live[e.Address]; ok && e.Kind == cshim.Freed {
+			delete(live, e.Address)
+			b := &blocks[i]
+			b.freed, b.freedAt = op, len(blocks)
+			b.collected = collect && op >= 0 && e.TimeNS <= ops[op].begin
+		}
+	}
+	for i := range blocks { // what is freed at the very end is freed by the scope
+		if b := &blocks[i]; b.freedAt == len(blocks) && b.freed >= len(ops)-2 {
+			b.freed = -1
+		}
+	}
+	return ops, blocks, nil
+}
+
+// record writes the trace of a task's step to a file.
+func record(t task, threads int, path string) error {
+	if err := tensor.SetNumThreads(threads); err != nil {
+		return err
+	}
+	if err := tensor.ManualSeed(0); err != nil {
+		return err
+	}
+	step, zero, err := t.step()
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	zero()
+	if err := vram.Collect(); err != nil {
+		return err
+	}
+	base, err := vram.Stats(tensor.CPU)
+	if err != nil {
+		return err
+	}
+	ops, blocks, err := observe(step, false)
+	if err != nil {
+		return err
+	}
+	zero()
+	if err := vram.Collect(); err != nil {
+		return err
+	}
+	_, early, err := observe(step, true)
+	if err != nil {
+		return err
+	}
+	if len(blocks) != len(early) {
+		return fmt.Errorf("the step allocates %d blocks, and %d when it is collected", len(blocks), len(early))
+	}
+	last := len(ops) - 1
+	var text bytes.Buffer
+	fmt.Fprintf(&text, "base %d\nstep %s %s\n", base.Allocated, t.model, t.mode)
+	type moment struct{ op, allocated int }
+	unused, given := make([][]int, last), map[moment][]int{}
+	unuse := func(op, block int) { unused[max(op, 0)] = append(unused[max(op, 0)], block) }
+	for i, b := range blocks {
+		e := early[i]
+		if b.bytes != e.bytes {
+			return fmt.Errorf("block %d has %d bytes, and %d when the step is collected", i, b.bytes, e.bytes)
+		}
+		switch {
+		case b.freed >= 0 && b.freed < last && b.freed <= e.freed: // without a collection
+			blocks[i].bytes = -b.bytes
+			given[moment{b.freed, b.freedAt}] = append(given[moment{b.freed, b.freedAt}], i)
+		case e.freed >= 0 && e.freed < last && e.collected:
+			unuse(e.freed, i)
+		case e.freed >= 0 && e.freed < last:
+			// A graph held it longer than the program: for how long that did is not known, most often for an operator.
+			unuse(min(b.op+2, e.freed), i)
+			given[moment{e.freed, e.freedAt}] = append(given[moment{e.freed, e.freedAt}], i)
+		}
+	}
+	next := 0
+	for i, o := range ops[:last] {
+		for _, b := range unused[i] {
+			fmt.Fprintf(&text, "u %d\n", b)
+		}
+		kind := "o"
+		if o.backward {
+			kind = "b"
+		}
+		fmt.Fprintf(&text, "%s %d\n", kind, (ops[i+1].before-o.begin)/1000)
+		free := func() {
+			for _, b := range given[moment{i, next}] {
+				fmt.Fprintf(&text, "f %d\n", b)
+			}
+		}
+		for free(); next < len(blocks) && blocks[next].op == i; free() {
+			fmt.Fprintf(&text, "a %d\n", blocks[next].bytes)
+			next++
+		}
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	z, _ := gzip.NewWriterLevel(f, gzip.BestCompression)
+	if _, err := z.Write(text.Bytes()); err != nil {
+		return err
+	}
+	if err := z.Close(); err != nil {
+		return err
+	}
+	fmt.Printf("%s: %d operators, %d blocks, %d bytes of text\n", path, last, len(blocks), text.Len())
+	return f.Close()
+}
