@@ -5,8 +5,6 @@ package cshim
 #cgo nocallback lsc_memory_stats
 #cgo noescape lsc_memory_pace
 #cgo nocallback lsc_memory_pace
-#cgo noescape lsc_memory_largest
-#cgo nocallback lsc_memory_largest
 #cgo noescape lsc_memory_trim
 #cgo nocallback lsc_memory_trim
 #cgo noescape lsc_memory_capacity
@@ -22,7 +20,7 @@ package cshim
 // One crossing: between two the goroutine would queue for a processor with all that have just been woken.
 static int32_t pressure_next(ls_pressure *p, int64_t timeout_ms) {
 	if (p->round != 0) {
-		lsc_pressure_done(p->round, p->whole);
+		lsc_pressure_done(p);
 		p->round = 0;
 	}
 	return lsc_pressure_wait(p, timeout_ms);
@@ -70,12 +68,6 @@ func MemoryPace(device int32) (p Pace, err error) {
 	return p, err
 }
 
-// MemoryLargest is the largest block given out since it was last called.
-func MemoryLargest(device int32) (bytes int64, err error) {
-	err = takeError(C.lsc_memory_largest(C.int32_t(device), (*C.int64_t)(&bytes)))
-	return bytes, err
-}
-
 // MemoryResetPeak starts the peak anew.
 func MemoryResetPeak(device int32) error {
 	return takeError(C.lsc_memory_reset_peak(C.int32_t(device)))
@@ -116,9 +108,10 @@ func MemoryFollowCGroups(groups []cgroup.Group, most, caller int64) error {
 	return takeError(C.lsc_memory_follow_cgroups(unsafe.SliceData(list), C.uint64_t(len(list)), C.int64_t(most), C.int64_t(caller)))
 }
 
-// MemorySetLines sets where Due is raised and where allocations wait for a round.
-func MemorySetLines(device int32, trigger, totalTrigger, line int64) error {
-	return takeError(C.lsc_memory_set_lines(C.int32_t(device), C.int64_t(trigger), C.int64_t(totalTrigger), C.int64_t(line)))
+// MemorySetTriggers sets the live bytes, and the bytes ever allocated, past which Due is raised, and the live bytes past
+// which allocations wait for a round.
+func MemorySetTriggers(device int32, live, total, softLimit int64) error {
+	return takeError(C.lsc_memory_set_triggers(C.int32_t(device), C.int64_t(live), C.int64_t(total), C.int64_t(softLimit)))
 }
 
 // notDue stands for the board before it is known.
@@ -145,26 +138,44 @@ func readBoard() {
 	seen.Store((*uint64)(unsafe.Pointer(C.lsc_samples_seen())))
 }
 
-// Pressure is ls_pressure.
-type Pressure struct {
-	Round  uint64
-	Bytes  int64
-	Device int32
-	Hard   int32 // 0: for the sake of the peak alone, HardLimit, 2: the system or the device has refused memory, whatever the limit
-	Whole  int32 // for PressureNext: the round has freed all that there was to free
-	_      int32
+// Waiters are the allocations that wait on one device: ls_waiters.
+type Waiters struct {
+	Bytes   int64 // their sum
+	Largest int64
+	Device  int32
+	Reason  int32 // the highest of WaitTarget, WaitLimit and WaitSystem among them
+	Verdict int32 // for PressureNext: VerdictAdmit, VerdictExhausted
+	_       int32
 }
 
-var _ [unsafe.Sizeof(C.ls_pressure{})]byte = [unsafe.Sizeof(Pressure{})]byte{}
+// Why allocations wait, and what a round has found: ls_wait_reason and ls_verdict.
+const (
+	WaitTarget = C.LS_WAIT_TARGET
+	WaitLimit  = C.LS_WAIT_LIMIT
+	WaitSystem = C.LS_WAIT_SYSTEM
 
-// HardLimit is the Hard of a round in which somebody stands at a limit.
-const HardLimit = 1
+	VerdictAdmit     = C.LS_VERDICT_ADMIT
+	VerdictExhausted = C.LS_VERDICT_EXHAUSTED
+)
 
-// PressureAttach makes the caller the one who serves; false: there is one already.
+// Pressure is ls_pressure.
+type Pressure struct {
+	round   uint64
+	count   int32
+	_       int32
+	waiters [C.LS_PRESSURE_DEVICES]Waiters
+}
+
+var (
+	_ [unsafe.Sizeof(C.ls_waiters{})]byte  = [unsafe.Sizeof(Waiters{})]byte{}
+	_ [unsafe.Sizeof(C.ls_pressure{})]byte = [unsafe.Sizeof(Pressure{})]byte{}
+)
+
+// Waiters are those that wait, for each device, whose verdicts may be set.
+func (p *Pressure) Waiters() []Waiters { return p.waiters[:p.count] }
+
+// PressureAttach makes the caller the one that serves rounds; it returns false where there is one already.
 func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }
-
-// PressureStop ends it.
-func PressureStop() { C.lsc_pressure_stop() }
 
 // PressureNext ends the round that p tells, unless p is empty, and blocks this thread until another is asked for (1),
 // the time is over (0), or it is to stop (-1).

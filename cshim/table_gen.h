@@ -70,7 +70,6 @@ typedef struct ls_functions {
   ls_error *(*synchronize)(int32_t device);
   ls_error *(*memory_stats)(int32_t device, ls_memory *out);
   ls_error *(*memory_pace)(int32_t device, ls_pace *out);
-  ls_error *(*memory_largest)(int32_t device, int64_t *out);
   ls_error *(*memory_reset_peak)(int32_t device);
   ls_error *(*memory_empty_cache)(int32_t device);
   ls_error *(*memory_trim)(int32_t device, int64_t keep, int64_t *freed);
@@ -79,11 +78,11 @@ typedef struct ls_functions {
   ls_error *(*memory_follow_cgroups)(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller);
   ls_error *(*memory_set_oom_callback)(ls_oom_callback fn, void *arg);
   ls_board *(*memory_board)(void);
-  ls_error *(*memory_set_lines)(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line);
+  ls_error *(*memory_set_triggers)(int32_t device, int64_t live, int64_t total, int64_t soft_limit);
   int32_t (*pressure_attach)(void);
   void (*pressure_stop)(void);
   int32_t (*pressure_wait)(ls_pressure *out, int64_t timeout_ms);
-  void (*pressure_done)(uint64_t round, int32_t whole);
+  void (*pressure_done)(const ls_pressure *round);
   int32_t (*pressure_ask)(void);
   int32_t (*sweeping_set)(int32_t on);
   void (*pressure_stats)(ls_pressure_counts *out);
@@ -232,7 +231,6 @@ static inline int32_t lsc_device_count(int32_t device_type) { return ls_table.de
 static inline ls_error *lsc_synchronize(int32_t device) { return ls_table.synchronize(device); }
 static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { return ls_table.memory_stats(device, out); }
 static inline ls_error *lsc_memory_pace(int32_t device, ls_pace *out) { return ls_table.memory_pace(device, out); }
-static inline ls_error *lsc_memory_largest(int32_t device, int64_t *out) { return ls_table.memory_largest(device, out); }
 static inline ls_error *lsc_memory_reset_peak(int32_t device) { return ls_table.memory_reset_peak(device); }
 static inline ls_error *lsc_memory_empty_cache(int32_t device) { return ls_table.memory_empty_cache(device); }
 static inline ls_error *lsc_memory_trim(int32_t device, int64_t keep, int64_t *freed) { return ls_table.memory_trim(device, keep, freed); }
@@ -241,11 +239,11 @@ static inline ls_error *lsc_memory_set_limit(int32_t device, int64_t bytes) { re
 static inline ls_error *lsc_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller) { return ls_table.memory_follow_cgroups(groups, n, most, caller); }
 static inline ls_error *lsc_memory_set_oom_callback(ls_oom_callback fn, void *arg) { return ls_table.memory_set_oom_callback(fn, arg); }
 static inline ls_board *lsc_memory_board(void) { return ls_table.memory_board(); }
-static inline ls_error *lsc_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line) { return ls_table.memory_set_lines(device, trigger, total_trigger, line); }
+static inline ls_error *lsc_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t soft_limit) { return ls_table.memory_set_triggers(device, live, total, soft_limit); }
 static inline int32_t lsc_pressure_attach(void) { return ls_table.pressure_attach(); }
 static inline void lsc_pressure_stop(void) { ls_table.pressure_stop(); }
 static inline int32_t lsc_pressure_wait(ls_pressure *out, int64_t timeout_ms) { return ls_table.pressure_wait(out, timeout_ms); }
-static inline void lsc_pressure_done(uint64_t round, int32_t whole) { ls_table.pressure_done(round, whole); }
+static inline void lsc_pressure_done(const ls_pressure *round) { ls_table.pressure_done(round); }
 static inline int32_t lsc_pressure_ask(void) { return ls_table.pressure_ask(); }
 static inline int32_t lsc_sweeping_set(int32_t on) { return ls_table.sweeping_set(on); }
 static inline void lsc_pressure_stats(ls_pressure_counts *out) { ls_table.pressure_stats(out); }

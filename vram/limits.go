@@ -141,7 +141,7 @@ func set(d Device, n Amount, f func(*account, int64) error) error {
 	if err := f(a, bytes); err != nil {
 		return err
 	}
-	a.aim()
+	a.replan()
 	return nil
 }
 
@@ -154,7 +154,7 @@ func SetGCPercent(d Device, percent int) (int, error) {
 	}
 	a := accountOf(w)
 	before := a.setPercent(percent)
-	a.aim()
+	a.replan()
 	return before, nil
 }
 

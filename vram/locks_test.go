@@ -6,10 +6,12 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/balance"
 	"github.com/linstock-ml/linstock/internal/elsewhere"
+	"github.com/linstock-ml/linstock/internal/pacer"
 	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/internal/unordered"
 )
@@ -22,23 +24,21 @@ func TestLocksOfAnAccount(t *testing.T) {
 	touch := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		budget, percent, capacity, reach, highest, summit, ahead, total, begun, met, next := a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.ahead, a.total, a.begun, a.met, a.next
-		a.budget, a.percent, a.capacity, a.reach, a.highest, a.summit, a.ahead, a.total, a.begun, a.met, a.next = budget, percent, capacity, reach, highest, summit, ahead, total, begun, met, next
-		a.waits, a.peakOther = 0, 0
+		budget, percent, capacity, pacer := a.budget, a.percent, a.capacity, a.pacer
+		a.budget, a.percent, a.capacity, a.pacer = budget, percent, capacity, pacer
+		a.peakOther = 0
 	}
 	for _, f := range []func(){
 		func() { a.setBudget(a.size() / 10 * 8) },
 		func() { a.setPercent(100) },
 		func() { a.size() },
-		func() { a.gives(State{Live: 1 << 40}, 1) },
-		func() { a.proved(1) },
+		func() { a.waited(1) },
+		func() { a.finished(pacer.Cycle{}) },
 		func() { _, _ = a.state() },
 		func() { _, _ = Stats(CPU) },
 		func() { _ = ResetPeak(CPU) },
-		a.aim,
+		func() { a.replan() },
 		func() { _ = Collect() },
-		func() { swept(0) },
-		tick,
 		func() { _ = outOfMemory(&cshim.Error{}) },
 	} {
 		unordered.Go(f, touch)
@@ -53,13 +53,12 @@ func TestLocksOfAnAccount(t *testing.T) {
 		})
 	}
 
-	p := purse{}
-	for _, f := range []func(){func() { p.look() }, func() { p.exhausted(0, 0) }, func() { p.pay(1) }, p.empty, func() { p.earn(0) }} {
+	for _, f := range []func(){func() { _, _ = a.state() }, func() { swept{totals: map[*account]int64{}}.finish(nil) }, func() { use(Paced{}) }} {
 		unordered.Go(f, func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			share, spare, at, cost, scanned := p.share, p.spare, p.at, p.cost, p.scanned
-			p.share, p.spare, p.at, p.cost, p.scanned = share, spare, at, cost, scanned
+			sweepTime.Lock()
+			defer sweepTime.Unlock()
+			budget := sweepTime.Budget
+			sweepTime.Budget = budget
 		})
 	}
 }
@@ -111,6 +110,17 @@ func TestOneSweeps(t *testing.T) {
 	}
 }
 
+// ofData returns a tensor of its own on the CPU with these values.
+func ofData(t *testing.T, data []float32) cshim.Handle {
+	t.Helper()
+	const float = 6
+	r := cshim.TensorFromData(float, []int{len(data)}, unsafe.Pointer(unsafe.SliceData(data)), 4*len(data))
+	if r.Err != nil {
+		t.Fatal(cshim.Take(r.Err))
+	}
+	return r.Handle
+}
+
 // Who would find no room waits before its operator begins, for the sweep under way and no longer than an allocation does.
 func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 	balance.Hold(t, func() {})
@@ -130,7 +140,7 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	none, some := Bytes(m.Live+mib), Bytes(m.Live+64*mib) // a sixteenth is expected, 16 MiB
+	none, some := Bytes(m.Live+mib), Bytes(m.Live+64*mib)
 	type waited struct{ waits, within, overdue int64 }
 	count := func() waited {
 		c := ReadCounts()
@@ -157,11 +167,11 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		}
 		a := accountOf(cpuWord)
 		a.mu.Lock()
-		a.next = block
-		a.total = 0 // much was given out since the last sweep
+		a.pacer = pacer.Controller{} // all was allocated since the last sweep
 		a.mu.Unlock()
-		beat := pulse.Load()
-		beat.hurry(false)
+		a.waited(block / 32) // the next operator is expected to ask for as much
+		keep := timers.Load()
+		keep.setShort(false)
 		sweeper.Lock()
 		earlier, sweeps := count(), counts.sweeps[Full].Load()
 		start := time.Now()
@@ -188,11 +198,11 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		if got := (waited{now.waits - earlier.waits, now.within - earlier.within, now.overdue - earlier.overdue}); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
 		}
-		if took < c.held || c.want.overdue > 0 && took < patience || c.want.waits == 0 && took > patience/2 {
+		if took < c.held || c.want.overdue > 0 && took < maxBoundaryWait || c.want.waits == 0 && took > maxBoundaryWait/2 {
 			t.Errorf("%s: it took %v", c.what, took)
 		}
-		if c.want.waits > 0 && !beat.quick.Load() {
-			t.Errorf("%s: the beat does not hurry", c.what)
+		if c.want.waits > 0 && !keep.short.Load() {
+			t.Errorf("%s: the timers are not short", c.what)
 		}
 		// Whose turn it is then asks anew: what was given out since the last sweep is due for one.
 		if n, want := counts.sweeps[Full].Load()-sweeps, min(c.held, 1); n != int64(want) {
@@ -276,13 +286,13 @@ func TestLocksOfTables(t *testing.T) {
 	for _, f := range []func(){
 		func() { _ = Collect() },
 		func() { relieve(cpuWord, 0) },
-		func() { serve(&cshim.Pressure{Device: cpuWord}) },
+		func() { serve(nil) },
 	} {
 		unordered.Go(f, func() {
 			sweeper.Lock()
 			defer sweeper.Unlock()
-			begun := sweeper.begun
-			sweeper.begun = begun
+			last := sweeper.last
+			sweeper.last = last
 		})
 	}
 }

@@ -86,8 +86,9 @@ func TestPolicies(t *testing.T) {
 				r := rand.New(rand.NewPCG(1, 2))
 				for range 20000 {
 					n := func() int64 { return r.Int64N(1 << uint(1+r.IntN(50))) }
-					s := vram.State{Live: n(), Capacity: n(), Limit: n(), Budget: n(), Reachable: n(), Highest: n(), Next: n(),
-						Allocated: n(), Operators: n(), Percent: r.IntN(300) - 1, Spare: time.Duration(n()) - time.Second, Cost: time.Duration(n()), Backward: r.IntN(2) == 0}
+					s := vram.State{Live: n(), Capacity: n(), Limit: n(), Budget: n(), Reachable: n(), Target: n(), Request: n(),
+						Allocated: n(), Operators: n(), Percent: r.IntN(300) - 1, Available: time.Duration(n()) - time.Second, Cost: time.Duration(n()),
+						Backward: r.IntN(2) == 0, Largest: n() * r.Int64N(2)}
 					s.Reserved = s.Live + n()
 					if r.IntN(10) == 0 {
 						s = vram.State{}
@@ -96,7 +97,7 @@ func TestPolicies(t *testing.T) {
 					if d != p.Decide(s) {
 						t.Fatalf("two answers to %+v", s)
 					}
-					if d.Sweep < vram.None || d.Sweep > vram.Deep || d.Again < 0 {
+					if d.Sweep < vram.None || d.Sweep > vram.Deep || d.Again < 0 || d.Total < 0 || d.Wait < 0 {
 						t.Fatalf("%+v gives %+v", s, d)
 					}
 					// A sweep that would find nothing new is never asked for at once again.
@@ -239,8 +240,8 @@ func TestPacedInvariantOnManyGoroutines(t *testing.T) {
 	}
 }
 
-// Where Paced is wrapped its line is kept, too, for a block of which no one knew before it was asked for.
-func TestAWrappedPacedKeepsItsLine(t *testing.T) {
+// Where Paced is wrapped its goal is kept, too, for a block whose size is not known before it is asked for.
+func TestAWrappedPacedKeepsItsGoal(t *testing.T) {
 	leak.Counted(t)
 	for name, p := range map[string]vram.Policy{
 		"alone": vram.Paced{Share: -1}, "Any": vram.Any{vram.Off{}, vram.Paced{Share: -1}}, "Threshold": vram.Threshold{Else: vram.Paced{Share: -1}},
@@ -266,7 +267,7 @@ func TestAWrappedPacedKeepsItsLine(t *testing.T) {
 	}
 }
 
-// Below 128 MiB nothing is ever swept, above it only from spare time.
+// Below 64 MiB nothing is ever swept.
 func TestNoSweepAtToySize(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)

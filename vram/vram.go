@@ -9,10 +9,11 @@
 // scope is still open. That waits for no code of the program's: neither for its cleanup functions nor for its [Reclaimer]s,
 // which are asked where that leaves no room. When is decided by a [Policy]; the default, [Paced], keeps
 //
-//	live ≤ max(256 MiB, (1 + percent/100) × what was reachable at the last sweep)
+//	live ≤ max(256 MiB, (1 + percent/100) × what the last sweep found reachable)
 //
 // as long as sweeps take a twentieth of the time at most: where they would take more, beside a Go heap that is slow to
-// collect, the goal rises. What is left of that time below the goal it spends on sweeps that lower the peak.
+// collect, the goal rises. What is left of that time it spends on sweeps that keep the live bytes at what the program is
+// known to need.
 //
 // An allocation that would pass the limit of its device waits for a sweep and tries again, as long as anybody makes
 // progress. Only when a sweep that began after the request found nothing does it fail, as *[OutOfMemoryError]; the
@@ -119,7 +120,7 @@ type Memory struct {
 	PeakOther   int64 // the most that Other was when Stats was called, since the start or the last ResetPeak
 	Limit       int64 // of SetLimit; 0: none
 	Budget      int64 // of SetBudget; 0: none
-	Reachable   int64 // bytes that were live after the last sweep
+	Reachable   int64 // bytes that the last complete sweep found reachable
 }
 
 // Stats are a device's counters. Other is, for the CPU, about what else of this process is resident: Go's heap, libraries,
@@ -143,7 +144,7 @@ func Stats(d Device) (Memory, error) {
 		Other: other, PeakOther: a.peakOther,
 		Allocated: m.Allocated, Peak: m.Peak, Requested: m.Requested, Reserved: m.Reserved, Cached: m.Cached,
 		Active: m.Active, LargestFree: m.LargestFree, Allocations: m.Allocations, Frees: m.Frees, Limit: m.Limit,
-		Budget: a.softLimit(m.Limit), Reachable: a.reach,
+		Budget: a.softLimit(m.Limit), Reachable: a.pacer.Reachable(),
 	}, nil
 }
 

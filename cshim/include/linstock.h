@@ -304,8 +304,6 @@ typedef struct ls_pace {
   int64_t freed; /* and given back */
 } ls_pace;
 LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
-/* The largest block given out since the last call. */
-LS_API ls_error *ls_memory_largest(int32_t device, int64_t *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
 /* Gives the cached blocks back to the system; for the CPU also what malloc keeps free. */
 LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;
@@ -331,32 +329,53 @@ LS_API ls_error *ls_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, i
 typedef int32_t (*ls_oom_callback)(void *arg, int32_t device, int64_t bytes);
 LS_API ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) LS_NOEXCEPT;
 
-/* ---- pressure: how a pacer of the caller's learns that memory is short ---- */
+/* ---- pressure: how a pacer of the caller's learns that memory is short ----
+ * An allocation that does not fit waits for a round of the pacer's, without a lock of the shim's and for a bounded
+ * time. A round serves all that wait when it begins, on every device. */
 typedef struct ls_board {
-  uint32_t due; /* raised when a device's live bytes pass its trigger, and when an allocation begins to wait;
-                   atomic, the caller clears it */
+  uint32_t due; /* raised when a device passes a trigger, and when an allocation begins to wait; atomic, the caller
+                   clears it */
 } ls_board;
 LS_API ls_board *ls_memory_board(void) LS_NOEXCEPT;
-/* Live bytes past trigger, or bytes given out since the start past total_trigger, raise due; an allocation past
- * line asks for a round and waits, for a bounded time. */
-LS_API ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger,
-                                     int64_t line) LS_NOEXCEPT;
+/* Live bytes past live, or bytes allocated since the start past total, raise due. An allocation that would have
+ * more than soft_limit bytes be live waits (LS_WAIT_TARGET). INT64_MAX: never. */
+LS_API ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total,
+                                        int64_t soft_limit) LS_NOEXCEPT;
+/* Why an allocation waits. */
+enum ls_wait_reason {
+  LS_WAIT_TARGET = 1, /* it would pass the soft limit: a round may admit it past that; it never fails for that */
+  LS_WAIT_LIMIT =
+      2, /* it would pass the hard limit: it fails after an exhausted round in which nothing was freed */
+  LS_WAIT_SYSTEM = 3 /* the system or the device has refused the memory: as LS_WAIT_LIMIT, whatever the limit */
+};
+/* What the pacer found for a device; bits. Without any, what waits tries again, and asks for another round. */
+enum ls_verdict {
+  LS_VERDICT_ADMIT = 1,    /* LS_WAIT_TARGET: they may pass the soft limit */
+  LS_VERDICT_EXHAUSTED = 2 /* LS_WAIT_LIMIT and _SYSTEM: all was freed that could be when the round began */
+};
+/* The allocations that wait on one device. */
+typedef struct ls_waiters {
+  int64_t bytes;   /* their sum */
+  int64_t largest; /* the largest one */
+  int32_t device;
+  int32_t reason;  /* the highest ls_wait_reason among them */
+  int32_t verdict; /* the caller's, for ls_pressure_done */
+  int32_t unused;
+} ls_waiters;
+#define LS_PRESSURE_DEVICES 65
 typedef struct ls_pressure {
   uint64_t round;
-  int64_t bytes; /* that threads wait for, on the device that lacks most */
-  int32_t device;
-  int32_t hard;          /* 1: one of them stands at a limit; 2: the system, or the device, has refused memory */
-  int32_t whole, unused; /* whole: the caller's, for ls_pressure_done */
+  int32_t count, unused; /* of the devices that follow; 0: those who waited have gone */
+  ls_waiters waiters[LS_PRESSURE_DEVICES];
 } ls_pressure;
-/* From ls_pressure_attach (0: another has attached) to ls_pressure_stop allocations that do not fit wait for
- * rounds: ls_pressure_wait blocks the caller's thread until one is asked for (1), the time is over (0) or it is to
- * stop (-1); ls_pressure_done ends the round, after the caller's frees. It says whether they are all that there
- * was to free when the round began: an allocation fails after such a round alone, and if nothing at all was freed
- * meanwhile. */
+/* Allocations wait from ls_pressure_attach (0: another has attached) to ls_pressure_stop. ls_pressure_wait blocks
+ * the caller's thread until a round is asked for (1), the time is over (0) or it is to stop (-1); it marks the
+ * thread as ls_sweeping_set(1) does, for good. ls_pressure_done ends the round, after the caller's frees, with the
+ * verdicts in it; NULL ends none. */
 LS_API int32_t ls_pressure_attach(void) LS_NOEXCEPT;
 LS_API void ls_pressure_stop(void) LS_NOEXCEPT;
 LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEPT;
-LS_API void ls_pressure_done(uint64_t round, int32_t whole) LS_NOEXCEPT;
+LS_API void ls_pressure_done(const ls_pressure *round) LS_NOEXCEPT;
 /* Asks for a round without waiting for it. */
 LS_API int32_t ls_pressure_ask(void) LS_NOEXCEPT;
 /* While on, allocations of this thread never wait. Returns what it was; less than 0 leaves it. */

@@ -319,8 +319,8 @@ auto get_or_throw(size_t n, size_t asked, Get get) {
     heap().drop_kept();
     if ((p = get()) != nullptr) return p;
     int64_t before = a.freed.load();
-    Waited waited =
-        n > (size_t{1} << 46) ? Waited::kNobody : wait_for_sweep(kCpuSlot, static_cast<int64_t>(n), true, nullptr);
+    Waited waited = n > (size_t{1} << 46) ? Waited::kNoServer
+                                          : wait_for_round(kCpuSlot, static_cast<int64_t>(n), LS_WAIT_SYSTEM);
     if (!may_fit(waited, a, before) || Clock::now() > give_up) {
       out_of_memory(kCpuSlot, static_cast<int64_t>(asked),
                     ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str());
@@ -618,16 +618,6 @@ ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
     out->live = live;
     out->reserved = slot == ls::kCpuSlot ? live + static_cast<int64_t>(ls::cached_large()) : a.reserved.load();
     out->limit = limit == INT64_MAX ? 0 : limit;
-  });
-}
-
-ls_error *ls_memory_largest(int32_t device, int64_t *out) noexcept {
-  return ls::run_void([&] {
-    int slot = ls::slot_of(device);
-    auto &largest = ls::accounts[slot].largest;
-    int64_t n = *out = largest.load();
-    // A larger one given out meanwhile stays.
-    largest.compare_exchange_strong(n, slot == ls::kCpuSlot ? 0 : n - n / 8);
   });
 }
 

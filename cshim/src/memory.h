@@ -20,7 +20,7 @@ struct alignas(64) Account {
   std::atomic<int64_t> live{0};
   std::atomic<int64_t> trigger{INT64_MAX};        // past it the next operator asks the policy
   std::atomic<int64_t> total_trigger{INT64_MAX};  // the same for total
-  std::atomic<int64_t> line{INT64_MAX};  // an allocation that would pass it waits for a sweep, then goes on
+  std::atomic<int64_t> soft_limit{INT64_MAX};  // an allocation that would pass it waits for a round, then goes on
   // What is admitted at once. Equal to the limit, but lower where the CPU's limit follows a cgroup: past it the
   // room in the cgroup is measured again (follow_limit).
   std::atomic<int64_t> granted{INT64_MAX};
@@ -30,7 +30,6 @@ struct alignas(64) Account {
   std::atomic<int64_t> limit{INT64_MAX};    // an allocation that would pass it waits, then fails
   std::atomic<int64_t> reserved{0};         // a device's: bytes that its allocator holds
   std::atomic<int64_t> freed{0};            // and given back
-  std::atomic<int64_t> largest{0};          // the largest block given out since it was last asked for
 };
 extern Account accounts[kMaxDevices];
 
@@ -40,8 +39,9 @@ inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
   }
 }
 
-// Counts n bytes in when they fit below the limit, and below the line unless they may pass it; false otherwise.
-bool try_admit(int slot, int64_t n, bool past_line = true) noexcept;
+// Counts n bytes in where they fit below the limit, and below the soft limit unless they may pass that. Returns
+// whether it has.
+bool try_admit(int slot, int64_t n, bool past_soft_limit = true) noexcept;
 // What threads have taken ahead of the CPU's account and not given out.
 int64_t taken_ahead() noexcept;
 // The bytes of small free blocks that threads keep.
@@ -56,30 +56,27 @@ bool follow_limit(int64_t n) noexcept;
 void admit(int slot, int64_t n, int64_t asked);
 void release(int slot, int64_t n) noexcept;
 
-// The same where it is the rule that they fit.
+// Fast path of admit for the common case.
 inline void enter(int slot, int64_t n, int64_t asked) {
-  if (try_admit(slot, n, false)) {
-    raise(accounts[slot].largest, n);
-  } else {
-    admit(slot, n, asked);
-  }
+  if (!try_admit(slot, n, false)) admit(slot, n, asked);
 }
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kGiveUp = std::chrono::seconds(30);  // of waits for one allocation
 enum class Waited {
-  kNobody,  // nobody sweeps
-  kAgain,   // it fits, or some was freed, or the time is over: another try, and another wait, may be worth it
-  kAll,     // a sweep that began after the request has freed all that there was to free
+  kNoServer,  // no pacer is attached, or this thread is the pacer's
+  kRetry,     // it fits, or some was freed, or the time is over: another try, and another wait, may succeed
+  kGranted,   // LS_WAIT_TARGET: it may pass the soft limit; otherwise: the round was exhausted
 };
-// Waits, for a bounded time, until a sweep that begins after this call is done, or until fits() says so.
-Waited wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int slot, int64_t n));
+// Waits, for a bounded time, until a round that begins after this call has ended; at a limit (LS_WAIT_LIMIT) also
+// until n bytes fit.
+Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason);
 // Whether another try may succeed after a wait before which so many bytes had been freed.
 inline bool may_fit(Waited waited, const Account &a, int64_t freed_before) {
-  return waited == Waited::kAgain || (waited == Waited::kAll && a.freed.load() != freed_before);
+  return waited == Waited::kRetry || (waited == Waited::kGranted && a.freed.load() != freed_before);
 }
 
-// Set on a thread that sweeps: it must never wait for a sweep.
+// Set on a thread that collects: it must never wait for a round.
 extern constinit thread_local bool sweeping __attribute__((tls_model("initial-exec")));
 
 // The bytes of the last allocation that failed on this thread, for the error; 0 where it is not known.

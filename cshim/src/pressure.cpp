@@ -1,7 +1,7 @@
-// Who may allocate, and what happens when it does not fit. An allocation that does not fit under its device's
-// limit asks for a sweep and waits, without a lock of ours and for a bounded time; one thread (the pacer's) serves
-// all who wait, and its frees are done before they are woken. Whoever woke tries again as long as anyone made
-// progress: only a sweep that began after the request and freed nothing lets it fail.
+// Admission of allocations, and the wait of those that do not fit. An allocation that does not fit below its
+// device's limits asks for a round and waits, for a bounded time and without a lock. The pacer's thread serves all
+// that wait; its frees are done before it wakes them. They then try again, as long as anything was freed: only a
+// round that began after the request and was exhausted lets it fail.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -37,15 +37,26 @@ std::atomic<const Callback *> callback{nullptr};
 constexpr auto kSoftWait = std::chrono::milliseconds(250);
 constexpr auto kHardWait = std::chrono::milliseconds(2000);  // of one round; a collection beside a huge Go heap
 
-// The meeting place of those who wait and the one who sweeps. Leaked on purpose.
+static_assert(LS_PRESSURE_DEVICES == kMaxDevices);
+
+// An allocation that waits. Lives on its thread's stack, in a list guarded by Pressure::mutex.
+struct Waiter {
+  int slot;
+  int64_t bytes;
+  ls_wait_reason reason;
+  Waiter *next;
+};
+
+// Rounds, and the allocations that wait for them. Leaked on purpose.
 struct Pressure {
   std::mutex mutex;
-  std::condition_variable wanted;                            // the pacer waits here
-  std::condition_variable done;                              // those who wait for memory
-  uint64_t asked = 0, started = 0, finished = 0, whole = 0;  // rounds; whole: the last that freed all there was
+  std::condition_variable wanted;                 // the pacer waits here
+  std::condition_variable done;                   // allocations wait here
+  uint64_t asked = 0, started = 0, finished = 0;  // rounds
+  // The last round that admitted a device's waiters past the soft limit, and the last that was exhausted.
+  uint64_t admitted[kMaxDevices] = {}, exhausted[kMaxDevices] = {};
   bool attached = false, stop = false;
-  int64_t waiting[kMaxDevices] = {};  // bytes that threads wait for
-  int32_t hard = 0;                   // as in ls_pressure
+  Waiter *first = nullptr;
   std::atomic<int> waiters{0};
   std::atomic<int64_t> waits{0}, wait_ns{0}, timeouts{0}, retries{0}, ooms{0};
   std::atomic<int64_t> histogram[LS_WAIT_BUCKETS] = {};
@@ -165,10 +176,10 @@ void out_of_memory(int slot, int64_t asked, const char *why) {
   C10_THROW_ERROR(OutOfMemoryError, why);
 }
 
-bool try_admit(int slot, int64_t n, bool past_line) noexcept {
+bool try_admit(int slot, int64_t n, bool past_soft_limit) noexcept {
   auto &a = accounts[slot];
   int64_t limit = a.granted.load(std::memory_order_relaxed);
-  if (!past_line) limit = std::min(limit, a.line.load(std::memory_order_relaxed));
+  if (!past_soft_limit) limit = std::min(limit, a.soft_limit.load(std::memory_order_relaxed));
   int64_t now = a.live.load(std::memory_order_relaxed), ahead = 0;
   // What threads have taken ahead is not live: a peak is counted without it. Looked at before and after, since
   // what a thread gives back between is in `now`, and no longer ahead.
@@ -192,20 +203,19 @@ void release(int slot, int64_t n) noexcept {
   accounts[slot].freed.fetch_add(n);
   accounts[slot].live.fetch_sub(n);
   auto &p = Pressure::get();
-  // The one who sweeps wakes them all at the end of the round: here they would only be in its way.
+  // The pacer's thread wakes all at the end of the round: before that they would only be in its way.
   if (__builtin_expect(p.waiters.load(std::memory_order_relaxed) != 0, 0) && !sweeping) p.done.notify_one();
 }
 
 void admit(int slot, int64_t n, int64_t asked) {
   auto &a = accounts[slot];
-  raise(a.largest, n);
   if (slot == kCpuSlot && a.live.load(std::memory_order_relaxed) + n > a.granted.load(std::memory_order_relaxed))
     follow_limit(n);
-  // Past the line it waits, but is never refused: the pacer says when what can be reached leaves no room below.
+  // At the soft limit it waits, but is never refused: a round admits it, or makes room.
   auto until = Clock::now() + kSoftWait;
-  while (a.line.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
+  while (a.soft_limit.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
     if (try_admit(slot, n, false)) return;
-    if (wait_for_sweep(slot, n, false, nullptr) != Waited::kAgain) break;
+    if (wait_for_round(slot, n, LS_WAIT_TARGET) != Waited::kRetry) break;
     if (Clock::now() >= until) {
       Pressure::get().timeouts.fetch_add(1, std::memory_order_relaxed);
       break;
@@ -224,11 +234,11 @@ void admit(int slot, int64_t n, int64_t asked) {
   }
   while (Clock::now() < give_up) {
     int64_t before = a.freed.load();
-    Waited waited = wait_for_sweep(slot, n, true, fits_limit);
+    Waited waited = wait_for_round(slot, n, LS_WAIT_LIMIT);
     Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
     if (try_admit_tight(slot, n)) return;
-    // Who has let go of a tensor and not freed it yet may have lost the processor: a moment for them.
-    for (int i = 0; i < 5 && waited == Waited::kAll && a.freed.load() == before; i++) {
+    // A thread that is about to free a tensor may have lost the processor: a moment for it.
+    for (int i = 0; i < 5 && waited == Waited::kGranted && a.freed.load() == before; i++) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (!may_fit(waited, a, before)) break;
@@ -245,32 +255,35 @@ void admit(int slot, int64_t n, int64_t asked) {
                     .c_str());
 }
 
-Waited wait_for_sweep(int slot, int64_t n, bool hard, bool (*fits)(int, int64_t)) {
-  if (sweeping) return Waited::kNobody;
+Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason) {
+  if (sweeping) return Waited::kNoServer;
   auto &p = Pressure::get();
   std::unique_lock<std::mutex> lock(p.mutex);
-  if (!p.attached) return Waited::kNobody;
+  if (!p.attached) return Waited::kNoServer;
   uint64_t mine = p.started + 1;
   p.asked = std::max(p.asked, mine);
-  p.hard = std::max(p.hard, !hard ? 0 : fits != nullptr ? 1 : 2);
-  p.waiting[slot] += n;
+  Waiter self{slot, n, reason, p.first};
+  p.first = &self;
   p.waiters.fetch_add(1);
   p.wanted.notify_one();
-  __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);  // who is about to run an operator need not come here, too
+  __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);  // the next operators wait before they begin
   auto start = Clock::now();
-  bool ok = p.done.wait_until(lock, start + (hard ? kHardWait : kSoftWait), [&] {
-    return p.finished >= mine || !p.attached || (fits != nullptr && fits(slot, n));
+  bool ok = p.done.wait_until(lock, start + (reason == LS_WAIT_TARGET ? kSoftWait : kHardWait), [&] {
+    return p.finished >= mine || !p.attached || (reason == LS_WAIT_LIMIT && fits_limit(slot, n));
   });
   p.waiters.fetch_sub(1);
-  p.waiting[slot] -= n;
+  auto **link = &p.first;
+  while (*link != &self) link = &(*link)->next;
+  *link = self.next;
   p.waits.fetch_add(1, std::memory_order_relaxed);
   int64_t ns = std::chrono::nanoseconds(Clock::now() - start).count();
   p.wait_ns.fetch_add(ns, std::memory_order_relaxed);
   auto bucket = static_cast<int>(std::ceil(4 * std::log2(std::max(1.0, static_cast<double>(ns) / 1000))));
   p.histogram[std::clamp(bucket, 0, LS_WAIT_BUCKETS - 1)].fetch_add(1, std::memory_order_relaxed);
   if (!ok) p.timeouts.fetch_add(1, std::memory_order_relaxed);
-  if (!p.attached) return Waited::kNobody;
-  return p.whole >= mine ? Waited::kAll : Waited::kAgain;
+  if (!p.attached) return Waited::kNoServer;
+  auto &granted = reason == LS_WAIT_TARGET ? p.admitted : p.exhausted;
+  return granted[slot] >= mine ? Waited::kGranted : Waited::kRetry;
 }
 
 void admit_on_device(int32_t index, int64_t n) {
@@ -285,7 +298,7 @@ bool sweep_for_device(int32_t index, int64_t n) noexcept {
   if (index < 0 || index >= kMaxCudaDevices) return false;
   auto &a = accounts[1 + index];
   int64_t before = a.freed.load();
-  Waited waited = wait_for_sweep(1 + index, n, true, nullptr);
+  Waited waited = wait_for_round(1 + index, n, LS_WAIT_SYSTEM);
   Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
   return may_fit(waited, a, before);
 }
@@ -328,12 +341,12 @@ ls_board *ls_memory_board(void) noexcept {
   return ls::run_quiet([] { return &ls::board; });
 }
 
-ls_error *ls_memory_set_lines(int32_t device, int64_t trigger, int64_t total_trigger, int64_t line) noexcept {
+ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t soft_limit) noexcept {
   return ls::run_void([&] {
     auto &a = ls::accounts[ls::slot_of(device)];
-    a.trigger.store(trigger);
-    a.total_trigger.store(total_trigger);
-    a.line.store(line);
+    a.trigger.store(live);
+    a.total_trigger.store(total);
+    a.soft_limit.store(soft_limit);
   });
 }
 
@@ -404,7 +417,7 @@ int32_t ls_pressure_attach(void) noexcept {
     if (p.attached) return 0;
     p.attached = true;
     p.stop = false;
-    p.finished = p.whole = p.started = p.asked;
+    p.finished = p.started = p.asked;
     return 1;
   });
 }
@@ -423,7 +436,7 @@ void ls_pressure_stop(void) noexcept {
 int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
   return ls::run_quiet([&, timeout_ms]() mutable -> int32_t {
     auto &p = Pressure::get();
-    ls::sweeping = true;  // the pacer's thread, for good
+    ls::sweeping = true;
     std::unique_lock<std::mutex> lock(p.mutex);
     auto due = [&] { return p.stop || p.asked > p.started; };
     // A day is for ever, and its nanoseconds fit.
@@ -437,28 +450,37 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
     if (p.stop) return -1;
     p.started = p.asked;
     *out = {};
-    out->device = ls::word_of(ls::kCpuSlot);
     out->round = p.started;
-    out->hard = p.hard;
-    p.hard = 0;
-    for (int i = 0; i < ls::kMaxDevices; i++) {
-      if (p.waiting[i] > out->bytes) {
-        out->bytes = p.waiting[i];
-        out->device = ls::word_of(i);
-      }
+    for (auto *w = p.first; w != nullptr; w = w->next) {
+      int32_t device = ls::word_of(w->slot), i = 0;
+      while (i < out->count && out->waiters[i].device != device) i++;
+      auto &d = out->waiters[i];
+      out->count = std::max(out->count, i + 1);
+      d.device = device;
+      d.bytes += w->bytes;
+      d.largest = std::max(d.largest, w->bytes);
+      d.reason = std::max<int32_t>(d.reason, w->reason);
     }
     return 1;
   });
 }
 
-void ls_pressure_done(uint64_t round, int32_t whole) noexcept {
+void ls_pressure_done(const ls_pressure *round) noexcept {
   ls::run_quiet([&] {
     auto &cpu = ls::accounts[ls::kCpuSlot];
     if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::set_tight(false);
     auto &p = Pressure::get();
     std::lock_guard<std::mutex> lock(p.mutex);
-    p.finished = std::max(p.finished, round);
-    if (whole != 0) p.whole = std::max(p.whole, round);
+    if (round != nullptr) {
+      p.finished = std::max(p.finished, round->round);
+      for (int i = 0; i < std::clamp(round->count, 0, LS_PRESSURE_DEVICES); i++) {
+        auto &w = round->waiters[i];
+        int slot = w.device == ls::word_of(ls::kCpuSlot) ? ls::kCpuSlot : 1 + (w.device & 0xff);
+        if (slot >= ls::kMaxDevices) continue;
+        if ((w.verdict & LS_VERDICT_ADMIT) != 0) p.admitted[slot] = std::max(p.admitted[slot], round->round);
+        if ((w.verdict & LS_VERDICT_EXHAUSTED) != 0) p.exhausted[slot] = std::max(p.exhausted[slot], round->round);
+      }
+    }
     p.done.notify_all();
   });
 }

@@ -81,6 +81,13 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 		within(t, "the peak", ratio(r, tr), 0, 1.35)
 		share(t, r)
 	}
+	// What the graph does not need is freed before a backward pass, though little was allocated since the last cycle.
+	all["before a backward pass"] = func(t testing.TB) {
+		tr := recorded(t, "gpt-train")
+		r := newSim(scenario{trace: tr, speed: 8, noise: 1, unscoped: true}).run()
+		within(t, "the peak", ratio(r, tr), 0, 1.05)
+		share(t, r)
+	}
 	for name, trace := range map[string]string{"toy": "toy-train", "toy gru": "toy-gru"} {
 		tr := recorded(t, trace)
 		all[name+" in scopes"] = func(t testing.TB) {

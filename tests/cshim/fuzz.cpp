@@ -1053,9 +1053,7 @@ void Fuzz::memory() {
     }
     case 2: {
       ls_pace p;
-      ok(ls_memory_pace(d, &p));
-      int64_t largest;
-      return ok(ls_memory_largest(d, &largest));
+      return ok(ls_memory_pace(d, &p));
     }
     case 3:
       return ok(ls_memory_reset_peak(d));
@@ -1084,8 +1082,8 @@ void Fuzz::memory() {
       return;
     }
     case 9:
-      return ok(ls_memory_set_lines(d, one(2) ? INT64_MAX : integer(), one(2) ? INT64_MAX : integer(),
-                                    one(2) ? INT64_MAX : integer()));
+      return ok(ls_memory_set_triggers(d, one(2) ? INT64_MAX : integer(), one(2) ? INT64_MAX : integer(),
+                                       one(2) ? INT64_MAX : integer()));
     default:
       __atomic_store_n(&ls_memory_board()->due, 0, __ATOMIC_RELAXED);
       return;
@@ -1105,7 +1103,8 @@ void Fuzz::pressure() {
             asked && !many_ ? pick<int64_t>({0, -1, INT64_MIN, INT64_MAX}) : static_cast<int64_t>(below(2));
         if (ls_pressure_wait(&p, timeout) != 1) continue;
         ls_tensor_free(exchange[below(std::size(exchange))].exchange(0));
-        ls_pressure_done(p.round, 1);
+        for (int32_t i = 0; i < p.count; i++) p.waiters[i].verdict = LS_VERDICT_EXHAUSTED;
+        ls_pressure_done(&p);
       }
       ls_sweeping_set(0);
       return ls_pressure_stop();
@@ -1119,7 +1118,15 @@ void Fuzz::pressure() {
       ls_sweeping_set(0);
       return;
     case 3:
-      return ls_pressure_done(one(2) ? 0 : below(9), static_cast<int32_t>(below(2)));
+      if (one(4)) return ls_pressure_done(nullptr);
+      p = {};
+      p.round = one(2) ? 0 : below(9);
+      p.count = static_cast<int32_t>(integer());
+      for (auto &w : p.waiters) {
+        w.device = static_cast<int32_t>(integer());
+        w.verdict = static_cast<int32_t>(below(4));
+      }
+      return ls_pressure_done(&p);
     case 4: {
       ls_pressure_counts c;
       return ls_pressure_stats(&c);
@@ -1304,7 +1311,7 @@ ls_memory now() {
 
 // The process's settings as a sequence finds them.
 void reset() {
-  check(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
+  check(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
   check(ls_memory_set_limit(kCpu, 0));
   check(ls_memory_set_limit(kCpu, now().allocated + kRoom));
   check(ls_memory_set_oom_callback(nullptr, nullptr));

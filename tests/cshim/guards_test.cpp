@@ -139,10 +139,11 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
           while (!over) {
             ls_pressure p;
             if (ls_pressure_wait(&p, 1) != 1) continue;
-            if (p.device != cuda(0) || p.hard == 0) std::_Exit(4);
+            if (p.count != 1 || p.waiters[0].device != cuda(0) || p.waiters[0].reason < LS_WAIT_LIMIT)
+              std::_Exit(4);
             rounds++;
             ls::dismiss_from_device(0, garbage.exchange(0));
-            ls_pressure_done(p.round, 1);
+            end_round(p, LS_VERDICT_EXHAUSTED);
           }
         });
         auto live = [] {

@@ -46,13 +46,19 @@ class ShimTest : public ::testing::Test {
     ls_pace account;
     ASSERT_EQ(ls_memory_pace(kCpu, &account), nullptr);
     ASSERT_EQ(ls_memory_set_limit(kCpu, 0), nullptr);
-    ls_pressure_done(0, 0);
+    ls_pressure_done(nullptr);
     EXPECT_EQ(account.live, after.allocated) << "bytes of the account";
     EXPECT_EQ(after.allocated, before_.allocated) << "native bytes";
     EXPECT_EQ(after.handles, before_.handles) << "handles";
   }
   ls_memory before_{};
 };
+
+// Ends a round with the same verdict for all that wait.
+inline void end_round(ls_pressure &p, int32_t verdict) {
+  for (int32_t i = 0; i < p.count; i++) p.waiters[i].verdict = verdict;
+  ls_pressure_done(&p);
+}
 
 // A handle that frees itself.
 struct Tensor {

@@ -116,11 +116,14 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
     EXPECT_EQ(__atomic_load_n(&due, __ATOMIC_RELAXED), 1u) << "who is about to run an operator is to know";
     while (ls_pressure_wait(&p, 500) == 1) {
       rounds++;
-      EXPECT_EQ(p.hard, 1);
-      EXPECT_EQ(p.device, kCpu);
+      EXPECT_EQ(p.count, 1);
+      EXPECT_EQ(p.waiters[0].reason, LS_WAIT_LIMIT);
+      EXPECT_EQ(p.waiters[0].device, kCpu);
+      EXPECT_EQ(p.waiters[0].bytes, kThreads * 4 * kMiB);
+      EXPECT_EQ(p.waiters[0].largest, 4 * kMiB);
       ls_tensors_free(garbage.data(), garbage.size());
       garbage.clear();
-      ls_pressure_done(p.round, 1);
+      end_round(p, LS_VERDICT_EXHAUSTED);
     }
   });
   for (auto &t : threads) t.join();
@@ -134,22 +137,24 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
   EXPECT_ERR(empty(kMiB * kThreads * 2).err, LS_ERR_OUT_OF_MEMORY);  // nobody sweeps any more
 }
 
-// Who waited at the line looks again, since others may have taken the room, and passes it when the round says so.
-TEST_F(Memory, TheLineIsPassedWhenARoundSaysSo) {
+// An allocation that waited at the soft limit tries again, since others may have taken the room, and passes the
+// limit once a round admits it.
+TEST_F(Memory, ARoundAdmitsPastTheSoftLimit) {
   ASSERT_EQ(ls_pressure_attach(), 1);
   for (bool room : {false, true}) {
     int64_t base = live();
-    EXPECT_OK(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, base + 5 * kMiB));
+    EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, base + 5 * kMiB));
     int rounds = 0;
     std::thread pacer([&] {
       ls_pressure p;
       while (ls_pressure_wait(&p, rounds == 0 ? 5000 : 100) == 1) {
-        EXPECT_EQ(p.hard, 0);
-        EXPECT_EQ(p.bytes, 8 * kMiB);
+        EXPECT_EQ(p.count, 1);
+        EXPECT_EQ(p.waiters[0].reason, LS_WAIT_TARGET);
+        EXPECT_EQ(p.waiters[0].bytes, 8 * kMiB);
         if (++rounds == 2 && room) {
-          EXPECT_OK(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, base + 9 * kMiB));
+          EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, base + 9 * kMiB));
         }
-        ls_pressure_done(p.round, rounds == 3);
+        end_round(p, rounds == 3 ? LS_VERDICT_ADMIT : 0);
       }
     });
     auto r = empty(2 * kMiB);  // 8 MiB
@@ -159,7 +164,58 @@ TEST_F(Memory, TheLineIsPassedWhenARoundSaysSo) {
     ls_tensor_free(r.t);
   }
   ls_pressure_stop();
-  EXPECT_OK(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
+  EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
+}
+
+// A round tells the sum and the largest of the allocations that wait, and the strongest reason. A verdict of the
+// round holds for those for which it is meant: one at the soft limit is admitted, one at the hard limit fails once
+// the round is exhausted.
+TEST_F(Memory, ARoundServesEachReason) {
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  int64_t base = live();
+  EXPECT_OK(ls_memory_set_limit(kCpu, base + 24 * kMiB));
+  EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, base + kMiB));
+  ls_result soft, hard;
+  std::atomic<int> rounds{0};
+  std::thread pacer([&] {
+    ls_pressure p;
+    bool both = false;
+    while (ls_pressure_wait(&p, 1000) == 1) {
+      rounds++;
+      if (p.count == 0) {
+        end_round(p, 0);
+        continue;
+      }
+      auto &w = p.waiters[0];
+      if (w.reason == LS_WAIT_TARGET && w.bytes == w.largest && w.largest == 64 * kMiB) {
+        end_round(p, LS_VERDICT_ADMIT);  // it meets the hard limit next
+      } else if (w.bytes == 72 * kMiB) {
+        EXPECT_EQ(w.largest, 64 * kMiB);
+        EXPECT_EQ(w.reason, LS_WAIT_LIMIT);
+        both = true;
+        end_round(p, LS_VERDICT_ADMIT);  // not exhausted: that at the limit tries again
+      } else if (both) {
+        EXPECT_EQ(w.reason, LS_WAIT_LIMIT) << "one at the soft limit was admitted";
+        EXPECT_EQ(w.bytes, 64 * kMiB);
+        end_round(p, LS_VERDICT_EXHAUSTED);
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        end_round(p, w.reason == LS_WAIT_TARGET ? 0 : LS_VERDICT_ADMIT);
+      }
+    }
+  });
+  std::thread at_limit([&] { hard = empty(16 * kMiB); });  // 64 MiB
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  std::thread at_soft([&] { soft = empty(2 * kMiB); });  // 8 MiB
+  at_limit.join();
+  at_soft.join();
+  ls_pressure_stop();
+  pacer.join();
+  EXPECT_OK(soft.err);
+  ls_tensor_free(soft.t);
+  EXPECT_ERR(hard.err, LS_ERR_OUT_OF_MEMORY);
+  EXPECT_OK(ls_memory_set_limit(kCpu, 0));
+  EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
 }
 
 TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
@@ -170,7 +226,8 @@ TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
     ls_pressure p;
     int got;
     while ((got = ls_pressure_wait(&p, 5000)) == 1) {
-      ls_pressure_done(p.round, ++rounds > 1);  // the first has not freed all that there was
+      end_round(p, ++rounds > 1 ? LS_VERDICT_EXHAUSTED
+                                : LS_VERDICT_ADMIT);  // the first has not freed all that there was
     }
     EXPECT_EQ(got, -1);
   });
@@ -210,7 +267,7 @@ TEST_F(Memory, ExtremeTimeoutsAndRates) {
   for (int64_t ms : {INT64_MAX, INT64_MIN, int64_t{-1}, int64_t{0}}) {
     ASSERT_EQ(ls_pressure_ask(), 1);
     ASSERT_EQ(ls_pressure_wait(&p, ms), 1);
-    ls_pressure_done(p.round, 1);
+    end_round(p, LS_VERDICT_EXHAUSTED);
   }
   EXPECT_EQ(ls_pressure_wait(&p, INT64_MIN), 0);
   EXPECT_EQ(ls_sweeping_set(-1), 1) << "who has served a round";
@@ -399,20 +456,6 @@ TEST_F(Memory, FiguresWhileThreadsStart) {
   reader.join();
 }
 
-TEST_F(Memory, TheLargestBlockIsToldOnce) {
-  constexpr int64_t kFloats = int64_t{1} << 20;
-  int64_t largest = 0;
-  EXPECT_OK(ls_memory_largest(kCpu, &largest));
-  Tensor(empty(kFloats));
-  Tensor(empty(kFloats / 2));
-  live();  // to read the account takes it away from nobody
-  EXPECT_OK(ls_memory_largest(kCpu, &largest));
-  EXPECT_GE(largest, kFloats * 4);
-  EXPECT_LT(largest, kFloats * 5);
-  EXPECT_OK(ls_memory_largest(kCpu, &largest));
-  EXPECT_EQ(largest, 0);
-}
-
 // What threads have taken ahead for their small blocks is given to whoever needs it at the limit, all of it, and
 // never while its thread still uses it.
 TEST_F(Memory, WhatIsTakenAheadIsUsedOnce) {
@@ -441,7 +484,7 @@ TEST_F(Memory, WhatIsTakenAheadIsUsedOnce) {
         most = std::max(most, live() - limit);
         least = std::min(least, live() - limit);
         EXPECT_OK(ls_memory_set_limit(kCpu, 0));
-        ls_pressure_done(0, 0);  // the end of a round: there is room again
+        ls_pressure_done(nullptr);  // the end of a round: there is room again
       }
       together.arrive_and_wait();
     }
@@ -457,7 +500,7 @@ TEST_F(Memory, RoundsEndWhileOthersMeetTheLimit) {
   std::atomic<int> running{2};
   on_threads(4, [&](int i) {
     if (i == 0) {
-      while (running != 0) ls_pressure_done(0, 0);
+      while (running != 0) ls_pressure_done(nullptr);
     } else if (i == 1) {
       while (running != 0) EXPECT_ERR(empty(8 * kMiB).err, LS_ERR_OUT_OF_MEMORY);
     } else {
@@ -476,7 +519,7 @@ TEST_F(Memory, EverythingAtOnce) {
   std::thread pacer([&] {
     ls_pressure p;
     while (!stop) {
-      if (ls_pressure_wait(&p, 1) == 1) ls_pressure_done(p.round, 1);
+      if (ls_pressure_wait(&p, 1) == 1) end_round(p, LS_VERDICT_EXHAUSTED);
     }
   });
   std::vector<std::thread> threads;

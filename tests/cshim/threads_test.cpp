@@ -20,7 +20,7 @@ class Concurrent : public ShimTest {
   void TearDown() override {
     EXPECT_OK(ls_memory_set_oom_callback(nullptr, nullptr));
     EXPECT_OK(ls_memory_set_limit(kCpu, 0));
-    EXPECT_OK(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
+    EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
     ls_samples_set_rate(0);
     EXPECT_OK(ls_history_set(0));
     ShimTest::TearDown();
@@ -99,7 +99,7 @@ TEST_F(Concurrent, BlocksPassBetweenThreads) {
     EXPECT_OK(ls_memory_trim(kCpu, kMiB, &freed));
     EXPECT_OK(ls_memory_reset_peak(kCpu));
     EXPECT_OK(ls_memory_empty_cache(kCpu));
-    EXPECT_OK(ls_memory_set_lines(kCpu, m.allocated + kMiB, m.total + kMiB, INT64_MAX));
+    EXPECT_OK(ls_memory_set_triggers(kCpu, m.allocated + kMiB, m.total + kMiB, INT64_MAX));
     __atomic_store_n(&ls_memory_board()->due, 0, __ATOMIC_RELAXED);
   });
 }
@@ -140,7 +140,7 @@ TEST_F(Concurrent, RoundsUnderALimitThatChanges) {
       if (is == 0) continue;
       rounds++;
       while (ls_tensor t = garbage.take()) ls_tensor_free(t);
-      ls_pressure_done(p.round, 1);
+      end_round(p, LS_VERDICT_EXHAUSTED);
     }
   });
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
@@ -159,7 +159,7 @@ TEST_F(Concurrent, RoundsUnderALimitThatChanges) {
   int n = 0;
   together(work, [&] {
     EXPECT_OK(ls_memory_set_limit(kCpu, before.allocated + (6 + n++ % 4) * kMiB));
-    EXPECT_OK(ls_memory_set_lines(kCpu, INT64_MAX, INT64_MAX, before.allocated + 5 * kMiB));
+    EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, before.allocated + 5 * kMiB));
     (void)ls_pressure_ask();
     ls_pressure_counts c;
     ls_pressure_stats(&c);

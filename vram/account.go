@@ -1,0 +1,182 @@
+package vram
+
+import (
+	"math"
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/pacer"
+)
+
+// account is one device: what the pacer knows of it, and its settings. Its bytes are counted in C.
+type account struct {
+	word int32
+
+	mu       sync.Mutex // guards what follows
+	pacer    pacer.Controller
+	budget   int64 // of SetBudget
+	percent  int
+	capacity int64
+
+	peakOther int64 // Memory.PeakOther
+
+	follows atomic.Bool // the limit follows the cgroups
+	quiet   atomic.Bool // no question is due before the live bytes have doubled
+}
+
+var accounts struct {
+	mu   sync.RWMutex
+	cpu  account
+	list atomic.Pointer[[]*account]
+}
+
+func init() {
+	accounts.cpu = account{word: cpuWord, percent: 100}
+	accounts.list.Store(&[]*account{&accounts.cpu})
+}
+
+// known returns the devices that have been used or set.
+func known() []*account { return *accounts.list.Load() }
+
+func accountOf(word int32) *account {
+	for _, a := range known() {
+		if a.word == word {
+			return a
+		}
+	}
+	accounts.mu.Lock()
+	defer accounts.mu.Unlock()
+	for _, a := range known() {
+		if a.word == word {
+			return a
+		}
+	}
+	list := append(append([]*account{}, known()...), &account{word: word, percent: accounts.cpu.percent})
+	accounts.list.Store(&list)
+	return list[len(list)-1]
+}
+
+// sweepTime is the budget of time for sweeps, of all devices.
+var sweepTime struct {
+	sync.Mutex
+	pacer.Budget
+}
+
+// now is the pacer's clock.
+func now() time.Duration { return time.Since(epoch) }
+
+var epoch = time.Now()
+
+// scannable returns the bytes that the Go collector had to scan in its last cycle.
+func scannable() int64 {
+	s := [1]metrics.Sample{{Name: "/gc/scan/total:bytes"}}
+	metrics.Read(s[:])
+	if s[0].Value.Kind() != metrics.KindUint64 {
+		return 0
+	}
+	return int64(s[0].Value.Uint64())
+}
+
+// state returns what a policy decides on before an operator.
+func (a *account) state() (State, error) {
+	m, err := cshim.MemoryPace(a.word)
+	if err != nil {
+		return State{}, err
+	}
+	scan := scannable()
+	sweepTime.Lock()
+	available, cost := sweepTime.Available(now(), scan), sweepTime.Cost(scan)
+	sweepTime.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := a.pacer.State(now(), m.Live, m.Total)
+	return State{
+		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
+		Budget: a.softLimit(m.Limit), Reachable: p.Reachable, Target: p.Target, Request: p.Request, Allocated: p.Yield,
+		Percent: a.percent, Available: available, Cost: cost, total: m.Total,
+	}, nil
+}
+
+// replan asks the policy when its next decision is due.
+func (a *account) replan() {
+	if s, err := a.state(); err == nil {
+		a.plan(s, policy.Load().Decide(s))
+	}
+}
+
+func replanAll() {
+	for _, a := range known() {
+		a.replan()
+	}
+	if policy.Load().every > 0 {
+		cshim.SetDue(true)
+	}
+}
+
+// plan sets when the policy is asked again: as it has decided in a state.
+func (a *account) plan(s State, d Decision) {
+	after := func(from, bytes int64) int64 {
+		if bytes <= 0 || bytes > math.MaxInt64-from {
+			return math.MaxInt64
+		}
+		return from + bytes
+	}
+	a.quiet.Store(d.Sweep == None && d.Again > s.Live)
+	if least := int64(1 << 20); d.Sweep == None {
+		d.Again = max(d.Again, least)
+	} else { // another goroutine sweeps
+		d.Again, d.Total = 16*least, 16*least
+	}
+	_ = cshim.MemorySetTriggers(a.word, after(s.Live, d.Again), after(s.total, d.Total), after(s.Live, d.Wait))
+}
+
+// finished tells the pacer of a sweep, which ran for so many bytes that wait on the device.
+func (a *account) finished(c pacer.Cycle) {
+	m, err := cshim.MemoryPace(a.word)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	a.pacer.Finished(now(), m.Live, m.Total, c)
+	a.mu.Unlock()
+	a.replan()
+}
+
+// waited notes the size of an allocation that waits.
+func (a *account) waited(bytes int64) {
+	m, err := cshim.MemoryPace(a.word)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pacer.Waited(now(), m.Live, bytes)
+}
+
+func (a *account) fits(bytes int64) bool {
+	m, err := cshim.MemoryPace(a.word)
+	return err == nil && m.Limit > 0 && m.Live+bytes <= m.Limit
+}
+
+// progress grows whenever anything is allocated or freed on the device.
+func (a *account) progress() int64 {
+	m, err := cshim.MemoryPace(a.word)
+	if err != nil {
+		return 0
+	}
+	return m.Freed + m.Total
+}
+
+func sumOverDevices(f func(cshim.Pace) int64) (sum int64) {
+	for _, a := range known() {
+		if m, err := cshim.MemoryPace(a.word); err == nil {
+			sum += f(m)
+		}
+	}
+	return sum
+}
+
+func liveEverywhere() int64 { return sumOverDevices(func(m cshim.Pace) int64 { return m.Live }) }

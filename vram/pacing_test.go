@@ -1,0 +1,138 @@
+package vram_test
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// Reachable is what the last complete sweep found reachable: a block that waited for a sweep, and was admitted past the
+// goal, is not among it, and the goal does not follow it.
+func TestReachableIsWhatASweepHasFound(t *testing.T) {
+	leak.Counted(t)
+	leak.Check(t)
+	usePolicy(t, vram.Paced{Share: -1})
+	ok(t, vram.Collect())
+	reachable := memoryNow(t).Reachable
+	x := tensor.Empty([]int{75 * mib}) // 300 MiB
+	ok(t, x.Err())
+	x.Release()
+	if now := memoryNow(t).Reachable; now > reachable+mib {
+		t.Errorf("%d MiB are reachable after a block was released, %d before it", now/mib, reachable/mib)
+	}
+	ok(t, vram.ResetPeak(vram.CPU))
+	for range 200 {
+		ok(t, tensor.Empty([]int{mib}).Err())
+	}
+	if peak := memoryNow(t).Peak; peak > 256*mib {
+		t.Errorf("a peak of %d MiB, the goal is 256 MiB", peak/mib)
+	}
+	ok(t, vram.Collect())
+}
+
+// userPolicy is what a program may write: it bounds what is live, at every moment, and notes what it was asked.
+type userPolicy struct {
+	bound int64
+	asked *questions
+}
+
+type questions struct {
+	sync.Mutex
+	exact     []int64
+	operators int64
+	last      vram.State
+}
+
+func (userPolicy) EveryOperators() int { return 1 }
+func (userPolicy) TimeShare() float64  { return 1 }
+
+func (p userPolicy) Decide(s vram.State) vram.Decision {
+	p.asked.Lock()
+	defer p.asked.Unlock()
+	p.asked.last, p.asked.operators = s, max(p.asked.operators, s.Operators)
+	if s.Largest > 0 {
+		p.asked.exact = append(p.asked.exact, s.Largest)
+	}
+	if s.Live+s.Request > p.bound && s.Allocated > 0 {
+		return vram.Decision{Sweep: vram.Full}
+	}
+	return vram.Decision{Again: 1 << 60, Wait: max(1, p.bound-s.Live)}
+}
+
+// A policy of the program's can do what Paced does: have allocations wait at a soft limit of its own, be asked with their
+// exact size, admit those that still do not fit, and pay for sweeps from a budget of its own share.
+func TestAUsersPolicyHasASoftLimit(t *testing.T) {
+	leak.Counted(t)
+	for _, within := range []string{"alone", "Any", "Threshold"} {
+		t.Run(within, func(t *testing.T) {
+			leak.Check(t)
+			ok(t, vram.Collect())
+			p := userPolicy{memoryNow(t).Allocated + 40*mib, &questions{}}
+			switch within {
+			case "alone":
+				usePolicy(t, p)
+			case "Any":
+				usePolicy(t, vram.Any{vram.Off{}, p})
+			case "Threshold":
+				usePolicy(t, vram.Threshold{Else: p})
+			}
+			ok(t, vram.ResetPeak(vram.CPU))
+			before := vram.ReadCounts()
+			for range 30 {
+				ok(t, tensor.Empty([]int{mib}).Err())     // 4 MiB
+				ok(t, tensor.Empty([]int{5 * mib}).Err()) // 20 MiB, of which no operator before it knows
+			}
+			m, c := memoryNow(t), vram.ReadCounts().Since(before)
+			if m.Peak > p.bound && c.Timeouts == 0 {
+				t.Errorf("a peak of %d MiB above the soft limit", (m.Peak-p.bound)/mib)
+			}
+			if c.Full == 0 {
+				t.Error("no sweep has run")
+			}
+			// What is reachable leaves no room: it is admitted.
+			held := tensor.Empty([]int{15 * mib})
+			ok(t, held.Err())
+			held.Release()
+			ok(t, vram.Collect())
+			p.asked.Lock()
+			defer p.asked.Unlock()
+			sizes := map[int64]bool{}
+			for _, n := range p.asked.exact {
+				sizes[n/mib] = true
+			}
+			if !sizes[20] || !sizes[60] {
+				t.Errorf("asked with exact requests of %v MiB", sizes)
+			}
+			if p.asked.operators != 1 {
+				t.Errorf("asked every %d operators", p.asked.operators)
+			}
+		})
+	}
+}
+
+// frugal is a policy whose budget never fills.
+type frugal struct{ userPolicy }
+
+func (frugal) TimeShare() float64 { return 0 }
+
+// Sweeps are charged to the budget of time, which fills at the policy's share.
+func TestSweepsArePaidFor(t *testing.T) {
+	leak.Counted(t)
+	leak.Check(t)
+	p := frugal{userPolicy{1 << 60, &questions{}}}
+	usePolicy(t, p)
+	left := 0.0
+	for range 3 {
+		ok(t, vram.Collect()) // asks when the next decision is due
+		p.asked.Lock()
+		now, cost := p.asked.last.Available.Seconds(), p.asked.last.Cost.Seconds()
+		p.asked.Unlock()
+		if now >= left && now > -0.1 || cost <= 0 { // what may be owed is bounded
+			t.Errorf("%v s were left, and %v s after a sweep; one is expected to cost %v s", left, now, cost)
+		}
+		left = now
+	}
+}

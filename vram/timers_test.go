@@ -1,0 +1,48 @@
+package vram
+
+import (
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/balance"
+)
+
+// A timer is always pending, for a short time while anything waits for memory.
+func TestKeepaliveTimers(t *testing.T) {
+	balance.Hold(t, func() {})
+	k := newKeepalive()
+	first, second := k.first.Load(), k.second.Load()
+	t.Cleanup(func() {
+		k.setShort(false)
+		for first.Stop() || second.Stop() {
+		}
+	})
+	// The first one that runs resets both.
+	runs := func(within time.Duration) bool {
+		second.Stop()
+		for start := time.Now(); time.Since(start) < within; time.Sleep(time.Millisecond) {
+			if second.Reset(time.Hour) {
+				return true
+			}
+			second.Stop()
+		}
+		return false
+	}
+	if runs(50 * time.Millisecond) {
+		t.Error("a timer has run soon although nothing waits")
+	}
+	k.setShort(true)
+	for range 5 {
+		if !runs(10 * time.Second) {
+			t.Fatal("no timer runs although something waits")
+		}
+	}
+	k.setShort(false)
+	runs(10 * time.Second) // the last one that was set before
+	if runs(50 * time.Millisecond) {
+		t.Error("a timer has run soon although nothing waits any more")
+	}
+	if first.Stop() != true {
+		t.Error("the timer has stopped by itself")
+	}
+}
