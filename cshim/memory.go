@@ -17,7 +17,7 @@ package cshim
 #include <time.h>
 #include "table_gen.h"
 
-// One crossing: between two the goroutine would queue for a processor with all that have just been woken.
+// One call from Go: between two the goroutine would queue for a processor behind the goroutines that were just woken.
 static int32_t pressure_next(ls_pressure *p, int64_t timeout_ms) {
 	if (p->round != 0) {
 		lsc_pressure_done(p);
@@ -50,7 +50,7 @@ type Memory struct {
 
 var _ [unsafe.Sizeof(C.ls_memory{})]byte = [unsafe.Sizeof(Memory{})]byte{}
 
-// MemoryStats is what a device's allocator has given out.
+// MemoryStats returns the counters of a device's allocator.
 func MemoryStats(device int32) (Memory, error) {
 	var m Memory
 	err := takeError(C.lsc_memory_stats(C.int32_t(device), (*C.ls_memory)(unsafe.Pointer(&m))))
@@ -62,42 +62,41 @@ type Pace struct{ Live, Reserved, Limit, Total, Freed int64 }
 
 var _ [unsafe.Sizeof(C.ls_pace{})]byte = [unsafe.Sizeof(Pace{})]byte{}
 
-// MemoryPace is what a pacer looks at, read without any lock.
+// MemoryPace returns the counters that a pacer reads. It takes no lock.
 func MemoryPace(device int32) (p Pace, err error) {
 	err = takeError(C.lsc_memory_pace(C.int32_t(device), (*C.ls_pace)(unsafe.Pointer(&p))))
 	return p, err
 }
 
-// MemoryResetPeak starts the peak anew.
+// MemoryResetPeak sets the peak to the bytes live now.
 func MemoryResetPeak(device int32) error {
 	return takeError(C.lsc_memory_reset_peak(C.int32_t(device)))
 }
 
-// MemoryEmptyCache gives the allocator's cached blocks back to the system.
+// MemoryEmptyCache returns the allocator's cached blocks to the system.
 func MemoryEmptyCache(device int32) error {
 	return takeError(C.lsc_memory_empty_cache(C.int32_t(device)))
 }
 
-// MemoryTrim does it down to keep bytes; the CPU's only.
+// MemoryTrim returns cached blocks of the CPU's to the system until keep bytes are left at most.
 func MemoryTrim(device int32, keep int64) (freed int64, err error) {
 	err = takeError(C.lsc_memory_trim(C.int32_t(device), C.int64_t(keep), (*C.int64_t)(&freed)))
 	return freed, err
 }
 
-// MemoryCapacity is what a device has and has free; not the CPU.
+// MemoryCapacity returns the bytes that a CUDA device has, and those that are free.
 func MemoryCapacity(device int32) (free, total int64, err error) {
 	err = takeError(C.lsc_memory_capacity(C.int32_t(device), (*C.int64_t)(&free), (*C.int64_t)(&total)))
 	return free, total, err
 }
 
-// MemorySetLimit refuses allocations beyond it; 0: none.
+// MemorySetLimit sets the hard limit of a device; 0: none.
 func MemorySetLimit(device int32, bytes int64) error {
 	return takeError(C.lsc_memory_set_limit(C.int32_t(device), C.int64_t(bytes)))
 }
 
-// MemoryFollowCGroups makes the CPU's limit follow what the groups have room for; it is at most so many bytes. caller is
-// how many bytes Go's runtime has.
-// MemorySetLimit ends that.
+// MemoryFollowCGroups makes the CPU's limit follow the room in the groups, up to most bytes, until MemorySetLimit is called.
+// caller is how many bytes Go's runtime has.
 func MemoryFollowCGroups(groups []cgroup.Group, most, caller int64) error {
 	var list []C.ls_cgroup
 	for _, g := range groups {
@@ -108,23 +107,23 @@ func MemoryFollowCGroups(groups []cgroup.Group, most, caller int64) error {
 	return takeError(C.lsc_memory_follow_cgroups(unsafe.SliceData(list), C.uint64_t(len(list)), C.int64_t(most), C.int64_t(caller)))
 }
 
-// MemorySetTriggers sets the live bytes, and the bytes ever allocated, past which Due is raised, and the live bytes past
+// MemorySetTriggers sets the live bytes, and the bytes ever allocated, past which Due is set, and the live bytes past
 // which allocations wait for a round.
-func MemorySetTriggers(device int32, live, total, softLimit int64) error {
-	return takeError(C.lsc_memory_set_triggers(C.int32_t(device), C.int64_t(live), C.int64_t(total), C.int64_t(softLimit)))
+func MemorySetTriggers(device int32, live, total, wait int64) error {
+	return takeError(C.lsc_memory_set_triggers(C.int32_t(device), C.int64_t(live), C.int64_t(total), C.int64_t(wait)))
 }
 
-// notDue stands for the board before it is known.
+// notDue is read until the shim is loaded.
 var notDue uint32
 
 var due atomic.Pointer[uint32]
 
 func init() { due.Store(&notDue) }
 
-// Due says, for the price of two loads, that a device's live bytes have passed its trigger.
+// Due reports whether a device has passed a trigger, or an allocation waits. It costs two loads.
 func Due() bool { return atomic.LoadUint32(due.Load()) != 0 }
 
-// SetDue raises or clears it and returns what it was.
+// SetDue sets or clears it and returns the value before.
 func SetDue(on bool) bool {
 	var v uint32
 	if on {
@@ -144,11 +143,11 @@ type Waiters struct {
 	Largest int64
 	Device  int32
 	Reason  int32 // the highest of WaitTarget, WaitLimit and WaitSystem among them
-	Verdict int32 // for PressureNext: VerdictAdmit, VerdictExhausted
+	Verdict int32 // VerdictAdmit, VerdictExhausted; set before the next PressureNext
 	_       int32
 }
 
-// Why allocations wait, and what a round has found: ls_wait_reason and ls_verdict.
+// Why allocations wait, and the result of a round: ls_wait_reason and ls_verdict.
 const (
 	WaitTarget = C.LS_WAIT_TARGET
 	WaitLimit  = C.LS_WAIT_LIMIT
@@ -171,25 +170,25 @@ var (
 	_ [unsafe.Sizeof(C.ls_pressure{})]byte = [unsafe.Sizeof(Pressure{})]byte{}
 )
 
-// Waiters are those that wait, for each device, whose verdicts may be set.
+// Waiters returns the allocations that wait, one entry for each device. The caller sets their verdicts.
 func (p *Pressure) Waiters() []Waiters { return p.waiters[:p.count] }
 
-// PressureAttach makes the caller the one that serves rounds; it returns false where there is one already.
+// PressureAttach attaches the caller as the pacer. It returns false if one is attached already.
 func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }
 
-// PressureNext ends the round that p tells, unless p is empty, and blocks this thread until another is asked for (1),
-// the time is over (0), or it is to stop (-1).
+// PressureNext ends the round in p, if there is one, and blocks this thread until another round is asked for (1), the time is
+// over (0), or ls_pressure_stop was called (-1).
 func PressureNext(p *Pressure, timeoutMS int) int {
 	return int(C.pressure_next((*C.ls_pressure)(unsafe.Pointer(p)), C.int64_t(timeoutMS)))
 }
 
-// Nap blocks the thread for a time so short that time.Sleep would take longer; less than a second.
+// Nap blocks the thread for less than a second. For a few microseconds it is more exact than time.Sleep.
 func Nap(d time.Duration) { C.nap(C.long(min(max(d, 0), time.Second-1))) }
 
-// SweepingSet makes allocations of this thread never wait; it returns what it was.
+// SweepingSet sets whether allocations of this thread never wait, and returns the value before.
 func SweepingSet(on bool) bool { return C.lsc_sweeping_set(flag(on)) != 0 }
 
-// Sweeping says whether this thread sweeps.
+// Sweeping reports whether allocations of this thread never wait.
 func Sweeping() bool { return C.lsc_sweeping_set(-1) != 0 }
 
 // PressureCounts is ls_pressure_counts.
@@ -209,8 +208,8 @@ func PressureStats() (c PressureCounts) {
 // ScopeSampled is set in the scope word of a result while its thread has samples without a site.
 const ScopeSampled = 1 << 62
 
-// ScopeLong is set in the scope word of a result whose thread has computed for a while; the call has ended its
-// goroutine's turn then.
+// ScopeLong is set in the scope word of a result whose thread has computed for long: the call then yields the processor
+// (docs/decisions/0007).
 const ScopeLong = 1 << 60
 
 // SamplesSetRate samples about every so many bytes; 0: none; 1: each block.
@@ -221,14 +220,14 @@ func SamplesAttach(site uint32, result Handle) {
 	C.lsc_samples_attach(C.uint32_t(site), native(result))
 }
 
-// NoSite is that of blocks that nobody has named.
+// NoSite is the site of blocks that were not attributed.
 const NoSite = C.LS_NO_SITE
 
 var seen atomic.Pointer[uint64]
 
 func init() { seen.Store(new(uint64)) }
 
-// SamplesSeen says, for the price of two loads, how many blocks have been sampled.
+// SamplesSeen returns how many blocks have been sampled. It costs two loads.
 func SamplesSeen() uint64 { return atomic.LoadUint64(seen.Load()) }
 
 // Site is ls_site.

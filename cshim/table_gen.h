@@ -78,7 +78,7 @@ typedef struct ls_functions {
   ls_error *(*memory_follow_cgroups)(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller);
   ls_error *(*memory_set_oom_callback)(ls_oom_callback fn, void *arg);
   ls_board *(*memory_board)(void);
-  ls_error *(*memory_set_triggers)(int32_t device, int64_t live, int64_t total, int64_t soft_limit);
+  ls_error *(*memory_set_triggers)(int32_t device, int64_t live, int64_t total, int64_t wait);
   int32_t (*pressure_attach)(void);
   void (*pressure_stop)(void);
   int32_t (*pressure_wait)(ls_pressure *out, int64_t timeout_ms);
@@ -239,7 +239,7 @@ static inline ls_error *lsc_memory_set_limit(int32_t device, int64_t bytes) { re
 static inline ls_error *lsc_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller) { return ls_table.memory_follow_cgroups(groups, n, most, caller); }
 static inline ls_error *lsc_memory_set_oom_callback(ls_oom_callback fn, void *arg) { return ls_table.memory_set_oom_callback(fn, arg); }
 static inline ls_board *lsc_memory_board(void) { return ls_table.memory_board(); }
-static inline ls_error *lsc_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t soft_limit) { return ls_table.memory_set_triggers(device, live, total, soft_limit); }
+static inline ls_error *lsc_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t wait) { return ls_table.memory_set_triggers(device, live, total, wait); }
 static inline int32_t lsc_pressure_attach(void) { return ls_table.pressure_attach(); }
 static inline void lsc_pressure_stop(void) { ls_table.pressure_stop(); }
 static inline int32_t lsc_pressure_wait(ls_pressure *out, int64_t timeout_ms) { return ls_table.pressure_wait(out, timeout_ms); }

@@ -284,101 +284,98 @@ typedef struct ls_memory {
   int64_t allocated;    /* bytes live, as the allocator rounds them */
   int64_t peak;         /* highest allocated since the last reset */
   int64_t requested;    /* bytes live as they were asked for */
-  int64_t reserved;     /* allocated, and what the allocator keeps */
+  int64_t reserved;     /* allocated, and cached */
   int64_t cached;       /* bytes of free blocks that the allocator keeps */
-  int64_t active;       /* allocated, and what streams still use */
-  int64_t largest_free; /* the largest block kept; -1 where it is not known */
+  int64_t active;       /* allocated, and freed but still used by a stream */
+  int64_t largest_free; /* the largest cached block; -1 if unknown */
   int64_t allocations;  /* since the start */
   int64_t frees;
-  int64_t total;        /* bytes given out since the start, roughly: threads take small blocks' bytes ahead */
+  int64_t total;        /* bytes allocated since the start, about: threads reserve credit for small blocks */
   int64_t limit;        /* 0: none */
   int64_t handles;      /* ls_tensor handles not yet freed, of all devices */
-  int64_t created;      /* handles given out since the start */
-  int64_t most_handles; /* the most there were at once; 64 a thread may be missing */
+  int64_t created;      /* handles made since the start */
+  int64_t most_handles; /* the peak of handles; 64 for each thread may be missing */
 } ls_memory;
 LS_API ls_error *ls_memory_stats(int32_t device, ls_memory *out) LS_NOEXCEPT;
-/* What a pacer looks at, read without any lock: live bytes, and what threads have taken ahead for small blocks. */
+/* The counters that a pacer reads, without a lock. live includes the credit of threads for small blocks. */
 typedef struct ls_pace {
   int64_t live, reserved, limit;
-  int64_t total; /* bytes given out since the start */
-  int64_t freed; /* and given back */
+  int64_t total; /* bytes allocated since the start */
+  int64_t freed; /* bytes freed since the start */
 } ls_pace;
 LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
-/* Gives the cached blocks back to the system; for the CPU also what malloc keeps free. */
+/* Returns cached blocks to the system; for the CPU also malloc's free pages. */
 LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;
-/* The same down to keep bytes; the CPU's only. */
+/* Returns cached blocks to the system until keep bytes are left at most; for the CPU only. */
 LS_API ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_capacity(int32_t device, int64_t *free, int64_t *total) LS_NOEXCEPT;
-/* Allocations beyond it fail with LS_ERR_OUT_OF_MEMORY when all else was tried; 0: none. */
+/* Sets the hard limit: an allocation that would pass it waits, then fails with LS_ERR_OUT_OF_MEMORY. 0: none. */
 LS_API ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) LS_NOEXCEPT;
 /* A memory cgroup: the directory of its files, and its version, 1 or 2. */
 typedef struct ls_cgroup {
   const char *dir;
   int32_t version, unused;
 } ls_cgroup;
-/* The CPU's limit, at most `most` bytes, follows n memory cgroups. It is
- * what tensors have and their caches keep, and what the groups have room for besides, less a reserve:
- * src/cgroup.h. It is measured again as memory is given out, when an allocation does not fit, and when
- * ls_pressure_wait's time is over. Of what the process uses now, so many bytes are the caller's, and may be given
- * back later. ls_memory_set_limit ends that. */
+/* Makes the CPU's limit follow n memory cgroups. The limit is the bytes of tensors and caches, and the room that
+ * the groups have besides, less a reserve (src/cgroup.h); `most` at most. It is measured again as memory is
+ * allocated, when an allocation does not fit, and when ls_pressure_wait times out. `caller` is how many bytes of
+ * the process the caller uses and may return later. ls_memory_set_limit ends this. */
 LS_API ls_error *ls_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most,
                                           int64_t caller) LS_NOEXCEPT;
-/* Called on the thread whose allocation does not fit, with no lock of the shim's; non-zero: something was freed,
- * try again. Allocations that it makes itself do not call it. NULL: none. */
+/* Called on the thread whose allocation does not fit, with no lock of the shim held. Returns non-zero if it freed
+ * something: the allocation is tried again. Allocations that it makes do not call it. NULL: no callback. */
 typedef int32_t (*ls_oom_callback)(void *arg, int32_t device, int64_t bytes);
 LS_API ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) LS_NOEXCEPT;
 
-/* ---- pressure: how a pacer of the caller's learns that memory is short ----
- * An allocation that does not fit waits for a round of the pacer's, without a lock of the shim's and for a bounded
- * time. A round serves all that wait when it begins, on every device. */
+/* ---- pressure: a pacer of the caller's ----
+ * An allocation that does not fit waits for a round of the pacer, without a lock of the shim and for a bounded
+ * time. A round serves all allocations that wait when it begins, on every device. */
 typedef struct ls_board {
-  uint32_t due; /* raised when a device passes a trigger, and when an allocation begins to wait; atomic, the caller
+  uint32_t due; /* set when a device passes a trigger, and when an allocation begins to wait; atomic; the caller
                    clears it */
 } ls_board;
 LS_API ls_board *ls_memory_board(void) LS_NOEXCEPT;
-/* Live bytes past live, or bytes allocated since the start past total, raise due. An allocation that would have
- * more than soft_limit bytes be live waits (LS_WAIT_TARGET). INT64_MAX: never. */
-LS_API ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total,
-                                        int64_t soft_limit) LS_NOEXCEPT;
+/* due is set when more than `live` bytes are live, or more than `total` bytes were allocated since the start. An
+ * allocation that would take the live bytes past `wait` waits (LS_WAIT_TARGET). INT64_MAX: never. */
+LS_API ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t wait) LS_NOEXCEPT;
 /* Why an allocation waits. */
 enum ls_wait_reason {
-  LS_WAIT_TARGET = 1, /* it would pass the soft limit: a round may admit it past that; it never fails for that */
-  LS_WAIT_LIMIT =
-      2, /* it would pass the hard limit: it fails after an exhausted round in which nothing was freed */
-  LS_WAIT_SYSTEM = 3 /* the system or the device has refused the memory: as LS_WAIT_LIMIT, whatever the limit */
+  LS_WAIT_TARGET = 1, /* it would pass the wait trigger; it goes on after a quarter of a second at the latest */
+  LS_WAIT_LIMIT = 2,  /* it would pass the hard limit; it fails after an exhausted round that freed nothing */
+  LS_WAIT_SYSTEM = 3  /* the system or the device has refused the memory; it fails as for LS_WAIT_LIMIT */
 };
-/* What the pacer found for a device; bits. Without any, what waits tries again, and asks for another round. */
+/* The result of a round for a device; bits. With none the allocations try again, and may ask for another round. */
 enum ls_verdict {
-  LS_VERDICT_ADMIT = 1,    /* LS_WAIT_TARGET: they may pass the soft limit */
-  LS_VERDICT_EXHAUSTED = 2 /* LS_WAIT_LIMIT and _SYSTEM: all was freed that could be when the round began */
+  LS_VERDICT_ADMIT = 1,    /* for LS_WAIT_TARGET: the allocations may pass the wait trigger */
+  LS_VERDICT_EXHAUSTED = 2 /* for the others: everything that was unreachable when the round began is freed */
 };
 /* The allocations that wait on one device. */
 typedef struct ls_waiters {
   int64_t bytes;   /* their sum */
-  int64_t largest; /* the largest one */
+  int64_t largest; /* the largest of them */
   int32_t device;
   int32_t reason;  /* the highest ls_wait_reason among them */
-  int32_t verdict; /* the caller's, for ls_pressure_done */
+  int32_t verdict; /* set by the caller, for ls_pressure_done */
   int32_t unused;
 } ls_waiters;
 #define LS_PRESSURE_DEVICES 65
 typedef struct ls_pressure {
   uint64_t round;
-  int32_t count, unused; /* of the devices that follow; 0: those who waited have gone */
+  int32_t count, unused; /* devices in waiters; 0: no allocation waits any more */
   ls_waiters waiters[LS_PRESSURE_DEVICES];
 } ls_pressure;
-/* Allocations wait from ls_pressure_attach (0: another has attached) to ls_pressure_stop. ls_pressure_wait blocks
- * the caller's thread until a round is asked for (1), the time is over (0) or it is to stop (-1); it marks the
- * thread as ls_sweeping_set(1) does, for good. ls_pressure_done ends the round, after the caller's frees, with the
- * verdicts in it; NULL ends none. */
+/* Allocations wait from ls_pressure_attach (0: a pacer is attached already) to ls_pressure_stop. ls_pressure_wait
+ * blocks the calling thread until a round is asked for (1), the time is over (0) or ls_pressure_stop was called
+ * (-1); it also does ls_sweeping_set(1) for the thread. ls_pressure_done ends the round with the verdicts in it,
+ * after the caller's frees; NULL ends no round. */
 LS_API int32_t ls_pressure_attach(void) LS_NOEXCEPT;
 LS_API void ls_pressure_stop(void) LS_NOEXCEPT;
 LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEPT;
 LS_API void ls_pressure_done(const ls_pressure *round) LS_NOEXCEPT;
-/* Asks for a round without waiting for it. */
+/* Asks for a round and returns at once; 0: no pacer is attached. */
 LS_API int32_t ls_pressure_ask(void) LS_NOEXCEPT;
-/* While on, allocations of this thread never wait. Returns what it was; less than 0 leaves it. */
+/* While on, allocations of this thread never wait. Returns the value before; a negative value changes nothing. */
 LS_API int32_t ls_sweeping_set(int32_t on) LS_NOEXCEPT;
 #define LS_WAIT_BUCKETS 96
 typedef struct ls_pressure_counts {

@@ -135,6 +135,6 @@ LS_API ls_result ls_op_mse_loss(ls_tensor self, ls_tensor target) LS_NOEXCEPT;
 #endif
 
 // Of these two headers; compared on load.
-#define LS_ABI 0x6d265cc7u
+#define LS_ABI 0x5aaca8afu
 
 #endif

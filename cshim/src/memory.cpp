@@ -1,10 +1,12 @@
-// The CPU allocator that counts, and keeps blocks. It has libtorch's own alignment and zero-size behaviour; what
-// it adds is the count, limits, a typed out-of-memory error, and two caches. A block of 64 KiB and more is cut
-// from a range of our own and joins it again (ranges.h). Without that large blocks go back to the kernel and come
-// again as fresh pages at every step, which makes evaluation of a GPT 1.1 to 1.4 times slower by the luck of the
-// heap's layout alone, and a CNN's training step twice as slow (docs/decisions/0002-block-cache.md); and malloc's
-// arenas, one for each thread or two, grow where sizes vary. A smaller block stays with the thread that frees it,
-// without a lock: aligned allocation is malloc's slow path.
+// The caching, counting CPU allocator. Alignment and zero-size behaviour are libtorch's. It adds byte counts,
+// limits, a typed out-of-memory error, and two caches:
+//
+// - Blocks of 64 KiB and more are cut from mapped ranges and merged with them again (ranges.h). malloc would
+//   return them to the kernel and map fresh pages at every step: a GPT's evaluation is then 1.1 to 1.4 times
+//   slower, a CNN's training step twice as slow (docs/decisions/0002-block-cache.md). malloc's arenas also grow
+//   where sizes vary.
+// - Smaller blocks stay in a free list of the thread that frees them, without a lock: malloc's aligned allocation
+//   is slow.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/Allocator.h>
@@ -34,22 +36,22 @@ namespace ls {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-// A kept block hides its use after free, and one from elsewhere than malloc what is written beside it.
+// AddressSanitizer misses uses after free of cached blocks, and writes beside blocks that are not malloc's.
 constexpr bool kKeepSmall = false, kUseRanges = false;
 #else
 constexpr bool kKeepSmall = true, kUseRanges = true;
 #endif
 
-// Block sizes are whole grains. The last 8 bytes of what malloc gave hold how much was asked for; asking malloc
-// for 8 more costs nothing, since its own header makes the difference.
-constexpr size_t kGrain = 64;
-constexpr size_t kTail = 8;
+// Block sizes are multiples of kQuantum. The last 8 bytes of malloc's block, its footer, hold the requested size.
+// These 8 bytes cost nothing: malloc's own header already pushes the block into the next size.
+constexpr size_t kQuantum = 64;
+constexpr size_t kFooter = 8;
 constexpr uint64_t kSampledBlock = uint64_t{1} << 63;
 
-// Blocks from here on are ranges: their sizes are those of classes, each power of two cut in eight, so that at
-// most an eighth is wasted.
+// Blocks of this size and more are ranges. Their sizes are those of size classes, eight to each power of two, so
+// that at most an eighth is wasted.
 constexpr size_t kSmallestLarge = Ranges::kSmallest;
-constexpr size_t kLargestMiddle = size_t{1} << 20;  // blocks below it are kept apart from those above
+constexpr size_t kLargestMiddle = size_t{1} << 20;  // blocks below and above it come from separate ranges
 
 // The bytes of the class that holds n.
 size_t class_rounded(size_t n) noexcept {
@@ -57,36 +59,36 @@ size_t class_rounded(size_t n) noexcept {
   return (n + step - 1) / step * step;
 }
 
-// The class of a block by what malloc gave for it. What malloc adds is less than the distance of two classes.
+// The class of a block from its usable size. malloc adds less than the distance between two classes.
 size_t class_from_usable(size_t usable) noexcept { return usable / step_of(usable) * step_of(usable); }
 
-// Whether a block of so many rounded bytes is a range, not malloc's.
+// Reports whether a block of this rounded size is a range, not malloc's.
 constexpr bool in_range(size_t size) { return kUseRanges && size >= Ranges::kSmallest && size < Ranges::kLargest; }
 
-uint64_t &tail_of(void *p, size_t usable) noexcept {
-  return *reinterpret_cast<uint64_t *>(static_cast<char *>(p) + usable / 8 * 8 - kTail);
+uint64_t &footer_of(void *p, size_t usable) noexcept {
+  return *reinterpret_cast<uint64_t *>(static_cast<char *>(p) + usable / 8 * 8 - kFooter);
 }
 
-// Small blocks: classes of a grain to 1 KiB, and of an eighth of a power of two from there to 64 KiB.
+// Small blocks: a class for each multiple of kQuantum up to 1 KiB, then eight to each power of two up to 64 KiB.
 constexpr size_t kSmallClasses = 16 + 6 * 8;
-constexpr size_t kLargestSmall = 60 << 10;  // what is more rounds to a large block
+constexpr size_t kLargestSmall = 60 << 10;  // more than that is rounded to a large block
 size_t small_rounded(size_t n) noexcept {
-  return n <= 1024 ? (n + kGrain - 1) / kGrain * kGrain : class_rounded(n);
+  return n <= 1024 ? (n + kQuantum - 1) / kQuantum * kQuantum : class_rounded(n);
 }
 size_t small_index(size_t size) noexcept {
-  return size <= 1024 ? size / kGrain - 1 : 15 + class_of(size) - class_of(1024);
+  return size <= 1024 ? size / kQuantum - 1 : 15 + class_of(size) - class_of(1024);
 }
 size_t size_from_usable(size_t usable) noexcept {
-  size_t n = usable - kTail;
-  return n < 1024 + kGrain ? n / kGrain * kGrain : class_from_usable(n);
+  size_t n = usable - kFooter;
+  return n < 1024 + kQuantum ? n / kQuantum * kQuantum : class_from_usable(n);
 }
 
-// While set, threads take nothing ahead, and what they had is given back (set_tight). Under Heaps::mutex.
-std::atomic<bool> tight{false};
+// While set, threads have no credit (set_credit_disabled). Written under Heaps::mutex.
+std::atomic<bool> credit_disabled{false};
 
-// A thread marks that it uses what it has ahead, then looks at `tight`; set_tight sets that, then looks at the
-// marks: each needs a fence between the two. The kernel makes both when set_tight asks it to, so that allocations,
-// which are many, pay for none.
+// A thread sets `busy`, then reads `credit_disabled`; set_credit_disabled writes that, then reads `busy`. Both
+// need a fence between the two. set_credit_disabled has the kernel execute both fences (membarrier), so that
+// allocations, which are frequent, execute none.
 #ifdef __linux__
 bool kernel_fences = false;
 void register_fences() noexcept {
@@ -101,17 +103,17 @@ void register_fences() noexcept {}
 bool fence_all_threads() noexcept { return true; }
 #endif
 
-// What a thread holds for itself: written by it alone but for set_tight, read by whoever sums. That of a thread
-// that ended goes to the next one that starts, as it stands.
+// A thread's counters and free lists. Only the thread writes them, except for set_credit_disabled; any thread may
+// read the counters. When a thread ends, the next one that starts takes its ThreadHeap over unchanged.
 struct alignas(64) ThreadHeap {
-  static constexpr int64_t kAhead = 32 << 10;  // bytes taken from the account at once
-  static constexpr int64_t kKeep = 256 << 10;  // bytes of small free blocks kept
+  static constexpr int64_t kCredit = 32 << 10;  // bytes reserved in the account at once
+  static constexpr int64_t kKeep = 256 << 10;   // most bytes of small free blocks in the lists
 
   HandleCount handles;
-  std::atomic<int64_t> ahead{0};  // taken from the account, not given out
-  std::atomic<bool> busy{false};  // with ahead: nobody else writes it
-  // In use: what this thread gave out less what it freed, in whole blocks and as asked for. Kept beside the
-  // account since no moment of another thread between the account and `ahead` can then be read as memory in use.
+  std::atomic<int64_t> credit{0};  // bytes reserved in the account and not allocated
+  std::atomic<bool> busy{false};   // the thread is using credit: no other thread writes it
+  // Bytes that this thread has allocated less those that it has freed, in whole blocks and as requested. The
+  // account cannot give these: between its update and that of `credit` it counts bytes that are not in use.
   std::atomic<int64_t> given{0}, requested{0};
   std::atomic<int64_t> allocations{0}, frees{0};
   std::atomic<int64_t> kept{0};
@@ -123,34 +125,34 @@ struct alignas(64) ThreadHeap {
   static void add(std::atomic<int64_t> &c, int64_t n) noexcept {
     c.store(c.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
-  // Calls use(bytes ahead), which gives how many are left, unless nothing is to be taken ahead.
+  // Calls use(credit), which returns the new credit, unless credit is disabled.
   template <class Use>
-  void use_ahead(Use use) noexcept {
+  void use_credit(Use use) noexcept {
     if (__builtin_expect(kernel_fences, 1)) {
       busy.store(true, std::memory_order_relaxed);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
       busy.store(true);
     }
-    if (__builtin_expect(!tight.load(), 1))
-      ahead.store(use(ahead.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+    if (__builtin_expect(!credit_disabled.load(), 1))
+      credit.store(use(credit.load(std::memory_order_relaxed)), std::memory_order_relaxed);
     busy.store(false, std::memory_order_release);
   }
-  // Takes n bytes from what is ahead, if there are as many.
+  // Takes n bytes from the credit. Returns false where there are fewer.
   bool take(int64_t n) noexcept {
     bool taken = false;
-    use_ahead([&](int64_t left) {
+    use_credit([&](int64_t left) {
       taken = left >= n;
       return taken ? left - n : left;
     });
     return taken;
   }
-  // Puts n bytes to what is ahead; what is too much, or all, goes back to the account.
+  // Adds n bytes to the credit; the excess, or all where credit is disabled, goes back to the account.
   void put(int64_t n) noexcept {
     int64_t back = n;
-    use_ahead([&](int64_t left) {
+    use_credit([&](int64_t left) {
       left += n;
-      back = left > 2 * kAhead ? left - kAhead : 0;
+      back = left > 2 * kCredit ? left - kCredit : 0;
       return left - back;
     });
     if (__builtin_expect(back != 0, 0)) release(kCpuSlot, back);
@@ -169,8 +171,8 @@ struct alignas(64) ThreadHeap {
 
 std::atomic<uint64_t> heaps_epoch{1};
 
-// What a thread's handles are more than was last told, by itself or for it; told with that.
-int64_t untold(HandleCount &n) noexcept {
+// Publishes a thread's count of handles and returns the change since the last call.
+int64_t unpublished(HandleCount &n) noexcept {
   int64_t net = n.made.load(std::memory_order_relaxed) - n.freed.load(std::memory_order_relaxed);
   return net - n.pushed.exchange(net);
 }
@@ -178,8 +180,8 @@ int64_t untold(HandleCount &n) noexcept {
 struct Heaps {
   std::mutex mutex;
   ThreadHeap *all = nullptr, *free = nullptr;
-  // For threads that start when there is no memory for their heaps: a thread without one can do nothing, not even
-  // free. They come back through the free ones.
+  // For threads that start when there is no memory for a ThreadHeap: without one a thread cannot even free. They
+  // are reused through `free`.
   static constexpr int kReserve = 64;
   ThreadHeap reserve[kReserve];
   int reserve_used = 0;
@@ -187,18 +189,18 @@ struct Heaps {
   static Heaps &get() { return instance; }
   static Heaps instance;
   struct Sum {
-    int64_t made = 0, freed = 0, ahead = 0, given = 0, requested = 0, allocations = 0, frees = 0, kept = 0,
-            untold = 0;
+    int64_t made = 0, freed = 0, credit = 0, given = 0, requested = 0, allocations = 0, frees = 0, kept = 0,
+            unpublished = 0;
   };
-  // With the handles that nobody has been told of yet, which are told with that.
-  Sum sum(bool tell = false) {
+  // publish: also publishes the counts of handles.
+  Sum sum(bool publish = false) {
     std::lock_guard<std::mutex> lock(mutex);
     Sum s;
     for (auto *h = all; h != nullptr; h = h->next) {
-      if (tell) s.untold += untold(h->handles);
+      if (publish) s.unpublished += unpublished(h->handles);
       s.made += h->handles.made.load(std::memory_order_relaxed);
       s.freed += h->handles.freed.load(std::memory_order_relaxed);
-      s.ahead += h->ahead.load(std::memory_order_relaxed);
+      s.credit += h->credit.load(std::memory_order_relaxed);
       s.given += h->given.load(std::memory_order_relaxed);
       s.requested += h->requested.load(std::memory_order_relaxed);
       s.allocations += h->allocations.load(std::memory_order_relaxed);
@@ -231,13 +233,13 @@ struct Heaps {
 
 constinit Heaps Heaps::instance;
 
-// Plain, so that it can be read while the thread's destructors run.
+// A plain pointer: it can be read while the thread's destructors run.
 thread_local ThreadHeap *heap_of_thread __attribute__((tls_model("initial-exec"))) = nullptr;
 
 struct HeapOfThread {
   ~HeapOfThread() {
-    // What this thread does from here on (destructors of other thread locals) takes a heap and keeps it for ever;
-    // that is rare, and a heap that nobody has is only empty.
+    // If a destructor of another thread-local allocates after this, it takes a ThreadHeap that is never returned.
+    // That is rare, and the heap is only empty.
     auto *h = heap_of_thread;
     heap_of_thread = nullptr;
     words.handles = nullptr;
@@ -260,7 +262,7 @@ inline ThreadHeap &heap() noexcept {
   return __builtin_expect(h != nullptr, 1) ? *h : new_heap();
 }
 
-// Leaked on purpose: memory is freed through them until the process ends.
+// Never destroyed: memory is freed through it until the process ends.
 struct Large {
   Ranges middle{kLargestMiddle};
   Ranges large{0};
@@ -284,8 +286,8 @@ size_t shrink_large(size_t keep) noexcept {
   return freed + l.middle.shrink(keep);
 }
 
-// Live and cached bytes together stay within 1.25 of the peak of the live ones, or 16 MiB above it where that is
-// more, and below the limit.
+// Shrinks the cache so that live and cached bytes together stay below the limit and below 1.25 times the peak of
+// the live bytes, or the peak + 16 MiB where that is more.
 void make_room() noexcept {
   auto &a = accounts[kCpuSlot];
   auto live = static_cast<size_t>(a.live.load(std::memory_order_relaxed));
@@ -302,12 +304,13 @@ void *alloc_or_null(size_t n) noexcept {
   try {
     return c10::alloc_cpu(n);
   } catch (...) {
-    // alloc_cpu throws a plain Error, and nothing but a failed allocation makes it throw.
+    // alloc_cpu throws a plain Error, and only for a failed allocation.
     return nullptr;
   }
 }
 
-// Memory that the system refuses: give back what is kept, then what a sweep finds, as long as it finds anything.
+// Returns get(). While the system refuses memory it first empties the caches, then waits for rounds of the pacer
+// as long as they free anything.
 template <class Get>
 auto get_or_throw(size_t n, size_t asked, Get get) {
   auto p = get();
@@ -332,22 +335,22 @@ void *allocate_or_throw(size_t n, size_t asked) {
   return get_or_throw(n, asked, [n] { return alloc_or_null(n); });
 }
 
-// Notes in tail how much was asked for, and whether it is a sample.
-inline void note_allocated(ThreadHeap &h, void *p, uint64_t &tail, size_t asked, int64_t n) noexcept {
+// Counts an allocation. The footer stores the requested size and whether the block is a sample.
+inline void note_allocated(ThreadHeap &h, void *p, uint64_t &footer, size_t asked, int64_t n) noexcept {
   ThreadHeap::add(h.given, n);
   ThreadHeap::add(h.requested, static_cast<int64_t>(asked));
   ThreadHeap::add(h.allocations, 1);
-  tail = asked;
+  footer = asked;
   if (__builtin_expect((h.to_sample -= n) < 0, 0)) {
     if (sample_rate.load(std::memory_order_relaxed) != 0) {
-      tail |= kSampledBlock;
+      footer |= kSampledBlock;
       sample_allocated(p, n, static_cast<int64_t>(asked), kCpuSlot);
     }
     h.to_sample = next_sample();
   }
 }
 
-// Does what was asked of every thread: an emptied cache, another sampling rate.
+// Applies what all_threads_catch_up asked of every thread: an empty cache, another sampling rate.
 inline void catch_up(ThreadHeap &h) noexcept {
   uint64_t epoch = heaps_epoch.load(std::memory_order_relaxed);
   if (__builtin_expect(h.epoch != epoch, 0)) {
@@ -363,8 +366,8 @@ void *allocate_small(size_t asked) {
   size_t size = small_rounded(asked);
   auto n = static_cast<int64_t>(size);
   if (__builtin_expect(!h.take(n), 0)) {
-    if (!tight.load() && try_admit(kCpuSlot, n + ThreadHeap::kAhead)) {
-      h.put(ThreadHeap::kAhead);
+    if (!credit_disabled.load() && try_admit(kCpuSlot, n + ThreadHeap::kCredit)) {
+      h.put(ThreadHeap::kCredit);
     } else {
       admit(kCpuSlot, n, static_cast<int64_t>(asked));
     }
@@ -377,13 +380,13 @@ void *allocate_small(size_t asked) {
     ThreadHeap::add(h.kept, -n);
   } else {
     try {
-      p = allocate_or_throw(size + kTail, asked);
+      p = allocate_or_throw(size + kFooter, asked);
     } catch (...) {
       h.put(n);
       throw;
     }
   }
-  note_allocated(h, p, tail_of(p, malloc_usable_size(p)), asked, n);
+  note_allocated(h, p, footer_of(p, malloc_usable_size(p)), asked, n);
   return p;
 }
 
@@ -394,7 +397,7 @@ void *allocate_large(size_t asked) {
   auto n = static_cast<int64_t>(size);
   enter(kCpuSlot, n, static_cast<int64_t>(asked));
   void *p;
-  uint64_t *tail;
+  uint64_t *footer;
   try {
     if (in_range(size)) {
       auto &ranges = Large::get().of(size);
@@ -404,11 +407,11 @@ void *allocate_large(size_t asked) {
         r = get_or_throw(size, asked, [&] { return fault(LS_FAULT_SYSTEM) ? nullptr : ranges.map(size); });
       }
       p = r->start;
-      tail = &r->note;
+      footer = &r->note;
     } else {
       make_room();
-      p = allocate_or_throw(size + kTail, asked);
-      tail = &tail_of(p, malloc_usable_size(p));
+      p = allocate_or_throw(size + kFooter, asked);
+      footer = &footer_of(p, malloc_usable_size(p));
     }
   } catch (...) {
     release(kCpuSlot, n);
@@ -417,21 +420,21 @@ void *allocate_large(size_t asked) {
   auto &h = heap();
   catch_up(h);
   words.computed = true;
-  note_allocated(h, p, *tail, asked, n);
+  note_allocated(h, p, *footer, asked, n);
   return p;
 }
 
-inline void note_freed(ThreadHeap &h, void *p, uint64_t tail, int64_t n) noexcept {
-  if (__builtin_expect((tail & kSampledBlock) != 0, 0)) sample_freed(p, n, kCpuSlot);
+inline void note_freed(ThreadHeap &h, void *p, uint64_t footer, int64_t n) noexcept {
+  if (__builtin_expect((footer & kSampledBlock) != 0, 0)) sample_freed(p, n, kCpuSlot);
   ThreadHeap::add(h.given, -n);
-  ThreadHeap::add(h.requested, -static_cast<int64_t>(tail & ~kSampledBlock));
+  ThreadHeap::add(h.requested, -static_cast<int64_t>(footer & ~kSampledBlock));
   ThreadHeap::add(h.frees, 1);
 }
 
 void free_counted(void *p) noexcept {
   if (p == nullptr) return;
   auto &h = heap();
-  // First into the cache, then out of the account: whoever is admitted finds the memory.
+  // The block enters the cache before the account is reduced: an allocation that is admitted then finds it.
   if (Ranges::Range *r = Ranges::find(p); r != nullptr) {
     auto n = static_cast<int64_t>(r->size);
     note_freed(h, p, r->note, n);
@@ -442,7 +445,7 @@ void free_counted(void *p) noexcept {
   size_t usable = malloc_usable_size(p);
   size_t size = size_from_usable(usable);
   auto n = static_cast<int64_t>(size);
-  note_freed(h, p, tail_of(p, usable), n);
+  note_freed(h, p, footer_of(p, usable), n);
   if (size >= kSmallestLarge) {
     c10::free_cpu(p);
     release(kCpuSlot, n);
@@ -480,7 +483,7 @@ std::atomic<int64_t> handles_live{0}, handles_most{0};
 }  // namespace
 
 void push_handles(HandleCount &n) noexcept {
-  int64_t delta = untold(n);
+  int64_t delta = unpublished(n);
   raise(handles_most, handles_live.fetch_add(delta, std::memory_order_relaxed) + delta);
 }
 
@@ -502,23 +505,23 @@ void maybe_sample(void *p, int64_t n, int slot, uint64_t stream) noexcept {
   h.to_sample = next_sample();
 }
 
-// Threads go on while they are summed; the account holds at every moment no less than is in use.
+// Threads allocate while they are summed; the account is never less than the bytes in use.
 static int64_t in_use(const Heaps::Sum &sum) noexcept {
   return std::min(sum.given, accounts[kCpuSlot].live.load());
 }
 
 int64_t kept_small() noexcept { return Heaps::get().sum().kept; }
 
-int64_t taken_ahead() noexcept { return Heaps::get().sum().ahead; }
+int64_t thread_credit() noexcept { return Heaps::get().sum().credit; }
 
-void set_tight(bool on) noexcept {
+void set_credit_disabled(bool on) noexcept {
   auto &heaps = Heaps::get();
   std::lock_guard<std::mutex> lock(heaps.mutex);
-  if (tight.exchange(on) || !on) return;
-  if (!fence_all_threads()) return;  // what threads have ahead lies there until they use it again
+  if (credit_disabled.exchange(on) || !on) return;
+  if (!fence_all_threads()) return;  // threads keep their credit until they use it again
   for (auto *h = heaps.all; h != nullptr; h = h->next) {
     while (h->busy.load()) std::this_thread::sleep_for(std::chrono::microseconds(10));
-    if (int64_t ahead = h->ahead.exchange(0); ahead != 0) release(kCpuSlot, ahead);
+    if (int64_t credit = h->credit.exchange(0); credit != 0) release(kCpuSlot, credit);
   }
 }
 
@@ -529,8 +532,8 @@ int64_t cpu_cached() noexcept { return static_cast<int64_t>(cached_large()) + He
 void trim_malloc() noexcept {
 #ifdef __GLIBC__
 #if __GLIBC_PREREQ(2, 33)
-  // oneDNN's cache of primitives is one for all threads. What one thread put there, another replaces: it is freed
-  // in the first one's arena, which does not shrink by itself.
+  // All threads share oneDNN's cache of primitives. An entry that one thread made and another evicts is freed in
+  // the first thread's arena, which does not shrink by itself.
   constexpr size_t kWorth = 16 << 20;
   auto m = mallinfo2();
   if (m.fordblks > std::max(kWorth, m.uordblks / 4)) malloc_trim(0);
@@ -553,9 +556,9 @@ uint32_t ls_abi(void) noexcept {
 
 ls_error *ls_init(void) noexcept {
   return ls::run_void([] {
-    // Leaked on purpose: memory is freed through it until the process ends.
+    // Never destroyed: memory is freed through it until the process ends.
     static bool once = [] {
-      // What is made at its first use, often where nothing may be thrown.
+      // Made now: the first use is often where nothing may be thrown.
       ls::register_fences();
       ls::Large::get();
       ls::make_pressure();
@@ -571,8 +574,8 @@ ls_error *ls_init(void) noexcept {
 ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
   return ls::run_void([&] {
     int slot = ls::slot_of(device);
-    auto sum = ls::Heaps::get().sum(/*tell=*/true);
-    ls::handles_live += sum.untold;
+    auto sum = ls::Heaps::get().sum(/*publish=*/true);
+    ls::handles_live += sum.unpublished;
     *out = {};
     out->handles = sum.made - sum.freed;
     out->created = sum.made;
@@ -648,7 +651,8 @@ ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) noexcept 
 ls_error *ls_memory_capacity(int32_t device, int64_t *free, int64_t *total) noexcept {
   return ls::run_void([&] {
     int slot = ls::slot_of(device);
-    if (slot == ls::kCpuSlot) throw ls::ArgumentError("capacity: the CPU's is the system's to tell");
+    if (slot == ls::kCpuSlot)
+      throw ls::ArgumentError("capacity: the device must be a CUDA device; ask the system for the CPU's memory");
     ls::cuda_devices()->capacity(slot - 1, free, total);
   });
 }

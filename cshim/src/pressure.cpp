@@ -1,7 +1,7 @@
-// Admission of allocations, and the wait of those that do not fit. An allocation that does not fit below its
-// device's limits asks for a round and waits, for a bounded time and without a lock. The pacer's thread serves all
-// that wait; its frees are done before it wakes them. They then try again, as long as anything was freed: only a
-// round that began after the request and was exhausted lets it fail.
+// Admission of allocations, and waiting. An allocation that does not fit below its device's limits asks for a
+// round and waits, for a bounded time and without a lock of the allocator's. A round serves all allocations that
+// wait: the pacer's thread frees what it can, then wakes them, and they try again. An allocation fails only after
+// a round that began after its request, was exhausted, and during which nothing was freed.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ thread_local LastFailure last_failure{0, 0};
 
 namespace {
 
-// Raised when an account passes its trigger; operators look at it.
+// `due` is set when an account passes a trigger. Operators read it before they begin.
 alignas(64) ls_board board{};
 
 struct Callback {
@@ -35,7 +35,8 @@ struct Callback {
 std::atomic<const Callback *> callback{nullptr};
 
 constexpr auto kSoftWait = std::chrono::milliseconds(250);
-constexpr auto kHardWait = std::chrono::milliseconds(2000);  // of one round; a collection beside a huge Go heap
+constexpr auto kHardWait =
+    std::chrono::milliseconds(2000);  // for one round: a collection of a large Go heap takes long
 
 static_assert(LS_PRESSURE_DEVICES == kMaxDevices);
 
@@ -47,13 +48,13 @@ struct Waiter {
   Waiter *next;
 };
 
-// Rounds, and the allocations that wait for them. Leaked on purpose.
+// Rounds, and the allocations that wait for them. Never destroyed.
 struct Pressure {
   std::mutex mutex;
   std::condition_variable wanted;                 // the pacer waits here
   std::condition_variable done;                   // allocations wait here
   uint64_t asked = 0, started = 0, finished = 0;  // rounds
-  // The last round that admitted a device's waiters past the soft limit, and the last that was exhausted.
+  // The last round that admitted a device's waiters past the wait trigger, and the last that was exhausted.
   uint64_t admitted[kMaxDevices] = {}, exhausted[kMaxDevices] = {};
   bool attached = false, stop = false;
   Waiter *first = nullptr;
@@ -69,7 +70,7 @@ struct Pressure {
 
 std::atomic<uint64_t> last_on_device{0};
 
-inline void given_out(Account &a, int64_t n, int64_t live) noexcept {
+inline void count_allocated(Account &a, int64_t n, int64_t live) noexcept {
   int64_t total = n + a.total.fetch_add(n, std::memory_order_relaxed);
   if (__builtin_expect(live > a.trigger.load(std::memory_order_relaxed) ||
                            total > a.total_trigger.load(std::memory_order_relaxed),
@@ -79,12 +80,12 @@ inline void given_out(Account &a, int64_t n, int64_t live) noexcept {
   if (__builtin_expect(total > a.measure.load(std::memory_order_relaxed), 0)) follow_limit(0);
 }
 
-// The CPU's limit while it follows the cgroups. Leaked on purpose.
+// The CPU's limit while it follows the cgroups. Never destroyed.
 struct Follow {
   std::mutex mutex;
   std::vector<CGroup> groups;       // empty: the limit is fixed
-  int64_t most = 0;                 // the limit is never more
-  int64_t resident = 0;             // anonymous memory at the beginning, without tensors and the caller's
+  int64_t most = 0;                 // the upper bound of the limit
+  int64_t resident = 0;             // anonymous memory at the start, without tensors and the caller's share
   std::atomic<bool> active{false};  // groups is not empty
 
   static Follow &get() {
@@ -100,7 +101,7 @@ void set_cpu_limit(int64_t limit, int64_t granted, int64_t measure) noexcept {
   a.measure.store(measure);
   if (limit == INT64_MAX) return;
   int64_t live = a.live.load();
-  // Only what is more than the limit has room for.
+  // The cache may keep what the limit has room for.
   int64_t keep = std::max<int64_t>(0, limit - live - kept_small());
   if (cpu_cached() - kept_small() > keep) shrink_cpu_cache(std::max<int64_t>(keep, 1));
 }
@@ -110,14 +111,14 @@ bool fits_limit(int slot, int64_t n) {
   return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
 }
 
-// Measures first: what is freed has been counted, and what else the process uses may have changed.
+// Measures the cgroups first: other memory of the process may have changed.
 bool try_admit_followed(int slot, int64_t n) {
   if (slot == kCpuSlot) follow_limit(n);
   return try_admit(slot, n);
 }
 
-bool try_admit_tight(int slot, int64_t n) {
-  if (slot == kCpuSlot) set_tight(true);
+bool try_admit_without_credit(int slot, int64_t n) {
+  if (slot == kCpuSlot) set_credit_disabled(true);
   return try_admit_followed(slot, n);
 }
 
@@ -136,11 +137,11 @@ bool follow_limit(int64_t n) noexcept {
   auto &a = accounts[kCpuSlot];
   int64_t tensors = a.live.load() + cpu_cached();
   int64_t room = cgroup_room(f.groups);
-  // Tensors that nobody has written yet are in no cgroup's usage.
+  // A cgroup's usage does not contain tensors that have not been written yet.
   int64_t anonymous = resident_anonymous();
   if (room != INT64_MAX && anonymous != 0) room -= std::max<int64_t>(0, tensors + f.resident - anonymous);
   int64_t limit = room >= f.most - tensors ? f.most : std::max<int64_t>(1, tensors + room);
-  // The nearer the limit is, the sooner the next look: after a quarter of the room, in bytes live or given out.
+  // The next measurement comes after a quarter of the room, in live or allocated bytes: sooner near the limit.
   constexpr int64_t kLeast = 4 << 20, kMost = 256 << 20;
   int64_t step = std::clamp((limit - tensors) / 4, kLeast, kMost);
   int64_t live = a.live.load();
@@ -156,9 +157,11 @@ int slot_of(int32_t device) {
     if (index == 0xff) index = 0;
     auto *d = cuda_devices();
     if (d != nullptr && index < d->count() && index < kMaxDevices - 1) return 1 + index;
-    throw ArgumentError("memory: there is no device cuda:" + std::to_string(index));
+    int count = d == nullptr ? 0 : d->count();
+    throw ArgumentError("memory: device cuda:" + std::to_string(index) + " does not exist; this machine has " +
+                        std::to_string(count) + (count == 1 ? " CUDA device" : " CUDA devices"));
   }
-  throw ArgumentError("memory: only the CPU and CUDA devices are counted");
+  throw ArgumentError("memory: want a CPU or CUDA device, got device type " + std::to_string(type));
 }
 
 LastFailure take_last_failure() noexcept {
@@ -176,34 +179,34 @@ void out_of_memory(int slot, int64_t asked, const char *why) {
   C10_THROW_ERROR(OutOfMemoryError, why);
 }
 
-bool try_admit(int slot, int64_t n, bool past_soft_limit) noexcept {
+bool try_admit(int slot, int64_t n, bool past_trigger) noexcept {
   auto &a = accounts[slot];
   int64_t limit = a.granted.load(std::memory_order_relaxed);
-  if (!past_soft_limit) limit = std::min(limit, a.soft_limit.load(std::memory_order_relaxed));
-  int64_t now = a.live.load(std::memory_order_relaxed), ahead = 0;
-  // What threads have taken ahead is not live: a peak is counted without it. Looked at before and after, since
-  // what a thread gives back between is in `now`, and no longer ahead.
-  auto look_ahead = [&] {
+  if (!past_trigger) limit = std::min(limit, a.wait_trigger.load(std::memory_order_relaxed));
+  int64_t now = a.live.load(std::memory_order_relaxed), credit = 0;
+  // The credit of threads is not live: the peak is counted without it. Credit is read before and after: what a
+  // thread gives back in between is in `now` and no longer in the credit.
+  auto read_credit = [&] {
     if (__builtin_expect(now + n > a.peak.load(std::memory_order_relaxed), 0) && slot == kCpuSlot)
-      ahead = std::max(ahead, taken_ahead());
+      credit = std::max(credit, thread_credit());
   };
   do {
     if (now + n > limit) return false;
-    look_ahead();
+    read_credit();
   } while (!a.live.compare_exchange_weak(now, now + n, std::memory_order_relaxed));
-  look_ahead();
+  read_credit();
   now += n;
-  if (__builtin_expect(now > a.peak.load(std::memory_order_relaxed), 0)) raise(a.peak, now - ahead);
-  given_out(a, n, now);
+  if (__builtin_expect(now > a.peak.load(std::memory_order_relaxed), 0)) raise(a.peak, now - credit);
+  count_allocated(a, n, now);
   return true;
 }
 
 void release(int slot, int64_t n) noexcept {
-  // In this order: who sees the room sees that it was freed.
+  // In this order: a thread that sees the room also sees that bytes were freed.
   accounts[slot].freed.fetch_add(n);
   accounts[slot].live.fetch_sub(n);
   auto &p = Pressure::get();
-  // The pacer's thread wakes all at the end of the round: before that they would only be in its way.
+  // The pacer's own frees wake no thread: the end of the round wakes all, and before that they would slow it down.
   if (__builtin_expect(p.waiters.load(std::memory_order_relaxed) != 0, 0) && !sweeping) p.done.notify_one();
 }
 
@@ -211,9 +214,9 @@ void admit(int slot, int64_t n, int64_t asked) {
   auto &a = accounts[slot];
   if (slot == kCpuSlot && a.live.load(std::memory_order_relaxed) + n > a.granted.load(std::memory_order_relaxed))
     follow_limit(n);
-  // At the soft limit it waits, but is never refused: a round admits it, or makes room.
+  // At the wait trigger an allocation waits until a round makes room or admits it, for kSoftWait at most.
   auto until = Clock::now() + kSoftWait;
-  while (a.soft_limit.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
+  while (a.wait_trigger.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
     if (try_admit(slot, n, false)) return;
     if (wait_for_round(slot, n, LS_WAIT_TARGET) != Waited::kRetry) break;
     if (Clock::now() >= until) {
@@ -221,14 +224,14 @@ void admit(int slot, int64_t n, int64_t asked) {
       break;
     }
   }
-  if (try_admit_followed(slot, n) || try_admit_tight(slot, n)) return;
+  if (try_admit_followed(slot, n) || try_admit_without_credit(slot, n)) return;
   auto give_up = Clock::now() + kGiveUp;
   if (auto *cb = callback.load(std::memory_order_acquire)) {
     for (int i = 0; i < 16 && !sweeping; i++) {
-      sweeping = true;  // what the callback allocates does not call it again
+      sweeping = true;  // allocations of the callback neither wait nor call it again
       int32_t again = cb->fn(cb->arg, word_of(slot), n);
       sweeping = false;
-      if (try_admit_tight(slot, n)) return;
+      if (try_admit_without_credit(slot, n)) return;
       if (again == 0) break;
     }
   }
@@ -236,17 +239,17 @@ void admit(int slot, int64_t n, int64_t asked) {
     int64_t before = a.freed.load();
     Waited waited = wait_for_round(slot, n, LS_WAIT_LIMIT);
     Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
-    if (try_admit_tight(slot, n)) return;
-    // A thread that is about to free a tensor may have lost the processor: a moment for it.
-    for (int i = 0; i < 5 && waited == Waited::kGranted && a.freed.load() == before; i++) {
+    if (try_admit_without_credit(slot, n)) return;
+    // Another thread may have been preempted just before a free: give it 5 ms.
+    for (int i = 0; i < 5 && waited == Waited::kVerdict && a.freed.load() == before; i++) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (!may_fit(waited, a, before)) break;
   }
-  // Where the limit follows what else is used, malloc's free memory may make the room.
+  // If the limit follows the cgroups, malloc's free pages may make room.
   if (slot == kCpuSlot && Follow::get().active.load()) {
     empty_all();
-    if (try_admit_tight(slot, n)) return;
+    if (try_admit_without_credit(slot, n)) return;
   }
   int64_t live = a.live.load(), limit = a.limit.load();
   out_of_memory(slot, asked,
@@ -266,7 +269,7 @@ Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason) {
   p.first = &self;
   p.waiters.fetch_add(1);
   p.wanted.notify_one();
-  __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);  // the next operators wait before they begin
+  __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);  // so that the next operators wait before they begin
   auto start = Clock::now();
   bool ok = p.done.wait_until(lock, start + (reason == LS_WAIT_TARGET ? kSoftWait : kHardWait), [&] {
     return p.finished >= mine || !p.attached || (reason == LS_WAIT_LIMIT && fits_limit(slot, n));
@@ -282,8 +285,8 @@ Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason) {
   p.histogram[std::clamp(bucket, 0, LS_WAIT_BUCKETS - 1)].fetch_add(1, std::memory_order_relaxed);
   if (!ok) p.timeouts.fetch_add(1, std::memory_order_relaxed);
   if (!p.attached) return Waited::kNoServer;
-  auto &granted = reason == LS_WAIT_TARGET ? p.admitted : p.exhausted;
-  return granted[slot] >= mine ? Waited::kGranted : Waited::kRetry;
+  auto &verdict = reason == LS_WAIT_TARGET ? p.admitted : p.exhausted;
+  return verdict[slot] >= mine ? Waited::kVerdict : Waited::kRetry;
 }
 
 void admit_on_device(int32_t index, int64_t n) {
@@ -318,7 +321,7 @@ void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted, void *
   if (more < 0) return release(1 + index, -more);
   int64_t now = a.live.fetch_add(more, std::memory_order_relaxed) + more;
   raise(a.peak, now);
-  given_out(a, more, now);
+  count_allocated(a, more, now);
 }
 
 void reserved_on_device(int32_t index, int64_t n) noexcept {
@@ -327,7 +330,7 @@ void reserved_on_device(int32_t index, int64_t n) noexcept {
 
 void failed_on_device(int32_t index, int64_t asked) noexcept {
   last_failure = {asked, word_of(1 + index)};
-  // A backward pass fails on a thread of the engine's, and is told on another.
+  // A backward pass fails on a thread of the autograd engine; the caller's thread reports the error.
   last_on_device.store(static_cast<uint64_t>(index + 1) << 56 |
                        static_cast<uint64_t>(std::min<int64_t>(asked, (int64_t{1} << 56) - 1)));
   Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
@@ -341,12 +344,12 @@ ls_board *ls_memory_board(void) noexcept {
   return ls::run_quiet([] { return &ls::board; });
 }
 
-ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t soft_limit) noexcept {
+ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t wait_trigger) noexcept {
   return ls::run_void([&] {
     auto &a = ls::accounts[ls::slot_of(device)];
     a.trigger.store(live);
     a.total_trigger.store(total);
-    a.soft_limit.store(soft_limit);
+    a.wait_trigger.store(wait_trigger);
   });
 }
 
@@ -355,7 +358,7 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
     if (bytes < 0) throw ls::ArgumentError("limit: " + std::to_string(bytes) + " bytes");
     int slot = ls::slot_of(device);
     if (slot != ls::kCpuSlot) {
-      // What is kept free counts against the limit.
+      // Cached blocks count towards a device's limit.
       if (bytes != 0 && ls::accounts[slot].reserved.load() > bytes) ls::cuda_devices()->empty_cache(slot - 1);
     }
     int64_t limit = bytes == 0 ? INT64_MAX : bytes;
@@ -365,7 +368,7 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
       f.groups.clear();
       f.active.store(false);
       ls::set_cpu_limit(limit, limit, INT64_MAX);
-      if (ls::accounts[slot].live.load() > limit) ls::set_tight(true);
+      if (ls::accounts[slot].live.load() > limit) ls::set_credit_disabled(true);
     } else {
       ls::accounts[slot].limit.store(limit);
       ls::accounts[slot].granted.store(limit);
@@ -401,7 +404,7 @@ ls_error *ls_memory_follow_cgroups(const ls_cgroup *list, uint64_t n, int64_t mo
 
 ls_error *ls_memory_set_oom_callback(ls_oom_callback fn, void *arg) noexcept {
   return ls::run_void([&] {
-    // The one before stays: another thread may be calling it.
+    // Earlier callbacks are kept: another thread may be calling one.
     static std::mutex mutex;
     static auto *all = new std::deque<ls::Callback>;
     std::lock_guard<std::mutex> lock(mutex);
@@ -439,7 +442,7 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
     ls::sweeping = true;
     std::unique_lock<std::mutex> lock(p.mutex);
     auto due = [&] { return p.stop || p.asked > p.started; };
-    // A day is for ever, and its nanoseconds fit.
+    // A day at most: its nanoseconds fit into 64 bits.
     timeout_ms = std::clamp<int64_t>(timeout_ms, 0, 24 * 3600 * 1000);
     if (!p.wanted.wait_for(lock, std::chrono::milliseconds(timeout_ms), due)) {
       lock.unlock();
@@ -468,7 +471,7 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
 void ls_pressure_done(const ls_pressure *round) noexcept {
   ls::run_quiet([&] {
     auto &cpu = ls::accounts[ls::kCpuSlot];
-    if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::set_tight(false);
+    if (cpu.live.load() < cpu.limit.load() / 10 * 9) ls::set_credit_disabled(false);
     auto &p = Pressure::get();
     std::lock_guard<std::mutex> lock(p.mutex);
     if (round != nullptr) {

@@ -228,8 +228,8 @@ inline c10::Device device_of(int64_t v) {
   int64_t type = v >> 8, index = static_cast<int8_t>(v & 0xff);
   // libtorch indexes tables by the type, unchecked.
   if (type < 0 || type >= c10::COMPILE_TIME_MAX_DEVICE_TYPES || index < -1)
-    throw ArgumentError("there is no device of type " + std::to_string(type) + " and index " +
-                        std::to_string(index));
+    throw ArgumentError("device type " + std::to_string(type) + ", index " + std::to_string(index) +
+                        " does not exist");
   c10::Device d{static_cast<c10::DeviceType>(type), static_cast<c10::DeviceIndex>(index)};
   if (!d.is_cpu()) use_device(d);
   return d;

@@ -39,7 +39,7 @@ class ShimTest : public ::testing::Test {
     uint64_t ids[64];
     while (ls_take_dropped(ids, 64) != 0) {
     }
-    // At a limit threads have nothing ahead: the account holds what is in use, and no byte more.
+    // At a limit threads have no credit: the account is exactly the bytes in use.
     ASSERT_EQ(ls_memory_set_limit(kCpu, 1), nullptr);
     ls_memory after;
     ASSERT_EQ(ls_memory_stats(kCpu, &after), nullptr);

@@ -102,7 +102,7 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
   std::vector<ls_tensor> garbage;
   for (int i = 0; i < kThreads; i++) garbage.push_back(empty(kMiB).t);
   ASSERT_EQ(ls_pressure_attach(), 1);
-  EXPECT_EQ(ls_pressure_attach(), 0) << "there is one already";
+  EXPECT_EQ(ls_pressure_attach(), 0) << "a pacer is attached already";
   auto &due = ls_memory_board()->due;
   __atomic_store_n(&due, 0, __ATOMIC_RELAXED);
   std::vector<ls_result> results(kThreads);
@@ -113,7 +113,8 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
     ls_pressure p;
     // All are waiting before the sweep begins.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    EXPECT_EQ(__atomic_load_n(&due, __ATOMIC_RELAXED), 1u) << "who is about to run an operator is to know";
+    EXPECT_EQ(__atomic_load_n(&due, __ATOMIC_RELAXED), 1u)
+        << "the next operator must see that an allocation waits";
     while (ls_pressure_wait(&p, 500) == 1) {
       rounds++;
       EXPECT_EQ(p.count, 1);
@@ -137,9 +138,9 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
   EXPECT_ERR(empty(kMiB * kThreads * 2).err, LS_ERR_OUT_OF_MEMORY);  // nobody sweeps any more
 }
 
-// An allocation that waited at the soft limit tries again, since others may have taken the room, and passes the
+// An allocation that waited at the wait trigger tries again, since others may have taken the room, and passes the
 // limit once a round admits it.
-TEST_F(Memory, ARoundAdmitsPastTheSoftLimit) {
+TEST_F(Memory, ARoundAdmitsPastTheWaitTrigger) {
   ASSERT_EQ(ls_pressure_attach(), 1);
   for (bool room : {false, true}) {
     int64_t base = live();
@@ -168,8 +169,8 @@ TEST_F(Memory, ARoundAdmitsPastTheSoftLimit) {
 }
 
 // A round tells the sum and the largest of the allocations that wait, and the strongest reason. A verdict of the
-// round holds for those for which it is meant: one at the soft limit is admitted, one at the hard limit fails once
-// the round is exhausted.
+// round holds for those for which it is meant: one at the wait trigger is admitted, one at the hard limit fails
+// once the round is exhausted.
 TEST_F(Memory, ARoundServesEachReason) {
   ASSERT_EQ(ls_pressure_attach(), 1);
   int64_t base = live();
@@ -195,7 +196,7 @@ TEST_F(Memory, ARoundServesEachReason) {
         both = true;
         end_round(p, LS_VERDICT_ADMIT);  // not exhausted: that at the limit tries again
       } else if (both) {
-        EXPECT_EQ(w.reason, LS_WAIT_LIMIT) << "one at the soft limit was admitted";
+        EXPECT_EQ(w.reason, LS_WAIT_LIMIT) << "one at the wait trigger was admitted";
         EXPECT_EQ(w.bytes, 64 * kMiB);
         end_round(p, LS_VERDICT_EXHAUSTED);
       } else {
@@ -226,8 +227,7 @@ TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
     ls_pressure p;
     int got;
     while ((got = ls_pressure_wait(&p, 5000)) == 1) {
-      end_round(p, ++rounds > 1 ? LS_VERDICT_EXHAUSTED
-                                : LS_VERDICT_ADMIT);  // the first has not freed all that there was
+      end_round(p, ++rounds > 1 ? LS_VERDICT_EXHAUSTED : LS_VERDICT_ADMIT);  // the first is not exhausted
     }
     EXPECT_EQ(got, -1);
   });
@@ -270,7 +270,7 @@ TEST_F(Memory, ExtremeTimeoutsAndRates) {
     end_round(p, LS_VERDICT_EXHAUSTED);
   }
   EXPECT_EQ(ls_pressure_wait(&p, INT64_MIN), 0);
-  EXPECT_EQ(ls_sweeping_set(-1), 1) << "who has served a round";
+  EXPECT_EQ(ls_sweeping_set(-1), 1) << "the pacer's thread";
   EXPECT_EQ(ls_sweeping_set(0), 1) << "it was to be left";
   EXPECT_EQ(ls_sweeping_set(-1), 0);
   EXPECT_EQ(ls_sweeping_set(1), 0);
@@ -456,16 +456,15 @@ TEST_F(Memory, FiguresWhileThreadsStart) {
   reader.join();
 }
 
-// What threads have taken ahead for their small blocks is given to whoever needs it at the limit, all of it, and
-// never while its thread still uses it.
-TEST_F(Memory, WhatIsTakenAheadIsUsedOnce) {
+// At the limit the credit of all threads is given back to the account, and never while its thread still uses it.
+TEST_F(Memory, CreditIsUsedOnce) {
   constexpr int kThreads = 4, kRounds = 3000;
   constexpr int64_t kSmall = 4000, kLarge = 20000;  // floats
   int64_t limit = 0, most = -kMiB, least = kMiB;
   std::barrier<> together(kThreads);
   on_threads(kThreads, [&](int i) {
     for (int k = 0; k < kRounds; k++) {
-      Tensor(empty(7500));  // freed, its bytes are ahead
+      Tensor(empty(7500));  // freed, its bytes become credit
       together.arrive_and_wait();
       if (i == 0) {
         ls_pace p;
@@ -484,17 +483,17 @@ TEST_F(Memory, WhatIsTakenAheadIsUsedOnce) {
         most = std::max(most, live() - limit);
         least = std::min(least, live() - limit);
         EXPECT_OK(ls_memory_set_limit(kCpu, 0));
-        ls_pressure_done(nullptr);  // the end of a round: there is room again
+        ls_pressure_done(nullptr);  // the end of a round with room enables credit again
       }
       together.arrive_and_wait();
     }
   });
   EXPECT_LE(most, 0) << "bytes beyond the limit";
-  EXPECT_GT(least, -(kSmall + 16) * 4) << "bytes that nobody could have";
+  EXPECT_GT(least, -(kSmall + 16) * 4) << "bytes that no thread could allocate";
 }
 
-// Rounds that end with room to spare while others are refused: what a thread has ahead is its own or taken back,
-// never both. TearDown finds the account as it was.
+// Rounds end with room to spare while other threads are refused: credit belongs to its thread or to the account,
+// never both. TearDown compares the account.
 TEST_F(Memory, RoundsEndWhileOthersMeetTheLimit) {
   EXPECT_OK(ls_memory_set_limit(kCpu, live() + 16 * kMiB));
   std::atomic<int> running{2};
