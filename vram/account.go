@@ -11,20 +11,19 @@ import (
 	"github.com/linstock-ml/linstock/internal/pacer"
 )
 
-// account is one device: what the pacer knows of it, and its settings. Its bytes are counted in C.
+// account holds the settings and estimates of one device. The C side counts its bytes.
 type account struct {
 	word int32
 
-	mu       sync.Mutex // guards what follows
-	pacer    pacer.Controller
-	budget   int64 // of SetBudget
-	percent  int
-	capacity int64
-
+	mu        sync.Mutex // guards the fields below
+	pacer     pacer.Controller
+	soft      int64 // of SetSoftLimit
+	percent   int   // of SetGCPercent
+	capacity  int64
 	peakOther int64 // Memory.PeakOther
 
 	follows atomic.Bool // the limit follows the cgroups
-	quiet   atomic.Bool // no question is due before the live bytes have doubled
+	far     atomic.Bool // the next question is due after the live bytes have doubled, or later
 }
 
 var accounts struct {
@@ -38,7 +37,7 @@ func init() {
 	accounts.list.Store(&[]*account{&accounts.cpu})
 }
 
-// known returns the devices that have been used or set.
+// known returns the accounts of the devices that have been used or configured.
 func known() []*account { return *accounts.list.Load() }
 
 func accountOf(word int32) *account {
@@ -59,8 +58,8 @@ func accountOf(word int32) *account {
 	return list[len(list)-1]
 }
 
-// sweepTime is the budget of time for sweeps, of all devices.
-var sweepTime struct {
+// timeBudget pays for the sweeps of all devices.
+var timeBudget struct {
 	sync.Mutex
 	pacer.Budget
 }
@@ -70,7 +69,7 @@ func now() time.Duration { return time.Since(epoch) }
 
 var epoch = time.Now()
 
-// scannable returns the bytes that the Go collector had to scan in its last cycle.
+// scannable returns the number of bytes that the Go collector had to scan in its last cycle.
 func scannable() int64 {
 	s := [1]metrics.Sample{{Name: "/gc/scan/total:bytes"}}
 	metrics.Read(s[:])
@@ -80,27 +79,27 @@ func scannable() int64 {
 	return int64(s[0].Value.Uint64())
 }
 
-// state returns what a policy decides on before an operator.
+// state returns the input of the policy before an operator.
 func (a *account) state() (State, error) {
 	m, err := cshim.MemoryPace(a.word)
 	if err != nil {
 		return State{}, err
 	}
 	scan := scannable()
-	sweepTime.Lock()
-	available, cost := sweepTime.Available(now(), scan), sweepTime.Cost(scan)
-	sweepTime.Unlock()
+	timeBudget.Lock()
+	available, cost := timeBudget.Available(now(), scan), timeBudget.Cost(scan)
+	timeBudget.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := a.pacer.State(now(), m.Live, m.Total)
 	return State{
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
-		Budget: a.softLimit(m.Limit), Reachable: p.Reachable, Target: p.Target, Request: p.Request, Allocated: p.Yield,
+		SoftLimit: a.softLimit(m.Limit), Reachable: p.Reachable, Target: p.Target, Request: p.Request, Allocated: p.Yield,
 		Percent: a.percent, Available: available, Cost: cost, total: m.Total,
 	}, nil
 }
 
-// replan asks the policy when its next decision is due.
+// replan asks the policy and sets the triggers of the next question.
 func (a *account) replan() {
 	if s, err := a.state(); err == nil {
 		a.plan(s, policy.Load().Decide(s))
@@ -116,7 +115,7 @@ func replanAll() {
 	}
 }
 
-// plan sets when the policy is asked again: as it has decided in a state.
+// plan sets the triggers of the next question after decision d in state s.
 func (a *account) plan(s State, d Decision) {
 	after := func(from, bytes int64) int64 {
 		if bytes <= 0 || bytes > math.MaxInt64-from {
@@ -124,16 +123,19 @@ func (a *account) plan(s State, d Decision) {
 		}
 		return from + bytes
 	}
-	a.quiet.Store(d.Sweep == None && d.Again > s.Live)
-	if least := int64(1 << 20); d.Sweep == None {
-		d.Again = max(d.Again, least)
-	} else { // another goroutine sweeps
-		d.Again, d.Total = 16*least, 16*least
+	a.far.Store(d.Sweep == None && d.Again > s.Live)
+	if d.Sweep == None {
+		d.Again = max(d.Again, leastStep)
+	} else { // the next sweep sets them again
+		d.Again, d.Total = 16*leastStep, 16*leastStep
 	}
 	_ = cshim.MemorySetTriggers(a.word, after(s.Live, d.Again), after(s.total, d.Total), after(s.Live, d.Wait))
 }
 
-// finished tells the pacer of a sweep, which ran for so many bytes that wait on the device.
+// leastStep is the least number of bytes between two questions to the policy.
+const leastStep = 1 << 20
+
+// finished records a sweep and sets the triggers again.
 func (a *account) finished(c pacer.Cycle) {
 	m, err := cshim.MemoryPace(a.word)
 	if err != nil {
@@ -145,7 +147,7 @@ func (a *account) finished(c pacer.Cycle) {
 	a.replan()
 }
 
-// waited notes the size of an allocation that waits.
+// waited records the size of an allocation that waits.
 func (a *account) waited(bytes int64) {
 	m, err := cshim.MemoryPace(a.word)
 	if err != nil {
@@ -156,12 +158,13 @@ func (a *account) waited(bytes int64) {
 	a.pacer.Waited(now(), m.Live, bytes)
 }
 
+// fits reports whether the hard limit leaves room for so many bytes.
 func (a *account) fits(bytes int64) bool {
 	m, err := cshim.MemoryPace(a.word)
 	return err == nil && m.Limit > 0 && m.Live+bytes <= m.Limit
 }
 
-// progress grows whenever anything is allocated or freed on the device.
+// progress returns a number that grows with every allocation and free on the device.
 func (a *account) progress() int64 {
 	m, err := cshim.MemoryPace(a.word)
 	if err != nil {

@@ -10,58 +10,57 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// AllocatorSetting is an option of libtorch's caching allocator, for [SetAllocatorSettings]: [MaxSplitSizeMB],
-// [GarbageCollectionThreshold] or [ExpandableSegments].
+// AllocatorSetting is an argument of [SetAllocatorSettings]. [MaxSplitSizeMB], [GarbageCollectionThreshold] and
+// [ExpandableSegments] return one.
 type AllocatorSetting struct {
-	key, value string // value is empty where the option goes back to its default
+	key, value string // an empty value restores the default
 	err        error
 }
 
-// smallestSplit is the least max_split_size_mb that libtorch takes: the size of a segment for blocks that share one.
+// smallestSplit is the least max_split_size_mb that libtorch accepts, which is the size of a segment of small blocks.
 const smallestSplit = 20
 
-// MaxSplitSizeMB keeps blocks of n MiB and more whole: a free one is given only to a request that is nearly as large, and no
-// part of it to a smaller one. That limits fragmentation where a program's large blocks change their sizes. n is at least
-// 20; 0 is the default: any block may be split. PyTorch: max_split_size_mb.
+// MaxSplitSizeMB makes the allocator not split blocks of n MiB and more: it uses a free one only for a request of nearly that
+// size. This limits fragmentation if the sizes of large blocks vary. n is at least 20; 0, the default, lets any block be
+// split. PyTorch: max_split_size_mb.
 func MaxSplitSizeMB(n int) AllocatorSetting {
 	s := AllocatorSetting{key: "max_split_size_mb"}
 	switch {
 	case n < 0 || n > 0 && n < smallestSplit:
-		s.err = fmt.Errorf("vram: MaxSplitSizeMB(%d): at least %d is needed, or 0 for no maximum", n, smallestSplit)
+		s.err = fmt.Errorf("vram: MaxSplitSizeMB(%d): want at least %d, or 0 for no maximum", n, smallestSplit)
 	case n > 0:
 		s.value = strconv.Itoa(n)
 	}
 	return s
 }
 
-// GarbageCollectionThreshold has the allocator free cached blocks that have not been used for long when a new segment is
-// needed and it holds more than this share of what it may hold: of the device's limit ([SetLimit]), or of its memory where
-// there is none. The share is greater than 0 and less than 1; 0 is the default: cached blocks are freed only when the device
-// has no more. No tensor is affected; the pacer decides by live bytes, which this does not change. PyTorch:
-// garbage_collection_threshold.
+// GarbageCollectionThreshold makes the allocator free old cached blocks when it needs a new segment and holds more than this
+// share of the device's hard limit ([SetLimit]), or of its memory if there is none. The share is more than 0 and less than
+// 1; with 0, the default, cached blocks are freed only when the device has no memory left. It frees no tensor and does not
+// affect when sweeps run. PyTorch: garbage_collection_threshold.
 func GarbageCollectionThreshold(share float64) AllocatorSetting {
 	s := AllocatorSetting{key: "garbage_collection_threshold"}
 	switch {
 	case !(share >= 0 && share < 1):
-		s.err = fmt.Errorf("vram: GarbageCollectionThreshold(%v): a share greater than 0 and less than 1 is needed, or 0 for none", share)
+		s.err = fmt.Errorf("vram: GarbageCollectionThreshold(%v): want a share more than 0 and less than 1, or 0 for none", share)
 	case share > 0:
 		s.value = strconv.FormatFloat(share, 'f', -1, 64)
 	}
 	return s
 }
 
-// ExpandableSegments has the allocator make segments that grow, from which blocks of all sizes come: there is next to no
-// fragmentation then. Segments that were made before stay as they are. The default is false. PyTorch: expandable_segments.
+// ExpandableSegments makes the allocator use segments that grow, for blocks of all sizes, which avoids most fragmentation.
+// Existing segments stay as they are. The default is false. PyTorch: expandable_segments.
 func ExpandableSegments(on bool) AllocatorSetting {
 	return AllocatorSetting{key: "expandable_segments", value: map[bool]string{false: "False", true: "True"}[on]}
 }
 
-// AllocatorSettings are the options of libtorch's caching allocator for CUDA devices.
+// AllocatorSettings is the options of libtorch's caching allocator for CUDA devices.
 type AllocatorSettings struct {
 	MaxSplitSizeMB             int     // MiB; 0: any block may be split
 	GarbageCollectionThreshold float64 // 0: none
 	ExpandableSegments         bool
-	Conf                       string // what set them, as in PYTORCH_CUDA_ALLOC_CONF
+	Conf                       string // the settings as text, in the format of PYTORCH_CUDA_ALLOC_CONF
 }
 
 func (s AllocatorSettings) String() string {
@@ -80,10 +79,10 @@ func (s AllocatorSettings) String() string {
 
 var settingAllocator sync.Mutex
 
-// SetAllocatorSettings sets options of libtorch's caching allocator, for all CUDA devices. Those that are not given stay as
-// they are: at first as the environment's PYTORCH_CUDA_ALLOC_CONF says, or PYTORCH_ALLOC_CONF where that is not set. Call it
-// while no goroutine uses a CUDA device, best before the first use: blocks and segments that exist stay as they are. It
-// returns an error where there is no CUDA device. PyTorch: torch.cuda.memory._set_allocator_settings.
+// SetAllocatorSettings sets options of libtorch's caching allocator for all CUDA devices. Other options do not change; their
+// first values are those of PYTORCH_CUDA_ALLOC_CONF, or of PYTORCH_ALLOC_CONF if that is not set. Call it while no
+// goroutine uses a CUDA device, best before the first use: existing blocks and segments do not change. It returns an error
+// if there is no CUDA device. PyTorch: torch.cuda.memory._set_allocator_settings.
 //
 //	err := vram.SetAllocatorSettings(vram.ExpandableSegments(true))
 func SetAllocatorSettings(settings ...AllocatorSetting) error {
@@ -111,7 +110,7 @@ func SetAllocatorSettings(settings ...AllocatorSetting) error {
 	return nil
 }
 
-// ReadAllocatorSettings returns the options that are in force. It returns an error where there is no CUDA device.
+// ReadAllocatorSettings returns the options in force. It returns an error if there is no CUDA device.
 func ReadAllocatorSettings() (AllocatorSettings, error) {
 	if err := cshim.Load(); err != nil {
 		return AllocatorSettings{}, err
@@ -120,7 +119,7 @@ func ReadAllocatorSettings() (AllocatorSettings, error) {
 		if why == "" {
 			why = "libtorch was set up without CUDA"
 		}
-		return AllocatorSettings{}, fmt.Errorf("vram: the allocator of CUDA devices has no settings here: %s", why)
+		return AllocatorSettings{}, fmt.Errorf("vram: no CUDA device: %s", why)
 	}
 	s, conf, err := cshim.CUDAAllocatorSettings()
 	if err != nil {
@@ -129,7 +128,7 @@ func ReadAllocatorSettings() (AllocatorSettings, error) {
 	return AllocatorSettings{int(s.MaxSplitSize >> 20), s.GarbageCollectionThreshold, s.ExpandableSegments != 0, conf}, nil
 }
 
-// withSetting is a text of settings with the one under key replaced, or taken out where value is empty.
+// withSetting returns conf with the value of key replaced, or without key if value is empty.
 func withSetting(conf, key, value string) string {
 	var kept []string
 	depth, start := 0, 0

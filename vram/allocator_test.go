@@ -8,7 +8,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/balance"
 )
 
-func TestASettingReplacesItsOwnAlone(t *testing.T) {
+func TestASettingReplacesOneOption(t *testing.T) {
 	balance.Hold(t, func() {})
 	for _, test := range []struct{ conf, key, value, want string }{
 		{"", "a", "1", "a:1"},

@@ -6,7 +6,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/balance"
 )
 
-// shared is a policy of the program's that has a budget of time and wraps others.
+// shared is a user's policy with a time budget that wraps others.
 type shared struct {
 	share float64
 	list  []Policy
@@ -16,8 +16,8 @@ func (shared) Decide(State) Decision { return Decision{} }
 func (p shared) TimeShare() float64  { return p.share }
 func (p shared) Wrapped() []Policy   { return p.list }
 
-// What a policy asks for besides sweeps counts wherever it is wrapped, in a policy of the program's too.
-func TestWhatWrappedPoliciesAskFor(t *testing.T) {
+// The settings of a policy count wherever it is wrapped, also in a user's policy.
+func TestSettingsOfWrappedPolicies(t *testing.T) {
 	balance.Hold(t, func() {})
 	for _, c := range []struct {
 		p     Policy
@@ -31,10 +31,10 @@ func TestWhatWrappedPoliciesAskFor(t *testing.T) {
 		{Off{}, 0, 0.05},
 		{Any{}, 0, 0.05},
 		{Any{nil, Off{}}, 0, 0.05},
-		{Budget{}, 100, 0.05},
-		{Threshold{Else: Budget{Operators: 7, Else: Paced{Share: 0.1}}}, 7, 0.1},
-		{Any{Budget{Operators: 9}, Rates{Else: Budget{Operators: 8}}}, 8, 0.05},
-		{shared{0.3, []Policy{Budget{Operators: 3}}}, 3, 0.3},
+		{LiveShare{}, 100, 0.05},
+		{Threshold{Else: LiveShare{Operators: 7, Else: Paced{Share: 0.1}}}, 7, 0.1},
+		{Any{LiveShare{Operators: 9}, Rates{Else: LiveShare{Operators: 8}}}, 8, 0.05},
+		{shared{0.3, []Policy{LiveShare{Operators: 3}}}, 3, 0.3},
 		{Any{Paced{}, shared{0.3, nil}}, 0, 0.3},
 	} {
 		if box := boxOf(c.p); box.every != c.every || box.share != c.share {

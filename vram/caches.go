@@ -6,7 +6,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// idleCache shrinks what the CPU's allocator keeps while nobody allocates.
+// idleCache shrinks the cache of the CPU's allocator while the program allocates nothing.
 type idleCache struct{ allocations int64 }
 
 func (c *idleCache) tick() {
@@ -19,9 +19,9 @@ func (c *idleCache) tick() {
 	c.allocations = m.Allocations
 }
 
-// relieve is reclaim.Relieve: a deep sweep, and the cache of the device's allocator is emptied, outside every lock. The
-// cache stays where the limit refuses the bytes, since it does not count towards the limit. Where their number is unknown
-// every device's cache is emptied. While the calling thread captures a CUDA graph, relieve does nothing.
+// relieve is reclaim.Relieve. It runs a deep sweep and empties the cache of the device's allocator, or of every device's
+// if asked, the number of bytes, is 0. It leaves the cache alone if the hard limit refuses the bytes, since cached blocks
+// do not count towards that. While the calling thread captures a CUDA graph, relieve does nothing.
 func relieve(device int32, asked int64) bool {
 	if cshim.Capturing() {
 		return false

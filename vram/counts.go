@@ -7,26 +7,26 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// Counts are what the memory's care has cost and brought since the start of the process, on all devices.
+// Counts counts sweeps and waits since the start of the process, on all devices.
 type Counts struct {
-	Asked      int64         // questions put to the policy
-	Light      int64         // sweeps, by depth
-	Full       int64         //
-	Deep       int64         //
+	Asked      int64         // questions to the policy
+	Light      int64         // light sweeps
+	Full       int64         // full sweeps
+	Deep       int64         // deep sweeps
 	Freed      int64         // bytes that sweeps freed
-	Sweeping   time.Duration // in sweeps, all told
-	Collecting time.Duration // of it, in Go's collector
-	Rounds     int64         // rounds of the pacer, each for all that wait
-	Waits      int64         // allocations that waited, and operators before they began
-	WaitTime   time.Duration // all waits together
-	Timeouts   int64         // waits that ran out of time
-	Retries    int64         // tries after a wait
-	OOMs       int64         // allocations that failed in the end
+	Sweeping   time.Duration // time in sweeps
+	Collecting time.Duration // of that, time in the Go collector
+	Rounds     int64         // rounds of the pacer; each serves all allocations that wait
+	Waits      int64         // waits of allocations, and of operators before they began
+	WaitTime   time.Duration // the sum of all waits
+	Timeouts   int64         // waits that ended because they took too long
+	Retries    int64         // attempts to allocate after a wait
+	OOMs       int64         // allocations that failed
 
-	waits [len(cshim.PressureCounts{}.Histogram)]int64 // by class: i ends at 2^(i/4) microseconds
+	waits [len(cshim.PressureCounts{}.Histogram)]int64 // a histogram: class i ends at 2^(i/4) microseconds
 }
 
-// ReadCounts reads them; zeros before libtorch is loaded.
+// ReadCounts returns the counts now. They are 0 before libtorch is loaded.
 func ReadCounts() Counts {
 	if cshim.Path() == "" {
 		return Counts{}
@@ -45,7 +45,7 @@ func ReadCounts() Counts {
 	return c
 }
 
-// Since is what has been counted since before.
+// Since returns the difference of c and earlier counts.
 func (c Counts) Since(before Counts) Counts {
 	c.Asked -= before.Asked
 	c.Light -= before.Light
@@ -66,11 +66,11 @@ func (c Counts) Since(before Counts) Counts {
 	return c
 }
 
-// WaitQuantiles are the median, the 99th percentile and the longest of the waits for memory since the start.
+// WaitQuantiles returns the median, the 99th percentile and the longest of the waits for memory since the start.
 func WaitQuantiles() (median, p99, longest time.Duration) { return ReadCounts().WaitQuantiles() }
 
-// WaitQuantiles are the median, the 99th percentile and the longest of these waits for memory. Waits are counted in
-// classes a fifth wide: the longest is its class's upper end, the others are interpolated.
+// WaitQuantiles returns the median, the 99th percentile and the longest of the waits for memory in c. They are read from a
+// histogram with four classes for each power of two: the longest is the upper end of its class, the others are interpolated.
 func (c Counts) WaitQuantiles() (median, p99, longest time.Duration) {
 	var all int64
 	for _, n := range c.waits {

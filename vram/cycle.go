@@ -12,32 +12,33 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// sweeper is held by the goroutine that sweeps. One sweeps at a time.
+// sweeper is the lock of the goroutine that sweeps.
 var sweeper sweepLock
 
 type sweepLock struct {
 	sync.Mutex
-	last swept // guarded by Mutex
+	last sweepResult // guarded by Mutex
 
 	gate sync.Mutex
-	done chan struct{} // closed when the holder unlocks; nil: nobody waits
+	done chan struct{} // closed when the holder unlocks; nil: no goroutine waits
 }
 
-// swept is what a sweep has found.
-type swept struct {
+// sweepResult is the outcome of a sweep.
+type sweepResult struct {
 	began time.Time
 	took  time.Duration
-	// totals are the bytes ever allocated on each device when its collection began; nil: there was none.
+	// totals is the bytes allocated in total on each device when the collection began; nil: a light sweep.
 	totals map[*account]int64
-	// complete: the collector has ended, and nobody is still freeing. What is live is reachable.
+	// complete: the collector has finished and no goroutine is still freeing. The live bytes are reachable.
 	complete bool
-	// cutShort: enough was freed before the collector had ended.
+	// cutShort: the sweep ended early because enough was freed.
 	cutShort bool
-	// exhausted: complete, and reclaimers and cleanups have run. An allocation that does not fit then fails.
+	// exhausted: complete, and reclaimers and cleanup functions have run. An allocation that does not fit now fails.
 	exhausted bool
 }
 
-// released returns a channel that is closed when the current holder unlocks. The caller found it held afterwards.
+// released returns a channel that is closed when the current holder unlocks. The caller must find the lock held after the
+// call; otherwise the channel may stay open.
 func (s *sweepLock) released() <-chan struct{} {
 	s.gate.Lock()
 	defer s.gate.Unlock()
@@ -57,24 +58,24 @@ func (s *sweepLock) Unlock() {
 	}
 }
 
-// finish tells the pacer of a sweep, and charges its time. requests are the bytes that waited for it.
-func (r swept) finish(requests map[*account]int64) {
+// finish charges the time budget for the sweep and records it in the accounts. requests is the bytes that waited for it.
+func (r sweepResult) finish(requests map[*account]int64) {
 	if r.totals == nil {
 		replanAll()
 		return
 	}
-	sweepTime.Lock()
-	sweepTime.Charge(now(), r.took, scannable())
-	sweepTime.Unlock()
+	timeBudget.Lock()
+	timeBudget.Charge(now(), r.took, scannable())
+	timeBudget.Unlock()
 	for a, total := range r.totals {
 		a.finished(pacer.Cycle{Total: total, Complete: r.complete, CutShort: r.cutShort, Request: requests[a]})
 	}
 }
 
-// sweep frees what it can; the caller holds the sweeper. want is the bytes that wait for it. It ends early where enough,
-// unless that is nil, reports true.
-func sweep(depth Depth, want int64, enough func() bool) (r swept) {
-	// Its own allocations must not wait for it.
+// sweep frees unreachable tensors. The caller holds the sweeper. want is the number of bytes that reclaimers are asked for.
+// If enough is not nil, the sweep ends as soon as enough returns true.
+func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
+	// Allocations of this thread must not wait for the sweep.
 	runtime.LockOSThread()
 	was := cshim.SweepingSet(true)
 	r.began = time.Now()
@@ -99,7 +100,7 @@ func sweep(depth Depth, want int64, enough func() bool) (r swept) {
 	if ended && depth == Deep && !satisfied() {
 		ended = r.askProgram(want, until, enough)
 	}
-	if ended && depth == Deep && !satisfied() { // an error may rest on it
+	if ended && depth == Deep && !satisfied() { // the allocation may fail after this
 		if !cleanups.await(until) {
 			cleanups.giveUp()
 		}
@@ -109,9 +110,8 @@ func sweep(depth Depth, want int64, enough func() bool) (r swept) {
 	return r
 }
 
-// collect runs the Go collector once and frees the tensors that it finds unreachable. It returns false where enough has
-// ended it before the collector's end.
-func (r *swept) collect(enough func() bool) (ended bool) {
+// collect runs the Go collector once and frees the tensors that it finds unreachable. It returns false if it ended early.
+func (r *sweepResult) collect(enough func() bool) (ended bool) {
 	reclaim.Weaken()
 	r.totals = map[*account]int64{}
 	for _, a := range known() {
@@ -145,9 +145,9 @@ func (r *swept) collect(enough func() bool) (ended bool) {
 	return ended
 }
 
-// askProgram calls the program's reclaimers, until then, and collects what they have dropped. It returns false where enough
-// has ended it.
-func (r *swept) askProgram(want int64, until time.Time, enough func() bool) (ended bool) {
+// askProgram calls the program's reclaimers and then collects the tensors that they have dropped. It gives up waiting at
+// `until`. It returns false if it ended early.
+func (r *sweepResult) askProgram(want int64, until time.Time, enough func() bool) (ended bool) {
 	var prepared []*registered
 	called := false
 	for _, reg := range registrations() {
@@ -178,8 +178,9 @@ func (r *swept) askProgram(want int64, until time.Time, enough func() bool) (end
 	return true
 }
 
-// collectUntil runs the Go collector. As soon as it has marked, and again while it sweeps the Go heap, which takes longer
-// where that is large, done is asked. Where done reports true the collector goes on alone and false is returned.
+// collectUntil runs the Go collector. When marking has finished it calls done repeatedly, while the collector sweeps the Go
+// heap, which takes long if the heap is large. If done returns true, collectUntil returns false at once and the collector
+// goes on in the background.
 func collectUntil(done func() bool) (ended bool) {
 	proofs := newProofs()
 	cycles := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
@@ -188,14 +189,14 @@ func collectUntil(done func() bool) (ended bool) {
 	begun, finished := make(chan struct{}), make(chan struct{})
 	go func() {
 		close(begun)
-		// The collector yields after every page that it sweeps. A goroutine that is locked to its thread is away for longer
-		// each time, and leaves the work to the runtime's own, which does not yield.
+		// The collector yields after every page that it sweeps. On a goroutine that is locked to its thread each yield takes
+		// longer, so that the runtime's background sweeper, which does not yield, does the work.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(finished)
 		runtime.GC()
 	}()
-	<-begun // a nap right away would keep the processor that the other needs
+	<-begun // Nap blocks in C and keeps the processor, which the other goroutine needs to start
 	for marked := false; ; cshim.Nap(20 * time.Microsecond) {
 		select {
 		case <-finished:
@@ -213,11 +214,11 @@ func collectUntil(done func() bool) (ended bool) {
 	}
 }
 
-// proof is an object that nothing references. A collection that frees it has begun after it was made: one that was under
-// way then, of somebody else's, would have kept it. To look at one keeps it, too; so there are several.
+// proof is an object without references. A collection that frees it began after it was made; a collection that was already
+// running keeps it. Reading its weak pointer during marking keeps it, too, so there are several.
 type proof struct {
 	_ *proof
-	_ [7]uint64 // so that it shares its place with nothing
+	_ [7]uint64 // large enough not to share a block of the tiny allocator
 }
 
 //go:noinline
@@ -229,8 +230,8 @@ func newProofs() []weak.Pointer[proof] {
 	return ps
 }
 
-// Collect sweeps now: the Go collector runs, and what is unreachable is freed. It is what gc.collect() is in Python;
-// programs need it only before they read the figures.
+// Collect runs a full sweep: it runs the Go collector and frees the unreachable tensors. Programs need it only before they
+// read counters. Python: gc.collect.
 func Collect() error {
 	if err := cshim.Load(); err != nil {
 		return err
@@ -238,7 +239,7 @@ func Collect() error {
 	sweeper.Lock()
 	defer sweeper.Unlock()
 	r := sweep(Full, 0, nil)
-	cleanups.await(time.Now().Add(10 * time.Millisecond)) // those of the program's objects may release tensors
+	cleanups.await(time.Now().Add(10 * time.Millisecond)) // cleanup functions of the program may release tensors
 	r.finish(nil)
 	return nil
 }

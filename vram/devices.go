@@ -1,6 +1,6 @@
 package vram
 
-// Devices are those whose memory is counted: the CPU, and what has been used or set since.
+// Devices returns the CPU and the CUDA devices that have been used or configured.
 func Devices() []Name {
 	var names []Name
 	for _, a := range known() {

@@ -9,24 +9,24 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// OutOfMemoryError is an allocation that did not fit although everything was tried. It matches [ErrOutOfMemory]. The
-// program can go on: what the failed operator had allocated is free again.
+// OutOfMemoryError is the error of an allocation that did not fit after sweeps and reclaimers had run. It matches
+// [ErrOutOfMemory]. The program can go on: the blocks that the failed operator had allocated are free again.
 type OutOfMemoryError struct {
 	Device    Name
-	Asked     int64 // bytes; 0 where libtorch does not say
+	Asked     int64 // bytes requested; 0 if unknown
 	Allocated int64 // bytes live when it failed
-	Reserved  int64 // with what the allocator keeps
-	Limit     int64 // 0: none
-	Capacity  int64 // of the device; 0: not known
-	// Fragmentation is the share of the bytes kept free that no block of the size asked for can come from.
+	Reserved  int64 // Allocated, and the bytes that the allocator caches
+	Limit     int64 // hard limit in bytes; 0: none
+	Capacity  int64 // bytes of the device; 0 if unknown
+	// Fragmentation is the share of the cached bytes that is in blocks too small for the request.
 	Fragmentation float64
-	Holders       []Holder      // the lines that hold most, largest first; at most five
-	Advice        []string      // what would help here
-	Blocked       []BlockedCall // calls into the program that might have freed memory and have not returned
-	Message       string        // libtorch's or the allocator's own
+	Holders       []Holder      // the lines that allocated most of the live memory, the largest first; five at most
+	Advice        []string      // what would help
+	Blocked       []BlockedCall // reclaimers and cleanup functions that have not returned
+	Message       string        // the message of libtorch or of the allocator
 }
 
-// Is says whether target is [ErrOutOfMemory].
+// Is reports whether target is [ErrOutOfMemory].
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
 func (e *OutOfMemoryError) Error() string {
@@ -105,9 +105,9 @@ func outOfMemory(native *cshim.Error) error {
 	return e
 }
 
-// settings are the options of a CUDA device's allocator that would help.
+// settings returns the options of a CUDA device's allocator that would help.
 func (e *OutOfMemoryError) settings() []string {
-	// Where a limit refuses what is live, pieces do not matter.
+	// Fragmentation does not matter if the live bytes alone exceed the limit.
 	if e.Fragmentation <= 0.1 || e.Limit > 0 && e.Allocated+e.Asked > e.Limit {
 		return nil
 	}

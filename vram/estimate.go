@@ -5,13 +5,13 @@ import (
 	"fmt"
 )
 
-// Estimation is the peak that a step is expected to have.
+// Estimation is the expected peak of a step.
 type Estimation struct {
 	Batch     int
-	Fixed     int64 // bytes that do not depend on the batch: weights, gradients, optimizer state made in the step
+	Fixed     int64 // bytes that do not depend on the batch: gradients, and other tensors that the step makes
 	PerSample int64 // bytes for each sample: activations, temporaries
-	Peak      int64 // above what is live now: Fixed + Batch × PerSample
-	Room      int64 // what the limit leaves above what is live now; 0: no limit
+	Peak      int64 // bytes above those live now: Fixed + Batch × PerSample
+	Room      int64 // the limit less the bytes live now; 0: no limit
 	Fits      bool  // Peak is not more than Room
 }
 
@@ -23,11 +23,11 @@ func (e Estimation) String() string {
 	return fmt.Sprintf("batch %d: about %s (%s, and %s a sample); %s", e.Batch, size(e.Peak), size(e.Fixed), size(e.PerSample), room)
 }
 
-// Measure runs step and returns the most bytes that were live on d during it, above those before. What nobody can reach
-// is freed first, so the figure is the step's own; other goroutines' memory would be in it.
+// Measure runs step and returns its peak: the maximum of the bytes live on d while it ran, less those before. It collects
+// first, so that garbage is not counted. Memory of other goroutines is.
 func Measure(d Device, step func() error) (int64, error) {
 	if step == nil {
-		return 0, errors.New("vram: Measure: a function is needed, got nil")
+		return 0, errors.New("vram: Measure: the function is nil")
 	}
 	if err := Collect(); err != nil {
 		return 0, err
@@ -46,15 +46,15 @@ func Measure(d Device, step func() error) (int64, error) {
 	return after.Peak - before.Allocated, err
 }
 
-// Estimate predicts the peak of step(batch) before it is run, from runs with an eighth and a quarter of the batch: for
-// nearly all models memory is a constant and so much a sample. step must do a whole training step, with gradients and
-// the optimizer's.
+// Estimate predicts the peak of step(batch) without running it. It runs step with an eighth and a quarter of the batch and
+// extrapolates: for nearly all models the peak is a linear function of the batch. step must run a whole training step,
+// with the backward pass and the optimizer. batch must be 8 or more.
 func Estimate(d Device, batch int, step func(batch int) error) (Estimation, error) {
 	if step == nil || batch < 8 {
-		return Estimation{}, fmt.Errorf("vram: Estimate: a function and a batch of 8 or more are needed, got %d", batch)
+		return Estimation{}, fmt.Errorf("vram: Estimate: want a function and a batch of 8 or more, got batch %d", batch)
 	}
 	small, large := batch/8, batch/4
-	// Once more for what is made at the first step and stays: optimizer state, workspaces.
+	// The first step makes what stays: optimizer state, workspaces.
 	if err := step(small); err != nil {
 		return Estimation{}, err
 	}

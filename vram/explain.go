@@ -14,24 +14,24 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// Storage is a block of memory that tensors are views of.
+// Storage is the memory of a tensor and its views.
 type Storage struct {
 	Device  Name
 	Address uint64
 	Bytes   int64
 }
 
-// Category claims live storages for [Explain]. Package tensor registers those of tensors; a program uses tensor.Track.
+// Category attributes live storages for [Explain]. Package tensor registers categories; programs use tensor.Track.
 type Category struct {
 	Name string
-	// Rank decides where two claim one storage: the lower has it. Linstock's own are negative, and those of tensors in
-	// scopes 100 and more.
+	// Rank orders categories. A storage belongs to the category of the lowest rank that yields it. Linstock's own ranks are
+	// negative; those of tensors in scopes are 100 and more.
 	Rank int
-	// Each gives every storage that the category has now, on all devices; it may give one more than once.
+	// Each yields every storage of the category, on all devices. It may yield a storage more than once.
 	Each func(yield func(Storage))
 }
 
-// The names of Linstock's own parts.
+// The names of Linstock's own categories.
 const (
 	Weights        = "weights"
 	Buffers        = "buffers"
@@ -49,7 +49,8 @@ var categories struct {
 	list []*Category
 }
 
-// RegisterCategory adds a category and returns what takes it away again. Those of one name count as one.
+// RegisterCategory adds a category. The function that it returns removes the category. Categories with the same name count
+// together.
 func RegisterCategory(c Category) (unregister func()) {
 	categories.Lock()
 	defer categories.Unlock()
@@ -63,29 +64,29 @@ func RegisterCategory(c Category) (unregister func()) {
 	}
 }
 
-// Part is what one category has of a device's memory.
+// Part is the memory of one category on a device.
 type Part struct {
 	Name     string
 	Bytes    int64
-	Storages int64 // 0 where they are not counted
+	Storages int64 // 0 if they are not counted
 }
 
-// Explanation says what a device's memory is used for. Its parts make up Reserved, as long as no other goroutine
-// computes meanwhile.
+// Explanation is the memory of a device by category. The sum of the parts is Reserved, unless another goroutine allocates
+// meanwhile.
 type Explanation struct {
 	Device              Name
 	Allocated, Reserved int64
-	// Parts have at least weights, gradients, optimizer state, loader, buffers, activations, temporaries,
-	// fragmentation and cache. Activations are what operators in open scopes have made with a gradient to
-	// come, and what is live without being in any other part: what graphs have saved, and tensors outside scopes.
-	// Temporaries are the other tensors in open scopes. Fragmentation is what the allocator has added to blocks.
+	// Parts has at least weights, gradients, optimizer state, loader, buffers, activations, temporaries, fragmentation and
+	// cache. Activations are the tensors in open scopes that require a gradient, and everything that is in no other part:
+	// tensors that graphs have saved, and tensors outside scopes. Temporaries are the other tensors in open scopes.
+	// Fragmentation is what the allocator adds to round sizes up.
 	Parts []Part
-	// Unscoped is about how many tensors outside scopes there are among the activations; 0: graphs alone hold them.
+	// Unscoped is the approximate number of tensors outside scopes that may be among the activations.
 	Unscoped int64
 }
 
-// Explain attributes what is live on a device to what it is for. It looks at every tensor in a scope or a category and
-// is for reports, not for each step. Programs that do not call it pay nothing for it.
+// Explain returns the memory of a device by category. It visits every tensor in a scope or a category, so it is for reports,
+// not for each step. It costs nothing unless it is called.
 func Explain(d Device) (Explanation, error) {
 	w, err := loaded(d)
 	if err != nil {
@@ -134,7 +135,7 @@ func Explain(d Device) (Explanation, error) {
 	return e, nil
 }
 
-// Part is the part of a name; one without bytes where there is none.
+// Part returns the part with a name, or an empty one with that name.
 func (e Explanation) Part(name string) Part {
 	for _, p := range e.Parts {
 		if p.Name == name {
@@ -144,7 +145,7 @@ func (e Explanation) Part(name string) Part {
 	return Part{Name: name}
 }
 
-// String is the explanation as a table.
+// String returns the explanation as a table.
 func (e Explanation) String() string {
 	t := table.NewWriter()
 	t.SetTitle("%s: %s live, %s reserved", e.Device, size(e.Allocated), size(e.Reserved))
@@ -164,7 +165,7 @@ func (e Explanation) String() string {
 	b.WriteString(t.Render())
 	b.WriteString("\n")
 	if e.Unscoped > 0 {
-		fmt.Fprintf(&b, "About %d tensors are outside every scope: what they hold stands under activations.\n", e.Unscoped)
+		fmt.Fprintf(&b, "About %d tensors are outside every scope; they count as activations.\n", e.Unscoped)
 	}
 	return b.String()
 }

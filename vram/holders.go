@@ -8,7 +8,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/sites"
 )
 
-// Holder is a line of the program and the memory made there that is live, by the samples.
+// Holder is a line of the program with the live memory that it allocated, estimated from samples.
 type Holder struct {
 	Line    string // "model.go:31 (main.forward)"
 	Device  Name
@@ -16,8 +16,8 @@ type Holder struct {
 	Tensors int64
 }
 
-// Holders are the lines of the program that hold most of a device's memory, largest first. The figures are estimates
-// from samples (see [SetProfileRate]); blocks much smaller than the rate may be missing.
+// Holders returns the lines of the program that allocated the live memory of a device, the largest first. The figures are
+// estimated from samples (see [SetProfileRate]); blocks much smaller than the rate may be missing.
 func Holders(d Device) ([]Holder, error) {
 	w, err := loaded(d)
 	if err != nil {
@@ -51,11 +51,11 @@ func holders(w int32) []Holder {
 	return list
 }
 
-// DefaultProfileRate is the number of bytes between samples.
+// DefaultProfileRate is the default of [SetProfileRate].
 const DefaultProfileRate = 2 << 20
 
-// SetProfileRate sets about how many bytes of allocation pass between two samples of the profile; 1 samples every
-// block, 0 none. It is for the start of a program, like runtime.MemProfileRate.
+// SetProfileRate sets the average number of bytes allocated between two samples of the profile. 1 samples every block, 0
+// none. Like runtime.MemProfileRate, it is best set at the start of a program.
 func SetProfileRate(bytes int) error {
 	if err := cshim.Load(); err != nil {
 		return err

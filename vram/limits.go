@@ -16,24 +16,25 @@ import (
 	"github.com/linstock-ml/linstock/internal/cgroup"
 )
 
-// Amount is how much memory: so many bytes, or a share of the device.
+// Amount is an amount of memory: a number of bytes, or a share of a device's memory.
 type Amount struct {
 	bytes int64
 	share float64
 }
 
-// Bytes is an absolute amount.
+// Bytes returns an amount of n bytes, n > 0.
 func Bytes(n int64) Amount { return Amount{bytes: n} }
 
-// Share is a share of the device's memory, of what the process may use of the machine's for the CPU; 0.9 is nine tenths.
+// Share returns a share f of a device's memory, 0 < f <= 1. For the CPU it is a share of the least of the machine's memory,
+// the cgroup's limit, and GOMEMLIMIT less the Go heap.
 func Share(f float64) Amount { return Amount{share: f} }
 
-// Unlimited is no limit at all.
+// Unlimited returns the amount for no limit.
 func Unlimited() Amount { return Amount{share: math.Inf(1)} }
 
-// ParseAmount reads "8GiB", "500MB", "1073741824", "0.9", "90%" or "none".
+// ParseAmount parses an amount such as "8GiB", "500MB", "1073741824", "0.9", "90%" or "none".
 func ParseAmount(s string) (Amount, error) {
-	bad := fmt.Errorf("vram: %q is no amount of memory; 8GiB, 500MB, 0.9, 90%% and none are", s)
+	bad := fmt.Errorf("vram: invalid amount %q: want 8GiB, 500MB, 0.9, 90%% or none", s)
 	t := strings.ToLower(strings.TrimSpace(s))
 	if t == "none" || t == "off" {
 		return Unlimited(), nil
@@ -78,20 +79,19 @@ func (a Amount) of(capacity int64) (int64, error) {
 	case a.share > 0 && a.share <= 1:
 		return int64(a.share * float64(capacity)), nil
 	}
-	return 0, fmt.Errorf("vram: an amount must be more than 0 bytes, or a share of (0, 1]")
+	return 0, fmt.Errorf("vram: invalid amount: want more than 0 bytes, or a share in (0, 1]")
 }
 
-// SetLimit sets a device's hard limit: an allocation that would take the live bytes beyond it waits for a sweep, and
-// fails with *OutOfMemoryError when everything was tried. What is live already stays. The default is 0.95 of a CUDA
-// device; for the CPU it is 0.90 of the least of the machine's memory, the cgroup's limit, and GOMEMLIMIT less the Go
-// heap.
+// SetLimit sets the hard limit of a device. An allocation that would take the live bytes past it waits for a sweep, and
+// fails with *[OutOfMemoryError] if sweeps and reclaimers make no room. Tensors that are live stay live. The default is
+// Share(0.95) for a CUDA device and Share(0.9) for the CPU.
 //
-// In a memory cgroup the CPU's default limit is lower where the rest of the group's processes, this one's Go heap
-// included, needs more room, and follows that as it grows and shrinks; docs/memory.md says how. A limit of SetLimit is
-// kept as it was given: where it is more than the cgroup has room for, the kernel may kill the process.
+// In a memory cgroup the CPU's default limit also leaves room for the other memory in the group, the Go heap included, and
+// follows that as it grows and shrinks (docs/memory.md). A limit of SetLimit does not: the kernel may kill the process if
+// the limit is more than the cgroup has room for.
 //
-// On a CUDA device the live bytes are those that tensors asked for; what libtorch's caching allocator holds
-// beside them stays below the limit too, unless an allocation that the limit has room for would fail for it. PyTorch:
+// On a CUDA device the limit is for the bytes that tensors have requested. The cache of libtorch's allocator stays below
+// the limit, too, unless an allocation within the limit would fail for that. PyTorch:
 // torch.cuda.set_per_process_memory_fraction.
 func SetLimit(d Device, n Amount) error {
 	return set(d, n, (*account).setLimit)
@@ -102,27 +102,28 @@ func (a *account) setLimit(bytes int64) error {
 	return cshim.MemorySetLimit(a.word, bytes)
 }
 
-// SetBudget sets a device's soft limit, where sweeps become more eager; 0.90 of a CUDA device and 0.80 for the CPU by
-// default. While the CPU's limit follows a cgroup, the soft limit is at most eight ninths of it.
-func SetBudget(d Device, n Amount) error {
+// SetSoftLimit sets the soft limit of a device. Above it [Paced] sweeps more often: also for little garbage, as long as its
+// time budget has the cost of a sweep. Allocations do not fail at the soft limit. The default is Share(0.9) for a CUDA
+// device and Share(0.8) for the CPU. While the CPU's hard limit follows a cgroup, its soft limit is 8/9 of that at most.
+func SetSoftLimit(d Device, n Amount) error {
 	return set(d, n, func(a *account, bytes int64) error {
-		a.setBudget(bytes)
+		a.setSoftLimit(bytes)
 		return nil
 	})
 }
 
-func (a *account) setBudget(bytes int64) {
+func (a *account) setSoftLimit(bytes int64) {
 	a.mu.Lock()
-	a.budget = bytes
+	a.soft = bytes
 	a.mu.Unlock()
 }
 
-// softLimit is the budget beside a limit.
+// softLimit returns the soft limit while the hard limit is limit. The caller holds a.mu.
 func (a *account) softLimit(limit int64) int64 {
-	if a.follows.Load() && a.budget > 0 && limit > 0 {
-		return min(a.budget, limit/9*8)
+	if a.follows.Load() && a.soft > 0 && limit > 0 {
+		return min(a.soft, limit/9*8)
 	}
-	return a.budget
+	return a.soft
 }
 
 func set(d Device, n Amount, f func(*account, int64) error) error {
@@ -145,8 +146,9 @@ func set(d Device, n Amount, f func(*account, int64) error) error {
 	return nil
 }
 
-// SetGCPercent sets how far a device's live bytes may grow beyond what was reachable at the last sweep, like Go's own
-// GOGC; 100 by default. A negative percent turns sweeps off that no limit calls for. It returns the percent before.
+// SetGCPercent sets how far the live bytes of a device may grow above what the last sweep found reachable before the next
+// sweep, like debug.SetGCPercent. The default is 100. With a negative percent sweeps run at the hard limit alone. It returns
+// the percent before.
 func SetGCPercent(d Device, percent int) (int, error) {
 	w, err := loaded(d)
 	if err != nil {
@@ -165,7 +167,7 @@ func (a *account) setPercent(percent int) (before int) {
 	return before
 }
 
-// size is the memory that the device has for this process.
+// size returns the memory of the device that this process may use.
 func (a *account) size() int64 {
 	var n int64
 	if a.word == cpuWord {
@@ -186,9 +188,9 @@ func setDefaults() {
 	}
 	for _, w := range words {
 		a := accountOf(w)
-		limit, budget := 0.90, 0.80
+		limit, soft := 0.90, 0.80
 		if w != cpuWord {
-			limit, budget = 0.95, 0.90
+			limit, soft = 0.95, 0.90
 		}
 		size := a.size()
 		if size == 0 {
@@ -204,13 +206,13 @@ func setDefaults() {
 		} else {
 			_ = cshim.MemorySetLimit(w, most)
 		}
-		a.setBudget(int64(budget * float64(size)))
+		a.setSoftLimit(int64(soft * float64(size)))
 	}
 	environment()
 }
 
-// environment applies the settings from outside; what cannot be read is said once on standard error, since there is
-// nobody to return it to.
+// environment applies the settings of environment variables. It reports an invalid one on standard error, since no function
+// could return the error.
 func environment() {
 	complain := func(name string, err error) { fmt.Fprintf(os.Stderr, "linstock: %s is ignored: %v\n", name, err) }
 	each := func(name string, f func(*account, int64)) {
@@ -240,14 +242,14 @@ func environment() {
 		}
 	}
 	each("LINSTOCK_LIMIT", func(a *account, bytes int64) { _ = a.setLimit(bytes) })
-	each("LINSTOCK_BUDGET", (*account).setBudget)
+	each("LINSTOCK_SOFT_LIMIT", (*account).setSoftLimit)
 	if s := os.Getenv("LINSTOCK_GCPERCENT"); s != "" {
 		percent, err := strconv.Atoi(s)
 		if s == "off" {
 			percent, err = -1, nil
 		}
 		if err != nil {
-			complain("LINSTOCK_GCPERCENT", fmt.Errorf("%q is neither a number nor off", s))
+			complain("LINSTOCK_GCPERCENT", fmt.Errorf("invalid percent %q: want a number or off", s))
 		} else {
 			for _, a := range known() {
 				a.setPercent(percent)
@@ -262,15 +264,14 @@ func environment() {
 		use(Threshold{})
 	case "rates":
 		use(Rates{})
-	case "budget":
-		use(Budget{})
+	case "liveshare":
+		use(LiveShare{})
 	default:
-		complain("LINSTOCK_POLICY", fmt.Errorf("%q is none of paced, off, threshold, rates, budget", s))
+		complain("LINSTOCK_POLICY", fmt.Errorf("unknown policy %q: want paced, off, threshold, rates or liveshare", s))
 	}
 }
 
-// hostMemory is the least of what the machine has, what the cgroup allows, and what GOMEMLIMIT leaves; 0 where none of
-// them can be told.
+// hostMemory returns the least of the machine's memory, the cgroup's limit, and what GOMEMLIMIT leaves; 0 if none is known.
 func hostMemory() int64 {
 	least := int64(0)
 	take := func(n int64) {
@@ -306,12 +307,12 @@ func physicalMemory() int64 {
 	return 0
 }
 
-// limitedGroups are the memory cgroups of a process that have a limit.
+// limitedGroups returns the memory cgroups of a process that have a limit.
 func limitedGroups(proc string) []cgroup.Group {
 	return slices.DeleteFunc(cgroup.Of(proc), func(g cgroup.Group) bool { return g.Limit() == 0 })
 }
 
-// cgroupLimit is the least limit of a process's memory cgroups; 0: none.
+// cgroupLimit returns the least limit of a process's memory cgroups; 0: none.
 func cgroupLimit(proc string) int64 {
 	least := int64(0)
 	for _, g := range limitedGroups(proc) {
@@ -322,17 +323,17 @@ func cgroupLimit(proc string) int64 {
 	return least
 }
 
-// goMemory is how many bytes Go's runtime has from the system.
+// goMemory returns how many bytes the Go runtime has from the system.
 func goMemory() int64 {
 	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(s)
 	return int64(s[0].Value.Uint64() - s[1].Value.Uint64())
 }
 
-// returnIdleHeap gives the pages that Go's heap keeps free back to the system, where an allocation of so many bytes
-// would fail because the cgroup has no room for it. It reports whether another try is worth it.
+// returnIdleHeap returns free pages of the Go heap to the system if an allocation of so many bytes would fail because the
+// cgroup has no room. It reports whether another try may succeed.
 func (a *account) returnIdleHeap(bytes int64) bool {
-	const worth = 8 << 20 // a collection more, for less than that
+	const worth = 8 << 20 // bytes that are worth another collection
 	if a.word != cpuWord || !a.follows.Load() || a.fits(bytes) {
 		return false
 	}

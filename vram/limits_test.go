@@ -49,8 +49,8 @@ func settingsLine() string {
 		return err.Error()
 	}
 	a := accountOf(cpuWord)
-	return fmt.Sprintf("settings: limit %.2f budget %.2f percent %d policy %T", float64(m.Limit)/float64(a.capacity),
-		float64(m.Budget)/float64(a.capacity), a.percent, CurrentPolicy())
+	return fmt.Sprintf("settings: limit %.2f soft %.2f percent %d policy %T", float64(m.Limit)/float64(a.capacity),
+		float64(m.SoftLimit)/float64(a.capacity), a.percent, CurrentPolicy())
 }
 
 // Each case is a process of its own, this test once more: defaults and the environment are read when libtorch is loaded.
@@ -66,24 +66,24 @@ func TestSettingsFromOutside(t *testing.T) {
 		want      string
 		complaint string
 	}{
-		"defaults": {nil, "limit 0.90 budget 0.80 percent 100 policy vram.Paced", ""},
-		"shares":   {[]string{"LINSTOCK_LIMIT=50%", "LINSTOCK_BUDGET=cpu=25%"}, "limit 0.50 budget 0.25 percent 100 policy vram.Paced", ""},
-		"bytes":    {[]string{"GOMEMLIMIT=", "LINSTOCK_LIMIT=cpu=1B"}, "limit 0.00 budget 0.80 percent 100 policy vram.Paced", ""},
-		"percent":  {[]string{"LINSTOCK_GCPERCENT=30"}, "limit 0.90 budget 0.80 percent 30 policy vram.Paced", ""},
-		"off":      {[]string{"LINSTOCK_GCPERCENT=off", "LINSTOCK_POLICY=off"}, "limit 0.90 budget 0.80 percent -1 policy vram.Off", ""},
-		"policies": {[]string{"LINSTOCK_POLICY=Threshold"}, "limit 0.90 budget 0.80 percent 100 policy vram.Threshold", ""},
-		"rates":    {[]string{"LINSTOCK_POLICY=rates"}, "limit 0.90 budget 0.80 percent 100 policy vram.Rates", ""},
-		"budget":   {[]string{"LINSTOCK_POLICY=budget"}, "limit 0.90 budget 0.80 percent 100 policy vram.Budget", ""},
+		"defaults":  {nil, "limit 0.90 soft 0.80 percent 100 policy vram.Paced", ""},
+		"shares":    {[]string{"LINSTOCK_LIMIT=50%", "LINSTOCK_SOFT_LIMIT=cpu=25%"}, "limit 0.50 soft 0.25 percent 100 policy vram.Paced", ""},
+		"bytes":     {[]string{"GOMEMLIMIT=", "LINSTOCK_LIMIT=cpu=1B"}, "limit 0.00 soft 0.80 percent 100 policy vram.Paced", ""},
+		"percent":   {[]string{"LINSTOCK_GCPERCENT=30"}, "limit 0.90 soft 0.80 percent 30 policy vram.Paced", ""},
+		"off":       {[]string{"LINSTOCK_GCPERCENT=off", "LINSTOCK_POLICY=off"}, "limit 0.90 soft 0.80 percent -1 policy vram.Off", ""},
+		"policies":  {[]string{"LINSTOCK_POLICY=Threshold"}, "limit 0.90 soft 0.80 percent 100 policy vram.Threshold", ""},
+		"rates":     {[]string{"LINSTOCK_POLICY=rates"}, "limit 0.90 soft 0.80 percent 100 policy vram.Rates", ""},
+		"liveshare": {[]string{"LINSTOCK_POLICY=liveshare"}, "limit 0.90 soft 0.80 percent 100 policy vram.LiveShare", ""},
 		"rubbish": {[]string{"LINSTOCK_LIMIT=a lot", "LINSTOCK_GCPERCENT=x", "LINSTOCK_POLICY=y"},
-			"limit 0.90 budget 0.80 percent 100 policy vram.Paced", "LINSTOCK_LIMIT is ignored: "},
-		"no such device": {[]string{"LINSTOCK_BUDGET=tpu:0=50%,30%"}, "limit 0.90 budget 0.30 percent 100 policy vram.Paced",
-			"LINSTOCK_BUDGET is ignored: "},
+			"limit 0.90 soft 0.80 percent 100 policy vram.Paced", "LINSTOCK_LIMIT is ignored: "},
+		"no such device": {[]string{"LINSTOCK_SOFT_LIMIT=tpu:0=50%,30%"}, "limit 0.90 soft 0.30 percent 100 policy vram.Paced",
+			"LINSTOCK_SOFT_LIMIT is ignored: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSettingsFromOutside$")
 			for _, v := range os.Environ() {
 				switch name, _, _ := strings.Cut(v, "="); name {
-				case "LINSTOCK_LIMIT", "LINSTOCK_BUDGET", "LINSTOCK_GCPERCENT", "LINSTOCK_POLICY":
+				case "LINSTOCK_LIMIT", "LINSTOCK_SOFT_LIMIT", "LINSTOCK_GCPERCENT", "LINSTOCK_POLICY":
 				default:
 					cmd.Env = append(cmd.Env, v)
 				}

@@ -24,12 +24,12 @@ func TestLocksOfAnAccount(t *testing.T) {
 	touch := func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		budget, percent, capacity, pacer := a.budget, a.percent, a.capacity, a.pacer
-		a.budget, a.percent, a.capacity, a.pacer = budget, percent, capacity, pacer
+		soft, percent, capacity, pacer := a.soft, a.percent, a.capacity, a.pacer
+		a.soft, a.percent, a.capacity, a.pacer = soft, percent, capacity, pacer
 		a.peakOther = 0
 	}
 	for _, f := range []func(){
-		func() { a.setBudget(a.size() / 10 * 8) },
+		func() { a.setSoftLimit(a.size() / 10 * 8) },
 		func() { a.setPercent(100) },
 		func() { a.size() },
 		func() { a.waited(1) },
@@ -53,18 +53,18 @@ func TestLocksOfAnAccount(t *testing.T) {
 		})
 	}
 
-	for _, f := range []func(){func() { _, _ = a.state() }, func() { swept{totals: map[*account]int64{}}.finish(nil) }, func() { use(Paced{}) }} {
+	for _, f := range []func(){func() { _, _ = a.state() }, func() { sweepResult{totals: map[*account]int64{}}.finish(nil) }, func() { use(Paced{}) }} {
 		unordered.Go(f, func() {
-			sweepTime.Lock()
-			defer sweepTime.Unlock()
-			budget := sweepTime.Budget
-			sweepTime.Budget = budget
+			timeBudget.Lock()
+			defer timeBudget.Unlock()
+			budget := timeBudget.Budget
+			timeBudget.Budget = budget
 		})
 	}
 }
 
-// Lists that readers need no lock for are changed by one goroutine at a time: of two, one would undo what the other does.
-func TestOneChangesAList(t *testing.T) {
+// Lists that are read without a lock are changed under one.
+func TestListsChangeUnderTheirLock(t *testing.T) {
 	balance.Hold(t, func() {})
 	list := accounts.list.Load()
 	defer accounts.list.Store(list)
@@ -72,7 +72,7 @@ func TestOneChangesAList(t *testing.T) {
 	waits(t, "Register", &reclaimers, func() { Register(Reclaimer{})() })
 }
 
-// waits fails the test where f does not wait for a lock.
+// waits fails the test if f does not wait for a lock.
 func waits(t *testing.T, what string, mu sync.Locker, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -87,13 +87,13 @@ func waits(t *testing.T, what string, mu sync.Locker, f func()) {
 	<-done
 }
 
-// always sweeps, whatever there is.
+// always is a policy that always sweeps.
 type always struct{}
 
 func (always) Decide(State) Decision { return Decision{Sweep: Full} }
 
 // While one goroutine sweeps the others go on.
-func TestOneSweeps(t *testing.T) {
+func TestOneGoroutineSweeps(t *testing.T) {
 	balance.Hold(t, func() {})
 	before := SetPolicy(always{})
 	defer SetPolicy(before)
@@ -106,11 +106,11 @@ func TestOneSweeps(t *testing.T) {
 	}
 	boundary(true)
 	if n := counts.sweeps[Full].Load() - sweeps; n != 1 {
-		t.Errorf("%d sweeps when nobody else sweeps, want 1", n)
+		t.Errorf("%d sweeps when no other goroutine sweeps, want 1", n)
 	}
 }
 
-// ofData returns a tensor of its own on the CPU with these values.
+// ofData returns a CPU tensor with these values.
 func ofData(t *testing.T, data []float32) cshim.Handle {
 	t.Helper()
 	const float = 6
@@ -121,8 +121,8 @@ func ofData(t *testing.T, data []float32) cshim.Handle {
 	return r.Handle
 }
 
-// Who would find no room waits before its operator begins, for the sweep under way and no longer than an allocation does.
-func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
+// If there is no room, an operator waits before it begins for the sweep of another goroutine, for 250 ms at most.
+func TestAnOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 	balance.Hold(t, func() {})
 	if err := Collect(); err != nil {
 		t.Fatal(err)
@@ -150,7 +150,7 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		what   string
 		policy Policy
 		limit  Amount
-		held   time.Duration // 0: as long as it likes
+		held   time.Duration // how long the other goroutine sweeps; 0: until boundary returns
 		want   waited
 		sweeps bool // the operator's own thread is the one that sweeps
 	}{
@@ -167,9 +167,9 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		}
 		a := accountOf(cpuWord)
 		a.mu.Lock()
-		a.pacer = pacer.Controller{} // all was allocated since the last sweep
+		a.pacer = pacer.Controller{} // no sweep has run
 		a.mu.Unlock()
-		a.waited(block / 32) // the next operator is expected to ask for as much
+		a.waited(block / 32) // the estimated request of the next operator
 		keep := timers.Load()
 		keep.setShort(false)
 		sweeper.Lock()
@@ -204,7 +204,7 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 		if c.want.waits > 0 && !keep.short.Load() {
 			t.Errorf("%s: the timers are not short", c.what)
 		}
-		// Whose turn it is then asks anew: what was given out since the last sweep is due for one.
+		// After the wait the policy is asked again: the bytes allocated since the last sweep make one due.
 		if n, want := counts.sweeps[Full].Load()-sweeps, min(c.held, 1); n != int64(want) {
 			t.Errorf("%s: %d sweeps, want %d", c.what, n, want)
 		}
@@ -212,7 +212,7 @@ func TestWhoHasNoRoomWaitsBeforeItsOperator(t *testing.T) {
 	}
 }
 
-// A sweep stays on its thread, which is marked, whatever it waits for.
+// A sweep stays on its thread, whose allocations do not wait.
 func TestASweepStaysOnItsThread(t *testing.T) {
 	balance.Hold(t, func() {})
 	strayed := false
@@ -241,8 +241,8 @@ func TestASweepStaysOnItsThread(t *testing.T) {
 	}
 }
 
-// Where it is enough to know what can be reached, a sweep does not wait until the collector has gone over the heap.
-func TestASweepNeedNotWaitForTheCollectorsEnd(t *testing.T) {
+// If marking is enough, a sweep does not wait until the collector has swept the Go heap.
+func TestASweepEndsBeforeTheCollector(t *testing.T) {
 	balance.Hold(t, func() {})
 	heap := make([]*[32]uint64, 400_000)
 	for i := range heap {

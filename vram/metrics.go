@@ -11,7 +11,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// Yields are what Linstock's own ways to free memory and then each registered reclaimer have given back.
+// Yields returns what Linstock's own reclaimers and then each registered [Reclaimer] have freed.
 func Yields() []Yield {
 	list := everyReclaimer()
 	out := make([]Yield, 0, len(list))
@@ -23,17 +23,17 @@ func Yields() []Yield {
 
 func everyReclaimer() []*registered { return slices.Concat(own, registrations()) }
 
-// Metric is a figure that [ReadMetrics] knows, named as in runtime/metrics: a path and a unit.
+// Metric describes a metric of [ReadMetrics]. It is named as in runtime/metrics, by a path and a unit.
 type Metric struct {
 	Name        string
 	Description string
-	Cumulative  bool // only grows
+	Cumulative  bool // whether it only grows
 }
 
-// MetricSample is one figure, to be filled in by [ReadMetrics].
+// MetricSample is the value of one metric. [ReadMetrics] sets it.
 type MetricSample struct {
 	Name  string
-	Value float64 // NaN: there is no such metric
+	Value float64 // NaN: no metric has the name
 }
 
 type metric struct {
@@ -41,27 +41,27 @@ type metric struct {
 	read func(*readings) float64
 }
 
-// readings are taken once for all metrics of a call.
+// readings are read once for all metrics of a call.
 type readings struct {
 	counts Counts
 	memory map[int32]cshim.Memory
 }
 
 var processMetrics = []metric{
-	{Metric{"/policy/questions:calls", "Questions put to the policy.", true}, func(r *readings) float64 { return float64(r.counts.Asked) }},
-	{Metric{"/sweeps/light:sweeps", "Sweeps that freed what was known to be garbage.", true}, func(r *readings) float64 { return float64(r.counts.Light) }},
+	{Metric{"/policy/questions:calls", "Questions to the policy.", true}, func(r *readings) float64 { return float64(r.counts.Asked) }},
+	{Metric{"/sweeps/light:sweeps", "Sweeps without the Go collector.", true}, func(r *readings) float64 { return float64(r.counts.Light) }},
 	{Metric{"/sweeps/full:sweeps", "Sweeps that ran the Go collector.", true}, func(r *readings) float64 { return float64(r.counts.Full) }},
-	{Metric{"/sweeps/deep:sweeps", "Sweeps that asked every reclaimer.", true}, func(r *readings) float64 { return float64(r.counts.Deep) }},
-	{Metric{"/sweeps/freed:bytes", "Bytes that sweeps have freed, on all devices.", true}, func(r *readings) float64 { return float64(r.counts.Freed) }},
+	{Metric{"/sweeps/deep:sweeps", "Sweeps that may call reclaimers.", true}, func(r *readings) float64 { return float64(r.counts.Deep) }},
+	{Metric{"/sweeps/freed:bytes", "Bytes that sweeps freed, on all devices.", true}, func(r *readings) float64 { return float64(r.counts.Freed) }},
 	{Metric{"/sweeps/time:seconds", "Time in sweeps.", true}, func(r *readings) float64 { return r.counts.Sweeping.Seconds() }},
-	{Metric{"/sweeps/collector:seconds", "Of it, in Go's collector.", true}, func(r *readings) float64 { return r.counts.Collecting.Seconds() }},
-	{Metric{"/sweeps/share:ratio", "Share of the time since libtorch was loaded that sweeps took, compelled ones too.", false}, func(r *readings) float64 { return sweepShare(r.counts) }},
-	{Metric{"/waits/rounds:rounds", "Rounds of the pacer, each for all allocations that wait.", true}, func(r *readings) float64 { return float64(r.counts.Rounds) }},
-	{Metric{"/waits/count:waits", "Allocations that waited for memory, and operators before they began.", true}, func(r *readings) float64 { return float64(r.counts.Waits) }},
-	{Metric{"/waits/time:seconds", "All their waits together.", true}, func(r *readings) float64 { return r.counts.WaitTime.Seconds() }},
-	{Metric{"/waits/timeouts:waits", "Waits that ran out of time.", true}, func(r *readings) float64 { return float64(r.counts.Timeouts) }},
-	{Metric{"/waits/retries:tries", "Tries after a wait.", true}, func(r *readings) float64 { return float64(r.counts.Retries) }},
-	{Metric{"/ooms:errors", "Allocations that failed in the end.", true}, func(r *readings) float64 { return float64(r.counts.OOMs) }},
+	{Metric{"/sweeps/collector:seconds", "Time in the Go collector, in sweeps.", true}, func(r *readings) float64 { return r.counts.Collecting.Seconds() }},
+	{Metric{"/sweeps/share:ratio", "Share of the time since libtorch was loaded that sweeps took, those at a limit included.", false}, func(r *readings) float64 { return sweepShare(r.counts) }},
+	{Metric{"/waits/rounds:rounds", "Rounds of the pacer; each serves all allocations that wait.", true}, func(r *readings) float64 { return float64(r.counts.Rounds) }},
+	{Metric{"/waits/count:waits", "Waits for memory of allocations, and of operators before they began.", true}, func(r *readings) float64 { return float64(r.counts.Waits) }},
+	{Metric{"/waits/time:seconds", "Sum of the waits.", true}, func(r *readings) float64 { return r.counts.WaitTime.Seconds() }},
+	{Metric{"/waits/timeouts:waits", "Waits that ended because they took too long.", true}, func(r *readings) float64 { return float64(r.counts.Timeouts) }},
+	{Metric{"/waits/retries:tries", "Attempts to allocate after a wait.", true}, func(r *readings) float64 { return float64(r.counts.Retries) }},
+	{Metric{"/ooms:errors", "Allocations that failed.", true}, func(r *readings) float64 { return float64(r.counts.OOMs) }},
 }
 
 var deviceMetrics = []struct {
@@ -70,16 +70,16 @@ var deviceMetrics = []struct {
 	read              func(m *cshim.Memory) int64
 }{
 	{"allocated:bytes", "Bytes live.", false, func(m *cshim.Memory) int64 { return m.Allocated }},
-	{"peak:bytes", "The most bytes live since the start or the last ResetPeak.", false, func(m *cshim.Memory) int64 { return m.Peak }},
-	{"requested:bytes", "Bytes live as they were asked for.", false, func(m *cshim.Memory) int64 { return m.Requested }},
-	{"reserved:bytes", "Bytes live and kept by the allocator.", false, func(m *cshim.Memory) int64 { return m.Reserved }},
+	{"peak:bytes", "Maximum of the bytes live since the start or the last ResetPeak.", false, func(m *cshim.Memory) int64 { return m.Peak }},
+	{"requested:bytes", "Bytes live, as requested.", false, func(m *cshim.Memory) int64 { return m.Requested }},
+	{"reserved:bytes", "Bytes live or cached.", false, func(m *cshim.Memory) int64 { return m.Reserved }},
 	{"cached:bytes", "Bytes of free blocks that the allocator keeps.", false, func(m *cshim.Memory) int64 { return m.Cached }},
-	{"limit:bytes", "The hard limit; 0 is none.", false, func(m *cshim.Memory) int64 { return m.Limit }},
-	{"allocations:blocks", "Blocks given out.", true, func(m *cshim.Memory) int64 { return m.Allocations }},
-	{"frees:blocks", "Blocks taken back.", true, func(m *cshim.Memory) int64 { return m.Frees }},
+	{"limit:bytes", "Hard limit; 0: none.", false, func(m *cshim.Memory) int64 { return m.Limit }},
+	{"allocations:blocks", "Blocks allocated.", true, func(m *cshim.Memory) int64 { return m.Allocations }},
+	{"frees:blocks", "Blocks freed.", true, func(m *cshim.Memory) int64 { return m.Frees }},
 }
 
-// slug makes a reclaimer's name a part of a path.
+// slug returns the path element for the name of a reclaimer.
 func slug(name string) string { return strings.ReplaceAll(name, " ", "-") }
 
 func allMetrics() []metric {
@@ -87,9 +87,9 @@ func allMetrics() []metric {
 	for _, r := range everyReclaimer() {
 		at := "/reclaimers/" + slug(r.Name)
 		list = append(list,
-			metric{Metric{at + "/calls:calls", "How often it was asked.", true}, func(*readings) float64 { return float64(r.calls.Load()) }},
-			metric{Metric{at + "/freed:bytes", "What it has given back, on all devices.", true}, func(*readings) float64 { return float64(r.bytes.Load()) }},
-			metric{Metric{at + "/time:seconds", "How long it took.", true}, func(*readings) float64 { return time.Duration(r.ns.Load()).Seconds() }})
+			metric{Metric{at + "/calls:calls", "Calls of the reclaimer.", true}, func(*readings) float64 { return float64(r.calls.Load()) }},
+			metric{Metric{at + "/freed:bytes", "Bytes that the reclaimer freed, on all devices.", true}, func(*readings) float64 { return float64(r.bytes.Load()) }},
+			metric{Metric{at + "/time:seconds", "Time in the reclaimer.", true}, func(*readings) float64 { return time.Duration(r.ns.Load()).Seconds() }})
 	}
 	for _, a := range known() {
 		for _, d := range deviceMetrics {
@@ -103,8 +103,8 @@ func allMetrics() []metric {
 	return list
 }
 
-// Metrics are the figures that [ReadMetrics] knows now, by name: those of the process, of each registered reclaimer
-// (/reclaimers/NAME/…) and of each device in use (/devices/cuda:0/…).
+// Metrics returns the metrics that [ReadMetrics] supports now, sorted by name: those of the process, of each registered
+// reclaimer (/reclaimers/NAME/…) and of each device in use (/devices/cuda:0/…).
 func Metrics() []Metric {
 	var out []Metric
 	for _, m := range allMetrics() {
@@ -114,8 +114,8 @@ func Metrics() []Metric {
 	return out
 }
 
-// ReadMetrics fills in the values of the metrics that are named in samples, like metrics.Read of runtime/metrics.
-// Before libtorch is loaded all are 0.
+// ReadMetrics sets the Value of each sample to that of the metric with its Name, like metrics.Read of runtime/metrics.
+// Metrics are 0 before libtorch is loaded.
 func ReadMetrics(samples []MetricSample) {
 	r := &readings{counts: ReadCounts(), memory: map[int32]cshim.Memory{}}
 	if cshim.Path() != "" {
@@ -125,7 +125,7 @@ func ReadMetrics(samples []MetricSample) {
 			}
 		}
 	}
-	// Reclaimers of one name count as one.
+	// Reclaimers with the same name count together.
 	values := map[string]float64{}
 	for _, m := range allMetrics() {
 		values[m.Name] += m.read(r)
@@ -139,10 +139,10 @@ func ReadMetrics(samples []MetricSample) {
 	}
 }
 
-// started is when libtorch was loaded.
+// started is the time at which libtorch was loaded, in Unix nanoseconds.
 var started atomic.Int64
 
-// sweepShare is what sweeps took of the time since libtorch was loaded.
+// sweepShare returns the share of the time since libtorch was loaded that sweeps took.
 func sweepShare(c Counts) float64 {
 	if since := started.Load(); since != 0 {
 		return float64(c.Sweeping) / float64(max(1, time.Now().UnixNano()-since))

@@ -9,9 +9,9 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Reachable is what the last complete sweep found reachable: a block that waited for a sweep, and was admitted past the
-// goal, is not among it, and the goal does not follow it.
-func TestReachableIsWhatASweepHasFound(t *testing.T) {
+// Reachable is what the last complete sweep found reachable. A block that was admitted past the goal does not count, and
+// does not raise the goal.
+func TestReachableIsFromTheLastSweep(t *testing.T) {
 	leak.Counted(t)
 	leak.Check(t)
 	usePolicy(t, vram.Paced{Share: -1})
@@ -33,7 +33,7 @@ func TestReachableIsWhatASweepHasFound(t *testing.T) {
 	ok(t, vram.Collect())
 }
 
-// userPolicy is what a program may write: it bounds what is live, at every moment, and notes what it was asked.
+// userPolicy is a policy as a user may write it. It bounds the live bytes and records the questions.
 type userPolicy struct {
 	bound int64
 	asked *questions
@@ -62,9 +62,9 @@ func (p userPolicy) Decide(s vram.State) vram.Decision {
 	return vram.Decision{Again: 1 << 60, Wait: max(1, p.bound-s.Live)}
 }
 
-// A policy of the program's can do what Paced does: have allocations wait at a soft limit of its own, be asked with their
-// exact size, admit those that still do not fit, and pay for sweeps from a budget of its own share.
-func TestAUsersPolicyHasASoftLimit(t *testing.T) {
+// A user's policy can do what Paced does: make allocations wait, be asked with their exact size, admit those that still do
+// not fit, and set the share of the time budget.
+func TestAUsersPolicyMakesAllocationsWait(t *testing.T) {
 	leak.Counted(t)
 	for _, within := range []string{"alone", "Any", "Threshold"} {
 		t.Run(within, func(t *testing.T) {
@@ -83,16 +83,16 @@ func TestAUsersPolicyHasASoftLimit(t *testing.T) {
 			before := vram.ReadCounts()
 			for range 30 {
 				ok(t, tensor.Empty([]int{mib}).Err())     // 4 MiB
-				ok(t, tensor.Empty([]int{5 * mib}).Err()) // 20 MiB, of which no operator before it knows
+				ok(t, tensor.Empty([]int{5 * mib}).Err()) // 20 MiB; the question before the operator does not know the size
 			}
 			m, c := memoryNow(t), vram.ReadCounts().Since(before)
 			if m.Peak > p.bound && c.Timeouts == 0 {
-				t.Errorf("a peak of %d MiB above the soft limit", (m.Peak-p.bound)/mib)
+				t.Errorf("a peak of %d MiB above the wait trigger", (m.Peak-p.bound)/mib)
 			}
 			if c.Full == 0 {
 				t.Error("no sweep has run")
 			}
-			// What is reachable leaves no room: it is admitted.
+			// The reachable bytes leave no room: the allocation is admitted.
 			held := tensor.Empty([]int{15 * mib})
 			ok(t, held.Err())
 			held.Release()
@@ -118,7 +118,7 @@ type frugal struct{ userPolicy }
 
 func (frugal) TimeShare() float64 { return 0 }
 
-// Sweeps are charged to the budget of time, which fills at the policy's share.
+// Sweeps are charged to the time budget, which fills at the policy's share.
 func TestSweepsArePaidFor(t *testing.T) {
 	leak.Counted(t)
 	leak.Check(t)
@@ -126,11 +126,11 @@ func TestSweepsArePaidFor(t *testing.T) {
 	usePolicy(t, p)
 	left := 0.0
 	for range 3 {
-		ok(t, vram.Collect()) // asks when the next decision is due
+		ok(t, vram.Collect()) // asks the policy afterwards
 		p.asked.Lock()
 		now, cost := p.asked.last.Available.Seconds(), p.asked.last.Cost.Seconds()
 		p.asked.Unlock()
-		if now >= left && now > -0.1 || cost <= 0 { // what may be owed is bounded
+		if now >= left && now > -0.1 || cost <= 0 { // the debt is bounded
 			t.Errorf("%v s were left, and %v s after a sweep; one is expected to cost %v s", left, now, cost)
 		}
 		left = now

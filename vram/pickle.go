@@ -8,13 +8,12 @@ import (
 	"github.com/nlpodyssey/gopickle/types"
 )
 
-// pickler writes Python's pickle format, protocol 2, with the operations that PyTorch's memory viewer reads. The
-// libraries there are either only read, or write a shared value anew each time: a history refers to the same stacks
-// thousands of times.
+// pickler writes Python's pickle format, protocol 2, with the operations that PyTorch's memory viewer reads. Go's pickle
+// libraries cannot write shared values once, and a history refers to the same stacks thousands of times.
 type pickler struct {
 	out  []byte
 	next uint32
-	memo map[any]uint32 // strings, and what the caller shares
+	memo map[any]uint32 // of strings and of the caller's shared values
 }
 
 func newPickler() *pickler {
@@ -25,7 +24,7 @@ func (p *pickler) op(b ...byte) { p.out = append(p.out, b...) }
 
 func (p *pickler) uint32(n uint32) { p.out = binary.LittleEndian.AppendUint32(p.out, n) }
 
-// share writes what f does once, and a reference to it each time after.
+// share calls f to write the value of key the first time, and writes a reference to it after that.
 func (p *pickler) share(key any, f func()) {
 	if id, ok := p.memo[key]; ok {
 		if id < 256 {
@@ -84,7 +83,7 @@ func (p *pickler) bool(b bool) {
 	}
 }
 
-// list writes n elements, a thousand at a time, as Python does: its readers put each batch on a stack.
+// list writes n elements in batches of a thousand, as Python does: readers push a batch on a stack.
 func (p *pickler) list(n int, f func(i int)) {
 	p.op(']')
 	p.batches(n, 'e', f)
@@ -114,7 +113,7 @@ func (p *pickler) fields(kv ...any) {
 	})
 }
 
-// value writes a Go value, or one that gopickle has read. What neither is becomes None.
+// value writes a Go value, or a value that gopickle has read. Other types become None.
 func (p *pickler) value(v any) {
 	switch v := v.(type) {
 	case func():
@@ -153,7 +152,7 @@ func (p *pickler) value(v any) {
 	}
 }
 
-// big writes an address past 63 bits. Others than non-negative ones do not occur.
+// big writes an address of more than 63 bits. Negative numbers do not occur.
 func (p *pickler) big(n *big.Int) {
 	b := n.Bytes()
 	if n.Sign() < 0 || len(b) > 254 {

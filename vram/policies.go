@@ -1,10 +1,9 @@
 package vram
 
-// Threshold sweeps each time so many bytes have been allocated since the last sweep, whatever is live: R torch's
-// torch.threshold_call_gc.
+// Threshold sweeps after every Bytes bytes of allocation. It is R torch's torch.threshold_call_gc.
 type Threshold struct {
 	Bytes int64  // 0: 4,000 MB
-	Else  Policy // asked where the threshold is not reached; nil: nobody
+	Else  Policy // asked below the threshold; may be nil
 }
 
 // Wrapped implements [Wrapper].
@@ -19,17 +18,17 @@ func (p Threshold) Decide(s State) Decision {
 	if s.Allocated >= bytes {
 		return Decision{Sweep: Full}
 	}
-	d := wrap(p.Else, s, 1<<60)
+	d := orElse(p.Else, s, 1<<60)
 	d.Total = earlier(d.Total, bytes-s.Allocated)
 	return d
 }
 
-// Rates are R torch's three for CUDA: no sweep while reserved/capacity is below Reserved; a full one above
-// allocated/capacity = Total or above allocated/reserved = Allocated; else a light one. Zeros are 0.2, 0.8 and 0.8.
-// Unlike there, an allocation that does not fit still sweeps.
+// Rates is R torch's policy for CUDA devices. It does not sweep while State.Reserved / Capacity is below Reserved. Else it
+// runs a full sweep if Live / Capacity is above Total or Live / Reserved is above Allocated, and a light one if neither is.
+// The zero value of a field is R torch's default: 0.2, 0.8 and 0.8.
 type Rates struct {
 	Reserved, Total, Allocated float64
-	Else                       Policy // asked where no sweep is due; nil: nobody
+	Else                       Policy // asked when no sweep is due; may be nil
 }
 
 // Wrapped implements [Wrapper].
@@ -46,13 +45,13 @@ func (p Rates) Decide(s State) Decision {
 	def(&p.Total, 0.8)
 	def(&p.Allocated, 0.8)
 	capacity := float64(max(s.Capacity, 1))
-	step := max(s.Live/8, 1<<20)
+	step := max(s.Live/8, leastStep)
 	if float64(s.Reserved)/capacity < p.Reserved {
-		return wrap(p.Else, s, step)
+		return orElse(p.Else, s, step)
 	}
-	// A sweep that has found nothing is not repeated until an eighth more has been given out.
+	// A sweep that freed nothing is not repeated before an eighth of the live bytes was allocated.
 	if s.Allocated < step {
-		return wrap(p.Else, s, step-s.Allocated)
+		return orElse(p.Else, s, step-s.Allocated)
 	}
 	if float64(s.Live)/capacity > p.Total || float64(s.Live) > p.Allocated*float64(max(s.Reserved, 1)) {
 		return Decision{Sweep: Full}
@@ -60,16 +59,17 @@ func (p Rates) Decide(s State) Decision {
 	return Decision{Sweep: Light, Again: step}
 }
 
-// Budget compares live bytes with a share of the capacity every so many operators: goDl's rule, with a step back where
-// a sweep finds little. Zeros are 0.9 and 100.
-type Budget struct {
-	Share     float64
-	Operators int
-	Else      Policy // asked where no sweep is due; nil: nobody
+// LiveShare sweeps when the live bytes are more than the soft limit, or more than Share of the capacity if there is none. It
+// is asked every so many operators, as goDl does it. It does not sweep again before a sixteenth of the live bytes was
+// allocated.
+type LiveShare struct {
+	Share     float64 // 0: 0.9
+	Operators int     // between two questions; 0: 100
+	Else      Policy  // asked when no sweep is due; may be nil
 }
 
 // EveryOperators implements [Counting].
-func (p Budget) EveryOperators() int {
+func (p LiveShare) EveryOperators() int {
 	if p.Operators <= 0 {
 		return 100
 	}
@@ -77,30 +77,30 @@ func (p Budget) EveryOperators() int {
 }
 
 // Wrapped implements [Wrapper].
-func (p Budget) Wrapped() []Policy { return []Policy{p.Else} }
+func (p LiveShare) Wrapped() []Policy { return []Policy{p.Else} }
 
 // Decide implements [Policy].
-func (p Budget) Decide(s State) Decision {
+func (p LiveShare) Decide(s State) Decision {
 	if p.Share <= 0 {
 		p.Share = 0.9
 	}
-	of := s.Budget
-	if of == 0 {
-		of = int64(p.Share * float64(s.Capacity))
+	most := s.SoftLimit
+	if most == 0 {
+		most = int64(p.Share * float64(s.Capacity))
 	}
-	if s.Live > of && s.Allocated >= max(s.Live/16, 1<<20) {
+	if s.Live > most && s.Allocated >= max(s.Live/16, leastStep) {
 		return Decision{Sweep: Full}
 	}
-	return wrap(p.Else, s, 1<<20)
+	return orElse(p.Else, s, leastStep)
 }
 
-// Off sweeps only when an allocation does not fit.
+// Off sweeps only when an allocation would pass the hard limit.
 type Off struct{}
 
 // Decide implements [Policy].
 func (Off) Decide(State) Decision { return Decision{Again: 1 << 62} }
 
-// Any sweeps when one of its policies says so, as deep as the deepest.
+// Any asks several policies, and takes the deepest sweep and the earliest next question.
 type Any []Policy
 
 // Wrapped implements [Wrapper].
@@ -114,10 +114,7 @@ func (ps Any) Decide(s State) Decision {
 			continue
 		}
 		d := p.Decide(s)
-		all.Sweep = max(all.Sweep, d.Sweep)
-		if d.Again > 0 {
-			all.Again = min(all.Again, d.Again)
-		}
+		all.Sweep, all.Again = max(all.Sweep, d.Sweep), earlier(all.Again, d.Again)
 		all.Total, all.Wait = earlier(all.Total, d.Total), earlier(all.Wait, d.Wait)
 	}
 	return all
@@ -131,14 +128,11 @@ func earlier(a, b int64) int64 {
 	return a
 }
 
-// wrap asks the policy within another, at the latest after so many bytes.
-func wrap(p Policy, s State, again int64) Decision {
-	if p == nil {
-		return Decision{Again: again}
+// orElse asks p if there is one. The next question comes after so many more live bytes at the latest.
+func orElse(p Policy, s State, again int64) (d Decision) {
+	if p != nil {
+		d = p.Decide(s)
 	}
-	d := p.Decide(s)
-	if d.Again == 0 || d.Again > again {
-		d.Again = again
-	}
+	d.Again = earlier(d.Again, again)
 	return d
 }

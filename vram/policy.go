@@ -10,17 +10,17 @@ import (
 	"github.com/linstock-ml/linstock/internal/pacer"
 )
 
-// Depth is how deep a sweep goes.
+// Depth is what a sweep does.
 type Depth int
 
 const (
-	// None: no sweep.
+	// None is no sweep.
 	None Depth = iota
-	// Light frees what is known to be garbage: what cleanups have queued.
+	// Light frees the tensors that are known to be unreachable. It does not run the Go collector.
 	Light
-	// Full runs the Go collector once and frees what nobody can reach.
+	// Full runs the Go collector once and frees the tensors that it finds unreachable.
 	Full
-	// Deep is Full, and then every registered reclaimer gives back what it can.
+	// Deep is Full, then calls every [Reclaimer] if that has freed too little.
 	Deep
 )
 
@@ -38,96 +38,98 @@ func (d Depth) String() string {
 	return fmt.Sprintf("depth(%d)", int(d))
 }
 
-// State is what a policy decides on: one device, before an operator begins or while an allocation waits.
+// State is the input of a [Policy]: one device, before an operator or while an allocation waits.
 type State struct {
 	Device    Name
-	Live      int64         // bytes live
-	Reserved  int64         // Live, and what the allocator keeps
-	Capacity  int64         // of the device; of the machine for the CPU
-	Limit     int64         // hard; 0: none
-	Budget    int64         // soft, of SetBudget; 0: none
+	Live      int64         // bytes live: those of reachable tensors, and garbage
+	Reserved  int64         // Live, and the bytes that the allocator caches
+	Capacity  int64         // bytes of the device; for the CPU, those of the machine
+	Limit     int64         // hard limit, of SetLimit; 0: none
+	SoftLimit int64         // of SetSoftLimit; 0: none
 	Reachable int64         // bytes that the last complete sweep found reachable
-	Target    int64         // bytes that the program is known to need: a decaying maximum of Reachable and the request
+	Target    int64         // bytes that the program needs: a decaying maximum of Reachable + Request after sweeps
 	Allocated int64         // bytes allocated since the last sweep began
-	Request   int64         // bytes about to be allocated: an estimate, or those of all allocations that wait
-	Largest   int64         // the largest allocation that waits, since it would pass a Decision's Wait; 0: none waits
-	Backward  bool          // a backward pass is about to run: the last question until it ends, unless an allocation waits
-	Operators int64         // operators since the policy was last asked, where it counts them
+	Request   int64         // bytes about to be allocated: an estimate, or the sum of the allocations that wait
+	Largest   int64         // the largest allocation that waits at the Decision's Wait; 0: none, Request is an estimate
+	Backward  bool          // a backward pass is about to run: the last question before it ends unless an allocation waits
+	Operators int64         // operators since the last question, for a Counting policy
 	Percent   int           // of SetGCPercent; -1: off
-	Available time.Duration // what the budget of time has left; negative where it is overdrawn
-	Cost      time.Duration // what a sweep is expected to cost
+	Available time.Duration // what the time budget has left; negative if it is overdrawn
+	Cost      time.Duration // the expected cost of a sweep
 
-	total int64 // bytes ever allocated
+	total int64 // bytes allocated since the process began
 }
 
-// Decision is a policy's answer.
+// Decision is the answer of a [Policy].
 type Decision struct {
+	// Sweep is the sweep to run now. If another goroutine already sweeps, that sweep is the answer, and Wait holds until
+	// it has ended.
 	Sweep Depth
-	// Again is how many bytes more must be live before the policy is asked again; 0 leaves it to the pacer. Where a sweep is
-	// due and another goroutine sweeps, Again, Total and Wait hold until that has ended.
+	// Again asks the policy again when so many more bytes are live; at least 1 MiB.
 	Again int64
-	// Total is how many bytes more must have been allocated before it is asked again, whatever is live; 0: that does
-	// not matter.
+	// Total asks the policy again when so many more bytes have been allocated, even if they were freed; 0: never.
 	Total int64
-	// Wait is how many bytes more may be live before an allocation waits and the policy is asked with its size (State.Largest).
-	// The allocation is admitted once the policy wants no sweep for it, and after a quarter of a second in any case. 0:
+	// Wait is how many more bytes may be live before an allocation waits. The policy is then asked with its exact size
+	// (State.Largest). The allocation goes on when the policy decides on no sweep, and after 250 ms at the latest. 0:
 	// allocations wait at the hard limit alone.
 	Wait int64
 }
 
-// Policy decides when a sweep is due and how deep it goes. It is a value without state of its own, and is asked by many
-// goroutines. A limit is kept whatever the policy decides: an allocation that does not fit sweeps under every policy. What a
-// policy asks for besides it says by further methods: see [Counting], [Budgeted] and [Wrapper].
+// Policy decides when to sweep, and how deep. Decide is called by many goroutines at once, and must not allocate tensors.
+// The hard limit holds under every policy: an allocation that would pass it waits for a deep sweep. A policy may also
+// implement [Counting], [Budgeted] and [Wrapper].
 type Policy interface {
 	Decide(s State) Decision
 }
 
-// Counting is implemented by a policy that wants to be asked every so many operators, not only when bytes have grown.
+// Counting is a policy that is also asked every so many operators.
 type Counting interface {
 	EveryOperators() int
 }
 
-// Budgeted is implemented by a policy that pays for sweeps: the budget of time (State.Available) fills at this share of
-// the time that passes. It is 0.05 where no policy has a say.
+// Budgeted is a policy that sets the share of the elapsed time at which the time budget fills (State.Available). Without
+// one it is 0.05.
 type Budgeted interface {
 	TimeShare() float64
 }
 
-// Wrapper is implemented by a policy that asks others. Their further methods count as if they were its own.
+// Wrapper is a policy that asks other policies. Their methods of [Counting] and [Budgeted] count as its own.
 type Wrapper interface {
 	Wrapped() []Policy
 }
 
-// Paced is the default. It sweeps where garbage would take the live bytes beyond a goal, max(256 MiB, (1 + percent/100) ×
-// Reachable), or, above 64 MiB, beyond Target, the bytes that the program is known to need. Sweeps are paid from a budget
-// of time: those at Target by what has been saved, those at the goal with an overdraft of 100 ms. Where the budget cannot
-// pay, the goal rises, to the hard limit at most. docs/decisions/0006 has the rule, package internal/pacer implements it.
+// Paced is the default policy. It works like the pacer of the Go runtime, and sweeps in two cases:
+//
+//   - The live bytes would pass the goal, max(256 MiB, (1 + percent/100) × State.Reachable).
+//   - The live bytes are more than 64 MiB and would pass State.Target, which is what the program needs. These sweeps keep
+//     the peak low. A sweep must free enough to be worth its cost, and the time budget must have that cost.
+//
+// Sweeps take 5 % of the time at most. If the goal needs more, because the Go heap is large and slow to collect, the goal
+// rises, up to the hard limit.
 type Paced struct {
-	// Share of the time that sweeps may take, but for those at the hard limit, which are run whatever they cost; 0: 0.05.
-	// Where it is 1 or more the goal never rises. Where it is less than 0 it does not either, and no sweep only keeps the
-	// live bytes at Target.
+	// Share is the share of the time that sweeps may take; 0: 0.05. Sweeps at the hard limit are exempt. With 1 or more the
+	// goal never rises. With a negative share it does not either, and sweeps for the target do not run.
 	Share float64
 }
 
 // TimeShare implements [Budgeted].
-func (p Paced) TimeShare() float64 {
+func (p Paced) TimeShare() float64 { return min(max(p.share(), 0), 1) }
+
+func (p Paced) share() float64 {
 	if p.Share == 0 {
 		return pacer.DefaultShare
 	}
-	return min(max(p.Share, 0), 1)
+	return p.Share
 }
 
 // Decide implements [Policy].
 func (p Paced) Decide(s State) Decision {
-	share := p.Share
-	if share == 0 {
-		share = pacer.DefaultShare
-	}
 	plan := pacer.State{
-		Live: s.Live, Yield: s.Allocated, Limit: s.Limit, SoftLimit: s.Budget, Reachable: s.Reachable, Target: s.Target,
-		Request: s.Request, Largest: s.Largest, Last: s.Backward, Percent: s.Percent, Share: share, Available: s.Available, Cost: s.Cost,
+		Live: s.Live, Yield: s.Allocated, Limit: s.Limit, SoftLimit: s.SoftLimit, Reachable: s.Reachable, Target: s.Target,
+		Request: s.Request, Largest: s.Largest, Last: s.Backward, Percent: s.Percent, Share: p.share(), Available: s.Available,
+		Cost: s.Cost,
 	}.Decide()
-	bytes := func(n int64) int64 { // 0 has another meaning
+	bytes := func(n int64) int64 { // in a Decision 0 is never
 		if n == math.MaxInt64 {
 			return 0
 		}
@@ -140,11 +142,11 @@ func (p Paced) Decide(s State) Decision {
 	return d
 }
 
-// policyBox is the policy in use, with what it and those that it wraps ask for.
+// policyBox is a policy with the settings of it and of those that it wraps.
 type policyBox struct {
 	Policy
-	every int64 // operators between two questions; 0: only when bytes have grown
-	share float64
+	every int64   // operators between two questions; 0: operators are not counted
+	share float64 // of the time budget
 }
 
 func boxOf(p Policy) *policyBox {
@@ -165,7 +167,7 @@ func boxOf(p Policy) *policyBox {
 	return box
 }
 
-// eachWrapped calls f for a policy and those that it wraps.
+// eachWrapped calls f for a policy and for all that it wraps.
 func eachWrapped(p Policy, f func(Policy)) {
 	if p == nil {
 		return
@@ -180,25 +182,25 @@ func eachWrapped(p Policy, f func(Policy)) {
 
 var (
 	policy  atomic.Pointer[policyBox]
-	counted atomic.Int64 // operators, where the policy counts them
+	counted atomic.Int64 // operators, for a Counting policy
 )
 
 func init() {
 	policy.Store(boxOf(Paced{}))
-	sweepTime.SetShare(0, pacer.DefaultShare)
+	timeBudget.SetShare(0, pacer.DefaultShare)
 }
 
-// use puts a policy in force.
+// use makes p the policy and returns the one before.
 func use(p Policy) (before *policyBox) {
 	box := boxOf(p)
 	before = policy.Swap(box)
-	sweepTime.Lock()
-	defer sweepTime.Unlock()
-	sweepTime.SetShare(now(), box.share)
+	timeBudget.Lock()
+	defer timeBudget.Unlock()
+	timeBudget.SetShare(now(), box.share)
 	return before
 }
 
-// SetPolicy changes when sweeps are due and returns the policy before; nil is [Paced].
+// SetPolicy sets the policy and returns the one before; nil is [Paced].
 func SetPolicy(p Policy) Policy {
 	if p == nil {
 		p = Paced{}

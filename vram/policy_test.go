@@ -30,10 +30,10 @@ var policies = map[string]vram.Policy{
 	"Threshold+Paced":   vram.Threshold{Bytes: 64 * mib, Else: vram.Paced{}},
 	"Rates":             vram.Rates{},
 	"Rates+Threshold":   vram.Rates{Else: vram.Threshold{}},
-	"Budget":            vram.Budget{Share: 0.5, Operators: 20},
-	"Budget+Paced":      vram.Budget{Else: vram.Paced{}},
+	"LiveShare":         vram.LiveShare{Share: 0.5, Operators: 20},
+	"LiveShare+Paced":   vram.LiveShare{Else: vram.Paced{}},
 	"Off":               vram.Off{},
-	"Any":               vram.Any{vram.Off{}, vram.Budget{}, vram.Paced{}},
+	"Any":               vram.Any{vram.Off{}, vram.LiveShare{}, vram.Paced{}},
 	"Any of none":       vram.Any{},
 	"Threshold default": vram.Threshold{},
 }
@@ -78,7 +78,7 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// The conformance suite: what every policy keeps, whatever it decides.
+// The conformance suite: what holds under every policy.
 func TestPolicies(t *testing.T) {
 	for name, p := range policies {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestPolicies(t *testing.T) {
 				r := rand.New(rand.NewPCG(1, 2))
 				for range 20000 {
 					n := func() int64 { return r.Int64N(1 << uint(1+r.IntN(50))) }
-					s := vram.State{Live: n(), Capacity: n(), Limit: n(), Budget: n(), Reachable: n(), Target: n(), Request: n(),
+					s := vram.State{Live: n(), Capacity: n(), Limit: n(), SoftLimit: n(), Reachable: n(), Target: n(), Request: n(),
 						Allocated: n(), Operators: n(), Percent: r.IntN(300) - 1, Available: time.Duration(n()) - time.Second, Cost: time.Duration(n()),
 						Backward: r.IntN(2) == 0, Largest: n() * r.Int64N(2)}
 					s.Reserved = s.Live + n()
@@ -100,7 +100,7 @@ func TestPolicies(t *testing.T) {
 					if d.Sweep < vram.None || d.Sweep > vram.Deep || d.Again < 0 || d.Total < 0 || d.Wait < 0 {
 						t.Fatalf("%+v gives %+v", s, d)
 					}
-					// A sweep that would find nothing new is never asked for at once again.
+					// No sweep is repeated before something was allocated.
 					s.Allocated, s.Backward = 0, false
 					if d := p.Decide(s); d.Sweep != vram.None && s.Live > 0 {
 						t.Fatalf("nothing was allocated since the last sweep, but %+v gives %+v", s, d)
@@ -165,7 +165,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// live ≤ max(256 MiB, (1 + percent/100) × reachable at the last sweep), at every moment, where sweeps may take the time.
+// live ≤ max(256 MiB, (1 + percent/100) × reachable at the last sweep), at every moment, if sweeps may take the time.
 func TestPacedInvariant(t *testing.T) {
 	leak.Counted(t)
 	usePolicy(t, vram.Paced{Share: -1}) // these loops do nothing but allocate: sweeps take most of their time
@@ -183,15 +183,15 @@ func TestPacedInvariant(t *testing.T) {
 				ok(t, vram.Collect())
 				base := memoryNow(t)
 				ok(t, vram.ResetPeak(vram.CPU))
-				line := max(256*mib, base.Reachable+base.Reachable*int64(percent)/100)
+				goal := max(256*mib, base.Reachable+base.Reachable*int64(percent)/100)
 				sweeps := vram.ReadCounts()
 				rounds := 400
 				for range rounds {
 					ok(t, tensor.Empty([]int{mib}).Err())
 				}
 				m, c := memoryNow(t), vram.ReadCounts()
-				if m.Peak > line {
-					t.Errorf("peak %d MiB, the line is %d MiB", m.Peak/mib, line/mib)
+				if m.Peak > goal {
+					t.Errorf("peak %d MiB, the goal is %d MiB", m.Peak/mib, goal/mib)
 				}
 				if c.Full+c.Deep == sweeps.Full+sweeps.Deep {
 					t.Error("no sweep has run")
@@ -204,8 +204,8 @@ func TestPacedInvariant(t *testing.T) {
 	}
 }
 
-// The same where several goroutines compute: what one gives out while another sweeps is not taken for reachable, and who
-// waits at the line does not pass it because others have taken the room meanwhile.
+// The same with several goroutines: bytes that one allocates while another sweeps do not count as reachable, and an
+// allocation that waits does not pass the goal because another goroutine has taken the room.
 func TestPacedInvariantOnManyGoroutines(t *testing.T) {
 	leak.Counted(t)
 	usePolicy(t, vram.Paced{Share: -1})
@@ -220,7 +220,7 @@ func TestPacedInvariantOnManyGoroutines(t *testing.T) {
 			for g := range n {
 				wg.Go(func() {
 					for i := range 3000 / n {
-						if i%10 == 0 { // 8 MiB: all that can be reached at a time is below 128
+						if i%10 == 0 { // 8 MiB: less than 128 MiB are reachable at any time
 							errs[g] = errors.Join(errs[g], tensor.Empty([]int{2 * mib}).Err())
 						}
 						errs[g] = errors.Join(errs[g], tensor.Empty([]int{mib}).Err())
@@ -240,12 +240,12 @@ func TestPacedInvariantOnManyGoroutines(t *testing.T) {
 	}
 }
 
-// Where Paced is wrapped its goal is kept, too, for a block whose size is not known before it is asked for.
+// A Paced that is wrapped keeps its goal, also for a block whose size is unknown before the operator.
 func TestAWrappedPacedKeepsItsGoal(t *testing.T) {
 	leak.Counted(t)
 	for name, p := range map[string]vram.Policy{
 		"alone": vram.Paced{Share: -1}, "Any": vram.Any{vram.Off{}, vram.Paced{Share: -1}}, "Threshold": vram.Threshold{Else: vram.Paced{Share: -1}},
-		"twice": vram.Budget{Share: 1, Else: vram.Rates{Else: vram.Paced{Share: -1}}},
+		"twice": vram.LiveShare{Share: 1, Else: vram.Rates{Else: vram.Paced{Share: -1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
@@ -267,7 +267,7 @@ func TestAWrappedPacedKeepsItsGoal(t *testing.T) {
 	}
 }
 
-// Below 64 MiB nothing is ever swept.
+// Below 64 MiB no sweep runs.
 func TestNoSweepAtToySize(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -414,7 +414,7 @@ func TestSettingsRefuse(t *testing.T) {
 	for _, err := range []error{
 		vram.SetLimit(nil, vram.Bytes(1)), vram.SetLimit(vram.Name("tpu"), vram.Bytes(1)), vram.SetLimit(vram.Name("cuda:99"), vram.Bytes(1)),
 		vram.SetLimit(vram.CPU, vram.Bytes(0)), vram.SetLimit(vram.CPU, vram.Bytes(-5)), vram.SetLimit(vram.CPU, vram.Share(1.5)),
-		vram.SetLimit(vram.CPU, vram.Amount{}), vram.SetBudget(vram.CPU, vram.Share(-1)), vram.EmptyCache(vram.Name("cuda:x")), vram.ResetPeak(nil),
+		vram.SetLimit(vram.CPU, vram.Amount{}), vram.SetSoftLimit(vram.CPU, vram.Share(-1)), vram.EmptyCache(vram.Name("cuda:x")), vram.ResetPeak(nil),
 	} {
 		if err == nil {
 			t.Error("no error")
@@ -468,7 +468,7 @@ func TestReclaimers(t *testing.T) {
 	}
 }
 
-// What the allocator keeps counts against the limit, and goes back when nobody allocates.
+// The allocator's cache counts towards the limit, and shrinks while the program allocates nothing.
 func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
 	if !elsewhere.Process(t) { // one where the pacer begins with the test
 		return
@@ -565,7 +565,7 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 	leak.Check(t)
 	defer func() {
 		ok(t, vram.SetLimit(vram.CPU, vram.Share(0.9)))
-		ok(t, vram.SetBudget(vram.CPU, vram.Share(0.8)))
+		ok(t, vram.SetSoftLimit(vram.CPU, vram.Share(0.8)))
 		ok(t, vram.RecordHistory(0))
 		ok(t, vram.SetProfileRate(vram.DefaultProfileRate))
 		vram.SetPolicy(nil)
@@ -575,7 +575,7 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 	defer func() { setPercent(t, percent) }()
 	calls := map[string]func(k int) error{
 		"SetLimit":         func(int) error { return vram.SetLimit(vram.CPU, vram.Share(0.8)) },
-		"SetBudget":        func(int) error { return vram.SetBudget(vram.CPU, vram.Share(0.7)) },
+		"SetSoftLimit":     func(int) error { return vram.SetSoftLimit(vram.CPU, vram.Share(0.7)) },
 		"SetGCPercent":     func(k int) error { _, err := vram.SetGCPercent(vram.CPU, 50+k); return err },
 		"Stats":            func(int) error { _, err := vram.Stats(vram.CPU); return err },
 		"Collect":          func(int) error { return vram.Collect() },
@@ -588,7 +588,7 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 		"WriteProfile":     func(int) error { return vram.WriteProfile(io.Discard) },
 		"Snapshot":         func(int) error { return vram.Snapshot(io.Discard) },
 		"Holders":          func(int) error { _, err := vram.Holders(vram.CPU); return err },
-		"Boundary":         func(int) error { vram.SetPolicy(vram.Budget{}); reclaim.Boundary(); return nil },
+		"Boundary":         func(int) error { vram.SetPolicy(vram.LiveShare{}); reclaim.Boundary(); return nil },
 		"Summary":          func(int) error { _, err := vram.Summary(vram.CPU); return err },
 		"OutOfMemory":      func(int) error { _ = reclaim.OutOfMemory(&cshim.Error{}); return nil },
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/linstock-ml/linstock/internal/sites"
 )
 
-// Profile is native memory by line of the program, as go tool pprof reads it. Its sample types are live_bytes (the
-// default), live_tensors, alloc_bytes and alloc_tensors (since the start); samples are labelled with their device and
-// with the operator that the line called. The figures are estimates, as Go's heap profile has them: of blocks of the
-// profile's rate and more (see [SetProfileRate]) nearly each is counted, of smaller ones a share stands for all.
+// Profile returns the native memory by line of the program, for go tool pprof. The sample types are live_bytes (the default),
+// live_tensors, alloc_bytes and alloc_tensors (since the start). Samples have labels for the device and for the operator
+// that the line called. Like those of Go's heap profile the figures are estimates: nearly every block larger than the
+// profile's rate is sampled (see [SetProfileRate]), and a fraction of the smaller ones, scaled up.
 func Profile() (*profile.Profile, error) {
 	if err := cshim.Load(); err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func Profile() (*profile.Profile, error) {
 	return p, p.CheckValid()
 }
 
-// WriteProfile writes it, compressed, for go tool pprof.
+// WriteProfile writes the [Profile], compressed, for go tool pprof.
 func WriteProfile(w io.Writer) error {
 	p, err := Profile()
 	if err != nil {
@@ -95,8 +95,8 @@ func (b *profileBuilder) location(at line) *profile.Location {
 	return l
 }
 
-// Report is the profile as text: the lines that hold most of each device, n of them at most, and the calls into the program
-// that sweeps wait for no longer (see [BlockedCalls]).
+// Report returns the profile as text: for each device the lines that allocated most of the live memory, n at most, and the
+// [BlockedCalls].
 func Report(n int) (string, error) {
 	if err := cshim.Load(); err != nil {
 		return "", err
@@ -106,7 +106,7 @@ func Report(n int) (string, error) {
 		list := holders(a.word)
 		for i, h := range list {
 			if i == n {
-				fmt.Fprintf(&b, "%12s          %d lines more\n", "", len(list)-n)
+				fmt.Fprintf(&b, "%12s          and %d more lines\n", "", len(list)-n)
 				break
 			}
 			fmt.Fprintf(&b, "%12s %8d %s %s\n", size(h.Bytes), h.Tensors, h.Device, h.Line)

@@ -13,29 +13,30 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// Reclaimer is memory of the program's that it can give back: prefetched batches, a cache, pinned buffers. It is called
-// where an allocation does not fit below its device's limit, or the device has none left, and only after everything that
-// is unreachable has been freed and there is still no room: the reclaimer of the lowest Rank first, until there is. A
-// collection follows, which frees the tensors that reclaimers have dropped without releasing them.
+// Reclaimer frees memory that the program can do without: prefetched batches, a cache, pinned buffers. Reclaimers are called
+// when an allocation does not fit below its device's limit, or the device refuses it, and freeing the unreachable tensors
+// has not made room. They are called by Rank, the lowest first, until there is room. A collection follows, which frees
+// tensors that reclaimers have dropped without releasing them.
 //
-// Each call runs on a goroutine of its own, one at a time, while the goroutine that allocates waits. It must not take a
-// mutex that any goroutine holds while it allocates tensors or calls operators: that one waits for this call. TryLock is
-// the way, and to do nothing where it fails (linstockvet reports a Lock). What the call itself allocates never waits.
+// Each call runs on its own goroutine, one at a time, while the goroutine that allocates waits. A reclaimer must not lock
+// a mutex that a goroutine may hold while it calls operators: that goroutine may be the one that waits. Use TryLock, and
+// return if it fails; linstockvet reports a Lock. Allocations of a reclaimer never wait.
 //
-// All calls of a sweep together, and the program's cleanup functions, get one second. Then the sweep goes on without
-// them, and the allocation fails where there is no room. A call that has not returned goes on, the reclaimer is not called
-// again until it has, and [BlockedCalls], [Report] and [OutOfMemoryError] name it. A call that panics has ended.
+// All calls of a sweep together, and the program's cleanup functions, have one second. After that the sweep goes on
+// without them, and the allocation fails if there is no room. A reclaimer that has not returned keeps running and is not
+// called again before it has returned. [BlockedCalls], [Report] and [OutOfMemoryError] name it. A panic in a reclaimer is
+// recovered.
 type Reclaimer struct {
 	Name string
 	Rank int
-	// Prepare, where it is not nil, is called before that collection, and Reclaim after it: a cache turns its references
-	// into weak pointers, and takes out of itself what has become unreachable.
+	// Prepare, if not nil, is called before the collection, and Reclaim after it instead of before. With the two a cache can
+	// turn its references into weak pointers and then drop the entries that have become unreachable.
 	Prepare func()
-	// Reclaim frees what it can; want is the number of bytes that an allocation waits for.
+	// Reclaim frees memory. want is the number of bytes that allocations wait for.
 	Reclaim func(want int64)
 }
 
-// Yield is what a reclaimer has given back.
+// Yield is what a reclaimer has freed since the start.
 type Yield struct {
 	Name  string
 	Calls int64
@@ -46,16 +47,16 @@ type Yield struct {
 type registered struct {
 	Reclaimer
 	calls, bytes, ns atomic.Int64
-	since            atomic.Int64 // when the call began that has not returned, in Unix nanoseconds; 0: none
+	since            atomic.Int64 // when the call that is running began, in Unix nanoseconds; 0: none runs
 }
 
-// Linstock's own, which sweeps call themselves; see package internal/reclaim. Those that never wait are not in the list
-// of the program's.
+// Linstock's own, for [Yields]. They are not in the list of the program's reclaimers.
 var (
 	queue  = &registered{Reclaimer: Reclaimer{Name: "waiting frees"}}
 	scopes = &registered{Reclaimer: Reclaimer{Name: "unreachable tensors"}}
-	// caches are what the allocators keep. No sweep asks for them: an allocator makes room in its own before an allocation
-	// waits. The pacer gives back half of the CPU's for each time that nobody allocates, and Relieve gives back a device's.
+	// caches are the caches of the allocators. Sweeps leave them alone, because an allocator shrinks its own cache before an
+	// allocation waits. The pacer halves the CPU's cache every two seconds without an allocation, and relieve empties a
+	// device's.
 	caches = &registered{Reclaimer: Reclaimer{Name: "caches"}}
 	own    = []*registered{queue, caches, scopes}
 )
@@ -65,7 +66,7 @@ var reclaimers struct {
 	list atomic.Pointer[[]*registered]
 }
 
-// Register adds a reclaimer and returns a function that removes it.
+// Register adds a reclaimer. The function that it returns removes the reclaimer.
 func Register(r Reclaimer) (unregister func()) {
 	reg := &registered{Reclaimer: r}
 	change := func(f func([]*registered) []*registered) {
@@ -86,7 +87,7 @@ func Register(r Reclaimer) (unregister func()) {
 	}
 }
 
-// registrations are the program's reclaimers, in the order in which they are called.
+// registrations returns the program's reclaimers in the order of their calls.
 func registrations() []*registered {
 	if p := reclaimers.list.Load(); p != nil {
 		return *p
@@ -94,15 +95,15 @@ func registrations() []*registered {
 	return nil
 }
 
-// run calls a function of Linstock's own.
+// run calls f and counts what it frees, for a reclaimer of Linstock's own.
 func (r *registered) run(f func()) {
 	start, before := time.Now(), liveEverywhere()
 	f()
 	r.gave(before-liveEverywhere(), start)
 }
 
-// call calls a function of the program's and waits for it until then. It reports whether the function has returned; where
-// an earlier call has not, it does not begin another.
+// call calls f, a function of the program, on a goroutine and waits for it, until `until` at most. It reports whether f has
+// returned. It does not call f while an earlier call is running.
 func (r *registered) call(f func(), until time.Time) (returned bool) {
 	start, before := time.Now(), liveEverywhere()
 	if !r.since.CompareAndSwap(0, start.UnixNano()) {
@@ -113,7 +114,7 @@ func (r *registered) call(f func(), until time.Time) (returned bool) {
 		runtime.LockOSThread()
 		was := cshim.SweepingSet(true)
 		defer func() {
-			_ = recover() // a panic must not end the program: nobody knows of this goroutine
+			_ = recover() // the program cannot recover a panic on this goroutine
 			cshim.SweepingSet(was)
 			runtime.UnlockOSThread()
 			r.gave(before-liveEverywhere(), start)
@@ -122,11 +123,11 @@ func (r *registered) call(f func(), until time.Time) (returned bool) {
 		}()
 		f()
 	}()
-	return ends(done, until)
+	return closedBefore(done, until)
 }
 
-// ends waits for done until then.
-func ends(done <-chan struct{}, until time.Time) bool {
+// closedBefore waits until done is closed, and reports whether that was before until.
+func closedBefore(done <-chan struct{}, until time.Time) bool {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
@@ -143,10 +144,10 @@ func (r *registered) gave(bytes int64, since time.Time) {
 	r.ns.Add(int64(time.Since(since)))
 }
 
-// othersTime is how long a sweep waits for code of the program's: reclaimers and cleanup functions.
+// othersTime is how long a sweep waits for code of the program: reclaimers and cleanup functions.
 const othersTime = time.Second
 
-// BlockedCall is a call into the program that a sweep has waited for and that has not returned.
+// BlockedCall is a call of a function of the program that a sweep has waited for and that has not returned.
 type BlockedCall struct {
 	What string // `reclaimer "NAME"`, or "a function given to runtime.AddCleanup"
 	For  time.Duration
@@ -154,8 +155,8 @@ type BlockedCall struct {
 
 func (b BlockedCall) String() string { return fmt.Sprintf("%s for %v", b.What, round(b.For)) }
 
-// BlockedCalls are the calls into the program that have not returned, of reclaimers, and of cleanup functions that a
-// sweep has given up. Most often they wait for a mutex; a goroutine profile tells which.
+// BlockedCalls returns the calls of reclaimers and of cleanup functions (runtime.AddCleanup) that a sweep has waited for and
+// that have not returned. Most often such a call waits for a mutex; a goroutine profile shows which.
 func BlockedCalls() []BlockedCall {
 	var list []BlockedCall
 	for _, r := range registrations() {
@@ -169,18 +170,18 @@ func BlockedCalls() []BlockedCall {
 	return list
 }
 
-// cleanups are the functions that the program, and libraries, have given to runtime.AddCleanup. None frees a tensor of
-// Linstock's own accord, but one of the program's may.
+// cleanups are the functions that the program and its libraries have passed to runtime.AddCleanup. Linstock frees no tensor
+// in one, but a function of the program may.
 var cleanups cleanupQueue
 
 type cleanupQueue struct {
 	mu   sync.Mutex
-	late time.Time // since when one does not return that a sweep has given up; zero: there is none
-	want uint64    // how many will have run when it has
+	late time.Time // when the function began that a sweep no longer waits for; zero: there is none
+	want uint64    // how many functions will have run when that one has returned
 }
 
-// await waits until those have run that collections have queued so far, and reports whether they have. It does not wait
-// where one that was given up has not returned.
+// await waits until the functions that collections have queued so far have run, and reports whether they have. It does not
+// wait while one that a sweep has given up on is running.
 func (q *cleanupQueue) await(until time.Time) bool {
 	queued, executed := cleanupCounts()
 	for start := time.Now(); executed < queued; _, executed = cleanupCounts() {
@@ -197,7 +198,7 @@ func (q *cleanupQueue) await(until time.Time) bool {
 	return true
 }
 
-// giveUp has no sweep wait until those have run that are queued now.
+// giveUp makes sweeps not wait before the functions that are queued now have run.
 func (q *cleanupQueue) giveUp() {
 	queued, _ := cleanupCounts()
 	q.mu.Lock()
@@ -207,7 +208,7 @@ func (q *cleanupQueue) giveUp() {
 	}
 }
 
-// blocked returns since when a cleanup that was given up has not returned; zero where there is none.
+// blocked returns when the function began that a sweep has given up on; zero if there is none.
 func (q *cleanupQueue) blocked() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()

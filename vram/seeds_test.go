@@ -135,8 +135,8 @@ func TestSeedRTorchOtherDevicesUseTheSamePath(t *testing.T) {
 	devices, err := tensor.Devices()
 	ok(t, err)
 	for _, d := range devices {
-		ok(t, vram.SetBudget(d, vram.Share(0.5)))
-		ok(t, vram.SetBudget(d, vram.Share(0.8)))
+		ok(t, vram.SetSoftLimit(d, vram.Share(0.5)))
+		ok(t, vram.SetSoftLimit(d, vram.Share(0.8)))
 	}
 }
 
@@ -227,9 +227,9 @@ func TestSeedGoDlFreesBeforeTheRetry(t *testing.T) {
 func TestSeedGoDlBudgetCountsStoragesAndStepsBack(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
-	usePolicy(t, vram.Budget{Operators: 10})
-	ok(t, vram.SetBudget(vram.CPU, vram.Bytes(memoryNow(t).Allocated+40*mib)))
-	defer func() { ok(t, vram.SetBudget(vram.CPU, vram.Share(0.8))) }()
+	usePolicy(t, vram.LiveShare{Operators: 10})
+	ok(t, vram.SetSoftLimit(vram.CPU, vram.Bytes(memoryNow(t).Allocated+40*mib)))
+	defer func() { ok(t, vram.SetSoftLimit(vram.CPU, vram.Share(0.8))) }()
 	held := tensor.Empty([]int{12 * mib}) // 48 MiB: above the budget, and reachable
 	before := vram.ReadCounts()
 	ok(t, tensor.WithScope(func() error {

@@ -27,14 +27,14 @@ var history struct {
 
 func init() { history.rate = DefaultProfileRate }
 
-// RecordHistory keeps the last n events of each device for [Snapshot], with the Go stack that allocated: allocations, frees
-// (with the stack of the allocation), the segments that a CUDA device's allocator takes and gives back, and the
-// out-of-memory errors. 0 stops and forgets them. What an operator makes and frees on the way has a stack where the
-// goroutine holds its thread, as in every scope. Meanwhile every block is sampled, which slows operators down; without a
-// history nothing is recorded. PyTorch: torch.cuda.memory._record_memory_history.
+// RecordHistory starts to record the last n events of each device for [Snapshot]: allocations and frees with the Go stack of
+// the allocation, segments that a CUDA device's allocator takes and returns, and out-of-memory errors. 0 stops recording
+// and drops the events. Temporary blocks of an operator have a stack if the goroutine is locked to its thread, as in every
+// scope. Recording samples every block, which makes operators slower. PyTorch:
+// torch.cuda.memory._record_memory_history.
 func RecordHistory(n int) error {
 	if n < 0 {
-		return fmt.Errorf("vram: a history of %d events", n)
+		return fmt.Errorf("vram: RecordHistory: want 0 events or more, got %d", n)
 	}
 	if err := cshim.Load(); err != nil {
 		return err
@@ -54,10 +54,10 @@ func RecordHistory(n int) error {
 	return nil
 }
 
-// Snapshot writes what is live and the history of [RecordHistory] as PyTorch's own snapshot, which its memory viewer
-// (pytorch.org/memory_viz, or the script torch/cuda/_memory_viz.py) opens. Blocks and events have the Go lines that
-// allocated as their frames. A CUDA device has its own number there; the CPU has the number after the last CUDA device, and
-// each of its blocks is a segment by itself. PyTorch: torch.cuda.memory._dump_snapshot.
+// Snapshot writes the live blocks and the history of [RecordHistory] in the format of PyTorch's snapshots. PyTorch's memory
+// viewer (pytorch.org/memory_viz, or the script torch/cuda/_memory_viz.py) opens it. The frames of blocks and events are
+// the Go stacks of the allocations. CUDA devices keep their numbers; the CPU has the number after the last CUDA device,
+// and each of its blocks is a segment. PyTorch: torch.cuda.memory._dump_snapshot.
 func Snapshot(w io.Writer) error {
 	if err := cshim.Load(); err != nil {
 		return err
@@ -79,14 +79,14 @@ func Snapshot(w io.Writer) error {
 // outOfMemoryEvent adds an out-of-memory error to the history of [RecordHistory], with the stack of the caller.
 func outOfMemoryEvent(device int32, asked, free int64) {
 	if history.on.Load() {
-		// What the operator had allocated before it failed is named, too: the next operator would name it as its own.
+		// This also attributes what the operator had allocated; otherwise the next operator would.
 		_ = cshim.HistoryOutOfMemory(device, asked, max(0, free), sites.Attach(0))
 	}
 }
 
-// cachingState is what PyTorch's allocator says of its devices.
+// cachingState is the state of PyTorch's caching allocator.
 type cachingState struct {
-	devices               int // that it has been started for
+	devices               int // the number of devices that it manages
 	segments, annotations *types.List
 	settings              any
 }
@@ -107,7 +107,7 @@ func readCachingState() (*cachingState, error) {
 	}
 	dict, ok := v.(*types.Dict)
 	if !ok {
-		return nil, errors.New("vram: the devices' snapshot is no dict")
+		return nil, errors.New("vram: the snapshot of the CUDA devices is not a dict")
 	}
 	traces := &types.List{}
 	for name, list := range map[string]**types.List{"segments": &d.segments, "device_traces": &traces, "external_annotations": &d.annotations} {
@@ -125,8 +125,8 @@ func readCachingState() (*cachingState, error) {
 // deviceHistory is the history of one device.
 type deviceHistory struct {
 	events []cshim.Event
-	live   map[uint64]cshim.Event // by address; of a CUDA device, when its segments were read
-	stacks map[uint64]uint32      // the sites that segments were taken for, by address
+	live   map[uint64]cshim.Event // live blocks by address; for a CUDA device, those when its segments were read
+	stacks map[uint64]uint32      // sites of segments by address
 }
 
 type snapshotter struct {
@@ -136,7 +136,7 @@ type snapshotter struct {
 	places  map[uint32]*sites.Place
 
 	histories map[int32]*deviceHistory // by device word
-	blocks    []cshim.Event            // the CPU's that are live
+	blocks    []cshim.Event            // live blocks of the CPU
 	memory    cshim.Memory
 }
 
@@ -149,7 +149,7 @@ func (s *snapshotter) of(device int32) *deviceHistory {
 	return h
 }
 
-// read takes the state of the shim. What happens meanwhile is set right by the events, which are taken last.
+// read reads the state of the shim. It reads the events last and applies them to the live blocks, since allocations go on.
 func (s *snapshotter) read() (err error) {
 	for _, e := range cshim.HistoryLive() {
 		s.of(e.Device).live[e.Address] = e
@@ -167,7 +167,7 @@ func (s *snapshotter) read() (err error) {
 			h.after(h.events)
 			continue
 		}
-		// The segments are those of the last snapshot: what came after it does not belong to them.
+		// The segments are those of the last snapshot: events after it are undone.
 		for i := len(h.events) - 1; i >= 0; i-- {
 			if h.events[i].Kind == cshim.SnapshotTaken {
 				h.before(h.events[i+1:])
@@ -183,10 +183,10 @@ func (s *snapshotter) read() (err error) {
 	return nil
 }
 
-// name gives the site of a block's allocation to its frees, and that of a block to the segment that was taken for it.
+// name sets the site of a free to that of its allocation, and the site of a segment to that of the block it was taken for.
 func (h *deviceHistory) name() {
-	made := map[uint64]uint32{}          // of what was allocated last at an address
-	taken := map[uint32][]*cshim.Event{} // segments, by the thread that allocates next
+	made := map[uint64]uint32{}          // the site of the last allocation at an address
+	taken := map[uint32][]*cshim.Event{} // new segments by thread; the thread's next allocation uses them
 	for i := range h.events {
 		switch e := &h.events[i]; e.Kind {
 		case cshim.Allocated:
@@ -208,7 +208,7 @@ func (h *deviceHistory) name() {
 	}
 }
 
-// after makes of what was live before the events what is live after them.
+// after applies events to the live blocks.
 func (h *deviceHistory) after(events []cshim.Event) {
 	for _, e := range events {
 		switch e.Kind {
@@ -220,7 +220,7 @@ func (h *deviceHistory) after(events []cshim.Event) {
 	}
 }
 
-// before makes of what is live after the events what was live before them.
+// before undoes events in the live blocks.
 func (h *deviceHistory) before(events []cshim.Event) {
 	for _, e := range slices.Backward(events) {
 		switch e.Kind {
@@ -242,7 +242,7 @@ func (s *snapshotter) place(site uint32) *sites.Place {
 	return p
 }
 
-// frames are a site's, innermost first, under the name of the operator.
+// frames returns a function that writes the frames of a site, the innermost first, below one for the operator.
 func (s *snapshotter) frames(site uint32) func() {
 	return func() {
 		p := s.place(site)
@@ -287,8 +287,8 @@ func (s *snapshotter) write() {
 	)
 }
 
-// segments are the CUDA devices', the CPU's blocks, what the CPU had given out before the history, and what its
-// allocator keeps.
+// segments writes the segments of the CUDA devices, the blocks of the CPU, the CPU's memory from before the history, and the
+// cache of its allocator.
 func (s *snapshotter) segments() {
 	var known, asked int64
 	for i := range s.blocks {
@@ -367,7 +367,7 @@ func (s *snapshotter) deviceSegment(v any) {
 	})
 }
 
-// with writes a dict as it is but for its frames, which are those of an address, and for what special writes.
+// with writes a dict, with the frames of an address in place of its own. write writes the value of the key special.
 func (s *snapshotter) with(d *types.Dict, stacks map[uint64]uint32, address int64, special string, write func(any)) {
 	kv := []any{}
 	for _, e := range *d {
@@ -386,7 +386,7 @@ func (s *snapshotter) with(d *types.Dict, stacks map[uint64]uint32, address int6
 	s.fields(append(kv, "frames", s.frames(site))...)
 }
 
-// number is an integer of a dict.
+// number returns an integer of a dict.
 func number(d *types.Dict, name string) int64 {
 	v, _ := d.Get(name)
 	switch v := v.(type) {
@@ -411,7 +411,7 @@ func (s *snapshotter) deviceTrace(h *deviceHistory) {
 	s.list(len(h.events), func(i int) { s.entry(actions[h.events[i].Kind], &h.events[i]) })
 }
 
-// trace writes the CPU's events as the viewer expects them: a block is a segment of its own.
+// trace writes the events of the CPU. For the viewer each block is also a segment.
 func (s *snapshotter) trace() {
 	type entry struct {
 		action string

@@ -10,8 +10,8 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// Summary is a device's memory as a table: that of PyTorch's, with what the pacer has done. A dash is what the
-// allocator does not count. PyTorch: torch.cuda.memory_summary.
+// Summary returns the counters of a device as a table, followed by those of sweeps and waits. A dash marks what the allocator
+// does not count. PyTorch: torch.cuda.memory_summary.
 func Summary(d Device) (string, error) {
 	m, err := Stats(d)
 	if err != nil {
@@ -58,7 +58,7 @@ func Summary(d Device) (string, error) {
 		return size(n)
 	}
 	t.AppendRow(table.Row{"Limit", bound(m.Limit), none, none, none})
-	t.AppendRow(table.Row{"Budget", bound(m.Budget), none, none, none})
+	t.AppendRow(table.Row{"Soft limit", bound(m.SoftLimit), none, none, none})
 	var b strings.Builder
 	b.WriteString(t.Render())
 	fmt.Fprintf(&b, "\nsweeps: %d light, %d full, %d deep, freed %s in %s (%.1f %% of the time)\n",

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// keepalive keeps two runtime timers pending, so that the runtime's monitor does not sleep while a thread waits in C. When
-// the world is to stop, Go 1.26 looks once at the threads that are in C; one that is just entering is left to the monitor,
-// which sleeps until the next timer, or for a minute. If that thread enters C to wait for memory, nothing is freed before
-// it gives up, since the collection waits for it. A timer that is due and was not run keeps the monitor awake; there are
-// two, since one that is running is not due (docs/decisions/0006).
+// keepalive keeps two runtime timers pending, so that the runtime's monitor (sysmon) does not sleep while a thread waits for
+// memory in C. To stop the world, Go 1.26 looks at the threads that are in C once. A thread that is just entering C is left
+// to the monitor, which may sleep until the next timer, or for a minute. If that thread waits for memory, the collection
+// that would free some waits for the thread. A timer that is due keeps the monitor awake. There are two timers because a
+// timer whose function runs is not due (docs/decisions/0006).
 type keepalive struct {
 	first, second atomic.Pointer[time.Timer]
 	short         atomic.Bool
@@ -32,12 +32,12 @@ func (k *keepalive) reset() {
 	k.second.Load().Reset(second)
 }
 
-// setShort makes the periods short while anything waits for memory.
+// setShort sets whether the periods are short, as they are while anything waits for memory.
 func (k *keepalive) setShort(on bool) {
 	if k.short.Load() != on && k.short.Swap(on) != on && on {
 		k.reset()
 	}
 }
 
-// timers are the pacer's; nil before it runs.
+// timers is the pacer's keepalive; nil before the pacer runs.
 var timers atomic.Pointer[keepalive]

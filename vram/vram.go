@@ -1,43 +1,46 @@
-// Package vram looks after native memory: it counts it, holds it below a limit, finds in time what nobody can reach
-// any more, and says where it went. A program need not call it; everything here has defaults that suit.
+// Package vram manages the native memory of tensors: it counts bytes, keeps them below a limit, frees unreachable tensors in
+// time, and reports what the memory is used for. It works with its defaults; a program need not call it.
 //
-// # What happens by itself
+// # Sweeps
 //
-// The allocators' own counters say how many bytes of storage are live (a view adds nothing; what a graph or an
-// optimizer holds is in it). When an operator begins and they say that it is time, the goroutine that is about to call
-// the operator sweeps: the Go collector runs once, and the tensors that nobody can reach are freed, also those whose
-// scope is still open. That waits for no code of the program's: neither for its cleanup functions nor for its [Reclaimer]s,
-// which are asked where that leaves no room. When is decided by a [Policy]; the default, [Paced], keeps
+// A sweep runs the Go collector once and frees the tensors that it finds unreachable, also those in open scopes. Before an
+// operator begins, the allocators' counters tell whether to ask the [Policy]. If the policy wants a sweep, the goroutine
+// that calls the operator runs it. Other goroutines go on. Bytes are those of storages: a view adds nothing, and tensors that
+// a graph or an optimizer holds count. The default policy, [Paced], keeps
 //
-//	live ≤ max(256 MiB, (1 + percent/100) × what the last sweep found reachable)
+//	live bytes ≤ max(256 MiB, (1 + percent/100) × bytes that the last sweep found reachable)
 //
-// as long as sweeps take a twentieth of the time at most: where they would take more, beside a Go heap that is slow to
-// collect, the goal rises. What is left of that time it spends on sweeps that keep the live bytes at what the program is
-// known to need.
+// and, below that, keeps the peak near what the program needs. Its sweeps take 5 % of the time at most; see [Paced].
 //
-// An allocation that would pass the limit of its device waits for a sweep and tries again, as long as anybody makes
-// progress. Only when a sweep that began after the request found nothing does it fail, as *[OutOfMemoryError]; the
-// program can go on. Where a sweep is under way and there is no room, an operator waits for it before it begins, for
-// 250 ms at most.
+// # Limits
+//
+// An allocation that would pass the hard limit of its device ([SetLimit]) waits for a sweep and tries again. If there is
+// still no room, the program's [Reclaimer]s are called. It fails, with *[OutOfMemoryError], only after a sweep that began
+// after the request has freed nothing. The program can go on after the error. While another goroutine sweeps and there is
+// no room, an operator waits before it begins, for 250 ms at most.
+//
+// A sweep does not wait for code of the program, with one exception: when there is no room at the hard limit, it waits for
+// reclaimers and functions of runtime.AddCleanup, for one second at most.
 //
 // # Goroutines
 //
-// One goroutine, the pacer, runs from the time that libtorch is loaded. It serves allocations that wait, and every two
-// seconds frees what the collector has found meanwhile and lets an idle allocator's cache shrink. Two timers of its own keep
-// Go's runtime awake meanwhile. All functions here may be called from any goroutine. On a thread that captures a CUDA graph
-// nothing is freed by itself: no sweep begins there, and what waits to be freed goes on waiting ([Flush] frees it).
+// One goroutine, the pacer, runs from when libtorch is loaded. It serves allocations that wait. Every two seconds it frees
+// tensors that the collector has found unreachable, and shrinks the cache of an idle allocator. It keeps two timers
+// pending. All functions of the package may be called by any goroutine. While a thread captures a CUDA graph, no sweep
+// begins and nothing is freed on it, except by [Flush].
 //
 // # Reports
 //
-// [Stats] and [Summary] say how much is live, [Explain] what for, [WriteProfile] and [Report] which line made it,
-// [Snapshot] when; [ReadMetrics] what the care has cost. docs/memory.md goes through them with an example.
+// [Stats] and [Summary] report how much memory is live, [Explain] what it is used for, [WriteProfile] and [Report] which
+// lines of the program allocated it, and [Snapshot] when. [ReadMetrics] and [ReadCounts] report sweeps and waits.
+// docs/memory.md has an example of each.
 //
 // # Settings
 //
-// [SetLimit], [SetBudget], [SetGCPercent] and [SetPolicy] change while the program runs; LINSTOCK_LIMIT,
-// LINSTOCK_BUDGET (both as "cpu=8GiB,cuda:0=90%"), LINSTOCK_GCPERCENT ("100" or "off") and LINSTOCK_POLICY ("paced",
-// "off", "threshold", "rates", "budget") set them from outside. [SetAllocatorSettings] sets options of libtorch's allocator
-// for CUDA devices, as PYTORCH_CUDA_ALLOC_CONF does from outside.
+// [SetLimit], [SetSoftLimit], [SetGCPercent] and [SetPolicy] may be called at any time. Environment variables set the values
+// at the start: LINSTOCK_LIMIT and LINSTOCK_SOFT_LIMIT (both as "cpu=8GiB,cuda:0=90%"), LINSTOCK_GCPERCENT ("100" or
+// "off") and LINSTOCK_POLICY ("paced", "off", "threshold", "rates", "liveshare"). [SetAllocatorSettings] sets options of
+// libtorch's allocator for CUDA devices, as PYTORCH_CUDA_ALLOC_CONF does.
 package vram
 
 import (
@@ -51,28 +54,28 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// Device is whose memory is meant: a tensor.Device, or [CPU].
+// Device names a device: a tensor.Device, [CPU], or a [Name].
 type Device interface {
 	String() string // "cpu", "cuda:0"
 }
 
-// Name is a device by its name.
+// Name is the name of a device: "cpu", "cuda", "cuda:1".
 type Name string
 
 func (n Name) String() string { return string(n) }
 
-// CPU is the host's memory.
+// CPU is the CPU, whose memory is the host's.
 const CPU = Name("cpu")
 
-// ErrOutOfMemory is what every *OutOfMemoryError matches with errors.Is; tensor.ErrOutOfMemory is the same.
+// ErrOutOfMemory matches every *[OutOfMemoryError] with errors.Is. tensor.ErrOutOfMemory is the same value.
 var ErrOutOfMemory = errors.New("out of memory")
 
 const cpuWord = 0xff
 
-// word is a device as the shim numbers it.
+// word returns the shim's number of a device.
 func word(d Device) (int32, error) {
 	if d == nil {
-		return 0, errors.New("vram: a device is needed, got nil")
+		return 0, errors.New("vram: the device is nil")
 	}
 	name := d.String()
 	if name == "cpu" {
@@ -86,7 +89,7 @@ func word(d Device) (int32, error) {
 			return 1<<8 | int32(i), nil
 		}
 	}
-	return 0, fmt.Errorf("vram: no memory is counted for device %q; cpu and cuda:N have some", name)
+	return 0, fmt.Errorf("vram: unknown device %q: want cpu or cuda:N", name)
 }
 
 func nameOf(word int32) Name {
@@ -96,7 +99,7 @@ func nameOf(word int32) Name {
 	return Name(fmt.Sprintf("cuda:%d", word&0xff))
 }
 
-// loaded is word, once libtorch is there.
+// loaded loads libtorch and returns the shim's number of a device.
 func loaded(d Device) (int32, error) {
 	w, err := word(d)
 	if err != nil {
@@ -105,27 +108,28 @@ func loaded(d Device) (int32, error) {
 	return w, cshim.Load()
 }
 
-// Memory is what a device's allocator has given out. PyTorch: torch.cuda.memory_stats.
+// Memory is the counters of a device's allocator. PyTorch: torch.cuda.memory_stats.
 type Memory struct {
 	Allocated   int64 // bytes live, as the allocator rounds them
-	Peak        int64 // the most that Allocated has been since the start or the last ResetPeak
-	Requested   int64 // bytes live, as they were asked for
-	Reserved    int64 // Allocated, and what the allocator keeps for the next
-	Cached      int64 // bytes of free blocks that it keeps
-	Active      int64 // Allocated, and what streams still use
-	LargestFree int64 // the largest block it keeps; -1 where that is not known
+	Peak        int64 // the maximum of Allocated since the start or the last ResetPeak
+	Requested   int64 // bytes live, as they were requested
+	Reserved    int64 // Allocated + Cached
+	Cached      int64 // bytes of free blocks that the allocator keeps
+	Active      int64 // Allocated, and blocks that were freed but that a stream still uses
+	LargestFree int64 // the largest block in the cache; -1 if unknown
 	Allocations int64 // since the start
-	Frees       int64
-	Other       int64 // bytes of the device that anything else has: see [Stats]
-	PeakOther   int64 // the most that Other was when Stats was called, since the start or the last ResetPeak
-	Limit       int64 // of SetLimit; 0: none
-	Budget      int64 // of SetBudget; 0: none
+	Frees       int64 // since the start
+	Other       int64 // other bytes of the device in use: see [Stats]
+	PeakOther   int64 // the maximum of Other in the calls of Stats since the start or the last ResetPeak
+	Limit       int64 // hard limit, of SetLimit; 0: none
+	SoftLimit   int64 // of SetSoftLimit; 0: none
 	Reachable   int64 // bytes that the last complete sweep found reachable
 }
 
-// Stats are a device's counters. Other is, for the CPU, about what else of this process is resident: Go's heap, libraries,
-// threads (Linux only). On a CUDA device that this process has used it is what is neither free nor reserved: contexts,
-// libraries, other processes. The error says that libtorch could not be loaded, or that there is no such device.
+// Stats returns the counters of a device. For the CPU, Memory.Other is about what else of the process is resident: the Go
+// heap, libraries, threads (Linux only). For a CUDA device that the process has used, it is what is neither free nor
+// reserved: contexts, libraries, other processes. Stats returns an error if libtorch cannot be loaded or the device does
+// not exist.
 func Stats(d Device) (Memory, error) {
 	w, err := loaded(d)
 	if err != nil {
@@ -144,11 +148,11 @@ func Stats(d Device) (Memory, error) {
 		Other: other, PeakOther: a.peakOther,
 		Allocated: m.Allocated, Peak: m.Peak, Requested: m.Requested, Reserved: m.Reserved, Cached: m.Cached,
 		Active: m.Active, LargestFree: m.LargestFree, Allocations: m.Allocations, Frees: m.Frees, Limit: m.Limit,
-		Budget: a.softLimit(m.Limit), Reachable: a.pacer.Reachable(),
+		SoftLimit: a.softLimit(m.Limit), Reachable: a.pacer.Reachable(),
 	}, nil
 }
 
-// ResetPeak makes a device's Peak what is live now. PyTorch: torch.cuda.reset_peak_memory_stats.
+// ResetPeak sets the Peak of a device to the bytes live now. PyTorch: torch.cuda.reset_peak_memory_stats.
 func ResetPeak(d Device) error {
 	w, err := loaded(d)
 	if err != nil {
@@ -161,12 +165,12 @@ func ResetPeak(d Device) error {
 	return cshim.MemoryResetPeak(w)
 }
 
-// otherBytes is what of a device's memory its allocator knows nothing of; 0 where that cannot be told.
+// otherBytes returns the bytes of a device that are in use but not by its allocator; 0 if unknown.
 func otherBytes(w int32, m cshim.Memory) int64 {
 	used := resident()
 	if w != cpuWord {
 		if m.Allocations == 0 && m.Reserved == 0 {
-			return 0 // to ask would make a context there
+			return 0 // the question would create a CUDA context
 		}
 		free, total, err := cshim.MemoryCapacity(w)
 		if err != nil {
@@ -177,7 +181,7 @@ func otherBytes(w int32, m cshim.Memory) int64 {
 	return max(0, used-m.Reserved)
 }
 
-// resident is how many bytes of this process are in memory.
+// resident returns how many bytes of this process are in memory.
 func resident() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -191,16 +195,16 @@ func resident() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// Flush frees the tensors outside scopes that the Go collector has found unreachable. Operators do so by themselves, and
-// the pacer every two seconds. While the calling thread captures a CUDA graph, operators do not; Flush does.
+// Flush frees the tensors outside scopes that the Go collector has found unreachable. Operators do so, too, and the pacer
+// every two seconds, but not on a thread that captures a CUDA graph.
 func Flush() {
 	if cshim.Path() != "" {
 		queue.run(reclaim.Drain)
 	}
 }
 
-// EmptyCache gives the blocks that a device's allocator keeps back to the system, and for the CPU also what malloc keeps
-// free. PyTorch: torch.cuda.empty_cache.
+// EmptyCache returns the cached blocks of a device's allocator to the system; for the CPU also malloc's free pages. PyTorch:
+// torch.cuda.empty_cache.
 func EmptyCache(d Device) error {
 	w, err := loaded(d)
 	if err != nil {

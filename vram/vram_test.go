@@ -105,6 +105,6 @@ func TestFlush(t *testing.T) {
 	}
 	vram.Flush()
 	if now := memoryNow(t).Allocated; now > before+mib {
-		t.Errorf("%d bytes are live that nobody can reach", now-before)
+		t.Errorf("%d unreachable bytes are live", now-before)
 	}
 }

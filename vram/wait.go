@@ -18,16 +18,16 @@ func init() {
 	reclaim.OutOfMemory = outOfMemory
 }
 
-// counts are of the whole process.
+// counts are the counters of the process, for [ReadCounts]. The shim counts the waits of allocations.
 var counts struct {
 	sweeps                      [Deep + 1]atomic.Int64
 	freed, sweeping, collecting atomic.Int64 // bytes; nanoseconds
 	asked, rounds               atomic.Int64
-	waits, waiting, overdue     atomic.Int64 // of operators before they begin; those within them are the shim's
+	waits, waiting, overdue     atomic.Int64 // of operators before they begin
 	classes                     [len(Counts{}.waits)]atomic.Int64
 }
 
-// start runs once, when libtorch has been loaded.
+// start is called once, when libtorch has been loaded.
 func start() {
 	started.Store(time.Now().UnixNano())
 	cshim.SamplesSetRate(DefaultProfileRate)
@@ -38,9 +38,9 @@ func start() {
 	replanAll()
 }
 
-// pace is the pacer's goroutine: it serves allocations that wait.
+// pace is the pacer's goroutine. It serves allocations that wait.
 func pace() {
-	// Its thread is marked as one that sweeps, and must not become another goroutine's.
+	// The shim marks the thread as the pacer's. No other goroutine may run on it.
 	runtime.LockOSThread()
 	var idle idleCache
 	var p cshim.Pressure
@@ -64,20 +64,22 @@ func pace() {
 	}
 }
 
-// serve is one round: it frees for the allocations that wait, and gives each device's the verdict.
+// serve is one round: it frees memory for the allocations that wait and sets the verdict of each device.
 func serve(waiters []cshim.Waiters) {
 	asked := time.Now()
 	counts.rounds.Add(1)
 	sweeper.Lock()
 	defer sweeper.Unlock()
-	if last := sweeper.last; last.began.After(asked) { // another goroutine's sweep may have served them
+	if last := sweeper.last; last.began.After(asked) { // another goroutine has swept meanwhile
 		for i := range waiters {
-			waiters[i].Verdict = verdict(last.exhausted, cshim.VerdictExhausted)
+			if last.exhausted {
+				waiters[i].Verdict = cshim.VerdictExhausted
+			}
 		}
 		return
 	}
 	depth, want, requests := None, int64(0), map[*account]int64{}
-	var before []int64 // the progress of devices at a limit
+	var before []int64 // progress of each device
 	for i := range waiters {
 		w := &waiters[i]
 		a := accountOf(w.Device)
@@ -86,15 +88,15 @@ func serve(waiters []cshim.Waiters) {
 		before = append(before, a.progress())
 		if w.Reason != cshim.WaitTarget {
 			depth, want = Deep, want+w.Bytes
-		} else if d, admit := admits(w); !admit {
-			depth = max(depth, d)
+		} else {
+			depth = max(depth, admit(w))
 		}
 	}
 	if depth == None {
 		return
 	}
-	// At a limit the round is over as soon as anything was freed there: allocations that do not fit yet ask for another.
-	// At the soft limit it is complete, since the goal follows from what is reachable.
+	// At a limit the round ends when something was freed on every device at its limit; allocations that still do not fit ask
+	// for another round. At the wait trigger the sweep is complete, because the goal depends on what is reachable.
 	var enough func() bool
 	if depth == Deep {
 		enough = func() bool {
@@ -111,68 +113,62 @@ func serve(waiters []cshim.Waiters) {
 	r.finish(requests)
 	for i := range waiters {
 		w := &waiters[i]
-		if w.Reason != cshim.WaitTarget {
-			w.Verdict = verdict(r.exhausted && !accountOf(w.Device).returnIdleHeap(w.Bytes), cshim.VerdictExhausted)
+		if r.exhausted && w.Reason != cshim.WaitTarget && !accountOf(w.Device).returnIdleHeap(w.Bytes) {
+			w.Verdict = cshim.VerdictExhausted
 		}
 		if r.complete {
-			admits(w)
+			admit(w)
 		}
 	}
 }
 
-func verdict(on bool, v int32) int32 {
-	if on {
-		return v
-	}
-	return 0
-}
-
-// admits asks the policy whether the allocations that wait at a device's soft limit may pass it, and gives them that verdict.
-// Where they fit below the limit as it is now they try again instead: others may have taken the room meanwhile.
-func admits(w *cshim.Waiters) (depth Depth, admit bool) {
+// admit asks the policy about a device's allocations that wait at the wait trigger. If the policy wants no sweep they get the
+// verdict that they may pass the trigger, unless they fit below the new one and try again: another goroutine may have
+// taken the room.
+func admit(w *cshim.Waiters) Depth {
 	a := accountOf(w.Device)
 	s, err := a.state()
 	if err != nil {
 		w.Verdict |= cshim.VerdictAdmit
-		return None, true
+		return None
 	}
 	s.Request, s.Largest = w.Bytes, w.Largest
 	d := policy.Load().Decide(s)
 	if d.Sweep != None {
-		return d.Sweep, false
+		return d.Sweep
 	}
 	if d.Wait == 0 || w.Bytes > d.Wait {
 		w.Verdict |= cshim.VerdictAdmit
 	}
 	a.replan()
-	return None, true
+	return None
 }
 
 // beforeBackward is reclaim.BeforeBackward.
 func beforeBackward() {
-	if cshim.Path() != "" && !quiet() {
+	if cshim.Path() != "" && !farFromDue() {
 		boundary(true)
 	}
 }
 
-// afterBackward is reclaim.AfterBackward: the graph has been freed, so the next decision is due far below.
+// afterBackward is reclaim.AfterBackward: the graph has been freed, so the triggers may be lower.
 func afterBackward() {
-	if cshim.Path() != "" && !quiet() {
+	if cshim.Path() != "" && !farFromDue() {
 		replanAll()
 	}
 }
 
-// quiet spares small programs the questions around their backward passes.
-func quiet() bool {
+// farFromDue reports whether the policy need not be asked around a backward pass, because the program is small.
+func farFromDue() bool {
 	for _, a := range known() {
-		if !a.quiet.Load() {
+		if !a.far.Load() {
 			return false
 		}
 	}
 	return !cshim.Due()
 }
 
-// boundary is what an operator, or a backward pass, does before it begins: it asks the policy, and sweeps or waits.
+// boundary is called before an operator or a backward pass. It asks the policy, and sweeps or waits if the policy says so.
 func boundary(backward bool) {
 	box := policy.Load()
 	if !backward {
@@ -183,7 +179,7 @@ func boundary(backward bool) {
 	}
 	counts.asked.Add(1)
 	var until time.Time
-	for range 16 { // others may have taken the room again
+	for range 16 { // other goroutines may take the room again after each wait
 		depth, full, requests := ask(box, backward)
 		if depth == None || cshim.Capturing() { // a sweep would free on this thread
 			return
@@ -194,9 +190,9 @@ func boundary(backward bool) {
 			sweeper.Unlock()
 			return
 		}
-		// Another goroutine sweeps, and this one goes on while there is room. Where there is none it waits here: one that
-		// waits within an operator, in C, keeps a processor of Go's until the runtime's monitor takes that away, which may
-		// sleep for 10 ms. The goroutine that sweeps itself may run a reclaimer's operators.
+		// Another goroutine sweeps. While there is room this goroutine goes on. Otherwise it waits here, in Go, for the
+		// sweep: a thread that waits in C keeps its processor until the runtime's monitor takes that away, which may take
+		// 10 ms. Operators of a reclaimer, on a thread that sweeps, do not wait.
 		if !full || cshim.Sweeping() {
 			return
 		}
@@ -209,7 +205,7 @@ func boundary(backward bool) {
 	}
 }
 
-// ask asks the policy for every device. full reports whether the operator may have to wait for memory within.
+// ask asks the policy about every device. full reports whether the operator may have to wait for memory while it runs.
 func ask(box *policyBox, backward bool) (depth Depth, full bool, requests map[*account]int64) {
 	requests = map[*account]int64{}
 	for _, a := range known() {
@@ -230,17 +226,17 @@ func ask(box *policyBox, backward bool) (depth Depth, full bool, requests map[*a
 	return depth, full, requests
 }
 
-// maxBoundaryWait is how long an operator waits before it begins: as long as an allocation at the soft limit.
+// maxBoundaryWait is the longest wait of an operator before it begins. It equals that of an allocation at the wait trigger.
 const maxBoundaryWait = 250 * time.Millisecond
 
-// waitForSweep waits for a sweep until then, and reports whether it has ended; it counts among the waits for memory.
+// waitForSweep waits until done is closed, and reports whether that was before until. It counts as a wait for memory.
 func waitForSweep(done <-chan struct{}, until time.Time) bool {
 	counts.waits.Add(1)
-	if keep := timers.Load(); keep != nil { // after it was counted: the pacer looks
+	if keep := timers.Load(); keep != nil { // after the count, which the pacer reads
 		keep.setShort(true)
 	}
 	start := time.Now()
-	ended := ends(done, until)
+	ended := closedBefore(done, until)
 	if !ended {
 		counts.overdue.Add(1)
 	}

@@ -1,54 +1,58 @@
-// Package pacer decides when to collect: when the garbage among a device's tensors is worth a run of the Go collector.
-// It is pure: it has no clock, lock or goroutine, and calls nothing. Package vram feeds it and acts on what it answers;
-// the simulator in its tests runs it over traces of real programs.
+// Package pacer decides when to run the Go collector for the native memory that unreachable tensors hold. It has no clock,
+// lock or goroutine and no side effects. Package vram passes in the state of a device and carries out the decision. The
+// simulator in the package's tests runs it over traces of real programs.
 //
-// The problem is the Go runtime's with other weights. Native memory that Go objects own is freed when the collector finds
-// that they are unreachable. A cycle costs the same however much it frees, a millisecond or, beside a large Go heap, a
-// second; an operator may allocate 100 MiB; and what counts is the peak.
+// The problem is that of the Go runtime's pacer, with other costs. The native memory of a tensor is freed after the
+// collector has found the tensor unreachable. A cycle costs the same however much it frees: a millisecond, or a second if
+// the Go heap is large. A single operator may allocate 100 MiB. And the peak matters more than the average.
 //
 // # Definitions
 //
-// Live bytes are those in use on a device, reachable or garbage. A cycle is one run of the collector and the frees that
-// follow. It is complete when the collector has ended and nobody is still freeing.
+// Live bytes are the bytes in use on a device, by reachable tensors and by garbage. A cycle is one run of the collector and
+// the frees that follow. It is complete when the collector has finished and no goroutine is still freeing.
 //
-//	reachable  live bytes after the last complete cycle, less those allocated since it began
+//	reachable  live bytes after the last complete cycle, less the bytes allocated since it began
 //	yield      bytes allocated since the last cycle began: an estimate of what a cycle frees
-//	request    bytes about to be allocated. Inside an operator they are known exactly. Before an operator they are
-//	           estimated: a decaying maximum of the small requests that have met the soft limit
-//	goal       live bytes that garbage should not exceed: max(Floor, reachable × (1 + percent/100)), at most the limit
+//	request    bytes about to be allocated. While an allocation waits they are exact. Before an operator they are an
+//	           estimate: a decaying maximum of the small allocations that have waited
+//	goal       live bytes that the garbage should not exceed: max(floor, reachable × (1 + percent/100)), at most the
+//	           hard limit
 //	target     live bytes that the program is known to need: a decaying maximum of reachable + request after each cycle
-//	budget     a token bucket of collection time. It fills at a share of the time that passes, 0.05 by default
-//	soft limit live bytes past which an allocation waits, and asks with its size
+//	budget     a token bucket of collection time. It fills at a share of the elapsed time, 0.05 by default
+//	trigger    live or allocated bytes at which the next question is asked. An allocation that would pass the wait
+//	           trigger waits, and asks with its exact size
 //
 // # The rule
 //
-// A cycle is due before a request if one of these holds:
+// A cycle runs before a request if one of these holds:
 //
-//	live + request > goal    and  yield > 0           and  the budget is not overdrawn by more than burst   (at the goal)
-//	live + request > target  and  yield > price       and  the budget has the cost of a cycle               (paid)
+//	live + request > goal    and  yield > 0      and  the budget is overdrawn by burst at most   (at the goal)
+//	live + request > target  and  yield > price  and  the budget has the cost of a cycle         (paid)
 //
-// The second keeps the peak at what the program needs, where the program's time pays for that; the first bounds garbage
-// where it does not. The price is live/24 divided by how full the bucket is after the cycle, 0 to 1. Large requests, of
-// live/24 and more, make a peak by themselves, and a backward pass is one operator however long it takes: before those
-// the price is 0. Below paidFloor live bytes no cycle is paid for.
+// Paid cycles keep the peak at what the program needs, as far as the budget goes. Cycles at the goal bound the garbage
+// of a program whose budget does not go as far.
 //
-// The yield is an estimate in both directions: what was allocated may be in use still, and older tensors may have become
-// unreachable meanwhile. That is why the price of a large request is 0.
+// The price is live/24 divided by the fill level of the bucket after the cycle, from 0 to 1. It is 0 for large requests,
+// of live/24 and more, because each may set a new peak. It is also 0 before a backward pass, which is one operator and may
+// run for seconds. No cycle is paid for below paidFloor live bytes.
+//
+// The yield may be too high, because new tensors may still be in use, or too low, because older tensors may have become
+// unreachable. The price of a large request is 0 for the second reason.
 //
 // # Invariants
 //
-//  1. Cycles take share × time + burst at most, as charged, but for those at the hard limit, which package vram runs unasked. Where the
-//     goal would need more, beside a large Go heap, there is no goal but the limit.
-//  2. Where the budget can pay, live ≤ max(goal, reachable + request).
-//  3. A complete cycle after which nothing was allocated is not repeated.
-//  4. Only a complete cycle raises reachable. Only a cycle raises the target: what was allocated because a cycle was not
-//     worth its price or could not be paid is no measure of what the program needs.
-//  5. The target and the request decay by the clock alone, with a half-life of a minute, whatever happens meanwhile: a
-//     program that has become smaller is collected again.
+//  1. Cycles take share × time + burst at most, as charged. Cycles at the hard limit, which package vram runs without asking,
+//     are exempt. While the goal needs more, beside a large Go heap, only the hard limit bounds the live bytes.
+//  2. While the budget can pay, live ≤ max(goal, reachable + request).
+//  3. A complete cycle is not repeated before something was allocated.
+//  4. Only a complete cycle raises reachable, and only a cycle raises the target. Bytes that were live because no cycle was
+//     worth its price, or because the budget was empty, do not count as needed.
+//  5. The target and the request decay with time alone, with a half-life of a minute: a program that becomes smaller is
+//     collected for again.
 //
 // # State
 //
-// Seven words: [Controller] has reachable, target, request, mark and the time of the last decay, for each device;
-// [Budget] has the time spent and the scale of costs, for the process. Everything else is computed from those and from
-// the live and allocated bytes when a question is asked.
+// Seven words. Each device has a [Controller] with reachable, target, request, mark and the time of the last decay. The
+// process has a [Budget] with the time spent and the scale of costs. Everything else is computed from these and from the
+// device's counters when a question is asked.
 package pacer

@@ -7,46 +7,45 @@ import (
 
 // Each of these has a scenario in the tests that fails without it.
 var (
-	// floor is the least goal: with little reachable, a goal in proportion to it would have cycles free little each.
+	// floor is the least goal. Without it a program with little reachable would have many cycles that free little.
 	floor int64 = 256 << 20
-	// paidFloor is the live bytes below which no cycle is run to lower the peak.
+	// paidFloor is the live bytes below which no cycle is paid for.
 	paidFloor int64 = 64 << 20
-	// halfLife is the time in which the target and the expected request decay to the half.
+	// halfLife is the half-life of the target and of the estimated request.
 	halfLife = 60 * time.Second
-	// minYield is the share of the live bytes that must have been allocated since the last cycle for a paid one, while
-	// the bucket is full. A request of as much is a large one, and needs no other reason.
+	// minYield is the yield that pays for a cycle while the bucket is full, as a share of the live bytes. A request of that
+	// size or more is a large request.
 	minYield = 1. / 24
 )
 
 const never = math.MaxInt64
 
-// State is what a decision depends on: a device at a moment, and what is about to be allocated.
+// State is the input of a decision: a device at one moment, and the request.
 type State struct {
-	Live      int64 // bytes in use
-	Yield     int64 // bytes allocated since the last cycle began
-	Limit     int64 // hard limit; 0: none
-	SoftLimit int64 // live bytes past which every cycle that may free a little is worth its price; 0: none
-	Reachable int64
-	Target    int64
+	Live      int64         // live bytes
+	Yield     int64         // bytes allocated since the last cycle began
+	Limit     int64         // hard limit; 0: none
+	SoftLimit int64         // live bytes past which the price is 0 and the target at most this; 0: none
+	Reachable int64         // bytes
+	Target    int64         // bytes
 	Request   int64         // bytes about to be allocated: an estimate, or the sum of the allocations that wait
 	Largest   int64         // the largest allocation that waits; 0: Request is an estimate
-	Last      bool          // a backward pass is about to run, which asks only where it waits
-	Percent   int           // the goal beyond what is reachable; negative: no cycle
-	Share     float64       // of the budget; 1 or more, or negative: the goal never rises; negative: no paid cycle
-	Available time.Duration // budget
-	Cost      time.Duration // of a cycle
+	Last      bool          // a backward pass is about to run: the last question before it ends unless an allocation waits
+	Percent   int           // how far the goal is above reachable; negative: no cycles
+	Share     float64       // of the budget; < 0 or >= 1: the goal always holds; < 0: no paid cycles
+	Available time.Duration // what the budget has
+	Cost      time.Duration // the expected cost of a cycle
 }
 
-// Plan is a decision: whether to collect now, and when to ask again.
+// Plan is a decision: whether to collect now, and the triggers of the next question, as distances from now.
 type Plan struct {
 	Collect bool
 	Live    int64 // ask again when so many more bytes are live,
-	Total   int64 // or so many more bytes have been allocated
-	Wait    int64 // an allocation that would have more than so many more bytes be live waits, and asks with its size; also
-	// while a cycle is due, or under way on another goroutine
+	Total   int64 // or when so many more bytes have been allocated
+	Wait    int64 // an allocation waits if it would make more than so many more bytes live; valid also while a cycle runs
 }
 
-// Goal returns the live bytes that garbage should not exceed.
+// Goal returns the live bytes that the garbage should not exceed.
 func (s State) Goal() int64 {
 	goal := int64(never)
 	if !s.overdrawn() {
@@ -58,7 +57,7 @@ func (s State) Goal() int64 {
 	return goal
 }
 
-// overdrawn reports whether the budget pays for no cycle at the goal either.
+// overdrawn reports whether the budget cannot pay even for a cycle at the goal.
 func (s State) overdrawn() bool {
 	return s.Share > 0 && s.Share < 1 && s.Available-s.Cost < -burst
 }
@@ -71,7 +70,7 @@ func (s State) Decide() Plan {
 	goal, need := s.Goal(), s.Live+s.Request
 	p := Plan{Live: max(goal-need, 0), Total: never, Wait: max(goal-s.Live, 0)}
 	if s.Limit > 0 && goal == s.Limit {
-		p.Wait = never // the limit itself has it wait
+		p.Wait = never // the allocation waits at the hard limit anyway
 	}
 	if need > goal && s.Yield > 0 {
 		return Plan{Collect: true, Live: never, Total: never, Wait: p.Wait}
@@ -88,18 +87,18 @@ func (s State) Decide() Plan {
 		return Plan{Collect: true, Live: never, Total: never, Wait: p.Wait}
 	case !above:
 		p.Live = min(p.Live, target-need)
-	default: // the budget fills meanwhile
+	default: // later the budget may be fuller, and the price lower
 		p.Total = min(p.Total, max(1, min(price-s.Yield, int64(minYield*float64(s.Live)))))
 	}
 	if s.Available >= s.Cost {
-		// Where the target is reached, large requests alone wait.
+		// At the target only large requests wait.
 		p.Wait = min(p.Wait, max(target-s.Live, int64(minYield*float64(s.Live))))
 	}
 	return p
 }
 
-// price returns the yield from which on a paid cycle is worth its cost. It is inversely proportional to what the budget
-// has left, so that a program whose time does not pay for all that would be useful has cycles where they free most.
+// price returns the yield that a paid cycle must exceed. It is inversely proportional to what the cycle leaves of the budget:
+// a program that cannot pay for all useful cycles gets those that free most.
 func (s State) price() int64 {
 	share := minYield * float64(s.Live)
 	left := float64(s.Available-s.Cost) / float64(max(burst, s.Cost))
@@ -115,29 +114,29 @@ func (s State) price() int64 {
 	}
 }
 
-// Controller holds what is known of one device's program.
+// Controller holds the estimates for one device.
 type Controller struct {
-	// reachable is what was live after the last complete cycle, without the bytes allocated since it began, of which
-	// nothing is known. A cycle that was cut short only lowers it, to what is live.
+	// reachable is the live bytes after the last complete cycle, less the bytes allocated since it began, which may be
+	// garbage. A cycle that was cut short can only lower it, to the live bytes.
 	reachable int64
 
-	// target is the least heap at which the program is known to run: the maximum, over the cycles of late, of what was
-	// reachable and the request for which the cycle ran. It decays with halfLife.
+	// target is the smallest heap in which the program is known to run: the maximum, over recent cycles, of the bytes
+	// reachable after the cycle and the request that the cycle ran for. It decays with halfLife.
 	target float64
 
-	// request is the largest small request, of minYield of the live bytes or less, that has met the soft limit. Operators
-	// are asked before they begin as if each made one, since a cycle before an operator costs less than one within. It
-	// decays with halfLife.
+	// request is the largest recent allocation that waited and was small: minYield of the live bytes at most. Before an
+	// operator it stands for what the operator will allocate, since a cycle before an operator costs less than one within
+	// it. It decays with halfLife.
 	request float64
 
-	// mark is the bytes that had ever been allocated when the last cycle began.
+	// mark is the number of bytes that had been allocated in total when the last cycle began.
 	mark int64
 
-	// at is when target and request were last decayed.
+	// at is the time of the last decay.
 	at time.Duration
 }
 
-// State returns what is known at now, for a device with so many bytes live, and so many ever allocated.
+// State returns the state of a device at now. live is its live bytes, total the bytes allocated since the process began.
 func (c *Controller) State(now time.Duration, live, total int64) State {
 	c.decay(now)
 	return State{
@@ -151,7 +150,7 @@ func (c *Controller) decay(now time.Duration) {
 	c.target, c.request, c.at = c.target*f, c.request*f, now
 }
 
-// Waited notes a request that has met the soft limit.
+// Waited records the size of an allocation that waits.
 func (c *Controller) Waited(now time.Duration, live, bytes int64) {
 	c.decay(now)
 	if float64(bytes) <= minYield*float64(live) {
@@ -159,15 +158,16 @@ func (c *Controller) Waited(now time.Duration, live, bytes int64) {
 	}
 }
 
-// Cycle is a collection that has ended.
+// Cycle is a collection that has ended. If it is neither Complete nor CutShort, goroutines are still freeing, and it should be
+// repeated.
 type Cycle struct {
-	Total    int64 // bytes that had ever been allocated when it began
-	Complete bool  // what is live is reachable, but for what was allocated since it began
-	CutShort bool  // it ended as soon as anything was freed. Neither: frees are still under way, and it is to be repeated
+	Total    int64 // total bytes allocated when it began
+	Complete bool  // everything that was unreachable when it began is freed
+	CutShort bool  // it ended early because enough was freed
 	Request  int64 // the bytes that waited for it
 }
 
-// Finished notes a cycle after which so many bytes are live, and so many have ever been allocated.
+// Finished records a cycle. live and total are the device's counters after it.
 func (c *Controller) Finished(now time.Duration, live, total int64, cycle Cycle) {
 	c.decay(now)
 	if cycle.Complete {
@@ -181,5 +181,5 @@ func (c *Controller) Finished(now time.Duration, live, total int64, cycle Cycle)
 	c.target = max(c.target, float64(c.reachable+cycle.Request))
 }
 
-// Reachable returns the bytes that were reachable after the last complete cycle.
+// Reachable returns the bytes that the last complete cycle found reachable.
 func (c *Controller) Reachable() int64 { return c.reachable }

@@ -7,12 +7,11 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// freeing counts the goroutines that take tensors off a list to free them. The runtime may suspend one in between: the
-// tensors are then on no list and not freed either. A sweep whose result may become an out-of-memory error waits for
-// them.
+// freeing counts the goroutines that take tensors off a list to free them. If the runtime suspends one in between, its tensors
+// are on no list and not yet freed. A sweep that may lead to an out-of-memory error waits for them.
 var freeing struct {
 	phase atomic.Uint32
-	under [2]atomic.Int64 // under way in each phase; AwaitFrees changes the phase and waits for those of the one before
+	under [2]atomic.Int64 // running frees by phase; AwaitFrees changes the phase and waits for those of the phase before
 }
 
 // FreesBegin is called before tensors are taken off a list, and FreesEnd, with its result, after they have been freed.
@@ -27,11 +26,11 @@ func FreesBegin() uint32 {
 	}
 }
 
-// FreesEnd ends what FreesBegin has begun.
+// FreesEnd must be called after the frees, with the result of FreesBegin.
 func FreesEnd(phase uint32) { freeing.under[phase].Add(-1) }
 
-// AwaitFrees waits until all frees that are under way have ended, for limit at most, and reports whether they have. One
-// goroutine at a time may call it: the one that sweeps.
+// AwaitFrees waits until all frees that are running have ended, for limit at most, and reports whether they have. Only the
+// goroutine that sweeps may call it.
 func AwaitFrees(limit time.Duration) bool {
 	before := freeing.phase.Load()
 	freeing.phase.Store(1 - before)

@@ -310,7 +310,7 @@ func busyChild(args []string) error {
 		}
 		say := func(what string) error {
 			now, err := vram.Stats(vram.Name(gpu.String()))
-			fmt.Printf("%s %d %d %d %d\n", what, now.Limit, now.Budget, now.Other, now.Allocated)
+			fmt.Printf("%s %d %d %d %d\n", what, now.Limit, now.SoftLimit, now.Other, now.Allocated)
 			return err
 		}
 		held := tensor.Zeros([]int{int(share * float64(before.Limit))}, tensor.Uint8, gpu)

@@ -269,10 +269,10 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 	if err := vram.SetLimit(s.device, vram.Bytes(limit)); err != nil {
 		return f, err
 	}
-	if err := vram.SetBudget(s.device, vram.Bytes(limit*8/10)); err != nil {
+	if err := vram.SetSoftLimit(s.device, vram.Bytes(limit*8/10)); err != nil {
 		return f, err
 	}
-	defer func() { _ = vram.SetBudget(s.device, vram.Share(0.8)) }()
+	defer func() { _ = vram.SetSoftLimit(s.device, vram.Share(0.8)) }()
 	now, err := program.Live(s.device)
 	if err != nil {
 		return f, err

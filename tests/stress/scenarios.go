@@ -624,7 +624,7 @@ func settings(r *round) error {
 // calm restores the default limit and budget.
 func (m *machine) calm() {
 	_ = vram.SetLimit(m.device, vram.Share(0.9))
-	_ = vram.SetBudget(m.device, vram.Share(0.8))
+	_ = vram.SetSoftLimit(m.device, vram.Share(0.8))
 }
 
 func change(r *round, rng *rand.Rand) error {
@@ -638,9 +638,9 @@ func change(r *round, rng *rand.Rand) error {
 	case 2:
 		return vram.SetLimit(r.device, vram.Share(0.9))
 	case 3:
-		return vram.SetBudget(r.device, vram.Bytes(int64(1+rng.IntN(8<<20))))
+		return vram.SetSoftLimit(r.device, vram.Bytes(int64(1+rng.IntN(8<<20))))
 	case 4:
-		vram.SetPolicy([]vram.Policy{vram.Paced{}, vram.Off{}, vram.Threshold{Bytes: 1 << 18}, vram.Rates{}, vram.Budget{}, vram.Any{vram.Paced{}, vram.Threshold{Bytes: 1 << 20}}}[rng.IntN(6)])
+		vram.SetPolicy([]vram.Policy{vram.Paced{}, vram.Off{}, vram.Threshold{Bytes: 1 << 18}, vram.Rates{}, vram.LiveShare{}, vram.Any{vram.Paced{}, vram.Threshold{Bytes: 1 << 20}}}[rng.IntN(6)])
 	case 5:
 		_, err := vram.SetGCPercent(r.device, []int{-1, 1, 100, 1000}[rng.IntN(4)])
 		return err

@@ -1,12 +1,12 @@
-// Package pprof serves the profile of native memory over HTTP. Importing it, also for that alone,
+// Package pprof serves the profile of native memory over HTTP. The import
 //
 //	import _ "github.com/linstock-ml/linstock/vram/pprof"
 //
-// registers it at /debug/pprof/native, beside what net/http/pprof has there:
+// registers it at /debug/pprof/native in http.DefaultServeMux, beside the profiles of net/http/pprof:
 //
 //	go tool pprof localhost:6060/debug/pprof/native
 //
-// It is a package of its own so that a program without an HTTP server links none.
+// It is a separate package so that programs without an HTTP server do not link net/http.
 package pprof
 
 import (
@@ -26,8 +26,8 @@ func init() {
 	http.Handle("GET /debug/pprof/native/snapshot", Snapshot())
 }
 
-// Handler serves [vram.Profile] for go tool pprof. With gc=1 what nobody can reach is freed first, with seconds=N the
-// profile is the difference over N seconds, and with debug=1 it is a text with the summary of each device.
+// Handler serves [vram.Profile] for go tool pprof. With gc=1 it calls [vram.Collect] first. With seconds=N the profile is the
+// difference over N seconds. With debug=1 it is a text with the summary of each device.
 func Handler() http.Handler { return http.HandlerFunc(serve) }
 
 // Snapshot serves [vram.Snapshot], for PyTorch's memory viewer.
@@ -61,7 +61,7 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	if s := r.FormValue("seconds"); s != "" && err == nil {
 		n, bad := strconv.Atoi(s)
 		if bad != nil || n <= 0 || n > 3600 {
-			fail(http.StatusBadRequest, fmt.Errorf("seconds=%q is no number of seconds from 1 to 3600", s))
+			fail(http.StatusBadRequest, fmt.Errorf("invalid seconds=%q: want a number from 1 to 3600", s))
 			return
 		}
 		p, err = difference(r, p, time.Duration(n)*time.Second)
@@ -72,7 +72,7 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", `attachment; filename="native"`)
-	_ = p.Write(w) // who asked is gone
+	_ = p.Write(w) // it fails if the client has gone
 }
 
 func text(w http.ResponseWriter, fail func(int, error)) {
