@@ -102,16 +102,13 @@ func (a *account) state() (State, error) {
 // replan asks the policy and sets the triggers of the next question.
 func (a *account) replan() {
 	if s, err := a.state(); err == nil {
-		a.plan(s, policy.Load().Decide(s))
+		a.plan(s, s.decide())
 	}
 }
 
 func replanAll() {
 	for _, a := range known() {
 		a.replan()
-	}
-	if policy.Load().every > 0 {
-		cshim.SetDue(true)
 	}
 }
 

@@ -3,7 +3,6 @@ package vram
 import (
 	"runtime"
 	"runtime/metrics"
-	"sync"
 	"time"
 	"weak"
 
@@ -12,15 +11,36 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// sweeper is the lock of the goroutine that sweeps.
-var sweeper sweepLock
+// sweeper is the lock of the goroutine that sweeps. It is a channel because some wait for it for a limited time.
+var sweeper = sweepLock{held: make(chan struct{}, 1)}
 
 type sweepLock struct {
-	sync.Mutex
-	last sweepResult // guarded by Mutex
+	held chan struct{} // full while the lock is held
+	last sweepResult   // guarded by the lock
+}
 
-	gate sync.Mutex
-	done chan struct{} // closed when the holder unlocks; nil: no goroutine waits
+func (s *sweepLock) Lock()   { s.held <- struct{}{} }
+func (s *sweepLock) Unlock() { <-s.held }
+
+func (s *sweepLock) TryLock() bool {
+	select {
+	case s.held <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// lockWithin locks s, and reports whether that was possible in the time.
+func (s *sweepLock) lockWithin(limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case s.held <- struct{}{}:
+		return true
+	case <-timer.C:
+		return false
+	}
 }
 
 // sweepResult is the outcome of a sweep.
@@ -35,27 +55,6 @@ type sweepResult struct {
 	cutShort bool
 	// exhausted: complete, and reclaimers and cleanup functions have run. An allocation that does not fit now fails.
 	exhausted bool
-}
-
-// released returns a channel that is closed when the current holder unlocks. The caller must find the lock held after the
-// call; otherwise the channel may stay open.
-func (s *sweepLock) released() <-chan struct{} {
-	s.gate.Lock()
-	defer s.gate.Unlock()
-	if s.done == nil {
-		s.done = make(chan struct{})
-	}
-	return s.done
-}
-
-func (s *sweepLock) Unlock() {
-	s.Mutex.Unlock()
-	s.gate.Lock()
-	defer s.gate.Unlock()
-	if s.done != nil {
-		close(s.done)
-		s.done = nil
-	}
 }
 
 // finish charges the time budget for the sweep and records it in the accounts. requests is the bytes that waited for it.

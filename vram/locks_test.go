@@ -44,16 +44,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 		unordered.Go(f, touch)
 	}
 
-	for _, f := range []func(){func() { sweeper.released() }, func() { sweeper.Lock(); defer sweeper.Unlock() }} {
-		unordered.Go(f, func() {
-			sweeper.gate.Lock()
-			defer sweeper.gate.Unlock()
-			done := sweeper.done
-			sweeper.done = done
-		})
-	}
-
-	for _, f := range []func(){func() { _, _ = a.state() }, func() { sweepResult{totals: map[*account]int64{}}.finish(nil) }, func() { use(Paced{}) }} {
+	for _, f := range []func(){func() { _, _ = a.state() }, func() { sweepResult{totals: map[*account]int64{}}.finish(nil) }, func() { State{}.decide() }} {
 		unordered.Go(f, func() {
 			timeBudget.Lock()
 			defer timeBudget.Unlock()

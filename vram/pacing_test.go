@@ -36,30 +36,27 @@ func TestReachableIsFromTheLastSweep(t *testing.T) {
 // userPolicy is a policy as a user may write it. It bounds the live bytes and records the questions.
 type userPolicy struct {
 	bound int64
+	share float64
 	asked *questions
 }
 
 type questions struct {
 	sync.Mutex
-	exact     []int64
-	operators int64
-	last      vram.State
+	exact []int64
+	last  vram.State
 }
-
-func (userPolicy) EveryOperators() int { return 1 }
-func (userPolicy) TimeShare() float64  { return 1 }
 
 func (p userPolicy) Decide(s vram.State) vram.Decision {
 	p.asked.Lock()
 	defer p.asked.Unlock()
-	p.asked.last, p.asked.operators = s, max(p.asked.operators, s.Operators)
+	p.asked.last = s
 	if s.Largest > 0 {
 		p.asked.exact = append(p.asked.exact, s.Largest)
 	}
 	if s.Live+s.Request > p.bound && s.Allocated > 0 {
-		return vram.Decision{Sweep: vram.Full}
+		return vram.Decision{Sweep: vram.Full, Share: p.share}
 	}
-	return vram.Decision{Again: 1 << 60, Wait: max(1, p.bound-s.Live)}
+	return vram.Decision{Again: max(1, p.bound-s.Live), Wait: max(1, p.bound-s.Live), Share: p.share}
 }
 
 // A user's policy can do what Paced does: make allocations wait, be asked with their exact size, admit those that still do
@@ -70,7 +67,7 @@ func TestAUsersPolicyMakesAllocationsWait(t *testing.T) {
 		t.Run(within, func(t *testing.T) {
 			leak.Check(t)
 			ok(t, vram.Collect())
-			p := userPolicy{memoryNow(t).Allocated + 40*mib, &questions{}}
+			p := userPolicy{memoryNow(t).Allocated + 40*mib, 1, &questions{}}
 			switch within {
 			case "alone":
 				usePolicy(t, p)
@@ -106,23 +103,15 @@ func TestAUsersPolicyMakesAllocationsWait(t *testing.T) {
 			if !sizes[20] || !sizes[60] {
 				t.Errorf("asked with exact requests of %v MiB", sizes)
 			}
-			if p.asked.operators != 1 {
-				t.Errorf("asked every %d operators", p.asked.operators)
-			}
 		})
 	}
 }
-
-// frugal is a policy whose budget never fills.
-type frugal struct{ userPolicy }
-
-func (frugal) TimeShare() float64 { return 0 }
 
 // Sweeps are charged to the time budget, which fills at the policy's share.
 func TestSweepsArePaidFor(t *testing.T) {
 	leak.Counted(t)
 	leak.Check(t)
-	p := frugal{userPolicy{1 << 60, &questions{}}}
+	p := userPolicy{1 << 60, -1, &questions{}} // the budget does not fill
 	usePolicy(t, p)
 	left := 0.0
 	for range 3 {

@@ -6,9 +6,6 @@ type Threshold struct {
 	Else  Policy // asked below the threshold; may be nil
 }
 
-// Wrapped implements [Wrapper].
-func (p Threshold) Wrapped() []Policy { return []Policy{p.Else} }
-
 // Decide implements [Policy].
 func (p Threshold) Decide(s State) Decision {
 	bytes := p.Bytes
@@ -30,9 +27,6 @@ type Rates struct {
 	Reserved, Total, Allocated float64
 	Else                       Policy // asked when no sweep is due; may be nil
 }
-
-// Wrapped implements [Wrapper].
-func (p Rates) Wrapped() []Policy { return []Policy{p.Else} }
 
 // Decide implements [Policy].
 func (p Rates) Decide(s State) Decision {
@@ -60,24 +54,12 @@ func (p Rates) Decide(s State) Decision {
 }
 
 // LiveShare sweeps when the live bytes are more than the soft limit, or more than Share of the capacity if there is none. It
-// is asked every so many operators, as goDl does it. It does not sweep again before a sixteenth of the live bytes was
-// allocated.
+// does not sweep again before a sixteenth of the live bytes was allocated. It is goDl's policy, which compares every 100
+// operators.
 type LiveShare struct {
-	Share     float64 // 0: 0.9
-	Operators int     // between two questions; 0: 100
-	Else      Policy  // asked when no sweep is due; may be nil
+	Share float64 // 0: 0.9
+	Else  Policy  // asked when no sweep is due; may be nil
 }
-
-// EveryOperators implements [Counting].
-func (p LiveShare) EveryOperators() int {
-	if p.Operators <= 0 {
-		return 100
-	}
-	return p.Operators
-}
-
-// Wrapped implements [Wrapper].
-func (p LiveShare) Wrapped() []Policy { return []Policy{p.Else} }
 
 // Decide implements [Policy].
 func (p LiveShare) Decide(s State) Decision {
@@ -88,10 +70,16 @@ func (p LiveShare) Decide(s State) Decision {
 	if most == 0 {
 		most = int64(p.Share * float64(s.Capacity))
 	}
-	if s.Live > most && s.Allocated >= max(s.Live/16, leastStep) {
+	if s.Live <= most {
+		return orElse(p.Else, s, max(most-s.Live, leastStep))
+	}
+	step := max(s.Live/16, leastStep)
+	if s.Allocated >= step {
 		return Decision{Sweep: Full}
 	}
-	return orElse(p.Else, s, leastStep)
+	d := orElse(p.Else, s, 1<<60)
+	d.Total = earlier(d.Total, step-s.Allocated)
+	return d
 }
 
 // Off sweeps only when an allocation would pass the hard limit.
@@ -100,11 +88,8 @@ type Off struct{}
 // Decide implements [Policy].
 func (Off) Decide(State) Decision { return Decision{Again: 1 << 62} }
 
-// Any asks several policies, and takes the deepest sweep and the earliest next question.
+// Any asks several policies. It takes the deepest sweep, the earliest next question, and the largest Share.
 type Any []Policy
-
-// Wrapped implements [Wrapper].
-func (ps Any) Wrapped() []Policy { return ps }
 
 // Decide implements [Policy].
 func (ps Any) Decide(s State) Decision {
@@ -115,7 +100,7 @@ func (ps Any) Decide(s State) Decision {
 		}
 		d := p.Decide(s)
 		all.Sweep, all.Again = max(all.Sweep, d.Sweep), earlier(all.Again, d.Again)
-		all.Total, all.Wait = earlier(all.Total, d.Total), earlier(all.Wait, d.Wait)
+		all.Total, all.Wait, all.Share = earlier(all.Total, d.Total), earlier(all.Wait, d.Wait), max(all.Share, d.Share)
 	}
 	return all
 }

@@ -52,7 +52,6 @@ type State struct {
 	Request   int64         // bytes about to be allocated: an estimate, or the sum of the allocations that wait
 	Largest   int64         // the largest allocation that waits at the Decision's Wait; 0: none, Request is an estimate
 	Backward  bool          // a backward pass is about to run: the last question before it ends unless an allocation waits
-	Operators int64         // operators since the last question, for a Counting policy
 	Percent   int           // of SetGCPercent; -1: off
 	Available time.Duration // what the time budget has left; negative if it is overdrawn
 	Cost      time.Duration // the expected cost of a sweep
@@ -73,29 +72,15 @@ type Decision struct {
 	// (State.Largest). The allocation goes on when the policy decides on no sweep, and after 250 ms at the latest. 0:
 	// allocations wait at the hard limit alone.
 	Wait int64
+	// Share is the share of the elapsed time at which the time budget fills from now on (State.Available), up to 1. 0: 0.05;
+	// negative: the budget does not fill.
+	Share float64
 }
 
-// Policy decides when to sweep, and how deep. Decide is called by many goroutines at once, and must not allocate tensors.
-// The hard limit holds under every policy: an allocation that would pass it waits for a deep sweep. A policy may also
-// implement [Counting], [Budgeted] and [Wrapper].
+// Policy decides when to sweep, and how deep. Decide is called by many goroutines at once. It must not allocate tensors or
+// call [Collect]. The hard limit holds under every policy: an allocation that would pass it waits for a deep sweep.
 type Policy interface {
 	Decide(s State) Decision
-}
-
-// Counting is a policy that is also asked every so many operators.
-type Counting interface {
-	EveryOperators() int
-}
-
-// Budgeted is a policy that sets the share of the elapsed time at which the time budget fills (State.Available). Without
-// one it is 0.05.
-type Budgeted interface {
-	TimeShare() float64
-}
-
-// Wrapper is a policy that asks other policies. Their methods of [Counting] and [Budgeted] count as its own.
-type Wrapper interface {
-	Wrapped() []Policy
 }
 
 // Paced is the default policy. It works like the pacer of the Go runtime, and sweeps in two cases:
@@ -112,21 +97,14 @@ type Paced struct {
 	Share float64
 }
 
-// TimeShare implements [Budgeted].
-func (p Paced) TimeShare() float64 { return min(max(p.share(), 0), 1) }
-
-func (p Paced) share() float64 {
-	if p.Share == 0 {
-		return pacer.DefaultShare
-	}
-	return p.Share
-}
-
 // Decide implements [Policy].
 func (p Paced) Decide(s State) Decision {
+	if p.Share == 0 {
+		p.Share = pacer.DefaultShare
+	}
 	plan := pacer.State{
 		Live: s.Live, Yield: s.Allocated, Limit: s.Limit, SoftLimit: s.SoftLimit, Reachable: s.Reachable, Target: s.Target,
-		Request: s.Request, Largest: s.Largest, Last: s.Backward, Percent: s.Percent, Share: p.share(), Available: s.Available,
+		Request: s.Request, Largest: s.Largest, Last: s.Backward, Percent: s.Percent, Share: p.Share, Available: s.Available,
 		Cost: s.Cost,
 	}.Decide()
 	bytes := func(n int64) int64 { // in a Decision 0 is never
@@ -135,69 +113,31 @@ func (p Paced) Decide(s State) Decision {
 		}
 		return max(n, 1)
 	}
-	d := Decision{Again: max(plan.Live, 1), Total: bytes(plan.Total), Wait: bytes(plan.Wait)}
+	d := Decision{Again: max(plan.Live, 1), Total: bytes(plan.Total), Wait: bytes(plan.Wait), Share: p.Share}
 	if plan.Collect {
 		d.Sweep = Full
 	}
 	return d
 }
 
-// policyBox is a policy with the settings of it and of those that it wraps.
-type policyBox struct {
-	Policy
-	every int64   // operators between two questions; 0: operators are not counted
-	share float64 // of the time budget
-}
+var policy atomic.Pointer[Policy]
 
-func boxOf(p Policy) *policyBox {
-	box := &policyBox{Policy: p, share: -1}
-	eachWrapped(p, func(p Policy) {
-		if c, ok := p.(Counting); ok {
-			if n := int64(c.EveryOperators()); n > 0 && (box.every == 0 || n < box.every) {
-				box.every = n
-			}
-		}
-		if b, ok := p.(Budgeted); ok {
-			box.share = max(box.share, b.TimeShare())
-		}
-	})
-	if box.share < 0 {
-		box.share = pacer.DefaultShare
-	}
-	return box
-}
-
-// eachWrapped calls f for a policy and for all that it wraps.
-func eachWrapped(p Policy, f func(Policy)) {
-	if p == nil {
-		return
-	}
-	f(p)
-	if w, ok := p.(Wrapper); ok {
-		for _, q := range w.Wrapped() {
-			eachWrapped(q, f)
-		}
-	}
-}
-
-var (
-	policy  atomic.Pointer[policyBox]
-	counted atomic.Int64 // operators, for a Counting policy
-)
-
-func init() {
-	policy.Store(boxOf(Paced{}))
-	timeBudget.SetShare(0, pacer.DefaultShare)
-}
+func init() { use(Paced{}) }
 
 // use makes p the policy and returns the one before.
-func use(p Policy) (before *policyBox) {
-	box := boxOf(p)
-	before = policy.Swap(box)
+func use(p Policy) (before *Policy) { return policy.Swap(&p) }
+
+// decide asks the policy, and sets the share of the time budget that it wants.
+func (s State) decide() Decision {
+	d := CurrentPolicy().Decide(s)
+	share := d.Share
+	if share == 0 {
+		share = pacer.DefaultShare
+	}
 	timeBudget.Lock()
 	defer timeBudget.Unlock()
-	timeBudget.SetShare(now(), box.share)
-	return before
+	timeBudget.SetShare(now(), min(max(share, 0), 1))
+	return d
 }
 
 // SetPolicy sets the policy and returns the one before; nil is [Paced].
@@ -209,8 +149,8 @@ func SetPolicy(p Policy) Policy {
 	if cshim.Path() != "" {
 		replanAll()
 	}
-	return before.Policy
+	return *before
 }
 
 // CurrentPolicy returns the policy in use.
-func CurrentPolicy() Policy { return policy.Load().Policy }
+func CurrentPolicy() Policy { return *policy.Load() }

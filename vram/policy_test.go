@@ -30,7 +30,7 @@ var policies = map[string]vram.Policy{
 	"Threshold+Paced":   vram.Threshold{Bytes: 64 * mib, Else: vram.Paced{}},
 	"Rates":             vram.Rates{},
 	"Rates+Threshold":   vram.Rates{Else: vram.Threshold{}},
-	"LiveShare":         vram.LiveShare{Share: 0.5, Operators: 20},
+	"LiveShare":         vram.LiveShare{Share: 0.5},
 	"LiveShare+Paced":   vram.LiveShare{Else: vram.Paced{}},
 	"Off":               vram.Off{},
 	"Any":               vram.Any{vram.Off{}, vram.LiveShare{}, vram.Paced{}},
@@ -87,7 +87,7 @@ func TestPolicies(t *testing.T) {
 				for range 20000 {
 					n := func() int64 { return r.Int64N(1 << uint(1+r.IntN(50))) }
 					s := vram.State{Live: n(), Capacity: n(), Limit: n(), SoftLimit: n(), Reachable: n(), Target: n(), Request: n(),
-						Allocated: n(), Operators: n(), Percent: r.IntN(300) - 1, Available: time.Duration(n()) - time.Second, Cost: time.Duration(n()),
+						Allocated: n(), Percent: r.IntN(300) - 1, Available: time.Duration(n()) - time.Second, Cost: time.Duration(n()),
 						Backward: r.IntN(2) == 0, Largest: n() * r.Int64N(2)}
 					s.Reserved = s.Live + n()
 					if r.IntN(10) == 0 {

@@ -123,11 +123,6 @@ func (r *registered) call(f func(), until time.Time) (returned bool) {
 		}()
 		f()
 	}()
-	return closedBefore(done, until)
-}
-
-// closedBefore waits until done is closed, and reports whether that was before until.
-func closedBefore(done <-chan struct{}, until time.Time) bool {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {

@@ -227,7 +227,7 @@ func TestSeedGoDlFreesBeforeTheRetry(t *testing.T) {
 func TestSeedGoDlBudgetCountsStoragesAndStepsBack(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
-	usePolicy(t, vram.LiveShare{Operators: 10})
+	usePolicy(t, vram.LiveShare{})
 	ok(t, vram.SetSoftLimit(vram.CPU, vram.Bytes(memoryNow(t).Allocated+40*mib)))
 	defer func() { ok(t, vram.SetSoftLimit(vram.CPU, vram.Share(0.8))) }()
 	held := tensor.Empty([]int{12 * mib}) // 48 MiB: above the budget, and reachable

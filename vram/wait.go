@@ -133,7 +133,7 @@ func admit(w *cshim.Waiters) Depth {
 		return None
 	}
 	s.Request, s.Largest = w.Bytes, w.Largest
-	d := policy.Load().Decide(s)
+	d := s.decide()
 	if d.Sweep != None {
 		return d.Sweep
 	}
@@ -170,51 +170,47 @@ func farFromDue() bool {
 
 // boundary is called before an operator or a backward pass. It asks the policy, and sweeps or waits if the policy says so.
 func boundary(backward bool) {
-	box := policy.Load()
 	if !backward {
-		cshim.SetDue(box.every > 0)
-		if box.every > 0 && counted.Add(1)%box.every != 0 {
-			return
-		}
+		cshim.SetDue(false)
 	}
 	counts.asked.Add(1)
-	var until time.Time
-	for range 16 { // other goroutines may take the room again after each wait
-		depth, full, requests := ask(box, backward)
+	locked := false
+	defer func() {
+		if locked {
+			sweeper.Unlock()
+		}
+	}()
+	for {
+		depth, full, requests := ask(backward)
 		if depth == None || cshim.Capturing() { // a sweep would free on this thread
 			return
 		}
-		done := sweeper.released()
-		if sweeper.TryLock() {
+		if locked = locked || sweeper.TryLock(); locked {
 			sweep(depth, 0, nil).finish(requests)
-			sweeper.Unlock()
 			return
 		}
-		// Another goroutine sweeps. While there is room this goroutine goes on. Otherwise it waits here, in Go, for the
-		// sweep: a thread that waits in C keeps its processor until the runtime's monitor takes that away, which may take
-		// 10 ms. Operators of a reclaimer, on a thread that sweeps, do not wait.
+		// Another goroutine sweeps. While there is room this goroutine goes on. Otherwise it waits here, in Go, and then
+		// asks again: a thread that waits in C keeps its processor until the runtime's monitor takes that away, which may
+		// take 10 ms. Operators of a reclaimer, on a thread that sweeps, do not wait.
 		if !full || cshim.Sweeping() {
 			return
 		}
-		if until.IsZero() {
-			until = time.Now().Add(maxBoundaryWait)
-		}
-		if !waitForSweep(done, until) {
+		if locked = waitForSweep(); !locked {
 			return
 		}
 	}
 }
 
 // ask asks the policy about every device. full reports whether the operator may have to wait for memory while it runs.
-func ask(box *policyBox, backward bool) (depth Depth, full bool, requests map[*account]int64) {
+func ask(backward bool) (depth Depth, full bool, requests map[*account]int64) {
 	requests = map[*account]int64{}
 	for _, a := range known() {
 		s, err := a.state()
 		if err != nil {
 			continue
 		}
-		s.Backward, s.Operators = backward, box.every
-		d := box.Decide(s)
+		s.Backward = backward
+		d := s.decide()
 		if !backward {
 			a.plan(s, d)
 		}
@@ -229,20 +225,21 @@ func ask(box *policyBox, backward bool) (depth Depth, full bool, requests map[*a
 // maxBoundaryWait is the longest wait of an operator before it begins. It equals that of an allocation at the wait trigger.
 const maxBoundaryWait = 250 * time.Millisecond
 
-// waitForSweep waits until done is closed, and reports whether that was before until. It counts as a wait for memory.
-func waitForSweep(done <-chan struct{}, until time.Time) bool {
+// waitForSweep waits until no other goroutine sweeps and locks the sweeper, within maxBoundaryWait. It reports whether it
+// has. It counts as a wait for memory.
+func waitForSweep() bool {
 	counts.waits.Add(1)
 	if keep := timers.Load(); keep != nil { // after the count, which the pacer reads
 		keep.setShort(true)
 	}
 	start := time.Now()
-	ended := closedBefore(done, until)
-	if !ended {
+	locked := sweeper.lockWithin(maxBoundaryWait)
+	if !locked {
 		counts.overdue.Add(1)
 	}
 	took := time.Since(start)
 	counts.waiting.Add(int64(took))
 	class := int(math.Ceil(4 * math.Log2(max(1, float64(took)/1000))))
 	counts.classes[min(class, len(counts.classes)-1)].Add(1)
-	return ended
+	return locked
 }

@@ -73,8 +73,11 @@ func (b *Budget) Charge(now, took time.Duration, scan int64) {
 	b.spent = b.earned(now) - max(available-charge, -b.capacity(scan))
 }
 
-// SetShare changes the share. Saved time is lost; a debt remains.
+// SetShare sets the share. If it changes, saved time is lost; a debt remains.
 func (b *Budget) SetShare(now time.Duration, share float64) {
+	if share == b.share {
+		return
+	}
 	available := min(b.earned(now)-b.spent, 0)
 	b.share = share
 	b.spent = b.earned(now) - available

@@ -14,26 +14,26 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// A trace is what a step does with memory, for the simulator of internal/pacer. Each line is an event:
+// A trace is the memory events of a step, for the simulator of internal/pacer. Each line is an event:
 //
 //	base N         bytes reachable between steps
 //	step NAME      the step begins
-//	o MICROSECONDS an operator begins, and takes so long; b: the same for a backward pass
+//	o MICROSECONDS an operator begins, and takes so long; b: a backward pass
 //	a N            the operator allocates a block of N bytes; blocks are numbered from 0
 //	u N            the program has used block N for the last time: from here on a collection frees its reference
-//	f N            libtorch has given up its own reference to block N
+//	f N            libtorch drops its own reference to block N
 //
-// A block is freed when neither the program nor libtorch references it. One that has no u has a reference of the program's
-// until the step ends, unless it has an f and libtorch alone references it, which is written as a negative size. When the
-// step ends, a scope releases what is left.
+// A block is freed when neither the program nor libtorch references it. Without a u the program references it until the
+// step ends. A negative size marks a block that libtorch alone references. When the step ends, a scope releases the blocks
+// that are left.
 //
-// To find out, the step is run twice: without collections, and with one before each operator. What the second run frees
-// earlier than the first is what a collection can free.
+// The step is run twice: without collections, and with one before each operator. The blocks that the second run frees
+// earlier are those that a collection can free.
 
-// smallest is the size of blocks from which on they are recorded.
+// smallest is the size of the smallest block that is recorded.
 const smallest = 64 << 10
 
-// observer is the policy during a recorded step: it notes when operators begin.
+// observer is the policy during a recorded step. It records when operators begin.
 type observer struct {
 	collect bool
 	ops     *[]recordedOp
@@ -44,10 +44,9 @@ type recordedOp struct {
 	backward      bool
 }
 
-func (o observer) EveryOperators() int { return 1 }
-
 func (o observer) Decide(s vram.State) vram.Decision {
-	if s.Device == vram.CPU && s.Operators != 0 { // asked before an operator
+	// Before an operator that is not a backward pass, due has just been cleared. It is set for the next operator.
+	if due := cshim.SetDue(true); s.Device == vram.CPU && (s.Backward || !due) {
 		before := time.Now().UnixNano()
 		if o.collect {
 			_ = vram.Collect()
@@ -66,11 +65,12 @@ type recordedBlock struct {
 	freedAt   int // the number of blocks allocated until then
 }
 
-// observe runs a step and says what it does with each block.
+// observe runs a step and returns its operators and blocks.
 func observe(step func() error, collect bool) (ops []recordedOp, blocks []recordedBlock, err error) {
 	if err := vram.RecordHistory(1 << 20); err != nil {
 		return nil, nil, err
 	}
+	cshim.SetDue(true)
 	defer vram.SetPolicy(vram.SetPolicy(observer{collect, &ops}))
 	begin := time.Now().UnixNano()
 	if err := step(); err != nil {

@@ -1,0 +1,31 @@
+package vram
+
+import (
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/balance"
+)
+
+// The share of the time budget is that of the policy, also of one that others wrap.
+func TestTimeShare(t *testing.T) {
+	balance.Hold(t, func() {})
+	for _, c := range []struct {
+		p     Policy
+		share float64
+	}{
+		{Paced{}, 0.05},
+		{Paced{Share: 0.2}, 0.2},
+		{Paced{Share: -1}, -1},
+		{Off{}, 0},
+		{Any{}, 0},
+		{Any{nil, Off{}}, 0},
+		{Any{Off{}, Paced{}}, 0.05},
+		{LiveShare{}, 0},
+		{Threshold{Else: LiveShare{Else: Paced{Share: 0.1}}}, 0.1},
+		{Any{Paced{}, Rates{Else: Paced{Share: 0.3}}}, 0.3},
+	} {
+		if d := c.p.Decide(State{Capacity: 1 << 40}); d.Share != c.share {
+			t.Errorf("%#v: a share of %v; want %v", c.p, d.Share, c.share)
+		}
+	}
+}
