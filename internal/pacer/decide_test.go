@@ -53,7 +53,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A plan has the next question come no later than a cycle may be due, and not at once.
+// The next question comes before a cycle may be due, and not at once.
 func TestPlanAsksInTime(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	asked := 0
@@ -77,11 +77,11 @@ func TestPlanAsksInTime(t *testing.T) {
 			}
 		}
 		if s.Yield = 0; s.Decide().Collect {
-			t.Fatalf("nothing was allocated, but %+v is collected for", s)
+			t.Fatalf("nothing was allocated, but %+v collects", s)
 		}
 	}
 	if asked < 1000 {
-		t.Errorf("%d plans were looked at", asked)
+		t.Errorf("only %d plans were checked", asked)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestReachable(t *testing.T) {
 	}
 	c.Finished(0, 200, 1200, Cycle{Total: 1200})
 	if n := c.Reachable(); n != 60 {
-		t.Errorf("a cycle that was cut short says that %d bytes are reachable", n)
+		t.Errorf("%d bytes are reachable after a cycle that was cut short, want 60", n)
 	}
 	c.Finished(0, 50, 1200, Cycle{Total: 1200})
 	if n := c.Reachable(); n != 50 {

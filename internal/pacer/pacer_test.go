@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// models are the recorded steps of programs that release nothing by hand.
+// models are recorded steps of programs without releases by hand.
 var models = []string{"mlp-train", "mlp-eval", "cnn-train", "cnn-eval", "gru-train", "gru-eval", "gpt-train", "gpt-eval"}
 
-// loop is a program of 64 operators that leave a temporary each; a little is reachable.
+// loop is a program of 64 operators, each of which leaves a temporary. 8 MiB are reachable.
 func loop(bytes, micros int) *trace {
 	text := ""
 	for i := range 64 {
@@ -25,7 +25,7 @@ func growth() *trace {
 	return written(8*mib, strings.Repeat(fmt.Sprintf("o 5000 a %d ", 16*mib), 64))
 }
 
-// workingSet is a program of small operators within a scope, with much reachable.
+// workingSet is a program of small operators in a scope, with 497 MiB reachable.
 func workingSet() *trace {
 	text := ""
 	for range 64 {
@@ -34,7 +34,7 @@ func workingSet() *trace {
 	return written(497*mib, text)
 }
 
-// scenarios are programs, and what is expected of the pacer in each.
+// scenarios returns programs with checks of what the pacer does for each.
 func scenarios(t *testing.T) map[string]func(t testing.TB) {
 	all := map[string]func(t testing.TB){}
 	within := func(t testing.TB, what string, got, low, high float64) {
@@ -44,7 +44,7 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 		}
 	}
 	ratio := func(r result, tr *trace) float64 { return float64(r.peak-tr.base) / float64(tr.peak()) }
-	share := func(t testing.TB, r result) { // with what they cost the program beside
+	share := func(t testing.TB, r result) { // including what cycles cost the next operators
 		t.Helper()
 		if lost, most := r.spent*5/4, time.Duration(DefaultShare*float64(r.elapsed))+burst+2*r.believed; lost > most {
 			t.Errorf("cycles have cost %v of %v, want %v at most", lost, r.elapsed, most)
@@ -74,14 +74,14 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 		slices.Sort(ratios)
 		within(t, "the median", ratios[len(ratios)/2], 0, 1.02)
 	}
-	// More cycles are useful than the time pays for: those that free most are run, at the end of a step too.
+	// The budget cannot pay for all useful cycles. Those that free most run, also at the end of a step.
 	all["scarce budget"] = func(t testing.TB) {
 		tr := recorded(t, "gru-eval")
 		r := newSim(scenario{trace: tr, speed: 4, steps: 200}).run()
 		within(t, "the peak", ratio(r, tr), 0, 1.35)
 		share(t, r)
 	}
-	// What the graph does not need is freed before a backward pass, though little was allocated since the last cycle.
+	// A cycle runs before a backward pass even if little was allocated since the last one.
 	all["before a backward pass"] = func(t testing.TB) {
 		tr := recorded(t, "gpt-train")
 		r := newSim(scenario{trace: tr, speed: 8, noise: 1, unscoped: true}).run()
@@ -141,7 +141,7 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 			within(t, name+": false out-of-memory errors", float64(r.ooms), 0, 0)
 		}
 	}
-	// A GiB to scan takes half a second: the goal rises.
+	// A cycle that scans 1 GiB takes half a second, so the goal rises.
 	gib := func(int) int64 { return 1 << 30 }
 	all["big Go heap"] = func(t testing.TB) {
 		r := newSim(scenario{trace: loop(4*mib, 10000), steps: 300, unscoped: true, scan: gib, rate: 2 << 30}).run()
@@ -167,13 +167,13 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 		}}).run()
 		within(t, "the peak, MiB", float64(r.peak)/mib, 0, 128)
 	}
-	// Its peak is a third of what it was, and it takes ten minutes.
+	// The peak falls to a third; the program runs for ten minutes.
 	all["program that becomes smaller"] = func(t testing.TB) {
 		small := recorded(t, "gpt-eval")
 		r := newSim(scenario{trace: recorded(t, "cnn-eval"), then: small, steps: 600, warm: 0.8}).run()
 		within(t, "the peak", float64(r.peak-small.base)/float64(small.peak()), 0, 1.2)
 	}
-	// Others have the processors now and then: what a cycle takes then says nothing of the next.
+	// Now and then a cycle is preempted: its duration does not predict that of the next one.
 	all["disturbed cycles"] = func(t testing.TB) {
 		tr := recorded(t, "gru-eval")
 		r := newSim(scenario{trace: tr, disturbed: 150 * time.Millisecond, steps: 60}).run()
@@ -197,11 +197,11 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// No literal without a scenario that fails when it is taken out.
+// Each constant has a scenario that fails without it.
 func TestEachConstantIsNeeded(t *testing.T) {
 	for name, c := range map[string]struct {
 		without func() (restore func())
-		fails   []string // these scenarios, at least
+		fails   []string // scenarios that must fail
 	}{
 		"floor":      {set(&floor, 0), []string{"goal alone"}},
 		"paidFloor":  {set(&paidFloor, 0), []string{"toy in scopes"}},
@@ -224,7 +224,7 @@ func TestEachConstantIsNeeded(t *testing.T) {
 					failing += name + "; "
 				}
 			}
-			t.Logf("without it fail: %s", failing)
+			t.Logf("these scenarios fail without it: %s", failing)
 			for _, name := range c.fails {
 				if !strings.Contains(failing, name) {
 					t.Errorf("%s passes without it", name)
@@ -242,7 +242,7 @@ func set[T any](p *T, v T) func() func() {
 	}
 }
 
-// recorder notes that a scenario has failed.
+// recorder records that a scenario has failed.
 type recorder struct {
 	*testing.T
 	failed bool

@@ -13,11 +13,11 @@ import (
 
 const mib = 1 << 20
 
-// trace is what a step of a program does with memory, recorded by tests/bench/peak -record, whose source has the format.
+// trace is the memory events of a step of a program, recorded by tests/bench/peak -record. record.go there has the format.
 type trace struct {
 	base   int64 // reachable between steps
 	events []event
-	native map[int64]bool // blocks that libtorch references
+	native map[int64]bool // blocks that libtorch references beside the program
 }
 
 type event struct {
@@ -54,7 +54,7 @@ func recorded(t testing.TB, name string) *trace {
 	return tr
 }
 
-// written is a trace in the same format, in one line.
+// written returns a trace from text in the same format, on one line.
 func written(base int64, text string) *trace {
 	tr := &trace{base: base, native: map[int64]bool{}}
 	f := strings.Fields(text)
@@ -66,7 +66,7 @@ func written(base int64, text string) *trace {
 	return tr
 }
 
-// peak is the most bytes above the base with a block freed at its last use, as reference counts do.
+// peak returns the peak above the base if each block is freed at its last use, as reference counting does.
 func (tr *trace) peak() int64 {
 	s := newSim(scenario{trace: tr, refcounts: true, steps: 2})
 	return s.run().peak - tr.base
@@ -74,7 +74,7 @@ func (tr *trace) peak() int64 {
 
 type block struct {
 	bytes           int64
-	program, native bool // who references it
+	program, native bool // whether the program and libtorch reference it
 }
 
 // proc is a goroutine that runs steps.
@@ -82,17 +82,17 @@ type proc struct {
 	at      int
 	now     time.Duration
 	blocks  []*block
-	garbage []*block // whose last use has passed
+	garbage []*block // blocks after their last use
 	steps   int
-	asked   bool // the operator at hand was asked
+	asked   bool // the question before the next operator was asked
 	waits   time.Duration
-	round   bool // it waits for a cycle, which has run
+	round   bool // a cycle has run for the allocation that waits
 }
 
-// scenario is a program and its surroundings.
+// scenario is a program and its environment.
 type scenario struct {
 	trace      *trace
-	then       *trace // from half of the steps on
+	then       *trace // for the second half of the steps
 	steps      int
 	goroutines int
 	unscoped   bool
@@ -117,10 +117,10 @@ type result struct {
 	part, all              float64 // of the time in cycles, measured and from the start
 	spent, elapsed         time.Duration
 	ooms                   int
-	believed               time.Duration // what a cycle is expected to cost, in the end
+	believed               time.Duration // the expected cost of a cycle at the end
 }
 
-// sim is a discrete-event simulation of vram's mechanism: procs run events, the one with the least time first.
+// sim is a discrete-event simulation of package vram. The proc with the least time runs its next event.
 type sim struct {
 	scenario
 	r           *rand.Rand
@@ -129,8 +129,8 @@ type sim struct {
 	live, total int64
 	procs       []*proc
 
-	nextLive, nextTotal, softLimit int64
-	due                            bool
+	nextLive, nextTotal, waitTrigger int64
+	due                              bool
 
 	// The cycle under way.
 	running bool
@@ -194,7 +194,7 @@ func add(a, b int64) int64 {
 }
 
 func (s *sim) plan(p Plan) {
-	s.nextLive, s.nextTotal, s.softLimit = add(s.live, p.Live), add(s.total, p.Total), add(s.live, p.Wait)
+	s.nextLive, s.nextTotal, s.waitTrigger = add(s.live, p.Live), add(s.total, p.Total), add(s.live, p.Wait)
 }
 
 func (s *sim) free(b *block) {
@@ -204,7 +204,7 @@ func (s *sim) free(b *block) {
 	}
 }
 
-// start begins a cycle on p: what it finds is what is unreachable now.
+// start begins a cycle on p. It finds the blocks that are unreachable now.
 func (s *sim) start(p *proc, request int64, round bool) {
 	cost := float64(s.cost) + float64(s.scan(p.steps))/s.rate*1e9
 	if round {
@@ -221,7 +221,7 @@ func (s *sim) start(p *proc, request int64, round bool) {
 		s.found = append(s.found, q.garbage...)
 		q.garbage = nil
 	}
-	// The threads that it wakes are in the way of the next operators.
+	// The threads that a cycle wakes slow the next operators down.
 	p.now = s.ends + s.took/4
 }
 
@@ -238,7 +238,7 @@ func (s *sim) finish() {
 	s.plan(s.state(&proc{now: s.ends, steps: p.steps}).Decide())
 }
 
-// boundary asks before an operator; it reports whether a cycle has begun.
+// boundary asks before an operator, and reports whether a cycle has begun.
 func (s *sim) boundary(p *proc, last bool) bool {
 	if !last && !s.due && s.live <= s.nextLive && s.total <= s.nextTotal {
 		return false
@@ -251,7 +251,7 @@ func (s *sim) boundary(p *proc, last bool) bool {
 		if !last {
 			s.plan(d)
 		}
-	case s.running: // the others go on
+	case s.running: // another proc collects; this one goes on
 		s.nextTotal = s.total + 16*mib
 	default:
 		s.start(p, st.Request, false)
@@ -260,9 +260,9 @@ func (s *sim) boundary(p *proc, last bool) bool {
 	return false
 }
 
-// admit reports whether n bytes are given; if not, p waits.
+// admit reports whether n bytes are allocated. If not, p waits.
 func (s *sim) admit(p *proc, n int64) bool {
-	if s.live+n > s.softLimit && p.waits < 250*time.Millisecond {
+	if s.live+n > s.waitTrigger && p.waits < 250*time.Millisecond {
 		if s.running {
 			p.waits += s.ends - p.now
 			p.now = s.ends
