@@ -58,6 +58,18 @@ func accountOf(word int32) *account {
 	return list[len(list)-1]
 }
 
+// accountFor loads libtorch and returns the account of a device, which must exist.
+func accountFor(d Device) (*account, error) {
+	w, err := loaded(d)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := cshim.MemoryPace(w); err != nil {
+		return nil, err
+	}
+	return accountOf(w), nil
+}
+
 // timeBudget pays for the sweeps of all devices.
 var timeBudget struct {
 	sync.Mutex
@@ -79,13 +91,15 @@ func scannable() int64 {
 	return int64(s[0].Value.Uint64())
 }
 
+// counters returns the device's counters. It fails only for a device that does not exist, which has no account.
+func (a *account) counters() cshim.Pace {
+	m, _ := cshim.MemoryPace(a.word)
+	return m
+}
+
 // state returns the input of the policy before an operator.
-func (a *account) state() (State, error) {
-	m, err := cshim.MemoryPace(a.word)
-	if err != nil {
-		return State{}, err
-	}
-	scan := scannable()
+func (a *account) state() State {
+	m, scan := a.counters(), scannable()
 	timeBudget.Lock()
 	available, cost := timeBudget.Available(now(), scan), timeBudget.Cost(scan)
 	timeBudget.Unlock()
@@ -96,14 +110,13 @@ func (a *account) state() (State, error) {
 		Device: nameOf(a.word), Live: m.Live, Reserved: m.Reserved, Capacity: a.capacity, Limit: m.Limit,
 		SoftLimit: a.softLimit(m.Limit), Reachable: p.Reachable, Target: p.Target, Request: p.Request, Allocated: p.Yield,
 		Percent: a.percent, Available: available, Cost: cost, total: m.Total,
-	}, nil
+	}
 }
 
 // replan asks the policy and sets the triggers of the next question.
 func (a *account) replan() {
-	if s, err := a.state(); err == nil {
-		a.plan(s, s.decide())
-	}
+	s := a.state()
+	a.plan(s, s.decide())
 }
 
 func replanAll() {
@@ -134,10 +147,7 @@ const leastStep = 1 << 20
 
 // finished records a sweep and sets the triggers again.
 func (a *account) finished(c pacer.Cycle) {
-	m, err := cshim.MemoryPace(a.word)
-	if err != nil {
-		return
-	}
+	m := a.counters()
 	a.mu.Lock()
 	a.pacer.Finished(now(), m.Live, m.Total, c)
 	a.mu.Unlock()
@@ -146,10 +156,7 @@ func (a *account) finished(c pacer.Cycle) {
 
 // waited records the size of an allocation that waits.
 func (a *account) waited(bytes int64) {
-	m, err := cshim.MemoryPace(a.word)
-	if err != nil {
-		return
-	}
+	m := a.counters()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.pacer.Waited(now(), m.Live, bytes)
@@ -157,24 +164,19 @@ func (a *account) waited(bytes int64) {
 
 // fits reports whether the hard limit leaves room for so many bytes.
 func (a *account) fits(bytes int64) bool {
-	m, err := cshim.MemoryPace(a.word)
-	return err == nil && m.Limit > 0 && m.Live+bytes <= m.Limit
+	m := a.counters()
+	return m.Limit > 0 && m.Live+bytes <= m.Limit
 }
 
 // progress returns a number that grows with every allocation and free on the device.
 func (a *account) progress() int64 {
-	m, err := cshim.MemoryPace(a.word)
-	if err != nil {
-		return 0
-	}
+	m := a.counters()
 	return m.Freed + m.Total
 }
 
 func sumOverDevices(f func(cshim.Pace) int64) (sum int64) {
 	for _, a := range known() {
-		if m, err := cshim.MemoryPace(a.word); err == nil {
-			sum += f(m)
-		}
+		sum += f(a.counters())
 	}
 	return sum
 }

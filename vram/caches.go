@@ -33,17 +33,16 @@ func relieve(device int32, asked int64) bool {
 	sweep(Deep, 1<<62, nil).finish(nil)
 	progress := frees() != before
 	for _, a := range known() {
-		m, err := cshim.MemoryPace(a.word)
-		if err != nil || a.word == cpuWord || asked != 0 && a.word != device || m.Reserved <= m.Live ||
+		m := a.counters()
+		if a.word == cpuWord || asked != 0 && a.word != device || m.Reserved <= m.Live ||
 			m.Limit > 0 && m.Live+asked > m.Limit {
 			continue
 		}
 		start := time.Now()
 		_ = cshim.MemoryEmptyCache(a.word)
-		if now, err := cshim.MemoryPace(a.word); err == nil {
-			caches.gave(m.Reserved-now.Reserved, start)
-			progress = progress || now.Reserved < m.Reserved
-		}
+		freed := m.Reserved - a.counters().Reserved
+		caches.gave(freed, start)
+		progress = progress || freed > 0
 	}
 	return progress
 }

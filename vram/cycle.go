@@ -114,9 +114,7 @@ func (r *sweepResult) collect(enough func() bool) (ended bool) {
 	reclaim.Weaken()
 	r.totals = map[*account]int64{}
 	for _, a := range known() {
-		if m, err := cshim.MemoryPace(a.word); err == nil {
-			r.totals[a] = m.Total
-		}
+		r.totals[a] = a.counters().Total
 	}
 	start, strengthened := time.Now(), false
 	free := func() {

@@ -127,14 +127,10 @@ func (a *account) softLimit(limit int64) int64 {
 }
 
 func set(d Device, n Amount, f func(*account, int64) error) error {
-	w, err := loaded(d)
+	a, err := accountFor(d)
 	if err != nil {
 		return err
 	}
-	if _, err := cshim.MemoryStats(w); err != nil {
-		return err
-	}
-	a := accountOf(w)
 	bytes, err := n.of(a.size())
 	if err != nil {
 		return err
@@ -150,11 +146,10 @@ func set(d Device, n Amount, f func(*account, int64) error) error {
 // sweep, like debug.SetGCPercent. The default is 100. With a negative percent sweeps run at the hard limit alone. It returns
 // the percent before.
 func SetGCPercent(d Device, percent int) (int, error) {
-	w, err := loaded(d)
+	a, err := accountFor(d)
 	if err != nil {
 		return 0, err
 	}
-	a := accountOf(w)
 	before := a.setPercent(percent)
 	a.replan()
 	return before, nil

@@ -34,7 +34,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 		func() { a.size() },
 		func() { a.waited(1) },
 		func() { a.finished(pacer.Cycle{}) },
-		func() { _, _ = a.state() },
+		func() { a.state() },
 		func() { _, _ = Stats(CPU) },
 		func() { _ = ResetPeak(CPU) },
 		func() { a.replan() },
@@ -44,7 +44,7 @@ func TestLocksOfAnAccount(t *testing.T) {
 		unordered.Go(f, touch)
 	}
 
-	for _, f := range []func(){func() { _, _ = a.state() }, func() { sweepResult{totals: map[*account]int64{}}.finish(nil) }, func() { State{}.decide() }} {
+	for _, f := range []func(){func() { a.state() }, func() { sweepResult{totals: map[*account]int64{}}.finish(nil) }, func() { State{}.decide() }} {
 		unordered.Go(f, func() {
 			timeBudget.Lock()
 			defer timeBudget.Unlock()

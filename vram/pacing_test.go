@@ -113,7 +113,7 @@ func TestSweepsArePaidFor(t *testing.T) {
 	leak.Check(t)
 	p := userPolicy{1 << 60, -1, &questions{}} // the budget does not fill
 	usePolicy(t, p)
-	left := 0.0
+	left := 1.0
 	for range 3 {
 		ok(t, vram.Collect()) // asks the policy afterwards
 		p.asked.Lock()

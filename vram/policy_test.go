@@ -409,11 +409,14 @@ func TestParseAmount(t *testing.T) {
 	}
 }
 
+func refused(_ int, err error) error { return err }
+
 func TestSettingsRefuse(t *testing.T) {
 	leak.Check(t)
 	for _, err := range []error{
 		vram.SetLimit(nil, vram.Bytes(1)), vram.SetLimit(vram.Name("tpu"), vram.Bytes(1)), vram.SetLimit(vram.Name("cuda:99"), vram.Bytes(1)),
 		vram.SetLimit(vram.CPU, vram.Bytes(0)), vram.SetLimit(vram.CPU, vram.Bytes(-5)), vram.SetLimit(vram.CPU, vram.Share(1.5)),
+		refused(vram.SetGCPercent(vram.Name("cuda:63"), 50)), vram.ResetPeak(vram.Name("cuda:63")),
 		vram.SetLimit(vram.CPU, vram.Amount{}), vram.SetSoftLimit(vram.CPU, vram.Share(-1)), vram.EmptyCache(vram.Name("cuda:x")), vram.ResetPeak(nil),
 	} {
 		if err == nil {

@@ -154,15 +154,14 @@ func Stats(d Device) (Memory, error) {
 
 // ResetPeak sets the Peak of a device to the bytes live now. PyTorch: torch.cuda.reset_peak_memory_stats.
 func ResetPeak(d Device) error {
-	w, err := loaded(d)
+	a, err := accountFor(d)
 	if err != nil {
 		return err
 	}
-	a := accountOf(w)
 	a.mu.Lock()
 	a.peakOther = 0
 	a.mu.Unlock()
-	return cshim.MemoryResetPeak(w)
+	return cshim.MemoryResetPeak(a.word)
 }
 
 // otherBytes returns the bytes of a device that are in use but not by its allocator; 0 if unknown.

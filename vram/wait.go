@@ -127,11 +127,7 @@ func serve(waiters []cshim.Waiters) {
 // taken the room.
 func admit(w *cshim.Waiters) Depth {
 	a := accountOf(w.Device)
-	s, err := a.state()
-	if err != nil {
-		w.Verdict |= cshim.VerdictAdmit
-		return None
-	}
+	s := a.state()
 	s.Request, s.Largest = w.Bytes, w.Largest
 	d := s.decide()
 	if d.Sweep != None {
@@ -205,10 +201,7 @@ func boundary(backward bool) {
 func ask(backward bool) (depth Depth, full bool, requests map[*account]int64) {
 	requests = map[*account]int64{}
 	for _, a := range known() {
-		s, err := a.state()
-		if err != nil {
-			continue
-		}
+		s := a.state()
 		s.Backward = backward
 		d := s.decide()
 		if !backward {

@@ -73,12 +73,9 @@ func (b *Budget) Charge(now, took time.Duration, scan int64) {
 	b.spent = b.earned(now) - max(available-charge, -b.capacity(scan))
 }
 
-// SetShare sets the share. If it changes, saved time is lost; a debt remains.
+// SetShare sets the share. It does not change the available time.
 func (b *Budget) SetShare(now time.Duration, share float64) {
-	if share == b.share {
-		return
-	}
-	available := min(b.earned(now)-b.spent, 0)
+	available := b.earned(now) - b.spent
 	b.share = share
 	b.spent = b.earned(now) - available
 }

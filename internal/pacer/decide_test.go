@@ -106,10 +106,10 @@ func TestBudget(t *testing.T) {
 	b.Charge(2*time.Hour, 8*ms, 0)
 	near("after a cycle", b.Available(2*time.Hour, 0), 90*ms)
 	b.SetShare(3*time.Hour, 0.1)
-	near("under another policy", b.Available(3*time.Hour, 0), 0)
+	near("with another share", b.Available(3*time.Hour, 0), burst)
 	b.Charge(3*time.Hour, 8*ms, 0)
 	b.SetShare(3*time.Hour, 0.05)
-	near("what is owed", b.Available(3*time.Hour, 0), -10*ms)
+	near("with the share before", b.Available(3*time.Hour, 0), 90*ms)
 	for range 100 {
 		b.Charge(3*time.Hour, 8*ms, 0)
 	}
