@@ -1,32 +1,32 @@
 package cshim
 
 /*
-#cgo noescape lsc_set_requires_grad
-#cgo nocallback lsc_set_requires_grad
-#cgo noescape lsc_retain_grad
-#cgo nocallback lsc_retain_grad
-#cgo noescape lsc_grad_of
-#cgo nocallback lsc_grad_of
-#cgo noescape lsc_set_grad
-#cgo nocallback lsc_set_grad
-#cgo noescape lsc_grads_of
-#cgo nocallback lsc_grads_of
-#cgo noescape lsc_zero_grads
-#cgo nocallback lsc_zero_grads
-#cgo noescape lsc_grad_fn_name
-#cgo nocallback lsc_grad_fn_name
-#cgo noescape lsc_register_hook
-#cgo nocallback lsc_register_hook
-#cgo noescape lsc_remove_hook
-#cgo nocallback lsc_remove_hook
-#cgo noescape lsc_custom_function
-#cgo nocallback lsc_custom_function
+#cgo noescape lsc_tensor_set_requires_grad
+#cgo nocallback lsc_tensor_set_requires_grad
+#cgo noescape lsc_tensor_retain_grad
+#cgo nocallback lsc_tensor_retain_grad
+#cgo noescape lsc_tensor_grad
+#cgo nocallback lsc_tensor_grad
+#cgo noescape lsc_tensor_set_grad
+#cgo nocallback lsc_tensor_set_grad
+#cgo noescape lsc_tensors_grad
+#cgo nocallback lsc_tensors_grad
+#cgo noescape lsc_tensors_zero_grad
+#cgo nocallback lsc_tensors_zero_grad
+#cgo noescape lsc_tensor_grad_fn_name
+#cgo nocallback lsc_tensor_grad_fn_name
+#cgo noescape lsc_hook_register
+#cgo nocallback lsc_hook_register
+#cgo noescape lsc_hook_remove
+#cgo nocallback lsc_hook_remove
+#cgo noescape lsc_function_attach
+#cgo nocallback lsc_function_attach
 #cgo noescape lsc_checkpoint_push
 #cgo nocallback lsc_checkpoint_push
 #cgo noescape lsc_saved_pop
 #cgo nocallback lsc_saved_pop
-#cgo noescape lsc_take_dropped
-#cgo nocallback lsc_take_dropped
+#cgo noescape lsc_dropped_take
+#cgo nocallback lsc_dropped_take
 #cgo noescape lsc_dropped_count
 #cgo nocallback lsc_dropped_count
 #include "table_gen.h"
@@ -45,7 +45,7 @@ func Backward(roots, grads, inputs []Handle, retain, create bool) ErrorRef {
 	if len(grads) != 0 {
 		g = handles(grads)
 	}
-	return C.lsc_backward(handles(roots), C.uint64_t(len(roots)), g, handles(inputs), C.uint64_t(len(inputs)), flag(retain), flag(create))
+	return C.lsc_autograd_backward(handles(roots), C.uint64_t(len(roots)), g, handles(inputs), C.uint64_t(len(inputs)), flag(retain), flag(create))
 }
 
 // Grad fills out, which has the length of inputs. It calls back.
@@ -56,56 +56,56 @@ func Grad(outputs, grads, inputs []Handle, retain, create, allowUnused bool, out
 		g = handles(grads)
 	}
 	var s C.uint64_t
-	e := C.lsc_grad(handles(outputs), C.uint64_t(len(outputs)), g, handles(inputs), C.uint64_t(len(inputs)), flag(retain), flag(create), flag(allowUnused), outs(out), &s)
+	e := C.lsc_autograd_grad(handles(outputs), C.uint64_t(len(outputs)), g, handles(inputs), C.uint64_t(len(inputs)), flag(retain), flag(create), flag(allowUnused), outs(out), &s)
 	return uint64(s), e
 }
 
 // SetRequiresGrad is requires_grad_().
 func SetRequiresGrad(h Handle, on bool) ErrorRef {
-	return C.lsc_set_requires_grad(native(h), flag(on))
+	return C.lsc_tensor_set_requires_grad(native(h), flag(on))
 }
 
 // RetainGrad makes a tensor that is no leaf keep its gradient.
-func RetainGrad(h Handle) ErrorRef { return C.lsc_retain_grad(native(h)) }
+func RetainGrad(h Handle) ErrorRef { return C.lsc_tensor_retain_grad(native(h)) }
 
 // GradOf is .grad; the handle is 0 where there is none.
-func GradOf(h Handle) Result { return result(C.lsc_grad_of(native(h))) }
+func GradOf(h Handle) Result { return result(C.lsc_tensor_grad(native(h))) }
 
 // SetGrad sets .grad; 0 takes it away.
-func SetGrad(h, grad Handle) ErrorRef { return C.lsc_set_grad(native(h), native(grad)) }
+func SetGrad(h, grad Handle) ErrorRef { return C.lsc_tensor_set_grad(native(h), native(grad)) }
 
 // GradsOf fills out with the .grad of each.
 func GradsOf(h, out []Handle) ErrorRef {
-	return C.lsc_grads_of(handles(h), C.uint64_t(len(h)), outs(out))
+	return C.lsc_tensors_grad(handles(h), C.uint64_t(len(h)), outs(out))
 }
 
 // ZeroGrads takes the gradients away, or sets them to zero.
 func ZeroGrads(h []Handle, zero bool) ErrorRef {
-	return C.lsc_zero_grads(handles(h), C.uint64_t(len(h)), flag(zero))
+	return C.lsc_tensors_zero_grad(handles(h), C.uint64_t(len(h)), flag(zero))
 }
 
 // GradFnName is the name of the node that made the tensor; empty for a leaf.
 func GradFnName(h Handle) (string, error) {
 	var out [8]Value
-	return text(C.lsc_grad_fn_name(native(h), slots(out[:]), C.uint64_t(len(out))), out[:])
+	return text(C.lsc_tensor_grad_fn_name(native(h), slots(out[:]), C.uint64_t(len(out))), out[:])
 }
 
 // RegisterHook ties a hook's id to a tensor.
 func RegisterHook(h Handle, id uint64) (slot uint32, err ErrorRef) {
 	var s C.uint32_t
-	e := C.lsc_register_hook(native(h), C.uint64_t(id), &s)
+	e := C.lsc_hook_register(native(h), C.uint64_t(id), &s)
 	return uint32(s), e
 }
 
 // RemoveHook unties it.
 func RemoveHook(h Handle, slot uint32) ErrorRef {
-	return C.lsc_remove_hook(native(h), C.uint32_t(slot))
+	return C.lsc_hook_remove(native(h), C.uint32_t(slot))
 }
 
 // CustomFunction ties outputs to inputs by a node whose backward is the callback; fills out.
 func CustomFunction(id uint64, inputs, outputs, saved, out []Handle) (scope uint64, err ErrorRef) {
 	var s C.uint64_t
-	e := C.lsc_custom_function(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), handles(outputs), C.uint64_t(len(outputs)), handles(saved), C.uint64_t(len(saved)), outs(out), &s)
+	e := C.lsc_function_attach(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), handles(outputs), C.uint64_t(len(outputs)), handles(saved), C.uint64_t(len(saved)), outs(out), &s)
 	return uint64(s), e
 }
 
@@ -122,7 +122,7 @@ func SavedPop(depth uint64) ErrorRef { return C.lsc_saved_pop(C.uint64_t(depth))
 
 // TakeDropped fills ids with those whose native holder is gone and returns how many.
 func TakeDropped(ids []uint64) int {
-	return int(C.lsc_take_dropped((*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(ids))), C.uint64_t(len(ids))))
+	return int(C.lsc_dropped_take((*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(ids))), C.uint64_t(len(ids))))
 }
 
 // DroppedCount is how many TakeDropped could give.

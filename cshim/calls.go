@@ -29,12 +29,12 @@ package cshim
 #cgo nocallback lsc_op_schema
 #cgo noescape lsc_op_names
 #cgo nocallback lsc_op_names
-#cgo noescape lsc_call
-#cgo nocallback lsc_call
+#cgo noescape lsc_op_call
+#cgo nocallback lsc_op_call
 #cgo noescape lsc_spill_free
 #cgo nocallback lsc_spill_free
-#cgo noescape lsc_show_config
-#cgo nocallback lsc_show_config
+#cgo noescape lsc_torch_config
+#cgo nocallback lsc_torch_config
 #include <stdlib.h>
 #include "table_gen.h"
 
@@ -182,7 +182,7 @@ func OpInternal(op Op) bool { return C.lsc_op_internal(C.ls_op(op)) != 0 }
 func OpNames() (string, error) { return text(C.lsc_op_names(nil, 0), nil) }
 
 // ShowConfig is libtorch's build configuration.
-func ShowConfig() (string, error) { return text(C.lsc_show_config(nil, 0), nil) }
+func ShowConfig() (string, error) { return text(C.lsc_torch_config(nil, 0), nil) }
 
 func text(r C.ls_results, out []Value) (string, error) {
 	res := results(r)
@@ -252,7 +252,7 @@ func slots(v []Value) *C.ls_value { return (*C.ls_value)(unsafe.Pointer(unsafe.S
 func Call(op Op, args, out []Value, discard bool) Results {
 	reading()
 	c := enter()
-	r := results(C.lsc_call(C.ls_op(op), slots(args), C.uint64_t(len(args)), slots(out), C.uint64_t(len(out)), C.uint32_t(flag(discard))))
+	r := results(C.lsc_op_call(C.ls_op(op), slots(args), C.uint64_t(len(args)), slots(out), C.uint64_t(len(out)), C.uint32_t(flag(discard))))
 	c.leave(r.Scope)
 	return r
 }

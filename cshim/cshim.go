@@ -56,7 +56,7 @@ import (
 
 // Sources is the shim's CMake project: what cmd/linstock builds.
 //
-//go:embed CMakeLists.txt include/*.h src/*.h src/*.cpp cuda/*.h cuda/*.cpp cuda/include/crt/*.h
+//go:embed CMakeLists.txt include/*.h include/linstock/*.h src/*.h src/*.cpp cuda/*.h cuda/*.cpp cuda/include/crt/*.h
 var Sources embed.FS
 
 // SourceHash names the shim's sources. A shim built from other sources is not loaded.
@@ -160,7 +160,7 @@ func open(path string) error {
 	if err := takeError(C.lsc_init()); err != nil {
 		return err
 	}
-	C.lsc_set_callbacks(&C.ls_go_callbacks)
+	C.lsc_callbacks_set(&C.ls_go_callbacks)
 	calls.parallel.Store(NumThreads() > 1)
 	readBoard()
 	return nil

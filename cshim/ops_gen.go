@@ -3,128 +3,128 @@
 package cshim
 
 /*
-#cgo noescape lsc_op_add_Tensor
-#cgo nocallback lsc_op_add_Tensor
-#cgo noescape lsc_op_add__Tensor
-#cgo nocallback lsc_op_add__Tensor
-#cgo noescape lsc_op_sub_Tensor
-#cgo nocallback lsc_op_sub_Tensor
-#cgo noescape lsc_op_sub__Tensor
-#cgo nocallback lsc_op_sub__Tensor
-#cgo noescape lsc_op_mul_Tensor
-#cgo nocallback lsc_op_mul_Tensor
-#cgo noescape lsc_op_mul__Tensor
-#cgo nocallback lsc_op_mul__Tensor
-#cgo noescape lsc_op_div_Tensor
-#cgo nocallback lsc_op_div_Tensor
-#cgo noescape lsc_op_div__Tensor
-#cgo nocallback lsc_op_div__Tensor
-#cgo noescape lsc_op_neg
-#cgo nocallback lsc_op_neg
-#cgo noescape lsc_op_neg_
-#cgo nocallback lsc_op_neg_
-#cgo noescape lsc_op_exp
-#cgo nocallback lsc_op_exp
-#cgo noescape lsc_op_exp_
-#cgo nocallback lsc_op_exp_
-#cgo noescape lsc_op_log
-#cgo nocallback lsc_op_log
-#cgo noescape lsc_op_log_
-#cgo nocallback lsc_op_log_
-#cgo noescape lsc_op_sqrt
-#cgo nocallback lsc_op_sqrt
-#cgo noescape lsc_op_sqrt_
-#cgo nocallback lsc_op_sqrt_
-#cgo noescape lsc_op_maximum
-#cgo nocallback lsc_op_maximum
-#cgo noescape lsc_op_eq_Tensor
-#cgo nocallback lsc_op_eq_Tensor
-#cgo noescape lsc_op_eq__Tensor
-#cgo nocallback lsc_op_eq__Tensor
-#cgo noescape lsc_op_lt_Tensor
-#cgo nocallback lsc_op_lt_Tensor
-#cgo noescape lsc_op_lt__Tensor
-#cgo nocallback lsc_op_lt__Tensor
-#cgo noescape lsc_op_gt_Tensor
-#cgo nocallback lsc_op_gt_Tensor
-#cgo noescape lsc_op_gt__Tensor
-#cgo nocallback lsc_op_gt__Tensor
-#cgo noescape lsc_op_sum_dim_IntList
-#cgo nocallback lsc_op_sum_dim_IntList
-#cgo noescape lsc_op_mean_dim
-#cgo nocallback lsc_op_mean_dim
-#cgo noescape lsc_op_matmul
-#cgo nocallback lsc_op_matmul
-#cgo noescape lsc_op_mm
-#cgo nocallback lsc_op_mm
-#cgo noescape lsc_op_bmm
-#cgo nocallback lsc_op_bmm
-#cgo noescape lsc_op_addmm
-#cgo nocallback lsc_op_addmm
-#cgo noescape lsc_op_addmm_
-#cgo nocallback lsc_op_addmm_
-#cgo noescape lsc_op_linear
-#cgo nocallback lsc_op_linear
-#cgo noescape lsc_op_view
-#cgo nocallback lsc_op_view
-#cgo noescape lsc_op_reshape
-#cgo nocallback lsc_op_reshape
-#cgo noescape lsc_op_transpose_int
-#cgo nocallback lsc_op_transpose_int
-#cgo noescape lsc_op_t
-#cgo nocallback lsc_op_t
-#cgo noescape lsc_op_permute
-#cgo nocallback lsc_op_permute
-#cgo noescape lsc_op_squeeze_dim
-#cgo nocallback lsc_op_squeeze_dim
-#cgo noescape lsc_op_unsqueeze
-#cgo nocallback lsc_op_unsqueeze
-#cgo noescape lsc_op_expand
-#cgo nocallback lsc_op_expand
-#cgo noescape lsc_op_select_int
-#cgo nocallback lsc_op_select_int
-#cgo noescape lsc_op_slice_Tensor
-#cgo nocallback lsc_op_slice_Tensor
-#cgo noescape lsc_op_contiguous
-#cgo nocallback lsc_op_contiguous
-#cgo noescape lsc_op_clone
-#cgo nocallback lsc_op_clone
-#cgo noescape lsc_op_detach
-#cgo nocallback lsc_op_detach
-#cgo noescape lsc_op_detach_
-#cgo nocallback lsc_op_detach_
-#cgo noescape lsc_op_masked_fill_Tensor
-#cgo nocallback lsc_op_masked_fill_Tensor
-#cgo noescape lsc_op_masked_fill__Tensor
-#cgo nocallback lsc_op_masked_fill__Tensor
-#cgo noescape lsc_op_relu
-#cgo nocallback lsc_op_relu
-#cgo noescape lsc_op_relu_
-#cgo nocallback lsc_op_relu_
-#cgo noescape lsc_op_silu
-#cgo nocallback lsc_op_silu
-#cgo noescape lsc_op_silu_
-#cgo nocallback lsc_op_silu_
-#cgo noescape lsc_op_sigmoid
-#cgo nocallback lsc_op_sigmoid
-#cgo noescape lsc_op_sigmoid_
-#cgo nocallback lsc_op_sigmoid_
-#cgo noescape lsc_op_tanh
-#cgo nocallback lsc_op_tanh
-#cgo noescape lsc_op_tanh_
-#cgo nocallback lsc_op_tanh_
-#cgo noescape lsc_op_softmax_int
-#cgo nocallback lsc_op_softmax_int
-#cgo noescape lsc_op_log_softmax_int
-#cgo nocallback lsc_op_log_softmax_int
-#cgo noescape lsc_op_layer_norm
-#cgo nocallback lsc_op_layer_norm
-#cgo noescape lsc_op_dropout
-#cgo nocallback lsc_op_dropout
-#cgo noescape lsc_op_cross_entropy_loss
-#cgo nocallback lsc_op_cross_entropy_loss
-#cgo noescape lsc_op_mse_loss
-#cgo nocallback lsc_op_mse_loss
+#cgo noescape lsc_aten_add_Tensor
+#cgo nocallback lsc_aten_add_Tensor
+#cgo noescape lsc_aten_add__Tensor
+#cgo nocallback lsc_aten_add__Tensor
+#cgo noescape lsc_aten_sub_Tensor
+#cgo nocallback lsc_aten_sub_Tensor
+#cgo noescape lsc_aten_sub__Tensor
+#cgo nocallback lsc_aten_sub__Tensor
+#cgo noescape lsc_aten_mul_Tensor
+#cgo nocallback lsc_aten_mul_Tensor
+#cgo noescape lsc_aten_mul__Tensor
+#cgo nocallback lsc_aten_mul__Tensor
+#cgo noescape lsc_aten_div_Tensor
+#cgo nocallback lsc_aten_div_Tensor
+#cgo noescape lsc_aten_div__Tensor
+#cgo nocallback lsc_aten_div__Tensor
+#cgo noescape lsc_aten_neg
+#cgo nocallback lsc_aten_neg
+#cgo noescape lsc_aten_neg_
+#cgo nocallback lsc_aten_neg_
+#cgo noescape lsc_aten_exp
+#cgo nocallback lsc_aten_exp
+#cgo noescape lsc_aten_exp_
+#cgo nocallback lsc_aten_exp_
+#cgo noescape lsc_aten_log
+#cgo nocallback lsc_aten_log
+#cgo noescape lsc_aten_log_
+#cgo nocallback lsc_aten_log_
+#cgo noescape lsc_aten_sqrt
+#cgo nocallback lsc_aten_sqrt
+#cgo noescape lsc_aten_sqrt_
+#cgo nocallback lsc_aten_sqrt_
+#cgo noescape lsc_aten_maximum
+#cgo nocallback lsc_aten_maximum
+#cgo noescape lsc_aten_eq_Tensor
+#cgo nocallback lsc_aten_eq_Tensor
+#cgo noescape lsc_aten_eq__Tensor
+#cgo nocallback lsc_aten_eq__Tensor
+#cgo noescape lsc_aten_lt_Tensor
+#cgo nocallback lsc_aten_lt_Tensor
+#cgo noescape lsc_aten_lt__Tensor
+#cgo nocallback lsc_aten_lt__Tensor
+#cgo noescape lsc_aten_gt_Tensor
+#cgo nocallback lsc_aten_gt_Tensor
+#cgo noescape lsc_aten_gt__Tensor
+#cgo nocallback lsc_aten_gt__Tensor
+#cgo noescape lsc_aten_sum_dim_IntList
+#cgo nocallback lsc_aten_sum_dim_IntList
+#cgo noescape lsc_aten_mean_dim
+#cgo nocallback lsc_aten_mean_dim
+#cgo noescape lsc_aten_matmul
+#cgo nocallback lsc_aten_matmul
+#cgo noescape lsc_aten_mm
+#cgo nocallback lsc_aten_mm
+#cgo noescape lsc_aten_bmm
+#cgo nocallback lsc_aten_bmm
+#cgo noescape lsc_aten_addmm
+#cgo nocallback lsc_aten_addmm
+#cgo noescape lsc_aten_addmm_
+#cgo nocallback lsc_aten_addmm_
+#cgo noescape lsc_aten_linear
+#cgo nocallback lsc_aten_linear
+#cgo noescape lsc_aten_view
+#cgo nocallback lsc_aten_view
+#cgo noescape lsc_aten_reshape
+#cgo nocallback lsc_aten_reshape
+#cgo noescape lsc_aten_transpose_int
+#cgo nocallback lsc_aten_transpose_int
+#cgo noescape lsc_aten_t
+#cgo nocallback lsc_aten_t
+#cgo noescape lsc_aten_permute
+#cgo nocallback lsc_aten_permute
+#cgo noescape lsc_aten_squeeze_dim
+#cgo nocallback lsc_aten_squeeze_dim
+#cgo noescape lsc_aten_unsqueeze
+#cgo nocallback lsc_aten_unsqueeze
+#cgo noescape lsc_aten_expand
+#cgo nocallback lsc_aten_expand
+#cgo noescape lsc_aten_select_int
+#cgo nocallback lsc_aten_select_int
+#cgo noescape lsc_aten_slice_Tensor
+#cgo nocallback lsc_aten_slice_Tensor
+#cgo noescape lsc_aten_contiguous
+#cgo nocallback lsc_aten_contiguous
+#cgo noescape lsc_aten_clone
+#cgo nocallback lsc_aten_clone
+#cgo noescape lsc_aten_detach
+#cgo nocallback lsc_aten_detach
+#cgo noescape lsc_aten_detach_
+#cgo nocallback lsc_aten_detach_
+#cgo noescape lsc_aten_masked_fill_Tensor
+#cgo nocallback lsc_aten_masked_fill_Tensor
+#cgo noescape lsc_aten_masked_fill__Tensor
+#cgo nocallback lsc_aten_masked_fill__Tensor
+#cgo noescape lsc_aten_relu
+#cgo nocallback lsc_aten_relu
+#cgo noescape lsc_aten_relu_
+#cgo nocallback lsc_aten_relu_
+#cgo noescape lsc_aten_silu
+#cgo nocallback lsc_aten_silu
+#cgo noescape lsc_aten_silu_
+#cgo nocallback lsc_aten_silu_
+#cgo noescape lsc_aten_sigmoid
+#cgo nocallback lsc_aten_sigmoid
+#cgo noescape lsc_aten_sigmoid_
+#cgo nocallback lsc_aten_sigmoid_
+#cgo noescape lsc_aten_tanh
+#cgo nocallback lsc_aten_tanh
+#cgo noescape lsc_aten_tanh_
+#cgo nocallback lsc_aten_tanh_
+#cgo noescape lsc_aten_softmax_int
+#cgo nocallback lsc_aten_softmax_int
+#cgo noescape lsc_aten_log_softmax_int
+#cgo nocallback lsc_aten_log_softmax_int
+#cgo noescape lsc_aten_layer_norm
+#cgo nocallback lsc_aten_layer_norm
+#cgo noescape lsc_aten_dropout
+#cgo nocallback lsc_aten_dropout
+#cgo noescape lsc_aten_cross_entropy_loss
+#cgo nocallback lsc_aten_cross_entropy_loss
+#cgo noescape lsc_aten_mse_loss
+#cgo nocallback lsc_aten_mse_loss
 #include "table_gen.h"
 */
 import "C"
@@ -133,367 +133,367 @@ import "unsafe"
 
 func OpAdd(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_add_Tensor(native(self), native(other)))
+	r := result(C.lsc_aten_add_Tensor(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpAdd_(self Handle, other Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_add__Tensor(native(self), native(other)))
+	r := ErrorRef(C.lsc_aten_add__Tensor(native(self), native(other)))
 	c.leave(0)
 	return r
 }
 func OpSub(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_sub_Tensor(native(self), native(other)))
+	r := result(C.lsc_aten_sub_Tensor(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpSub_(self Handle, other Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_sub__Tensor(native(self), native(other)))
+	r := ErrorRef(C.lsc_aten_sub__Tensor(native(self), native(other)))
 	c.leave(0)
 	return r
 }
 func OpMul(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_mul_Tensor(native(self), native(other)))
+	r := result(C.lsc_aten_mul_Tensor(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpMul_(self Handle, other Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_mul__Tensor(native(self), native(other)))
+	r := ErrorRef(C.lsc_aten_mul__Tensor(native(self), native(other)))
 	c.leave(0)
 	return r
 }
 func OpDiv(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_div_Tensor(native(self), native(other)))
+	r := result(C.lsc_aten_div_Tensor(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpDiv_(self Handle, other Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_div__Tensor(native(self), native(other)))
+	r := ErrorRef(C.lsc_aten_div__Tensor(native(self), native(other)))
 	c.leave(0)
 	return r
 }
 func OpNeg(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_neg(native(self)))
+	r := result(C.lsc_aten_neg(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpNeg_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_neg_(native(self)))
+	r := ErrorRef(C.lsc_aten_neg_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpExp(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_exp(native(self)))
+	r := result(C.lsc_aten_exp(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpExp_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_exp_(native(self)))
+	r := ErrorRef(C.lsc_aten_exp_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpLog(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_log(native(self)))
+	r := result(C.lsc_aten_log(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpLog_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_log_(native(self)))
+	r := ErrorRef(C.lsc_aten_log_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpSqrt(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_sqrt(native(self)))
+	r := result(C.lsc_aten_sqrt(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpSqrt_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_sqrt_(native(self)))
+	r := ErrorRef(C.lsc_aten_sqrt_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpMaximum(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_maximum(native(self), native(other)))
+	r := result(C.lsc_aten_maximum(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpEq(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_eq_Tensor(native(self), native(other)))
+	r := result(C.lsc_aten_eq_Tensor(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpEq_(self Handle, other Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_eq__Tensor(native(self), native(other)))
+	r := ErrorRef(C.lsc_aten_eq__Tensor(native(self), native(other)))
 	c.leave(0)
 	return r
 }
 func OpLt(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_lt_Tensor(native(self), native(other)))
+	r := result(C.lsc_aten_lt_Tensor(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpLt_(self Handle, other Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_lt__Tensor(native(self), native(other)))
+	r := ErrorRef(C.lsc_aten_lt__Tensor(native(self), native(other)))
 	c.leave(0)
 	return r
 }
 func OpGt(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_gt_Tensor(native(self), native(other)))
+	r := result(C.lsc_aten_gt_Tensor(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpGt_(self Handle, other Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_gt__Tensor(native(self), native(other)))
+	r := ErrorRef(C.lsc_aten_gt__Tensor(native(self), native(other)))
 	c.leave(0)
 	return r
 }
 func OpSum(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_sum_dim_IntList(native(self)))
+	r := result(C.lsc_aten_sum_dim_IntList(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpMean(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_mean_dim(native(self)))
+	r := result(C.lsc_aten_mean_dim(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpMatMul(self Handle, other Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_matmul(native(self), native(other)))
+	r := result(C.lsc_aten_matmul(native(self), native(other)))
 	c.leave(r.Scope)
 	return r
 }
 func OpMM(self Handle, mat2 Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_mm(native(self), native(mat2)))
+	r := result(C.lsc_aten_mm(native(self), native(mat2)))
 	c.leave(r.Scope)
 	return r
 }
 func OpBMM(self Handle, mat2 Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_bmm(native(self), native(mat2)))
+	r := result(C.lsc_aten_bmm(native(self), native(mat2)))
 	c.leave(r.Scope)
 	return r
 }
 func OpAddMM(self Handle, mat1 Handle, mat2 Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_addmm(native(self), native(mat1), native(mat2)))
+	r := result(C.lsc_aten_addmm(native(self), native(mat1), native(mat2)))
 	c.leave(r.Scope)
 	return r
 }
 func OpAddMM_(self Handle, mat1 Handle, mat2 Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_addmm_(native(self), native(mat1), native(mat2)))
+	r := ErrorRef(C.lsc_aten_addmm_(native(self), native(mat1), native(mat2)))
 	c.leave(0)
 	return r
 }
 func OpLinear(input Handle, weight Handle, bias Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_linear(native(input), native(weight), native(bias)))
+	r := result(C.lsc_aten_linear(native(input), native(weight), native(bias)))
 	c.leave(r.Scope)
 	return r
 }
 func OpView(self Handle, size []int) Result {
 	c := enter()
-	r := result(C.lsc_op_view(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
+	r := result(C.lsc_aten_view(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
 	c.leave(r.Scope)
 	return r
 }
 func OpReshape(self Handle, shape []int) Result {
 	c := enter()
-	r := result(C.lsc_op_reshape(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.uint64_t(len(shape))))
+	r := result(C.lsc_aten_reshape(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.uint64_t(len(shape))))
 	c.leave(r.Scope)
 	return r
 }
 func OpTranspose(self Handle, dim0 int, dim1 int) Result {
 	c := enter()
-	r := result(C.lsc_op_transpose_int(native(self), C.int64_t(dim0), C.int64_t(dim1)))
+	r := result(C.lsc_aten_transpose_int(native(self), C.int64_t(dim0), C.int64_t(dim1)))
 	c.leave(r.Scope)
 	return r
 }
 func OpT(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_t(native(self)))
+	r := result(C.lsc_aten_t(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpPermute(self Handle, dims []int) Result {
 	c := enter()
-	r := result(C.lsc_op_permute(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(dims))), C.uint64_t(len(dims))))
+	r := result(C.lsc_aten_permute(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(dims))), C.uint64_t(len(dims))))
 	c.leave(r.Scope)
 	return r
 }
 func OpSqueezeDim(self Handle, dim int) Result {
 	c := enter()
-	r := result(C.lsc_op_squeeze_dim(native(self), C.int64_t(dim)))
+	r := result(C.lsc_aten_squeeze_dim(native(self), C.int64_t(dim)))
 	c.leave(r.Scope)
 	return r
 }
 func OpUnsqueeze(self Handle, dim int) Result {
 	c := enter()
-	r := result(C.lsc_op_unsqueeze(native(self), C.int64_t(dim)))
+	r := result(C.lsc_aten_unsqueeze(native(self), C.int64_t(dim)))
 	c.leave(r.Scope)
 	return r
 }
 func OpExpand(self Handle, size []int) Result {
 	c := enter()
-	r := result(C.lsc_op_expand(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
+	r := result(C.lsc_aten_expand(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
 	c.leave(r.Scope)
 	return r
 }
 func OpSelect(self Handle, dim int, index int) Result {
 	c := enter()
-	r := result(C.lsc_op_select_int(native(self), C.int64_t(dim), C.int64_t(index)))
+	r := result(C.lsc_aten_select_int(native(self), C.int64_t(dim), C.int64_t(index)))
 	c.leave(r.Scope)
 	return r
 }
 func OpSlice(self Handle, dim int) Result {
 	c := enter()
-	r := result(C.lsc_op_slice_Tensor(native(self), C.int64_t(dim)))
+	r := result(C.lsc_aten_slice_Tensor(native(self), C.int64_t(dim)))
 	c.leave(r.Scope)
 	return r
 }
 func OpContiguous(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_contiguous(native(self)))
+	r := result(C.lsc_aten_contiguous(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpClone(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_clone(native(self)))
+	r := result(C.lsc_aten_clone(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpDetach(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_detach(native(self)))
+	r := result(C.lsc_aten_detach(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpDetach_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_detach_(native(self)))
+	r := ErrorRef(C.lsc_aten_detach_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpMaskedFill(self Handle, mask Handle, value Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_masked_fill_Tensor(native(self), native(mask), native(value)))
+	r := result(C.lsc_aten_masked_fill_Tensor(native(self), native(mask), native(value)))
 	c.leave(r.Scope)
 	return r
 }
 func OpMaskedFill_(self Handle, mask Handle, value Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_masked_fill__Tensor(native(self), native(mask), native(value)))
+	r := ErrorRef(C.lsc_aten_masked_fill__Tensor(native(self), native(mask), native(value)))
 	c.leave(0)
 	return r
 }
 func OpReLU(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_relu(native(self)))
+	r := result(C.lsc_aten_relu(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpReLU_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_relu_(native(self)))
+	r := ErrorRef(C.lsc_aten_relu_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpSiLU(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_silu(native(self)))
+	r := result(C.lsc_aten_silu(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpSiLU_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_silu_(native(self)))
+	r := ErrorRef(C.lsc_aten_silu_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpSigmoid(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_sigmoid(native(self)))
+	r := result(C.lsc_aten_sigmoid(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpSigmoid_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_sigmoid_(native(self)))
+	r := ErrorRef(C.lsc_aten_sigmoid_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpTanh(self Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_tanh(native(self)))
+	r := result(C.lsc_aten_tanh(native(self)))
 	c.leave(r.Scope)
 	return r
 }
 func OpTanh_(self Handle) ErrorRef {
 	c := enter()
-	r := ErrorRef(C.lsc_op_tanh_(native(self)))
+	r := ErrorRef(C.lsc_aten_tanh_(native(self)))
 	c.leave(0)
 	return r
 }
 func OpSoftmax(self Handle, dim int) Result {
 	c := enter()
-	r := result(C.lsc_op_softmax_int(native(self), C.int64_t(dim)))
+	r := result(C.lsc_aten_softmax_int(native(self), C.int64_t(dim)))
 	c.leave(r.Scope)
 	return r
 }
 func OpLogSoftmax(self Handle, dim int) Result {
 	c := enter()
-	r := result(C.lsc_op_log_softmax_int(native(self), C.int64_t(dim)))
+	r := result(C.lsc_aten_log_softmax_int(native(self), C.int64_t(dim)))
 	c.leave(r.Scope)
 	return r
 }
 func OpLayerNorm(input Handle, normalizedShape []int, weight Handle, bias Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_layer_norm(native(input), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(normalizedShape))), C.uint64_t(len(normalizedShape)), native(weight), native(bias)))
+	r := result(C.lsc_aten_layer_norm(native(input), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(normalizedShape))), C.uint64_t(len(normalizedShape)), native(weight), native(bias)))
 	c.leave(r.Scope)
 	return r
 }
 func OpDropout(input Handle, p float64) Result {
 	c := enter()
-	r := result(C.lsc_op_dropout(native(input), C.double(p)))
+	r := result(C.lsc_aten_dropout(native(input), C.double(p)))
 	c.leave(r.Scope)
 	return r
 }
 func OpCrossEntropy(self Handle, target Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_cross_entropy_loss(native(self), native(target)))
+	r := result(C.lsc_aten_cross_entropy_loss(native(self), native(target)))
 	c.leave(r.Scope)
 	return r
 }
 func OpMSELoss(self Handle, target Handle) Result {
 	c := enter()
-	r := result(C.lsc_op_mse_loss(native(self), native(target)))
+	r := result(C.lsc_aten_mse_loss(native(self), native(target)))
 	c.leave(r.Scope)
 	return r
 }

@@ -56,14 +56,14 @@ func ScopeOrphans(words []uint64) int {
 }
 
 // ManualSeed seeds all generators.
-func ManualSeed(seed uint64) error { return takeError(C.lsc_manual_seed(C.uint64_t(seed))) }
+func ManualSeed(seed uint64) error { return takeError(C.lsc_rng_seed(C.uint64_t(seed))) }
 
 // RNGState is a device's generator's state, a uint8 tensor.
 func RNGState(device int32) Result { return result(C.lsc_rng_state(C.int32_t(device))) }
 
 // SetRNGState sets it.
 func SetRNGState(device int32, state Handle) ErrorRef {
-	return C.lsc_set_rng_state(C.int32_t(device), native(state))
+	return C.lsc_rng_set_state(C.int32_t(device), native(state))
 }
 
 // SetNumThreads reaches every thread.
@@ -71,36 +71,36 @@ func SetNumThreads(n int) error {
 	if n > 1<<20 {
 		n = 1 << 20
 	}
-	err := takeError(C.lsc_set_num_threads(C.int32_t(n)))
+	err := takeError(C.lsc_threads_set(C.int32_t(n)))
 	calls.parallel.Store(NumThreads() > 1)
 	return err
 }
 
 // NumThreads is how many threads an operator may use.
-func NumThreads() int { return int(C.lsc_num_threads()) }
+func NumThreads() int { return int(C.lsc_threads_get()) }
 
 // SetDeterministic is use_deterministic_algorithms.
 func SetDeterministic(on, warnOnly bool) error {
-	return takeError(C.lsc_set_deterministic(flag(on), flag(warnOnly)))
+	return takeError(C.lsc_deterministic_set(flag(on), flag(warnOnly)))
 }
 
 // Deterministic says whether it is on.
-func Deterministic() bool { return C.lsc_deterministic() != 0 }
+func Deterministic() bool { return C.lsc_deterministic_get() != 0 }
 
 // SetMatMulPrecision takes 0 highest, 1 high, 2 medium.
-func SetMatMulPrecision(p int) error { return takeError(C.lsc_set_matmul_precision(C.int32_t(p))) }
+func SetMatMulPrecision(p int) error { return takeError(C.lsc_matmul_precision_set(C.int32_t(p))) }
 
 // MatMulPrecision gives it.
-func MatMulPrecision() int { return int(C.lsc_matmul_precision()) }
+func MatMulPrecision() int { return int(C.lsc_matmul_precision_get()) }
 
 // SetDefaultDType is set_default_dtype.
-func SetDefaultDType(dtype int32) error { return takeError(C.lsc_set_default_dtype(C.int32_t(dtype))) }
+func SetDefaultDType(dtype int32) error { return takeError(C.lsc_default_dtype_set(C.int32_t(dtype))) }
 
 // DefaultDType is get_default_dtype.
-func DefaultDType() int32 { return int32(C.lsc_default_dtype()) }
+func DefaultDType() int32 { return int32(C.lsc_default_dtype_get()) }
 
 // DeviceCount is how many devices of a type can be used.
 func DeviceCount(deviceType int32) int { return int(C.lsc_device_count(C.int32_t(deviceType))) }
 
 // Synchronize waits for a device's work.
-func Synchronize(device int32) error { return takeError(C.lsc_synchronize(C.int32_t(device))) }
+func Synchronize(device int32) error { return takeError(C.lsc_device_synchronize(C.int32_t(device))) }

@@ -6,48 +6,30 @@
 #include "include/linstock.h"
 
 typedef struct ls_functions {
+  void (*callbacks_set)(const ls_callbacks *cb);
+  ls_error *(*autograd_backward)(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create);
+  ls_error *(*autograd_grad)(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out, uint64_t *scope);
+  ls_error *(*tensor_set_requires_grad)(ls_tensor t, int32_t on);
+  ls_error *(*tensor_retain_grad)(ls_tensor t);
+  ls_result (*tensor_grad)(ls_tensor t);
+  ls_error *(*tensor_set_grad)(ls_tensor t, ls_tensor grad);
+  ls_error *(*tensors_grad)(const ls_tensor *t, uint64_t n, ls_tensor *out);
+  ls_error *(*tensors_zero_grad)(const ls_tensor *t, uint64_t n, int32_t zero);
+  ls_results (*tensor_grad_fn_name)(ls_tensor t, ls_value *out, uint64_t out_slots);
+  ls_error *(*hook_register)(ls_tensor t, uint64_t id, uint32_t *slot);
+  ls_error *(*hook_remove)(ls_tensor t, uint32_t slot);
+  ls_error *(*function_attach)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope);
+  ls_error *(*checkpoint_push)(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth);
+  ls_error *(*saved_pop)(uint64_t depth);
+  uint64_t (*dropped_take)(uint64_t *ids, uint64_t cap);
+  uint64_t (*dropped_count)(void);
+  ls_error *(*adam_step)(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps);
   uint32_t (*abi)(void);
   uint64_t (*torch_version_built)(void);
   uint64_t (*torch_version_loaded)(void);
   ls_error *(*init)(void);
   void (*error_free)(ls_error *err);
-  ls_results (*show_config)(ls_value *out, uint64_t out_slots);
-  void (*tensor_free)(ls_tensor t);
-  void (*tensors_free)(const ls_tensor *t, uint64_t n);
-  ls_result (*tensor_from_data)(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes);
-  ls_result (*tensor_from_blob)(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes, void (*drop)(void *), uint64_t arg);
-  ls_error *(*tensor_copy_out)(ls_tensor t, int32_t dtype, void *dst, uint64_t nbytes);
-  ls_error *(*tensor_item)(ls_tensor t, ls_value out[2]);
-  ls_error *(*tensor_meta)(ls_tensor t, ls_meta *out);
-  ls_error *(*tensor_sizes)(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap);
-  ls_result (*tensor_alias)(ls_tensor t);
-  ls_result (*tensor_to)(ls_tensor t, int32_t dtype , int32_t device , int32_t copy);
-  ls_result (*tensor_index)(ls_tensor t, const ls_tensor *indices, uint64_t n);
-  ls_results (*op_find)(const char *name, const char *overload, ls_op *out);
-  ls_results (*op_schema)(ls_op op, ls_value *out, uint64_t out_slots);
-  int32_t (*op_repeatable)(ls_op op);
-  int32_t (*op_internal)(ls_op op);
-  ls_results (*op_names)(ls_value *out, uint64_t out_slots);
-  ls_results (*call)(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags);
-  void (*spill_free)(ls_value *spill);
-  void (*set_callbacks)(const ls_callbacks *cb);
-  ls_error *(*backward)(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create);
-  ls_error *(*grad)(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out, uint64_t *scope);
-  ls_error *(*set_requires_grad)(ls_tensor t, int32_t on);
-  ls_error *(*retain_grad)(ls_tensor t);
-  ls_result (*grad_of)(ls_tensor t);
-  ls_error *(*set_grad)(ls_tensor t, ls_tensor grad);
-  ls_error *(*grads_of)(const ls_tensor *t, uint64_t n, ls_tensor *out);
-  ls_error *(*zero_grads)(const ls_tensor *t, uint64_t n, int32_t zero);
-  ls_results (*grad_fn_name)(ls_tensor t, ls_value *out, uint64_t out_slots);
-  ls_error *(*register_hook)(ls_tensor t, uint64_t id, uint32_t *slot);
-  ls_error *(*remove_hook)(ls_tensor t, uint32_t slot);
-  ls_error *(*custom_function)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope);
-  ls_error *(*checkpoint_push)(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth);
-  ls_error *(*saved_pop)(uint64_t depth);
-  uint64_t (*take_dropped)(uint64_t *ids, uint64_t cap);
-  uint64_t (*dropped_count)(void);
-  ls_error *(*adam_step)(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps);
+  ls_results (*torch_config)(ls_value *out, uint64_t out_slots);
   int32_t (*mode_get)(int32_t mode);
   ls_error *(*mode_push)(int32_t mode, int32_t on);
   void (*mode_pop)(void);
@@ -55,19 +37,25 @@ typedef struct ls_functions {
   uint64_t (*scope_get)(void);
   uint64_t (*scope_flags)(void);
   uint64_t (*scope_orphans)(uint64_t *scopes, uint64_t cap);
-  ls_error *(*manual_seed)(uint64_t seed);
+  ls_error *(*rng_seed)(uint64_t seed);
   ls_result (*rng_state)(int32_t device);
-  ls_error *(*set_rng_state)(int32_t device, ls_tensor state);
-  ls_error *(*set_num_threads)(int32_t n);
-  int32_t (*num_threads)(void);
-  ls_error *(*set_deterministic)(int32_t on, int32_t warn_only);
-  int32_t (*deterministic)(void);
-  ls_error *(*set_matmul_precision)(int32_t precision);
-  int32_t (*matmul_precision)(void);
-  ls_error *(*set_default_dtype)(int32_t dtype);
-  int32_t (*default_dtype)(void);
+  ls_error *(*rng_set_state)(int32_t device, ls_tensor state);
+  ls_error *(*threads_set)(int32_t n);
+  int32_t (*threads_get)(void);
+  ls_error *(*deterministic_set)(int32_t on, int32_t warn_only);
+  int32_t (*deterministic_get)(void);
+  ls_error *(*matmul_precision_set)(int32_t precision);
+  int32_t (*matmul_precision_get)(void);
+  ls_error *(*default_dtype_set)(int32_t dtype);
+  int32_t (*default_dtype_get)(void);
   int32_t (*device_count)(int32_t device_type);
-  ls_error *(*synchronize)(int32_t device);
+  ls_results (*device_name)(int32_t device, ls_value *out, uint64_t out_slots);
+  ls_error *(*device_synchronize)(int32_t device);
+  ls_results (*cuda_snapshot)(ls_value *out, uint64_t out_slots);
+  ls_results (*cuda_allocator_settings)(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots);
+  ls_error *(*cuda_set_allocator_settings)(const char *text);
+  uint64_t (*cuda_used)(void);
+  int32_t (*cuda_capturing)(void);
   ls_error *(*memory_stats)(int32_t device, ls_memory *out);
   ls_error *(*memory_pace)(int32_t device, ls_pace *out);
   ls_error *(*memory_reset_peak)(int32_t device);
@@ -94,121 +82,115 @@ typedef struct ls_functions {
   uint64_t (*history_events)(ls_event *out, uint64_t cap);
   uint64_t (*history_live)(ls_event *out, uint64_t cap);
   ls_error *(*history_out_of_memory)(int32_t device, int64_t bytes, int64_t free, uint32_t site);
-  ls_results (*device_name)(int32_t device, ls_value *out, uint64_t out_slots);
-  ls_results (*cuda_snapshot)(ls_value *out, uint64_t out_slots);
-  ls_results (*cuda_allocator_settings)(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots);
-  ls_error *(*cuda_set_allocator_settings)(const char *text);
-  uint64_t (*cuda_used)(void);
-  int32_t (*cuda_capturing)(void);
+  void (*tensor_free)(ls_tensor t);
+  void (*tensors_free)(const ls_tensor *t, uint64_t n);
+  ls_result (*tensor_from_data)(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes);
+  ls_result (*tensor_from_blob)(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes, void (*drop)(void *), uint64_t arg);
+  ls_error *(*tensor_copy_out)(ls_tensor t, int32_t dtype, void *dst, uint64_t nbytes);
+  ls_error *(*tensor_item)(ls_tensor t, ls_value out[2]);
+  ls_error *(*tensor_meta)(ls_tensor t, ls_meta *out);
+  ls_error *(*tensor_sizes)(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap);
+  ls_result (*tensor_alias)(ls_tensor t);
+  ls_result (*tensor_to)(ls_tensor t, int32_t dtype , int32_t device , int32_t copy);
+  ls_result (*tensor_index)(ls_tensor t, const ls_tensor *indices, uint64_t n);
+  ls_results (*op_find)(const char *name, const char *overload, ls_op *out);
+  ls_results (*op_schema)(ls_op op, ls_value *out, uint64_t out_slots);
+  int32_t (*op_repeatable)(ls_op op);
+  int32_t (*op_internal)(ls_op op);
+  ls_results (*op_names)(ls_value *out, uint64_t out_slots);
+  ls_results (*op_call)(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags);
+  void (*spill_free)(ls_value *spill);
   ls_error *(*fault_set)(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine);
   void (*fault_counts)(int32_t point, int64_t *seen, int64_t *failed);
-  ls_result (*op_add_Tensor)(ls_tensor self, ls_tensor other);
-  ls_error *(*op_add__Tensor)(ls_tensor self, ls_tensor other);
-  ls_result (*op_sub_Tensor)(ls_tensor self, ls_tensor other);
-  ls_error *(*op_sub__Tensor)(ls_tensor self, ls_tensor other);
-  ls_result (*op_mul_Tensor)(ls_tensor self, ls_tensor other);
-  ls_error *(*op_mul__Tensor)(ls_tensor self, ls_tensor other);
-  ls_result (*op_div_Tensor)(ls_tensor self, ls_tensor other);
-  ls_error *(*op_div__Tensor)(ls_tensor self, ls_tensor other);
-  ls_result (*op_neg)(ls_tensor self);
-  ls_error *(*op_neg_)(ls_tensor self);
-  ls_result (*op_exp)(ls_tensor self);
-  ls_error *(*op_exp_)(ls_tensor self);
-  ls_result (*op_log)(ls_tensor self);
-  ls_error *(*op_log_)(ls_tensor self);
-  ls_result (*op_sqrt)(ls_tensor self);
-  ls_error *(*op_sqrt_)(ls_tensor self);
-  ls_result (*op_maximum)(ls_tensor self, ls_tensor other);
-  ls_result (*op_eq_Tensor)(ls_tensor self, ls_tensor other);
-  ls_error *(*op_eq__Tensor)(ls_tensor self, ls_tensor other);
-  ls_result (*op_lt_Tensor)(ls_tensor self, ls_tensor other);
-  ls_error *(*op_lt__Tensor)(ls_tensor self, ls_tensor other);
-  ls_result (*op_gt_Tensor)(ls_tensor self, ls_tensor other);
-  ls_error *(*op_gt__Tensor)(ls_tensor self, ls_tensor other);
-  ls_result (*op_sum_dim_IntList)(ls_tensor self);
-  ls_result (*op_mean_dim)(ls_tensor self);
-  ls_result (*op_matmul)(ls_tensor self, ls_tensor other);
-  ls_result (*op_mm)(ls_tensor self, ls_tensor mat2);
-  ls_result (*op_bmm)(ls_tensor self, ls_tensor mat2);
-  ls_result (*op_addmm)(ls_tensor self, ls_tensor mat1, ls_tensor mat2);
-  ls_error *(*op_addmm_)(ls_tensor self, ls_tensor mat1, ls_tensor mat2);
-  ls_result (*op_linear)(ls_tensor input, ls_tensor weight, ls_tensor bias);
-  ls_result (*op_view)(ls_tensor self, const int64_t *size, uint64_t size_n);
-  ls_result (*op_reshape)(ls_tensor self, const int64_t *shape, uint64_t shape_n);
-  ls_result (*op_transpose_int)(ls_tensor self, int64_t dim0, int64_t dim1);
-  ls_result (*op_t)(ls_tensor self);
-  ls_result (*op_permute)(ls_tensor self, const int64_t *dims, uint64_t dims_n);
-  ls_result (*op_squeeze_dim)(ls_tensor self, int64_t dim);
-  ls_result (*op_unsqueeze)(ls_tensor self, int64_t dim);
-  ls_result (*op_expand)(ls_tensor self, const int64_t *size, uint64_t size_n);
-  ls_result (*op_select_int)(ls_tensor self, int64_t dim, int64_t index);
-  ls_result (*op_slice_Tensor)(ls_tensor self, int64_t dim);
-  ls_result (*op_contiguous)(ls_tensor self);
-  ls_result (*op_clone)(ls_tensor self);
-  ls_result (*op_detach)(ls_tensor self);
-  ls_error *(*op_detach_)(ls_tensor self);
-  ls_result (*op_masked_fill_Tensor)(ls_tensor self, ls_tensor mask, ls_tensor value);
-  ls_error *(*op_masked_fill__Tensor)(ls_tensor self, ls_tensor mask, ls_tensor value);
-  ls_result (*op_relu)(ls_tensor self);
-  ls_error *(*op_relu_)(ls_tensor self);
-  ls_result (*op_silu)(ls_tensor self);
-  ls_error *(*op_silu_)(ls_tensor self);
-  ls_result (*op_sigmoid)(ls_tensor self);
-  ls_error *(*op_sigmoid_)(ls_tensor self);
-  ls_result (*op_tanh)(ls_tensor self);
-  ls_error *(*op_tanh_)(ls_tensor self);
-  ls_result (*op_softmax_int)(ls_tensor self, int64_t dim);
-  ls_result (*op_log_softmax_int)(ls_tensor self, int64_t dim);
-  ls_result (*op_layer_norm)(ls_tensor input, const int64_t *normalized_shape, uint64_t normalized_shape_n, ls_tensor weight, ls_tensor bias);
-  ls_result (*op_dropout)(ls_tensor input, double p);
-  ls_result (*op_cross_entropy_loss)(ls_tensor self, ls_tensor target);
-  ls_result (*op_mse_loss)(ls_tensor self, ls_tensor target);
+  ls_result (*aten_add_Tensor)(ls_tensor self, ls_tensor other);
+  ls_error *(*aten_add__Tensor)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_sub_Tensor)(ls_tensor self, ls_tensor other);
+  ls_error *(*aten_sub__Tensor)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_mul_Tensor)(ls_tensor self, ls_tensor other);
+  ls_error *(*aten_mul__Tensor)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_div_Tensor)(ls_tensor self, ls_tensor other);
+  ls_error *(*aten_div__Tensor)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_neg)(ls_tensor self);
+  ls_error *(*aten_neg_)(ls_tensor self);
+  ls_result (*aten_exp)(ls_tensor self);
+  ls_error *(*aten_exp_)(ls_tensor self);
+  ls_result (*aten_log)(ls_tensor self);
+  ls_error *(*aten_log_)(ls_tensor self);
+  ls_result (*aten_sqrt)(ls_tensor self);
+  ls_error *(*aten_sqrt_)(ls_tensor self);
+  ls_result (*aten_maximum)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_eq_Tensor)(ls_tensor self, ls_tensor other);
+  ls_error *(*aten_eq__Tensor)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_lt_Tensor)(ls_tensor self, ls_tensor other);
+  ls_error *(*aten_lt__Tensor)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_gt_Tensor)(ls_tensor self, ls_tensor other);
+  ls_error *(*aten_gt__Tensor)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_sum_dim_IntList)(ls_tensor self);
+  ls_result (*aten_mean_dim)(ls_tensor self);
+  ls_result (*aten_matmul)(ls_tensor self, ls_tensor other);
+  ls_result (*aten_mm)(ls_tensor self, ls_tensor mat2);
+  ls_result (*aten_bmm)(ls_tensor self, ls_tensor mat2);
+  ls_result (*aten_addmm)(ls_tensor self, ls_tensor mat1, ls_tensor mat2);
+  ls_error *(*aten_addmm_)(ls_tensor self, ls_tensor mat1, ls_tensor mat2);
+  ls_result (*aten_linear)(ls_tensor input, ls_tensor weight, ls_tensor bias);
+  ls_result (*aten_view)(ls_tensor self, const int64_t *size, uint64_t size_n);
+  ls_result (*aten_reshape)(ls_tensor self, const int64_t *shape, uint64_t shape_n);
+  ls_result (*aten_transpose_int)(ls_tensor self, int64_t dim0, int64_t dim1);
+  ls_result (*aten_t)(ls_tensor self);
+  ls_result (*aten_permute)(ls_tensor self, const int64_t *dims, uint64_t dims_n);
+  ls_result (*aten_squeeze_dim)(ls_tensor self, int64_t dim);
+  ls_result (*aten_unsqueeze)(ls_tensor self, int64_t dim);
+  ls_result (*aten_expand)(ls_tensor self, const int64_t *size, uint64_t size_n);
+  ls_result (*aten_select_int)(ls_tensor self, int64_t dim, int64_t index);
+  ls_result (*aten_slice_Tensor)(ls_tensor self, int64_t dim);
+  ls_result (*aten_contiguous)(ls_tensor self);
+  ls_result (*aten_clone)(ls_tensor self);
+  ls_result (*aten_detach)(ls_tensor self);
+  ls_error *(*aten_detach_)(ls_tensor self);
+  ls_result (*aten_masked_fill_Tensor)(ls_tensor self, ls_tensor mask, ls_tensor value);
+  ls_error *(*aten_masked_fill__Tensor)(ls_tensor self, ls_tensor mask, ls_tensor value);
+  ls_result (*aten_relu)(ls_tensor self);
+  ls_error *(*aten_relu_)(ls_tensor self);
+  ls_result (*aten_silu)(ls_tensor self);
+  ls_error *(*aten_silu_)(ls_tensor self);
+  ls_result (*aten_sigmoid)(ls_tensor self);
+  ls_error *(*aten_sigmoid_)(ls_tensor self);
+  ls_result (*aten_tanh)(ls_tensor self);
+  ls_error *(*aten_tanh_)(ls_tensor self);
+  ls_result (*aten_softmax_int)(ls_tensor self, int64_t dim);
+  ls_result (*aten_log_softmax_int)(ls_tensor self, int64_t dim);
+  ls_result (*aten_layer_norm)(ls_tensor input, const int64_t *normalized_shape, uint64_t normalized_shape_n, ls_tensor weight, ls_tensor bias);
+  ls_result (*aten_dropout)(ls_tensor input, double p);
+  ls_result (*aten_cross_entropy_loss)(ls_tensor self, ls_tensor target);
+  ls_result (*aten_mse_loss)(ls_tensor self, ls_tensor target);
 } ls_functions;
 
 extern ls_functions ls_table;
 
+static inline void lsc_callbacks_set(const ls_callbacks *cb) { ls_table.callbacks_set(cb); }
+static inline ls_error *lsc_autograd_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create) { return ls_table.autograd_backward(roots, n, grads, inputs, ninputs, retain, create); }
+static inline ls_error *lsc_autograd_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out, uint64_t *scope) { return ls_table.autograd_grad(outputs, n, grads, inputs, ninputs, retain, create, allow_unused, out, scope); }
+static inline ls_error *lsc_tensor_set_requires_grad(ls_tensor t, int32_t on) { return ls_table.tensor_set_requires_grad(t, on); }
+static inline ls_error *lsc_tensor_retain_grad(ls_tensor t) { return ls_table.tensor_retain_grad(t); }
+static inline ls_result lsc_tensor_grad(ls_tensor t) { return ls_table.tensor_grad(t); }
+static inline ls_error *lsc_tensor_set_grad(ls_tensor t, ls_tensor grad) { return ls_table.tensor_set_grad(t, grad); }
+static inline ls_error *lsc_tensors_grad(const ls_tensor *t, uint64_t n, ls_tensor *out) { return ls_table.tensors_grad(t, n, out); }
+static inline ls_error *lsc_tensors_zero_grad(const ls_tensor *t, uint64_t n, int32_t zero) { return ls_table.tensors_zero_grad(t, n, zero); }
+static inline ls_results lsc_tensor_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) { return ls_table.tensor_grad_fn_name(t, out, out_slots); }
+static inline ls_error *lsc_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) { return ls_table.hook_register(t, id, slot); }
+static inline ls_error *lsc_hook_remove(ls_tensor t, uint32_t slot) { return ls_table.hook_remove(t, slot); }
+static inline ls_error *lsc_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope) { return ls_table.function_attach(id, inputs, nin, outputs, nout, saved, nsaved, out, scope); }
+static inline ls_error *lsc_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) { return ls_table.checkpoint_push(id, inputs, n, depth); }
+static inline ls_error *lsc_saved_pop(uint64_t depth) { return ls_table.saved_pop(depth); }
+static inline uint64_t lsc_dropped_take(uint64_t *ids, uint64_t cap) { return ls_table.dropped_take(ids, cap); }
+static inline uint64_t lsc_dropped_count(void) { return ls_table.dropped_count(); }
+static inline ls_error *lsc_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) { return ls_table.adam_step(how, n, params, avgs, sqs, maxs, steps); }
 static inline uint32_t lsc_abi(void) { return ls_table.abi(); }
 static inline uint64_t lsc_torch_version_built(void) { return ls_table.torch_version_built(); }
 static inline uint64_t lsc_torch_version_loaded(void) { return ls_table.torch_version_loaded(); }
 static inline ls_error *lsc_init(void) { return ls_table.init(); }
 static inline void lsc_error_free(ls_error *err) { ls_table.error_free(err); }
-static inline ls_results lsc_show_config(ls_value *out, uint64_t out_slots) { return ls_table.show_config(out, out_slots); }
-static inline void lsc_tensor_free(ls_tensor t) { ls_table.tensor_free(t); }
-static inline void lsc_tensors_free(const ls_tensor *t, uint64_t n) { ls_table.tensors_free(t, n); }
-static inline ls_result lsc_tensor_from_data(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes) { return ls_table.tensor_from_data(dtype, sizes, ndim, data, nbytes); }
-static inline ls_result lsc_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes, void (*drop)(void *), uint64_t arg) { return ls_table.tensor_from_blob(dtype, sizes, ndim, data, nbytes, drop, arg); }
-static inline ls_error *lsc_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nbytes) { return ls_table.tensor_copy_out(t, dtype, dst, nbytes); }
-static inline ls_error *lsc_tensor_item(ls_tensor t, ls_value out[2]) { return ls_table.tensor_item(t, out); }
-static inline ls_error *lsc_tensor_meta(ls_tensor t, ls_meta *out) { return ls_table.tensor_meta(t, out); }
-static inline ls_error *lsc_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) { return ls_table.tensor_sizes(t, sizes, strides, cap); }
-static inline ls_result lsc_tensor_alias(ls_tensor t) { return ls_table.tensor_alias(t); }
-static inline ls_result lsc_tensor_to(ls_tensor t, int32_t dtype , int32_t device , int32_t copy) { return ls_table.tensor_to(t, dtype, device, copy); }
-static inline ls_result lsc_tensor_index(ls_tensor t, const ls_tensor *indices, uint64_t n) { return ls_table.tensor_index(t, indices, n); }
-static inline ls_results lsc_op_find(const char *name, const char *overload, ls_op *out) { return ls_table.op_find(name, overload, out); }
-static inline ls_results lsc_op_schema(ls_op op, ls_value *out, uint64_t out_slots) { return ls_table.op_schema(op, out, out_slots); }
-static inline int32_t lsc_op_repeatable(ls_op op) { return ls_table.op_repeatable(op); }
-static inline int32_t lsc_op_internal(ls_op op) { return ls_table.op_internal(op); }
-static inline ls_results lsc_op_names(ls_value *out, uint64_t out_slots) { return ls_table.op_names(out, out_slots); }
-static inline ls_results lsc_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags) { return ls_table.call(op, args, slots, out, out_slots, flags); }
-static inline void lsc_spill_free(ls_value *spill) { ls_table.spill_free(spill); }
-static inline void lsc_set_callbacks(const ls_callbacks *cb) { ls_table.set_callbacks(cb); }
-static inline ls_error *lsc_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create) { return ls_table.backward(roots, n, grads, inputs, ninputs, retain, create); }
-static inline ls_error *lsc_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out, uint64_t *scope) { return ls_table.grad(outputs, n, grads, inputs, ninputs, retain, create, allow_unused, out, scope); }
-static inline ls_error *lsc_set_requires_grad(ls_tensor t, int32_t on) { return ls_table.set_requires_grad(t, on); }
-static inline ls_error *lsc_retain_grad(ls_tensor t) { return ls_table.retain_grad(t); }
-static inline ls_result lsc_grad_of(ls_tensor t) { return ls_table.grad_of(t); }
-static inline ls_error *lsc_set_grad(ls_tensor t, ls_tensor grad) { return ls_table.set_grad(t, grad); }
-static inline ls_error *lsc_grads_of(const ls_tensor *t, uint64_t n, ls_tensor *out) { return ls_table.grads_of(t, n, out); }
-static inline ls_error *lsc_zero_grads(const ls_tensor *t, uint64_t n, int32_t zero) { return ls_table.zero_grads(t, n, zero); }
-static inline ls_results lsc_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) { return ls_table.grad_fn_name(t, out, out_slots); }
-static inline ls_error *lsc_register_hook(ls_tensor t, uint64_t id, uint32_t *slot) { return ls_table.register_hook(t, id, slot); }
-static inline ls_error *lsc_remove_hook(ls_tensor t, uint32_t slot) { return ls_table.remove_hook(t, slot); }
-static inline ls_error *lsc_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope) { return ls_table.custom_function(id, inputs, nin, outputs, nout, saved, nsaved, out, scope); }
-static inline ls_error *lsc_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) { return ls_table.checkpoint_push(id, inputs, n, depth); }
-static inline ls_error *lsc_saved_pop(uint64_t depth) { return ls_table.saved_pop(depth); }
-static inline uint64_t lsc_take_dropped(uint64_t *ids, uint64_t cap) { return ls_table.take_dropped(ids, cap); }
-static inline uint64_t lsc_dropped_count(void) { return ls_table.dropped_count(); }
-static inline ls_error *lsc_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) { return ls_table.adam_step(how, n, params, avgs, sqs, maxs, steps); }
+static inline ls_results lsc_torch_config(ls_value *out, uint64_t out_slots) { return ls_table.torch_config(out, out_slots); }
 static inline int32_t lsc_mode_get(int32_t mode) { return ls_table.mode_get(mode); }
 static inline ls_error *lsc_mode_push(int32_t mode, int32_t on) { return ls_table.mode_push(mode, on); }
 static inline void lsc_mode_pop(void) { ls_table.mode_pop(); }
@@ -216,19 +198,25 @@ static inline uint64_t lsc_scope_set(uint64_t scope) { return ls_table.scope_set
 static inline uint64_t lsc_scope_get(void) { return ls_table.scope_get(); }
 static inline uint64_t lsc_scope_flags(void) { return ls_table.scope_flags(); }
 static inline uint64_t lsc_scope_orphans(uint64_t *scopes, uint64_t cap) { return ls_table.scope_orphans(scopes, cap); }
-static inline ls_error *lsc_manual_seed(uint64_t seed) { return ls_table.manual_seed(seed); }
+static inline ls_error *lsc_rng_seed(uint64_t seed) { return ls_table.rng_seed(seed); }
 static inline ls_result lsc_rng_state(int32_t device) { return ls_table.rng_state(device); }
-static inline ls_error *lsc_set_rng_state(int32_t device, ls_tensor state) { return ls_table.set_rng_state(device, state); }
-static inline ls_error *lsc_set_num_threads(int32_t n) { return ls_table.set_num_threads(n); }
-static inline int32_t lsc_num_threads(void) { return ls_table.num_threads(); }
-static inline ls_error *lsc_set_deterministic(int32_t on, int32_t warn_only) { return ls_table.set_deterministic(on, warn_only); }
-static inline int32_t lsc_deterministic(void) { return ls_table.deterministic(); }
-static inline ls_error *lsc_set_matmul_precision(int32_t precision) { return ls_table.set_matmul_precision(precision); }
-static inline int32_t lsc_matmul_precision(void) { return ls_table.matmul_precision(); }
-static inline ls_error *lsc_set_default_dtype(int32_t dtype) { return ls_table.set_default_dtype(dtype); }
-static inline int32_t lsc_default_dtype(void) { return ls_table.default_dtype(); }
+static inline ls_error *lsc_rng_set_state(int32_t device, ls_tensor state) { return ls_table.rng_set_state(device, state); }
+static inline ls_error *lsc_threads_set(int32_t n) { return ls_table.threads_set(n); }
+static inline int32_t lsc_threads_get(void) { return ls_table.threads_get(); }
+static inline ls_error *lsc_deterministic_set(int32_t on, int32_t warn_only) { return ls_table.deterministic_set(on, warn_only); }
+static inline int32_t lsc_deterministic_get(void) { return ls_table.deterministic_get(); }
+static inline ls_error *lsc_matmul_precision_set(int32_t precision) { return ls_table.matmul_precision_set(precision); }
+static inline int32_t lsc_matmul_precision_get(void) { return ls_table.matmul_precision_get(); }
+static inline ls_error *lsc_default_dtype_set(int32_t dtype) { return ls_table.default_dtype_set(dtype); }
+static inline int32_t lsc_default_dtype_get(void) { return ls_table.default_dtype_get(); }
 static inline int32_t lsc_device_count(int32_t device_type) { return ls_table.device_count(device_type); }
-static inline ls_error *lsc_synchronize(int32_t device) { return ls_table.synchronize(device); }
+static inline ls_results lsc_device_name(int32_t device, ls_value *out, uint64_t out_slots) { return ls_table.device_name(device, out, out_slots); }
+static inline ls_error *lsc_device_synchronize(int32_t device) { return ls_table.device_synchronize(device); }
+static inline ls_results lsc_cuda_snapshot(ls_value *out, uint64_t out_slots) { return ls_table.cuda_snapshot(out, out_slots); }
+static inline ls_results lsc_cuda_allocator_settings(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots) { return ls_table.cuda_allocator_settings(settings, out, out_slots); }
+static inline ls_error *lsc_cuda_set_allocator_settings(const char *text) { return ls_table.cuda_set_allocator_settings(text); }
+static inline uint64_t lsc_cuda_used(void) { return ls_table.cuda_used(); }
+static inline int32_t lsc_cuda_capturing(void) { return ls_table.cuda_capturing(); }
 static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { return ls_table.memory_stats(device, out); }
 static inline ls_error *lsc_memory_pace(int32_t device, ls_pace *out) { return ls_table.memory_pace(device, out); }
 static inline ls_error *lsc_memory_reset_peak(int32_t device) { return ls_table.memory_reset_peak(device); }
@@ -255,74 +243,86 @@ static inline ls_error *lsc_history_set(uint64_t max) { return ls_table.history_
 static inline uint64_t lsc_history_events(ls_event *out, uint64_t cap) { return ls_table.history_events(out, cap); }
 static inline uint64_t lsc_history_live(ls_event *out, uint64_t cap) { return ls_table.history_live(out, cap); }
 static inline ls_error *lsc_history_out_of_memory(int32_t device, int64_t bytes, int64_t free, uint32_t site) { return ls_table.history_out_of_memory(device, bytes, free, site); }
-static inline ls_results lsc_device_name(int32_t device, ls_value *out, uint64_t out_slots) { return ls_table.device_name(device, out, out_slots); }
-static inline ls_results lsc_cuda_snapshot(ls_value *out, uint64_t out_slots) { return ls_table.cuda_snapshot(out, out_slots); }
-static inline ls_results lsc_cuda_allocator_settings(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots) { return ls_table.cuda_allocator_settings(settings, out, out_slots); }
-static inline ls_error *lsc_cuda_set_allocator_settings(const char *text) { return ls_table.cuda_set_allocator_settings(text); }
-static inline uint64_t lsc_cuda_used(void) { return ls_table.cuda_used(); }
-static inline int32_t lsc_cuda_capturing(void) { return ls_table.cuda_capturing(); }
+static inline void lsc_tensor_free(ls_tensor t) { ls_table.tensor_free(t); }
+static inline void lsc_tensors_free(const ls_tensor *t, uint64_t n) { ls_table.tensors_free(t, n); }
+static inline ls_result lsc_tensor_from_data(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes) { return ls_table.tensor_from_data(dtype, sizes, ndim, data, nbytes); }
+static inline ls_result lsc_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes, void (*drop)(void *), uint64_t arg) { return ls_table.tensor_from_blob(dtype, sizes, ndim, data, nbytes, drop, arg); }
+static inline ls_error *lsc_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nbytes) { return ls_table.tensor_copy_out(t, dtype, dst, nbytes); }
+static inline ls_error *lsc_tensor_item(ls_tensor t, ls_value out[2]) { return ls_table.tensor_item(t, out); }
+static inline ls_error *lsc_tensor_meta(ls_tensor t, ls_meta *out) { return ls_table.tensor_meta(t, out); }
+static inline ls_error *lsc_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) { return ls_table.tensor_sizes(t, sizes, strides, cap); }
+static inline ls_result lsc_tensor_alias(ls_tensor t) { return ls_table.tensor_alias(t); }
+static inline ls_result lsc_tensor_to(ls_tensor t, int32_t dtype , int32_t device , int32_t copy) { return ls_table.tensor_to(t, dtype, device, copy); }
+static inline ls_result lsc_tensor_index(ls_tensor t, const ls_tensor *indices, uint64_t n) { return ls_table.tensor_index(t, indices, n); }
+static inline ls_results lsc_op_find(const char *name, const char *overload, ls_op *out) { return ls_table.op_find(name, overload, out); }
+static inline ls_results lsc_op_schema(ls_op op, ls_value *out, uint64_t out_slots) { return ls_table.op_schema(op, out, out_slots); }
+static inline int32_t lsc_op_repeatable(ls_op op) { return ls_table.op_repeatable(op); }
+static inline int32_t lsc_op_internal(ls_op op) { return ls_table.op_internal(op); }
+static inline ls_results lsc_op_names(ls_value *out, uint64_t out_slots) { return ls_table.op_names(out, out_slots); }
+static inline ls_results lsc_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags) { return ls_table.op_call(op, args, slots, out, out_slots, flags); }
+static inline void lsc_spill_free(ls_value *spill) { ls_table.spill_free(spill); }
 static inline ls_error *lsc_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) { return ls_table.fault_set(point, skip, times, kind, mine); }
 static inline void lsc_fault_counts(int32_t point, int64_t *seen, int64_t *failed) { ls_table.fault_counts(point, seen, failed); }
-static inline ls_result lsc_op_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add_Tensor(self, other); }
-static inline ls_error *lsc_op_add__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_add__Tensor(self, other); }
-static inline ls_result lsc_op_sub_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_sub_Tensor(self, other); }
-static inline ls_error *lsc_op_sub__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_sub__Tensor(self, other); }
-static inline ls_result lsc_op_mul_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_mul_Tensor(self, other); }
-static inline ls_error *lsc_op_mul__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_mul__Tensor(self, other); }
-static inline ls_result lsc_op_div_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_div_Tensor(self, other); }
-static inline ls_error *lsc_op_div__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_div__Tensor(self, other); }
-static inline ls_result lsc_op_neg(ls_tensor self) { return ls_table.op_neg(self); }
-static inline ls_error *lsc_op_neg_(ls_tensor self) { return ls_table.op_neg_(self); }
-static inline ls_result lsc_op_exp(ls_tensor self) { return ls_table.op_exp(self); }
-static inline ls_error *lsc_op_exp_(ls_tensor self) { return ls_table.op_exp_(self); }
-static inline ls_result lsc_op_log(ls_tensor self) { return ls_table.op_log(self); }
-static inline ls_error *lsc_op_log_(ls_tensor self) { return ls_table.op_log_(self); }
-static inline ls_result lsc_op_sqrt(ls_tensor self) { return ls_table.op_sqrt(self); }
-static inline ls_error *lsc_op_sqrt_(ls_tensor self) { return ls_table.op_sqrt_(self); }
-static inline ls_result lsc_op_maximum(ls_tensor self, ls_tensor other) { return ls_table.op_maximum(self, other); }
-static inline ls_result lsc_op_eq_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_eq_Tensor(self, other); }
-static inline ls_error *lsc_op_eq__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_eq__Tensor(self, other); }
-static inline ls_result lsc_op_lt_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_lt_Tensor(self, other); }
-static inline ls_error *lsc_op_lt__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_lt__Tensor(self, other); }
-static inline ls_result lsc_op_gt_Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_gt_Tensor(self, other); }
-static inline ls_error *lsc_op_gt__Tensor(ls_tensor self, ls_tensor other) { return ls_table.op_gt__Tensor(self, other); }
-static inline ls_result lsc_op_sum_dim_IntList(ls_tensor self) { return ls_table.op_sum_dim_IntList(self); }
-static inline ls_result lsc_op_mean_dim(ls_tensor self) { return ls_table.op_mean_dim(self); }
-static inline ls_result lsc_op_matmul(ls_tensor self, ls_tensor other) { return ls_table.op_matmul(self, other); }
-static inline ls_result lsc_op_mm(ls_tensor self, ls_tensor mat2) { return ls_table.op_mm(self, mat2); }
-static inline ls_result lsc_op_bmm(ls_tensor self, ls_tensor mat2) { return ls_table.op_bmm(self, mat2); }
-static inline ls_result lsc_op_addmm(ls_tensor self, ls_tensor mat1, ls_tensor mat2) { return ls_table.op_addmm(self, mat1, mat2); }
-static inline ls_error *lsc_op_addmm_(ls_tensor self, ls_tensor mat1, ls_tensor mat2) { return ls_table.op_addmm_(self, mat1, mat2); }
-static inline ls_result lsc_op_linear(ls_tensor input, ls_tensor weight, ls_tensor bias) { return ls_table.op_linear(input, weight, bias); }
-static inline ls_result lsc_op_view(ls_tensor self, const int64_t *size, uint64_t size_n) { return ls_table.op_view(self, size, size_n); }
-static inline ls_result lsc_op_reshape(ls_tensor self, const int64_t *shape, uint64_t shape_n) { return ls_table.op_reshape(self, shape, shape_n); }
-static inline ls_result lsc_op_transpose_int(ls_tensor self, int64_t dim0, int64_t dim1) { return ls_table.op_transpose_int(self, dim0, dim1); }
-static inline ls_result lsc_op_t(ls_tensor self) { return ls_table.op_t(self); }
-static inline ls_result lsc_op_permute(ls_tensor self, const int64_t *dims, uint64_t dims_n) { return ls_table.op_permute(self, dims, dims_n); }
-static inline ls_result lsc_op_squeeze_dim(ls_tensor self, int64_t dim) { return ls_table.op_squeeze_dim(self, dim); }
-static inline ls_result lsc_op_unsqueeze(ls_tensor self, int64_t dim) { return ls_table.op_unsqueeze(self, dim); }
-static inline ls_result lsc_op_expand(ls_tensor self, const int64_t *size, uint64_t size_n) { return ls_table.op_expand(self, size, size_n); }
-static inline ls_result lsc_op_select_int(ls_tensor self, int64_t dim, int64_t index) { return ls_table.op_select_int(self, dim, index); }
-static inline ls_result lsc_op_slice_Tensor(ls_tensor self, int64_t dim) { return ls_table.op_slice_Tensor(self, dim); }
-static inline ls_result lsc_op_contiguous(ls_tensor self) { return ls_table.op_contiguous(self); }
-static inline ls_result lsc_op_clone(ls_tensor self) { return ls_table.op_clone(self); }
-static inline ls_result lsc_op_detach(ls_tensor self) { return ls_table.op_detach(self); }
-static inline ls_error *lsc_op_detach_(ls_tensor self) { return ls_table.op_detach_(self); }
-static inline ls_result lsc_op_masked_fill_Tensor(ls_tensor self, ls_tensor mask, ls_tensor value) { return ls_table.op_masked_fill_Tensor(self, mask, value); }
-static inline ls_error *lsc_op_masked_fill__Tensor(ls_tensor self, ls_tensor mask, ls_tensor value) { return ls_table.op_masked_fill__Tensor(self, mask, value); }
-static inline ls_result lsc_op_relu(ls_tensor self) { return ls_table.op_relu(self); }
-static inline ls_error *lsc_op_relu_(ls_tensor self) { return ls_table.op_relu_(self); }
-static inline ls_result lsc_op_silu(ls_tensor self) { return ls_table.op_silu(self); }
-static inline ls_error *lsc_op_silu_(ls_tensor self) { return ls_table.op_silu_(self); }
-static inline ls_result lsc_op_sigmoid(ls_tensor self) { return ls_table.op_sigmoid(self); }
-static inline ls_error *lsc_op_sigmoid_(ls_tensor self) { return ls_table.op_sigmoid_(self); }
-static inline ls_result lsc_op_tanh(ls_tensor self) { return ls_table.op_tanh(self); }
-static inline ls_error *lsc_op_tanh_(ls_tensor self) { return ls_table.op_tanh_(self); }
-static inline ls_result lsc_op_softmax_int(ls_tensor self, int64_t dim) { return ls_table.op_softmax_int(self, dim); }
-static inline ls_result lsc_op_log_softmax_int(ls_tensor self, int64_t dim) { return ls_table.op_log_softmax_int(self, dim); }
-static inline ls_result lsc_op_layer_norm(ls_tensor input, const int64_t *normalized_shape, uint64_t normalized_shape_n, ls_tensor weight, ls_tensor bias) { return ls_table.op_layer_norm(input, normalized_shape, normalized_shape_n, weight, bias); }
-static inline ls_result lsc_op_dropout(ls_tensor input, double p) { return ls_table.op_dropout(input, p); }
-static inline ls_result lsc_op_cross_entropy_loss(ls_tensor self, ls_tensor target) { return ls_table.op_cross_entropy_loss(self, target); }
-static inline ls_result lsc_op_mse_loss(ls_tensor self, ls_tensor target) { return ls_table.op_mse_loss(self, target); }
+static inline ls_result lsc_aten_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_add_Tensor(self, other); }
+static inline ls_error *lsc_aten_add__Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_add__Tensor(self, other); }
+static inline ls_result lsc_aten_sub_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_sub_Tensor(self, other); }
+static inline ls_error *lsc_aten_sub__Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_sub__Tensor(self, other); }
+static inline ls_result lsc_aten_mul_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_mul_Tensor(self, other); }
+static inline ls_error *lsc_aten_mul__Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_mul__Tensor(self, other); }
+static inline ls_result lsc_aten_div_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_div_Tensor(self, other); }
+static inline ls_error *lsc_aten_div__Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_div__Tensor(self, other); }
+static inline ls_result lsc_aten_neg(ls_tensor self) { return ls_table.aten_neg(self); }
+static inline ls_error *lsc_aten_neg_(ls_tensor self) { return ls_table.aten_neg_(self); }
+static inline ls_result lsc_aten_exp(ls_tensor self) { return ls_table.aten_exp(self); }
+static inline ls_error *lsc_aten_exp_(ls_tensor self) { return ls_table.aten_exp_(self); }
+static inline ls_result lsc_aten_log(ls_tensor self) { return ls_table.aten_log(self); }
+static inline ls_error *lsc_aten_log_(ls_tensor self) { return ls_table.aten_log_(self); }
+static inline ls_result lsc_aten_sqrt(ls_tensor self) { return ls_table.aten_sqrt(self); }
+static inline ls_error *lsc_aten_sqrt_(ls_tensor self) { return ls_table.aten_sqrt_(self); }
+static inline ls_result lsc_aten_maximum(ls_tensor self, ls_tensor other) { return ls_table.aten_maximum(self, other); }
+static inline ls_result lsc_aten_eq_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_eq_Tensor(self, other); }
+static inline ls_error *lsc_aten_eq__Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_eq__Tensor(self, other); }
+static inline ls_result lsc_aten_lt_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_lt_Tensor(self, other); }
+static inline ls_error *lsc_aten_lt__Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_lt__Tensor(self, other); }
+static inline ls_result lsc_aten_gt_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_gt_Tensor(self, other); }
+static inline ls_error *lsc_aten_gt__Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_gt__Tensor(self, other); }
+static inline ls_result lsc_aten_sum_dim_IntList(ls_tensor self) { return ls_table.aten_sum_dim_IntList(self); }
+static inline ls_result lsc_aten_mean_dim(ls_tensor self) { return ls_table.aten_mean_dim(self); }
+static inline ls_result lsc_aten_matmul(ls_tensor self, ls_tensor other) { return ls_table.aten_matmul(self, other); }
+static inline ls_result lsc_aten_mm(ls_tensor self, ls_tensor mat2) { return ls_table.aten_mm(self, mat2); }
+static inline ls_result lsc_aten_bmm(ls_tensor self, ls_tensor mat2) { return ls_table.aten_bmm(self, mat2); }
+static inline ls_result lsc_aten_addmm(ls_tensor self, ls_tensor mat1, ls_tensor mat2) { return ls_table.aten_addmm(self, mat1, mat2); }
+static inline ls_error *lsc_aten_addmm_(ls_tensor self, ls_tensor mat1, ls_tensor mat2) { return ls_table.aten_addmm_(self, mat1, mat2); }
+static inline ls_result lsc_aten_linear(ls_tensor input, ls_tensor weight, ls_tensor bias) { return ls_table.aten_linear(input, weight, bias); }
+static inline ls_result lsc_aten_view(ls_tensor self, const int64_t *size, uint64_t size_n) { return ls_table.aten_view(self, size, size_n); }
+static inline ls_result lsc_aten_reshape(ls_tensor self, const int64_t *shape, uint64_t shape_n) { return ls_table.aten_reshape(self, shape, shape_n); }
+static inline ls_result lsc_aten_transpose_int(ls_tensor self, int64_t dim0, int64_t dim1) { return ls_table.aten_transpose_int(self, dim0, dim1); }
+static inline ls_result lsc_aten_t(ls_tensor self) { return ls_table.aten_t(self); }
+static inline ls_result lsc_aten_permute(ls_tensor self, const int64_t *dims, uint64_t dims_n) { return ls_table.aten_permute(self, dims, dims_n); }
+static inline ls_result lsc_aten_squeeze_dim(ls_tensor self, int64_t dim) { return ls_table.aten_squeeze_dim(self, dim); }
+static inline ls_result lsc_aten_unsqueeze(ls_tensor self, int64_t dim) { return ls_table.aten_unsqueeze(self, dim); }
+static inline ls_result lsc_aten_expand(ls_tensor self, const int64_t *size, uint64_t size_n) { return ls_table.aten_expand(self, size, size_n); }
+static inline ls_result lsc_aten_select_int(ls_tensor self, int64_t dim, int64_t index) { return ls_table.aten_select_int(self, dim, index); }
+static inline ls_result lsc_aten_slice_Tensor(ls_tensor self, int64_t dim) { return ls_table.aten_slice_Tensor(self, dim); }
+static inline ls_result lsc_aten_contiguous(ls_tensor self) { return ls_table.aten_contiguous(self); }
+static inline ls_result lsc_aten_clone(ls_tensor self) { return ls_table.aten_clone(self); }
+static inline ls_result lsc_aten_detach(ls_tensor self) { return ls_table.aten_detach(self); }
+static inline ls_error *lsc_aten_detach_(ls_tensor self) { return ls_table.aten_detach_(self); }
+static inline ls_result lsc_aten_masked_fill_Tensor(ls_tensor self, ls_tensor mask, ls_tensor value) { return ls_table.aten_masked_fill_Tensor(self, mask, value); }
+static inline ls_error *lsc_aten_masked_fill__Tensor(ls_tensor self, ls_tensor mask, ls_tensor value) { return ls_table.aten_masked_fill__Tensor(self, mask, value); }
+static inline ls_result lsc_aten_relu(ls_tensor self) { return ls_table.aten_relu(self); }
+static inline ls_error *lsc_aten_relu_(ls_tensor self) { return ls_table.aten_relu_(self); }
+static inline ls_result lsc_aten_silu(ls_tensor self) { return ls_table.aten_silu(self); }
+static inline ls_error *lsc_aten_silu_(ls_tensor self) { return ls_table.aten_silu_(self); }
+static inline ls_result lsc_aten_sigmoid(ls_tensor self) { return ls_table.aten_sigmoid(self); }
+static inline ls_error *lsc_aten_sigmoid_(ls_tensor self) { return ls_table.aten_sigmoid_(self); }
+static inline ls_result lsc_aten_tanh(ls_tensor self) { return ls_table.aten_tanh(self); }
+static inline ls_error *lsc_aten_tanh_(ls_tensor self) { return ls_table.aten_tanh_(self); }
+static inline ls_result lsc_aten_softmax_int(ls_tensor self, int64_t dim) { return ls_table.aten_softmax_int(self, dim); }
+static inline ls_result lsc_aten_log_softmax_int(ls_tensor self, int64_t dim) { return ls_table.aten_log_softmax_int(self, dim); }
+static inline ls_result lsc_aten_layer_norm(ls_tensor input, const int64_t *normalized_shape, uint64_t normalized_shape_n, ls_tensor weight, ls_tensor bias) { return ls_table.aten_layer_norm(input, normalized_shape, normalized_shape_n, weight, bias); }
+static inline ls_result lsc_aten_dropout(ls_tensor input, double p) { return ls_table.aten_dropout(input, p); }
+static inline ls_result lsc_aten_cross_entropy_loss(ls_tensor self, ls_tensor target) { return ls_table.aten_cross_entropy_loss(self, target); }
+static inline ls_result lsc_aten_mse_loss(ls_tensor self, ls_tensor target) { return ls_table.aten_mse_loss(self, target); }
 
 #endif

@@ -47,13 +47,13 @@ lint() {
         { cat build/test/pip.log; echo "no virtual environment could be made; install it with: apt-get install python3-venv"; return 1; }
     fi
     build/tools/bin/clang-format --style=file:cshim/.clang-format --dry-run --Werror \
-      $(git ls-files --cached --others --exclude-standard 'cshim/*.cpp' 'cshim/*.h' 'cshim/*.c' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' | grep -v '_gen\.\|linstock_ops.h')
+      $(git ls-files --cached --others --exclude-standard 'cshim/*.cpp' 'cshim/*.h' 'cshim/*.c' 'tests/*.cpp' 'tests/*.h' 'tests/*.c' | grep -v '_gen\.')
   }
   generated_clean() {
     local before after
-    before=$(git ls-files --cached --others --exclude-standard -z '*_gen.*' '*_gen_test.go' '*linstock_ops.h' | xargs -0 sha256sum)
+    before=$(git ls-files --cached --others --exclude-standard -z '*_gen.*' '*_gen_test.go' | xargs -0 sha256sum)
     go run ./internal/opgen -check "$include" >build/test/opgen.log 2>&1 || { cat build/test/opgen.log; return 1; }
-    after=$(git ls-files --cached --others --exclude-standard -z '*_gen.*' '*_gen_test.go' '*linstock_ops.h' | xargs -0 sha256sum)
+    after=$(git ls-files --cached --others --exclude-standard -z '*_gen.*' '*_gen_test.go' | xargs -0 sha256sum)
     [ "$before" = "$after" ] || { echo "the generated files were stale; regenerated now: commit them"; diff <(echo "$before") <(echo "$after"); return 1; }
   }
   one_cgo_package() { git ls-files --cached --others --exclude-standard '*.go' | grep -v '^cshim/\|/testdata/' | xargs grep -lE '^import "C"|^[[:space:]]+"C"$' /dev/null; true; }

@@ -180,12 +180,12 @@ void drop(Ticket *t) noexcept {
 
 using ls::Borrowed;
 
-void ls_set_callbacks(const ls_callbacks *cb) noexcept {
+void ls_callbacks_set(const ls_callbacks *cb) noexcept {
   ls::run_quiet([&] { ls::callbacks = *cb; });
 }
 
-ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
-                      uint64_t ninputs, int32_t retain, int32_t create) noexcept {
+ls_error *ls_autograd_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
+                               uint64_t ninputs, int32_t retain, int32_t create) noexcept {
   return ls::run_void([&] {
     auto from = ls::list_of(roots, n, "backward"), to = ls::list_of(inputs, ninputs, "inputs");
     auto given = ls::grads_list(grads, n);
@@ -197,9 +197,9 @@ ls_error *ls_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads
   });
 }
 
-ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
-                  uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out,
-                  uint64_t *scope) noexcept {
+ls_error *ls_autograd_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, const ls_tensor *inputs,
+                           uint64_t ninputs, int32_t retain, int32_t create, int32_t allow_unused, ls_tensor *out,
+                           uint64_t *scope) noexcept {
   return ls::run_void([&] {
     auto of = ls::list_of(outputs, n, "outputs"), to = ls::list_of(inputs, ninputs, "inputs");
     auto given = ls::grads_list(grads, n);
@@ -211,7 +211,7 @@ ls_error *ls_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads, 
   });
 }
 
-ls_error *ls_set_requires_grad(ls_tensor t, int32_t on) noexcept {
+ls_error *ls_tensor_set_requires_grad(ls_tensor t, int32_t on) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "requires_grad");
@@ -223,21 +223,21 @@ ls_error *ls_set_requires_grad(ls_tensor t, int32_t on) noexcept {
   });
 }
 
-ls_error *ls_retain_grad(ls_tensor t) noexcept {
+ls_error *ls_tensor_retain_grad(ls_tensor t) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
     ls::need(b, "retain_grad").retain_grad();
   });
 }
 
-ls_result ls_grad_of(ls_tensor t) noexcept {
+ls_result ls_tensor_grad(ls_tensor t) noexcept {
   return ls::run([&] {
     Borrowed b(t);
     return at::Tensor(ls::need(b, "grad").grad());
   });
 }
 
-ls_error *ls_set_grad(ls_tensor t, ls_tensor grad) noexcept {
+ls_error *ls_tensor_set_grad(ls_tensor t, ls_tensor grad) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "grad");
@@ -252,7 +252,7 @@ ls_error *ls_set_grad(ls_tensor t, ls_tensor grad) noexcept {
   });
 }
 
-ls_error *ls_grads_of(const ls_tensor *t, uint64_t n, ls_tensor *out) noexcept {
+ls_error *ls_tensors_grad(const ls_tensor *t, uint64_t n, ls_tensor *out) noexcept {
   std::fill(out, out + n, 0);
   ls_error *err = ls::run_void([&] {
     for (uint64_t i = 0; i < n; i++) {
@@ -267,7 +267,7 @@ ls_error *ls_grads_of(const ls_tensor *t, uint64_t n, ls_tensor *out) noexcept {
   return err;
 }
 
-ls_error *ls_zero_grads(const ls_tensor *t, uint64_t n, int32_t zero) noexcept {
+ls_error *ls_tensors_zero_grad(const ls_tensor *t, uint64_t n, int32_t zero) noexcept {
   return ls::run_void([&] {
     for (uint64_t i = 0; i < n; i++) {
       Borrowed b(t[i]);
@@ -287,7 +287,7 @@ ls_error *ls_zero_grads(const ls_tensor *t, uint64_t n, int32_t zero) noexcept {
   });
 }
 
-ls_results ls_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) noexcept {
+ls_results ls_tensor_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) {
     Borrowed b(t);
     auto fn = ls::need(b, "grad_fn").grad_fn();
@@ -295,7 +295,7 @@ ls_results ls_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) noexc
   });
 }
 
-ls_error *ls_register_hook(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
+ls_error *ls_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
     const at::Tensor &x = ls::need(b, "hook");
@@ -312,14 +312,14 @@ ls_error *ls_register_hook(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
   });
 }
 
-ls_error *ls_remove_hook(ls_tensor t, uint32_t slot) noexcept {
+ls_error *ls_hook_remove(ls_tensor t, uint32_t slot) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
     ls::need(b, "hook").remove_hook(slot);
   });
 }
 
-ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
+ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
                              uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
                              uint64_t *scope) noexcept {
   return ls::run_void([&] {
@@ -334,7 +334,7 @@ ls_error *ls_custom_function(uint64_t id, const ls_tensor *inputs, uint64_t nin,
   });
 }
 
-uint64_t ls_take_dropped(uint64_t *ids, uint64_t cap) noexcept {
+uint64_t ls_dropped_take(uint64_t *ids, uint64_t cap) noexcept {
   return ls::run_quiet([&] {
     uint64_t n = 0;
     std::lock_guard<std::mutex> lock(ls::dropped_mutex);

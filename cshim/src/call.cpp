@@ -359,8 +359,8 @@ ls_results ls_op_names(ls_value *out, uint64_t out_slots) noexcept {
   });
 }
 
-ls_results ls_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots,
-                   uint32_t flags) noexcept {
+ls_results ls_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots,
+                      uint32_t flags) noexcept {
   return ls::run_values([&](ls_results &r) {
     const ls::Operator &o = ls::operator_of(op);
     torch::jit::Stack stack;

@@ -146,7 +146,7 @@ void select(Args a) {
     refuse("a nested tensor of vectors is selected along dimension 0 alone");
 }
 
-// It runs hooks and functions written in the caller's language, which ls_call must not call: Go ends with a panic.
+// It runs hooks and functions written in the caller's language, which ls_op_call must not call: Go ends with a panic.
 void backward(Args) { refuse("a backward pass is started by Backward or Grad alone"); }
 
 // Its magnitude is none: it recurses for ever.

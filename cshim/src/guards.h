@@ -9,7 +9,7 @@
 
 namespace ls {
 
-// An operator as ls_call knows it: its handle and its checks.
+// An operator as ls_op_call knows it: its handle and its checks.
 class Operator {
  public:
   explicit Operator(const c10::OperatorHandle &h);

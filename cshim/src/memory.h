@@ -83,7 +83,7 @@ extern constinit thread_local bool sweeping __attribute__((tls_model("initial-ex
 // The bytes of the last allocation that failed on this thread, for the error; 0 if unknown.
 struct LastFailure {
   int64_t bytes;
-  int32_t device;  // as in linstock.h
+  int32_t device;  // as in linstock/core.h
 };
 extern thread_local LastFailure last_failure;
 // Returns and clears this thread's last failure, or that of a device's allocation on a thread of the autograd
@@ -104,7 +104,7 @@ void trim_malloc() noexcept;
 void make_pressure();
 void make_samples();
 
-// Returns the account of a device word (linstock.h). Throws ArgumentError if the device does not exist.
+// Returns the account of a device word (linstock/core.h). Throws ArgumentError if the device does not exist.
 int slot_of(int32_t device);
 inline int32_t word_of(int slot) { return slot == kCpuSlot ? 0xff : (1 << 8 | (slot - 1)); }
 

@@ -23,7 +23,7 @@
 #include <ATen/ops/bmm_ops.h>
 #include <ATen/ops/addmm_ops.h>
 
-ls_result ls_op_add_Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_add_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -31,7 +31,7 @@ ls_result ls_op_add_Tensor(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::add_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"), 1);
   });
 }
-ls_error *ls_op_add__Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_error *ls_aten_add__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -39,7 +39,7 @@ ls_error *ls_op_add__Tensor(ls_tensor self, ls_tensor other) noexcept {
     (void)at::_ops::add__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"), 1);
   });
 }
-ls_result ls_op_sub_Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_sub_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -47,7 +47,7 @@ ls_result ls_op_sub_Tensor(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::sub_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"), 1);
   });
 }
-ls_error *ls_op_sub__Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_error *ls_aten_sub__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -55,7 +55,7 @@ ls_error *ls_op_sub__Tensor(ls_tensor self, ls_tensor other) noexcept {
     (void)at::_ops::sub__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"), 1);
   });
 }
-ls_result ls_op_mul_Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_mul_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -63,7 +63,7 @@ ls_result ls_op_mul_Tensor(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::mul_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
-ls_error *ls_op_mul__Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_error *ls_aten_mul__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -71,7 +71,7 @@ ls_error *ls_op_mul__Tensor(ls_tensor self, ls_tensor other) noexcept {
     (void)at::_ops::mul__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
-ls_result ls_op_div_Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_div_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -79,7 +79,7 @@ ls_result ls_op_div_Tensor(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::div_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
-ls_error *ls_op_div__Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_error *ls_aten_div__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -87,63 +87,63 @@ ls_error *ls_op_div__Tensor(ls_tensor self, ls_tensor other) noexcept {
     (void)at::_ops::div__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
-ls_result ls_op_neg(ls_tensor self) noexcept {
+ls_result ls_aten_neg(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::neg", "", {self});
     return at::_ops::neg::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_neg_(ls_tensor self) noexcept {
+ls_error *ls_aten_neg_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::neg_", "", {self});
     (void)at::_ops::neg_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_exp(ls_tensor self) noexcept {
+ls_result ls_aten_exp(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::exp", "", {self});
     return at::_ops::exp::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_exp_(ls_tensor self) noexcept {
+ls_error *ls_aten_exp_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::exp_", "", {self});
     (void)at::_ops::exp_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_log(ls_tensor self) noexcept {
+ls_result ls_aten_log(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::log", "", {self});
     return at::_ops::log::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_log_(ls_tensor self) noexcept {
+ls_error *ls_aten_log_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::log_", "", {self});
     (void)at::_ops::log_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_sqrt(ls_tensor self) noexcept {
+ls_result ls_aten_sqrt(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::sqrt", "", {self});
     return at::_ops::sqrt::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_sqrt_(ls_tensor self) noexcept {
+ls_error *ls_aten_sqrt_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::sqrt_", "", {self});
     (void)at::_ops::sqrt_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_maximum(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_maximum(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -151,7 +151,7 @@ ls_result ls_op_maximum(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::maximum::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
-ls_result ls_op_eq_Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_eq_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -159,7 +159,7 @@ ls_result ls_op_eq_Tensor(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::eq_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
-ls_error *ls_op_eq__Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_error *ls_aten_eq__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -167,7 +167,7 @@ ls_error *ls_op_eq__Tensor(ls_tensor self, ls_tensor other) noexcept {
     (void)at::_ops::eq__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
-ls_result ls_op_lt_Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_lt_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -175,7 +175,7 @@ ls_result ls_op_lt_Tensor(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::lt_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
-ls_error *ls_op_lt__Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_error *ls_aten_lt__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -183,7 +183,7 @@ ls_error *ls_op_lt__Tensor(ls_tensor self, ls_tensor other) noexcept {
     (void)at::_ops::lt__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
-ls_result ls_op_gt_Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_gt_Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -191,7 +191,7 @@ ls_result ls_op_gt_Tensor(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::gt_Tensor::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
-ls_error *ls_op_gt__Tensor(ls_tensor self, ls_tensor other) noexcept {
+ls_error *ls_aten_gt__Tensor(ls_tensor self, ls_tensor other) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -199,21 +199,21 @@ ls_error *ls_op_gt__Tensor(ls_tensor self, ls_tensor other) noexcept {
     (void)at::_ops::gt__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
-ls_result ls_op_sum_dim_IntList(ls_tensor self) noexcept {
+ls_result ls_aten_sum_dim_IntList(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::sum", "dim_IntList", {self});
     return at::_ops::sum_dim_IntList::call(ls::need(b_self, "self"), std::nullopt, false, std::nullopt);
   });
 }
-ls_result ls_op_mean_dim(ls_tensor self) noexcept {
+ls_result ls_aten_mean_dim(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::mean", "dim", {self});
     return at::_ops::mean_dim::call(ls::need(b_self, "self"), std::nullopt, false, std::nullopt);
   });
 }
-ls_result ls_op_matmul(ls_tensor self, ls_tensor other) noexcept {
+ls_result ls_aten_matmul(ls_tensor self, ls_tensor other) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
@@ -221,7 +221,7 @@ ls_result ls_op_matmul(ls_tensor self, ls_tensor other) noexcept {
     return at::_ops::matmul::call(ls::need(b_self, "self"), ls::need(b_other, "other"));
   });
 }
-ls_result ls_op_mm(ls_tensor self, ls_tensor mat2) noexcept {
+ls_result ls_aten_mm(ls_tensor self, ls_tensor mat2) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mat2(mat2);
@@ -229,7 +229,7 @@ ls_result ls_op_mm(ls_tensor self, ls_tensor mat2) noexcept {
     return at::_ops::mm::call(ls::need(b_self, "self"), ls::need(b_mat2, "mat2"));
   });
 }
-ls_result ls_op_bmm(ls_tensor self, ls_tensor mat2) noexcept {
+ls_result ls_aten_bmm(ls_tensor self, ls_tensor mat2) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mat2(mat2);
@@ -237,7 +237,7 @@ ls_result ls_op_bmm(ls_tensor self, ls_tensor mat2) noexcept {
     return at::_ops::bmm::call(ls::need(b_self, "self"), ls::need(b_mat2, "mat2"));
   });
 }
-ls_result ls_op_addmm(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcept {
+ls_result ls_aten_addmm(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mat1(mat1);
@@ -246,7 +246,7 @@ ls_result ls_op_addmm(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcept {
     return at::_ops::addmm::call(ls::need(b_self, "self"), ls::need(b_mat1, "mat1"), ls::need(b_mat2, "mat2"), 1, 1);
   });
 }
-ls_error *ls_op_addmm_(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcept {
+ls_error *ls_aten_addmm_(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mat1(mat1);

@@ -29,7 +29,7 @@
 #include <ATen/ops/dropout_ops.h>
 #include <ATen/ops/cross_entropy_loss_ops.h>
 
-ls_result ls_op_linear(ls_tensor input, ls_tensor weight, ls_tensor bias) noexcept {
+ls_result ls_aten_linear(ls_tensor input, ls_tensor weight, ls_tensor bias) noexcept {
   return ls::run([&] {
     ls::Borrowed b_input(input);
     ls::Borrowed b_weight(weight);
@@ -37,105 +37,105 @@ ls_result ls_op_linear(ls_tensor input, ls_tensor weight, ls_tensor bias) noexce
     return at::_ops::linear::call(ls::need(b_input, "input"), ls::need(b_weight, "weight"), ls::optional_of(bias));
   });
 }
-ls_result ls_op_view(ls_tensor self, const int64_t *size, uint64_t size_n) noexcept {
+ls_result ls_aten_view(ls_tensor self, const int64_t *size, uint64_t size_n) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::view", "", {self});
     return at::_ops::view::call(ls::need(b_self, "self"), c10::fromIntArrayRefSlow(ls::ints(size, size_n)));
   });
 }
-ls_result ls_op_reshape(ls_tensor self, const int64_t *shape, uint64_t shape_n) noexcept {
+ls_result ls_aten_reshape(ls_tensor self, const int64_t *shape, uint64_t shape_n) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::reshape", "", {self});
     return at::_ops::reshape::call(ls::need(b_self, "self"), c10::fromIntArrayRefSlow(ls::ints(shape, shape_n)));
   });
 }
-ls_result ls_op_transpose_int(ls_tensor self, int64_t dim0, int64_t dim1) noexcept {
+ls_result ls_aten_transpose_int(ls_tensor self, int64_t dim0, int64_t dim1) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::transpose", "int", {self});
     return at::_ops::transpose_int::call(ls::need(b_self, "self"), dim0, dim1);
   });
 }
-ls_result ls_op_t(ls_tensor self) noexcept {
+ls_result ls_aten_t(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::t", "", {self});
     return at::_ops::t::call(ls::need(b_self, "self"));
   });
 }
-ls_result ls_op_permute(ls_tensor self, const int64_t *dims, uint64_t dims_n) noexcept {
+ls_result ls_aten_permute(ls_tensor self, const int64_t *dims, uint64_t dims_n) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::permute", "", {self});
     return at::_ops::permute::call(ls::need(b_self, "self"), ls::ints(dims, dims_n));
   });
 }
-ls_result ls_op_squeeze_dim(ls_tensor self, int64_t dim) noexcept {
+ls_result ls_aten_squeeze_dim(ls_tensor self, int64_t dim) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::squeeze", "dim", {self});
     return at::_ops::squeeze_dim::call(ls::need(b_self, "self"), dim);
   });
 }
-ls_result ls_op_unsqueeze(ls_tensor self, int64_t dim) noexcept {
+ls_result ls_aten_unsqueeze(ls_tensor self, int64_t dim) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::unsqueeze", "", {self});
     return at::_ops::unsqueeze::call(ls::need(b_self, "self"), dim);
   });
 }
-ls_result ls_op_expand(ls_tensor self, const int64_t *size, uint64_t size_n) noexcept {
+ls_result ls_aten_expand(ls_tensor self, const int64_t *size, uint64_t size_n) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::expand", "", {self});
     return at::_ops::expand::call(ls::need(b_self, "self"), c10::fromIntArrayRefSlow(ls::ints(size, size_n)), false);
   });
 }
-ls_result ls_op_select_int(ls_tensor self, int64_t dim, int64_t index) noexcept {
+ls_result ls_aten_select_int(ls_tensor self, int64_t dim, int64_t index) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::select", "int", {self});
     return at::_ops::select_int::call(ls::need(b_self, "self"), dim, index);
   });
 }
-ls_result ls_op_slice_Tensor(ls_tensor self, int64_t dim) noexcept {
+ls_result ls_aten_slice_Tensor(ls_tensor self, int64_t dim) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::slice", "Tensor", {self});
     return at::_ops::slice_Tensor::call(ls::need(b_self, "self"), dim, std::nullopt, std::nullopt, 1);
   });
 }
-ls_result ls_op_contiguous(ls_tensor self) noexcept {
+ls_result ls_aten_contiguous(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::contiguous", "", {self});
     return at::_ops::contiguous::call(ls::need(b_self, "self"), at::MemoryFormat::Contiguous);
   });
 }
-ls_result ls_op_clone(ls_tensor self) noexcept {
+ls_result ls_aten_clone(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::clone", "", {self});
     return at::_ops::clone::call(ls::need(b_self, "self"), std::nullopt);
   });
 }
-ls_result ls_op_detach(ls_tensor self) noexcept {
+ls_result ls_aten_detach(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::detach", "", {self});
     return at::_ops::detach::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_detach_(ls_tensor self) noexcept {
+ls_error *ls_aten_detach_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::detach_", "", {self});
     (void)at::_ops::detach_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_masked_fill_Tensor(ls_tensor self, ls_tensor mask, ls_tensor value) noexcept {
+ls_result ls_aten_masked_fill_Tensor(ls_tensor self, ls_tensor mask, ls_tensor value) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mask(mask);
@@ -144,7 +144,7 @@ ls_result ls_op_masked_fill_Tensor(ls_tensor self, ls_tensor mask, ls_tensor val
     return at::_ops::masked_fill_Tensor::call(ls::need(b_self, "self"), ls::need(b_mask, "mask"), ls::need(b_value, "value"));
   });
 }
-ls_error *ls_op_masked_fill__Tensor(ls_tensor self, ls_tensor mask, ls_tensor value) noexcept {
+ls_error *ls_aten_masked_fill__Tensor(ls_tensor self, ls_tensor mask, ls_tensor value) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_mask(mask);
@@ -153,91 +153,91 @@ ls_error *ls_op_masked_fill__Tensor(ls_tensor self, ls_tensor mask, ls_tensor va
     (void)at::_ops::masked_fill__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_mask, "mask"), ls::need(b_value, "value"));
   });
 }
-ls_result ls_op_relu(ls_tensor self) noexcept {
+ls_result ls_aten_relu(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::relu", "", {self});
     return at::_ops::relu::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_relu_(ls_tensor self) noexcept {
+ls_error *ls_aten_relu_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::relu_", "", {self});
     (void)at::_ops::relu_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_silu(ls_tensor self) noexcept {
+ls_result ls_aten_silu(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::silu", "", {self});
     return at::_ops::silu::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_silu_(ls_tensor self) noexcept {
+ls_error *ls_aten_silu_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::silu_", "", {self});
     (void)at::_ops::silu_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_sigmoid(ls_tensor self) noexcept {
+ls_result ls_aten_sigmoid(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::sigmoid", "", {self});
     return at::_ops::sigmoid::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_sigmoid_(ls_tensor self) noexcept {
+ls_error *ls_aten_sigmoid_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::sigmoid_", "", {self});
     (void)at::_ops::sigmoid_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_tanh(ls_tensor self) noexcept {
+ls_result ls_aten_tanh(ls_tensor self) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::tanh", "", {self});
     return at::_ops::tanh::call(ls::need(b_self, "self"));
   });
 }
-ls_error *ls_op_tanh_(ls_tensor self) noexcept {
+ls_error *ls_aten_tanh_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::tanh_", "", {self});
     (void)at::_ops::tanh_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
-ls_result ls_op_softmax_int(ls_tensor self, int64_t dim) noexcept {
+ls_result ls_aten_softmax_int(ls_tensor self, int64_t dim) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::softmax", "int", {self});
     return at::_ops::softmax_int::call(ls::need(b_self, "self"), dim, std::nullopt);
   });
 }
-ls_result ls_op_log_softmax_int(ls_tensor self, int64_t dim) noexcept {
+ls_result ls_aten_log_softmax_int(ls_tensor self, int64_t dim) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::log_softmax", "int", {self});
     return at::_ops::log_softmax_int::call(ls::need(b_self, "self"), dim, std::nullopt);
   });
 }
-ls_result ls_op_layer_norm(ls_tensor input, const int64_t *normalized_shape, uint64_t normalized_shape_n, ls_tensor weight, ls_tensor bias) noexcept {
+ls_result ls_aten_layer_norm(ls_tensor input, const int64_t *normalized_shape, uint64_t normalized_shape_n, ls_tensor weight, ls_tensor bias) noexcept {
   return ls::run([&] {
     ls::Borrowed b_input(input);
     ls::check_layouts("aten::layer_norm", "", {input, weight, bias});
     return at::_ops::layer_norm::call(ls::need(b_input, "input"), c10::fromIntArrayRefSlow(ls::ints(normalized_shape, normalized_shape_n)), ls::optional_of(weight), ls::optional_of(bias), 1e-05, true);
   });
 }
-ls_result ls_op_dropout(ls_tensor input, double p) noexcept {
+ls_result ls_aten_dropout(ls_tensor input, double p) noexcept {
   return ls::run([&] {
     ls::Borrowed b_input(input);
     ls::check_layouts("aten::dropout", "", {input});
     return at::_ops::dropout::call(ls::need(b_input, "input"), p, true);
   });
 }
-ls_result ls_op_cross_entropy_loss(ls_tensor self, ls_tensor target) noexcept {
+ls_result ls_aten_cross_entropy_loss(ls_tensor self, ls_tensor target) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_target(target);

@@ -6,7 +6,7 @@
 #include <c10/core/SymIntArrayRef.h>
 #include <ATen/ops/mse_loss_ops.h>
 
-ls_result ls_op_mse_loss(ls_tensor self, ls_tensor target) noexcept {
+ls_result ls_aten_mse_loss(ls_tensor self, ls_tensor target) noexcept {
   return ls::run([&] {
     ls::Borrowed b_self(self);
     ls::Borrowed b_target(target);

@@ -46,7 +46,7 @@ inline uint64_t told_scope() noexcept {
   return words.scope;
 }
 
-// Bumped by ls_set_num_threads; a thread that lags takes the number over (libtorch's setter reaches only
+// Bumped by ls_threads_set; a thread that lags takes the number over (libtorch's setter reaches only
 // the calling thread and those that have not computed yet). With kEntriesArmed every thread lags.
 extern std::atomic<uint64_t> threads_epoch;
 void adopt_num_threads() noexcept;
@@ -250,7 +250,7 @@ class Lent {
   std::vector<ls_tensor> handles_;
 };
 
-// An id that is the caller's again with ls_take_dropped. It is its own place in the queue: made while there is
+// An id that is the caller's again with ls_dropped_take. It is its own place in the queue: made while there is
 // memory, so that it cannot be lost when there is none.
 struct Ticket {
   uint64_t id;

@@ -92,7 +92,7 @@ uint64_t ls_torch_version_loaded(void) noexcept {
   return ls::run_quiet([] { return aoti_torch_abi_version(); });
 }
 
-ls_results ls_show_config(ls_value *out, uint64_t out_slots) noexcept {
+ls_results ls_torch_config(ls_value *out, uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) { ls::put_string(r, at::show_config(), out, out_slots); });
 }
 
@@ -159,7 +159,7 @@ uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
   });
 }
 
-ls_error *ls_manual_seed(uint64_t seed) noexcept {
+ls_error *ls_rng_seed(uint64_t seed) noexcept {
   return ls::run_void([&] {
     // It goes over all devices.
     if (ls::cuda_devices() == nullptr || ls::start_devices()) return at::manual_seed(seed);
@@ -202,14 +202,14 @@ ls_result ls_rng_state(int32_t device) noexcept {
   return ls::run([&] { return ls::random_state_of(generator_of(device)); });
 }
 
-ls_error *ls_set_rng_state(int32_t device, ls_tensor state) noexcept {
+ls_error *ls_rng_set_state(int32_t device, ls_tensor state) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b(state);
     ls::set_random_state(generator_of(device), ls::need(b, "state"));
   });
 }
 
-ls_error *ls_set_num_threads(int32_t n) noexcept {
+ls_error *ls_threads_set(int32_t n) noexcept {
   return ls::run_void([&] {
     if (n < 1) throw ls::ArgumentError("threads: at least 1 is needed, got " + std::to_string(n));
     ls::num_threads.store(n, std::memory_order_relaxed);
@@ -217,32 +217,32 @@ ls_error *ls_set_num_threads(int32_t n) noexcept {
     ls::adopt_num_threads();
   });
 }
-int32_t ls_num_threads(void) noexcept {
+int32_t ls_threads_get(void) noexcept {
   return ls::run_quiet([] {
     ls::adopt_num_threads();
     return at::get_num_threads();
   });
 }
 
-ls_error *ls_set_deterministic(int32_t on, int32_t warn_only) noexcept {
+ls_error *ls_deterministic_set(int32_t on, int32_t warn_only) noexcept {
   return ls::run_void([&] { at::globalContext().setDeterministicAlgorithms(on != 0, warn_only != 0); });
 }
-int32_t ls_deterministic(void) noexcept {
+int32_t ls_deterministic_get(void) noexcept {
   return ls::run_quiet([]() -> int32_t { return at::globalContext().deterministicAlgorithms(); });
 }
 
-ls_error *ls_set_matmul_precision(int32_t precision) noexcept {
+ls_error *ls_matmul_precision_set(int32_t precision) noexcept {
   return ls::run_void([&] {
     static const char *const names[] = {"highest", "high", "medium"};
     if (precision < 0 || precision > 2) throw ls::ArgumentError("matmul precision: 0, 1 or 2 is needed");
     at::globalContext().setFloat32MatmulPrecision(names[precision]);
   });
 }
-int32_t ls_matmul_precision(void) noexcept {
+int32_t ls_matmul_precision_get(void) noexcept {
   return ls::run_quiet([] { return static_cast<int32_t>(at::globalContext().float32MatmulPrecision()); });
 }
 
-ls_error *ls_set_default_dtype(int32_t dtype) noexcept {
+ls_error *ls_default_dtype_set(int32_t dtype) noexcept {
   return ls::run_void([&] {
     auto d = static_cast<c10::ScalarType>(dtype);
     if (d != c10::kFloat && d != c10::kDouble && d != c10::kHalf && d != c10::kBFloat16)
@@ -250,7 +250,7 @@ ls_error *ls_set_default_dtype(int32_t dtype) noexcept {
     c10::set_default_dtype(c10::scalarTypeToTypeMeta(d));
   });
 }
-int32_t ls_default_dtype(void) noexcept {
+int32_t ls_default_dtype_get(void) noexcept {
   return ls::run_quiet([] { return static_cast<int32_t>(c10::get_default_dtype_as_scalartype()); });
 }
 
@@ -264,7 +264,7 @@ int32_t ls_device_count(int32_t device_type) noexcept {
   });
 }
 
-ls_error *ls_synchronize(int32_t device) noexcept {
+ls_error *ls_device_synchronize(int32_t device) noexcept {
   return ls::run_void([&] {
     auto d = ls::device_of(device);
     if (!d.is_cpu()) at::accelerator::synchronizeDevice(d.index());

@@ -38,19 +38,39 @@ func run(root, check string) error {
 		}
 		fmt.Printf("opgen: %d operators agree with %s\n", len(ops), check)
 	}
-	header, err := os.ReadFile(filepath.Join(root, "cshim/include/linstock.h"))
+	headers, err := readHeaders(root)
 	if err != nil {
 		return err
 	}
 	files := map[string][]byte{}
-	emitC(header, ops, files)
-	if err := emitLoader(append(header, files["cshim/include/linstock_ops.h"]...), ops, files); err != nil {
+	emitC(headers, ops, files)
+	if err := emitLoader(append(headers, files[opsHeader]...), ops, files); err != nil {
 		return err
 	}
 	if err := emitGo(ops, files); err != nil {
 		return err
 	}
 	return writeAll(root, files)
+}
+
+// readHeaders returns the text of the shim's headers, without the generated one.
+func readHeaders(root string) ([]byte, error) {
+	names, err := filepath.Glob(filepath.Join(root, "cshim/include/linstock/*.h"))
+	if err != nil {
+		return nil, err
+	}
+	var all []byte
+	for _, name := range names {
+		if filepath.Base(name) == filepath.Base(opsHeader) {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, text...)
+	}
+	return all, nil
 }
 
 // checkSchemas looks up every schema in ATen/RegistrationDeclarations.h.

@@ -11,44 +11,44 @@ std::atomic<uint64_t> hook_calls{0};
 
 TEST_F(Autograd, BackwardAccumulates) {
   Tensor x = floats({1, 2, 3});
-  EXPECT_OK(ls_set_requires_grad(x, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   for (int i = 1; i <= 2; i++) {
-    Tensor sq(ls_op_mul_Tensor(x, x));
+    Tensor sq(ls_aten_mul_Tensor(x, x));
     Tensor sum = call("aten::sum", "", {T(sq)});
-    EXPECT_OK(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
-    Tensor g(ls_grad_of(x));
+    EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+    Tensor g(ls_tensor_grad(x));
     EXPECT_EQ(values(g), (std::vector<float>{2.f * i, 4.f * i, 6.f * i}));
   }
-  EXPECT_OK(ls_zero_grads(&x.h, 1, 1));
-  EXPECT_EQ(values(Tensor(ls_grad_of(x))), (std::vector<float>{0, 0, 0}));
-  EXPECT_OK(ls_zero_grads(&x.h, 1, 0));
-  EXPECT_EQ(ls_grad_of(x).t, 0u);
+  EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 1));
+  EXPECT_EQ(values(Tensor(ls_tensor_grad(x))), (std::vector<float>{0, 0, 0}));
+  EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 0));
+  EXPECT_EQ(ls_tensor_grad(x).t, 0u);
 }
 
 TEST_F(Autograd, ErrorsAreReported) {
   Tensor x = floats({1, 2});
-  EXPECT_ERR(ls_backward(&x.h, 1, nullptr, nullptr, 0, 0, 0), LS_ERR_GENERIC);
+  EXPECT_ERR(ls_autograd_backward(&x.h, 1, nullptr, nullptr, 0, 0, 0), LS_ERR_GENERIC);
   ls_tensor none = 0;
-  EXPECT_ERR(ls_backward(&none, 1, nullptr, nullptr, 0, 0, 0), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_autograd_backward(&none, 1, nullptr, nullptr, 0, 0, 0), LS_ERR_ARGUMENT);
   Tensor l(ls_tensor_to(x, kLong, -1, 0));
-  EXPECT_ERR(ls_set_requires_grad(l, 1), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_set_requires_grad(l, 1), LS_ERR_ARGUMENT);
   Tensor wrong = floats({1, 2, 3});
-  EXPECT_ERR(ls_set_grad(x, wrong), LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_set_grad(x, x), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_set_grad(x, wrong), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_set_grad(x, x), LS_ERR_ARGUMENT);
 }
 
 TEST_F(Autograd, GradLeavesLeavesAlone) {
   Tensor x = floats({3});
-  EXPECT_OK(ls_set_requires_grad(x, 1));
-  Tensor y(ls_op_mul_Tensor(x, x));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+  Tensor y(ls_aten_mul_Tensor(x, x));
   ls_tensor out[1];
   uint64_t scope;
-  EXPECT_OK(ls_grad(&y.h, 1, nullptr, &x.h, 1, 0, 1, 0, out, &scope));
+  EXPECT_OK(ls_autograd_grad(&y.h, 1, nullptr, &x.h, 1, 0, 1, 0, out, &scope));
   Tensor g(out[0]);
   EXPECT_EQ(values(g), (std::vector<float>{6}));
-  EXPECT_EQ(ls_grad_of(x).t, 0u);
+  EXPECT_EQ(ls_tensor_grad(x).t, 0u);
   Tensor gg;
-  EXPECT_OK(ls_grad(&g.h, 1, nullptr, &x.h, 1, 0, 0, 0, out, &scope));
+  EXPECT_OK(ls_autograd_grad(&g.h, 1, nullptr, &x.h, 1, 0, 0, 0, out, &scope));
   gg = Tensor(out[0]);
   EXPECT_EQ(values(gg), (std::vector<float>{2}));
 }
@@ -58,21 +58,21 @@ TEST_F(Autograd, HooksCallBackAndFail) {
   cb.hook = [](uint64_t id, ls_tensor grad, ls_tensor *out) -> uint64_t {
     hook_calls++;
     if (id == 13) return 99;
-    *out = ls_op_add_Tensor(grad, grad).t;
+    *out = ls_aten_add_Tensor(grad, grad).t;
     return 0;
   };
-  ls_set_callbacks(&cb);
+  ls_callbacks_set(&cb);
   {
     Tensor x = floats({1, 2});
-    EXPECT_OK(ls_set_requires_grad(x, 1));
+    EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
     uint32_t slot;
-    EXPECT_OK(ls_register_hook(x, 12, &slot));
+    EXPECT_OK(ls_hook_register(x, 12, &slot));
     Tensor sum = call("aten::sum", "", {T(x)});
-    EXPECT_OK(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 1, 0));
-    EXPECT_EQ(values(Tensor(ls_grad_of(x))), (std::vector<float>{2, 2}));
-    EXPECT_OK(ls_remove_hook(x, slot));
-    EXPECT_OK(ls_register_hook(x, 13, &slot));
-    ls_error *e = ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+    EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 1, 0));
+    EXPECT_EQ(values(Tensor(ls_tensor_grad(x))), (std::vector<float>{2, 2}));
+    EXPECT_OK(ls_hook_remove(x, slot));
+    EXPECT_OK(ls_hook_register(x, 13, &slot));
+    ls_error *e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
     ASSERT_NE(e, nullptr);
     EXPECT_EQ(e->code, LS_ERR_CALLBACK);
     EXPECT_EQ(e->callback, 99u);
@@ -80,21 +80,21 @@ TEST_F(Autograd, HooksCallBackAndFail) {
   }
   EXPECT_EQ(hook_calls, 2u);
   uint64_t ids[4];
-  EXPECT_EQ(ls_take_dropped(ids, 4), 2u) << "both hooks let go";
+  EXPECT_EQ(ls_dropped_take(ids, 4), 2u) << "both hooks let go";
 }
 
 TEST_F(Autograd, WhatCannotBeIsRefused) {
   Tensor x = floats({1, 2});
   uint32_t slot;
-  EXPECT_ERR(ls_register_hook(x, 1, &slot), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_hook_register(x, 1, &slot), LS_ERR_ARGUMENT);
   constexpr int32_t kMeta = 14 << 8 | 0xff;
   Tensor elsewhere(ls_tensor_to(x, -1, kMeta, 0));
-  EXPECT_ERR(ls_set_grad(x, elsewhere), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_set_grad(x, elsewhere), LS_ERR_ARGUMENT);
   Tensor twice(ls_tensor_to(x, kDouble, -1, 0));
-  EXPECT_ERR(ls_set_grad(x, twice), LS_ERR_ARGUMENT);
-  EXPECT_OK(ls_set_requires_grad(x, 1));
-  Tensor y(ls_op_mul_Tensor(x, x));
-  EXPECT_ERR(ls_set_requires_grad(y, 0), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_set_grad(x, twice), LS_ERR_ARGUMENT);
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+  Tensor y(ls_aten_mul_Tensor(x, x));
+  EXPECT_ERR(ls_tensor_set_requires_grad(y, 0), LS_ERR_ARGUMENT);
 }
 
 // What a callback throws comes through the engine.
@@ -104,14 +104,14 @@ TEST_F(Autograd, AHookThatThrowsIsAnError) {
     if (id == 1) throw 1;
     throw std::runtime_error("mine");
   };
-  ls_set_callbacks(&cb);
+  ls_callbacks_set(&cb);
   for (uint64_t id : {1, 2}) {
     Tensor x = floats({1, 2});
-    EXPECT_OK(ls_set_requires_grad(x, 1));
+    EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
     uint32_t slot;
-    EXPECT_OK(ls_register_hook(x, id, &slot));
+    EXPECT_OK(ls_hook_register(x, id, &slot));
     Tensor sum = call("aten::sum", "", {T(x)});
-    EXPECT_ERR(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0), id == 1 ? LS_ERR_UNKNOWN : LS_ERR_STD);
+    EXPECT_ERR(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0), id == 1 ? LS_ERR_UNKNOWN : LS_ERR_STD);
   }
 }
 
@@ -126,26 +126,26 @@ TEST_F(Autograd, CustomFunction) {
     EXPECT_EQ(needs[0], 1);
     EXPECT_EQ(needs[1], 0);
     if (id == 22) return 5;
-    out[0] = ls_op_mul_Tensor(grads[0], saved[0]).t;
+    out[0] = ls_aten_mul_Tensor(grads[0], saved[0]).t;
     return 0;
   };
-  ls_set_callbacks(&cb);
+  ls_callbacks_set(&cb);
   {
     Tensor x = floats({1, 2}), other = floats({7}), three = floats({3});
-    EXPECT_OK(ls_set_requires_grad(x, 1));
+    EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
     for (uint64_t id : {uint64_t{21}, uint64_t{22}}) {
       EXPECT_OK(ls_mode_push(LS_MODE_GRAD, 0));
-      Tensor y(ls_op_mul_Tensor(x, three));
+      Tensor y(ls_aten_mul_Tensor(x, three));
       ls_mode_pop();
       ls_tensor in[2] = {x, other}, saved[1] = {three}, out[1], ys[1] = {y};
       uint64_t scope;
-      EXPECT_OK(ls_custom_function(id, in, 2, ys, 1, saved, 1, out, &scope));
+      EXPECT_OK(ls_function_attach(id, in, 2, ys, 1, saved, 1, out, &scope));
       Tensor tied(out[0]);
       Tensor sum = call("aten::sum", "", {T(tied)});
-      ls_error *e = ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+      ls_error *e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
       if (id == 21) {
         EXPECT_EQ(take(e), "");
-        EXPECT_EQ(values(Tensor(ls_grad_of(x))), (std::vector<float>{3, 3}));
+        EXPECT_EQ(values(Tensor(ls_tensor_grad(x))), (std::vector<float>{3, 3}));
       } else {
         ASSERT_NE(e, nullptr);
         EXPECT_EQ(e->callback, 5u);
@@ -154,7 +154,7 @@ TEST_F(Autograd, CustomFunction) {
     }
   }
   uint64_t ids[4];
-  EXPECT_EQ(ls_take_dropped(ids, 4), 2u);
+  EXPECT_EQ(ls_dropped_take(ids, 4), 2u);
 }
 
 TEST_F(Autograd, AdamStepsWhatHasAGradient) {
@@ -162,8 +162,8 @@ TEST_F(Autograd, AdamStepsWhatHasAGradient) {
   Tensor avg_a = floats({0, 0}), avg_b = floats({0}), sq_a = floats({0, 0}), sq_b = floats({0});
   Tensor step_a = floats({0}, {}), step_b = floats({0}, {});
   Tensor ga = floats({1, -1});
-  EXPECT_OK(ls_set_requires_grad(a, 1));
-  EXPECT_OK(ls_set_grad(a, ga));
+  EXPECT_OK(ls_tensor_set_requires_grad(a, 1));
+  EXPECT_OK(ls_tensor_set_grad(a, ga));
   ls_adam how{0.1, 0.9, 0.999, 0, 1e-8, 0, 0, 1};
   ls_tensor params[2] = {a, b}, avgs[2] = {avg_a, avg_b}, sqs[2] = {sq_a, sq_b}, steps[2] = {step_a, step_b};
   EXPECT_OK(ls_adam_step(&how, 2, params, avgs, sqs, nullptr, steps));
@@ -181,8 +181,8 @@ TEST_F(Autograd, AdamStepsWhatHasAGradient) {
 TEST_F(Autograd, AdamRefusesWhatIsNotAlike) {
   Tensor param = floats({1, 2}), grad = floats({1, 1}), avg = floats({0, 0}), sq = floats({0, 0}),
          most = floats({0, 0}), step = floats({0}, {});
-  EXPECT_OK(ls_set_requires_grad(param, 1));
-  EXPECT_OK(ls_set_grad(param, grad));
+  EXPECT_OK(ls_tensor_set_requires_grad(param, 1));
+  EXPECT_OK(ls_tensor_set_grad(param, grad));
   constexpr int32_t kMeta = 14 << 8 | 0xff;
   Tensor shape = floats({0, 0}, {2, 1}), dtype(ls_tensor_to(avg, kDouble, -1, 0)),
          elsewhere(ls_tensor_to(avg, -1, kMeta, 0)), four = floats({1, 2, 3, 4});
@@ -202,7 +202,7 @@ TEST_F(Autograd, AdamRefusesWhatIsNotAlike) {
   }
   // Alike, but with gaps between their elements.
   Tensor gaps = call("aten::slice", "Tensor", {T(four), I(0), I(1), I(4), I(2)});
-  EXPECT_OK(ls_set_grad(apart, gaps));
+  EXPECT_OK(ls_tensor_set_grad(apart, gaps));
   EXPECT_ERR(take_step(apart, apart, apart, apart, step), LS_ERR_ARGUMENT);
   EXPECT_EQ(values(step)[0], 0);
   EXPECT_OK(take_step(param, avg, sq, most, step));

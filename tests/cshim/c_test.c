@@ -40,7 +40,7 @@ static ls_tensor call2(ls_op op, ls_value a, ls_value b) {
   ls_results r;
   args[0] = a;
   args[1] = b;
-  r = ls_call(op, args, 2, out, 1, 0);
+  r = ls_op_call(op, args, 2, out, 1, 0);
   if (r.err != NULL) {
     ls_error_free(r.err);
     return 0;
@@ -68,22 +68,22 @@ int linstock_c_test(void) {
   w = ls_tensor_from_data(6, NULL, 0, &zero, sizeof zero);
   b = ls_tensor_from_data(6, NULL, 0, &zero, sizeof zero);
   CHECK(x.err == NULL && y.err == NULL && w.err == NULL && b.err == NULL);
-  CHECK(ls_set_requires_grad(w.t, 1) == NULL && ls_set_requires_grad(b.t, 1) == NULL);
+  CHECK(ls_tensor_set_requires_grad(w.t, 1) == NULL && ls_tensor_set_requires_grad(b.t, 1) == NULL);
 
   for (step = 0; step < 300; step++) {
     ls_tensor params[2], scaled, line, loss;
     int i;
     params[0] = w.t;
     params[1] = b.t;
-    CHECK(ls_zero_grads(params, 2, 0) == NULL);
+    CHECK(ls_tensors_zero_grad(params, 2, 0) == NULL);
     scaled = call2(mul, tensor_value(x.t), tensor_value(w.t));
     line = call2(add, tensor_value(scaled), tensor_value(b.t));
     loss = call2(mse, tensor_value(line), tensor_value(y.t));
     CHECK(scaled != 0 && line != 0 && loss != 0);
-    CHECK(ls_backward(&loss, 1, NULL, NULL, 0, 0, 0) == NULL);
+    CHECK(ls_autograd_backward(&loss, 1, NULL, NULL, 0, 0, 0) == NULL);
     CHECK(ls_mode_push(LS_MODE_GRAD, 0) == NULL);
     for (i = 0; i < 2; i++) {
-      ls_result g = ls_grad_of(params[i]);
+      ls_result g = ls_tensor_grad(params[i]);
       ls_value args[3];
       ls_results r;
       CHECK(g.err == NULL && g.t != 0);
@@ -92,7 +92,7 @@ int linstock_c_test(void) {
       args[2].tag = LS_FLOAT;
       args[2].len = 0;
       args[2].u.f = -0.1;
-      r = ls_call(add_, args, 3, NULL, 0, LS_CALL_DISCARD);
+      r = ls_op_call(add_, args, 3, NULL, 0, LS_CALL_DISCARD);
       CHECK(r.err == NULL);
       ls_tensor_free(g.t);
     }
@@ -110,7 +110,7 @@ int linstock_c_test(void) {
     ls_results r;
     args[0] = tensor_value(x.t);
     args[1] = int_value(1);
-    r = ls_call(find("aten::matmul", ""), args, 1, out, 1, 0);
+    r = ls_op_call(find("aten::matmul", ""), args, 1, out, 1, 0);
     CHECK(r.err != NULL && r.err->code == LS_ERR_ARGUMENT && r.err->message[0] != 0);
     ls_error_free(r.err);
   }

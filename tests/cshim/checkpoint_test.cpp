@@ -25,7 +25,7 @@ class Checkpoints : public ShimTest {
     ShimTest::SetUp();
     ls_callbacks cb{};
     cb.recompute = [](uint64_t id, const ls_tensor *in, uint64_t n) { return functions.at(id)(in, n); };
-    ls_set_callbacks(&cb);
+    ls_callbacks_set(&cb);
   }
   void TearDown() override {
     functions.clear();
@@ -35,14 +35,14 @@ class Checkpoints : public ShimTest {
   // exp(x) * exp(x): saves the exponential for itself, and twice for the product.
   static Tensor square_of_exp(ls_tensor x) {
     Tensor e = call("aten::exp", "", {T(x)});
-    return Tensor(ls_op_mul_Tensor(e, e));
+    return Tensor(ls_aten_mul_Tensor(e, e));
   }
   static uint64_t again(const ls_tensor *in, uint64_t) {
     ls_value arg = T(in[0]), out[1] = {};
-    ls_results r = ls_call(op("aten::exp"), &arg, 1, out, 1, 0);
+    ls_results r = ls_op_call(op("aten::exp"), &arg, 1, out, 1, 0);
     if (r.err != nullptr) return 7000 + static_cast<uint64_t>(code_of(r.err));
     Tensor e(out[0].u.t);
-    ls_result product = ls_op_mul_Tensor(e, e);
+    ls_result product = ls_aten_mul_Tensor(e, e);
     ls_tensor_free(product.t);
     return product.err == nullptr ? 0 : 7000 + static_cast<uint64_t>(code_of(product.err));
   }
@@ -56,7 +56,7 @@ class Checkpoints : public ShimTest {
   }
   static ls_error *backward(ls_tensor y, int32_t retain = 0) {
     Tensor sum = call("aten::sum", "", {T(y)});
-    return ls_backward(&sum.h, 1, nullptr, nullptr, 0, retain, 0);
+    return ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, retain, 0);
   }
   static int64_t bytes() {
     ls_memory m;
@@ -65,7 +65,7 @@ class Checkpoints : public ShimTest {
   }
   static std::vector<uint64_t> dropped() {
     std::vector<uint64_t> ids(8);
-    ids.resize(ls_take_dropped(ids.data(), ids.size()));
+    ids.resize(ls_dropped_take(ids.data(), ids.size()));
     return ids;
   }
 };
@@ -83,13 +83,13 @@ TEST_F(Checkpoints, BackwardComputesAgain) {
     return stopped;
   };
   Tensor x = floats(std::vector<float>(1024, 0.5f));
-  EXPECT_OK(ls_set_requires_grad(x, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   int64_t before = bytes();
   Tensor plain = square_of_exp(x);
   int64_t kept = bytes() - before;
   EXPECT_OK(backward(plain));
-  std::vector<float> want = values(Tensor(ls_grad_of(x)));
-  EXPECT_OK(ls_zero_grads(&x.h, 1, 0));
+  std::vector<float> want = values(Tensor(ls_tensor_grad(x)));
+  EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 0));
   plain = Tensor();
   before = bytes();
   {
@@ -98,13 +98,13 @@ TEST_F(Checkpoints, BackwardComputesAgain) {
     EXPECT_TRUE(dropped().empty());
     EXPECT_EQ(calls, 0);
     EXPECT_OK(backward(y, /*retain=*/1));
-    EXPECT_OK(ls_zero_grads(&x.h, 1, 0));
+    EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 0));
     EXPECT_EQ(calls, 1);
     EXPECT_TRUE(dropped() == std::vector<uint64_t>{7000 + LS_ERR_STOP_RECOMPUTATION}) << "the answer to the stop";
     EXPECT_OK(backward(y));
     EXPECT_EQ(calls, 2);
-    EXPECT_EQ(values(Tensor(ls_grad_of(x))), want);
-    EXPECT_OK(ls_zero_grads(&x.h, 1, 0));
+    EXPECT_EQ(values(Tensor(ls_tensor_grad(x))), want);
+    EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 0));
     EXPECT_EQ(dropped().size(), 2u) << "the function and the answer";
   }
   EXPECT_EQ(bytes(), before);
@@ -113,13 +113,13 @@ TEST_F(Checkpoints, BackwardComputesAgain) {
 // A graph that is freed without a pass frees the checkpoint, and so does a function that saves nothing.
 TEST_F(Checkpoints, NothingIsLeft) {
   Tensor x = floats({1, 2});
-  EXPECT_OK(ls_set_requires_grad(x, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   {
     Tensor y = checkpoint(32, x, square_of_exp);
     EXPECT_TRUE(dropped().empty());
   }
   EXPECT_EQ(dropped(), std::vector<uint64_t>{32});
-  Tensor z = checkpoint(33, x, [](ls_tensor t) { return Tensor(ls_op_add_Tensor(t, t)); });
+  Tensor z = checkpoint(33, x, [](ls_tensor t) { return Tensor(ls_aten_add_Tensor(t, t)); });
   EXPECT_EQ(dropped(), std::vector<uint64_t>{33});
 }
 
@@ -127,24 +127,24 @@ TEST_F(Checkpoints, NothingIsLeft) {
 TEST_F(Checkpoints, RandomNumbersAreRepeated) {
   auto draw = [](ls_tensor t) {
     Tensor mask = call("aten::rand_like", "", {T(t), Default(), Default(), Default(), Default(), Default()});
-    return Tensor(ls_op_mul_Tensor(t, mask));
+    return Tensor(ls_aten_mul_Tensor(t, mask));
   };
   functions[34] = [&](const ls_tensor *in, uint64_t) {
     ls_value args[] = {T(in[0]), Default(), Default(), Default(), Default(), Default()}, out[1] = {};
-    EXPECT_OK(ls_call(op("aten::rand_like"), args, 6, out, 1, 0).err);
+    EXPECT_OK(ls_op_call(op("aten::rand_like"), args, 6, out, 1, 0).err);
     Tensor mask(out[0].u.t);
-    ls_result r = ls_op_mul_Tensor(in[0], mask);
+    ls_result r = ls_aten_mul_Tensor(in[0], mask);
     ls_tensor_free(r.t);
     return static_cast<uint64_t>(code_of(r.err));
   };
   Tensor x = floats({1, 1, 1, 1});
-  EXPECT_OK(ls_set_requires_grad(x, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   Tensor y = checkpoint(34, x, draw);
   std::vector<float> mask = values(y);
   Tensor before(ls_rng_state(kCpu));
   EXPECT_OK(backward(y));
   Tensor after(ls_rng_state(kCpu));
-  EXPECT_EQ(values(Tensor(ls_grad_of(x))), mask);
+  EXPECT_EQ(values(Tensor(ls_tensor_grad(x))), mask);
   std::vector<uint8_t> a(8192), b(8192);
   ls_meta m;
   EXPECT_OK(ls_tensor_meta(before, &m));
@@ -156,7 +156,7 @@ TEST_F(Checkpoints, RandomNumbersAreRepeated) {
 // What is wrong with a recomputation is the pass's error, a second pass's too, and the thread is as it was.
 TEST_F(Checkpoints, Failures) {
   Tensor x = floats({1, 2});
-  EXPECT_OK(ls_set_requires_grad(x, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   struct {
     const char *what;
     int32_t code;
@@ -168,7 +168,7 @@ TEST_F(Checkpoints, Failures) {
       {"it saves another shape", LS_ERR_ARGUMENT,
        [](const ls_tensor *, uint64_t n) {
          Tensor other = floats({1, 2, 3});
-         EXPECT_OK(ls_set_requires_grad(other, 1));
+         EXPECT_OK(ls_tensor_set_requires_grad(other, 1));
          return again(&other.h, n);
        }},
   };
@@ -184,18 +184,18 @@ TEST_F(Checkpoints, Failures) {
     // The same graph once its function is well.
     functions[35] = again;
     EXPECT_OK(backward(y));
-    EXPECT_OK(ls_zero_grads(&x.h, 1, 0));
+    EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 0));
   }
 }
 
 TEST_F(Checkpoints, AChangedInputIsRefused) {
   Tensor x = floats({1, 2}), w = floats({3, 4});
-  EXPECT_OK(ls_set_requires_grad(w, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(w, 1));
   uint64_t depth;
   {
     EXPECT_OK(ls_checkpoint_push(36, &x.h, 1, &depth));
     ls_value args[] = {T(x), T(w)};
-    EXPECT_OK(ls_call(op("aten::mul_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
+    EXPECT_OK(ls_op_call(op("aten::mul_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
     EXPECT_ERR(ls_saved_pop(depth), LS_ERR_ARGUMENT);
     EXPECT_EQ(code_of(backward(x)), LS_ERR_ARGUMENT);
   }
@@ -225,15 +225,15 @@ TEST_F(Checkpoints, Nest) {
     return again(in, n);
   };
   Tensor x = floats({0.25, 2});
-  EXPECT_OK(ls_set_requires_grad(x, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   Tensor plain = call("aten::sin", "", {T(x)});
   plain = square_of_exp(plain);
   EXPECT_OK(backward(plain));
-  std::vector<float> want = values(Tensor(ls_grad_of(x)));
-  EXPECT_OK(ls_zero_grads(&x.h, 1, 0));
+  std::vector<float> want = values(Tensor(ls_tensor_grad(x)));
+  EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 0));
   Tensor y = checkpoint(41, x, both);
   EXPECT_OK(backward(y));
-  EXPECT_EQ(values(Tensor(ls_grad_of(x))), want);
+  EXPECT_EQ(values(Tensor(ls_tensor_grad(x))), want);
   EXPECT_EQ(outer, 1);
   EXPECT_EQ(inner, 1);
 }
@@ -242,21 +242,21 @@ TEST_F(Checkpoints, Nest) {
 TEST_F(Checkpoints, Threads) {
   functions[51] = again;
   Tensor x = floats({1, 2});
-  EXPECT_OK(ls_set_requires_grad(x, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   Tensor shared = checkpoint(51, x, square_of_exp);
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; i++) {
     threads.emplace_back([&] {
       for (int k = 0; k < 50; k++) {
         Tensor own = floats({1, 2});
-        EXPECT_OK(ls_set_requires_grad(own, 1));
+        EXPECT_OK(ls_tensor_set_requires_grad(own, 1));
         Tensor y = checkpoint(51, own, square_of_exp);
         EXPECT_OK(backward(y));
         ls_tensor out[1];
         uint64_t scope;
         Tensor sum = call("aten::sum", "", {T(shared)});
-        EXPECT_OK(ls_grad(&sum.h, 1, nullptr, &x.h, 1, 1, 0, 0, out, &scope));
-        EXPECT_EQ(values(Tensor(out[0])), values(Tensor(ls_grad_of(own))));
+        EXPECT_OK(ls_autograd_grad(&sum.h, 1, nullptr, &x.h, 1, 1, 0, 0, out, &scope));
+        EXPECT_EQ(values(Tensor(out[0])), values(Tensor(ls_tensor_grad(own))));
       }
     });
   }

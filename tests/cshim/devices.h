@@ -75,7 +75,7 @@ inline int32_t fail_on_a_device() {
   std::copy(text.begin(), text.end(), reinterpret_cast<char *>(&args[at]));
   ls_op assertion = op("aten::_assert_scalar");
   ls_value out[1];
-  ls_results r = ls_call(assertion, args.data(), args.size(), out, 1, 0);
+  ls_results r = ls_op_call(assertion, args.data(), args.size(), out, 1, 0);
   int32_t code = r.err == nullptr ? 0 : r.err->code;
   ls_error_free(r.err);
   return code;

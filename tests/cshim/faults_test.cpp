@@ -46,18 +46,18 @@ class Faults : public ShimTest {
                   [](uint64_t, const ls_tensor *grads, uint64_t, const ls_tensor *saved, uint64_t, const uint8_t *,
                      ls_tensor *out, uint64_t n) -> uint64_t {
                     for (uint64_t i = 0; i < n; i++) {
-                      ls_result r = ls_op_mul_Tensor(grads[0], saved[0]);
+                      ls_result r = ls_aten_mul_Tensor(grads[0], saved[0]);
                       out[i] = r.t;
                       if (r.err != nullptr) return static_cast<uint64_t>(code(r.err));
                     }
                     return 0;
                   },
                   [](uint64_t, const ls_tensor *inputs, uint64_t) -> uint64_t {
-                    ls_result r = ls_op_mul_Tensor(inputs[0], inputs[0]);
+                    ls_result r = ls_aten_mul_Tensor(inputs[0], inputs[0]);
                     ls_tensor_free(r.t);
                     return static_cast<uint64_t>(code(r.err));
                   }};
-    ls_set_callbacks(&callbacks_);
+    ls_callbacks_set(&callbacks_);
   }
   static ls_callbacks callbacks_;
 };
@@ -87,11 +87,11 @@ int32_t program(ls_tensor x, ls_tensor w) {
   static const ls_op sum_rows = op("aten::sum", "dim_IntList"), sum_all = op("aten::sum"),
                      split_rows = op("aten::split", "Tensor");
   int32_t failed = 0;
-  TRY_VOID(ls_zero_grads(&w, 1, 0));
-  ls_tensor y = TRY(ls_op_matmul(x, w));
+  TRY_VOID(ls_tensors_zero_grad(&w, 1, 0));
+  ls_tensor y = TRY(ls_aten_matmul(x, w));
   uint64_t depth = 0;
   TRY_VOID(ls_checkpoint_push(13, &y, 1, &depth));
-  ls_result product = ls_op_mul_Tensor(y, y);
+  ls_result product = ls_aten_mul_Tensor(y, y);
   all.add(product.t);
   int32_t popped = code(ls_saved_pop(depth));
   if ((failed = code(product.err)) != 0 || (failed = popped) != 0) return failed;
@@ -100,52 +100,52 @@ int32_t program(ls_tensor x, ls_tensor w) {
   append<int64_t>(args, LS_INTS, {0});
   args.push_back(B(true));
   ls_value out[2] = {};
-  ls_results rs = ls_call(sum_rows, args.data(), args.size(), out, 2, 0);
+  ls_results rs = ls_op_call(sum_rows, args.data(), args.size(), out, 2, 0);
   if ((failed = code(rs.err)) != 0) return failed;
   ls_tensor rows = all.add(out[0].u.t);
   ls_value split[3] = {T(rows), I(2), I(1)}, none[1];
-  rs = ls_call(split_rows, split, 3, none, 0, 0);  // its results spill
+  rs = ls_op_call(split_rows, split, 3, none, 0, 0);  // its results spill
   if ((failed = code(rs.err)) != 0) return failed;
   auto *parts = reinterpret_cast<const ls_tensor *>(rs.spill + 1);
   for (uint32_t i = 0; i < rs.spill[0].len; i++) all.add(parts[i]);
   ls_tensor part = parts[0];
   ls_spill_free(rs.spill);
   uint32_t slot = 0;
-  TRY_VOID(ls_register_hook(part, 7, &slot));
+  TRY_VOID(ls_hook_register(part, 7, &slot));
   TRY_VOID(ls_mode_push(LS_MODE_GRAD, 0));
-  ls_result plain = ls_op_mul_Tensor(part, part);
+  ls_result plain = ls_aten_mul_Tensor(part, part);
   ls_mode_pop();
   EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
   all.add(plain.t);
   if ((failed = code(plain.err)) != 0) return failed;
   ls_tensor tied = 0;
   uint64_t scope = 0;
-  TRY_VOID(ls_custom_function(9, &part, 1, &plain.t, 1, &part, 1, &tied, &scope));
+  TRY_VOID(ls_function_attach(9, &part, 1, &plain.t, 1, &part, 1, &tied, &scope));
   all.add(tied);
-  rs = ls_call(sum_all, std::vector<ls_value>{T(tied)}.data(), 1, out, 2, 0);
+  rs = ls_op_call(sum_all, std::vector<ls_value>{T(tied)}.data(), 1, out, 2, 0);
   if ((failed = code(rs.err)) != 0) return failed;
   ls_tensor sum = all.add(out[0].u.t);
-  failed = code(ls_backward(&sum, 1, nullptr, nullptr, 0, 0, 0));
+  failed = code(ls_autograd_backward(&sum, 1, nullptr, nullptr, 0, 0, 0));
   if (failed != 0) return failed;
-  ls_tensor g = TRY(ls_grad_of(w));
+  ls_tensor g = TRY(ls_tensor_grad(w));
   std::vector<float> data(6);
   TRY_VOID(ls_tensor_copy_out(g, kFloat, data.data(), 24));
   const int64_t shape[] = {6};
   ls_tensor blob = TRY(ls_tensor_from_blob(kFloat, shape, 1, data.data(), 24, nullptr, 11));
-  return code(ls_set_requires_grad(blob, 1));
+  return code(ls_tensor_set_requires_grad(blob, 1));
 }
 
 void sweep(int32_t point, int least) {
   int faults = 0;
   {
     Tensor x = floats({1, 2, 3, 4, 5, 6}, {3, 2}), w = floats({1, 2, 3, 4, 5, 6}, {2, 3});
-    EXPECT_OK(ls_set_requires_grad(w, 1));
+    EXPECT_OK(ls_tensor_set_requires_grad(w, 1));
     EXPECT_EQ(program(x, w), 0);
   }
   for (int64_t times : {int64_t{1}, kForever}) {
     for (int64_t k = 0;; k++) {
       Tensor x = floats({1, 2, 3, 4, 5, 6}, {3, 2}), w = floats({1, 2, 3, 4, 5, 6}, {2, 3});
-      EXPECT_OK(ls_set_requires_grad(w, 1));
+      EXPECT_OK(ls_tensor_set_requires_grad(w, 1));
       EXPECT_OK(ls_memory_empty_cache(kCpu));
       int64_t failed = 0;
       {
@@ -181,7 +181,7 @@ TEST_F(Faults, EntriesThrow) {
     Fault f(LS_FAULT_ENTRY, 0, kForever, kind);
     EXPECT_EQ(code(ls_tensor_meta(x, &m)), want[kind]);
     EXPECT_EQ(code(ls_tensor_alias(x).err), want[kind]);
-    EXPECT_EQ(code(ls_show_config(nullptr, 0).err), want[kind]);
+    EXPECT_EQ(code(ls_torch_config(nullptr, 0).err), want[kind]);
     EXPECT_GE(f.failed(), 3);
   }
 }
@@ -219,12 +219,12 @@ TEST_F(Faults, ThreadWithoutMemory) {
       ls_result r;
       {
         Fault f(LS_FAULT_SHIM, 0, kForever);
-        r = ls_op_mul_Tensor(x, x);
+        r = ls_aten_mul_Tensor(x, x);
       }
       ls_tensor_free(r.t);
       int32_t c = code(r.err);
       EXPECT_TRUE(c == 0 || c == LS_ERR_OUT_OF_MEMORY);
-      Tensor y(ls_op_mul_Tensor(x, x));
+      Tensor y(ls_aten_mul_Tensor(x, x));
       EXPECT_EQ(values(y), (std::vector<float>{1, 4}));
     }).join();
   }
@@ -234,7 +234,7 @@ TEST_F(Faults, ThreadWithoutMemory) {
 TEST_F(Faults, OthersAreLeftAlone) {
   Tensor x = floats({1, 2});
   Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_STD);
-  std::thread([&] { Tensor y(ls_op_mul_Tensor(x, x)); }).join();
+  std::thread([&] { Tensor y(ls_aten_mul_Tensor(x, x)); }).join();
   EXPECT_EQ(f.failed(), 0);
 }
 
@@ -301,7 +301,7 @@ TEST_F(Samples, WithoutMemory) {
       Tensor a = floats({1, 2}), b = floats({3});
       auto seen = *ls_samples_seen();
       Fault f(LS_FAULT_SHIM, k, kForever);
-      ls_tensor c = ls_op_mul_Tensor(a, b).t;
+      ls_tensor c = ls_aten_mul_Tensor(a, b).t;
       EXPECT_LE(*ls_samples_seen(), seen + 1);
       ls_tensor_free(c);
       failed = f.failed();
@@ -365,10 +365,10 @@ TEST_F(Samples, StraysWithoutMemory) {
     int64_t failed = 0;
     std::thread([&] {
       Tensor x = floats({1, 2});
-      EXPECT_OK(ls_set_requires_grad(x, 1));
+      EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
       Tensor sum = call("aten::sum", "", {T(x)});
       Fault f(LS_FAULT_SHIM, k, 1);
-      int32_t c = code(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+      int32_t c = code(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
       EXPECT_TRUE(c == 0 || c == LS_ERR_OUT_OF_MEMORY);
       failed = f.failed();
       ls_samples_attach(3, 0);

@@ -94,14 +94,14 @@ bool utf8(const char *s) {
   return true;
 }
 
-// One operator for ls_call, with the kinds of its arguments.
+// One operator for ls_op_call, with the kinds of its arguments.
 struct Operator {
   const char *name, *overload;
   ls_op op = 0;
   std::vector<std::string> args = {};  // types, as the schema writes them
 };
 
-// Those that ls_call is tried on: ordinary ones, of each kind of argument.
+// Those that ls_op_call is tried on: ordinary ones, of each kind of argument.
 Operator operators[] = {
     {"aten::add", "Tensor"},
     {"aten::add_", "Tensor"},
@@ -393,16 +393,16 @@ class Fuzz {
 const std::vector<Fuzz::Call> Fuzz::calls_ = {
     {"ls_tensor_from_data", &Fuzz::make, 12},
     {"ls_tensor_free", &Fuzz::free_some, 12},
-    {"ls_call", &Fuzz::boxed, 30},
+    {"ls_op_call", &Fuzz::boxed, 30},
     {"typed operators", &Fuzz::typed, 30},
     {"in-place operators", &Fuzz::in_place, 8},
     {"ls_tensor_meta …", &Fuzz::look, 16},
-    {"ls_backward", &Fuzz::backward, 6},
-    {"ls_grad", &Fuzz::grad, 4},
-    {"ls_custom_function", &Fuzz::custom, 2},
-    {"ls_register_hook", &Fuzz::hook, 3},
+    {"ls_autograd_backward", &Fuzz::backward, 6},
+    {"ls_autograd_grad", &Fuzz::grad, 4},
+    {"ls_function_attach", &Fuzz::custom, 2},
+    {"ls_hook_register", &Fuzz::hook, 3},
     {"ls_adam_step", &Fuzz::adam, 3},
-    {"ls_set_grad …", &Fuzz::set_grad, 8},
+    {"ls_tensor_set_grad …", &Fuzz::set_grad, 8},
     {"ls_tensor_from_blob", &Fuzz::blob, 3},
     {"hand-over", &Fuzz::swap, 6},
     {"ls_pressure_…", &Fuzz::pressure, 4},
@@ -458,7 +458,7 @@ void Fuzz::make() {
     s = integers();
   }
   result(ls_tensor_from_data(d, s.data(), s.size(), data.data(), nbytes));
-  if (!pool_.empty() && one(2)) ok(ls_set_requires_grad(pool_.back(), 1));
+  if (!pool_.empty() && one(2)) ok(ls_tensor_set_requires_grad(pool_.back(), 1));
 }
 
 void Fuzz::start() {
@@ -490,8 +490,8 @@ void Fuzz::finish() {
   pool_.insert(pool_.end(), held_.begin(), held_.end());
   held_.clear();
   if (rings_) {
-    for (auto t : pool_) ok(ls_set_grad(t, 0));
-    for (auto &h : hooks_) ok(ls_set_grad(h.first, 0));
+    for (auto t : pool_) ok(ls_tensor_set_grad(t, 0));
+    for (auto &h : hooks_) ok(ls_tensor_set_grad(h.first, 0));
   }
   for (auto &h : hooks_) ls_tensor_free(h.first);
   hooks_.clear();
@@ -527,7 +527,7 @@ void Fuzz::look() {
       return result(ls_tensor_index(t, v.data(), v.size()));
     }
     case 7:
-      return values([&](ls_value *out, uint64_t n) { return ls_grad_fn_name(t, out, n); });
+      return values([&](ls_value *out, uint64_t n) { return ls_tensor_grad_fn_name(t, out, n); });
     case 8:
     case 9: {
       ls_meta m;
@@ -689,7 +689,7 @@ void Fuzz::boxed() {
   // An operator that writes into what its own graph saves makes a ring.
   if (in_place) ok(ls_mode_push(LS_MODE_GRAD, 0));
   values([&](ls_value *out, uint64_t n) {
-    return ls_call(o.op, exact.data(), exact.size(), out, n, in_place || one(20) ? LS_CALL_DISCARD : 0);
+    return ls_op_call(o.op, exact.data(), exact.size(), out, n, in_place || one(20) ? LS_CALL_DISCARD : 0);
   });
   if (in_place) ls_mode_pop();
 }
@@ -705,89 +705,89 @@ void Fuzz::typed() {
   }
   switch (which) {
     case 0:
-      return result(ls_op_add_Tensor(x, y));
+      return result(ls_aten_add_Tensor(x, y));
     case 1:
-      return result(ls_op_sub_Tensor(x, y));
+      return result(ls_aten_sub_Tensor(x, y));
     case 2:
-      return result(ls_op_mul_Tensor(x, y));
+      return result(ls_aten_mul_Tensor(x, y));
     case 3:
-      return result(ls_op_div_Tensor(x, y));
+      return result(ls_aten_div_Tensor(x, y));
     case 4:
-      return result(ls_op_neg(x));
+      return result(ls_aten_neg(x));
     case 5:
-      return result(ls_op_exp(x));
+      return result(ls_aten_exp(x));
     case 6:
-      return result(ls_op_log(x));
+      return result(ls_aten_log(x));
     case 7:
-      return result(ls_op_sqrt(x));
+      return result(ls_aten_sqrt(x));
     case 8:
-      return result(ls_op_maximum(x, y));
+      return result(ls_aten_maximum(x, y));
     case 9:
-      return result(ls_op_eq_Tensor(x, y));
+      return result(ls_aten_eq_Tensor(x, y));
     case 10:
-      return result(ls_op_lt_Tensor(x, y));
+      return result(ls_aten_lt_Tensor(x, y));
     case 11:
-      return result(ls_op_gt_Tensor(x, y));
+      return result(ls_aten_gt_Tensor(x, y));
     case 12:
-      return result(ls_op_sum_dim_IntList(x));
+      return result(ls_aten_sum_dim_IntList(x));
     case 13:
-      return result(ls_op_mean_dim(x));
+      return result(ls_aten_mean_dim(x));
     case 14:
-      return result(ls_op_matmul(x, y));
+      return result(ls_aten_matmul(x, y));
     case 15:
-      return result(ls_op_mm(x, y));
+      return result(ls_aten_mm(x, y));
     case 16:
-      return result(ls_op_bmm(x, y));
+      return result(ls_aten_bmm(x, y));
     case 17:
-      return result(ls_op_addmm(x, y, z));
+      return result(ls_aten_addmm(x, y, z));
     case 18:
-      return result(ls_op_linear(x, y, z));
+      return result(ls_aten_linear(x, y, z));
     case 19:
-      return result(ls_op_view(x, v.data(), v.size()));
+      return result(ls_aten_view(x, v.data(), v.size()));
     case 20:
-      return result(ls_op_reshape(x, v.data(), v.size()));
+      return result(ls_aten_reshape(x, v.data(), v.size()));
     case 21:
-      return result(ls_op_transpose_int(x, i, k));
+      return result(ls_aten_transpose_int(x, i, k));
     case 22:
-      return result(ls_op_t(x));
+      return result(ls_aten_t(x));
     case 23:
-      return result(ls_op_permute(x, v.data(), v.size()));
+      return result(ls_aten_permute(x, v.data(), v.size()));
     case 24:
-      return result(ls_op_squeeze_dim(x, i));
+      return result(ls_aten_squeeze_dim(x, i));
     case 25:
-      return result(ls_op_unsqueeze(x, i));
+      return result(ls_aten_unsqueeze(x, i));
     case 26:
       // See small_.
       for (auto &d : v)
         if (d > 4) d = 4;
       v.resize(std::min<size_t>(v.size(), 6));
-      return result(ls_op_expand(x, v.data(), v.size()));
+      return result(ls_aten_expand(x, v.data(), v.size()));
     case 27:
-      return result(ls_op_select_int(x, i, k));
+      return result(ls_aten_select_int(x, i, k));
     case 28:
-      return result(ls_op_slice_Tensor(x, i));
+      return result(ls_aten_slice_Tensor(x, i));
     case 29:
-      return result(ls_op_contiguous(x));
+      return result(ls_aten_contiguous(x));
     case 30:
-      return result(ls_op_clone(x));
+      return result(ls_aten_clone(x));
     case 31:
-      return result(ls_op_detach(x));
+      return result(ls_aten_detach(x));
     case 32:
-      return result(ls_op_masked_fill_Tensor(x, y, z));
+      return result(ls_aten_masked_fill_Tensor(x, y, z));
     case 33:
-      return result(ls_op_relu(x));
+      return result(ls_aten_relu(x));
     case 34:
-      return result(ls_op_softmax_int(x, i));
+      return result(ls_aten_softmax_int(x, i));
     case 35:
-      return result(ls_op_log_softmax_int(x, i));
+      return result(ls_aten_log_softmax_int(x, i));
     case 36:
-      return result(ls_op_layer_norm(x, v.data(), v.size(), y, z));
+      return result(ls_aten_layer_norm(x, v.data(), v.size(), y, z));
     case 37:
-      return result(ls_op_dropout(x, real()));
+      return result(ls_aten_dropout(x, real()));
     case 38:
-      return result(ls_op_cross_entropy_loss(x, y));
+      return result(ls_aten_cross_entropy_loss(x, y));
     default:
-      return result(ls_op_mse_loss(x, y));
+      return result(ls_aten_mse_loss(x, y));
   }
 }
 
@@ -798,7 +798,7 @@ void Fuzz::in_place() {
     // What x was used for keeps x itself: were it written to x, the graph would hold its own output, a ring that
     // libtorch never frees.
     ok(ls_mode_push(LS_MODE_GRAD, 0));
-    auto r = ls_op_clone(y);
+    auto r = ls_aten_clone(y);
     ls_mode_pop();
     result(r);
     y = r.t;
@@ -807,46 +807,46 @@ void Fuzz::in_place() {
   if (off) ok(ls_mode_push(LS_MODE_GRAD, 0));
   switch (below(14)) {
     case 0:
-      ok(ls_op_add__Tensor(x, y));
+      ok(ls_aten_add__Tensor(x, y));
       break;
     case 1:
-      ok(ls_op_sub__Tensor(x, y));
+      ok(ls_aten_sub__Tensor(x, y));
       break;
     case 2:
-      ok(ls_op_mul__Tensor(x, y));
+      ok(ls_aten_mul__Tensor(x, y));
       break;
     case 3:
-      ok(ls_op_div__Tensor(x, y));
+      ok(ls_aten_div__Tensor(x, y));
       break;
     case 4:
-      ok(ls_op_neg_(x));
+      ok(ls_aten_neg_(x));
       break;
     case 5:
-      ok(ls_op_exp_(x));
+      ok(ls_aten_exp_(x));
       break;
     case 6:
-      ok(ls_op_log_(x));
+      ok(ls_aten_log_(x));
       break;
     case 7:
-      ok(ls_op_eq__Tensor(x, y));
+      ok(ls_aten_eq__Tensor(x, y));
       break;
     case 8:
-      ok(ls_op_addmm_(x, y, z));
+      ok(ls_aten_addmm_(x, y, z));
       break;
     case 9:
-      ok(ls_op_detach_(x));
+      ok(ls_aten_detach_(x));
       break;
     case 10:
-      ok(ls_op_masked_fill__Tensor(x, y, z));
+      ok(ls_aten_masked_fill__Tensor(x, y, z));
       break;
     case 11:
-      ok(ls_op_relu_(x));
+      ok(ls_aten_relu_(x));
       break;
     case 12:
-      ok(ls_op_tanh_(x));
+      ok(ls_aten_tanh_(x));
       break;
     default:
-      ok(ls_op_sigmoid_(x));
+      ok(ls_aten_sigmoid_(x));
       break;
   }
   if (off) ls_mode_pop();
@@ -856,28 +856,28 @@ void Fuzz::backward() {
   ls_tensor root[2] = {tensor(), tensor()}, ones[2] = {one(2) ? 0 : tensor(), 0};
   uint64_t n = one(10) ? below(3) : 1;
   if (n == 1 && !one(3)) {
-    auto r = ls_op_sum_dim_IntList(root[0]);
+    auto r = ls_aten_sum_dim_IntList(root[0]);
     result(r);
     root[0] = r.t;
   }
   auto inputs = tensors(2);
   bool with = one(4);
-  ok(ls_backward(root, n, one(3) ? nullptr : ones, with ? inputs.data() : nullptr, with ? inputs.size() : 0,
-                 static_cast<int32_t>(below(2)), rings_ && one(3)));
+  ok(ls_autograd_backward(root, n, one(3) ? nullptr : ones, with ? inputs.data() : nullptr,
+                          with ? inputs.size() : 0, static_cast<int32_t>(below(2)), rings_ && one(3)));
 }
 
 void Fuzz::grad() {
   ls_tensor root = tensor();
   if (!one(3)) {
-    auto r = ls_op_sum_dim_IntList(root);
+    auto r = ls_aten_sum_dim_IntList(root);
     result(r);
     root = r.t;
   }
   auto inputs = tensors(3);
   std::vector<ls_tensor> out(inputs.size());
   uint64_t scope;
-  auto *e = ls_grad(&root, 1, nullptr, inputs.data(), inputs.size(), static_cast<int32_t>(below(2)),
-                    static_cast<int32_t>(below(2)), static_cast<int32_t>(below(2)), out.data(), &scope);
+  auto *e = ls_autograd_grad(&root, 1, nullptr, inputs.data(), inputs.size(), static_cast<int32_t>(below(2)),
+                             static_cast<int32_t>(below(2)), static_cast<int32_t>(below(2)), out.data(), &scope);
   if (e == nullptr)
     for (auto t : out) keep(t);
   ok(e);
@@ -887,22 +887,22 @@ void Fuzz::set_grad() {
   ls_tensor x = tensor(), y = tensor();
   switch (below(7)) {
     case 0:
-      return ok(ls_set_requires_grad(x, static_cast<int32_t>(below(2))));
+      return ok(ls_tensor_set_requires_grad(x, static_cast<int32_t>(below(2))));
     case 1:
-      return ok(ls_retain_grad(x));
+      return ok(ls_tensor_retain_grad(x));
     case 2:
-      return result(ls_grad_of(x));
+      return result(ls_tensor_grad(x));
     case 3: {
       // A gradient with a graph can hold its own tensor.
-      if (y == 0 || rings_) return ok(ls_set_grad(x, y));
-      auto d = ls_op_detach(y);
+      if (y == 0 || rings_) return ok(ls_tensor_set_grad(x, y));
+      auto d = ls_aten_detach(y);
       result(d);
-      return ok(ls_set_grad(x, d.t));
+      return ok(ls_tensor_set_grad(x, d.t));
     }
     case 4: {
       auto v = tensors();
       std::vector<ls_tensor> out(v.size(), 1);
-      auto *e = ls_grads_of(v.data(), v.size(), out.data());
+      auto *e = ls_tensors_grad(v.data(), v.size(), out.data());
       for (auto t : out) {
         if (e != nullptr && t != 0) fail("a gradient beside an error");
         keep(t);
@@ -911,7 +911,7 @@ void Fuzz::set_grad() {
     }
     default: {
       auto v = tensors();
-      return ok(ls_zero_grads(v.data(), v.size(), static_cast<int32_t>(below(2))));
+      return ok(ls_tensors_zero_grad(v.data(), v.size(), static_cast<int32_t>(below(2))));
     }
   }
 }
@@ -920,7 +920,7 @@ uint64_t on_hook(uint64_t id, ls_tensor grad, ls_tensor *out) {
   if (id % 4 == 1) *out = ls_tensor_alias(grad).t;
   if (id % 4 == 2) return 7;
   if (id % 4 == 3) {
-    auto r = ls_op_sum_dim_IntList(grad);  // of another shape
+    auto r = ls_aten_sum_dim_IntList(grad);  // of another shape
     *out = r.t;
     ls_error_free(r.err);
   }
@@ -940,12 +940,12 @@ uint64_t on_backward(uint64_t id, const ls_tensor *grads, uint64_t n, const ls_t
 void Fuzz::hook() {
   if (!hooks_.empty() && one(3)) {
     auto [t, slot] = hooks_[below(hooks_.size())];
-    return ok(ls_remove_hook(t, one(4) ? static_cast<uint32_t>(below(9)) : slot));
+    return ok(ls_hook_remove(t, one(4) ? static_cast<uint32_t>(below(9)) : slot));
   }
   ls_tensor t = tensor();
-  if (one(6)) return ok(ls_remove_hook(t, pick<uint32_t>({0, 1, UINT32_MAX})));
+  if (one(6)) return ok(ls_hook_remove(t, pick<uint32_t>({0, 1, UINT32_MAX})));
   uint32_t slot = 0;
-  auto *e = ls_register_hook(t, source_.next(), &slot);
+  auto *e = ls_hook_register(t, source_.next(), &slot);
   if (e == nullptr && hooks_.size() < 8) hooks_.emplace_back(ls_tensor_alias(t).t, slot);
   ok(e);
 }
@@ -954,8 +954,8 @@ void Fuzz::custom() {
   auto in = tensors(3), saved = tensors(2);
   std::vector<ls_tensor> fresh;
   for (uint64_t n = below(3); n > 0; n--) {
-    auto r = ls_op_detach(tensor());
-    auto c = ls_op_clone(r.t);
+    auto r = ls_aten_detach(tensor());
+    auto c = ls_aten_clone(r.t);
     result(r);
     if (c.t != 0) fresh.push_back(c.t);
     result(c);
@@ -964,7 +964,7 @@ void Fuzz::custom() {
   if (one(10)) fresh.push_back(0);
   std::vector<ls_tensor> out(fresh.size());
   uint64_t scope;
-  auto *e = ls_custom_function(source_.next(), in.data(), in.size(), fresh.data(), fresh.size(), saved.data(),
+  auto *e = ls_function_attach(source_.next(), in.data(), in.size(), fresh.data(), fresh.size(), saved.data(),
                                saved.size(), out.data(), &scope);
   if (e == nullptr)
     for (auto t : out) keep(t);
@@ -982,10 +982,10 @@ void Fuzz::adam() {
     result(step);
     t.push_back(one(10) ? tensor() : step.t);
     for (auto *v : {&a, &s, &m}) {
-      auto r = ls_op_clone(x);
+      auto r = ls_aten_clone(x);
       ls_tensor h = r.t;
       if (r.err == nullptr && h != 0) {
-        auto d = ls_op_detach(h);
+        auto d = ls_aten_detach(h);
         result(d);
         h = d.t;
       }
@@ -993,8 +993,8 @@ void Fuzz::adam() {
       v->push_back(one(10) ? tensor() : h);
     }
     if (x != 0 && one(2)) {
-      auto g = ls_op_detach(a.back());
-      if (g.err == nullptr && g.t != 0 && !one(4)) ok(ls_set_grad(x, g.t));
+      auto g = ls_aten_detach(a.back());
+      if (g.err == nullptr && g.t != 0 && !one(4)) ok(ls_tensor_set_grad(x, g.t));
       result(g);
     }
   }
@@ -1022,10 +1022,10 @@ void Fuzz::blob() {
                   : ls_tensor_from_blob(kFloat, s.data(), s.size(), memory, n, nullptr, source_.next());
   if (r.err != nullptr) return result(r);
   // The memory is everybody's: only its copy is written to.
-  result(ls_op_clone(r.t));
+  result(ls_aten_clone(r.t));
   ls_tensor_free(r.t);
   uint64_t ids[8];
-  ls_take_dropped(ids, below(9));
+  ls_dropped_take(ids, below(9));
   (void)ls_dropped_count();
 }
 
@@ -1035,7 +1035,7 @@ void Fuzz::swap() {
   ls_tensor give = 0;
   if (ls_tensor t = tensor(); t != 0 && !one(4)) {
     ok(ls_mode_push(LS_MODE_GRAD, 0));
-    auto r = ls_op_clone(t);
+    auto r = ls_aten_clone(t);
     ls_mode_pop();
     ok(r.err);
     give = r.t;
@@ -1173,38 +1173,38 @@ void Fuzz::samples() {
 void Fuzz::process() {
   switch (below(12)) {
     case 0:
-      return ok(ls_manual_seed(source_.next()));
+      return ok(ls_rng_seed(source_.next()));
     case 1:
       return result(ls_rng_state(device()));
     case 2: {
       auto r = ls_rng_state(kCpu);
       result(r);
-      return ok(ls_set_rng_state(one(4) ? device() : kCpu, one(2) ? tensor() : r.t));
+      return ok(ls_rng_set_state(one(4) ? device() : kCpu, one(2) ? tensor() : r.t));
     }
     case 3:
       // Each number starts its threads.
-      return ok(ls_set_num_threads(one(40) ? 2 : pick<int32_t>({1, 1, 0, -1, INT32_MIN})));
+      return ok(ls_threads_set(one(40) ? 2 : pick<int32_t>({1, 1, 0, -1, INT32_MIN})));
     case 4:
-      (void)ls_num_threads();
+      (void)ls_threads_get();
       return;
     case 5:
       if (many_) return;
-      return ok(ls_set_deterministic(static_cast<int32_t>(below(2)), 1));
+      return ok(ls_deterministic_set(static_cast<int32_t>(below(2)), 1));
     case 6:
-      (void)ls_deterministic();
+      (void)ls_deterministic_get();
       return;
     case 7:
       if (many_) return;
-      return ok(ls_set_matmul_precision(static_cast<int32_t>(integer())));
+      return ok(ls_matmul_precision_set(static_cast<int32_t>(integer())));
     case 8:
-      (void)ls_matmul_precision();
+      (void)ls_matmul_precision_get();
       return;
     case 9:
       if (many_) return;
-      return ok(ls_set_default_dtype(dtype()));
+      return ok(ls_default_dtype_set(dtype()));
     case 10:
-      (void)ls_default_dtype();
-      return ok(ls_synchronize(device()));
+      (void)ls_default_dtype_get();
+      return ok(ls_device_synchronize(device()));
     default:
       (void)ls_device_count(pick<int32_t>({0, 1, 13, -1, 127, INT32_MAX, INT32_MIN}));
       return;
@@ -1261,7 +1261,7 @@ void Fuzz::versions() {
   ls_error_free(nullptr);
   ls_spill_free(nullptr);
   ok(ls_init());
-  if (one(20)) values([](ls_value *out, uint64_t n) { return ls_show_config(out, n); });
+  if (one(20)) values([](ls_value *out, uint64_t n) { return ls_torch_config(out, n); });
   if (one(200)) values([](ls_value *out, uint64_t n) { return ls_op_names(out, n); });
 }
 
@@ -1288,7 +1288,7 @@ void load() {
   if (ls_error *e = ls_init()) fail(e->message);
   static const ls_callbacks callbacks{on_hook, on_backward,
                                       [](uint64_t, const ls_tensor *, uint64_t) -> uint64_t { return 1; }};
-  ls_set_callbacks(&callbacks);
+  ls_callbacks_set(&callbacks);
   for (auto &o : operators) {
     if (ls_error *e = ls_op_find(o.name, o.overload, &o.op).err) fail(e->message);
     if (o.op != 0) o.args = argument_types(string_of(ls_op_schema(o.op, nullptr, 0)));
@@ -1317,10 +1317,10 @@ void reset() {
   check(ls_memory_set_oom_callback(nullptr, nullptr));
   ls_samples_set_rate(0);
   check(ls_history_set(0));
-  check(ls_set_default_dtype(kFloat));
-  check(ls_set_num_threads(1));
-  check(ls_manual_seed(1));
-  check(ls_set_deterministic(0, 0));
+  check(ls_default_dtype_set(kFloat));
+  check(ls_threads_set(1));
+  check(ls_rng_seed(1));
+  check(ls_deterministic_set(0, 0));
   ls_pressure_stop();
 }
 
@@ -1355,7 +1355,7 @@ void play(uint64_t sequence, Source *given) {
   for (auto &slot : exchange) ls_tensor_free(slot.exchange(0));
   ls_pressure_stop();
   uint64_t words[64];
-  while (ls_take_dropped(words, 64) != 0) {
+  while (ls_dropped_take(words, 64) != 0) {
   }
   while (ls_scope_orphans(words, 64) != 0) {
   }

@@ -32,12 +32,12 @@ namespace {
 class Guards : public ShimTest {};
 
 TEST_F(Guards, ThreadsThatCannotBeSet) {
-  int32_t before = ls_num_threads();
+  int32_t before = ls_threads_get();
   threads_fail = true;
-  EXPECT_OK(ls_set_num_threads(before + 1));
-  EXPECT_EQ(ls_num_threads(), before);
+  EXPECT_OK(ls_threads_set(before + 1));
+  EXPECT_EQ(ls_threads_get(), before);
   threads_fail = false;
-  EXPECT_OK(ls_set_num_threads(before));
+  EXPECT_OK(ls_threads_set(before));
 }
 
 // Whether f waits for the mutex: it is still at it when it has had time to end, and ends where it is free.
@@ -67,7 +67,7 @@ std::mutex &generators() {
 TEST_F(Guards, TheGeneratorIsLocked) {
   Tensor state(ls_rng_state(kCpu));
   EXPECT_TRUE(waits_for(generators(), [] { ls_tensor_free(ls_rng_state(kCpu).t); }));
-  EXPECT_TRUE(waits_for(generators(), [&] { EXPECT_OK(ls_set_rng_state(kCpu, state)); }));
+  EXPECT_TRUE(waits_for(generators(), [&] { EXPECT_OK(ls_rng_set_state(kCpu, state)); }));
 }
 
 struct BrokenDevices final : FakeDevices {
@@ -94,11 +94,11 @@ TEST_F(DevicesDeathTest, AStartsErrorIsKept) {
         ls_error *e = ls_rng_state(cuda(1)).err;
         if (e == nullptr || e->code != LS_ERR_DEVICE_LOST || e->device_error != 46) std::exit(1);
         // The CPU's generator is seeded by hand then.
-        if (!waits_for(generators(), [] { ls_manual_seed(7); })) std::exit(2);
+        if (!waits_for(generators(), [] { ls_rng_seed(7); })) std::exit(2);
         // A tensor with a graph, whose devices cannot be looked at without memory, is left alone.
         Tensor x = floats({1, 2});
-        if (ls_set_requires_grad(x, 1) != nullptr) std::exit(3);
-        ls_tensor y = ls_op_mul_Tensor(x, x).t;
+        if (ls_tensor_set_requires_grad(x, 1) != nullptr) std::exit(3);
+        ls_tensor y = ls_aten_mul_Tensor(x, x).t;
         arm();
         ls_tensor_free(y);
         disarm();
@@ -188,14 +188,14 @@ TEST(EngineDeathTest, ThatCannotStartIsLeftAlone) {
         cb.hook = [](uint64_t, ls_tensor, ls_tensor *) -> uint64_t {
           throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
         };
-        ls_set_callbacks(&cb);
+        ls_callbacks_set(&cb);
         auto pass = [](bool hooked) {
           Tensor x = floats({1, 2});
           uint32_t slot;
-          if (ls_set_requires_grad(x, 1) != nullptr) std::exit(91);
-          if (hooked && ls_register_hook(x, 1, &slot) != nullptr) std::exit(92);
+          if (ls_tensor_set_requires_grad(x, 1) != nullptr) std::exit(91);
+          if (hooked && ls_hook_register(x, 1, &slot) != nullptr) std::exit(92);
           Tensor sum = call("aten::sum", "", {T(x)});
-          ls_error *e = ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+          ls_error *e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
           int32_t code = e == nullptr ? 0 : e->code;
           ls_error_free(e);
           return code;

@@ -37,7 +37,7 @@ class ShimTest : public ::testing::Test {
   }
   void TearDown() override {
     uint64_t ids[64];
-    while (ls_take_dropped(ids, 64) != 0) {
+    while (ls_dropped_take(ids, 64) != 0) {
     }
     // At a limit threads have no credit: the account is exactly the bytes in use.
     ASSERT_EQ(ls_memory_set_limit(kCpu, 1), nullptr);
@@ -103,7 +103,7 @@ inline ls_op op(const char *name, const char *overload = "") {
 
 inline Tensor call(const char *name, const char *overload, std::vector<ls_value> args) {
   ls_value out[1] = {};
-  ls_results r = ls_call(op(name, overload), args.data(), args.size(), out, 1, 0);
+  ls_results r = ls_op_call(op(name, overload), args.data(), args.size(), out, 1, 0);
   EXPECT_EQ(take(r.err), "");
   EXPECT_EQ(r.spill, nullptr);
   return Tensor(out[0].u.t);

@@ -28,7 +28,7 @@ ls_result empty(int64_t floats) {
   ls_value out[1];
   std::vector<ls_value> args;
   append<int64_t>(args, LS_INTS, {floats});
-  auto r = ls_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0);
+  auto r = ls_op_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0);
   return {r.err == nullptr ? out[0].u.t : 0, r.err, 0};
 }
 
@@ -581,10 +581,10 @@ TEST_F(Memory, StraysOfManyThreads) {
     for (int k = 0; i < 2 && running != 0; k++) ls_tensor_free(empty(10 + k % 100).t);
     if (i < 2) return;
     Tensor x = floats({1, 2});
-    EXPECT_OK(ls_set_requires_grad(x, 1));
+    EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
     for (int k = 0; k < 30; k++) {
-      Tensor sum(ls_op_sum_dim_IntList(x));
-      EXPECT_OK(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+      Tensor sum(ls_aten_sum_dim_IntList(x));
+      EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       ls_samples_attach(static_cast<uint32_t>(i), 0);
     }

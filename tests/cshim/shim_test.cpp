@@ -70,9 +70,9 @@ TEST_F(Tensors, NoHandleIsAnErrorEverywhere) {
   EXPECT_ERR(ls_tensor_meta(0, &m), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_tensor_item(0, item), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_tensor_to(0, kLong, -1, 0).err, LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_op_add_Tensor(0, 0).err, LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_op_relu_(0), LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_set_requires_grad(0, 1), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_aten_add_Tensor(0, 0).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_aten_relu_(0), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_tensor_set_requires_grad(0, 1), LS_ERR_ARGUMENT);
   ls_tensor_free(0);
   ls_tensors_free(nullptr, 0);
 }
@@ -106,7 +106,7 @@ TEST_F(Tensors, BlobIsDroppedOnce) {
     EXPECT_EQ(ls_dropped_count(), 0u);
   }
   uint64_t ids[4];
-  ASSERT_EQ(ls_take_dropped(ids, 4), 1u);
+  ASSERT_EQ(ls_dropped_take(ids, 4), 1u);
   EXPECT_EQ(ids[0], 77u);
 }
 
@@ -139,7 +139,7 @@ TEST_F(Tensors, AHugeAllocationIsOutOfMemory) {
   ls_value out[1];
   ls_pace before, after;
   EXPECT_OK(ls_memory_pace(kCpu, &before));
-  EXPECT_ERR(ls_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0).err, LS_ERR_OUT_OF_MEMORY);
+  EXPECT_ERR(ls_op_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0).err, LS_ERR_OUT_OF_MEMORY);
   EXPECT_OK(ls_memory_pace(kCpu, &after));
   EXPECT_EQ(after.live, before.live);
 }
@@ -180,7 +180,7 @@ class Calls : public ShimTest {};
 
 TEST_F(Calls, TypedAndBoxedAgree) {
   Tensor a = floats({1, 2, 3}), b = floats({10, 20, 30});
-  Tensor typed(ls_op_add_Tensor(a, b));
+  Tensor typed(ls_aten_add_Tensor(a, b));
   Tensor boxed = call("aten::add", "Tensor", {T(a), T(b)});
   EXPECT_EQ(values(typed), values(boxed));
 }
@@ -219,7 +219,7 @@ TEST_F(Calls, ListsStringsAndDefaults) {
 TEST_F(Calls, SeveralResultsAndSpill) {
   Tensor a = floats({3, 1, 2});
   ls_value args[1] = {T(a)}, out[2];
-  ls_results r = ls_call(op("aten::sort"), args, 1, out, 2, 0);
+  ls_results r = ls_op_call(op("aten::sort"), args, 1, out, 2, 0);
   EXPECT_OK(r.err);
   ASSERT_EQ(r.slots, 2u);
   Tensor sorted(out[0].u.t), order(out[1].u.t);
@@ -227,7 +227,7 @@ TEST_F(Calls, SeveralResultsAndSpill) {
 
   Tensor many = floats(std::vector<float>(100));
   ls_value one[1] = {T(many)};
-  r = ls_call(op("aten::unbind", "int"), one, 1, out, 2, 0);
+  r = ls_op_call(op("aten::unbind", "int"), one, 1, out, 2, 0);
   EXPECT_OK(r.err);
   ASSERT_NE(r.spill, nullptr);
   ASSERT_EQ(r.spill[0].tag, static_cast<uint32_t>(LS_TENSORS));
@@ -240,7 +240,7 @@ TEST_F(Calls, BadArgumentsAreErrors) {
   Tensor a = floats({1, 2});
   ls_value out[2];
   auto err = [&](const char *name, const char *overload, std::vector<ls_value> args) {
-    return ls_call(op(name, overload), args.data(), args.size(), out, 2, 0).err;
+    return ls_op_call(op(name, overload), args.data(), args.size(), out, 2, 0).err;
   };
   EXPECT_ERR(err("aten::add", "Tensor", {}), LS_ERR_ARGUMENT);
   EXPECT_ERR(err("aten::add", "Tensor", {T(a)}), LS_ERR_ARGUMENT);
@@ -252,7 +252,7 @@ TEST_F(Calls, BadArgumentsAreErrors) {
   EXPECT_ERR(err("aten::add", "Tensor", {T(a), {99, 0, {.i = 0}}}), LS_ERR_ARGUMENT);
   // A list that claims more elements than there are slots.
   EXPECT_ERR(err("aten::cat", "", {{LS_TENSORS, 1000, {.i = 0}}}), LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_call(0, nullptr, 0, out, 2, 0).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_op_call(0, nullptr, 0, out, 2, 0).err, LS_ERR_ARGUMENT);
   ls_op none = 1;
   EXPECT_OK(ls_op_find("aten::no_such_operator", "", &none).err);
   EXPECT_EQ(none, 0u);
@@ -262,7 +262,7 @@ TEST_F(Calls, WrongTagsAreRefused) {
   Tensor x = floats({1, 2});
   auto refused = [](const char *name, const char *overload, std::vector<ls_value> args) {
     ls_value out[4];
-    ls_results r = ls_call(op(name, overload), args.data(), args.size(), out, 4, 0);
+    ls_results r = ls_op_call(op(name, overload), args.data(), args.size(), out, 4, 0);
     EXPECT_ERR(r.err, LS_ERR_ARGUMENT);
   };
   std::vector<ls_value> none;
@@ -283,7 +283,7 @@ TEST_F(Calls, DevicesThatCannotBeAreRefused) {
   Tensor t = floats({1});
   for (int32_t d : {-1, 200 << 8, 21 << 8, 0xfe, INT32_MAX, INT32_MIN}) {
     EXPECT_ERR(ls_rng_state(d).err, LS_ERR_ARGUMENT);
-    EXPECT_ERR(ls_synchronize(d), LS_ERR_ARGUMENT);
+    EXPECT_ERR(ls_device_synchronize(d), LS_ERR_ARGUMENT);
     if (HasFailure()) return;  // the next may never come back
     if (d >= 0) EXPECT_ERR(ls_tensor_to(t, -1, d, 0).err, LS_ERR_ARGUMENT);
   }
@@ -296,7 +296,7 @@ TEST_F(Calls, OneDnnsLayoutIsRefused) {
   args.push_back(I(kBFloat16));
   args.push_back(I(kMkldnn));
   ls_value out[1];
-  EXPECT_ERR(ls_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_op_call(op("aten::zeros"), args.data(), args.size(), out, 1, 0).err, LS_ERR_ARGUMENT);
 }
 
 TEST_F(Calls, RecurrentLayersAreCounted) {
@@ -306,7 +306,7 @@ TEST_F(Calls, RecurrentLayersAreCounted) {
     append<ls_tensor>(args, LS_TENSORS, {x.h, x.h});
     for (auto v : {B(false), I(layers), F(0), B(false), B(true), B(false)}) args.push_back(v);
     ls_value out[2];
-    EXPECT_ERR(ls_call(op("aten::gru", "input"), args.data(), args.size(), out, 2, 0).err, LS_ERR_ARGUMENT);
+    EXPECT_ERR(ls_op_call(op("aten::gru", "input"), args.data(), args.size(), out, 2, 0).err, LS_ERR_ARGUMENT);
   }
   // No layers, with as many states and weights.
   Tensor none = floats({}, {0, 1, 1});
@@ -314,7 +314,7 @@ TEST_F(Calls, RecurrentLayersAreCounted) {
   append<ls_tensor>(args, LS_TENSORS, {});
   for (auto v : {B(false), I(0), F(0), B(false), B(true), B(false)}) args.push_back(v);
   ls_value out[2];
-  EXPECT_ERR(ls_call(op("aten::gru", "input"), args.data(), args.size(), out, 2, 0).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_op_call(op("aten::gru", "input"), args.data(), args.size(), out, 2, 0).err, LS_ERR_ARGUMENT);
 }
 
 TEST_F(Calls, ErrorTextsAreUtf8) {
@@ -330,7 +330,7 @@ TEST_F(Calls, ErrorTextsAreUtf8) {
     std::vector<ls_value> args{T(t), T(t), {LS_STRING, static_cast<uint32_t>(text.size()), {.i = 0}}, {}};
     std::memcpy(static_cast<void *>(&args[3]), text.data(), text.size());
     ls_value out[1];
-    auto message = take(ls_call(op("aten::div", "Tensor_mode"), args.data(), args.size(), out, 1, 0).err);
+    auto message = take(ls_op_call(op("aten::div", "Tensor_mode"), args.data(), args.size(), out, 1, 0).err);
     EXPECT_NE(message.find(shown), std::string::npos) << message;
   }
 }
@@ -338,7 +338,7 @@ TEST_F(Calls, ErrorTextsAreUtf8) {
 TEST_F(Calls, DiscardLeavesNothing) {
   Tensor a = floats({1, 2});
   ls_value args[2] = {T(a), F(3)};
-  EXPECT_OK(ls_call(op("aten::add_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
+  EXPECT_OK(ls_op_call(op("aten::add_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
   EXPECT_EQ(values(a), (std::vector<float>{4, 5}));
 }
 
@@ -379,7 +379,7 @@ TEST_F(Threads, ModesNestAndBelongToTheThread) {
 TEST_F(Threads, TheScopeWordComesBackWithResults) {
   Tensor a = floats({1});
   EXPECT_EQ(ls_scope_set(5), 0u);
-  ls_result r = ls_op_add_Tensor(a, a);
+  ls_result r = ls_aten_add_Tensor(a, a);
   EXPECT_EQ(r.scope, 5u);
   Tensor sum(r);
   std::thread([] { EXPECT_EQ(ls_scope_get(), 0u); }).join();
@@ -387,13 +387,13 @@ TEST_F(Threads, TheScopeWordComesBackWithResults) {
 }
 
 TEST_F(Threads, ALongTurnIsToldWithAResult) {
-  int32_t before = ls_num_threads();
+  int32_t before = ls_threads_get();
   Tensor large = floats(std::vector<float>(1 << 15)), small = floats({1});
   // Whether a result says so within some time, and with which word else.
   auto told = [&](int milliseconds) {
     auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
     while (std::chrono::steady_clock::now() < end) {
-      ls_result r = ls_op_add_Tensor(large, large);
+      ls_result r = ls_aten_add_Tensor(large, large);
       Tensor sum(r);
       EXPECT_EQ(r.scope & ~LS_SCOPE_FLAGS, 7u);
       if (r.scope & LS_SCOPE_LONG) return true;
@@ -401,11 +401,11 @@ TEST_F(Threads, ALongTurnIsToldWithAResult) {
     return false;
   };
   auto says = [&] {
-    ls_result r = ls_op_add_Tensor(small, small);
+    ls_result r = ls_aten_add_Tensor(small, small);
     Tensor sum(r);
     return (r.scope & LS_SCOPE_LONG) != 0;
   };
-  ls_set_num_threads(2);
+  ls_threads_set(2);
   ls_scope_set(7);
   EXPECT_TRUE(told(5000));
   EXPECT_TRUE(says()) << "until it is taken";
@@ -425,7 +425,7 @@ TEST_F(Threads, ALongTurnIsToldWithAResult) {
     ASSERT_TRUE(told(5000));
     ls_scope_set(7);
     auto start = std::chrono::steady_clock::now();
-    ls_result r = ls_op_add_Tensor(x, x);
+    ls_result r = ls_aten_add_Tensor(x, x);
     Tensor sum(r);
     if (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(10)) continue;
     EXPECT_NE(r.scope & LS_SCOPE_LONG, 0u);
@@ -433,10 +433,10 @@ TEST_F(Threads, ALongTurnIsToldWithAResult) {
     break;
   }
   ls_scope_set(7);
-  ls_set_num_threads(1);
+  ls_threads_set(1);
   EXPECT_FALSE(told(50)) << "a thread alone has nothing to gain";
   ls_scope_set(0);
-  ls_set_num_threads(before);
+  ls_threads_set(before);
 }
 
 TEST_F(Threads, AThreadThatEndsInAScopeIsNoticed) {
@@ -451,24 +451,24 @@ TEST_F(Threads, AThreadThatEndsInAScopeIsNoticed) {
 }
 
 TEST_F(Threads, NumThreadsReachesThreadsThatHaveComputed) {
-  int32_t before = ls_num_threads();
+  int32_t before = ls_threads_get();
   Tensor a = floats(std::vector<float>(1 << 16));
   std::atomic<int> stage{0};
   int32_t seen = 0;
   std::thread t([&] {
-    Tensor b(ls_op_exp(a));
+    Tensor b(ls_aten_exp(a));
     stage = 1;
     while (stage != 2) std::this_thread::yield();
-    Tensor c(ls_op_exp(a));
-    seen = ls_num_threads();
+    Tensor c(ls_aten_exp(a));
+    seen = ls_threads_get();
   });
   while (stage != 1) std::this_thread::yield();
-  EXPECT_OK(ls_set_num_threads(7));
+  EXPECT_OK(ls_threads_set(7));
   stage = 2;
   t.join();
   EXPECT_EQ(seen, 7);
-  EXPECT_OK(ls_set_num_threads(before));
-  EXPECT_ERR(ls_set_num_threads(0), LS_ERR_ARGUMENT);
+  EXPECT_OK(ls_threads_set(before));
+  EXPECT_ERR(ls_threads_set(0), LS_ERR_ARGUMENT);
 }
 
 TEST_F(Threads, SeedsGiveTheSameNumbers) {
@@ -477,11 +477,11 @@ TEST_F(Threads, SeedsGiveTheSameNumbers) {
     append<int64_t>(args, LS_INTS, {8});
     return values(call("aten::randn", "", args));
   };
-  EXPECT_OK(ls_manual_seed(3));
+  EXPECT_OK(ls_rng_seed(3));
   Tensor state(ls_rng_state(kCpu));
   auto first = draw();
   EXPECT_NE(draw(), first);
-  EXPECT_OK(ls_set_rng_state(kCpu, state));
+  EXPECT_OK(ls_rng_set_state(kCpu, state));
   EXPECT_EQ(draw(), first);
 }
 
@@ -499,7 +499,7 @@ TEST_F(Threads, SharedListsAreTheirOwnersAlone) {
         EXPECT_NE(op(names[(i + k) % 6]), 0u);
         Tensor(ls_tensor_from_blob(kFloat, shape, 1, data, sizeof data, nullptr, 1));
         uint64_t ids[8];
-        dropped += static_cast<int>(ls_take_dropped(ids, 8));
+        dropped += static_cast<int>(ls_dropped_take(ids, 8));
         std::thread([] { ls_scope_set(11); }).join();
         orphans += static_cast<int>(ls_scope_orphans(ids, 8));
       }
@@ -507,7 +507,7 @@ TEST_F(Threads, SharedListsAreTheirOwnersAlone) {
   }
   for (auto &t : threads) t.join();
   uint64_t ids[64];
-  while (uint64_t n = ls_take_dropped(ids, 64)) dropped += static_cast<int>(n);
+  while (uint64_t n = ls_dropped_take(ids, 64)) dropped += static_cast<int>(n);
   while (uint64_t n = ls_scope_orphans(ids, 64)) orphans += static_cast<int>(n);
   EXPECT_EQ(dropped.load(), kThreads * kRounds);
   EXPECT_EQ(orphans.load(), kThreads * kRounds);
@@ -525,7 +525,7 @@ TEST_F(Threads, TheGeneratorsStateIsWhole) {
   std::vector<std::vector<uint8_t>> known;
   std::vector<Tensor> states;
   for (uint64_t seed : {1, 2, 3, 4}) {
-    EXPECT_OK(ls_manual_seed(seed));
+    EXPECT_OK(ls_rng_seed(seed));
     states.emplace_back(ls_rng_state(kCpu));
     known.push_back(bytes_of(states.back()));
   }
@@ -534,8 +534,8 @@ TEST_F(Threads, TheGeneratorsStateIsWhole) {
   for (int i = 0; i < 2; i++) {
     writers.emplace_back([&, i] {
       for (uint64_t k = 0; !stop; k++) {
-        EXPECT_OK(ls_manual_seed(1 + k % 2));
-        EXPECT_OK(ls_set_rng_state(kCpu, states[2 + (k + static_cast<uint64_t>(i)) % 2]));
+        EXPECT_OK(ls_rng_seed(1 + k % 2));
+        EXPECT_OK(ls_rng_set_state(kCpu, states[2 + (k + static_cast<uint64_t>(i)) % 2]));
       }
     });
   }
@@ -548,7 +548,7 @@ TEST_F(Threads, TheGeneratorsStateIsWhole) {
   stop = true;
   for (auto &t : writers) t.join();
   EXPECT_EQ(torn, 0) << "states that nobody has set";
-  EXPECT_OK(ls_set_rng_state(kCpu, before));
+  EXPECT_OK(ls_rng_set_state(kCpu, before));
 }
 
 TEST_F(Threads, ErrorsOfManyThreadsDoNotMix) {
@@ -559,7 +559,7 @@ TEST_F(Threads, ErrorsOfManyThreadsDoNotMix) {
       Tensor b = floats(std::vector<float>(100));
       std::string want = "(" + std::to_string(i + 2) + ")";
       for (int k = 0; k < 200; k++) {
-        std::string text = take(ls_op_add_Tensor(a, b).err);
+        std::string text = take(ls_aten_add_Tensor(a, b).err);
         ASSERT_NE(text.find(want), std::string::npos) << text;
       }
     });
@@ -568,17 +568,17 @@ TEST_F(Threads, ErrorsOfManyThreadsDoNotMix) {
 }
 
 TEST_F(Threads, Settings) {
-  EXPECT_ERR(ls_set_matmul_precision(9), LS_ERR_ARGUMENT);
-  EXPECT_OK(ls_set_matmul_precision(1));
-  EXPECT_EQ(ls_matmul_precision(), 1);
-  EXPECT_OK(ls_set_matmul_precision(0));
-  EXPECT_ERR(ls_set_default_dtype(kLong), LS_ERR_ARGUMENT);
-  EXPECT_OK(ls_set_default_dtype(7));
-  EXPECT_EQ(ls_default_dtype(), 7);
-  EXPECT_OK(ls_set_default_dtype(kFloat));
-  EXPECT_OK(ls_set_deterministic(1, 1));
-  EXPECT_EQ(ls_deterministic(), 1);
-  EXPECT_OK(ls_set_deterministic(0, 0));
+  EXPECT_ERR(ls_matmul_precision_set(9), LS_ERR_ARGUMENT);
+  EXPECT_OK(ls_matmul_precision_set(1));
+  EXPECT_EQ(ls_matmul_precision_get(), 1);
+  EXPECT_OK(ls_matmul_precision_set(0));
+  EXPECT_ERR(ls_default_dtype_set(kLong), LS_ERR_ARGUMENT);
+  EXPECT_OK(ls_default_dtype_set(7));
+  EXPECT_EQ(ls_default_dtype_get(), 7);
+  EXPECT_OK(ls_default_dtype_set(kFloat));
+  EXPECT_OK(ls_deterministic_set(1, 1));
+  EXPECT_EQ(ls_deterministic_get(), 1);
+  EXPECT_OK(ls_deterministic_set(0, 0));
   EXPECT_EQ(ls_device_count(0), 1);
-  EXPECT_OK(ls_synchronize(kCpu));
+  EXPECT_OK(ls_device_synchronize(kCpu));
 }

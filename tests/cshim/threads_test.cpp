@@ -68,7 +68,7 @@ ls_result made(int64_t floats) {
   std::vector<ls_value> args;
   append<int64_t>(args, LS_INTS, {floats});
   ls_value out[1];
-  auto r = ls_call(zeros, args.data(), args.size(), out, 1, 0);
+  auto r = ls_op_call(zeros, args.data(), args.size(), out, 1, 0);
   return {r.err == nullptr ? out[0].u.t : 0, r.err, 0};
 }
 
@@ -201,16 +201,16 @@ TEST_F(Concurrent, SamplesGoOnAndOff) {
 // Handles of one tensor come and go while others compute with it.
 TEST_F(Concurrent, HandlesAreFreedBesideOperators) {
   Tensor x = floats({1, 2, 3, 4}, {2, 2});
-  EXPECT_OK(ls_set_requires_grad(x, 1));
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   Pool pool;
   std::vector<std::function<void(int)>> work(kWorkers, [&](int) {
     for (int i = 0; i < 200; i++) {
       Tensor mine(ls_tensor_alias(x));
       pool.put(ls_tensor_alias(mine).t);
-      Tensor y(ls_op_mul_Tensor(mine, mine)), sum(ls_op_sum_dim_IntList(y));
+      Tensor y(ls_aten_mul_Tensor(mine, mine)), sum(ls_aten_sum_dim_IntList(y));
       ls_tensor leaf = mine, g = 0;
       uint64_t scope;
-      EXPECT_OK(ls_grad(&sum.h, 1, nullptr, &leaf, 1, 0, 0, 0, &g, &scope));
+      EXPECT_OK(ls_autograd_grad(&sum.h, 1, nullptr, &leaf, 1, 0, 0, 0, &g, &scope));
       EXPECT_EQ(values(Tensor(g)), (std::vector<float>{2, 4, 6, 8}));
       ls_tensor_free(pool.take());
       ls_meta m;
@@ -228,22 +228,22 @@ TEST_F(Concurrent, HooksBlobsAndFunctionsAreDropped) {
                                         return 0;
                                       },
                                       nullptr};
-  ls_set_callbacks(&callbacks);
+  ls_callbacks_set(&callbacks);
   constexpr int kTimes = 60;
   static float data[4] = {1, 2, 3, 4};
   std::atomic<uint64_t> taken{0};
   std::vector<std::function<void(int)>> work(kWorkers, [&](int) {
     for (int i = 0; i < kTimes; i++) {
       Tensor x = floats({1, 2});
-      EXPECT_OK(ls_set_requires_grad(x, 1));
+      EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
       uint32_t slot;
-      EXPECT_OK(ls_register_hook(x, 1, &slot));
+      EXPECT_OK(ls_hook_register(x, 1, &slot));
       Tensor y = floats({2, 4}), out;
       uint64_t scope;
-      EXPECT_OK(ls_custom_function(2, &x.h, 1, &y.h, 1, nullptr, 0, &out.h, &scope));
-      Tensor sum(ls_op_sum_dim_IntList(out));
-      EXPECT_OK(ls_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
-      EXPECT_OK(ls_remove_hook(x, slot));
+      EXPECT_OK(ls_function_attach(2, &x.h, 1, &y.h, 1, nullptr, 0, &out.h, &scope));
+      Tensor sum(ls_aten_sum_dim_IntList(out));
+      EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+      EXPECT_OK(ls_hook_remove(x, slot));
       int64_t four = 4;
       Tensor blob(ls_tensor_from_blob(kFloat, &four, 1, data, sizeof data, nullptr, 3));
     }
@@ -251,9 +251,9 @@ TEST_F(Concurrent, HooksBlobsAndFunctionsAreDropped) {
   uint64_t ids[16];
   together(work, [&] {
     (void)ls_dropped_count();
-    taken += ls_take_dropped(ids, 16);
+    taken += ls_dropped_take(ids, 16);
   });
-  while (uint64_t n = ls_take_dropped(ids, 16)) taken += n;
+  while (uint64_t n = ls_dropped_take(ids, 16)) taken += n;
   EXPECT_EQ(taken.load(), static_cast<uint64_t>(3 * kWorkers * kTimes));
 }
 
@@ -261,7 +261,7 @@ TEST_F(Concurrent, SettingsChangeBesideOperators) {
   Tensor x = floats(std::vector<float>(3000, 1));
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
     for (int i = 0; i < 100; i++) {
-      Tensor y(ls_op_exp(x));
+      Tensor y(ls_aten_exp(x));
       EXPECT_OK(ls_mode_push(w % 2, 1));
       EXPECT_EQ(ls_mode_get(w % 2), 1);
       Tensor r = call("aten::rand_like", "", {T(x)});
@@ -270,18 +270,18 @@ TEST_F(Concurrent, SettingsChangeBesideOperators) {
       EXPECT_OK(ls_op_find("aten::addcmul", "", &found).err);
       EXPECT_NE(found, 0u);
       Tensor state(ls_rng_state(kCpu));
-      EXPECT_OK(ls_set_rng_state(kCpu, state));
-      EXPECT_ERR(ls_op_add_Tensor(0, 0).err, LS_ERR_ARGUMENT);
+      EXPECT_OK(ls_rng_set_state(kCpu, state));
+      EXPECT_ERR(ls_aten_add_Tensor(0, 0).err, LS_ERR_ARGUMENT);
     }
   });
   int n = 0;
   together(work, [&] {
-    EXPECT_OK(ls_set_num_threads(1 + n++ % 2));
-    EXPECT_GE(ls_num_threads(), 1);
-    EXPECT_OK(ls_manual_seed(1));
+    EXPECT_OK(ls_threads_set(1 + n++ % 2));
+    EXPECT_GE(ls_threads_get(), 1);
+    EXPECT_OK(ls_rng_seed(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
-  EXPECT_OK(ls_set_num_threads(1));
+  EXPECT_OK(ls_threads_set(1));
 }
 
 }  // namespace

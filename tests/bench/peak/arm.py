@@ -14,7 +14,7 @@ from torch import nn
 
 
 class Memory(ctypes.Structure):
-    """ls_memory of linstock.h."""
+    """ls_memory of linstock/memory.h."""
     _fields_ = [(n, ctypes.c_int64) for n in (
         "allocated", "peak", "requested", "reserved", "cached", "active", "largest_free", "allocations", "frees",
         "total", "limit", "largest", "handles")]

@@ -1,0 +1,161 @@
+/* Handles, values and errors; versions; the state of the calling thread and of the process. */
+#ifndef LINSTOCK_LINSTOCK_CORE_H_
+#define LINSTOCK_LINSTOCK_CORE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define LS_NOEXCEPT noexcept
+#else
+#define LS_NOEXCEPT
+#endif
+
+#define LS_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uintptr_t ls_tensor;
+typedef uintptr_t ls_op; /* an operator of the dispatcher; lives as long as the process */
+
+enum ls_code {
+  LS_ERR_GENERIC = 1, /* c10::Error */
+  LS_ERR_INDEX = 2,
+  LS_ERR_VALUE = 3,
+  LS_ERR_TYPE = 4,
+  LS_ERR_NOT_IMPLEMENTED = 5,
+  LS_ERR_LINALG = 6,
+  LS_ERR_OUT_OF_MEMORY = 7,
+  LS_ERR_DEVICE = 8,    /* the accelerator's error, often sticky; see device_error */
+  LS_ERR_STD = 9,       /* an exception that is not libtorch's */
+  LS_ERR_ARGUMENT = 10, /* refused by the shim itself */
+  LS_ERR_CALLBACK = 11, /* a callback reported failure; see callback */
+  LS_ERR_UNKNOWN = 12,
+  LS_ERR_DEVICE_LOST = 13, /* the device met a sticky error, now or before; see device_error */
+  LS_ERR_STOP_RECOMPUTATION =
+      14,              /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
+  LS_ERR_INTERNAL = 15 /* an assertion in libtorch failed (TORCH_INTERNAL_ASSERT) */
+};
+
+typedef struct ls_error {
+  int32_t code;
+  int32_t device_error; /* with LS_ERR_DEVICE */
+  uint64_t callback;    /* with LS_ERR_CALLBACK: what the callback returned */
+  int64_t bytes;        /* with LS_ERR_OUT_OF_MEMORY: asked for; 0: not known */
+  int32_t device;       /* with LS_ERR_OUT_OF_MEMORY and bytes: where */
+  const char *message;  /* UTF-8, never NULL, without a C++ backtrace */
+} ls_error;
+
+enum ls_tag {
+  LS_DEFAULT = 0, /* argument left out: the schema's default */
+  LS_NONE = 1,
+  LS_TENSOR = 2,
+  LS_INT = 3, /* int, SymInt, ScalarType, Layout, MemoryFormat, Scalar */
+  LS_FLOAT = 4,
+  LS_BOOL = 5,
+  LS_COMPLEX = 6, /* the real part here, the imaginary part as the next slot's f */
+  LS_STRING = 7,
+  LS_INTS = 8,
+  LS_FLOATS = 9,
+  LS_BOOLS = 10, /* 8 bytes an element */
+  LS_TENSORS = 11,
+  LS_DEVICE = 12 /* (type << 8) | (index & 0xff) */
+};
+
+typedef struct ls_value {
+  uint32_t tag;
+  uint32_t len;
+  union {
+    int64_t i;
+    double f;
+    ls_tensor t;
+  } u;
+} ls_value;
+
+typedef struct ls_result {
+  ls_tensor t;
+  ls_error *err;
+  uint64_t scope;
+} ls_result;
+
+typedef struct ls_results {
+  uint64_t slots;  /* how many slots were written */
+  ls_value *spill; /* not NULL: the results did not fit and stand here; ls_spill_free */
+  ls_error *err;
+  uint64_t scope;
+} ls_results;
+
+#define LS_META_DIMS 8
+typedef struct ls_meta {
+  int64_t numel;
+  int64_t offset;  /* in elements */
+  uint64_t data;   /* address of the storage, to compare; 0 where there is none */
+  uint64_t nbytes; /* of the storage */
+  int64_t version; /* -1 for inference tensors */
+  int32_t ndim;
+  int16_t dtype;
+  int8_t device_type, device_index;
+  uint8_t requires_grad, is_leaf, is_contiguous, is_inference;
+  /* layout: c10::Layout; kJagged for any nested tensor, whose ragged dimensions have size -1 */
+  uint8_t layout, is_conj, is_neg, is_view;
+  int64_t sizes[LS_META_DIMS]; /* the first LS_META_DIMS of them; ls_tensor_sizes for more */
+  int64_t strides[LS_META_DIMS];
+} ls_meta;
+
+/* ---- versions, errors ---- */
+/* LS_ABI of the headers that the shim was built with: another means other structs. */
+LS_API uint32_t ls_abi(void) LS_NOEXCEPT;
+/* What was compiled against and what is loaded, MAJOR<<56|MINOR<<48|PATCH<<40. */
+LS_API uint64_t ls_torch_version_built(void) LS_NOEXCEPT;
+LS_API uint64_t ls_torch_version_loaded(void) LS_NOEXCEPT;
+/* Once, before anything else: installs the counting CPU allocator. Later calls do nothing. */
+LS_API ls_error *ls_init(void) LS_NOEXCEPT;
+LS_API void ls_error_free(ls_error *err) LS_NOEXCEPT;
+/* libtorch's build configuration, a string result. */
+LS_API ls_results ls_torch_config(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+
+/* ---- the calling thread ---- */
+enum ls_mode { LS_MODE_GRAD = 0, LS_MODE_INFERENCE = 1 };
+LS_API int32_t ls_mode_get(int32_t mode) LS_NOEXCEPT;
+/* Pushes; ls_mode_pop restores what was before, on the same thread, innermost first. */
+LS_API ls_error *ls_mode_push(int32_t mode, int32_t on) LS_NOEXCEPT;
+LS_API void ls_mode_pop(void) LS_NOEXCEPT;
+/* Set in the scope word of a result whose thread has computed on the CPU's large blocks, 8 ms and more after this
+ * was set last, until the next ls_scope_set: time to let the caller's scheduler have the thread. */
+#define LS_SCOPE_LONG (UINT64_C(1) << 60)
+/* What stands in a scope word besides, and is no part of it. */
+#define LS_SCOPE_FLAGS (LS_SCOPE_SAMPLED | LS_SCOPE_LONG)
+/* Sets the scope word, without flags, and returns the one before. */
+LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
+LS_API uint64_t ls_scope_get(void) LS_NOEXCEPT;
+/* The flags that a result would carry now: after what gives none, such as ls_autograd_backward. */
+LS_API uint64_t ls_scope_flags(void) LS_NOEXCEPT;
+/* Scope words of threads that ended with one set. Returns how many were written. */
+LS_API uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) LS_NOEXCEPT;
+
+/* ---- the process ---- */
+LS_API ls_error *ls_rng_seed(uint64_t seed) LS_NOEXCEPT;
+LS_API ls_result ls_rng_state(int32_t device) LS_NOEXCEPT; /* uint8 tensor */
+LS_API ls_error *ls_rng_set_state(int32_t device, ls_tensor state) LS_NOEXCEPT;
+/* Reaches every thread: each one takes the number over at its next call. */
+LS_API ls_error *ls_threads_set(int32_t n) LS_NOEXCEPT;
+LS_API int32_t ls_threads_get(void) LS_NOEXCEPT;
+LS_API ls_error *ls_deterministic_set(int32_t on, int32_t warn_only) LS_NOEXCEPT;
+LS_API int32_t ls_deterministic_get(void) LS_NOEXCEPT;
+/* 0 highest, 1 high, 2 medium. */
+LS_API ls_error *ls_matmul_precision_set(int32_t precision) LS_NOEXCEPT;
+LS_API int32_t ls_matmul_precision_get(void) LS_NOEXCEPT;
+LS_API ls_error *ls_default_dtype_set(int32_t dtype) LS_NOEXCEPT;
+LS_API int32_t ls_default_dtype_get(void) LS_NOEXCEPT;
+/* How many devices of a type can be used. */
+LS_API int32_t ls_device_count(int32_t device_type) LS_NOEXCEPT;
+LS_API ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+LS_API ls_error *ls_device_synchronize(int32_t device) LS_NOEXCEPT;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* LINSTOCK_LINSTOCK_CORE_H_ */
