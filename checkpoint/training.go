@@ -79,8 +79,8 @@ const (
 	optimizerPrefix = "optimizer."
 	valuePrefix     = "value."
 	numbersName     = "optimizer"
-	rngName         = "rng.cpu"
-	cudaRNGPrefix   = "rng.cuda." // and the device's index
+	rngPrefix       = "rng." // and "cpu", or the type and the index of a device: "cuda.0"
+	rngName         = rngPrefix + "cpu"
 
 	formatKey = "linstock" // in the metadata
 	format    = "training checkpoint, format 2"
@@ -88,7 +88,7 @@ const (
 
 // SaveTraining writes all that a run needs to go on as if it had not been stopped into one safetensors file: the
 // model's parameters and buffers, the state of the optimizer (nil for none), that of the random generators, and the
-// parts. The generators are the CPU's and those of the CUDA devices that this process has used. Like Save it replaces path as
+// parts. The generators are the CPU's and those of the devices that this process has used. Like Save it replaces path as
 // a whole or not at all. What LoadTraining could not read is an error here.
 //
 //	checkpoint.SaveTraining(path, model, opt, checkpoint.Loader(loader), checkpoint.Value("step", &step))
@@ -113,9 +113,12 @@ func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) e
 		if err := add(rngName, tensor.RNGState()); err != nil {
 			return err
 		}
-		for _, i := range cshim.CUDAUsed() {
-			if err := add(cudaRNGPrefix+strconv.Itoa(i), tensor.RNGState(tensor.CUDA(i))); err != nil {
-				return err
+		for _, t := range cshim.DeviceTypes {
+			for _, i := range t.Used() {
+				d := tensor.Device{Type: tensor.DeviceType(t.Number), Index: i}
+				if err := add(rngPrefix+t.Name+"."+strconv.Itoa(i), tensor.RNGState(d)); err != nil {
+					return err
+				}
 			}
 		}
 		for _, n := range nn.StateDict(model) {
@@ -156,7 +159,7 @@ func (p Part) store(to map[string]content) error {
 // LoadTraining sets model, optimizer, random generators and parts to what SaveTraining saved. Model and optimizer must
 // be made as they were there; parts may be fewer. After an error some of them may have changed.
 //
-// The state of a CUDA device's generator goes to the device of the same index. A file from a machine with more devices is no
+// The state of a device's generator goes to the device of the same index. A file from a machine with more devices is no
 // error: the states of those that are not here are left out. A device that is not in the file keeps its own state.
 func LoadTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
 	return withFile("LoadTraining", path, func(f *File) error {
@@ -179,18 +182,21 @@ func LoadTraining(path string, model any, opt *optim.Optimizer, parts ...Part) e
 }
 
 func (f *File) loadGenerators() error {
-	states := map[string]*tensor.Tensor{}
-	if err := f.collect(cudaRNGPrefix, states); err != nil {
-		return err
-	}
-	devices, _ := cshim.CUDA()
-	for index, state := range states {
-		i, err := strconv.ParseUint(index, 10, 31)
-		if err != nil {
-			return fmt.Errorf("%s is the state of no device's generator", quoted(cudaRNGPrefix+index))
+	for _, t := range cshim.DeviceTypes {
+		prefix := rngPrefix + t.Name + "."
+		states := map[string]*tensor.Tensor{}
+		if err := f.collect(prefix, states); err != nil {
+			return err
 		}
-		if int(i) < devices {
-			if err := tensor.SetRNGState(state, tensor.CUDA(int(i))); err != nil {
+		for index, state := range states {
+			i, err := strconv.ParseUint(index, 10, 31)
+			if err != nil {
+				return fmt.Errorf("%s is the state of no device's generator", quoted(prefix+index))
+			}
+			if int(i) >= t.Count() {
+				continue
+			}
+			if err := tensor.SetRNGState(state, tensor.Device{Type: tensor.DeviceType(t.Number), Index: int(i)}); err != nil {
 				return err
 			}
 		}

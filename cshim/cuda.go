@@ -55,7 +55,6 @@ static int open_cuda(const char *directory, char **why) {
 import "C"
 
 import (
-	"math/bits"
 	"path/filepath"
 	"unsafe"
 )
@@ -79,11 +78,6 @@ func openCUDA(shim string) {
 // CUDA is how many CUDA devices the driver has given. Where the CUDA library is there and none can be used, why says
 // what stands against it; it is empty where the shim was set up without CUDA.
 func CUDA() (devices int, why string) { return cudaDevices, cudaWhyNot }
-
-// DeviceName is what the driver calls a device.
-func DeviceName(device int32) (string, error) {
-	return text(C.lsc_device_name(C.int32_t(device), nil, 0), nil)
-}
 
 // CUDASnapshot is the caching allocator's segments and settings, as the pickle that PyTorch's memory viewer reads, without
 // stacks and events. It is empty where no device has been used.
@@ -115,16 +109,5 @@ func CUDASetAllocatorSettings(settings string) error {
 	return takeError(C.lsc_cuda_set_allocator_settings(s))
 }
 
-// CUDAUsed are the indices of the CUDA devices that this process has used and that are not lost.
-func CUDAUsed() (indices []int) {
-	if cudaDevices == 0 {
-		return nil
-	}
-	for used := uint64(C.lsc_cuda_used()); used != 0; used &= used - 1 {
-		indices = append(indices, bits.TrailingZeros64(used))
-	}
-	return indices
-}
-
-// Capturing says whether the calling thread is capturing a CUDA graph: then nothing is freed by itself.
+// Capturing reports whether the calling thread is capturing a CUDA graph.
 func Capturing() bool { return cudaDevices != 0 && C.lsc_cuda_capturing() != 0 }

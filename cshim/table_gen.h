@@ -50,11 +50,11 @@ typedef struct ls_functions {
   int32_t (*default_dtype_get)(void);
   int32_t (*device_count)(int32_t device_type);
   ls_results (*device_name)(int32_t device, ls_value *out, uint64_t out_slots);
+  uint64_t (*device_used)(int32_t device_type);
   ls_error *(*device_synchronize)(int32_t device);
   ls_results (*cuda_snapshot)(ls_value *out, uint64_t out_slots);
   ls_results (*cuda_allocator_settings)(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots);
   ls_error *(*cuda_set_allocator_settings)(const char *text);
-  uint64_t (*cuda_used)(void);
   int32_t (*cuda_capturing)(void);
   ls_error *(*memory_stats)(int32_t device, ls_memory *out);
   ls_error *(*memory_pace)(int32_t device, ls_pace *out);
@@ -211,11 +211,11 @@ static inline ls_error *lsc_default_dtype_set(int32_t dtype) { return ls_table.d
 static inline int32_t lsc_default_dtype_get(void) { return ls_table.default_dtype_get(); }
 static inline int32_t lsc_device_count(int32_t device_type) { return ls_table.device_count(device_type); }
 static inline ls_results lsc_device_name(int32_t device, ls_value *out, uint64_t out_slots) { return ls_table.device_name(device, out, out_slots); }
+static inline uint64_t lsc_device_used(int32_t device_type) { return ls_table.device_used(device_type); }
 static inline ls_error *lsc_device_synchronize(int32_t device) { return ls_table.device_synchronize(device); }
 static inline ls_results lsc_cuda_snapshot(ls_value *out, uint64_t out_slots) { return ls_table.cuda_snapshot(out, out_slots); }
 static inline ls_results lsc_cuda_allocator_settings(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots) { return ls_table.cuda_allocator_settings(settings, out, out_slots); }
 static inline ls_error *lsc_cuda_set_allocator_settings(const char *text) { return ls_table.cuda_set_allocator_settings(text); }
-static inline uint64_t lsc_cuda_used(void) { return ls_table.cuda_used(); }
 static inline int32_t lsc_cuda_capturing(void) { return ls_table.cuda_capturing(); }
 static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { return ls_table.memory_stats(device, out); }
 static inline ls_error *lsc_memory_pace(int32_t device, ls_pace *out) { return ls_table.memory_pace(device, out); }

@@ -81,22 +81,32 @@ func word(d Device) (int32, error) {
 	if name == "cpu" {
 		return cpuWord, nil
 	}
-	if rest, ok := strings.CutPrefix(name, "cuda"); ok {
-		if rest == "" {
-			return 1 << 8, nil
+	typ, index, _ := strings.Cut(name, ":")
+	for _, t := range cshim.DeviceTypes {
+		if typ != t.Name {
+			continue
 		}
-		if i, err := strconv.ParseUint(strings.TrimPrefix(rest, ":"), 10, 6); err == nil && rest[0] == ':' {
-			return 1<<8 | int32(i), nil
+		if name == t.Name {
+			return t.Word(0), nil
+		}
+		if i, err := strconv.ParseUint(index, 10, 6); err == nil {
+			return t.Word(int(i)), nil
 		}
 	}
-	return 0, fmt.Errorf("vram: unknown device %q: want cpu or cuda:N", name)
+	want := "cpu"
+	for _, t := range cshim.DeviceTypes {
+		want += " or " + t.Name + ":N"
+	}
+	return 0, fmt.Errorf("vram: unknown device %q: want %s", name, want)
 }
 
 func nameOf(word int32) Name {
-	if word>>8 == 0 {
-		return CPU
+	for _, t := range cshim.DeviceTypes {
+		if t.Number == word>>8 {
+			return Name(fmt.Sprintf("%s:%d", t.Name, word&0xff))
+		}
 	}
-	return Name(fmt.Sprintf("cuda:%d", word&0xff))
+	return CPU
 }
 
 // loaded loads libtorch and returns the shim's number of a device.

@@ -38,11 +38,11 @@ class Admission {
  public:
   Admission(DeviceIndex index, size_t n) : index_(index) {
     auto bytes = static_cast<int64_t>(std::min<size_t>(n, INT64_MAX / 2));
-    admit_on_device(index, bytes);
+    admit_on_device(slot(index), bytes);
     admitted = bytes;
   }
   // Where libtorch counts no blocks, without its cache, none are counted here either.
-  ~Admission() { dismiss_from_device(index_, std::exchange(admitted, 0)); }
+  ~Admission() { dismiss_from_device(slot(index_), std::exchange(admitted, 0)); }
   Admission(const Admission &) = delete;
   Admission &operator=(const Admission &) = delete;
 
@@ -69,7 +69,7 @@ class Admitting final : public caching::CUDAAllocator {
   void apply_limit(DeviceIndex index) {
     auto may_hold = [&]() -> int64_t {
       if (trying_[index].load() != 0) return 0;
-      int64_t limit = limit_on_device(index);
+      int64_t limit = limit_on_device(slot(index));
       return limit == 0 ? 0 : std::max(limit, held_[index].load());
     };
     cudaDeviceProp p;
@@ -191,13 +191,13 @@ class Admitting final : public caching::CUDAAllocator {
 
  private:
   caching::CUDAAllocator *inner_;
-  std::atomic<int> trying_[kMaxCudaDevices] = {};
-  std::atomic<int64_t> held_[kMaxCudaDevices] = {};
+  std::atomic<int> trying_[kMaxSlots] = {};
+  std::atomic<int64_t> held_[kMaxSlots] = {};
 
   template <class F>
   auto admit(size_t n, F allocate) -> decltype(allocate()) {
     DeviceIndex index = 0;
-    if (n == 0 || c10::cuda::GetDevice(&index) != cudaSuccess || index >= kMaxCudaDevices) return allocate();
+    if (n == 0 || c10::cuda::GetDevice(&index) != cudaSuccess || index >= kMaxSlots) return allocate();
     Admission admission(index, n);
     auto bytes = static_cast<int64_t>(n);
     std::exception_ptr failure;
@@ -208,15 +208,15 @@ class Admitting final : public caching::CUDAAllocator {
       } catch (const c10::OutOfMemoryError &) {
         failure = std::current_exception();
       }
-    } while (sweep_for_device(index, bytes) && std::chrono::steady_clock::now() < give_up);
-    if (limit_on_device(index) != 0) {
+    } while (sweep_for_device(slot(index), bytes) && std::chrono::steady_clock::now() < give_up);
+    if (limit_on_device(slot(index)) != 0) {
       More more(*this, index);
       try {
         return allocate();
       } catch (const c10::OutOfMemoryError &) {
       }
     }
-    failed_on_device(index, bytes);
+    failed_on_device(slot(index), bytes);
     std::rethrow_exception(failure);
   }
 
@@ -253,28 +253,28 @@ void stand_before_allocator() {
     using Entry = std::decay_t<decltype(e)>;
     auto *p = reinterpret_cast<void *>(e.addr_);
     auto size = static_cast<int64_t>(e.size_);
-    auto note = [&](int32_t kind) { note_on_device(e.device_, kind, e.addr_, size, e.stream_); };
+    auto note = [&](int32_t kind) { note_on_device(slot(e.device_), kind, e.addr_, size, e.stream_); };
     switch (e.action_) {
       case Entry::ALLOC:
-        return count_on_device(e.device_, p, size, std::exchange(admitted, 0), e.stream_);
+        return count_on_device(slot(e.device_), p, size, std::exchange(admitted, 0), e.stream_);
       case Entry::FREE_REQUESTED:
         return note(LS_EVENT_FREE_REQUESTED);
       case Entry::FREE_COMPLETED:
-        return count_on_device(e.device_, p, -size, 0, e.stream_);
+        return count_on_device(slot(e.device_), p, -size, 0, e.stream_);
       case Entry::SEGMENT_ALLOC:
         note(LS_EVENT_SEGMENT_ALLOCATED);
-        return reserved_on_device(e.device_, size);
+        return reserved_on_device(slot(e.device_), size);
       case Entry::SEGMENT_FREE:
         note(LS_EVENT_SEGMENT_FREED);
-        return reserved_on_device(e.device_, -size);
+        return reserved_on_device(slot(e.device_), -size);
       case Entry::SEGMENT_MAP:
         note(LS_EVENT_SEGMENT_MAPPED);
-        return reserved_on_device(e.device_, size);
+        return reserved_on_device(slot(e.device_), size);
       case Entry::SEGMENT_UNMAP:
         note(LS_EVENT_SEGMENT_UNMAPPED);
-        return reserved_on_device(e.device_, -size);
+        return reserved_on_device(slot(e.device_), -size);
       case Entry::SNAPSHOT:
-        return note_on_device(snapshots_read++, LS_EVENT_SNAPSHOT, 0, size, nullptr);
+        return note_on_device(slot(snapshots_read++), LS_EVENT_SNAPSHOT, 0, size, nullptr);
       default:  // OOM: another try may succeed, and the one that fails in the end is noted where it is reported
         return;
     }

@@ -10,7 +10,11 @@
 
 #include <cstdint>
 
+#include "../src/device.h"
+
 namespace ls {
+
+inline int slot(int32_t index) noexcept { return slot_of(c10::kCUDA, index); }
 
 // Takes its place; once, when libtorch's CUDA has started.
 void stand_before_allocator();

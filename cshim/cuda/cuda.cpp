@@ -57,7 +57,7 @@ class CudaDevices final : public Devices {
   }
 
   void empty_cache(int32_t index) override {
-    refuse_lost_device(index);
+    refuse_lost_device(slot(index));
     if (!ready()) return;
     c10::cuda::CUDAGuard guard(checked(index));
     limit_reserved(index);
@@ -77,7 +77,7 @@ class CudaDevices final : public Devices {
       *total = static_cast<int64_t>(p.totalGlobalMem);
       return;
     }
-    refuse_lost_device(index);
+    refuse_lost_device(slot(index));
     c10::cuda::CUDAGuard guard(checked(index));
     size_t f = 0, t = 0;
     C10_CUDA_CHECK(cudaMemGetInfo(&f, &t));
@@ -91,7 +91,7 @@ class CudaDevices final : public Devices {
   }
 
   void synchronize(int32_t index) override {
-    refuse_lost_device(index);
+    refuse_lost_device(slot(index));
     c10::cuda::CUDAGuard guard(checked(index));
     c10::cuda::device_synchronize();
   }
@@ -150,10 +150,10 @@ class CudaDevices final : public Devices {
   }
 
  private:
-  std::atomic<bool> in_use_[kMaxCudaDevices] = {};
+  std::atomic<bool> in_use_[kMaxSlots - 1] = {};
 
   c10::DeviceIndex checked(int32_t index) {
-    TORCH_CHECK_INDEX(index >= 0 && index < std::min(count(), kMaxCudaDevices), "cuda:", index,
+    TORCH_CHECK_INDEX(index >= 0 && index < std::min(count(), kMaxSlots - 1), "cuda:", index,
                       " is not one of the ", count(), " CUDA devices");
     return static_cast<c10::DeviceIndex>(index);
   }
@@ -174,7 +174,7 @@ extern "C" const char *ls_cuda_open(uint32_t abi) {
     const char *cudnn = std::getenv("LINSTOCK_CUDNN");
     if (cudnn != nullptr && std::strcmp(cudnn, "0") == 0) at::globalContext().setUserEnabledCuDNN(false);
     // Leaked on purpose: memory is freed until the process ends.
-    ls::set_cuda_devices(new ls::CudaDevices);
+    ls::add_devices(c10::kCUDA, new ls::CudaDevices);
     return true;
   }();
   (void)once;

@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "device.h"
 #include "saved.h"
 #include "shim.h"
 
@@ -73,14 +74,14 @@ void discard(at::Tensor &&t) noexcept {
   t.reset();
 }
 
-// The states of the random number generators of the CPU and of all CUDA devices in use.
+// The states of the random number generators of the CPU and of all devices in use.
 class RandomState {
  public:
   static RandomState now() {
     RandomState s;
     s.add(c10::Device(c10::kCPU));
-    for (uint64_t devices = used_devices(); devices != 0; devices &= devices - 1)
-      s.add(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(std::countr_zero(devices))));
+    for (uint64_t slots = used_devices(); slots != 0; slots &= slots - 1)
+      s.add(device_at(std::countr_zero(slots)));
     return s;
   }
   void restore() const {

@@ -2,13 +2,52 @@
 
 #include <atomic>
 
+#include "lost.h"
+#include "shim.h"
+
 namespace ls {
 
 namespace {
-std::atomic<Devices *> cuda{nullptr};
+std::atomic<Devices *> by_row[kDeviceTypes];
+
+std::atomic<Devices *> *entry_of(c10::DeviceType type) noexcept {
+  for (int i = 0; i < kDeviceTypes; i++)
+    if (device_types[i].type == type) return &by_row[i];
+  return nullptr;
+}
+}  // namespace
+
+void add_devices(c10::DeviceType type, Devices *devices) noexcept {
+  if (auto *e = entry_of(type)) e->store(devices);
 }
 
-void set_cuda_devices(Devices *devices) noexcept { cuda.store(devices); }
-Devices *cuda_devices() noexcept { return cuda.load(std::memory_order_acquire); }
+Devices *devices_of(c10::DeviceType type) noexcept {
+  auto *e = entry_of(type);
+  return e == nullptr ? nullptr : e->load(std::memory_order_acquire);
+}
+
+Devices &need_devices(c10::DeviceType type) {
+  auto *devices = devices_of(type);
+  if (devices == nullptr)
+    throw ArgumentError("no " + c10::DeviceTypeName(type) + " device can be used by this process");
+  return *devices;
+}
 
 }  // namespace ls
+
+ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slots) noexcept {
+  return ls::run_values([&](ls_results &r) {
+    auto type = static_cast<c10::DeviceType>(device >> 8 & 0xff);
+    bool named = ls::slot_of(type, 0) > 0;  // by its driver
+    ls::put_string(r, named ? ls::need_devices(type).name(device & 0xff) : c10::DeviceTypeName(type, true), out,
+                   out_slots);
+  });
+}
+
+uint64_t ls_device_used(int32_t device_type) noexcept {
+  return ls::run_quiet([&]() -> uint64_t {
+    int first = ls::slot_of(static_cast<c10::DeviceType>(device_type), 0);
+    if (first <= 0) return 0;
+    return ls::used_devices() >> first & ((uint64_t{1} << ls::row_of(first)->most) - 1);
+  });
+}

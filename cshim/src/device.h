@@ -1,13 +1,53 @@
-// What the core of the shim asks of a kind of device other than the CPU. The CUDA library (cshim/cuda) implements
-// it and hands it over when it is loaded; the core links nothing of CUDA.
+// The devices that have memory, and what the core asks of those that are not the CPU.
+//
+// A slot numbers a device in this process: 0 is the CPU; each row of device_types has the slots of one other type.
+// To support another type, add a row and a library that implements Devices and hands it over by add_devices. The
+// core links nothing of a device's runtime.
 #pragma once
+
+#include <c10/core/Device.h>
 
 #include <cstdint>
 #include <string>
 
 namespace ls {
 
-constexpr int32_t kMaxCudaDevices = 64;
+constexpr int kMaxSlots = 64;  // masks of devices are one word
+constexpr int kCpuSlot = 0;
+
+struct DeviceTypeRow {
+  c10::DeviceType type;
+  const char *name;  // in errors
+  int first, most;   // its slots
+};
+inline constexpr DeviceTypeRow device_types[] = {
+    {c10::kCUDA, "CUDA", 1, kMaxSlots - 1},
+};
+constexpr int kDeviceTypes = sizeof(device_types) / sizeof(device_types[0]);
+
+// Returns the slot of the index-th device of a type; -1: it has none.
+constexpr int slot_of(c10::DeviceType type, int64_t index) noexcept {
+  if (type == c10::kCPU) return kCpuSlot;
+  for (const auto &row : device_types)
+    if (row.type == type && index >= 0 && index < row.most) return row.first + static_cast<int>(index);
+  return -1;
+}
+inline int slot_of(c10::Device d) noexcept { return slot_of(d.type(), d.index()); }
+// Returns the device of a slot that slot_of has returned.
+constexpr const DeviceTypeRow *row_of(int slot) noexcept {
+  for (const auto &row : device_types)
+    if (slot >= row.first && slot < row.first + row.most) return &row;
+  return nullptr;
+}
+constexpr int32_t index_of(int slot) noexcept { return slot == kCpuSlot ? 0 : slot - row_of(slot)->first; }
+inline c10::Device device_at(int slot) {
+  if (slot == kCpuSlot) return c10::Device(c10::kCPU);
+  return c10::Device(row_of(slot)->type, static_cast<c10::DeviceIndex>(index_of(slot)));
+}
+// Returns a slot's device as linstock/core.h writes it.
+constexpr int32_t word_of(int slot) noexcept {
+  return slot == kCpuSlot ? 0xff : static_cast<int32_t>(row_of(slot)->type) << 8 | index_of(slot);
+}
 
 struct DeviceMemory {
   int64_t allocated, allocated_peak;  // bytes in tensors' blocks, as the allocator rounds them
@@ -19,7 +59,7 @@ struct DeviceMemory {
   int64_t ooms, retries;              // as the allocator counts them
 };
 
-// Every method may be called from any thread, and may throw what libtorch throws.
+// The devices of one type. Any thread may call any method; methods may throw what libtorch throws.
 class Devices {
  public:
   virtual ~Devices() = default;
@@ -28,55 +68,63 @@ class Devices {
   virtual DeviceMemory memory(int32_t index) = 0;
   virtual void reset_peak(int32_t index) = 0;
   virtual void empty_cache(int32_t index) = 0;
-  // What the device has, and what is free on it for everybody.
+  // The bytes that the device has, and those that no process uses.
   virtual void capacity(int32_t index, int64_t *free, int64_t *total) = 0;
-  // Called when limit_on_device has changed.
+  // Called when the limit of a device has changed.
   virtual void limit_changed(int32_t index) = 0;
   virtual void synchronize(int32_t index) = 0;
-  // True while a graph is being captured on one of the calling thread's current streams.
+  // Reports whether a graph is being captured on one of the calling thread's current streams.
   virtual bool capturing() = 0;
-  // The allocator's segments and settings as PyTorch's own pickle (torch.cuda.memory._dump_snapshot).
+  // Returns the allocator's segments and settings as PyTorch's own pickle (torch.cuda.memory._dump_snapshot).
   virtual std::string snapshot() = 0;
 
-  // Starts libtorch's CUDA, for all devices. It must not be tried again where it throws.
+  // Starts libtorch's part for this type, for all devices. It must not be called again if it has thrown.
   virtual void start() = 0;
-  // Before the first use of a device, after start. A limit that was set before comes into force here.
+  // Called before the first use of a device, after start. A limit that was set before takes effect here.
   virtual void use(int32_t index) = 0;
-  // The error that the device answers with whatever it is asked; 0: it is well. Never throws.
+  // Returns the error that every call to the device returns; 0: none. Never throws.
   virtual int32_t alive(int32_t index) noexcept = 0;
-  // The calling thread's device.
+  // Returns the calling thread's device.
   virtual int32_t current() noexcept = 0;
 };
 
-// Hands the CUDA devices to the core: called once by the CUDA library, before the first operator.
-__attribute__((visibility("default"))) void set_cuda_devices(Devices *devices) noexcept;
-Devices *cuda_devices() noexcept;  // NULL where there are none
+// Gives the core the devices of a type: called once by the type's library, before the first operator.
+__attribute__((visibility("default"))) void add_devices(c10::DeviceType type, Devices *devices) noexcept;
+// Returns the devices of a type; nullptr: there are none.
+Devices *devices_of(c10::DeviceType type) noexcept;
+// The same; throws ArgumentError where there are none.
+Devices &need_devices(c10::DeviceType type);
+// Returns those of a slot other than the CPU's, whose device exists.
+inline Devices &devices_at(int slot) noexcept { return *devices_of(row_of(slot)->type); }
 
-// Whether any device was lost to an error that does not go away (lost.h).
+// What follows is for allocators of devices. A slot of -1 does nothing.
+
+// Reports whether a device was lost to an error that does not go away (lost.h).
 __attribute__((visibility("default"))) bool any_device_lost() noexcept;
-// Throws DeviceLost where this one was.
-__attribute__((visibility("default"))) void refuse_lost_device(int32_t index);
+// Throws DeviceLost if this one was.
+__attribute__((visibility("default"))) void refuse_lost_device(int slot);
 
-// Counts bytes into the device's account before its allocator is asked for them: waits for memory, without any
-// lock, where they do not fit. Throws c10::OutOfMemoryError.
-__attribute__((visibility("default"))) void admit_on_device(int32_t index, int64_t n);
-// Takes bytes out again that were admitted and not given.
-__attribute__((visibility("default"))) void dismiss_from_device(int32_t index, int64_t n) noexcept;
-// After the allocator has failed to give what was admitted: waits for a sweep. False: it has freed nothing.
-__attribute__((visibility("default"))) bool sweep_for_device(int32_t index, int64_t n) noexcept;
-// The bytes that may be live; 0: no limit.
-__attribute__((visibility("default"))) int64_t limit_on_device(int32_t index) noexcept;
+// Adds bytes to the device's account before its allocator is asked for them. Waits for memory, without a lock, if
+// they do not fit. Throws c10::OutOfMemoryError.
+__attribute__((visibility("default"))) void admit_on_device(int slot, int64_t n);
+// Subtracts bytes that were admitted and not allocated.
+__attribute__((visibility("default"))) void dismiss_from_device(int slot, int64_t n) noexcept;
+// Waits for a collection after the allocator has failed to allocate what was admitted. Returns false if it has
+// freed nothing.
+__attribute__((visibility("default"))) bool sweep_for_device(int slot, int64_t n) noexcept;
+// Returns the bytes that may be live; 0: no limit.
+__attribute__((visibility("default"))) int64_t limit_on_device(int slot) noexcept;
 
-// Called by the device's allocator for each block given out (n > 0) and taken back (n < 0), under its lock. Of the
-// bytes, so many were admitted before.
-__attribute__((visibility("default"))) void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted,
+// Called by the device's allocator, under its lock, for each block allocated (n > 0) and freed (n < 0). `admitted`
+// of the bytes were admitted before.
+__attribute__((visibility("default"))) void count_on_device(int slot, void *p, int64_t n, int64_t admitted,
                                                             void *stream) noexcept;
-// Called by it for what else it does, for the history: an ls_event_kind.
-__attribute__((visibility("default"))) void note_on_device(int32_t index, int32_t kind, uint64_t address,
-                                                           int64_t n, void *stream) noexcept;
-// The same for the segments that it takes from the device and gives back.
-__attribute__((visibility("default"))) void reserved_on_device(int32_t index, int64_t n) noexcept;
+// Called for its other events, for the history; kind is an ls_event_kind.
+__attribute__((visibility("default"))) void note_on_device(int slot, int32_t kind, uint64_t address, int64_t n,
+                                                           void *stream) noexcept;
+// Called for the segments that it takes from the device (n > 0) and returns.
+__attribute__((visibility("default"))) void reserved_on_device(int slot, int64_t n) noexcept;
 // Called when an allocation of so many bytes has failed in the end, on the thread that throws.
-__attribute__((visibility("default"))) void failed_on_device(int32_t index, int64_t asked) noexcept;
+__attribute__((visibility("default"))) void failed_on_device(int slot, int64_t asked) noexcept;
 
 }  // namespace ls

@@ -76,7 +76,7 @@ ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
   if (error == kMemoryAllocation || std::strstr(text, "_STATUS_ALLOC_FAILED") != nullptr)
     return make(LS_ERR_OUT_OF_MEMORY, text);
   // An argument's error may name a device, too, and says nothing about it.
-  int32_t lost = look_for_lost(error, has(text, {"cuda error", "cudnn error", "_status_", "_failed"}));
+  int lost = look_for_lost(error, has(text, {"cuda error", "cudnn error", "_status_", "_failed"}));
   if (lost >= 0) return make(LS_ERR_DEVICE_LOST, text, error != 0 ? error : error_of_lost(lost));
   return make(code, text, error);
 }

@@ -15,13 +15,16 @@ std::atomic<uint64_t> lost_devices{0};
 
 namespace {
 
-constexpr int kMost = 64;
 constexpr int32_t kUnknown = 999;  // cudaErrorUnknown
 enum { kCold, kUp, kFailed };
-std::atomic<int32_t> state{kCold};
-int32_t start_error = 0;
+// The part of libtorch for a row of device_types.
+struct Part {
+  std::atomic<int32_t> state{kCold};
+  int32_t start_error = 0;
+};
+Part parts[kDeviceTypes];
 std::atomic<uint64_t> used{0};
-std::atomic<int32_t> errors[kMost];
+std::atomic<int32_t> errors[kMaxSlots];
 
 // One at a time starts a device or looks for lost ones.
 std::mutex &mutex() {
@@ -29,16 +32,37 @@ std::mutex &mutex() {
   return *m;
 }
 
-uint64_t bit(int32_t index) noexcept { return index >= 0 && index < kMost ? uint64_t{1} << index : 0; }
+uint64_t bit(int slot) noexcept { return slot > kCpuSlot ? uint64_t{1} << slot : 0; }
 
 bool on_lost(c10::Device d) noexcept {
-  return d.is_cuda() && (lost_devices.load(std::memory_order_acquire) & bit(d.index())) != 0;
+  return (lost_devices.load(std::memory_order_acquire) & bit(slot_of(d))) != 0;
 }
 
-void mark(int32_t index, int32_t error) noexcept {
-  if (bit(index) == 0) return;
-  errors[index].store(error);
-  lost_devices.fetch_or(bit(index));
+void mark(int slot, int32_t error) noexcept {
+  errors[slot].store(error);
+  lost_devices.fetch_or(bit(slot));
+}
+
+// Starts the part of a row of which there are devices. Returns false if that failed, now or before.
+bool start(int i, Devices *devices) noexcept {
+  const auto &row = device_types[i];
+  auto &part = parts[i];
+  int32_t is = part.state.load(std::memory_order_acquire);
+  if (is != kCold) return is == kUp;
+  std::lock_guard<std::mutex> lock(mutex());
+  if (part.state.load() != kCold) return part.state.load() == kUp;
+  try {
+    devices->start();
+    part.state.store(kUp);
+    return true;
+  } catch (const c10::AcceleratorError &e) {
+    part.start_error = e.get_error_code();
+  } catch (...) {
+    part.start_error = kUnknown;
+  }
+  for (int slot = row.first; slot < row.first + row.most; slot++) mark(slot, part.start_error);
+  part.state.store(kFailed);
+  return false;
 }
 
 // Nodes of the graph below a tensor. A graph that is larger than this is leaked unseen.
@@ -48,85 +72,68 @@ constexpr size_t kMostNodes = 1 << 16;
 
 bool any_device_lost() noexcept { return any_lost(); }
 
-DeviceLost::DeviceLost(int32_t i, int32_t e)
-    : text("cuda:" + std::to_string(i) + " is lost (CUDA error " + std::to_string(e) +
+DeviceLost::DeviceLost(int slot, int32_t e)
+    : text(device_at(slot).str() + " is lost (" + row_of(slot)->name + " error " + std::to_string(e) +
            "): nothing can be computed there until the process starts anew"),
-      index(i),
       error(e) {}
 
-int32_t error_of_lost(int32_t index) noexcept { return bit(index) != 0 ? errors[index].load() : 0; }
+int32_t error_of_lost(int slot) noexcept { return bit(slot) != 0 ? errors[slot].load() : 0; }
 
-void refuse_lost_device(int32_t index) {
-  if ((lost_devices.load(std::memory_order_acquire) & bit(index)) != 0)
-    throw DeviceLost(index, error_of_lost(index));
+void refuse_lost_device(int slot) {
+  if ((lost_devices.load(std::memory_order_acquire) & bit(slot)) != 0) throw DeviceLost(slot, error_of_lost(slot));
 }
 
-void refuse_lost(c10::TensorImpl *impl) {
-  if (impl->is_cuda()) refuse_lost_device(impl->device().index());
-}
+void refuse_lost(c10::TensorImpl *impl) { refuse_lost_device(slot_of(impl->device())); }
 
 void use_device(c10::Device d) {
-  auto *devices = cuda_devices();
-  // libtorch itself says what is wrong with a device of which we know nothing.
-  if (!d.is_cuda() || devices == nullptr) return;
+  int i = 0;
+  while (i < kDeviceTypes && device_types[i].type != d.type()) i++;
+  auto *devices = devices_of(d.type());
+  // libtorch itself reports what is wrong with a device of another type.
+  if (i == kDeviceTypes || devices == nullptr) return;
   int32_t index = d.has_index() ? d.index() : devices->current();
-  refuse_lost_device(index);
-  if ((used.load(std::memory_order_acquire) & bit(index)) != 0) return;
-  bool up = start_devices();
+  int slot = slot_of(d.type(), index);
+  refuse_lost_device(slot);
+  if ((used.load(std::memory_order_acquire) & bit(slot)) != 0) return;
+  bool up = start(i, devices);
   std::lock_guard<std::mutex> lock(mutex());
-  refuse_lost_device(index);
-  if ((used.load() & bit(index)) != 0) return;
+  refuse_lost_device(slot);
+  if ((used.load() & bit(slot)) != 0) return;
   int32_t n = devices->count();
-  if (index < 0 || index >= n || index >= kMost)
-    throw ArgumentError("there is no cuda:" + std::to_string(index) + ": this machine has " + std::to_string(n) +
-                        " CUDA devices");
-  if (!up) throw DeviceLost(index, start_error);
+  if (slot < 0 || index >= n)
+    throw ArgumentError("device " + c10::Device(d.type(), static_cast<c10::DeviceIndex>(index)).str() +
+                        " does not exist; this machine has " + std::to_string(n) + " " + device_types[i].name +
+                        (n == 1 ? " device" : " devices"));
+  if (!up) throw DeviceLost(slot, parts[i].start_error);
   devices->use(index);
-  used.fetch_or(bit(index));
+  used.fetch_or(bit(slot));
 }
 
 uint64_t used_devices() noexcept { return used.load() & ~lost_devices.load(); }
 
 bool start_devices() noexcept {
-  auto *devices = cuda_devices();
-  if (devices == nullptr) return false;
-  int32_t is = state.load(std::memory_order_acquire);
-  if (is != kCold) return is == kUp;
-  std::lock_guard<std::mutex> lock(mutex());
-  if (state.load() != kCold) return state.load() == kUp;
-  try {
-    devices->start();
-    state.store(kUp);
-    return true;
-  } catch (const c10::AcceleratorError &e) {
-    start_error = e.get_error_code();
-  } catch (...) {
-    start_error = kUnknown;
-  }
-  for (int32_t i = 0; i < kMost; i++) mark(i, start_error);
-  state.store(kFailed);
-  return false;
+  bool up = true;
+  for (int i = 0; i < kDeviceTypes; i++)
+    if (auto *devices = devices_of(device_types[i].type)) up = start(i, devices) && up;
+  return up;
 }
 
-int32_t look_for_lost(int32_t error, bool failed) noexcept {
-  auto *devices = cuda_devices();
-  if (devices == nullptr) return -1;
-  int32_t found = -1;
+int look_for_lost(int32_t error, bool failed) noexcept {
+  int found = -1;
   try {
     std::lock_guard<std::mutex> lock(mutex());
-    int32_t n = devices->count();
-    for (int32_t i = 0; i < n && i < kMost; i++) {
-      if ((used.load() & bit(i)) == 0) continue;
-      if ((lost_devices.load() & bit(i)) != 0) {
-        // Its error once more, by a way that did not name the device; or a failure that names no error, on a
-        // thread that met the loss at the same time as another.
-        if (found < 0 && (error != 0 ? error == error_of_lost(i) : failed)) found = i;
+    for (int slot = 1; slot < kMaxSlots; slot++) {
+      if ((used.load() & bit(slot)) == 0) continue;
+      if ((lost_devices.load() & bit(slot)) != 0) {
+        // Its error again, from a call that did not name the device; or a failure that names no error, on a thread
+        // that met the loss at the same time as another.
+        if (found < 0 && (error != 0 ? error == error_of_lost(slot) : failed)) found = slot;
         continue;
       }
-      int32_t answer = devices->alive(i);
+      int32_t answer = devices_at(slot).alive(index_of(slot));
       if (answer == 0) continue;
-      mark(i, error != 0 ? error : answer);
-      found = i;
+      mark(slot, error != 0 ? error : answer);
+      found = slot;
     }
   } catch (...) {
   }
@@ -134,7 +141,7 @@ int32_t look_for_lost(int32_t error, bool failed) noexcept {
 }
 
 bool must_leak(c10::TensorImpl *impl) noexcept {
-  if (impl->is_cuda() && on_lost(impl->device())) return true;
+  if (on_lost(impl->device())) return true;
   try {
     // A tensor that is fine can hold a graph that holds tensors that are not, and a gradient.
     auto *meta = impl->autograd_meta();

@@ -573,7 +573,7 @@ ls_error *ls_init(void) noexcept {
 
 ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
   return ls::run_void([&] {
-    int slot = ls::slot_of(device);
+    int slot = ls::slot_of_word(device);
     auto sum = ls::Heaps::get().sum(/*publish=*/true);
     ls::handles_live += sum.unpublished;
     *out = {};
@@ -594,7 +594,7 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
       out->frees = sum.frees;
       out->total = a.total.load();
     } else {
-      auto d = ls::cuda_devices()->memory(slot - 1);
+      auto d = ls::devices_at(slot).memory(ls::index_of(slot));
       out->allocated = d.allocated;
       out->peak = d.allocated_peak;
       out->requested = d.requested;
@@ -613,7 +613,7 @@ ls_error *ls_memory_stats(int32_t device, ls_memory *out) noexcept {
 
 ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
   return ls::run_void([&] {
-    int slot = ls::slot_of(device);
+    int slot = ls::slot_of_word(device);
     auto &a = ls::accounts[slot];
     int64_t live = a.live.load(), limit = a.limit.load();
     out->total = a.total.load();
@@ -626,23 +626,23 @@ ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
 
 ls_error *ls_memory_reset_peak(int32_t device) noexcept {
   return ls::run_void([&] {
-    int slot = ls::slot_of(device);
-    if (slot != ls::kCpuSlot) return ls::cuda_devices()->reset_peak(slot - 1);
+    int slot = ls::slot_of_word(device);
+    if (slot != ls::kCpuSlot) return ls::devices_at(slot).reset_peak(ls::index_of(slot));
     ls::accounts[slot].peak.store(ls::in_use(ls::Heaps::get().sum()));
   });
 }
 
 ls_error *ls_memory_empty_cache(int32_t device) noexcept {
   return ls::run_void([&] {
-    int slot = ls::slot_of(device);
-    if (slot != ls::kCpuSlot) return ls::cuda_devices()->empty_cache(slot - 1);
+    int slot = ls::slot_of_word(device);
+    if (slot != ls::kCpuSlot) return ls::devices_at(slot).empty_cache(ls::index_of(slot));
     ls::empty_all();
   });
 }
 
 ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) noexcept {
   return ls::run_void([&] {
-    int slot = ls::slot_of(device);
+    int slot = ls::slot_of_word(device);
     *freed = 0;
     if (slot == ls::kCpuSlot) *freed = ls::shrink_cpu_cache(std::max<int64_t>(keep, 1));
   });
@@ -650,9 +650,9 @@ ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) noexcept 
 
 ls_error *ls_memory_capacity(int32_t device, int64_t *free, int64_t *total) noexcept {
   return ls::run_void([&] {
-    int slot = ls::slot_of(device);
+    int slot = ls::slot_of_word(device);
     if (slot == ls::kCpuSlot)
-      throw ls::ArgumentError("capacity: the device must be a CUDA device; ask the system for the CPU's memory");
-    ls::cuda_devices()->capacity(slot - 1, free, total);
+      throw ls::ArgumentError("capacity: want a device other than the CPU; ask the system for the CPU's memory");
+    ls::devices_at(slot).capacity(ls::index_of(slot), free, total);
   });
 }

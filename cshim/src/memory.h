@@ -11,9 +11,6 @@
 
 namespace ls {
 
-constexpr int kMaxDevices = 1 + kMaxCudaDevices;  // the CPU, then CUDA's
-constexpr int kCpuSlot = 0;
-
 // A device's account, shared by all threads.
 struct alignas(64) Account {
   // Bytes live, and the credit of threads for small blocks: never less than the bytes in use.
@@ -31,7 +28,7 @@ struct alignas(64) Account {
   std::atomic<int64_t> reserved{0};         // a device's: bytes that its allocator holds
   std::atomic<int64_t> freed{0};            // bytes ever freed
 };
-extern Account accounts[kMaxDevices];
+extern Account accounts[kMaxSlots];
 
 inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
   int64_t h = high.load(std::memory_order_relaxed);
@@ -104,9 +101,8 @@ void trim_malloc() noexcept;
 void make_pressure();
 void make_samples();
 
-// Returns the account of a device word (linstock/core.h). Throws ArgumentError if the device does not exist.
-int slot_of(int32_t device);
-inline int32_t word_of(int slot) { return slot == kCpuSlot ? 0xff : (1 << 8 | (slot - 1)); }
+// Returns the slot of a device as linstock/core.h writes it. Throws ArgumentError if the device does not exist.
+int slot_of_word(int32_t device);
 
 // ---- samples ----
 // A flag in the words.scope of a thread that has samples without a site.

@@ -19,7 +19,7 @@
 
 namespace ls {
 
-Account accounts[kMaxDevices];
+Account accounts[kMaxSlots];
 constinit thread_local bool sweeping = false;
 thread_local LastFailure last_failure{0, 0};
 
@@ -38,7 +38,7 @@ constexpr auto kSoftWait = std::chrono::milliseconds(250);
 constexpr auto kHardWait =
     std::chrono::milliseconds(2000);  // for one round: a collection of a large Go heap takes long
 
-static_assert(LS_PRESSURE_DEVICES == kMaxDevices);
+static_assert(LS_PRESSURE_DEVICES == kMaxSlots);
 
 // An allocation that waits. Lives on its thread's stack, in a list guarded by Pressure::mutex.
 struct Waiter {
@@ -55,7 +55,7 @@ struct Pressure {
   std::condition_variable done;                   // allocations wait here
   uint64_t asked = 0, started = 0, finished = 0;  // rounds
   // The last round that admitted a device's waiters past the wait trigger, and the last that was exhausted.
-  uint64_t admitted[kMaxDevices] = {}, exhausted[kMaxDevices] = {};
+  uint64_t admitted[kMaxSlots] = {}, exhausted[kMaxSlots] = {};
   bool attached = false, stop = false;
   Waiter *first = nullptr;
   std::atomic<int> waiters{0};
@@ -150,18 +150,20 @@ bool follow_limit(int64_t n) noexcept {
   return true;
 }
 
-int slot_of(int32_t device) {
-  int type = device >> 8, index = device & 0xff;
-  if (type == 0) return kCpuSlot;
-  if (type == 1) {
-    if (index == 0xff) index = 0;
-    auto *d = cuda_devices();
-    if (d != nullptr && index < d->count() && index < kMaxDevices - 1) return 1 + index;
-    int count = d == nullptr ? 0 : d->count();
-    throw ArgumentError("memory: device cuda:" + std::to_string(index) + " does not exist; this machine has " +
-                        std::to_string(count) + (count == 1 ? " CUDA device" : " CUDA devices"));
-  }
-  throw ArgumentError("memory: want a CPU or CUDA device, got device type " + std::to_string(type));
+int slot_of_word(int32_t device) {
+  auto type = static_cast<c10::DeviceType>(device >> 8);
+  int index = device & 0xff;
+  if (type == c10::kCPU) return kCpuSlot;
+  if (slot_of(type, 0) < 0)
+    throw ArgumentError("memory: a device of type " + std::to_string(device >> 8) + " has no memory of its own");
+  if (index == 0xff) index = 0;
+  auto *d = devices_of(type);
+  int count = d == nullptr ? 0 : d->count(), slot = slot_of(type, index);
+  if (index < count && slot >= 0) return slot;
+  const char *name = row_of(slot_of(type, 0))->name;
+  throw ArgumentError("memory: device " + c10::DeviceTypeName(type, true) + ":" + std::to_string(index) +
+                      " does not exist; this machine has " + std::to_string(count) + " " + name +
+                      (count == 1 ? " device" : " devices"));
 }
 
 LastFailure take_last_failure() noexcept {
@@ -289,49 +291,50 @@ Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason) {
   return verdict[slot] >= mine ? Waited::kVerdict : Waited::kRetry;
 }
 
-void admit_on_device(int32_t index, int64_t n) {
-  if (index >= 0 && index < kMaxCudaDevices) enter(1 + index, n, n);
+void admit_on_device(int slot, int64_t n) {
+  if (slot > kCpuSlot) enter(slot, n, n);
 }
 
-void dismiss_from_device(int32_t index, int64_t n) noexcept {
-  if (n != 0 && index >= 0 && index < kMaxCudaDevices) release(1 + index, n);
+void dismiss_from_device(int slot, int64_t n) noexcept {
+  if (n != 0 && slot > kCpuSlot) release(slot, n);
 }
 
-bool sweep_for_device(int32_t index, int64_t n) noexcept {
-  if (index < 0 || index >= kMaxCudaDevices) return false;
-  auto &a = accounts[1 + index];
+bool sweep_for_device(int slot, int64_t n) noexcept {
+  if (slot <= kCpuSlot) return false;
+  auto &a = accounts[slot];
   int64_t before = a.freed.load();
-  Waited waited = wait_for_round(1 + index, n, LS_WAIT_SYSTEM);
+  Waited waited = wait_for_round(slot, n, LS_WAIT_SYSTEM);
   Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
   return may_fit(waited, a, before);
 }
 
-int64_t limit_on_device(int32_t index) noexcept {
-  if (index < 0 || index >= kMaxCudaDevices) return 0;
-  int64_t limit = accounts[1 + index].limit.load();
+int64_t limit_on_device(int slot) noexcept {
+  if (slot <= kCpuSlot) return 0;
+  int64_t limit = accounts[slot].limit.load();
   return limit == INT64_MAX ? 0 : limit;
 }
 
-void count_on_device(int32_t index, void *p, int64_t n, int64_t admitted, void *stream) noexcept {
-  if (index < 0 || index >= kMaxCudaDevices) return;
-  maybe_sample(p, n, 1 + index, reinterpret_cast<uint64_t>(stream));
+void count_on_device(int slot, void *p, int64_t n, int64_t admitted, void *stream) noexcept {
+  if (slot <= kCpuSlot) return;
+  maybe_sample(p, n, slot, reinterpret_cast<uint64_t>(stream));
   int64_t more = n - admitted;
   if (more == 0) return;
-  auto &a = accounts[1 + index];
-  if (more < 0) return release(1 + index, -more);
+  auto &a = accounts[slot];
+  if (more < 0) return release(slot, -more);
   int64_t now = a.live.fetch_add(more, std::memory_order_relaxed) + more;
   raise(a.peak, now);
   count_allocated(a, more, now);
 }
 
-void reserved_on_device(int32_t index, int64_t n) noexcept {
-  if (index >= 0 && index < kMaxCudaDevices) accounts[1 + index].reserved.fetch_add(n, std::memory_order_relaxed);
+void reserved_on_device(int slot, int64_t n) noexcept {
+  if (slot > kCpuSlot) accounts[slot].reserved.fetch_add(n, std::memory_order_relaxed);
 }
 
-void failed_on_device(int32_t index, int64_t asked) noexcept {
-  last_failure = {asked, word_of(1 + index)};
+void failed_on_device(int slot, int64_t asked) noexcept {
+  if (slot <= kCpuSlot) return;
+  last_failure = {asked, word_of(slot)};
   // A backward pass fails on a thread of the autograd engine; the caller's thread reports the error.
-  last_on_device.store(static_cast<uint64_t>(index + 1) << 56 |
+  last_on_device.store(static_cast<uint64_t>(slot) << 56 |
                        static_cast<uint64_t>(std::min<int64_t>(asked, (int64_t{1} << 56) - 1)));
   Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
 }
@@ -346,7 +349,7 @@ ls_board *ls_memory_board(void) noexcept {
 
 ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t wait_trigger) noexcept {
   return ls::run_void([&] {
-    auto &a = ls::accounts[ls::slot_of(device)];
+    auto &a = ls::accounts[ls::slot_of_word(device)];
     a.trigger.store(live);
     a.total_trigger.store(total);
     a.wait_trigger.store(wait_trigger);
@@ -356,10 +359,11 @@ ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total, in
 ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
   return ls::run_void([&] {
     if (bytes < 0) throw ls::ArgumentError("limit: " + std::to_string(bytes) + " bytes");
-    int slot = ls::slot_of(device);
+    int slot = ls::slot_of_word(device);
     if (slot != ls::kCpuSlot) {
       // Cached blocks count towards a device's limit.
-      if (bytes != 0 && ls::accounts[slot].reserved.load() > bytes) ls::cuda_devices()->empty_cache(slot - 1);
+      if (bytes != 0 && ls::accounts[slot].reserved.load() > bytes)
+        ls::devices_at(slot).empty_cache(ls::index_of(slot));
     }
     int64_t limit = bytes == 0 ? INT64_MAX : bytes;
     if (slot == ls::kCpuSlot) {
@@ -372,7 +376,7 @@ ls_error *ls_memory_set_limit(int32_t device, int64_t bytes) noexcept {
     } else {
       ls::accounts[slot].limit.store(limit);
       ls::accounts[slot].granted.store(limit);
-      ls::cuda_devices()->limit_changed(slot - 1);
+      ls::devices_at(slot).limit_changed(ls::index_of(slot));
     }
     Pressure::get().done.notify_all();
   });
@@ -478,8 +482,8 @@ void ls_pressure_done(const ls_pressure *round) noexcept {
       p.finished = std::max(p.finished, round->round);
       for (int i = 0; i < std::clamp(round->count, 0, LS_PRESSURE_DEVICES); i++) {
         auto &w = round->waiters[i];
-        int slot = w.device == ls::word_of(ls::kCpuSlot) ? ls::kCpuSlot : 1 + (w.device & 0xff);
-        if (slot >= ls::kMaxDevices) continue;
+        int slot = ls::slot_of(static_cast<c10::DeviceType>(w.device >> 8), w.device & 0xff);
+        if (slot < 0) continue;
         if ((w.verdict & LS_VERDICT_ADMIT) != 0) p.admitted[slot] = std::max(p.admitted[slot], round->round);
         if ((w.verdict & LS_VERDICT_EXHAUSTED) != 0) p.exhausted[slot] = std::max(p.exhausted[slot], round->round);
       }

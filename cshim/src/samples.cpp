@@ -57,7 +57,7 @@ struct Samples {
   std::mutex mutex;
   std::unordered_map<void *, Sample> blocks;
   std::unordered_map<uint64_t, Site> sites;  // by device slot and site
-  History histories[kMaxDevices];
+  History histories[kMaxSlots];
   uint64_t max = 0;  // events of each history
   uint64_t number = 0;
   std::vector<Unnamed> strays;  // of libtorch's threads, for the next backward pass that ends
@@ -199,12 +199,12 @@ void sample_freed(void *p, int64_t n, int slot, uint64_t stream) noexcept {
   if (it != s.blocks.end()) s.blocks.erase(it);
 }
 
-void note_on_device(int32_t index, int32_t kind, uint64_t address, int64_t n, void *stream) noexcept {
-  if (!history_on.load(std::memory_order_relaxed) || index < 0 || index >= kMaxCudaDevices) return;
+void note_on_device(int slot, int32_t kind, uint64_t address, int64_t n, void *stream) noexcept {
+  if (!history_on.load(std::memory_order_relaxed) || slot < 0) return;
   auto &s = Samples::get();
   std::lock_guard<std::mutex> lock(s.mutex);
   try {
-    s.note(1 + index, kind, address, n, 0, LS_NO_SITE, reinterpret_cast<uint64_t>(stream));
+    s.note(slot, kind, address, n, 0, LS_NO_SITE, reinterpret_cast<uint64_t>(stream));
   } catch (...) {
     // Without memory for it the event is not in the history.
   }
@@ -333,7 +333,7 @@ uint64_t ls_history_events(ls_event *out, uint64_t cap) noexcept {
 
 ls_error *ls_history_out_of_memory(int32_t device, int64_t bytes, int64_t free, uint32_t site) noexcept {
   return ls::run_void([&] {
-    int slot = ls::slot_of(device);
+    int slot = ls::slot_of_word(device);
     auto &s = Samples::get();
     std::lock_guard<std::mutex> lock(s.mutex);
     s.note(slot, LS_EVENT_OUT_OF_MEMORY, static_cast<uint64_t>(free), bytes, bytes, site, 0);

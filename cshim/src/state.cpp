@@ -161,8 +161,7 @@ uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
 
 ls_error *ls_rng_seed(uint64_t seed) noexcept {
   return ls::run_void([&] {
-    // It goes over all devices.
-    if (ls::cuda_devices() == nullptr || ls::start_devices()) return at::manual_seed(seed);
+    if (ls::start_devices()) return at::manual_seed(seed);  // seeds all devices
     auto g = at::globalContext().defaultGenerator(c10::DeviceType::CPU);
     std::lock_guard<std::mutex> lock(g.mutex());
     g.set_current_seed(seed);

@@ -94,6 +94,6 @@ class DevicesDeathTest : public ::testing::Test {
   FakeDevices devices_;
   void begin() {
     if (ls_init() != nullptr) std::exit(90);
-    ls::set_cuda_devices(&devices_);
+    ls::add_devices(c10::kCUDA, &devices_);
   }
 };

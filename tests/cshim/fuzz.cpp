@@ -1271,7 +1271,7 @@ void Fuzz::cuda() {
   ls_allocator_settings settings;
   values([&](ls_value *out, uint64_t n) { return ls_cuda_allocator_settings(&settings, out, n); });
   ok(ls_cuda_set_allocator_settings(pick<const char *>({nullptr, "", "expandable_segments:True", "no:"})));
-  ls_cuda_used();
+  ls_device_used(device() >> 8);
   ls_cuda_capturing();
 }
 

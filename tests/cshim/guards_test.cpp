@@ -90,7 +90,7 @@ TEST_F(DevicesDeathTest, AStartsErrorIsKept) {
       {
         if (ls_init() != nullptr) std::exit(90);
         BrokenDevices broken;
-        ls::set_cuda_devices(&broken);
+        ls::add_devices(c10::kCUDA, &broken);
         ls_error *e = ls_rng_state(cuda(1)).err;
         if (e == nullptr || e->code != LS_ERR_DEVICE_LOST || e->device_error != 46) std::exit(1);
         // The CPU's generator is seeded by hand then.
@@ -113,7 +113,7 @@ TEST_F(DevicesDeathTest, AnErrorThatIsNotTheLastIsTheDevices) {
       {
         if (ls_init() != nullptr) std::exit(90);
         BusyDevices busy;
-        ls::set_cuda_devices(&busy);
+        ls::add_devices(c10::kCUDA, &busy);
         ls_error *e = ls_rng_state(cuda(0)).err;
         bool right = e != nullptr && e->code == LS_ERR_DEVICE && e->device_error == 46;
         ls_error_free(e);
@@ -129,8 +129,8 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
       {
         begin();
         constexpr int64_t kRoom = 1 << 20;
-        if (ls_memory_set_limit(cuda(0), kRoom) != nullptr || ls::limit_on_device(0) != kRoom) std::exit(1);
-        if (ls::limit_on_device(1) != 0 || ls::limit_on_device(-1) != 0) std::exit(2);
+        if (ls_memory_set_limit(cuda(0), kRoom) != nullptr || ls::limit_on_device(1) != kRoom) std::exit(1);
+        if (ls::limit_on_device(2) != 0 || ls::limit_on_device(-1) != 0) std::exit(2);
         if (ls_pressure_attach() != 1) std::exit(3);
         std::atomic<bool> over{false};
         std::atomic<int> rounds{0};
@@ -142,7 +142,7 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
             if (p.count != 1 || p.waiters[0].device != cuda(0) || p.waiters[0].reason < LS_WAIT_LIMIT)
               std::_Exit(4);
             rounds++;
-            ls::dismiss_from_device(0, garbage.exchange(0));
+            ls::dismiss_from_device(1, garbage.exchange(0));
             end_round(p, LS_VERDICT_EXHAUSTED);
           }
         });
@@ -151,26 +151,26 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
           if (ls_memory_pace(cuda(0), &now) != nullptr) std::exit(5);
           return now.live;
         };
-        ls::admit_on_device(0, kRoom);
+        ls::admit_on_device(1, kRoom);
         if (rounds != 0 || live() != kRoom) std::exit(6);
         // The block that was admitted is counted once, and what it is larger.
-        ls::count_on_device(0, nullptr, kRoom, kRoom, nullptr);
+        ls::count_on_device(1, nullptr, kRoom, kRoom, nullptr);
         if (live() != kRoom) std::exit(7);
         garbage = kRoom;
-        ls::admit_on_device(0, kRoom / 2);
+        ls::admit_on_device(1, kRoom / 2);
         if (rounds != 1 || live() != kRoom / 2) std::exit(8);
-        ls::count_on_device(0, nullptr, kRoom / 2 + 512, kRoom / 2, nullptr);
-        ls::count_on_device(0, nullptr, -512, 0, nullptr);
+        ls::count_on_device(1, nullptr, kRoom / 2 + 512, kRoom / 2, nullptr);
+        ls::count_on_device(1, nullptr, -512, 0, nullptr);
         if (live() != kRoom / 2) std::exit(9);
         try {
-          ls::admit_on_device(0, kRoom);
+          ls::admit_on_device(1, kRoom);
           std::exit(10);
         } catch (const c10::OutOfMemoryError &) {
         }
         if (rounds != 2 || live() != kRoom / 2) std::exit(11);
         // Where the device itself has nothing left: another try pays only when something was freed.
         garbage = 512;
-        if (!ls::sweep_for_device(0, kRoom) || ls::sweep_for_device(0, kRoom)) std::exit(12);
+        if (!ls::sweep_for_device(1, kRoom) || ls::sweep_for_device(1, kRoom)) std::exit(12);
         over = true;
         pacer.join();
         std::exit(0);

@@ -645,8 +645,10 @@ TEST_F(DevicesDeathTest, ThoseThatAreNotThereAreRefused) {
         if (ask(7) != LS_ERR_ARGUMENT) std::exit(1);
         ask(0);
         devices_.count_fails = true;
+        if (ask(1) != LS_ERR_STD) std::exit(3);
+        // A device in use is looked at even so.
         devices_.broken = 0;
-        std::exit(fail_on_a_device() == LS_ERR_GENERIC ? 0 : 2);
+        std::exit(fail_on_a_device() == LS_ERR_DEVICE_LOST ? 0 : 2);
       },
       ::testing::ExitedWithCode(0), "");
 }

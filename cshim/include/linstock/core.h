@@ -152,6 +152,8 @@ LS_API int32_t ls_default_dtype_get(void) LS_NOEXCEPT;
 /* How many devices of a type can be used. */
 LS_API int32_t ls_device_count(int32_t device_type) LS_NOEXCEPT;
 LS_API ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+/* The devices of a type that this process has used and that are not lost: bit i is the i-th. */
+LS_API uint64_t ls_device_used(int32_t device_type) LS_NOEXCEPT;
 LS_API ls_error *ls_device_synchronize(int32_t device) LS_NOEXCEPT;
 
 #ifdef __cplusplus

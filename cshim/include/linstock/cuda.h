@@ -24,8 +24,6 @@ LS_API ls_results ls_cuda_allocator_settings(ls_allocator_settings *settings, ls
 /* Sets them from a text as in the environment. What it does not name goes back to its default, but for
  * expandable_segments. After an error they are as they were. */
 LS_API ls_error *ls_cuda_set_allocator_settings(const char *text) LS_NOEXCEPT;
-/* The CUDA devices that this process has used and that are not lost: bit i is cuda:i. */
-LS_API uint64_t ls_cuda_used(void) LS_NOEXCEPT;
 /* Whether a graph is being captured on one of the calling thread's streams: no moment for frees that can wait. */
 LS_API int32_t ls_cuda_capturing(void) LS_NOEXCEPT;
 

@@ -1,0 +1,42 @@
+package cshim
+
+/*
+#include "table_gen.h"
+*/
+import "C"
+
+import "math/bits"
+
+// DeviceType is a type of device that has memory of its own. The CPU is none.
+type DeviceType struct {
+	Number int32 // c10::DeviceType
+	Name   string
+}
+
+// DeviceTypes are the supported ones. Support for another type is a row here, a row in src/device.h, and a library beside
+// cuda/ that is opened as in cuda.go.
+var DeviceTypes = []DeviceType{
+	{1, "cuda"},
+}
+
+// Word returns the shim's number of a device.
+func (t DeviceType) Word(index int) int32 { return t.Number<<8 | int32(index)&0xff }
+
+// Count returns how many devices of the type libtorch can use.
+func (t DeviceType) Count() int { return int(C.lsc_device_count(C.int32_t(t.Number))) }
+
+// Used returns the indices of the devices that this process has used and that are not lost.
+func (t DeviceType) Used() (indices []int) {
+	if Path() == "" {
+		return nil
+	}
+	for used := uint64(C.lsc_device_used(C.int32_t(t.Number))); used != 0; used &= used - 1 {
+		indices = append(indices, bits.TrailingZeros64(used))
+	}
+	return indices
+}
+
+// DeviceName returns the driver's name of a device.
+func DeviceName(device int32) (string, error) {
+	return text(C.lsc_device_name(C.int32_t(device), nil, 0), nil)
+}
