@@ -27,11 +27,11 @@ namespace caching = c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
 using c10::MempoolId_t;
 
-// The bytes that this thread has been admitted with and that no block has been counted for.
+// The bytes that were admitted for this thread and that no block has been counted for.
 thread_local int64_t admitted = 0;
 
-// How many devices this thread has read the segments of in the present snapshot: libtorch goes over them in order,
-// and says that each is device 0.
+// How many devices' segments this thread has read in the current snapshot. libtorch reads them in order, and
+// reports each as device 0.
 thread_local int32_t snapshots_read = 0;
 
 class Admission {
@@ -41,7 +41,7 @@ class Admission {
     admit_on_device(slot(index), bytes);
     admitted = bytes;
   }
-  // Where libtorch counts no blocks, without its cache, none are counted here either.
+  // Without its cache libtorch counts no blocks; nothing is counted here either.
   ~Admission() { dismiss_from_device(slot(index_), std::exchange(admitted, 0)); }
   Admission(const Admission &) = delete;
   Admission &operator=(const Admission &) = delete;
@@ -64,8 +64,8 @@ class Admitting final : public caching::CUDAAllocator {
     return admit(n, [&] { return inner_->raw_alloc_with_stream(n, stream); });
   }
 
-  // Has the caching allocator hold what it may: the limit, or what it held when that was too little for what had
-  // been admitted; all of the device while such a one is tried.
+  // Sets what the caching allocator may hold: the limit, or what it held when the limit was too little for what
+  // had been admitted; the whole device during such an attempt.
   void apply_limit(DeviceIndex index) {
     auto may_hold = [&]() -> int64_t {
       if (trying_[index].load() != 0) return 0;
@@ -78,10 +78,10 @@ class Admitting final : public caching::CUDAAllocator {
     for (;;) {
       int64_t bytes = may_hold();
       double fraction = 1;
-      // Half a byte more, so that the allocator's own rounding gives these bytes back.
+      // Half a byte more, so that the allocator's rounding results in these bytes.
       if (bytes > 0 && bytes < total) fraction = (static_cast<double>(bytes) + 0.5) / static_cast<double>(total);
       inner_->setMemoryFraction(fraction, index);
-      // Another thread that has set what was true earlier sees that it is not any more.
+      // A thread that has set an older value finds out, and sets it again.
       if (may_hold() == bytes) return;
     }
   }
@@ -91,17 +91,17 @@ class Admitting final : public caching::CUDAAllocator {
     apply_limit(index);
   }
 
-  // An allocation that cannot be given empties the cache of its own device alone.
+  // An allocation that fails empties the cache of its own device only.
   void fail() {
     try {
       inner_->raw_delete(inner_->raw_alloc(size_t{1} << 50));
     } catch (const c10::OutOfMemoryError &) {
     } catch (const c10::AcceleratorError &e) {
-      if (e.get_error_code() != cudaErrorMemoryAllocation) throw;  // without a cache, it is this one
+      if (e.get_error_code() != cudaErrorMemoryAllocation) throw;  // without a cache it is this one
     }
   }
 
-  // The rest is libtorch's.
+  // Everything else is forwarded to libtorch's.
   c10::DeleterFnPtr raw_deleter() const override { return inner_->raw_deleter(); }
   void copy_data(void *to, const void *from, size_t n) const override { inner_->copy_data(to, from, n); }
   bool initialized() override { return inner_->initialized(); }
@@ -220,7 +220,7 @@ class Admitting final : public caching::CUDAAllocator {
     std::rethrow_exception(failure);
   }
 
-  // While it is there the caching allocator may hold all that the device has.
+  // While it exists, the caching allocator may hold all of the device's memory.
   struct More {
     Admitting &a;
     DeviceIndex index;
@@ -235,20 +235,20 @@ class Admitting final : public caching::CUDAAllocator {
         a.held_[index] = a.inner_->getDeviceStats(index).reserved_bytes[all].current;
         a.apply_limit(index);
       } catch (const c10::Error &) {
-        // A device that was lost in between: whoever asks it next is told.
+        // The device was lost meanwhile: the next call that uses it reports that.
       }
     }
   };
 };
 
-// Leaked on purpose: libtorch asks it until the process ends.
+// Leaked on purpose: libtorch uses it until the process ends.
 Admitting *admitting = nullptr;
 
 }  // namespace
 
 void stand_before_allocator() {
   auto *inner = caching::get();
-  // Each block, so that the core knows what is live without asking under the device's lock.
+  // Counts each block, so that the core knows the live bytes without the device's lock.
   inner->attachAllocatorTraceTracker([](const auto &e) {
     using Entry = std::decay_t<decltype(e)>;
     auto *p = reinterpret_cast<void *>(e.addr_);
@@ -275,7 +275,7 @@ void stand_before_allocator() {
         return reserved_on_device(slot(e.device_), -size);
       case Entry::SNAPSHOT:
         return note_on_device(slot(snapshots_read++), LS_EVENT_SNAPSHOT, 0, size, nullptr);
-      default:  // OOM: another try may succeed, and the one that fails in the end is noted where it is reported
+      default:  // OOM: another attempt may succeed; the final failure is recorded where it is reported
         return;
     }
   });

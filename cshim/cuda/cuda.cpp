@@ -34,7 +34,7 @@ class CudaDevices final : public Devices {
     DeviceMemory m{};
     m.largest_free = -1;
     if (!ready()) return m;
-    size_t largest = 1;  // 0 would ask the device how much it has free
+    size_t largest = 1;  // 0 would query the free memory of the device
     allocator::cacheInfo(checked(index), &largest);
     m.largest_free = largest > 1 ? static_cast<int64_t>(largest) : 0;
     auto s = allocator::getDeviceStats(checked(index));
@@ -62,7 +62,7 @@ class CudaDevices final : public Devices {
     c10::cuda::CUDAGuard guard(checked(index));
     limit_reserved(index);
     if (any_device_lost()) {
-      // emptyCache goes over all devices and stops at the lost one.
+      // emptyCache visits all devices and stops at the lost one.
       release_cache_of_current_device();
       return;
     }
@@ -71,7 +71,7 @@ class CudaDevices final : public Devices {
 
   void capacity(int32_t index, int64_t *free, int64_t *total) override {
     if (free == nullptr) {
-      // Without a context on the device, which would take some of its memory.
+      // Without a context on the device, which would use some of its memory.
       cudaDeviceProp p;
       C10_CUDA_CHECK(cudaGetDeviceProperties(&p, checked(index)));
       *total = static_cast<int64_t>(p.totalGlobalMem);
@@ -85,7 +85,7 @@ class CudaDevices final : public Devices {
     if (total != nullptr) *total = static_cast<int64_t>(t);
   }
 
-  // A device that nobody has used yet is left alone: to set its limit would make a context there.
+  // A device that was not used yet is left alone: to set its limit would make a context there.
   void limit_changed(int32_t index) override {
     if (in_use_[checked(index)]) limit_reserved(index);
   }
@@ -101,11 +101,11 @@ class CudaDevices final : public Devices {
     for (int32_t i = 0; i < count(); i++) {
       if (!in_use_[i]) continue;
       cudaStream_t stream = c10::cuda::getCurrentCUDAStream(checked(i));
-      // A default stream is the current device's: it is asked about once, without making a context elsewhere.
+      // A default stream belongs to the current device: it is queried once, without a context on other devices.
       if (stream == nullptr && i != current()) continue;
       cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
       cudaError_t e = cudaStreamIsCapturing(stream, &status);
-      // The default stream says of a blocking one that captures that it cannot be used itself.
+      // The default stream returns this error while a blocking stream captures.
       if (e == cudaErrorStreamCaptureImplicit) status = cudaStreamCaptureStatusActive;
       if (e != cudaSuccess) (void)cudaGetLastError();
       if (status != cudaStreamCaptureStatusNone) return true;
@@ -141,7 +141,7 @@ class CudaDevices final : public Devices {
     cudaError_t e = cudaSetDevice(index);
     size_t free = 0, total = 0;
     if (e == cudaSuccess) e = cudaMemGetInfo(&free, &total);
-    // What it answered is not to be found by whoever looks next.
+    // Clear the error, so that no later call reads it.
     if (e != cudaSuccess) (void)cudaGetLastError();
     (void)cudaSetDevice(before);
     bool transient = e == cudaErrorMemoryAllocation || e == cudaErrorNotReady || e == cudaErrorNotPermitted ||
@@ -158,8 +158,8 @@ class CudaDevices final : public Devices {
     return static_cast<c10::DeviceIndex>(index);
   }
 
-  // Before libtorch's CUDA has started, and where it failed to, its allocator must not be asked anything: it takes
-  // itself to be complete as soon as it has begun.
+  // Before libtorch's CUDA has started, and if its start has failed, its allocator must not be called: it
+  // considers itself initialized as soon as the start has begun.
   std::atomic<bool> ready_{false};
   bool ready() const { return ready_; }
 };
@@ -170,7 +170,7 @@ class CudaDevices final : public Devices {
 extern "C" const char *ls_cuda_open(uint32_t abi) {
   if (abi != LS_CUDA_ABI) return "the CUDA library was built from other sources than the shim";
   static bool once = [] {
-    // What users of PyTorch do by torch.backends.cudnn.enabled = False, to see whether cuDNN is at fault.
+    // PyTorch: torch.backends.cudnn.enabled = False, to see whether cuDNN is at fault.
     const char *cudnn = std::getenv("LINSTOCK_CUDNN");
     if (cudnn != nullptr && std::strcmp(cudnn, "0") == 0) at::globalContext().setUserEnabledCuDNN(false);
     // Leaked on purpose: memory is freed until the process ends.

@@ -1,4 +1,4 @@
-// What differs between the supported versions of libtorch, 2.11 to 2.15, on the side of CUDA.
+// Differences between the supported versions of libtorch, 2.11 to 2.15, in its CUDA part.
 #pragma once
 
 #include <torch/headeronly/version.h>

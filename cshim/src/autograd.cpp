@@ -26,13 +26,13 @@ std::mutex dropped_mutex;
 Ticket *dropped = nullptr;
 std::atomic<uint64_t> dropped_count{0};
 
-// Held by a native owner (a hook, a node): its end queues the id.
+// Owned by a hook or node of libtorch; its destructor queues the id.
 struct TicketHolder : torch::CustomClassHolder {
   std::shared_ptr<Ticket> ticket;
   explicit TicketHolder(uint64_t id) : ticket(hold(id)) {}
 };
 
-// Handles that a callback has made, freed in any case.
+// Handles that a callback has made, freed in every case.
 struct Made {
   std::vector<ls_tensor> handles;
   explicit Made(size_t n) : handles(n, 0) {}
@@ -41,8 +41,8 @@ struct Made {
   Made &operator=(const Made &) = delete;
 };
 
-// What a custom function's apply carries past libtorch's argument collector, which would take tensors
-// among the arguments for inputs.
+// Arguments of a custom function's apply that libtorch's collector of arguments must not see: it would take their
+// tensors for inputs.
 struct Outside {
   uint64_t id;
   c10::intrusive_ptr<TicketHolder> ticket;
@@ -82,12 +82,12 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
 }  // namespace ls
 
 #ifdef LS_NODES_RELEASE_RESOURCES
-// libtorch's makes the node's context anew, for which it allocates: without memory a destructor would throw, and
-// the process end.
+// libtorch's function makes the node's context again, which allocates: without memory a destructor would throw,
+// and end the process.
 template <>
 void torch::autograd::CppNode<ls::CallbackFunction>::release_resources() {
   Node::release_resources();
-  ctx_.grad_fn_.reset();  // to the node itself: it keeps the memory
+  ctx_.grad_fn_.reset();  // to the node itself: it keeps the memory alive
   ctx_.saved_data.clear();
   ctx_.saved_variables_.clear();
   ctx_.to_save_.clear();
@@ -97,20 +97,21 @@ void torch::autograd::CppNode<ls::CallbackFunction>::release_resources() {
 namespace ls {
 namespace {
 
-// libtorch's engine starts its threads, one for each device, with its first pass. Where only some of them have
-// started it would start all of them again, and wait for ever for a count that it has passed.
+// libtorch's engine starts its threads, one for each device, in its first pass. If only some of them could be
+// started, the next pass would start all of them again, and wait forever for a count that has been passed.
 enum { kNotStarted, kStarted, kCannotStart };
 std::atomic<int> engine{kNotStarted};
 
-// A pass that fails leaves what it had not come to yet in the engine's queue of the calling thread, with all that
-// this part of the graph has saved, until another pass runs on this thread: the tasks of a graph that is gone go
-// first there. This is that pass; its one function is older than all others, should somebody still hold the graph.
+// A pass that fails leaves its remaining tasks, and everything that this part of the graph has saved, in the
+// engine's queue of the calling thread until another pass runs on this thread: that pass frees the tasks of
+// graphs that no longer exist first. This is such a pass. Its one function is older than all others, in case
+// something still holds the graph.
 struct Oldest final : torch::autograd::Node {
   Oldest() : Node(/*sequence_nr=*/0) {}
   torch::autograd::variable_list apply(torch::autograd::variable_list &&) override { return {}; }
 };
 
-// As the version of libtorch holds its functions.
+// The type in which this version of libtorch holds its functions.
 template <class Pointer, class N>
 Pointer make_node() {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
@@ -129,7 +130,7 @@ void empty_queue() noexcept {
                                                           /*create_graph=*/false,
                                                           /*accumulate_grad=*/true);
   } catch (...) {
-    // Without memory for that it stays until a pass that fails later.
+    // If there is no memory for it, the tasks stay until a later pass that fails.
   }
 }
 
@@ -327,7 +328,7 @@ ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin,
     auto outs = ls::list_of(outputs, nout, "outputs");
     auto keep = ls::list_of(saved, nsaved, "saved");
     ls::Outside outside{id, c10::make_intrusive<ls::TicketHolder>(id), &outs, &keep};
-    // As a TensorList: libtorch's collector takes a std::vector for something that is no tensor.
+    // A TensorList: libtorch's collector does not take a std::vector for tensors.
     auto result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
     for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
     *scope = ls::told_scope();

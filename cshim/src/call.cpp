@@ -1,4 +1,4 @@
-// Boxed calls: any operator that the dispatcher knows, with arguments checked against its schema.
+// Boxed calls of any operator of the dispatcher, whose arguments are checked against its schema.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -17,7 +17,7 @@ namespace {
 
 uint64_t payload_slots(uint64_t bytes) { return (bytes + sizeof(ls_value) - 1) / sizeof(ls_value); }
 
-// Slots that a value takes with its payload.
+// The slots of a value and its payload.
 uint64_t width(const ls_value &v) {
   switch (v.tag) {
     case LS_COMPLEX:
@@ -55,7 +55,7 @@ bool is_number(const ls_value &v) {
 
 c10::IValue ints_value(const c10::Argument &arg, const ls_value *v) {
   if (v->tag == LS_INT) {
-    // Python's "int[2] stride=1": one number stands for all, where the schema gives the length.
+    // Python's "int[2] stride=1": one number stands for all elements if the schema gives the length.
     size_t n = arg.N().has_value() ? static_cast<size_t>(*arg.N()) : 1;
     return c10::List<int64_t>(c10::IntArrayRef(std::vector<int64_t>(n, v->u.i)));
   }
@@ -131,7 +131,7 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
         if (v->u.t == 0) throw ArgumentError("argument '" + arg.name() + "': a tensor is needed, got none");
         return copy_of(v->u.t);
       }
-      // A number has no place for what is written.
+      // A number cannot be written to.
       if (is_number(*v) && (arg.alias_info() == nullptr || !arg.alias_info()->isWrite()))
         return wrapped_number(scalar_of(v));
       break;
@@ -170,7 +170,7 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
   mismatch(arg, *v);
 }
 
-// Reads the arguments off the slots; what is left out takes the schema's default.
+// Reads the arguments from the slots; arguments that are left out have the schema's default.
 void push_arguments(const c10::FunctionSchema &schema, const ls_value *args, uint64_t slots,
                     torch::jit::Stack &stack) {
   const auto &formals = schema.arguments();
@@ -197,7 +197,7 @@ void push_arguments(const c10::FunctionSchema &schema, const ls_value *args, uin
   if (at < slots) throw ArgumentError("takes " + std::to_string(formals.size()) + " arguments, got more");
 }
 
-// Results under construction; frees the handles given so far when something throws.
+// Results under construction; frees the handles made so far if an exception is thrown.
 class Results {
  public:
   ~Results() {
@@ -286,7 +286,7 @@ class Results {
   bool done_ = false;
 };
 
-// Each operator once, for the life of the process: an ls_op is its address.
+// One object for each operator, never freed: an ls_op is its address.
 ls_op interned(const c10::OperatorHandle &h) {
   static std::mutex mutex;
   static auto *operators = new std::unordered_map<c10::OperatorName, std::unique_ptr<Operator>>;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// Reads a small file into buf and ends it with a 0; false where it cannot be read.
+// Reads a small file into buf and ends it with a 0. Returns false if it cannot be read.
 bool read_file(const char *dir, const char *name, char *buf, size_t size) noexcept {
   char path[4096];
   size_t n = std::strlen(dir), m = std::strlen(name);
@@ -36,7 +36,7 @@ bool read_file(const char *dir, const char *name, char *buf, size_t size) noexce
   return at > 0;
 }
 
-// A number of bytes; INT64_MAX for "max" and for version 1's number near the largest; -1 where there is none.
+// Parses a number of bytes; INT64_MAX for "max" and for version 1's number near the largest; -1 if there is none.
 int64_t read_bytes(const char *dir, const char *name) noexcept {
   char buf[64];
   if (!read_file(dir, name, buf, sizeof buf)) return -1;
@@ -48,7 +48,7 @@ int64_t read_bytes(const char *dir, const char *name) noexcept {
   return errno == ERANGE || n >= int64_t{1} << 60 ? INT64_MAX : n;
 }
 
-// The number after a name at the beginning of a line; 0 where there is none.
+// Returns the number after a name at the beginning of a line; 0 if there is none.
 int64_t line_of(const char *text, const char *name) noexcept {
   size_t n = std::strlen(name);
   for (const char *p = text; p != nullptr && *p != 0;) {
@@ -63,7 +63,7 @@ int64_t limit_of(const CGroup &g) noexcept {
   const char *dir = g.dir.c_str();
   int64_t limit = read_bytes(dir, g.version == 1 ? "memory.limit_in_bytes" : "memory.max");
   if (g.version != 1) {
-    // Above memory.high the kernel slows the processes down until they hardly run.
+    // Above memory.high the kernel slows the processes until they hardly run.
     int64_t high = read_bytes(dir, "memory.high");
     if (high >= 0 && (limit < 0 || high < limit)) limit = high;
   }
@@ -84,7 +84,7 @@ int64_t cgroup_room(const std::vector<CGroup> &groups) noexcept {
     if (usage < 0 || usage == INT64_MAX) continue;
     char stat[16384];
     if (read_file(dir, "memory.stat", stat, sizeof stat)) {
-      // Version 1 has the group alone, and the sums with those below it; version 2 has the sums.
+      // Version 1 has figures of the group alone and sums with those below it; version 2 has the sums.
       int64_t files = g.version == 1 ? line_of(stat, "total_inactive_file") + line_of(stat, "total_active_file")
                                      : line_of(stat, "inactive_file") + line_of(stat, "active_file");
       int64_t mapped = line_of(stat, g.version == 1 ? "total_mapped_file" : "file_mapped");

@@ -1,4 +1,4 @@
-// The memory cgroups of this process: how much of their limits is left.
+// The memory cgroups of this process, and how much of their limits is left.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,23 @@ namespace ls {
 // One cgroup that limits memory: the process's own, or one above it.
 struct CGroup {
   int version;      // 1 or 2
-  std::string dir;  // where its files are
+  std::string dir;  // the directory of its files
 };
 
-// The bytes that may still be used below the limits of all the groups. Negative: more is used than should be.
-// INT64_MAX: no group has a limit, or its files cannot be read. Each group keeps a reserve, see reserve_below.
+// Returns the bytes that may still be used below the limits of all groups. Negative: more is used than should be.
 //
 //   room = limit - reserve - (usage - reclaimable)
 //   reclaimable = inactive_file + active_file - mapped file pages, at least 0
 //
-// Usage is that of the whole group: of this process and all others in it. The kernel drops page cache before it
+// Usage is that of the whole group: this process and all others in it. The kernel drops page cache before it
 // kills; file pages that are mapped (libraries, checkpoints) are in use and count.
 int64_t cgroup_room(const std::vector<CGroup> &groups) noexcept;
 
-// What is left free below a limit: an eighth of it, or 32 MiB and a 32nd where that is less. It is for what grows
-// between two looks: Go's heap, libtorch's and oneDNN's own memory, the stacks of threads.
+// Returns the bytes that stay free below a limit: an eighth of it, or 32 MiB and a 32nd if that is less. It is
+// for what grows between two measurements: Go's heap, libtorch's and oneDNN's own memory, thread stacks.
 int64_t reserve_below(int64_t limit) noexcept;
 
-// The bytes of anonymous memory of this process that are resident; 0 where that is not known.
+// Returns the resident bytes of anonymous memory of this process; 0 if unknown.
 int64_t resident_anonymous() noexcept;
 
 }  // namespace ls

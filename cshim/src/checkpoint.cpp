@@ -51,7 +51,7 @@ struct Pushed {
 };
 thread_local std::vector<Pushed> policies;
 
-// libtorch asks its engine what stands in for a saved tensor; Python's engine overrides the same function.
+// libtorch asks its engine for the policy of saved tensors; Python's engine overrides the same function.
 class HookedEngine final : public torch::autograd::Engine {
  public:
   HookedEngine() = default;
@@ -87,7 +87,7 @@ class RandomState {
   void restore() const {
     for (const auto &[generator, state] : states_) set_random_state(generator, state);
   }
-  // Leaves only what has changed since: a generator that a function did not use need not be restored for it.
+  // Keeps only the states that have changed since: a generator that a function did not use need not be restored.
   void keep_changed() {
     std::erase_if(states_, [](const auto &s) { return same(s.second, random_state_of(s.first)); });
   }
@@ -104,7 +104,7 @@ class RandomState {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-// Sets random states, and restores those that were there.
+// Sets random states, and restores the previous ones in its destructor.
 class RandomGuard {
  public:
   explicit RandomGuard(const RandomState &then) : set_(!then.empty()) {
@@ -116,7 +116,7 @@ class RandomGuard {
     try {
       if (set_) before_.restore();
     } catch (...) {
-      // A generator refuses a state of its own only where its device is lost.
+      // A generator refuses its own state only if its device is lost.
     }
   }
   RandomGuard(const RandomGuard &) = delete;
@@ -143,11 +143,11 @@ class PolicyGuard {
   size_t depth_;
 };
 
-// What the recomputation must agree on with the first run.
+// The properties in which the recomputation must agree with the first run.
 struct Kind {
   c10::ScalarType dtype;
   c10::Device device;
-  bool nested;  // then there are no sizes
+  bool nested;  // then sizes is empty
   std::vector<int64_t> sizes;
 
   static Kind of(const at::Tensor &t) {
@@ -165,7 +165,7 @@ struct Kind {
 
 class Checkpoint;
 
-// Collects the tensors that the function saves when it is computed again, and ends the computation with the last.
+// Collects the tensors that the function saves in the recomputation, and ends it with the last one.
 class Recomputation final : public SavedPolicy, public std::enable_shared_from_this<Recomputation> {
  public:
   explicit Recomputation(std::vector<bool> wanted) : wanted_(std::move(wanted)), tensors_(wanted_.size()) {}
@@ -187,12 +187,12 @@ class Recomputation final : public SavedPolicy, public std::enable_shared_from_t
   std::vector<Kind> kinds_;
 };
 
-// In a node of the graph that a recomputation records: the tensor itself, for a backward pass within the function.
+// In the graph that a recomputation records: the tensor itself, for a backward pass within the function.
 class Collected final : public SavedVariableHooks {
  public:
   explicit Collected(std::shared_ptr<Recomputation> to) : to_(std::move(to)) {}
   void call_pack_hook(const at::Tensor &t) override {
-    held_ = t.tensor_data();  // without the graph: a node that holds its own output would never be freed
+    held_ = t.tensor_data();  // without its graph: a node that holds its own output would never be freed
     to_->add(held_);
   }
   at::Tensor call_unpack_hook() override { return held_; }
@@ -206,7 +206,7 @@ std::unique_ptr<SavedVariableHooks> Recomputation::hooks() {
   return std::make_unique<Collected>(shared_from_this());
 }
 
-// One call of a checkpointed function: the nodes that it has recorded own it together.
+// One call of a checkpointed function, owned by the nodes of the graph that the call recorded.
 class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this<Checkpoint> {
  public:
   Checkpoint(uint64_t id, std::vector<at::Tensor> inputs)
@@ -215,7 +215,7 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
         random_(RandomState::now()),
         inputs_(std::make_shared<std::vector<SavedVariable>>()) {
     for (const auto &t : forward_inputs_) {
-      // Saved by the policy around: an inner checkpoint's inputs are what the outer one computes again.
+      // Saved by the enclosing policy: the inputs of an inner checkpoint are recomputed by the outer one.
       inputs_->emplace_back(t, /*is_output=*/false);
       versions_.push_back(t._version());
     }
@@ -229,7 +229,7 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
   at::Tensor take(size_t i);
 
  private:
-  // What one backward pass has computed again and not used yet.
+  // The tensors that one backward pass has recomputed and not used yet.
   struct Pass {
     int id;
     struct Slot {
@@ -237,12 +237,13 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
       bool taken = false;
     };
     std::vector<Slot> slots;
-    // Threads of the engine that compute it again. Two may need it at once in one pass, for tensors on two
-    // devices: one waits for the other, unless that starts a pass itself, which may need the waiting thread.
+    // Threads of the engine that are in a recomputation. Two may need it at the same time in one pass, for
+    // tensors on two devices: one waits for the other, unless the first starts a pass itself, which may need the
+    // waiting thread.
     int computing = 0;
     bool nested = false;
   };
-  // A recomputation for a pass on the calling thread.
+  // A recomputation for a pass of the calling thread.
   class Computing {
    public:
     Computing(Checkpoint *c, int id) : checkpoint_(c), pass_(id), outer_(innermost) { innermost = this; }
@@ -269,7 +270,7 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
     Computing *outer_;
   };
   friend void ls::pass_starts() noexcept;
-  // Ends a pass: with its last callback, or when the engine drops a pass that has failed.
+  // Ends a pass: in its last callback, or when the engine drops a pass that has failed.
   struct PassEnd {
     std::weak_ptr<Checkpoint> of;
     int id;
@@ -299,21 +300,21 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
   std::vector<at::Tensor> forward_inputs_;
   std::vector<int64_t> versions_;
 
-  // For what follows. Never held while a tensor is made or freed: either may wait for a sweep, which may free a
-  // placeholder of this checkpoint on another thread.
+  // Guards the members that follow. Never held while a tensor is made or freed: both may wait for a collection,
+  // which may free a placeholder of this checkpoint on another thread.
   std::mutex mutex_;
   RandomState random_;  // at the start of the first run
   std::shared_ptr<std::vector<SavedVariable>> inputs_;
-  std::string spoiled_;  // why it cannot be computed again
+  std::string spoiled_;  // why it cannot be recomputed
   std::vector<Kind> kinds_;
-  std::vector<bool> wanted_;  // of those: still in the graph
+  std::vector<bool> wanted_;  // of those that are still in the graph
   std::vector<Pass> passes_;
   std::condition_variable changed_;
 };
 
 thread_local Checkpoint::Computing *Checkpoint::Computing::innermost = nullptr;
 
-// In a node of the graph: stands for the i-th tensor that the function has saved, which nothing holds.
+// The graph's placeholder for the i-th tensor that the function has saved, which nothing keeps.
 class Placeholder final : public SavedVariableHooks {
  public:
   explicit Placeholder(std::shared_ptr<Checkpoint> of) : of_(std::move(of)) {}
@@ -338,16 +339,16 @@ std::unique_ptr<SavedVariableHooks> Checkpoint::hooks() {
 
 void Checkpoint::popped() {
   auto inputs = std::move(forward_inputs_);
-  RandomState changed = random_;  // nothing else writes it
+  RandomState changed = random_;  // written here only
   changed.keep_changed();
-  std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock, as changed is
+  std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock, like `changed`
   std::lock_guard<std::mutex> lock(mutex_);
   std::swap(random_, changed);
   if (kinds_.empty()) return;
   for (size_t i = 0; i < inputs.size(); i++) {
     if (inputs[i]._version() == versions_[i]) continue;
-    // The graph of an input that the function has changed may hold this checkpoint, which would never be freed if
-    // it went on holding the input.
+    // The graph of an input that the function has changed may own this checkpoint, which would never be freed if
+    // it kept the input.
     saved = std::move(inputs_);
     spoiled_ = "the function has changed its input " + std::to_string(i) +
                " in place, and cannot be computed again from it";
@@ -365,7 +366,7 @@ size_t Checkpoint::note(const at::Tensor &t) {
 }
 
 void Checkpoint::forget(size_t i) noexcept {
-  // Freed without the lock. There is more than one pass only where several go through the graph at once.
+  // Freed without the lock. There is more than one pass only if several run through the graph at the same time.
   for (size_t k = 0;; k++) {
     at::Tensor t;
     {
@@ -429,7 +430,7 @@ at::Tensor Checkpoint::take(size_t i) {
 }
 
 void Checkpoint::begin_pass(int pass) {
-  // First what ends it, while there is memory for that.
+  // First the object that ends the pass, while there is memory for it.
   auto end = std::make_shared<PassEnd>(weak_from_this(), pass);
   torch::autograd::Engine::get_default_engine().queue_callback([end] { end->end(); });
   std::lock_guard<std::mutex> lock(mutex_);
@@ -450,7 +451,7 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
   std::vector<at::Tensor> inputs;
   inputs.reserve(saved->size());
   for (const auto &s : *saved) inputs.push_back(s.unpack());
-  // For the function's answer to StopRecomputation: made while there is memory.
+  // For the result of the function after StopRecomputation: allocated while there is memory.
   auto answer = std::make_unique<Ticket>(Ticket{0});
   uint64_t failed;
   {
@@ -474,7 +475,7 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
   return r;
 }
 
-// Keeps for the pass what it has not used yet, and returns the tensor that is needed now.
+// Stores the tensors that the pass has not used yet, and returns the one that is needed now.
 at::Tensor Checkpoint::deliver(int pass, size_t needed, Recomputation &r) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < r.kinds().size(); i++) {
@@ -548,7 +549,7 @@ ls_error *ls_saved_pop(uint64_t depth) noexcept {
     entered = true;
     ls::pop_policies(depth);
   });
-  // Whatever happens at the entry: a policy that stayed would be asked about the tensors of other functions.
+  // Also if a fault is injected at the entry: a policy that stayed would apply to other functions.
   if (!entered) ls::run_quiet([&] { ls::pop_policies(depth); });
   return err;
 }

@@ -1,4 +1,4 @@
-// Errors: the one place where exceptions become ls_error.
+// The conversion of exceptions to ls_error.
 #include <c10/core/Allocator.h>
 
 #include <cstdlib>
@@ -13,14 +13,14 @@
 namespace ls {
 namespace {
 
-// Given out when there is no memory for an error.
+// Returned if there is no memory for an error.
 ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, "out of memory"};
 
-// A text may quote the caller's bytes: what is not UTF-8 becomes "?".
+// A text may quote the caller's bytes: those that are not UTF-8 become "?".
 void make_utf8(char *s) noexcept {
   auto *p = reinterpret_cast<unsigned char *>(s);
   while (*p != 0) {
-    // The bounds of the second byte rule out what is too long a form, surrogates, and what is beyond Unicode.
+    // The bounds of the second byte exclude overlong forms, surrogates and numbers above U+10FFFF.
     int more = *p < 0x80 ? 0 : *p < 0xc2 ? -1 : *p < 0xe0 ? 1 : *p < 0xf0 ? 2 : *p < 0xf5 ? 3 : -1;
     unsigned low = *p == 0xe0   ? 0xa0
                    : *p == 0xf0 ? 0x90
@@ -56,7 +56,7 @@ int32_t code_of(const c10::Error &e) noexcept {
   if (dynamic_cast<const c10::TypeError *>(&e)) return LS_ERR_TYPE;
   if (dynamic_cast<const c10::NotImplementedError *>(&e)) return LS_ERR_NOT_IMPLEMENTED;
   if (dynamic_cast<const c10::LinAlgError *>(&e)) return LS_ERR_LINALG;
-  // TORCH_INTERNAL_ASSERT and TORCH_CHECK throw the same type: the text alone tells them apart.
+  // TORCH_INTERNAL_ASSERT and TORCH_CHECK throw the same type; only the text differs.
   if (std::strstr(e.what_without_backtrace(), "INTERNAL ASSERT FAILED") != nullptr) return LS_ERR_INTERNAL;
   return LS_ERR_GENERIC;
 }
@@ -67,15 +67,15 @@ bool has(const char *text, std::initializer_list<const char *> any) noexcept {
   return false;
 }
 
-// Whether an error's text has a name of CUDA's: cuBLAS, cuDNN and the like fail with plain errors of their own.
+// Reports whether an error's text contains a name of CUDA: cuBLAS, cuDNN and the like throw plain errors.
 bool of_cuda(const char *text) noexcept { return has(text, {"cuda", "cudnn", "_status_", "_failed"}); }
 
-// An error that a device may be behind.
+// Returns an error that may have been caused by a device.
 ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
   constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation, without libtorch's cache
   if (error == kMemoryAllocation || std::strstr(text, "_STATUS_ALLOC_FAILED") != nullptr)
     return make(LS_ERR_OUT_OF_MEMORY, text);
-  // An argument's error may name a device, too, and says nothing about it.
+  // An error about an argument may name a device, too, which says nothing about its state.
   int lost = look_for_lost(error, has(text, {"cuda error", "cudnn error", "_status_", "_failed"}));
   if (lost >= 0) return make(LS_ERR_DEVICE_LOST, text, error != 0 ? error : error_of_lost(lost));
   return make(code, text, error);

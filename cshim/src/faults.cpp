@@ -15,7 +15,7 @@ namespace {
 
 struct Point {
   std::atomic<int64_t> skip{0}, times{0}, seen{0}, failed{0};
-  std::atomic<const void *> thread{nullptr};  // the address of the only thread's words
+  std::atomic<const void *> thread{nullptr};  // the address of the thread state of the only thread that fails
   std::atomic<int32_t> kind{0};
 };
 Point points[LS_FAULT_POINTS];
@@ -58,7 +58,7 @@ void fault_entry() {
 
 }  // namespace ls
 
-// The shim's own allocations: the linker gives it these for its references to malloc and new (CMakeLists.txt).
+// The shim's own allocations: the linker binds its references to malloc and new to these (CMakeLists.txt).
 extern "C" {
 void *__real_malloc(size_t n);
 void *__wrap_malloc(size_t n) { return ls::fault(LS_FAULT_SHIM) ? nullptr : __real_malloc(n); }

@@ -1,7 +1,7 @@
-// Checks that libtorch lacks: inputs for which an operator of 2.11 to 2.15 ends the process (a signal) or never
-// comes back. Each names what happens without it. The checks of layouts hold for all operators, and cost the
-// others a look at their tensors' dispatch keys; those of one operator cost nothing elsewhere. Checks read
-// elements of tensors of the CPU only: reading a GPU's would wait for it.
+// Checks that libtorch lacks: inputs with which an operator of libtorch 2.11 to 2.15 ends the process (a signal)
+// or never returns. Each names the consequence of its absence. The checks of layouts apply to all operators;
+// their cost is a test of the tensors' dispatch keys. Those of one operator cost nothing elsewhere. Checks read
+// elements of CPU tensors only: a read from a GPU would wait for it.
 #include "guards.h"
 
 #include <ATen/core/Tensor.h>
@@ -77,8 +77,8 @@ void div_trunc(Args a) {
   refuse("the least integer divided by -1 is none");
 }
 
-// The number of int64 elements is a division by the step as an integer: by 0 where a fraction was given, and by -1
-// perhaps of the least integer. SIGFPE.
+// The number of int64 elements is a division by the step as an integer, which is 0 for a fraction, or -1 with the
+// least integer as dividend. SIGFPE.
 void arange(Args a) {
   auto whole = [](const c10::IValue &v) -> __int128 {
     if (v.isInt()) return v.toInt();
@@ -93,8 +93,8 @@ void arange(Args a) {
     refuse("so many elements have no number of 64 bits");
 }
 
-// The number of elements is a division by the step as an integer, where the result has integers: by 0 where a
-// fraction was given. SIGFPE.
+// The number of elements of an integer result is a division by the step as an integer, which is 0 for a fraction.
+// SIGFPE.
 void whole_range(Args a, bool whole) {
   double step = a[2].isComplexDouble() ? a[2].toComplexDouble().real() : a[2].toScalar().toDouble();
   if (whole && step != 0 && std::abs(step) < 1) refuse("a step of integers must not be a fraction of 1");
@@ -104,14 +104,14 @@ void range_step(Args a) {
 }
 void range_out(Args a) { whole_range(a, c10::isIntegralType(a.back().toTensor().scalar_type(), true)); }
 
-// The values are written as self's dtype, the indices as int64, whatever they are: SIGSEGV.
+// The values are written with self's dtype and the indices as int64, whatever the outputs' dtypes: SIGSEGV.
 void cumulative_out(Args a) {
   const auto &values = a[2].toTensor(), &indices = a[3].toTensor();
   if (values.scalar_type() != a[0].toTensor().scalar_type()) refuse("values must have the dtype of self");
   if (indices.scalar_type() != c10::kLong) refuse("indices must be int64");
 }
 
-// Labels index the probabilities unchecked: SIGSEGV.
+// Labels are unchecked indices of the probabilities: SIGSEGV.
 void ctc_loss(Args a) {
   const auto &probs = a[0].toTensor(), &targets = a[1].toTensor();
   need_index(targets, "targets");
@@ -119,7 +119,7 @@ void ctc_loss(Args a) {
   need_range(targets, "targets", 0, probs.size(-1));
 }
 
-// Indices and offsets are read as another type, or unchecked: SIGSEGV.
+// Indices and offsets are read with another type, or without a check: SIGSEGV.
 void embedding_bag(Args a) {
   const auto &weight = a[0].toTensor(), &indices = a[1].toTensor(), &offsets = a[2].toTensor();
   need_index(indices, "indices");
@@ -146,15 +146,15 @@ void select(Args a) {
     refuse("a nested tensor of vectors is selected along dimension 0 alone");
 }
 
-// It runs hooks and functions written in the caller's language, which ls_op_call must not call: Go ends with a panic.
+// It runs hooks and functions in the caller's language, which ls_op_call must not do: Go would panic.
 void backward(Args) { refuse("a backward pass is started by Backward or Grad alone"); }
 
-// Its magnitude is none: it recurses for ever.
+// The magnitude of a bool is undefined: infinite recursion.
 void matrix_power(Args a) {
   if (a[1].toInt() == std::numeric_limits<int64_t>::min()) refuse("the exponent is too small");
 }
 
-// Draws until it has the sum, for ever where that is not finite.
+// It draws until it reaches the sum: forever if that is not finite.
 void binomial(Args a) {
   auto count = a[0].toTensor().detach(), prob = a[1].toTensor().detach();
   if (readable(count) && !count.isfinite().all().item<bool>()) refuse("counts must be finite");
@@ -162,13 +162,13 @@ void binomial(Args a) {
     refuse("probabilities must be in [0, 1]");
 }
 
-// Makes a grid of r dimensions first.
+// It makes a grid of r dimensions first.
 void combinations(Args a) {
   if (a[1].toInt() > 64) refuse("r is " + std::to_string(a[1].toInt()) + "; 64 is the most");
 }
 
-// Shapes and dtypes of states and weights are taken on trust (Python checks them in nn.LSTM): reads and writes
-// beyond the ends of blocks.
+// Shapes and dtypes of states and weights are not checked (Python does so in nn.LSTM): reads and writes beyond
+// the ends of blocks.
 //
 // rest are the arguments behind the input's: hx, params, has_biases, num_layers, dropout, train, bidirectional.
 void rnn(Args rest, int64_t features, int64_t batch, int64_t gates, bool lstm) {
@@ -176,7 +176,7 @@ void rnn(Args rest, int64_t features, int64_t batch, int64_t gates, bool lstm) {
   const auto hx = lstm ? rest[0].toTensorVector() : std::vector<at::Tensor>{rest[0].toTensor()};
   bool biases = rest[2].toBool();
   int64_t layers = rest[3].toInt(), directions = rest[6].toBool() ? 2 : 1;
-  // Before anything is multiplied by it; each layer has two weights or more.
+  // Before a product with it; each layer has at least two weights.
   if (layers < 1 || layers > static_cast<int64_t>(params.size()))
     refuse("there are no weights for " + std::to_string(layers) + " layers");
   if (lstm && hx.size() != 2) refuse("hx must have 2 tensors, not " + std::to_string(hx.size()));
@@ -185,7 +185,7 @@ void rnn(Args rest, int64_t features, int64_t batch, int64_t gates, bool lstm) {
       refuse("a hidden state is " + c10::str(h.sizes()) + ", not [" + std::to_string(layers * directions) + ", " +
              std::to_string(batch) + ", ...]");
   }
-  // The hidden state is narrower than the cell where there are projections.
+  // With projections the hidden state is narrower than the cell state.
   int64_t out = hx.front().size(-1), hidden = hx.back().size(-1);
   bool projected = out != hidden;
   int64_t each = (biases ? 4 : 2) + (projected ? 1 : 0);
@@ -233,19 +233,19 @@ void packed_lstm(Args a) { packed_rnn(a, 4, true); }
 void packed_gru(Args a) { packed_rnn(a, 3, false); }
 void packed_simple_rnn(Args a) { packed_rnn(a, 1, false); }
 
-// Its derivative for no rows: SIGSEGV.
+// Its derivative with no rows: SIGSEGV.
 void pdist(Args a) {
   const auto &x = a[0].toTensor();
   if (x.dim() > 0 && x.size(0) == 0 && recording(x)) refuse("no rows have no distances to differentiate");
 }
 
-// It saves a view of what it then writes to: the backward pass fails, and the graph is a ring that is never freed.
+// It saves a view of a tensor that it then writes to: the backward pass fails, and the graph owns itself and is
+// never freed.
 void vander(Args a) {
   if (recording(a[0].toTensor())) refuse("libtorch cannot differentiate it; take Detach() of the input");
 }
 
-// The sizes of outputs are computed from those of windows, strides and paddings without a look at overflow:
-// SIGSEGV.
+// The sizes of outputs are computed from windows, strides and paddings without a check of overflow: SIGSEGV.
 void windows(Args a) {
   auto check = [](int64_t v) {
     if (v > std::numeric_limits<int32_t>::max() || v < std::numeric_limits<int32_t>::min())
@@ -259,8 +259,8 @@ void windows(Args a) {
   }
 }
 
-// Each place of the output is visited, also where another size is 0 and there is none: it takes for ever. The
-// quantized kernel reads as many sizes as there are dimensions, whatever it was given: heap corruption.
+// Each element of the output is visited, even if another size is 0: it never returns. The quantized kernel reads
+// as many sizes as there are dimensions, however many were given: heap corruption.
 template <size_t dims>
 void adaptive(Args a) {
   const auto sizes = a[1].toIntVector();
@@ -271,7 +271,7 @@ void adaptive(Args a) {
   }
 }
 
-// The lists' elements are read without a look at how many there are: SIGSEGV (2.11).
+// The lists' elements are read without a check of their number: SIGSEGV (2.11).
 void slow_conv3d(Args a) {
   for (size_t i : {2, 4, 5})
     if (a[i].toIntVector().size() != 3) refuse("kernel_size, stride and padding must have 3 numbers each");
@@ -280,17 +280,17 @@ void reflection_pad3d(Args a) {
   if (a[1].toIntVector().size() != 6) refuse("padding must have 6 numbers");
   windows(a);
 }
-// They look at the first tensor: SIGSEGV (align_tensors of 2.11; cat.out, where out is quantized).
+// They use the first tensor: SIGSEGV (align_tensors of 2.11; cat.out with a quantized out).
 void not_empty(Args a) {
   if (a[0].toTensorVector().empty()) refuse("there are no tensors");
 }
 
-// The number of bits of from + 1 is counted, which overflows: for ever.
+// from + 1 overflows while its bits are counted: it never returns.
 void random_from(Args a) {
   if (a[1].toInt() == std::numeric_limits<int64_t>::max()) refuse("from is too large");
 }
 
-// One number for each channel is read of what belongs to them, however many there are: SIGSEGV.
+// One element is read for each channel, however many there are: SIGSEGV.
 void per_channel(Args a, size_t first, size_t end) {
   const auto &input = a[0].toTensor();
   if (input.dim() < 2) refuse("the input must have 2 dimensions or more, not " + std::to_string(input.dim()));
@@ -310,7 +310,7 @@ void batch_norm(Args a) {
 }
 void batch_norm_statistics(Args a) { per_channel(a, 1, 3); }
 
-// In training it writes as many elements as self has, of its dtype, without resizing: heap corruption.
+// In training it writes as many elements as self has, with its dtype, without a resize: heap corruption.
 void rrelu_out(Args a) {
   const auto &self = a[0].toTensor(), &out = a.back().toTensor();
   if (out.sizes() != self.sizes() || out.scalar_type() != self.scalar_type())
@@ -322,13 +322,13 @@ void channel_shuffle(Args a) {
   if (a[1].toInt() < 1) refuse("groups must be at least 1");
 }
 
-// A quantized tensor's quantizer knows its dtype, and would go with another: SIGSEGV where that is copied.
+// A quantized tensor's quantizer has its dtype, and would be kept with another one: SIGSEGV when it is copied.
 void view_dtype(Args a) {
   if (a[0].toTensor().is_quantized())
     refuse("a quantized tensor has no view of another dtype; take int_repr of it");
 }
 
-// Grouped queries: the heads of the query are divided by those of the key and of the value: SIGFPE.
+// Grouped queries: the number of heads of the query is divided by that of key and value: SIGFPE.
 void grouped_attention(Args a) {
   if (!a[7].toBool()) return;
   for (size_t i : {1, 2}) {
@@ -338,13 +338,13 @@ void grouped_attention(Args a) {
   }
 }
 
-// It makes an empty tensor of self's layout, and then writes as if that were strided: SIGSEGV.
+// It makes an empty tensor of self's layout and writes to it as if it were strided: SIGSEGV.
 void copy(Args a) {
   auto layout = a[0].toTensor().layout();
   if (layout != c10::kStrided) refuse("self must be strided, not " + c10::str(layout));
 }
 
-// Offsets are never looked at, lengths not with unsafe, and their leading sizes never: reads beyond the data.
+// Offsets are never checked, lengths not with unsafe, and leading sizes never: reads beyond the data.
 void segment_reduce(Args a) {
   const auto &data = a[0].toTensor();
   for (size_t i : {2, 4}) {
@@ -364,8 +364,8 @@ void segment_reduce(Args a) {
   }
 }
 
-// LAPACK's sytrs takes a pivot for the number of a row, and two negative ones for a block: reads and writes beyond
-// the rows where there is none, or one.
+// LAPACK's sytrs uses pivots as numbers of rows, and a negative pair as a block: reads and writes beyond the rows
+// if they are out of range.
 void ldl_solve(Args a) {
   const auto &pivots = a[1].toTensor();
   if (!readable(pivots) || pivots.dim() == 0) return;
@@ -380,13 +380,13 @@ void ldl_solve(Args a) {
   }
 }
 
-// Its derivative uses what was not unpacked: heap corruption.
+// Its derivative uses values that were not unpacked: heap corruption.
 void lu_unpack(Args a) {
   if (!a[2].toBool() && recording(a[0].toTensor()))
     refuse("without unpack_data there is no derivative; take Detach() of LU_data");
 }
 
-// Searches over bins: beyond the input's end, or for ever where the step is not a finite number.
+// It searches over bins: beyond the end of the input, or forever if the step is not finite.
 void choose_qparams(Args a) {
   int64_t numel = a[1].toInt(), bins = a[2].toInt(), bits = a[4].toInt();
   double ratio = a[3].toDouble();
@@ -396,8 +396,7 @@ void choose_qparams(Args a) {
   if (bits < 1 || bits > 16) refuse("bit_width must be in [1, 16]");
 }
 
-// Observes, and then takes scales and zero points by the channel without a look at how many there are, or of which
-// dtype: SIGSEGV.
+// It uses scales and zero points by channel without a check of their number and dtype: SIGSEGV.
 void fake_quant(Args a) {
   static const char *const names[] = {"self",        "observer_on", "fake_quant_on", "running_min",
                                       "running_max", "scale",       "zero_point"};
@@ -419,7 +418,7 @@ void fake_quant(Args a) {
   }
 }
 
-// A recursion of n steps for each element, with an n of 64 bits: it takes for ever.
+// A recursion of n steps for each element with a 64-bit n: it never returns.
 void polynomial(Args a) {
   constexpr int64_t most = 1 << 20;
   double n = 0;
@@ -576,8 +575,8 @@ const std::unordered_map<std::string, Guard> &guards() {
   return *all;
 }
 
-// The check of an operator, or of the one that it is a variant of: in place ("gcd_"), or with an out argument,
-// which stands last ("gcd.out", "div.out_mode").
+// Returns the check of an operator, or of the operator that it is a variant of: in place ("gcd_"), or with an out
+// argument, which is last ("gcd.out", "div.out_mode").
 Guard guard_of(const c10::OperatorName &op) {
   auto find = [](const std::string &name, const std::string &overload) -> Guard {
     auto found = guards().find(overload.empty() ? name : name + "." + overload);
@@ -601,12 +600,12 @@ Operator::Operator(const c10::OperatorHandle &h)
   bool kernel = h.hasKernelForDispatchKey(c10::DispatchKey::MkldnnCPU);
   takes_mkldnn_ = kernel || h.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) ||
                   h.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
-  // Those that read a tensor's parts, and its own kind of copy.
+  // Operators that read the parts of a tensor, and its own copy.
   static const auto *const readers = new std::unordered_set<std::string>{
       "aten::alias",      "aten::ccol_indices", "aten::clone",      "aten::col_indices", "aten::crow_indices",
       "aten::dense_dim",  "aten::detach",       "aten::empty_like", "aten::row_indices", "aten::size",
       "aten::sparse_dim", "aten::to_dense",     "aten::values",     "aten::zeros_like"};
-  // Those whose result is quantized where their argument is not, or the other way round.
+  // Operators whose result is quantized if their argument is not, or the reverse.
   static const auto *const converters = new std::unordered_set<std::string>{"aten::copy",
                                                                             "aten::dequantize",
                                                                             "aten::int_repr",
@@ -628,7 +627,7 @@ Operator::Operator(const c10::OperatorHandle &h)
     if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
     if (type->kind() == c10::TypeKind::TensorType || type->kind() == c10::TypeKind::ListType)
       tensors_.push_back(i);
-    // Their numbers index tables unchecked: SIGSEGV.
+    // Their elements are unchecked indices of tables: SIGSEGV.
     if (type->kind() == c10::TypeKind::ScalarTypeType)
       enums_.push_back({i, static_cast<int64_t>(c10::ScalarType::Undefined), false});
     else if (type->kind() == c10::TypeKind::LayoutType)
@@ -705,8 +704,8 @@ void Operator::check(const torch::jit::Stack &stack) const {
     std::vector<at::Tensor> tensors;
     for (size_t i : tensors_) each_tensor(stack[i], [&](const at::Tensor &t) { tensors.push_back(t); });
     check_layouts(tensors);
-    // A kernel for quantized tensors takes its output for one, and one for others takes a quantized output for a
-    // tensor of plain numbers: heap corruption.
+    // A kernel for quantized tensors assumes a quantized output, and other kernels use a quantized output as
+    // plain numbers: heap corruption.
     if (!outs_.empty() && !converts_) {
       bool quantized = false;
       for (size_t i : tensors_)
@@ -735,8 +734,8 @@ void Operator::check(const torch::jit::Stack &stack) const {
       refuse("tensors of oneDNN's layout are made by aten::to_mkldnn alone");
   }
   for (size_t i : outs_) {
-    // An output is resized before the inputs are read, and the outputs one after another. Heap corruption. What is
-    // computed by element reads each before it is written.
+    // An output is resized before the inputs are read, and outputs one after another: heap corruption.
+    // Elementwise kernels read each element before they write it.
     const at::Tensor &out = stack[i].toTensor();
     for (size_t k : tensors_) {
       if (k == i || (k < outs_.front() && pointwise_)) continue;

@@ -1,4 +1,4 @@
-// The checks that libtorch lacks: arguments on which an operator would end the process are refused.
+// Checks that libtorch lacks: arguments with which an operator would end the process are refused.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -9,7 +9,7 @@
 
 namespace ls {
 
-// An operator as ls_op_call knows it: its handle and its checks.
+// An operator: its handle and its checks.
 class Operator {
  public:
   explicit Operator(const c10::OperatorHandle &h);
@@ -19,8 +19,7 @@ class Operator {
   void check_layouts(c10::ArrayRef<at::Tensor> tensors) const;
 
   const c10::OperatorHandle handle;
-  // Reports whether it belongs to libtorch's insides: its callers in libtorch have checked the arguments, and it
-  // checks them no more.
+  // Reports whether it is internal to libtorch: it does not check its arguments, which its callers have checked.
   const bool internal;
 
  private:
@@ -30,7 +29,7 @@ class Operator {
     bool layout;
   };
   std::vector<Enum> enums_;
-  // Arguments that are tensors or lists, those that are written to, and those of them that are out arguments.
+  // Arguments that are tensors or lists, those that are written to, and among them out arguments.
   std::vector<size_t> tensors_, written_, outs_;
   bool takes_mkldnn_ = false, takes_narrow_mkldnn_ = false, reads_parts_ = false, converts_ = false,
        pointwise_ = false;

@@ -26,7 +26,7 @@ Part parts[kDeviceTypes];
 std::atomic<uint64_t> used{0};
 std::atomic<int32_t> errors[kMaxSlots];
 
-// One at a time starts a device or looks for lost ones.
+// Held by the thread that starts a device or looks for lost ones.
 std::mutex &mutex() {
   static auto *m = new std::mutex;
   return *m;
@@ -65,7 +65,7 @@ bool start(int i, Devices *devices) noexcept {
   return false;
 }
 
-// Nodes of the graph below a tensor. A graph that is larger than this is leaked unseen.
+// The most nodes of a graph that are searched. A larger graph is leaked.
 constexpr size_t kMostNodes = 1 << 16;
 
 }  // namespace
@@ -143,7 +143,7 @@ int look_for_lost(int32_t error, bool failed) noexcept {
 bool must_leak(c10::TensorImpl *impl) noexcept {
   if (on_lost(impl->device())) return true;
   try {
-    // A tensor that is fine can hold a graph that holds tensors that are not, and a gradient.
+    // A tensor on another device can own a gradient or graph with tensors on this one.
     auto *meta = impl->autograd_meta();
     if (meta == nullptr) return false;
     const at::Tensor &grad = impl->grad();

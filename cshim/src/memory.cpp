@@ -350,7 +350,7 @@ inline void note_allocated(ThreadHeap &h, void *p, uint64_t &footer, size_t aske
   }
 }
 
-// Applies what all_threads_catch_up asked of every thread: an empty cache, another sampling rate.
+// Applies the requests of all_threads_catch_up: an empty cache, a new sampling rate.
 inline void catch_up(ThreadHeap &h) noexcept {
   uint64_t epoch = heaps_epoch.load(std::memory_order_relaxed);
   if (__builtin_expect(h.epoch != epoch, 0)) {
@@ -558,7 +558,7 @@ ls_error *ls_init(void) noexcept {
   return ls::run_void([] {
     // Never destroyed: memory is freed through it until the process ends.
     static bool once = [] {
-      // Made now: the first use is often where nothing may be thrown.
+      // Made here: the first use is often where nothing may throw.
       ls::register_fences();
       ls::Large::get();
       ls::make_pressure();

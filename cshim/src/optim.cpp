@@ -1,4 +1,4 @@
-// Optimizers' steps: what every training loop does for all its parameters, in one call.
+// Steps of optimizers for all parameters in one call.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adam.h>
@@ -9,7 +9,7 @@
 #include "shim.h"
 
 namespace {
-// The kernel walks the memory of all as if it were laid out alike, and checks nothing.
+// The kernel assumes that all tensors have the same layout, and checks nothing.
 void check_alike(const at::Tensor &param, const at::Tensor &other, uint64_t i, const char *what) {
   if (!other.defined() || !other.sizes().equals(param.sizes()) || !other.strides().equals(param.strides()) ||
       other.scalar_type() != param.scalar_type() || other.device() != param.device())
@@ -17,7 +17,7 @@ void check_alike(const at::Tensor &param, const at::Tensor &other, uint64_t i, c
                             " differs from it in shape, strides, dtype or device");
 }
 
-// Handles as the list that a kernel takes, without touching their counts.
+// Handles as the list that a kernel takes, without a change of their reference counts.
 class BorrowedList {
  public:
   explicit BorrowedList(uint64_t n) { list_.reserve(n); }
@@ -26,7 +26,7 @@ class BorrowedList {
   }
   BorrowedList(const BorrowedList &) = delete;
   BorrowedList &operator=(const BorrowedList &) = delete;
-  // The list has room: nothing can throw between the handle's borrowing and its place in the list.
+  // The list has room: nothing can throw between a handle's borrow and its entry in the list.
   const at::Tensor &add(ls_tensor h) {
     ls::Borrowed b(h);
     using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
@@ -38,7 +38,7 @@ class BorrowedList {
   std::vector<at::Tensor> list_;
 };
 
-// Adds one to each. For a handful of numbers on the CPU an operator costs a hundred times the addition.
+// Adds one to each. For a few numbers on the CPU an operator costs a hundred times the addition.
 void count_steps(at::TensorList steps) {
   for (const auto &t : steps) {
     if (!t.is_cpu() || t.is_inference()) return at::_foreach_add_(steps, 1);

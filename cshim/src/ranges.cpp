@@ -13,10 +13,10 @@ namespace ls {
 namespace {
 
 constexpr size_t kHuge = size_t{1} << 21;
-constexpr size_t kAlignment = size_t{1} << 17;  // of what the system gives
+constexpr size_t kAlignment = size_t{1} << 17;  // of memory from the system
 
-// Range by the number of a unit: that of a range's first and of its last one have it, all others nullptr. Two
-// levels, for 48 bits of address.
+// Ranges by the number of a unit: the first and the last unit of a range point to it, all others are nullptr. Two
+// levels, for addresses of 48 bits.
 constexpr size_t kLeafBits = 19, kRootBits = 16;
 using Entry = std::atomic<Ranges::Range *>;
 std::atomic<Entry *> root[size_t{1} << kRootBits];
@@ -27,7 +27,8 @@ Entry *entry(uintptr_t unit) noexcept {
   return leaf == nullptr ? nullptr : leaf + (unit & ((size_t{1} << kLeafBits) - 1));
 }
 
-// Makes the parts of the table that these units need; false where there is no memory, or they lie beyond it.
+// Allocates the parts of the table that these units need. Returns false without memory, or if the units lie
+// beyond the table.
 bool cover(uintptr_t first, uintptr_t last) noexcept {
   if (last >> kLeafBits >> kRootBits != 0) return false;
   for (uintptr_t i = first >> kLeafBits; i <= last >> kLeafBits; i++) {
@@ -58,7 +59,7 @@ char *map_pages(size_t size, size_t alignment) noexcept {
     void *p = mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? nullptr : static_cast<char *>(p);
   };
-  // The system puts one below another, so that this is usually enough.
+  // The system maps one below another, so that this is usually enough.
   char *p = get(size);
   if (p == nullptr || aligned(p, alignment) == p) return p;
   munmap(p, size);
@@ -121,7 +122,7 @@ void Ranges::forget(Range *r) noexcept {
 
 Ranges::Range *Ranges::take(size_t size) noexcept {
   std::lock_guard<std::mutex> lock(mutex_);
-  // The sizes asked for are the smallest of their bins, so that whatever is there fits.
+  // The sizes that are requested are the smallest of their bins, so that every range in the bin is large enough.
   size_t bin = bin_of(size), word = bin / 64;
   uint64_t bits = filled_[word] & ~uint64_t{0} << bin % 64;
   while (bits == 0) {
@@ -184,7 +185,7 @@ void Ranges::put(Range *r) noexcept {
     r->size += right->size;
     forget(right);
   }
-  // Last, since a unit may be the first and the last one of its range.
+  // Last, because a unit may be both the first and the last of its range.
   set(r->start, r);
   set(r->start + r->size - kUnit, r);
   link(r);
@@ -202,7 +203,7 @@ size_t Ranges::shrink(size_t keep) noexcept {
         left = static_cast<size_t>(aligned(r->start + (r->size - most) - (kHuge - 1), kHuge) - r->start);
         if (left > r->size) left = 0;
       }
-      // Out of the table first: whoever maps these addresses next may be somebody else.
+      // Remove it from the table first: another thread may map these addresses next.
       unlink(r);
       char *end = r->start + r->size;
       set(end - kUnit, nullptr);

@@ -1,13 +1,13 @@
-// Ranges: large blocks in memory of our own, that are split and joined.
+// Ranges: an allocator of large blocks, which splits and joins ranges of addresses from mmap.
 //
-// A block of 64 KiB and more is a part of a range that mmap gave. Freed, it joins its free neighbours; taken, it
-// is cut from the free range that fits best. So what one layer leaves serves the next, whatever its size, and the
-// same few pages, that the caches know, go round. Sizes are whole units. What is known of a range stands beside
-// it, never in it, in a table by address that needs no lock to be read for a block that one holds. Huge pages are
-// asked for. Nothing here throws, or knows libtorch.
+// A block of 64 KiB or more is part of a range. A freed block is joined with its free neighbours; a new block is
+// cut from the smallest free range that is large enough. The memory of one layer thus serves the next, whatever
+// its size, and the pages in use stay few and in the caches. Sizes are multiples of a unit. The description of a
+// range is kept outside of it, in a table by address; a block's holder reads it without a lock. The memory is
+// advised to use huge pages. Nothing here throws or depends on libtorch.
 //
-// Several Ranges share the table and a lock. A range joins those of its own Ranges only: blocks that live long and
-// are small beside others would cut the memory of these into pieces.
+// Several Ranges share the table and a lock. A range is joined only with ranges of the same Ranges: small blocks
+// with long lives among others would fragment their memory.
 #pragma once
 
 #include <cstddef>
@@ -26,25 +26,25 @@ class Ranges {
     char *start;
     size_t size;
     Ranges *owner;
-    uint64_t note = 0;  // of whoever holds it
+    uint64_t note = 0;  // for the block's holder
     bool free = false;
     Range *prev = nullptr, *next = nullptr;  // in the list of its bin
   };
 
-  // Gets at least so many bytes from the system at once.
+  // Takes at least so many bytes from the system at once.
   explicit Ranges(size_t chunk) : chunk_(chunk) {}
 
-  // A range of size bytes cut from a free one, or nullptr.
+  // Returns a range of size bytes cut from a free one, or nullptr.
   Range *take(size_t size) noexcept;
-  // A fresh one, or nullptr where the system has no memory.
+  // Returns a new range, or nullptr if the system has no memory.
   Range *map(size_t size) noexcept;
   void put(Range *r) noexcept;
-  // Gives back to the system what is free, the largest ranges first, until no more than keep bytes are left;
-  // returns the bytes given back.
+  // Returns free ranges to the system, the largest first, until no more than keep bytes are left. Returns the
+  // bytes that were returned.
   size_t shrink(size_t keep) noexcept;
   size_t free_bytes() noexcept;
 
-  // The range that starts at p, where p is a block that the caller holds; nullptr for a block from elsewhere.
+  // Returns the range that starts at p, a block that the caller holds; nullptr for a block from elsewhere.
   static Range *find(const void *p) noexcept;
 
  private:

@@ -1,6 +1,6 @@
-// Which call made the memory that is live. About every rate bytes of allocation one block is sampled, as Go's heap
-// profile does it; the thread that made it is marked, and the caller names the call at its next chance. With the
-// rate at 1 every block is sampled, and a history of events can be kept.
+// Samples of allocations: which call made the memory that is live. About one block every rate bytes is sampled,
+// as in Go's heap profile. The thread that allocates it is marked, and the caller then names the call. With a
+// rate of 1 every block is sampled, and a history of events can be recorded.
 #include <pthread.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::atomic<int64_t> sample_rate{0};
 namespace {
 
 constexpr uint64_t kNoEvent = UINT64_MAX;
-// More than that a thread does not keep for a name; the oldest half stays without.
+// The most blocks of a thread that wait for a name; beyond it the older half stays without one.
 constexpr size_t kMostUnnamed = size_t{1} << 16;
 
 struct Sample {
@@ -36,7 +36,7 @@ struct Sample {
   double bytes() const { return static_cast<double>(n) * weight; }
 };
 
-// A block that waits for a name. It may be free by then: it still counts as made.
+// A sampled block whose call has no name yet. It may be freed already; it still counts as allocated.
 struct Unnamed {
   void *p;
   Sample sample;
@@ -60,7 +60,7 @@ struct Samples {
   History histories[kMaxSlots];
   uint64_t max = 0;  // events of each history
   uint64_t number = 0;
-  std::vector<Unnamed> strays;  // of libtorch's threads, for the next backward pass that ends
+  std::vector<Unnamed> strays;  // sampled by libtorch's threads, for the next backward pass that ends
 
   static Samples &get() {
     static auto *s = new Samples;
@@ -77,8 +77,8 @@ std::atomic<uint64_t> seen{0};
 std::atomic<bool> any_strays{false};
 std::atomic<uint32_t> threads{0};
 thread_local uint32_t thread_number = 0;
-// The blocks that this thread has sampled and nobody has named a site for. A plain pointer, so that it can be read
-// while the thread's destructors run: what they sample after UnnamedOfThread's is leaked.
+// The blocks that this thread has sampled and that have no name yet. A plain pointer, which can be read while the
+// thread's destructors run: what they sample after UnnamedOfThread's destructor is leaked.
 thread_local std::vector<Unnamed> *unnamed = nullptr;
 struct UnnamedOfThread {
   ~UnnamedOfThread() { delete std::exchange(unnamed, nullptr); }
@@ -112,7 +112,7 @@ void Samples::name(Unnamed &u, uint32_t name) {
   if (event != kNoEvent && event >= h.first && event - h.first < h.events.size())
     h.events[event - h.first].site = name;
   auto it = blocks.find(u.p);
-  if (it == blocks.end() || it->second.number != u.sample.number) return;  // freed; perhaps given out again
+  if (it == blocks.end() || it->second.number != u.sample.number) return;  // freed, and perhaps allocated again
   it->second.site = name;
   entry.live_bytes += u.sample.bytes();
   entry.live_count += u.sample.weight;
@@ -141,7 +141,7 @@ void make_samples() { Samples::get(); }
 
 int64_t next_sample() noexcept {
   int64_t rate = sample_rate.load(std::memory_order_relaxed);
-  if (rate == 0) return int64_t{1} << 30;  // asked again after a gigabyte
+  if (rate == 0) return int64_t{1} << 30;  // read again after a gigabyte
   if (rate == 1) return 0;
   if (random_state == 0) random_state = reinterpret_cast<uint64_t>(&random_state) | 1;
   random_state ^= random_state << 13;
@@ -171,7 +171,7 @@ void sample_allocated(void *p, int64_t n, int64_t asked, int slot, uint64_t stre
     }
     seen.fetch_add(1, std::memory_order_relaxed);
   } catch (...) {
-    // Without memory for it the block is not in the profile.
+    // If there is no memory for it, the block is not in the profile.
   }
 }
 
@@ -206,7 +206,7 @@ void note_on_device(int slot, int32_t kind, uint64_t address, int64_t n, void *s
   try {
     s.note(slot, kind, address, n, 0, LS_NO_SITE, reinterpret_cast<uint64_t>(stream));
   } catch (...) {
-    // Without memory for it the event is not in the history.
+    // If there is no memory for it, the event is not in the history.
   }
 }
 
@@ -248,7 +248,7 @@ void ls_samples_attach(uint32_t name, ls_tensor result) noexcept {
     if (ls::unnamed != nullptr) {
       for (auto &u : *ls::unnamed) {
         auto it = s.blocks.find(u.p);
-        // Its own caller may have named it from another thread.
+        // The thread's caller may have named it from another thread.
         if (it != s.blocks.end() && it->second.number == u.sample.number && it->second.site != LS_NO_SITE)
           continue;
         try {

@@ -1,10 +1,9 @@
-// What the graph keeps in place of the tensors that operators save for their backward.
+// Saved-tensor policies: what the graph keeps in place of the tensors that operators save for their backward.
 //
-// A policy decides. Each thread has a stack of policies; the innermost one decides for each tensor that an
-// operator on that thread saves, and in a backward pass of that thread on the engine's threads too. Where the
-// stack is empty the graph keeps the tensor itself. Packing happens
-// inside the operator, on its thread, and never calls back. Unpacking happens inside a backward pass, on the
-// thread on which the engine runs the node, and may call back.
+// Each thread has a stack of policies. The innermost one decides for each tensor that an operator on that thread
+// saves, and, during a backward pass of that thread, on the engine's threads. With an empty stack the graph keeps
+// the tensor. Packing runs inside the operator, on its thread, and never calls back. Unpacking runs inside a
+// backward pass, on the engine's thread of the node, and may call back.
 #pragma once
 
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -18,24 +17,24 @@ namespace ls {
 class SavedPolicy {
  public:
   virtual ~SavedPolicy() = default;
-  // What stands in the graph for one saved tensor. It must own what it needs of the policy.
+  // The graph's object for one saved tensor. It owns everything that it needs of the policy.
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
-  // Called when the policy is popped, on its thread. It may throw; the policy is popped nevertheless.
+  // Called when the policy is popped, on its thread. If it throws, the policy is popped nevertheless.
   virtual void popped() {}
 };
 
-// Pushes a policy on the calling thread and returns how many were there before.
+// Pushes a policy on the calling thread's stack and returns the depth before.
 size_t push_policy(std::shared_ptr<SavedPolicy> policy);
-// Pops until so many are left. Throws what the first popped() has thrown.
+// Pops policies until `depth` are left. Throws the first exception that a popped() has thrown.
 void pop_policies(size_t depth);
 
-// Makes libtorch ask this file's stack. Before the first backward pass and the first saved tensor.
+// Installs this file's stack in libtorch. Called before the first backward pass and the first saved tensor.
 void install_engine();
 
 // Called before the calling thread starts a backward pass and waits for it.
 void pass_starts() noexcept;
 
-// Thrown out of an operator when a checkpoint that computes its function again has all that it needs:
+// Thrown by an operator in the recomputation of a checkpoint once all saved tensors are there:
 // LS_ERR_STOP_RECOMPUTATION.
 struct StopRecomputation : std::exception {
   const char *what() const noexcept override {

@@ -1,4 +1,4 @@
-// What every file of the shim shares: borrowed handles, the guard, values.
+// Declarations that the files of the shim share: borrowed handles, the guard around exported functions, values.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -19,40 +19,41 @@
 
 namespace ls {
 
-// The calling thread's words. Plain data, initial-exec: reading it is one instruction.
+// The state of the calling thread. Plain data with the initial-exec model: a read is one instruction.
 struct ThreadWords {
   uint64_t scope;
   uint64_t threads_epoch;
-  struct HandleCount *handles;  // NULL before the first
-  bool computed;                // since the clock was last looked at: a large block was allocated, say
+  struct HandleCount *handles;  // nullptr before the thread's first allocation
+  bool computed;                // since the clock was last read: for example, a large block was allocated
 };
 extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")));
 
-// Handles that a thread has given out and taken back. Written by it alone.
+// Handles that a thread has made and freed. Only that thread writes it.
 struct HandleCount {
   std::atomic<int64_t> made{0}, freed{0};
-  // Of the difference, what all threads' sum has in it. Written by whoever reads the sum, too.
+  // The part of the difference that is in the sum of all threads. The thread that reads the sum writes it, too.
   std::atomic<int64_t> pushed{0};
 };
 
-// Read and write a random number generator's state, on its own device.
+// Reads and writes the state of a random number generator, on the generator's device.
 at::Tensor random_state_of(at::Generator g);
 void set_random_state(at::Generator g, const at::Tensor &state);
 
-// The scope word as a result carries it.
+// The scope word that a result carries.
 void look_at_turn() noexcept;
 inline uint64_t told_scope() noexcept {
   if (__builtin_expect(words.computed, 0)) look_at_turn();
   return words.scope;
 }
 
-// Bumped by ls_threads_set; a thread that lags takes the number over (libtorch's setter reaches only
-// the calling thread and those that have not computed yet). With kEntriesArmed every thread lags.
+// Incremented by ls_threads_set; a thread with an older value sets the number of threads again (libtorch's setter
+// reaches only the calling thread and those that have not computed yet). With kEntriesArmed every thread has an
+// older value.
 extern std::atomic<uint64_t> threads_epoch;
 void adopt_num_threads() noexcept;
 
-// Handles are counted by thread, without a locked instruction: one would cost more than the rest of a guard.
-// Every 64th tells the sum, whose peak is kept; whoever asks for the peak tells it for all.
+// Handles are counted by thread, without a locked instruction, which would cost more than the rest of a guard.
+// Every 64th adds the thread's count to the sum, whose peak is recorded; a read of the peak adds all counts.
 HandleCount *new_handle_count() noexcept;
 void push_handles(HandleCount &n) noexcept;
 inline void count_handle(std::atomic<int64_t> HandleCount::*which) noexcept {
@@ -71,30 +72,30 @@ inline void enter() {
   }
 }
 
-// An error thrown by the shim itself, LS_ERR_ARGUMENT.
+// An error of the shim itself, LS_ERR_ARGUMENT.
 struct ArgumentError : std::exception {
   std::string text;
   explicit ArgumentError(std::string t) : text(std::move(t)) {}
   const char *what() const noexcept override { return text.c_str(); }
 };
 
-// Carries a callback's failure through libtorch's engine, LS_ERR_CALLBACK.
+// Carries the failure of a callback through libtorch's engine, LS_ERR_CALLBACK.
 struct CallbackError : c10::Error {
   uint64_t id;
   CallbackError(uint64_t i, const std::string &text)
       : c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text), id(i) {}
 };
 
-// Turns the exception being handled into an ls_error. Never throws, never returns NULL.
+// Returns the exception that is being handled as an ls_error. Never throws, never returns nullptr.
 ls_error *current_error() noexcept;
 
-// A handle seen as the tensor it is, without touching the count.
+// The tensor of a handle, without a change of its reference count.
 class Borrowed {
  public:
   explicit Borrowed(ls_tensor h) : Borrowed(h, Metadata{}) {
     if (any_lost()) refuse_lost(t_.unsafeGetTensorImpl());
   }
-  // For what looks at a tensor and leaves its memory alone: on a lost device too.
+  // For functions that read a tensor's metadata but not its memory: also on a lost device.
   struct Metadata {};
   Borrowed(ls_tensor h, Metadata)
       : t_(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(impl(h))) {}
@@ -113,7 +114,7 @@ class Borrowed {
   at::Tensor t_;
 };
 
-// A counted copy; undefined for 0.
+// A copy with its own reference; undefined for 0.
 inline at::Tensor copy_of(ls_tensor h) {
   if (h == 0) return {};
   return Borrowed(h).get();
@@ -142,14 +143,14 @@ inline void check_layouts(const char *name, const char *overload, std::initializ
   if (__builtin_expect(!(keys & kOddKeys).empty(), 0)) check_odd(name, overload, tensors);
 }
 
-// Gives a tensor's reference to the caller. An undefined tensor is 0.
+// Moves a tensor's reference to the caller. An undefined tensor is 0.
 inline ls_tensor give(at::Tensor &&t) {
   if (!t.defined()) return 0;
   count_handle(&HandleCount::made);
   return reinterpret_cast<ls_tensor>(t.unsafeReleaseTensorImpl());
 }
 
-// The guard: every exported function's body runs inside one of these.
+// The guard: the body of every exported function runs inside one of these.
 template <class F>
 inline ls_result run(F &&f) noexcept {
   try {
@@ -181,7 +182,8 @@ inline ls_results run_values(F &&f) noexcept {
   r.scope = told_scope();
   return r;
 }
-// The guard of what returns no error. A fault at its entry stops nothing: it frees, counts, sets words.
+// The guard of functions that return no error. A fault injected at their entry has no effect: they free, count,
+// or set words.
 template <class F>
 inline auto run_quiet(F &&f) noexcept -> decltype(f()) {
   if (__builtin_expect((threads_epoch.load(std::memory_order_relaxed) & kEntriesArmed) != 0, 0)) {
@@ -200,11 +202,11 @@ inline auto run_quiet(F &&f) noexcept -> decltype(f()) {
 // A string result.
 void put_string(ls_results &r, const std::string &s, ls_value *out, uint64_t out_slots);
 
-// An int list argument; the pointer may be NULL where n is 0.
+// An argument that is a list of ints; the pointer may be nullptr if n is 0.
 inline c10::IntArrayRef ints(const int64_t *p, uint64_t n) { return {p, static_cast<size_t>(n)}; }
 
-// A number that stands where a tensor could, as Python's argument parser wraps it: it takes part in type
-// promotion as a number, not as a tensor.
+// A number in the place of a tensor, wrapped as Python's argument parser does: in type promotion it counts as a
+// number, not as a tensor.
 at::Tensor wrapped_number(const c10::Scalar &s);
 c10::Scalar scalar_of(const ls_value *v);
 
@@ -221,12 +223,12 @@ class Operand {
   at::Tensor number_;
 };
 
-// An array of handles as counted copies.
+// The tensors of an array of handles, with references of their own.
 std::vector<at::Tensor> tensors_of(const ls_tensor *h, uint64_t n);
 
 inline c10::Device device_of(int64_t v) {
   int64_t type = v >> 8, index = static_cast<int8_t>(v & 0xff);
-  // libtorch indexes tables by the type, unchecked.
+  // libtorch uses the type as an index of tables without a check.
   if (type < 0 || type >= c10::COMPILE_TIME_MAX_DEVICE_TYPES || index < -1)
     throw ArgumentError("device type " + std::to_string(type) + ", index " + std::to_string(index) +
                         " does not exist");
@@ -250,14 +252,14 @@ class Lent {
   std::vector<ls_tensor> handles_;
 };
 
-// An id that is the caller's again with ls_dropped_take. It is its own place in the queue: made while there is
-// memory, so that it cannot be lost when there is none.
+// An id that ls_dropped_take returns once it is dropped. The entry in the queue is allocated with it, so that a
+// drop cannot fail.
 struct Ticket {
   uint64_t id;
   Ticket *next = nullptr;
 };
 void drop(Ticket *t) noexcept;
-// A ticket that is dropped by the last of its holders.
+// A ticket that its last holder drops.
 inline std::shared_ptr<Ticket> hold(uint64_t id) { return {new Ticket{id}, drop}; }
 extern ls_callbacks callbacks;
 

@@ -1,4 +1,4 @@
-// The calling thread's modes and scope word; the process's threads, seeds and switches; versions.
+// Modes and scope word of the calling thread; threads, seeds and settings of the process; versions.
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
@@ -34,7 +34,7 @@ std::vector<uint64_t> &orphans() {
   return *v;
 }
 
-// Notices the end of a thread that still had a scope. Made on a thread's first ls_scope_set.
+// Records the end of a thread that still had a scope. Made by a thread's first ls_scope_set.
 struct ThreadEnd {
   ~ThreadEnd() {
     uint64_t scope = words.scope & ~LS_SCOPE_FLAGS;
@@ -56,8 +56,8 @@ thread_local std::vector<Mode> modes;
 
 }  // namespace
 
-// Go looks every 10 ms whether a thread's turn is over. A goroutine that ends its turn before that pays once;
-// where Go finds it over while the thread computes, each operator from then on wakes the runtime's monitor, which
+// Go's monitor checks every 10 ms whether a goroutine has run too long. A goroutine that yields before that pays
+// once. If the monitor finds it while the thread computes in C, every later operator wakes the monitor, which
 // takes a core from the operator's own threads (docs/decisions/0007-long-turns.md).
 void look_at_turn() noexcept {
   using Clock = std::chrono::steady_clock;
@@ -104,7 +104,7 @@ int32_t ls_mode_get(int32_t mode) noexcept {
 
 ls_error *ls_mode_push(int32_t mode, int32_t on) noexcept {
   return ls::run_void([&] {
-    // First room for it: a mode that is set must be known, to be undone.
+    // Allocate first: a mode that is set must be recorded, so that it can be undone.
     ls::modes.reserve(ls::modes.size() + 1);
     ls::Mode m{mode, false, nullptr};
     switch (mode) {

@@ -1,4 +1,4 @@
-// Tensors: made from and copied to the caller's memory, their metadata.
+// Tensors from the caller's memory and back; metadata.
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/ops/contiguous_ops.h>
@@ -50,12 +50,13 @@ c10::ScalarType dtype_of(int32_t d) {
       d == static_cast<int32_t>(c10::ScalarType::Undefined))
     throw ArgumentError("dtype " + std::to_string(d) + " is not one of this libtorch's");
   auto dtype = static_cast<c10::ScalarType>(d);
-  // Without a quantizer, which only their own operators give them, the first use ends the process.
+  // Only the operators that make quantized tensors give them a quantizer; without one the first use ends the
+  // process.
   if (c10::isQIntType(dtype)) throw ArgumentError("dtype " + std::to_string(d) + " is a quantized one");
   return dtype;
 }
 
-// The elements' number, or an error: negative sizes, overflow.
+// Returns the number of elements. Throws for negative sizes and overflow.
 uint64_t bytes_for(c10::ScalarType dtype, const int64_t *sizes, uint64_t ndim) {
   uint64_t n = c10::elementSize(dtype);
   for (uint64_t i = 0; i < ndim; i++) {
@@ -83,7 +84,7 @@ void ls_tensor_free(ls_tensor t) noexcept {
   if (t == 0) return ls::run_quiet([] {});
   ls::count_handle(&ls::HandleCount::freed);
   if (ls::any_lost() && ls::must_leak(reinterpret_cast<c10::TensorImpl *>(t))) return;
-  // Destructors of libtorch may throw out of a device's allocator: nothing can be told to anyone here.
+  // Destructors of libtorch may throw an exception of a device's allocator. A free has no way to report it.
   ls::run_quiet([&] {
     c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(reinterpret_cast<c10::TensorImpl *>(t))
         .reset();
@@ -132,7 +133,7 @@ ls_error *ls_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nby
       throw ls::ArgumentError(std::string("the tensor's dtype is ") + c10::toString(x.scalar_type()));
     if (x.layout() != c10::kStrided) throw ls::ArgumentError("the tensor is not dense");
     if (!x.is_cpu()) x = x.cpu();
-    // Gradients that autograd knows to be zero have no memory until somebody asks for it.
+    // A gradient that autograd knows to be zero has no memory until it is used.
     if (x._is_zerotensor()) x = x.clone();
     x = at::_ops::resolve_neg::call(at::_ops::resolve_conj::call(x));
     x = at::_ops::contiguous::call(x, c10::MemoryFormat::Contiguous);
@@ -154,7 +155,7 @@ ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) noexcept {
     if (s.isBoolean()) {
       out[0] = {LS_BOOL, 0, {.i = s.toBool()}};
     } else if (s.isIntegral(false)) {
-      // A uint64 above the signed range keeps its bits.
+      // A uint64 above the range of int64 keeps its bits.
       out[0] = {
           LS_INT, 0, {.i = x.scalar_type() == c10::kUInt64 ? static_cast<int64_t>(s.toUInt64()) : s.toLong()}};
     } else if (s.isComplex()) {
