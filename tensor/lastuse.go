@@ -17,6 +17,13 @@ func (t *Tensor) LastUse(at string) {
 	}
 }
 
+// LastUseThen is LastUse and returns true. "linstock go" inserts it in front of the condition of an if statement whose
+// header discards t.
+func (t *Tensor) LastUseThen(at string) bool {
+	t.LastUse(at)
+	return true
+}
+
 // LastUseUnless is LastUse if t is none of live. "linstock go" inserts it.
 func (t *Tensor) LastUseUnless(at string, live ...*Tensor) {
 	for _, l := range live {

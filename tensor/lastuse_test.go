@@ -20,11 +20,14 @@ func TestLastUse(t *testing.T) {
 		if err := x.Err(); err != nil {
 			t.Error("a tensor that lives on was released: ", err)
 		}
+		if discarded := x.Add(1); !discarded.LastUseThen("a.go:2") || discarded.Err() == nil {
+			t.Error("LastUseThen returns false, or releases nothing")
+		}
 		x.LastUseUnless("a.go:3", y, nil)
 		x.LastUse("a.go:4")
 		err := x.Add(1).Err()
 		if !errors.Is(err, tensor.ErrReleased) || !strings.Contains(err.Error(), "a.go:3") || !strings.Contains(err.Error(), "lastuse_test.go:") {
-			t.Errorf("a later use gives %v, which names not both lines", err)
+			t.Errorf("a later use gives %v, which does not name both lines", err)
 		}
 		y.Release()
 		y.LastUse("a.go:5")

@@ -14,7 +14,8 @@
 // keeps beyond the call that it is given to, or passes on, is no place. A function literal's body is a function of its
 // own; the variables that it captures are no places of it.
 //
-// A temporary is the result of a call that is an operand of another call.
+// A temporary is the result of a call that is an operand of another call. A discarded result is one that nothing holds:
+// it is assigned to _ or compared, or the call is a statement.
 //
 // A place is live at a point if some path from there reads it before it is assigned. The header of a range loop is a
 // place that is live while the loop runs.
@@ -51,6 +52,8 @@
 // understand: functions with goto, and handles in structs, maps, arrays, channels and package variables.
 //
 // A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
+// A discarded result is released after its statement if its handle is new; one of several results of a call only if the
+// call's facts say that it is always new.
 //
 // # What is inserted
 //

@@ -25,6 +25,7 @@ type Func struct {
 type Result struct {
 	From  []int // parameters whose handles may be in the result
 	Other bool  // other handles may be in it
+	Old   bool  // it has no new handles
 }
 
 func (f *Func) retains(i int) bool {
@@ -43,7 +44,7 @@ func (f *Func) result(i int) Result {
 
 func (f *Func) equal(g *Func) bool {
 	return g != nil && slices.Equal(f.Retains, g.Retains) && slices.EqualFunc(f.Results, g.Results, func(a, b Result) bool {
-		return a.Other == b.Other && slices.Equal(a.From, b.From)
+		return a.Other == b.Other && a.Old == b.Old && slices.Equal(a.From, b.From)
 	})
 }
 

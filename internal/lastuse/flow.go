@@ -182,6 +182,7 @@ type event struct {
 	live   set              // after it
 	done   bool             // after is the end of a statement, though node is nil
 	old    map[*place]*temp // what an assignment in the header of an if or switch statement overwrites
+	blanks []*blank
 }
 
 // block is a block of the graph with its events. The first is what happens at the start.
@@ -425,6 +426,7 @@ func (b *body) event(n ast.Node) *event {
 			ev.defs = append(ev.defs, def{pl: b.headers[r], val: b.val(n), declare: true})
 		}
 	}
+	ev.blanks = b.findBlanks(n)
 	return ev
 }
 
@@ -636,6 +638,9 @@ func (b *body) step(st *state, ev *event, out *output) {
 	}
 	if out != nil {
 		out.flags(st, ev, was)
+	}
+	if out != nil && !out.dry {
+		out.releaseBlanks(ev)
 	}
 	for _, t := range ev.temps {
 		st.pending[t] = true

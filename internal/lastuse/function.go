@@ -31,10 +31,10 @@ type place struct {
 	noFlag  bool // a flag could not be kept up to date
 }
 
-// temp is a temporary that is released after the call that it is an operand of.
+// temp is a temporary that is released after the call that it is an operand of, or a result that is discarded.
 type temp struct {
 	call     *ast.CallExpr
-	consumer *ast.CallExpr
+	consumer *ast.CallExpr // nil: discarded
 	inside   bool     // released inside the expression, by the consumer's result
 	places   []*place // that it may be the handle of: it is then not released
 	name     string
@@ -435,7 +435,7 @@ func (b *body) literalStays(lit *ast.FuncLit) bool {
 // onlyRead reports whether a captured variable's use in lit passes it nowhere.
 func (b *body) onlyRead(id *ast.Ident, lit *ast.FuncLit) bool {
 	f := b.fate(id)
-	if f.escapes || f.returned || len(f.into) != 0 || f.assigned {
+	if f.escapes || f.returned || len(f.into) != 0 || f.assigned || f.part {
 		return false
 	}
 	// In a literal inside lit, that one must stay too.
@@ -454,6 +454,7 @@ type fate struct {
 	escapes  bool
 	returned bool
 	assigned bool // it is the left side of an assignment, which reads nothing
+	part     bool // an element of it is assigned
 	into     []*place
 	consumer *ast.CallExpr // the call that it is an operand of
 	stored   bool          // it escapes by a store, a send, or as a goroutine's or deferred call's operand
@@ -547,7 +548,7 @@ func (b *body) fate(e ast.Expr) fate {
 			return escape("it is a key")
 		}
 		if b.isTarget(p) {
-			return fate{}
+			return fate{part: true}
 		}
 		return b.fate(p)
 	case *ast.SliceExpr:
@@ -910,7 +911,7 @@ func (b *body) callVal(call *ast.CallExpr, k int) val {
 		return val{other: true}
 	}
 	r := fact.result(k)
-	v := val{other: r.Other, fresh: true}
+	v := val{other: r.Other, fresh: !r.Old}
 	if b.pkg.fault == forgetResults {
 		return val{fresh: true}
 	}
@@ -942,29 +943,81 @@ func (b *body) findTemps() {
 			return true
 		}
 		consumer := b.consumer(call)
-		if consumer == nil {
-			return true
-		}
 		for _, pl := range v.places {
 			if pl.kind != oneTensor {
 				return true
 			}
 		}
 		t := &temp{call: call, consumer: consumer, places: v.places}
-		single := isTensor(b.pkg.Info.TypeOf(consumer))
 		f := b.fate(call)
-		discarded := single && b.discarded(consumer)
+		dropped := len(f.into) == 0 && !f.escapes && !f.returned
 		switch {
-		case single && !discarded:
+		case consumer == nil:
+			if !dropped || f.consumer != nil || b.pkg.callee(b, call).result(0).Old {
+				return true
+			}
+		case isTensor(b.pkg.Info.TypeOf(consumer)) && !b.discarded(consumer):
 			t.inside = true
-		case len(f.into) != 0 || f.escapes || f.returned:
+		case !dropped:
 			return true // a result that is no tensor may hold it
 		}
 		b.temps[call] = t
-		b.consumed[consumer] = append(b.consumed[consumer], t)
+		if consumer != nil {
+			b.consumed[consumer] = append(b.consumed[consumer], t)
+		}
 		b.order = append(b.order, t)
 		return true
 	})
+}
+
+// blank is a result of a call with several that nothing holds: it is assigned to _, or the call is a statement.
+type blank struct {
+	call *ast.CallExpr
+	id   *ast.Ident // nil: the call is a statement
+	i    int        // of the result
+	name string
+}
+
+// findBlanks finds the results to release among those of a statement that is a call with several results.
+func (b *body) findBlanks(n ast.Node) (list []*blank) {
+	if b.withoutTemps {
+		return nil
+	}
+	var call *ast.CallExpr
+	var left []ast.Expr
+	switch n := n.(type) {
+	case *ast.ExprStmt:
+		call, _ = ast.Unparen(n.X).(*ast.CallExpr)
+	case *ast.AssignStmt:
+		if len(n.Rhs) == 1 && len(n.Lhs) > 1 {
+			call, _ = ast.Unparen(n.Rhs[0]).(*ast.CallExpr)
+			left = n.Lhs
+		}
+	}
+	if call == nil {
+		return nil
+	}
+	results, ok := b.pkg.Info.TypeOf(call).(*types.Tuple)
+	if !ok {
+		return nil
+	}
+	for i := range results.Len() {
+		if !isTensor(results.At(i).Type()) {
+			continue
+		}
+		bl := &blank{call: call, i: i}
+		if left != nil {
+			if bl.id, ok = left[i].(*ast.Ident); !ok || bl.id.Name != "_" {
+				continue
+			}
+		}
+		// The result is compared with no variable: another may be assigned in the same statement.
+		v := b.callVal(call, i)
+		if v.fresh && !v.other && len(v.places) == 0 || b.pkg.fault == forgetBlanks {
+			list = append(list, bl)
+		}
+	}
+	return list
 }
 
 func (b *body) discarded(e ast.Expr) bool {

@@ -86,7 +86,7 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 			}
 		case strings.HasSuffix(fn.Name(), "_"):
 			if recv == 1 && isTensor(sig.Recv().Type()) {
-				f.Results[0].From = []int{0}
+				f.Results[0] = Result{From: []int{0}, Old: true}
 			} else {
 				return unknownResults(fn, false), true
 			}
@@ -101,7 +101,7 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 			f.Results[0].From = []int{recv}
 		case fn.Name() == "ClipGradNorm_":
 		case strings.HasSuffix(fn.Name(), "_"):
-			f.Results[0].From = first()
+			f.Results[0] = Result{From: first(), Old: true}
 		case sig.Results().Len() == 1 && !isTensor(sig.Results().At(0).Type()):
 			return unknownResults(fn, true), true
 		}

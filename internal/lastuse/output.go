@@ -307,6 +307,50 @@ func (o *output) hold(t *temp) string {
 	return t.name
 }
 
+// releaseBlanks releases the results of ev that nothing holds: after it, or in the condition if ev is in the header of an
+// if statement.
+func (o *output) releaseBlanks(ev *event) {
+	if len(ev.blanks) == 0 {
+		return
+	}
+	header, _ := o.body.pkg.parent[ev.node].(*ast.IfStmt)
+	if header != nil {
+		if t, ok := o.body.pkg.Info.TypeOf(header.Cond).(*types.Basic); !ok || t != types.Typ[types.Bool] && t != types.Typ[types.UntypedBool] {
+			header = nil
+		}
+	}
+	if !ev.after.IsValid() && header == nil {
+		return
+	}
+	names := make([]string, o.body.pkg.Info.TypeOf(ev.blanks[0].call).(*types.Tuple).Len())
+	for i := range names {
+		names[i] = "_"
+	}
+	condition := ""
+	for _, bl := range ev.blanks {
+		names[bl.i] = o.name("b")
+		if as, ok := ev.node.(*ast.AssignStmt); ok {
+			if as.Tok == token.ASSIGN {
+				o.slots = append(o.slots, names[bl.i])
+			}
+			o.edits = append(o.edits, edit{bl.id.Pos(), bl.id.End(), 3, len(o.edits), names[bl.i]})
+		}
+		if header == nil {
+			o.after(ev, names[bl.i]+".LastUse("+o.at(ev.after-1)+")")
+		} else {
+			condition += names[bl.i] + ".LastUseThen(" + o.at(header.Cond.Pos()) + ") && "
+		}
+		o.note(bl.call.Pos(), fmt.Sprintf("result %d of %s", bl.i+1, calleeName(bl.call)), true, "released in line %d, which discards it", o.line(ev.node.End()))
+	}
+	if header != nil {
+		o.insert(header.Cond.Pos(), 0, condition+"(")
+		o.insert(header.Cond.End(), 1, ")")
+	}
+	if _, statement := ev.node.(*ast.ExprStmt); statement {
+		o.insert(ev.node.Pos(), 3, strings.Join(names, ", ")+" := ")
+	}
+}
+
 // temporaries releases those that a call's result releases.
 func (o *output) temporaries() {
 	b := o.body

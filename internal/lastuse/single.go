@@ -27,10 +27,11 @@ const (
 	forgetTwins          // two results are never one handle
 	forgetNames          // a name means the place wherever it stands
 	forgetUnless         // a temporary is never the handle of a variable
+	forgetBlanks         // a result that is assigned to _ is always new
 	faults
 )
 
-var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless"}
+var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless", "blanks"}
 
 // Faults are the names of the faults that RewriteFile can be given.
 func Faults() []string { return faultNames[1:] }

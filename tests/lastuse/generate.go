@@ -93,6 +93,7 @@ func with(x *tensor.Tensor) (*tensor.Tensor, error) {
 	}
 	return y.Neg(), nil
 }
+func through(x *tensor.Tensor) (*tensor.Tensor, error) { return x, nil }
 func list(x *tensor.Tensor) []*tensor.Tensor { return []*tensor.Tensor{x.Neg(), x.Sin()} }
 func first(xs []*tensor.Tensor) *tensor.Tensor { return xs[0] }
 func sum(xs ...*tensor.Tensor) *tensor.Tensor {
@@ -251,7 +252,7 @@ func (g *generator) statement() {
 	declare := func(kind string) string { return g.name(kind) }
 	few := 1 + g.r.IntN(3)
 	nested := g.depth < 3
-	switch g.r.IntN(33) {
+	switch g.r.IntN(36) {
 	case 0, 1, 2, 3:
 		v := declare("x")
 		g.line("%s := %s", v, g.t(3))
@@ -301,8 +302,12 @@ func (g *generator) statement() {
 		}
 		g.loop++
 		v := declare("x")
-		g.line("for _, %s := range %s {", v, g.of(g.ss))
+		ss := g.of(g.ss)
+		g.line("for _, %s := range %s {", v, ss)
 		g.ts = append(g.ts, v)
+		if g.r.IntN(2) == 0 { // the loop goes on over the old elements
+			g.line("\t%s = list(%s)", ss, g.t(1))
+		}
 		g.line("\tr.show(%s)", v)
 		g.block(few)
 		g.ts = g.ts[:len(g.ts)-1]
@@ -446,6 +451,38 @@ func (g *generator) statement() {
 		g.block(few)
 		g.line("\tr.show(%s)", v)
 		g.line("}")
+	case 33:
+		switch g.r.IntN(4) {
+		case 0:
+			g.line("_ = %s", g.t(2))
+		case 1:
+			g.line("%s(%s)", g.of([]string{"fresh", "pass", "k.keep", "both", "with", "through"}), g.t(2))
+		case 2:
+			g.line("_, %s = %s(%s)", g.of(g.ts), g.of([]string{"both", "twin"}), g.t(2))
+		default:
+			g.line("%s.Neg()", g.t(2))
+		}
+	case 34:
+		f := g.of([]string{"with", "named", "through"})
+		if g.r.IntN(2) == 0 || !nested {
+			g.line("if _, err := %s(%s); err != nil { return nil, err }", f, g.t(2))
+			return
+		}
+		g.line("{")
+		g.line("\t_, err := %s(%s)", f, g.t(2))
+		g.line("\tif _, err = %s(%s); err != nil || %s {", f, g.t(2), cond)
+		g.block(few)
+		g.line("\t}")
+		g.line("\t_ = err")
+		g.line("}")
+	case 35:
+		if len(g.ss) == 0 {
+			return
+		}
+		v := declare("f")
+		g.line("%s := func() { %s[0] = %s }", v, g.of(g.ss), g.t(2))
+		g.line("%s()", v)
+		g.line("%s()", v)
 	case 31:
 		v := declare("g")
 		g.line("%s := []func() *tensor.Tensor{func() *tensor.Tensor { return %s }}", v, g.t(1))
