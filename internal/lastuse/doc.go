@@ -8,11 +8,12 @@
 // reference back; a use of the handle after that returns tensor.ErrReleased. Values cannot change by a release: the
 // autograd graph, views and running operators have references of their own.
 //
-// A place is what can hold a handle inside one run of one function: a local variable or parameter of type
-// *tensor.Tensor, of type []*tensor.Tensor (it holds its elements), or of a type that can carry a handle (an option, an
-// empty interface, a type parameter, a function). A variable whose address is taken, or that a function literal assigns,
-// keeps beyond the call that it is given to, or passes on, is no place. A function literal's body is a function of its
-// own; the variables that it captures are no places of it.
+// A place is a variable or parameter that can hold handles during one call of a function. Its type is *tensor.Tensor,
+// []*tensor.Tensor (it holds the elements), a struct (it holds those of its fields that are tensors, slices of tensors or
+// such structs, and that the package may name), or a type that can carry a handle: an option, an empty interface, a type
+// parameter, a function. A variable is not a place if its address is taken, also by a method with a pointer receiver, or
+// if a function literal assigns it or a part of it, keeps it after the call that the literal is given to, or passes it on.
+// The body of a function literal is a function of its own, in which the captured variables are not places.
 //
 // A temporary is the result of a call that is an operand of another call. A discarded result is one that nothing holds:
 // it is assigned to _ or compared, or the call is a statement.
@@ -48,8 +49,11 @@
 //  4. v's name means v.
 //
 // v becomes not owned when v or a place linked to it escapes: when it is stored, sent, captured, returned, or given to a
-// function that retains it. It is then left to scopes and sweeps, as everything is that this package does not
-// understand: functions with goto, and handles in structs, maps, arrays, channels and package variables.
+// function that retains it. It is then left to scopes and sweeps. So are functions with goto, and handles in maps, arrays,
+// channels, package variables and behind pointers.
+//
+// What a place held before it is assigned is released after the assignment, under the same conditions; what an element or
+// field held, if in addition no other element or field holds it.
 //
 // A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
 // A discarded result is released after its statement if its handle is new; one of several results of a call only if the

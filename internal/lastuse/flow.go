@@ -82,7 +82,7 @@ func (b *body) newState() *state {
 		s.links[i] = b.newSet()
 		if pl.param >= 0 {
 			s.sources[i] = 1 << pl.param
-			if pl.kind != oneTensor {
+			if pl.kind != oneTensor && (pl.kind != structure || b.pkg.hasSlices(pl.v.Type())) {
 				s.sources[i] |= open
 			}
 		} else {
@@ -163,9 +163,9 @@ type use struct {
 type def struct {
 	pl      *place
 	val     val
-	weak    bool // to an element
+	weak    bool // to an element or field
 	declare bool
-	elem    *ast.IndexExpr
+	part    ast.Expr // the element or field
 	rhs     ast.Expr
 }
 
@@ -395,10 +395,8 @@ func (b *body) event(n ast.Node) *event {
 			ev.defs = append(ev.defs, def{pl: pl, val: v, rhs: rhs, declare: declare})
 			return
 		}
-		if x, ok := l.(*ast.IndexExpr); ok {
-			if pl := b.placeOf(x.X); pl != nil && pl.kind != closure {
-				ev.defs = append(ev.defs, def{pl: pl, val: v, weak: true, elem: x, rhs: rhs})
-			}
+		if pl := b.base(l); pl != nil {
+			ev.defs = append(ev.defs, def{pl: pl, val: v, weak: true, part: l, rhs: rhs})
 		}
 	}
 	declared := func(l ast.Expr) bool {
@@ -508,7 +506,7 @@ func (b *body) flow(out *output) {
 	}
 	// A result variable that is no place may hold anything.
 	for i, v := range b.results() {
-		if v.Name() != "" && v.Name() != "_" && b.byVar[v] == nil && (isTensor(v.Type()) || isTensors(v.Type()) || carries(v.Type())) {
+		if v.Name() != "" && v.Name() != "_" && b.byVar[v] == nil && b.pkg.holds(v.Type()) {
 			b.fact.Results[i].Other = true
 		}
 	}
@@ -737,7 +735,13 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 	// What is overwritten.
 	for i, d := range ev.defs {
 		if d.weak {
-			if out != nil {
+			if out != nil && d.pl.kind == structure {
+				reaches := make([]set, len(res))
+				for k := range res {
+					reaches[k] = res[k].reach
+				}
+				out.overwriteField(st, ev, d, reaches)
+			} else if out != nil {
 				out.overwriteElement(st, ev, d, res[i].own)
 			}
 			continue

@@ -14,6 +14,7 @@ type kind int
 const (
 	oneTensor   kind = iota // *tensor.Tensor
 	manyTensors             // []*tensor.Tensor: its elements
+	structure               // a struct: its fields
 	carrier                 // a value that can carry a handle; never released
 	closure                 // a variable with one function literal; its reads are reads of what that captures
 )
@@ -35,8 +36,8 @@ type place struct {
 type temp struct {
 	call     *ast.CallExpr
 	consumer *ast.CallExpr // nil: discarded
-	inside   bool     // released inside the expression, by the consumer's result
-	places   []*place // that it may be the handle of: it is then not released
+	inside   bool          // released inside the expression, by the consumer's result
+	places   []*place      // that it may be the handle of: it is then not released
 	name     string
 
 	old     *place // instead of a call: what a place held before event
@@ -139,6 +140,8 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 			pl.kind = oneTensor
 		case isTensors(t):
 			pl.kind = manyTensors
+		case p.isStruct(t):
+			pl.kind = structure
 		case carries(t):
 			pl.kind = carrier
 		default:
@@ -280,13 +283,23 @@ func (b *body) exclude() {
 			b.untaken[v] = why
 		}
 	}
-	useOf := func(e ast.Expr) *types.Var {
-		id, ok := ast.Unparen(e).(*ast.Ident)
-		if !ok {
-			return nil
+	// The variable that e is, or is a part of.
+	outRoot := func(e ast.Expr, why string) {
+		for {
+			switch x := ast.Unparen(e).(type) {
+			case *ast.SelectorExpr:
+				e = x.X
+				continue
+			case *ast.IndexExpr:
+				e = x.X
+				continue
+			case *ast.Ident:
+				if v, ok := p.Info.Uses[x].(*types.Var); ok {
+					out(v, why)
+				}
+			}
+			return
 		}
-		v, _ := p.Info.Uses[id].(*types.Var)
-		return v
 	}
 	for _, pl := range b.places {
 		if pl.v != nil && pl.v.Name() == "_" {
@@ -297,16 +310,28 @@ func (b *body) exclude() {
 		switch n := n.(type) {
 		case *ast.UnaryExpr:
 			if n.Op == token.AND {
-				if v := useOf(n.X); v != nil {
-					out(v, "its address is taken")
+				outRoot(n.X, "its address is taken")
+			}
+		case *ast.SelectorExpr:
+			if s := p.Info.Selections[n]; s != nil && s.Kind() == types.MethodVal && p.isStruct(s.Recv()) {
+				_, pointer := s.Obj().(*types.Func).Signature().Recv().Type().(*types.Pointer)
+				if pointer || len(s.Index()) > 1 {
+					outRoot(n.X, "its address is taken by a method")
 				}
 			}
 		case *ast.CommClause:
 			if as, ok := n.Comm.(*ast.AssignStmt); ok && as.Tok == token.ASSIGN {
 				for _, l := range as.Lhs {
-					if v := useOf(l); v != nil {
-						out(v, "a select statement assigns it")
-					}
+					outRoot(l, "a select statement assigns it")
+				}
+			}
+		case *ast.RangeStmt:
+			for _, l := range []ast.Expr{n.Key, n.Value} {
+				if l == nil {
+					continue
+				}
+				if _, name := ast.Unparen(l).(*ast.Ident); !name {
+					outRoot(l, "a range loop assigns a part of it")
 				}
 			}
 		}
@@ -454,7 +479,7 @@ type fate struct {
 	escapes  bool
 	returned bool
 	assigned bool // it is the left side of an assignment, which reads nothing
-	part     bool // an element of it is assigned
+	part     bool // an element or field of it is assigned
 	into     []*place
 	consumer *ast.CallExpr // the call that it is an operand of
 	stored   bool          // it escapes by a store, a send, or as a goroutine's or deferred call's operand
@@ -488,6 +513,32 @@ func (b *body) placeOf(e ast.Expr) *place {
 	return b.byVar[v]
 }
 
+// base is the place that e is a part of: an element of a slice, or a field of a struct; nil if there is none.
+func (b *body) base(e ast.Expr) *place {
+	var in ast.Expr
+	switch e := ast.Unparen(e).(type) {
+	case *ast.IndexExpr:
+		if pl := b.placeOf(e.X); pl != nil && pl.kind != closure && pl.kind != structure {
+			return pl
+		}
+		if t := b.pkg.Info.TypeOf(e.X); t == nil || !isTensors(t) {
+			return nil
+		}
+		in = e.X
+	case *ast.SelectorExpr:
+		if !b.pkg.isField(e) {
+			return nil
+		}
+		if pl := b.placeOf(e.X); pl != nil {
+			return pl
+		}
+		in = e.X
+	default:
+		return nil
+	}
+	return b.base(in)
+}
+
 // target is the fate of a value that is assigned to l.
 func (b *body) target(l ast.Expr) fate {
 	l = ast.Unparen(l)
@@ -497,11 +548,11 @@ func (b *body) target(l ast.Expr) fate {
 	if pl := b.placeOf(l); pl != nil {
 		return fate{into: []*place{pl}}
 	}
+	if pl := b.base(l); pl != nil {
+		return fate{into: []*place{pl}}
+	}
 	switch l := l.(type) {
 	case *ast.IndexExpr:
-		if pl := b.placeOf(l.X); pl != nil && pl.kind != closure {
-			return fate{into: []*place{pl}}
-		}
 		return stored("it is stored in an element")
 	case *ast.SelectorExpr:
 		return stored("it is stored in a field or package variable")
@@ -525,24 +576,33 @@ func (b *body) fate(e ast.Expr) fate {
 	case *ast.CallExpr:
 		return b.operand(p, e)
 	case *ast.SelectorExpr:
+		if s := b.pkg.Info.Selections[p]; s != nil && s.Kind() == types.FieldVal && b.pkg.isStruct(s.Recv()) {
+			switch {
+			case !b.pkg.isField(p):
+				return fate{}
+			case b.isTarget(p):
+				return fate{part: true}
+			}
+			return b.fate(p)
+		}
 		if call, ok := b.pkg.parent[p].(*ast.CallExpr); ok && call.Fun == ast.Expr(p) && p.X == e {
 			return b.operand(call, e)
 		}
 		return escape("a method of it is used as a value")
 	case *ast.CompositeLit:
-		t := b.pkg.Info.TypeOf(p)
-		if s, ok := types.Unalias(t).(*types.Slice); ok && p.Type != e && (isTensor(s.Elem()) || carries(s.Elem())) {
+		if b.pkg.element(p, e) {
 			return b.fate(p)
 		}
 		return stored("it is stored in a struct, map or array")
 	case *ast.KeyValueExpr:
-		lit, ok := b.pkg.parent[p].(*ast.CompositeLit)
-		if ok && p.Value == e {
-			if s, ok := types.Unalias(b.pkg.Info.TypeOf(lit)).(*types.Slice); ok && (isTensor(s.Elem()) || carries(s.Elem())) {
-				return b.fate(lit)
-			}
+		if lit, ok := b.pkg.parent[p].(*ast.CompositeLit); ok && b.pkg.element(lit, p) {
+			return b.fate(lit)
 		}
 		return stored("it is stored in a struct, map or array")
+	case *ast.UnaryExpr:
+		if _, ok := e.(*ast.CompositeLit); ok && p.Op == token.AND {
+			return stored("it is stored in a struct, map or array")
+		}
 	case *ast.IndexExpr:
 		if p.X != e {
 			return escape("it is a key")
@@ -618,6 +678,26 @@ func (b *body) fate(e ast.Expr) fate {
 	return escape("it is used in a way that is not followed")
 }
 
+// element reports whether an element of a literal is followed: in a slice, or a field of a struct.
+func (p *Package) element(lit *ast.CompositeLit, e ast.Expr) bool {
+	switch t := types.Unalias(p.Info.TypeOf(lit)).Underlying().(type) {
+	case *types.Slice:
+		return isTensors(p.Info.TypeOf(lit)) || carries(p.Info.TypeOf(lit))
+	case *types.Struct:
+		for i, x := range lit.Elts {
+			if x != e {
+				continue
+			}
+			if kv, ok := x.(*ast.KeyValueExpr); ok {
+				f, ok := p.Info.Uses[kv.Key.(*ast.Ident)].(*types.Var)
+				return ok && p.follows(f)
+			}
+			return p.follows(t.Field(i))
+		}
+	}
+	return false
+}
+
 // appends reports whether e is what a call of append extends.
 func (b *body) appends(e ast.Expr) bool {
 	call, ok := b.pkg.parent[e].(*ast.CallExpr)
@@ -651,7 +731,7 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	}
 	p := b.pkg
 	if tv, ok := p.Info.Types[call.Fun]; ok && tv.IsType() {
-		if t := p.Info.TypeOf(call); isTensor(t) || isTensors(t) || carries(t) {
+		if p.holds(p.Info.TypeOf(call)) {
 			return b.fate(call)
 		}
 		return escape("it is converted")
@@ -868,8 +948,11 @@ func (b *body) val(e ast.Expr) val {
 		case "make", "len", "cap":
 			return val{}
 		}
-	case *ast.IndexExpr:
-		if pl := b.placeOf(e.X); pl != nil && pl.kind != closure {
+	case *ast.IndexExpr, *ast.SelectorExpr:
+		if pl := b.base(e); pl != nil {
+			if pl.kind == structure && p.fault == forgetFields {
+				return val{fresh: true}
+			}
 			return val{places: []*place{pl}}
 		}
 	case *ast.SliceExpr:
@@ -877,9 +960,12 @@ func (b *body) val(e ast.Expr) val {
 	case *ast.TypeAssertExpr:
 		return b.val(e.X)
 	case *ast.CompositeLit:
-		if s, ok := types.Unalias(p.Info.TypeOf(e)).(*types.Slice); ok && (isTensor(s.Elem()) || carries(s.Elem())) {
+		if p.holds(p.Info.TypeOf(e)) {
 			v := val{}
 			for _, x := range e.Elts {
+				if !p.element(e, x) {
+					continue
+				}
 				if kv, ok := x.(*ast.KeyValueExpr); ok {
 					x = kv.Value
 				}
@@ -1033,7 +1119,7 @@ func (b *body) discarded(e ast.Expr) bool {
 	}
 }
 
-// consumer is the call that borrows the value of call, directly or in a list or an option; nil if there is none.
+// consumer is the call that borrows the value of call, directly or in a list, a struct or an option; nil if there is none.
 func (b *body) consumer(call *ast.CallExpr) *ast.CallExpr {
 	var e ast.Expr = call
 	for {
@@ -1042,12 +1128,12 @@ func (b *body) consumer(call *ast.CallExpr) *ast.CallExpr {
 			e = p
 		case *ast.KeyValueExpr:
 			lit, ok := b.pkg.parent[p].(*ast.CompositeLit)
-			if !ok || !isTensors(b.pkg.Info.TypeOf(lit)) {
+			if !ok || !b.pkg.element(lit, p) || carries(b.pkg.Info.TypeOf(lit)) {
 				return nil
 			}
 			e = lit
 		case *ast.CompositeLit:
-			if !isTensors(b.pkg.Info.TypeOf(p)) {
+			if !b.pkg.element(p, e) || carries(b.pkg.Info.TypeOf(p)) {
 				return nil
 			}
 			e = p

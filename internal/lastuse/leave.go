@@ -122,7 +122,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	var jobs []job
 	var results []int
 	for _, pl := range b.places {
-		if st.own[pl.id] == no || !st.held.has(pl.id) || direct[pl] || pl.kind > manyTensors || !b.names(pl, ev, ev.before) {
+		if st.own[pl.id] == no || !st.held.has(pl.id) || direct[pl] || pl.kind >= carrier || !b.names(pl, ev, ev.before) {
 			continue
 		}
 		j := job{pl: pl}
@@ -186,7 +186,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 		o.note(t.call.Pos(), "result of "+calleeName(t.call), true, "released before the return in line %d", o.line(ev.before))
 	}
 	for _, j := range jobs {
-		text := o.releaseText(j.pl.kind, j.pl.v.Name(), at, strings.Join(j.unless, ", "))
+		text := o.releaseText(j.pl, j.pl.v.Name(), at, strings.Join(j.unless, ", "))
 		texts = append(texts, o.guarded(j.pl, st.own[j.pl.id], text, false))
 		o.note(j.pl.v.Pos(), j.pl.v.Name(), true, "released before the return in line %d", o.line(ev.before))
 	}

@@ -1,6 +1,7 @@
 package lastuse
 
 import (
+	"go/ast"
 	"go/types"
 	"strings"
 )
@@ -165,4 +166,81 @@ func carries(t types.Type) bool {
 		return t.Empty()
 	}
 	return named(t, tensorPath, "Option") || named(t, tensorPath, "BackwardOption")
+}
+
+// isStruct reports whether t is a struct with fields that are followed.
+func (p *Package) isStruct(t types.Type) bool {
+	s, ok := t.Underlying().(*types.Struct)
+	if !ok {
+		return false
+	}
+	for f := range s.Fields() {
+		if p.follows(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// follows reports whether a struct's field is followed: it is a tensor, a slice of them or a struct with such fields, and
+// this package may name it.
+func (p *Package) follows(f *types.Var) bool {
+	if f.Name() == "_" || !f.Exported() && f.Pkg() != p.Types {
+		return false
+	}
+	return isTensor(f.Type()) || isTensors(f.Type()) || p.isStruct(f.Type())
+}
+
+// field is the path from a variable to a tensor or slice of tensors in it: ".a.b".
+type field struct {
+	path string
+	many bool
+}
+
+// fields returns the tensors and slices of tensors in a struct.
+func (p *Package) fields(t types.Type) (list []field) {
+	for f := range t.Underlying().(*types.Struct).Fields() {
+		switch {
+		case !p.follows(f):
+		case p.isStruct(f.Type()):
+			for _, in := range p.fields(f.Type()) {
+				list = append(list, field{"." + f.Name() + in.path, in.many})
+			}
+		default:
+			list = append(list, field{"." + f.Name(), isTensors(f.Type())})
+		}
+	}
+	return list
+}
+
+// hasSlices reports whether a struct holds slices of tensors.
+func (p *Package) hasSlices(t types.Type) bool {
+	for _, f := range p.fields(t) {
+		if f.many {
+			return true
+		}
+	}
+	return false
+}
+
+// isField reports whether sel is a field that is followed, in a struct that no pointer leads to.
+func (p *Package) isField(sel *ast.SelectorExpr) bool {
+	s := p.Info.Selections[sel]
+	if s == nil || s.Kind() != types.FieldVal {
+		return false
+	}
+	t := s.Recv()
+	for _, i := range s.Index() {
+		in, ok := t.Underlying().(*types.Struct)
+		if !ok || !p.follows(in.Field(i)) {
+			return false
+		}
+		t = in.Field(i).Type()
+	}
+	return true
+}
+
+// holds reports whether a value of type t is followed.
+func (p *Package) holds(t types.Type) bool {
+	return t != nil && (isTensor(t) || isTensors(t) || p.isStruct(t) || carries(t))
 }

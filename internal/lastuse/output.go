@@ -185,16 +185,30 @@ func unlessArgs(unless []*place, more ...string) string {
 	return strings.Join(append(names, more...), ", ")
 }
 
-// releaseText releases what the variable called name holds.
-func (o *output) releaseText(kind kind, name, at, unless string) string {
+// releaseText releases what the variable called name, of pl's type, holds.
+func (o *output) releaseText(pl *place, name, at, unless string) string {
 	call := func(of string) string {
 		if unless == "" {
 			return of + ".LastUse(" + at + ")"
 		}
 		return of + ".LastUseUnless(" + at + ", " + unless + ")"
 	}
-	if kind == manyTensors {
-		return "for _, " + prefix + "e := range " + name + " { " + call(prefix+"e") + " }"
+	each := func(of string) string {
+		return "for _, " + prefix + "e := range " + of + " { " + call(prefix+"e") + " }"
+	}
+	switch pl.kind {
+	case manyTensors:
+		return each(name)
+	case structure:
+		var texts []string
+		for _, f := range o.body.pkg.fields(pl.v.Type()) {
+			if f.many {
+				texts = append(texts, each(name+f.path))
+			} else {
+				texts = append(texts, call(name+f.path))
+			}
+		}
+		return strings.Join(texts, "; ")
 	}
 	return call(name)
 }
@@ -221,7 +235,7 @@ func (o *output) releasePlace(ev *event, pl *place, own owned, unless []*place) 
 	if o.dry {
 		return
 	}
-	text := o.releaseText(pl.kind, pl.v.Name(), o.at(ev.after-1), unlessArgs(unless))
+	text := o.releaseText(pl, pl.v.Name(), o.at(ev.after-1), unlessArgs(unless))
 	o.after(ev, o.guarded(pl, own, text, true))
 	where := "after its last use in line %d"
 	if ev.node == nil {
@@ -243,7 +257,7 @@ func (o *output) overwrite(st *state, ev *event, pl *place, unless []*place) {
 		return
 	}
 	old := o.save(ev, pl)
-	text := o.releaseText(pl.kind, old, o.at(ev.after-1), unlessArgs(unless))
+	text := o.releaseText(pl, old, o.at(ev.after-1), unlessArgs(unless))
 	o.after(ev, o.guarded(pl, own, text, false))
 	o.note(pl.v.Pos(), pl.v.Name(), true, "released when line %d assigns it anew", o.line(ev.after-1))
 }
@@ -252,8 +266,9 @@ func (o *output) overwrite(st *state, ev *event, pl *place, unless []*place) {
 func (o *output) overwriteElement(st *state, ev *event, d def, own owned) {
 	b := o.body
 	call, ok := ast.Unparen(d.rhs).(*ast.CallExpr)
-	if o.dry || !ok || len(ev.defs) != 1 || d.pl.kind != manyTensors || st.own[d.pl.id] != yes || own != yes ||
-		!isTensor(b.pkg.Info.TypeOf(call)) || !b.stable(d.elem.Index) || !b.stable(d.elem.X) {
+	elem, index := ast.Unparen(d.part).(*ast.IndexExpr)
+	if o.dry || !ok || !index || len(ev.defs) != 1 || d.pl.kind != manyTensors || st.own[d.pl.id] != yes || own != yes ||
+		!isTensor(b.pkg.Info.TypeOf(call)) || !b.stable(elem.Index) || !b.stable(elem.X) {
 		return
 	}
 	if as, ok := ev.node.(*ast.AssignStmt); !ok || len(as.Rhs) != 1 || as.Tok != token.ASSIGN {
@@ -264,24 +279,68 @@ func (o *output) overwriteElement(st *state, ev *event, d def, own owned) {
 	if linked {
 		return
 	}
-	index := ast.Unparen(d.elem.Index)
+	at := ast.Unparen(elem.Index)
 	text := ""
-	if tv := b.pkg.Info.Types[index]; tv.Value != nil {
+	if tv := b.pkg.Info.Types[at]; tv.Value != nil {
 		text = tv.Value.ExactString()
 	} else {
-		text = index.(*ast.Ident).Name
-		if t, ok := b.pkg.Info.TypeOf(index).Underlying().(*types.Basic); !ok || t.Info()&types.IsInteger == 0 {
+		text = at.(*ast.Ident).Name
+		if t, ok := b.pkg.Info.TypeOf(at).Underlying().(*types.Basic); !ok || t.Info()&types.IsInteger == 0 {
 			return
 		}
-		if !types.Identical(b.pkg.Info.TypeOf(index), types.Typ[types.Int]) {
+		if !types.Identical(b.pkg.Info.TypeOf(at), types.Typ[types.Int]) {
 			text = "int(" + text + ")"
-			if b.pkg.Info.ObjectOf(index.(*ast.Ident)) == nil || b.shadowsInt(ev) {
+			if b.pkg.Info.ObjectOf(at.(*ast.Ident)) == nil || b.shadowsInt(ev) {
 				return
 			}
 		}
 	}
 	o.insert(call.End(), 0, ".LastUseElement("+o.at(ev.after-1)+", "+d.pl.v.Name()+", "+text+")")
-	o.note(d.elem.Pos(), d.pl.v.Name()+"[…]", true, "the element is released when line %d assigns it anew", o.line(ev.after-1))
+	o.note(elem.Pos(), d.pl.v.Name()+"[…]", true, "the element is released when line %d assigns it anew", o.line(ev.after-1))
+}
+
+// overwriteField releases what a field held before ev assigned it, unless another field or variable holds that too.
+func (o *output) overwriteField(st *state, ev *event, d def, reaches []set) {
+	b := o.body
+	if o.dry || st.own[d.pl.id] != yes || !st.held.has(d.pl.id) || !isTensor(b.pkg.Info.TypeOf(d.part)) || b.pkg.hasSlices(d.pl.v.Type()) ||
+		!ev.before.IsValid() || !ev.after.IsValid() || !b.names(d.pl, ev, ev.before) {
+		return
+	}
+	text := b.pkg.text(d.part)
+	if strings.Contains(text, "\n") {
+		return
+	}
+	var unless []string
+	for _, f := range b.pkg.fields(d.pl.v.Type()) {
+		if b.pkg.fault != forgetSiblings || d.pl.v.Name()+f.path == text {
+			unless = append(unless, d.pl.v.Name()+f.path)
+		}
+	}
+	ok := true
+	compare := func(w *place) {
+		if ok = ok && w.kind == oneTensor && b.names(w, ev, ev.after); ok {
+			unless = append(unless, w.v.Name())
+		}
+	}
+	assigned := map[*place]bool{d.pl: true}
+	for k, e := range ev.defs {
+		if e.pl != d.pl && !assigned[e.pl] && (e.weak || reaches[k].has(d.pl.id)) {
+			compare(e.pl)
+		}
+		assigned[e.pl] = true
+	}
+	st.links[d.pl.id].each(func(w int) {
+		if pl := b.places[w]; !assigned[pl] && ev.live.has(w) {
+			compare(pl)
+		}
+	})
+	if !ok {
+		return
+	}
+	old := o.name("o")
+	o.insert(ev.before, 2, old+" := "+text+"; ")
+	o.after(ev, old+".LastUseUnless("+o.at(ev.after-1)+", "+strings.Join(unless, ", ")+")")
+	o.note(d.part.Pos(), text, true, "released when line %d assigns it anew", o.line(ev.after-1))
 }
 
 func (b *body) shadowsInt(ev *event) bool {
@@ -392,13 +451,13 @@ func (o *output) releaseTemp(ev *event, t *temp) {
 
 // left notes that a place is left to scopes from a use on.
 func (o *output) left(u use) {
-	if u.pl.v != nil && u.pl.kind <= manyTensors {
+	if u.pl.v != nil && u.pl.kind < carrier {
 		o.note(u.pl.v.Pos(), u.pl.v.Name(), false, "%s, in line %d", u.fate.why, o.line(u.pos))
 	}
 }
 
 func (o *output) ended(pl *place) {
-	if pl.kind <= manyTensors {
+	if pl.kind < carrier {
 		o.note(pl.v.Pos(), pl.v.Name(), false, "its last use is where no statement can follow it")
 	}
 }

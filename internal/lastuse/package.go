@@ -237,7 +237,7 @@ func (p *Package) apply(file int, edits []edit) []byte {
 // notes says why variables are no places, and temporaries are not released.
 func (b *body) notes() (notes []Note) {
 	for v, why := range b.untaken {
-		if isTensor(v.Type()) || isTensors(v.Type()) {
+		if t := v.Type(); isTensor(t) || isTensors(t) || b.pkg.isStruct(t) {
 			notes = append(notes, Note{v.Pos(), v.Name(), false, why})
 		}
 	}

@@ -28,10 +28,12 @@ const (
 	forgetNames          // a name means the place wherever it stands
 	forgetUnless         // a temporary is never the handle of a variable
 	forgetBlanks         // a result that is assigned to _ is always new
+	forgetFields         // what a field holds is new
+	forgetSiblings       // a field that is assigned is not compared with the other fields
 	faults
 )
 
-var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless", "blanks"}
+var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless", "blanks", "fields", "siblings"}
 
 // Faults are the names of the faults that RewriteFile can be given.
 func Faults() []string { return faultNames[1:] }

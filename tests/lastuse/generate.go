@@ -135,6 +135,33 @@ func count(n int, x *tensor.Tensor) *tensor.Tensor {
 	return count(n-1, x.Neg())
 }
 func reads(xs []*tensor.Tensor) int { return len(xs) }
+
+type pair struct{ a, b *tensor.Tensor }
+
+type group struct {
+	n  int
+	p  pair
+	xs []*tensor.Tensor
+}
+
+func halves(x *tensor.Tensor) pair { return pair{x.Mul(0.5), x.Neg()} }
+func around(x *tensor.Tensor) pair { y := x.Neg(); return pair{b: y, a: y} }
+func holding(x *tensor.Tensor) (p pair, err error) {
+	p.a = x
+	p.b = x.Sin()
+	if x.Dim() > 5 {
+		err = errors.New("too many")
+	}
+	return
+}
+func step(p pair, x *tensor.Tensor) pair { return pair{p.a.Add(x), p.b.Add(p.a)} }
+func shift(p pair, x *tensor.Tensor) pair { p.a = p.b; p.b = x.Neg(); return p }
+func total(p pair) *tensor.Tensor { return p.a.Add(p.b) }
+func (p pair) one() *tensor.Tensor { return p.a }
+func (p *pair) set(x *tensor.Tensor) { p.b = x }
+func (k *keeper) both(p pair) { k.last = p.b }
+func grouped(p pair) group { return group{p: p, xs: []*tensor.Tensor{p.a, p.b.Neg()}} }
+func (g group) sum() *tensor.Tensor { return sum(g.xs...).Add(g.p.a) }
 `
 
 // generator writes one function.
@@ -146,6 +173,7 @@ type generator struct {
 	ts    []string // tensor variables in scope
 	ss    []string // slices in scope
 	fs    []string // closures in scope
+	ps    []string // structs in scope
 	loop  int
 	size  int
 }
@@ -170,7 +198,13 @@ func (g *generator) t(depth int) string {
 	}
 	sub := func() string { return g.t(depth - 1 - g.r.IntN(2)) }
 	cond := fmt.Sprintf("r.yes(%d)", g.r.IntN(9))
-	switch g.r.IntN(26) {
+	switch g.r.IntN(28) {
+	case 26, 27:
+		if len(g.ps) > 0 {
+			p := g.of(g.ps)
+			return g.of([]string{p + ".a", p + ".b", p + ".one()", "total(" + p + ")", "total(pair{" + sub() + ", " + p + ".a})"})
+		}
+		return sub() + ".Cos()"
 	case 0, 1, 2:
 		return sub() + ".Add(" + sub() + ")"
 	case 3, 4:
@@ -231,15 +265,40 @@ func (g *generator) t(depth int) string {
 	return sub() + ".Cos()"
 }
 
+// p is an expression of a struct.
+func (g *generator) p() string {
+	switch g.r.IntN(7) {
+	case 0:
+		return "halves(" + g.t(2) + ")"
+	case 1:
+		return "around(" + g.t(1) + ")"
+	case 2:
+		return "pair{b: " + g.t(2) + ", a: " + g.t(2) + "}"
+	case 3:
+		if len(g.ps) > 0 {
+			return "step(" + g.of(g.ps) + ", " + g.t(1) + ")"
+		}
+	case 4:
+		if len(g.ps) > 0 {
+			return "shift(" + g.of(g.ps) + ", " + g.t(1) + ")"
+		}
+	case 5:
+		if len(g.ps) > 0 {
+			return g.of(g.ps)
+		}
+	}
+	return "pair{" + g.t(2) + ", " + g.t(2) + "}"
+}
+
 // block writes statements in a scope of their own.
 func (g *generator) block(n int) {
-	ts, ss, fs := len(g.ts), len(g.ss), len(g.fs)
+	ts, ss, fs, ps := len(g.ts), len(g.ss), len(g.fs), len(g.ps)
 	g.depth++
 	for range n {
 		g.statement()
 	}
 	g.depth--
-	g.ts, g.ss, g.fs = g.ts[:ts], g.ss[:ss], g.fs[:fs]
+	g.ts, g.ss, g.fs, g.ps = g.ts[:ts], g.ss[:ss], g.fs[:fs], g.ps[:ps]
 }
 
 func (g *generator) statement() {
@@ -252,7 +311,7 @@ func (g *generator) statement() {
 	declare := func(kind string) string { return g.name(kind) }
 	few := 1 + g.r.IntN(3)
 	nested := g.depth < 3
-	switch g.r.IntN(36) {
+	switch g.r.IntN(42) {
 	case 0, 1, 2, 3:
 		v := declare("x")
 		g.line("%s := %s", v, g.t(3))
@@ -406,11 +465,74 @@ func (g *generator) statement() {
 	case 23:
 		g.line("c <- %s", g.t(2))
 		g.line("%s = <-c", g.of(g.ts))
-	case 24:
+	case 24, 36, 37:
 		v := declare("p")
-		g.line("%s := pair{%s, %s}", v, g.t(2), g.t(2))
+		if g.r.IntN(4) == 0 {
+			g.line("%s, err := holding(%s)", v, g.t(2))
+			g.line("if err != nil { return nil, err }")
+		} else {
+			g.line("%s := %s", v, g.p())
+		}
 		g.line("%s = %s.a", g.of(g.ts), v)
 		g.line("r.show(%s.b)", v)
+		g.ps = append(g.ps, v)
+	case 38, 39, 40:
+		if len(g.ps) == 0 {
+			return
+		}
+		p := g.of(g.ps)
+		switch g.r.IntN(7) {
+		case 0:
+			g.line("%s = %s", p, g.p())
+		case 1, 2:
+			g.line("%s.%s = %s", p, g.of([]string{"a", "b"}), g.t(2))
+		case 3:
+			g.line("%s.a, %s.b = %s.b, %s", p, p, p, g.t(2))
+			g.line("%s.b = %s.a", p, p)
+			g.line("%s.a = %s", p, g.t(2))
+			g.line("r.show(%s.b)", p)
+		case 4:
+			g.line("%s, %s.a = %s.a, %s", g.of(g.ts), p, p, g.t(2))
+		case 5:
+			g.line("%s.b, %s = %s(%s)", p, g.of(g.ts), g.of([]string{"both", "twin"}), g.t(2))
+		default:
+			if !nested || g.loop > 1 {
+				return
+			}
+			g.loop++
+			g.line("for range 3 {")
+			g.line("\t%s = step(%s, %s)", p, p, g.t(1))
+			g.block(few)
+			g.line("}")
+			g.loop--
+		}
+	case 41:
+		if len(g.ps) == 0 {
+			return
+		}
+		p, v := g.of(g.ps), declare("g")
+		switch g.r.IntN(6) {
+		case 0:
+			g.line("%s := &%s.a", v, p)
+			g.line("r.show(*%s)", v)
+		case 1:
+			g.line("%s.set(%s)", p, g.t(1))
+		case 2:
+			g.line("k.both(%s)", p)
+		case 3:
+			g.line("func() { %s.b = %s; r.show(%s.a) }()", p, g.t(1), p)
+		case 4:
+			g.line("select { case c <- %s: default: }", g.t(1))
+			g.line("select { case %s.a = <-c: default: }", p)
+		default:
+			g.line("%s := grouped(%s)", v, p)
+			g.line("%s.xs[0] = %s", v, g.t(1))
+			g.line("for _, x := range %s.xs { r.show(x) }", v)
+			g.line("%s.p.b = %s", v, g.t(1))
+			g.line("r.show(%s.sum())", v)
+			g.line("%s.xs = append(%s.xs, %s)", v, v, g.t(1))
+			g.line("%s = %s.p", p, v)
+		}
 	case 25:
 		v := g.of(g.ts)
 		if !nested {
@@ -493,7 +615,7 @@ func (g *generator) statement() {
 // program is the source of a package with functions F0 to Fn-1.
 func program(name string, seed uint64, from, n int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "package %s\n%s\ntype pair struct{ a, b *tensor.Tensor }\n\n", name, prelude)
+	fmt.Fprintf(&b, "package %s\n%s\n", name, prelude)
 	for i := range n {
 		g := &generator{r: rand.New(rand.NewPCG(seed, uint64(from+i))), ts: []string{"x", "y"}}
 		g.size = 8 + g.r.IntN(24)
