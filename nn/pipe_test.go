@@ -172,7 +172,10 @@ func TestPipeDoesNotHoldItsInput(t *testing.T) {
 			return x.Mul(1)
 		})
 		two := nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x.Add(1).Mul(2) })
-		return nn.Pipe(tensor.Ones([]int{3}), nn.NewSequential(two, sweep)).Err()
+		// Received from a channel, the input has no other holder. A temporary would: linstock go holds it until Pipe returns.
+		input := make(chan *tensor.Tensor, 1)
+		input <- tensor.Ones([]int{3})
+		return nn.Pipe(<-input, nn.NewSequential(two, sweep)).Err()
 	})
 	if err != nil {
 		t.Fatal(err)

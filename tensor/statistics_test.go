@@ -33,7 +33,7 @@ func TestStatisticsOfAScope(t *testing.T) {
 		t.Fatal(err)
 	}
 	moved := a.Add(3.0).MoveOut()
-	_ = a.Add(4.0)
+	counted := a.Add(4.0)
 	if got, want := inner.Statistics(), (tensor.Statistics{CreatedInScopes: 2, Detached: 1, LiveInScopes: 1, TotalCount: 1}); got != want {
 		t.Errorf("the inner scope: %+v, want %+v", got, want)
 	}
@@ -43,6 +43,7 @@ func TestStatisticsOfAScope(t *testing.T) {
 	if got, want := inner.Statistics(), (tensor.Statistics{CreatedInScopes: 2, DisposedInScopes: 1, Detached: 1}); got != want {
 		t.Errorf("the inner scope after its end: %+v, want %+v", got, want)
 	}
+	runtime.KeepAlive(counted)
 	want := tensor.Statistics{CreatedInScopes: 3, DisposedInScopes: 1, Attached: 2, Detached: 1, LiveInScopes: 3, TotalCount: 3}
 	if got := scope.Statistics(); got != want || scope.Len() != 3 {
 		t.Errorf("the scope: %+v, want %+v; it has %d", got, want, scope.Len())
@@ -52,6 +53,8 @@ func TestStatisticsOfAScope(t *testing.T) {
 		open.CreatedOutside != 1 || open.DisposedOutside != 0 || open.TotalCount != 4 {
 		t.Errorf("the process, with the scope open: %+v", open)
 	}
+	// The test counts tensors that only their scope frees, also where linstock go compiles it.
+	runtime.KeepAlive(a)
 	if moved.Err() != nil || outside.Err() != nil {
 		t.Error("an error")
 	}
@@ -121,7 +124,7 @@ func TestStatisticsCountSweeps(t *testing.T) {
 	defer scope.Close()
 	kept := tensor.Zeros([]int{2})
 	for range 10 {
-		_ = kept.Add(1.0)
+		runtime.KeepAlive(kept.Add(1.0)) // a call after which linstock go leaves it to sweeps
 	}
 	if err := vram.Collect(); err != nil {
 		t.Fatal(err)
@@ -163,7 +166,7 @@ func TestPeakCount(t *testing.T) {
 	n := int(before.PeakCount-before.TotalCount) + 20000
 	err := tensor.WithScope(func() error {
 		for range n {
-			_ = tensor.Zeros([]int{1})
+			runtime.KeepAlive(tensor.Zeros([]int{1})) // freed when the scope closes, also where linstock go compiles this
 		}
 		return nil
 	})
