@@ -20,8 +20,8 @@ func newGo() *cobra.Command {
 		Long: `Go runs the go command with the same arguments: build, run, test, install, vet and
 the others. The packages that use tensors are compiled from a rewritten source, in
 which each tensor is released after its last use, as Python and Rust do; packages of
-Linstock and those that use no tensors are compiled as they are. What the rewrite does
-not understand is left to scopes and sweeps: ` + "`linstock lastuse`" + ` says what and why.
+Linstock and those that use no tensors are compiled as they are. Some tensors are left
+to scopes and sweeps: ` + "`linstock lastuse`" + ` lists them with the reason.
 
 Programs compute the same values, and lines in errors, panics and profiles are those of
 the sources. The go command's build cache keeps both builds apart.
@@ -78,17 +78,19 @@ func newLastUse() *cobra.Command {
 	var opts lastuse.ExplainOptions
 	cmd := &cobra.Command{
 		Use:   "lastuse [PACKAGE…]",
-		Short: "Say which tensors `linstock go` releases where, and which it does not and why",
-		Long: `Lastuse prints a line for each tensor, as file:line:column: name: what happens. A value
-that is left to scopes is freed as without the rewrite: when its scope closes, or by a
-sweep. The packages are patterns of the go command, by default the one in this directory.`,
+		Short: "Explain where `linstock go` releases each tensor, or why it does not",
+		Long: `Lastuse prints the decisions of ` + "`linstock go`" + `, as go build -gcflags=-m prints those of the
+compiler: a line for each tensor, as file:line:column: name: decision. It compiles
+nothing, and needs no flag for that. A tensor that is left to scopes is freed as without
+the rewrite: when its scope closes, or by a sweep. The packages are patterns of the go
+command; the default is the package in this directory.`,
 		Example: `  linstock lastuse ./...
   linstock lastuse --left ./model`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return lastuse.Explain(cmd.OutOrStdout(), args, opts)
 		},
 	}
-	cmd.Flags().BoolVar(&opts.Left, "left", false, "only what is not released")
+	cmd.Flags().BoolVar(&opts.Left, "left", false, "only the tensors that are left to scopes")
 	cmd.Flags().BoolVar(&opts.Tests, "test", false, "also test files")
 	cmd.Flags().BoolVar(&opts.Source, "source", false, "print the rewritten source instead")
 	return cmd

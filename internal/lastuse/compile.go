@@ -69,8 +69,8 @@ func exit(err error) (int, error) {
 	return 0, err
 }
 
-// version prints the compiler's version with a hash of this program, so that the build cache tells what was compiled with
-// the rewrite, and with which.
+// version prints the compiler's version with a hash of this program, so that the build cache keeps what each version of the
+// rewrite compiled apart from the rest.
 func version(args []string) (int, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
@@ -91,7 +91,7 @@ func version(args []string) (int, error) {
 	if _, err := io.Copy(h, f); err != nil {
 		return 1, err
 	}
-	// For a development version of Go the last word is the compiler's build ID, and the go command uses no other.
+	// For a development version of Go the go command uses only the last word, which is the compiler's build ID.
 	separator := " linstock-"
 	if strings.Contains(string(out), "buildID=") {
 		separator = "-linstock-"
@@ -113,7 +113,7 @@ type compilation struct {
 	renamed  map[string]string // import path in the source to import path
 }
 
-// parseCompile reads the compiler's arguments; nil if it compiles no package that is to be rewritten.
+// parseCompile reads the compiler's arguments. It returns nil for a package that is not to be rewritten.
 func parseCompile(args []string) (*compilation, error) {
 	c := &compilation{args: args, files: len(args), archives: map[string]string{}, renamed: map[string]string{}}
 	for c.files > 1 && strings.HasSuffix(args[c.files-1], ".go") {
@@ -182,7 +182,7 @@ func (c *compilation) run() (int, error) {
 	}
 	p, err := c.load()
 	if err != nil {
-		// What does not parse or has wrong types is the compiler's to report.
+		// The compiler reports syntax and type errors.
 		if os.Getenv(EnvStrict) != "" {
 			fmt.Fprintln(os.Stderr, "linstock:", err)
 		}

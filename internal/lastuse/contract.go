@@ -8,7 +8,7 @@ import (
 // Breach is where a method breaks the contract of nn.Layer.
 type Breach struct {
 	Pos      token.Pos
-	Returned bool // it returns what it keeps; else it keeps its argument
+	Returned bool // it returns a tensor that it keeps; otherwise it keeps its argument
 	What     string
 }
 

@@ -1,6 +1,6 @@
 // Package lastuse rewrites Go source so that each tensor is released after its last use. Command "linstock go" applies it
-// to the packages that the go command compiles; "linstock lastuse" explains what it does. See
-// docs/decisions/0018-release-at-last-use.md for why it is done this way.
+// to the packages that the go command compiles; "linstock lastuse" explains its decisions. See
+// docs/decisions/0018-release-at-last-use.md for the reasons.
 //
 // # Definitions
 //
@@ -15,7 +15,7 @@
 // if a function literal assigns it or a part of it, keeps it after the call that the literal is given to, or passes it on.
 // The body of a function literal is a function of its own, in which the captured variables are not places.
 //
-// A temporary is the result of a call that is an operand of another call. A discarded result is one that nothing holds:
+// A temporary is the result of a call that is an operand of another call. A discarded result is one that no variable holds:
 // it is assigned to _ or compared, or the call is a statement.
 //
 // A place is live at a point if some path from there reads it before it is assigned. The header of a range loop is a

@@ -13,12 +13,12 @@ import (
 
 // ExplainOptions choose what Explain prints.
 type ExplainOptions struct {
-	Left   bool // only what is left to scopes
+	Left   bool // only the values that are left to scopes
 	Tests  bool // also test files
 	Source bool // the rewritten sources instead
 }
 
-// Explain prints what the rewrite does in the packages that patterns name.
+// Explain prints what the rewrite does with each value in the packages that match patterns.
 func Explain(w io.Writer, patterns []string, o ExplainOptions) error {
 	pkgs, err := packages.Load(&packages.Config{Mode: packages.LoadAllSyntax, Tests: o.Tests}, patterns...)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/tools/go/cfg"
 )
 
-// owned is whether a place is owned at a point.
+// owned says whether a place is owned at a point.
 type owned uint8
 
 const (
@@ -106,7 +106,7 @@ func (b *body) clone(s *state) *state {
 	return c
 }
 
-// join adds what is known at the end of another way to the same point; it reports whether that changed anything.
+// join adds to s what is known on another path to the same point. It reports whether s changed.
 func (b *body) join(s, t *state) bool {
 	changed := false
 	for i, pl := range b.places {
@@ -146,7 +146,7 @@ func (b *body) join(s, t *state) bool {
 	return changed
 }
 
-// unlink takes i out of the relation.
+// unlink removes i from the relation.
 func (s *state) unlink(i int) {
 	s.links[i].each(func(k int) { s.links[k].drop(i) })
 	clear(s.links[i])
@@ -169,14 +169,14 @@ type def struct {
 	rhs     ast.Expr
 }
 
-// event is a node of the control-flow graph, or what happens at the start of a block.
+// event is a node of the control-flow graph, or the start of a block.
 type event struct {
 	node   ast.Node
 	uses   []use
 	defs   []def
 	temps  []*temp // released by a statement
 	ret    *ast.ReturnStmt
-	before token.Pos // where a statement can be put before it, if anywhere
+	before token.Pos // where a statement can be inserted before it, if anywhere
 	after  token.Pos
 	scope  *types.Scope     // at both
 	live   set              // after it
@@ -185,7 +185,7 @@ type event struct {
 	blanks []*blank
 }
 
-// block is a block of the graph with its events. The first is what happens at the start.
+// block is a block of the graph with its events, of which the first is the start.
 type block struct {
 	*cfg.Block
 	events []*event
@@ -219,7 +219,7 @@ func (p *Package) listOf(s ast.Node) *types.Scope {
 	return nil
 }
 
-// scopeOf is the scope of a block, which for a function's body is the function's.
+// scopeOf returns the scope of a block; for a function's body that is the function's.
 func (p *Package) scopeOf(block *ast.BlockStmt) *types.Scope {
 	switch f := p.parent[block].(type) {
 	case *ast.FuncDecl:
@@ -230,7 +230,7 @@ func (p *Package) scopeOf(block *ast.BlockStmt) *types.Scope {
 	return p.Info.Scopes[block]
 }
 
-// entry is where statements at the start of a block are put, and the scope there.
+// entry returns where statements can be inserted at the start of a block, and the scope there.
 func (b *body) entry(bl *cfg.Block) (token.Pos, *types.Scope) {
 	p := b.pkg
 	inside := func(block *ast.BlockStmt) (token.Pos, *types.Scope) { return block.Lbrace + 1, p.scopeOf(block) }
@@ -261,7 +261,7 @@ func (b *body) entry(bl *cfg.Block) (token.Pos, *types.Scope) {
 	return token.NoPos, nil
 }
 
-// blocks makes the events.
+// blocks returns the blocks of the graph with their events.
 func (b *body) blocks() []*block {
 	var list []*block
 	for _, g := range b.graph.Blocks {
@@ -443,7 +443,7 @@ func (b *body) nthVal(rhs []ast.Expr, n, i int) val {
 	return val{other: true}
 }
 
-// liveness computes what is live after each event.
+// liveness computes which places are live after each event.
 func (b *body) liveness(list []*block) {
 	in := make([]set, len(list))
 	for i := range in {
@@ -485,7 +485,7 @@ func (b *body) liveness(list []*block) {
 	}
 }
 
-// namedResults are the places of the results that have names.
+// namedResults returns the places of the results, nil for those without one.
 func (b *body) namedResults() (list []*place) {
 	for v := range b.sig.Results().Variables() {
 		list = append(list, b.byVar[v])
@@ -504,7 +504,7 @@ func (b *body) flow(out *output) {
 		}
 		return
 	}
-	// A result variable that is no place may hold anything.
+	// A result variable that is not a place may hold any handle.
 	for i, v := range b.results() {
 		if v.Name() != "" && v.Name() != "_" && b.byVar[v] == nil && b.pkg.holds(v.Type()) {
 			b.fact.Results[i].Other = true
@@ -578,7 +578,7 @@ func (b *body) emit(list []*block, out *output) {
 	}
 }
 
-// reach is the places that may hold a handle of v, those that v's places are linked to included.
+// reach returns the places that may hold a handle of v: v's places and those linked to them.
 func (b *body) reach(st *state, v val) set {
 	s := b.newSet()
 	for _, pl := range v.places {
@@ -607,13 +607,13 @@ func (b *body) retain(st *state, pl *place) {
 	})
 }
 
-// step is what an event does to a state. With out, it also writes what is inserted.
+// step applies an event to a state. With out, it also writes the text to insert.
 func (b *body) step(st *state, ev *event, out *output) {
 	var was []owned
 	if out != nil {
 		was = append(was, st.own...)
 	}
-	// What is read.
+	// The uses.
 	for _, u := range ev.uses {
 		if !u.fate.escapes {
 			continue
@@ -630,7 +630,7 @@ func (b *body) step(st *state, ev *event, out *output) {
 		b.leaveBy(st, ev, out)
 		return
 	}
-	// What is assigned: all from the state before.
+	// The assignments, all computed from the state before.
 	if len(ev.defs) > 0 {
 		b.assign(st, ev, was, out)
 	}
@@ -709,7 +709,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 				}
 			}
 		}
-		// What is put where others may see it escapes.
+		// A handle escapes when it is put where other functions may see it.
 		if d.weak || d.val.appended {
 			shared := d.weak && st.own[d.pl.id] != yes && st.sources[d.pl.id]&(open|others) != 0
 			for _, w := range d.val.places {
@@ -732,7 +732,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			}
 		}
 	}
-	// What is overwritten.
+	// The values that are overwritten.
 	for i, d := range ev.defs {
 		if d.weak {
 			if out != nil && d.pl.kind == structure {
@@ -762,7 +762,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 				}
 				st.pending[t] = true
 			}
-			// The states of earlier rounds of the fixed point had fewer links: what counts is the last word.
+			// The states of earlier rounds of the fixed point had fewer links; the final state decides.
 			if t := ev.old[pl]; t != nil && out != nil {
 				t.allowed = !compared
 			}
@@ -828,7 +828,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 				r.own = no
 			}
 			links[i].union(st.links[id])
-			// What s is linked to already meets what is put into it.
+			// The places that s is linked to may hold the same array, so they are linked to the new element too.
 			group := append(set(nil), links[i]...)
 			group.each(func(k int) { links[i].union(st.links[k]) })
 			links[i].drop(id)
@@ -879,7 +879,7 @@ func (pl *place) ended(ev *event) bool {
 	return true
 }
 
-// release releases what may be after an event.
+// release releases, after an event, the places that may be released there.
 func (b *body) release(st *state, ev *event, out *output) {
 	pos := ev.after
 	if out != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/tools/go/cfg"
 )
 
-// kind is what sort of place it is.
+// kind is the kind of a place.
 type kind int
 
 const (
@@ -16,7 +16,7 @@ const (
 	manyTensors             // []*tensor.Tensor: its elements
 	structure               // a struct: its fields
 	carrier                 // a value that can carry a handle; never released
-	closure                 // a variable with one function literal; its reads are reads of what that captures
+	closure                 // a variable that holds one function literal; to read it is to read what the literal captures
 )
 
 // place is what can hold a handle; see the package comment.
@@ -29,7 +29,7 @@ type place struct {
 
 	flagged bool // has a drop flag
 	flag    string
-	noFlag  bool // a flag could not be kept up to date
+	noFlag  bool // the flag cannot be updated at each assignment
 }
 
 // temp is a temporary that is released after the call that it is an operand of, or a result that is discarded.
@@ -37,12 +37,12 @@ type temp struct {
 	call     *ast.CallExpr
 	consumer *ast.CallExpr // nil: discarded
 	inside   bool          // released inside the expression, by the consumer's result
-	places   []*place      // that it may be the handle of: it is then not released
+	places   []*place      // whose handle it may be, and then it is not released
 	name     string
 
 	old     *place // instead of a call: what a place held before event
 	event   *event
-	allowed bool // old's handle is in no other place, by the final states
+	allowed bool // by the final states, no other place holds old's handle
 }
 
 // body is a function or a function literal.
@@ -56,13 +56,13 @@ type body struct {
 	params []*types.Var // the receiver first
 	name   string
 
-	leave        string // why nothing is done
+	leave        string // why the function is left alone; "" if it is not
 	withoutTemps bool
 	places       []*place
 	byVar        map[*types.Var]*place
 	headers      map[*ast.RangeStmt]*place
 	captures     map[*ast.FuncLit][]*place
-	untaken      map[*types.Var]string // variables that are no places, and why
+	untaken      map[*types.Var]string // variables that hold handles but are not places, and why
 	temps        map[*ast.CallExpr]*temp
 	order        []*temp
 	consumed     map[*ast.CallExpr][]*temp // by consumer
@@ -82,7 +82,7 @@ func (b *body) node() ast.Node {
 	return b.lit
 }
 
-// each calls f for the nodes of n that are not inside a function literal, which it calls f for itself.
+// each calls f for the nodes of n and for function literals in n, but not for the nodes inside those.
 func each(n ast.Node, f func(ast.Node) bool) {
 	ast.Inspect(n, func(m ast.Node) bool {
 		if m == nil {
@@ -164,7 +164,7 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 	}
 	b.findUnstable()
 	b.exclude()
-	// A parameter that is not followed is retained.
+	// A parameter that is not a place is retained.
 	for i, v := range b.params {
 		if b.byVar[v] == nil && v.Name() != "" && v.Name() != "_" {
 			b.fact.Retains[i] = true
@@ -202,7 +202,7 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 
 func (p *Package) isPanic(c *ast.CallExpr) bool { return p.builtin(c) == "panic" }
 
-// builtin is the name of the built-in function that c calls.
+// builtin returns the name of the built-in function that c calls, or "".
 func (p *Package) builtin(c *ast.CallExpr) string {
 	if id, ok := ast.Unparen(c.Fun).(*ast.Ident); ok {
 		if b, ok := p.Info.Uses[id].(*types.Builtin); ok {
@@ -256,7 +256,7 @@ func (b *body) findUnstable() {
 	}
 }
 
-// plain returns the variable that e is, or whether e is a constant or nil.
+// plain returns the variable that e names, if any, and whether e is a constant or nil.
 func (b *body) plain(e ast.Expr) (v *types.Var, constant bool) {
 	e = ast.Unparen(e)
 	if tv, ok := b.pkg.Info.Types[e]; ok && (tv.Value != nil || tv.IsNil()) {
@@ -268,13 +268,13 @@ func (b *body) plain(e ast.Expr) (v *types.Var, constant bool) {
 	return v, false
 }
 
-// stable reports whether e is a constant or a local variable that no call changes.
+// stable reports whether e is a constant or a local variable that no call can change.
 func (b *body) stable(e ast.Expr) bool {
 	v, constant := b.plain(e)
 	return constant || v != nil && !b.unstable[v] && v.Pkg() != nil && v.Parent() != v.Pkg().Scope()
 }
 
-// exclude takes out the variables that are no places.
+// exclude removes the variables that are not places.
 func (b *body) exclude() {
 	p := b.pkg
 	out := func(v *types.Var, why string) {
@@ -395,7 +395,7 @@ func (b *body) exclude() {
 			pl.lit = nil
 		}
 	}
-	// Captured variables. A literal that captures a closure could run it at any time: that is no place then.
+	// Captured variables. A literal that captures a closure could run it at any time, so the closure's variable is excluded.
 	for changed := true; changed; {
 		changed = false
 		for _, lit := range b.lits {
@@ -435,8 +435,8 @@ func (b *body) exclude() {
 	}
 }
 
-// literalStays reports whether lit runs only while the function that it is in runs it: it is called, or given to a
-// function that does not keep it, or is all that a local variable holds which is only called or given so.
+// literalStays reports whether lit runs only where the function around it runs it: it is called, passed to a function that
+// borrows it, or the only value of a local variable that is only called or passed so.
 func (b *body) literalStays(lit *ast.FuncLit) bool {
 	switch f := b.fate(lit); {
 	case f.escapes, f.returned:
@@ -457,7 +457,7 @@ func (b *body) literalStays(lit *ast.FuncLit) bool {
 	return false
 }
 
-// onlyRead reports whether a captured variable's use in lit passes it nowhere.
+// onlyRead reports whether lit, at one use of a captured variable, neither assigns it nor passes its handles on.
 func (b *body) onlyRead(id *ast.Ident, lit *ast.FuncLit) bool {
 	f := b.fate(id)
 	if f.escapes || f.returned || len(f.into) != 0 || f.assigned || f.part {
@@ -474,7 +474,7 @@ func (b *body) onlyRead(id *ast.Ident, lit *ast.FuncLit) bool {
 	return true
 }
 
-// fate is where the handles in an expression's value go.
+// fate describes where the handles in an expression's value go.
 type fate struct {
 	escapes  bool
 	returned bool
@@ -482,7 +482,7 @@ type fate struct {
 	part     bool // an element or field of it is assigned
 	into     []*place
 	consumer *ast.CallExpr // the call that it is an operand of
-	stored   bool          // it escapes by a store, a send, or as a goroutine's or deferred call's operand
+	stored   bool          // it escapes by a store or a send, to a goroutine or to panic
 	why      string
 }
 
@@ -500,7 +500,7 @@ func escape(why string) fate { return fate{escapes: true, why: why} }
 
 func stored(why string) fate { return fate{escapes: true, stored: true, why: why} }
 
-// placeOf is the place that an identifier names.
+// placeOf returns the place that an identifier names, or nil.
 func (b *body) placeOf(e ast.Expr) *place {
 	id, ok := ast.Unparen(e).(*ast.Ident)
 	if !ok {
@@ -513,7 +513,7 @@ func (b *body) placeOf(e ast.Expr) *place {
 	return b.byVar[v]
 }
 
-// base is the place that e is a part of: an element of a slice, or a field of a struct; nil if there is none.
+// base returns the place of which e is an element or field, or nil.
 func (b *body) base(e ast.Expr) *place {
 	var in ast.Expr
 	switch e := ast.Unparen(e).(type) {
@@ -539,7 +539,7 @@ func (b *body) base(e ast.Expr) *place {
 	return b.base(in)
 }
 
-// target is the fate of a value that is assigned to l.
+// target returns the fate of a value that is assigned to l.
 func (b *body) target(l ast.Expr) fate {
 	l = ast.Unparen(l)
 	if id, ok := l.(*ast.Ident); ok && id.Name == "_" {
@@ -566,7 +566,7 @@ func (b *body) target(l ast.Expr) fate {
 			}
 		}
 	}
-	return escape("it is stored in a variable that is not followed")
+	return escape("it is stored in a variable that is not a place")
 }
 
 func (b *body) fate(e ast.Expr) fate {
@@ -584,6 +584,9 @@ func (b *body) fate(e ast.Expr) fate {
 				return fate{part: true}
 			}
 			return b.fate(p)
+		}
+		if s := b.pkg.Info.Selections[p]; s != nil && s.Kind() == types.FieldVal && isTensor(s.Recv()) {
+			return fate{} // package tensor reads its own fields, none of which holds a handle
 		}
 		if call, ok := b.pkg.parent[p].(*ast.CallExpr); ok && call.Fun == ast.Expr(p) && p.X == e {
 			return b.operand(call, e)
@@ -675,7 +678,7 @@ func (b *body) fate(e ast.Expr) fate {
 	case *ast.SendStmt:
 		return stored("it is sent to a channel")
 	}
-	return escape("it is used in a way that is not followed")
+	return escape("it is used in a way that the rewrite does not know")
 }
 
 // element reports whether an element of a literal is followed: in a slice, or a field of a struct.
@@ -718,7 +721,7 @@ func (b *body) isTarget(e ast.Expr) bool {
 	return false
 }
 
-// operand is the fate of e, which is an argument of call, its receiver or what it calls.
+// operand returns the fate of e, which is an argument or the receiver of call, or the function value that it calls.
 func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	switch b.pkg.parent[call].(type) {
 	case *ast.GoStmt:
@@ -778,7 +781,7 @@ func calleeName(call *ast.CallExpr) string {
 	return "a function"
 }
 
-// resultFate is the fate of a call's k-th result.
+// resultFate returns the fate of a call's k-th result.
 func (b *body) resultFate(call *ast.CallExpr, k int) fate {
 	if _, ok := b.pkg.Info.TypeOf(call).(*types.Tuple); !ok {
 		return b.fate(call)
@@ -797,7 +800,7 @@ func (b *body) resultFate(call *ast.CallExpr, k int) fate {
 	case *ast.ExprStmt:
 		return fate{}
 	}
-	return escape("a result that may be it is used in a way that is not followed")
+	return escape("a result that may be it is used in a way that the rewrite does not know")
 }
 
 // callee returns the facts of what a call calls, nil if there are none.
@@ -844,7 +847,7 @@ func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
 	return nil
 }
 
-// resolved puts the results of a function argument in place.
+// resolved returns f with the results of the call's function argument, where f says that these are its own.
 func (p *Package) resolved(f *Func, call *ast.CallExpr) *Func {
 	if f == nil || !f.resultsOfArg {
 		return f
@@ -861,7 +864,7 @@ func (p *Package) resolved(f *Func, call *ast.CallExpr) *Func {
 	return &g
 }
 
-// index is e's index among the parameters of what call calls.
+// index returns the index of e among the parameters of the called function, the receiver first.
 func (p *Package) index(call *ast.CallExpr, e ast.Expr) int {
 	recv := 0
 	if sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
@@ -906,11 +909,11 @@ func (p *Package) argument(call *ast.CallExpr, fact *Func, i int) []ast.Expr {
 	return nil
 }
 
-// val is where the handles in an expression's value come from.
+// val describes where the handles in an expression's value come from.
 type val struct {
 	other    bool // others
 	fresh    bool // new ones, which a call has made
-	appended bool // they are in the array of a slice that was extended
+	appended bool // they may be in the array of a slice that append extended
 	places   []*place
 }
 
@@ -975,6 +978,10 @@ func (b *body) val(e ast.Expr) val {
 		}
 	case *ast.FuncLit:
 		return val{places: b.captures[e]}
+	case *ast.UnaryExpr:
+		if _, literal := ast.Unparen(e.X).(*ast.CompositeLit); literal && e.Op == token.AND && isTensor(p.Info.TypeOf(e)) {
+			return val{fresh: true}
+		}
 	default:
 		if t := p.Info.TypeOf(e); t != nil {
 			if _, basic := t.Underlying().(*types.Basic); basic {
@@ -990,7 +997,7 @@ func (b *body) val(e ast.Expr) val {
 	return val{other: true}
 }
 
-// callVal is the val of a call's k-th result.
+// callVal returns the val of a call's k-th result.
 func (b *body) callVal(call *ast.CallExpr, k int) val {
 	fact := b.pkg.callee(b, call)
 	if fact == nil {
@@ -1119,7 +1126,7 @@ func (b *body) discarded(e ast.Expr) bool {
 	}
 }
 
-// consumer is the call that borrows the value of call, directly or in a list, a struct or an option; nil if there is none.
+// consumer returns the call that borrows the value of call, directly or in a list, a struct or an option, or nil.
 func (b *body) consumer(call *ast.CallExpr) *ast.CallExpr {
 	var e ast.Expr = call
 	for {

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// leaveBy is step for a return statement: the facts of the results, and the release of what is not returned.
+// leaveBy is step for a return statement: it adds to the facts of the results, and releases the owned places whose handles
+// stay behind.
 func (b *body) leaveBy(st *state, ev *event, out *output) {
 	vals := b.returned(ev)
 	b.resultFacts(st, vals)
@@ -25,7 +26,7 @@ func (b *body) leaveBy(st *state, ev *event, out *output) {
 	}
 }
 
-// returned are the vals of the results.
+// returned returns the vals of the results.
 func (b *body) returned(ev *event) []val {
 	n := b.sig.Results().Len()
 	vals := make([]val, n)
@@ -90,8 +91,8 @@ func (r *Result) addFrom(k int) {
 	r.From = append(r.From, k)
 }
 
-// leave releases what is not returned: before the statement if the results are names and constants, else between their
-// evaluation and the return.
+// leave releases the owned places whose handles the function does not return: before the statement if the results are names
+// and constants, and otherwise between their evaluation and the return.
 func (o *output) leave(st *state, ev *event, vals []val) {
 	b := o.body
 	exprs := ev.ret.Results

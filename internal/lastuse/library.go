@@ -23,7 +23,7 @@ func Core(path string) bool {
 }
 
 // retaining are the functions of the library that keep a handle they are given, or return handles that are not new. All
-// others borrow their arguments and return new handles, but for the rules in library.
+// others borrow their arguments and return new handles, except as function library says.
 var retaining = map[string]bool{
 	"tensor.Keep": true, "tensor.MoveOut": true, "tensor.Adopt": true, "tensor.ReleaseExcept": true, "tensor.Track": true,
 	"tensor.Replace": true, "tensor.Call": true, "tensor.CallUnchecked": true, "tensor.RegisterHook": true,
@@ -44,7 +44,7 @@ var aliasing = map[string]bool{
 }
 
 // library returns the facts of a function of the library, or of a well-known one of the standard library; ok is false
-// for other packages. A nil fact with ok means that nothing is promised.
+// for other packages.
 func library(fn *types.Func) (fact *Func, ok bool) {
 	if fn.Pkg() == nil {
 		return nil, false

@@ -17,7 +17,7 @@ type edit struct {
 	text     string
 }
 
-// Note says what happens to a value.
+// Note describes what the rewrite does with a value.
 type Note struct {
 	Pos      token.Pos
 	Name     string
@@ -25,10 +25,10 @@ type Note struct {
 	Text     string
 }
 
-// output collects what is inserted in one function.
+// output collects the text to insert in one function.
 type output struct {
 	body  *body
-	dry   bool // only find out which places need flags
+	dry   bool // insert nothing; only find the places that need flags
 	again bool
 	start bool // at the start of a block
 
@@ -51,7 +51,7 @@ func (o *output) note(pos token.Pos, name string, released bool, format string, 
 	}
 }
 
-// at is the user's line as text in quotes.
+// at returns the user's line as a quoted string.
 func (o *output) at(pos token.Pos) string {
 	p := o.body.pkg.Fset.Position(pos)
 	return fmt.Sprintf("%q", fmt.Sprintf("%s/%s:%d", filepath.Base(filepath.Dir(p.Filename)), filepath.Base(p.Filename), p.Line))
@@ -85,7 +85,7 @@ func (o *output) name(kind string) string {
 // prefix begins the names that are inserted. A file that has such names is left alone.
 const prefix = "linstock_"
 
-// flagOf is the drop flag of a place.
+// flagOf returns the name of a place's drop flag, which it makes if there is none.
 func (o *output) flagOf(pl *place) string {
 	if o == nil {
 		return ""
@@ -153,7 +153,7 @@ func (o *output) defined(ev *event, d def, own owned, dynamic string) {
 	}
 }
 
-// flags updates the flags of places that escaped in ev.
+// flags updates the flags of places that escape in ev.
 func (o *output) flags(st *state, ev *event, was []owned) {
 	for i, pl := range o.body.places {
 		if !o.needsFlag(pl) || was[i] == st.own[i] {
@@ -176,7 +176,7 @@ func (o *output) flags(st *state, ev *event, was []owned) {
 	}
 }
 
-// unlessArgs are the arguments that name live places.
+// unlessArgs returns the arguments that name live places.
 func unlessArgs(unless []*place, more ...string) string {
 	var names []string
 	for _, w := range unless {
@@ -185,7 +185,7 @@ func unlessArgs(unless []*place, more ...string) string {
 	return strings.Join(append(names, more...), ", ")
 }
 
-// releaseText releases what the variable called name, of pl's type, holds.
+// releaseText returns the text that releases the handles in the variable called name, of pl's type.
 func (o *output) releaseText(pl *place, name, at, unless string) string {
 	call := func(of string) string {
 		if unless == "" {
@@ -213,7 +213,7 @@ func (o *output) releaseText(pl *place, name, at, unless string) string {
 	return call(name)
 }
 
-// guarded is text under a place's flag.
+// guarded returns text, under the place's flag if own is maybe.
 func (o *output) guarded(pl *place, own owned, text string, reset bool) string {
 	if own == maybe {
 		f := o.flagOf(pl)
@@ -247,7 +247,7 @@ func (o *output) releasePlace(ev *event, pl *place, own owned, unless []*place) 
 	o.note(pl.v.Pos(), pl.v.Name(), true, "released "+where, o.line(ev.after-1))
 }
 
-// overwrite releases what a place held before ev assigned it.
+// overwrite releases the handles that a place held before ev assigned it.
 func (o *output) overwrite(st *state, ev *event, pl *place, unless []*place) {
 	own := st.own[pl.id]
 	if own == maybe {
@@ -262,7 +262,7 @@ func (o *output) overwrite(st *state, ev *event, pl *place, unless []*place) {
 	o.note(pl.v.Pos(), pl.v.Name(), true, "released when line %d assigns it anew", o.line(ev.after-1))
 }
 
-// overwriteElement releases what an element held before it is assigned.
+// overwriteElement releases the handle that an element held before it is assigned.
 func (o *output) overwriteElement(st *state, ev *event, d def, own owned) {
 	b := o.body
 	call, ok := ast.Unparen(d.rhs).(*ast.CallExpr)
@@ -299,7 +299,7 @@ func (o *output) overwriteElement(st *state, ev *event, d def, own owned) {
 	o.note(elem.Pos(), d.pl.v.Name()+"[…]", true, "the element is released when line %d assigns it anew", o.line(ev.after-1))
 }
 
-// overwriteField releases what a field held before ev assigned it, unless another field or variable holds that too.
+// overwriteField releases the handle that a field held before ev assigned it, unless another field or variable holds it too.
 func (o *output) overwriteField(st *state, ev *event, d def, reaches []set) {
 	b := o.body
 	if o.dry || st.own[d.pl.id] != yes || !st.held.has(d.pl.id) || !isTensor(b.pkg.Info.TypeOf(d.part)) || b.pkg.hasSlices(d.pl.v.Type()) ||
@@ -366,8 +366,8 @@ func (o *output) hold(t *temp) string {
 	return t.name
 }
 
-// releaseBlanks releases the results of ev that nothing holds: after it, or in the condition if ev is in the header of an
-// if statement.
+// releaseBlanks releases the discarded results of ev: after it, or in the condition if ev is in the header of an if
+// statement.
 func (o *output) releaseBlanks(ev *event) {
 	if len(ev.blanks) == 0 {
 		return
@@ -410,7 +410,7 @@ func (o *output) releaseBlanks(ev *event) {
 	}
 }
 
-// temporaries releases those that a call's result releases.
+// temporaries inserts the releases of temporaries that are made by a method on the consumer's result.
 func (o *output) temporaries() {
 	b := o.body
 	for _, t := range b.order {
@@ -449,7 +449,7 @@ func (o *output) releaseTemp(ev *event, t *temp) {
 	o.note(t.call.Pos(), "result of "+calleeName(t.call), true, "released after line %d", o.line(ev.after-1))
 }
 
-// left notes that a place is left to scopes from a use on.
+// left notes that a place is left to scopes after a use.
 func (o *output) left(u use) {
 	if u.pl.v != nil && u.pl.kind < carrier {
 		o.note(u.pl.v.Pos(), u.pl.v.Name(), false, "%s, in line %d", u.fate.why, o.line(u.pos))
@@ -462,7 +462,7 @@ func (o *output) ended(pl *place) {
 	}
 }
 
-// finish writes what was collected.
+// finish returns the edits.
 func (o *output) finish() []edit {
 	for _, ev := range o.order {
 		text := "; " + strings.Join(o.texts[ev], "; ")

@@ -32,7 +32,7 @@ func NewInfo() *types.Info {
 		Implicits: map[ast.Node]types.Object{}, FileVersions: map[*ast.File]string{}}
 }
 
-// root is a function that is no literal inside another, or a literal in a package variable.
+// root is a declared function or a function literal.
 type root struct {
 	decl *ast.FuncDecl
 	lit  *ast.FuncLit
@@ -121,7 +121,7 @@ func (f *Func) merge(g *Func) *Func {
 	return m
 }
 
-// roots are the functions with bodies and all function literals, inner ones before those around them.
+// roots returns the functions with bodies and all function literals, inner literals first.
 func (p *Package) roots() (list []root) {
 	for _, f := range p.Files {
 		for _, d := range f.Decls {
@@ -147,7 +147,7 @@ func (p *Package) roots() (list []root) {
 	return list
 }
 
-// text is the source of an expression.
+// text returns the source of an expression.
 func (p *Package) text(e ast.Expr) string {
 	for i, f := range p.Files {
 		if f.FileStart <= e.Pos() && e.Pos() < f.FileEnd {
@@ -159,9 +159,8 @@ func (p *Package) text(e ast.Expr) string {
 
 func (p *Package) offset(pos token.Pos) int { return p.Fset.File(pos).Offset(pos) }
 
-// Rewrite returns the sources with releases, nil for files that stay as they are, and says of each value what happens to
-// it. Analyze must have been called. The package's direct imports must include package tensor where temporaries are to
-// be released: importsTensor.
+// Rewrite returns the sources with releases, nil for files without any, and a note for each value. Analyze must have been
+// called. Temporaries are released only if importsTensor: the package imports package tensor directly.
 func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
 	edits := make([][]edit, len(p.Files))
 	slots := make([]bool, len(p.Files))
@@ -234,7 +233,7 @@ func (p *Package) apply(file int, edits []edit) []byte {
 	return out.Bytes()
 }
 
-// notes says why variables are no places, and temporaries are not released.
+// notes returns why variables are not places and why temporaries are not released.
 func (b *body) notes() (notes []Note) {
 	for v, why := range b.untaken {
 		if t := v.Type(); isTensor(t) || isTensors(t) || b.pkg.isStruct(t) {
@@ -251,12 +250,12 @@ func (b *body) notes() (notes []Note) {
 				return true
 			}
 		}
-		why := "it is not followed"
+		why := "the rewrite does not know where it is used"
 		switch v := b.val(call); {
 		case b.pkg.callee(b, call) == nil:
 			why = calleeName(call) + " has no facts"
 		case v.other:
-			why = calleeName(call) + " may return what others hold"
+			why = calleeName(call) + " may return a handle that others hold"
 		default:
 			if f := b.fate(call); f.why != "" {
 				why = f.why
@@ -268,7 +267,7 @@ func (b *body) notes() (notes []Note) {
 	return notes
 }
 
-// String is the note in the manner of -gcflags=-m.
+// String returns the note as a line in the style of -gcflags=-m.
 func (n Note) String() string {
 	var s strings.Builder
 	s.WriteString(n.Name + ": ")
