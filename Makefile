@@ -39,7 +39,8 @@ bench: setup ## speed and memory side by side with C++ and Python, in shuffled r
 bench-peak: setup ## peak memory, and what keeping it low costs, side by side with Python at sizes where it matters
 	@mkdir -p build/bench
 	@$(GO) build -o build/bench/linstock-bench-peak ./tests/bench/peak
-	@build/bench/linstock-bench-peak $(BENCH)
+	@$(GO) run ./cmd/linstock go build -o build/bench/linstock-bench-peak-lastuse ./tests/bench/peak
+	@build/bench/linstock-bench-peak -lastuse build/bench/linstock-bench-peak-lastuse $(BENCH)
 
 generate: setup ## write the generated files anew from internal/opgen/ops.txt
 	@$(GO) run ./internal/opgen

@@ -1,10 +1,11 @@
 // Command lastuse generates Go programs over tensors, builds them as they are and rewritten by package lastuse, runs both
 // and compares: the same output, no ErrReleased, and never more native bytes.
 //
-//	go run ./tests/lastuse [-share F] [-seed N] [-fault NAME]
+//	go run ./tests/lastuse [-share F] [-seed N] [-fault NAME] [-repository]
 //
-// In full (-share 1) it then gives the rewrite each of its known faults, and fails unless the comparison notices.
-// With -fault the rewrite has that fault alone.
+// In full (-share 1) it then gives the rewrite each of its known faults, and fails unless the comparison notices; runs a
+// module's tests under the race detector; and runs the tests of the repository both ways, which must give the same
+// results. With -fault the rewrite has that fault alone; -repository does that last part alone.
 package main
 
 import (
@@ -32,6 +33,7 @@ func main() {
 	share := flag.Float64("share", 1, "of 20,000 programs")
 	seed := flag.Uint64("seed", 1, "of the generator")
 	fault := flag.String("fault", "", "a fault of the rewrite to notice: "+strings.Join(lastuse.Faults(), ", ")+"; all for each")
+	alone := flag.Bool("repository", false, "only run the tests of the repository both ways")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -47,6 +49,14 @@ func main() {
 		return
 	}
 	start := time.Now()
+	if *alone {
+		figures, ok := both(ctx)
+		fmt.Println(figures)
+		if !ok {
+			os.Exit(1)
+		}
+		return
+	}
 	var all result
 	for from := 0; from < n && ctx.Err() == nil; from += batch {
 		res, err := compare(ctx, *seed+uint64(from), min(batch, n-from), "")
@@ -61,7 +71,9 @@ func main() {
 	if known := lastuse.Faults(); *share == 1 && good {
 		found := noticed(ctx, *seed, 200, known)
 		faults = fmt.Sprintf("; %d of %d faults noticed", found, len(known))
-		good = found == len(known)
+		figures, ok := both(ctx)
+		faults += "; " + figures
+		good = found == len(known) && ok
 	}
 	fmt.Fprintln(os.Stderr, time.Since(start).Round(time.Second))
 	scorecard.Line("last-use", fmt.Sprintf("%d programs both ways; %d differ; %d releases early; bytes at the probes %.0f %% of those without%s",
@@ -69,6 +81,27 @@ func main() {
 	if !good {
 		os.Exit(1)
 	}
+}
+
+// both runs the checks of the go command: the race detector, and the tests of the repository both ways.
+func both(ctx context.Context) (figures string, ok bool) {
+	dir, err := os.MkdirTemp("", "linstock")
+	if err != nil {
+		return err.Error(), false
+	}
+	defer os.RemoveAll(dir)
+	linstock, err := buildLinstock(dir)
+	if err == nil {
+		err = race(ctx, linstock)
+	}
+	if err != nil {
+		return err.Error(), false
+	}
+	tests, differ, err := repository(ctx, linstock)
+	if err != nil {
+		return err.Error(), false
+	}
+	return fmt.Sprintf("%d tests of the repository both ways, %d with other results", tests, differ), differ == 0 && tests > 0
 }
 
 // noticed returns how many of the faults make some of n programs differ.

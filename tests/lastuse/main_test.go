@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/lastuse"
-	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
 func TestGeneratedPrograms(t *testing.T) {
@@ -36,149 +35,68 @@ func TestAFaultIsNoticed(t *testing.T) {
 	}
 }
 
-// module is a program in two packages, one of them with cgo, a file under a build tag, and a test.
-var module = map[string]string{
-	"go.mod": `module example.com/app
+// workspace is a second module, and a file of the first that imports it.
+var workspace = map[string]string{
+	"go.work": "go 1.26.0\n\nuse (\n\t\"./my app\"\n\t./lib\n)\n",
+	"lib/go.mod": `module example.com/lib
 
 go 1.26.0
-
-require github.com/linstock-ml/linstock v0.0.0
-
-replace github.com/linstock-ml/linstock => ROOT
 `,
-	"layers/layers.go": `package layers
+	"lib/lib.go": `package lib
 
 import "github.com/linstock-ml/linstock/tensor"
 
-func Double(x *tensor.Tensor) *tensor.Tensor { return x.Add(x).Mul(1) }
-
-func Same(x *tensor.Tensor) *tensor.Tensor { return x }
-
-var Kept *tensor.Tensor
-
-func Keep(x *tensor.Tensor) *tensor.Tensor { Kept = x; return x.Neg() }
+func Twice(x *tensor.Tensor) *tensor.Tensor { return x.Add(x).Mul(1) }
 `,
-	"between/between.go": `package between
-
-import "example.com/app/layers"
-
-var Double, Same = layers.Double, layers.Same
-
-type Net struct{}
-
-func (Net) Twice(x T) T { return layers.Double(layers.Double(x)) }
-`,
-	"between/type.go": `package between
-
-import "github.com/linstock-ml/linstock/tensor"
-
-type T = *tensor.Tensor
-`,
-	"c/c.go": `package c
-
-// static int seven(void) { return 7; }
-import "CGO"
-
-import "github.com/linstock-ml/linstock/tensor"
-
-func Sevens() *tensor.Tensor { return tensor.Zeros([]int{2}).Add(int(C.seven())).Mul(2) }
-`,
-	"tagged.go": `//go:build special
+	"my app/workspace.go": `//go:build workspace
 
 package main
 
-func init() { special = true }
-`,
-	"main.go": `package main
-
 import (
 	"fmt"
-	"os"
-	"runtime"
 
-	"example.com/app/between"
-	"example.com/app/c"
-	"example.com/app/layers"
+	"example.com/lib"
 	"github.com/linstock-ml/linstock/tensor"
-	"github.com/linstock-ml/linstock/vram"
 )
 
-var special bool
-
-func live() int64 { s, _ := vram.Stats(tensor.CPU); return s.Allocated }
-
-func compute() int64 {
-	x := tensor.Ones([]int{1000})
-	y := between.Net{}.Twice(x)
-	z := layers.Same(y).Neg()
-	n := live()
-	fmt.Println(z.Sum().Item())
-	return n
-}
-
-func main() {
+func init() {
 	err := tensor.WithScope(func() error {
 		base := live()
-		n := compute() - base
-		fmt.Println(n, live() - base, special)
-		fmt.Println(c.Sevens().Sum().Item())
-		k := layers.Keep(tensor.Ones([]int{2}).Mul(3))
-		fmt.Println(layers.Kept.Sum().Item())
-		_ = k
-		_, _, line, _ := runtime.Caller(0)
-		fmt.Println(line)
-		return nil
+		y := lib.Twice(tensor.Ones([]int{1000}))
+		fmt.Println("workspace", live()-base)
+		return y.Err()
 	})
-	if err != nil {
-		fmt.Println(err)
-	}
-	if len(os.Args) > 1 {
-		var list []int
-		fmt.Println(tensor.Ones([]int{2}).Mul(2).Size(list[1]))
-	}
+	fmt.Println(err)
 }
 `,
-	"main_test.go": `package main
-
-import "testing"
-
-func TestCompute(t *testing.T) {
-	if n := compute(); n < 4000 {
-		t.Error(n)
-	}
 }
-`,
+
+// testWorkspace tests a module in a workspace: the facts of a package in another module are found.
+func testWorkspace(t *testing.T, linstock, dir string) {
+	t.Helper()
+	if err := writeModule(dir, workspace); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(linstock, "go", "run", "-tags", "workspace", ".")
+	cmd.Dir = filepath.Join(dir, "my app")
+	cmd.Env = append(os.Environ(), lastuse.EnvStrict+"=1", "LINSTOCK_POLICY=off", "GOWORK="+filepath.Join(dir, "go.work"))
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.HasPrefix(string(out), "workspace 4") {
+		t.Errorf("in a workspace: %v\n%s", err, out)
+	}
 }
 
 func TestGoCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the standard library is compiled anew")
 	}
-	root, err := scorecard.ModuleRoot()
+	dir := t.TempDir()
+	linstock, err := buildLinstock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	linstock := filepath.Join(dir, "bin", "linstock")
-	out, err := exec.Command("go", "build", "-o", linstock, "../../cmd/linstock").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	app := filepath.Join(dir, "my app")
-	for name, text := range module {
-		file := filepath.Join(app, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(strings.NewReplacer("ROOT", root, `"CGO"`, `"C"`).Replace(text)), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(app, "go.sum"), sum, 0o644)
-	}
-	if err != nil {
+	if err := writeModule(app, module); err != nil {
 		t.Fatal(err)
 	}
 	run := func(want bool, name string, args ...string) string {
@@ -242,6 +160,15 @@ func TestGoCommand(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) != 0 {
 		t.Errorf("%v: %s", err, out)
 	}
+	// Vendored packages, the library's among them.
+	run(true, "go", "mod", "vendor")
+	if out := run(true, linstock, "go", "run", "-mod=vendor", "."); !strings.HasPrefix(out, strings.Join(now[:2], "\n")) {
+		t.Errorf("vendored: %q, want %q", out, now[:2])
+	}
+	if err := os.RemoveAll(filepath.Join(app, "vendor")); err != nil {
+		t.Fatal(err)
+	}
+	testWorkspace(t, linstock, dir)
 	// What it says of the program.
 	if out := run(true, linstock, "lastuse", "./..."); !strings.Contains(out, "layers/layers.go:5:55: result of Add: released when Mul has used it, in line 5") ||
 		!strings.Contains(out, "main.go:34:20: result of Mul: left to scopes: Keep keeps it") {

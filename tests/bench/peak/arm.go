@@ -160,10 +160,16 @@ func (t task) step() (step func() error, zero func(), err error) {
 	x, y := m.batch()
 	if t.mode == "eval" {
 		nn.Eval(m.Layer)
+		if m.eval == nil {
+			m.eval = func(x *tensor.Tensor) error { return m.Forward(x).Err() }
+		}
 		step = func() error {
-			return autograd.NoGrad(func() error { return m.Forward(x).Err() })
+			return autograd.NoGrad(func() error { return m.eval(x) })
 		}
 		return t.scoped(step), func() {}, nil
+	}
+	if m.step != nil {
+		return t.scoped(func() error { return m.step(x, y) }), m.zero, nil
 	}
 	opt, err := optim.NewAdam(nn.Parameters(m.Layer), 1e-3)
 	if err != nil {

@@ -5,6 +5,7 @@
 With a library the process's tensors go through Linstock's counting allocator, and the peak is its own; on a device the
 peak is that of PyTorch's caching allocator."""
 import ctypes
+import math
 import sys
 import time
 
@@ -144,6 +145,270 @@ class GPT(nn.Module):
         return self.head(self.ln(x))
 
 
+class Up(nn.Module):
+    def __init__(self, inward, out):
+        super().__init__()
+        bound = 1 / math.sqrt(4 * inward)
+        self.weight = nn.Parameter(torch.empty(inward, out, 2, 2).uniform_(-bound, bound))
+
+    def forward(self, x):
+        return F.conv_transpose2d(x, self.weight, stride=2)
+
+
+def conv(inward, out, kernel, stride):
+    return nn.Conv2d(inward, out, kernel, stride=stride, padding=kernel // 2)
+
+
+class Double(nn.Module):
+    def __init__(self, inward, out):
+        super().__init__()
+        self.a, self.b = conv(inward, out, 3, 1), conv(out, out, 3, 1)
+
+    def forward(self, x):
+        x = F.relu(self.a(x))
+        return F.relu(self.b(x))
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.ModuleList([Double(1, 16), Double(16, 32)])
+        self.mid = Double(32, 64)
+        self.ups = nn.ModuleList([Up(64, 32), Up(32, 16)])
+        self.up = nn.ModuleList([Double(64, 32), Double(32, 16)])
+        self.head = conv(16, 2, 1, 1)
+
+    def forward(self, x):
+        skips = []
+        for d in self.down:
+            x = d(x)
+            skips.append(x)
+            x = F.max_pool2d(x, 2)
+        x = self.mid(x)
+        for i, u in enumerate(self.ups):
+            x = u(x)
+            x = torch.cat([x, skips[-1 - i]], 1)
+            x = self.up[i](x)
+        return self.head(x)
+
+
+class Residual(nn.Module):
+    def __init__(self, inward, out, stride):
+        super().__init__()
+        self.conv1, self.conv2, self.down = conv(inward, out, 3, stride), conv(out, out, 3, 1), conv(inward, out, 1, stride)
+        self.bn1, self.bn2 = nn.BatchNorm2d(out), nn.BatchNorm2d(out)
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return F.relu(y + self.down(x))
+
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = conv(3, 32, 3, 1)
+        self.blocks = nn.ModuleList([Residual(32, 32, 1), Residual(32, 64, 2), Residual(64, 64, 1)])
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = F.relu(self.stem(x))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class Attend(nn.Module):
+    def __init__(self, width=128):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+
+    @staticmethod
+    def split(x):
+        n, t, c = x.shape
+        return x.view(n, t, 4, c // 4).transpose(1, 2)
+
+    def forward(self, x, memory=None, causal=False):
+        y = self.norm(x)
+        if memory is None:
+            memory = y
+        q, k, v = self.split(self.q(y)), self.split(self.k(memory)), self.split(self.v(memory))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return x + self.o(y.transpose(1, 2).reshape(x.shape))
+
+
+class Feed(nn.Module):
+    def __init__(self, width=128):
+        super().__init__()
+        self.norm, self.a, self.b = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        y = F.gelu(self.a(self.norm(x)))
+        return x + self.b(y)
+
+
+class EncoderDecoder(nn.Module):
+    def __init__(self, width=128, vocab=97):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab)
+        self.encode, self.self_, self.cross = (nn.ModuleList([Attend(), Attend()]) for _ in range(3))
+        self.encode_feed, self.feed = (nn.ModuleList([Feed(), Feed()]) for _ in range(2))
+
+    def forward(self, ids):
+        t = ids.size(1) // 2
+        memory = self.embedding(ids[:, :t])
+        for a, f in zip(self.encode, self.encode_feed):
+            memory = a(memory)
+            memory = f(memory)
+        x = self.embedding(ids[:, t:])
+        for a, c, f in zip(self.self_, self.cross, self.feed):
+            x = a(x, causal=True)
+            x = c(x, memory)
+            x = f(x)
+        logits = self.head(x)
+        return logits.view(-1, logits.size(2))
+
+
+class Generator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.in_, self.bn = nn.Linear(64, 64 * 7 * 7), nn.BatchNorm2d(64)
+        self.up1, self.up2 = Up(64, 32), Up(32, 1)
+
+    def forward(self, z):
+        x = self.in_(z).view(-1, 64, 7, 7)
+        x = F.relu(self.bn(x))
+        x = F.relu(self.up1(x))
+        return torch.tanh(self.up2(x))
+
+
+class Discriminator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2, self.head = conv(1, 32, 3, 2), conv(32, 64, 3, 2), nn.Linear(64 * 7 * 7, 1)
+
+    def forward(self, x):
+        x = F.leaky_relu(self.conv1(x), 0.2)
+        x = F.leaky_relu(self.conv2(x), 0.2)
+        return self.head(x.flatten(1)).view(-1)
+
+
+def adam(model):
+    return torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+
+
+def learn(opt, loss):
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+
+
+class GAN(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.generator, self.discriminator = Generator(), Discriminator()
+        self.opt_g, self.opt_d = adam(self.generator), adam(self.discriminator)
+
+    def forward(self, z):
+        return self.generator(z)
+
+    def train_step(self, real, _):
+        n = real.size(0)
+        drawn = self.generator(torch.randn(n, 64, device=real.device))
+        ones, zeros = torch.ones(n, device=real.device), torch.zeros(n, device=real.device)
+        loss_real = F.binary_cross_entropy_with_logits(self.discriminator(real), ones)
+        loss_fake = F.binary_cross_entropy_with_logits(self.discriminator(drawn.detach()), zeros)
+        learn(self.opt_d, loss_real + loss_fake)
+        learn(self.opt_g, F.binary_cross_entropy_with_logits(self.discriminator(drawn), ones))
+
+
+class QNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(128, 512), nn.Linear(512, 512), nn.Linear(512, 16)
+
+    def forward(self, x):
+        x = F.relu(self.a(x))
+        x = F.relu(self.b(x))
+        return self.c(x)
+
+
+class DQN(nn.Module):
+    CAPACITY = 32768
+
+    def __init__(self, n):
+        super().__init__()
+        self.q, self.target, self.n, self.at = QNet(), QNet(), n, 0
+        self.opt = adam(self.q)
+        self.states, self.nexts = torch.randn(self.CAPACITY, 128), torch.randn(self.CAPACITY, 128)
+        self.actions, self.rewards = torch.randint(16, (self.CAPACITY,)), torch.randn(self.CAPACITY)
+
+    def forward(self, x):
+        return self.q(x).argmax(1)
+
+    def sample(self):
+        i = torch.randint(self.CAPACITY, (self.n,), device=self.states.device)
+        return self.states[i], self.actions[i], self.rewards[i], self.nexts[i]
+
+    def play(self, n):
+        with torch.no_grad():
+            rows = slice(self.at, self.at + n)
+            s = self.nexts[rows]
+            a = self.q(s).argmax(1)
+            following = s + torch.randn(n, 128, device=s.device)
+            reward = following.mean(1)
+            self.states[rows], self.actions[rows], self.rewards[rows], self.nexts[rows] = s, a, reward, following
+            self.at = (self.at + n) % self.CAPACITY
+
+    def train_step(self, *_):
+        self.play(1024)
+        states, actions, rewards, nexts = self.sample()
+        with torch.no_grad():
+            best = self.target(nexts).amax(1)
+            want = rewards + 0.9 * best
+        values = self.q(states).gather(1, actions.unsqueeze(1)).squeeze(1)
+        learn(self.opt, F.smooth_l1_loss(values, want))
+
+
+class Beam(nn.Module):
+    def __init__(self, width=256, vocab=4096, beams=8, steps=16):
+        super().__init__()
+        self.width, self.vocab, self.beams, self.steps = width, vocab, beams, steps
+        self.embedding, self.in_, self.state = nn.Embedding(vocab, width), nn.Linear(width, width), nn.Linear(width, width)
+        self.head = nn.Linear(width, vocab)
+
+    def step(self, token, h):
+        h = torch.tanh(self.in_(self.embedding(token)) + self.state(h))
+        return self.head(h), h
+
+    def forward(self, ids):
+        h = torch.zeros(ids.size(0), self.width, device=ids.device)
+        out = []
+        for t in range(ids.size(1)):
+            logits, h = self.step(ids[:, t], h)
+            out.append(logits)
+        return torch.stack(out, 1).view(-1, self.vocab)
+
+    def evaluate(self, ids):
+        first = ids[:, 0]
+        n, beams, device = first.size(0), self.beams, ids.device
+        h = torch.zeros(n * beams, self.width, device=device)
+        token = first.unsqueeze(1).expand(n, beams).reshape(-1)
+        score = torch.zeros(n, beams, device=device)
+        offset = (torch.arange(n, device=device) * beams).unsqueeze(1)
+        history = torch.zeros(n * beams, 0, dtype=torch.int64, device=device)
+        for _ in range(self.steps):
+            logits, h = self.step(token, h)
+            total = logits.log_softmax(-1).view(n, beams, self.vocab) + score.unsqueeze(2)
+            score, index = total.view(n, -1).topk(beams)
+            rows = (index // self.vocab + offset).view(-1)
+            token = (index % self.vocab).view(-1)
+            h = h[rows]
+            history = torch.cat([history[rows], token.unsqueeze(1)], 1)
+        return history.view(n, beams, self.steps)
+
+
 def make(name, evaluate, rows, scale):
     """The model, its input and its target."""
     def size(train, evaluation):
@@ -167,6 +432,24 @@ def make(name, evaluate, rows, scale):
     if name == "gpt64":
         n = size(64, 64)
         return GPT(128, 4, 64), torch.randint(97, (n, 64)), torch.randint(97, (n * 64,))
+    if name == "unet":
+        n = size(32, 96)
+        return UNet(), torch.randn(n, 1, 64, 64), torch.randint(2, (n, 64, 64))
+    if name == "resnet":
+        n = size(128, 384)
+        return ResNet(), *classes(n, n, 3, 32, 32)
+    if name == "encdec":
+        n = size(128, 512)
+        return EncoderDecoder(), torch.randint(97, (n, 128)), torch.randint(97, (n * 64,))
+    if name == "gan":
+        n = size(512, 1024)
+        return GAN(), torch.randn(n, 64) if evaluate else torch.randn(n, 1, 28, 28), None
+    if name == "dqn":
+        n = size(16384, 65536)
+        return DQN(n), torch.randn(n, 128), None
+    if name == "beam":
+        n = size(256, 256)
+        return Beam(), torch.randint(4096, (n, 16)), torch.randint(4096, (n * 16,))
     raise SystemExit(f"no model {name}")
 
 
@@ -190,11 +473,16 @@ def main(name, mode, threads, steps, rows, device="cpu", scale=1, library=None):
     if mode == "eval":
         model.eval()
 
+        forward = getattr(model, "evaluate", model)
+
         def step():
             with torch.no_grad():
-                model(x)
+                forward(x)
+    elif hasattr(model, "train_step"):
+        def step():
+            model.train_step(x, y)
     else:
-        opt = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+        opt = adam(model)
 
         def step():
             logits = model(x)
@@ -206,7 +494,7 @@ def main(name, mode, threads, steps, rows, device="cpu", scale=1, library=None):
             opt.step()
     for _ in range(2):
         step()
-    model.zero_grad()
+    model.zero_grad()  # also those of a model's own optimizers
     finish()
     base = 0
     if device != "cpu":

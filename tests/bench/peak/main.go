@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,7 +44,7 @@ func main() {
 	flag.IntVar(&o.steps, "steps", 6, "measured steps a run")
 	flag.BoolVar(&o.free, "peaks", false, "peaks alone: no runs with the policy off or Python's own allocator")
 	flag.BoolVar(&o.verbose, "v", false, "the figures of every run on standard error")
-	models := flag.String("models", "mlp,cnn,gru,gpt", "models")
+	models := flag.String("models", "mlp,cnn,gru,gpt,"+zoo, "models")
 	modes := flag.String("modes", "train,eval", "modes")
 	styles := flag.String("styles", "layers,plain,unscoped", "styles of the Go program")
 	lines := flag.String("lines", "table,limit,speed,reserved,cost,toy", "what is measured")
@@ -56,7 +57,6 @@ func main() {
 	above := flag.Int64("limit", 0, "a limit so many bytes above what is live between steps")
 	trace := flag.String("record", "", "write the trace of the -arm's step to this file, for internal/pacer")
 	flag.Parse()
-	split := func(s string) []string { return strings.FieldsFunc(s, func(r rune) bool { return r == ',' }) }
 	o.models, o.modes, o.styles, o.lines = split(*models), split(*modes), split(*styles), split(*lines)
 	var err error
 	if *arm != "" {
@@ -77,6 +77,8 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+func split(s string) []string { return strings.FieldsFunc(s, func(r rune) bool { return r == ',' }) }
 
 // job is one process of a round.
 type job struct {
@@ -216,6 +218,16 @@ func (o *options) each(f func(t task)) {
 	}
 }
 
+// stylesOf returns the chosen styles that a model has.
+func (o *options) stylesOf(model string) (list []string) {
+	for _, style := range o.styles {
+		if style == "plain" || style == lastUse || !slices.Contains(split(zoo), model) {
+			list = append(list, style)
+		}
+	}
+	return list
+}
+
 // table compares the peak above what is live between steps, once weights, optimizer and batch exist.
 func (o *options) table(got results) error {
 	var jobs []job
@@ -224,7 +236,7 @@ func (o *options) table(got results) error {
 		if !o.free && o.device == "cpu" { // on a device Python's allocator is the same
 			jobs = append(jobs, job{"python stock", t})
 		}
-		for _, t.style = range o.styles {
+		for _, t.style = range o.stylesOf(t.model) {
 			jobs = append(jobs, job{"go", t})
 			if !o.free {
 				jobs = append(jobs, job{"go off", t})
@@ -241,14 +253,14 @@ func (o *options) table(got results) error {
 	w.AppendHeader(table.Row{"model", "mode", "style", "peak", "python", "ratio", "target", "off", "RSS", "python", "step", "/ off", "/ python", "/ stock python", "sweeps a step", "collecting"})
 	o.each(func(t task) {
 		py := t
-		for _, t.style = range o.styles {
-			target := "1.05"
-			if t.style == "layers" {
-				target = "1.00"
+		for _, t.style = range o.stylesOf(t.model) {
+			target := map[string]string{"layers": "1.00", lastUse: "1.02"}[t.style]
+			if target == "" {
+				target = "1.05"
 			}
 			step := got.of("go", t, "step")
 			w.AppendRow(table.Row{t.model, t.mode, t.style, mb(got.of("go", t, "peak")), mb(got.of("python", py, "peak")),
-				ratio(got.of("go", t, "peak"), got.of("python", py, "peak"), 3), target, ratio(got.of("go off", t, "peak"), got.of("python", py, "peak"), 2),
+				ratio(got.of("go", t, "peak"), got.of("python", py, "peak"), 3), target, ratio(got.of("go off", t, "peak"), got.of("python", py, "peak"), 3),
 				mb(got.of("go", t, "rss")), mb(got.of("python", py, "rss")),
 				ms(step), spread(got.of("go", t, "against"), 2), ratio(step, got.of("python", py, "step"), 2), ratio(step, got.of("python stock", py, "step"), 2),
 				fmt.Sprintf("%.1f", stats.Median(got.of("go", t, "sweeps"))/float64(t.steps)),
@@ -270,7 +282,7 @@ func (o *options) rows(got results) (err error) {
 	}
 	o.each(func(t task) {
 		py := t
-		for _, t.style = range o.styles {
+		for _, t.style = range o.stylesOf(t.model) {
 			put(map[string]any{"row": fmt.Sprintf("%s, %s, %s", t.model, t.mode, t.style),
 				"peak": mb(got.of("go", t, "peak")), "python": mb(got.of("python", py, "peak")), "peak / python": ratio(got.of("go", t, "peak"), got.of("python", py, "peak"), 3),
 				"step": ms(got.of("go", t, "step")), "step / python": ratio(got.of("go", t, "step"), got.of("python", py, "step"), 2),
@@ -297,7 +309,7 @@ func (o *options) limits(got results) error {
 	limited := results{}
 	o.each(func(t task) {
 		above := int64(1.05 * stats.Median(got.of("python", t, "peak")))
-		for _, t.style = range o.styles {
+		for _, t.style = range o.stylesOf(t.model) {
 			t.above = above
 			jobs = append(jobs, job{"go limit", t})
 		}
@@ -309,7 +321,7 @@ func (o *options) limits(got results) error {
 	w.AppendHeader(table.Row{"limit 1.05 × python's peak", "mode", "style", "peak", "limit", "time / unlimited", "target", "sweeps a step", "waits a step"})
 	o.each(func(t task) {
 		above := 1.05 * stats.Median(got.of("python", t, "peak"))
-		for _, t.style = range o.styles {
+		for _, t.style = range o.stylesOf(t.model) {
 			each := func(figure string) string {
 				return fmt.Sprintf("%.1f", stats.Median(limited.of("go limit", t, figure))/float64(t.steps))
 			}

@@ -24,6 +24,9 @@ type model struct {
 	nn.Layer
 	batch  func() (x, y *tensor.Tensor)
 	logits func(*tensor.Tensor) *tensor.Tensor // as the loss takes them; nil: as they are
+	step   func(x, y *tensor.Tensor) error     // a training step; nil: cross-entropy and Adam
+	zero   func()                              // with step: sets all gradients to nil
+	eval   func(x *tensor.Tensor) error        // nil: Forward
 }
 
 // device is where models and batches are made.
@@ -31,7 +34,7 @@ var device = tensor.CPU
 
 // newModel makes a model in a style: "layers", modules in Sequential and Pipe, or "plain", a forward written by hand
 // that knows nothing of lifetimes. rows 0 is the model's own batch, scale times.
-func newModel(name, style string, eval bool, rows, scale int) (m model, err error) {
+func newModel(name, style string, eval bool, rows, scale int) (model, error) {
 	plain := style != "layers"
 	size := func(train, evaluation int) int {
 		switch {
@@ -46,6 +49,10 @@ func newModel(name, style string, eval bool, rows, scale int) (m model, err erro
 		return func() (x, y *tensor.Tensor) {
 			return tensor.Randn(shape, device), tensor.RandInt(0, 10, []int{n}, device)
 		}
+	}
+	m, ok, err := zooModel(name, eval, size)
+	if err != nil {
+		return m, err
 	}
 	switch name {
 	case "mlp":
@@ -71,7 +78,9 @@ func newModel(name, style string, eval bool, rows, scale int) (m model, err erro
 		m.logits = func(y *tensor.Tensor) *tensor.Tensor { return y.View(-1, c.Vocab) }
 		m.Layer = newGPT(c, plain)
 	default:
-		return m, fmt.Errorf("no model %q", name)
+		if !ok {
+			return m, fmt.Errorf("no model %q", name)
+		}
 	}
 	return m, nn.Check(m.Layer)
 }
