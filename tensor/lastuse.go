@@ -34,6 +34,21 @@ func (t *Tensor) LastUseUnless(at string, live ...*Tensor) {
 	t.LastUse(at)
 }
 
+// LastUseUnlessIn is LastUseUnless if t is also not in list, of which it compares 1,024 elements at most: if there are more,
+// t is left to its scope. "linstock go" inserts it.
+func (t *Tensor) LastUseUnlessIn(at string, list []*Tensor, live ...*Tensor) {
+	const most = 1024
+	if len(list) > most {
+		return
+	}
+	for i := len(list) - 1; i >= 0; i-- { // the last one is the most likely
+		if list[i] == t {
+			return
+		}
+	}
+	t.LastUseUnless(at, live...)
+}
+
 // LastUseHold stores t in *temporary if it is none of live, and returns t. "linstock go" inserts it.
 func (t *Tensor) LastUseHold(temporary **Tensor, live ...*Tensor) *Tensor {
 	if temporary == nil {

@@ -20,6 +20,17 @@ func TestLastUse(t *testing.T) {
 		if err := x.Err(); err != nil {
 			t.Error("a tensor that lives on was released: ", err)
 		}
+		x.LastUseUnlessIn("a.go:2", []*tensor.Tensor{y, x})
+		x.LastUseUnlessIn("a.go:2", []*tensor.Tensor{y}, x)
+		x.LastUseUnlessIn("a.go:2", make([]*tensor.Tensor, 5000))
+		if err := x.Err(); err != nil {
+			t.Error("a tensor that a slice may hold was released: ", err)
+		}
+		other := x.Add(1)
+		other.LastUseUnlessIn("a.go:2", []*tensor.Tensor{y}, x)
+		if other.Err() == nil {
+			t.Error("a tensor that neither slice nor variable holds lives on")
+		}
 		if discarded := x.Add(1); !discarded.LastUseThen("a.go:2") || discarded.Err() == nil {
 			t.Error("LastUseThen returns false, or releases nothing")
 		}

@@ -44,8 +44,9 @@
 //
 //  1. v is not live.
 //  2. v is owned; where that is maybe, the release is under v's flag.
-//  3. Each live place w that is linked to v is a variable in scope of type *tensor.Tensor, and the release compares:
-//     it does nothing to a handle that w holds. Otherwise v is left for a later point.
+//  3. Each live place w that is linked to v is a variable in scope that holds tensors, in elements or fields perhaps, and
+//     the release compares: it does nothing to a handle that w holds. Only one slice is compared. Otherwise v is left for
+//     a later point.
 //  4. v's name means v.
 //
 // v becomes not owned when v or a place linked to it escapes: when it is stored, sent, captured, returned, or given to a

@@ -748,12 +748,25 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 		}
 		pl := d.pl
 		if ev.old != nil && pl.kind == oneTensor && st.own[pl.id] == yes && st.held.has(pl.id) && !d.declare && b.names(pl, ev, ev.before) {
-			compared := false
-			for k := range ev.defs {
-				compared = compared || res[k].reach.has(pl.id)
+			var u unless
+			ok := true
+			compare := func(w *place) { ok = ok && b.names(w, ev, ev.before) && u.add(b.pkg, w) }
+			for k, e := range ev.defs {
+				if res[k].reach.has(pl.id) {
+					compare(e.pl)
+				}
 			}
-			st.links[pl.id].each(func(w int) { compared = compared || !defined.has(w) && ev.live.has(w) })
-			if !compared {
+			st.links[pl.id].each(func(w int) {
+				if !defined.has(w) && ev.live.has(w) {
+					compare(b.places[w])
+				}
+			})
+			// Another header between this one and the release could assign what is compared with.
+			if s, is := b.pkg.parent[ev.node].(*ast.IfStmt); is && !u.empty() {
+				_, chain := s.Else.(*ast.IfStmt)
+				ok = ok && !chain
+			}
+			if ok {
 				t := ev.old[pl]
 				if t == nil {
 					t = &temp{old: pl, event: ev}
@@ -764,27 +777,16 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			}
 			// The states of earlier rounds of the fixed point had fewer links; the final state decides.
 			if t := ev.old[pl]; t != nil && out != nil {
-				t.allowed = !compared
+				t.allowed, t.unless = ok, u
 			}
 			continue
 		}
 		if out == nil || st.own[pl.id] == no || !st.held.has(pl.id) || d.declare || d.pl.kind == carrier || d.pl.kind == closure {
 			continue
 		}
-		var unless []*place
+		var u unless
 		ok := ev.before.IsValid() && ev.after.IsValid() && b.names(pl, ev, ev.before)
-		compare := func(w *place) {
-			if w.kind != oneTensor || !b.names(w, ev, ev.after) {
-				ok = false
-				return
-			}
-			for _, u := range unless {
-				if u == w {
-					return
-				}
-			}
-			unless = append(unless, w)
-		}
+		compare := func(w *place) { ok = ok && b.names(w, ev, ev.after) && u.add(b.pkg, w) }
 		for k, e := range ev.defs {
 			if res[k].reach.has(pl.id) && b.pkg.fault != forgetAssigned {
 				compare(e.pl)
@@ -796,7 +798,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			}
 		})
 		if ok {
-			out.overwrite(st, ev, pl, unless)
+			out.overwrite(st, ev, pl, u)
 		}
 	}
 	// The new state.
@@ -907,23 +909,18 @@ func (b *body) release(st *state, ev *event, out *output) {
 			st.unlink(i)
 			continue
 		}
-		var unless []*place
+		var u unless
 		ok := b.names(pl, ev, pos)
 		st.links[i].each(func(k int) {
-			if !ev.live.has(k) || b.pkg.fault == forgetLinks {
-				return
+			if ev.live.has(k) && b.pkg.fault != forgetLinks {
+				ok = ok && b.names(b.places[k], ev, pos) && u.add(b.pkg, b.places[k])
 			}
-			w := b.places[k]
-			if w.kind != oneTensor || !b.names(w, ev, pos) {
-				ok = false
-			}
-			unless = append(unless, w)
 		})
 		if !ok {
 			continue
 		}
 		if out != nil {
-			out.releasePlace(ev, pl, st.own[i], unless)
+			out.releasePlace(ev, pl, st.own[i], u)
 		}
 		st.own[i], st.sources[i] = no, 0
 		st.held.drop(i)

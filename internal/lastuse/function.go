@@ -42,7 +42,8 @@ type temp struct {
 
 	old     *place // instead of a call: what a place held before event
 	event   *event
-	allowed bool // by the final states, no other place holds old's handle
+	allowed bool // by the final states, old may be released
+	unless  unless
 }
 
 // body is a function or a function literal.

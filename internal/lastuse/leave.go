@@ -117,7 +117,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	name := make([]string, len(vals)) // of the variable for a result
 	type job struct {
 		pl     *place
-		unless []string
+		unless unless
 		after  bool // after the results are known
 	}
 	var jobs []job
@@ -130,10 +130,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 		ok := true
 		st.links[pl.id].each(func(k int) {
 			if w := b.places[k]; direct[w] {
-				if w.kind != oneTensor {
-					ok = false
-				}
-				j.unless = append(j.unless, w.v.Name())
+				ok = ok && j.unless.add(b.pkg, w)
 			}
 		})
 		results = results[:0]
@@ -153,7 +150,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 			if name[i] == "" {
 				name[i] = o.name("r")
 			}
-			j.unless = append(j.unless, name[i])
+			j.unless.name(name[i])
 		}
 		for _, e := range exprs {
 			if j.after || b.simple(e) {
@@ -187,7 +184,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 		o.note(t.call.Pos(), "result of "+calleeName(t.call), true, "released before the return in line %d", o.line(ev.before))
 	}
 	for _, j := range jobs {
-		text := o.releaseText(j.pl, j.pl.v.Name(), at, strings.Join(j.unless, ", "))
+		text := o.releaseText(j.pl, j.pl.v.Name(), at, j.unless)
 		texts = append(texts, o.guarded(j.pl, st.own[j.pl.id], text, false))
 		o.note(j.pl.v.Pos(), j.pl.v.Name(), true, "released before the return in line %d", o.line(ev.before))
 	}

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"go/types"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -176,23 +177,65 @@ func (o *output) flags(st *state, ev *event, was []owned) {
 	}
 }
 
-// unlessArgs returns the arguments that name live places.
-func unlessArgs(unless []*place, more ...string) string {
-	var names []string
-	for _, w := range unless {
-		names = append(names, w.v.Name())
+// unless is what a release compares with: it does nothing to a handle that one of these holds.
+type unless struct {
+	names []string // of tensors
+	list  string   // a slice of tensors
+}
+
+// add adds a place. It reports false if that cannot be compared.
+func (u *unless) add(p *Package, w *place) bool {
+	switch w.kind {
+	case oneTensor:
+		u.name(w.v.Name())
+	case manyTensors:
+		return p.fault == forgetElements || u.slice(w.v.Name())
+	case structure:
+		for _, f := range p.fields(w.v.Type()) {
+			if path := w.v.Name() + f.path; !f.many {
+				u.name(path)
+			} else if !u.slice(path) {
+				return false
+			}
+		}
+	default:
+		return false
 	}
-	return strings.Join(append(names, more...), ", ")
+	return true
+}
+
+func (u *unless) name(name string) {
+	if !slices.Contains(u.names, name) {
+		u.names = append(u.names, name)
+	}
+}
+
+func (u *unless) slice(name string) bool {
+	if u.list == "" {
+		u.list = name
+	}
+	return u.list == name
+}
+
+func (u *unless) empty() bool { return u.list == "" && len(u.names) == 0 }
+
+// release returns the call that releases a tensor.
+func (u *unless) release(tensor, at string) string {
+	names := strings.Join(u.names, ", ")
+	switch {
+	case u.list != "" && names != "":
+		return tensor + ".LastUseUnlessIn(" + at + ", " + u.list + ", " + names + ")"
+	case u.list != "":
+		return tensor + ".LastUseUnlessIn(" + at + ", " + u.list + ")"
+	case names != "":
+		return tensor + ".LastUseUnless(" + at + ", " + names + ")"
+	}
+	return tensor + ".LastUse(" + at + ")"
 }
 
 // releaseText returns the text that releases the handles in the variable called name, of pl's type.
-func (o *output) releaseText(pl *place, name, at, unless string) string {
-	call := func(of string) string {
-		if unless == "" {
-			return of + ".LastUse(" + at + ")"
-		}
-		return of + ".LastUseUnless(" + at + ", " + unless + ")"
-	}
+func (o *output) releaseText(pl *place, name, at string, u unless) string {
+	call := func(of string) string { return u.release(of, at) }
 	each := func(of string) string {
 		return "for _, " + prefix + "e := range " + of + " { " + call(prefix+"e") + " }"
 	}
@@ -228,14 +271,14 @@ func (o *output) guarded(pl *place, own owned, text string, reset bool) string {
 	return text
 }
 
-func (o *output) releasePlace(ev *event, pl *place, own owned, unless []*place) {
+func (o *output) releasePlace(ev *event, pl *place, own owned, u unless) {
 	if own == maybe {
 		o.flagOf(pl)
 	}
 	if o.dry {
 		return
 	}
-	text := o.releaseText(pl, pl.v.Name(), o.at(ev.after-1), unlessArgs(unless))
+	text := o.releaseText(pl, pl.v.Name(), o.at(ev.after-1), u)
 	o.after(ev, o.guarded(pl, own, text, true))
 	where := "after its last use in line %d"
 	if ev.node == nil {
@@ -248,16 +291,17 @@ func (o *output) releasePlace(ev *event, pl *place, own owned, unless []*place) 
 }
 
 // overwrite releases the handles that a place held before ev assigned it.
-func (o *output) overwrite(st *state, ev *event, pl *place, unless []*place) {
+func (o *output) overwrite(st *state, ev *event, pl *place, u unless) {
 	own := st.own[pl.id]
 	if own == maybe {
 		o.flagOf(pl)
 	}
-	if pl.kind == manyTensors && len(unless) > 0 || o.dry {
+	// A loop that appends to a slice would compare each element with each.
+	if pl.kind == manyTensors && !u.empty() || o.dry {
 		return
 	}
 	old := o.save(ev, pl)
-	text := o.releaseText(pl, old, o.at(ev.after-1), unlessArgs(unless))
+	text := o.releaseText(pl, old, o.at(ev.after-1), u)
 	o.after(ev, o.guarded(pl, own, text, false))
 	o.note(pl.v.Pos(), pl.v.Name(), true, "released when line %d assigns it anew", o.line(ev.after-1))
 }
@@ -310,18 +354,14 @@ func (o *output) overwriteField(st *state, ev *event, d def, reaches []set) {
 	if strings.Contains(text, "\n") {
 		return
 	}
-	var unless []string
-	for _, f := range b.pkg.fields(d.pl.v.Type()) {
-		if b.pkg.fault != forgetSiblings || d.pl.v.Name()+f.path == text {
-			unless = append(unless, d.pl.v.Name()+f.path)
-		}
+	var u unless
+	if b.pkg.fault == forgetSiblings {
+		u.name(text)
+	} else {
+		u.add(b.pkg, d.pl)
 	}
 	ok := true
-	compare := func(w *place) {
-		if ok = ok && w.kind == oneTensor && b.names(w, ev, ev.after); ok {
-			unless = append(unless, w.v.Name())
-		}
-	}
+	compare := func(w *place) { ok = ok && b.names(w, ev, ev.after) && u.add(b.pkg, w) }
 	assigned := map[*place]bool{d.pl: true}
 	for k, e := range ev.defs {
 		if e.pl != d.pl && !assigned[e.pl] && (e.weak || reaches[k].has(d.pl.id)) {
@@ -339,7 +379,7 @@ func (o *output) overwriteField(st *state, ev *event, d def, reaches []set) {
 	}
 	old := o.name("o")
 	o.insert(ev.before, 2, old+" := "+text+"; ")
-	o.after(ev, old+".LastUseUnless("+o.at(ev.after-1)+", "+strings.Join(unless, ", ")+")")
+	o.after(ev, u.release(old, o.at(ev.after-1)))
 	o.note(d.part.Pos(), text, true, "released when line %d assigns it anew", o.line(ev.after-1))
 }
 
@@ -441,7 +481,7 @@ func (o *output) releaseTemp(ev *event, t *temp) {
 		if scope == nil {
 			return // the variable is out of scope
 		}
-		o.after(ev, o.save(t.event, t.old)+".LastUse("+o.at(ev.after-1)+")")
+		o.after(ev, t.unless.release(o.save(t.event, t.old), o.at(ev.after-1)))
 		o.note(t.old.v.Pos(), t.old.v.Name(), true, "released when line %d assigns it anew", o.line(t.event.before))
 		return
 	}

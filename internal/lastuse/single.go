@@ -30,10 +30,11 @@ const (
 	forgetBlanks         // a result that is assigned to _ is always new
 	forgetFields         // what a field holds is new
 	forgetSiblings       // a field that is assigned is not compared with the other fields
+	forgetElements       // a release does not compare with the elements of slices
 	faults
 )
 
-var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless", "blanks", "fields", "siblings"}
+var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless", "blanks", "fields", "siblings", "elements"}
 
 // Faults are the names of the faults that RewriteFile can be given.
 func Faults() []string { return faultNames[1:] }
