@@ -22,11 +22,11 @@
 // place that is live while the loop runs.
 //
 // Two places are linked at a point if both may hold the same handle. The relation is symmetric; a place that is assigned
-// from others is linked to them and to what they are linked to.
+// from others is linked to them and to all that those are linked to.
 //
-// A place is owned at a point if the handles in it, if any, were new in this run of the function and are nowhere but in
-// places of it. Owned is yes, no or maybe; maybe is decided while the program runs by a boolean variable of the function
-// (a drop flag).
+// A place is owned at a point if its handles, if any, were made during this call of the function and no variable but the
+// function's places holds them. Owned is yes, no or maybe; a boolean variable of the function (a drop flag) decides maybe
+// while the program runs.
 //
 // The facts of a function say of each parameter, the receiver being the first, whether the handles in it are borrowed
 // (not kept after the call, except in a result) or retained; and of each result whether its handles are new, may be those
@@ -53,14 +53,14 @@
 // function that retains it. It is then left to scopes and sweeps. So are functions with goto, and handles in maps, arrays,
 // channels, package variables and behind pointers.
 //
-// What a place held before it is assigned is released after the assignment, under the same conditions; what an element or
-// field held, if in addition no other element or field holds it.
+// An assignment releases the handles that the place held before, under the same conditions. An assignment to an element
+// or field releases the handle before if, in addition, no other element or field holds it.
 //
 // A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
 // A discarded result is released after its statement if its handle is new; one of several results of a call only if the
 // call's facts say that it is always new.
 //
-// # What is inserted
+// # The inserted text
 //
 // Calls of methods of *tensor.Tensor (tensor/lastuse.go), so that a file needs an import only where temporaries are
 // stored:

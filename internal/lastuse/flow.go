@@ -59,7 +59,7 @@ func (s set) each(f func(i int)) {
 
 func (b *body) newSet() set { return make(set, (len(b.places)+63)/64) }
 
-// The bits in sources: the parameters' handles from 0 on; open, in a slice that other functions may see, so that what is
+// The bits in sources: the parameters' handles from 0 on; open, in a slice that other functions may see, so that a handle
 // put into it escapes; and others, handles of unknown origin.
 const (
 	open      = 1 << 62
@@ -67,7 +67,7 @@ const (
 	maxParams = 62
 )
 
-// state is what is known at a point.
+// state holds the facts at a point of the function.
 type state struct {
 	own     []owned
 	sources []uint64 // where the handles in a place come from if it is not owned
@@ -181,7 +181,7 @@ type event struct {
 	scope  *types.Scope     // at both
 	live   set              // after it
 	done   bool             // after is the end of a statement, though node is nil
-	old    map[*place]*temp // what an assignment in the header of an if or switch statement overwrites
+	old    map[*place]*temp // the handles that an assignment in the header of an if or switch statement overwrites
 	blanks []*blank
 }
 
@@ -336,7 +336,7 @@ func (b *body) event(n ast.Node) *event {
 			}
 		}
 	}
-	// An assignment in the header of a statement: what it overwrites is stored before the statement.
+	// An assignment in the header of a statement: the old value is saved before the statement.
 	switch s := p.parent[n].(type) {
 	case *ast.IfStmt:
 		if ast.Node(s.Init) == n {
@@ -761,7 +761,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 					compare(b.places[w])
 				}
 			})
-			// Another header between this one and the release could assign what is compared with.
+			// Another header between this one and the release could assign the places of the comparison.
 			if s, is := b.pkg.parent[ev.node].(*ast.IfStmt); is && !u.empty() {
 				_, chain := s.Else.(*ast.IfStmt)
 				ok = ok && !chain

@@ -19,7 +19,7 @@ const (
 	closure                 // a variable that holds one function literal; to read it is to read what the literal captures
 )
 
-// place is what can hold a handle; see the package comment.
+// place is a variable that can hold handles; see the package comment.
 type place struct {
 	id    int
 	v     *types.Var // nil for the header of a range loop
@@ -40,7 +40,7 @@ type temp struct {
 	places   []*place      // whose handle it may be, and then it is not released
 	name     string
 
-	old     *place // instead of a call: what a place held before event
+	old     *place // instead of a call: a place whose handle before event is released
 	event   *event
 	allowed bool // by the final states, old may be released
 	unless  unless
@@ -245,7 +245,7 @@ func (b *body) findUnstable() {
 		return true
 	})
 	if b.lit != nil {
-		// What a literal shares with the function around it.
+		// Variables that a literal shares with the function around it.
 		ast.Inspect(b.lit, func(m ast.Node) bool {
 			if id, ok := m.(*ast.Ident); ok {
 				if v, ok := b.pkg.Info.Uses[id].(*types.Var); ok && !(b.lit.Pos() <= v.Pos() && v.Pos() < b.lit.End()) {
@@ -702,7 +702,7 @@ func (p *Package) element(lit *ast.CompositeLit, e ast.Expr) bool {
 	return false
 }
 
-// appends reports whether e is what a call of append extends.
+// appends reports whether e is the slice that a call of append extends.
 func (b *body) appends(e ast.Expr) bool {
 	call, ok := b.pkg.parent[e].(*ast.CallExpr)
 	return ok && b.pkg.builtin(call) == "append" && call.Args[0] == e
@@ -804,7 +804,7 @@ func (b *body) resultFate(call *ast.CallExpr, k int) fate {
 	return escape("a result that may be it is used in a way that the rewrite does not know")
 }
 
-// callee returns the facts of what a call calls, nil if there are none.
+// callee returns the facts of the called function, or nil.
 func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
 	fun := ast.Unparen(call.Fun)
 	switch i := fun.(type) {

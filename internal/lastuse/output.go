@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// edit is text to insert at a position, or to put in place of what is between two.
+// edit is text that replaces the source between two positions, which are equal for an insertion.
 type edit struct {
 	from, to token.Pos
 	class    int // at one position: 0 in an expression, 1 after a statement or at a block's start, 2 before a statement
@@ -177,7 +177,7 @@ func (o *output) flags(st *state, ev *event, was []owned) {
 	}
 }
 
-// unless is what a release compares with: it does nothing to a handle that one of these holds.
+// unless lists the variables that a release compares with. The release does nothing to a handle that one of them holds.
 type unless struct {
 	names []string // of tensors
 	list  string   // a slice of tensors

@@ -158,7 +158,7 @@ var exceptions = map[string]string{
 	"autograd.Grad":                     "a function of package tensor, which it reaches by a variable",
 }
 
-// TestTable compares the table of the library's facts with what inference finds in the library's source: the table may
+// TestTable compares the table of the library's facts with those inferred from the library's source. The table may
 // promise more only where an exception gives the reason. A handle that the table finds in a result is not retained.
 func TestTable(t *testing.T) {
 	used := map[string]bool{}
@@ -196,7 +196,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// promisesMore says what f promises of a function with the given signature and g does not.
+// promisesMore returns a promise that f makes of a function with the given signature and g does not, or "".
 func (f *Func) promisesMore(g *Func, sig *types.Signature) string {
 	recv := 0
 	if sig.Recv() != nil {

@@ -17,18 +17,18 @@ type fault int
 const (
 	noFault        fault = iota
 	forgetLinks          // places that may hold the same handle are not compared
-	forgetEscapes        // what is stored is released all the same
+	forgetEscapes        // a handle that escapes stays owned
 	forgetFlags          // maybe owned counts as owned
 	forgetHeaders        // a slice is not read by the loop over it
 	forgetResults        // a result is always new
 	forgetCaptures       // a function literal reads nothing
-	forgetReturns        // what a return statement reads is not live before it
-	forgetAssigned       // a place that is assigned is not compared with what it held
+	forgetReturns        // a return statement reads nothing
+	forgetAssigned       // the new handle of a place is not compared with the old one
 	forgetTwins          // two results are never one handle
 	forgetNames          // a name means the place wherever it stands
 	forgetUnless         // a temporary is never the handle of a variable
 	forgetBlanks         // a result that is assigned to _ is always new
-	forgetFields         // what a field holds is new
+	forgetFields         // the handle in a field is always new
 	forgetSiblings       // a field that is assigned is not compared with the other fields
 	forgetElements       // a release does not compare with the elements of slices
 	faults

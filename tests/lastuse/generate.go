@@ -23,7 +23,7 @@ import (
 var _ = autograd.NoGrad
 var _ nn.Layer
 
-// run is what a program prints, and the native bytes at each point where it asks.
+// run collects the output of a program, and the native bytes at its probes.
 type run struct {
 	strings.Builder
 	Bytes    []int64

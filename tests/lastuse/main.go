@@ -206,7 +206,7 @@ func main() {
 	wrong := 0
 	var before, after int64
 	for i := range a.All {
-		said, anyway, bytes := a.Run(i) // a program may use what its own scope has freed
+		said, anyway, bytes := a.Run(i) // a program may itself use a tensor that its scope has freed
 		now, released, fewer := b.Run(i)
 		bad := ""
 		switch {
