@@ -50,8 +50,9 @@
 //  4. v's name means v.
 //
 // v becomes not owned when v or a place linked to it escapes: when it is stored, sent, captured, returned, or given to a
-// function that retains it. It is then left to scopes and sweeps. So are functions with goto, and handles in maps, arrays,
-// channels, package variables and behind pointers.
+// function that retains it; and when a handle that is not owned is put into an array that v may share. v is then left to
+// scopes and sweeps. So are functions with goto, and handles in maps, arrays, channels, package variables and behind
+// pointers.
 //
 // An assignment releases the handles that the place held before, under the same conditions. An assignment to an element
 // or field releases the handle before if, in addition, no other element or field holds it.

@@ -720,8 +720,16 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			if shared {
 				r.own = no
 				r.sources |= others
+				// The slice may now hold handles that others hold too, so no caller may release its elements.
+				mixed := d.val.other
 				for _, w := range d.val.places {
-					if w == d.pl {
+					mixed = mixed || w != d.pl
+				}
+				if d.weak && mixed && b.pkg.fault != forgetArrays {
+					b.retain(st, d.pl)
+				}
+				for _, w := range d.val.places {
+					if w == d.pl && !d.val.appended {
 						continue
 					}
 					if out != nil && st.own[w.id] != no {
@@ -801,6 +809,11 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			out.overwrite(st, ev, pl, u)
 		}
 	}
+	// The places that may hold the array of a slice that is written.
+	arrays := make([]set, len(ev.defs))
+	for i, d := range ev.defs {
+		arrays[i] = b.arrays(st, d)
+	}
 	// The new state.
 	links := make([]set, len(ev.defs))
 	for i, d := range ev.defs {
@@ -854,6 +867,57 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			out.defined(ev, d, r.own, r.dynamic)
 		}
 	}
+	if b.pkg.fault == forgetArrays {
+		return
+	}
+	for i, r := range res {
+		arrays[i].each(func(k int) {
+			if defined.has(k) {
+				return
+			}
+			if r.own != yes {
+				st.own[k] = no
+				st.sources[k] |= r.sources
+			}
+			st.held.put(k)
+			r.reach.each(func(j int) {
+				if j != k && !defined.has(j) {
+					st.links[k].put(j)
+					st.links[j].put(k)
+				}
+			})
+			if id := ev.defs[i].pl.id; id != k {
+				st.links[k].put(id)
+				st.links[id].put(k)
+			}
+		})
+	}
+}
+
+// arrays returns the other places that may see what d writes into the array of a slice: d assigns an element, or appends.
+func (b *body) arrays(st *state, d def) set {
+	s := b.newSet()
+	see := func(pl *place) {
+		if pl.kind == oneTensor {
+			return
+		}
+		s.put(pl.id)
+		st.links[pl.id].each(func(k int) {
+			if b.places[k].kind != oneTensor {
+				s.put(k)
+			}
+		})
+	}
+	if _, element := d.part.(*ast.IndexExpr); element {
+		see(d.pl)
+	}
+	if d.val.appended {
+		for _, w := range d.val.places {
+			see(w)
+		}
+	}
+	s.drop(d.pl.id)
+	return s
 }
 
 // names reports whether pl's name means pl at pos, in the scope of ev's list.

@@ -1014,7 +1014,22 @@ func (b *body) callVal(call *ast.CallExpr, k int) val {
 			v.add(b.val(a))
 		}
 	}
+	// The function may have appended to a slice that it was given, and returned it.
+	for _, pl := range v.places {
+		if pl.kind != oneTensor && isTensors(b.resultType(call, k)) {
+			v.appended = true
+		}
+	}
 	return v
+}
+
+// resultType returns the type of a call's k-th result.
+func (b *body) resultType(call *ast.CallExpr, k int) types.Type {
+	t := b.pkg.Info.TypeOf(call)
+	if tuple, ok := t.(*types.Tuple); ok {
+		return tuple.At(k).Type()
+	}
+	return t
 }
 
 // findTemps finds the temporaries to release.

@@ -143,7 +143,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 			}
 		}
 		for _, i := range results {
-			if !isTensor(b.resultType(ev, i)) {
+			if !isTensor(b.returnType(ev, i)) {
 				ok = false
 				break
 			}
@@ -223,7 +223,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	o.insert(ev.ret.End(), 1, "; "+release+"return "+strings.Join(right, ", "))
 }
 
-func (b *body) resultType(ev *event, i int) types.Type {
+func (b *body) returnType(ev *event, i int) types.Type {
 	if len(ev.ret.Results) == b.sig.Results().Len() {
 		return b.pkg.Info.TypeOf(ev.ret.Results[i])
 	}

@@ -31,10 +31,11 @@ const (
 	forgetFields         // the handle in a field is always new
 	forgetSiblings       // a field that is assigned is not compared with the other fields
 	forgetElements       // a release does not compare with the elements of slices
+	forgetArrays         // two slices never share an array
 	faults
 )
 
-var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless", "blanks", "fields", "siblings", "elements"}
+var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless", "blanks", "fields", "siblings", "elements", "arrays"}
 
 // Faults are the names of the faults that RewriteFile can be given.
 func Faults() []string { return faultNames[1:] }

@@ -134,6 +134,14 @@ func count(n int, x *tensor.Tensor) *tensor.Tensor {
 	}
 	return count(n-1, x.Neg())
 }
+func put(xs []*tensor.Tensor, x *tensor.Tensor) { xs[0] = x }
+func appended(xs []*tensor.Tensor, x *tensor.Tensor) []*tensor.Tensor { return append(xs, x) }
+func negate(xs []*tensor.Tensor) {
+	for i, x := range xs {
+		y := x.Neg()
+		xs[i] = y
+	}
+}
 func reads(xs []*tensor.Tensor) int { return len(xs) }
 
 type pair struct{ a, b *tensor.Tensor }
@@ -311,7 +319,7 @@ func (g *generator) statement() {
 	declare := func(kind string) string { return g.name(kind) }
 	few := 1 + g.r.IntN(3)
 	nested := g.depth < 3
-	switch g.r.IntN(42) {
+	switch g.r.IntN(45) {
 	case 0, 1, 2, 3:
 		v := declare("x")
 		g.line("%s := %s", v, g.t(3))
@@ -571,6 +579,40 @@ func (g *generator) statement() {
 		g.line("{")
 		g.line("\t%s := %s.Neg()", v, v)
 		g.block(few)
+		g.line("\tr.show(%s)", v)
+		g.line("}")
+	case 42:
+		v := declare("s")
+		if len(g.ss) == 0 || g.r.IntN(2) == 0 { // two slices that share an array
+			w := declare("s")
+			g.line("%s := make([]*tensor.Tensor, 0, 8)", v)
+			g.line("%s := append(%s, %s)", w, v, g.t(2))
+			if g.r.IntN(2) == 0 {
+				g.line("%s = append(%s, %s)", v, v, g.of(g.ts))
+			} else {
+				g.line("%s = appended(%s, %s)", v, v, g.of(g.ts))
+			}
+			g.line("r.show(%s[0])", w)
+			g.ss = append(g.ss, v, w)
+			return
+		}
+		s := g.of(g.ss)
+		g.line("%s := %s", v, s)
+		g.line("%s[0] = %s", v, g.of(g.ts))
+		g.line("_ = reads(%s)", s)
+		g.line("r.show(%s[0])", s)
+		g.ss = append(g.ss, v)
+	case 44:
+		if len(g.ss) > 0 {
+			g.line("%s", g.of([]string{"put(" + g.of(g.ss) + ", " + g.of(g.ts) + ")", "put(" + g.of(g.ss) + ", " + g.t(2) + ")", "negate(" + g.of(g.ss) + ")"}))
+		}
+	case 43:
+		if len(g.ss) == 0 || !nested || g.loop > 1 {
+			return
+		}
+		v, s := declare("x"), g.of(g.ss)
+		g.line("for _, %s := range %s {", v, s)
+		g.line("\t%s[len(%s)-1] = %s", s, s, g.t(1))
 		g.line("\tr.show(%s)", v)
 		g.line("}")
 	case 33:

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -43,6 +44,12 @@ func writeModule(dir string, files map[string]string) error {
 	if err != nil {
 		return err
 	}
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		return err
+	}
+	// The library's requirements are the module's indirect ones.
+	requirements := strings.Join(regexp.MustCompile(`(?ms)^require \(.*?^\)`).FindAllString(string(mod), -1), "\n")
 	write := func(name, text string) error {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -51,7 +58,7 @@ func writeModule(dir string, files map[string]string) error {
 		return os.WriteFile(file, []byte(text), 0o644)
 	}
 	for name, text := range files {
-		if err := write(name, strings.NewReplacer("ROOT", root, `"CGO"`, `"C"`).Replace(text)); err != nil {
+		if err := write(name, strings.NewReplacer("ROOT", root, "REQUIRE", requirements, `"CGO"`, `"C"`).Replace(text)); err != nil {
 			return err
 		}
 		if filepath.Base(name) == "go.mod" {
@@ -157,6 +164,8 @@ var module = map[string]string{
 go 1.26.0
 
 require github.com/linstock-ml/linstock v0.0.0
+
+REQUIRE
 
 replace github.com/linstock-ml/linstock => ROOT
 `,
