@@ -50,7 +50,7 @@ func main() {
 	}
 	start := time.Now()
 	if *alone {
-		figures, ok := both(ctx)
+		figures, ok := goCommand(ctx)
 		fmt.Println(figures)
 		if !ok {
 			os.Exit(1)
@@ -71,7 +71,7 @@ func main() {
 	if known := lastuse.Faults(); *share == 1 && good {
 		found := noticed(ctx, *seed, 200, known)
 		faults = fmt.Sprintf("; %d of %d faults noticed", found, len(known))
-		figures, ok := both(ctx)
+		figures, ok := goCommand(ctx)
 		faults += "; " + figures
 		good = found == len(known) && ok
 	}
@@ -83,8 +83,8 @@ func main() {
 	}
 }
 
-// both runs the checks of the go command: the race detector, and the tests of the repository both ways.
-func both(ctx context.Context) (figures string, ok bool) {
+// goCommand runs the checks of the go command: the race detector, and the tests of the repository both ways.
+func goCommand(ctx context.Context) (figures string, ok bool) {
 	dir, err := os.MkdirTemp("", "linstock")
 	if err != nil {
 		return err.Error(), false
