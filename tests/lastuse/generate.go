@@ -372,7 +372,7 @@ func (g *generator) statement() {
 		ss := g.of(g.ss)
 		g.line("for _, %s := range %s {", v, ss)
 		g.ts = append(g.ts, v)
-		if g.r.IntN(2) == 0 { // the loop goes on over the old elements
+		if g.r.IntN(3) > 0 { // the loop goes on over the old elements
 			g.line("\t%s = list(%s)", ss, g.t(1))
 		}
 		g.line("\tr.show(%s)", v)
@@ -493,7 +493,11 @@ func (g *generator) statement() {
 		case 0:
 			g.line("%s = %s", p, g.p())
 		case 1, 2:
+			if g.r.IntN(2) == 0 {
+				g.line("%s.b = %s.a", p, p)
+			}
 			g.line("%s.%s = %s", p, g.of([]string{"a", "b"}), g.t(2))
+			g.line("r.show(%s.b)", p)
 		case 3:
 			g.line("%s.a, %s.b = %s.b, %s", p, p, p, g.t(2))
 			g.line("%s.b = %s.a", p, p)

@@ -69,7 +69,7 @@ func main() {
 	good := all.wrong == 0 && all.programs >= n
 	faults := ""
 	if known := lastuse.Faults(); *share == 1 && good {
-		found := noticed(ctx, *seed, 200, known)
+		found := noticed(ctx, *seed, batch, known)
 		faults = fmt.Sprintf("; %d of %d faults noticed", found, len(known))
 		figures, ok := goCommand(ctx)
 		faults += "; " + figures
