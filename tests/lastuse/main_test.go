@@ -160,14 +160,6 @@ func TestGoCommand(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) != 0 {
 		t.Errorf("%v: %s", err, out)
 	}
-	// Vendored packages, the library's among them.
-	run(true, "go", "mod", "vendor")
-	if out := run(true, linstock, "go", "run", "-mod=vendor", "."); !strings.HasPrefix(out, strings.Join(now[:2], "\n")) {
-		t.Errorf("vendored: %q, want %q", out, now[:2])
-	}
-	if err := os.RemoveAll(filepath.Join(app, "vendor")); err != nil {
-		t.Fatal(err)
-	}
 	testWorkspace(t, linstock, dir)
 	// The explanations.
 	if out := run(true, linstock, "lastuse", "./..."); !strings.Contains(out, "layers/layers.go:5:55: result of Add: released when Mul has used it, in line 5") ||

@@ -70,8 +70,9 @@ func writeModule(dir string, files map[string]string) error {
 	return nil
 }
 
-// race runs a module's tests, rewritten, under the race detector.
-func race(ctx context.Context, linstock string) error {
+// slow runs a module's tests, rewritten, in the ways that compile every package anew: under the race detector, and with
+// vendored packages, the library's among them.
+func slow(ctx context.Context, linstock string) error {
 	dir, err := os.MkdirTemp("", "lastuse")
 	if err != nil {
 		return err
@@ -80,11 +81,13 @@ func race(ctx context.Context, linstock string) error {
 	if err := writeModule(dir, module); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, linstock, "go", "test", "-race", "./...")
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), lastuse.EnvStrict+"=1", "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("linstock go test -race: %w\n%s", err, out)
+	for _, args := range [][]string{{"go", "test", "-race", "-mod=mod", "./..."}, {"go", "mod", "vendor"}, {"go", "test", "-mod=vendor", "./..."}} {
+		cmd := exec.CommandContext(ctx, linstock, args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), lastuse.EnvStrict+"=1", "GOWORK=off")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("linstock %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
 	}
 	return nil
 }
