@@ -4,8 +4,8 @@
 //	go run ./tests/lastuse [-share F] [-seed N] [-fault NAME] [-repository]
 //
 // In full (-share 1) it then gives the rewrite each of its known faults, and fails unless the comparison notices; runs a
-// module's tests under the race detector and with vendored packages; and runs the tests of the repository both ways, which must give the same
-// results. With -fault the rewrite has that fault alone; -repository does that last part alone.
+// module's tests under the race detector and with vendored packages; and runs the tests of the repository both ways, which
+// must give the same results. With -fault the rewrite has that fault alone; -repository runs the last two parts alone.
 package main
 
 import (
@@ -33,7 +33,7 @@ func main() {
 	share := flag.Float64("share", 1, "of 20,000 programs")
 	seed := flag.Uint64("seed", 1, "of the generator")
 	fault := flag.String("fault", "", "a fault of the rewrite to notice: "+strings.Join(lastuse.Faults(), ", ")+"; all for each")
-	alone := flag.Bool("repository", false, "only run the tests of the repository both ways")
+	alone := flag.Bool("repository", false, "only run the tests of the module and of the repository")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -188,7 +188,7 @@ func compare(ctx context.Context, seed uint64, n int, fault string) (res result,
 	res.releases = releases
 	if res.wrong != 0 && fault == "" {
 		fmt.Fprintf(os.Stderr, "seed %d:\n%.4000s\n", seed, strings.Join(lines, "\n"))
-		keep := filepath.Join(root, "build", fmt.Sprintf("lastuse-seed-%d.go", seed))
+		keep := filepath.Join(root, "build", fmt.Sprintf("lastuse-seed-%d.go.txt", seed)) // no file of ./...
 		return res, errors.Join(os.WriteFile(keep, []byte(files["a/a.go"]), 0o644), os.WriteFile(keep+".rewritten", rewritten, 0o644))
 	}
 	return res, nil
