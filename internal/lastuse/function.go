@@ -1084,7 +1084,6 @@ type blank struct {
 	call *ast.CallExpr
 	id   *ast.Ident // nil: the call is a statement
 	i    int        // of the result
-	name string
 }
 
 // findBlanks finds the results to release among those of a statement that is a call with several results.
