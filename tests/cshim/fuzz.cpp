@@ -614,7 +614,7 @@ void Fuzz::argument(const std::string &type, std::vector<ls_value> &to) {
   to.push_back({LS_DEFAULT, 0, {.i = 0}});
 }
 
-// Spoils encoded arguments.
+// Spoils encoded arguments, among which there are no tensors.
 void Fuzz::wrong(std::vector<ls_value> &to) {
   if (to.empty() || one(4))
     return to.push_back({static_cast<uint32_t>(below(16)), static_cast<uint32_t>(below(3)), {.i = 0}});
@@ -628,6 +628,11 @@ void Fuzz::wrong(std::vector<ls_value> &to) {
       break;
     default:
       break;  // its tag is changed by the caller, where that makes no handle of a number
+  }
+  // Another length makes values of a list's elements: a number that reads as a tensor's tag is no handle.
+  for (size_t i = 0; i < to.size(); i += 1 + payload_of(to[i])) {
+    if (to[i].tag == LS_TENSOR) to[i].u.t = 0;
+    if (to[i].tag == LS_TENSORS) to[i].len = 0;
   }
 }
 
