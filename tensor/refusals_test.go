@@ -264,3 +264,47 @@ func TestInternalOperators(t *testing.T) {
 		}
 	}
 }
+
+// TestWritesToViewsOfRetainedResults tests that a write which would make libtorch read beyond the gradients is refused,
+// and that RetainGrad works otherwise.
+func TestWritesToViewsOfRetainedResults(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		results := func() (first, second *Tensor) {
+			return FromSlice([]float32{1, 2, 3, 6}, []int{2, 2}).RequiresGrad_().VarMean(Dim(0))
+		}
+		for _, write := range []func(view *Tensor) *Tensor{
+			func(view *Tensor) *Tensor { return view.Mul_(FromScalar(2)) },
+			func(view *Tensor) *Tensor { return view.CumSum_(0) },
+		} {
+			_, mean := results()
+			if err := mean.RetainGrad(); err != nil {
+				t.Fatal(err)
+			}
+			if err := write(mean.View(2)).Err(); !errors.Is(err, ErrArgument) {
+				t.Errorf("a write to a view of the second result: %v", err)
+			}
+			if err := withGrad(false, func() error { return write(mean.View(2)).Err() }); err != nil {
+				t.Errorf("without gradients: %v", err)
+			}
+		}
+		for i := range 2 {
+			variance, mean := results()
+			x := []*Tensor{variance, mean}[i]
+			if err := x.RetainGrad(); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				if err := x.View(2).Mul_(FromScalar(2)).Err(); err != nil {
+					t.Errorf("a write to a view of the first result: %v", err)
+				}
+			}
+			if err := variance.Add(mean).Sum().Backward(); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := Data[float32](x.Grad()); err != nil || got[0] != 1 || got[1] != 1 {
+				t.Errorf("the gradient of result %d: %v, %v", i, got, err)
+			}
+		}
+	})
+}

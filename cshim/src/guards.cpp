@@ -745,7 +745,21 @@ void Operator::check(const torch::jit::Stack &stack) const {
       });
     }
   }
+  for (size_t i : written_) each_tensor(stack[i], check_in_place);
   if (check_ != nullptr) check_(Args(stack.data(), stack.size()));
+}
+
+// The hook by which a tensor retains its gradient has the number of its operator's result. A write to a view of
+// the tensor moves the hook to a new node, which has one gradient, and keeps the number: SIGSEGV in a backward
+// pass.
+void check_in_place(const at::Tensor &t) {
+  if (!t.defined() || !at::GradMode::is_enabled() || !t.is_view()) return;
+  const auto &base = t._base();
+  if (base.retains_grad() && base.output_nr() != 0)
+    refuse(
+        "a view of a tensor that retains its gradient, and is the second or a later result of an operator, cannot "
+        "be "
+        "written to; take Clone() of the tensor first");
 }
 
 }  // namespace ls

@@ -36,6 +36,7 @@ ls_error *ls_aten_add__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::add_", "Tensor", {self, other});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::add__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"), 1);
   });
 }
@@ -52,6 +53,7 @@ ls_error *ls_aten_sub__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::sub_", "Tensor", {self, other});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::sub__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"), 1);
   });
 }
@@ -68,6 +70,7 @@ ls_error *ls_aten_mul__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::mul_", "Tensor", {self, other});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::mul__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
@@ -84,6 +87,7 @@ ls_error *ls_aten_div__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::div_", "Tensor", {self, other});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::div__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
@@ -98,6 +102,7 @@ ls_error *ls_aten_neg_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::neg_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::neg_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -112,6 +117,7 @@ ls_error *ls_aten_exp_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::exp_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::exp_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -126,6 +132,7 @@ ls_error *ls_aten_log_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::log_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::log_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -140,6 +147,7 @@ ls_error *ls_aten_sqrt_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::sqrt_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::sqrt_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -164,6 +172,7 @@ ls_error *ls_aten_eq__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::eq_", "Tensor", {self, other});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::eq__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
@@ -180,6 +189,7 @@ ls_error *ls_aten_lt__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::lt_", "Tensor", {self, other});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::lt__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
@@ -196,6 +206,7 @@ ls_error *ls_aten_gt__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::gt_", "Tensor", {self, other});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::gt__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
   });
 }
@@ -252,6 +263,7 @@ ls_error *ls_aten_addmm_(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcep
     ls::Borrowed b_mat1(mat1);
     ls::Borrowed b_mat2(mat2);
     ls::check_layouts("aten::addmm_", "", {self, mat1, mat2});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::addmm_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_mat1, "mat1"), ls::need(b_mat2, "mat2"), 1, 1);
   });
 }

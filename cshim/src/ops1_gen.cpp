@@ -132,6 +132,7 @@ ls_error *ls_aten_detach_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::detach_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::detach_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -150,6 +151,7 @@ ls_error *ls_aten_masked_fill__Tensor(ls_tensor self, ls_tensor mask, ls_tensor 
     ls::Borrowed b_mask(mask);
     ls::Borrowed b_value(value);
     ls::check_layouts("aten::masked_fill_", "Tensor", {self, mask, value});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::masked_fill__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_mask, "mask"), ls::need(b_value, "value"));
   });
 }
@@ -164,6 +166,7 @@ ls_error *ls_aten_relu_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::relu_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::relu_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -178,6 +181,7 @@ ls_error *ls_aten_silu_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::silu_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::silu_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -192,6 +196,7 @@ ls_error *ls_aten_sigmoid_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::sigmoid_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::sigmoid_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }
@@ -206,6 +211,7 @@ ls_error *ls_aten_tanh_(ls_tensor self) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b_self(self);
     ls::check_layouts("aten::tanh_", "", {self});
+    ls::check_in_place(b_self.get());
     (void)at::_ops::tanh_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")));
   });
 }

@@ -143,6 +143,9 @@ inline void check_layouts(const char *name, const char *overload, std::initializ
   if (__builtin_expect(!(keys & kOddKeys).empty(), 0)) check_odd(name, overload, tensors);
 }
 
+// Refuses to write to a view if libtorch would then read beyond the gradients in a backward pass.
+void check_in_place(const at::Tensor &t);
+
 // Moves a tensor's reference to the caller. An undefined tensor is 0.
 inline ls_tensor give(at::Tensor &&t) {
   if (!t.defined()) return 0;

@@ -128,6 +128,9 @@ func emitC(headers []byte, ops []*op, files map[string][]byte) {
 				}
 			}
 			fmt.Fprintf(&pre, "    ls::check_layouts(\"aten::%s\", %q, {%s});\n", o.name, o.overload, strings.Join(tensors, ", "))
+			if o.inPlace {
+				fmt.Fprintf(&pre, "    ls::check_in_place(b_%s.get());\n", o.args[0].name)
+			}
 			fn := o.name
 			if o.overload != "" {
 				fn += "_" + o.overload
