@@ -81,7 +81,7 @@ class RandomState {
     RandomState s;
     s.add(c10::Device(c10::kCPU));
     for (uint64_t slots = used_devices(); slots != 0; slots &= slots - 1)
-      s.add(device_at(std::countr_zero(slots)));
+      s.add(device_at(std::countr_zero(slots) + 1));
     return s;
   }
   void restore() const {

@@ -48,6 +48,8 @@ uint64_t ls_device_used(int32_t device_type) noexcept {
   return ls::run_quiet([&]() -> uint64_t {
     int first = ls::slot_of(static_cast<c10::DeviceType>(device_type), 0);
     if (first <= 0) return 0;
-    return ls::used_devices() >> first & ((uint64_t{1} << ls::row_of(first)->most) - 1);
+    uint64_t used = ls::used_devices() >> (first - 1);
+    int most = ls::row_of(first)->most;
+    return most < 64 ? used & ((uint64_t{1} << most) - 1) : used;
   });
 }

@@ -12,7 +12,7 @@
 
 namespace ls {
 
-constexpr int kMaxSlots = 64;  // masks of devices are one word
+constexpr int kMaxSlots = 65;  // the CPU, and a bit of a word for each other device
 constexpr int kCpuSlot = 0;
 
 struct DeviceTypeRow {

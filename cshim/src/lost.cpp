@@ -32,7 +32,7 @@ std::mutex &mutex() {
   return *m;
 }
 
-uint64_t bit(int slot) noexcept { return slot > kCpuSlot ? uint64_t{1} << slot : 0; }
+uint64_t bit(int slot) noexcept { return slot > kCpuSlot ? uint64_t{1} << (slot - 1) : 0; }
 
 bool on_lost(c10::Device d) noexcept {
   return (lost_devices.load(std::memory_order_acquire) & bit(slot_of(d))) != 0;

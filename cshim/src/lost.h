@@ -14,7 +14,7 @@
 
 namespace ls {
 
-// Lost devices, a bit for each slot (device.h). Read before each use of a tensor: one load while none is lost.
+// Lost devices, bit i for slot i + 1 (device.h). Read before each use of a tensor: one load while none is lost.
 extern std::atomic<uint64_t> lost_devices;
 inline bool any_lost() noexcept { return __builtin_expect(lost_devices.load(std::memory_order_relaxed) != 0, 0); }
 
@@ -36,7 +36,7 @@ void use_device(c10::Device d);
 // Returns false if one failed, now or before: then nothing may use it.
 bool start_devices() noexcept;
 
-// Returns the devices that were used and are not lost, a bit for each slot.
+// Returns the devices that were used and are not lost: bit i is slot i + 1.
 uint64_t used_devices() noexcept;
 
 // Called with an error of libtorch's that may be a device's last: asks each device, and marks those that are lost.

@@ -39,7 +39,7 @@ typedef struct ls_waiters {
   int32_t verdict; /* set by the caller, for ls_pressure_done */
   int32_t unused;
 } ls_waiters;
-#define LS_PRESSURE_DEVICES 64
+#define LS_PRESSURE_DEVICES 65
 typedef struct ls_pressure {
   uint64_t round;
   int32_t count, unused; /* devices in waiters; 0: no allocation waits any more */
