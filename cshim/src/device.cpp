@@ -9,21 +9,15 @@ namespace ls {
 
 namespace {
 std::atomic<Devices *> by_row[kDeviceTypes];
-
-std::atomic<Devices *> *entry_of(c10::DeviceType type) noexcept {
-  for (int i = 0; i < kDeviceTypes; i++)
-    if (device_types[i].type == type) return &by_row[i];
-  return nullptr;
-}
 }  // namespace
 
 void add_devices(c10::DeviceType type, Devices *devices) noexcept {
-  if (auto *e = entry_of(type)) e->store(devices);
+  if (int i = row_number(type); i >= 0) by_row[i].store(devices);
 }
 
 Devices *devices_of(c10::DeviceType type) noexcept {
-  auto *e = entry_of(type);
-  return e == nullptr ? nullptr : e->load(std::memory_order_acquire);
+  int i = row_number(type);
+  return i < 0 ? nullptr : by_row[i].load(std::memory_order_acquire);
 }
 
 Devices &need_devices(c10::DeviceType type) {

@@ -25,12 +25,18 @@ inline constexpr DeviceTypeRow device_types[] = {
 };
 constexpr int kDeviceTypes = sizeof(device_types) / sizeof(device_types[0]);
 
+// Returns the number of a type's row; -1: it has none.
+constexpr int row_number(c10::DeviceType type) noexcept {
+  for (int i = 0; i < kDeviceTypes; i++)
+    if (device_types[i].type == type) return i;
+  return -1;
+}
 // Returns the slot of the index-th device of a type; -1: it has none.
 constexpr int slot_of(c10::DeviceType type, int64_t index) noexcept {
   if (type == c10::kCPU) return kCpuSlot;
-  for (const auto &row : device_types)
-    if (row.type == type && index >= 0 && index < row.most) return row.first + static_cast<int>(index);
-  return -1;
+  int i = row_number(type);
+  return i >= 0 && index >= 0 && index < device_types[i].most ? device_types[i].first + static_cast<int>(index)
+                                                              : -1;
 }
 inline int slot_of(c10::Device d) noexcept { return slot_of(d.type(), d.index()); }
 // Returns the device of a slot that slot_of has returned.

@@ -757,9 +757,7 @@ void check_in_place(const at::Tensor &t) {
   const auto &base = t._base();
   if (base.retains_grad() && base.output_nr() != 0)
     refuse(
-        "a view of a tensor that retains its gradient, and is the second or a later result of an operator, cannot "
-        "be "
-        "written to; take Clone() of the tensor first");
+        "a view of a second or later result that retains its gradient cannot be written to; take Clone() of it");
 }
 
 }  // namespace ls

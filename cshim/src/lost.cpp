@@ -86,11 +86,10 @@ void refuse_lost_device(int slot) {
 void refuse_lost(c10::TensorImpl *impl) { refuse_lost_device(slot_of(impl->device())); }
 
 void use_device(c10::Device d) {
-  int i = 0;
-  while (i < kDeviceTypes && device_types[i].type != d.type()) i++;
+  int i = row_number(d.type());
   auto *devices = devices_of(d.type());
   // libtorch itself reports what is wrong with a device of another type.
-  if (i == kDeviceTypes || devices == nullptr) return;
+  if (devices == nullptr) return;
   int32_t index = d.has_index() ? d.index() : devices->current();
   int slot = slot_of(d.type(), index);
   refuse_lost_device(slot);

@@ -125,7 +125,7 @@ LS_API void ls_mode_pop(void) LS_NOEXCEPT;
 /* Set in the scope word of a result whose thread has computed on the CPU's large blocks, 8 ms and more after this
  * was set last, until the next ls_scope_set: time to let the caller's scheduler have the thread. */
 #define LS_SCOPE_LONG (UINT64_C(1) << 60)
-/* What stands in a scope word besides, and is no part of it. */
+/* The flags in a scope word, which are not part of the scope. */
 #define LS_SCOPE_FLAGS (LS_SCOPE_SAMPLED | LS_SCOPE_LONG)
 /* Sets the scope word, without flags, and returns the one before. */
 LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
