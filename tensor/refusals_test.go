@@ -135,6 +135,7 @@ func TestRefusals(t *testing.T) {
 			{"aten::cat", []any{[]*Tensor{}}, "there are no tensors"},
 			{"aten::concat.out", []any{[]*Tensor{}, 0, ones(2)}, "there are no tensors"},
 			{"aten::abs", []any{made("aten::narrow", made("aten::_nested_tensor_from_tensor_list", []*Tensor{ones(2, 4), ones(1, 4)}), 0, 0, 0)}, "no components"},
+			{"aten::zeros_like", []any{made("aten::narrow", made("aten::_nested_tensor_from_tensor_list", []*Tensor{ones(2, 4), ones(1, 4)}), 0, 0, 0)}, "no components"},
 			{"aten::gru.data", packed(ones(5, 1, 3), ints(3, 2), h2, gru()), "the data must have 2"},
 			{"aten::gru.data", packed(ones(5, 3), ones(2), h2, gru()), "a vector of int64"},
 			{"aten::gru.data", packed(ones(5, 3), ints(9, 2), h2, gru()), "batch_sizes must be in"},

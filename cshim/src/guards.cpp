@@ -604,7 +604,7 @@ Operator::Operator(const c10::OperatorHandle &h)
   static const auto *const readers = new std::unordered_set<std::string>{
       "aten::alias",      "aten::ccol_indices", "aten::clone",      "aten::col_indices", "aten::crow_indices",
       "aten::dense_dim",  "aten::detach",       "aten::empty_like", "aten::row_indices", "aten::size",
-      "aten::sparse_dim", "aten::to_dense",     "aten::values",     "aten::zeros_like"};
+      "aten::sparse_dim", "aten::to_dense",     "aten::values"};
   // Operators whose result is quantized if their argument is not, or the reverse.
   static const auto *const converters = new std::unordered_set<std::string>{"aten::copy",
                                                                             "aten::dequantize",
@@ -617,8 +617,7 @@ Operator::Operator(const c10::OperatorHandle &h)
   converts_ = converters->count(name.name) != 0;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
-  takes_narrow_mkldnn_ =
-      (kernel && name.name != "aten::zero_") || (reads_parts_ && name.name != "aten::zeros_like");
+  takes_narrow_mkldnn_ = (kernel && name.name != "aten::zero_") || reads_parts_;
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     if (formals[i].alias_info() != nullptr && formals[i].alias_info()->isWrite()) written_.push_back(i);
