@@ -286,7 +286,7 @@ func (t *Tensor) RequiresGrad_(on ...bool) *Tensor {
 	if ref != nil {
 		return failed(newError("RequiresGrad_", cshim.Take(ref), t))
 	}
-	t.asked.Store(true)
+	t.notes.Or(noteAsked)
 	return t
 }
 

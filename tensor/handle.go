@@ -14,7 +14,7 @@ func init() {
 	}
 	handle.Decided = func(t any) bool {
 		x, _ := t.(*Tensor)
-		return x != nil && x.asked.Load()
+		return x != nil && x.notes.Load()&noteAsked != 0
 	}
 	handle.Backward = runBackward
 	handle.Grad = runGrad

@@ -2,7 +2,6 @@ package tensor
 
 import (
 	"sync"
-	"sync/atomic"
 )
 
 // LastUse releases t. "linstock go" inserts calls of it behind the last use of a tensor; programs call Release. t may be
@@ -12,8 +11,7 @@ func (t *Tensor) LastUse(at string) {
 		return
 	}
 	if t.release() {
-		// Outside every scope the slot has no other use.
-		atomic.StoreInt32(&t.slot, -1-lastUses.number(at))
+		t.notes.Or((lastUses.number(at) + 1) << 1) // above noteAsked
 	}
 }
 
@@ -104,16 +102,16 @@ type useTable struct {
 	lines   []string
 }
 
-func (u *useTable) number(line string) int32 {
+func (u *useTable) number(line string) uint32 {
 	if n, ok := u.numbers.Load(line); ok {
-		return n.(int32)
+		return n.(uint32)
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if n, ok := u.numbers.Load(line); ok {
-		return n.(int32)
+		return n.(uint32)
 	}
-	n := int32(len(u.lines))
+	n := uint32(len(u.lines))
 	u.lines = append(u.lines, line)
 	u.numbers.Store(line, n)
 	return n
@@ -121,11 +119,11 @@ func (u *useTable) number(line string) int32 {
 
 // lastUseLine is the line that released t by LastUse, "" for others.
 func (t *Tensor) lastUseLine() string {
-	n := atomic.LoadInt32(&t.slot)
-	if n >= 0 {
+	n := t.notes.Load() >> 1
+	if n == 0 {
 		return ""
 	}
 	lastUses.mu.Lock()
 	defer lastUses.mu.Unlock()
-	return lastUses.lines[-1-n]
+	return lastUses.lines[n-1]
 }

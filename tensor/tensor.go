@@ -21,10 +21,13 @@ type Tensor struct {
 	owner  unsafe.Pointer         // the *Scope that owns t, nil outside scopes; atomic except while t is created
 	anchor atomic.Pointer[anchor] // set once t was outside scopes
 	state  atomic.Uint32          // number of pins times 2, and the two bits below
-	slot   int32                  // index in the scope's entries, guarded by the scope's lock; below 0: see lastUseLine
+	slot   int32                  // index in the scope's entries, guarded by the scope's lock
 	site   uint32                 // call site that made t, plus one; 0 if not recorded. Set at creation
-	asked  atomic.Bool            // RequiresGrad_ was called on t
+	notes  atomic.Uint32          // noteAsked, and the line of the last use: see LastUse
 }
+
+// noteAsked is set in notes if RequiresGrad_ was called on the tensor.
+const noteAsked = 1
 
 const (
 	released = 1       // no new pins are allowed
