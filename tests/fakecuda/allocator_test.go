@@ -26,7 +26,8 @@ func TestAllocatorSettings(t *testing.T) {
 func TestMaxSplitSize(t *testing.T)               { run(t, "split", 1, 1<<30) }
 func TestGarbageCollectionThreshold(t *testing.T) { run(t, "threshold", 1, 1<<30) }
 
-// TestDoctorShowsAllocatorSettings over a device whose kernels do nothing: the rest of doctor's table is not judged.
+// TestDoctorShowsAllocatorSettings runs linstock doctor. It does not check the rest of doctor's table: the fake
+// device's kernels compute nothing.
 func TestDoctorShowsAllocatorSettings(t *testing.T) {
 	env, err := environment()
 	if err != nil {
@@ -43,7 +44,8 @@ func TestDoctorShowsAllocatorSettings(t *testing.T) {
 	}
 }
 
-// options are set before the first use and after it; what is not set stays as the environment has it.
+// options sets options before and after the first use of CUDA. Options that are not set keep their values from
+// the environment.
 func options(*Control) error {
 	for _, bad := range []vram.AllocatorSetting{
 		{}, vram.MaxSplitSizeMB(-1), vram.MaxSplitSizeMB(19), vram.GarbageCollectionThreshold(1), vram.GarbageCollectionThreshold(-0.1),
@@ -124,7 +126,7 @@ func options(*Control) error {
 	return nil
 }
 
-// split: a block of max_split_size and more is neither given to a smaller request nor cut.
+// split: the allocator neither splits a block of max_split_size or more nor uses it for a smaller request.
 func split(*Control) error {
 	const mib = 1 << 20
 	d := tensor.CUDA(0)
@@ -134,7 +136,8 @@ func split(*Control) error {
 		defer x.Release()
 		return x.Err()
 	}
-	// reserved is what the allocator holds after it was asked for so many MiB with a free block of 40 MiB at hand.
+	// reserved returns the bytes that the allocator holds after a request of so many MiB, made while a block of 40
+	// MiB is free.
 	reserved := func(mb int) (int64, error) {
 		if err := errors.Join(vram.EmptyCache(d), ask(40), ask(mb)); err != nil {
 			return 0, err
@@ -153,7 +156,7 @@ func split(*Control) error {
 			return fmt.Errorf("with a maximum of %d MiB, %d asked beside a free block of 40: %d reserved, want %d; %v", test.most, test.asked, got, test.want, err)
 		}
 	}
-	// It is given out whole.
+	// The block is used whole, without a split.
 	if err := errors.Join(vram.SetAllocatorSettings(vram.MaxSplitSizeMB(32)), vram.EmptyCache(d), ask(40)); err != nil {
 		return err
 	}
@@ -166,8 +169,8 @@ func split(*Control) error {
 	return nil
 }
 
-// threshold: where the allocator holds more than the share of the limit, cached blocks go when a new segment is needed,
-// and the pacer has no more to do for that.
+// threshold: once the allocator holds more than the given share of the limit, a request for a new segment frees
+// cached blocks, and the pacer has nothing left to free.
 func threshold(*Control) error {
 	const mib = 1 << 20
 	d := tensor.CUDA(0)
@@ -201,7 +204,7 @@ func threshold(*Control) error {
 		return fmt.Errorf("%d MiB reserved with a threshold of 100 MiB, want 40 to 140; %v", with, err)
 	}
 
-	// A program that releases nothing, its blocks of sizes that no cached one has.
+	// A program that releases nothing and requests sizes that no cached block has.
 	if err := vram.SetLimit(d, vram.Bytes(500*mib)); err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ python=("$root"/torch/lib/libtorch_python.so)
 [ -f "${python[0]}" ] || python=()
 (cd "$here" && go run ./gen "$lib" "$out/stubs" "${python[@]}")
 
-# The version that libtorch was compiled with: it compares.
+# libtorch compares this version with the one it was compiled with.
 flags=(-std=gnu11 -O1 -g1 -fPIC -fvisibility=hidden -Wall -Wextra -I"$here/src" -I"$include" -idirafter "$here/../../cshim/cuda/include")
 link() { # link SONAME OBJECTS…
   local soname=$1
@@ -53,7 +53,7 @@ compile() { # compile SOURCE: prints the object
   cc "${flags[@]}" -c "$1" -o "$o"
   echo "$o"
 }
-# Stubs have not the types that the compiler knows of functions of these names.
+# Stubs are declared without the types that the compiler knows for functions of these names.
 flags+=(-fno-builtin)
 cudart=$(sed -n 's/^\(libcudart.so[^ ]*\) .*/\1/p' "$out/stubs/libs.txt")
 link "$cudart" "$(compile "$out/stubs/$cudart.c")" "$(compile "$here/src/cudart.c")" "$(compile "$here/src/state.c")"

@@ -12,14 +12,15 @@ import (
 
 func TestCheckpoint(t *testing.T) { run(t, "checkpoint", 2, 1<<30) }
 
-// recompute computes a part that lies on two devices again, on the engine's thread of one of them: it must draw the
-// same random numbers there, and leave the generators as they were.
+// recompute recomputes a checkpointed part that uses two devices, on the engine's thread of one of them. It
+// must draw the same random numbers on both, and restore both generators.
 func recompute(*Control) error {
 	var ws [2]*tensor.Tensor
 	base := make([]int64, len(ws))
 	for i := range ws {
 		d := tensor.CUDA(i)
-		// Used before, as by the layers that came before: libtorch keeps cuBLAS's workspace from its first product on.
+		// A product on each device, as earlier layers would run: from its first product on libtorch keeps cuBLAS's
+		// workspace.
 		ws[i] = tensor.Randn([]int{8, 8}, d).Keep().RequiresGrad_()
 		ws[i].Detach().MatMul(ws[i].Detach()).Release()
 		s, err := stats(d)
@@ -100,8 +101,9 @@ func recompute(*Control) error {
 	return nil
 }
 
-// branches checkpoints a part with a branch on each device. Both devices' threads need it at once, and one computes it
-// for both. A function that starts a backward pass itself, which takes both threads, does not hang.
+// branches checkpoints a part with a branch on each device. The threads of both devices need it at the same
+// time; one of them recomputes it for both. A checkpointed function that runs a backward pass itself, which
+// occupies both threads, does not deadlock.
 func branches(ws []*tensor.Tensor, nested bool, states func() ([]byte, error)) error {
 	var runs atomic.Int32
 	y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {

@@ -1,6 +1,6 @@
-// Package fakecuda runs libtorch's CUDA part on devices that are not there: see build.sh for what it makes, and
-// fakecuda.h for what can be set. A Control maps the words of a process that runs over it, from the same process or
-// another, without C.
+// Package fakecuda runs libtorch's CUDA part on devices that do not exist: build.sh describes what it builds,
+// fakecuda.h what can be set. A Control maps the control words of a process that runs over it, from that
+// process or another, without C.
 package fakecuda
 
 import (
@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// The classes of functions that a Rule can name; anything else is a function's name.
+// Classes of functions that a Rule can name. Any other string is the name of a function.
 const (
 	Any    = "any"
 	Alloc  = "alloc"
@@ -21,24 +21,24 @@ const (
 	Copy   = "copy"
 )
 
-// Kind says what an injected error leaves behind.
+// Kind is the effect of an injected error.
 type Kind int64
 
 // The kinds, as in fakecuda.h.
 const (
-	Once   Kind = 0 // the error of this call only
+	Once   Kind = 0 // this call fails, nothing else changes
 	Sticky Kind = 1 // the device is lost
 	Async  Kind = 2 // the call succeeds; the next one that waits loses the device
 )
 
-// Forever, as Rule.Times.
+// Forever is a value for Rule.Times.
 const Forever = -1
 
-// A Rule lets Skip calls of Function on Device through and makes the next Times of them fail with Error, or, where
-// that is 0, only take Micros longer. Kernels that do run one after another on their device.
+// A Rule lets the first Skip calls of Function on Device succeed and makes the next Times calls fail with
+// Error, or, when Error is 0, take Micros longer. Kernels of a device run one after another.
 type Rule struct {
 	Function string
-	Device   int // -1: any
+	Device   int // -1: any device
 	Skip     int64
 	Times    int64
 	Error    int // cudaError_t
@@ -70,15 +70,15 @@ const (
 	magic = 0x316475636b6166
 )
 
-// A Control is the words of one process.
+// A Control is the control words of one process.
 type Control struct {
 	mapped    []byte
 	words     []int64
-	temporary string // the file, where Close removes it
+	temporary string // the file, if Close is to remove it
 }
 
-// Open maps the words in the file, which is made where it is not there: with this many devices of so many bytes. The
-// process that it is for finds it by FAKECUDA_CONTROL.
+// Open maps the control words in the file. A file that does not exist is created with the given number of
+// devices, each of the given capacity in bytes. A process finds the file by FAKECUDA_CONTROL.
 func Open(file string, devices int, capacity int64) (*Control, error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -103,7 +103,7 @@ func Open(file string, devices int, capacity int64) (*Control, error) {
 	return c, nil
 }
 
-// Close unmaps the words; the process goes on with them.
+// Close unmaps the words. The process continues to use them.
 func (c *Control) Close() error {
 	if c.temporary != "" {
 		_ = os.Remove(c.temporary)
@@ -115,46 +115,47 @@ func (c *Control) load(i int) int64     { return atomic.LoadInt64(&c.words[i]) }
 func (c *Control) store(i int, v int64) { atomic.StoreInt64(&c.words[i], v) }
 func (c *Control) of(device, i int) int { return firstDevice + deviceWords*device + i }
 
-// SetCapturing has the default stream of a thread, by the kernel's number, count as being captured; 0: none.
+// SetCapturing marks the default stream of a thread as capturing. The thread is given by its kernel ID; 0 means
+// none.
 func (c *Control) SetCapturing(thread int) { c.store(capturingWord, int64(thread)) }
 
-// SetCapacity sets a device's bytes; what is live stays.
+// SetCapacity sets a device's capacity in bytes. Live memory is kept.
 func (c *Control) SetCapacity(device int, bytes int64) { c.store(c.of(device, 0), bytes) }
 
-// Live is the device's bytes that are given out, cached ones of libtorch's among them.
+// Live returns the bytes allocated on the device, including blocks in libtorch's cache.
 func (c *Control) Live(device int) int64 { return c.load(c.of(device, 1)) }
 
-// Peak is the most that was live.
+// Peak returns the maximum of Live.
 func (c *Control) Peak(device int) int64 { return c.load(c.of(device, 2)) }
 
-// ResetPeak starts it anew.
+// ResetPeak sets Peak to Live.
 func (c *Control) ResetPeak(device int) { c.store(c.of(device, 2), c.Live(device)) }
 
-// Allocations counts what was given out.
+// Allocations returns the number of allocations.
 func (c *Control) Allocations(device int) int64 { return c.load(c.of(device, 3)) }
 
-// Frees counts what was taken back.
+// Frees returns the number of frees.
 func (c *Control) Frees(device int) int64 { return c.load(c.of(device, 4)) }
 
-// Launches counts kernels.
+// Launches returns the number of kernels launched.
 func (c *Control) Launches(device int) int64 { return c.load(c.of(device, 5)) }
 
-// Lost is the sticky error of a device; 0: none.
+// Lost returns the sticky error of a device, or 0.
 func (c *Control) Lost(device int) int { return int(c.load(c.of(device, 6))) }
 
-// Lose gives the device a sticky error; 0 takes it away, which no real device does.
+// Lose gives the device a sticky error. An error of 0 removes it, which no real device allows.
 func (c *Control) Lose(device, cudaError int) { c.store(c.of(device, 6), int64(cudaError)) }
 
-// Calls counts the functions called that touch a device.
+// Calls returns the number of calls of functions that touch a device.
 func (c *Control) Calls() int64 { return c.load(callsWord) }
 
-// Errors counts the errors injected.
+// Errors returns the number of injected errors.
 func (c *Control) Errors() int64 { return c.load(errorsWord) }
 
-// HostLive is the bytes of pinned memory.
+// HostLive returns the bytes of pinned memory.
 func (c *Control) HostLive() int64 { return c.load(hostLiveWord) }
 
-// Misuse says what was done that no program may do; nil: nothing.
+// Misuse returns an error that describes the first incorrect use of the API, or nil.
 func (c *Control) Misuse() error {
 	double, foreign, copies := c.load(doubleFreesWord), c.load(foreignFreesWord), c.load(badCopiesWord)
 	if double == 0 && foreign == 0 && copies == 0 {
@@ -163,7 +164,7 @@ func (c *Control) Misuse() error {
 	return fmt.Errorf("fake CUDA: %d double frees, %d frees of what was never given out, %d copies from or to device memory that is not there", double, foreign, copies)
 }
 
-// AddRule adds a rule; all apply, the first that fails a call decides.
+// AddRule adds a rule. All rules apply to each call; the first one that makes the call fail decides its error.
 func (c *Control) AddRule(r Rule) error {
 	n := c.load(rulesWord)
 	if n >= maxRules {
@@ -177,13 +178,13 @@ func (c *Control) AddRule(r Rule) error {
 	return nil
 }
 
-// ClearRules takes all rules away.
+// ClearRules removes all rules.
 func (c *Control) ClearRules() { c.store(rulesWord, 0) }
 
-// Seen counts the calls that the i-th rule applied to.
+// Seen returns the number of calls that rule i applied to.
 func (c *Control) Seen(i int) int64 { return c.load(firstRule + ruleWords*i + 7) }
 
-// function is a class's number, or a name's FNV-1a hash.
+// function returns the number of a class, or the FNV-1a hash of a name.
 func function(name string) int64 {
 	for i, class := range []string{Any, Alloc, Launch, Free, Sync, Copy} {
 		if name == class {

@@ -25,8 +25,8 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Each test runs its scenario in a process of its own, this binary once more, over the fake libraries: libtorch is
-// loaded once in a process, and a device that is lost stays so.
+// Each test runs its scenario in a new process of this binary over the fake libraries: a process loads libtorch
+// only once, and a lost device stays lost.
 const childEnv = "FAKECUDA_TEST_CHILD"
 
 var scenarios = map[string]func(*Control) error{
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// environment builds the fakes once, and says how to run over them: with "here" for an answer, as this process does.
+// environment builds the fake libraries once and returns the environment of a process that uses them.
 var environment = sync.OnceValues(func() ([]string, error) {
 	switch os.Getenv("LINSTOCK_TEST_FAKECUDA") {
 	case "1":
@@ -67,7 +67,7 @@ var environment = sync.OnceValues(func() ([]string, error) {
 	return nil, nil
 })
 
-// run is a scenario in a process of its own: it must succeed, and end by itself.
+// run runs a scenario in its own process, which must succeed and exit by itself.
 func run(t *testing.T, name string, devices int, capacity int64, extra ...string) {
 	t.Helper()
 	t.Parallel()
@@ -131,7 +131,7 @@ func TestFirstCallFails(t *testing.T) {
 }
 
 func TestStickyError(t *testing.T) {
-	// A seventh of a step's calls, times the devices lost in each process, are all of them.
+	// Each process loses as many devices as it can, so that together they cover every call of a step.
 	offsets := 2
 	if n, err := strconv.Atoi(os.Getenv("FAKECUDA_OFFSETS")); err == nil {
 		offsets = n
@@ -148,7 +148,7 @@ func TestStickyError(t *testing.T) {
 func TestAsyncError(t *testing.T)   { run(t, "async", 2, 1<<30) }
 func TestLibraryError(t *testing.T) { run(t, "library", 2, 1<<30) }
 
-// TestThreads lets the threads of libtorch's engine fail to start, of which there is one for each device.
+// TestThreads makes the start of the engine's threads fail. The engine has one for each device.
 func TestThreads(t *testing.T) {
 	library := filepath.Join(t.TempDir(), "threads.so")
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", library, "src/threads.c", "-ldl").CombinedOutput(); err != nil {
@@ -208,7 +208,7 @@ func cpuOnly(*Control) error {
 	return tensor.Ones([]int{2}).Add(tensor.Ones([]int{2})).Err()
 }
 
-// An mlp is a model with its optimizer, on one device.
+// An mlp is a model with its optimizer on one device.
 type mlp struct {
 	net    *nn.Sequential
 	opt    *optim.Optimizer
@@ -228,7 +228,7 @@ func newMLP(d tensor.Device) (*mlp, error) {
 	return m, err
 }
 
-// step is one training step; batch sizes change what is allocated.
+// step is one training step. Batch sizes vary what is allocated.
 func (m *mlp) step(batch int) error {
 	return tensor.WithScope(func() error {
 		x := tensor.Randn([]int{batch, 32}, m.device)
@@ -256,7 +256,7 @@ func stats(d tensor.Device) (cshim.Memory, error) {
 	return cshim.MemoryStats(word(d))
 }
 
-// settled waits for the engine's threads to let go of what a failed backward left.
+// settled waits until the engine's threads have released what a failed backward pass left.
 func settled(d tensor.Device, want int64) error {
 	return settledTo(func() (int64, error) {
 		m, err := stats(d)
@@ -280,7 +280,7 @@ func settledTo(live func() (int64, error), want int64) error {
 func train(c *Control) error {
 	for i := range 2 {
 		d := tensor.CUDA(i)
-		// What libtorch keeps from its first use on: cuBLAS's workspace.
+		// libtorch keeps cuBLAS's workspace from its first use on.
 		m, err := newMLP(d)
 		if err != nil {
 			return err
@@ -316,7 +316,7 @@ func train(c *Control) error {
 	return nil
 }
 
-// convolve trains with convolution, batch norm, pooling and a GRU through the fake cuDNN.
+// convolve trains a model with convolution, batch norm, pooling and a GRU through the fake cuDNN.
 func convolve(*Control) error {
 	d := tensor.CUDA(0)
 	conv := nn.NewConv2d(3, 8, 3, nn.Device(d), nn.Padding(1))
@@ -345,7 +345,7 @@ func convolve(*Control) error {
 	return nil
 }
 
-// recur trains a GRU by libtorch's own kernels: cuDNN's layout of weights is not faked.
+// recur trains a GRU on libtorch's own kernels, since the fake does not implement cuDNN's layout of weights.
 func recur(*Control) error {
 	d := tensor.CUDA(0)
 	var weights []*tensor.Tensor
@@ -371,7 +371,7 @@ func recur(*Control) error {
 	return nil
 }
 
-// capacity: a device that is full is an error, and the program goes on.
+// capacity: a full device is an error, and the program continues.
 func capacity(c *Control) error {
 	d := tensor.CUDA(1)
 	m, err := newMLP(d)
@@ -407,7 +407,7 @@ func capacity(c *Control) error {
 	return nil
 }
 
-// limit: what is set before the first use holds from there on, and can be changed.
+// limit: a limit that is set before the first use applies from then on and can be changed.
 func limit(c *Control) error {
 	if err := cshim.Load(); err != nil {
 		return err
@@ -437,7 +437,8 @@ func limit(c *Control) error {
 	return nil
 }
 
-// fragments: a limit is one of what is live; the rests of libtorch's segments do not count where they would be in the way.
+// fragments: a limit is compared with live bytes. Unused parts of libtorch's segments do not count, even where
+// they would leave no room for new segments.
 func fragments(c *Control) error {
 	d := tensor.CUDA(0)
 	const mib, limit = 1 << 20, 64
@@ -446,7 +447,7 @@ func fragments(c *Control) error {
 	}
 	ask := func(n int) *tensor.Tensor { return tensor.Empty([]int{n * mib}, tensor.Uint8, d) }
 	var held []*tensor.Tensor
-	for range 18 { // 6 to each segment of 20 MiB
+	for range 18 { // 6 in each segment of 20 MiB
 		x := ask(3)
 		if x.Err() != nil {
 			return x.Err()
@@ -470,7 +471,7 @@ func fragments(c *Control) error {
 			return fmt.Errorf("%d requested, %d reserved, %w", m.Requested, m.Reserved, err)
 		}
 		var oom *vram.OutOfMemoryError
-		if err := ask(16).Err(); !errors.As(err, &oom) || oom.Asked != 16*mib { // for which a segment has room
+		if err := ask(16).Err(); !errors.As(err, &oom) || oom.Asked != 16*mib { // fits in a segment
 			return fmt.Errorf("16 MiB beside 49 of %d: %w", limit, err)
 		}
 		y := ask(15)
@@ -487,12 +488,12 @@ func fragments(c *Control) error {
 			return fmt.Errorf("%d are reserved when all was given back, %w", m.Reserved, err)
 		}
 	}
-	// Where the device itself has no more, it is an error that tells how much was asked.
+	// When the device itself is full, the error contains the size of the request.
 	if err := c.AddRule(Rule{Function: Alloc, Device: -1, Times: Forever, Error: 2}); err != nil {
 		return err
 	}
 	defer c.ClearRules()
-	// And so where its limit cannot be set again after that.
+	// The same after an error has kept libtorch's limit from being reset.
 	if err := c.AddRule(Rule{Function: "cudaGetDeviceProperties", Device: -1, Skip: 1, Times: 1, Error: 719}); err != nil {
 		return err
 	}
@@ -501,7 +502,7 @@ func fragments(c *Control) error {
 		if err := ask(40).Err(); !errors.As(err, &oom) || oom.Asked != 40*mib {
 			return fmt.Errorf("40 MiB of a device that has none: %w", err)
 		}
-		// 51 MiB of the segments are free, 17 of them in one piece.
+		// 51 MiB of the segments are free, 17 MiB of them contiguous.
 		if oom.Fragmentation < 0.5 || oom.Fragmentation > 0.8 || !strings.Contains(oom.Error(), "vram.ExpandableSegments") {
 			return fmt.Errorf("free bytes in pieces too small are %.2f, of %w", oom.Fragmentation, oom)
 		}
@@ -535,8 +536,8 @@ func empty(c *Control) error {
 	return relieve(c)
 }
 
-// relieve: who has failed for want of memory has the cache given back, unless it is the limit that refuses, which does
-// not count it.
+// relieve: an allocation that fails for lack of memory empties the cache, unless the limit refused it: the
+// limit does not count cached blocks.
 func relieve(c *Control) error {
 	const mib = 1 << 20
 	d := tensor.CUDA(0)
@@ -554,10 +555,10 @@ func relieve(c *Control) error {
 		asked  int64
 		stays  bool
 	}{
-		{word(d), 64*mib + 1, true},            // the limit refuses it
-		{word(d), 64 * mib, false},             // the limit gives it
-		{word(tensor.CUDA(1)), 64 * mib, true}, // another device's failure
-		{0, 0, false},                          // nobody knows whose
+		{word(d), 64*mib + 1, true},            // refused by the limit
+		{word(d), 64 * mib, false},             // granted by the limit
+		{word(tensor.CUDA(1)), 64 * mib, true}, // a failure of another device
+		{0, 0, false},                          // a failure of an unknown device
 	} {
 		before, err := keep()
 		if err != nil {
@@ -572,7 +573,7 @@ func relieve(c *Control) error {
 			return fmt.Errorf("%+v: %d bytes of the device before, %d after, progress %v", test, before, now, progress)
 		}
 	}
-	// An operator that the limit refuses leaves the cache to the next one.
+	// An operator that the limit refuses leaves the cache to the next operator.
 	before, err := keep()
 	if err != nil {
 		return err
@@ -586,7 +587,7 @@ func relieve(c *Control) error {
 	return nil
 }
 
-// allocations lets each allocation of a step fail, once and for good.
+// allocations makes each allocation of a step fail, once and permanently.
 func allocations(c *Control) error {
 	d := tensor.CUDA(0)
 	m, err := newMLP(d)
@@ -625,7 +626,7 @@ func allocations(c *Control) error {
 			if n > k {
 				faults++
 			}
-			// One that fails once may be mended by what libtorch does on its own.
+			// libtorch may recover by itself from an allocation that fails once.
 			if err != nil && !errors.Is(err, tensor.ErrOutOfMemory) || err == nil && n > k && times == Forever {
 				return fmt.Errorf("allocation %d fails: %v", k, err)
 			}
@@ -644,7 +645,7 @@ func allocations(c *Control) error {
 	return m.step(64)
 }
 
-// uncached: libtorch's error for memory is then another one.
+// uncached: without its cache, libtorch reports lack of memory by another error.
 func uncached(c *Control) error {
 	m, err := newMLP(tensor.CUDA(0))
 	if err != nil {
@@ -659,7 +660,7 @@ func uncached(c *Control) error {
 	if err := m.step(64); err != nil {
 		return err
 	}
-	// Beside a device that is lost there is still nothing to empty.
+	// While another device is lost there is still nothing to empty.
 	if err := c.AddRule(Rule{Function: Alloc, Device: 1, Times: Forever, Error: 719, Kind: Sticky}); err != nil {
 		return err
 	}
@@ -669,8 +670,8 @@ func uncached(c *Control) error {
 	return vram.EmptyCache(tensor.CUDA(0))
 }
 
-// threads: a backward pass without its threads is an error, and so is each one after it where the engine cannot start
-// any more; forward passes go on.
+// threads: a backward pass whose threads cannot start is an error, and so is each later one that needs threads
+// the engine cannot start. Forward passes work.
 func threads(*Control) error {
 	m, err := newMLP(tensor.CUDA(0))
 	if err != nil {
@@ -702,7 +703,7 @@ func slow(c *Control) error {
 	return nil
 }
 
-// gone checks that a device refuses everything at once, and that nothing happens when its tensors are let go.
+// gone checks that a device refuses every call at once and that releasing its tensors does nothing.
 func gone(d tensor.Device, held ...*tensor.Tensor) error {
 	calls := []func() error{
 		func() error { return tensor.Zeros([]int{2}, d).Err() },
@@ -719,7 +720,7 @@ func gone(d tensor.Device, held ...*tensor.Tensor) error {
 		start := time.Now()
 		err := call()
 		if i == 2 {
-			// From below package tensor: the shim's own error.
+			// Called below package tensor: this is the shim's own error.
 			var native *cshim.Error
 			if !errors.As(err, &native) || native.Code != cshim.CodeDeviceLost {
 				return fmt.Errorf("%s is lost, emptying its cache gives: %v", d, err)
@@ -738,7 +739,7 @@ func gone(d tensor.Device, held ...*tensor.Tensor) error {
 	return nil
 }
 
-// sticky loses one device after another, at calls all over a step; the last one goes on.
+// sticky loses one device after another at calls spread over a step. The last device keeps working.
 func sticky(c *Control) error {
 	code, err := strconv.Atoi(os.Getenv("ERROR"))
 	if err != nil {
@@ -763,7 +764,7 @@ func sticky(c *Control) error {
 			return err
 		}
 		held := tensor.Ones([]int{3}, d).RequiresGrad_()
-		// A tensor on the CPU whose graph reaches to the device.
+		// A tensor on the CPU whose graph includes operators on the device.
 		tail := held.Mul(held).To(tensor.CPU)
 		if tail.Err() != nil {
 			return tail.Err()
@@ -797,7 +798,7 @@ func sticky(c *Control) error {
 		}
 		m.release()
 		tensor.Flush()
-		// The others are as they were.
+		// The other devices are unchanged.
 		if err := good.step(64); err != nil {
 			return fmt.Errorf("%s, after %s was lost: %w", last, d, err)
 		}
@@ -830,7 +831,7 @@ func async(c *Control) error {
 	return gone(tensor.CUDA(1))
 }
 
-// library: the error comes as cuBLAS's own.
+// library: the error is reported by cuBLAS.
 func library(c *Control) error {
 	d := tensor.CUDA(0)
 	x := tensor.Ones([]int{8, 8}, d)
@@ -848,7 +849,7 @@ func library(c *Control) error {
 	return z.MatMul(z).Err()
 }
 
-// first: libtorch must not be started twice where it failed half-way.
+// first: libtorch must not be initialized a second time after its initialization has failed part-way.
 func first(c *Control) error {
 	code, err := strconv.Atoi(os.Getenv("ERROR"))
 	if err != nil {
@@ -869,7 +870,7 @@ func first(c *Control) error {
 	return nil
 }
 
-// once: an error that does not stay loses nothing.
+// once: an error that is not sticky loses nothing.
 func once(c *Control) error {
 	d := tensor.CUDA(0)
 	m, err := newMLP(d)
@@ -904,7 +905,8 @@ func once(c *Control) error {
 	return m.step(64)
 }
 
-// capturing: what a thread does while it captures a graph frees nothing by itself. Other threads and the pacer go on.
+// capturing: while a thread captures a graph it frees nothing by itself. Other threads and the pacer continue
+// to free.
 func capturing(c *Control) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -914,13 +916,13 @@ func capturing(c *Control) error {
 	defer vram.SetPolicy(vram.SetPolicy(vram.Threshold{Bytes: 4 << 20}))
 	const garbage = 20 << 20
 	live := func() int64 {
-		m, err := cshim.MemoryStats(word(d)) // frees nothing
+		m, err := cshim.MemoryStats(word(d)) // must not free
 		if err != nil {
 			return -1
 		}
 		return m.Requested
 	}
-	// leave leaves 20 tensors to the queue of what waits to be freed.
+	// leave leaves 20 tensors in the queue of tensors to be freed.
 	leave := func() error {
 		for range 20 {
 			if x := tensor.Zeros([]int{1 << 18}, d); x.Err() != nil {
@@ -928,7 +930,7 @@ func capturing(c *Control) error {
 			}
 		}
 		s := []metrics.Sample{{Name: "/gc/cleanups/queued:cleanups"}, {Name: "/gc/cleanups/executed:cleanups"}}
-		for range 3 { // a tensor made last may still be in a register
+		for range 3 { // the last tensor may still be in a register
 			runtime.GC()
 			for metrics.Read(s); s[1].Value.Uint64() < s[0].Value.Uint64(); metrics.Read(s) {
 				time.Sleep(time.Millisecond)
@@ -953,7 +955,7 @@ func capturing(c *Control) error {
 		}
 		held := live()
 		if queue() != before && try < 10 {
-			continue // the pacer, on its own thread: it does so every two seconds
+			continue // the pacer frees on its own thread every two seconds
 		}
 		if n := vram.ReadCounts().Since(sweeps); held < garbage || n.Full+n.Deep != 0 {
 			return fmt.Errorf("%d bytes live and %d sweeps while a graph is captured, want at least %d, and none", held, n.Full+n.Deep, garbage)
@@ -972,7 +974,7 @@ func capturing(c *Control) error {
 	if err := operator(); err != nil || live() > garbage/2 {
 		return fmt.Errorf("the first operator after the capture left %d bytes live, %w", live(), err)
 	}
-	// Three times what the device has: the pacer frees where an allocation does not fit.
+	// Three times the device's capacity: the pacer frees when an allocation does not fit.
 	c.SetCapturing(syscall.Gettid())
 	defer c.SetCapturing(0)
 	for i := range 10 {
@@ -983,7 +985,7 @@ func capturing(c *Control) error {
 	return nil
 }
 
-// pressure: far more than the device has goes through it in tensors that nobody releases.
+// pressure allocates far more than the device's capacity in tensors that are never released.
 func pressure(c *Control) error {
 	d := tensor.CUDA(0)
 	for i := range 2000 {

@@ -16,8 +16,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// TestTrainingCheckpointHoldsGenerators saves a run that uses two devices, and loads it where there are as many, fewer and
-// none.
+// TestTrainingCheckpointHoldsGenerators saves a run that uses two devices and loads it on machines with two,
+// one and no devices.
 func TestTrainingCheckpointHoldsGenerators(t *testing.T) {
 	file := "CHECKPOINT=" + filepath.Join(t.TempDir(), "run.safetensors")
 	t.Run("devices", func(t *testing.T) {
@@ -113,7 +113,8 @@ func generators(*Control) error {
 	return nil
 }
 
-// elsewhere loads the file on a machine with fewer devices: the generators of those that are there go on.
+// elsewhere loads the file on a machine with fewer devices and checks that the generators of its devices are
+// restored.
 func elsewhere(*Control) error {
 	d := tensor.CPU
 	devices := os.Getenv("DEVICES")

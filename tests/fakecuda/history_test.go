@@ -19,7 +19,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// The snapshot of the history goes through PyTorch's own viewer where make bench-setup has installed it.
+// TestHistory passes the snapshot to PyTorch's own viewer if make bench-setup has installed it.
 func TestHistory(t *testing.T) {
 	for _, expandable := range []bool{false, true} {
 		t.Run(fmt.Sprint("expandable ", expandable), func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// here is the line of its caller, as a frame shows it.
+// here returns its caller's file and line in the form that frames have.
 func here() string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", filepath.Base(file), line)
@@ -76,7 +76,7 @@ func dicts(v any) (all []dict) {
 	return all
 }
 
-// lines are the frames of an event or a block.
+// lines returns the frames of an event or a block.
 func (d dict) lines() (all []string) {
 	for _, f := range d.list("frames") {
 		file, _ := f.get("filename").(string)
@@ -111,11 +111,12 @@ func readSnapshot() (d dict, traces [][]dict, raw []byte, err error) {
 	return d, traces, raw, nil
 }
 
-// history: what is allocated and freed on a CUDA device, and what fails there, is in the snapshot with the lines of Go.
+// history checks that the snapshot contains allocations, frees and failed allocations on a CUDA device, with
+// their Go lines.
 func history(*Control) error {
 	const mib = 1 << 20
 	d := tensor.CUDA(1)
-	old := tensor.Empty([]int{3 * mib}, tensor.Uint8, d) // before the history
+	old := tensor.Empty([]int{3 * mib}, tensor.Uint8, d) // before recording starts
 	if err := vram.RecordHistory(10000); err != nil {
 		return err
 	}
@@ -151,7 +152,7 @@ func history(*Control) error {
 		return fmt.Errorf("%d traces, want those of two devices and the CPU", len(traces))
 	}
 
-	// The blocks of the segments.
+	// The blocks in the segments.
 	found := map[string]int64{}
 	expandable := strings.Contains(os.Getenv("PYTORCH_ALLOC_CONF"), "True")
 	for _, segment := range s.list("segments") {
@@ -220,7 +221,7 @@ func history(*Control) error {
 	if !slices.ContainsFunc(events[smallAt], func(e event) bool { return e.action == segment }) {
 		return fmt.Errorf("no segment was taken by %s: %v", smallAt, events[smallAt])
 	}
-	// Ones, Mul, Sum, and what backward makes on the engine's thread, free again when the scope ended.
+	// Ones, Mul, Sum, and what backward allocates on the engine's thread. All are free when the scope has ended.
 	if counts["alloc"] != counts["free_completed"]+1 || counts["free_requested"] != counts["free_completed"] || counts["snapshot"] != 1 || len(traces[0]) > 1 {
 		return fmt.Errorf("the events of the device are %v, of the other one %d, near %s", counts, len(traces[0]), stepAt)
 	}
@@ -228,7 +229,7 @@ func history(*Control) error {
 	if err := view(os.Getenv("SNAPSHOT"), raw, goneAt, keptAt); err != nil {
 		return err
 	}
-	// Nothing is kept from here on.
+	// Recording has stopped.
 	if err := vram.RecordHistory(0); err != nil {
 		return err
 	}
@@ -246,7 +247,7 @@ func history(*Control) error {
 	return nil
 }
 
-// view has the snapshot read by PyTorch's viewer, where it is installed.
+// view passes the snapshot to PyTorch's viewer if it is installed.
 func view(file string, raw []byte, lines ...string) error {
 	if err := os.WriteFile(file, raw, 0o600); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
-// Setup runs setup.sh, which makes what is not there yet, and gives what a program that runs over the fakes needs in its
-// environment.
+// Setup runs setup.sh, which builds what is missing, and returns the environment of a program that runs over
+// the fakes.
 func Setup() (env []string, err error) {
 	root, err := scorecard.ModuleRoot()
 	if err != nil {
@@ -32,8 +32,8 @@ func Setup() (env []string, err error) {
 	return env, nil
 }
 
-// Rerun starts this program anew over the fakes, in the same process and with the same arguments. Started so, it gets
-// the Control of its one device of so many bytes, and closes it at its end.
+// Rerun restarts this program over the fakes with the same process ID and arguments. In the restarted program
+// it returns the Control of one device of the given capacity, which the caller must close.
 func Rerun(capacity int64) (*Control, error) {
 	const started = "FAKECUDA_RERUN"
 	if file := os.Getenv(started); file != "" {

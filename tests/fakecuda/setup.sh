@@ -39,11 +39,11 @@ PY
   fi
   tests/fakecuda/build.sh "$root" "$out/libtorch"
 
-  # The shim of the last setup is taken as it is: it is the same with and without CUDA.
+  # The shim of the last setup is reused: it is the same with and without CUDA.
   core=$(unset LIBTORCH LINSTOCK_LIB; export LINSTOCK_TORCH=$version; eval "$(go run ./cmd/linstock env)"; echo "${LINSTOCK_LIB:-}")
   cmake -S cshim -B "$out/shim" -G Ninja -DLINSTOCK_TORCH_ROOT="$out/libtorch" -DLINSTOCK_CUDA=ON -DLINSTOCK_CORE="$core" >"$out/shim.log" &&
     ninja -C "$out/shim" -j "${FAKECUDA_JOBS:-2}" >>"$out/shim.log" || { cat "$out/shim.log"; exit 1; }
-  # As in a bundle, so that the shim finds this libtorch before its own.
+  # Laid out as a bundle, so that the shim finds this libtorch first.
   mkdir -p "$out/lib"
   ln -sfn "$out/libtorch/torch" "$out/lib/torch"
   for lib in "${core:-$out/shim/liblinstock.so}" "$out/shim/liblinstock_cuda.so"; do

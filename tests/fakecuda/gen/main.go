@@ -1,11 +1,12 @@
-// Gen writes the C source of the fake libraries that NVIDIA's would be: one function for each symbol that a
-// libtorch needs of them, which does nothing and returns 0. What must do more stands in ../src, and replaces the
-// stub of its name (stubs are weak).
+// Gen writes the C source of fake libraries in place of NVIDIA's: a function for each symbol that libtorch
+// needs from them, which does nothing and returns 0. Functions that must do more are written by hand in ../src
+// and replace the stubs, which are weak.
 //
 //	go run ./tests/fakecuda/gen TORCHLIB OUT [LIBRARY …]
 //
-// TORCHLIB is libtorch's directory; what each LIBRARY needs, such as Python's part, is made too.
-// OUT gets NAME.c and NAME.map for each library, and the list libs.txt: soname, source of ../src or "-".
+// TORCHLIB is libtorch's directory. Symbols that each LIBRARY needs, such as Python's part of PyTorch, are
+// generated too. OUT receives NAME.c and NAME.map for each library and libs.txt, a list of the soname and the
+// source in ../src, or "-".
 package main
 
 import (
@@ -24,14 +25,14 @@ import (
 //go:embed outputs.txt
 var outputs string
 
-// A library of NVIDIA's. Its functions fail with code once the device is lost.
+// A library is one of NVIDIA's. Its functions fail with code once the device is lost.
 type library struct {
 	soname  string
-	node    string // the version of its symbols; "" where they have none
+	node    string // the version of its symbols, or ""
 	symbols map[string]bool
 }
 
-// For symbols without a version: whose they are. The first that fits counts.
+// Owners of symbols that have no version. The first match counts.
 var owners = []struct{ prefix, stem string }{
 	{"cusparseLt", "libcusparseLt"}, {"cuFile", "libcufile"}, {"nccl", "libnccl"}, {"pnccl", "libnccl"},
 	{"nvshmem", "libnvshmem_host"}, {"nvml", "libnvidia-ml"}, {"cuda", "libcudart"}, {"cublas", "libcublas"},
@@ -39,7 +40,7 @@ var owners = []struct{ prefix, stem string }{
 	{"nvrtc", "libnvrtc"}, {"cu", "libcuda"},
 }
 
-// The hand-written part of each, and what its functions return on a lost device.
+// The hand-written source of each library, and what its functions return on a lost device.
 var known = map[string]struct {
 	source string
 	lost   int
@@ -79,7 +80,7 @@ func run(from, to string, more []string) error {
 	if err != nil {
 		return err
 	}
-	// The fakes of an earlier run lie there too.
+	// The directory also holds the fakes of an earlier run.
 	paths := more
 	for _, p := range all {
 		base := filepath.Base(p)
@@ -174,7 +175,7 @@ func run(from, to string, more []string) error {
 	return os.WriteFile(filepath.Join(to, "libs.txt"), []byte(list.String()), 0o644)
 }
 
-// The most arguments that a line of outputs.txt speaks of, and one more.
+// One more than the number of arguments that outputs.txt can name.
 const arguments = 20
 
 func (l *library) source() (string, error) {
@@ -207,7 +208,8 @@ func (l *library) source() (string, error) {
 	return b.String(), nil
 }
 
-// computes is false for what only touches the host, which works on a lost device too.
+// computes reports whether the function uses the device. Functions that only use the host work on a lost
+// device.
 func computes(name string) bool {
 	for _, host := range []string{"Create", "create", "Destroy", "destroy", "Set", "Get", "Desc", "Layout", "Init", "_buffer", "Plan", "Check", "Error"} {
 		if strings.Contains(name, host) {
@@ -217,7 +219,7 @@ func computes(name string) bool {
 	return true
 }
 
-// behaviour looks a function up in outputs.txt: the statements of its body, and what it returns.
+// behaviour returns the statements of a function's body and its return value, as outputs.txt defines them.
 func behaviour(name string) (does, value string, err error) {
 	for line := range strings.Lines(outputs) {
 		fields := strings.Fields(line)

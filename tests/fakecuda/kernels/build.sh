@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles kernels.cpp for what tests/fakecuda/build.sh made: tests/fakecuda/kernels/build.sh LIBTORCH OUT.so
+# Compiles kernels.cpp against the output of tests/fakecuda/build.sh: tests/fakecuda/kernels/build.sh LIBTORCH OUT.so
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$1" && pwd)

@@ -1,8 +1,8 @@
-// Kernels for the fake CUDA devices: an operator on a device of theirs computes with the CPU's kernel. Device
-// memory is host memory there, so the CPU's kernel gets tensors over the same bytes. Loaded with LD_PRELOAD
-// (tests/gpu/dry.sh), this replaces libtorch_cuda's kernels, which do nothing over the fake runtime: values are
-// then those of the CPU, but random numbers are others. What only CUDA has (cuDNN, fused attention, fused cells of
-// RNNs) stays as it is.
+// Kernels for the fake CUDA devices: an operator on a fake device runs the CPU's kernel. Device memory is host
+// memory there, so the CPU's kernel receives tensors over the same bytes. Loaded with LD_PRELOAD
+// (tests/gpu/dry.sh), this library replaces libtorch_cuda's kernels, which do nothing over the fake runtime.
+// Values are then the CPU's, except random numbers. Operators that only CUDA has (cuDNN, fused attention, fused
+// RNN cells) are not replaced.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
@@ -20,7 +20,7 @@ namespace {
 
 using c10::IValue;
 
-// An argument on a device, and the CPU tensor over its memory that the kernel gets in its place.
+// An argument on a device, and the CPU tensor over its memory that the kernel receives instead.
 struct Twin {
   at::Tensor device, host;
   bool written;
@@ -37,7 +37,7 @@ struct Call {
       if (w.device.is_same(t)) return w.host;
     auto options = t.options().device(at::kCPU).pinned_memory(false);
     at::Tensor host;
-    // An output that is to be resized needs storage of its own.
+    // An output that may be resized needs its own storage.
     if (written && t.numel() == 0)
       host = at::empty(t.sizes(), options);
     else
@@ -69,7 +69,7 @@ struct Call {
     return v;
   }
 
-  // Random numbers are a function of the device's own generator, which moves on: not those of the CPU's.
+  // Random numbers are drawn from the device's own generator, not the CPU's.
   at::Generator generator(const IValue &v) {
     at::Generator of = v.isGenerator() && v.toGenerator().device().is_cuda()
                            ? v.toGenerator()
@@ -88,7 +88,7 @@ struct Call {
     return placed(t);
   }
 
-  // A copy on the device, with the same strides.
+  // Returns a copy on the device with the same strides.
   at::Tensor placed(const at::Tensor &t) {
     auto d = *device;
     if (!d.has_index()) d = c10::Device(at::kCUDA, 0);
@@ -110,7 +110,7 @@ struct Call {
     return v;
   }
 
-  // What the kernel gave another shape to gets it, and outputs with storage of their own their values.
+  // Resizes outputs that the kernel has resized, and copies the values of outputs that have their own storage.
   void resized() {
     for (auto &w : twins) {
       if (!w.written) continue;
@@ -142,7 +142,7 @@ void kernel(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stac
   for (size_t i = first; i < stack->size(); i++) (*stack)[i] = call.out((*stack)[i]);
 }
 
-// Never replaced: what allocates, makes views, or touches no values.
+// Never replaced: operators that allocate, make views or touch no values.
 const std::set<std::string> kept = {
     "aten::empty",
     "aten::empty_strided",
@@ -162,18 +162,18 @@ const std::set<std::string> kept = {
     "aten::_local_scalar_dense",
     "aten::is_set_to",
 };
-// Composite on CUDA, where they choose by the device.
+// Composite operators on CUDA that choose an implementation by device.
 const std::set<std::string> more = {"aten::copy_",          "aten::convolution",   "aten::convolution_backward",
                                     "aten::conj_physical_", "aten::kaiser_window", "aten::kaiser_window.periodic"};
 
-// The CPU's takes its default generator.
+// The CPU's implementation uses the CPU's default generator.
 std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor &x, double p, std::optional<bool> train) {
   if (!train.value_or(true)) return {x.clone(), at::ones_like(x, x.options().dtype(at::kBool))};
   at::Tensor mask = at::empty_like(x, x.options().dtype(at::kBool)).bernoulli_(1 - p);
   return {x * mask * (p < 1 ? 1 / (1 - p) : 0.0), mask};
 }
 
-// Warns of nothing: each operator's kernel is replaced.
+// Registers without a warning for each replaced kernel.
 struct Quiet : c10::WarningHandler {
   void process(const c10::Warning &) override {}
 };
@@ -182,7 +182,7 @@ std::deque<torch::Library> libraries;
 
 struct Install {
   Install() {
-    // The operators that these would choose have no kernel here.
+    // The operators that these would call have no kernel here.
     at::globalContext().setUserEnabledCuDNN(false);
     at::globalContext().setSDPUseFlash(false);
     at::globalContext().setSDPUseMemEfficient(false);

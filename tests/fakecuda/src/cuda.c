@@ -1,4 +1,4 @@
-// The driver: what a probe asks, and virtual memory as the allocator's expandable segments use it.
+// The driver API: what probes query, and virtual memory for the allocator's expandable segments.
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <stdint.h>
@@ -47,7 +47,7 @@ API CUresult cuDevicePrimaryCtxGetState(CUdevice d, unsigned *flags, int *active
   *active = 1;
   return CUDA_SUCCESS;
 }
-// A context is its device's number, counted from 1.
+// A context is its device's number plus 1.
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) {
   *c = (CUcontext)(uintptr_t)(d + 1);
   return CUDA_SUCCESS;
@@ -130,7 +130,7 @@ API CUresult cuMemAddressReserve(CUdeviceptr *p, size_t n, size_t align, CUdevic
                                  unsigned long long flags) {
   (void)align, (void)at, (void)flags;
   ENTER(ANY, fakecuda_current_device());
-  // Room to round up to the granularity, which the kernel does not keep.
+  // Room to align to the granularity, which the kernel does not guarantee.
   char *m = mmap(NULL, n + kGranularity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (m == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   char *first = (char *)(((uintptr_t)m + kGranularity - 1) / kGranularity * kGranularity);
@@ -143,7 +143,7 @@ API CUresult cuMemAddressFree(CUdeviceptr p, size_t n) {
   munmap((void *)(uintptr_t)p, n);
   return CUDA_SUCCESS;
 }
-// Which chunk is mapped where: few, so a list.
+// Where each chunk is mapped. There are few, so this is a list.
 static struct mapping {
   CUdeviceptr p;
   struct chunk *c;
@@ -175,7 +175,7 @@ API CUresult cuMemMap(CUdeviceptr p, size_t n, size_t offset, CUmemGenericAlloca
 }
 API CUresult cuMemUnmap(CUdeviceptr p, size_t n) {
   ENTER(FREE, fakecuda_current_device());
-  // libtorch unmaps what it mapped, a handle at a time or several together.
+  // libtorch unmaps one handle at a time or several together.
   acquire();
   for (struct mapping **at = &mappings; *at != NULL;) {
     struct mapping *m = *at;

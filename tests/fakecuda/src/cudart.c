@@ -60,8 +60,8 @@ API const char *cudaGetErrorString(cudaError_t e) {
   }
   return "a fake CUDA error";
 }
-// A sticky error is not forgotten by asking for it: the device answers with it each time. The thread forgets it,
-// and is well on another device.
+// Reading a sticky error does not clear it: the device returns it from every call. Only the thread's last error
+// is cleared, so that the thread can use other devices.
 API cudaError_t cudaPeekAtLastError(void) {
   ENTER(ANY, fakecuda_current_device());
   return fake_last_error;
@@ -92,7 +92,7 @@ API cudaError_t cudaRuntimeGetVersion(int *v) {
   *v = CUDART_VERSION;
   return cudaSuccess;
 }
-// An A100, roughly: every kernel of the wheels has code for it.
+// Roughly an A100: the wheels contain code for it for every kernel.
 API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
   ENTER(ANY, device);
   memset(p, 0, sizeof *p);
@@ -193,7 +193,7 @@ API cudaError_t cudaDeviceSynchronize(void) {
   return cudaSuccess;
 }
 
-// Anything in the driver that is asked for by name; what nobody wrote does nothing, well.
+// A driver function requested by name. Functions without an implementation do nothing and succeed.
 static int nothing(void) { return 0; }
 API cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **f, unsigned version,
                                                  unsigned long long flags,
@@ -413,7 +413,7 @@ API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to
   return cudaSuccess;
 }
 
-// ---- graphs: captured as nothing, replayed as nothing ----
+// ---- graphs: capturing records nothing, replaying does nothing ----
 
 API cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
   (void)mode;
@@ -551,7 +551,7 @@ API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *n, c
 API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, const void *f, int block, size_t shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(n, f, block, shared, 0);
 }
-// A symbol's memory on the device is the variable of the same name on the host.
+// The device memory of a symbol is the host variable of the same name.
 API cudaError_t cudaGetSymbolAddress(void **p, const void *symbol) {
   ENTER(ANY, fakecuda_current_device());
   *p = (void *)symbol;

@@ -1,4 +1,4 @@
-// What state.c and cudart.c share.
+// Shared by state.c and cudart.c.
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-// cuDNN, as far as a convolution, a batch norm and an RNN ask before they launch.
+// cuDNN: what convolutions, batch norms and RNNs query before they launch kernels.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,18 +7,19 @@
 
 #define API __attribute__((visibility("default")))
 
-// Set by build.sh to what libtorch was compiled with; it compares.
+// Set by build.sh to the version that libtorch was compiled with, which it compares.
 #ifndef FAKE_CUDNN_VERSION
 #define FAKE_CUDNN_VERSION 91900
 #endif
 API size_t cudnnGetVersion(void) { return FAKE_CUDNN_VERSION; }
-// Python asks for the major, minor and patch number so, and refuses what is older than it was compiled with.
+// Python computes the major, minor and patch version this way and refuses versions older than the one it was
+// compiled with.
 API int cudnnGetProperty(int which, int *value) {
   *value = which == 0 ? 9 : which == 1 ? 99 : 0;
   return 0;
 }
 
-// ---- the graph API: a descriptor remembers nothing but its type ----
+// ---- the graph API: a descriptor stores only its type ----
 
 struct descriptor {
   int type;
@@ -33,8 +34,8 @@ API int cudnnBackendDestroyDescriptor(void *d) {
   free(d);
   return 0;
 }
-// Whatever is asked for is there once, and is zero; where the caller brings descriptors to fill, they stay as they
-// are. Sizes of elements by enum cudnnBackendAttributeType_t.
+// Every attribute has one element, which is zero. Descriptors that the caller passes to be filled are not
+// changed. Element sizes are indexed by enum cudnnBackendAttributeType_t.
 API int cudnnBackendGetAttribute(const void *d, int name, int type, int64_t n, int64_t *count, void *out) {
   (void)d;
   enum { kTypeBackendDescriptor = 15, kTypeInt64 = 3, kTypeDouble = 5, kTypeVoidPtr = 6 };
@@ -46,7 +47,7 @@ API int cudnnBackendGetAttribute(const void *d, int name, int type, int64_t n, i
   return 0;
 }
 
-// ---- RNN: all weights lie one after another in what the caller allocates ----
+// ---- RNN: all weights are contiguous in memory that the caller allocates ----
 
 static __thread size_t weights;
 API int cudnnGetRNNWeightSpaceSize(void *h, void *rnn, size_t *n) {

@@ -1,4 +1,4 @@
-/* What the fake libraries share; all of it is in the fake libcudart. */
+/* Shared by the fake libraries; all of it is in the fake libcudart. */
 #ifndef FAKE_H_
 #define FAKE_H_
 
@@ -6,9 +6,9 @@
 
 #pragma GCC visibility push(default)
 
-/* Every function that touches a device begins here. Returns the error it must return; 0: go on. */
+/* Called first by every function that touches a device. Returns the error that the function must return, or 0. */
 int fakecuda_enter(int64_t *id, const char *name, int class_of, int device);
-/* The same for a library over the runtime: on a lost device it returns that library's own code. */
+/* The same for a library above the runtime: on a lost device it returns that library's own code. */
 int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost);
 #define ENTER(class_of, device)                                          \
   do {                                                                   \
@@ -18,10 +18,10 @@ int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost);
   } while (0)
 
 int fakecuda_current_device(void);
-/* Takes n bytes of a device's capacity: 0, or 2 where they are not there. */
+/* Reserves n bytes of a device's capacity. Returns 0, or 2 if they are not available. */
 int fakecuda_take(int device, int64_t n);
 void fakecuda_give(int device, int64_t n);
-/* Device memory that was not made by cudaMalloc; gone with size 0. */
+/* Registers device memory that was not allocated by cudaMalloc. A size of 0 removes it. */
 void fakecuda_note_range(void *p, int64_t size, int device);
 #pragma GCC visibility pop
 

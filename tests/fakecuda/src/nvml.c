@@ -1,4 +1,4 @@
-// NVML is opened by name, for the sentence on processes in an out-of-memory error.
+// NVML is opened by name, for the list of processes in an out-of-memory error.
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ API int nvmlDeviceGetCount_v2(unsigned *n) {
   *n = (unsigned)fakecuda_get()->devices;
   return 0;
 }
-// A handle is the device's number, counted from 1.
+// A handle is the device's number plus 1.
 API int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) {
   *h = (char *)0 + i + 1;
   return 0;

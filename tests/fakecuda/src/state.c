@@ -80,7 +80,8 @@ static void from_environment(void) {
   }
 }
 
-// With FAKECUDA_CONTROL the words are the file's; whoever makes the file writes the magic number last.
+// With FAKECUDA_CONTROL the words are in the file; the process that creates the file writes the magic number
+// last.
 static void start(void) {
   const char *file = getenv("FAKECUDA_CONTROL");
   if (file != NULL && *file != 0) {
@@ -143,10 +144,10 @@ static int failed(int e) {
   return e;
 }
 
-// A device's kernels run one after another: a slow launch ends when those before it have ended and its own time is
-// up.
+// A device's kernels run one after another: a slow launch ends after the earlier ones have ended and its own
+// time has passed.
 static void take_time(int class_of, int device, int64_t us) {
-  static int64_t busy[FAKECUDA_MAX_DEVICES];  // until when, in nanoseconds
+  static int64_t busy[FAKECUDA_MAX_DEVICES];  // end of the last kernel, in nanoseconds
   if (class_of != FAKECUDA_LAUNCH) {
     usleep((useconds_t)us);
     return;
@@ -235,15 +236,15 @@ void fakecuda_give(int device, int64_t n) {
   ADD(state->device[device].frees, 1);
 }
 
-// Ranges of memory, by address. Few at a time: libtorch's allocator asks for megabytes.
+// Ranges of memory, sorted by address. There are few: libtorch's allocator requests megabytes at a time.
 static struct range {
   char *p;
   int64_t size;
   int device;  // -1: pinned host memory
-  int mapped;  // cudaMalloc's own, to be unmapped
+  int mapped;  // allocated by cudaMalloc, to be unmapped
 } *ranges;
 static int64_t count, room;
-static void *freed[4096];  // the last addresses given to cudaFree, to tell a double free from a foreign one
+static void *freed[4096];  // the last freed addresses, to distinguish double frees from foreign pointers
 static unsigned freed_next;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -301,7 +302,7 @@ int fake_range(const void *p, int *device, void **base, int64_t *size) {
   return found;
 }
 
-// Fresh pages each time: unused ones cost nothing, and what was freed cannot be read unnoticed.
+// Each allocation maps new pages: unused pages cost nothing, and reads after a free are noticed.
 int fake_alloc(int device, void **out, size_t n) {
   int64_t size = ((int64_t)n + 4095) / 4096 * 4096;
   *out = NULL;
@@ -345,8 +346,8 @@ int fake_free(void *p, int host) {
   return 0;
 }
 
-// Whether nobody has written to any page of these bytes, which are zeros then. Kernels do nothing, so most of a
-// device's memory is so. What was swapped out looks the same.
+// Reports whether no page of these bytes has been written, so that they are zero. Kernels do nothing, so this
+// holds for most device memory. Swapped-out pages are reported as unwritten too.
 static int untouched(const void *p, size_t n) {
   unsigned char there[4096];
   char *at = (char *)((uintptr_t)p & ~(uintptr_t)4095),
@@ -359,7 +360,7 @@ static int untouched(const void *p, size_t n) {
   return 1;
 }
 
-// Whole pages of zeros are given back, so that a large tensor's memset costs nothing.
+// Whole pages of zeros are returned to the system, so that a memset of a large tensor is cheap.
 static void zero(char *to, size_t n) {
   char *first = (char *)(((uintptr_t)to + 4095) & ~(uintptr_t)4095), *end = to + n;
   char *last = (char *)((uintptr_t)end & ~(uintptr_t)4095);
@@ -368,7 +369,7 @@ static void zero(char *to, size_t n) {
   memset(last, 0, (size_t)(end - last));
 }
 
-// 0, or an error where a side that must be device memory is not.
+// Returns 0, or an error if a side that must be device memory is not.
 int fake_copy(void *to, const void *from, size_t n, int to_device, int from_device) {
   const void *sides[2] = {to_device ? to : NULL, from_device ? from : NULL};
   for (int i = 0; i < 2; i++) {

@@ -1,5 +1,5 @@
-// Preloaded, it makes threads fail to start: FAKE_THREADS=SKIP:TIMES, of those that libraries start; the program's
-// own, Go's, are let alone.
+// Preloaded, this library makes pthread_create fail: FAKE_THREADS=SKIP:TIMES, counting calls from libraries
+// only. The program's own threads, Go's, are not affected.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
