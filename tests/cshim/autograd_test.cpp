@@ -97,7 +97,7 @@ TEST_F(Autograd, WhatCannotBeIsRefused) {
   EXPECT_ERR(ls_tensor_set_requires_grad(y, 0), LS_ERR_ARGUMENT);
 }
 
-// What a callback throws comes through the engine.
+// Exceptions from a callback pass through the engine.
 TEST_F(Autograd, AHookThatThrowsIsAnError) {
   ls_callbacks cb{};
   cb.hook = [](uint64_t id, ls_tensor, ls_tensor *) -> uint64_t {
@@ -117,7 +117,7 @@ TEST_F(Autograd, AHookThatThrowsIsAnError) {
 
 TEST_F(Autograd, CustomFunction) {
   ls_callbacks cb{};
-  // y = x * 3, whose backward multiplies by what was saved.
+  // y = x * 3, whose backward pass multiplies by a saved value.
   cb.backward = [](uint64_t id, const ls_tensor *grads, uint64_t n, const ls_tensor *saved, uint64_t ns,
                    const uint8_t *needs, ls_tensor *out, uint64_t nout) -> uint64_t {
     EXPECT_EQ(n, 1u);
@@ -177,7 +177,7 @@ TEST_F(Autograd, AdamStepsWhatHasAGradient) {
   EXPECT_ERR(ls_adam_step(&how, 2, params, avgs, sqs, nullptr, steps), LS_ERR_ARGUMENT);
 }
 
-// The kernel goes by the parameter alone: what differs from it is refused.
+// The kernel only looks at the parameter: state that differs from it is an error.
 TEST_F(Autograd, AdamRefusesWhatIsNotAlike) {
   Tensor param = floats({1, 2}), grad = floats({1, 1}), avg = floats({0, 0}), sq = floats({0, 0}),
          most = floats({0, 0}), step = floats({0}, {});
@@ -200,7 +200,7 @@ TEST_F(Autograd, AdamRefusesWhatIsNotAlike) {
   for (ls_tensor bad : {ls_tensor{0}, avg.h, whole.h}) {
     EXPECT_ERR(take_step(param, avg, sq, most, bad), LS_ERR_ARGUMENT);
   }
-  // Alike, but with gaps between their elements.
+  // Equal strides, but with gaps between the elements.
   Tensor gaps = call("aten::slice", "Tensor", {T(four), I(0), I(1), I(4), I(2)});
   EXPECT_OK(ls_tensor_set_grad(apart, gaps));
   EXPECT_ERR(take_step(apart, apart, apart, apart, step), LS_ERR_ARGUMENT);

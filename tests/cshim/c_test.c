@@ -1,4 +1,4 @@
-/* A user of the shim alone, in plain C: a line is fitted through four points by gradient descent. */
+/* Uses the shim alone from plain C: fits a line through four points by gradient descent. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -104,7 +104,7 @@ int linstock_c_test(void) {
   CHECK(ls_tensor_item(w.t, item) == NULL && item[0].tag == LS_FLOAT && fabs(item[0].u.f - 2) < 1e-2);
   CHECK(ls_tensor_item(b.t, item) == NULL && fabs(item[0].u.f - 1) < 1e-2);
 
-  /* A wrong call is an error in that call, and harms nothing. */
+  /* A wrong call returns an error and changes nothing. */
   {
     ls_value args[2], out[1];
     ls_results r;

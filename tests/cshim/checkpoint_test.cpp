@@ -1,4 +1,4 @@
-// Checkpoints: what the graph keeps in place of what operators save, and how it is computed again.
+// Checkpoints: what the graph stores instead of saved tensors, and how it recomputes them.
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int32_t kByte = 0;
 
-// The checkpointed functions by id, as the caller of the C API keeps them.
+// The checkpointed functions by ID, as a caller of the C API keeps them.
 std::map<uint64_t, std::function<uint64_t(const ls_tensor *, uint64_t)>> functions;
 
 int32_t code_of(ls_error *e) {
@@ -32,7 +32,7 @@ class Checkpoints : public ShimTest {
     ShimTest::TearDown();
   }
 
-  // exp(x) * exp(x): saves the exponential for itself, and twice for the product.
+  // exp(x) * exp(x): exp saves its result for itself, and the product saves it twice.
   static Tensor square_of_exp(ls_tensor x) {
     Tensor e = call("aten::exp", "", {T(x)});
     return Tensor(ls_aten_mul_Tensor(e, e));
@@ -110,7 +110,8 @@ TEST_F(Checkpoints, BackwardComputesAgain) {
   EXPECT_EQ(bytes(), before);
 }
 
-// A graph that is freed without a pass frees the checkpoint, and so does a function that saves nothing.
+// Freeing a graph without a backward pass frees its checkpoint. A function that saves nothing also frees its
+// checkpoint.
 TEST_F(Checkpoints, NothingIsLeft) {
   Tensor x = floats({1, 2});
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
@@ -123,7 +124,8 @@ TEST_F(Checkpoints, NothingIsLeft) {
   EXPECT_EQ(dropped(), std::vector<uint64_t>{33});
 }
 
-// The generator is set back for the recomputation, and stands after it where it stood before.
+// The recomputation restores the generator's state of the forward pass, and afterwards the state from before
+// the recomputation.
 TEST_F(Checkpoints, RandomNumbersAreRepeated) {
   auto draw = [](ls_tensor t) {
     Tensor mask = call("aten::rand_like", "", {T(t), Default(), Default(), Default(), Default(), Default()});
@@ -153,7 +155,7 @@ TEST_F(Checkpoints, RandomNumbersAreRepeated) {
   EXPECT_EQ(a, b);
 }
 
-// What is wrong with a recomputation is the pass's error, a second pass's too, and the thread is as it was.
+// An error in a recomputation is the error of the pass, and of a second pass; the thread's state is restored.
 TEST_F(Checkpoints, Failures) {
   Tensor x = floats({1, 2});
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
@@ -181,7 +183,7 @@ TEST_F(Checkpoints, Failures) {
       Tensor plain = square_of_exp(x);
       EXPECT_GT(bytes(), before) << c.what << ": a policy is left on the stack";
     }
-    // The same graph once its function is well.
+    // The same graph works once its function does.
     functions[35] = again;
     EXPECT_OK(backward(y));
     EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 0));
@@ -206,7 +208,7 @@ TEST_F(Checkpoints, AChangedInputIsRefused) {
   EXPECT_OK(ls_saved_pop(0));
 }
 
-// An inner checkpoint's function is computed again for itself, once the outer one has given its input.
+// An inner checkpoint recomputes its function itself, once the outer checkpoint has recomputed its input.
 TEST_F(Checkpoints, Nest) {
   int outer = 0, inner = 0;
   auto both = [&](ls_tensor t) {
@@ -217,7 +219,7 @@ TEST_F(Checkpoints, Nest) {
     outer++;
     Tensor s = call("aten::sin", "", {T(in[0])});
     uint64_t depth;
-    // The inner input is the last that the outer one has saved.
+    // The inner input is the last tensor that the outer checkpoint has saved.
     return static_cast<uint64_t>(code_of(ls_checkpoint_push(43, &s.h, 1, &depth)));
   };
   functions[42] = [&](const ls_tensor *in, uint64_t n) {
@@ -238,7 +240,7 @@ TEST_F(Checkpoints, Nest) {
   EXPECT_EQ(inner, 1);
 }
 
-// Threads have stacks of their own, and may go through one graph at once.
+// Each thread has its own stack; several threads may traverse the same graph at once.
 TEST_F(Checkpoints, Threads) {
   functions[51] = again;
   Tensor x = floats({1, 2});

@@ -1,4 +1,4 @@
-// Devices that are none: what the core does about devices without any CUDA.
+// Fake device types: tests how the core handles devices, without CUDA.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 #include "../../cshim/src/device.h"
 #include "helpers.h"
 
-// The core remembers what was lost for as long as the process lives, so each test has one of its own.
+// The core remembers lost devices for the lifetime of the process, so each test has its own.
 struct FakeDevices : ls::Devices {
   int starts = 0, uses[2] = {}, broken = -1;
   bool start_fails = false, count_fails = false;
@@ -46,7 +46,7 @@ struct FakeDevices : ls::Devices {
     return index == broken ? 700 : 0;
   }
   int32_t current() noexcept override { return 0; }
-  // The end where two threads are here at once.
+  // Returns once two threads are here at the same time.
   void alone() noexcept {
     if (busy.exchange(true)) std::_Exit(70);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -56,8 +56,8 @@ struct FakeDevices : ls::Devices {
 
 inline constexpr int32_t cuda(int32_t index) { return 1 << 8 | index; }
 
-// The code of the error that asking for a device's generator gives: there is none, if nothing is wrong before
-// that.
+// Returns the code of the error when a device's generator is requested. The device has no generator, which is
+// the error if nothing fails earlier.
 inline int32_t ask(int32_t index) {
   ls_result r = ls_rng_state(cuda(index));
   int32_t code = r.err == nullptr ? 0 : r.err->code;
@@ -65,7 +65,7 @@ inline int32_t ask(int32_t index) {
   return code;
 }
 
-// The code of an operator's error with a text of CUDA's.
+// Returns the code of an operator's error whose text is CUDA's.
 inline int32_t fail_on_a_device() {
   std::vector<ls_value> args{I(0)};
   const std::string text = "CUDA error: a test's";

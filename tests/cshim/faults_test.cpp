@@ -1,4 +1,4 @@
-// Fault points: each failure is an error, takes nothing with it, and the next call succeeds.
+// Fault points: each failure is an error, leaks nothing, and the next call succeeds.
 #include <pthread.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kForever = -1;
 
-// Arms a point for this thread for as long as it lives.
+// Arms a fault point on this thread for its own lifetime.
 struct Fault {
   int32_t point;
   Fault(int32_t p, int64_t skip, int64_t times, int32_t kind = 0) : point(p) {
@@ -25,7 +25,7 @@ struct Fault {
   }
 };
 
-// The code of an error, which is freed; 0: none.
+// Returns the code of an error and frees the error; 0: none.
 int32_t code(ls_error *e) {
   if (e == nullptr) return 0;
   int32_t c = e->code;
@@ -63,7 +63,8 @@ class Faults : public ShimTest {
 };
 ls_callbacks Faults::callbacks_;
 
-// Some of everything; the code of the first error. Errors of callbacks count as what they were.
+// Calls some of every kind of function and returns the code of the first error. An error from a callback keeps
+// its original code.
 int32_t program(ls_tensor x, ls_tensor w) {
   struct Freed {
     std::vector<ls_tensor> h;
@@ -104,7 +105,7 @@ int32_t program(ls_tensor x, ls_tensor w) {
   if ((failed = code(rs.err)) != 0) return failed;
   ls_tensor rows = all.add(out[0].u.t);
   ls_value split[3] = {T(rows), I(2), I(1)}, none[1];
-  rs = ls_op_call(split_rows, split, 3, none, 0, 0);  // its results spill
+  rs = ls_op_call(split_rows, split, 3, none, 0, 0);  // more results than the caller's array holds
   if ((failed = code(rs.err)) != 0) return failed;
   auto *parts = reinterpret_cast<const ls_tensor *>(rs.spill + 1);
   for (uint32_t i = 0; i < rs.spill[0].len; i++) all.add(parts[i]);
@@ -154,7 +155,8 @@ void sweep(int32_t point, int least) {
         failed = f.failed();
         EXPECT_TRUE(c == 0 || c == LS_ERR_OUT_OF_MEMORY || c == LS_ERR_CALLBACK)
             << "fault " << k << " gives " << c;
-        // What fails once may be tried again, and what only notes a line for the profile may be left out.
+        // A call that fails once may be retried; functions that only record a line for the profile may be left
+        // out.
         if (failed != 0 && point == LS_FAULT_CPU) {
           EXPECT_NE(c, 0) << "fault " << k;
         }
@@ -186,7 +188,7 @@ TEST_F(Faults, EntriesThrow) {
   }
 }
 
-// What returns no error does its work all the same.
+// Functions that return no error still complete.
 TEST_F(Faults, QuietEntriesGoOn) {
   ls_tensor x = ls_tensor_alias(floats({1, 2})).t;
   EXPECT_OK(ls_mode_push(LS_MODE_GRAD, 0));
@@ -211,7 +213,7 @@ TEST_F(Faults, TextsAreUTF8) {
   EXPECT_ERR(ls_fault_set(LS_FAULT_POINTS, 0, 1, 0, 0), LS_ERR_ARGUMENT);
 }
 
-// A thread that starts when there is no memory even for what it keeps for itself.
+// A thread that starts when there is no memory for its own data.
 TEST_F(Faults, ThreadWithoutMemory) {
   Tensor x = floats({1, 2});
   for (int i = 0; i < 4; i++) {
@@ -230,7 +232,7 @@ TEST_F(Faults, ThreadWithoutMemory) {
   }
 }
 
-// Entries count on the thread that asked alone.
+// Calls of a fault point are counted on the thread that armed it only.
 TEST_F(Faults, OthersAreLeftAlone) {
   Tensor x = floats({1, 2});
   Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_STD);
@@ -238,7 +240,7 @@ TEST_F(Faults, OthersAreLeftAlone) {
   EXPECT_EQ(f.failed(), 0);
 }
 
-// A block goes to the cache without any memory for its place there.
+// A block is added to the cache without allocating memory for its entry.
 TEST_F(Faults, AFreeNeedsNoMemory) {
   std::vector<ls_value> args;
   append<int64_t>(args, LS_INTS, {243000});
@@ -253,12 +255,12 @@ TEST_F(Faults, AFreeNeedsNoMemory) {
   }
   EXPECT_EQ(failed, 0);
   EXPECT_OK(ls_memory_stats(kCpu, &after));
-#if !defined(__SANITIZE_ADDRESS__)  // there blocks are malloc's, and are not kept
+#if !defined(__SANITIZE_ADDRESS__)  // there malloc serves all blocks; none are cached
   EXPECT_GE(after.cached - before.cached, 4 * 243000);
 #endif
 }
 
-// Without memory for its place in the list, a thread that ends in a scope is forgotten.
+// Without memory for its list entry, a thread that ends within a scope is forgotten.
 TEST_F(Faults, AScopeThatCannotBeNoted) {
   uint64_t ends = 0, words[64];
   int64_t seen, failed = 0;
@@ -292,11 +294,11 @@ class Samples : public Faults {
   }
 };
 
-// Without memory for it a block is not in the profile; nothing else is wrong with it.
+// Without memory for its sample, a block is missing from the profile and nothing else fails.
 TEST_F(Samples, WithoutMemory) {
   for (int64_t k = 0;; k++) {
     int64_t failed = 0;
-    // Each on a thread that has no list yet.
+    // Each on a new thread, which has no list yet.
     std::thread([&] {
       Tensor a = floats({1, 2}), b = floats({3});
       auto seen = *ls_samples_seen();
@@ -308,7 +310,7 @@ TEST_F(Samples, WithoutMemory) {
     }).join();
     if (failed == 0) break;
   }
-  // A block of events for each few that are freed.
+  // One block of events for several freed blocks.
   std::vector<Tensor> many;
   for (int i = 0; i < 100; i++) many.push_back(floats({1, 2, 3}));
   Fault f(LS_FAULT_SHIM, 0, kForever);
@@ -316,7 +318,7 @@ TEST_F(Samples, WithoutMemory) {
   EXPECT_GT(f.failed(), 0);
 }
 
-// The site of a block that is sampled and live.
+// The site of a live sampled block.
 uint32_t site_of(ls_tensor t) {
   ls_meta m;
   EXPECT_OK(ls_tensor_meta(t, &m));
@@ -335,7 +337,7 @@ TEST_F(Samples, NamesWithoutMemory) {
   Tensor mine = floats({1, 2});
   {
     Fault f(LS_FAULT_SHIM, 0, 1);
-    ls_samples_attach(1 << 20, others);  // a new site, for which there must be room
+    ls_samples_attach(1 << 20, others);  // a new site needs memory
     EXPECT_EQ(f.failed(), 1);
   }
   EXPECT_EQ(site_of(mine), LS_NO_SITE);
@@ -353,7 +355,7 @@ TEST_F(Samples, NamesWithoutMemory) {
   EXPECT_EQ(site_of(mine), LS_NO_SITE);
 }
 
-// What libtorch's threads have made waits for the next pass where there is no memory to take it over.
+// Without memory to take over the samples of libtorch's threads, they are left for the next pass.
 TEST_F(Samples, StraysWithoutMemory) {
   std::vector<Tensor> strays;
   for (int64_t k = 0;; k++) {

@@ -1,13 +1,14 @@
-// Random sequences of calls to every exported function, with arguments that are right and arguments that are wrong
-// in ways that the API promises to recognise: no tensor, numbers that name nothing, counts and sizes that do not
-// fit, malformed values. A sequence ends with the native bytes and handles that it began with; a crash, a hang, an
-// error without a proper text, and a leak are failures. One sequence in sixteen runs on four threads at once.
+// Random sequences of calls to every exported function, with valid arguments and with those invalid arguments
+// that the API promises to detect: NULL tensors, unknown enum values, counts and sizes that do not fit,
+// malformed values. A sequence ends with the native bytes and handles that it began with. A crash, a hang, an
+// error without a valid text and a leak are failures. One sequence in sixteen runs on four threads at once.
 //
-//   cshim_fuzz [-share F] [-calls N] [-seed S] [-jobs J]     10,000,000 calls (or F of them) in J processes
-//   cshim_fuzz -seed S -sequence K [-length L] [-trace]   one of them (its first L calls) in this process
+//	cshim_fuzz [-share F] [-calls N] [-seed S] [-jobs J]     10,000,000 calls (or F of them) in J processes
 //
-// The sequences run in children, so that the one that crashes can be named. With LINSTOCK_LIBFUZZER it is a target
-// of libFuzzer instead, whose bytes stand for the random numbers.
+//	cshim_fuzz -seed S -sequence K [-length L] [-trace]      one sequence (its first L calls) in this process
+//
+// The sequences run in child processes, so that the parent can report which one crashed. With
+// LINSTOCK_LIBFUZZER this is a libFuzzer target instead, which takes its random numbers from libFuzzer's bytes.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -34,16 +35,16 @@ namespace {
 constexpr int32_t kCpu = 0xff, kMeta = 13 << 8 | 0xff;
 constexpr int32_t kFloat = 6, kLong = 4, kBool = 11;
 constexpr int64_t kMiB = 1 << 20;
-constexpr int64_t kRoom = 64 * kMiB;  // what a sequence may allocate: what asks for more is refused
+constexpr int64_t kRoom = 64 * kMiB;  // the bytes that a sequence may allocate; larger requests fail
 constexpr int kThreads = 4;
 constexpr size_t kPool = 24;
 constexpr int kMostFailures = 40;
 constexpr int64_t kHang = 60;  // seconds
 
-// What parent and children share.
+// Shared by the parent and its children.
 struct Worker {
   std::atomic<uint64_t> sequence, step[kThreads], began;  // began: in seconds; 0 between sequences
-  std::atomic<const char *> name[kThreads];               // the address is the same in all of them
+  std::atomic<const char *> name[kThreads];               // at the same address in all processes
 };
 struct Shared {
   std::atomic<uint64_t> next, calls, errors, failures;
@@ -94,14 +95,14 @@ bool utf8(const char *s) {
   return true;
 }
 
-// One operator for ls_op_call, with the kinds of its arguments.
+// An operator for ls_op_call, with the types of its arguments.
 struct Operator {
   const char *name, *overload;
   ls_op op = 0;
-  std::vector<std::string> args = {};  // types, as the schema writes them
+  std::vector<std::string> args = {};  // types, as written in the schema
 };
 
-// Those that ls_op_call is tried on: ordinary ones, of each kind of argument.
+// Operators for ls_op_call: ordinary ones that cover each type of argument.
 Operator operators[] = {
     {"aten::add", "Tensor"},
     {"aten::add_", "Tensor"},
@@ -207,7 +208,7 @@ Operator operators[] = {
 
 std::vector<std::string> all_names;  // "aten::add.Tensor"
 
-// The types of a schema's arguments: "aten::f(Tensor self, int[2] k=1, *, Scalar? s=None) -> Tensor".
+// Returns the types of a schema's arguments: "aten::f(Tensor self, int[2] k=1, *, Scalar? s=None) -> Tensor".
 std::vector<std::string> argument_types(const std::string &schema) {
   std::vector<std::string> types;
   size_t at = schema.find('(') + 1;
@@ -230,11 +231,11 @@ std::vector<std::string> argument_types(const std::string &schema) {
   return types;
 }
 
-// Handles that go from thread to thread.
+// Handles that are passed from thread to thread.
 std::atomic<ls_tensor> exchange[8];
-std::atomic<uint64_t> dropped{0};  // blobs let go
+std::atomic<uint64_t> dropped{0};  // blobs whose handles are released
 
-// Slots behind a value that are not values themselves.
+// Slots that follow a value and hold its elements.
 uint64_t payload_of(const ls_value &v) {
   if (v.tag == LS_STRING) return (uint64_t{v.len} + 15) / 16;
   if (v.tag >= LS_INTS && v.tag <= LS_TENSORS) return (uint64_t{v.len} + 1) / 2;
@@ -380,14 +381,14 @@ class Fuzz {
   Source source_;
   int thread_;
   bool many_;
-  // A graph may hang on a gradient in it: a ring that is cut only from outside. Nothing is freed before the end
-  // then.
+  // A graph may reference a gradient that contains it: a cycle that only the caller can cut. Then nothing is
+  // freed before the end.
   bool rings_ = false;
-  // What repeats elements far takes no memory, and all the time there is.
+  // Tensors with huge expanded shapes take no memory, but unlimited time.
   bool small_ = false;
   int modes_ = 0;
   std::vector<ls_tensor> pool_, held_;
-  std::vector<std::pair<ls_tensor, uint32_t>> hooks_;  // aliases, not to be seen by others
+  std::vector<std::pair<ls_tensor, uint32_t>> hooks_;  // aliases, private to this thread
 };
 
 const std::vector<Fuzz::Call> Fuzz::calls_ = {
@@ -439,7 +440,7 @@ void Fuzz::make() {
   int32_t d = dtype();
   static const int sizes[] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 1, 1, 1, 2};
   uint64_t n = d >= 0 && d < 16 ? static_cast<uint64_t>(sizes[d]) : 4;
-  if (one(50)) s = {pick<int64_t>({256, 300, 700}), 100};  // large blocks go another way than small ones
+  if (one(50)) s = {pick<int64_t>({256, 300, 700}), 100};  // large blocks take another path than small ones
   for (auto e : s) n *= static_cast<uint64_t>(e);
   std::vector<uint8_t> data(n);
   if (d == kLong)
@@ -514,7 +515,7 @@ void Fuzz::look() {
       return ok(ls_tensor_sizes(t, sizes, strides, below(4)));
     }
     case 2: {
-      if (t == 0) return;  // an alias of none is none
+      if (t == 0) return;  // an alias of NULL is NULL
       return result(ls_tensor_alias(t));
     }
     case 3:
@@ -545,7 +546,7 @@ void Fuzz::look() {
   }
 }
 
-// A value of a schema's type, or another.
+// Returns a value of a schema's type, or of another type.
 void Fuzz::argument(const std::string &type, std::vector<ls_value> &to) {
   auto scalar = [&] {
     switch (below(4)) {
@@ -614,7 +615,7 @@ void Fuzz::argument(const std::string &type, std::vector<ls_value> &to) {
   to.push_back({LS_DEFAULT, 0, {.i = 0}});
 }
 
-// Spoils encoded arguments, among which there are no tensors.
+// Corrupts encoded arguments that contain no tensors.
 void Fuzz::wrong(std::vector<ls_value> &to) {
   if (to.empty() || one(4))
     return to.push_back({static_cast<uint32_t>(below(16)), static_cast<uint32_t>(below(3)), {.i = 0}});
@@ -627,16 +628,17 @@ void Fuzz::wrong(std::vector<ls_value> &to) {
       to.resize(below(to.size() + 1));
       break;
     default:
-      break;  // its tag is changed by the caller, where that makes no handle of a number
+      break;  // the caller changes its tag, if no number becomes a handle by that
   }
-  // Another length makes values of a list's elements: a number that reads as a tensor's tag is no handle.
+  // A different length would turn a list's elements into values. A number there that equals a tensor's tag is
+  // not followed by a handle.
   for (size_t i = 0; i < to.size(); i += 1 + payload_of(to[i])) {
     if (to[i].tag == LS_TENSOR) to[i].u.t = 0;
     if (to[i].tag == LS_TENSORS) to[i].len = 0;
   }
 }
 
-// For a trace.
+// Formats arguments for a trace.
 void describe(ls_tensor t) {
   ls_meta m;
   if (t == 0) return;
@@ -648,7 +650,8 @@ void describe(ls_tensor t) {
   std::fprintf(stderr, "\n");
 }
 
-// Arguments for a trace. Spoilt ones may have numbers where a tensor's tag says that there is a handle.
+// Formats arguments for a trace. Corrupted ones may contain a tensor's tag followed by a number that is not a
+// handle.
 void describe(const std::vector<ls_value> &args, bool spoilt) {
   for (size_t i = 0; i < args.size(); i++) {
     const ls_value &v = args[i];
@@ -666,7 +669,7 @@ void describe(const std::vector<ls_value> &args, bool spoilt) {
 void Fuzz::boxed() {
   auto &o = operators[below(std::size(operators))];
   std::vector<ls_value> args;
-  // Numbers for handles are ruled out, so what is spoilt by its shape alone has no tensors in it.
+  // No number is taken for a handle here, so arguments with a corrupted structure contain no tensors.
   bool spoil = one(10);
   small_ = std::strcmp(o.name, "aten::as_strided") == 0;
   for (auto &type : o.args) {
@@ -683,7 +686,7 @@ void Fuzz::boxed() {
   }
   small_ = false;
   if (spoil) wrong(args);
-  std::vector<ls_value> exact(args);  // so that AddressSanitizer sees what is read beyond
+  std::vector<ls_value> exact(args);  // so that AddressSanitizer reports reads past the end
   exact.shrink_to_fit();
   self->name[thread_].store(o.name, std::memory_order_relaxed);
   if (trace) {
@@ -691,7 +694,7 @@ void Fuzz::boxed() {
     describe(exact, spoil);
   }
   bool in_place = std::strlen(o.name) > 0 && o.name[std::strlen(o.name) - 1] == '_';
-  // An operator that writes into what its own graph saves makes a ring.
+  // An operator that writes to a tensor saved by its own graph makes a reference cycle.
   if (in_place) ok(ls_mode_push(LS_MODE_GRAD, 0));
   values([&](ls_value *out, uint64_t n) {
     return ls_op_call(o.op, exact.data(), exact.size(), out, n, in_place || one(20) ? LS_CALL_DISCARD : 0);
@@ -800,8 +803,8 @@ void Fuzz::in_place() {
   ls_tensor x = tensor(), y = tensor(), z = tensor();
   bool off = one(3) || x == y || x == z;
   if (!off && x != 0 && y != 0) {
-    // What x was used for keeps x itself: were it written to x, the graph would hold its own output, a ring that
-    // libtorch never frees.
+    // Operators on x have saved x itself. If x were written into x, the graph would hold its own output, a
+    // cycle that libtorch never frees.
     ok(ls_mode_push(LS_MODE_GRAD, 0));
     auto r = ls_aten_clone(y);
     ls_mode_pop();
@@ -925,7 +928,7 @@ uint64_t on_hook(uint64_t id, ls_tensor grad, ls_tensor *out) {
   if (id % 4 == 1) *out = ls_tensor_alias(grad).t;
   if (id % 4 == 2) return 7;
   if (id % 4 == 3) {
-    auto r = ls_aten_sum_dim_IntList(grad);  // of another shape
+    auto r = ls_aten_sum_dim_IntList(grad);  // with a different shape
     *out = r.t;
     ls_error_free(r.err);
   }
@@ -965,7 +968,7 @@ void Fuzz::custom() {
     if (c.t != 0) fresh.push_back(c.t);
     result(c);
   }
-  // Only tensors without a graph can be outputs: others make rings.
+  // Only tensors without a graph can be outputs: others make reference cycles.
   if (one(10)) fresh.push_back(0);
   std::vector<ls_tensor> out(fresh.size());
   uint64_t scope;
@@ -1026,7 +1029,7 @@ void Fuzz::blob() {
   auto r = one(2) ? ls_tensor_from_blob(one(10) ? dtype() : kFloat, s.data(), s.size(), memory, n, drop, 0)
                   : ls_tensor_from_blob(kFloat, s.data(), s.size(), memory, n, nullptr, source_.next());
   if (r.err != nullptr) return result(r);
-  // The memory is everybody's: only its copy is written to.
+  // Other handles share the memory, so only a copy is written to.
   result(ls_aten_clone(r.t));
   ls_tensor_free(r.t);
   uint64_t ids[8];
@@ -1034,7 +1037,7 @@ void Fuzz::blob() {
   (void)ls_dropped_count();
 }
 
-// Gives another thread a tensor that nothing else refers to, and takes one.
+// Passes a tensor that nothing else references to another thread and takes one from another thread.
 void Fuzz::swap() {
   auto &slot = exchange[below(std::size(exchange))];
   ls_tensor give = 0;
@@ -1073,7 +1076,7 @@ void Fuzz::memory() {
       return ok(ls_memory_capacity(d, &free, &total));
     }
     case 7: {
-      // Always one that keeps the machine: what is granted could be all of it.
+      // Always a limit that leaves memory to the machine: an allocation up to the limit is granted.
       ls_memory m;
       ok(ls_memory_stats(kCpu, &m));
       if (one(3)) ok(ls_memory_set_limit(kCpu, pick<int64_t>({-1, INT64_MIN, 1})));
@@ -1099,10 +1102,11 @@ void Fuzz::pressure() {
   ls_pressure p;
   switch (below(6)) {
     case 0: {
-      // A pacer's round: what it finds is what others have handed over.
+      // A round of the pacer, which frees tensors that other threads have passed.
       if (ls_pressure_attach() == 0) return;
       for (uint64_t n = 1 + below(3); n > 0; n--) {
-        // Alone, the round that was asked for is there at once; among others it may be gone.
+        // On a single thread the requested round is already there. Among several threads another may have taken
+        // it.
         bool asked = (!many_ || one(2)) && ls_pressure_ask() == 1;
         int64_t timeout =
             asked && !many_ ? pick<int64_t>({0, -1, INT64_MIN, INT64_MAX}) : static_cast<int64_t>(below(2));
@@ -1118,7 +1122,7 @@ void Fuzz::pressure() {
       (void)ls_pressure_ask();
       return;
     case 2:
-      // It would wait for ever where nobody asks.
+      // Without a request it would wait for ever.
       if (ls_pressure_ask() == 1) (void)ls_pressure_wait(&p, pick<int64_t>({0, 1, -1, INT64_MIN}));
       ls_sweeping_set(0);
       return;
@@ -1187,7 +1191,7 @@ void Fuzz::process() {
       return ok(ls_rng_set_state(one(4) ? device() : kCpu, one(2) ? tensor() : r.t));
     }
     case 3:
-      // Each number starts its threads.
+      // Each number of threads starts its own pool.
       return ok(ls_threads_set(one(40) ? 2 : pick<int32_t>({1, 1, 0, -1, INT32_MIN})));
     case 4:
       (void)ls_threads_get();
@@ -1243,7 +1247,7 @@ void Fuzz::threads_words() {
     default:
       break;
   }
-  ls_mode_pop();  // where there is none it does nothing
+  ls_mode_pop();  // does nothing without CUDA
   modes_ = std::max(0, modes_ - 1);
 }
 
@@ -1314,7 +1318,7 @@ ls_memory now() {
   return m;
 }
 
-// The process's settings as a sequence finds them.
+// The process's settings when a sequence begins.
 void reset() {
   check(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
   check(ls_memory_set_limit(kCpu, 0));
@@ -1369,7 +1373,7 @@ void play(uint64_t sequence, Source *given) {
 void sequence(uint64_t k, Source *given = nullptr) {
   self->sequence.store(k);
   self->began.store(static_cast<uint64_t>(seconds()));
-  // What libtorch makes once and keeps is there the second time.
+  // By the second run libtorch has made everything that it makes once and keeps.
   for (int i = 0;; i++) {
     auto before = now();
     play(k, given);
@@ -1407,7 +1411,7 @@ void show(int log) {
 
 int run_all(uint64_t calls, int jobs) {
   std::vector<pid_t> pids(static_cast<size_t>(jobs), 0);
-  std::vector<int> logs;  // what the children write: libtorch has warnings for much of it
+  std::vector<int> logs;  // the children's output, with many of libtorch's warnings
   for (int i = 0; i < jobs; i++) logs.push_back(memfd_create("log", 0));
   auto start = seconds(), said = start;
   auto begin = [&](size_t i) {
@@ -1422,7 +1426,7 @@ int run_all(uint64_t calls, int jobs) {
     dup2(logs[i], 2);
     load();
     while (shared->calls.load() < calls) {
-      // What a sequence has written is of interest where it fails.
+      // The output of a sequence is printed only if it fails.
       if (ftruncate(2, 0) != 0 || lseek(2, 0, SEEK_SET) != 0) fail("the log");
       sequence(shared->next.fetch_add(1));
     }
@@ -1498,11 +1502,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 }
 #else
 int main(int argc, char **argv) {
-  // Sequences run beside each other.
+  // The sequences run in parallel.
   setenv("OMP_NUM_THREADS", "1", 0);
   double share = 1;
   uint64_t calls = 10'000'000, only = UINT64_MAX;
-  // Two for each core: sequences wait for memory at times.
+  // Two for each core: sequences sometimes wait for memory.
   int jobs = static_cast<int>(std::clamp(2 * std::thread::hardware_concurrency(), 2u, 64u));
   for (int i = 1; i < argc; i++) {
     std::string name = argv[i];

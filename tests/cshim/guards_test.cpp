@@ -1,5 +1,5 @@
-// What tests/mutate takes out and no other test notices is noticed here, where that takes libtorch's own types:
-// its locks held, its functions failing, tensors of devices that are none.
+// Tests that notice mutants of tests/mutate that no other test can notice, because they need libtorch's own
+// types: locks that are held, functions that fail, tensors of fake device types.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Generator.h>
@@ -20,7 +20,7 @@ namespace {
 std::atomic<bool> threads_fail{false};
 }
 
-// The shim's call finds this before libtorch's.
+// The linker takes this definition before libtorch's.
 void at::set_num_threads(int n) {
   if (threads_fail) throw std::bad_alloc();
   static auto real = reinterpret_cast<void (*)(int)>(dlsym(RTLD_NEXT, "_ZN2at15set_num_threadsEi"));
@@ -40,7 +40,7 @@ TEST_F(Guards, ThreadsThatCannotBeSet) {
   EXPECT_OK(ls_threads_set(before));
 }
 
-// Whether f waits for the mutex: it is still at it when it has had time to end, and ends where it is free.
+// Reports whether f waits for the mutex: it has not ended after some time, and ends once the mutex is unlocked.
 template <class F>
 bool waits_for(std::mutex &mutex, F &&f) {
   f();
@@ -84,7 +84,7 @@ void disarm() {
   if (ls_fault_set(LS_FAULT_SHIM, 0, 0, 0, 0) != nullptr) std::exit(92);
 }
 
-// Where libtorch's CUDA cannot start its error is every device's, and all else goes on.
+// When libtorch's CUDA cannot be initialized, every CUDA device reports its error; everything else works.
 TEST_F(DevicesDeathTest, AStartsErrorIsKept) {
   EXPECT_EXIT(
       {
@@ -93,9 +93,9 @@ TEST_F(DevicesDeathTest, AStartsErrorIsKept) {
         ls::add_devices(c10::kCUDA, &broken);
         ls_error *e = ls_rng_state(cuda(1)).err;
         if (e == nullptr || e->code != LS_ERR_DEVICE_LOST || e->device_error != 46) std::exit(1);
-        // The CPU's generator is seeded by hand then.
+        // In this case the CPU's generator is seeded directly.
         if (!waits_for(generators(), [] { ls_rng_seed(7); })) std::exit(2);
-        // A tensor with a graph, whose devices cannot be looked at without memory, is left alone.
+        // A tensor whose graph cannot be searched for devices, for lack of memory, is not freed.
         Tensor x = floats({1, 2});
         if (ls_tensor_set_requires_grad(x, 1) != nullptr) std::exit(3);
         ls_tensor y = ls_aten_mul_Tensor(x, x).t;
@@ -103,7 +103,7 @@ TEST_F(DevicesDeathTest, AStartsErrorIsKept) {
         ls_tensor_free(y);
         disarm();
         ls_error_free(e);
-        std::_Exit(0);  // without a look at what is left alone on purpose
+        std::_Exit(0);  // LeakSanitizer ignores tensors that are leaked on purpose
       },
       ::testing::ExitedWithCode(0), "");
 }
@@ -122,7 +122,7 @@ TEST_F(DevicesDeathTest, AnErrorThatIsNotTheLastIsTheDevices) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// What a device is to give is admitted before its allocator is asked: it waits for a sweep that frees something,
+// A device allocation is admitted before its allocator is called: it waits for a sweep that frees something,
 // and fails after one that frees nothing.
 TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
   EXPECT_EXIT(
@@ -153,7 +153,7 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
         };
         ls::admit_on_device(1, kRoom);
         if (rounds != 0 || live() != kRoom) std::exit(6);
-        // The block that was admitted is counted once, and what it is larger.
+        // An admitted block is counted once, including what the allocator adds to its size.
         ls::count_on_device(1, nullptr, kRoom, kRoom, nullptr);
         if (live() != kRoom) std::exit(7);
         garbage = kRoom;
@@ -168,7 +168,7 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
         } catch (const c10::OutOfMemoryError &) {
         }
         if (rounds != 2 || live() != kRoom / 2) std::exit(11);
-        // Where the device itself has nothing left: another try pays only when something was freed.
+        // When the device itself is full, the allocation is retried only if something was freed.
         garbage = 512;
         if (!ls::sweep_for_device(1, kRoom) || ls::sweep_for_device(1, kRoom)) std::exit(12);
         over = true;
@@ -178,7 +178,7 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
       ::testing::ExitedWithCode(0), "");
 }
 
-// libtorch's engine must not be started again where its threads could not.
+// libtorch's engine must not be started again after its threads have failed to start.
 TEST(EngineDeathTest, ThatCannotStartIsLeftAlone) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

@@ -1,4 +1,4 @@
-// What the shim's tests share. Every test ends with the bytes and handles that it began with.
+// Shared by the shim's tests. Every test ends with the bytes and handles that it began with.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class ShimTest : public ::testing::Test {
     uint64_t ids[64];
     while (ls_dropped_take(ids, 64) != 0) {
     }
-    // At a limit threads have no credit: the account is exactly the bytes in use.
+    // At a limit threads have no credit, so the account equals the bytes in use.
     ASSERT_EQ(ls_memory_set_limit(kCpu, 1), nullptr);
     ls_memory after;
     ASSERT_EQ(ls_memory_stats(kCpu, &after), nullptr);
@@ -54,7 +54,7 @@ class ShimTest : public ::testing::Test {
   ls_memory before_{};
 };
 
-// Ends a round with the same verdict for all that wait.
+// Ends a round with the same verdict for all waiting threads.
 inline void end_round(ls_pressure &p, int32_t verdict) {
   for (int32_t i = 0; i < p.count; i++) p.waiters[i].verdict = verdict;
   ls_pressure_done(&p);

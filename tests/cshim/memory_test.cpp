@@ -1,4 +1,4 @@
-// Limits, the out-of-memory callback, and rounds: what the shim does about memory without any Go.
+// Limits, the out-of-memory callback and rounds: how the shim manages memory, without Go.
 #include <malloc.h>
 #include <pthread.h>
 
@@ -73,7 +73,7 @@ TEST_F(Memory, TheCallbackFreesBeforeTheRetry) {
         h->calls++;
         h->asked = bytes;
         EXPECT_EQ(device, kCpu);
-        // What the callback allocates itself does not call it again.
+        // Allocations within the callback do not call it again.
         auto more = empty(2 * kMiB);
         EXPECT_NE(more.err, nullptr);
         ls_error_free(more.err);
@@ -111,7 +111,7 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
   int rounds = 0;
   std::thread pacer([&] {
     ls_pressure p;
-    // All are waiting before the sweep begins.
+    // All threads wait before the sweep begins.
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     EXPECT_EQ(__atomic_load_n(&due, __ATOMIC_RELAXED), 1u)
         << "the next operator must see that an allocation waits";
@@ -135,11 +135,11 @@ TEST_F(Memory, OneRoundServesAllThatWait) {
     EXPECT_EQ(r.err, nullptr);
     ls_tensor_free(r.t);
   }
-  EXPECT_ERR(empty(kMiB * kThreads * 2).err, LS_ERR_OUT_OF_MEMORY);  // nobody sweeps any more
+  EXPECT_ERR(empty(kMiB * kThreads * 2).err, LS_ERR_OUT_OF_MEMORY);  // sweeping has stopped
 }
 
-// An allocation that waited at the wait trigger tries again, since others may have taken the room, and passes the
-// limit once a round admits it.
+// An allocation that waited at the wait trigger is retried, since other threads may have taken the freed
+// memory. It passes the trigger once a round admits it.
 TEST_F(Memory, ARoundAdmitsPastTheWaitTrigger) {
   ASSERT_EQ(ls_pressure_attach(), 1);
   for (bool room : {false, true}) {
@@ -168,9 +168,9 @@ TEST_F(Memory, ARoundAdmitsPastTheWaitTrigger) {
   EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
 }
 
-// A round tells the sum and the largest of the allocations that wait, and the strongest reason. A verdict of the
-// round holds for those for which it is meant: one at the wait trigger is admitted, one at the hard limit fails
-// once the round is exhausted.
+// A round reports the sum and the largest of the waiting allocations, and the strongest reason. Each verdict
+// applies to the allocations that wait for its reason: one at the wait trigger is admitted, one at the hard
+// limit fails once the round is exhausted.
 TEST_F(Memory, ARoundServesEachReason) {
   ASSERT_EQ(ls_pressure_attach(), 1);
   int64_t base = live();
@@ -189,12 +189,12 @@ TEST_F(Memory, ARoundServesEachReason) {
       }
       auto &w = p.waiters[0];
       if (w.reason == LS_WAIT_TARGET && w.bytes == w.largest && w.largest == 64 * kMiB) {
-        end_round(p, LS_VERDICT_ADMIT);  // it meets the hard limit next
+        end_round(p, LS_VERDICT_ADMIT);  // next it reaches the hard limit
       } else if (w.bytes == 72 * kMiB) {
         EXPECT_EQ(w.largest, 64 * kMiB);
         EXPECT_EQ(w.reason, LS_WAIT_LIMIT);
         both = true;
-        end_round(p, LS_VERDICT_ADMIT);  // not exhausted: that at the limit tries again
+        end_round(p, LS_VERDICT_ADMIT);  // not exhausted: the allocation at the limit is retried
       } else if (both) {
         EXPECT_EQ(w.reason, LS_WAIT_LIMIT) << "one at the wait trigger was admitted";
         EXPECT_EQ(w.bytes, 64 * kMiB);
@@ -240,7 +240,7 @@ TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
   pacer.join();
 }
 
-// Under ThreadSanitizer, too.
+// Checked by ThreadSanitizer, too.
 TEST_F(Memory, OneAtATimeAttaches) {
   std::atomic<int> attached{0}, most{0};
   on_threads(4, [&](int) {
@@ -276,7 +276,7 @@ TEST_F(Memory, ExtremeTimeoutsAndRates) {
   EXPECT_EQ(ls_sweeping_set(1), 0);
   EXPECT_EQ(ls_sweeping_set(0), 1);
   ls_pressure_stop();
-  // So seldom that no block is sampled.
+  // So rarely that no block is sampled.
   ls_samples_set_rate(INT64_MAX);
   auto seen = *ls_samples_seen();
   for (int i = 0; i < 1000; i++) ls_tensor_free(empty(10000 + i).t);
@@ -300,7 +300,7 @@ TEST_F(Memory, RequestedAndRoundedBytesAreCounted) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kRanges = false;  // all blocks are malloc's
+constexpr bool kRanges = false;  // malloc serves all blocks
 #else
 constexpr bool kRanges = true;
 #endif
@@ -311,7 +311,7 @@ ls_memory cpu() {
   return m;
 }
 
-// A tensor of so many units of 128 KiB, full of one number.
+// Returns a tensor of the given number of 128 KiB units, filled with one number.
 struct Block {
   ls_tensor t = 0;
   int64_t units = 0;
@@ -332,7 +332,8 @@ struct Block {
   }
 };
 
-// What one layer leaves serves the next, whatever its size: large blocks are cut, and join their free neighbours.
+// Blocks that one layer frees serve the next layer's allocations of any size: large blocks are split and merge
+// with free neighbours.
 TEST_F(Memory, LargeBlocksAreCutAndJoined) {
   EXPECT_OK(ls_memory_empty_cache(kCpu));
   EXPECT_LE(cpu().cached, kMiB) << "small blocks of other threads";
@@ -352,7 +353,7 @@ TEST_F(Memory, LargeBlocksAreCutAndJoined) {
     }
     ls_tensor_free(whole.t);
   }
-  // A part of a free range goes back, in whole huge pages.
+  // Part of a free range is returned to the system, in whole huge pages.
   int64_t freed;
   EXPECT_OK(ls_memory_trim(kCpu, 10 * kMiB, &freed));
   EXPECT_LE(cpu().cached, 11 * kMiB);
@@ -366,7 +367,7 @@ TEST_F(Memory, LargeBlocksAreCutAndJoined) {
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if __GLIBC_PREREQ(2, 33)
-// Blocks of 64 KiB to 1 MiB whose sizes differ from step to step come from ranges: malloc's arenas, of which new
+// Blocks of 64 KiB to 1 MiB whose sizes vary from step to step come from ranges: malloc's arenas, of which new
 // threads get their own, do not grow.
 TEST_F(Memory, BlocksOfVaryingSizesLeaveMallocAlone) {
   auto of_malloc = [] {
@@ -388,14 +389,14 @@ TEST_F(Memory, BlocksOfVaryingSizesLeaveMallocAlone) {
     for (auto t : held) ls_tensor_free(t);
   });
   EXPECT_LE(of_malloc() - before, 2 * kMiB);
-  // Freed blocks join, so that one as large as all of them finds room in what they left.
+  // Freed blocks merge, so that an allocation as large as all of them fits where they were.
   EXPECT_LE(cpu().cached, 64 * kMiB);
 }
 #endif
 #endif
 
-// Threads that take and free blocks of all sizes, while the cache is trimmed: each finds in its blocks what it
-// wrote.
+// Threads allocate and free blocks of all sizes while the cache is trimmed. Each thread finds in its blocks
+// what it wrote.
 TEST_F(Memory, LargeBlocksKeepWhatIsWritten) {
   EXPECT_OK(ls_memory_empty_cache(kCpu));
   ls_memory start = cpu();
@@ -433,7 +434,7 @@ TEST_F(Memory, LargeBlocksKeepWhatIsWritten) {
   EXPECT_LE(cpu().reserved - start.reserved, kMiB);
 }
 
-// Under ThreadSanitizer: what threads hold is summed while more of them start than there ever were.
+// For ThreadSanitizer: the bytes that threads hold are summed while more threads start than there ever were.
 TEST_F(Memory, FiguresWhileThreadsStart) {
   constexpr int kThreads = 48;
   std::atomic<bool> over{false};
@@ -456,7 +457,7 @@ TEST_F(Memory, FiguresWhileThreadsStart) {
   reader.join();
 }
 
-// At the limit the credit of all threads is given back to the account, and never while its thread still uses it.
+// At the limit the credit of all threads returns to the account, but never while its thread is using it.
 TEST_F(Memory, CreditIsUsedOnce) {
   constexpr int kThreads = 4, kRounds = 3000;
   constexpr int64_t kSmall = 4000, kLarge = 20000;  // floats
@@ -464,7 +465,7 @@ TEST_F(Memory, CreditIsUsedOnce) {
   std::barrier<> together(kThreads);
   on_threads(kThreads, [&](int i) {
     for (int k = 0; k < kRounds; k++) {
-      Tensor(empty(7500));  // freed, its bytes become credit
+      Tensor(empty(7500));  // its bytes become credit when it is freed
       together.arrive_and_wait();
       if (i == 0) {
         ls_pace p;
@@ -483,7 +484,7 @@ TEST_F(Memory, CreditIsUsedOnce) {
         most = std::max(most, live() - limit);
         least = std::min(least, live() - limit);
         EXPECT_OK(ls_memory_set_limit(kCpu, 0));
-        ls_pressure_done(nullptr);  // the end of a round with room enables credit again
+        ls_pressure_done(nullptr);  // a round that ends with room left enables credit again
       }
       together.arrive_and_wait();
     }
@@ -492,8 +493,8 @@ TEST_F(Memory, CreditIsUsedOnce) {
   EXPECT_GT(least, -(kSmall + 16) * 4) << "bytes that no thread could allocate";
 }
 
-// Rounds end with room to spare while other threads are refused: credit belongs to its thread or to the account,
-// never both. TearDown compares the account.
+// Rounds end with room left while other threads are refused. Credit belongs either to its thread or to the
+// account, never to both: TearDown compares the account with the bytes in use.
 TEST_F(Memory, RoundsEndWhileOthersMeetTheLimit) {
   EXPECT_OK(ls_memory_set_limit(kCpu, live() + 16 * kMiB));
   std::atomic<int> running{2};
@@ -509,7 +510,7 @@ TEST_F(Memory, RoundsEndWhileOthersMeetTheLimit) {
   });
 }
 
-// Under ThreadSanitizer: what the allocator, its profile and those who wait share is locked.
+// For ThreadSanitizer: the allocator, its profile and the waiting threads lock what they share.
 TEST_F(Memory, EverythingAtOnce) {
   ls_samples_set_rate(1);
   EXPECT_OK(ls_history_set(100));
@@ -572,7 +573,7 @@ TEST_F(Memory, EverythingAtOnce) {
   EXPECT_OK(ls_memory_trim(kCpu, 0, &freed));
 }
 
-// What libtorch's threads make for a backward pass is named by who called it.
+// Blocks that libtorch's threads allocate during a backward pass are attributed to the caller.
 TEST_F(Memory, StraysOfManyThreads) {
   ls_samples_set_rate(1);
   std::atomic<int> running{2};
@@ -607,10 +608,10 @@ TEST_F(DevicesDeathTest, AreLostOneByOne) {
   EXPECT_EXIT(
       {
         begin();
-        if (fail_on_a_device() != LS_ERR_GENERIC) std::exit(1);  // none is used
+        if (fail_on_a_device() != LS_ERR_GENERIC) std::exit(1);  // no number is used
         ask(0);
         ask(1);
-        if (fail_on_a_device() != LS_ERR_GENERIC) std::exit(2);  // both are well
+        if (fail_on_a_device() != LS_ERR_GENERIC) std::exit(2);  // both work
         devices_.broken = 1;
         std::atomic<int> lost{0};
         on_threads(4, [&](int i) {
@@ -646,7 +647,7 @@ TEST_F(DevicesDeathTest, ThoseThatAreNotThereAreRefused) {
         ask(0);
         devices_.count_fails = true;
         if (ask(1) != LS_ERR_STD) std::exit(3);
-        // A device in use is looked at even so.
+        // A busy device is probed as well.
         devices_.broken = 0;
         std::exit(fail_on_a_device() == LS_ERR_DEVICE_LOST ? 0 : 2);
       },

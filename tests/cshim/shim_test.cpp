@@ -144,7 +144,7 @@ TEST_F(Tensors, AHugeAllocationIsOutOfMemory) {
   EXPECT_EQ(after.live, before.live);
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // there blocks are malloc's, and are not kept
+#if !defined(__SANITIZE_ADDRESS__)  // there malloc serves all blocks; none are cached
 TEST_F(Tensors, LargeBlocksAreKeptWithinTheBound) {
   EXPECT_OK(ls_memory_empty_cache(kCpu));
   EXPECT_OK(ls_memory_reset_peak(kCpu));
@@ -162,7 +162,7 @@ TEST_F(Tensors, LargeBlocksAreKeptWithinTheBound) {
   }
   EXPECT_OK(ls_memory_stats(kCpu, &m));
   EXPECT_EQ(m.cached, 4 << 20);
-  // Sizes that never fit each other: what is kept must not pile up.
+  // Sizes that never fit each other: cached blocks must not accumulate.
   for (int i = 0; i < 40; i++) {
     Tensor t = floats(std::vector<float>((1 << 20) + (i << 19)));
     EXPECT_OK(ls_memory_stats(kCpu, &m));
@@ -284,7 +284,7 @@ TEST_F(Calls, DevicesThatCannotBeAreRefused) {
   for (int32_t d : {-1, 200 << 8, 21 << 8, 0xfe, INT32_MAX, INT32_MIN}) {
     EXPECT_ERR(ls_rng_state(d).err, LS_ERR_ARGUMENT);
     EXPECT_ERR(ls_device_synchronize(d), LS_ERR_ARGUMENT);
-    if (HasFailure()) return;  // the next may never come back
+    if (HasFailure()) return;  // the next call may not return
     if (d >= 0) EXPECT_ERR(ls_tensor_to(t, -1, d, 0).err, LS_ERR_ARGUMENT);
   }
 }
@@ -308,7 +308,7 @@ TEST_F(Calls, RecurrentLayersAreCounted) {
     ls_value out[2];
     EXPECT_ERR(ls_op_call(op("aten::gru", "input"), args.data(), args.size(), out, 2, 0).err, LS_ERR_ARGUMENT);
   }
-  // No layers, with as many states and weights.
+  // No layers, and no states or weights either.
   Tensor none = floats({}, {0, 1, 1});
   std::vector<ls_value> args{T(x), T(none)};
   append<ls_tensor>(args, LS_TENSORS, {});
@@ -319,7 +319,7 @@ TEST_F(Calls, RecurrentLayersAreCounted) {
 
 TEST_F(Calls, ErrorTextsAreUtf8) {
   Tensor t = floats({1, 2, 3, 4}, {2, 2});
-  // Too long a form, a surrogate, beyond Unicode, cut off; and what is right.
+  // Overlong encodings, surrogates, code points beyond Unicode, truncated sequences; then valid text.
   for (auto [text, shown] : std::vector<std::pair<std::string, std::string>>{
            {"\xff", "'?'"},
            {"\xc0\x80", "'?\?'"},
@@ -372,7 +372,7 @@ TEST_F(Threads, ModesNestAndBelongToTheThread) {
   EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 0);
   ls_mode_pop();
   EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
-  ls_mode_pop();  // one too many does nothing
+  ls_mode_pop();  // one call too many does nothing
   EXPECT_ERR(ls_mode_push(42, 1), LS_ERR_ARGUMENT);
 }
 
@@ -389,7 +389,7 @@ TEST_F(Threads, TheScopeWordComesBackWithResults) {
 TEST_F(Threads, ALongTurnIsToldWithAResult) {
   int32_t before = ls_threads_get();
   Tensor large = floats(std::vector<float>(1 << 15)), small = floats({1});
-  // Whether a result says so within some time, and with which word else.
+  // Reports whether a result has LS_SCOPE_LONG within the given time. Every result has scope 7.
   auto told = [&](int milliseconds) {
     auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
     while (std::chrono::steady_clock::now() < end) {
@@ -416,8 +416,8 @@ TEST_F(Threads, ALongTurnIsToldWithAResult) {
   EXPECT_FALSE(says()) << "it is no part of a scope's word";
   EXPECT_TRUE(told(5000)) << "again";
   ls_scope_set(7);
-  // Also by the operator that has taken the time itself, not by the next one: the caller's scheduler looks right
-  // after it.
+  // The result of the operator that exceeded the time has the flag already, not the next operator's: the caller
+  // checks it immediately afterwards.
   EXPECT_EQ(ls_scope_flags(), 0u);
   for (size_t n = 1 << 22;; n *= 2) {
     ASSERT_LE(n, size_t{1} << 28);
@@ -485,7 +485,7 @@ TEST_F(Threads, SeedsGiveTheSameNumbers) {
   EXPECT_EQ(draw(), first);
 }
 
-// Under ThreadSanitizer: what threads share is locked.
+// For ThreadSanitizer: shared state is locked.
 TEST_F(Threads, SharedListsAreTheirOwnersAlone) {
   const char *names[] = {"aten::sin", "aten::cos", "aten::tan", "aten::asin", "aten::acos", "aten::atan"};
   std::vector<std::thread> threads;

@@ -1,6 +1,6 @@
-// Threads on the paths that they share: blocks and handles that pass from one to another, rounds of pressure,
-// limits, samples and settings that change meanwhile. The results are checked as anywhere; ThreadSanitizer sees
-// the rest.
+// Threads on the paths that they share: blocks and handles that pass between threads, rounds of pressure,
+// limits, samples and settings that change meanwhile. The tests check results as usual; ThreadSanitizer finds
+// races.
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -27,7 +27,7 @@ class Concurrent : public ShimTest {
   }
 };
 
-// What threads put and take; the one that frees is seldom the one that made.
+// Blocks that pass between threads: the thread that frees a block is seldom the one that allocated it.
 class Pool {
  public:
   void put(ls_tensor t) {
@@ -48,7 +48,7 @@ class Pool {
   std::vector<ls_tensor> held_;
 };
 
-// Runs each function on a thread of its own; meanwhile, until they are through, `beside` again and again.
+// Runs each function on its own thread, and runs `beside` repeatedly until they have ended.
 template <class Beside>
 void together(const std::vector<std::function<void(int)>> &work, Beside &&beside) {
   std::atomic<int> running{static_cast<int>(work.size())};
@@ -72,7 +72,7 @@ ls_result made(int64_t floats) {
   return {r.err == nullptr ? out[0].u.t : 0, r.err, 0};
 }
 
-// Small blocks, of the threads' own lists, and large ones, of the list of all.
+// Small blocks, from the threads' own lists, and large ones, from the shared list.
 int64_t size_of(int i) {
   static const int64_t sizes[] = {1, 16, 200, 3000, 15000, 20000, 70000, 300000};
   return sizes[i % 8];
@@ -104,7 +104,7 @@ TEST_F(Concurrent, BlocksPassBetweenThreads) {
   });
 }
 
-// A thread's heap, with what it counted, goes to the next thread that starts.
+// The heap of a thread that ends, with its counts, passes to the next thread that starts.
 TEST_F(Concurrent, HeapsPassToTheNextThread) {
   Pool pool;
   for (int round = 0; round < 10; round++) {
@@ -198,7 +198,7 @@ TEST_F(Concurrent, SamplesGoOnAndOff) {
   });
 }
 
-// Handles of one tensor come and go while others compute with it.
+// Handles of one tensor are made and freed while other threads compute with it.
 TEST_F(Concurrent, HandlesAreFreedBesideOperators) {
   Tensor x = floats({1, 2, 3, 4}, {2, 2});
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
