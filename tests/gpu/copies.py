@@ -1,4 +1,4 @@
-"""The twin of the step streams/copies, and what Linstock has no API for yet: a copy beside kernels, on two streams."""
+"""The Python side of the step streams/copies, and a case that Linstock has no API for yet: a copy concurrent with kernels."""
 import json
 import os
 import time

@@ -19,7 +19,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// The part "faults". A device that is lost stays lost for its process, so each fault has a child of its own: this
+// The part "faults". A lost device stays lost for its process, so each fault has its own child process: this
 // program, started with the fault's name.
 func init() {
 	programs["sticky"] = sticky
@@ -46,7 +46,7 @@ func row(v any) {
 
 var gpu = tensor.CUDA(0)
 
-// A child is this program once more, which talks by lines.
+// A child is another process of this program that answers commands line by line.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -72,16 +72,17 @@ func start(env []string, args ...string) (*child, error) {
 	return c, c.cmd.Start()
 }
 
-// line is the next line that the child prints.
+// line returns the next line that the child prints.
 func (c *child) line() (string, error) {
 	s, err := c.out.ReadString('\n')
 	return strings.TrimSpace(s), err
 }
 
-// stickyFaults are what loses a device. The names of CUDA's errors are what is meant to come; the table says what came.
+// stickyFaults are faults that lose a device. Each has the name of the CUDA error that is expected; the table
+// shows the actual error.
 var stickyFaults = []struct {
 	name  string
-	code  int // over the fake runtime
+	code  int // with the fake runtime
 	cause func() *tensor.Tensor
 }{
 	{"index out of bounds (cudaErrorAssert)", 710, func() *tensor.Tensor {
@@ -167,7 +168,7 @@ func stickyChild(args []string) error {
 	}
 	var got stickyRow
 	err := tensor.WithScope(func() error {
-		// What is live when the device is lost: a model in training, on the device, and one on the CPU.
+		// Live when the device is lost: a model in training on the device, and one on the CPU.
 		there, err := newTrainer(gpu)
 		if err != nil {
 			return err
@@ -226,7 +227,7 @@ func stickyChild(args []string) error {
 		if sum, err := tensor.Ones([]int{1000}).Sum().Item(); err != nil || sum != 1000 {
 			got.CPU = fmt.Sprintf("1000 ones are %v, %v", sum, err)
 		}
-		// What is on the device is released; the process ends by itself.
+		// Everything on the device is released, and the process exits by itself.
 		there.release()
 		here.release()
 		x.Release()
@@ -290,7 +291,8 @@ func (t *trainer) release() {
 	nn.Release(t.net)
 }
 
-// busyChild says what it sees of the device, takes a share of it, trains, and, on a line "kernels", computes without end.
+// busyChild reports what it sees of the device, allocates its share, trains, and, on a line "kernels", computes
+// without end.
 func busyChild(args []string) error {
 	var share float64
 	if _, err := fmt.Sscan(args[0], &share); err != nil {
@@ -321,7 +323,7 @@ func busyChild(args []string) error {
 			return err
 		}
 		all := []*tensor.Tensor{held}
-		defer runtime.KeepAlive(&all) // else a sweep frees them
+		defer runtime.KeepAlive(&all) // otherwise a sweep frees them
 		in := bufio.NewScanner(os.Stdin)
 		for in.Scan() {
 			switch in.Text() {
@@ -334,7 +336,7 @@ func busyChild(args []string) error {
 				if err := say("trained"); err != nil {
 					return err
 				}
-			case "more": // than there is beside the other process
+			case "more": // more than the other process leaves free
 				for {
 					x := tensor.Zeros([]int{1 << 28}, tensor.Uint8, gpu)
 					if errors.Is(x.Err(), tensor.ErrOutOfMemory) {
@@ -366,7 +368,7 @@ func busyChild(args []string) error {
 	})
 }
 
-// A report is a line of busyChild's.
+// A report is a line that busyChild prints.
 type report struct{ limit, budget, other, allocated int64 }
 
 func (c *child) report(what string) (r report, err error) {
@@ -388,7 +390,8 @@ func (c *child) ask(what, answer string) (report, error) {
 	return c.report(answer)
 }
 
-// killed kills a child that holds half of the device and computes, and has the next take most of it.
+// killed kills a child that holds half of the device and computes; the next child then allocates most of the
+// device.
 func killed([]string) error {
 	for round := range 3 {
 		victim, err := start(nil, "busy-child", "0.5")
@@ -438,11 +441,11 @@ func text(err error) string {
 	return shortened(err.Error())
 }
 
-// two has two processes share the device: each sees the other's memory as taken, trains, and gets an error, not a crash,
-// where the device is full.
+// two runs two processes on the same device. Each sees the other's memory as used, trains, and gets an error
+// instead of a crash when the device is full.
 func two([]string) error {
 	var env []string
-	if dry() { // one control: the fake devices' memory is then that of both
+	if dry() { // one shared control, so that both use the same fake devices
 		words, err := os.CreateTemp("", "fakecuda")
 		if err != nil {
 			return err

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// A goPackage is a package whose tests the kit runs on the device: built with the tag linstock_device, they make their
-// tensors there (internal/testdevice). What cannot hold there is left out, and named in the table with its reason.
+// A goPackage is a package whose tests the kit runs on the device. Built with the tag linstock_device, they
+// allocate their tensors there (internal/testdevice). Tests that cannot pass there are left out and listed in
+// the table with the reason.
 type goPackage struct {
 	name  string
 	limit time.Duration
@@ -18,9 +19,9 @@ type goPackage struct {
 }
 
 type leftOut struct {
-	tests  string // with spaces between
+	tests  string // separated by spaces
 	reason string
-	dry    bool // over the fake runtime alone
+	dry    bool // with the fake runtime only
 }
 
 const (
@@ -67,13 +68,13 @@ var goPackages = []goPackage{
 	}},
 }
 
-// onDevice is the environment of tests on the device. TF32 would widen every tolerance.
+// onDevice is the environment of tests on the device. TF32 would require wider tolerances.
 var onDevice = []string{"LINSTOCK_TEST_DEVICE=cuda:0", "NVIDIA_TF32_OVERRIDE=0"}
 
-// kernels makes the fake devices compute (tests/fakecuda/kernels), so that the dry run compares values.
+// kernels makes the fake devices compute (tests/fakecuda/kernels), so that the dry run can compare values.
 var kernels = []string{"LD_PRELOAD={kernels}"}
 
-// goSteps are the steps of the Go packages.
+// goSteps returns the steps of the Go packages.
 func goSteps() (steps []step) {
 	for _, p := range goPackages {
 		pattern := func(dry bool) string {
@@ -94,7 +95,7 @@ func goSteps() (steps []step) {
 			s.argv += " -test.skip " + out
 		}
 		if out := pattern(true); out != "" {
-			s.dry = "-test.skip " + out // the last counts
+			s.dry = "-test.skip " + out // the last one applies
 		}
 		steps = append(steps, s)
 	}
@@ -118,7 +119,7 @@ func (p *goPackage) read(stdout, all []byte, res *stepResult) error {
 			return err
 		}
 		res.Rows = append(res.Rows, line)
-		// A test that has another name by now would stay left out in the table alone.
+		// A renamed test would no longer be left out, although the table says so.
 		for _, m := range testName.FindAllSubmatch(all, -1) {
 			if slices.Contains(strings.Fields(o.tests), string(m[1])) && !o.dry {
 				res.fail(string(m[1]) + " ran, and should have been left out")

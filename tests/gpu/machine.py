@@ -1,4 +1,4 @@
-"""Prints what this machine is, as a JSON object of strings: results.md begins with it."""
+"""Prints a description of this machine as a JSON object of strings, for the beginning of results.md."""
 import json
 import os
 import platform

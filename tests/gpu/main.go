@@ -1,11 +1,12 @@
-// Gpu runs the kit's parts on a machine with a GPU and writes what came out: results.json, results.md and log.txt in OUT.
-// run.sh, which lies beside it in the kit, starts it; docs/gpu.md describes both.
+// Gpu runs the kit's parts on a machine with a GPU and writes the results to results.json, results.md and
+// log.txt in OUT. run.sh, beside it in the kit, starts it; docs/gpu.md describes both.
 //
 //	run.sh [--for 9m] [--share F] [--again] [--failed] [--dry] OUT [PART | PART/STEP …]
+//
 //	run.sh --list
 //
-// A step whose result is in OUT is not run again. A part takes 8 minutes at most; what did not fit is left for the next
-// call. The exit code is 1 where a step failed, 3 where none did but steps are left.
+// A step whose result is in OUT is not run again. A part takes at most 8 minutes; remaining steps are left for
+// the next call. The exit code is 1 if a step failed, and 3 if none failed but steps are left.
 package main
 
 import (
@@ -21,7 +22,7 @@ import (
 	"time"
 )
 
-// partTime is what one call gives a part.
+// partTime is the time limit of a part within one call.
 const partTime = 8 * time.Minute
 
 // The exit codes.
@@ -91,7 +92,7 @@ func (r *runner) run(args []string, total time.Duration, again, failed bool) (co
 	if err := r.results.describe(r); err != nil {
 		return usageCode, err
 	}
-	// What a signal stops is not recorded, and runs at the next call.
+	// A step stopped by a signal is not recorded and runs at the next call.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	start, left := time.Now(), 0
@@ -149,7 +150,7 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-// choose returns the named parts, or those steps of theirs that are named; all without names.
+// choose returns the named parts with all or only their named steps; without names, all parts.
 func choose(names []string) ([]part, error) {
 	if len(names) == 0 {
 		return parts, nil

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// In a dry run the fake device has more memory than the machine: nothing is written to it.
+// In a dry run the fake device has more memory than the machine, which is safe because nothing writes to it.
 var roomy = []string{"FAKECUDA_CAPACITY=128G"}
 
 var memorySteps = []step{
@@ -29,8 +29,8 @@ var memorySteps = []step{
 	peakStep("mlp"), peakStep("cnn"), peakStep("gru"), peakStep("gpt"),
 }
 
-// peakStep compares a model's peak and time with Python's, by hand, by layers, unscoped, and, where the kit has the
-// program, with last-use release.
+// peakStep compares a model's peak and time with Python's: by hand, by layers, unscoped, and, if the kit has
+// the program, with last-use release.
 func peakStep(model string) step {
 	return step{name: "peak-" + model, shows: "peak and time beside Python's on the same allocator: " + model, limit: 3 * time.Minute,
 		argv: "{bin}/peak -device cuda:0 -json -peaks -lines table -scale 8 -rounds 2 -steps 10 -models " + model + " -lastuse {bin}/peak-lastuse",
@@ -42,7 +42,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 
 var outOfMemoryLine = regexp.MustCompile(`(?m)^(\d+ steps in .*|limit .*|sweeps: .*|allocations that waited: .*)$`)
 
-// readOutOfMemory reads what examples/outofmemory says of itself.
+// readOutOfMemory parses the output of examples/outofmemory.
 func readOutOfMemory(stdout, _ []byte, res *stepResult) error {
 	for _, m := range outOfMemoryLine.FindAll(stdout, -1) {
 		ok := !bytes.Contains(m, []byte("none failed: false"))

@@ -15,13 +15,14 @@ var ncclSteps = []step{
 		argv: "{bin}/gpu beside {python} tests/gpu/nccl.py"},
 }
 
-// beside runs a command while a child trains on the same device, and has the child train on after it.
+// beside runs a command while a child trains on the same device. The child continues to train after the command
+// has ended.
 func beside(argv []string) error {
 	c, err := start(nil, "busy-child", "0.1")
 	if err != nil {
 		return err
 	}
-	defer c.cmd.Process.Kill() //nolint:errcheck // it may have ended
+	defer c.cmd.Process.Kill() //nolint:errcheck // the process may have ended
 	if _, err := c.report("ready"); err != nil {
 		return err
 	}

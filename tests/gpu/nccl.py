@@ -1,4 +1,4 @@
-"""NCCL as far as one device goes: one rank, then two ranks on the same device, which NCCL may refuse; the row says which.
+"""NCCL as far as one device goes: one rank, then two ranks on the same device. The row reports whether NCCL refuses the second.
 Linstock has no process groups yet: a Go process that trains beside the ranks is the step's other half."""
 import datetime
 import json
@@ -63,7 +63,7 @@ def main():
         if len(words) == 2 and not error:
             row.update({"allowed": "yes", "ms to begin": float(words[0]), "ms an all_reduce of 256 MiB": float(words[1]), "ok": True})
         else:
-            # NCCL refuses two ranks on one device unless it is told otherwise: that is an answer, not a failure.
+            # By default NCCL refuses two ranks on one device. That is a result, not a failure.
             row.update({"allowed": "no", "ok": world > 1 or dry, "note": error})
         print(json.dumps(row))
 

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// readRows takes the lines of standard output that are JSON objects with the field "row": a line of the step's table,
-// its other fields the columns. The field "ok": false makes the step fail; "note" says why. Other lines belong to the
-// log alone.
+// readRows parses the lines of standard output that are JSON objects with the field "row". Each is a line of
+// the step's table; its other fields are the columns. A field "ok" that is false makes the step fail; "note" is
+// the reason. Other lines appear in the log only.
 func readRows(stdout, _ []byte, res *stepResult) error {
 	bad := 0
 	for line := range bytes.Lines(stdout) {
@@ -46,8 +46,8 @@ func readRows(stdout, _ []byte, res *stepResult) error {
 
 var testLine = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL|SKIP): (\S+)`)
 
-// readGoTest reads the output of a Go test binary run with -test.v: how many tests passed, and the names of those that
-// failed or were skipped.
+// readGoTest parses the output of a Go test binary run with -test.v: the number of tests that passed, and the
+// names of those that failed or were skipped.
 func readGoTest(_, all []byte, res *stepResult) error {
 	passed := 0
 	var failed, skipped []string
@@ -64,12 +64,12 @@ func readGoTest(_, all []byte, res *stepResult) error {
 	return countTests(res, passed, failed, skipped)
 }
 
-// readRowsAndTests reads the output of a Go test that prints rows.
+// readRowsAndTests parses the output of a Go test that prints rows.
 func readRowsAndTests(stdout, all []byte, res *stepResult) error {
 	if err := readRows(stdout, all, res); err != nil && len(all) == 0 {
 		return err
 	}
-	// The names of those that passed say nothing here.
+	// The names of passed tests are left out.
 	rows := res.Rows
 	err := readGoTest(stdout, all, res)
 	if res.State == stateOK {
@@ -78,7 +78,7 @@ func readRowsAndTests(stdout, all []byte, res *stepResult) error {
 	return err
 }
 
-// readText takes the last line for a row.
+// readText makes a row of the last line.
 func readText(stdout, _ []byte, res *stepResult) error {
 	line, err := json.Marshal(struct {
 		Row string `json:"row"`
@@ -92,7 +92,7 @@ var (
 	gtestFailed = regexp.MustCompile(`(?m)^\[  FAILED  \] ([\w./]+)(?: \(|,|$)`)
 )
 
-// readGTest reads the output of a GoogleTest program.
+// readGTest parses the output of a GoogleTest program.
 func readGTest(_, all []byte, res *stepResult) error {
 	passed := 0
 	if m := gtestPassed.FindSubmatch(all); m != nil {

@@ -16,20 +16,20 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 )
 
-// The states of a step that ended.
+// The states of a finished step.
 const (
 	stateOK     = "ok"
 	stateFailed = "FAILED"
 )
 
-// results is what results.json holds.
+// results is the content of results.json.
 type results struct {
 	Kit struct {
 		Commit string `json:"commit"`
 		Torch  string `json:"torch"`
 		Built  string `json:"built"`
 	} `json:"kit"`
-	Machine map[string]string `json:"machine"` // what machine.py found, of the last call
+	Machine map[string]string `json:"machine"` // output of machine.py in the last call
 	Dry     bool              `json:"dry"`
 	Share   float64           `json:"share"`
 	Steps   []stepResult      `json:"steps"`
@@ -40,13 +40,13 @@ type stepResult struct {
 	Step    string            `json:"step"`
 	State   string            `json:"state"`
 	Note    string            `json:"note,omitempty"`
-	Kit     string            `json:"kit"` // the commit that it ran with
+	Kit     string            `json:"kit"` // the commit that was run
 	Began   string            `json:"began"`
 	Seconds float64           `json:"seconds"`
 	Rows    []json.RawMessage `json:"rows,omitempty"`
 }
 
-// fail makes the step one that failed; the first notes stand first.
+// fail marks the step as failed and prepends the notes.
 func (s *stepResult) fail(note string) {
 	s.State = stateFailed
 	s.Note += prefixed(map[bool]string{true: "; "}[s.Note != ""], note)
@@ -67,7 +67,7 @@ func load(out string) (*results, error) {
 	return r, nil
 }
 
-// describe asks the kit and the machine what they are.
+// describe collects the kit's and the machine's descriptions.
 func (r *results) describe(run *runner) error {
 	if data, err := os.ReadFile(filepath.Join(run.work, "kit.json")); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (r *results) find(part, step string) *stepResult {
 	return nil
 }
 
-// put records a step, and writes results.json and results.md.
+// put records a step and writes results.json and results.md.
 func (r *results) put(out string, s stepResult) error {
 	if old := r.find(s.Part, s.Step); old != nil {
 		*old = s
@@ -159,7 +159,7 @@ func (r *results) markdown() string {
 	return b.String()
 }
 
-// rowsTable makes a table of rows; its columns are the rows' fields, in the order in which they first appear.
+// rowsTable formats rows as a table. Its columns are the rows' fields in order of first appearance.
 func rowsTable(name string, rows []json.RawMessage) string {
 	var columns []string
 	var cells []map[string]string
@@ -188,7 +188,7 @@ func rowsTable(name string, rows []json.RawMessage) string {
 	return w.RenderMarkdown()
 }
 
-// fields are an object's fields in their order, values as a table shows them.
+// fields returns an object's fields in order, with values formatted for a table.
 func fields(raw json.RawMessage) (keys []string, values map[string]string) {
 	values = map[string]string{}
 	d := json.NewDecoder(bytes.NewReader(raw))

@@ -12,7 +12,7 @@ kit=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export PYTHON=${PYTHON:-python3} LINSTOCK_GPU_KIT=$kit LINSTOCK_GPU_WORK=${LINSTOCK_GPU_WORK:-$kit/work}
 PYTHON=$(command -v "$PYTHON") || { echo "there is no Python: set PYTHON to one that has PyTorch" >&2; exit 2; }
 
-# Unpacks the kit where that is not done, and prints the directory of PyTorch.
+# Unpacks the kit unless it is unpacked already, and prints the directory of PyTorch.
 torch=$("$PYTHON" - "$kit" "$LINSTOCK_GPU_WORK" <<'PY'
 import importlib.util, json, os, shutil, sys, tarfile
 kit, work = sys.argv[1:]
@@ -38,7 +38,7 @@ print(torch)
 PY
 ) || exit 2
 
-# As in a bundle: libtorch beside the shim, NVIDIA's libraries beside libtorch.
+# Laid out as a bundle: libtorch beside the shim, NVIDIA's libraries beside libtorch.
 ln -sfn "$torch" "$LINSTOCK_GPU_WORK/lib/torch"
 [ ! -d "$torch/../nvidia" ] || ln -sfn "$(cd "$torch/../nvidia" && pwd)" "$LINSTOCK_GPU_WORK/lib/nvidia"
 export LINSTOCK_LIB=$LINSTOCK_GPU_WORK/lib LD_LIBRARY_PATH=$LINSTOCK_GPU_WORK/lib:$torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

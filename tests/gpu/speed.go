@@ -16,7 +16,7 @@ var speedSteps = []step{
 	speedStep("attention", "causal attention, forward and backward, in bf16", "attention", 3, 11, 3*time.Minute),
 }
 
-// oneCompiler has Inductor compile in its own process. Its pool of processes can hang on two cores (PyTorch 2.11).
+// oneCompiler makes Inductor compile in its own process. Its process pool can hang on two cores (PyTorch 2.11).
 const oneCompiler = "TORCHINDUCTOR_COMPILE_THREADS=1"
 
 func large(s step) step {
@@ -24,11 +24,11 @@ func large(s step) step {
 	return s
 }
 
-// speedStep times tasks in Go, C++ and Python, eager, by CUDA graphs and compiled, in shuffled turns.
+// speedStep times tasks in Go, C++ and Python (eager, with CUDA graphs and compiled), in shuffled turns.
 func speedStep(name, shows, tasks string, rounds, turns int, limit time.Duration) step {
 	return step{name: name, shows: shows + ": Go beside C++ and Python", limit: limit,
 		argv: "{bin}/bench -device cuda:0 -json -tasks " + tasks + " -rounds " + itoa(rounds) + " -turns " + itoa(turns),
 		env:  []string{"LINSTOCK_BENCH_PYTHON={python}", "TORCHINDUCTOR_CACHE_DIR={work}/inductor"},
-		// cuDNN's layout of an LSTM's weights is not faked.
+		// The fake runtime does not implement cuDNN's layout of an LSTM's weights.
 		dry: "-rounds 1 -turns 1 -tasks " + tasks[strings.LastIndexByte(tasks, ',')+1:], dryEnv: append(slices.Clone(roomy), "LINSTOCK_CUDNN=0", oneCompiler)}
 }

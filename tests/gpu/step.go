@@ -16,10 +16,12 @@ import (
 	"time"
 )
 
-// logLimit is how much of a step's output log.txt keeps: its first and its last bytes.
+// logLimit is the number of bytes of a step's output that log.txt keeps, half from its beginning and half from
+// its end.
 const logLimit = 128 << 10
 
-// step runs a step. It reports whether the step ended by itself or by its limit; not when a signal stopped it.
+// step runs a step. It reports whether the step ended by itself or reached its limit; false if a signal stopped
+// it.
 func (r *runner) step(ctx context.Context, p part, s step) (res stepResult, finished bool) {
 	res = stepResult{Part: p.name, Step: s.name, State: stateOK, Kit: r.results.Kit.Commit, Began: time.Now().UTC().Format(time.RFC3339)}
 	limited, cancel := context.WithTimeout(ctx, s.limit)
@@ -43,8 +45,8 @@ func (r *runner) step(ctx context.Context, p part, s step) (res stepResult, fini
 			cmd.Env = append(cmd.Env, r.expand(e))
 		}
 	}
-	// A process group of its own, so that the processes that it starts end with it. A Go program prints its goroutines
-	// on SIGQUIT.
+	// The step gets its own process group, so that the processes it starts end with it. A Go program prints its
+	// goroutines on SIGQUIT.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGQUIT) }
 	cmd.WaitDelay = 5 * time.Second
@@ -70,7 +72,7 @@ func (r *runner) step(ctx context.Context, p part, s step) (res stepResult, fini
 	switch {
 	case limited.Err() != nil:
 		res.fail(fmt.Sprintf("stopped after its limit of %v", s.limit))
-	case errors.As(err, &exit) && res.State != stateOK: // the rows say why
+	case errors.As(err, &exit) && res.State != stateOK: // the rows contain the reason
 	case err != nil:
 		res.fail(fmt.Sprintf("%v: %s", err, lastLine(log.buffer.Bytes())))
 	case readErr != nil:
@@ -81,8 +83,8 @@ func (r *runner) step(ctx context.Context, p part, s step) (res stepResult, fini
 	return res, true
 }
 
-// expand replaces {kit}, {bin}, {repo}, {work}, {out}, {python}, {kernels} and {share} in a word of a command, and {short},
-// which stands for go test's flag where less than the whole share is asked for.
+// expand replaces {kit}, {bin}, {repo}, {work}, {out}, {python}, {kernels}, {share} and {short} in a word of a
+// command. {short} becomes go test's -short flag if the share is below 1.
 func (r *runner) expand(word string) string {
 	if word == "{short}" {
 		return fmt.Sprintf("-test.short=%v", r.share < 1)
@@ -91,7 +93,7 @@ func (r *runner) expand(word string) string {
 		"{work}", r.work, "{out}", r.out, "{python}", r.python, "{kernels}", os.Getenv("LINSTOCK_GPU_KERNELS"), "{share}", strconv.FormatFloat(r.share, 'g', -1, 64)).Replace(word)
 }
 
-// log appends what a step printed to log.txt.
+// log appends a step's output to log.txt.
 func (r *runner) log(p part, s step, words []string, said []byte, end error) error {
 	f, err := os.OpenFile(filepath.Join(r.out, "log.txt"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -106,7 +108,7 @@ func (r *runner) log(p part, s step, words []string, said []byte, end error) err
 	return err
 }
 
-// shared is a buffer that stdout and stderr write to.
+// shared is a buffer that stdout and stderr both write to.
 type shared struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer

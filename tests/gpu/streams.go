@@ -16,7 +16,7 @@ var streamSteps = []step{
 	{name: "python", shows: "the same by Python, and copies beside kernels on two streams", limit: 2 * time.Minute, argv: "{python} tests/gpu/copies.py"},
 }
 
-// pinned is a copy of x in page-locked memory. PyTorch: Tensor.pin_memory.
+// pinned returns a copy of x in page-locked memory. PyTorch: Tensor.pin_memory.
 func pinned(x *tensor.Tensor) *tensor.Tensor {
 	out, err := tensor.Call("aten::pin_memory", x)
 	if err != nil {
@@ -26,8 +26,8 @@ func pinned(x *tensor.Tensor) *tensor.Tensor {
 	return y
 }
 
-// copies measures copies of one block between the host and the device. Linstock has no streams yet: a copy and the kernels
-// before it are one after another on the device, and what can overlap is the host.
+// copies measures copies of a block between the host and the device. Linstock has no streams yet, so a copy
+// runs after earlier kernels on the device; only work on the host can overlap with it.
 func copies([]string) error {
 	n, side, kernels := 256<<20, 8192, 20
 	if dry() {
@@ -49,7 +49,7 @@ func copies([]string) error {
 		if err := errors.Join(pageable.Err(), locked.Err(), there.Err(), x.Err(), tensor.Synchronize(gpu)); err != nil {
 			return err
 		}
-		// The median of nine, after two that warm up. before is given to the device each time.
+		// The median of nine runs after two warm-up runs. before is queued on the device each time.
 		measure := func(what string, before, copy func() error) error {
 			var calls, totals []time.Duration
 			for i := range 11 {
@@ -100,7 +100,7 @@ func copies([]string) error {
 		if err != nil {
 			return err
 		}
-		// What went there and back is what was sent.
+		// The block that returns must equal the one that was sent.
 		same, err := locked.Equal(tensor.Arange(0, n/4, tensor.Int32))
 		row(line{Row: "what came back is what was sent", OK: err == nil && same, Note: text(err)})
 		return nil

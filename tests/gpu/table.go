@@ -2,15 +2,15 @@ package main
 
 import "time"
 
-// A part is what one call may run in eight minutes: its steps, in their order.
+// A part is a list of steps that one call can run in eight minutes, in order.
 type part struct {
 	name, shows string
 	steps       []step
 }
 
-// A step is a command. {bin}, {repo}, {work}, {out}, {python} and {share} are replaced in it and in env (see
-// runner.expand). It runs in dir, a directory of the repository as the kit holds it, within limit; read takes its
-// results from what it prints, readRows by default.
+// A step is a command. In it and in env, {bin}, {repo}, {work}, {out}, {python} and {share} are replaced (see
+// runner.expand). It runs in dir, a directory of the repository as the kit holds it, for at most limit. read
+// parses its output; the default is readRows.
 type step struct {
 	name, shows string
 	argv        string
@@ -19,14 +19,14 @@ type step struct {
 	dry         string   // arguments added in a dry run
 	dryEnv      []string // environment added in a dry run
 	limit       time.Duration
-	large       bool // left out with a share below 1
+	large       bool // left out when the share is below 1
 	read        func(stdout, all []byte, res *stepResult) error
 }
 
-// programs are what the driver itself can be started as, by its first argument.
+// programs are the modes of the driver, chosen by its first argument.
 var programs = map[string]func(args []string) error{}
 
-// parts is the kit's table. The order is that in which a call without names runs them: what shows most first.
+// parts is the kit's table. A call without names runs them in this order, the most informative first.
 var parts = []part{
 	{name: "tests", shows: "Tests that can use a device, on the device; operators against the CPU and Python", steps: append([]step{
 		{name: "python", shows: "what Python's PyTorch computes for every operator on the device", limit: 3 * time.Minute,

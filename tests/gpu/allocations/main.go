@@ -1,7 +1,8 @@
-// Allocations checks Linstock's care for memory on a real device, for the kit of docs/gpu.md: each check prints its rows as
-// JSON objects.
+// Allocations checks Linstock's memory management on a real device, for the kit of docs/gpu.md. Each check
+// prints its rows as JSON objects.
 //
 //	allocations [-device cuda:0] garbage | rates | options | roundup
+//
 //	allocations [-device cuda:0] -python PYTHON -dir DIR history
 package main
 
@@ -30,9 +31,9 @@ const mib = 1 << 20
 
 var (
 	device tensor.Device
-	python string // the Python whose PyTorch has the viewer
-	dir    string // where the snapshot goes
-	times  int    // the limit, that garbage makes in all
+	python string // a Python with PyTorch, which has the viewer
+	dir    string // directory of the snapshot
+	times  int    // the limit: bytes that garbage allocates in all
 )
 
 func main() {
@@ -64,7 +65,7 @@ func main() {
 	}
 }
 
-// row prints a line of the step's table; note says why where it is not ok.
+// row prints a line of the step's table. note is the reason if ok is false.
 func row(name string, ok bool, note string, columns map[string]any) {
 	line := map[string]any{"row": name, "ok": ok}
 	if note != "" {
@@ -91,7 +92,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// start begins to use the device, and returns its limit and its capacity.
+// start initializes the device and returns its limit and its capacity.
 func start() (limit, capacity int64, err error) {
 	one := empty(1)
 	defer one.Release()
@@ -100,8 +101,8 @@ func start() (limit, capacity int64, err error) {
 	return m.Limit, capacity, errors.Join(one.Err(), err, err2)
 }
 
-// garbage makes many times the device's limit in tensors that nobody releases: in blocks of a 256th of the limit, and then
-// in blocks of 4 MiB below a limit of 4 GiB.
+// garbage allocates many times the device's limit in tensors that nobody releases: first in blocks of a 256th
+// of the limit, then in blocks of 4 MiB with a limit of 4 GiB.
 func garbage() error {
 	limit, _, err := start()
 	if err != nil {
@@ -139,7 +140,8 @@ func garbage() error {
 	return errors.Join(run(limit, limit/256/4*4), run(4<<30, 4*mib))
 }
 
-// history records a training step, a tensor that is freed and an out-of-memory error; PyTorch's viewer reads the snapshot.
+// history records a training step, a freed tensor and an out-of-memory error. PyTorch's viewer reads the
+// snapshot.
 func history() error {
 	limit, _, err := start()
 	if err != nil {
@@ -185,7 +187,7 @@ func history() error {
 	return err
 }
 
-// rates are R torch's: what the policy Rates decides on, by the allocator's own figures.
+// rates checks the policy Rates as R torch uses it: its decisions depend on the allocator's own counters.
 func rates() error {
 	_, capacity, err := start()
 	if err != nil {
@@ -196,7 +198,7 @@ func rates() error {
 		return err
 	}
 	block := capacity / 64
-	// make leaves n blocks behind, and returns the sweeps that were made for them.
+	// make allocates and drops n blocks and returns the number of sweeps meanwhile.
 	leave := func(n int, block int64) (c vram.Counts, peak int64, err error) {
 		before := vram.ReadCounts()
 		for range n {
@@ -222,7 +224,7 @@ func rates() error {
 	if err := errors.Join(vram.Collect(), vram.EmptyCache(device)); err != nil {
 		return err
 	}
-	// Half of the device is in the cache, and little of it allocated.
+	// Half of the device is in the cache; little of it is allocated.
 	var held []*tensor.Tensor
 	for range 32 {
 		held = append(held, empty(block))
@@ -230,7 +232,7 @@ func rates() error {
 	for _, x := range held {
 		x.Release()
 	}
-	// The policy is asked again when more is live than at the last sweep.
+	// The policy is called again once more bytes are live than at the last sweep.
 	if err := vram.Collect(); err != nil {
 		return err
 	}
@@ -239,7 +241,7 @@ func rates() error {
 	return errors.Join(vram.Collect(), vram.EmptyCache(device))
 }
 
-// options are the allocator's three, by what they do to what it has reserved.
+// options checks the allocator's three options by their effect on the reserved bytes.
 func options() error {
 	if _, _, err := start(); err != nil {
 		return err
@@ -296,7 +298,7 @@ func options() error {
 	if err := errors.Join(vram.SetAllocatorSettings(vram.GarbageCollectionThreshold(0)), vram.SetLimit(device, vram.Share(0.9))); err != nil {
 		return err
 	}
-	// A block that is larger than what is free: the segment grows.
+	// A block larger than the free part: the segment grows.
 	for _, on := range []bool{false, true} {
 		err := errors.Join(vram.SetAllocatorSettings(vram.ExpandableSegments(on)), vram.EmptyCache(device), ask(40), ask(60))
 		got, err2 := reserved()
@@ -309,8 +311,8 @@ func options() error {
 	return nil
 }
 
-// roundUp is the environment's roundup_power2_divisions:4, by the sizes of R torch's page: between 1,024 and 2,048 an
-// allocation gets the next of 1,024, 1,280, 1,536, 1,792 and 2,048.
+// roundUp checks the environment's roundup_power2_divisions:4 with the sizes of R torch's page: between 1,024
+// and 2,048, allocations are rounded up to 1,024, 1,280, 1,536, 1,792 or 2,048.
 func roundUp() error {
 	if _, _, err := start(); err != nil {
 		return err

@@ -1,4 +1,4 @@
-"""Reads a snapshot with PyTorch's own viewer, and checks that its CUDA history has Go lines; rows as JSON objects."""
+"""Reads a snapshot with PyTorch's own viewer and checks that its CUDA history has Go lines. Prints rows as JSON objects."""
 import importlib.util
 import json
 import os
