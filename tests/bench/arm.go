@@ -19,7 +19,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// serve is the Go arm: the tasks named on standard input in this process, each answered by a line.
+// serve is the Go arm: it runs the tasks named on standard input in this process and answers each with a line.
 func serve(threads int) error {
 	if err := tensor.SetNumThreads(threads); err != nil {
 		return err
@@ -61,7 +61,7 @@ func serve(threads int) error {
 	return in.Err()
 }
 
-// finish waits for the device.
+// finish waits until the device has completed its work.
 func finish() error {
 	if device == tensor.CPU {
 		return nil
@@ -69,7 +69,7 @@ func finish() error {
 	return tensor.Synchronize(device)
 }
 
-// loop is a task: f runs it so many times; n make a turn.
+// A loop is a task: f runs it the given number of times; n runs make a turn.
 type loop struct {
 	n int
 	f func(n int) error
@@ -96,7 +96,7 @@ func newLoop(task string) (*loop, error) {
 	return newOperator(task)
 }
 
-// newOperator is an operator as a training step calls it, in a scope that frees 64 results at once, or with an
+// newOperator runs an operator as a training step does, in a scope that frees 64 results at once, or with an
 // explicit Release after each, as a serving loop might.
 func newOperator(task string) (*loop, error) {
 	name, release := strings.CutSuffix(task, "/release")
@@ -321,7 +321,7 @@ func memory(steps int) error {
 	if err != nil {
 		return err
 	}
-	var at [4]int // the RSS at the end of each quarter
+	var at [4]int // RSS at the end of each quarter
 	for i := range steps {
 		if err := t.step(); err != nil {
 			return err

@@ -24,7 +24,7 @@ def finish():
 
 
 def graphed(step):
-    """The step as a CUDA graph."""
+    """Captures a step as a CUDA graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -57,7 +57,7 @@ def operator(task):
     a, b = torch.randn(16, requires_grad=bool(grad)), torch.randn(16)
     m, w = torch.randn(16, 16, requires_grad=bool(grad)), torch.randn(16, 16)
 
-    # Written out: a call through a lambda would be part of what is timed.
+    # Written out, since a call through a lambda would be timed too.
     def add(n):
         for _ in range(n):
             a.add(b)

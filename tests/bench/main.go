@@ -1,11 +1,12 @@
-// Command bench measures Linstock side by side with C++ on the same libtorch and, where make bench-setup put it,
-// Python's PyTorch. Each arm is a process of its own, and a round starts them all anew. They take turns of some
-// milliseconds in a shuffled order, so that a machine which changes its speed changes it for all; a round's ratio is
-// the median over its turns, a figure the median of the rounds' ratios with its quartiles. `make bench` builds and
-// runs it; BENCH="-rounds 3 -tasks add,mlp" passes arguments.
+// Command bench measures Linstock side by side with C++ on the same libtorch and, if make bench-setup has
+// installed it, Python's PyTorch. Each arm is its own process, and each round starts new ones. The arms take
+// turns of some milliseconds in a shuffled order, so that changes in the machine's speed affect all of them. A
+// round's ratio is the median over its turns; the table shows the median of the rounds' ratios with its
+// quartiles. `make bench` builds and runs it; BENCH="-rounds 3 -tasks add,mlp" passes arguments.
 //
-// On a device (-device cuda:0) Python also replays the step as a CUDA graph, and compiles it; a turn's time ends when the
-// device has done its work, and each task has processes of its own, so that one model is on the device at a time.
+// On a device (-device cuda:0) Python also replays the step as a CUDA graph, and compiles it. A turn ends when
+// the device has completed its work. Each task runs in its own processes, so that only one model is on the
+// device at a time.
 package main
 
 import (
@@ -29,27 +30,28 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// raised keeps large blocks in the heap instead of giving them back to the kernel at every free, which alone moves
-// evaluation by up to 1.5; glibc takes no larger thresholds.
+// raised keeps large blocks in the heap. By default glibc returns them to the kernel at every free, which alone
+// changes evaluation by a factor of up to 1.5. glibc accepts no larger thresholds.
 var raised = []string{"MALLOC_MMAP_THRESHOLD_=33554432", "MALLOC_TRIM_THRESHOLD_=268435456"}
 
-// tasks are what can be timed, in the order of the table.
+// tasks are the tasks that can be timed, in the order of the table.
 var tasks = []string{
 	"add", "add/release", "view", "view/release", "matmul", "matmul/release",
 	"add+grad", "add+grad/release", "view+grad", "view+grad/release", "matmul+grad", "matmul+grad/release",
 	"mlp", "gpt", "gpteval",
 }
 
-// deviceTasks are those of a device: operators whose cost is the host's, a network bound by launches, and large models.
+// deviceTasks are the tasks on a device: operators whose cost is the host's, a network bound by launches, and
+// large models.
 var deviceTasks = []string{"add", "view", "matmul", "add+grad", "matmul+grad", "mlp", "gpt10m", "gpt350m", "resnet50", "lstm", "attention"}
 
 const operators = 5 // the first of deviceTasks
 
-// options are the runner's flags.
+// options are the command's flags.
 type options struct {
 	rounds, turns, threads int
 	device                 string
-	json                   bool // the table as a JSON object a line
+	json                   bool // print the table as a JSON object per line
 }
 
 func (o options) onDevice() bool { return o.device != "cpu" }
@@ -89,8 +91,8 @@ func main() {
 	}
 }
 
-// An arm is a program that runs a task when its name comes in as a line, and answers with nanoseconds an iteration,
-// or with the figures of the memory run; "-" where it has no such task.
+// An arm is a program that reads the name of a task on each line and answers with nanoseconds per iteration, or
+// with the figures of the memory run. It answers "-" if it does not have the task.
 type arm struct {
 	name string
 	argv []string
@@ -125,12 +127,12 @@ func (o options) arms() ([]arm, error) {
 	return all, nil
 }
 
-// A process is an arm that runs.
+// A process is a running arm.
 type process struct {
 	*worker.Process
 	arm    arm
 	malloc string
-	why    string // why it has not the last task
+	why    string // why it does not have the last task
 	ended  bool
 }
 
@@ -157,7 +159,7 @@ func (p *process) ask(task string) ([]string, error) {
 	return strings.Fields(line), nil
 }
 
-// time runs a turn of a task: nanoseconds an iteration, NaN where the arm has no such task.
+// time runs a turn of a task and returns nanoseconds per iteration, or NaN if the arm does not have the task.
 func (p *process) time(task string) (float64, error) {
 	if p.ended {
 		return math.NaN(), nil
@@ -179,12 +181,12 @@ func (p *process) time(task string) (float64, error) {
 
 type key struct{ arm, malloc, task string }
 
-// figures are what the rounds gave.
+// figures are the results of the rounds.
 type figures struct {
-	times  map[key][]float64 // the median of each round
-	ratios map[key][]float64 // of Go's to this arm's, the median of each round's turns
-	over   map[key][]float64 // what Go's took more, the same
-	why    map[key]string    // why an arm has not a task
+	times  map[key][]float64 // median time of each round
+	ratios map[key][]float64 // Go's time over this arm's: the median of each round's turns
+	over   map[key][]float64 // Go's time less this arm's, likewise
+	why    map[key]string    // why an arm does not have a task
 }
 
 func (o options) compare(tasks []string) error {
@@ -240,7 +242,7 @@ func (o options) compare(tasks []string) error {
 	return nil
 }
 
-// columns are a task's times by arm, and Go's ratios to the others'.
+// columns formats a task's times by arm and Go's ratios to the others.
 func (f figures) columns(all []arm, task string) (names, values []string, notes []string) {
 	put := func(name, value string) { names, values = append(names, name), append(values, value) }
 	for _, a := range all {
@@ -294,7 +296,7 @@ func (o options) deviceTable(all []arm, tasks []string, f figures) {
 	fmt.Println(w.Render())
 }
 
-// oneRound adds a figure a task, from new processes of all arms.
+// oneRound adds a figure for each task, measured with new processes of all arms.
 func (o options) oneRound(all []arm, tasks []string, f figures, progress func(string)) error {
 	var running []*process
 	defer func() {
@@ -304,7 +306,7 @@ func (o options) oneRound(all []arm, tasks []string, f figures, progress func(st
 	}()
 	for _, a := range all {
 		if (a.name == "graphs" || a.name == "compile") && slices.Contains(deviceTasks[:operators], tasks[0]) {
-			continue // they run steps of training
+			continue // they run training steps
 		}
 		mallocs := []string{"own", "raised"}
 		if o.onDevice() {
@@ -329,7 +331,7 @@ func (o options) oneRound(all []arm, tasks []string, f figures, progress func(st
 				if err != nil {
 					return err
 				}
-				if turn > 0 { // the first is for warming up
+				if turn > 0 { // the first turn warms up
 					k := key{p.arm.name, p.malloc, task}
 					got[k], f.why[k] = append(got[k], v), p.why
 				}
@@ -348,7 +350,7 @@ func (o options) oneRound(all []arm, tasks []string, f figures, progress func(st
 	return nil
 }
 
-// compareMemory trains the GPT in each arm by itself, C++ also with the allocator that libtorch has of its own.
+// compareMemory trains the GPT in each arm by itself, and in C++ also with libtorch's own allocator.
 func compareMemory(steps int) error {
 	steps = (steps + 3) / 4 * 4
 	all, err := options{threads: 1, device: "cpu"}.arms()
@@ -389,7 +391,7 @@ func compareMemory(steps int) error {
 	return nil
 }
 
-// spread is the median of the rounds' ratios, with the quartiles.
+// spread formats the median of the rounds' ratios with the quartiles.
 func spread(r []float64) string {
 	if math.IsNaN(stats.Median(r)) {
 		return "-"

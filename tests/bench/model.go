@@ -6,10 +6,10 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// device is where the tasks run.
+// device is the device of the tasks.
 var device = tensor.CPU
 
-// The sizes of examples/chargpt, as in cpp/arm.cpp and arm.py.
+// Sizes of examples/chargpt, as in cpp/arm.cpp and arm.py.
 const (
 	context = 64
 	vocab   = 97
@@ -28,7 +28,7 @@ var large = map[string]struct {
 
 func newGPT() *gpt.GPT { return gpt.New(small, nn.Device(device)) }
 
-// newMLP returns 32→64→64→10 with ReLU between.
+// newMLP returns 32→64→64→10 with ReLU in between.
 func newMLP() *nn.Sequential {
 	on := nn.Device(device)
 	return nn.NewSequential(nn.NewLinear(32, 64, on), &nn.ReLU{}, nn.NewLinear(64, 64, on), &nn.ReLU{}, nn.NewLinear(64, 10, on))

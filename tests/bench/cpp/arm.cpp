@@ -1,4 +1,4 @@
-// The C++ arm: the tasks of arm.go and arm.py, written against libtorch itself.
+// The C++ arm: the tasks of arm.go and arm.py, written with libtorch directly.
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
@@ -28,7 +28,7 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Where the tasks run.
+// The device of the tasks.
 c10::Device device(c10::kCPU);
 at::TensorOptions on(c10::ScalarType dtype = at::kFloat) { return at::TensorOptions(device).dtype(dtype); }
 
@@ -36,7 +36,7 @@ void finish() {
   if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
 }
 
-// A task: f runs it so many times; n make a turn.
+// A task: f runs it the given number of times; n runs make a turn.
 struct Loop {
   int n;
   std::function<void(int)> f;
@@ -62,7 +62,7 @@ Loop operation(std::string task) {
     if (has) task.resize(task.size() - suffix.size());
     return has;
   };
-  cut("/release");  // there is but one way to free
+  cut("/release");  // there is only one way to free
   bool grad = cut("+grad");
   Tensor a = at::randn({16}, on()), b = at::randn({16}, on()), m = at::randn({16, 16}, on()),
          w = at::randn({16, 16}, on());
@@ -95,7 +95,7 @@ Tensor filled(at::IntArrayRef shape, double v, c10::ScalarType dtype = at::kFloa
   return t;
 }
 
-// Fused Adam and AdamW as torch.optim runs them.
+// Fused Adam and AdamW, as torch.optim implements them.
 struct Adam {
   vector<Tensor> params, avgs, sqs, steps;
   double lr, decay;
@@ -376,7 +376,7 @@ void memory(int steps) {
   { Tensor warm = at::ones({4}).add(1); }
   long base = rss_kb();
   Trainer t;
-  std::vector<long> at;  // the RSS at the end of each quarter
+  std::vector<long> at;  // RSS at the end of each quarter
   for (int i = 0; i < steps; i++) {
     t.step();
     if ((i + 1) % (steps / 4) == 0) at.push_back(rss_kb() - base);
@@ -390,8 +390,8 @@ void memory(int steps) {
 
 }  // namespace
 
-// arm THREADS [DEVICE]: the tasks named on standard input, each answered by a line. With BENCH_ALLOCATOR=libtorch
-// without the shim's allocator, as a C++ program has it that never heard of Linstock.
+// arm THREADS [DEVICE] runs the tasks named on standard input and answers each with a line. With
+// BENCH_ALLOCATOR=libtorch it runs without the shim's allocator, like a C++ program that does not use Linstock.
 int main(int argc, char **argv) {
   const char *allocator = std::getenv("BENCH_ALLOCATOR");
   auto *stock = c10::GetCPUAllocator();
@@ -426,6 +426,6 @@ int main(int argc, char **argv) {
     }
     std::fflush(stdout);
   }
-  // Leave without destructors: libtorch's order of destruction at exit is not ours to measure.
+  // Exit without destructors: libtorch's order of destruction is not part of the measurement.
   _exit(0);
 }

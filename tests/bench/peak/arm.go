@@ -17,17 +17,17 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// task is one run of an arm.
+// A task is one run of an arm.
 type task struct {
 	model, mode, style string // mode: "train" or "eval"; style: "layers", "plain", "unscoped"
 	rows               int    // 0: the model's own batch
 	steps              int
-	above              int64 // a limit so many bytes above what is live between steps; 0: the default's
-	scale              int   // times the model's own batch; 0: 1
-	peaks              bool  // without a comparison of times in this process
+	above              int64 // limit, in bytes above those live between steps; 0: the default limit
+	scale              int   // factor of the batch size; 0: 1
+	peaks              bool  // no comparison of times in this process
 }
 
-// runArm is the Go arm: a task in this process, its figures on standard output, a line each.
+// runArm is the Go arm: it runs a task in this process and prints its figures, one per line.
 func runArm(t task, threads int) error {
 	if err := tensor.SetNumThreads(threads); err != nil {
 		return err
@@ -92,10 +92,10 @@ func (t task) run() error {
 	fmt.Printf("base %d\npeak %d\nstep %d\n", base.Allocated, after.Peak-base.Allocated, times[len(times)/2])
 	fmt.Printf("rss %d\nsweeps %d\ncollecting %d\nsweeping %d\nwaits %d\n", status("VmHWM")-library, c.Full+c.Deep,
 		c.Collecting, c.Sweeping, c.Waits)
-	if t.peaks || os.Getenv("LINSTOCK_POLICY") == "off" { // the other side of every comparison
+	if t.peaks || os.Getenv("LINSTOCK_POLICY") == "off" { // the baseline of every comparison
 		return nil
 	}
-	with := func(on bool) error { // sweeping, and not
+	with := func(on bool) error { // with sweeps and without
 		if on {
 			vram.SetPolicy(nil)
 		} else {
@@ -104,7 +104,7 @@ func (t task) run() error {
 		return nil
 	}
 	if t.above > 0 {
-		with = func(on bool) error { // the limit, and none
+		with = func(on bool) error { // with the limit and without
 			if on {
 				return vram.SetLimit(device, vram.Bytes(base.Allocated+t.above))
 			}
@@ -118,8 +118,8 @@ func (t task) run() error {
 	return err
 }
 
-// against is what a step takes with something on, as a multiple of what it takes without: the median ratio of steps in
-// one process that take turns in a shuffled order, each after one that nobody times; more of them where the machine is noisy.
+// against returns the ratio of a step's time with a setting on to its time without: the median over pairs of
+// steps in one process, in shuffled order, each after an untimed step. On a noisy machine it runs more pairs.
 func against(step func() error, with func(on bool) error, turns int) (float64, error) {
 	var ratios []float64
 	for stats.More(ratios, turns) {
@@ -143,7 +143,7 @@ func against(step func() error, with func(on bool) error, turns int) (float64, e
 	return stats.Median(ratios), nil
 }
 
-// finished is f, and then all that it has given the device to do.
+// finished calls f and waits until the device has completed its work.
 func finished(f func() error) error {
 	if err := f(); err != nil || device == tensor.CPU {
 		return err
@@ -151,7 +151,7 @@ func finished(f func() error) error {
 	return tensor.Synchronize(device)
 }
 
-// step is a task's step, and what takes away what is left between steps.
+// step returns a task's step and a function that frees what remains between steps.
 func (t task) step() (step func() error, zero func(), err error) {
 	m, err := newModel(t.model, t.style, t.mode == "eval", t.rows, max(1, t.scale))
 	if err != nil {
@@ -191,7 +191,7 @@ func (m model) train(opt *optim.Optimizer, x, y *tensor.Tensor) error {
 	return opt.Step()
 }
 
-// scoped is f in a scope, as a loader opens one around the body of a loop.
+// scoped returns f in a scope, as a loader opens one around a loop body.
 func (t task) scoped(f func() error) func() error {
 	if t.style == "unscoped" {
 		return f
@@ -199,7 +199,7 @@ func (t task) scoped(f func() error) func() error {
 	return func() error { return tensor.WithScope(f) }
 }
 
-// reserved trains the CNN with batches that change, and says how much the allocator kept.
+// reserved trains the CNN with varying batch sizes and reports the bytes that the allocator has reserved.
 func reserved(steps int) error {
 	m, err := newModel("cnn", "plain", false, 0, 1)
 	if err != nil {
@@ -232,7 +232,7 @@ func reserved(steps int) error {
 	return nil
 }
 
-// cost is what an operator of 16 floats takes with everything on, without the profile, and with nothing.
+// cost measures an operator on 16 floats with all accounting on, without the profile, and with accounting off.
 func cost() error {
 	a, b := tensor.Randn([]int{16}), tensor.Randn([]int{16})
 	batch := func() (float64, error) {
@@ -277,7 +277,7 @@ func cost() error {
 	return nil
 }
 
-// status reads a line of /proc/self/status, in bytes.
+// status returns a value of /proc/self/status in bytes.
 func status(name string) int64 {
 	data, err := os.ReadFile("/proc/self/status")
 	if err != nil {

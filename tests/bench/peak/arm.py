@@ -410,7 +410,7 @@ class Beam(nn.Module):
 
 
 def make(name, evaluate, rows, scale):
-    """The model, its input and its target."""
+    """Returns the model, its input and its target."""
     def size(train, evaluation):
         return rows or scale * (evaluation if evaluate else train)
 

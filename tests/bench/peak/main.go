@@ -1,8 +1,8 @@
-// Command peak measures peak memory and step time side by side with Python's PyTorch, on the same libtorch and
-// through the same counting allocator, where sizes matter: steps of half a second and more, hundreds of megabytes.
-// Each run is a process of its own; the runs of a round come in a shuffled order. `make bench-peak` builds and runs it;
-// BENCH="-rounds 1 -models cnn" passes arguments. -arm MODEL,MODE,STYLE -record FILE writes the trace of a step, for the
-// simulator of internal/pacer.
+// Command peak compares peak memory and step time with Python's PyTorch, on the same libtorch and through the
+// same counting allocator, at sizes that matter: steps of half a second and more, hundreds of megabytes. Each
+// run is its own process; the runs of a round are in shuffled order. `make bench-peak` builds and runs it;
+// BENCH="-rounds 1 -models cnn" passes arguments. -arm MODEL,MODE,STYLE -record FILE writes the trace of a step
+// for the simulator of internal/pacer.
 package main
 
 import (
@@ -29,12 +29,12 @@ type options struct {
 	models, modes, styles  []string
 	lines                  []string
 	python, library        string
-	free                   bool // without the runs for time
+	free                   bool // without the runs that compare times
 	verbose                bool
 	device                 string
 	scale                  int
 	json                   bool
-	lastUse                string // the Go arm that linstock go built
+	lastUse                string // the Go arm built by linstock go
 }
 
 func main() {
@@ -80,7 +80,7 @@ func main() {
 
 func split(s string) []string { return strings.FieldsFunc(s, func(r rune) bool { return r == ',' }) }
 
-// job is one process of a round.
+// A job is one process of a round.
 type job struct {
 	arm  string // "go", "go off", "go limit", "python", "python stock"
 	task task
@@ -90,7 +90,7 @@ func (j job) key() string {
 	return fmt.Sprintf("%s %s %s %s %d", j.arm, j.task.model, j.task.mode, j.task.style, j.task.rows)
 }
 
-type results map[string]map[string][]float64 // a job's figures, one a round
+type results map[string]map[string][]float64 // a job's figures, one per round
 
 func (r results) of(arm string, t task, figure string) []float64 {
 	return r[job{arm, t}.key()][figure]
@@ -207,7 +207,7 @@ func (o *options) compare() error {
 	return nil
 }
 
-// lastUse is the style of the program that linstock go built.
+// lastUse is the style of the program built by linstock go.
 const lastUse = "lastuse"
 
 func (o *options) each(f func(t task)) {
@@ -218,7 +218,7 @@ func (o *options) each(f func(t task)) {
 	}
 }
 
-// stylesOf returns the chosen styles that a model has.
+// stylesOf returns those of the chosen styles that a model has.
 func (o *options) stylesOf(model string) (list []string) {
 	for _, style := range o.styles {
 		if style == "plain" || style == lastUse || !slices.Contains(split(zoo), model) {
@@ -228,7 +228,7 @@ func (o *options) stylesOf(model string) (list []string) {
 	return list
 }
 
-// table compares the peak above what is live between steps, once weights, optimizer and batch exist.
+// table compares peaks, in bytes above those live between steps, once weights, optimizer and batch exist.
 func (o *options) table(got results) error {
 	var jobs []job
 	o.each(func(t task) {
@@ -292,7 +292,7 @@ func (o *options) rows(got results) (err error) {
 	return err
 }
 
-// limits runs every Go program below 1.05 of Python's peak.
+// limits runs every Go program with a limit of 1.05 times Python's peak.
 func (o *options) limits(got results) error {
 	var jobs []job
 	o.each(func(t task) {
@@ -333,7 +333,7 @@ func (o *options) limits(got results) error {
 	return nil
 }
 
-// speed compares with Python and its own allocator: what the block cache brings.
+// speed compares with Python on its own allocator, which shows the effect of the block cache.
 func (o *options) speed() error {
 	cnn, gpt := task{model: "cnn", mode: "train", rows: 1024, steps: o.steps}, task{model: "gpt64", mode: "eval", rows: 64, steps: 4 * o.steps}
 	var jobs []job
@@ -382,8 +382,8 @@ func (o *options) cost() error {
 	return nil
 }
 
-// toy runs models of milliseconds, where nothing is to sweep but what no scope frees: of that a sweep has to find some
-// 250 MiB now and then.
+// toy runs models whose steps take milliseconds. Only tensors outside scopes are left for sweeps, and a sweep
+// finds some 250 MiB of them now and then.
 func (o *options) toy() error {
 	for _, t := range []task{
 		{model: "mlp", mode: "train", rows: 32, steps: 1000}, {model: "cnn", mode: "train", rows: 16, steps: 300},

@@ -19,21 +19,22 @@ const (
 	smallContext           = 64
 )
 
-// model is a network, and what it is fed with.
+// A model is a network with its input and target.
 type model struct {
 	nn.Layer
 	batch  func() (x, y *tensor.Tensor)
-	logits func(*tensor.Tensor) *tensor.Tensor // as the loss takes them; nil: as they are
-	step   func(x, y *tensor.Tensor) error     // a training step; nil: cross-entropy and Adam
-	zero   func()                              // with step: sets all gradients to nil
+	logits func(*tensor.Tensor) *tensor.Tensor // converts outputs for the loss; nil: unchanged
+	step   func(x, y *tensor.Tensor) error     // training step; nil: cross-entropy and Adam
+	zero   func()                              // set with step: sets all gradients to nil
 	eval   func(x *tensor.Tensor) error        // nil: Forward
 }
 
-// device is where models and batches are made.
+// device is the device of models and batches.
 var device = tensor.CPU
 
-// newModel makes a model in a style: "layers", modules in Sequential and Pipe, or "plain", a forward written by hand
-// that knows nothing of lifetimes. rows 0 is the model's own batch, scale times.
+// newModel makes a model in a style: "layers", modules in Sequential and Pipe, or "plain", a forward pass
+// written by hand without any lifetime code. rows is the batch size, 0 for the model's own; scale multiplies
+// it.
 func newModel(name, style string, eval bool, rows, scale int) (model, error) {
 	plain := style != "layers"
 	size := func(train, evaluation int) int {
@@ -213,7 +214,7 @@ func newGRU(plain bool) nn.Layer {
 	return s
 }
 
-// plainGPT is examples/chargpt's model with a forward that knows nothing of lifetimes.
+// plainGPT is examples/chargpt's model with a forward pass without any lifetime code.
 type plainGPT struct{ *gpt.GPT }
 
 func newGPT(c gpt.Config, plain bool) nn.Layer {

@@ -30,7 +30,7 @@ import (
 // The step is run twice: without collections, and with one before each operator. The blocks that the second run frees
 // earlier are those that a collection can free.
 
-// smallest is the size of the smallest block that is recorded.
+// smallest is the least size of a recorded block.
 const smallest = 64 << 10
 
 // observer is the policy during a recorded step. It records when operators begin.
@@ -40,7 +40,7 @@ type observer struct {
 }
 
 type recordedOp struct {
-	before, begin int64 // Unix nanoseconds: before the collection, and after it
+	before, begin int64 // Unix nanoseconds before and after the collection
 	backward      bool
 }
 
@@ -56,13 +56,13 @@ func (o observer) Decide(s vram.State) vram.Decision {
 	return vram.Decision{}
 }
 
-// recordedBlock is a block of a step: the operators that allocate and free it.
+// A recordedBlock is a block of a step and the operators that allocate and free it.
 type recordedBlock struct {
 	bytes     int64
-	op        int // that allocates it
-	freed     int // the operator during which it is freed, or before it by a collection; -1: not in this step
+	op        int // the operator that allocates it
+	freed     int // the operator that frees it, or before which a collection does; -1: not freed in this step
 	collected bool
-	freedAt   int // the number of blocks allocated until then
+	freedAt   int // number of blocks allocated by then
 }
 
 // observe runs a step and returns its operators and blocks.
@@ -81,13 +81,13 @@ func observe(step func() error, collect bool) (ops []recordedOp, blocks []record
 	if err := vram.RecordHistory(0); err != nil {
 		return nil, nil, err
 	}
-	ops = append(ops, recordedOp{end, end, false}) // the scope's end
+	ops = append(ops, recordedOp{end, end, false}) // the end of the scope
 	live := map[uint64]int{}
 	for _, e := range events {
 		if e.TimeNS < begin || e.TimeNS > end || e.Bytes < smallest {
 			continue
 		}
-		// The last operator that had begun, or whose collection had.
+		// The last operator that had begun, or whose collection had begun.
 		op, _ := slices.BinarySearchFunc(ops, e.TimeNS, func(o recordedOp, t int64) int { return cmp.Compare(o.before, t+1) })
 		op--
 		if e.Kind == cshim.Allocated {
@@ -100,7 +100,7 @@ func observe(step func() error, collect bool) (ops []recordedOp, blocks []record
 			b.collected = collect && op >= 0 && e.TimeNS <= ops[op].begin
 		}
 	}
-	for i := range blocks { // what is freed at the very end is freed by the scope
+	for i := range blocks { // freed by the scope
 		if b := &blocks[i]; b.freedAt == len(blocks) && b.freed >= len(ops)-2 {
 			b.freed = -1
 		}
@@ -160,13 +160,14 @@ func record(t task, threads int, path string) error {
 			return fmt.Errorf("block %d has %d bytes, and %d when the step is collected", i, b.bytes, e.bytes)
 		}
 		switch {
-		case b.freed >= 0 && b.freed < last && b.freed <= e.freed: // without a collection
+		case b.freed >= 0 && b.freed < last && b.freed <= e.freed: // not by a collection
 			blocks[i].bytes = -b.bytes
 			given[moment{b.freed, b.freedAt}] = append(given[moment{b.freed, b.freedAt}], i)
 		case e.freed >= 0 && e.freed < last && e.collected:
 			unuse(e.freed, i)
 		case e.freed >= 0 && e.freed < last:
-			// A graph held it longer than the program: for how long that did is not known, most often for an operator.
+			// A graph referenced the block for longer than the program did. It is not known for how long the program
+			// did; most often for one operator.
 			unuse(min(b.op+2, e.freed), i)
 			given[moment{e.freed, e.freedAt}] = append(given[moment{e.freed, e.freedAt}], i)
 		}

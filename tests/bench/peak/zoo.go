@@ -9,7 +9,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// zoo names the models of this file, which are written by hand only.
+// zoo names the models of this file, which exist in style "plain" only.
 const zoo = "unet,resnet,encdec,gan,dqn,beam"
 
 // The sizes, as in arm.py.
@@ -40,7 +40,7 @@ func (u *up) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return x.ConvTranspose2d(u.Weight, nil, tensor.Stride(2))
 }
 
-// double is two convolutions, as U-Net has them.
+// double is the pair of convolutions of U-Net.
 type double struct{ A, B *nn.Conv2d }
 
 func newDouble(in, out int) *double { return &double{conv(in, out, 3, 1), conv(out, out, 3, 1)} }
@@ -50,7 +50,7 @@ func (d *double) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return d.B.Forward(x).ReLU()
 }
 
-// unet keeps the result of each level for its way back: (N, 1, H, W) to (N, 2, H, W).
+// unet keeps the result of each level for the decoder: (N, 1, H, W) to (N, 2, H, W).
 type unet struct {
 	Down []*double
 	Mid  *double
@@ -121,7 +121,7 @@ func (m *resnet) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return m.Head.Forward(x.AdaptiveAvgPool2d(1, 1).Flatten(tensor.StartDim(1)))
 }
 
-// attend is attention over memory: (N, T, C) and (N, S, C) to (N, T, C).
+// attend computes attention over memory: (N, T, C) and (N, S, C) to (N, T, C).
 type attend struct {
 	Norm       *nn.LayerNorm
 	Q, K, V, O *nn.Linear
@@ -278,7 +278,7 @@ func (q *qNet) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return q.C.Forward(x)
 }
 
-// dqn trains on moves that it draws from a replay buffer, which it also fills.
+// dqn fills a replay buffer and trains on moves drawn from it.
 type dqn struct {
 	Q       *qNet
 	target  *qNet          `nn:"-"`
@@ -309,7 +309,7 @@ func (d *dqn) sample(n int) moves {
 	return moves{d.states.IndexSelect(0, i), d.actions.IndexSelect(0, i), d.rewards.IndexSelect(0, i), d.nexts.IndexSelect(0, i)}
 }
 
-// play makes n moves and puts them into the buffer, in place of the oldest.
+// play makes n moves and stores them in the buffer in place of the oldest.
 func (d *dqn) play(n int) error {
 	return autograd.NoGrad(func() error {
 		s := d.nexts.Narrow(0, d.at, n)
@@ -344,7 +344,7 @@ func (d *dqn) train(n int) error {
 
 func (d *dqn) Forward(x *tensor.Tensor) *tensor.Tensor { return d.Q.Forward(x).ArgMax(tensor.Dim(1)) }
 
-// beam is a recurrent decoder, and a beam search with it.
+// beam is a recurrent decoder with beam search.
 type beam struct {
 	Embedding *nn.Embedding
 	In, State *nn.Linear
