@@ -17,23 +17,23 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// settings are what the figures are taken with.
+// settings are the command's settings.
 type settings struct {
 	device     tensor.Device
-	fake       *fakecuda.Control // whose devices it runs on; nil: real ones
+	fake       *fakecuda.Control // control of the fake devices; nil: real devices
 	goroutines int
 	seed       uint64
 	quick      bool
-	programs   int                              // random programs; 0: by quick
-	json       bool                             // rows for the kit of docs/gpu.md
-	share      float64                          // of the storm
-	scored     bool                             // it is for the scorecard
-	row        *func()                          // prints its line
-	say        func(format string, args ...any) // progress
+	programs   int                              // number of random programs; 0: chosen by quick
+	json       bool                             // print rows for the kit of docs/gpu.md
+	share      float64                          // duration of storm
+	scored     bool                             // run for the scorecard
+	row        *func()                          // prints a line
+	say        func(format string, args ...any) // prints progress
 }
 
-// unit is the elements of the smallest tensor: on a device large enough that the segments of its allocator, of 2 MiB,
-// are small beside the room that a program has.
+// unit is the number of elements of the smallest tensor. On a device it is so large that the segments of the
+// device's allocator, of 2 MiB, are small beside the program's memory.
 func (s settings) unit() int {
 	if s.device == tensor.CPU {
 		return 48 << 10
@@ -41,10 +41,10 @@ func (s settings) unit() int {
 	return 3 << 20
 }
 
-// unlimited takes the limit away again.
+// unlimited removes the limit.
 func unlimited(d tensor.Device) { _ = vram.SetLimit(d, vram.Share(0.9)) }
 
-// limitAbove sets the limit to so many bytes above what is live.
+// limitAbove sets the limit to the live bytes plus the given number.
 func limitAbove(d tensor.Device, bytes int64) error {
 	now, err := program.Live(d)
 	if err != nil {
@@ -55,14 +55,14 @@ func limitAbove(d tensor.Device, bytes int64) error {
 
 type loopFigures struct {
 	limit, peak      int64
-	ratio, low, high float64 // unreleased over released: the median of the turns and their quartiles
+	ratio, low, high float64 // time unreleased over released: median of the turns and quartiles
 	sweeps           int64
 	operator         time.Duration
 }
 
-// loop makes bytes of 4 MiB temporaries that nobody releases, in one loop below a limit of 512 MiB; then as many again
-// in turns with released ones. A machine that others use changes its speed within seconds, so the turns are short; and
-// where it is noisy, more.
+// loop allocates temporaries of 4 MiB that nobody releases, in one loop with a limit of 512 MiB, and then as
+// many again in turns with released ones. Other programs change the machine's speed within seconds, so the
+// turns are short; on a noisy machine there are more.
 func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 	f.limit = 512 << 20
 	defer unlimited(s.device)
@@ -98,7 +98,7 @@ func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 		wg.Wait()
 		return time.Since(start).Seconds(), errors.Join(errs...)
 	}
-	if s.fake != nil { // its kernels would take no time
+	if s.fake != nil { // its kernels take no time
 		if err := s.fake.AddRule(fakecuda.Rule{Function: fakecuda.Launch, Device: -1, Times: fakecuda.Forever, Micros: 300}); err != nil {
 			return f, err
 		}
@@ -136,14 +136,14 @@ func loop(s settings, bytes int64, turns int) (f loopFigures, err error) {
 }
 
 type programFigures struct {
-	programs, falseOOM, wrong, leaked    int // with a limit above what they can reach
-	beyond                               int // peaks beyond the limit
-	below, missed, late, unwell, leaked2 int // with a limit below it
+	programs, falseOOM, wrong, leaked    int // runs with a limit above what they can reach
+	beyond                               int // peaks above the limit
+	below, missed, late, unwell, leaked2 int // runs with a limit below it
 	slowest                              time.Duration
-	first                                error // the first thing that was wrong
+	first                                error // the first failure
 }
 
-// programs runs random programs with a limit 5 % above what they can reach, and below it.
+// programs runs random programs with limits 5 % above and below what they can reach.
 func programs(s settings, n int) (f programFigures, err error) {
 	defer unlimited(s.device)
 	sizes := []int{1, 1, 1, 2, 4, 8, 16, 64}
@@ -174,7 +174,7 @@ func programs(s settings, n int) (f programFigures, err error) {
 		f.programs += goroutines
 		room := g.Reach / 20
 		if s.device != tensor.CPU {
-			room += 4 << 20 // the allocator's own grain: its pool of small blocks, of 2 MiB each
+			room += 4 << 20 // granularity of the allocator: its segments for small blocks are 2 MiB
 		}
 		if err := limitAbove(s.device, g.Reach+room); err != nil {
 			return f, err
@@ -202,7 +202,7 @@ func programs(s settings, n int) (f programFigures, err error) {
 			f.leaked++
 			note("seed %d: %d bytes live before, %d after (%v)", seed, base, now, err)
 		}
-		// Below: one goroutine, since which of many meets the limit is chance.
+		// Below, on one goroutine only: of several it would be chance which one reaches the limit.
 		if goroutines == 1 && g.Reach > 8*int64(g.Programs[0].Unit) {
 			if err := s.below(g, base, &f, note); err != nil {
 				return f, err
@@ -252,16 +252,16 @@ func (s settings) below(g *program.Group, base int64, f *programFigures, note fu
 
 type shareFigures struct {
 	operators       int
-	share           float64 // of the time of all cores spent in sweeps
+	share           float64 // share of all cores' time spent in sweeps
 	sweeps          int64
-	ratio           float64 // throughput over that of Off
+	ratio           float64 // throughput relative to Off
 	low, high       float64
 	heap            uint64
 	live, limit     int64
 	secondsA, offed float64
 }
 
-// workingSet holds live bytes at 97 % of the limit, above the soft budget, and runs operators in scopes.
+// workingSet holds live bytes at 97 % of the limit, above the soft limit, and runs operators in scopes.
 func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigures, err error) {
 	defer unlimited(s.device)
 	heap := pointers(heapBytes)
@@ -349,7 +349,7 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 	return f, err
 }
 
-// pointers is a Go heap of so many bytes that the collector has to look through.
+// pointers returns a Go heap of the given size that the garbage collector has to scan.
 func pointers(bytes int) (heap [][]*int) {
 	for range bytes / (8 << 20) {
 		block := make([]*int, 1<<20)
@@ -368,7 +368,7 @@ type garbageFigures struct {
 	sweeps, peak            int64
 }
 
-// garbage makes tensors for so long that nobody releases, outside scopes, some 100 MB a second.
+// garbage allocates about 100 MB a second, for the given time, in tensors that nobody releases, outside scopes.
 func garbage(s settings, long time.Duration, heapBytes int) (f garbageFigures, err error) {
 	heap := pointers(heapBytes)
 	defer runtime.KeepAlive(heap)
@@ -400,11 +400,12 @@ type waitFigures struct {
 	events               int64
 	median, p99, slowest time.Duration
 	hangs, timeouts, oom int64
-	took, sweep          time.Duration // all; one sweep, on average
+	took, sweep          time.Duration // all sweeps; one sweep on average
 	sweeps               int64
 }
 
-// storm makes goroutines meet the limit all the time, while others collect, start goroutines, close scopes and exit.
+// storm makes goroutines reach the limit all the time while others collect, start goroutines, close scopes and
+// exit.
 func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	defer unlimited(s.device)
 	heap := make([][]byte, heapBytes>>14)
@@ -413,7 +414,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	}
 	x := tensor.Ones([]int{16 << 10}, s.device) // 64 KiB
 	defer x.Release()
-	// Room for 48 blocks where 64 goroutines ask: somebody always waits.
+	// Room for 48 blocks, requested by 64 goroutines: some goroutine always waits.
 	if err := limitAbove(s.device, 48<<16); err != nil {
 		return f, err
 	}
@@ -427,7 +428,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 				return
 			default:
 			}
-			// Unreleased, in a scope or not; now and then it goes to another goroutine, which ends.
+			// Unreleased, in a scope or not. Now and then another goroutine receives it and ends.
 			_ = tensor.WithScope(func() error {
 				_ = x.Add(1)
 				return x.Add(1).Err()
@@ -474,7 +475,7 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 		}
 	}
 	close(done)
-	if f.hangs != 0 { // who hangs does not come back: say where
+	if f.hangs != 0 { // a goroutine that hangs does not return: print where
 		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2)
 		return f, err
 	}

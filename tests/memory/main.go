@@ -1,13 +1,15 @@
-// Memory takes the figures that Linstock promises about memory and prints them beside their targets:
+// Memory measures the figures that Linstock documents about memory and prints them beside their targets:
 //
 //	go run ./tests/memory [--device cpu|cuda:0|fakecuda] [--quick] [figure…]
 //
-// The device fakecuda is one of tests/fakecuda, whose kernels do nothing, one after another. Without names it takes them all, which needs half an hour. The exit code is 1 when a target was missed; targets of
-// time are shown but do not count, since machines are noisy.
+// The device fakecuda is one of tests/fakecuda: its kernels do nothing, one after another. Without names the
+// command measures all figures, in half an hour. The exit code is 1 if a figure misses its target. Figures of
+// time are printed but do not count, since machines are noisy.
 //
 //	go run ./tests/memory --share F storm|garbage
 //
-// takes that share of one of the two for the scorecard of docs/reliability.md, where the times of the whole count.
+// measures a share of one of the two for the scorecard of docs/reliability.md, where the times of the whole
+// figure count.
 package main
 
 import (
@@ -31,7 +33,7 @@ type figure struct {
 	run        func(settings) ([]line, error)
 }
 
-// line is a row of the table: what was measured, the target, and whether it was met.
+// line is a row of the table: what was measured, the target, and whether it was reached.
 type line struct {
 	what, got, target string
 	ok, timed         bool
@@ -89,7 +91,7 @@ var figures = []figure{
 	{"garbage", "a loop that releases nothing, beside 1 GiB of Go pointers", func(s settings) ([]line, error) {
 		took := time.Duration(float64(pick(s.quick, 6*time.Second, time.Minute)) * s.share)
 		f, err := garbage(s, took, pick(s.quick, 256<<20, 1<<30))
-		// Sweeps are paid from what has come in, but for 100 ms, and one may take longer than the last ones.
+		// The time budget holds up to 100 ms, and a sweep may take longer than the one before.
 		most := 0.05*f.took.Seconds() + 0.1 + f.longest.Seconds()/2
 		ok := err == nil && f.sweeping.Seconds() <= most
 		got := fmt.Sprintf("%.4f of %v in %d sweeps, the longest %v; peak %d MiB", f.sweeping.Seconds()/f.took.Seconds(), f.took.Round(time.Second),
@@ -101,7 +103,7 @@ var figures = []figure{
 		s.goroutines = 64
 		n := scorecard.Share(200000, pick(s.quick, 0.1, s.share))
 		f, err := storm(s, n, 100<<20)
-		// A part of them, in make test, beside whatever else the machine does, is not judged by its times.
+		// The times of a partial run, in make test, are not judged: other programs run on the machine.
 		ok := err == nil && f.events >= n && (s.share < 1 || f.p99 <= 20*time.Millisecond)
 		*s.row = func() {
 			scorecard.Line("storm", fmt.Sprintf("%d events of 64 goroutines, %d hangs; median %v, p99 %v, longest %v", f.events, f.hangs,
@@ -142,7 +144,7 @@ func main() {
 			var err error
 			if device == "fakecuda" {
 				device = "cuda:0"
-				// Nothing is ever written to this memory: there may be more of it than the machine has.
+				// Nothing is ever written to this memory, so it may exceed the machine's.
 				if s.fake, err = fakecuda.Rerun(400 << 30); err != nil {
 					return err
 				}

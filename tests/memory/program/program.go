@@ -1,4 +1,4 @@
-// Package program makes random programs of tensors and runs them, for tests/memory and tests/stress.
+// Package program generates and runs random programs of tensors, for tests/memory and tests/stress.
 package program
 
 import (
@@ -12,15 +12,15 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// A random program works on a few variables: it makes tensors, computes new ones from them, takes views, runs backward
-// passes and nested scopes, and lets variables go. It is run in two ways. With release, each tensor is released when
-// its variable is overwritten, as Python's reference counts would: the allocator's peak is then what the program can
-// reach at most. Without, it contains no lifetime code at all.
+// A random program has a few variables. It makes tensors, computes new ones from them, takes views, runs
+// backward passes and nested scopes, and drops variables. It runs in two ways. With release, each tensor is
+// released when its variable is overwritten, as by Python's reference counts: the allocator's peak is then the
+// most that the program can reach. Without, the program contains no lifetime code.
 
 type instruction struct {
 	kind    kind
 	a, b, c int
-	size    int // elements
+	size    int // number of elements
 }
 
 type kind int
@@ -37,10 +37,10 @@ const (
 
 const variables = 6
 
-// Program is a random program.
+// A Program is a random program.
 type Program struct {
 	Seed uint64
-	Unit int // elements of the smallest tensor
+	Unit int // number of elements of the smallest tensor
 
 	steps []instruction
 }
@@ -185,7 +185,7 @@ func (r *run) clear() {
 	}
 }
 
-// checksum is the sum of the variables, to compare runs.
+// checksum returns the sum of the variables, to compare runs.
 func (r *run) checksum() (sum float64, err error) {
 	for _, t := range r.vars {
 		if t != nil {
@@ -196,7 +196,7 @@ func (r *run) checksum() (sum float64, err error) {
 	return sum, err
 }
 
-// reachable are the most bytes that the program can reach in each step, above what is live before it.
+// reachable returns the most bytes that the program can reach in each step, above those live before it.
 func (p *Program) reachable(d tensor.Device) (peaks []int64, sum float64, err error) {
 	r := &run{device: d, release: true}
 	defer r.clear()
@@ -221,13 +221,13 @@ func (p *Program) reachable(d tensor.Device) (peaks []int64, sum float64, err er
 	return peaks, sum, err
 }
 
-// Live is the bytes that are live on a device.
+// Live returns the live bytes of a device.
 func Live(d tensor.Device) (int64, error) {
 	m, err := vram.Stats(d)
 	return m.Allocated, err
 }
 
-// Settle sweeps until the live bytes are at want; it returns where they are in the end.
+// Settle sweeps until the live bytes are at want. It returns the final live bytes.
 func Settle(d tensor.Device, want int64) (int64, error) {
 	var now int64
 	for i := range 100 {
@@ -244,16 +244,16 @@ func Settle(d tensor.Device, want int64) (int64, error) {
 	return now, nil
 }
 
-// Group is a set of programs that run at once, one a goroutine, in step.
+// A Group is a set of programs that run concurrently, a goroutine each, in step.
 type Group struct {
 	Programs []*Program
 	Sums     []float64 // the checksums of the reference run
-	Reach    int64     // the most that all can reach at once
+	Reach    int64     // most bytes that all can reach at once
 
 	peaks [][]int64
 }
 
-// NewGroup makes programs and runs each alone, with release, to learn what they can reach and compute.
+// NewGroup makes programs and runs each alone, with release, to measure what it can reach and compute.
 func NewGroup(d tensor.Device, seed uint64, goroutines, length, unit int) (*Group, error) {
 	g := &Group{}
 	for i := range goroutines {
@@ -274,7 +274,8 @@ func NewGroup(d tensor.Device, seed uint64, goroutines, length, unit int) (*Grou
 	return g, nil
 }
 
-// Run runs them without any lifetime code and returns their checksums, the first error and how long its operator took.
+// Run runs the programs without lifetime code. It returns their checksums, the first error and the duration of
+// the operator that failed.
 func (g *Group) Run(d tensor.Device) (sums []float64, took time.Duration, err error) {
 	n := len(g.Programs)
 	sums = make([]float64, n)
@@ -316,7 +317,7 @@ func (g *Group) Run(d tensor.Device) (sums []float64, took time.Duration, err er
 	return sums, took, err
 }
 
-// barrier lets n goroutines go on together.
+// A barrier makes n goroutines wait for each other.
 type barrier struct {
 	mu    sync.Mutex
 	cond  *sync.Cond
