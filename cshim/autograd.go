@@ -60,76 +60,76 @@ func Grad(outputs, grads, inputs []Handle, retain, create, allowUnused bool, out
 	return uint64(s), e
 }
 
-// SetRequiresGrad is requires_grad_().
+// SetRequiresGrad calls requires_grad_().
 func SetRequiresGrad(h Handle, on bool) ErrorRef {
 	return C.lsc_tensor_set_requires_grad(native(h), flag(on))
 }
 
-// RetainGrad makes a tensor that is no leaf keep its gradient.
+// RetainGrad makes a non-leaf tensor keep its gradient.
 func RetainGrad(h Handle) ErrorRef { return C.lsc_tensor_retain_grad(native(h)) }
 
-// GradOf is .grad; the handle is 0 where there is none.
+// GradOf returns .grad; the handle is 0 if there is none.
 func GradOf(h Handle) Result { return result(C.lsc_tensor_grad(native(h))) }
 
-// SetGrad sets .grad; 0 takes it away.
+// SetGrad sets .grad; 0 sets it to None.
 func SetGrad(h, grad Handle) ErrorRef { return C.lsc_tensor_set_grad(native(h), native(grad)) }
 
-// GradsOf fills out with the .grad of each.
+// GradsOf fills out with the .grad of each handle.
 func GradsOf(h, out []Handle) ErrorRef {
 	return C.lsc_tensors_grad(handles(h), C.uint64_t(len(h)), outs(out))
 }
 
-// ZeroGrads takes the gradients away, or sets them to zero.
+// ZeroGrads sets the gradients to None, or fills them with zeros.
 func ZeroGrads(h []Handle, zero bool) ErrorRef {
 	return C.lsc_tensors_zero_grad(handles(h), C.uint64_t(len(h)), flag(zero))
 }
 
-// GradFnName is the name of the node that made the tensor; empty for a leaf.
+// GradFnName returns the name of the node that made the tensor; empty for a leaf.
 func GradFnName(h Handle) (string, error) {
 	var out [8]Value
 	return text(C.lsc_tensor_grad_fn_name(native(h), slots(out[:]), C.uint64_t(len(out))), out[:])
 }
 
-// RegisterHook ties a hook's id to a tensor.
+// RegisterHook registers a hook, given by its ID, on a tensor.
 func RegisterHook(h Handle, id uint64) (slot uint32, err ErrorRef) {
 	var s C.uint32_t
 	e := C.lsc_hook_register(native(h), C.uint64_t(id), &s)
 	return uint32(s), e
 }
 
-// RemoveHook unties it.
+// RemoveHook removes the hook.
 func RemoveHook(h Handle, slot uint32) ErrorRef {
 	return C.lsc_hook_remove(native(h), C.uint32_t(slot))
 }
 
-// CustomFunction ties outputs to inputs by a node whose backward is the callback; fills out.
+// CustomFunction connects outputs to inputs by a node whose backward is the callback. It fills out.
 func CustomFunction(id uint64, inputs, outputs, saved, out []Handle) (scope uint64, err ErrorRef) {
 	var s C.uint64_t
 	e := C.lsc_function_attach(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), handles(outputs), C.uint64_t(len(outputs)), handles(saved), C.uint64_t(len(saved)), outs(out), &s)
 	return uint64(s), e
 }
 
-// CheckpointPush makes the calling thread's operators keep nothing for their backward until SavedPop(depth): a backward
-// pass calls Callbacks.Recompute with the id instead.
+// CheckpointPush makes operators on the calling thread save nothing for their backward pass until
+// SavedPop(depth): a backward pass calls Callbacks.Recompute with the ID instead.
 func CheckpointPush(id uint64, inputs []Handle) (depth uint64, err ErrorRef) {
 	var d C.uint64_t
 	e := C.lsc_checkpoint_push(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), &d)
 	return uint64(d), e
 }
 
-// SavedPop undoes the calling thread's pushes down to a depth, also where it returns an error.
+// SavedPop undoes the calling thread's pushes down to a depth, even if it returns an error.
 func SavedPop(depth uint64) ErrorRef { return C.lsc_saved_pop(C.uint64_t(depth)) }
 
-// TakeDropped fills ids with those whose native holder is gone and returns how many.
+// TakeDropped fills ids with IDs whose native holder has been freed and returns their number.
 func TakeDropped(ids []uint64) int {
 	return int(C.lsc_dropped_take((*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(ids))), C.uint64_t(len(ids))))
 }
 
-// DroppedCount is how many TakeDropped could give.
+// DroppedCount returns the number of IDs that TakeDropped could return.
 func DroppedCount() int { return int(C.lsc_dropped_count()) }
 
-// Callbacks are the Go functions that libtorch's engine calls. They run on the engine's thread, return 0 for success
-// and otherwise a number that comes back in Error.Callback.
+// Callbacks are the Go functions that libtorch's engine calls. They run on the engine's thread and return 0 for
+// success, or a number that is reported in Error.Callback.
 type Callbacks struct {
 	Hook      func(id uint64, grad Handle) (out Handle, failed uint64)
 	Backward  func(id uint64, grads, saved []Handle, needs []bool, out []Handle) (failed uint64)
@@ -138,5 +138,5 @@ type Callbacks struct {
 
 var callbacks atomic.Pointer[Callbacks]
 
-// SetCallbacks says which functions to call.
+// SetCallbacks sets the functions to call.
 func SetCallbacks(c *Callbacks) { callbacks.Store(c) }

@@ -51,7 +51,8 @@ func takeError(e *C.ls_error) error {
 	return nil
 }
 
-// native is a handle as an operand of C's. Here its owner's last use may lie behind: only a pin keeps it alive.
+// native converts a handle to C. This may be the last use of the handle's owner, which only a pin then keeps
+// alive.
 func native(h Handle) C.ls_tensor {
 	reading()
 	return C.ls_tensor(h)
@@ -63,13 +64,13 @@ func handles(h []Handle) *C.ls_tensor {
 	return outs(h)
 }
 
-// outs is a list of handles that nobody owns yet, or any more.
+// outs converts a list of handles that have no owner yet, or no longer.
 func outs(h []Handle) *C.ls_tensor { return (*C.ls_tensor)(unsafe.Pointer(unsafe.SliceData(h))) }
 
 // TensorFree frees a handle.
 func TensorFree(h Handle) { C.lsc_tensor_free(C.ls_tensor(h)) }
 
-// TensorsFree frees handles in one crossing; zeros are passed over.
+// TensorsFree frees handles in one call; zeros are skipped.
 func TensorsFree(h []Handle) {
 	if len(h) != 0 {
 		C.lsc_tensors_free(outs(h), C.uint64_t(len(h)))
@@ -81,7 +82,8 @@ func TensorFromData(dtype int32, shape []int, data unsafe.Pointer, nbytes int) R
 	return result(C.lsc_tensor_from_data(C.int32_t(dtype), dims(shape), C.uint64_t(len(shape)), data, C.uint64_t(nbytes)))
 }
 
-// TensorFromBlob makes a CPU tensor over memory that is not Go's and stays until TakeDropped gives id.
+// TensorFromBlob makes a CPU tensor over memory that is not Go's. The memory must stay valid until TakeDropped
+// returns id.
 func TensorFromBlob(dtype int32, shape []int, data unsafe.Pointer, nbytes int, id uint64) Result {
 	return result(C.lsc_tensor_from_blob(C.int32_t(dtype), dims(shape), C.uint64_t(len(shape)), data, C.uint64_t(nbytes), nil, C.uint64_t(id)))
 }
@@ -93,7 +95,7 @@ func TensorCopyOut(h Handle, dtype int32, dst unsafe.Pointer, nbytes int) ErrorR
 	return C.lsc_tensor_copy_out(native(h), C.int32_t(dtype), dst, C.uint64_t(nbytes))
 }
 
-// TensorItem gives the one element; out[1] is used by a complex one.
+// TensorItem writes the tensor's only element to out; a complex one uses out[1] too.
 func TensorItem(h Handle, out *[2]Value) ErrorRef {
 	return C.lsc_tensor_item(native(h), (*C.ls_value)(unsafe.Pointer(out)))
 }
@@ -125,10 +127,10 @@ func TensorSizes(h Handle, sizes, strides []int64) ErrorRef {
 		(*C.int64_t)(unsafe.Pointer(unsafe.SliceData(strides))), C.uint64_t(len(sizes)))
 }
 
-// TensorAlias is a second handle to the same tensor.
+// TensorAlias returns a second handle to the same tensor.
 func TensorAlias(h Handle) Result { return result(C.lsc_tensor_alias(native(h))) }
 
-// TensorTo converts; -1 keeps the dtype or device.
+// TensorTo converts dtype and device; -1 keeps either.
 func TensorTo(h Handle, dtype, device int32, copies bool) Result {
 	c := enter()
 	r := result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
@@ -136,7 +138,7 @@ func TensorTo(h Handle, dtype, device int32, copies bool) Result {
 	return r
 }
 
-// TensorIndex is advanced indexing; 0 takes a dimension whole.
+// TensorIndex is advanced indexing; a 0 takes the whole dimension.
 func TensorIndex(h Handle, indices []Handle) Result {
 	c := enter()
 	r := result(C.lsc_tensor_index(native(h), handles(indices), C.uint64_t(len(indices))))
@@ -154,7 +156,7 @@ func flag(b bool) C.int32_t {
 // Op is an operator of the dispatcher.
 type Op uintptr
 
-// FindOp looks an operator up ("aten::add", "Tensor"); 0 and no error where there is none.
+// FindOp looks up an operator ("aten::add", "Tensor"). It returns 0 and no error if there is none.
 func FindOp(name, overload string) (Op, error) {
 	n, o := C.CString(name), C.CString(overload)
 	defer C.free(unsafe.Pointer(n))
@@ -164,24 +166,24 @@ func FindOp(name, overload string) (Op, error) {
 	return Op(op), takeError(r.err)
 }
 
-// OpSchema is the operator's schema as text.
+// OpSchema returns the operator's schema as text.
 func OpSchema(op Op) (string, error) {
 	var out [64]Value
 	return text(C.lsc_op_schema(C.ls_op(op), slots(out[:]), C.uint64_t(len(out))), out[:])
 }
 
-// OpRepeatable says whether an operator can be called again after it has failed: it writes into none of its arguments
-// and draws no random numbers.
+// OpRepeatable reports whether an operator can be called again after it has failed: it writes to none of its
+// arguments and draws no random numbers.
 func OpRepeatable(op Op) bool { return C.lsc_op_repeatable(C.ls_op(op)) != 0 }
 
-// OpInternal reports whether an operator is internal to libtorch: it trusts its arguments, and wrong ones may end the
-// process. The rule is in cshim/src/guards.cpp.
+// OpInternal reports whether an operator is internal to libtorch: it does not check its arguments, and invalid
+// ones may end the process. cshim/src/guards.cpp defines the rule.
 func OpInternal(op Op) bool { return C.lsc_op_internal(C.ls_op(op)) != 0 }
 
-// OpNames are all the dispatcher's operators, a newline after each.
+// OpNames returns the names of the dispatcher's operators, each followed by a newline.
 func OpNames() (string, error) { return text(C.lsc_op_names(nil, 0), nil) }
 
-// ShowConfig is libtorch's build configuration.
+// ShowConfig returns libtorch's build configuration.
 func ShowConfig() (string, error) { return text(C.lsc_torch_config(nil, 0), nil) }
 
 func text(r C.ls_results, out []Value) (string, error) {
@@ -197,7 +199,7 @@ func text(r C.ls_results, out []Value) (string, error) {
 	return string(Payload[byte](v)), nil
 }
 
-// Payload is the elements of the string or list that starts v, without a copy.
+// Payload returns the elements of the string or list that starts at v, without a copy.
 func Payload[T byte | int64 | float64 | Handle](v []Value) []T {
 	if len(v) < 2 {
 		return nil
@@ -205,7 +207,7 @@ func Payload[T byte | int64 | float64 | Handle](v []Value) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&v[1])), int(v[0].Len))
 }
 
-// Width is how many slots the value that starts v takes.
+// Width returns the number of slots of the value that starts at v.
 func Width(v Value) int {
 	switch v.Tag {
 	case TagComplex:
@@ -218,7 +220,7 @@ func Width(v Value) int {
 	return 1
 }
 
-// Results is what Call gives back.
+// Results are the results of Call.
 type Results struct {
 	slots int
 	spill unsafe.Pointer
@@ -230,7 +232,7 @@ func results(r C.ls_results) Results {
 	return Results{int(r.slots), unsafe.Pointer(r.spill), r.err, uint64(r.scope)}
 }
 
-// Values are the results: a part of out, or where they did not fit, C memory that stays until Free.
+// Values returns the results: a part of out or, if they did not fit, C memory that stays valid until Free.
 func (r *Results) Values(out []Value) []Value {
 	if r.spill != nil {
 		return unsafe.Slice((*Value)(r.spill), r.slots)
@@ -238,7 +240,7 @@ func (r *Results) Values(out []Value) []Value {
 	return out[:r.slots]
 }
 
-// Free frees what did not fit; the handles in it are not freed.
+// Free frees results that did not fit. It does not free the handles in them.
 func (r *Results) Free() {
 	if r.spill != nil {
 		C.lsc_spill_free((*C.ls_value)(r.spill))
@@ -248,7 +250,7 @@ func (r *Results) Free() {
 
 func slots(v []Value) *C.ls_value { return (*C.ls_value)(unsafe.Pointer(unsafe.SliceData(v))) }
 
-// Call runs an operator; discard drops its results in the shim.
+// Call runs an operator. With discard the shim drops its results.
 func Call(op Op, args, out []Value, discard bool) Results {
 	reading()
 	c := enter()

@@ -1,12 +1,12 @@
-// Package cshim is the only package of Linstock that imports "C". It opens the shim (a C++ library with a
-// flat C API over libtorch, see include/linstock.h), and gives each of its functions a Go face that takes and
-// returns plain values. It knows nothing of lifetimes: a Handle is an integer that its owner must free once.
+// Package cshim is the only package of Linstock that imports "C". It loads the shim, a C++ library with a flat
+// C API over libtorch (see include/linstock.h), and wraps each of its functions in a Go function of plain
+// values. It does not manage lifetimes: a Handle is an integer that its owner must free once.
 //
 // The shim is loaded at first use, not linked, so a program builds, vets and starts on a machine without
 // libtorch. Until Load has succeeded no other function of this package may be called.
 //
-// A function that can fail returns its error in the same call, as an ErrorRef that Take turns into a Go error
-// and frees. Nothing here panics, and no function but those marked "calls back" lets C++ call into Go.
+// A function that can fail returns its error as an ErrorRef, which Take converts to a Go error and frees.
+// Nothing here panics. Only functions marked "calls back" let C++ call into Go.
 package cshim
 
 /*
@@ -19,14 +19,14 @@ package cshim
 const char *ls_table_load(void *library);
 extern const ls_callbacks ls_go_callbacks;
 
-// dlerror belongs to the thread: all calls in one crossing. libgomp reads its environment when it is loaded, and would
-// let a team that has nothing to do spin for milliseconds, on cores that the Go collector and other goroutines need.
-// It spins long enough for the next operator, and then sleeps, unless the user has chosen.
+// A single C function, because dlerror is per thread. libgomp reads its environment when it is loaded. By default an
+// idle team spins for milliseconds, on cores that the garbage collector and other goroutines need. With this setting
+// it spins until the next operator is likely to have begun and then sleeps, unless the user has set a policy.
 //
-// ideep, libtorch's layer above oneDNN, keeps 1,024 descriptions of convolutions for each thread and each kind, 24 MB
-// where shapes vary, until the thread ends; a goroutine that moves to another thread begins anew. oneDNN keeps the same
-// once for the process (ONEDNN_PRIMITIVE_CACHE_CAPACITY), so that ideep's copy saves no time. It reads the setting at a
-// thread's first convolution.
+// ideep, libtorch's layer above oneDNN, caches 1,024 descriptions of convolutions for each thread and each kind, 24 MB
+// if shapes vary, until the thread ends; a goroutine that moves to another thread starts with an empty cache. oneDNN
+// caches the same once for the process (ONEDNN_PRIMITIVE_CACHE_CAPACITY), so ideep's cache saves no time. ideep reads
+// the setting at a thread's first convolution.
 static void *open_library(const char *path, const char **why) {
 	int ours = !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT") && setenv("GOMP_SPINCOUNT", "5000", 0) == 0;
 	setenv("LRU_CACHE_CAPACITY", "1", 0);
@@ -59,13 +59,13 @@ import (
 //go:embed CMakeLists.txt include/*.h include/linstock/*.h src/*.h src/*.cpp cuda/*.h cuda/*.cpp cuda/include/crt/*.h
 var Sources embed.FS
 
-// SourceHash names the shim's sources. A shim built from other sources is not loaded.
+// SourceHash identifies the shim's sources. A shim built from other sources is not loaded.
 func SourceHash() (string, error) { return locate.SourceHash(Sources) }
 
-// loaded is where the shim was found; nil before that.
+// loaded is the path of the loaded shim; nil before Load has succeeded.
 var loaded atomic.Pointer[string]
 
-// Path is where the loaded shim was found; empty before Load has succeeded.
+// Path returns the path of the loaded shim; empty before Load has succeeded.
 func Path() string {
 	if p := loaded.Load(); p != nil {
 		return *p
@@ -73,8 +73,8 @@ func Path() string {
 	return ""
 }
 
-// Load opens the shim and libtorch. It may be called often and from anywhere; after the first success it
-// costs one atomic read. A failure is not remembered: the cause can be removed while the program runs.
+// Load loads the shim and libtorch. It may be called any number of times, concurrently; after the first success
+// it costs one atomic read. A failure is not remembered, since its cause can be removed while the program runs.
 func Load() error {
 	if loaded.Load() != nil {
 		return nil
@@ -86,7 +86,7 @@ var loadMutex sync.Mutex
 
 var onLoad func()
 
-// OnLoad sets what runs once libtorch is loaded, before the first operator; package vram has it.
+// OnLoad sets the function that runs once libtorch is loaded, before the first operator. Package vram sets it.
 func OnLoad(f func()) { onLoad = f }
 
 func load() error {
@@ -104,7 +104,7 @@ func load() error {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}
-		// One that is damaged is not passed over: the next may be of another version.
+		// A damaged library is an error and is not skipped: the next one may be of another version.
 		if err := intact.Shim(path); err != nil {
 			return fmt.Errorf("linstock: %w; %s", err, remedy(path, err))
 		}
@@ -127,7 +127,7 @@ func load() error {
 	return locate.Missing()
 }
 
-// remedy is locate.Remedy, but setup does not install a libtorch from elsewhere.
+// remedy is locate.Remedy, except that setup cannot install a libtorch at a location the user has set.
 func remedy(shim string, err error) string {
 	var d *intact.Damage
 	if errors.As(err, &d) && filepath.Dir(d.Path) != filepath.Dir(shim) && os.Getenv(locate.EnvLib) == "" {
@@ -170,8 +170,8 @@ func version(v C.uint64_t) [3]int {
 	return [3]int{int(v >> 56), int(v >> 48 & 0xff), int(v >> 40 & 0xff)}
 }
 
-// VersionBuilt is the libtorch that the shim was compiled against.
+// VersionBuilt returns the libtorch version that the shim was compiled with.
 func VersionBuilt() [3]int { return version(C.lsc_torch_version_built()) }
 
-// VersionLoaded is the libtorch in this process.
+// VersionLoaded returns the version of the loaded libtorch.
 func VersionLoaded() [3]int { return version(C.lsc_torch_version_loaded()) }

@@ -9,8 +9,8 @@ package cshim
 #include "cuda/linstock_cuda.h"
 #include "table_gen.h"
 
-// How many devices the driver has; -1: there is no driver. libtorch is not asked: without its CUDA part, which is
-// not open yet, it would remember that there is none.
+// Returns the number of the driver's devices; -1: there is no driver. libtorch must not be called: without its CUDA
+// part, which is not loaded yet, it would remember that there are none.
 static int driver_devices(void) {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (driver == NULL) return -1;
@@ -21,8 +21,8 @@ static int driver_devices(void) {
 	return n;
 }
 
-// Opens the CUDA library in directory, where there is one and a device for it. Gives how many devices there are, or
-// why none can be used: a text that the caller frees.
+// Opens the CUDA library in directory if there is one and a device for it. Returns the number of devices, and in why
+// the reason that none can be used, a text that the caller frees.
 static int open_cuda(const char *directory, char **why) {
 	*why = NULL;
 	const char *off = getenv("LINSTOCK_CUDA");
@@ -62,8 +62,9 @@ import (
 var cudaDevices int
 var cudaWhyNot string
 
-// openCUDA opens the CUDA library beside the shim. That must be done before the first operator: libtorch looks for
-// its CUDA part once. A machine without a GPU, or a library that does not open, is no error here.
+// openCUDA opens the CUDA library beside the shim. It must be called before the first operator, since libtorch
+// looks for its CUDA part only once. A machine without a GPU, or a library that does not open, is not an error
+// here.
 func openCUDA(shim string) {
 	directory := C.CString(filepath.Dir(shim))
 	defer C.free(unsafe.Pointer(directory))
@@ -75,12 +76,12 @@ func openCUDA(shim string) {
 	}
 }
 
-// CUDA is how many CUDA devices the driver has given. Where the CUDA library is there and none can be used, why says
-// what stands against it; it is empty where the shim was set up without CUDA.
+// CUDA returns the number of CUDA devices that the driver reports. If the CUDA library is installed and no
+// device can be used, why is the reason; it is empty if the shim was set up without CUDA.
 func CUDA() (devices int, why string) { return cudaDevices, cudaWhyNot }
 
-// CUDASnapshot is the caching allocator's segments and settings, as the pickle that PyTorch's memory viewer reads, without
-// stacks and events. It is empty where no device has been used.
+// CUDASnapshot returns the caching allocator's segments and settings as the pickle that PyTorch's memory viewer
+// reads, without stacks and events. It is empty if no device has been used.
 func CUDASnapshot() ([]byte, error) {
 	s, err := text(C.lsc_cuda_snapshot(nil, 0), nil)
 	return []byte(s), err
@@ -96,13 +97,14 @@ type AllocatorSettings struct {
 
 var _ [unsafe.Sizeof(C.ls_allocator_settings{})]byte = [unsafe.Sizeof(AllocatorSettings{})]byte{}
 
-// CUDAAllocatorSettings are the options of PyTorch's caching allocator, and the text that set them.
+// CUDAAllocatorSettings returns the options of PyTorch's caching allocator and the text that set them.
 func CUDAAllocatorSettings() (s AllocatorSettings, set string, err error) {
 	set, err = text(C.lsc_cuda_allocator_settings((*C.ls_allocator_settings)(unsafe.Pointer(&s)), nil, 0), nil)
 	return s, set, err
 }
 
-// CUDASetAllocatorSettings sets them. What the text does not name goes back to its default, but for expandable_segments.
+// CUDASetAllocatorSettings sets the options. Those that the text does not name are reset to their defaults,
+// except expandable_segments.
 func CUDASetAllocatorSettings(settings string) error {
 	s := C.CString(settings)
 	defer C.free(unsafe.Pointer(s))

@@ -17,8 +17,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// place copies the shim, with its manifest where it has one, and the first bytes of libtorch_cpu into a directory laid
-// out as a bundle, of which change damages something.
+// place copies the shim, with its manifest if it has one, and the first bytes of libtorch_cpu into a directory
+// laid out as a bundle. change then damages a file in it.
 func place(t *testing.T, dir string, manifest bool, torchBytes int64, change func(shim string)) {
 	t.Helper()
 	hash, err := cshim.SourceHash()
@@ -79,8 +79,8 @@ func place(t *testing.T, dir string, manifest bool, torchBytes int64, change fun
 	}
 }
 
-// A library that is damaged is an error that names it and says what to do, where the process would die: of SIGBUS
-// beyond the end of a file, of anything for changed code. Afterwards whole ones can be loaded.
+// A damaged library is an error that names it and says what to do. Without the check the process would end: by
+// SIGBUS beyond the end of a file, by anything for changed code. Intact libraries can be loaded afterwards.
 func TestDamagedLibrariesAreErrors(t *testing.T) {
 	if elsewhere.Process(t) {
 		half := func(shim string) {
@@ -126,7 +126,8 @@ func TestDamagedLibrariesAreErrors(t *testing.T) {
 			unset()
 		}
 
-		// In the cache: the command repairs it; another version that is whole is not taken instead.
+		// In the cache: the error names the command that repairs it. An intact library of another version is not
+		// loaded instead.
 		cache := t.TempDir()
 		hash, err := cshim.SourceHash()
 		if err != nil {
@@ -148,7 +149,7 @@ func TestDamagedLibrariesAreErrors(t *testing.T) {
 	leak.Check(t)
 }
 
-// setenv is for a process that goes on: the returned function sets it back.
+// setenv sets a variable of a process that continues to run; the returned function restores it.
 func setenv(t *testing.T, name, value string) func() {
 	t.Helper()
 	before, was := os.LookupEnv(name)
@@ -188,8 +189,8 @@ func TestLINSTOCK_LIBThatIsNoShim(t *testing.T) {
 	leak.Check(t)
 }
 
-// With too little address space loading is an error that says so. Without that check the loader fails on some
-// limits, and ends the process on others.
+// With too little address space, loading fails with an error that says so. Without that check the loader fails
+// at some limits and ends the process at others.
 func TestTooLittleAddressSpace(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "hello")
 	if out, err := exec.Command("go", "build", "-o", program, "../tests/hello").CombinedOutput(); err != nil {
@@ -202,7 +203,7 @@ func TestTooLittleAddressSpace(t *testing.T) {
 		switch {
 		case strings.Contains(said, fmt.Sprintf("(ulimit -v %d)", kb)) && strings.Contains(said, "raise the limit: ulimit -v unlimited"):
 			refusals++
-		case strings.HasPrefix(said, "runtime: "), strings.HasPrefix(said, "runtime/cgo: pthread_create failed"): // Go itself did not fit
+		case strings.HasPrefix(said, "runtime: "), strings.HasPrefix(said, "runtime/cgo: pthread_create failed"): // Go's runtime itself did not fit
 		case said == "sum: 24":
 		default:
 			t.Errorf("ulimit -v %d: %v\n%.500s", kb, err, said)

@@ -7,14 +7,14 @@ import "C"
 
 import "math/bits"
 
-// DeviceType is a type of device that has memory of its own. The CPU is none.
+// DeviceType is a type of device that has its own memory. The CPU has no DeviceType.
 type DeviceType struct {
 	Number int32 // c10::DeviceType
 	Name   string
 }
 
-// DeviceTypes are the supported ones. Support for another type is a row here, a row in src/device.h, and a library beside
-// cuda/ that is opened as in cuda.go.
+// DeviceTypes are the supported types. To support another one, add a row here, a row in src/device.h, and a
+// library beside cuda/ that is opened as in cuda.go.
 var DeviceTypes = []DeviceType{
 	{1, "cuda"},
 }
@@ -22,7 +22,7 @@ var DeviceTypes = []DeviceType{
 // Word returns the shim's number of a device.
 func (t DeviceType) Word(index int) int32 { return t.Number<<8 | int32(index)&0xff }
 
-// Count returns how many devices of the type libtorch can use.
+// Count returns the number of devices of the type that libtorch can use.
 func (t DeviceType) Count() int { return int(C.lsc_device_count(C.int32_t(t.Number))) }
 
 // Used returns the indices of the devices that this process has used and that are not lost.

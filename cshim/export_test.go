@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// LoadAgain is Load without its first look, and says whether what runs once after loading has run.
+// LoadAgain is Load without its fast path. It reports whether the functions that run once after loading have
+// run.
 func LoadAgain() (ran bool, err error) {
 	before := onLoad
 	defer func() { onLoad = before }()
@@ -14,7 +15,7 @@ func LoadAgain() (ran bool, err error) {
 	return ran, err
 }
 
-// LoadAtOnce is LoadAgain on many goroutines; it says how often it has run.
+// LoadAtOnce calls LoadAgain on many goroutines and returns how often those functions have run.
 func LoadAtOnce() int {
 	before := onLoad
 	defer func() { onLoad = before }()
@@ -37,7 +38,7 @@ func LoadAtOnce() int {
 	return int(ran.Load())
 }
 
-// Inside runs f in n calls, one inside another, and says which of them keep their thread.
+// Inside runs f in n nested calls and returns which of them keep their thread.
 func Inside(n int, f func()) (keeps []bool) {
 	if n == 0 {
 		f()
@@ -48,8 +49,8 @@ func Inside(n int, f func()) (keeps []bool) {
 	return append([]bool{c == kept}, Inside(n-1, f)...)
 }
 
-// Calls are the goroutines in a call.
+// Calls returns the number of goroutines in a call.
 func Calls() int { return int(calls.inside.Load()) }
 
-// CrowdedFor is how many calls keep no thread after several at once.
+// CrowdedFor returns the number of calls that keep no thread after several goroutines were in calls at once.
 const CrowdedFor = crowdedFor

@@ -16,7 +16,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// The first calls of a program may come from many goroutines. The figures can be read after them only.
+// The first calls of a program may come from many goroutines. Their counts can only be read afterwards.
 func TestLoadOnManyGoroutines(t *testing.T) {
 	loadOnManyGoroutines(t)
 	leak.Check(t)
@@ -38,7 +38,7 @@ func loadOnManyGoroutines(t *testing.T) {
 	wg.Wait()
 }
 
-// Of many who load at once one does. In a process that has loaded nothing yet.
+// Of many goroutines that load at the same time, one does. Runs in a process that has loaded nothing yet.
 func TestOneLoads(t *testing.T) {
 	if elsewhere.Process(t) {
 		if n := cshim.LoadAtOnce(); n != 1 {
@@ -48,7 +48,7 @@ func TestOneLoads(t *testing.T) {
 	leak.Check(t)
 }
 
-// Who has waited while another loaded does not load again.
+// A goroutine that waited while another one loaded does not load again.
 func TestLoadOnce(t *testing.T) {
 	leak.Check(t)
 	if ran, err := cshim.LoadAgain(); err != nil || ran {
@@ -56,8 +56,8 @@ func TestLoadOnce(t *testing.T) {
 	}
 }
 
-// A shim that was built with other headers, as beside an older program of somebody's, is not loaded: it has other structs.
-// What can be loaded later, is.
+// A shim built with other headers, such as another program's older one, is not loaded: its structs differ. A
+// matching shim can be loaded later.
 func TestAShimOfOtherHeadersIsRefused(t *testing.T) {
 	if elsewhere.Process(t) {
 		stub := t.TempDir() + "/" + locate.LibName()

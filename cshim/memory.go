@@ -78,13 +78,13 @@ func MemoryEmptyCache(device int32) error {
 	return takeError(C.lsc_memory_empty_cache(C.int32_t(device)))
 }
 
-// MemoryTrim returns cached blocks of the CPU's to the system until keep bytes are left at most.
+// MemoryTrim returns cached blocks of the CPU's allocator to the system until at most keep bytes are left.
 func MemoryTrim(device int32, keep int64) (freed int64, err error) {
 	err = takeError(C.lsc_memory_trim(C.int32_t(device), C.int64_t(keep), (*C.int64_t)(&freed)))
 	return freed, err
 }
 
-// MemoryCapacity returns the bytes that a CUDA device has, and those that are free.
+// MemoryCapacity returns the bytes that a CUDA device has and the bytes that are free.
 func MemoryCapacity(device int32) (free, total int64, err error) {
 	err = takeError(C.lsc_memory_capacity(C.int32_t(device), (*C.int64_t)(&free), (*C.int64_t)(&total)))
 	return free, total, err
@@ -95,8 +95,8 @@ func MemorySetLimit(device int32, bytes int64) error {
 	return takeError(C.lsc_memory_set_limit(C.int32_t(device), C.int64_t(bytes)))
 }
 
-// MemoryFollowCGroups makes the CPU's limit follow the room in the groups, up to most bytes, until MemorySetLimit is called.
-// caller is how many bytes Go's runtime has.
+// MemoryFollowCGroups makes the CPU's limit follow the room in the groups, up to most bytes, until
+// MemorySetLimit is called. caller is the number of bytes that Go's runtime has.
 func MemoryFollowCGroups(groups []cgroup.Group, most, caller int64) error {
 	var list []C.ls_cgroup
 	for _, g := range groups {
@@ -107,8 +107,8 @@ func MemoryFollowCGroups(groups []cgroup.Group, most, caller int64) error {
 	return takeError(C.lsc_memory_follow_cgroups(unsafe.SliceData(list), C.uint64_t(len(list)), C.int64_t(most), C.int64_t(caller)))
 }
 
-// MemorySetTriggers sets the live bytes, and the bytes ever allocated, past which Due is set, and the live bytes past
-// which allocations wait for a round.
+// MemorySetTriggers sets the live bytes, and the bytes ever allocated, above which Due is set, and the live
+// bytes above which allocations wait for a round.
 func MemorySetTriggers(device int32, live, total, wait int64) error {
 	return takeError(C.lsc_memory_set_triggers(C.int32_t(device), C.int64_t(live), C.int64_t(total), C.int64_t(wait)))
 }
@@ -123,7 +123,7 @@ func init() { due.Store(&notDue) }
 // Due reports whether a device has passed a trigger, or an allocation waits. It costs two loads.
 func Due() bool { return atomic.LoadUint32(due.Load()) != 0 }
 
-// SetDue sets or clears it and returns the value before.
+// SetDue sets or clears Due and returns the value before.
 func SetDue(on bool) bool {
 	var v uint32
 	if on {
@@ -170,14 +170,14 @@ var (
 	_ [unsafe.Sizeof(C.ls_pressure{})]byte = [unsafe.Sizeof(Pressure{})]byte{}
 )
 
-// Waiters returns the allocations that wait, one entry for each device. The caller sets their verdicts.
+// Waiters returns the waiting allocations, one entry for each device. The caller sets their verdicts.
 func (p *Pressure) Waiters() []Waiters { return p.waiters[:p.count] }
 
 // PressureAttach attaches the caller as the pacer. It returns false if one is attached already.
 func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }
 
-// PressureNext ends the round in p, if there is one, and blocks this thread until another round is asked for (1), the time is
-// over (0), or ls_pressure_stop was called (-1).
+// PressureNext ends the round in p, if there is one, and blocks this thread until another round is requested
+// (1), the time is over (0), or ls_pressure_stop was called (-1).
 func PressureNext(p *Pressure, timeoutMS int) int {
 	return int(C.pressure_next((*C.ls_pressure)(unsafe.Pointer(p)), C.int64_t(timeoutMS)))
 }
@@ -199,7 +199,7 @@ type PressureCounts struct {
 
 var _ [unsafe.Sizeof(C.ls_pressure_counts{})]byte = [unsafe.Sizeof(PressureCounts{})]byte{}
 
-// PressureStats are the counts since the start.
+// PressureStats returns the counts since the start.
 func PressureStats() (c PressureCounts) {
 	C.lsc_pressure_stats((*C.ls_pressure_counts)(unsafe.Pointer(&c)))
 	return c
@@ -208,14 +208,14 @@ func PressureStats() (c PressureCounts) {
 // ScopeSampled is set in the scope word of a result while its thread has samples without a site.
 const ScopeSampled = 1 << 62
 
-// ScopeLong is set in the scope word of a result whose thread has computed for long: the call then yields the processor
-// (docs/decisions/0007).
+// ScopeLong is set in the scope word of a result whose thread has computed for a long time: the call then
+// yields the processor (docs/decisions/0007).
 const ScopeLong = 1 << 60
 
-// SamplesSetRate samples about every so many bytes; 0: none; 1: each block.
+// SamplesSetRate sets the average number of bytes between samples; 0: no samples; 1: every block.
 func SamplesSetRate(bytes int64) { C.lsc_samples_set_rate(C.int64_t(bytes)) }
 
-// SamplesAttach names the site of what the calling thread has sampled, and of result's block; result may be 0.
+// SamplesAttach sets the site of the calling thread's new samples and of result's block; result may be 0.
 func SamplesAttach(site uint32, result Handle) {
 	C.lsc_samples_attach(C.uint32_t(site), native(result))
 }
@@ -227,7 +227,7 @@ var seen atomic.Pointer[uint64]
 
 func init() { seen.Store(new(uint64)) }
 
-// SamplesSeen returns how many blocks have been sampled. It costs two loads.
+// SamplesSeen returns the number of blocks that have been sampled. It costs two loads.
 func SamplesSeen() uint64 { return atomic.LoadUint64(seen.Load()) }
 
 // Site is ls_site.
@@ -255,7 +255,7 @@ type Event struct {
 // EventKind is ls_event_kind.
 type EventKind int32
 
-// The kinds of events.
+// The event kinds.
 const (
 	Allocated        EventKind = C.LS_EVENT_ALLOCATED
 	Freed            EventKind = C.LS_EVENT_FREED
@@ -270,7 +270,7 @@ const (
 
 var _ [unsafe.Sizeof(C.ls_event{})]byte = [unsafe.Sizeof(Event{})]byte{}
 
-// all asks until everything fits.
+// all grows the slice until every element fits.
 func all[T any](f func(out *T, n uint64) uint64) []T {
 	var out []T
 	for {
@@ -282,7 +282,7 @@ func all[T any](f func(out *T, n uint64) uint64) []T {
 	}
 }
 
-// SampledSites are the sites with what is live and was made there.
+// SampledSites returns the sites with the bytes and blocks that are live and were allocated there.
 func SampledSites() []Site {
 	return all(func(out *Site, n uint64) uint64 {
 		return uint64(C.lsc_samples_sites((*C.ls_site)(unsafe.Pointer(out)), C.uint64_t(n)))
@@ -292,20 +292,20 @@ func SampledSites() []Site {
 // HistorySet keeps the last n events of each device; 0: none.
 func HistorySet(n uint64) error { return takeError(C.lsc_history_set(C.uint64_t(n))) }
 
-// HistoryEvents are the events kept, each device's oldest first.
+// HistoryEvents returns the recorded events, each device's oldest first.
 func HistoryEvents() []Event {
 	return all(func(out *Event, n uint64) uint64 {
 		return uint64(C.lsc_history_events((*C.ls_event)(unsafe.Pointer(out)), C.uint64_t(n)))
 	})
 }
 
-// HistoryOutOfMemory adds an event of kind NoMemory to a device's history: an operator called at site has failed for want
-// of so many bytes while free bytes were there. Without a history it does nothing.
+// HistoryOutOfMemory adds an event of kind NoMemory to a device's history: an operator called at site has
+// failed to allocate this many bytes while free bytes were free. Without a history it does nothing.
 func HistoryOutOfMemory(device int32, bytes, free int64, site uint32) error {
 	return takeError(C.lsc_history_out_of_memory(C.int32_t(device), C.int64_t(bytes), C.int64_t(free), C.uint32_t(site)))
 }
 
-// HistoryLive are the sampled blocks that are live.
+// HistoryLive returns the live sampled blocks.
 func HistoryLive() []Event {
 	return all(func(out *Event, n uint64) uint64 {
 		return uint64(C.lsc_history_live((*C.ls_event)(unsafe.Pointer(out)), C.uint64_t(n)))

@@ -7,18 +7,18 @@ package cshim
 */
 import "C"
 
-// Adam are the settings of AdamStep.
+// Adam holds the settings of AdamStep.
 type Adam struct {
 	LR, Beta1, Beta2, WeightDecay, Eps float64
 	AMSGrad, Maximize, Decoupled       bool
 }
 
-// AdamStep is one fused step on those parameters that have a gradient; maxs is empty without AMSGrad.
+// AdamStep runs a fused step on those parameters that have a gradient. maxs is empty without AMSGrad.
 func AdamStep(how Adam, params, avgs, sqs, maxs, steps []Handle) ErrorRef {
 	defer enter().leaveLong()
 	c := C.ls_adam{lr: C.double(how.LR), beta1: C.double(how.Beta1), beta2: C.double(how.Beta2), weight_decay: C.double(how.WeightDecay), eps: C.double(how.Eps),
 		amsgrad: flag(how.AMSGrad), maximize: flag(how.Maximize), decoupled: flag(how.Decoupled)}
-	var m *C.ls_tensor // an empty slice has an address, too
+	var m *C.ls_tensor // an empty slice has an address too
 	if len(maxs) != 0 {
 		m = handles(maxs)
 	}

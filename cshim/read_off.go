@@ -2,5 +2,6 @@
 
 package cshim
 
-// reading is called wherever a handle goes to C; the build tag linstock_gc has package tensor collect there.
+// reading is called whenever a handle is passed to C. With the build tag linstock_gc package tensor runs a
+// garbage collection there.
 func reading() {}

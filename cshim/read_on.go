@@ -4,10 +4,10 @@ package cshim
 
 import "sync/atomic"
 
-// OnRead is called wherever a handle goes to C. Package tensor sets it, once.
+// OnRead is called whenever a handle is passed to C. Package tensor sets it, once.
 var OnRead = func() {}
 
-// Quiet is for tests that count what nobody can reach, sweeps, or allocations: nothing is forced meanwhile.
+// Quiet disables forced collections, for tests that count unreachable tensors, sweeps or allocations.
 var Quiet atomic.Bool
 
 func reading() {

@@ -10,13 +10,14 @@ import (
 	"github.com/linstock-ml/linstock/internal/intact"
 )
 
-// spaceForThreads is the address space that libtorch takes besides its libraries until the first tensor: threads,
-// thread-local data, malloc's arenas. Of 50 runs with limits of 1.8 to 2.4 GB each computed or had the error below;
-// without the check, limits under 2 GB made the loader fail, or glibc or an uncaught std::bad_alloc end the process.
+// spaceForThreads is the address space that libtorch uses, besides its libraries, before the first tensor is
+// made: threads, thread-local data, malloc's arenas. Each of 50 runs with limits of 1.8 to 2.4 GB either
+// computed or returned the error below. Without the check, limits under 2 GB made the loader fail, or glibc or
+// an uncaught std::bad_alloc end the process.
 const spaceForThreads = 64 << 20
 
-// addressSpace is an error where a limit (ulimit -v) leaves too little address space for libtorch. Without it some
-// limits make the loader fail with "failed to map segment", and others end the process.
+// addressSpace returns an error if a limit (ulimit -v) leaves too little address space for libtorch. Without
+// the check some limits make the loader fail with "failed to map segment", and others end the process.
 func addressSpace(shim string) error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_AS, &limit); err != nil || limit.Cur == ^uint64(0) {

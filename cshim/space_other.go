@@ -2,5 +2,5 @@
 
 package cshim
 
-// addressSpace knows no limit of this system.
+// addressSpace does nothing on this system.
 func addressSpace(string) error { return nil }

@@ -26,16 +26,16 @@ import "unsafe"
 // Mode is a mode of the calling thread.
 type Mode int32
 
-// The modes, those of enum ls_mode.
+// The modes, as in enum ls_mode.
 const (
 	ModeGrad      Mode = C.LS_MODE_GRAD
 	ModeInference Mode = C.LS_MODE_INFERENCE
 )
 
-// ModeGet says whether a mode is on.
+// ModeGet reports whether a mode is on.
 func ModeGet(m Mode) bool { return C.lsc_mode_get(C.int32_t(m)) != 0 }
 
-// ModePush sets a mode on the calling thread; ModePop restores what was.
+// ModePush sets a mode on the calling thread; ModePop restores the previous one.
 func ModePush(m Mode, on bool) error { return takeError(C.lsc_mode_push(C.int32_t(m), flag(on))) }
 
 // ModePop undoes the last ModePush of the calling thread.
@@ -44,13 +44,13 @@ func ModePop() { C.lsc_mode_pop() }
 // ScopeSet sets the calling thread's scope word and returns the one before.
 func ScopeSet(word uint64) uint64 { return uint64(C.lsc_scope_set(C.uint64_t(word))) }
 
-// ScopeGet is the calling thread's scope word.
+// ScopeGet returns the calling thread's scope word.
 func ScopeGet() uint64 { return uint64(C.lsc_scope_get()) }
 
-// scopeFlags are those that a result would carry now.
+// scopeFlags returns the flags that a result would carry now.
 func scopeFlags() uint64 { return uint64(C.lsc_scope_flags()) }
 
-// ScopeOrphans fills words with those of threads that ended with one set and returns how many.
+// ScopeOrphans fills words with the scope words of threads that ended with one set and returns their number.
 func ScopeOrphans(words []uint64) int {
 	return int(C.lsc_scope_orphans((*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(words))), C.uint64_t(len(words))))
 }
@@ -58,15 +58,15 @@ func ScopeOrphans(words []uint64) int {
 // ManualSeed seeds all generators.
 func ManualSeed(seed uint64) error { return takeError(C.lsc_rng_seed(C.uint64_t(seed))) }
 
-// RNGState is a device's generator's state, a uint8 tensor.
+// RNGState returns the state of a device's generator, a uint8 tensor.
 func RNGState(device int32) Result { return result(C.lsc_rng_state(C.int32_t(device))) }
 
-// SetRNGState sets it.
+// SetRNGState sets the state of a device's generator.
 func SetRNGState(device int32, state Handle) ErrorRef {
 	return C.lsc_rng_set_state(C.int32_t(device), native(state))
 }
 
-// SetNumThreads reaches every thread.
+// SetNumThreads sets the number of threads of an operator, for all threads.
 func SetNumThreads(n int) error {
 	if n > 1<<20 {
 		n = 1 << 20
@@ -76,31 +76,31 @@ func SetNumThreads(n int) error {
 	return err
 }
 
-// NumThreads is how many threads an operator may use.
+// NumThreads returns the number of threads that an operator may use.
 func NumThreads() int { return int(C.lsc_threads_get()) }
 
-// SetDeterministic is use_deterministic_algorithms.
+// SetDeterministic calls use_deterministic_algorithms.
 func SetDeterministic(on, warnOnly bool) error {
 	return takeError(C.lsc_deterministic_set(flag(on), flag(warnOnly)))
 }
 
-// Deterministic says whether it is on.
+// Deterministic reports whether deterministic algorithms are used.
 func Deterministic() bool { return C.lsc_deterministic_get() != 0 }
 
-// SetMatMulPrecision takes 0 highest, 1 high, 2 medium.
+// SetMatMulPrecision sets the precision of products: 0 highest, 1 high, 2 medium.
 func SetMatMulPrecision(p int) error { return takeError(C.lsc_matmul_precision_set(C.int32_t(p))) }
 
-// MatMulPrecision gives it.
+// MatMulPrecision returns the precision of products.
 func MatMulPrecision() int { return int(C.lsc_matmul_precision_get()) }
 
-// SetDefaultDType is set_default_dtype.
+// SetDefaultDType calls set_default_dtype.
 func SetDefaultDType(dtype int32) error { return takeError(C.lsc_default_dtype_set(C.int32_t(dtype))) }
 
-// DefaultDType is get_default_dtype.
+// DefaultDType calls get_default_dtype.
 func DefaultDType() int32 { return int32(C.lsc_default_dtype_get()) }
 
-// DeviceCount is how many devices of a type can be used.
+// DeviceCount returns the number of devices of a type that can be used.
 func DeviceCount(deviceType int32) int { return int(C.lsc_device_count(C.int32_t(deviceType))) }
 
-// Synchronize waits for a device's work.
+// Synchronize waits until a device has completed its work.
 func Synchronize(device int32) error { return takeError(C.lsc_device_synchronize(C.int32_t(device))) }

@@ -5,24 +5,25 @@ import (
 	"sync/atomic"
 )
 
-// An operator that uses several threads runs them in libgomp's pool, and each OS thread that calls one gets a pool of its
-// own. With more threads in pools than there are processors libgomp no longer spins between operators, it sleeps: from
-// then on a loop of operators of half a millisecond takes an eighth longer, until the process ends. So a goroutine that
-// computes alone keeps its OS thread through a call, even where the Go scheduler has nothing to run it on when the call
-// returns, and where it yields. Where others compute too, to be handed over costs more than that, and nobody keeps theirs. See
+// An operator with several threads runs them in a pool of libgomp, and each OS thread that calls operators has
+// its own pool. Once the pools have more threads than there are processors, libgomp's threads sleep between
+// operators instead of spinning: from then on a loop of operators of half a millisecond takes an eighth longer,
+// until the process ends. So a goroutine that computes alone keeps its OS thread during a call and while it
+// yields, even if the Go scheduler has no processor for it when the call returns. If several goroutines
+// compute, the handover of threads costs more than that, and none keeps its thread. See
 // docs/decisions/0008-threads.md.
 var calls struct {
 	_        [64]byte
-	parallel atomic.Bool  // an operator may use several threads
-	inside   atomic.Int32 // goroutines in a call
-	crowded  atomic.Int32 // calls to come that keep no thread, since several goroutines were in one at once
+	parallel atomic.Bool  // operators may use several threads
+	inside   atomic.Int32 // number of goroutines in a call
+	crowded  atomic.Int32 // number of further calls that keep no thread, since several goroutines were in calls at once
 	_        [64]byte
 }
 
-// crowdedFor is how many calls keep no thread after two goroutines were in one at once.
+// crowdedFor is the number of calls that keep no thread after two goroutines were in calls at once.
 const crowdedFor = 1024
 
-// call is what leave needs of enter.
+// call is the state that enter passes to leave.
 type call uint8
 
 const (
@@ -31,7 +32,7 @@ const (
 	kept
 )
 
-// enter stands before a call that may compute.
+// enter is called before a call that may compute.
 func enter() call {
 	if !calls.parallel.Load() {
 		return uncounted
@@ -50,18 +51,18 @@ func enter() call {
 	return kept
 }
 
-// leave stands behind it; word is the scope word that came with the result, or 0.
+// leave is called after it. word is the scope word of the result, or 0.
 func (c call) leave(word uint64) {
 	if c != uncounted || word&ScopeLong != 0 {
 		c.end(word&ScopeLong != 0)
 	}
 }
 
-// leaveLong is leave for what computes long and gives no scope.
+// leaveLong is leave for calls that compute for a long time and return no scope word.
 func (c call) leaveLong() { c.leave(scopeFlags()) }
 
-// end also ends the goroutine's turn where that has been long. It does so while the thread is still kept: Go would take
-// the turn from it a moment later, and hand the goroutine to another thread.
+// end also yields if the goroutine has run for long. It yields while the thread is still kept: otherwise Go
+// would preempt the goroutine a moment later and move it to another thread.
 func (c call) end(long bool) {
 	if c != uncounted {
 		calls.inside.Add(-1)
@@ -79,6 +80,7 @@ func (c call) end(long bool) {
 	}
 }
 
-// A callback is away from the call that it comes from until it is back: what it calls itself is not beside that.
+// A goroutine in a callback does not count as being in the call that called back: its own calls are not
+// concurrent with it.
 func away() { calls.inside.Add(-1) }
 func back() { calls.inside.Add(1) }

@@ -8,7 +8,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/leak"
 )
 
-// Who is alone in a call keeps its thread; two keep none for a while, nor does anybody where operators have one thread.
+// A goroutine that is alone in a call keeps its thread. Two keep none for a while. None does if operators have
+// a single thread.
 func TestKeeps(t *testing.T) {
 	leak.Check(t)
 	if err := cshim.Load(); err != nil {
@@ -44,7 +45,7 @@ func TestKeeps(t *testing.T) {
 	}
 	keeps(1, true)
 	keeps(1, true)
-	// Whoever left where operators have several threads again has not been counted.
+	// The count is right after operators have had several threads, one, and several again.
 	cshim.Inside(1, func() {
 		if err := cshim.SetNumThreads(1); err != nil {
 			t.Error(err)

@@ -9,10 +9,10 @@ import "C"
 
 import "unsafe"
 
-// Handle is one owned reference to a native tensor; 0 is none.
+// Handle is an owned reference to a native tensor; 0 is none.
 type Handle uintptr
 
-// Result is what an operator gives back: a handle or an error, and the calling thread's scope word.
+// Result is the result of an operator: a handle or an error, and the calling thread's scope word.
 type Result struct {
 	Handle Handle
 	Err    ErrorRef
@@ -23,13 +23,13 @@ func result(r C.ls_result) Result {
 	return Result{Handle(r.t), ErrorRef(r.err), uint64(r.scope)}
 }
 
-// ErrorRef is a native error that is still to be taken; nil is none.
+// ErrorRef is a native error that Take has not converted yet; nil: no error.
 type ErrorRef *C.ls_error
 
 // Code is the kind of a native error.
 type Code int32
 
-// The kinds, those of enum ls_code.
+// The kinds of errors, as in enum ls_code.
 const (
 	CodeGeneric        Code = C.LS_ERR_GENERIC
 	CodeIndex          Code = C.LS_ERR_INDEX
@@ -49,19 +49,19 @@ const (
 	CodeStopRecomputation Code = C.LS_ERR_STOP_RECOMPUTATION
 )
 
-// Error is a native error, copied out.
+// Error is a native error, copied to Go.
 type Error struct {
 	Code        Code
 	DeviceError int32
-	Callback    uint64 // with CodeCallback: what the callback returned
-	Bytes       int64  // with CodeOutOfMemory: asked for; 0: not known
+	Callback    uint64 // with CodeCallback: the callback's return value
+	Bytes       int64  // with CodeOutOfMemory: bytes requested; 0: not known
 	Device      int32  // with CodeOutOfMemory and Bytes
 	Message     string
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Take copies a native error out and frees it; nil for none.
+// Take copies a native error to Go and frees it; nil for none.
 func Take(ref ErrorRef) *Error {
 	if ref == nil {
 		return nil
@@ -71,8 +71,8 @@ func Take(ref ErrorRef) *Error {
 	return e
 }
 
-// NoDeviceMemory says whether an operator has failed because a device other than the CPU had no memory, which one, and
-// for how many bytes; 0 where that is not known.
+// NoDeviceMemory reports whether an operator failed because a device other than the CPU had no memory, and
+// returns that device and the requested bytes, 0 if not known.
 func NoDeviceMemory(ref ErrorRef) (device int32, bytes int64, ok bool) {
 	if ref == nil || Code(ref.code) != CodeOutOfMemory || ref.bytes != 0 && ref.device>>8 == 0 {
 		return 0, 0, false
@@ -83,7 +83,7 @@ func NoDeviceMemory(ref ErrorRef) (device int32, bytes int64, ok bool) {
 // Tag is the kind of a Value.
 type Tag uint32
 
-// The tags, those of enum ls_tag.
+// The tags, as in enum ls_tag.
 const (
 	TagDefault Tag = C.LS_DEFAULT
 	TagNone    Tag = C.LS_NONE
@@ -100,12 +100,12 @@ const (
 	TagDevice  Tag = C.LS_DEVICE
 )
 
-// Value is ls_value: 16 bytes, no Go pointer in it.
+// Value is ls_value: 16 bytes without Go pointers.
 type Value struct {
 	Tag  Tag
 	Len  uint32
 	Bits uint64
 }
 
-// The layouts must agree for arrays of values to be handed over as they are.
+// The layouts must be equal so that slices of values can be passed to C without conversion.
 var _ [unsafe.Sizeof(C.ls_value{})]byte = [unsafe.Sizeof(Value{})]byte{}
