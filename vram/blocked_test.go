@@ -13,11 +13,11 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// object has a pointer, so that the runtime frees it alone.
+// object contains a pointer, so that the runtime does not combine it with other small objects.
 type object struct{ _ *object }
 
-// A program's own reclaimers, cleanups and finalizers may wait for a mutex that the allocating goroutine holds, or for
-// ever: tensors that are unreachable are freed without them, and no allocation fails that fits once they are freed.
+// A program's own reclaimers, cleanups and finalizers may wait for a mutex that the allocating goroutine holds,
+// or for ever. Unreachable tensors are freed without them, and an allocation that then fits does not fail.
 func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
 	unreachable := func(i, n int, attach func(*object)) {
 		if i%500 == 0 {
@@ -92,8 +92,8 @@ func TestFreeingDoesNotWaitForTheProgram(t *testing.T) {
 	}
 }
 
-// Where what is reachable leaves no room the error comes within seconds, and names the reclaimer that has not returned.
-// That is not called again until it has.
+// If reachable tensors leave no room, the error comes within seconds and names the reclaimer that has not
+// returned. That reclaimer is not called again until it has returned.
 func TestAnErrorNamesAReclaimerThatBlocks(t *testing.T) {
 	leak.Check(t)
 	end, calls := make(chan struct{}), 0

@@ -33,8 +33,8 @@ func explain(t *testing.T) vram.Explanation {
 	return e
 }
 
-// Row "OOM article: a report that attributes memory during the run": weights, gradients, optimizer state, activations,
-// temporaries, loader, cache, fragmentation.
+// Row "OOM article: a report that attributes memory during the run": weights, gradients, optimizer state,
+// activations, temporaries, loader, cache, fragmentation.
 func TestExplainAttributesATrainingStep(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -64,7 +64,7 @@ func TestExplainAttributesATrainingStep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const own = weights + 2*width*4 // with the norm's
+	const own = weights + 2*width*4 // including the norm's
 	steps := 0
 	for got, err := range loader.Batches(context.Background()) {
 		if err != nil {
@@ -177,7 +177,7 @@ func TestMetricsFollowTheCounts(t *testing.T) {
 	if err := vram.Collect(); err != nil {
 		t.Fatal(err)
 	}
-	reclaim.Relieve(1<<8, 1) // a device that is not there is out of memory
+	reclaim.Relieve(1<<8, 1) // a missing device is out of memory
 	after := read()
 	if after[0] != before[0]+1 || after[1] <= before[1] || after[2] < before[2]+4<<20 || after[3] != 1 || calls != 1 {
 		t.Errorf("%v became %v, %d calls", before, after, calls)

@@ -16,7 +16,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/unordered"
 )
 
-// Each of these functions holds the lock of what it reads and writes: the race detector compares it with one that does.
+// Each of these functions holds the lock of what it reads and writes. The race detector would report one that
+// does not.
 
 func TestLocksOfAnAccount(t *testing.T) {
 	balance.Hold(t, func() {})
@@ -63,7 +64,7 @@ func TestListsChangeUnderTheirLock(t *testing.T) {
 	waits(t, "Register", &reclaimers, func() { Register(Reclaimer{})() })
 }
 
-// waits fails the test if f does not wait for a lock.
+// waits fails the test unless f waits for a lock.
 func waits(t *testing.T, what string, mu sync.Locker, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -83,7 +84,7 @@ type always struct{}
 
 func (always) Decide(State) Decision { return Decision{Sweep: Full} }
 
-// While one goroutine sweeps the others go on.
+// While one goroutine sweeps, the others continue.
 func TestOneGoroutineSweeps(t *testing.T) {
 	balance.Hold(t, func() {})
 	before := SetPolicy(always{})
@@ -112,7 +113,7 @@ func ofData(t *testing.T, data []float32) cshim.Handle {
 	return r.Handle
 }
 
-// If there is no room, an operator waits before it begins for the sweep of another goroutine, for 250 ms at most.
+// If there is no room, an operator waits before it begins for another goroutine's sweep, for at most 250 ms.
 func TestAnOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 	balance.Hold(t, func() {})
 	if err := Collect(); err != nil {
@@ -195,7 +196,8 @@ func TestAnOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 		if c.want.waits > 0 && !keep.short.Load() {
 			t.Errorf("%s: the timers are not short", c.what)
 		}
-		// After the wait the policy is asked again: the bytes allocated since the last sweep make one due.
+		// After the wait the policy is called again. By then enough bytes have been allocated since the last sweep
+		// that another one is due.
 		if n, want := counts.sweeps[Full].Load()-sweeps, min(c.held, 1); n != int64(want) {
 			t.Errorf("%s: %d sweeps, want %d", c.what, n, want)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// Reachable is what the last complete sweep found reachable. A block that was admitted past the goal does not count, and
-// does not raise the goal.
+// Reachable is the number of bytes that the last complete sweep found reachable. A block that was admitted
+// above the goal does not count and does not raise the goal.
 func TestReachableIsFromTheLastSweep(t *testing.T) {
 	leak.Counted(t)
 	leak.Check(t)
@@ -33,7 +33,7 @@ func TestReachableIsFromTheLastSweep(t *testing.T) {
 	ok(t, vram.Collect())
 }
 
-// userPolicy is a policy as a user may write it. It bounds the live bytes and records the questions.
+// userPolicy is a policy as a user may write it. It bounds the live bytes and records the calls.
 type userPolicy struct {
 	bound int64
 	share float64
@@ -59,8 +59,8 @@ func (p userPolicy) Decide(s vram.State) vram.Decision {
 	return vram.Decision{Again: max(1, p.bound-s.Live), Wait: max(1, p.bound-s.Live), Share: p.share}
 }
 
-// A user's policy can do what Paced does: make allocations wait, be asked with their exact size, admit those that still do
-// not fit, and set the share of the time budget.
+// A user's policy can do all that Paced does: make allocations wait, be called with their exact size, admit
+// those that still do not fit, and set the share of the time budget.
 func TestAUsersPolicyMakesAllocationsWait(t *testing.T) {
 	leak.Counted(t)
 	for _, within := range []string{"alone", "Any", "Threshold"} {
@@ -80,7 +80,7 @@ func TestAUsersPolicyMakesAllocationsWait(t *testing.T) {
 			before := vram.ReadCounts()
 			for range 30 {
 				ok(t, tensor.Empty([]int{mib}).Err())     // 4 MiB
-				ok(t, tensor.Empty([]int{5 * mib}).Err()) // 20 MiB; the question before the operator does not know the size
+				ok(t, tensor.Empty([]int{5 * mib}).Err()) // 20 MiB; the call before the operator does not know the size
 			}
 			m, c := memoryNow(t), vram.ReadCounts().Since(before)
 			if m.Peak > p.bound && c.Timeouts == 0 {
@@ -115,7 +115,7 @@ func TestSweepsArePaidFor(t *testing.T) {
 	usePolicy(t, p)
 	left := 1.0
 	for range 3 {
-		ok(t, vram.Collect()) // asks the policy afterwards
+		ok(t, vram.Collect()) // calls the policy afterwards
 		p.asked.Lock()
 		now, cost := p.asked.last.Available.Seconds(), p.asked.last.Cost.Seconds()
 		p.asked.Unlock()

@@ -23,7 +23,7 @@ import (
 
 const mib = 1 << 20
 
-// policies are all, alone and wrapped.
+// policies are all policies, alone and wrapped.
 var policies = map[string]vram.Policy{
 	"Paced":             vram.Paced{},
 	"Threshold":         vram.Threshold{Bytes: 64 * mib},
@@ -47,7 +47,7 @@ func memoryNow(t testing.TB) vram.Memory {
 	return m
 }
 
-// limit sets the hard limit to so many bytes above what is live, until the test ends.
+// limit sets the hard limit to the given number of bytes above those live, until the test ends.
 func limit(t testing.TB, above int64) {
 	t.Helper()
 	if err := vram.SetLimit(vram.CPU, vram.Bytes(memoryNow(t).Allocated+above)); err != nil {
@@ -78,7 +78,7 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// The conformance suite: what holds under every policy.
+// The conformance suite: tests that hold under every policy.
 func TestPolicies(t *testing.T) {
 	for name, p := range policies {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestPolicies(t *testing.T) {
 					if d.Sweep < vram.None || d.Sweep > vram.Deep || d.Again < 0 || d.Total < 0 || d.Wait < 0 {
 						t.Fatalf("%+v gives %+v", s, d)
 					}
-					// No sweep is repeated before something was allocated.
+					// A sweep is not repeated before something has been allocated.
 					s.Allocated, s.Backward = 0, false
 					if d := p.Decide(s); d.Sweep != vram.None && s.Live > 0 {
 						t.Fatalf("nothing was allocated since the last sweep, but %+v gives %+v", s, d)
@@ -204,8 +204,8 @@ func TestPacedInvariant(t *testing.T) {
 	}
 }
 
-// The same with several goroutines: bytes that one allocates while another sweeps do not count as reachable, and an
-// allocation that waits does not pass the goal because another goroutine has taken the room.
+// The same with several goroutines: bytes that one allocates while another sweeps do not count as reachable,
+// and an allocation that waits does not pass the goal even if another goroutine has taken the room.
 func TestPacedInvariantOnManyGoroutines(t *testing.T) {
 	leak.Counted(t)
 	usePolicy(t, vram.Paced{Share: -1})
@@ -240,7 +240,7 @@ func TestPacedInvariantOnManyGoroutines(t *testing.T) {
 	}
 }
 
-// A Paced that is wrapped keeps its goal, also for a block whose size is unknown before the operator.
+// A Paced within another policy keeps its goal, also for a block whose size is unknown before the operator.
 func TestAWrappedPacedKeepsItsGoal(t *testing.T) {
 	leak.Counted(t)
 	for name, p := range map[string]vram.Policy{
@@ -339,12 +339,12 @@ func TestOutOfMemoryErrorSaysWhatWouldHelp(t *testing.T) {
 	if err := tensor.Ones([]int{1 << 44}).Err(); !errors.As(err, &oom) || !strings.Contains(err.Error(), "alone does not fit") {
 		t.Errorf("a tensor larger than the machine: %v", err)
 	}
-	ok(t, held.Narrow(0, 0, 1).Add(0).Err()) // the program goes on
+	ok(t, held.Narrow(0, 0, 1).Add(0).Err()) // the program continues
 	held.Release()
 }
 
-// The limit is met in the middle of a backward pass: garbage makes room, what is reachable fails it, and the next pass
-// is right again.
+// A backward pass reaches the limit: garbage makes room, reachable tensors make the pass fail, and the next
+// pass works again.
 func TestLimitInsideBackward(t *testing.T) {
 	leak.Check(t)
 	pass := func() (float64, error) {
@@ -369,7 +369,7 @@ func TestLimitInsideBackward(t *testing.T) {
 	want, err := pass()
 	ok(t, err)
 	need := memoryNow(t).Peak - base
-	// With as much room, though garbage fills it first.
+	// With this much room the pass succeeds, although garbage fills the room first.
 	limit(t, need+need/20)
 	for range 3 {
 		for range 20 {
@@ -380,7 +380,7 @@ func TestLimitInsideBackward(t *testing.T) {
 			t.Fatalf("got %v, %v; want %v", got, err, want)
 		}
 	}
-	// With less: the pass fails where the graph is largest.
+	// With less room the pass fails where the graph is largest.
 	ok(t, vram.Collect())
 	ok(t, vram.SetLimit(vram.CPU, vram.Bytes(memoryNow(t).Allocated+need-12*mib)))
 	if _, err := pass(); !errors.Is(err, tensor.ErrOutOfMemory) {
@@ -431,11 +431,12 @@ func TestSettingsRefuse(t *testing.T) {
 	}
 }
 
-// A reclaimer is asked only where an allocation does not fit, the cheap ones first, and may itself allocate or panic.
+// Reclaimers are called only when an allocation does not fit, in order of rank, and may themselves allocate or
+// panic.
 func TestReclaimers(t *testing.T) {
 	leak.Check(t)
 	limit(t, 40*mib)
-	cache := tensor.Ones([]int{6 * mib}) // 24 MiB that a reclaimer can give back
+	cache := tensor.Ones([]int{6 * mib}) // 24 MiB that a reclaimer can free
 	var order []string
 	var mu sync.Mutex
 	note := func(s string) {
@@ -473,10 +474,10 @@ func TestReclaimers(t *testing.T) {
 
 // The allocator's cache counts towards the limit, and shrinks while the program allocates nothing.
 func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
-	if !elsewhere.Process(t) { // one where the pacer begins with the test
+	if !elsewhere.Process(t) { // start at a tick of the pacer
 		return
 	}
-	// The pacer meanwhile stays on its thread, which is marked, whatever it waits for.
+	// Meanwhile the pacer stays on its thread, which is marked.
 	var asked, strayed atomic.Bool
 	drain := reclaim.Drain
 	reclaim.Drain = func() {
@@ -519,7 +520,7 @@ func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
 	}
 }
 
-// Requested and rounded bytes, a view, a graph: a storage counts once.
+// Requested and rounded bytes, a view and a graph: a storage counts once.
 func TestAccounting(t *testing.T) {
 	leak.Check(t)
 	base := memoryNow(t)
@@ -544,7 +545,7 @@ func TestAccounting(t *testing.T) {
 	if n := memoryNow(t); n.Allocated != base.Allocated || n.Requested != base.Requested {
 		t.Errorf("%d and %d bytes are left", n.Allocated-base.Allocated, n.Requested-base.Requested)
 	}
-	// What backward saves is in it.
+	// The tensors saved for backward are included.
 	w := tensor.Ones([]int{mib}).RequiresGrad_()
 	before := memoryNow(t).Allocated
 	y := w.Exp()
@@ -596,7 +597,8 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 		"OutOfMemory":      func(int) error { _ = reclaim.OutOfMemory(&cshim.Error{}); return nil },
 	}
 	names := slices.Sorted(maps.Keys(calls))
-	// Each beside itself, and beside its neighbours: a race is seen only where nothing else orders the two.
+	// Each function runs concurrently with itself and its neighbours: a race is only detected if nothing else
+	// orders the two.
 	for i := range names {
 		var wg sync.WaitGroup
 		for g := range 4 {
@@ -616,7 +618,7 @@ func TestEverythingOnManyGoroutines(t *testing.T) {
 	}
 }
 
-// The waits of one part of a program are told without those before it.
+// The waits of one part of a program can be reported without those before it.
 func TestCountsSince(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)

@@ -23,7 +23,7 @@ import (
 	_ "github.com/linstock-ml/linstock/vram/pprof"
 )
 
-// here is the line of its caller, as Holders writes it but for the function.
+// here returns the line of its caller in the form that Holders uses, without the function.
 func here() string {
 	_, file, line, _ := runtime.Caller(1)
 	return fmt.Sprintf("%s:%d", filepath.Base(file), line)
@@ -74,15 +74,15 @@ func near(t *testing.T, what string, got, want int64) {
 	}
 }
 
-// Row "TorchSharp: a profile of native memory by Go call site": go tool pprof names the line, and its live bytes are
-// right within a tenth for blocks of the rate's size.
+// Row "TorchSharp: a profile of native memory by Go call site": go tool pprof names the line, and its live
+// bytes are within a tenth of the true value for blocks as large as the rate.
 func TestProfileNamesTheLine(t *testing.T) {
 	leak.Check(t)
 	rate(t, 64<<10)
-	const n, bytes = 4096, 64 << 10 // as large as the rate: two of three are sampled
+	const n, bytes = 4096, 64 << 10 // as large as the rate: two of three blocks are sampled
 	kept := make([]*tensor.Tensor, n)
 	var line string
-	earlier := readProfile(t) // of a test run twice
+	earlier := readProfile(t) // from an earlier run of this test
 	for i := range kept {
 		kept[i], line = tensor.Zeros([]int{bytes / 4}), here()
 	}
@@ -125,7 +125,8 @@ func TestProfileNamesTheLine(t *testing.T) {
 	near(t, "bytes allocated", atLine(t, after, "alloc_bytes", line)-atLine(t, earlier, "alloc_bytes", line), n*bytes)
 }
 
-// What Backward, Step, Data and in-place operators allocate is their caller's, not that of the operator before.
+// Memory allocated by Backward, Step, Data and in-place operators is attributed to their caller, not to the
+// caller of the operator before.
 func TestProfileNamesCallsWithoutResult(t *testing.T) {
 	leak.Check(t)
 	rate(t, 1)
@@ -177,7 +178,7 @@ func TestProfileNamesCallsWithoutResult(t *testing.T) {
 				t.Errorf("%s at %s: %s %d, want %d at least", name, at.line, at.kind, got, at.least)
 			}
 		}
-		// The second step makes nothing but scalars at most; what it makes is not Data's.
+		// The second step allocates at most scalars, which are not attributed to Data.
 		if got := atLine(t, p, "live_bytes", up(step)); got > 4096 {
 			t.Errorf("the second step holds %d bytes", got)
 		}
@@ -188,7 +189,7 @@ func TestProfileNamesCallsWithoutResult(t *testing.T) {
 	}
 }
 
-// up is the line above.
+// up returns the line above.
 func up(line string) string {
 	file, n, _ := strings.Cut(line, ":")
 	var i int
@@ -225,7 +226,7 @@ func TestProfileOverHTTP(t *testing.T) {
 			}
 			return nil
 		},
-		"/debug/pprof/heap": parses, // Go's own, beside it
+		"/debug/pprof/heap": parses, // Go's own profile is still served
 	} {
 		code, body := get(path)
 		if code != http.StatusOK {

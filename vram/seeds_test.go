@@ -15,11 +15,11 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// What earlier systems do about native memory, row by row of the project's list, and that Linstock has it and better.
-// A test's name says its row: the system, and what its users get.
+// Tests of what earlier systems do about native memory, row by row of the project's list. A test is named after
+// its row: the system, and what its users get.
 
-// R torch: collect every 4,000 MB allocated. There it counts allocations only; here it is a policy that can be chosen,
-// and the default paces on live bytes: 3 GB of released tensors cause no sweep at all.
+// R torch: collect after every 4,000 MB allocated. It counts allocations only. Here that is an optional policy;
+// the default paces on live bytes, so that 3 GB of released tensors cause no sweep.
 func TestSeedRTorchCollectsEveryThreshold(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -50,8 +50,8 @@ func TestSeedRTorchCollectsEveryThreshold(t *testing.T) {
 	}
 }
 
-// R torch: an allocation fails, collect, try again. Here for every operator and inside backward, and a full sweep that
-// began after the request has run before the error.
+// R torch: an allocation fails, collect, try again. Here this applies to every operator and within backward
+// passes, and a full sweep that began after the request has run before the error.
 func TestSeedRTorchCollectsAndTriesAgainBeforeAnError(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -73,7 +73,7 @@ func TestSeedRTorchCollectsAndTriesAgainBeforeAnError(t *testing.T) {
 	}
 }
 
-// R torch: the three rates for CUDA, none, light and full. Here a policy.
+// R torch: three rates for CUDA choose no, a light or a full collection. Here they are a policy.
 func TestSeedRTorchRates(t *testing.T) {
 	leak.Check(t)
 	const gib = 1 << 30
@@ -91,7 +91,7 @@ func TestSeedRTorchRates(t *testing.T) {
 		if got := (vram.Rates{}).Decide(s).Sweep; got != c.want {
 			t.Errorf("live %d GiB, reserved %d GiB of 10: %v, want %v", c.live/gib, c.reserved/gib, got, c.want)
 		}
-		// Where R goes on collecting, this steps back: nothing new, no sweep.
+		// R torch keeps collecting here. Linstock does not sweep again while nothing new was allocated.
 		s.Allocated = 0
 		if got := (vram.Rates{}).Decide(s).Sweep; got != vram.None {
 			t.Errorf("nothing was allocated, but %v", got)
@@ -99,7 +99,7 @@ func TestSeedRTorchRates(t *testing.T) {
 	}
 }
 
-// R torch: memory stats, summary, empty_cache, history and snapshot; here for the CPU too.
+// R torch: memory stats, summary, empty_cache, history and snapshot. Here they exist for the CPU too.
 func TestSeedRTorchReports(t *testing.T) {
 	leak.Check(t)
 	ok(t, vram.RecordHistory(1000))
@@ -120,8 +120,9 @@ func TestSeedRTorchReports(t *testing.T) {
 	}
 }
 
-// R torch: MPS collects on failure and retries. Here one path serves any device: what a device's limit refuses is swept
-// and tried again by the same code (the fake CUDA runtime's TestPressure and TestLimit run it on CUDA).
+// R torch: MPS collects after a failure and tries again. Here the same code serves every device: an allocation
+// refused by a device's limit waits for a sweep and is tried again (TestPressure and TestLimit of the fake CUDA
+// runtime test it on CUDA).
 func TestSeedRTorchOtherDevicesUseTheSamePath(t *testing.T) {
 	leak.Check(t)
 	for _, name := range []vram.Name{vram.CPU} {
@@ -140,8 +141,8 @@ func TestSeedRTorchOtherDevicesUseTheSamePath(t *testing.T) {
 	}
 }
 
-// goDl: a reference count, with a finalizer as the net. Here safe against concurrent use: an operator pins what another
-// goroutine releases.
+// goDl: a reference count, with a finalizer as a fallback. Here concurrent use is safe: an operator pins its
+// operands while another goroutine releases them.
 func TestSeedGoDlReferenceCountIsSafeAgainstConcurrentRelease(t *testing.T) {
 	leak.Check(t)
 	for range 200 {
@@ -163,7 +164,7 @@ func TestSeedGoDlReferenceCountIsSafeAgainstConcurrentRelease(t *testing.T) {
 			t.Fatal("an operator saw something else than a result or ErrReleased")
 		}
 	}
-	// The net: what is dropped outside scopes is freed.
+	// The fallback: tensors dropped outside scopes are freed.
 	before := memoryNow(t).Allocated
 	func() { _ = tensor.Ones([]int{mib}) }()
 	ok(t, vram.Collect())
@@ -172,7 +173,8 @@ func TestSeedGoDlReferenceCountIsSafeAgainstConcurrentRelease(t *testing.T) {
 	}
 }
 
-// goDl: an autograd scope around forward, backward, step. Here scopes nest, belong to a goroutine, and survive a panic.
+// goDl: an autograd scope around forward, backward and step. Here scopes nest, belong to a goroutine, and are
+// closed by a panic.
 func TestSeedGoDlScopeNestsAndSurvivesPanics(t *testing.T) {
 	leak.Check(t)
 	var inner *tensor.Tensor
@@ -180,7 +182,7 @@ func TestSeedGoDlScopeNestsAndSurvivesPanics(t *testing.T) {
 		defer func() { _ = recover() }()
 		_ = tensor.WithScope(func() error {
 			return tensor.WithScope(func() error {
-				inner = tensor.Ones([]int{2}) //linstockvet:ignore scopeescape its use after the scope is the test
+				inner = tensor.Ones([]int{2}) //linstockvet:ignore scopeescape the test uses it after its scope
 				panic("in a step")
 			})
 		})
@@ -202,8 +204,8 @@ func TestSeedGoDlScopeNestsAndSurvivesPanics(t *testing.T) {
 	}))
 }
 
-// goDl: an out-of-memory callback that collects and queues frees. There it frees nothing before the retry; here what
-// waits is woken after the frees: one round is enough.
+// goDl: an out-of-memory callback collects and queues frees, so that nothing is freed before the retry. Here
+// waiting allocations are woken after the frees: one round is enough.
 func TestSeedGoDlFreesBeforeTheRetry(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -222,8 +224,8 @@ func TestSeedGoDlFreesBeforeTheRetry(t *testing.T) {
 	x.Release()
 }
 
-// goDl: every 100 wraps the counter is compared with a budget. There it counts views twice and collects for ever above
-// the budget; here storages count once, and a sweep that frees nothing is not repeated at once.
+// goDl: every 100 wraps compares a counter with a budget. It counts views twice and collects for ever above the
+// budget. Here storages count once, and a sweep that frees nothing is not repeated at once.
 func TestSeedGoDlBudgetCountsStoragesAndStepsBack(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -252,8 +254,9 @@ func TestSeedGoDlBudgetCountsStoragesAndStepsBack(t *testing.T) {
 	held.Release()
 }
 
-// goDl: runtime.KeepAlive by hand at 50 sites. Here pins are generated, and linstockvet proves it (vet.TestRepository,
-// vet.TestMutantsOfTensor): an operand whose last use is the operator lives through it while the collector runs.
+// goDl: runtime.KeepAlive by hand at 50 sites. Here pins are generated and checked by linstockvet
+// (vet.TestRepository, vet.TestMutantsOfTensor): an operand whose last use is the operator stays alive through
+// it while the collector runs.
 func TestSeedGoDlKeepAliveIsGenerated(t *testing.T) {
 	leak.Check(t)
 	var stop atomic.Bool
@@ -273,8 +276,9 @@ func TestSeedGoDlKeepAliveIsGenerated(t *testing.T) {
 	wg.Wait()
 }
 
-// floDl: drop at last use, cheap clone, no lifetime code. Here the usual forward has none either: nn.Pipe frees each
-// intermediate between layers of package nn as soon as the second has used it.
+// floDl: drop at last use, cheap clone, no lifetime code. Here the usual forward pass has no lifetime code
+// either: nn.Pipe frees each intermediate tensor between layers of package nn as soon as the next layer has
+// used it.
 func TestSeedFloDlDropsAtLastUse(t *testing.T) {
 	leak.Check(t)
 	ok(t, autograd.NoGrad(func() error {
@@ -295,8 +299,8 @@ func TestSeedFloDlDropsAtLastUse(t *testing.T) {
 	}))
 }
 
-// floDl: out of memory is recognised by a substring. Here it is a type with its figures, and there are budget, snapshot,
-// hook and retry.
+// floDl: out of memory is recognized by a substring of the message. Here it is a type with the figures, and
+// there are limits, snapshots, a hook and a retry.
 func TestSeedFloDlOutOfMemoryIsTyped(t *testing.T) {
 	leak.Check(t)
 	limit(t, 4*mib)
@@ -312,7 +316,7 @@ func TestSeedFloDlOutOfMemoryIsTyped(t *testing.T) {
 	}
 }
 
-// TorchSharp: dispose scopes and all that can be done with them.
+// TorchSharp: dispose scopes and all their operations.
 func TestSeedTorchSharpDisposeScopes(t *testing.T) {
 	leak.Check(t)
 	outer, err := tensor.NewScope()
@@ -334,7 +338,7 @@ func TestSeedTorchSharpDisposeScopes(t *testing.T) {
 	}
 	ok(t, inner.ReleaseAll()) // DisposeEverything
 	ok(t, inner.Close())
-	ok(t, inner.Adopt()) // nothing is no misuse
+	ok(t, inner.Adopt()) // no tensors is not an error
 	if err := inner.Adopt(c); !errors.Is(err, tensor.ErrScope) {
 		t.Errorf("Adopt into a closed scope: %v", err)
 	}
@@ -355,8 +359,8 @@ func TestSeedTorchSharpDisposeScopes(t *testing.T) {
 	}
 }
 
-// TorchSharp: Sequential frees between layers, leaks are found by statistics; here also by a profile of native memory by
-// Go line. (The loader's batches: data.TestFreedWithoutTheGarbageCollector.)
+// TorchSharp: Sequential frees between layers, and statistics find leaks. Here a profile of native memory by Go
+// line finds them too. (For a loader's batches see data.TestFreedWithoutTheGarbageCollector.)
 func TestSeedTorchSharpLeaksAreFoundByLine(t *testing.T) {
 	leak.Check(t)
 	var leaked []*tensor.Tensor
@@ -373,7 +377,8 @@ func TestSeedTorchSharpLeaksAreFoundByLine(t *testing.T) {
 	}
 }
 
-// The article on out-of-memory errors: where memory goes, predicted and attributed; each technique and what it saves.
+// The article on out-of-memory errors: memory is predicted and attributed; each technique with the memory it
+// saves.
 func TestSeedArticleTechniquesAndWhatTheySave(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -413,13 +418,13 @@ func TestSeedArticleTechniquesAndWhatTheySave(t *testing.T) {
 	if small := peak(1024, tensor.Float32, false); small > plain/3 {
 		t.Errorf("a quarter of the batch takes %d of %d bytes", small, plain)
 	}
-	// Predicted before the run, from two small ones.
+	// Predicted before the run, from two small runs.
 	e, err := vram.Estimate(vram.CPU, 4096, func(batch int) error { return step(batch, tensor.Float32, false) })
 	ok(t, err)
 	if e.Peak < plain*9/10 || e.Peak > plain*11/10 || !e.Fits {
 		t.Errorf("estimated %+v, measured %d", e, plain)
 	}
-	// And attributed during it.
+	// Attributed during the run.
 	held := tensor.Ones([]int{mib})
 	parts, err := vram.Explain(vram.CPU)
 	ok(t, err)

@@ -6,7 +6,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/balance"
 )
 
-// The share of the time budget is that of the policy, also of one that others wrap.
+// The share of the time budget is the policy's, also if other policies wrap it.
 func TestTimeShare(t *testing.T) {
 	balance.Hold(t, func() {})
 	for _, c := range []struct {

@@ -20,7 +20,7 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// native makes what a pickle holds comparable: maps, slices, numbers and strings of Go's.
+// native converts the content of a pickle to Go maps, slices, numbers and strings, for comparison.
 func native(t *testing.T, v any) any {
 	t.Helper()
 	switch v := v.(type) {
@@ -66,10 +66,11 @@ func snapshot(t *testing.T) (parsed map[string]any, raw []byte) {
 	return native(t, v).(map[string]any), raw
 }
 
-// program makes what a snapshot is to show: a tensor that stays, one that goes, many small ones.
+// program makes the memory that a snapshot shows: a tensor that stays live, one that is freed, and many small
+// ones.
 func program(t *testing.T) (kept *tensor.Tensor, line string) {
 	t.Helper()
-	// As in a scope: what an operator makes and frees on the way is named on its thread.
+	// The thread is locked, as in a scope, so that temporary blocks of operators are attributed to it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	kept, line = tensor.Zeros([]int{1 << 20}), here()
@@ -83,7 +84,7 @@ func program(t *testing.T) (kept *tensor.Tensor, line string) {
 
 func TestSnapshotHoldsWhatIsLiveAndWhatHappened(t *testing.T) {
 	leak.Check(t)
-	old := tensor.Ones([]int{1 << 18}) // before the history
+	old := tensor.Ones([]int{1 << 18}) // before recording starts
 	defer old.Release()
 	if err := vram.RecordHistory(100000); err != nil {
 		t.Fatal(err)
@@ -199,8 +200,9 @@ func TestHistoryIsBoundedAndEnds(t *testing.T) {
 	}
 }
 
-// Row "R torch: the snapshot opens in PyTorch's own viewer": its script reads ours with every command it has. Without
-// it (make bench-setup installs it) the rest of the row is held by the tests above, which read the pickle themselves.
+// Row "R torch: the snapshot opens in PyTorch's own viewer": PyTorch's script reads the snapshot with each of
+// its commands. If the script is missing (make bench-setup installs it), only the tests above, which parse the
+// pickle themselves, cover the row.
 func TestSnapshotOpensInPyTorchsViewer(t *testing.T) {
 	scripts, _ := filepath.Glob("../build/pytorch/lib/python3*/site-packages/torch/cuda/_memory_viz.py")
 	if len(scripts) == 0 {
@@ -238,7 +240,7 @@ func TestSnapshotOpensInPyTorchsViewer(t *testing.T) {
 	}
 	stats := python(scripts[0], "stats", file)
 	trace := python(scripts[0], "trace", file)
-	// The flame graphs are drawn by a script of another project; its input is what matters.
+	// Another project's script draws the flame graphs; only its input is compared.
 	flames := python("-c", `
 import importlib.util, pickle, sys
 spec = importlib.util.spec_from_file_location("viz", sys.argv[1])
@@ -262,7 +264,8 @@ print(viz.compare(data["segments"], data["segments"], format_flamegraph=str))
 	}
 }
 
-// A CUDA device's own history is in the same file, and its memory is in the other reports. Over the fake devices:
+// A CUDA device's history is in the same file, and its memory is in the other reports. To run it over the fake
+// devices:
 //
 //	eval "$(tests/fakecuda/setup.sh)" && FAKECUDA_DEVICES=2 go test ./vram -run CUDA
 func TestReportsOfACUDADevice(t *testing.T) {
@@ -313,7 +316,7 @@ func TestReportsOfACUDADevice(t *testing.T) {
 	}
 }
 
-// An operator that fails for want of memory is an event with the line that called it.
+// An operator that fails for lack of memory is an event with the line that called it.
 func TestHistoryHoldsOutOfMemoryErrors(t *testing.T) {
 	leak.Check(t)
 	ok(t, vram.RecordHistory(100))

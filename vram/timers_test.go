@@ -7,7 +7,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/balance"
 )
 
-// A timer is always pending, for a short time while anything waits for memory.
+// A timer is always pending, with a short period while anything waits for memory.
 func TestKeepaliveTimers(t *testing.T) {
 	balance.Hold(t, func() {})
 	k := newKeepalive()
@@ -17,7 +17,7 @@ func TestKeepaliveTimers(t *testing.T) {
 		for first.Stop() || second.Stop() {
 		}
 	})
-	// The first one that runs resets both.
+	// The first timer that runs resets both.
 	runs := func(within time.Duration) bool {
 		second.Stop()
 		for start := time.Now(); time.Since(start) < within; time.Sleep(time.Millisecond) {
@@ -38,7 +38,7 @@ func TestKeepaliveTimers(t *testing.T) {
 		}
 	}
 	k.setShort(false)
-	runs(10 * time.Second) // the last one that was set before
+	runs(10 * time.Second) // the one that was set last
 	if runs(50 * time.Millisecond) {
 		t.Error("a timer has run soon although nothing waits any more")
 	}

@@ -204,8 +204,8 @@ func resident() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// Flush frees the tensors outside scopes that the Go collector has found unreachable. Operators do so, too, and the pacer
-// every two seconds, but not on a thread that captures a CUDA graph.
+// Flush frees the tensors outside scopes that the Go collector has found unreachable. Operators also do so, and
+// the pacer every two seconds, except on a thread that captures a CUDA graph.
 func Flush() {
 	if cshim.Path() != "" {
 		queue.run(reclaim.Drain)

@@ -51,7 +51,7 @@ func TestPeakFollowsAndResets(t *testing.T) {
 	}
 }
 
-// What the allocator does not know of: other memory of the process is in Other, a tensor is not.
+// Memory that is not allocated for tensors is in Other; a tensor is not.
 func TestOther(t *testing.T) {
 	leak.Check(t)
 	const bytes = 128 * mib
@@ -61,7 +61,7 @@ func TestOther(t *testing.T) {
 			t.Errorf("%s: %d MiB more than before, want %d", what, got/mib, want/mib)
 		}
 	}
-	ok(t, vram.EmptyCache(vram.CPU)) // what is kept need not be resident
+	ok(t, vram.EmptyCache(vram.CPU)) // cached blocks may not be resident
 	ok(t, vram.ResetPeak(vram.CPU))
 	base := memoryNow(t)
 	if base.Other < mib || base.PeakOther < base.Other {
@@ -71,7 +71,7 @@ func TestOther(t *testing.T) {
 	near("a tensor", memoryNow(t).Other-base.Other, 0)
 	x.Release()
 	ok(t, vram.EmptyCache(vram.CPU))
-	// The system's own: the race detector would keep a shadow of a slice of Go's.
+	// Memory from mmap: the race detector would allocate a shadow for a Go slice.
 	mapped, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 	ok(t, err)
 	defer func() { ok(t, syscall.Munmap(mapped)) }()
@@ -97,7 +97,7 @@ func TestFlush(t *testing.T) {
 		ok(t, tensor.Zeros([]int{mib / 4}).Err())
 	}
 	s := []metrics.Sample{{Name: "/gc/cleanups/queued:cleanups"}, {Name: "/gc/cleanups/executed:cleanups"}}
-	for range 3 { // the last one may still be in a register
+	for range 3 { // the last tensor may still be in a register
 		runtime.GC()
 		for metrics.Read(s); s[1].Value.Uint64() < s[0].Value.Uint64(); metrics.Read(s) {
 			time.Sleep(time.Millisecond)

@@ -185,9 +185,9 @@ func boundary(backward bool) {
 			sweep(depth, 0, nil).finish(requests)
 			return
 		}
-		// Another goroutine sweeps. While there is room this goroutine goes on. Otherwise it waits here, in Go, and then
-		// asks again: a thread that waits in C keeps its processor until the runtime's monitor retakes it, which may
-		// take 10 ms. Operators of a reclaimer, on a thread that sweeps, do not wait.
+		// Another goroutine sweeps. While there is room this goroutine continues. Otherwise it waits here, in Go, and
+		// then asks again: a thread that waits in C keeps its processor until the runtime's monitor retakes it, which
+		// may take 10 ms. Operators of a reclaimer, on a thread that sweeps, do not wait.
 		if !full || cshim.Sweeping() {
 			return
 		}
