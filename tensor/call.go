@@ -15,21 +15,21 @@ import (
 	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
-// op describes an operator of the table to the encoder below.
+// op describes an operator of the table for the encoder below.
 type op struct {
 	name, overload string // "aten::add", "Tensor"
 	goName         string
 	inPlace        bool
-	same           int // so many tensors, the first arguments, must have one shape
+	same           int // number of leading tensors that must have the same shape
 	args           []argSpec
-	internal       bool           // of an operator found by name: Call refuses it
-	native         atomic.Uintptr // found at first use
+	internal       bool           // set for an operator found by name: Call must not run it
+	native         atomic.Uintptr // looked up at first use
 }
 
 type argSpec struct {
 	name     string
 	kind     argKind
-	key      optKey // of an option; keyNone for a positional argument
+	key      optKey // key of an option; keyNone for a positional argument
 	optional bool   // None is allowed
 }
 
@@ -71,7 +71,7 @@ func (o *op) find() (cshim.Op, error) {
 type optKey uint16
 
 // Option is a keyword argument of an operator: tensor.Dim(1), tensor.KeepDim(true), a DType, a Device, a
-// Reduction. An operator refuses an option that it does not have.
+// Reduction. An operator returns an error for an option that it does not have.
 type Option interface{ option() optKey }
 
 type kwarg struct {
@@ -94,8 +94,8 @@ func optionName(o Option) string {
 // none is the value None.
 type none struct{}
 
-// call is one boxed call under construction: arguments are encoded into buf, tensors are pinned, and the first
-// thing that is wrong stops it all. It lives on the caller's stack.
+// call is a boxed call under construction: arguments are encoded into buf, tensors are pinned, and the first
+// error stops the encoding. It lives on the caller's stack.
 type call struct {
 	op      *op
 	fail    *Tensor
@@ -104,7 +104,7 @@ type call struct {
 	ins     [6]*Tensor // pinned
 	moreIns []*Tensor
 	buf     [24]cshim.Value
-	big     []cshim.Value // instead of buf, once that is full
+	big     []cshim.Value // used instead of buf when that is full
 }
 
 func (c *call) begin(o *op) {
@@ -123,7 +123,7 @@ func (c *call) refuse(kind error, format string, args ...any) {
 	}
 }
 
-// options refuses what the operator does not have.
+// options rejects options that the operator does not have.
 func (c *call) options(opts []Option) {
 next:
 	for _, o := range opts {
@@ -169,7 +169,7 @@ func (c *call) values() []cshim.Value {
 
 func (c *call) skip() { c.put(cshim.Value{}) }
 
-// hold pins t and puts its handle; false when it cannot be used.
+// hold pins t and adds its handle. It returns false if t cannot be used.
 func (c *call) hold(t *Tensor) bool {
 	if c.fail != nil {
 		return false
@@ -245,7 +245,7 @@ func (c *call) tensors(i int, ts []*Tensor) {
 	}
 }
 
-// list puts a list's header; its elements follow two to a slot.
+// list adds a list's header; its elements follow, two to a slot.
 func (c *call) list(tag cshim.Tag, n int) {
 	if n > math.MaxInt32 {
 		c.refuse(ErrArgument, "a list has %d elements", n)
@@ -255,7 +255,7 @@ func (c *call) list(tag cshim.Tag, n int) {
 }
 
 func (c *call) pair(p [2]uint64) {
-	// A payload slot's 16 bytes are two elements.
+	// A payload slot has 16 bytes: two elements.
 	c.put(*(*cshim.Value)(unsafe.Pointer(&p)))
 }
 
@@ -334,7 +334,8 @@ func (c *call) device(_ int, d Device) {
 	c.put(cshim.Value{Tag: cshim.TagDevice, Bits: uint64(d.word())})
 }
 
-// number encodes a Go number, keeping its kind: libtorch promotes int, float and complex differently.
+// number encodes a Go number and keeps its kind: in type promotion libtorch distinguishes int, float and
+// complex.
 func (c *call) number(i int, v any) {
 	if v == nil && i < len(c.op.args) && c.op.args[i].optional {
 		c.put(cshim.Value{Tag: cshim.TagNone})
@@ -422,7 +423,7 @@ func encodeNumber(v any) (first, second cshim.Value, n int) {
 	return cshim.Value{}, cshim.Value{}, 0
 }
 
-// realNumber is a Go number, not a bool, as a float64.
+// realNumber converts a Go number, not a bool, to a float64.
 func realNumber(v any) (float64, bool) {
 	first, _, n := encodeNumber(v)
 	switch {
@@ -457,7 +458,8 @@ func (c *call) numbers(i int, vs []any) {
 	c.floats(i, floats)
 }
 
-// option puts the i-th argument from the options, or the table's default, or leaves it to the schema's.
+// option encodes the i-th argument from the options or from the table's default, or else omits it, so that the
+// schema's default applies.
 func (c *call) option(i int, opts []Option, lit any) {
 	if c.fail != nil {
 		return
@@ -498,7 +500,7 @@ func (c *call) option(i int, opts []Option, lit any) {
 	c.keyword(i, lit)
 }
 
-// keyword encodes an option's value by what the argument wants.
+// keyword encodes an option's value as the argument's type requires.
 func (c *call) keyword(i int, v any) {
 	spec := &c.op.args[i]
 	if _, isNone := v.(none); isNone {
@@ -508,7 +510,7 @@ func (c *call) keyword(i int, v any) {
 	bad := func(want string) {
 		c.refuse(ErrArgument, "option %s must be %s, not %s", optNames[spec.key], want, typeName(v))
 	}
-	// An option whose function takes several values serves arguments that take one, too.
+	// An option whose function takes several values can also be passed for an argument that takes one.
 	single := func() any {
 		switch list := v.(type) {
 		case []int:
@@ -597,7 +599,7 @@ func (c *call) keyword(i int, v any) {
 	}
 }
 
-// run makes the call; the results stand in the returned values until free is called.
+// run makes the call. The returned values are valid until free is called.
 func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	defer c.letGo()
 	if c.fail == nil && c.op.same != 0 {
@@ -634,7 +636,7 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 			m = &first
 		}
 		if err := t.meta(o.goName, m); err != nil {
-			return nil // no shape to compare; the operator decides
+			return nil // no shape to compare; the operator checks it
 		}
 		if i > 0 && (other.NDim != first.NDim || int(other.NDim) <= len(other.Sizes) && other.Sizes != first.Sizes) {
 			return failed(o.differ(ts[0], t, i))
@@ -643,7 +645,7 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 	return nil
 }
 
-// differ says how the i-th argument b is made to fit the first, a.
+// differ says how to change the i-th argument, b, so that it has the shape of the first, a.
 func (o *op) differ(a, b *Tensor, i int) error {
 	x, name := o.args[0].name, o.args[i].name
 	if x == "self" {
@@ -670,7 +672,7 @@ func (o *op) differ(a, b *Tensor, i int) error {
 	return refused(o.goName, ErrArgument, "%s has shape %s and %s %s, which must be equal; %s", x, tuple(s), name, tuple(r), advice)
 }
 
-// broadcast is the shape that two broadcast to.
+// broadcast returns the shape to which two shapes broadcast.
 func broadcast(a, b []int) ([]int, bool) {
 	out := make([]int, max(len(a), len(b)))
 	for i := range out {
@@ -692,9 +694,10 @@ func broadcast(a, b []int) ([]int, bool) {
 	return out, true
 }
 
-// again says whether an operator that a device had no memory for is worth one more try, and makes room for it. The
-// allocator has waited for sweeps already; outside of the operator what it holds free can be given back as well. What
-// writes into what was there before, or draws random numbers, is not repeated. It takes the error then.
+// again reports whether to try again after the device had no memory for the operator, and makes room for that.
+// The allocator has already waited for sweeps; outside the operator its cached blocks can be freed too.
+// Operators that write to existing tensors or draw random numbers are not repeated. If it returns false, err is
+// still valid; otherwise again has freed it.
 func again(o *op, ref cshim.ErrorRef) bool {
 	device, bytes, ok := cshim.NoDeviceMemory(ref)
 	if !ok {
@@ -791,22 +794,23 @@ var (
 	byName sync.Map // operator name → *op, for Call
 )
 
-// Call runs an operator that the dispatcher knows by its full name, "aten::add.Tensor"; those of loaded extensions too.
-// Arguments stand in the schema's order: *Tensor (nil for None), []*Tensor, int, []int, float64 and other numbers,
-// []float64, bool, []bool, string, DType, Device, nil for None, and tensor.Default for one that is left at its default;
-// trailing defaults can be left out. Each result is a *Tensor (nil where the operator gave none), []*Tensor, int,
-// float64, bool, complex128, string, []int, []float64, []bool, Device or nil. An operator that writes to an argument
-// returns a second handle to it.
+// Call runs an operator of libtorch's dispatcher by its full name, "aten::add.Tensor", including those of
+// loaded extensions. Arguments are in the schema's order: *Tensor (nil for None), []*Tensor, int, []int,
+// float64 and other numbers, []float64, bool, []bool, string, DType, Device, nil for None, and [Default] for an
+// argument's default. Trailing arguments with defaults can be left out. Each result is a *Tensor (nil if the
+// operator returned none), []*Tensor, int, float64, bool, complex128, string, []int, []float64, []bool, Device
+// or nil. An operator that writes to an argument returns a second handle to it.
 //
-// Arguments that would end the process are refused with ErrArgument or ErrNotImplemented. Operators that are internal to
-// libtorch are refused with ErrArgument, see CallUnchecked. docs/decisions/0013-unchecked-operators.md says what is
-// promised.
+// Arguments that would end the process are rejected with ErrArgument or ErrNotImplemented. Operators that are
+// internal to libtorch are rejected with ErrArgument; see [CallUnchecked].
+// docs/decisions/0013-unchecked-operators.md describes what is guaranteed.
 func Call(name string, args ...any) ([]any, error) { return callByName(name, false, args) }
 
-// CallUnchecked is Call for operators that are internal to libtorch too: names that begin with an underscore or contain
-// "_backward", kernels of one backend ("mkldnn_…"), variants that libtorch generates, and libtorch's namespaces other
-// than aten. Libtorch calls them with arguments that it has checked before; arguments that do not fit may end the
-// process, or read and write memory that belongs to others. Only their types are checked, against the schema.
+// CallUnchecked is [Call] without the restriction to public operators: it also runs operators that are internal
+// to libtorch. These are names that begin with an underscore or contain "_backward", kernels of one backend
+// ("mkldnn_…"), variants that libtorch generates, and libtorch's namespaces other than aten. Libtorch calls
+// them with arguments that it has already checked. Only the types of arguments are checked, against the schema:
+// invalid arguments may end the process, or read and write memory out of bounds.
 func CallUnchecked(name string, args ...any) ([]any, error) { return callByName(name, true, args) }
 
 func callByName(name string, unchecked bool, args []any) ([]any, error) {
@@ -834,7 +838,7 @@ func callByName(name string, unchecked bool, args []any) ([]any, error) {
 	return decode(r.Values(out[:]), r.Scope), nil
 }
 
-// Default stands in Call for an argument that is left at its schema's default.
+// Default is passed to [Call] for an argument that is to have its schema's default.
 var Default = defaultArg{}
 
 type defaultArg struct{}
@@ -857,7 +861,7 @@ func lookup(name string) (*op, error) {
 	return got.(*op), nil
 }
 
-// any encodes an argument by its Go type alone; the shim holds it against the schema.
+// any encodes an argument by its Go type; the shim checks it against the schema.
 func (c *call) any(i int, v any) {
 	switch v := v.(type) {
 	case nil:
@@ -967,7 +971,7 @@ func decode(vs []cshim.Value, scope uint64) []any {
 	return out
 }
 
-// Schema is an operator's schema by its full name, as the dispatcher prints it.
+// Schema returns an operator's schema, given its full name, as the dispatcher prints it.
 func Schema(name string) (string, error) {
 	if err := cshim.Load(); err != nil {
 		return "", err
@@ -983,8 +987,8 @@ func Schema(name string) (string, error) {
 	return cshim.OpSchema(native)
 }
 
-// OperatorNames returns the full names of all operators that the dispatcher knows, those that only CallUnchecked runs
-// included.
+// OperatorNames returns the full names of all operators of the dispatcher, including those that only
+// CallUnchecked runs.
 func OperatorNames() ([]string, error) {
 	if err := cshim.Load(); err != nil {
 		return nil, err

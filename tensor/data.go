@@ -9,7 +9,7 @@ import (
 )
 
 // FromSlice makes a tensor from a copy of data, in row-major order. A nil shape means one dimension of
-// len(data). The dtype is T's, and the device the CPU, unless a DType or a Device option says otherwise.
+// len(data). The dtype is that of T and the device is the CPU, unless there is a DType or Device option.
 // PyTorch: torch.tensor.
 func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 	if err := cshim.Load(); err != nil {
@@ -35,8 +35,9 @@ func FromSlice[T Element](data []T, shape []int, opts ...Option) *Tensor {
 	return moved
 }
 
-// FromScalar makes a tensor without dimensions from a Go number; its dtype is float32 (the default dtype) for
-// floats, int64 for ints, bool, or complex64, or that of a DType option. PyTorch: torch.tensor(3.5).
+// FromScalar makes a tensor without dimensions from a Go number. Its dtype is the default dtype (float32) for
+// floats, int64 for ints, bool for bools and complex64 for complex numbers, unless there is a DType option.
+// PyTorch: torch.tensor(3.5).
 func FromScalar(value any, opts ...Option) *Tensor {
 	first, _, n := encodeNumber(value)
 	d := Invalid
@@ -52,7 +53,7 @@ func FromScalar(value any, opts ...Option) *Tensor {
 		d = Complex64
 	}
 	if d != Invalid {
-		// Before the caller's: of an option given twice the last counts.
+		// Before the caller's options: if an option is given twice, the last one counts.
 		opts = append([]Option{d}, opts...)
 	}
 	return ScalarTensor(value, opts...)
@@ -69,8 +70,8 @@ func numel(shape []int) (int, bool) {
 	return n, true
 }
 
-// Data is a copy of t's elements in row-major order. T must be t's own dtype: convert with To first, nothing is
-// converted silently.
+// Data returns a copy of t's elements in row-major order. T must match t's dtype; use To to convert t first.
+// PyTorch: Tensor.tolist, Tensor.numpy.
 func Data[T Element](t *Tensor) ([]T, error) {
 	var m cshim.Meta
 	if err := t.meta("Data", &m); err != nil {
@@ -106,14 +107,14 @@ func goDType(d DType) string {
 	return "Invalid"
 }
 
-// Number is a Go number that Item gives.
+// Number is the constraint for the result of [Item].
 type Number interface {
 	bool | int | int8 | int16 | int32 | int64 | uint8 | uint16 | uint32 | uint64 | float32 | float64 | complex64 | complex128
 }
 
-// Item is the value of a tensor with one element, as Python's item() gives it: a float T takes floating-point and
-// integer tensors, an integer T integer and bool ones, a complex T any; what would lose its fraction, its
-// imaginary part or its range is an error.
+// Item returns the value of a tensor with one element, like Python's item(). A float T accepts floating-point
+// and integer tensors, an integer T accepts integer and bool tensors, and a complex T accepts all. A value that
+// T cannot represent, because of a fraction, an imaginary part or its range, is an error.
 func Item[T Number](t *Tensor) (T, error) {
 	var z T
 	v, err := t.item()
@@ -218,7 +219,7 @@ func itemInt[T Number](v any, lossy func() (T, error)) (T, error) {
 	return out.(T), nil
 }
 
-// item is the one element: int64, uint64, float64, bool or complex128.
+// item returns the only element: an int64, uint64, float64, bool or complex128.
 func (t *Tensor) item() (any, error) {
 	var out [2]cshim.Value
 	err := t.use("Item", func(h cshim.Handle) error {
@@ -241,11 +242,12 @@ func (t *Tensor) item() (any, error) {
 	return math.Float64frombits(out[0].Bits), nil
 }
 
-// Item is the value of a tensor with one element as a float64. The generic function [Item] gives other types.
+// Item returns the value of a tensor with one element as a float64. The generic function [Item] returns other
+// types. PyTorch: Tensor.item.
 func (t *Tensor) Item() (float64, error) { return Item[float64](t) }
 
-// FromMapped is a CPU tensor over memory that is not Go's, a file mapping say; drop runs once no tensor uses it
-// any more, at a later operator or Flush; it may be nil.
+// FromMapped makes a CPU tensor over memory that is not Go's, such as a file mapping. drop runs once no tensor
+// uses the memory, at a later operator or Flush; it may be nil.
 func FromMapped(dtype DType, shape []int, data []byte, drop func()) *Tensor {
 	if drop == nil {
 		drop = func() {}

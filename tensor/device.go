@@ -70,17 +70,17 @@ func ParseDevice(s string) (Device, error) {
 	return Device{}, &Error{Op: "device", Message: fmt.Sprintf("unknown device %q: want cpu, cuda, cuda:N, mps or meta", s), Kind: ErrArgument}
 }
 
-// testDevice is where constructors that are given no device make their tensors (see package testdevice): the CPU but in
-// tests.
+// testDevice is the device that constructors use if they are given none: the CPU, except in tests on a device
+// (see package testdevice).
 func testDevice() Device {
 	d, err := ParseDevice(testdevice.Name())
 	if err != nil {
-		return Device{Type: -1} // which every constructor refuses
+		return Device{Type: -1} // which every constructor rejects
 	}
 	return d
 }
 
-// word is the device as the shim takes it.
+// word returns the device as the shim encodes it.
 func (d Device) word() int32 {
 	index := d.Index
 	if d.Type == CPUType || d.Type == MetaType {

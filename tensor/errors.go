@@ -13,44 +13,46 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// What can have gone wrong; errors.Is tells. An error of an operator is an *Error around one of these.
+// Kinds of errors, for errors.Is. An error of an operator is an *Error that wraps one of them.
 var (
-	// ErrReleased: a tensor was used after its release, or after its scope closed.
+	// ErrReleased: a tensor was used after its release, or after its scope was closed.
 	ErrReleased = errors.New("the tensor was released")
-	// ErrNil: a nil *Tensor, or one that no operator made, was given where a tensor is needed.
+	// ErrNil: an operand is a nil *Tensor or a Tensor literal.
 	ErrNil = errors.New("a tensor is needed, got nil")
-	// ErrArgument: an argument does not fit: a shape, a dtype, a range, a combination.
+	// ErrArgument: an argument is invalid: a shape, a dtype, a range, or a combination of arguments.
 	ErrArgument = errors.New("an argument does not fit")
 	// ErrIndex: an index or a dimension is out of range.
 	ErrIndex = errors.New("an index is out of range")
 	// ErrNotImplemented: libtorch has no kernel for this dtype or device.
 	ErrNotImplemented = errors.New("libtorch has no kernel for it")
-	// ErrLinAlg: a decomposition did not converge, a matrix is singular.
+	// ErrLinAlg: a decomposition did not converge, or a matrix is singular.
 	ErrLinAlg = errors.New("linear algebra failed")
-	// ErrOutOfMemory: the device has no room, though all was freed that can be; a *vram.OutOfMemoryError says more.
+	// ErrOutOfMemory: the device has no room, even after everything that can be freed was freed. Use errors.As
+	// with *vram.OutOfMemoryError for details.
 	ErrOutOfMemory = vram.ErrOutOfMemory
 	// ErrDevice: the accelerator reports an error.
 	ErrDevice = errors.New("the device reports an error")
-	// ErrDeviceLost: the accelerator met an error after which it computes nothing more in this process. Tensors on
-	// it are gone, and its memory is not freed; other devices are as they were.
+	// ErrDeviceLost: the accelerator reported an error after which it cannot compute in this process. Tensors on
+	// it are lost and its memory is not freed. Other devices are not affected.
 	ErrDeviceLost = errors.New("the device is lost")
-	// ErrStopRecomputation: an operator was called by a checkpointed function that is computed again, and the backward
-	// pass has all that it needs of it. The function should return, as after any error; see autograd.Checkpoint.
+	// ErrStopRecomputation: an operator was called by a checkpointed function during its recomputation, and the
+	// backward pass already has all that it needs. The function should return, as after any error; see
+	// autograd.Checkpoint.
 	ErrStopRecomputation = errors.New("the recomputation can stop")
-	// ErrInternal: an assertion in libtorch failed, or a library that it calls threw an exception of its own. The
-	// arguments may still be the cause: libtorch did not check them.
+	// ErrInternal: an assertion in libtorch failed, or a library that it calls threw an exception. An argument
+	// that libtorch did not check may be the cause.
 	ErrInternal = errors.New("libtorch failed inside")
-	// ErrScope: a scope was used in a way that scopes cannot be: closed on another goroutine, too many at once.
+	// ErrScope: a scope was used incorrectly: closed on another goroutine, or too many were open at once.
 	ErrScope = errors.New("misuse of a scope")
 )
 
-// Error is an operator's failure. It carries what the operator was given and the line that called it.
+// Error is the error of an operator: its operands and the line that called it.
 type Error struct {
 	Op       string   // the operator, "matmul"
-	Message  string   // what is wrong, in libtorch's words where they are its own
+	Message  string   // what is wrong; libtorch's message if the error is libtorch's
 	Operands []string // dtype and shape of each tensor operand, "float32(2, 3)"
 	Caller   string   // file:line outside Linstock
-	Kind     error    // one of the Err… above, or another cause
+	Kind     error    // one of the errors above, or another cause
 }
 
 func (e *Error) Error() string {
@@ -69,11 +71,11 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives the kind, so that errors.Is(err, tensor.ErrOutOfMemory) tells.
+// Unwrap returns the kind, for errors.Is(err, tensor.ErrOutOfMemory).
 func (e *Error) Unwrap() error { return e.Kind }
 
-// failure is what a failed tensor carries. Once somebody has looked at the error, the scope that also
-// remembers it stays silent.
+// failure is the error in a failed tensor. Once the program has read the error, the scope that also recorded it
+// does not report it.
 type failure struct {
 	err  error
 	seen atomic.Bool
@@ -109,7 +111,7 @@ func kindOf(c cshim.Code) error {
 	return ErrArgument
 }
 
-// newError turns an error of the shim into an *Error; nil stays nil.
+// newError converts an error of the shim to an *Error; nil stays nil.
 func newError(op string, err error, operands ...*Tensor) error {
 	if err == nil {
 		return nil
@@ -124,7 +126,7 @@ func newError(op string, err error, operands ...*Tensor) error {
 		oom := reclaim.OutOfMemory(native)
 		e.Message, e.Kind = oom.Error(), oom
 	case errors.As(err, &native):
-		// The first line tells it; libtorch's later ones are its own source's.
+		// The first line is the message; libtorch's later lines are its C++ stack.
 		e.Message, e.Kind = strings.TrimRight(native.Message, "\n"), kindOf(native.Code)
 		if i := strings.Index(e.Message, "\nException raised from"); i > 0 {
 			e.Message = e.Message[:i]
@@ -139,12 +141,12 @@ func newError(op string, err error, operands ...*Tensor) error {
 	return e
 }
 
-// refused is an error of our own about an argument.
+// refused returns an error of this package about an argument.
 func refused(op string, kind error, format string, args ...any) error {
 	return &Error{Op: op, Message: fmt.Sprintf(format, args...), Kind: kind, Caller: callsite.Line()}
 }
 
-// failed makes the tensor that carries err, and tells the innermost scope of this goroutine.
+// failed makes the tensor that carries err and records err in this goroutine's innermost scope.
 func failed(err error) *Tensor {
 	f := &failure{err: err}
 	if s := currentScope(); s != nil {
@@ -153,8 +155,8 @@ func failed(err error) *Tensor {
 	return &Tensor{fail: f}
 }
 
-// Failed returns a tensor that carries err, for code of one's own that returns tensors. A nil err is replaced
-// by one that says so.
+// Failed returns a tensor that carries err, for the caller's own functions that return tensors. A nil err is
+// replaced by an error that says so.
 func Failed(err error) *Tensor {
 	if err == nil {
 		err = refused("Failed", ErrArgument, "no error was given")
@@ -162,8 +164,8 @@ func Failed(err error) *Tensor {
 	return failed(err)
 }
 
-// passOn is what an operator returns when an input cannot be used: the input's own error, or one that says
-// what is wrong with the input.
+// passOn returns the result of an operator whose input cannot be used: a failed tensor with the input's own
+// error, or with one that says what is wrong with the input.
 func passOn(op string, t *Tensor) *Tensor {
 	if t != nil && t.fail != nil {
 		return &Tensor{fail: t.fail}
@@ -197,7 +199,7 @@ func unusable(op string, t *Tensor) error {
 	return refused(op, ErrReleased, "the tensor was released%s", made)
 }
 
-// at says where a scope was opened, if that was noted.
+// at returns where a scope was opened, if that was recorded.
 func at(site uint32) string {
 	if site == 0 {
 		return ""

@@ -104,7 +104,7 @@ func ExampleTensor_Index() {
 func ExampleTensor_Err() {
 	x := tensor.Ones([]int{2, 3})
 	defer x.Release()
-	y := x.MatMul(x).Add(1).ReLU() // the later operators pass the error of MatMul on
+	y := x.MatMul(x).Add(1).ReLU() // the later operators return MatMul's error
 	var e *tensor.Error
 	if errors.As(y.Err(), &e) {
 		fmt.Println(e.Op, e.Operands, strings.HasSuffix(e.Caller[:strings.LastIndex(e.Caller, ":")], "example_test.go"))
@@ -115,7 +115,7 @@ func ExampleTensor_Err() {
 func ExampleScope() {
 	var kept, lost *tensor.Tensor
 	err := tensor.WithScope(func() error {
-		lost = tensor.Ones([]int{2}) //linstockvet:ignore scopeescape what using it afterwards gives is the example
+		lost = tensor.Ones([]int{2}) //linstockvet:ignore scopeescape the example uses it after its scope
 		kept = lost.Add(1).Keep()
 		return nil
 	})

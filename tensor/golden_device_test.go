@@ -11,12 +11,12 @@ import (
 	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
-// On a GPU (see package testdevice) TestGolden compares with what golden.py computed on the CPU, or, where
-// LINSTOCK_TEST_GOLDEN names a file of golden.py's, with what Python's PyTorch computed on the same GPU. It prints lines
-// of JSON for the kit's table.
+// On a GPU (see package testdevice) TestGolden compares with golden.py's results from the CPU or, if
+// LINSTOCK_TEST_GOLDEN names a file written by golden.py, with those of Python's PyTorch on the same GPU. It
+// prints lines of JSON for the kit's table.
 
-// deviceTolerances are rtol and atol of a GPU against the CPU, whose sums have another order: by the dtype of the
-// result. Those of a case, where they are wider, count. TF32 is off (NVIDIA_TF32_OVERRIDE=0).
+// deviceTolerances are rtol and atol for a GPU against the CPU, which sums in another order, by the dtype of
+// the result. A case's own tolerances apply if they are wider. TF32 is off (NVIDIA_TF32_OVERRIDE=0).
 var deviceTolerances = map[DType][2]float64{
 	Float64: {1e-7, 1e-9}, Complex128: {1e-7, 1e-9}, Float32: {2e-4, 2e-5}, Complex64: {2e-4, 2e-5},
 	BFloat16: {4e-2, 2e-2}, Float16: {4e-3, 2e-3},
@@ -30,8 +30,8 @@ func (c *goldenCase) tolerances(d DType) (rtol, atol float64) {
 	return rtol, atol
 }
 
-// notDetermined are operators whose results are right in more than one way: a GPU's differ from the CPU's, by a sign or
-// an order, but not from Python's on the same GPU.
+// notDetermined are operators with more than one correct result. A GPU's results differ from the CPU's by a
+// sign or an order, but not from Python's on the same GPU.
 var notDetermined = strings.Fields("LinalgSVD LinalgQR LinalgEigh LinalgEig LinalgLU LinalgLUFactor LinalgLstsq Median MedianDim " +
 	"NanMedian NanMedianDim Mode KthValue MaxDim MinDim TopK Sort ArgSort Unique UniqueConsecutive UniqueDim")
 
@@ -39,17 +39,17 @@ var notDetermined = strings.Fields("LinalgSVD LinalgQR LinalgEigh LinalgEig Lina
 var random = strings.Fields("Rand Randn RandInt RandPerm RandLike RandnLike RandIntLike Dropout Dropout_ FeatureDropout FeatureDropout_ " +
 	"AlphaDropout AlphaDropout_ FeatureAlphaDropout FeatureAlphaDropout_")
 
-// fakeCannot are operators of which the fake CUDA runtime's devices have only a kernel that does nothing.
+// fakeCannot are operators whose kernels do nothing on the fake CUDA runtime's devices.
 var fakeCannot = strings.Fields("Ldexp RMSNorm LSTM LSTMCell GRU GRUCell RNNTanh RNNReLU RNNTanhCell RNNReLUCell")
 
 type goldenDevice struct {
 	python   bool
-	refusals map[string]string   // with Python: the cases that it refuses on this device
-	rows     map[string][]string // what is told, by kind: operators
+	refusals map[string]string   // with Python: cases that it rejects on this device
+	rows     map[string][]string // operators to report, by kind
 	compared int
 }
 
-// newGoldenDevice prepares the cases for a GPU; nil on the CPU.
+// newGoldenDevice prepares the cases for a GPU. It returns nil on the CPU.
 func newGoldenDevice(t testing.TB, cases []goldenCase) *goldenDevice {
 	if !testdevice.On || testDevice() == CPU {
 		return nil
@@ -107,7 +107,7 @@ func (d *goldenDevice) note(kind, op string) {
 	}
 }
 
-// explain is what remains of a case's error on a GPU, once what a GPU may do is taken away.
+// explain returns a case's error on a GPU, or nil if the difference is allowed there.
 func (d *goldenDevice) explain(c *goldenCase, err error) error {
 	if refusal := d.refusals[c.Op+" "+c.Name]; refusal != "" {
 		if err == nil {
@@ -132,7 +132,7 @@ func (d *goldenDevice) explain(c *goldenCase, err error) error {
 	return err
 }
 
-// noKernel reports whether libtorch has no code for this on CUDA.
+// noKernel reports whether libtorch has no CUDA kernel for the case.
 func noKernel(err error) bool {
 	for _, text := range []string{"'CUDA' backend", "not implemented for '", "not implemented on CUDA", "only supports CPU", "on the same device", "not supported on CUDA"} {
 		if strings.Contains(err.Error(), text) {

@@ -2,7 +2,7 @@ package tensor
 
 import "github.com/linstock-ml/linstock/internal/handle"
 
-// What the library's upper packages use of this one, and programs do not.
+// Functions for the library's packages above this one. Programs do not use them.
 func init() {
 	handle.Usable = func(t any) bool {
 		x, _ := t.(*Tensor)

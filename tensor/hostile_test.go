@@ -26,20 +26,20 @@ import (
 	"github.com/linstock-ml/linstock/internal/handle"
 )
 
-// The hostile test calls every exported function and method of the package with arguments that are wrong in
-// every way that occurred to us, from several goroutines at once. Results and errors may come out of it; a
-// panic, a crash, a hang or a leak may not.
+// The hostile test calls every exported function and method of the package with invalid arguments of every kind
+// we could think of, from several goroutines at once. Results and errors are allowed; a panic, a crash, a hang
+// or a leak is not.
 //
-// It runs in a process of its own, since a crash in C++ ends the process. What each goroutine is calling
-// stands in a file that both processes map, so that the one that survives can say what killed the other.
+// It runs in its own process, since a crash in C++ ends the process. Each goroutine writes its current call to
+// a file that both processes map, so that the parent can report the call that crashed.
 //
 //	LINSTOCK_HOSTILE_CALLS  calls of each goroutine (3000)
 //	LINSTOCK_HOSTILE_SEED   another seed (1)
 //	LINSTOCK_HOSTILE_ONLY   one operator
-//	LINSTOCK_HOSTILE_SKIP   operators to leave out, with commas between
+//	LINSTOCK_HOSTILE_SKIP   operators to leave out, separated by commas
 //	LINSTOCK_HOSTILE_ROUND  calls in one scope (40)
 //	LINSTOCK_HOSTILE_TRACE  print each call, in the process that makes them (with LINSTOCK_HOSTILE_FILE)
-//	LINSTOCK_HOSTILE_GOROUTINE  the calls of one goroutine alone, which are the same as among the others
+//	LINSTOCK_HOSTILE_GOROUTINE  only the calls of one goroutine; they are the same as in a full run
 const (
 	hostileGoroutines = 16
 	hostileSlot       = 4096
@@ -148,7 +148,7 @@ func hostileChild(t *testing.T, path string) {
 			defer wg.Done()
 			h := &hostile{rng: rand.New(rand.NewPCG(uint64(seed), uint64(g))), slot: slots[g*hostileSlot : (g+1)*hostileSlot], cases: cases}
 			for n := 0; n < calls; {
-				// A scope around some calls frees what they make; without one, the collector does.
+				// A scope around some calls frees the tensors they make; the collector frees those of the others.
 				round := func() error {
 					h.refill()
 					for range hostileEnv("ROUND", 40) {
@@ -196,7 +196,7 @@ func hostileChild(t *testing.T, path string) {
 	t.Logf("%d targets (%d not reached), %d calls, %d errors, %v", len(targets), missed, calls*hostileGoroutines, refusals.Load(), time.Since(start).Round(time.Millisecond))
 }
 
-// restoreSettings sets the process's settings back to what they are now.
+// restoreSettings saves the process's settings and returns a function that restores them.
 func restoreSettings() func() {
 	threads, dtype, deterministic, precision, bound := NumThreads(), DefaultDType(), Deterministic(), MatMulPrecision(), SetMaxScopedGoroutines(1000)
 	SetMaxScopedGoroutines(bound)
@@ -212,12 +212,12 @@ func restoreSettings() func() {
 type hostileTarget struct {
 	name string
 	fn   reflect.Value
-	op   *op // of a generated operator
-	// Of an operator that Call calls; nil for all else.
+	op   *op // descriptor of a generated operator
+	// Schema of an operator that Call calls; nil for other functions.
 	schema []string
 }
 
-// hostileSkipped are exported functions that the test does not call, and why.
+// hostileSkipped are exported functions that the test does not call, with the reasons.
 var hostileSkipped = map[string]string{
 	"SetMaxScopedGoroutines": "another goroutine's scope would be refused, which is no failure",
 	"SetNumThreads":          "each thread count starts its threads, on each of the test's; see TestNumThreads",
@@ -227,10 +227,10 @@ var hostileSkipped = map[string]string{
 	"SetCallbacks":           "",
 }
 
-// hostileBytes are what FromMapped maps: never collected.
+// hostileBytes is the memory for FromMapped; it is never collected.
 var hostileBytes = make([]byte, 16)
 
-// hostileTargets are all exported functions and methods; the test fails when one is missing.
+// hostileTargets are all exported functions and methods. The test fails if one is missing.
 func hostileTargets(t *testing.T) []hostileTarget {
 	var all []hostileTarget
 	have := map[string]bool{}
@@ -333,7 +333,7 @@ func runtimeName(f any) string {
 	return name[strings.LastIndexByte(name, '.')+1:]
 }
 
-// exportedFunctions reads the package's sources.
+// exportedFunctions reads the names from the package's sources.
 func exportedFunctions(t *testing.T) []string {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
@@ -371,7 +371,7 @@ func exportedFunctions(t *testing.T) []string {
 	return names
 }
 
-// hostile is one goroutine's source of arguments.
+// hostile generates one goroutine's arguments.
 type hostile struct {
 	rng    *rand.Rand
 	slot   []byte
@@ -394,8 +394,8 @@ func (h *hostile) one(n int) bool { return h.rng.IntN(n) == 0 }
 
 func pick[T any](h *hostile, list ...T) T { return list[h.rng.IntN(len(list))] }
 
-// refill makes the goroutine's own tensors: writing to one tensor from several goroutines at once is not
-// allowed, so each has its own.
+// refill makes the goroutine's own tensors. Each goroutine needs its own, because several goroutines must not
+// write to one tensor.
 func (h *hostile) refill() {
 	released := Zeros([]int{2})
 	released.Release()
@@ -413,7 +413,7 @@ func (h *hostile) refill() {
 		Ones([]int{3}, Float8E4M3FN), Randn([]int{2, 3}, Complex64), Randn([]int{3, 3}, Complex128).Conj(), Ones([]int{2}, ComplexHalf), Zeros([]int{2, 3}, Meta),
 		Zeros([]int{3, 3}), Eye(3).Mul(nan),
 	}
-	// Layouts other than strided are in every other pool, so that most calls elsewhere get past the first checks.
+	// Only every other pool has layouts other than strided, so that most calls pass the first checks.
 	if h.one(2) {
 		for range 8 {
 			if x := h.odd(h.good()); x != nil {
@@ -433,7 +433,7 @@ func (h *hostile) good() *Tensor {
 	}
 }
 
-// Sizes in between would be granted, and fill the memory of the machine.
+// Sizes in between would be allocated, and fill the machine's memory.
 func (h *hostile) int() int {
 	if h.one(6) {
 		return pick(h, 1<<40, 1<<62, math.MaxInt, math.MinInt, -1<<40, 1<<53+1, math.MaxInt-1, math.MinInt+1)
@@ -452,7 +452,7 @@ func (h *hostile) ints() []int {
 	case 1:
 		return []int{}
 	case 2:
-		return slices.Repeat([]int{pick(h, 0, 1, -1, 1<<40, math.MaxInt)}, h.rng.IntN(70)) // not 2: 2^30 elements are granted
+		return slices.Repeat([]int{pick(h, 0, 1, -1, 1<<40, math.MaxInt)}, h.rng.IntN(70)) // not 2: 2^30 elements can be allocated
 	}
 	list := make([]int, h.rng.IntN(6))
 	for i := range list {
@@ -539,7 +539,7 @@ func (h *hostile) named(name string) Option {
 	return fn.Call([]reflect.Value{arg})[0].Interface().(Option)
 }
 
-// value makes one of type t.
+// value makes a value of type t.
 func (h *hostile) value(t reflect.Type) reflect.Value {
 	var v any
 	switch t {
@@ -607,7 +607,8 @@ func (h *hostile) value(t reflect.Type) reflect.Value {
 	return r
 }
 
-// arguments makes a call's, or takes those of a golden case and spoils some: that gets past the first checks.
+// arguments makes the arguments of a call, or takes those of a golden case and changes some, which pass the
+// first checks.
 func (h *hostile) arguments(target *hostileTarget) []reflect.Value {
 	if target.schema != nil {
 		return h.bySchema(target)
@@ -658,7 +659,7 @@ func (h *hostile) arguments(target *hostileTarget) []reflect.Value {
 	return in
 }
 
-// spoil changes x's shape, dtype, contents or place.
+// spoil changes x's shape, dtype, contents or device.
 func (h *hostile) spoil(x *Tensor) *Tensor {
 	switch h.rng.IntN(12) {
 	case 10, 11:
@@ -741,8 +742,8 @@ func (h *hostile) describe(v reflect.Value) string {
 
 func (h *hostile) call(target *hostileTarget) (err error) {
 	in := h.arguments(target)
-	// What is written into x and depends on x, as in x.FMod_(x), makes a graph that holds itself, which libtorch never
-	// frees, and so does a gradient of x that depends on x: so it gets operands without a graph.
+	// If an operand that depends on x is written into x, as in x.FMod_(x), the graph holds itself and libtorch
+	// never frees it. The same happens if a gradient of x depends on x. Such calls get operands without a graph.
 	if target.op != nil && target.op.inPlace || target.name == "Tensor.SetIndex" || target.name == "Tensor.SetGrad" {
 		for i := 1; i < len(in); i++ {
 			if y, ok := in[i].Interface().(*Tensor); ok && y.RequiresGrad() {
@@ -797,7 +798,7 @@ func (h *hostile) call(target *hostileTarget) (err error) {
 	return err
 }
 
-// look reads what came out, and takes gradients through it at times.
+// look reads the results and sometimes computes gradients through them.
 func (h *hostile) look(target *hostileTarget, x *Tensor) error {
 	if x == nil {
 		if target.op != nil {
@@ -826,7 +827,7 @@ func stackOf() string {
 	return string(buf[:runtime.Stack(buf, false)])
 }
 
-// A failed assertion in libtorch is not reported as a wrong argument, which a wrong argument is.
+// An invalid argument must be reported as such, not as a failed assertion in libtorch.
 func TestInternalErrors(t *testing.T) {
 	begin(t)
 	scoped(t, func() {

@@ -4,8 +4,8 @@ import (
 	"sync"
 )
 
-// LastUse releases t. "linstock go" inserts calls of it behind the last use of a tensor; programs call Release. t may be
-// nil. A later use returns ErrReleased with both lines: its own and at.
+// LastUse releases t. "linstock go" inserts calls of it after the last use of a tensor; programs call Release.
+// t may be nil. A later use returns ErrReleased with both lines: its own and at.
 func (t *Tensor) LastUse(at string) {
 	if t == nil || t.h == 0 || t.state.Load()&released != 0 {
 		return
@@ -15,8 +15,8 @@ func (t *Tensor) LastUse(at string) {
 	}
 }
 
-// LastUseThen is LastUse and returns true. "linstock go" inserts it in front of the condition of an if statement whose
-// header discards t.
+// LastUseThen is LastUse and returns true. "linstock go" inserts it before the condition of an if statement
+// whose header discards t.
 func (t *Tensor) LastUseThen(at string) bool {
 	t.LastUse(at)
 	return true
@@ -61,7 +61,7 @@ func (t *Tensor) LastUseHold(temporary **Tensor, live ...*Tensor) *Tensor {
 	return t
 }
 
-// LastUseOf releases the temporaries that t was computed from, those that are t itself excepted, and returns t.
+// LastUseOf releases the temporaries from which t was computed, except those that are t itself, and returns t.
 // "linstock go" inserts it.
 func (t *Tensor) LastUseOf(at string, temporaries ...**Tensor) *Tensor {
 	for _, p := range temporaries {
@@ -77,8 +77,8 @@ func (t *Tensor) LastUseOf(at string, temporaries ...**Tensor) *Tensor {
 	return t
 }
 
-// LastUseElement releases ts[i], which t is about to replace, unless it is t or another element too. It returns t.
-// "linstock go" inserts it.
+// LastUseElement releases ts[i], which t is about to replace, unless it is t or another element of ts. It
+// returns t. "linstock go" inserts it.
 func (t *Tensor) LastUseElement(at string, ts []*Tensor, i int) *Tensor {
 	const few = 64 // elements to compare
 	if i < 0 || i >= len(ts) || len(ts) > few {

@@ -9,7 +9,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// What "linstock go" inserts, called as it calls it.
+// The functions that "linstock go" inserts, called as in its output.
 func TestLastUse(t *testing.T) {
 	leak.Check(t)
 	if err := tensor.WithScope(func() error {
@@ -67,7 +67,7 @@ func TestLastUseOfTemporaries(t *testing.T) {
 		if first.Err() == nil || second.Err() != nil || a != nil || b != second {
 			t.Error("the temporary lives, or its consumer's result does not")
 		}
-		// An operator in place returns the temporary itself.
+		// An in-place operator returns the temporary itself.
 		third := second.Add_(x).LastUseOf("a.go:2", &b)
 		if third != second || third.Err() != nil {
 			t.Error("the result that is the temporary was released")
@@ -81,7 +81,7 @@ func TestLastUseOfTemporaries(t *testing.T) {
 		if third.Err() != nil {
 			t.Error("an element that is in the slice twice was released")
 		}
-		_ = x.LastUseElement("a.go:4", ts, 1) // as it is
+		_ = x.LastUseElement("a.go:4", ts, 1) // unchanged
 		if x.Err() != nil {
 			t.Error("an element that is assigned to itself was released")
 		}

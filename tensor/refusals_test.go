@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// What libtorch does not survive is refused: each rule of cshim/src/guards.cpp, by what it says. Without the rule the
-// process ends, hangs, or says something else.
+// Arguments that would crash libtorch are rejected: each rule of cshim/src/guards.cpp, identified by its
+// message. Without the rule the process ends or hangs, or the message differs.
 func TestRefusals(t *testing.T) {
 	begin(t)
 	scoped(t, func() {
@@ -191,7 +191,7 @@ func TestRefusals(t *testing.T) {
 		} {
 			_, err := Call(c.name, c.args...)
 			if c.name == "aten::align_tensors" && errors.Is(err, ErrNotImplemented) {
-				continue // libtorch 2.15 does not have it any more
+				continue // libtorch 2.15 no longer has it
 			}
 			wantErr(t, c.name+": "+c.says, err, ErrArgument)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
@@ -208,7 +208,7 @@ func TestRefusals(t *testing.T) {
 		} {
 			wantErr(t, what, x.Err(), ErrArgument)
 		}
-		// And what they let through gives values.
+		// Arguments that the rules accept give results.
 		for what, x := range map[string]*Tensor{"ReLU": mkldnn.ReLU(), "Add": mkldnn.Add(mkldnn), "MM": csr.MM(ones(2, 2)), "Mul": zeros.Mul(ones(2))} {
 			if err := x.Err(); err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -227,8 +227,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// Each operator that libtorch brings is internal, or one of aten's that Call runs. An operator of a namespace that
-// is_internal (cshim/src/guards.cpp) does not know would be taken for a user's library.
+// Each of libtorch's operators is internal or in namespace aten, where Call runs it. A namespace that
+// is_internal (cshim/src/guards.cpp) does not list would be taken for a user's library.
 func TestInternalOperators(t *testing.T) {
 	begin(t)
 	names, err := OperatorNames()
@@ -237,7 +237,7 @@ func TestInternalOperators(t *testing.T) {
 	}
 	public := 0
 	for _, name := range names {
-		_, err := Call(name, make(chan int)) // which no operator takes
+		_, err := Call(name, make(chan int)) // which no operator accepts
 		if err == nil {
 			t.Fatalf("%s takes a channel", name)
 		}
@@ -266,8 +266,8 @@ func TestInternalOperators(t *testing.T) {
 	}
 }
 
-// TestWritesToViewsOfRetainedResults tests that a write which would make libtorch read beyond the gradients is refused,
-// and that RetainGrad works otherwise.
+// TestWritesToViewsOfRetainedResults tests that a write which would make libtorch read beyond the gradients is
+// rejected, and that RetainGrad works otherwise.
 func TestWritesToViewsOfRetainedResults(t *testing.T) {
 	begin(t)
 	scoped(t, func() {

@@ -124,12 +124,12 @@ func TestStatisticsCountSweeps(t *testing.T) {
 	defer scope.Close()
 	kept := tensor.Zeros([]int{2})
 	for range 10 {
-		runtime.KeepAlive(kept.Add(1.0)) // a call after which linstock go leaves it to sweeps
+		runtime.KeepAlive(kept.Add(1.0)) // after this call linstock go leaves the tensor to sweeps
 	}
 	if err := vram.Collect(); err != nil {
 		t.Fatal(err)
 	}
-	// The last one may still be on the stack.
+	// The last tensor may still be on the stack.
 	s := scope.Statistics()
 	if s.CreatedInScopes != 11 || s.Swept < 9 || s.DisposedInScopes != s.Swept || s.LiveInScopes != 11-s.Swept {
 		t.Errorf("%+v", s)

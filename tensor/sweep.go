@@ -7,21 +7,22 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// An open scope holds its tensors by strong reference, which costs nothing, until a sweep: then the entries become weak
-// pointers, the collector runs once, and what has died is freed; the rest becomes strong again. Between the two the
-// scope goes on: new tensors are entered behind the weak ones, Release and Close find either kind. A tensor that an
-// operator uses on another goroutine is reachable from there; what a graph holds it holds by its own reference, and
-// loses nothing when our handle goes.
+// An open scope holds its tensors by strong references, which cost nothing, until a sweep. A sweep replaces the
+// entries by weak pointers, runs the collector once, frees the tensors that have become unreachable and makes
+// the other entries strong again. Meanwhile the scope remains usable: new tensors are added after the weak
+// entries, and Release and Close find entries of either kind. A tensor that an operator uses on another
+// goroutine is reachable from that goroutine. A graph has its own references to what it holds, so it loses
+// nothing when a handle is freed.
 
 // weakEntry is an entry of a scope during a sweep.
 type weakEntry struct {
 	t    weak.Pointer[Tensor]
 	h    cshim.Handle
 	un   *unscopedRef // where the tensor was outside scopes before
-	gone bool         // released or moved meanwhile
+	gone bool         // set if released or moved meanwhile
 }
 
-// handle is what to free of an entry that has died.
+// handle is the handle to free once the tensor is unreachable.
 func (e *weakEntry) handle() cshim.Handle {
 	if e.un != nil {
 		return e.un.take()
@@ -29,7 +30,8 @@ func (e *weakEntry) handle() cshim.Handle {
 	return e.h
 }
 
-// sweeping are the scopes between prepare and collect; only the one sweep at a time touches it.
+// sweeping holds the scopes between prepare and collect. Only the current sweep, of which there is one at a
+// time, accesses it.
 var sweeping []*Scope
 
 func init() {
@@ -74,7 +76,7 @@ func (s *Scope) strengthen() {
 	s.mu.Lock()
 	if s.weak == nil {
 		s.mu.Unlock()
-		return // closed meanwhile
+		return // the scope was closed meanwhile
 	}
 	var dead []cshim.Handle
 	fresh := s.entries
@@ -99,15 +101,15 @@ func (s *Scope) strengthen() {
 	s.mu.Unlock()
 	s.swept.Add(int64(len(dead)))
 	entriesPool.put(fresh)
-	// Last made, first freed, as when a scope closes.
+	// Freed in reverse order of creation, as when a scope closes.
 	for i, j := 0, len(dead)-1; i < j; i, j = i+1, j-1 {
 		dead[i], dead[j] = dead[j], dead[i]
 	}
 	cshim.TensorsFree(dead)
 }
 
-// drainWeak takes what is left of a sweep's entries when the scope closes under it; s.mu is held. It gives the tensors
-// that live and the handles of those that do not.
+// drainWeak removes the remaining entries of a sweep while the scope closes; s.mu is held. It returns the live
+// tensors and the handles of the others.
 func (s *Scope) drainWeak() (live []*Tensor, dead []cshim.Handle) {
 	for i := range s.weak {
 		e := &s.weak[i]
@@ -130,5 +132,5 @@ func (s *Scope) hasClosed() bool {
 	return s.closed
 }
 
-// boundary is what an operator does first where memory has grown.
+// boundary is called before an operator once memory has grown.
 func boundary() { reclaim.Boundary() }

@@ -89,8 +89,8 @@ func TestSweepOfSeveralScopesAndGoroutines(t *testing.T) {
 	equal(t, "handles", handlesNow(t), start)
 }
 
-// TestSweepConcurrentWithEverything runs sweeps beside operators, releases, closes and moves: each operand is usable or
-// released.
+// TestSweepConcurrentWithEverything runs sweeps concurrently with operators, releases, closes and moves: each
+// operand is usable or released.
 func TestSweepConcurrentWithEverything(t *testing.T) {
 	begin(t)
 	n := 400
@@ -196,7 +196,7 @@ func TestScopeJoin(t *testing.T) {
 			}
 			wantErr(t, "Close by one who joined", s.Close(), ErrScope)
 			if err := WithScope(func() error {
-				inner = made.Add(1) //linstockvet:ignore scopeescape the test asks whether it was freed
+				inner = made.Add(1) //linstockvet:ignore scopeescape the test checks whether it was freed
 				wantErr(t, "Close from a scope inside", s.Close(), ErrScope)
 				return nil
 			}); err != nil {
