@@ -46,7 +46,7 @@ func Example() {
 var ramps = []tensor.DType{tensor.Bool, tensor.Uint8, tensor.Int8, tensor.Uint16, tensor.Int16, tensor.Uint32, tensor.Int32, tensor.Uint64, tensor.Int64,
 	tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64, tensor.Complex64, tensor.Float8E5M2, tensor.Float8E4M3FN}
 
-// same are the tensors that testdata/make.py makes.
+// same returns the tensors that testdata/make.py makes.
 func same(t *testing.T) map[string]*tensor.Tensor {
 	t.Helper()
 	all := map[string]*tensor.Tensor{
@@ -202,8 +202,8 @@ func TestViewsAreWrittenRowMajor(t *testing.T) {
 	})
 }
 
-// A killed process leaves its pending file behind, and the next Save removes it; it leaves alone what is not one, and
-// the pending files of others that save to the same path just now.
+// A killed process leaves its pending file, which the next Save to the same path removes. Save does not remove
+// other files, nor the pending files of running Saves to the same path.
 func TestSaveRemovesWhatTheKilledLeft(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
@@ -243,7 +243,7 @@ func TestSaveRemovesWhatTheKilledLeft(t *testing.T) {
 	}
 }
 
-// A tensor larger than a piece of Save's, so that several are written.
+// A tensor larger than one of Save's pieces, so that it is written in several.
 func TestLargeTensors(t *testing.T) {
 	leak.Check(t)
 	scoped(t, func() {
@@ -339,7 +339,7 @@ func TestManyGoroutinesReadOneFile(t *testing.T) {
 			})
 		})
 		if i == 0 {
-			wg.Wait() // the others find the file closed
+			wg.Wait() // the other calls find the file closed
 			g := open(t, "testdata/python.safetensors")
 			f = g
 		}

@@ -17,7 +17,7 @@ import (
 
 type weights struct{ W *tensor.Tensor }
 
-// line is the place of its caller, as errors name it.
+// line returns its caller's file and line in the form that errors use.
 func line() string {
 	_, file, n, _ := runtime.Caller(1)
 	return fmt.Sprintf(" at %s:%d", file, n)

@@ -14,24 +14,24 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// File is an open safetensors file. Its tensors lie in the file's pages, which are read when they are first used;
-// writing to a tensor does not change the file. They outlive the File.
+// File is an open safetensors file. Its tensors use the mapped pages of the file, which are read at their first
+// use. Writing to a tensor does not change the file. Tensors remain valid after the File is closed.
 //
-// While a File or one of its tensors exists, no program may shorten the file in place: to use a page that no longer
-// exists ends the process with SIGBUS, which no Go program can recover from. Replacing the file is safe, and that is
-// what Save does. Where others may shorten it, on a network file system say, use [Mapped](false): tensors are then
-// copies, and a shortened file is an error.
+// While a File or one of its tensors exists, no program may shorten the file in place: access to a page that no
+// longer exists ends the process with SIGBUS, which a Go program cannot recover from. Replacing the file, as
+// Save does, is safe. If another program may shorten the file, for example on a network file system, use
+// [Mapped](false): tensors are then copies, and a shortened file is an error.
 //
 // A File may be used from several goroutines.
 type File struct {
 	path   string
 	header *header
 	file   *os.File
-	dataAt int64 // where the data begins
+	dataAt int64 // offset of the data
 
 	mu      sync.Mutex
 	closed  bool
-	mapping *mapping // nil if the file is not mapped, and once closed
+	mapping *mapping // nil if the file is not mapped or was closed
 }
 
 // Option is an option of Load.
@@ -39,14 +39,14 @@ type Option func(*settings)
 
 type settings struct{ mapped bool }
 
-// Mapped chooses whether tensors lie in the file's pages (true, the default) or are read into memory of their own each
-// time that Tensor is called. Where the system cannot map files, they are always read.
+// Mapped sets whether tensors use the file's mapped pages (true, the default) or are read into their own memory
+// at each call of Tensor. On a system that cannot map files they are always read.
 func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
 
-// Load opens a safetensors file. It checks the whole header: its size, its JSON without doubled keys, that each
-// tensor's bytes agree with its dtype and shape, and that the tensors fill the data without overlap or gap. For any
-// other file it returns ErrFormat, and names the formats that are commonly mistaken for safetensors. It opens regular
-// files only. It allocates at most the file's size and 16 MiB.
+// Load opens a safetensors file. It checks the whole header: its size, its JSON and that keys are unique, that
+// each tensor's bytes agree with its dtype and shape, and that the tensors fill the data without overlap or
+// gap. For any other file it returns ErrFormat; the error names the format if it is one that is commonly
+// mistaken for safetensors. Load opens only regular files. It allocates at most the file's size plus 16 MiB.
 //
 // PyTorch: safetensors.safe_open.
 func Load(path string, opts ...Option) (*File, error) {
@@ -71,7 +71,7 @@ func Load(path string, opts ...Option) (*File, error) {
 		_ = f.Close()
 	}
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
-		err = p.Err // the path is named below
+		err = p.Err // the path is added below
 	}
 	return nil, fmt.Errorf("linstock: checkpoint: %s: %w", path, err)
 }
@@ -81,7 +81,7 @@ func load(f *os.File, s settings) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := regular(info.Mode()); err != nil { // it may have been replaced since openRegular looked
+	if err := regular(info.Mode()); err != nil { // the file may have been replaced since openRegular checked it
 		return nil, err
 	}
 	size := info.Size()
@@ -110,7 +110,7 @@ func load(f *os.File, s settings) (*File, error) {
 	return file, err
 }
 
-// regular returns an error that names what the path leads to, unless it is a regular file.
+// regular returns an error unless the path leads to a regular file. The error names what it is instead.
 func regular(mode os.FileMode) error {
 	what := "not a regular file"
 	switch {
@@ -146,9 +146,9 @@ func (f *File) Has(name string) bool {
 	return ok
 }
 
-// Tensor returns a tensor by its name, on the CPU, in the file's dtype. It belongs to the current scope like any
-// other. It lies in the file's pages unless the file is not mapped, the tensor is not aligned for its dtype, or its
-// dtype is bool; then it is a copy.
+// Tensor returns a tensor by its name, on the CPU, in the file's dtype. It belongs to the current scope. It
+// uses the file's mapped pages, or is a copy if the file is not mapped, the tensor is not aligned for its
+// dtype, or its dtype is bool.
 func (f *File) Tensor(name string) *tensor.Tensor {
 	e, ok := f.header.find(name)
 	if !ok {
@@ -176,7 +176,7 @@ func (f *File) open(e *entry) (*tensor.Tensor, error) {
 	}
 	data := m.data[e.begin:e.end:e.end]
 	aligned := uintptr(unsafe.Pointer(unsafe.SliceData(data)))%uintptr(min(element.dtype.Size(), 8)) == 0
-	// Bools are checked, so another program must not be able to change them afterwards.
+	// Bools are copied before they are checked, so that no other program can change them afterwards.
 	if len(data) == 0 || !aligned || element.dtype == tensor.Bool {
 		m.release()
 		return f.copied(e, element.dtype, shape)
@@ -184,7 +184,8 @@ func (f *File) open(e *entry) (*tensor.Tensor, error) {
 	return tensor.FromMapped(element.dtype, shape, data, m.release), nil
 }
 
-// pages returns the mapping for one more user, who must release it; nil if the file is not mapped.
+// pages returns the mapping and counts one more user, who must release it. It returns nil if the file is not
+// mapped.
 func (f *File) pages() (*mapping, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +198,7 @@ func (f *File) pages() (*mapping, error) {
 	return f.mapping, nil
 }
 
-// copied reads a tensor into memory that libtorch allocates, in pieces.
+// copied reads a tensor in pieces into memory that libtorch allocates.
 func (f *File) copied(e *entry, dtype tensor.DType, shape []int) (*tensor.Tensor, error) {
 	var failed error
 	t := tensor.Tidy(func() *tensor.Tensor {
@@ -229,7 +230,7 @@ func (f *File) copied(e *entry, dtype tensor.DType, shape []int) (*tensor.Tensor
 	return t, failed
 }
 
-// read reads len(b) bytes of the data from at on.
+// read reads len(b) bytes of the data, starting at offset at.
 func (f *File) read(b []byte, at int64) error {
 	_, err := f.file.ReadAt(b, f.dataAt+at)
 	if errors.Is(err, io.EOF) {
@@ -238,8 +239,8 @@ func (f *File) read(b []byte, at int64) error {
 	return err
 }
 
-// checkBools returns an error if b has a byte other than 0 and 1: as a bool it is undefined behaviour in C++, and in
-// Go.
+// checkBools returns an error if b has a byte other than 0 and 1, which would be undefined behaviour as a bool
+// in C++ and in Go.
 func checkBools(b []byte) error {
 	if i := slices.IndexFunc(b, func(b byte) bool { return b > 1 }); i >= 0 {
 		return malformed("a bool is %d", b[i])

@@ -30,14 +30,14 @@ const (
 	pickled = "it is a PyTorch file (torch.save); " + convert
 )
 
-// foreign names another format that f is in, and what to do about it; "" if it knows none. It reads the first 4 KiB of
-// the file, and the last 128 KiB of a zip archive.
+// foreign returns a description of the other format that f is in and how to convert it, or "" if the format is
+// unknown. It reads the first 4 KiB of the file, and the last 128 KiB of a zip archive.
 func foreign(f *os.File) string {
 	head := make([]byte, 4<<10)
 	n, _ := f.ReadAt(head, 0)
 	head = head[:n]
 	if n > 8 && head[8] == '{' && binary.LittleEndian.Uint64(head) <= maxHeader {
-		return "" // damaged safetensors, whatever its length looks like
+		return "" // damaged safetensors, even if its length looks like another format
 	}
 	if bytes.HasPrefix(head, []byte("PK\x03\x04")) {
 		return archive(f, head)
@@ -59,8 +59,8 @@ func foreign(f *os.File) string {
 	return ""
 }
 
-// archive names what a zip archive is, by the names of its members: they stand before each member, and all together at
-// the end of the file.
+// archive identifies the format of a zip archive by the names of its members, which are in front of each member
+// and in the directory at the end of the file.
 func archive(f *os.File, head []byte) string {
 	var tail []byte
 	if info, err := f.Stat(); err == nil {

@@ -15,15 +15,15 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Limits on a header. They keep what reading a hostile file allocates below the file's size and 16 MiB: the header is
-// read once, its strings are parts of it, and a tensor's entry takes 52 bytes more.
+// Limits on a header. They bound the memory that a hostile file can make Load allocate to the file's size plus
+// 16 MiB: the header is read once, its strings are substrings of it, and a tensor's entry takes 52 bytes more.
 const (
 	maxHeader   = 100_000_000 // the reference implementation's
 	maxMetadata = 1 << 14
 	maxDims     = 64
 )
 
-// maxTensors is the number of tensors that a file with so many bytes of data may list.
+// maxTensors returns the number of tensors that a file with this many bytes of data may list.
 func maxTensors(dataSize int64) int { return int(max(1<<17, min(dataSize/64, maxHeader))) }
 
 // ErrFormat reports a file that is not valid safetensors. Use errors.Is to test for it.
@@ -33,7 +33,7 @@ func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrFormat}, args...)...)
 }
 
-// elementTypes are the dtypes of the format, with its names for them.
+// elementTypes are the dtypes of the format with their names in it.
 var elementTypes = []struct {
 	name  string
 	bits  int
@@ -44,21 +44,21 @@ var elementTypes = []struct {
 	{"F16", 16, tensor.Float16}, {"BF16", 16, tensor.BFloat16}, {"F32", 32, tensor.Float32}, {"F64", 64, tensor.Float64}, {"C64", 64, tensor.Complex64},
 	{"F8_E5M2", 8, tensor.Float8E5M2}, {"F8_E4M3", 8, tensor.Float8E4M3FN},
 	{"F8_E5M2FNUZ", 8, tensor.Float8E5M2FNUZ}, {"F8_E4M3FNUZ", 8, tensor.Float8E4M3FNUZ},
-	// A file may list these, but Linstock has no tensors of them.
+	// A file may contain these, but Linstock has no tensors of them.
 	{"F4", 4, tensor.Invalid}, {"F6_E2M3", 6, tensor.Invalid}, {"F6_E3M2", 6, tensor.Invalid}, {"F8_E8M0", 8, tensor.Invalid},
 }
 
-// entry is a tensor in the file. Its shape stays text in the header and is read on demand.
+// entry is a tensor in the file. Its shape stays as text in the header and is parsed on demand.
 type entry struct {
 	name       string
-	begin, end int64 // in the data
-	shapeAt    int32 // where in the header the shape's list begins
-	element    uint8 // in elementTypes
+	begin, end int64 // offsets in the data
+	shapeAt    int32 // offset of the shape's list in the header
+	element    uint8 // index in elementTypes
 }
 
 type header struct {
 	text     []byte
-	entries  []entry // by name
+	entries  []entry // sorted by name
 	metadata map[string]string
 }
 
@@ -76,8 +76,8 @@ func headerSize(first [8]byte, fileSize int64) (int, error) {
 	return int(n), nil
 }
 
-// parseHeader reads and checks the header of a file with dataSize bytes of data. The header keeps text and its strings
-// share it: strings with escapes are decoded in place.
+// parseHeader parses and checks the header of a file with dataSize bytes of data. The strings of the result are
+// substrings of text; strings with escapes are decoded in place.
 func parseHeader(text []byte, dataSize int64) (*header, error) {
 	if len(text) == 0 || text[0] != '{' {
 		return nil, malformed("the header does not begin with {")
@@ -85,7 +85,7 @@ func parseHeader(text []byte, dataSize int64) (*header, error) {
 	if !utf8.Valid(text) {
 		return nil, malformed("the header is not UTF-8")
 	}
-	// One allocation for all entries: a list that grows would exist twice.
+	// One allocation for all entries: growing a list would need memory for two copies.
 	n, most := bytes.Count(text, []byte(`"data_offsets"`)), maxTensors(dataSize)
 	if n > most {
 		return nil, malformed("more than %d tensors in %d bytes of data", most, dataSize)
@@ -115,7 +115,7 @@ func (h *header) read(p *parser) error {
 		if err != nil {
 			return fmt.Errorf("%w (tensor %s)", err, quoted(name))
 		}
-		if len(h.entries) == cap(h.entries) { // which counted "data_offsets" without escapes
+		if len(h.entries) == cap(h.entries) { // the count missed "data_offsets" written with escapes
 			return malformed("the field data_offsets of tensor %s is written with escapes", quoted(name))
 		}
 		h.entries = append(h.entries, e)
@@ -154,7 +154,7 @@ func (h *header) checkNames() error {
 	return nil
 }
 
-// checkOffsets checks that the tensors lie one behind the other, without overlap or gap, and fill the file.
+// checkOffsets checks that the tensors are contiguous, without overlap or gap, and fill the file.
 func (h *header) checkOffsets(dataSize int64) error {
 	byPlace := make([]int32, len(h.entries))
 	for i := range byPlace {
@@ -198,7 +198,7 @@ func (h *header) shape(e *entry) []int {
 	return shape
 }
 
-// quoted returns a name for an error message, cut if it is long.
+// quoted quotes a name for an error message and truncates it if it is long.
 func quoted(name string) string {
 	const most = 80
 	if len(name) > most {
@@ -207,8 +207,8 @@ func quoted(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// parser reads the subset of JSON that a header may consist of. The depth is that of the format, so no file can make
-// it recurse.
+// parser parses the subset of JSON that a header may contain. Its depth of recursion is fixed by the format,
+// not by the file.
 type parser struct {
 	text []byte
 	at   int
@@ -225,7 +225,7 @@ func (p *parser) space() {
 	}
 }
 
-// skip passes space and c, and reports whether c was there.
+// skip skips spaces and then c, and reports whether c was there.
 func (p *parser) skip(c byte) bool {
 	p.space()
 	if p.at < len(p.text) && p.text[p.at] == c {
@@ -242,7 +242,7 @@ func (p *parser) expect(c byte) error {
 	return nil
 }
 
-// object reads { "key": value, … }; value reads what follows a key.
+// object parses { "key": value, … }; value parses the value of a key.
 func (p *parser) object(value func(key string) error) error {
 	if err := p.expect('{'); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (p *parser) object(value func(key string) error) error {
 	})
 }
 
-// list reads [ item, … ].
+// list parses [ item, … ].
 func (p *parser) list(item func() error) error {
 	if err := p.expect('['); err != nil {
 		return err
@@ -284,7 +284,7 @@ func (p *parser) items(closing byte, item func() error) error {
 	}
 }
 
-// number reads a whole number that is not negative and fits an int.
+// number parses a non-negative integer that fits an int.
 func (p *parser) number() (int64, error) {
 	p.space()
 	start, n := p.at, int64(0)
@@ -301,13 +301,13 @@ func (p *parser) number() (int64, error) {
 	return n, nil
 }
 
-// str reads a string. It is a part of the header and takes no memory: what escapes stand for is never longer than
-// they are, and is written over them.
+// str parses a string. The result is a substring of the header and needs no memory: a decoded escape is never
+// longer than the escape and overwrites it.
 func (p *parser) str() (string, error) {
 	if err := p.expect('"'); err != nil {
 		return "", err
 	}
-	start, end := p.at, p.at // the string so far is text[start:end]
+	start, end := p.at, p.at // text[start:end] is the string so far
 	for p.at < len(p.text) {
 		c := p.text[p.at]
 		p.at++
@@ -334,7 +334,7 @@ func (p *parser) str() (string, error) {
 
 var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// escape reads what follows a backslash.
+// escape parses what follows a backslash.
 func (p *parser) escape() (rune, error) {
 	if p.at >= len(p.text) {
 		return 0, malformed("the header ends in an escape")
@@ -355,7 +355,7 @@ func (p *parser) escape() (rune, error) {
 	if r < 0xd800 || r > 0xdfff {
 		return r, nil
 	}
-	// A character beyond the basic plane comes as two halves.
+	// A character beyond the basic plane is written as two surrogates.
 	if r > 0xdbff || !bytes.HasPrefix(p.text[p.at:], []byte(`\u`)) {
 		return 0, malformed("half a character at byte %d of the header", p.at)
 	}
@@ -389,7 +389,7 @@ func (p *parser) hex4() (rune, error) {
 	return r, nil
 }
 
-// entry reads {"dtype": …, "shape": …, "data_offsets": …} and checks that the three agree.
+// entry parses {"dtype": …, "shape": …, "data_offsets": …} and checks that the three agree.
 func (p *parser) entry(name string) (entry, error) {
 	e := entry{name: name}
 	var seen [3]bool
@@ -440,8 +440,8 @@ func (p *parser) element() (uint8, error) {
 	return 0, malformed("the dtype %s is unknown", quoted(name))
 }
 
-// shape reads a shape and returns its number of elements. The product of the dimensions that are not 0 must fit an int
-// as well, since strides are products of them.
+// shape parses a shape and returns its number of elements. The product of the nonzero dimensions must fit an
+// int too, since strides are products of them.
 func (p *parser) shape() (count int64, err error) {
 	dims, product, empty := 0, int64(1), false
 	err = p.list(func() error {

@@ -18,7 +18,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// bytesOf is a file with this header and so much data.
+// bytesOf returns a file with this header and this much data.
 func bytesOf(head string, data int) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(head)))
 	return append(append(b, head...), make([]byte, data)...)
@@ -33,7 +33,7 @@ func write1(t testing.TB, b []byte) string {
 	return path
 }
 
-// touch loads a file and reads whatever it lets.
+// touch loads a file and reads everything that it can.
 func touch(path string) error {
 	f, err := Load(path)
 	if err != nil {
@@ -172,7 +172,7 @@ func TestWhatIsUnusualAndAllowed(t *testing.T) {
 	if err := touch(write1(t, bytesOf("{"+many.String()[1:]+"}", 64*n))); err != nil {
 		t.Errorf("%d tensors: %v", n, err)
 	}
-	// Listed, but no tensor of ours.
+	// Formats of elements that Linstock has no tensors of.
 	path := write1(t, bytesOf(`{"a":{"dtype":"F4","shape":[16],"data_offsets":[0,8]}}`, 8))
 	if err := touch(path); err == nil || errors.Is(err, ErrFormat) {
 		t.Errorf("F4: %v", err)
@@ -187,7 +187,7 @@ func TestWhatIsUnusualAndAllowed(t *testing.T) {
 	}
 }
 
-// heapTotal returns how much f allocates in total, which is no less than its peak.
+// heapTotal returns the bytes that f allocates in total, which is at least its peak.
 func heapTotal(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -253,13 +253,13 @@ func TestAllocationIsBoundedByTheFile(t *testing.T) {
 	}
 }
 
-// valueFile is a training checkpoint with one value, of this dtype and in these bytes.
+// valueFile returns a training checkpoint with one value of this dtype and with these bytes.
 func valueFile(dtype string, n int, value []byte) []byte {
 	head := fmt.Sprintf(`{"__metadata__":{"linstock":"%s"},"value.v":{"dtype":"%s","shape":[%d],"data_offsets":[0,%d]}}`, format, dtype, n, len(value))
 	return append(bytesOf(head, 0), value...)
 }
 
-// Hostile values: what they claim to hold costs nothing until it is there.
+// Hostile values: a claimed size allocates no memory before the data is read.
 func TestHostileValues(t *testing.T) {
 	leak.Check(t)
 	count := func(major byte, n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{major<<5 | 26}, n) }
@@ -310,7 +310,7 @@ func TestHostileValues(t *testing.T) {
 		if (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
 		}
-		// Other types may refuse it; they must not crash.
+		// Other types may return an error; they must not crash.
 		for _, part := range []Part{Value("v", &[]record{}), Value("v", &map[string]record{}), Value("v", &[]*record{}), Value("v", new(string)), Value("v", new([2]float32)),
 			Value("v", &[]byte{}), Value("v", &[][]int{}), Value("v", &struct{ T map[[2]int]float64 }{})} {
 			if err := LoadValues(path, part); err != nil && len(err.Error()) > 600 {
@@ -330,7 +330,7 @@ func TestHostileValues(t *testing.T) {
 	}
 }
 
-// FuzzValue holds the reader of values to its promise: an error, or a value that is saved and read again.
+// FuzzValue checks that reading any value either fails or gives a value that can be saved and read again.
 func FuzzValue(f *testing.F) {
 	for _, v := range []any{3, -1.5, "text", nil, []any{true, 2}, map[string]any{"a": []byte{1}, "b": map[string]any{}}, time.Unix(1, 0)} {
 		b, err := encoding.Marshal(v)
@@ -366,7 +366,7 @@ func fuzzOne[T any](t *testing.T, path string) {
 	}
 	c, err := encode(&v)
 	if err != nil {
-		t.Logf("%T: %v", v, err) // refused when it is saved
+		t.Logf("%T: %v", v, err) // Save returns an error
 		return
 	}
 	var b bytes.Buffer
@@ -378,7 +378,7 @@ func fuzzOne[T any](t *testing.T, path string) {
 	}
 }
 
-// A file that cannot be read to the end is an error and no crash.
+// A file that cannot be read to its end is an error, not a crash.
 func TestShortReads(t *testing.T) {
 	leak.Check(t)
 	good := bytesOf(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, 8)

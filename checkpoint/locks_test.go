@@ -7,7 +7,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/unordered"
 )
 
-// Each method holds the lock of what it reads and writes: the race detector compares it with one that does.
+// Each method holds the lock of what it reads and writes. The race detector would report one that does not.
 func TestLocks(t *testing.T) {
 	leak.Check(t)
 	f, err := Load(write1(t, bytesOf(`{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4)))

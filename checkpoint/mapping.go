@@ -2,9 +2,10 @@ package checkpoint
 
 import "sync/atomic"
 
-// mapping is the pages of a file. They are unmapped when the File is closed and no tensor lies in them.
+// mapping is the mapped pages of a file. They are unmapped when the File has been closed and no tensor uses
+// them.
 type mapping struct {
-	data  []byte // without the header
+	data  []byte // pages without the header
 	unmap func()
 	users atomic.Int64
 }

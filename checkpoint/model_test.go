@@ -15,7 +15,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// python runs testdata/make.py with Python's safetensors if the environment names a Python that has it.
+// python runs testdata/make.py, with Python's safetensors if the environment names a Python that has it.
 func python(t *testing.T, args ...string) {
 	t.Helper()
 	python := os.Getenv("LINSTOCK_PYTHON")
@@ -59,7 +59,7 @@ func TestModelsGoToPythonAndBack(t *testing.T) {
 				}
 			}
 		}
-		holds("testdata/model.safetensors") // Python's
+		holds("testdata/model.safetensors") // written by Python
 		path := filepath.Join(t.TempDir(), "model")
 		if err := checkpoint.SaveModel(path, r.model); err != nil {
 			t.Fatal(err)
@@ -78,7 +78,7 @@ func TestModelsGoToPythonAndBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		equal(t, ours, all)
-		// A save that fails leaves the old file.
+		// A save that fails does not change the old file.
 		for _, bad := range []any{nil, 3, &nn.Sequential{}} {
 			if err := checkpoint.SaveModel(path, bad); !errors.Is(err, tensor.ErrArgument) && !errors.Is(err, tensor.ErrNil) {
 				t.Errorf("%T: %v", bad, err)

@@ -53,14 +53,14 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 	}
 }
 
-// A file that is read instead of mapped may be shortened while it is in use: its tensors stay, and to ask for more is an
-// error.
+// If a file that is read instead of mapped is shortened while it is open, its tensors stay valid and further
+// reads are an error.
 func TestFilesThatAreReadMayBeShortened(t *testing.T) {
 	leak.Check(t)
 	scoped(t, func() {
 		path := filepath.Join(t.TempDir(), "x")
 		all := same(t)
-		all["big"] = tensor.Arange(0, 1_500_000, tensor.Int64) // several pieces
+		all["big"] = tensor.Arange(0, 1_500_000, tensor.Int64) // read in several pieces
 		if err := checkpoint.Save(path, all, remarks); err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func archiveOf(t *testing.T, names ...string) string {
 	return b.String()
 }
 
-// The files have the beginnings and the members that PyTorch 2.15, NumPy and the others write.
+// The files have the beginnings and members that PyTorch 2.15, NumPy and others write.
 func TestOtherFormatsAreNamed(t *testing.T) {
 	leak.Check(t)
 	filler := strings.Repeat("filler ", 100)
@@ -151,7 +151,7 @@ func TestOtherFormatsAreNamed(t *testing.T) {
 			}
 		}
 	}
-	// Damaged safetensors keep their own error, even if their length looks like another format.
+	// Damaged safetensors files get their own error, even if their length looks like another format.
 	path := filepath.Join(t.TempDir(), "x")
 	if err := os.WriteFile(path, []byte("\x1f\x8b\x00\x00\x00\x00\x00\x00{\"a\":"+strings.Repeat(" ", 0x8b1f)), 0o666); err != nil {
 		t.Fatal(err)

@@ -22,15 +22,16 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Save writes tensors to a safetensors file under their names, with metadata of the caller's (nil for none). Other
-// programs see the old file or the whole new one, also after a crash: it is written beside the old one, synced, and
-// renamed. If a process is killed meanwhile, a file named .NAME and a number is left, which the next Save to the same
-// path removes (on Unix). The same tensors give the same bytes. Tensors may be on any device and have any strides; they
-// are written row-major, and each in full if several share storage.
+// Save writes tensors to a safetensors file under their names, with the given metadata (nil for none). Other
+// programs see either the old file or the complete new one, also after a crash: Save writes the new file beside
+// the old one, syncs and renames it. If the process is killed meanwhile, a file named .NAME and a number is
+// left, which the next Save to the same path removes (on Unix). The same tensors give the same bytes. Tensors
+// may be on any device and have any strides. They are written in row-major order, and each in full if several
+// share storage.
 //
-// complex128 and complex32 are not in the format. Names and metadata may take 100 MB together, metadata may have 16,384
-// entries, and a file may hold 131,072 tensors, or more if they have 64 bytes on average. PyTorch:
-// safetensors.torch.save_file.
+// The format has no complex128 and complex32. Names and metadata may take 100 MB together, metadata may have
+// 16,384 entries, and a file may hold 131,072 tensors, or more if they have at least 64 bytes on average.
+// PyTorch: safetensors.torch.save_file.
 func Save(path string, tensors map[string]*tensor.Tensor, metadata map[string]string) error {
 	return saveTensors("Save", path, tensors, metadata)
 }
@@ -47,9 +48,9 @@ func saveTensors(op, path string, tensors map[string]*tensor.Tensor, metadata ma
 	return called(op, save(path, all, metadata))
 }
 
-// content is a tensor to be written: a *tensor.Tensor's, or bytes.
+// content is a tensor to be written: a *tensor.Tensor, or bytes.
 type content struct {
-	element uint8 // in elementTypes
+	element uint8 // index in elementTypes
 	shape   []int
 	write   func(io.Writer) error
 }
@@ -113,8 +114,8 @@ func replace(path string, all map[string]content, metadata map[string]string) er
 	return syncDir(dir)
 }
 
-// pendingFile creates the file beside path that will replace it, and claims it until release, so that another Save does
-// not remove it as abandoned.
+// pendingFile creates the file beside path that will replace it, and claims it until release is called, so that
+// another Save does not remove it as abandoned.
 func pendingFile(dir, path string) (file *renameio.PendingFile, release func(), err error) {
 	for {
 		file, err = renameio.NewPendingFile(path, renameio.WithTempDir(dir), renameio.WithPermissions(0o666), renameio.WithExistingPermissions())
@@ -130,13 +131,13 @@ func pendingFile(dir, path string) (file *renameio.PendingFile, release func(), 
 	}
 }
 
-// removeAbandoned removes the pending files of processes that were killed while they saved to path: those beside it that
+// removeAbandoned removes the pending files of processes that were killed while they saved to path: those that
 // no process has claimed.
 func removeAbandoned(path string) {
 	dir, prefix := filepath.Dir(path), "."+filepath.Base(path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return // pendingFile will fail with the reason
+		return // pendingFile will return the error
 	}
 	for _, e := range entries {
 		if number, ok := strings.CutPrefix(e.Name(), prefix); ok && e.Type().IsRegular() && pendingNumber(number) {
@@ -145,8 +146,8 @@ func removeAbandoned(path string) {
 	}
 }
 
-// pendingNumber reports whether s is the end of a pending file's name: a random number of 63 bits. One in 10,000 is
-// short; such a file stays, because it might be the user's.
+// pendingNumber reports whether s is the end of a pending file's name: a random number of 63 bits. It rejects numbers
+// with few digits, one in 10,000, because such a file might be the user's.
 func pendingNumber(s string) bool {
 	n, err := strconv.ParseInt(s, 10, 64)
 	return err == nil && len(s) >= 15 && strconv.FormatInt(n, 10) == s
@@ -158,7 +159,8 @@ type item struct {
 	Offsets [2]int64 `json:"data_offsets"`
 }
 
-// layout decides the tensors' order, widest dtype first so that each is aligned, and makes the header.
+// layout determines the order of the tensors, the widest dtype first so that each is aligned, and makes the
+// header.
 func layout(all map[string]content, metadata map[string]string) (order []string, head []byte, err error) {
 	items := make(map[string]any, len(all)+1)
 	order = slices.SortedFunc(maps.Keys(all), func(a, b string) int {
@@ -186,7 +188,7 @@ func layout(all map[string]content, metadata map[string]string) (order []string,
 	if err != nil {
 		return nil, nil, err
 	}
-	for (len(head)+8)%64 != 0 { // the data begins at a multiple of 64, which vector instructions prefer
+	for (len(head)+8)%64 != 0 { // aligns the data to 64 bytes, for vector instructions
 		head = append(head, ' ')
 	}
 	// Load must be able to read the file.
@@ -199,10 +201,11 @@ func layout(all map[string]content, metadata map[string]string) (order []string,
 	return order, append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), nil
 }
 
-// pieceBytes is the most that is copied through Go's memory at once.
+// pieceBytes is the most that is copied through Go memory at once.
 const pieceBytes = 4 << 20
 
-// write writes a tensor's elements, row-major. It copies the whole tensor only if its strides need it.
+// write writes a tensor's elements in row-major order. It copies the whole tensor only if its strides require
+// that.
 func write(w io.Writer, t *tensor.Tensor) error {
 	return tensor.WithScope(func() error {
 		x := t.Detach()

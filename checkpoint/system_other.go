@@ -4,7 +4,7 @@ package checkpoint
 
 import "os"
 
-// openRegular opens a file, and nothing that is not one.
+// openRegular opens a regular file and returns an error for any other.
 func openRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -16,13 +16,13 @@ func openRegular(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// newMapping returns nil: files are read here.
+// newMapping returns nil: on this system files are read.
 func newMapping(*os.File, int64, int64) (*mapping, error) { return nil, nil }
 
-// syncDir does nothing: a directory cannot be opened for it here.
+// syncDir does nothing: a directory cannot be opened for it on this system.
 func syncDir(string) error { return nil }
 
-// claim does nothing: no lock here ends with its process, and removeUnclaimed removes nothing.
+// claim does nothing: on this system no lock ends with its process, so removeUnclaimed removes nothing.
 func claim(*os.File) (release func(), ours bool) { return func() {}, true }
 
 func removeUnclaimed(string) {}

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openRegular opens a file, and nothing that is not one: opening a named pipe waits for a writer, and opening a device
-// may do anything. Should the file be replaced by a pipe between the two calls, O_NONBLOCK keeps the second from waiting.
+// openRegular opens a regular file and returns an error for any other: opening a named pipe waits for a writer,
+// and opening a device may have side effects. If a pipe replaces the file between the two calls, O_NONBLOCK
+// keeps the second from waiting.
 func openRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -24,8 +25,7 @@ func openRegular(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 }
 
-// newMapping maps the file so that writes stay in this process: an operator that works in place may write to a tensor
-// that lies there.
+// newMapping maps the file privately, so that writes of in-place operators do not change the file.
 func newMapping(f *os.File, size, dataAt int64) (*mapping, error) {
 	if size > math.MaxInt {
 		return nil, fmt.Errorf("a file of %d bytes cannot be mapped", size)
@@ -35,7 +35,7 @@ func newMapping(f *os.File, size, dataAt int64) (*mapping, error) {
 		return nil, err
 	}
 	var all []byte
-	// Without MAP_NORESERVE a system with strict overcommit would reserve as much memory as the file is large.
+	// Without MAP_NORESERVE a system with strict overcommit would reserve as much memory as the file's size.
 	controlErr := conn.Control(func(fd uintptr) {
 		all, err = unix.Mmap(int(fd), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|noReserve)
 	})
@@ -47,7 +47,7 @@ func newMapping(f *os.File, size, dataAt int64) (*mapping, error) {
 	return m, nil
 }
 
-// syncDir makes a rename durable. Some file systems cannot sync a directory and return an error that is ignored.
+// syncDir makes a rename durable. Some file systems cannot sync a directory; their error is ignored.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -60,10 +60,10 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// claim locks a file until release or the end of the process, whatever its name becomes. ours is false if another
-// process has locked or removed it. Where a file system has no locks, removeUnclaimed removes nothing either.
+// claim locks a file until release is called or the process ends, also if the file is renamed. ours is false if
+// another process has locked or removed it. On a file system without locks removeUnclaimed removes nothing.
 func claim(f *os.File) (release func(), ours bool) {
-	// A second descriptor: the first is closed before the file is renamed, and both share the lock.
+	// A second descriptor, which shares the lock: the first is closed before the file is renamed.
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return func() {}, true

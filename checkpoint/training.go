@@ -15,9 +15,9 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Part is something besides model and optimizer that a run needs to go on: Loader, Schedule, Value.
+// Part is a part of a run's state besides model and optimizer: Loader, Schedule or Value.
 type Part struct {
-	name string // of its tensor
+	name string // name of its tensor
 	save func() (content, error)
 	load func(*File, *entry) error
 }
@@ -38,14 +38,16 @@ func Schedule(s *optim.Scheduler) Part {
 	return state("schedule", s.StateDict, s.LoadStateDict)
 }
 
-// Value is a variable of the program, under a name of its own: a count of steps, the losses, the settings of a run. It
-// may be of any size, and comes back as it was: floats bit for bit, NaN and infinities too.
+// Value is a variable of the program under a name: a step count, the losses, the settings of a run. It may be
+// of any size and is restored exactly, floats bit for bit, NaN and infinities included.
 //
-// v may point to a bool, a number that is neither complex nor longer than 64 bits, a string, a time.Time, and to slices,
-// arrays, maps, pointers and structs of such: the exported fields, under the names that json tags give. Types that have
-// MarshalBinary, MarshalText or MarshalJSON, and its counterpart, are stored by it. An empty slice of numbers or bools
-// comes back nil. In a variable of type any, an int64, a float64, a bool, a string, a []byte, a time.Time, a []any and a map[string]any come
-// back as such. Other integers come back as int64 (as big.Int beyond its range), other values as the nearest of these.
+// v may point to a bool, a number of up to 64 bits that is not complex, a string, a time.Time, and to slices,
+// arrays, maps, pointers and structs of these. Of a struct the exported fields are stored, under the names in
+// their json tags. A type that has MarshalBinary, MarshalText or MarshalJSON, and its counterpart, is stored by
+// that method. An empty slice of numbers or bools is restored as nil. In a variable of type any, an int64, a
+// float64, a bool, a string, a []byte, a time.Time, a []any and a map[string]any are restored with their types.
+// Other integers are restored as int64 (or big.Int beyond its range), other values as the nearest of these
+// types.
 func Value[T any](name string, v *T) Part {
 	p := Part{name: valuePrefix + name}
 	if v != nil {
@@ -73,28 +75,29 @@ func state[T any](name string, get func() T, set func(T) error) Part {
 	}
 }
 
-// The names in a training checkpoint, which the package comment lists.
+// Names in a training checkpoint, which the package comment lists.
 const (
 	modelPrefix     = "model."
 	optimizerPrefix = "optimizer."
 	valuePrefix     = "value."
 	numbersName     = "optimizer"
-	rngPrefix       = "rng." // and "cpu", or the type and the index of a device: "cuda.0"
+	rngPrefix       = "rng." // followed by "cpu" or a device's type and index, such as "cuda.0"
 	rngName         = rngPrefix + "cpu"
 
-	formatKey = "linstock" // in the metadata
+	formatKey = "linstock" // key in the metadata
 	format    = "training checkpoint, format 2"
 )
 
-// SaveTraining writes all that a run needs to go on as if it had not been stopped into one safetensors file: the
-// model's parameters and buffers, the state of the optimizer (nil for none), that of the random generators, and the
-// parts. The generators are the CPU's and those of the devices that this process has used. Like Save it replaces path as
-// a whole or not at all. What LoadTraining could not read is an error here.
+// SaveTraining writes the complete state of a run into one safetensors file, so that it can continue as if it
+// had not been stopped: the model's parameters and buffers, the state of the optimizer (nil for none), the
+// states of the random generators, and the parts. The generators are the CPU's and those of the devices that
+// this process has used. Like Save it replaces path completely or not at all. A value that LoadTraining could
+// not read is an error.
 //
 //	checkpoint.SaveTraining(path, model, opt, checkpoint.Loader(loader), checkpoint.Value("step", &step))
 //
-// On the CPU, LoadTraining with the same arguments makes the run go on bit for bit, with the same number of
-// threads. On CUDA devices random numbers go on, too; some of their operators add in an order that varies.
+// On the CPU, after LoadTraining with the same arguments and with the same number of threads, the run continues
+// bit for bit. On CUDA devices random numbers continue too; some operators add in an order that varies.
 func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
 	const op = "SaveTraining"
 	if err := nn.Check(model); err != nil {
@@ -156,11 +159,13 @@ func (p Part) store(to map[string]content) error {
 	return err
 }
 
-// LoadTraining sets model, optimizer, random generators and parts to what SaveTraining saved. Model and optimizer must
-// be made as they were there; parts may be fewer. After an error some of them may have changed.
+// LoadTraining sets model, optimizer, random generators and parts to what SaveTraining saved. Model and
+// optimizer must be constructed as they were for SaveTraining; parts may be fewer. After an error some of them
+// may have changed.
 //
-// The state of a device's generator goes to the device of the same index. A file from a machine with more devices is no
-// error: the states of those that are not here are left out. A device that is not in the file keeps its own state.
+// The state of a device's generator is restored on the device with the same index. A file from a machine with
+// more devices is not an error: the states of missing devices are ignored. A device that is not in the file
+// keeps its state.
 func LoadTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
 	return withFile("LoadTraining", path, func(f *File) error {
 		if err := f.isTraining(); err != nil {
@@ -204,12 +209,13 @@ func (f *File) loadGenerators() error {
 	return tensor.SetRNGState(f.Tensor(rngName))
 }
 
-// SaveModel writes a model's parameters and buffers to a safetensors file under the names of nn.StateDict, and nothing
-// else, so that Python reads it as it is:
+// SaveModel writes only a model's parameters and buffers to a safetensors file, under the names of
+// nn.StateDict, so that Python can load it:
 //
 //	model.load_state_dict(safetensors.torch.load_file(path))
 //
-// Like Save it replaces path as a whole or not at all. PyTorch: safetensors.torch.save_file(model.state_dict(), path).
+// Like Save it replaces path completely or not at all. PyTorch: safetensors.torch.save_file(model.state_dict(),
+// path).
 func SaveModel(path string, model any) error {
 	const op = "SaveModel"
 	if err := nn.Check(model); err != nil {
@@ -224,11 +230,12 @@ func SaveModel(path string, model any) error {
 	})
 }
 
-// LoadModel sets a model's parameters and buffers to those of a file: one that SaveModel or SaveTraining wrote, or any
-// other with the model's names, such as Python's safetensors.torch.save_file(model.state_dict(), path) writes.
+// LoadModel sets a model's parameters and buffers to those of a file written by SaveModel, SaveTraining, or any
+// other program that uses the model's names, such as Python's safetensors.torch.save_file(model.state_dict(),
+// path).
 //
-// It maps the file while it copies from it. To read instead (see [File]), use Load with Mapped(false), and
-// nn.LoadStateDict.
+// It maps the file while it copies the tensors. To read the file instead (see [File]), use Load with
+// Mapped(false) and nn.LoadStateDict.
 func LoadModel(path string, model any, opts ...nn.LoadOption) error {
 	return withFile("LoadModel", path, func(f *File) error {
 		prefix := ""
@@ -239,7 +246,7 @@ func LoadModel(path string, model any, opts ...nn.LoadOption) error {
 	})
 }
 
-// LoadValues reads parts of a training checkpoint alone, for example the settings to make the model with.
+// LoadValues reads only parts of a training checkpoint, for example the settings with which to make the model.
 func LoadValues(path string, parts ...Part) error {
 	return withFile("LoadValues", path, func(f *File) error {
 		if err := f.isTraining(); err != nil {
@@ -262,14 +269,15 @@ func withFile(op, path string, f func(*File) error, opts ...Option) error {
 	return nil
 }
 
-// called makes op, which the program called, the operation of an error of those that op calls.
+// called sets the operation of an error to op, the function that the program called, instead of one that op
+// calls.
 func called(op string, err error) error {
 	within := []string{"Alias", "Check", "LoadStateDict", "SetRNGState"}
 	var e *tensor.Error
 	if !errors.As(err, &e) || !slices.Contains(within, e.Op) {
 		return err
 	}
-	message := strings.Replace(err.Error(), e.Error(), e.Message, 1) // the line comes last
+	message := strings.Replace(err.Error(), e.Error(), e.Message, 1) // the line is the last part
 	for _, w := range within {
 		message = strings.ReplaceAll(message, "linstock: "+w+": ", "")
 	}
@@ -319,7 +327,7 @@ func (f *File) loadOptimizer(opt *optim.Optimizer) error {
 	return opt.LoadStateDict(s)
 }
 
-// collect adds the tensors whose names begin with prefix, without it.
+// collect returns the tensors whose names begin with prefix, under their names without it.
 func (f *File) collect(prefix string, to map[string]*tensor.Tensor) error {
 	for _, name := range f.Names() {
 		short, ok := strings.CutPrefix(name, prefix)

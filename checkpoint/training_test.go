@@ -18,7 +18,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// run is a small training run with all that has state: dropout, batch norm, AdamW, a schedule, a shuffling loader.
+// run is a small training run with every kind of state: dropout, batch norm, AdamW, a schedule, a shuffling
+// loader.
 type run struct {
 	model    *nn.Sequential
 	opt      *optim.Optimizer
@@ -65,7 +66,7 @@ func (r *run) parts() []checkpoint.Part {
 	return []checkpoint.Part{checkpoint.Loader(r.loader), checkpoint.Schedule(r.schedule), checkpoint.Value("step", &r.step), checkpoint.Value("losses", &r.losses)}
 }
 
-// train goes on until so many steps are done.
+// train continues until the given number of steps is done.
 func (r *run) train(steps int) error {
 	for r.step < steps {
 		for batch, err := range r.loader.Batches(context.Background()) {
@@ -124,7 +125,7 @@ func TestAStoppedRunGoesOnBitForBit(t *testing.T) {
 		}
 		name := fmt.Sprint("stopped", stop)
 		save(name, r)
-		// Another seed: all that matters must come from the file.
+		// Another seed: everything that matters must come from the file.
 		resumed := newRun(t, 99, (stop+1)%3)
 		if err := checkpoint.LoadTraining(filepath.Join(dir, name), resumed.model, resumed.opt, resumed.parts()...); err != nil {
 			t.Fatal(err)

@@ -14,24 +14,24 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// A value in a checkpoint is one tensor with one dimension: a slice of numbers or bools is a tensor of their dtype, and
-// any other value is a uint8 tensor that holds it in CBOR. Both are bounded by the file's size alone.
+// A value in a checkpoint is a tensor with one dimension: a slice of numbers or bools is a tensor of its dtype,
+// and any other value is a uint8 tensor that holds it in CBOR. Only the file's size bounds either.
 
-// elementNames are the dtypes of the slices that are tensors.
+// elementNames are the dtypes of the slices that are stored as tensors.
 var elementNames = map[reflect.Kind]string{
 	reflect.Bool: "BOOL", reflect.Int: "I64", reflect.Int8: "I8", reflect.Int16: "I16", reflect.Int32: "I32", reflect.Int64: "I64",
 	reflect.Uint: "U64", reflect.Uint8: "U8", reflect.Uint16: "U16", reflect.Uint32: "U32", reflect.Uint64: "U64",
 	reflect.Float32: "F32", reflect.Float64: "F64",
 }
 
-// elementOf returns the place in elementTypes of t's elements if t is a slice of numbers or bools.
+// elementOf returns the index in elementTypes of t's elements if t is a slice of numbers or bools.
 func elementOf(t reflect.Type) (uint8, bool) {
 	if t.Kind() != reflect.Slice {
 		return 0, false
 	}
 	name, ok := elementNames[t.Elem().Kind()]
 	if bits := elementTypes[elementIndex(name)].bits; !ok || t.Elem().Size()*8 != uintptr(bits) {
-		return 0, false // int on a system of 32 bits
+		return 0, false // int on a 32-bit system
 	}
 	return elementIndex(name), ok
 }
@@ -58,7 +58,8 @@ func bytesOfSlice(v reflect.Value) []byte {
 	return unsafe.Slice((*byte)(v.UnsafePointer()), v.Len()*int(v.Type().Elem().Size()))
 }
 
-// encode returns *v as a value of a checkpoint. What decode could not read is an error here, not when the run goes on.
+// encode encodes *v as a value of a checkpoint. A value that decode could not read is an error here, not when
+// the run continues.
 func encode[T any](v *T) (content, error) {
 	value := reflect.ValueOf(v).Elem()
 	if element, ok := elementOf(value.Type()); ok {
@@ -84,7 +85,7 @@ func encode[T any](v *T) (content, error) {
 	return ofBytes(elementIndex("U8"), text), nil
 }
 
-// decode sets *v to the value that the tensor e holds.
+// decode sets *v to the value in the tensor e.
 func decode[T any](f *File, e *entry, v *T) error {
 	if errModes != nil {
 		return errModes
@@ -114,7 +115,7 @@ func decode[T any](f *File, e *entry, v *T) error {
 		return nil
 	}
 	got := reflect.New(t).Elem()
-	if n := shape[0]; n > 0 { // an empty slice is nil
+	if n := shape[0]; n > 0 { // an empty slice is restored as nil
 		got.Set(reflect.MakeSlice(t, n, n))
 		b := bytesOfSlice(got)
 		if err := f.read(b, e.begin); err != nil {
@@ -130,7 +131,8 @@ func decode[T any](f *File, e *entry, v *T) error {
 	return nil
 }
 
-// plain returns an error of package cbor without its name, cut if it is long: it may quote the value.
+// plain returns an error of package cbor without the package's name, truncated if it is long, since it may
+// quote the value.
 func plain(err error) error {
 	const most = 300
 	text := strings.TrimPrefix(err.Error(), "cbor: ")
@@ -140,11 +142,12 @@ func plain(err error) error {
 	return errors.New(text)
 }
 
-// maxNesting is the depth of CBOR that is read, and of values that are written, pointers and interfaces counted. Package
-// encoding/json has the same.
+// maxNesting is the greatest depth of CBOR that is read and of values that are written, including pointers and
+// interfaces. Package encoding/json has the same limit.
 const maxNesting = 10_000
 
-// Numbers of more than 64 bits are not read: to print one in an error takes package cbor hours if a file says so.
+// Numbers of more than 64 bits are rejected: for a number of a file's choosing, package cbor may take hours to
+// print it in an error.
 var encoding, decoding, errModes = func() (cbor.EncMode, cbor.DecMode, error) {
 	e, err1 := cbor.EncOptions{
 		Sort:                    cbor.SortBytewiseLexical, // the same values give the same bytes
@@ -155,7 +158,7 @@ var encoding, decoding, errModes = func() (cbor.EncMode, cbor.DecMode, error) {
 		TextMarshaler:           cbor.TextMarshalerTextString,
 		JSONMarshalerTranscoder: transcoder(fromJSON),
 	}.EncMode()
-	// Only false, true, null and undefined: any other would come back as a type of package cbor.
+	// Only false, true, null and undefined: any other simple value would be decoded as a type of package cbor.
 	var rejected []func(*cbor.SimpleValueRegistry) error
 	for n := range 256 {
 		if n < 20 || n >= 32 {
@@ -182,7 +185,7 @@ var encoding, decoding, errModes = func() (cbor.EncMode, cbor.DecMode, error) {
 
 var decodingJSON, _ = cbor.DecOptions{BignumTag: cbor.BignumTagForbidden}.DecMode()
 
-// transcoder stores what a MarshalJSON method wrote as a CBOR text string.
+// transcoder stores the output of a MarshalJSON method as a CBOR text string.
 type transcoder func(w io.Writer, r io.Reader) error
 
 func (t transcoder) Transcode(w io.Writer, r io.Reader) error { return t(w, r) }
@@ -210,7 +213,7 @@ func toJSON(w io.Writer, r io.Reader) error {
 		return err
 	}
 	text, ok := v.(string)
-	if !ok { // package cbor encodes a big.Int itself, as a number
+	if !ok { // package cbor encodes a big.Int by itself, as a number
 		number, ok := v.(big.Int)
 		if text = number.String(); !ok {
 			text = fmt.Sprint(v)
@@ -220,8 +223,8 @@ func toJSON(w io.Writer, r io.Reader) error {
 	return err
 }
 
-// shallow reports whether v nests at most depth levels. Package cbor would overflow the stack for a value that contains
-// itself, and that ends a process.
+// shallow reports whether v nests at most depth levels. For a value that contains itself package cbor would
+// overflow the stack, which ends the process.
 func shallow(v reflect.Value, depth int) bool {
 	if flat(v.Type()) {
 		return true

@@ -25,7 +25,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// again saves v, and returns what a load gives.
+// again saves v and returns the loaded value.
 func again[T any](t *testing.T, name string, v T) (T, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x")
@@ -67,7 +67,7 @@ func TestTenMillionLosses(t *testing.T) {
 			t.Fatalf("loss %d is %v, want %v", i, v, losses[i])
 		}
 	}
-	// A history that is no plain slice, of a size that the header of a file could not hold.
+	// A history that is not a plain slice, too large for the header of a file.
 	type epoch struct {
 		Train, Val float64
 		Note       string
@@ -149,7 +149,7 @@ func TestValuesOfAllKindsComeBack(t *testing.T) {
 		e := v.Interface().(everything)
 		e.Omit = 0
 		if size%3 == 0 {
-			e.S = string(randomBytes(r, size*100)) // seldom UTF-8
+			e.S = string(randomBytes(r, size*100)) // usually not UTF-8
 			e.F64, e.F32 = math.Inf(-1), math.SmallestNonzeroFloat32
 		}
 		comesBack(t, e)
@@ -168,7 +168,7 @@ func TestValuesOfAllKindsComeBack(t *testing.T) {
 	comesBack(t, []int{1, -2, math.MaxInt})
 	comesBack(t, []uint{1, math.MaxUint})
 	comesBack(t, []byte("text"))
-	comesBack(t, []level{1, 2, -3}) // a slice of numbers, stored as such
+	comesBack(t, []level{1, 2, -3}) // stored as a slice of numbers
 	comesBack(t, struct{ L map[string]level }{map[string]level{"a": 7}})
 	comesBack(t, custom{3, 4})
 	comesBack(t, map[string]custom{"x": {1, -1}})
@@ -178,7 +178,7 @@ func TestValuesOfAllKindsComeBack(t *testing.T) {
 	comesBack(t, []*big.Int{big.NewInt(-7), big.NewInt(0).Lsh(big.NewInt(1), 63), big.NewInt(0).Lsh(big.NewInt(-1), 64)})
 	comesBack(t, netip.MustParseAddr("192.0.2.1"))
 	comesBack[any](t, map[string]any{"i": int64(-3), "u": int64(3), "f": 2.5, "b": true, "s": "\xff", "n": nil, "y": []byte{1}, "l": []any{"x", map[string]any{}}})
-	bits := math.Float64frombits(0x7ff8_0000_dead_beef) // a NaN with something in it
+	bits := math.Float64frombits(0x7ff8_0000_dead_beef) // a NaN with a payload
 	if got, err := again(t, "nan", map[string][]any{"losses": {bits}}); err != nil || math.Float64bits(got["losses"][0].(float64)) != math.Float64bits(bits) {
 		t.Errorf("NaN: %v, %v", got, err)
 	}
@@ -193,7 +193,7 @@ func randomBytes(r *mathrand.Rand, n int) []byte {
 	return b
 }
 
-// Values around the sizes at which an encoding or its reader changes, or might: whatever is saved is read.
+// Values around the sizes at which an encoding or its reader may change: every value that is saved can be read.
 func TestValuesOfAllSizesComeBack(t *testing.T) {
 	leak.Check(t)
 	for _, n := range []int{0, 1, 23, 24, 255, 256, 65535, 65536, 1<<17 - 1, 1 << 17, 1<<17 + 1, 1<<21 + 1} {
@@ -224,7 +224,7 @@ func TestValuesOfAllSizesComeBack(t *testing.T) {
 	}
 }
 
-// tree is a random value of type any that nests so deep.
+// tree returns a random value of type any with the given depth.
 func tree(r *rand.Rand, depth int) any {
 	if depth == 0 {
 		return []any{nil, int64(r.Uint64()), r.NormFloat64(), "s\x80", r.IntN(2) == 0}[r.IntN(5)]
@@ -237,8 +237,8 @@ func tree(r *rand.Rand, depth int) any {
 
 type chain struct{ Next *chain }
 
-// What nests too deep to be read is refused when it is saved: again fails the test if it is saved and then refused.
-// Each level here is two, an interface and a slice or a pointer and a struct.
+// A value that is nested too deeply to be read is rejected when it is saved: again fails the test if a value is
+// saved and then rejected. Each level here counts as two, an interface and a slice or a pointer and a struct.
 func TestNesting(t *testing.T) {
 	leak.Check(t)
 	for _, depth := range []int{1, 31, 33, 1000, 4999, 5000, 5001, 9998, 9999, 10_000, 10_001, 10_002, 20_000, 100_000} {
@@ -265,7 +265,7 @@ func TestNesting(t *testing.T) {
 
 type writeOnly struct{ V error }
 
-// A value that could be saved and not read is an error at once, which names it.
+// A value that could be saved but not read is an error when it is saved. The error names it.
 func TestValuesThatCannotBeReadAreNotSaved(t *testing.T) {
 	leak.Check(t)
 	for name, part := range map[string]checkpoint.Part{
@@ -310,13 +310,13 @@ func TestAValueOfAnotherTypeIsAnError(t *testing.T) {
 	if f32 != nil || ints != nil || kept != 9 {
 		t.Errorf("a load that failed changed %v, %v, %v", f32, ints, kept)
 	}
-	// The bytes of a value's CBOR may be had as such.
+	// The bytes of a value's CBOR can be loaded as such.
 	if err := checkpoint.LoadValues(path, checkpoint.Value("step", &wide)); err != nil || !bytes.Equal(wide, []byte{3}) {
 		t.Errorf("%v, %v", wide, err)
 	}
 }
 
-// Metadata and names of any text are read again, however much of it is escapes.
+// Metadata and names with any text can be read again, whatever part of them is escapes.
 func TestHeadersOfEscapes(t *testing.T) {
 	leak.Check(t)
 	scoped(t, func() {
