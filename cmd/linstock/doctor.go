@@ -29,7 +29,7 @@ type state int
 
 const (
 	good state = iota
-	note       // missing, and not needed as things are
+	note       // missing, and not needed here
 	bad
 )
 
@@ -58,8 +58,7 @@ and prints the command that fixes it.`,
 	}
 }
 
-// report prints the table, then the commands that fix what is bad, and reports
-// whether nothing is.
+// report prints the table and then the commands that fix what is bad. It reports whether nothing is bad.
 func report(w io.Writer, findings []finding) bool {
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	well := true
@@ -67,7 +66,7 @@ func report(w io.Writer, findings []finding) bool {
 		fmt.Fprintf(table, "%s\t%s\t%s\n", f.what, f.state, f.detail)
 		well = well && f.state != bad
 	}
-	// What cannot be written cannot be reported either.
+	// An error of writing cannot be reported.
 	_ = table.Flush()
 	if well {
 		fmt.Fprintln(w, "\nno problems found")
@@ -94,7 +93,7 @@ func examine(ctx context.Context) []finding {
 		return append(findings, finding{"cache", bad, err.Error(), "export " + locate.EnvCache + "=/a/directory/that/stays"})
 	}
 	shim, shimErr := locate.Find(hash)
-	// The tools make the shim; once it is there they may be gone.
+	// The tools are needed to build the shim; once it is built they may be missing.
 	need := note
 	if shimErr != nil {
 		need = bad
@@ -115,7 +114,7 @@ func examine(ctx context.Context) []finding {
 	return append(findings, runtimeFindings(ctx, shim, source)...)
 }
 
-// setupFix is what sets up the version in use.
+// setupFix returns the command that sets up the version in use.
 func setupFix() string {
 	v := defaultTorch()
 	switch {
@@ -137,7 +136,7 @@ func goFinding(ctx context.Context) finding {
 	return finding{"Go", good, strings.TrimSpace(strings.TrimPrefix(string(out), "go version ")), ""}
 }
 
-// cFinding: package cshim uses cgo, so building a program takes a C compiler.
+// cFinding reports the C compiler: package cshim uses cgo, so building a program requires one.
 func cFinding(ctx context.Context) finding {
 	const what = "C compiler (cgo)"
 	out, err := exec.CommandContext(ctx, "go", "env", "CGO_ENABLED", "CC").Output()
@@ -203,7 +202,7 @@ func torchFinding(s libtorch.Source, err error, missing state) finding {
 	return finding{"libtorch", good, fmt.Sprintf("%s (%s; %s) %s", s.Version, kind, s.From, s.Root), ""}
 }
 
-// runtimeFindings are what a program would find.
+// runtimeFindings report what a program would find.
 func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) []finding {
 	built := ""
 	if version, _, ok := libtorch.ShimVersionOf(shim); ok {

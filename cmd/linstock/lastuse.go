@@ -56,14 +56,14 @@ The same for a script or an editor that runs go itself:
 	}
 }
 
-// exitCode is the code of a command that has reported its failure.
+// exitCode is the exit code of a command that has already reported its failure.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit status %d", int(c)) }
 
 func (exitCode) Is(err error) bool { return err == errReported }
 
-// goFlag quotes a word as the go command reads lists of flags.
+// goFlag quotes a word for the go command's lists of flags.
 func goFlag(word string) string {
 	switch {
 	case !strings.ContainsAny(word, " \t'\""):

@@ -28,7 +28,7 @@ import (
 var errInterrupted = errors.New("interrupted; incomplete files are not used; run the command again to continue")
 
 func main() {
-	// The go command runs this for each compilation.
+	// The go command starts this program for each compilation.
 	if lastuse.IsTool(os.Args[1:]) {
 		os.Exit(lastuse.RunTool(os.Args[1:]))
 	}

@@ -14,24 +14,23 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A runtimeReport is what a program finds when it opens the shim and computes.
+// A runtimeReport is what a program finds when it loads the shim and computes.
 type runtimeReport struct {
 	Shim    string   `json:"shim"`
 	Torch   string   `json:"torch"`
 	Devices []string `json:"devices"`
-	CUDA    string   `json:"cuda"`    // the CUDA devices by name; empty: none
-	NoCUDA  string   `json:"no_cuda"` // why there are none, where the shim has a library for them
-	Options string   `json:"options"` // of the CUDA devices' allocator
-	Compute string   `json:"compute"` // what was computed
+	CUDA    string   `json:"cuda"`    // names of the CUDA devices
+	NoCUDA  string   `json:"no_cuda"` // why there are none, if the shim has a CUDA library
+	Options string   `json:"options"` // settings of the CUDA devices' allocator
+	Compute string   `json:"compute"` // result of the computation
 	Error   string   `json:"error"`
 }
 
-// probeRuntime opens the shim and computes. It is nil in a build without cgo.
+// probeRuntime loads the shim and computes. It is nil in a build without cgo.
 var probeRuntime func() runtimeReport
 
-// newProbe is the hidden command that doctor runs in a process of its own: a
-// libtorch that crashes (an instruction that the processor lacks, a library of
-// another build) is then something to report.
+// newProbe returns the hidden command that doctor runs in another process, so that doctor can report a libtorch
+// that crashes (an instruction that the processor lacks, a library of another build).
 func newProbe() *cobra.Command {
 	return &cobra.Command{
 		Use:    "probe",

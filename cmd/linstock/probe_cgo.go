@@ -14,7 +14,7 @@ import (
 
 func init() { probeRuntime = openAndCompute }
 
-// openAndCompute does what a program would do first, and checks the result.
+// openAndCompute does what a program does first, and checks the result.
 func openAndCompute() (r runtimeReport) {
 	fail := func(err error) runtimeReport {
 		r.Error = err.Error()
@@ -56,7 +56,7 @@ func openAndCompute() (r runtimeReport) {
 	return r
 }
 
-// cudaReport names the CUDA devices, or says why there are none.
+// cudaReport returns the names of the CUDA devices, or the reason that there are none.
 func cudaReport() (names, whyNot string, err error) {
 	n, whyNot := cshim.CUDA()
 	var all []string

@@ -8,5 +8,5 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// shimSources is what setup compiles.
+// shimSources returns the sources that setup compiles.
 var shimSources fs.FS = cshim.Sources

@@ -4,7 +4,6 @@ package main
 
 import "io/fs"
 
-// shimSources cannot be had: they are embedded in a package that uses cgo. Go
-// turns cgo off where it finds no C compiler, and this command, built all the
-// same, can then say so (see paths).
+// shimSources returns an error: the sources are embedded in a package that uses cgo. Go disables cgo if it
+// finds no C compiler; this command still builds then, and can report the reason (see paths).
 var shimSources fs.FS

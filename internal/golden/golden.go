@@ -1,4 +1,4 @@
-// Package golden reads what PyTorch computed (tests/golden) and compares with it.
+// Package golden reads PyTorch's results (tests/golden) and compares with them.
 package golden
 
 import (
@@ -12,8 +12,9 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Path is the path of a file in tests/golden, from any package's tests: a test runs in its package's directory, and
-// tests/golden is in one above it, in the repository and in the kit of `make gpu-kit`.
+// Path returns the path of a file in tests/golden for the tests of any package. A test runs in its package's
+// directory; tests/golden is in an enclosing directory, both in the repository and in the kit of `make
+// gpu-kit`.
 func Path(name string) string {
 	dir, err := os.Getwd()
 	for err == nil {
@@ -42,8 +43,8 @@ func Read(t testing.TB, name string, into any) {
 	}
 }
 
-// Near compares got's elements with want, within atol + rtol*|want|; on a device that is not the CPU (package testdevice)
-// within deviceTolerance at least.
+// Near compares got's elements with want, within atol + rtol*|want|. On a device other than the CPU (package
+// testdevice) the tolerances are at least deviceTolerance.
 func Near(t testing.TB, what string, got *tensor.Tensor, want []float64, atol, rtol float64) {
 	t.Helper()
 	if testdevice.On && got.Device() != tensor.CPU {
@@ -71,7 +72,8 @@ func Near(t testing.TB, what string, got *tensor.Tensor, want []float64, atol, r
 	}
 }
 
-// deviceTolerance is atol and rtol for results of a dtype whose sums a GPU forms in another order than the CPU.
+// deviceTolerance returns atol and rtol for results of a dtype whose sums a GPU computes in another order than
+// the CPU.
 func deviceTolerance(d tensor.DType) [2]float64 {
 	switch d {
 	case tensor.Float64, tensor.Complex128:
@@ -84,7 +86,7 @@ func deviceTolerance(d tensor.DType) [2]float64 {
 	return [2]float64{2e-5, 2e-4}
 }
 
-// Exact wants the same float32 or float64 values.
+// Exact requires equal float32 or float64 values.
 func Exact(t testing.TB, what string, got *tensor.Tensor, want []float64) {
 	t.Helper()
 	if got.DType() == tensor.Float32 {

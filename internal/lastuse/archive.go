@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// entryName is the name of the archive entry with a package's facts and those of what it imports. The linker skips
-// entries with short names that end neither in .o nor in .syso, and the compiler reads the first entry only.
+// entryName is the name of the archive entry that holds the facts of a package and of its imports. The linker
+// skips entries whose names are short and end neither in .o nor in .syso, and the compiler reads only the first
+// entry.
 const entryName = "lastuse.facts"
 
 const (
@@ -17,7 +18,7 @@ const (
 	headerSize   = 60
 )
 
-// readEntry returns the facts in an archive, nil if it has none.
+// readEntry returns the facts in an archive, or nil if it has none.
 func readEntry(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

@@ -18,17 +18,17 @@ import (
 	"strings"
 )
 
-// EnvStrict, if set in the environment, makes a package whose rewritten source does not compile an error. Otherwise such
-// a package is compiled as it is.
+// EnvStrict, if set in the environment, makes it an error if rewritten source does not compile. Otherwise such
+// a package is compiled without the rewrite.
 const EnvStrict = "LINSTOCK_LASTUSE_STRICT"
 
-// IsTool reports whether a command line is one that the go command gives to -toolexec: the absolute path of a program and
-// its arguments.
+// IsTool reports whether a command line is one that the go command passes to -toolexec: the absolute path of a
+// program and its arguments.
 func IsTool(args []string) bool { return len(args) > 0 && filepath.IsAbs(args[0]) }
 
 func toolName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".exe") }
 
-// RunTool runs a tool of the go command, the compiler with the rewrite. It returns the exit code.
+// RunTool runs a tool of the go command; it runs the compiler on rewritten sources. It returns the exit code.
 func RunTool(args []string) int {
 	code, err := runTool(args)
 	if err != nil {
@@ -54,7 +54,7 @@ func runTool(args []string) (int, error) {
 	return c.run()
 }
 
-// plain runs a command as it is.
+// plain runs a command unchanged.
 func plain(args []string) (int, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -69,8 +69,8 @@ func exit(err error) (int, error) {
 	return 0, err
 }
 
-// version prints the compiler's version with a hash of this program, so that the build cache keeps what each version of the
-// rewrite compiled apart from the rest.
+// version prints the compiler's version with a hash of this program, so that the build cache distinguishes the
+// output of each version of the rewrite.
 func version(args []string) (int, error) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
@@ -102,18 +102,18 @@ func version(args []string) (int, error) {
 
 // compilation is one run of the compiler.
 type compilation struct {
-	args   []string // with the compiler first
+	args   []string // the command line, the compiler first
 	files  int      // index of the first source file; the rest are source files
 	output string
 	path   string
 	lang   string
-	config string // the file of imports
+	config string // the importcfg file
 
 	archives map[string]string // import path to archive
-	renamed  map[string]string // import path in the source to import path
+	renamed  map[string]string // import path in the source to package path
 }
 
-// parseCompile reads the compiler's arguments. It returns nil for a package that is not to be rewritten.
+// parseCompile parses the compiler's arguments. It returns nil for a package that is not rewritten.
 func parseCompile(args []string) (*compilation, error) {
 	c := &compilation{args: args, files: len(args), archives: map[string]string{}, renamed: map[string]string{}}
 	for c.files > 1 && strings.HasSuffix(args[c.files-1], ".go") {
@@ -254,7 +254,8 @@ func (c *compilation) open(path string) (io.ReadCloser, error) {
 	return os.Open(name)
 }
 
-// renaming imports under the names that the go command gives: vendored packages of the standard library.
+// renaming imports packages under the names that the go command uses, for vendored packages of the standard
+// library.
 type renaming struct {
 	types.Importer
 	c *compilation
@@ -267,7 +268,7 @@ func (r renaming) Import(path string) (*types.Package, error) {
 	return r.Importer.Import(path)
 }
 
-// write writes the rewritten files beside the compiler's output and returns the arguments that compile them.
+// write writes the rewritten files beside the compiler's output and returns the arguments to compile them.
 func (c *compilation) write(p *Package, sources [][]byte) ([]string, error) {
 	args := append([]string(nil), c.args...)
 	dir := filepath.Join(filepath.Dir(c.output), "linstock")

@@ -5,15 +5,15 @@ import (
 	"go/types"
 )
 
-// Breach is where a method breaks the contract of nn.Layer.
+// Breach is a place where a method breaks the contract of nn.Layer.
 type Breach struct {
 	Pos      token.Pos
-	Returned bool // it returns a tensor that it keeps; otherwise it keeps its argument
+	Returned bool // it returns a tensor that it keeps; otherwise, it keeps its argument
 	What     string
 }
 
-// Breaches returns where the methods Forward of the package's layers surely break the contract of nn.Layer: they keep
-// their argument, or return a tensor that they keep. Analyze must have been called.
+// Breaches returns the places where Forward methods of the package's layers certainly break the contract of
+// nn.Layer: they keep their argument, or return a tensor that they keep. Analyze must have been called.
 func (p *Package) Breaches() (list []Breach) {
 	for _, r := range p.roots() {
 		if r.decl == nil || r.sig.Recv() == nil || !isForward(r.decl.Name.Name, r.sig) {

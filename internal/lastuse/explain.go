@@ -11,11 +11,11 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// ExplainOptions choose what Explain prints.
+// ExplainOptions selects what Explain prints.
 type ExplainOptions struct {
-	Left   bool // only the values that are left to scopes
-	Tests  bool // also test files
-	Source bool // the rewritten sources instead
+	Left   bool // only values that are left to scopes
+	Tests  bool // include test files
+	Source bool // print the rewritten sources instead
 }
 
 // Explain prints what the rewrite does with each value in the packages that match patterns.
@@ -36,7 +36,7 @@ func Explain(w io.Writer, patterns []string, o ExplainOptions) error {
 		return err
 	}
 	printed := map[string]bool{}
-	facts := map[*packages.Package]Facts{} // with those of the imports
+	facts := map[*packages.Package]Facts{} // including those of the imports
 	var failed error
 	packages.Visit(pkgs, nil, func(pkg *packages.Package) {
 		all, sees := Facts{}, false

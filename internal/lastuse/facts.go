@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// Facts are the facts of functions by their full names: "(*example.com/m/model.Net).Forward".
+// Facts maps the full names of functions, such as "(*example.com/m/model.Net).Forward", to their facts.
 type Facts map[string]*Func
 
-// Func is the facts of a function. The receiver counts as the first parameter; a variadic parameter stands for all
-// arguments from its place on.
+// Func is the facts of a function. The receiver counts as the first parameter; a variadic parameter stands for
+// all its arguments.
 type Func struct {
 	Retains []bool // by parameter
 	Results []Result
 
-	// resultsOfArg says that the results are those of the function that is the first argument (tensor.Tidy).
+	// resultsOfArg: the results are those of the function that is the first argument (tensor.Tidy).
 	resultsOfArg bool
 }
 
-// Result says where the handles in a result come from. The zero Result is new handles, or none.
+// Result describes the origin of the handles in a result. The zero Result has only new handles, or none.
 type Result struct {
 	From  []int // parameters whose handles may be in the result
-	Other bool  // other handles may be in it
+	Other bool  // it may contain other handles
 	Old   bool  // it has no new handles
 }
 
@@ -48,7 +48,7 @@ func (f *Func) equal(g *Func) bool {
 	})
 }
 
-// Encode returns the facts as bytes; equal facts are equal bytes.
+// Encode returns the facts as bytes. Equal facts have equal bytes.
 func (f Facts) Encode() ([]byte, error) {
 	type entry struct {
 		Name string
@@ -79,7 +79,7 @@ func (f Facts) Decode(data []byte) error {
 	return nil
 }
 
-// of returns the facts of a function or method, nil if there are none.
+// of returns the facts of a function or method, or nil if there are none.
 func (f Facts) of(fn *types.Func) *Func {
 	fn = fn.Origin()
 	if fact, ok := library(fn); ok {

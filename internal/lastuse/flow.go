@@ -9,7 +9,7 @@ import (
 	"golang.org/x/tools/go/cfg"
 )
 
-// owned says whether a place is owned at a point.
+// owned states whether a place is owned at a point.
 type owned uint8
 
 const (
@@ -18,7 +18,7 @@ const (
 	maybe
 )
 
-// set is a set of places by their ids.
+// set is a set of places, by ID.
 type set []uint64
 
 func (s set) has(i int) bool { return s[i/64]&(1<<(i%64)) != 0 }
@@ -59,8 +59,8 @@ func (s set) each(f func(i int)) {
 
 func (b *body) newSet() set { return make(set, (len(b.places)+63)/64) }
 
-// The bits in sources: the parameters' handles from 0 on; open, in a slice that other functions may see, so that a handle
-// put into it escapes; and others, handles of unknown origin.
+// The bits in sources: one for each parameter's handles, from bit 0; open, for a slice that other functions may
+// access, so that a handle stored in it escapes; and others, for handles of unknown origin.
 const (
 	open      = 1 << 62
 	others    = 1 << 63
@@ -70,9 +70,9 @@ const (
 // state holds the facts at a point of the function.
 type state struct {
 	own     []owned
-	sources []uint64 // where the handles in a place come from if it is not owned
+	sources []uint64 // origin of the handles in a place that is not owned
 	links   []set
-	held    set            // places that were assigned more than nil since they were released
+	held    set            // places that were assigned something other than nil since their release
 	pending map[*temp]bool // temporaries whose consumer has returned
 }
 
@@ -106,7 +106,7 @@ func (b *body) clone(s *state) *state {
 	return c
 }
 
-// join adds to s what is known on another path to the same point. It reports whether s changed.
+// join merges the state on another path to the same point into s. It reports whether s changed.
 func (b *body) join(s, t *state) bool {
 	changed := false
 	for i, pl := range b.places {
@@ -163,9 +163,9 @@ type use struct {
 type def struct {
 	pl      *place
 	val     val
-	weak    bool // to an element or field
+	weak    bool // assigns an element or field
 	declare bool
-	part    ast.Expr // the element or field
+	part    ast.Expr // path of the element or field
 	rhs     ast.Expr
 }
 
@@ -174,25 +174,25 @@ type event struct {
 	node   ast.Node
 	uses   []use
 	defs   []def
-	temps  []*temp // released by a statement
+	temps  []*temp // set if released by a statement
 	ret    *ast.ReturnStmt
-	before token.Pos // where a statement can be inserted before it, if anywhere
+	before token.Pos // where a statement can be inserted before it; invalid if nowhere
 	after  token.Pos
-	scope  *types.Scope     // at both
-	live   set              // after it
-	done   bool             // after is the end of a statement, though node is nil
+	scope  *types.Scope     // the scope at both positions
+	live   set              // where a statement can be inserted after it
+	done   bool             // after is the end of a statement although node is nil
 	old    map[*place]*temp // the handles that an assignment in the header of an if or switch statement overwrites
 	blanks []*blank
 }
 
-// block is a block of the graph with its events, of which the first is the start.
+// block is a basic block of the graph. The first of its events is its start.
 type block struct {
 	*cfg.Block
 	events []*event
 	in     *state
 }
 
-// listOf returns the scope of the statement list that s is in, nil if s is in none.
+// listOf returns the scope of the statement list that contains s, or nil.
 func (p *Package) listOf(s ast.Node) *types.Scope {
 	in := func(list []ast.Stmt) bool {
 		for _, x := range list {
@@ -230,7 +230,7 @@ func (p *Package) scopeOf(block *ast.BlockStmt) *types.Scope {
 	return p.Info.Scopes[block]
 }
 
-// entry returns where statements can be inserted at the start of a block, and the scope there.
+// entry returns the position where statements can be inserted at the start of a block, and the scope there.
 func (b *body) entry(bl *cfg.Block) (token.Pos, *types.Scope) {
 	p := b.pkg
 	inside := func(block *ast.BlockStmt) (token.Pos, *types.Scope) { return block.Lbrace + 1, p.scopeOf(block) }
@@ -443,7 +443,7 @@ func (b *body) nthVal(rhs []ast.Expr, n, i int) val {
 	return val{other: true}
 }
 
-// liveness computes which places are live after each event.
+// liveness computes the live places after each event.
 func (b *body) liveness(list []*block) {
 	in := make([]set, len(list))
 	for i := range in {
@@ -485,7 +485,7 @@ func (b *body) liveness(list []*block) {
 	}
 }
 
-// namedResults returns the places of the results, nil for those without one.
+// namedResults returns the places of the results, nil for results without one.
 func (b *body) namedResults() (list []*place) {
 	for v := range b.sig.Results().Variables() {
 		list = append(list, b.byVar[v])
@@ -493,7 +493,8 @@ func (b *body) namedResults() (list []*place) {
 	return list
 }
 
-// flow analyses the function to a fixed point, then once more with out, and computes its facts.
+// flow analyses the function to a fixed point. A last pass with out writes the text to insert and computes the
+// facts.
 func (b *body) flow(out *output) {
 	if b.leave != "" {
 		for i := range b.fact.Retains {
@@ -578,7 +579,7 @@ func (b *body) emit(list []*block, out *output) {
 	}
 }
 
-// reach returns the places that may hold a handle of v: v's places and those linked to them.
+// reach returns the places that may hold a handle of v: v itself and those linked to it.
 func (b *body) reach(st *state, v val) set {
 	s := b.newSet()
 	for _, pl := range v.places {
@@ -588,7 +589,7 @@ func (b *body) reach(st *state, v val) set {
 	return s
 }
 
-// retain notes that a place's handles escape.
+// retain records that a place's handles escape.
 func (b *body) retain(st *state, pl *place) {
 	s := b.newSet()
 	s.put(pl.id)
@@ -769,7 +770,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 					compare(b.places[w])
 				}
 			})
-			// Another header between this one and the release could assign the places of the comparison.
+			// Another header between this one and the release could assign the places to compare with.
 			if s, is := b.pkg.parent[ev.node].(*ast.IfStmt); is && !u.empty() {
 				_, chain := s.Else.(*ast.IfStmt)
 				ok = ok && !chain
@@ -894,7 +895,8 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 	}
 }
 
-// arrays returns the other places that may see what d writes into the array of a slice: d assigns an element, or appends.
+// arrays returns the other places that may see what d writes into the array of a slice: d assigns an element,
+// or appends.
 func (b *body) arrays(st *state, d def) set {
 	s := b.newSet()
 	see := func(pl *place) {
@@ -920,7 +922,7 @@ func (b *body) arrays(st *state, d def) set {
 	return s
 }
 
-// names reports whether pl's name means pl at pos, in the scope of ev's list.
+// names reports whether pl's name refers to pl at pos, in the scope of ev's list.
 func (b *body) names(pl *place, ev *event, pos token.Pos) bool {
 	if pl.v == nil || !pos.IsValid() || ev.scope == nil {
 		return false
@@ -945,7 +947,7 @@ func (pl *place) ended(ev *event) bool {
 	return true
 }
 
-// release releases, after an event, the places that may be released there.
+// release releases the places that may be released after an event.
 func (b *body) release(st *state, ev *event, out *output) {
 	pos := ev.after
 	if out != nil {

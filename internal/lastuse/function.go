@@ -16,7 +16,7 @@ const (
 	manyTensors             // []*tensor.Tensor: its elements
 	structure               // a struct: its fields
 	carrier                 // a value that can carry a handle; never released
-	closure                 // a variable that holds one function literal; to read it is to read what the literal captures
+	closure                 // a variable that holds one function literal; reading it reads what the literal captures
 )
 
 // place is a variable that can hold handles; see the package comment.
@@ -32,17 +32,17 @@ type place struct {
 	noFlag  bool // the flag cannot be updated at each assignment
 }
 
-// temp is a temporary that is released after the call that it is an operand of, or a result that is discarded.
+// temp is a temporary that is released after the call of which it is an operand, or a discarded result.
 type temp struct {
 	call     *ast.CallExpr
 	consumer *ast.CallExpr // nil: discarded
 	inside   bool          // released inside the expression, by the consumer's result
-	places   []*place      // whose handle it may be, and then it is not released
+	places   []*place      // places whose handle it may be; then it is not released
 	name     string
 
-	old     *place // instead of a call: a place whose handle before event is released
+	old     *place // instead of call: a place whose previous handle is released
 	event   *event
-	allowed bool // by the final states, old may be released
+	allowed bool // the final states allow old to be released
 	unless  unless
 }
 
@@ -57,7 +57,7 @@ type body struct {
 	params []*types.Var // the receiver first
 	name   string
 
-	leave        string // why the function is left alone; "" if it is not
+	leave        string // why the function is not rewritten; "" if it is
 	withoutTemps bool
 	places       []*place
 	byVar        map[*types.Var]*place
@@ -66,13 +66,13 @@ type body struct {
 	untaken      map[*types.Var]string // variables that hold handles but are not places, and why
 	temps        map[*ast.CallExpr]*temp
 	order        []*temp
-	consumed     map[*ast.CallExpr][]*temp // by consumer
+	consumed     map[*ast.CallExpr][]*temp // temporaries by consumer
 	unstable     map[types.Object]bool     // variables that a call may change
-	lits         []*ast.FuncLit            // directly inside
+	lits         []*ast.FuncLit            // literals directly inside
 	graph        *cfg.CFG
 	fact         *Func
 
-	watched int // the parameter that breach watches
+	watched int // the parameter that breach checks
 	breach  func(pos token.Pos, returned bool, what string)
 }
 
@@ -83,7 +83,7 @@ func (b *body) node() ast.Node {
 	return b.lit
 }
 
-// each calls f for the nodes of n and for function literals in n, but not for the nodes inside those.
+// each calls f for the nodes of n and for the function literals in n, but not for nodes inside those.
 func each(n ast.Node, f func(ast.Node) bool) {
 	ast.Inspect(n, func(m ast.Node) bool {
 		if m == nil {
@@ -213,7 +213,8 @@ func (p *Package) builtin(c *ast.CallExpr) string {
 	return ""
 }
 
-// findUnstable finds the variables that a call may change: those whose address is taken or that a literal names.
+// findUnstable finds the variables that a call may change: those whose address is taken or that a function
+// literal names.
 func (b *body) findUnstable() {
 	b.unstable = map[types.Object]bool{}
 	note := func(e ast.Expr) {
@@ -245,7 +246,7 @@ func (b *body) findUnstable() {
 		return true
 	})
 	if b.lit != nil {
-		// Variables that a literal shares with the function around it.
+		// Variables that a literal shares with the enclosing function.
 		ast.Inspect(b.lit, func(m ast.Node) bool {
 			if id, ok := m.(*ast.Ident); ok {
 				if v, ok := b.pkg.Info.Uses[id].(*types.Var); ok && !(b.lit.Pos() <= v.Pos() && v.Pos() < b.lit.End()) {
@@ -284,7 +285,7 @@ func (b *body) exclude() {
 			b.untaken[v] = why
 		}
 	}
-	// The variable that e is, or is a part of.
+	// The variable that is e or that e is a part of.
 	outRoot := func(e ast.Expr, why string) {
 		for {
 			switch x := ast.Unparen(e).(type) {
@@ -436,8 +437,8 @@ func (b *body) exclude() {
 	}
 }
 
-// literalStays reports whether lit runs only where the function around it runs it: it is called, passed to a function that
-// borrows it, or the only value of a local variable that is only called or passed so.
+// literalStays reports whether lit runs only where the enclosing function runs it: it is called, passed to a
+// function that borrows it, or is the only value of a local variable that is only called or passed in this way.
 func (b *body) literalStays(lit *ast.FuncLit) bool {
 	switch f := b.fate(lit); {
 	case f.escapes, f.returned:
@@ -458,13 +459,14 @@ func (b *body) literalStays(lit *ast.FuncLit) bool {
 	return false
 }
 
-// onlyRead reports whether lit, at one use of a captured variable, neither assigns it nor passes its handles on.
+// onlyRead reports whether lit, at one use of a captured variable, neither assigns it nor passes its handles
+// on.
 func (b *body) onlyRead(id *ast.Ident, lit *ast.FuncLit) bool {
 	f := b.fate(id)
 	if f.escapes || f.returned || len(f.into) != 0 || f.assigned || f.part {
 		return false
 	}
-	// In a literal inside lit, that one must stay too.
+	// A literal inside lit must also stay.
 	for n := b.pkg.parent[ast.Node(id)]; n != nil && n != ast.Node(lit); n = b.pkg.parent[n] {
 		if inner, ok := n.(*ast.FuncLit); ok {
 			if f := b.fate(inner); f.escapes || f.returned || len(f.into) != 0 {
@@ -475,15 +477,15 @@ func (b *body) onlyRead(id *ast.Ident, lit *ast.FuncLit) bool {
 	return true
 }
 
-// fate describes where the handles in an expression's value go.
+// fate describes what happens to the handles in an expression's value.
 type fate struct {
 	escapes  bool
 	returned bool
-	assigned bool // it is the left side of an assignment, which reads nothing
+	assigned bool // it is the left side of an assignment, so it is not read
 	part     bool // an element or field of it is assigned
 	into     []*place
-	consumer *ast.CallExpr // the call that it is an operand of
-	stored   bool          // it escapes by a store or a send, to a goroutine or to panic
+	consumer *ast.CallExpr // the call of which it is an operand
+	stored   bool          // it escapes: stored, sent, or passed to a goroutine or to panic
 	why      string
 }
 
@@ -501,7 +503,7 @@ func escape(why string) fate { return fate{escapes: true, why: why} }
 
 func stored(why string) fate { return fate{escapes: true, stored: true, why: why} }
 
-// placeOf returns the place that an identifier names, or nil.
+// placeOf returns the place to which an identifier refers, or nil.
 func (b *body) placeOf(e ast.Expr) *place {
 	id, ok := ast.Unparen(e).(*ast.Ident)
 	if !ok {
@@ -682,7 +684,7 @@ func (b *body) fate(e ast.Expr) fate {
 	return escape("it is used in a way that the rewrite does not know")
 }
 
-// element reports whether an element of a literal is followed: in a slice, or a field of a struct.
+// element reports whether an element of a composite literal is followed: in a slice, or a field of a struct.
 func (p *Package) element(lit *ast.CompositeLit, e ast.Expr) bool {
 	switch t := types.Unalias(p.Info.TypeOf(lit)).Underlying().(type) {
 	case *types.Slice:
@@ -722,7 +724,8 @@ func (b *body) isTarget(e ast.Expr) bool {
 	return false
 }
 
-// operand returns the fate of e, which is an argument or the receiver of call, or the function value that it calls.
+// operand returns the fate of e, which is an argument or the receiver of call, or the function value that it
+// calls.
 func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	switch b.pkg.parent[call].(type) {
 	case *ast.GoStmt:
@@ -848,7 +851,7 @@ func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
 	return nil
 }
 
-// resolved returns f with the results of the call's function argument, where f says that these are its own.
+// resolved returns f, with the results of the call's function argument if f says that the results are those.
 func (p *Package) resolved(f *Func, call *ast.CallExpr) *Func {
 	if f == nil || !f.resultsOfArg {
 		return f
@@ -865,7 +868,7 @@ func (p *Package) resolved(f *Func, call *ast.CallExpr) *Func {
 	return &g
 }
 
-// index returns the index of e among the parameters of the called function, the receiver first.
+// index returns the index of e among the parameters of the called function; the receiver is the first.
 func (p *Package) index(call *ast.CallExpr, e ast.Expr) int {
 	recv := 0
 	if sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
@@ -912,8 +915,8 @@ func (p *Package) argument(call *ast.CallExpr, fact *Func, i int) []ast.Expr {
 
 // val describes where the handles in an expression's value come from.
 type val struct {
-	other    bool // others
-	fresh    bool // new ones, which a call has made
+	other    bool // other handles
+	fresh    bool // new handles, made by a call
 	appended bool // they may be in the array of a slice that append extended
 	places   []*place
 }
@@ -1014,7 +1017,7 @@ func (b *body) callVal(call *ast.CallExpr, k int) val {
 			v.add(b.val(a))
 		}
 	}
-	// The function may have appended to a slice that it was given, and returned it.
+	// The function may have appended to a slice argument and returned it.
 	for _, pl := range v.places {
 		if pl.kind != oneTensor && isTensors(b.resultType(call, k)) {
 			v.appended = true
@@ -1068,7 +1071,7 @@ func (b *body) findTemps() {
 		case isTensor(b.pkg.Info.TypeOf(consumer)) && !b.discarded(consumer):
 			t.inside = true
 		case !dropped:
-			return true // a result that is no tensor may hold it
+			return true // a result that is not a tensor may hold it
 		}
 		b.temps[call] = t
 		if consumer != nil {
@@ -1079,14 +1082,15 @@ func (b *body) findTemps() {
 	})
 }
 
-// blank is a result of a call with several that nothing holds: it is assigned to _, or the call is a statement.
+// blank is a result that nothing holds, of a call with several: it is assigned to _, or the call is a
+// statement.
 type blank struct {
 	call *ast.CallExpr
 	id   *ast.Ident // nil: the call is a statement
-	i    int        // of the result
+	i    int        // index of the result
 }
 
-// findBlanks finds the results to release among those of a statement that is a call with several results.
+// findBlanks finds the results to release in statements that are calls with several results.
 func (b *body) findBlanks(n ast.Node) (list []*blank) {
 	if b.withoutTemps {
 		return nil
@@ -1174,7 +1178,7 @@ func (b *body) consumer(call *ast.CallExpr) *ast.CallExpr {
 			if !carries(t) {
 				return outer
 			}
-			e = outer // an option: go on with the call that takes it
+			e = outer // an option: continue with the call that takes it
 		default:
 			return nil
 		}

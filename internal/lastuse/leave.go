@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// leaveBy is step for a return statement: it adds to the facts of the results, and releases the owned places whose handles
-// stay behind.
+// leaveBy is step for a return statement: it updates the facts of the results and releases the owned places
+// whose handles are not returned.
 func (b *body) leaveBy(st *state, ev *event, out *output) {
 	vals := b.returned(ev)
 	b.resultFacts(st, vals)
@@ -91,8 +91,8 @@ func (r *Result) addFrom(k int) {
 	r.From = append(r.From, k)
 }
 
-// leave releases the owned places whose handles the function does not return: before the statement if the results are names
-// and constants, and otherwise between their evaluation and the return.
+// leave releases the owned places whose handles the function does not return: before the statement if the
+// results are names and constants, and otherwise after their evaluation and before the return.
 func (o *output) leave(st *state, ev *event, vals []val) {
 	b := o.body
 	exprs := ev.ret.Results
@@ -114,7 +114,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 			}
 		}
 	}
-	name := make([]string, len(vals)) // of the variable for a result
+	name := make([]string, len(vals)) // type of the variable for a result
 	type job struct {
 		pl     *place
 		unless unless
@@ -233,14 +233,14 @@ func (b *body) returnType(ev *event, i int) types.Type {
 	return nil
 }
 
-// simple reports whether e is a constant, nil or a variable, whose value a release does not change.
+// simple reports whether e is a constant, nil or a variable: a release does not change its value.
 func (b *body) simple(e ast.Expr) bool {
 	v, constant := b.plain(e)
 	return constant || v != nil
 }
 
-// storable reports whether the results can be stored in variables before the return: the simple ones do not change by
-// the calls in the others, and the others have types that a short variable declaration gives them too.
+// storable reports whether the results can be stored in variables before the return: calls in some results do
+// not change the simple ones, and a short variable declaration gives the others the right types.
 func (b *body) storable(ev *event, vals []val, tuple bool) bool {
 	if tuple {
 		return true
@@ -271,7 +271,7 @@ func (b *body) storable(ev *event, vals []val, tuple bool) bool {
 		default:
 			return false
 		}
-		// A call whose result is an untyped boolean or number does not exist; min and max of constants are constants.
+		// No call has an untyped boolean or number as its result; min and max of constants are constants.
 		if t, ok := b.pkg.Info.TypeOf(e).(*types.Basic); ok && t.Info()&types.IsUntyped != 0 {
 			return false
 		}

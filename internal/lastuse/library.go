@@ -11,7 +11,7 @@ const Module = "github.com/linstock-ml/linstock"
 
 const tensorPath = Module + "/tensor"
 
-// core are the packages of the library whose facts are this file's table. They are not rewritten.
+// core are the packages of the library whose facts are in this file's table. They are not rewritten.
 var core = map[string]bool{
 	"tensor": true, "cshim": true, "vram": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true,
 }
@@ -22,8 +22,8 @@ func Core(path string) bool {
 	return ok && (core[rest] || strings.HasPrefix(rest, "internal/") || strings.HasPrefix(rest, "vet"))
 }
 
-// retaining are the functions of the library that keep a handle they are given, or return handles that are not new. All
-// others borrow their arguments and return new handles, except as function library says.
+// retaining are the functions of the library that keep a handle they receive, or return handles that are not
+// new. All others borrow their arguments and return new handles, with the exceptions in function library.
 var retaining = map[string]bool{
 	"tensor.Keep": true, "tensor.MoveOut": true, "tensor.Adopt": true, "tensor.ReleaseExcept": true, "tensor.Track": true,
 	"tensor.Replace": true, "tensor.Call": true, "tensor.CallUnchecked": true, "tensor.RegisterHook": true,
@@ -43,8 +43,8 @@ var aliasing = map[string]bool{
 	"(Layer).Forward": true, "Pipe": true,
 }
 
-// library returns the facts of a function of the library, or of a well-known one of the standard library; ok is false
-// for other packages.
+// library returns the facts of a function of the library or of certain functions of the standard library. ok is
+// false for other packages.
 func library(fn *types.Func) (fact *Func, ok bool) {
 	if fn.Pkg() == nil {
 		return nil, false
@@ -151,8 +151,8 @@ func isTensors(t types.Type) bool {
 	return ok && isTensor(s.Elem())
 }
 
-// carries reports whether a value of type t can carry a handle that a place is followed into, without being a tensor or
-// a slice of them.
+// carries reports whether a value of type t can carry a handle that is followed, without being a tensor or a
+// slice of tensors.
 func carries(t types.Type) bool {
 	t = types.Unalias(t)
 	switch t := t.(type) {
@@ -182,8 +182,8 @@ func (p *Package) isStruct(t types.Type) bool {
 	return false
 }
 
-// follows reports whether a struct's field is followed: it is a tensor, a slice of them or a struct with such fields, and
-// this package may name it.
+// follows reports whether a struct's field is followed: it is a tensor, a slice of tensors or a struct with
+// such fields, and this package can access it.
 func (p *Package) follows(f *types.Var) bool {
 	if f.Name() == "_" || !f.Exported() && f.Pkg() != p.Types {
 		return false
@@ -223,7 +223,7 @@ func (p *Package) hasSlices(t types.Type) bool {
 	return false
 }
 
-// isField reports whether sel is a field that is followed, in a struct that no pointer leads to.
+// isField reports whether sel is a field that is followed, in a struct that is not accessed through a pointer.
 func (p *Package) isField(sel *ast.SelectorExpr) bool {
 	s := p.Info.Selections[sel]
 	if s == nil || s.Kind() != types.FieldVal {

@@ -13,7 +13,7 @@ import (
 // edit is text that replaces the source between two positions, which are equal for an insertion.
 type edit struct {
 	from, to token.Pos
-	class    int // at one position: 0 in an expression, 1 after a statement or at a block's start, 2 before a statement
+	class    int // order at one position: 0 in an expression, 1 after a statement or at a block's start, 2 before a statement
 	seq      int
 	text     string
 }
@@ -29,7 +29,7 @@ type Note struct {
 // output collects the text to insert in one function.
 type output struct {
 	body  *body
-	dry   bool // insert nothing; only find the places that need flags
+	dry   bool // insert nothing; only find places that need flags
 	again bool
 	start bool // at the start of a block
 
@@ -74,7 +74,7 @@ func (o *output) after(ev *event, text string) {
 	o.texts[ev] = append(o.texts[ev], text)
 }
 
-// name makes a new name.
+// name returns a new name.
 func (o *output) name(kind string) string {
 	if o.dry {
 		return prefix + kind
@@ -83,10 +83,10 @@ func (o *output) name(kind string) string {
 	return fmt.Sprintf("%s%s%d", prefix, kind, o.body.pkg.names)
 }
 
-// prefix begins the names that are inserted. A file that has such names is left alone.
+// prefix is the prefix of inserted names. A file that contains such names is not rewritten.
 const prefix = "linstock_"
 
-// flagOf returns the name of a place's drop flag, which it makes if there is none.
+// flagOf returns the name of a place's drop flag and makes the flag if there is none.
 func (o *output) flagOf(pl *place) string {
 	if o == nil {
 		return ""
@@ -177,13 +177,14 @@ func (o *output) flags(st *state, ev *event, was []owned) {
 	}
 }
 
-// unless lists the variables that a release compares with. The release does nothing to a handle that one of them holds.
+// unless lists the variables with which a release compares. The release does nothing to a handle that one of
+// them holds.
 type unless struct {
-	names []string // of tensors
+	names []string // variables that are tensors
 	list  string   // a slice of tensors
 }
 
-// add adds a place. It reports false if that cannot be compared.
+// add adds a place. It returns false if no comparison with it is possible.
 func (u *unless) add(p *Package, w *place) bool {
 	switch w.kind {
 	case oneTensor:
@@ -296,7 +297,7 @@ func (o *output) overwrite(st *state, ev *event, pl *place, u unless) {
 	if own == maybe {
 		o.flagOf(pl)
 	}
-	// A loop that appends to a slice would compare each element with each.
+	// In a loop that appends to a slice, this would compare each element with all others.
 	if pl.kind == manyTensors && !u.empty() || o.dry {
 		return
 	}
@@ -388,7 +389,7 @@ func (b *body) shadowsInt(ev *event) bool {
 	return o != types.Universe.Lookup("int")
 }
 
-// hold stores a temporary.
+// hold inserts the store of a temporary.
 func (o *output) hold(t *temp) string {
 	if t.name == "" {
 		t.name = o.name("t")
@@ -406,8 +407,8 @@ func (o *output) hold(t *temp) string {
 	return t.name
 }
 
-// releaseBlanks releases the discarded results of ev: after it, or in the condition if ev is in the header of an if
-// statement.
+// releaseBlanks releases the discarded results of ev: after it, or in the condition if ev is in the header of
+// an if statement.
 func (o *output) releaseBlanks(ev *event) {
 	if len(ev.blanks) == 0 {
 		return
@@ -460,7 +461,7 @@ func (o *output) temporaries() {
 				text += ", &" + o.hold(u)
 				o.note(u.call.Pos(), "result of "+calleeName(u.call), true, "released when %s has used it, in line %d", calleeName(t.consumer), o.line(t.consumer.End()-1))
 			}
-			// Before the result is itself stored as a temporary.
+			// Insert this before the result is itself stored as a temporary.
 			o.edits = append(o.edits, edit{t.consumer.End(), t.consumer.End(), 0, -1, text + ")"})
 		}
 	}
@@ -489,7 +490,7 @@ func (o *output) releaseTemp(ev *event, t *temp) {
 	o.note(t.call.Pos(), "result of "+calleeName(t.call), true, "released after line %d", o.line(ev.after-1))
 }
 
-// left notes that a place is left to scopes after a use.
+// left records that a place is left to scopes after a use.
 func (o *output) left(u use) {
 	if u.pl.v != nil && u.pl.kind < carrier {
 		o.note(u.pl.v.Pos(), u.pl.v.Name(), false, "%s, in line %d", u.fate.why, o.line(u.pos))

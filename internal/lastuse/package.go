@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Package is a package to analyse: its files, which parse with comments, their types and their text.
+// Package is a package to analyse: its files, parsed with comments, their types and their text.
 type Package struct {
 	Fset    *token.FileSet
 	Files   []*ast.File
@@ -159,8 +159,9 @@ func (p *Package) text(e ast.Expr) string {
 
 func (p *Package) offset(pos token.Pos) int { return p.Fset.File(pos).Offset(pos) }
 
-// Rewrite returns the sources with releases, nil for files without any, and a note for each value. Analyze must have been
-// called. Temporaries are released only if importsTensor: the package imports package tensor directly.
+// Rewrite returns the sources with releases, nil for files without any, and a note for each value. Analyze must
+// have been called. Temporaries are released only if importsTensor is set: the package imports package tensor
+// directly.
 func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
 	edits := make([][]edit, len(p.Files))
 	slots := make([]bool, len(p.Files))
@@ -233,7 +234,7 @@ func (p *Package) apply(file int, edits []edit) []byte {
 	return out.Bytes()
 }
 
-// notes returns why variables are not places and why temporaries are not released.
+// notes returns the reasons why variables are not places and temporaries are not released.
 func (b *body) notes() (notes []Note) {
 	for v, why := range b.untaken {
 		if t := v.Type(); isTensor(t) || isTensors(t) || b.pkg.isStruct(t) {

@@ -137,7 +137,8 @@ func TestLibraryKeepsTheContract(t *testing.T) {
 	}
 }
 
-// exceptions are the functions of which the table promises more than inference finds, with the reason why it is true.
+// exceptions are the functions for which the table states more than inference finds, with the reason why that
+// is correct.
 var exceptions = map[string]string{
 	"tensor.FromScalar":                 "it appends the options to a slice that it makes",
 	"tensor.FromSlice":                  "the elements are numbers",
@@ -159,8 +160,8 @@ var exceptions = map[string]string{
 	"autograd.Grad":                     "a function of package tensor, which it reaches by a variable",
 }
 
-// TestTable compares the table of the library's facts with those inferred from the library's source. The table may
-// promise more only where an exception gives the reason. A handle that the table finds in a result is not retained.
+// TestTable compares the table of the library's facts with those inferred from the library's source. The table
+// may state more only where exceptions has a reason. A handle that the table finds in a result is not retained.
 func TestTable(t *testing.T) {
 	used := map[string]bool{}
 	for _, name := range []string{"tensor", "nn", "autograd", "optim", "data", "checkpoint"} {
@@ -173,7 +174,7 @@ func TestTable(t *testing.T) {
 			fn := p.Info.Defs[r.decl.Name].(*types.Func)
 			full := strings.ReplaceAll(fn.FullName(), Module+"/", "")
 			if strings.Contains(full, "(nn.internal)") {
-				continue // users reach it by the interface
+				continue // users call it through the interface
 			}
 			table, ok := library(fn)
 			if !ok {
@@ -197,7 +198,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// promisesMore returns a promise that f makes of a function with the given signature and g does not, or "".
+// promisesMore returns a fact that f states about a function with the given signature and g does not, or "".
 func (f *Func) promisesMore(g *Func, sig *types.Signature) string {
 	recv := 0
 	if sig.Recv() != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/tools/go/packages"
 )
 
-// fault is a fault of the rewrite, which tests must notice.
+// fault is a deliberate fault of the rewrite, which tests must detect.
 type fault int
 
 const (
@@ -23,9 +23,9 @@ const (
 	forgetResults        // a result is always new
 	forgetCaptures       // a function literal reads nothing
 	forgetReturns        // a return statement reads nothing
-	forgetAssigned       // the new handle of a place is not compared with the old one
-	forgetTwins          // two results are never one handle
-	forgetNames          // a name means the place wherever it stands
+	forgetAssigned       // the new handle of a place is not compared with the old
+	forgetTwins          // two results are never the same handle
+	forgetNames          // a name refers to the place in every scope
 	forgetUnless         // a temporary is never the handle of a variable
 	forgetBlanks         // a result that is assigned to _ is always new
 	forgetFields         // the handle in a field is always new
@@ -37,7 +37,7 @@ const (
 
 var faultNames = [...]string{"", "links", "escapes", "flags", "headers", "results", "captures", "returns", "assigned", "twins", "names", "unless", "blanks", "fields", "siblings", "elements", "arrays"}
 
-// Faults are the names of the faults that RewriteFile can be given.
+// Faults are the names of the faults that RewriteFile accepts.
 func Faults() []string { return faultNames[1:] }
 
 var imports struct {
@@ -55,8 +55,9 @@ func (l loaded) Import(path string) (*types.Package, error) {
 	return nil, fmt.Errorf("no package %q", path)
 }
 
-// RewriteFile rewrites a package of one file, which imports the library and a few standard packages, for tests of the
-// rewrite: name is the file's, and fault one of Faults or "". It also returns how many releases it inserts.
+// RewriteFile rewrites a package that consists of one file and imports only the library and a few standard
+// packages. Tests of the rewrite use it. name is the file's name; fault is one of Faults or "". It also returns
+// the number of inserted releases.
 func RewriteFile(name string, src []byte, fault string) ([]byte, int, error) {
 	imports.Do(func() {
 		pkgs, err := packages.Load(&packages.Config{Mode: packages.NeedTypes | packages.NeedImports | packages.NeedDeps | packages.NeedName},

@@ -13,7 +13,7 @@ import (
 
 const module = "github.com/linstock-ml/linstock/"
 
-// elsewhere lists packages whose tests compute in other processes than that of go test.
+// elsewhere lists packages whose tests compute in processes other than that of go test.
 var elsewhere = map[string]string{
 	"cmd/linstock":   "loads no library",
 	"tests/fakecuda": "runs each test in a process; the fake runtime reports leaks and double frees",

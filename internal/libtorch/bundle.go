@@ -12,13 +12,13 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// Bundle copies the shim and the libraries of libtorch that it needs into dir, so that a program in dir runs on a
-// machine without either:
+// Bundle copies the shim and the libraries of libtorch that it needs into dir, so that a program in dir runs on
+// a machine without either:
 //
 //	dir/linstock.json      the manifest: the sizes and hashes of the libraries
 //	dir/liblinstock.so
 //	dir/torch/lib/*        libtorch
-//	dir/nvidia/*/lib/*     NVIDIA's libraries that libtorch_cpu needs; with cuda all
+//	dir/nvidia/*/lib/*     NVIDIA's libraries that libtorch_cpu needs; with cuda, all of them
 //	dir/licenses/*         the licences of what is copied
 //
 // Bundle replaces an earlier bundle in dir and leaves other files alone.
@@ -125,8 +125,8 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	return nil
 }
 
-// bundleLibs returns the real paths of the libraries that a program needs: those that libtorch_cpu leads to, and with
-// cuda all that are installed.
+// bundleLibs returns the real paths of the libraries that a program needs: libtorch_cpu with its dependencies,
+// and with cuda all installed libraries.
 func bundleLibs(s Source, cuda bool) ([]string, error) {
 	queue := []string{}
 	for _, name := range cpuRoots {
@@ -176,7 +176,8 @@ func installedHashes(shim string, s Source) map[string]string {
 	return hashes
 }
 
-// bundlePath keeps nvidia/X/lib/FILE, where libtorch looks for it; every other file goes beside libtorch.
+// bundlePath returns a library's path in the bundle: nvidia/X/lib/FILE, where libtorch looks for it, or else
+// the directory of libtorch.
 func bundlePath(path string) string {
 	parts := strings.Split(filepath.ToSlash(path), "/")
 	if n := len(parts); n >= 4 && parts[n-4] == "nvidia" && parts[n-2] == "lib" {

@@ -2,11 +2,9 @@
 
 package locate
 
-// These are what cmd/linstock needs. No build has this tag, but `go get` and
-// `go mod tidy` read every file whatever its tags, so a program that uses only
-// package tensor gets their checksums into its go.sum, and
-// `go run github.com/linstock-ml/linstock/cmd/linstock setup` works in it as it
-// stands. Without this file that command asks for another `go get` first.
+// Packages that cmd/linstock needs. No build has this tag, but `go get` and `go mod tidy` read every file
+// whatever its tags. So a program that uses only package tensor gets their checksums into its go.sum, and `go
+// run github.com/linstock-ml/linstock/cmd/linstock setup` works in it without another `go get`.
 import (
 	_ "github.com/gofrs/flock"
 	_ "github.com/schollz/progressbar/v3"

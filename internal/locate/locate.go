@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// SetupCommand is what a user runs to fix a missing, stale or damaged installation.
+	// SetupCommand is the command that fixes a missing, stale or damaged installation.
 	SetupCommand = "go run github.com/linstock-ml/linstock/cmd/linstock setup"
 
 	// DefaultFile, in the directory of a source hash, holds the key of the shim
@@ -39,17 +39,15 @@ const (
 //go:embed versions.txt
 var versionsText string
 
-// Versions are the releases of libtorch that setup can install, oldest first: the lines
-// of versions.txt, which the Makefile and the tests' scripts read too. A libtorch from
-// elsewhere may be any release between the first and the last minor version.
-// docs/new-libtorch.md tells how one is added.
+// Versions are the releases of libtorch that setup can install, oldest first: the lines of versions.txt, which
+// the Makefile and the tests' scripts read too. A libtorch from elsewhere may be any release from the first
+// minor version to the last. docs/new-libtorch.md describes how to add one.
 var Versions = strings.Fields(versionsText)
 
-// DefaultTorch is the libtorch version that setup installs when none is named: the last.
+// DefaultTorch is the libtorch version that setup installs by default: the last.
 var DefaultTorch = Versions[len(Versions)-1]
 
-// CheckPinned returns an error, which lists the versions, for one that setup
-// cannot install.
+// CheckPinned returns an error, which lists the versions, for a version that setup cannot install.
 func CheckPinned(version string) error {
 	if slices.Contains(Versions, version) {
 		return nil
@@ -61,13 +59,13 @@ func CheckPinned(version string) error {
 	return fmt.Errorf("libtorch %q%s is not a version that Linstock installs: choose one of %s", version, from, strings.Join(Versions, ", "))
 }
 
-// The environment variables that steer where things are looked for.
+// Environment variables that change where files are looked for.
 const (
-	EnvLib        = "LINSTOCK_LIB"         // the shim, or the directory it lies in; nothing else is searched
+	EnvLib        = "LINSTOCK_LIB"         // the shim or its directory; no other place is searched
 	EnvCache      = "LINSTOCK_CACHE"       // replaces the user's cache directory
 	EnvTorch      = "LINSTOCK_TORCH"       // the libtorch version to use
 	EnvLibtorch   = "LIBTORCH"             // a libtorch from elsewhere, for setup
-	EnvUsePyTorch = "LIBTORCH_USE_PYTORCH" // 1: setup uses the PyTorch that python3 has
+	EnvUsePyTorch = "LIBTORCH_USE_PYTORCH" // 1: setup uses python3's PyTorch
 )
 
 // LibName is the shim's file name on this system.
@@ -81,8 +79,7 @@ func LibName() string {
 	return "liblinstock.so"
 }
 
-// CacheDir is $LINSTOCK_CACHE, or linstock in the user's cache directory. It
-// need not exist.
+// CacheDir returns $LINSTOCK_CACHE, or linstock in the user's cache directory. It need not exist.
 func CacheDir() (string, error) {
 	if dir := os.Getenv(EnvCache); dir != "" {
 		abs, err := filepath.Abs(dir)
@@ -98,8 +95,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "linstock"), nil
 }
 
-// SourceHash identifies the shim's sources: twelve hexadecimal digits of a
-// SHA-256 over the names and contents of all files, in the order of their names.
+// SourceHash returns the hash that identifies the shim's sources: twelve hexadecimal digits of a SHA-256 over
+// the names and contents of all files, in the order of their names.
 func SourceHash(sources fs.FS) (string, error) {
 	var names []string
 	err := fs.WalkDir(sources, ".", func(name string, d fs.DirEntry, err error) error {
@@ -118,25 +115,25 @@ func SourceHash(sources fs.FS) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("linstock: read the shim's sources: %w", err)
 		}
-		// Lengths keep apart what would otherwise run together.
+		// Lengths separate names and contents.
 		fmt.Fprintf(sum, "%d %s %d\n", len(name), name, len(data))
 		sum.Write(data)
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:12], nil
 }
 
-// TorchDir is where setup unpacks the given version of libtorch.
+// TorchDir returns the directory into which setup unpacks the given version of libtorch.
 func TorchDir(cache, version string) string { return filepath.Join(cache, "libtorch", version) }
 
-// HashDir holds every shim built from the sources with this hash.
+// HashDir returns the directory of the shims built from the sources with this hash.
 func HashDir(cache, hash string) string { return filepath.Join(cache, "shim", hash) }
 
-// ShimDir is where setup installs the shim for one libtorch.
+// ShimDir returns the directory in which setup installs the shim for one libtorch.
 func ShimDir(cache, hash, key string) string { return filepath.Join(HashDir(cache, hash), key) }
 
-// Key names the directory of a shim: the version alone for a libtorch in the
-// cache, else with eight digits that tell one path from another. A shim holds
-// the path of its libtorch, so two of one version cannot share it.
+// Key returns the name of a shim's directory: the version for a libtorch in the cache, otherwise the version
+// and eight digits of a hash of the path. A shim contains the path of its libtorch, so two libtorchs of one
+// version cannot share a shim.
 func Key(version, root string, fromCache bool) string {
 	if fromCache {
 		return version
@@ -145,14 +142,13 @@ func Key(version, root string, fromCache bool) string {
 	return version + "-" + hex.EncodeToString(sum[:])[:8]
 }
 
-// ShimCandidates lists the files that may be the shim built from the sources
-// with this hash, the preferred one first. They need not exist.
+// ShimCandidates lists the files that may be the shim built from the sources with this hash, the preferred one
+// first. They need not exist.
 //
-// $LINSTOCK_LIB (a file, or a directory that holds the shim), when set, is the
-// only one. Otherwise: beside the running executable and in its lib directory;
-// then the cache, where $LINSTOCK_TORCH when set names the version, and
-// otherwise the shim of the last setup precedes that of DefaultTorch and that
-// precedes any other.
+// If $LINSTOCK_LIB is set, to a file or to a directory that contains the shim, it is the only candidate.
+// Otherwise the candidates are beside the running executable and in its lib directory, and then in the cache:
+// the version that $LINSTOCK_TORCH names or, if that is not set, the shim of the last setup, then that of
+// DefaultTorch, then all others.
 func ShimCandidates(hash string) []string {
 	name := LibName()
 	if lib := os.Getenv(EnvLib); lib != "" {
@@ -168,7 +164,7 @@ func ShimCandidates(hash string) []string {
 		}
 	}
 	if exe, err := os.Executable(); err == nil {
-		// A link to the program, say in ~/bin, is followed to the bundle it lies in.
+		// Follow a link to the program, for example in ~/bin, to the bundle that contains it.
 		if real, err := filepath.EvalSymlinks(exe); err == nil {
 			exe = real
 		}
@@ -200,7 +196,7 @@ func ShimCandidates(hash string) []string {
 	return found
 }
 
-// DefaultKey is the key that the last setup for these sources left, or "".
+// DefaultKey returns the key that the last setup for these sources left, or "".
 func DefaultKey(cache, hash string) string {
 	data, err := os.ReadFile(filepath.Join(HashDir(cache, hash), DefaultFile))
 	if err != nil {
@@ -213,8 +209,8 @@ func DefaultKey(cache, hash string) string {
 	return key
 }
 
-// installedKeys lists the directories beside DefaultFile, by name. Those that
-// begin with a dot are a setup at work, or what is left of one.
+// installedKeys lists the directories beside DefaultFile, by name. Names that begin with a dot belong to a
+// running setup or are left from an interrupted one.
 func installedKeys(cache, hash string) []string {
 	entries, err := os.ReadDir(HashDir(cache, hash))
 	if err != nil {
@@ -229,11 +225,11 @@ func installedKeys(cache, hash string) []string {
 	return keys
 }
 
-// ErrMissing is in the chain of every error that says that the shim was not found.
+// ErrMissing is wrapped by every error that reports that the shim was not found.
 var ErrMissing = errors.New("libtorch is not set up on this machine")
 
-// Missing is the error for a machine on which none of ShimCandidates exists. Its
-// text is one line and says how to fix it.
+// Missing returns the error for a machine on which none of ShimCandidates exists. Its text is one line that
+// says how to fix it.
 func Missing() error {
 	if lib := os.Getenv(EnvLib); lib != "" {
 		what := "does not exist"
@@ -256,8 +252,8 @@ func Missing() error {
 
 const unsetLib = "unset " + EnvLib + ", or set it to a shim that setup made (linstock env prints its path)"
 
-// Remedy says how to fix a shim that is damaged or cannot be loaded, for the end
-// of an error: a command, or what else to do.
+// Remedy returns how to fix a shim that is damaged or cannot be loaded, for the end of an error: a command or
+// other instructions.
 func Remedy(shim string) string {
 	if os.Getenv(EnvLib) != "" {
 		return unsetLib
@@ -270,7 +266,7 @@ func Remedy(shim string) string {
 	if err != nil || !filepath.IsLocal(rel) {
 		return "make the bundle in " + filepath.Dir(shim) + " again: linstock bundle DIR"
 	}
-	// The directory's name is the key; that of a libtorch from elsewhere is longer than a version.
+	// The directory's name is the key. The key of a libtorch from elsewhere is longer than a version.
 	if key := filepath.Base(filepath.Dir(shim)); key != DefaultTorch && slices.Contains(Versions, key) {
 		return "run: " + SetupCommand + " --torch " + key
 	}

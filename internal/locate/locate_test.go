@@ -12,7 +12,7 @@ import (
 
 const hash = "0123456789ab"
 
-// cache makes an empty cache directory, and clears what else steers the search.
+// cache makes an empty cache directory and clears the environment variables that affect the search.
 func cache(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// exeCandidates are the two beside the test's own executable.
+// exeCandidates returns the two candidates beside the test's executable.
 func exeCandidates(t *testing.T) []string {
 	t.Helper()
 	exe, err := os.Executable()

@@ -3,7 +3,7 @@
 // Package testdevice lets tests that were written for the CPU run on a GPU: see on.go.
 package testdevice
 
-// On tells whether the program was built with the tag linstock_device.
+// On reports whether the program was built with the tag linstock_device.
 const On = false
 
 // Name is the device's name.
