@@ -4,7 +4,6 @@
 // error without a valid text and a leak are failures. One sequence in sixteen runs on four threads at once.
 //
 //	cshim_fuzz [-share F] [-calls N] [-seed S] [-jobs J]     10,000,000 calls (or F of them) in J processes
-//
 //	cshim_fuzz -seed S -sequence K [-length L] [-trace]      one sequence (its first L calls) in this process
 //
 // The sequences run in child processes, so that the parent can report which one crashed. With

@@ -2,7 +2,6 @@
 // log.txt in OUT. run.sh, beside it in the kit, starts it; docs/gpu.md describes both.
 //
 //	run.sh [--for 9m] [--share F] [--again] [--failed] [--dry] OUT [PART | PART/STEP …]
-//
 //	run.sh --list
 //
 // A step whose result is in OUT is not run again. A part takes at most 8 minutes; remaining steps are left for

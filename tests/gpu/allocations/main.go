@@ -2,7 +2,6 @@
 // prints its rows as JSON objects.
 //
 //	allocations [-device cuda:0] garbage | rates | options | roundup
-//
 //	allocations [-device cuda:0] -python PYTHON -dir DIR history
 package main
 
