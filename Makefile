@@ -4,8 +4,8 @@
 
 TORCH ?= $(shell tail -n 1 internal/locate/versions.txt)
 GO    ?= go
-# Chosen here, it also holds for the programs that the targets run; otherwise they
-# take the libtorch of the last setup.
+# Set here, it also applies to the programs that the targets run; otherwise they use the libtorch of the last
+# setup.
 ifneq ($(origin TORCH),file)
 export LINSTOCK_TORCH := $(TORCH)
 endif

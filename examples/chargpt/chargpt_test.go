@@ -98,7 +98,7 @@ func TestResumedRunIsIdentical(t *testing.T) {
 			t.Fatal(err)
 		}
 		again := *o
-		again.resume, again.settings = true, settings{} // the file has the settings
+		again.resume, again.settings = true, settings{} // the file contains the settings
 		resumed := start(t, &again)
 		if resumed.step != stop {
 			t.Fatalf("resumed at step %d, want %d", resumed.step, stop)

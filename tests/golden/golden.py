@@ -126,7 +126,7 @@ class Op:
                 self.positional.append(a)
 
     def bind(self, args, opts):
-        """Sorts a case's arguments into positional ones and options, as the table has them now."""
+        """Sorts a case's arguments into positional ones and options, as in the current table."""
         default = {a.name: a.default_value for a in self.overload._schema.arguments if a.has_default_value()}
         rest, bound = list(args), []
         opts = dict(opts)
@@ -153,7 +153,7 @@ for line in open(table):
 # --- inputs ------------------------------------------------------------------
 
 class NoGrad:
-    """Marks a floating input that takes no part in differentiation."""
+    """Marks a floating-point input that is not differentiated."""
 
     def __init__(self, t):
         self.t = t
@@ -208,7 +208,7 @@ UNDIFFERENTIABLE = {"FloorDivide", "SpecialZeta", "Vander", "Asinh_", "Acosh_", 
 
 
 def start(op):
-    """Inputs depend on the operator alone, so that one case added shifts no others."""
+    """Inputs depend only on the operator, so that a new case does not change others."""
     global rng
     assert op in ops, op
     rng = np.random.RandomState(zlib.crc32(op.encode()) & 0x7FFFFFFF)
@@ -705,7 +705,7 @@ for op, gates in (("LSTM", 4), ("GRU", 3), ("RNNTanh", 1), ("RNNReLU", 1)):
 
 
 def loss(op, make, **kw):
-    """The three reductions, and what else the loss can do."""
+    """The three reductions, and the loss's other options."""
     start(op)
     c(op, *make()), c(op, *make(), reduction=2, _n="sum"), c(op, *make(), reduction=0, _n="none")
     if kw:
@@ -844,7 +844,7 @@ def encode(type_, v):
 
 
 def leaf(v, grad):
-    """A fresh leaf for an input; lists are copied, anything else passes."""
+    """Returns a new leaf for an input; lists are copied, other values are returned unchanged."""
     if isinstance(v, NoGrad):
         return v.t.clone().to(device)
     if isinstance(v, torch.Tensor):
@@ -865,7 +865,7 @@ def wrapped(v, others):
 
 
 def call(op, args, opts, seed):
-    """Calls exactly the table's overload, and the numbers' way of Python to compare."""
+    """Calls the table's overload and compares with Python's way to pass numbers."""
     vals = {a.name: None for a in op.args if a.name in op.kwonly and not a.default and a.type.endswith("?")}
     vals.update(op.given)
     vals.update({a.name: v for a, v in zip(op.positional, args)})
@@ -948,7 +948,7 @@ def run(go, name, seed, grad, rtol, atol, args, opts):
     if not outs:
         leaves = [leaf(v, False) for v in args]
         optg = optl
-    # Encoded anew: what the call changed must not be stored as its input.
+    # Encoded again, because the call may have changed its inputs.
     fresh = [leaf(v, bool(outs)) for v in args]
     freshopts = {k: leaf(v, bool(outs)) for k, v in opts.items()}
     case = {"op": go, "name": name or "basic", "seed": seed,
@@ -997,7 +997,7 @@ def main():
         done.append(case)
         count[go] = count.get(go, 0) + 1
         grads += "grads" in case
-        # The in-place sibling takes the same cases, as far as shapes and dtypes let it.
+        # The in-place form takes the same cases, as far as shapes and dtypes allow.
         sib = go + "_"
         if sib in ops and ops[sib].base == go and count.get(sib, 0) < 2:
             try:

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// prelude are the functions that generated programs call: one for each way in which a handle can be borrowed, kept,
-// passed on or made.
+// prelude contains the functions that generated programs call: one for each way in which a handle can be
+// borrowed, kept, passed on or made.
 const prelude = `
 import (
 	"errors"
@@ -23,11 +23,11 @@ import (
 var _ = autograd.NoGrad
 var _ nn.Layer
 
-// run collects the output of a program, and the native bytes at its probes.
+// run collects the output of a program and the native bytes at its probes.
 type run struct {
 	strings.Builder
 	Bytes    []int64
-	Released string // the first error of a released tensor
+	Released string // the first ErrReleased
 	n        int
 }
 
@@ -38,7 +38,7 @@ func (r *run) show(x *tensor.Tensor) {
 	}
 	v, err := tensor.Data[float32](x)
 	if errors.Is(err, tensor.ErrReleased) {
-		// Not the text: it names the lines that made the tensor, which are recorded for a sample.
+		// Not the error's text, since it names the lines that made the tensor, which are recorded for samples only.
 		r.WriteString("released ")
 		if r.Released == "" {
 			r.Released = err.Error()
@@ -60,7 +60,7 @@ func (r *run) probe() {
 	r.Bytes = append(r.Bytes, s.Allocated)
 }
 
-// yes is a condition that no compiler knows.
+// yes is a condition that the compiler does not know.
 func (r *run) yes(k int) bool { r.n++; return (r.n*7+k)%3 != 0 }
 
 type keeper struct {
@@ -199,7 +199,7 @@ func (g *generator) name(kind string) string {
 
 func (g *generator) of(list []string) string { return list[g.r.IntN(len(list))] }
 
-// t is an expression of a tensor.
+// t returns an expression of a tensor.
 func (g *generator) t(depth int) string {
 	if depth <= 0 || g.r.IntN(5) == 0 {
 		return g.of(g.ts)
@@ -273,7 +273,7 @@ func (g *generator) t(depth int) string {
 	return sub() + ".Cos()"
 }
 
-// p is an expression of a struct.
+// p returns an expression of a struct.
 func (g *generator) p() string {
 	switch g.r.IntN(7) {
 	case 0:
@@ -298,7 +298,7 @@ func (g *generator) p() string {
 	return "pair{" + g.t(2) + ", " + g.t(2) + "}"
 }
 
-// block writes statements in a scope of their own.
+// block writes statements in their own scope.
 func (g *generator) block(n int) {
 	ts, ss, fs, ps := len(g.ts), len(g.ss), len(g.fs), len(g.ps)
 	g.depth++
@@ -372,7 +372,7 @@ func (g *generator) statement() {
 		ss := g.of(g.ss)
 		g.line("for _, %s := range %s {", v, ss)
 		g.ts = append(g.ts, v)
-		if g.r.IntN(3) > 0 { // the loop goes on over the old elements
+		if g.r.IntN(3) > 0 { // the loop continues over the old elements
 			g.line("\t%s = list(%s)", ss, g.t(1))
 		}
 		g.line("\tr.show(%s)", v)
@@ -658,7 +658,7 @@ func (g *generator) statement() {
 	}
 }
 
-// program is the source of a package with functions F0 to Fn-1.
+// program returns the source of a package with functions F0 to Fn-1.
 func program(name string, seed uint64, from, n int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "package %s\n%s\n", name, prelude)
@@ -678,7 +678,7 @@ func program(name string, seed uint64, from, n int) string {
 	}
 	b.WriteString(`}
 
-// Run runs the i-th program. released is the first error of a released tensor.
+// Run runs the i-th program. released is the first ErrReleased.
 func Run(i int) (said, released string, bytes []int64) {
 	r := &run{}
 	defer func() {

@@ -1,11 +1,13 @@
-// Command lastuse generates Go programs over tensors, builds them as they are and rewritten by package lastuse, runs both
-// and compares: the same output, no ErrReleased, and never more native bytes.
+// Command lastuse generates Go programs over tensors, builds them unchanged and rewritten by package lastuse,
+// runs both and compares them: they must have the same output, no ErrReleased, and the rewritten program must
+// never have more native bytes.
 //
 //	go run ./tests/lastuse [-share F] [-seed N] [-fault NAME] [-repository]
 //
-// In full (-share 1) it then gives the rewrite each of its known faults, and fails unless the comparison notices; runs a
-// module's tests under the race detector and with vendored packages; and runs the tests of the repository both ways, which
-// must give the same results. With -fault the rewrite has that fault alone; -repository runs the last two parts alone.
+// In full (-share 1) it then gives the rewrite each of its known faults, and fails unless the comparison
+// detects it; runs a module's tests under the race detector and with vendored packages; and runs the tests of
+// the repository both ways, which must give the same results. With -fault the rewrite has only that fault. With
+// -repository only the last two parts run.
 package main
 
 import (
@@ -26,7 +28,7 @@ import (
 
 const (
 	whole = 20000
-	batch = 500 // programs in a package
+	batch = 500 // number of programs in a package
 )
 
 func main() {
@@ -83,8 +85,8 @@ func main() {
 	}
 }
 
-// goCommand runs the checks of the go command that take minutes: the race detector, vendored packages, and the tests of the
-// repository both ways.
+// goCommand runs the checks of the go command that take minutes: the race detector, vendored packages, and the
+// tests of the repository both ways.
 func goCommand(ctx context.Context) (figures string, ok bool) {
 	dir, err := os.MkdirTemp("", "linstock")
 	if err != nil {
@@ -105,7 +107,7 @@ func goCommand(ctx context.Context) (figures string, ok bool) {
 	return fmt.Sprintf("%d tests of the repository both ways, %d with other results", tests, differ), differ == 0 && tests > 0
 }
 
-// noticed returns how many of the faults make some of n programs differ.
+// noticed returns how many of the faults make at least one of n programs differ.
 func noticed(ctx context.Context, seed uint64, n int, faults []string) int {
 	found := 0
 	for _, f := range faults {
@@ -124,7 +126,7 @@ func noticed(ctx context.Context, seed uint64, n int, faults []string) int {
 
 type result struct {
 	programs, wrong, releases int
-	before, after             int64 // bytes at the probes
+	before, after             int64 // live bytes at the probes
 }
 
 func (r *result) add(s result) {
@@ -141,7 +143,7 @@ func compare(ctx context.Context, seed uint64, n int, fault string) (res result,
 	if err != nil {
 		return res, err
 	}
-	// In a folder named testdata, so that ./... does not include the packages.
+	// The folder is named testdata, so that ./... does not include the packages.
 	parent := filepath.Join(root, "build", "testdata")
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return res, err
@@ -188,7 +190,7 @@ func compare(ctx context.Context, seed uint64, n int, fault string) (res result,
 	res.releases = releases
 	if res.wrong != 0 && fault == "" {
 		fmt.Fprintf(os.Stderr, "seed %d:\n%.4000s\n", seed, strings.Join(lines, "\n"))
-		keep := filepath.Join(root, "build", fmt.Sprintf("lastuse-seed-%d.go.txt", seed)) // no file of ./...
+		keep := filepath.Join(root, "build", fmt.Sprintf("lastuse-seed-%d.go.txt", seed)) // not part of ./...
 		return res, errors.Join(os.WriteFile(keep, []byte(files["a/a.go"]), 0o644), os.WriteFile(keep+".rewritten", rewritten, 0o644))
 	}
 	return res, nil
@@ -207,7 +209,7 @@ func main() {
 	wrong := 0
 	var before, after int64
 	for i := range a.All {
-		said, anyway, bytes := a.Run(i) // a program may itself use a tensor that its scope has freed
+		said, anyway, bytes := a.Run(i) // the plain program may also use a tensor that its scope has freed
 		now, released, fewer := b.Run(i)
 		bad := ""
 		switch {

@@ -24,7 +24,7 @@ func TestGeneratedPrograms(t *testing.T) {
 	}
 }
 
-// A comparison that passes whatever the rewrite does would prove nothing. "go run ./tests/lastuse" tries every fault.
+// Checks that the comparison fails for a faulty rewrite. "go run ./tests/lastuse" tries every fault.
 func TestAFaultIsNoticed(t *testing.T) {
 	res, err := compare(context.Background(), 1, 100, lastuse.Faults()[0])
 	if err != nil {
@@ -35,7 +35,7 @@ func TestAFaultIsNoticed(t *testing.T) {
 	}
 }
 
-// workspace is a second module, and a file of the first that imports it.
+// workspace is a second module and a file of the first that imports it.
 var workspace = map[string]string{
 	"go.work": "go 1.26.0\n\nuse (\n\t\"./my app\"\n\t./lib\n)\n",
 	"lib/go.mod": `module example.com/lib
@@ -125,11 +125,12 @@ func TestGoCommand(t *testing.T) {
 			t.Errorf("%q, rewritten %q", was[i], now[i])
 		}
 	}
-	// In compute x and the sum, then y and z: at the probe z alone is still used; plain, all that was made is there.
+	// In compute x and the sum are released, then y and z: at the probe only z is in use. The plain program still
+	// holds all of them.
 	if !strings.HasSuffix(now[1], " 0 false") || !strings.HasPrefix(now[1], "4") || now[1] == was[1] {
 		t.Errorf("bytes %q, rewritten %q", was[1], now[1])
 	}
-	// The line of a panic, and of the statement in it.
+	// The line of a panic, and of its statement.
 	for _, program := range []string{plain, rewritten} {
 		if out := run(false, program, "panic"); !strings.Contains(out, "index out of range") || !strings.Contains(out, "my app/main.go:46") {
 			t.Errorf("%s: %s", filepath.Base(program), out)
@@ -144,7 +145,7 @@ func TestGoCommand(t *testing.T) {
 	if out := run(true, linstock, "go", "vet", "./..."); out != "" {
 		t.Error(out)
 	}
-	// A fault of the program is the compiler's to report, in its words.
+	// The compiler reports an error in the program, with its own message.
 	if err := os.WriteFile(filepath.Join(app, "layers", "bad.go"), []byte("package layers\n\nfunc bad() { x := 1 }\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func TestGoCommand(t *testing.T) {
 	if err := os.Remove(filepath.Join(app, "layers", "bad.go")); err != nil {
 		t.Fatal(err)
 	}
-	// The setting that an editor would use; nothing is left to do.
+	// The setting that an editor would use; everything is built already.
 	cmd := exec.Command("go", "build", "-v", "-toolexec="+linstock, "-mod=mod", "-o", rewritten, ".")
 	cmd.Dir, cmd.Env = app, append(os.Environ(), "GOWORK=off")
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) != 0 {

@@ -18,8 +18,8 @@ import (
 	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
-// buildLinstock builds the command into dir. Equal sources give equal bytes, for which the build cache holds the packages
-// compiled before.
+// buildLinstock builds the command in dir. Equal sources give equal bytes, for which the build cache holds the
+// packages compiled before.
 func buildLinstock(dir string) (string, error) {
 	root, err := scorecard.ModuleRoot()
 	if err != nil {
@@ -48,7 +48,7 @@ func writeModule(dir string, files map[string]string) error {
 	if err != nil {
 		return err
 	}
-	// The library's requirements are the module's indirect ones.
+	// The library's requirements are indirect requirements of the module.
 	requirements := strings.Join(regexp.MustCompile(`(?ms)^require \(.*?^\)`).FindAllString(string(mod), -1), "\n")
 	write := func(name, text string) error {
 		file := filepath.Join(dir, name)
@@ -70,8 +70,8 @@ func writeModule(dir string, files map[string]string) error {
 	return nil
 }
 
-// slow runs a module's tests, rewritten, in the ways that compile every package anew: under the race detector, and with
-// vendored packages, the library's among them.
+// slow runs a module's tests, rewritten, in the ways that compile every package again: under the race detector,
+// and with vendored packages, including the library's.
 func slow(ctx context.Context, linstock string) error {
 	dir, err := os.MkdirTemp("", "lastuse")
 	if err != nil {
@@ -92,8 +92,9 @@ func slow(ctx context.Context, linstock string) error {
 	return nil
 }
 
-// repository runs the tests of the repository that compute with tensors as they are and rewritten, and returns how many
-// have other results. The packages of the library stay as they are; their external test files and the examples do not.
+// repository runs the tests of the repository that compute with tensors, unchanged and rewritten, and returns
+// the number of tests whose results differ. The packages of the library are not rewritten; their external test
+// files and the examples are.
 func repository(ctx context.Context, linstock string) (tests, differ int, err error) {
 	packages := []string{"./tensor", "./nn", "./optim", "./autograd", "./data", "./checkpoint", "./examples/..."}
 	plain, err := testResults(ctx, "go", append([]string{"test", "-json"}, packages...)...)
@@ -160,7 +161,7 @@ func testResults(ctx context.Context, name string, args ...string) (map[string]s
 	return results, lines.Err()
 }
 
-// module is a program in two packages, one of them with cgo, a file under a build tag, and a test.
+// module is a program in two packages, one of them with cgo, a file with a build tag, and a test.
 var module = map[string]string{
 	"go.mod": `module example.com/app
 

@@ -109,7 +109,7 @@ func (g *group) lead(rng *rand.Rand) (first error) {
 			if k%8 == 0 {
 				x = one.Clone()
 			}
-			g.row[k] = x //linstockvet:ignore scopeescape that it is used after the scope's end is what is tested
+			g.row[k] = x //linstockvet:ignore scopeescape the test uses it after its scope
 		}
 		if n%2 == 0 {
 			one.Release()

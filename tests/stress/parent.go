@@ -59,7 +59,7 @@ type task struct {
 
 type report struct {
 	Error   string
-	Work    int64 // operators, requests or whatever the scenario counts
+	Work    int64 // operators, requests or other events that the scenario counts
 	Threads int
 	Notes   map[string]int64 // further figures for a check of the scorecard
 }
@@ -212,7 +212,7 @@ func startChild(device string, env []string, errs io.Writer) (*worker.Process, e
 // summary prints the table and returns the exit code.
 func (p *parent) summary() int {
 	w := table.NewWriter()
-	w.Style().Format = table.FormatOptions{} // as it is written here
+	w.Style().Format = table.FormatOptions{} // as written in this file
 	w.AppendHeader(table.Row{"scenario", "rounds", "failed", "work", "average", "longest", "threads"})
 	var all row
 	for _, s := range p.from {

@@ -240,7 +240,7 @@ func misuse(r *round, rng *rand.Rand) error {
 	switch rng.IntN(9) {
 	case 0: // closed on another goroutine
 		done := make(chan error)
-		//linstockvet:ignore scopeclose the refusal is what is tested
+		//linstockvet:ignore scopeclose the test expects an error
 		go func() { done <- scope.Close() }()
 		if err := <-done; !errors.Is(err, tensor.ErrScope) {
 			return fmt.Errorf("scope.Close on another goroutine returned %v", err)
@@ -248,7 +248,7 @@ func misuse(r *round, rng *rand.Rand) error {
 		return x.Add(1).Err()
 	case 1: // inner ones left open, closed with the outer; closed twice
 		for range 1 + rng.IntN(4) {
-			//linstockvet:ignore scopeclose the outer one's Close is to close it
+			//linstockvet:ignore scopeclose closed by the Close of the outer scope
 			if _, err := tensor.NewScope(); err != nil {
 				return err
 			}
@@ -560,7 +560,7 @@ func saving(r *round) error {
 			if rng.IntN(2) == 0 {
 				a = a.View(10, 100)
 			}
-			if err := f.Close(); err != nil { // the mapping stays as long as a
+			if err := f.Close(); err != nil { // the mapping lives as long as a
 				return err
 			}
 			v, err := tensor.Item[float64](a.Sum())
@@ -621,7 +621,7 @@ func settings(r *round) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// calm restores the default limit and budget.
+// calm restores the default limits.
 func (m *machine) calm() {
 	_ = vram.SetLimit(m.device, vram.Share(0.9))
 	_ = vram.SetSoftLimit(m.device, vram.Share(0.8))

@@ -18,10 +18,11 @@ import (
 	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
-// forcedGC runs the library's tests with the build tag linstock_gc: a sweep, with a collection in it, wherever a handle
-// goes to C (see tensor/collect_gc.go). A tensor that only the operator itself keeps alive there is freed during the
-// call if a pin is missing. In full, every call site sweeps at its first 200 reads, then at one in 1,000; with a share,
-// at fewer, in the short tests, and without those of vram.
+// forcedGC runs the library's tests with the build tag linstock_gc: a sweep, which includes a garbage
+// collection, runs whenever a handle is passed to C (see tensor/collect_gc.go). If a pin is missing, a tensor
+// that only the operator keeps alive is freed during the call. In full, every call site sweeps at its first 200
+// reads, then at one in 1,000. With a share it sweeps at fewer reads, in the short tests, and not in those of
+// vram.
 func forcedGC(ctx context.Context, share float64) (string, error) {
 	counts, err := os.MkdirTemp("", "forced-gc")
 	if err != nil {
@@ -49,15 +50,15 @@ func forcedGC(ctx context.Context, share float64) (string, error) {
 	return fmt.Sprintf("%d tests pass, %d fail with %d collections forced inside reads of handles", passed, failed, sweeps), err
 }
 
-// balance runs the tests of every package that can reach native memory. Each ends with exactly the native bytes,
-// handles, goroutines and file descriptors that it began with, or fails: internal/leak checks it, and that every test is
-// held to it. With a share below 1 the tests run with -short.
+// balance runs the tests of every package that can reach native memory. Each test fails unless it ends with
+// exactly the native bytes, handles, goroutines and file descriptors that it began with. internal/leak checks
+// that, and also that every test does the check. With a share below 1 the tests run with -short.
 func balance(ctx context.Context, share float64) (string, error) {
 	packages, err := leak.Packages()
 	if err != nil {
 		return "", err
 	}
-	args := []string{"-p=1", "-timeout=20m"} // one package at a time: some tests hold to times
+	args := []string{"-p=1", "-timeout=20m"} // one package at a time: some tests have time limits
 	if share < 1 {
 		args = append(args, "-short")
 	}
@@ -72,7 +73,7 @@ func balance(ctx context.Context, share float64) (string, error) {
 	return figures, err
 }
 
-// goTest runs go test and counts the tests at the top level, without examples. What a failing test or package printed
+// goTest runs go test and counts the top-level tests, without examples. The output of failed tests and packages
 // goes to stderr.
 func goTest(ctx context.Context, row string, env []string, args ...string) (passed, failed int64, err error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json", "-count=1"}, args...)...)
@@ -89,7 +90,7 @@ func goTest(ctx context.Context, row string, env []string, args ...string) (pass
 	var good, bad atomic.Int64
 	stop := scorecard.Progress(func() string { return fmt.Sprintf("%s: %d tests passed, %d failed", row, good.Load(), bad.Load()) })
 	defer stop()
-	output := map[string]*strings.Builder{} // of the tests that have not ended
+	output := map[string]*strings.Builder{} // output of the tests that have not ended
 	for d := json.NewDecoder(out); ; {
 		var e struct{ Action, Package, Test, Output string }
 		if err := d.Decode(&e); errors.Is(err, io.EOF) {

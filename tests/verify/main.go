@@ -1,10 +1,11 @@
-// Verify runs every line of the scorecard of docs/reliability.md, in full or a share of it, and prints the table:
+// Verify runs every line of the scorecard of docs/reliability.md, in full or a share of it, and prints the
+// table:
 //
 //	go run ./tests/verify [-share F] [-rows oom-device,storm,…] [-write]
 //
-// `make verify` runs all of it, which takes about an hour on two cores; `make test` a tenth. A line is a program of
-// its own under tests, whose last line of output is the figures, or a way of running the Go tests (gotest.go). With -write they go into docs/reliability.md; lines that
-// were not run stay.
+// `make verify` runs all of it, which takes about an hour on two cores; `make test` runs a tenth. A line is a
+// program under tests, whose last line of output contains the figures, or a way to run the Go tests
+// (gotest.go). With -write the results go into docs/reliability.md; lines that were not run are not changed.
 package main
 
 import (
@@ -26,8 +27,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// A row is a line of the scorecard: what is tested, what must come out, and the command that tests it, in which SHARE
-// stands for the share, or the function.
+// A row is a line of the scorecard: what is tested, the required result, and the test itself, either a command
+// in which SHARE stands for the share, or a function.
 type row struct {
 	name, test, target, command string
 	call                        func(ctx context.Context, share float64) (figures string, err error)
@@ -156,7 +157,7 @@ func (r row) run(ctx context.Context, share float64) result {
 	words := strings.Fields(strings.ReplaceAll(r.command, "SHARE", strconv.FormatFloat(share, 'g', -1, 64)))
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), r.env...)
-	// An interrupt reaches the program itself, which then cleans up.
+	// An interrupt also reaches the program, which then cleans up.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 30 * time.Second
 	var out bytes.Buffer
@@ -206,7 +207,7 @@ func render(results []result, wrap bool) table.Writer {
 
 var scoreTable = regexp.MustCompile(`(?s)<!-- scorecard -->\n.*<!-- end -->`)
 
-// update puts results into the table in file: all of it, or the lines of those that were run alone.
+// update puts results into the table in file: the whole table, or only the lines that were run.
 func update(file string, results []result) error {
 	old, err := os.ReadFile(file)
 	if err != nil {

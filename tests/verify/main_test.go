@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A line that was run alone replaces its own, and leaves the others and what stands around the table.
+// A single line that was run replaces its own line; the others and the text around the table do not change.
 func TestUpdate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "reliability.md")
 	if err := os.WriteFile(file, []byte("before\n<!-- scorecard -->\n<!-- end -->\nafter\n"), 0o644); err != nil {

@@ -16,7 +16,7 @@ assert len(rows) == 1797 and all(len(r) == 65 for r in rows)
 
 
 def write(name, magic, dims, values):
-    # Without a name and a time in it, the file is the same each time.
+    # Without a name and a time in its header, the file is the same each time.
     with open(os.path.join(here, name), "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as out:
         out.write(struct.pack(">I", magic) + b"".join(struct.pack(">I", d) for d in dims) + bytes(values))
 

@@ -14,7 +14,7 @@
 
 const char *ls_table_load(void *library);
 
-/* What a function is given to read and to write. */
+/* Arguments for a function: data to read and buffers to write. */
 static uint64_t buffer[8192];
 
 static const int32_t codes[LS_THROWS] = {LS_ERR_GENERIC, LS_ERR_OUT_OF_MEMORY, LS_ERR_OUT_OF_MEMORY,
