@@ -116,7 +116,7 @@ func open(t *testing.T, path string) *checkpoint.File {
 	return f
 }
 
-func TestWhatPythonWroteAndReads(t *testing.T) {
+func TestFilesArePortableToPython(t *testing.T) {
 	leak.Check(t)
 	scoped(t, func() {
 		f := open(t, "testdata/python.safetensors")
@@ -204,7 +204,7 @@ func TestViewsAreWrittenRowMajor(t *testing.T) {
 
 // A killed process leaves its pending file, which the next Save to the same path removes. Save does not remove
 // other files, nor the pending files of running Saves to the same path.
-func TestSaveRemovesWhatTheKilledLeft(t *testing.T) {
+func TestSaveRemovesAbandonedFiles(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")

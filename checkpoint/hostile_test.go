@@ -146,7 +146,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-func TestWhatIsUnusualAndAllowed(t *testing.T) {
+func TestUnusualValidFiles(t *testing.T) {
 	leak.Check(t)
 	for name, b := range map[string][]byte{
 		"nothing":          bytesOf(`{}`, 0),

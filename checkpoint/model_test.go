@@ -43,7 +43,7 @@ func numbered(model any) map[string]*tensor.Tensor {
 	return state
 }
 
-func TestModelsGoToPythonAndBack(t *testing.T) {
+func TestModelsRoundTripThroughPython(t *testing.T) {
 	leak.Check(t)
 	scoped(t, func() {
 		r := newRun(t, 1, 0)

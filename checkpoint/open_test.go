@@ -21,7 +21,7 @@ import (
 )
 
 // Only regular files are opened: opening a FIFO waits for a writer.
-func TestWhatIsNoFileIsNotOpened(t *testing.T) {
+func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
@@ -55,7 +55,7 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 
 // If a file that is read instead of mapped is shortened while it is open, its tensors stay valid and further
 // reads are an error.
-func TestFilesThatAreReadMayBeShortened(t *testing.T) {
+func TestShortenedFilesThatAreRead(t *testing.T) {
 	leak.Check(t)
 	scoped(t, func() {
 		path := filepath.Join(t.TempDir(), "x")

@@ -95,7 +95,7 @@ func (r *run) train(steps int) error {
 	return nil
 }
 
-func TestAStoppedRunGoesOnBitForBit(t *testing.T) {
+func TestResumedRunIsBitIdentical(t *testing.T) {
 	leak.Check(t)
 	const steps = 30
 	whole := newRun(t, 1, 0)

@@ -138,7 +138,7 @@ type everything struct {
 	Omit   int `json:"-"`
 }
 
-func TestValuesOfAllKindsComeBack(t *testing.T) {
+func TestValuesOfAllKinds(t *testing.T) {
 	leak.Check(t)
 	r := mathrand.New(mathrand.NewSource(1))
 	for size := range 60 {
@@ -194,7 +194,7 @@ func randomBytes(r *mathrand.Rand, n int) []byte {
 }
 
 // Values around the sizes at which an encoding or its reader may change: every value that is saved can be read.
-func TestValuesOfAllSizesComeBack(t *testing.T) {
+func TestValuesOfAllSizes(t *testing.T) {
 	leak.Check(t)
 	for _, n := range []int{0, 1, 23, 24, 255, 256, 65535, 65536, 1<<17 - 1, 1 << 17, 1<<17 + 1, 1<<21 + 1} {
 		comesBack(t, strings.Repeat("x", n))
@@ -291,7 +291,7 @@ func TestValuesThatCannotBeReadAreNotSaved(t *testing.T) {
 	}
 }
 
-func TestAValueOfAnotherTypeIsAnError(t *testing.T) {
+func TestValueOfAnotherTypeIsAnError(t *testing.T) {
 	leak.Check(t)
 	path := filepath.Join(t.TempDir(), "x")
 	losses, step, name := []float64{1, 2}, 3, "n"

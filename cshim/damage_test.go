@@ -165,7 +165,7 @@ func setenv(t *testing.T, name, value string) func() {
 	}
 }
 
-func TestLINSTOCK_LIBThatIsNoShim(t *testing.T) {
+func TestLINSTOCK_LIBIsNotAShim(t *testing.T) {
 	if elsewhere.Process(t) {
 		libc := ""
 		for _, lib := range []string{"/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/usr/lib/libm.so.6"} {

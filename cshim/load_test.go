@@ -58,7 +58,7 @@ func TestLoadOnce(t *testing.T) {
 
 // A shim built with other headers, such as another program's older one, is not loaded: its structs differ. A
 // matching shim can be loaded later.
-func TestAShimOfOtherHeadersIsRefused(t *testing.T) {
+func TestShimOfOtherHeadersIsRejected(t *testing.T) {
 	if elsewhere.Process(t) {
 		stub := t.TempDir() + "/" + locate.LibName()
 		var code strings.Builder

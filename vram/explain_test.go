@@ -108,7 +108,7 @@ func TestExplainAttributesATrainingStep(t *testing.T) {
 	}
 }
 
-func TestTrackedTensorsMayDie(t *testing.T) {
+func TestTrackedTensorsAreFreed(t *testing.T) {
 	leak.Check(t)
 	for range 1000 {
 		x := tensor.Zeros([]int{1024})
@@ -133,7 +133,7 @@ func TestTrackedTensorsMayDie(t *testing.T) {
 }
 
 // Row "R torch: cuda_memory_summary".
-func TestSummarySaysWhatPyTorchsSays(t *testing.T) {
+func TestSummaryHasPyTorchsContents(t *testing.T) {
 	leak.Check(t)
 	x := tensor.Zeros([]int{1 << 20})
 	defer x.Release()

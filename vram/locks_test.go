@@ -114,7 +114,7 @@ func ofData(t *testing.T, data []float32) cshim.Handle {
 }
 
 // If there is no room, an operator waits before it begins for another goroutine's sweep, for at most 250 ms.
-func TestAnOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
+func TestOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 	balance.Hold(t, func() {})
 	if err := Collect(); err != nil {
 		t.Fatal(err)

@@ -312,7 +312,7 @@ func TestGCPercentOffSweepsOnlyAtTheLimit(t *testing.T) {
 	}
 }
 
-func TestOutOfMemoryErrorSaysWhatWouldHelp(t *testing.T) {
+func TestOutOfMemoryErrorSuggestsRemedies(t *testing.T) {
 	leak.Check(t)
 	limit(t, 24*mib)
 	held := tensor.Ones([]int{4 * mib}) // 16 MiB
@@ -411,7 +411,7 @@ func TestParseAmount(t *testing.T) {
 
 func refused(_ int, err error) error { return err }
 
-func TestSettingsRefuse(t *testing.T) {
+func TestInvalidSettings(t *testing.T) {
 	leak.Check(t)
 	for _, err := range []error{
 		vram.SetLimit(nil, vram.Bytes(1)), vram.SetLimit(vram.Name("tpu"), vram.Bytes(1)), vram.SetLimit(vram.Name("cuda:99"), vram.Bytes(1)),
@@ -473,7 +473,7 @@ func TestReclaimers(t *testing.T) {
 }
 
 // The allocator's cache counts towards the limit, and shrinks while the program allocates nothing.
-func TestCacheAnswersToTheLimitAndToIdleness(t *testing.T) {
+func TestCacheIsLimitedAndShrinksWhenIdle(t *testing.T) {
 	if !elsewhere.Process(t) { // start at a tick of the pacer
 		return
 	}

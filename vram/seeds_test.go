@@ -226,7 +226,7 @@ func TestSeedGoDlFreesBeforeTheRetry(t *testing.T) {
 
 // goDl: every 100 wraps compares a counter with a budget. It counts views twice and collects for ever above the
 // budget. Here storages count once, and a sweep that frees nothing is not repeated at once.
-func TestSeedGoDlBudgetCountsStoragesAndStepsBack(t *testing.T) {
+func TestSeedGoDlBudgetCountsStoragesAndBacksOff(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
 	usePolicy(t, vram.LiveShare{})
@@ -379,7 +379,7 @@ func TestSeedTorchSharpLeaksAreFoundByLine(t *testing.T) {
 
 // The article on out-of-memory errors: memory is predicted and attributed; each technique with the memory it
 // saves.
-func TestSeedArticleTechniquesAndWhatTheySave(t *testing.T) {
+func TestSeedArticleTechniques(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
 	const features, layers = 128, 6

@@ -82,7 +82,7 @@ func program(t *testing.T) (kept *tensor.Tensor, line string) {
 	return kept, line
 }
 
-func TestSnapshotHoldsWhatIsLiveAndWhatHappened(t *testing.T) {
+func TestSnapshotHoldsLiveBlocksAndHistory(t *testing.T) {
 	leak.Check(t)
 	old := tensor.Ones([]int{1 << 18}) // before recording starts
 	defer old.Release()

@@ -37,7 +37,7 @@ TEST_F(Autograd, ErrorsAreReported) {
   EXPECT_ERR(ls_tensor_set_grad(x, x), LS_ERR_ARGUMENT);
 }
 
-TEST_F(Autograd, GradLeavesLeavesAlone) {
+TEST_F(Autograd, GradDoesNotChangeLeaves) {
   Tensor x = floats({3});
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   Tensor y(ls_aten_mul_Tensor(x, x));
@@ -83,7 +83,7 @@ TEST_F(Autograd, HooksCallBackAndFail) {
   EXPECT_EQ(ls_dropped_take(ids, 4), 2u) << "both hooks let go";
 }
 
-TEST_F(Autograd, WhatCannotBeIsRefused) {
+TEST_F(Autograd, InvalidCallsAreErrors) {
   Tensor x = floats({1, 2});
   uint32_t slot;
   EXPECT_ERR(ls_hook_register(x, 1, &slot), LS_ERR_ARGUMENT);
@@ -157,7 +157,7 @@ TEST_F(Autograd, CustomFunction) {
   EXPECT_EQ(ls_dropped_take(ids, 4), 2u);
 }
 
-TEST_F(Autograd, AdamStepsWhatHasAGradient) {
+TEST_F(Autograd, AdamStepsParametersWithGradients) {
   Tensor a = floats({1, 2}), b = floats({3});
   Tensor avg_a = floats({0, 0}), avg_b = floats({0}), sq_a = floats({0, 0}), sq_b = floats({0});
   Tensor step_a = floats({0}, {}), step_b = floats({0}, {});
@@ -178,7 +178,7 @@ TEST_F(Autograd, AdamStepsWhatHasAGradient) {
 }
 
 // The kernel only looks at the parameter: state that differs from it is an error.
-TEST_F(Autograd, AdamRefusesWhatIsNotAlike) {
+TEST_F(Autograd, AdamRejectsUnequalTensors) {
   Tensor param = floats({1, 2}), grad = floats({1, 1}), avg = floats({0, 0}), sq = floats({0, 0}),
          most = floats({0, 0}), step = floats({0}, {});
   EXPECT_OK(ls_tensor_set_requires_grad(param, 1));

@@ -72,7 +72,7 @@ class Checkpoints : public ShimTest {
 
 }  // namespace
 
-TEST_F(Checkpoints, BackwardComputesAgain) {
+TEST_F(Checkpoints, BackwardRecomputes) {
   int calls = 0;
   functions[31] = [&](const ls_tensor *in, uint64_t n) {
     calls++;
@@ -112,7 +112,7 @@ TEST_F(Checkpoints, BackwardComputesAgain) {
 
 // Freeing a graph without a backward pass frees its checkpoint. A function that saves nothing also frees its
 // checkpoint.
-TEST_F(Checkpoints, NothingIsLeft) {
+TEST_F(Checkpoints, NothingLeaks) {
   Tensor x = floats({1, 2});
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   {
@@ -190,7 +190,7 @@ TEST_F(Checkpoints, Failures) {
   }
 }
 
-TEST_F(Checkpoints, AChangedInputIsRefused) {
+TEST_F(Checkpoints, AChangedInputIsAnError) {
   Tensor x = floats({1, 2}), w = floats({3, 4});
   EXPECT_OK(ls_tensor_set_requires_grad(w, 1));
   uint64_t depth;

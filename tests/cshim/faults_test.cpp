@@ -189,7 +189,7 @@ TEST_F(Faults, EntriesThrow) {
 }
 
 // Functions that return no error still complete.
-TEST_F(Faults, QuietEntriesGoOn) {
+TEST_F(Faults, EntriesWithoutErrorsComplete) {
   ls_tensor x = ls_tensor_alias(floats({1, 2})).t;
   EXPECT_OK(ls_mode_push(LS_MODE_GRAD, 0));
   {
@@ -233,7 +233,7 @@ TEST_F(Faults, ThreadWithoutMemory) {
 }
 
 // Calls of a fault point are counted on the thread that armed it only.
-TEST_F(Faults, OthersAreLeftAlone) {
+TEST_F(Faults, OtherThreadsAreNotAffected) {
   Tensor x = floats({1, 2});
   Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_STD);
   std::thread([&] { Tensor y(ls_aten_mul_Tensor(x, x)); }).join();
@@ -261,7 +261,7 @@ TEST_F(Faults, AFreeNeedsNoMemory) {
 }
 
 // Without memory for its list entry, a thread that ends within a scope is forgotten.
-TEST_F(Faults, AScopeThatCannotBeNoted) {
+TEST_F(Faults, AScopeThatCannotBeRecorded) {
   uint64_t ends = 0, words[64];
   int64_t seen, failed = 0;
   // Until the list is full.
@@ -330,7 +330,7 @@ uint32_t site_of(ls_tensor t) {
   return 0;
 }
 
-TEST_F(Samples, NamesWithoutMemory) {
+TEST_F(Samples, SitesWithoutMemory) {
   ls_samples_attach(1, 0);
   Tensor others;
   std::thread([&] { others = floats({1, 2}); }).join();
@@ -356,7 +356,7 @@ TEST_F(Samples, NamesWithoutMemory) {
 }
 
 // Without memory to take over the samples of libtorch's threads, they are left for the next pass.
-TEST_F(Samples, StraysWithoutMemory) {
+TEST_F(Samples, EngineSamplesWithoutMemory) {
   std::vector<Tensor> strays;
   for (int64_t k = 0;; k++) {
     strays.resize(0);

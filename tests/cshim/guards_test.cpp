@@ -85,7 +85,7 @@ void disarm() {
 }
 
 // When libtorch's CUDA cannot be initialized, every CUDA device reports its error; everything else works.
-TEST_F(DevicesDeathTest, AStartsErrorIsKept) {
+TEST_F(DevicesDeathTest, TheErrorOfAStartIsKept) {
   EXPECT_EXIT(
       {
         if (ls_init() != nullptr) std::exit(90);
@@ -108,7 +108,7 @@ TEST_F(DevicesDeathTest, AStartsErrorIsKept) {
       ::testing::ExitedWithCode(0), "");
 }
 
-TEST_F(DevicesDeathTest, AnErrorThatIsNotTheLastIsTheDevices) {
+TEST_F(DevicesDeathTest, AnErrorThatIsNotStickyIsADeviceError) {
   EXPECT_EXIT(
       {
         if (ls_init() != nullptr) std::exit(90);
@@ -179,7 +179,7 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
 }
 
 // libtorch's engine must not be started again after its threads have failed to start.
-TEST(EngineDeathTest, ThatCannotStartIsLeftAlone) {
+TEST(EngineDeathTest, IsNotStartedAgainAfterAFailure) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

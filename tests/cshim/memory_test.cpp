@@ -40,7 +40,7 @@ class Memory : public ShimTest {
   }
 };
 
-TEST_F(Memory, TheLimitRefusesAndTheErrorSaysWhat) {
+TEST_F(Memory, TheErrorAtTheLimitHasTheSizes) {
   EXPECT_OK(ls_memory_set_limit(kCpu, live() + 8 * kMiB));
   auto a = empty(kMiB);
   ASSERT_EQ(a.err, nullptr);
@@ -96,7 +96,7 @@ TEST_F(Memory, TheCallbackFreesBeforeTheRetry) {
   ls_tensor_free(t.t);
 }
 
-TEST_F(Memory, OneRoundServesAllThatWait) {
+TEST_F(Memory, OneRoundServesAllWaiters) {
   constexpr int kThreads = 16;
   EXPECT_OK(ls_memory_set_limit(kCpu, live() + kThreads * 4 * kMiB));
   std::vector<ls_tensor> garbage;
@@ -219,7 +219,7 @@ TEST_F(Memory, ARoundServesEachReason) {
   EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
 }
 
-TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
+TEST_F(Memory, AnAllocationFailsAfterARoundThatFreesNothing) {
   EXPECT_OK(ls_memory_set_limit(kCpu, live() + 4 * kMiB));
   ASSERT_EQ(ls_pressure_attach(), 1);
   std::atomic<int> rounds{0};
@@ -241,7 +241,7 @@ TEST_F(Memory, ARoundThatFreesNothingLetsItFail) {
 }
 
 // Checked by ThreadSanitizer, too.
-TEST_F(Memory, OneAtATimeAttaches) {
+TEST_F(Memory, OnlyOnePacerAttaches) {
   std::atomic<int> attached{0}, most{0};
   on_threads(4, [&](int) {
     for (int k = 0; k < 200; k++) {
@@ -334,7 +334,7 @@ struct Block {
 
 // Blocks that one layer frees serve the next layer's allocations of any size: large blocks are split and merge
 // with free neighbours.
-TEST_F(Memory, LargeBlocksAreCutAndJoined) {
+TEST_F(Memory, LargeBlocksAreSplitAndMerged) {
   EXPECT_OK(ls_memory_empty_cache(kCpu));
   EXPECT_LE(cpu().cached, kMiB) << "small blocks of other threads";
   ls_tensor_free(Block(32 * 8, 0).t);
@@ -369,7 +369,7 @@ TEST_F(Memory, LargeBlocksAreCutAndJoined) {
 #if __GLIBC_PREREQ(2, 33)
 // Blocks of 64 KiB to 1 MiB whose sizes vary from step to step come from ranges: malloc's arenas, of which new
 // threads get their own, do not grow.
-TEST_F(Memory, BlocksOfVaryingSizesLeaveMallocAlone) {
+TEST_F(Memory, BlocksOfVaryingSizesDoNotGrowMalloc) {
   auto of_malloc = [] {
     auto m = mallinfo2();
     return static_cast<int64_t>(m.arena + m.hblkhd);
@@ -495,7 +495,7 @@ TEST_F(Memory, CreditIsUsedOnce) {
 
 // Rounds end with room left while other threads are refused. Credit belongs either to its thread or to the
 // account, never to both: TearDown compares the account with the bytes in use.
-TEST_F(Memory, RoundsEndWhileOthersMeetTheLimit) {
+TEST_F(Memory, RoundsEndWhileOthersReachTheLimit) {
   EXPECT_OK(ls_memory_set_limit(kCpu, live() + 16 * kMiB));
   std::atomic<int> running{2};
   on_threads(4, [&](int i) {
@@ -574,7 +574,7 @@ TEST_F(Memory, EverythingAtOnce) {
 }
 
 // Blocks that libtorch's threads allocate during a backward pass are attributed to the caller.
-TEST_F(Memory, StraysOfManyThreads) {
+TEST_F(Memory, EngineSamplesOfManyThreads) {
   ls_samples_set_rate(1);
   std::atomic<int> running{2};
   on_threads(4, [&](int i) {
@@ -639,7 +639,7 @@ TEST_F(DevicesDeathTest, WithoutAStartAllAreLost) {
       ::testing::ExitedWithCode(41), "");
 }
 
-TEST_F(DevicesDeathTest, ThoseThatAreNotThereAreRefused) {
+TEST_F(DevicesDeathTest, MissingDevicesAreErrors) {
   EXPECT_EXIT(
       {
         begin();

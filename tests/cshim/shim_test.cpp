@@ -64,7 +64,7 @@ TEST_F(Tensors, CopyOutChecksItsBuffer) {
   EXPECT_ERR(ls_tensor_copy_out(nowhere, kFloat, dst, 8), LS_ERR_ARGUMENT);
 }
 
-TEST_F(Tensors, NoHandleIsAnErrorEverywhere) {
+TEST_F(Tensors, ANullHandleIsAlwaysAnError) {
   ls_meta m;
   ls_value item[2];
   EXPECT_ERR(ls_tensor_meta(0, &m), LS_ERR_ARGUMENT);
@@ -185,7 +185,7 @@ TEST_F(Calls, TypedAndBoxedAgree) {
   EXPECT_EQ(values(typed), values(boxed));
 }
 
-TEST_F(Calls, ANumberStandsForATensorAsInPython) {
+TEST_F(Calls, NumbersAreAcceptedForTensorsAsInPython) {
   Tensor a = floats({1, 2, 3});
   Tensor half(ls_tensor_to(a, 5, -1, 0));
   Tensor sum = call("aten::add", "Tensor", {T(half), F(1.5)});
@@ -279,7 +279,7 @@ TEST_F(Calls, WrongTagsAreRefused) {
   EXPECT_EQ(ls_cuda_capturing(), 0);
 }
 
-TEST_F(Calls, DevicesThatCannotBeAreRefused) {
+TEST_F(Calls, InvalidDevicesAreErrors) {
   Tensor t = floats({1});
   for (int32_t d : {-1, 200 << 8, 21 << 8, 0xfe, INT32_MAX, INT32_MIN}) {
     EXPECT_ERR(ls_rng_state(d).err, LS_ERR_ARGUMENT);
@@ -289,7 +289,7 @@ TEST_F(Calls, DevicesThatCannotBeAreRefused) {
   }
 }
 
-TEST_F(Calls, OneDnnsLayoutIsRefused) {
+TEST_F(Calls, OneDnnLayoutIsAnError) {
   constexpr int64_t kBFloat16 = 15, kMkldnn = 3;
   std::vector<ls_value> args;
   append<int64_t>(args, LS_INTS, {100});
@@ -335,7 +335,7 @@ TEST_F(Calls, ErrorTextsAreUtf8) {
   }
 }
 
-TEST_F(Calls, DiscardLeavesNothing) {
+TEST_F(Calls, DiscardFreesTheResults) {
   Tensor a = floats({1, 2});
   ls_value args[2] = {T(a), F(3)};
   EXPECT_OK(ls_op_call(op("aten::add_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
@@ -376,7 +376,7 @@ TEST_F(Threads, ModesNestAndBelongToTheThread) {
   EXPECT_ERR(ls_mode_push(42, 1), LS_ERR_ARGUMENT);
 }
 
-TEST_F(Threads, TheScopeWordComesBackWithResults) {
+TEST_F(Threads, ResultsCarryTheScopeWord) {
   Tensor a = floats({1});
   EXPECT_EQ(ls_scope_set(5), 0u);
   ls_result r = ls_aten_add_Tensor(a, a);
@@ -386,7 +386,7 @@ TEST_F(Threads, TheScopeWordComesBackWithResults) {
   EXPECT_EQ(ls_scope_set(0), 5u);
 }
 
-TEST_F(Threads, ALongTurnIsToldWithAResult) {
+TEST_F(Threads, ALongTurnIsFlaggedInAResult) {
   int32_t before = ls_threads_get();
   Tensor large = floats(std::vector<float>(1 << 15)), small = floats({1});
   // Reports whether a result has LS_SCOPE_LONG within the given time. Every result has scope 7.
@@ -439,7 +439,7 @@ TEST_F(Threads, ALongTurnIsToldWithAResult) {
   ls_threads_set(before);
 }
 
-TEST_F(Threads, AThreadThatEndsInAScopeIsNoticed) {
+TEST_F(Threads, AThreadThatEndsInAScopeIsDetected) {
   std::thread([] { ls_scope_set(9); }).join();
   std::thread([] {
     ls_scope_set(10);
@@ -486,7 +486,7 @@ TEST_F(Threads, SeedsGiveTheSameNumbers) {
 }
 
 // For ThreadSanitizer: shared state is locked.
-TEST_F(Threads, SharedListsAreTheirOwnersAlone) {
+TEST_F(Threads, SharedListsAreLocked) {
   const char *names[] = {"aten::sin", "aten::cos", "aten::tan", "aten::asin", "aten::acos", "aten::atan"};
   std::vector<std::thread> threads;
   std::atomic<int> dropped{0}, orphans{0};
@@ -513,7 +513,7 @@ TEST_F(Threads, SharedListsAreTheirOwnersAlone) {
   EXPECT_EQ(orphans.load(), kThreads * kRounds);
 }
 
-TEST_F(Threads, TheGeneratorsStateIsWhole) {
+TEST_F(Threads, TheGeneratorsStateIsConsistent) {
   auto bytes_of = [](ls_tensor t) {
     ls_meta m;
     EXPECT_OK(ls_tensor_meta(t, &m));

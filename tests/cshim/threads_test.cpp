@@ -172,7 +172,7 @@ TEST_F(Concurrent, RoundsUnderALimitThatChanges) {
   EXPECT_GT(rounds, 0);
 }
 
-TEST_F(Concurrent, SamplesGoOnAndOff) {
+TEST_F(Concurrent, SamplingIsSwitchedOnAndOff) {
   Pool pool;
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
     for (int i = 0; i < 300; i++) {
@@ -199,7 +199,7 @@ TEST_F(Concurrent, SamplesGoOnAndOff) {
 }
 
 // Handles of one tensor are made and freed while other threads compute with it.
-TEST_F(Concurrent, HandlesAreFreedBesideOperators) {
+TEST_F(Concurrent, HandlesAreFreedDuringOperators) {
   Tensor x = floats({1, 2, 3, 4}, {2, 2});
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   Pool pool;
@@ -257,7 +257,7 @@ TEST_F(Concurrent, HooksBlobsAndFunctionsAreDropped) {
   EXPECT_EQ(taken.load(), static_cast<uint64_t>(3 * kWorkers * kTimes));
 }
 
-TEST_F(Concurrent, SettingsChangeBesideOperators) {
+TEST_F(Concurrent, SettingsChangeDuringOperators) {
   Tensor x = floats(std::vector<float>(3000, 1));
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
     for (int i = 0; i < 100; i++) {

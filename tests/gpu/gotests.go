@@ -57,12 +57,12 @@ var goPackages = []goPackage{
 	{"checkpoint", 2 * time.Minute, nil},
 	{"vram", 3 * time.Minute, []leftOut{
 		{"TestAnErrorNamesAReclaimerThatBlocks TestAnErrorNamesACleanupThatBlocks TestExplainAttributesATrainingStep " +
-			"TestTrackedTensorsMayDie TestMetricsFollowTheCounts TestPolicies TestGCPercentOffSweepsOnlyAtTheLimit " +
-			"TestOutOfMemoryErrorSaysWhatWouldHelp TestLimitInsideBackward TestReclaimers " +
-			"TestCacheAnswersToTheLimitAndToIdleness TestAccounting TestCountsSince " +
+			"TestTrackedTensorsAreFreed TestMetricsFollowTheCounts TestPolicies TestGCPercentOffSweepsOnlyAtTheLimit " +
+			"TestOutOfMemoryErrorSuggestsRemedies TestLimitInsideBackward TestReclaimers " +
+			"TestCacheIsLimitedAndShrinksWhenIdle TestAccounting TestCountsSince " +
 			"TestSeedRTorchCollectsAndTriesAgainBeforeAnError TestSeedGoDlFreesBeforeTheRetry " +
-			"TestSeedGoDlBudgetCountsStoragesAndStepsBack TestSeedFloDlOutOfMemoryIsTyped TestSeedTorchSharpLeaksAreFoundByLine " +
-			"TestSeedArticleTechniquesAndWhatTheySave TestSnapshotHoldsWhatIsLiveAndWhatHappened TestHistoryIsBoundedAndEnds " +
+			"TestSeedGoDlBudgetCountsStoragesAndBacksOff TestSeedFloDlOutOfMemoryIsTyped TestSeedTorchSharpLeaksAreFoundByLine " +
+			"TestSeedArticleTechniques TestSnapshotHoldsLiveBlocksAndHistory TestHistoryIsBoundedAndEnds " +
 			"TestReportsOfACUDADevice TestHistoryHoldsOutOfMemoryErrors TestPeakFollowsAndResets TestOther Example_summary Example", figures, false},
 		{"TestProfileNamesTheLine", "runs go tool pprof", false},
 	}},

@@ -25,7 +25,7 @@ func TestGeneratedPrograms(t *testing.T) {
 }
 
 // Checks that the comparison fails for a faulty rewrite. "go run ./tests/lastuse" tries every fault.
-func TestAFaultIsNoticed(t *testing.T) {
+func TestFaultIsDetected(t *testing.T) {
 	res, err := compare(context.Background(), 1, 100, lastuse.Faults()[0])
 	if err != nil {
 		t.Fatal(err)

@@ -594,7 +594,7 @@ func settings(r *round) error {
 		_, _ = vram.SetGCPercent(r.device, percent)
 		vram.SetPolicy(policy)
 		_ = tensor.SetNumThreads(threads)
-		r.calm()
+		r.resetLimits()
 	}()
 	var done atomic.Bool
 	var changers sync.WaitGroup
@@ -621,8 +621,8 @@ func settings(r *round) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// calm restores the default limits.
-func (m *machine) calm() {
+// resetLimits restores the default limits.
+func (m *machine) resetLimits() {
 	_ = vram.SetLimit(m.device, vram.Share(0.9))
 	_ = vram.SetSoftLimit(m.device, vram.Share(0.8))
 }
@@ -671,7 +671,7 @@ func change(r *round, rng *rand.Rand) error {
 
 // storm gives all goroutines together room for fewer blocks than there are goroutines.
 func storm(r *round) error {
-	defer r.calm()
+	defer r.resetLimits()
 	x := tensor.Ones([]int{16 << 10}, r.device)
 	defer x.Release()
 	now, err := program.Live(r.device)
@@ -706,8 +706,8 @@ func storm(r *round) error {
 }
 
 func programs(r *round) error {
-	defer r.calm()
-	r.calm()
+	defer r.resetLimits()
+	r.resetLimits()
 	g, err := program.NewGroup(r.device, r.seed, 1+int(r.seed%uint64(r.goroutines)), 24, 8<<10)
 	if err != nil {
 		return err
@@ -757,6 +757,6 @@ func mix(r *round) error {
 		})
 	}
 	wg.Wait()
-	r.calm()
+	r.resetLimits()
 	return errors.Join(errs...)
 }
