@@ -115,7 +115,7 @@ func TestDamagedLibrariesAreErrors(t *testing.T) {
 			{"a truncated shim with a manifest", true, 0, half, "liblinstock.so is damaged: it has "},
 			{"changed code in the shim", true, 0, flip, "liblinstock.so is damaged: its content has changed since it was installed; "},
 			{"a truncated libtorch", false, 1 << 20, nil, "torch/lib/libtorch_cpu.so is damaged: it has 1048576 bytes, and its header says "},
-			{"a truncated libtorch with a manifest", true, 1 << 20, nil, "torch/lib/libtorch_cpu.so is damaged: it has 1048576 bytes, and had "},
+			{"a truncated libtorch with a manifest", true, 1 << 20, nil, "torch/lib/libtorch_cpu.so is damaged: it has 1048576 bytes instead of the "},
 		} {
 			dir := t.TempDir()
 			place(t, dir, c.manifest, c.torch, c.change)

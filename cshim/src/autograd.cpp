@@ -139,7 +139,7 @@ auto with_engine(F &&pass) {
   if (engine.load(std::memory_order_relaxed) == kCannotStart)
     throw ArgumentError(
         "the threads of libtorch's engine could not be started: no backward pass is possible until "
-        "the process starts anew");
+        "the process is restarted");
   pass_starts();
   try {
     auto result = pass();

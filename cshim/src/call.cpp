@@ -103,7 +103,7 @@ c10::IValue list_value(const c10::Argument &arg, const c10::TypePtr &element, co
       for (uint32_t i = 0; i < v->len; i++) {
         ls_tensor h = payload<ls_tensor>(v)[i];
         if (h == 0)
-          throw ArgumentError("argument '" + arg.name() + "': element " + std::to_string(i) + " is no tensor");
+          throw ArgumentError("argument '" + arg.name() + "': element " + std::to_string(i) + " is not a tensor");
         list.push_back(copy_of(h));
       }
       return list;

@@ -351,7 +351,7 @@ void Checkpoint::popped() {
     // it kept the input.
     saved = std::move(inputs_);
     spoiled_ = "the function has changed its input " + std::to_string(i) +
-               " in place, and cannot be computed again from it";
+               " in place, so it cannot be recomputed from it";
     throw ArgumentError(spoiled_);
   }
 }
@@ -395,7 +395,7 @@ void Checkpoint::end_pass(int pass) noexcept {
 
 at::Tensor Checkpoint::take(size_t i) {
   int pass = torch::autograd::get_current_graph_task_id();
-  if (pass < 0) throw ArgumentError("a checkpointed tensor can be used within a backward pass only");
+  if (pass < 0) throw ArgumentError("a checkpointed tensor can only be used within a backward pass");
   {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
@@ -417,7 +417,7 @@ at::Tensor Checkpoint::take(size_t i) {
       if (p->computing != 0 && !random_.empty())
         throw ArgumentError(
             "Checkpoint: two devices need it at once, and its function draws random numbers and starts a backward "
-            "pass: checkpoint what is on each device by itself");
+            "pass: use a checkpoint for each device");
       p->computing++;
       break;
     }
@@ -462,11 +462,10 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
     failed = callbacks.recompute(ticket_->id, lent.data(), lent.size());
   }
   if (!r->complete()) {
-    if (failed != 0) throw CallbackError(failed, "a checkpointed function failed when it was computed again");
-    throw ArgumentError(
-        "Checkpoint: the function saved " + std::to_string(r->kinds().size()) +
-        " tensors for backward when it was computed again, and more the first time: it must compute "
-        "the same each time");
+    if (failed != 0) throw CallbackError(failed, "a checkpointed function failed when it was recomputed");
+    throw ArgumentError("Checkpoint: the function saved " + std::to_string(r->kinds().size()) +
+                        " tensors for backward when it was recomputed, and more the first time: it must compute "
+                        "the same each time");
   }
   if (failed != 0) {
     answer->id = failed;
@@ -480,8 +479,8 @@ at::Tensor Checkpoint::deliver(int pass, size_t needed, Recomputation &r) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < r.kinds().size(); i++) {
     if (!wanted_[i] || r.kinds()[i] == kinds_[i]) continue;
-    throw ArgumentError("Checkpoint: computed again, the function saved " + r.kinds()[i].text() + " as tensor " +
-                        std::to_string(i) + ", and " + kinds_[i].text() +
+    throw ArgumentError("Checkpoint: when it was recomputed, the function saved " + r.kinds()[i].text() +
+                        " as tensor " + std::to_string(i) + ", and " + kinds_[i].text() +
                         " the first time: it must compute the same each time");
   }
   if (needed >= r.kinds().size()) return {};

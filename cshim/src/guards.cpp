@@ -74,7 +74,7 @@ void div_trunc(Args a) {
   } else if (!a[1].isInt() || a[1].toInt() != -1) {
     return;
   }
-  refuse("the least integer divided by -1 is none");
+  refuse("the least integer divided by -1 overflows");
 }
 
 // The number of int64 elements is a division by the step as an integer, which is 0 for a fraction, or -1 with the
@@ -90,7 +90,7 @@ void arange(Args a) {
   if (long_out && !a[2].isInt() && !a[2].isBool() && whole(a[2]) == 0)
     refuse("a step of int64 must not be a fraction of 1");
   if (whole(a[2]) == -1 && whole(a[0]) - whole(a[1]) > std::numeric_limits<int64_t>::max())
-    refuse("so many elements have no number of 64 bits");
+    refuse("the number of elements does not fit 64 bits");
 }
 
 // The number of elements of an integer result is a division by the step as an integer, which is 0 for a fraction.
@@ -136,18 +136,18 @@ void embedding_bag(Args a) {
   need_range(indices, "indices", 0, weight.size(0));
   need_range(offsets, "offsets", 0, indices.size(0) + 1);
   if (readable(offsets) && offsets.size(0) > 1 && any(offsets.slice(0, 1).lt(offsets.slice(0, 0, -1))))
-    refuse("offsets must not fall");
+    refuse("offsets must not decrease");
 }
 
 // The components of the result would be scalars, whose sizes are read beyond their end: SIGSEGV (2.11).
 void select(Args a) {
   const auto &x = a[0].toTensor();
   if (x.is_nested() && x.dim() == 2 && a[1].toInt() != 0 && a[1].toInt() != -2)
-    refuse("a nested tensor of vectors is selected along dimension 0 alone");
+    refuse("a nested tensor of vectors can only be selected along dimension 0");
 }
 
 // It runs hooks and functions in the caller's language, which ls_op_call must not do: Go would panic.
-void backward(Args) { refuse("a backward pass is started by Backward or Grad alone"); }
+void backward(Args) { refuse("a backward pass can only be started by Backward or Grad"); }
 
 // The magnitude of a bool is undefined: infinite recursion.
 void matrix_power(Args a) {
@@ -164,7 +164,7 @@ void binomial(Args a) {
 
 // It makes a grid of r dimensions first.
 void combinations(Args a) {
-  if (a[1].toInt() > 64) refuse("r is " + std::to_string(a[1].toInt()) + "; 64 is the most");
+  if (a[1].toInt() > 64) refuse("r is " + std::to_string(a[1].toInt()) + "; the maximum is 64");
 }
 
 // Shapes and dtypes of states and weights are not checked (Python does so in nn.LSTM): reads and writes beyond
@@ -223,7 +223,8 @@ void packed_rnn(Args a, int64_t gates, bool lstm) {
     refuse("batch_sizes must be a vector of int64");
   need_range(sizes, "batch_sizes", 1, data.size(0) + 1);
   if (sizes.sum().item<int64_t>() != data.size(0) || any(sizes.slice(0, 1).gt(sizes.slice(0, 0, -1))))
-    refuse("batch_sizes must fall, and add up to the " + std::to_string(data.size(0)) + " rows of the data");
+    refuse("batch_sizes must not increase and must add up to the " + std::to_string(data.size(0)) +
+           " rows of the data");
   rnn(a.slice(2), data.size(1), sizes[0].item<int64_t>(), gates, lstm);
 }
 void lstm(Args a) { padded_rnn(a, 4, true); }
@@ -236,13 +237,13 @@ void packed_simple_rnn(Args a) { packed_rnn(a, 1, false); }
 // Its derivative with no rows: SIGSEGV.
 void pdist(Args a) {
   const auto &x = a[0].toTensor();
-  if (x.dim() > 0 && x.size(0) == 0 && recording(x)) refuse("no rows have no distances to differentiate");
+  if (x.dim() > 0 && x.size(0) == 0 && recording(x)) refuse("distances without rows cannot be differentiated");
 }
 
 // It saves a view of a tensor that it then writes to: the backward pass fails, and the graph owns itself and is
 // never freed.
 void vander(Args a) {
-  if (recording(a[0].toTensor())) refuse("libtorch cannot differentiate it; take Detach() of the input");
+  if (recording(a[0].toTensor())) refuse("libtorch cannot differentiate it; use Detach() of the input");
 }
 
 // The sizes of outputs are computed from windows, strides and paddings without a check of overflow: SIGSEGV.
@@ -305,8 +306,7 @@ void per_channel(Args a, size_t first, size_t end) {
 void batch_norm(Args a) {
   per_channel(a, 1, 5);
   auto given = [&](size_t i) { return a[i].isTensor() && a[i].toTensor().defined(); };
-  if (!a[5].toBool() && (!given(3) || !given(4)))
-    refuse("running_mean and running_var are needed out of training");
+  if (!a[5].toBool() && (!given(3) || !given(4))) refuse("running_mean and running_var are needed in evaluation");
 }
 void batch_norm_statistics(Args a) { per_channel(a, 1, 3); }
 
@@ -325,7 +325,7 @@ void channel_shuffle(Args a) {
 // A quantized tensor's quantizer has its dtype, and would be kept with another one: SIGSEGV when it is copied.
 void view_dtype(Args a) {
   if (a[0].toTensor().is_quantized())
-    refuse("a quantized tensor has no view of another dtype; take int_repr of it");
+    refuse("a quantized tensor has no view of another dtype; use int_repr of it");
 }
 
 // Grouped queries: the number of heads of the query is divided by that of key and value: SIGFPE.
@@ -360,7 +360,7 @@ void segment_reduce(Args a) {
     need_range(segments, name, 0, size + 1);
     if (!readable(segments)) continue;
     if (i == 2 && any(segments.sum(-1).ne(size))) refuse("lengths must add up to " + std::to_string(size));
-    if (i == 4 && any(segments.slice(-1, 1).lt(segments.slice(-1, 0, -1)))) refuse("offsets must not fall");
+    if (i == 4 && any(segments.slice(-1, 1).lt(segments.slice(-1, 0, -1)))) refuse("offsets must not decrease");
   }
 }
 
@@ -383,7 +383,7 @@ void ldl_solve(Args a) {
 // Its derivative uses values that were not unpacked: heap corruption.
 void lu_unpack(Args a) {
   if (!a[2].toBool() && recording(a[0].toTensor()))
-    refuse("without unpack_data there is no derivative; take Detach() of LU_data");
+    refuse("LU_data has no derivative without unpack_data; use Detach() of it");
 }
 
 // It searches over bins: beyond the end of the input, or forever if the step is not finite.
@@ -658,7 +658,7 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
     if (t.is_quantized() && (t.is_neg() || t.is_conj()))
       refuse("a quantized tensor has no negative or conjugate view");
     if (!reads_parts_ && t._is_zerotensor() && c10::isIntegralType(t.scalar_type(), true))
-      refuse("zeros without memory cannot be integers; take Clone() of them");
+      refuse("zeros without memory cannot be integers; use Clone() of them");
     bool is_nested = in(c10::DispatchKeySet(c10::DispatchKey::NestedTensor));
     if (!reads_parts_ && is_nested && t.dim() > 0 && t.size(0) == 0) refuse("a nested tensor has no components");
     bool is_mkldnn = keys.has(c10::DispatchKey::MkldnnCPU);
@@ -677,9 +677,10 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
              "; aten::to_dense makes a dense one");
   }
   if (mkldnn && !takes_mkldnn_) refuse("there is no kernel for a tensor of oneDNN's layout");
-  if (mkldnn && (sparse || quantized || nested)) refuse("a tensor of oneDNN's layout goes with dense ones alone");
+  if (mkldnn && (sparse || quantized || nested))
+    refuse("a tensor of oneDNN's layout can only be combined with dense ones");
   if (sparse + quantized + nested > 1)
-    refuse("sparse, quantized and nested tensors go with dense ones and their own kind alone");
+    refuse("sparse, quantized and nested tensors can only be combined with dense ones and their own kind");
 }
 
 namespace {
@@ -721,7 +722,7 @@ void Operator::check(const torch::jit::Stack &stack) const {
       each_tensor(stack[i], [](const at::Tensor &t) {
         // It has no memory: SIGSEGV.
         if (t.defined() && t._is_zerotensor())
-          refuse("zeros without memory cannot be written to; take Clone() of them");
+          refuse("zeros without memory cannot be written to; use Clone() of them");
       });
   }
   for (const auto &e : enums_) {
@@ -730,7 +731,7 @@ void Operator::check(const torch::jit::Stack &stack) const {
       refuse("argument '" + handle.schema().arguments()[e.argument].name() + "': there is no " +
              std::to_string(v.toInt()));
     if (e.layout && v.isInt() && v.toInt() == static_cast<int64_t>(c10::Layout::Mkldnn))
-      refuse("tensors of oneDNN's layout are made by aten::to_mkldnn alone");
+      refuse("tensors of oneDNN's layout can only be made by aten::to_mkldnn");
   }
   for (size_t i : outs_) {
     // An output is resized before the inputs are read, and outputs one after another: heap corruption.
@@ -755,8 +756,7 @@ void check_in_place(const at::Tensor &t) {
   if (!t.defined() || !at::GradMode::is_enabled() || !t.is_view()) return;
   const auto &base = t._base();
   if (base.retains_grad() && base.output_nr() != 0)
-    refuse(
-        "a view of a second or later result that retains its gradient cannot be written to; take Clone() of it");
+    refuse("a view of a second or later result that retains its gradient cannot be written to; use Clone() of it");
 }
 
 }  // namespace ls

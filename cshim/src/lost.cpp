@@ -74,7 +74,7 @@ bool any_device_lost() noexcept { return any_lost(); }
 
 DeviceLost::DeviceLost(int slot, int32_t e)
     : text(device_at(slot).str() + " is lost (" + row_of(slot)->name + " error " + std::to_string(e) +
-           "): nothing can be computed there until the process starts anew"),
+           "): it cannot be used until the process is restarted"),
       error(e) {}
 
 int32_t error_of_lost(int slot) noexcept { return bit(slot) != 0 ? errors[slot].load() : 0; }

@@ -392,7 +392,7 @@ void *allocate_small(size_t asked) {
 
 void *allocate_large(size_t asked) {
   if (asked > static_cast<size_t>(INT64_MAX) / 2)
-    out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: more bytes than there are addresses");
+    out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: the size exceeds the address space");
   size_t size = class_rounded(asked);
   auto n = static_cast<int64_t>(size);
   enter(kCpuSlot, n, static_cast<int64_t>(asked));

@@ -38,7 +38,7 @@ void pass_starts() noexcept;
 // LS_ERR_STOP_RECOMPUTATION.
 struct StopRecomputation : std::exception {
   const char *what() const noexcept override {
-    return "the checkpoint has what it needs of this recomputation, and its function should return";
+    return "the checkpoint has all that it needs, so the checkpointed function should return";
   }
 };
 

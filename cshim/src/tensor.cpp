@@ -48,7 +48,7 @@ namespace {
 c10::ScalarType dtype_of(int32_t d) {
   if (d < 0 || d >= static_cast<int32_t>(c10::ScalarType::NumOptions) ||
       d == static_cast<int32_t>(c10::ScalarType::Undefined))
-    throw ArgumentError("dtype " + std::to_string(d) + " is not one of this libtorch's");
+    throw ArgumentError("dtype " + std::to_string(d) + " is unknown to this libtorch");
   auto dtype = static_cast<c10::ScalarType>(d);
   // Only the operators that make quantized tensors give them a quantizer; without one the first use ends the
   // process.

@@ -11,13 +11,13 @@ extern "C" {
 /* ---- autograd ---- */
 typedef struct ls_callbacks {
   /* A tensor hook: grad is borrowed; *out is 0 to leave it, or a new handle. Returns 0 for success, else a
-   * number that comes back in ls_error.callback. */
+   * number that is returned in ls_error.callback. */
   uint64_t (*hook)(uint64_t id, ls_tensor grad, ls_tensor *out);
   /* backward of a custom function: grads[n] borrowed (0: none), saved[ns] borrowed, out[nout] filled with new
    * handles (0: none). */
   uint64_t (*backward)(uint64_t id, const ls_tensor *grads, uint64_t n, const ls_tensor *saved, uint64_t ns,
                        const uint8_t *needs, ls_tensor *out, uint64_t nout);
-  /* Computes a checkpointed function again on inputs[n], borrowed; see ls_checkpoint_push. */
+  /* Recomputes a checkpointed function on inputs[n], borrowed; see ls_checkpoint_push. */
   uint64_t (*recompute)(uint64_t id, const ls_tensor *inputs, uint64_t n);
 } ls_callbacks;
 LS_API void ls_callbacks_set(const ls_callbacks *cb) LS_NOEXCEPT;
@@ -26,45 +26,45 @@ LS_API void ls_callbacks_set(const ls_callbacks *cb) LS_NOEXCEPT;
 LS_API ls_error *ls_autograd_backward(const ls_tensor *roots, uint64_t n, const ls_tensor *grads,
                                       const ls_tensor *inputs, uint64_t ninputs, int32_t retain,
                                       int32_t create) LS_NOEXCEPT;
-/* CALLS BACK. out[ninputs]; 0 where an input is unused and that is allowed. */
+/* CALLS BACK. out[ninputs]; 0 for an unused input if allow_unused. */
 LS_API ls_error *ls_autograd_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor *grads,
                                   const ls_tensor *inputs, uint64_t ninputs, int32_t retain, int32_t create,
                                   int32_t allow_unused, ls_tensor *out, uint64_t *scope) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_set_requires_grad(ls_tensor t, int32_t on) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_retain_grad(ls_tensor t) LS_NOEXCEPT;
-/* .grad; t is 0 where there is none. */
+/* Returns .grad; t is 0 if there is none. */
 LS_API ls_result ls_tensor_grad(ls_tensor t) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_set_grad(ls_tensor t, ls_tensor grad) LS_NOEXCEPT;
-/* The .grad of each, 0 where there is none; out[n]. */
+/* Writes the .grad of each to out[n], 0 if there is none. */
 LS_API ls_error *ls_tensors_grad(const ls_tensor *t, uint64_t n, ls_tensor *out) LS_NOEXCEPT;
-/* .grad = None (zero == 0) or zeros in place (zero == 1). */
+/* Sets .grad to None (zero == 0) or fills it with zeros in place (zero == 1). */
 LS_API ls_error *ls_tensors_zero_grad(const ls_tensor *t, uint64_t n, int32_t zero) LS_NOEXCEPT;
-/* The name of grad_fn, as a string; empty for a leaf. */
+/* Returns the name of grad_fn as a string; empty for a leaf. */
 LS_API ls_results ls_tensor_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
-/* Calls hook(id, …) during backward. The id is queued for ls_dropped_take when libtorch lets the hook go. */
+/* Calls hook(id, …) during backward. The id is queued for ls_dropped_take when libtorch frees the hook. */
 LS_API ls_error *ls_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) LS_NOEXCEPT;
 LS_API ls_error *ls_hook_remove(ls_tensor t, uint32_t slot) LS_NOEXCEPT;
-/* Ties outputs (computed without gradients) to inputs by a node whose backward is the callback. out[nout]. */
+/* Connects outputs, computed without gradients, to inputs by a node whose backward is the callback. out[nout]. */
 LS_API ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
                                     uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
                                     uint64_t *scope) LS_NOEXCEPT;
 /* Policies decide what the graph keeps in place of the tensors that operators save for backward. Each thread has a
- * stack of them; the innermost one decides. It is asked on the operator's thread and never calls back then; for
- * the tensor it is asked within a backward pass, on any thread, and may call back.
+ * stack of them; the innermost one decides. It runs on the operator's thread and never calls back then; to return
+ * a tensor it runs within a backward pass, on any thread, and may call back.
  *
  * Pushes a checkpoint: from now until ls_saved_pop the graph keeps none of the tensors that operators save on this
  * thread. When a backward pass needs one of them, it calls recompute(id, inputs), with the random states and the
  * modes that were in force at the push, and takes the tensors that are saved then: they must agree with the first
  * ones in number, dtype, shape and device. Once the last of them is saved, operators of the recomputation fail
- * with LS_ERR_STOP_RECOMPUTATION, and what recompute returns is ignored. The tensors live until they are used, and
- * not beyond the pass. The inputs are saved by the policy around. The id is queued for ls_dropped_take when the
- * last node of the graph that may need it is freed, and at once where there is none. *depth is for ls_saved_pop.
+ * with LS_ERR_STOP_RECOMPUTATION, and what recompute returns is ignored. The tensors live until they are used, but
+ * not beyond the pass. The enclosing policy saves the inputs. The id is queued for ls_dropped_take when the
+ * last node of the graph that may need it is freed, and at once if there is none. *depth is for ls_saved_pop.
  */
 LS_API ls_error *ls_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) LS_NOEXCEPT;
-/* Pops policies of the calling thread until depth are left, also where it returns an error: an input was changed
- * in place since the push, and something would have to be computed from it again. */
+/* Pops policies of the calling thread until depth are left, also if it returns an error: an input was changed
+ * in place since the push, and a recomputation would need it. */
 LS_API ls_error *ls_saved_pop(uint64_t depth) LS_NOEXCEPT;
-/* Ids whose native holder has gone, to be forgotten by the owner. Returns how many were written. */
+/* Writes ids whose native holder was freed, so that the caller can drop them. Returns the number written. */
 LS_API uint64_t ls_dropped_take(uint64_t *ids, uint64_t cap) LS_NOEXCEPT;
 LS_API uint64_t ls_dropped_count(void) LS_NOEXCEPT;
 

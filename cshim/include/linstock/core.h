@@ -105,41 +105,41 @@ typedef struct ls_meta {
 } ls_meta;
 
 /* ---- versions, errors ---- */
-/* LS_ABI of the headers that the shim was built with: another means other structs. */
+/* Returns LS_ABI of the headers that the shim was built with. If it differs, the structs differ. */
 LS_API uint32_t ls_abi(void) LS_NOEXCEPT;
-/* What was compiled against and what is loaded, MAJOR<<56|MINOR<<48|PATCH<<40. */
+/* The libtorch compiled against and the one loaded, MAJOR<<56|MINOR<<48|PATCH<<40. */
 LS_API uint64_t ls_torch_version_built(void) LS_NOEXCEPT;
 LS_API uint64_t ls_torch_version_loaded(void) LS_NOEXCEPT;
-/* Once, before anything else: installs the counting CPU allocator. Later calls do nothing. */
+/* Called first: installs the counting CPU allocator. Later calls do nothing. */
 LS_API ls_error *ls_init(void) LS_NOEXCEPT;
 LS_API void ls_error_free(ls_error *err) LS_NOEXCEPT;
-/* libtorch's build configuration, a string result. */
+/* Returns libtorch's build configuration as a string. */
 LS_API ls_results ls_torch_config(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
 
 /* ---- the calling thread ---- */
 enum ls_mode { LS_MODE_GRAD = 0, LS_MODE_INFERENCE = 1 };
 LS_API int32_t ls_mode_get(int32_t mode) LS_NOEXCEPT;
-/* Pushes; ls_mode_pop restores what was before, on the same thread, innermost first. */
+/* Sets a mode; ls_mode_pop restores the previous one, on the same thread, innermost first. */
 LS_API ls_error *ls_mode_push(int32_t mode, int32_t on) LS_NOEXCEPT;
 LS_API void ls_mode_pop(void) LS_NOEXCEPT;
-/* Set in the scope word of a result whose thread has computed on the CPU's large blocks, 8 ms and more after this
- * was set last, until the next ls_scope_set: time to let the caller's scheduler have the thread. */
+/* Set in the scope word of a result whose thread has computed on large CPU blocks, at least 8 ms after the flag
+ * was last set, until the next ls_scope_set: the caller's scheduler should get the thread now. */
 #define LS_SCOPE_LONG (UINT64_C(1) << 60)
 /* The flags in a scope word, which are not part of the scope. */
 #define LS_SCOPE_FLAGS (LS_SCOPE_SAMPLED | LS_SCOPE_LONG)
 /* Sets the scope word, without flags, and returns the one before. */
 LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
 LS_API uint64_t ls_scope_get(void) LS_NOEXCEPT;
-/* The flags that a result would carry now: after what gives none, such as ls_autograd_backward. */
+/* Returns the flags that a result would carry now, for calls without a result, such as ls_autograd_backward. */
 LS_API uint64_t ls_scope_flags(void) LS_NOEXCEPT;
-/* Scope words of threads that ended with one set. Returns how many were written. */
+/* Writes the scope words of threads that ended with one set. Returns the number written. */
 LS_API uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) LS_NOEXCEPT;
 
 /* ---- the process ---- */
 LS_API ls_error *ls_rng_seed(uint64_t seed) LS_NOEXCEPT;
 LS_API ls_result ls_rng_state(int32_t device) LS_NOEXCEPT; /* uint8 tensor */
 LS_API ls_error *ls_rng_set_state(int32_t device, ls_tensor state) LS_NOEXCEPT;
-/* Reaches every thread: each one takes the number over at its next call. */
+/* Applies to every thread, from its next call on. */
 LS_API ls_error *ls_threads_set(int32_t n) LS_NOEXCEPT;
 LS_API int32_t ls_threads_get(void) LS_NOEXCEPT;
 LS_API ls_error *ls_deterministic_set(int32_t on, int32_t warn_only) LS_NOEXCEPT;
@@ -149,10 +149,10 @@ LS_API ls_error *ls_matmul_precision_set(int32_t precision) LS_NOEXCEPT;
 LS_API int32_t ls_matmul_precision_get(void) LS_NOEXCEPT;
 LS_API ls_error *ls_default_dtype_set(int32_t dtype) LS_NOEXCEPT;
 LS_API int32_t ls_default_dtype_get(void) LS_NOEXCEPT;
-/* How many devices of a type can be used. */
+/* Returns the number of devices of a type that can be used. */
 LS_API int32_t ls_device_count(int32_t device_type) LS_NOEXCEPT;
 LS_API ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
-/* The devices of a type that this process has used and that are not lost: bit i is the i-th. */
+/* Returns the devices of a type that this process has used and that are not lost: bit i is the i-th. */
 LS_API uint64_t ls_device_used(int32_t device_type) LS_NOEXCEPT;
 LS_API ls_error *ls_device_synchronize(int32_t device) LS_NOEXCEPT;
 

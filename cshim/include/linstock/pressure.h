@@ -21,11 +21,12 @@ LS_API ls_board *ls_memory_board(void) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t wait) LS_NOEXCEPT;
 /* Why an allocation waits. */
 enum ls_wait_reason {
-  LS_WAIT_TARGET = 1, /* it would pass the wait trigger; it goes on after a quarter of a second at the latest */
+  LS_WAIT_TARGET = 1, /* it would pass the wait trigger; it proceeds after 250 ms at the latest */
   LS_WAIT_LIMIT = 2,  /* it would pass the hard limit; it fails after an exhausted round that freed nothing */
   LS_WAIT_SYSTEM = 3  /* the system or the device has refused the memory; it fails as for LS_WAIT_LIMIT */
 };
-/* The result of a round for a device; bits. With none the allocations try again, and may ask for another round. */
+/* The result of a round for a device; bits. Without a bit the allocations try again, and may request another
+ * round. */
 enum ls_verdict {
   LS_VERDICT_ADMIT = 1,    /* for LS_WAIT_TARGET: the allocations may pass the wait trigger */
   LS_VERDICT_EXHAUSTED = 2 /* for the others: everything that was unreachable when the round began is freed */
@@ -42,18 +43,18 @@ typedef struct ls_waiters {
 #define LS_PRESSURE_DEVICES 65
 typedef struct ls_pressure {
   uint64_t round;
-  int32_t count, unused; /* devices in waiters; 0: no allocation waits any more */
+  int32_t count, unused; /* devices in waiters; 0: no allocation waits */
   ls_waiters waiters[LS_PRESSURE_DEVICES];
 } ls_pressure;
 /* Allocations wait from ls_pressure_attach (0: a pacer is attached already) to ls_pressure_stop. ls_pressure_wait
- * blocks the calling thread until a round is asked for (1), the time is over (0) or ls_pressure_stop was called
+ * blocks the calling thread until a round is requested (1), the time is over (0) or ls_pressure_stop was called
  * (-1); it also does ls_sweeping_set(1) for the thread. ls_pressure_done ends the round with the verdicts in it,
  * after the caller's frees; NULL ends no round. */
 LS_API int32_t ls_pressure_attach(void) LS_NOEXCEPT;
 LS_API void ls_pressure_stop(void) LS_NOEXCEPT;
 LS_API int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) LS_NOEXCEPT;
 LS_API void ls_pressure_done(const ls_pressure *round) LS_NOEXCEPT;
-/* Asks for a round and returns at once; 0: no pacer is attached. */
+/* Requests a round and returns at once; 0: no pacer is attached. */
 LS_API int32_t ls_pressure_ask(void) LS_NOEXCEPT;
 /* While on, allocations of this thread never wait. Returns the value before; a negative value changes nothing. */
 LS_API int32_t ls_sweeping_set(int32_t on) LS_NOEXCEPT;

@@ -14,33 +14,34 @@ LS_API void ls_tensors_free(const ls_tensor *t, uint64_t n) LS_NOEXCEPT;
 /* A CPU tensor that owns a copy of nbytes at data, which must be numel × the dtype's size. */
 LS_API ls_result ls_tensor_from_data(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data,
                                      uint64_t nbytes) LS_NOEXCEPT;
-/* A CPU tensor over caller's memory that stays valid until drop(arg) is called, on whichever thread lets
- * the last reference go. With drop == NULL, the id is queued for ls_dropped_take instead. */
+/* A CPU tensor over caller's memory that stays valid until drop(arg) is called, on the thread that frees
+ * the last reference. With drop == NULL, arg is queued for ls_dropped_take instead. */
 LS_API ls_result ls_tensor_from_blob(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data,
                                      uint64_t nbytes, void (*drop)(void *), uint64_t arg) LS_NOEXCEPT;
-/* Copies the elements in row-major order; nbytes must match exactly and dtype be the tensor's own. */
+/* Copies the elements in row-major order; nbytes must match exactly, and dtype must be the tensor's. */
 LS_API ls_error *ls_tensor_copy_out(ls_tensor t, int32_t dtype, void *dst, uint64_t nbytes) LS_NOEXCEPT;
-/* The one element of t: LS_INT, LS_FLOAT, LS_BOOL or LS_COMPLEX (two slots). */
+/* Writes the only element of t: LS_INT, LS_FLOAT, LS_BOOL or LS_COMPLEX (two slots). */
 LS_API ls_error *ls_tensor_item(ls_tensor t, ls_value out[2]) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_sizes(ls_tensor t, int64_t *sizes, int64_t *strides, uint64_t cap) LS_NOEXCEPT;
-/* A second handle to the same tensor. */
+/* Returns a second handle to the same tensor. */
 LS_API ls_result ls_tensor_alias(ls_tensor t) LS_NOEXCEPT;
 LS_API ls_result ls_tensor_to(ls_tensor t, int32_t dtype /* -1: keep */, int32_t device /* -1: keep */,
                               int32_t copy) LS_NOEXCEPT;
-/* x[indices]; indices of n tensors, 0 where a dimension is taken whole. */
+/* Returns t[indices], with n index tensors; 0 takes a dimension whole. */
 LS_API ls_result ls_tensor_index(ls_tensor t, const ls_tensor *indices, uint64_t n) LS_NOEXCEPT;
 
 /* ---- operators ---- */
-/* name "aten::add", overload "Tensor" or "". 0 and no error: the dispatcher knows no such operator. */
+/* name "aten::add", overload "Tensor" or "". 0 and no error: there is no such operator. */
 LS_API ls_results ls_op_find(const char *name, const char *overload, ls_op *out) LS_NOEXCEPT;
-/* Its schema, as one string. */
+/* Returns the operator's schema as a string. */
 LS_API ls_results ls_op_schema(ls_op op, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
-/* 1: it writes into none of its arguments and draws no random numbers. */
+/* Reports whether it writes to none of its arguments and draws no random numbers. */
 LS_API int32_t ls_op_repeatable(ls_op op) LS_NOEXCEPT;
-/* 1: it is internal to libtorch, which trusts its arguments: wrong ones may end the process. */
+/* Reports whether it is internal to libtorch, which does not check its arguments: invalid ones may end the process.
+ */
 LS_API int32_t ls_op_internal(ls_op op) LS_NOEXCEPT;
-/* All names, "aten::add.Tensor", as one string with a newline after each. */
+/* Returns all names, such as "aten::add.Tensor", as a string with a newline after each. */
 LS_API ls_results ls_op_names(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
 enum ls_call_flags { LS_CALL_DISCARD = 1 /* drop the results (in-place operators) */ };
 LS_API ls_results ls_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots,

@@ -10,9 +10,9 @@ extern "C" {
 
 /* ---- faults: for tests, which make the shim fail where it could ---- */
 enum ls_fault_point {
-  LS_FAULT_CPU = 0,    /* memory for a CPU tensor: no room, whatever is tried */
-  LS_FAULT_SYSTEM = 1, /* the same where the system is asked: what is kept is given back, and it is asked again */
-  LS_FAULT_SHIM = 2,   /* an allocation of the shim's own, by malloc or new */
+  LS_FAULT_CPU = 0,    /* memory for a CPU tensor, from the cache or the system */
+  LS_FAULT_SYSTEM = 1, /* memory from the system, which is tried again after the caches are emptied */
+  LS_FAULT_SHIM = 2,   /* memory for the shim itself, by malloc or new */
   LS_FAULT_ENTRY = 3,  /* the entry of a function throws */
   LS_FAULT_POINTS = 4
 };
@@ -26,10 +26,10 @@ enum ls_throw {
   LS_THROW_NAMELESS = 6, /* a std::exception whose what() is NULL */
   LS_THROWS = 7
 };
-/* Lets skip events of a point pass and makes the next `times` fail (-1: all from then on; 0: disarms it), those of
- * the calling thread alone where mine is set. kind: what an entry throws. */
+/* Lets the first `skip` events of a point succeed and makes the next `times` events fail (-1: all; 0: disarms it).
+ * With mine only events of the calling thread count. kind: what an entry throws. */
 LS_API ls_error *ls_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) LS_NOEXCEPT;
-/* How many events there were since it was armed, and how many of them failed. */
+/* Returns the number of events since the point was armed, and of those that failed. */
 LS_API void ls_fault_counts(int32_t point, int64_t *seen, int64_t *failed) LS_NOEXCEPT;
 
 #ifdef __cplusplus
