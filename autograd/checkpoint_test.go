@@ -180,7 +180,7 @@ func TestCheckpointBackwardTwice(t *testing.T) {
 			t.Errorf("%d calls, want %d", calls, want)
 		}
 		if err := y.Backward(); err == nil {
-			t.Errorf("checkpointed %v: a third pass through a graph that is freed is no error", checkpointed)
+			t.Errorf("checkpointed %v: a third pass through a freed graph gives no error", checkpointed)
 		}
 		return gradsOf(ws), nil
 	})

@@ -125,7 +125,7 @@ func (h *header) read(p *parser) error {
 		return err
 	}
 	if p.space(); p.at != len(p.text) {
-		return malformed("something follows the header's object, at byte %d", p.at)
+		return malformed("unexpected data after the header's object, at byte %d", p.at)
 	}
 	return nil
 }
@@ -337,14 +337,14 @@ var escapes = map[byte]rune{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f'
 // escape parses what follows a backslash.
 func (p *parser) escape() (rune, error) {
 	if p.at >= len(p.text) {
-		return 0, malformed("the header ends in an escape")
+		return 0, malformed("the header ends within an escape")
 	}
 	c := p.text[p.at]
 	p.at++
 	if c != 'u' {
 		r, ok := escapes[c]
 		if !ok {
-			return 0, malformed("no escape at byte %d of the header", p.at-2)
+			return 0, malformed("invalid escape at byte %d of the header", p.at-2)
 		}
 		return r, nil
 	}
@@ -357,7 +357,7 @@ func (p *parser) escape() (rune, error) {
 	}
 	// A character beyond the basic plane is written as two surrogates.
 	if r > 0xdbff || !bytes.HasPrefix(p.text[p.at:], []byte(`\u`)) {
-		return 0, malformed("half a character at byte %d of the header", p.at)
+		return 0, malformed("half a surrogate pair at byte %d of the header", p.at)
 	}
 	p.at += 2
 	low, err := p.hex4()
@@ -365,14 +365,14 @@ func (p *parser) escape() (rune, error) {
 		return 0, err
 	}
 	if low < 0xdc00 || low > 0xdfff {
-		return 0, malformed("half a character at byte %d of the header", p.at)
+		return 0, malformed("half a surrogate pair at byte %d of the header", p.at)
 	}
 	return (r-0xd800)<<10 + (low - 0xdc00) + 0x10000, nil
 }
 
 func (p *parser) hex4() (rune, error) {
 	if len(p.text)-p.at < 4 {
-		return 0, malformed("the header ends in an escape")
+		return 0, malformed("the header ends within an escape")
 	}
 	var r rune
 	for _, c := range p.text[p.at : p.at+4] {
@@ -382,7 +382,7 @@ func (p *parser) hex4() (rune, error) {
 		case c|0x20 >= 'a' && c|0x20 <= 'f':
 			r = r<<4 | rune(c|0x20-'a'+10)
 		default:
-			return 0, malformed("no escape at byte %d of the header", p.at)
+			return 0, malformed("invalid escape at byte %d of the header", p.at)
 		}
 	}
 	p.at += 4
@@ -480,7 +480,7 @@ func (p *parser) offsets() (begin, end int64, err error) {
 		return err
 	})
 	if err == nil && (n != 2 || pair[0] > pair[1]) {
-		err = malformed("%v are no offsets", pair[:n])
+		err = malformed("invalid offsets %v", pair[:n])
 	}
 	return pair[0], pair[1], err
 }

@@ -196,7 +196,7 @@ func (f *File) loadGenerators() error {
 		for index, state := range states {
 			i, err := strconv.ParseUint(index, 10, 31)
 			if err != nil {
-				return fmt.Errorf("%s is the state of no device's generator", quoted(prefix+index))
+				return fmt.Errorf("%s is not the state of a device's generator", quoted(prefix+index))
 			}
 			if int(i) >= t.Count() {
 				continue

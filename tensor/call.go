@@ -320,7 +320,7 @@ func (c *call) text(_ int, s string) {
 
 func (c *call) dtype(_ int, d DType) {
 	if d.Size() == 0 {
-		c.refuse(ErrArgument, "%v is no dtype that Linstock knows", d)
+		c.refuse(ErrArgument, "unknown dtype %v", d)
 		return
 	}
 	c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(d)})
@@ -713,7 +713,7 @@ func again(o *op, ref cshim.ErrorRef) bool {
 
 func (c *call) wrapValue(v cshim.Value, scope uint64) *Tensor {
 	if v.Tag != cshim.TagTensor || v.Bits == 0 {
-		return failed(refused(c.op.goName, ErrArgument, "the operator gave no tensor"))
+		return failed(refused(c.op.goName, ErrArgument, "the operator returned no tensor"))
 	}
 	return wrap(cshim.Handle(v.Bits), scope)
 }
@@ -849,7 +849,7 @@ func lookup(name string) (*op, error) {
 	}
 	base, overload, _ := strings.Cut(name, ".")
 	if !strings.Contains(base, "::") || strings.ContainsRune(name, 0) {
-		return nil, refused("Call", ErrArgument, "%q is no operator name; they look like aten::add.Tensor", name)
+		return nil, refused("Call", ErrArgument, "invalid operator name %q: want a name such as aten::add.Tensor", name)
 	}
 	o := &op{name: base, overload: overload, goName: name}
 	native, err := o.find()
@@ -906,7 +906,7 @@ func (c *call) any(i int, v any) {
 	default:
 		first, second, n := encodeNumber(v)
 		if n == 0 {
-			c.refuse(ErrArgument, "argument %d: %s cannot be given to an operator", i, typeName(v))
+			c.refuse(ErrArgument, "argument %d: an operator has no arguments of type %s", i, typeName(v))
 			return
 		}
 		c.put(first)

@@ -364,7 +364,7 @@ func TestModesStay(t *testing.T) {
 				seen := make(chan bool)
 				go func() { seen <- GradEnabled() }()
 				if !<-seen {
-					t.Error("a mode went over to another goroutine")
+					t.Error("a mode applies to another goroutine")
 				}
 				return nil
 			})

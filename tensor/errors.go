@@ -20,11 +20,11 @@ var (
 	// ErrNil: an operand is a nil *Tensor or a Tensor literal.
 	ErrNil = errors.New("a tensor is needed, got nil")
 	// ErrArgument: an argument is invalid: a shape, a dtype, a range, or a combination of arguments.
-	ErrArgument = errors.New("an argument does not fit")
+	ErrArgument = errors.New("invalid argument")
 	// ErrIndex: an index or a dimension is out of range.
 	ErrIndex = errors.New("an index is out of range")
 	// ErrNotImplemented: libtorch has no kernel for this dtype or device.
-	ErrNotImplemented = errors.New("libtorch has no kernel for it")
+	ErrNotImplemented = errors.New("libtorch has no kernel for this dtype, layout or device")
 	// ErrLinAlg: a decomposition did not converge, or a matrix is singular.
 	ErrLinAlg = errors.New("linear algebra failed")
 	// ErrOutOfMemory: the device has no room, even after everything that can be freed was freed. Use errors.As
@@ -41,9 +41,9 @@ var (
 	ErrStopRecomputation = errors.New("the recomputation can stop")
 	// ErrInternal: an assertion in libtorch failed, or a library that it calls threw an exception. An argument
 	// that libtorch did not check may be the cause.
-	ErrInternal = errors.New("libtorch failed inside")
+	ErrInternal = errors.New("internal error in libtorch")
 	// ErrScope: a scope was used incorrectly: closed on another goroutine, or too many were open at once.
-	ErrScope = errors.New("misuse of a scope")
+	ErrScope = errors.New("invalid use of a scope")
 )
 
 // Error is the error of an operator: its operands and the line that called it.
@@ -180,7 +180,7 @@ func unusable(op string, t *Tensor) error {
 	case t.fail != nil:
 		return t.fail.take()
 	case t.h == 0:
-		return refused(op, ErrNil, "a tensor is needed, got one that no operator made")
+		return refused(op, ErrNil, "a tensor is needed, got a Tensor literal")
 	}
 	made := ""
 	if t.site != 0 {
@@ -188,12 +188,12 @@ func unusable(op string, t *Tensor) error {
 	}
 	if s := t.inScope(); s != nil && s.hasClosed() {
 		if s.site == 0 && made == "" {
-			made = " (LINSTOCK_DEBUG=alloc says where it was made and the scope opened)"
+			made = " (set LINSTOCK_DEBUG=alloc to record where it was made and the scope opened)"
 		}
 		return refused(op, ErrReleased, "the tensor's scope%s has closed%s; Keep or MoveOut takes a tensor out of its scope", at(s.site), made)
 	}
 	if line := t.lastUseLine(); line != "" {
-		return refused(op, ErrReleased, "the tensor was released after its last use at %s%s; linstock go took that for the last one, which is a fault of it",
+		return refused(op, ErrReleased, "the tensor was released after its last use at %s%s; this is a bug in linstock go, which took that use for the last one",
 			line, made)
 	}
 	return refused(op, ErrReleased, "the tensor was released%s", made)

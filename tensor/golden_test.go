@@ -91,7 +91,7 @@ func goldenNumber(v any) (float64, error) {
 	case float64:
 		return v, nil
 	}
-	return 0, fmt.Errorf("%T is no number", v)
+	return 0, fmt.Errorf("%T is not a number", v)
 }
 
 // goldenFloats flattens pairs that represent complex numbers.
@@ -120,7 +120,7 @@ func goldenInts(data []any) ([]int64, error) {
 	for i, v := range data {
 		n, ok := v.(json.Number)
 		if !ok {
-			return nil, fmt.Errorf("%T is no integer", v)
+			return nil, fmt.Errorf("%T is not an integer", v)
 		}
 		var err error
 		if out[i], err = n.Int64(); err != nil {

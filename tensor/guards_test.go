@@ -463,7 +463,7 @@ func TestQueueLosesNothing(t *testing.T) {
 	top := q.top.Load()
 	q.add(a)
 	if q.put(b, top) {
-		t.Fatal("a box is put on what is no longer on top")
+		t.Fatal("an entry is pushed although the top has changed")
 	}
 	q.add(b)
 	if q.top.Load() != b || b.next != a || a.next != nil {

@@ -219,7 +219,7 @@ type hostileTarget struct {
 
 // hostileSkipped are exported functions that the test does not call, with the reasons.
 var hostileSkipped = map[string]string{
-	"SetMaxScopedGoroutines": "another goroutine's scope would be refused, which is no failure",
+	"SetMaxScopedGoroutines": "an error for another goroutine's scope is not a failure",
 	"SetNumThreads":          "each thread count starts its threads, on each of the test's; see TestNumThreads",
 	"SetDefaultDType":        "see TestSettings: it changes what the others expect",
 	"Synchronize":            "see TestSettings",

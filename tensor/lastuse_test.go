@@ -29,7 +29,7 @@ func TestLastUse(t *testing.T) {
 		other := x.Add(1)
 		other.LastUseUnlessIn("a.go:2", []*tensor.Tensor{y}, x)
 		if other.Err() == nil {
-			t.Error("a tensor that neither slice nor variable holds lives on")
+			t.Error("a tensor that no slice or variable holds is still alive")
 		}
 		if discarded := x.Add(1); !discarded.LastUseThen("a.go:2") || discarded.Err() == nil {
 			t.Error("LastUseThen returns false, or releases nothing")

@@ -168,7 +168,7 @@ func TestErr(t *testing.T) {
 	x.Release()
 	wantErr(t, "released", x.Err(), ErrReleased)
 	if err := x.Err(); err == nil || !strings.Contains(err.Error(), "made at ") || !strings.Contains(err.Error(), "scope_test.go:") {
-		t.Errorf("%v does not tell where the tensor was made", err)
+		t.Errorf("%v does not name the line that made the tensor", err)
 	}
 	wantErr(t, "nil", (*Tensor)(nil).Err(), ErrNil)
 	wantErr(t, "made by no operator", new(Tensor).Err(), ErrNil)
@@ -187,7 +187,7 @@ func TestReplace(t *testing.T) {
 		}
 	})
 	if h != first || h.Err() != nil {
-		t.Fatalf("what the scope made is not kept: %v", h)
+		t.Fatalf("the scope's tensors are not kept: %v", h)
 	}
 	scoped(t, func() {
 		second := h.Add(1)
@@ -321,7 +321,7 @@ func TestTidy(t *testing.T) {
 	equal(t, "value", values(t, y)[0], 1)
 	scope2 := scope.Len()
 	if z := Tidy(func() *Tensor { return x }); z != x {
-		t.Error("what was not made inside stays itself")
+		t.Error("a tensor that was not made inside is returned unchanged")
 	}
 	equal(t, "entries", scope.Len(), scope2)
 	failed := Tidy(func() *Tensor { return x.Add(Ones([]int{3})) })
@@ -359,7 +359,7 @@ func TestKeepMoveAdopt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := outer.Adopt(x); err != nil {
-		t.Error("adopting what it has must do nothing", err)
+		t.Error("adopting a tensor that the scope owns must do nothing", err)
 	}
 	equal(t, "inner", inner.Len(), 0)
 	equal(t, "outer", outer.Len(), 1)
@@ -382,7 +382,7 @@ func TestKeepMoveAdopt(t *testing.T) {
 	_ = outer.Close()
 	wantErr(t, "Adopt", outer.Adopt(z), ErrScope)
 	if err := z.Add(1).Err(); err != nil {
-		t.Error("what a closed scope refused stays usable", err)
+		t.Error("a tensor that a closed scope rejected stays usable", err)
 	}
 	if z.MoveOut() != z {
 		t.Error("outside scopes MoveOut does nothing")

@@ -194,7 +194,7 @@ func TestScopeJoin(t *testing.T) {
 			if CurrentScope() != s || !s.Contains(made) {
 				t.Error("what a joined goroutine makes is not the scope's")
 			}
-			wantErr(t, "Close by one who joined", s.Close(), ErrScope)
+			wantErr(t, "Close by a goroutine that has joined", s.Close(), ErrScope)
 			if err := WithScope(func() error {
 				inner = made.Add(1) //linstockvet:ignore scopeescape the test checks whether it was freed
 				wantErr(t, "Close from a scope inside", s.Close(), ErrScope)

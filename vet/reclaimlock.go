@@ -128,7 +128,7 @@ func (r *reclaimLocks) look(field string, body *ast.BlockStmt) {
 		}
 		if f.Pkg().Path() == "sync" && (f.Name() == "Lock" || f.Name() == "RLock") {
 			report(r.pass, analysis.Diagnostic{Pos: call.Pos(), End: call.End(), Message: field + " of a vram.Reclaimer locks a mutex: " +
-				"a goroutine that holds it and allocates waits for this call; use TryLock, and free nothing where it fails"})
+				"a goroutine that holds the mutex and allocates waits for this call; use TryLock, and return if it fails"})
 			return true
 		}
 		r.function(field, f)

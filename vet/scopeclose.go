@@ -55,7 +55,7 @@ func checkScope(pass *analysis.Pass, opened *ssa.Call) {
 		u.follow(scope, opened.Parent(), map[ssa.Value]bool{})
 	}
 	if u.remote.IsValid() {
-		report(pass, analysis.Diagnostic{Pos: u.remote, Message: "the scope is closed on another goroutine than the one that opened it; Close refuses that with ErrScope"})
+		report(pass, analysis.Diagnostic{Pos: u.remote, Message: "the scope is closed on another goroutine than the one that opened it; Close then returns ErrScope"})
 		return
 	}
 	if u.else_ {

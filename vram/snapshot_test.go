@@ -170,7 +170,7 @@ func at(frame map[string]any) string {
 func TestHistoryIsBoundedAndEnds(t *testing.T) {
 	leak.Check(t)
 	if err := vram.RecordHistory(-1); err == nil {
-		t.Error("a negative number of events is no error")
+		t.Error("a negative number of events gives no error")
 	}
 	if err := vram.RecordHistory(100); err != nil {
 		t.Fatal(err)

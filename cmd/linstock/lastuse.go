@@ -90,8 +90,8 @@ command; the default is the package in this directory.`,
 			return lastuse.Explain(cmd.OutOrStdout(), args, opts)
 		},
 	}
-	cmd.Flags().BoolVar(&opts.Left, "left", false, "only the tensors that are left to scopes")
-	cmd.Flags().BoolVar(&opts.Tests, "test", false, "also test files")
+	cmd.Flags().BoolVar(&opts.Left, "left", false, "only tensors that are left to scopes")
+	cmd.Flags().BoolVar(&opts.Tests, "test", false, "include test files")
 	cmd.Flags().BoolVar(&opts.Source, "source", false, "print the rewritten source instead")
 	return cmd
 }

@@ -164,7 +164,7 @@ func TestDoctorOfADamagedInstallation(t *testing.T) {
 	}
 	out, err := command(t, "doctor")
 	for _, want := range []string{
-		"shim              BROKEN  " + shim + " is", "libtorch          BROKEN  " + lib + " is damaged: it has 9 bytes, and had 400000000",
+		"shim              BROKEN  " + shim + " is", "libtorch          BROKEN  " + lib + " is damaged: it has 9 bytes instead of the 400000000",
 		"to fix it:\n  " + locate.SetupCommand + "\n",
 	} {
 		if !strings.Contains(out, want) {

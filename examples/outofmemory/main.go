@@ -133,7 +133,7 @@ func report(out io.Writer, d tensor.Device, dir string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\n%s\n%s\nwho made what is live:\n%s\n", summary, explanation, lines)
+	fmt.Fprintf(out, "\n%s\n%s\nlines that allocated the live memory:\n%s\n", summary, explanation, lines)
 	for name, write := range map[string]func(io.Writer) error{"native.pb.gz": vram.WriteProfile, "snapshot.pickle": vram.Snapshot} {
 		if err := save(filepath.Join(dir, name), write); err != nil {
 			return err

@@ -61,7 +61,7 @@ func TestRunsInASixteenthOfItsAllocations(t *testing.T) {
 		t.Errorf("by the profile, step's Mul holds %d bytes, want %d", held, 8*4<<20)
 	}
 	if data, err = os.ReadFile(filepath.Join(dir, "snapshot.pickle")); err != nil || !bytes.HasPrefix(data, []byte("\x80\x02")) {
-		t.Errorf("the snapshot is no pickle, %v", err)
+		t.Errorf("the snapshot is not a pickle: %v", err)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestWrongArguments(t *testing.T) {
 	leak.Check(t)
 	for _, args := range [][]string{{"-limit", "much"}, {"-total", "more"}, {"-device", "abacus"}, {"-nothing"}} {
 		if err := command(args, &bytes.Buffer{}); err == nil {
-			t.Errorf("%q is no error", args)
+			t.Errorf("%q gives no error", args)
 		}
 	}
 }

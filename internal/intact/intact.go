@@ -89,7 +89,7 @@ func (f Files) CheckSizes(dir string) error {
 		case err != nil:
 			return err
 		case info.Size() != f.Sizes[name]:
-			return &Damage{path, fmt.Sprintf("is damaged: it has %d bytes, and had %d when it was installed", info.Size(), f.Sizes[name])}
+			return &Damage{path, fmt.Sprintf("is damaged: it has %d bytes instead of the %d that were installed", info.Size(), f.Sizes[name])}
 		}
 	}
 	return nil

@@ -734,7 +734,7 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 						continue
 					}
 					if out != nil && st.own[w.id] != no {
-						out.left(use{w, stored("it is put into a slice that is not only this function's"), ev.node.Pos()})
+						out.left(use{w, stored("it is stored in a slice that other functions may hold"), ev.node.Pos()})
 					}
 					b.retain(st, w)
 				}

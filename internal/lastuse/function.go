@@ -621,7 +621,7 @@ func (b *body) fate(e ast.Expr) fate {
 		if p.X == e {
 			f := b.fate(p)
 			if p.High != nil && !p.Slice3 && (len(f.into) != 0 || b.appends(p)) {
-				return escape("a part of it is kept, and what is appended to that is written into it")
+				return escape("a part of it is kept, and an append to that part writes into it")
 			}
 			return f
 		}
@@ -681,7 +681,7 @@ func (b *body) fate(e ast.Expr) fate {
 	case *ast.SendStmt:
 		return stored("it is sent to a channel")
 	}
-	return escape("it is used in a way that the rewrite does not know")
+	return escape("it is used in an unknown way")
 }
 
 // element reports whether an element of a composite literal is followed: in a slice, or a field of a struct.
@@ -729,9 +729,9 @@ func (b *body) isTarget(e ast.Expr) bool {
 func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	switch b.pkg.parent[call].(type) {
 	case *ast.GoStmt:
-		return stored("a goroutine is given it")
+		return stored("it is passed to a goroutine")
 	case *ast.DeferStmt:
-		return escape("a deferred call is given it")
+		return escape("it is passed to a deferred call")
 	}
 	if call.Fun == e { // a function value
 		return fate{consumer: call}
@@ -750,13 +750,13 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	case "append":
 		return b.fate(call)
 	case "panic":
-		return stored("it is given to panic")
+		return stored("it is passed to panic")
 	default:
-		return escape("a built-in function is given it")
+		return escape("it is passed to a built-in function")
 	}
 	fact := p.callee(b, call)
 	if fact == nil {
-		return escape("a function without facts is given it")
+		return escape("it is passed to a function without facts")
 	}
 	i := p.index(call, e)
 	if i < 0 || fact.retains(i) {
@@ -804,7 +804,7 @@ func (b *body) resultFate(call *ast.CallExpr, k int) fate {
 	case *ast.ExprStmt:
 		return fate{}
 	}
-	return escape("a result that may be it is used in a way that the rewrite does not know")
+	return escape("a result that may be the same tensor is used in an unknown way")
 }
 
 // callee returns the facts of the called function, or nil.

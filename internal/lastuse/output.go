@@ -283,10 +283,10 @@ func (o *output) releasePlace(ev *event, pl *place, own owned, u unless) {
 	o.after(ev, o.guarded(pl, own, text, true))
 	where := "after its last use in line %d"
 	if ev.node == nil {
-		where = "on the way that does not use it, in line %d"
+		where = "on the path that does not use it, in line %d"
 	}
 	if own == maybe {
-		where += ", where a flag says so"
+		where += ", if its flag is set"
 	}
 	o.note(pl.v.Pos(), pl.v.Name(), true, "released "+where, o.line(ev.after-1))
 }
@@ -304,7 +304,7 @@ func (o *output) overwrite(st *state, ev *event, pl *place, u unless) {
 	old := o.save(ev, pl)
 	text := o.releaseText(pl, old, o.at(ev.after-1), u)
 	o.after(ev, o.guarded(pl, own, text, false))
-	o.note(pl.v.Pos(), pl.v.Name(), true, "released when line %d assigns it anew", o.line(ev.after-1))
+	o.note(pl.v.Pos(), pl.v.Name(), true, "released when line %d assigns it again", o.line(ev.after-1))
 }
 
 // overwriteElement releases the handle that an element held before it is assigned.
@@ -341,7 +341,7 @@ func (o *output) overwriteElement(st *state, ev *event, d def, own owned) {
 		}
 	}
 	o.insert(call.End(), 0, ".LastUseElement("+o.at(ev.after-1)+", "+d.pl.v.Name()+", "+text+")")
-	o.note(elem.Pos(), d.pl.v.Name()+"[…]", true, "the element is released when line %d assigns it anew", o.line(ev.after-1))
+	o.note(elem.Pos(), d.pl.v.Name()+"[…]", true, "the element is released when line %d assigns it again", o.line(ev.after-1))
 }
 
 // overwriteField releases the handle that a field held before ev assigned it, unless another field or variable holds it too.
@@ -381,7 +381,7 @@ func (o *output) overwriteField(st *state, ev *event, d def, reaches []set) {
 	old := o.name("o")
 	o.insert(ev.before, 2, old+" := "+text+"; ")
 	o.after(ev, u.release(old, o.at(ev.after-1)))
-	o.note(d.part.Pos(), text, true, "released when line %d assigns it anew", o.line(ev.after-1))
+	o.note(d.part.Pos(), text, true, "released when line %d assigns it again", o.line(ev.after-1))
 }
 
 func (b *body) shadowsInt(ev *event) bool {
@@ -483,7 +483,7 @@ func (o *output) releaseTemp(ev *event, t *temp) {
 			return // the variable is out of scope
 		}
 		o.after(ev, t.unless.release(o.save(t.event, t.old), o.at(ev.after-1)))
-		o.note(t.old.v.Pos(), t.old.v.Name(), true, "released when line %d assigns it anew", o.line(t.event.before))
+		o.note(t.old.v.Pos(), t.old.v.Name(), true, "released when line %d assigns it again", o.line(t.event.before))
 		return
 	}
 	o.after(ev, o.hold(t)+".LastUse("+o.at(ev.after-1)+")")
@@ -499,7 +499,7 @@ func (o *output) left(u use) {
 
 func (o *output) ended(pl *place) {
 	if pl.kind < carrier {
-		o.note(pl.v.Pos(), pl.v.Name(), false, "its last use is where no statement can follow it")
+		o.note(pl.v.Pos(), pl.v.Name(), false, "no statement can follow its last use")
 	}
 }
 

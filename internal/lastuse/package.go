@@ -251,7 +251,7 @@ func (b *body) notes() (notes []Note) {
 				return true
 			}
 		}
-		why := "the rewrite does not know where it is used"
+		why := "its uses are unknown"
 		switch v := b.val(call); {
 		case b.pkg.callee(b, call) == nil:
 			why = calleeName(call) + " has no facts"

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-var update = flag.Bool("update", false, "write the expected results anew")
+var update = flag.Bool("update", false, "write the expected results")
 
 // library loads the types that test packages import, once.
 func loadLibrary(t testing.TB) map[string]*types.Package {
@@ -193,7 +193,7 @@ func TestTable(t *testing.T) {
 	}
 	for name := range exceptions {
 		if !used[name] {
-			t.Errorf("inference finds all that the table promises of %s: it is no exception", name)
+			t.Errorf("inference finds all that the table states about %s: remove the exception", name)
 		}
 	}
 }

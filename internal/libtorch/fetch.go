@@ -235,7 +235,7 @@ func (in *installer) download(ctx context.Context, w Wheel, path string) (err er
 	if err != nil {
 		if ctx.Err() == nil {
 			err = in.full(err, filepath.Dir(path), 2*w.Size)
-			err = fmt.Errorf("download %s: %w\npip's settings (index, proxy, certificates) are used as they are; without a network see: linstock setup --help, --wheel", w.File, err)
+			err = fmt.Errorf("download %s: %w\npip's own settings (index, proxy, certificates) apply; without a network see: linstock setup --help, --wheel", w.File, err)
 		}
 		return err
 	}

@@ -236,7 +236,7 @@ func (in *installer) checkPaths(s Source) error {
 		path, other := p[0], p[1]
 		at := strings.IndexFunc(path, func(r rune) bool { return strings.ContainsRune(`";\|:,[]*?`, r) || unicode.IsControl(r) && r != '\t' })
 		if at >= 0 {
-			return fmt.Errorf("the path %q has a character that CMake or the linker cannot take (%q): choose another directory with %s", path, path[at], other)
+			return fmt.Errorf("the path %q has a character that CMake or the linker cannot handle (%q): choose another directory with %s", path, path[at], other)
 		}
 	}
 	return nil

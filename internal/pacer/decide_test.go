@@ -101,7 +101,7 @@ func TestBudget(t *testing.T) {
 	for range 100 {
 		b.Charge(time.Hour, 8*ms, 0)
 	}
-	near("what a cycle costs", b.Cost(0), 10*ms)
+	near("cost of a cycle", b.Cost(0), 10*ms)
 	near("full again", b.Available(2*time.Hour, 0), burst)
 	b.Charge(2*time.Hour, 8*ms, 0)
 	near("after a cycle", b.Available(2*time.Hour, 0), 90*ms)
@@ -118,13 +118,13 @@ func TestBudget(t *testing.T) {
 	for range 100 { // one cycle is more than a burst
 		b.Charge(3*time.Hour, 800*ms, 0)
 	}
-	near("what a dear cycle costs", b.Cost(0), time.Second)
+	near("cost of an expensive cycle", b.Cost(0), time.Second)
 	b.Charge(3*time.Hour, 3*time.Hour, 0)
-	near("after one in which others had the processors", b.Cost(0), 1750*ms)
+	near("after a cycle that was preempted", b.Cost(0), 1750*ms)
 	for range 100 {
 		b.Charge(3*time.Hour, 800*ms, 0)
 	}
-	near("what a dear cycle costs", b.Cost(0), time.Second)
+	near("cost of an expensive cycle", b.Cost(0), time.Second)
 	near("the most that is owed for it", b.Available(3*time.Hour, 0), -time.Second)
 	near("full for it", b.Available(5*time.Hour, 0), time.Second)
 }

@@ -181,12 +181,12 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 	}
 	all["dear cycles"] = func(t testing.TB) {
 		r := newSim(scenario{trace: loop(4*mib, 350), steps: 300, unscoped: true, cost: 8 * time.Millisecond}).run()
-		within(t, "what a cycle is expected to cost, ms", r.believed.Seconds()*1000, 8, 16)
+		within(t, "expected cost of a cycle, ms", r.believed.Seconds()*1000, 8, 16)
 		share(t, r)
 	}
 	all["first cycle"] = func(t testing.TB) {
 		var b Budget
-		within(t, "what it is expected to cost, ms", b.Cost(0).Seconds()*1000, 0.1, 2)
+		within(t, "its expected cost, ms", b.Cost(0).Seconds()*1000, 0.1, 2)
 	}
 	return all
 }

@@ -62,7 +62,7 @@ func main() {
 	flag.IntVar(&o.turns, "turns", 15, "turns that each process of a round gets for a task")
 	chosen := flag.String("tasks", "", "tasks that are timed; all by default")
 	flag.IntVar(&o.threads, "threads", 1, "threads an operator may use")
-	flag.StringVar(&o.device, "device", "cpu", "where the tasks run: cpu, cuda:0")
+	flag.StringVar(&o.device, "device", "cpu", "device of the tasks: cpu, cuda:0")
 	flag.BoolVar(&o.json, "json", false, "print the table as JSON objects")
 	steps := flag.Int("memory", 2000, "training steps of the memory run, in four quarters; 0: none")
 	one := flag.Bool("arm", false, "be the Go arm: run the tasks named on standard input")
@@ -122,7 +122,7 @@ func (o options) arms() ([]arm, error) {
 			}
 		}
 	} else {
-		fmt.Println("Python's PyTorch is not installed (make bench-setup): compared with C++ alone")
+		fmt.Println("Python's PyTorch is not installed (make bench-setup): compared with C++ only")
 	}
 	return all, nil
 }

@@ -547,7 +547,7 @@ TEST_F(Threads, TheGeneratorsStateIsConsistent) {
   }
   stop = true;
   for (auto &t : writers) t.join();
-  EXPECT_EQ(torn, 0) << "states that nobody has set";
+  EXPECT_EQ(torn, 0) << "states that no thread has set";
   EXPECT_OK(ls_rng_set_state(kCpu, before));
 }
 

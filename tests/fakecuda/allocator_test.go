@@ -52,7 +52,7 @@ func options(*Control) error {
 		vram.GarbageCollectionThreshold(math.NaN()),
 	} {
 		if err := vram.SetAllocatorSettings(vram.ExpandableSegments(true), bad); err == nil {
-			return fmt.Errorf("%+v is no error", bad)
+			return fmt.Errorf("%+v gives no error", bad)
 		}
 	}
 	conf := os.Getenv("PYTORCH_CUDA_ALLOC_CONF") + os.Getenv("PYTORCH_ALLOC_CONF")

@@ -161,7 +161,7 @@ func (c *Control) Misuse() error {
 	if double == 0 && foreign == 0 && copies == 0 {
 		return nil
 	}
-	return fmt.Errorf("fake CUDA: %d double frees, %d frees of what was never given out, %d copies from or to device memory that is not there", double, foreign, copies)
+	return fmt.Errorf("fake CUDA: %d double frees, %d frees of unknown pointers, %d copies from or to device memory that does not exist", double, foreign, copies)
 }
 
 // AddRule adds a rule. All rules apply to each call; the first one that makes the call fail decides its error.

@@ -485,7 +485,7 @@ func fragments(c *Control) error {
 			return err
 		}
 		if m, err := stats(d); err != nil || m.Reserved > limit*mib {
-			return fmt.Errorf("%d are reserved when all was given back, %w", m.Reserved, err)
+			return fmt.Errorf("%d bytes are still reserved after all were freed: %w", m.Reserved, err)
 		}
 	}
 	// When the device itself is full, the error contains the size of the request.
@@ -508,7 +508,7 @@ func fragments(c *Control) error {
 		}
 	}
 	if n := c.Seen(1); n < 2 {
-		return fmt.Errorf("the device's properties were asked %d times", n)
+		return fmt.Errorf("the device's properties were queried %d times", n)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func TestTrainingCheckpointHoldsGenerators(t *testing.T) {
 		t.Run("3, two of them used", func(t *testing.T) { run(t, "generators", 3, 1<<30, file) })
 	})
 	for _, devices := range []int{2, 1, 0} {
-		t.Run(fmt.Sprint("loaded where there are ", devices), func(t *testing.T) {
+		t.Run(fmt.Sprint("loaded on a machine with ", devices), func(t *testing.T) {
 			run(t, "elsewhere", devices, 1<<30, file, fmt.Sprint("DEVICES=", devices))
 		})
 	}

@@ -5,7 +5,7 @@
 #
 #   tests/gpu/dry.sh [-share F …] OUT [PART | PART/STEP …]    arguments go to the kit's run.sh
 #
-# OUT is begun anew; the last line of output is for tests/verify. A second call of the kit follows a first that went
+# OUT is emptied first; the last line of output is for tests/verify. A second call of the kit follows a first that went
 # well; it must find nothing left to do. The exit code is 3 where the machine lacks the Python that the wheel is for.
 # The kit is built for LINSTOCK_TORCH, 2.11.0 by default; with GPU_KIT=keep the one that is there for it is taken.
 set -eu -o pipefail

@@ -30,7 +30,7 @@ func init() {
 }
 
 var faultSteps = []step{
-	{name: "sticky", shows: "kernels that end in an error; then ErrDeviceLost at each call, and the CPU goes on", limit: 3 * time.Minute, argv: "{bin}/gpu sticky"},
+	{name: "sticky", shows: "kernels that end in an error; then ErrDeviceLost at each call, while the CPU continues to work", limit: 3 * time.Minute, argv: "{bin}/gpu sticky"},
 	{name: "killed", shows: "a process killed in a kernel; the next one uses the device", limit: 2 * time.Minute, argv: "{bin}/gpu killed"},
 	{name: "two", shows: "two processes on one device, each with its budget", limit: 2 * time.Minute, argv: "{bin}/gpu two"},
 }
@@ -131,7 +131,7 @@ func sticky([]string) error {
 		timer.Stop()
 		var got stickyRow
 		if jsonErr := json.Unmarshal([]byte(said), &got); jsonErr != nil {
-			got.Note = fmt.Sprintf("the child said %q", said)
+			got.Note = fmt.Sprintf("the child printed %q", said)
 		}
 		got.Row, got.End = f.name, "exit status 0"
 		if err != nil {
@@ -378,7 +378,7 @@ func (c *child) report(what string) (r report, err error) {
 	}
 	var got string
 	if _, err := fmt.Sscan(line, &got, &r.limit, &r.budget, &r.other, &r.allocated); err != nil || got != what {
-		return r, fmt.Errorf("the child said %q, not %q", line, what)
+		return r, fmt.Errorf("the child printed %q, want %q", line, what)
 	}
 	return r, nil
 }
@@ -406,7 +406,7 @@ func killed([]string) error {
 			return err
 		}
 		if line, err := victim.line(); err != nil || line != "computing" {
-			return fmt.Errorf("the child said %q, %w", line, err)
+			return fmt.Errorf("the child printed %q, %w", line, err)
 		}
 		time.Sleep(500 * time.Millisecond)
 		if err := victim.cmd.Process.Kill(); err != nil {

@@ -49,7 +49,7 @@ var goPackages = []goPackage{
 	{"nn", 2 * time.Minute, []leftOut{
 		{"TestInit", numbers, false},
 		{"TestNewParameter", figures, false},
-		{"TestTo", "moves a module to the CPU and goes on there", false},
+		{"TestTo", "moves a module to the CPU and continues there", false},
 		{"TestModules/rms_norm TestModules/rms_norm_eps", noCode, true},
 	}},
 	{"optim", 2 * time.Minute, nil},

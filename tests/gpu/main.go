@@ -175,7 +175,7 @@ func choose(names []string) ([]part, error) {
 			chosen = append(chosen, p)
 		}
 		if !found {
-			return nil, fmt.Errorf("there is no part or step %q (see --list)", name)
+			return nil, fmt.Errorf("unknown part or step %q (see --list)", name)
 		}
 	}
 	return chosen, nil

@@ -12,7 +12,7 @@ import (
 func init() { programs["copies"] = copies }
 
 var streamSteps = []step{
-	{name: "copies", shows: "copies from pageable and pinned memory, and what the host waits for", limit: 2 * time.Minute, argv: "{bin}/gpu copies"},
+	{name: "copies", shows: "copies from pageable and pinned memory, and the host's waiting time", limit: 2 * time.Minute, argv: "{bin}/gpu copies"},
 	{name: "python", shows: "the same by Python, and copies beside kernels on two streams", limit: 2 * time.Minute, argv: "{python} tests/gpu/copies.py"},
 }
 
@@ -102,7 +102,7 @@ func copies([]string) error {
 		}
 		// The block that returns must equal the one that was sent.
 		same, err := locked.Equal(tensor.Arange(0, n/4, tensor.Int32))
-		row(line{Row: "what came back is what was sent", OK: err == nil && same, Note: text(err)})
+		row(line{Row: "the returned data equals the data sent", OK: err == nil && same, Note: text(err)})
 		return nil
 	})
 }

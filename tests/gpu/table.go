@@ -29,7 +29,7 @@ var programs = map[string]func(args []string) error{}
 // parts is the kit's table. A call without names runs them in this order, the most informative first.
 var parts = []part{
 	{name: "tests", shows: "Tests that can use a device, on the device; operators against the CPU and Python", steps: append([]step{
-		{name: "python", shows: "what Python's PyTorch computes for every operator on the device", limit: 3 * time.Minute,
+		{name: "python", shows: "Python's PyTorch results for every operator on the device", limit: 3 * time.Minute,
 			argv: "{python} tests/golden/golden.py cuda:0 {work}/ops-python.jsonl", env: onDevice, dryEnv: kernels, read: readText},
 		{name: "ops-python", shows: "values and gradients of every operator against Python on the device", limit: 3 * time.Minute,
 			argv: "{repo}/tensor/tensor.test -test.v -test.run ^TestGolden$", dir: "tensor", read: readRowsAndTests,

@@ -210,13 +210,13 @@ func TestInstall(t *testing.T) {
 	m.must(dir, "go", "get", module+"/tensor@"+release)
 	m.must(dir, "go", "build", "-o", "program", ".")
 
-	t.Log("without libtorch the program says what to do")
+	t.Log("without libtorch the program prints what to do")
 	if out, err := m.try(dir, "./program"); err == nil || !strings.Contains(out, locate.SetupCommand) {
 		t.Fatalf("%v: %s; want the setup command", err, out)
 	}
 	m.must(dir, "go", setup(t)...)
 	if out := m.must(dir, "./program"); out != answer {
-		t.Fatalf("the program said %q, want %q", out, answer)
+		t.Fatalf("the program printed %q, want %q", out, answer)
 	}
 	if out := m.must(dir, "go", "run", module+"/cmd/linstock", "doctor"); !strings.Contains(out, "no problems found") {
 		t.Errorf("doctor:\n%s", out)
@@ -268,7 +268,7 @@ func TestInstall(t *testing.T) {
 		refused("a truncated libtorch", os.Truncate(cpu, 100_000_000))
 		m.must(dir, "go", setup(t)...)
 		if out := m.must(dir, "./program"); out != answer {
-			t.Errorf("after setup the program said %q, want %q", out, answer)
+			t.Errorf("after setup the program printed %q, want %q", out, answer)
 		}
 		if out := m.must(dir, "go", append(setup(t), "--verify")...); !strings.Contains(out, "MB of libraries verified") {
 			t.Errorf("setup --verify:\n%s", out)
@@ -285,7 +285,7 @@ func TestInstall(t *testing.T) {
 			t.Errorf("setup of the same sources did it again:\n%s", out)
 		}
 		if out := m.must(dir, "go", "run", "."); out != answer {
-			t.Errorf("the program said %q, want %q", out, answer)
+			t.Errorf("the program printed %q, want %q", out, answer)
 		}
 	})
 
@@ -299,7 +299,7 @@ func TestInstall(t *testing.T) {
 		}
 		other := &machine{t: t, home: t.TempDir(), cache: filepath.Join(t.TempDir(), "none"), proxy: m.proxy}
 		if out := other.must(t.TempDir(), filepath.Join(dist, "program")); out != answer {
-			t.Errorf("the bundle said %q, want %q", out, answer)
+			t.Errorf("the bundle printed %q, want %q", out, answer)
 		}
 		if err := os.Truncate(filepath.Join(dist, "torch", "lib", "libtorch_cpu.so"), 100_000_000); err != nil {
 			t.Fatal(err)

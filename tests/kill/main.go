@@ -359,7 +359,7 @@ func (c process) kill(r *rand.Rand, typical time.Duration) (ended, began int, to
 	timer := time.AfterFunc(time.Minute, c.end) // in case it hangs
 	defer timer.Stop()
 	if line, err := c.Out.ReadString('\n'); err != nil || line != "ready\n" {
-		return 0, 0, 0, fmt.Errorf("the child said %q: %w", line, err)
+		return 0, 0, 0, fmt.Errorf("the child printed %q: %w", line, err)
 	}
 	if _, err := fmt.Fprintln(c.In); err != nil {
 		return 0, 0, 0, err

@@ -88,7 +88,7 @@ func testWorkspace(t *testing.T, linstock, dir string) {
 
 func TestGoCommand(t *testing.T) {
 	if testing.Short() {
-		t.Skip("the standard library is compiled anew")
+		t.Skip("the standard library is compiled again")
 	}
 	dir := t.TempDir()
 	linstock, err := buildLinstock(dir)

@@ -137,7 +137,7 @@ func main() {
 	var device string
 	cmd := &cobra.Command{
 		Use:           "memory [figure…]",
-		Short:         "takes the figures that Linstock promises about memory",
+		Short:         "measures the figures that Linstock documents about memory",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -157,7 +157,7 @@ func main() {
 				return err
 			}
 			if s.scored = cmd.Flags().Changed("share"); s.scored && !slices.Equal(names, []string{"storm"}) && !slices.Equal(names, []string{"garbage"}) {
-				return errors.New("--share is for the storm or the garbage alone")
+				return errors.New("--share applies only to storm and garbage")
 			}
 			s.say = func(format string, args ...any) { fmt.Fprintf(os.Stderr, "  "+format+"\n", args...) }
 			err = take(s, names)

@@ -43,7 +43,7 @@ var rows = []row{
 	{name: "oom-host", test: "the same for CPU memory and the shim's own",
 		target: "≥ 50,000 faults; the same", command: "go run ./tests/faults -rows oom-host -share SHARE"},
 	{name: "device-errors", test: "errors 700, 719, 999, 46 at each runtime call of a step",
-		target:  "≥ 20,000; 0 aborts, every one ErrDeviceLost, the other device goes on",
+		target:  "≥ 20,000; 0 aborts, each error is ErrDeviceLost, the other device continues to work",
 		command: "go run ./tests/faults -rows device-errors -share SHARE"},
 	{name: "exceptions", test: "each exported function × each type of exception",
 		target: "0 terminations", command: "go run ./tests/faults -rows exceptions -share SHARE"},
@@ -88,7 +88,7 @@ type result struct {
 
 func main() {
 	share := flag.Float64("share", 1, "of every full count")
-	names := flag.String("rows", "", "run these alone, with a comma between; all by default")
+	names := flag.String("rows", "", "run only these, separated by commas; all by default")
 	write := flag.Bool("write", false, "put the figures into docs/reliability.md")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -136,7 +136,7 @@ func choose(names string) ([]row, error) {
 	for _, name := range strings.Split(names, ",") {
 		i := slices.IndexFunc(rows, func(r row) bool { return r.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no row %q", name)
+			return nil, fmt.Errorf("unknown row %q", name)
 		}
 		chosen = append(chosen, rows[i])
 	}

@@ -30,7 +30,7 @@ func TestUpdate(t *testing.T) {
 	}
 	whole := read()
 	if !strings.HasPrefix(whole, "before\n") || !strings.HasSuffix(whole, "\nafter\n") {
-		t.Errorf("what stands around the table has gone:\n%s", whole)
+		t.Errorf("the text around the table is missing:\n%s", whole)
 	}
 	again := all[3]
 	again.figures = "second"
@@ -42,9 +42,9 @@ func TestUpdate(t *testing.T) {
 	}
 	again.test = "another"
 	if err := update(file, []result{again}); err == nil {
-		t.Error("a line that the table has not is no error")
+		t.Error("a line that is missing in the table gives no error")
 	}
 	if err := update(filepath.Join(t.TempDir(), "none"), all); err == nil {
-		t.Error("a file that is not there is no error")
+		t.Error("a missing file gives no error")
 	}
 }

@@ -42,7 +42,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "shuffled rounds")
 	flag.IntVar(&o.threads, "threads", 2, "threads an operator may use")
 	flag.IntVar(&o.steps, "steps", 6, "measured steps a run")
-	flag.BoolVar(&o.free, "peaks", false, "peaks alone: no runs with the policy off or Python's own allocator")
+	flag.BoolVar(&o.free, "peaks", false, "only peaks: no runs with the policy off or Python's own allocator")
 	flag.BoolVar(&o.verbose, "v", false, "the figures of every run on standard error")
 	models := flag.String("models", "mlp,cnn,gru,gpt,"+zoo, "models")
 	modes := flag.String("modes", "train,eval", "modes")

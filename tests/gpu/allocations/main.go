@@ -38,7 +38,7 @@ var (
 func main() {
 	name := flag.String("device", "cuda:0", "where")
 	flag.StringVar(&python, "python", "python3", "the Python whose PyTorch has the memory viewer")
-	flag.StringVar(&dir, "dir", ".", "where the snapshot goes")
+	flag.StringVar(&dir, "dir", ".", "directory of the snapshot")
 	flag.IntVar(&times, "times", 64, "how many times the limit garbage makes in all")
 	flag.Parse()
 	var err error
