@@ -367,7 +367,7 @@ func TestKeepMoveAdopt(t *testing.T) {
 	x.Release()
 	x.Release()
 	if err := a.Add(1).Err(); err != nil {
-		t.Error("an alias has a life of its own", err)
+		t.Error("an alias has its own lifetime", err)
 	}
 	y := Ones([]int{1}).MoveOut().MoveOut()
 	equal(t, "kept by moving out twice", outer.Len(), 0)

@@ -177,7 +177,7 @@ func (r *sweepResult) askProgram(want int64, until time.Time, enough func() bool
 
 // collectUntil runs the Go collector. When marking has finished it calls done repeatedly, while the collector sweeps the Go
 // heap, which takes long if the heap is large. If done returns true, collectUntil returns false at once and the collector
-// goes on in the background.
+// continues in the background.
 func collectUntil(done func() bool) (ended bool) {
 	proofs := newProofs()
 	cycles := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}

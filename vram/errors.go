@@ -10,7 +10,7 @@ import (
 )
 
 // OutOfMemoryError is the error of an allocation that did not fit after sweeps and reclaimers had run. It matches
-// [ErrOutOfMemory]. The program can go on: the blocks that the failed operator had allocated are free again.
+// [ErrOutOfMemory]. The program can continue: the blocks that the failed operator had allocated are free again.
 type OutOfMemoryError struct {
 	Device    Name
 	Asked     int64 // bytes requested; 0 if unknown

@@ -53,7 +53,7 @@ func settingsLine() string {
 		float64(m.SoftLimit)/float64(a.capacity), a.percent, CurrentPolicy())
 }
 
-// Each case is a process of its own, this test once more: defaults and the environment are read when libtorch is loaded.
+// Each case runs this test in a new process: defaults and the environment are read when libtorch is loaded.
 func TestSettingsFromOutside(t *testing.T) {
 	const child = "LINSTOCK_TEST_SETTINGS"
 	if os.Getenv(child) != "" {

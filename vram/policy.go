@@ -69,7 +69,7 @@ type Decision struct {
 	// Total asks the policy again when so many more bytes have been allocated, even if they were freed; 0: never.
 	Total int64
 	// Wait is how many more bytes may be live before an allocation waits. The policy is then asked with its exact size
-	// (State.Largest). The allocation goes on when the policy decides on no sweep, and after 250 ms at the latest. 0:
+	// (State.Largest). The allocation proceeds when the policy decides on no sweep, and after 250 ms at the latest. 0:
 	// allocations wait at the hard limit alone.
 	Wait int64
 	// Share is the share of the elapsed time at which the time budget fills from now on (State.Available), up to 1. 0: 0.05;
@@ -86,14 +86,15 @@ type Policy interface {
 // Paced is the default policy. It works like the pacer of the Go runtime, and sweeps in two cases:
 //
 //   - The live bytes would pass the goal, max(256 MiB, (1 + percent/100) × State.Reachable).
-//   - The live bytes are more than 64 MiB and would pass State.Target, which is what the program needs. These sweeps keep
-//     the peak low. A sweep must free enough to be worth its cost, and the time budget must have that cost.
+//   - The live bytes are more than 64 MiB and would pass State.Target, an estimate of the memory that the program needs.
+//     Such a sweep keeps the peak low. It runs only if it is expected to free enough, and if the time budget can pay for
+//     it.
 //
-// Sweeps take 5 % of the time at most. If the goal needs more, because the Go heap is large and slow to collect, the goal
-// rises, up to the hard limit.
+// Sweeps take at most 5 % of the time. If keeping to the goal would take more, because the Go heap is large and slow to
+// collect, the live bytes may exceed the goal, up to the hard limit.
 type Paced struct {
-	// Share is the share of the time that sweeps may take; 0: 0.05. Sweeps at the hard limit are exempt. With 1 or more the
-	// goal never rises. With a negative share it does not either, and sweeps for the target do not run.
+	// Share is the share of the time that sweeps may take; 0 means 0.05. Sweeps at the hard limit do not count. With 1 or
+	// more, sweeps always keep to the goal. A negative share also does so, and disables sweeps for the target.
 	Share float64
 }
 

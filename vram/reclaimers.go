@@ -22,7 +22,7 @@ import (
 // a mutex that a goroutine may hold while it calls operators: that goroutine may be the one that waits. Use TryLock, and
 // return if it fails; linstockvet reports a Lock. Allocations of a reclaimer never wait.
 //
-// All calls of a sweep together, and the program's cleanup functions, have one second. After that the sweep goes on
+// All calls of a sweep together, and the program's cleanup functions, have one second. After that the sweep continues
 // without them, and the allocation fails if there is no room. A reclaimer that has not returned keeps running and is not
 // called again before it has returned. [BlockedCalls], [Report] and [OutOfMemoryError] name it. A panic in a reclaimer is
 // recovered.

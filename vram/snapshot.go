@@ -149,7 +149,7 @@ func (s *snapshotter) of(device int32) *deviceHistory {
 	return h
 }
 
-// read reads the state of the shim. It reads the events last and applies them to the live blocks, since allocations go on.
+// read reads the state of the shim. It reads the events last and applies them to the live blocks, since allocations continue.
 func (s *snapshotter) read() (err error) {
 	for _, e := range cshim.HistoryLive() {
 		s.of(e.Device).live[e.Address] = e

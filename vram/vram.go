@@ -5,7 +5,7 @@
 //
 // A sweep runs the Go collector once and frees the tensors that it finds unreachable, also those in open scopes. Before an
 // operator begins, the allocators' counters tell whether to ask the [Policy]. If the policy wants a sweep, the goroutine
-// that calls the operator runs it. Other goroutines go on. Bytes are those of storages: a view adds nothing, and tensors that
+// that calls the operator runs it. Other goroutines continue. Bytes are those of storages: a view adds nothing, and tensors that
 // a graph or an optimizer holds count. The default policy, [Paced], keeps
 //
 //	live bytes ≤ max(256 MiB, (1 + percent/100) × bytes that the last sweep found reachable)
@@ -16,7 +16,7 @@
 //
 // An allocation that would pass the hard limit of its device ([SetLimit]) waits for a sweep and tries again. If there is
 // still no room, the program's [Reclaimer]s are called. It fails, with *[OutOfMemoryError], only after a sweep that began
-// after the request has freed nothing. The program can go on after the error. While another goroutine sweeps and there is
+// after the request has freed nothing. The program can continue after the error. While another goroutine sweeps and there is
 // no room, an operator waits before it begins, for 250 ms at most.
 //
 // A sweep does not wait for code of the program, with one exception: when there is no room at the hard limit, it waits for

@@ -32,7 +32,7 @@ func Library(path string) error {
 	if !info.Mode().IsRegular() {
 		return &Damage{path, "is not a file"}
 	}
-	end, what := promised(file, info.Size())
+	end, what := headerLength(file, info.Size())
 	switch {
 	case what != "":
 		return &Damage{path, what}
@@ -42,8 +42,8 @@ func Library(path string) error {
 	return nil
 }
 
-// promised returns the length of the library according to its header, or what is wrong with the header.
-func promised(file io.ReaderAt, size int64) (end uint64, what string) {
+// headerLength returns the length of the library according to its header, or what is wrong with the header.
+func headerLength(file io.ReaderAt, size int64) (end uint64, what string) {
 	const notOne = "is not a shared library"
 	var h elf.Header64
 	if read(file, 0, &h) != nil || string(h.Ident[:4]) != elf.ELFMAG {

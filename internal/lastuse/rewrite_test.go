@@ -181,7 +181,7 @@ func TestTable(t *testing.T) {
 				t.Errorf("%s is not in the table", fn.FullName())
 				continue
 			}
-			excess := table.promisesMore(own[fn.FullName()], fn.Signature())
+			excess := table.statesMore(own[fn.FullName()], fn.Signature())
 			switch {
 			case excess == "":
 			case exceptions[full] != "":
@@ -198,8 +198,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// promisesMore returns a fact that f states about a function with the given signature and g does not, or "".
-func (f *Func) promisesMore(g *Func, sig *types.Signature) string {
+// statesMore returns a fact that f states about a function with the given signature and g does not, or "".
+func (f *Func) statesMore(g *Func, sig *types.Signature) string {
 	recv := 0
 	if sig.Recv() != nil {
 		recv = 1

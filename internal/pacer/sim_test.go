@@ -251,7 +251,7 @@ func (s *sim) boundary(p *proc, last bool) bool {
 		if !last {
 			s.plan(d)
 		}
-	case s.running: // another proc collects; this one goes on
+	case s.running: // another proc collects; this one continues
 		s.nextTotal = s.total + 16*mib
 	default:
 		s.start(p, st.Request, false)

@@ -80,7 +80,7 @@ TEST_F(Autograd, HooksCallBackAndFail) {
   }
   EXPECT_EQ(hook_calls, 2u);
   uint64_t ids[4];
-  EXPECT_EQ(ls_dropped_take(ids, 4), 2u) << "both hooks let go";
+  EXPECT_EQ(ls_dropped_take(ids, 4), 2u) << "both hooks are freed";
 }
 
 TEST_F(Autograd, InvalidCallsAreErrors) {

@@ -1,6 +1,6 @@
 /* Control of the fake CUDA runtime: virtual devices whose kernels do nothing and whose memory is the host's.
  *
- * Everything that can be set or read is one block of 64-bit words. A process has one of its own, or, with
+ * Everything that can be set or read is one block of 64-bit words. A process has its own block, or, with
  * FAKECUDA_CONTROL=FILE, maps it from that file: then any other process (or Go, see control.go) sets and reads the
  * same words while it runs. All words may be read and written at any time, atomically.
  *
@@ -30,7 +30,7 @@ enum {
   FAKECUDA_ALLOC = 1, /* device memory: cudaMalloc, cudaMallocAsync, cuMemCreate */
   FAKECUDA_LAUNCH = 2,
   FAKECUDA_FREE = 3,
-  FAKECUDA_SYNC = 4, /* whatever waits or asks whether work is done */
+  FAKECUDA_SYNC = 4, /* functions that wait for work or query it */
   FAKECUDA_COPY = 5
 };
 
@@ -44,7 +44,7 @@ typedef struct fakecuda_device {
   int64_t capacity, live, peak; /* bytes */
   int64_t allocations, frees, launches;
   int64_t lost;    /* the sticky error, 0: none */
-  int64_t pending; /* an error that has happened and that nobody has seen */
+  int64_t pending; /* an error that has occurred and has not been reported */
 } fakecuda_device;
 
 /* Applies to calls of one function (or class) on one device: lets `skip` of them through, then makes `times` fail,

@@ -54,7 +54,7 @@ fi
 home=$(mktemp -d "${TMPDIR:-/tmp}/gpu-kit-home.XXXXXX")
 trap 'rm -rf "$home"' EXIT
 mkdir "$home/bin"
-# What an image for containers has; Go, compilers and the like are not in PATH.
+# The directories of a container image's PATH; Go and compilers are not in PATH.
 for tool in bash sh env cat cp ln ls mkdir mv rm sed grep awk dirname basename readlink uname sleep ldd tar date tail head; do
   path=$(command -v "$tool") && ln -s "$path" "$home/bin/$tool"
 done

@@ -61,7 +61,7 @@ var rows = []row{
 		target: "100,000,000 pairs, only results or ErrReleased", command: "go run ./tests/stress -check release -share SHARE"},
 	{name: "balance", test: "native bytes, handles, goroutines, descriptors at the end of each test",
 		target: "exactly as at its start", call: balance},
-	{name: "mutation", test: "each line that keeps the library safe is taken out",
+	{name: "mutation", test: "each line that keeps the library safe is removed",
 		target: "≥ 95 % noticed by tests, 100 % with the analyzer", command: "go run ./tests/mutate -share SHARE"},
 	{name: "sanitizers", test: "go test -race; AddressSanitizer, UBSan, ThreadSanitizer",
 		target: "clean", command: "tests/run.sh race sanitize thread", tiers: true},
@@ -218,7 +218,7 @@ func update(file string, results []result) error {
 		return fmt.Errorf("%s has no scorecard", file)
 	}
 	markdown := render(results, false).RenderMarkdown()
-	text := fmt.Sprintf("<!-- scorecard -->\nLast whole run: %s; lines run alone since are newer.\n\n%s\n<!-- end -->", time.Now().Format(time.DateOnly), markdown)
+	text := fmt.Sprintf("<!-- scorecard -->\nLast whole run: %s; lines run individually since then are newer.\n\n%s\n<!-- end -->", time.Now().Format(time.DateOnly), markdown)
 	if len(results) < len(rows) {
 		lines := strings.Split(string(found), "\n")
 		for i, line := range strings.Split(markdown, "\n")[2:] {

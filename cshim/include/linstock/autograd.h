@@ -1,4 +1,4 @@
-/* Gradients, hooks, functions with a backward of their own, checkpoints; fused optimizers. */
+/* Gradients, hooks, custom functions, checkpoints; fused optimizers. */
 #ifndef LINSTOCK_LINSTOCK_AUTOGRAD_H_
 #define LINSTOCK_LINSTOCK_AUTOGRAD_H_
 

@@ -91,7 +91,7 @@ typedef struct ls_results {
 typedef struct ls_meta {
   int64_t numel;
   int64_t offset;  /* in elements */
-  uint64_t data;   /* address of the storage, to compare; 0 where there is none */
+  uint64_t data;   /* address of the storage, for comparisons; 0 if there is none */
   uint64_t nbytes; /* of the storage */
   int64_t version; /* -1 for inference tensors */
   int32_t ndim;

@@ -1,4 +1,4 @@
-/* Tensors, and calls of operators. ops_gen.h has the operators with entries of their own. */
+/* Tensors, and calls of operators. ops_gen.h has the operators with typed entries. */
 #ifndef LINSTOCK_LINSTOCK_TENSOR_H_
 #define LINSTOCK_LINSTOCK_TENSOR_H_
 

@@ -158,7 +158,7 @@ func (r *run) giveUp(err error, ts ...*tensor.Tensor) error {
 	return err
 }
 
-// scoped computes in a scope of its own and takes the result out.
+// scoped computes in its own scope and moves the result out.
 func (r *run) scoped(in instruction, x *tensor.Tensor) error {
 	return tensor.WithScope(func() error {
 		y := x.Mul(2)

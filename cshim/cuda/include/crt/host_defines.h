@@ -1,6 +1,6 @@
 /* Stands in for the file of this name in the wheel nvidia-cuda-crt, the only one that the headers of
  * nvidia-cuda-runtime (which libtorch comes with) lack for a plain C++ compiler: what it would define for one.
- * Searched after all other directories, so a CUDA toolkit's own is taken where there is one. */
+ * Searched after all other directories, so a CUDA toolkit's own is used if there is one. */
 #ifndef LINSTOCK_CRT_HOST_DEFINES_H_
 #define LINSTOCK_CRT_HOST_DEFINES_H_
 
