@@ -37,10 +37,10 @@ func (c *client) dial(t *testing.T) net.Conn {
 // disconnected, and no longer occupy resources.
 func TestStalledRequestsAreCutOff(t *testing.T) {
 	leak.Check(t)
-	limits := defaultTimeouts
+	limits := defaultLimits
 	limits.header, limits.body = 300*time.Millisecond, 300*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
-	c, ended := startWith(ctx, t, 2, limits)
+	c, ended := startWith(ctx, t, limits)
 	const clients = 500
 	conns := make([]net.Conn, clients)
 	for i := range conns {
@@ -76,10 +76,10 @@ func TestStalledRequestsAreCutOff(t *testing.T) {
 // keeps a connection and sends nothing.
 func TestClientsThatDoNotReadAreCutOff(t *testing.T) {
 	leak.Check(t)
-	limits := defaultTimeouts
+	limits := defaultLimits
 	limits.body, limits.write, limits.idle = 100*time.Millisecond, 200*time.Millisecond, 300*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
-	c, ended := startWith(ctx, t, 2, limits)
+	c, ended := startWith(ctx, t, limits)
 
 	idle := c.dial(t)
 	if _, err := io.WriteString(idle, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
@@ -124,10 +124,10 @@ func TestClientsThatDoNotReadAreCutOff(t *testing.T) {
 // request, and that a computation beyond its own limit is answered with 503.
 func TestComputationHasItsOwnTimeLimit(t *testing.T) {
 	leak.Check(t)
-	limits := defaultTimeouts
+	limits := defaultLimits
 	limits.header, limits.body, limits.write = 50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
-	c, ended := startWith(ctx, t, 1, limits)
+	c, ended := startWith(ctx, t, limits)
 	begun := time.Now()
 	for length := 100; time.Since(begun) < 500*time.Millisecond; length = min(2*length, maxLength) {
 		begun = time.Now()
@@ -145,12 +145,68 @@ func TestComputationHasItsOwnTimeLimit(t *testing.T) {
 		t.Error(err)
 	}
 
-	limits = defaultTimeouts
+	limits = defaultLimits
 	limits.compute = time.Millisecond
 	ctx, cancel = context.WithCancel(t.Context())
-	c, ended = startWith(ctx, t, 1, limits)
+	c, ended = startWith(ctx, t, limits)
 	if status, message := c.failure(t, `{"prompt": "a", "length": 2000}`); status != http.StatusServiceUnavailable || message != "no answer within 1ms" {
 		t.Errorf("status %d, %q", status, message)
+	}
+	c.CloseIdleConnections()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFullServer tests that requests beyond the limit are answered with 503 and Retry-After at once, and that a place
+// is free again when a client leaves.
+func TestFullServer(t *testing.T) {
+	leak.Check(t)
+	limits := defaultLimits
+	limits.active = 2
+	ctx, cancel := context.WithCancel(t.Context())
+	c, ended := startWith(ctx, t, limits)
+	var wg sync.WaitGroup
+	leave := make([]context.CancelFunc, limits.active)
+	for i := range leave {
+		var long context.Context
+		long, leave[i] = context.WithCancel(t.Context())
+		wg.Go(func() {
+			for long.Err() == nil { // a fast machine may finish one
+				_, _, _ = c.complete(long, `{"prompt": "a", "length": 2000}`)
+			}
+		})
+	}
+	for {
+		var s map[string]int64
+		if c.get(t, "/stats", &s); s["waiting"]+s["computing"] == 2 {
+			break
+		}
+	}
+	for {
+		status, message := c.failure(t, `{"prompt": "a", "length": 1}`)
+		if status == http.StatusServiceUnavailable && message == "2 requests are active, as many as the server takes" {
+			break
+		}
+		if status != http.StatusOK { // one of the long requests has ended
+			t.Fatalf("status %d, %q", status, message)
+		}
+	}
+	leave[0]()
+	for until := time.Now().Add(30 * time.Second); ; {
+		if status, _ := c.failure(t, `{"prompt": "a", "length": 1}`); status == http.StatusOK {
+			break
+		}
+		if time.Now().After(until) {
+			t.Fatal("the place of a client that has left is not free after 30 s")
+		}
+	}
+	leave[1]()
+	wg.Wait()
+	var s map[string]int64
+	if c.get(t, "/stats", &s); s["refused"] == 0 {
+		t.Errorf("%v", s)
 	}
 	c.CloseIdleConnections()
 	cancel()
@@ -182,9 +238,9 @@ func TestSIGTERMDuringLongRequests(t *testing.T) {
 	if elsewhere.Process(t) {
 		ctx, stop := untilSignal()
 		defer stop()
-		limits := defaultTimeouts
+		limits := defaultLimits
 		limits.grace, limits.body = 100*time.Millisecond, 500*time.Millisecond
-		c, ended := startWith(ctx, t, 2, limits)
+		c, ended := startWith(ctx, t, limits)
 		slow := c.dial(t)
 		if _, err := io.WriteString(slow, "POST /complete HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
 			t.Fatal(err)

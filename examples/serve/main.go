@@ -4,11 +4,15 @@
 //	go run ./examples/serve
 //	curl -d '{"prompt": "func main() {", "length": 200}' localhost:8080/complete
 //
-// Each request computes in its own scope, so that everything it makes is freed when it ends, for whatever reason. A
-// goroutine with a scope is locked to an OS thread, and tensor allows at most 1,000 of them (tensor.ErrScope).
-// Therefore -jobs limits how many requests compute at once; each waiting request costs only a goroutine.
+// The model computes the next characters of several requests as one batch (package serve): all that wait when one of
+// the -jobs goroutines that compute becomes free, -rows at most; with -window it also waits for more. The rows of a
+// batch have the same length, which differs only until the model's context is full. So the text of a request is, up to
+// rounding, the one that the model generates for it alone.
 //
-// No client can occupy the server's resources indefinitely: each part of an exchange has a time limit (timeouts), and
+// At most -queue requests are active. Further ones are answered with status 503 and Retry-After. A request that has no
+// answer after -timeout, or whose client has left, leaves the queue and is not computed further.
+//
+// No client can occupy the server's resources indefinitely: each part of an exchange has a time limit (limits), and
 // the body of a request has a size limit. After SIGTERM or Ctrl-C the server accepts no new connections and gives
 // active requests the time -grace to finish. Requests that have not finished by then stop at the next character and get
 // status 503.
@@ -26,6 +30,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,11 +58,14 @@ func command(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("serve", flag.ContinueOnError)
 	path := f.String("model", filepath.Join("runs", "chargpt", "model.safetensors"), "checkpoint written by chargpt")
 	addr := f.String("addr", "127.0.0.1:8080", "address to listen on")
-	jobs := f.Int("jobs", runtime.NumCPU(), "maximum number of requests that compute at once; others wait")
-	limits := defaultTimeouts
+	limits := defaultLimits
+	f.IntVar(&limits.jobs, "jobs", limits.jobs, "number of batches that are computed at once")
+	f.IntVar(&limits.rows, "rows", limits.rows, "maximum number of requests in a batch")
+	f.DurationVar(&limits.window, "window", limits.window, "how long a request may wait for others to fill its batch")
+	f.IntVar(&limits.active, "queue", limits.active, "maximum number of active requests; others are answered with 503")
 	f.DurationVar(&limits.compute, "timeout", limits.compute, "how long a request may wait and compute before it is answered with 503")
 	f.DurationVar(&limits.grace, "grace", limits.grace, "how long active requests may continue after SIGTERM")
-	threads := f.Int("threads", 1, "threads per operator; requests already run in parallel")
+	threads := f.Int("threads", 1, "threads per operator; batches already run in parallel")
 	deviceName := f.String("device", "cpu", "device: cpu, cuda, cuda:1, mps")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -76,16 +84,25 @@ func command(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	s, err := newServer(model, vocab, limits)
+	if err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", *addr)
 	if err != nil {
 		return err
 	}
 	log.Printf("listening on http://%s", listener.Addr())
-	return serve(ctx, listener, newServer(model, vocab, *jobs, limits))
+	return s.serve(ctx, listener)
 }
 
-// timeouts limits each part of an exchange with a client.
-type timeouts struct {
+// limits bounds what clients can occupy.
+type limits struct {
+	jobs   int           // batches that are computed at once
+	rows   int           // requests in a batch
+	window time.Duration // a request waits for others of its batch
+	active int           // requests that wait or compute
+
 	header  time.Duration // the client sends the request's header
 	body    time.Duration // the client sends the body
 	compute time.Duration // the request waits for its turn and computes
@@ -94,7 +111,8 @@ type timeouts struct {
 	grace   time.Duration // after SIGTERM: active requests continue
 }
 
-var defaultTimeouts = timeouts{
+var defaultLimits = limits{
+	jobs: runtime.NumCPU(), rows: 32, active: 256,
 	header: 5 * time.Second, body: 10 * time.Second, compute: time.Minute, write: 10 * time.Second, idle: time.Minute, grace: 20 * time.Second,
 }
 
@@ -103,7 +121,13 @@ var errShutdown = errors.New("the server is shutting down")
 
 // serve answers requests until ctx is done. Then it gives active requests the grace period, and answers those that have
 // not finished with 503. It answers every request whose header has arrived.
-func serve(ctx context.Context, listener net.Listener, s *server) error {
+func (s *server) serve(ctx context.Context, listener net.Listener) error {
+	var jobs sync.WaitGroup
+	for range max(1, s.limits.jobs) {
+		jobs.Go(s.steps.Run)
+	}
+	defer jobs.Wait()
+	defer s.steps.Close()
 	requests, abandon := context.WithCancelCause(context.WithoutCancel(ctx)) // the parent of each request's context
 	defer abandon(nil)
 	h := &http.Server{

@@ -53,7 +53,9 @@ type client struct {
 func start(t *testing.T, jobs int) (c *client, stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	c, ended := startWith(ctx, t, jobs, defaultTimeouts)
+	limits := defaultLimits
+	limits.jobs = jobs
+	c, ended := startWith(ctx, t, limits)
 	return c, func() error {
 		c.CloseIdleConnections()
 		cancel()
@@ -61,15 +63,19 @@ func start(t *testing.T, jobs int) (c *client, stop func() error) {
 	}
 }
 
-func startWith(ctx context.Context, t *testing.T, jobs int, limits timeouts) (c *client, ended chan error) {
+func startWith(ctx context.Context, t *testing.T, limits limits) (c *client, ended chan error) {
 	t.Helper()
 	model, vocab := tiny(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	s, err := newServer(model, vocab, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ended = make(chan error, 1)
-	go func() { ended <- serve(ctx, listener, newServer(model, vocab, jobs, limits)) }()
+	go func() { ended <- s.serve(ctx, listener) }()
 	c = &client{address: listener.Addr().String(), base: "http://" + listener.Addr().String()}
 	c.Transport = &http.Transport{}
 	return c, ended
@@ -112,6 +118,8 @@ func TestManyClients(t *testing.T) {
 		t.Error("two seeds return the same text")
 	}
 	before := nativeBytes(t)
+	var alone, beside map[string]int64
+	c.get(t, "/stats", &alone)
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
@@ -123,6 +131,10 @@ func TestManyClients(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	c.get(t, "/stats", &beside)
+	if rows, batches := beside["rows"]-alone["rows"], beside["batches"]-alone["batches"]; alone["rows"] != alone["batches"] || rows != 64*3*20 || batches > rows/2 {
+		t.Errorf("one client: %v\n64 clients: %v; %d rows in %d batches", alone, beside, rows, batches)
+	}
 	if after := nativeBytes(t); after != before {
 		t.Errorf("%d native bytes before the requests, %d after", before, after)
 	}

@@ -13,9 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/serve"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -25,18 +25,32 @@ type server struct {
 	http.ServeMux
 	model  *gpt.GPT
 	vocab  gpt.Vocab
-	jobs   *semaphore.Weighted
-	limits timeouts
+	limits limits
+	steps  *serve.Batcher[[]int64, []float32] // computes the logits of the next characters
 
-	waiting, computing, done, failed atomic.Int64
+	active, done, failed, refused atomic.Int64
 }
 
-func newServer(model *gpt.GPT, vocab gpt.Vocab, jobs int, limits timeouts) *server {
-	s := &server{model: model, vocab: vocab, jobs: semaphore.NewWeighted(int64(max(1, jobs))), limits: limits}
+func newServer(model *gpt.GPT, vocab gpt.Vocab, limits limits) (*server, error) {
+	s := &server{model: model, vocab: vocab, limits: limits}
+	next := func(rows [][]int64) (logits [][]float32, err error) {
+		err = autograd.NoGrad(func() error {
+			logits, err = model.Next(rows...)
+			return err
+		})
+		return logits, err
+	}
+	// An active request has one step in the queue at most, so that the queue is never full.
+	steps, err := serve.NewBatcher(next, serve.MaxBatch(limits.rows), serve.Window(limits.window), serve.Queue(limits.active),
+		serve.Shape(func(ids []int64) int { return len(ids) }))
+	if err != nil {
+		return nil, err
+	}
+	s.steps = steps
 	s.HandleFunc("POST /complete", s.complete)
 	s.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	s.HandleFunc("GET /stats", s.stats)
-	return s
+	return s, nil
 }
 
 // Limits of a request.
@@ -94,6 +108,12 @@ func (s *server) complete(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, status, err)
 		return
 	}
+	if s.active.Add(1) > int64(s.limits.active) {
+		s.active.Add(-1)
+		s.refused.Add(1)
+		s.unavailable(w, fmt.Errorf("%d requests are active, as many as the server takes", s.limits.active))
+		return
+	}
 	ctx, cancel := context.WithTimeoutCause(r.Context(), s.limits.compute, fmt.Errorf("no answer within %v", s.limits.compute))
 	defer cancel()
 	text, err := s.compute(ctx, q)
@@ -108,41 +128,33 @@ func (s *server) complete(w http.ResponseWriter, r *http.Request) {
 		reply(w, http.StatusOK, answer{text})
 	case ctx.Err() != nil:
 		s.unavailable(w, context.Cause(ctx))
-	case errors.Is(err, tensor.ErrScope):
+	case errors.Is(err, tensor.ErrScope) || errors.Is(err, serve.ErrClosed):
 		s.unavailable(w, err)
 	default:
 		s.refuse(w, http.StatusInternalServerError, err)
 	}
 }
 
-// compute waits for its turn and generates in a scope.
-func (s *server) compute(ctx context.Context, q *request) (text string, err error) {
-	s.waiting.Add(1)
-	if err = s.jobs.Acquire(ctx, 1); err != nil {
-		s.waiting.Add(-1)
-		return "", err
-	}
-	defer s.jobs.Release(1)
-	s.computing.Add(1) // before waiting is decremented, so that the request is always counted
-	defer s.computing.Add(-1)
-	s.waiting.Add(-1)
-	err = tensor.WithScope(func() error {
-		text, err = s.model.Generate(ctx, s.vocab, q.Prompt, q.Length, gpt.Sampling{Temperature: *q.Temperature, Seed: q.Seed}, nil)
-		return err
-	})
-	return text, err
+// compute generates the text. Each of its steps is a row of a batch.
+func (s *server) compute(ctx context.Context, q *request) (string, error) {
+	defer s.active.Add(-1)
+	return gpt.Continue(ctx, s.vocab, q.Prompt, q.Length, gpt.Sampling{Temperature: *q.Temperature, Seed: q.Seed},
+		func(ctx context.Context, ids []int64) ([]float32, error) { return s.steps.Do(ctx, s.model.Seen(ids)) }, nil)
 }
 
 func (s *server) stats(w http.ResponseWriter, _ *http.Request) {
-	// Read the bytes last: a request that is no longer counted has freed its tensors.
-	waiting, computing := s.waiting.Load(), s.computing.Load()
+	// Read the bytes last: a batch that is no longer counted has freed its tensors.
+	active, steps := s.active.Load(), s.steps.Stats()
 	native, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		s.refuse(w, http.StatusInternalServerError, err)
 		return
 	}
+	computing := int64(steps.Running) // also of requests whose clients have left
 	reply(w, http.StatusOK, map[string]int64{
-		"waiting": waiting, "computing": computing, "done": s.done.Load(), "failed": s.failed.Load(),
+		"waiting": max(0, active-computing), "computing": computing,
+		"done": s.done.Load(), "failed": s.failed.Load(), "refused": s.refused.Load(),
+		"batches": steps.Batches, "rows": steps.Computed, "expired": steps.Expired,
 		"native_bytes": native.Allocated, "native_peak_bytes": native.Peak, "goroutines": int64(runtime.NumGoroutine()),
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/tensor"
@@ -19,7 +20,22 @@ type Sampling struct {
 
 // Generate continues prompt by n characters and calls emit, if it is not nil, with each. It stops when ctx is done or
 // emit returns an error. It returns the text generated so far.
-func (g *GPT) Generate(ctx context.Context, v Vocab, prompt string, n int, s Sampling, emit func(char string) error) (string, error) {
+func (g *GPT) Generate(ctx context.Context, v Vocab, prompt string, n int, s Sampling, emit func(char string) error) (text string, err error) {
+	err = autograd.NoGrad(func() error {
+		text, err = Continue(ctx, v, prompt, n, s, func(_ context.Context, ids []int64) ([]float32, error) {
+			logits, err := g.Next(g.Seen(ids))
+			if err != nil {
+				return nil, err
+			}
+			return logits[0], nil
+		}, emit)
+		return err
+	})
+	return text, err
+}
+
+// Continue is Generate with next in the model's place: next returns the logits of the character after ids.
+func Continue(ctx context.Context, v Vocab, prompt string, n int, s Sampling, next func(ctx context.Context, ids []int64) (logits []float32, err error), emit func(char string) error) (string, error) {
 	ids, err := v.Encode(prompt)
 	if err != nil {
 		return "", err
@@ -29,34 +45,36 @@ func (g *GPT) Generate(ctx context.Context, v Vocab, prompt string, n int, s Sam
 	}
 	start := len(ids)
 	random := rand.New(rand.NewPCG(s.Seed, 0))
-	err = autograd.NoGrad(func() error {
-		for range n {
-			if err := context.Cause(ctx); err != nil {
-				return err
-			}
-			logits, err := g.next(ids)
-			if err != nil {
-				return err
-			}
-			id := choose(logits, s.Temperature, random)
-			ids = append(ids, int64(id))
-			if emit != nil {
-				if err := emit(v.Decode(int64(id))); err != nil {
-					return err
-				}
+	for range n {
+		if err = context.Cause(ctx); err != nil {
+			break
+		}
+		var logits []float32
+		if logits, err = next(ctx, ids); err != nil {
+			break
+		}
+		id := choose(logits, s.Temperature, random)
+		ids = append(ids, int64(id))
+		if emit != nil {
+			if err = emit(v.Decode(int64(id))); err != nil {
+				break
 			}
 		}
-		return nil
-	})
+	}
 	return v.Decode(ids[start:]...), err
 }
 
-// next returns the logits of the character after ids. The model uses as many of the last ids as its context allows.
-func (g *GPT) next(ids []int64) (logits []float32, err error) {
-	seen := ids[max(0, len(ids)-g.Config.Context):]
+// Seen returns the part of ids that the model uses: as many of the last ones as its context allows.
+func (g *GPT) Seen(ids []int64) []int64 { return ids[max(0, len(ids)-g.Config.Context):] }
+
+// Next returns for each row the logits of the character after it. The rows have the same length, from 1 to the context.
+func (g *GPT) Next(rows ...[]int64) (logits [][]float32, err error) {
 	err = tensor.WithScope(func() error {
-		x := tensor.FromSlice(seen, []int{1, len(seen)}, g.Tok.Weight.Device())
-		logits, err = tensor.Data[float32](g.Forward(x).Select(1, -1).View(-1).To(tensor.CPU))
+		x := tensor.FromSlice(slices.Concat(rows...), []int{len(rows), len(rows[0])}, g.Tok.Weight.Device())
+		flat, err := tensor.Data[float32](g.Forward(x).Select(1, -1).To(tensor.CPU))
+		for row := range slices.Chunk(flat, g.Config.Vocab) {
+			logits = append(logits, row)
+		}
 		return err
 	})
 	return logits, err

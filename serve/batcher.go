@@ -1,0 +1,499 @@
+// Package serve computes the requests of many goroutines in batches: dynamic batching. A model answers a batch of 32
+// rows in little more time than one row, as long as the cost is that of the calls and not of the arithmetic.
+//
+//	batcher, err := serve.NewBatcher(func(batch [][]float32) (answers []int64, err error) {
+//		err = autograd.NoGrad(func() error {
+//			x := tensor.FromSlice(slices.Concat(batch...), []int{len(batch), width})
+//			answers, err = tensor.Data[int64](model.Forward(x).ArgMax(tensor.Dim(1)))
+//			return err
+//		})
+//		return answers, err
+//	}, serve.MaxBatch(64), serve.Queue(1024))
+//	if err != nil {
+//		return err
+//	}
+//	go batcher.Run()      // computes one batch at a time
+//	defer batcher.Close() // answers the requests that wait, and ends Run
+//
+//	answer, err := batcher.Do(r.Context(), row) // in the handler of a request
+//
+// The package starts no goroutine. Batches are computed by the goroutines that call Run, one batch at a time each. Run
+// opens a scope around each batch, which frees the tensors that the model makes.
+//
+// # Definitions
+//
+// A request is one call of Do: one input, one answer. It waits from its admission until it leaves the queue: into a
+// batch, or because its context is done. The shape of a request is what the function of the option Shape returns for
+// its input. All requests of a batch have the same shape. Without the option all requests have the same shape.
+//
+// The requests of a shape are due when they are MaxBatch, when the oldest has waited for Window, or when the batcher is
+// closed. A batch holds the oldest requests of a shape that is due, in the order of their admission, MaxBatch at most.
+// A goroutine in Run computes the batch whose first request is the oldest.
+//
+// # Invariants
+//
+//  1. At most Queue requests wait. Further ones get ErrFull at once.
+//  2. An admitted request is in at most one batch and is answered once: with the output of its batch, the error of its
+//     batch, the cause of its context, or ErrClosed.
+//  3. Do returns when the context is done. A request whose context is done while it waits leaves the queue and is not
+//     computed.
+//  4. While a goroutine in Run is idle, no request waits longer than Window.
+//  5. A batch that fails or panics does not affect other batches.
+//  6. After Close has returned, no request waits and no batch is computed.
+//
+// # Rounding
+//
+// A model sees a batch as one tensor, and libtorch may choose another kernel for another number of rows. An answer
+// therefore agrees with that of a batch of one row up to the rounding of its dtype; the package's tests allow PyTorch's
+// tolerances for float32 (relative 1.3e-6, absolute 1e-5). The answer of a batch of one row is that of a call of the
+// model outside of a batcher, bit for bit.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+var (
+	// ErrFull is the error of Do if Queue requests wait. HTTP servers answer it with 503 and Retry-After.
+	ErrFull = errors.New("linstock: serve: the queue is full")
+	// ErrClosed is the error of Do after Close.
+	ErrClosed = errors.New("linstock: serve: the batcher is closed")
+
+	errExited = errors.New("linstock: serve: the batch's function ended its goroutine (runtime.Goexit)")
+)
+
+// PanicError is the error of the requests of a batch whose function has panicked.
+type PanicError struct {
+	Value any    // the value of the panic
+	Stack []byte // the stack of the goroutine, as debug.Stack formats it
+}
+
+// Error returns the value of the panic as text.
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("linstock: serve: the batch's function panicked: %v", e.Value)
+}
+
+// Unwrap returns the value of the panic if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Option is an option of NewBatcher.
+type Option func(*config)
+
+type config struct {
+	maxBatch, queue int
+	window          time.Duration
+	shape           any // func(In) any
+}
+
+// MaxBatch sets the maximum number of requests of a batch; the default is 32.
+func MaxBatch(n int) Option { return func(c *config) { c.maxBatch = n } }
+
+// Window sets how long a request may wait for others of its shape although a goroutine in Run is idle. The default is
+// 0: an idle goroutine computes at once what there is, and batches form of the requests that arrive meanwhile. Larger
+// windows make larger batches and add at most the window to the time of an answer.
+func Window(d time.Duration) Option { return func(c *config) { c.window = d } }
+
+// Queue sets the maximum number of requests that wait; the default is 1,024.
+func Queue(n int) Option { return func(c *config) { c.queue = n } }
+
+// Shape makes batches of requests for which f returns equal values, for example the length of the input. In must be
+// the type of the batcher's inputs. f is called by the goroutine that calls Do.
+func Shape[In any, K comparable](f func(In) K) Option {
+	return func(c *config) {
+		if f == nil {
+			c.shape = nil
+			return
+		}
+		c.shape = func(in In) any { return f(in) }
+	}
+}
+
+// Batcher computes requests in batches. All methods may be called by any goroutine.
+type Batcher[In, Out any] struct {
+	config
+	run   func([]In) ([]Out, error)
+	shape func(In) any // nil: all requests have the same shape
+
+	wake  chan struct{} // wakes one idle goroutine in Run
+	ended chan struct{} // closed by Close
+
+	mu       sync.Mutex
+	left     sync.Cond // a goroutine has left Run
+	groups   []*group[In, Out]
+	admitted uint64 // requests so far: gives them their order
+	closed   bool
+	runners  int // goroutines in Run
+	idle     int // those of them that wait for a batch
+	stats    Stats
+}
+
+// group is the waiting requests of a shape in the order of their admission. It is never empty.
+type group[In, Out any] struct {
+	shape    any
+	requests []*request[In, Out]
+}
+
+type request[In, Out any] struct {
+	ctx    context.Context
+	in     In
+	number uint64
+	at     time.Time // of admission; not set without a window
+
+	answered chan struct{} // closed when out and err are set
+	out      Out
+	err      error
+}
+
+// Stats counts requests and batches.
+type Stats struct {
+	Waiting int // requests that wait
+	Running int // requests of the batches that are being computed
+
+	Batches  int64 // batches computed so far, including those that failed
+	Computed int64 // their requests
+	Full     int64 // requests that got ErrFull
+	Expired  int64 // requests whose context was done while they waited
+}
+
+// NewBatcher returns a batcher of the model that run calls. run gets the inputs of a batch, one at least, and returns
+// an output for each, in the same order. It runs in a scope, so that the tensors it makes are freed when it returns:
+// outputs are Go values, or tensors that it has taken out with Keep. If run returns an error or panics, each request of
+// the batch gets that error, so check inputs before Do. With n goroutines in Run, up to n calls of run are active at
+// once. A call that is active is not cancelled when the requests' contexts are done.
+func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option) (*Batcher[In, Out], error) {
+	c := config{maxBatch: 32, queue: 1024}
+	for _, o := range opts {
+		if o != nil {
+			o(&c)
+		}
+	}
+	shape, ok := c.shape.(func(In) any)
+	switch {
+	case run == nil:
+		return nil, errors.New("linstock: NewBatcher: a function is needed, got nil")
+	case c.maxBatch < 1:
+		return nil, fmt.Errorf("linstock: NewBatcher: MaxBatch must be at least 1, got %d", c.maxBatch)
+	case c.queue < 1:
+		return nil, fmt.Errorf("linstock: NewBatcher: Queue must be at least 1, got %d", c.queue)
+	case c.window < 0:
+		return nil, fmt.Errorf("linstock: NewBatcher: Window must be at least 0, got %v", c.window)
+	case c.shape != nil && !ok:
+		return nil, fmt.Errorf("linstock: NewBatcher: the function of Shape does not take the batcher's inputs, %v", reflect.TypeFor[In]())
+	}
+	b := &Batcher[In, Out]{config: c, run: run, shape: shape, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	b.left.L = &b.mu
+	return b, nil
+}
+
+// Do returns the output for in, from a batch that a goroutine in Run computes. It returns when the context is done, with
+// the context's cause. If its batch is being computed then, the batch's function may still read in. Other errors are
+// ErrFull, ErrClosed, and those of the batch's function.
+func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
+	switch {
+	case b == nil || b.run == nil:
+		return out, errors.New("linstock: Do: the batcher was not made by NewBatcher")
+	case ctx == nil:
+		return out, errors.New("linstock: Do: a context is needed, got nil")
+	case ctx.Err() != nil:
+		return out, context.Cause(ctx)
+	}
+	var shape any
+	if b.shape != nil {
+		shape = b.shape(in)
+	}
+	r := &request[In, Out]{ctx: ctx, in: in, answered: make(chan struct{})}
+	if err := b.admit(shape, r); err != nil {
+		return out, err
+	}
+	select {
+	case <-r.answered:
+		return r.out, r.err
+	case <-ctx.Done():
+	}
+	b.leave(shape, r)
+	select {
+	case <-r.answered: // before it could leave
+		return r.out, r.err
+	default:
+		return out, context.Cause(ctx)
+	}
+}
+
+// admit adds a request to the queue.
+func (b *Batcher[In, Out]) admit(shape any, r *request[In, Out]) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return ErrClosed
+	case b.stats.Waiting >= b.queue:
+		b.stats.Full++
+		return ErrFull
+	}
+	if b.window > 0 {
+		r.at = time.Now()
+	}
+	r.number = b.admitted
+	g := b.group(shape)
+	if g == nil {
+		g = &group[In, Out]{shape: shape}
+		b.groups = append(b.groups, g)
+	}
+	g.requests = append(g.requests, r)
+	b.admitted++
+	b.stats.Waiting++
+	// Further requests change nothing for the goroutines that wait for the first one's window.
+	if n := len(g.requests); b.window == 0 || n == 1 || n >= b.maxBatch {
+		b.rouse()
+	}
+	return nil
+}
+
+// rouse wakes an idle goroutine in Run. Called with the lock.
+func (b *Batcher[In, Out]) rouse() {
+	if b.idle == 0 {
+		return // the others look for a batch before they become idle
+	}
+	select {
+	case b.wake <- struct{}{}:
+	default: // one is waking up; it wakes the next if there is more to do
+	}
+}
+
+func (b *Batcher[In, Out]) group(shape any) *group[In, Out] {
+	for _, g := range b.groups {
+		if g.shape == shape {
+			return g
+		}
+	}
+	return nil
+}
+
+// leave removes a request from the queue if it still waits.
+func (b *Batcher[In, Out]) leave(shape any, r *request[In, Out]) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.group(shape)
+	if g == nil {
+		return
+	}
+	if i := slices.Index(g.requests, r); i >= 0 {
+		g.requests = slices.Delete(g.requests, i, i+1)
+		b.drop(g)
+		b.stats.Waiting--
+		b.stats.Expired++
+	}
+}
+
+// drop forgets a group that has become empty.
+func (b *Batcher[In, Out]) drop(g *group[In, Out]) {
+	if len(g.requests) == 0 {
+		i := slices.Index(b.groups, g)
+		b.groups = slices.Delete(b.groups, i, i+1)
+	}
+}
+
+// Run computes batches until Close has been called and no request waits. Each goroutine that calls Run computes one
+// batch at a time: for small models on a CPU call it from as many goroutines as there are cores, with one thread for
+// each operator (tensor.SetNumThreads), for a GPU from one.
+func (b *Batcher[In, Out]) Run() {
+	if b == nil || b.run == nil {
+		return
+	}
+	b.mu.Lock()
+	b.runners++
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.runners--
+		b.abandon()
+		b.left.Broadcast()
+	}()
+	for batch := b.await(); batch != nil; batch = b.await() {
+		b.compute(batch)
+	}
+}
+
+// await returns the next batch when it is due, or nil if the batcher is closed and no request waits.
+func (b *Batcher[In, Out]) await() []*request[In, Out] {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		batch, wait := b.take()
+		if batch != nil {
+			if b.stats.Waiting > 0 {
+				b.rouse()
+			}
+			return batch
+		}
+		if b.closed {
+			return nil
+		}
+		b.idle++
+		b.mu.Unlock()
+		b.sleep(wait)
+		b.mu.Lock()
+		b.idle--
+	}
+}
+
+// sleep waits for a call of rouse or Close, or for wait if it is not 0.
+func (b *Batcher[In, Out]) sleep(wait time.Duration) {
+	var window <-chan time.Time
+	if wait > 0 {
+		t := time.NewTimer(wait)
+		defer t.Stop()
+		window = t.C
+	}
+	select {
+	case <-b.wake:
+	case <-window:
+	case <-b.ended:
+	}
+}
+
+// take removes the next batch that is due from the queue. If there is none, wait is the time until one is due, or 0 if
+// no request waits. Called with the lock.
+func (b *Batcher[In, Out]) take() (batch []*request[In, Out], wait time.Duration) {
+	for {
+		var next *group[In, Out]
+		wait = 0
+		for _, g := range b.groups {
+			if d := b.until(g); d > 0 {
+				if wait == 0 || d < wait {
+					wait = d
+				}
+			} else if next == nil || g.requests[0].number < next.requests[0].number {
+				next = g
+			}
+		}
+		if next == nil {
+			return nil, wait
+		}
+		n := 0
+		for _, r := range next.requests {
+			if len(batch) == b.maxBatch {
+				break
+			}
+			n++
+			if r.ctx.Err() == nil {
+				batch = append(batch, r)
+			}
+		}
+		next.requests = slices.Delete(next.requests, 0, n)
+		b.drop(next)
+		b.stats.Waiting -= n
+		b.stats.Expired += int64(n - len(batch))
+		if len(batch) > 0 {
+			b.stats.Running += len(batch)
+			return batch, 0
+		}
+	}
+}
+
+// until returns the time until a group is due; it is not positive if the group is due.
+func (b *Batcher[In, Out]) until(g *group[In, Out]) time.Duration {
+	if b.window == 0 || b.closed || len(g.requests) >= b.maxBatch {
+		return 0
+	}
+	return b.window - time.Since(g.requests[0].at)
+}
+
+// compute runs the batch's function and answers its requests.
+func (b *Batcher[In, Out]) compute(batch []*request[In, Out]) {
+	var outs []Out
+	err := errExited // unless replaced below
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{v, debug.Stack()}
+		}
+		b.answer(batch, outs, err)
+	}()
+	ins := make([]In, len(batch))
+	for i, r := range batch {
+		ins[i] = r.in
+	}
+	err = b.call(ins, &outs)
+}
+
+func (b *Batcher[In, Out]) call(ins []In, outs *[]Out) error {
+	n := len(ins)
+	err := tensor.WithScope(func() (err error) {
+		*outs, err = b.run(ins)
+		return err
+	})
+	if err == nil && len(*outs) != n {
+		err = fmt.Errorf("linstock: serve: the batch's function returned %d outputs for %d inputs", len(*outs), n)
+	}
+	return err
+}
+
+func (b *Batcher[In, Out]) answer(batch []*request[In, Out], outs []Out, err error) {
+	b.mu.Lock()
+	b.stats.Running -= len(batch)
+	b.stats.Batches++
+	b.stats.Computed += int64(len(batch))
+	b.mu.Unlock()
+	for i, r := range batch {
+		if r.err = err; err == nil {
+			r.out = outs[i]
+		}
+		close(r.answered)
+	}
+}
+
+// abandon answers the waiting requests with ErrClosed if no goroutine will compute them. Called with the lock.
+func (b *Batcher[In, Out]) abandon() {
+	if !b.closed || b.runners > 0 {
+		return
+	}
+	for _, g := range b.groups {
+		for _, r := range g.requests {
+			r.err = ErrClosed
+			close(r.answered)
+		}
+	}
+	b.groups, b.stats.Waiting = nil, 0
+}
+
+// Close makes Do refuse new requests and waits until the goroutines in Run have computed those that wait, without
+// waiting for their windows, and have left Run. Requests that wait while no goroutine is in Run get ErrClosed. The
+// batch's function must not call Close.
+func (b *Batcher[In, Out]) Close() {
+	if b == nil || b.run == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.closed = true
+		close(b.ended)
+	}
+	b.abandon()
+	for b.runners > 0 {
+		b.left.Wait()
+	}
+}
+
+// Stats returns the counters.
+func (b *Batcher[In, Out]) Stats() Stats {
+	if b == nil || b.run == nil {
+		return Stats{}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stats
+}
