@@ -11,7 +11,7 @@ export LINSTOCK_TORCH := $(TORCH)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: gpu-kit figures verify help setup doctor demo test bench bench-setup bench-peak generate golden fmt lint clean
+.PHONY: gpu-kit figures verify help setup doctor demo test bench bench-setup bench-peak bench-serve generate golden fmt lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench-peak: setup ## peak memory, and what keeping it low costs, side by side wi
 	@$(GO) build -o build/bench/linstock-bench-peak ./tests/bench/peak
 	@$(GO) run ./cmd/linstock go build -o build/bench/linstock-bench-peak-lastuse ./tests/bench/peak
 	@build/bench/linstock-bench-peak -lastuse build/bench/linstock-bench-peak-lastuse $(BENCH)
+
+bench-serve: setup ## servers of one network beside uvicorn with PyTorch and cpp-httplib with libtorch: requests/s, p50, p99
+	@tests/bench/serve/run.sh $(BENCH)
 
 generate: setup ## write the generated files anew from internal/opgen/ops.txt
 	@$(GO) run ./internal/opgen
