@@ -144,6 +144,10 @@ int main(int argc, char **argv) {
   // A connection occupies a thread of the pool as long as it is open.
   server.new_task_queue = [] { return new httplib::ThreadPool(80); };
   server.set_keep_alive_max_count(1u << 30);
+  // The defaults of 5 s would end a connection on a machine that is busy with other work.
+  server.set_keep_alive_timeout(600);
+  server.set_read_timeout(600);
+  server.set_write_timeout(600);
   server.set_tcp_nodelay(true);
   server.Post("/predict", [&](const httplib::Request &q, httplib::Response &w) {
     if (q.body.size() != 128) {
