@@ -1,15 +1,10 @@
 // The C++ arm: the tasks of arm.go and arm.py, written with libtorch directly.
-#include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/GradMode.h>
 #include <dlfcn.h>
-#include <sys/resource.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -19,18 +14,12 @@
 #include <string>
 #include <vector>
 
+#include "gpt.h"
 #include "linstock.h"
 
-using at::Tensor;
-using std::vector;
+using namespace bench;
 
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// The device of the tasks.
-c10::Device device(c10::kCPU);
-at::TensorOptions on(c10::ScalarType dtype = at::kFloat) { return at::TensorOptions(device).dtype(dtype); }
 
 void finish() {
   if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.index());
@@ -41,20 +30,6 @@ struct Loop {
   int n;
   std::function<void(int)> f;
 };
-
-long rss_kb() {
-  long pages = 0, resident = 0;
-  FILE *f = std::fopen("/proc/self/statm", "r");
-  if (std::fscanf(f, "%ld %ld", &pages, &resident) != 2) std::abort();
-  std::fclose(f);
-  return resident * 4;
-}
-
-long peak_kb() {
-  rusage u;
-  getrusage(RUSAGE_SELF, &u);
-  return u.ru_maxrss;
-}
 
 Loop operation(std::string task) {
   auto cut = [&](const std::string &suffix) {
@@ -83,47 +58,6 @@ Loop operation(std::string task) {
   return {};
 }
 
-Tensor param(at::IntArrayRef shape, double std, c10::ScalarType dtype = at::kFloat) {
-  Tensor t = at::randn(shape, on(dtype));
-  t.mul_(std);
-  t.set_requires_grad(true);
-  return t;
-}
-Tensor filled(at::IntArrayRef shape, double v, c10::ScalarType dtype = at::kFloat) {
-  Tensor t = at::full(shape, v, on(dtype));
-  t.set_requires_grad(true);
-  return t;
-}
-
-// Fused Adam and AdamW, as torch.optim implements them.
-struct Adam {
-  vector<Tensor> params, avgs, sqs, steps;
-  double lr, decay;
-  bool w;
-  Adam(vector<Tensor> p, double lr, double decay, bool w) : params(std::move(p)), lr(lr), decay(decay), w(w) {
-    for (auto &t : params) {
-      avgs.push_back(at::zeros_like(t));
-      sqs.push_back(at::zeros_like(t));
-      steps.push_back(at::zeros({}, on()));
-    }
-  }
-  void zero() {
-    for (auto &t : params) t.mutable_grad().reset();
-  }
-  void step() {
-    at::AutoGradMode off(false);
-    vector<Tensor> grads;
-    for (auto &t : params) grads.push_back(t.grad());
-    at::_foreach_add_(steps, 1);
-    if (w)
-      at::_fused_adamw_(params, grads, avgs, sqs, {}, steps, lr, 0.9, 0.999, decay, 1e-8, false, false);
-    else
-      at::_fused_adam_(params, grads, avgs, sqs, {}, steps, lr, 0.9, 0.999, decay, 1e-8, false, false);
-  }
-};
-
-void backward(const Tensor &loss) { torch::autograd::backward({loss}); }
-
 Loop mlp() {
   vector<int64_t> sizes{32, 64, 64, 10};
   vector<Tensor> p;
@@ -147,61 +81,6 @@ Loop mlp() {
             }
           }};
 }
-
-struct Config {
-  int64_t vocab = 97, width = 128, layers = 4, heads = 4, context = 64;
-  c10::ScalarType dtype = at::kFloat;
-};
-
-struct GPT {
-  Config c;
-  struct Block {
-    Tensor ln1w, ln1b, qkvw, qkvb, projw, projb, ln2w, ln2b, fcw, fcb, outw, outb;
-  };
-  Tensor tok, pos, lnw, lnb, head;
-  vector<Block> blocks;
-  explicit GPT(Config config = {}) : c(config) {
-    int64_t width = c.width;
-    auto weight = [&](int64_t out, int64_t in) { return param({out, in}, 0.02, c.dtype); };
-    auto vec = [&](int64_t n, double v) { return filled({n}, v, c.dtype); };
-    tok = weight(c.vocab, width);
-    pos = weight(c.context, width);
-    for (int i = 0; i < c.layers; i++) {
-      blocks.push_back({vec(width, 1), vec(width, 0), weight(3 * width, width), vec(3 * width, 0),
-                        weight(width, width), vec(width, 0), vec(width, 1), vec(width, 0),
-                        weight(4 * width, width), vec(4 * width, 0), weight(width, 4 * width), vec(width, 0)});
-    }
-    lnw = vec(width, 1);
-    lnb = vec(width, 0);
-    head = weight(c.vocab, width);
-  }
-  vector<Tensor> params() {
-    vector<Tensor> p{tok, pos};
-    for (auto &b : blocks)
-      p.insert(p.end(),
-               {b.ln1w, b.ln1b, b.qkvw, b.qkvb, b.projw, b.projb, b.ln2w, b.ln2b, b.fcw, b.fcb, b.outw, b.outb});
-    p.insert(p.end(), {lnw, lnb, head});
-    return p;
-  }
-  Tensor attention(const Tensor &x, const Block &b) {
-    int64_t n = x.size(0), t = x.size(1), width = c.width;
-    auto qkv =
-        at::linear(x, b.qkvw, b.qkvb).view({n, t, 3, c.heads, width / c.heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-    Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, /*is_causal=*/true);
-    qkv.clear();
-    return at::linear(y.transpose(1, 2).reshape({n, t, width}), b.projw, b.projb);
-  }
-  Tensor forward(const Tensor &ids) {
-    int64_t width = c.width;
-    Tensor x = at::embedding(tok, ids).add(pos.slice(0, 0, ids.size(1)));
-    for (auto &b : blocks) {
-      x = x.add(attention(at::layer_norm(x, {width}, b.ln1w, b.ln1b), b));
-      x = x.add(at::linear(at::gelu(at::linear(at::layer_norm(x, {width}, b.ln2w, b.ln2b), b.fcw, b.fcb)), b.outw,
-                           b.outb));
-    }
-    return at::linear(at::layer_norm(x, {width}, lnw, lnb), head);
-  }
-};
 
 struct Trainer {
   GPT model;
