@@ -234,8 +234,8 @@ func (o options) compare(tasks []string) error {
 	for _, task := range tasks {
 		for _, malloc := range []string{"own", "raised"} {
 			of := func(arm string) float64 { return stats.Median(times[key{arm, malloc, task}]) }
-			ratio := func(arm string) string { return spread(ratios[key{arm, malloc, task}]) }
-			w.AppendRow(table.Row{task, malloc, duration(of("go")), duration(of("c++")), duration(of("python")), duration(stats.Median(over[key{"c++", malloc, task}])), ratio("c++"), ratio("python")})
+			ratio := func(arm string) string { return stats.Ratio(ratios[key{arm, malloc, task}]) }
+			w.AppendRow(table.Row{task, malloc, stats.Duration(of("go")), stats.Duration(of("c++")), stats.Duration(of("python")), stats.Duration(stats.Median(over[key{"c++", malloc, task}])), ratio("c++"), ratio("python")})
 		}
 	}
 	fmt.Println(w.Render())
@@ -247,13 +247,13 @@ func (f figures) columns(all []arm, task string) (names, values []string, notes 
 	put := func(name, value string) { names, values = append(names, name), append(values, value) }
 	for _, a := range all {
 		k := key{a.name, "own", task}
-		put(a.name, duration(stats.Median(f.times[k])))
+		put(a.name, stats.Duration(stats.Median(f.times[k])))
 		if why := f.why[k]; why != "" {
 			notes = append(notes, a.name+": "+why)
 		}
 	}
 	for _, a := range all[1:] {
-		put("go / "+a.name, spread(f.ratios[key{a.name, "own", task}]))
+		put("go / "+a.name, stats.Ratio(f.ratios[key{a.name, "own", task}]))
 	}
 	return names, values, notes
 }
@@ -389,26 +389,6 @@ func compareMemory(steps int) error {
 	}
 	fmt.Println(m.Render())
 	return nil
-}
-
-// spread formats the median of the rounds' ratios with the quartiles.
-func spread(r []float64) string {
-	if math.IsNaN(stats.Median(r)) {
-		return "-"
-	}
-	return fmt.Sprintf("%.2f (%.2f–%.2f)", stats.Median(r), stats.Quantile(r, 0.25), stats.Quantile(r, 0.75))
-}
-
-func duration(ns float64) string {
-	switch {
-	case math.IsNaN(ns):
-		return "-"
-	case math.Abs(ns) < 10e3:
-		return fmt.Sprintf("%.0f ns", ns)
-	case math.Abs(ns) < 10e6:
-		return fmt.Sprintf("%.1f µs", ns/1e3)
-	}
-	return fmt.Sprintf("%.2f ms", ns/1e6)
 }
 
 func mb(kb float64) string {
