@@ -11,7 +11,7 @@ export LINSTOCK_TORCH := $(TORCH)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: gpu-kit figures verify help setup doctor demo test bench bench-setup bench-peak bench-serve generate golden fmt lint clean
+.PHONY: gpu-kit figures verify help setup doctor demo test bench bench-setup bench-peak bench-serve bench-suite generate golden fmt lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ bench-peak: setup ## peak memory, and what keeping it low costs, side by side wi
 
 bench-serve: setup ## servers of one network beside uvicorn with PyTorch and cpp-httplib with libtorch: requests/s, p50, p99
 	@tests/bench/serve/run.sh $(BENCH)
+
+bench-suite: setup ## 21 workloads in Go, C++ and Python: losses, speed, memory, start (docs/speed.md; BENCH=-help)
+	@tests/bench/suite/run.sh $(BENCH)
 
 generate: setup ## write the generated files anew from internal/opgen/ops.txt
 	@$(GO) run ./internal/opgen

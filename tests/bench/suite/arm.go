@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// runArm is the Go arm: one workload in this process. It answers the lines of standard input as cpp/main.cpp and
+// py/main.py do:
+//
+//	steps N    the losses of N steps
+//	time N     nanoseconds a step, over N steps
+//	memory     the resident set in KiB with the library loaded, and its peak
+//
+// A second word after N names the optimizer, of which only Python has several.
+func runArm(name string, threads int) error {
+	w, err := find(name)
+	if err != nil {
+		return err
+	}
+	if err := tensor.SetNumThreads(threads); err != nil {
+		return err
+	}
+	library := status("VmRSS")
+	f, err := w.make(new(numbers))
+	if err != nil {
+		return err
+	}
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		words := append(strings.Fields(in.Text()), "", "")
+		count, _ := strconv.Atoi(words[1])
+		switch words[0] {
+		case "steps":
+			for i := range count {
+				v, err := f.loss()
+				if err != nil {
+					return err
+				}
+				if i > 0 {
+					fmt.Print(" ")
+				}
+				fmt.Printf("%.9g", v)
+			}
+			fmt.Println()
+		case "time":
+			start := time.Now()
+			if err := f.repeat(count); err != nil {
+				return err
+			}
+			fmt.Printf("%.1f\n", float64(time.Since(start).Nanoseconds())/float64(count))
+		case "memory":
+			fmt.Println(library, status("VmHWM"))
+		default:
+			return fmt.Errorf("no command %q", words[0])
+		}
+	}
+	return nil
+}
+
+// loss runs a step and returns its loss.
+func (f step) loss() (v float64, err error) {
+	err = tensor.WithScope(func() error {
+		v, err = f(true)
+		return err
+	})
+	return v, err
+}
+
+// repeat runs a step n times.
+func (f step) repeat(n int) error {
+	for range n {
+		if err := tensor.WithScope(func() error {
+			_, err := f(false)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// status reads a line of /proc/self/status, in KiB.
+func status(name string) int {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
+			kb, _ := strconv.Atoi(f[1])
+			return kb
+		}
+	}
+	return 0
+}

@@ -1,0 +1,142 @@
+// Command suite compares 21 workloads in Go, C++ and Python on the same libtorch, with the same weights and data:
+// their losses, speed on one thread and on all cores, memory, start, build time and size. The table of workloads is in
+// workloads.go; each workload is a function in the file of its group, here, in cpp/ and in py/.
+//
+// Each arm is a process of its own, and a round starts them all anew. Within a round the arms take turns of some tens of
+// milliseconds in a shuffled order, so that a machine which changes its speed changes it for all. A round's ratio is the
+// median over its turns; a figure is the median over the rounds with its quartiles.
+//
+// Results are kept in build/bench/suite/results.jsonl as they come. A run that was interrupted goes on where it was; with
+// other programs or settings it starts anew. `make bench-suite` builds and runs it; BENCH="-rounds 1 -only gpt" passes
+// arguments.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// options are the runner's flags.
+type options struct {
+	rounds, turns, steps int
+	only                 string
+	parts                string
+	threads              []int
+	write, golden, fresh bool
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 3, "rounds of turns, each with new processes")
+	flag.IntVar(&o.turns, "turns", 5, "turns of each arm in a round, after one that warms up")
+	flag.IntVar(&o.steps, "steps", 10, "steps whose losses are compared")
+	flag.StringVar(&o.only, "only", "", "only workloads whose name contains one of these, with a comma between")
+	flag.StringVar(&o.parts, "parts", "losses,speed,build", "what is measured; losses includes memory and start")
+	flag.BoolVar(&o.write, "write", false, "put the tables into docs/speed.md")
+	flag.BoolVar(&o.golden, "golden", false, "write the losses of C++ into losses.json, which the Go test reads, and end")
+	flag.BoolVar(&o.fresh, "fresh", false, "forget the results of a run that was interrupted")
+	threads := flag.Int("threads", 0, "threads an operator may use; 0: one, and all cores")
+	name := flag.String("arm", "", "be the Go arm for this workload")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), `Compares 21 workloads in Go, C++ and Python: losses, speed, memory, start, build time, size.
+  make bench-suite [BENCH="FLAGS"]
+An interrupted run goes on where it was.`)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	o.threads = []int{*threads}
+	if *threads == 0 {
+		o.threads = slices.Compact([]int{1, runtime.NumCPU()})
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var err error
+	if *name != "" {
+		err = runArm(*name, o.threads[0])
+	} else {
+		err = o.run(ctx)
+	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted; the same command goes on from here")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "suite:", err)
+		os.Exit(1)
+	}
+}
+
+// chosen returns the workloads that -only names.
+func (o options) chosen() ([]workload, error) {
+	if o.only == "" {
+		return workloads, nil
+	}
+	var list []workload
+	for _, w := range workloads {
+		if slices.ContainsFunc(strings.Split(o.only, ","), func(s string) bool { return s != "" && strings.Contains(w.name, s) }) {
+			list = append(list, w)
+		}
+	}
+	if list == nil {
+		return nil, fmt.Errorf("no workload's name contains %q", o.only)
+	}
+	return list, nil
+}
+
+// run measures what is missing and prints the tables, also of a run that is interrupted.
+func (o options) run(ctx context.Context) error {
+	list, err := o.chosen()
+	if err != nil {
+		return err
+	}
+	if o.rounds < 1 || o.turns < 1 || o.steps < 2 {
+		return errors.New("want at least one round, one turn and two steps")
+	}
+	if o.write && len(list) != len(workloads) {
+		return errors.New("-write needs all workloads")
+	}
+	arms, err := findArms()
+	if err != nil {
+		return err
+	}
+	if o.golden {
+		return o.writeGolden(ctx, list, arms)
+	}
+	key, err := o.key()
+	if err != nil {
+		return err
+	}
+	const path = "build/bench/suite/results.jsonl"
+	if o.fresh {
+		if err := os.RemoveAll(path); err != nil {
+			return err
+		}
+	}
+	results, err := openResults(path, key)
+	if err != nil {
+		return err
+	}
+	defer results.close()
+	if n := len(results.records); n > 0 {
+		fmt.Printf("going on after %d measurements of an earlier run (-fresh forgets them)\n", n)
+	}
+	measured := o.measure(ctx, list, arms, results)
+	tables := o.tables(list, arms, results)
+	for _, t := range tables {
+		fmt.Printf("%s\n%s\n", t.title, t.Render())
+	}
+	if measured == nil && o.write {
+		measured = writeTables(tables)
+	}
+	if measured != nil {
+		return measured
+	}
+	return disagreements(list, arms, results)
+}
