@@ -26,7 +26,8 @@ struct EncoderLayer {
     auto qkv = at::linear(x, in_w, in_b).chunk(3, -1);
     for (auto &part : qkv) part = part.view({n, t, heads, width / heads}).transpose(1, 2);
     Tensor y = at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2]);
-    return out(y.transpose(1, 2).reshape({n, t, width}));
+    // Time first, as torch.nn.MultiheadAttention computes it.
+    return out(y.permute({2, 0, 1, 3}).reshape({t, n, width})).transpose(0, 1);
   }
   Tensor operator()(Tensor x) const {
     x = norm1(x.add(attention(x)));
