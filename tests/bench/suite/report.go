@@ -95,7 +95,10 @@ func (o options) speed(list []workload, a arms, r *results, threads int) (titled
 	row := table.Row{"geometric mean", ""}
 	for _, c := range present(a) {
 		text := fmt.Sprintf("%.2f", geometricMean(medians[c.name]))
-		if n := len(medians[c.name]); n < len(list) {
+		switch n := len(medians[c.name]); {
+		case n == 0:
+			text = "-"
+		case n < len(list):
 			text += fmt.Sprintf(" (of %d)", n)
 		}
 		row = append(row, text)
