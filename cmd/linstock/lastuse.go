@@ -2,7 +2,9 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,22 +78,41 @@ func goFlag(word string) string {
 
 func newLastUse() *cobra.Command {
 	var opts lastuse.ExplainOptions
+	// The flags are written as those of the go command, beside which this command is used.
+	flags := flag.NewFlagSet("lastuse", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	explain := flags.Bool("explain", false, "print a line for each tensor; the default")
+	flags.BoolVar(&opts.Source, "source", false, "print the rewritten source instead")
+	flags.BoolVar(&opts.Left, "left", false, "explain only the tensors that are left to scopes")
+	flags.BoolVar(&opts.Tests, "test", false, "also read test files")
 	cmd := &cobra.Command{
-		Use:   "lastuse [PACKAGE…]",
+		Use:   "lastuse [-explain | -source] [-left] [-test] [PACKAGE…]",
 		Short: "Explain where `linstock go` releases each tensor, or why it does not",
 		Long: `Lastuse prints the decisions of ` + "`linstock go`" + `, as go build -gcflags=-m prints those of the
-compiler: a line for each tensor, as file:line:column: name: decision. It compiles
-nothing, and needs no flag for that. A tensor that is left to scopes is freed as without
-the rewrite: when its scope closes, or by a sweep. The packages are patterns of the go
-command; the default is the package in this directory.`,
-		Example: `  linstock lastuse ./...
-  linstock lastuse --left ./model`,
+compiler: a line for each tensor, as file:line:column: name: decision. This is -explain,
+the default. With -source it prints the rewritten files. It compiles nothing. A tensor
+that is left to scopes is freed as without the rewrite: when its scope closes, or by a
+sweep.
+
+The packages are patterns of the go command; the default is the package in this
+directory. Flags come before them, with one dash or two.`,
+		Example: `  linstock lastuse -explain ./...
+  linstock lastuse -left ./model
+  linstock lastuse -source ./model`,
+		DisableFlagParsing:    true,
+		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return lastuse.Explain(cmd.OutOrStdout(), args, opts)
+			if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+				return cmd.Help()
+			} else if err != nil {
+				return err
+			}
+			if *explain && opts.Source {
+				return errors.New("-explain and -source: choose one")
+			}
+			return lastuse.Explain(cmd.OutOrStdout(), flags.Args(), opts)
 		},
 	}
-	cmd.Flags().BoolVar(&opts.Left, "left", false, "only tensors that are left to scopes")
-	cmd.Flags().BoolVar(&opts.Tests, "test", false, "include test files")
-	cmd.Flags().BoolVar(&opts.Source, "source", false, "print the rewritten source instead")
+	cmd.Flags().AddGoFlagSet(flags)
 	return cmd
 }

@@ -227,3 +227,33 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// TestLastUse runs "linstock lastuse" with the flags of its help on a package of the repository.
+func TestLastUse(t *testing.T) {
+	isolated(t)
+	const pkg = "../../examples/lastuse"
+	explained, err := command(t, "lastuse", "-explain", pkg)
+	if err != nil || !strings.Contains(explained, ": released ") || !strings.Contains(explained, "model.go:") {
+		t.Fatalf("-explain: %v\n%s", err, explained)
+	}
+	if out, err := command(t, "lastuse", pkg); err != nil || out != explained {
+		t.Errorf("the default differs from -explain: %v\n%s", err, out)
+	}
+	if out, err := command(t, "lastuse", "-source", pkg); err != nil || !strings.Contains(out, "model.go --\n") || strings.Contains(out, ": released ") {
+		t.Errorf("-source: %v\n%s", err, out)
+	}
+	for _, args := range [][]string{{"-explain", "-source", pkg}, {"-explained", pkg}} {
+		if out, err := command(t, append([]string{"lastuse"}, args...)...); err == nil || !strings.Contains(err.Error(), args[0]) {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	help, err := command(t, "lastuse", "-h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"-explain", "-source", "-left", "-test"} {
+		if !strings.Contains(help, name) {
+			t.Errorf("the help lacks %s:\n%s", name, help)
+		}
+	}
+}

@@ -7,7 +7,7 @@
 //	go run ./examples/lastuse
 //	LINSTOCK_POLICY=off go run ./examples/lastuse    # without sweeps
 //	go run ./cmd/linstock go run ./examples/lastuse
-//	go run ./cmd/linstock lastuse ./examples/lastuse    # where each tensor is released
+//	go run ./cmd/linstock lastuse -explain ./examples/lastuse    # where each tensor is released
 //
 // A training loop whose steps fit in memory many times needs only the scope that its loader opens around each step.
 package main

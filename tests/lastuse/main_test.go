@@ -163,7 +163,7 @@ func TestGoCommand(t *testing.T) {
 	}
 	testWorkspace(t, linstock, dir)
 	// The explanations.
-	if out := run(true, linstock, "lastuse", "./..."); !strings.Contains(out, "layers/layers.go:5:55: result of Add: released when Mul has used it, in line 5") ||
+	if out := run(true, linstock, "lastuse", "-explain", "./..."); !strings.Contains(out, "layers/layers.go:5:55: result of Add: released when Mul has used it, in line 5") ||
 		!strings.Contains(out, "main.go:34:20: result of Mul: left to scopes: Keep keeps it") {
 		t.Error(out)
 	}
