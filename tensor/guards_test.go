@@ -8,6 +8,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/vram"
 )
 
@@ -491,12 +492,12 @@ func TestScopeIsCountedOnce(t *testing.T) {
 }
 
 // yielded reports whether f yields x's storage.
-func yielded(x *Tensor, f func(yield func(vram.Storage))) (found bool) {
+func yielded(x *Tensor, f func(yield func(reclaim.Storage))) (found bool) {
 	var m cshim.Meta
 	if err := x.meta("yielded", &m); err != nil {
 		return false
 	}
-	f(func(s vram.Storage) { found = found || s.Address == m.Data })
+	f(func(s reclaim.Storage) { found = found || s.Address == m.Data })
 	return found
 }
 
@@ -532,7 +533,7 @@ func TestTensorsOfSweepingScope(t *testing.T) {
 	x, y := Ones([]int{2}), Ones([]int{2})
 	s.weaken()
 	y.Keep()
-	scopesHold := func(yield func(vram.Storage)) { inScopes(false, yield) }
+	scopesHold := func(yield func(reclaim.Storage)) { inScopes(false, yield) }
 	equal(t, "x", yielded(x, scopesHold), true)
 	equal(t, "y", yielded(y, scopesHold), false)
 	x.Release()

@@ -3,8 +3,8 @@ package tensor
 import (
 	"testing"
 
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/internal/unordered"
-	"github.com/linstock-ml/linstock/vram"
 )
 
 // Each test runs a function beside another that takes the same lock, so that the race detector reports a missing lock.
@@ -45,7 +45,7 @@ func TestLocksOfAScope(t *testing.T) {
 	s := open(t)
 	defer s.Close()
 	unordered.Go(func() { ReadStatistics() }, s.touch)
-	unordered.Go(func() { inScopes(false, func(vram.Storage) {}) }, s.touch)
+	unordered.Go(func() { inScopes(false, func(reclaim.Storage) {}) }, s.touch)
 }
 
 // touch writes the fields that methods read.
@@ -87,7 +87,7 @@ func TestLocksOfTables(t *testing.T) {
 		tally.sum = sum
 	})
 
-	for _, f := range []func(){func() { Track("a test's") }, func() { unscoped() }, func() { gradients(func(vram.Storage) {}) }} {
+	for _, f := range []func(){func() { Track("a test's") }, func() { unscoped() }, func() { categories() }, func() { gradients(func(reclaim.Storage) {}) }} {
 		unordered.Go(f, func() {
 			tracker.mu.Lock()
 			defer tracker.mu.Unlock()

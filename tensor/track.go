@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"slices"
 	"sync"
 	"weak"
 
@@ -18,38 +19,48 @@ func Track(category string, ts ...*Tensor) {
 	if list == nil {
 		list = &weakList{}
 		tracker.lists[category] = list
-		vram.RegisterCategory(vram.Category{Name: category, Rank: ranks[category], Each: func(yield func(vram.Storage)) {
-			list.each(func(t *Tensor) { t.claim(yield) })
-		}})
+		tracker.names = append(tracker.names, category)
 	}
 	tracker.mu.Unlock()
 	list.add(ts)
 }
 
-const (
-	rankGradients   = -40
-	rankActivations = 100
-	rankTemporaries = 101
-)
-
-var ranks = map[string]int{vram.Weights: -50, vram.OptimizerState: -30, vram.Loader: -20, vram.Buffers: -10}
-
 var tracker = struct {
 	mu    sync.Mutex
 	lists map[string]*weakList
+	names []string // in the order of the first Track
 }{lists: map[string]*weakList{}}
 
-func init() {
-	vram.RegisterCategory(vram.Category{Name: vram.Gradients, Rank: rankGradients, Each: gradients})
-	vram.RegisterCategory(vram.Category{Name: vram.Activations, Rank: rankActivations, Each: func(yield func(vram.Storage)) {
-		inScopes(true, yield)
-	}})
-	vram.RegisterCategory(vram.Category{Name: vram.Temporaries, Rank: rankTemporaries, Each: func(yield func(vram.Storage)) {
-		inScopes(false, yield)
-	}})
-}
+func init() { reclaim.Categories, reclaim.Unscoped = categories, unscoped }
 
-func init() { reclaim.Unscoped = unscoped }
+// categories is reclaim.Categories: those of Track in the order of its precedence, then the tensors in open scopes.
+func categories() []reclaim.Category {
+	tracker.mu.Lock()
+	defer tracker.mu.Unlock()
+	first := []string{vram.Weights, vram.Gradients, vram.OptimizerState, vram.Loader, vram.Buffers}
+	all := []reclaim.Category{}
+	add := func(name string, each func(func(reclaim.Storage))) {
+		all = append(all, reclaim.Category{Name: name, Each: each})
+	}
+	tracked := func(name string) {
+		if list := tracker.lists[name]; list != nil {
+			add(name, func(yield func(reclaim.Storage)) { list.each(func(t *Tensor) { t.claim(yield) }) })
+		}
+	}
+	for _, name := range first {
+		if tracked(name); name == vram.Gradients {
+			add(name, gradients)
+		}
+	}
+	for _, name := range tracker.names {
+		if !slices.Contains(first, name) {
+			tracked(name)
+		}
+	}
+	add(vram.Activations, func(yield func(reclaim.Storage)) { inScopes(true, yield) })
+	add(vram.Temporaries, func(yield func(reclaim.Storage)) { inScopes(false, yield) })
+	return all
+}
 
 // unscoped returns the number of handles that are in neither a scope nor a category.
 func unscoped() int64 {
@@ -111,7 +122,7 @@ func (l *weakList) each(f func(*Tensor)) {
 }
 
 // claim yields the storage of t, unless t is released.
-func (t *Tensor) claim(yield func(vram.Storage)) {
+func (t *Tensor) claim(yield func(reclaim.Storage)) {
 	t.look(func(m *cshim.Meta) { yieldStorage(m, yield) })
 }
 
@@ -129,13 +140,13 @@ func (t *Tensor) look(f func(m *cshim.Meta)) {
 	f(&m)
 }
 
-func yieldStorage(m *cshim.Meta, yield func(vram.Storage)) {
+func yieldStorage(m *cshim.Meta, yield func(reclaim.Storage)) {
 	if m.Data != 0 && m.Bytes != 0 {
-		yield(vram.Storage{Device: vram.Name(deviceOf(m).String()), Address: m.Data, Bytes: int64(m.Bytes)})
+		yield(reclaim.Storage{Device: deviceOf(m).word(), Address: m.Data, Bytes: int64(m.Bytes)})
 	}
 }
 
-func gradients(yield func(vram.Storage)) {
+func gradients(yield func(reclaim.Storage)) {
 	tracker.mu.Lock()
 	weights := tracker.lists[vram.Weights]
 	tracker.mu.Unlock()
@@ -164,7 +175,7 @@ func gradients(yield func(vram.Storage)) {
 
 // inScopes yields the storages of tensors in open scopes: if recorded, of those that have a grad_fn, and otherwise of
 // the others.
-func inScopes(recorded bool, yield func(vram.Storage)) {
+func inScopes(recorded bool, yield func(reclaim.Storage)) {
 	scopes.each(func(s *Scope) {
 		s.mu.Lock()
 		ts := append([]*Tensor{}, s.entries...)

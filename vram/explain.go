@@ -1,11 +1,8 @@
 package vram
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -14,24 +11,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
-// Storage is the memory of a tensor and its views.
-type Storage struct {
-	Device  Name
-	Address uint64
-	Bytes   int64
-}
-
-// Category attributes live storages for [Explain]. Package tensor registers categories; programs use tensor.Track.
-type Category struct {
-	Name string
-	// Rank orders categories. A storage belongs to the category of the lowest rank that yields it. Linstock's own ranks are
-	// negative; those of tensors in scopes are 100 and more.
-	Rank int
-	// Each yields every storage of the category, on all devices. It may yield a storage more than once.
-	Each func(yield func(Storage))
-}
-
-// The names of Linstock's own categories.
+// The categories of Linstock, for [Explanation.Part] and tensor.Track.
 const (
 	Weights        = "weights"
 	Buffers        = "buffers"
@@ -43,26 +23,6 @@ const (
 	Fragmentation  = "fragmentation"
 	Cache          = "cache"
 )
-
-var categories struct {
-	sync.Mutex
-	list []*Category
-}
-
-// RegisterCategory adds a category. The function that it returns removes the category. Categories with the same name count
-// together.
-func RegisterCategory(c Category) (unregister func()) {
-	categories.Lock()
-	defer categories.Unlock()
-	reg := &c
-	categories.list = append(slices.Clone(categories.list), reg)
-	slices.SortStableFunc(categories.list, func(a, b *Category) int { return cmp.Compare(a.Rank, b.Rank) })
-	return func() {
-		categories.Lock()
-		defer categories.Unlock()
-		categories.list = slices.DeleteFunc(slices.Clone(categories.list), func(c *Category) bool { return c == reg })
-	}
-}
 
 // Part is the memory of one category on a device.
 type Part struct {
@@ -97,9 +57,6 @@ func Explain(d Device) (Explanation, error) {
 		return Explanation{}, err
 	}
 	e := Explanation{Device: nameOf(w), Allocated: m.Allocated, Reserved: m.Reserved}
-	categories.Lock()
-	list := categories.list
-	categories.Unlock()
 	at := map[string]int{}
 	part := func(name string) *Part {
 		i, ok := at[name]
@@ -115,10 +72,10 @@ func Explain(d Device) (Explanation, error) {
 	}
 	seen := map[uint64]bool{}
 	var claimed int64
-	for _, c := range list {
+	for _, c := range reclaim.Categories() {
 		p := part(c.Name)
-		c.Each(func(s Storage) {
-			if s.Device == e.Device && !seen[s.Address] {
+		c.Each(func(s reclaim.Storage) {
+			if s.Device == w && !seen[s.Address] {
 				seen[s.Address] = true
 				p.Bytes += s.Bytes
 				p.Storages++

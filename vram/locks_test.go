@@ -253,17 +253,6 @@ func TestASweepEndsBeforeTheCollector(t *testing.T) {
 func TestLocksOfTables(t *testing.T) {
 	balance.Hold(t, func() {})
 	for _, f := range []func(){
-		func() { RegisterCategory(Category{Each: func(func(Storage)) {}})() },
-		func() { _, _ = Explain(CPU) },
-	} {
-		unordered.Go(f, func() {
-			categories.Lock()
-			defer categories.Unlock()
-			list := categories.list
-			categories.list = list
-		})
-	}
-	for _, f := range []func(){
 		func() { _, _ = Profile() },
 		func() { _ = RecordHistory(0) },
 		func() { _ = SetProfileRate(DefaultProfileRate) },

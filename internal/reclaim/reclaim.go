@@ -15,7 +15,23 @@ var (
 	Collect = func() {}
 	// Unscoped returns the approximate number of tensors that belong to no scope and no category.
 	Unscoped = func() int64 { return 0 }
+	// Categories returns the categories of vram.Explain. A storage belongs to the first one that yields it.
+	Categories = func() []Category { return nil }
 )
+
+// Category attributes live storages to a name, which several categories may share.
+type Category struct {
+	Name string
+	// Each yields every storage of the category, on all devices. It may yield a storage more than once.
+	Each func(yield func(Storage))
+}
+
+// Storage is the memory of a tensor and its views.
+type Storage struct {
+	Device  int32 // as the shim takes it
+	Address uint64
+	Bytes   int64
+}
 
 // Package vram sets these.
 var (
