@@ -25,15 +25,8 @@ const (
 )
 
 func (d Depth) String() string {
-	switch d {
-	case None:
-		return "none"
-	case Light:
-		return "light"
-	case Full:
-		return "full"
-	case Deep:
-		return "deep"
+	if names := []string{"none", "light", "full", "deep"}; d >= 0 && int(d) < len(names) {
+		return names[d]
 	}
 	return fmt.Sprintf("depth(%d)", int(d))
 }

@@ -11,14 +11,13 @@ import (
 // that would free some waits for the thread. A timer that is due keeps the monitor awake. There are two timers because a
 // timer whose function runs is not due (docs/decisions/0006).
 type keepalive struct {
-	first, second atomic.Pointer[time.Timer]
+	first, second *time.Timer
 	short         atomic.Bool
 }
 
 func newKeepalive() *keepalive {
 	k := new(keepalive)
-	k.first.Store(time.AfterFunc(time.Hour, k.reset))
-	k.second.Store(time.AfterFunc(time.Hour, k.reset))
+	k.first, k.second = time.AfterFunc(time.Hour, k.reset), time.AfterFunc(time.Hour, k.reset)
 	k.reset()
 	return k
 }
@@ -28,8 +27,8 @@ func (k *keepalive) reset() {
 	if k.short.Load() {
 		first, second = 10*time.Millisecond, 100*time.Millisecond
 	}
-	k.first.Load().Reset(first)
-	k.second.Load().Reset(second)
+	k.first.Reset(first)
+	k.second.Reset(second)
 }
 
 // setShort sets whether the periods are short, as they are while anything waits for memory.

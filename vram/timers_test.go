@@ -11,7 +11,7 @@ import (
 func TestKeepaliveTimers(t *testing.T) {
 	balance.Hold(t, func() {})
 	k := newKeepalive()
-	first, second := k.first.Load(), k.second.Load()
+	first, second := k.first, k.second
 	t.Cleanup(func() {
 		k.setShort(false)
 		for first.Stop() || second.Stop() {

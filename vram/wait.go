@@ -170,30 +170,22 @@ func boundary(backward bool) {
 		cshim.SetDue(false)
 	}
 	counts.asked.Add(1)
-	locked := false
-	defer func() {
-		if locked {
-			sweeper.Unlock()
-		}
-	}()
-	for {
-		depth, full, requests := ask(backward)
-		if depth == None || cshim.Capturing() { // a sweep would free on this thread
-			return
-		}
-		if locked = locked || sweeper.TryLock(); locked {
-			sweep(depth, 0, nil).finish(requests)
-			return
-		}
+	depth, full, requests := ask(backward)
+	if depth == None || cshim.Capturing() { // a sweep would free on this thread
+		return
+	}
+	if !sweeper.TryLock() {
 		// Another goroutine sweeps. While there is room this goroutine continues. Otherwise it waits here, in Go, and
 		// then asks again: a thread that waits in C keeps its processor until the runtime's monitor retakes it, which
 		// may take 10 ms. Operators of a reclaimer, on a thread that sweeps, do not wait.
-		if !full || cshim.Sweeping() {
+		if !full || cshim.Sweeping() || !waitForSweep() {
 			return
 		}
-		if locked = waitForSweep(); !locked {
-			return
-		}
+		depth, _, requests = ask(backward)
+	}
+	defer sweeper.Unlock()
+	if depth != None {
+		sweep(depth, 0, nil).finish(requests)
 	}
 }
 
