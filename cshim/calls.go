@@ -33,6 +33,10 @@ package cshim
 #cgo nocallback lsc_op_call
 #cgo noescape lsc_spill_free
 #cgo nocallback lsc_spill_free
+#cgo noescape lsc_object_free
+#cgo nocallback lsc_object_free
+#cgo noescape lsc_object_class
+#cgo nocallback lsc_object_class
 #cgo noescape lsc_torch_config
 #cgo nocallback lsc_torch_config
 #include <stdlib.h>
@@ -246,6 +250,15 @@ func (r *Results) Free() {
 		C.lsc_spill_free((*C.ls_value)(r.spill))
 		r.spill = nil
 	}
+}
+
+// ObjectFree frees an object.
+func ObjectFree(o Object) { C.lsc_object_free(C.ls_object(o)) }
+
+// ObjectClass returns the name of an object's class.
+func ObjectClass(o Object) (string, error) {
+	var out [8]Value
+	return text(C.lsc_object_class(C.ls_object(o), slots(out[:]), C.uint64_t(len(out))), out[:])
 }
 
 func slots(v []Value) *C.ls_value { return (*C.ls_value)(unsafe.Pointer(unsafe.SliceData(v))) }

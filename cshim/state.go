@@ -23,20 +23,36 @@ import "C"
 
 import "unsafe"
 
-// Mode is a mode of the calling thread.
-type Mode int32
+// ModeKind is the kind of a [Mode].
+type ModeKind int32
 
-// The modes, as in enum ls_mode.
+// The kinds, as in enum ls_mode_kind.
 const (
-	ModeGrad      Mode = C.LS_MODE_GRAD
-	ModeInference Mode = C.LS_MODE_INFERENCE
+	ModeGrad      ModeKind = C.LS_MODE_GRAD
+	ModeInference ModeKind = C.LS_MODE_INFERENCE
+	ModeAutocast  ModeKind = C.LS_MODE_AUTOCAST
 )
 
-// ModeGet reports whether a mode is on.
-func ModeGet(m Mode) bool { return C.lsc_mode_get(C.int32_t(m)) != 0 }
+// Mode is ls_mode: a mode of the calling thread, with its arguments.
+type Mode struct {
+	Kind       ModeKind
+	On         bool
+	DeviceType int32 // of ModeAutocast
+	DType      int32 // of ModeAutocast, if on
+}
 
-// ModePush sets a mode on the calling thread; ModePop restores the previous one.
-func ModePush(m Mode, on bool) error { return takeError(C.lsc_mode_push(C.int32_t(m), flag(on))) }
+// ModeGet returns the mode of a kind that is in force. deviceType is read for ModeAutocast.
+func ModeGet(kind ModeKind, deviceType int32) Mode {
+	m := C.lsc_mode_get(C.int32_t(kind), C.int32_t(deviceType))
+	return Mode{ModeKind(m.kind), m.on != 0, int32(m.device_type), int32(m.dtype)}
+}
+
+// ModePush sets a mode on the calling thread. ModePop restores the mode before.
+func ModePush(m Mode) error {
+	return takeError(C.lsc_mode_push(C.ls_mode{
+		kind: C.int32_t(m.Kind), on: flag(m.On), device_type: C.int32_t(m.DeviceType), dtype: C.int32_t(m.DType),
+	}))
+}
 
 // ModePop undoes the last ModePush of the calling thread.
 func ModePop() { C.lsc_mode_pop() }

@@ -104,6 +104,8 @@ const char *ls_table_load(void *library) {
   LOAD(op_names)
   LOAD(op_call)
   LOAD(spill_free)
+  LOAD(object_free)
+  LOAD(object_class)
   LOAD(fault_set)
   LOAD(fault_counts)
   LOAD(aten_add_Tensor)

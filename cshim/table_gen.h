@@ -30,8 +30,8 @@ typedef struct ls_functions {
   ls_error *(*init)(void);
   void (*error_free)(ls_error *err);
   ls_results (*torch_config)(ls_value *out, uint64_t out_slots);
-  int32_t (*mode_get)(int32_t mode);
-  ls_error *(*mode_push)(int32_t mode, int32_t on);
+  ls_mode (*mode_get)(int32_t kind, int32_t device_type);
+  ls_error *(*mode_push)(ls_mode mode);
   void (*mode_pop)(void);
   uint64_t (*scope_set)(uint64_t scope);
   uint64_t (*scope_get)(void);
@@ -100,6 +100,8 @@ typedef struct ls_functions {
   ls_results (*op_names)(ls_value *out, uint64_t out_slots);
   ls_results (*op_call)(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags);
   void (*spill_free)(ls_value *spill);
+  void (*object_free)(ls_object o);
+  ls_results (*object_class)(ls_object o, ls_value *out, uint64_t out_slots);
   ls_error *(*fault_set)(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine);
   void (*fault_counts)(int32_t point, int64_t *seen, int64_t *failed);
   ls_result (*aten_add_Tensor)(ls_tensor self, ls_tensor other);
@@ -191,8 +193,8 @@ static inline uint64_t lsc_torch_version_loaded(void) { return ls_table.torch_ve
 static inline ls_error *lsc_init(void) { return ls_table.init(); }
 static inline void lsc_error_free(ls_error *err) { ls_table.error_free(err); }
 static inline ls_results lsc_torch_config(ls_value *out, uint64_t out_slots) { return ls_table.torch_config(out, out_slots); }
-static inline int32_t lsc_mode_get(int32_t mode) { return ls_table.mode_get(mode); }
-static inline ls_error *lsc_mode_push(int32_t mode, int32_t on) { return ls_table.mode_push(mode, on); }
+static inline ls_mode lsc_mode_get(int32_t kind, int32_t device_type) { return ls_table.mode_get(kind, device_type); }
+static inline ls_error *lsc_mode_push(ls_mode mode) { return ls_table.mode_push(mode); }
 static inline void lsc_mode_pop(void) { ls_table.mode_pop(); }
 static inline uint64_t lsc_scope_set(uint64_t scope) { return ls_table.scope_set(scope); }
 static inline uint64_t lsc_scope_get(void) { return ls_table.scope_get(); }
@@ -261,6 +263,8 @@ static inline int32_t lsc_op_internal(ls_op op) { return ls_table.op_internal(op
 static inline ls_results lsc_op_names(ls_value *out, uint64_t out_slots) { return ls_table.op_names(out, out_slots); }
 static inline ls_results lsc_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags) { return ls_table.op_call(op, args, slots, out, out_slots, flags); }
 static inline void lsc_spill_free(ls_value *spill) { ls_table.spill_free(spill); }
+static inline void lsc_object_free(ls_object o) { ls_table.object_free(o); }
+static inline ls_results lsc_object_class(ls_object o, ls_value *out, uint64_t out_slots) { return ls_table.object_class(o, out, out_slots); }
 static inline ls_error *lsc_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) { return ls_table.fault_set(point, skip, times, kind, mine); }
 static inline void lsc_fault_counts(int32_t point, int64_t *seen, int64_t *failed) { ls_table.fault_counts(point, seen, failed); }
 static inline ls_result lsc_aten_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_add_Tensor(self, other); }

@@ -12,6 +12,9 @@ import "unsafe"
 // Handle is an owned reference to a native tensor; 0 is none.
 type Handle uintptr
 
+// Object is one owned reference to an object of a class of libtorch's C++; 0 is none.
+type Object uintptr
+
 // Result is the result of an operator: a handle or an error, and the calling thread's scope word.
 type Result struct {
 	Handle Handle
@@ -98,6 +101,8 @@ const (
 	TagBools   Tag = C.LS_BOOLS
 	TagTensors Tag = C.LS_TENSORS
 	TagDevice  Tag = C.LS_DEVICE
+	TagObject  Tag = C.LS_OBJECT
+	TagStream  Tag = C.LS_STREAM
 )
 
 // Value is ls_value: 16 bytes without Go pointers.

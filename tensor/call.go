@@ -103,6 +103,7 @@ type call struct {
 	nin     int
 	ins     [6]*Tensor // pinned
 	moreIns []*Tensor
+	objects []*ScriptObject // pinned
 	buf     [24]cshim.Value
 	big     []cshim.Value // used instead of buf when that is full
 }
@@ -193,6 +194,9 @@ func (c *call) letGo() {
 	}
 	for _, t := range c.moreIns {
 		t.unpin()
+	}
+	for _, o := range c.objects {
+		o.unpin()
 	}
 }
 
@@ -796,10 +800,10 @@ var (
 
 // Call runs an operator of libtorch's dispatcher by its full name, "aten::add.Tensor", including those of
 // loaded extensions. Arguments are in the schema's order: *Tensor (nil for None), []*Tensor, int, []int,
-// float64 and other numbers, []float64, bool, []bool, string, DType, Device, nil for None, and [Default] for an
-// argument's default. Trailing arguments with defaults can be left out. Each result is a *Tensor (nil if the
-// operator returned none), []*Tensor, int, float64, bool, complex128, string, []int, []float64, []bool, Device
-// or nil. An operator that writes to an argument returns a second handle to it.
+// float64 and other numbers, []float64, bool, []bool, string, DType, Device, *ScriptObject, nil for None, and
+// [Default] for an argument's default. Trailing arguments with defaults can be left out. Each result is a *Tensor
+// (nil if the operator returned none), []*Tensor, int, float64, bool, complex128, string, []int, []float64, []bool,
+// Device, *ScriptObject or nil. An operator that writes to an argument returns a second handle to it.
 //
 // Arguments that would end the process are rejected with ErrArgument or ErrNotImplemented. Operators that are
 // internal to libtorch are rejected with ErrArgument; see [CallUnchecked].
@@ -889,6 +893,16 @@ func (c *call) any(i int, v any) {
 			}
 			c.pair(pair)
 		}
+	case *ScriptObject:
+		switch {
+		case v == nil:
+			c.put(cshim.Value{Tag: cshim.TagNone})
+		case v.pin():
+			c.objects = append(c.objects, v)
+			c.put(cshim.Value{Tag: cshim.TagObject, Bits: uint64(v.h)})
+		default:
+			c.refuse(ErrReleased, "argument %d: the object has been released", i)
+		}
 	case []int:
 		c.ints(i, v)
 	case []float64:
@@ -963,6 +977,8 @@ func decode(vs []cshim.Value, scope uint64) []any {
 			out = append(out, list)
 		case cshim.TagDevice:
 			out = append(out, Device{DeviceType(v.Bits >> 8), int(v.Bits & 0x7f)})
+		case cshim.TagObject:
+			out = append(out, newScriptObject(cshim.Object(v.Bits)))
 		default:
 			out = append(out, nil)
 		}

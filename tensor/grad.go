@@ -547,12 +547,16 @@ func tieFunction(inputs, outputs, saved []*Tensor, f nativeFunction) ([]*Tensor,
 
 // withGrad runs f with the recording of gradients on or off on this goroutine, which is locked to its thread meanwhile.
 // It implements autograd.NoGrad and autograd.EnableGrad.
-func withGrad(on bool, f func() error) error { return withMode(cshim.ModeGrad, on, f) }
+func withGrad(on bool, f func() error) error {
+	return withMode(cshim.Mode{Kind: cshim.ModeGrad, On: on}, f)
+}
 
 // withInference runs f in inference mode. It implements autograd.Inference.
-func withInference(on bool, f func() error) error { return withMode(cshim.ModeInference, on, f) }
+func withInference(on bool, f func() error) error {
+	return withMode(cshim.Mode{Kind: cshim.ModeInference, On: on}, f)
+}
 
-func withMode(m cshim.Mode, on bool, f func() error) error {
+func withMode(m cshim.Mode, f func() error) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
@@ -567,16 +571,18 @@ func withMode(m cshim.Mode, on bool, f func() error) error {
 		return err
 	}
 	defer letThread(before)
-	if err := cshim.ModePush(m, on); err != nil {
+	if err := cshim.ModePush(m); err != nil {
 		return newError("mode", err)
 	}
 	defer cshim.ModePop()
 	return f()
 }
 
+func modeOn(kind cshim.ModeKind) bool { return cshim.ModeGet(kind, 0).On }
+
 // GradEnabled reports whether this goroutine records gradients, as it does outside autograd.NoGrad and
 // autograd.Inference. PyTorch: torch.is_grad_enabled.
-func GradEnabled() bool { return cshim.Load() == nil && cshim.ModeGet(cshim.ModeGrad) }
+func GradEnabled() bool { return cshim.Load() == nil && modeOn(cshim.ModeGrad) }
 
 // InferenceEnabled reports whether this goroutine is in inference mode. PyTorch: torch.is_inference_mode_enabled.
-func InferenceEnabled() bool { return cshim.Load() == nil && cshim.ModeGet(cshim.ModeInference) }
+func InferenceEnabled() bool { return cshim.Load() == nil && modeOn(cshim.ModeInference) }

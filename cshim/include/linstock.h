@@ -4,7 +4,8 @@
  *
  *  1. Handles. An ls_tensor is one owned reference to a libtorch tensor; 0 is "no tensor". A function borrows the
  *     handles it is given and never frees them. Every handle it returns is the caller's, who frees it exactly once
- *     with ls_tensor_free or ls_tensors_free, on any thread.
+ *     with ls_tensor_free or ls_tensors_free, on any thread. The same holds for an ls_object, which
+ *     ls_object_free frees.
  *  2. Pointers. A pointer is not NULL unless a comment says so; an array of no elements may be NULL. The shim
  * keeps no pointer to the caller's memory beyond the call, except where a comment says so.
  *  3. Errors. A call returns its own errors: an ls_error that is not NULL is the caller's, who reads its fields

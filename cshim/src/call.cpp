@@ -1,4 +1,5 @@
 // Boxed calls of any operator of the dispatcher, whose arguments are checked against its schema.
+#include <ATen/core/class_type.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
@@ -35,8 +36,9 @@ uint64_t width(const ls_value &v) {
 }
 
 const char *tag_name(uint32_t tag) {
-  static const char *const names[] = {"default", "none", "tensor", "int",   "float",   "bool",  "complex",
-                                      "string",  "ints", "floats", "bools", "tensors", "device"};
+  static const char *const names[] = {"default", "none",    "tensor", "int",    "float",
+                                      "bool",    "complex", "string", "ints",   "floats",
+                                      "bools",   "tensors", "device", "object", "stream"};
   return tag < sizeof(names) / sizeof(names[0]) ? names[tag] : "an unknown tag";
 }
 
@@ -51,6 +53,23 @@ const T *payload(const ls_value *v) {
 
 bool is_number(const ls_value &v) {
   return v.tag == LS_INT || v.tag == LS_FLOAT || v.tag == LS_BOOL || v.tag == LS_COMPLEX;
+}
+
+using Object = c10::ivalue::Object;
+
+// An object with a reference of its own.
+c10::intrusive_ptr<Object> object_of(ls_object o) {
+  if (o == 0) throw ArgumentError("an object is needed, got none");
+  return c10::intrusive_ptr<Object>::reclaim_copy(reinterpret_cast<Object *>(o));
+}
+
+c10::IValue object_value(const c10::Argument &arg, const c10::Type &type, const ls_value *v) {
+  if (v->tag != LS_OBJECT) mismatch(arg, *v);
+  auto o = object_of(v->u.o);
+  // Some kernels do not check it.
+  if (!o->type()->isSubtypeOf(type))
+    throw ArgumentError("argument '" + arg.name() + "' wants " + type.str() + ", got " + o->name());
+  return o;
 }
 
 c10::IValue ints_value(const c10::Argument &arg, const ls_value *v) {
@@ -155,6 +174,11 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
     case c10::TypeKind::DeviceObjType:
       if (v->tag == LS_DEVICE) return device_of(v->u.i);
       break;
+    case c10::TypeKind::ClassType:
+      return object_value(arg, *type, v);
+    case c10::TypeKind::StreamObjType:
+      if (v->tag == LS_STREAM) return c10::Stream(c10::Stream::UNSAFE, device_of(v->len), v->u.i);
+      break;
     case c10::TypeKind::ListType:
       return list_value(arg, type->castRaw<c10::ListType>()->getElementType(), v);
     case c10::TypeKind::AnyType:
@@ -163,6 +187,7 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
       if (v->tag == LS_FLOAT) return v->u.f;
       if (v->tag == LS_BOOL) return v->u.i != 0;
       if (v->tag == LS_STRING) return std::string(payload<char>(v), v->len);
+      if (v->tag == LS_OBJECT) return object_of(v->u.o);
       break;
     default:
       break;
@@ -203,6 +228,7 @@ class Results {
   ~Results() {
     if (done_) return;
     for (ls_tensor h : given_) ls_tensor_free(h);
+    for (ls_object o : objects_) ls_object_free(o);
   }
   void add(const c10::IValue &v) {
     if (v.isTensor()) {
@@ -221,8 +247,15 @@ class Results {
       const auto &s = v.toStringRef();
       bytes(LS_STRING, s.data(), s.size(), s.size());
     } else if (v.isDevice()) {
-      auto d = v.toDevice();
-      out_.push_back({LS_DEVICE, 0, {.i = (static_cast<int64_t>(d.type()) << 8) | (d.index() & 0xff)}});
+      out_.push_back({LS_DEVICE, 0, {.i = word_of(v.toDevice())}});
+    } else if (v.isObject()) {
+      objects_.push_back(0);
+      count_handle(&HandleCount::made);
+      objects_.back() = reinterpret_cast<ls_object>(v.toObject().release());
+      out_.push_back({LS_OBJECT, 0, {.o = objects_.back()}});
+    } else if (v.isStream()) {
+      auto s = v.toStream();
+      out_.push_back({LS_STREAM, static_cast<uint32_t>(word_of(s.device())), {.i = s.id()}});
     } else if (v.isIntList()) {
       auto l = v.toIntVector();
       bytes(LS_INTS, l.data(), l.size(), l.size() * 8);
@@ -264,6 +297,7 @@ class Results {
   }
 
  private:
+  static int64_t word_of(c10::Device d) { return (static_cast<int64_t>(d.type()) << 8) | (d.index() & 0xff); }
   ls_tensor hand(at::Tensor t) {
     given_.reserve(given_.size() + 1);
     ls_tensor h = give(std::move(t));
@@ -283,6 +317,7 @@ class Results {
   }
   std::vector<ls_value> out_;
   std::vector<ls_tensor> given_;
+  std::vector<ls_object> objects_;
   bool done_ = false;
 };
 
@@ -377,4 +412,16 @@ ls_results ls_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *
 
 void ls_spill_free(ls_value *spill) noexcept {
   ls::run_quiet([&] { std::free(spill); });
+}
+
+void ls_object_free(ls_object o) noexcept {
+  ls::run_quiet([&] {
+    if (o == 0) return;
+    ls::count_handle(&ls::HandleCount::freed);
+    c10::intrusive_ptr<ls::Object>::reclaim(reinterpret_cast<ls::Object *>(o));
+  });
+}
+
+ls_results ls_object_class(ls_object o, ls_value *out, uint64_t out_slots) noexcept {
+  return ls::run_values([&](ls_results &r) { ls::put_string(r, ls::object_of(o)->name(), out, out_slots); });
 }

@@ -3,6 +3,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/DeviceGuard.h>
@@ -47,12 +48,44 @@ struct ThreadEnd {
   }
 };
 
+// What ls_mode_pop restores.
 struct Mode {
-  int32_t kind;
-  bool before;
+  ls_mode before;
+  bool cache = false;
   std::unique_ptr<c10::InferenceMode> inference;
 };
 thread_local std::vector<Mode> modes;
+
+ls_mode mode_in_force(int32_t kind, int32_t device_type) {
+  ls_mode m{kind, 0, device_type, 0};
+  switch (kind) {
+    case LS_MODE_GRAD:
+      m.on = c10::GradMode::is_enabled();
+      break;
+    case LS_MODE_INFERENCE:
+      m.on = c10::InferenceMode::is_enabled();
+      break;
+    case LS_MODE_AUTOCAST: {
+      auto type = static_cast<c10::DeviceType>(device_type);
+      if (!at::autocast::is_autocast_available(type))
+        throw ArgumentError("autocast: there is none for device type " + std::to_string(device_type));
+      m.on = at::autocast::is_autocast_enabled(type);
+      m.dtype = static_cast<int32_t>(at::autocast::get_autocast_dtype(type));
+      break;
+    }
+    default:
+      throw ArgumentError("mode " + std::to_string(kind) + " is unknown");
+  }
+  return m;
+}
+
+// The cache of casts belongs to the process and ignores the dtype and writes to a tensor, so it stays off.
+void set_autocast(const ls_mode &m, bool cache) {
+  auto type = static_cast<c10::DeviceType>(m.device_type);
+  at::autocast::set_autocast_dtype(type, static_cast<c10::ScalarType>(m.dtype));
+  at::autocast::set_autocast_enabled(type, m.on != 0);
+  at::autocast::set_autocast_cache_enabled(cache);
+}
 
 }  // namespace
 
@@ -96,27 +129,32 @@ ls_results ls_torch_config(ls_value *out, uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) { ls::put_string(r, at::show_config(), out, out_slots); });
 }
 
-int32_t ls_mode_get(int32_t mode) noexcept {
-  return ls::run_quiet([&]() -> int32_t {
-    return mode == LS_MODE_INFERENCE ? c10::InferenceMode::is_enabled() : c10::GradMode::is_enabled();
-  });
+ls_mode ls_mode_get(int32_t kind, int32_t device_type) noexcept {
+  return ls::run_quiet([&] { return ls::mode_in_force(kind, device_type); });
 }
 
-ls_error *ls_mode_push(int32_t mode, int32_t on) noexcept {
+ls_error *ls_mode_push(ls_mode mode) noexcept {
   return ls::run_void([&] {
     // Allocate first: a mode that is set must be recorded, so that it can be undone.
     ls::modes.reserve(ls::modes.size() + 1);
-    ls::Mode m{mode, false, nullptr};
-    switch (mode) {
+    ls::Mode m;
+    m.before = ls::mode_in_force(mode.kind, mode.device_type);
+    switch (mode.kind) {
       case LS_MODE_GRAD:
-        m.before = c10::GradMode::is_enabled();
-        c10::GradMode::set_enabled(on != 0);
+        c10::GradMode::set_enabled(mode.on != 0);
         break;
       case LS_MODE_INFERENCE:
-        m.inference = std::make_unique<c10::InferenceMode>(on != 0);
+        m.inference = std::make_unique<c10::InferenceMode>(mode.on != 0);
         break;
-      default:
-        throw ls::ArgumentError("mode " + std::to_string(mode) + " is unknown");
+      default: {
+        auto dtype = static_cast<c10::ScalarType>(mode.dtype);
+        if (mode.on == 0)
+          mode.dtype = m.before.dtype;
+        else if (dtype != c10::kHalf && dtype != c10::kBFloat16)
+          throw ls::ArgumentError("autocast: the dtype must be float16 or bfloat16");
+        m.cache = at::autocast::is_autocast_cache_enabled();
+        ls::set_autocast(mode, false);
+      }
     }
     ls::modes.push_back(std::move(m));
   });
@@ -127,7 +165,8 @@ void ls_mode_pop(void) noexcept {
     if (ls::modes.empty()) return;
     ls::Mode m = std::move(ls::modes.back());
     ls::modes.pop_back();
-    if (m.kind == LS_MODE_GRAD) c10::GradMode::set_enabled(m.before);
+    if (m.before.kind == LS_MODE_GRAD) c10::GradMode::set_enabled(m.before.on != 0);
+    if (m.before.kind == LS_MODE_AUTOCAST) ls::set_autocast(m.before, m.cache);
   });
 }
 

@@ -250,8 +250,8 @@ func entry(short, ret, params string) string {
 			args = append(args, `""`)
 		case strings.Contains(p, "*") || strings.HasSuffix(p, "]"):
 			args = append(args, "(void *)buffer")
-		case strings.HasPrefix(p, "ls_value "):
-			args = append(args, "(ls_value){0}")
+		case strings.HasPrefix(p, "ls_value "), strings.HasPrefix(p, "ls_mode "):
+			args = append(args, "("+strings.Fields(p)[0]+"){0}")
 		default:
 			args = append(args, "0")
 		}

@@ -52,6 +52,7 @@ int linstock_c_test(void) {
   const int64_t shape[1] = {4};
   const float xs[4] = {0, 1, 2, 3}, ys[4] = {1, 3, 5, 7};
   const float zero = 0;
+  const ls_mode no_grad = {LS_MODE_GRAD, 0, 0, 0};
   ls_memory before, after;
   ls_result x, y, w, b;
   ls_value item[2];
@@ -81,7 +82,7 @@ int linstock_c_test(void) {
     loss = call2(mse, tensor_value(line), tensor_value(y.t));
     CHECK(scaled != 0 && line != 0 && loss != 0);
     CHECK(ls_autograd_backward(&loss, 1, NULL, NULL, 0, 0, 0) == NULL);
-    CHECK(ls_mode_push(LS_MODE_GRAD, 0) == NULL);
+    CHECK(ls_mode_push(no_grad) == NULL);
     for (i = 0; i < 2; i++) {
       ls_result g = ls_tensor_grad(params[i]);
       ls_value args[3];

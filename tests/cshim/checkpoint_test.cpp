@@ -77,7 +77,7 @@ TEST_F(Checkpoints, BackwardRecomputes) {
   functions[31] = [&](const ls_tensor *in, uint64_t n) {
     calls++;
     EXPECT_EQ(n, 1u);
-    EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+    EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
     uint64_t stopped = again(in, n);
     EXPECT_EQ(stopped, 7000 + static_cast<uint64_t>(LS_ERR_STOP_RECOMPUTATION));
     return stopped;

@@ -113,10 +113,10 @@ int32_t program(ls_tensor x, ls_tensor w) {
   ls_spill_free(rs.spill);
   uint32_t slot = 0;
   TRY_VOID(ls_hook_register(part, 7, &slot));
-  TRY_VOID(ls_mode_push(LS_MODE_GRAD, 0));
+  TRY_VOID(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
   ls_result plain = ls_aten_mul_Tensor(part, part);
   ls_mode_pop();
-  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
   all.add(plain.t);
   if ((failed = code(plain.err)) != 0) return failed;
   ls_tensor tied = 0;
@@ -191,16 +191,16 @@ TEST_F(Faults, EntriesThrow) {
 // Functions that return no error still complete.
 TEST_F(Faults, EntriesWithoutErrorsComplete) {
   ls_tensor x = ls_tensor_alias(floats({1, 2})).t;
-  EXPECT_OK(ls_mode_push(LS_MODE_GRAD, 0));
+  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
   {
     Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_STD);
-    EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 0);
+    EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 0);
     ls_mode_pop();
     ls_tensor_free(x);
     EXPECT_EQ(ls_abi(), static_cast<uint32_t>(LS_ABI));
     EXPECT_GE(f.failed(), 4);
   }
-  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
 }
 
 TEST_F(Faults, TextsAreUTF8) {

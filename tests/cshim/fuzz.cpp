@@ -326,8 +326,9 @@ class Fuzz {
     const ls_value *v = r.spill != nullptr ? r.spill : out;
     for (uint64_t i = 0; i < r.slots; i++) {
       uint64_t payload = payload_of(v[i]);
-      if (v[i].tag > LS_DEVICE || payload > r.slots - i - 1) fail("a malformed result");
+      if (v[i].tag > LS_STREAM || payload > r.slots - i - 1) fail("a malformed result");
       if (v[i].tag == LS_TENSOR) keep(v[i].u.t);
+      if (v[i].tag == LS_OBJECT) ls_object_free(v[i].u.o);
       if (v[i].tag == LS_TENSORS) {
         auto *handles = reinterpret_cast<const ls_tensor *>(v + i + 1);
         for (uint32_t k = 0; k < v[i].len; k++) keep(handles[k]);
@@ -633,6 +634,7 @@ void Fuzz::wrong(std::vector<ls_value> &to) {
   // not followed by a handle.
   for (size_t i = 0; i < to.size(); i += 1 + payload_of(to[i])) {
     if (to[i].tag == LS_TENSOR) to[i].u.t = 0;
+    if (to[i].tag == LS_OBJECT) to[i].u.o = 0;
     if (to[i].tag == LS_TENSORS) to[i].len = 0;
   }
 }
@@ -675,7 +677,7 @@ void Fuzz::boxed() {
     if (one(60)) {
       argument(pick<const char *>({"int", "float", "str", "bool", "Device", "int[]", "Scalar"}), args);
     } else if (spoil && type.rfind("Tensor", 0) == 0) {
-      args.push_back({pick<uint32_t>({LS_NONE, LS_INT, LS_DEFAULT, LS_STRING, LS_DEVICE + 1, UINT32_MAX}),
+      args.push_back({pick<uint32_t>({LS_NONE, LS_INT, LS_DEFAULT, LS_STRING, LS_STREAM + 1, UINT32_MAX}),
                       static_cast<uint32_t>(below(3)),
                       {.i = 0}});
     } else {
@@ -694,7 +696,7 @@ void Fuzz::boxed() {
   }
   bool in_place = std::strlen(o.name) > 0 && o.name[std::strlen(o.name) - 1] == '_';
   // An operator that writes to a tensor saved by its own graph makes a reference cycle.
-  if (in_place) ok(ls_mode_push(LS_MODE_GRAD, 0));
+  if (in_place) ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
   values([&](ls_value *out, uint64_t n) {
     return ls_op_call(o.op, exact.data(), exact.size(), out, n, in_place || one(20) ? LS_CALL_DISCARD : 0);
   });
@@ -804,14 +806,14 @@ void Fuzz::in_place() {
   if (!off && x != 0 && y != 0) {
     // Operators on x have saved x itself. If x were written into x, the graph would hold its own output, a
     // cycle that libtorch never frees.
-    ok(ls_mode_push(LS_MODE_GRAD, 0));
+    ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
     auto r = ls_aten_clone(y);
     ls_mode_pop();
     result(r);
     y = r.t;
     z = y;
   }
-  if (off) ok(ls_mode_push(LS_MODE_GRAD, 0));
+  if (off) ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
   switch (below(14)) {
     case 0:
       ok(ls_aten_add__Tensor(x, y));
@@ -1041,7 +1043,7 @@ void Fuzz::swap() {
   auto &slot = exchange[below(std::size(exchange))];
   ls_tensor give = 0;
   if (ls_tensor t = tensor(); t != 0 && !one(4)) {
-    ok(ls_mode_push(LS_MODE_GRAD, 0));
+    ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
     auto r = ls_aten_clone(t);
     ls_mode_pop();
     ok(r.err);
@@ -1224,13 +1226,15 @@ void Fuzz::threads_words() {
     case 0:
     case 1: {
       if (modes_ > 3) break;
-      auto *e = ls_mode_push(one(10) ? static_cast<int32_t>(integer()) : static_cast<int32_t>(below(2)),
-                             static_cast<int32_t>(below(2)));
+      auto kind = static_cast<int32_t>(one(10) ? integer() : static_cast<int64_t>(below(3)));
+      auto *e = ls_mode_push({kind, static_cast<int32_t>(below(2)),
+                              static_cast<int32_t>(one(10) ? integer() : static_cast<int64_t>(below(2))),
+                              pick<int32_t>({5, 15, 15, static_cast<int32_t>(dtype())})});
       if (e == nullptr) modes_++;
       return ok(e);
     }
     case 2:
-      (void)ls_mode_get(static_cast<int32_t>(integer()));
+      (void)ls_mode_get(static_cast<int32_t>(integer()), static_cast<int32_t>(integer()));
       return;
     case 3: {
       uint64_t word = source_.next() & ~LS_SCOPE_FLAGS;

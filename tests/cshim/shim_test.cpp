@@ -360,20 +360,55 @@ TEST_F(Calls, SchemaAndNames) {
 class Threads : public ShimTest {};
 
 TEST_F(Threads, ModesNestAndBelongToTheThread) {
-  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
-  EXPECT_OK(ls_mode_push(LS_MODE_GRAD, 0));
-  EXPECT_OK(ls_mode_push(LS_MODE_INFERENCE, 1));
-  EXPECT_EQ(ls_mode_get(LS_MODE_INFERENCE), 1);
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
+  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+  EXPECT_OK(ls_mode_push({LS_MODE_INFERENCE, 1, 0, 0}));
+  EXPECT_EQ(ls_mode_get(LS_MODE_INFERENCE, 0).on, 1);
   std::thread([] {
-    EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
-    EXPECT_EQ(ls_mode_get(LS_MODE_INFERENCE), 0);
+    EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
+    EXPECT_EQ(ls_mode_get(LS_MODE_INFERENCE, 0).on, 0);
   }).join();
   ls_mode_pop();
-  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 0);
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 0);
   ls_mode_pop();
-  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD), 1);
+  EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
   ls_mode_pop();  // one call too many does nothing
-  EXPECT_ERR(ls_mode_push(42, 1), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_mode_push({42, 1, 0, 0}), LS_ERR_ARGUMENT);
+}
+
+TEST_F(Threads, AutocastNestsByDeviceTypeAndDType) {
+  constexpr int32_t kHalf = 5, kBFloat16 = 15, kCuda = 1;
+  Tensor x = floats({1, 2, 3, 4}, {2, 2});
+  auto dtype_of = [&](const char *name) {
+    Tensor y = name == std::string("aten::mm") ? call(name, "", {T(x), T(x)}) : call(name, "", {T(x)});
+    ls_meta m;
+    EXPECT_OK(ls_tensor_meta(y, &m));
+    return int32_t{m.dtype};
+  };
+  EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).on, 0);
+  EXPECT_EQ(dtype_of("aten::mm"), kFloat);
+  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kBFloat16}));
+  EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).on, 1);
+  EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).dtype, kBFloat16);
+  EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, kCuda).on, 0) << "another device type";
+  EXPECT_EQ(dtype_of("aten::mm"), kBFloat16);
+  EXPECT_EQ(dtype_of("aten::exp"), kFloat);
+  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kHalf}));
+  EXPECT_EQ(dtype_of("aten::mm"), kHalf) << "no cast to another dtype is reused";
+  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 0, 0, -1}));
+  EXPECT_EQ(dtype_of("aten::mm"), kFloat);
+  std::thread([] { EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).on, 0); }).join();
+  ls_mode_pop();
+  ls_mode_pop();
+  EXPECT_EQ(dtype_of("aten::mm"), kHalf);
+  ls_mode_pop();
+  EXPECT_EQ(dtype_of("aten::mm"), kBFloat16);
+  ls_mode_pop();
+  EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).on, 0);
+  EXPECT_EQ(dtype_of("aten::mm"), kFloat);
+  EXPECT_ERR(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kLong}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_mode_push({LS_MODE_AUTOCAST, 1, 99, kHalf}), LS_ERR_ARGUMENT);
 }
 
 TEST_F(Threads, ResultsCarryTheScopeWord) {

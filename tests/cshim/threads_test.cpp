@@ -262,8 +262,8 @@ TEST_F(Concurrent, SettingsChangeDuringOperators) {
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
     for (int i = 0; i < 100; i++) {
       Tensor y(ls_aten_exp(x));
-      EXPECT_OK(ls_mode_push(w % 2, 1));
-      EXPECT_EQ(ls_mode_get(w % 2), 1);
+      EXPECT_OK(ls_mode_push({w % 2, 1, 0, 0}));
+      EXPECT_EQ(ls_mode_get(w % 2, 0).on, 1);
       Tensor r = call("aten::rand_like", "", {T(x)});
       ls_mode_pop();
       ls_op found = 0;

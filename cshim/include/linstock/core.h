@@ -18,7 +18,8 @@ extern "C" {
 #endif
 
 typedef uintptr_t ls_tensor;
-typedef uintptr_t ls_op; /* an operator of the dispatcher; lives as long as the process */
+typedef uintptr_t ls_object; /* an object of a class that libtorch's C++ registers (torch::class_) */
+typedef uintptr_t ls_op;     /* an operator of the dispatcher; lives as long as the process */
 
 enum ls_code {
   LS_ERR_GENERIC = 1, /* c10::Error */
@@ -61,7 +62,9 @@ enum ls_tag {
   LS_FLOATS = 9,
   LS_BOOLS = 10, /* 8 bytes an element */
   LS_TENSORS = 11,
-  LS_DEVICE = 12 /* (type << 8) | (index & 0xff) */
+  LS_DEVICE = 12, /* (type << 8) | (index & 0xff) */
+  LS_OBJECT = 13,
+  LS_STREAM = 14 /* the stream's id in i, its device in len, as in LS_DEVICE */
 };
 
 typedef struct ls_value {
@@ -71,6 +74,7 @@ typedef struct ls_value {
     int64_t i;
     double f;
     ls_tensor t;
+    ls_object o;
   } u;
 } ls_value;
 
@@ -117,10 +121,21 @@ LS_API void ls_error_free(ls_error *err) LS_NOEXCEPT;
 LS_API ls_results ls_torch_config(ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
 
 /* ---- the calling thread ---- */
-enum ls_mode { LS_MODE_GRAD = 0, LS_MODE_INFERENCE = 1 };
-LS_API int32_t ls_mode_get(int32_t mode) LS_NOEXCEPT;
-/* Sets a mode; ls_mode_pop restores the previous one, on the same thread, innermost first. */
-LS_API ls_error *ls_mode_push(int32_t mode, int32_t on) LS_NOEXCEPT;
+enum ls_mode_kind {
+  LS_MODE_GRAD = 0,      /* operations are recorded for the backward pass */
+  LS_MODE_INFERENCE = 1, /* inference mode */
+  LS_MODE_AUTOCAST = 2   /* operators of a device type cast their arguments to a dtype, without a cache of casts */
+};
+typedef struct ls_mode {
+  int32_t kind;
+  int32_t on;
+  int32_t device_type; /* of LS_MODE_AUTOCAST; the other kinds have no arguments */
+  int32_t dtype;       /* of LS_MODE_AUTOCAST: float16 or bfloat16; not read where on is 0 */
+} ls_mode;
+/* The mode of a kind, and for LS_MODE_AUTOCAST of a device type, that is in force. */
+LS_API ls_mode ls_mode_get(int32_t kind, int32_t device_type) LS_NOEXCEPT;
+/* Sets a mode. ls_mode_pop restores what was in force before, on the same thread, innermost first. */
+LS_API ls_error *ls_mode_push(ls_mode mode) LS_NOEXCEPT;
 LS_API void ls_mode_pop(void) LS_NOEXCEPT;
 /* Set in the scope word of a result whose thread has computed on large CPU blocks, at least 8 ms after the flag
  * was last set, until the next ls_scope_set: the caller's scheduler should get the thread now. */

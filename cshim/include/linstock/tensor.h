@@ -48,6 +48,11 @@ LS_API ls_results ls_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_
                              uint32_t flags) LS_NOEXCEPT;
 LS_API void ls_spill_free(ls_value *spill) LS_NOEXCEPT;
 
+/* ---- objects ---- */
+LS_API void ls_object_free(ls_object o) LS_NOEXCEPT;
+/* The name of its class, a string result: "__torch__.torch.classes.quantized.LinearPackedParamsBase". */
+LS_API ls_results ls_object_class(ls_object o, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif
