@@ -23,12 +23,14 @@
 //		schedule.Step()
 //	}
 //
-// The optimizers run libtorch's fused kernels and compute the same bits as PyTorch with fused=True. A step takes a few
-// native calls for all the parameters of a group together, whatever their number.
+// The optimizers run libtorch's fused kernels (Adam, AdamW, SGD) or its kernels for lists of tensors, and compute the
+// same bits as PyTorch with fused=True or foreach=True. A step takes a few native calls for all the parameters of a group
+// together, whatever their number. Algorithm describes an optimizer of one's own.
 //
 // Make the optimizer after the model has its final device and dtype (nn.To): the optimizer's state takes the dtype and
 // device that each parameter has at its first step. AddGroup adds parameters with their own hyperparameters.
+// MasterWeights keeps float32 copies of bfloat16 and float16 parameters.
 //
-// StateDict and LoadStateDict save and restore an optimizer. A run restored from a checkpoint of the model, the
-// optimizer and the random generator computes the same bits as a run that was not interrupted.
+// StateDict and LoadStateDict save and restore an optimizer, in PyTorch's layout. A run restored from a checkpoint of the
+// model, the optimizer and the random generator computes the same bits as a run that was not interrupted.
 package optim

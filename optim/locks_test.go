@@ -32,18 +32,19 @@ func TestLocks(t *testing.T) {
 		unordered.Go(f, touch)
 	}
 
-	s := &Scheduler{opt: b}
-	unordered.Go(s.set, touch)
+	s := &Scheduler{opt: b, course: &course{opt: b, rate: func(*course, int, *Group) (float64, error) { return 0, nil }}}
 	for _, f := range []func(){
-		s.Step,
+		func() { s.Step() },
 		func() { s.StateDict() },
-		func() { _ = s.LoadStateDict(map[string]float64{"step": 1}) },
+		func() {
+			_ = s.LoadStateDict(map[string]any{"last_epoch": 1, "_step_count": 1, "base_lrs": []any{}, "_last_lr": []any{}})
+		},
 	} {
 		unordered.Go(f, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			bases, step := s.bases, s.step
-			s.bases, s.step = bases, step
+			epoch, last := s.course.epoch, s.course.last
+			s.course.epoch, s.course.last = epoch, last
 		})
 	}
 }

@@ -1,120 +1,208 @@
 package optim
 
 import (
+	"fmt"
 	"math"
-	"strconv"
+	"slices"
 	"sync"
 
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Schedule maps a step to a learning rate. The functions below return schedules; NewScheduler applies one to an
-// optimizer.
+// Schedule describes learning rates by step. LambdaLR, CosineAnnealingLR and the other functions return schedules, and
+// NewScheduler applies one to an optimizer.
 type Schedule struct {
-	at  func(step int, base float64) float64
-	err error
+	apply func(opt *Optimizer) (*course, error) // opt is locked
+	err   error
 }
 
 func badSchedule(op, format string, args ...any) Schedule {
 	return Schedule{err: refuse.Error(op, tensor.ErrArgument, format, args...)}
 }
 
-// LambdaLR multiplies the base rate by f(step). PyTorch: torch.optim.lr_scheduler.LambdaLR.
-func LambdaLR(f func(step int) float64) Schedule {
-	if f == nil {
-		return badSchedule("LambdaLR", "a function is needed, got nil")
-	}
-	return Schedule{at: func(step int, base float64) float64 { return base * f(step) }}
+// course is a schedule applied to an optimizer. It follows PyTorch's computation, in which most schedules multiply the
+// current rate, so that the rates have the same bits.
+type course struct {
+	opt     *Optimizer
+	bases   []float64 // by group
+	epoch   int
+	count   int // of steps
+	initial bool
+	last    []float64 // the rates of the last step
+
+	// rate returns the rate of a group at c.epoch, as PyTorch's get_lr does.
+	rate func(c *course, i int, g *Group) (float64, error)
+	// closed returns the rate computed from the base rate, as _get_closed_form_lr does. A schedule that starts after
+	// another begins with it. Nil means rate.
+	closed func(c *course, base float64) float64
+	// before changes the schedule's own state before a step.
+	before func(c *course)
+	// measure replaces a step by one with a metric.
+	measure func(c *course, metric float64) error
+
+	parts      []*course
+	milestones []int // of the parts in turn; nil if the parts are applied together
+	chained    bool
+
+	settings map[string]any      // PyTorch's attributes that do not change
+	numbers  map[string]*int     // and those that do
+	floats   map[string]*float64 // likewise
 }
 
-// StepLR multiplies the rate by gamma every size steps. PyTorch: torch.optim.lr_scheduler.StepLR.
-func StepLR(size int, gamma float64) Schedule {
-	if size < 1 || math.IsNaN(gamma) || math.IsInf(gamma, 0) {
-		return badSchedule("StepLR", "size must be at least 1 and gamma finite, got %d and %v", size, gamma)
-	}
-	return Schedule{at: func(step int, base float64) float64 { return base * math.Pow(gamma, float64(step/size)) }}
-}
-
-// CosineAnnealingLR lowers the rate from the base rate to low along half a cosine over the given number of steps; after
-// that the rate rises again along the cosine. PyTorch: torch.optim.lr_scheduler.CosineAnnealingLR.
-func CosineAnnealingLR(steps int, low float64) Schedule {
-	if steps < 1 || !(low >= 0) || math.IsInf(low, 0) {
-		return badSchedule("CosineAnnealingLR", "steps must be at least 1 and low finite and at least 0, got %d and %v", steps, low)
-	}
-	return Schedule{at: func(step int, base float64) float64 {
-		return low + (base-low)*(1+math.Cos(math.Pi*float64(step)/float64(steps)))/2
-	}}
-}
-
-// LinearWarmup raises the rate linearly from start times the base rate to the base rate over the given number of steps,
-// and keeps it there. PyTorch: torch.optim.lr_scheduler.LinearLR.
-func LinearWarmup(steps int, start float64) Schedule {
-	if steps < 1 || !(start >= 0 && start <= 1) {
-		return badSchedule("LinearWarmup", "steps must be at least 1 and start in [0, 1], got %d and %v", steps, start)
-	}
-	return Schedule{at: func(step int, base float64) float64 {
-		return base * (start + (1-start)*float64(min(step, steps))/float64(steps))
-	}}
-}
-
-// SequentialLR follows each schedule until its milestone, then the next one, which starts at its own step 0. There is
-// one milestone fewer than schedules. PyTorch: torch.optim.lr_scheduler.SequentialLR.
-func SequentialLR(milestones []int, schedules ...Schedule) Schedule {
-	const op = "SequentialLR"
-	if len(schedules) == 0 || len(milestones) != len(schedules)-1 {
-		return badSchedule(op, "%d schedules need %d milestones, got %d", len(schedules), len(schedules)-1, len(milestones))
-	}
-	for i, s := range schedules {
-		if s.err != nil {
-			return s
+// start returns a course whose base rates are the groups' initial rates.
+func start(opt *Optimizer, c *course) (*course, error) {
+	c.opt, c.epoch = opt, -1
+	for _, g := range opt.groups {
+		base, ok := g.Extra["initial_lr"]
+		if !ok {
+			base = g.LR
+			g.note("initial_lr", base)
 		}
-		if s.at == nil {
-			return badSchedule(op, "schedule %d is empty", i)
+		c.bases = append(c.bases, base)
+	}
+	return c, c.begin()
+}
+
+// begin takes the first step.
+func (c *course) begin() error {
+	if c.chained {
+		for _, p := range c.parts {
+			if err := p.begin(); err != nil {
+				return err
+			}
 		}
-		if i > 0 && (milestones[i-1] < 1 || i > 1 && milestones[i-1] <= milestones[i-2]) {
-			return badSchedule(op, "milestones must be positive and rise, got %v", milestones)
+		return nil
+	}
+	if c.parts != nil {
+		c.epoch = 0
+		return c.parts[0].begin()
+	}
+	c.count = 0
+	c.initial = true
+	defer func() { c.initial = false }()
+	return c.step(nil)
+}
+
+// undo undoes the first step.
+func (c *course) undo() {
+	for _, p := range c.parts {
+		p.undo()
+	}
+	c.epoch--
+}
+
+func (c *course) step(metric []float64) error {
+	if c.measure != nil {
+		if c.initial {
+			c.epoch = 0
+			c.remember()
+			return nil
+		}
+		if len(metric) == 0 || math.IsNaN(metric[0]) {
+			return fmt.Errorf("the schedule needs a metric, got %v: call Step(metric)", metric)
+		}
+		c.epoch++
+		err := c.measure(c, metric[0])
+		c.remember()
+		return err
+	}
+	if c.chained {
+		for _, p := range c.parts {
+			if err := p.step(nil); err != nil {
+				return err
+			}
+		}
+		c.remember()
+		return nil
+	}
+	if c.parts != nil {
+		c.epoch++
+		i := c.turn()
+		p := c.parts[i]
+		if i > 0 && c.milestones[i-1] == c.epoch {
+			return p.restart()
+		}
+		return p.step(nil)
+	}
+	c.count++
+	c.epoch++
+	if c.before != nil {
+		c.before(c)
+	}
+	return c.update(false)
+}
+
+// turn returns the index of the part that a step follows.
+func (c *course) turn() int {
+	i := 0
+	for i < len(c.milestones) && c.milestones[i] <= c.epoch {
+		i++
+	}
+	return i
+}
+
+// restart sets the rates of step 0.
+func (c *course) restart() error {
+	c.epoch = 0
+	if c.chained {
+		for _, p := range c.parts {
+			if err := p.restart(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if c.parts != nil {
+		return c.parts[0].restart()
+	}
+	return c.update(c.closed != nil)
+}
+
+// update sets the rates of the groups.
+func (c *course) update(closed bool) error {
+	rates := make([]float64, len(c.bases))
+	for i := range c.bases {
+		if i >= len(c.opt.groups) {
+			break
+		}
+		if closed {
+			rates[i] = c.closed(c, c.bases[i])
+			continue
+		}
+		var err error
+		if rates[i], err = c.rate(c, i, c.opt.groups[i]); err != nil {
+			return err
 		}
 	}
-	milestones = append([]int{}, milestones...)
-	schedules = append([]Schedule{}, schedules...)
-	return Schedule{at: func(step int, base float64) float64 {
-		i, from := 0, 0
-		for i < len(milestones) && step >= milestones[i] {
-			from = milestones[i]
-			i++
+	for i := range rates {
+		if i < len(c.opt.groups) {
+			c.opt.groups[i].LR = rates[i]
 		}
-		return schedules[i].at(step-from, base)
-	}}
-}
-
-// WarmupCosine raises the rate linearly from 0 to the base rate over warmup steps, lowers it to low along half a cosine
-// until step total, and keeps it there.
-func WarmupCosine(warmup, total int, low float64) Schedule {
-	if warmup < 1 || total <= warmup {
-		return badSchedule("WarmupCosine", "warmup must be at least 1 and total larger, got %d and %d", warmup, total)
 	}
-	return SequentialLR([]int{warmup, total}, LinearWarmup(warmup, 0), CosineAnnealingLR(total-warmup, low),
-		Schedule{at: func(_ int, base float64) float64 { return low }})
+	c.remember()
+	return nil
 }
 
-// WarmupStep raises the rate linearly from 0 to the base rate over warmup steps, then multiplies it by gamma every size
-// steps.
-func WarmupStep(warmup, size int, gamma float64) Schedule {
-	return SequentialLR([]int{warmup}, LinearWarmup(warmup, 0), StepLR(size, gamma))
+func (c *course) remember() {
+	c.last = c.last[:0]
+	for _, g := range c.opt.groups {
+		c.last = append(c.last, g.LR)
+	}
 }
 
-// Scheduler sets the learning rates of an optimizer at each step. Each group has its own base rate.
+// Scheduler sets the learning rates of an optimizer at each step, and for CyclicLR and OneCycleLR the momentum. PyTorch:
+// torch.optim.lr_scheduler.LRScheduler.
 type Scheduler struct {
-	mu       sync.Mutex
-	opt      *Optimizer
-	schedule Schedule
-	bases    []float64
-	step     int
+	mu     sync.Mutex
+	opt    *Optimizer
+	course *course
 }
 
-// NewScheduler returns a Scheduler whose base rates are the current learning rates of opt's groups, and sets the rates
-// of step 0. Call it after the last AddGroup. PyTorch: the constructors of torch.optim.lr_scheduler.
+// NewScheduler applies a schedule to opt, and sets the rates of step 0. The base rate of a group is its learning rate
+// when its first scheduler was made, which the group's Extra keeps as "initial_lr". Call it after the last AddGroup.
+// PyTorch: the constructors of torch.optim.lr_scheduler.
 func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 	const op = "NewScheduler"
 	switch {
@@ -122,38 +210,32 @@ func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 		return nil, refuse.Nil(op, "an optimizer")
 	case schedule.err != nil:
 		return nil, schedule.err
-	case schedule.at == nil:
+	case schedule.apply == nil:
 		return nil, refuse.Error(op, tensor.ErrArgument, "the schedule is empty")
 	}
-	s := &Scheduler{opt: opt, schedule: schedule}
-	for _, g := range opt.Groups() {
-		s.bases = append(s.bases, g.LR)
+	opt.mu.Lock()
+	defer opt.mu.Unlock()
+	c, err := schedule.apply(opt)
+	if err != nil {
+		return nil, refuse.Error(op, tensor.ErrArgument, "%v", err)
 	}
-	s.set()
-	return s, nil
+	return &Scheduler{opt: opt, course: c}, nil
 }
 
-// set sets the rate of each group. If the schedule returns an invalid rate, the optimizer's next Step returns the
-// error.
-func (s *Scheduler) set() {
-	s.opt.mu.Lock()
-	defer s.opt.mu.Unlock()
-	for i, g := range s.opt.groups {
-		if i < len(s.bases) {
-			g.LR = s.schedule.at(s.step, s.bases[i])
-		}
-	}
-}
-
-// Step advances the schedule by one step; call it after the optimizer's Step. PyTorch: LRScheduler.step.
-func (s *Scheduler) Step() {
-	if s == nil || s.opt == nil {
+// Step advances the schedule by one step; call it after the optimizer's Step. ReduceLROnPlateau needs a metric, which the
+// others ignore. If the schedule has no rate for the step, or one that is invalid, the optimizer's next Step returns the
+// error. PyTorch: LRScheduler.step.
+func (s *Scheduler) Step(metric ...float64) {
+	if s == nil || s.opt == nil || s.course == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.step++
-	s.set()
+	s.opt.mu.Lock()
+	defer s.opt.mu.Unlock()
+	if err := s.course.step(metric); err != nil && s.opt.sticky == nil {
+		s.opt.sticky = refuse.Error("Scheduler", tensor.ErrArgument, "%v", err)
+	}
 }
 
 // LR returns the current learning rate of the first group.
@@ -164,40 +246,332 @@ func (s *Scheduler) LR() float64 {
 	return s.opt.LR()
 }
 
-// StateDict returns the step and the base rates, for a checkpoint.
-func (s *Scheduler) StateDict() map[string]float64 {
-	if s == nil {
+// LRs returns the learning rates of the groups that the last step set. PyTorch: LRScheduler.get_last_lr.
+func (s *Scheduler) LRs() []float64 {
+	if s == nil || s.course == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := map[string]float64{"step": float64(s.step)}
-	for i, b := range s.bases {
-		state[baseName(i)] = b
-	}
-	return state
+	return slices.Clone(s.course.last)
 }
 
-// LoadStateDict restores the state of a scheduler with the same schedule, and sets the learning rates.
-func (s *Scheduler) LoadStateDict(state map[string]float64) error {
+// StateDict returns the schedule's state under PyTorch's names, for a checkpoint. PyTorch: LRScheduler.state_dict.
+func (s *Scheduler) StateDict() map[string]any {
+	if s == nil || s.course == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.course.state()
+}
+
+func (c *course) state() map[string]any {
+	out := map[string]any{"_last_lr": anys(c.last)}
+	if c.parts != nil {
+		parts := make([]any, len(c.parts))
+		for i, p := range c.parts {
+			parts[i] = p.state()
+		}
+		out["_schedulers"] = parts
+		if !c.chained {
+			out["last_epoch"], out["_milestones"] = c.epoch, anys(c.milestones)
+			out["_last_lr"] = anys(c.parts[c.turn()].last)
+		}
+		return out
+	}
+	out["last_epoch"] = c.epoch
+	if c.measure == nil {
+		out["base_lrs"], out["_step_count"] = anys(c.bases), c.count
+		out["_is_initial"], out["_get_lr_called_within_step"] = false, false
+	}
+	for k, v := range c.settings {
+		out[k] = v
+	}
+	for k, v := range c.numbers {
+		out[k] = *v
+	}
+	for k, v := range c.floats {
+		out[k] = *v
+	}
+	return out
+}
+
+// LoadStateDict restores the state of a scheduler with the same schedule, here or in PyTorch, and sets the learning rates
+// of its last step. If LoadStateDict returns an error, it has changed nothing. PyTorch: LRScheduler.load_state_dict.
+func (s *Scheduler) LoadStateDict(state map[string]any) error {
 	const op = "LoadStateDict"
-	if s == nil || s.opt == nil {
+	if s == nil || s.opt == nil || s.course == nil {
 		return refuse.Nil(op, "a scheduler")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	step, ok := state["step"]
-	if !ok || step != math.Trunc(step) || step < 0 || step > 1<<53 {
-		return refuse.Error(op, tensor.ErrArgument, "the state has no step")
+	s.opt.mu.Lock()
+	defer s.opt.mu.Unlock()
+	commit, err := s.course.load(state)
+	if err != nil {
+		return refuse.Error(op, tensor.ErrArgument, "%v", err)
 	}
-	bases := make([]float64, len(s.bases))
-	for i := range bases {
-		if bases[i], ok = state[baseName(i)]; !ok {
-			return refuse.Error(op, tensor.ErrArgument, "the state has no %s", baseName(i))
+	commit()
+	for i, rate := range s.course.rates() {
+		if i < len(s.opt.groups) {
+			s.opt.groups[i].LR = rate
 		}
 	}
-	s.bases, s.step = bases, int(step)
-	s.set()
 	return nil
 }
-func baseName(group int) string { return "base." + strconv.Itoa(group) }
+
+// rates returns the rates of the last step.
+func (c *course) rates() []float64 {
+	if c.parts != nil && !c.chained {
+		return c.parts[c.turn()].rates()
+	}
+	return c.last
+}
+
+func floatsOf(v any) ([]float64, bool) {
+	list, ok := listOf(v)
+	out := make([]float64, len(list))
+	for i, x := range list {
+		n, isNumber := numberOf(x)
+		out[i], ok = n, ok && isNumber
+	}
+	return out, ok
+}
+
+// load checks a state and returns a function that puts it in place.
+func (c *course) load(state map[string]any) (commit func(), err error) {
+	var todo []func()
+	last, ok := floatsOf(state["_last_lr"])
+	if !ok {
+		return nil, fmt.Errorf("_last_lr is %v: want a list of rates", state["_last_lr"])
+	}
+	todo = append(todo, func() { c.last = last })
+	integer := func(name string, to *int) error {
+		n, ok := intOf(state[name])
+		if !ok || n < -1 {
+			return fmt.Errorf("%s is %v: want a number of steps", name, state[name])
+		}
+		todo = append(todo, func() { *to = n })
+		return nil
+	}
+	if c.parts != nil {
+		parts, ok := listOf(state["_schedulers"])
+		if !ok || len(parts) != len(c.parts) {
+			return nil, fmt.Errorf("the state has %d schedules, want %d", len(parts), len(c.parts))
+		}
+		for i, p := range c.parts {
+			part, _ := parts[i].(map[string]any)
+			f, err := p.load(part)
+			if err != nil {
+				return nil, fmt.Errorf("schedule %d: %w", i, err)
+			}
+			todo = append(todo, f)
+		}
+		if !c.chained {
+			if err := integer("last_epoch", &c.epoch); err != nil {
+				return nil, err
+			}
+		}
+		return func() { runAll(todo) }, nil
+	}
+	if err := integer("last_epoch", &c.epoch); err != nil {
+		return nil, err
+	}
+	if c.measure == nil {
+		if err := integer("_step_count", &c.count); err != nil {
+			return nil, err
+		}
+		bases, ok := floatsOf(state["base_lrs"])
+		if !ok || len(bases) != len(c.bases) {
+			return nil, fmt.Errorf("base_lrs is %v: want %d rates", state["base_lrs"], len(c.bases))
+		}
+		todo = append(todo, func() { c.bases = bases })
+	}
+	for name, to := range c.numbers {
+		if err := integer(name, to); err != nil {
+			return nil, err
+		}
+	}
+	for name, to := range c.floats {
+		n, ok := numberOf(state[name])
+		if !ok || math.IsNaN(n) {
+			return nil, fmt.Errorf("%s is %v: want a number", name, state[name])
+		}
+		todo = append(todo, func() { *to = n })
+	}
+	return func() { runAll(todo) }, nil
+}
+
+func runAll(fs []func()) {
+	for _, f := range fs {
+		f()
+	}
+}
+
+// ScheduleOption is a keyword argument of a schedule.
+type ScheduleOption struct {
+	name string
+	set  func(*scheduleOptions)
+}
+
+type scheduleOptions struct {
+	etaMin, gamma, power             float64
+	stepSizeDown                     int
+	mode, scaleMode                  string
+	scaleFn                          func(x float64) float64
+	cycleMomentum                    bool
+	baseMomentum, maxMomentum        []float64
+	pctStart                         float64
+	anneal                           string
+	divFactor, finalDivFactor        float64
+	threePhase                       bool
+	factor, threshold, eps           float64
+	patience, cooldown, mult, epochs int
+	thresholdMode                    string
+	minLR                            []float64
+}
+
+// setOptions sets the options that op knows.
+func (o *scheduleOptions) setOptions(op string, known []string, opts []ScheduleOption) error {
+	for _, opt := range opts {
+		if opt.set == nil {
+			return refuse.Error(op, tensor.ErrArgument, "an option is empty")
+		}
+		if !slices.Contains(known, opt.name) {
+			return refuse.Error(op, tensor.ErrArgument, "%s", options.Unknown(op, opt.name, known))
+		}
+		opt.set(o)
+	}
+	return nil
+}
+
+func scheduleOption(name string, set func(*scheduleOptions)) ScheduleOption {
+	return ScheduleOption{name, set}
+}
+
+// EtaMin sets the lowest rate (eta_min=); 0 by default.
+func EtaMin(v float64) ScheduleOption {
+	return scheduleOption("EtaMin", func(o *scheduleOptions) { o.etaMin = v })
+}
+
+// TMult sets the factor by which CosineAnnealingWarmRestarts lengthens each cycle (T_mult=); 1 by default.
+func TMult(n int) ScheduleOption {
+	return scheduleOption("TMult", func(o *scheduleOptions) { o.mult = n })
+}
+
+// Gamma sets the base of CyclicLR's "exp_range" (gamma=); 1 by default.
+func Gamma(v float64) ScheduleOption {
+	return scheduleOption("Gamma", func(o *scheduleOptions) { o.gamma = v })
+}
+
+// StepSizeDown sets the number of steps in which CyclicLR's rate falls (step_size_down=); as many as it rises by default.
+func StepSizeDown(n int) ScheduleOption {
+	return scheduleOption("StepSizeDown", func(o *scheduleOptions) { o.stepSizeDown = n })
+}
+
+// Mode sets CyclicLR's amplitude, "triangular" (the default), "triangular2" or "exp_range", or whether ReduceLROnPlateau
+// wants a "min" (the default) or "max" of the metric (mode=).
+func Mode(name string) ScheduleOption {
+	return scheduleOption("Mode", func(o *scheduleOptions) { o.mode = name })
+}
+
+// ScaleFn sets CyclicLR's amplitude, in [0, 1], as a function of the cycle, counted from 1, or of the step if perStep
+// (scale_fn=, scale_mode=).
+func ScaleFn(f func(x float64) float64, perStep bool) ScheduleOption {
+	return scheduleOption("ScaleFn", func(o *scheduleOptions) {
+		o.scaleFn, o.scaleMode = f, "cycle"
+		if perStep {
+			o.scaleMode = "iterations"
+		}
+	})
+}
+
+// CycleMomentum sets whether the momentum, or beta1, falls as the rate rises (cycle_momentum=); on by default.
+func CycleMomentum(on bool) ScheduleOption {
+	return scheduleOption("CycleMomentum", func(o *scheduleOptions) { o.cycleMomentum = on })
+}
+
+// BaseMomentum sets the lowest momentum, one for all groups or one for each (base_momentum=): 0.8 by default for
+// CyclicLR, 0.85 for OneCycleLR.
+func BaseMomentum(v ...float64) ScheduleOption {
+	return scheduleOption("BaseMomentum", func(o *scheduleOptions) { o.baseMomentum = v })
+}
+
+// MaxMomentum sets the highest momentum, one for all groups or one for each (max_momentum=): 0.9 by default for CyclicLR,
+// 0.95 for OneCycleLR.
+func MaxMomentum(v ...float64) ScheduleOption {
+	return scheduleOption("MaxMomentum", func(o *scheduleOptions) { o.maxMomentum = v })
+}
+
+// PctStart sets the part of OneCycleLR's steps in which the rate rises (pct_start=); 0.3 by default.
+func PctStart(v float64) ScheduleOption {
+	return scheduleOption("PctStart", func(o *scheduleOptions) { o.pctStart = v })
+}
+
+// AnnealStrategy sets the curve of OneCycleLR and SWALR, "cos" (the default) or "linear" (anneal_strategy=).
+func AnnealStrategy(name string) ScheduleOption {
+	return scheduleOption("AnnealStrategy", func(o *scheduleOptions) { o.anneal = name })
+}
+
+// DivFactor sets OneCycleLR's largest rate over its first (div_factor=); 25 by default.
+func DivFactor(v float64) ScheduleOption {
+	return scheduleOption("DivFactor", func(o *scheduleOptions) { o.divFactor = v })
+}
+
+// FinalDivFactor sets OneCycleLR's first rate over its last (final_div_factor=); 1e4 by default.
+func FinalDivFactor(v float64) ScheduleOption {
+	return scheduleOption("FinalDivFactor", func(o *scheduleOptions) { o.finalDivFactor = v })
+}
+
+// ThreePhase makes OneCycleLR's rate fall as it rose before it falls to the last (three_phase=True).
+func ThreePhase(on bool) ScheduleOption {
+	return scheduleOption("ThreePhase", func(o *scheduleOptions) { o.threePhase = on })
+}
+
+// Factor sets the factor by which ReduceLROnPlateau reduces the rate, below 1 (factor=); 0.1 by default.
+func Factor(v float64) ScheduleOption {
+	return scheduleOption("Factor", func(o *scheduleOptions) { o.factor = v })
+}
+
+// Patience sets the number of steps without improvement that ReduceLROnPlateau allows (patience=); 10 by default.
+func Patience(n int) ScheduleOption {
+	return scheduleOption("Patience", func(o *scheduleOptions) { o.patience = n })
+}
+
+// Threshold sets the least improvement that ReduceLROnPlateau counts, "rel" to the best or "abs" (threshold=,
+// threshold_mode=); 1e-4 and "rel" by default.
+func Threshold(v float64, mode string) ScheduleOption {
+	return scheduleOption("Threshold", func(o *scheduleOptions) { o.threshold, o.thresholdMode = v, mode })
+}
+
+// Cooldown sets the number of steps after a reduction that ReduceLROnPlateau does not count (cooldown=); 0 by default.
+func Cooldown(n int) ScheduleOption {
+	return scheduleOption("Cooldown", func(o *scheduleOptions) { o.cooldown = n })
+}
+
+// MinLR sets the lowest rate of ReduceLROnPlateau, one for all groups or one for each (min_lr=); 0 by default.
+func MinLR(v ...float64) ScheduleOption {
+	return scheduleOption("MinLR", func(o *scheduleOptions) { o.minLR = v })
+}
+
+// ReduceEps sets the least reduction that ReduceLROnPlateau makes (eps=); 1e-8 by default.
+func ReduceEps(v float64) ScheduleOption {
+	return scheduleOption("ReduceEps", func(o *scheduleOptions) { o.eps = v })
+}
+
+// forGroups returns one number for each group.
+func forGroups(name string, vs []float64, opt *Optimizer) ([]float64, error) {
+	for _, v := range vs {
+		if why := finite(v); why != "" {
+			return nil, fmt.Errorf("%s %s, got %v", name, why, v)
+		}
+	}
+	switch len(vs) {
+	case 1:
+		return slices.Repeat(vs, len(opt.groups)), nil
+	case len(opt.groups):
+		return slices.Clone(vs), nil
+	}
+	return nil, fmt.Errorf("%s has %d numbers for %d groups", name, len(vs), len(opt.groups))
+}

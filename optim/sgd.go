@@ -1,25 +1,51 @@
 package optim
 
-import "github.com/linstock-ml/linstock/tensor"
+import (
+	"errors"
 
-var sgd = &kind{
-	name:    "SGD",
-	options: []string{"Momentum", "Dampening", "Nesterov"},
-	slots:   []string{"momentum_buffer"},
-	needs:   func(g *Group, _ int) bool { return g.Momentum != 0 },
-	run: func(g *Group, l *lists) error {
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+var sgd = &Algorithm{
+	Name:    "SGD",
+	Options: []string{"momentum", "dampening", "weight_decay", "nesterov", "maximize"},
+	Slots:   []Slot{{Name: "momentum_buffer", Used: func(g *Group, _ *tensor.Tensor) bool { return g.Momentum != 0 }}},
+	Check: func(g *Group) error {
+		if g.Nesterov && (g.Momentum == 0 || g.Dampening != 0) {
+			return errors.New("Nesterov requires a positive Momentum and zero Dampening")
+		}
+		return nil
+	},
+	Step: func(g *Group, b *Batch) error {
 		var buffers []*tensor.Tensor
 		if g.Momentum != 0 {
-			buffers = l.state[0]
+			buffers = b.State[0]
 		}
-		_, err := tensor.CallUnchecked("aten::_fused_sgd_", l.params, l.grads, buffers, g.WeightDecay, g.Momentum, g.LR,
-			g.Dampening, g.Nesterov, g.Maximize, l.first && g.Momentum != 0)
+		_, err := tensor.CallUnchecked("aten::_fused_sgd_", b.Params, b.Grads, buffers, g.WeightDecay, g.Momentum, g.LR,
+			g.Dampening, g.Nesterov, g.Maximize, b.First && g.Momentum != 0)
 		return err
 	},
+	SparseStep: func(g *Group, b *Batch) error {
+		if g.Momentum != 0 || g.WeightDecay != 0 {
+			return errors.New("sparse gradients need a Momentum and a WeightDecay of 0")
+		}
+		rate := -g.LR
+		if g.Maximize {
+			rate = g.LR
+		}
+		for i, p := range b.Params {
+			if err := p.Add_(b.Grads[i], tensor.Alpha(rate)).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	torch: map[string]any{"foreach": nil, "differentiable": false, "fused": true},
 }
 
-// NewSGD returns an optimizer that runs stochastic gradient descent on libtorch's fused kernel. Options: Momentum,
-// Dampening, Nesterov, WeightDecay, Maximize. PyTorch: torch.optim.SGD(fused=True).
+// NewSGD returns an optimizer that runs stochastic gradient descent on libtorch's fused kernel. Gradients may be sparse
+// if Momentum and WeightDecay are 0. Options: Momentum, Dampening, Nesterov, WeightDecay, Maximize, MasterWeights.
+// PyTorch: torch.optim.SGD(fused=True).
 func NewSGD(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(sgd, params, lr, opts)
 }

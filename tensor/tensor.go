@@ -354,6 +354,12 @@ func (t *Tensor) Shape() []int {
 	return s
 }
 
+// IsSparse reports whether t has the sparse COO layout. PyTorch: Tensor.is_sparse.
+func (t *Tensor) IsSparse() bool {
+	var m cshim.Meta
+	return t.meta("IsSparse", &m) == nil && m.Layout == layoutSparse
+}
+
 // Stride returns a copy of the strides, counted in elements. PyTorch: Tensor.stride.
 func (t *Tensor) Stride() []int {
 	_, s, _ := t.geometry("Stride")

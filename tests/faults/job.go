@@ -228,8 +228,12 @@ func (j *job) state() []*tensor.Tensor {
 		return all
 	}
 	s := j.opt.StateDict()
-	for _, name := range sortedKeys(s.Tensors) {
-		all = append(all, s.Tensors[name])
+	for _, number := range sortedKeys(s.State) {
+		for _, name := range sortedKeys(s.State[number]) {
+			if t, ok := s.State[number][name].(*tensor.Tensor); ok {
+				all = append(all, t)
+			}
+		}
 	}
 	return all
 }

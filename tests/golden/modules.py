@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes modules.json: what torch.nn's modules, losses and initializers and torch.optim give under a seed.
+"""Writes modules.json: what torch.nn's modules, losses and initializers give under a seed.
 
     python3 tests/golden/modules.py
 
@@ -8,14 +8,11 @@
               for the loss (output * linspace(-1, 1)).sum(), "eval" where evaluation differs, and the strides of both
 "losses"      by name: value and gradient
 "init"        by name: the first elements of a float32 (6, 5, 2)
-"optimizers"  by name: the parameters after each of five steps, exactly
-"schedules"   by name: thirty learning rates
 "clip"        norm before and gradients after
 
 Floats are printed with the 9 digits that tell float32 values apart.
 """
 import json
-import math
 import os
 
 import torch
@@ -173,55 +170,6 @@ def inits():
     return out
 
 
-def optimizers():
-    out = {}
-    cases = {
-        "sgd": lambda g: torch.optim.SGD(g, lr=0.1, fused=True),
-        "sgd_momentum": lambda g: torch.optim.SGD(g, lr=0.1, momentum=0.9, dampening=0.2, weight_decay=0.05, fused=True),
-        "sgd_nesterov": lambda g: torch.optim.SGD(g, lr=0.1, momentum=0.8, nesterov=True, maximize=True, fused=True),
-        "adam": lambda g: torch.optim.Adam(g, lr=0.01, fused=True),
-        "adam_amsgrad": lambda g: torch.optim.Adam(g, lr=0.02, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, amsgrad=True, fused=True),
-        "adamw": lambda g: torch.optim.AdamW(g, lr=0.01, fused=True),
-        "adamw_options": lambda g: torch.optim.AdamW(g, lr=0.02, betas=(0.7, 0.9), eps=1e-5, weight_decay=0.3, amsgrad=True, maximize=True, fused=True),
-    }
-    for name, f in cases.items():
-        a = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
-        b = torch.linspace(2, 3, 5).requires_grad_()
-        c = torch.linspace(-3, 1, 4, dtype=torch.float64).requires_grad_()
-        opt = f([{"params": [a, c]}, {"params": [b], "lr": 0.05, "weight_decay": 0.02}])
-        steps = []
-        for step in range(5):
-            opt.zero_grad()
-            for i, p in enumerate((a, b, c)):
-                # The second parameter has no gradient in the third step.
-                if not (i == 1 and step == 2):
-                    p.grad = ((torch.arange(p.numel(), dtype=p.dtype) - 2) * (step + 1) / 8).reshape(p.shape)
-            opt.step()
-            steps.append([flat(a), flat(b), flat(c)])
-        out[name] = steps
-    return out
-
-
-def schedules():
-    s = torch.optim.lr_scheduler
-    cases = {
-        "lambda": lambda o: s.LambdaLR(o, lambda i: 1 / (1 + i)), "step": lambda o: s.StepLR(o, 7, 0.3),
-        "cosine": lambda o: s.CosineAnnealingLR(o, 12, 0.01), "linear": lambda o: s.LinearLR(o, start_factor=0.25, total_iters=9),
-        "sequential": lambda o: s.SequentialLR(o, [s.LinearLR(o, start_factor=0.1, total_iters=5), s.StepLR(o, 4, 0.5)], [5]),
-        "warmup_cosine": lambda o: s.LambdaLR(o, lambda i: i / 6 if i < 6 else (1 + math.cos(math.pi * min(1, (i - 6) / 18))) / 2),
-    }
-    out = {}
-    for name, f in cases.items():
-        opt = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
-        sched, rates = f(opt), []
-        for _ in range(30):
-            rates.append(opt.param_groups[0]["lr"])
-            opt.step()
-            sched.step()
-        out[name] = rates
-    return out
-
-
 def clip():
     ps = [torch.zeros(3, 4, requires_grad=True), torch.zeros(2, requires_grad=True), torch.zeros(5, requires_grad=True)]
     ps[0].grad = torch.linspace(-3, 4, 12).reshape(3, 4)
@@ -235,7 +183,7 @@ def clip():
 
 def main():
     data = {"modules": {name: run_module(i, *case) for i, (name, case) in enumerate(MODULES.items())}, "losses": losses(),
-            "init": inits(), "optimizers": optimizers(), "schedules": schedules(), "clip": clip()}
+            "init": inits(), "clip": clip()}
     with open(os.path.join(here, "modules.json"), "w") as out:
         json.dump(data, out, separators=(",", ":"))
         out.write("\n")

@@ -1,0 +1,96 @@
+package optim
+
+import (
+	"math"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+var adafactor = &Algorithm{
+	Name:     "Adafactor",
+	Options:  []string{"beta2_decay", "eps (Adafactor)", "d", "weight_decay", "maximize"},
+	Defaults: Group{Beta2Decay: -0.8, Eps: 1e-3, D: 1},
+	Slots: []Slot{
+		{Name: "row_var", Used: factored, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 1) }},
+		{Name: "col_var", Used: factored, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 2) }},
+		{Name: "variance", Used: func(g *Group, p *tensor.Tensor) bool { return !factored(g, p) }},
+	},
+	Counts: true,
+	Step: func(g *Group, b *Batch) error {
+		for i, p := range b.Params {
+			err := tensor.WithScope(func() error {
+				return adafactorStep(g, b.Steps[i], p, b.Grads[i], b.State[0][i], b.State[1][i], b.State[2][i])
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	torch: map[string]any{"foreach": nil},
+}
+
+// factored reports whether a parameter's second moment is factored into rows and columns.
+func factored(_ *Group, p *tensor.Tensor) bool { return p.Dim() > 1 }
+
+// oneAlong returns zeros like p, of size 1 in the dimension back from the last.
+func oneAlong(p *tensor.Tensor, back int) *tensor.Tensor {
+	size := p.Shape()
+	if back > len(size) {
+		return p.ZerosLike()
+	}
+	size[len(size)-back] = 1
+	return p.NewZeros(size)
+}
+
+// machineEpsilons are torch.finfo's eps.
+var machineEpsilons = map[tensor.DType]float64{tensor.Float64: 0x1p-52, tensor.Float32: 0x1p-23, tensor.Float16: 0x1p-10,
+	tensor.BFloat16: 0x1p-7}
+
+func adafactorStep(g *Group, step float64, p, grad, row, col, variance *tensor.Tensor) error {
+	eps1 := g.Eps1
+	if eps1 == 0 {
+		eps1 = machineEpsilons[p.DType()]
+	}
+	if g.Maximize {
+		grad = grad.Neg()
+	}
+	weight := cshim.Pow(step, g.Beta2Decay)
+	norm, err := p.Norm().Item()
+	if err != nil {
+		return err
+	}
+	alpha := max(g.Eps, norm/math.Sqrt(float64(p.Numel()))) * min(g.LR, 1/math.Sqrt(step))
+	if g.WeightDecay != 0 {
+		if err := p.Mul_(1 - float64(g.LR*g.WeightDecay)).Err(); err != nil {
+			return err
+		}
+	}
+	var update *tensor.Tensor
+	if row != nil {
+		shape := grad.Shape()
+		mean := func(dim int) *tensor.Tensor {
+			return grad.LinalgVectorNorm(tensor.Dim(dim), tensor.KeepDim(true)).Square_().Div_(float64(shape[len(shape)+dim]))
+		}
+		row.Lerp_(mean(-1), weight)
+		col.Lerp_(mean(-2), weight)
+		update = row.MatMul(col).Div_(row.Mean(tensor.Dim(-2), tensor.KeepDim(true)).ClampMin_(eps1))
+	} else {
+		variance.Lerp_(grad.Mul(grad), weight)
+		update = variance.Clone()
+	}
+	update = update.ClampMin_(eps1 * eps1).RSqrt_().Mul_(grad)
+	if norm, err = update.Norm().Item(); err != nil {
+		return err
+	}
+	denom := max(1, norm/(math.Sqrt(float64(update.Numel()))*g.D))
+	return p.Add_(update, tensor.Alpha(-alpha/denom)).Err()
+}
+
+// NewAdafactor returns an optimizer that runs Adafactor (Shazeer and Stern, 2018), which stores the second moment of a
+// matrix (..., R, C) as R + C numbers; PyTorch's default learning rate, the largest relative step, is 0.01. Options:
+// Beta2Decay, AdafactorEps, D, WeightDecay, Maximize, MasterWeights. PyTorch: torch.optim.Adafactor.
+func NewAdafactor(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
+	return newOptimizer(adafactor, params, lr, opts)
+}

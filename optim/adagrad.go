@@ -1,0 +1,68 @@
+package optim
+
+import (
+	"errors"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+var adagrad = &Algorithm{
+	Name:     "Adagrad",
+	Options:  []string{"lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize"},
+	Defaults: Group{Eps: 1e-10},
+	Slots: []Slot{{Name: "sum", New: func(g *Group, p *tensor.Tensor) *tensor.Tensor {
+		return p.FullLike(g.InitialAccumulatorValue)
+	}}},
+	Counts: true,
+	Step: func(g *Group, b *Batch) error {
+		sums := b.State[0]
+		var f foreach
+		grads, fresh := f.gradients(g, b, g.WeightDecay)
+		rates := adagradRates(g, b)
+		f.do("addcmul_.Scalar", sums, grads, grads, 1)
+		std := f.list("sqrt", sums)
+		f.do("add_.Scalar", std, g.Eps)
+		if fresh {
+			f.do("mul_.ScalarList", grads, rates)
+		} else {
+			grads = f.list("mul.ScalarList", grads, rates)
+		}
+		f.do("addcdiv_.Scalar", b.Params, grads, std)
+		return f.err
+	},
+	SparseStep: func(g *Group, b *Batch) error {
+		if g.WeightDecay != 0 {
+			return errors.New("sparse gradients need a WeightDecay of 0")
+		}
+		rates := adagradRates(g, b)
+		for i, p := range b.Params {
+			s, err := newSparse(b.Grads[i], g.Maximize)
+			if err != nil {
+				return err
+			}
+			sum := b.State[0][i]
+			err = sum.Add_(s.with(s.values.Pow(2))).Err()
+			if err != nil {
+				return err
+			}
+			std := s.of(sum).Sqrt_().Add_(g.Eps)
+			if err := p.Add_(s.with(s.values.Div(std)), tensor.Alpha(rates[i])).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	torch: map[string]any{"foreach": true, "differentiable": false, "fused": nil},
+}
+
+// adagradRates returns the learning rate of each parameter, negated.
+func adagradRates(g *Group, b *Batch) []float64 {
+	return each(b.Steps, func(step float64) float64 { return -g.LR / (1 + float64((step-1)*g.LRDecay)) })
+}
+
+// NewAdagrad returns an optimizer that runs Adagrad (Duchi, Hazan and Singer, 2011); PyTorch's default learning rate is
+// 0.01. Gradients may be sparse if WeightDecay is 0. Options: LRDecay, InitialAccumulatorValue, Eps, WeightDecay,
+// Maximize, MasterWeights. PyTorch: torch.optim.Adagrad(foreach=True).
+func NewAdagrad(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
+	return newOptimizer(adagrad, params, lr, opts)
+}

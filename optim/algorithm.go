@@ -1,0 +1,144 @@
+package optim
+
+import (
+	"fmt"
+
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Algorithm describes an optimization algorithm, this package's or one's own. New returns an optimizer that runs it.
+// PyTorch: a subclass of torch.optim.Optimizer.
+//
+// An optimizer calls Step for the parameters of a group that have a gradient, in a scope, with the recording of
+// gradients disabled, once for each dtype and device.
+type Algorithm struct {
+	Name string // for errors
+
+	// Options names the hyperparameters that the algorithm has besides lr, as PyTorch does: "weight_decay", "betas".
+	// Other names are options of its own, which Set sets and Group.Extra holds.
+	Options  []string
+	Defaults Group
+
+	// Slots describes the tensors that the optimizer keeps for each parameter.
+	Slots []Slot
+	// Counts includes the number of steps of each parameter in the optimizer's state, as "step".
+	Counts bool
+
+	// Check returns an error for hyperparameters that the algorithm rejects; nil accepts what the options accept.
+	Check func(g *Group) error
+	// CheckParam returns an error for a parameter that the algorithm rejects; nil accepts all.
+	CheckParam func(p *tensor.Tensor) error
+
+	// Step updates b.Params. Nil means that gradients must be sparse.
+	Step func(g *Group, b *Batch) error
+	// SparseStep is Step for parameters with sparse gradients. Nil means that gradients must be dense.
+	SparseStep func(g *Group, b *Batch) error
+
+	fast    func(g *Group, bk *bucket) error // steps a bucket whose parameters all have state; reads the gradients itself
+	whole   bool                             // all parameters together, in a step with a closure; no master weights
+	intStep bool                             // PyTorch's "step" is an int
+	torch   map[string]any                   // other keys of PyTorch's groups: how it computes the same
+}
+
+// Slot describes a tensor of an optimizer's state.
+type Slot struct {
+	Name string // in the state dict
+	// Used reports whether p, in group g, has the tensor; nil means always.
+	Used func(g *Group, p *tensor.Tensor) bool
+	// New returns the tensor before p's first step; nil means zeros with p's shape, dtype and device.
+	New func(g *Group, p *tensor.Tensor) *tensor.Tensor
+}
+
+// Batch holds the parameters that one call of Algorithm.Step updates. They have the same dtype and device. Equal indices
+// belong to the same parameter. With MasterWeights, Params are the float32 copies and Grads are float32.
+type Batch struct {
+	Params, Grads []*tensor.Tensor
+	State         [][]*tensor.Tensor // by slot, in the order of Slots, then by parameter; nil if not used
+	Steps         []float64          // the number of this step, 1 at the parameter's first
+	First         bool               // it is the first step of all of them
+}
+
+// New returns an optimizer that runs a. Options: LR, MasterWeights, and those that a.Options names.
+func New(a Algorithm, params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
+	if a.Name == "" {
+		a.Name = "New"
+	}
+	if a.Step == nil && a.SparseStep == nil && !a.whole {
+		return nil, refuse.Error(a.Name, tensor.ErrNil, "the algorithm has no Step")
+	}
+	names := map[string]bool{"step": a.Counts, "master": true}
+	for _, s := range a.Slots {
+		if s.Name == "" || names[s.Name] {
+			return nil, refuse.Error(a.Name, tensor.ErrArgument, "slot %q has no name or one that another has", s.Name)
+		}
+		names[s.Name] = true
+	}
+	return newOptimizer(&a, params, lr, opts)
+}
+
+// foreach runs operators on lists of tensors until one fails.
+type foreach struct{ err error }
+
+// do runs an operator that changes its first list in place, such as "mul_.Scalar".
+func (f *foreach) do(op string, args ...any) {
+	if f.err == nil {
+		_, f.err = tensor.CallUnchecked("aten::_foreach_"+op, args...)
+	}
+}
+
+// list runs an operator that returns a list.
+func (f *foreach) list(op string, args ...any) []*tensor.Tensor {
+	if f.err != nil {
+		return nil
+	}
+	out, err := tensor.CallUnchecked("aten::_foreach_"+op, args...)
+	if err == nil {
+		if len(out) == 1 {
+			if ts, ok := out[0].([]*tensor.Tensor); ok {
+				return ts
+			}
+		}
+		err = fmt.Errorf("linstock: %s returned no list", op)
+	}
+	f.err = err
+	return nil
+}
+
+// release frees tensors of a list before the scope does.
+func (f *foreach) release(lists ...[]*tensor.Tensor) {
+	for _, ts := range lists {
+		for _, t := range ts {
+			t.Release()
+		}
+	}
+}
+
+// gradients returns the gradients with maximize and weight decay applied, and whether they are copies.
+func (f *foreach) gradients(g *Group, b *Batch, decay float64) (grads []*tensor.Tensor, fresh bool) {
+	grads = b.Grads
+	if g.Maximize {
+		grads, fresh = f.list("neg", grads), true
+	}
+	if decay != 0 {
+		if fresh {
+			f.do("add_.List", grads, b.Params, decay)
+		} else {
+			grads, fresh = f.list("add.List", grads, b.Params, decay), true
+		}
+	}
+	return grads, fresh
+}
+
+// each returns f of each number of steps.
+func each(steps []float64, f func(step float64) float64) []float64 {
+	out := make([]float64, len(steps))
+	for i, s := range steps {
+		if i > 0 && s == steps[i-1] {
+			out[i] = out[i-1]
+			continue
+		}
+		out[i] = f(s)
+	}
+	return out
+}

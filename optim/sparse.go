@@ -1,0 +1,99 @@
+package optim
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// sparse is a coalesced sparse gradient.
+type sparse struct {
+	grad, indices, values *tensor.Tensor
+	size                  []int
+}
+
+func call(name string, args ...any) *tensor.Tensor {
+	out, err := tensor.CallUnchecked(name, args...)
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	t, ok := out[0].(*tensor.Tensor)
+	if !ok {
+		return tensor.Failed(fmt.Errorf("linstock: %s returned no tensor", name))
+	}
+	return t
+}
+
+func newSparse(grad *tensor.Tensor, negate bool) (sparse, error) {
+	if negate {
+		grad = call("aten::neg", grad)
+	}
+	grad = call("aten::coalesce", grad)
+	s := sparse{grad, call("aten::_indices", grad), call("aten::_values", grad), grad.Shape()}
+	if err := s.indices.Err(); err != nil {
+		return s, err
+	}
+	return s, s.values.Err()
+}
+
+// with returns a sparse tensor with the gradient's indices and other values.
+func (s *sparse) with(values *tensor.Tensor) *tensor.Tensor {
+	return call("aten::sparse_coo_tensor.indices_size", s.indices, values, s.size, values.DType(), nil, values.Device())
+}
+
+// of returns the values of a dense tensor at the gradient's indices.
+func (s *sparse) of(dense *tensor.Tensor) *tensor.Tensor {
+	return call("aten::_values", call("aten::sparse_mask", dense, s.grad))
+}
+
+var sparseAdam = &Algorithm{
+	Name:     "SparseAdam",
+	Options:  []string{"betas", "eps", "maximize"},
+	Defaults: Group{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8},
+	Slots:    []Slot{{Name: "exp_avg"}, {Name: "exp_avg_sq"}},
+	Counts:   true,
+	Check: func(g *Group) error {
+		if g.LR == 0 || g.Eps == 0 {
+			return fmt.Errorf("LR and Eps must be larger than 0, got %v and %v", g.LR, g.Eps)
+		}
+		return nil
+	},
+	SparseStep: func(g *Group, b *Batch) error {
+		for i, p := range b.Params {
+			s, err := newSparse(b.Grads[i], g.Maximize)
+			if err != nil {
+				return err
+			}
+			if s.values.Numel() == 0 {
+				continue
+			}
+			avg, square := b.State[0][i], b.State[1][i]
+			oldAvg := s.of(avg)
+			update := s.values.Sub(oldAvg).Mul_(1 - g.Beta1)
+			oldSquare := s.of(square)
+			squareUpdate := s.values.Pow(2).Sub_(oldSquare).Mul_(1 - g.Beta2)
+			if err := avg.Add_(s.with(update)).Err(); err != nil {
+				return err
+			}
+			if err := square.Add_(s.with(squareUpdate)).Err(); err != nil {
+				return err
+			}
+			numer := update.Add_(oldAvg)
+			denom := squareUpdate.Add_(oldSquare).Sqrt_().Add_(g.Eps)
+			rate := g.LR * math.Sqrt(1-cshim.Pow(g.Beta2, b.Steps[i])) / (1 - cshim.Pow(g.Beta1, b.Steps[i]))
+			if err := p.Add_(s.with(numer.Div_(denom).Mul(-rate))).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	intStep: true,
+}
+
+// NewSparseAdam returns an optimizer that runs Adam lazily, on the elements that sparse gradients have; PyTorch's default
+// learning rate is 1e-3. Gradients must be sparse. Options: Betas, Eps, Maximize. PyTorch: torch.optim.SparseAdam.
+func NewSparseAdam(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
+	return newOptimizer(sparseAdam, params, lr, opts)
+}

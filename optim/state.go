@@ -1,0 +1,414 @@
+package optim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// State is the state of an optimizer in the layout of PyTorch's Optimizer.state_dict(), so that one stored as nested
+// dictionaries loads there, and PyTorch's loads here. Values are *tensor.Tensor, float64, int, bool, string, nil (None) and
+// []any (a list or tuple). The tensors are the optimizer's own, not copies.
+type State struct {
+	// State holds what the optimizer keeps for each parameter, by the number in ParamGroups and PyTorch's name:
+	// State[3]["exp_avg"]. Parameters that were never stepped are missing.
+	State map[int]map[string]any `json:"state"`
+	// ParamGroups holds the hyperparameters of each group by PyTorch's name, and as "params" the numbers of its
+	// parameters.
+	ParamGroups []map[string]any `json:"param_groups"`
+}
+
+// torchKey is PyTorch's name of a hyperparameter.
+func (h *hyper) torchKey() string { return strings.Fields(h.key)[0] }
+
+// value returns a hyperparameter as PyTorch stores it.
+func (h *hyper) value(g *Group) any {
+	var out []any
+	for _, f := range h.fields(g) {
+		switch f := f.(type) {
+		case *float64:
+			if f == &g.Eps1 && *f == 0 {
+				out = append(out, nil)
+			} else {
+				out = append(out, *f)
+			}
+		case *bool:
+			out = append(out, *f)
+		case *int:
+			out = append(out, *f)
+		case *string:
+			if *f == "" {
+				out = append(out, nil)
+			} else {
+				out = append(out, *f)
+			}
+		}
+	}
+	if h.tuple {
+		return out
+	}
+	return out[0]
+}
+
+// setValue sets a hyperparameter to what PyTorch stored.
+func (h *hyper) setValue(g *Group, v any) error {
+	fields := h.fields(g)
+	values := []any{v}
+	if h.tuple {
+		var ok bool
+		if values, ok = listOf(v); !ok || len(values) != len(fields) {
+			return fmt.Errorf("%s is %v: want %d numbers", h.torchKey(), v, len(fields))
+		}
+	}
+	for i, f := range fields {
+		switch f := f.(type) {
+		case *string:
+			s, ok := values[i].(string)
+			if !ok && values[i] != nil {
+				return fmt.Errorf("%s is %v: want a string", h.torchKey(), v)
+			}
+			*f = s
+		case *bool:
+			n, ok := numberOf(values[i])
+			if !ok {
+				return fmt.Errorf("%s is %v: want a bool", h.torchKey(), v)
+			}
+			*f = n != 0
+		case *int:
+			n, ok := numberOf(values[i])
+			if !ok || n != math.Trunc(n) || math.Abs(n) > 1<<31 {
+				return fmt.Errorf("%s is %v: want an integer", h.torchKey(), v)
+			}
+			*f = int(n)
+		case *float64:
+			if values[i] == nil && f == &g.Eps1 {
+				*f = 0
+				continue
+			}
+			n, ok := numberOf(values[i])
+			if !ok {
+				return fmt.Errorf("%s is %v: want a number", h.torchKey(), v)
+			}
+			*f = n
+		}
+	}
+	return nil
+}
+
+// numberOf returns the number that a value of a state is, or that a tensor with one element holds.
+func numberOf(v any) (float64, bool) {
+	switch v := v.(type) {
+	case float64:
+		return v, true
+	case int:
+		return float64(v), true
+	case int64:
+		return float64(v), true
+	case bool:
+		if v {
+			return 1, true
+		}
+		return 0, true
+	case *tensor.Tensor:
+		if v.Err() != nil || v.Numel() != 1 {
+			return 0, false
+		}
+		n, err := v.Item()
+		return n, err == nil
+	}
+	return 0, false
+}
+
+func intOf(v any) (int, bool) {
+	n, ok := numberOf(v)
+	if !ok || n != math.Trunc(n) || math.Abs(n) > 1<<53 {
+		return 0, false
+	}
+	return int(n), true
+}
+
+// listOf returns the elements of a list or tuple.
+func listOf(v any) ([]any, bool) {
+	switch v := v.(type) {
+	case []any:
+		return v, true
+	case []int:
+		return anys(v), true
+	case []int64:
+		return anys(v), true
+	case []float64:
+		return anys(v), true
+	}
+	return nil, false
+}
+
+func anys[T any](vs []T) []any {
+	out := make([]any, len(vs))
+	for i, v := range vs {
+		out[i] = v
+	}
+	return out
+}
+
+// StateDict returns the optimizer's state and hyperparameters, for a checkpoint. PyTorch: Optimizer.state_dict.
+func (b *Optimizer) StateDict() State {
+	s := State{map[int]map[string]any{}, nil}
+	if b == nil {
+		return s
+	}
+	_ = b.hooks.run(preState, b)
+	b.snapshot(s.State, &s.ParamGroups)
+	if changed, err := b.hooks.change(&b.hooks.state, b, s); err == nil {
+		s = changed
+	}
+	return s
+}
+
+func (b *Optimizer) snapshot(state map[int]map[string]any, groups *[]map[string]any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kind == nil {
+		return
+	}
+	hs, _ := b.kind.hypers()
+	n := 0
+	for _, g := range b.groups {
+		torch := map[string]any{}
+		for k, v := range b.kind.torch {
+			torch[k] = v
+		}
+		for _, h := range hs {
+			if h.key != "master_weights" || g.MasterWeights {
+				torch[h.torchKey()] = h.value(g)
+			}
+		}
+		for k, v := range g.Extra {
+			torch[k] = v
+		}
+		var numbers []any
+		for _, at := range g.at {
+			if s := b.kind.stateOf(at); len(s) > 0 {
+				state[n] = s
+			}
+			numbers = append(numbers, n)
+			n++
+		}
+		torch["params"] = numbers
+		*groups = append(*groups, torch)
+	}
+	if s := b.search.state(); s != nil {
+		state[0] = s
+	}
+}
+
+// stateOf returns the state of a parameter.
+func (a *Algorithm) stateOf(at place) map[string]any {
+	s := map[string]any{}
+	for slot := range a.Slots {
+		if t := at.b.state[slot][at.i]; t != nil {
+			s[a.Slots[slot].Name] = t
+		}
+	}
+	if m := at.b.masters[at.i]; m != nil {
+		s["master"] = m
+	}
+	if steps := at.b.steps[at.i]; a.Counts && steps > 0 {
+		if a.intStep {
+			s["step"] = int(steps)
+		} else {
+			s["step"] = steps
+		}
+	}
+	return s
+}
+
+// LoadStateDict copies a state that StateDict, here or in PyTorch, returned for an optimizer of the same kind over the
+// same parameters. Training then continues with the same bits as if it had not been interrupted. If LoadStateDict returns
+// an error of its own, it has changed nothing. PyTorch: Optimizer.load_state_dict.
+func (b *Optimizer) LoadStateDict(s State) error {
+	if b == nil {
+		return refuse.Nil("LoadStateDict", "an optimizer")
+	}
+	s, err := b.hooks.change(&b.hooks.load, b, s)
+	if err != nil {
+		return err
+	}
+	err = tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.load(s)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return b.hooks.run(postLoad, b)
+}
+
+// loaded is the state of a parameter that was checked and not yet put in place.
+type loaded struct {
+	slots  []*tensor.Tensor
+	master *tensor.Tensor
+	steps  float64
+}
+
+func (b *Optimizer) load(s State) error {
+	const op = "LoadStateDict"
+	bad := func(format string, args ...any) error { return refuse.Error(op, tensor.ErrArgument, format, args...) }
+	if len(s.ParamGroups) != len(b.groups) {
+		return bad("the state has %d groups, the optimizer %d", len(s.ParamGroups), len(b.groups))
+	}
+	if b.kind == nil {
+		return nil
+	}
+	hs, _ := b.kind.hypers()
+	groups := make([]Group, len(b.groups))
+	var params []loaded
+	used := 0
+	for gi, g := range b.groups {
+		groups[gi] = *g
+		from := s.ParamGroups[gi]
+		numbers, ok := listOf(from["params"])
+		if !ok || len(numbers) != len(g.params) {
+			return bad("group %d has %d parameters, the state's has %d", gi, len(g.params), len(numbers))
+		}
+		known := map[string]bool{"params": true}
+		for _, h := range hs {
+			known[h.torchKey()] = true
+			if v, ok := from[h.torchKey()]; ok {
+				if err := h.setValue(&groups[gi], v); err != nil {
+					return bad("group %d: %v", gi, err)
+				}
+			}
+		}
+		for k, v := range from {
+			if n, ok := v.(float64); ok && !known[k] {
+				groups[gi].note(k, n)
+			}
+		}
+		if err := b.kind.check(op, &groups[gi]); err != nil {
+			return err
+		}
+		for pi := range g.params {
+			number, ok := intOf(numbers[pi])
+			if !ok {
+				return bad("group %d: the number of parameter %d is %v", gi, pi, numbers[pi])
+			}
+			state, ok := s.State[number]
+			if ok {
+				used++
+			}
+			l, err := b.kind.restored(&groups[gi], g.at[pi], state)
+			if err != nil {
+				return fmt.Errorf("group %d, parameter %d: %w", gi, pi, err)
+			}
+			params = append(params, l)
+		}
+	}
+	if used != len(s.State) {
+		return bad("the state has %d parameters that are in none of its groups", len(s.State)-used)
+	}
+	search, err := b.restoredSearch(s.State[0])
+	if err != nil {
+		return err
+	}
+	b.drop()
+	b.search = search
+	for gi, g := range b.groups {
+		for _, h := range hs {
+			_ = h.setValue(g, h.value(&groups[gi]))
+		}
+		g.Extra = groups[gi].Extra
+		for pi, at := range g.at {
+			l := params[pi]
+			at.b.steps[at.i] = l.steps
+			for slot, t := range l.slots {
+				if t != nil {
+					at.b.state[slot][at.i] = t.Keep()
+				}
+			}
+			if l.master != nil {
+				at.b.masters[at.i] = l.master.Keep()
+			}
+		}
+		params = params[len(g.at):]
+	}
+	return nil
+}
+
+// restored copies the state of a parameter, with the dtypes and devices that the optimizer uses for it.
+func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded, err error) {
+	const op = "LoadStateDict"
+	left := len(state)
+	l.slots = make([]*tensor.Tensor, len(a.Slots))
+	if a.whole {
+		return l, nil
+	}
+	p := at.b.params[at.i]
+	if m, ok := state["master"]; ok && g.halved(at.b) {
+		left--
+		if l.master, err = filled("master", p.Detach().To(tensor.Float32), m); err != nil {
+			return l, err
+		}
+		p = l.master
+	}
+	if v, ok := state["step"]; ok && a.Counts {
+		left--
+		n, ok := intOf(v)
+		if !ok || n < 0 {
+			return l, refuse.Error(op, tensor.ErrArgument, "step is %v: want a number of steps", v)
+		}
+		l.steps = float64(n)
+	}
+	for i := range a.Slots {
+		slot := &a.Slots[i]
+		v, ok := state[slot.Name]
+		if !ok {
+			continue
+		}
+		left--
+		if v == nil || slot.Used != nil && !slot.Used(g, p) {
+			continue // PyTorch has None for a momentum buffer that is not used
+		}
+		if l.slots[i], err = filled(slot.Name, slot.fresh(g, p), v); err != nil {
+			return l, err
+		}
+	}
+	if left != 0 {
+		var names []string
+		for name := range state {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return l, refuse.Error(op, tensor.ErrArgument, "%d of the state's entries are not %s's: %s", left, a.Name, strings.Join(names, ", "))
+	}
+	return l, nil
+}
+
+// filled sets a new tensor of the optimizer's state to a value of a state dict.
+func filled(name string, t *tensor.Tensor, v any) (*tensor.Tensor, error) {
+	const op = "LoadStateDict"
+	if err := t.Err(); err != nil {
+		return nil, err
+	}
+	if src, ok := v.(*tensor.Tensor); ok && src != nil {
+		if err := refuse.Unusable(op, name, src); err != nil {
+			return nil, err
+		}
+		if have, want := src.Shape(), t.Shape(); !slices.Equal(have, want) && !(src.Numel() == 1 && t.Numel() == 1) {
+			return nil, refuse.Error(op, tensor.ErrArgument, "%s has shape %v, the parameter needs %v", name, have, want)
+		}
+		return t, t.Copy_(src).Err()
+	}
+	n, ok := numberOf(v)
+	if !ok || t.Numel() != 1 {
+		return nil, refuse.Error(op, tensor.ErrArgument, "%s is %v: want a tensor of shape %v", name, v, t.Shape())
+	}
+	return t, t.Fill_(n).Err()
+}
