@@ -1,0 +1,374 @@
+package optim_test
+
+import (
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/golden"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// lion is an optimizer that is not PyTorch's (Chen and others, 2023).
+var lion = optim.Algorithm{
+	Name:     "Lion",
+	Options:  []string{"betas", "clip"},
+	Defaults: optim.Group{Beta1: 0.9, Beta2: 0.99, Extra: map[string]float64{"clip": 1}},
+	Slots:    []optim.Slot{{Name: "exp_avg"}},
+	Counts:   true,
+	Step: func(g *optim.Group, b *optim.Batch) error {
+		for i, p := range b.Params {
+			update := b.State[0][i].Lerp(b.Grads[i], 1-g.Beta1).Sign()
+			b.State[0][i].Lerp_(b.Grads[i], 1-g.Beta2)
+			if err := p.Sub_(update.Mul(g.LR * g.Extra["clip"])).Err(); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+}
+
+func ones(dtype tensor.DType) *tensor.Tensor {
+	return tensor.Ones([]int{3}, dtype).RequiresGrad_().Keep()
+}
+
+func setGrad(t *testing.T, p *tensor.Tensor, v float64) {
+	t.Helper()
+	err := tensor.WithScope(func() error { return p.SetGrad(p.Detach().FullLike(v)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAlgorithm tests an optimizer of one's own: its steps, options and state.
+func TestAlgorithm(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float64)
+	defer p.Release()
+	opt, err := optim.New(lion, []*tensor.Tensor{p}, 0.5, optim.Set("clip", 0.5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	setGrad(t, p, 3)
+	for range 2 {
+		if err := opt.Step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden.Exact(t, "the parameter", p, []float64{0.5, 0.5, 0.5})
+	s := opt.StateDict()
+	if s.State[0]["step"] != 2.0 || s.ParamGroups[0]["clip"] != 0.5 {
+		t.Errorf("the state is %v", s)
+	}
+	s.ParamGroups[0]["clip"] = 0.25
+	if err := errors.Join(opt.LoadStateDict(s), opt.Step()); err != nil {
+		t.Fatal(err)
+	}
+	golden.Exact(t, "the parameter", p, []float64{0.375, 0.375, 0.375})
+
+	bad := lion
+	bad.Step = nil
+	twice := lion
+	twice.Slots = []optim.Slot{{Name: "step"}}
+	none := lion
+	none.Slots = []optim.Slot{{Name: "x", New: func(*optim.Group, *tensor.Tensor) *tensor.Tensor { return nil }}}
+	for i, a := range []optim.Algorithm{{}, bad, twice} {
+		if _, err := optim.New(a, []*tensor.Tensor{p}, 0.1); err == nil {
+			t.Errorf("New accepts algorithm %d", i)
+		}
+	}
+	if _, err := optim.New(lion, []*tensor.Tensor{p}, 0.1, optim.Set("other", 1)); err == nil {
+		t.Error("New accepts an unknown option")
+	}
+	if _, err := optim.New(lion, []*tensor.Tensor{p}, 0.1, optim.Set("clip", math.NaN())); err == nil {
+		t.Error("New accepts an option that is not a number")
+	}
+	if opt, err := optim.New(none, []*tensor.Tensor{p}, 0.1); err != nil || opt.Step() == nil {
+		t.Error("a slot without a tensor is no error")
+	}
+}
+
+// TestMasterWeights tests that updates too small for bfloat16 add up in the float32 copies.
+func TestMasterWeights(t *testing.T) {
+	leak.Check(t)
+	for name, make := range map[string]constructor{"SGD": optim.NewSGD, "Adam": optim.NewAdam, "AdamW": optim.NewAdamW, "Adamax": optim.NewAdamax, "RMSprop": optim.NewRMSprop} {
+		p, plain := ones(tensor.BFloat16), ones(tensor.Float32)
+		opt, err := make([]*tensor.Tensor{p}, 1e-3, optim.MasterWeights())
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := make([]*tensor.Tensor{plain}, 1e-3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			setGrad(t, p, 0.5)
+			setGrad(t, plain, 0.5)
+			if err := errors.Join(opt.Step(), other.Step()); err != nil {
+				t.Fatal(name, err)
+			}
+		}
+		state := opt.StateDict()
+		want, err := tensor.Data[float32](plain.Detach())
+		if err != nil {
+			t.Fatal(err)
+		}
+		master, _ := state.State[0]["master"].(*tensor.Tensor)
+		golden.Exact(t, name+": the copy", master, []float64{float64(want[0]), float64(want[1]), float64(want[2])})
+		golden.Near(t, name+": the parameter", p, []float64{float64(want[0]), float64(want[1]), float64(want[2])}, 4e-3, 0)
+		if err := errors.Join(opt.LoadStateDict(state), opt.Step()); err != nil {
+			t.Error(name, err)
+		}
+		opt.Release()
+		other.Release()
+		p.Release()
+		plain.Release()
+	}
+}
+
+func TestHooks(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float32)
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls []string
+	say := func(s string) func(*optim.Optimizer) error {
+		return func(o *optim.Optimizer) error {
+			calls = append(calls, s)
+			_ = o.LR() // hooks may call methods
+			return nil
+		}
+	}
+	change := func(s string) func(*optim.Optimizer, optim.State) (optim.State, error) {
+		return func(_ *optim.Optimizer, state optim.State) (optim.State, error) {
+			calls = append(calls, s)
+			return state, nil
+		}
+	}
+	removes := []func(){opt.RegisterStepPreHook(say("pre")), opt.RegisterStepPostHook(say("post")), opt.RegisterStateDictPreHook(say("state")),
+		opt.RegisterStateDictPostHook(change("stated")), opt.RegisterLoadStateDictPreHook(change("load")), opt.RegisterLoadStateDictPostHook(say("loaded"))}
+	if err := errors.Join(opt.Step(), opt.LoadStateDict(opt.StateDict())); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"pre", "post", "state", "stated", "load", "loaded"}
+	if len(calls) != len(want) {
+		t.Fatalf("the hooks ran as %v, want %v", calls, want)
+	}
+	for i := range want {
+		if calls[i] != want[i] {
+			t.Errorf("the hooks ran as %v, want %v", calls, want)
+		}
+	}
+	for _, remove := range removes {
+		remove()
+		remove()
+	}
+	stop := errors.New("stop")
+	opt.RegisterStepPreHook(func(*optim.Optimizer) error { return stop })
+	if err := errors.Join(opt.Step()); !errors.Is(err, stop) || len(calls) != len(want) {
+		t.Errorf("Step returns %v after %v", err, calls)
+	}
+	(*optim.Optimizer)(nil).RegisterStepPreHook(nil)()
+	opt.RegisterLoadStateDictPreHook(nil)()
+}
+
+// TestSparseAndDense tests that optimizers refuse gradients of a layout that they cannot take.
+func TestSparseAndDense(t *testing.T) {
+	leak.Check(t)
+	p := newProblem("sparse")
+	defer p.release()
+	for name, make := range map[string]constructor{"SGD": optim.NewSGD, "Adam": optim.NewAdam, "AdamW": optim.NewAdamW, "Adadelta": optim.NewAdadelta, "Adamax": optim.NewAdamax,
+		"ASGD": optim.NewASGD, "NAdam": optim.NewNAdam, "RAdam": optim.NewRAdam, "RMSprop": optim.NewRMSprop, "Rprop": optim.NewRprop, "Adafactor": optim.NewAdafactor, "Muon": optim.NewMuon} {
+		var opts []optim.Option
+		if name == "SGD" {
+			opts = []optim.Option{optim.Momentum(0.9)}
+		}
+		opt, err := make(p.params, 0.1, opts...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := errors.Join(p.grads(0)); err != nil {
+				t.Fatal(err)
+			}
+			if opt.Step() == nil {
+				t.Errorf("%s accepts sparse gradients", name)
+			}
+			for _, q := range p.params { // so that the next step is not the first
+				if err := q.SetGrad(q.Detach().OnesLike()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := opt.Step(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		opt.Release()
+	}
+	opt, err := optim.NewSparseAdam(p.params, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opt.Step() == nil {
+		t.Error("SparseAdam accepts dense gradients")
+	}
+	if _, err := optim.NewMuon([]*tensor.Tensor{ones(tensor.Float32)}, 0.1); err == nil {
+		t.Error("Muon accepts a vector")
+	}
+}
+
+// TestGradScaler compares with PyTorch's GradScaler.
+func TestGradScaler(t *testing.T) {
+	leak.Check(t)
+	var f file
+	golden.Read(t, "optim.json", &f)
+	p := tensor.Zeros([]int{3}).RequiresGrad_().Keep()
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := optim.NewGradScaler(optim.InitScale(1024), optim.GrowthInterval(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Step(opt) == nil {
+		t.Error("a step without gradients is no error")
+	}
+	for i, scale := range f.Scaler.Scales {
+		opt.ZeroGrad()
+		err := tensor.WithScope(func() error {
+			if err := s.Scale(p.Mul(float64(i + 1)).Sum()).Backward(); err != nil {
+				return err
+			}
+			if i == 4 || i == 5 || i == 9 {
+				v := math.Inf(1)
+				if i == 5 {
+					v = math.NaN()
+				}
+				if err := autograd.NoGrad(func() error { return p.Grad().SetIndex(1, v) }); err != nil {
+					return err
+				}
+			}
+			if i%2 == 0 {
+				if err := s.Unscale(opt); err != nil {
+					return err
+				}
+				if s.Unscale(opt) == nil {
+					t.Error("Unscale works twice")
+				}
+			}
+			return s.Step(opt)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Step(opt) == nil {
+			t.Error("Step works twice")
+		}
+		s.Update()
+		s.Update()
+		if s.GetScale() != scale {
+			t.Errorf("step %d: the scale is %v, PyTorch's %v", i, s.GetScale(), scale)
+		}
+		golden.Exact(t, "the parameter", p, f.Scaler.Values[i])
+		again, err := optim.NewGradScaler()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.LoadStateDict(s.StateDict()); err != nil {
+			t.Fatal(err)
+		}
+		s = again
+	}
+	for k, v := range f.Scaler.State {
+		have := s.StateDict()[k]
+		if n, ok := have.(int); ok {
+			have = float64(n)
+		}
+		if have != v {
+			t.Errorf("%s is %v, PyTorch's %v", k, have, v)
+		}
+	}
+	if err := s.LoadStateDict(f.Scaler.State); err != nil {
+		t.Error(err)
+	}
+	for i, o := range []optim.ScalerOption{nil, optim.InitScale(0), optim.InitScale(math.NaN()), optim.GrowthFactor(1), optim.BackoffFactor(1), optim.GrowthInterval(0)} {
+		if _, err := optim.NewGradScaler(o); err == nil {
+			t.Errorf("NewGradScaler accepts option %d", i)
+		}
+	}
+	for _, state := range []map[string]any{nil, {"scale": -1.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 1, "_growth_tracker": 0}} {
+		if s.LoadStateDict(state) == nil {
+			t.Errorf("LoadStateDict accepts %v", state)
+		}
+	}
+	for _, s := range []*optim.GradScaler{nil, {}} {
+		s.Update()
+		if s.Scale(p).Err() == nil || s.Unscale(opt) == nil || s.Step(opt) == nil || s.LoadStateDict(nil) == nil || s.GetScale() != 0 {
+			t.Error("a nil scaler does something")
+		}
+		_ = s.StateDict()
+	}
+}
+
+// TestClosure tests StepClosure with an optimizer that steps once, and errors of LBFGS.
+func TestClosure(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float32)
+	defer p.Release()
+	sgd, err := optim.NewSGD([]*tensor.Tensor{p}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closure := func() (*tensor.Tensor, error) {
+		sgd.ZeroGrad()
+		loss := p.Pow(2).Sum()
+		return loss, loss.Backward()
+	}
+	if v, err := sgd.StepClosure(closure); v != 3 || err != nil {
+		t.Errorf("StepClosure returns %v, %v", v, err)
+	}
+	golden.Near(t, "the parameter", p, []float64{0.8, 0.8, 0.8}, 1e-6, 0)
+	lbfgs, err := optim.NewLBFGS([]*tensor.Tensor{p}, 1, optim.LineSearchFn("strong_wolfe"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lbfgs.Release()
+	if lbfgs.Step() == nil || lbfgs.AddGroup([]*tensor.Tensor{ones(tensor.Float32)}) == nil {
+		t.Error("LBFGS steps without a closure or has two groups")
+	}
+	stop, calls := errors.New("stop"), 0
+	_, err = lbfgs.StepClosure(func() (*tensor.Tensor, error) {
+		if calls++; calls == 3 {
+			return nil, stop
+		}
+		return closure()
+	})
+	if calls < 3 && err == nil {
+		calls = 0 // it converged before
+	} else if !errors.Is(err, stop) {
+		t.Errorf("StepClosure returns %v", err)
+	}
+	if _, err := lbfgs.StepClosure(closure); err != nil {
+		t.Error(err)
+	}
+	for _, o := range []optim.Option{optim.LineSearchFn("x"), optim.MaxIter(0), optim.HistorySize(0), optim.ToleranceGrad(-1), optim.MasterWeights()} {
+		if _, err := optim.NewLBFGS([]*tensor.Tensor{p}, 1, o); err == nil {
+			t.Error("LBFGS accepts an invalid option")
+		}
+	}
+	if _, err := sgd.StepClosure(nil); err == nil {
+		t.Error("StepClosure accepts nil")
+	}
+	if _, err := (*optim.Optimizer)(nil).StepClosure(closure); err == nil {
+		t.Error("a nil optimizer steps")
+	}
+}

@@ -1,0 +1,262 @@
+package optim
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// GradScaler multiplies the loss of training in float16, so that small gradients do not round to 0, divides the gradients
+// by the same scale before the optimizer's step, and skips steps whose gradients have infinities or NaN. PyTorch:
+// torch.amp.GradScaler.
+//
+//	if err := scaler.Scale(loss).Backward(); err != nil {
+//		return err
+//	}
+//	if err := scaler.Step(opt); err != nil {
+//		return err
+//	}
+//	scaler.Update()
+//
+// To clip gradients, call Unscale before that. To accumulate gradients, call Scale for each batch, and Step and Update
+// once.
+type GradScaler struct {
+	mu              sync.Mutex
+	scale           float64
+	growth, backoff float64
+	interval        int
+	tracker         int
+	found           map[*Optimizer]bool // optimizers whose gradients are unscaled: whether one is infinite or NaN
+	stepped         map[*Optimizer]bool
+}
+
+// ScalerOption is a keyword argument of NewGradScaler.
+type ScalerOption func(*GradScaler)
+
+// InitScale sets the first scale (init_scale=); 65536 by default.
+func InitScale(v float64) ScalerOption { return func(s *GradScaler) { s.scale = v } }
+
+// GrowthFactor sets the factor by which the scale grows after GrowthInterval steps that were not skipped, above 1
+// (growth_factor=); 2 by default.
+func GrowthFactor(v float64) ScalerOption { return func(s *GradScaler) { s.growth = v } }
+
+// BackoffFactor sets the factor by which the scale shrinks after a step that was skipped, in (0, 1) (backoff_factor=); 0.5
+// by default.
+func BackoffFactor(v float64) ScalerOption { return func(s *GradScaler) { s.backoff = v } }
+
+// GrowthInterval sets the number of steps in succession after which the scale grows (growth_interval=); 2000 by default.
+func GrowthInterval(n int) ScalerOption { return func(s *GradScaler) { s.interval = n } }
+
+// NewGradScaler returns a GradScaler. Options: InitScale, GrowthFactor, BackoffFactor, GrowthInterval. PyTorch:
+// torch.amp.GradScaler.
+func NewGradScaler(opts ...ScalerOption) (*GradScaler, error) {
+	s := &GradScaler{scale: 65536, growth: 2, backoff: 0.5, interval: 2000, found: map[*Optimizer]bool{}, stepped: map[*Optimizer]bool{}}
+	for _, o := range opts {
+		if o == nil {
+			return nil, refuse.Nil("NewGradScaler", "an option")
+		}
+		o(s)
+	}
+	if err := s.check("NewGradScaler"); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *GradScaler) check(op string) error {
+	switch {
+	case positive(s.scale) != "":
+		return refuse.Error(op, tensor.ErrArgument, "InitScale %s, got %v", positive(s.scale), s.scale)
+	case !(s.growth > 1) || finite(s.growth) != "":
+		return refuse.Error(op, tensor.ErrArgument, "GrowthFactor must be finite and larger than 1, got %v", s.growth)
+	case !(s.backoff > 0 && s.backoff < 1):
+		return refuse.Error(op, tensor.ErrArgument, "BackoffFactor must be in (0, 1), got %v", s.backoff)
+	case s.interval < 1:
+		return refuse.Error(op, tensor.ErrArgument, "GrowthInterval must be at least 1, got %d", s.interval)
+	}
+	return nil
+}
+
+// Scale returns the loss times the scale. PyTorch: GradScaler.scale.
+func (s *GradScaler) Scale(loss *tensor.Tensor) *tensor.Tensor {
+	if s == nil || s.found == nil {
+		return tensor.Failed(refuse.Nil("Scale", "a scaler"))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return loss.Mul(s.scale)
+}
+
+// Unscale divides the gradients of opt's parameters by the scale, for example before they are clipped; Step does it
+// otherwise. Call it once for each step. PyTorch: GradScaler.unscale_.
+func (s *GradScaler) Unscale(opt *Optimizer) error {
+	if s == nil || s.found == nil {
+		return refuse.Nil("Unscale", "a scaler")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unscale("Unscale", opt)
+}
+
+func (s *GradScaler) unscale(op string, opt *Optimizer) error {
+	if opt == nil {
+		return refuse.Nil(op, "an optimizer")
+	}
+	if _, done := s.found[opt]; done {
+		return refuse.Error(op, tensor.ErrArgument, "the gradients are unscaled since the last Update")
+	}
+	opt.mu.Lock()
+	params := slices.Clone(opt.all)
+	opt.mu.Unlock()
+	return tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			all, err := tensor.Grads(params)
+			if err != nil {
+				return err
+			}
+			byDevice := map[tensor.Device][]*tensor.Tensor{}
+			for i, g := range all {
+				switch {
+				case g == nil:
+					continue
+				case g.IsSparse():
+					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is sparse: want a dense one", i)
+				case g.DType() == tensor.Float16:
+					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is float16: keep the parameters in float32, or use bfloat16 without a scaler", i)
+				}
+				byDevice[g.Device()] = append(byDevice[g.Device()], g)
+			}
+			if len(byDevice) == 0 {
+				return refuse.Error(op, tensor.ErrArgument, "no parameter has a gradient")
+			}
+			found := false
+			for device, grads := range byDevice {
+				inf := tensor.Zeros([]int{}, tensor.Float32, device)
+				inverse := tensor.Full([]int{}, 1/s.scale, tensor.Float32, device)
+				if _, err := tensor.CallUnchecked("aten::_amp_foreach_non_finite_check_and_unscale_", grads, inf, inverse); err != nil {
+					return fmt.Errorf("linstock: %s: %w", op, err)
+				}
+				v, err := inf.Item()
+				if err != nil {
+					return err
+				}
+				found = found || v != 0
+			}
+			s.found[opt] = found
+			return nil
+		})
+	})
+}
+
+// Step unscales the gradients, unless Unscale did, and calls opt.Step unless one is infinite or NaN. PyTorch:
+// GradScaler.step.
+func (s *GradScaler) Step(opt *Optimizer) error {
+	const op = "GradScaler.Step"
+	if s == nil || s.found == nil {
+		return refuse.Nil(op, "a scaler")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stepped[opt] {
+		return refuse.Error(op, tensor.ErrArgument, "the optimizer was stepped since the last Update")
+	}
+	if _, done := s.found[opt]; !done {
+		if err := s.unscale(op, opt); err != nil {
+			return err
+		}
+	}
+	s.stepped[opt] = true
+	if s.found[opt] {
+		return nil
+	}
+	return opt.Step()
+}
+
+// Update changes the scale after the steps of all optimizers: it shrinks if one was skipped and grows after GrowthInterval
+// updates without. Without a Step or Unscale before it, it does nothing. PyTorch: GradScaler.update.
+func (s *GradScaler) Update() {
+	if s == nil || s.found == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.found) == 0 {
+		return
+	}
+	skipped := false
+	for _, found := range s.found {
+		skipped = skipped || found
+	}
+	clear(s.found)
+	clear(s.stepped)
+	if skipped {
+		s.tracker = 0
+		if v := float64(float32(s.scale * s.backoff)); v > 0 {
+			s.scale = v
+		}
+		return
+	}
+	s.tracker++
+	if s.tracker == s.interval {
+		s.tracker = 0
+		if v := s.scale * s.growth; finite(float64(float32(v))) == "" {
+			s.scale = float64(float32(v))
+		}
+	}
+}
+
+// GetScale returns the scale. PyTorch: GradScaler.get_scale.
+func (s *GradScaler) GetScale() float64 {
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.scale
+}
+
+// StateDict returns the scaler's state under PyTorch's names, for a checkpoint. PyTorch: GradScaler.state_dict.
+func (s *GradScaler) StateDict() map[string]any {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return map[string]any{"scale": s.scale, "growth_factor": s.growth, "backoff_factor": s.backoff, "growth_interval": s.interval,
+		"_growth_tracker": s.tracker}
+}
+
+// LoadStateDict restores a state that StateDict, here or in PyTorch, returned. If LoadStateDict returns an error, it has
+// changed nothing. PyTorch: GradScaler.load_state_dict.
+func (s *GradScaler) LoadStateDict(state map[string]any) error {
+	const op = "LoadStateDict"
+	if s == nil || s.found == nil {
+		return refuse.Nil(op, "a scaler")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := GradScaler{}
+	for name, to := range map[string]*float64{"scale": &next.scale, "growth_factor": &next.growth, "backoff_factor": &next.backoff} {
+		v, ok := numberOf(state[name])
+		if !ok {
+			return refuse.Error(op, tensor.ErrArgument, "%s is %v: want a number", name, state[name])
+		}
+		*to = v
+	}
+	for name, to := range map[string]*int{"growth_interval": &next.interval, "_growth_tracker": &next.tracker} {
+		v, ok := intOf(state[name])
+		if !ok || v < 0 {
+			return refuse.Error(op, tensor.ErrArgument, "%s is %v: want a number of steps", name, state[name])
+		}
+		*to = v
+	}
+	if err := next.check(op); err != nil {
+		return err
+	}
+	s.scale, s.growth, s.backoff, s.interval, s.tracker = next.scale, next.growth, next.backoff, next.interval, next.tracker
+	return nil
+}
