@@ -91,6 +91,15 @@ func optionName(o Option) string {
 	return optNames[o.option()]
 }
 
+// OptionValue returns the name of an option, such as "Weight", and its value. Functions that are made of several
+// operators use it to take the options of this package.
+func OptionValue(o Option) (name string, value any) {
+	if kw, ok := o.(kwarg); ok {
+		return optionName(o), kw.val
+	}
+	return optionName(o), o
+}
+
 // none is the value None.
 type none struct{}
 

@@ -687,6 +687,7 @@ var optionsByName = map[string]any{
 	"end_dim":             EndDim,
 	"eps":                 Eps,
 	"equal_nan":           EqualNan,
+	"full":                FullTerm,
 	"full_matrices":       FullMatrices,
 	"fweights":            Fweights,
 	"groups":              Groups,

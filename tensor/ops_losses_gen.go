@@ -198,12 +198,12 @@ func (t *Tensor) KLDiv(target *Tensor, opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opPoissonNLLLoss = op{name: "aten::poisson_nll_loss", overload: "", goName: "PoissonNLLLoss", inPlace: false, same: 2, args: []argSpec{{"input", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"log_input", kindBool, keyLogInput, false}, {"full", kindBool, keyNone, false}, {"eps", kindFloat, keyEps, false}, {"reduction", kindInt, keyReduction, false}}}
+var opPoissonNLLLoss = op{name: "aten::poisson_nll_loss", overload: "", goName: "PoissonNLLLoss", inPlace: false, same: 2, args: []argSpec{{"input", kindTensor, keyNone, false}, {"target", kindTensor, keyNone, false}, {"log_input", kindBool, keyLogInput, false}, {"full", kindBool, keyFullTerm, false}, {"eps", kindFloat, keyEps, false}, {"reduction", kindInt, keyReduction, false}}}
 
-// PoissonNLLLoss is exp(x) - target*x, or x - target*log(x + eps) when LogInput is false. PyTorch:
-// torch.nn.functional.poisson_nll_loss.
+// PoissonNLLLoss is exp(x) - target*x, or x - target*log(x + eps) when LogInput is false. FullTerm adds the
+// Stirling approximation of log(target!) where target > 1. PyTorch: torch.nn.functional.poisson_nll_loss.
 //
-// Options: LogInput, Eps, Reduction.
+// Options: LogInput, FullTerm, Eps, Reduction.
 //
 //	aten::poisson_nll_loss(Tensor input, Tensor target, bool log_input, bool full, float eps, int reduction) -> Tensor
 func (t *Tensor) PoissonNLLLoss(target *Tensor, opts ...Option) *Tensor {

@@ -49,6 +49,7 @@ const (
 	keyEndDim
 	keyEps
 	keyEqualNan
+	keyFullTerm
 	keyFullMatrices
 	keyFweights
 	keyGroups
@@ -182,6 +183,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction",
 	"EndDim",
 	"Eps",
 	"EqualNan",
+	"FullTerm",
 	"FullMatrices",
 	"Fweights",
 	"Groups",
@@ -397,6 +399,9 @@ func Eps(v float64) Option { return kwarg{keyEps, v} }
 
 // EqualNan is the keyword argument equal_nan= (IsClose, AllClose).
 func EqualNan(v bool) Option { return kwarg{keyEqualNan, v} }
+
+// FullTerm is the keyword argument full= (PoissonNLLLoss).
+func FullTerm(v bool) Option { return kwarg{keyFullTerm, v} }
 
 // FullMatrices is the keyword argument full_matrices= (LinalgSVD).
 func FullMatrices(v bool) Option { return kwarg{keyFullMatrices, v} }

@@ -18,7 +18,7 @@ func goParam(name string) string {
 	return strings.ToLower(c[:1]) + c[1:]
 }
 
-var initialisms = map[string]string{"keepdim": "KeepDim", "unbiased": "Unbiased", "dtype": "DType", "ceil_mode": "CeilMode", "start_dim": "StartDim", "ord": "Ord", "p": "P", "n": "N", "k": "K", "hermitian": "Hermitian", "upper": "Upper"}
+var initialisms = map[string]string{"keepdim": "KeepDim", "unbiased": "Unbiased", "dtype": "DType", "ceil_mode": "CeilMode", "start_dim": "StartDim", "ord": "Ord", "p": "P", "n": "N", "k": "K", "hermitian": "Hermitian", "upper": "Upper", "full": "FullTerm"}
 
 func camel(name string) string {
 	if g, ok := initialisms[name]; ok {
