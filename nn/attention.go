@@ -140,33 +140,57 @@ func unusable(op string, x *tensor.Tensor) *tensor.Tensor {
 	return nil
 }
 
-// MultiheadAttention is multi-head attention. InProjWeight (3E, E) and InProjBias (3E) project queries, keys and
-// values; OutProj projects the result. Its state has PyTorch's names: in_proj_weight, in_proj_bias, out_proj.weight,
-// out_proj.bias. PyTorch: torch.nn.MultiheadAttention with need_weights=False.
+// MultiheadAttention is multi-head attention of width E. InProjWeight (3E, E) projects queries, keys and values, or with
+// KDim or VDim QProjWeight (E, E), KProjWeight (E, kdim) and VProjWeight (E, vdim) do; InProjBias is (3E). OutProj projects
+// the result. BiasK and BiasV (1, 1, E) are appended to the keys and values (AddBiasKV). Its state has PyTorch's names.
+// PyTorch: torch.nn.MultiheadAttention.
 type MultiheadAttention struct {
 	Mode
-	InProjWeight, InProjBias *tensor.Tensor
-	OutProj                  *Linear
-	Heads                    int
-	Drop                     float64 // dropout probability of the attention weights in training
-	batchFirst, causal       bool
-	err                      error
+	InProjWeight                          *tensor.Tensor
+	QProjWeight, KProjWeight, VProjWeight *tensor.Tensor
+	InProjBias                            *tensor.Tensor
+	BiasK, BiasV                          *tensor.Tensor
+	OutProj                               *Linear
+	Heads                                 int
+	Drop                                  float64 // dropout probability of the attention weights in training
+	batchFirst, causal, zero              bool
+	err                                   error
 }
 
 // NewMultiheadAttention returns a MultiheadAttention of the given width E, which must be a multiple of heads,
-// initialized as in PyTorch. Options: BatchFirst, Causal, NoBias, DropoutP, DType, Device.
+// initialized as in PyTorch. Options: BatchFirst, Causal, NoBias, DropoutP, KDim, VDim, AddBiasKV, AddZeroAttn, DType,
+// Device.
 func NewMultiheadAttention(width, heads int, opts ...Option) *MultiheadAttention {
-	b := build("NewMultiheadAttention", opts, "BatchFirst", "Causal", "NoBias", "DropoutP", "DType", "Device")
+	b := build("NewMultiheadAttention", opts, "BatchFirst", "Causal", "NoBias", "DropoutP", "KDim", "VDim", "AddBiasKV", "AddZeroAttn", "DType", "Device")
 	b.heads(width, heads)
-	a := &MultiheadAttention{Heads: heads, Drop: b.dropout, batchFirst: b.batchFirst, causal: b.causal}
+	a := &MultiheadAttention{Heads: heads, Drop: b.dropout, batchFirst: b.batchFirst, causal: b.causal, zero: b.zeroAttention}
 	// PyTorch initializes the output projection first.
 	a.OutProj = b.linear(width, width)
-	a.InProjWeight = b.parameter([]int{3 * width, width}, uniform(xavier(3*width, width)))
+	if b.keyWidth == 0 && b.valueWidth == 0 || b.keyWidth == width && b.valueWidth == width {
+		a.InProjWeight = b.parameter([]int{3 * width, width}, uniform(xavier(3*width, width)))
+	} else {
+		kdim, vdim := width, width
+		if b.keyWidth != 0 {
+			kdim = b.keyWidth
+		}
+		if b.valueWidth != 0 {
+			vdim = b.valueWidth
+		}
+		b.sizes("KDim", kdim, "VDim", vdim)
+		a.QProjWeight = b.parameter([]int{width, width}, uniform(xavier(width, width)))
+		a.KProjWeight = b.parameter([]int{width, kdim}, uniform(xavier(width, kdim)))
+		a.VProjWeight = b.parameter([]int{width, vdim}, uniform(xavier(width, vdim)))
+	}
 	if !b.noBias {
 		a.InProjBias = b.parameter([]int{3 * width}, fillWith(0))
 		if b.err == nil {
 			b.note(Constant_(a.OutProj.Bias, 0).Err())
 		}
+	}
+	if b.biasKV {
+		normal := func(t *tensor.Tensor) *tensor.Tensor { return XavierNormal_(t, 1) }
+		a.BiasK = b.parameter([]int{1, 1, width}, normal)
+		a.BiasV = b.parameter([]int{1, 1, width}, normal)
 	}
 	if err := b.done(); err != nil {
 		return &MultiheadAttention{err: err}
@@ -188,41 +212,41 @@ func xavier(fanOut, fanIn int) float64 {
 	return math.Sqrt(3.0) * std
 }
 
+// Masks says which positions attention leaves out. A mask of dtype bool is true where a position is left out, which is
+// the opposite of tensor.AttnMask; a floating-point mask is added to the attention scores.
+type Masks struct {
+	Attn       *tensor.Tensor // (L, S), or (N*heads, L, S) (attn_mask=)
+	KeyPadding *tensor.Tensor // (N, S), or (S) without a batch (key_padding_mask=)
+	Causal     bool           // each position attends to itself and earlier positions only (is_causal=)
+}
+
 // Forward applies self-attention to x: (L, N, E), or (N, L, E) with BatchFirst, or (L, E) without a batch. It returns
 // the same shape.
-func (a *MultiheadAttention) Forward(x *tensor.Tensor) *tensor.Tensor { return a.Attend(x, x, x) }
+func (a *MultiheadAttention) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return a.Attend(x, x, x, Masks{})
+}
 
-// Attend applies attention with query (L, N, E) to key and value (S, N, E). With BatchFirst the shapes are (N, L, E)
-// and (N, S, E), and without a batch (L, E) and (S, E). It returns the shape of query, with PyTorch's strides. The
-// options are those of tensor.ScaledDotProductAttention, for example AttnMask.
-func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
-	const op = "MultiheadAttention"
-	if err := a.Err(); err != nil {
+// Attend applies attention with query (L, N, E) to key (S, N, E or kdim) and value (S, N, E or vdim). With BatchFirst the
+// batch comes first, and without a batch the shapes are (L, E) and (S, E). It returns the shape of query, with PyTorch's
+// strides. PyTorch: need_weights=False.
+func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, masks Masks) *tensor.Tensor {
+	in := []*tensor.Tensor{query, key, value}
+	dims, err := a.ready(in, masks)
+	if err != nil {
 		return tensor.Failed(err)
 	}
-	if a.InProjWeight == nil || a.OutProj == nil {
-		return noModule(op)
+	masks.Causal = masks.Causal || a.causal
+	if masks.Attn != nil || masks.KeyPadding != nil || a.InProjWeight == nil || a.BiasK != nil || a.zero {
+		y, _ := a.attend(in, masks, false, false)
+		return y
 	}
-	in := []*tensor.Tensor{query, key, value}
-	dims := 0
-	for i, x := range in {
-		if bad := unusable(op, x); bad != nil {
-			return bad
-		}
-		shape := x.Shape()
-		if i == 0 {
-			dims = len(shape)
-		}
-		if len(shape) != dims || dims < 2 || dims > 3 || a.Heads < 1 || shape[dims-1]%a.Heads != 0 {
-			return refuse.Tensor(op, tensor.ErrArgument, "query, key and value must all have 3 dimensions or all 2, the last divisible by %[2]d heads, got %[1]v", shape, a.Heads)
-		}
-	}
-	sequenceFirst := !a.fast(in, opts)
-	if a.causal {
-		opts = append([]tensor.Option{tensor.IsCausal(true)}, opts...)
+	sequenceFirst := !a.fast(in, masks)
+	var opts []tensor.Option
+	if masks.Causal {
+		opts = append(opts, tensor.IsCausal(true))
 	}
 	if a.Drop > 0 && a.Training() {
-		opts = append([]tensor.Option{tensor.DropoutP(a.Drop)}, opts...)
+		opts = append(opts, tensor.DropoutP(a.Drop))
 	}
 	return Pipe(query, internal(func(*tensor.Tensor) *tensor.Tensor {
 		return tidy(func(*tensor.Scope) *tensor.Tensor {
@@ -243,11 +267,63 @@ func (a *MultiheadAttention) Attend(query, key, value *tensor.Tensor, opts ...te
 	}))
 }
 
+// AttendWeights is Attend, and also returns the attention weights: (N, L, S) averaged over the heads, or (N, heads, L, S)
+// if perHead, without N if there is no batch. PyTorch: need_weights=True, average_attn_weights=!perHead.
+func (a *MultiheadAttention) AttendWeights(query, key, value *tensor.Tensor, masks Masks, perHead bool) (y, weights *tensor.Tensor) {
+	in := []*tensor.Tensor{query, key, value}
+	if _, err := a.ready(in, masks); err != nil {
+		return broken(err)
+	}
+	masks.Causal = masks.Causal || a.causal
+	return a.attend(in, masks, true, perHead)
+}
+
+// ready checks the arguments and returns the number of their dimensions.
+func (a *MultiheadAttention) ready(in []*tensor.Tensor, masks Masks) (int, error) {
+	const op = "MultiheadAttention"
+	if err := a.Err(); err != nil {
+		return 0, err
+	}
+	if a.OutProj == nil || a.InProjWeight == nil && (a.QProjWeight == nil || a.KProjWeight == nil || a.VProjWeight == nil) || (a.BiasK == nil) != (a.BiasV == nil) {
+		return 0, nilModule(op)
+	}
+	dims := 0
+	for i, x := range in {
+		if err := refuse.Unusable(op, "", x); err != nil {
+			return 0, err
+		}
+		shape := x.Shape()
+		if i == 0 {
+			dims = len(shape)
+		}
+		if len(shape) != dims || dims < 2 || dims > 3 || a.Heads < 1 || i == 0 && shape[dims-1]%a.Heads != 0 {
+			return 0, refuse.Error(op, tensor.ErrArgument, "query, key and value must all have 3 dimensions or all 2, and the last of query must be divisible by %[2]d heads, got %[1]v", shape, a.Heads)
+		}
+	}
+	for i, m := range []*tensor.Tensor{masks.Attn, masks.KeyPadding} {
+		if m == nil {
+			continue
+		}
+		if err := refuse.Unusable(op, []string{"Attn", "KeyPadding"}[i], m); err != nil {
+			return 0, err
+		}
+		if d := m.DType(); d != tensor.Bool && !d.IsFloat() {
+			return 0, refuse.Error(op, tensor.ErrArgument, "a mask must be bool or floating-point, got %v", d)
+		}
+	}
+	return dims, nil
+}
+
 // fast reports whether PyTorch would take its fast path for inference, whose result is laid out with the batch first.
-func (a *MultiheadAttention) fast(in []*tensor.Tensor, opts []tensor.Option) bool {
-	if !a.batchFirst || a.Training() || a.causal || len(opts) != 0 || a.InProjBias == nil || a.OutProj.Bias == nil || a.Heads%2 != 0 ||
-		in[0] != in[1] || in[1] != in[2] || in[0].Dim() != 3 {
+func (a *MultiheadAttention) fast(in []*tensor.Tensor, masks Masks) bool {
+	if !a.batchFirst || a.Training() || masks.Causal || a.InProjWeight == nil || a.InProjBias == nil || a.OutProj.Bias == nil || a.Heads%2 != 0 ||
+		a.BiasK != nil || a.zero || in[0] != in[1] || in[1] != in[2] || in[0].Dim() != 3 {
 		return false
+	}
+	for _, m := range []*tensor.Tensor{masks.Attn, masks.KeyPadding} {
+		if m != nil && m.DType() != tensor.Bool {
+			return false
+		}
 	}
 	if !tensor.GradEnabled() {
 		return true
@@ -273,12 +349,15 @@ func (a *MultiheadAttention) project(in []*tensor.Tensor, unbatched bool) ([]*te
 			batched[i] = x.Transpose(0, 1)
 		}
 	}
-	if in[0] == in[1] && in[1] == in[2] {
+	if a.InProjWeight != nil && in[0] == in[1] && in[1] == in[2] {
 		return batched[0].Linear(a.InProjWeight, a.InProjBias).Chunk(3, tensor.Dim(-1))
 	}
-	weights, err := a.InProjWeight.Chunk(3)
-	if err != nil {
-		return nil, err
+	weights := []*tensor.Tensor{a.QProjWeight, a.KProjWeight, a.VProjWeight}
+	var err error
+	if a.InProjWeight != nil {
+		if weights, err = a.InProjWeight.Chunk(3); err != nil {
+			return nil, err
+		}
 	}
 	biases := make([]*tensor.Tensor, 3)
 	if a.InProjBias != nil {
@@ -293,4 +372,168 @@ func (a *MultiheadAttention) project(in []*tensor.Tensor, unbatched bool) ([]*te
 		batched[i] = x.Linear(weights[i], biases[i])
 	}
 	return batched, nil
+}
+
+// additive returns a mask as a floating-point mask, which is added to scores.
+func additive(m, like *tensor.Tensor) *tensor.Tensor {
+	if m == nil || m.DType() != tensor.Bool {
+		return m
+	}
+	return tensor.Zeros(m.Shape(), like.DType(), m.Device()).MaskedFill(m, math.Inf(-1))
+}
+
+// GenerateSquareSubsequentMask returns the causal mask (n, n) to add to scores: minus infinity above the diagonal and 0
+// elsewhere. Options: a DType, a Device. PyTorch: torch.nn.Transformer.generate_square_subsequent_mask.
+func GenerateSquareSubsequentMask(n int, opts ...tensor.Option) *tensor.Tensor {
+	if n < 0 || n > 1<<20 {
+		return refuse.Tensor("GenerateSquareSubsequentMask", tensor.ErrArgument, "the size must be from 0 to 2^20, got %d", n)
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		return tensor.Full([]int{n, n}, math.Inf(-1), append([]tensor.Option{tensor.DefaultDType()}, opts...)...).Triu(tensor.Diagonal(1))
+	})
+}
+
+// attend follows torch.nn.functional.multi_head_attention_forward for all options.
+func (a *MultiheadAttention) attend(in []*tensor.Tensor, masks Masks, needWeights, perHead bool) (y, weights *tensor.Tensor) {
+	out, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) {
+		y, weights := a.attendAll(in, masks, needWeights, perHead)
+		if err := y.Err(); err != nil {
+			return nil, err
+		}
+		if weights == nil {
+			return []*tensor.Tensor{y}, nil
+		}
+		return []*tensor.Tensor{y, weights}, weights.Err()
+	})
+	if err != nil {
+		return broken(err)
+	}
+	if !needWeights {
+		return out[0], nil
+	}
+	return out[0], out[1]
+}
+
+func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWeights, perHead bool) (y, weights *tensor.Tensor) {
+	const op = "MultiheadAttention"
+	wrong := func(format string, args ...any) (*tensor.Tensor, *tensor.Tensor) {
+		return broken(refuse.Error(op, tensor.ErrArgument, format, args...))
+	}
+	unbatched := in[0].Dim() == 2
+	parts, err := a.project(in, unbatched)
+	if err != nil {
+		return broken(err)
+	}
+	// From here on as in PyTorch: q (L, N, E), k and v (S, N, E).
+	for i, p := range parts {
+		if parts[i] = p.Transpose(0, 1); parts[i].Err() != nil {
+			return parts[i], parts[i]
+		}
+	}
+	q, k, v := parts[0], parts[1], parts[2]
+	length, batch, width, source := q.Size(0), q.Size(1), q.Size(2), k.Size(0)
+	if k.Size(1) != batch || v.Size(1) != batch || v.Size(0) != source || k.Size(2) != width || v.Size(2) != width || width%a.Heads != 0 {
+		return wrong("query, key and value have the shapes %v, %v and %v", in[0].Shape(), in[1].Shape(), in[2].Shape())
+	}
+	heads, each := batch*a.Heads, width/a.Heads
+	mask, padding := additive(masks.Attn, q), additive(masks.KeyPadding, q)
+	causal := masks.Causal
+	if causal && mask == nil && (padding != nil || needWeights || a.BiasK != nil || a.zero) {
+		mask = tensor.Full([]int{length, source}, math.Inf(-1), q.DType(), q.Device()).Triu(tensor.Diagonal(1))
+	}
+	causal = causal && mask == nil
+	if mask != nil {
+		shape := mask.Shape()
+		switch {
+		case len(shape) == 2 && shape[0] == length && shape[1] == source:
+			mask = mask.Unsqueeze(0)
+		case len(shape) == 3 && shape[0] == heads && shape[1] == length && shape[2] == source:
+		default:
+			return wrong("Attn must be %v or %v, got shape %v", []int{length, source}, []int{heads, length, source}, shape)
+		}
+	}
+	if padding != nil {
+		if unbatched {
+			padding = padding.Unsqueeze(0)
+		}
+		if shape := padding.Shape(); len(shape) != 2 || shape[0] != batch || shape[1] != source {
+			return wrong("KeyPadding must be %v, got shape %v", []int{batch, source}, masks.KeyPadding.Shape())
+		}
+	}
+	more := func() {
+		source++
+		if mask != nil {
+			mask = mask.Pad([]int{0, 1})
+		}
+		if padding != nil {
+			padding = padding.Pad([]int{0, 1})
+		}
+	}
+	if a.BiasK != nil {
+		k = tensor.Cat([]*tensor.Tensor{k, a.BiasK.Repeat(1, batch, 1)})
+		v = tensor.Cat([]*tensor.Tensor{v, a.BiasV.Repeat(1, batch, 1)})
+		more()
+	}
+	q = q.Reshape(length, heads, each).Transpose(0, 1)
+	k = k.Reshape(source, heads, each).Transpose(0, 1)
+	v = v.Reshape(source, heads, each).Transpose(0, 1)
+	if a.zero {
+		none := tensor.Zeros([]int{heads, 1, each}, k.DType(), k.Device())
+		k, v = tensor.Cat([]*tensor.Tensor{k, none}, tensor.Dim(1)), tensor.Cat([]*tensor.Tensor{v, none}, tensor.Dim(1))
+		more()
+	}
+	if padding != nil {
+		padding = padding.View(batch, 1, 1, source).Expand(-1, a.Heads, -1, -1).Reshape(heads, 1, source)
+		if mask == nil {
+			mask = padding
+		} else {
+			mask = mask.Add(padding)
+		}
+	}
+	drop := 0.0
+	if a.Training() {
+		drop = a.Drop
+	}
+	if needWeights {
+		scaled := q.Mul(math.Sqrt(1 / float64(each)))
+		if mask != nil {
+			weights = mask.BAddBMM(scaled, k.Transpose(-2, -1))
+		} else {
+			weights = scaled.BMM(k.Transpose(-2, -1))
+		}
+		if weights = weights.Softmax(-1); drop > 0 {
+			weights = weights.Dropout(drop, tensor.Train(true))
+		}
+		y = weights.BMM(v).Transpose(0, 1).Reshape(length*batch, width)
+		weights = weights.View(batch, a.Heads, length, source)
+		if !perHead {
+			weights = weights.Mean(tensor.Dim(1))
+		}
+		if unbatched {
+			weights = weights.SqueezeDim(0)
+		}
+	} else {
+		opts := []tensor.Option{tensor.DropoutP(drop), tensor.IsCausal(causal)}
+		if mask != nil {
+			if mask.Size(0) == 1 && mask.Dim() == 3 {
+				mask = mask.Unsqueeze(0)
+			} else {
+				mask = mask.View(batch, a.Heads, -1, source)
+			}
+			opts = append(opts, tensor.AttnMask(mask))
+		}
+		split := func(t *tensor.Tensor, n int) *tensor.Tensor { return t.Reshape(batch, a.Heads, n, each) }
+		y = tensor.ScaledDotProductAttention(split(q, length), split(k, source), split(v, source), opts...)
+		y = y.Permute(2, 0, 1, 3).Reshape(length*batch, width)
+	}
+	y = y.Linear(a.OutProj.Weight, a.OutProj.Bias).View(length, batch, -1)
+	switch {
+	case unbatched:
+		y = y.SqueezeDim(1)
+	case a.batchFirst:
+		if y = y.Transpose(0, 1); a.fast(in, masks) {
+			y = y.Contiguous()
+		}
+	}
+	return y, weights
 }

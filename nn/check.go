@@ -119,9 +119,23 @@ func (c *checker) visit(v reflect.Value, pkg string, f *field) {
 		if !factsOf(t.Elem()).concerns {
 			return
 		}
+		named, known := dict(t), map[string]int{}
 		for i := range v.Len() {
+			part := v.Index(i)
 			c.path = append(c.path, step{index: i, kind: reflect.Slice})
-			c.visit(v.Index(i), pkg, f)
+			if named {
+				var key string
+				key, part = entry(part)
+				c.open = c.open || strings.Contains(key, ".")
+				if first, ok := known[key]; ok {
+					c.report(tensor.ErrArgument, "has the name %q, as does element %d", key, first)
+				}
+				known[key] = i
+				if part.Kind() == reflect.Interface && part.IsNil() && !f.optional {
+					c.nilModule(part.Type())
+				}
+			}
+			c.visit(part, pkg, f)
 			c.path = c.path[:len(c.path)-1]
 		}
 	case reflect.Map:

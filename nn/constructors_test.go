@@ -72,17 +72,17 @@ func TestConstructorErrorsOfParts(t *testing.T) {
 func TestUnknownOptions(t *testing.T) {
 	leak.Check(t)
 	for want, m := range map[string]interface{ Err() error }{
-		"NewLinear: unknown option Stride; the options are NoBias, DType, Device":                                                    nn.NewLinear(2, 2, nn.Stride(2)),
-		"NewEmbedding: unknown option NoBias; the options are PaddingIdx, DType, Device":                                             nn.NewEmbedding(2, 2, nn.NoBias()),
-		"NewConv1d: unknown option Kernel; the options are Stride, Padding, Dilation, Groups, NoBias, DType, Device":                 nn.NewConv1d(2, 2, 2, nn.Kernel(2)),
-		"NewConv2d: unknown option Eps; the options are Kernel, Stride, Padding, Dilation, Groups, NoBias, DType, Device":            nn.NewConv2d(2, 2, 2, nn.Eps(1)),
-		"NewMaxPool2d: unknown option DType; the options are Kernel, Stride, Padding, Dilation, CeilMode":                            nn.NewMaxPool2d(2, nn.DType(tensor.Float64)),
-		"NewAvgPool2d: unknown option Dilation; the options are Kernel, Stride, Padding, CeilMode, NotCountPadding":                  nn.NewAvgPool2d(2, nn.Dilation(2)),
-		"NewLayerNorm: unknown option Momentum; the options are Eps, NoAffine, NoBias, DType, Device":                                nn.NewLayerNorm(2, nn.Momentum(1)),
-		"NewRMSNorm: unknown option NoBias; the options are Eps, NoAffine, DType, Device":                                            nn.NewRMSNorm(2, nn.NoBias()),
-		"NewBatchNorm2d: unknown option Causal; the options are Momentum, CumulativeAverage, Eps, NoAffine, NoRunningStats, DType, ": nn.NewBatchNorm2d(2, nn.Causal()),
-		"NewCausalSelfAttention: unknown option Causal; the options are NoBias, DropoutP, DType, Device":                             nn.NewCausalSelfAttention(2, 2, nn.Causal()),
-		"NewMultiheadAttention: unknown option Groups; the options are BatchFirst, Causal, NoBias, DropoutP, DType, Device":          nn.NewMultiheadAttention(2, 2, nn.Groups(2)),
+		"NewLinear: unknown option Stride; the options are NoBias, DType, Device":                                                                               nn.NewLinear(2, 2, nn.Stride(2)),
+		"NewEmbedding: unknown option NoBias; the options are PaddingIdx, MaxNorm, NormType, ScaleGradByFreq, SparseGrad, DType, Device":                        nn.NewEmbedding(2, 2, nn.NoBias()),
+		"NewConv1d: unknown option Kernel; the options are Stride, Padding, PaddingSame, PaddingMode, Dilation, Groups, NoBias, DType, Device":                  nn.NewConv1d(2, 2, 2, nn.Kernel(2)),
+		"NewConv2d: unknown option Eps; the options are Kernel, Stride, Padding, PaddingSame, PaddingMode, Dilation, Groups, NoBias, DType, Device":             nn.NewConv2d(2, 2, 2, nn.Eps(1)),
+		"NewMaxPool2d: unknown option DType; the options are Kernel, Stride, Padding, Dilation, CeilMode":                                                       nn.NewMaxPool2d(2, nn.DType(tensor.Float64)),
+		"NewAvgPool2d: unknown option Dilation; the options are Kernel, Stride, Padding, CeilMode, NotCountPadding, DivisorOverride":                            nn.NewAvgPool2d(2, nn.Dilation(2)),
+		"NewLayerNorm: unknown option Momentum; the options are Eps, NoAffine, NoBias, DType, Device":                                                           nn.NewLayerNorm(2, nn.Momentum(1)),
+		"NewRMSNorm: unknown option NoBias; the options are Eps, NoAffine, DType, Device":                                                                       nn.NewRMSNorm(2, nn.NoBias()),
+		"NewBatchNorm2d: unknown option Causal; the options are Momentum, CumulativeAverage, Eps, NoAffine, NoBias, NoRunningStats, DType, ":                    nn.NewBatchNorm2d(2, nn.Causal()),
+		"NewCausalSelfAttention: unknown option Causal; the options are NoBias, DropoutP, DType, Device":                                                        nn.NewCausalSelfAttention(2, 2, nn.Causal()),
+		"NewMultiheadAttention: unknown option Groups; the options are BatchFirst, Causal, NoBias, DropoutP, KDim, VDim, AddBiasKV, AddZeroAttn, DType, Device": nn.NewMultiheadAttention(2, 2, nn.Groups(2)),
 	} {
 		if err := m.Err(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

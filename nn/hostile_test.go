@@ -2,7 +2,9 @@ package nn_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -20,19 +22,30 @@ func TestHostileForward(t *testing.T) {
 	for _, build := range constructors {
 		layers = append(layers, build())
 	}
+	for _, c := range torchModules {
+		switch m := c.make().(type) {
+		case nn.Layer:
+			layers = append(layers, m)
+		case []any: // a pool and its inverse
+			layers = append(layers, m[0].(nn.Layer))
+		default:
+			nn.Release(m)
+		}
+	}
 	defer nn.Release(layers)
 	bare := []nn.Layer{(*nn.Linear)(nil), &nn.Linear{}, (*nn.Embedding)(nil), &nn.Embedding{}, (*nn.LayerNorm)(nil), &nn.LayerNorm{},
 		(*nn.RMSNorm)(nil), &nn.RMSNorm{}, (*nn.BatchNorm2d)(nil), &nn.BatchNorm2d{}, (*nn.Conv2d)(nil), &nn.Conv2d{},
 		(*nn.Conv1d)(nil), &nn.Conv1d{}, (*nn.MaxPool2d)(nil), &nn.MaxPool2d{}, (*nn.AvgPool2d)(nil), &nn.AvgPool2d{},
-		(*nn.AdaptiveAvgPool2d)(nil), &nn.AdaptiveAvgPool2d{Height: -1}, (*nn.Dropout)(nil), &nn.Dropout{P: 7}, (*nn.ReLU)(nil),
+		(*nn.AdaptiveAvgPool2d)(nil), &nn.AdaptiveAvgPool2d{Size: []int{-2}}, (*nn.Dropout)(nil), &nn.Dropout{P: 7}, (*nn.ReLU)(nil),
 		(*nn.GELU)(nil), &nn.GELU{Approximate: "x"}, (*nn.SiLU)(nil), (*nn.Tanh)(nil), (*nn.Sigmoid)(nil), (*nn.Softmax)(nil), &nn.Softmax{Dim: 99},
 		(*nn.LogSoftmax)(nil), &nn.LogSoftmax{Dim: math.MinInt}, (*nn.Flatten)(nil), nn.NewFlatten(50, -50), (*nn.Identity)(nil),
 		(*nn.MultiheadAttention)(nil), &nn.MultiheadAttention{}, &nn.MultiheadAttention{OutProj: &nn.Linear{}, Heads: 2},
 		(*nn.CausalSelfAttention)(nil), &nn.CausalSelfAttention{}, &nn.CausalSelfAttention{QKV: &nn.Linear{}, Proj: &nn.Linear{}},
 		(*nn.Sequential)(nil), &nn.Sequential{Layers: []nn.Layer{nil}}, nn.Func(nil), nn.Func(func(*tensor.Tensor) *tensor.Tensor { return nil }),
 		nn.NewSequential(nn.Func(func(*tensor.Tensor) *tensor.Tensor { return nil }), &nn.ReLU{})}
+	bare = append(bare, zeroLayers()...)
 	var wg sync.WaitGroup
-	for range 16 {
+	for range 8 {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
@@ -118,8 +131,22 @@ func TestHostileConstructors(t *testing.T) {
 			refuse("NewConv1d", nn.NewConv1d(a, b, 3))
 			refuse("NewMultiheadAttention", nn.NewMultiheadAttention(a, b))
 			refuse("NewCausalSelfAttention", nn.NewCausalSelfAttention(a, b))
-			refuse("NewAdaptiveAvgPool2d", nn.NewAdaptiveAvgPool2d(a, b))
+			if a != nn.Keep && b != nn.Keep {
+				refuse("NewAdaptiveAvgPool2d", nn.NewAdaptiveAvgPool2d(a, b))
+			}
 			refuse("NewLayerNormShape", nn.NewLayerNormShape([]int{a, b}))
+		}
+		for _, m := range []interface {
+			nn.Layer
+			Err() error
+		}{nn.NewConv3d(2, 2, n), nn.NewConvTranspose1d(n, 2, 1), nn.NewConvTranspose2d(2, n, 1), nn.NewConvTranspose3d(2, 2, n), nn.NewMaxPool1d(n), nn.NewMaxPool3d(n),
+			nn.NewAvgPool1d(n), nn.NewAvgPool3d(2, nn.Stride(n)), nn.NewLPPool1d(0, 2), nn.NewLPPool2d(math.NaN(), 2), nn.NewLPPool3d(2, n), nn.NewFractionalMaxPool2d(2),
+			nn.NewFractionalMaxPool3d(2, nn.OutputSize(n)), nn.NewFractionalMaxPool2d(2, nn.OutputRatio(7)), nn.NewBatchNorm1d(n), nn.NewBatchNorm3d(n), nn.NewInstanceNorm1d(n),
+			nn.NewInstanceNorm2d(n, nn.Affine()), nn.NewInstanceNorm3d(n), nn.NewGroupNorm(n, 4), nn.NewGroupNorm(3, 4), nn.NewLocalResponseNorm(n), nn.NewRMSNormShape([]int{n}),
+			nn.NewPReLU(n, 0.1), nn.NewReflectionPad1d(1, 2, 3), nn.NewZeroPad2d(), nn.NewConstantPad3d(math.NaN(), 1), nn.NewCircularPad2d(math.MaxInt), nn.NewDropout2d(-1),
+			nn.NewAlphaDropout(math.NaN()), nn.NewRNN(n, 2), nn.NewGRU(2, n), nn.NewLSTM(2, 2, nn.NumLayers(n)), nn.NewLSTM(2, 2, nn.ProjSize(2)), nn.NewRNN(2, 2, nn.Activation("x")),
+			nn.NewGRU(2, 2, nn.DropoutP(-1)), nn.NewConv2d(2, 2, 2, nn.PaddingSame(), nn.Stride(2)), nn.NewConv2d(2, 2, 2, nn.PaddingMode("x")), nn.NewAvgPool2d(2, nn.DivisorOverride(0))} {
+			refuse(fmt.Sprintf("%T with %d", m, n), m)
 		}
 		refuse("NewLayerNorm", nn.NewLayerNorm(n))
 		refuse("NewRMSNorm", nn.NewRMSNorm(n))
@@ -146,4 +173,103 @@ func TestHostileConstructors(t *testing.T) {
 	refuse("three strides", nn.NewConv2d(2, 2, 2, nn.Stride(1, 2, 3)))
 	refuse("a negative padding", nn.NewConv2d(2, 2, 2, nn.Padding(-1)))
 	refuse("groups that do not divide", nn.NewConv2d(3, 2, 2, nn.Groups(2)))
+}
+
+// zeroLayers returns a nil pointer and the zero value of each type of layer that torchModules makes.
+func zeroLayers() (out []nn.Layer) {
+	seen := map[reflect.Type]bool{}
+	for _, c := range torchModules {
+		m := c.make()
+		t := reflect.TypeOf(m)
+		nn.Release(m)
+		if _, ok := m.(nn.Layer); !ok || seen[t] || t == reflect.TypeFor[*nn.Sequential]() {
+			continue
+		}
+		seen[t] = true
+		out = append(out, reflect.Zero(t).Interface().(nn.Layer), reflect.New(t.Elem()).Interface().(nn.Layer))
+	}
+	return out
+}
+
+// TestHostileInputs calls the modules that are no layers, and the further methods of layers, with unusable arguments of
+// every kind. Only errors may result.
+func TestHostileInputs(t *testing.T) {
+	leak.Check(t)
+	released := tensor.Ones([]int{2, 2})
+	released.Release()
+	_ = tensor.WithScope(func() error {
+		inputs := []*tensor.Tensor{nil, {}, released, tensor.Ones([]int{2}).View(5), tensor.Ones([]int{}), tensor.Zeros([]int{0, 3}),
+			tensor.Ones([]int{1, 2, 3, 4, 5, 6}), tensor.Ones([]int{3}, tensor.Bool), tensor.Full([]int{2, 2}, -9, tensor.Int64),
+			tensor.Ones([]int{2, 3, 8}, tensor.Complex64), tensor.Ones([]int{2, 3}), tensor.Ones([]int{2, 3, 3})}
+		modules := []any{(*nn.Loss)(nil), &nn.Loss{}}
+		for _, c := range torchModules {
+			modules = append(modules, c.make())
+		}
+		for _, l := range zeroLayers() {
+			modules = append(modules, l)
+		}
+		defer nn.Release(modules)
+		for _, m := range modules {
+			v := reflect.ValueOf(m)
+			for i := range v.NumMethod() {
+				f, name := v.Method(i), v.Type().Method(i).Name
+				if !strings.HasPrefix(name, "Forward") && !strings.HasPrefix(name, "Attend") {
+					continue
+				}
+				for k := range inputs {
+					var args []reflect.Value
+					for a := range f.Type().NumIn() {
+						switch in := f.Type().In(a); in {
+						case reflect.TypeFor[*tensor.Tensor]():
+							args = append(args, reflect.ValueOf(inputs[(k+a*7)%len(inputs)]))
+						case reflect.TypeFor[[]*tensor.Tensor]():
+							args = append(args, reflect.ValueOf(inputs[k]), reflect.ValueOf(inputs[(k+5)%len(inputs)]))
+						case reflect.TypeFor[*nn.PackedSequence]():
+							args = append(args, reflect.ValueOf(hostilePack(inputs[k], k)))
+						case reflect.TypeFor[nn.Masks]():
+							args = append(args, reflect.ValueOf(nn.Masks{Attn: inputs[k], KeyPadding: inputs[(k+4)%len(inputs)], Causal: k%2 == 0}))
+						case reflect.TypeFor[nn.TransformerMasks]():
+							m := nn.Masks{Attn: inputs[k]}
+							args = append(args, reflect.ValueOf(nn.TransformerMasks{Source: m, Target: m, Memory: m}))
+						case reflect.TypeFor[[]int]():
+							if k%2 == 0 {
+								args = append(args, reflect.ValueOf(k-3), reflect.ValueOf(math.MaxInt))
+							}
+						default:
+							if !f.Type().IsVariadic() || a != f.Type().NumIn()-1 {
+								args = append(args, reflect.Zero(in))
+							}
+						}
+					}
+					for _, out := range f.Call(args) {
+						if out.Kind() == reflect.Pointer && out.IsNil() {
+							t.Errorf("%T.%s returns nil for input %d", m, name, k)
+						}
+					}
+				}
+			}
+		}
+		for k, x := range inputs {
+			for _, y := range []*tensor.Tensor{nn.PadSequence(inputs), nn.PadSequence(tensors(x, x)), nn.PadSequence(nil)} {
+				_ = y.Err()
+			}
+			for _, lengths := range [][]int{nil, {0}, {1, 1}, {2, -1}, {math.MaxInt, 1}, {3, 2}} {
+				p := nn.PackPaddedSequence(x, lengths)
+				nn.PadPackedSequence(p, nn.TotalLength(k*100-500))
+				_, _ = nn.UnpadSequence(x, lengths, nn.BatchFirst())
+				_, _ = nn.UnpackSequence(p)
+			}
+			p := hostilePack(x, k)
+			nn.PadPackedSequence(p)
+			_ = p.Err()
+			nn.PackSequence(tensors(x, x))
+		}
+		return nil
+	})
+}
+
+// hostilePack returns a packed sequence whose parts do not fit together.
+func hostilePack(x *tensor.Tensor, k int) *nn.PackedSequence {
+	return []*nn.PackedSequence{nil, {}, {Data: x}, {Data: x, BatchSizes: []int{1, 1}}, {Data: x, BatchSizes: []int{2}, SortedIndices: []int{5, 1}, UnsortedIndices: []int{0, 0}},
+		{Data: x, BatchSizes: []int{math.MaxInt, 2}}, {Data: x, BatchSizes: []int{1, 2}}, {Data: x, BatchSizes: []int{2}, SortedIndices: []int{1, 0}, UnsortedIndices: []int{1, 0}}}[k%8]
 }

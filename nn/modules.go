@@ -218,9 +218,15 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 	case reflect.Struct:
 		w.fields(v, name)
 	case reflect.Slice, reflect.Array:
+		named := dict(v.Type())
 		for i := range v.Len() {
 			w.path = append(w.path, step{index: i, kind: reflect.Slice})
-			w.value(v.Index(i), join(name, strconv.Itoa(i)), buffer)
+			if part := v.Index(i); named {
+				key, part := entry(part)
+				w.value(part, join(name, key), buffer)
+			} else {
+				w.value(part, join(name, strconv.Itoa(i)), buffer)
+			}
 			w.path = w.path[:len(w.path)-1]
 		}
 	case reflect.Map:

@@ -15,10 +15,27 @@ type settings struct {
 	device tensor.Device
 
 	noBias, noAffine, noStats, cumulative, batchFirst, causal, ceil, noPad bool
-	kernel, stride, padding, dilation                                      []int
-	groups, paddingIdx                                                     int
-	hasPaddingIdx                                                          bool
+	affine, stats, same, inPlace                                           bool
+	kernel, stride, padding, dilation, outputPadding, outputSize           []int
+	outputRatio                                                            []float64
+	groups, paddingIdx, divisor                                            int
+	hasPaddingIdx, hasDivisor                                              bool
 	eps, momentum, dropout                                                 float64
+	paddingMode                                                            string
+
+	layers, projection, keyWidth, valueWidth, hidden, encoders, decoders int
+	bidirectional, normFirst, biasKV, zeroAttention                      bool
+	activation                                                           string
+
+	maxNorm, normType               float64
+	byFrequency, sparse, lastOffset bool
+	paddingValue                    float64
+	scale                           []float64
+	algorithm                       string
+	align, recompute, antiAlias     bool
+	totalLength                     int
+	hasTotalLength, padLeft         bool
+	bagMode                         string
 }
 
 // DType sets the dtype of the parameters (dtype=); by default they have the default dtype.
@@ -47,13 +64,14 @@ func Momentum(v float64) Option { return Option{"Momentum", func(s *settings) { 
 // Eps sets the value that is added to a variance before its square root is taken (eps=).
 func Eps(v float64) Option { return Option{"Eps", func(s *settings) { s.eps = v }} }
 
-// BatchFirst makes attention take inputs of shape (N, L, E) instead of (L, N, E) (batch_first=True).
+// BatchFirst puts the batch first in inputs and outputs: (N, L, E) instead of (L, N, E) (batch_first=True).
 func BatchFirst() Option { return Option{"BatchFirst", func(s *settings) { s.batchFirst = true }} }
 
 // Causal makes each position attend only to itself and earlier positions.
 func Causal() Option { return Option{"Causal", func(s *settings) { s.causal = true }} }
 
-// DropoutP sets the probability with which attention drops weights in training (dropout=); 0 by default.
+// DropoutP sets a probability of dropout in training (dropout=): of attention weights, of the outputs between recurrent
+// layers, or of the results in a transformer layer. It is 0 by default, and 0.1 for transformer layers.
 func DropoutP(p float64) Option { return Option{"DropoutP", func(s *settings) { s.dropout = p }} }
 
 // Kernel sets the window's size by dimension, Kernel(h, w), and replaces the constructor's kernel argument.
@@ -83,4 +101,146 @@ func NotCountPadding() Option { return Option{"NotCountPadding", func(s *setting
 // negative index counts from the end.
 func PaddingIdx(i int) Option {
 	return Option{"PaddingIdx", func(s *settings) { s.paddingIdx, s.hasPaddingIdx = i, true }}
+}
+
+// PaddingSame pads a convolution so that its output has the size of its input (padding='same'). The stride must be 1.
+func PaddingSame() Option { return Option{"PaddingSame", func(s *settings) { s.same = true }} }
+
+// PaddingMode sets what a convolution is padded with: "zeros" (the default), "reflect", "replicate" or "circular"
+// (padding_mode=).
+func PaddingMode(mode string) Option {
+	return Option{"PaddingMode", func(s *settings) { s.paddingMode = mode }}
+}
+
+// OutputPadding sets how much larger than the smallest possible the output of a transposed convolution is: one number
+// for all dimensions, or one for each (output_padding=); 0 by default.
+func OutputPadding(v ...int) Option {
+	return Option{"OutputPadding", func(s *settings) { s.outputPadding = v }}
+}
+
+// OutputSize sets the size of the output: one number for all dimensions, or one for each (output_size=, size=).
+func OutputSize(v ...int) Option { return Option{"OutputSize", func(s *settings) { s.outputSize = v }} }
+
+// OutputRatio sets the size of the output of a fractional pool as a part of the input's, above 0 and below 1: one number
+// for all dimensions, or one for each (output_ratio=).
+func OutputRatio(v ...float64) Option {
+	return Option{"OutputRatio", func(s *settings) { s.outputRatio = v }}
+}
+
+// DivisorOverride makes average pooling divide by n, not by the number of elements of a window (divisor_override=).
+func DivisorOverride(n int) Option {
+	return Option{"DivisorOverride", func(s *settings) { s.divisor, s.hasDivisor = n, true }}
+}
+
+// Affine adds a weight and a bias to an InstanceNorm (affine=True).
+func Affine() Option { return Option{"Affine", func(s *settings) { s.affine = true }} }
+
+// RunningStats makes an InstanceNorm keep running statistics and use them in evaluation (track_running_stats=True).
+func RunningStats() Option { return Option{"RunningStats", func(s *settings) { s.stats = true }} }
+
+// NumLayers sets the number of recurrent layers, each of which takes the output of the one before (num_layers=); 1 by
+// default.
+func NumLayers(n int) Option { return Option{"NumLayers", func(s *settings) { s.layers = n }} }
+
+// Bidirectional adds a recurrent layer that runs backwards (bidirectional=True).
+func Bidirectional() Option {
+	return Option{"Bidirectional", func(s *settings) { s.bidirectional = true }}
+}
+
+// ProjSize sets the width to which an LSTM projects its hidden state (proj_size=).
+func ProjSize(n int) Option { return Option{"ProjSize", func(s *settings) { s.projection = n }} }
+
+// Activation names the activation of an RNN, "tanh" (the default) or "relu" (nonlinearity=), or of a transformer layer,
+// "relu" (the default) or "gelu" (activation=).
+func Activation(name string) Option {
+	return Option{"Activation", func(s *settings) { s.activation = name }}
+}
+
+// PaddingValue sets the value that shorter sequences are padded with (padding_value=); 0 by default.
+func PaddingValue(v float64) Option {
+	return Option{"PaddingValue", func(s *settings) { s.paddingValue = v }}
+}
+
+// TotalLength sets the length to which sequences are padded (total_length=); the longest length by default.
+func TotalLength(n int) Option {
+	return Option{"TotalLength", func(s *settings) { s.totalLength, s.hasTotalLength = n, true }}
+}
+
+// PadLeft pads sequences at their beginning (padding_side='left').
+func PadLeft() Option { return Option{"PadLeft", func(s *settings) { s.padLeft = true }} }
+
+// MaxNorm scales the rows of an embedding that are looked up to a norm of at most v, in place (max_norm=); 0, the
+// default, does not.
+func MaxNorm(v float64) Option { return Option{"MaxNorm", func(s *settings) { s.maxNorm = v }} }
+
+// NormType sets the norm of MaxNorm (norm_type=); 2 by default.
+func NormType(p float64) Option { return Option{"NormType", func(s *settings) { s.normType = p }} }
+
+// ScaleGradByFreq divides the gradient of a row of an embedding by how often it occurs in the batch
+// (scale_grad_by_freq=True).
+func ScaleGradByFreq() Option {
+	return Option{"ScaleGradByFreq", func(s *settings) { s.byFrequency = true }}
+}
+
+// SparseGrad makes the gradient of an embedding a sparse tensor (sparse=True).
+func SparseGrad() Option { return Option{"SparseGrad", func(s *settings) { s.sparse = true }} }
+
+// BagMode sets how an EmbeddingBag reduces: "mean" (the default), "sum" or "max" (mode=).
+func BagMode(mode string) Option { return Option{"BagMode", func(s *settings) { s.bagMode = mode }} }
+
+// IncludeLastOffset says that the offsets of an EmbeddingBag end with the number of ids (include_last_offset=True).
+func IncludeLastOffset() Option {
+	return Option{"IncludeLastOffset", func(s *settings) { s.lastOffset = true }}
+}
+
+// ScaleFactor sets the factor by which an image is resized: one number for all dimensions, or one for each
+// (scale_factor=).
+func ScaleFactor(v ...float64) Option {
+	return Option{"ScaleFactor", func(s *settings) { s.scale = v }}
+}
+
+// Algorithm names how an image is resized (mode=): "nearest" (the default), "nearest-exact", "linear", "bilinear",
+// "bicubic", "trilinear" or "area".
+func Algorithm(name string) Option {
+	return Option{"Algorithm", func(s *settings) { s.algorithm = name }}
+}
+
+// AlignCorners aligns the centers, not the edges, of the corner elements of input and output (align_corners=True).
+func AlignCorners() Option { return Option{"AlignCorners", func(s *settings) { s.align = true }} }
+
+// RecomputeScale computes the scale factor anew from the sizes of input and output (recompute_scale_factor=True).
+func RecomputeScale() Option {
+	return Option{"RecomputeScale", func(s *settings) { s.recompute = true }}
+}
+
+// AntiAlias filters high frequencies when an image is made smaller (antialias=True).
+func AntiAlias() Option { return Option{"AntiAlias", func(s *settings) { s.antiAlias = true }} }
+
+// KDim sets the width of the keys of a MultiheadAttention (kdim=); that of the queries by default.
+func KDim(n int) Option { return Option{"KDim", func(s *settings) { s.keyWidth = n }} }
+
+// VDim sets the width of the values of a MultiheadAttention (vdim=); that of the queries by default.
+func VDim(n int) Option { return Option{"VDim", func(s *settings) { s.valueWidth = n }} }
+
+// AddBiasKV appends learned keys and values (add_bias_kv=True).
+func AddBiasKV() Option { return Option{"AddBiasKV", func(s *settings) { s.biasKV = true }} }
+
+// AddZeroAttn appends keys and values of zeros (add_zero_attn=True).
+func AddZeroAttn() Option { return Option{"AddZeroAttn", func(s *settings) { s.zeroAttention = true }} }
+
+// NormFirst normalizes the inputs, not the outputs, of the parts of a transformer layer (norm_first=True).
+func NormFirst() Option { return Option{"NormFirst", func(s *settings) { s.normFirst = true }} }
+
+// FeedForward sets the width between the two linear layers of a transformer layer (dim_feedforward=); 2048 by default.
+func FeedForward(n int) Option { return Option{"FeedForward", func(s *settings) { s.hidden = n }} }
+
+// EncoderLayers and DecoderLayers set the numbers of layers of a Transformer (num_encoder_layers=, num_decoder_layers=); 6
+// by default.
+func EncoderLayers(n int) Option {
+	return Option{"EncoderLayers", func(s *settings) { s.encoders = n }}
+}
+
+// DecoderLayers is described at EncoderLayers.
+func DecoderLayers(n int) Option {
+	return Option{"DecoderLayers", func(s *settings) { s.decoders = n }}
 }
