@@ -145,7 +145,7 @@ func gain(s kaimingSettings) (float64, bool) {
 		return 5.0 / 3, true
 	case "selu":
 		return 3.0 / 4, true
-	case "linear", "sigmoid":
+	case "linear", "sigmoid", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d":
 		return 1, true
 	}
 	return 0, false
@@ -264,4 +264,102 @@ func Orthogonal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
 			return t.Copy_(q.ViewAs(t)).Mul_(gain)
 		})
 	})
+}
+
+// Ones_ sets all elements to 1. PyTorch: torch.nn.init.ones_.
+func Ones_(t *tensor.Tensor) *tensor.Tensor {
+	return fill("Ones_", t, func() *tensor.Tensor { return t.Fill_(1) })
+}
+
+// Zeros_ sets all elements to 0. PyTorch: torch.nn.init.zeros_.
+func Zeros_(t *tensor.Tensor) *tensor.Tensor {
+	return fill("Zeros_", t, func() *tensor.Tensor { return t.Zero_() })
+}
+
+// Eye_ sets a matrix to ones on its diagonal and zeros elsewhere. PyTorch: torch.nn.init.eye_.
+func Eye_(t *tensor.Tensor) *tensor.Tensor {
+	const op = "Eye_"
+	if bad := unusable(op, t); bad != nil {
+		return bad
+	}
+	if t.Dim() != 2 {
+		return refuse.Tensor(op, tensor.ErrArgument, "a matrix is needed, got shape %v", t.Shape())
+	}
+	return fill(op, t, func() *tensor.Tensor {
+		return tensor.Tidy(func() *tensor.Tensor { return t.Copy_(tensor.EyeM(t.Size(0), t.Size(1), t.DType(), t.Device())) })
+	})
+}
+
+// Dirac_ sets the weight of a convolution (out, in, window...), with 3 to 5 dimensions, so that in each of the given number
+// of groups as many input channels as possible pass unchanged. PyTorch: torch.nn.init.dirac_, whose default of groups is 1.
+func Dirac_(t *tensor.Tensor, groups int) *tensor.Tensor {
+	const op = "Dirac_"
+	if bad := unusable(op, t); bad != nil {
+		return bad
+	}
+	shape := t.Shape()
+	if len(shape) < 3 || len(shape) > 5 || groups < 1 || shape[0]%groups != 0 {
+		return refuse.Tensor(op, tensor.ErrArgument, "the weight must have 3 to 5 dimensions, the first divisible by %d groups, got shape %v", groups, shape)
+	}
+	for _, n := range shape {
+		if n == 0 {
+			return refuse.Tensor(op, tensor.ErrArgument, "the weight must not be empty, got shape %v", shape)
+		}
+	}
+	each := shape[0] / groups
+	return fill(op, t, func() *tensor.Tensor {
+		return tensor.Tidy(func() *tensor.Tensor {
+			y := t.Zero_()
+			for g := range groups {
+				for d := range min(each, shape[1]) {
+					at := t.Detach().Select(0, g*each+d).Select(0, d)
+					for _, n := range shape[2:] {
+						at = at.Select(0, n/2)
+					}
+					if err := at.Fill_(1).Err(); err != nil {
+						return tensor.Failed(err)
+					}
+				}
+			}
+			return y
+		})
+	})
+}
+
+// Sparse_ fills a matrix with samples of the normal distribution with mean 0, and sets a part of each column, chosen at
+// random and rounded up, to 0 (Martens 2010). PyTorch: torch.nn.init.sparse_, whose default of std is 0.01.
+func Sparse_(t *tensor.Tensor, sparsity, std float64) *tensor.Tensor {
+	const op = "Sparse_"
+	if bad := unusable(op, t); bad != nil {
+		return bad
+	}
+	if t.Dim() != 2 || !(sparsity >= 0 && sparsity <= 1) || !(std >= 0) || math.IsInf(std, 0) {
+		return refuse.Tensor(op, tensor.ErrArgument, "a matrix, a sparsity in [0, 1] and a finite std are needed, got shape %v, %v and %v", t.Shape(), sparsity, std)
+	}
+	rows, cols := t.Size(0), t.Size(1)
+	zeros := int(math.Ceil(sparsity * float64(rows)))
+	return fill(op, t, func() *tensor.Tensor {
+		return tensor.Tidy(func() *tensor.Tensor {
+			y := t.Normal_(0, std)
+			for c := range cols {
+				chosen := tensor.RandPerm(rows, tensor.CPU).Narrow(0, 0, zeros).To(t.Device())
+				if err := t.Detach().Select(1, c).IndexFill_(0, chosen, 0).Err(); err != nil {
+					return tensor.Failed(err)
+				}
+			}
+			return y
+		})
+	})
+}
+
+// CalculateGain returns the gain that KaimingUniform_ and KaimingNormal_ use for a nonlinearity, and an error for an
+// unknown one: "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+// "sigmoid", "tanh", "relu", "leaky_relu" or "selu". slope is that of leaky_relu; PyTorch's default is 0.01. PyTorch:
+// torch.nn.init.calculate_gain.
+func CalculateGain(nonlinearity string, slope float64) (float64, error) {
+	g, ok := gain(kaimingSettings{nonlinearity: nonlinearity, a: slope})
+	if !ok || math.IsNaN(g) {
+		return 0, refuse.Error("CalculateGain", tensor.ErrArgument, "there is no gain for nonlinearity %q with slope %v", nonlinearity, slope)
+	}
+	return g, nil
 }

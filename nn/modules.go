@@ -169,8 +169,9 @@ type walker struct {
 	once   bool // visit a shared module once, not under each of its names
 	tensor func(name string, t *tensor.Tensor, buffer bool)
 	module func(m any)
-	open   map[unsafePointer]bool // modules on the path from the root, to detect cycles
-	path   []step                 // from the root to the current value
+	named  func(name string, m any) // as module, without embedded structs
+	open   map[unsafePointer]bool   // modules on the path from the root, to detect cycles
+	path   []step                   // from the root to the current value
 }
 
 type unsafePointer struct {
@@ -211,6 +212,9 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 		if w.module != nil && v.CanInterface() {
 			w.module(v.Interface())
 		}
+		if w.named != nil && v.CanInterface() && v.Type().Elem().Kind() == reflect.Struct {
+			w.named(name, v.Interface())
+		}
 		w.value(v.Elem(), name, buffer)
 		if !w.once {
 			delete(w.open, key)
@@ -250,6 +254,9 @@ func (w *walker) fields(v reflect.Value, name string) {
 		// promoted to the outer struct, unless that has its own.
 		if w.module != nil && f.value && part.CanAddr() && part.CanInterface() && !(f.embedded && plan.training) {
 			w.module(part.Addr().Interface())
+		}
+		if w.named != nil && f.value && part.CanAddr() && part.CanInterface() && !f.embedded {
+			w.named(join(name, f.name), part.Addr().Interface())
 		}
 		w.path = append(w.path, step{name: f.goName, kind: reflect.Struct})
 		w.value(part, join(name, f.name), f.buffer)

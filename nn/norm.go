@@ -379,6 +379,7 @@ type GroupNorm struct {
 	Weight, Bias *tensor.Tensor
 	Groups       int
 	Eps          float64
+	channels     int
 	err          error
 }
 
@@ -391,7 +392,7 @@ func NewGroupNorm(groups, channels int, opts ...Option) *GroupNorm {
 		b.fail("%d channels cannot be split into %d groups", channels, groups)
 	}
 	b.positiveEps()
-	g := &GroupNorm{Groups: groups, Eps: b.eps}
+	g := &GroupNorm{Groups: groups, Eps: b.eps, channels: channels}
 	if !b.noAffine {
 		g.Weight = b.parameter([]int{channels}, fillWith(1))
 		if !b.noBias {

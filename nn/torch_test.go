@@ -811,4 +811,18 @@ var torchModules = map[string]torchModule{
 		return tensors(m.(*nn.Transformer).ForwardMasked(x[0], x[1], nn.TransformerMasks{Target: nn.Masks{Attn: nn.GenerateSquareSubsequentMask(3)}}))
 	}},
 	"TransformerEncoderLayer_unbatched": {func() any { return nn.NewTransformerEncoderLayer(8, 2, nn.FeedForward(12)) }, transformerOf},
+	"normalize":                         {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor { return tensors(nn.Normalize(x[0], 2, 1, 1e-12)) }},
+	"normalize_1":                       {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor { return tensors(nn.Normalize(x[0], 1, 0, 3)) }},
+	"gumbel_softmax": {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor {
+		return tensors(nn.GumbelSoftmax(x[0], 0.7, false, -1))
+	}},
+	"gumbel_softmax_hard": {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor { return tensors(nn.GumbelSoftmax(x[0], 1, true, 0)) }},
+	"ones_":               {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor { return tensors(nn.Ones_(x[0].Detach().Clone())) }},
+	"zeros_":              {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor { return tensors(nn.Zeros_(x[0].Detach().Clone())) }},
+	"eye_":                {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor { return tensors(nn.Eye_(x[0].Detach().Clone())) }},
+	"sparse_": {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor {
+		return tensors(nn.Sparse_(x[0].Detach().Clone(), 0.3, 0.5))
+	}},
+	"dirac_":       {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor { return tensors(nn.Dirac_(x[0].Detach().Clone(), 1)) }},
+	"dirac_groups": {func() any { return &nn.Identity{} }, func(_ any, x []*tensor.Tensor) []*tensor.Tensor { return tensors(nn.Dirac_(x[0].Detach().Clone(), 2)) }},
 }

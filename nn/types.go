@@ -83,7 +83,7 @@ func closed(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return true
 }
 
-// walked reports whether a value of type t can hold a tensor or module in its exported parts.
+// walked reports whether a value of type t can be a module or hold a tensor or module in its exported parts.
 func walked(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
@@ -94,7 +94,7 @@ func walked(t reflect.Type, seen map[reflect.Type]bool) bool {
 		return true
 	case reflect.Pointer:
 		// The walk follows pointers to structs, but not pointers to pointers.
-		return t == tensorType || t.Elem().Kind() == reflect.Struct && walked(t.Elem(), seen) || t.Implements(trainingType)
+		return t == tensorType || t.Elem().Kind() == reflect.Struct && walked(t.Elem(), seen) || isModule(t)
 	case reflect.Slice, reflect.Array:
 		return walked(t.Elem(), seen)
 	case reflect.Map:
@@ -105,7 +105,7 @@ func walked(t reflect.Type, seen map[reflect.Type]bool) bool {
 				return true
 			}
 		}
-		return reflect.PointerTo(t).Implements(trainingType)
+		return isModule(reflect.PointerTo(t))
 	}
 	return false
 }

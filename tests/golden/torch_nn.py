@@ -284,6 +284,15 @@ for name, options in {"": {}, "_batch_first": {"batch_first": True, "activation"
         s, t, tgt_mask=nn.Transformer.generate_square_subsequent_mask(3)))
 case("TransformerEncoderLayer_unbatched", lambda: nn.TransformerEncoderLayer(8, 2, 12), "n:3,8")
 
+# Functions and initializers.
+for name, f in {"normalize": lambda x: nn.functional.normalize(x), "normalize_1": lambda x: nn.functional.normalize(x, p=1, dim=0, eps=3.0),
+                "gumbel_softmax": lambda x: nn.functional.gumbel_softmax(x, tau=0.7), "gumbel_softmax_hard": lambda x: nn.functional.gumbel_softmax(x, hard=True, dim=0)}.items():
+    case(name, nn.Identity, "n:3,4", call=lambda m, x, f=f: f(x))
+for name, f in {"ones_": nn.init.ones_, "zeros_": nn.init.zeros_, "eye_": nn.init.eye_, "sparse_": lambda t: nn.init.sparse_(t, 0.3, 0.5)}.items():
+    case(name, nn.Identity, "n:4,3", call=lambda m, x, f=f: f(x.detach().clone()))
+case("dirac_", nn.Identity, "n:4,3,2,3", call=lambda m, x: nn.init.dirac_(x.detach().clone()))
+case("dirac_groups", nn.Identity, "n:4,1,3", call=lambda m, x: nn.init.dirac_(x.detach().clone(), 2))
+
 # Losses.
 W = torch.tensor([0.5, 1.0, 2.0])
 case("L1Loss", nn.L1Loss, "n:4,3", "n:4,3")
