@@ -15,7 +15,7 @@ type settings struct {
 	device tensor.Device
 
 	noBias, noAffine, noStats, cumulative, batchFirst, causal, ceil, noPad bool
-	affine, stats, same, inPlace                                           bool
+	affine, stats, same                                                    bool
 	kernel, stride, padding, dilation, outputPadding, outputSize           []int
 	outputRatio                                                            []float64
 	groups, paddingIdx, divisor                                            int

@@ -83,8 +83,11 @@ func TestTree(t *testing.T) {
 	}
 	from, to := nn.StateDict(m), nn.StateDict(c)
 	for i := range from {
-		a, _ := tensor.Data[float32](from[i].Tensor)
-		b, _ := tensor.Data[float32](to[i].Tensor)
+		a, err1 := tensor.Data[float32](from[i].Tensor)
+		b, err2 := tensor.Data[float32](to[i].Tensor)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
 		if from[i].Name != to[i].Name || len(a) != len(b) || a[0] != b[0] || from[i].Tensor == to[i].Tensor || !to[i].Tensor.RequiresGrad() {
 			t.Errorf("%s was not copied", from[i].Name)
 		}

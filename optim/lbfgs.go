@@ -63,7 +63,6 @@ func (s scalar) of(v float64) scalar {
 func (a scalar) add(b scalar) scalar  { x, y, k := join(a, b); return k.of(x + y) }
 func (a scalar) sub(b scalar) scalar  { x, y, k := join(a, b); return k.of(x - y) }
 func (a scalar) mul(b scalar) scalar  { x, y, k := join(a, b); return k.of(x * y) }
-func (a scalar) neg() scalar          { return a.of(-a.v) }
 func (a scalar) abs() scalar          { return a.of(math.Abs(a.v)) }
 func (a scalar) less(b scalar) bool   { x, y, _ := join(a, b); return x < y }
 func (a scalar) atMost(b scalar) bool { x, y, _ := join(a, b); return x <= y }

@@ -109,19 +109,20 @@ type problem struct {
 func newProblem(kind string) *problem {
 	p := &problem{kind: kind, sign: 1}
 	_ = tensor.WithScope(func() error {
+		var params []*tensor.Tensor
 		a := tensor.Linspace(-1, 1, 12).Reshape(3, 4).Clone()
 		switch kind {
 		case "sparse":
-			p.params = []*tensor.Tensor{tensor.Linspace(-1, 1, 18).Reshape(6, 3).Clone(), tensor.Linspace(1, 2, 8, tensor.Float64).Reshape(4, 2).Clone()}
+			params = []*tensor.Tensor{tensor.Linspace(-1, 1, 18).Reshape(6, 3).Clone(), tensor.Linspace(1, 2, 8, tensor.Float64).Reshape(4, 2).Clone()}
 		case "matrix":
-			p.params = []*tensor.Tensor{a, tensor.Linspace(2, 3, 8).Reshape(4, 2).Clone(), tensor.Linspace(-2, 1, 6, tensor.Float64).Reshape(2, 3).Clone()}
+			params = []*tensor.Tensor{a, tensor.Linspace(2, 3, 8).Reshape(4, 2).Clone(), tensor.Linspace(-2, 1, 6, tensor.Float64).Reshape(2, 3).Clone()}
 		case "closure":
-			p.params = []*tensor.Tensor{a, tensor.Linspace(2, 3, 5)}
+			params = []*tensor.Tensor{a, tensor.Linspace(2, 3, 5)}
 		default:
-			p.params = []*tensor.Tensor{a, tensor.Linspace(2, 3, 5), tensor.Linspace(-3, 1, 4, tensor.Float64)}
+			params = []*tensor.Tensor{a, tensor.Linspace(2, 3, 5), tensor.Linspace(-3, 1, 4, tensor.Float64)}
 		}
-		for _, t := range p.params {
-			t.RequiresGrad_().Keep()
+		for _, t := range params {
+			p.params = append(p.params, t.RequiresGrad_().Keep())
 		}
 		return nil
 	})

@@ -416,20 +416,20 @@ type ScheduleOption struct {
 }
 
 type scheduleOptions struct {
-	etaMin, gamma, power             float64
-	stepSizeDown                     int
-	mode, scaleMode                  string
-	scaleFn                          func(x float64) float64
-	cycleMomentum                    bool
-	baseMomentum, maxMomentum        []float64
-	pctStart                         float64
-	anneal                           string
-	divFactor, finalDivFactor        float64
-	threePhase                       bool
-	factor, threshold, eps           float64
-	patience, cooldown, mult, epochs int
-	thresholdMode                    string
-	minLR                            []float64
+	etaMin, gamma             float64
+	stepSizeDown              int
+	mode, scaleMode           string
+	scaleFn                   func(x float64) float64
+	cycleMomentum             bool
+	baseMomentum, maxMomentum []float64
+	pctStart                  float64
+	anneal                    string
+	divFactor, finalDivFactor float64
+	threePhase                bool
+	factor, threshold, eps    float64
+	patience, cooldown, mult  int
+	thresholdMode             string
+	minLR                     []float64
 }
 
 // setOptions sets the options that op knows.

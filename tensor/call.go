@@ -205,7 +205,7 @@ func (c *call) letGo() {
 		t.unpin()
 	}
 	for _, o := range c.objects {
-		o.unpin()
+		o.drop()
 	}
 }
 
@@ -906,7 +906,7 @@ func (c *call) any(i int, v any) {
 		switch {
 		case v == nil:
 			c.put(cshim.Value{Tag: cshim.TagNone})
-		case v.pin():
+		case v.acquire():
 			c.objects = append(c.objects, v)
 			c.put(cshim.Value{Tag: cshim.TagObject, Bits: uint64(v.h)})
 		default:

@@ -25,8 +25,8 @@ func newScriptObject(h cshim.Object) *ScriptObject {
 	return o
 }
 
-// pin keeps the object until unpin. It reports whether it could: not if the object is released.
-func (o *ScriptObject) pin() bool {
+// acquire keeps the object until drop. It reports whether it could: not if the object is released.
+func (o *ScriptObject) acquire() bool {
 	for n := o.uses.Load(); n > 0 && !o.released.Load(); n = o.uses.Load() {
 		if o.uses.CompareAndSwap(n, n+1) {
 			return true
@@ -35,10 +35,11 @@ func (o *ScriptObject) pin() bool {
 	return false
 }
 
-func (o *ScriptObject) unpin() {
+func (o *ScriptObject) drop() {
 	if o.uses.Add(-1) == 0 {
 		o.cleanup.Stop()
 		cshim.ObjectFree(o.h)
+		runtime.KeepAlive(o)
 	}
 }
 
@@ -46,7 +47,7 @@ func (o *ScriptObject) unpin() {
 // nothing.
 func (o *ScriptObject) Release() {
 	if o != nil && !o.released.Swap(true) {
-		o.unpin()
+		o.drop()
 	}
 }
 
@@ -55,9 +56,9 @@ func (o *ScriptObject) Class() (string, error) {
 	if o == nil {
 		return "", refused("Class", ErrArgument, "the object is nil")
 	}
-	if !o.pin() {
+	if !o.acquire() {
 		return "", refused("Class", ErrReleased, "the object has been released")
 	}
-	defer o.unpin()
+	defer o.drop()
 	return cshim.ObjectClass(o.h)
 }

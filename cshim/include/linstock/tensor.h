@@ -38,7 +38,8 @@ LS_API ls_results ls_op_find(const char *name, const char *overload, ls_op *out)
 LS_API ls_results ls_op_schema(ls_op op, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
 /* Reports whether it writes to none of its arguments and draws no random numbers. */
 LS_API int32_t ls_op_repeatable(ls_op op) LS_NOEXCEPT;
-/* Reports whether it is internal to libtorch, which does not check its arguments: invalid ones may end the process.
+/* Reports whether it is internal to libtorch, which does not check its arguments: invalid ones may end the
+ * process.
  */
 LS_API int32_t ls_op_internal(ls_op op) LS_NOEXCEPT;
 /* Returns all names, such as "aten::add.Tensor", as a string with a newline after each. */
