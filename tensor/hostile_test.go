@@ -290,6 +290,22 @@ func hostileTargets(t *testing.T) []hostileTarget {
 			}
 			return out[0].Sum().Backward()
 		}},
+		"ScriptObject.Class": {(*ScriptObject).Class, func(x *Tensor) (string, error) {
+			o, err := script(x)
+			if err != nil {
+				return "", err
+			}
+			defer o.Release()
+			return o.Class()
+		}},
+		"ScriptObject.Release": {(*ScriptObject).Release, func(x *Tensor) (string, error) {
+			o, err := script(x)
+			o.Release()
+			o.Release()
+			name, missing := o.Class()
+			return name, errors.Join(err, missing)
+		}},
+		"OptionValue": {func() string { name, _ := OptionValue(nil); return name }, func(d DType) string { name, _ := OptionValue(d); return name }},
 		"adamStep": {func(a, b, c, d, e []*Tensor, lr float64, on bool) error {
 			return adamStep(handle.Adam{LR: lr, Eps: lr, AMSGrad: on}, a, b, c, d, e)
 		}, func(p, q *Tensor, lr float64, on bool) error {
@@ -326,6 +342,16 @@ func hostileTargets(t *testing.T) []hostileTarget {
 	all = append(all, schemaTargets(t)...)
 	slices.SortStableFunc(all, func(a, b hostileTarget) int { return strings.Compare(a.name, b.name) })
 	return all
+}
+
+// script returns an object that holds x, if x is quantized and has two dimensions.
+func script(x *Tensor) (*ScriptObject, error) {
+	out, err := CallUnchecked("quantized::linear_prepack", x, nil)
+	if err != nil {
+		return nil, err
+	}
+	o, _ := out[0].(*ScriptObject)
+	return o, nil
 }
 
 func runtimeName(f any) string {
