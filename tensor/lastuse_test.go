@@ -2,7 +2,9 @@ package tensor_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -55,6 +57,25 @@ func TestLastUse(t *testing.T) {
 	if err := z.Err(); !errors.Is(err, tensor.ErrReleased) || !strings.Contains(err.Error(), "a.go:6") {
 		t.Error(err)
 	}
+}
+
+// TestLastUseOnManyGoroutines releases tensors at lines that are new to the table, and reads the lines of others meanwhile.
+func TestLastUseOnManyGoroutines(t *testing.T) {
+	leak.Check(t)
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 100 {
+				x := tensor.Ones([]int{2})
+				at := fmt.Sprintf("many.go:%d", 1000*g+i)
+				x.LastUse(at)
+				if err := x.Err(); !errors.Is(err, tensor.ErrReleased) || !strings.Contains(err.Error(), at+" ") && !strings.Contains(err.Error(), at+";") {
+					t.Errorf("the error of a tensor released at %s: %v", at, err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 func TestLastUseOfTemporaries(t *testing.T) {

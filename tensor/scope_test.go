@@ -373,6 +373,10 @@ func TestKeepMoveAdopt(t *testing.T) {
 	equal(t, "kept by moving out twice", outer.Len(), 0)
 	released := Ones([]int{1})
 	released.Release()
+	var e *Error
+	if err := released.Keep().Err(); !errors.As(err, &e) || e.Op != "Keep" || !errors.Is(err, ErrReleased) {
+		t.Errorf("Keep of a released tensor: %v; the error must name Keep", err)
+	}
 	wantErr(t, "Adopt", inner.Adopt(y, released), ErrReleased)
 	wantErr(t, "Adopt", inner.Adopt(nil), ErrNil)
 	wantErr(t, "Adopt", (*Scope)(nil).Adopt(y), ErrNil)
