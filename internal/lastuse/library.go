@@ -27,20 +27,60 @@ func Core(path string) bool {
 var retaining = map[string]bool{
 	"tensor.Keep": true, "tensor.MoveOut": true, "tensor.Adopt": true, "tensor.ReleaseExcept": true, "tensor.Track": true,
 	"tensor.Replace": true, "tensor.Call": true, "tensor.CallUnchecked": true, "tensor.RegisterHook": true,
-	"tensor.FromMapped": true,
+	"tensor.FromMapped": true, "tensor.OptionValue": true,
 
 	"autograd.Apply": true, "autograd.SaveForBackward": true, "autograd.Set": true, "autograd.Saved": true,
 	"autograd.Value": true, "autograd.Checkpoint": true, "autograd.CheckpointAll": true, "autograd.GradCheck": true,
 	"autograd.GradGradCheck": true,
 
 	"nn.NewParameter": true, "nn.Parameters": true, "nn.NamedParameters": true, "nn.NamedBuffers": true,
-	"nn.StateDict": true, "nn.Map": true, "nn.NewSequential": true,
+	"nn.StateDict": true, "nn.Map": true, "nn.NewSequential": true, "nn.GetSubmodule": true,
 }
 
-// aliasing are functions of package nn that may return their first tensor.
+// aliasing are functions of package nn that may return their first tensor, beside the layers that can work in place.
 var aliasing = map[string]bool{
-	"(*Dropout).Forward": true, "(*Identity).Forward": true, "(*Sequential).Forward": true, "(Func).Forward": true,
-	"(Layer).Forward": true, "Pipe": true,
+	"(*Dropout).Forward": true, "(*Identity).Forward": true, "(*LocalResponseNorm).Forward": true,
+	"(*Sequential).Forward": true, "(Func).Forward": true, "(Layer).Forward": true, "Pipe": true,
+}
+
+// unproven are functions of package nn about which nothing is stated: arguments and results are left to scopes.
+var unproven = map[string]bool{
+	"(ParameterDict).Get": true, "GaussianNLLLoss": true, "MultiLabelSoftMarginLoss": true,
+	"TripletMarginWithDistanceLoss": true, "(*Loss).Forward": true, "PadPackedSequence": true, "PadSequence": true,
+	"UnpadSequence": true, "UnpackSequence": true,
+
+	"(*RNN).Forward": true, "(*RNN).ForwardState": true, "(*RNN).ForwardPacked": true,
+	"(*GRU).Forward": true, "(*GRU).ForwardState": true, "(*GRU).ForwardPacked": true,
+	"(*LSTM).Forward": true, "(*LSTM).ForwardState": true, "(*LSTM).ForwardPacked": true,
+	"(*RNNCell).Forward": true, "(*GRUCell).Forward": true, "(*LSTMCell).Forward": true,
+
+	"(*TransformerEncoderLayer).ForwardMasked": true, "(*TransformerDecoderLayer).ForwardMasked": true,
+	"(*TransformerEncoder).ForwardMasked": true, "(*TransformerDecoder).ForwardMasked": true,
+	"(*TransformerEncoderLayer).Forward": true, "(*TransformerDecoderLayer).Forward": true,
+	"(*TransformerEncoder).Forward": true, "(*TransformerDecoder).Forward": true,
+	"(*Transformer).Forward": true, "(*Transformer).ForwardMasked": true,
+}
+
+// worksInPlace reports whether a method is the Forward of a layer with a field InPlace.
+func worksInPlace(fn *types.Func) bool {
+	recv := fn.Signature().Recv()
+	if recv == nil || fn.Name() != "Forward" {
+		return false
+	}
+	t := recv.Type()
+	if p, ok := types.Unalias(t).(*types.Pointer); ok {
+		t = p.Elem()
+	}
+	s, ok := t.Underlying().(*types.Struct)
+	if !ok {
+		return false
+	}
+	for f := range s.Fields() {
+		if f.Name() == "InPlace" {
+			return true
+		}
+	}
+	return false
 }
 
 // library returns the facts of a function of the library or of certain functions of the standard library. ok is
@@ -98,7 +138,9 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 		}
 	case "nn":
 		switch {
-		case aliasing[receiver+fn.Name()]:
+		case unproven[receiver+fn.Name()]:
+			return unknownResults(fn, true), true
+		case aliasing[receiver+fn.Name()] || worksInPlace(fn):
 			f.Results[0].From = []int{recv}
 		case fn.Name() == "ClipGradNorm_":
 		case strings.HasSuffix(fn.Name(), "_"):
