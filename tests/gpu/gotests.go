@@ -28,6 +28,7 @@ const (
 	texts   = "expects a text without the device's name"
 	figures = "limits the CPU's memory or reads its figures; the part memory does so on the device"
 	numbers = "expects the numbers of the CPU's random generator"
+	onCPU   = "packs weights for the CPU's quantized kernels, or casts on the CPU"
 	noCode  = "the fake devices have only a kernel that does nothing"
 )
 
@@ -38,6 +39,7 @@ var goPackages = []goPackage{
 		{"TestGolden", "a step of its own", false},
 		{"TestHostile", "arguments outside of their bounds end a device; part faults does so on purpose", false},
 		{"TestSettings", "saves the state of the CPU's generator and draws from the device's", false},
+		{"TestScriptObject TestScriptObjectIsCollected TestScriptObjectReleasedBesideCalls TestAutocastMode", onCPU, false},
 		{"TestPrintLayouts TestRefusals TestInternalErrors", "makes sparse tensors, " + "for which " + noCode, true},
 		{"TestSetIndexOfSharedMemory", "the fake devices' kernels do not see that tensors overlap", true},
 	}},
@@ -50,9 +52,21 @@ var goPackages = []goPackage{
 		{"TestInit", numbers, false},
 		{"TestNewParameter", figures, false},
 		{"TestTo", "moves a module to the CPU and continues there", false},
-		{"TestModules/rms_norm TestModules/rms_norm_eps", noCode, true},
+		{"TestTorchModules/gumbel_softmax TestTorchModules/gumbel_softmax_hard TestTorchModules/sparse_ " +
+			"TestTorchModules/FractionalMaxPool2d_ratio TestTorchModules/FractionalMaxPool3d_ratio", numbers, false},
+		{"TestModules/rms_norm TestModules/rms_norm_eps TestTorchModules/RMSNorm TestTorchModules/EmbeddingBag_sparse " +
+			"TestTorchModules/GRU TestTorchModules/GRU_deep TestTorchModules/GRU_packed TestTorchModules/GRU_packed_states " +
+			"TestTorchModules/GRU_states TestTorchModules/GRU_unbatched TestTorchModules/GRUCell TestTorchModules/GRUCell_states " +
+			"TestTorchModules/GRUCell_unbatched TestTorchModules/LSTM TestTorchModules/LSTM_deep TestTorchModules/LSTM_packed " +
+			"TestTorchModules/LSTM_packed_states TestTorchModules/LSTM_projection TestTorchModules/LSTM_projection_packed " +
+			"TestTorchModules/LSTM_projection_states TestTorchModules/LSTM_states TestTorchModules/LSTM_unbatched " +
+			"TestTorchModules/LSTMCell TestTorchModules/LSTMCell_states TestTorchModules/LSTMCell_unbatched", noCode, true},
 	}},
-	{"optim", 2 * time.Minute, nil},
+	{"optim", 2 * time.Minute, []leftOut{
+		{"TestOptimizers/adagrad_sparse TestOptimizers/sparse_adam TestOptimizers/sparse_adam_options TestResume/adagrad_sparse " +
+			"TestResume/sparse_adam TestResume/sparse_adam_options TestLoadPyTorchState/sparse_adam_options",
+			"makes sparse tensors, for which " + noCode, true},
+	}},
 	{"data", time.Minute, nil},
 	{"checkpoint", 2 * time.Minute, nil},
 	{"vram", 3 * time.Minute, []leftOut{
