@@ -340,6 +340,11 @@ func (p *adaptive) average(op string, dims int, x *tensor.Tensor) *tensor.Tensor
 	if err != nil {
 		return tensor.Failed(err)
 	}
+	return adaptiveAverage(dims, x, size)
+}
+
+// adaptiveAverage averages x over dims dimensions to the given size.
+func adaptiveAverage(dims int, x *tensor.Tensor, size []int) *tensor.Tensor {
 	switch dims {
 	case 1:
 		return x.AdaptiveAvgPool1d(size...)

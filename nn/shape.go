@@ -356,13 +356,7 @@ func (u *Upsample) resize(op string, x *tensor.Tensor, antiAlias bool) *tensor.T
 		size = append(size, n)
 	}
 	if algorithm == "area" {
-		switch dims {
-		case 1:
-			return x.AdaptiveAvgPool1d(size...)
-		case 2:
-			return x.AdaptiveAvgPool2d(size...)
-		}
-		return x.AdaptiveAvgPool3d(size...)
+		return adaptiveAverage(dims, x, size)
 	}
 	var outputSize, factors any = size, nil
 	if len(scale) != 0 && !u.Recompute {
