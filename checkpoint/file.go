@@ -177,7 +177,7 @@ func (f *File) open(e *entry) (*tensor.Tensor, error) {
 	data := m.data[e.begin:e.end:e.end]
 	aligned := uintptr(unsafe.Pointer(unsafe.SliceData(data)))%uintptr(min(element.dtype.Size(), 8)) == 0
 	// Bools are copied before they are checked, so that no other program can change them afterwards.
-	if len(data) == 0 || !aligned || element.dtype == tensor.Bool {
+	if !aligned || element.dtype == tensor.Bool {
 		m.release()
 		return f.copied(e, element.dtype, shape)
 	}
@@ -203,9 +203,6 @@ func (f *File) copied(e *entry, dtype tensor.DType, shape []int) (*tensor.Tensor
 	var failed error
 	t := tensor.Tidy(func() *tensor.Tensor {
 		n := int(e.end - e.begin)
-		if n == 0 {
-			return tensor.Empty(shape, dtype)
-		}
 		all := tensor.Empty([]int{n}, tensor.Uint8)
 		piece := make([]byte, min(n, pieceBytes))
 		for at := 0; at < n && failed == nil; at += len(piece) {

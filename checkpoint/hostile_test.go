@@ -16,6 +16,7 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // bytesOf returns a file with this header and this much data.
@@ -387,4 +388,45 @@ func TestShortReads(t *testing.T) {
 			t.Errorf("%d of %d bytes: %v", n, len(good), err)
 		}
 	}
+}
+
+// An error leaves no tensor behind, and a closed file gives none, not even an empty one.
+func TestFailedReadsLeaveNothing(t *testing.T) {
+	leak.Check(t)
+	header := `{"x":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]},"none":{"dtype":"F32","shape":[0],"data_offsets":[2,2]}}`
+	for _, mapped := range []bool{false, true} {
+		f, err := Load(write1(t, append(bytesOf(header, 0), 1, 7)), Mapped(mapped))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := allocated(t)
+		if err := f.Tensor("x").Err(); err == nil {
+			t.Error("a bool that is 7 gives no error")
+		}
+		if after := allocated(t); after != before {
+			t.Errorf("mapped %v: a failed read holds %d bytes", mapped, after-before)
+		}
+		none := f.Tensor("none")
+		if err := none.Err(); err != nil || none.Numel() != 0 {
+			t.Errorf("an empty tensor: %v, %v", none, err)
+		}
+		none.Release()
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		for _, name := range []string{"x", "none"} {
+			if err := f.Tensor(name).Err(); !errors.Is(err, os.ErrClosed) {
+				t.Errorf("mapped %v: %q of a closed file: %v", mapped, name, err)
+			}
+		}
+	}
+}
+
+func allocated(t *testing.T) int64 {
+	t.Helper()
+	s, err := vram.Stats(vram.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Allocated
 }

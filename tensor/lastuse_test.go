@@ -3,13 +3,79 @@ package tensor_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
+
+// atOnce calls f(i, 0) and f(i, 1) at the same time, for each i below n, and then after(i).
+func atOnce(n int, f func(i, who int), after func(i int)) {
+	var arrived, left atomic.Int64
+	var all sync.WaitGroup
+	for who := range 2 {
+		all.Go(func() {
+			for i := range n {
+				for arrived.Add(1); arrived.Load() < int64(2*i+2); {
+					runtime.Gosched()
+				}
+				f(i, who)
+				for left.Add(1); left.Load() < int64(2*i+2); {
+					runtime.Gosched()
+				}
+				if who == 0 {
+					after(i)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Of two last uses at the same time, one releases the tensor and is named.
+func TestTwoLastUsesAtOnce(t *testing.T) {
+	leak.Check(t)
+	const n = 3000
+	xs := make([]*tensor.Tensor, n)
+	for i := range xs {
+		xs[i] = tensor.Ones([]int{1})
+	}
+	lines := [2]string{"left.go:1234", "right.go:4321"}
+	atOnce(n, func(i, who int) { xs[i].LastUse(lines[who]) }, func(i int) {
+		err := xs[i].Err()
+		if !errors.Is(err, tensor.ErrReleased) || strings.Contains(err.Error(), lines[0]) == strings.Contains(err.Error(), lines[1]) {
+			t.Errorf("the error does not name one of the two lines: %v", err)
+		}
+	})
+}
+
+// A tensor that two goroutines move out of its scope at the same time is freed once.
+func TestTwoKeepsAtOnce(t *testing.T) {
+	leak.Check(t)
+	const n = 3000
+	if err := tensor.WithScope(func() error {
+		xs := make([]*tensor.Tensor, n)
+		for i := range xs {
+			xs[i] = tensor.Ones([]int{1})
+		}
+		atOnce(n, func(i, _ int) { xs[i].Keep() }, func(int) {})
+		return xs[n-1].Err()
+	}); err != nil {
+		t.Error(err)
+	}
+	runtime.GC()
+	if err := vram.Collect(); err != nil {
+		t.Error(err)
+	}
+	if err := tensor.Ones([]int{1}).Add(1).Err(); err != nil {
+		t.Error(err)
+	}
+}
 
 // The functions that "linstock go" inserts, called as in its output.
 func TestLastUse(t *testing.T) {

@@ -377,6 +377,13 @@ func TestKeepMoveAdopt(t *testing.T) {
 	if err := released.Keep().Err(); !errors.As(err, &e) || e.Op != "Keep" || !errors.Is(err, ErrReleased) {
 		t.Errorf("Keep of a released tensor: %v; the error must name Keep", err)
 	}
+	var closed *Tensor
+	if err := WithScope(func() error { closed = Ones([]int{1}); return nil }); err != nil {
+		t.Error(err)
+	}
+	if err := closed.MoveOut().Err(); !errors.As(err, &e) || e.Op != "MoveOut" || !errors.Is(err, ErrReleased) {
+		t.Errorf("MoveOut of a tensor of a closed scope: %v; the error must name MoveOut", err)
+	}
 	wantErr(t, "Adopt", inner.Adopt(y, released), ErrReleased)
 	wantErr(t, "Adopt", inner.Adopt(nil), ErrNil)
 	wantErr(t, "Adopt", (*Scope)(nil).Adopt(y), ErrNil)

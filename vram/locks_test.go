@@ -55,6 +55,19 @@ func TestLocksOfAnAccount(t *testing.T) {
 	}
 }
 
+func TestLocksOfCleanups(t *testing.T) {
+	balance.Hold(t, func() {})
+	var q cleanupQueue
+	touch := func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		late, want := q.late, q.want
+		q.late, q.want = late, want
+	}
+	unordered.Go(q.giveUp, touch)
+	unordered.Go(func() { q.blocked() }, touch)
+}
+
 // Lists that are read without a lock are changed under one.
 func TestListsChangeUnderTheirLock(t *testing.T) {
 	balance.Hold(t, func() {})

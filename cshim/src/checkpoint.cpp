@@ -501,13 +501,10 @@ void pass_starts() noexcept { Checkpoint::Computing::starts_pass(); }
 
 size_t push_policy(std::shared_ptr<SavedPolicy> policy) {
   auto info = std::make_shared<PolicyInfo>(policy);
-  policies.push_back({std::move(policy), c10::ThreadLocalDebugInfo::current()});
-  try {
-    c10::ThreadLocalDebugInfo::_push(policy_kind(), std::move(info));
-  } catch (...) {
-    policies.pop_back();
-    throw;
-  }
+  auto before = c10::ThreadLocalDebugInfo::current();
+  policies.reserve(policies.size() + 1);
+  c10::ThreadLocalDebugInfo::_push(policy_kind(), std::move(info));
+  policies.push_back({std::move(policy), std::move(before)});
   return policies.size() - 1;
 }
 

@@ -27,7 +27,6 @@ ls_results ls_cuda_allocator_settings(ls_allocator_settings *settings, ls_value 
 ls_error *ls_cuda_set_allocator_settings(const char *text) noexcept {
   return ls::run_void([&] {
     need_cuda();
-    if (text == nullptr) throw ls::ArgumentError("no settings");
     std::string before = c10::CachingAllocator::getAllocatorSettings();
     try {
       c10::CachingAllocator::setAllocatorSettings(text);

@@ -119,22 +119,19 @@ bool start_devices() noexcept {
 
 int look_for_lost(int32_t error, bool failed) noexcept {
   int found = -1;
-  try {
-    std::lock_guard<std::mutex> lock(mutex());
-    for (int slot = 1; slot < kMaxSlots; slot++) {
-      if ((used.load() & bit(slot)) == 0) continue;
-      if ((lost_devices.load() & bit(slot)) != 0) {
-        // Its error again, from a call that did not name the device; or a failure that names no error, on a thread
-        // that met the loss at the same time as another.
-        if (found < 0 && (error != 0 ? error == error_of_lost(slot) : failed)) found = slot;
-        continue;
-      }
-      int32_t answer = devices_at(slot).alive(index_of(slot));
-      if (answer == 0) continue;
-      mark(slot, error != 0 ? error : answer);
-      found = slot;
+  std::lock_guard<std::mutex> lock(mutex());
+  for (int slot = 1; slot < kMaxSlots; slot++) {
+    if ((used.load() & bit(slot)) == 0) continue;
+    if ((lost_devices.load() & bit(slot)) != 0) {
+      // Its error again, from a call that did not name the device; or a failure that names no error, on a thread
+      // that met the loss at the same time as another.
+      if (found < 0 && (error != 0 ? error == error_of_lost(slot) : failed)) found = slot;
+      continue;
     }
-  } catch (...) {
+    int32_t answer = devices_at(slot).alive(index_of(slot));
+    if (answer == 0) continue;
+    mark(slot, error != 0 ? error : answer);
+    found = slot;
   }
   return found;
 }

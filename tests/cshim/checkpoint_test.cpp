@@ -1,4 +1,5 @@
 // Checkpoints: what the graph stores instead of saved tensors, and how it recomputes them.
+#include <atomic>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -53,6 +54,10 @@ class Checkpoints : public ShimTest {
     Tensor y = forward(x);
     EXPECT_OK(ls_saved_pop(depth));
     return y;
+  }
+  static void change(ls_tensor t) {
+    ls_value args[] = {T(t), T(t)};
+    EXPECT_OK(ls_op_call(op("aten::mul_", "Tensor"), args, 2, nullptr, 0, LS_CALL_DISCARD).err);
   }
   static ls_error *backward(ls_tensor y, int32_t retain = 0) {
     Tensor sum = call("aten::sum", "", {T(y)});
@@ -208,6 +213,42 @@ TEST_F(Checkpoints, AChangedInputIsAnError) {
   EXPECT_OK(ls_saved_pop(0));
 }
 
+// ls_saved_pop removes all policies above a depth, also if one of them returns an error.
+TEST_F(Checkpoints, AFailureLeavesNoPolicy) {
+  Tensor outer = floats({1, 2}), inner = floats({3, 4});
+  uint64_t depth;
+  EXPECT_OK(ls_checkpoint_push(38, &outer.h, 1, &depth));
+  EXPECT_EQ(depth, 0u);
+  {
+    Tensor x = floats({1, 2});
+    EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+    EXPECT_OK(ls_checkpoint_push(39, &inner.h, 1, &depth));
+    EXPECT_EQ(depth, 1u);
+    Tensor y = square_of_exp(x);  // which saves tensors
+    change(inner);
+    EXPECT_ERR(ls_saved_pop(0), LS_ERR_ARGUMENT);
+  }
+  EXPECT_OK(ls_checkpoint_push(40, &outer.h, 1, &depth));
+  EXPECT_EQ(depth, 0u);
+  EXPECT_OK(ls_saved_pop(depth));
+  EXPECT_EQ(dropped().size(), 3u);
+}
+
+// A recomputation that leaves a checkpoint on the stack, which cannot be removed without an error.
+TEST_F(Checkpoints, ARecomputationLeavesAnError) {
+  Tensor x = floats({1, 2}), inner = floats({3, 4});
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+  functions[52] = [&](const ls_tensor *in, uint64_t n) {
+    uint64_t depth;
+    EXPECT_OK(ls_checkpoint_push(53, &inner.h, 1, &depth));
+    uint64_t failed = again(in, n);
+    change(inner);
+    return failed;
+  };
+  Tensor y = checkpoint(52, x, square_of_exp);
+  EXPECT_EQ(code_of(backward(y)), LS_ERR_ARGUMENT) << "the inner checkpoint has saved what the outer one needs";
+}
+
 // An inner checkpoint recomputes its function itself, once the outer checkpoint has recomputed its input.
 TEST_F(Checkpoints, Nest) {
   int outer = 0, inner = 0;
@@ -263,4 +304,77 @@ TEST_F(Checkpoints, Threads) {
     });
   }
   for (auto &t : threads) t.join();
+}
+
+static ls_error *differentiate(ls_tensor y, ls_tensor x) {
+  Tensor sum = call("aten::sum", "", {T(y)});
+  ls_tensor out = 0;
+  uint64_t scope;
+  ls_error *e = ls_autograd_grad(&sum.h, 1, nullptr, &x, 1, 0, 0, 0, &out, &scope);
+  ls_tensor_free(out);
+  return e;
+}
+
+// Two threads traverse the graphs of two results of one checkpoint at the same time, and each frees what it has
+// used. The function runs a backward pass itself.
+TEST_F(Checkpoints, TwoResultsOnTwoThreads) {
+  auto nested = [] {
+    Tensor own = floats({1, 2});
+    EXPECT_OK(ls_tensor_set_requires_grad(own, 1));
+    Tensor y(ls_aten_add_Tensor(own, own));
+    EXPECT_OK(differentiate(y, own));
+  };
+  functions[61] = [&](const ls_tensor *in, uint64_t n) {
+    nested();
+    uint64_t first = again(in, n);
+    return first == 0 ? again(in, n) : first;
+  };
+  Tensor x = floats({1, 2});
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+  for (int k = 0; k < 200; k++) {
+    uint64_t depth = 99;
+    EXPECT_OK(ls_checkpoint_push(61, &x.h, 1, &depth));
+    nested();
+    Tensor results[] = {square_of_exp(x), square_of_exp(x)};
+    EXPECT_OK(ls_saved_pop(depth));
+    std::vector<std::thread> threads;
+    for (auto &y : results) threads.emplace_back([&] { EXPECT_OK(differentiate(y, x)); });
+    for (auto &t : threads) t.join();
+    while (!dropped().empty()) {
+    }
+  }
+}
+
+// A backward pass may begin while the function that makes its graph still runs.
+TEST_F(Checkpoints, BackwardDuringForward) {
+  functions[62] = [&](const ls_tensor *in, uint64_t n) {
+    for (int i = 0;; i++)
+      if (uint64_t stopped = again(in, n); stopped != 0 || i == 20) return stopped;
+  };
+  Tensor x = floats({1, 2});
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+  for (int k = 0; k < 50; k++) {
+    std::atomic<bool> done{false};
+    uint64_t depth = 99;
+    EXPECT_OK(ls_checkpoint_push(62, &x.h, 1, &depth));
+    Tensor y = square_of_exp(x);
+    std::thread other([&] {
+      Tensor sum = call("aten::sum", "", {T(y)});
+      do {
+        ls_tensor out = 0;
+        uint64_t scope;
+        EXPECT_OK(ls_autograd_grad(&sum.h, 1, nullptr, &x.h, 1, 1, 0, 0, &out, &scope));
+        ls_tensor_free(out);
+      } while (!done);
+    });
+    std::vector<Tensor> more;
+    for (int i = 0; i < 20; i++) more.push_back(square_of_exp(x));
+    EXPECT_OK(ls_saved_pop(depth));
+    done = true;
+    other.join();
+    more.clear();
+    y = Tensor();
+    while (!dropped().empty()) {
+    }
+  }
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <thread>
 
+#include "../../cshim/src/device.h"
 #include "helpers.h"
 
 namespace {
@@ -315,6 +316,13 @@ TEST_F(Samples, WithoutMemory) {
   for (int i = 0; i < 100; i++) many.push_back(floats({1, 2, 3}));
   Fault f(LS_FAULT_SHIM, 0, kForever);
   many.resize(0);
+  EXPECT_GT(f.failed(), 0);
+}
+
+// Without memory for it, an event of a device is missing from the history.
+TEST_F(Samples, EventsOfADeviceWithoutMemory) {
+  Fault f(LS_FAULT_SHIM, 0, kForever);
+  for (int i = 0; i < 1000; i++) ls::note_on_device(0, LS_EVENT_SNAPSHOT, 0, 1, nullptr);
   EXPECT_GT(f.failed(), 0);
 }
 

@@ -254,6 +254,17 @@ TEST_F(Memory, OnlyOnePacerAttaches) {
   EXPECT_EQ(most.load(), 1);
 }
 
+TEST_F(Memory, LimitsThatCannotBeSet) {
+  auto message = [](ls_error *e) {
+    EXPECT_EQ(e == nullptr ? 0 : e->code, LS_ERR_ARGUMENT);
+    return take(e);
+  };
+  EXPECT_NE(message(ls_memory_set_limit(2 << 8, 1)).find("has no memory of its own"), std::string::npos);
+  const ls_cgroup group = {"/nonexistent", 3, 0};
+  EXPECT_EQ(message(ls_memory_follow_cgroups(&group, 1, 1, 0)), "cgroups have version 1 or 2, not 3");
+  EXPECT_EQ(message(ls_memory_follow_cgroups(nullptr, 0, 0, 0)), "limit: 0 bytes");
+}
+
 TEST_F(Memory, CallbacksAreSetByManyThreads) {
   on_threads(4, [](int) {
     for (int k = 0; k < 100; k++)
@@ -592,6 +603,17 @@ TEST_F(Memory, EngineSamplesOfManyThreads) {
     running--;
   });
   ls_samples_set_rate(0);
+}
+
+TEST_F(DevicesDeathTest, WithoutDevicesThereIsNoName) {
+  EXPECT_EXIT(
+      {
+        if (ls_init() != nullptr) std::exit(90);
+        ls_value out[1];
+        ls_error *e = ls_device_name(cuda(0), out, 1).err;
+        std::exit(e != nullptr && e->code == LS_ERR_ARGUMENT ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(DevicesDeathTest, StartOnce) {

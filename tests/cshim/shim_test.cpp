@@ -252,6 +252,9 @@ TEST_F(Calls, BadArgumentsAreErrors) {
   EXPECT_ERR(err("aten::add", "Tensor", {T(a), {99, 0, {.i = 0}}}), LS_ERR_ARGUMENT);
   // A list that claims more elements than there are slots.
   EXPECT_ERR(err("aten::cat", "", {{LS_TENSORS, 1000, {.i = 0}}}), LS_ERR_ARGUMENT);
+  std::vector<ls_value> ints;
+  append<int64_t>(ints, LS_INTS, {1, 2});
+  EXPECT_ERR(err("aten::cat", "", ints), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_op_call(0, nullptr, 0, out, 2, 0).err, LS_ERR_ARGUMENT);
   ls_op none = 1;
   EXPECT_OK(ls_op_find("aten::no_such_operator", "", &none).err);

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../cshim/src/device.h"
 #include "helpers.h"
 
 namespace {
@@ -172,6 +173,30 @@ TEST_F(Concurrent, RoundsUnderALimitThatChanges) {
   EXPECT_GT(rounds, 0);
 }
 
+// A limit that is set, or follows cgroups, while threads allocate up to it.
+TEST_F(Concurrent, LimitsAreSetAndFollowCgroups) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
+    for (int i = 0; i < 100; i++) {
+      switch (w) {
+        case 0:
+          EXPECT_OK(ls_memory_set_limit(kCpu, kMost));
+          break;
+        case 1:
+        case 2: {
+          const ls_cgroup groups[] = {{"/nonexistent/a", 2, 0}, {"/nonexistent/b", 1, 0}};
+          EXPECT_OK(ls_memory_follow_cgroups(groups, static_cast<uint64_t>(w), kMost, 0));
+          break;
+        }
+        default: {
+          Tensor large(made(9 * kMiB));
+        }
+      }
+    }
+  });
+  together(work, [] { std::this_thread::yield(); });
+}
+
 TEST_F(Concurrent, SamplingIsSwitchedOnAndOff) {
   Pool pool;
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
@@ -194,6 +219,8 @@ TEST_F(Concurrent, SamplingIsSwitchedOnAndOff) {
     (void)ls_samples_sites(sites, 8);
     (void)ls_history_events(events, 32);
     (void)ls_history_live(events, 32);
+    ls::note_on_device(0, LS_EVENT_SNAPSHOT, 0, 1, nullptr);
+    EXPECT_OK(ls_history_out_of_memory(kCpu, 1, 2, 3));
     (void)__atomic_load_n(ls_samples_seen(), __ATOMIC_RELAXED);
   });
 }

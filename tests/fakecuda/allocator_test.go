@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -23,6 +24,7 @@ func TestAllocatorSettings(t *testing.T) {
 		run(t, "options", 1, 1<<30, "PYTORCH_ALLOC_CONF=roundup_power2_divisions:[256:4,>:1],max_split_size_mb:64")
 	})
 }
+func TestAllocatorSettingsAtOnce(t *testing.T)    { run(t, "settings", 1, 1<<30) }
 func TestMaxSplitSize(t *testing.T)               { run(t, "split", 1, 1<<30) }
 func TestGarbageCollectionThreshold(t *testing.T) { run(t, "threshold", 1, 1<<30) }
 
@@ -44,6 +46,34 @@ func TestDoctorShowsAllocatorSettings(t *testing.T) {
 	}
 }
 
+// settings sets two options on two goroutines. Neither undoes what the other sets.
+func settings(*Control) error {
+	const times = 300
+	change := func(set func(i int) vram.AllocatorSetting, get func(vram.AllocatorSettings) int, done chan<- error) {
+		for i := range times {
+			if err := vram.SetAllocatorSettings(set(i)); err != nil {
+				done <- err
+				return
+			}
+			now, err := vram.ReadAllocatorSettings()
+			if err == nil && get(now) != i {
+				err = fmt.Errorf("option %d is set, and the settings are %+v", i, now)
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}
+	done := make(chan error, 2)
+	go change(func(i int) vram.AllocatorSetting { return vram.MaxSplitSizeMB(100 + i) },
+		func(s vram.AllocatorSettings) int { return s.MaxSplitSizeMB - 100 }, done)
+	go change(func(i int) vram.AllocatorSetting { return vram.GarbageCollectionThreshold(float64(i) / 1024) },
+		func(s vram.AllocatorSettings) int { return int(math.Round(s.GarbageCollectionThreshold * 1024)) }, done)
+	return errors.Join(<-done, <-done)
+}
+
 // options sets options before and after the first use of CUDA. Options that are not set keep their values from
 // the environment.
 func options(*Control) error {
@@ -62,6 +92,13 @@ func options(*Control) error {
 	}
 	if got, err := vram.ReadAllocatorSettings(); err != nil || got != want {
 		return fmt.Errorf("at the start: %+v, %v, want %+v", got, err, want)
+	}
+	// The settings before one that libtorch refuses are undone.
+	if err := cshim.CUDASetAllocatorSettings("max_split_size_mb:128,garbage_collection_threshold:none"); err == nil {
+		return errors.New("a threshold that is no number gives no error")
+	}
+	if got, err := vram.ReadAllocatorSettings(); err != nil || got != want {
+		return fmt.Errorf("after settings that were refused: %+v, %v, want %+v", got, err, want)
 	}
 	check := func(size int, expandable bool) error {
 		want.ExpandableSegments = expandable

@@ -2,15 +2,40 @@ package fakecuda
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
 func TestCheckpoint(t *testing.T) { run(t, "checkpoint", 2, 1<<30) }
+
+func TestADeviceIsLostInARecomputation(t *testing.T) { run(t, "losing", 2, 1<<30) }
+
+// losing loses a device, whose random state is to be restored afterwards, in a recomputation.
+func losing(c *Control) error {
+	w := tensor.Randn([]int{8, 8}, tensor.CUDA(1)).RequiresGrad_()
+	runs := 0
+	y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+		h := in[0].MatMul(w).Dropout(0.5, tensor.Train(true)).Tanh()
+		if runs++; runs == 2 {
+			c.Lose(1, 700)
+		}
+		return h.Mul(h)
+	}, tensor.Randn([]int{4, 8}, tensor.CUDA(1)))
+	if err := y.Err(); err != nil {
+		return err
+	}
+	if err := y.Sum().Backward(); !errors.Is(err, tensor.ErrDeviceLost) || runs != 2 {
+		return fmt.Errorf("%d runs; the device is lost in the second: %v", runs, err)
+	}
+	return tensor.Ones([]int{2}).Add(1).Err()
+}
 
 // recompute recomputes a checkpointed part that uses two devices, on the engine's thread of one of them. It
 // must draw the same random numbers on both, and restore both generators.
@@ -92,6 +117,9 @@ func recompute(*Control) error {
 			}
 		}
 	}
+	if err := twoAtOnce(ws[:]); err != nil {
+		return err
+	}
 	for i := range ws {
 		if err := settled(tensor.CUDA(i), base[i]); err != nil {
 			return err
@@ -145,4 +173,44 @@ func branches(ws []*tensor.Tensor, nested bool, states func() ([]byte, error)) e
 		}
 	}
 	return nil
+}
+
+// twoAtOnce checkpoints a part with a branch on each device, which draws random numbers and runs a backward pass
+// itself. When the threads of both devices need it at the same time, neither can wait for the other, and the
+// generators can be set back for one only: that is an error.
+func twoAtOnce(ws []*tensor.Tensor) error {
+	const text = "two devices need it at once"
+	for range 100 {
+		err := tensor.WithScope(func() error {
+			var runs atomic.Int32
+			y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+				run := runs.Add(1)
+				sum := tensor.Zeros(nil, tensor.CUDA(0))
+				for i, w := range ws {
+					h := in[0].To(tensor.CUDA(i)).MatMul(w).Dropout(0.5, tensor.Train(true)).Tanh()
+					if _, err := autograd.Grad([]*tensor.Tensor{h.Sum()}, []*tensor.Tensor{w}, tensor.RetainGraph(true)); err != nil {
+						return tensor.Failed(err)
+					}
+					if run == 2 {
+						time.Sleep(5 * time.Millisecond)
+					}
+					sum = sum.Add(h.Sum().To(tensor.CUDA(0)))
+				}
+				return sum
+			}, tensor.Randn([]int{4, 8}))
+			return y.Backward()
+		})
+		for _, w := range ws {
+			if err := w.SetGrad(nil); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			if !strings.Contains(err.Error(), text) {
+				return fmt.Errorf("%w; want %q", err, text)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("no error says that %s", text)
 }

@@ -234,6 +234,9 @@ func (r *runner) dynamic(m *mutant) (noticed bool, by string) {
 			}
 		}
 	}
+	if m.pkg == "vram" {
+		return r.dynamicCUDA(m)
+	}
 	return false, ""
 }
 
@@ -270,7 +273,7 @@ func (r *runner) dynamicCPP(m *mutant) (noticed bool, by string) {
 			}
 		}
 	}
-	return false, ""
+	return r.dynamicCUDA(m)
 }
 
 func (r *runner) cshimTest(dir string, n int) ([]byte, error) {
@@ -282,7 +285,7 @@ func (r *runner) cshimTest(dir string, n int) ([]byte, error) {
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, "tests/cshim_test"), args...)
 	cmd.Env = append(append(os.Environ(), r.env...), "LINSTOCK_MUTANT="+strconv.Itoa(n), "OMP_NUM_THREADS=1",
-		"TSAN_OPTIONS=halt_on_error=1 allocator_may_return_null=1 report_signal_unsafe=0 suppressions="+filepath.Join(r.b.root, "tests/mutate/tsan.txt"))
+		"TSAN_OPTIONS=halt_on_error=1 allocator_may_return_null=1 report_signal_unsafe=0 suppressions="+filepath.Join(r.b.root, "tests/cshim/tsan.supp"))
 	cmd.WaitDelay = time.Second
 	return cmd.CombinedOutput()
 }
