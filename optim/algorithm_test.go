@@ -3,6 +3,7 @@ package optim_test
 import (
 	"errors"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -75,7 +76,7 @@ func TestAlgorithm(t *testing.T) {
 	twice := lion
 	twice.Slots = []optim.Slot{{Name: "step"}}
 	none := lion
-	none.Slots = []optim.Slot{{Name: "x", New: func(*optim.Group, *tensor.Tensor) *tensor.Tensor { return nil }}}
+	none.Slots = []optim.Slot{{Name: "momentum", New: func(*optim.Group, *tensor.Tensor) *tensor.Tensor { return nil }}}
 	for i, a := range []optim.Algorithm{{}, bad, twice} {
 		if _, err := optim.New(a, []*tensor.Tensor{p}, 0.1); err == nil {
 			t.Errorf("New accepts algorithm %d", i)
@@ -87,8 +88,10 @@ func TestAlgorithm(t *testing.T) {
 	if _, err := optim.New(lion, []*tensor.Tensor{p}, 0.1, optim.Set("clip", math.NaN())); err == nil {
 		t.Error("New accepts an option that is not a number")
 	}
-	if opt, err := optim.New(none, []*tensor.Tensor{p}, 0.1); err != nil || opt.Step() == nil {
-		t.Error("a slot without a tensor is no error")
+	if opt, err := optim.New(none, []*tensor.Tensor{p}, 0.1); err != nil {
+		t.Error(err)
+	} else if err := opt.Step(); !errors.Is(err, tensor.ErrNil) || !strings.Contains(err.Error(), "momentum") {
+		t.Errorf("a slot without a tensor: %v; the error must name the slot", err)
 	}
 }
 

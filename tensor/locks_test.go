@@ -1,6 +1,9 @@
 package tensor
 
 import (
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/reclaim"
@@ -103,5 +106,65 @@ func TestLocksOfTables(t *testing.T) {
 			list := l.list
 			l.list = list
 		})
+	}
+}
+
+// atOnce calls f(i) on two goroutines at the same time, for each i below n.
+func atOnce(n int, f func(i int)) {
+	var arrived atomic.Int64
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			for i := range n {
+				arrived.Add(1)
+				for spins := 0; arrived.Load() < int64(2*i+2); spins++ {
+					if spins > 10000 {
+						runtime.Gosched()
+					}
+				}
+				f(i)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A tensor enters the registry once.
+func TestTwoAttachAtOnce(t *testing.T) {
+	begin(t)
+	s := open(t)
+	defer s.Close()
+	registered := func() (n int) {
+		for i := range registry.shards {
+			shard := &registry.shards[i]
+			shard.mu.Lock()
+			n += len(shard.list)
+			shard.mu.Unlock()
+		}
+		return n
+	}
+	xs := make([]*Tensor, 10000)
+	for i := range xs {
+		xs[i] = Ones([]int{1})
+	}
+	before := registered()
+	atOnce(len(xs), func(i int) { xs[i].attach() })
+	if n := registered() - before; n > len(xs) {
+		t.Errorf("%d entries of %d tensors", n, len(xs))
+	}
+}
+
+// The count of a ScriptObject's users is exact.
+func TestScriptObjectsCountTheirUsers(t *testing.T) {
+	begin(t)
+	o := &ScriptObject{}
+	o.uses.Store(1)
+	atOnce(100000, func(int) {
+		if o.acquire() {
+			o.uses.Add(-1)
+		}
+	})
+	if n := o.uses.Load(); n != 1 {
+		t.Errorf("%d users are left, want the one until Release", n)
 	}
 }

@@ -96,7 +96,7 @@ func SetAllocatorSettings(settings ...AllocatorSetting) error {
 	}
 	settingAllocator.Lock()
 	defer settingAllocator.Unlock()
-	now, err := ReadAllocatorSettings()
+	now, err := allocatorSettings()
 	if err != nil {
 		return err
 	}
@@ -112,6 +112,12 @@ func SetAllocatorSettings(settings ...AllocatorSetting) error {
 
 // ReadAllocatorSettings returns the options in force. It returns an error if there is no CUDA device.
 func ReadAllocatorSettings() (AllocatorSettings, error) {
+	settingAllocator.Lock() // libtorch sets the options one after another
+	defer settingAllocator.Unlock()
+	return allocatorSettings()
+}
+
+func allocatorSettings() (AllocatorSettings, error) {
 	if err := cshim.Load(); err != nil {
 		return AllocatorSettings{}, err
 	}

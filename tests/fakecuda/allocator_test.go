@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -48,9 +49,14 @@ func TestDoctorShowsAllocatorSettings(t *testing.T) {
 
 // settings sets two options on two goroutines. Neither undoes what the other sets.
 func settings(*Control) error {
-	const times = 300
+	const times = 20000
+	var begun sync.WaitGroup
+	begun.Add(2)
 	change := func(set func(i int) vram.AllocatorSetting, get func(vram.AllocatorSettings) int, done chan<- error) {
+		begun.Done()
+		begun.Wait()
 		for i := range times {
+			i %= 1000
 			if err := vram.SetAllocatorSettings(set(i)); err != nil {
 				done <- err
 				return
