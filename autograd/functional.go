@@ -1,0 +1,288 @@
+package autograd
+
+import (
+	"fmt"
+
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// The functions of torch.autograd.functional. f is called with tensors of the values of inputs that require gradients,
+// with the recording of gradients enabled. The results are new tensors without a graph; with CreateGraph(true), they have
+// one, which leads to inputs that require gradients. Where the outputs do not depend on an input, the result is zero, or an
+// error with Strict(true).
+
+// FunctionalOption is a keyword argument of VJP, JVP, Jacobian, Hessian, HVP and VHP.
+type FunctionalOption func(*functional)
+
+type functional struct {
+	op             string
+	create, strict bool
+}
+
+// CreateGraph lets the results be differentiated again (create_graph=); false by default.
+func CreateGraph(on bool) FunctionalOption { return func(s *functional) { s.create = on } }
+
+// Strict makes it an error that the outputs do not depend on one of the inputs (strict=); false by default.
+func Strict(on bool) FunctionalOption { return func(s *functional) { s.strict = on } }
+
+// run calls f on inputs and then compute with the inputs and the output of f, which must have one element if scalar is set.
+// It returns the output and what compute returns, detached unless the graph is wanted.
+func (s *functional) run(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, scalar bool, opts []FunctionalOption,
+	compute func(in []*tensor.Tensor, out *tensor.Tensor) ([]*tensor.Tensor, error)) (out *tensor.Tensor, results []*tensor.Tensor, err error) {
+	if f == nil {
+		return nil, nil, refuse.Nil(s.op, "a function")
+	}
+	if len(inputs) == 0 {
+		return nil, nil, refuse.Error(s.op, tensor.ErrArgument, "at least one input is needed")
+	}
+	for i, t := range append(append([]*tensor.Tensor{}, inputs...), v...) {
+		if err := t.Err(); err != nil {
+			return nil, nil, fmt.Errorf("linstock: %s: argument %d: %w", s.op, i, err)
+		}
+	}
+	for _, o := range opts {
+		if o == nil {
+			return nil, nil, refuse.Nil(s.op, "an option")
+		}
+		o(s)
+	}
+	all, err := tensor.TidyAll(func() (all []*tensor.Tensor, err error) {
+		err = EnableGrad(func() error {
+			in := make([]*tensor.Tensor, len(inputs))
+			for i, t := range inputs {
+				if s.create && t.RequiresGrad() {
+					in[i] = t.ViewAs(t)
+				} else {
+					in[i] = t.Detach().RequiresGrad_()
+				}
+			}
+			y := f(in...)
+			if err := y.Err(); err != nil {
+				return err
+			}
+			if scalar && y.Numel() != 1 {
+				return refuse.Error(s.op, tensor.ErrArgument, "the function must return a tensor with one element, got shape %v", y.Shape())
+			}
+			if s.strict && !y.RequiresGrad() {
+				return refuse.Error(s.op, tensor.ErrArgument, "the output does not depend on the inputs, which Strict forbids")
+			}
+			rs, err := compute(in, y)
+			if err != nil {
+				return err
+			}
+			for _, r := range append([]*tensor.Tensor{y}, rs...) {
+				if !s.create {
+					r = r.Detach()
+				} else if r == y {
+					r = r.Alias()
+				}
+				all = append(all, r)
+			}
+			return nil
+		})
+		return all, err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return all[0], all[1:], nil
+}
+
+// gradients returns the gradients of y, weighted by v (nil: 1), with respect to in. It keeps the graph, and makes one of the
+// gradients if create is set.
+func (s *functional) gradients(y *tensor.Tensor, in []*tensor.Tensor, v *tensor.Tensor, create bool) ([]*tensor.Tensor, error) {
+	if !y.RequiresGrad() {
+		return zerosLike(in), nil
+	}
+	gs, err := Grad([]*tensor.Tensor{y}, in, tensor.Gradient(v), tensor.RetainGraph(true), tensor.CreateGraph(create), tensor.AllowUnused(true))
+	if err != nil {
+		return nil, err
+	}
+	for i, g := range gs {
+		if g != nil {
+			continue
+		}
+		if s.strict {
+			return nil, refuse.Error(s.op, tensor.ErrArgument, "the output does not depend on input %d, which Strict forbids", i)
+		}
+		gs[i] = in[i].ZerosLike()
+	}
+	return gs, nil
+}
+
+func zerosLike(ts []*tensor.Tensor) []*tensor.Tensor {
+	zeros := make([]*tensor.Tensor, len(ts))
+	for i, t := range ts {
+		zeros[i] = t.ZerosLike()
+	}
+	return zeros
+}
+
+// shaped returns an error unless v has one tensor of the shape of each of ts. A v that is nil stands for ones, for which each
+// of ts must have one element.
+func (s *functional) shaped(what string, v, ts []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	if v == nil {
+		ones := make([]*tensor.Tensor, len(ts))
+		for i, t := range ts {
+			if t.Numel() != 1 {
+				return nil, refuse.Error(s.op, tensor.ErrArgument, "v is needed, because %s %d has shape %v and not one element", what, i, t.Shape())
+			}
+			ones[i] = t.OnesLike()
+		}
+		return ones, nil
+	}
+	if len(v) != len(ts) {
+		return nil, refuse.Error(s.op, tensor.ErrArgument, "v has %d tensors, want %d", len(v), len(ts))
+	}
+	for i, t := range ts {
+		if fmt.Sprint(v[i].Shape()) != fmt.Sprint(t.Shape()) {
+			return nil, refuse.Error(s.op, tensor.ErrArgument, "v[%d] has shape %v, want that of the %s, %v", i, v[i].Shape(), what, t.Shape())
+		}
+	}
+	return v, nil
+}
+
+// VJP returns f's output and, for each input, the product of v with the Jacobian of f: the gradient of the sum of v times the
+// output. v has the shape of the output; it may be nil if that has one element. Options: CreateGraph, Strict. PyTorch:
+// torch.autograd.functional.vjp.
+func VJP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, v *tensor.Tensor, opts ...FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
+	s := &functional{op: "VJP"}
+	var vs []*tensor.Tensor
+	if v != nil {
+		vs = []*tensor.Tensor{v}
+	}
+	return s.run(f, inputs, vs, false, opts, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
+		vs, err := s.shaped("output", vs, []*tensor.Tensor{y})
+		if err != nil {
+			return nil, err
+		}
+		return s.gradients(y, in, vs[0], s.create)
+	})
+}
+
+// JVP returns f's output and the product of the Jacobian of f with v: the derivative of the output in the direction v. v has
+// the shapes of the inputs; it may be nil for a single input with one element. JVP differentiates backward twice. Options:
+// CreateGraph, Strict. PyTorch: torch.autograd.functional.jvp.
+func JVP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts ...FunctionalOption) (output, product *tensor.Tensor, err error) {
+	s := &functional{op: "JVP"}
+	output, products, err := s.run(f, inputs, v, false, opts, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
+		v, err := s.shaped("input", v, in)
+		if err != nil {
+			return nil, err
+		}
+		// The gradient is linear in its weights, and its derivative with respect to them is the transposed Jacobian.
+		weights := y.Detach().ZerosLike().RequiresGrad_()
+		gs, err := s.gradients(y, in, weights, true)
+		if err != nil {
+			return nil, err
+		}
+		return s.gradients(dot(gs, v), []*tensor.Tensor{weights}, nil, s.create)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return output, products[0], nil
+}
+
+// Jacobian returns, for each input, the derivatives of each element of f's output with respect to each of its elements: a
+// tensor of the output's shape followed by the input's. Options: CreateGraph, Strict. PyTorch:
+// torch.autograd.functional.jacobian.
+func Jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...FunctionalOption) ([]*tensor.Tensor, error) {
+	s := &functional{op: "Jacobian"}
+	output, jacobians, err := s.run(f, inputs, nil, false, opts, s.jacobian)
+	output.Release()
+	return jacobians, err
+}
+
+func (s *functional) jacobian(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
+	n := y.Numel()
+	rows := make([][]*tensor.Tensor, len(in))
+	flat := y.Reshape(-1)
+	for k := range n {
+		gs, err := s.gradients(flat.Select(0, k), in, nil, s.create)
+		if err != nil {
+			return nil, err
+		}
+		for i, g := range gs {
+			rows[i] = append(rows[i], g)
+		}
+	}
+	js := make([]*tensor.Tensor, len(in))
+	for i, t := range in {
+		shape := append(append([]int{}, y.Shape()...), t.Shape()...)
+		if n == 0 {
+			js[i] = t.NewZeros(shape)
+			continue
+		}
+		js[i] = tensor.Stack(rows[i]).Reshape(shape...)
+		if err := js[i].Err(); err != nil {
+			return nil, err
+		}
+	}
+	return js, nil
+}
+
+// Hessian returns the second derivatives of f, whose output has one element: h[i][j] has the shape of input i followed by that
+// of input j. Options: CreateGraph, Strict. PyTorch: torch.autograd.functional.hessian.
+func Hessian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...FunctionalOption) (h [][]*tensor.Tensor, err error) {
+	s := &functional{op: "Hessian"}
+	output, all, err := s.run(f, inputs, nil, true, opts, func(in []*tensor.Tensor, y *tensor.Tensor) (all []*tensor.Tensor, err error) {
+		gs, err := s.gradients(y, in, nil, true)
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range gs {
+			js, err := s.jacobian(in, g)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, js...)
+		}
+		return all, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	output.Release()
+	for i := range inputs {
+		h = append(h, all[i*len(inputs):(i+1)*len(inputs)])
+	}
+	return h, nil
+}
+
+// HVP returns the output of f, which has one element, and the product of its Hessian with v, for each input. v has the shapes
+// of the inputs; it may be nil for inputs with one element. Options: CreateGraph, Strict. PyTorch:
+// torch.autograd.functional.hvp.
+func HVP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts ...FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
+	return hessianProduct("HVP", f, inputs, v, opts)
+}
+
+// VHP is HVP, because a Hessian is symmetric. PyTorch: torch.autograd.functional.vhp.
+func VHP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts ...FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
+	return hessianProduct("VHP", f, inputs, v, opts)
+}
+
+func hessianProduct(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts []FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
+	s := &functional{op: op}
+	return s.run(f, inputs, v, true, opts, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
+		v, err := s.shaped("input", v, in)
+		if err != nil {
+			return nil, err
+		}
+		gs, err := s.gradients(y, in, nil, true)
+		if err != nil {
+			return nil, err
+		}
+		return s.gradients(dot(gs, v), in, nil, s.create)
+	})
+}
+
+// dot returns the sum of the products of the elements.
+func dot(a, b []*tensor.Tensor) *tensor.Tensor {
+	sum := a[0].Mul(b[0]).Sum()
+	for i := range a[1:] {
+		sum = sum.Add(a[i+1].Mul(b[i+1]).Sum())
+	}
+	return sum
+}

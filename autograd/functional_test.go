@@ -1,0 +1,161 @@
+package autograd_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// same compares tensors, or lists of them, with what functional.py wrote.
+func same(t *testing.T, what string, got, want any) {
+	t.Helper()
+	switch want := want.(type) {
+	case []any:
+		var list []any
+		switch got := got.(type) {
+		case []any:
+			list = got
+		case []*tensor.Tensor:
+			for _, g := range got {
+				list = append(list, g)
+			}
+		case [][]*tensor.Tensor:
+			for _, g := range got {
+				list = append(list, g)
+			}
+		}
+		if len(list) != len(want) {
+			t.Errorf("%s: %d results, want %d", what, len(list), len(want))
+			return
+		}
+		for i := range list {
+			same(t, fmt.Sprintf("%s[%d]", what, i), list[i], want[i])
+		}
+	case map[string]any:
+		x := got.(*tensor.Tensor)
+		values, err := tensor.Data[float64](x)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			return
+		}
+		if g, w := strings.Join(strings.Fields(fmt.Sprint(x.Shape())), " "), fmt.Sprint(want["shape"]); g != w {
+			t.Errorf("%s has shape %s, want %s", what, g, w)
+		}
+		for i, w := range want["values"].([]any) {
+			if math.Abs(values[i]-w.(float64)) > 1e-12*max(1, math.Abs(w.(float64))) {
+				t.Errorf("%s: element %d is %v, want %v", what, i, values[i], w)
+			}
+		}
+		if x.RequiresGrad() {
+			t.Errorf("%s has a graph", what)
+		}
+	}
+}
+
+func TestFunctional(t *testing.T) {
+	leak.Check(t)
+	data, err := os.ReadFile("../tests/golden/functional.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want map[string]any
+	if err := json.Unmarshal(data, &want); err != nil {
+		t.Fatal(err)
+	}
+	if err := tensor.WithScope(func() error {
+		x := tensor.Arange(0, 6, tensor.Float64).Reshape(2, 3).Sub(2).Div(4)
+		w := tensor.Arange(1, 4, tensor.Float64).Div(5)
+		vx, vw := x.Flip(0).Add(0.5), w.Flip(0)
+		f := func(in ...*tensor.Tensor) *tensor.Tensor {
+			x, w := in[0], in[1]
+			return tensor.Stack([]*tensor.Tensor{x.Exp().Mul(w).Sum(tensor.Dim(1)).Tanh(), x.Mul(x).Sum(tensor.Dim(1))})
+		}
+		g := func(in ...*tensor.Tensor) *tensor.Tensor {
+			x, w := in[0], in[1]
+			return x.Exp().Mul(w).Sum().Pow(2).Add(w.Pow(3).Sum())
+		}
+		in, v := []*tensor.Tensor{x, w}, []*tensor.Tensor{vx, vw}
+		check := func(name string, got any, err error) {
+			t.Helper()
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			same(t, name, got, want[name])
+		}
+		out, products, err := autograd.VJP(f, in, tensor.FromSlice([]float64{1, -2, 0.5, 3}, []int{2, 2}))
+		check("vjp", []any{out, products}, err)
+		out, product, err := autograd.JVP(f, in, v)
+		check("jvp", []any{out, product}, err)
+		js, err := autograd.Jacobian(f, in)
+		check("jacobian", js, err)
+		h, err := autograd.Hessian(g, in)
+		check("hessian", h, err)
+		out, products, err = autograd.HVP(g, in, v)
+		check("hvp", []any{out, products}, err)
+		out, products, err = autograd.VHP(g, in, v)
+		check("vhp", []any{out, products}, err)
+		twice, err := autograd.Jacobian(func(in ...*tensor.Tensor) *tensor.Tensor {
+			js, err := autograd.Jacobian(func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Pow(3).Sum() }, in, autograd.CreateGraph(true))
+			if err != nil {
+				return tensor.Failed(err)
+			}
+			return js[0]
+		}, []*tensor.Tensor{x})
+		if err != nil {
+			return err
+		}
+		check("twice", twice[0], err)
+		if x.Grad() != nil || x.RequiresGrad() {
+			t.Error("an input is changed")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFunctionalErrors(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		x := tensor.Ones([]int{2})
+		sum := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Sum() }
+		twice := func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(2) }
+		constant := func(in ...*tensor.Tensor) *tensor.Tensor { return tensor.Ones(nil) }
+		one := []*tensor.Tensor{x}
+		failed := func(kind error, text string) func(_ any, err error) {
+			return func(_ any, err error) {
+				t.Helper()
+				if !errors.Is(err, kind) || !strings.Contains(err.Error(), text) {
+					t.Errorf("%v; want %q", err, text)
+				}
+			}
+		}
+		pair := func(_, v any, err error) (any, error) { return v, err }
+		failed(tensor.ErrNil, "a function")(autograd.Jacobian(nil, one))
+		failed(tensor.ErrArgument, "at least one input")(autograd.Jacobian(sum, nil))
+		failed(tensor.ErrNil, "argument 1")(autograd.Jacobian(sum, []*tensor.Tensor{x, nil}))
+		failed(tensor.ErrNil, "")(autograd.Jacobian(func(...*tensor.Tensor) *tensor.Tensor { return nil }, one))
+		failed(tensor.ErrArgument, "one element")(autograd.Hessian(twice, one))
+		failed(tensor.ErrArgument, "v is needed")(pair(autograd.VJP(twice, one, nil)))
+		failed(tensor.ErrArgument, "v has 2 tensors")(pair(autograd.JVP(sum, one, []*tensor.Tensor{x, x})))
+		failed(tensor.ErrArgument, "shape [3]")(pair(autograd.HVP(sum, one, []*tensor.Tensor{tensor.Ones([]int{3})})))
+		failed(tensor.ErrArgument, "does not depend")(autograd.Jacobian(constant, one, autograd.Strict(true)))
+		failed(tensor.ErrArgument, "input 1")(autograd.Jacobian(sum, []*tensor.Tensor{x, x}, autograd.Strict(true)))
+		js, err := autograd.Jacobian(constant, one)
+		if err != nil {
+			t.Error(err)
+		} else if v, err := tensor.Data[float32](js[0]); err != nil || v[0] != 0 || v[1] != 0 {
+			t.Errorf("the Jacobian of a constant is %v, %v", v, err)
+		}
+		return nil
+	})
+}
