@@ -312,7 +312,8 @@ func MultiLabelSoftMarginLoss(x, target *tensor.Tensor, opts ...tensor.Option) *
 }
 
 // TripletMarginWithDistanceLoss is TripletMarginLoss with another distance: a function of two tensors (N, D), or nil for
-// the 2-norm of the difference. Options: tensor.Margin (1 by default, positive), tensor.Swap, a tensor.Reduction. PyTorch:
+// the 2-norm of the difference. Like the Forward method of a [Layer], the function borrows its arguments. Options:
+// tensor.Margin (1 by default, positive), tensor.Swap, a tensor.Reduction. PyTorch:
 // torch.nn.functional.triplet_margin_with_distance_loss.
 func TripletMarginWithDistanceLoss(anchor, positive, negative *tensor.Tensor, distance func(a, b *tensor.Tensor) *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	const op = "TripletMarginWithDistanceLoss"
@@ -334,10 +335,16 @@ func TripletMarginWithDistanceLoss(anchor, positive, negative *tensor.Tensor, di
 	}
 	// The distances are the user's, so they are not freed here.
 	near, far := distance(anchor, positive), distance(anchor, negative)
+	var other *tensor.Tensor
 	if s.swap {
-		far = far.Minimum(distance(positive, negative))
+		other = distance(positive, negative)
 	}
-	return s.reduce(near.Add(s.margin).Sub(far).ClampMin(0))
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		if s.swap {
+			far = far.Minimum(other)
+		}
+		return s.reduce(near.Add(s.margin).Sub(far).ClampMin(0))
+	})
 }
 
 // Loss is a loss function with its options as a module; the constructors below make one for each loss. Its buffers are

@@ -155,6 +155,46 @@ func TestPipeFreesIntermediates(t *testing.T) {
 	}
 }
 
+// TestTransformerWithoutGradients tests that the activation of a transformer layer works in place while gradients are off, as
+// the peak of PyTorch's fused layer needs.
+func TestTransformerWithoutGradients(t *testing.T) {
+	leak.Check(t)
+	const wide = 4 << 20 // of the result of Linear1
+	for _, name := range []string{"relu", "gelu"} {
+		l := nn.NewTransformerEncoderLayer(64, 2, nn.FeedForward(1024), nn.BatchFirst(), nn.Activation(name))
+		nn.Eval(l)
+		err := tensor.WithScope(func() error {
+			x := tensor.Randn([]int{16, wide / 16 / 4 / 1024, 64})
+			want := l.Forward(x)
+			return autograd.NoGrad(func() error {
+				before, err := vram.Stats(vram.CPU)
+				if err != nil {
+					return err
+				}
+				if err := vram.ResetPeak(vram.CPU); err != nil {
+					return err
+				}
+				got := l.Forward(x)
+				after, err := vram.Stats(vram.CPU)
+				if err != nil {
+					return err
+				}
+				if n := after.Peak - before.Allocated; n > wide*3/2 {
+					t.Errorf("%s: the peak is %d KiB, Linear1 returns %d", name, n>>10, wide>>10)
+				}
+				if same, err := tensor.Item[bool](got.Eq(want).All()); err != nil || !same {
+					t.Errorf("%s: the result differs without gradients: %v", name, err)
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		nn.Release(l)
+	}
+}
+
 // TestPipeDoesNotHoldItsInput tests that a sweep frees x when only Pipe still refers to it.
 func TestPipeDoesNotHoldItsInput(t *testing.T) {
 	leak.Check(t)
