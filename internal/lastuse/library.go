@@ -37,29 +37,20 @@ var retaining = map[string]bool{
 	"nn.StateDict": true, "nn.Map": true, "nn.NewSequential": true, "nn.GetSubmodule": true,
 }
 
-// aliasing are functions of package nn that may return their first tensor, beside the layers that can work in place.
-var aliasing = map[string]bool{
-	"(*Dropout).Forward": true, "(*Identity).Forward": true, "(*LocalResponseNorm).Forward": true,
-	"(*Sequential).Forward": true, "(Func).Forward": true, "(Layer).Forward": true, "Pipe": true,
+// aliasing are functions of package nn that may return one of their tensors, with its index among the parameters after the
+// receiver. The layers that can work in place may, too.
+var aliasing = map[string]int{
+	"(*Dropout).Forward": 0, "(*Identity).Forward": 0, "(*LocalResponseNorm).Forward": 0,
+	"(*Sequential).Forward": 0, "(Func).Forward": 0, "(Layer).Forward": 0, "Pipe": 0,
+
+	// The zero values have no layers.
+	"(*TransformerEncoder).Forward": 0, "(*TransformerEncoder).ForwardMasked": 0,
+	"(*TransformerDecoder).Forward": 0, "(*TransformerDecoder).ForwardMasked": 0,
+	"(*Transformer).Forward": 1, "(*Transformer).ForwardMasked": 1,
 }
 
-// unproven are functions of package nn about which nothing is stated: arguments and results are left to scopes.
-var unproven = map[string]bool{
-	"(ParameterDict).Get": true, "GaussianNLLLoss": true, "MultiLabelSoftMarginLoss": true,
-	"TripletMarginWithDistanceLoss": true, "(*Loss).Forward": true, "PadPackedSequence": true, "PadSequence": true,
-	"UnpadSequence": true, "UnpackSequence": true,
-
-	"(*RNN).Forward": true, "(*RNN).ForwardState": true, "(*RNN).ForwardPacked": true,
-	"(*GRU).Forward": true, "(*GRU).ForwardState": true, "(*GRU).ForwardPacked": true,
-	"(*LSTM).Forward": true, "(*LSTM).ForwardState": true, "(*LSTM).ForwardPacked": true,
-	"(*RNNCell).Forward": true, "(*GRUCell).Forward": true, "(*LSTMCell).Forward": true,
-
-	"(*TransformerEncoderLayer).ForwardMasked": true, "(*TransformerDecoderLayer).ForwardMasked": true,
-	"(*TransformerEncoder).ForwardMasked": true, "(*TransformerDecoder).ForwardMasked": true,
-	"(*TransformerEncoderLayer).Forward": true, "(*TransformerDecoderLayer).Forward": true,
-	"(*TransformerEncoder).Forward": true, "(*TransformerDecoder).Forward": true,
-	"(*Transformer).Forward": true, "(*Transformer).ForwardMasked": true,
-}
+// packing are functions of package nn that borrow their tensors. The result, a *nn.PackedSequence, is not a place.
+var packing = map[string]bool{"PackPaddedSequence": true, "PackSequence": true}
 
 // worksInPlace reports whether a method is the Forward of a layer with a field InPlace.
 func worksInPlace(fn *types.Func) bool {
@@ -83,8 +74,8 @@ func worksInPlace(fn *types.Func) bool {
 	return false
 }
 
-// library returns the facts of a function of the library or of certain functions of the standard library. ok is
-// false for other packages.
+// library returns the facts of a function of the library's public packages or of certain functions of the standard library.
+// ok is false for other packages.
 func library(fn *types.Func) (fact *Func, ok bool) {
 	if fn.Pkg() == nil {
 		return nil, false
@@ -93,7 +84,7 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 	if borrowing[path+"."+fn.Name()] {
 		return unknownResults(fn, false), true
 	}
-	if !Core(path) {
+	if !Core(path) || strings.HasPrefix(path, Module+"/internal/") {
 		return nil, false
 	}
 	rest := strings.TrimPrefix(path, Module+"/")
@@ -137,15 +128,18 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 			return unknownResults(fn, true), true
 		}
 	case "nn":
+		alias, aliases := aliasing[receiver+fn.Name()]
 		switch {
-		case unproven[receiver+fn.Name()]:
+		case fn.Name() == "tidy": // called by package nn itself
+			f.resultsOfArg = true
+		case receiver == "(ParameterDict)." && fn.Name() == "Get": // a parameter, which the module holds
 			return unknownResults(fn, true), true
-		case aliasing[receiver+fn.Name()] || worksInPlace(fn):
-			f.Results[0].From = []int{recv}
+		case aliases || worksInPlace(fn):
+			f.Results[0].From = []int{recv + alias}
 		case fn.Name() == "ClipGradNorm_":
 		case strings.HasSuffix(fn.Name(), "_"):
 			f.Results[0] = Result{From: first(), Old: true}
-		case sig.Results().Len() == 1 && !isTensor(sig.Results().At(0).Type()):
+		case sig.Results().Len() == 1 && !isTensor(sig.Results().At(0).Type()) && !packing[fn.Name()]:
 			return unknownResults(fn, true), true
 		}
 	default:
