@@ -409,6 +409,33 @@ class Beam(nn.Module):
         return history.view(n, beams, self.steps)
 
 
+class LSTM(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.gru, self.head = nn.LSTM(256, 256), nn.GRU(256, 256), nn.Linear(256, 10)
+
+    def forward(self, x):
+        x, _ = self.lstm(x)
+        _, h = self.gru(x)
+        return self.head(h[-1])
+
+
+class Classifier(nn.Module):
+    def __init__(self, width=128, vocab=97):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True)
+        self.embedding, self.encoder = nn.Embedding(vocab, width), nn.TransformerEncoder(layer, 3)
+        self.decoder = nn.TransformerDecoderLayer(width, 4, 4 * width, batch_first=True)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        x = self.encoder(x)
+        query = x.mean(1, keepdim=True)
+        x = self.decoder(query, x)
+        return self.head(x.squeeze(1))
+
+
 def make(name, evaluate, rows, scale):
     """Returns the model, its input and its target."""
     def size(train, evaluation):
@@ -450,6 +477,12 @@ def make(name, evaluate, rows, scale):
     if name == "beam":
         n = size(256, 256)
         return Beam(), torch.randint(4096, (n, 16)), torch.randint(4096, (n * 16,))
+    if name == "lstm":
+        n = size(512, 2048)
+        return LSTM(), *classes(n, 24, n, 256)
+    if name == "transformer":
+        n = size(128, 512)
+        return Classifier(), torch.randint(97, (n, 64)), torch.randint(10, (n,))
     raise SystemExit(f"no model {name}")
 
 

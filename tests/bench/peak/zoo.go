@@ -10,7 +10,7 @@ import (
 )
 
 // zoo names the models of this file, which exist in style "plain" only.
-const zoo = "unet,resnet,encdec,gan,dqn,beam"
+const zoo = "unet,resnet,encdec,gan,dqn,beam,lstm,transformer"
 
 // The sizes, as in arm.py.
 const (
@@ -395,6 +395,48 @@ func (b *beam) search(first *tensor.Tensor) *tensor.Tensor {
 	return history.View(n, beams, beamSteps)
 }
 
+// lstm classifies sequences (T, N, 256) with an LSTM and a GRU, by the last state.
+type lstm struct {
+	LSTM *nn.LSTM
+	GRU  *nn.GRU
+	Head *nn.Linear
+}
+
+func newLSTM() *lstm {
+	return &lstm{nn.NewLSTM(256, 256, nn.Device(device)), nn.NewGRU(256, 256, nn.Device(device)), linear(256, 10)}
+}
+
+func (m *lstm) Forward(x *tensor.Tensor) *tensor.Tensor {
+	x, _, _ = m.LSTM.ForwardState(x, nil, nil)
+	_, h := m.GRU.ForwardState(x, nil)
+	return m.Head.Forward(h.Select(0, -1))
+}
+
+// classifier classifies (N, T) tokens with a transformer encoder and a decoder of one position.
+type classifier struct {
+	Embedding *nn.Embedding
+	Encoder   *nn.TransformerEncoder
+	Decoder   *nn.TransformerDecoderLayer
+	Head      *nn.Linear
+}
+
+func newClassifier() *classifier {
+	const w = attentionWidth
+	opts := []nn.Option{nn.FeedForward(4 * w), nn.BatchFirst(), nn.Device(device)}
+	layer := nn.NewTransformerEncoderLayer(w, 4, opts...)
+	defer nn.Release(layer)
+	return &classifier{nn.NewEmbedding(attentionVocab, w, nn.Device(device)), nn.NewTransformerEncoder(layer, 3, nil),
+		nn.NewTransformerDecoderLayer(w, 4, opts...), linear(w, 10)}
+}
+
+func (m *classifier) Forward(ids *tensor.Tensor) *tensor.Tensor {
+	x := m.Embedding.Forward(ids)
+	x = m.Encoder.Forward(x)
+	query := x.Mean(tensor.Dim(1), tensor.KeepDim(true))
+	x = m.Decoder.Forward(query, x)
+	return m.Head.Forward(x.SqueezeDim(1))
+}
+
 // zooModel makes a model of this file; ok is false for another name.
 func zooModel(name string, eval bool, size func(train, evaluation int) int) (m model, ok bool, err error) {
 	classes := func(most int, shape, of []int) func() (x, y *tensor.Tensor) {
@@ -443,6 +485,15 @@ func zooModel(name string, eval bool, size func(train, evaluation int) int) (m m
 			return tensor.RandInt(0, beamVocab, []int{n, beamSteps}, device), tensor.RandInt(0, beamVocab, []int{n * beamSteps}, device)
 		}
 		m.eval = func(x *tensor.Tensor) error { return b.search(x.Select(1, 0)).Err() }
+	case "lstm":
+		n := size(512, 2048)
+		m.Layer, m.batch = newLSTM(), classes(10, []int{24, n, 256}, []int{n})
+	case "transformer":
+		n := size(128, 512)
+		m.Layer = newClassifier()
+		m.batch = func() (x, y *tensor.Tensor) {
+			return tensor.RandInt(0, attentionVocab, []int{n, 64}, device), tensor.RandInt(0, 10, []int{n}, device)
+		}
 	default:
 		return m, false, nil
 	}
