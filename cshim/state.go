@@ -31,26 +31,29 @@ const (
 	ModeGrad      ModeKind = C.LS_MODE_GRAD
 	ModeInference ModeKind = C.LS_MODE_INFERENCE
 	ModeAutocast  ModeKind = C.LS_MODE_AUTOCAST
+	ModeStream    ModeKind = C.LS_MODE_STREAM
 )
 
 // Mode is ls_mode: a mode of the calling thread, with its arguments.
 type Mode struct {
-	Kind       ModeKind
-	On         bool
-	DeviceType int32 // of ModeAutocast
-	DType      int32 // of ModeAutocast, if on
+	Kind   ModeKind
+	On     bool  // not read for ModeStream
+	Device int32 // of ModeAutocast: a device type; of ModeStream: a device's word
+	DType  int32 // of ModeAutocast, if on
+	Stream int64 // of ModeStream: the stream's number
 }
 
-// ModeGet returns the mode of a kind that is in force. deviceType is read for ModeAutocast.
+// ModeGet returns the mode of a kind other than ModeStream that is in force. deviceType is read for ModeAutocast.
 func ModeGet(kind ModeKind, deviceType int32) Mode {
 	m := C.lsc_mode_get(C.int32_t(kind), C.int32_t(deviceType))
-	return Mode{ModeKind(m.kind), m.on != 0, int32(m.device_type), int32(m.dtype)}
+	return Mode{Kind: ModeKind(m.kind), On: m.on != 0, Device: int32(m.device), DType: int32(m.dtype)}
 }
 
 // ModePush sets a mode on the calling thread. ModePop restores the mode before.
 func ModePush(m Mode) error {
 	return takeError(C.lsc_mode_push(C.ls_mode{
-		kind: C.int32_t(m.Kind), on: flag(m.On), device_type: C.int32_t(m.DeviceType), dtype: C.int32_t(m.DType),
+		kind: C.int32_t(m.Kind), on: flag(m.On), device: C.int32_t(m.Device), dtype: C.int32_t(m.DType),
+		stream: C.int64_t(m.Stream),
 	}))
 }
 

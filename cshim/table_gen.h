@@ -82,6 +82,24 @@ typedef struct ls_functions {
   uint64_t (*history_events)(ls_event *out, uint64_t cap);
   uint64_t (*history_live)(ls_event *out, uint64_t cap);
   ls_error *(*history_out_of_memory)(int32_t device, int64_t bytes, int64_t free, uint32_t site);
+  ls_error *(*stream_new)(int32_t device, int32_t priority, int64_t *stream);
+  ls_error *(*stream_current)(int32_t device, int64_t *stream);
+  ls_error *(*stream_query)(int32_t device, int64_t stream, int32_t *done);
+  ls_error *(*stream_synchronize)(int32_t device, int64_t stream);
+  ls_error *(*stream_record)(ls_tensor t, int32_t device, int64_t stream);
+  ls_error *(*event_new)(int32_t device, int32_t timing, ls_stream_event *event);
+  void (*event_free)(ls_stream_event event);
+  ls_error *(*event_record)(ls_stream_event event, int32_t device, int64_t stream);
+  ls_error *(*event_wait)(ls_stream_event event, int32_t device, int64_t stream);
+  ls_error *(*event_query)(ls_stream_event event, int32_t *done);
+  ls_error *(*event_synchronize)(ls_stream_event event);
+  ls_error *(*event_elapsed)(ls_stream_event from, ls_stream_event to, double *milliseconds);
+  ls_error *(*graph_begin)(int32_t device, const ls_pool *pool, ls_graph *graph);
+  ls_error *(*graph_end)(ls_graph graph, ls_pool *pool);
+  void (*graph_abandon)(ls_graph graph);
+  ls_error *(*graph_replay)(ls_graph graph);
+  void (*graph_free)(ls_graph graph);
+  int32_t (*graph_capturing)(void);
   void (*tensor_free)(ls_tensor t);
   void (*tensors_free)(const ls_tensor *t, uint64_t n);
   ls_result (*tensor_from_data)(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes);
@@ -245,6 +263,24 @@ static inline ls_error *lsc_history_set(uint64_t max) { return ls_table.history_
 static inline uint64_t lsc_history_events(ls_event *out, uint64_t cap) { return ls_table.history_events(out, cap); }
 static inline uint64_t lsc_history_live(ls_event *out, uint64_t cap) { return ls_table.history_live(out, cap); }
 static inline ls_error *lsc_history_out_of_memory(int32_t device, int64_t bytes, int64_t free, uint32_t site) { return ls_table.history_out_of_memory(device, bytes, free, site); }
+static inline ls_error *lsc_stream_new(int32_t device, int32_t priority, int64_t *stream) { return ls_table.stream_new(device, priority, stream); }
+static inline ls_error *lsc_stream_current(int32_t device, int64_t *stream) { return ls_table.stream_current(device, stream); }
+static inline ls_error *lsc_stream_query(int32_t device, int64_t stream, int32_t *done) { return ls_table.stream_query(device, stream, done); }
+static inline ls_error *lsc_stream_synchronize(int32_t device, int64_t stream) { return ls_table.stream_synchronize(device, stream); }
+static inline ls_error *lsc_stream_record(ls_tensor t, int32_t device, int64_t stream) { return ls_table.stream_record(t, device, stream); }
+static inline ls_error *lsc_event_new(int32_t device, int32_t timing, ls_stream_event *event) { return ls_table.event_new(device, timing, event); }
+static inline void lsc_event_free(ls_stream_event event) { ls_table.event_free(event); }
+static inline ls_error *lsc_event_record(ls_stream_event event, int32_t device, int64_t stream) { return ls_table.event_record(event, device, stream); }
+static inline ls_error *lsc_event_wait(ls_stream_event event, int32_t device, int64_t stream) { return ls_table.event_wait(event, device, stream); }
+static inline ls_error *lsc_event_query(ls_stream_event event, int32_t *done) { return ls_table.event_query(event, done); }
+static inline ls_error *lsc_event_synchronize(ls_stream_event event) { return ls_table.event_synchronize(event); }
+static inline ls_error *lsc_event_elapsed(ls_stream_event from, ls_stream_event to, double *milliseconds) { return ls_table.event_elapsed(from, to, milliseconds); }
+static inline ls_error *lsc_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) { return ls_table.graph_begin(device, pool, graph); }
+static inline ls_error *lsc_graph_end(ls_graph graph, ls_pool *pool) { return ls_table.graph_end(graph, pool); }
+static inline void lsc_graph_abandon(ls_graph graph) { ls_table.graph_abandon(graph); }
+static inline ls_error *lsc_graph_replay(ls_graph graph) { return ls_table.graph_replay(graph); }
+static inline void lsc_graph_free(ls_graph graph) { ls_table.graph_free(graph); }
+static inline int32_t lsc_graph_capturing(void) { return ls_table.graph_capturing(); }
 static inline void lsc_tensor_free(ls_tensor t) { ls_table.tensor_free(t); }
 static inline void lsc_tensors_free(const ls_tensor *t, uint64_t n) { ls_table.tensors_free(t, n); }
 static inline ls_result lsc_tensor_from_data(int32_t dtype, const int64_t *sizes, uint64_t ndim, const void *data, uint64_t nbytes) { return ls_table.tensor_from_data(dtype, sizes, ndim, data, nbytes); }

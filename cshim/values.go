@@ -48,6 +48,7 @@ const (
 	CodeUnknown        Code = C.LS_ERR_UNKNOWN
 	CodeInternal       Code = C.LS_ERR_INTERNAL
 	CodeDeviceLost     Code = C.LS_ERR_DEVICE_LOST
+	CodeCapture        Code = C.LS_ERR_CAPTURE
 
 	CodeStopRecomputation Code = C.LS_ERR_STOP_RECOMPUTATION
 )

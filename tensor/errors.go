@@ -35,6 +35,10 @@ var (
 	// ErrDeviceLost: the accelerator reported an error after which it cannot compute in this process. Tensors on
 	// it are lost and its memory is not freed. Other devices are not affected.
 	ErrDeviceLost = errors.New("the device is lost")
+	// ErrCapture: a CUDA graph is being captured, and the operation cannot be part of it, for example because it
+	// waits for the device (Item, Data, Synchronize), or it would disturb the capture of another goroutine. See
+	// package cuda.
+	ErrCapture = errors.New("not possible while a graph is captured")
 	// ErrStopRecomputation: an operator was called by a checkpointed function during its recomputation, and the
 	// backward pass already has all that it needs. The function should return, as after any error; see
 	// autograd.Checkpoint.
@@ -103,6 +107,8 @@ func kindOf(c cshim.Code) error {
 		return ErrDevice
 	case cshim.CodeDeviceLost:
 		return ErrDeviceLost
+	case cshim.CodeCapture:
+		return ErrCapture
 	case cshim.CodeStopRecomputation:
 		return ErrStopRecomputation
 	case cshim.CodeInternal, cshim.CodeStd, cshim.CodeUnknown:

@@ -548,15 +548,21 @@ func tieFunction(inputs, outputs, saved []*Tensor, f nativeFunction) ([]*Tensor,
 // withGrad runs f with the recording of gradients on or off on this goroutine, which is locked to its thread meanwhile.
 // It implements autograd.NoGrad and autograd.EnableGrad.
 func withGrad(on bool, f func() error) error {
-	return withMode(cshim.Mode{Kind: cshim.ModeGrad, On: on}, f)
+	return withMode("mode", cshim.Mode{Kind: cshim.ModeGrad, On: on}, f)
 }
 
 // withInference runs f in inference mode. It implements autograd.Inference.
 func withInference(on bool, f func() error) error {
-	return withMode(cshim.Mode{Kind: cshim.ModeInference, On: on}, f)
+	return withMode("mode", cshim.Mode{Kind: cshim.ModeInference, On: on}, f)
 }
 
-func withMode(m cshim.Mode, f func() error) error {
+// withStream runs f with a stream and its device current on this goroutine. It implements cuda.WithStream.
+func withStream(op string, device int32, id int64, f func() error) error {
+	return withMode(op, cshim.Mode{Kind: cshim.ModeStream, Device: device, Stream: id}, f)
+}
+
+// withMode runs f in a mode on this goroutine, which is locked to its thread meanwhile. An error of the mode itself names op.
+func withMode(op string, m cshim.Mode, f func() error) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
@@ -572,7 +578,7 @@ func withMode(m cshim.Mode, f func() error) error {
 	}
 	defer letThread(before)
 	if err := cshim.ModePush(m); err != nil {
-		return newError("mode", err)
+		return newError(op, err)
 	}
 	defer cshim.ModePop()
 	return f()
@@ -586,3 +592,13 @@ func GradEnabled() bool { return cshim.Load() == nil && modeOn(cshim.ModeGrad) }
 
 // InferenceEnabled reports whether this goroutine is in inference mode. PyTorch: torch.is_inference_mode_enabled.
 func InferenceEnabled() bool { return cshim.Load() == nil && modeOn(cshim.ModeInference) }
+
+// recordStream records that a stream uses t's memory. It implements cuda.RecordStream.
+func recordStream(t *Tensor, device int32, id int64) error {
+	const op = "RecordStream"
+	if !t.pin() {
+		return unusable(op, t)
+	}
+	defer t.unpin()
+	return newError(op, cshim.Stream{Device: device, ID: id}.Record(t.h), t)
+}

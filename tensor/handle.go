@@ -21,6 +21,9 @@ func init() {
 	handle.Checkpoint = runCheckpoint
 	handle.TieFunction = tieFunction
 	handle.AdamStep = adamStep
+	handle.NativeError = func(op string, err error) error { return newError(op, err) }
+	handle.RecordStream = recordStream
 	handle.WithGrad = withGrad
+	handle.WithStream = withStream
 	handle.WithInference = withInference
 }

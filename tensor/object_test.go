@@ -122,6 +122,30 @@ func TestScriptObjectReleasedBesideCalls(t *testing.T) {
 	}
 }
 
+// What package cuda reaches in this package, without a CUDA device.
+func TestStreamsOfTheCPU(t *testing.T) {
+	begin(t)
+	x := Ones([]int{2})
+	cpu := int32(CPUType)<<8 | 0xff
+	for range 2 {
+		if err := recordStream(x, cpu, 0); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), "no streams") {
+			t.Errorf("RecordStream: %v", err)
+		}
+	}
+	x.Release()
+	if err := recordStream(x, cpu, 0); !errors.Is(err, ErrReleased) {
+		t.Errorf("RecordStream of a released tensor: %v", err)
+	}
+	if err := recordStream(nil, cpu, 0); !errors.Is(err, ErrNil) {
+		t.Errorf("RecordStream of nil: %v", err)
+	}
+	var e *Error
+	err := withStream("WithStream", cpu, 0, func() error { t.Error("it runs"); return nil })
+	if !errors.Is(err, ErrArgument) || !errors.As(err, &e) || e.Op != "WithStream" {
+		t.Errorf("WithStream: %v", err)
+	}
+}
+
 // A mode with arguments: autocast of one device type to a dtype.
 func TestAutocastMode(t *testing.T) {
 	begin(t)
@@ -129,7 +153,7 @@ func TestAutocastMode(t *testing.T) {
 	defer s.Close()
 	x := Ones([]int{2, 2})
 	autocast := func(on bool, dtype DType, f func() error) error {
-		return withMode(cshim.Mode{Kind: cshim.ModeAutocast, On: on, DeviceType: int32(CPUType), DType: int32(dtype)}, f)
+		return withMode("mode", cshim.Mode{Kind: cshim.ModeAutocast, On: on, Device: int32(CPUType), DType: int32(dtype)}, f)
 	}
 	dtypes := func(product DType) {
 		t.Helper()

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "../src/device.h"
 
@@ -25,5 +26,8 @@ void snapshot_begins();
 void limit_reserved(int32_t index);
 // Returns the caching allocator's unused memory of the calling thread's device to the device.
 void release_cache_of_current_device();
+
+// Returns a graph to be captured (graph.cpp).
+std::unique_ptr<Graph> new_cuda_graph();
 
 }  // namespace ls

@@ -1,5 +1,6 @@
 // The CUDA devices for the shim's core, over libtorch's caching allocator.
 #include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -111,6 +112,21 @@ class CudaDevices final : public Devices {
       if (status != cudaStreamCaptureStatusNone) return true;
     }
     return false;
+  }
+
+  bool capturing(const c10::Stream &stream) override {
+    if (!ready()) return false;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaError_t e = cudaStreamIsCapturing(c10::cuda::CUDAStream(stream), &status);
+    if (e == cudaErrorStreamCaptureImplicit) return true;
+    C10_CUDA_CHECK(e);
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  std::unique_ptr<Graph> new_graph() override { return new_cuda_graph(); }
+
+  c10::DeleterFnPtr pinned_deleter() override {
+    return at::getHostAllocator(at::kCUDA)->allocate(1).get_deleter();
   }
 
   std::string snapshot() override {

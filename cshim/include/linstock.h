@@ -43,6 +43,7 @@
 #include "linstock/ops_gen.h"
 #include "linstock/pressure.h"
 #include "linstock/profile.h"
+#include "linstock/stream.h"
 #include "linstock/tensor.h"
 #include "linstock/test.h"
 

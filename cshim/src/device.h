@@ -5,9 +5,12 @@
 // core links nothing of a device's runtime.
 #pragma once
 
+#include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace ls {
@@ -65,6 +68,22 @@ struct DeviceMemory {
   int64_t ooms, retries;              // as the allocator counts them
 };
 
+// A memory pool of graphs. Two zeros: a new one.
+struct PoolId {
+  uint64_t first, second;
+};
+
+// A graph of a device's work. The methods are called by one thread at a time, and may throw what libtorch throws.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  // Begins to capture the calling thread's current stream of the current device.
+  virtual void begin(PoolId pool) = 0;
+  // Ends the capture, also if it throws.
+  virtual PoolId end() = 0;
+  virtual void replay() = 0;
+};
+
 // The devices of one type. Any thread may call any method; methods may throw what libtorch throws.
 class Devices {
  public:
@@ -81,6 +100,11 @@ class Devices {
   virtual void synchronize(int32_t index) = 0;
   // Reports whether a graph is being captured on one of the calling thread's current streams.
   virtual bool capturing() = 0;
+  // Reports whether any thread captures a graph on the stream.
+  virtual bool capturing(const c10::Stream &stream) = 0;
+  virtual std::unique_ptr<Graph> new_graph() = 0;
+  // Returns the deleter of pinned memory, by which such memory is known.
+  virtual c10::DeleterFnPtr pinned_deleter() = 0;
   // Returns the allocator's segments and settings as PyTorch's own pickle (torch.cuda.memory._dump_snapshot).
   virtual std::string snapshot() = 0;
 

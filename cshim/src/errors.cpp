@@ -72,9 +72,12 @@ bool of_cuda(const char *text) noexcept { return has(text, {"cuda", "cudnn", "_s
 
 // Returns an error that may have been caused by a device.
 ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
+  // cudaErrorStreamCaptureUnsupported to cudaErrorStreamCaptureWrongThread: the device is well.
+  constexpr int32_t kCaptureFirst = 900, kCaptureLast = 908;
   constexpr int32_t kMemoryAllocation = 2;  // cudaErrorMemoryAllocation, without libtorch's cache
   if (error == kMemoryAllocation || std::strstr(text, "_STATUS_ALLOC_FAILED") != nullptr)
     return make(LS_ERR_OUT_OF_MEMORY, text);
+  if (error >= kCaptureFirst && error <= kCaptureLast) return make(LS_ERR_CAPTURE, text, error);
   // An error about an argument may name a device, too, which says nothing about its state.
   int lost = look_for_lost(error, has(text, {"cuda error", "cudnn error", "_status_", "_failed"}));
   if (lost >= 0) return make(LS_ERR_DEVICE_LOST, text, error != 0 ? error : error_of_lost(lost));
@@ -98,10 +101,13 @@ ls_error *current_error() noexcept {
     return made;
   } catch (const c10::AcceleratorError &e) {
     return of_device(e.what_without_backtrace(), e.get_error_code(), LS_ERR_DEVICE);
+  } catch (const CaptureError &e) {
+    return make(LS_ERR_CAPTURE, e.what());
   } catch (const DeviceLost &e) {
     return make(LS_ERR_DEVICE_LOST, e.what(), e.error);
   } catch (const c10::Error &e) {
     const char *text = e.what_without_backtrace();
+    if (has(text, {"during cuda graph capture", "outside graph capture"})) return make(LS_ERR_CAPTURE, text);
     if (of_cuda(text)) return of_device(text, 0, code_of(e));
     return make(code_of(e), text);
   } catch (const ArgumentError &e) {

@@ -34,9 +34,7 @@ std::mutex &mutex() {
 
 uint64_t bit(int slot) noexcept { return slot > kCpuSlot ? uint64_t{1} << (slot - 1) : 0; }
 
-bool on_lost(c10::Device d) noexcept {
-  return (lost_devices.load(std::memory_order_acquire) & bit(slot_of(d))) != 0;
-}
+bool on_lost(c10::Device d) noexcept { return is_lost(slot_of(d)); }
 
 void mark(int slot, int32_t error) noexcept {
   errors[slot].store(error);
@@ -79,8 +77,10 @@ DeviceLost::DeviceLost(int slot, int32_t e)
 
 int32_t error_of_lost(int slot) noexcept { return bit(slot) != 0 ? errors[slot].load() : 0; }
 
+bool is_lost(int slot) noexcept { return (lost_devices.load(std::memory_order_acquire) & bit(slot)) != 0; }
+
 void refuse_lost_device(int slot) {
-  if ((lost_devices.load(std::memory_order_acquire) & bit(slot)) != 0) throw DeviceLost(slot, error_of_lost(slot));
+  if (is_lost(slot)) throw DeviceLost(slot, error_of_lost(slot));
 }
 
 void refuse_lost(c10::TensorImpl *impl) { refuse_lost_device(slot_of(impl->device())); }

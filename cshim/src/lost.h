@@ -18,6 +18,9 @@ namespace ls {
 extern std::atomic<uint64_t> lost_devices;
 inline bool any_lost() noexcept { return __builtin_expect(lost_devices.load(std::memory_order_relaxed) != 0, 0); }
 
+// Reports whether a slot's device is lost. A slot of -1 is of no device.
+bool is_lost(int slot) noexcept;
+
 // LS_ERR_DEVICE_LOST.
 struct DeviceLost : std::exception {
   std::string text;

@@ -30,6 +30,7 @@
 #include "memory.h"
 #include "ranges.h"
 #include "saved.h"
+#include "stream.h"
 
 namespace ls {
 
@@ -635,6 +636,7 @@ ls_error *ls_memory_reset_peak(int32_t device) noexcept {
 ls_error *ls_memory_empty_cache(int32_t device) noexcept {
   return ls::run_void([&] {
     int slot = ls::slot_of_word(device);
+    if (ls::empty_cache_after_capture(slot)) return;
     if (slot != ls::kCpuSlot) return ls::devices_at(slot).empty_cache(ls::index_of(slot));
     ls::empty_all();
   });

@@ -79,6 +79,11 @@ struct ArgumentError : std::exception {
   const char *what() const noexcept override { return text.c_str(); }
 };
 
+// A use of streams or graphs that a capture does not allow, LS_ERR_CAPTURE.
+struct CaptureError : ArgumentError {
+  using ArgumentError::ArgumentError;
+};
+
 // Carries the failure of a callback through libtorch's engine, LS_ERR_CALLBACK.
 struct CallbackError : c10::Error {
   uint64_t id;

@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "device.h"
 #include "memory.h"
+#include "stream.h"
 
 extern "C" uint64_t aoti_torch_abi_version();
 
@@ -50,14 +52,17 @@ struct ThreadEnd {
 
 // What ls_mode_pop restores.
 struct Mode {
-  ls_mode before;
+  ls_mode before{};
   bool cache = false;
   std::unique_ptr<c10::InferenceMode> inference;
+  std::optional<StreamMode> stream;
 };
 thread_local std::vector<Mode> modes;
 
 ls_mode mode_in_force(int32_t kind, int32_t device_type) {
-  ls_mode m{kind, 0, device_type, 0};
+  ls_mode m{};
+  m.kind = kind;
+  m.device = device_type;
   switch (kind) {
     case LS_MODE_GRAD:
       m.on = c10::GradMode::is_enabled();
@@ -81,7 +86,7 @@ ls_mode mode_in_force(int32_t kind, int32_t device_type) {
 
 // The cache of casts belongs to the process and ignores the dtype and writes to a tensor, so it stays off.
 void set_autocast(const ls_mode &m, bool cache) {
-  auto type = static_cast<c10::DeviceType>(m.device_type);
+  auto type = static_cast<c10::DeviceType>(m.device);
   at::autocast::set_autocast_dtype(type, static_cast<c10::ScalarType>(m.dtype));
   at::autocast::set_autocast_enabled(type, m.on != 0);
   at::autocast::set_autocast_cache_enabled(cache);
@@ -138,13 +143,17 @@ ls_error *ls_mode_push(ls_mode mode) noexcept {
     // Allocate first: a mode that is set must be recorded, so that it can be undone.
     ls::modes.reserve(ls::modes.size() + 1);
     ls::Mode m;
-    m.before = ls::mode_in_force(mode.kind, mode.device_type);
+    m.before.kind = mode.kind;
+    if (mode.kind != LS_MODE_STREAM) m.before = ls::mode_in_force(mode.kind, mode.device);
     switch (mode.kind) {
       case LS_MODE_GRAD:
         c10::GradMode::set_enabled(mode.on != 0);
         break;
       case LS_MODE_INFERENCE:
         m.inference = std::make_unique<c10::InferenceMode>(mode.on != 0);
+        break;
+      case LS_MODE_STREAM:
+        m.stream = ls::StreamMode::enter(mode.device, mode.stream);
         break;
       default: {
         auto dtype = static_cast<c10::ScalarType>(mode.dtype);
@@ -167,6 +176,7 @@ void ls_mode_pop(void) noexcept {
     ls::modes.pop_back();
     if (m.before.kind == LS_MODE_GRAD) c10::GradMode::set_enabled(m.before.on != 0);
     if (m.before.kind == LS_MODE_AUTOCAST) ls::set_autocast(m.before, m.cache);
+    if (m.stream) m.stream->undo();
   });
 }
 
@@ -305,6 +315,8 @@ int32_t ls_device_count(int32_t device_type) noexcept {
 ls_error *ls_device_synchronize(int32_t device) noexcept {
   return ls::run_void([&] {
     auto d = ls::device_of(device);
-    if (!d.is_cpu()) at::accelerator::synchronizeDevice(d.index());
+    if (d.is_cpu()) return;
+    ls::refuse_while_captured(d);
+    at::accelerator::synchronizeDevice(d.index());
   });
 }

@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "memory.h"
+#include "stream.h"
 
 namespace ls {
 
@@ -84,6 +85,7 @@ void ls_tensor_free(ls_tensor t) noexcept {
   if (t == 0) return ls::run_quiet([] {});
   ls::count_handle(&ls::HandleCount::freed);
   if (ls::any_lost() && ls::must_leak(reinterpret_cast<c10::TensorImpl *>(t))) return;
+  if (ls::captures() != 0 && ls::keep_until_captured(reinterpret_cast<c10::TensorImpl *>(t))) return;
   // Destructors of libtorch may throw an exception of a device's allocator. A free has no way to report it.
   ls::run_quiet([&] {
     c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(reinterpret_cast<c10::TensorImpl *>(t))

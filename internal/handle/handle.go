@@ -18,7 +18,9 @@ var (
 	Grad        any // func(outputs, inputs []*tensor.Tensor, opts ...tensor.BackwardOption) ([]*tensor.Tensor, error)
 	Checkpoint  any // func(inputs []*tensor.Tensor, f func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
 	TieFunction any // func(inputs, outputs, saved []*tensor.Tensor, f func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
-	AdamStep    any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
+	// RecordStream records that a stream uses t's memory: func(t *tensor.Tensor, device int32, id int64) error.
+	RecordStream any
+	AdamStep     any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
 
 // Adam holds the settings of AdamStep.
@@ -26,6 +28,13 @@ type Adam struct {
 	LR, Beta1, Beta2, WeightDecay, Eps float64
 	AMSGrad, Maximize, Decoupled       bool
 }
+
+// WithStream runs f with a stream, named by its device's word and its number, and its device current on this goroutine,
+// which is locked to its thread meanwhile. Errors of WithStream itself name op.
+var WithStream func(op string, device int32, id int64, f func() error) error
+
+// NativeError turns an error of the shim into a *tensor.Error of op.
+var NativeError func(op string, err error) error
 
 // WithGrad and WithInference run f with the recording of gradients or inference mode on or off on this goroutine, which
 // is locked to its thread meanwhile.

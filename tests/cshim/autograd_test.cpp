@@ -134,7 +134,7 @@ TEST_F(Autograd, CustomFunction) {
     Tensor x = floats({1, 2}), other = floats({7}), three = floats({3});
     EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
     for (uint64_t id : {uint64_t{21}, uint64_t{22}}) {
-      EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+      EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
       Tensor y(ls_aten_mul_Tensor(x, three));
       ls_mode_pop();
       ls_tensor in[2] = {x, other}, saved[1] = {three}, out[1], ys[1] = {y};

@@ -52,7 +52,7 @@ int linstock_c_test(void) {
   const int64_t shape[1] = {4};
   const float xs[4] = {0, 1, 2, 3}, ys[4] = {1, 3, 5, 7};
   const float zero = 0;
-  const ls_mode no_grad = {LS_MODE_GRAD, 0, 0, 0};
+  const ls_mode no_grad = {LS_MODE_GRAD, 0, 0, 0, 0};
   ls_memory before, after;
   ls_result x, y, w, b;
   ls_value item[2];

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -16,7 +17,10 @@
 // The core remembers lost devices for the lifetime of the process, so each test has its own.
 struct FakeDevices : ls::Devices {
   int starts = 0, uses[2] = {}, broken = -1;
-  bool start_fails = false, count_fails = false;
+  bool start_fails = false, count_fails = false, begin_fails = false, end_fails = false;
+  std::atomic<int> graphs{0}, replays{0}, emptied{0};
+  inline static std::atomic<int> pinned_freed{0};
+  int64_t captured = -1;  // the stream that is captured
   std::atomic<bool> busy{false};
 
   int32_t count() override {
@@ -26,11 +30,28 @@ struct FakeDevices : ls::Devices {
   std::string name(int32_t) override { return "fake"; }
   ls::DeviceMemory memory(int32_t) override { return {}; }
   void reset_peak(int32_t) override {}
-  void empty_cache(int32_t) override {}
+  void empty_cache(int32_t) override { emptied++; }
   void capacity(int32_t, int64_t *free, int64_t *total) override { *free = *total = 0; }
   void limit_changed(int32_t) override {}
   void synchronize(int32_t) override {}
   bool capturing() override { return false; }
+  bool capturing(const c10::Stream &stream) override { return stream.id() == captured; }
+  struct FakeGraph : ls::Graph {
+    FakeDevices &of;
+    explicit FakeGraph(FakeDevices &d) : of(d) { of.graphs++; }
+    ~FakeGraph() override { of.graphs--; }
+    void begin(ls::PoolId) override {
+      if (of.begin_fails) throw std::runtime_error("no begin");
+    }
+    ls::PoolId end() override {
+      if (of.end_fails) throw std::runtime_error("no end");
+      return {7, 8};
+    }
+    void replay() override { of.replays++; }
+  };
+  std::unique_ptr<ls::Graph> new_graph() override { return std::make_unique<FakeGraph>(*this); }
+  c10::DeleterFnPtr pinned_deleter() override { return free_pinned; }
+  static void free_pinned(void *) { pinned_freed++; }
   std::string snapshot() override { return ""; }
   void start() override {
     alone();

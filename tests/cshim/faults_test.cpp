@@ -114,7 +114,7 @@ int32_t program(ls_tensor x, ls_tensor w) {
   ls_spill_free(rs.spill);
   uint32_t slot = 0;
   TRY_VOID(ls_hook_register(part, 7, &slot));
-  TRY_VOID(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+  TRY_VOID(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
   ls_result plain = ls_aten_mul_Tensor(part, part);
   ls_mode_pop();
   EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
@@ -192,7 +192,7 @@ TEST_F(Faults, EntriesThrow) {
 // Functions that return no error still complete.
 TEST_F(Faults, EntriesWithoutErrorsComplete) {
   ls_tensor x = ls_tensor_alias(floats({1, 2})).t;
-  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
   {
     Fault f(LS_FAULT_ENTRY, 0, kForever, LS_THROW_STD);
     EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 0);

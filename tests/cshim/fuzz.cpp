@@ -696,7 +696,7 @@ void Fuzz::boxed() {
   }
   bool in_place = std::strlen(o.name) > 0 && o.name[std::strlen(o.name) - 1] == '_';
   // An operator that writes to a tensor saved by its own graph makes a reference cycle.
-  if (in_place) ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+  if (in_place) ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
   values([&](ls_value *out, uint64_t n) {
     return ls_op_call(o.op, exact.data(), exact.size(), out, n, in_place || one(20) ? LS_CALL_DISCARD : 0);
   });
@@ -806,14 +806,14 @@ void Fuzz::in_place() {
   if (!off && x != 0 && y != 0) {
     // Operators on x have saved x itself. If x were written into x, the graph would hold its own output, a
     // cycle that libtorch never frees.
-    ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+    ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
     auto r = ls_aten_clone(y);
     ls_mode_pop();
     result(r);
     y = r.t;
     z = y;
   }
-  if (off) ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+  if (off) ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
   switch (below(14)) {
     case 0:
       ok(ls_aten_add__Tensor(x, y));
@@ -1043,7 +1043,7 @@ void Fuzz::swap() {
   auto &slot = exchange[below(std::size(exchange))];
   ls_tensor give = 0;
   if (ls_tensor t = tensor(); t != 0 && !one(4)) {
-    ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
+    ok(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
     auto r = ls_aten_clone(t);
     ls_mode_pop();
     ok(r.err);
@@ -1226,10 +1226,10 @@ void Fuzz::threads_words() {
     case 0:
     case 1: {
       if (modes_ > 3) break;
-      auto kind = static_cast<int32_t>(one(10) ? integer() : static_cast<int64_t>(below(3)));
+      auto kind = static_cast<int32_t>(one(10) ? integer() : static_cast<int64_t>(below(4)));
       auto *e = ls_mode_push({kind, static_cast<int32_t>(below(2)),
                               static_cast<int32_t>(one(10) ? integer() : static_cast<int64_t>(below(2))),
-                              pick<int32_t>({5, 15, 15, static_cast<int32_t>(dtype())})});
+                              pick<int32_t>({5, 15, 15, static_cast<int32_t>(dtype())}), 0});
       if (e == nullptr) modes_++;
       return ok(e);
     }

@@ -364,8 +364,8 @@ class Threads : public ShimTest {};
 
 TEST_F(Threads, ModesNestAndBelongToTheThread) {
   EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
-  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
-  EXPECT_OK(ls_mode_push({LS_MODE_INFERENCE, 1, 0, 0}));
+  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
+  EXPECT_OK(ls_mode_push({LS_MODE_INFERENCE, 1, 0, 0, 0}));
   EXPECT_EQ(ls_mode_get(LS_MODE_INFERENCE, 0).on, 1);
   std::thread([] {
     EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
@@ -376,7 +376,8 @@ TEST_F(Threads, ModesNestAndBelongToTheThread) {
   ls_mode_pop();
   EXPECT_EQ(ls_mode_get(LS_MODE_GRAD, 0).on, 1);
   ls_mode_pop();  // one call too many does nothing
-  EXPECT_ERR(ls_mode_push({42, 1, 0, 0}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_mode_push({42, 1, 0, 0, 0}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_mode_push({LS_MODE_STREAM, 1, 0xff, 0, 0}), LS_ERR_ARGUMENT);  // the CPU has no streams
 }
 
 TEST_F(Threads, AutocastNestsByDeviceTypeAndDType) {
@@ -390,16 +391,16 @@ TEST_F(Threads, AutocastNestsByDeviceTypeAndDType) {
   };
   EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).on, 0);
   EXPECT_EQ(dtype_of("aten::mm"), kFloat);
-  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kBFloat16}));
+  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kBFloat16, 0}));
   EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).on, 1);
   EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).dtype, kBFloat16);
   EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, kCuda).on, 0) << "another device type";
   EXPECT_EQ(dtype_of("aten::mm"), kBFloat16);
   EXPECT_EQ(dtype_of("aten::exp"), kFloat);
-  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kHalf}));
+  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kHalf, 0}));
   EXPECT_EQ(dtype_of("aten::mm"), kHalf) << "no cast to another dtype is reused";
-  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0}));
-  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 0, 0, -1}));
+  EXPECT_OK(ls_mode_push({LS_MODE_GRAD, 0, 0, 0, 0}));
+  EXPECT_OK(ls_mode_push({LS_MODE_AUTOCAST, 0, 0, -1, 0}));
   EXPECT_EQ(dtype_of("aten::mm"), kFloat);
   std::thread([] { EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).on, 0); }).join();
   ls_mode_pop();
@@ -410,8 +411,8 @@ TEST_F(Threads, AutocastNestsByDeviceTypeAndDType) {
   ls_mode_pop();
   EXPECT_EQ(ls_mode_get(LS_MODE_AUTOCAST, 0).on, 0);
   EXPECT_EQ(dtype_of("aten::mm"), kFloat);
-  EXPECT_ERR(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kLong}), LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_mode_push({LS_MODE_AUTOCAST, 1, 99, kHalf}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_mode_push({LS_MODE_AUTOCAST, 1, 0, kLong, 0}), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_mode_push({LS_MODE_AUTOCAST, 1, 99, kHalf, 0}), LS_ERR_ARGUMENT);
 }
 
 TEST_F(Threads, ResultsCarryTheScopeWord) {

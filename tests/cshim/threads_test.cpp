@@ -289,7 +289,7 @@ TEST_F(Concurrent, SettingsChangeDuringOperators) {
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
     for (int i = 0; i < 100; i++) {
       Tensor y(ls_aten_exp(x));
-      EXPECT_OK(ls_mode_push({w % 2, 1, 0, 0}));
+      EXPECT_OK(ls_mode_push({w % 2, 1, 0, 0, 0}));
       EXPECT_EQ(ls_mode_get(w % 2, 0).on, 1);
       Tensor r = call("aten::rand_like", "", {T(x)});
       ls_mode_pop();

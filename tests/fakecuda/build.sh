@@ -56,7 +56,8 @@ compile() { # compile SOURCE: prints the object
 # Stubs are declared without the types that the compiler knows for functions of these names.
 flags+=(-fno-builtin)
 cudart=$(sed -n 's/^\(libcudart.so[^ ]*\) .*/\1/p' "$out/stubs/libs.txt")
-link "$cudart" "$(compile "$out/stubs/$cudart.c")" "$(compile "$here/src/cudart.c")" "$(compile "$here/src/state.c")"
+link "$cudart" "$(compile "$out/stubs/$cudart.c")" "$(compile "$here/src/cudart.c")" "$(compile "$here/src/streams.c")" \
+  "$(compile "$here/src/state.c")"
 while read -r soname source; do
   [ "$soname" != "$cudart" ] || continue
   objects=("$(compile "$out/stubs/$soname.c")")

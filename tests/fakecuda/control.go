@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -58,6 +59,12 @@ const (
 	badCopiesWord
 	hostLiveWord
 	capturingWord
+	clockWord
+	kernelWord
+	copyWord
+	graphsWord
+	nodesWord
+	invalidatedWord
 
 	firstDevice = 16
 	deviceWords = 8
@@ -65,7 +72,8 @@ const (
 	firstRule   = firstDevice + deviceWords*maxDevices
 	ruleWords   = 8
 	maxRules    = 8
-	allWords    = firstRule + ruleWords*maxRules
+	eventsWord  = firstRule + ruleWords*maxRules
+	allWords    = eventsWord + 1
 
 	magic = 0x316475636b6166
 )
@@ -118,6 +126,30 @@ func (c *Control) of(device, i int) int { return firstDevice + deviceWords*devic
 // SetCapturing marks the default stream of a thread as capturing. The thread is given by its kernel ID; 0 means
 // none.
 func (c *Control) SetCapturing(thread int) { c.store(capturingWord, int64(thread)) }
+
+// Clock returns the host's time by the simulated clock; see src/streams.c.
+func (c *Control) Clock() time.Duration { return time.Duration(c.load(clockWord)) }
+
+// Advance adds d to the simulated clock.
+func (c *Control) Advance(d time.Duration) { c.store(clockWord, c.load(clockWord)+int64(d)) }
+
+// SetTimes sets the times that a kernel and a copy take by the simulated clock. They are 0 at first.
+func (c *Control) SetTimes(kernel, copy time.Duration) {
+	c.store(kernelWord, int64(kernel))
+	c.store(copyWord, int64(copy))
+}
+
+// Graphs returns the number of live instantiated graphs.
+func (c *Control) Graphs() int64 { return c.load(graphsWord) }
+
+// Nodes returns the number of nodes of the graph instantiated last.
+func (c *Control) Nodes() int64 { return c.load(nodesWord) }
+
+// Invalidated returns the number of captures that calls have made invalid.
+func (c *Control) Invalidated() int64 { return c.load(invalidatedWord) }
+
+// Events returns the number of live events.
+func (c *Control) Events() int64 { return c.load(eventsWord) }
 
 // SetCapacity sets a device's capacity in bytes. Live memory is kept.
 func (c *Control) SetCapacity(device int, bytes int64) { c.store(c.of(device, 0), bytes) }

@@ -72,9 +72,13 @@ typedef struct fakecuda_state {
   int64_t bad_copies;    /* copies from or to device memory that is not there */
   int64_t host_live;     /* bytes of pinned memory */
   int64_t capturing; /* the kernel's number of a thread whose default stream counts as being captured, 0: none */
-  int64_t unused[6];
+  /* The simulated clock (src/streams.c), in nanoseconds: the host's time, and what a kernel and a copy take. */
+  int64_t clock, kernel_ns, copy_ns;
+  int64_t graphs, nodes; /* instantiated graphs that live; the nodes of the last one */
+  int64_t invalidated;   /* captures */
   fakecuda_device device[FAKECUDA_MAX_DEVICES];
   fakecuda_rule rule[FAKECUDA_MAX_RULES];
+  int64_t events; /* that live */
 } fakecuda_state;
 
 /* FNV-1a, 64 bit. */

@@ -14,6 +14,8 @@ func init() { programs["copies"] = copies }
 var streamSteps = []step{
 	{name: "copies", shows: "copies from pageable and pinned memory, and the host's waiting time", limit: 2 * time.Minute, argv: "{bin}/gpu copies"},
 	{name: "python", shows: "the same by Python, and copies beside kernels on two streams", limit: 2 * time.Minute, argv: "{python} tests/gpu/copies.py"},
+	{name: "overlap", shows: "copies beside kernels on two streams; tensors freed while another stream reads them", limit: 2 * time.Minute, argv: "{bin}/gpu overlap"},
+	{name: "graphs", shows: "training steps as graphs beside eager ones, with sweeps and frees going on", limit: 2 * time.Minute, argv: "{bin}/gpu graphs"},
 }
 
 // pinned returns a copy of x in page-locked memory. PyTorch: Tensor.pin_memory.
@@ -26,8 +28,8 @@ func pinned(x *tensor.Tensor) *tensor.Tensor {
 	return y
 }
 
-// copies measures copies of a block between the host and the device. Linstock has no streams yet, so a copy
-// runs after earlier kernels on the device; only work on the host can overlap with it.
+// copies measures copies of a block between the host and the device, on the default stream. A copy runs after earlier
+// kernels on the device; only work on the host can overlap with it. The step overlap uses two streams.
 func copies([]string) error {
 	n, side, kernels := 256<<20, 8192, 20
 	if dry() {

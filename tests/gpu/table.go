@@ -41,6 +41,6 @@ var parts = []part{
 	{name: "faults", shows: "Errors that lose the device, killed processes, two processes on one device", steps: faultSteps},
 	{name: "memory", shows: "Out-of-memory, peaks beside Python's, history, allocator options on real allocations", steps: memorySteps},
 	{name: "speed", shows: "Time beside C++ and Python", steps: speedSteps},
-	{name: "streams", shows: "Copies that overlap, pinned memory", steps: streamSteps},
+	{name: "streams", shows: "Copies that overlap, pinned memory, several streams, graphs", steps: streamSteps},
 	{name: "nccl", shows: "NCCL beside a Go process", steps: ncclSteps},
 }

@@ -36,8 +36,9 @@ enum ls_code {
   LS_ERR_UNKNOWN = 12,
   LS_ERR_DEVICE_LOST = 13, /* the device met a sticky error, now or before; see device_error */
   LS_ERR_STOP_RECOMPUTATION =
-      14,              /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
-  LS_ERR_INTERNAL = 15 /* an assertion in libtorch failed (TORCH_INTERNAL_ASSERT) */
+      14,               /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
+  LS_ERR_INTERNAL = 15, /* an assertion in libtorch failed (TORCH_INTERNAL_ASSERT) */
+  LS_ERR_CAPTURE = 16   /* not possible while a graph is captured; see device_error, 0 if the shim refused it */
 };
 
 typedef struct ls_error {
@@ -124,17 +125,21 @@ LS_API ls_results ls_torch_config(ls_value *out, uint64_t out_slots) LS_NOEXCEPT
 enum ls_mode_kind {
   LS_MODE_GRAD = 0,      /* operations are recorded for the backward pass */
   LS_MODE_INFERENCE = 1, /* inference mode */
-  LS_MODE_AUTOCAST = 2   /* operators of a device type cast their arguments to a dtype, without a cache of casts */
+  LS_MODE_AUTOCAST = 2,  /* operators of a device type cast their arguments to a dtype, without a cache of casts */
+  LS_MODE_STREAM = 3     /* a stream and its device are current (linstock/stream.h) */
 };
 typedef struct ls_mode {
   int32_t kind;
-  int32_t on;
-  int32_t device_type; /* of LS_MODE_AUTOCAST; the other kinds have no arguments */
-  int32_t dtype;       /* of LS_MODE_AUTOCAST: float16 or bfloat16; not read where on is 0 */
+  int32_t on;     /* not read for LS_MODE_STREAM */
+  int32_t device; /* of LS_MODE_AUTOCAST: a device type; of LS_MODE_STREAM: a device, as in LS_DEVICE */
+  int32_t dtype;  /* of LS_MODE_AUTOCAST: float16 or bfloat16; not read where on is 0 */
+  int64_t stream; /* of LS_MODE_STREAM: the stream's id */
 } ls_mode;
-/* The mode of a kind, and for LS_MODE_AUTOCAST of a device type, that is in force. */
+/* The mode of a kind, and for LS_MODE_AUTOCAST of a device type, that is in force. Not for LS_MODE_STREAM: see
+ * ls_stream_current. */
 LS_API ls_mode ls_mode_get(int32_t kind, int32_t device_type) LS_NOEXCEPT;
-/* Sets a mode. ls_mode_pop restores what was in force before, on the same thread, innermost first. */
+/* Sets a mode. ls_mode_pop restores what was in force before, on the same thread, innermost first. From the first
+ * stream other than a default one, every operator records the streams that use its operands (ls_stream_record). */
 LS_API ls_error *ls_mode_push(ls_mode mode) LS_NOEXCEPT;
 LS_API void ls_mode_pop(void) LS_NOEXCEPT;
 /* Set in the scope word of a result whose thread has computed on large CPU blocks, at least 8 ms after the flag

@@ -11,19 +11,6 @@
 
 #define API __attribute__((visibility("default")))
 
-struct CUstream_st {
-  int device;
-  int capturing;
-};
-struct CUevent_st {
-  int device;
-};
-
-static int device_of(cudaStream_t s) {
-  // 0, 1 and 2 are the default streams.
-  return (uintptr_t)s <= 2 ? fakecuda_current_device() : s->device;
-}
-
 // ---- errors and devices ----
 
 API const char *cudaGetErrorName(cudaError_t e) {
@@ -38,6 +25,16 @@ API const char *cudaGetErrorName(cudaError_t e) {
       return "cudaErrorIllegalAddress";
     case 719:
       return "cudaErrorLaunchFailure";
+    case 900:
+      return "cudaErrorStreamCaptureUnsupported";
+    case 901:
+      return "cudaErrorStreamCaptureInvalidated";
+    case 904:
+      return "cudaErrorStreamCaptureUnjoined";
+    case 905:
+      return "cudaErrorStreamCaptureIsolation";
+    case 907:
+      return "cudaErrorCapturedEvent";
     case 999:
       return "cudaErrorUnknown";
   }
@@ -55,6 +52,16 @@ API const char *cudaGetErrorString(cudaError_t e) {
       return "an illegal memory access was encountered";
     case 719:
       return "unspecified launch failure";
+    case 900:
+      return "operation not permitted when stream is capturing";
+    case 901:
+      return "operation failed due to a previous error during capture";
+    case 904:
+      return "capturing stream has unjoined work";
+    case 905:
+      return "dependency created on uncaptured work in another stream";
+    case 907:
+      return "operation not permitted on an event last recorded in a capturing stream";
     case 999:
       return "unknown error";
   }
@@ -188,10 +195,6 @@ API cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
   *can = device != peer;
   return cudaSuccess;
 }
-API cudaError_t cudaDeviceSynchronize(void) {
-  ENTER(SYNC, fakecuda_current_device());
-  return cudaSuccess;
-}
 
 // A driver function requested by name. Functions without an implementation do nothing and succeed.
 static int nothing(void) { return 0; }
@@ -214,6 +217,7 @@ API cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **f, u
 
 API cudaError_t cudaMalloc(void **p, size_t n) {
   ENTER(ALLOC, fakecuda_current_device());
+  UNSAFE();
   return fake_alloc(fakecuda_current_device(), p, n);
 }
 API cudaError_t cudaMallocManaged(void **p, size_t n, unsigned flags) {
@@ -221,27 +225,30 @@ API cudaError_t cudaMallocManaged(void **p, size_t n, unsigned flags) {
   return cudaMalloc(p, n);
 }
 API cudaError_t cudaMallocAsync(void **p, size_t n, cudaStream_t s) {
-  ENTER(ALLOC, device_of(s));
-  return fake_alloc(device_of(s), p, n);
+  ENTER(ALLOC, fake_stream_device(s));
+  return fake_alloc(fake_stream_device(s), p, n);
 }
 API cudaError_t cudaFree(void *p) {
   int device = fakecuda_current_device();
   fake_range(p, &device, NULL, NULL);
   ENTER(FREE, device < 0 ? 0 : device);
+  UNSAFE();
   return fake_free(p, 0);
 }
 API cudaError_t cudaFreeAsync(void *p, cudaStream_t s) {
-  ENTER(FREE, device_of(s));
+  ENTER(FREE, fake_stream_device(s));
   return fake_free(p, 0);
 }
 API cudaError_t cudaHostAlloc(void **p, size_t n, unsigned flags) {
   (void)flags;
   ENTER(ANY, fakecuda_current_device());
+  UNSAFE();
   return fake_alloc(-1, p, n);
 }
 API cudaError_t cudaMallocHost(void **p, size_t n) { return cudaHostAlloc(p, n, 0); }
 API cudaError_t cudaFreeHost(void *p) {
   ENTER(ANY, fakecuda_current_device());
+  UNSAFE();
   return fake_free(p, 1);
 }
 API cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
@@ -266,30 +273,30 @@ API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const 
   a->hostPointer = device < 0 ? (void *)p : NULL;
   return cudaSuccess;
 }
-static int copy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind) {
-  return fake_copy(to, from, n, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
-                   kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice);
+static int copy(cudaStream_t s, void *to, const void *from, size_t n, enum cudaMemcpyKind kind) {
+  return fake_give_copy(s, to, from, n, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
+                        kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice);
 }
 API cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind kind) {
   ENTER(SYNC, fakecuda_current_device());
-  return copy(to, from, n, kind);
+  UNSAFE();
+  return copy(NULL, to, from, n, kind);
 }
 API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s) {
-  ENTER(COPY, device_of(s));
-  return copy(to, from, n, kind);
+  ENTER(COPY, fake_stream_device(s));
+  return copy(s, to, from, n, kind);
 }
 API cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t n,
                                     cudaStream_t s) {
-  (void)s;
   ENTER(COPY, to_device);
   ENTER(COPY, from_device);
-  return fake_copy(to, from, n, 1, 1);
+  return fake_give_copy(s, to, from, n, 1, 1);
 }
 API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                                   size_t height, enum cudaMemcpyKind kind, cudaStream_t s) {
-  ENTER(COPY, device_of(s));
+  ENTER(COPY, fake_stream_device(s));
   for (size_t i = 0; i < height; i++) {
-    int e = copy((char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, kind);
+    int e = copy(s, (char *)to + i * to_pitch, (const char *)from + i * from_pitch, width, kind);
     if (e != 0) return e;
   }
   return cudaSuccess;
@@ -299,8 +306,8 @@ API cudaError_t cudaMemset(void *p, int v, size_t n) {
   return fake_set(p, v, n);
 }
 API cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t s) {
-  ENTER(COPY, device_of(s));
-  return fake_set(p, v, n);
+  ENTER(COPY, fake_stream_device(s));
+  return fake_give_set(s, p, v, n);
 }
 static cudaError_t unsupported(void) { return fake_last_error = cudaErrorNotSupported; }
 API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *h, void *p) {
@@ -331,152 +338,6 @@ API cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t p, enum cudaMemPoolAttr a,
 API cudaError_t cudaDeviceGetGraphMemAttribute(int device, enum cudaGraphMemAttributeType a, void *v) {
   (void)device, (void)a;
   *(uint64_t *)v = 0;
-  return cudaSuccess;
-}
-
-// ---- streams and events ----
-
-API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority) {
-  (void)flags, (void)priority;
-  ENTER(ANY, fakecuda_current_device());
-  *s = calloc(1, sizeof **s);
-  (*s)->device = fakecuda_current_device();
-  return cudaSuccess;
-}
-API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) {
-  return cudaStreamCreateWithPriority(s, flags, 0);
-}
-API cudaError_t cudaStreamCreate(cudaStream_t *s) { return cudaStreamCreateWithPriority(s, 0, 0); }
-API cudaError_t cudaStreamDestroy(cudaStream_t s) {
-  ENTER(ANY, device_of(s));
-  if ((uintptr_t)s > 2) free(s);
-  return cudaSuccess;
-}
-API cudaError_t cudaStreamSynchronize(cudaStream_t s) {
-  ENTER(SYNC, device_of(s));
-  return cudaSuccess;
-}
-API cudaError_t cudaStreamQuery(cudaStream_t s) {
-  ENTER(SYNC, device_of(s));
-  return cudaSuccess;
-}
-API cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
-  (void)e, (void)flags;
-  ENTER(ANY, device_of(s));
-  return cudaSuccess;
-}
-API cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void *arg, unsigned flags) {
-  (void)flags;
-  ENTER(ANY, device_of(s));
-  f(s, cudaSuccess, arg);
-  return cudaSuccess;
-}
-API cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *arg) {
-  ENTER(ANY, device_of(s));
-  f(arg);
-  return cudaSuccess;
-}
-API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
-  (void)flags;
-  ENTER(ANY, fakecuda_current_device());
-  *e = calloc(1, sizeof **e);
-  (*e)->device = fakecuda_current_device();
-  return cudaSuccess;
-}
-API cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlags(e, 0); }
-API cudaError_t cudaEventDestroy(cudaEvent_t e) {
-  ENTER(ANY, e->device);
-  free(e);
-  return cudaSuccess;
-}
-API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
-  (void)s;
-  ENTER(ANY, e->device);
-  return cudaSuccess;
-}
-API cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags) {
-  (void)flags;
-  return cudaEventRecord(e, s);
-}
-API cudaError_t cudaEventQuery(cudaEvent_t e) {
-  ENTER(SYNC, e->device);
-  return cudaSuccess;
-}
-API cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-  ENTER(SYNC, e->device);
-  return cudaSuccess;
-}
-API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
-  (void)from;
-  ENTER(SYNC, to->device);
-  *ms = 0.5F;
-  return cudaSuccess;
-}
-
-// ---- graphs: capturing records nothing, replaying does nothing ----
-
-API cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode) {
-  (void)mode;
-  ENTER(ANY, device_of(s));
-  if ((uintptr_t)s <= 2) return fake_last_error = cudaErrorStreamCaptureUnsupported;
-  s->capturing = 1;
-  return cudaSuccess;
-}
-API cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
-  ENTER(ANY, device_of(s));
-  if ((uintptr_t)s > 2) s->capturing = 0;
-  *g = malloc(1);
-  return cudaSuccess;
-}
-API cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status) {
-  ENTER(ANY, device_of(s));
-  int64_t thread = __atomic_load_n(&fakecuda_get()->capturing, __ATOMIC_SEQ_CST);
-  int on = (uintptr_t)s > 2 ? s->capturing : thread != 0 && thread == (int64_t)gettid();
-  *status = on ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status,
-                                         unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **deps,
-                                         const cudaGraphEdgeData **edges, size_t *n) {
-  if (id != NULL) *id = 1;
-  if (graph != NULL) *graph = NULL;
-  if (deps != NULL) *deps = NULL;
-  if (edges != NULL) *edges = NULL;
-  if (n != NULL) *n = 0;
-  return cudaStreamIsCapturing(s, status);
-}
-API cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
-  static __thread enum cudaStreamCaptureMode now = cudaStreamCaptureModeGlobal;
-  enum cudaStreamCaptureMode before = now;
-  now = *mode;
-  *mode = before;
-  return cudaSuccess;
-}
-API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long flags) {
-  (void)g, (void)flags;
-  ENTER(ANY, fakecuda_current_device());
-  *e = malloc(1);
-  return cudaSuccess;
-}
-API cudaError_t cudaGraphInstantiate(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long flags) {
-  return cudaGraphInstantiateWithFlags(e, g, flags);
-}
-API cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
-  (void)e;
-  ENTER(LAUNCH, device_of(s));
-  return cudaSuccess;
-}
-API cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *nodes, size_t *n) {
-  (void)g, (void)nodes;
-  *n = 0;
-  return cudaSuccess;
-}
-API cudaError_t cudaGraphDestroy(cudaGraph_t g) {
-  free(g);
-  return cudaSuccess;
-}
-API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) {
-  free(e);
   return cudaSuccess;
 }
 
@@ -513,14 +374,14 @@ API cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *entry) {
 API cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
                                    cudaStream_t s) {
   (void)kernel, (void)grid, (void)block, (void)args, (void)shared;
-  ENTER(LAUNCH, device_of(s));
-  return cudaSuccess;
+  ENTER(LAUNCH, fake_stream_device(s));
+  return fake_give_kernel(s);
 }
 API cudaError_t cudaLaunchKernel(const void *f, dim3 grid, dim3 block, void **args, size_t shared,
                                  cudaStream_t s) {
   (void)f, (void)grid, (void)block, (void)args, (void)shared;
-  ENTER(LAUNCH, device_of(s));
-  return cudaSuccess;
+  ENTER(LAUNCH, fake_stream_device(s));
+  return fake_give_kernel(s);
 }
 API cudaError_t cudaLaunchCooperativeKernel(const void *f, dim3 grid, dim3 block, void **args, size_t shared,
                                             cudaStream_t s) {
@@ -528,8 +389,8 @@ API cudaError_t cudaLaunchCooperativeKernel(const void *f, dim3 grid, dim3 block
 }
 API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *c, const void *f, void **args) {
   (void)f, (void)args;
-  ENTER(LAUNCH, device_of(c->stream));
-  return cudaSuccess;
+  ENTER(LAUNCH, fake_stream_device(c->stream));
+  return fake_give_kernel(c->stream);
 }
 API cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *f) {
   (void)f;

@@ -12,3 +12,16 @@ int fake_free(void *p, int host);
 int fake_range(const void *p, int *device, void **base, int64_t *size);
 int fake_copy(void *to, const void *from, size_t n, int to_device, int from_device);
 int fake_set(void *to, int value, size_t n);
+
+// streams.c
+int fake_stream_device(cudaStream_t s);
+int fake_unsafe(void);
+// Stands in functions that a capture does not allow.
+#define UNSAFE()            \
+  do {                      \
+    int e_ = fake_unsafe(); \
+    if (e_ != 0) return e_; \
+  } while (0)
+int fake_give_kernel(cudaStream_t s);
+int fake_give_copy(cudaStream_t s, void *to, const void *from, size_t n, int to_device, int from_device);
+int fake_give_set(cudaStream_t s, void *to, int value, size_t n);

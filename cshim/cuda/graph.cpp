@@ -1,0 +1,75 @@
+// CUDA graphs, over libtorch's at::cuda::CUDAGraph.
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include <cstdlib>
+
+#include "allocator.h"
+
+namespace ls {
+namespace {
+
+namespace caching = c10::cuda::CUDACachingAllocator;
+
+// libtorch's graph. Before libtorch 2.15 a failed capture keeps its pool, to which later allocations would go, and
+// the device's generator, which would refuse to draw outside of a capture: here the destructor gives both back.
+class Captured final : public at::cuda::CUDAGraph {
+ public:
+  ~Captured() { end_failed(*this); }
+  c10::MempoolId_t id() const { return mempool_id_; }
+
+ private:
+  // A template, because versions differ in their members.
+  template <class G>
+  static void end_failed(G &g) noexcept {
+    if constexpr (!requires { g.allocated_pool_; }) {
+      if (g.capture_ended_) return;
+      for (auto &generator : g.captured_generator_states_) {
+        auto &state = *generator.first;
+        if constexpr (requires { state.capturing_; }) state.capturing_ = false;
+      }
+      if (g.capture_dev_ == UNDEFINED_DEVICE || g.mempool_id_ == c10::MempoolId_t{0, 0}) return;
+      auto quietly = [](auto f) {
+        try {
+          f();
+        } catch (...) {
+        }
+      };
+      auto *host = at::getHostAllocator(at::kCUDA);
+      quietly([&] { caching::endAllocateToPool(g.capture_dev_, g.mempool_id_); });
+      quietly([&] { host->end_allocate_to_pool(g.mempool_id_); });
+      quietly([&] { caching::releasePool(g.capture_dev_, g.mempool_id_); });
+      quietly([&] { host->release_pool(g.mempool_id_); });
+    }
+  }
+};
+
+class CudaGraph final : public Graph {
+ public:
+  void begin(PoolId pool) override {
+    const char *uncached = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
+    TORCH_CHECK(uncached == nullptr || *uncached == 0,
+                "a graph needs the caching allocator, which PYTORCH_NO_CUDA_MEMORY_CACHING turns off");
+    // Calls of other threads, such as those of a sweep, do not end a capture in this mode.
+    graph_.capture_begin({pool.first, pool.second}, cudaStreamCaptureModeThreadLocal);
+  }
+
+  PoolId end() override {
+    graph_.capture_end();
+    auto id = graph_.id();
+    return {id.first, id.second};
+  }
+
+  void replay() override { graph_.replay(); }
+
+ private:
+  Captured graph_;
+};
+
+}  // namespace
+
+std::unique_ptr<Graph> new_cuda_graph() { return std::make_unique<CudaGraph>(); }
+
+}  // namespace ls

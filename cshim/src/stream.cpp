@@ -1,0 +1,347 @@
+// The functions of linstock/stream.h. Streams and events go through libtorch's interface for all devices; graphs
+// through the device's library.
+#include "stream.h"
+
+#include <ATen/record_function.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "device.h"
+#include "shim.h"
+
+namespace ls {
+
+std::atomic<int32_t> captures_underway{0};
+
+namespace {
+
+using c10::impl::VirtualGuardImpl;
+
+struct OwnedGraph {
+  int slot;
+  std::unique_ptr<Graph> graph;
+};
+
+// The graph that the calling thread captures.
+thread_local OwnedGraph *capturing = nullptr;
+
+// The deleter of pinned memory, known from the first capture on. To ask libtorch's allocator whether it owns a
+// block would call CUDA.
+std::atomic<c10::DeleterFnPtr> pinned_deleter{nullptr};
+
+// What waits for the end of captures.
+struct Waiting {
+  std::mutex mutex;
+  OwnedGraph *on[kMaxSlots] = {};         // the capture on each device
+  bool empty[kMaxSlots] = {};             // whether its cache is to be emptied
+  std::vector<c10::TensorImpl *> pinned;  // references
+};
+Waiting &waiting() {
+  static auto *w = new Waiting;
+  return *w;
+}
+
+// The device of the word, started and not lost.
+c10::Device accelerator(int32_t word) {
+  auto d = device_of(word);
+  if (d.is_cpu() || slot_of(d) < 0) throw ArgumentError(d.str() + " has no streams: a CUDA device is needed");
+  need_devices(d.type());
+  return d;
+}
+
+c10::Stream stream_of(int32_t device, int64_t id) {
+  return c10::Stream(c10::Stream::UNSAFE, accelerator(device), id);
+}
+
+// The same for a stream that is about to be used: not while another thread captures it.
+c10::Stream usable(int32_t device, int64_t id) {
+  auto s = stream_of(device, id);
+  if (captures() == 0) return s;
+  if (capturing != nullptr && capturing->slot == slot_of(s.device())) return s;
+  if (need_devices(s.device_type()).capturing(s))
+    throw CaptureError("another goroutine captures a graph on this stream of " + s.device().str() +
+                       "; a capture and all that it records belong to one goroutine");
+  return s;
+}
+
+void record_use(const VirtualGuardImpl &guard, const at::Tensor &t, const c10::Stream &s) {
+  guard.recordDataPtrOnStream(t.storage().data_ptr(), s);
+}
+
+// Records the current stream for an operand. Without this, the allocator would reuse a tensor's memory as soon as
+// it is freed, in the order of the stream that it was made on, although another stream may still read it.
+void note_operand(const c10::IValue &v) {
+  if (v.isTensor()) {
+    const at::Tensor &t = v.toTensor();
+    if (!t.defined() || t.device().is_cpu() || slot_of(t.device()) < 0 || !t.has_storage()) return;
+    VirtualGuardImpl guard(t.device().type());
+    record_use(guard, t, guard.getStream(t.device()));
+  } else if (v.isList()) {
+    for (const c10::IValue &e : v.toListRef()) note_operand(e);
+  }
+}
+
+std::unique_ptr<at::ObserverContext> note_operator(const at::RecordFunction &f) {
+  for (const c10::IValue &v : f.inputs()) note_operand(v);
+  return nullptr;
+}
+
+void note_operators() {
+  static const bool once = [] {
+    at::addGlobalCallback(
+        at::RecordFunctionCallback(note_operator).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
+    return true;
+  }();
+  (void)once;
+}
+
+// Ends the calling thread's capture, and does what had to wait for that.
+void end_capture(OwnedGraph &g) noexcept {
+  auto &w = waiting();
+  bool empty;
+  std::vector<c10::TensorImpl *> pinned;
+  {
+    std::lock_guard<std::mutex> lock(w.mutex);
+    capturing = nullptr;
+    w.on[g.slot] = nullptr;
+    empty = std::exchange(w.empty[g.slot], false);
+    if (captures_underway.fetch_sub(1) == 1) pinned.swap(w.pinned);
+  }
+  for (auto *impl : pinned) {
+    if (any_lost() && must_leak(impl)) continue;
+    run_quiet([&] { c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim(impl).reset(); });
+  }
+  if (empty) run_quiet([&] { devices_at(g.slot).empty_cache(index_of(g.slot)); });
+}
+
+struct OwnedEvent {
+  c10::Event event;
+  int slot;  // of the device that recorded it; -1: none
+};
+
+OwnedEvent &event_of(ls_stream_event e) {
+  if (e == 0) throw ArgumentError("event: an event is needed, got none");
+  auto &owned = *reinterpret_cast<OwnedEvent *>(e);
+  if (owned.slot >= 0) refuse_lost_device(owned.slot);
+  return owned;
+}
+
+OwnedGraph &graph_of(ls_graph g) {
+  auto *owned = reinterpret_cast<OwnedGraph *>(g);
+  if (owned == nullptr || owned->graph == nullptr) throw ArgumentError("graph: a graph is needed, got none");
+  return *owned;
+}
+
+// Frees libtorch's graph, but not that of a lost device, which would call CUDA.
+void free_graph(OwnedGraph &g) noexcept {
+  if (is_lost(g.slot)) (void)g.graph.release();
+  g.graph.reset();
+}
+
+// Ends the calling thread's capture at the end of a block, and frees libtorch's graph unless it is complete: what
+// a failed capture keeps of the device must be back before another thread may capture there.
+struct Ending {
+  OwnedGraph *owned;  // nullptr: the capture goes on
+  bool complete = false;
+  ~Ending() {
+    if (owned == nullptr) return;
+    if (!complete) free_graph(*owned);
+    end_capture(*owned);
+  }
+};
+
+}  // namespace
+
+StreamMode StreamMode::enter(int32_t device, int64_t id) {
+  auto s = usable(device, id);
+  VirtualGuardImpl guard(s.device_type());
+  if (s != guard.getDefaultStream(s.device())) note_operators();
+  StreamMode before{guard.getStream(s.device()), guard.getDevice()};
+  if (before.device != s.device()) guard.setDevice(s.device());
+  guard.exchangeStream(s);
+  return before;
+}
+
+void StreamMode::undo() const {
+  VirtualGuardImpl guard(stream.device_type());
+  guard.exchangeStream(stream);
+  if (guard.getDevice() != device) guard.setDevice(device);
+}
+
+void refuse_while_captured(c10::Device d) {
+  if (captures() == 0 || slot_of(d) < 0) return;
+  auto &w = waiting();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  if (w.on[slot_of(d)] != nullptr)
+    throw CaptureError("a graph is being captured on " + d.str() +
+                       ": to wait for the device would end the capture");
+}
+
+bool keep_until_captured(c10::TensorImpl *impl) noexcept {
+  return run_quiet([&] {
+    if (!impl->device().is_cpu() || !impl->has_storage()) return false;
+    if (impl->storage().data_ptr().get_deleter() != pinned_deleter.load()) return false;
+    auto &w = waiting();
+    std::lock_guard<std::mutex> lock(w.mutex);
+    if (captures() == 0) return false;
+    w.pinned.push_back(impl);
+    return true;
+  });
+}
+
+bool empty_cache_after_capture(int slot) noexcept {
+  if (captures() == 0 || slot <= kCpuSlot) return false;
+  auto &w = waiting();
+  std::lock_guard<std::mutex> lock(w.mutex);
+  if (w.on[slot] == nullptr) return false;
+  w.empty[slot] = true;
+  return true;
+}
+
+}  // namespace ls
+
+ls_error *ls_stream_new(int32_t device, int32_t priority, int64_t *stream) noexcept {
+  return ls::run_void([&] {
+    auto d = ls::accelerator(device);
+    *stream = ls::VirtualGuardImpl(d.type()).getNewStream(d, priority).id();
+  });
+}
+
+ls_error *ls_stream_current(int32_t device, int64_t *stream) noexcept {
+  return ls::run_void([&] {
+    auto d = ls::accelerator(device);
+    *stream = ls::VirtualGuardImpl(d.type()).getStream(d).id();
+  });
+}
+
+ls_error *ls_stream_query(int32_t device, int64_t stream, int32_t *done) noexcept {
+  return ls::run_void([&] { *done = ls::usable(device, stream).query(); });
+}
+
+ls_error *ls_stream_synchronize(int32_t device, int64_t stream) noexcept {
+  return ls::run_void([&] { ls::usable(device, stream).synchronize(); });
+}
+
+ls_error *ls_stream_record(ls_tensor t, int32_t device, int64_t stream) noexcept {
+  return ls::run_void([&] {
+    ls::Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "tensor");
+    auto s = ls::stream_of(device, stream);
+    if (x.device() != s.device())
+      throw ls::ArgumentError("the tensor is on " + x.device().str() + ", the stream is on " + s.device().str());
+    if (!x.has_storage()) throw ls::ArgumentError("a tensor with strided memory is needed");
+    ls::record_use(ls::VirtualGuardImpl(s.device_type()), x, s);
+  });
+}
+
+ls_error *ls_event_new(int32_t device, int32_t timing, ls_stream_event *event) noexcept {
+  return ls::run_void([&] {
+    auto d = ls::accelerator(device);
+    auto flag = timing != 0 ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT;
+    *event = reinterpret_cast<ls_stream_event>(new ls::OwnedEvent{c10::Event(d.type(), flag), -1});
+  });
+}
+
+void ls_event_free(ls_stream_event event) noexcept {
+  ls::run_quiet([&] {
+    auto *e = reinterpret_cast<ls::OwnedEvent *>(event);
+    if (e != nullptr && !ls::is_lost(e->slot)) delete e;
+  });
+}
+
+ls_error *ls_event_record(ls_stream_event event, int32_t device, int64_t stream) noexcept {
+  return ls::run_void([&] {
+    auto &e = ls::event_of(event);
+    auto s = ls::usable(device, stream);
+    e.event.record(s);
+    e.slot = ls::slot_of(s.device());
+  });
+}
+
+ls_error *ls_event_wait(ls_stream_event event, int32_t device, int64_t stream) noexcept {
+  return ls::run_void([&] { ls::event_of(event).event.block(ls::usable(device, stream)); });
+}
+
+ls_error *ls_event_query(ls_stream_event event, int32_t *done) noexcept {
+  return ls::run_void([&] { *done = ls::event_of(event).event.query(); });
+}
+
+ls_error *ls_event_synchronize(ls_stream_event event) noexcept {
+  return ls::run_void([&] { ls::event_of(event).event.synchronize(); });
+}
+
+ls_error *ls_event_elapsed(ls_stream_event from, ls_stream_event to, double *milliseconds) noexcept {
+  return ls::run_void([&] { *milliseconds = ls::event_of(from).event.elapsedTime(ls::event_of(to).event); });
+}
+
+ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) noexcept {
+  return ls::run_void([&] {
+    auto d = ls::accelerator(device);
+    if (ls::capturing != nullptr) throw ls::CaptureError("this goroutine is capturing a graph already");
+    auto &devices = ls::need_devices(d.type());
+    if (ls::pinned_deleter.load() == nullptr) ls::pinned_deleter = devices.pinned_deleter();
+    auto owned = std::make_unique<ls::OwnedGraph>();
+    owned->slot = ls::slot_of(d);
+    owned->graph = devices.new_graph();
+    auto &w = ls::waiting();
+    {
+      std::lock_guard<std::mutex> lock(w.mutex);
+      if (w.on[owned->slot] != nullptr)
+        throw ls::CaptureError("another goroutine is capturing a graph on " + d.str());
+      w.on[owned->slot] = owned.get();
+      ls::captures_underway.fetch_add(1);
+    }
+    ls::capturing = owned.get();
+    ls::Ending failure{owned.get()};
+    owned->graph->begin({pool->first, pool->second});
+    failure.owned = nullptr;
+    *graph = reinterpret_cast<ls_graph>(owned.release());
+  });
+}
+
+ls_error *ls_graph_end(ls_graph graph, ls_pool *pool) noexcept {
+  return ls::run_void([&] {
+    auto &g = ls::graph_of(graph);
+    if (&g != ls::capturing) throw ls::CaptureError("this goroutine is not capturing the graph");
+    ls::Ending ending{&g};
+    auto p = g.graph->end();
+    ending.complete = true;
+    *pool = {p.first, p.second};
+  });
+}
+
+void ls_graph_abandon(ls_graph graph) noexcept {
+  ls::run_quiet([&] {
+    auto *g = reinterpret_cast<ls::OwnedGraph *>(graph);
+    if (g == nullptr || g != ls::capturing) return;
+    ls::Ending ending{g};
+    g->graph->end();
+  });
+}
+
+ls_error *ls_graph_replay(ls_graph graph) noexcept {
+  return ls::run_void([&] {
+    auto &g = ls::graph_of(graph);
+    ls::refuse_lost_device(g.slot);
+    if (ls::capturing != nullptr) throw ls::CaptureError("a graph cannot be replayed inside a capture");
+    g.graph->replay();
+  });
+}
+
+void ls_graph_free(ls_graph graph) noexcept {
+  ls::run_quiet([&] {
+    auto *g = reinterpret_cast<ls::OwnedGraph *>(graph);
+    if (g == nullptr) return;
+    ls::free_graph(*g);
+    delete g;
+  });
+}
+
+int32_t ls_graph_capturing(void) noexcept {
+  return ls::run_quiet([]() -> int32_t { return ls::capturing != nullptr; });
+}

@@ -1,0 +1,127 @@
+package cshim
+
+/*
+#include "table_gen.h"
+*/
+import "C"
+
+import "unsafe"
+
+// Stream names a stream by its device's word and libtorch's number; 0 is the device's default stream.
+type Stream struct {
+	Device int32
+	ID     int64
+}
+
+func (s Stream) words() (C.int32_t, C.int64_t) { return C.int32_t(s.Device), C.int64_t(s.ID) }
+
+// StreamNew returns a stream of libtorch's pool for the device.
+func StreamNew(device int32, priority int) (Stream, error) {
+	var id C.int64_t
+	err := takeError(C.lsc_stream_new(C.int32_t(device), C.int32_t(priority), &id))
+	return Stream{device, int64(id)}, err
+}
+
+// StreamCurrent returns the calling thread's current stream of the device.
+func StreamCurrent(device int32) (Stream, error) {
+	var id C.int64_t
+	err := takeError(C.lsc_stream_current(C.int32_t(device), &id))
+	return Stream{device, int64(id)}, err
+}
+
+// Query reports whether the stream's work is done.
+func (s Stream) Query() (bool, error) {
+	device, id := s.words()
+	var done C.int32_t
+	err := takeError(C.lsc_stream_query(device, id, &done))
+	return done != 0, err
+}
+
+// Synchronize waits for the stream's work.
+func (s Stream) Synchronize() error {
+	device, id := s.words()
+	return takeError(C.lsc_stream_synchronize(device, id))
+}
+
+// Record records that the stream uses a tensor's memory.
+func (s Stream) Record(t Handle) error {
+	device, id := s.words()
+	return takeError(C.lsc_stream_record(native(t), device, id))
+}
+
+// StreamEvent is an ls_stream_event; 0 is none.
+type StreamEvent uintptr
+
+// EventNew makes an event for devices of the type of a device.
+func EventNew(device int32, timing bool) (StreamEvent, error) {
+	var e C.ls_stream_event
+	err := takeError(C.lsc_event_new(C.int32_t(device), flag(timing), &e))
+	return StreamEvent(e), err
+}
+
+// Free frees the event.
+func (e StreamEvent) Free() { C.lsc_event_free(C.ls_stream_event(e)) }
+
+// Record records the event on s.
+func (e StreamEvent) Record(s Stream) error {
+	device, id := s.words()
+	return takeError(C.lsc_event_record(C.ls_stream_event(e), device, id))
+}
+
+// Wait lets later work of s wait for the event.
+func (e StreamEvent) Wait(s Stream) error {
+	device, id := s.words()
+	return takeError(C.lsc_event_wait(C.ls_stream_event(e), device, id))
+}
+
+// Query reports whether the work before the event is done.
+func (e StreamEvent) Query() (bool, error) {
+	var done C.int32_t
+	err := takeError(C.lsc_event_query(C.ls_stream_event(e), &done))
+	return done != 0, err
+}
+
+// Synchronize waits for the work before the event.
+func (e StreamEvent) Synchronize() error {
+	return takeError(C.lsc_event_synchronize(C.ls_stream_event(e)))
+}
+
+// Elapsed returns the milliseconds between two events.
+func (e StreamEvent) Elapsed(end StreamEvent) (float64, error) {
+	var ms C.double
+	err := takeError(C.lsc_event_elapsed(C.ls_stream_event(e), C.ls_stream_event(end), &ms))
+	return float64(ms), err
+}
+
+// Pool is ls_pool, a memory pool of graphs.
+type Pool struct{ First, Second uint64 }
+
+var _ [unsafe.Sizeof(C.ls_pool{})]byte = [unsafe.Sizeof(Pool{})]byte{}
+
+// Graph is an ls_graph; 0 is none.
+type Graph uintptr
+
+// GraphBegin begins to capture the calling thread's current stream of the device.
+func GraphBegin(device int32, pool Pool) (Graph, error) {
+	var g C.ls_graph
+	err := takeError(C.lsc_graph_begin(C.int32_t(device), (*C.ls_pool)(unsafe.Pointer(&pool)), &g))
+	return Graph(g), err
+}
+
+// End ends the capture and returns the graph's pool. After an error the graph must be abandoned and freed.
+func (g Graph) End() (pool Pool, err error) {
+	err = takeError(C.lsc_graph_end(C.ls_graph(g), (*C.ls_pool)(unsafe.Pointer(&pool))))
+	return pool, err
+}
+
+// Abandon ends the capture of a graph that is not wanted.
+func (g Graph) Abandon() { C.lsc_graph_abandon(C.ls_graph(g)) }
+
+// Replay runs the graph on the calling thread's current stream.
+func (g Graph) Replay() error { return takeError(C.lsc_graph_replay(C.ls_graph(g))) }
+
+// Free frees the graph.
+func (g Graph) Free() { C.lsc_graph_free(C.ls_graph(g)) }
+
+// GraphCapturing reports whether the calling thread is capturing a graph.
+func GraphCapturing() bool { return cudaDevices != 0 && C.lsc_graph_capturing() != 0 }

@@ -1,0 +1,90 @@
+// Package cuda provides streams, events and graphs of CUDA devices. It corresponds to torch.cuda: torch.cuda.Stream,
+// torch.cuda.Event, torch.cuda.CUDAGraph, torch.cuda.graph and torch.cuda.make_graphed_callables. Tensors choose their
+// device by an option (tensor.CUDA(0)), [tensor.Synchronize] waits for a device, and package vram has its memory.
+//
+//	side, err := cuda.NewStream(tensor.CUDA(0))
+//	if err != nil {
+//		return err
+//	}
+//	err = cuda.WithStream(side, func() error { // a copy that runs beside the kernels of the current stream
+//		return next.Copy_(pinned, tensor.NonBlocking(true)).Err()
+//	})
+//
+// # Streams
+//
+// A stream is a queue of work on one device. Work in one stream runs in the order in which it was given; work in two
+// streams may run at the same time, unless [Stream.WaitEvent] or [Stream.WaitStream] orders it. Operators give their work
+// to the current stream of the goroutine that calls them and return before it is done. An event ([Event]) marks a point
+// in a stream, for which other streams and the program can wait.
+//
+//  1. The current stream belongs to a goroutine. Inside [WithStream] it is the given stream, and its device is the
+//     current device; elsewhere each device's default stream is current. WithStream locks the goroutine to its OS
+//     thread, as autograd.NoGrad does, because libtorch keeps the current stream for each thread. Goroutines that it
+//     starts have the default streams.
+//  2. A backward pass runs each operator's gradient on the stream that the operator ran on. Before Backward returns, the
+//     caller's current stream waits for all of them.
+//  3. A stream owns no tensors. libtorch owns the streams: 32 for each device and priority, which [NewStream] returns in
+//     turn, so two Streams may be the same queue. There is nothing to close.
+//
+// # Memory
+//
+// A tensor's memory belongs to the stream that was current when it was made: when the tensor is freed, later work of the
+// same stream may reuse the memory at once, because it runs after all earlier work of that stream. Work of another stream
+// may still be reading. So:
+//
+//  4. An operator that runs on another stream than the one its operand was made on records that stream for the operand,
+//     as Tensor.record_stream does. When the tensor is freed, by Release, at the end of its scope or by a sweep, its
+//     memory is reused only after the work that each recorded stream has at that time is done. Recording starts with
+//     the first WithStream of a stream other than a default one; programs with default streams alone do not pay for
+//     it. In PyTorch, programs call record_stream themselves.
+//  5. Only operators record streams. If memory is used in another way, such as by a kernel of the program's own or as
+//     part of a sparse tensor, call [RecordStream].
+//  6. Reads and writes are not ordered automatically, as in PyTorch: before a stream reads what another one writes, it
+//     must wait for it.
+//  7. Pinned memory is reused after the copies that were given to any stream are done.
+//
+// # Graphs
+//
+// [Capture] records the work that a function gives to the device instead of running it, and [Graph.Replay] runs all of it
+// with one call, which takes a few microseconds however many kernels there are. A replay computes with the same
+// addresses: inputs are tensors that are changed in place before it (Copy_), outputs are tensors that the function made
+// and kept (Keep, Replace), and the next replay overwrites them.
+//
+//	x := tensor.Zeros([]int{64, 784}, tensor.CUDA(0)).Keep()
+//	var y *tensor.Tensor
+//	graph, err := cuda.Capture(tensor.CUDA(0), func() error {
+//		return tensor.Replace(&y, model.Forward(x)) // kept
+//	}, cuda.Warmup(3))
+//	…
+//	x.Copy_(batch)
+//	err = graph.Replay() // y holds the result
+//
+// A whole training step is captured in the same way, and [MakeGraphedCallables] makes layers whose forward and backward
+// passes are graphs.
+//
+//  8. A capture belongs to the goroutine that calls Capture, and to one device. Captures do not nest, and one device has
+//     one at a time. Other goroutines may compute, free and sweep meanwhile. They cannot use the captured stream, wait
+//     for the whole device, or, with libtorch 2.11, draw random numbers on it: the error is tensor.ErrCapture, and
+//     the capture goes on.
+//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, copies to pageable memory.
+//     Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once, during the capture: branches on
+//     values and numbers such as a learning rate are fixed.
+//  10. The memory that a captured function allocates comes from a pool of the graph. Tensors that are freed during the
+//     capture, by Release or at the end of its scope, make room for later ones of the same capture. No other tensor gets
+//     that memory until the graph is closed and the tensors in it are freed, so a replay never writes to memory that
+//     another tensor has. Graphs that share a pool ([Pool]) must be replayed in the order of their captures.
+//  11. Tensors that a graph reads must live as long as the graph, and until its last replay is done. The Graph keeps the
+//     captured function, and so the tensors that it refers to, from being collected, but not from being released or
+//     from ending with their scope: keep them (Keep), and release them after Close.
+//  12. During a capture the capturing goroutine does not sweep. Pinned memory that any goroutine frees meanwhile is freed
+//     when the capture ends, because libtorch would record events on the captured stream; vram.EmptyCache of the
+//     device takes effect then, too. Other frees take effect at once: libtorch's allocator calls no CUDA function for
+//     them while a graph is captured.
+//
+// # Errors
+//
+// Without a CUDA device every constructor returns ErrUnavailable, which wraps errors.ErrUnsupported. Methods of a closed
+// event or graph return ErrClosed. Streams and tensors of different devices are tensor.ErrArgument, and what a capture
+// does not allow is tensor.ErrCapture. After an error from which a device does not recover, calls return
+// tensor.ErrDeviceLost.
+package cuda

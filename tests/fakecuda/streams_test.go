@@ -1,0 +1,815 @@
+package fakecuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/cuda"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+func init() {
+	for name, f := range map[string]func(*Control) error{
+		"currents": currents, "events": order, "reuse": reuse, "capture": captures, "refusals": refusals,
+		"beside": beside, "pool": pool, "graphed": graphed, "step": wholeStep, "streams-lost": streamsLost,
+	} {
+		scenarios[name] = f
+	}
+}
+
+func TestCurrentStreams(t *testing.T) { run(t, "currents", 2, 1<<30) }
+func TestEvents(t *testing.T)         { run(t, "events", 2, 1<<30) }
+func TestReuseOnStreams(t *testing.T) { run(t, "reuse", 1, 1<<30) }
+func TestCapture(t *testing.T)        { run(t, "capture", 1, 1<<30) }
+func TestCaptureRefuses(t *testing.T) { run(t, "refusals", 2, 1<<30) }
+func TestCaptureBesideOthers(t *testing.T) {
+	run(t, "beside", 1, 1<<30)
+}
+func TestGraphPool(t *testing.T)        { run(t, "pool", 1, 1<<30) }
+func TestGraphedCallables(t *testing.T) { run(t, "graphed", 1, 1<<30) }
+func TestGraphOfTrainingStep(t *testing.T) {
+	run(t, "step", 1, 1<<30)
+}
+func TestStreamsOfLostDevice(t *testing.T) { run(t, "streams-lost", 1, 1<<30) }
+
+// expect returns an error if err is not of the kind.
+func expect(what string, err, kind error) error {
+	if !errors.Is(err, kind) {
+		return fmt.Errorf("%s: got %v, want %v", what, err, kind)
+	}
+	return nil
+}
+
+// isCurrent returns an error if s is not the current stream of its device.
+func isCurrent(where string, s *cuda.Stream) error {
+	now, err := cuda.CurrentStream(s.Device())
+	if err != nil || !now.Equal(s) {
+		return fmt.Errorf("%s: the current stream is %v, want %v; %w", where, now, s, err)
+	}
+	return nil
+}
+
+// currents: the current stream follows a goroutine, whatever OS threads the goroutines run on.
+func currents(*Control) error {
+	a, err := cuda.NewStream(tensor.CUDA(0))
+	if err != nil {
+		return err
+	}
+	b, err := cuda.NewStream(tensor.CUDA(1), cuda.Priority(-1))
+	if err != nil {
+		return err
+	}
+	zero, err := cuda.DefaultStream(tensor.CUDA(0))
+	if err != nil {
+		return err
+	}
+	one, err := cuda.DefaultStream(tensor.CUDA(1))
+	if err != nil {
+		return err
+	}
+	err = cuda.WithStream(a, func() error {
+		// A goroutine of its own has the default streams.
+		other := make(chan error)
+		go func() { other <- isCurrent("in another goroutine", zero) }()
+		if err := errors.Join(isCurrent("inside", a), isCurrent("inside, the other device", one), <-other); err != nil {
+			return err
+		}
+		err := cuda.WithStream(b, func() error {
+			return cuda.WithStream(zero, func() error {
+				return errors.Join(isCurrent("nested", zero), isCurrent("nested, the other device", b))
+			})
+		})
+		return errors.Join(err, isCurrent("after nested ones", a), isCurrent("after nested ones, the other device", one))
+	})
+	if err != nil {
+		return err
+	}
+	failed := errors.New("failed")
+	if err := cuda.WithStream(a, func() error { return failed }); err != failed {
+		return fmt.Errorf("WithStream returned %v", err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = cuda.WithStream(a, func() error { panic("of f") })
+	}()
+	if err := isCurrent("after a panic", zero); err != nil {
+		return err
+	}
+	// 64 goroutines, each with a stream of its own, and as many without one, on few threads.
+	var group sync.WaitGroup
+	errs := make(chan error, 128)
+	for range 64 {
+		s, err := cuda.NewStream(tensor.CUDA(0))
+		if err != nil {
+			return err
+		}
+		loop := func(s *cuda.Stream) error {
+			for range 50 {
+				runtime.Gosched()
+				if err := isCurrent("among many", s); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		group.Go(func() { errs <- cuda.WithStream(s, func() error { return loop(s) }) })
+		group.Go(func() { errs <- loop(zero) })
+	}
+	group.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	_, err = cuda.NewStream(tensor.CPU)
+	err = errors.Join(expect("a stream of the CPU", err, tensor.ErrArgument))
+	_, none := cuda.NewStream(tensor.CUDA(2))
+	_, low := cuda.NewStream(tensor.CUDA(0), cuda.Priority(1))
+	x := tensor.Zeros([]int{4}, tensor.CUDA(1))
+	defer x.Release()
+	return errors.Join(err, expect("a device that is not there", none, tensor.ErrArgument), expect("a low priority", low, tensor.ErrArgument),
+		expect("a tensor of another device", cuda.RecordStream(x, a), tensor.ErrArgument), cuda.RecordStream(x, b))
+}
+
+// order: events, by the simulated clock. A kernel takes a millisecond.
+func order(c *Control) error {
+	a, err := cuda.NewStream(tensor.CUDA(0))
+	if err != nil {
+		return err
+	}
+	b, err := cuda.NewStream(tensor.CUDA(0))
+	if err != nil {
+		return err
+	}
+	elsewhere, err := cuda.NewStream(tensor.CUDA(1))
+	if err != nil {
+		return err
+	}
+	x := tensor.Zeros([]int{1 << 10}, tensor.CUDA(0))
+	defer x.Release()
+	if err := errors.Join(x.Err(), tensor.Synchronize(tensor.CUDA(0))); err != nil {
+		return err
+	}
+	start, middle, end := cuda.NewEvent(cuda.EnableTiming(true)), cuda.NewEvent(), cuda.NewEvent(cuda.EnableTiming(true))
+	c.SetTimes(time.Millisecond, 0)
+	defer c.SetTimes(0, 0)
+	kernels := func(s *cuda.Stream, n int) error {
+		return cuda.WithStream(s, func() error {
+			for range n {
+				if err := x.Add_(1).Err(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	// 3 ms on a, then b waits for them, and works for 2 ms.
+	err = errors.Join(start.Record(a), kernels(a, 3), middle.Record(a), b.WaitEvent(middle), kernels(b, 2), end.Record(b))
+	if err != nil {
+		return err
+	}
+	busy := func(what string, query func() (bool, error), want bool) error {
+		if done, err := query(); err != nil || done != want {
+			return fmt.Errorf("%s is done: %v, want %v; %w", what, done, want, err)
+		}
+		return nil
+	}
+	_, early := start.ElapsedTime(end)
+	_, untimed := start.ElapsedTime(middle)
+	err = errors.Join(busy("a", a.Query, false), busy("end", end.Query, false), expect("ElapsedTime before the end", early, tensor.ErrArgument),
+		expect("ElapsedTime without timing", untimed, tensor.ErrArgument))
+	if err != nil {
+		return err
+	}
+	c.Advance(3 * time.Millisecond)
+	if err := errors.Join(busy("a", a.Query, true), busy("middle", middle.Query, true), busy("b", b.Query, false), end.Synchronize(), busy("b", b.Query, true)); err != nil {
+		return err
+	}
+	if took, err := start.ElapsedTime(end); err != nil || took != 5*time.Millisecond {
+		return fmt.Errorf("from start to end: %v, want 5ms; %w", took, err)
+	}
+	// A stream waits for a stream, here of another device.
+	from := c.Clock()
+	if err := errors.Join(kernels(a, 4), elsewhere.WaitStream(a), elsewhere.Synchronize()); err != nil {
+		return err
+	}
+	if waited := c.Clock() - from; waited != 4*time.Millisecond {
+		return fmt.Errorf("the other device waited for %v, want 4ms", waited)
+	}
+	if err := expect("an event of another device", end.Record(elsewhere), tensor.ErrArgument); err != nil {
+		return err
+	}
+	if err := errors.Join(start.Close(), middle.Close(), middle.Close()); err != nil {
+		return err
+	}
+	_, closed := start.Query()
+	err = errors.Join(expect("Record after Close", start.Record(a), cuda.ErrClosed), expect("Query after Close", closed, cuda.ErrClosed),
+		expect("WaitEvent after Close", a.WaitEvent(middle), cuda.ErrClosed))
+	// An event that becomes unreachable is freed, too, by a later call.
+	end = nil
+	other := cuda.NewEvent()
+	for range 100 {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+		if err := errors.Join(err, other.Record(a)); err != nil {
+			return err
+		}
+		if c.Events() == 1 {
+			break
+		}
+	}
+	if n := c.Events(); n != 1 {
+		return fmt.Errorf("%d events live, want 1", n)
+	}
+	return other.Close()
+}
+
+// reuse: the memory of a tensor that another stream still reads is not reused, however the tensor is freed.
+func reuse(c *Control) error {
+	d := tensor.CUDA(0)
+	const n = 8 << 20 // elements: a segment of its own
+	side, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	deaths := map[string]func(use func(x *tensor.Tensor) error) error{
+		"Release": func(use func(*tensor.Tensor) error) error {
+			x := tensor.Zeros([]int{n}, d)
+			defer x.Release()
+			return use(x)
+		},
+		"a scope": func(use func(*tensor.Tensor) error) error {
+			return tensor.WithScope(func() error { return use(tensor.Zeros([]int{n}, d)) })
+		},
+		"a sweep": func(use func(*tensor.Tensor) error) error {
+			if err := use(tensor.Zeros([]int{n}, d)); err != nil {
+				return err
+			}
+			for range 3 {
+				if err := vram.Collect(); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	for name, die := range deaths {
+		for _, read := range []bool{false, true} {
+			if err := errors.Join(tensor.Synchronize(d), vram.EmptyCache(d)); err != nil {
+				return err
+			}
+			c.SetTimes(time.Millisecond, 0)
+			err := die(func(x *tensor.Tensor) error {
+				if err := errors.Join(x.Err(), tensor.Synchronize(d)); err != nil || !read {
+					return err
+				}
+				return cuda.WithStream(side, func() error {
+					y := x.Sum()
+					defer y.Release()
+					return y.Err()
+				})
+			})
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			before := c.Allocations(0)
+			y := tensor.Empty([]int{n}, d)
+			if err := y.Err(); err != nil {
+				return err
+			}
+			if fresh := c.Allocations(0) != before; fresh != read {
+				return fmt.Errorf("%s, read on another stream %v: the next tensor got new memory: %v", name, read, fresh)
+			}
+			if read {
+				// Once the other stream is done, the memory is used again.
+				c.Advance(time.Second)
+				before := c.Allocations(0)
+				z := tensor.Empty([]int{n}, d)
+				if err := z.Err(); err != nil {
+					return err
+				}
+				if c.Allocations(0) != before {
+					return fmt.Errorf("%s: the memory is not used again when the stream is done", name)
+				}
+				z.Release()
+			}
+			y.Release()
+			c.SetTimes(0, 0)
+		}
+	}
+	return nil
+}
+
+// captures: a graph's nodes, its replays, its inputs that are copied in place, and its end.
+func captures(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.FromSlice([]float32{1, 2, 3}, nil, d)
+	defer x.Release()
+	var y *tensor.Tensor
+	defer func() { y.Release() }()
+	calls := 0
+	var launches int64
+	f := func() error {
+		calls++
+		launches = c.Launches(0)
+		z := x.Add(1).Mul(2) // freed with the scope, 2 kernels
+		return errors.Join(z.Err(), tensor.Replace(&y, x.Clone()))
+	}
+	g, err := cuda.Capture(d, f)
+	if err != nil {
+		return err
+	}
+	if calls != 1 || c.Nodes() != 3 || c.Graphs() != 1 || c.Launches(0) != launches {
+		return fmt.Errorf("%d calls, %d nodes, %d graphs, %d launches", calls, c.Nodes(), c.Graphs(), c.Launches(0)-launches)
+	}
+	for i, in := range [][]float32{{4, 5, 6}, {7, 8, 9}} {
+		batch := tensor.FromSlice(in, nil)
+		err := errors.Join(x.Copy_(batch).Err(), g.Replay())
+		batch.Release()
+		out, err2 := tensor.Data[float32](y)
+		if err != nil || err2 != nil || len(out) != 3 || out[0] != in[0] || out[2] != in[2] {
+			return fmt.Errorf("replay %d gave %v, want %v; %w %w", i, out, in, err, err2)
+		}
+	}
+	if n := c.Launches(0) - launches; n != 2*3 { // the launch of a graph counts, too
+		return fmt.Errorf("2 replays of 2 kernels: %d launches", n)
+	}
+	// On another stream, and by another goroutine.
+	side, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	done := make(chan error)
+	go func() { done <- cuda.WithStream(side, g.Replay) }()
+	if err := errors.Join(<-done, side.Synchronize()); err != nil {
+		return err
+	}
+	// With a warm-up, and with streams that fork from the captured one and join it.
+	calls = 0
+	fork := func() error {
+		calls++
+		now, err := cuda.CurrentStream(d)
+		if err != nil {
+			return err
+		}
+		if !cuda.IsCurrentStreamCapturing() && calls == 3 {
+			return errors.New("the third call does not capture")
+		}
+		if err := side.WaitStream(now); err != nil {
+			return err
+		}
+		err = cuda.WithStream(side, func() error { return x.Add(1).Err() })
+		return errors.Join(err, now.WaitStream(side), x.Mul(2).Err())
+	}
+	forked, err := cuda.Capture(d, fork, cuda.Warmup(2))
+	if err != nil {
+		return err
+	}
+	if calls != 3 || c.Nodes() != 2 {
+		return fmt.Errorf("a fork with a warm-up of 2: %d calls, %d nodes", calls, c.Nodes())
+	}
+	if err := errors.Join(forked.Replay(), forked.Close(), g.Close(), g.Close()); err != nil {
+		return err
+	}
+	if n := c.Graphs(); n != 0 || cuda.IsCurrentStreamCapturing() {
+		return fmt.Errorf("%d graphs live", n)
+	}
+	return expect("Replay after Close", g.Replay(), cuda.ErrClosed)
+}
+
+// refusals: what cannot be captured is an error, the device is well, and the next capture works.
+func refusals(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{4}, d)
+	defer x.Release()
+	g, err := cuda.Capture(d, func() error { return x.Add(1).Err() })
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	stream, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	other, err := cuda.NewStream(tensor.CUDA(1))
+	if err != nil {
+		return err
+	}
+	zero, err := cuda.DefaultStream(d)
+	if err != nil {
+		return err
+	}
+	boom := errors.New("boom")
+	for _, e := range []struct {
+		name string
+		f    func() error
+		kind error
+		opts []cuda.CaptureOption
+	}{
+		{"Item", func() error { return second(x.Sum().Item()) }, tensor.ErrCapture, nil},
+		{"Item whose error is not returned", func() error { _, _ = x.Sum().Item(); return nil }, tensor.ErrCapture, nil},
+		{"Data", func() error { return second(tensor.Data[float32](x)) }, tensor.ErrCapture, nil},
+		{"Synchronize of the device", func() error { return tensor.Synchronize(d) }, tensor.ErrCapture, nil},
+		{"Synchronize of the stream", func() error {
+			s, err := cuda.CurrentStream(d)
+			return errors.Join(err, s.Synchronize())
+		}, tensor.ErrCapture, nil},
+		{"an event's Synchronize", func() error {
+			e := cuda.NewEvent()
+			defer e.Close()
+			s, err := cuda.CurrentStream(d)
+			return errors.Join(err, e.Record(s), e.Synchronize())
+		}, tensor.ErrCapture, nil},
+		{"a fork that does not join", func() error {
+			s, err := cuda.CurrentStream(d)
+			return errors.Join(err, stream.WaitStream(s), cuda.WithStream(stream, func() error { return x.Add(1).Err() }))
+		}, tensor.ErrCapture, nil},
+		{"another Capture", func() error { return second(cuda.Capture(d, func() error { return nil })) }, tensor.ErrCapture, nil},
+		{"a Capture on another device", func() error { return second(cuda.Capture(tensor.CUDA(1), func() error { return nil })) }, tensor.ErrCapture, nil},
+		{"Replay", g.Replay, tensor.ErrCapture, nil},
+		{"an error", func() error { return boom }, boom, nil},
+		{"an operator's error", func() error { return x.Add(tensor.Ones([]int{3}, d)).Err() }, tensor.ErrArgument, nil},
+		{"a stream of another device", func() error { return nil }, tensor.ErrArgument, []cuda.CaptureOption{cuda.On(other)}},
+		{"the default stream", func() error { return nil }, tensor.ErrArgument, []cuda.CaptureOption{cuda.On(zero)}},
+		{"a negative warm-up", func() error { return nil }, tensor.ErrArgument, []cuda.CaptureOption{cuda.Warmup(-1)}},
+		{"no pool", func() error { return nil }, tensor.ErrNil, []cuda.CaptureOption{cuda.Pool(nil)}},
+		{"no function", nil, tensor.ErrNil, nil},
+	} {
+		bad, err := cuda.Capture(d, e.f, e.opts...)
+		if bad != nil || err == nil || e.kind != nil && !errors.Is(err, e.kind) {
+			return fmt.Errorf("%s: %v, want %v", e.name, err, e.kind)
+		}
+		var first *tensor.Error
+		if e.name == "Item" && (!errors.As(err, &first) || first.Op != "Item" || !strings.Contains(first.Caller, "streams_test.go")) {
+			return fmt.Errorf("the error does not say that Item cannot be captured: %w", err)
+		}
+		if cuda.IsCurrentStreamCapturing() || c.Lost(0) != 0 {
+			return fmt.Errorf("%s: still capturing, or the device is lost", e.name)
+		}
+		// The next one works, and the memory of the failed one is free.
+		next, err := cuda.Capture(d, func() error { return x.Add(1).Err() })
+		if err != nil {
+			return fmt.Errorf("after %s: %w", e.name, err)
+		}
+		drawn := tensor.Randn([]int{4}, d)
+		if err := errors.Join(next.Replay(), next.Close(), second(x.Sum().Item()), drawn.Err()); err != nil {
+			return fmt.Errorf("after %s: %w", e.name, err)
+		}
+		drawn.Release()
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = cuda.Capture(d, func() error { panic("of f") })
+	}()
+	if cuda.IsCurrentStreamCapturing() {
+		return errors.New("capturing after a panic")
+	}
+	if n := c.Graphs(); n != 1 {
+		return fmt.Errorf("%d graphs live, want 1", n)
+	}
+	return second(x.Sum().Item())
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// beside: other goroutines compute, free and sweep while one captures; what they must not do is an error of theirs.
+func beside(c *Control) error {
+	d := tensor.CUDA(0)
+	defer vram.SetPolicy(vram.SetPolicy(vram.Threshold{Bytes: 4 << 20}))
+	stream, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	x := tensor.Ones([]int{1 << 10}, d)
+	defer x.Release()
+	locked, err := tensor.Call("aten::pin_memory", tensor.Ones([]int{1 << 10}))
+	if err != nil {
+		return err
+	}
+	page := locked[0].(*tensor.Tensor)
+	host := func() int64 { return c.HostLive() }
+	// Another goroutine, call by call. It is not locked to a thread.
+	elsewhere := func(f func() error) error {
+		done := make(chan error)
+		go func() { done <- f() }()
+		return <-done
+	}
+	kept := false
+	frees := func() int64 { return vram.ReadCounts().Full + vram.ReadCounts().Deep }
+	g, err := cuda.Capture(d, func() error {
+		if err := x.Copy_(page, tensor.NonBlocking(true)).Err(); err != nil {
+			return err
+		}
+		// Pinned memory that the captured stream uses is freed by another goroutine, and a sweep.
+		before := host()
+		if err := elsewhere(func() error { page.Release(); return nil }); err != nil {
+			return err
+		}
+		kept = host() == before
+		sweeps := frees()
+		err := elsewhere(func() error {
+			for range 64 {
+				y := tensor.Zeros([]int{1 << 18}, d).Add(1)
+				if err := y.Err(); err != nil {
+					return err
+				}
+			}
+			return errors.Join(vram.Collect(), second(tensor.Ones([]int{2}, d).Sum().Item()), vram.EmptyCache(d))
+		})
+		if err != nil {
+			return fmt.Errorf("another goroutine: %w", err)
+		}
+		if frees() == sweeps {
+			return errors.New("there was no sweep")
+		}
+		if err := vram.EmptyCache(d); err != nil {
+			return fmt.Errorf("EmptyCache inside the capture: %w", err)
+		}
+		// libtorch 2.11 has one generator state for the device, whether captured or not.
+		err = elsewhere(func() error {
+			y := tensor.Randn([]int{4}, d)
+			defer y.Release()
+			return y.Err()
+		})
+		if err != nil && !errors.Is(err, tensor.ErrCapture) {
+			return fmt.Errorf("another goroutine draws: %w", err)
+		}
+		for name, f := range map[string]func() error{
+			"WithStream":          func() error { return cuda.WithStream(stream, func() error { return nil }) },
+			"a stream's Query":    func() error { return second(stream.Query()) },
+			"Synchronize":         stream.Synchronize,
+			"Record":              func() error { return cuda.NewEvent().Record(stream) },
+			"device Synchronize":  func() error { return tensor.Synchronize(d) },
+			"Capture":             func() error { return second(cuda.Capture(d, func() error { return nil })) },
+			"Capture on a stream": func() error { return second(cuda.Capture(d, func() error { return nil }, cuda.On(stream))) },
+		} {
+			if err := expect(name+" of another goroutine", elsewhere(f), tensor.ErrCapture); err != nil {
+				return err
+			}
+		}
+		return x.Mul(2).Err()
+	}, cuda.On(stream))
+	if err != nil {
+		return err
+	}
+	if !kept || c.Invalidated() != 0 {
+		return fmt.Errorf("pinned memory kept %v, %d captures made invalid", kept, c.Invalidated())
+	}
+	if err := errors.Join(g.Replay(), tensor.Synchronize(d), second(x.Sum().Item())); err != nil {
+		return err
+	}
+	// The pinned block is used again: it waits for no event that never comes.
+	before := host()
+	again, err := tensor.Call("aten::pin_memory", tensor.Ones([]int{1 << 10}))
+	if err != nil {
+		return err
+	}
+	again[0].(*tensor.Tensor).Release()
+	if host() != before {
+		return fmt.Errorf("pinned memory grew from %d to %d bytes", before, host())
+	}
+	return g.Close()
+}
+
+// pool: no other tensor gets the memory of a graph until the graph is closed.
+func pool(c *Control) error {
+	d := tensor.CUDA(0)
+	const n = 8 << 20 // 32 MiB
+	x := tensor.Zeros([]int{n}, d)
+	defer x.Release()
+	var y *tensor.Tensor
+	capture := func(opts ...cuda.CaptureOption) (*cuda.Graph, error) {
+		return cuda.Capture(d, func() error {
+			z := x.Add(1)
+			z.Release() // its memory is the next one's
+			return tensor.Replace(&y, x.Add(2))
+		}, opts...)
+	}
+	base := c.Live(0)
+	g, err := capture()
+	if err != nil {
+		return err
+	}
+	held := c.Live(0) - base
+	if held < 4*n || held >= 8*n {
+		return fmt.Errorf("a graph of two tensors of 32 MiB, the first freed, holds %d bytes", held)
+	}
+	y.Release()
+	allocations := c.Allocations(0)
+	other := tensor.Zeros([]int{n}, d)
+	if err := other.Err(); err != nil || c.Allocations(0) == allocations {
+		return fmt.Errorf("a tensor got memory of the graph; %w", err)
+	}
+	other.Release()
+	// Another capture shares it.
+	shared, err := capture(cuda.Pool(g))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(g.Replay(), shared.Replay(), vram.EmptyCache(d)); err != nil {
+		return err
+	}
+	if now := c.Live(0) - base; now != held {
+		return fmt.Errorf("two graphs with one pool hold %d bytes, one %d", now, held)
+	}
+	y.Release()
+	if err := errors.Join(g.Close(), vram.EmptyCache(d)); err != nil {
+		return err
+	}
+	if now := c.Live(0) - base; now != held {
+		return fmt.Errorf("a graph lost its pool with %d of %d bytes when the other was closed", now, held)
+	}
+	// A graph that is unreachable is freed, too.
+	shared = nil
+	for range 100 {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+		s, err := cuda.Capture(d, func() error { return x.Mul_(1).Err() })
+		if err = errors.Join(err, s.Close(), vram.EmptyCache(d)); err != nil {
+			return err
+		}
+		if c.Live(0) == base {
+			return nil
+		}
+	}
+	return fmt.Errorf("%d bytes are still held, %d graphs live", c.Live(0)-base, c.Graphs())
+}
+
+// graphed: a model whose layers are graphs trains.
+func graphed(c *Control) error {
+	d := tensor.CUDA(0)
+	one := nn.NewSequential(nn.NewLinear(8, 16, nn.Device(d)), &nn.ReLU{})
+	two := nn.NewLinear(16, 4, nn.Device(d))
+	opt, err := optim.NewAdamW(append(nn.Parameters(one), nn.Parameters(two)...), 1e-3)
+	if err != nil {
+		return err
+	}
+	defer func() { opt.Release(); nn.Release(one); nn.Release(two) }()
+	sample := tensor.Randn([]int{4, 8}, d)
+	between := tensor.Randn([]int{4, 16}, d).RequiresGrad_()
+	defer func() { sample.Release(); between.Release() }()
+	made, err := cuda.MakeGraphedCallables([]nn.Layer{one, two}, []*tensor.Tensor{sample, between})
+	if err != nil {
+		return err
+	}
+	if n := c.Graphs(); n != 4 {
+		return fmt.Errorf("two layers are %d graphs, want 4", n)
+	}
+	step := func() error {
+		return tensor.WithScope(func() error {
+			x := tensor.Randn([]int{4, 8}, d)
+			y := made[1].Forward(made[0].Forward(x))
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+			for _, p := range append(nn.Parameters(one), nn.Parameters(two)...) {
+				grad := p.Grad()
+				if grad == nil || grad.Err() != nil {
+					return errors.New("a parameter has no gradient")
+				}
+			}
+			defer opt.ZeroGrad()
+			return opt.Step()
+		})
+	}
+	for range 5 {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	if n := len(nn.Parameters(nn.NewSequential(made[0], made[1]))); n != 4 {
+		return fmt.Errorf("a module of graphed layers has %d parameters, want 4", n)
+	}
+	err = tensor.WithScope(func() error {
+		return errors.Join(expect("another shape", made[0].Forward(tensor.Randn([]int{5, 8}, d)).Err(), tensor.ErrArgument),
+			expect("another device", made[0].Forward(tensor.Randn([]int{4, 8})).Err(), tensor.ErrArgument),
+			expect("another dtype", made[0].Forward(tensor.Zeros([]int{4, 8}, d, tensor.Float64)).Err(), tensor.ErrArgument))
+	})
+	if err != nil {
+		return err
+	}
+	_, bad := cuda.MakeGraphedCallables([]nn.Layer{nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+		_, _ = x.Sum().Item()
+		return x.Add(1)
+	})}, []*tensor.Tensor{sample}, cuda.Warmup(1))
+	if err := errors.Join(expect("a layer with Item", bad, tensor.ErrCapture), made[0].Close(), made[1].Close(), made[1].Close()); err != nil {
+		return err
+	}
+	if n := c.Graphs(); n != 0 {
+		return fmt.Errorf("%d graphs live after Close", n)
+	}
+	x := tensor.Randn([]int{4, 8}, d)
+	defer x.Release()
+	return expect("Forward after Close", made[0].Forward(x).Err(), cuda.ErrClosed)
+}
+
+// wholeStep: a training step as a graph, in a loop that leaves garbage.
+func wholeStep(c *Control) error {
+	d := tensor.CUDA(0)
+	m, err := newMLP(d)
+	if err != nil {
+		return err
+	}
+	defer m.release()
+	x, y := tensor.Zeros([]int{16, 32}, d).Keep(), tensor.Zeros([]int{16}, tensor.Int64, d).Keep()
+	defer func() { x.Release(); y.Release() }()
+	var loss, read *tensor.Tensor
+	defer func() { loss.Release(); read.Release() }()
+	g, err := cuda.Capture(d, func() error {
+		if err := tensor.Replace(&read, x.Clone()); err != nil {
+			return err
+		}
+		l := nn.CrossEntropy(m.net.Forward(x), y)
+		if err := l.Backward(); err != nil {
+			return err
+		}
+		if err := m.opt.Step(); err != nil {
+			return err
+		}
+		m.opt.ZeroGrad()
+		return tensor.Replace(&loss, l.Detach())
+	}, cuda.Warmup(3))
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	if nodes := c.Nodes(); nodes < 10 {
+		return fmt.Errorf("a step is %d nodes", nodes)
+	}
+	base, err := stats(d)
+	if err != nil {
+		return err
+	}
+	// Each replay launches the same kernels, and reads the batch that was copied.
+	var each int64
+	for i := range 50 {
+		err := tensor.WithScope(func() error {
+			batch := tensor.Full([]int{16, 32}, i)
+			if err := x.Copy_(batch).Err(); err != nil {
+				return err
+			}
+			before := c.Launches(0)
+			if err := g.Replay(); err != nil {
+				return err
+			}
+			if n := c.Launches(0) - before; i == 0 {
+				each = n
+			} else if n != each {
+				return fmt.Errorf("replay %d launched %d kernels, the first %d", i, n, each)
+			}
+			seen, err := tensor.Data[float32](read)
+			if err != nil || seen[0] != float32(i) {
+				return fmt.Errorf("replay %d read a batch of %v; %w", i, seen[0], err)
+			}
+			return second(loss.Item())
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if each < 10 {
+		return fmt.Errorf("a replay launches %d kernels", each)
+	}
+	return settled(d, base.Allocated)
+}
+
+// streamsLost: after a sticky error, streams, events and graphs are errors and their frees do nothing.
+func streamsLost(c *Control) error {
+	d := tensor.CUDA(0)
+	s, err := cuda.NewStream(d)
+	if err != nil {
+		return err
+	}
+	x := tensor.Ones([]int{1 << 10}, d)
+	e := cuda.NewEvent()
+	g, err := cuda.Capture(d, func() error { return x.Add(1).Err() })
+	if err != nil {
+		return err
+	}
+	err = cuda.WithStream(s, func() error {
+		if err := errors.Join(x.Mul_(2).Err(), e.Record(s)); err != nil {
+			return err
+		}
+		c.Lose(0, 700)
+		return expect("an operator", second(x.Sum().Item()), tensor.ErrDeviceLost)
+	})
+	if err != nil {
+		return err
+	}
+	_, stream := cuda.NewStream(d)
+	_, query := e.Query()
+	_, again := cuda.Capture(d, func() error { return nil })
+	err = errors.Join(expect("NewStream", stream, tensor.ErrDeviceLost), expect("Query", query, tensor.ErrDeviceLost), expect("Synchronize", s.Synchronize(), tensor.ErrDeviceLost),
+		expect("Replay", g.Replay(), tensor.ErrDeviceLost), expect("Capture", again, tensor.ErrDeviceLost), e.Close(), g.Close())
+	x.Release()
+	return err
+}
