@@ -377,8 +377,9 @@ func TestKeepMoveAdopt(t *testing.T) {
 	if err := released.Keep().Err(); !errors.As(err, &e) || e.Op != "Keep" || !errors.Is(err, ErrReleased) {
 		t.Errorf("Keep of a released tensor: %v; the error must name Keep", err)
 	}
-	var closed *Tensor
-	if err := WithScope(func() error { closed = Ones([]int{1}); return nil }); err != nil {
+	nested := open(t)
+	closed := Ones([]int{1})
+	if err := nested.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := closed.MoveOut().Err(); !errors.As(err, &e) || e.Op != "MoveOut" || !errors.Is(err, ErrReleased) {
