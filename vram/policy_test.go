@@ -267,7 +267,7 @@ func TestAWrappedPacedKeepsItsGoal(t *testing.T) {
 	}
 }
 
-// Below 64 MiB no sweep runs.
+// Below 8 MiB no sweep runs.
 func TestNoSweepAtToySize(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
@@ -285,6 +285,23 @@ func TestNoSweepAtToySize(t *testing.T) {
 	c := vram.ReadCounts()
 	if c.Full != before.Full || c.Deep != before.Deep {
 		t.Errorf("%d sweeps have run", c.Full+c.Deep-before.Full-before.Deep)
+	}
+}
+
+// A small program outside scopes that makes garbage slowly is swept for when its heap has doubled. It makes 128 MiB.
+func TestSmallHeap(t *testing.T) {
+	leak.Check(t)
+	leak.Counted(t)
+	defer vram.SetPolicy(vram.SetPolicy(vram.Paced{Share: 0.5})) // earlier tests have overdrawn the budget
+	ok(t, vram.Collect())
+	ok(t, vram.ResetPeak(vram.CPU))
+	start := memoryNow(t).Allocated
+	for range 2000 {
+		ok(t, tensor.Empty([]int{16 << 10}).Err())
+		time.Sleep(time.Millisecond)
+	}
+	if n := memoryNow(t).Peak - start; n > max(2*start, 40*mib) {
+		t.Errorf("a peak of %d MiB above %d", n/mib, start/mib)
 	}
 }
 

@@ -17,7 +17,8 @@
 //	           estimate: a decaying maximum of the small allocations that have waited
 //	goal       live bytes that the garbage should not exceed: max(floor, reachable × (1 + percent/100)), at most the
 //	           hard limit
-//	target     live bytes that the program is known to need: a decaying maximum of reachable + request after each cycle
+//	target     live bytes that the program is known to need: a decaying maximum of reachable + request after each cycle;
+//	           at least min(smallHeap, max(minTarget, reachable × (1 + percent/100)))
 //	budget     a token bucket of collection time. It fills at a share of the elapsed time, 0.05 by default
 //	trigger    live or allocated bytes at which the next question is asked. An allocation that would pass the wait
 //	           trigger waits, and asks with its exact size
@@ -34,7 +35,12 @@
 //
 // The price is live/24 divided by the fill level of the bucket after the cycle, from 0 to 1. It is 0 for large requests,
 // of live/24 and more, because each may set a new peak. It is also 0 before a backward pass, which is one operator and may
-// run for seconds. No cycle is paid for below paidFloor live bytes.
+// run for seconds.
+//
+// A small heap, of smallHeap live bytes at most, may double before a cycle is paid for, as the Go heap may: tighter cycles
+// would free little each. Its cycles leave a reserve of the budget. While there is no more than the reserve, the target is
+// smallHeap at least. So a program that makes garbage faster than the budget pays for grows to smallHeap, and then has what
+// it needs to stay there.
 //
 // The yield may be too high, because new tensors may still be in use, or too low, because older tensors may have become
 // unreachable. The price of a large request is 0 for the second reason.

@@ -9,8 +9,13 @@ import (
 var (
 	// floor is the least goal. Without it a program with little reachable would have many cycles that free little.
 	floor int64 = 256 << 20
-	// paidFloor is the live bytes below which no cycle is paid for.
-	paidFloor int64 = 64 << 20
+	// minTarget is the least target. Without it the first allocations of a program would pay for cycles.
+	minTarget int64 = 8 << 20
+	// smallHeap is the most that the target is raised to: for heaps that have not doubled, or while the budget is reserved.
+	smallHeap int64 = 64 << 20
+	// reserve is the share of the bucket that cycles below smallHeap leave. Without it such cycles, which free little, would
+	// use up the budget, and the program would grow further than smallHeap before the next one.
+	reserve = 0.1
 	// halfLife is the half-life of the target and of the estimated request.
 	halfLife = 60 * time.Second
 	// minYield is the yield that pays for a cycle while the bucket is full, as a share of the live bytes. A request of that
@@ -49,13 +54,28 @@ type Plan struct {
 func (s State) Goal() int64 {
 	goal := int64(never)
 	if !s.overdrawn() {
-		goal = max(floor, s.Reachable+s.Reachable/100*int64(s.Percent))
+		goal = max(floor, s.grown())
 	}
 	if s.Limit > 0 {
 		goal = min(goal, s.Limit)
 	}
 	return goal
 }
+
+// leastTarget returns the live bytes up to which no cycle is paid for: now, and when the budget has more than the reserve.
+func (s State) leastTarget() (now, later int64) {
+	later = min(smallHeap, max(minTarget, s.grown()))
+	if s.Available-s.Cost < time.Duration(reserve*float64(s.capacity())) {
+		return smallHeap, later
+	}
+	return later, later
+}
+
+// capacity returns the most that the budget's bucket holds.
+func (s State) capacity() time.Duration { return max(burst, s.Cost) }
+
+// grown returns the reachable bytes and as many more as the percentage allows.
+func (s State) grown() int64 { return s.Reachable + s.Reachable/100*int64(s.Percent) }
 
 // overdrawn reports whether the budget cannot pay even for a cycle at the goal.
 func (s State) overdrawn() bool {
@@ -78,15 +98,21 @@ func (s State) Decide() Plan {
 	if s.Share < 0 {
 		return p
 	}
-	target, price := max(paidFloor, s.Target), s.price()
+	least, later := s.leastTarget()
+	target, price := max(least, s.Target), s.price()
 	if s.SoftLimit > 0 {
-		target = max(paidFloor, min(target, s.SoftLimit))
+		target = max(least, min(target, s.SoftLimit))
 	}
 	switch above := need > target; {
-	case (above || s.Last && need > paidFloor) && s.Yield > price:
+	case (above || s.Last && need > least) && s.Yield > price:
 		return Plan{Collect: true, Live: never, Total: never, Wait: p.Wait}
 	case !above:
 		p.Live = min(p.Live, target-need)
+		if lower := max(later, s.Target); need <= lower {
+			p.Live = min(p.Live, lower-need)
+		} else { // later the budget may have more than the reserve
+			p.Total = min(p.Total, max(1, int64(minYield*float64(s.Live))))
+		}
 	default: // later the budget may be fuller, and the price lower
 		p.Total = min(p.Total, max(1, min(price-s.Yield, int64(minYield*float64(s.Live)))))
 	}
@@ -101,7 +127,7 @@ func (s State) Decide() Plan {
 // a program that cannot pay for all useful cycles gets those that free most.
 func (s State) price() int64 {
 	share := minYield * float64(s.Live)
-	left := float64(s.Available-s.Cost) / float64(max(burst, s.Cost))
+	left := float64(s.Available-s.Cost) / float64(s.capacity())
 	switch large := s.Last || float64(s.Largest) >= share && s.Largest > 0; {
 	case left < 0:
 		return never

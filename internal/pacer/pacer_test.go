@@ -92,13 +92,37 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 		tr := recorded(t, trace)
 		all[name+" in scopes"] = func(t testing.TB) {
 			r := newSim(scenario{trace: tr, steps: 1000}).run()
-			within(t, "cycles", float64(r.before+r.cycles), 0, 0)
+			within(t, "cycles", float64(r.before+r.cycles), 0, 1) // the first cycle finds the target
 		}
 		all[name+" outside scopes"] = func(t testing.TB) {
 			r := newSim(scenario{trace: tr, steps: 1000, unscoped: true}).run()
 			within(t, "the peak, MiB", float64(r.peak)/mib, 0, 96)
 			share(t, r)
 		}
+	}
+	// 8 MiB are reachable, so a heap of 16 MiB has doubled.
+	all["small heap"] = func(t testing.TB) {
+		r := newSim(scenario{trace: loop(16<<10, 200), steps: 1000, unscoped: true, noise: 0.5}).run()
+		within(t, "the peak, MiB", float64(r.peak)/mib, 16, 20)
+		share(t, r)
+	}
+	// The budget goes as far as 64 MiB, and no farther.
+	for _, l := range []struct {
+		bytes, micros int
+		cost          time.Duration
+	}{{256 << 10, 200, 0}, {16 << 10, 8, 0}, {16 << 10, 50, 3 * time.Millisecond}} {
+		all[fmt.Sprintf("small heap, scarce budget: %d KiB in %d us", l.bytes>>10, l.micros)] = func(t testing.TB) {
+			r := newSim(scenario{trace: loop(l.bytes, l.micros), steps: 10e6 / 64 / l.micros, unscoped: true, noise: 0.5, cost: l.cost}).run()
+			within(t, "the peak, MiB", float64(r.peak)/mib, 16, 68)
+			share(t, r)
+		}
+	}
+	// Less than minTarget is live, and most of it is garbage that a scope frees.
+	all["tiny in scopes"] = func(t testing.TB) {
+		tr := loop(64<<10, 20)
+		tr.base = mib / 4
+		r := newSim(scenario{trace: tr, steps: 1000}).run()
+		within(t, "cycles", float64(r.before+r.cycles), 0, 0)
 	}
 	all["loop"] = func(t testing.TB) {
 		r := newSim(scenario{trace: loop(4*mib, 350), steps: 300, unscoped: true}).run()
@@ -204,7 +228,9 @@ func TestEachConstantIsNeeded(t *testing.T) {
 		fails   []string // scenarios that must fail
 	}{
 		"floor":      {set(&floor, 0), []string{"goal alone"}},
-		"paidFloor":  {set(&paidFloor, 0), []string{"toy in scopes"}},
+		"minTarget":  {set(&minTarget, 0), []string{"tiny in scopes"}},
+		"smallHeap":  {set(&smallHeap, never), []string{"gpt-eval, unscoped true"}},
+		"reserve":    {set(&reserve, 0), []string{"small heap, scarce budget: 16 KiB in 8 us"}},
 		"halfLife":   {set(&halfLife, never), []string{"program that becomes smaller"}},
 		"minYield":   {set(&minYield, 1e-9), []string{"scarce budget"}},
 		"burst":      {set(&burst, 0), []string{"gru-eval, unscoped true"}},
