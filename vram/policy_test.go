@@ -288,11 +288,19 @@ func TestNoSweepAtToySize(t *testing.T) {
 	}
 }
 
+// fresh is the default policy without what earlier tests leave: a budget that is overdrawn, and a target of their size.
+type fresh struct{}
+
+func (fresh) Decide(s vram.State) vram.Decision {
+	s.Available, s.Target = time.Second, s.Reachable
+	return vram.Paced{}.Decide(s)
+}
+
 // A small program outside scopes that makes garbage slowly is swept for when its heap has doubled. It makes 128 MiB.
 func TestSmallHeap(t *testing.T) {
 	leak.Check(t)
 	leak.Counted(t)
-	defer vram.SetPolicy(vram.SetPolicy(vram.Paced{Share: 0.5})) // earlier tests have overdrawn the budget
+	usePolicy(t, fresh{})
 	ok(t, vram.Collect())
 	ok(t, vram.ResetPeak(vram.CPU))
 	start := memoryNow(t).Allocated
