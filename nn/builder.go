@@ -25,7 +25,7 @@ type builder struct {
 // build applies opts for the constructor op, which accepts the options named in known.
 func build(op string, opts []Option, known ...string) *builder {
 	b := &builder{op: op, settings: settings{
-		dtype: tensor.DefaultDType(), device: defaultDevice(), groups: 1, paddingIdx: -1, layers: 1, encoders: 6, decoders: 6, hidden: 2048, normType: 2, bagMode: "mean", eps: 1e-5, momentum: 0.1}}
+		dtype: tensor.DefaultDType(), device: defaultDevice(), groups: 1, paddingIdx: -1, layers: 1, encoders: 6, decoders: 6, hidden: 2048, normType: 2, bagMode: "mean", eps: 1e-5, momentum: 0.1, iterations: 1, divValue: 4, base: 10000}}
 	for _, o := range opts {
 		switch {
 		case o.set == nil:

@@ -262,7 +262,7 @@ func (c *checker) tensor(t *tensor.Tensor, f *field) {
 		}
 		return
 	}
-	if f.buffer || handle.Decided(t) || t.RequiresGrad() {
+	if f.role != parameter || handle.Decided(t) || t.RequiresGrad() {
 		return
 	}
 	if d := t.DType(); !d.IsFloat() && !d.IsComplex() {
@@ -279,7 +279,7 @@ func (c *checker) names(root reflect.Value) {
 	known := map[string][]step{}
 	told := map[string]bool{}
 	w := walker{}
-	w.tensor = func(name string, _ *tensor.Tensor, _ bool) {
+	w.tensor = func(name string, _ *tensor.Tensor, _ role) {
 		path := append([]step{}, w.path...)
 		first, ok := known[name]
 		if !ok {

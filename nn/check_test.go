@@ -149,7 +149,7 @@ func TestCheck(t *testing.T) {
 			{&keepsSecret{&secret{}}, []string{"m.Head.w is unexported and holds a *tensor.Tensor"}, tensor.ErrArgument},
 			{&maps{Any: map[bool]any{true: linear()}}, []string{"m.Experts is a map[int]*nn.Linear", "m.Any is a map[bool]interface {}"}, tensor.ErrArgument},
 			{&pointers{A: &ptr, B: &list, C: &layer}, []string{"m.A is a **nn.Linear", "m.B is a *[]*nn.Linear", "m.C is a *nn.Layer", "m.D is a tensor.Tensor"}, tensor.ErrArgument},
-			{&tagged{A: linear()}, []string{`m.A has the tag option "bufer", which does not exist; the options are buffer, optional`, `m.B has the tag option "frozen"`, `m.C has the tag option "opt"`}, tensor.ErrArgument},
+			{&tagged{A: linear()}, []string{`m.A has the tag option "bufer", which does not exist; the options are buffer, nonpersistent, optional`, `m.B has the tag option "frozen"`, `m.C has the tag option "opt"`}, tensor.ErrArgument},
 			{&plain{one(), tensor.Zeros([]int{}, tensor.Int64), one().RequiresGrad_(false), one(), nil},
 				[]string{"m.Weight is neither a parameter nor a buffer", "m.Steps is int64 and cannot be trained: the tag `nn:\",buffer\"` is missing"}, tensor.ErrArgument},
 			{&base{released}, []string{"m.W is unusable: "}, tensor.ErrReleased},

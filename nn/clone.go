@@ -23,6 +23,7 @@ func Clone[T any](m T) T {
 type cloner struct {
 	tensors  map[*tensor.Tensor]*tensor.Tensor
 	pointers map[unsafePointer]reflect.Value
+	shared   bool // tensors that are not in tensors are not copied
 }
 
 func (c *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
@@ -31,6 +32,9 @@ func (c *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
 	}
 	if known, ok := c.tensors[t]; ok {
 		return known
+	}
+	if c.shared {
+		return t
 	}
 	var copied *tensor.Tensor
 	if err := autograd.NoGrad(func() error {
@@ -81,6 +85,9 @@ func (c *cloner) value(v reflect.Value) reflect.Value {
 		out := reflect.New(t.Elem())
 		c.pointers[key] = out
 		c.fill(out.Elem(), v.Elem())
+		if l, ok := out.Interface().(*ParametrizationList); ok {
+			l.standIn, l.caching, l.cached = c.tensor(l.standIn), 0, nil
+		}
 		return out
 	case reflect.Slice:
 		if v.IsNil() {

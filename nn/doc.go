@@ -21,11 +21,12 @@
 // named running_mean, and Blocks[0].LN1.Weight is named blocks.0.ln1.weight. A struct tag changes how a field is
 // treated:
 //
-//	Weight      *tensor.Tensor `nn:"w"`         // use another name
-//	RunningMean *tensor.Tensor `nn:",buffer"`   // saved, but not trained
-//	Cache       *tensor.Tensor `nn:"-"`         // ignored
-//	Layers      []nn.Layer     `nn:"."`         // no prefix "layers." in the names of the elements
-//	Head        *nn.Linear     `nn:",optional"` // may be nil
+//	Weight      *tensor.Tensor `nn:"w"`              // use another name
+//	RunningMean *tensor.Tensor `nn:",buffer"`        // saved, but not trained
+//	Frequencies *tensor.Tensor `nn:",nonpersistent"` // a buffer that is not saved
+//	Cache       *tensor.Tensor `nn:"-"`              // ignored
+//	Layers      []nn.Layer     `nn:"."`              // no prefix "layers." in the names of the elements
+//	Head        *nn.Linear     `nn:",optional"`      // may be nil
 //
 // An embedded struct adds no prefix. Parameters, StateDict, LoadStateDict, Train, Eval and To accept any module. The
 // tensors in a module must not belong to a scope: constructors and NewParameter return such tensors, and Tensor.Keep
@@ -44,13 +45,19 @@
 //     are not modules are exempt;
 //   - every map that holds modules or tensors has string keys, and none is held through a pointer to a pointer, slice, map
 //     or interface;
-//   - struct tags have no options other than buffer and optional;
+//   - struct tags have no options other than buffer, nonpersistent and optional;
 //   - every tensor is usable, and is either a buffer or a parameter: it requires a gradient, or was frozen by
 //     RequiresGrad_(false);
 //   - no module field or element is nil, unless the field is tagged `nn:",optional"`. A nil *tensor.Tensor, such as the
 //     Bias of a layer without one, is allowed.
 //
 // The module analyzer of linstockvet finds those mistakes that are visible in the source.
+//
+// # Hooks and wrappers
+//
+// Forward is called directly, so a function that is to run before or after a layer is a layer around it: a [Hooked], a
+// [Parametrized], a [LoRALinear]. A wrapper adds nothing to the names in the state. Declare a field as Layer, not as
+// *Linear, where a wrapper may stand; [SetSubmodule] puts one in the place of a layer.
 //
 // # Lifetimes
 //

@@ -73,10 +73,15 @@ func TestHostileForward(t *testing.T) {
 					for _, y := range []*tensor.Tensor{nn.CrossEntropy(x, x), nn.NLLLoss(x, nil), nn.MSELoss(x, x), nn.L1Loss(x, x), nn.SmoothL1Loss(x, x),
 						nn.BCELoss(x, x), nn.BCEWithLogitsLoss(x, x), nn.KLDivLoss(x, x), nn.CausalAttention(x, 2), nn.Uniform_(x, 0, 1), nn.Normal_(x, 0, 1),
 						nn.Constant_(x, 1), nn.TruncNormal_(x, 0, 1, -1, 1), nn.KaimingUniform_(x, nil), nn.KaimingNormal_(x), nn.XavierUniform_(x, 1),
-						nn.XavierNormal_(x, math.NaN()), nn.Orthogonal_(x, 1), nn.ClipGradNorm_([]*tensor.Tensor{x}, 1)} {
+						nn.XavierNormal_(x, math.NaN()), nn.Orthogonal_(x, 1), nn.ClipGradNorm_([]*tensor.Tensor{x}, 1), nn.GetTotalNorm([]*tensor.Tensor{x}),
+						nn.ParametersToVector([]*tensor.Tensor{x}), nn.LinearCrossEntropy(x, x, x, x, 1)} {
 						if y.Err() == nil {
 							t.Error("ClipGradNorm_ accepts an unusable tensor")
 						}
+					}
+					weight, bias := nn.FuseConvBNWeights(x, x, x, x, 0, x, x, false)
+					if weight.Err() == nil || bias.Err() == nil || nn.VectorToParameters(x, []*tensor.Tensor{x}) == nil || nn.ClipGradsWithNorm_([]*tensor.Tensor{x}, 1, x) == nil {
+						t.Error("a function of nn.utils accepts an unusable tensor")
 					}
 					if nn.ClipGradValue_([]*tensor.Tensor{x}, 1) == nil || nn.ClipGradValue_(nil, math.NaN()) == nil {
 						t.Error("ClipGradValue_ accepts an unusable tensor")

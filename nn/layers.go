@@ -26,7 +26,11 @@ type Linear struct {
 // NewLinear returns a Linear initialized as in PyTorch: weights and bias uniform in ±1/sqrt(in). Options: NoBias,
 // DType, Device.
 func NewLinear(in, out int, opts ...Option) *Linear {
-	b := build("NewLinear", opts, "NoBias", "DType", "Device")
+	return newLinear("NewLinear", in, out, opts)
+}
+
+func newLinear(op string, in, out int, opts []Option) *Linear {
+	b := build(op, opts, "NoBias", "DType", "Device")
 	b.sizes("in", in, "out", out)
 	l := &Linear{Weight: b.parameter([]int{out, in}, uniform(kaiming(in)))}
 	if !b.noBias {

@@ -67,14 +67,14 @@ func Parameters(m any) []*tensor.Tensor {
 // an error, the first element is a failed tensor that carries it. PyTorch: Module.named_parameters.
 func NamedParameters(m any) []Named { return checked(m, collect(m, false)) }
 
-// NamedBuffers returns the tensors of m that are saved but not trained, such as running statistics. PyTorch:
-// Module.named_buffers.
+// NamedBuffers returns the tensors of m that are not trained, such as running statistics, also those that are not saved.
+// PyTorch: Module.named_buffers.
 func NamedBuffers(m any) []Named { return collect(m, true) }
 
 func collect(m any, buffers bool) (out []Named) {
 	seen := map[*tensor.Tensor]bool{}
-	w := walker{once: true, tensor: func(name string, t *tensor.Tensor, buffer bool) {
-		if buffer == buffers && !seen[t] {
+	w := walker{once: true, tensor: func(name string, t *tensor.Tensor, r role) {
+		if (r != parameter) == buffers && !seen[t] {
 			seen[t] = true
 			out = append(out, Named{name, t})
 		}
@@ -83,16 +83,21 @@ func collect(m any, buffers bool) (out []Named) {
 	return out
 }
 
-// StateDict returns the parameters and buffers of m under PyTorch's names. A tensor with several names (tied weights)
-// is listed under each. The tensors are m's own, not copies. If Check finds an error, the first element is a failed
+// StateDict returns the parameters and buffers of m under PyTorch's names, without the buffers that have the tag
+// `nn:",nonpersistent"`. A tensor with several names (tied weights) is listed under each. The tensors are m's own, not copies. If Check finds an error, the first element is a failed
 // tensor that carries it, so that a function that saves the state returns the error. PyTorch: Module.state_dict.
-func StateDict(m any) State { return checked(m, tensors(m)) }
+func StateDict(m any) State { return checked(m, saved(m)) }
 
-// tensors returns the parameters and buffers of m.
-func tensors(m any) (out State) {
+// saved returns the parameters and buffers of m that belong to its state.
+func saved(m any) State { return listed(m, buffer) }
+
+// tensors returns all parameters and buffers of m.
+func tensors(m any) State { return listed(m, transient) }
+
+func listed(m any, last role) (out State) {
 	seen := map[string]bool{}
-	w := walker{tensor: func(name string, t *tensor.Tensor, _ bool) {
-		if !seen[name] {
+	w := walker{tensor: func(name string, t *tensor.Tensor, r role) {
+		if !seen[name] && r <= last {
 			seen[name] = true
 			out = append(out, Named{name, t})
 		}
@@ -162,15 +167,26 @@ func Release(m any) {
 	for _, n := range tensors(m) {
 		n.Tensor.Release()
 	}
+	for _, n := range NamedModules(m) {
+		if p, ok := n.Module.(*Parametrized); ok {
+			for _, l := range p.Lists {
+				if l != nil && l.standIn != nil {
+					l.standIn.Release()
+				}
+			}
+		}
+	}
 }
 
 // walker visits the parts of a module.
 type walker struct {
 	once   bool // visit a shared module once, not under each of its names
-	tensor func(name string, t *tensor.Tensor, buffer bool)
+	tensor func(name string, t *tensor.Tensor, r role)
 	module func(m any)
 	named  func(name string, m any) // as module, without embedded structs
 	open   map[unsafePointer]bool   // modules on the path from the root, to detect cycles
+	hidden map[*tensor.Tensor]bool  // stand-ins of parametrized parameters
+	inner  uintptr                  // the layer in a Parametrized, which stands for it in named
 	path   []step                   // from the root to the current value
 }
 
@@ -179,10 +195,10 @@ type unsafePointer struct {
 	t reflect.Type
 }
 
-func (w *walker) walk(v reflect.Value, name string) { w.value(v, name, false) }
+func (w *walker) walk(v reflect.Value, name string) { w.value(v, name, parameter) }
 
 // value visits the value of a field, an element or an interface.
-func (w *walker) value(v reflect.Value, name string, buffer bool) {
+func (w *walker) value(v reflect.Value, name string, r role) {
 	for v.Kind() == reflect.Interface {
 		v = v.Elem()
 	}
@@ -195,8 +211,8 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 			return
 		}
 		if v.Type() == tensorType {
-			if w.tensor != nil && v.CanInterface() {
-				w.tensor(name, v.Interface().(*tensor.Tensor), buffer)
+			if w.tensor != nil && v.CanInterface() && !w.hidden[v.Interface().(*tensor.Tensor)] {
+				w.tensor(name, v.Interface().(*tensor.Tensor), r)
 			}
 			return
 		}
@@ -212,10 +228,17 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 		if w.module != nil && v.CanInterface() {
 			w.module(v.Interface())
 		}
-		if w.named != nil && v.CanInterface() && v.Type().Elem().Kind() == reflect.Struct {
-			w.named(name, v.Interface())
+		if w.named != nil && v.CanInterface() && v.Type().Elem().Kind() == reflect.Struct && v.Pointer() != w.inner {
+			// A wrapper without parameters of its own stands for its layer.
+			if p, ok := v.Interface().(proxy); !ok || p.stands() == nil {
+				w.named(name, v.Interface())
+			}
 		}
-		w.value(v.Elem(), name, buffer)
+		if v.Type() == parametrizedType && v.CanInterface() {
+			w.parametrized(v.Interface().(*Parametrized), name)
+		} else {
+			w.value(v.Elem(), name, r)
+		}
 		if !w.once {
 			delete(w.open, key)
 		}
@@ -227,9 +250,9 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 			w.path = append(w.path, step{index: i, kind: reflect.Slice})
 			if part := v.Index(i); named {
 				key, part := entry(part)
-				w.value(part, join(name, key), buffer)
+				w.value(part, join(name, key), r)
 			} else {
-				w.value(part, join(name, strconv.Itoa(i)), buffer)
+				w.value(part, join(name, strconv.Itoa(i)), r)
 			}
 			w.path = w.path[:len(w.path)-1]
 		}
@@ -238,7 +261,7 @@ func (w *walker) value(v reflect.Value, name string, buffer bool) {
 		sort.Slice(keys, func(i, j int) bool { return keys[i].String() < keys[j].String() })
 		for _, k := range keys {
 			w.path = append(w.path, step{name: k.String(), kind: reflect.Map})
-			w.value(v.MapIndex(k), join(name, k.String()), buffer)
+			w.value(v.MapIndex(k), join(name, k.String()), r)
 			w.path = w.path[:len(w.path)-1]
 		}
 	}
@@ -259,7 +282,7 @@ func (w *walker) fields(v reflect.Value, name string) {
 			w.named(join(name, f.name), part.Addr().Interface())
 		}
 		w.path = append(w.path, step{name: f.goName, kind: reflect.Struct})
-		w.value(part, join(name, f.name), f.buffer)
+		w.value(part, join(name, f.name), f.role)
 		w.path = w.path[:len(w.path)-1]
 	}
 }

@@ -36,6 +36,18 @@ type settings struct {
 	totalLength                     int
 	hasTotalLength, padLeft         bool
 	bagMode                         string
+
+	normDim, iterations  int
+	hasNormDim, oldNames bool
+	orthogonalMap        string
+	noTrivialization     bool
+	errorIfNonfinite     bool
+	importance           *tensor.Tensor
+	divValue             float64
+	headBias             bool
+	base                 float64
+	interleaved          bool
+	alpha                float64
 }
 
 // DType sets the dtype of the parameters (dtype=); by default they have the default dtype.
@@ -244,3 +256,59 @@ func EncoderLayers(n int) Option {
 func DecoderLayers(n int) Option {
 	return Option{"DecoderLayers", func(s *settings) { s.decoders = n }}
 }
+
+// NormDim sets the dimension over whose slices WeightNorm takes norms, or that SpectralNorm treats as the rows (dim=). It is
+// 0 by default, and 1 for SpectralNorm of a transposed convolution. For WeightNorm, -1 is one norm over the whole parameter
+// (dim=None).
+func NormDim(d int) Option {
+	return Option{"NormDim", func(s *settings) { s.normDim, s.hasNormDim = d, true }}
+}
+
+// PowerIterations sets the number of power iterations of SpectralNorm in each forward pass in training
+// (n_power_iterations=); 1 by default.
+func PowerIterations(n int) Option {
+	return Option{"PowerIterations", func(s *settings) { s.iterations = n }}
+}
+
+// OldNames gives a WeightNorm or SpectralNorm the state names of the deprecated torch.nn.utils.weight_norm and
+// spectral_norm: weight_g and weight_v, or weight_orig, weight_u and weight_v.
+func OldNames() Option { return Option{"OldNames", func(s *settings) { s.oldNames = true }} }
+
+// OrthogonalMap names the map of Orthogonal (orthogonal_map=): "matrix_exp", the default of square and of complex matrices,
+// "cayley", or "householder", the default of others.
+func OrthogonalMap(name string) Option {
+	return Option{"OrthogonalMap", func(s *settings) { s.orthogonalMap = name }}
+}
+
+// NoTrivialization makes Orthogonal keep no base matrix (use_trivialization=False).
+func NoTrivialization() Option {
+	return Option{"NoTrivialization", func(s *settings) { s.noTrivialization = true }}
+}
+
+// ErrorIfNonfinite makes a gradient norm that is infinite or NaN an error (error_if_nonfinite=True).
+func ErrorIfNonfinite() Option {
+	return Option{"ErrorIfNonfinite", func(s *settings) { s.errorIfNonfinite = true }}
+}
+
+// ImportanceScores prunes by scores, of the parameter's shape, in place of the parameter's own values
+// (importance_scores=).
+func ImportanceScores(scores *tensor.Tensor) Option {
+	return Option{"ImportanceScores", func(s *settings) { s.importance = scores }}
+}
+
+// DivValue sets by what factor each cluster of an AdaptiveLogSoftmaxWithLoss is narrower than the one before (div_value=); 4
+// by default.
+func DivValue(v float64) Option { return Option{"DivValue", func(s *settings) { s.divValue = v }} }
+
+// HeadBias adds a bias to the head of an AdaptiveLogSoftmaxWithLoss (head_bias=True).
+func HeadBias() Option { return Option{"HeadBias", func(s *settings) { s.headBias = true }} }
+
+// Base sets the base of the wavelengths of a RotaryEmbedding; 10000 by default.
+func Base(v float64) Option { return Option{"Base", func(s *settings) { s.base = v }} }
+
+// Interleaved makes a RotaryEmbedding rotate neighbouring elements (2i, 2i+1), as in GPT-J, and not the halves (i, i+D/2), as
+// in Llama.
+func Interleaved() Option { return Option{"Interleaved", func(s *settings) { s.interleaved = true }} }
+
+// Alpha sets the scale of a LoRALinear, which is divided by its rank (lora_alpha=); the rank by default, a scale of 1.
+func Alpha(v float64) Option { return Option{"Alpha", func(s *settings) { s.alpha = v }} }

@@ -78,6 +78,9 @@ func through(op string, y *tensor.Tensor, own bool, layers []Layer, depth int) (
 			continue
 		}
 		library := factsOf(reflect.TypeOf(l)).library
+		if p, ok := l.(*Parametrized); ok {
+			library = p.library()
+		}
 		mine, at := held(y, own && library)
 		next := l.Forward(y)
 		if mine != nil && next != mine {

@@ -2,7 +2,6 @@ package nn
 
 import (
 	"fmt"
-	"math"
 	"sort"
 	"strings"
 
@@ -30,10 +29,14 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 			o(&s)
 		}
 	}
+	if err := materialize(m, state); err != nil {
+		return err
+	}
 	if err := Check(m); err != nil {
 		return err
 	}
-	own := tensors(m)
+	own := saved(m)
+	state = renamed(m, state)
 	if len(own) == 0 {
 		return refuse.Error("LoadStateDict", tensor.ErrArgument, "%T has no parameters", m)
 	}
@@ -134,91 +137,4 @@ func move(t *tensor.Tensor, opts []tensor.Option) error {
 		return nil
 	}
 	return t.SetGrad(grad.To(kept...))
-}
-
-// ClipGradNorm_ scales the gradients of params in place so that their joint 2-norm is at most maxNorm. It returns the
-// norm before scaling, as a scalar tensor. Parameters without a gradient are ignored. PyTorch:
-// torch.nn.utils.clip_grad_norm_.
-func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64) *tensor.Tensor {
-	const op = "ClipGradNorm_"
-	if !(maxNorm >= 0) {
-		return refuse.Tensor(op, tensor.ErrArgument, "maxNorm must be a number of at least 0, got %v", maxNorm)
-	}
-	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		var total *tensor.Tensor
-		err := autograd.NoGrad(func() error {
-			grads, err := gradients(params)
-			if err != nil {
-				return err
-			}
-			if len(grads) == 0 {
-				total = tensor.ScalarTensor(0.0)
-				return total.Err()
-			}
-			norms, err := foreach("aten::_foreach_norm.Scalar", grads, 2)
-			if err != nil {
-				return err
-			}
-			total = tensor.Stack(norms).LinalgVectorNorm()
-			factor := total.Add(1e-6).Reciprocal().Mul(maxNorm).ClampMax(1.0)
-			if err := factor.Err(); err != nil {
-				return err
-			}
-			_, err = tensor.CallUnchecked("aten::_foreach_mul_.Tensor", grads, factor)
-			return err
-		})
-		if err != nil {
-			return tensor.Failed(err)
-		}
-		return total
-	})
-}
-
-// ClipGradValue_ clamps each element of the gradients of params in place to [-value, value]. Parameters without a
-// gradient are ignored. PyTorch: torch.nn.utils.clip_grad_value_.
-func ClipGradValue_(params []*tensor.Tensor, value float64) error {
-	if !(value >= 0) || math.IsInf(value, 0) {
-		return refuse.Error("ClipGradValue_", tensor.ErrArgument, "value must be finite and at least 0, got %v", value)
-	}
-	return tensor.WithScope(func() error {
-		return autograd.NoGrad(func() error {
-			grads, err := gradients(params)
-			if err != nil || len(grads) == 0 {
-				return err
-			}
-			if _, err := tensor.CallUnchecked("aten::_foreach_clamp_min_.Scalar", grads, -value); err != nil {
-				return err
-			}
-			_, err = tensor.CallUnchecked("aten::_foreach_clamp_max_.Scalar", grads, value)
-			return err
-		})
-	})
-}
-
-// gradients returns the gradients that are not nil.
-func gradients(params []*tensor.Tensor) ([]*tensor.Tensor, error) {
-	all, err := tensor.Grads(params)
-	if err != nil {
-		return nil, err
-	}
-	grads := all[:0]
-	for _, g := range all {
-		if g != nil {
-			grads = append(grads, g)
-		}
-	}
-	return grads, nil
-}
-
-func foreach(name string, ts []*tensor.Tensor, args ...any) ([]*tensor.Tensor, error) {
-	out, err := tensor.CallUnchecked(name, append([]any{ts}, args...)...)
-	if err != nil {
-		return nil, err
-	}
-	if len(out) == 1 {
-		if list, ok := out[0].([]*tensor.Tensor); ok {
-			return list, nil
-		}
-	}
-	return nil, refuse.Error(name, tensor.ErrArgument, "the operator did not return a list")
 }

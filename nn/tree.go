@@ -96,6 +96,15 @@ func describe(v reflect.Value, open map[unsafePointer]bool) string {
 		if v.Elem().Kind() != reflect.Struct {
 			return name + "()"
 		}
+		if p, ok := v.Interface().(proxy); ok && p.stands() != nil {
+			return describe(reflect.ValueOf(p.stands()), open)
+		}
+		if p, ok := v.Interface().(*Parametrized); ok {
+			return p.describe(open)
+		}
+		if n, ok := v.Interface().(interface{ torchName() string }); ok {
+			name = n.torchName()
+		}
 		extra = extraRepr(v.Interface())
 		parts = children(v.Elem())
 	case reflect.Struct:
@@ -120,6 +129,34 @@ func describe(v reflect.Value, open map[unsafePointer]bool) string {
 		lines[i] = "(" + p.name + "): " + describe(p.value, open)
 	}
 	return block(name, extra, lines)
+}
+
+// describe returns the text of a Parametrized: that of its layer and the parametrizations that have names in the state.
+func (p *Parametrized) describe(open map[unsafePointer]bool) string {
+	v := reflect.ValueOf(p.Layer)
+	if v.Kind() != reflect.Pointer || v.IsNil() || v.Type().Elem().Kind() != reflect.Struct {
+		return "Parametrized()"
+	}
+	var lists []string
+	for _, l := range p.Lists {
+		if l == nil || l.suffixes != nil {
+			continue
+		}
+		var parts []child
+		for i, part := range l.Parametrizations {
+			parts = append(parts, child{strconv.Itoa(i), reflect.ValueOf(part)})
+		}
+		lists = append(lists, "("+l.Name+"): "+block("ParametrizationList", "", collapse(parts, open)))
+	}
+	if len(lists) == 0 {
+		return describe(v, open)
+	}
+	var lines []string
+	for _, part := range children(v.Elem()) {
+		lines = append(lines, "("+part.name+"): "+describe(part.value, open))
+	}
+	lines = append(lines, "(parametrizations): "+block("ModuleDict", "", lists))
+	return block("Parametrized"+v.Type().Elem().Name(), extraRepr(p.Layer), lines)
 }
 
 // block joins a module's own text and the texts of its parts.

@@ -182,12 +182,22 @@ type plan struct {
 }
 
 type field struct {
-	index                      int
-	name                       string // in the state; empty if the parts below have no prefix
-	goName                     string
-	buffer, optional, embedded bool
-	value                      bool // a struct, not a pointer to one
+	index              int
+	name               string // in the state; empty if the parts below have no prefix
+	goName             string
+	role               role
+	optional, embedded bool
+	value              bool // a struct, not a pointer to one
 }
+
+// role is what a tensor is in a module.
+type role int
+
+const (
+	parameter role = iota
+	buffer         // saved, but not trained
+	transient      // a buffer that is not saved
+)
 
 type fault struct {
 	field, message string
@@ -234,7 +244,13 @@ func newPlan(t reflect.Type) *plan {
 			continue
 		}
 		f := field{index: i, name: tag.Name, goName: sf.Name, embedded: sf.Anonymous, value: sf.Type.Kind() == reflect.Struct,
-			buffer: tag.Has("buffer"), optional: tag.Has("optional")}
+			optional: tag.Has("optional")}
+		switch {
+		case tag.Has("nonpersistent"):
+			f.role = transient
+		case tag.Has("buffer"):
+			f.role = buffer
+		}
 		if factsOf(sf.Type).concerns {
 			p.concerns = append(p.concerns, f)
 		}
@@ -242,7 +258,7 @@ func newPlan(t reflect.Type) *plan {
 		case !factsOf(sf.Type).walked:
 		case sf.Type != tensorType:
 			parts = append(parts, f)
-		case f.buffer:
+		case f.role != parameter:
 			buffers = append(buffers, f)
 		default:
 			params = append(params, f)

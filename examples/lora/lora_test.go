@@ -79,7 +79,7 @@ func TestOnlyAdaptersAreSaved(t *testing.T) {
 	for _, n := range file.Names() {
 		names[n] = true
 	}
-	if len(names) != 4 || !names["0.a"] || !names["0.b"] || !names["2.a"] || !names["2.b"] {
+	if len(names) != 4 || !names["0.lora_A.weight"] || !names["0.lora_B.weight"] || !names["2.lora_A.weight"] || !names["2.lora_B.weight"] {
 		t.Errorf("the file holds %v", names)
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"strings"
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/nn"
@@ -30,7 +29,7 @@ type run struct {
 	trained, total          int            // parameters
 }
 
-// newRun trains a network on the first task and freezes it.
+// newRun trains a network on the first task.
 func newRun(ctx context.Context, o options) (*run, error) {
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return nil, err
@@ -46,12 +45,13 @@ func newRun(ctx context.Context, o options) (*run, error) {
 	if r.pretraining, err = train(ctx, base, r.first, o); err != nil {
 		return nil, err
 	}
-	return r, nn.RequiresGrad_(base, false)
+	return r, nil
 }
 
-// adapt trains adapters on the second task. The weights of the network do not change.
+// adapt freezes the network and trains adapters on the second task.
 func (r *run) adapt(ctx context.Context, o options) (err error) {
-	r.model = nn.NewSequential(newLoRA(r.fc1, o.rank, o.alpha), &nn.ReLU{}, newLoRA(r.fc2, o.rank, o.alpha))
+	alpha := nn.Alpha(o.alpha)
+	r.model = nn.NewSequential(nn.NewLoRALinear(r.fc1, o.rank, alpha), &nn.ReLU{}, nn.NewLoRALinear(r.fc2, o.rank, alpha))
 	for _, p := range nn.Parameters(r.model) {
 		r.total += p.Numel()
 		if p.RequiresGrad() {
@@ -103,7 +103,7 @@ func train(ctx context.Context, model nn.Layer, weights *tensor.Tensor, o option
 // merge adds the adapters to the weights.
 func (r *run) merge() error {
 	for _, l := range r.model.Layers {
-		if l, ok := l.(*LoRA); ok {
+		if l, ok := l.(*nn.LoRALinear); ok {
 			if err := l.Merge(); err != nil {
 				return err
 			}
@@ -112,13 +112,7 @@ func (r *run) merge() error {
 	return nil
 }
 
-// save writes only the adapters: 0.a, 0.b, 2.a, 2.b.
+// save writes only the adapters: 0.lora_A.weight, 0.lora_B.weight and so on.
 func (r *run) save(path string) error {
-	adapters := nn.StateDict(r.model).Map()
-	for name := range adapters {
-		if strings.Contains(name, "base") {
-			delete(adapters, name)
-		}
-	}
-	return checkpoint.Save(path, adapters, nil)
+	return checkpoint.Save(path, nn.LoRAState(r.model).Map(), nil)
 }

@@ -16,19 +16,20 @@ class LoRA(nn.Module):
     def __init__(self, base):
         super().__init__()
         self.base = base
-        self.a = nn.Parameter(torch.empty(RANK, base.in_features).normal_(0, 0.02))
-        self.b = nn.Parameter(torch.zeros(base.out_features, RANK))
+        self.lora_A = nn.Linear(base.in_features, RANK, bias=False)
+        self.lora_B = nn.Linear(RANK, base.out_features, bias=False)
+        nn.init.zeros_(self.lora_B.weight)
         self.merged = False
 
     def forward(self, x):
         y = self.base(x)
         if self.merged:
             return y
-        return y.add(F.linear(F.linear(x, self.a), self.b).mul(ALPHA / RANK))
+        return y.add(self.lora_B(self.lora_A(x)).mul(ALPHA / RANK))
 
     def merge(self):
         with torch.no_grad():
-            self.base.weight.add_(self.b.mm(self.a).mul(ALPHA / RANK))
+            self.base.weight.add_(self.lora_B.weight.mm(self.lora_A.weight).mul(ALPHA / RANK))
         self.merged = True
 
 

@@ -40,13 +40,21 @@ var retaining = map[string]bool{
 // aliasing are functions of package nn that may return one of their tensors, with its index among the parameters after the
 // receiver. The layers that can work in place may, too.
 var aliasing = map[string]int{
-	"(*Dropout).Forward": 0, "(*Identity).Forward": 0, "(*LocalResponseNorm).Forward": 0,
+	"(*Dropout).Forward": 0, "(*DropPath).Forward": 0, "(*Identity).Forward": 0, "(*LocalResponseNorm).Forward": 0,
 	"(*Sequential).Forward": 0, "(Func).Forward": 0, "(Layer).Forward": 0, "Pipe": 0,
 
 	// The zero values have no layers.
 	"(*TransformerEncoder).Forward": 0, "(*TransformerEncoder).ForwardMasked": 0,
 	"(*TransformerDecoder).Forward": 0, "(*TransformerDecoder).ForwardMasked": 0,
 	"(*Transformer).Forward": 1, "(*Transformer).ForwardMasked": 1,
+}
+
+// unstated are functions of package nn about which nothing is stated: wrappers run layers and hooks of users, a module that
+// is made of tensors holds them, and LinearCrossEntropy needs the class weights again in the backward pass.
+var unstated = map[string]bool{
+	"(*Hooked).Forward": true, "(*Lazy[M]).Forward": true, "(*Parametrized).Forward": true, "(*Parametrized).Module": true,
+	"(*weightNorm).RightInverse": true, "(*orthogonal).RightInverse": true, "FunctionalCall": true, "SkipInit": true,
+	"FuseConvBNEval": true, "FuseLinearBNEval": true, "LinearCrossEntropy": true, "(*LinearCrossEntropyLoss).Forward": true,
 }
 
 // packing are functions of package nn that borrow their tensors. The result, a *nn.PackedSequence, is not a place.
@@ -132,6 +140,8 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 		switch {
 		case fn.Name() == "tidy": // called by package nn itself
 			f.resultsOfArg = true
+		case unstated[receiver+fn.Name()]:
+			return unknownResults(fn, true), true
 		case receiver == "(ParameterDict)." && fn.Name() == "Get": // a parameter, which the module holds
 			return unknownResults(fn, true), true
 		case aliases || worksInPlace(fn):

@@ -183,6 +183,17 @@ var exceptions = map[string]string{
 	"nn.Release":                                  "it reads the module by reflection, and keeps nothing",
 	"autograd.Backward":                           "a function of package tensor, which it reaches by a variable",
 	"autograd.Grad":                               "a function of package tensor, which it reaches by a variable",
+
+	"(*nn.AdaptiveLogSoftmaxWithLoss).Forward": "tensor.TidyAll returns new handles",
+	"(*nn.AdaptiveLogSoftmaxWithLoss).LogProb": "its views of the operand are in a slice, which ends with the call",
+	"(*nn.KVCache).Update":                     "it copies the operands, and tensor.TidyAll returns new views of its buffers",
+	"(*nn.LoRALinear).Forward":                 "a Linear borrows its operand and returns a new handle",
+	"(*nn.RotaryEmbedding).ForwardAt":          "its function literal assigns the parameter positions",
+	"(*nn.SwiGLU).Forward":                     "the last layer of its Pipe is a Linear, which returns a new handle",
+	"(*nn.orthogonal).Forward":                 "its function literal assigns the operand",
+	"(*nn.weightNorm).Forward":                 "tensor.CallUnchecked holds operands until it returns new handles",
+	"nn.FuseConvBNWeights":                     "it makes parameters of new tensors",
+	"nn.ParametersToVector":                    "its views of the operands are in a slice, which ends with the call",
 }
 
 // TestTable compares the table of the library's facts with those inferred from the library's source. The table

@@ -10,7 +10,7 @@ import (
 )
 
 // Options are the options of the tag nn:"name,option".
-var Options = []string{"buffer", "optional"}
+var Options = []string{"buffer", "nonpersistent", "optional"}
 
 // Tag is the parsed tag of a field.
 type Tag struct {

@@ -14,9 +14,11 @@ Floats have the 9 digits that tell float32 values apart.
 import json
 import math
 import os
+import warnings
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize, prune
 from torch.nn.utils import rnn as packed
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -323,6 +325,199 @@ case("TripletMarginLoss", lambda: nn.TripletMarginLoss(margin=0.7, swap=True), "
 case("TripletMarginWithDistanceLoss", nn.TripletMarginWithDistanceLoss, "n:4,3", "n:4,3", "n:4,3")
 case("TripletMarginWithDistanceLoss_own", lambda: nn.TripletMarginWithDistanceLoss(
     distance_function=lambda a, b: (a - b).abs().sum(-1), margin=2, swap=True, reduction="sum"), "n:4,3", "n:4,3", "n:4,3")
+
+# Parametrizations in both forms, and pruning.
+warnings.filterwarnings("ignore", category=FutureWarning)
+
+
+class Symmetric(nn.Module):
+    def forward(self, x):
+        return x.triu() + x.triu(1).mT
+
+    def right_inverse(self, x):
+        return x.triu()
+
+
+class Scaled(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def chained():
+    m = nn.Linear(3, 3)
+    parametrize.register_parametrization(m, "weight", Symmetric())
+    parametrize.register_parametrization(m, "weight", Scaled())
+    return parametrizations.weight_norm(m, "bias")
+
+
+def ordered(m):
+    """Puts the bias behind the weight again, where a Go struct has it."""
+    bias = m.bias
+    del m.bias
+    m.bias = bias
+    return m
+
+
+def removed(m, leave=True):
+    parametrize.remove_parametrizations(m, "weight", leave_parametrized=leave)
+    return ordered(m)
+
+
+case("weight_norm", lambda: parametrizations.weight_norm(nn.Linear(3, 4)), "n:2,3")
+case("weight_norm_whole", lambda: parametrizations.weight_norm(nn.Conv1d(2, 3, 2), dim=None), "n:1,2,4")
+case("weight_norm_dim", lambda: parametrizations.weight_norm(nn.Conv2d(2, 3, 2, bias=False), dim=1), "n:1,2,4,3")
+case("weight_norm_lstm", lambda: parametrizations.weight_norm(nn.LSTM(3, 2), "weight_hh_l0"), "n:4,2,3")
+case("weight_norm_old", lambda: nn.utils.weight_norm(nn.Linear(3, 4)), "n:2,3")
+case("spectral_norm", lambda: parametrizations.spectral_norm(nn.Linear(3, 4)), "n:2,3")
+case("spectral_norm_conv", lambda: parametrizations.spectral_norm(nn.Conv2d(2, 3, 2), n_power_iterations=2, eps=1e-6), "n:1,2,4,3")
+case("spectral_norm_transposed", lambda: parametrizations.spectral_norm(nn.ConvTranspose1d(2, 3, 2)), "n:1,2,4")
+case("spectral_norm_dim", lambda: parametrizations.spectral_norm(nn.Linear(3, 4), dim=-1), "n:2,3")
+case("spectral_norm_vector", lambda: parametrizations.spectral_norm(nn.Linear(3, 4), "bias"), "n:2,3")
+case("spectral_norm_old", lambda: nn.utils.spectral_norm(nn.Conv2d(2, 3, 2), n_power_iterations=2), "n:1,2,4,3")
+case("spectral_norm_removed", lambda: removed(parametrizations.spectral_norm(nn.Linear(3, 4))), "n:2,3")
+case("spectral_norm_old_removed", lambda: ordered(nn.utils.remove_spectral_norm(nn.utils.spectral_norm(nn.Linear(3, 4)))), "n:2,3")
+case("weight_norm_removed", lambda: removed(parametrizations.weight_norm(nn.Linear(3, 4))), "n:2,3")
+case("orthogonal", lambda: parametrizations.orthogonal(nn.Linear(3, 3)), "n:2,3")
+case("orthogonal_wide", lambda: parametrizations.orthogonal(nn.Linear(5, 3)), "n:2,5")
+case("orthogonal_tall", lambda: parametrizations.orthogonal(nn.Linear(3, 5), orthogonal_map="matrix_exp"), "n:2,3")
+case("orthogonal_cayley", lambda: parametrizations.orthogonal(nn.Linear(3, 5), orthogonal_map="cayley"), "n:2,3")
+case("orthogonal_plain", lambda: parametrizations.orthogonal(nn.Linear(5, 3), use_trivialization=False), "n:2,5")
+case("orthogonal_plain_exp", lambda: parametrizations.orthogonal(nn.Linear(3, 3), use_trivialization=False), "n:2,3")
+case("orthogonal_removed", lambda: removed(parametrizations.orthogonal(nn.Linear(3, 3)), False), "n:2,3")
+case("parametrize_chain", chained, "n:2,3")
+
+
+def twice(first, second):
+    m = nn.Linear(6, 5)
+    first(m)
+    second(m)
+    return m
+
+
+case("prune_identity", lambda: prune.identity(nn.Linear(3, 4), "weight"), "n:2,3")
+case("prune_random", lambda: prune.random_unstructured(nn.Linear(6, 5), "weight", 0.3), "n:2,6")
+case("prune_l1", lambda: prune.l1_unstructured(nn.Linear(6, 5), "weight", 7), "n:2,6")
+case("prune_random_structured", lambda: prune.random_structured(nn.Linear(6, 5), "weight", 2, 0), "n:2,6")
+case("prune_ln_structured", lambda: prune.ln_structured(nn.Conv1d(3, 4, 2), "weight", 0.5, 2, 1), "n:1,3,4")
+case("prune_twice", lambda: twice(lambda m: prune.l1_unstructured(m, "weight", 0.25), lambda m: prune.l1_unstructured(m, "weight", 0.25)), "n:2,6")
+case("prune_twice_structured", lambda: twice(lambda m: prune.ln_structured(m, "weight", 2, 1, 0), lambda m: prune.random_structured(m, "weight", 0.5, -2)), "n:2,6")
+case("prune_mask", lambda: prune.custom_from_mask(nn.Linear(3, 3), "weight", torch.eye(3)), "n:2,3")
+
+
+def pruned_globally():
+    m = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    prune.global_unstructured([(m[0], "weight"), (m[1], "weight"), (m[0], "bias")], prune.L1Unstructured, amount=0.4)
+    return m
+
+
+case("prune_global", pruned_globally, "n:2,3")
+
+
+def unpruned():
+    m = prune.l1_unstructured(nn.Linear(6, 5), "weight", 0.5)
+    return ordered(prune.remove(m, "weight"))
+
+
+case("prune_removed", unpruned, "n:2,6")
+
+
+# Lazy modules, after a dry run.
+def dry(make, *shape):
+    m = make()
+    m(torch.zeros(shape))
+    return m
+
+
+warnings.filterwarnings("ignore", message="Lazy modules")
+case("LazyLinear", lambda: dry(lambda: nn.LazyLinear(4), 1, 3), "n:2,3")
+for d, size in ((1, (5,)), (2, (4, 5)), (3, (3, 4, 3))):
+    spec = "n:2,4," + ",".join(str(n) for n in size)
+    conv, back = getattr(nn, f"LazyConv{d}d"), getattr(nn, f"LazyConvTranspose{d}d")
+    bn, inorm = getattr(nn, f"LazyBatchNorm{d}d"), getattr(nn, f"LazyInstanceNorm{d}d")
+    case(f"LazyConv{d}d", lambda conv=conv, size=size: dry(lambda: conv(2, 2, groups=2), 1, 4, *size), spec)
+    case(f"LazyConvTranspose{d}d", lambda back=back, size=size: dry(lambda: back(2, 2, stride=2, bias=False), 1, 4, *size), spec)
+    case(f"LazyBatchNorm{d}d", lambda bn=bn, size=size: dry(lambda: bn(momentum=0.3), 2, 4, *size), spec)
+    case(f"LazyInstanceNorm{d}d", lambda inorm=inorm, size=size: dry(lambda: inorm(), 2, 4, *size), spec)
+
+# Softmax over many classes.
+targets = torch.tensor([0, 5, 2, 9, 3])
+case("AdaptiveLogSoftmaxWithLoss", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [2, 5], div_value=2.0, head_bias=True), "n:5,8", call=lambda m, x: m(x, targets))
+case("AdaptiveLogSoftmaxWithLoss_unbatched", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [4]), "n:8", call=lambda m, x: m(x, torch.tensor(7)))
+case("AdaptiveLogSoftmaxWithLoss_prob", lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [2, 5], div_value=2.0), "n:5,8", call=lambda m, x: [m.log_prob(x), m.predict(x)])
+case("LinearCrossEntropyLoss", lambda: nn.LinearCrossEntropyLoss(4, 3, bias=True, weight=W, ignore_index=1, label_smoothing=0.1), "n:5,4", "i:3:5")
+case("LinearCrossEntropyLoss_sum", lambda: nn.LinearCrossEntropyLoss(4, 3, reduction="sum"), "n:5,4", "i:3:5")
+case("LinearCrossEntropyLoss_probabilities", lambda: nn.LinearCrossEntropyLoss(4, 3, label_smoothing=0.1), "n:5,4", "u:5,3")
+
+
+# Parts that PyTorch does not have, as other libraries write them.
+class RotaryEmbedding(nn.Module):
+    """Llama's in transformers, and GPT-J's."""
+
+    def __init__(self, width, base=10000.0, interleaved=False):
+        super().__init__()
+        self.width, self.interleaved = width, interleaved
+        self.register_buffer("inv_freq", 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.int64).float() / width)), persistent=False)
+
+    def forward(self, x, first=0, positions=None):
+        if positions is None:
+            positions = torch.arange(first, first + x.shape[-2])
+        angles = positions[..., None].float() * self.inv_freq
+        rest = x[..., self.width:]
+        x = x[..., :self.width]
+        if self.interleaved:
+            angles = angles.repeat_interleave(2, -1)
+            turned = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+        else:
+            angles = torch.cat((angles, angles), -1)
+            turned = torch.cat((-x[..., self.width // 2:], x[..., :self.width // 2]), -1)
+        return torch.cat((x * angles.cos() + turned * angles.sin(), rest), -1)
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, width, hidden):
+        super().__init__()
+        self.gate_proj = nn.Linear(width, hidden, bias=False)
+        self.up_proj = nn.Linear(width, hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DropPath(nn.Module):
+    def forward(self, x):
+        if not self.training:
+            return x
+        return x * x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(0.7).div_(0.7)
+
+
+class LoRALinear(nn.Module):
+    def __init__(self, width, out, rank, alpha, dropout=0.0):
+        super().__init__()
+        self.base_layer = nn.Linear(width, out).requires_grad_(False)
+        self.lora_A = nn.Linear(width, rank, bias=False)
+        self.lora_B = nn.Linear(rank, out, bias=False)
+        nn.init.zeros_(self.lora_B.weight)
+        self.scale, self.dropout = alpha / rank, dropout
+
+    def forward(self, x):
+        inner = nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
+        return self.base_layer(x) + self.lora_B(self.lora_A(inner)) * self.scale
+
+
+def trained(m):
+    nn.init.normal_(m.lora_B.weight)
+    return m
+
+
+case("RotaryEmbedding", lambda: RotaryEmbedding(4), "n:2,2,3,4")
+case("RotaryEmbedding_part", lambda: RotaryEmbedding(4, base=500.0), "n:2,2,3,6", call=lambda m, x: m(x, 5))
+case("RotaryEmbedding_interleaved", lambda: RotaryEmbedding(6, interleaved=True), "n:2,2,3,6", call=lambda m, x: m(x, positions=torch.tensor([[[3, 0, 7]], [[1, 1, 2]]])))
+case("SwiGLU", lambda: SwiGLU(4, 6), "n:2,3,4")
+case("DropPath", DropPath, "n:6,2,3")
+case("LoRALinear", lambda: LoRALinear(4, 3, 2, 2), "n:5,4")
+case("LinearCrossEntropyLoss_rows", lambda: nn.LinearCrossEntropyLoss(4, 3, bias=True, weight=W, ignore_index=1, label_smoothing=0.1), "n:5,4", "i:3:5")
+case("LoRALinear_trained", lambda: trained(LoRALinear(4, 3, 2, 6, 0.3)), "n:5,4")
 
 
 def main():

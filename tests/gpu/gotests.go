@@ -60,7 +60,7 @@ var goPackages = []goPackage{
 			"TestTorchModules/GRUCell_unbatched TestTorchModules/LSTM TestTorchModules/LSTM_deep TestTorchModules/LSTM_packed " +
 			"TestTorchModules/LSTM_packed_states TestTorchModules/LSTM_projection TestTorchModules/LSTM_projection_packed " +
 			"TestTorchModules/LSTM_projection_states TestTorchModules/LSTM_states TestTorchModules/LSTM_unbatched " +
-			"TestTorchModules/LSTMCell TestTorchModules/LSTMCell_states TestTorchModules/LSTMCell_unbatched", noCode, true},
+			"TestTorchModules/LSTMCell TestTorchModules/LSTMCell_states TestTorchModules/LSTMCell_unbatched TestTorchModules/weight_norm_lstm", noCode, true},
 	}},
 	{"optim", 2 * time.Minute, []leftOut{
 		{"TestOptimizers/adagrad_sparse TestOptimizers/sparse_adam TestOptimizers/sparse_adam_options TestResume/adagrad_sparse " +

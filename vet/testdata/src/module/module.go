@@ -92,7 +92,7 @@ type kind string
 func (m *maps) Forward(x *tensor.Tensor) *tensor.Tensor { return x }
 
 type tags struct {
-	A *nn.Linear     `nn:"a,bufer"` // want `A has the tag option "bufer", which does not exist; the options are buffer, optional`
+	A *nn.Linear     `nn:"a,bufer"` // want `A has the tag option "bufer", which does not exist; the options are buffer, nonpersistent, optional`
 	B *tensor.Tensor `nn:",buffer,optional"`
 	C *nn.Linear     `nn:",optional" json:",omitempty"`
 }

@@ -1,0 +1,296 @@
+package nn
+
+import (
+	"math"
+	"slices"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// AdaptiveLogSoftmaxWithLoss is a softmax over many classes, ordered by falling frequency (Grave et al. 2017): Head scores the
+// most frequent classes and the clusters of the others, and Tail has a narrower projection for each cluster. Its state has
+// PyTorch's names. PyTorch: torch.nn.AdaptiveLogSoftmaxWithLoss.
+type AdaptiveLogSoftmaxWithLoss struct {
+	Head    *Linear
+	Tail    []*Sequential
+	Cutoffs []int // the first class of each cluster, and the number of classes
+	err     error
+}
+
+// NewAdaptiveLogSoftmaxWithLoss returns an AdaptiveLogSoftmaxWithLoss of x with in features over the given number of classes.
+// cutoffs are the first classes of the clusters, in increasing order, from 1 to classes-1. Cluster i projects to in / DivValue^(i+1)
+// features. Options: DivValue (4 by default), HeadBias, DType, Device.
+func NewAdaptiveLogSoftmaxWithLoss(in, classes int, cutoffs []int, opts ...Option) *AdaptiveLogSoftmaxWithLoss {
+	b := build("NewAdaptiveLogSoftmaxWithLoss", opts, "DivValue", "HeadBias", "DType", "Device")
+	b.sizes("in", in, "classes", classes)
+	if len(cutoffs) == 0 || !slices.IsSorted(cutoffs) || cutoffs[0] < 1 || cutoffs[len(cutoffs)-1] > classes-1 || len(slices.Compact(slices.Clone(cutoffs))) != len(cutoffs) {
+		b.fail("cutoffs must increase from at least 1 to at most classes-1, got %v with %d classes", cutoffs, classes)
+	}
+	if !(b.divValue > 0) || math.IsInf(b.divValue, 0) {
+		b.fail("DivValue must be positive, got %v", b.divValue)
+	}
+	a := &AdaptiveLogSoftmaxWithLoss{Cutoffs: append(slices.Clone(cutoffs), classes)}
+	if b.err == nil {
+		b.noBias = !b.headBias
+		a.Head = b.linear(in, cutoffs[0]+len(cutoffs))
+		b.noBias = true
+		for i := range cutoffs {
+			if b.err != nil {
+				break
+			}
+			width := int(math.Floor(float64(in) / math.Pow(b.divValue, float64(i+1))))
+			if width < 1 {
+				b.fail("cluster %d has no features: %d inputs divided by %v^%d", i, in, b.divValue, i+1)
+				break
+			}
+			first := b.linear(in, width)
+			a.Tail = append(a.Tail, NewSequential(first, b.linear(width, a.Cutoffs[i+1]-a.Cutoffs[i])))
+		}
+	}
+	if err := b.done(); err != nil {
+		return &AdaptiveLogSoftmaxWithLoss{err: err}
+	}
+	return a
+}
+
+// Err returns the error of the constructor that made a, or nil.
+func (a *AdaptiveLogSoftmaxWithLoss) Err() error {
+	if a == nil {
+		return nilModule("AdaptiveLogSoftmaxWithLoss")
+	}
+	return a.err
+}
+
+// ready returns an error if a or x cannot be used.
+func (a *AdaptiveLogSoftmaxWithLoss) ready(op string, ts ...*tensor.Tensor) error {
+	if err := a.Err(); err != nil {
+		return err
+	}
+	for _, t := range ts {
+		if err := refuse.Unusable(op, "", t); err != nil {
+			return err
+		}
+	}
+	if a.Head == nil || len(a.Cutoffs) != len(a.Tail)+1 {
+		return refuse.Error(op, tensor.ErrArgument, "the module is incomplete: use its constructor")
+	}
+	return nil
+}
+
+// Forward returns the log probabilities (N) of the target classes (N), of dtype int64, for x (N, in), and the mean of their
+// negatives, a scalar; without N, x is (in) and the target (). A target outside the classes is an error. It reads the targets
+// of each cluster, which waits for the device.
+func (a *AdaptiveLogSoftmaxWithLoss) Forward(x, target *tensor.Tensor) (output, loss *tensor.Tensor) {
+	const op = "AdaptiveLogSoftmaxWithLoss"
+	fail := func(err error) (*tensor.Tensor, *tensor.Tensor) { return tensor.Failed(err), tensor.Failed(err) }
+	if err := a.ready(op, x, target); err != nil {
+		return fail(err)
+	}
+	if d := target.Dim(); d > 1 || x.Dim() != d+1 || d == 1 && x.Size(0) != target.Size(0) {
+		return fail(refuse.Error(op, tensor.ErrArgument, "x must be (N, in) and target (N), or (in) and (), got %v and %v", x.Shape(), target.Shape()))
+	}
+	if d := target.DType(); d != tensor.Int64 {
+		return fail(refuse.Error(op, tensor.ErrArgument, "target must be int64, got %v", d))
+	}
+	out, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) {
+		x, target, single := x, target, target.Dim() == 0
+		if single {
+			x, target = x.Unsqueeze(0), target.Unsqueeze(0)
+		}
+		n, used := target.Size(0), 0
+		y := x.NewZeros([]int{n})
+		at := target.NewEmpty([]int{n}).Zero_()
+		for i, high := range a.Cutoffs {
+			low := 0
+			if i > 0 {
+				low = a.Cutoffs[i-1]
+			}
+			mask := target.Ge(low).LogicalAnd(target.Lt(high))
+			rows := mask.NonZero().Flatten()
+			if err := rows.Err(); err != nil {
+				return nil, err
+			}
+			if rows.Numel() == 0 {
+				continue
+			}
+			used += rows.Numel()
+			local := target.IndexSelect(0, rows)
+			if i == 0 {
+				at = at.IndexCopy(0, rows, local)
+				continue
+			}
+			cluster := a.Tail[i-1].Forward(x.IndexSelect(0, rows)).LogSoftmax(1).Gather(1, local.Sub(low).Unsqueeze(1))
+			at = at.IndexFill(0, rows, a.Cutoffs[0]+i-1)
+			y = y.IndexCopy(0, rows, cluster.SqueezeDim(1))
+		}
+		if used != n {
+			return nil, refuse.Error(op, tensor.ErrArgument, "targets must be in [0, %d]", a.Cutoffs[len(a.Cutoffs)-1]-1)
+		}
+		y = y.Add(a.Head.Forward(x).LogSoftmax(1).Gather(1, at.Unsqueeze(1)).SqueezeDim(1))
+		loss := y.Neg().Mean()
+		if single {
+			y = y.SqueezeDim(0)
+		}
+		return []*tensor.Tensor{y, loss}, loss.Err()
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return out[0], out[1]
+}
+
+// LogProb returns the log probabilities (N, classes) of all classes for x (N, in). PyTorch:
+// AdaptiveLogSoftmaxWithLoss.log_prob.
+func (a *AdaptiveLogSoftmaxWithLoss) LogProb(x *tensor.Tensor) *tensor.Tensor {
+	const op = "LogProb"
+	if err := a.ready(op, x); err != nil {
+		return tensor.Failed(err)
+	}
+	if x.Dim() != 2 {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, in), got shape %v", x.Shape())
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		head := a.Head.Forward(x).LogSoftmax(1)
+		short := a.Cutoffs[0]
+		parts := []*tensor.Tensor{head.Narrow(1, 0, short)}
+		for i, tail := range a.Tail {
+			parts = append(parts, tail.Forward(x).LogSoftmax(1).Add(head.Narrow(1, short+i, 1)))
+		}
+		return tensor.Cat(parts, tensor.Dim(1))
+	})
+}
+
+// Predict returns the class (N), int64, with the highest probability for each row of x (N, in). PyTorch:
+// AdaptiveLogSoftmaxWithLoss.predict.
+func (a *AdaptiveLogSoftmaxWithLoss) Predict(x *tensor.Tensor) *tensor.Tensor {
+	return tidy(func(*tensor.Scope) *tensor.Tensor { return a.LogProb(x).ArgMax(tensor.Dim(1)) })
+}
+
+// LinearCrossEntropy returns CrossEntropy of the logits x weight^T + bias for x (N, in) or (in), weight (C, in) and bias (C) or
+// nil. With rows above 0 it computes the loss of so many rows of x at a time, and again in the backward pass, so that the
+// logits of all rows never exist at once: with many classes they are the largest tensor of a model. Targets and options are
+// those of CrossEntropy; tensor.ReduceNone needs rows 0, and a tensor.Weight must live until the backward pass. PyTorch:
+// torch.nn.functional.linear_cross_entropy, whose LinearCrossEntropyOptions choose the chunks.
+func LinearCrossEntropy(x, weight, bias, targets *tensor.Tensor, rows int, opts ...tensor.Option) *tensor.Tensor {
+	const op = "LinearCrossEntropy"
+	if bad := firstUnusable(op, append([]*tensor.Tensor{x, weight, targets}, tensorsOf(bias)...)...); bad != nil {
+		return bad
+	}
+	if err := acceptable(op, opts, []string{"Reduction", "Weight", "IgnoreIndex", "LabelSmoothing"}); err != nil {
+		return tensor.Failed(err)
+	}
+	if d := x.Dim(); d < 1 || d > 2 || weight.Dim() != 2 || x.Size(-1) != weight.Size(1) {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, in) or (in) and weight (C, in), got %v and %v", x.Shape(), weight.Shape())
+	}
+	if rows < 0 {
+		return refuse.Tensor(op, tensor.ErrArgument, "rows must be at least 0, got %d", rows)
+	}
+	if rows == 0 || x.Dim() == 1 || x.Size(0) <= rows {
+		return tidy(func(*tensor.Scope) *tensor.Tensor { return x.Linear(weight, bias).CrossEntropy(targets, opts...) })
+	}
+	if d := targets.Dim(); d < 1 || targets.Size(0) != x.Size(0) {
+		return refuse.Tensor(op, tensor.ErrArgument, "targets must have %d rows as x has, got shape %v", x.Size(0), targets.Shape())
+	}
+	sum := []tensor.Option{tensor.ReduceSum}
+	reduction, ignore := tensor.ReduceMean, -100
+	var class *tensor.Tensor
+	for _, o := range opts {
+		name, value := tensor.OptionValue(o)
+		switch name {
+		case "Reduction":
+			reduction, _ = value.(tensor.Reduction)
+			continue
+		case "Weight":
+			class, _ = value.(*tensor.Tensor)
+		case "IgnoreIndex":
+			ignore, _ = value.(int)
+		}
+		sum = append(sum, o)
+	}
+	if reduction == tensor.ReduceNone {
+		return refuse.Tensor(op, tensor.ErrArgument, "ReduceNone needs rows 0")
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		var total *tensor.Tensor
+		for at := 0; at < x.Size(0); at += rows {
+			n := min(rows, x.Size(0)-at)
+			part := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+				return in[0].Linear(in[1], append(in[3:], nil)[0]).CrossEntropy(in[2], sum...)
+			}, append([]*tensor.Tensor{x.Narrow(0, at, n), weight, targets.Narrow(0, at, n)}, tensorsOf(bias)...)...)
+			if total == nil {
+				total = part
+			} else {
+				total = total.Add(part)
+			}
+			if err := total.Err(); err != nil {
+				return tensor.Failed(err)
+			}
+		}
+		switch {
+		case reduction != tensor.ReduceMean:
+			return total
+		case targets.DType().IsFloat():
+			return total.Div(x.Size(0))
+		}
+		kept := targets.Ne(ignore)
+		if class == nil {
+			return total.Div(kept.Sum())
+		}
+		return total.Div(class.Detach().IndexSelect(0, targets.Mul(kept)).Mul(kept).Sum())
+	})
+}
+
+// LinearCrossEntropyLoss is a LinearCrossEntropy with a linear layer of its own. Its state has PyTorch's names. PyTorch:
+// torch.nn.LinearCrossEntropyLoss.
+type LinearCrossEntropyLoss struct {
+	Loss   *Loss   `nn:"."` // CrossEntropyLoss
+	Linear *Linear // in to the number of classes
+	Rows   int     // how many rows are computed at a time; 0 for all. PyTorch: LinearCrossEntropyOptions
+	err    error
+}
+
+// NewLinearCrossEntropyLoss returns a LinearCrossEntropyLoss of x with in features over the given number of classes. Options:
+// HeadBias (a bias of the linear layer), DType, Device; loss are the options of CrossEntropy.
+func NewLinearCrossEntropyLoss(in, classes int, opts []Option, loss ...tensor.Option) *LinearCrossEntropyLoss {
+	b := build("NewLinearCrossEntropyLoss", opts, "HeadBias", "DType", "Device")
+	b.sizes("in", in, "classes", classes)
+	l := &LinearCrossEntropyLoss{}
+	if b.err == nil {
+		l.Loss = NewCrossEntropyLoss(loss...)
+		b.part(l.Loss)
+	}
+	if w := l.Loss; b.err == nil && w.Weight != nil && !slices.Equal(w.Weight.Shape(), []int{classes}) {
+		b.fail("Weight must have shape [%d], got %v", classes, w.Weight.Shape())
+	}
+	b.noBias = !b.headBias
+	l.Linear = b.linear(in, classes)
+	if err := b.done(); err != nil {
+		return &LinearCrossEntropyLoss{err: err}
+	}
+	return l
+}
+
+// Err returns the error of the constructor that made l, or nil.
+func (l *LinearCrossEntropyLoss) Err() error {
+	if l == nil {
+		return nilModule("LinearCrossEntropyLoss")
+	}
+	return l.err
+}
+
+// Forward returns the loss of x (N, in) and targets (N), class indices of dtype int64, or (N, C), probabilities.
+func (l *LinearCrossEntropyLoss) Forward(x, targets *tensor.Tensor) *tensor.Tensor {
+	if err := l.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if l.Linear == nil || l.Loss == nil {
+		return noModule("LinearCrossEntropyLoss")
+	}
+	opts := l.Loss.opts
+	if l.Loss.Weight != nil {
+		opts = append(slices.Clip(opts), tensor.Weight(l.Loss.Weight))
+	}
+	return LinearCrossEntropy(x, l.Linear.Weight, l.Linear.Bias, targets, l.Rows, opts...)
+}

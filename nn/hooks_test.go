@@ -1,0 +1,213 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/golden"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// TestHooks compares the order, arguments and replacements of all kinds of hooks with those that
+// tests/golden/torch_hooks.py notes for PyTorch.
+func TestHooks(t *testing.T) {
+	leak.Check(t)
+	var want struct {
+		Order           []string
+		Seen            map[string][]float64
+		Y, Grad, Weight []float64
+	}
+	golden.Read(t, "torch_hooks.json", &want)
+	linear := nn.NewLinear(2, 2)
+	defer nn.Release(linear)
+	h := nn.NewHooked(linear)
+	model := nn.NewSequential(h, &nn.Tanh{})
+	var order []string
+	see := func(name string, ts ...*tensor.Tensor) {
+		order = append(order, name)
+		for i, x := range ts {
+			key := fmt.Sprintf("%s %d", name, i)
+			if x == nil {
+				t.Errorf("%s is nil", key)
+				continue
+			}
+			golden.Near(t, key, x, want.Seen[key], 1e-6, 1e-5)
+		}
+	}
+	must := func(remove func(), err error) func() {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return remove
+	}
+	must(h.RegisterForwardPreHook(func(x *tensor.Tensor) (*tensor.Tensor, error) { see("pre", x); return x.Mul(2), nil }))
+	must(h.RegisterForwardPreHook(func(x *tensor.Tensor) (*tensor.Tensor, error) { see("pre2", x); return nil, nil }))
+	must(h.RegisterForwardHook(func(x, y *tensor.Tensor) (*tensor.Tensor, error) { see("hook", x, y); return y.Add(1), nil }))
+	must(h.RegisterForwardHook(func(x, y *tensor.Tensor) (*tensor.Tensor, error) { see("hook2", x, y); return nil, nil }))
+	must(h.RegisterFullBackwardPreHook(func(g *tensor.Tensor) (*tensor.Tensor, error) { see("back pre", g); return g.Mul(3), nil }))
+	must(h.RegisterFullBackwardHook(func(in, out *tensor.Tensor) (*tensor.Tensor, error) { see("back", in, out); return in.Mul(0.5), nil }))
+	must(h.RegisterFullBackwardHook(func(in, out *tensor.Tensor) (*tensor.Tensor, error) { see("back2", in, out); return nil, nil }))
+	removed := must(h.RegisterForwardHook(func(_, _ *tensor.Tensor) (*tensor.Tensor, error) { t.Error("a removed hook runs"); return nil, nil }))
+	removed()
+	err := tensor.WithScope(func() error {
+		if err := nn.LoadStateDict(model, map[string]*tensor.Tensor{"0.weight": tensor.FromSlice([]float32{0.5, -1, 2, 0.25}, []int{2, 2}),
+			"0.bias": tensor.FromSlice([]float32{0.1, -0.2}, nil)}); err != nil {
+			return err
+		}
+		x := tensor.FromSlice([]float32{1, -0.5, 0.25, 2}, []int{2, 2}).RequiresGrad_()
+		y := model.Forward(x)
+		if err := y.Mul(tensor.Linspace(-1, 1, 4).Reshape(2, 2)).Sum().Backward(); err != nil {
+			return err
+		}
+		golden.Near(t, "y", y, want.Y, 1e-6, 1e-5)
+		golden.Near(t, "the gradient of x", x.Grad(), want.Grad, 1e-6, 1e-5)
+		golden.Near(t, "the gradient of the weight", linear.Weight.Grad(), want.Weight, 1e-6, 1e-5)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(order) != fmt.Sprint(want.Order) {
+		t.Errorf("the hooks run in the order %v, PyTorch's is %v", order, want.Order)
+	}
+	if s := nn.String(model); !strings.Contains(s, "(0): Linear(in_features=2, out_features=2, bias=True)\n  (1)") {
+		t.Errorf("the text is %s", s)
+	}
+	if m, err := nn.GetSubmodule(model, "0"); m != any(linear) || err != nil {
+		t.Errorf("the submodule is %T, %v", m, err)
+	}
+}
+
+// TestHookErrors tests errors of hooks, hooks without gradients, and unusable arguments.
+func TestHookErrors(t *testing.T) {
+	leak.Check(t)
+	linear := nn.NewLinear(2, 2)
+	defer nn.Release(linear)
+	stop := errors.New("stop")
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1, 2})
+		forward := nn.NewHooked(linear)
+		remove, err := forward.RegisterForwardPreHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, stop })
+		if err != nil {
+			return err
+		}
+		if err := forward.Forward(x).Err(); !errors.Is(err, stop) {
+			t.Errorf("the error of a pre-hook: %v", err)
+		}
+		remove()
+		remove() // a second call does nothing
+		if err := forward.Forward(x).Err(); err != nil {
+			t.Error(err)
+		}
+		if _, err := forward.RegisterForwardHook(func(_, _ *tensor.Tensor) (*tensor.Tensor, error) { return tensor.Failed(stop), nil }); err != nil {
+			return err
+		}
+		if err := forward.Forward(x).Err(); !errors.Is(err, stop) {
+			t.Errorf("a failed tensor of a hook: %v", err)
+		}
+		back := nn.NewHooked(linear)
+		seen := 0
+		if _, err := back.RegisterFullBackwardHook(func(in, out *tensor.Tensor) (*tensor.Tensor, error) {
+			if seen++; in != nil || out == nil {
+				t.Errorf("an input without a gradient: the hook sees %v, %v", in, out)
+			}
+			return nil, stop
+		}); err != nil {
+			return err
+		}
+		if err := back.Forward(x).Sum().Backward(); !errors.Is(err, stop) || seen != 1 {
+			t.Errorf("the error of a backward hook: %v after %d calls", err, seen)
+		}
+		if err := autograd.NoGrad(func() error { return back.Forward(x).Err() }); err != nil || seen != 1 {
+			t.Errorf("without gradients: %v after %d calls", err, seen)
+		}
+		var none *nn.Hooked
+		_, err1 := none.RegisterForwardHook(nil)
+		_, err2 := back.RegisterForwardPreHook(nil)
+		for _, err := range []error{err1, err2, none.Forward(x).Err(), nn.NewHooked(nil).Forward(x).Err(), back.Forward(nil).Err(), nn.Check(nn.NewHooked(nil))} {
+			if !errors.Is(err, tensor.ErrNil) {
+				t.Errorf("a nil argument: %v", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+type places struct {
+	Any   any
+	Fixed *nn.Linear
+	Layer nn.Layer
+	List  []nn.Layer
+	Dict  nn.ModuleDict
+	Map   map[string]nn.Layer
+	Value nn.Linear
+}
+
+// TestSetSubmodule tests that a wrapper can take the place of a submodule wherever a Layer is held.
+func TestSetSubmodule(t *testing.T) {
+	leak.Check(t)
+	l := nn.NewLinear(2, 2)
+	defer nn.Release(l)
+	m := &places{Any: l, Fixed: l, Layer: nn.NewSequential(l, l), List: []nn.Layer{l}, Dict: nn.ModuleDict{{"x", l}}, Map: map[string]nn.Layer{"y": l}, Value: *nn.NewLinear(1, 1)}
+	defer nn.Release(&m.Value)
+	h := nn.NewHooked(l)
+	for _, name := range []string{"any", "layer.1", "layer", "list.0", "dict.x", "map.y"} {
+		if err := nn.SetSubmodule(m, name, h); err != nil {
+			t.Error(err)
+		}
+	}
+	if m.Any != any(h) || m.Layer != nn.Layer(h) || m.List[0] != nn.Layer(h) || m.Dict.Get("x") != any(h) || m.Map["y"] != nn.Layer(h) {
+		t.Errorf("a submodule was not replaced: %+v", m)
+	}
+	if err := nn.SetSubmodule(m, "fixed", nn.NewLinear(1, 1)); err != nil || m.Fixed == l {
+		t.Errorf("a pointer field: %v", err)
+	}
+	defer nn.Release(m.Fixed)
+	for name, part := range map[string]any{"fixed": h, "value": h, "nowhere": h, "fixed.weight": h, "": h, "list": h, "any": nil, "layer": (*nn.Linear)(nil)} {
+		if err := nn.SetSubmodule(m, name, part); err == nil {
+			t.Errorf("%q can hold a %T", name, part)
+		}
+	}
+	if err := nn.SetSubmodule(m, "fixed", h); !strings.Contains(err.Error(), "declare it as nn.Layer") {
+		t.Error(err)
+	}
+	if nn.SetSubmodule(nil, "x", h) == nil || nn.SetSubmodule(7, "x", h) == nil {
+		t.Error("SetSubmodule accepts what is no module")
+	}
+}
+
+type waves struct {
+	Frequencies *tensor.Tensor `nn:",nonpersistent"`
+	Kept        *tensor.Tensor `nn:",buffer"`
+}
+
+// TestNonPersistent tests that a buffer that is not saved is a buffer in every other respect.
+func TestNonPersistent(t *testing.T) {
+	leak.Check(t)
+	m := &waves{Frequencies: tensor.Ones([]int{2}).Keep(), Kept: tensor.Ones([]int{1}).Keep()}
+	defer nn.Release(m)
+	if s := nn.StateDict(m); len(s) != 1 || s[0].Name != "kept" {
+		t.Errorf("the state is %v", s)
+	}
+	if b := nn.NamedBuffers(m); len(b) != 2 || b[0].Name != "frequencies" {
+		t.Errorf("the buffers are %v", b)
+	}
+	err := tensor.WithScope(func() error {
+		return errors.Join(nn.Check(m), nn.To(m, tensor.Float64), nn.LoadStateDict(m, map[string]*tensor.Tensor{"kept": tensor.Zeros([]int{1})}))
+	})
+	if err != nil || m.Frequencies.DType() != tensor.Float64 || len(nn.Parameters(m)) != 0 {
+		t.Errorf("%v, %v", err, m.Frequencies.DType())
+	}
+	if err := nn.LoadStateDict(m, map[string]*tensor.Tensor{"kept": m.Kept, "frequencies": m.Kept}); err == nil || !strings.Contains(err.Error(), "unexpected frequencies") {
+		t.Errorf("a state with the buffer: %v", err)
+	}
+}

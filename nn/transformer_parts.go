@@ -1,0 +1,530 @@
+package nn
+
+import (
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// RotaryEmbedding rotates pairs of elements of queries and keys by angles that grow with the position (Su et al. 2021). The
+// first Width elements of the last dimension are rotated, the rest pass. Its buffer InvFreq, float32 of Width/2 elements, is
+// not saved. PyTorch has none; the results are those of Llama's in Hugging Face's transformers, or of GPT-J's with
+// Interleaved.
+type RotaryEmbedding struct {
+	InvFreq     *tensor.Tensor `nn:"inv_freq,nonpersistent"`
+	Width       int
+	interleaved bool
+	err         error
+}
+
+// NewRotaryEmbedding returns a RotaryEmbedding of an even width. Options: Base (10000 by default), Interleaved, Device.
+func NewRotaryEmbedding(width int, opts ...Option) *RotaryEmbedding {
+	b := build("NewRotaryEmbedding", opts, "Base", "Interleaved", "Device")
+	b.sizes("width", width)
+	if width%2 != 0 {
+		b.fail("width must be even, got %d", width)
+	}
+	if !(b.base > 0) || math.IsInf(b.base, 0) {
+		b.fail("Base must be positive, got %v", b.base)
+	}
+	r := &RotaryEmbedding{Width: width, interleaved: b.interleaved}
+	if b.err == nil {
+		r.InvFreq = b.tensor([]int{width / 2}, tensor.Float32, func(t *tensor.Tensor) *tensor.Tensor {
+			if t.Device() == tensor.Meta {
+				return t
+			}
+			return tensor.Tidy(func() *tensor.Tensor {
+				powers := tensor.Arange(0, width, tensor.Float32, tensor.Step(2)).Div(float64(width))
+				return t.Copy_(one(b.op, "aten::pow.Scalar", b.base, powers).Reciprocal())
+			})
+		})
+	}
+	if err := b.done(); err != nil {
+		return &RotaryEmbedding{err: err}
+	}
+	return r
+}
+
+// Err returns the error of the constructor that made r, or nil.
+func (r *RotaryEmbedding) Err() error {
+	if r == nil {
+		return nilModule("RotaryEmbedding")
+	}
+	return r.err
+}
+
+// Forward rotates x (*, T, D) for the positions 0 to T-1, with D of at least Width, and returns the same shape and dtype.
+func (r *RotaryEmbedding) Forward(x *tensor.Tensor) *tensor.Tensor { return r.ForwardFrom(x, 0) }
+
+// ForwardFrom rotates x (*, T, D) for T positions from first on, as for the tokens behind those in a KVCache.
+func (r *RotaryEmbedding) ForwardFrom(x *tensor.Tensor, first int) *tensor.Tensor {
+	const op = "RotaryEmbedding"
+	if bad := r.ready(op, x); bad != nil {
+		return bad
+	}
+	t := x.Size(-2)
+	if first < 0 || first > maxSize {
+		return refuse.Tensor(op, tensor.ErrArgument, "the first position must be at least 0, got %d", first)
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		return r.rotate(op, x, tensor.Arange(first, first+t, tensor.Int64, x.Device()))
+	})
+}
+
+// ForwardAt rotates x for the given positions, integers: (T) for x (*, T, D), or (N, T) for x (N, H, T, D).
+func (r *RotaryEmbedding) ForwardAt(x, positions *tensor.Tensor) *tensor.Tensor {
+	const op = "RotaryEmbedding"
+	if bad := r.ready(op, x); bad != nil {
+		return bad
+	}
+	if bad := unusable(op, positions); bad != nil {
+		return bad
+	}
+	shape, want := positions.Shape(), x.Shape()
+	switch {
+	case len(shape) == 1 && shape[0] == x.Size(-2):
+	case len(shape) == 2 && x.Dim() == 4 && shape[0] == want[0] && shape[1] == want[2]:
+	default:
+		return refuse.Tensor(op, tensor.ErrArgument, "positions must be (T) for x (*, T, D), or (N, T) for x (N, H, T, D), got %v for %v", shape, want)
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		if len(shape) == 2 {
+			positions = positions.Unsqueeze(1)
+		}
+		return r.rotate(op, x, positions)
+	})
+}
+
+func (r *RotaryEmbedding) ready(op string, x *tensor.Tensor) *tensor.Tensor {
+	if err := r.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if bad := firstUnusable(op, x, r.InvFreq); bad != nil {
+		return bad
+	}
+	if x.Dim() < 2 || x.Size(-1) < r.Width || r.Width < 2 || !x.DType().IsFloat() {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must be (*, T, D), floating-point, with D of at least %d, got %v %v", r.Width, x.DType(), x.Shape())
+	}
+	return nil
+}
+
+// rotate rotates x; positions broadcast to x without its last dimension.
+func (r *RotaryEmbedding) rotate(op string, x, positions *tensor.Tensor) *tensor.Tensor {
+	angles := positions.To(tensor.Float32).Unsqueeze(-1).Mul(r.InvFreq)
+	cos, sin := angles.Cos().To(x.DType()), angles.Sin().To(x.DType())
+	part := x
+	rest := x.Size(-1) - r.Width
+	if rest > 0 {
+		part = x.Narrow(-1, 0, r.Width)
+	}
+	half := r.Width / 2
+	var a, b *tensor.Tensor
+	var pairs *tensor.Tensor
+	if r.interleaved {
+		pairs = part.Unflatten(-1, half, 2)
+		a, b = pairs.Select(-1, 0), pairs.Select(-1, 1)
+	} else {
+		a, b = part.Narrow(-1, 0, half), part.Narrow(-1, half, half)
+	}
+	turned := []*tensor.Tensor{a.Mul(cos).Sub(b.Mul(sin)), b.Mul(cos).Add(a.Mul(sin))}
+	var y *tensor.Tensor
+	if r.interleaved {
+		y = tensor.Stack(turned, tensor.Dim(-1)).Flatten(tensor.StartDim(-2))
+	} else {
+		y = tensor.Cat(turned, tensor.Dim(-1))
+	}
+	if rest > 0 {
+		y = tensor.Cat([]*tensor.Tensor{y, x.Narrow(-1, r.Width, rest)}, tensor.Dim(-1))
+	}
+	return y
+}
+
+// SwiGLU is the feed-forward part of a transformer block with a gate (Shazeer 2020): DownProj(silu(GateProj(x)) *
+// UpProj(x)) for x (*, width). Its state has the names of Llama's. PyTorch has none.
+type SwiGLU struct {
+	GateProj, UpProj *Linear // width to hidden
+	DownProj         *Linear // hidden to width
+	err              error
+}
+
+// NewSwiGLU returns a SwiGLU with the given widths. Options: NoBias (as in Llama), DType, Device.
+func NewSwiGLU(width, hidden int, opts ...Option) *SwiGLU {
+	b := build("NewSwiGLU", opts, "NoBias", "DType", "Device")
+	b.sizes("width", width, "hidden", hidden)
+	s := &SwiGLU{}
+	s.GateProj = b.linear(width, hidden)
+	s.UpProj = b.linear(width, hidden)
+	s.DownProj = b.linear(hidden, width)
+	if err := b.done(); err != nil {
+		return &SwiGLU{err: err}
+	}
+	return s
+}
+
+// Err returns the error of the constructor that made s, or nil.
+func (s *SwiGLU) Err() error {
+	if s == nil {
+		return nilModule("SwiGLU")
+	}
+	return s.err
+}
+
+// Forward returns the result of shape (*, width).
+func (s *SwiGLU) Forward(x *tensor.Tensor) *tensor.Tensor {
+	const op = "SwiGLU"
+	if err := s.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if s.GateProj == nil || s.UpProj == nil || s.DownProj == nil {
+		return noModule(op)
+	}
+	if bad := unusable(op, x); bad != nil {
+		return bad
+	}
+	return Pipe(x, internal(func(x *tensor.Tensor) *tensor.Tensor {
+		return tidy(func(*tensor.Scope) *tensor.Tensor { return s.GateProj.Forward(x).SiLU().Mul(s.UpProj.Forward(x)) })
+	}), s.DownProj)
+}
+
+// DropPath sets the whole result of a residual branch to zero for samples chosen at random in training, each with the
+// probability P, and divides the others by 1-P (stochastic depth, Huang et al. 2016). PyTorch has none; the results are those
+// of timm's.
+type DropPath struct {
+	Mode
+	P   float64
+	err error
+}
+
+// NewDropPath returns a DropPath with probability p.
+func NewDropPath(p float64) *DropPath {
+	b := build("NewDropPath", nil)
+	b.probability("p", p)
+	return &DropPath{P: p, err: b.err}
+}
+
+// Err returns the error of the constructor that made d, or nil.
+func (d *DropPath) Err() error {
+	if d == nil {
+		return nilModule("DropPath")
+	}
+	return d.err
+}
+
+// Forward returns x (N, *) with samples set to zero in training, and x in evaluation.
+func (d *DropPath) Forward(x *tensor.Tensor) *tensor.Tensor {
+	const op = "DropPath"
+	if err := d.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if bad := unusable(op, x); bad != nil {
+		return bad
+	}
+	if !(d.P >= 0 && d.P <= 1) {
+		return refuse.Tensor(op, tensor.ErrArgument, "P must be in [0, 1], got %v", d.P)
+	}
+	if !d.Training() || d.P == 0 {
+		return x
+	}
+	if x.Dim() < 1 || !x.DType().IsFloat() {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, *), floating-point, got %v %v", x.DType(), x.Shape())
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		shape := make([]int, x.Dim())
+		for i := range shape {
+			shape[i] = 1
+		}
+		shape[0] = x.Size(0)
+		keep := 1 - d.P
+		mask := x.Detach().NewEmpty(shape).Bernoulli_(tensor.P(keep))
+		if keep > 0 {
+			mask = mask.Div(keep)
+		}
+		return x.Mul(mask)
+	})
+}
+
+// KVCache holds the keys and values of the tokens so far for generation with an attention layer, in memory that is allocated
+// once:
+//
+//	k, v := cache.Update(keys, values) // of the new tokens
+//	y := tensor.ScaledDotProductAttention(q, k, v)
+//
+// Its buffers Keys and Values (N, H, length, D) are not saved, and gradients are not recorded through them. It must not be
+// used by several goroutines at a time. PyTorch has none.
+type KVCache struct {
+	Keys   *tensor.Tensor `nn:",nonpersistent"`
+	Values *tensor.Tensor `nn:",nonpersistent"`
+	used   int
+	err    error
+}
+
+// NewKVCache returns an empty cache for batches of the given size, with H heads of width D, and up to length tokens.
+// Options: DType, Device.
+func NewKVCache(batch, heads, length, width int, opts ...Option) *KVCache {
+	b := build("NewKVCache", opts, "DType", "Device")
+	b.sizes("batch", batch, "heads", heads, "length", length, "width", width)
+	c := &KVCache{}
+	for _, t := range []**tensor.Tensor{&c.Keys, &c.Values} {
+		if *t = b.tensor([]int{batch, heads, length, width}, b.dtype, fillWith(0)); b.err == nil {
+			tensor.Track(vram.Buffers, *t)
+		}
+	}
+	if err := b.done(); err != nil {
+		return &KVCache{err: err}
+	}
+	return c
+}
+
+// Err returns the error of the constructor that made c, or nil.
+func (c *KVCache) Err() error {
+	if c == nil {
+		return nilModule("KVCache")
+	}
+	return c.err
+}
+
+// Len returns the number of tokens in the cache.
+func (c *KVCache) Len() int {
+	if c == nil {
+		return 0
+	}
+	return c.used
+}
+
+func (c *KVCache) ready(op string) error {
+	if err := c.Err(); err != nil {
+		return err
+	}
+	for _, t := range []*tensor.Tensor{c.Keys, c.Values} {
+		if err := refuse.Unusable(op, "", t); err != nil {
+			return err
+		}
+	}
+	if c.Keys.Dim() != 4 || !slices.Equal(c.Keys.Shape(), c.Values.Shape()) || c.used > c.Keys.Size(2) {
+		return refuse.Error(op, tensor.ErrArgument, "the cache is incomplete: use NewKVCache")
+	}
+	return nil
+}
+
+// Update writes keys and values (N, H, T, D) of T further tokens behind those in the cache, in place, and returns views
+// (N, H, Len, D) of all tokens. It is an error if there is no room for them.
+func (c *KVCache) Update(keys, values *tensor.Tensor) (allKeys, allValues *tensor.Tensor) {
+	const op = "Update"
+	fail := func(err error) (*tensor.Tensor, *tensor.Tensor) { return tensor.Failed(err), tensor.Failed(err) }
+	if err := c.ready(op); err != nil {
+		return fail(err)
+	}
+	for _, t := range []*tensor.Tensor{keys, values} {
+		if err := refuse.Unusable(op, "", t); err != nil {
+			return fail(err)
+		}
+	}
+	shape, want := keys.Shape(), c.Keys.Shape()
+	if !slices.Equal(shape, values.Shape()) || len(shape) != 4 || shape[0] != want[0] || shape[1] != want[1] || shape[3] != want[3] {
+		return fail(refuse.Error(op, tensor.ErrArgument, "keys and values must be (%d, %d, T, %d), got %v and %v", want[0], want[1], want[3], shape, values.Shape()))
+	}
+	if shape[2] > want[2]-c.used {
+		return fail(refuse.Error(op, tensor.ErrArgument, "%d tokens do not fit behind %d of at most %d", shape[2], c.used, want[2]))
+	}
+	out, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) {
+		var views []*tensor.Tensor
+		err := autograd.NoGrad(func() error {
+			for _, pair := range [][2]*tensor.Tensor{{c.Keys, keys}, {c.Values, values}} {
+				if err := pair[0].Narrow(2, c.used, shape[2]).Copy_(pair[1]).Err(); err != nil {
+					return err
+				}
+				views = append(views, pair[0].Narrow(2, 0, c.used+shape[2]))
+			}
+			return views[1].Err()
+		})
+		return views, err
+	})
+	if err != nil {
+		return fail(err)
+	}
+	c.used += shape[2]
+	return out[0], out[1]
+}
+
+// Truncate forgets all but the first n tokens; Truncate(0) empties the cache.
+func (c *KVCache) Truncate(n int) error {
+	if err := c.ready("Truncate"); err != nil {
+		return err
+	}
+	if n < 0 || n > c.used {
+		return refuse.Error("Truncate", tensor.ErrArgument, "n must be in [0, %d], got %d", c.used, n)
+	}
+	c.used = n
+	return nil
+}
+
+// Reorder makes row i of the batch a copy of row rows[i], as beam search needs it. rows (N) are integers.
+func (c *KVCache) Reorder(rows *tensor.Tensor) error {
+	const op = "Reorder"
+	if err := c.ready(op); err != nil {
+		return err
+	}
+	if err := refuse.Unusable(op, "rows", rows); err != nil {
+		return err
+	}
+	if !slices.Equal(rows.Shape(), []int{c.Keys.Size(0)}) {
+		return refuse.Error(op, tensor.ErrArgument, "rows must have shape [%d], got %v", c.Keys.Size(0), rows.Shape())
+	}
+	return tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			for _, t := range []*tensor.Tensor{c.Keys, c.Values} {
+				part := t.Narrow(2, 0, c.used)
+				if err := part.Copy_(part.IndexSelect(0, rows)).Err(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// LoRALinear is a frozen Linear with a trained update of low rank (Hu et al. 2021): x (*, in) gives Base(x) + Scale *
+// B(A(x)). Its state has the names of Hugging Face's peft: base_layer.weight, lora_A.weight, lora_B.weight.
+type LoRALinear struct {
+	Mode
+	Base   *Linear `nn:"base_layer"`
+	A      *Linear `nn:"lora_A"` // in to rank
+	B      *Linear `nn:"lora_B"` // rank to out, zeros at first
+	Scale  float64
+	Drop   float64 // dropout probability of A's input in training
+	merged bool
+	err    error
+}
+
+// NewLoRALinear returns a LoRALinear around base, whose parameters it freezes. A is initialized as a Linear's weight, and B
+// with zeros, so that the result is base's at first. Options: Alpha (the scale times the rank; the rank by default), DropoutP.
+// SetSubmodule puts it in base's place in a model.
+func NewLoRALinear(base *Linear, rank int, opts ...Option) *LoRALinear {
+	b := build("NewLoRALinear", opts, "Alpha", "DropoutP")
+	b.sizes("rank", rank)
+	b.probability("DropoutP", b.dropout)
+	alpha := b.alpha
+	if alpha == 0 {
+		alpha = float64(rank)
+	}
+	if math.IsNaN(alpha) || math.IsInf(alpha, 0) {
+		b.fail("Alpha must be finite, got %v", alpha)
+	}
+	b.note(base.Err())
+	if b.err == nil {
+		b.note(refuse.Unusable(b.op, "the weight", base.Weight))
+	}
+	l := &LoRALinear{Base: base, Scale: alpha / float64(max(1, rank)), Drop: b.dropout}
+	if b.err == nil {
+		if w := base.Weight; w.Dim() != 2 {
+			b.fail("the weight must be a matrix, got shape %v", w.Shape())
+		} else {
+			b.dtype, b.device, b.noBias = w.DType(), w.Device(), true
+			l.A = b.linear(w.Size(1), rank)
+			l.B = b.linear(rank, w.Size(0))
+		}
+	}
+	if b.err == nil {
+		b.note(Zeros_(l.B.Weight).Err())
+		for _, t := range tensorsOf(base.Weight, base.Bias) {
+			b.note(t.RequiresGrad_(false).Err())
+		}
+	}
+	if err := b.done(); err != nil {
+		return &LoRALinear{err: err}
+	}
+	return l
+}
+
+// Err returns the error of the constructor that made l, or nil.
+func (l *LoRALinear) Err() error {
+	if l == nil {
+		return nilModule("LoRALinear")
+	}
+	return l.err
+}
+
+func (l *LoRALinear) ready() error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if l.Base == nil || l.A == nil || l.B == nil {
+		return nilModule("LoRALinear")
+	}
+	return nil
+}
+
+// Forward returns the result of shape (*, out).
+func (l *LoRALinear) Forward(x *tensor.Tensor) *tensor.Tensor {
+	const op = "LoRALinear"
+	if err := l.ready(); err != nil {
+		return tensor.Failed(err)
+	}
+	if l.merged {
+		return l.Base.Forward(x)
+	}
+	if bad := unusable(op, x); bad != nil {
+		return bad
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		in := x
+		if l.Drop > 0 && l.Training() {
+			in = x.Dropout(l.Drop, tensor.Train(true))
+		}
+		return l.Base.Forward(x).Add(l.B.Forward(l.A.Forward(in)).Mul(l.Scale))
+	})
+}
+
+// Merged reports whether the update is part of the base's weight.
+func (l *LoRALinear) Merged() bool { return l != nil && l.merged }
+
+// Merge adds the update to the base's weight, in place, so that Forward costs no more than the base's. It does nothing if that
+// is done already.
+func (l *LoRALinear) Merge() error { return l.merge(true) }
+
+// Unmerge subtracts the update from the base's weight again, for further training. Rounding may leave a difference from the
+// weight before. It does nothing if the update is not merged.
+func (l *LoRALinear) Unmerge() error { return l.merge(false) }
+
+func (l *LoRALinear) merge(on bool) error {
+	if err := l.ready(); err != nil {
+		return err
+	}
+	if l.merged == on {
+		return nil
+	}
+	scale := l.Scale
+	if !on {
+		scale = -scale
+	}
+	err := tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error { return l.Base.Weight.Add_(l.B.Weight.MM(l.A.Weight).Mul(scale)).Err() })
+	})
+	if err == nil {
+		l.merged = on
+	}
+	return err
+}
+
+// LoRAState returns the tensors of the updates of all LoRALinears in m under their names in StateDict, to save them alone.
+// LoadStateDict with Strict(false) loads them.
+func LoRAState(m any) State {
+	var out State
+	var prefixes []string
+	for _, n := range NamedModules(m) {
+		if _, ok := n.Module.(*LoRALinear); ok {
+			prefixes = append(prefixes, join(n.Name, "lora_"))
+		}
+	}
+	for _, n := range StateDict(m) {
+		if n.Name == "" || slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(n.Name, p) }) {
+			out = append(out, n)
+		}
+	}
+	return out
+}

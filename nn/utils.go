@@ -1,0 +1,609 @@
+package nn
+
+import (
+	"math"
+	"reflect"
+	"slices"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// GetTotalNorm returns the norm of ts as if they were one vector, as a scalar tensor on the device of the first; 0 for no
+// tensors. Gradients are not recorded. Options: NormType (2 by default; math.Inf(1) is the largest magnitude),
+// ErrorIfNonfinite. PyTorch: torch.nn.utils.get_total_norm.
+func GetTotalNorm(ts []*tensor.Tensor, opts ...Option) *tensor.Tensor {
+	const op = "GetTotalNorm"
+	b := build(op, opts, "NormType", "ErrorIfNonfinite")
+	if b.err != nil {
+		return tensor.Failed(b.err)
+	}
+	for _, t := range ts {
+		if bad := unusable(op, t); bad != nil {
+			return bad
+		}
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		var total *tensor.Tensor
+		err := autograd.NoGrad(func() (err error) {
+			total, err = totalNorm(op, ts, b)
+			return err
+		})
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		return total
+	})
+}
+
+func totalNorm(op string, ts []*tensor.Tensor, b *builder) (*tensor.Tensor, error) {
+	if math.IsNaN(b.normType) {
+		return nil, refuse.Error(op, tensor.ErrArgument, "NormType must be a number, got NaN")
+	}
+	if len(ts) == 0 {
+		zero := tensor.ScalarTensor(0.0)
+		return zero, zero.Err()
+	}
+	norms, err := foreach("aten::_foreach_norm.Scalar", ts, b.normType)
+	if err != nil {
+		return nil, err
+	}
+	first := ts[0].Device()
+	for i, n := range norms {
+		if n.Device() != first {
+			norms[i] = n.To(first)
+		}
+	}
+	total := tensor.Stack(norms).LinalgVectorNorm(tensor.Ord(b.normType))
+	if b.errorIfNonfinite {
+		v, err := total.Item()
+		if err != nil {
+			return nil, err
+		}
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil, refuse.Error(op, tensor.ErrArgument, "the total norm of order %v is %v", b.normType, v)
+		}
+	}
+	return total, total.Err()
+}
+
+// ClipGradsWithNorm_ scales the gradients of params in place by maxNorm/norm, where norm is that of all gradients as
+// GetTotalNorm computes it, unless they are small enough already. Parameters without a gradient are ignored. PyTorch:
+// torch.nn.utils.clip_grads_with_norm_.
+func ClipGradsWithNorm_(params []*tensor.Tensor, maxNorm float64, norm *tensor.Tensor) error {
+	const op = "ClipGradsWithNorm_"
+	if !(maxNorm >= 0) {
+		return refuse.Error(op, tensor.ErrArgument, "maxNorm must be a number of at least 0, got %v", maxNorm)
+	}
+	if err := refuse.Unusable(op, "norm", norm); err != nil {
+		return err
+	}
+	if norm.Numel() != 1 {
+		return refuse.Error(op, tensor.ErrArgument, "norm must have one element, got shape %v", norm.Shape())
+	}
+	return tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			grads, err := gradients(params)
+			if err != nil {
+				return err
+			}
+			return clip(grads, maxNorm, norm)
+		})
+	})
+}
+
+// clip scales grads so that their norm is at most maxNorm.
+func clip(grads []*tensor.Tensor, maxNorm float64, norm *tensor.Tensor) error {
+	if len(grads) == 0 {
+		return nil
+	}
+	factor := norm.Detach().Reshape().Add(1e-6).Reciprocal().Mul(maxNorm).ClampMax(1.0)
+	if err := factor.Err(); err != nil {
+		return err
+	}
+	for len(grads) > 0 {
+		// The operator takes tensors of one device.
+		device := grads[0].Device()
+		n := slices.IndexFunc(grads, func(g *tensor.Tensor) bool { return g.Device() != device })
+		if n < 0 {
+			n = len(grads)
+		}
+		if _, err := tensor.CallUnchecked("aten::_foreach_mul_.Tensor", grads[:n], factor.To(device)); err != nil {
+			return err
+		}
+		grads = grads[n:]
+	}
+	return nil
+}
+
+// ClipGradNorm_ scales the gradients of params in place so that their joint norm is at most maxNorm. It returns the
+// norm before scaling, as a scalar tensor. Parameters without a gradient are ignored. Options: NormType (2 by default;
+// math.Inf(1) is the largest magnitude), ErrorIfNonfinite. PyTorch: torch.nn.utils.clip_grad_norm_.
+func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64, opts ...Option) *tensor.Tensor {
+	const op = "ClipGradNorm_"
+	b := build(op, opts, "NormType", "ErrorIfNonfinite")
+	if !(maxNorm >= 0) {
+		b.fail("maxNorm must be a number of at least 0, got %v", maxNorm)
+	}
+	if b.err != nil {
+		return tensor.Failed(b.err)
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		var total *tensor.Tensor
+		err := autograd.NoGrad(func() error {
+			grads, err := gradients(params)
+			if err != nil {
+				return err
+			}
+			if total, err = totalNorm(op, grads, b); err != nil {
+				return err
+			}
+			return clip(grads, maxNorm, total)
+		})
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		return total
+	})
+}
+
+// ClipGradValue_ clamps each element of the gradients of params in place to [-value, value]. Parameters without a
+// gradient are ignored. PyTorch: torch.nn.utils.clip_grad_value_.
+func ClipGradValue_(params []*tensor.Tensor, value float64) error {
+	if !(value >= 0) || math.IsInf(value, 0) {
+		return refuse.Error("ClipGradValue_", tensor.ErrArgument, "value must be finite and at least 0, got %v", value)
+	}
+	return tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			grads, err := gradients(params)
+			if err != nil || len(grads) == 0 {
+				return err
+			}
+			if _, err := tensor.CallUnchecked("aten::_foreach_clamp_min_.Scalar", grads, -value); err != nil {
+				return err
+			}
+			_, err = tensor.CallUnchecked("aten::_foreach_clamp_max_.Scalar", grads, value)
+			return err
+		})
+	})
+}
+
+// gradients returns the gradients that are not nil.
+func gradients(params []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	all, err := tensor.Grads(params)
+	if err != nil {
+		return nil, err
+	}
+	grads := all[:0]
+	for _, g := range all {
+		if g != nil {
+			grads = append(grads, g)
+		}
+	}
+	return grads, nil
+}
+
+func foreach(name string, ts []*tensor.Tensor, args ...any) ([]*tensor.Tensor, error) {
+	out, err := tensor.CallUnchecked(name, append([]any{ts}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	if len(out) == 1 {
+		if list, ok := out[0].([]*tensor.Tensor); ok {
+			return list, nil
+		}
+	}
+	return nil, refuse.Error(name, tensor.ErrArgument, "the operator did not return a list")
+}
+
+// ParametersToVector returns the elements of params one after the other, a vector. Gradients flow back to params. PyTorch:
+// torch.nn.utils.parameters_to_vector.
+func ParametersToVector(params []*tensor.Tensor) *tensor.Tensor {
+	const op = "ParametersToVector"
+	if len(params) == 0 {
+		return refuse.Tensor(op, tensor.ErrArgument, "no parameters")
+	}
+	if bad := firstUnusable(op, params...); bad != nil {
+		return bad
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		flat := make([]*tensor.Tensor, len(params))
+		for i, p := range params {
+			flat[i] = p.Reshape(-1)
+		}
+		return tensor.Cat(flat)
+	})
+}
+
+// VectorToParameters copies the elements of a vector to params, in the order of ParametersToVector. The vector must have as
+// many elements as params have together. PyTorch: torch.nn.utils.vector_to_parameters, which makes params views of the
+// vector.
+func VectorToParameters(vector *tensor.Tensor, params []*tensor.Tensor) error {
+	const op = "VectorToParameters"
+	if err := refuse.Unusable(op, "vector", vector); err != nil {
+		return err
+	}
+	total := 0
+	for _, p := range params {
+		if err := refuse.Unusable(op, "a parameter", p); err != nil {
+			return err
+		}
+		total += p.Numel()
+	}
+	if vector.Dim() != 1 || vector.Numel() != total {
+		return refuse.Error(op, tensor.ErrArgument, "the vector must have shape [%d], got %v", total, vector.Shape())
+	}
+	return tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			at := 0
+			for _, p := range params {
+				n := p.Numel()
+				if err := p.Copy_(vector.Narrow(0, at, n).ViewAs(p)).Err(); err != nil {
+					return err
+				}
+				at += n
+			}
+			return nil
+		})
+	})
+}
+
+// FuseConvBNWeights returns the weight and bias of a convolution that does the work of another one with convWeight and
+// convBias and a batch norm in evaluation with the given mean, variance, eps, weight and bias behind it. convBias, bnWeight
+// and bnBias may be nil. With transpose, convWeight is that of a transposed convolution. The results are parameters.
+// PyTorch: torch.nn.utils.fuse_conv_bn_weights.
+func FuseConvBNWeights(convWeight, convBias, mean, variance *tensor.Tensor, eps float64, bnWeight, bnBias *tensor.Tensor, transpose bool) (weight, bias *tensor.Tensor) {
+	const op = "FuseConvBNWeights"
+	fail := func(err error) (*tensor.Tensor, *tensor.Tensor) { return tensor.Failed(err), tensor.Failed(err) }
+	for _, t := range append([]*tensor.Tensor{convWeight, mean, variance}, tensorsOf(convBias, bnWeight, bnBias)...) {
+		if err := refuse.Unusable(op, "", t); err != nil {
+			return fail(err)
+		}
+	}
+	out := 0
+	if transpose {
+		out = 1
+	}
+	if convWeight.Dim() < 2 || mean.Dim() != 1 || mean.Numel() != 1 && mean.Numel() != convWeight.Size(out) {
+		return fail(refuse.Error(op, tensor.ErrArgument, "a weight %v does not fit the mean of a batch norm %v", convWeight.Shape(), mean.Shape()))
+	}
+	trained, offset := convWeight.RequiresGrad(), convBias != nil && convBias.RequiresGrad()
+	err := tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			biasType, convBias := convWeight.DType(), convBias
+			if convBias == nil {
+				convBias = mean.ZerosLike()
+			} else {
+				biasType = convBias.DType()
+			}
+			shape := make([]int, convWeight.Dim())
+			for i := range shape {
+				shape[i] = 1
+			}
+			shape[out] = -1
+			scale := variance.Add(eps).RSqrt()
+			shift := convBias.Sub(mean).Mul(scale)
+			if bnWeight != nil {
+				scale, shift = bnWeight.Mul(scale), shift.Mul(bnWeight)
+			}
+			if bnBias != nil {
+				shift = shift.Add(bnBias)
+			}
+			weight, bias = NewParameter(convWeight.Mul(scale.Reshape(shape...)).To(convWeight.DType())), NewParameter(shift.To(biasType))
+			if err := weight.RequiresGrad_(trained).Err(); err != nil {
+				return err
+			}
+			return bias.RequiresGrad_(offset).Err()
+		})
+	})
+	if err != nil {
+		for _, t := range tensorsOf(weight, bias) {
+			t.Release()
+		}
+		return fail(err)
+	}
+	return weight, bias
+}
+
+// FuseLinearBNWeights is FuseConvBNWeights for a Linear; the batch norm has as many features as the Linear has outputs, or
+// one. PyTorch: torch.nn.utils.fuse_linear_bn_weights.
+func FuseLinearBNWeights(linearWeight, linearBias, mean, variance *tensor.Tensor, eps float64, bnWeight, bnBias *tensor.Tensor) (weight, bias *tensor.Tensor) {
+	return FuseConvBNWeights(linearWeight, linearBias, mean, variance, eps, bnWeight, bnBias, false)
+}
+
+// statistics returns the batch norm in bn, which must be in evaluation mode and have running statistics.
+func statistics(op string, bn Layer) (*batchNorm, error) {
+	var b *batchNorm
+	switch bn := bn.(type) {
+	case *BatchNorm1d:
+		b = (*batchNorm)(bn)
+	case *BatchNorm2d:
+		b = (*batchNorm)(bn)
+	case *BatchNorm3d:
+		b = (*batchNorm)(bn)
+	default:
+		return nil, refuse.Error(op, tensor.ErrArgument, "a BatchNorm1d, 2d or 3d is needed, got a %T", bn)
+	}
+	if err := b.failure(op); err != nil {
+		return nil, err
+	}
+	if b.Training() {
+		return nil, refuse.Error(op, tensor.ErrArgument, "the %T must be in evaluation mode: call nn.Eval", bn)
+	}
+	if b.RunningMean == nil || b.RunningVar == nil {
+		return nil, refuse.Error(op, tensor.ErrArgument, "the %T has no running statistics", bn)
+	}
+	return b, nil
+}
+
+// FuseConvBNEval returns a copy of conv, a convolution or a transposed one, that does its work and that of bn, a BatchNorm1d,
+// 2d or 3d in evaluation mode, behind it. PyTorch: torch.nn.utils.fuse_conv_bn_eval.
+func FuseConvBNEval[C Layer](conv C, bn Layer) (C, error) {
+	const op = "FuseConvBNEval"
+	return fuse(op, conv, bn, func(w, _ *tensor.Tensor) (transpose bool, err error) {
+		switch any(conv).(type) {
+		case *Conv1d, *Conv2d, *Conv3d:
+			return false, nil
+		case *ConvTranspose1d, *ConvTranspose2d, *ConvTranspose3d:
+			return true, nil
+		}
+		return false, refuse.Error(op, tensor.ErrArgument, "a convolution is needed, got a %T", conv)
+	})
+}
+
+// FuseLinearBNEval returns a copy of linear that does its work and that of bn, a BatchNorm1d, 2d or 3d in evaluation mode,
+// behind it. PyTorch: torch.nn.utils.fuse_linear_bn_eval.
+func FuseLinearBNEval(linear *Linear, bn Layer) (*Linear, error) {
+	return fuse("FuseLinearBNEval", linear, bn, func(_, _ *tensor.Tensor) (bool, error) { return false, nil })
+}
+
+func fuse[C Layer](op string, layer C, bn Layer, transposed func(w, b *tensor.Tensor) (bool, error)) (fused C, err error) {
+	b, err := statistics(op, bn)
+	if err != nil {
+		return fused, err
+	}
+	w, _, err := parametrizable(op, layer, "weight")
+	if err != nil {
+		return fused, err
+	}
+	transpose, err := transposed(w, nil)
+	if err != nil {
+		return fused, err
+	}
+	v := reflect.ValueOf(layer).Elem()
+	_, bias, _, _ := find(v, "bias")
+	weight, bias := FuseConvBNWeights(w, bias, b.RunningMean, b.RunningVar, b.Eps, b.Weight, b.Bias, transpose)
+	if err := weight.Err(); err != nil {
+		return fused, err
+	}
+	out := reflect.New(v.Type())
+	out.Elem().Set(v)
+	at, _, _, _ := find(out.Elem(), "weight")
+	at.put(out.Elem(), weight)
+	at, _, _, _ = find(out.Elem(), "bias")
+	at.put(out.Elem(), bias)
+	return out.Interface().(C), nil
+}
+
+// ToEmpty replaces the parameters and buffers of m by uninitialized ones on a device, for example of a model that was made on
+// the meta device. Gradients are dropped. The tensors that m had, and optimizers made of them, are not part of m any more.
+// PyTorch: Module.to_empty.
+func ToEmpty(m any, device tensor.Device) error {
+	const op = "ToEmpty"
+	if err := Check(m); err != nil {
+		return err
+	}
+	known := map[*tensor.Tensor]*tensor.Tensor{}
+	var old, made []*tensor.Tensor
+	err := autograd.NoGrad(func() error {
+		for _, n := range tensors(m) {
+			if known[n.Tensor] != nil {
+				continue
+			}
+			t := n.Tensor.EmptyLike(device)
+			if err := t.Err(); err != nil {
+				return err
+			}
+			known[n.Tensor] = t.Keep()
+			old, made = append(old, n.Tensor), append(made, t)
+			category := vram.Buffers
+			if n.Tensor.RequiresGrad() {
+				category = vram.Weights
+			}
+			tensor.Track(category, t)
+			if d := t.DType(); d.IsFloat() || d.IsComplex() {
+				if err := t.RequiresGrad_(n.Tensor.RequiresGrad()).Err(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err == nil && !exchange(reflect.ValueOf(m), known, map[unsafePointer]bool{}) {
+		err = refuse.Error(op, tensor.ErrArgument, "a %T holds tensors in a struct that cannot be set: pass a pointer", m)
+	}
+	if err != nil {
+		old = made
+	}
+	for _, t := range old {
+		t.Release()
+	}
+	return err
+}
+
+// SkipInit calls make with an option that makes a constructor of this package allocate and initialize nothing, and gives the
+// module that make returns uninitialized parameters on device:
+//
+//	l := nn.SkipInit(func(o nn.Option) *nn.Linear { return nn.NewLinear(4096, 4096, o) }, tensor.CPU)
+//
+// It saves the time of an initialization whose values are loaded over. If a tensor cannot be made, the module's parameters
+// stay on the meta device, and the first use fails. PyTorch: torch.nn.utils.skip_init.
+func SkipInit[M any](make func(skip Option) M, device tensor.Device) (M, error) {
+	var m M
+	if make == nil {
+		return m, refuse.Nil("SkipInit", "a function")
+	}
+	m = make(Device(tensor.Meta))
+	return m, ToEmpty(m, device)
+}
+
+// exchange puts other tensors in the place of those in known, and reports whether it could.
+func exchange(v reflect.Value, known map[*tensor.Tensor]*tensor.Tensor, open map[unsafePointer]bool) bool {
+	for v.Kind() == reflect.Interface {
+		if v.IsNil() {
+			return true
+		}
+		if t, ok := v.Interface().(*tensor.Tensor); ok && v.CanSet() && known[t] != nil {
+			v.Set(reflect.ValueOf(known[t]))
+			return true
+		}
+		v = v.Elem()
+	}
+	if !v.IsValid() || !factsOf(v.Type()).walked {
+		return true
+	}
+	done := true
+	switch v.Kind() {
+	case reflect.Pointer:
+		key := unsafePointer{v.Pointer(), v.Type()}
+		switch {
+		case v.IsNil() || open[key]:
+		case v.Type() == tensorType:
+			if !v.CanInterface() || known[v.Interface().(*tensor.Tensor)] == nil {
+				return true
+			}
+			if !v.CanSet() {
+				return false
+			}
+			v.Set(reflect.ValueOf(known[v.Interface().(*tensor.Tensor)]))
+		default:
+			open[key] = true
+			return exchange(v.Elem(), known, open)
+		}
+	case reflect.Struct:
+		plan := planOf(v.Type())
+		for i := range plan.walked {
+			done = exchange(v.Field(plan.walked[i].index), known, open) && done
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			part := v.Index(i)
+			if dict(v.Type()) {
+				part = part.Field(1)
+			}
+			done = exchange(part, known, open) && done
+		}
+	case reflect.Map:
+		for it := v.MapRange(); it.Next(); {
+			part := reflect.New(v.Type().Elem()).Elem()
+			part.Set(it.Value())
+			done = exchange(part, known, open) && done
+			v.SetMapIndex(it.Key(), part)
+		}
+	}
+	return done
+}
+
+// ConvertConv2dWeightMemoryFormat lays the weights of all Conv2d and ConvTranspose2d in m out with the channels last, or in the
+// usual order. The tensors stay the same. PyTorch: torch.nn.utils.convert_conv2d_weight_memory_format.
+func ConvertConv2dWeightMemoryFormat(m any, channelsLast bool) error {
+	return layOut(m, channelsLast, 2, func(m any) *tensor.Tensor {
+		switch m := m.(type) {
+		case *Conv2d:
+			return m.Weight
+		case *ConvTranspose2d:
+			return m.Weight
+		}
+		return nil
+	})
+}
+
+// ConvertConv3dWeightMemoryFormat is ConvertConv2dWeightMemoryFormat for Conv3d and ConvTranspose3d. PyTorch:
+// torch.nn.utils.convert_conv3d_weight_memory_format.
+func ConvertConv3dWeightMemoryFormat(m any, channelsLast bool) error {
+	return layOut(m, channelsLast, 3, func(m any) *tensor.Tensor {
+		switch m := m.(type) {
+		case *Conv3d:
+			return m.Weight
+		case *ConvTranspose3d:
+			return m.Weight
+		}
+		return nil
+	})
+}
+
+// layOut changes the strides of weights. c10::MemoryFormat numbers contiguous as 0, and channels last as 2 for images and 3
+// for volumes.
+func layOut(m any, channelsLast bool, format int, weight func(m any) *tensor.Tensor) error {
+	if err := Check(m); err != nil {
+		return err
+	}
+	if !channelsLast {
+		format = 0
+	}
+	for _, n := range NamedModules(m) {
+		w := weight(n.Module)
+		if w == nil || w.Device() == tensor.Meta {
+			continue
+		}
+		err := tensor.WithScope(func() error {
+			return autograd.NoGrad(func() error {
+				y := one("ConvertConvWeightMemoryFormat", "aten::clone", w.Detach(), format)
+				if err := y.Err(); err != nil {
+					return err
+				}
+				return setData(w, y)
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FunctionalCall returns a module like m that uses the tensors of state in place of m's under the same names; m's own stay for
+// the names that state does not have. The tensors may be results of operators, so that gradients flow back through them:
+//
+//	f, err := nn.FunctionalCall(model, map[string]*tensor.Tensor{"head.weight": w.Mul(0.9)})
+//	loss := nn.MSELoss(f.Forward(x), target)
+//
+// The result shares everything else with m by assignment, as Clone's does. A name that m does not have, or another shape, is
+// an error. A tensor that m has under several names is replaced under all of them. PyTorch: torch.func.functional_call and
+// torch.nn.utils.stateless.functional_call, which call the module too.
+func FunctionalCall[M any](m M, state map[string]*tensor.Tensor) (M, error) {
+	const op = "FunctionalCall"
+	if err := Check(m); err != nil {
+		return m, err
+	}
+	c := cloner{tensors: map[*tensor.Tensor]*tensor.Tensor{}, pointers: map[unsafePointer]reflect.Value{}, shared: true}
+	used := map[string]bool{}
+	for _, n := range tensors(m) {
+		t, ok := state[n.Name]
+		if !ok {
+			continue
+		}
+		used[n.Name] = true
+		if err := refuse.Unusable(op, n.Name, t); err != nil {
+			return m, err
+		}
+		if !slices.Equal(t.Shape(), n.Tensor.Shape()) {
+			return m, refuse.Error(op, tensor.ErrArgument, "%s must have shape %v, got %v", n.Name, n.Tensor.Shape(), t.Shape())
+		}
+		if other := c.tensors[n.Tensor]; other != nil && other != t {
+			return m, refuse.Error(op, tensor.ErrArgument, "%s is one tensor with another name, for which state has a different one", n.Name)
+		}
+		c.tensors[n.Tensor] = t
+	}
+	for name := range state {
+		if !used[name] {
+			return m, refuse.Error(op, tensor.ErrArgument, "%T has no tensor %q", m, name)
+		}
+	}
+	v := reflect.ValueOf(&m).Elem()
+	out := reflect.New(v.Type()).Elem()
+	out.Set(c.value(v))
+	return out.Interface().(M), nil
+}

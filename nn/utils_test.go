@@ -1,0 +1,646 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/golden"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// withGrads returns the parameters of torch_utils.py with their gradients.
+func withGrads(t *testing.T) []*tensor.Tensor {
+	t.Helper()
+	a := tensor.Arange(0.0, 6.0, tensor.Float32).Reshape(2, 3).Detach().RequiresGrad_()
+	b := tensor.FromSlice([]float32{1, -7}, nil).RequiresGrad_()
+	if err := errors.Join(a.Sub(2).Pow(2).Sum().Backward(), b.Mul(b).Mul(0.5).Sum().Backward()); err != nil {
+		t.Fatal(err)
+	}
+	return tensors(a, b)
+}
+
+func joined(ts ...*tensor.Tensor) *tensor.Tensor {
+	for i, t := range ts {
+		ts[i] = t.Detach().Reshape(-1).To(tensor.Float32)
+	}
+	return tensor.Cat(ts)
+}
+
+// TestUtils compares functions of nn.utils with PyTorch.
+func TestUtils(t *testing.T) {
+	leak.Check(t)
+	var want map[string][]float64
+	golden.Read(t, "torch_utils.json", &want)
+	near := func(name string, got *tensor.Tensor) {
+		t.Helper()
+		golden.Near(t, name, got, want[name], 1e-6, 1e-5)
+	}
+	err := tensor.WithScope(func() error {
+		for name, kind := range map[string]float64{"2": 2, "1": 1, "0.5": 0.5, "inf": math.Inf(1)} {
+			p := withGrads(t)
+			near("norm "+name, nn.GetTotalNorm(tensors(p[0].Grad(), p[1].Grad()), nn.NormType(kind)))
+			norm := nn.ClipGradNorm_(p, 1.5, nn.NormType(kind), nn.ErrorIfNonfinite())
+			near("clip "+name, joined(norm, p[0].Grad(), p[1].Grad()))
+		}
+		p := withGrads(t)
+		if err := nn.ClipGradsWithNorm_(p, 2, tensor.ScalarTensor(8.0)); err != nil {
+			return err
+		}
+		near("clip with norm", joined(p[0].Grad(), p[1].Grad()))
+		v := nn.ParametersToVector(p)
+		near("vector", v)
+		if err := nn.VectorToParameters(v.Mul(2), p); err != nil {
+			return err
+		}
+		near("vector", nn.ParametersToVector(p).Mul(0.5))
+		p[1].Grad().Fill_(math.Inf(1))
+		before := p[0].Grad().Clone()
+		for _, y := range []*tensor.Tensor{nn.ClipGradNorm_(p, 1, nn.ErrorIfNonfinite()), nn.ClipGradNorm_(p, 1, nn.NormType(math.NaN())), nn.ClipGradNorm_(p, 1, nn.NoBias()),
+			nn.GetTotalNorm(tensors(p[1].Grad()), nn.ErrorIfNonfinite()), nn.GetTotalNorm(tensors(nil)), nn.ParametersToVector(nil), nn.ParametersToVector(tensors(nil))} {
+			if y.Err() == nil {
+				t.Error("a fault is no error")
+			}
+		}
+		for _, err := range []error{nn.ClipGradsWithNorm_(p, -1, before), nn.ClipGradsWithNorm_(p, 1, before), nn.ClipGradsWithNorm_(p, 1, nil), nn.VectorToParameters(v, p[:1]),
+			nn.VectorToParameters(nil, p), nn.VectorToParameters(v, tensors(nil)), nn.VectorToParameters(p[0], p[:1])} {
+			if err == nil {
+				t.Error("a fault is no error")
+			}
+		}
+		golden.Near(t, "the gradient after errors", p[0].Grad(), data(t, before), 0, 0)
+		if n, err := nn.GetTotalNorm(nil).Item(); n != 0 || err != nil {
+			t.Errorf("the norm of nothing is %v, %v", n, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func data(t *testing.T, x *tensor.Tensor) []float64 {
+	t.Helper()
+	v, err := tensor.Data[float64](x.Detach().To(tensor.Float64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// filled sets parameters and statistics as torch_utils.py does.
+func filled[M nn.Layer](t *testing.T, m M, norm bool) M {
+	t.Helper()
+	err := tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			for _, n := range nn.StateDict(m) {
+				low, high := -1.0, 1.0
+				switch {
+				case n.Name == "num_batches_tracked":
+					continue
+				case norm && n.Name == "weight":
+					low, high = 0.3, 1.7
+				case norm && n.Name == "bias":
+					low, high = 2, -1
+				case n.Name == "running_var":
+					low, high = 0.5, 2
+				}
+				if err := n.Tensor.Copy_(tensor.Linspace(low, high, n.Tensor.Numel()).Reshape(n.Tensor.Shape()...)).Err(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nn.Eval(m)
+	t.Cleanup(func() { nn.Release(m) })
+	return m
+}
+
+// TestFuse compares fused layers with PyTorch's, and with the two layers that they stand for.
+func TestFuse(t *testing.T) {
+	leak.Check(t)
+	var want map[string][]float64
+	golden.Read(t, "torch_utils.json", &want)
+	check := func(name string, fused nn.Layer, err error, layer, bn nn.Layer, shape ...int) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			return
+		}
+		defer nn.Release(fused)
+		err = tensor.WithScope(func() error {
+			s := nn.StateDict(fused).Map()
+			w, b := s["weight"], s["bias"]
+			on := func(x *tensor.Tensor) *tensor.Tensor {
+				return tensor.Full([]int{1}, map[bool]float64{true: 1}[x.RequiresGrad()])
+			}
+			golden.Near(t, name, joined(w, b, on(w), on(b)), want["fuse "+name], 1e-6, 1e-5)
+			x := tensor.Linspace(-1, 2, 24).Reshape(shape...)
+			golden.Near(t, name, fused.Forward(x), data(t, bn.Forward(layer.Forward(x))), 1e-5, 1e-4)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	conv, bn2 := filled(t, nn.NewConv2d(2, 3, 2), false), filled(t, nn.NewBatchNorm2d(3), true)
+	fused, err := nn.FuseConvBNEval(conv, bn2)
+	check("conv", fused, err, conv, bn2, 1, 2, 3, 4)
+	plain, bn1 := filled(t, nn.NewConv1d(2, 3, 2, nn.NoBias()), false), filled(t, nn.NewBatchNorm1d(3, nn.NoAffine()), true)
+	fused1, err := nn.FuseConvBNEval(plain, bn1)
+	check("conv plain", fused1, err, plain, bn1, 1, 2, 12)
+	back, bn := filled(t, nn.NewConvTranspose1d(2, 3, 2), false), filled(t, nn.NewBatchNorm1d(3), true)
+	fused2, err := nn.FuseConvBNEval(back, bn)
+	check("transposed", fused2, err, back, bn, 1, 2, 12)
+	linear := filled(t, nn.NewLinear(2, 3), false)
+	fused3, err := nn.FuseLinearBNEval(linear, bn)
+	check("linear", fused3, err, linear, bn, 12, 2)
+	if _, err := nn.FuseConvBNEval(linear, bn); err == nil {
+		t.Error("a Linear is fused as a convolution")
+	}
+	for what, f := range map[string]func() error{
+		"no statistics": func() error {
+			_, err := nn.FuseConvBNEval(conv, nn.NewBatchNorm2d(3, nn.NoRunningStats(), nn.NoAffine()))
+			return err
+		},
+		"no norm":    func() error { _, err := nn.FuseConvBNEval(conv, conv); return err },
+		"nil":        func() error { _, err := nn.FuseConvBNEval(conv, nil); return err },
+		"nil linear": func() error { _, err := nn.FuseLinearBNEval(nil, bn); return err },
+		"another width": func() error {
+			other := filled(t, nn.NewBatchNorm2d(4), true)
+			_, err := nn.FuseConvBNEval(conv, other)
+			return err
+		},
+		"training": func() error { nn.Train(bn2); _, err := nn.FuseConvBNEval(conv, bn2); return err },
+	} {
+		if f() == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+// TestEmpty tests ToEmpty, SkipInit and the layout of weights.
+func TestEmpty(t *testing.T) {
+	leak.Check(t)
+	l, err := nn.SkipInit(func(o nn.Option) *nn.Sequential {
+		shared := nn.NewLinear(3, 3, o)
+		return nn.NewSequential(shared, shared, nn.NewBatchNorm1d(3, o), nn.NewLSTM(3, 2, o), nn.WeightNorm(nn.NewLinear(3, 2, o), "weight"))
+	}, tensor.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(l)
+	if l.Layers[0] != l.Layers[1] || l.Layers[0].(*nn.Linear).Weight.Device() != tensor.CPU {
+		t.Error("the shared layer is not one")
+	}
+	if err := nn.Check(l); err != nil {
+		t.Error(err)
+	}
+	for _, n := range nn.StateDict(l) {
+		if n.Tensor.Device() != tensor.CPU || n.Tensor.RequiresGrad() == strings.Contains(n.Name, "running") && n.Tensor.DType().IsFloat() {
+			t.Errorf("%s is on %v and requires a gradient: %v", n.Name, n.Tensor.Device(), n.Tensor.RequiresGrad())
+		}
+	}
+	if err := nn.ToEmpty(struct{ W *tensor.Tensor }{nn.Parameters(l)[0]}, tensor.CPU); err == nil {
+		t.Error("ToEmpty changes a struct that is passed by value")
+	}
+	if _, err := nn.SkipInit[*nn.Linear](nil, tensor.CPU); err == nil {
+		t.Error("SkipInit accepts nil")
+	}
+	if m, err := nn.SkipInit(func(o nn.Option) *nn.Linear { return nn.NewLinear(2, 2, o) }, tensor.CUDA(99)); err == nil {
+		t.Error("a device that is not there")
+	} else {
+		nn.Release(m)
+	}
+	model := nn.NewSequential(nn.NewConv2d(3, 4, 2), nn.NewConvTranspose2d(4, 3, 2), nn.NewConv3d(3, 4, 2))
+	defer nn.Release(model)
+	w := model.Layers[0].(*nn.Conv2d).Weight
+	before := data(t, w)
+	strides := func() string {
+		var s [][]int
+		for _, l := range model.Layers {
+			s = append(s, nn.Parameters(l)[0].Stride())
+		}
+		return fmt.Sprint(s)
+	}
+	usual := strides()
+	if err := errors.Join(nn.ConvertConv2dWeightMemoryFormat(model, true), nn.ConvertConv3dWeightMemoryFormat(model, true)); err != nil {
+		t.Fatal(err)
+	}
+	if got := strides(); got != "[[12 1 6 3] [12 1 6 3] [24 1 12 6 3]]" || !slices.Equal(data(t, w), before) {
+		t.Errorf("the strides are %s", got)
+	}
+	if err := errors.Join(nn.ConvertConv2dWeightMemoryFormat(model, false), nn.ConvertConv3dWeightMemoryFormat(model, false)); err != nil || strides() != usual {
+		t.Errorf("%v: the strides are %s, want %s", err, strides(), usual)
+	}
+}
+
+// TestFunctionalCall tests that gradients flow through tensors that replace parameters, and that the module is unchanged.
+func TestFunctionalCall(t *testing.T) {
+	leak.Check(t)
+	shared := nn.NewLinear(2, 2)
+	m := nn.NewSequential(shared, &nn.Tanh{}, shared)
+	defer nn.Release(m)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1, 2})
+		scale := tensor.ScalarTensor(2.0).RequiresGrad_()
+		w := shared.Weight.Detach().Mul(scale)
+		f, err := nn.FunctionalCall(m, map[string]*tensor.Tensor{"0.weight": w})
+		if err != nil {
+			return err
+		}
+		y := f.Forward(x)
+		want := x.Linear(w, shared.Bias).Tanh().Linear(w, shared.Bias)
+		golden.Near(t, "y", y, data(t, want), 0, 0)
+		if err := y.Sum().Backward(); err != nil {
+			return err
+		}
+		if scale.Grad() == nil || shared.Weight.Grad() != nil || shared.Bias.Grad() == nil {
+			t.Error("the gradients did not reach the given tensor and the bias")
+		}
+		if nn.Parameters(m)[0] != shared.Weight || f.Layers[0] != f.Layers[2] {
+			t.Error("the module changed, or the copy does not share its layer")
+		}
+		for what, state := range map[string]map[string]*tensor.Tensor{"another name": {"x": w}, "another shape": {"0.weight": x}, "nil": {"0.weight": nil},
+			"two tensors for one": {"0.weight": w, "2.weight": w.Mul(1)}} {
+			if _, err := nn.FunctionalCall(m, state); err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestParametrized tests what the golden cases do not: copies, caches, concurrency, states in the other form, and errors.
+func TestParametrized(t *testing.T) {
+	leak.Check(t)
+	l := nn.NewLinear(3, 3)
+	weight := l.Weight
+	p := nn.SpectralNorm(l, "weight")
+	defer nn.Release(p)
+	if !nn.IsParametrized(p, "weight") || nn.IsParametrized(p, "bias") || !nn.IsParametrized(p, "") || nn.IsParametrized(l, "weight") {
+		t.Error("IsParametrized is wrong")
+	}
+	if p.Lists[0].Originals[0] != weight {
+		t.Error("the original is another tensor: an optimizer would lose it")
+	}
+	c := nn.Clone(p)
+	nn.Eval(c)
+	defer nn.Release(c)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1, 3})
+		nn.Eval(p)
+		want := data(t, p.Forward(x))
+		golden.Near(t, "the copy", c.Forward(x), want, 0, 0)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_ = tensor.WithScope(func() error { golden.Near(t, "y", p.Forward(x), want, 0, 0); return nil })
+			}()
+		}
+		wg.Wait()
+		nn.Train(p)
+		u := data(t, nn.NamedBuffers(p)[0].Tensor)
+		if err := nn.Normal_(weight, 0, 1).Err(); err != nil {
+			return err
+		}
+		if err := nn.Cached(p, func() error {
+			a, err1 := p.Module()
+			b, err2 := p.Module()
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			if a.(*nn.Linear).Weight != b.(*nn.Linear).Weight {
+				t.Error("the parameter was computed twice")
+			}
+			return p.Forward(x).Sum().Backward()
+		}); err != nil {
+			return err
+		}
+		if weight.Grad() == nil || slices.Equal(data(t, nn.NamedBuffers(p)[0].Tensor), u) {
+			t.Error("no gradient or no iteration")
+		}
+		old, now := nn.WeightNorm(nn.NewLinear(3, 2), "weight", nn.OldNames()), nn.NewSequential(nn.WeightNorm(nn.NewLinear(3, 2), "weight"))
+		defer nn.Release(old)
+		defer nn.Release(now)
+		state := map[string]*tensor.Tensor{}
+		for _, n := range nn.StateDict(old) {
+			state["0."+n.Name] = n.Tensor
+		}
+		if err := nn.LoadStateDict(now, state); err != nil || len(state) != 3 || state["0.weight_g"] == nil {
+			t.Errorf("a state with old names: %v", err)
+		}
+		golden.Near(t, "the layer with the loaded state", now.Forward(x), data(t, old.Forward(x)), 0, 0)
+		if _, err := l.Forward(x).Sum().Item(); err == nil {
+			t.Error("the layer inside has values without its parameter")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := nn.NewLinear(3, 3)
+	defer nn.Release(plain)
+	flat := nn.NewLinear(4, 2)
+	defer nn.Release(flat)
+	frozen := nn.NewBatchNorm1d(2)
+	defer nn.Release(frozen)
+	for what, q := range map[string]*nn.Parametrized{
+		"nil":                   nn.RegisterParametrization(nil, "weight", &scaled{}),
+		"no parametrization":    nn.RegisterParametrization(plain, "weight", nil),
+		"a nil parametrization": nn.RegisterParametrization(plain, "weight", (*scaled)(nil)),
+		"no name":               nn.RegisterParametrization(plain, "", &scaled{}),
+		"another name":          nn.WeightNorm(plain, "x"),
+		"a buffer":              nn.WeightNorm(frozen, "running_mean"),
+		"a function":            nn.WeightNorm(nn.Func(func(x *tensor.Tensor) *tensor.Tensor { return x }), "weight"),
+		"a nil layer":           nn.Orthogonal((*nn.Linear)(nil), "weight"),
+		"a failed layer":        nn.SpectralNorm(nn.NewLinear(-1, 2), "weight"),
+		"a dimension":           nn.WeightNorm(plain, "weight", nn.NormDim(2)),
+		"another dimension":     nn.SpectralNorm(plain, "weight", nn.NormDim(-3)),
+		"iterations":            nn.SpectralNorm(plain, "weight", nn.PowerIterations(0)),
+		"eps":                   nn.SpectralNorm(plain, "weight", nn.Eps(-1)),
+		"another option":        nn.Orthogonal(plain, "weight", nn.NoBias()),
+		"a vector":              nn.Orthogonal(plain, "bias"),
+		"a map":                 nn.Orthogonal(plain, "weight", nn.OrthogonalMap("x")),
+		"twice":                 nn.RegisterParametrization(l, "bias", &scaled{}),
+		"twice weight norm":     nn.WeightNorm(p, "weight"),
+		"another shape":         nn.RegisterParametrization(flat, "weight", &transposes{}),
+		"pruned otherwise":      nn.PruneIdentity(p, "weight"),
+		"a fraction":            nn.PruneL1Unstructured(plain, "weight", nn.Fraction(1.5)),
+		"a count":               nn.PruneRandomUnstructured(plain, "weight", nn.Count(10)),
+		"a negative count":      nn.PruneRandomStructured(plain, "weight", nn.Count(-1), 0),
+		"a vector's channels":   nn.PruneRandomStructured(plain, "bias", nn.Count(1), 0),
+		"a norm":                nn.PruneLnStructured(plain, "weight", nn.Count(1), math.NaN(), 0),
+		"a pruned dimension":    nn.PruneLnStructured(plain, "weight", nn.Count(1), 2, 5),
+		"no mask":               nn.PruneCustomFromMask(plain, "weight", nil),
+		"another mask":          nn.PruneCustomFromMask(plain, "weight", plain.Bias),
+		"no method":             nn.PruneCustom(plain, "weight", nil),
+		"a nil mask":            nn.PruneCustom(plain, "weight", func(_, _ *tensor.Tensor) *tensor.Tensor { return nil }),
+		"other scores":          nn.PruneL1Unstructured(plain, "weight", nn.Count(1), nn.ImportanceScores(plain.Bias)),
+	} {
+		if err := q.Err(); err == nil || nn.Check(q) == nil || q.Forward(plain.Weight).Err() == nil {
+			t.Errorf("%s: no error: %v", what, err)
+		}
+	}
+	if plain.Weight.Device() == tensor.Meta || flat.Weight.Device() == tensor.Meta {
+		t.Error("a failure changed the layer")
+	}
+	for what, f := range map[string]func() error{
+		"not parametrized": func() error { _, err := nn.RemoveParametrizations(plain, "weight", true); return err },
+		"nil":              func() error { _, err := nn.RemoveParametrizations(nil, "weight", true); return err },
+		"two originals": func() error {
+			w := nn.WeightNorm(nn.NewLinear(2, 2), "weight")
+			defer nn.Release(w)
+			_, err := nn.RemoveParametrizations(w, "weight", false)
+			return err
+		},
+		"cached nothing": func() error { return nn.Cached(p, nil) },
+		"no targets":     func() error { _, err := nn.PruneGlobalUnstructured(nil, nn.PruneL1, nn.Count(1)); return err },
+		"a method": func() error {
+			_, err := nn.PruneGlobalUnstructured([]nn.PruneTarget{{Layer: plain, Name: "weight"}}, 9, nn.Count(1))
+			return err
+		},
+		"a nil target": func() error {
+			_, err := nn.PruneGlobalUnstructured([]nn.PruneTarget{{}}, nn.PruneRandom, nn.Count(1))
+			return err
+		},
+		"a zero value": func() error {
+			return (&nn.Parametrized{Layer: plain, Lists: []*nn.ParametrizationList{{}}}).Forward(plain.Weight).Err()
+		},
+		"a nil list": func() error {
+			return (&nn.Parametrized{Layer: plain, Lists: []*nn.ParametrizationList{nil}}).Forward(plain.Weight).Err()
+		},
+		"nil module":    func() error { _, err := (*nn.Parametrized)(nil).Module(); return err },
+		"an empty list": func() error { _, err := (&nn.Parametrized{}).Module(); return err },
+	} {
+		if f() == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	if nn.IsPruned(p) || nn.IsPruned(nil) {
+		t.Error("IsPruned is wrong")
+	}
+	pruned := nn.PruneCustom(flat, "weight", func(values, mask *tensor.Tensor) *tensor.Tensor { return mask.Mul(values.Gt(0)) })
+	if !nn.IsPruned(nn.NewSequential(pruned)) || pruned.Err() != nil {
+		t.Errorf("a method of one's own: %v", pruned.Err())
+	}
+	defer nn.Release(pruned)
+}
+
+// transposes returns another shape.
+type transposes struct{}
+
+func (*transposes) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
+	return originals[0].Transpose(0, 1)
+}
+
+// TestLazy tests a lazy layer before its first Forward, states, copies, concurrent first passes, and errors.
+func TestLazy(t *testing.T) {
+	leak.Check(t)
+	model := nn.NewSequential(nn.NewLazyConv2d(2, 2), nn.NewFlatten(1, -1), nn.NewLazyLinear(3))
+	c := nn.Clone(model)
+	fromState := nn.Clone(model)
+	for _, m := range []any{model, c, fromState} {
+		defer nn.Release(m)
+	}
+	if err := nn.Check(model); err == nil || !strings.Contains(err.Error(), "LazyConv2d: it has no parameters before its first Forward") {
+		t.Errorf("Check: %v", err)
+	}
+	if _, err := optim.NewSGD(nn.Parameters(model), 0.1); err == nil {
+		t.Error("an optimizer of a model without parameters")
+	}
+	if s := nn.String(model); !strings.Contains(s, "(0): LazyConv2d()") {
+		t.Error(s)
+	}
+	err := tensor.WithScope(func() error {
+		x := tensor.Linspace(-1, 1, 18).Reshape(1, 2, 3, 3)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				if err := tensor.WithScope(func() error { return model.Forward(x).Err() }); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		wg.Wait()
+		if err := nn.Check(model); err != nil {
+			return err
+		}
+		if m, err := nn.GetSubmodule(model, "2"); err != nil || m.(*nn.Linear).Weight.Size(1) != 8 {
+			t.Errorf("the layer is %v, %v", m, err)
+		}
+		if nn.Check(c) == nil {
+			t.Error("a copy of a layer that was not made has parameters")
+		}
+		if err := nn.LoadStateDict(fromState, nn.StateDict(model).Map()); err != nil {
+			return err
+		}
+		golden.Near(t, "y", fromState.Forward(x), data(t, model.Forward(x)), 0, 0)
+		if err := nn.LoadStateDict(c, map[string]*tensor.Tensor{"x": x}); err == nil {
+			t.Error("a state without the layer")
+		}
+		one := nn.NewLazyBatchNorm2d()
+		for _, x := range tensors(nil, tensor.Ones([]int{2}), tensor.Zeros([]int{2, 0, 1, 1})) {
+			if one.Forward(x).Err() == nil {
+				t.Error("an x that does not fit")
+			}
+		}
+		if err := one.Forward(x).Err(); err != nil {
+			t.Errorf("after a failure: %v", err)
+		}
+		nn.Release(one)
+		for what, err := range map[string]error{"an option": nn.NewLazyLinear(3, nn.Stride(2)).Err(), "a size": nn.NewLazyConv1d(-1, 2).Forward(x).Err(),
+			"groups": nn.NewLazyConv3d(2, 2, nn.Groups(-2)).Err(), "nil": (*nn.Lazy[*nn.Linear])(nil).Err(), "zero": (&nn.Lazy[*nn.Linear]{}).Forward(x).Err()} {
+			if err == nil || what != "nil" && what != "zero" && !strings.Contains(err.Error(), "NewLazy") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKVCache tests that attention over a cache gives the values of attention over all tokens, and the errors of a cache.
+func TestKVCache(t *testing.T) {
+	leak.Check(t)
+	cache := nn.NewKVCache(2, 3, 5, 4)
+	defer nn.Release(cache)
+	if len(nn.StateDict(cache)) != 0 || len(nn.NamedBuffers(cache)) != 2 {
+		t.Error("the cache is saved")
+	}
+	err := tensor.WithScope(func() error {
+		draw := func(n int) *tensor.Tensor { return tensor.Randn([]int{2, 3, n, 4}) }
+		k, v := draw(5), draw(5)
+		at := cache.Keys
+		for _, part := range [][2]int{{0, 3}, {3, 1}, {4, 1}} {
+			allK, allV := cache.Update(k.Narrow(2, part[0], part[1]), v.Narrow(2, part[0], part[1]))
+			n := part[0] + part[1]
+			golden.Near(t, "the keys", allK, data(t, k.Narrow(2, 0, n)), 0, 0)
+			golden.Near(t, "the values", allV, data(t, v.Narrow(2, 0, n)), 0, 0)
+			if cache.Len() != n || cache.Keys != at || allK.Stride()[0] != at.Stride()[0] {
+				t.Errorf("the cache has %d tokens, or was not written in place", cache.Len())
+			}
+		}
+		if x, y := cache.Update(draw(1), draw(1)); x.Err() == nil || y.Err() == nil || cache.Len() != 5 {
+			t.Error("a token too many")
+		}
+		if err := cache.Reorder(tensor.FromSlice([]int{1, 0}, nil)); err != nil {
+			return err
+		}
+		if err := cache.Truncate(2); err != nil {
+			return err
+		}
+		allK, _ := cache.Update(draw(0), draw(0))
+		golden.Near(t, "the keys in another order", allK, data(t, k.Narrow(2, 0, 2).Flip(0)), 0, 0)
+		for i, x := range tensors(nil, tensor.Ones([]int{2}), tensor.Ones([]int{1, 3, 1, 4}), tensor.Ones([]int{2, 3, 1, 5})) {
+			if a, b := cache.Update(x, draw(1)); a.Err() == nil || b.Err() == nil {
+				t.Errorf("keys %d", i)
+			}
+			if a, b := cache.Update(draw(1), x); a.Err() == nil || b.Err() == nil {
+				t.Errorf("values %d", i)
+			}
+			if (i < 1 || i > 1) && cache.Reorder(x) == nil {
+				t.Errorf("rows %d", i)
+			}
+		}
+		a, b := (*nn.KVCache)(nil).Update(k, v)
+		for what, err := range map[string]error{"nil": a.Err(), "nil too": b.Err(), "zero": (&nn.KVCache{}).Truncate(0), "below": cache.Truncate(-1), "above": cache.Truncate(3),
+			"a size": nn.NewKVCache(0, 1, 1, 1).Err(), "an option": nn.NewKVCache(1, 1, 1, 1, nn.NoBias()).Err(), "out of range": cache.Reorder(tensor.FromSlice([]int{0, 7}, nil))} {
+			if err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLoRA tests merging, saving the updates alone, and the errors of the parts that PyTorch does not have.
+func TestLoRA(t *testing.T) {
+	leak.Check(t)
+	model := nn.NewSequential(nn.NewLinear(4, 3), &nn.ReLU{}, nn.NewLinear(3, 2))
+	defer nn.Release(model)
+	base := model.Layers[2].(*nn.Linear)
+	l := nn.NewLoRALinear(base, 2, nn.Alpha(4))
+	if err := nn.SetSubmodule(model, "2", l); err != nil {
+		t.Fatal(err)
+	}
+	err := tensor.WithScope(func() error {
+		x := tensor.Randn([]int{5, 4})
+		golden.Near(t, "at first", l.Forward(x.Narrow(1, 0, 3)), data(t, base.Forward(x.Narrow(1, 0, 3))), 0, 0)
+		if err := nn.Normal_(l.B.Weight, 0, 1).Err(); err != nil {
+			return err
+		}
+		want, weight := data(t, model.Forward(x)), data(t, base.Weight)
+		for range 2 {
+			if err := l.Merge(); err != nil {
+				return err
+			}
+			golden.Near(t, "merged", model.Forward(x), want, 1e-5, 1e-4)
+		}
+		if !l.Merged() {
+			t.Error("Merged is wrong")
+		}
+		if err := errors.Join(l.Unmerge(), l.Unmerge()); err != nil {
+			return err
+		}
+		golden.Near(t, "the weight after Unmerge", base.Weight, weight, 1e-6, 1e-5)
+		golden.Near(t, "unmerged", model.Forward(x), want, 1e-6, 1e-5)
+		if err := model.Forward(x).Sum().Backward(); err != nil {
+			return err
+		}
+		if base.Weight.Grad() != nil || l.A.Weight.Grad() == nil || l.B.Weight.Grad() == nil {
+			t.Error("the gradients are wrong")
+		}
+		s := nn.LoRAState(model)
+		if len(s) != 2 || s[0].Name != "2.lora_A.weight" || s[1].Name != "2.lora_B.weight" {
+			t.Errorf("the state of the updates is %v", s)
+		}
+		if err := nn.LoadStateDict(model, s.Map(), nn.Strict(false)); err != nil {
+			t.Error(err)
+		}
+		for what, err := range map[string]error{
+			"nil": nn.NewLoRALinear(nil, 2).Err(), "a rank": nn.NewLoRALinear(base, 0).Err(), "no weight": nn.NewLoRALinear(&nn.Linear{}, 2).Err(),
+			"alpha": nn.NewLoRALinear(base, 2, nn.Alpha(math.NaN())).Err(), "p": nn.NewLoRALinear(base, 2, nn.DropoutP(2)).Err(), "zero": (&nn.LoRALinear{}).Merge(),
+			"a nil layer": (*nn.LoRALinear)(nil).Unmerge(), "an odd width": nn.NewRotaryEmbedding(3).Err(), "a base": nn.NewRotaryEmbedding(4, nn.Base(-1)).Err(),
+			"a position": nn.NewRotaryEmbedding(4).ForwardFrom(x, -1).Err(), "positions": nn.NewRotaryEmbedding(4).ForwardAt(x, x).Err(), "narrow": nn.NewRotaryEmbedding(6).Forward(x).Err(),
+			"a SwiGLU": nn.NewSwiGLU(0, 2).Err(), "a path": nn.NewDropPath(2).Err(), "cutoffs": nn.NewAdaptiveLogSoftmaxWithLoss(8, 10, []int{3, 3}).Err(),
+			"no cutoffs": nn.NewAdaptiveLogSoftmaxWithLoss(8, 10, nil).Err(), "a late cutoff": nn.NewAdaptiveLogSoftmaxWithLoss(8, 10, []int{10}).Err(),
+			"a narrow tail": nn.NewAdaptiveLogSoftmaxWithLoss(2, 10, []int{3}).Err(), "div": nn.NewAdaptiveLogSoftmaxWithLoss(8, 10, []int{3}, nn.DivValue(0)).Err(),
+			"rows": nn.LinearCrossEntropy(x, base.Weight, nil, x, -1).Err(), "a weight": nn.NewLinearCrossEntropyLoss(4, 3, nil, tensor.Weight(x)).Err(),
+			"a reduction": nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 4}), nil, tensor.Zeros([]int{5}, tensor.Int64), 2, tensor.ReduceNone).Err(),
+			"targets":     nn.LinearCrossEntropy(x, tensor.Ones([]int{3, 4}), nil, tensor.Zeros([]int{2}, tensor.Int64), 2).Err(),
+		} {
+			if err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
