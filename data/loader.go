@@ -20,6 +20,11 @@
 // The loop needs no code for lifetimes. Batches opens a scope before each iteration of the loop's body and closes it
 // afterwards, also on break, return and panic. The batch and the tensors that the body makes belong to that scope and
 // are freed when it closes; Tensor.Keep takes a tensor out of it.
+//
+// A Dataset returns batches: TensorDataset, Samples, Windows, or Items, whose samples are Go values that DefaultCollate
+// joins. Subset, RandomSplit, ConcatDataset and StackDataset combine datasets. A Sampler determines which samples an epoch
+// has; with the same seed it is PyTorch's. NewIterableLoader reads an IterableDataset in order. Every loader continues
+// from its State exactly.
 package data
 
 import (
@@ -27,9 +32,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"runtime"
+	"slices"
 	"sync"
 
+	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -49,6 +57,7 @@ type Batch struct {
 // the seed, not on the number of workers.
 type Loader struct {
 	dataset Dataset
+	stream  stream // in place of dataset, for an IterableDataset
 	config  config
 
 	mu      sync.Mutex
@@ -67,43 +76,79 @@ type State struct {
 
 type config struct {
 	batch, workers, prefetch int
-	shuffle, dropLast        bool
+	shuffle, dropLast, pin   bool
 	seed                     uint64
 	device                   *tensor.Device
+	sampler                  Sampler
+	batchSampler             BatchSampler
+	replacement              *bool
+	numSamples               *int
+	given                    map[string]bool
 }
 
-// Option is a keyword argument of NewLoader.
-type Option func(*config)
+// Option is a keyword argument of NewLoader and of the constructors of samplers.
+type Option struct {
+	name string
+	set  func(*config)
+}
+
+// apply returns the settings of opts for op, which accepts the options named in known.
+func apply(op string, opts []Option, known ...string) (config, error) {
+	c := config{batch: 1, given: map[string]bool{}}
+	for _, o := range opts {
+		switch {
+		case o.set == nil:
+			return c, fmt.Errorf("linstock: %s: an option is empty", op)
+		case !slices.Contains(known, o.name):
+			return c, fmt.Errorf("linstock: %s: %s", op, options.Unknown(op, o.name, known))
+		}
+		o.set(&c)
+		c.given[o.name] = true
+	}
+	return c, nil
+}
 
 // BatchSize sets the number of samples in a batch; 1 by default.
-func BatchSize(n int) Option { return func(c *config) { c.batch = n } }
+func BatchSize(n int) Option { return Option{"BatchSize", func(c *config) { c.batch = n }} }
 
 // Shuffle makes each epoch return the samples in a different random order.
-func Shuffle(on bool) Option { return func(c *config) { c.shuffle = on } }
+func Shuffle(on bool) Option { return Option{"Shuffle", func(c *config) { c.shuffle = on }} }
 
-// Seed sets the seed of Shuffle; 0 by default. It is independent of tensor.ManualSeed.
-func Seed(seed uint64) Option { return func(c *config) { c.seed = seed } }
+// Seed sets the seed of Shuffle or of a sampler; 0 by default. It is independent of tensor.ManualSeed.
+func Seed(seed uint64) Option { return Option{"Seed", func(c *config) { c.seed = seed }} }
+
+// WithSampler sets the sampler that determines the samples of an epoch, in place of Shuffle. PyTorch: sampler.
+func WithSampler(s Sampler) Option { return Option{"WithSampler", func(c *config) { c.sampler = s }} }
+
+// WithBatchSampler sets the sampler that determines the batches of an epoch, in place of BatchSize, Shuffle and DropLast.
+// PyTorch: batch_sampler.
+func WithBatchSampler(s BatchSampler) Option {
+	return Option{"WithBatchSampler", func(c *config) { c.batchSampler = s }}
+}
+
+// PinMemory copies batches to page-locked memory where they are prepared, so that the copy to the Device, an accelerator,
+// runs while the program continues: the loop copies the next batch before it yields the current one. Without an
+// accelerator it does nothing. PyTorch: pin_memory.
+func PinMemory(on bool) Option { return Option{"PinMemory", func(c *config) { c.pin = on }} }
 
 // Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
 // goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers.
-func Workers(n int) Option { return func(c *config) { c.workers = n } }
+func Workers(n int) Option { return Option{"Workers", func(c *config) { c.workers = n }} }
 
 // Prefetch sets the maximum number of batches that are prepared ahead; the default is two per worker.
-func Prefetch(n int) Option { return func(c *config) { c.prefetch = n } }
+func Prefetch(n int) Option { return Option{"Prefetch", func(c *config) { c.prefetch = n }} }
 
 // DropLast omits the last batch of an epoch if it is smaller than the others.
-func DropLast(on bool) Option { return func(c *config) { c.dropLast = on } }
+func DropLast(on bool) Option { return Option{"DropLast", func(c *config) { c.dropLast = on }} }
 
 // Device sets the device to which batches are copied, on the loop's goroutine.
-func Device(d tensor.Device) Option { return func(c *config) { c.device = &d } }
+func Device(d tensor.Device) Option { return Option{"Device", func(c *config) { c.device = &d }} }
 
 // NewLoader returns a loader of dataset. PyTorch: torch.utils.data.DataLoader.
 func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
-	c := config{batch: 1}
-	for _, o := range opts {
-		if o != nil {
-			o(&c)
-		}
+	c, err := apply("NewLoader", opts, "BatchSize", "Shuffle", "Seed", "WithSampler", "WithBatchSampler", "PinMemory", "Workers", "Prefetch", "DropLast", "Device")
+	if err != nil {
+		return nil, err
 	}
 	if c.prefetch == 0 {
 		c.prefetch = 2 * c.workers
@@ -111,6 +156,12 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	switch {
 	case dataset == nil:
 		return nil, errors.New("linstock: NewLoader: a dataset is needed, got nil")
+	case c.given["WithSampler"] && c.sampler == nil || c.given["WithBatchSampler"] && c.batchSampler == nil:
+		return nil, errors.New("linstock: NewLoader: a sampler is needed, got nil")
+	case c.sampler != nil && c.shuffle:
+		return nil, errors.New("linstock: NewLoader: WithSampler and Shuffle exclude each other")
+	case c.batchSampler != nil && (c.given["BatchSize"] || c.given["DropLast"] || c.shuffle || c.sampler != nil):
+		return nil, errors.New("linstock: NewLoader: WithBatchSampler excludes BatchSize, Shuffle, WithSampler and DropLast")
 	case c.batch < 1:
 		return nil, fmt.Errorf("linstock: NewLoader: BatchSize must be at least 1, got %d", c.batch)
 	case c.workers < 0 || c.prefetch < 0:
@@ -120,9 +171,20 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed}}, nil
 }
 
-// Len returns the number of batches in an epoch.
+// Len returns the number of batches in an epoch; for a loader of an IterableDataset, which does not know it, -1.
 func (l *Loader) Len() int {
-	n, size := l.dataset.Len(), l.config.batch
+	switch {
+	case l.stream != nil:
+		return -1
+	case l.config.batchSampler != nil:
+		return max(0, l.config.batchSampler.Len())
+	}
+	n, size := 0, l.config.batch
+	if l.config.sampler != nil {
+		n = max(0, l.config.sampler.Len())
+	} else {
+		n = l.dataset.Len()
+	}
 	if !l.config.dropLast {
 		n += size - 1
 	}
@@ -145,7 +207,7 @@ func (l *Loader) SetState(s State) error {
 	switch {
 	case l.running:
 		return errors.New("linstock: SetState: a loop over the loader's batches is running")
-	case s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && s.Batch >= l.Len():
+	case s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && l.stream == nil && s.Batch >= l.Len():
 		return fmt.Errorf("linstock: SetState: invalid position: batch %d in an epoch of %d batches (epoch %d)", s.Batch, l.Len(), s.Epoch)
 	}
 	l.state, l.set = s, true
@@ -201,11 +263,11 @@ func (l *Loader) end() {
 	l.mu.Unlock()
 }
 
-// advance moves the position past the batch that the body gets next.
-func (l *Loader) advance() {
+// advance moves the position past the batch that the body gets next, which is the last of the epoch or not.
+func (l *Loader) advance(last bool) {
 	l.mu.Lock()
 	l.set = false
-	if l.state.Batch++; l.state.Batch >= l.Len() {
+	if l.state.Batch++; last {
 		l.state.Epoch, l.state.Batch = l.state.Epoch+1, 0
 	}
 	l.mu.Unlock()
@@ -214,36 +276,92 @@ func (l *Loader) advance() {
 // run yields the batches from the position to the end of the epoch. The caller yields the error that it returns.
 func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	at := l.State()
-	p := &plan{
-		dataset: l.dataset, config: l.config, state: at, last: l.Len(),
-		order: order(l.dataset.Len(), l.config.shuffle, at.Seed, at.Epoch),
+	p, err := l.plan(at)
+	if err != nil {
+		return err
 	}
-	var next func(i int) ([]*tensor.Tensor, error)
-	if l.config.workers > 0 {
+	var next func(i int) ([]*tensor.Tensor, error) // returns no tensors after the last batch
+	switch {
+	case l.stream != nil:
+		s := newStreaming(ctx, l.stream, p)
+		defer s.end()
+		next = func(int) ([]*tensor.Tensor, error) { return s.pull() }
+	case l.config.workers > 0:
 		team := newTeam(ctx, p)
 		defer team.stop()
 		next = team.next
-	} else {
+	default:
 		next = func(i int) ([]*tensor.Tensor, error) { return p.prepare(ctx, i) }
 	}
-	for i := at.Batch; i < p.last; i++ {
+	// The batch after the current one is taken, and its copy to the device begun, before the current one is yielded.
+	ahead := &taken{next: func(i int) ([]*tensor.Tensor, error) {
+		if i >= p.last {
+			return nil, nil
+		}
+		return next(i)
+	}, early: l.stream != nil || p.config.pin && p.copies()}
+	defer func() { release(ahead.tensors) }()
+	for i := at.Batch; ; i++ {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		more, err := l.body(p, i, next, yield)
+		tensors, last, err := ahead.take(i, p)
+		if err != nil || tensors == nil {
+			return err
+		}
+		more, err := l.body(p, i, tensors, last, yield)
 		if err != nil || !more {
 			return err
 		}
+		if last {
+			return nil
+		}
 	}
-	return nil
+}
+
+// taken is a batch that was taken before its turn.
+type taken struct {
+	next    func(i int) ([]*tensor.Tensor, error)
+	early   bool // whether batches are taken before their turn
+	held    bool
+	tensors []*tensor.Tensor
+	err     error
+}
+
+// take returns batch i, nil after the last one, and whether it is the last.
+func (t *taken) take(i int, p *plan) (tensors []*tensor.Tensor, last bool, err error) {
+	if !t.held {
+		t.tensors, t.err = t.moved(i, p)
+	}
+	tensors, err = t.tensors, t.err
+	t.tensors, t.err, t.held = nil, nil, false
+	if err != nil || tensors == nil {
+		return nil, true, err
+	}
+	if !t.early {
+		return tensors, i+1 >= p.last, nil
+	}
+	// An error of the next batch is returned when its turn comes.
+	t.tensors, t.err = t.moved(i+1, p)
+	t.held = true
+	return tensors, t.tensors == nil && t.err == nil, nil
+}
+
+// moved returns batch i on the loader's device.
+func (t *taken) moved(i int, p *plan) ([]*tensor.Tensor, error) {
+	tensors, err := t.next(i)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.move(tensors); err != nil {
+		release(tensors)
+		return nil, err
+	}
+	return tensors, nil
 }
 
 // body yields one batch in a scope.
-func (l *Loader) body(p *plan, i int, next func(int) ([]*tensor.Tensor, error), yield func(Batch, error) bool) (more bool, err error) {
-	tensors, err := next(i)
-	if err != nil {
-		return false, err
-	}
+func (l *Loader) body(p *plan, i int, tensors []*tensor.Tensor, last bool, yield func(Batch, error) bool) (more bool, err error) {
 	scope, err := tensor.NewScope()
 	if err != nil {
 		release(tensors)
@@ -260,14 +378,14 @@ func (l *Loader) body(p *plan, i int, next func(int) ([]*tensor.Tensor, error), 
 		release(tensors)
 		return false, err
 	}
-	if err := p.move(tensors); err != nil {
-		return false, err
-	}
 	batch := Batch{Inputs: tensors[0], Tensors: tensors, Size: p.size(i), Epoch: p.state.Epoch, Index: i}
 	if len(tensors) > 1 {
 		batch.Targets = tensors[1]
 	}
-	l.advance()
+	if l.stream != nil {
+		batch.Size = tensors[0].Size(0)
+	}
+	l.advance(last)
 	return yield(batch, nil), nil
 }
 
@@ -282,13 +400,71 @@ type plan struct {
 	dataset Dataset
 	config  config
 	state   State
-	last    int // number of batches in the epoch
-	order   func(i int) int
+	last    int             // number of batches in the epoch
+	order   func(i int) int // the samples of the epoch
+	n       int             // their number
+	batches [][]int         // of a batch sampler, in place of order
+}
+
+// plan returns the plan of the epoch at a position.
+func (l *Loader) plan(at State) (p *plan, err error) {
+	p = &plan{dataset: l.dataset, config: l.config, state: at, last: math.MaxInt}
+	if l.stream != nil {
+		return p, nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			p, err = nil, fmt.Errorf("linstock: the sampler panicked: %v", r)
+		}
+	}()
+	switch c := l.config; {
+	case c.batchSampler != nil:
+		p.batches = slices.Collect(c.batchSampler.Batches(at.Epoch))
+		p.last = len(p.batches)
+	case c.sampler != nil:
+		indices := slices.Collect(c.sampler.Indices(at.Epoch))
+		p.n, p.order = len(indices), func(i int) int { return indices[i] }
+	default:
+		p.n = l.dataset.Len()
+		p.order = order(p.n, c.shuffle, at.Seed, at.Epoch)
+	}
+	if p.batches == nil {
+		if p.last = p.n / l.config.batch; !l.config.dropLast && p.n%l.config.batch != 0 {
+			p.last++
+		}
+	}
+	return p, nil
 }
 
 // size returns the number of samples in batch i.
 func (p *plan) size(i int) int {
-	return min(p.config.batch, p.dataset.Len()-i*p.config.batch)
+	if p.batches != nil {
+		return len(p.batches[i])
+	}
+	return min(p.config.batch, p.n-i*p.config.batch)
+}
+
+// indices returns the samples of batch i.
+func (p *plan) indices(i int) ([]int, error) {
+	indices := make([]int, p.size(i))
+	n := p.dataset.Len()
+	for k := range indices {
+		if p.batches != nil {
+			indices[k] = p.batches[i][k]
+		} else {
+			indices[k] = p.order(i*p.config.batch + k)
+		}
+		if indices[k] < 0 || indices[k] >= n {
+			return nil, fmt.Errorf("the sampler returns %d for a dataset of %d samples", indices[k], n)
+		}
+	}
+	return indices, nil
+}
+
+// copies reports whether batches are copied to an accelerator.
+func (p *plan) copies() bool {
+	d := p.config.device
+	return d != nil && d.Type != tensor.CPUType && d.Type != tensor.MetaType
 }
 
 // prepare makes batch i, outside every scope.
@@ -299,12 +475,17 @@ func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, er
 			tensors, err = nil, fmt.Errorf("linstock: batch %d of epoch %d: %w", i, p.state.Epoch, err)
 		}
 	}()
-	indices := make([]int, p.size(i))
-	for k := range indices {
-		indices[k] = p.order(i*p.config.batch + k)
+	indices, err := p.indices(i)
+	if err != nil {
+		return nil, err
 	}
+	return p.own(func() ([]*tensor.Tensor, error) { return guarded(ctx, p.dataset, indices) })
+}
+
+// own returns handles, outside every scope, to the tensors that f makes.
+func (p *plan) own(f func() ([]*tensor.Tensor, error)) (tensors []*tensor.Tensor, err error) {
 	err = tensor.WithScope(func() error {
-		made, err := guarded(ctx, p.dataset, indices)
+		made, err := f()
 		if err != nil {
 			return err
 		}
@@ -316,8 +497,8 @@ func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, er
 			if err := refuse.Unusable("Batch", fmt.Sprintf("tensor %d of the dataset", i), t); err != nil {
 				return err
 			}
-			own := t.Alias().Keep()
-			if err := own.Err(); err != nil {
+			own, err := p.pinned(t)
+			if err != nil {
 				return err
 			}
 			tensors = append(tensors, own)
@@ -328,6 +509,22 @@ func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, er
 		tensor.Track(vram.Loader, tensors...)
 	}
 	return tensors, err
+}
+
+// pinned returns a second handle to t outside every scope, or a copy of t in page-locked memory.
+func (p *plan) pinned(t *tensor.Tensor) (*tensor.Tensor, error) {
+	own := t.Alias()
+	if p.config.pin && p.copies() && t.Device() == tensor.CPU {
+		results, err := tensor.Call("aten::pin_memory", t)
+		if err != nil {
+			return nil, err
+		}
+		if page, ok := results[0].(*tensor.Tensor); ok {
+			own = page
+		}
+	}
+	own.Keep()
+	return own, own.Err()
 }
 
 // guarded turns a panic in the dataset into an error.
@@ -350,7 +547,13 @@ func (p *plan) move(tensors []*tensor.Tensor) error {
 		if t.Device() == *p.config.device {
 			continue
 		}
-		moved := t.To(*p.config.device)
+		var moved *tensor.Tensor
+		if p.config.pin && p.copies() && t.Device() == tensor.CPU {
+			moved = tensor.Empty(t.Shape(), t.DType(), *p.config.device).Copy_(t, tensor.NonBlocking(true))
+		} else {
+			moved = t.To(*p.config.device)
+		}
+		moved.Keep()
 		if err := moved.Err(); err != nil {
 			return err
 		}

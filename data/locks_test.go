@@ -34,7 +34,7 @@ func TestLocks(t *testing.T) {
 		func() { _ = l.SetState(State{}) },
 		func() { _ = l.begin(false) },
 		l.end,
-		l.advance,
+		func() { l.advance(false) },
 	} {
 		unordered.Go(f, func() {
 			l.mu.Lock()
@@ -43,4 +43,15 @@ func TestLocks(t *testing.T) {
 			l.state, l.running = state, running
 		})
 	}
+}
+
+// TestSamplerLocks tests that a sampler locks the generator that loaders share.
+func TestSamplerLocks(t *testing.T) {
+	leak.Check(t)
+	d := &drawn{n: 3, draw: func(g *generator) []int { return g.perm(3) }}
+	unordered.Go(func() { d.epoch(0) }, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.g, d.next = newGenerator(1), 0
+	})
 }

@@ -1,0 +1,151 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// DefaultCollate makes the tensors of a batch from its samples, each with the samples along a new first dimension:
+//
+//   - tensors of one shape and dtype are stacked;
+//   - numbers and bools become a tensor of shape (b), of the dtype that FromSlice gives them;
+//   - slices and arrays of n numbers become a tensor of shape (b, n), and of tensors or structs one tensor for each element;
+//   - the exported fields of structs become the tensors of each field, in the order of the fields.
+//
+// PyTorch: torch.utils.data.default_collate.
+func DefaultCollate[T any](samples []T) ([]*tensor.Tensor, error) {
+	if len(samples) == 0 {
+		return nil, errors.New("linstock: DefaultCollate: at least one sample is needed")
+	}
+	values := make([]reflect.Value, len(samples))
+	for i := range samples {
+		values[i] = reflect.ValueOf(&samples[i]).Elem()
+	}
+	out, err := collate(values, 0)
+	if err != nil {
+		return nil, fmt.Errorf("linstock: DefaultCollate: %w", err)
+	}
+	return out, nil
+}
+
+var tensorType = reflect.TypeFor[*tensor.Tensor]()
+
+func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
+	for i, v := range values {
+		for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer && v.Type() != tensorType {
+			if v.IsNil() {
+				return nil, fmt.Errorf("sample %d is nil", i)
+			}
+			v = v.Elem()
+		}
+		if values[i] = v; v.Type() != values[0].Type() {
+			return nil, fmt.Errorf("sample %d is a %v, the first a %v", i, v.Type(), values[0].Type())
+		}
+	}
+	first := values[0]
+	switch kind := first.Kind(); {
+	case depth > 16:
+		return nil, errors.New("the samples are nested too deeply")
+	case first.Type() == tensorType:
+		ts := make([]*tensor.Tensor, len(values))
+		for i, v := range values {
+			ts[i] = v.Interface().(*tensor.Tensor)
+		}
+		t := tensor.Stack(ts)
+		return []*tensor.Tensor{t}, t.Err()
+	case scalar(kind):
+		return numbers(values, kind, []int{len(values)})
+	case kind == reflect.Struct:
+		var all []*tensor.Tensor
+		for f := range first.NumField() {
+			if !first.Type().Field(f).IsExported() {
+				continue
+			}
+			column := make([]reflect.Value, len(values))
+			for i, v := range values {
+				column[i] = v.Field(f)
+			}
+			ts, err := collate(column, depth+1)
+			if err != nil {
+				return nil, fmt.Errorf("field %s: %w", first.Type().Field(f).Name, err)
+			}
+			all = append(all, ts...)
+		}
+		if all == nil {
+			return nil, fmt.Errorf("%v has no exported field", first.Type())
+		}
+		return all, nil
+	case kind == reflect.Slice || kind == reflect.Array:
+		n := first.Len()
+		for i, v := range values {
+			if v.Len() != n {
+				return nil, fmt.Errorf("sample %d has %d elements, the first %d", i, v.Len(), n)
+			}
+		}
+		if element := first.Type().Elem().Kind(); scalar(element) {
+			flat := make([]reflect.Value, 0, len(values)*n)
+			for _, v := range values {
+				for k := range n {
+					flat = append(flat, v.Index(k))
+				}
+			}
+			return numbers(flat, element, []int{len(values), n})
+		}
+		var all []*tensor.Tensor
+		for k := range n {
+			column := make([]reflect.Value, len(values))
+			for i, v := range values {
+				column[i] = v.Index(k)
+			}
+			ts, err := collate(column, depth+1)
+			if err != nil {
+				return nil, fmt.Errorf("element %d: %w", k, err)
+			}
+			all = append(all, ts...)
+		}
+		if all == nil {
+			return nil, errors.New("the samples are empty")
+		}
+		return all, nil
+	}
+	return nil, fmt.Errorf("a %v cannot be made a tensor", first.Type())
+}
+
+func scalar(k reflect.Kind) bool {
+	return k == reflect.Bool || k >= reflect.Int && k <= reflect.Int64 || k == reflect.Uint8 || k == reflect.Float32 || k == reflect.Float64
+}
+
+// numbers returns values of one kind as a tensor.
+func numbers(values []reflect.Value, kind reflect.Kind, shape []int) ([]*tensor.Tensor, error) {
+	var t *tensor.Tensor
+	switch kind {
+	case reflect.Bool:
+		t = tensor.FromSlice(convert(values, reflect.Value.Bool), shape)
+	case reflect.Uint8:
+		t = tensor.FromSlice(convert(values, func(v reflect.Value) uint8 { return uint8(v.Uint()) }), shape)
+	case reflect.Int8:
+		t = tensor.FromSlice(convert(values, func(v reflect.Value) int8 { return int8(v.Int()) }), shape)
+	case reflect.Int16:
+		t = tensor.FromSlice(convert(values, func(v reflect.Value) int16 { return int16(v.Int()) }), shape)
+	case reflect.Int32:
+		t = tensor.FromSlice(convert(values, func(v reflect.Value) int32 { return int32(v.Int()) }), shape)
+	case reflect.Float32:
+		t = tensor.FromSlice(convert(values, func(v reflect.Value) float32 { return float32(v.Float()) }), shape)
+	case reflect.Float64:
+		t = tensor.FromSlice(convert(values, reflect.Value.Float), shape)
+	default:
+		t = tensor.FromSlice(convert(values, reflect.Value.Int), shape)
+	}
+	return []*tensor.Tensor{t}, t.Err()
+}
+
+func convert[E any](values []reflect.Value, f func(reflect.Value) E) []E {
+	out := make([]E, len(values))
+	for i, v := range values {
+		out[i] = f(v)
+	}
+	return out
+}

@@ -1,0 +1,285 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// IterableDataset is a dataset that is read in order, such as lines of a file or messages of a queue. PyTorch:
+// torch.utils.data.IterableDataset.
+type IterableDataset[T any] interface {
+	// Iter iterates over the samples of an epoch, counted from 0. An error ends the epoch. A run that was continued
+	// reads and skips the samples that it has seen; if the dataset returns the same samples each time that it is called
+	// with the same epoch, the run is continued exactly.
+	Iter(ctx context.Context, epoch int) iter.Seq2[T, error]
+}
+
+// IterableFunc is a function as an IterableDataset.
+type IterableFunc[T any] func(ctx context.Context, epoch int) iter.Seq2[T, error]
+
+// Iter calls f.
+func (f IterableFunc[T]) Iter(ctx context.Context, epoch int) iter.Seq2[T, error] {
+	return f(ctx, epoch)
+}
+
+// ChainDataset is several iterable datasets one after another. PyTorch: torch.utils.data.ChainDataset.
+type ChainDataset[T any] struct{ datasets []IterableDataset[T] }
+
+// NewChainDataset returns datasets one after another.
+func NewChainDataset[T any](datasets ...IterableDataset[T]) (*ChainDataset[T], error) {
+	for i, d := range datasets {
+		if d == nil {
+			return nil, fmt.Errorf("linstock: NewChainDataset: dataset %d is nil", i)
+		}
+	}
+	return &ChainDataset[T]{slices.Clone(datasets)}, nil
+}
+
+// Iter iterates over the samples of each dataset in order.
+func (c *ChainDataset[T]) Iter(ctx context.Context, epoch int) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for _, d := range c.datasets {
+			for sample, err := range d.Iter(ctx, epoch) {
+				if !yield(sample, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Shard returns every count-th sample of seq, beginning with sample index: the part of one process among count. An error
+// is returned to all.
+func Shard[T any](seq iter.Seq2[T, error], index, count int) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		if index < 0 || index >= count {
+			var zero T
+			yield(zero, fmt.Errorf("linstock: Shard: want an index in 0…count-1, got %d and %d", index, count))
+			return
+		}
+		i := 0
+		for sample, err := range seq {
+			if (err != nil || i%count == index) && !yield(sample, err) {
+				return
+			}
+			i++
+		}
+	}
+}
+
+// stream yields the batches of an epoch after the first skip ones.
+type stream func(ctx context.Context, p *plan, skip int) iter.Seq2[[]*tensor.Tensor, error]
+
+// NewIterableLoader returns a loader of an iterable dataset. collate makes the tensors of a batch from its samples, in a
+// scope; nil means DefaultCollate. Its options are BatchSize, DropLast, Prefetch, PinMemory, Device, and Workers, which is 0
+// or 1: with 1, a goroutine reads and collates batches ahead of the loop. Loader.Len returns -1. PyTorch:
+// torch.utils.data.DataLoader of an IterableDataset.
+func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples []T) ([]*tensor.Tensor, error), opts ...Option) (*Loader, error) {
+	const op = "NewIterableLoader"
+	c, err := apply(op, opts, "BatchSize", "DropLast", "Workers", "Prefetch", "PinMemory", "Device")
+	if err != nil {
+		return nil, err
+	}
+	if collate == nil {
+		collate = DefaultCollate[T]
+	}
+	switch {
+	case dataset == nil:
+		return nil, fmt.Errorf("linstock: %s: a dataset is needed, got nil", op)
+	case c.batch < 1:
+		return nil, fmt.Errorf("linstock: %s: BatchSize must be at least 1, got %d", op, c.batch)
+	case c.workers < 0 || c.workers > 1 || c.prefetch < 0:
+		return nil, fmt.Errorf("linstock: %s: Workers must be 0 or 1 and Prefetch at least 0, got %d and %d", op, c.workers, c.prefetch)
+	}
+	if c.prefetch == 0 {
+		c.prefetch = 2
+	}
+	return &Loader{config: c, stream: func(ctx context.Context, p *plan, skip int) iter.Seq2[[]*tensor.Tensor, error] {
+		return func(yield func([]*tensor.Tensor, error) bool) {
+			number := 0
+			pass := func(samples []T) bool {
+				number++
+				if number <= skip {
+					return true
+				}
+				made, err := p.own(func() ([]*tensor.Tensor, error) {
+					return caught(func() ([]*tensor.Tensor, error) { return collate(samples) })
+				})
+				if err != nil {
+					release(made)
+					yield(nil, fmt.Errorf("linstock: batch %d of epoch %d: %w", number-1, p.state.Epoch, err))
+					return false
+				}
+				if !yield(made, nil) {
+					return false
+				}
+				return true
+			}
+			samples := make([]T, 0, min(c.batch, 1<<16))
+			for sample, err := range dataset.Iter(ctx, p.state.Epoch) {
+				if err == nil {
+					err = context.Cause(ctx)
+				}
+				if err != nil {
+					yield(nil, fmt.Errorf("linstock: batch %d of epoch %d: %w", number, p.state.Epoch, err))
+					return
+				}
+				if samples = append(samples, sample); len(samples) == c.batch {
+					if !pass(samples) {
+						return
+					}
+					clear(samples)
+					samples = samples[:0]
+				}
+			}
+			if len(samples) > 0 && !c.dropLast {
+				pass(samples)
+			}
+		}
+	}}, nil
+}
+
+// caught turns a panic of f into an error.
+func caught(f func() ([]*tensor.Tensor, error)) (made []*tensor.Tensor, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			made, err = nil, fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return f()
+}
+
+// streaming reads a stream for one loop.
+type streaming struct {
+	pull func() ([]*tensor.Tensor, error) // returns no tensors after the last batch
+	end  func()                           // ends the goroutine and frees what was not pulled
+}
+
+// newStreaming starts reading at the plan's position.
+func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
+	ctx, cancel := context.WithCancel(ctx)
+	source := func(yield func([]*tensor.Tensor, error) bool) {
+		defer func() {
+			if r := recover(); r != nil {
+				yield(nil, fmt.Errorf("linstock: the dataset panicked: %v", r))
+			}
+		}()
+		for made, err := range of(ctx, p, p.state.Batch) {
+			if !yield(made, err) || err != nil {
+				return
+			}
+		}
+	}
+	// The samples are read on a goroutine of their own, ahead of the loop or, without workers, when the loop asks.
+	ahead := p.config.prefetch
+	if p.config.workers == 0 {
+		ahead = 0
+	}
+	ready, ask := make(chan prepared, ahead), make(chan struct{}, 1)
+	asked := func() bool {
+		if p.config.workers > 0 {
+			return true
+		}
+		select {
+		case <-ask:
+			return true
+		case <-ctx.Done():
+			return false
+		}
+	}
+	var wg sync.WaitGroup
+	var ended error // why the goroutine ended early; set before ready is closed
+	wg.Go(func() {
+		ended = errors.New("linstock: the dataset ended the goroutine that reads it")
+		defer close(ready)
+		defer func() {
+			if ended != nil && ctx.Err() != nil {
+				ended = context.Cause(ctx)
+			}
+		}()
+		if !asked() {
+			return
+		}
+		source(func(made []*tensor.Tensor, err error) bool {
+			select {
+			case ready <- prepared{made, err}:
+				return asked()
+			case <-ctx.Done():
+				release(made)
+				return false
+			}
+		})
+		ended = context.Cause(ctx)
+	})
+	return &streaming{pull: func() ([]*tensor.Tensor, error) {
+		if p.config.workers == 0 {
+			select {
+			case ask <- struct{}{}:
+			default:
+			}
+		}
+		select {
+		case made, ok := <-ready:
+			if !ok {
+				return nil, ended
+			}
+			return made.tensors, made.err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}, end: func() {
+		cancel()
+		for made := range ready {
+			release(made.tensors)
+		}
+		wg.Wait()
+	}}
+}
+
+// Items is a dataset whose samples a function returns one by one, and a collate function joins in batches.
+type Items[T any] struct {
+	n       int
+	get     func(ctx context.Context, i int) (T, error)
+	collate func(samples []T) ([]*tensor.Tensor, error)
+}
+
+// NewItems returns a dataset of n samples, which get returns. collate makes the tensors of a batch from its samples; nil
+// means DefaultCollate. With workers, both are called from several goroutines at once, in scopes. PyTorch: a Dataset with
+// __getitem__, and collate_fn.
+func NewItems[T any](n int, get func(ctx context.Context, i int) (T, error), collate func(samples []T) ([]*tensor.Tensor, error)) (*Items[T], error) {
+	if n < 0 || get == nil {
+		return nil, fmt.Errorf("linstock: NewItems: n must be at least 0 and get must not be nil, got n = %d (get is nil: %t)", n, get == nil)
+	}
+	if collate == nil {
+		collate = DefaultCollate[T]
+	}
+	return &Items[T]{n, get, collate}, nil
+}
+
+// Len returns the number of samples.
+func (d *Items[T]) Len() int { return d.n }
+
+// Batch collates the samples at indices.
+func (d *Items[T]) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
+	if d.get == nil {
+		return nil, errors.New("a dataset that no constructor made")
+	}
+	samples := make([]T, len(indices))
+	for k, i := range indices {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		sample, err := d.get(ctx, i)
+		if err != nil {
+			return nil, fmt.Errorf("sample %d: %w", i, err)
+		}
+		samples[k] = sample
+	}
+	return d.collate(samples)
+}

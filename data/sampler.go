@@ -1,0 +1,311 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+)
+
+// Sampler determines which samples an epoch has, and in which order. PyTorch: torch.utils.data.Sampler.
+type Sampler interface {
+	// Len returns the number of samples in an epoch.
+	Len() int
+	// Indices iterates over the samples of an epoch, counted from 0. It returns the same indices each time it is
+	// called with the same epoch, so that a run that was continued sees them too.
+	Indices(epoch int) iter.Seq[int]
+}
+
+// BatchSampler determines the batches of an epoch. PyTorch: torch.utils.data.BatchSampler.
+type BatchSampler interface {
+	// Len returns the number of batches in an epoch.
+	Len() int
+	// Batches iterates over the batches of an epoch, each a new slice of indices. It returns the same batches each
+	// time it is called with the same epoch.
+	Batches(epoch int) iter.Seq[[]int]
+}
+
+// Replacement makes a sampler draw with replacement; false by default, true by default for NewWeightedRandomSampler.
+// PyTorch: replacement.
+func Replacement(on bool) Option {
+	return Option{"Replacement", func(c *config) { c.replacement = &on }}
+}
+
+// NumSamples sets the number of samples that a RandomSampler draws in an epoch; by default the size of the dataset.
+// PyTorch: num_samples.
+func NumSamples(n int) Option { return Option{"NumSamples", func(c *config) { c.numSamples = &n }} }
+
+type sequential int
+
+// NewSequentialSampler returns a sampler of 0…n-1 in this order. PyTorch: torch.utils.data.SequentialSampler.
+func NewSequentialSampler(n int) (Sampler, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("linstock: NewSequentialSampler: n must be at least 0, got %d", n)
+	}
+	return sequential(n), nil
+}
+
+// Len implements Sampler.
+func (s sequential) Len() int { return int(s) }
+
+// Indices implements Sampler.
+func (s sequential) Indices(int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := range int(s) {
+			if !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// drawn is a sampler that draws epoch after epoch from one generator, as PyTorch's samplers do. It keeps the generator
+// of the last epoch, so that going through epochs in order draws each once.
+type drawn struct {
+	n    int
+	seed uint64
+	draw func(g *generator) []int
+
+	mu   sync.Mutex
+	g    *generator
+	next int // the epoch that g draws next
+}
+
+// Len implements Sampler.
+func (d *drawn) Len() int { return d.n }
+
+// Indices implements Sampler.
+func (d *drawn) Indices(epoch int) iter.Seq[int] {
+	if epoch < 0 {
+		return slices.Values([]int(nil))
+	}
+	return slices.Values(d.epoch(epoch))
+}
+
+func (d *drawn) epoch(epoch int) (indices []int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.g == nil || d.next > epoch {
+		d.g, d.next = newGenerator(d.seed), 0
+	}
+	for ; d.next <= epoch; d.next++ {
+		indices = d.draw(d.g)
+	}
+	return indices
+}
+
+// NewRandomSampler returns a sampler of 0…n-1 in random order, or with Replacement(true) of random numbers below n. With
+// the same seed it draws the indices of PyTorch's RandomSampler with torch.Generator().manual_seed(seed), epoch by epoch.
+// Options: Seed, Replacement, NumSamples. PyTorch: torch.utils.data.RandomSampler.
+func NewRandomSampler(n int, opts ...Option) (Sampler, error) {
+	c, err := apply("NewRandomSampler", opts, "Seed", "Replacement", "NumSamples")
+	if err != nil {
+		return nil, err
+	}
+	samples := n
+	if c.numSamples != nil {
+		samples = *c.numSamples
+	}
+	if n < 1 || samples < 1 || samples > maxSamples {
+		return nil, fmt.Errorf("linstock: NewRandomSampler: n and NumSamples must be at least 1 and no larger than 2^40, got %d and %d", n, samples)
+	}
+	replace := c.replacement != nil && *c.replacement
+	return &drawn{n: samples, seed: c.seed, draw: func(g *generator) []int {
+		indices := make([]int, 0, samples)
+		if replace {
+			for range samples {
+				indices = append(indices, g.below(n))
+			}
+			return indices
+		}
+		for range samples / n {
+			indices = append(indices, g.perm(n)...)
+		}
+		return append(indices, g.perm(n)[:samples%n]...)
+	}}, nil
+}
+
+// maxSamples bounds the number of samples in an epoch.
+const maxSamples = 1 << 40
+
+// NewSubsetRandomSampler returns a sampler of indices in random order, which with the same seed is that of PyTorch's
+// SubsetRandomSampler. Options: Seed. PyTorch: torch.utils.data.SubsetRandomSampler.
+func NewSubsetRandomSampler(indices []int, opts ...Option) (Sampler, error) {
+	c, err := apply("NewSubsetRandomSampler", opts, "Seed")
+	if err != nil {
+		return nil, err
+	}
+	indices = slices.Clone(indices)
+	return &drawn{n: len(indices), seed: c.seed, draw: func(g *generator) []int {
+		out := g.perm(len(indices))
+		for i, at := range out {
+			out[i] = indices[at]
+		}
+		return out
+	}}, nil
+}
+
+// NewWeightedRandomSampler returns a sampler of n indices of weights, each drawn with a probability proportional to its
+// weight: with replacement, or with Replacement(false) without. With the same seed it draws the indices of PyTorch's
+// WeightedRandomSampler. Options: Seed, Replacement. PyTorch: torch.utils.data.WeightedRandomSampler.
+func NewWeightedRandomSampler(weights []float64, n int, opts ...Option) (Sampler, error) {
+	const op = "NewWeightedRandomSampler"
+	c, err := apply(op, opts, "Seed", "Replacement")
+	if err != nil {
+		return nil, err
+	}
+	replace := c.replacement == nil || *c.replacement
+	total, positive := 0.0, 0
+	for i, w := range weights {
+		if !(w >= 0) || math.IsInf(w, 0) {
+			return nil, fmt.Errorf("linstock: %s: weights must be finite and at least 0, got %v at %d", op, w, i)
+		}
+		total += w
+		if w > 0 {
+			positive++
+		}
+	}
+	switch {
+	case n < 1 || n > maxSamples:
+		return nil, fmt.Errorf("linstock: %s: n must be at least 1 and no larger than 2^40, got %d", op, n)
+	case positive == 0 || math.IsInf(total, 0):
+		return nil, fmt.Errorf("linstock: %s: the sum of the weights must be positive and finite, got %v", op, total)
+	case !replace && n > positive:
+		return nil, fmt.Errorf("linstock: %s: %d samples cannot be drawn without replacement from %d positive weights", op, n, positive)
+	}
+	weights = slices.Clone(weights)
+	draw := withReplacement(weights, n)
+	if !replace || n == 1 {
+		draw = withoutReplacement(weights, n)
+	}
+	return &drawn{n: n, seed: c.seed, draw: draw}, nil
+}
+
+// withReplacement draws as torch.multinomial does: by binary search in the cumulative distribution.
+func withReplacement(weights []float64, n int) func(g *generator) []int {
+	cumulative := make([]float64, len(weights))
+	sum := 0.0
+	for i, w := range weights {
+		sum += w
+		cumulative[i] = sum
+	}
+	for i := range cumulative {
+		cumulative[i] /= sum
+	}
+	cumulative[len(cumulative)-1] = 1
+	return func(g *generator) []int {
+		indices := make([]int, n)
+		for i := range indices {
+			u := g.uniform()
+			indices[i] = sort.Search(len(cumulative)-1, func(k int) bool { return cumulative[k] >= u })
+		}
+		return indices
+	}
+}
+
+// withoutReplacement draws as torch.multinomial does: the largest of the weights divided by exponential variables.
+func withoutReplacement(weights []float64, n int) func(g *generator) []int {
+	return func(g *generator) []int {
+		keys := make([]float64, len(weights))
+		indices := make([]int, len(weights))
+		for i, w := range weights {
+			keys[i], indices[i] = w/-math.Log1p(-g.uniform()), i
+		}
+		sort.SliceStable(indices, func(i, j int) bool { return keys[indices[i]] > keys[indices[j]] })
+		return indices[:n]
+	}
+}
+
+// distributed is the sampler of one process among several.
+type distributed struct {
+	n, replicas, rank, each int
+	shuffle, dropLast       bool
+	seed                    uint64
+}
+
+// NewDistributedSampler returns the sampler of process rank among replicas processes, which share an epoch of 0…n-1
+// without overlap. Each gets the same number of samples: some are repeated, or with DropLast the last ones omitted. The
+// order is that of PyTorch's DistributedSampler with set_epoch(epoch). Options: Shuffle (true by default), Seed, DropLast.
+// PyTorch: torch.utils.data.DistributedSampler.
+func NewDistributedSampler(n, replicas, rank int, opts ...Option) (Sampler, error) {
+	c, err := apply("NewDistributedSampler", append([]Option{Shuffle(true)}, opts...), "Shuffle", "Seed", "DropLast")
+	if err != nil {
+		return nil, err
+	}
+	if n < 1 || replicas < 1 || rank < 0 || rank >= replicas || n > maxSamples || replicas > maxSamples {
+		return nil, fmt.Errorf("linstock: NewDistributedSampler: want at least 1 sample and a rank in 0…replicas-1, got n = %d, replicas = %d, rank = %d", n, replicas, rank)
+	}
+	d := &distributed{n: n, replicas: replicas, rank: rank, shuffle: c.shuffle, dropLast: c.dropLast, seed: c.seed}
+	if d.each = (n + replicas - 1) / replicas; c.dropLast && n%replicas != 0 {
+		d.each = n / replicas
+	}
+	return d, nil
+}
+
+// Len implements Sampler.
+func (d *distributed) Len() int { return d.each }
+
+// Indices implements Sampler.
+func (d *distributed) Indices(epoch int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		order := func(i int) int { return i }
+		if d.shuffle {
+			perm := newGenerator(d.seed + uint64(epoch)).perm(d.n)
+			order = func(i int) int { return perm[i] }
+		}
+		for i := range d.each {
+			// Beyond the last sample the epoch begins anew.
+			if !yield(order((d.rank + i*d.replicas) % d.n)) {
+				return
+			}
+		}
+	}
+}
+
+type batches struct {
+	sampler  Sampler
+	size     int
+	dropLast bool
+}
+
+// NewBatchSampler returns a sampler of batches of size samples of s. The last may be smaller, or is omitted with
+// dropLast. PyTorch: torch.utils.data.BatchSampler.
+func NewBatchSampler(s Sampler, size int, dropLast bool) (BatchSampler, error) {
+	if s == nil {
+		return nil, errors.New("linstock: NewBatchSampler: a sampler is needed, got nil")
+	}
+	if size < 1 {
+		return nil, fmt.Errorf("linstock: NewBatchSampler: size must be at least 1, got %d", size)
+	}
+	return &batches{s, size, dropLast}, nil
+}
+
+// Len implements BatchSampler.
+func (b *batches) Len() int {
+	n := max(0, b.sampler.Len())
+	if b.dropLast {
+		return n / b.size
+	}
+	return n/b.size + min(1, n%b.size)
+}
+
+// Batches implements BatchSampler.
+func (b *batches) Batches(epoch int) iter.Seq[[]int] {
+	return func(yield func([]int) bool) {
+		var batch []int
+		for i := range b.sampler.Indices(epoch) {
+			if batch = append(batch, i); len(batch) == b.size {
+				if !yield(batch) {
+					return
+				}
+				batch = nil
+			}
+		}
+		if len(batch) > 0 && !b.dropLast {
+			yield(batch)
+		}
+	}
+}

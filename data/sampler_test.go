@@ -1,0 +1,479 @@
+package data_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/internal/golden"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// TestGoldenIndices compares the indices of samplers and of RandomSplit with PyTorch's, epoch by epoch, also for epochs
+// out of order.
+func TestGoldenIndices(t *testing.T) {
+	leak.Check(t)
+	var want map[string]map[string][]any
+	golden.Read(t, "data.json", &want)
+	weights := []float64{0.5, 0, 2, 1, 0.25, 4, 0.125}
+	batched := func(drop bool) func(data.Option) (any, error) {
+		return func(seed data.Option) (any, error) {
+			return data.NewBatchSampler(must(data.NewRandomSampler(10, seed)), 4, drop)
+		}
+	}
+	makers := map[string]func(seed data.Option) (any, error){
+		"random":       func(s data.Option) (any, error) { return data.NewRandomSampler(10, s) },
+		"random_large": func(s data.Option) (any, error) { return data.NewRandomSampler(700, s) },
+		"random_replacement": func(s data.Option) (any, error) {
+			return data.NewRandomSampler(10, s, data.Replacement(true), data.NumSamples(70))
+		},
+		"random_samples": func(s data.Option) (any, error) { return data.NewRandomSampler(10, s, data.NumSamples(25)) },
+		"subset":         func(s data.Option) (any, error) { return data.NewSubsetRandomSampler([]int{3, 1, 4, 15, 9}, s) },
+		"weighted":       func(s data.Option) (any, error) { return data.NewWeightedRandomSampler(weights, 20, s) },
+		"weighted_one":   func(s data.Option) (any, error) { return data.NewWeightedRandomSampler(weights, 1, s) },
+		"weighted_without": func(s data.Option) (any, error) {
+			return data.NewWeightedRandomSampler(weights, 5, s, data.Replacement(false))
+		},
+		"batch": batched(false), "batch_drop": batched(true),
+		"distributed":       func(s data.Option) (any, error) { return data.NewDistributedSampler(10, 3, 1, s) },
+		"distributed_last":  func(s data.Option) (any, error) { return data.NewDistributedSampler(10, 3, 2, s) },
+		"distributed_drop":  func(s data.Option) (any, error) { return data.NewDistributedSampler(10, 3, 2, s, data.DropLast(true)) },
+		"distributed_order": func(s data.Option) (any, error) { return data.NewDistributedSampler(10, 3, 2, s, data.Shuffle(false)) },
+		"distributed_many":  func(s data.Option) (any, error) { return data.NewDistributedSampler(3, 8, 7, s) },
+		"split":             func(s data.Option) (any, error) { return data.RandomSplit(squares(t, 20, nil), []int{3, 10, 7}, s) },
+		"split_fractions": func(s data.Option) (any, error) {
+			return data.RandomSplit(squares(t, 23, nil), []float64{0.3, 0.3, 0.4}, s)
+		},
+	}
+	for name, seeds := range want {
+		for text, epochs := range seeds {
+			seed, err := strconv.ParseUint(text, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			made, err := makers[name](data.Seed(seed))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // backwards, and then again
+				for epoch := len(epochs) - 1; epoch >= 0; epoch-- {
+					var got any
+					length := -1
+					switch s := made.(type) {
+					case data.Sampler:
+						got, length = slices.Collect(s.Indices(epoch)), s.Len()
+					case data.BatchSampler:
+						got, length = slices.Collect(s.Batches(epoch)), s.Len()
+					case []*data.Subset:
+						got, length = s[epoch].Indices(), s[epoch].Len()
+					}
+					if fmt.Sprint(got) != fmt.Sprint(epochs[epoch]) || length != reflect.ValueOf(got).Len() {
+						t.Errorf("%s, seed %d, epoch %d: %v (Len %d), PyTorch's %v", name, seed, epoch, got, length, epochs[epoch])
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestLoaderWithSamplers tests that a loader returns the samples of its sampler, and that it continues exactly.
+func TestLoaderWithSamplers(t *testing.T) {
+	leak.Check(t)
+	random := must(data.NewRandomSampler(20, data.Seed(3), data.NumSamples(33)))
+	weighted := must(data.NewWeightedRandomSampler(slices.Repeat([]float64{1, 3}, 10), 17, data.Seed(3)))
+	uneven := lengths{}
+	for name, opts := range map[string][]data.Option{
+		"sampler":       {data.WithSampler(random), data.BatchSize(4)},
+		"drop":          {data.WithSampler(weighted), data.BatchSize(4), data.DropLast(true)},
+		"batch sampler": {data.WithBatchSampler(uneven)},
+	} {
+		for _, workers := range []int{0, 3} {
+			opts := append(slices.Clone(opts), data.Workers(workers))
+			whole := newLoader(t, squares(t, 20, nil), opts...)
+			epochs := [][]int64{take(t, whole, -1), take(t, whole, -1)}
+			if name == "sampler" && fmt.Sprint(epochs[1]) != fmt.Sprint(slices.Collect(random.Indices(1))) {
+				t.Errorf("%s: epoch 1 is %v", name, epochs[1])
+			}
+			if name == "batch sampler" && !slices.Equal(epochs[1], []int64{1, 2, 3, 4, 5, 6}) {
+				t.Errorf("%s: epoch 1 is %v", name, epochs[1])
+			}
+			for stop := range whole.Len() {
+				l := newLoader(t, squares(t, 20, nil), opts...)
+				got := take(t, l, stop)
+				resumed := newLoader(t, squares(t, 20, nil), opts...)
+				if err := resumed.SetState(l.State()); err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, rest(t, resumed)...)
+				if !slices.Equal(got, epochs[0]) || !slices.Equal(take(t, resumed, -1), epochs[1]) {
+					t.Errorf("%s, %d workers: continued after %d batches: %v, want %v", name, workers, stop, got, epochs[0])
+				}
+			}
+		}
+	}
+	for i, opts := range [][]data.Option{{data.WithSampler(nil)}, {data.WithBatchSampler(nil)}, {data.WithSampler(random), data.Shuffle(true)}, {data.WithBatchSampler(uneven), data.BatchSize(2)},
+		{data.NumSamples(3)}, {data.Option{}}} {
+		if _, err := data.NewLoader(squares(t, 5, nil), opts...); err == nil {
+			t.Errorf("NewLoader accepts case %d", i)
+		}
+	}
+	// Indices that the dataset does not have, and a panic of the sampler, are errors.
+	for _, bad := range []data.Sampler{random, fault{}} {
+		l := newLoader(t, squares(t, 5, nil), data.WithSampler(bad))
+		failed := false
+		for _, err := range l.Batches(t.Context()) {
+			failed = failed || err != nil
+		}
+		if !failed {
+			t.Errorf("a loader with the sampler %T returns no error", bad)
+		}
+	}
+}
+
+// lengths has batches of 1, 2 and 3 samples.
+type lengths struct{}
+
+func (lengths) Len() int { return 3 }
+func (lengths) Batches(epoch int) iter.Seq[[]int] {
+	return slices.Values([][]int{{epoch}, {epoch + 1, epoch + 2}, {epoch + 3, epoch + 4, epoch + 5}})
+}
+
+type fault struct{}
+
+func (fault) Len() int                  { return 3 }
+func (fault) Indices(int) iter.Seq[int] { panic("in the sampler") }
+
+func TestInvalidSamplers(t *testing.T) {
+	leak.Check(t)
+	d := squares(t, 5, nil)
+	for i, err := range []error{
+		second(data.NewSequentialSampler(-1)), second(data.NewRandomSampler(0)), second(data.NewRandomSampler(5, data.NumSamples(0))), second(data.NewRandomSampler(5, data.BatchSize(1))),
+		second(data.NewRandomSampler(5, data.NumSamples(math.MaxInt))), second(data.NewSubsetRandomSampler(nil, data.Shuffle(true))),
+		second(data.NewWeightedRandomSampler(nil, 1)), second(data.NewWeightedRandomSampler([]float64{0}, 1)), second(data.NewWeightedRandomSampler([]float64{-1, 2}, 1)),
+		second(data.NewWeightedRandomSampler([]float64{math.NaN()}, 1)), second(data.NewWeightedRandomSampler([]float64{1}, 0)), second(data.NewWeightedRandomSampler([]float64{1}, 2, data.Replacement(false))),
+		second(data.NewDistributedSampler(0, 1, 0)), second(data.NewDistributedSampler(5, 0, 0)), second(data.NewDistributedSampler(5, 2, 2)), second(data.NewDistributedSampler(5, 2, -1)),
+		second(data.NewBatchSampler(nil, 1, false)), second(data.NewBatchSampler(must(data.NewSequentialSampler(3)), 0, false)),
+		second(data.NewSubset(nil, nil)), second(data.NewSubset(d, []int{5})), second(data.NewSubset(d, []int{-1})),
+		second(data.RandomSplit(nil, []int{1})), second(data.RandomSplit(d, []int{2, 2})), second(data.RandomSplit(d, []int{-1, 6})), second(data.RandomSplit(d, []int{math.MaxInt, math.MaxInt})),
+		second(data.RandomSplit(d, []float64{0.5, 0.6})), second(data.RandomSplit(d, []float64{-0.5, 1.5})), second(data.RandomSplit(d, []float64{math.NaN()})), second(data.RandomSplit[float64](d, nil)),
+		second(data.NewConcatDataset()), second(data.NewConcatDataset(nil)), second(data.NewStackDataset()), second(data.NewStackDataset(d, nil)), second(data.NewStackDataset(d, squares(t, 4, nil))),
+		second(data.NewItems[int](1, nil, nil)), second(data.NewItems(-1, func(context.Context, int) (int, error) { return 0, nil }, nil)),
+		second(data.NewIterableLoader[int](nil, nil)), second(data.NewIterableLoader(counting(3), nil, data.Workers(2))), second(data.NewIterableLoader(counting(3), nil, data.Shuffle(true))),
+		second(data.NewIterableLoader(counting(3), nil, data.BatchSize(0))), second(data.NewChainDataset[int](nil)),
+	} {
+		if err == nil {
+			t.Errorf("case %d is accepted", i)
+		}
+	}
+}
+
+// TestCombinedDatasets tests Subset, ConcatDataset and StackDataset.
+func TestCombinedDatasets(t *testing.T) {
+	leak.Check(t)
+	d := squares(t, 10, nil)
+	subset := must(data.NewSubset(d, []int{7, 2, 2, 9}))
+	concat := must(data.NewConcatDataset(subset, squares(t, 0, nil), d))
+	if got := take(t, newLoader(t, concat, data.BatchSize(3), data.Workers(2)), -1); !slices.Equal(got, []int64{7, 2, 2, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+		t.Errorf("ConcatDataset returns %v", got)
+	}
+	order := must(data.NewSubsetRandomSampler([]int{13, 0, 5, 3, 4}, data.Seed(1)))
+	want := []int64{}
+	for i := range order.Indices(0) {
+		want = append(want, []int64{7, 2, 2, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}[i])
+	}
+	if got := take(t, newLoader(t, concat, data.BatchSize(4), data.WithSampler(order)), -1); !slices.Equal(got, want) {
+		t.Errorf("ConcatDataset in random order returns %v, want %v", got, want)
+	}
+	stack := must(data.NewStackDataset(d, squares(t, 10, nil)))
+	for batch, err := range newLoader(t, stack, data.BatchSize(10)).Batches(t.Context()) {
+		if err != nil || len(batch.Tensors) != 4 {
+			t.Errorf("StackDataset returns %d tensors, %v", len(batch.Tensors), err)
+		}
+	}
+	_ = tensor.WithScope(func() error {
+		for _, b := range []data.Dataset{subset, concat, stack, &data.Subset{}, &data.ConcatDataset{}, &data.StackDataset{}, &data.Items[int]{}} {
+			for _, at := range [][]int{{-1}, {99}, {math.MaxInt}, {math.MinInt}} {
+				if ts, err := b.Batch(t.Context(), at); err == nil && len(ts) > 0 && ts[0].Err() == nil {
+					if _, ok := b.(*data.StackDataset); !ok {
+						t.Errorf("%T returns a batch of samples %v", b, at)
+					}
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// counting is an iterable dataset of n numbers, 100 higher each epoch.
+func counting(n int) data.IterableFunc[int] {
+	return func(_ context.Context, epoch int) iter.Seq2[int, error] {
+		return func(yield func(int, error) bool) {
+			for i := range n {
+				if !yield(100*epoch+i, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// numbers returns the samples of the batches of an iterable loader.
+func numbers(t *testing.T, batches iter.Seq2[data.Batch, error], n int) (out []int64) {
+	t.Helper()
+	if n == 0 {
+		return nil
+	}
+	for batch, err := range batches {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := mustInts(t, batch.Inputs)
+		if len(got) != batch.Size {
+			t.Errorf("a batch of size %d has %d samples", batch.Size, len(got))
+		}
+		out = append(out, got...)
+		if n--; n == 0 {
+			break
+		}
+	}
+	return out
+}
+
+// TestIterableLoader tests batches, epochs and exact continuation of iterable datasets, with and without a worker.
+func TestIterableLoader(t *testing.T) {
+	leak.Check(t)
+	chain := must(data.NewChainDataset[int](counting(4), counting(3)))
+	want := [][]int64{{0, 1, 2, 3, 0, 1, 2}, {100, 101, 102, 103, 100, 101, 102}}
+	for _, workers := range []int{0, 1} {
+		for _, drop := range []bool{false, true} {
+			loader := func() *data.Loader {
+				return must(data.NewIterableLoader(chain, nil, data.BatchSize(2), data.Workers(workers), data.DropLast(drop)))
+			}
+			cut := 7
+			if drop {
+				cut = 6
+			}
+			l := loader()
+			if l.Len() != -1 {
+				t.Errorf("Len is %d", l.Len())
+			}
+			for epoch := range 2 {
+				if got := numbers(t, l.Batches(t.Context()), -1); !slices.Equal(got, want[epoch][:cut]) {
+					t.Errorf("%d workers, epoch %d: %v, want %v", workers, epoch, got, want[epoch][:cut])
+				}
+			}
+			for stop := range 5 {
+				l := loader()
+				got := numbers(t, l.Batches(t.Context()), stop)
+				resumed := loader()
+				if err := resumed.SetState(l.State()); err != nil {
+					t.Fatal(err)
+				}
+				if resumed.State().Epoch == 0 {
+					got = append(got, numbers(t, resumed.Resume(t.Context()), -1)...)
+				}
+				if !slices.Equal(got, want[0][:cut]) {
+					t.Errorf("%d workers: continued after %d batches: %v, want %v", workers, stop, got, want[0][:cut])
+				}
+				if got := numbers(t, resumed.Batches(t.Context()), -1); !slices.Equal(got, want[1][:cut]) {
+					t.Errorf("%d workers: the epoch after that is %v", workers, got)
+				}
+			}
+		}
+	}
+	var got []int
+	for v, err := range data.Shard(counting(7)(t.Context(), 0), 1, 3) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, v)
+	}
+	if !slices.Equal(got, []int{1, 4}) {
+		t.Errorf("Shard returns %v", got)
+	}
+	for _, err := range data.Shard(counting(7)(t.Context(), 0), 3, 3) {
+		if err == nil {
+			t.Error("Shard accepts index 3 of 3")
+		}
+	}
+}
+
+// TestErrorsOfIterableDatasets tests errors, panics and Goexit of datasets and collate functions, and cancellation.
+func TestErrorsOfIterableDatasets(t *testing.T) {
+	broken := errors.New("broken")
+	for name, fail := range map[string]func() error{
+		"error": func() error { return broken }, "panic": func() error { panic("broken") }, "goexit": func() error { runtime.Goexit(); return nil },
+	} {
+		for _, workers := range []int{0, 1} {
+			for _, where := range []string{"dataset", "collate"} {
+				t.Run(fmt.Sprintf("%s of the %s, %d workers", name, where, workers), func(t *testing.T) {
+					leak.Check(t)
+					dataset := data.IterableFunc[int](func(ctx context.Context, epoch int) iter.Seq2[int, error] {
+						return func(yield func(int, error) bool) {
+							for i := range 6 {
+								var err error
+								if i == 4 && where == "dataset" {
+									err = fail()
+								}
+								if !yield(i, err) {
+									return
+								}
+							}
+						}
+					})
+					n := 0
+					collate := func(samples []int) ([]*tensor.Tensor, error) {
+						if n++; n == 3 && where == "collate" {
+							if err := fail(); err != nil {
+								return nil, err
+							}
+						}
+						return data.DefaultCollate(samples)
+					}
+					l := must(data.NewIterableLoader(dataset, collate, data.BatchSize(2), data.Workers(workers)))
+					batches, errs := 0, []error{}
+					for _, err := range l.Batches(t.Context()) {
+						if err != nil {
+							errs = append(errs, err)
+							continue
+						}
+						batches++
+					}
+					if batches != 2 || len(errs) != 1 || name == "error" && !errors.Is(errs[0], broken) {
+						t.Errorf("%d batches, errors %v", batches, errs)
+					}
+				})
+			}
+		}
+	}
+	t.Run("cancel", func(t *testing.T) {
+		leak.Check(t)
+		for _, workers := range []int{0, 1} {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			l := must(data.NewIterableLoader(counting(1000), nil, data.Workers(workers)))
+			var last error
+			n := 0
+			for _, err := range l.Batches(ctx) {
+				if last = err; err == nil {
+					n++
+				}
+				cancel()
+			}
+			if n != 1 || !errors.Is(last, context.Canceled) {
+				t.Errorf("after cancelling: %d batches, %v", n, last)
+			}
+			for _, err := range l.Batches(t.Context()) {
+				if err != nil {
+					t.Error(err)
+				}
+				break
+			}
+		}
+	})
+}
+
+// TestDefaultCollate tests the kinds of samples.
+func TestDefaultCollate(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		type point struct {
+			X, Y  float32
+			Label int
+			_     string // not exported
+			Image *tensor.Tensor
+			Box   [2]int32
+			Parts []*tensor.Tensor
+		}
+		p := func(v float32) *point {
+			return &point{X: v, Y: -v, Label: int(v), Image: tensor.Full([]int{3}, v), Box: [2]int32{1, 2}, Parts: []*tensor.Tensor{tensor.Ones([]int{}), tensor.Zeros([]int{2})}}
+		}
+		ts, err := data.DefaultCollate([]*point{p(1), p(2)})
+		if err != nil {
+			return err
+		}
+		var got []string
+		for _, x := range ts {
+			got = append(got, fmt.Sprint(x.DType(), x.Shape()))
+		}
+		if want := "[float32[2] float32[2] int64[2] float32[2 3] int32[2 2] float32[2] float32[2 2]]"; strings.ReplaceAll(fmt.Sprint(got), " [", "[") != strings.ReplaceAll(want, " [", "[") {
+			t.Errorf("a struct becomes %v, want %v", got, want)
+		}
+		for _, c := range []struct {
+			of   func() ([]*tensor.Tensor, error)
+			want string
+		}{
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]bool{true, false}) }, "tensor([ True, False])"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]uint8{1, 2}) }, "tensor([1, 2], dtype=torch.uint8)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]float64{0.5}) }, "tensor([0.5000], dtype=torch.float64)"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]any{1, 2}) }, "tensor([1, 2])"},
+			{func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][]int16{{1, 2}, {3, 4}}) }, "tensor([[1, 2],\n        [3, 4]], dtype=torch.int16)"},
+		} {
+			ts, err := c.of()
+			if err != nil || len(ts) != 1 || ts[0].String() != c.want {
+				t.Errorf("%v, %v; want %s", ts, err, c.want)
+			}
+		}
+		type endless struct{ Next *endless }
+		cycle := &endless{}
+		cycle.Next = cycle
+		for i, of := range []func() ([]*tensor.Tensor, error){
+			func() ([]*tensor.Tensor, error) { return data.DefaultCollate[int](nil) }, func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]any{1, "x"}) },
+			func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]any{nil}) }, func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]string{"x"}) },
+			func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]struct{ x int }{{1}}) }, func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][]int{{1}, {1, 2}}) },
+			func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]*tensor.Tensor{nil}) }, func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]*endless{cycle}) },
+			func() ([]*tensor.Tensor, error) { return data.DefaultCollate([]map[string]int{{}}) }, func() ([]*tensor.Tensor, error) { return data.DefaultCollate([][]string{{}}) },
+			func() ([]*tensor.Tensor, error) {
+				return data.DefaultCollate([]*tensor.Tensor{tensor.Ones([]int{1}), tensor.Ones([]int{2})})
+			},
+		} {
+			if ts, err := of(); err == nil {
+				t.Errorf("case %d becomes %v", i, ts)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Log(err) // the errors above
+	}
+}
+
+// TestItems tests a dataset of structs, with workers, and that PinMemory does nothing without an accelerator.
+func TestItems(t *testing.T) {
+	leak.Check(t)
+	type sample struct {
+		In  [2]float32
+		Out int64
+	}
+	d := must(data.NewItems(10, func(_ context.Context, i int) (sample, error) {
+		return sample{[2]float32{float32(i), float32(i * i)}, int64(i)}, nil
+	}, nil))
+	for _, workers := range []int{0, 3} {
+		l := newLoader(t, d, data.BatchSize(4), data.Workers(workers), data.PinMemory(true), data.Device(tensor.CPU))
+		if got := take(t, l, -1); !slices.Equal(got, []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+			t.Errorf("%d workers: %v", workers, got)
+		}
+		for batch, err := range newLoader(t, d, data.PinMemory(true), data.Device(tensor.Meta)).Batches(t.Context()) {
+			if err != nil || batch.Inputs.Device() != tensor.Meta {
+				t.Fatalf("a batch on meta: %v", err)
+			}
+		}
+	}
+}
