@@ -1,0 +1,400 @@
+package distributions_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/linstock-ml/linstock/distributions"
+	"github.com/linstock-ml/linstock/distributions/constraints"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// methods calls every method of d with the value v, and returns the tensors.
+func methods(d distributions.Distribution, v *tensor.Tensor) map[string]*tensor.Tensor {
+	return map[string]*tensor.Tensor{"Sample": d.Sample(2), "RSample": d.RSample(), "LogProb": d.LogProb(v), "CDF": d.CDF(v), "ICDF": d.ICDF(v), "Entropy": d.Entropy(),
+		"Perplexity": d.Perplexity(), "Mean": d.Mean(), "Mode": d.Mode(), "Variance": d.Variance(), "Stddev": d.Stddev(), "EnumerateSupport": d.EnumerateSupport(true)}
+}
+
+// TestConstructorErrors tests that the error of a constructor names it, the fault and the user's line, and that every
+// method returns it.
+func TestConstructorErrors(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		_, file, line, _ := runtime.Caller(0)
+		d := distributions.NewNormal(0, -1) // on the next line
+		want := fmt.Sprintf("at %s:%d", file, line+1)
+		err := d.Err()
+		if err == nil || !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "NewNormal: expected parameter scale") ||
+			!strings.Contains(err.Error(), "GreaterThan(lower_bound=0.0)") || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("the error is %v, want %s", err, want)
+		}
+		for what, y := range methods(d, tensor.Ones([]int{})) {
+			if y.Err() != err {
+				t.Errorf("%s returns %v", what, y.Err())
+			}
+		}
+		if d.Expand(2).Err() == nil || distributions.KLDivergence(d, d).Err() != err || d.Loc().Err() != err {
+			t.Error("Expand, KLDivergence or Loc does not return the error")
+		}
+		if distributions.NewIndependent(d, 0).Err() == nil || distributions.NewTransformedDistribution(d, nil).Err() == nil {
+			t.Error("a distribution made of a failed one has no error")
+		}
+		if ok := distributions.NewNormal(0, -1, distributions.ValidateArgs(false)); ok.Err() != nil {
+			t.Errorf("ValidateArgs(false) checks: %v", ok.Err())
+		}
+		distributions.SetDefaultValidateArgs(false)
+		if ok := distributions.NewNormal(0, -1); ok.Err() != nil {
+			t.Errorf("SetDefaultValidateArgs(false) checks: %v", ok.Err())
+		}
+		distributions.SetDefaultValidateArgs(true)
+		return nil
+	})
+	tensor.Flush()
+}
+
+// TestValidateArgs tests that values outside the support and values of the wrong shape are errors.
+func TestValidateArgs(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		x := tensor.FromSlice([]float32{0.5, -2}, nil)
+		for what, y := range map[string]*tensor.Tensor{
+			"Exponential.LogProb": distributions.NewExponential(1).LogProb(x), "Exponential.CDF": distributions.NewExponential(1).CDF(x),
+			"Bernoulli.LogProb": distributions.NewBernoulli(distributions.Probs(0.5)).LogProb(x), "Uniform.LogProb": distributions.NewUniform(0, 1).LogProb(x),
+			"Categorical.LogProb": distributions.NewCategorical(distributions.Probs(tensor.Ones([]int{2}))).LogProb(x), "Beta.LogProb": distributions.NewBeta(1, 1).LogProb(x),
+		} {
+			err := y.Err()
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), what) || !strings.Contains(err.Error(), "support") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if err := distributions.NewExponential(1, distributions.ValidateArgs(false)).LogProb(x).Err(); err != nil {
+			t.Errorf("ValidateArgs(false): %v", err)
+		}
+		three := distributions.NewNormal(tensor.Zeros([]int{3}), 1)
+		if err := three.LogProb(x).Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "broadcast") {
+			t.Errorf("a value of another shape: %v", err)
+		}
+		if err := distributions.NewIndependent(three, 1).LogProb(x).Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "event shape") {
+			t.Errorf("a value of another event shape: %v", err)
+		}
+		return nil
+	})
+}
+
+// all returns a distribution of each type, with its error-prone parameters as given.
+func all(v any) []distributions.Distribution {
+	m, _ := v.(*tensor.Tensor)
+	p, l := distributions.Probs(v), distributions.Logits(v)
+	return []distributions.Distribution{distributions.NewNormal(v, v), distributions.NewUniform(v, v), distributions.NewExponential(v), distributions.NewLaplace(v, v),
+		distributions.NewCauchy(v, v), distributions.NewGeneralizedPareto(v, v, v), distributions.NewVonMises(v, v), distributions.NewGamma(v, v), distributions.NewChi2(v),
+		distributions.NewDirichlet(m), distributions.NewBeta(v, v), distributions.NewStudentT(v, distributions.Loc(v), distributions.Scale(v)), distributions.NewFisherSnedecor(v, v),
+		distributions.NewBernoulli(p), distributions.NewBernoulli(l), distributions.NewContinuousBernoulli(p), distributions.NewContinuousBernoulli(l), distributions.NewGeometric(p),
+		distributions.NewBinomial(v, p), distributions.NewBinomial(v, l), distributions.NewNegativeBinomial(v, p), distributions.NewPoisson(v), distributions.NewCategorical(p),
+		distributions.NewCategorical(l), distributions.NewOneHotCategorical(p), distributions.NewOneHotCategoricalStraightThrough(l), distributions.NewMultinomial(3, p),
+		distributions.NewMultivariateNormal(m, distributions.CovarianceMatrix(m)), distributions.NewMultivariateNormal(m, distributions.PrecisionMatrix(m)),
+		distributions.NewMultivariateNormal(m, distributions.ScaleTril(m)), distributions.NewLowRankMultivariateNormal(m, m, m), distributions.NewExpRelaxedCategorical(v, p),
+		distributions.NewRelaxedOneHotCategorical(v, l), distributions.NewLogitRelaxedBernoulli(v, p), distributions.NewRelaxedBernoulli(v, l),
+		distributions.NewLKJCholesky(3, distributions.Concentration(v)), distributions.NewWishart(v, distributions.CovarianceMatrix(m)), distributions.NewLogNormal(v, v),
+		distributions.NewLogisticNormal(v, v), distributions.NewGumbel(v, v), distributions.NewHalfNormal(v), distributions.NewHalfCauchy(v), distributions.NewInverseGamma(v, v),
+		distributions.NewKumaraswamy(v, v), distributions.NewPareto(v, v), distributions.NewWeibull(v, v), distributions.NewIndependent(distributions.NewNormal(v, v), 1),
+		distributions.NewTransformedDistribution(distributions.NewNormal(v, v), []distributions.Transform{distributions.NewAffineTransform(v, v), distributions.NewStickBreakingTransform()}),
+		distributions.NewMixtureSameFamily(distributions.NewCategorical(l), distributions.NewNormal(v, v)),
+	}
+}
+
+// TestHostile calls every constructor and method with unusable arguments, from several goroutines. Only errors may
+// result.
+func TestHostile(t *testing.T) {
+	leak.Check(t)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			_ = tensor.WithScope(func() error {
+				released := tensor.Ones([]int{2})
+				released.Release()
+				failed := tensor.Ones([]int{2}).View(5)
+				bad := []any{nil, (*tensor.Tensor)(nil), &tensor.Tensor{}, released, failed, "x", math.NaN(), complex(1, 1), tensor.Ones([]int{2}, tensor.Complex64),
+					tensor.Ones([]int{2}, tensor.Bool), tensor.Ones([]int{2}, tensor.Int64)}
+				odd := []any{0, -1, 1, math.Inf(1), tensor.Zeros([]int{0}), tensor.Zeros([]int{2, 0}), tensor.Ones([]int{}), tensor.Ones([]int{3, 3}), tensor.Ones([]int{2, 3, 3}),
+					tensor.Full([]int{3, 3}, math.NaN()), tensor.Ones([]int{2}, tensor.Float16), tensor.Ones([]int{2}, tensor.Meta)}
+				if testing.Short() {
+					bad, odd = bad[3:6], odd[4:7]
+				}
+				values := []*tensor.Tensor{nil, {}, released, failed, tensor.Ones([]int{}), tensor.Ones([]int{7}), tensor.Zeros([]int{0}), tensor.Ones([]int{3, 3}, tensor.Complex64),
+					tensor.Full([]int{3}, -1, tensor.Int64), tensor.Ones([]int{1, 2, 3, 3})}
+				for i, v := range append(slices.Clone(bad), odd...) {
+					for _, d := range all(v) {
+						if i < min(6, len(bad)) && d.Err() == nil && !strings.HasPrefix(d.String(), "LKJ") {
+							t.Errorf("%T accepts %v", d, v)
+						}
+						few := values
+						if d.Err() != nil {
+							few = values[:1]
+						}
+						for _, x := range few {
+							for what, y := range methods(d, x) {
+								if y == nil {
+									t.Errorf("%T.%s returns nil", d, what)
+								}
+							}
+						}
+						for _, shape := range [][]int{{-1}, {0}, {math.MaxInt, math.MaxInt}, {1 << 40}, {2, 3}} {
+							e := d.Expand(shape...)
+							if shape[0] < 1<<40 {
+								_, _, _ = d.Sample(shape...), e.Mean(), e.String()
+							}
+						}
+						_, _, _, _ = d.Support(), d.ArgConstraints(), d.String(), distributions.KLDivergence(d, d)
+						for _, f := range []distributions.Transform{distributions.BijectTo(d.Support()), distributions.TransformTo(d.Support())} {
+							for _, x := range few {
+								_, _, _ = f.Forward(x), f.Inverse(x), f.LogAbsDetJacobian(x, x)
+							}
+						}
+					}
+				}
+				return nil
+			})
+		})
+	}
+	wg.Wait()
+	tensor.Flush()
+}
+
+// TestZeroValues calls the methods of distributions that no constructor made.
+func TestZeroValues(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		for _, d := range []distributions.Distribution{distributions.Normal{}, distributions.Chi2{}, distributions.Binomial{}, distributions.Multinomial{}, distributions.MixtureSameFamily{},
+			distributions.TransformedDistribution{}, distributions.GeneralizedPareto{}, distributions.Wishart{}, distributions.RelaxedBernoulli{}, (*distributions.Base)(nil), &distributions.Base{}} {
+			if d.Err() == nil || d.HasRSample() || d.HasEnumerateSupport() || d.BatchShape() != nil || d.EventShape() != nil || d.Expand(2).Err() == nil {
+				t.Errorf("a zero %T can be used", d)
+			}
+			for what, y := range methods(d, nil) {
+				if y.Err() == nil {
+					t.Errorf("%s of a zero %T returns no error", what, d)
+				}
+			}
+			_, _, _ = d.Support(), d.ArgConstraints(), d.String()
+			if distributions.KLDivergence(d, distributions.NewNormal(0, 1)).Err() == nil || distributions.NewIndependent(d, 0).Err() == nil ||
+				distributions.NewCumulativeDistributionTransform(d).Err() == nil {
+				t.Errorf("a zero %T is accepted", d)
+			}
+		}
+		if distributions.KLDivergence(nil, nil).Err() == nil || distributions.NewTransformedDistribution(distributions.NewNormal(0, 1), ([]distributions.Transform{nil})).Err() == nil ||
+			distributions.NewComposeTransform(nil).Err() == nil || distributions.NewMixtureSameFamily((distributions.Categorical{}), nil).Err() == nil {
+			t.Error("nil is accepted")
+		}
+		for _, y := range []*tensor.Tensor{distributions.Normal{}.Loc(), distributions.Chi2{}.DF(), distributions.Bernoulli{}.Probs(), distributions.Wishart{}.ScaleTril(),
+			distributions.MultivariateNormal{}.PrecisionMatrix(), distributions.RelaxedBernoulli{}.Temperature(), distributions.GeneralizedPareto{}.LogCDF(nil)} {
+			if y.Err() == nil {
+				t.Error("an accessor of a zero distribution returns no error")
+			}
+		}
+		if (distributions.Multinomial{}).TotalCount() != 0 || (distributions.TransformedDistribution{}).Transforms() != nil || (distributions.Independent{}).BaseDist().Err() == nil {
+			t.Error("an accessor of a zero distribution returns a value")
+		}
+		distributions.RegisterKL[distributions.Normal, distributions.Normal](nil)
+		return nil
+	})
+	tensor.Flush()
+}
+
+// TestHostileTransforms gives transforms and constraints invalid arguments.
+func TestHostileTransforms(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		exp := distributions.NewExpTransform()
+		for i, f := range []distributions.Transform{distributions.NewPowerTransform(nil), distributions.NewPowerTransform("x"), distributions.NewPowerTransform((*tensor.Tensor)(nil)),
+			distributions.NewAffineTransform(nil, 1), distributions.NewAffineTransform(1, "x"), distributions.NewAffineTransform(1, 1, distributions.EventDim(-1)),
+			distributions.NewExpTransform(distributions.CacheSize(2)), distributions.NewExpTransform(distributions.Dim(1)), distributions.NewExpTransform(distributions.Option{}),
+			distributions.NewCatTransform(nil), distributions.NewCatTransform([]distributions.Transform{exp}, distributions.Lengths(1, 2)), distributions.NewCatTransform([]distributions.Transform{exp}, distributions.Lengths(-1)),
+			distributions.NewStackTransform(nil), distributions.NewStackTransform([]distributions.Transform{nil}), distributions.NewIndependentTransform(nil, 1), distributions.NewIndependentTransform(exp, -1),
+			distributions.NewReshapeTransform([]int{2}, []int{3}), distributions.NewReshapeTransform([]int{-2}, []int{-2}), distributions.NewCumulativeDistributionTransform(nil),
+			distributions.BijectTo(nil), distributions.BijectTo(constraints.Boolean), distributions.TransformTo(constraints.Dependent)} {
+			x := tensor.Ones([]int{2})
+			if f.Err() == nil || f.Forward(x).Err() == nil || f.Inverse(x).Err() == nil || f.LogAbsDetJacobian(x, x).Err() == nil {
+				t.Errorf("transform %d is accepted", i)
+			}
+			_, _, _, _, _ = f.Domain(), f.Codomain(), f.Sign(), f.String(), f.Inv().Forward(x)
+			if _, err := f.ForwardShape([]int{2}); err == nil {
+				t.Errorf("transform %d has a shape", i)
+			}
+		}
+		for _, f := range transforms() {
+			for _, shape := range [][]int{nil, {0}, {1}, {2, 0}, {2, 3}, {5, 5}, {3, 2, 2}} {
+				x := tensor.Ones(shape)
+				_, _, _, _ = f.Forward(x), f.Inverse(x), f.LogAbsDetJacobian(x, x), f.Inv().LogAbsDetJacobian(x, x)
+				_, _ = f.ForwardShape(shape)
+				_, _ = f.InverseShape(shape)
+			}
+			_ = f.Equal(nil)
+		}
+		for _, c := range []constraints.Constraint{constraints.Independent(nil, 1), constraints.Independent(constraints.Real, -1), constraints.MixtureSameFamily(nil), constraints.Cat(nil, 0, nil),
+			constraints.Cat([]constraints.Constraint{constraints.Real}, 0, []int{1, 2}), constraints.Stack(nil, 0), constraints.Dependent, constraints.GreaterThan("x"), constraints.Interval(nil, 1)} {
+			if c.Check(tensor.Ones([]int{2})).Err() == nil {
+				t.Errorf("the constraint %v is accepted", c)
+			}
+		}
+		for _, c := range []constraints.Constraint{constraints.Simplex, constraints.PositiveDefinite, constraints.Symmetric, constraints.CorrCholesky, constraints.LowerTriangular, constraints.OneHot,
+			constraints.Cat([]constraints.Constraint{constraints.Real}, 3, nil), constraints.Stack([]constraints.Constraint{constraints.Real, constraints.Real}, 1)} {
+			for _, v := range []*tensor.Tensor{nil, {}, tensor.Ones([]int{}), tensor.Ones([]int{0}), tensor.Ones([]int{2, 0}), tensor.Ones([]int{2, 3}, tensor.Bool), tensor.Ones([]int{3, 3}, tensor.Complex64)} {
+				_ = c.Check(v)
+			}
+		}
+		return nil
+	})
+	tensor.Flush()
+}
+
+// TestLifetimes tests that methods free their temporaries, that releasing a result leaves the distribution usable, and
+// that a distribution outlives inner scopes.
+func TestLifetimes(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		d := distributions.NewLogNormal(tensor.Zeros([]int{3}), tensor.Ones([]int{3}))
+		for range 2 {
+			if err := tensor.WithScope(func() error {
+				d.Loc().Release()
+				d.Mean().Release()
+				e := d.Expand(2, 3)
+				e.Mean().Release()
+				return errors.Join(d.Sample(4).Err(), d.LogProb(tensor.Ones([]int{3})).Err(), e.Entropy().Err())
+			}); err != nil {
+				return err
+			}
+		}
+		before := tensor.ReadStatistics().TotalCount
+		y := d.LogProb(tensor.Ones([]int{3}))
+		if got := tensor.ReadStatistics().TotalCount - before; got != 2 {
+			t.Errorf("LogProb leaves %d tensors, want its argument and its result", got)
+		}
+		return y.Err()
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	// A distribution outside all scopes is freed once it is unreachable.
+	if v, err := distributions.NewGumbel(0, 1).Mean().Item(); err != nil || math.Abs(v-0.5772) > 1e-4 {
+		t.Errorf("the mean is %v, %v", v, err)
+	}
+	tensor.Flush()
+}
+
+// TestCacheSize tests that a transform with a cache inverts the tensor that it returned last without rounding, also
+// inside a distribution whose temporaries are freed.
+func TestCacheSize(t *testing.T) {
+	leak.Check(t)
+	f := distributions.NewTanhTransform(distributions.CacheSize(1))
+	err := tensor.WithScope(func() error {
+		x := tensor.FromSlice([]float32{20}, nil) // tanh is 1, whose inverse is infinite
+		if v, err := f.Inverse(f.Forward(x)).Item(); v != 20 || err != nil {
+			t.Errorf("the inverse is %v, %v", v, err)
+		}
+		d := distributions.NewTransformedDistribution(distributions.NewNormal(15, 0.01), []distributions.Transform{f}, distributions.ValidateArgs(false))
+		y := d.RSample()
+		if v, err := d.LogProb(y).Item(); math.IsInf(v, 0) || math.IsNaN(v) || err != nil {
+			t.Errorf("the log probability of a draw is %v, %v", v, err)
+		}
+		if v, err := d.LogProb(y.Clone()).Item(); !math.IsInf(v, 0) && !math.IsNaN(v) || err != nil {
+			t.Errorf("the log probability of a copy is %v, %v", v, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	runtime.KeepAlive(f)
+	f = nil
+	tensor.Flush()
+}
+
+// triangular is a distribution outside the package.
+type triangular struct{ *distributions.Base }
+
+func (d triangular) LogProb(v *tensor.Tensor) *tensor.Tensor { return v.Abs().RSub(1).Log() }
+
+// TestOwnDistribution tests NewBase and RegisterKL.
+func TestOwnDistribution(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		d := triangular{distributions.NewBase("Triangular", nil, nil, constraints.Interval(-1.0, 1.0))}
+		if v, err := distributions.NewIndependent(d, 0).LogProb(tensor.Zeros([]int{})).Item(); v != 0 || err != nil {
+			t.Errorf("LogProb through Independent: %v, %v", v, err)
+		}
+		if err := d.Entropy().Err(); !errors.Is(err, tensor.ErrNotImplemented) || !strings.Contains(err.Error(), "Triangular") {
+			t.Errorf("Entropy: %v", err)
+		}
+		if err := distributions.KLDivergence(d, d).Err(); !errors.Is(err, tensor.ErrNotImplemented) {
+			t.Errorf("KLDivergence before RegisterKL: %v", err)
+		}
+		distributions.RegisterKL(func(_, _ triangular) *tensor.Tensor { return tensor.Zeros([]int{}) })
+		if err := distributions.KLDivergence(d, d).Err(); err != nil {
+			t.Errorf("KLDivergence: %v", err)
+		}
+		if err := d.Expand(2).Err(); !errors.Is(err, tensor.ErrNotImplemented) {
+			t.Errorf("Expand: %v", err)
+		}
+		if distributions.NewBase("x", []int{-1}, nil, nil).Err() == nil {
+			t.Error("a negative batch shape is accepted")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMoments compares the moments of many draws with Mean and Variance, and CDF with ICDF.
+func TestMoments(t *testing.T) {
+	leak.Check(t)
+	if testing.Short() {
+		t.Skip("statistical")
+	}
+	data := readGolden(t)
+	for name, build := range cases {
+		err := tensor.WithScope(func() error {
+			if err := tensor.ManualSeed(5); err != nil {
+				return err
+			}
+			d := build(makeParams(data.Cases[name].Params))
+			mean, variance := d.Mean(), d.Variance()
+			if errors.Join(mean.Err(), variance.Err()) != nil || strings.HasPrefix(name, "Categorical") {
+				return nil
+			}
+			x := d.Sample(20000)
+			if name == "VonMises" {
+				return nil // its variance is circular
+			}
+			for what, pair := range map[string][2]*tensor.Tensor{"mean": {x.Mean(tensor.Dim(0)), mean}, "variance": {x.Var(tensor.Dim(0)), variance}} {
+				got, err := tensor.Data[float64](pair[0].To(tensor.Float64))
+				if err != nil {
+					return err
+				}
+				want, err := tensor.Data[float64](pair[1].Detach().Contiguous().To(tensor.Float64))
+				if err != nil {
+					return err
+				}
+				for i := range want {
+					heavy := what == "variance" && (strings.Contains("Pareto LogNormal FisherSnedecor InverseGamma StudentT", name))
+					if math.IsNaN(want[i]) || math.IsInf(want[i], 0) || heavy || name == "Pareto" || name == "InverseGamma" {
+						continue
+					}
+					if math.Abs(got[i]-want[i]) > 0.1*math.Abs(want[i])+0.15 {
+						t.Errorf("%s: the %s of draws is %v, want %v", name, what, got[i], want[i])
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,607 @@
+package distributions_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/distributions"
+	"github.com/linstock-ml/linstock/distributions/constraints"
+	"github.com/linstock-ml/linstock/internal/golden"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/internal/testdevice"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// number is a number of the golden data: JSON has no infinities.
+type number float64
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *number) UnmarshalJSON(text []byte) error {
+	var f float64
+	s := strings.Trim(string(text), `"`)
+	if err := json.Unmarshal(text, &f); err != nil {
+		if f, err = strconv.ParseFloat(s, 64); err != nil {
+			return err
+		}
+	}
+	*n = number(f)
+	return nil
+}
+
+// array is a tensor of the golden data.
+type array struct {
+	Shape []int
+	Data  []number
+	DType string
+}
+
+// make returns a as a tensor.
+func (a *array) make() *tensor.Tensor {
+	dtype, err := tensor.ParseDType(a.DType)
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	v := make([]float64, len(a.Data))
+	for i, x := range a.Data {
+		v[i] = float64(x)
+	}
+	return tensor.FromSlice(v, a.Shape).To(dtype)
+}
+
+// same compares got with PyTorch's want: dtype, shape, and elements within a few units in the last place, as vectorized
+// functions differ by one between processors.
+func same(t *testing.T, what string, got *tensor.Tensor, want *array) {
+	t.Helper()
+	if err := got.Err(); err != nil {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	if !slices.Equal(got.Shape(), want.Shape) || got.DType().String() != want.DType {
+		t.Errorf("%s: %v of shape %v, PyTorch %s of shape %v", what, got.DType(), got.Shape(), want.DType, want.Shape)
+		return
+	}
+	tolerance := 1e-12
+	if want.DType == "float32" {
+		tolerance = 2e-6
+	}
+	if testdevice.On && got.Device() != tensor.CPU {
+		tolerance = max(tolerance*100, 1e-7)
+	}
+	v, err := tensor.Data[float64](got.Detach().To(tensor.Float64))
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	for i, x := range v {
+		y := float64(want.Data[i])
+		if math.IsNaN(x) && math.IsNaN(y) || x == y {
+			continue
+		}
+		if !(math.Abs(x-y) <= tolerance*max(1, math.Abs(y))) {
+			t.Errorf("%s: element %d is %v, PyTorch's %v", what, i, x, y)
+			return
+		}
+		inexact[t.Name()+" "+what] = true
+	}
+}
+
+// inexact collects what is not equal in all bits.
+var inexact = map[string]bool{}
+
+// gradients compares the gradients of the weighted sum of out, as distributions.py weighs it.
+func gradients(t *testing.T, what string, out *tensor.Tensor, leaves map[string]*tensor.Tensor, want map[string]*array) {
+	t.Helper()
+	if len(want) == 0 || out.Err() != nil {
+		return
+	}
+	var names []string
+	var inputs []*tensor.Tensor
+	for n := range want {
+		names, inputs = append(names, n), append(inputs, leaves[n])
+	}
+	weight := tensor.Arange(1, out.Numel()+1, out.DType()).Reshape(out.Shape()...).Div(8)
+	got, err := autograd.Grad([]*tensor.Tensor{out.Mul(weight).Sum()}, inputs, tensor.RetainGraph(true))
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+	for i, g := range got {
+		same(t, what+" with respect to "+names[i], g, want[names[i]])
+	}
+}
+
+type params map[string]*tensor.Tensor
+
+func makeParams(m map[string]*array) params {
+	p := params{}
+	for n, a := range m {
+		p[n] = a.make().RequiresGrad_()
+	}
+	return p
+}
+
+type goldenCase struct {
+	Params           map[string]*array
+	Batch, Event     []int
+	Str, Support     string
+	Sample           *array
+	RSample          *array
+	RSampleGrads     map[string]*array `json:"rsample_grads"`
+	LogProb          *array            `json:"log_prob"`
+	LogProbGrads     map[string]*array `json:"log_prob_grads"`
+	CDF, ICDF        *array
+	CDFGrads         map[string]*array `json:"cdf_grads"`
+	Entropy          *array
+	EntropyGrads     map[string]*array `json:"entropy_grads"`
+	Perplexity       *array
+	Mean, Mode       *array
+	Variance, Stddev *array
+	EnumerateTrue    *array `json:"enumerate_true"`
+	EnumerateFalse   *array `json:"enumerate_false"`
+	Expanded         *array
+	ExpandedLogProb  *array `json:"expanded_log_prob"`
+}
+
+// cases has the constructors of distributions.py.
+var cases = map[string]func(p params) distributions.Distribution{
+	"Bernoulli": func(p params) distributions.Distribution {
+		return distributions.NewBernoulli(distributions.Probs(p["probs"]))
+	},
+	"BernoulliLogits": func(p params) distributions.Distribution {
+		return distributions.NewBernoulli(distributions.Logits(p["logits"]))
+	},
+	"Beta": func(p params) distributions.Distribution {
+		return distributions.NewBeta(p["concentration1"], p["concentration0"])
+	},
+	"Binomial": func(p params) distributions.Distribution {
+		return distributions.NewBinomial(5, distributions.Probs(p["probs"]))
+	},
+	"BinomialLogits": func(p params) distributions.Distribution {
+		return distributions.NewBinomial(p["total_count"], distributions.Logits(p["logits"]))
+	},
+	"Categorical": func(p params) distributions.Distribution {
+		return distributions.NewCategorical(distributions.Probs(p["probs"]))
+	},
+	"CategoricalLogits": func(p params) distributions.Distribution {
+		return distributions.NewCategorical(distributions.Logits(p["logits"]))
+	},
+	"Cauchy": func(p params) distributions.Distribution { return distributions.NewCauchy(p["loc"], p["scale"]) },
+	"Chi2":   func(p params) distributions.Distribution { return distributions.NewChi2(p["df"]) },
+	"ContinuousBernoulli": func(p params) distributions.Distribution {
+		return distributions.NewContinuousBernoulli(distributions.Probs(p["probs"]))
+	},
+	"ContinuousBernoulliLogits": func(p params) distributions.Distribution {
+		return distributions.NewContinuousBernoulli(distributions.Logits(p["logits"]))
+	},
+	"Dirichlet":      func(p params) distributions.Distribution { return distributions.NewDirichlet(p["concentration"]) },
+	"Exponential":    func(p params) distributions.Distribution { return distributions.NewExponential(p["rate"]) },
+	"FisherSnedecor": func(p params) distributions.Distribution { return distributions.NewFisherSnedecor(p["df1"], p["df2"]) },
+	"Gamma": func(p params) distributions.Distribution {
+		return distributions.NewGamma(p["concentration"], p["rate"])
+	},
+	"GeneralizedPareto": func(p params) distributions.Distribution {
+		return distributions.NewGeneralizedPareto(p["loc"], p["scale"], p["concentration"])
+	},
+	"Geometric": func(p params) distributions.Distribution {
+		return distributions.NewGeometric(distributions.Probs(p["probs"]))
+	},
+	"GeometricLogits": func(p params) distributions.Distribution {
+		return distributions.NewGeometric(distributions.Logits(p["logits"]))
+	},
+	"Gumbel":      func(p params) distributions.Distribution { return distributions.NewGumbel(p["loc"], p["scale"]) },
+	"HalfCauchy":  func(p params) distributions.Distribution { return distributions.NewHalfCauchy(p["scale"]) },
+	"HalfNormal":  func(p params) distributions.Distribution { return distributions.NewHalfNormal(p["scale"]) },
+	"Independent": func(p params) distributions.Distribution { return vectorNormal(p) },
+	"InverseGamma": func(p params) distributions.Distribution {
+		return distributions.NewInverseGamma(p["concentration"], p["rate"])
+	},
+	"Kumaraswamy": func(p params) distributions.Distribution {
+		return distributions.NewKumaraswamy(p["concentration1"], p["concentration0"])
+	},
+	"LKJCholesky": func(p params) distributions.Distribution {
+		return distributions.NewLKJCholesky(3, distributions.Concentration(p["concentration"]))
+	},
+	"Laplace":   func(p params) distributions.Distribution { return distributions.NewLaplace(p["loc"], p["scale"]) },
+	"LogNormal": func(p params) distributions.Distribution { return distributions.NewLogNormal(p["loc"], p["scale"]) },
+	"LogisticNormal": func(p params) distributions.Distribution {
+		return distributions.NewLogisticNormal(p["loc"], p["scale"])
+	},
+	"LowRankMultivariateNormal": func(p params) distributions.Distribution {
+		return distributions.NewLowRankMultivariateNormal(p["loc"], p["cov_factor"], p["cov_diag"])
+	},
+	"Mixture": func(p params) distributions.Distribution {
+		return distributions.NewMixtureSameFamily(distributions.NewCategorical(distributions.Probs(p["probs"])), distributions.NewNormal(p["loc"], p["scale"]))
+	},
+	"MixtureVector": func(p params) distributions.Distribution {
+		return distributions.NewMixtureSameFamily(distributions.NewCategorical(distributions.Logits(p["logits"])), vectorNormal(p))
+	},
+	"Multinomial": func(p params) distributions.Distribution {
+		return distributions.NewMultinomial(4, distributions.Probs(p["probs"]))
+	},
+	"MultinomialLogits": func(p params) distributions.Distribution {
+		return distributions.NewMultinomial(3, distributions.Logits(p["logits"]))
+	},
+	"MultivariateNormal": func(p params) distributions.Distribution {
+		return distributions.NewMultivariateNormal(p["loc"], distributions.ScaleTril(p["scale_tril"]))
+	},
+	"MultivariateNormalCovariance": func(p params) distributions.Distribution {
+		return distributions.NewMultivariateNormal(p["loc"], distributions.CovarianceMatrix(p["covariance"]))
+	},
+	"MultivariateNormalPrecision": func(p params) distributions.Distribution {
+		return distributions.NewMultivariateNormal(p["loc"], distributions.PrecisionMatrix(p["precision"]))
+	},
+	"NegativeBinomial": func(p params) distributions.Distribution {
+		return distributions.NewNegativeBinomial(p["total_count"], distributions.Probs(p["probs"]))
+	},
+	"NegativeBinomialLogits": func(p params) distributions.Distribution {
+		return distributions.NewNegativeBinomial(p["total_count"], distributions.Logits(p["logits"]))
+	},
+	"Normal":          func(p params) distributions.Distribution { return distributions.NewNormal(p["loc"], p["scale"]) },
+	"NormalBroadcast": func(p params) distributions.Distribution { return distributions.NewNormal(p["loc"], p["scale"]) },
+	"NormalFloat32":   func(p params) distributions.Distribution { return distributions.NewNormal(p["loc"], p["scale"]) },
+	"NormalNumbers":   func(params) distributions.Distribution { return distributions.NewNormal(0.5, 2) },
+	"OneHotCategorical": func(p params) distributions.Distribution {
+		return distributions.NewOneHotCategorical(distributions.Probs(p["probs"]))
+	},
+	"OneHotCategoricalStraightThrough": func(p params) distributions.Distribution {
+		return distributions.NewOneHotCategoricalStraightThrough(distributions.Logits(p["logits"]))
+	},
+	"Pareto":  func(p params) distributions.Distribution { return distributions.NewPareto(p["scale"], p["alpha"]) },
+	"Poisson": func(p params) distributions.Distribution { return distributions.NewPoisson(p["rate"]) },
+	"RelaxedBernoulli": func(p params) distributions.Distribution {
+		return distributions.NewRelaxedBernoulli(p["temperature"], distributions.Probs(p["probs"]))
+	},
+	"LogitRelaxedBernoulli": func(p params) distributions.Distribution {
+		return distributions.NewLogitRelaxedBernoulli(p["temperature"], distributions.Logits(p["logits"]))
+	},
+	"RelaxedOneHotCategorical": func(p params) distributions.Distribution {
+		return distributions.NewRelaxedOneHotCategorical(p["temperature"], distributions.Probs(p["probs"]))
+	},
+	"ExpRelaxedCategorical": func(p params) distributions.Distribution {
+		return distributions.NewExpRelaxedCategorical(p["temperature"], distributions.Logits(p["logits"]))
+	},
+	"StudentT": func(p params) distributions.Distribution {
+		return distributions.NewStudentT(p["df"], distributions.Loc(p["loc"]), distributions.Scale(p["scale"]))
+	},
+	"TanhNormal": func(p params) distributions.Distribution {
+		return distributions.NewTransformedDistribution(distributions.NewNormal(p["loc"], p["scale"]), []distributions.Transform{distributions.NewTanhTransform()})
+	},
+	"TransformedAffine": func(p params) distributions.Distribution {
+		return distributions.NewTransformedDistribution(distributions.NewNormal(p["loc"], p["scale"]), []distributions.Transform{
+			distributions.NewAffineTransform(p["shift"], p["factor"]), distributions.NewSigmoidTransform()})
+	},
+	"TransformedStick": func(p params) distributions.Distribution {
+		return distributions.NewTransformedDistribution(vectorNormal(p), []distributions.Transform{distributions.NewStickBreakingTransform()})
+	},
+	"Uniform": func(p params) distributions.Distribution { return distributions.NewUniform(p["low"], p["high"]) },
+	"VonMises": func(p params) distributions.Distribution {
+		return distributions.NewVonMises(p["loc"], p["concentration"])
+	},
+	"Weibull": func(p params) distributions.Distribution {
+		return distributions.NewWeibull(p["scale"], p["concentration"])
+	},
+	"Wishart": func(p params) distributions.Distribution {
+		return distributions.NewWishart(p["df"], distributions.CovarianceMatrix(p["covariance"]))
+	},
+	"WishartTril": func(p params) distributions.Distribution {
+		return distributions.NewWishart(p["df"], distributions.ScaleTril(p["scale_tril"]))
+	},
+}
+
+func vectorNormal(p params) distributions.Independent {
+	return distributions.NewIndependent(distributions.NewNormal(p["loc"], p["scale"]), 1)
+}
+
+type goldenData struct {
+	Cases map[string]*goldenCase
+	KL    map[string]struct {
+		Value *array
+		Grads map[string]*array
+		Q     map[string]*array
+	}
+	Transforms map[string]struct {
+		X, Y, Inverse    *array
+		Grads            map[string]*array
+		Bijective        bool
+		Domain, Codomain string
+		Sign             *array
+		LogDet           *array            `json:"log_det"`
+		LogDetGrads      map[string]*array `json:"log_det_grads"`
+		ForwardShape     []int             `json:"forward_shape"`
+		InverseShape     []int             `json:"inverse_shape"`
+	}
+	Constraints map[string]struct {
+		Value, Check *array
+		Str          string
+		EventDim     int `json:"event_dim"`
+		Discrete     bool
+		BijectTo     *mapped `json:"biject_to"`
+		TransformTo  *mapped `json:"transform_to"`
+	}
+}
+
+type mapped struct{ X, Y, Inverse *array }
+
+func readGolden(t *testing.T) *goldenData {
+	t.Helper()
+	var data goldenData
+	golden.Read(t, "distributions.json", &data)
+	return &data
+}
+
+// TestGolden compares every distribution with PyTorch: shapes, draws with the same seed, log probabilities, the other
+// methods, and the gradients of draws, log probabilities, entropies and distribution functions.
+func TestGolden(t *testing.T) {
+	leak.Check(t)
+	data := readGolden(t)
+	for name := range cases {
+		if data.Cases[name] == nil {
+			t.Errorf("distributions.json has no case %s", name)
+		}
+	}
+	for name, want := range data.Cases {
+		build := cases[name]
+		if build == nil {
+			t.Errorf("the case %s is not tested", name)
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			if err := tensor.WithScope(func() error { testCase(t, want, build); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for what := range inexact {
+		t.Logf("within the tolerance, not equal: %s", what)
+	}
+}
+
+func testCase(t *testing.T, want *goldenCase, build func(p params) distributions.Distribution) {
+	p := makeParams(want.Params)
+	d := build(p)
+	if err := d.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(d.BatchShape(), want.Batch) || !slices.Equal(d.EventShape(), want.Event) {
+		t.Fatalf("batch shape %v, event shape %v; PyTorch's %v, %v", d.BatchShape(), d.EventShape(), want.Batch, want.Event)
+	}
+	seed := func(n uint64) {
+		if err := tensor.ManualSeed(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed(7)
+	value := d.Sample(2, 3)
+	same(t, "Sample", value, want.Sample)
+	if value.RequiresGrad() {
+		t.Error("Sample records gradients")
+	}
+	if want.RSample != nil {
+		seed(7)
+		v := d.RSample(2, 3)
+		same(t, "RSample", v, want.RSample)
+		gradients(t, "the gradient of RSample", v, p, want.RSampleGrads)
+		if !d.HasRSample() {
+			t.Error("HasRSample is false")
+		}
+	}
+	value = want.Sample.make()
+	if value.DType().IsFloat() {
+		value = value.RequiresGrad_()
+	}
+	p["value"] = value
+	optional := func(what string, got *tensor.Tensor, want *array) bool {
+		t.Helper()
+		switch {
+		case want != nil:
+			same(t, what, got, want)
+			return true
+		case got.Err() == nil:
+			t.Logf("PyTorch has no %s", what)
+		}
+		return false
+	}
+	if lp := d.LogProb(value); optional("LogProb", lp, want.LogProb) {
+		gradients(t, "the gradient of LogProb", lp, p, want.LogProbGrads)
+	}
+	if cdf := d.CDF(value); optional("CDF", cdf, want.CDF) {
+		gradients(t, "the gradient of CDF", cdf, p, want.CDFGrads)
+	}
+	optional("ICDF", d.ICDF(tensor.FromSlice([]float64{0.125, 0.5, 0.875}, nil)), want.ICDF)
+	if e := d.Entropy(); optional("Entropy", e, want.Entropy) {
+		gradients(t, "the gradient of Entropy", e, p, want.EntropyGrads)
+	}
+	optional("Perplexity", d.Perplexity(), want.Perplexity)
+	optional("Mean", d.Mean(), want.Mean)
+	optional("Mode", d.Mode(), want.Mode)
+	optional("Variance", d.Variance(), want.Variance)
+	optional("Stddev", d.Stddev(), want.Stddev)
+	optional("EnumerateSupport(true)", d.EnumerateSupport(true), want.EnumerateTrue)
+	optional("EnumerateSupport(false)", d.EnumerateSupport(false), want.EnumerateFalse)
+	if want.Expanded != nil {
+		e := d.Expand(append([]int{2}, d.BatchShape()...)...)
+		if err := e.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%T", e); got != fmt.Sprintf("%T", d) {
+			t.Errorf("Expand returns a %s", got)
+		}
+		seed(3)
+		v := e.Sample()
+		same(t, "Sample after Expand", v, want.Expanded)
+		if want.ExpandedLogProb != nil {
+			same(t, "LogProb after Expand", e.LogProb(want.Expanded.make()), want.ExpandedLogProb)
+		}
+	}
+	str := strings.ReplaceAll(want.Str, ", logits: torch.Size([3]))", ")") // PyTorch prints what it has computed meanwhile
+	if strings.HasPrefix(want.Str, "Mixture") {
+		want.Str = str
+	}
+	if got := d.String(); got != want.Str {
+		t.Errorf("String is %q, PyTorch's %q", got, want.Str)
+	}
+}
+
+// TestGoldenKL compares every divergence with PyTorch, with gradients.
+func TestGoldenKL(t *testing.T) {
+	leak.Check(t)
+	data := readGolden(t)
+	for pair, want := range data.KL {
+		a, b, _ := strings.Cut(pair, "|")
+		err := tensor.WithScope(func() error {
+			pp, qp := makeParams(data.Cases[a].Params), makeParams(want.Q)
+			kl := distributions.KLDivergence(cases[a](pp), cases[b](qp))
+			same(t, pair, kl, want.Value)
+			leaves := params{}
+			for n, x := range pp {
+				leaves["p."+n] = x
+			}
+			for n, x := range qp {
+				leaves["q."+n] = x
+			}
+			gradients(t, "the gradient of "+pair, kl, leaves, want.Grads)
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", pair, err)
+		}
+	}
+}
+
+// transforms has the constructors of distributions.py.
+func transforms() map[string]distributions.Transform {
+	a := tensor.FromSlice([]float64{-0.5, 0.25, 1.5}, nil)
+	b := tensor.FromSlice([]float64{0.5, 1.25, 2.0}, nil)
+	half, two := tensor.FromScalar(0.5, tensor.Float64), tensor.FromScalar(2.0, tensor.Float64)
+	exp, tanh := distributions.NewExpTransform(), distributions.NewTanhTransform()
+	return map[string]distributions.Transform{
+		"Abs": distributions.NewAbsTransform(), "Affine": distributions.NewAffineTransform(0.5, -2.0),
+		"AffineTensor": distributions.NewAffineTransform(a, b), "AffineEvent": distributions.NewAffineTransform(a, b, distributions.EventDim(1)),
+		"Cat":          distributions.NewCatTransform([]distributions.Transform{exp, distributions.NewAffineTransform(1.0, 2.0), tanh}, distributions.Dim(-1), distributions.Lengths(1, 1, 1)),
+		"Compose":      distributions.NewComposeTransform(distributions.NewAffineTransform(0.5, 2.0), distributions.NewSigmoidTransform(), distributions.NewPowerTransform(two)),
+		"ComposeEvent": distributions.NewComposeTransform(distributions.NewAffineTransform(0.5, 2.0), distributions.NewStickBreakingTransform()),
+		"CorrCholesky": distributions.NewCorrCholeskyTransform(), "Cumulative": distributions.NewCumulativeDistributionTransform(distributions.NewNormal(half, two)),
+		"Exp": exp, "Identity": distributions.IdentityTransform, "Independent": distributions.NewIndependentTransform(exp, 1), "InverseExp": exp.Inv(),
+		"LowerCholesky": distributions.NewLowerCholeskyTransform(), "PositiveDefinite": distributions.NewPositiveDefiniteTransform(),
+		"Power": distributions.NewPowerTransform(b), "Reshape": distributions.NewReshapeTransform([]int{3}, []int{3, 1}), "Sigmoid": distributions.NewSigmoidTransform(),
+		"Softmax": distributions.NewSoftmaxTransform(), "Softplus": distributions.NewSoftplusTransform(),
+		"Stack":         distributions.NewStackTransform([]distributions.Transform{exp, tanh}, distributions.Dim(0)),
+		"StickBreaking": distributions.NewStickBreakingTransform(), "Tanh": tanh,
+	}
+}
+
+// TestGoldenTransforms compares every transform with PyTorch.
+func TestGoldenTransforms(t *testing.T) {
+	leak.Check(t)
+	data := readGolden(t)
+	err := tensor.WithScope(func() error {
+		all := transforms()
+		for name, want := range data.Transforms {
+			f := all[name]
+			if f == nil {
+				t.Errorf("the transform %s is not tested", name)
+				continue
+			}
+			x := want.X.make().RequiresGrad_()
+			leaves := params{"x": x}
+			y := f.Forward(x)
+			same(t, name, y, want.Y)
+			gradients(t, "the gradient of "+name, y, leaves, want.Grads)
+			same(t, name+".Inverse", f.Inverse(y), want.Inverse)
+			same(t, name+".Inv", f.Inv().Forward(y), want.Inverse)
+			same(t, name+".Inv.Inv", f.Inv().Inv().Forward(x), want.Y)
+			if f.Bijective() != want.Bijective {
+				t.Errorf("%s.Bijective is %t", name, f.Bijective())
+			}
+			for _, c := range []struct{ got, want string }{{f.Domain().String(), want.Domain}, {f.Codomain().String(), want.Codomain}} {
+				if c.got != c.want && c.want != "" && name != "Cumulative" {
+					t.Errorf("%s: a region is %s, PyTorch's %s", name, c.got, c.want)
+				}
+			}
+			for _, c := range []struct {
+				of          func([]int) ([]int, error)
+				shape, want []int
+			}{{f.ForwardShape, want.X.Shape, want.ForwardShape}, {f.InverseShape, want.Y.Shape, want.InverseShape}} {
+				if got, err := c.of(c.shape); err != nil || !slices.Equal(got, c.want) {
+					t.Errorf("%s: shape %v becomes %v, %v; PyTorch's %v", name, c.shape, got, err, c.want)
+				}
+			}
+			if want.LogDet != nil {
+				j := f.LogAbsDetJacobian(x, y)
+				same(t, name+".LogAbsDetJacobian", j, want.LogDet)
+				gradients(t, "the gradient of "+name+".LogAbsDetJacobian", j, leaves, want.LogDetGrads)
+			} else if j := f.LogAbsDetJacobian(x, y); j.Err() == nil {
+				t.Errorf("%s has a Jacobian", name)
+			}
+			sign := f.Sign()
+			if n, ok := sign.(int); ok {
+				sign = tensor.FromScalar(float64(n), tensor.Float64)
+			}
+			if got, ok := sign.(*tensor.Tensor); ok && want.Sign != nil {
+				same(t, name+".Sign", got, want.Sign)
+			} else if want.Sign != nil {
+				t.Errorf("%s has no sign", name)
+			}
+			if !f.Equal(f) || f.Inv().Equal(f) && name != "Identity" {
+				t.Errorf("%s: Equal is wrong", name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGoldenConstraints compares every constraint, and the transforms to it, with PyTorch.
+func TestGoldenConstraints(t *testing.T) {
+	leak.Check(t)
+	c := map[string]constraints.Constraint{
+		"boolean": constraints.Boolean, "one_hot": constraints.OneHot, "integer_interval": constraints.IntegerInterval(1, 3), "nonnegative_integer": constraints.NonnegativeInteger,
+		"positive_integer": constraints.PositiveInteger, "real": constraints.Real, "real_vector": constraints.RealVector, "positive": constraints.Positive,
+		"nonnegative": constraints.Nonnegative, "greater_than": constraints.GreaterThan(1.5), "greater_than_eq": constraints.GreaterThanEq(1.5), "less_than": constraints.LessThan(1.5),
+		"unit_interval": constraints.UnitInterval, "interval": constraints.Interval(-1.0, 2.0), "half_open_interval": constraints.HalfOpenInterval(-1.0, 2.0),
+		"simplex": constraints.Simplex, "multinomial": constraints.Multinomial(3), "lower_triangular": constraints.LowerTriangular, "lower_cholesky": constraints.LowerCholesky,
+		"corr_cholesky": constraints.CorrCholesky, "square": constraints.Square, "symmetric": constraints.Symmetric, "positive_semidefinite": constraints.PositiveSemidefinite,
+		"positive_definite": constraints.PositiveDefinite, "independent": constraints.Independent(constraints.Positive, 1), "mixture": constraints.MixtureSameFamily(constraints.Positive),
+		"cat":   constraints.Cat([]constraints.Constraint{constraints.Positive, constraints.Real, constraints.UnitInterval}, -1, []int{1, 1, 1}),
+		"stack": constraints.Stack([]constraints.Constraint{constraints.Positive, constraints.Real}, 0),
+	}
+	for name, want := range readGolden(t).Constraints {
+		c := c[name]
+		if c == nil {
+			t.Errorf("the constraint %s is not tested", name)
+			continue
+		}
+		err := tensor.WithScope(func() error {
+			same(t, name, c.Check(want.Value.make()), want.Check)
+			if c.EventDim() != want.EventDim || c.IsDiscrete() != want.Discrete {
+				t.Errorf("%s: %d event dimensions, discrete %t; PyTorch's %d, %t", name, c.EventDim(), c.IsDiscrete(), want.EventDim, want.Discrete)
+			}
+			if !strings.HasPrefix(want.Str, "<") && strings.ReplaceAll(c.String(), ".0", "") != strings.ReplaceAll(want.Str, ".0", "") {
+				t.Errorf("%s prints as %s, PyTorch's as %s", name, c, want.Str)
+			}
+			for what, m := range map[string]struct {
+				f    distributions.Transform
+				want *mapped
+			}{"BijectTo": {distributions.BijectTo(c), want.BijectTo}, "TransformTo": {distributions.TransformTo(c), want.TransformTo}} {
+				if m.want == nil {
+					continue
+				}
+				y := m.f.Forward(m.want.X.make())
+				same(t, what+" of "+name, y, m.want.Y)
+				same(t, what+" of "+name+", inverse", m.f.Inverse(y), m.want.Inverse)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
