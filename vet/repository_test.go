@@ -53,7 +53,7 @@ func TestRepository(t *testing.T) {
 			t.Error(d)
 		}
 	}
-	for _, want := range []string{"/tensor", "/tensor_test", "/cshim", "/nn", "/nn_test", "/optim", "/data", "/data_test", "/autograd", "/checkpoint", "/examples/chargpt", "/examples/mnist", "/examples/serve"} {
+	for _, want := range []string{"/tensor", "/tensor_test", "/cshim", "/nn", "/nn_test", "/optim", "/data", "/data_test", "/distributions", "/distributions_test", "/autograd", "/checkpoint", "/examples/chargpt", "/examples/mnist", "/examples/serve"} {
 		if !checked[want] {
 			t.Errorf("%s was not checked", want)
 		}

@@ -91,7 +91,8 @@ func sink(pass *analysis.Pass, e ast.Expr) (*ast.CallExpr, *types.Func) {
 }
 
 // library lists the packages of the module whose errors are checked.
-var library = map[string]bool{"tensor": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true, "vram": true}
+var library = map[string]bool{"tensor": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true, "vram": true,
+	"distributions": true, "distributions/constraints": true}
 
 func librarys(f *types.Func) bool {
 	pkg, in := packageOf(f.Pkg())

@@ -14,6 +14,7 @@ const tensorPath = Module + "/tensor"
 // core are the packages of the library whose facts are in this file's table. They are not rewritten.
 var core = map[string]bool{
 	"tensor": true, "cshim": true, "vram": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true,
+	"distributions": true, "distributions/constraints": true,
 }
 
 // Core reports whether the package with the given path is part of the library, which is not rewritten.

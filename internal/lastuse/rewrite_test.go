@@ -201,7 +201,7 @@ var exceptions = map[string]string{
 func TestTable(t *testing.T) {
 	used := map[string]bool{}
 	helpers := loadSources(t, Module+"/internal/refuse").Analyze()
-	for _, name := range []string{"tensor", "nn", "autograd", "optim", "data", "checkpoint"} {
+	for _, name := range []string{"tensor", "nn", "autograd", "optim", "data", "checkpoint", "distributions", "distributions/constraints"} {
 		p := loadSources(t, Module+"/"+name)
 		p.Imports = helpers
 		own := p.Analyze()

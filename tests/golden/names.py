@@ -10,17 +10,20 @@ import json
 import os
 import types
 
+import torch
+
 here = os.path.dirname(os.path.abspath(__file__))
 
 NAMESPACES = ["torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.utils", "torch.nn.utils.rnn", "torch.nn.utils.parametrize",
               "torch.nn.utils.parametrizations", "torch.nn.utils.prune", "torch.optim", "torch.optim.lr_scheduler",
-              "torch.optim.swa_utils", "torch.amp", "torch.autograd", "torch.autograd.functional"]
+              "torch.optim.swa_utils", "torch.amp", "torch.autograd", "torch.autograd.functional", "torch.distributions",
+              "torch.distributions.constraints", "torch.utils.data"]
 
 
 def public(module):
     for name in getattr(module, "__all__", None) or dir(module):
         value = getattr(module, name, None)
-        if name.startswith("_") or isinstance(value, types.ModuleType) or not callable(value):
+        if name.startswith("_") or isinstance(value, types.ModuleType) or not (callable(value) or isinstance(value, torch.distributions.constraints.Constraint)):
             continue
         home = getattr(value, "__module__", None) or ""
         if home.split(".")[0] in ("typing", "abc", "collections", "enum"):

@@ -68,6 +68,11 @@ var goPackages = []goPackage{
 			"makes sparse tensors, for which " + noCode, true},
 	}},
 	{"data", time.Minute, nil},
+	{"distributions", 2 * time.Minute, []leftOut{
+		{"TestGolden TestMoments TestHostile Example ExampleNewCategorical ExampleKLDivergence ExampleTransformTo", numbers, false},
+		{"TestGoldenKL TestGoldenTransforms TestGoldenConstraints TestValidateArgs TestLifetimes TestCacheSize TestOwnDistribution " +
+			"TestConstructorErrors TestZeroValues TestHostileTransforms", noCode, true},
+	}},
 	{"checkpoint", 2 * time.Minute, nil},
 	{"vram", 3 * time.Minute, []leftOut{
 		{"TestAnErrorNamesAReclaimerThatBlocks TestAnErrorNamesACleanupThatBlocks TestExplainAttributesATrainingStep " +
