@@ -19,10 +19,16 @@ package cshim
 #cgo nocallback lsc_hook_register
 #cgo noescape lsc_hook_remove
 #cgo nocallback lsc_hook_remove
+#cgo noescape lsc_accumulate_hook_register
+#cgo nocallback lsc_accumulate_hook_register
+#cgo noescape lsc_accumulate_hook_remove
+#cgo nocallback lsc_accumulate_hook_remove
 #cgo noescape lsc_function_attach
 #cgo nocallback lsc_function_attach
 #cgo noescape lsc_checkpoint_push
 #cgo nocallback lsc_checkpoint_push
+#cgo noescape lsc_saved_push
+#cgo nocallback lsc_saved_push
 #cgo noescape lsc_saved_pop
 #cgo nocallback lsc_saved_pop
 #cgo noescape lsc_dropped_take
@@ -102,6 +108,19 @@ func RemoveHook(h Handle, slot uint32) ErrorRef {
 	return C.lsc_hook_remove(native(h), C.uint32_t(slot))
 }
 
+// RegisterAccumulateHook registers a hook, given by its ID, that runs after a backward pass has added to a leaf's
+// gradient.
+func RegisterAccumulateHook(h Handle, id uint64) (slot uint32, err ErrorRef) {
+	var s C.uint32_t
+	e := C.lsc_accumulate_hook_register(native(h), C.uint64_t(id), &s)
+	return uint32(s), e
+}
+
+// RemoveAccumulateHook removes the hook.
+func RemoveAccumulateHook(h Handle, slot uint32) ErrorRef {
+	return C.lsc_accumulate_hook_remove(native(h), C.uint32_t(slot))
+}
+
 // CustomFunction connects outputs to inputs by a node whose backward is the callback. It fills out.
 func CustomFunction(id uint64, inputs, outputs, saved, out []Handle) (scope uint64, err ErrorRef) {
 	var s C.uint64_t
@@ -114,6 +133,38 @@ func CustomFunction(id uint64, inputs, outputs, saved, out []Handle) (scope uint
 func CheckpointPush(id uint64, inputs []Handle) (depth uint64, err ErrorRef) {
 	var d C.uint64_t
 	e := C.lsc_checkpoint_push(C.uint64_t(id), handles(inputs), C.uint64_t(len(inputs)), &d)
+	return uint64(d), e
+}
+
+// SavedKind is the form in which a policy keeps saved tensors.
+type SavedKind int32
+
+// The kinds, as in enum ls_saved_kind.
+const (
+	SavedCPU  SavedKind = C.LS_SAVED_CPU
+	SavedCast SavedKind = C.LS_SAVED_CAST
+	SavedFile SavedKind = C.LS_SAVED_FILE
+)
+
+// SavedPolicy is ls_saved_policy.
+type SavedPolicy struct {
+	Kind     SavedKind
+	DType    int32 // of SavedCast
+	Pinned   bool  // of SavedCPU
+	FD       int32 // of SavedFile
+	MinBytes int64 // smaller tensors are kept as they are
+	Keep     int64 // this many bytes are kept as they are first
+}
+
+// SavedPush makes the graph keep the tensors that operators on the calling thread save in another form, until
+// SavedPop(depth).
+func SavedPush(p SavedPolicy) (depth uint64, err ErrorRef) {
+	var d C.uint64_t
+	how := C.ls_saved_policy{
+		kind: C.int32_t(p.Kind), dtype: C.int32_t(p.DType), pinned: flag(p.Pinned), fd: C.int32_t(p.FD),
+		min_bytes: C.int64_t(p.MinBytes), keep: C.int64_t(p.Keep),
+	}
+	e := C.lsc_saved_push(&how, &d)
 	return uint64(d), e
 }
 

@@ -7,6 +7,8 @@ package cshim
 #cgo nocallback lsc_mode_push
 #cgo noescape lsc_mode_pop
 #cgo nocallback lsc_mode_pop
+#cgo noescape lsc_casts_clear
+#cgo nocallback lsc_casts_clear
 #cgo noescape lsc_scope_set
 #cgo nocallback lsc_scope_set
 #cgo noescape lsc_scope_get
@@ -59,6 +61,10 @@ func ModePush(m Mode) error {
 
 // ModePop undoes the last ModePush of the calling thread.
 func ModePop() { C.lsc_mode_pop() }
+
+// ClearCasts forgets the casts that autocast keeps: if everywhere, and otherwise if the calling thread is in a region
+// that may have kept some.
+func ClearCasts(everywhere bool) { C.lsc_casts_clear(flag(everywhere)) }
 
 // ScopeSet sets the calling thread's scope word and returns the one before.
 func ScopeSet(word uint64) uint64 { return uint64(C.lsc_scope_set(C.uint64_t(word))) }

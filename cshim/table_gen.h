@@ -18,12 +18,16 @@ typedef struct ls_functions {
   ls_results (*tensor_grad_fn_name)(ls_tensor t, ls_value *out, uint64_t out_slots);
   ls_error *(*hook_register)(ls_tensor t, uint64_t id, uint32_t *slot);
   ls_error *(*hook_remove)(ls_tensor t, uint32_t slot);
+  ls_error *(*accumulate_hook_register)(ls_tensor t, uint64_t id, uint32_t *slot);
+  ls_error *(*accumulate_hook_remove)(ls_tensor t, uint32_t slot);
   ls_error *(*function_attach)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope);
   ls_error *(*checkpoint_push)(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth);
+  ls_error *(*saved_push)(const ls_saved_policy *how, uint64_t *depth);
   ls_error *(*saved_pop)(uint64_t depth);
   uint64_t (*dropped_take)(uint64_t *ids, uint64_t cap);
   uint64_t (*dropped_count)(void);
   ls_error *(*adam_step)(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps);
+  ls_error *(*round_stochastic)(ls_tensor to, ls_tensor from);
   uint32_t (*abi)(void);
   uint64_t (*torch_version_built)(void);
   uint64_t (*torch_version_loaded)(void);
@@ -33,6 +37,7 @@ typedef struct ls_functions {
   ls_mode (*mode_get)(int32_t kind, int32_t device_type);
   ls_error *(*mode_push)(ls_mode mode);
   void (*mode_pop)(void);
+  void (*casts_clear)(int32_t everywhere);
   uint64_t (*scope_set)(uint64_t scope);
   uint64_t (*scope_get)(void);
   uint64_t (*scope_flags)(void);
@@ -199,12 +204,16 @@ static inline ls_error *lsc_tensors_zero_grad(const ls_tensor *t, uint64_t n, in
 static inline ls_results lsc_tensor_grad_fn_name(ls_tensor t, ls_value *out, uint64_t out_slots) { return ls_table.tensor_grad_fn_name(t, out, out_slots); }
 static inline ls_error *lsc_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) { return ls_table.hook_register(t, id, slot); }
 static inline ls_error *lsc_hook_remove(ls_tensor t, uint32_t slot) { return ls_table.hook_remove(t, slot); }
+static inline ls_error *lsc_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) { return ls_table.accumulate_hook_register(t, id, slot); }
+static inline ls_error *lsc_accumulate_hook_remove(ls_tensor t, uint32_t slot) { return ls_table.accumulate_hook_remove(t, slot); }
 static inline ls_error *lsc_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope) { return ls_table.function_attach(id, inputs, nin, outputs, nout, saved, nsaved, out, scope); }
 static inline ls_error *lsc_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) { return ls_table.checkpoint_push(id, inputs, n, depth); }
+static inline ls_error *lsc_saved_push(const ls_saved_policy *how, uint64_t *depth) { return ls_table.saved_push(how, depth); }
 static inline ls_error *lsc_saved_pop(uint64_t depth) { return ls_table.saved_pop(depth); }
 static inline uint64_t lsc_dropped_take(uint64_t *ids, uint64_t cap) { return ls_table.dropped_take(ids, cap); }
 static inline uint64_t lsc_dropped_count(void) { return ls_table.dropped_count(); }
 static inline ls_error *lsc_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs, const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) { return ls_table.adam_step(how, n, params, avgs, sqs, maxs, steps); }
+static inline ls_error *lsc_round_stochastic(ls_tensor to, ls_tensor from) { return ls_table.round_stochastic(to, from); }
 static inline uint32_t lsc_abi(void) { return ls_table.abi(); }
 static inline uint64_t lsc_torch_version_built(void) { return ls_table.torch_version_built(); }
 static inline uint64_t lsc_torch_version_loaded(void) { return ls_table.torch_version_loaded(); }
@@ -214,6 +223,7 @@ static inline ls_results lsc_torch_config(ls_value *out, uint64_t out_slots) { r
 static inline ls_mode lsc_mode_get(int32_t kind, int32_t device_type) { return ls_table.mode_get(kind, device_type); }
 static inline ls_error *lsc_mode_push(ls_mode mode) { return ls_table.mode_push(mode); }
 static inline void lsc_mode_pop(void) { ls_table.mode_pop(); }
+static inline void lsc_casts_clear(int32_t everywhere) { ls_table.casts_clear(everywhere); }
 static inline uint64_t lsc_scope_set(uint64_t scope) { return ls_table.scope_set(scope); }
 static inline uint64_t lsc_scope_get(void) { return ls_table.scope_get(); }
 static inline uint64_t lsc_scope_flags(void) { return ls_table.scope_flags(); }

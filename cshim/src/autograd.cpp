@@ -12,6 +12,7 @@
 #include <system_error>
 #include <type_traits>
 
+#include "autocast.h"
 #include "memory.h"
 #include "saved.h"
 #include "shim.h"
@@ -26,9 +27,10 @@ std::mutex dropped_mutex;
 Ticket *dropped = nullptr;
 std::atomic<uint64_t> dropped_count{0};
 
-// Owned by a hook or node of libtorch; its destructor queues the id.
+// Owned by a node of libtorch; its destructor queues the id.
 struct TicketHolder : torch::CustomClassHolder {
   std::shared_ptr<Ticket> ticket;
+  AutocastState autocast = AutocastState::now();  // in force in the function's forward
   explicit TicketHolder(uint64_t id) : ticket(hold(id)) {}
 };
 
@@ -69,6 +71,8 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
     std::vector<uint8_t> needs(n);
     for (size_t i = 0; i < n; i++) needs[i] = ctx->needs_input_grad(i);
     Made out(n);
+    auto holder = ctx->saved_data["ticket"].toCapsule();
+    AutocastGuard autocast(static_cast<TicketHolder *>(holder.get())->autocast);
     torch::autograd::variable_list result(n + 1);  // one more for the Outside argument
     uint64_t failed = callbacks.backward(id, lent_grads.data(), lent_grads.size(), lent_saved.data(),
                                          lent_saved.size(), needs.data(), out.handles.data(), n);
@@ -141,6 +145,7 @@ auto with_engine(F &&pass) {
         "the threads of libtorch's engine could not be started: no backward pass is possible until "
         "the process is restarted");
   pass_starts();
+  CastCachePause pause;
   try {
     auto result = pass();
     engine.store(kStarted, std::memory_order_relaxed);
@@ -332,6 +337,65 @@ ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin,
     auto result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
     for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
     *scope = ls::told_scope();
+  });
+}
+
+namespace ls {
+namespace {
+// The post-accumulate hooks of a leaf, owned by it.
+class AccumulateHooks final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  void operator()(const at::Tensor &leaf) override {
+    std::vector<std::pair<uint32_t, std::shared_ptr<Ticket>>> now;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      now = hooks_;
+    }
+    for (const auto &[slot, ticket] : now) {
+      Made out(1);
+      uint64_t failed =
+          callbacks.hook(ticket->id, reinterpret_cast<ls_tensor>(leaf.unsafeGetTensorImpl()), out.handles.data());
+      if (failed != 0) throw CallbackError(failed, "a post-accumulate hook failed");
+    }
+  }
+  uint32_t add(std::shared_ptr<Ticket> ticket) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    hooks_.emplace_back(next_, std::move(ticket));
+    return next_++;
+  }
+  void remove(uint32_t slot) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(hooks_, [slot](const auto &h) { return h.first == slot; });
+  }
+  static AccumulateHooks *of(const at::Tensor &leaf) {
+    return static_cast<AccumulateHooks *>(torch::autograd::impl::post_acc_grad_hooks(leaf).get());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::pair<uint32_t, std::shared_ptr<Ticket>>> hooks_;
+  uint32_t next_ = 0;
+};
+}  // namespace
+}  // namespace ls
+
+ls_error *ls_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    const at::Tensor &x = ls::need(b, "hook");
+    if (!x.requires_grad() || !x.is_leaf())
+      throw ls::ArgumentError("a post-accumulate hook needs a leaf that requires gradients");
+    auto ticket = ls::hold(id);
+    if (ls::AccumulateHooks::of(x) == nullptr)
+      torch::autograd::impl::set_post_acc_grad_hooks(x, std::make_unique<ls::AccumulateHooks>());
+    *slot = ls::AccumulateHooks::of(x)->add(std::move(ticket));
+  });
+}
+
+ls_error *ls_accumulate_hook_remove(ls_tensor t, uint32_t slot) noexcept {
+  return ls::run_void([&] {
+    Borrowed b(t);
+    if (auto *hooks = ls::AccumulateHooks::of(ls::need(b, "hook"))) hooks->remove(slot);
   });
 }
 

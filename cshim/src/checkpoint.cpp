@@ -17,6 +17,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "autocast.h"
 #include "device.h"
 #include "saved.h"
 #include "shim.h"
@@ -56,6 +57,12 @@ class HookedEngine final : public torch::autograd::Engine {
  public:
   HookedEngine() = default;
   ~HookedEngine() override { stop(); }
+  // A pass within an autocast region takes it to the engine's threads, but not the state of its cache.
+  void thread_init(int device, const std::shared_ptr<torch::autograd::ReadyQueue> &queue,
+                   bool increment) override {
+    grad_mode_changed();
+    Engine::thread_init(device, queue, increment);
+  }
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
     auto *info = static_cast<PolicyInfo *>(c10::ThreadLocalDebugInfo::get(policy_kind()));
     return info == nullptr ? nullptr : info->policy->hooks();
@@ -295,7 +302,9 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
   void end_pass(int pass) noexcept;
 
   const std::shared_ptr<Ticket> ticket_;
-  at::ThreadLocalState modes_;  // of the first run
+  // Of the first run. libtorch's state includes whether autocast is on, but not the dtype.
+  at::ThreadLocalState modes_;
+  AutocastState autocast_ = AutocastState::now();
   // Until the first run is over.
   std::vector<at::Tensor> forward_inputs_;
   std::vector<int64_t> versions_;
@@ -456,6 +465,7 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
   uint64_t failed;
   {
     at::ThreadLocalStateGuard modes(modes_);
+    AutocastGuard autocast(autocast_);
     RandomGuard random(then);
     Lent lent(inputs);
     PolicyGuard collect(r);

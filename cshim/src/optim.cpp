@@ -1,10 +1,22 @@
 // Steps of optimizers for all parameters in one call.
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/BFloat16.h>
+
+#include <algorithm>
+#include <bit>
+#include <mutex>
 
 #include "shim.h"
 
@@ -48,7 +60,58 @@ void count_steps(at::TensorList steps) {
     t.unsafeGetTensorImpl()->bump_version();
   }
 }
+
+// The upper half of a float32 is the bfloat16 below it in magnitude. Adding 16 random bits to the lower half
+// carries with the probability that the lower half stands for.
+c10::BFloat16 rounded(float value, uint32_t noise) {
+  auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7f800000U) == 0x7f800000U) return value;
+  return {static_cast<uint16_t>((bits + noise) >> 16), c10::BFloat16::from_bits()};
+}
+
+// The random bits depend on the seed and the position alone, not on the number of threads.
+void round_on_cpu(c10::BFloat16 *to, const float *from, int64_t n) {
+  auto *g = at::check_generator<at::CPUGeneratorImpl>(at::globalContext().defaultGenerator(c10::kCPU));
+  uint64_t seed;
+  {
+    std::lock_guard<std::mutex> lock(g->mutex_);
+    seed = g->random64();
+  }
+  constexpr int64_t kBlock = 4096;
+  at::parallel_for(0, (n + kBlock - 1) / kBlock, 8, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; block++) {
+      at::Philox4_32 engine(seed, static_cast<uint64_t>(block));
+      int64_t i = block * kBlock, end = std::min(n, i + kBlock);
+      for (; i < end; i += 2) {
+        uint32_t noise = engine();
+        to[i] = rounded(from[i], noise & 0xffffU);
+        if (i + 1 < end) to[i + 1] = rounded(from[i + 1], noise >> 16);
+      }
+    }
+  });
+}
 }  // namespace
+
+ls_error *ls_round_stochastic(ls_tensor to, ls_tensor from) noexcept {
+  return ls::run_void([&] {
+    ls::Borrowed borrowed_to(to), borrowed_from(from);
+    at::Tensor t = ls::need(borrowed_to, "to"), f = ls::need(borrowed_from, "from");
+    if (t.scalar_type() != c10::kBFloat16 || f.scalar_type() != c10::kFloat || !t.sizes().equals(f.sizes()) ||
+        t.device() != f.device())
+      throw ls::ArgumentError("stochastic rounding: want a float32 and a bfloat16 tensor of one shape and device");
+    c10::AutoGradMode off(false);
+    ls::words.computed = true;
+    if (t.is_cpu() && t.is_non_overlapping_and_dense() && f.strides().equals(t.strides())) {
+      round_on_cpu(t.mutable_data_ptr<c10::BFloat16>(), f.const_data_ptr<float>(), t.numel());
+      if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
+      return;
+    }
+    f = f.contiguous();
+    at::Tensor noise = at::randint(65536, f.sizes(), f.options().dtype(c10::kInt));
+    at::Tensor sum = noise.add_(f.view(c10::kInt)).bitwise_and_(-65536).view(c10::kFloat);
+    t.copy_(at::where(at::isfinite(f), sum, f));
+  });
+}
 
 ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs,
                        const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) noexcept {

@@ -3,7 +3,6 @@
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/DeviceGuard.h>
@@ -16,6 +15,7 @@
 #include <mutex>
 #include <optional>
 
+#include "autocast.h"
 #include "device.h"
 #include "memory.h"
 #include "stream.h"
@@ -53,8 +53,8 @@ struct ThreadEnd {
 // What ls_mode_pop restores.
 struct Mode {
   ls_mode before{};
-  bool cache = false;
   std::unique_ptr<c10::InferenceMode> inference;
+  std::unique_ptr<AutocastRegion> autocast;
   std::optional<StreamMode> stream;
 };
 thread_local std::vector<Mode> modes;
@@ -70,26 +70,12 @@ ls_mode mode_in_force(int32_t kind, int32_t device_type) {
     case LS_MODE_INFERENCE:
       m.on = c10::InferenceMode::is_enabled();
       break;
-    case LS_MODE_AUTOCAST: {
-      auto type = static_cast<c10::DeviceType>(device_type);
-      if (!at::autocast::is_autocast_available(type))
-        throw ArgumentError("autocast: there is none for device type " + std::to_string(device_type));
-      m.on = at::autocast::is_autocast_enabled(type);
-      m.dtype = static_cast<int32_t>(at::autocast::get_autocast_dtype(type));
-      break;
-    }
+    case LS_MODE_AUTOCAST:
+      return autocast_in_force(device_type);
     default:
       throw ArgumentError("mode " + std::to_string(kind) + " is unknown");
   }
   return m;
-}
-
-// The cache of casts belongs to the process and ignores the dtype and writes to a tensor, so it stays off.
-void set_autocast(const ls_mode &m, bool cache) {
-  auto type = static_cast<c10::DeviceType>(m.device);
-  at::autocast::set_autocast_dtype(type, static_cast<c10::ScalarType>(m.dtype));
-  at::autocast::set_autocast_enabled(type, m.on != 0);
-  at::autocast::set_autocast_cache_enabled(cache);
 }
 
 }  // namespace
@@ -155,16 +141,10 @@ ls_error *ls_mode_push(ls_mode mode) noexcept {
       case LS_MODE_STREAM:
         m.stream = ls::StreamMode::enter(mode.device, mode.stream);
         break;
-      default: {
-        auto dtype = static_cast<c10::ScalarType>(mode.dtype);
-        if (mode.on == 0)
-          mode.dtype = m.before.dtype;
-        else if (dtype != c10::kHalf && dtype != c10::kBFloat16)
-          throw ls::ArgumentError("autocast: the dtype must be float16 or bfloat16");
-        m.cache = at::autocast::is_autocast_cache_enabled();
-        ls::set_autocast(mode, false);
-      }
+      default:
+        m.autocast = std::make_unique<ls::AutocastRegion>(mode);
     }
+    ls::grad_mode_changed();
     ls::modes.push_back(std::move(m));
   });
 }
@@ -175,8 +155,10 @@ void ls_mode_pop(void) noexcept {
     ls::Mode m = std::move(ls::modes.back());
     ls::modes.pop_back();
     if (m.before.kind == LS_MODE_GRAD) c10::GradMode::set_enabled(m.before.on != 0);
-    if (m.before.kind == LS_MODE_AUTOCAST) ls::set_autocast(m.before, m.cache);
     if (m.stream) m.stream->undo();
+    m.inference.reset();
+    m.autocast.reset();
+    ls::grad_mode_changed();
   });
 }
 

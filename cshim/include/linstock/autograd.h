@@ -10,8 +10,8 @@ extern "C" {
 
 /* ---- autograd ---- */
 typedef struct ls_callbacks {
-  /* A tensor hook: grad is borrowed; *out is 0 to leave it, or a new handle. Returns 0 for success, else a
-   * number that is returned in ls_error.callback. */
+  /* A tensor hook: grad is borrowed; *out is 0 to leave it, or a new handle. A post-accumulate hook: grad is the
+   * leaf, and *out is not read. Returns 0 for success, else a number that is returned in ls_error.callback. */
   uint64_t (*hook)(uint64_t id, ls_tensor grad, ls_tensor *out);
   /* backward of a custom function: grads[n] borrowed (0: none), saved[ns] borrowed, out[nout] filled with new
    * handles (0: none). */
@@ -44,7 +44,11 @@ LS_API ls_results ls_tensor_grad_fn_name(ls_tensor t, ls_value *out, uint64_t ou
 /* Calls hook(id, …) during backward. The id is queued for ls_dropped_take when libtorch frees the hook. */
 LS_API ls_error *ls_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) LS_NOEXCEPT;
 LS_API ls_error *ls_hook_remove(ls_tensor t, uint32_t slot) LS_NOEXCEPT;
-/* Connects outputs, computed without gradients, to inputs by a node whose backward is the callback. out[nout]. */
+/* Calls hook(id, leaf, …) each time a backward pass has added to the .grad of a leaf. */
+LS_API ls_error *ls_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) LS_NOEXCEPT;
+LS_API ls_error *ls_accumulate_hook_remove(ls_tensor t, uint32_t slot) LS_NOEXCEPT;
+/* Connects outputs, computed without gradients, to inputs by a node whose backward is the callback. The callback
+ * runs with the autocast regions that are in force now. out[nout]. */
 LS_API ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,
                                     uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out,
                                     uint64_t *scope) LS_NOEXCEPT;
@@ -61,6 +65,23 @@ LS_API ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64
  * last node of the graph that may need it is freed, and at once if there is none. *depth is for ls_saved_pop.
  */
 LS_API ls_error *ls_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) LS_NOEXCEPT;
+enum ls_saved_kind {
+  LS_SAVED_CPU = 0,  /* tensors of other devices are copied to the CPU */
+  LS_SAVED_CAST = 1, /* float32 and float64 tensors are cast to dtype */
+  LS_SAVED_FILE = 2  /* tensors are written to a file */
+};
+typedef struct ls_saved_policy {
+  int32_t kind;
+  int32_t dtype;     /* of LS_SAVED_CAST: float16 or bfloat16 */
+  int32_t pinned;    /* of LS_SAVED_CPU: copy to pinned memory */
+  int32_t fd;        /* of LS_SAVED_FILE: open for reading and writing; duplicated */
+  int64_t min_bytes; /* smaller tensors are kept as they are */
+  int64_t keep;      /* this many bytes are kept as they are first */
+} ls_saved_policy;
+/* Pushes a policy that keeps tensors in another form until a backward pass needs them. Leaves that require
+ * gradients and what the kind does not apply to are kept as they are. A tensor that several nodes save is kept
+ * once. */
+LS_API ls_error *ls_saved_push(const ls_saved_policy *how, uint64_t *depth) LS_NOEXCEPT;
 /* Pops policies of the calling thread until depth are left, also if it returns an error: an input was changed
  * in place since the push, and a recomputation would need it. */
 LS_API ls_error *ls_saved_pop(uint64_t depth) LS_NOEXCEPT;
@@ -77,6 +98,11 @@ typedef struct ls_adam {
  * and device. avgs, sqs, maxs (NULL without amsgrad) and steps (float32 scalars) are the state of each. */
 LS_API ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs,
                               const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) LS_NOEXCEPT;
+
+/* Rounds from (float32) to bfloat16 into to, which has the same shape, up or down at random, so that the mean of the
+ * result is the value: up with the probability (value - lower) / (upper - lower). Infinities and NaN stay. The
+ * generator of the device draws. */
+LS_API ls_error *ls_round_stochastic(ls_tensor to, ls_tensor from) LS_NOEXCEPT;
 
 #ifdef __cplusplus
 }

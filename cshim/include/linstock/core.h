@@ -125,7 +125,7 @@ LS_API ls_results ls_torch_config(ls_value *out, uint64_t out_slots) LS_NOEXCEPT
 enum ls_mode_kind {
   LS_MODE_GRAD = 0,      /* operations are recorded for the backward pass */
   LS_MODE_INFERENCE = 1, /* inference mode */
-  LS_MODE_AUTOCAST = 2,  /* operators of a device type cast their arguments to a dtype, without a cache of casts */
+  LS_MODE_AUTOCAST = 2,  /* operators of a device type cast their arguments to a dtype */
   LS_MODE_STREAM = 3     /* a stream and its device are current (linstock/stream.h) */
 };
 typedef struct ls_mode {
@@ -142,6 +142,9 @@ LS_API ls_mode ls_mode_get(int32_t kind, int32_t device_type) LS_NOEXCEPT;
  * stream other than a default one, every operator records the streams that use its operands (ls_stream_record). */
 LS_API ls_error *ls_mode_push(ls_mode mode) LS_NOEXCEPT;
 LS_API void ls_mode_pop(void) LS_NOEXCEPT;
+/* Forgets the casts of weights that autocast keeps for reuse, because weights were changed: if everywhere, and
+ * otherwise if the calling thread is in a region that may have kept some. */
+LS_API void ls_casts_clear(int32_t everywhere) LS_NOEXCEPT;
 /* Set in the scope word of a result whose thread has computed on large CPU blocks, at least 8 ms after the flag
  * was last set, until the next ls_scope_set: the caller's scheduler should get the thread now. */
 #define LS_SCOPE_LONG (UINT64_C(1) << 60)

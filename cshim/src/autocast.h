@@ -1,0 +1,71 @@
+// Autocast regions and libtorch's cache of casts (docs/decisions/0022-casts.md).
+//
+// libtorch's cache maps a weight to its cast. It belongs to the process and ignores the dtype of the cast, whether
+// the cast was recorded, and writes to the weight. So a region uses it only
+//   - while gradients are recorded, outside backward passes, and
+//   - if all regions of the process that use it for the same device type cast to the same dtype;
+// and it is cleared when a thread enters its outermost such region, when it leaves it, and by ls_casts_clear.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "linstock.h"
+
+namespace ls {
+
+// Autocast of a device type, as LS_MODE_AUTOCAST, that is in force on the calling thread.
+ls_mode autocast_in_force(int32_t device_type);
+
+// Autocast of one device type, on or off, on the calling thread until the destructor.
+class AutocastRegion {
+ public:
+  explicit AutocastRegion(ls_mode mode);
+  ~AutocastRegion();
+  AutocastRegion(const AutocastRegion &) = delete;
+  AutocastRegion &operator=(const AutocastRegion &) = delete;
+
+ private:
+  ls_mode before_;
+  bool may_cache_before_;
+  bool claimed_ = false;
+};
+
+// Autocast of all device types.
+class AutocastState {
+ public:
+  static AutocastState now();
+
+ private:
+  friend class AutocastGuard;
+  std::vector<ls_mode> on_;
+};
+
+// Sets a state, and restores the one before in its destructor.
+class AutocastGuard {
+ public:
+  explicit AutocastGuard(const AutocastState &state);
+  ~AutocastGuard();
+  AutocastGuard(const AutocastGuard &) = delete;
+  AutocastGuard &operator=(const AutocastGuard &) = delete;
+
+ private:
+  std::vector<std::unique_ptr<AutocastRegion>> regions_;
+};
+
+// Keeps the calling thread from using the cache, for a backward pass: its operators are not recorded.
+class CastCachePause {
+ public:
+  CastCachePause();
+  ~CastCachePause();
+  CastCachePause(const CastCachePause &) = delete;
+  CastCachePause &operator=(const CastCachePause &) = delete;
+
+ private:
+  bool may_cache_before_;
+};
+
+// Called after the recording of gradients was turned on or off on the calling thread.
+void grad_mode_changed() noexcept;
+
+}  // namespace ls
