@@ -11,6 +11,8 @@ var (
 	backward      = handle.Backward.(func([]*tensor.Tensor, ...tensor.BackwardOption) error)
 	grad          = handle.Grad.(func(outputs, inputs []*tensor.Tensor, opts ...tensor.BackwardOption) ([]*tensor.Tensor, error))
 	runCheckpoint = handle.Checkpoint.(func(inputs []*tensor.Tensor, f func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error))
+	withAutocast  = handle.WithAutocast.(func(device tensor.DeviceType, dtype tensor.DType, f func() error) error)
+	autocastDType = handle.AutocastDType.(func(device tensor.DeviceType) tensor.DType)
 	tieFunction   = handle.TieFunction.(func(inputs, outputs, saved []*tensor.Tensor, f nativeFunction) ([]*tensor.Tensor, error))
 )
 
@@ -36,7 +38,10 @@ func Grad(outputs, inputs []*tensor.Tensor, opts ...tensor.BackwardOption) ([]*t
 
 // NoGrad runs f with the recording of gradients disabled on this goroutine, and returns f's error. The goroutine is
 // locked to its OS thread meanwhile. Goroutines that f starts are not affected. PyTorch: torch.no_grad.
-func NoGrad(f func() error) error { return mode("NoGrad", handle.WithGrad, false, f) }
+func NoGrad(f func() error) error {
+	defer handle.ForgetCasts(false) // f may have changed weights
+	return mode("NoGrad", handle.WithGrad, false, f)
+}
 
 // EnableGrad runs f with the recording of gradients enabled, for example inside NoGrad, and returns f's error. PyTorch:
 // torch.enable_grad.
@@ -44,7 +49,10 @@ func EnableGrad(f func() error) error { return mode("EnableGrad", handle.WithGra
 
 // Inference runs f in inference mode and returns f's error. It is like NoGrad, but tensors that f makes can never take
 // part in the recording of gradients, which saves some bookkeeping. PyTorch: torch.inference_mode.
-func Inference(f func() error) error { return mode("Inference", handle.WithInference, true, f) }
+func Inference(f func() error) error {
+	defer handle.ForgetCasts(false)
+	return mode("Inference", handle.WithInference, true, f)
+}
 
 func mode(op string, with func(bool, func() error) error, on bool, f func() error) error {
 	if f == nil {

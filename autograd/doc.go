@@ -17,6 +17,12 @@
 //		return predictions.Err()
 //	})
 //
+// Mixed precision is such a mode, too, and takes two lines around the forward pass of a training loop:
+//
+//	loss := autograd.Autocast(tensor.CPUType, tensor.BFloat16, func() *tensor.Tensor {
+//		return nn.CrossEntropy(model.Forward(batch.Inputs), batch.Targets)
+//	})
+//
 // A Function is a differentiable operator written in Go. Each of its methods runs in a scope. Their errors and panics
 // are returned as errors by Apply and by the backward pass.
 //

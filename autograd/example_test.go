@@ -77,3 +77,15 @@ func ExampleCheckpoint() {
 	// 16 calls in all
 	// 32 <nil>
 }
+
+// Compute the forward pass in mixed precision. The parameter and its gradient stay in float32.
+func ExampleAutocast() {
+	w := tensor.Eye(4).RequiresGrad_()
+	x := tensor.Ones([]int{2, 4})
+	y := autograd.Autocast(tensor.CPUType, tensor.BFloat16, func() *tensor.Tensor { return x.MatMul(w) })
+	if err := y.Sum().Backward(); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(y.DType(), w.DType(), w.Grad().DType())
+	// Output: bfloat16 float32 float32
+}

@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"sync"
 
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -12,11 +13,11 @@ import (
 // Function is a differentiable function written in Go. PyTorch: torch.autograd.Function.
 type Function interface {
 	// Forward computes the outputs. It runs in a scope, with the recording of gradients disabled. It saves what
-	// Backward needs with ctx.SaveForBackward (tensors) and ctx.Set (other values).
+	// Backward needs with ctx.SaveForBackward (tensors) and ctx.Set (other values). It must not change weights.
 	Forward(ctx *Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error)
 	// Backward receives a gradient for each output, nil if the output received none, and returns a gradient for each
-	// input, nil for none. It runs in a scope on a thread of the autograd engine. With CreateGraph, its own operators
-	// are recorded.
+	// input, nil for none. It runs in a scope on a thread of the autograd engine, in the Autocast regions in which
+	// Forward ran. With CreateGraph, its own operators are recorded.
 	Backward(ctx *Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error)
 }
 
@@ -121,7 +122,8 @@ func check(op string, t *tensor.Tensor) error {
 
 func forward(f Function, ctx *Context, inputs []*tensor.Tensor) (outputs []*tensor.Tensor, err error) {
 	const op = "Apply"
-	err = NoGrad(func() error {
+	// Not NoGrad, which drops the casts that autocast keeps: Forward does not change weights.
+	err = handle.WithGrad(false, func() error {
 		outputs, err = recovered(func() ([]*tensor.Tensor, error) { return f.Forward(ctx, append([]*tensor.Tensor{}, inputs...)...) })
 		if err != nil {
 			return err

@@ -103,17 +103,34 @@ func safetensors(t *testing.T, path string) map[string]*tensor.Tensor {
 	return out
 }
 
-// TestGPT compares twenty training steps with PyTorch's.
-func TestGPT(t *testing.T) {
-	leak.Check(t)
+// loadedGPT returns the model of gpt.json with its first weights, and its batches.
+func loadedGPT(t *testing.T) (*gpt, *gptFile) {
 	var file gptFile
 	golden.Read(t, "gpt.json", &file)
 	g := newGPT(&file)
-	defer nn.Release(g)
-	err := tensor.WithScope(func() error { return nn.LoadStateDict(g, safetensors(t, golden.Path("gpt.safetensors"))) })
-	if err != nil {
+	t.Cleanup(func() { nn.Release(g) })
+	if err := tensor.WithScope(func() error { return nn.LoadStateDict(g, safetensors(t, golden.Path("gpt.safetensors"))) }); err != nil {
 		t.Fatal(err)
 	}
+	return g, &file
+}
+
+// loss returns the loss of a step.
+func (f *gptFile) loss(g *gpt, step int) *tensor.Tensor {
+	c, batch := f.Config, f.Batches[step%len(f.Batches)]
+	var flat []int
+	for _, row := range batch {
+		flat = append(flat, row...)
+	}
+	ids := tensor.FromSlice(flat, []int{len(batch), c.Context + 1})
+	logits := g.Forward(ids.Narrow(1, 0, c.Context))
+	return nn.CrossEntropy(logits.Reshape(-1, c.Vocab), ids.Narrow(1, 1, c.Context).Reshape(-1))
+}
+
+// TestGPT compares twenty training steps with PyTorch's.
+func TestGPT(t *testing.T) {
+	leak.Check(t)
+	g, file := loadedGPT(t)
 	c := file.Config
 	opt, err := optim.NewAdamW(nn.Parameters(g), c.LR, optim.Betas(c.Beta1, c.Beta2), optim.Eps(c.Eps), optim.WeightDecay(c.WeightDecay))
 	if err != nil {
@@ -121,15 +138,9 @@ func TestGPT(t *testing.T) {
 	}
 	defer opt.Release()
 	worst := 0.0
-	for step, batch := range file.Batches {
+	for step := range file.Batches {
 		err := tensor.WithScope(func() error {
-			var flat []int
-			for _, row := range batch {
-				flat = append(flat, row...)
-			}
-			ids := tensor.FromSlice(flat, []int{len(batch), c.Context + 1})
-			logits := g.Forward(ids.Narrow(1, 0, c.Context))
-			loss := nn.CrossEntropy(logits.Reshape(-1, c.Vocab), ids.Narrow(1, 1, c.Context).Reshape(-1))
+			loss := file.loss(g, step)
 			opt.ZeroGrad()
 			if err := loss.Backward(); err != nil {
 				return err

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -214,6 +215,7 @@ func (b *Optimizer) lockedStep() error {
 	if err := b.ready("Step"); err != nil {
 		return err
 	}
+	defer handle.ForgetCasts(true)
 	if b.kind.whole {
 		return refuse.Error("Step", tensor.ErrArgument, "%s evaluates the loss several times in a step: use StepClosure", b.kind.Name)
 	}

@@ -14,6 +14,10 @@ import (
 // by the same scale before the optimizer's step, and skips steps whose gradients have infinities or NaN. PyTorch:
 // torch.amp.GradScaler.
 //
+//	loss := autograd.Autocast(tensor.CUDAType, tensor.Float16, func() *tensor.Tensor {
+//		return nn.CrossEntropy(model.Forward(x), targets)
+//	})
+//	opt.ZeroGrad()
 //	if err := scaler.Scale(loss).Backward(); err != nil {
 //		return err
 //	}

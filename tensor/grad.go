@@ -561,6 +561,46 @@ func withStream(op string, device int32, id int64, f func() error) error {
 	return withMode(op, cshim.Mode{Kind: cshim.ModeStream, Device: device, Stream: id}, f)
 }
 
+// casting is the number of goroutines in regions of autocast, each counted once for each region.
+var casting atomic.Int64
+
+// withAutocast runs f with autocast of a device type to a dtype, which Float32 turns off. It implements
+// autograd.Autocast.
+func withAutocast(device DeviceType, dtype DType, f func() error) error {
+	const op = "Autocast"
+	if dtype != BFloat16 && dtype != Float16 && dtype != Float32 {
+		return refused(op, ErrArgument, "the dtype is %v: want BFloat16, Float16, or Float32 for none", dtype)
+	}
+	if device < 0 {
+		return refused(op, ErrArgument, "device type %d does not exist", device)
+	}
+	m := cshim.Mode{Kind: cshim.ModeAutocast, On: dtype != Float32, Device: int32(device), DType: int32(dtype)}
+	if m.On {
+		casting.Add(1)
+		defer casting.Add(-1)
+	}
+	return withMode(op, m, f)
+}
+
+// autocastDType returns the dtype to which this goroutine casts for a device type, and Float32 outside autocast.
+func autocastDType(device DeviceType) DType {
+	if device < 0 || cshim.Load() != nil {
+		return Float32
+	}
+	if m := cshim.ModeGet(cshim.ModeAutocast, int32(device)); m.On {
+		return DType(m.DType)
+	}
+	return Float32
+}
+
+// forgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: all of them if
+// everywhere, and otherwise those of this goroutine's region.
+func forgetCasts(everywhere bool) {
+	if casting.Load() != 0 {
+		cshim.ClearCasts(everywhere)
+	}
+}
+
 // withMode runs f in a mode on this goroutine, which is locked to its thread meanwhile. An error of the mode itself names op.
 func withMode(op string, m cshim.Mode, f func() error) error {
 	if err := cshim.Load(); err != nil {

@@ -26,4 +26,7 @@ func init() {
 	handle.WithGrad = withGrad
 	handle.WithStream = withStream
 	handle.WithInference = withInference
+	handle.WithAutocast = withAutocast
+	handle.AutocastDType = autocastDType
+	handle.ForgetCasts = forgetCasts
 }

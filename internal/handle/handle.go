@@ -19,8 +19,10 @@ var (
 	Checkpoint  any // func(inputs []*tensor.Tensor, f func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
 	TieFunction any // func(inputs, outputs, saved []*tensor.Tensor, f func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
 	// RecordStream records that a stream uses t's memory: func(t *tensor.Tensor, device int32, id int64) error.
-	RecordStream any
-	AdamStep     any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
+	RecordStream  any
+	WithAutocast  any // func(device tensor.DeviceType, dtype tensor.DType, f func() error) error
+	AutocastDType any // func(device tensor.DeviceType) tensor.DType
+	AdamStep      any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
 
 // Adam holds the settings of AdamStep.
@@ -39,3 +41,7 @@ var NativeError func(op string, err error) error
 // WithGrad and WithInference run f with the recording of gradients or inference mode on or off on this goroutine, which
 // is locked to its thread meanwhile.
 var WithGrad, WithInference func(on bool, f func() error) error
+
+// ForgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: those of all
+// regions if everywhere, and otherwise those of this goroutine's region.
+var ForgetCasts func(everywhere bool)

@@ -133,6 +133,10 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 			}
 		}
 	case "autograd":
+		if fn.Name() == "Autocast" {
+			f.resultsOfArg = true
+			break
+		}
 		if sig.Results().Len() == 1 && carries(sig.Results().At(0).Type()) {
 			return unknownResults(fn, true), true
 		}

@@ -104,4 +104,5 @@ def main():
     print("losses", losses[0], "to", losses[-1])
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+// Autocast trains a network in mixed precision: parameters, gradients and the optimizer's state are float32, and matrix
+// products compute in bfloat16.
+//
+//	go run ./cmd/linstock setup    # once
+//	go run ./examples/autocast
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+)
+
+func main() {
+	var o options
+	flag.IntVar(&o.steps, "steps", 300, "training steps")
+	flag.IntVar(&o.batch, "batch", 64, "samples per step")
+	flag.Float64Var(&o.lr, "lr", 3e-3, "learning rate of AdamW")
+	flag.Uint64Var(&o.seed, "seed", 1, "seed of the samples and the weights")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := command(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func command(ctx context.Context, o options) error {
+	r, err := newRun(o)
+	if err != nil {
+		return err
+	}
+	if err := r.train(ctx, o); err != nil {
+		return err
+	}
+	for i := 0; i < len(r.losses); i += max(1, len(r.losses)/10) {
+		fmt.Printf("step %d: loss %.4f\n", i, r.losses[i])
+	}
+	return nil
+}
