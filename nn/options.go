@@ -35,6 +35,8 @@ type settings struct {
 	align, recompute, antiAlias     bool
 	totalLength                     int
 	hasTotalLength, padLeft         bool
+	average                         AvgFn
+	hasAverage, buffers             bool
 	bagMode                         string
 
 	normDim, iterations  int

@@ -135,7 +135,11 @@ func declarations(t *testing.T, dir string) map[string]bool {
 				name := d.Name.Name
 				if d.Recv != nil {
 					if star, ok := d.Recv.List[0].Type.(*ast.StarExpr); ok {
-						if id, ok := star.X.(*ast.Ident); ok {
+						recv := star.X
+						if generic, ok := recv.(*ast.IndexExpr); ok {
+							recv = generic.X
+						}
+						if id, ok := recv.(*ast.Ident); ok {
 							name = id.Name + "." + name
 						}
 					}
