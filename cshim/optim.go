@@ -3,6 +3,8 @@ package cshim
 /*
 #cgo noescape lsc_adam_step
 #cgo nocallback lsc_adam_step
+#cgo noescape lsc_round_stochastic
+#cgo nocallback lsc_round_stochastic
 #include "table_gen.h"
 */
 import "C"
@@ -23,4 +25,10 @@ func AdamStep(how Adam, params, avgs, sqs, maxs, steps []Handle) ErrorRef {
 		m = handles(maxs)
 	}
 	return C.lsc_adam_step(&c, C.uint64_t(len(params)), handles(params), handles(avgs), handles(sqs), m, handles(steps))
+}
+
+// RoundStochastic rounds from, float32, to bfloat16 into to, up or down at random.
+func RoundStochastic(to, from Handle) ErrorRef {
+	defer enter().leaveLong()
+	return C.lsc_round_stochastic(native(to), native(from))
 }

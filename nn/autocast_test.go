@@ -129,3 +129,60 @@ func trainAutocast(t *testing.T, model string, dtype tensor.DType, steps int) (l
 	}
 	return losses
 }
+
+// TestBFloat16Training compares the loss of a bfloat16 model after 120 steps with that of a float32 one. Updates are too
+// small for bfloat16 at this rate, so without masters or stochastic rounding the loss stays behind.
+func TestBFloat16Training(t *testing.T) {
+	leak.Check(t)
+	last := func(dtype tensor.DType, opts ...optim.Option) (loss float64) {
+		if err := tensor.ManualSeed(5); err != nil {
+			t.Fatal(err)
+		}
+		g, f := loadedGPT(t)
+		if err := nn.To(g, dtype); err != nil {
+			t.Fatal(err)
+		}
+		opt, err := optim.NewAdamW(nn.Parameters(g), 1e-4, append(opts, optim.WeightDecay(0.01))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer opt.Release()
+		// The mean of the last steps, one for each batch.
+		for step := range 120 {
+			err := tensor.WithScope(func() error {
+				l := f.loss(g, step)
+				opt.ZeroGrad()
+				if err := l.Backward(); err != nil {
+					return err
+				}
+				if step >= 120-len(f.Batches) {
+					v, err := l.Item()
+					if err != nil {
+						return err
+					}
+					loss += v / float64(len(f.Batches))
+				}
+				return opt.Step()
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return loss
+	}
+	want := last(tensor.Float32)
+	for _, c := range []struct {
+		name        string
+		opts        []optim.Option
+		least, most float64
+	}{
+		{"masters", []optim.Option{optim.MasterWeights()}, 0, 1e-3},
+		{"stochastic rounding", []optim.Option{optim.StochasticRounding()}, 0, 1e-3},
+		{"neither", nil, 2e-2, 10},
+	} {
+		off := math.Abs(last(tensor.BFloat16, c.opts...)-want) / want
+		if t.Logf("%s: off by %.2g of %.4f", c.name, off, want); !(off >= c.least && off <= c.most) {
+			t.Errorf("%s: the loss is off by %v, want %v to %v", c.name, off, c.least, c.most)
+		}
+	}
+}

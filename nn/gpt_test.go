@@ -124,7 +124,7 @@ func (f *gptFile) loss(g *gpt, step int) *tensor.Tensor {
 	}
 	ids := tensor.FromSlice(flat, []int{len(batch), c.Context + 1})
 	logits := g.Forward(ids.Narrow(1, 0, c.Context))
-	return nn.CrossEntropy(logits.Reshape(-1, c.Vocab), ids.Narrow(1, 1, c.Context).Reshape(-1))
+	return nn.CrossEntropy(logits.Reshape(-1, c.Vocab).To(tensor.Float32), ids.Narrow(1, 1, c.Context).Reshape(-1))
 }
 
 // TestGPT compares twenty training steps with PyTorch's.

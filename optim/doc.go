@@ -29,7 +29,8 @@
 //
 // Make the optimizer after the model has its final device and dtype (nn.To): the optimizer's state takes the dtype and
 // device that each parameter has at its first step. AddGroup adds parameters with their own hyperparameters.
-// MasterWeights keeps float32 copies of bfloat16 and float16 parameters.
+// MasterWeights keeps float32 copies of bfloat16 and float16 parameters, and StochasticRounding trains bfloat16 parameters
+// without copies. StepInBackward updates each parameter within the backward pass, so that gradients do not add up.
 //
 // StateDict and LoadStateDict save and restore an optimizer, in PyTorch's layout. A run restored from a checkpoint of the
 // model, the optimizer and the random generator computes the same bits as a run that was not interrupted.

@@ -54,6 +54,8 @@ type Group struct {
 	// MasterWeights keeps a float32 copy of each bfloat16 and float16 parameter, which the optimizer updates and rounds
 	// to the parameter.
 	MasterWeights bool
+	// StochasticRounding rounds bfloat16 parameters up or down at random after each step.
+	StochasticRounding bool
 
 	// Extra holds other numbers by name: the options of an Algorithm that is not this package's, and what schedulers
 	// record, such as "initial_lr". The optimizer's state includes them.
@@ -153,6 +155,7 @@ var hypers = []hyper{
 	{"history_size", "HistorySize", func(g *Group) []any { return []any{&g.HistorySize} }, false, atLeast1},
 	{"line_search_fn", "LineSearchFn", func(g *Group) []any { return []any{&g.LineSearchFn} }, false, nil},
 	{"master_weights", "MasterWeights", func(g *Group) []any { return []any{&g.MasterWeights} }, false, nil},
+	{"stochastic_rounding", "StochasticRounding", func(g *Group) []any { return []any{&g.StochasticRounding} }, false, nil},
 }
 
 func upTo1(v float64) string {
@@ -166,7 +169,7 @@ func upTo1(v float64) string {
 func (a *Algorithm) hypers() (hs []*hyper, names []string) {
 	for i := range hypers {
 		h := &hypers[i]
-		if h.key == "lr" || slices.Contains(a.Options, h.key) || h.key == "master_weights" && !a.whole {
+		if h.key == "lr" || slices.Contains(a.Options, h.key) || ours[h.key] && !a.whole {
 			hs, names = append(hs, h), append(names, h.option)
 		}
 	}
@@ -177,6 +180,9 @@ func (a *Algorithm) hypers() (hs []*hyper, names []string) {
 	}
 	return hs, names
 }
+
+// ours are the hyperparameters that PyTorch does not have. A state has them if they are set.
+var ours = map[string]bool{"master_weights": true, "stochastic_rounding": true}
 
 // Option is a keyword argument of a constructor or of AddGroup.
 type Option struct {
@@ -351,6 +357,15 @@ func MasterWeights(on ...bool) Option {
 	return flag("MasterWeights", on, func(g *Group) *bool { return &g.MasterWeights })
 }
 
+// StochasticRounding trains the bfloat16 parameters of the group without float32 copies: a step computes in float32, with
+// state in float32, and rounds each element to one of the two bfloat16 numbers beside it at random, up with the probability
+// (value - lower) / (upper - lower). The mean of the result is the value, so updates too small for bfloat16 add up on
+// average. Rounding to nearest would drop them. It draws from the generator of the parameters' device. Other parameters do
+// not change. It cannot be combined with MasterWeights. PyTorch has no such option.
+func StochasticRounding(on ...bool) Option {
+	return flag("StochasticRounding", on, func(g *Group) *bool { return &g.StochasticRounding })
+}
+
 // Set sets an option of an Algorithm that is not this package's: the number Extra[name] of the group.
 func Set(name string, v float64) Option {
 	return Option{name, func(g *Group) { g.note(name, v) }}
@@ -398,6 +413,9 @@ func (a *Algorithm) check(op string, g *Group) error {
 				return refuse.Error(op, tensor.ErrArgument, "%s %s, got %v", h.option, why, v)
 			}
 		}
+	}
+	if g.MasterWeights && g.StochasticRounding {
+		return refuse.Error(op, tensor.ErrArgument, "MasterWeights and StochasticRounding cannot be combined")
 	}
 	for name, v := range g.Extra {
 		if why := finite(v); why != "" {

@@ -286,7 +286,7 @@ func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64
 }
 
 func (b *Optimizer) stepGroup(g *Group) error {
-	if b.kind.fast != nil && !g.MasterWeights && b.allStarted(g) {
+	if b.kind.fast != nil && !g.MasterWeights && !g.StochasticRounding && b.allStarted(g) {
 		for _, bk := range g.buckets {
 			if err := b.kind.fast(g, bk); err != nil {
 				return err
@@ -321,9 +321,7 @@ func (b *Optimizer) step(g *Group) error {
 	}
 	defer func() {
 		for _, bk := range g.buckets {
-			clear(bk.grads)
-			clear(bk.part.Grads)
-			clear(bk.part.Params)
+			bk.clear()
 		}
 	}()
 	for _, bk := range g.buckets {
@@ -334,17 +332,32 @@ func (b *Optimizer) step(g *Group) error {
 	return nil
 }
 
+// clear forgets the tensors of a step.
+func (bk *bucket) clear() {
+	clear(bk.grads)
+	clear(bk.part.Grads)
+	clear(bk.part.Params)
+}
+
 // halved reports whether the group keeps float32 copies of the bucket's parameters.
 func (g *Group) halved(bk *bucket) bool {
 	return g.MasterWeights && (bk.dtype == tensor.BFloat16 || bk.dtype == tensor.Float16)
 }
 
-// stored returns the tensor that the algorithm updates for a parameter: its float32 copy or the parameter itself.
-func (bk *bucket) stored(i int) *tensor.Tensor {
-	if m := bk.masters[i]; m != nil {
+// rounds reports whether the group rounds the bucket's parameters stochastically.
+func (g *Group) rounds(bk *bucket) bool { return g.StochasticRounding && bk.dtype == tensor.BFloat16 }
+
+// stored returns the tensor that the algorithm updates for a parameter: its float32 copy, for stochastic rounding a new
+// one, or the parameter itself.
+func (g *Group) stored(bk *bucket, i int) *tensor.Tensor {
+	switch m := bk.masters[i]; {
+	case m != nil:
 		return m
+	case g.rounds(bk):
+		return bk.params[i].Detach().To(tensor.Float32)
+	default:
+		return bk.params[i]
 	}
-	return bk.params[i]
 }
 
 func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {
@@ -359,7 +372,7 @@ func (b *Optimizer) stepBucket(g *Group, bk *bucket) error {
 	}
 	usual := [4]bool{}
 	usual[which(false, false)] = true
-	if !missing && parts == usual && !g.halved(bk) {
+	if !missing && parts == usual && !g.halved(bk) && !g.rounds(bk) {
 		// In the usual case the lists are those of the previous step.
 		if bk.full.Params == nil {
 			bk.full = Batch{Params: bk.params, State: bk.state, Steps: bk.steps}
@@ -432,6 +445,36 @@ func (b *Optimizer) started(g *Group, bk *bucket, i int) bool {
 // stepPart steps the parameters that have a sparse or dense gradient: those without state if first, and those with state
 // otherwise. A fused kernel cannot take both at once, because is_first_step applies to the whole list.
 func (b *Optimizer) stepPart(g *Group, bk *bucket, sparse, first bool) error {
+	var at []int
+	for i, grad := range bk.grads {
+		if grad != nil && b.started(g, bk, i) != first && grad.IsSparse() == sparse {
+			at = append(at, i)
+		}
+	}
+	if !g.rounds(bk) {
+		return b.stepSome(g, bk, at, sparse, first)
+	}
+	for len(at) > 0 {
+		// The float32 copies of only some parameters exist at a time.
+		n, size := 1, bk.params[at[0]].Numel()
+		for n < len(at) && size+bk.params[at[n]].Numel() <= roundedTogether {
+			size += bk.params[at[n]].Numel()
+			n++
+		}
+		if err := tensor.WithScope(func() error { return b.stepSome(g, bk, at[:n], sparse, first) }); err != nil {
+			return err
+		}
+		at = at[n:]
+	}
+	return nil
+}
+
+// roundedTogether is the number of elements that are rounded stochastically in one go, if there is more than one
+// parameter. Their copies and gradients in float32 have 8 bytes an element.
+const roundedTogether = 1 << 20
+
+// stepSome steps the parameters with the numbers at.
+func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool) error {
 	part := &bk.part
 	part.Params, part.Grads, part.Steps, part.First = part.Params[:0], part.Grads[:0], part.Steps[:0], first
 	if part.State == nil {
@@ -440,53 +483,57 @@ func (b *Optimizer) stepPart(g *Group, bk *bucket, sparse, first bool) error {
 	for s := range part.State {
 		part.State[s] = part.State[s][:0]
 	}
-	var at, fresh []int
+	counted := 0
 	undo := func(err error) error {
-		// Drop the state of parameters whose first step failed.
-		for _, i := range fresh {
-			bk.drop(i)
-		}
-		for _, i := range at {
-			bk.steps[i] = max(0, bk.steps[i]-1)
+		for k, i := range at {
+			if first {
+				bk.drop(i) // the state of a parameter whose first step failed
+			} else if k < counted {
+				bk.steps[i] = max(0, bk.steps[i]-1)
+			}
 		}
 		return err
 	}
-	for i, grad := range bk.grads {
-		if grad == nil || b.started(g, bk, i) == first || grad.IsSparse() != sparse {
-			continue
-		}
+	rounded := make([]*tensor.Tensor, 0, len(at))
+	for _, i := range at {
 		if first {
-			fresh = append(fresh, i)
 			if err := b.start(g, bk, i); err != nil {
 				return undo(err)
 			}
 		}
-		if bk.masters[i] != nil {
+		grad, stored := bk.grads[i], g.stored(bk, i)
+		if stored != bk.params[i] {
 			grad = grad.To(tensor.Float32)
 		}
-		at = append(at, i)
 		bk.steps[i]++
-		part.Params, part.Grads, part.Steps = append(part.Params, bk.stored(i)), append(part.Grads, grad), append(part.Steps, bk.steps[i])
+		counted++
+		part.Params, part.Grads, part.Steps = append(part.Params, stored), append(part.Grads, grad), append(part.Steps, bk.steps[i])
 		for s := range bk.state {
 			part.State[s] = append(part.State[s], bk.state[s][i])
 		}
+		rounded = append(rounded, bk.params[i])
 		// The parts that come next must not step it again.
 		bk.grads[i] = nil
 	}
 	if err := b.run(g, part, sparse); err != nil {
 		return undo(err)
 	}
-	if !g.halved(bk) {
-		return nil
+	switch {
+	case g.halved(bk):
+		var f foreach
+		f.do("copy_", rounded, part.Params)
+		return f.err
+	case g.rounds(bk):
+		for k, p := range rounded {
+			if err := roundStochastic(p, part.Params[k]); err != nil {
+				return err
+			}
+		}
 	}
-	rounded := make([]*tensor.Tensor, len(at))
-	for k, i := range at {
-		rounded[k] = bk.params[i]
-	}
-	var f foreach
-	f.do("copy_", rounded, part.Params)
-	return f.err
+	return nil
 }
+
+var roundStochastic = handle.RoundStochastic.(func(to, from *tensor.Tensor) error)
 
 // start makes the state of a parameter before its first step.
 func (b *Optimizer) start(g *Group, bk *bucket, i int) error {
@@ -497,12 +544,13 @@ func (b *Optimizer) start(g *Group, bk *bucket, i int) error {
 		}
 		bk.masters[i] = t
 	}
+	stored := g.stored(bk, i)
 	for s := range bk.state {
 		slot := &b.kind.Slots[s]
 		if bk.state[s][i] != nil || slot.Used != nil && !slot.Used(g, bk.params[i]) {
 			continue
 		}
-		t, err := kept(slot.fresh(g, bk.stored(i)))
+		t, err := kept(slot.fresh(g, stored))
 		if err != nil {
 			return err
 		}

@@ -183,8 +183,8 @@ func (b *Optimizer) snapshot(state map[int]map[string]any, groups *[]map[string]
 			torch[k] = v
 		}
 		for _, h := range hs {
-			if h.key != "master_weights" || g.MasterWeights {
-				torch[h.torchKey()] = h.value(g)
+			if v := h.value(g); !ours[h.key] || v == true {
+				torch[h.torchKey()] = v
 			}
 		}
 		for k, v := range g.Extra {
@@ -357,6 +357,8 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded
 			return l, err
 		}
 		p = l.master
+	} else if g.rounds(at.b) {
+		p = p.Detach().To(tensor.Float32)
 	}
 	if v, ok := state["step"]; ok && a.Counts {
 		left--

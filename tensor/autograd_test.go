@@ -65,6 +65,63 @@ func TestHooks(t *testing.T) {
 	})
 }
 
+func TestPostAccumulateGradHook(t *testing.T) {
+	begin(t)
+	mine := errors.New("mine")
+	scoped(t, func() {
+		x := leaf(1, 2)
+		var calls []string
+		add := func(name string, f func(leaf *Tensor) error) func() {
+			remove, err := x.RegisterPostAccumulateGradHook(func(leaf *Tensor) error {
+				calls = append(calls, name)
+				return f(leaf)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return remove
+		}
+		look := add("look", func(leaf *Tensor) error { wantValues(t, "the sum of both uses", leaf.Grad(), 7, 7); return nil })
+		drop := add("drop", func(leaf *Tensor) error { return leaf.SetGrad(nil) })
+		backward := func() error { return x.Mul(3).Sum().Add(x.Mul(4).Sum()).Backward() }
+		if err := backward(); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "calls", strings.Join(calls, " "), "look drop")
+		if x.Grad() != nil {
+			t.Errorf("the gradient is %v", x.Grad())
+		}
+		// Grad accumulates nothing.
+		if _, err := runGrad([]*Tensor{x.Sum()}, []*Tensor{x}); err != nil {
+			t.Fatal(err)
+		}
+		look()
+		look()
+		drop()
+		if err := backward(); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "calls after the hooks are removed", len(calls), 2)
+		for _, f := range []func(*Tensor) error{func(*Tensor) error { return mine }, func(*Tensor) error { panic(mine) }} {
+			remove := add("fails", f)
+			if err := backward(); err == nil || !strings.Contains(err.Error(), "mine") {
+				t.Errorf("a hook that fails: %v", err)
+			}
+			remove()
+		}
+		for name, y := range map[string]*Tensor{"not a leaf": x.Mul(2), "no gradient": Ones([]int{1})} {
+			if _, err := y.RegisterPostAccumulateGradHook(func(*Tensor) error { return nil }); !errors.Is(err, ErrArgument) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if remove, err := x.RegisterPostAccumulateGradHook(nil); !errors.Is(err, ErrNil) {
+			t.Errorf("no function: %v", err)
+		} else {
+			remove()
+		}
+	})
+}
+
 func TestHookFailures(t *testing.T) {
 	begin(t)
 	mine := errors.New("mine")

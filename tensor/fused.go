@@ -34,3 +34,15 @@ func adamStep(how handle.Adam, params, avgs, sqs, maxs, steps []*Tensor) error {
 	}
 	return newError(op, asError(cshim.AdamStep(cshim.Adam(how), of(0), of(1), of(2), last, of(3))))
 }
+
+// roundStochastic rounds from, a float32 tensor, to bfloat16 into to, which has the same shape and device. Each element
+// becomes one of the two numbers beside it at random, so that the mean is the value.
+func roundStochastic(to, from *Tensor) error {
+	const op = "StochasticRounding"
+	p, err := pinAll(op, []*Tensor{to, from}, false)
+	if err != nil {
+		return err
+	}
+	defer p.unpin()
+	return newError(op, asError(cshim.RoundStochastic(p.hs[0], p.hs[1])), to, from)
+}

@@ -425,6 +425,9 @@ type hook func(grad *Tensor) (*Tensor, error)
 func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 	failed = guarded(func() error {
 		v, _ := natives.Load(id)
+		if f, ok := v.(accumulateHook); ok {
+			return WithScope(func() error { return f(lend(grad)) })
+		}
 		f, ok := v.(hook)
 		if !ok {
 			return nil
@@ -445,27 +448,46 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 // gradient; nil leaves it unchanged. f runs on a thread of the autograd engine, in a scope. The backward pass returns
 // an error or panic of f. The returned function removes the hook. PyTorch: Tensor.register_hook.
 func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove func(), err error) {
-	nothing := func() {}
 	if f == nil {
-		return nothing, refused("RegisterHook", ErrNil, "a function is needed, got nil")
+		return func() {}, refused("RegisterHook", ErrNil, "a function is needed, got nil")
 	}
+	return t.register("RegisterHook", hook(f), cshim.RegisterHook, cshim.RemoveHook)
+}
+
+type accumulateHook func(leaf *Tensor) error
+
+// RegisterPostAccumulateGradHook calls f with t, a leaf that requires gradients, each time a backward pass has added to
+// its Grad: f may use the gradient and set it to nil before the pass computes the next ones. f runs on a thread of the
+// autograd engine, in a scope; its argument is another handle of t, which ends with f. The backward pass returns an error
+// or panic of f. The returned function removes the hook. If f refers to t or to what holds t, they are not freed before
+// the hook is removed or t is released. PyTorch: Tensor.register_post_accumulate_grad_hook.
+func (t *Tensor) RegisterPostAccumulateGradHook(f func(leaf *Tensor) error) (remove func(), err error) {
+	const op = "RegisterPostAccumulateGradHook"
+	if f == nil {
+		return func() {}, refused(op, ErrNil, "a function is needed, got nil")
+	}
+	return t.register(op, accumulateHook(f), cshim.RegisterAccumulateHook, cshim.RemoveAccumulateHook)
+}
+
+// register registers a hook and returns the function that removes it.
+func (t *Tensor) register(op string, f any, add func(cshim.Handle, uint64) (uint32, cshim.ErrorRef), remove func(cshim.Handle, uint32) cshim.ErrorRef) (func(), error) {
 	var slot uint32
-	err = t.use("RegisterHook", func(h cshim.Handle) error {
-		id := keepAlive(hook(f))
+	err := t.use(op, func(h cshim.Handle) error {
+		id := keepAlive(f)
 		var ref cshim.ErrorRef
-		if slot, ref = cshim.RegisterHook(h, id); ref != nil {
+		if slot, ref = add(h, id); ref != nil {
 			forget(id)
-			return newError("RegisterHook", cshim.Take(ref), t)
+			return newError(op, cshim.Take(ref), t)
 		}
 		return nil
 	})
 	if err != nil {
-		return nothing, err
+		return func() {}, err
 	}
 	var once sync.Once
 	return func() {
 		once.Do(func() {
-			_ = t.use("RegisterHook", func(h cshim.Handle) error { return asError(cshim.RemoveHook(h, slot)) })
+			_ = t.use(op, func(h cshim.Handle) error { return asError(remove(h, slot)) })
 			forgetDropped()
 		})
 	}, nil

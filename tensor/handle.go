@@ -23,6 +23,7 @@ func init() {
 	handle.AdamStep = adamStep
 	handle.NativeError = func(op string, err error) error { return newError(op, err) }
 	handle.RecordStream = recordStream
+	handle.RoundStochastic = roundStochastic
 	handle.WithGrad = withGrad
 	handle.WithStream = withStream
 	handle.WithInference = withInference

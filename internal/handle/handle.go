@@ -22,7 +22,9 @@ var (
 	RecordStream  any
 	WithAutocast  any // func(device tensor.DeviceType, dtype tensor.DType, f func() error) error
 	AutocastDType any // func(device tensor.DeviceType) tensor.DType
-	AdamStep      any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
+	// Rounds from, float32, to to, bfloat16, up or down at random.
+	RoundStochastic any // func(to, from *tensor.Tensor) error
+	AdamStep        any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
 
 // Adam holds the settings of AdamStep.

@@ -28,7 +28,8 @@ func Core(path string) bool {
 var retaining = map[string]bool{
 	"tensor.Keep": true, "tensor.MoveOut": true, "tensor.Adopt": true, "tensor.ReleaseExcept": true, "tensor.Track": true,
 	"tensor.Replace": true, "tensor.Call": true, "tensor.CallUnchecked": true, "tensor.RegisterHook": true,
-	"tensor.FromMapped": true, "tensor.OptionValue": true,
+	"tensor.RegisterPostAccumulateGradHook": true,
+	"tensor.FromMapped":                     true, "tensor.OptionValue": true,
 
 	"autograd.Apply": true, "autograd.SaveForBackward": true, "autograd.Set": true, "autograd.Saved": true,
 	"autograd.Value": true, "autograd.Checkpoint": true, "autograd.CheckpointAll": true, "autograd.GradCheck": true,
