@@ -32,4 +32,7 @@
 //	for _, block := range model.Blocks {
 //		x = autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return block.Forward(in[0]) }, x)
 //	}
+//
+// SavedTensors trades copies for memory: it keeps what operators save for the backward pass on the CPU, on disk or in a
+// smaller dtype. KeepInCheckpoint keeps the results of chosen parts of a checkpointed function.
 package autograd

@@ -27,6 +27,12 @@ package cshim
 #cgo nocallback lsc_function_attach
 #cgo noescape lsc_checkpoint_push
 #cgo nocallback lsc_checkpoint_push
+#cgo noescape lsc_checkpoint_keep
+#cgo nocallback lsc_checkpoint_keep
+#cgo noescape lsc_checkpoint_kept
+#cgo nocallback lsc_checkpoint_kept
+#cgo noescape lsc_checkpoint_take
+#cgo nocallback lsc_checkpoint_take
 #cgo noescape lsc_saved_push
 #cgo nocallback lsc_saved_push
 #cgo noescape lsc_saved_pop
@@ -136,19 +142,38 @@ func CheckpointPush(id uint64, inputs []Handle) (depth uint64, err ErrorRef) {
 	return uint64(d), e
 }
 
-// SavedKind is the form in which a policy keeps saved tensors.
-type SavedKind int32
-
-// The kinds, as in enum ls_saved_kind.
+// The stages of CheckpointKeep.
 const (
-	SavedCPU  SavedKind = C.LS_SAVED_CPU
-	SavedCast SavedKind = C.LS_SAVED_CAST
-	SavedFile SavedKind = C.LS_SAVED_FILE
+	NoCheckpoint  = 0
+	FirstRun      = 1
+	Recomputation = 2
+)
+
+// CheckpointKeep begins a part of a checkpointed function whose result is kept. In the first run, SavedPop(depth) ends
+// it.
+func CheckpointKeep() (stage int, depth uint64, err ErrorRef) {
+	var s C.int32_t
+	var d C.uint64_t
+	e := C.lsc_checkpoint_keep(&s, &d)
+	return int(s), uint64(d), e
+}
+
+// CheckpointKept records the result of the part.
+func CheckpointKept(h Handle) ErrorRef { return C.lsc_checkpoint_kept(native(h)) }
+
+// CheckpointTake returns, in a recomputation, the result of the next part.
+func CheckpointTake() Result { return result(C.lsc_checkpoint_take()) }
+
+// The kinds of a SavedPolicy, as in enum ls_saved_kind.
+const (
+	SavedCPU  int32 = C.LS_SAVED_CPU
+	SavedCast int32 = C.LS_SAVED_CAST
+	SavedFile int32 = C.LS_SAVED_FILE
 )
 
 // SavedPolicy is ls_saved_policy.
 type SavedPolicy struct {
-	Kind     SavedKind
+	Kind     int32
 	DType    int32 // of SavedCast
 	Pinned   bool  // of SavedCPU
 	FD       int32 // of SavedFile

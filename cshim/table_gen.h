@@ -22,6 +22,9 @@ typedef struct ls_functions {
   ls_error *(*accumulate_hook_remove)(ls_tensor t, uint32_t slot);
   ls_error *(*function_attach)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope);
   ls_error *(*checkpoint_push)(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth);
+  ls_error *(*checkpoint_keep)(int32_t *stage, uint64_t *depth);
+  ls_error *(*checkpoint_kept)(ls_tensor result);
+  ls_result (*checkpoint_take)(void);
   ls_error *(*saved_push)(const ls_saved_policy *how, uint64_t *depth);
   ls_error *(*saved_pop)(uint64_t depth);
   uint64_t (*dropped_take)(uint64_t *ids, uint64_t cap);
@@ -208,6 +211,9 @@ static inline ls_error *lsc_accumulate_hook_register(ls_tensor t, uint64_t id, u
 static inline ls_error *lsc_accumulate_hook_remove(ls_tensor t, uint32_t slot) { return ls_table.accumulate_hook_remove(t, slot); }
 static inline ls_error *lsc_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope) { return ls_table.function_attach(id, inputs, nin, outputs, nout, saved, nsaved, out, scope); }
 static inline ls_error *lsc_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) { return ls_table.checkpoint_push(id, inputs, n, depth); }
+static inline ls_error *lsc_checkpoint_keep(int32_t *stage, uint64_t *depth) { return ls_table.checkpoint_keep(stage, depth); }
+static inline ls_error *lsc_checkpoint_kept(ls_tensor result) { return ls_table.checkpoint_kept(result); }
+static inline ls_result lsc_checkpoint_take(void) { return ls_table.checkpoint_take(); }
 static inline ls_error *lsc_saved_push(const ls_saved_policy *how, uint64_t *depth) { return ls_table.saved_push(how, depth); }
 static inline ls_error *lsc_saved_pop(uint64_t depth) { return ls_table.saved_pop(depth); }
 static inline uint64_t lsc_dropped_take(uint64_t *ids, uint64_t cap) { return ls_table.dropped_take(ids, cap); }

@@ -5,6 +5,7 @@ import (
 	"runtime"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
 )
 
 // recomputed is a checkpointed function, stored in natives under a number.
@@ -63,6 +64,57 @@ func beginCheckpoint(inputs []*Tensor, f recomputed) (end func() error, err erro
 		defer runtime.UnlockOSThread()
 		return newError(op, asError(cshim.SavedPop(depth)), inputs...)
 	}, nil
+}
+
+// withSaved runs f with a policy for the tensors that its operators save. It implements autograd.SavedTensors.
+func withSaved(p handle.SavedPolicy, f func() error) (err error) {
+	const op = "SavedTensors"
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	depth, ref := cshim.SavedPush(cshim.SavedPolicy(p))
+	if ref != nil {
+		return newError(op, cshim.Take(ref))
+	}
+	defer func() {
+		if e := newError(op, asError(cshim.SavedPop(depth))); err == nil {
+			err = e
+		}
+	}()
+	return f()
+}
+
+// keepInCheckpoint returns f(), and in a recomputation the result of the first run. It implements
+// autograd.KeepInCheckpoint.
+func keepInCheckpoint(f func() *Tensor) (out *Tensor) {
+	const op = "KeepInCheckpoint"
+	if err := cshim.Load(); err != nil {
+		return failed(err)
+	}
+	stage, depth, ref := cshim.CheckpointKeep()
+	switch {
+	case ref != nil:
+		return failed(newError(op, cshim.Take(ref)))
+	case stage == cshim.Recomputation:
+		return wrapResult(op, cshim.CheckpointTake())
+	case stage == cshim.NoCheckpoint:
+		return f()
+	}
+	runtime.LockOSThread() // as the checkpoint has
+	defer runtime.UnlockOSThread()
+	defer func() {
+		if err := newError(op, asError(cshim.SavedPop(depth))); err != nil {
+			out = failed(err)
+		}
+	}()
+	out = f()
+	err := out.use(op, func(h cshim.Handle) error { return newError(op, asError(cshim.CheckpointKept(h)), out) })
+	if err != nil {
+		return failed(err)
+	}
+	return out
 }
 
 // runRecompute is called by a backward pass that needs what a checkpointed function would have saved.

@@ -20,6 +20,8 @@ func init() {
 	handle.Grad = runGrad
 	handle.Checkpoint = runCheckpoint
 	handle.TieFunction = tieFunction
+	handle.WithSaved = withSaved
+	handle.KeepInCheckpoint = keepInCheckpoint
 	handle.AdamStep = adamStep
 	handle.NativeError = func(op string, err error) error { return newError(op, err) }
 	handle.RecordStream = recordStream

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <bit>
@@ -172,10 +173,19 @@ struct Kind {
 
 class Checkpoint;
 
+// The result of a part of a checkpointed function that is not recomputed.
+struct Kept {
+  at::Tensor t;  // shares storage and version with the result
+  int64_t version;
+  bool requires_grad;
+  RandomState after;  // of the generators that the part has used
+};
+
 // Collects the tensors that the function saves in the recomputation, and ends it with the last one.
 class Recomputation final : public SavedPolicy, public std::enable_shared_from_this<Recomputation> {
  public:
-  explicit Recomputation(std::vector<bool> wanted) : wanted_(std::move(wanted)), tensors_(wanted_.size()) {}
+  Recomputation(std::vector<bool> wanted, std::vector<Kept> kept)
+      : wanted_(std::move(wanted)), tensors_(wanted_.size()), kept_(std::move(kept)) {}
   std::unique_ptr<SavedVariableHooks> hooks() override;
   void add(const at::Tensor &t) {
     if (complete()) throw StopRecomputation();
@@ -187,10 +197,28 @@ class Recomputation final : public SavedPolicy, public std::enable_shared_from_t
   bool complete() const { return kinds_.size() == wanted_.size(); }
   const std::vector<Kind> &kinds() const { return kinds_; }
   at::Tensor take(size_t i) { return std::move(tensors_[i]); }
+  Stage stage() const override { return kRecomputation; }
+  at::Tensor kept() override {
+    if (next_kept_ == kept_.size())
+      throw ArgumentError(
+          "Checkpoint: the function has kept more results when it was recomputed than the first time: it "
+          "must compute the same each time");
+    const Kept &k = kept_[next_kept_++];
+    if (k.t._version() != k.version)
+      throw ArgumentError(
+          "Checkpoint: a result that the function has kept was changed in place, so the function cannot "
+          "be recomputed");
+    k.after.restore();
+    at::Tensor t = k.t.detach();
+    if (k.requires_grad) t.set_requires_grad(true);
+    return t;
+  }
 
  private:
   std::vector<bool> wanted_;
   std::vector<at::Tensor> tensors_;
+  std::vector<Kept> kept_;
+  size_t next_kept_ = 0;
   std::vector<Kind> kinds_;
 };
 
@@ -230,7 +258,13 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
   }
   std::unique_ptr<SavedVariableHooks> hooks() override;
   void popped() override;
+  Stage stage() const override { return kFirstRun; }
+  std::shared_ptr<SavedPolicy> keeping() override;
 
+  void keep(Kept &&k) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept_.push_back(std::move(k));
+  }
   size_t note(const at::Tensor &t);
   void forget(size_t i) noexcept;
   at::Tensor take(size_t i);
@@ -317,6 +351,7 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
   std::string spoiled_;  // why it cannot be recomputed
   std::vector<Kind> kinds_;
   std::vector<bool> wanted_;  // of those that are still in the graph
+  std::vector<Kept> kept_;
   std::vector<Pass> passes_;
   std::condition_variable changed_;
 };
@@ -344,6 +379,38 @@ class Placeholder final : public SavedVariableHooks {
 
 std::unique_ptr<SavedVariableHooks> Checkpoint::hooks() {
   return std::make_unique<Placeholder>(shared_from_this());
+}
+
+// In a part of the function whose result is kept: what its operators save is kept as the checkpoint's inputs are.
+class Keeping final : public SavedPolicy {
+ public:
+  Keeping(std::shared_ptr<Checkpoint> of, std::shared_ptr<SavedPolicy> enclosing)
+      : of_(std::move(of)), enclosing_(std::move(enclosing)), random_(RandomState::now()) {}
+  std::unique_ptr<SavedVariableHooks> hooks() override {
+    return enclosing_ == nullptr ? nullptr : enclosing_->hooks();
+  }
+  void keep(const at::Tensor &t) {
+    random_.keep_changed();
+    Kept k{at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(torch::autograd::impl::version_counter(t),
+                                                                       /*allow_tensor_metadata_change=*/false)),
+           t._version(),
+           t.requires_grad(),
+           {}};
+    if (!random_.empty()) k.after = RandomState::now();
+    of_->keep(std::move(k));
+  }
+
+ private:
+  std::shared_ptr<Checkpoint> of_;
+  std::shared_ptr<SavedPolicy> enclosing_;
+  RandomState random_;
+};
+
+std::shared_ptr<SavedPolicy> Checkpoint::keeping() {
+  // The checkpoint's policy is the innermost one.
+  std::shared_ptr<SavedPolicy> enclosing;
+  if (policies.size() > 1) enclosing = policies[policies.size() - 2].policy;
+  return std::make_shared<Keeping>(shared_from_this(), std::move(enclosing));
 }
 
 void Checkpoint::popped() {
@@ -455,7 +522,7 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
     if (!spoiled_.empty()) throw ArgumentError("Checkpoint: " + spoiled_);
     saved = inputs_;
     then = random_;
-    r = std::make_shared<Recomputation>(wanted_);
+    r = std::make_shared<Recomputation>(wanted_, kept_);
   }
   std::vector<at::Tensor> inputs;
   inputs.reserve(saved->size());
@@ -546,6 +613,29 @@ ls_error *ls_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, u
     for (const auto &t : list)
       if (!t.defined()) throw ls::ArgumentError("inputs: a tensor is needed, got none");
     *depth = ls::push_policy(std::make_shared<ls::Checkpoint>(id, std::move(list)));
+  });
+}
+
+ls_error *ls_checkpoint_keep(int32_t *stage, uint64_t *depth) noexcept {
+  return ls::run_void([&] {
+    *stage = ls::policies.empty() ? ls::SavedPolicy::kOther : ls::policies.back().policy->stage();
+    if (*stage == ls::SavedPolicy::kFirstRun) *depth = ls::push_policy(ls::policies.back().policy->keeping());
+  });
+}
+
+ls_error *ls_checkpoint_kept(ls_tensor result) noexcept {
+  return ls::run_void([&] {
+    ls::Borrowed b(result);
+    auto *keeping = ls::policies.empty() ? nullptr : dynamic_cast<ls::Keeping *>(ls::policies.back().policy.get());
+    if (keeping == nullptr) throw ls::ArgumentError("no part of a checkpoint is being computed");
+    keeping->keep(ls::need(b, "result"));
+  });
+}
+
+ls_result ls_checkpoint_take(void) noexcept {
+  return ls::run([&] {
+    if (ls::policies.empty()) throw ls::ArgumentError("no checkpoint is being recomputed");
+    return ls::policies.back().policy->kept();
   });
 }
 

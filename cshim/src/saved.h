@@ -21,6 +21,12 @@ class SavedPolicy {
   virtual std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() = 0;
   // Called when the policy is popped, on its thread. If it throws, the policy is popped nevertheless.
   virtual void popped() {}
+
+  // For parts of a checkpointed function whose results are kept.
+  enum Stage { kOther, kFirstRun, kRecomputation };
+  virtual Stage stage() const { return kOther; }
+  virtual std::shared_ptr<SavedPolicy> keeping() { return nullptr; }  // in kFirstRun: the policy of such a part
+  virtual at::Tensor kept() { return {}; }                            // in kRecomputation: the next part's result
 };
 
 // Pushes a policy on the calling thread's stack and returns the depth before.

@@ -40,6 +40,22 @@ var WithStream func(op string, device int32, id int64, f func() error) error
 // NativeError turns an error of the shim into a *tensor.Error of op.
 var NativeError func(op string, err error) error
 
+// SavedPolicy is cshim.SavedPolicy.
+type SavedPolicy struct {
+	Kind     int32
+	DType    int32
+	Pinned   bool
+	FD       int32
+	MinBytes int64
+	Keep     int64
+}
+
+// WithSaved runs f; what its operators save for the backward pass is kept as p says.
+var WithSaved func(p SavedPolicy, f func() error) error
+
+// KeepInCheckpoint is autograd.KeepInCheckpoint: a func(f func() *tensor.Tensor) *tensor.Tensor.
+var KeepInCheckpoint any
+
 // WithGrad and WithInference run f with the recording of gradients or inference mode on or off on this goroutine, which
 // is locked to its thread meanwhile.
 var WithGrad, WithInference func(on bool, f func() error) error

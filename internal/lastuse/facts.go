@@ -17,7 +17,7 @@ type Func struct {
 	Retains []bool // by parameter
 	Results []Result
 
-	// resultsOfArg: the results are those of the function that is the first argument (tensor.Tidy).
+	// resultsOfArg: the results are those of the function that is the last argument (tensor.Tidy).
 	resultsOfArg bool
 }
 

@@ -853,12 +853,12 @@ func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
 
 // resolved returns f, with the results of the call's function argument if f says that the results are those.
 func (p *Package) resolved(f *Func, call *ast.CallExpr) *Func {
-	if f == nil || !f.resultsOfArg {
+	if f == nil || !f.resultsOfArg || len(call.Args) == 0 {
 		return f
 	}
 	g := *f
 	g.Results = make([]Result, len(f.Results))
-	lit, ok := ast.Unparen(call.Args[0]).(*ast.FuncLit)
+	lit, ok := ast.Unparen(call.Args[len(call.Args)-1]).(*ast.FuncLit)
 	for i := range g.Results {
 		g.Results[i] = Result{Other: true}
 		if ok && p.literals[lit] != nil {

@@ -36,7 +36,7 @@ var retaining = map[string]bool{
 	"autograd.GradGradCheck": true,
 
 	"nn.NewParameter": true, "nn.Parameters": true, "nn.NamedParameters": true, "nn.NamedBuffers": true,
-	"nn.StateDict": true, "nn.Map": true, "nn.NewSequential": true, "nn.GetSubmodule": true,
+	"nn.StateDict": true, "nn.CheckpointSequential": true, "nn.Map": true, "nn.NewSequential": true, "nn.GetSubmodule": true,
 }
 
 // aliasing are functions of package nn that may return one of their tensors, with its index among the parameters after the
@@ -134,9 +134,10 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 			}
 		}
 	case "autograd":
-		if fn.Name() == "Autocast" {
+		switch fn.Name() {
+		case "Autocast", "SavedTensors", "KeepInCheckpoint":
 			f.resultsOfArg = true
-			break
+			return f, true
 		}
 		if sig.Results().Len() == 1 && carries(sig.Results().At(0).Type()) {
 			return unknownResults(fn, true), true

@@ -65,6 +65,13 @@ LS_API ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64
  * last node of the graph that may need it is freed, and at once if there is none. *depth is for ls_saved_pop.
  */
 LS_API ls_error *ls_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) LS_NOEXCEPT;
+/* Begins a part of a checkpointed function whose result is kept. *stage is 0 outside of a checkpoint, where
+ * nothing is to be done, 1 in the first run, and 2 in a recomputation. In the first run the part's operators save
+ * tensors as without the checkpoint, until ls_checkpoint_kept(result) and ls_saved_pop(*depth). In a recomputation
+ * ls_checkpoint_take returns the result in place of the part. */
+LS_API ls_error *ls_checkpoint_keep(int32_t *stage, uint64_t *depth) LS_NOEXCEPT;
+LS_API ls_error *ls_checkpoint_kept(ls_tensor result) LS_NOEXCEPT;
+LS_API ls_result ls_checkpoint_take(void) LS_NOEXCEPT;
 enum ls_saved_kind {
   LS_SAVED_CPU = 0,  /* tensors of other devices are copied to the CPU */
   LS_SAVED_CAST = 1, /* float32 and float64 tensors are cast to dtype */
@@ -99,8 +106,8 @@ typedef struct ls_adam {
 LS_API ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, const ls_tensor *avgs,
                               const ls_tensor *sqs, const ls_tensor *maxs, const ls_tensor *steps) LS_NOEXCEPT;
 
-/* Rounds from (float32) to bfloat16 into to, which has the same shape, up or down at random, so that the mean of the
- * result is the value: up with the probability (value - lower) / (upper - lower). Infinities and NaN stay. The
+/* Rounds from (float32) to bfloat16 into to, which has the same shape, up or down at random, so that the mean of
+ * the result is the value: up with the probability (value - lower) / (upper - lower). Infinities and NaN stay. The
  * generator of the device draws. */
 LS_API ls_error *ls_round_stochastic(ls_tensor to, ls_tensor from) LS_NOEXCEPT;
 
