@@ -29,6 +29,8 @@ func TestLocks(t *testing.T) {
 		func() { b.SetLR(1) },
 		func() { b.ZeroGrad() },
 		func() { _ = b.Step() },
+		func() { _, _ = b.StepInBackward() },
+		func() { _ = b.stepOne(0, 0) },
 		func() { b.Release() },
 		func() { b.StateDict() },
 		func() { _ = b.LoadStateDict(State{}) },

@@ -102,8 +102,7 @@ func keepInCheckpoint(f func() *Tensor) (out *Tensor) {
 	case stage == cshim.NoCheckpoint:
 		return f()
 	}
-	runtime.LockOSThread() // as the checkpoint has
-	defer runtime.UnlockOSThread()
+	// The checkpoint has locked the goroutine to its thread.
 	defer func() {
 		if err := newError(op, asError(cshim.SavedPop(depth))); err != nil {
 			out = failed(err)

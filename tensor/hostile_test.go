@@ -590,6 +590,9 @@ func (h *hostile) value(t reflect.Type) reflect.Value {
 	case reflect.TypeFor[func(*Tensor) (*Tensor, error)]():
 		v = pick(h, nil, func(g *Tensor) (*Tensor, error) { return g.Mul(2), nil }, func(*Tensor) (*Tensor, error) { return h.tensor(), nil },
 			func(*Tensor) (*Tensor, error) { panic("a hook's panic") })
+	case reflect.TypeFor[func(*Tensor) error]():
+		v = pick(h, nil, func(leaf *Tensor) error { return leaf.Grad().Err() }, func(leaf *Tensor) error { return leaf.SetGrad(h.tensor()) },
+			func(*Tensor) error { panic("a hook's panic") })
 	case reflect.TypeFor[nativeFunction]():
 		other := h.tensor()
 		v = pick(h, nativeFunction(nil), func(grads, _ []*Tensor, _ []bool) ([]*Tensor, error) { return grads, nil },

@@ -8,7 +8,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/elsewhere"
+	"github.com/linstock-ml/linstock/internal/handle"
 )
 
 // TestGoexitOnTheMainThread tests that a goroutine may end with an open scope on any thread, including the main one: it
@@ -119,5 +121,24 @@ func TestSingleGoroutineKeepsItsThread(t *testing.T) {
 	// Between operators the goroutine may move.
 	if moved > n/20 {
 		t.Errorf("after %d of %d operators the goroutine was on another thread", moved, n)
+	}
+}
+
+// TestWithSavedStaysOnItsThread tests that the goroutine of a policy for saved tensors, which belongs to the thread, is
+// locked to it, also outside of a scope.
+func TestWithSavedStaysOnItsThread(t *testing.T) {
+	begin(t)
+	err := withSaved(handle.SavedPolicy{Kind: cshim.SavedCPU}, func() error {
+		thread := syscall.Gettid()
+		for range 10 {
+			elsewhere.Thread()
+		}
+		if syscall.Gettid() != thread {
+			t.Error("the goroutine has changed its thread")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
