@@ -81,10 +81,14 @@ func trainAutocast(t *testing.T, model string, dtype tensor.DType, steps int) (l
 		loss = func(step int) *tensor.Tensor { return f.loss(g, step) }
 		opt, err = optim.NewAdamW(nn.Parameters(g), f.Config.LR, optim.WeightDecay(f.Config.WeightDecay))
 	} else {
-		tensor.ManualSeed(3)
+		if err := tensor.ManualSeed(3); err != nil {
+			t.Fatal(err)
+		}
 		m := nn.NewSequential(nn.NewConv2d(3, 8, 3, nn.Padding(1)), nn.NewBatchNorm2d(8), &nn.ReLU{}, nn.NewMaxPool2d(2),
 			nn.NewConv2d(8, 16, 3, nn.Padding(1)), nn.NewBatchNorm2d(16), &nn.ReLU{}, nn.NewAdaptiveAvgPool2d(1), &nn.Flatten{}, nn.NewLinear(16, 10))
-		tensor.ManualSeed(4)
+		if err := tensor.ManualSeed(4); err != nil {
+			t.Fatal(err)
+		}
 		images := tensor.Randn([]int{16, 3, 16, 16}).Keep()
 		labels := tensor.Arange(0, 16, tensor.Int64).Remainder(10).Keep()
 		t.Cleanup(func() { nn.Release(m); images.Release(); labels.Release() })

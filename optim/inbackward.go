@@ -65,21 +65,23 @@ func (b *Optimizer) stepOne(group, param int) error {
 	}
 	defer handle.ForgetCasts(true)
 	g := b.groups[group]
-	at := g.at[param]
 	return tensor.WithScope(func() error {
-		return autograd.NoGrad(func() error {
-			one := []*tensor.Tensor{g.params[param]}
-			grads, err := tensor.Grads(one)
-			if err != nil || grads[0] == nil {
-				return err
-			}
-			bk := at.b
-			bk.grads[at.i] = grads[0]
-			defer bk.clear()
-			if err := b.stepSome(g, bk, []int{at.i}, grads[0].IsSparse(), !b.started(g, bk, at.i)); err != nil {
-				return err
-			}
-			return tensor.ZeroGrads(one, true)
-		})
+		return autograd.NoGrad(func() error { return b.stepGradient(g, g.at[param]) })
 	})
+}
+
+// stepGradient steps a parameter, if it has a gradient, and sets the gradient to nil.
+func (b *Optimizer) stepGradient(g *Group, at place) error {
+	bk := at.b
+	param := bk.params[at.i : at.i+1]
+	grads, err := tensor.Grads(param)
+	if err != nil || grads[0] == nil {
+		return err
+	}
+	bk.grads[at.i] = grads[0]
+	defer bk.clear()
+	if err := b.stepSome(g, bk, []int{at.i}, grads[0].IsSparse(), !b.started(g, bk, at.i)); err != nil {
+		return err
+	}
+	return tensor.ZeroGrads(param, true)
 }
