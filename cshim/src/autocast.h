@@ -1,4 +1,4 @@
-// Autocast regions and libtorch's cache of casts (docs/decisions/0023-casts.md).
+// Autocast regions and libtorch's cache of casts (docs/decisions/0029-casts.md).
 //
 // libtorch's cache maps a weight to its cast. It belongs to the process and ignores the dtype of the cast, whether
 // the cast was recorded, and writes to the weight. So a region uses it only
