@@ -72,7 +72,7 @@ func Snapshot(w io.Writer) error {
 		return err
 	}
 	s.write()
-	_, err = w.Write(s.bytes())
+	_, err = w.Write(s.Bytes())
 	return err
 }
 
@@ -246,12 +246,12 @@ func (s *snapshotter) place(site uint32) *sites.Place {
 func (s *snapshotter) frames(site uint32) func() {
 	return func() {
 		p := s.place(site)
-		s.share(p, func() {
+		s.Share(p, func() {
 			extra := 0
 			if p.Operator != "" && !p.Foreign {
 				extra = 1
 			}
-			s.list(len(p.Frames)+extra, func(i int) {
+			s.List(len(p.Frames)+extra, func(i int) {
 				if i < extra {
 					s.fields("name", p.Operator, "filename", "linstock", "line", 0)
 					return
@@ -267,7 +267,7 @@ func (s *snapshotter) write() {
 	s.fields(
 		"segments", func() { s.segments() },
 		"device_traces", func() {
-			s.list(s.cpu+1, func(i int) {
+			s.List(s.cpu+1, func(i int) {
 				if i == s.cpu {
 					s.trace()
 				} else {
@@ -281,7 +281,7 @@ func (s *snapshotter) write() {
 				return
 			}
 			s.fields("PYTORCH_CUDA_ALLOC_CONF", os.Getenv("PYTORCH_CUDA_ALLOC_CONF"), "max_split_size", -1,
-				"garbage_collection_threshold", 0.0, "expandable_segments", false, "roundup_power2_divisions", func() { s.dict(0, nil) })
+				"garbage_collection_threshold", 0.0, "expandable_segments", false, "roundup_power2_divisions", func() { s.Dict(0, nil) })
 		},
 		"external_annotations", s.caching.annotations,
 	)
@@ -303,7 +303,7 @@ func (s *snapshotter) segments() {
 	for _, e := range s.blocks {
 		list = append(list, func() { s.segment(e.Address, e.Bytes, e.Asked, true, s.frames(e.Site)) })
 	}
-	none := func() { s.list(0, nil) }
+	none := func() { s.List(0, nil) }
 	at := uint64(1 << 12) // no block is as low
 	if rest := s.memory.Allocated - known; rest > 0 {
 		start := at
@@ -313,7 +313,7 @@ func (s *snapshotter) segments() {
 	if s.memory.Cached > 0 {
 		list = append(list, func() { s.segment(at, s.memory.Cached, 0, false, none) })
 	}
-	s.list(len(list), func(i int) { list[i]() })
+	s.List(len(list), func(i int) { list[i]() })
 }
 
 func (s *snapshotter) segment(address uint64, bytes, asked int64, live bool, frames func()) {
@@ -325,9 +325,9 @@ func (s *snapshotter) segment(address uint64, bytes, asked int64, live bool, fra
 		state, allocated = "inactive", 0
 	}
 	s.fields("device", s.cpu, "address", int64(address), "total_size", bytes, "allocated_size", allocated, "active_size", allocated,
-		"requested_size", asked, "stream", 0, "segment_type", kind, "segment_pool_id", func() { s.op('K', 0, 'K', 0, 0x86) },
+		"requested_size", asked, "stream", 0, "segment_type", kind, "segment_pool_id", func() { s.Op('K', 0, 'K', 0, 0x86) },
 		"is_expandable", false, "frames", frames, "blocks", func() {
-			s.list(1, func(int) {
+			s.List(1, func(int) {
 				s.fields("address", int64(address), "size", bytes, "requested_size", asked, "state", state, "frames", frames)
 			})
 		})
@@ -349,7 +349,7 @@ func (s *snapshotter) deviceSegment(v any) {
 			return
 		}
 		at := address
-		s.list(blocks.Len(), func(i int) {
+		s.List(blocks.Len(), func(i int) {
 			block, ok := (*blocks)[i].(*types.Dict)
 			if !ok {
 				s.value((*blocks)[i])
@@ -408,7 +408,7 @@ var actions = map[cshim.EventKind]string{
 
 // deviceTrace writes the events of a CUDA device.
 func (s *snapshotter) deviceTrace(h *deviceHistory) {
-	s.list(len(h.events), func(i int) { s.entry(actions[h.events[i].Kind], &h.events[i]) })
+	s.List(len(h.events), func(i int) { s.entry(actions[h.events[i].Kind], &h.events[i]) })
 }
 
 // trace writes the events of the CPU. For the viewer each block is also a segment.
@@ -430,7 +430,7 @@ func (s *snapshotter) trace() {
 			entries = append(entries, entry{actions[e.Kind], e})
 		}
 	}
-	s.list(len(entries), func(i int) { s.entry(entries[i].action, entries[i].e) })
+	s.List(len(entries), func(i int) { s.entry(entries[i].action, entries[i].e) })
 }
 
 func (s *snapshotter) entry(action string, e *cshim.Event) {

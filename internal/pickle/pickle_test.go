@@ -1,0 +1,171 @@
+package pickle
+
+import (
+	"bytes"
+	"errors"
+	"math/big"
+	"os/exec"
+	"reflect"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func read(text string, limit int64) (any, error) {
+	r := NewReader(strings.NewReader(text), int64(len(text)))
+	r.Limit = limit
+	r.Class = func(c Class) (any, error) { return c, nil }
+	r.Reduce = func(f any, args Tuple) (any, error) { return Tuple{f, args}, nil }
+	r.Build = func(v, state any) error { return nil }
+	r.Persistent = func(id any) (any, error) { return id, nil }
+	v, err := r.Read()
+	if err == nil && r.Offset() != int64(len(text)) {
+		err = errors.New("not read to its end")
+	}
+	return v, err
+}
+
+func TestRoundTrip(t *testing.T) {
+	w := NewWriter()
+	list := make([]any, 2500)
+	for i := range list {
+		list[i] = int64(i - 10)
+	}
+	big1, big2 := new(big.Int).Lsh(big.NewInt(3), 100), new(big.Int).Neg(new(big.Int).Lsh(big.NewInt(1), 71))
+	w.Tuple(9, func(i int) {
+		switch i {
+		case 0:
+			w.List(len(list), func(i int) { w.Int(list[i].(int64)) })
+		case 1:
+			w.Dict(2, func(i int) {
+				w.Str([]string{"ä", "b"}[i])
+				w.Str("ä")
+			})
+		case 2, 3:
+			w.Class(Class{"m", "f"})
+			if i == 3 {
+				w.Tuple(0, nil)
+				w.Op('R')
+			}
+		case 4:
+			w.Float(-0.5)
+		case 5:
+			w.Bool(true)
+		case 6:
+			w.None()
+		case 7:
+			w.Big(big1)
+		case 8:
+			w.Big(big2)
+		}
+	})
+	f := Class{"m", "f"}
+	want := Tuple{&List{list}, &Dict{[]Item{{"ä", "ä"}, {"b", "ä"}}}, f, Tuple{f, Tuple{}}, -0.5, true, nil, big1, big2}
+	got, err := read(string(w.Bytes()), 1<<20)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+// Values that Python's picklers write in each protocol.
+func TestPythonsPickles(t *testing.T) {
+	const script = `import pickle, sys
+v = ([1, -1, 300, 70000, 1 << 40, -(1 << 70), 0.5], {"a": (1, 2, 3, 4), "b": None, "c": True, 7: b"\x00\xff"}, set(), frozenset([1]), "ä" * 300)
+p = int(sys.argv[1])
+sys.stdout.buffer.write(pickle.dumps(v if p > 2 else v[:1] + (["x", "x"],), p))`
+	for p := range 6 {
+		cmd := exec.Command("python3", "-c", script, string(rune('0'+p)))
+		text, err := cmd.Output()
+		if err != nil {
+			t.Skip("no python3")
+		}
+		ints := &List{[]any{int64(1), int64(-1), int64(300), int64(70000), int64(1 << 40), new(big.Int).Neg(new(big.Int).Lsh(big.NewInt(1), 70)), 0.5}}
+		want := Tuple{ints, &List{[]any{"x", "x"}}}
+		if p > 2 {
+			want = Tuple{ints, &Dict{[]Item{{"a", Tuple{int64(1), int64(2), int64(3), int64(4)}}, {"b", nil}, {"c", true}, {int64(7), Bytes("\x00\xff")}}},
+				&Set{}, &Set{[]any{int64(1)}}, strings.Repeat("ä", 300)}
+		}
+		got, err := read(string(text), 1<<20)
+		if p == 3 {
+			// Protocol 3 makes sets by a call of their class.
+			got, want = got.(Tuple)[:2], want[:2]
+		}
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("protocol %d: %v, %v; want %v", p, got, err, want)
+		}
+	}
+}
+
+func TestHostilePickles(t *testing.T) {
+	const limit = 1 << 20
+	long := func(op string, n int, end string) string { return strings.Repeat(op, n) + end }
+	for name, text := range map[string]string{
+		"empty":                 "",
+		"no value":              ".",
+		"two values":            "NN.",
+		"a mark is left":        "(N.",
+		"no stop":               "N",
+		"2 GiB of text":         "X\xff\xff\xff\x7f",
+		"2⁶³ bytes":             "\x8e\xff\xff\xff\xff\xff\xff\xff\x7f",
+		"2⁶⁴ bytes":             "\x8d\xff\xff\xff\xff\xff\xff\xff\xff",
+		"a number of 4 GiB":     "\x8b\xff\xff\xff\xff",
+		"memo far away":         "Nr\xff\xff\xff\xff.",
+		"nothing in the memo":   "h\x00.",
+		"a gap of the memo":     "Nq\x020h\x01.",
+		"no mark":               "Nt.",
+		"empty stack":           "0.",
+		"below a mark":          "N(\x85.",
+		"tuple of too few":      "N\x87.",
+		"append to a tuple":     ")Na.",
+		"set item of a list":    "]NNs.",
+		"half an item":          "}(Nu.",
+		"call without a tuple":  "cm\nf\nNR.",
+		"protocol 6":            "\x80\x06N.",
+		"unknown":               "\xffN.",
+		"extension":             "\x82\x01.",
+		"persistent id as text": "P1\n.",
+		"not UTF-8":             "X\x01\x00\x00\x00\xff.",
+		"a long line":           "I" + strings.Repeat("1", 5000) + "\n.",
+		"not a number":          "Ix\n.",
+		"escapes":               "V\\u0041\n.",
+		"class by numbers":      "K\x01K\x01\x93.",
+		"a million lists":       long("]", 1_000_000, "."),
+		"a million marks":       long("(", 1_000_000, "."),
+		"a million tuples":      ")" + long("\x85", 1_000_000, "."),
+		"a million copies":      "N" + long("2", 1_000_000, "."),
+		"a million memos":       "N" + long("\x94", 1_000_000, "."),
+		"doubled tuples":        ")" + long("2\x86", 1_000_000, "."),
+		"a list in itself":      "]q\x00" + long("h\x00a", 1_000_000, "."),
+		"buffers":               "\x97.",
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := read(text, limit)
+		runtime.ReadMemStats(&after)
+		if !errors.Is(err, ErrFormat) || len(err.Error()) > 300 {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got > 6*limit {
+			t.Errorf("%s: %d bytes allocated, and the limit is %d", name, got, limit)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, text := range []string{"N.", "](K\x01K\x02e.", "}(X\x01\x00\x00\x00aG\x00\x00\x00\x00\x00\x00\x00\x00u.", "cm\nf\n)R}b.", "(I01\nL3L\nt.", "\x80\x04\x95\x01\x00\x00\x00\x00\x00\x00\x00\x8c\x01a\x94."} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r := NewReader(bytes.NewReader(b), int64(len(b)))
+		r.Limit = 1 << 20
+		r.Class = func(c Class) (any, error) { return c, nil }
+		r.Reduce = func(f any, args Tuple) (any, error) { return args, nil }
+		r.Build = func(v, state any) error { return nil }
+		r.Persistent = func(id any) (any, error) { return id, nil }
+		for {
+			if _, err := r.Read(); err != nil {
+				return
+			}
+		}
+	})
+}
