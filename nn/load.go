@@ -1,0 +1,198 @@
+package nn
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// LoadOption is a keyword argument of LoadStateDict.
+type LoadOption func(*loadSettings)
+
+type loadSettings struct {
+	lax    bool
+	rename func(string) string
+	report *LoadReport
+}
+
+// Strict(false) allows names that are missing from the state or not in the module (strict=False). Shapes must match all
+// the same.
+func Strict(on bool) LoadOption { return func(s *loadSettings) { s.lax = !on } }
+
+// Rename sets the function that returns the module's name for a name of the state, or "" for a tensor that is not to be
+// loaded. A state from a wrapped model, for example, loads with
+//
+//	nn.Rename(func(name string) string { return strings.TrimPrefix(name, "module.") })
+//
+// Two tensors with the same name are an error.
+func Rename(f func(name string) string) LoadOption {
+	return func(s *loadSettings) { s.rename = f }
+}
+
+// Report makes LoadStateDict describe in r what it did, also if it returns an error.
+func Report(r *LoadReport) LoadOption { return func(s *loadSettings) { s.report = r } }
+
+// LoadReport lists what LoadStateDict found, under the module's names, sorted. PyTorch: what load_state_dict returns.
+type LoadReport struct {
+	Loaded     []string   // copied into the module; empty if LoadStateDict returned an error
+	Missing    []string   // in the module and not in the state (missing_keys)
+	Unexpected []string   // in the state and not in the module (unexpected_keys)
+	Skipped    []string   // names of the state for which Rename returned ""
+	Mismatched []Mismatch // whose shapes differ, which is an error
+	Converted  []Mismatch // loaded and converted, because the dtypes differ
+}
+
+// Mismatch is a tensor that differs in shape or dtype.
+type Mismatch struct {
+	Name                    string
+	StateShape, ModuleShape []int
+	StateDType, ModuleDType tensor.DType
+}
+
+// String returns "name: float32[2 3] in the state, float16[2 3] in the module".
+func (m Mismatch) String() string {
+	return fmt.Sprintf("%s: %v%v in the state, %v%v in the module", m.Name, m.StateDType, m.StateShape, m.ModuleDType, m.ModuleShape)
+}
+
+// String returns the report as a text of one line for each list that is not empty.
+func (r LoadReport) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "loaded: %d", len(r.Loaded))
+	for _, list := range []struct {
+		name string
+		all  []string
+	}{{"missing", r.Missing}, {"unexpected", r.Unexpected}, {"skipped", r.Skipped}, {"mismatched", texts(r.Mismatched)}, {"converted", texts(r.Converted)}} {
+		if len(list.all) > 0 {
+			fmt.Fprintf(&b, "\n%s: %s", list.name, strings.Join(list.all, ", "))
+		}
+	}
+	return b.String()
+}
+
+func texts(list []Mismatch) []string {
+	out := make([]string, len(list))
+	for i, m := range list {
+		out[i] = m.String()
+	}
+	return out
+}
+
+// LoadStateDict copies state into the parameters and buffers of m, converting dtype and device where they differ. The
+// names must be exactly those of StateDict, and the shapes must be equal. Otherwise LoadStateDict copies nothing and
+// returns an error that lists all differences. PyTorch: Module.load_state_dict.
+func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) error {
+	const op = "LoadStateDict"
+	var s loadSettings
+	for _, o := range opts {
+		if o != nil {
+			o(&s)
+		}
+	}
+	report := LoadReport{}
+	if s.report != nil {
+		defer func() { *s.report = report }()
+	}
+	var wrong []string
+	state = s.renamed(state, &report, &wrong)
+	if err := materialize(m, state); err != nil {
+		return err
+	}
+	if err := Check(m); err != nil {
+		return err
+	}
+	own := saved(m)
+	state = renamed(m, state)
+	if len(own) == 0 {
+		return refuse.Error(op, tensor.ErrArgument, "%T has no parameters", m)
+	}
+	for _, n := range own {
+		src, ok := state[n.Name]
+		if !ok {
+			report.Missing = append(report.Missing, n.Name)
+			continue
+		}
+		if bad := unusable(op, src); bad != nil {
+			wrong = append(wrong, fmt.Sprintf("%s: %v", n.Name, bad.Err()))
+			continue
+		}
+		d := Mismatch{n.Name, src.Shape(), n.Tensor.Shape(), src.DType(), n.Tensor.DType()}
+		switch {
+		case !slices.Equal(d.StateShape, d.ModuleShape):
+			report.Mismatched = append(report.Mismatched, d)
+			wrong = append(wrong, fmt.Sprintf("%s has shape %v, the module's has %v", n.Name, d.StateShape, d.ModuleShape))
+		case d.StateDType != d.ModuleDType:
+			report.Converted = append(report.Converted, d)
+		}
+	}
+	names := map[string]bool{}
+	for _, n := range own {
+		names[n.Name] = true
+	}
+	for name := range state {
+		if !names[name] {
+			report.Unexpected = append(report.Unexpected, name)
+		}
+	}
+	report.sort()
+	if !s.lax {
+		wrong = append(prefixed("missing ", report.Missing), append(wrong, prefixed("unexpected ", report.Unexpected)...)...)
+	}
+	if len(wrong) != 0 {
+		return refuse.Error(op, tensor.ErrArgument, "the state does not fit %T: %s", m, strings.Join(wrong, "; "))
+	}
+	return autograd.NoGrad(func() error {
+		for _, n := range own {
+			if src, ok := state[n.Name]; ok {
+				if err := n.Tensor.Copy_(src).Err(); err != nil {
+					return err
+				}
+				report.Loaded = append(report.Loaded, n.Name)
+			}
+		}
+		slices.Sort(report.Loaded)
+		return nil
+	})
+}
+
+// renamed returns the state under the module's names.
+func (s *loadSettings) renamed(state map[string]*tensor.Tensor, report *LoadReport, wrong *[]string) map[string]*tensor.Tensor {
+	if s.rename == nil {
+		return state
+	}
+	out, from := make(map[string]*tensor.Tensor, len(state)), map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(state)) {
+		as := s.rename(name)
+		if as == "" {
+			report.Skipped = append(report.Skipped, name)
+			continue
+		}
+		if other, twice := from[as]; twice {
+			*wrong = append(*wrong, fmt.Sprintf("%s and %s are both named %s", other, name, as))
+			continue
+		}
+		out[as], from[as] = state[name], name
+	}
+	return out
+}
+
+func (r *LoadReport) sort() {
+	slices.Sort(r.Missing)
+	slices.Sort(r.Unexpected)
+	byName := func(a, b Mismatch) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(r.Mismatched, byName)
+	slices.SortFunc(r.Converted, byName)
+}
+
+func prefixed(with string, names []string) []string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = with + n
+	}
+	return out
+}
