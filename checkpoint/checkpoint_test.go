@@ -129,7 +129,7 @@ func TestFilesArePortableToPython(t *testing.T) {
 			t.Fatal(err)
 		}
 		equal(t, open(t, path), same(t))
-		python(t, path)
+		python(t, "make.py", path)
 	})
 }
 

@@ -6,16 +6,17 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"sync"
 	"unsafe"
 
+	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// File is an open safetensors file. Its tensors use the mapped pages of the file, which are read at their first
-// use. Writing to a tensor does not change the file. Tensors remain valid after the File is closed.
+// File is an open file. Its tensors use the mapped pages of the file, which are read at their first use. Writing to a tensor does not change the file. Tensors remain valid after the File is closed.
 //
 // While a File or one of its tensors exists, no program may shorten the file in place: access to a page that no
 // longer exists ends the process with SIGBUS, which a Go program cannot recover from. Replacing the file, as
@@ -25,13 +26,27 @@ import (
 // A File may be used from several goroutines.
 type File struct {
 	path   string
-	header *header
+	header *header  // of a safetensors file, empty for other formats
+	other  contents // of another format, or nil
 	file   *os.File
+	size   int64
 	dataAt int64 // offset of the data
 
 	mu      sync.Mutex
 	closed  bool
 	mapping *mapping // nil if the file is not mapped or was closed
+}
+
+// contents is what a file of another format than safetensors contains.
+type contents interface {
+	names() []string
+	has(name string) bool
+	// tensor returns errNoTensor if there is none of that name.
+	tensor(name string) (*tensor.Tensor, error)
+	tensors() (map[string]*tensor.Tensor, error)
+	// value returns errNoValue if there is none of that name.
+	value(name string) (any, error)
+	close() error
 }
 
 // Option is an option of Load.
@@ -43,12 +58,22 @@ type settings struct{ mapped bool }
 // at each call of Tensor. On a system that cannot map files they are always read.
 func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
 
-// Load opens a safetensors file. It checks the whole header: its size, its JSON and that keys are unique, that
-// each tensor's bytes agree with its dtype and shape, and that the tensors fill the data without overlap or
-// gap. For any other file it returns ErrFormat; the error names the format if it is one that is commonly
-// mistaken for safetensors. Load opens only regular files. It allocates at most the file's size plus 16 MiB.
+// Load opens a file of one of these formats, which it recognises by the content:
 //
-// PyTorch: safetensors.safe_open.
+//	safetensors        one file, or the index of several (model.safetensors.index.json)
+//	PyTorch            what torch.save writes (.pt, .pth, .bin), in the zip format and in the one before it
+//	NumPy              .npy and .npz
+//
+// For any other file it returns ErrFormat; the error names the format if it is a common one. Load opens only regular
+// files. It reads and checks everything but the tensors' values:
+//
+//   - A safetensors file: its whole header, that keys are unique, that each tensor's bytes agree with its dtype and
+//     shape, and that the tensors fill the data without overlap or gap. Load allocates at most the file's size and 16 MiB.
+//   - A PyTorch file: its pickle is executed without calling anything, and refers to nothing but what
+//     torch.load(weights_only=True) allows; each tensor lies within its storage. Load allocates at most 16 times the
+//     file's size and 16 MiB; usually it is the size of the pickle, not that of the tensors, that matters.
+//
+// PyTorch: torch.load(path, mmap=True, weights_only=True), safetensors.safe_open.
 func Load(path string, opts ...Option) (*File, error) {
 	s := settings{mapped: true}
 	for _, o := range opts {
@@ -62,11 +87,6 @@ func Load(path string, opts ...Option) (*File, error) {
 		if file, err = load(f, s); err == nil {
 			file.path = path
 			return file, nil
-		}
-		if errors.Is(err, ErrFormat) {
-			if what := foreign(f); what != "" {
-				err = malformed("%s", what)
-			}
 		}
 		_ = f.Close()
 	}
@@ -85,11 +105,25 @@ func load(f *os.File, s settings) (*File, error) {
 		return nil, err
 	}
 	size := info.Size()
+	if other, err := loadOther(f, size, s); other != nil || err != nil {
+		return other, err
+	}
+	file, err := loadSafetensors(f, size, s)
+	if errors.Is(err, ErrFormat) {
+		if what := foreign(f); what != "" {
+			return nil, malformed("%s", what)
+		}
+		return nil, fmt.Errorf("safetensors: %w", err)
+	}
+	return file, err
+}
+
+func loadSafetensors(f *os.File, size int64, s settings) (*File, error) {
 	if size < 8 {
 		return nil, malformed("it has %d bytes", size)
 	}
 	var first [8]byte
-	if _, err := io.ReadFull(f, first[:]); err != nil {
+	if _, err := f.ReadAt(first[:], 0); err != nil {
 		return nil, err
 	}
 	n, err := headerSize(first, size)
@@ -97,10 +131,10 @@ func load(f *os.File, s settings) (*File, error) {
 		return nil, err
 	}
 	text := make([]byte, n)
-	if _, err := io.ReadFull(f, text); err != nil {
+	if _, err := f.ReadAt(text, 8); err != nil {
 		return nil, err
 	}
-	file := &File{file: f, dataAt: 8 + int64(n)}
+	file := &File{file: f, size: size, dataAt: 8 + int64(n)}
 	if file.header, err = parseHeader(text, size-file.dataAt); err != nil {
 		return nil, err
 	}
@@ -109,6 +143,43 @@ func load(f *os.File, s settings) (*File, error) {
 	}
 	return file, err
 }
+
+// loadOther opens a file of another format than safetensors. It returns nil if the file is none.
+func loadOther(f *os.File, size int64, s settings) (*File, error) {
+	head := make([]byte, min(size, 4<<10))
+	if _, err := f.ReadAt(head, 0); err != nil {
+		return nil, shortened(err)
+	}
+	if likeSafetensors(head) {
+		return nil, nil
+	}
+	file := &File{file: f, size: size, header: &header{}}
+	var read func(*File) (contents, error)
+	what := ""
+	switch {
+	case isZip(head):
+		read = readZip
+	case isLegacy(head):
+		what, read = "torch.save: ", readLegacy
+	case isNPY(head):
+		what, read = "NumPy: ", readNPY
+	case isIndex(head):
+		what, read = "index of safetensors files: ", func(f *File) (contents, error) { return readIndex(f, s) }
+	default:
+		return nil, nil
+	}
+	var err error
+	if file.other, err = read(file); err != nil {
+		return nil, fmt.Errorf("%s%w", what, err)
+	}
+	if s.mapped && !isIndex(head) {
+		file.mapping, err = newMapping(f, size, 0)
+	}
+	return file, err
+}
+
+// limit is the memory that the objects of a file may take.
+func (f *File) limit() int64 { return 16*min(f.size, math.MaxInt64/32) + 8<<20 }
 
 // regular returns an error unless the path leads to a regular file. The error names what it is instead.
 func regular(mode os.FileMode) error {
@@ -128,8 +199,13 @@ func regular(mode os.FileMode) error {
 	return malformed("it is %s", what)
 }
 
-// Names returns the tensors' names, sorted.
+// Names returns the tensors' names, sorted. A tensor in nested dicts and lists has the keys and numbers on the way to it
+// as its name, with dots between them: of a file of torch.save({"model": model.state_dict(), "optimizer": …}), for
+// example model.fc.weight and optimizer.state.0.exp_avg. If the file is a single tensor, its name is "".
 func (f *File) Names() []string {
+	if f.other != nil {
+		return f.other.names()
+	}
 	names := make([]string, len(f.header.entries))
 	for i := range names {
 		names[i] = f.header.entries[i].name
@@ -137,28 +213,87 @@ func (f *File) Names() []string {
 	return names
 }
 
-// Metadata returns a copy of the file's metadata; it is empty if the file has none.
+// Metadata returns a copy of a safetensors file's metadata, or of that of an index; it is empty if the file has none.
 func (f *File) Metadata() map[string]string { return maps.Clone(f.header.metadata) }
 
 // Has reports whether the file has a tensor of that name.
 func (f *File) Has(name string) bool {
+	if f.other != nil {
+		return f.other.has(name)
+	}
 	_, ok := f.header.find(name)
 	return ok
 }
 
-// Tensor returns a tensor by its name, on the CPU, in the file's dtype. It belongs to the current scope. It
-// uses the file's mapped pages, or is a copy if the file is not mapped, the tensor is not aligned for its
-// dtype, or its dtype is bool.
+// Tensor returns a tensor by its name, on the CPU, in the file's dtype and with the file's strides. It belongs to the
+// current scope and requires no gradient. It uses the file's mapped pages, or is a copy if the file is not mapped, the
+// tensor is not aligned for its dtype or compressed, or its dtype is bool. Tensors that shared a storage in Python share
+// the mapped pages; those that are copies share only if [File.Tensors] or [File.Value] returned them together.
+//
+// Sparse, nested and quantised tensors, and those of dtypes that Linstock has none of, are an error.
 func (f *File) Tensor(name string) *tensor.Tensor {
-	e, ok := f.header.find(name)
-	if !ok {
-		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s has no tensor %s", f.path, quoted(name)))
+	var t *tensor.Tensor
+	var err error
+	if e, ok := f.header.find(name); ok {
+		t, err = f.open(e)
+	} else {
+		err = errNoTensor
+		if f.other != nil {
+			t, err = f.other.tensor(name)
+		}
 	}
-	t, err := f.open(e)
-	if err != nil {
+	switch {
+	case err == errNoTensor:
+		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s has no tensor %s", f.path, quoted(name)))
+	case err != nil:
 		return tensor.Failed(fmt.Errorf("linstock: checkpoint: %s: tensor %s: %w", f.path, quoted(name), err))
 	}
 	return t
+}
+
+// Value returns an object of a PyTorch file by its name, which is formed as that of a tensor is; "" is the whole object.
+// A dict is a map[string]any, or a map[int]any if all its keys are integers; a list, a tuple and a set are a []any; an int
+// is an int, or a *big.Int if it has more than 64 bits; bytes are a []byte; None is nil; a dtype is its name in Python.
+// Tensors are as those that [File.Tensor] returns, and belong to the current scope. For other formats a tensor is the only
+// kind of value.
+func (f *File) Value(name string) (any, error) {
+	if f.other == nil {
+		t := f.Tensor(name)
+		if err := t.Err(); err != nil {
+			return nil, err
+		}
+		return t, nil
+	}
+	v, err := f.other.value(name)
+	if err == errNoValue {
+		return nil, fmt.Errorf("linstock: checkpoint: %s has no value %s", f.path, quoted(name))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("linstock: checkpoint: %s: %s: %w", f.path, quoted(name), err)
+	}
+	return v, nil
+}
+
+// OptimizerState returns the state_dict() of an optimizer in a PyTorch file, under the name that it has there, for
+// Optimizer.LoadStateDict:
+//
+//	state, err := file.OptimizerState("optimizer")
+//	if err != nil {
+//		return err
+//	}
+//	err = opt.LoadStateDict(state)
+//
+// Its tensors belong to the current scope.
+func (f *File) OptimizerState(name string) (optim.State, error) {
+	v, err := f.Value(name)
+	if err != nil {
+		return optim.State{}, err
+	}
+	s, err := optimizerState(v)
+	if err != nil {
+		return optim.State{}, fmt.Errorf("linstock: checkpoint: %s: %s: %w", f.path, quoted(name), err)
+	}
+	return s, nil
 }
 
 func (f *File) open(e *entry) (*tensor.Tensor, error) {
@@ -247,6 +382,13 @@ func checkBools(b []byte) error {
 
 // Tensors returns all tensors by their names, as nn.LoadStateDict takes them.
 func (f *File) Tensors() (map[string]*tensor.Tensor, error) {
+	if f.other != nil {
+		all, err := f.other.tensors()
+		if err != nil {
+			return nil, fmt.Errorf("linstock: checkpoint: %s: %w", f.path, err)
+		}
+		return all, nil
+	}
 	all := make(map[string]*tensor.Tensor, len(f.header.entries))
 	for _, name := range f.Names() {
 		t := f.Tensor(name)
@@ -273,5 +415,9 @@ func (f *File) Close() error {
 	if m != nil {
 		m.release()
 	}
-	return f.file.Close()
+	err := f.file.Close()
+	if f.other != nil {
+		err = errors.Join(err, f.other.close())
+	}
+	return err
 }

@@ -26,8 +26,8 @@ const (
 // maxTensors returns the number of tensors that a file with this many bytes of data may list.
 func maxTensors(dataSize int64) int { return int(max(1<<17, min(dataSize/64, maxHeader))) }
 
-// ErrFormat reports a file that is not valid safetensors. Use errors.Is to test for it.
-var ErrFormat = errors.New("not a valid safetensors file")
+// ErrFormat reports a file that is not valid, or not of a format that Load reads. Use errors.Is to test for it.
+var ErrFormat = errors.New("invalid file")
 
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrFormat}, args...)...)

@@ -1,6 +1,7 @@
 package checkpoint_test
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"os"
@@ -15,17 +16,26 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// python runs testdata/make.py, with Python's safetensors if the environment names a Python that has it.
-func python(t *testing.T, args ...string) {
+// python runs a script of testdata, with Python's PyTorch of the benchmarks or that of the environment, and returns what it
+// prints. It returns "" where there is neither.
+func python(t *testing.T, script string, args ...string) string {
 	t.Helper()
 	python := os.Getenv("LINSTOCK_PYTHON")
 	if python == "" {
-		t.Log("LINSTOCK_PYTHON names no Python with torch and safetensors: not read back by it")
-		return
+		python = "../build/pytorch/bin/python"
+		if _, err := os.Stat(python); err != nil {
+			t.Log("no Python with torch, numpy and safetensors (make bench-setup, or LINSTOCK_PYTHON): not read back by it")
+			return ""
+		}
 	}
-	if out, err := exec.Command(python, append([]string{"testdata/make.py"}, args...)...).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	cmd := exec.Command(python, append([]string{filepath.Join("testdata", script)}, args...)...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%v\n%s%s", err, out, errs.String())
 	}
+	return string(out)
 }
 
 // numbered returns the values that testdata/make.py gives to a model.
@@ -64,7 +74,7 @@ func TestModelsRoundTripThroughPython(t *testing.T) {
 		if err := checkpoint.SaveModel(path, r.model); err != nil {
 			t.Fatal(err)
 		}
-		python(t, "--model", path)
+		python(t, "make.py", "--model", path)
 		if err := nn.LoadStateDict(r.model, map[string]*tensor.Tensor{"5.bias": tensor.Zeros([]int{3})}, nn.Strict(false)); err != nil {
 			t.Fatal(err)
 		}
@@ -95,5 +105,5 @@ func TestPythonReadsValues(t *testing.T) {
 	if err := checkpoint.SaveTraining(path, &nn.Sequential{}, nil, checkpoint.Value("losses", &losses), checkpoint.Value("done", &done), checkpoint.Value("step", &step)); err != nil {
 		t.Fatal(err)
 	}
-	python(t, "--training", path)
+	python(t, "make.py", "--training", path)
 }

@@ -64,30 +64,59 @@ func (c content) bytes() int64 {
 }
 
 func contentOf(t *tensor.Tensor) (content, error) {
-	if err := refuse.Unusable("Save", "", t); err != nil {
-		return content{}, err
+	c, err := anyContentOf(t)
+	if err != nil {
+		return c, err
 	}
 	d := t.DType()
 	for i, element := range elementTypes {
 		if element.dtype == d && d != tensor.Invalid {
-			return content{uint8(i), slices.Clone(t.Shape()), func(w io.Writer) error { return write(w, t) }}, nil
+			c.element = uint8(i)
+			return c, nil
 		}
 	}
 	return content{}, fmt.Errorf("the format has no dtype for %v", d)
 }
 
+// anyContentOf returns the contents of a tensor of a dtype that safetensors may not have.
+func anyContentOf(t *tensor.Tensor) (content, error) {
+	if err := refuse.Unusable("Save", "", t); err != nil {
+		return content{}, err
+	}
+	return content{shape: slices.Clone(t.Shape()), write: func(w io.Writer) error { return write(w, t) }}, nil
+}
+
 func save(path string, all map[string]content, metadata map[string]string) error {
-	if err := replace(path, all, metadata); err != nil {
+	order, head, err := layout(all, metadata)
+	if err == nil {
+		err = replace(path, func(w io.Writer) error {
+			if _, err := w.Write(head); err != nil {
+				return err
+			}
+			for _, name := range order {
+				if err := all[name].write(w); err != nil {
+					return fmt.Errorf("tensor %s: %w", quoted(name), err)
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
 		return fmt.Errorf("linstock: checkpoint: %w", err)
 	}
 	return nil
 }
 
-func replace(path string, all map[string]content, metadata map[string]string) error {
-	order, head, err := layout(all, metadata)
-	if err != nil {
-		return err
+// saved returns the error of op, a function that the program called.
+func saved(op string, err error) error {
+	if err == nil {
+		return nil
 	}
+	return called(op, fmt.Errorf("linstock: checkpoint: %w", err))
+}
+
+// replace replaces the file by what write writes, completely or not at all.
+func replace(path string, write func(io.Writer) error) error {
 	dir := filepath.Dir(path)
 	removeAbandoned(path)
 	file, release, err := pendingFile(dir, path)
@@ -97,13 +126,8 @@ func replace(path string, all map[string]content, metadata map[string]string) er
 	defer release()
 	defer func() { _ = file.Cleanup() }()
 	w := bufio.NewWriterSize(file, 1<<20)
-	if _, err := w.Write(head); err != nil {
+	if err := write(w); err != nil {
 		return err
-	}
-	for _, name := range order {
-		if err := all[name].write(w); err != nil {
-			return fmt.Errorf("tensor %s: %w", quoted(name), err)
-		}
 	}
 	if err := w.Flush(); err != nil {
 		return err

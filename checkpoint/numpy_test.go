@@ -1,0 +1,100 @@
+package checkpoint_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func TestNumPyFiles(t *testing.T) {
+	leak.Check(t)
+	for _, mapped := range []bool{true, false} {
+		load := func(path string) *checkpoint.File {
+			f, err := checkpoint.Load(path, checkpoint.Mapped(mapped))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = f.Close() })
+			return f
+		}
+		scoped(t, func() {
+			matches(t, "array", load("testdata/array.npy").Tensor(""), tensor.Arange(0, 6, tensor.Float32).View(2, 3))
+			matches(t, "fortran", load("testdata/fortran.npy").Tensor(""), tensor.Arange(0, 6, tensor.Int64).View(2, 3))
+			for _, path := range []string{"testdata/arrays.npz", "testdata/compressed.npz"} {
+				f := load(path)
+				for _, d := range dtypes {
+					if !strings.Contains(d.String(), "float8") && d != tensor.BFloat16 {
+						matches(t, d.String(), f.Tensor(d.String()), rampOf(d))
+					}
+				}
+				matches(t, "scalar", f.Tensor("scalar"), tensor.FromScalar(2.5).To(tensor.Float64))
+				matches(t, "vector", f.Tensor("vector"), tensor.Arange(0, 3, tensor.Int64))
+				matches(t, "empty", f.Tensor("empty"), tensor.Zeros([]int{0, 4}, tensor.Float64))
+				for name, want := range map[string]string{"big": "big-endian", "text": "<U1"} {
+					if err := f.Tensor(name).Err(); err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+			}
+			if v, err := load("testdata/compressed.npz").Tensor("zeros").Sum().Item(); err != nil || v != 0 {
+				t.Errorf("%v, %v", v, err)
+			}
+			if err := load("testdata/object.npy").Tensor("").Err(); err == nil || !strings.Contains(err.Error(), `"|O"`) {
+				t.Errorf("objects: %v", err)
+			}
+		})
+	}
+}
+
+func TestNumPyRoundTrip(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	npy, npz := filepath.Join(dir, "x.npy"), filepath.Join(dir, "x.npz")
+	scoped(t, func() {
+		all := map[string]*tensor.Tensor{"scalar": tensor.FromScalar(2.5), "vector": tensor.Arange(0, 3), "empty": tensor.Zeros([]int{0, 4})}
+		for _, d := range dtypes {
+			if !strings.Contains(d.String(), "float8") && d != tensor.BFloat16 {
+				all[d.String()] = rampOf(d)
+			}
+		}
+		// A tensor with other strides is written in row-major order.
+		if err := checkpoint.SaveNPY(npy, tensor.FromSlice([]float32{0, 3, 1, 4, 2, 5}, []int{3, 2}).Transpose(0, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkpoint.SaveNPZ(npz, all); err != nil {
+			t.Fatal(err)
+		}
+		f := open(t, npz)
+		for name, want := range all {
+			matches(t, name, f.Tensor(name), want)
+		}
+		matches(t, "npy", open(t, npy).Tensor(""), tensor.Arange(0, 6, tensor.Float32).View(2, 3))
+		python(t, "pytorch.py", "--numpy", npy, npz)
+		for name, err := range map[string]error{
+			"bfloat16": checkpoint.SaveNPY(npy, tensor.Ones([]int{1}, tensor.BFloat16)),
+			"nil":      checkpoint.SaveNPY(npy, nil),
+			`"/x"`:     checkpoint.SaveNPZ(npz, map[string]*tensor.Tensor{"/x": tensor.Ones([]int{1})}),
+			"y":        checkpoint.SaveNPZ(npz, map[string]*tensor.Tensor{"y": nil}),
+		} {
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+	for name, text := range map[string]string{
+		"no header": "\x93NUMPY\x01\x00", "cut": "\x93NUMPY\x01\x00\x40\x00{'descr'", "version": "\x93NUMPY\x09\x00\x00\x00\x00\x00\x00\x00",
+		"beyond":  "\x93NUMPY\x01\x00\x40\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }         \n",
+		"twice":   "\x93NUMPY\x01\x00\x40\x00{'descr': '<f4', 'descr': '<f4', 'shape': (2,), }               \n",
+		"huge":    "\x93NUMPY\x02\x00\xff\xff\xff\xff{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }",
+		"product": "\x93NUMPY\x01\x00\x60\x00{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296, 4294967296), }    \n     ",
+	} {
+		if err := touchFile(t, text); !errors.Is(err, checkpoint.ErrFormat) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,504 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/linstock-ml/linstock/internal/pickle"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// objects is the contents of a file of a format that stores nested objects: PyTorch's and NumPy's.
+type objects struct {
+	file    *File
+	root    any
+	entries []object // the tensors, sorted by name
+}
+
+type object struct {
+	name   string
+	tensor *stored
+}
+
+// maxDepth is the most levels of lists and dicts in each other.
+const maxDepth = 100
+
+// newObjects names the tensors in root. use counts the memory for the names.
+func newObjects(f *File, root any, use func(n int) error) (contents, error) {
+	o := &objects{file: f, root: root}
+	if err := o.collect("", root, 0, use); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(o.entries, func(a, b object) int { return strings.Compare(a.name, b.name) })
+	for i := 1; i < len(o.entries); i++ {
+		if o.entries[i].name == o.entries[i-1].name {
+			return nil, malformed("two tensors have the name %s", quoted(o.entries[i].name))
+		}
+	}
+	return o, nil
+}
+
+func (o *objects) collect(name string, v any, depth int, use func(n int) error) error {
+	if depth > maxDepth {
+		return malformed("it nests deeper than %d levels, or contains itself", maxDepth)
+	}
+	if err := use(64 + 2*len(name) + 8*count(v)); err != nil {
+		return err
+	}
+	if t, ok := v.(*stored); ok {
+		o.entries = append(o.entries, object{name, t})
+		return nil
+	}
+	return children(v, func(key string, child any) error {
+		if !container(child) {
+			if _, ok := child.(*stored); !ok {
+				return nil
+			}
+		}
+		return o.collect(join(name, key), child, depth+1, use)
+	})
+}
+
+func container(v any) bool {
+	switch v.(type) {
+	case *pickle.Dict, *pickle.List, *pickle.Set, pickle.Tuple:
+		return true
+	}
+	return false
+}
+
+// count returns the number of elements of a container.
+func count(v any) int {
+	switch v := v.(type) {
+	case *pickle.Dict:
+		return len(v.Items)
+	case *pickle.List:
+		return len(v.Items)
+	case *pickle.Set:
+		return len(v.Items)
+	case pickle.Tuple:
+		return len(v)
+	}
+	return 0
+}
+
+func join(name, key string) string {
+	if name == "" {
+		return key
+	}
+	return name + "." + key
+}
+
+// children calls f for the elements of a dict, list, tuple or set, with their keys or numbers.
+func children(v any, f func(key string, child any) error) error {
+	var list []any
+	switch v := v.(type) {
+	case *pickle.Dict:
+		for _, i := range v.Items {
+			key, err := keyName(i.Key)
+			if err != nil {
+				return err
+			}
+			if err := f(key, i.Value); err != nil {
+				return err
+			}
+		}
+		return nil
+	case *pickle.List:
+		list = v.Items
+	case *pickle.Set:
+		list = v.Items
+	case pickle.Tuple:
+		list = v
+	}
+	for i, child := range list {
+		if err := f(strconv.Itoa(i), child); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func keyName(v any) (string, error) {
+	switch v := v.(type) {
+	case string:
+		return v, nil
+	case pickle.Bytes:
+		return string(v), nil
+	case int64:
+		return strconv.FormatInt(v, 10), nil
+	case bool, float64:
+		return fmt.Sprint(v), nil
+	}
+	return "", malformed("a dict has a key that is neither a string nor a number")
+}
+
+func (o *objects) names() []string {
+	names := make([]string, len(o.entries))
+	for i := range names {
+		names[i] = o.entries[i].name
+	}
+	return names
+}
+
+func (o *objects) find(name string) (*stored, bool) {
+	i, ok := slices.BinarySearchFunc(o.entries, name, func(e object, name string) int { return strings.Compare(e.name, name) })
+	if !ok {
+		return nil, false
+	}
+	return o.entries[i].tensor, true
+}
+
+func (o *objects) has(name string) bool {
+	_, ok := o.find(name)
+	return ok
+}
+
+func (o *objects) tensor(name string) (*tensor.Tensor, error) {
+	t, ok := o.find(name)
+	if !ok {
+		return nil, errNoTensor
+	}
+	b := newBases(o.file)
+	defer b.release()
+	return b.tensor(t)
+}
+
+func (o *objects) tensors() (map[string]*tensor.Tensor, error) {
+	b := newBases(o.file)
+	defer b.release()
+	all := make(map[string]*tensor.Tensor, len(o.entries))
+	for _, e := range o.entries {
+		t, err := b.tensor(e.tensor)
+		if err != nil {
+			for _, t := range all {
+				t.Release()
+			}
+			return nil, fmt.Errorf("tensor %s: %w", quoted(e.name), err)
+		}
+		all[e.name] = t
+	}
+	return all, nil
+}
+
+func (o *objects) close() error { return nil }
+
+// bases are the storages that tensors share, as flat tensors of bytes.
+type bases struct {
+	file *File
+	of   map[baseKey]*tensor.Tensor
+}
+
+// baseKey is a storage, and whether it is a copy.
+type baseKey struct {
+	*storage
+	copied, bools bool
+}
+
+func newBases(f *File) *bases { return &bases{f, map[baseKey]*tensor.Tensor{}} }
+
+func (b *bases) release() {
+	for _, t := range b.of {
+		t.Release()
+	}
+}
+
+// tensor returns a view of its storage, in the current scope.
+func (b *bases) tensor(t *stored) (*tensor.Tensor, error) {
+	if t.refused != "" {
+		return nil, errors.New(t.refused)
+	}
+	if slices.Contains(t.shape, 0) {
+		return resultOf(tensor.Empty(t.shape, t.element.dtype))
+	}
+	base, err := b.base(t)
+	if err != nil {
+		return nil, err
+	}
+	return resultOf(tensor.Tidy(func() *tensor.Tensor {
+		size := int(t.element.bytes)
+		n := (base.Numel() - int(t.begin)) / size * size
+		x := base.Narrow(0, int(t.begin), n).ViewDType(t.element.dtype)
+		x = x.AsStrided(t.shape, t.stride, tensor.StorageOffset(x.StorageOffset()+t.offset))
+		if t.conj {
+			x = x.Conj()
+		}
+		if t.neg {
+			x = x.Neg()
+		}
+		return x
+	}))
+}
+
+func resultOf(t *tensor.Tensor) (*tensor.Tensor, error) {
+	if err := t.Err(); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// base returns the bytes of a tensor's storage: the mapped pages, or a copy where the file is not mapped, the storage
+// is compressed or not aligned, or the tensor is of bools.
+func (b *bases) base(t *stored) (*tensor.Tensor, error) {
+	s := t.storage
+	m, err := b.file.pages()
+	if err != nil {
+		return nil, err
+	}
+	key := baseKey{storage: s, bools: t.element.dtype == tensor.Bool}
+	if m == nil || s.member != nil && s.member.compressed() || key.bools {
+		key.copied = true
+	} else {
+		start := uintptr(unsafe.Pointer(unsafe.SliceData(m.data))) + uintptr(s.begin) + uintptr(t.begin)
+		key.copied = start%uintptr(min(t.element.bytes, 8)) != 0 || t.begin%t.element.bytes != 0
+	}
+	base := b.of[key]
+	switch {
+	case base != nil:
+	case key.copied:
+		base = tensor.Tidy(func() *tensor.Tensor {
+			var all *tensor.Tensor
+			all, err = b.file.readStorage(s, key.bools)
+			return all
+		})
+	default:
+		m.users.Add(1)
+		base = tensor.FromMapped(tensor.Uint8, []int{int(s.bytes)}, m.data[s.begin:s.begin+s.bytes:s.begin+s.bytes], m.release)
+	}
+	if m != nil {
+		m.release()
+	}
+	if err == nil {
+		err = base.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.of[key] = base
+	return base, nil
+}
+
+// readStorage reads a storage into memory that libtorch allocates.
+func (f *File) readStorage(s *storage, bools bool) (*tensor.Tensor, error) {
+	var r io.Reader = io.NewSectionReader(f.file, s.begin, s.bytes)
+	if s.member != nil {
+		c, err := s.member.open()
+		if err != nil {
+			return nil, shortened(err)
+		}
+		defer c.Close()
+		r = c
+		if s.skip > 0 {
+			if _, err := io.CopyN(io.Discard, r, s.skip); err != nil {
+				return nil, shortened(err)
+			}
+		}
+	}
+	all := tensor.Empty([]int{int(s.bytes)}, tensor.Uint8)
+	piece := make([]byte, min(s.bytes, pieceBytes))
+	for at := 0; at < int(s.bytes); at += len(piece) {
+		piece = piece[:min(len(piece), int(s.bytes)-at)]
+		_, err := io.ReadFull(r, piece)
+		if err == nil && bools {
+			err = checkBools(piece)
+		}
+		if err != nil {
+			return nil, shortened(err)
+		}
+		from, to := tensor.FromSlice(piece, nil), all.Narrow(0, at, len(piece))
+		err = to.Copy_(from).Err()
+		from.Release()
+		to.Release()
+		if err != nil {
+			return nil, err
+		}
+	}
+	if s.member != nil { // reading up to the end checks the checksum
+		if _, err := io.Copy(io.Discard, r); err != nil {
+			return nil, malformed("the member %s: %v", quoted(s.member.Name), err)
+		}
+	}
+	return all, nil
+}
+
+// shortened names the usual cause of a file that ends too early.
+func shortened(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the file was shortened after it was opened: %w", io.ErrUnexpectedEOF)
+	}
+	if errors.Is(err, os.ErrClosed) || errors.Is(err, ErrFormat) {
+		return err
+	}
+	return fmt.Errorf("it cannot be read: %w", err)
+}
+
+// value returns the object of that name as Go values.
+func (o *objects) value(name string) (any, error) {
+	v, ok := lookup(o.root, name, maxDepth)
+	if !ok {
+		return nil, errNoValue
+	}
+	c := &converter{bases: newBases(o.file), left: o.file.limit()}
+	defer c.bases.release()
+	out, err := c.value(v, 0)
+	if err != nil {
+		for _, t := range c.made {
+			t.Release()
+		}
+	}
+	return out, err
+}
+
+var (
+	errNoTensor = errors.New("has no tensor")
+	errNoValue  = errors.New("has no value")
+)
+
+// lookup returns the object under a name, whose keys may contain dots.
+func lookup(v any, name string, depth int) (found any, ok bool) {
+	if name == "" {
+		return v, true
+	}
+	if depth == 0 {
+		return nil, false
+	}
+	_ = children(v, func(key string, child any) error {
+		if ok {
+			return nil
+		}
+		if rest, is := strings.CutPrefix(name, key); is && rest == "" {
+			found, ok = child, true
+		} else if is && rest[0] == '.' && key != "" {
+			found, ok = lookup(child, rest[1:], depth-1)
+		}
+		return nil
+	})
+	return found, ok
+}
+
+// converter makes Go values of objects.
+type converter struct {
+	bases *bases
+	made  []*tensor.Tensor
+	left  int64 // bytes that the values may take
+}
+
+func (c *converter) value(v any, depth int) (any, error) {
+	if c.left -= 48; c.left < 0 || depth > maxDepth {
+		return nil, malformed("its values share others too often, or one contains itself")
+	}
+	switch v := v.(type) {
+	case nil, bool, float64, complex128, string, *big.Int:
+		return v, nil
+	case int64:
+		return int(v), nil
+	case pickle.Bytes:
+		c.left -= int64(len(v))
+		return []byte(v), nil
+	case element:
+		return "torch." + v.name, nil
+	case *stored:
+		t, err := c.bases.tensor(v)
+		if err == nil {
+			c.made = append(c.made, t)
+		}
+		return t, err
+	case *pickle.List:
+		return c.list(v.Items, depth)
+	case *pickle.Set:
+		return c.list(v.Items, depth)
+	case pickle.Tuple:
+		return c.list(v, depth)
+	case *pickle.Dict:
+		return c.dict(v, depth)
+	case typedStorage:
+		return nil, errors.New("it is a storage without a tensor")
+	}
+	return nil, errors.New("it is a class or function, not data")
+}
+
+func (c *converter) list(values []any, depth int) (any, error) {
+	out := make([]any, 0, min(len(values), 1024))
+	for _, v := range values {
+		x, err := c.value(v, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+func (c *converter) dict(d *pickle.Dict, depth int) (any, error) {
+	numbers := len(d.Items) > 0
+	for _, i := range d.Items {
+		_, ok := i.Key.(int64)
+		numbers = numbers && ok
+	}
+	strings, ints := map[string]any{}, map[int]any{}
+	for _, i := range d.Items {
+		v, err := c.value(i.Value, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		c.left -= 64
+		if numbers {
+			ints[int(i.Key.(int64))] = v
+			continue
+		}
+		key, err := keyName(i.Key)
+		if err != nil {
+			return nil, err
+		}
+		strings[key] = v
+	}
+	if len(strings)+len(ints) != len(d.Items) {
+		return nil, malformed("a dict has a key twice")
+	}
+	if numbers {
+		return ints, nil
+	}
+	return strings, nil
+}
+
+// optimizerState converts the value of an optimizer's state_dict().
+func optimizerState(v any) (s optim.State, err error) {
+	d, ok := v.(map[string]any)
+	groups, isList := d["param_groups"].([]any)
+	if !ok || !isList {
+		return s, errors.New("it is not the state_dict() of an optimizer: it has no param_groups")
+	}
+	s.State = map[int]map[string]any{}
+	switch state := d["state"].(type) {
+	case map[int]any:
+		for n, v := range state {
+			values, ok := v.(map[string]any)
+			if !ok {
+				return s, fmt.Errorf("the state of parameter %d is not a dict", n)
+			}
+			s.State[n] = values
+		}
+	case map[string]any:
+		if len(state) != 0 {
+			return s, errors.New("its state is not by the numbers of parameters")
+		}
+	default:
+		return s, errors.New("it is not the state_dict() of an optimizer: it has no state")
+	}
+	for i, v := range groups {
+		g, ok := v.(map[string]any)
+		if !ok {
+			return s, fmt.Errorf("the group %d of parameters is not a dict", i)
+		}
+		s.ParamGroups = append(s.ParamGroups, g)
+	}
+	return s, nil
+}

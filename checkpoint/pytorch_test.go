@@ -1,0 +1,349 @@
+package checkpoint_test
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"math/big"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// dtypes are those of testdata/pytorch.py.
+var dtypes = []tensor.DType{tensor.Bool, tensor.Uint8, tensor.Int8, tensor.Uint16, tensor.Int16, tensor.Uint32, tensor.Int32, tensor.Uint64, tensor.Int64,
+	tensor.Float16, tensor.BFloat16, tensor.Float32, tensor.Float64, tensor.Complex64, tensor.Complex128, tensor.Float8E5M2, tensor.Float8E4M3FN,
+	tensor.Float8E5M2FNUZ, tensor.Float8E4M3FNUZ}
+
+func rampOf(d tensor.DType) *tensor.Tensor {
+	ramp := tensor.FromSlice([]float32{0, 1, 2, 3, 4, 5}, []int{2, 3})
+	if d == tensor.Bool {
+		ramp = ramp.Remainder(2)
+	}
+	return ramp.To(d)
+}
+
+// matches compares a tensor of a file.
+func matches(t *testing.T, name string, got, want *tensor.Tensor) {
+	t.Helper()
+	if err := errors.Join(got.Err(), want.Err()); err != nil {
+		t.Errorf("%s: %v", name, err)
+		return
+	}
+	if got.DType() != want.DType() || !slices.Equal(got.Shape(), want.Shape()) || !slices.Equal(raw(t, got), raw(t, want)) {
+		t.Errorf("%s: %v, want %v", name, got, want)
+	}
+}
+
+// Files of torch.save in both formats, mapped and read.
+func TestPyTorchFiles(t *testing.T) {
+	leak.Check(t)
+	for _, path := range []string{"testdata/nested.pt", "testdata/legacy.pt"} {
+		for _, mapped := range []bool{true, false} {
+			scoped(t, func() {
+				f, err := checkpoint.Load(path, checkpoint.Mapped(mapped))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				for _, d := range dtypes {
+					matches(t, d.String(), f.Tensor("ramps."+d.String()), rampOf(d))
+				}
+				base := tensor.Arange(0, 12, tensor.Float32).View(3, 4)
+				for name, want := range map[string]*tensor.Tensor{
+					"shared.0": base, "shared.1": base.Select(0, 1), "shared.2": base.Transpose(0, 1), "shared.3": base.Slice(1, tensor.Start(1), tensor.Step(2)),
+					"expanded": tensor.Ones([]int{2, 3}), "conj": tensor.FromSlice([]complex64{1 - 2i, 3 + 4i}, nil), "neg": tensor.FromSlice([]float32{-2, 4}, nil),
+					"scalar": tensor.FromScalar(2.5), "empty": tensor.Zeros([]int{0, 4}), "parameter": tensor.FromSlice([]float32{1, 2}, nil),
+					"channels": tensor.Arange(0, 16, tensor.Float32).View(1, 2, 2, 4), "model.1.num_batches_tracked": tensor.FromScalar(1).To(tensor.Int64),
+				} {
+					got := f.Tensor(name)
+					if name == "conj" {
+						got = got.ResolveConj()
+					}
+					matches(t, name, got, want)
+				}
+				if s := f.Tensor("channels").Stride(); !slices.Equal(s, []int{16, 1, 8, 2}) {
+					t.Errorf("channels last: strides %v", s)
+				}
+				if s := f.Tensor("shared.2").Stride(); !slices.Equal(s, []int{1, 4}) {
+					t.Errorf("transposed: strides %v", s)
+				}
+				all, err := f.Tensors()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !all["shared.0"].SharesStorage(all["shared.2"]) || all["shared.0"].SharesStorage(all["scalar"]) {
+					t.Error("Tensors: the storages are not those of the file")
+				}
+				if err := all["shared.0"].Mul_(2).Err(); err != nil {
+					t.Error(err)
+				}
+				matches(t, "a view of a tensor that has changed", all["shared.1"], base.Select(0, 1).Mul(2))
+				if v, err := f.Tensor("shared.1").Sum().Item(); err != nil || (mapped && path == "testdata/nested.pt") != (v == 44) { // the storages of legacy.pt are not aligned
+					t.Errorf("%s, mapped %t: the sum is %v, %v", path, mapped, v, err)
+				}
+				v, err := f.Value("values")
+				want := map[string]any{"int": 3, "big": new(big.Int).Lsh(big.NewInt(1), 70), "minus": -5, "long": -1 << 40, "float": 0.5, "text": "ä", "none": nil, "true": true,
+					"bytes": []byte{0, 255}, "list": []any{1, []any{2, "x"}}, "tuple": []any{1, 2}, "size": []any{2, 3}, "dtype": "torch.bfloat16", "device": "cpu",
+					"complex": 1 - 2i, "set": []any{7}, "ordered": map[string]any{"b": 1, "a": 2}}
+				if err != nil || !reflect.DeepEqual(v, want) {
+					t.Errorf("values: %v, %v\nwant %v", v, err, want)
+				}
+				if v, err := f.Value("values.list.1.1"); err != nil || v != "x" {
+					t.Errorf("%v, %v", v, err)
+				}
+				if _, err := f.Value("values.none.x"); err == nil || !strings.Contains(err.Error(), "no value") {
+					t.Error(err)
+				}
+				if names := f.Names(); len(names) != len(dtypes)+4+7+7+4*3 || !slices.IsSorted(names) || !f.Has("model.0.weight") || f.Has("model") {
+					t.Errorf("%d names: %q", len(names), names)
+				}
+				if err := f.Tensor("model").Err(); err == nil || !strings.Contains(err.Error(), "has no tensor") {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func TestOtherPyTorchFiles(t *testing.T) {
+	leak.Check(t)
+	scoped(t, func() {
+		matches(t, "a tensor", open(t, "testdata/tensor.pt").Tensor(""), tensor.Arange(0, 3, tensor.Float32))
+		f := open(t, "testdata/protocol4.pt")
+		if v, err := f.Value("text"); err != nil || v != strings.Repeat("x", 300) {
+			t.Errorf("protocol 4: %v, %v", v, err)
+		}
+		f = open(t, "testdata/refused.pt")
+		if v, err := f.Tensor("ok").Item(); err != nil || v != 1 {
+			t.Errorf("beside tensors that are refused: %v, %v", v, err)
+		}
+		for name, want := range map[string]string{"sparse": "sparse", "csr": "sparse", "meta": "meta device", "quantised": "dequantize", "e8m0": "float8_e8m0fnu"} {
+			if err := f.Tensor(name).Err(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `"`+name+`"`) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, err := f.Value(name); err == nil {
+				t.Errorf("%s has a value", name)
+			}
+		}
+	})
+	for path, want := range map[string]string{
+		"testdata/module.pt":    "__main__.Net",
+		"testdata/script.pt":    "torch.jit.load",
+		"testdata/exported.pt2": "torch.export.load",
+	} {
+		if _, err := checkpoint.Load(path); !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// layers is the model of testdata/pytorch.py.
+func layers() (*nn.Sequential, error) {
+	m := nn.NewSequential(nn.NewLinear(2, 3), &nn.Tanh{}, nn.NewLinear(3, 1))
+	return m, nn.Check(m)
+}
+
+func trainLayers(m *nn.Sequential, opt *optim.Optimizer, steps int) ([]float64, error) {
+	var losses []float64
+	for k := range steps {
+		err := tensor.WithScope(func() error {
+			loss := m.Forward(tensor.Arange(0, 8, tensor.Float32).View(4, 2).Mul(0.1).Add(0.05 * float64(k))).Square().Mean()
+			opt.ZeroGrad()
+			if err := loss.Backward(); err != nil {
+				return err
+			}
+			v, err := loss.Item()
+			losses = append(losses, v)
+			return errors.Join(err, opt.Step())
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return losses, nil
+}
+
+func near(got, want []float64) bool {
+	return slices.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) })
+}
+
+// A run that Python has begun continues here, with the model and the optimizer of one file.
+func TestRunsOfPyTorchContinue(t *testing.T) {
+	leak.Check(t)
+	model, err := layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(model)
+	opt, err := optim.NewAdamW(nn.Parameters(model), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	scoped(t, func() {
+		f := open(t, "testdata/run.pt")
+		state, err := f.OptimizerState("optimizer")
+		if err == nil {
+			err = opt.LoadStateDict(state)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := checkpoint.LoadModel("testdata/run.pt", model, nn.Rename(func(name string) string {
+			name, ok := strings.CutPrefix(name, "model.")
+			if !ok {
+				return ""
+			}
+			return name
+		})); err != nil {
+			t.Fatal(err)
+		}
+		v, err := f.Value("next")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []float64
+		for _, x := range v.([]any) {
+			want = append(want, x.(float64))
+		}
+		got, err := trainLayers(model, opt, 3)
+		if err != nil || !near(got, want) {
+			t.Errorf("losses %v, %v; Python's are %v", got, err, want)
+		}
+		for _, name := range []string{"model", "first", "optimizer.param_groups", "no"} {
+			if _, err := f.OptimizerState(name); err == nil {
+				t.Errorf("%s is taken for an optimizer's state", name)
+			}
+		}
+	})
+}
+
+// What SavePyTorch writes is read by Load and by torch.load(weights_only=True, mmap=True).
+func TestPyTorchRoundTrip(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x.pt")
+	model, err := layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(model)
+	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	if _, err := trainLayers(model, opt, 3); err != nil {
+		t.Fatal(err)
+	}
+	long := make([]int, 2500)
+	for i := range long {
+		long[i] = i
+	}
+	values := map[string]any{"int": 3, "big": uint64(1 << 63), "huge": new(big.Int).Lsh(big.NewInt(1), 70), "long": -1 << 40, "float": float32(0.5), "text": "ä", "none": nil, "true": true,
+		"bytes": []byte{0, 255}, "list": []any{1, []any{2, "x"}}, "ints": map[int]string{-1: "a", 300: "b"}, "complex": 1 - 2i, "long list": long}
+	scoped(t, func() {
+		ramps := map[string]*tensor.Tensor{}
+		for _, d := range dtypes {
+			ramps[d.String()] = rampOf(d)
+		}
+		base := tensor.Arange(0, 12, tensor.Float32).View(3, 4)
+		other := tensor.Arange(0, 12, tensor.Float32).View(3, 4)
+		object := map[string]any{
+			"ramps": ramps, "shared": []*tensor.Tensor{base, base.Select(0, 1), base.Transpose(0, 1)}, "row": other.Select(0, 1),
+			"channels": tensor.Arange(0, 16, tensor.Float32).View(1, 2, 4, 2).Permute(0, 3, 1, 2),
+			"conj":     tensor.FromSlice([]complex64{1 + 2i, 3 - 4i}, nil).Conj(), "scalar": tensor.FromScalar(2.5), "empty": tensor.Zeros([]int{0, 4}),
+			"model": nn.StateDict(model), "optimizer": opt.StateDict(), "values": values,
+		}
+		var last []byte
+		for range 2 {
+			if err := checkpoint.SavePyTorch(path, object); err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if last != nil && !slices.Equal(got, last) {
+				t.Error("the same object gave other bytes")
+			}
+			last = got
+		}
+		f := open(t, path)
+		for _, d := range dtypes {
+			matches(t, d.String(), f.Tensor("ramps."+d.String()), ramps[d.String()])
+		}
+		all, err := f.Tensors()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !all["shared.0"].SharesStorage(all["shared.2"]) {
+			t.Error("a shared storage is not shared")
+		}
+		matches(t, "transposed", all["shared.2"], base.Transpose(0, 1))
+		matches(t, "row", all["row"], other.Select(0, 1))
+		if all["row"].StorageBytes() != 16 {
+			t.Errorf("a view on its own has a storage of %d bytes", all["row"].StorageBytes())
+		}
+		want, err := trainLayers(model, opt, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := python(t, "pytorch.py", "--object", path); text != "" {
+			var got []float64
+			if err := json.Unmarshal([]byte(text), &got); err != nil || !near(got, want) {
+				t.Errorf("Python continued with the losses %s, %v; want %v", text, err, want)
+			}
+		}
+		v, err := f.Value("values.ints")
+		if err != nil || !reflect.DeepEqual(v, map[int]any{-1: "a", 300: "b"}) {
+			t.Errorf("%v, %v", v, err)
+		}
+	})
+}
+
+func TestSavePyTorchRefuses(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x.pt")
+	scoped(t, func() {
+		gone := tensor.Ones([]int{1})
+		gone.Release()
+		sparse, err := tensor.Call("aten::to_sparse", tensor.Eye(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		self := []any{nil}
+		self[0] = self
+		for name, c := range map[string]struct {
+			object any
+			want   string
+		}{
+			"a struct":         {struct{ A int }{1}, "struct"},
+			"a channel":        {map[string]any{"c": make(chan int)}, `"c": a chan int`},
+			"a nil tensor":     {(*tensor.Tensor)(nil), "nil"},
+			"released":         {map[string]any{"gone": gone}, `"gone"`},
+			"meta":             {tensor.Ones([]int{1}, tensor.Meta), "meta"},
+			"sparse":           {sparse[0], "sparse"},
+			"itself":           {self, "contains itself"},
+			"float keys":       {map[float64]int{1: 1}, "keys"},
+			"text":             {"\xff", "UTF-8"},
+			"a released state": {nn.State{{Name: "w", Tensor: gone}}, `"w"`},
+		} {
+			if err := checkpoint.SavePyTorch(path, c.object); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
+		t.Errorf("files left behind: %v", left)
+	}
+}

@@ -1,0 +1,212 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// An index of safetensors files lists, for each tensor, the file that contains it.
+
+type index struct {
+	Metadata  map[string]any    `json:"metadata"`
+	WeightMap map[string]string `json:"weight_map"`
+}
+
+func isIndex(head []byte) bool {
+	head = bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\xef\xbb\xbf")), " \t\r\n")
+	return bytes.HasPrefix(head, []byte("{")) && (bytes.Contains(head, []byte(`"weight_map"`)) || bytes.Contains(head, []byte(`"total_size"`)))
+}
+
+// maxShards is the most files that an index may list.
+const maxShards = 4096
+
+// shards are the files of an index.
+type shards struct {
+	files map[string]*File // by the tensor's name
+	all   []*File
+}
+
+func readIndex(f *File, s settings) (contents, error) {
+	if f.size > maxHeader {
+		return nil, malformed("an index of %d bytes; %d are allowed", f.size, maxHeader)
+	}
+	text := make([]byte, f.size)
+	if _, err := io.ReadFull(io.NewSectionReader(f.file, 0, f.size), text); err != nil {
+		return nil, shortened(err)
+	}
+	var i index
+	if err := json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &i); err != nil {
+		return nil, malformed("the index: %v", err)
+	}
+	if i.WeightMap == nil {
+		return nil, malformed("the index has no weight_map")
+	}
+	f.header.metadata = map[string]string{}
+	for k, v := range i.Metadata {
+		f.header.metadata[k] = fmt.Sprint(v)
+	}
+	out := &shards{files: make(map[string]*File, len(i.WeightMap))}
+	if err := out.load(filepath.Dir(f.file.Name()), i.WeightMap, s); err != nil {
+		return nil, errors.Join(err, out.close())
+	}
+	return out, nil
+}
+
+func (s *shards) load(dir string, weights map[string]string, settings settings) error {
+	opened := map[string]*File{}
+	for _, name := range slices.Sorted(maps.Keys(weights)) {
+		base := weights[name]
+		if base != filepath.Base(base) || !filepath.IsLocal(base) || strings.ContainsAny(base, `/\`) {
+			return malformed("the file %s is not beside the index", quoted(base))
+		}
+		file := opened[base]
+		if file == nil {
+			if len(opened) == maxShards {
+				return malformed("more than %d files", maxShards)
+			}
+			var err error
+			if file, err = loadShard(filepath.Join(dir, base), settings); err != nil {
+				return fmt.Errorf("the file %s: %w", quoted(base), err)
+			}
+			opened[base] = file
+			s.all = append(s.all, file)
+		}
+		if _, ok := file.header.find(name); !ok {
+			return malformed("the file %s has no tensor %s", quoted(base), quoted(name))
+		}
+		s.files[name] = file
+	}
+	return nil
+}
+
+func loadShard(path string, s settings) (*File, error) {
+	f, err := openRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		var file *File
+		if file, err = loadSafetensors(f, info.Size(), s); err == nil {
+			file.path = path
+			return file, nil
+		}
+	}
+	_ = f.Close()
+	return nil, err
+}
+
+func (s *shards) names() []string { return slices.Sorted(maps.Keys(s.files)) }
+
+func (s *shards) has(name string) bool { return s.files[name] != nil }
+
+func (s *shards) tensor(name string) (*tensor.Tensor, error) {
+	f := s.files[name]
+	if f == nil {
+		return nil, errNoTensor
+	}
+	return resultOf(f.Tensor(name))
+}
+
+func (s *shards) tensors() (map[string]*tensor.Tensor, error) {
+	all := make(map[string]*tensor.Tensor, len(s.files))
+	for name := range s.files {
+		t, err := s.tensor(name)
+		if err != nil {
+			for _, t := range all {
+				t.Release()
+			}
+			return nil, err
+		}
+		all[name] = t
+	}
+	return all, nil
+}
+
+func (s *shards) value(name string) (any, error) {
+	t, err := s.tensor(name)
+	if err == errNoTensor {
+		err = errNoValue
+	}
+	return t, err
+}
+
+func (s *shards) close() error {
+	var err error
+	for _, f := range s.all {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// SaveSharded writes tensors to several safetensors files of at most maxBytes bytes of data each (a larger tensor has a
+// file of its own), and the index of these files, which Load, LoadModel and the libraries of Hugging Face open:
+//
+//	DIR/model-00001-of-00003.safetensors
+//	…
+//	DIR/model.safetensors.index.json
+//
+// The files contain the tensors in the order of their names. Other programs see the old or the new index; the files are
+// written before it. A crash can leave files that no index lists. If the numbers of files are equal, the new files
+// replace those that the old index lists before the new index is there: save to another directory to keep both.
+//
+// Python: huggingface_hub.save_torch_state_dict.
+func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {
+	const op = "SaveSharded"
+	if maxBytes < 1 {
+		return saved(op, fmt.Errorf("maxBytes must be at least 1, got %d", maxBytes))
+	}
+	all := make(map[string]content, len(tensors))
+	for name, t := range tensors {
+		c, err := contentOf(t)
+		if err != nil {
+			return saved(op, fmt.Errorf("tensor %s: %w", quoted(name), err))
+		}
+		all[name] = c
+	}
+	var parts []map[string]content
+	total, left := int64(0), int64(-1)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		n := all[name].bytes()
+		if total += n; left < n || len(parts) == 0 {
+			parts = append(parts, map[string]content{})
+			left = maxBytes
+		}
+		left -= n
+		parts[len(parts)-1][name] = all[name]
+	}
+	i := struct {
+		Metadata  map[string]any    `json:"metadata"`
+		WeightMap map[string]string `json:"weight_map"`
+	}{map[string]any{}, map[string]string{}}
+	for k, v := range metadata {
+		i.Metadata[k] = v
+	}
+	i.Metadata["total_size"] = total
+	for n, part := range parts {
+		base := fmt.Sprintf("model-%05d-of-%05d.safetensors", n+1, len(parts))
+		if err := save(filepath.Join(dir, base), part, metadata); err != nil {
+			return called(op, err)
+		}
+		for name := range part {
+			i.WeightMap[name] = base
+		}
+	}
+	text, err := json.MarshalIndent(i, "", "  ")
+	if err != nil {
+		return saved(op, err)
+	}
+	return saved(op, replace(filepath.Join(dir, "model.safetensors.index.json"), func(w io.Writer) error {
+		_, err := w.Write(append(text, '\n'))
+		return err
+	}))
+}

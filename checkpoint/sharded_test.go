@@ -1,0 +1,93 @@
+package checkpoint_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// touchFile loads a file of this text.
+func touchFile(t *testing.T, text string) error {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	f, err := checkpoint.Load(path)
+	if err == nil {
+		err = f.Close()
+	}
+	return err
+}
+
+func TestShardedFiles(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	index := filepath.Join(dir, "model.safetensors.index.json")
+	scoped(t, func() {
+		all := map[string]*tensor.Tensor{}
+		for _, name := range []string{"a", "b", "c"} {
+			all[name] = tensor.Full([]int{4}, float64(name[0]))
+		}
+		if err := checkpoint.SaveSharded(dir, all, map[string]string{"made": "by test"}, 32); err != nil {
+			t.Fatal(err)
+		}
+		python(t, "pytorch.py", "--sharded", index)
+		for _, mapped := range []bool{true, false} {
+			f, err := checkpoint.Load(index, checkpoint.Mapped(mapped))
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, f, all)
+			if m := f.Metadata(); m["total_size"] != "48" || m["made"] != "by test" {
+				t.Errorf("metadata %v", m)
+			}
+			got, err := f.Tensors()
+			if err != nil || len(got) != 3 {
+				t.Errorf("%d tensors, %v", len(got), err)
+			}
+			if v, err := f.Value("b"); err != nil || v.(*tensor.Tensor).Numel() != 4 {
+				t.Errorf("%v, %v", v, err)
+			}
+			if err := f.Tensor("d").Err(); err == nil || !strings.Contains(err.Error(), "has no tensor") {
+				t.Error(err)
+			}
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := f.Tensor("a").Err(); !errors.Is(err, os.ErrClosed) {
+				t.Errorf("a closed file: %v", err)
+			}
+		}
+		for want, err := range map[string]error{
+			"maxBytes": checkpoint.SaveSharded(dir, all, nil, 0),
+			`"n"`:      checkpoint.SaveSharded(dir, map[string]*tensor.Tensor{"n": nil}, nil, 1),
+		} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v", want, err)
+			}
+		}
+	})
+	base := "model-00001-of-00002.safetensors"
+	for want, text := range map[string]string{
+		"not beside the index": `{"weight_map":{"a":"../` + base + `"}}`,
+		"has no tensor":        `{"weight_map":{"x":"` + base + `"}}`,
+		"weight_map":           `{"metadata":{"total_size":1}}`,
+		"no such file":         `{"weight_map":{"a":"none"}}`,
+		"the index":            `{"weight_map":{"a":3}}`,
+		"is not beside":        `{"weight_map":{"a":".."}}`,
+	} {
+		if err := os.WriteFile(index, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := checkpoint.Load(index); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
