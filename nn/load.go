@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // LoadOption is a keyword argument of LoadStateDict.
@@ -17,6 +19,7 @@ type LoadOption func(*loadSettings)
 
 type loadSettings struct {
 	lax    bool
+	assign bool
 	rename func(string) string
 	report *LoadReport
 }
@@ -24,6 +27,18 @@ type loadSettings struct {
 // Strict(false) allows names that are missing from the state or not in the module (strict=False). Shapes must match all
 // the same.
 func Strict(on bool) LoadOption { return func(s *loadSettings) { s.lax = !on } }
+
+// Assign makes LoadStateDict put the tensors of the state into the module, instead of copying their values into the module's
+// tensors: they share the state's storages, and have its dtypes and devices. So a model that was constructed on the meta
+// device, without memory for its weights, gets the mapped pages of a file as its weights, which are read when they are first
+// used:
+//
+//	model := newModel(nn.Device(tensor.Meta))
+//	err := checkpoint.LoadModel("model.safetensors", model, nn.Assign(true))
+//
+// A parameter requires a gradient as the one before it did. Make the optimizer after this. A tensor in a map, or in a struct
+// that the module does not hold by a pointer, cannot be replaced and is an error. PyTorch: assign=True.
+func Assign(on bool) LoadOption { return func(s *loadSettings) { s.assign = on } }
 
 // Rename sets the function that returns the module's name for a name of the state, or "" for a tensor that is not to be
 // loaded. A state from a wrapped model, for example, loads with
@@ -146,6 +161,9 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	if len(wrong) != 0 {
 		return refuse.Error(op, tensor.ErrArgument, "the state does not fit %T: %s", m, strings.Join(wrong, "; "))
 	}
+	if s.assign {
+		return assign(m, state, &report)
+	}
 	return autograd.NoGrad(func() error {
 		for _, n := range own {
 			if src, ok := state[n.Name]; ok {
@@ -195,4 +213,52 @@ func prefixed(with string, names []string) []string {
 		out[i] = with + n
 	}
 	return out
+}
+
+// assign puts tensors with the state's storages into m. A tensor with several names is replaced by one tensor.
+func assign(m any, state map[string]*tensor.Tensor, report *LoadReport) error {
+	var failed error
+	places := map[string][]reflect.Value{}
+	w := walker{place: func(name string, v reflect.Value) {
+		if state[name] != nil && !v.CanSet() && failed == nil {
+			failed = refuse.Error("LoadStateDict", tensor.ErrArgument, "%s cannot be assigned: it is in a map, or in a struct that is not held by a pointer", name)
+		}
+		places[name] = append(places[name], v)
+	}}
+	w.walk(reflect.ValueOf(m), "")
+	made := map[*tensor.Tensor]*tensor.Tensor{}
+	for _, n := range saved(m) {
+		src := state[n.Name]
+		if src == nil || failed != nil || made[n.Tensor] != nil {
+			continue
+		}
+		t := src.Detach().Keep()
+		if err := t.Err(); err != nil {
+			failed = err
+			break
+		}
+		made[n.Tensor] = t
+		if n.Tensor.RequiresGrad() {
+			failed = t.RequiresGrad_().Err()
+		}
+		tensor.Track(vram.Weights, t)
+	}
+	if failed != nil {
+		for _, t := range made {
+			t.Release()
+		}
+		return failed
+	}
+	for name, vs := range places {
+		for _, v := range vs {
+			if t := made[v.Interface().(*tensor.Tensor)]; t != nil && state[name] != nil {
+				v.Set(reflect.ValueOf(t))
+				report.Loaded = append(report.Loaded, name)
+			}
+		}
+	}
+	slices.Sort(report.Loaded)
+	report.Loaded = slices.Compact(report.Loaded)
+	report.Converted = nil
+	return nil
 }

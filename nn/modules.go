@@ -183,11 +183,12 @@ type walker struct {
 	once   bool // visit a shared module once, not under each of its names
 	tensor func(name string, t *tensor.Tensor, r role)
 	module func(m any)
-	named  func(name string, m any) // as module, without embedded structs
-	open   map[unsafePointer]bool   // modules on the path from the root, to detect cycles
-	hidden map[*tensor.Tensor]bool  // stand-ins of parametrized parameters
-	inner  uintptr                  // the layer in a Parametrized, which stands for it in named
-	path   []step                   // from the root to the current value
+	named  func(name string, m any)           // as module, without embedded structs
+	place  func(name string, v reflect.Value) // of a tensor
+	open   map[unsafePointer]bool             // modules on the path from the root, to detect cycles
+	hidden map[*tensor.Tensor]bool            // stand-ins of parametrized parameters
+	inner  uintptr                            // the layer in a Parametrized, which stands for it in named
+	path   []step                             // from the root to the current value
 }
 
 type unsafePointer struct {
@@ -213,6 +214,9 @@ func (w *walker) value(v reflect.Value, name string, r role) {
 		if v.Type() == tensorType {
 			if w.tensor != nil && v.CanInterface() && !w.hidden[v.Interface().(*tensor.Tensor)] {
 				w.tensor(name, v.Interface().(*tensor.Tensor), r)
+			}
+			if w.place != nil && v.CanInterface() && !w.hidden[v.Interface().(*tensor.Tensor)] {
+				w.place(name, v)
 			}
 			return
 		}

@@ -1,0 +1,118 @@
+package nn_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+type pair struct {
+	A, B *nn.Linear
+}
+
+func newPair(opts ...nn.Option) *pair {
+	return &pair{nn.NewLinear(2, 3, opts...), nn.NewLinear(3, 1, opts...)}
+}
+
+// The report has what PyTorch's load_state_dict returns, with shapes and dtypes.
+func TestLoadReport(t *testing.T) {
+	leak.Check(t)
+	m := newPair()
+	defer nn.Release(m)
+	if err := tensor.WithScope(func() error {
+		state := map[string]*tensor.Tensor{
+			"wrapped.a.weight": tensor.Ones([]int{3, 2}, tensor.Float64), "wrapped.a.bias": tensor.Ones([]int{3}), "wrapped.b.weight": tensor.Ones([]int{1, 3}),
+			"wrapped.c": tensor.Ones([]int{1}), "step": tensor.Ones([]int{1}),
+		}
+		rename := nn.Rename(func(name string) string {
+			if name == "step" {
+				return ""
+			}
+			return strings.TrimPrefix(name, "wrapped.")
+		})
+		var r nn.LoadReport
+		if err := nn.LoadStateDict(m, state, rename, nn.Report(&r)); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "missing b.bias; unexpected c") || len(r.Loaded) != 0 {
+			t.Errorf("%v, %v", err, r)
+		}
+		if err := nn.LoadStateDict(m, state, rename, nn.Report(&r), nn.Strict(false)); err != nil {
+			t.Error(err)
+		}
+		want := nn.LoadReport{Loaded: []string{"a.bias", "a.weight", "b.weight"}, Missing: []string{"b.bias"}, Unexpected: []string{"c"}, Skipped: []string{"step"},
+			Converted: []nn.Mismatch{{Name: "a.weight", StateShape: []int{3, 2}, ModuleShape: []int{3, 2}, StateDType: tensor.Float64, ModuleDType: tensor.Float32}}}
+		if !reflect.DeepEqual(r, want) {
+			t.Errorf("%+v\nwant %+v", r, want)
+		}
+		text := "loaded: 3\nmissing: b.bias\nunexpected: c\nskipped: step\nconverted: a.weight: float64[3 2] in the state, float32[3 2] in the module"
+		if r.String() != text {
+			t.Errorf("%s\nwant %s", r, text)
+		}
+		if v, err := m.A.Weight.Sum().Item(); err != nil || v != 6 {
+			t.Errorf("%v, %v", v, err)
+		}
+		state["wrapped.a.bias"] = tensor.Ones([]int{4})
+		err := nn.LoadStateDict(m, state, rename, nn.Report(&r), nn.Strict(false))
+		if err == nil || len(r.Mismatched) != 1 || r.Mismatched[0].String() != "a.bias: float32[4] in the state, float32[3] in the module" || len(r.Loaded) != 0 {
+			t.Errorf("%v, %v", err, r)
+		}
+		if err := nn.LoadStateDict(m, state, nn.Rename(func(string) string { return "a.bias" }), nn.Strict(false)); err == nil || !strings.Contains(err.Error(), "are both named a.bias") {
+			t.Error(err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+type tied struct {
+	Embedding *nn.Embedding
+	Head      *tensor.Tensor
+}
+
+// A model on the meta device gets the tensors of the state as its weights.
+func TestAssign(t *testing.T) {
+	leak.Check(t)
+	m := newPair(nn.Device(tensor.Meta))
+	defer nn.Release(m)
+	m.B.Bias.RequiresGrad_(false)
+	e := nn.NewEmbedding(2, 2, nn.Device(tensor.Meta))
+	both := &tied{e, e.Weight}
+	defer nn.Release(both)
+	if err := tensor.WithScope(func() error {
+		state := map[string]*tensor.Tensor{"a.weight": tensor.Ones([]int{3, 2}), "a.bias": tensor.Ones([]int{3}), "b.weight": tensor.Ones([]int{1, 3}), "b.bias": tensor.Ones([]int{1})}
+		if err := nn.LoadStateDict(m, map[string]*tensor.Tensor{}, nn.Assign(true)); err == nil || m.A.Weight.Device() != tensor.Meta {
+			t.Errorf("weights are missing: %v", err)
+		}
+		if err := nn.LoadStateDict(m, state, nn.Assign(true)); err != nil {
+			t.Fatal(err)
+		}
+		if !m.A.Weight.SharesStorage(state["a.weight"]) || !m.A.Weight.RequiresGrad() || m.B.Bias.RequiresGrad() {
+			t.Error("the tensors are not those of the state, or require other gradients")
+		}
+		w := tensor.Ones([]int{2, 2})
+		if err := nn.LoadStateDict(both, map[string]*tensor.Tensor{"embedding.weight": w, "head": w}, nn.Assign(true)); err != nil || both.Head != e.Weight {
+			t.Errorf("tied weights: %v", err)
+		}
+		in := map[string]*tensor.Tensor{"x": m.A.Bias}
+		if err := nn.LoadStateDict(in, map[string]*tensor.Tensor{"x": tensor.Ones([]int{3})}, nn.Assign(true)); err == nil || !strings.Contains(err.Error(), "in a map") {
+			t.Error(err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	// The state's scope is closed.
+	if err := tensor.WithScope(func() error {
+		loss := m.B.Forward(m.A.Forward(tensor.Ones([]int{4, 2}))).Sum()
+		if v, err := loss.Item(); err != nil || v != 4*10 {
+			t.Errorf("%v, %v", v, err)
+		}
+		return loss.Backward()
+	}); err != nil {
+		t.Error(err)
+	}
+}
