@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"archive/zip"
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -49,11 +48,10 @@ func (m *member) compressed() bool { return m.Method != zip.Store }
 func (m *member) bytes() int64 { return int64(m.UncompressedSize64) }
 
 func (m *member) open() (io.ReadCloser, error) {
-	r, err := m.Open()
-	if err != nil && (errors.Is(err, zip.ErrFormat) || errors.Is(err, zip.ErrAlgorithm) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
-		err = fmt.Errorf("%w: %w", ErrFormat, err)
+	if at, err := m.DataOffset(); err != nil || at < 0 {
+		return nil, malformed("the member %s is not where the directory places it", quoted(m.Name))
 	}
-	return r, err
+	return m.Open()
 }
 
 // maxRatio is the most that the compression of zip archives (deflate) can save.

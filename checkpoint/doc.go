@@ -1,14 +1,50 @@
-// Package checkpoint reads and writes safetensors files, the format in which PyTorch's models are shared, and stores
-// whole training runs in them.
+// Package checkpoint reads and writes files of tensors: safetensors, the format in which models are shared, the files of
+// PyTorch and NumPy, and training runs.
 //
-//	file, err := checkpoint.Load("model.safetensors")
+//	file, err := checkpoint.Load("model.safetensors") // or model.safetensors.index.json, model.pt, arrays.npz
 //	if err != nil {
 //		return err
 //	}
 //	defer file.Close()
 //	weight := file.Tensor("blocks.0.attn.qkv.weight")
 //
-// Load maps the file instead of copying it, and checks the whole header. SaveModel writes a file that Python can load.
+// Load maps the file instead of copying it, and checks everything in it except the tensors' values. SaveModel writes a file
+// that Python can load.
+//
+// # PyTorch
+//
+// A run of Python continues here. Of a file of torch.save({"model": model.state_dict(), "optimizer": opt.state_dict()}, path)
+// the names of the tensors are model.fc.weight and so on:
+//
+//	file, err := checkpoint.Load("run.pt")
+//	if err != nil {
+//		return err
+//	}
+//	defer file.Close()
+//	state, err := file.OptimizerState("optimizer")
+//	if err != nil {
+//		return err
+//	}
+//	var report nn.LoadReport
+//	err = checkpoint.LoadModel("run.pt", model, nn.Strict(false), nn.Report(&report), nn.Rename(func(name string) string {
+//		name, _ = strings.CutPrefix(name, "model.")
+//		return name
+//	}))
+//	if err != nil {
+//		return err
+//	}
+//	fmt.Println(report) // what was loaded, missing, unexpected, mismatched
+//	return opt.LoadStateDict(state)
+//
+// and a run of here in Python, with torch.load("run.pt"):
+//
+//	err := checkpoint.SavePyTorch("run.pt", map[string]any{"model": nn.StateDict(model), "optimizer": opt.StateDict()})
+//
+// Such a file contains a pickle, which in Python can run any program. Load calls nothing, and refuses files that contain
+// more than tensors, dicts, lists, strings and numbers, with an error that names the Python class. TorchScript archives and
+// packages of torch.export are named as such.
+//
+// # Training runs
 //
 // SaveTraining and LoadTraining save and restore model, optimizer, random generators and position in the data, so that
 // a stopped run continues bit for bit. Their file is also a safetensors file, with these tensors:

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/linstock-ml/linstock/internal/pickle"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -170,6 +171,9 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 	}
 	var err error
 	if file.other, err = read(file); err != nil {
+		if errors.Is(err, pickle.ErrFormat) && !errors.Is(err, ErrFormat) {
+			err = fmt.Errorf("%w: %w", ErrFormat, err)
+		}
 		return nil, fmt.Errorf("%s%w", what, err)
 	}
 	if s.mapped && !isIndex(head) {

@@ -53,7 +53,7 @@ func touch(path string) error {
 				continue
 			}
 			if x.Numel() > 0 && x.DType() != tensor.Bool {
-				if err := x.View(-1).Narrow(0, 0, 1).Mul_(1).Err(); err != nil && !errors.Is(err, tensor.ErrNotImplemented) {
+				if err := x.AsStrided([]int{1}, []int{1}, tensor.StorageOffset(x.StorageOffset())).Mul_(1).Err(); err != nil && !errors.Is(err, tensor.ErrNotImplemented) {
 					first = errors.Join(first, err)
 				}
 			}

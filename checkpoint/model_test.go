@@ -7,12 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -106,4 +108,49 @@ func TestPythonReadsValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	python(t, "make.py", "--training", path)
+}
+
+// A model on the meta device takes the pages of a file as its weights.
+func TestModelsOnMappedFiles(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	build := func(opts ...nn.Option) *nn.Sequential {
+		return nn.NewSequential(nn.NewLinear(300, 200, opts...), &nn.ReLU{}, nn.NewLinear(200, 10, opts...))
+	}
+	whole := build()
+	defer nn.Release(whole)
+	if err := checkpoint.SaveModel(path, whole); err != nil {
+		t.Fatal(err)
+	}
+	before := nn.StateDict(whole)[0].Tensor
+	model := build(nn.Device(tensor.Meta))
+	if err := checkpoint.LoadModel(path, model, nn.Assign(true)); err != nil {
+		t.Fatal(err)
+	}
+	if runtime.GOOS == "linux" && !mapped(t, path) {
+		t.Error("the weights are copies")
+	}
+	scoped(t, func() {
+		loss := model.Forward(tensor.Ones([]int{2, 300})).Sum()
+		want, err := whole.Forward(tensor.Ones([]int{2, 300})).Sum().Item()
+		if got, err2 := loss.Item(); err != nil || err2 != nil || got != want {
+			t.Errorf("%v, want %v, %v, %v", got, want, err, err2)
+		}
+		opt, err := optim.NewSGD(nn.Parameters(model), 0.1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer opt.Release()
+		if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
+			t.Error(err)
+		}
+		// The step changed the model, not the file.
+		if same, err := open(t, path).Tensor("0.weight").Equal(before.Detach()); err != nil || !same {
+			t.Errorf("equal %t, %v", same, err)
+		}
+		if same, err := nn.StateDict(model)[0].Tensor.Detach().Equal(before.Detach()); err != nil || same {
+			t.Errorf("the step changed nothing: %v", err)
+		}
+	})
+	nn.Release(model)
 }

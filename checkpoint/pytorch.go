@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -142,14 +141,6 @@ func newPickle(r io.Reader, size, limit int64) *pytorch {
 	p.reader.Limit = limit
 	p.reader.Class, p.reader.Reduce, p.reader.Build, p.reader.Persistent = p.class, p.reduce, p.build, p.persistent
 	return p
-}
-
-func (p *pytorch) read() (any, error) {
-	v, err := p.reader.Read()
-	if errors.Is(err, pickle.ErrFormat) && !errors.Is(err, ErrFormat) {
-		err = fmt.Errorf("%w: %w", ErrFormat, err)
-	}
-	return v, err
 }
 
 func (p *pytorch) class(c pickle.Class) (any, error) {
@@ -502,8 +493,10 @@ func (t *stored) check(bytes int64) error {
 
 // readPyTorch reads a zip archive of torch.save.
 func readPyTorch(f *File, a *archive) (contents, error) {
-	if order, err := a.text(a.root + "byteorder"); err != nil || order != "" && order != "little" {
-		return nil, errors.Join(err, malformed("its numbers are %q-endian; only little-endian ones are supported", order))
+	if order, err := a.text(a.root + "byteorder"); err != nil {
+		return nil, err
+	} else if order != "" && order != "little" {
+		return nil, malformed("its numbers are %q-endian; only little-endian ones are supported", order)
 	}
 	data := a.members[a.root+"data.pkl"]
 	if data.compressed() || data.bytes() > maxPickle {
@@ -522,7 +515,7 @@ func readPyTorch(f *File, a *archive) (contents, error) {
 		}
 		return a.storage(m)
 	}
-	root, err := p.read()
+	root, err := p.reader.Read()
 	if err != nil {
 		return nil, err
 	}
@@ -559,7 +552,7 @@ func readLegacy(f *File) (contents, error) {
 			return ok && slices.ContainsFunc(d.Items, func(i pickle.Item) bool { return i.Key == "little_endian" && i.Value == true })
 		},
 	} {
-		v, err := p.read()
+		v, err := p.reader.Read()
 		if err != nil {
 			return nil, err
 		}
@@ -567,11 +560,11 @@ func readLegacy(f *File) (contents, error) {
 			return nil, malformed("its %s", []string{"first number is another", "version is unknown", "numbers are not little-endian"}[i])
 		}
 	}
-	root, err := p.read()
+	root, err := p.reader.Read()
 	if err != nil {
 		return nil, err
 	}
-	keys, err := p.read()
+	keys, err := p.reader.Read()
 	if err != nil {
 		return nil, err
 	}

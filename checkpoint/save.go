@@ -236,7 +236,9 @@ func write(w io.Writer, t *tensor.Tensor) error {
 		if x.DType().IsComplex() {
 			x = x.ResolveConj()
 		}
-		flat := x.ResolveNeg().To(tensor.CPU).Contiguous().View(-1)
+		flat := x.ResolveNeg().To(tensor.CPU).Contiguous()
+		// View would keep the stride of a tensor with one element, which may be any.
+		flat = flat.AsStrided([]int{flat.Numel()}, []int{1}, tensor.StorageOffset(flat.StorageOffset()))
 		if err := flat.Err(); err != nil {
 			return err
 		}

@@ -1,0 +1,184 @@
+package checkpoint
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// archiveFile returns a zip archive of these names and contents.
+func archiveFile(t *testing.T, members ...string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for i := 0; i < len(members); i += 2 {
+		w, err := z.CreateHeader(&zip.FileHeader{Name: members[i], Method: zip.Store})
+		if err == nil {
+			_, err = w.Write([]byte(members[i+1]))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// pytorchFile returns a file of torch.save with this pickle and a storage "0" of 64 bytes.
+func pytorchFile(t *testing.T, pickle string) []byte {
+	t.Helper()
+	return archiveFile(t, "archive/data.pkl", pickle, "archive/byteorder", "little", "archive/data/0", strings.Repeat("\x01", 64), "archive/version", "3\n")
+}
+
+func num(n int64) string {
+	return "\x8a\x08" + string(binary.LittleEndian.AppendUint64(nil, uint64(n)))
+}
+
+func str(s string) string {
+	return "X" + string(binary.LittleEndian.AppendUint32(nil, uint32(len(s)))) + s
+}
+
+// tensorOf returns the operations for a tensor of a storage of that class and number of elements.
+func tensorOf(class, key string, count, offset int64, shape, stride []int64) string {
+	ints := func(v []int64) string {
+		s := "("
+		for _, n := range v {
+			s += num(n)
+		}
+		return s + "t"
+	}
+	return "ctorch._utils\n_rebuild_tensor_v2\n((" + str("storage") + "ctorch\n" + class + "\n" + str(key) + str("cpu") + num(count) + "tQ" + num(offset) + ints(shape) + ints(stride) + "\x89ccollections\nOrderedDict\n)RtR"
+}
+
+func TestHostilePyTorchFiles(t *testing.T) {
+	leak.Check(t)
+	if err := touch(write1(t, pytorchFile(t, tensorOf("FloatStorage", "0", 16, 3, []int64{2, 3}, []int64{1, 4})+"."))); err != nil {
+		t.Fatalf("the good file: %v", err)
+	}
+	cases := map[string][]byte{
+		"no pickle":            archiveFile(t, "archive/data.pkl", "", "archive/version", "3\n"),
+		"empty archive":        archiveFile(t),
+		"big-endian":           archiveFile(t, "a/data.pkl", "N.", "a/byteorder", "big"),
+		"a member twice":       archiveFile(t, "a/data.pkl", "N.", "a/data.pkl", "N."),
+		"a cut archive":        pytorchFile(t, "N.")[:200],
+		"only the beginning":   []byte("PK\x03\x04"),
+		"after the pickle":     pytorchFile(t, "N.N."),
+		"checksum":             bytes.Replace(pytorchFile(t, "}("+str("checked")+"K\x01u."), []byte("checked"), []byte("changed"), 1),
+		"legacy, cut":          []byte("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19."),
+		"legacy, no storages":  []byte("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.\x80\x02}X\x0d\x00\x00\x00little_endian\x88s.N.](X\x01\x00\x00\x000e."),
+		"legacy, other number": []byte("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02K\x01."),
+	}
+	inner := strings.Repeat("K\x00", 100)
+	for name, text := range map[string]string{
+		"a system call":         "cos\nsystem\n(" + str("true") + "tR.",
+		"eval":                  "cbuiltins\neval\n.",
+		"getattr":               "c__builtin__\ngetattr\n.",
+		"a module":              "(" + str("module") + "NNNtQ.",
+		"another reference":     "(" + str("x") + "NNNNtQ.",
+		"a call of a tensor":    tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1}) + ")R.",
+		"beyond the storage":    tensorOf("FloatStorage", "0", 16, 14, []int64{3}, []int64{1}) + ".",
+		"offset beyond":         tensorOf("FloatStorage", "0", 16, 1<<62, []int64{1}, []int64{1}) + ".",
+		"stride beyond":         tensorOf("FloatStorage", "0", 16, 0, []int64{2}, []int64{1 << 62}) + ".",
+		"strides overflow":      tensorOf("FloatStorage", "0", 16, 0, []int64{3, 3}, []int64{1 << 62, 1 << 62}) + ".",
+		"negative stride":       tensorOf("FloatStorage", "0", 16, 15, []int64{2}, []int64{-1}) + ".",
+		"negative offset":       tensorOf("FloatStorage", "0", 16, -1, []int64{1}, []int64{1}) + ".",
+		"negative shape":        tensorOf("FloatStorage", "0", 16, 0, []int64{-1}, []int64{1}) + ".",
+		"shape overflows":       tensorOf("FloatStorage", "0", 16, 0, []int64{1 << 62, 1 << 62}, []int64{0, 0}) + ".",
+		"more strides":          tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1, 1}) + ".",
+		"65 dimensions":         tensorOf("FloatStorage", "0", 16, 0, make([]int64, 65), make([]int64, 65)) + ".",
+		"a larger storage":      tensorOf("FloatStorage", "0", 17, 0, []int64{1}, []int64{1}) + ".",
+		"a huge storage":        tensorOf("DoubleStorage", "0", 1<<62, 0, []int64{1}, []int64{1}) + ".",
+		"a negative storage":    tensorOf("FloatStorage", "0", -1, 0, []int64{1}, []int64{1}) + ".",
+		"a storage not there":   tensorOf("FloatStorage", "1", 16, 0, []int64{1}, []int64{1}) + ".",
+		"a storage elsewhere":   tensorOf("FloatStorage", "../version", 1, 0, []int64{1}, []int64{1}) + ".",
+		"an unknown class":      tensorOf("XStorage", "0", 16, 0, []int64{1}, []int64{1}) + ".",
+		"too deep":              strings.Repeat("]", 200) + strings.Repeat("a", 199) + ".",
+		"within itself":         "]q\x00h\x00a.",
+		"shared 2^30 times":     "](" + inner + "e" + double(30) + ".",
+		"wide and shared":       "](" + strings.Repeat("N", 50_000) + "eq\x00]q\x01(" + strings.Repeat("h\x00", 50_000) + "e.",
+		"a dict as key":         "}}Ns.",
+		"an infinity of text":   "X\xff\xff\xff\x7f",
+		"two tensors of a name": "}(" + str("a.b") + tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1}) + str("a") + "}" + str("b") + tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1}) + "su.",
+		"long names, nested":    longNames(),
+	} {
+		cases[name] = pytorchFile(t, text)
+	}
+	for name, b := range cases {
+		path := write1(t, b)
+		var err error
+		if got := heapTotal(func() { err = touch(path) }); got > 16*uint64(len(b))+16<<20 {
+			t.Errorf("%s: %d bytes allocated for a file of %d", name, got, len(b))
+		}
+		if !errors.Is(err, ErrFormat) || len(err.Error()) > 600 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// double returns operations that put the list on the stack twice into a list, n times.
+func double(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "q%c0](h%ch%ce", rune(i), rune(i), rune(i))
+	}
+	return b.String()
+}
+
+// longNames returns a dict of dicts whose keys have a megabyte each.
+func longNames() string {
+	key := str(strings.Repeat("k", 1<<20)) + "q\x00"
+	text := "}" + key
+	for range 60 {
+		text += "}h\x00"
+	}
+	return text + "]" + strings.Repeat("s", 61) + "."
+}
+
+// Values that are shared many times are not multiplied.
+func TestHostileValuesOfPyTorch(t *testing.T) {
+	leak.Check(t)
+	b := pytorchFile(t, "}("+str("a")+str("b")+str("a")+str("c")+"u.")
+	f, err := Load(write1(t, b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.Value(""); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "twice") {
+		t.Error(err)
+	}
+	for name, bits := range map[string]string{"bool": "\x02", "good": "\x01"} {
+		data := strings.Repeat(bits, 4)
+		path := write1(t, archiveFile(t, "a/data.pkl", tensorOf("BoolStorage", "0", 4, 0, []int64{4}, []int64{1})+".", "a/data/0", data))
+		if err := tensor.WithScope(func() error { return touch(path) }); (err == nil) != (name == "good") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A compressed member is read when it is asked for; it cannot claim more than compression can save.
+func TestCompressedMembers(t *testing.T) {
+	leak.Check(t)
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	if w, err := z.CreateRaw(&zip.FileHeader{Name: "x.npy", Method: zip.Deflate, CRC32: crc32.ChecksumIEEE(nil), CompressedSize64: 2, UncompressedSize64: 1 << 40}); err != nil {
+		t.Fatal(err)
+	} else if _, err := w.Write([]byte{3, 0}); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(write1(t, b.Bytes())); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "1099511627776 bytes") {
+		t.Error(err)
+	}
+}
