@@ -201,7 +201,7 @@ install_() { LINSTOCK_TEST_INSTALL=1 gotest install -timeout 20m ./tests/install
 verify() {
   local log=$work/verify.log
   LINSTOCK_TORCH=$version go run ./tests/verify -share 0.1 \
-    -rows oom-device,oom-host,device-errors,exceptions,forced-gc,strict-gc,release,kill,hostile,crashhunt,cfuzz,shapes | tee "$log"
+    -rows oom-device,oom-host,device-errors,exceptions,forced-gc,strict-gc,release,kill,hostile,hostile-pytorch,crashhunt,cfuzz,shapes | tee "$log"
   local code=$? line
   line=$(grep -o '^[0-9]* of [0-9]* lines hold' "$log")
   passed=$((passed + ${line%% of*})) failed=$((failed + $(sed 's/.* of \([0-9]*\) .*/\1/' <<<"$line") - ${line%% of*}))

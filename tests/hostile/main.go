@@ -1,7 +1,8 @@
-// Hostile loads mutants of safetensors files and checkpoints:
+// Hostile loads mutants of safetensors files and checkpoints, or with -format pytorch those of the files of torch.save and
+// NumPy:
 //
-//	go run ./tests/hostile [-share F] [-seed S] [-jobs J]
-//	go run ./tests/hostile -seed S -mutant N [-out FILE]    loads one of them in this process and writes it to FILE
+//	go run ./tests/hostile [-format pytorch] [-share F] [-seed S] [-jobs J]
+//	go run ./tests/hostile [-format pytorch] -seed S -mutant N [-out FILE]    loads one of them in this process and writes it to FILE
 //
 // Package checkpoint opens, maps and reads each mutant completely. The result may be an error, or tensors with the
 // bytes of the file. It must not be a crash, a hang or a leak, and for one mutant the Go heap and the native heap
@@ -28,8 +29,13 @@ import (
 	"github.com/linstock-ml/linstock/internal/scorecard"
 )
 
+// objectFormat is the value of -format for the files of torch.save and NumPy.
+const objectFormat = "pytorch"
+
+// allMutants are the numbers of mutants by format.
+var allMutants = map[string]int64{"safetensors": 10_000_000, objectFormat: 1_000_000}
+
 const (
-	allMutants = 10_000_000
 	perChild   = 500_000
 	hang       = time.Minute
 	mostFaults = 20
@@ -63,7 +69,8 @@ func (t *tally) add(o tally) {
 }
 
 func main() {
-	share := flag.Float64("share", 1, "share of 10,000,000 mutants")
+	format := flag.String("format", "safetensors", "safetensors or pytorch")
+	share := flag.Float64("share", 1, "share of the 10,000,000 mutants of safetensors, or 1,000,000 of pytorch")
 	seed := flag.Uint64("seed", 1, "seed of the mutants")
 	jobs := flag.Int("jobs", runtime.NumCPU(), "number of child processes")
 	one := flag.Int64("mutant", -1, "load only this mutant")
@@ -74,12 +81,14 @@ func main() {
 	flag.Parse()
 	var err error
 	switch {
+	case allMutants[*format] == 0:
+		err = fmt.Errorf("unknown format %q", *format)
 	case *one >= 0:
-		err = single(*seed, *one, *out)
+		err = single(*format, *seed, *one, *out)
 	case *work != "":
-		err = child(*work, *seed, *from, *to)
+		err = child(*work, *format, *seed, *from, *to)
 	default:
-		err = parent(*seed, int64(*share*allMutants), *jobs)
+		err = parent(*format, *seed, int64(*share*float64(allMutants[*format])), *jobs)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hostile:", err)
@@ -89,6 +98,7 @@ func main() {
 
 // run is the state of the parent.
 type run struct {
+	format string
 	seed   uint64
 	n      int64
 	mu     sync.Mutex
@@ -98,16 +108,16 @@ type run struct {
 	faults []string
 }
 
-func parent(seed uint64, n int64, jobs int) error {
+func parent(format string, seed uint64, n int64, jobs int) error {
 	dir, err := os.MkdirTemp(memory(), "hostile")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := makeSeeds(dir); err != nil {
+	if err := seedsOf(format, dir); err != nil {
 		return err
 	}
-	r := &run{seed: seed, n: n, live: map[string]*tally{}}
+	r := &run{format: format, seed: seed, n: n, live: map[string]*tally{}}
 	start := time.Now()
 	stop := scorecard.Progress(func() string { return r.progress(start) })
 	var wg sync.WaitGroup
@@ -124,12 +134,19 @@ func parent(seed uint64, n int64, jobs int) error {
 	}
 	wg.Wait()
 	stop()
-	scorecard.Line("hostile", fmt.Sprintf("%d mutants (%d opened, %d tensors read; %d of %d training files loaded); %d crashes, hangs, leaks or wrong answers; at most %.1f MiB allocated beyond the file's size",
+	scorecard.Line(map[string]string{"safetensors": "hostile", objectFormat: "hostile-pytorch"}[format], fmt.Sprintf("%d mutants (%d opened, %d tensors read; %d of %d training files loaded); %d crashes, hangs, leaks or wrong answers; at most %.1f MiB allocated beyond the file's size",
 		r.sum.Mutants, r.sum.Accepted, r.sum.Tensors, r.sum.Loaded, r.sum.Trainings, len(r.faults), float64(r.sum.Excess)/(1<<20)), len(r.faults) == 0)
 	if len(r.faults) > 0 {
 		return fmt.Errorf("%d faults", len(r.faults))
 	}
 	return nil
+}
+
+func seedsOf(format, dir string) error {
+	if format == objectFormat {
+		return makeObjectSeeds(dir)
+	}
+	return makeSeeds(dir)
 }
 
 // memory returns a directory in memory, if there is one.
@@ -164,7 +181,7 @@ func (r *run) child(work string, from, to int64) int64 {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-child", work, "-seed", fmt.Sprint(r.seed), "-from", fmt.Sprint(from), "-to", fmt.Sprint(to))
+	cmd := exec.CommandContext(ctx, os.Args[0], "-format", r.format, "-child", work, "-seed", fmt.Sprint(r.seed), "-from", fmt.Sprint(from), "-to", fmt.Sprint(to))
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "OMP_NUM_THREADS=1", "GOGC=800")
 	var text bytes.Buffer
 	cmd.Stderr = &text
@@ -213,7 +230,7 @@ func (r *run) fault(at int64, what string, goOn int64) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.faults = append(r.faults, what)
-	fmt.Fprintf(os.Stderr, "mutant %d: %s\nagain with: go run ./tests/hostile -seed %d -mutant %d\n", at, what, r.seed, at)
+	fmt.Fprintf(os.Stderr, "mutant %d: %s\nagain with: go run ./tests/hostile -format %s -seed %d -mutant %d\n", at, what, r.format, r.seed, at)
 	if len(r.faults) >= mostFaults {
 		return r.n
 	}
@@ -240,16 +257,16 @@ func readTally(path string) (t tally) {
 func tail(b []byte) []byte { return b[max(0, len(b)-4000):] }
 
 // single loads one mutant and prints the result.
-func single(seed uint64, n int64, out string) error {
+func single(format string, seed uint64, n int64, out string) error {
 	dir, err := os.MkdirTemp(memory(), "hostile")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := makeSeeds(dir); err != nil {
+	if err := seedsOf(format, dir); err != nil {
 		return err
 	}
-	v, err := newVictim(filepath.Join(dir, "0"))
+	v, err := newVictim(filepath.Join(dir, "0"), format)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ type kind uint8
 const (
 	plain kind = iota
 	training
+	object // of torch.save or NumPy
 )
 
 // seedFile is a file from which mutants are made, with its header split into tokens.
@@ -34,17 +35,21 @@ type mutant struct {
 
 // mutators makes mutants. A mutant is valid until the next one is made.
 type mutators struct {
-	seeds []seedFile
-	rng   *rand.Rand
-	pcg   *rand.PCG
-	buf   []byte
-	toks  []string
-	head  []byte
+	seeds   []seedFile
+	objects []objectSeed
+	rng     *rand.Rand
+	pcg     *rand.PCG
+	buf     []byte
+	toks    []string
+	head    []byte
 }
 
-func newMutators(dir string) (*mutators, error) {
+func newMutators(dir, format string) (*mutators, error) {
 	m := &mutators{pcg: rand.NewPCG(0, 0)}
 	m.rng = rand.New(m.pcg)
+	if format == objectFormat {
+		return m, m.readObjectSeeds(dir)
+	}
 	for _, name := range []string{"plain", "small", "model", "training"} {
 		b, err := os.ReadFile(filepath.Join(dir, name+".seed"))
 		if err != nil {
@@ -96,6 +101,9 @@ func pick[T any](m *mutators, list ...T) T { return list[m.rng.IntN(len(list))] 
 
 // mutant makes the n-th mutant of a seed.
 func (m *mutators) mutant(seed uint64, n int64) mutant {
+	if m.objects != nil {
+		return m.object(seed, n)
+	}
 	m.pcg.Seed(seed, uint64(n))
 	s := &m.seeds[m.rng.IntN(3)]
 	if m.one(12) {

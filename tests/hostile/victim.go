@@ -84,10 +84,10 @@ type victim struct {
 	sink     byte
 }
 
-func newVictim(work string) (*victim, error) {
+func newVictim(work, format string) (*victim, error) {
 	v := &victim{path: work + ".safetensors", sample: []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}}
 	var err error
-	if v.mutators, err = newMutators(filepath.Dir(work)); err != nil {
+	if v.mutators, err = newMutators(filepath.Dir(work), format); err != nil {
 		return nil, err
 	}
 	if v.file, err = os.Create(v.path); err != nil {
@@ -106,6 +106,11 @@ func newVictim(work string) (*victim, error) {
 			return nil, fmt.Errorf("a seed is refused: %w", v.outcome)
 		}
 	}
+	for _, s := range v.mutators.objects {
+		if err := errors.Join(v.feed(mutant{bytes: s.bytes, kind: object}), v.outcome); err != nil {
+			return nil, fmt.Errorf("a seed is refused: %w", err)
+		}
+	}
 	v.tally = tally{}
 	v.before, err = v.settle()
 	return v, err
@@ -119,6 +124,12 @@ func (v *victim) settle() (cshim.Memory, error) {
 			if err := errors.Join(v.feed(mutant{bytes: s.bytes, kind: training}), v.outcome); err != nil {
 				return cshim.Memory{}, err
 			}
+		}
+	}
+	if v.mutators.objects != nil {
+		s := v.mutators.objects[1] // a run
+		if err := errors.Join(v.feed(mutant{n: 1, bytes: s.bytes, kind: object}), v.outcome); err != nil {
+			return cshim.Memory{}, err
 		}
 	}
 	v.trainee.opt.ZeroGrad()
@@ -193,7 +204,12 @@ func (v *victim) load(m mutant) error {
 	}
 	defer f.Close()
 	v.tally.Accepted++
-	return tensor.WithScope(func() error { return v.read(f, m) })
+	return tensor.WithScope(func() error {
+		if m.kind == object {
+			return v.readObject(f, m)
+		}
+		return v.read(f, m)
+	})
 }
 
 // read reads every byte of every tensor. Together they are the file's data.
@@ -269,13 +285,13 @@ func (v *victim) loadTraining(m mutant) error {
 }
 
 // child loads the mutants [from, to).
-func child(work string, seed uint64, from, to int64) error {
+func child(work, format string, seed uint64, from, to int64) error {
 	state, err := os.OpenFile(work+".state", os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer state.Close()
-	v, err := newVictim(work)
+	v, err := newVictim(work, format)
 	if err != nil {
 		return err
 	}
