@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"sync"
@@ -71,8 +70,9 @@ func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
 //   - A safetensors file: its whole header, that keys are unique, that each tensor's bytes agree with its dtype and
 //     shape, and that the tensors fill the data without overlap or gap. Load allocates at most the file's size and 16 MiB.
 //   - A PyTorch file: its pickle is executed without calling anything, and refers to nothing but what
-//     torch.load(weights_only=True) allows; each tensor lies within its storage. Load allocates at most 16 times the
-//     file's size and 16 MiB; usually it is the size of the pickle, not that of the tensors, that matters.
+//     torch.load(weights_only=True) allows; each tensor lies within its storage. Load allocates at most 100 times the size
+//     of the pickle and of the archive's directory, and 16 MiB; the size of the tensors does not matter.
+//   - A NumPy file, and an index: the headers, or the files that it lists.
 //
 // PyTorch: torch.load(path, mmap=True, weights_only=True), safetensors.safe_open.
 func Load(path string, opts ...Option) (*File, error) {
@@ -181,9 +181,6 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 	}
 	return file, err
 }
-
-// limit is the memory that the objects of a file may take.
-func (f *File) limit() int64 { return 16*min(f.size, math.MaxInt64/32) + 8<<20 }
 
 // regular returns an error unless the path leads to a regular file. The error names what it is instead.
 func regular(mode os.FileMode) error {

@@ -39,7 +39,7 @@ func readNPY(f *File) (contents, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newObjects(f, t, func(int) error { return nil })
+	return newObjects(f, t, func(int) error { return nil }, f.size+1<<20)
 }
 
 func readNPZ(f *File, a *archive) (contents, error) {
@@ -61,7 +61,7 @@ func readNPZ(f *File, a *archive) (contents, error) {
 		}
 		root.Items = append(root.Items, pickle.Item{Key: strings.TrimSuffix(name, ".npy"), Value: t})
 	}
-	return newObjects(f, root, func(int) error { return nil })
+	return newObjects(f, root, func(int) error { return nil }, f.size+1<<20)
 }
 
 // npyArray reads the header at the start of r. s is the whole .npy file.

@@ -21,6 +21,7 @@ type objects struct {
 	file    *File
 	root    any
 	entries []object // the tensors, sorted by name
+	limit   int64    // of the bytes that the values may take
 }
 
 type object struct {
@@ -32,8 +33,8 @@ type object struct {
 const maxDepth = 100
 
 // newObjects names the tensors in root. use counts the memory for the names.
-func newObjects(f *File, root any, use func(n int) error) (contents, error) {
-	o := &objects{file: f, root: root}
+func newObjects(f *File, root any, use func(n int) error, limit int64) (contents, error) {
+	o := &objects{file: f, root: root, limit: limit}
 	if err := o.collect("", root, 0, use); err != nil {
 		return nil, err
 	}
@@ -346,7 +347,7 @@ func (o *objects) value(name string) (any, error) {
 	if !ok {
 		return nil, errNoValue
 	}
-	c := &converter{bases: newBases(o.file), left: o.file.limit()}
+	c := &converter{bases: newBases(o.file), left: o.limit}
 	defer c.bases.release()
 	out, err := c.value(v, 0)
 	if err != nil {

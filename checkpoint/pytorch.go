@@ -19,7 +19,7 @@ import (
 // calling anything; it may refer to the names that torch.load(weights_only=True) accepts.
 
 // maxPickle is the size of the largest pickle that is read.
-const maxPickle = 1 << 30
+const maxPickle = 256 << 20
 
 // function is a Python function or class to which a pickle may refer.
 type function int
@@ -136,9 +136,8 @@ type pytorch struct {
 	legacy   bool
 }
 
-func newPickle(r io.Reader, size, limit int64) *pytorch {
+func newPickle(r io.Reader, size int64) *pytorch {
 	p := &pytorch{reader: pickle.NewReader(r, size), storages: map[string]*storage{}}
-	p.reader.Limit = limit
 	p.reader.Class, p.reader.Reduce, p.reader.Build, p.reader.Persistent = p.class, p.reduce, p.build, p.persistent
 	return p
 }
@@ -507,7 +506,7 @@ func readPyTorch(f *File, a *archive) (contents, error) {
 		return nil, err
 	}
 	defer r.Close()
-	p := newPickle(r, data.bytes(), f.limit())
+	p := newPickle(r, data.bytes())
 	p.find = func(key string) (*storage, error) {
 		m := a.members[a.root+"data/"+key]
 		if m == nil {
@@ -526,7 +525,7 @@ func readPyTorch(f *File, a *archive) (contents, error) {
 	if _, err := io.Copy(io.Discard, r); err != nil {
 		return nil, fmt.Errorf("%w: its pickle: %w", ErrFormat, err)
 	}
-	return newObjects(f, root, p.reader.Use)
+	return newObjects(f, root, p.reader.Use, p.reader.Limit())
 }
 
 // magicNumber begins a file of the older format, as a pickle of protocol 2.
@@ -541,7 +540,7 @@ func isLegacy(head []byte) bool {
 // readLegacy reads a file of torch.save(_use_new_zipfile_serialization=False), or of PyTorch 0.2 to 1.5.
 func readLegacy(f *File) (contents, error) {
 	fileBytes := f.size
-	p := newPickle(io.NewSectionReader(f.file, 0, fileBytes), fileBytes, f.limit())
+	p := newPickle(io.NewSectionReader(f.file, 0, fileBytes), min(fileBytes, maxPickle))
 	p.legacy = true
 	p.find = func(key string) (*storage, error) { return &storage{key: key}, nil }
 	for i, check := range []func(v any) bool{
@@ -601,5 +600,5 @@ func readLegacy(f *File) (contents, error) {
 			return nil, malformed("the storage %s is not in it", quoted(s.key))
 		}
 	}
-	return newObjects(f, root, p.reader.Use)
+	return newObjects(f, root, p.reader.Use, p.reader.Limit())
 }

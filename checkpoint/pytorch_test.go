@@ -3,6 +3,7 @@ package checkpoint_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"math/big"
 	"os"
@@ -328,7 +329,7 @@ func TestSavePyTorchRefuses(t *testing.T) {
 			want   string
 		}{
 			"a struct":         {struct{ A int }{1}, "struct"},
-			"a channel":        {map[string]any{"c": make(chan int)}, `"c": a chan int`},
+			"a channel":        {map[string]any{"c": make(chan int)}, `in "c": a chan int`},
 			"a nil tensor":     {(*tensor.Tensor)(nil), "nil"},
 			"released":         {map[string]any{"gone": gone}, `"gone"`},
 			"meta":             {tensor.Ones([]int{1}, tensor.Meta), "meta"},
@@ -346,4 +347,55 @@ func TestSavePyTorchRefuses(t *testing.T) {
 	if left, _ := os.ReadDir(filepath.Dir(path)); len(left) != 0 {
 		t.Errorf("files left behind: %v", left)
 	}
+}
+
+func Example_pyTorch() {
+	dir, err := os.MkdirTemp("", "checkpoint")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "run.pt")
+	model := nn.NewLinear(2, 1)
+	defer nn.Release(model)
+	opt, err := optim.NewSGD(nn.Parameters(model), 0.1)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer opt.Release()
+
+	// In Python: torch.save({"model": model.state_dict(), "optimizer": opt.state_dict(), "epoch": 3}, path)
+	err = checkpoint.SavePyTorch(path, map[string]any{"model": nn.StateDict(model), "optimizer": opt.StateDict(), "epoch": 3})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	// In Python: torch.load(path, mmap=True, weights_only=True)
+	file, err := checkpoint.Load(path)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer file.Close()
+	epoch, err := file.Value("epoch")
+	fmt.Println(file.Names(), epoch, err)
+
+	state, err := file.OptimizerState("optimizer")
+	if err == nil {
+		err = opt.LoadStateDict(state)
+	}
+	fmt.Println(state.ParamGroups[0]["lr"], err)
+
+	var report nn.LoadReport
+	err = checkpoint.LoadModel(path, model, nn.Report(&report), nn.Rename(func(name string) string {
+		return strings.TrimPrefix(name, "model.")
+	}))
+	fmt.Println(report, err)
+	// Output:
+	// [model.bias model.weight] 3 <nil>
+	// 0.1 <nil>
+	// loaded: 2 <nil>
 }

@@ -144,7 +144,9 @@ func (s *pytorchSaver) reflected(v reflect.Value, depth int) error {
 	case reflect.Slice, reflect.Array:
 		var failed error
 		s.pickle.List(v.Len(), func(i int) {
-			failed = errors.Join(failed, at(strconv.Itoa(i), s.write(v.Index(i).Interface(), depth+1)))
+			if failed == nil {
+				failed = at(strconv.Itoa(i), s.write(v.Index(i).Interface(), depth+1))
+			}
 		})
 		return failed
 	case reflect.Map:
@@ -160,7 +162,7 @@ func at(place string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s: %w", quoted(place), err)
+	return fmt.Errorf("in %s: %w", quoted(place), err)
 }
 
 func (s *pytorchSaver) str(text string) error {
@@ -200,8 +202,9 @@ func (s *pytorchSaver) dict(v reflect.Value, depth int) error {
 	slices.SortFunc(keys, compare)
 	var failed error
 	s.pickle.Dict(len(keys), func(i int) {
-		err := errors.Join(s.reflected(keys[i], depth+1), s.write(v.MapIndex(keys[i]).Interface(), depth+1))
-		failed = errors.Join(failed, at(fmt.Sprint(keys[i]), err))
+		if failed == nil {
+			failed = at(fmt.Sprint(keys[i]), cmp.Or(s.reflected(keys[i], depth+1), s.write(v.MapIndex(keys[i]).Interface(), depth+1)))
+		}
 	})
 	return failed
 }
@@ -219,8 +222,9 @@ func (s *pytorchSaver) ordered(state nn.State) error {
 	s.orderedDict()
 	var failed error
 	s.pickle.Items(len(state), func(i int) {
-		err := errors.Join(s.str(state[i].Name), s.tensor(state[i].Tensor))
-		failed = errors.Join(failed, at(state[i].Name, err))
+		if failed == nil {
+			failed = at(state[i].Name, cmp.Or(s.str(state[i].Name), s.tensor(state[i].Tensor)))
+		}
 	})
 	return failed
 }

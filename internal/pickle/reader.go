@@ -41,8 +41,6 @@ func (c Class) String() string { return c.Module + "." + c.Name }
 
 // Reader reads pickles that follow each other. The functions may be nil, which refuses what they would decide.
 type Reader struct {
-	// Limit is the most bytes that the values of all pickles together may take.
-	Limit int64
 	// Class decides about a class or function to which the pickle refers; it returns an error to refuse it.
 	Class func(c Class) (any, error)
 	// Reduce returns what a call of the value f, which Class has returned, stands for.
@@ -55,15 +53,28 @@ type Reader struct {
 	in    *bufio.Reader
 	left  int64 // bytes of input
 	size  int64
-	used  int64 // of Limit
+	used  int64 // bytes that the values take
 	stack []any
+	most  int // the greatest length of stack
 	marks []int
 	memo  []any
 }
 
+// The values of pickles may take ratio times the bytes that were read, and spareBytes. What picklers write takes up to 56
+// times: a list of empty lists.
+const (
+	ratio      = 64
+	spareBytes = 4 << 20
+)
+
 // NewReader returns a Reader of the first size bytes of r.
 func NewReader(r io.Reader, size int64) *Reader {
 	return &Reader{in: bufio.NewReader(r), left: size, size: size}
+}
+
+// Limit returns the most bytes that the values may take: 64 times the bytes that were read, and 4 MiB.
+func (r *Reader) Limit() int64 {
+	return ratio*min(r.Offset(), math.MaxInt64/ratio-spareBytes) + spareBytes
 }
 
 // Offset returns the number of bytes that were read.
@@ -103,8 +114,8 @@ func (r *Reader) Read() (any, error) {
 
 // use counts n bytes of memory before they are allocated.
 func (r *Reader) use(n int64) error {
-	if r.used += n; r.used > r.Limit {
-		return malformed("its values take more than %d bytes", r.Limit)
+	if r.used += n; r.used > r.Limit() {
+		return malformed("its values take more than %d times its size", ratio)
 	}
 	return nil
 }
@@ -149,6 +160,7 @@ func (r *Reader) bytes(n uint64) (string, error) {
 	if n > uint64(r.left) {
 		return "", malformed("a string of %d bytes, and %d are left", n, r.left)
 	}
+	r.left -= int64(n)
 	if err := r.use(int64(n)); err != nil {
 		return "", err
 	}
@@ -156,7 +168,6 @@ func (r *Reader) bytes(n uint64) (string, error) {
 	if _, err := io.ReadFull(r.in, b); err != nil {
 		return "", short(err)
 	}
-	r.left -= int64(n)
 	return unsafe.String(unsafe.SliceData(b), len(b)), nil
 }
 
@@ -191,18 +202,18 @@ func (r *Reader) line() (string, error) {
 
 // Sizes of values in memory, with room for the growth of slices.
 const (
-	slotBytes  = 32 // a slot of the stack, a list or the memo
-	itemBytes  = 64
+	slotBytes  = 32 // a slot of the stack, a list or the memo, or half an item of a dict
 	tupleBytes = 48
 	boxBytes   = 16
 )
 
 func (r *Reader) push(v any) error {
-	if err := r.use(slotBytes); err != nil {
-		return err
-	}
 	r.stack = append(r.stack, v)
-	return nil
+	if len(r.stack) <= r.most {
+		return nil
+	}
+	r.most = len(r.stack)
+	return r.use(slotBytes)
 }
 
 // base returns the index of the first value above the topmost mark.
@@ -279,7 +290,7 @@ func (r *Reader) do(op byte) error {
 		return err
 	case '(': // MARK
 		r.marks = append(r.marks, len(r.stack))
-		return r.use(slotBytes)
+		return r.use(boxBytes)
 	case '0': // POP
 		if len(r.marks) > 0 && len(r.stack) == r.base() {
 			r.marks = r.marks[:len(r.marks)-1]
@@ -699,7 +710,7 @@ func (r *Reader) add(values []any, pairs bool) error {
 }
 
 func (r *Reader) fill(into any, values []any) error {
-	if err := r.use(itemBytes * int64(len(values))); err != nil {
+	if err := r.use(slotBytes * int64(len(values))); err != nil {
 		return err
 	}
 	switch into := into.(type) {
