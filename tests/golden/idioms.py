@@ -12,6 +12,7 @@ import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PRELUDE = """
+import numpy
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

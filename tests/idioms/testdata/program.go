@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
@@ -55,6 +56,7 @@ func main() {
 		n++
 	}
 	_, _, _, _, _ = autograd.NoGrad, checkpoint.Load, data.NewLoader, nn.Parameters, optim.New
+	_ = strings.TrimPrefix
 	// snippets
 	if err := json.NewEncoder(os.Stdout).Encode(ys); err != nil {
 		fmt.Fprintln(os.Stderr, err)
