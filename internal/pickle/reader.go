@@ -87,8 +87,8 @@ func malformed(format string, args ...any) error {
 // unset is the value of a memo's place that was not set.
 type unset struct{}
 
-// stop is the error with which STOP ends the loop.
-var stop = errors.New("stop")
+// errStop is the error with which STOP ends the loop.
+var errStop = errors.New("stop")
 
 // Read reads one pickle.
 func (r *Reader) Read() (any, error) {
@@ -100,7 +100,7 @@ func (r *Reader) Read() (any, error) {
 			err = r.do(op)
 		}
 		switch {
-		case err == stop:
+		case err == errStop:
 			v, err := r.pop()
 			if err == nil && (len(r.stack) != 0 || len(r.marks) != 0) {
 				err = malformed("%d values are left on the stack", len(r.stack)+1)
@@ -278,7 +278,7 @@ func (r *Reader) tupleOf(values []any) error {
 func (r *Reader) do(op byte) error {
 	switch op {
 	case '.': // STOP
-		return stop
+		return errStop
 	case 0x80: // PROTO
 		version, err := r.byte()
 		if err == nil && version > 5 {
