@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"math/big"
-	"os/exec"
 	"reflect"
 	"runtime"
 	"strings"
@@ -66,27 +65,27 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// Values that Python's picklers write in each protocol.
+// Values that Python's pickler writes in each protocol, and the same for protocols 3 to 5:
+//
+//	pickle.dumps(([1, -1, 300, 70000, 1 << 40, -(1 << 70), 0.5], ["x", "x"]), protocol)
+//	pickle.dumps(([1, …, 0.5], {"a": (1, 2, 3, 4), "b": None, "c": True, 7: b"\x00\xff"}, set(), frozenset([1]), "ä"), protocol)
 func TestPythonsPickles(t *testing.T) {
-	const script = `import pickle, sys
-v = ([1, -1, 300, 70000, 1 << 40, -(1 << 70), 0.5], {"a": (1, 2, 3, 4), "b": None, "c": True, 7: b"\x00\xff"}, set(), frozenset([1]), "ä" * 300)
-p = int(sys.argv[1])
-sys.stdout.buffer.write(pickle.dumps(v if p > 2 else v[:1] + (["x", "x"],), p))`
-	for p := range 6 {
-		cmd := exec.Command("python3", "-c", script, string(rune('0'+p)))
-		text, err := cmd.Output()
-		if err != nil {
-			t.Skip("no python3")
-		}
+	for p, text := range []string{
+		"((lp0\nI1\naI-1\naI300\naI70000\naL1099511627776L\naL-1180591620717411303424L\naF0.5\na(lp1\nVx\np2\nag2\natp3\n.",
+		"(]q\x00(K\x01J\xff\xff\xff\xffM,\x01Jp\x11\x01\x00L1099511627776L\nL-1180591620717411303424L\nG?\xe0\x00\x00\x00\x00\x00\x00e]q\x01(X\x01\x00\x00\x00xq\x02h\x02etq\x03.",
+		"\x80\x02]q\x00(K\x01J\xff\xff\xff\xffM,\x01Jp\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xc0G?\xe0\x00\x00\x00\x00\x00\x00e]q\x01(X\x01\x00\x00\x00xq\x02h\x02e\x86q\x03.",
+		"\x80\x03(]q\x00(K\x01J\xff\xff\xff\xffM,\x01Jp\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xc0G?\xe0\x00\x00\x00\x00\x00\x00e}q\x01(X\x01\x00\x00\x00aq\x02(K\x01K\x02K\x03K\x04tq\x03X\x01\x00\x00\x00bq\x04NX\x01\x00\x00\x00cq\x05\x88K\x07C\x02\x00\xffq\x06ucbuiltins\nset\nq\x07]q\x08\x85q\x09Rq\ncbuiltins\nfrozenset\nq\x0b]q\x0cK\x01a\x85q\x0dRq\x0eX\x02\x00\x00\x00\xc3\xa4q\x0ftq\x10.",
+		"\x80\x04\x95c\x00\x00\x00\x00\x00\x00\x00(]\x94(K\x01J\xff\xff\xff\xffM,\x01Jp\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xc0G?\xe0\x00\x00\x00\x00\x00\x00e}\x94(\x8c\x01a\x94(K\x01K\x02K\x03K\x04t\x94\x8c\x01b\x94N\x8c\x01c\x94\x88K\x07C\x02\x00\xff\x94u\x8f\x94(K\x01\x91\x94\x8c\x02\xc3\xa4\x94t\x94.",
+		"\x80\x05\x95c\x00\x00\x00\x00\x00\x00\x00(]\x94(K\x01J\xff\xff\xff\xffM,\x01Jp\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x00\xc0G?\xe0\x00\x00\x00\x00\x00\x00e}\x94(\x8c\x01a\x94(K\x01K\x02K\x03K\x04t\x94\x8c\x01b\x94N\x8c\x01c\x94\x88K\x07C\x02\x00\xff\x94u\x8f\x94(K\x01\x91\x94\x8c\x02\xc3\xa4\x94t\x94.",
+	} {
 		ints := &List{[]any{int64(1), int64(-1), int64(300), int64(70000), int64(1 << 40), new(big.Int).Neg(new(big.Int).Lsh(big.NewInt(1), 70)), 0.5}}
 		want := Tuple{ints, &List{[]any{"x", "x"}}}
 		if p > 2 {
 			want = Tuple{ints, &Dict{[]Item{{"a", Tuple{int64(1), int64(2), int64(3), int64(4)}}, {"b", nil}, {"c", true}, {int64(7), Bytes("\x00\xff")}}},
-				&Set{}, &Set{[]any{int64(1)}}, strings.Repeat("ä", 300)}
+				&Set{}, &Set{[]any{int64(1)}}, "ä"}
 		}
-		got, err := read(string(text))
-		if p == 3 {
-			// Protocol 3 makes sets by a call of their class.
+		got, err := read(text)
+		if p == 3 && err == nil { // protocol 3 makes sets by a call of their class
 			got, want = got.(Tuple)[:2], want[:2]
 		}
 		if err != nil || !reflect.DeepEqual(got, want) {
