@@ -44,8 +44,13 @@ func readIndex(f *File, s settings) (contents, error) {
 		return nil, shortened(err)
 	}
 	var i index
-	if err := json.Unmarshal(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")), &i); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))))
+	decoder.UseNumber() // the total size as it is written
+	if err := decoder.Decode(&i); err != nil {
 		return nil, malformed("the index: %v", err)
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, malformed("unexpected data after the index")
 	}
 	if i.WeightMap == nil {
 		return nil, malformed("the index has no weight_map")

@@ -75,12 +75,19 @@ func TestShardedFiles(t *testing.T) {
 		}
 	})
 	base := "model-00001-of-00002.safetensors"
+	if err := os.WriteFile(index, []byte(`{"metadata":{"total_size":16060522496},"weight_map":{}} `), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if m := open(t, index).Metadata(); m["total_size"] != "16060522496" {
+		t.Errorf("metadata %v", m)
+	}
 	for want, text := range map[string]string{
 		"not beside the index": `{"weight_map":{"a":"../` + base + `"}}`,
 		"has no tensor":        `{"weight_map":{"x":"` + base + `"}}`,
 		"weight_map":           `{"metadata":{"total_size":1}}`,
 		"no such file":         `{"weight_map":{"a":"none"}}`,
 		"the index":            `{"weight_map":{"a":3}}`,
+		"unexpected data":      `{"weight_map":{}} {}`,
 		"is not beside":        `{"weight_map":{"a":".."}}`,
 	} {
 		if err := os.WriteFile(index, []byte(text), 0o666); err != nil {
