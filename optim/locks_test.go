@@ -35,6 +35,8 @@ func TestLocks(t *testing.T) {
 		func() { b.StateDict() },
 		func() { _ = b.LoadStateDict(State{}) },
 		func() { _, _ = b.minimize(nil) },
+		func() { _, _ = b.StepInBackward() },
+		func() { _ = b.stepOne(0, 0) },
 		func() { _, _ = NewScheduler(b, ConstantLR(0.5, 3)) },
 	} {
 		unordered.Go(f, touch)

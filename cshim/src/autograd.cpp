@@ -386,6 +386,8 @@ ls_error *ls_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) 
     if (!x.requires_grad() || !x.is_leaf())
       throw ls::ArgumentError("a post-accumulate hook needs a leaf that requires gradients");
     auto ticket = ls::hold(id);
+    static std::mutex first;  // two threads may register a leaf's first hooks
+    std::lock_guard<std::mutex> lock(first);
     if (ls::AccumulateHooks::of(x) == nullptr)
       torch::autograd::impl::set_post_acc_grad_hooks(x, std::make_unique<ls::AccumulateHooks>());
     *slot = ls::AccumulateHooks::of(x)->add(std::move(ticket));

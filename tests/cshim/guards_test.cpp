@@ -68,6 +68,11 @@ TEST_F(Guards, TheGeneratorIsLocked) {
   Tensor state(ls_rng_state(kCpu));
   EXPECT_TRUE(waits_for(generators(), [] { ls_tensor_free(ls_rng_state(kCpu).t); }));
   EXPECT_TRUE(waits_for(generators(), [&] { EXPECT_OK(ls_rng_set_state(kCpu, state)); }));
+  constexpr int32_t kBFloat16 = 15;
+  int64_t two = 2;
+  uint16_t bits[2] = {};
+  Tensor from = floats({1, 2}), to(ls_tensor_from_data(kBFloat16, &two, 1, bits, sizeof bits));
+  EXPECT_TRUE(waits_for(generators(), [&] { EXPECT_OK(ls_round_stochastic(to, from)); }));
 }
 
 struct BrokenDevices final : FakeDevices {
