@@ -28,7 +28,7 @@ for lib in "$LIB"/liblinstock*.so; do
 done
 
 # Packages whose tests can use a device: PACKAGE/PACKAGE.test in the layout of the repository.
-tests=(tensor autograd nn optim data distributions checkpoint vram)
+tests=(tensor autograd nn optim data checkpoint vram)
 # Programs: bin/NAME from a package.
 programs=(gpu=tests/gpu allocations=tests/gpu/allocations outofmemory=examples/outofmemory memory=tests/memory peak=tests/bench/peak
   bench=tests/bench)

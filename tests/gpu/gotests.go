@@ -74,11 +74,6 @@ var goPackages = []goPackage{
 			"draws random integers, for which " + noCode, true},
 	}},
 	{"data", time.Minute, []leftOut{{"TestDefaultCollate", texts, false}}},
-	{"distributions", 2 * time.Minute, []leftOut{
-		{"TestGolden TestMoments TestHostile Example ExampleNewCategorical ExampleKLDivergence ExampleTransformTo", numbers, false},
-		{"TestGoldenKL TestGoldenTransforms TestGoldenConstraints TestValidateArgs TestLifetimes TestCacheSize TestOwnDistribution " +
-			"TestConstructorErrors TestZeroValues TestHostileTransforms", noCode, true},
-	}},
 	{"checkpoint", 2 * time.Minute, []leftOut{
 		{"TestModelsOnMappedFiles", "trains weights that lie in a file, which are on the CPU", false},
 		{"TestSavePyTorchRefuses", "makes sparse tensors, for which " + noCode, true},
