@@ -91,7 +91,7 @@ func same(t *testing.T, what string, got *tensor.Tensor, want *array) {
 	}
 }
 
-// inexact collects what is not equal in all bits.
+// inexact lists the results that are not bit-equal.
 var inexact = map[string]bool{}
 
 // gradients compares the gradients of the weighted sum of out, as distributions.py weighs it.

@@ -181,7 +181,7 @@ func TestSetSubmodule(t *testing.T) {
 		t.Error(err)
 	}
 	if nn.SetSubmodule(nil, "x", h) == nil || nn.SetSubmodule(7, "x", h) == nil {
-		t.Error("SetSubmodule accepts what is no module")
+		t.Error("SetSubmodule accepts a value that is not a module")
 	}
 }
 

@@ -38,10 +38,10 @@ type PruneAmount struct {
 	whole    bool
 }
 
-// Fraction prunes a part of what is not pruned yet, from 0 to 1, rounded to the nearest number of elements or channels.
+// Fraction prunes a part of the weights that are left, from 0 to 1, rounded to the nearest number of elements or channels.
 func Fraction(v float64) PruneAmount { return PruneAmount{fraction: v} }
 
-// Count prunes n elements or channels of what is not pruned yet.
+// Count prunes n of the elements or channels that are left.
 func Count(n int) PruneAmount { return PruneAmount{n: n, whole: true} }
 
 // of returns the number to prune among size.
