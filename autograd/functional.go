@@ -2,6 +2,7 @@ package autograd
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -36,7 +37,7 @@ func (s *functional) run(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs
 	if len(inputs) == 0 {
 		return nil, nil, refuse.Error(s.op, tensor.ErrArgument, "at least one input is needed")
 	}
-	for i, t := range append(append([]*tensor.Tensor{}, inputs...), v...) {
+	for i, t := range slices.Concat(inputs, v) {
 		if err := t.Err(); err != nil {
 			return nil, nil, fmt.Errorf("linstock: %s: argument %d: %w", s.op, i, err)
 		}
@@ -136,7 +137,7 @@ func (s *functional) shaped(what string, v, ts []*tensor.Tensor) ([]*tensor.Tens
 		return nil, refuse.Error(s.op, tensor.ErrArgument, "v has %d tensors, want %d", len(v), len(ts))
 	}
 	for i, t := range ts {
-		if fmt.Sprint(v[i].Shape()) != fmt.Sprint(t.Shape()) {
+		if !slices.Equal(v[i].Shape(), t.Shape()) {
 			return nil, refuse.Error(s.op, tensor.ErrArgument, "v[%d] has shape %v, want that of the %s, %v", i, v[i].Shape(), what, t.Shape())
 		}
 	}
@@ -210,7 +211,7 @@ func (s *functional) jacobian(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.
 	}
 	js := make([]*tensor.Tensor, len(in))
 	for i, t := range in {
-		shape := append(append([]int{}, y.Shape()...), t.Shape()...)
+		shape := slices.Concat(y.Shape(), t.Shape())
 		if n == 0 {
 			js[i] = t.NewZeros(shape)
 			continue

@@ -193,7 +193,7 @@ func (c *capture) record(op string, d tensor.Device, f func() error) (*Graph, er
 		}()
 		failed := tensor.WithScope(f)
 		g.pool, err = native.End()
-		// After a call that cannot be captured, the texts of libtorch's errors of later operators are undefined.
+		// After a refused call, libtorch's later errors have arbitrary texts.
 		if err := errors.Join(failed, handle.NativeError(op, err)); err != nil {
 			return err
 		}

@@ -6,36 +6,13 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/internal/unordered"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
-
-// atOnce calls f(i, 0) and f(i, 1) at the same time, for each i below n, and then after(i).
-func atOnce(n int, f func(i, who int), after func(i int)) {
-	var arrived, left atomic.Int64
-	var all sync.WaitGroup
-	for who := range 2 {
-		all.Go(func() {
-			for i := range n {
-				for arrived.Add(1); arrived.Load() < int64(2*i+2); {
-					runtime.Gosched()
-				}
-				f(i, who)
-				for left.Add(1); left.Load() < int64(2*i+2); {
-					runtime.Gosched()
-				}
-				if who == 0 {
-					after(i)
-				}
-			}
-		})
-	}
-	all.Wait()
-}
 
 // Of two last uses at the same time, one releases the tensor and is named.
 func TestTwoLastUsesAtOnce(t *testing.T) {
@@ -46,12 +23,13 @@ func TestTwoLastUsesAtOnce(t *testing.T) {
 		xs[i] = tensor.Ones([]int{1})
 	}
 	lines := [2]string{"left.go:1234", "right.go:4321"}
-	atOnce(n, func(i, who int) { xs[i].LastUse(lines[who]) }, func(i int) {
-		err := xs[i].Err()
+	unordered.AtOnce(n, func(i, who int) { xs[i].LastUse(lines[who]) })
+	for _, x := range xs {
+		err := x.Err()
 		if !errors.Is(err, tensor.ErrReleased) || strings.Contains(err.Error(), lines[0]) == strings.Contains(err.Error(), lines[1]) {
 			t.Errorf("the error does not name one of the two lines: %v", err)
 		}
-	})
+	}
 }
 
 // A tensor that two goroutines move out of its scope at the same time is freed once.
@@ -63,7 +41,7 @@ func TestTwoKeepsAtOnce(t *testing.T) {
 		for i := range xs {
 			xs[i] = tensor.Ones([]int{1})
 		}
-		atOnce(n, func(i, _ int) { xs[i].Keep() }, func(int) {})
+		unordered.AtOnce(n, func(i, _ int) { xs[i].Keep() })
 		return xs[n-1].Err()
 	}); err != nil {
 		t.Error(err)

@@ -1,9 +1,6 @@
 package tensor
 
 import (
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/reclaim"
@@ -109,26 +106,6 @@ func TestLocksOfTables(t *testing.T) {
 	}
 }
 
-// atOnce calls f(i) on two goroutines at the same time, for each i below n.
-func atOnce(n int, f func(i int)) {
-	var arrived atomic.Int64
-	var all sync.WaitGroup
-	for range 2 {
-		all.Go(func() {
-			for i := range n {
-				arrived.Add(1)
-				for spins := 0; arrived.Load() < int64(2*i+2); spins++ {
-					if spins > 10000 {
-						runtime.Gosched()
-					}
-				}
-				f(i)
-			}
-		})
-	}
-	all.Wait()
-}
-
 // A tensor enters the registry once.
 func TestTwoAttachAtOnce(t *testing.T) {
 	begin(t)
@@ -148,7 +125,7 @@ func TestTwoAttachAtOnce(t *testing.T) {
 		xs[i] = Ones([]int{1})
 	}
 	before := registered()
-	atOnce(len(xs), func(i int) { xs[i].attach() })
+	unordered.AtOnce(len(xs), func(i, _ int) { xs[i].attach() })
 	if n := registered() - before; n > len(xs) {
 		t.Errorf("%d entries of %d tensors", n, len(xs))
 	}
@@ -159,7 +136,7 @@ func TestScriptObjectsCountTheirUsers(t *testing.T) {
 	begin(t)
 	o := &ScriptObject{}
 	o.uses.Store(1)
-	atOnce(100000, func(int) {
+	unordered.AtOnce(100000, func(int, int) {
 		if o.acquire() {
 			o.uses.Add(-1)
 		}

@@ -391,11 +391,7 @@ class Keeping final : public SavedPolicy {
   }
   void keep(const at::Tensor &t) {
     random_.keep_changed();
-    Kept k{at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(torch::autograd::impl::version_counter(t),
-                                                                       /*allow_tensor_metadata_change=*/false)),
-           t._version(),
-           t.requires_grad(),
-           {}};
+    Kept k{data_of(t), t._version(), t.requires_grad(), {}};
     if (!random_.empty()) k.after = RandomState::now();
     of_->keep(std::move(k));
   }

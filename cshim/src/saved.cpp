@@ -108,12 +108,6 @@ class Packed {
   int64_t at_ = 0;
 };
 
-// The data of t without its graph: a node that holds its own output would never be freed. Shares t's version.
-at::Tensor data_of(const at::Tensor &t) {
-  return at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(torch::autograd::impl::version_counter(t),
-                                                                     /*allow_tensor_metadata_change=*/false));
-}
-
 class Converting final : public SavedPolicy, public std::enable_shared_from_this<Converting> {
  public:
   explicit Converting(const ls_saved_policy &how) : how_(how), keep_(how.keep) {
@@ -232,6 +226,12 @@ class Converted final : public SavedVariableHooks {
 std::unique_ptr<SavedVariableHooks> Converting::hooks() { return std::make_unique<Converted>(shared_from_this()); }
 
 }  // namespace
+
+at::Tensor data_of(const at::Tensor &t) {
+  return at::Tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(torch::autograd::impl::version_counter(t),
+                                                                     /*allow_tensor_metadata_change=*/false));
+}
+
 }  // namespace ls
 
 ls_error *ls_saved_push(const ls_saved_policy *how, uint64_t *depth) noexcept {

@@ -29,6 +29,10 @@ class SavedPolicy {
   virtual at::Tensor kept() { return {}; }                            // in kRecomputation: the next part's result
 };
 
+// Returns the data of t without its graph: a node that holds its own output would never be freed. Shares t's
+// version.
+at::Tensor data_of(const at::Tensor &t);
+
 // Pushes a policy on the calling thread's stack and returns the depth before.
 size_t push_policy(std::shared_ptr<SavedPolicy> policy);
 // Pops policies until `depth` are left. Throws the first exception that a popped() has thrown.

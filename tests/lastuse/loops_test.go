@@ -1,13 +1,9 @@
 package main
 
 import (
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/linstock-ml/linstock/internal/lastuse"
 )
 
 // loops is a program with loops over modules of package nn, all in one scope. It prints the bytes by which the live tensors
@@ -226,10 +222,7 @@ func TestLoops(t *testing.T) {
 		if command == "go" {
 			args = args[1:]
 		}
-		cmd := exec.Command(command, args...)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), lastuse.EnvStrict+"=1", "LINSTOCK_POLICY=off", "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod")
-		out, err := cmd.CombinedOutput()
+		out, err := runIn(dir, command, args...)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", filepath.Base(command), err, out)
 		}

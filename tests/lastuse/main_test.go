@@ -86,6 +86,14 @@ func testWorkspace(t *testing.T, linstock, dir string) {
 	}
 }
 
+// runIn runs a command in the folder of a module, without sweeps, and returns what it prints.
+func runIn(dir, name string, args ...string) ([]byte, error) {
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), lastuse.EnvStrict+"=1", "LINSTOCK_POLICY=off", "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod")
+	return cmd.CombinedOutput()
+}
+
 func TestGoCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the standard library is compiled again")
@@ -101,10 +109,7 @@ func TestGoCommand(t *testing.T) {
 	}
 	run := func(want bool, name string, args ...string) string {
 		t.Helper()
-		cmd := exec.Command(name, args...)
-		cmd.Dir = app
-		cmd.Env = append(os.Environ(), lastuse.EnvStrict+"=1", "LINSTOCK_POLICY=off", "GOWORK=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod")
-		out, err := cmd.CombinedOutput()
+		out, err := runIn(app, name, args...)
 		if (err == nil) != want {
 			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
 		}

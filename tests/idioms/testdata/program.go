@@ -55,7 +55,6 @@ func main() {
 		}
 		n++
 	}
-	_, _, _, _, _ = autograd.NoGrad, checkpoint.Load, data.NewLoader, nn.Parameters, optim.New
 	_ = strings.TrimPrefix
 	// snippets
 	if err := json.NewEncoder(os.Stdout).Encode(ys); err != nil {
