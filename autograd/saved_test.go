@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -358,15 +359,31 @@ func TestKeepInCheckpoint(t *testing.T) {
 			t.Errorf("%d passes: with nested checkpoints\n%s\nwithout\n%s", passes, got, want)
 		}
 	}
-	err := tensor.WithScope(func() error {
-		x := tensor.Ones([]int{2}).RequiresGrad_()
-		y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
-			a := autograd.KeepInCheckpoint(func() *tensor.Tensor { return in[0].Mul(2) })
-			return a.Add_(1).Sin()
-		}, x)
-		return y.Sum().Backward()
-	})
-	if err == nil {
-		t.Error("a kept result that is changed in place gives no error")
+}
+
+// TestKeptResultsThatCannotBe checks the errors about a kept result that is changed, and about one that the recomputation
+// keeps and the first run has not.
+func TestKeptResultsThatCannotBe(t *testing.T) {
+	leak.Check(t)
+	runs := 0
+	for want, f := range map[string]func(x *tensor.Tensor) *tensor.Tensor{
+		"a result that the function has kept was changed in place": func(x *tensor.Tensor) *tensor.Tensor {
+			return autograd.KeepInCheckpoint(func() *tensor.Tensor { return x.Mul(2) }).Add_(1).Sin()
+		},
+		"the function has kept more results when it was recomputed than the first time": func(x *tensor.Tensor) *tensor.Tensor {
+			for range runs + 1 {
+				x = autograd.KeepInCheckpoint(func() *tensor.Tensor { return x.Mul(2) })
+			}
+			runs++
+			return x.Sin()
+		},
+	} {
+		err := tensor.WithScope(func() error {
+			x := tensor.Ones([]int{2}).RequiresGrad_()
+			return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return f(in[0]) }, x).Sum().Backward()
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want one with %q", err, want)
+		}
 	}
 }

@@ -33,13 +33,10 @@ class File {
   File(const File &) = delete;
   File &operator=(const File &) = delete;
 
+  // Only one thread may append at a time.
   int64_t append(const void *data, size_t n) {
-    int64_t at;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      at = end_;
-      end_ += static_cast<int64_t>(n);
-    }
+    int64_t at = end_;
+    end_ += static_cast<int64_t>(n);
     auto *p = static_cast<const char *>(data);
     for (size_t done = 0; done < n;)
       done += moved(::pwrite(fd_, p + done, n - done, at + static_cast<int64_t>(done)), "write");
@@ -59,7 +56,6 @@ class File {
                         " the file: " + (n == 0 ? "it is too short" : std::strerror(errno)));
   }
   int fd_;
-  std::mutex mutex_;
   int64_t end_ = 0;
 };
 

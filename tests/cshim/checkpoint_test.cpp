@@ -287,23 +287,28 @@ TEST_F(Checkpoints, Threads) {
   Tensor x = floats({1, 2});
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   Tensor shared = checkpoint(51, x, square_of_exp);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; i++) {
-    threads.emplace_back([&] {
-      for (int k = 0; k < 50; k++) {
-        Tensor own = floats({1, 2});
-        EXPECT_OK(ls_tensor_set_requires_grad(own, 1));
-        Tensor y = checkpoint(51, own, square_of_exp);
-        EXPECT_OK(backward(y));
-        ls_tensor out[1];
-        uint64_t scope;
-        Tensor sum = call("aten::sum", "", {T(shared)});
-        EXPECT_OK(ls_autograd_grad(&sum.h, 1, nullptr, &x.h, 1, 1, 0, 0, out, &scope));
-        EXPECT_EQ(values(Tensor(out[0])), values(Tensor(ls_tensor_grad(own))));
-      }
-    });
-  }
-  for (auto &t : threads) t.join();
+  on_threads(4, [&](int) {
+    for (int k = 0; k < 50; k++) {
+      Tensor own = floats({1, 2});
+      EXPECT_OK(ls_tensor_set_requires_grad(own, 1));
+      Tensor y = checkpoint(51, own, square_of_exp);
+      EXPECT_OK(backward(y));
+      ls_tensor out[1];
+      uint64_t scope;
+      Tensor sum = call("aten::sum", "", {T(shared)});
+      EXPECT_OK(ls_autograd_grad(&sum.h, 1, nullptr, &x.h, 1, 1, 0, 0, out, &scope));
+      EXPECT_EQ(values(Tensor(out[0])), values(Tensor(ls_tensor_grad(own))));
+    }
+  });
+  Tensor sum = call("aten::sum", "", {T(shared)});
+  on_threads(4, [&](int) {
+    for (int k = 0; k < 1000; k++) {
+      ls_tensor out[1];
+      uint64_t scope;
+      EXPECT_OK(ls_autograd_grad(&sum.h, 1, nullptr, &x.h, 1, 1, 0, 0, out, &scope));
+      ls_tensor_free(out[0]);
+    }
+  });
 }
 
 static ls_error *differentiate(ls_tensor y, ls_tensor x) {
@@ -337,15 +342,13 @@ TEST_F(Checkpoints, TwoResultsOnTwoThreads) {
     nested();
     Tensor results[] = {square_of_exp(x), square_of_exp(x)};
     EXPECT_OK(ls_saved_pop(depth));
-    std::vector<std::thread> threads;
-    for (auto &y : results) threads.emplace_back([&] { EXPECT_OK(differentiate(y, x)); });
-    for (auto &t : threads) t.join();
+    on_threads(2, [&](int i) { EXPECT_OK(differentiate(results[i], x)); });
     while (!dropped().empty()) {
     }
   }
 }
 
-// A backward pass may begin while the function that makes its graph still runs.
+// A backward pass may begin while the function that makes its graph still runs, and keeps results of parts.
 TEST_F(Checkpoints, BackwardDuringForward) {
   functions[62] = [&](const ls_tensor *in, uint64_t n) {
     for (int i = 0;; i++)
@@ -368,7 +371,15 @@ TEST_F(Checkpoints, BackwardDuringForward) {
       } while (!done);
     });
     std::vector<Tensor> more;
-    for (int i = 0; i < 20; i++) more.push_back(square_of_exp(x));
+    for (int i = 0; i < 20; i++) {
+      int32_t stage = 0;
+      uint64_t part = 0;
+      EXPECT_OK(ls_checkpoint_keep(&stage, &part));
+      more.push_back(square_of_exp(x));
+      EXPECT_OK(ls_checkpoint_kept(more.back()));
+      EXPECT_OK(ls_saved_pop(part));
+      more.push_back(square_of_exp(x));
+    }
     EXPECT_OK(ls_saved_pop(depth));
     done = true;
     other.join();

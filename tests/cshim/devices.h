@@ -102,13 +102,6 @@ inline int32_t fail_on_a_device() {
   return code;
 }
 
-template <class F>
-void on_threads(int n, F f) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < n; i++) threads.emplace_back([&f, i] { f(i); });
-  for (auto &t : threads) t.join();
-}
-
 class DevicesDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

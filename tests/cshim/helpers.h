@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "linstock.h"
@@ -107,6 +109,20 @@ inline Tensor call(const char *name, const char *overload, std::vector<ls_value>
   EXPECT_EQ(take(r.err), "");
   EXPECT_EQ(r.spill, nullptr);
   return Tensor(out[0].u.t);
+}
+
+// Calls f on n threads, which begin together.
+template <class F>
+void on_threads(int n, F f) {
+  std::vector<std::thread> threads;
+  std::latch all(n);
+  for (int i = 0; i < n; i++) {
+    threads.emplace_back([&, i] {
+      all.arrive_and_wait();
+      f(i);
+    });
+  }
+  for (auto &t : threads) t.join();
 }
 
 // A list value: header slot and inline elements.

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdio>
-#include <functional>
 #include <thread>
 
 #include "helpers.h"
@@ -35,11 +34,6 @@ class Saved : public ShimTest {
     Tensor sum(ls_aten_sum_dim_IntList(y));
     return ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
   }
-  static void on_threads(int n, const std::function<void(int)> &f) {
-    std::vector<std::thread> threads;
-    for (int i = 0; i < n; i++) threads.emplace_back([&f, i] { f(i); });
-    for (auto &t : threads) t.join();
-  }
 };
 
 using SavedThreads = Saved;  // the suite that also runs under ThreadSanitizer in tests/mutate
@@ -57,7 +51,7 @@ TEST_F(Saved, PoliciesThatCannotBe) {
   ls_error *e = ls_saved_push(&how, &depth);
   ASSERT_NE(e, nullptr);
   EXPECT_NE(take(e).find("the file of saved tensors"), std::string::npos);
-  EXPECT_ERR(ls_checkpoint_kept(0), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_checkpoint_kept(floats({1})), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_checkpoint_take().err, LS_ERR_ARGUMENT);
 }
 
@@ -82,6 +76,34 @@ TEST_F(Saved, AChangeIsAnError) {
 }
 
 // Threads that have the policy of another thread save tensors through it, also while it is popped.
+TEST_F(SavedThreads, APolicyIsPoppedWhileOthersSave) {
+  ls_saved_policy how{};
+  how.kind = LS_SAVED_CAST;
+  how.dtype = kBFloat16;
+  for (int k = 0; k < 20; k++) {
+    uint64_t depth;
+    EXPECT_OK(ls_saved_push(&how, &depth));
+    at::ThreadLocalState state;
+    std::atomic<int> saved{0};
+    std::atomic<bool> popped{false};
+    std::thread others([&] {
+      on_threads(2, [&](int) {
+        at::ThreadLocalStateGuard guard(state);
+        while (!popped) {
+          Tensor x = leaf({1, 2, 3});
+          Tensor y(ls_aten_exp(x));
+          saved++;
+        }
+      });
+    });
+    while (saved < 10) std::this_thread::yield();
+    EXPECT_OK(ls_saved_pop(depth));
+    popped = true;
+    others.join();
+  }
+}
+
+// The same with a policy that writes to a file, which is popped afterwards.
 TEST_F(SavedThreads, OnePolicyOnManyThreads) {
   std::FILE *file = std::tmpfile();
   ASSERT_NE(file, nullptr);

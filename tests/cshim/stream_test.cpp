@@ -224,7 +224,7 @@ TEST_F(StreamsDeathTest, CapturesOfSeveralThreads) {
         ls_graph around = 0;  // so that there is always a capture
         elsewhere([&] { WANT(code(ls_graph_begin(cuda(1), &kNewPool, &around)) == 0); });
         on_threads(6, [&](int i) {
-          for (int n = 0; n < 200; n++) {
+          for (int n = 0; n < 2000; n++) {
             if (i < 2) {
               ls_graph g = 0;
               ls_pool pool;

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -247,7 +248,8 @@ func (r *runner) dynamicCPP(m *mutant) (noticed bool, by string) {
 		dirs = []string{r.tsan, r.cpp}
 	}
 	for _, dir := range dirs {
-		if out, err := r.cshimTest(dir, m.n); err != nil {
+		out, err := controlled(m.n, func(n int) ([]byte, error) { return r.cshimTest(dir, n) })
+		if err != nil {
 			return true, filepath.Base(dir) + ": " + why(out, err)
 		}
 	}
@@ -286,16 +288,39 @@ func (r *runner) cshimTest(dir string, n int) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, "tests/cshim_test"), args...)
 	cmd.Env = append(append(os.Environ(), r.env...), "LINSTOCK_MUTANT="+strconv.Itoa(n), "OMP_NUM_THREADS=1",
 		"TSAN_OPTIONS=halt_on_error=1 allocator_may_return_null=1 report_signal_unsafe=0 suppressions="+filepath.Join(r.b.root, "tests/cshim/tsan.supp"))
-	cmd.WaitDelay = time.Second
-	return cmd.CombinedOutput()
+	return output(ctx, cmd)
 }
 
 // dynamicCUDA runs the tests over the fake devices.
 func (r *runner) dynamicCUDA(m *mutant) (noticed bool, by string) {
-	if out, err := r.cudaTests(m.n); err != nil {
+	if out, err := controlled(m.n, r.cudaTests); err != nil {
 		return true, "fakecuda: " + why(out, err)
 	}
 	return false, ""
+}
+
+var errTooLong = errors.New("the tests took too long")
+
+// controlled runs tests with a mutant. If they take too long, they must be faster without it.
+func controlled(n int, tests func(n int) ([]byte, error)) ([]byte, error) {
+	out, err := tests(n)
+	if errors.Is(err, errTooLong) {
+		if _, control := tests(0); control != nil {
+			progress("without any mutant: %v", control)
+			return nil, nil
+		}
+	}
+	return out, err
+}
+
+// output runs a command that belongs to ctx.
+func output(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		err = errTooLong
+	}
+	return out, err
 }
 
 func (r *runner) cudaTests(n int) ([]byte, error) {
@@ -304,8 +329,7 @@ func (r *runner) cudaTests(n int) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, r.b.cudaTest(), "-test.failfast")
 	cmd.Dir = filepath.Join(r.b.root, "tests/fakecuda")
 	cmd.Env = append(append(os.Environ(), r.cudaEnv...), "LINSTOCK_MUTANT="+strconv.Itoa(n))
-	cmd.WaitDelay = time.Second
-	return cmd.CombinedOutput()
+	return output(ctx, cmd)
 }
 
 // baseline checks that the tests pass without a mutant.
