@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -31,10 +33,12 @@ func serve(threads int) error {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		task, steps, _ := strings.Cut(in.Text(), " ")
-		if task == "memory" {
-			n, err := strconv.Atoi(steps)
-			if err == nil {
+		if task == "memory" || task == "peak" {
+			var err error
+			if n, bad := strconv.Atoi(steps); task == "memory" && bad == nil {
 				err = memory(n)
+			} else {
+				err = peak(steps)
 			}
 			if err != nil {
 				return err
@@ -76,9 +80,18 @@ type loop struct {
 }
 
 func newLoop(task string) (*loop, error) {
+	if name, ok := strings.CutPrefix(task, "step/"); ok {
+		return newOptimizerStep(name)
+	}
+	if format, ok := strings.CutPrefix(task, "load/"); ok {
+		return newLoad(format)
+	}
 	switch task {
 	case "mlp":
 		return newMLPLoop()
+	case "amp":
+		t, err := newTrainer()
+		return &loop{2, repeat(t.castStep)}, err
 	case "gpt":
 		t, err := newTrainer()
 		return &loop{2, repeat(t.step)}, err
@@ -283,6 +296,86 @@ func (t *trainer) step() error {
 		}
 		return t.opt.Step()
 	})
+}
+
+// castStep is a step in mixed precision.
+func (t *trainer) castStep() error {
+	return tensor.WithScope(func() error {
+		loss := autograd.Autocast(device.Type, tensor.BFloat16, func() *tensor.Tensor { return t.model.Loss(t.x, t.y) })
+		t.opt.ZeroGrad()
+		if err := loss.Backward(); err != nil {
+			return err
+		}
+		return t.opt.Step()
+	})
+}
+
+// newOptimizerStep runs the step of an optimizer with 10 million parameters, whose gradients are there.
+func newOptimizerStep(name string) (*loop, error) {
+	construct := optimizers[name]
+	if construct == nil {
+		return nil, fmt.Errorf("no optimizer %q", name)
+	}
+	var params []*tensor.Tensor
+	for range 40 {
+		p := tensor.Randn([]int{512, 512}, device).RequiresGrad_()
+		g := tensor.Randn([]int{512, 512}, device)
+		if name == "sparseadam" {
+			out, err := tensor.Call("aten::to_sparse", g)
+			if err != nil {
+				return nil, err
+			}
+			g = out[0].(*tensor.Tensor)
+		}
+		if err := p.SetGrad(g); err != nil {
+			return nil, err
+		}
+		params = append(params, p)
+	}
+	opt, err := construct(params, 1e-3)
+	if err != nil {
+		return nil, err
+	}
+	return &loop{1, repeat(func() error { return tensor.WithScope(opt.Step) })}, nil
+}
+
+var optimizers = map[string]func([]*tensor.Tensor, float64, ...optim.Option) (*optim.Optimizer, error){
+	"adadelta": optim.NewAdadelta, "adafactor": optim.NewAdafactor, "adagrad": optim.NewAdagrad, "adam": optim.NewAdam,
+	"adamax": optim.NewAdamax, "adamw": optim.NewAdamW, "asgd": optim.NewASGD, "muon": optim.NewMuon,
+	"nadam": optim.NewNAdam, "radam": optim.NewRAdam, "rmsprop": optim.NewRMSprop, "rprop": optim.NewRprop,
+	"sgd": optim.NewSGD, "sparseadam": optim.NewSparseAdam,
+}
+
+// newLoad loads the weights of a model of 1 GiB from a file that the runner has written. libtorch's C++ reads neither
+// format: its unpickler does not know OrderedDict.
+func newLoad(format string) (*loop, error) {
+	model, err := newLayers()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(os.Getenv(filesVar), "model."+format)
+	return &loop{1, repeat(func() error { return checkpoint.LoadModel(path, model) })}, nil
+}
+
+// peak prints the peak of the resident memory, in KiB above that of the library, of a process that runs a task once.
+func peak(task string) error {
+	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
+		return err
+	}
+	base := rssKB()
+	l, err := newLoop(task)
+	if err == nil {
+		err = l.f(1)
+	}
+	if err != nil {
+		return err
+	}
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		return err
+	}
+	fmt.Println(int(usage.Maxrss) - base)
+	return nil
 }
 
 func newEvaluation() (*loop, error) {

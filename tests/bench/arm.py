@@ -223,6 +223,40 @@ def attention():
     return 5, repeat(step)
 
 
+class CastTrainer(Trainer):
+    def step(self):
+        with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
+            loss = F.cross_entropy(self.model(self.x).view(-1, self.vocab), self.y.view(-1))
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+
+
+OPTIMIZERS = {name.lower(): getattr(torch.optim, name) for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}
+FUSED = ("adagrad", "adam", "adamw", "sgd")
+
+
+def optimizer_step(name):
+    """The step of an optimizer with 10 million parameters, in its fastest implementation."""
+    params = [torch.randn(512, 512, requires_grad=True) for _ in range(40)]
+    for p in params:
+        g = torch.randn(512, 512)
+        p.grad = g.to_sparse() if name == "sparseadam" else g
+    options = {"fused": True} if name in FUSED else {} if name in ("muon", "sparseadam") else {"foreach": True}
+    return 1, repeat(OPTIMIZERS[name](params, lr=1e-3, **options).step)
+
+
+def load(file):
+    """Loads the weights of a model of 1 GiB."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(256)))
+    path = os.path.join(os.environ["LINSTOCK_BENCH_FILES"], "model." + file)
+    if file == "pt":
+        return 1, repeat(lambda: model.load_state_dict(torch.load(path, weights_only=True, mmap=True)))
+    import safetensors.torch
+
+    return 1, repeat(lambda: model.load_state_dict(safetensors.torch.load_file(path)))
+
+
 def rss_kb():
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * 4
@@ -241,6 +275,13 @@ def memory(steps):
     print(peak - base, *at, flush=True)
 
 
+def peak(task):
+    torch.ones(4).add(1)
+    base = rss_kb()
+    make(task)[1](1)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base, flush=True)
+
+
 TASKS = {"resnet50": resnet50, "lstm": lstm, "attention": attention}
 
 
@@ -253,6 +294,12 @@ def make(task):
         return 2, repeat(Trainer().step)
     if task == "gpteval":
         return gpteval()
+    if task == "amp":
+        return 2, repeat(CastTrainer().step)
+    if task.startswith("step/"):
+        return optimizer_step(task.removeprefix("step/"))
+    if task.startswith("load/"):
+        return load(task.removeprefix("load/"))
     if task in LARGE:
         return large(task)
     if task in TASKS:
@@ -275,6 +322,9 @@ if __name__ == "__main__":
         task, _, steps = line.strip().partition(" ")
         if task == "memory":
             memory(int(steps))
+            continue
+        if task == "peak":
+            peak(steps)
             continue
         try:
             if task not in made:

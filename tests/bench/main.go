@@ -11,6 +11,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -25,8 +26,10 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/internal/worker"
+	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -38,8 +41,14 @@ var raised = []string{"MALLOC_MMAP_THRESHOLD_=33554432", "MALLOC_TRIM_THRESHOLD_
 var tasks = []string{
 	"add", "add/release", "view", "view/release", "matmul", "matmul/release",
 	"add+grad", "add+grad/release", "view+grad", "view+grad/release", "matmul+grad", "matmul+grad/release",
-	"mlp", "gpt", "gpteval",
+	"mlp", "gpt", "gpteval", "amp",
+	"step/adadelta", "step/adafactor", "step/adagrad", "step/adam", "step/adamax", "step/adamw", "step/asgd", "step/muon",
+	"step/nadam", "step/radam", "step/rmsprop", "step/rprop", "step/sgd", "step/sparseadam",
+	"load/pt", "load/safetensors",
 }
+
+// filesVar names the directory with the files of the load tasks, model.pt and model.safetensors.
+const filesVar = "LINSTOCK_BENCH_FILES"
 
 // deviceTasks are the tasks on a device: operators whose cost is the host's, a network bound by launches, and
 // large models.
@@ -81,14 +90,51 @@ func main() {
 			err = serve(o.threads)
 		}
 	default:
-		if err = o.compare(list); err == nil && *steps > 0 && !o.onDevice() {
-			err = compareMemory(*steps)
-		}
+		err = o.run(list, *steps)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
+}
+
+// run measures the tasks, and memory over the given number of training steps.
+func (o options) run(tasks []string, steps int) error {
+	loads := slices.DeleteFunc(slices.Clone(tasks), func(task string) bool { return !strings.HasPrefix(task, "load/") })
+	if len(loads) != 0 {
+		dir, err := os.MkdirTemp("", "linstock-bench")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		if err := errors.Join(os.Setenv(filesVar, dir), saveLayers(dir)); err != nil {
+			return err
+		}
+	}
+	if err := o.compare(tasks); err != nil || o.onDevice() {
+		return err
+	}
+	if len(loads) != 0 {
+		if err := comparePeaks(loads); err != nil {
+			return err
+		}
+	}
+	if steps > 0 {
+		return compareMemory(steps)
+	}
+	return nil
+}
+
+// saveLayers writes the files of the load tasks.
+func saveLayers(dir string) error {
+	return tensor.WithScope(func() error {
+		model, err := newLayers()
+		if err != nil {
+			return err
+		}
+		return errors.Join(checkpoint.SaveModel(filepath.Join(dir, "model.safetensors"), model),
+			checkpoint.SavePyTorch(filepath.Join(dir, "model.pt"), nn.StateDict(model)))
+	})
 }
 
 // An arm is a program that reads the name of a task on each line and answers with nanoseconds per iteration, or
@@ -195,10 +241,11 @@ func (o options) compare(tasks []string) error {
 		return err
 	}
 	f := figures{map[key][]float64{}, map[key][]float64{}, map[key][]float64{}, map[key]string{}}
-	groups := [][]string{tasks}
-	if o.onDevice() {
-		groups = nil
-		for _, task := range tasks {
+	var groups [][]string // tasks that are measured in the same processes
+	for i, task := range tasks {
+		if i > 0 && !o.onDevice() && !isLarge(task) && !isLarge(tasks[i-1]) {
+			groups[len(groups)-1] = append(groups[len(groups)-1], task)
+		} else {
 			groups = append(groups, []string{task})
 		}
 	}
@@ -240,6 +287,11 @@ func (o options) compare(tasks []string) error {
 	}
 	fmt.Println(w.Render())
 	return nil
+}
+
+// isLarge reports whether a task on the CPU needs hundreds of megabytes, and so has processes of its own.
+func isLarge(task string) bool {
+	return strings.HasPrefix(task, "step/") || strings.HasPrefix(task, "load/")
 }
 
 // columns formats a task's times by arm and Go's ratios to the others.
@@ -347,6 +399,42 @@ func (o options) oneRound(all []arm, tasks []string, f figures, progress func(st
 			f.ratios[k], f.over[k] = append(f.ratios[k], stats.Median(r)), append(f.over[k], stats.Median(d))
 		}
 	}
+	return nil
+}
+
+// comparePeaks runs each task once in each arm by itself.
+func comparePeaks(tasks []string) error {
+	all, err := options{threads: 1, device: "cpu"}.arms()
+	if err != nil {
+		return err
+	}
+	w := table.NewWriter()
+	header := table.Row{"peak RSS above the library"}
+	for _, task := range tasks {
+		header = append(header, task)
+	}
+	w.AppendHeader(header)
+	for _, a := range all {
+		row := table.Row{a.name}
+		for _, task := range tasks {
+			p, err := a.start("own")
+			if err != nil {
+				return err
+			}
+			words, err := p.ask("peak " + task)
+			p.End()
+			if err != nil {
+				return err
+			}
+			kb, err := strconv.ParseFloat(words[0], 64)
+			if err != nil { // "-": the arm does not have the task
+				kb = 0
+			}
+			row = append(row, mb(kb))
+		}
+		w.AppendRow(row)
+	}
+	fmt.Println(w.Render())
 	return nil
 }
 

@@ -34,6 +34,16 @@ func newMLP() *nn.Sequential {
 	return nn.NewSequential(nn.NewLinear(32, 64, on), &nn.ReLU{}, nn.NewLinear(64, 64, on), &nn.ReLU{}, nn.NewLinear(64, 10, on))
 }
 
+// newLayers returns 256 linear layers of 4 MiB.
+func newLayers() (*nn.Sequential, error) {
+	var layers []nn.Layer
+	for range 256 {
+		layers = append(layers, nn.NewLinear(1024, 1024, nn.NoBias(), nn.Device(device)))
+	}
+	model := nn.NewSequential(layers...)
+	return model, nn.Check(model)
+}
+
 // bottleneck is the block of ResNet-50: three convolutions, and a shortcut around them.
 type bottleneck struct {
 	Conv1, Conv2, Conv3 *nn.Conv2d

@@ -1,6 +1,7 @@
 // The C++ arm: the tasks of arm.go and arm.py, written with libtorch directly.
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <c10/core/CPUAllocator.h>
 #include <dlfcn.h>
 #include <unistd.h>
@@ -55,7 +56,7 @@ Loop operation(std::string task) {
     return {20480, [=](int n) {
               for (int i = 0; i < n; i++) Tensor c = m.matmul(w);
             }};
-  return {};
+  return {};  // this arm does not have the task
 }
 
 Loop mlp() {
@@ -239,7 +240,40 @@ Loop gpteval() {
           }};
 }
 
+// The same step under autocast.
+Loop amp() {
+  auto t = std::make_shared<Trainer>();
+  return repeat(2, [=] {
+    Tensor loss;
+    {
+      at::autocast::set_autocast_enabled(device.type(), true);
+      at::autocast::set_autocast_dtype(device.type(), at::kBFloat16);
+      Tensor logits = t->model.forward(t->x);
+      loss = at::cross_entropy_loss(logits.view({-1, t->model.c.vocab}), t->y.view({-1}));
+      at::autocast::set_autocast_enabled(device.type(), false);
+      at::autocast::clear_cache();
+    }
+    t->opt.zero();
+    backward(loss);
+    t->opt.step();
+  });
+}
+
+// The step of Adam or AdamW with 10 million parameters; libtorch has no other fused optimizer in C++.
+Loop optimizer(bool w) {
+  vector<Tensor> params;
+  for (int i = 0; i < 40; i++) {
+    params.push_back(param({512, 512}, 1));
+    params.back().mutable_grad() = at::randn({512, 512}, on());
+  }
+  auto opt = std::make_shared<Adam>(params, 1e-3, w ? 0.01 : 0, w);
+  return repeat(1, [=] { opt->step(); });
+}
+
 Loop make(const std::string &task) {
+  if (task == "amp") return amp();
+  if (task == "step/adam") return optimizer(false);
+  if (task == "step/adamw") return optimizer(true);
   if (task == "mlp") return mlp();
   if (task == "gpt") return gpt();
   if (task == "gpteval") return gpteval();
@@ -249,6 +283,18 @@ Loop make(const std::string &task) {
   if (task == "lstm") return lstm();
   if (task == "attention") return attention();
   return operation(task);
+}
+
+void peak(const std::string &task) {
+  { Tensor warm = at::ones({4}).add(1); }
+  long base = rss_kb();
+  Loop loop = make(task);
+  if (!loop.f) {
+    std::printf("-\n");
+    return;
+  }
+  loop.f(1);
+  std::printf("%ld\n", peak_kb() - base);
 }
 
 void memory(int steps) {
@@ -290,6 +336,8 @@ int main(int argc, char **argv) {
   while (std::getline(std::cin, line)) {
     if (line.starts_with("memory ")) {
       memory(std::stoi(line.substr(7)));
+    } else if (line.starts_with("peak ")) {
+      peak(line.substr(5));
     } else {
       if (!made.contains(line)) made[line] = make(line);
       Loop &loop = made[line];
