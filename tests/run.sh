@@ -57,7 +57,7 @@ lint() {
     [ "$before" = "$after" ] || { echo "the generated files were stale; regenerated now: commit them"; diff <(echo "$before") <(echo "$after"); return 1; }
   }
   one_cgo_package() { git ls-files --cached --others --exclude-standard '*.go' | grep -v '^cshim/\|/testdata/' | xargs grep -lE '^import "C"|^[[:space:]]+"C"$' /dev/null; true; }
-  # Licences of the packages that a user's program links must be permissive. The plots of examples/chargpt also draw with
+  # Licences of the packages that a user's program links must be permissive. The plots of the examples also draw with
   # freetype-go (the FreeType licence, which the tool does not know) and svgo (CC BY 4.0); nothing else may need them.
   licences() {
     local allowed=--allowed_licenses=Apache-2.0,MIT,BSD-2-Clause,BSD-3-Clause,ISC,Zlib,Unlicense

@@ -14,10 +14,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
@@ -92,7 +90,11 @@ func command(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	text, err := goSource()
+	root, err := gpt.GoRoot()
+	if err != nil {
+		return err
+	}
+	text, err := gpt.ReadGoSource(filepath.Join(root, "src"))
 	if err != nil {
 		return err
 	}
@@ -139,17 +141,4 @@ func finish(ctx context.Context, r *run) error {
 	}
 	fmt.Printf("\n%s%s\n", r.options.prompt, text)
 	return nil
-}
-
-// goSource reads the source of the Go toolchain in GOROOT.
-func goSource() (*gpt.Text, error) {
-	root := os.Getenv("GOROOT")
-	if root == "" {
-		out, err := exec.Command("go", "env", "GOROOT").Output()
-		if err != nil {
-			return nil, fmt.Errorf("go env GOROOT, whose src is the text: %w", err)
-		}
-		root = strings.TrimSpace(string(out))
-	}
-	return gpt.ReadGoSource(filepath.Join(root, "src"))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/progress"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -79,7 +80,7 @@ func (r *run) build(learned []uint8) (err error) {
 
 // train trains until the total number of steps is done.
 func (r *run) train(ctx context.Context, report *report) error {
-	defer report.close()
+	defer report.Close()
 	for r.step < r.options.steps {
 		for batch, err := range r.loader.Batches(ctx) {
 			if err != nil {
@@ -156,7 +157,8 @@ func (r *run) save() error {
 	if err := checkpoint.SaveTraining(r.path(), r.model, r.opt, r.parts()...); err != nil {
 		return err
 	}
-	return plotLosses(filepath.Join(r.options.out, "loss.svg"), r.losses)
+	return progress.Plot(filepath.Join(r.options.out, "loss.svg"), "chargpt: loss on Go's source", "nats per character",
+		progress.Curve{Values: r.losses})
 }
 
 // String describes the run.

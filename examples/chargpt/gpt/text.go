@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -22,6 +23,18 @@ type Text struct {
 
 // Vocab is the characters of the text, in ASCII order.
 type Vocab string
+
+// GoRoot returns the directory of the Go toolchain: $GOROOT, or the one that the go command prints.
+func GoRoot() (string, error) {
+	if root := os.Getenv("GOROOT"); root != "" {
+		return root, nil
+	}
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOROOT, whose src has the text: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
 
 // ReadGoSource reads the source of the Go toolchain: the .go files below root in the order of their paths, without
 // tests (_test.go) and testdata directories, concatenated. It omits characters that are not ASCII.
@@ -76,30 +89,41 @@ func ReadGoSource(root string) (*Text, error) {
 // NewText makes a text of the ASCII characters of chars. It reuses the memory of chars for the tokens.
 func NewText(chars []byte) (*Text, error) {
 	var there [128]bool
-	n := 0
 	for _, c := range chars {
 		if c < 128 {
 			there[c] = true
-			chars[n] = c
-			n++
 		}
 	}
 	var vocab []byte
-	var token [128]uint8
 	for c, yes := range there {
 		if yes {
-			token[c] = uint8(len(vocab))
 			vocab = append(vocab, byte(c))
 		}
 	}
-	if n == 0 {
+	if len(vocab) == 0 {
 		return nil, errors.New("the text has no ASCII characters")
 	}
-	tokens := chars[:n]
-	for i, c := range tokens {
-		tokens[i] = token[c]
+	return &Text{Tokens: Vocab(vocab).Tokens(chars), Vocab: Vocab(vocab)}, nil
+}
+
+// Tokens returns the tokens of chars without those that are not in the vocabulary. It reuses the memory of chars.
+func (v Vocab) Tokens(chars []byte) []uint8 {
+	const none = 255 // no token: a vocabulary is of ASCII characters
+	var token [256]uint8
+	for c := range token {
+		token[c] = none
 	}
-	return &Text{Tokens: tokens, Vocab: Vocab(vocab)}, nil
+	for i, c := range []byte(v) {
+		token[c] = uint8(i)
+	}
+	n := 0
+	for _, c := range chars {
+		if t := token[c]; t != none {
+			chars[n] = t
+			n++
+		}
+	}
+	return chars[:n]
 }
 
 // Split splits the text by position into the training text and the last twentieth, which is held out.

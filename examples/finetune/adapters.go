@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/nn"
+)
+
+// run adapts a model to a text.
+type run struct {
+	options  *options
+	model    *gpt.GPT
+	vocab    gpt.Vocab
+	adapters []*nn.LoRALinear // in the places of the linear layers of model's multilayer perceptrons
+
+	learned, held []uint8   // the text
+	losses        []float64 // of each step
+}
+
+// newRun reads the text and puts adapters into the model, whose own parameters it freezes.
+func newRun(o *options, model *gpt.GPT, vocab gpt.Vocab) (*run, error) {
+	path := o.text
+	if path == "" {
+		root, err := gpt.GoRoot()
+		if err != nil {
+			return nil, err
+		}
+		path = filepath.Join(root, "src", "testdata", "Isaac.Newton-Opticks.txt")
+	}
+	chars, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	text := &gpt.Text{Tokens: vocab.Tokens(chars), Vocab: vocab}
+	r := &run{options: o, model: model, vocab: vocab}
+	r.learned, r.held = text.Split()
+	if need := model.Config.Context + 1; len(r.held) < need {
+		return nil, fmt.Errorf("%s has %d characters of the base's vocabulary; it needs at least %d", path, len(text.Tokens), 20*need)
+	}
+	return r, r.insert()
+}
+
+// insert freezes the model and puts an adapter around each linear layer of its multilayer perceptrons.
+func (r *run) insert() error {
+	for _, p := range nn.Parameters(r.model) {
+		if err := p.RequiresGrad_(false).Err(); err != nil {
+			return err
+		}
+	}
+	for _, b := range r.model.Blocks {
+		for i, l := range b.MLP.Layers {
+			if l, ok := l.(*nn.Linear); ok {
+				a := nn.NewLoRALinear(l, r.options.rank, nn.Alpha(r.options.alpha))
+				b.MLP.Layers[i] = a
+				r.adapters = append(r.adapters, a)
+			}
+		}
+	}
+	return nn.Check(r.model)
+}
+
+// count returns the numbers of trained and of all parameters.
+func (r *run) count() (trained, total int) {
+	for _, p := range nn.Parameters(r.model) {
+		total += p.Numel()
+		if p.RequiresGrad() {
+			trained += p.Numel()
+		}
+	}
+	return trained, total
+}
+
+// save writes the adapters alone (blocks.0.mlp.0.lora_A.weight and so on), then merges them and writes the whole model.
+func (r *run) save() error {
+	adapters := nn.LoRAState(r.model)
+	file := func(name string) string { return filepath.Join(r.options.out, name) }
+	if err := checkpoint.Save(file("adapters.safetensors"), adapters.Map(), map[string]string{"format": "pt"}); err != nil {
+		return err
+	}
+	c := r.model.Config
+	err := checkpoint.SavePyTorch(file("adapters.pt"), map[string]any{
+		"adapters": adapters,
+		"rank":     r.options.rank,
+		"alpha":    r.options.alpha,
+		"config":   map[string]any{"vocab": c.Vocab, "width": c.Width, "layers": c.Layers, "heads": c.Heads, "context": c.Context},
+		"vocab":    string(r.vocab),
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.merge(); err != nil {
+		return err
+	}
+	if err := checkpoint.SaveTraining(file("merged.safetensors"), r.model, nil, gpt.Saved(&r.model.Config, &r.vocab)...); err != nil {
+		return err
+	}
+	return plot(file("loss.svg"), r.losses)
+}
+
+// load sets the adapters to those of a file that save wrote, adapters.safetensors or adapters.pt.
+func (r *run) load(path string) error {
+	var report nn.LoadReport
+	err := checkpoint.LoadModel(path, r.model, nn.Strict(false), nn.Report(&report), nn.Rename(func(name string) string {
+		return strings.TrimPrefix(name, "adapters.") // of the dict in adapters.pt
+	}))
+	if err == nil && (len(report.Unexpected) > 0 || len(report.Loaded) != 2*len(r.adapters)) {
+		err = fmt.Errorf("%s does not have the adapters of this base: %v", path, report)
+	}
+	return err
+}
+
+// merge adds the updates to the weights and puts the linear layers back, so that the model has the names and the speed of
+// the base.
+func (r *run) merge() error {
+	for _, b := range r.model.Blocks {
+		for i, l := range b.MLP.Layers {
+			if a, ok := l.(*nn.LoRALinear); ok {
+				if err := a.Merge(); err != nil {
+					return err
+				}
+				b.MLP.Layers[i] = a.Base
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/twin"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// release frees the model and the adapters at the end of the test.
+func release(t *testing.T, r *run) {
+	t.Helper()
+	t.Cleanup(func() {
+		for _, a := range r.adapters {
+			nn.Release(a)
+		}
+		nn.Release(r.model)
+	})
+}
+
+func TestTwin(t *testing.T) {
+	leak.Check(t)
+	twin.OneThread(t)
+	if err := tensor.ManualSeed(1); err != nil {
+		t.Fatal(err)
+	}
+	const vocab, context, steps = 11, 8, 20
+	r := &run{
+		options: &options{rank: 4, alpha: 8},
+		model:   gpt.New(gpt.Config{Vocab: vocab, Width: 16, Layers: 2, Heads: 2, Context: context}),
+	}
+	release(t, r)
+	first, second := make([]int64, 100), make([]int64, 100)
+	for i := range first {
+		first[i], second[i] = int64(i*i%vocab), int64(i*i*i%7)
+	}
+	learn := func(tokens []int64) []float64 {
+		t.Helper()
+		windows, err := data.NewWindows(tokens, context, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loader, err := data.NewLoader(windows, data.BatchSize(4))
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses, err := train(t.Context(), r.model, loader, steps, 1e-2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return losses
+	}
+	got := twin.Figures{"base": learn(first)}
+	if err := r.insert(); err != nil {
+		t.Fatal(err)
+	}
+	if trained, total := r.count(); trained != 2*(4*16+4*64)*2 || total <= trained {
+		t.Errorf("%d of %d parameters are trained", trained, total)
+	}
+	got["adapted"] = learn(second)
+	logits := func(name string) {
+		t.Helper()
+		err := tensor.WithScope(func() error {
+			return autograd.NoGrad(func() (err error) {
+				ids := tensor.FromSlice(second[:context], []int{1, context})
+				got[name], err = tensor.Data[float64](r.model.Forward(ids).Flatten().To(tensor.Float64))
+				return err
+			})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	logits("before")
+	if err := r.merge(); err != nil {
+		t.Fatal(err)
+	}
+	logits("after")
+	twin.Compare(t, got, 1e-4)
+}
+
+// TestSaved trains a base and adapters, and reads the files that are saved, here and in Python.
+func TestSaved(t *testing.T) {
+	leak.Check(t)
+	twin.OneThread(t)
+	source, err := gpt.ReadGoSource(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	file := func(name string) string { return filepath.Join(out, name) }
+	o := &options{text: "load.py", out: out, baseSteps: 2, steps: 5, batch: 2, rank: 2, alpha: 4, held: 1, lr: 1e-2, seed: 1, device: tensor.CPU}
+	model, vocab, err := trainBase(t.Context(), o, source, file("base.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRun(o, model, vocab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, r)
+	if err := r.adapt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	loss, err := r.evaluate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.save(); err != nil {
+		t.Fatal(err)
+	}
+	const prompt = "import "
+	generate := func(g *gpt.GPT) string {
+		t.Helper()
+		text, err := g.Generate(t.Context(), vocab, prompt, 10, gpt.Sampling{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	want := generate(r.model)
+
+	merged, _, err := gpt.Load(file("merged.safetensors"), tensor.CPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nn.Release(merged)
+	if got := generate(merged); got != want {
+		t.Errorf("the merged model writes %q, want %q", got, want)
+	}
+	for _, name := range []string{"adapters.safetensors", "adapters.pt"} {
+		model, vocab, err := gpt.Load(file("base.safetensors"), tensor.CPU)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := newRun(o, model, vocab)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release(t, again)
+		if err := again.load(file(name)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := again.evaluate(t.Context()); err != nil || got != loss {
+			t.Errorf("%s: the loss is %v, want %v; %v", name, got, loss, err)
+		}
+	}
+	if err := r.load(file("adapters.pt")); err == nil {
+		t.Error("adapters were loaded into a model without adapters")
+	}
+	if _, err := os.Stat(file("loss.svg")); err != nil {
+		t.Error(err)
+	}
+	if got, there := python(t, file("base.safetensors"), file("adapters.pt"), prompt, "10"); there && got != prompt+want {
+		t.Errorf("PyTorch writes %q, want %q", got, prompt+want)
+	}
+}
+
+// python runs load.py with Python's PyTorch, if it is there, and returns what it prints.
+func python(t *testing.T, args ...string) (out string, there bool) {
+	t.Helper()
+	python := os.Getenv("LINSTOCK_PYTHON")
+	if python == "" {
+		python = "../../build/pytorch/bin/python"
+		if _, err := os.Stat(python); err != nil {
+			t.Log("no Python with torch, numpy and safetensors (make bench-setup, or LINSTOCK_PYTHON): not read back by it")
+			return "", false
+		}
+	}
+	cmd := exec.Command(python, append([]string{"load.py"}, args...)...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	text, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%v\n%s%s", err, text, errs.String())
+	}
+	return string(text), true
+}
+
+// TestShortText tests that a text that is too short for the model is an error.
+func TestShortText(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(path, []byte("abc"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	model := gpt.New(gpt.Config{Vocab: 3, Width: 8, Layers: 1, Heads: 1, Context: 8})
+	defer nn.Release(model)
+	if _, err := newRun(&options{text: path, rank: 2, alpha: 2}, model, "abc"); err == nil {
+		t.Error("a text of three characters was accepted")
+	}
+}

@@ -1,0 +1,157 @@
+// Finetune adapts a character GPT that examples/chargpt trained on Go's source to another text, with low-rank updates of
+// its multilayer perceptrons (Hu et al. 2021). The text is Newton's Opticks, which is part of the Go toolchain.
+//
+//	go run ./cmd/linstock setup    # once
+//	go run ./examples/chargpt      # the base; without it, finetune trains a smaller one itself
+//	go run ./examples/finetune
+//
+// It prints the loss on held-out text before and after, and a generated sample, and writes to runs/finetune: the updates
+// alone, as adapters.safetensors and adapters.pt; merged.safetensors, a checkpoint of the whole model like chargpt's, with
+// the updates added to the weights, which examples/serve takes with -model; and loss.svg. In Python, load.py generates text
+// with the base and adapters.pt.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/progress"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func main() {
+	if err := command(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	base, text, adapters, out, prompt                    string
+	baseSteps, steps, batch, rank, threads, sample, held int
+	alpha, lr                                            float64
+	seed                                                 uint64
+	device                                               tensor.Device
+}
+
+func parse(args []string) (*options, error) {
+	o := &options{}
+	device := "cpu"
+	f := flag.NewFlagSet("finetune", flag.ContinueOnError)
+	f.StringVar(&o.base, "base", filepath.Join("runs", "chargpt", "model.safetensors"), "checkpoint written by chargpt; if there is none, a base is trained and saved in -out")
+	f.IntVar(&o.baseSteps, "base-steps", 300, "training steps of such a base")
+	f.StringVar(&o.text, "text", "", "file to learn; Newton's Opticks in GOROOT if empty")
+	f.StringVar(&o.adapters, "adapters", "", "adapters.safetensors or adapters.pt to begin with, of the same base, rank and alpha")
+	f.IntVar(&o.steps, "steps", 400, "training steps of the adapters")
+	f.IntVar(&o.batch, "batch", 16, "windows of text per step")
+	f.IntVar(&o.rank, "rank", 8, "rank of the updates")
+	f.Float64Var(&o.alpha, "alpha", 16, "scale of the updates, divided by the rank")
+	f.Float64Var(&o.lr, "lr", 5e-3, "learning rate of AdamW for the adapters")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the weights, the batches and the sample")
+	f.IntVar(&o.threads, "threads", 0, "threads per operator; 0 for one per core")
+	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1, mps")
+	f.StringVar(&o.out, "out", filepath.Join("runs", "finetune"), "directory for the results")
+	f.IntVar(&o.held, "held", 40, "batches of held-out text to evaluate on")
+	f.IntVar(&o.sample, "sample", 300, "characters to generate at the end")
+	f.StringVar(&o.prompt, "prompt", "The Light ", "text that the sample continues")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected arguments %q", f.Args())
+	}
+	var err error
+	o.device, err = tensor.ParseDevice(device)
+	return o, err
+}
+
+func command(args []string) error {
+	o, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if o.threads > 0 {
+		if err := tensor.SetNumThreads(o.threads); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(o.out, 0o777); err != nil {
+		return err
+	}
+	model, vocab, err := base(ctx, o)
+	if err != nil {
+		return err
+	}
+	r, err := newRun(o, model, vocab)
+	if err != nil {
+		return err
+	}
+	if o.adapters != "" {
+		if err := r.load(o.adapters); err != nil {
+			return err
+		}
+	}
+	before, err := r.evaluate(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("text: %d characters; the loss on held-out text is %.4f nats per character\n", len(r.learned)+len(r.held), before)
+	trained, total := r.count()
+	fmt.Printf("training %d of %d parameters\n", trained, total)
+	if err := r.adapt(ctx); err != nil {
+		return err
+	}
+	after, err := r.evaluate(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("the loss on held-out text went from %.4f to %.4f\n", before, after)
+	if err := r.save(); err != nil {
+		return err
+	}
+	text, err := r.model.Generate(ctx, r.vocab, o.prompt, o.sample, gpt.Sampling{Temperature: 0.8, Seed: o.seed}, nil)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\n%s%s\n", o.prompt, text)
+	return nil
+}
+
+// base loads the checkpoint of chargpt, or trains a model for a short time if there is none.
+func base(ctx context.Context, o *options) (*gpt.GPT, gpt.Vocab, error) {
+	_, err := os.Stat(o.base)
+	if err == nil {
+		fmt.Println("base:", o.base)
+		return gpt.Load(o.base, o.device)
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil, "", err
+	}
+	root, err := gpt.GoRoot()
+	if err != nil {
+		return nil, "", err
+	}
+	text, err := gpt.ReadGoSource(filepath.Join(root, "src"))
+	if err != nil {
+		return nil, "", err
+	}
+	path := filepath.Join(o.out, "base.safetensors")
+	fmt.Printf("base: there is no %s; training %s on Go's source\n", o.base, path)
+	return trainBase(ctx, o, text, path)
+}
+
+// plot draws the losses of the adapters' training.
+func plot(path string, losses []float64) error {
+	return progress.Plot(path, "finetune: loss of the adapted model", "nats per character", progress.Curve{Values: losses})
+}
