@@ -74,7 +74,7 @@ func command(args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s: %d training images, %d test images, %d by %d\n", name, train.Len(), test.Len(), train.height, train.width)
+	fmt.Printf("%s: %d training images, %d test images, %d by %d\n", name, train.Len(), test.Len(), train.Height, train.Width)
 	r, err := newRun(o, train, test)
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func TestFashionMNISTIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if train.Len() != 60_000 || test.Len() != 10_000 || train.height != 28 {
-		t.Errorf("%d and %d images, %d high", train.Len(), test.Len(), train.height)
+	if train.Len() != 60_000 || test.Len() != 10_000 || train.Height != 28 {
+		t.Errorf("%d and %d images, %d high", train.Len(), test.Len(), train.Height)
 	}
 }

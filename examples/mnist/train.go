@@ -5,6 +5,7 @@ import (
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/examples/mnist/digits"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -18,12 +19,12 @@ type run struct {
 	train, test *data.Loader
 }
 
-func newRun(o *options, train, test *images) (r *run, err error) {
+func newRun(o *options, train, test *digits.Images) (r *run, err error) {
 	r = &run{}
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return nil, err
 	}
-	r.model = newModel(train.height, train.width, o.device)
+	r.model = newModel(train.Height, train.Width, o.device)
 	if r.opt, err = optim.NewAdamW(nn.Parameters(r.model), o.lr); err != nil {
 		return nil, err
 	}
@@ -34,8 +35,8 @@ func newRun(o *options, train, test *images) (r *run, err error) {
 	return r, err
 }
 
-func newLoader(m *images, o *options, opts ...data.Option) (*data.Loader, error) {
-	samples, err := data.NewSamples(m.Len(), []int{1, m.height, m.width}, nil, m.sample)
+func newLoader(m *digits.Images, o *options, opts ...data.Option) (*data.Loader, error) {
+	samples, err := data.NewSamples(m.Len(), []int{1, m.Height, m.Width}, nil, m.Sample)
 	if err != nil {
 		return nil, err
 	}

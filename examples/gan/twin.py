@@ -1,5 +1,5 @@
-"""The PyTorch twin of this example: python examples/dcgan/twin.py writes twin.json, which the test reads."""
-import math
+"""The PyTorch twin of this example: python examples/gan/twin.py writes twin.json, which the test reads."""
+import gzip
 import os
 import sys
 
@@ -9,17 +9,17 @@ import torch.nn as nn
 import torch.nn.functional as F
 import twin
 
-NOISE, SIZE, BATCH, STEPS, LR = 16, 16, 16, 12, 2e-3
+NOISE, SIZE, BATCH, STEPS, LR = 32, 16, 16, 12, 2e-3
 
 
 class Generator(nn.Module):
     def __init__(self):
         super().__init__()
-        self.up1 = nn.ConvTranspose2d(NOISE, 32, 4, bias=False)
-        self.bn1 = nn.BatchNorm2d(32)
-        self.up2 = nn.ConvTranspose2d(32, 16, 4, stride=2, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(16)
-        self.up3 = nn.ConvTranspose2d(16, 1, 4, stride=2, padding=1, bias=False)
+        self.up1 = nn.ConvTranspose2d(NOISE, 64, 4, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.up2 = nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(32)
+        self.up3 = nn.ConvTranspose2d(32, 1, 4, stride=2, padding=1, bias=False)
 
     def forward(self, z):
         x = F.relu(self.bn1(self.up1(z)))
@@ -30,10 +30,10 @@ class Generator(nn.Module):
 class Discriminator(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 16, 4, stride=2, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(16, 32, 4, stride=2, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(32)
-        self.conv3 = nn.Conv2d(32, 1, 4, bias=False)
+        self.conv1 = nn.Conv2d(1, 32, 4, stride=2, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(32, 64, 4, stride=2, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(64)
+        self.conv3 = nn.Conv2d(64, 1, 4, bias=False)
 
     def forward(self, x):
         x = F.leaky_relu(self.conv1(x), 0.2)
@@ -49,12 +49,12 @@ def initialize(m):
             nn.init.normal_(p, 1, 0.02)
 
 
-def blobs(n):
-    center = torch.rand(n, 2, 1, 1).mul(1.2).sub(0.6)
-    axis = torch.linspace(-1, 1, SIZE)
-    dx = axis.view(1, 1, SIZE).sub(center.select(1, 0))
-    dy = axis.view(1, SIZE, 1).sub(center.select(1, 1))
-    return dx.square().add(dy.square()).mul(-8).exp().mul(2).sub(1).unsqueeze(1)
+def digits():
+    here = os.path.dirname(os.path.abspath(__file__))
+    with gzip.open(os.path.join(here, "..", "mnist", "digits", "images.idx3.gz")) as f:
+        pixels = f.read()[16:]
+    small = torch.tensor(list(pixels)).view(-1, 1, 8, 8).float()
+    return F.interpolate(small.mul(2 / 16).sub(1), (SIZE, SIZE), mode="bilinear")
 
 
 twin.start()
@@ -65,10 +65,11 @@ initialize(d)
 optg = torch.optim.Adam(g.parameters(), lr=LR, betas=(0.5, 0.999), fused=True)
 optd = torch.optim.Adam(d.parameters(), lr=LR, betas=(0.5, 0.999), fused=True)
 real, fake = torch.ones(BATCH), torch.zeros(BATCH)
+pictures = digits()
 dlosses, glosses = [], []
 for step in range(STEPS):
     images = g(torch.randn(BATCH, NOISE, 1, 1))
-    dloss = F.binary_cross_entropy_with_logits(d(blobs(BATCH)), real).add(
+    dloss = F.binary_cross_entropy_with_logits(d(pictures[step * BATCH : (step + 1) * BATCH]), real).add(
         F.binary_cross_entropy_with_logits(d(images.detach()), fake)
     )
     optd.zero_grad()

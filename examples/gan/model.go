@@ -8,44 +8,30 @@ import (
 )
 
 const (
-	noise = 16 // channels of the generator's input
-	size  = 16 // height and width in pixels
+	noise = 32 // channels of the generator's input
+	size  = 16 // height and width of a picture in pixels
 )
-
-// Up is a transposed convolution with a kernel of 4. With a stride of 2 it maps x (N, in, H, W) to (N, out, 2H, 2W);
-// with a stride of 1 it maps one pixel to 4 by 4.
-type Up struct {
-	Weight *tensor.Tensor // (in, out, 4, 4)
-	stride int
-}
-
-func newUp(in, out, stride int) *Up {
-	return &Up{Weight: nn.NewParameter(tensor.Empty([]int{in, out, 4, 4})), stride: stride}
-}
-
-// Forward returns the transposed convolution of x.
-func (u *Up) Forward(x *tensor.Tensor) *tensor.Tensor {
-	return x.ConvTranspose2d(u.Weight, nil, tensor.Stride(u.stride), tensor.Padding(u.stride-1))
-}
 
 // Generator makes pictures (N, 1, 16, 16) from noise (N, noise, 1, 1).
 type Generator struct {
-	Up1 *Up
+	Up1 *nn.ConvTranspose2d
 	BN1 *nn.BatchNorm2d
-	Up2 *Up
+	Up2 *nn.ConvTranspose2d
 	BN2 *nn.BatchNorm2d
-	Up3 *Up
+	Up3 *nn.ConvTranspose2d
 }
 
 func newGenerator() *Generator {
 	return &Generator{
-		Up1: newUp(noise, 32, 1), BN1: nn.NewBatchNorm2d(32),
-		Up2: newUp(32, 16, 2), BN2: nn.NewBatchNorm2d(16),
-		Up3: newUp(16, 1, 2),
+		Up1: nn.NewConvTranspose2d(noise, 64, 4, nn.NoBias()),
+		BN1: nn.NewBatchNorm2d(64),
+		Up2: nn.NewConvTranspose2d(64, 32, 4, nn.Stride(2), nn.Padding(1), nn.NoBias()),
+		BN2: nn.NewBatchNorm2d(32),
+		Up3: nn.NewConvTranspose2d(32, 1, 4, nn.Stride(2), nn.Padding(1), nn.NoBias()),
 	}
 }
 
-// Forward maps noise to pictures.
+// Forward maps noise to pictures with values in [-1, 1].
 func (g *Generator) Forward(z *tensor.Tensor) *tensor.Tensor {
 	x := g.BN1.Forward(g.Up1.Forward(z)).ReLU()
 	x = g.BN2.Forward(g.Up2.Forward(x)).ReLU()
@@ -61,10 +47,10 @@ type Discriminator struct {
 
 func newDiscriminator() *Discriminator {
 	return &Discriminator{
-		Conv1: nn.NewConv2d(1, 16, 4, nn.Stride(2), nn.Padding(1), nn.NoBias()),
-		Conv2: nn.NewConv2d(16, 32, 4, nn.Stride(2), nn.Padding(1), nn.NoBias()),
-		BN2:   nn.NewBatchNorm2d(32),
-		Conv3: nn.NewConv2d(32, 1, 4, nn.NoBias()),
+		Conv1: nn.NewConv2d(1, 32, 4, nn.Stride(2), nn.Padding(1), nn.NoBias()),
+		Conv2: nn.NewConv2d(32, 64, 4, nn.Stride(2), nn.Padding(1), nn.NoBias()),
+		BN2:   nn.NewBatchNorm2d(64),
+		Conv3: nn.NewConv2d(64, 1, 4, nn.NoBias()),
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -12,6 +13,7 @@ type gan struct {
 	generator     *Generator
 	discriminator *Discriminator
 	optG, optD    *optim.Optimizer
+	lossG, lossD  []float64 // of each step
 }
 
 func newGAN(o options) (g *gan, err error) {
@@ -32,25 +34,16 @@ func newGAN(o options) (g *gan, err error) {
 	return g, err
 }
 
-// blobs makes n pictures (n, 1, size, size) of a spot at a random position, with values in [-1, 1].
-func blobs(n int) *tensor.Tensor {
-	center := tensor.Rand([]int{n, 2, 1, 1}).Mul(1.2).Sub(0.6)
-	axis := tensor.Linspace(-1, 1, size)
-	dx := axis.View(1, 1, size).Sub(center.Select(1, 0))
-	dy := axis.View(1, size, 1).Sub(center.Select(1, 1))
-	return dx.Square().Add(dy.Square()).Mul(-8).Exp().Mul(2).Sub(1).Unsqueeze(1)
-}
-
 // train trains the discriminator to distinguish real from generated pictures, and the generator to deceive it.
-func (g *gan) train(ctx context.Context, o options, report func(step int, discriminator, generator float64)) error {
-	for step := range o.steps {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		err := tensor.WithScope(func() error {
-			drawn := g.generator.Forward(tensor.Randn([]int{o.batch, noise, 1, 1}))
-			real, fake := tensor.Ones([]int{o.batch}), tensor.Zeros([]int{o.batch})
-			lossD := nn.BCEWithLogitsLoss(g.discriminator.Forward(blobs(o.batch)), real).
+func (g *gan) train(ctx context.Context, pictures *data.Loader, steps int, report func()) error {
+	for len(g.lossD) < steps {
+		for batch, err := range pictures.Batches(ctx) {
+			if err != nil {
+				return err
+			}
+			real, fake := tensor.Ones([]int{batch.Size}), tensor.Zeros([]int{batch.Size})
+			drawn := g.generator.Forward(tensor.Randn([]int{batch.Size, noise, 1, 1}))
+			lossD := nn.BCEWithLogitsLoss(g.discriminator.Forward(batch.Inputs), real).
 				Add(nn.BCEWithLogitsLoss(g.discriminator.Forward(drawn.Detach()), fake))
 			if err := learn(g.optD, lossD); err != nil {
 				return err
@@ -67,11 +60,11 @@ func (g *gan) train(ctx context.Context, o options, report func(step int, discri
 			if err != nil {
 				return err
 			}
-			report(step, d, v)
-			return nil
-		})
-		if err != nil {
-			return err
+			g.lossD, g.lossG = append(g.lossD, d), append(g.lossG, v)
+			report()
+			if len(g.lossD) >= steps {
+				break
+			}
 		}
 	}
 	return nil
