@@ -147,8 +147,13 @@ func init() {
 		"RotaryEmbedding_interleaved": {func() any { return nn.NewRotaryEmbedding(6, nn.Interleaved()) }, func(m any, x []*tensor.Tensor) []*tensor.Tensor {
 			return tensors(m.(*nn.RotaryEmbedding).ForwardAt(x[0], tensor.FromSlice([]int{3, 0, 7, 1, 1, 2}, []int{2, 3})))
 		}},
-		"SwiGLU":     {make: func() any { return nn.NewSwiGLU(4, 6, nn.NoBias()) }},
-		"DropPath":   {make: func() any { return nn.NewDropPath(0.3) }},
+		"SwiGLU":   {make: func() any { return nn.NewSwiGLU(4, 6, nn.NoBias()) }},
+		"DropPath": {make: func() any { return nn.NewDropPath(0.3) }},
+		"Int8Linear": {make: func() any {
+			l := nn.NewLinear(4, 3)
+			defer nn.Release(l)
+			return nn.NewInt8Linear(l)
+		}},
 		"LoRALinear": {make: func() any { return nn.NewLoRALinear(nn.NewLinear(4, 3), 2) }},
 		"LoRALinear_trained": {make: func() any {
 			l := nn.NewLoRALinear(nn.NewLinear(4, 3), 2, nn.Alpha(6), nn.DropoutP(0.3))

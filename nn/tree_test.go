@@ -24,7 +24,7 @@ func TestString(t *testing.T) {
 		if strings.Contains(name, "Distance") && strings.Contains(name, "Loss") {
 			continue // PyTorch shows its distance as a submodule
 		}
-		if slices.ContainsFunc([]string{"RotaryEmbedding", "LoRALinear", "DropPath", "LinearCrossEntropyLoss", "AdaptiveLogSoftmaxWithLoss"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
+		if slices.ContainsFunc([]string{"RotaryEmbedding", "LoRALinear", "Int8Linear", "DropPath", "LinearCrossEntropyLoss", "AdaptiveLogSoftmaxWithLoss"}, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			continue // PyTorch has none, or prints the options of a loss
 		}
 		m := c.make()

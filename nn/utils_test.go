@@ -578,6 +578,52 @@ func TestKVCache(t *testing.T) {
 	}
 }
 
+// TestInt8Linear tests that the kernel that reads 8 bits gives what converting the weight gives, and the errors.
+func TestInt8Linear(t *testing.T) {
+	leak.Check(t)
+	for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
+		for _, sizes := range [][2]int{{64, 32}, {24, 10}, {33, 7}} {
+			l := nn.NewLinear(sizes[0], sizes[1], nn.DType(dtype))
+			q := nn.NewInt8Linear(l)
+			err := tensor.WithScope(func() error {
+				for _, rows := range [][]int{{1}, {3}, {2, 7}, {17}, {0}} {
+					x := tensor.Randn(append(rows, sizes[0]), dtype)
+					want := data(t, l.Forward(x).To(tensor.Float32))
+					golden.Near(t, fmt.Sprint("rounded ", dtype, sizes, rows), q.Forward(x).To(tensor.Float32), want, 0.05, 0.05)
+					converted := data(t, q.Forward(x.Detach().RequiresGrad_()).Detach().To(tensor.Float32))
+					golden.Near(t, fmt.Sprint("8 bits ", dtype, sizes, rows), q.Forward(x).Detach().To(tensor.Float32), converted, 0.02, 0.02)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			nn.Release(l)
+			nn.Release(q)
+		}
+	}
+	q := nn.NewInt8Linear(&nn.Linear{Weight: tensor.Zeros([]int{3, 4}).Keep()})
+	defer nn.Release(q)
+	err := tensor.WithScope(func() error {
+		golden.Near(t, "a weight of zeros", q.Forward(tensor.Ones([]int{2, 4})), make([]float64, 6), 0, 0)
+		for what, err := range map[string]error{
+			"nil": nn.NewInt8Linear(nil).Err(), "no weight": nn.NewInt8Linear(&nn.Linear{}).Err(), "integers": nn.NewInt8Linear(&nn.Linear{Weight: tensor.Ones([]int{2, 2}, tensor.Int64)}).Err(),
+			"a vector": nn.NewInt8Linear(&nn.Linear{Weight: tensor.Ones([]int{2})}).Err(), "a width": q.Forward(tensor.Ones([]int{2, 3})).Err(),
+			"a bias":     nn.NewInt8Linear(&nn.Linear{Weight: tensor.Ones([]int{2, 2}), Bias: tensor.Ones([]int{3})}).Err(),
+			"an integer": q.Forward(tensor.Ones([]int{2, 4}, tensor.Int64)).Err(), "a scalar": q.Forward(tensor.Ones([]int{})).Err(), "zero": (&nn.Int8Linear{}).Forward(tensor.Ones([]int{4})).Err(),
+			"float weights": (&nn.Int8Linear{Weight: tensor.Ones([]int{3, 4}), Scales: q.Scales}).Forward(tensor.Ones([]int{4})).Err(),
+		} {
+			if err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLoRA tests merging, saving the updates alone, and the errors of the parts that PyTorch does not have.
 func TestLoRA(t *testing.T) {
 	leak.Check(t)

@@ -190,6 +190,7 @@ var exceptions = map[string]string{
 
 	"(*nn.AdaptiveLogSoftmaxWithLoss).Forward": "tensor.TidyAll returns new handles",
 	"(*nn.AdaptiveLogSoftmaxWithLoss).LogProb": "its views of the operand are in a slice, which ends with the call",
+	"(*nn.Int8Linear).Forward":                 "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.KVCache).Update":                     "it copies the operands, and tensor.TidyAll returns new views of its buffers",
 	"(*nn.LoRALinear).Forward":                 "a Linear borrows its operand and returns a new handle",
 	"(*nn.RotaryEmbedding).ForwardAt":          "its function literal assigns the parameter positions",

@@ -505,6 +505,20 @@ class LoRALinear(nn.Module):
         return self.base_layer(x) + self.lora_B(self.lora_A(inner)) * self.scale
 
 
+class Int8Linear(nn.Module):
+    def __init__(self, width, out):
+        super().__init__()
+        linear = nn.Linear(width, out)
+        self.bias = linear.bias
+        w = linear.weight.detach()
+        self.register_buffer("weight", None)
+        self.scales = nn.Buffer(w.abs().amax(1).div(127.5).clamp_min(torch.finfo(torch.float32).eps))
+        self.weight = w.div(self.scales.unsqueeze(1)).round().clamp(-128, 127).to(torch.int8)
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.to(x.dtype)) * self.scales + self.bias
+
+
 def trained(m):
     nn.init.normal_(m.lora_B.weight)
     return m
@@ -518,6 +532,7 @@ case("DropPath", DropPath, "n:6,2,3")
 case("LoRALinear", lambda: LoRALinear(4, 3, 2, 2), "n:5,4")
 case("LinearCrossEntropyLoss_rows", lambda: nn.LinearCrossEntropyLoss(4, 3, bias=True, weight=W, ignore_index=1, label_smoothing=0.1), "n:5,4", "i:3:5")
 case("LoRALinear_trained", lambda: trained(LoRALinear(4, 3, 2, 6, 0.3)), "n:5,4")
+case("Int8Linear", lambda: Int8Linear(4, 3), "n:5,4")
 
 
 def main():
