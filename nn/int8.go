@@ -132,8 +132,8 @@ func int8Product(rows, w, scales *tensor.Tensor) *tensor.Tensor {
 	return out[0].(*tensor.Tensor)
 }
 
-// packs reports whether the kernel that reads 8 bits takes x. It checks nothing, and reads past the end of rows whose length
-// is not a multiple of 16, and of columns not a multiple of 4: libtorch 2.15 crashes at 24 by 10.
+// packs reports whether the kernel that reads 8 bits takes x. The kernel checks nothing: libtorch 2.15 crashes in it with a
+// weight of (10, 24), so it is used only for widths that 32 divides.
 func (q *Int8Linear) packs(x *tensor.Tensor) bool {
 	w, d := q.Weight, x.DType()
 	rows := x.Numel() / max(1, w.Size(1))
