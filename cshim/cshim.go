@@ -12,22 +12,74 @@ package cshim
 /*
 #cgo CFLAGS: -O2 -Wall
 #cgo linux LDFLAGS: -ldl
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include "table_gen.h"
 
 const char *ls_table_load(void *library);
 extern const ls_callbacks ls_go_callbacks;
 
-// A single C function, because dlerror is per thread. libgomp reads its environment when it is loaded. By default an
-// idle team spins for milliseconds, on cores that the garbage collector and other goroutines need. With this setting
-// it spins until the next operator is likely to have begun and then sleeps, unless the user has set a policy.
+// Opens LLVM's OpenMP runtime, which has libgomp's functions too, before libtorch and for all libraries: those of
+// libtorch then call it instead of their libgomp (docs/decisions/0023-openmp.md). A program that is linked with a
+// runtime of its own keeps that one. Returns an error, or NULL.
+//
+// The runtime reads its environment at the first call. By default an idle team spins for 200 ms, on cores that the
+// garbage collector and other goroutines need; with this setting until the next operator is likely to have begun.
+//
+// To detect a second copy of itself, the runtime makes a file of shared memory, and removes it when the process ends
+// through exit, which a Go program does not. The copies would not disturb each other here.
+static const char *open_openmp(const char *path) {
+	if (dlsym(RTLD_DEFAULT, "omp_get_max_threads"))
+		return NULL;
+	void *l = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+	if (!l)
+		return dlerror();
+	int (*first)(void) = (int (*)(void))dlsym(l, "omp_get_max_threads");
+	if (!first)
+		return dlerror();
+	int ours = !getenv("KMP_BLOCKTIME") && !getenv("KMP_LIBRARY") && !getenv("OMP_WAIT_POLICY") &&
+		setenv("KMP_BLOCKTIME", "1", 0) == 0;
+	first();
+	const char *dirs[] = {"/dev/shm", "/tmp"};
+	for (int i = 0; i < 2; i++) {
+		char name[80];
+		snprintf(name, sizeof name, "%s/__KMP_REGISTERED_LIB_%d_%d", dirs[i], (int)getpid(), (int)getuid());
+		unlink(name);
+	}
+	if (ours)
+		unsetenv("KMP_BLOCKTIME");
+	return NULL;
+}
+
+// Returns the path of the OpenMP runtime that libtorch calls, or NULL, and whether it is LLVM's.
+static const char *openmp_of(void *shim, int *llvm) {
+	void *f = dlsym(RTLD_DEFAULT, "omp_get_max_threads");
+	if (!f)
+		f = dlsym(shim, "omp_get_max_threads");
+	Dl_info of, other;
+	if (!f || !dladdr(f, &of))
+		return NULL;
+	void *fork = dlsym(RTLD_DEFAULT, "__kmpc_fork_call");
+	if (!fork)
+		fork = dlsym(shim, "__kmpc_fork_call");
+	*llvm = fork && dladdr(fork, &other) && other.dli_fbase == of.dli_fbase;
+	return of.dli_fname;
+}
+
+// A single C function, because dlerror is per thread. libgomp, where it is used, reads its environment when it is
+// loaded; with this setting an idle team spins for as long as one of LLVM's runtime.
 //
 // ideep, libtorch's layer above oneDNN, caches 1,024 descriptions of convolutions for each thread and each kind, 24 MB
 // if shapes vary, until the thread ends; a goroutine that moves to another thread starts with an empty cache. oneDNN
 // caches the same once for the process (ONEDNN_PRIMITIVE_CACHE_CAPACITY), so ideep's cache saves no time. ideep reads
 // the setting at a thread's first convolution.
-static void *open_library(const char *path, const char **why) {
+static void *open_library(const char *path, const char *openmp, const char **why) {
+	if (openmp && (*why = open_openmp(openmp)))
+		return NULL;
 	int ours = !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT") && setenv("GOMP_SPINCOUNT", "5000", 0) == 0;
 	setenv("LRU_CACHE_CAPACITY", "1", 0);
 	void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -62,15 +114,35 @@ var Sources embed.FS
 // SourceHash identifies the shim's sources. A shim built from other sources is not loaded.
 func SourceHash() (string, error) { return locate.SourceHash(Sources) }
 
-// loaded is the path of the loaded shim; nil before Load has succeeded.
-var loaded atomic.Pointer[string]
+// library describes a loaded shim.
+type library struct {
+	path   string
+	openMP OpenMP
+}
+
+// loaded is the loaded shim; nil before Load has succeeded.
+var loaded atomic.Pointer[library]
 
 // Path returns the path of the loaded shim; empty before Load has succeeded.
 func Path() string {
-	if p := loaded.Load(); p != nil {
-		return *p
+	if l := loaded.Load(); l != nil {
+		return l.path
 	}
 	return ""
+}
+
+// OpenMP is the runtime that runs an operator's threads.
+type OpenMP struct {
+	Path string // of its library; empty if libtorch uses none
+	LLVM bool   // whether it is LLVM's (or Intel's, which has the same source) and not, for example, libgomp
+}
+
+// OpenMPInUse returns the runtime that libtorch uses; the zero value before Load has succeeded.
+func OpenMPInUse() OpenMP {
+	if l := loaded.Load(); l != nil {
+		return l.openMP
+	}
+	return OpenMP{}
 }
 
 // Load loads the shim and libtorch. It may be called any number of times, concurrently; after the first success
@@ -111,11 +183,12 @@ func load() error {
 		if err := addressSpace(path); err != nil {
 			return fmt.Errorf("linstock: %w", err)
 		}
-		if err := open(path); err != nil {
+		openMP, err := open(path)
+		if err != nil {
 			tried = append(tried, fmt.Errorf("%s: %w; %s", path, err, locate.Remedy(path)))
 			continue
 		}
-		loaded.Store(&path)
+		loaded.Store(&library{path, openMP})
 		if onLoad != nil {
 			onLoad()
 		}
@@ -138,32 +211,40 @@ func remedy(shim string, err error) string {
 	return locate.Remedy(shim)
 }
 
-func open(path string) error {
+func open(path string) (openMP OpenMP, err error) {
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
+	var runtime *C.char
+	if lib := locate.OpenMP(path); lib != "" {
+		runtime = C.CString(lib)
+		defer C.free(unsafe.Pointer(runtime))
+	}
 	var why *C.char
-	lib := C.open_library(name, &why)
+	lib := C.open_library(name, runtime, &why)
 	if lib == nil {
-		return errors.New(C.GoString(why))
+		return openMP, errors.New(C.GoString(why))
 	}
 	if missing := C.ls_table_load(lib); missing != nil {
-		return fmt.Errorf("it is not this program's shim, or was built from other sources: it has no function %s", C.GoString(missing))
+		return openMP, fmt.Errorf("it is not this program's shim, or was built from other sources: it has no function %s", C.GoString(missing))
 	}
 	if got := uint32(C.lsc_abi()); got != C.LS_ABI {
-		return fmt.Errorf("it was built from other sources: their headers are %#x, this program's %#x", got, uint32(C.LS_ABI))
+		return openMP, fmt.Errorf("it was built from other sources: their headers are %#x, this program's %#x", got, uint32(C.LS_ABI))
 	}
 	built, have := VersionBuilt(), VersionLoaded()
 	if built[0] != have[0] || built[1] != have[1] {
-		return fmt.Errorf("the shim was built for libtorch %d.%d but loaded %d.%d", built[0], built[1], have[0], have[1])
+		return openMP, fmt.Errorf("the shim was built for libtorch %d.%d but loaded %d.%d", built[0], built[1], have[0], have[1])
 	}
 	openCUDA(path)
 	if err := takeError(C.lsc_init()); err != nil {
-		return err
+		return openMP, err
 	}
 	C.lsc_callbacks_set(&C.ls_go_callbacks)
 	calls.parallel.Store(NumThreads() > 1)
 	readBoard()
-	return nil
+	var llvm C.int
+	openMP.Path = C.GoString(C.openmp_of(lib, &llvm))
+	openMP.LLVM = llvm != 0
+	return openMP, nil
 }
 
 func version(v C.uint64_t) [3]int {

@@ -41,8 +41,8 @@ func newDoctor() *cobra.Command {
 		Short: "Report what is installed and how to fix what is missing",
 		Long: `Doctor checks everything that building and running a program with package tensor
 takes: the tools, libtorch's libraries and the shim against their manifests, and
-that libtorch can be opened and computes. Where it cannot, doctor compares the
-content of all libraries with what was installed.
+that libtorch can be opened and computes, and on which OpenMP runtime. Where it
+cannot, doctor compares the content of all libraries with what was installed.
 
 It exits with status 1 when something that is needed is missing or does not work,
 and prints the command that fixes it.`,
@@ -202,6 +202,18 @@ func torchFinding(s libtorch.Source, err error, missing state) finding {
 	return finding{"libtorch", good, fmt.Sprintf("%s (%s; %s) %s", s.Version, kind, s.From, s.Root), ""}
 }
 
+// openMPFinding reports the runtime of the operators' threads. With another than LLVM's, programs compute, more slowly.
+func openMPFinding(r runtimeReport) finding {
+	switch {
+	case r.LLVM:
+		return finding{"OpenMP", good, "LLVM's, " + r.OpenMP, ""}
+	case r.OpenMP == "":
+		return finding{"OpenMP", note, "this libtorch uses none", ""}
+	}
+	return finding{"OpenMP", note, r.OpenMP + ": small operators become slower once goroutines have computed on several OS threads; " +
+		"LLVM's runtime comes with the libtorch that setup downloads, or from pip's cmeel-libomp beside PyTorch", ""}
+}
+
 // runtimeFindings report what a program would find.
 func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) []finding {
 	built := ""
@@ -232,6 +244,7 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 	}
 	findings = append(findings,
 		finding{"opened", good, "libtorch " + r.Torch, ""},
+		openMPFinding(r),
 		finding{"devices", good, strings.Join(r.Devices, ", "), ""})
 	findings = append(findings, cudaFindings(r)...)
 	return append(findings, finding{"computing", good, r.Compute, ""})

@@ -22,6 +22,8 @@ type runtimeReport struct {
 	CUDA    string   `json:"cuda"`    // names of the CUDA devices
 	NoCUDA  string   `json:"no_cuda"` // why there are none, if the shim has a CUDA library
 	Options string   `json:"options"` // settings of the CUDA devices' allocator
+	OpenMP  string   `json:"openmp"`  // path of the OpenMP runtime
+	LLVM    bool     `json:"llvm"`    // whether it is LLVM's
 	Compute string   `json:"compute"` // result of the computation
 	Error   string   `json:"error"`
 }

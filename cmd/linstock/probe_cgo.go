@@ -27,6 +27,8 @@ func openAndCompute() (r runtimeReport) {
 	if r.Shim, err = tensor.ShimPath(); err != nil {
 		return fail(err)
 	}
+	openMP := cshim.OpenMPInUse()
+	r.OpenMP, r.LLVM = openMP.Path, openMP.LLVM
 	devices, err := tensor.Devices()
 	if err != nil {
 		return fail(err)

@@ -32,8 +32,8 @@ Setup uses the first libtorch of these:
   otherwise                the wheel of PyTorch --torch VERSION (` + "`" + locate.Versions[0] + "` to `" + locate.DefaultTorch + "`" + `),
                            downloaded by pip with your own settings for it (index,
                            mirror, proxy) and verified against the hashes in this
-                           module. Only libtorch is extracted; Python is not
-                           needed afterwards.
+                           module, with LLVM's OpenMP runtime. Only libtorch is
+                           extracted; Python is not needed afterwards.
 
 It needs a C++ compiler, CMake and ninja (or make), pip to download, and about
 1.2 GB of disk space while it works (half of that remains in use). It reports a

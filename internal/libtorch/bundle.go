@@ -2,6 +2,7 @@ package libtorch
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 //
 //	dir/linstock.json      the manifest: the sizes and hashes of the libraries
 //	dir/liblinstock.so
+//	dir/libomp.so          LLVM's OpenMP runtime
 //	dir/torch/lib/*        libtorch
 //	dir/nvidia/*/lib/*     NVIDIA's libraries that libtorch_cpu needs; with cuda, all of them
 //	dir/licenses/*         the licences of what is copied
@@ -55,6 +57,10 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 		if cuda || filepath.Base(path) == filepath.Base(shim) {
 			from[filepath.Base(path)] = path
 		}
+	}
+	openMP := locate.OpenMP(shim)
+	if openMP != "" {
+		from[locate.OpenMPLib] = openMP
 	}
 	for _, path := range libs {
 		from[bundlePath(path)] = path
@@ -107,11 +113,18 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	if err := writeJSON(filepath.Join(temp, intact.ManifestFile), stamp); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(temp, "licenses"), 0o755); err != nil {
-		return err
+	texts := map[string]string{"README": licenceNote(s, cuda, openMP != "")}
+	if openMP != "" {
+		texts["llvm-openmp/LICENSE.txt"] = openMPLicence
 	}
-	if err := os.WriteFile(filepath.Join(temp, "licenses", "README"), []byte(licenceNote(s, cuda)), 0o644); err != nil {
-		return err
+	for name, text := range texts {
+		path := filepath.Join(temp, "licenses", filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	entries, err := os.ReadDir(temp)
 	if err != nil {
@@ -215,14 +228,23 @@ func licencesOf(s Source) (map[string]string, error) {
 	return found, nil
 }
 
-func licenceNote(s Source, cuda bool) string {
+// openMPLicence is the licence of LLVM's OpenMP runtime. The wheel does not contain it.
+//
+//go:embed llvm-openmp.txt
+var openMPLicence string
+
+func licenceNote(s Source, cuda, openMP bool) string {
 	what := "libcudart and libcupti, which libtorch_cpu needs"
 	if cuda {
 		what = "NVIDIA's libraries that libtorch_cuda needs"
 	}
-	return fmt.Sprintf(`This directory came with a program that uses libtorch %s through Linstock.
+	note := fmt.Sprintf(`This directory came with a program that uses libtorch %s through Linstock.
 torch/lib holds libtorch under its own licences, and nvidia/ %s,
 under NVIDIA's. Their texts lie beside this file, where the installed libtorch
 had them; pass them on with the program.
 `, s.Version, what)
+	if openMP {
+		note += "libomp.so is LLVM's OpenMP runtime, under the Apache License 2.0 with LLVM\nexceptions: llvm-openmp/LICENSE.txt.\n"
+	}
+	return note
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -176,6 +177,10 @@ func (in *installer) inspect(ctx context.Context) (Source, error) {
 		}
 		return s, nil
 	}
+	if stamp.Sizes[openMPFile] == 0 && in.pinsOpenMP(s.Version) {
+		// An earlier version of Linstock installed it.
+		return s, fmt.Errorf("%w: %w", ErrNotInstalled, &intact.Damage{Path: filepath.Join(s.Root, filepath.FromSlash(openMPFile)), What: "is missing"})
+	}
 	if !in.cfg.Verify || in.verified > 0 {
 		return s, nil
 	}
@@ -195,6 +200,11 @@ func (in *installer) inspect(ctx context.Context) (Source, error) {
 	}
 	in.verified = done
 	return s, nil
+}
+
+// pinsOpenMP reports whether this version of libtorch is installed with LLVM's OpenMP runtime.
+func (in *installer) pinsOpenMP(version string) bool {
+	return slices.ContainsFunc(in.lock.Releases[version][in.platform], func(w Wheel) bool { return strings.HasPrefix(openMPRequirement, w.Package+"==") })
 }
 
 func (in *installer) result(s Source, changed bool) Result {

@@ -74,7 +74,7 @@ func makeWheel(t *testing.T, path string, files map[string][]byte) {
 	}
 }
 
-// wheels writes the three fake wheels into a directory and returns it with their lock.
+// wheels writes the four fake wheels into a directory and returns it with their lock.
 func wheels(t *testing.T) (string, *Lock) {
 	t.Helper()
 	dir, so := t.TempDir(), t.TempDir()
@@ -83,6 +83,7 @@ func wheels(t *testing.T) (string, *Lock) {
 	c10 := compile(t, so, "libc10.so")
 	cpu := compile(t, so, "libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libcudart.so.13", "libcupti.so.13")
 	cuda := compile(t, so, "libtorch_cuda.so", "libtorch_cpu.so")
+	omp := compile(t, so, locate.OpenMPLib)
 	list := []struct {
 		pkg, version string
 		files        map[string][]byte
@@ -104,6 +105,9 @@ func wheels(t *testing.T) (string, *Lock) {
 		}},
 		{"nvidia-cuda-cupti", "13.2.86", map[string][]byte{
 			"nvidia/cu13/lib/libcupti.so.13": cupti, "nvidia/cu13/lib/libnvperf_host.so": other,
+		}},
+		{"cmeel-libomp", "21.1.8", map[string][]byte{
+			"cmeel.prefix/lib/libomp.so": omp, "cmeel.prefix/lib/libgomp.so.1": omp, "cmeel.prefix/include/omp.h": []byte("x"),
 		}},
 	}
 	lock := &Lock{Releases: map[string]map[string][]Wheel{testVersion: {}}}
@@ -235,6 +239,7 @@ func TestSetup(t *testing.T) {
 	for _, name := range []string{
 		"torch/lib/libtorch_cpu.so", "torch/lib/libc10.so", "torch/lib/libgomp.so.1", "torch/version.py", "torch/include/ATen/ATen.h",
 		"nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/lib/libcupti.so.13", "torch-2.15.0.dist-info/licenses/x/fmt/NOTES",
+		"cmeel.prefix/lib/libomp.so",
 	} {
 		if !isFile(filepath.Join(root, name)) {
 			t.Errorf("%s was not unpacked", name)
@@ -243,10 +248,14 @@ func TestSetup(t *testing.T) {
 	for _, name := range []string{
 		"torch/lib/libtorch_cuda.so", "torch/lib/libtorch_python.so", "torch/nn/functional.py",
 		"nvidia/cu13/lib/libnvperf_host.so", "nvidia/cu13/lib/libcudart_static.a", "nvidia/cu13/include/cuda_runtime.h",
+		"cmeel.prefix/lib/libgomp.so.1", "cmeel.prefix/include/omp.h",
 	} {
 		if isFile(filepath.Join(root, name)) {
 			t.Errorf("%s was unpacked, and is not needed", name)
 		}
+	}
+	if path := locate.OpenMP(result.Shim); path == "" || intact.Shim(result.Shim) != nil {
+		t.Errorf("the OpenMP runtime beside the shim: %q; %v", path, intact.Shim(result.Shim))
 	}
 	if data, err := os.ReadFile(result.Shim); err != nil || bytes.Contains(data, []byte(tempPrefix)) {
 		t.Errorf("the shim holds the name of the directory it was built in (%v)", err)
@@ -255,7 +264,7 @@ func TestSetup(t *testing.T) {
 		t.Errorf("left behind: %q", left)
 	}
 	// The wheels that the user gave are kept.
-	if left, _ := filepath.Glob(filepath.Join(cfg.Wheels[0], "*.whl")); len(left) != 3 {
+	if left, _ := filepath.Glob(filepath.Join(cfg.Wheels[0], "*.whl")); len(left) != 4 {
 		t.Errorf("of the user's wheels there are left: %q", left)
 	}
 
@@ -659,6 +668,49 @@ func TestBuildFailureShowsTheError(t *testing.T) {
 	}
 }
 
+// TestOpenMPRuntime tests that setup adds LLVM's OpenMP runtime to a libtorch that an earlier version of Linstock
+// installed, and that a libtorch from elsewhere has it if it lies beside it.
+func TestOpenMPRuntime(t *testing.T) {
+	cfg := config(t)
+	result, err := Setup(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := result.Source.Root
+	elsewhere := filepath.Join(t.TempDir(), "site-packages")
+	if err := os.CopyFS(elsewhere, os.DirFS(root)); err != nil {
+		t.Fatal(err)
+	}
+	lib := filepath.Join(root, filepath.FromSlash(openMPFile))
+	var stamp torchStamp
+	if err := intact.Read(root, &stamp); err != nil {
+		t.Fatal(err)
+	}
+	delete(stamp.Sizes, openMPFile)
+	delete(stamp.SHA256, openMPFile)
+	if err := errors.Join(writeJSON(filepath.Join(root, intact.ManifestFile), stamp), os.Remove(lib)); err != nil {
+		t.Fatal(err)
+	}
+	if result, err = Setup(t.Context(), cfg); err != nil || !result.Changed || !isFile(lib) || locate.OpenMP(result.Shim) == "" {
+		t.Errorf("setup over a libtorch without it: %+v, %v", result, err)
+	}
+
+	beside := filepath.Join(elsewhere, filepath.FromSlash(openMPFile))
+	if err := errors.Join(os.Remove(filepath.Join(elsewhere, intact.ManifestFile)), os.Rename(beside, beside+".away")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(locate.EnvLibtorch, elsewhere)
+	if result, err = Setup(t.Context(), cfg); err != nil || locate.OpenMP(result.Shim) != "" {
+		t.Errorf("another libtorch without it: %+v, %v", result, err)
+	}
+	if err := os.Rename(beside+".away", beside); err != nil {
+		t.Fatal(err)
+	}
+	if result, err = Setup(t.Context(), cfg); err != nil || locate.OpenMP(result.Shim) == "" {
+		t.Errorf("another libtorch with it: %+v, %v", result, err)
+	}
+}
+
 func TestMissingToolsAreNamed(t *testing.T) {
 	cfg := config(t)
 	bin := t.TempDir()
@@ -690,7 +742,7 @@ func TestBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"liblinstock.so", "licenses/README", "licenses/nvidia_cuda_runtime-13.2.86/License.txt",
+		"liblinstock.so", "libomp.so", "licenses/README", "licenses/llvm-openmp/LICENSE.txt", "licenses/nvidia_cuda_runtime-13.2.86/License.txt",
 		"licenses/torch-2.15.0/LICENSE", "licenses/torch-2.15.0/x/fmt/NOTES", "linstock.json",
 		"nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/lib/libcupti.so.13", "program",
 		"torch/lib/libc10.so", "torch/lib/libgomp.so.1", "torch/lib/libtorch_cpu.so",

@@ -13,8 +13,11 @@ import (
 
 //go:generate go run ../../cmd/linstock lock --out lock.json
 
-// cpuPackages are the wheels that libtorch needs even without a GPU.
-var cpuPackages = []string{"torch", "nvidia-cuda-runtime", "nvidia-cuda-cupti"}
+// cpuPackages are the wheels that are installed even without a GPU.
+var cpuPackages = []string{"torch", "nvidia-cuda-runtime", "nvidia-cuda-cupti", "cmeel-libomp"}
+
+// openMPRequirement is LLVM's OpenMP runtime. No wheel of torch requires it.
+const openMPRequirement = "cmeel-libomp==21.1.8"
 
 // A pipReport holds the parts of the output of pip install --report that are used.
 type pipReport struct {
@@ -72,14 +75,14 @@ func MakeLock(ctx context.Context, old *Lock, versions, have []string, progress 
 	return lock, nil
 }
 
-// resolve lists torch and the NVIDIA wheels that pip would install with it.
+// resolve lists torch, the NVIDIA wheels that pip would install with it, and the OpenMP runtime.
 func (in *installer) resolve(ctx context.Context, version string) (wheels []Wheel, err error) {
 	task := in.Start("resolve torch "+version, 0, Steps)
 	defer func() { task.End(err) }()
 	report := filepath.Join(in.cfg.Cache, version+".json")
 	args := append([]string{"install", "--dry-run", "--ignore-installed", "--quiet", "--report", report, "--target", filepath.Join(in.cfg.Cache, "none")}, pipTarget()...)
 	// Some packages that are resolved too, and not used, have only these tags.
-	args = append(args, "--abi", "abi3", "--abi", "none", "--platform", "any", "torch=="+version)
+	args = append(args, "--abi", "abi3", "--abi", "none", "--platform", "any", "torch=="+version, openMPRequirement)
 	if err := in.pip(ctx, os.TempDir(), args...); err != nil {
 		return nil, err
 	}
@@ -89,7 +92,7 @@ func (in *installer) resolve(ctx context.Context, version string) (wheels []Whee
 	}
 	for _, item := range r.Install {
 		name := strings.ToLower(strings.ReplaceAll(item.Metadata.Name, "_", "-"))
-		if name != "torch" && !strings.HasPrefix(name, "nvidia-") {
+		if !slices.Contains(cpuPackages, name) && !strings.HasPrefix(name, "nvidia-") {
 			continue
 		}
 		file := item.DownloadInfo.URL[strings.LastIndexByte(item.DownloadInfo.URL, '/')+1:]

@@ -56,6 +56,9 @@ func ShimBuilt(cache, hash string, s Source) bool {
 	if stamp.Torch != s.Version || stamp.Root != s.Root || stamp.CUDA != s.CUDA || stamp.Sizes[locate.LibName()] == 0 {
 		return false
 	}
+	if (stamp.Sizes[locate.OpenMPLib] != 0) != (s.openMP() != "") {
+		return false
+	}
 	return stamp.CheckSizes(dir) == nil && stamp.CheckHashes(context.Background(), dir, nil) == nil
 }
 
@@ -111,7 +114,13 @@ func (in *installer) buildIn(ctx context.Context, temp, out string, s Source) (s
 		return stamp, in.keepLog(err)
 	}
 	stamp.Compiler = FindCompiler(ctx).Version
-	return stamp, collectLibs(ctx, bld, out, stamp.Files)
+	if err := collectLibs(ctx, bld, out, stamp.Files); err != nil {
+		return stamp, err
+	}
+	if openMP := s.openMP(); openMP != "" {
+		return stamp, collect(ctx, openMP, out, stamp.Files)
+	}
+	return stamp, nil
 }
 
 // compile runs CMake and then ninja, or make if there is no ninja. The compiler's temporary files go to tmp, so that
@@ -176,12 +185,18 @@ func collectLibs(ctx context.Context, from, to string, files intact.Files) error
 		if !strings.HasPrefix(d.Name(), stem) || filepath.Ext(d.Name()) != filepath.Ext(locate.LibName()) {
 			return nil
 		}
-		if files.Sizes[d.Name()], err = copyFile(path, filepath.Join(to, d.Name())); err != nil {
-			return err
-		}
-		files.SHA256[d.Name()], err = intact.Hash(ctx, path, nil)
-		return err
+		return collect(ctx, path, to, files)
 	})
+}
+
+// collect copies one library.
+func collect(ctx context.Context, path, to string, files intact.Files) (err error) {
+	name := filepath.Base(path)
+	if files.Sizes[name], err = copyFile(path, filepath.Join(to, name)); err != nil {
+		return err
+	}
+	files.SHA256[name], err = intact.Hash(ctx, path, nil)
+	return err
 }
 
 // bytesPerJob is about the memory that compiling libtorch's headers takes.

@@ -193,6 +193,17 @@ func pythonTorch(ctx context.Context) (string, error) {
 	return "", fmt.Errorf("%s=1, but there is no python3", locate.EnvUsePyTorch)
 }
 
+// openMPFile is LLVM's OpenMP runtime in the layout of site-packages: the wheel cmeel-libomp.
+const openMPFile = "cmeel.prefix/lib/" + locate.OpenMPLib
+
+// openMP returns the path of LLVM's OpenMP runtime that is installed beside libtorch, or "".
+func (s Source) openMP() string {
+	if path := filepath.Join(s.Root, filepath.FromSlash(openMPFile)); isFile(path) {
+		return path
+	}
+	return ""
+}
+
 func isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular()

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/linstock-ml/linstock/internal/intact"
+	"github.com/linstock-ml/linstock/internal/locate"
 )
 
 // cpuRoots are the libraries that the shim links. Libraries of the wheels that they need are unpacked too.
@@ -102,10 +103,10 @@ func (u *unpacker) index(z *zip.Reader) error {
 	return nil
 }
 
-// isLibrary reports whether a name matches torch/lib/*.so* or nvidia/*/lib/*.so*.
+// isLibrary reports whether a name matches torch/lib/*.so* or nvidia/*/lib/*.so*, or is the OpenMP runtime's.
 func isLibrary(name string) bool {
 	dir, base := path.Split(name)
-	return strings.Contains(base, ".so") && (dir == "torch/lib/" || strings.HasPrefix(dir, "nvidia/") && strings.HasSuffix(dir, "/lib/"))
+	return name == openMPFile || strings.Contains(base, ".so") && (dir == "torch/lib/" || strings.HasPrefix(dir, "nvidia/") && strings.HasSuffix(dir, "/lib/"))
 }
 
 // isLicence reports whether a file is a licence, which must accompany every copy of the libraries.
@@ -126,6 +127,9 @@ func (u *unpacker) roots() ([]string, error) {
 		}
 	}
 	roots := slices.Clone(cpuRoots)
+	if u.libs[locate.OpenMPLib] != nil {
+		roots = append(roots, locate.OpenMPLib)
+	}
 	if !u.cuda {
 		return roots, nil
 	}

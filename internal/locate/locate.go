@@ -10,6 +10,7 @@
 //	libtorch/VERSION/                        site-packages layout, linstock.json
 //	shim/SOURCEHASH/KEY/liblinstock.so       KEY is VERSION, or VERSION-PATHHASH
 //	                                         for a libtorch from elsewhere
+//	shim/SOURCEHASH/KEY/libomp.so            LLVM's OpenMP runtime
 //	shim/SOURCEHASH/default                  the KEY of the last setup
 package locate
 
@@ -77,6 +78,18 @@ func LibName() string {
 		return "linstock.dll"
 	}
 	return "liblinstock.so"
+}
+
+// OpenMPLib is the file name of LLVM's OpenMP runtime, which lies beside the shim.
+const OpenMPLib = "libomp.so"
+
+// OpenMP returns the path of the OpenMP runtime beside a shim, or "" if there is none: libtorch then uses its own.
+func OpenMP(shim string) string {
+	path := filepath.Join(filepath.Dir(shim), OpenMPLib)
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	return path
 }
 
 // CacheDir returns $LINSTOCK_CACHE, or linstock in the user's cache directory. It need not exist.

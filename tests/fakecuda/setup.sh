@@ -46,7 +46,8 @@ PY
   # Laid out as a bundle, so that the shim finds this libtorch first.
   mkdir -p "$out/lib"
   ln -sfn "$out/libtorch/torch" "$out/lib/torch"
-  for lib in "${core:-$out/shim/liblinstock.so}" "$out/shim/liblinstock_cuda.so"; do
+  for lib in "${core:-$out/shim/liblinstock.so}" "$out/shim/liblinstock_cuda.so" "${core%/*}/libomp.so"; do
+    [ -f "$lib" ] || continue
     cmp -s "$lib" "$out/lib/${lib##*/}" || { cp "$lib" "$out/lib/.new" && mv "$out/lib/.new" "$out/lib/${lib##*/}"; }
   done
 } >&2

@@ -22,10 +22,11 @@ new=$PWD/build/gpu-kit.new
 rm -rf "$new"
 mkdir -p "$new/tree/bin" "$new/tree/lib" "$new/tree/repo"
 tree=$new/tree
-for lib in "$LIB"/liblinstock*.so; do
+for lib in "$LIB"/liblinstock*.so "$LIB/libomp.so"; do
   cp -L "$lib" "$tree/lib/"
   strip --strip-unneeded "$tree/lib/${lib##*/}"
 done
+cp internal/libtorch/llvm-openmp.txt "$tree/lib/"
 
 # Packages whose tests can use a device: PACKAGE/PACKAGE.test in the layout of the repository.
 tests=(tensor autograd nn optim data checkpoint vram)

@@ -38,6 +38,7 @@ var goPackages = []goPackage{
 			"ExampleScope ExampleTidy ExampleTensor_Backward ExampleCall ExampleReplace", texts, false},
 		{"TestGolden", "a step of its own", false},
 		{"TestHostile", "arguments outside of their bounds end a device; part faults does so on purpose", false},
+		{"TestOpenMP", "counts the threads of the CPU's operators", false},
 		{"TestSettings", "saves the state of the CPU's generator and draws from the device's", false},
 		{"TestScriptObject TestScriptObjectIsCollected TestScriptObjectReleasedBesideCalls TestAutocastMode", onCPU, false},
 		{"TestPrintLayouts TestRefusals TestInternalErrors", "makes sparse tensors, " + "for which " + noCode, true},
