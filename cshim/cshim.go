@@ -239,7 +239,6 @@ func open(path string) (openMP OpenMP, err error) {
 		return openMP, err
 	}
 	C.lsc_callbacks_set(&C.ls_go_callbacks)
-	calls.parallel.Store(NumThreads() > 1)
 	readBoard()
 	var llvm C.int
 	openMP.Path = C.GoString(C.openmp_of(lib, &llvm))

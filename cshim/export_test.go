@@ -37,20 +37,3 @@ func LoadAtOnce() int {
 	wg.Wait()
 	return int(ran.Load())
 }
-
-// Inside runs f in n nested calls and returns which of them keep their thread.
-func Inside(n int, f func()) (keeps []bool) {
-	if n == 0 {
-		f()
-		return nil
-	}
-	c := enter()
-	defer c.leave(0)
-	return append([]bool{c == kept}, Inside(n-1, f)...)
-}
-
-// Calls returns the number of goroutines in a call.
-func Calls() int { return int(calls.inside.Load()) }
-
-// CrowdedFor returns the number of calls that keep no thread after several goroutines were in calls at once.
-const CrowdedFor = crowdedFor

@@ -208,10 +208,6 @@ func PressureStats() (c PressureCounts) {
 // ScopeSampled is set in the scope word of a result while its thread has samples without a site.
 const ScopeSampled = 1 << 62
 
-// ScopeLong is set in the scope word of a result whose thread has computed for a long time: the call then
-// yields the processor (docs/decisions/0007).
-const ScopeLong = 1 << 60
-
 // SamplesSetRate sets the average number of bytes between samples; 0: no samples; 1: every block.
 func SamplesSetRate(bytes int64) { C.lsc_samples_set_rate(C.int64_t(bytes)) }
 

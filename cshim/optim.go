@@ -17,7 +17,6 @@ type Adam struct {
 
 // AdamStep runs a fused step on those parameters that have a gradient. maxs is empty without AMSGrad.
 func AdamStep(how Adam, params, avgs, sqs, maxs, steps []Handle) ErrorRef {
-	defer enter().leaveLong()
 	c := C.ls_adam{lr: C.double(how.LR), beta1: C.double(how.Beta1), beta2: C.double(how.Beta2), weight_decay: C.double(how.WeightDecay), eps: C.double(how.Eps),
 		amsgrad: flag(how.AMSGrad), maximize: flag(how.Maximize), decoupled: flag(how.Decoupled)}
 	var m *C.ls_tensor // an empty slice has an address too
@@ -29,6 +28,5 @@ func AdamStep(how Adam, params, avgs, sqs, maxs, steps []Handle) ErrorRef {
 
 // RoundStochastic rounds from, float32, to bfloat16 into to, up or down at random.
 func RoundStochastic(to, from Handle) ErrorRef {
-	defer enter().leaveLong()
 	return C.lsc_round_stochastic(native(to), native(from))
 }

@@ -15,8 +15,6 @@ package cshim
 #cgo nocallback lsc_scope_get
 #cgo noescape lsc_scope_orphans
 #cgo nocallback lsc_scope_orphans
-#cgo noescape lsc_scope_flags
-#cgo nocallback lsc_scope_flags
 #cgo noescape lsc_rng_state
 #cgo nocallback lsc_rng_state
 #include "table_gen.h"
@@ -72,9 +70,6 @@ func ScopeSet(word uint64) uint64 { return uint64(C.lsc_scope_set(C.uint64_t(wor
 // ScopeGet returns the calling thread's scope word.
 func ScopeGet() uint64 { return uint64(C.lsc_scope_get()) }
 
-// scopeFlags returns the flags that a result would carry now.
-func scopeFlags() uint64 { return uint64(C.lsc_scope_flags()) }
-
 // ScopeOrphans fills words with the scope words of threads that ended with one set and returns their number.
 func ScopeOrphans(words []uint64) int {
 	return int(C.lsc_scope_orphans((*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(words))), C.uint64_t(len(words))))
@@ -96,9 +91,7 @@ func SetNumThreads(n int) error {
 	if n > 1<<20 {
 		n = 1 << 20
 	}
-	err := takeError(C.lsc_threads_set(C.int32_t(n)))
-	calls.parallel.Store(NumThreads() > 1)
-	return err
+	return takeError(C.lsc_threads_set(C.int32_t(n)))
 }
 
 // NumThreads returns the number of threads that an operator may use.

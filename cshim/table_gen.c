@@ -47,7 +47,6 @@ const char *ls_table_load(void *library) {
   LOAD(casts_clear)
   LOAD(scope_set)
   LOAD(scope_get)
-  LOAD(scope_flags)
   LOAD(scope_orphans)
   LOAD(rng_seed)
   LOAD(rng_state)

@@ -43,7 +43,6 @@ typedef struct ls_functions {
   void (*casts_clear)(int32_t everywhere);
   uint64_t (*scope_set)(uint64_t scope);
   uint64_t (*scope_get)(void);
-  uint64_t (*scope_flags)(void);
   uint64_t (*scope_orphans)(uint64_t *scopes, uint64_t cap);
   ls_error *(*rng_seed)(uint64_t seed);
   ls_result (*rng_state)(int32_t device);
@@ -232,7 +231,6 @@ static inline void lsc_mode_pop(void) { ls_table.mode_pop(); }
 static inline void lsc_casts_clear(int32_t everywhere) { ls_table.casts_clear(everywhere); }
 static inline uint64_t lsc_scope_set(uint64_t scope) { return ls_table.scope_set(scope); }
 static inline uint64_t lsc_scope_get(void) { return ls_table.scope_get(); }
-static inline uint64_t lsc_scope_flags(void) { return ls_table.scope_flags(); }
 static inline uint64_t lsc_scope_orphans(uint64_t *scopes, uint64_t cap) { return ls_table.scope_orphans(scopes, cap); }
 static inline ls_error *lsc_rng_seed(uint64_t seed) { return ls_table.rng_seed(seed); }
 static inline ls_result lsc_rng_state(int32_t device) { return ls_table.rng_state(device); }

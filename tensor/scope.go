@@ -36,7 +36,6 @@ type Scope struct {
 const (
 	marker = 1 << 63
 	joined = 1 << 61
-	flags  = cshim.ScopeSampled | cshim.ScopeLong // set by the shim
 )
 
 // String returns the number of tensors that the scope owns, as text.
@@ -581,7 +580,7 @@ func (tab *scopeTable) each(f func(*Scope)) {
 
 // scopeOf returns the open scope that word identifies, or nil.
 func scopeOf(word uint64) *Scope {
-	if word&^(marker|joined|flags) == 0 {
+	if word&^(marker|joined|cshim.ScopeSampled) == 0 {
 		return nil
 	}
 	slot := uint32(word) - 1
@@ -589,7 +588,7 @@ func scopeOf(word uint64) *Scope {
 	if chunk == nil {
 		return nil
 	}
-	if s := chunk[slot%128].Load(); s != nil && s.word == word&^(joined|flags) {
+	if s := chunk[slot%128].Load(); s != nil && s.word == word&^(joined|cshim.ScopeSampled) {
 		return s
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/sites"
@@ -35,55 +34,6 @@ func wantErr(t testing.TB, what string, got, want error) {
 	t.Helper()
 	if !errors.Is(got, want) {
 		t.Errorf("%s: got %v, want %v", what, got, want)
-	}
-}
-
-// twoThreads lets operators use two threads until the test ends.
-func twoThreads(t *testing.T) {
-	t.Helper()
-	threads := NumThreads()
-	t.Cleanup(func() {
-		if err := SetNumThreads(threads); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := SetNumThreads(2); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestLongTurnsDoNotAffectScopes tests that the flag for a long turn, which the shim returns with a scope word, is not
-// treated as part of the word.
-func TestLongTurnsDoNotAffectScopes(t *testing.T) {
-	begin(t)
-	twoThreads(t)
-	s := open(t)
-	a, small := Ones([]int{1 << 15}), Ones([]int{1})
-	if !a.pin() || !small.pin() {
-		t.Fatal("an operand is gone")
-	}
-	told := 0
-	for end := time.Now().Add(5 * time.Second); told < 3 && time.Now().Before(end); {
-		r := cshim.OpAdd(a.h, a.h)
-		b := wrapResult("Add", r)
-		if r.Scope&cshim.ScopeLong != 0 {
-			told++
-			after := cshim.OpAdd(small.h, small.h)
-			if after.Scope&cshim.ScopeLong != 0 {
-				t.Error("the end of a turn is reported twice")
-			}
-			wrapResult("Add", after).Release()
-		}
-		if !s.Contains(b) {
-			t.Fatal("the scope does not own a result")
-		}
-		b.Release()
-	}
-	a.unpin()
-	small.unpin()
-	equal(t, "long turns", told, 3)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -86,41 +85,6 @@ func TestMainThreadRetires(t *testing.T) {
 		if mainThreadRuns(func() {}) {
 			t.Fatal("the main thread runs goroutines after it has been retired")
 		}
-	}
-}
-
-// TestSingleGoroutineKeepsItsThread tests that a goroutine that computes alone stays on its thread during an operator,
-// even if another goroutine takes the only processor meanwhile, and that no goroutine is delayed for that when several
-// compute.
-func TestSingleGoroutineKeepsItsThread(t *testing.T) {
-	begin(t)
-	twoThreads(t)
-	x := Rand([]int{1 << 24}) // the runtime checks every 10 ms for processors that are blocked in C
-	defer x.Release()
-	for range 2000 {
-		x.T().Release() // no other goroutine computes now
-	}
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	var done atomic.Bool
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		for !done.Load() {
-		}
-	})
-	moved := 0
-	const n = 60
-	for range n {
-		before := syscall.Gettid()
-		x.Erf().Release()
-		if syscall.Gettid() != before {
-			moved++
-		}
-	}
-	done.Store(true)
-	busy.Wait()
-	// Between operators the goroutine may move.
-	if moved > n/20 {
-		t.Errorf("after %d of %d operators the goroutine was on another thread", moved, n)
 	}
 }
 

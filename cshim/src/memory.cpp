@@ -420,7 +420,6 @@ void *allocate_large(size_t asked) {
   }
   auto &h = heap();
   catch_up(h);
-  words.computed = true;
   note_allocated(h, p, *footer, asked, n);
   return p;
 }

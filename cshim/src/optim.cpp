@@ -100,7 +100,6 @@ ls_error *ls_round_stochastic(ls_tensor to, ls_tensor from) noexcept {
         t.device() != f.device())
       throw ls::ArgumentError("stochastic rounding: want a float32 and a bfloat16 tensor of one shape and device");
     c10::AutoGradMode off(false);
-    ls::words.computed = true;
     if (t.is_cpu() && t.is_non_overlapping_and_dense() && f.strides().equals(t.strides())) {
       round_on_cpu(t.mutable_data_ptr<c10::BFloat16>(), f.const_data_ptr<float>(), t.numel());
       if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
@@ -141,7 +140,6 @@ ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, 
       p.add(params[i]);
     }
     if (g.empty()) return;
-    ls::words.computed = true;
     count_steps(t.get());
     auto fused = [&](auto kernel) {
       kernel(p.get(), g, a.get(), s.get(), m.get(), t.get(), how->lr, how->beta1, how->beta2, how->weight_decay,

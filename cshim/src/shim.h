@@ -24,7 +24,6 @@ struct ThreadWords {
   uint64_t scope;
   uint64_t threads_epoch;
   struct HandleCount *handles;  // nullptr before the thread's first allocation
-  bool computed;                // since the clock was last read: for example, a large block was allocated
 };
 extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")));
 
@@ -38,13 +37,6 @@ struct HandleCount {
 // Reads and writes the state of a random number generator, on the generator's device.
 at::Tensor random_state_of(at::Generator g);
 void set_random_state(at::Generator g, const at::Tensor &state);
-
-// The scope word that a result carries.
-void look_at_turn() noexcept;
-inline uint64_t told_scope() noexcept {
-  if (__builtin_expect(words.computed, 0)) look_at_turn();
-  return words.scope;
-}
 
 // Incremented by ls_threads_set; a thread with an older value sets the number of threads again (libtorch's setter
 // reaches only the calling thread and those that have not computed yet). With kEntriesArmed every thread has an
@@ -163,7 +155,7 @@ template <class F>
 inline ls_result run(F &&f) noexcept {
   try {
     enter();
-    return {give(f()), nullptr, told_scope()};
+    return {give(f()), nullptr, words.scope};
   } catch (...) {
     return {0, current_error(), words.scope};
   }
@@ -187,7 +179,7 @@ inline ls_results run_values(F &&f) noexcept {
   } catch (...) {
     r.err = current_error();
   }
-  r.scope = told_scope();
+  r.scope = words.scope;
   return r;
 }
 // The guard of functions that return no error. A fault injected at their entry has no effect: they free, count,

@@ -24,7 +24,7 @@ extern "C" uint64_t aoti_torch_abi_version();
 
 namespace ls {
 
-thread_local ThreadWords words{0, 0, nullptr, false};
+thread_local ThreadWords words{0, 0, nullptr};
 std::atomic<uint64_t> threads_epoch{0};
 
 namespace {
@@ -40,7 +40,7 @@ std::vector<uint64_t> &orphans() {
 // Records the end of a thread that still had a scope. Made by a thread's first ls_scope_set.
 struct ThreadEnd {
   ~ThreadEnd() {
-    uint64_t scope = words.scope & ~LS_SCOPE_FLAGS;
+    uint64_t scope = words.scope & ~kSampled;
     if (scope == 0) return;
     try {
       std::lock_guard<std::mutex> lock(orphans_mutex);
@@ -79,20 +79,6 @@ ls_mode mode_in_force(int32_t kind, int32_t device_type) {
 }
 
 }  // namespace
-
-// Go's monitor checks every 10 ms whether a goroutine has run too long. A goroutine that yields before that pays
-// once. If the monitor finds it while the thread computes in C, every later operator wakes the monitor, which
-// takes a core from the operator's own threads (docs/decisions/0007-long-turns.md).
-void look_at_turn() noexcept {
-  using Clock = std::chrono::steady_clock;
-  static thread_local Clock::time_point rested;
-  words.computed = false;
-  if (at::get_num_threads() == 1) return;
-  auto now = Clock::now();
-  if (now - rested < std::chrono::milliseconds(8)) return;
-  rested = now;
-  words.scope |= LS_SCOPE_LONG;
-}
 
 void adopt_num_threads() noexcept {
   uint64_t epoch = threads_epoch.load(std::memory_order_acquire) & ~kEntriesArmed;
@@ -166,17 +152,13 @@ uint64_t ls_scope_set(uint64_t scope) noexcept {
   return ls::run_quiet([&] {
     static thread_local ls::ThreadEnd end;
     (void)&end;
-    uint64_t before = ls::words.scope & ~LS_SCOPE_FLAGS;
-    ls::words.scope = (scope & ~LS_SCOPE_FLAGS) | (ls::words.scope & ls::kSampled);
+    uint64_t before = ls::words.scope & ~ls::kSampled;
+    ls::words.scope = (scope & ~ls::kSampled) | (ls::words.scope & ls::kSampled);
     return before;
   });
 }
 uint64_t ls_scope_get(void) noexcept {
-  return ls::run_quiet([] { return ls::words.scope & ~LS_SCOPE_FLAGS; });
-}
-
-uint64_t ls_scope_flags(void) noexcept {
-  return ls::run_quiet([] { return ls::told_scope() & LS_SCOPE_FLAGS; });
+  return ls::run_quiet([] { return ls::words.scope & ~ls::kSampled; });
 }
 
 uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {

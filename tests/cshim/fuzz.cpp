@@ -1237,7 +1237,7 @@ void Fuzz::threads_words() {
       (void)ls_mode_get(static_cast<int32_t>(integer()), static_cast<int32_t>(integer()));
       return;
     case 3: {
-      uint64_t word = source_.next() & ~LS_SCOPE_FLAGS;
+      uint64_t word = source_.next() & ~LS_SCOPE_SAMPLED;
       ls_scope_set(word);
       if (ls_scope_get() != word) fail("the scope word is not what was set");
       return;

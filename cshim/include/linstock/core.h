@@ -145,16 +145,9 @@ LS_API void ls_mode_pop(void) LS_NOEXCEPT;
 /* Forgets the casts of weights that autocast keeps for reuse, because weights were changed: if everywhere, and
  * otherwise if the calling thread is in a region that may have kept some. */
 LS_API void ls_casts_clear(int32_t everywhere) LS_NOEXCEPT;
-/* Set in the scope word of a result whose thread has computed on large CPU blocks, at least 8 ms after the flag
- * was last set, until the next ls_scope_set: the caller's scheduler should get the thread now. */
-#define LS_SCOPE_LONG (UINT64_C(1) << 60)
-/* The flags in a scope word, which are not part of the scope. */
-#define LS_SCOPE_FLAGS (LS_SCOPE_SAMPLED | LS_SCOPE_LONG)
-/* Sets the scope word, without flags, and returns the one before. */
+/* Sets the scope word, without LS_SCOPE_SAMPLED, which is not part of it, and returns the one before. */
 LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
 LS_API uint64_t ls_scope_get(void) LS_NOEXCEPT;
-/* Returns the flags that a result would carry now, for calls without a result, such as ls_autograd_backward. */
-LS_API uint64_t ls_scope_flags(void) LS_NOEXCEPT;
 /* Writes the scope words of threads that ended with one set. Returns the number written. */
 LS_API uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) LS_NOEXCEPT;
 
