@@ -72,6 +72,12 @@ typedef struct ls_functions {
   ls_error *(*memory_set_limit)(int32_t device, int64_t bytes);
   ls_error *(*memory_follow_cgroups)(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller);
   ls_error *(*memory_set_oom_callback)(ls_oom_callback fn, void *arg);
+  ls_error *(*plan_begin)(void);
+  void (*plan_end)(void);
+  ls_plan_totals (*plan_read)(void);
+  uint64_t (*plan_blocks)(ls_plan_block *out, uint64_t cap);
+  ls_results (*plan_op)(uint32_t op, ls_value *out, uint64_t out_slots);
+  int64_t (*plan_rounded)(int64_t n);
   ls_board *(*memory_board)(void);
   ls_error *(*memory_set_triggers)(int32_t device, int64_t live, int64_t total, int64_t wait);
   int32_t (*pressure_attach)(void);
@@ -260,6 +266,12 @@ static inline ls_error *lsc_memory_capacity(int32_t device, int64_t *free, int64
 static inline ls_error *lsc_memory_set_limit(int32_t device, int64_t bytes) { return ls_table.memory_set_limit(device, bytes); }
 static inline ls_error *lsc_memory_follow_cgroups(const ls_cgroup *groups, uint64_t n, int64_t most, int64_t caller) { return ls_table.memory_follow_cgroups(groups, n, most, caller); }
 static inline ls_error *lsc_memory_set_oom_callback(ls_oom_callback fn, void *arg) { return ls_table.memory_set_oom_callback(fn, arg); }
+static inline ls_error *lsc_plan_begin(void) { return ls_table.plan_begin(); }
+static inline void lsc_plan_end(void) { ls_table.plan_end(); }
+static inline ls_plan_totals lsc_plan_read(void) { return ls_table.plan_read(); }
+static inline uint64_t lsc_plan_blocks(ls_plan_block *out, uint64_t cap) { return ls_table.plan_blocks(out, cap); }
+static inline ls_results lsc_plan_op(uint32_t op, ls_value *out, uint64_t out_slots) { return ls_table.plan_op(op, out, out_slots); }
+static inline int64_t lsc_plan_rounded(int64_t n) { return ls_table.plan_rounded(n); }
 static inline ls_board *lsc_memory_board(void) { return ls_table.memory_board(); }
 static inline ls_error *lsc_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t wait) { return ls_table.memory_set_triggers(device, live, total, wait); }
 static inline int32_t lsc_pressure_attach(void) { return ls_table.pressure_attach(); }

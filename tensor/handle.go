@@ -1,6 +1,9 @@
 package tensor
 
-import "github.com/linstock-ml/linstock/internal/handle"
+import (
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
+)
 
 // Functions for the library's packages above this one. Programs do not use them.
 func init() {
@@ -15,6 +18,12 @@ func init() {
 	handle.Decided = func(t any) bool {
 		x, _ := t.(*Tensor)
 		return x != nil && x.notes.Load()&noteAsked != 0
+	}
+	handle.Storage = func(t any) (name uint64, bytes int64) {
+		if x, _ := t.(*Tensor); x != nil {
+			x.look(func(m *cshim.Meta) { name, bytes = m.Data, int64(m.Bytes) })
+		}
+		return name, bytes
 	}
 	handle.Backward = runBackward
 	handle.Grad = runGrad

@@ -41,6 +41,7 @@
 #include "linstock/cuda.h"
 #include "linstock/memory.h"
 #include "linstock/ops_gen.h"
+#include "linstock/plan.h"
 #include "linstock/pressure.h"
 #include "linstock/profile.h"
 #include "linstock/stream.h"

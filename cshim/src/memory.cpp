@@ -28,6 +28,7 @@
 #include "classes.h"
 #include "device.h"
 #include "memory.h"
+#include "meta.h"
 #include "ranges.h"
 #include "saved.h"
 #include "stream.h"
@@ -476,6 +477,10 @@ class CountingAllocator final : public c10::Allocator {
 
 }  // namespace
 
+int64_t cpu_rounded(size_t n) noexcept {
+  return static_cast<int64_t>(n <= kLargestSmall ? small_rounded(n) : class_rounded(n));
+}
+
 HandleCount *new_handle_count() noexcept { return &heap().handles; }
 
 namespace {
@@ -565,6 +570,8 @@ ls_error *ls_init(void) noexcept {
       ls::make_samples();
       c10::SetCPUAllocator(new ls::CountingAllocator, /*priority=*/1);
       ls::install_engine();
+      ls::make_meta_allocator();
+      ls::add_meta_kernels();
       return true;
     }();
     (void)once;

@@ -91,6 +91,8 @@ LastFailure take_last_failure() noexcept;
 // Frees cached blocks of the CPU's allocator until keep bytes are left at most. Returns the bytes freed.
 int64_t shrink_cpu_cache(int64_t keep) noexcept;
 int64_t cpu_cached() noexcept;
+// Returns the bytes that the CPU's allocator takes for n bytes.
+int64_t cpu_rounded(size_t n) noexcept;
 // Returns the allocator's cached blocks and malloc's free pages to the system. Other threads return theirs at
 // their next allocation.
 void empty_all() noexcept;

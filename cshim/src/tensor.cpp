@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "memory.h"
+#include "meta.h"
 #include "stream.h"
 
 namespace ls {
@@ -206,7 +207,7 @@ ls_error *ls_tensor_meta(ls_tensor t, ls_meta *out) noexcept {
       out->offset = x.storage_offset();
       std::memcpy(out->strides, x.strides().data(), n * sizeof(int64_t));
       if (x.has_storage()) {
-        out->data = reinterpret_cast<uint64_t>(x.storage().data());
+        out->data = x.is_meta() ? ls::name_of_meta(x.storage()) : reinterpret_cast<uint64_t>(x.storage().data());
         out->nbytes = x.storage().nbytes();
       }
     }

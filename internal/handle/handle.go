@@ -12,6 +12,10 @@ var Failed func(t any) bool
 // Decided reports whether RequiresGrad_ was ever called on t, a *tensor.Tensor, with true or false.
 var Decided func(t any) bool
 
+// Storage names the storage of t, a *tensor.Tensor, and returns its size in bytes; zeros if t has none. On the meta device
+// the name of a storage that a plan has recorded is never used again.
+var Storage func(t any) (name uint64, bytes int64)
+
 // Functions for packages autograd and optim.
 var (
 	Backward    any // func(roots []*tensor.Tensor, opts ...tensor.BackwardOption) error
