@@ -1,0 +1,113 @@
+package plan_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// The shim's kernels for the meta device return tensors of the CPU's shapes, dtypes and strides.
+func TestKernels(t *testing.T) {
+	leak.Check(t)
+	type args = []any
+	f := func(shape ...int) *tensor.Tensor { return tensor.Rand(shape) }
+	ids := func(most int, shape ...int) *tensor.Tensor { return tensor.RandInt(0, most, shape) }
+	yes := []bool{true, true, true}
+	for i, c := range []struct {
+		op   string
+		args func() args
+	}{
+		{"relu", func() args { return args{f(2, 3)} }},
+		{"hardtanh", func() args { return args{f(2, 3)} }},
+		{"flip", func() args { return args{f(2, 3), []int{1}} }},
+		{"roll", func() args { return args{f(2, 3), []int{1}, []int{0}} }},
+		{"dot", func() args { return args{f(3), f(3)} }},
+		{"max", func() args { return args{f(2, 3)} }},
+		{"max.dim", func() args { return args{f(2, 3), 1, true} }},
+		{"min.dim", func() args { return args{f(2, 3), -2} }},
+		{"var.correction", func() args { return args{f(2, 3, 4), []int{-1}} }},
+		{"std_mean.correction", func() args { return args{f(2, 3, 4)} }},
+		{"where.self", func() args { return args{f(2, 1).Gt(0.5), f(1, 3), ids(3, 2, 3)} }},
+		{"index_select", func() args { return args{f(4, 3), 0, ids(4, 6)} }},
+		{"huber_loss", func() args { return args{f(2, 3), f(2, 3)} }},
+		{"binary_cross_entropy", func() args { return args{f(2, 3), f(2, 3), nil, 0} }},
+		{"nll_loss2d_forward", func() args { return args{f(2, 3, 4, 5), ids(3, 2, 4, 5), nil, 1, -100} }},
+		{"log_sigmoid_forward", func() args { return args{f(2, 3)} }},
+		{"glu_backward", func() args { return args{f(2, 3), f(2, 6), 1} }},
+		{"mse_loss_backward", func() args { return args{f(), f(2, 3), f(2, 3), 1} }},
+		{"convolution", func() args {
+			return args{f(2, 4, 9, 8), f(6, 2, 3, 3), f(6), []int{2, 1}, []int{1, 0}, []int{1, 2}, false, []int{0, 0}, 2}
+		}},
+		{"convolution", func() args {
+			return args{f(2, 4, 5, 6), f(4, 3, 3, 2), nil, []int{2, 3}, []int{1, 0}, []int{1, 1}, true, []int{1, 2}, 1}
+		}},
+		{"convolution", func() args {
+			return args{f(2, 4, 9), f(6, 4, 3), f(6), []int{1}, []int{1}, []int{1}, false, []int{0}, 1}
+		}},
+		{"convolution_backward", func() args {
+			return args{f(2, 6, 9, 8), f(2, 4, 9, 8), f(6, 4, 3, 3), []int{6}, []int{1, 1}, []int{1, 1}, []int{1, 1}, false, []int{0, 0}, 1, yes}
+		}},
+		{"native_batch_norm", func() args { return args{f(2, 3, 4), f(3), f(3), f(3), f(3), true, 0.1, 1e-5} }},
+		{"native_batch_norm", func() args { return args{f(2, 3, 4), f(3), f(3), f(3), f(3), false, 0.1, 1e-5} }},
+		{"native_batch_norm_backward", func() args {
+			return args{f(2, 3, 4), f(2, 3, 4), f(3), f(3), f(3), f(3), f(3), true, 1e-5, yes}
+		}},
+		{"native_layer_norm", func() args { return args{f(2, 3, 4), []int{4}, f(4), f(4), 1e-5} }},
+		{"native_layer_norm_backward", func() args {
+			return args{f(2, 3, 4), f(2, 3, 4), []int{4}, f(2, 3, 1), f(2, 3, 1), f(4), f(4), yes}
+		}},
+		{"native_group_norm", func() args { return args{f(2, 6, 4), f(6), f(6), 2, 6, 4, 3, 1e-5} }},
+		{"native_group_norm_backward", func() args {
+			return args{f(2, 6, 4), f(2, 6, 4), f(2, 3), f(2, 3), f(6), 2, 6, 4, 3, yes}
+		}},
+		{"embedding_dense_backward", func() args { return args{f(2, 5, 4), ids(7, 2, 5), 7, -1, false} }},
+		{"_scaled_dot_product_flash_attention_for_cpu", func() args { return args{f(2, 4, 5, 8), f(2, 4, 6, 8), f(2, 4, 6, 8)} }},
+		{"_scaled_dot_product_flash_attention_for_cpu", func() args {
+			return args{f(2, 5, 4, 8).Transpose(1, 2), f(2, 6, 4, 8).Transpose(1, 2), f(2, 6, 4, 8).Transpose(1, 2)}
+		}},
+		{"_scaled_dot_product_flash_attention_for_cpu_backward", func() args {
+			q := func() *tensor.Tensor { return f(2, 5, 4, 8).Transpose(1, 2) }
+			return args{q(), q(), q(), q(), q(), f(2, 5, 4).Transpose(1, 2), 0.0, true}
+		}},
+		{"_adaptive_avg_pool2d", func() args { return args{f(2, 3, 8, 8), []int{2, 4}} }},
+		{"_adaptive_avg_pool2d_backward", func() args { return args{f(2, 3, 2, 4), f(2, 3, 8, 8)} }},
+		{"max_pool3d_with_indices", func() args {
+			return args{f(2, 3, 7, 8, 9), []int{2, 2, 2}, []int{2, 2, 2}, []int{0, 0, 0}, []int{1, 1, 1}, true}
+		}},
+		{"_prelu_kernel", func() args { return args{f(2, 3), f(1, 3)} }},
+		{"_weight_norm_interface", func() args { return args{f(4, 3), f(4, 1)} }},
+		{"uniform_", func() args { return args{f(2, 3)} }},
+		{"masked_fill_.Scalar", func() args { return args{f(2, 3), f(2, 3).Gt(0.5), 1.0} }},
+	} {
+		t.Run(fmt.Sprint(i, " ", c.op), func(t *testing.T) {
+			if err := tensor.WithScope(func() error {
+				a := c.args()
+				want, err := tensor.CallUnchecked("aten::"+c.op, a...)
+				if err != nil {
+					return err
+				}
+				for i, x := range a {
+					if x, ok := x.(*tensor.Tensor); ok && x != nil {
+						a[i] = x.To(tensor.Meta)
+					}
+				}
+				got, err := tensor.CallUnchecked("aten::"+c.op, a...)
+				if err != nil {
+					return err
+				}
+				for i := range want {
+					w, g := want[i].(*tensor.Tensor), got[i].(*tensor.Tensor)
+					if !slices.Equal(g.Shape(), w.Shape()) || g.DType() != w.DType() || !slices.Equal(g.Stride(), w.Stride()) || g.Device() != tensor.Meta {
+						t.Errorf("result %d is %v %v %v on %v, on the CPU %v %v %v", i, g.DType(), g.Shape(), g.Stride(), g.Device(), w.DType(), w.Shape(), w.Stride())
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,303 @@
+// Package plan computes how much memory a training step needs before it runs. [New] runs the program's own step on the meta
+// device, whose tensors have shapes and no memory, and reports what is live at the peak, which remedies would lower it
+// and by how much:
+//
+//	model := newModel(nn.Device(tensor.Meta))
+//	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)
+//	p, err := plan.New(model, opt, 64, func(batch int) error {
+//		x := tensor.Empty([]int{batch, 784}, tensor.Meta)
+//		y := tensor.Empty([]int{batch}, tensor.Int64, tensor.Meta)
+//		opt.ZeroGrad()
+//		if err := nn.CrossEntropy(model.Forward(x), y).Backward(); err != nil {
+//			return err
+//		}
+//		return opt.Step()
+//	})
+//	fmt.Println(p)
+//
+// [FindBatchSize] finds the largest batch that fits, on a device or in a plan. The package is apart from vram because it
+// knows modules and optimizers, which vram cannot import.
+//
+// # Definitions
+//
+// A block is the storage of a tensor and its views. Its bytes are those that Linstock's CPU allocator takes, which rounds
+// sizes up to classes (an eighth at most). The step runs twice, each time in a scope: the first run makes the optimizer's
+// state. The plan covers both runs.
+//
+// The peak is the maximum over time of the bytes live: the blocks of the model, those of the optimizer, and all that the
+// steps allocate. At the peak every live block belongs to one part:
+//
+//   - weights and buffers: those of the model;
+//   - gradients: the Grad of a parameter of the model;
+//   - masters: the float32 copies of [optim.MasterWeights];
+//   - optimizer state: the other tensors of an optimizer;
+//   - activations: allocated outside backward passes, and live when the next one begins;
+//   - temporaries: all others. Without a backward pass that includes all results of the model.
+//
+// # Invariants
+//
+//   - The sum of the parts is the peak.
+//   - A plan allocates no memory on any device for tensors, except what the step itself allocates on others.
+//   - The model's and the optimizer's tensors are the same objects after New; the optimizer has state and its step counts are
+//     two higher, the parameters have gradients if the step leaves them.
+//
+// # What a plan leaves out
+//
+// A plan collects garbage before operators, as the default policy does, so that a tensor that the program has lost is not
+// live. In a program that allocates faster than sweeps pay for, or with [vram.Off], the peak is higher.
+//
+// Tensors made before New are counted only if they belong to the model or the optimizer; make the step's inputs in it. Which
+// operators run is decided as on the CPU: attention does not keep its weights, an LSTM is oneDNN's. The copies that oneDNN
+// makes for convolutions and LSTMs are counted as they were measured; other scratch memory of kernels is not, and that of
+// cuBLAS and cuDNN neither. The allocator's cache and fragmentation are not counted (on the CPU the cache is bounded by
+// a quarter of the peak).
+//
+// For the twelve models of make bench-peak, with small batches, a plan is 0.93 to 1.09 of the measured peak above what is
+// live between steps (TestPlan of tests/bench/peak).
+//
+// The step must not read values (Item, Data): a meta tensor has none. An operator without a kernel for the meta device fails
+// with an error that names it. Operators whose result's shape depends on values have none.
+package plan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// Masters is the part of the float32 copies of parameters. The names of the other parts are vram's: [vram.Weights],
+// [vram.Buffers], [vram.Gradients], [vram.OptimizerState], [vram.Activations] and [vram.Temporaries].
+const Masters = "masters"
+
+var names = []string{vram.Weights, vram.Buffers, vram.Gradients, Masters, vram.OptimizerState, vram.Activations, vram.Temporaries}
+
+// Part is what one purpose needs at the peak.
+type Part struct {
+	Name    string
+	Bytes   int64
+	ByDType map[tensor.DType]int64 // what is in no dtype is of unknown dtype
+}
+
+// Block is a storage that is live at the peak.
+type Block struct {
+	Op    string // what allocated it: "aten::convolution"
+	Part  string
+	Bytes int64
+}
+
+// Plan is the memory of a training step. Bytes are those at the peak.
+type Plan struct {
+	Batch      int
+	Parameters int64 // elements of the model's parameters: Ψ
+	Peak       int64
+	Parts      []Part  // weights, buffers, gradients, masters, optimizer state, activations, temporaries
+	Largest    []Block // the largest activations and temporaries, at most ten
+	Remedies   []Remedy
+
+	shapes [][]int
+	frozen int64   // elements of parameters without gradients
+	line   []int64 // live bytes over the second step, in allocations
+	saved  []int64 // the activations' blocks
+}
+
+// Part returns the part with a name, or an empty one with that name.
+func (p *Plan) Part(name string) Part {
+	if p != nil {
+		for _, x := range p.Parts {
+			if x.Name == name {
+				return x
+			}
+		}
+	}
+	return Part{Name: name}
+}
+
+// bytes returns the sum of parts.
+func (p *Plan) bytes(names ...string) (n int64) {
+	for _, name := range names {
+		n += p.Part(name).Bytes
+	}
+	return n
+}
+
+// New plans step, a whole training step with a batch of the given size: forward pass, backward pass, optimizer. All
+// parameters and buffers of model, a module, must be on the meta device ([nn.Device], [nn.To]). optimizer may be nil;
+// the state of other optimizers that step uses counts too. step is called twice with batch, and twice with each
+// smaller batch that a remedy needs. New returns step's error; it fails if model is not on the meta device.
+func New(model any, optimizer *optim.Optimizer, batch int, step func(batch int) error) (*Plan, error) {
+	p, err := once(model, optimizer, batch, step)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.remedies(model, optimizer, step)
+}
+
+// once is New without the remedies.
+func once(model any, optimizer *optim.Optimizer, batch int, step func(batch int) error) (*Plan, error) {
+	if step == nil {
+		return nil, errors.New("plan: the step is nil")
+	}
+	if batch < 1 {
+		return nil, fmt.Errorf("plan: a batch of %d: want 1 or more", batch)
+	}
+	if err := nn.Check(model); err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	params, buffers := nn.NamedParameters(model), nn.NamedBuffers(model)
+	for _, t := range slices.Concat(params, buffers) {
+		if d := t.Tensor.Device(); d != tensor.Meta {
+			return nil, fmt.Errorf("plan: %s is on %v: make the model with nn.Device(tensor.Meta)", t.Name, d)
+		}
+	}
+	r := &recorder{part: map[uint64]string{}, dtype: map[uint64]tensor.DType{}}
+	for _, b := range buffers {
+		r.claim(vram.Buffers, b.Tensor)
+	}
+	p := &Plan{Batch: batch}
+	for _, x := range params {
+		r.claim(vram.Weights, x.Tensor)
+		p.Parameters += int64(x.Tensor.Numel())
+		if x.Tensor.RequiresGrad() {
+			p.shapes = append(p.shapes, x.Tensor.Shape())
+		} else {
+			p.frozen += int64(x.Tensor.Numel())
+		}
+	}
+	outside := r.kept
+	r.claimState(optimizer)
+	outside = append(outside, r.kept[len(outside):]...)
+	if err := r.run(params, optimizer, func() error { return step(batch) }); err != nil {
+		return nil, fmt.Errorf("plan: the step with batch %d: %w", batch, err)
+	}
+	p.fill(r, outside)
+	return p, nil
+}
+
+// fill computes the peak and what is live there. outside are the blocks that the recording does not have.
+func (p *Plan) fill(r *recorder, outside []kept) {
+	events := make([]int64, r.totals.Position)
+	var backward []int64 // positions at which backward passes allocate
+	for _, b := range r.blocks {
+		events[b.Born] += b.Rounded
+		if b.Died >= 0 {
+			events[b.Died] -= b.Rounded
+		}
+		if b.Backward != 0 {
+			backward = append(backward, b.Born)
+		}
+	}
+	var live, most int64
+	at := int64(-1)
+	for i, e := range events {
+		if live += e; live > most {
+			most, at = live, int64(i)
+		}
+		events[i] = live
+	}
+	parts := map[string]*Part{}
+	for _, name := range names {
+		parts[name] = &Part{Name: name, ByDType: map[tensor.DType]int64{}}
+	}
+	base := int64(0)
+	for _, k := range outside {
+		parts[k.part].add(k.bytes, int32(k.dtype))
+		base += k.bytes
+	}
+	for _, b := range r.blocks {
+		if b.Born > at || b.Died >= 0 && b.Died <= at {
+			continue
+		}
+		name, ok := r.part[b.Storage]
+		if !ok {
+			name = vram.Temporaries
+			i, _ := slices.BinarySearch(backward, b.Born)
+			if b.Backward == 0 && i < len(backward) && (b.Died < 0 || b.Died > backward[i]) {
+				name = vram.Activations
+				p.saved = append(p.saved, b.Rounded)
+			}
+			p.Largest = append(p.Largest, Block{r.ops[b.Op], name, b.Rounded})
+		}
+		dtype := b.DType
+		if d, ok := r.dtype[b.Storage]; ok {
+			dtype = int32(d)
+		}
+		parts[name].add(b.Rounded, dtype)
+	}
+	for _, name := range names {
+		p.Parts = append(p.Parts, *parts[name])
+		p.Peak += parts[name].Bytes
+	}
+	slices.SortStableFunc(p.Largest, func(a, b Block) int { return compare(b.Bytes, a.Bytes) })
+	p.Largest = slices.Clip(p.Largest[:min(10, len(p.Largest))])
+	for _, n := range events[min(r.second, int64(len(events))):] {
+		p.line = append(p.line, base+n)
+	}
+}
+
+func compare(a, b int64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+func (p *Part) add(bytes int64, dtype int32) {
+	p.Bytes += bytes
+	if dtype >= 0 {
+		p.ByDType[tensor.DType(dtype)] += bytes
+	}
+}
+
+// kept is a block that exists outside of the recording.
+type kept struct {
+	part  string
+	bytes int64
+	dtype tensor.DType
+}
+
+// recorder records the steps of a plan and knows which storages belong to which part.
+type recorder struct {
+	part   map[uint64]string // by the storage's name
+	dtype  map[uint64]tensor.DType
+	kept   []kept // claimed, and not recorded when they were
+	blocks []cshim.PlanBlock
+	ops    map[uint32]string
+	totals cshim.PlanTotals
+	second int64 // the position at which the second step began
+	began  bool
+}
+
+// claim assigns the storage of t to a part; the first claim counts.
+func (r *recorder) claim(part string, t *tensor.Tensor) {
+	name, bytes := handle.Storage(t)
+	if _, ok := r.part[name]; ok || name == 0 || t.Device() != tensor.Meta {
+		return
+	}
+	r.part[name], r.dtype[name] = part, t.DType()
+	if !r.began {
+		r.kept = append(r.kept, kept{part, cshim.PlanRounded(bytes), t.DType()})
+	}
+}
+
+// claimState claims the tensors of an optimizer.
+func (r *recorder) claimState(o *optim.Optimizer) {
+	for _, state := range o.StateDict().State {
+		for name, v := range state {
+			if t, ok := v.(*tensor.Tensor); ok && name == "master" {
+				r.claim(Masters, t)
+			} else if ok {
+				r.claim(vram.OptimizerState, t)
+			}
+		}
+	}
+}

@@ -1,0 +1,277 @@
+package plan_test
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+	"github.com/linstock-ml/linstock/vram/plan"
+)
+
+// classifier returns a network on the meta device, its optimizer and its training step.
+func classifier(t testing.TB, width int, opts ...optim.Option) (nn.Layer, *optim.Optimizer, func(batch int) error) {
+	t.Helper()
+	meta := nn.Device(tensor.Meta)
+	model := nn.NewSequential(nn.NewLinear(width, width, meta), &nn.ReLU{}, nn.NewLinear(width, width, meta), &nn.ReLU{}, nn.NewLinear(width, 8, meta))
+	t.Cleanup(func() { nn.Release(model) })
+	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(opt.Release)
+	return model, opt, func(batch int) error {
+		x := tensor.Empty([]int{batch, width}, tensor.Meta)
+		y := tensor.Empty([]int{batch}, tensor.Int64, tensor.Meta)
+		opt.ZeroGrad()
+		if err := nn.CrossEntropy(model.Forward(x), y).Backward(); err != nil {
+			return err
+		}
+		return opt.Step()
+	}
+}
+
+func ExampleNew() {
+	model := nn.NewLinear(1024, 1024, nn.Device(tensor.Meta), nn.NoBias())
+	opt, err := optim.NewAdam(nn.Parameters(model), 1e-3)
+	if err != nil {
+		log.Fatal(err)
+	}
+	p, err := plan.New(model, opt, 256, func(batch int) error {
+		x := tensor.Empty([]int{batch, 1024}, tensor.Meta)
+		opt.ZeroGrad()
+		if err := model.Forward(x).Sum().Backward(); err != nil {
+			return err
+		}
+		return opt.Step()
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, name := range []string{vram.Weights, vram.Gradients, vram.OptimizerState} {
+		fmt.Println(name, p.Part(name).Bytes>>20, "MiB")
+	}
+	fmt.Println(plan.ZeRO3, "on 4 ranks saves", (p.Peak-p.PerRank(plan.ZeRO3, 4))>>20, "MiB")
+	// Output:
+	// weights 4 MiB
+	// gradients 4 MiB
+	// optimizer state 8 MiB
+	// ZeRO-3 on 4 ranks saves 12 MiB
+}
+
+// Rajbhandari et al., 2020: 2 bytes a parameter for weights, 2 for gradients, 12 for masters and Adam's state.
+func TestZeRO(t *testing.T) {
+	leak.Check(t)
+	model := nn.NewLinear(1024, 1024, nn.Device(tensor.Meta), nn.DType(tensor.BFloat16), nn.NoBias())
+	defer nn.Release(model)
+	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3, optim.MasterWeights())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	p, err := plan.New(model, opt, 1, func(batch int) error {
+		opt.ZeroGrad()
+		if err := model.Forward(tensor.Empty([]int{batch, 1024}, tensor.BFloat16, tensor.Meta)).Sum().Backward(); err != nil {
+			return err
+		}
+		return opt.Step()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n, step = 1 << 20, 64 // the state has a step count, of which the allocator makes 64 bytes
+	want := map[string]int64{vram.Weights: 2 * n, vram.Gradients: 2 * n, plan.Masters: 4 * n, vram.OptimizerState: 8*n + step}
+	if p.Parameters != n {
+		t.Errorf("%d parameters, want %d", p.Parameters, n)
+	}
+	sum := int64(0)
+	for _, part := range p.Parts {
+		if w, ok := want[part.Name]; ok && part.Bytes != w {
+			t.Errorf("%s: %d bytes, want %d", part.Name, part.Bytes, w)
+		}
+		sum += part.Bytes
+	}
+	if sum != p.Peak {
+		t.Errorf("the parts have %d bytes, the peak %d", sum, p.Peak)
+	}
+	rest := p.Peak - 16*n - step
+	for _, c := range []struct {
+		stage plan.Stage
+		ranks int
+		want  int64
+	}{
+		{plan.DataParallel, 4, 16*n + step}, {plan.ZeRO1, 4, 4*n + 3*n + step/4}, {plan.ZeRO2, 4, 2*n + 14*n/4 + step/4},
+		{plan.ZeRO3, 4, 4*n + step/4}, {plan.ZeRO3, 0, 16*n + step}, {plan.ZeRO3, 1, 16*n + step},
+	} {
+		if got := p.PerRank(c.stage, c.ranks) - rest; got != c.want {
+			t.Errorf("%v on %d ranks: %d bytes, want %d", c.stage, c.ranks, got, c.want)
+		}
+	}
+}
+
+func TestReport(t *testing.T) {
+	leak.Check(t)
+	model, opt, step := classifier(t, 256)
+	p, err := plan.New(model, opt, 1024, step)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := p.Part(vram.Activations); a.Bytes < 3<<20 || a.ByDType[tensor.Float32] < 3<<20 {
+		t.Errorf("activations %v, want the input and two results of 1 MiB", a)
+	}
+	if len(p.Largest) == 0 || !strings.HasPrefix(p.Largest[0].Op, "aten::") || p.Largest[0].Bytes < 1<<20 {
+		t.Errorf("largest blocks %v", p.Largest)
+	}
+	names := []string{}
+	for _, r := range p.Remedies {
+		names = append(names, r.Name)
+		if r.Peak <= 0 || r.Peak >= p.Peak {
+			t.Errorf("%s: a peak of %d with the remedy, %d without", r.Name, r.Peak, p.Peak)
+		}
+	}
+	if got := strings.Join(names, ", "); got != "half the batch, accumulate 4 batches of 256, bfloat16 with master weights, "+
+		"checkpointing, activations on the CPU, optimizer state on the CPU, 8-bit optimizer state, factored optimizer state, LoRA of rank 8" {
+		t.Errorf("remedies: %s", got)
+	}
+	for _, want := range append(names, "batch 1024", "ZeRO-3", "float32", vram.OptimizerState) {
+		if !strings.Contains(p.String(), want) {
+			t.Errorf("the tables lack %q:\n%s", want, p)
+		}
+	}
+	if s := p.Picture(); !strings.Contains(s, "█") || !strings.Contains(s, vram.Activations) {
+		t.Errorf("the picture:\n%s", s)
+	}
+	var none *plan.Plan
+	if none.String() == "" || none.Picture() != "" || none.PerRank(plan.ZeRO3, 2) != 0 || none.Part("x").Name != "x" {
+		t.Error("a nil plan is not empty")
+	}
+}
+
+func TestErrors(t *testing.T) {
+	leak.Check(t)
+	model, opt, step := classifier(t, 8)
+	onCPU := nn.NewLinear(2, 2)
+	defer nn.Release(onCPU)
+	mine := errors.New("mine")
+	x := func() *tensor.Tensor { return tensor.Ones([]int{4}, tensor.Meta) }
+	for _, c := range []struct {
+		want string
+		plan func() (*plan.Plan, error)
+	}{
+		{"the step is nil", func() (*plan.Plan, error) { return plan.New(model, opt, 1, nil) }},
+		{"a batch of 0", func() (*plan.Plan, error) { return plan.New(model, opt, 0, step) }},
+		{"weight is on cpu", func() (*plan.Plan, error) { return plan.New(onCPU, nil, 1, step) }},
+		{"plan: ", func() (*plan.Plan, error) { return plan.New(nil, nil, 1, step) }},
+		{"batch 2: mine", func() (*plan.Plan, error) { return plan.New(model, opt, 2, func(int) error { return mine }) }},
+		{"nonzero", func() (*plan.Plan, error) {
+			return plan.New(model, opt, 1, func(int) error { return x().NonZero().Err() })
+		}},
+		{"already|being recorded", func() (*plan.Plan, error) {
+			return plan.New(model, opt, 1, func(int) error {
+				_, err := plan.New(model, opt, 1, step)
+				return err
+			})
+		}},
+	} {
+		_, err := c.plan()
+		ok := false
+		for _, want := range strings.Split(c.want, "|") {
+			ok = ok || err != nil && strings.Contains(err.Error(), want)
+		}
+		if !ok {
+			t.Errorf("got %v, want an error with %q", err, c.want)
+		}
+	}
+	if _, err := plan.New(model, opt, 1, step); err != nil {
+		t.Error("after the errors:", err)
+	}
+}
+
+func TestFindBatchSize(t *testing.T) {
+	leak.Check(t)
+	for _, c := range []struct{ first, most, fits, want int }{
+		{1, 1000, 1000, 1000}, {1, 1000, 137, 137}, {1, 1000, 1, 1}, {3, 3, 9, 3}, {2, 1024, 64, 64}, {5, 700, 699, 699},
+	} {
+		tried := map[int]int{}
+		got, err := plan.FindBatchSize(c.first, c.most, func(batch int) error {
+			tried[batch]++
+			if batch > c.fits {
+				return fmt.Errorf("too large: %w", vram.ErrOutOfMemory)
+			}
+			return nil
+		})
+		if err != nil || got != c.want || len(tried) > 22 {
+			t.Errorf("from %d to %d, %d fit: %d, %v, in %d trials", c.first, c.most, c.fits, got, err, len(tried))
+		}
+	}
+	mine := errors.New("mine")
+	if _, err := plan.FindBatchSize(1, 8, func(int) error { return mine }); !errors.Is(err, mine) {
+		t.Errorf("got %v, want the step's error", err)
+	}
+	if _, err := plan.FindBatchSize(4, 8, func(int) error { return vram.ErrOutOfMemory }); !errors.Is(err, vram.ErrOutOfMemory) {
+		t.Errorf("got %v, want ErrOutOfMemory", err)
+	}
+	for _, bad := range [][2]int{{0, 1}, {2, 1}, {-1, -1}} {
+		if _, err := plan.FindBatchSize(bad[0], bad[1], func(int) error { return nil }); err == nil {
+			t.Errorf("from %d to %d: no error", bad[0], bad[1])
+		}
+	}
+	if _, err := plan.FindBatchSize(1, 2, nil); err == nil {
+		t.Error("a nil step: no error")
+	}
+}
+
+// The batch that a plan finds is the largest whose plan fits.
+func TestWithin(t *testing.T) {
+	leak.Check(t)
+	const room = 8 << 20
+	model, opt, step := classifier(t, 256)
+	batch, err := plan.FindBatchSize(1, 1<<20, plan.Within(room, model, opt, step))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, fits := range map[int]bool{batch: true, batch + 1: false} {
+		if p, err := plan.New(model, opt, n, step); err != nil || p.Peak <= room != fits {
+			t.Errorf("batch %d: %v, %v", n, p, err)
+		}
+	}
+}
+
+// Other goroutines may free what the step has made.
+func TestFreesElsewhere(t *testing.T) {
+	leak.Check(t)
+	model, opt, _ := classifier(t, 8)
+	const tensors, bytes = 4000, 1 << 10
+	made := make(chan *tensor.Tensor, 4)
+	done := make(chan struct{})
+	for range 2 {
+		go func() {
+			for x := range made {
+				x.Release()
+			}
+			done <- struct{}{}
+		}()
+	}
+	p, err := plan.New(model, opt, 1, func(int) error {
+		for range tensors {
+			made <- tensor.Empty([]int{bytes / 4}, tensor.Meta)
+		}
+		return nil
+	})
+	close(made)
+	<-done
+	<-done
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Those of the channel, of the goroutines, and of the step.
+	if got := p.Part(vram.Temporaries).Bytes; got < bytes || got > 64*bytes {
+		t.Errorf("%d bytes live at the peak, of %d tensors of %d that others free", got, tensors, bytes)
+	}
+}

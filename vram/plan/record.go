@@ -1,0 +1,106 @@
+package plan
+
+import (
+	"runtime"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// metaWord is the shim's number of the meta device.
+const metaWord = int32(tensor.MetaType)<<8 | 0xff
+
+// run records two steps.
+func (r *recorder) run(params []nn.Named, optimizer *optim.Optimizer, step func() error) (err error) {
+	// The recording belongs to the thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, p := range params {
+		if !p.Tensor.RequiresGrad() {
+			continue
+		}
+		remove, err := p.Tensor.RegisterPostAccumulateGradHook(func(leaf *tensor.Tensor) error {
+			return tensor.WithScope(func() error {
+				g, err := tensor.Grads([]*tensor.Tensor{leaf})
+				if err == nil && g[0] != nil {
+					r.claim(vram.Gradients, g[0])
+				}
+				return err
+			})
+		})
+		if err != nil {
+			return err
+		}
+		defer remove()
+	}
+	if err := vram.Collect(); err != nil { // what is garbage now is not the step's
+		return err
+	}
+	if err := cshim.PlanBegin(); err != nil {
+		return err
+	}
+	defer cshim.PlanEnd()
+	r.began = true
+	defer collectOften()()
+	for range 2 {
+		r.second = cshim.PlanRead().Position
+		if err := tensor.WithScope(step); err != nil {
+			return err
+		}
+		r.claimState(optimizer)
+		for _, c := range reclaim.Categories() {
+			if c.Name == vram.OptimizerState {
+				c.Each(func(s reclaim.Storage) {
+					if _, ok := r.part[s.Address]; !ok && s.Device == metaWord {
+						r.part[s.Address] = vram.OptimizerState
+					}
+				})
+			}
+		}
+	}
+	r.blocks, r.totals = cshim.PlanBlocks(), cshim.PlanRead()
+	r.ops = map[uint32]string{}
+	for _, b := range r.blocks {
+		if _, ok := r.ops[b.Op]; !ok {
+			if r.ops[b.Op], err = cshim.PlanOp(b.Op); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// often is the policy during a recording. Before an operator it collects if enough was allocated on the meta device
+// since the last collection. The program's policy decides about real devices.
+type often struct {
+	vram.Policy
+	last *int64 // bytes that had been allocated at the last collection
+}
+
+// collectOften sets the policy and returns a function that restores the program's.
+func collectOften() func() {
+	o := often{vram.CurrentPolicy(), new(int64)}
+	vram.SetPolicy(o)
+	cshim.SetDue(true)
+	return func() {
+		vram.SetPolicy(o.Policy)
+		cshim.SetDue(false)
+	}
+}
+
+func (o often) Decide(s vram.State) vram.Decision {
+	// Before an operator Due has just been cleared; it is set for the next one.
+	if due := cshim.SetDue(true); s.Device == vram.Name("cpu") && (s.Backward || !due) {
+		t := cshim.PlanRead() // zeros on other threads
+		// A peak that is a sixty-fourth too high is near enough; a collection takes half a millisecond.
+		if t.Total-*o.last > t.Peak/64 {
+			*o.last = t.Total
+			_ = vram.Collect()
+		}
+	}
+	return o.Policy.Decide(s)
+}

@@ -1,0 +1,159 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// Remedy is a change of the program that lowers the peak.
+type Remedy struct {
+	Name string // "half the batch"
+	Peak int64  // of the program with the remedy alone
+	How  string // what computed Peak, and the function that applies the remedy
+}
+
+const (
+	pieces   = 4   // of an accumulated batch
+	loraRank = 8   // of the remedy LoRA
+	codes    = 256 // elements of 8-bit state that share a scale of four bytes
+)
+
+// remedies fills Remedies with what lowers the peak.
+func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch int) error) error {
+	add := func(name string, peak int64, how string, args ...any) {
+		if peak < p.Peak {
+			p.Remedies = append(p.Remedies, Remedy{name, peak, fmt.Sprintf(how, args...)})
+		}
+	}
+	if p.Batch > 1 {
+		half, err := once(model, optimizer, p.Batch/2, step)
+		if err != nil {
+			return err
+		}
+		add("half the batch", half.Peak, "a plan with batch %d", half.Batch)
+	}
+	gradients := p.bytes(vram.Gradients)
+	if p.Batch >= pieces {
+		piece, err := once(model, optimizer, p.Batch/pieces, step)
+		if err != nil {
+			return err
+		}
+		// Gradients live throughout, and those of one more layer exist while they are added.
+		all := 4 * (p.Parameters - p.frozen)
+		add(fmt.Sprintf("accumulate %d batches of %d", pieces, piece.Batch), piece.Peak+max(0, all-piece.bytes(vram.Gradients)),
+			"a plan with batch %d, and all gradients", piece.Batch)
+	}
+	activations := p.bytes(vram.Activations)
+	state := p.bytes(vram.OptimizerState)
+	half := int64(0)
+	for _, part := range p.Parts {
+		if part.Name == vram.Weights || part.Name == vram.Gradients || part.Name == vram.Activations || part.Name == vram.Temporaries {
+			half += part.ByDType[tensor.Float32] / 2
+		}
+	}
+	if masters := p.Part(vram.Weights).ByDType[tensor.Float32]; masters > 0 {
+		if state == 0 {
+			masters = 0
+		}
+		add("bfloat16 with master weights", p.Peak-half+masters,
+			"float32 weights, gradients, activations and temporaries halved, and 4 bytes a parameter; nn.DType, optim.MasterWeights")
+	}
+	if n := len(p.saved); n > 4 {
+		add("checkpointing", p.Peak-activations+int64(float64(activations)*2/math.Sqrt(float64(n))),
+			"2/√%d of the activations, for √%d segments (Chen et al., 2016); autograd.Checkpoint", n, n)
+	}
+	if activations > 0 {
+		largest := int64(0)
+		for _, n := range p.saved {
+			largest = max(largest, n)
+		}
+		add("activations on the CPU", p.Peak-activations+min(activations, 2*largest),
+			"two of the largest activation stay; autograd.SavedTensors")
+	}
+	if offloaded := state + p.bytes(Masters); offloaded > 0 {
+		add("optimizer state on the CPU", p.Peak-offloaded, "without masters and optimizer state")
+	}
+	if full := p.Part(vram.OptimizerState).ByDType[tensor.Float32]; full > 0 {
+		add("8-bit optimizer state", p.Peak-full+full/4+full/codes,
+			"a byte an element and a scale for each %d (Dettmers et al., 2022)", codes)
+		if factored := p.factored(); factored < state {
+			add("factored optimizer state", p.Peak-state+factored, "a row and a column for each matrix; optim.NewAdafactor")
+		}
+	}
+	if trained, adapters := p.Parameters-p.frozen, p.adapters(); adapters > 0 && adapters < trained && gradients+state > 0 {
+		share := float64(adapters) / float64(trained)
+		kept := int64(share * float64(gradients+state+p.bytes(Masters)))
+		add(fmt.Sprintf("LoRA of rank %d", loraRank), p.Peak-gradients-state-p.bytes(Masters)+kept+4*adapters,
+			"gradients and state of %d adapter elements instead of %d; activations unchanged", adapters, trained)
+	}
+	return nil
+}
+
+// factored returns the bytes of Adafactor's state.
+func (p *Plan) factored() (n int64) {
+	for _, s := range p.shapes {
+		elements := 1
+		for _, d := range s {
+			elements *= d
+		}
+		if k := len(s); k >= 2 && s[k-1] > 0 && s[k-2] > 0 {
+			elements = elements/s[k-1] + elements/s[k-2]
+		}
+		n += 4 * int64(elements)
+	}
+	return n
+}
+
+// adapters returns the elements of LoRA's matrices for all matrices of the model.
+func (p *Plan) adapters() (n int64) {
+	for _, s := range p.shapes {
+		if len(s) == 2 {
+			n += loraRank * int64(s[0]+s[1])
+		}
+	}
+	return n
+}
+
+// Stage is what ZeRO (Rajbhandari et al., 2020) divides among ranks.
+type Stage int
+
+// The stages. Each divides what the one before does.
+const (
+	DataParallel Stage = iota // nothing: each rank has all of it
+	ZeRO1                     // optimizer state and masters
+	ZeRO2                     // and gradients
+	ZeRO3                     // and weights
+)
+
+func (s Stage) String() string {
+	if names := []string{"data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3"}; s >= 0 && int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("stage(%d)", int(s))
+}
+
+// PerRank returns the bytes of each of so many ranks, every one with the plan's batch: the peak with what the stage divides
+// divided by ranks, rounded up. Weights that ZeRO-3 gathers for a layer while it computes are not included. For mixed
+// precision with Adam and without activations these are the 16Ψ, 4Ψ+12Ψ/N, 2Ψ+14Ψ/N and 16Ψ/N of the paper. ranks
+// below 1 count as 1.
+func (p *Plan) PerRank(s Stage, ranks int) int64 {
+	if p == nil {
+		return 0
+	}
+	var divided int64
+	if s >= ZeRO1 {
+		divided += p.bytes(vram.OptimizerState, Masters)
+	}
+	if s >= ZeRO2 {
+		divided += p.bytes(vram.Gradients)
+	}
+	if s >= ZeRO3 {
+		divided += p.bytes(vram.Weights)
+	}
+	n := int64(max(1, ranks))
+	return p.Peak - divided + (divided+n-1)/n
+}
