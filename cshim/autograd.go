@@ -52,6 +52,7 @@ import (
 
 // Backward runs the engine. grads and inputs may be nil. It calls back.
 func Backward(roots, grads, inputs []Handle, retain, create bool) ErrorRef {
+	defer enter().leave()
 	var g *C.ls_tensor
 	if len(grads) != 0 {
 		g = handles(grads)
@@ -61,6 +62,7 @@ func Backward(roots, grads, inputs []Handle, retain, create bool) ErrorRef {
 
 // Grad fills out, which has the length of inputs. It calls back.
 func Grad(outputs, grads, inputs []Handle, retain, create, allowUnused bool, out []Handle) (scope uint64, err ErrorRef) {
+	defer enter().leave()
 	var g *C.ls_tensor
 	if len(grads) != 0 {
 		g = handles(grads)

@@ -136,12 +136,18 @@ func TensorAlias(h Handle) Result { return result(C.lsc_tensor_alias(native(h)))
 
 // TensorTo converts dtype and device; -1 keeps either.
 func TensorTo(h Handle, dtype, device int32, copies bool) Result {
-	return result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
+	c := enter()
+	r := result(C.lsc_tensor_to(native(h), C.int32_t(dtype), C.int32_t(device), flag(copies)))
+	c.leave()
+	return r
 }
 
 // TensorIndex is advanced indexing; a 0 takes the whole dimension.
 func TensorIndex(h Handle, indices []Handle) Result {
-	return result(C.lsc_tensor_index(native(h), handles(indices), C.uint64_t(len(indices))))
+	c := enter()
+	r := result(C.lsc_tensor_index(native(h), handles(indices), C.uint64_t(len(indices))))
+	c.leave()
+	return r
 }
 
 func flag(b bool) C.int32_t {
@@ -260,5 +266,8 @@ func slots(v []Value) *C.ls_value { return (*C.ls_value)(unsafe.Pointer(unsafe.S
 // Call runs an operator. With discard the shim drops its results.
 func Call(op Op, args, out []Value, discard bool) Results {
 	reading()
-	return results(C.lsc_op_call(C.ls_op(op), slots(args), C.uint64_t(len(args)), slots(out), C.uint64_t(len(out)), C.uint32_t(flag(discard))))
+	c := enter()
+	r := results(C.lsc_op_call(C.ls_op(op), slots(args), C.uint64_t(len(args)), slots(out), C.uint64_t(len(out)), C.uint32_t(flag(discard))))
+	c.leave()
+	return r
 }

@@ -132,137 +132,368 @@ import "C"
 import "unsafe"
 
 func OpAdd(self Handle, other Handle) Result {
-	return result(C.lsc_aten_add_Tensor(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_add_Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpAdd_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_add__Tensor(native(self), native(other)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_add__Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpSub(self Handle, other Handle) Result {
-	return result(C.lsc_aten_sub_Tensor(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_sub_Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpSub_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_sub__Tensor(native(self), native(other)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_sub__Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpMul(self Handle, other Handle) Result {
-	return result(C.lsc_aten_mul_Tensor(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_mul_Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpMul_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_mul__Tensor(native(self), native(other)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_mul__Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpDiv(self Handle, other Handle) Result {
-	return result(C.lsc_aten_div_Tensor(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_div_Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpDiv_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_div__Tensor(native(self), native(other)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_div__Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
-func OpNeg(self Handle) Result     { return result(C.lsc_aten_neg(native(self))) }
-func OpNeg_(self Handle) ErrorRef  { return ErrorRef(C.lsc_aten_neg_(native(self))) }
-func OpExp(self Handle) Result     { return result(C.lsc_aten_exp(native(self))) }
-func OpExp_(self Handle) ErrorRef  { return ErrorRef(C.lsc_aten_exp_(native(self))) }
-func OpLog(self Handle) Result     { return result(C.lsc_aten_log(native(self))) }
-func OpLog_(self Handle) ErrorRef  { return ErrorRef(C.lsc_aten_log_(native(self))) }
-func OpSqrt(self Handle) Result    { return result(C.lsc_aten_sqrt(native(self))) }
-func OpSqrt_(self Handle) ErrorRef { return ErrorRef(C.lsc_aten_sqrt_(native(self))) }
+func OpNeg(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_neg(native(self)))
+	c.leave()
+	return r
+}
+func OpNeg_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_neg_(native(self)))
+	c.leave()
+	return r
+}
+func OpExp(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_exp(native(self)))
+	c.leave()
+	return r
+}
+func OpExp_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_exp_(native(self)))
+	c.leave()
+	return r
+}
+func OpLog(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_log(native(self)))
+	c.leave()
+	return r
+}
+func OpLog_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_log_(native(self)))
+	c.leave()
+	return r
+}
+func OpSqrt(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_sqrt(native(self)))
+	c.leave()
+	return r
+}
+func OpSqrt_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_sqrt_(native(self)))
+	c.leave()
+	return r
+}
 func OpMaximum(self Handle, other Handle) Result {
-	return result(C.lsc_aten_maximum(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_maximum(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpEq(self Handle, other Handle) Result {
-	return result(C.lsc_aten_eq_Tensor(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_eq_Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpEq_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_eq__Tensor(native(self), native(other)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_eq__Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpLt(self Handle, other Handle) Result {
-	return result(C.lsc_aten_lt_Tensor(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_lt_Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpLt_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_lt__Tensor(native(self), native(other)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_lt__Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpGt(self Handle, other Handle) Result {
-	return result(C.lsc_aten_gt_Tensor(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_gt_Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
 func OpGt_(self Handle, other Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_gt__Tensor(native(self), native(other)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_gt__Tensor(native(self), native(other)))
+	c.leave()
+	return r
 }
-func OpSum(self Handle) Result  { return result(C.lsc_aten_sum_dim_IntList(native(self))) }
-func OpMean(self Handle) Result { return result(C.lsc_aten_mean_dim(native(self))) }
+func OpSum(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_sum_dim_IntList(native(self)))
+	c.leave()
+	return r
+}
+func OpMean(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_mean_dim(native(self)))
+	c.leave()
+	return r
+}
 func OpMatMul(self Handle, other Handle) Result {
-	return result(C.lsc_aten_matmul(native(self), native(other)))
+	c := enter()
+	r := result(C.lsc_aten_matmul(native(self), native(other)))
+	c.leave()
+	return r
 }
-func OpMM(self Handle, mat2 Handle) Result { return result(C.lsc_aten_mm(native(self), native(mat2))) }
+func OpMM(self Handle, mat2 Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_mm(native(self), native(mat2)))
+	c.leave()
+	return r
+}
 func OpBMM(self Handle, mat2 Handle) Result {
-	return result(C.lsc_aten_bmm(native(self), native(mat2)))
+	c := enter()
+	r := result(C.lsc_aten_bmm(native(self), native(mat2)))
+	c.leave()
+	return r
 }
 func OpAddMM(self Handle, mat1 Handle, mat2 Handle) Result {
-	return result(C.lsc_aten_addmm(native(self), native(mat1), native(mat2)))
+	c := enter()
+	r := result(C.lsc_aten_addmm(native(self), native(mat1), native(mat2)))
+	c.leave()
+	return r
 }
 func OpAddMM_(self Handle, mat1 Handle, mat2 Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_addmm_(native(self), native(mat1), native(mat2)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_addmm_(native(self), native(mat1), native(mat2)))
+	c.leave()
+	return r
 }
 func OpLinear(input Handle, weight Handle, bias Handle) Result {
-	return result(C.lsc_aten_linear(native(input), native(weight), native(bias)))
+	c := enter()
+	r := result(C.lsc_aten_linear(native(input), native(weight), native(bias)))
+	c.leave()
+	return r
 }
 func OpView(self Handle, size []int) Result {
-	return result(C.lsc_aten_view(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
+	c := enter()
+	r := result(C.lsc_aten_view(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
+	c.leave()
+	return r
 }
 func OpReshape(self Handle, shape []int) Result {
-	return result(C.lsc_aten_reshape(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.uint64_t(len(shape))))
+	c := enter()
+	r := result(C.lsc_aten_reshape(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(shape))), C.uint64_t(len(shape))))
+	c.leave()
+	return r
 }
 func OpTranspose(self Handle, dim0 int, dim1 int) Result {
-	return result(C.lsc_aten_transpose_int(native(self), C.int64_t(dim0), C.int64_t(dim1)))
+	c := enter()
+	r := result(C.lsc_aten_transpose_int(native(self), C.int64_t(dim0), C.int64_t(dim1)))
+	c.leave()
+	return r
 }
-func OpT(self Handle) Result { return result(C.lsc_aten_t(native(self))) }
+func OpT(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_t(native(self)))
+	c.leave()
+	return r
+}
 func OpPermute(self Handle, dims []int) Result {
-	return result(C.lsc_aten_permute(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(dims))), C.uint64_t(len(dims))))
+	c := enter()
+	r := result(C.lsc_aten_permute(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(dims))), C.uint64_t(len(dims))))
+	c.leave()
+	return r
 }
 func OpSqueezeDim(self Handle, dim int) Result {
-	return result(C.lsc_aten_squeeze_dim(native(self), C.int64_t(dim)))
+	c := enter()
+	r := result(C.lsc_aten_squeeze_dim(native(self), C.int64_t(dim)))
+	c.leave()
+	return r
 }
 func OpUnsqueeze(self Handle, dim int) Result {
-	return result(C.lsc_aten_unsqueeze(native(self), C.int64_t(dim)))
+	c := enter()
+	r := result(C.lsc_aten_unsqueeze(native(self), C.int64_t(dim)))
+	c.leave()
+	return r
 }
 func OpExpand(self Handle, size []int) Result {
-	return result(C.lsc_aten_expand(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
+	c := enter()
+	r := result(C.lsc_aten_expand(native(self), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(size))), C.uint64_t(len(size))))
+	c.leave()
+	return r
 }
 func OpSelect(self Handle, dim int, index int) Result {
-	return result(C.lsc_aten_select_int(native(self), C.int64_t(dim), C.int64_t(index)))
+	c := enter()
+	r := result(C.lsc_aten_select_int(native(self), C.int64_t(dim), C.int64_t(index)))
+	c.leave()
+	return r
 }
 func OpSlice(self Handle, dim int) Result {
-	return result(C.lsc_aten_slice_Tensor(native(self), C.int64_t(dim)))
+	c := enter()
+	r := result(C.lsc_aten_slice_Tensor(native(self), C.int64_t(dim)))
+	c.leave()
+	return r
 }
-func OpContiguous(self Handle) Result { return result(C.lsc_aten_contiguous(native(self))) }
-func OpClone(self Handle) Result      { return result(C.lsc_aten_clone(native(self))) }
-func OpDetach(self Handle) Result     { return result(C.lsc_aten_detach(native(self))) }
-func OpDetach_(self Handle) ErrorRef  { return ErrorRef(C.lsc_aten_detach_(native(self))) }
+func OpContiguous(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_contiguous(native(self)))
+	c.leave()
+	return r
+}
+func OpClone(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_clone(native(self)))
+	c.leave()
+	return r
+}
+func OpDetach(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_detach(native(self)))
+	c.leave()
+	return r
+}
+func OpDetach_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_detach_(native(self)))
+	c.leave()
+	return r
+}
 func OpMaskedFill(self Handle, mask Handle, value Handle) Result {
-	return result(C.lsc_aten_masked_fill_Tensor(native(self), native(mask), native(value)))
+	c := enter()
+	r := result(C.lsc_aten_masked_fill_Tensor(native(self), native(mask), native(value)))
+	c.leave()
+	return r
 }
 func OpMaskedFill_(self Handle, mask Handle, value Handle) ErrorRef {
-	return ErrorRef(C.lsc_aten_masked_fill__Tensor(native(self), native(mask), native(value)))
+	c := enter()
+	r := ErrorRef(C.lsc_aten_masked_fill__Tensor(native(self), native(mask), native(value)))
+	c.leave()
+	return r
 }
-func OpReLU(self Handle) Result       { return result(C.lsc_aten_relu(native(self))) }
-func OpReLU_(self Handle) ErrorRef    { return ErrorRef(C.lsc_aten_relu_(native(self))) }
-func OpSiLU(self Handle) Result       { return result(C.lsc_aten_silu(native(self))) }
-func OpSiLU_(self Handle) ErrorRef    { return ErrorRef(C.lsc_aten_silu_(native(self))) }
-func OpSigmoid(self Handle) Result    { return result(C.lsc_aten_sigmoid(native(self))) }
-func OpSigmoid_(self Handle) ErrorRef { return ErrorRef(C.lsc_aten_sigmoid_(native(self))) }
-func OpTanh(self Handle) Result       { return result(C.lsc_aten_tanh(native(self))) }
-func OpTanh_(self Handle) ErrorRef    { return ErrorRef(C.lsc_aten_tanh_(native(self))) }
+func OpReLU(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_relu(native(self)))
+	c.leave()
+	return r
+}
+func OpReLU_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_relu_(native(self)))
+	c.leave()
+	return r
+}
+func OpSiLU(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_silu(native(self)))
+	c.leave()
+	return r
+}
+func OpSiLU_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_silu_(native(self)))
+	c.leave()
+	return r
+}
+func OpSigmoid(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_sigmoid(native(self)))
+	c.leave()
+	return r
+}
+func OpSigmoid_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_sigmoid_(native(self)))
+	c.leave()
+	return r
+}
+func OpTanh(self Handle) Result {
+	c := enter()
+	r := result(C.lsc_aten_tanh(native(self)))
+	c.leave()
+	return r
+}
+func OpTanh_(self Handle) ErrorRef {
+	c := enter()
+	r := ErrorRef(C.lsc_aten_tanh_(native(self)))
+	c.leave()
+	return r
+}
 func OpSoftmax(self Handle, dim int) Result {
-	return result(C.lsc_aten_softmax_int(native(self), C.int64_t(dim)))
+	c := enter()
+	r := result(C.lsc_aten_softmax_int(native(self), C.int64_t(dim)))
+	c.leave()
+	return r
 }
 func OpLogSoftmax(self Handle, dim int) Result {
-	return result(C.lsc_aten_log_softmax_int(native(self), C.int64_t(dim)))
+	c := enter()
+	r := result(C.lsc_aten_log_softmax_int(native(self), C.int64_t(dim)))
+	c.leave()
+	return r
 }
 func OpLayerNorm(input Handle, normalizedShape []int, weight Handle, bias Handle) Result {
-	return result(C.lsc_aten_layer_norm(native(input), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(normalizedShape))), C.uint64_t(len(normalizedShape)), native(weight), native(bias)))
+	c := enter()
+	r := result(C.lsc_aten_layer_norm(native(input), (*C.int64_t)(unsafe.Pointer(unsafe.SliceData(normalizedShape))), C.uint64_t(len(normalizedShape)), native(weight), native(bias)))
+	c.leave()
+	return r
 }
 func OpDropout(input Handle, p float64) Result {
-	return result(C.lsc_aten_dropout(native(input), C.double(p)))
+	c := enter()
+	r := result(C.lsc_aten_dropout(native(input), C.double(p)))
+	c.leave()
+	return r
 }
 func OpCrossEntropy(self Handle, target Handle) Result {
-	return result(C.lsc_aten_cross_entropy_loss(native(self), native(target)))
+	c := enter()
+	r := result(C.lsc_aten_cross_entropy_loss(native(self), native(target)))
+	c.leave()
+	return r
 }
 func OpMSELoss(self Handle, target Handle) Result {
-	return result(C.lsc_aten_mse_loss(native(self), native(target)))
+	c := enter()
+	r := result(C.lsc_aten_mse_loss(native(self), native(target)))
+	c.leave()
+	return r
 }

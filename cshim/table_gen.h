@@ -135,6 +135,14 @@ typedef struct ls_functions {
   ls_results (*object_class)(ls_object o, ls_value *out, uint64_t out_slots);
   ls_error *(*fault_set)(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine);
   void (*fault_counts)(int32_t point, int64_t *seen, int64_t *failed);
+  ls_error *(*trace_start)(uint32_t flags, uint64_t max);
+  void (*trace_stop)(void);
+  uint64_t (*trace_take)(ls_trace_event *out, uint64_t cap);
+  ls_results (*trace_text)(uint32_t number, ls_value *out, uint64_t out_slots);
+  uint64_t (*trace_dropped)(void);
+  ls_error *(*range_push)(const char *name, uintptr_t *range);
+  void (*range_pop)(uintptr_t range);
+  ls_error *(*nvtx_set)(int32_t on);
   ls_result (*aten_add_Tensor)(ls_tensor self, ls_tensor other);
   ls_error *(*aten_add__Tensor)(ls_tensor self, ls_tensor other);
   ls_result (*aten_sub_Tensor)(ls_tensor self, ls_tensor other);
@@ -329,6 +337,14 @@ static inline void lsc_object_free(ls_object o) { ls_table.object_free(o); }
 static inline ls_results lsc_object_class(ls_object o, ls_value *out, uint64_t out_slots) { return ls_table.object_class(o, out, out_slots); }
 static inline ls_error *lsc_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) { return ls_table.fault_set(point, skip, times, kind, mine); }
 static inline void lsc_fault_counts(int32_t point, int64_t *seen, int64_t *failed) { ls_table.fault_counts(point, seen, failed); }
+static inline ls_error *lsc_trace_start(uint32_t flags, uint64_t max) { return ls_table.trace_start(flags, max); }
+static inline void lsc_trace_stop(void) { ls_table.trace_stop(); }
+static inline uint64_t lsc_trace_take(ls_trace_event *out, uint64_t cap) { return ls_table.trace_take(out, cap); }
+static inline ls_results lsc_trace_text(uint32_t number, ls_value *out, uint64_t out_slots) { return ls_table.trace_text(number, out, out_slots); }
+static inline uint64_t lsc_trace_dropped(void) { return ls_table.trace_dropped(); }
+static inline ls_error *lsc_range_push(const char *name, uintptr_t *range) { return ls_table.range_push(name, range); }
+static inline void lsc_range_pop(uintptr_t range) { ls_table.range_pop(range); }
+static inline ls_error *lsc_nvtx_set(int32_t on) { return ls_table.nvtx_set(on); }
 static inline ls_result lsc_aten_add_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_add_Tensor(self, other); }
 static inline ls_error *lsc_aten_add__Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_add__Tensor(self, other); }
 static inline ls_result lsc_aten_sub_Tensor(ls_tensor self, ls_tensor other) { return ls_table.aten_sub_Tensor(self, other); }

@@ -625,11 +625,21 @@ func forgetCasts(everywhere bool) {
 
 // withMode runs f in a mode on this goroutine, which is locked to its thread meanwhile. An error of the mode itself names op.
 func withMode(op string, m cshim.Mode, f func() error) error {
+	return withThread(func() error {
+		if err := cshim.ModePush(m); err != nil {
+			return newError(op, err)
+		}
+		defer cshim.ModePop()
+		return f()
+	})
+}
+
+// withThread runs f on this goroutine, which is locked to its thread meanwhile: modes belong to threads.
+func withThread(f func() error) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	// Modes belong to threads, so the goroutine must stay on its thread. If the thread has no scope word, it gets the
-	// marker, so that the limit on locked threads counts it.
+	// If the thread has no scope word, it gets the marker, so that the limit on locked threads counts it.
 	word := cshim.ScopeGet()
 	if word == 0 {
 		word = marker
@@ -639,10 +649,6 @@ func withMode(op string, m cshim.Mode, f func() error) error {
 		return err
 	}
 	defer letThread(before)
-	if err := cshim.ModePush(m); err != nil {
-		return newError(op, err)
-	}
-	defer cshim.ModePop()
 	return f()
 }
 

@@ -36,6 +36,7 @@ func init() {
 	handle.RecordStream = recordStream
 	handle.RoundStochastic = roundStochastic
 	handle.WithGrad = withGrad
+	handle.WithThread = withThread
 	handle.WithStream = withStream
 	handle.WithInference = withInference
 	handle.WithAutocast = withAutocast

@@ -9,6 +9,7 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/pprofs"
 	"github.com/linstock-ml/linstock/internal/sites"
 )
 
@@ -34,9 +35,14 @@ func Profile() (*profile.Profile, error) {
 		TimeNanos:         time.Now().UnixNano(),
 		Comments:          []string{"native memory of tensors, by Linstock"},
 	}
-	b := profileBuilder{p: p, functions: map[string]*profile.Function{}, locations: map[line]*profile.Location{}}
+	b := pprofs.New(p)
 	for _, s := range cshim.SampledSites() {
-		b.add(s)
+		where := sites.Of(s.Site)
+		labels := map[string][]string{"device": {string(nameOf(s.Device))}}
+		if where.Operator != "" {
+			labels["operator"] = []string{where.Operator}
+		}
+		b.Add(where.Frames, labels, s.LiveBytes, s.LiveCount, s.TotalBytes, s.TotalCount)
 	}
 	return p, p.CheckValid()
 }
@@ -48,51 +54,6 @@ func WriteProfile(w io.Writer) error {
 		return err
 	}
 	return p.Write(w)
-}
-
-type line struct {
-	function, file string
-	number         int
-}
-
-type profileBuilder struct {
-	p         *profile.Profile
-	functions map[string]*profile.Function
-	locations map[line]*profile.Location
-}
-
-func (b *profileBuilder) add(s cshim.Site) {
-	where := sites.Of(s.Site)
-	sample := &profile.Sample{
-		Value: []int64{s.LiveBytes, s.LiveCount, s.TotalBytes, s.TotalCount},
-		Label: map[string][]string{"device": {string(nameOf(s.Device))}},
-	}
-	if where.Operator != "" {
-		sample.Label["operator"] = []string{where.Operator}
-	}
-	for _, f := range where.Frames {
-		sample.Location = append(sample.Location, b.location(line{f.Function, f.File, f.Line}))
-	}
-	if len(sample.Location) == 0 {
-		sample.Location = []*profile.Location{b.location(line{function: "unknown"})}
-	}
-	b.p.Sample = append(b.p.Sample, sample)
-}
-
-func (b *profileBuilder) location(at line) *profile.Location {
-	if l := b.locations[at]; l != nil {
-		return l
-	}
-	f := b.functions[at.function]
-	if f == nil {
-		f = &profile.Function{ID: uint64(len(b.p.Function) + 1), Name: at.function, SystemName: at.function, Filename: at.file}
-		b.functions[at.function] = f
-		b.p.Function = append(b.p.Function, f)
-	}
-	l := &profile.Location{ID: uint64(len(b.p.Location) + 1), Line: []profile.Line{{Function: f, Line: int64(at.number)}}}
-	b.locations[at] = l
-	b.p.Location = append(b.p.Location, l)
-	return l
 }
 
 // Report returns the profile as text: for each device the lines that allocated most of the live memory, n at most, and the

@@ -47,5 +47,6 @@
 #include "linstock/stream.h"
 #include "linstock/tensor.h"
 #include "linstock/test.h"
+#include "linstock/trace.h"
 
 #endif /* LINSTOCK_H_ */

@@ -16,6 +16,7 @@
 #include "memory.h"
 #include "saved.h"
 #include "shim.h"
+#include "trace.h"
 
 namespace ls {
 
@@ -74,6 +75,7 @@ struct CallbackFunction : torch::autograd::Function<CallbackFunction> {
     auto holder = ctx->saved_data["ticket"].toCapsule();
     AutocastGuard autocast(static_cast<TicketHolder *>(holder.get())->autocast);
     torch::autograd::variable_list result(n + 1);  // one more for the Outside argument
+    CalledBack called;
     uint64_t failed = callbacks.backward(id, lent_grads.data(), lent_grads.size(), lent_saved.data(),
                                          lent_saved.size(), needs.data(), out.handles.data(), n);
     for (size_t i = 0; i < n; i++) result[i] = copy_of(out.handles[i]);
@@ -310,6 +312,7 @@ ls_error *ls_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
     *slot = x.register_hook([ticket](const at::Tensor &grad) -> at::Tensor {
       ls::Made out(1);
       auto lent = reinterpret_cast<ls_tensor>(grad.defined() ? grad.unsafeGetTensorImpl() : nullptr);
+      ls::CalledBack called;
       uint64_t failed = ls::callbacks.hook(ticket->id, lent, out.handles.data());
       at::Tensor replaced = ls::copy_of(out.handles[0]);
       if (failed != 0) throw ls::CallbackError(failed, "a tensor hook failed");
@@ -353,6 +356,7 @@ class AccumulateHooks final : public torch::autograd::PostAccumulateGradHook {
     }
     for (const auto &[slot, ticket] : now) {
       Made out(1);
+      CalledBack called;
       uint64_t failed =
           callbacks.hook(ticket->id, reinterpret_cast<ls_tensor>(leaf.unsafeGetTensorImpl()), out.handles.data());
       if (failed != 0) throw CallbackError(failed, "a post-accumulate hook failed");

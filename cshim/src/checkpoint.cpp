@@ -22,6 +22,7 @@
 #include "device.h"
 #include "saved.h"
 #include "shim.h"
+#include "trace.h"
 
 namespace ls {
 namespace {
@@ -531,6 +532,7 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
     RandomGuard random(then);
     Lent lent(inputs);
     PolicyGuard collect(r);
+    CalledBack called;
     failed = callbacks.recompute(ticket_->id, lent.data(), lent.size());
   }
   if (!r->complete()) {

@@ -500,6 +500,8 @@ int64_t shrink_cpu_cache(int64_t keep) noexcept {
   return static_cast<int64_t>(shrink_large(static_cast<size_t>(std::max<int64_t>(0, keep))));
 }
 
+int64_t requested_by_thread() noexcept { return heap().requested.load(std::memory_order_relaxed); }
+
 void maybe_sample(void *p, int64_t n, int slot, uint64_t stream) noexcept {
   if (sample_rate.load(std::memory_order_relaxed) == 0) return;
   if (n < 0) return sample_freed(p, -n, slot, stream);

@@ -41,6 +41,10 @@ inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
 bool try_admit(int slot, int64_t n, bool past_trigger = true) noexcept;
 // The bytes that threads have reserved in the CPU's account and not allocated.
 int64_t thread_credit() noexcept;
+// The bytes that the calling thread has requested of the CPU's allocator less those that it has freed.
+int64_t requested_by_thread() noexcept;
+// The same of the allocators of all other devices.
+extern constinit thread_local int64_t device_bytes_by_thread __attribute__((tls_model("initial-exec")));
 // The bytes of small free blocks that threads keep.
 int64_t kept_small() noexcept;
 // While credit is disabled threads reserve nothing in advance; what they had reserved is given back before this
@@ -115,6 +119,8 @@ void sample_freed(void *p, int64_t n, int slot, uint64_t stream = 0) noexcept;
 void maybe_sample(void *p, int64_t n, int slot, uint64_t stream) noexcept;
 // Moves the samples of the autograd engine's threads, taken during this thread's backward pass, to this thread.
 void adopt_samples() noexcept;
+// Marks the calling thread as one that has samples or events without a site.
+void mark_sampled() noexcept;
 int64_t next_sample() noexcept;
 void all_threads_catch_up() noexcept;     // at their next allocation
 extern std::atomic<int64_t> sample_rate;  // bytes between samples; 0: none; 1: each

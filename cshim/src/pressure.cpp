@@ -314,8 +314,11 @@ int64_t limit_on_device(int slot) noexcept {
   return limit == INT64_MAX ? 0 : limit;
 }
 
+constinit thread_local int64_t device_bytes_by_thread __attribute__((tls_model("initial-exec"))) = 0;
+
 void count_on_device(int slot, void *p, int64_t n, int64_t admitted, void *stream) noexcept {
   if (slot <= kCpuSlot) return;
+  device_bytes_by_thread += n;
   maybe_sample(p, n, slot, reinterpret_cast<uint64_t>(stream));
   int64_t more = n - admitted;
   if (more == 0) return;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "trace.h"
 
 namespace ls {
 
@@ -225,6 +226,11 @@ void adopt_samples() noexcept {
   }
 }
 
+void mark_sampled() noexcept {
+  words.scope |= kSampled;
+  seen.fetch_add(1, std::memory_order_relaxed);
+}
+
 }  // namespace ls
 
 using ls::Samples;
@@ -243,6 +249,7 @@ uint64_t *ls_samples_seen(void) noexcept {
 void ls_samples_attach(uint32_t name, ls_tensor result) noexcept {
   ls::run_quiet([&] {
     ls::words.scope &= ~ls::kSampled;
+    ls::name_events(name);
     auto &s = Samples::get();
     std::lock_guard<std::mutex> lock(s.mutex);
     if (ls::unnamed != nullptr) {

@@ -64,6 +64,9 @@ var KeepInCheckpoint any
 // is locked to its thread meanwhile.
 var WithGrad, WithInference func(on bool, f func() error) error
 
+// WithThread runs f on this goroutine, which is locked to its thread meanwhile.
+var WithThread func(f func() error) error
+
 // ForgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: those of all
 // regions if everywhere, and otherwise those of this goroutine's region.
 var ForgetCasts func(everywhere bool)

@@ -294,10 +294,11 @@ func goEntries(ops []*op) []byte {
 			}
 		}
 		name := "Op" + o.goName
+		// There is no defer, because these calls are the shortest.
 		if o.inPlace {
-			fmt.Fprintf(&b, "func %s(%s) ErrorRef { return ErrorRef(C.%s(%s)) }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
+			fmt.Fprintf(&b, "func %s(%s) ErrorRef { c := enter(); r := ErrorRef(C.%s(%s)); c.leave(); return r }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
 		} else {
-			fmt.Fprintf(&b, "func %s(%s) Result { return result(C.%s(%s)) }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
+			fmt.Fprintf(&b, "func %s(%s) Result { c := enter(); r := result(C.%s(%s)); c.leave(); return r }\n", name, strings.Join(ps, ", "), c, strings.Join(as, ", "))
 		}
 	}
 	return []byte(generated + "\n\npackage cshim\n\n/*\n" + pre.String() + "#include \"table_gen.h\"\n*/\nimport \"C\"\n\nimport \"unsafe\"\n\n" + b.String())

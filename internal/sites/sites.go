@@ -52,6 +52,10 @@ func Attach(result cshim.Handle) uint32 {
 	return id
 }
 
+func init() {
+	cshim.NameCall = func() { cshim.SamplesAttach(number(4), 0) }
+}
+
 // Here returns the site of the caller.
 func Here() uint32 { return number(3) }
 
@@ -115,7 +119,7 @@ func Of(site uint32) (p Place) {
 		default:
 			own = append(own, f)
 			name := f.Function[strings.LastIndexByte(f.Function, '.')+1:]
-			if p.Operator == "" && len(name) > 0 && name[0] >= 'A' && name[0] <= 'Z' {
+			if p.Operator == "" && len(name) > 0 && name[0] >= 'A' && name[0] <= 'Z' && !strings.Contains(f.Function, "/cshim.") {
 				p.Operator = name
 			}
 		}
