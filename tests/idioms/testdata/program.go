@@ -15,6 +15,7 @@ import (
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/profiler"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
