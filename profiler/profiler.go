@@ -89,7 +89,6 @@ type Profiler struct {
 	began    time.Time
 	steps    []step
 	trace    *Trace // the last complete one
-	stopped  bool
 }
 
 // A step is one of the program's, within a trace.
