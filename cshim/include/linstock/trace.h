@@ -19,7 +19,7 @@ typedef struct ls_trace_event {
   int64_t device_bytes;     /* the same of all other devices */
   int64_t sequence;         /* autograd's number, which the operator and the node that it makes share; -1: none */
   uint64_t thread;
-  uint64_t forward_thread; /* of a node and what runs it: the thread of the operator; 0: this is none */
+  uint64_t forward_thread; /* of a node: the thread of the forward operator; else 0 */
   uint32_t name, shapes;   /* numbers for ls_trace_text; shapes: 0 for none */
   uint32_t site;           /* LS_NO_SITE if it was not attributed */
   int32_t kind;
