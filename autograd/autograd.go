@@ -13,6 +13,7 @@ var (
 	runCheckpoint = handle.Checkpoint.(func(inputs []*tensor.Tensor, f func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error))
 	withAutocast  = handle.WithAutocast.(func(device tensor.DeviceType, dtype tensor.DType, f func() error) error)
 	autocastDType = handle.AutocastDType.(func(device tensor.DeviceType) tensor.DType)
+	registerMulti = handle.RegisterMulti.(func(op string, ts []*tensor.Tensor, first bool, f func(grads []*tensor.Tensor) error) (func(), error))
 	tieFunction   = handle.TieFunction.(func(inputs, outputs, saved []*tensor.Tensor, f nativeFunction) ([]*tensor.Tensor, error))
 )
 

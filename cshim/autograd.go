@@ -37,6 +37,8 @@ package cshim
 #cgo nocallback lsc_saved_push
 #cgo noescape lsc_saved_pop
 #cgo nocallback lsc_saved_pop
+#cgo noescape lsc_multi_hook_register
+#cgo nocallback lsc_multi_hook_register
 #cgo noescape lsc_dropped_take
 #cgo nocallback lsc_dropped_take
 #cgo noescape lsc_dropped_count
@@ -125,6 +127,12 @@ func RegisterAccumulateHook(h Handle, id uint64) (slot uint32, err ErrorRef) {
 // RemoveAccumulateHook removes the hook.
 func RemoveAccumulateHook(h Handle, slot uint32) ErrorRef {
 	return C.lsc_accumulate_hook_remove(native(h), C.uint32_t(slot))
+}
+
+// RegisterMultiHook registers a hook, given by its ID, on several tensors, and fills slots. If any, the hook is called as
+// that of RegisterHook, and otherwise as the backward of CustomFunction.
+func RegisterMultiHook(h []Handle, id uint64, any bool, slots []uint32) ErrorRef {
+	return C.lsc_multi_hook_register(handles(h), C.uint64_t(len(h)), C.uint64_t(id), flag(any), (*C.uint32_t)(unsafe.Pointer(unsafe.SliceData(slots))))
 }
 
 // CustomFunction connects outputs to inputs by a node whose backward is the callback. It fills out.

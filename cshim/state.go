@@ -15,6 +15,24 @@ package cshim
 #cgo nocallback lsc_scope_get
 #cgo noescape lsc_scope_orphans
 #cgo nocallback lsc_scope_orphans
+#cgo noescape lsc_generator_new
+#cgo nocallback lsc_generator_new
+#cgo noescape lsc_generator_free
+#cgo nocallback lsc_generator_free
+#cgo noescape lsc_generator_seed
+#cgo nocallback lsc_generator_seed
+#cgo noescape lsc_generator_seed_random
+#cgo nocallback lsc_generator_seed_random
+#cgo noescape lsc_generator_current_seed
+#cgo nocallback lsc_generator_current_seed
+#cgo noescape lsc_generator_state
+#cgo nocallback lsc_generator_state
+#cgo noescape lsc_generator_set_state
+#cgo nocallback lsc_generator_set_state
+#cgo noescape lsc_sdpa_get
+#cgo nocallback lsc_sdpa_get
+#cgo noescape lsc_sdpa_set
+#cgo nocallback lsc_sdpa_set
 #cgo noescape lsc_rng_state
 #cgo nocallback lsc_rng_state
 #include "table_gen.h"
@@ -32,18 +50,19 @@ const (
 	ModeInference ModeKind = C.LS_MODE_INFERENCE
 	ModeAutocast  ModeKind = C.LS_MODE_AUTOCAST
 	ModeStream    ModeKind = C.LS_MODE_STREAM
+	ModeAnomaly   ModeKind = C.LS_MODE_ANOMALY
 )
 
 // Mode is ls_mode: a mode of the calling thread, with its arguments.
 type Mode struct {
 	Kind   ModeKind
-	On     bool  // not read for ModeStream
+	On     bool  // of ModeAnomaly: NaN is an error; not read for ModeStream
 	Device int32 // of ModeAutocast: a device type; of ModeStream: a device's word
 	DType  int32 // of ModeAutocast, if on
 	Stream int64 // of ModeStream: the stream's number
 }
 
-// ModeGet returns the mode of a kind other than ModeStream that is in force. deviceType is read for ModeAutocast.
+// ModeGet returns the mode of a kind other than ModeStream and ModeAnomaly that is in force. deviceType is read for ModeAutocast.
 func ModeGet(kind ModeKind, deviceType int32) Mode {
 	m := C.lsc_mode_get(C.int32_t(kind), C.int32_t(deviceType))
 	return Mode{Kind: ModeKind(m.kind), On: m.on != 0, Device: int32(m.device), DType: int32(m.dtype)}
@@ -84,6 +103,62 @@ func RNGState(device int32) Result { return result(C.lsc_rng_state(C.int32_t(dev
 // SetRNGState sets the state of a device's generator.
 func SetRNGState(device int32, state Handle) ErrorRef {
 	return C.lsc_rng_set_state(C.int32_t(device), native(state))
+}
+
+// Generator is one owned reference to a random number generator; 0 is none.
+type Generator uintptr
+
+// NewGenerator makes a generator of a device.
+func NewGenerator(device int32) (Generator, error) {
+	var g C.ls_generator
+	err := takeError(C.lsc_generator_new(C.int32_t(device), &g))
+	return Generator(g), err
+}
+
+// Free frees a generator.
+func (g Generator) Free() { C.lsc_generator_free(C.ls_generator(g)) }
+
+// Seed sets the seed.
+func (g Generator) Seed(seed uint64) error {
+	return takeError(C.lsc_generator_seed(C.ls_generator(g), C.uint64_t(seed)))
+}
+
+// SeedRandom sets a seed from the system and returns it.
+func (g Generator) SeedRandom() (uint64, error) {
+	var seed C.uint64_t
+	err := takeError(C.lsc_generator_seed_random(C.ls_generator(g), &seed))
+	return uint64(seed), err
+}
+
+// CurrentSeed returns the last seed.
+func (g Generator) CurrentSeed() (uint64, error) {
+	var seed C.uint64_t
+	err := takeError(C.lsc_generator_current_seed(C.ls_generator(g), &seed))
+	return uint64(seed), err
+}
+
+// State returns the state, a uint8 tensor.
+func (g Generator) State() Result { return result(C.lsc_generator_state(C.ls_generator(g))) }
+
+// SetState sets the state.
+func (g Generator) SetState(state Handle) ErrorRef {
+	return C.lsc_generator_set_state(C.ls_generator(g), native(state))
+}
+
+// AttentionBackends returns the backends of scaled_dot_product_attention that are allowed, in order of priority.
+func AttentionBackends() []int32 {
+	var out [16]C.int32_t
+	n := int(C.lsc_sdpa_get(&out[0], C.uint64_t(len(out))))
+	backends := make([]int32, n)
+	for i := range backends {
+		backends[i] = int32(out[i])
+	}
+	return backends
+}
+
+// SetAttentionBackends sets what AttentionBackends returns.
+func SetAttentionBackends(backends []int32) error {
+	return takeError(C.lsc_sdpa_set((*C.int32_t)(unsafe.Pointer(unsafe.SliceData(backends))), C.uint64_t(len(backends))))
 }
 
 // SetNumThreads sets the number of threads of an operator, for all threads.

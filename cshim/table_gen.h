@@ -20,6 +20,7 @@ typedef struct ls_functions {
   ls_error *(*hook_remove)(ls_tensor t, uint32_t slot);
   ls_error *(*accumulate_hook_register)(ls_tensor t, uint64_t id, uint32_t *slot);
   ls_error *(*accumulate_hook_remove)(ls_tensor t, uint32_t slot);
+  ls_error *(*multi_hook_register)(const ls_tensor *tensors, uint64_t n, uint64_t id, int32_t any, uint32_t *slots);
   ls_error *(*function_attach)(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope);
   ls_error *(*checkpoint_push)(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth);
   ls_error *(*checkpoint_keep)(int32_t *stage, uint64_t *depth);
@@ -47,6 +48,13 @@ typedef struct ls_functions {
   ls_error *(*rng_seed)(uint64_t seed);
   ls_result (*rng_state)(int32_t device);
   ls_error *(*rng_set_state)(int32_t device, ls_tensor state);
+  ls_error *(*generator_new)(int32_t device, ls_generator *out);
+  void (*generator_free)(ls_generator g);
+  ls_error *(*generator_seed)(ls_generator g, uint64_t seed);
+  ls_error *(*generator_seed_random)(ls_generator g, uint64_t *seed);
+  ls_error *(*generator_current_seed)(ls_generator g, uint64_t *seed);
+  ls_result (*generator_state)(ls_generator g);
+  ls_error *(*generator_set_state)(ls_generator g, ls_tensor state);
   ls_error *(*threads_set)(int32_t n);
   int32_t (*threads_get)(void);
   ls_error *(*deterministic_set)(int32_t on, int32_t warn_only);
@@ -55,6 +63,8 @@ typedef struct ls_functions {
   int32_t (*matmul_precision_get)(void);
   ls_error *(*default_dtype_set)(int32_t dtype);
   int32_t (*default_dtype_get)(void);
+  uint64_t (*sdpa_get)(int32_t *backends, uint64_t cap);
+  ls_error *(*sdpa_set)(const int32_t *backends, uint64_t n);
   int32_t (*device_count)(int32_t device_type);
   ls_results (*device_name)(int32_t device, ls_value *out, uint64_t out_slots);
   uint64_t (*device_used)(int32_t device_type);
@@ -222,6 +232,7 @@ static inline ls_error *lsc_hook_register(ls_tensor t, uint64_t id, uint32_t *sl
 static inline ls_error *lsc_hook_remove(ls_tensor t, uint32_t slot) { return ls_table.hook_remove(t, slot); }
 static inline ls_error *lsc_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) { return ls_table.accumulate_hook_register(t, id, slot); }
 static inline ls_error *lsc_accumulate_hook_remove(ls_tensor t, uint32_t slot) { return ls_table.accumulate_hook_remove(t, slot); }
+static inline ls_error *lsc_multi_hook_register(const ls_tensor *tensors, uint64_t n, uint64_t id, int32_t any, uint32_t *slots) { return ls_table.multi_hook_register(tensors, n, id, any, slots); }
 static inline ls_error *lsc_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs, uint64_t nout, const ls_tensor *saved, uint64_t nsaved, ls_tensor *out, uint64_t *scope) { return ls_table.function_attach(id, inputs, nin, outputs, nout, saved, nsaved, out, scope); }
 static inline ls_error *lsc_checkpoint_push(uint64_t id, const ls_tensor *inputs, uint64_t n, uint64_t *depth) { return ls_table.checkpoint_push(id, inputs, n, depth); }
 static inline ls_error *lsc_checkpoint_keep(int32_t *stage, uint64_t *depth) { return ls_table.checkpoint_keep(stage, depth); }
@@ -249,6 +260,13 @@ static inline uint64_t lsc_scope_orphans(uint64_t *scopes, uint64_t cap) { retur
 static inline ls_error *lsc_rng_seed(uint64_t seed) { return ls_table.rng_seed(seed); }
 static inline ls_result lsc_rng_state(int32_t device) { return ls_table.rng_state(device); }
 static inline ls_error *lsc_rng_set_state(int32_t device, ls_tensor state) { return ls_table.rng_set_state(device, state); }
+static inline ls_error *lsc_generator_new(int32_t device, ls_generator *out) { return ls_table.generator_new(device, out); }
+static inline void lsc_generator_free(ls_generator g) { ls_table.generator_free(g); }
+static inline ls_error *lsc_generator_seed(ls_generator g, uint64_t seed) { return ls_table.generator_seed(g, seed); }
+static inline ls_error *lsc_generator_seed_random(ls_generator g, uint64_t *seed) { return ls_table.generator_seed_random(g, seed); }
+static inline ls_error *lsc_generator_current_seed(ls_generator g, uint64_t *seed) { return ls_table.generator_current_seed(g, seed); }
+static inline ls_result lsc_generator_state(ls_generator g) { return ls_table.generator_state(g); }
+static inline ls_error *lsc_generator_set_state(ls_generator g, ls_tensor state) { return ls_table.generator_set_state(g, state); }
 static inline ls_error *lsc_threads_set(int32_t n) { return ls_table.threads_set(n); }
 static inline int32_t lsc_threads_get(void) { return ls_table.threads_get(); }
 static inline ls_error *lsc_deterministic_set(int32_t on, int32_t warn_only) { return ls_table.deterministic_set(on, warn_only); }
@@ -257,6 +275,8 @@ static inline ls_error *lsc_matmul_precision_set(int32_t precision) { return ls_
 static inline int32_t lsc_matmul_precision_get(void) { return ls_table.matmul_precision_get(); }
 static inline ls_error *lsc_default_dtype_set(int32_t dtype) { return ls_table.default_dtype_set(dtype); }
 static inline int32_t lsc_default_dtype_get(void) { return ls_table.default_dtype_get(); }
+static inline uint64_t lsc_sdpa_get(int32_t *backends, uint64_t cap) { return ls_table.sdpa_get(backends, cap); }
+static inline ls_error *lsc_sdpa_set(const int32_t *backends, uint64_t n) { return ls_table.sdpa_set(backends, n); }
 static inline int32_t lsc_device_count(int32_t device_type) { return ls_table.device_count(device_type); }
 static inline ls_results lsc_device_name(int32_t device, ls_value *out, uint64_t out_slots) { return ls_table.device_name(device, out, out_slots); }
 static inline uint64_t lsc_device_used(int32_t device_type) { return ls_table.device_used(device_type); }

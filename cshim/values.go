@@ -49,6 +49,7 @@ const (
 	CodeInternal       Code = C.LS_ERR_INTERNAL
 	CodeDeviceLost     Code = C.LS_ERR_DEVICE_LOST
 	CodeCapture        Code = C.LS_ERR_CAPTURE
+	CodeNaN            Code = C.LS_ERR_NAN
 
 	CodeStopRecomputation Code = C.LS_ERR_STOP_RECOMPUTATION
 )
@@ -61,6 +62,8 @@ type Error struct {
 	Bytes       int64  // with CodeOutOfMemory: bytes requested; 0: not known
 	Device      int32  // with CodeOutOfMemory and Bytes
 	Message     string
+	Node        string // with ModeAnomaly: the node of the graph that failed
+	Site        uint32 // with Node: the site of the call that made it, or NoSite
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -70,7 +73,8 @@ func Take(ref ErrorRef) *Error {
 	if ref == nil {
 		return nil
 	}
-	e := &Error{Code(ref.code), int32(ref.device_error), uint64(ref.callback), int64(ref.bytes), int32(ref.device), C.GoString(ref.message)}
+	e := &Error{Code(ref.code), int32(ref.device_error), uint64(ref.callback), int64(ref.bytes), int32(ref.device), C.GoString(ref.message),
+		C.GoString(ref.node), uint32(ref.site)}
 	C.lsc_error_free(ref)
 	return e
 }
@@ -104,6 +108,8 @@ const (
 	TagDevice  Tag = C.LS_DEVICE
 	TagObject  Tag = C.LS_OBJECT
 	TagStream  Tag = C.LS_STREAM
+
+	TagGenerator Tag = C.LS_GENERATOR
 )
 
 // Value is ls_value: 16 bytes without Go pointers.

@@ -43,6 +43,8 @@ var (
 	// backward pass already has all that it needs. The function should return, as after any error; see
 	// autograd.Checkpoint.
 	ErrStopRecomputation = errors.New("the recomputation can stop")
+	// ErrNaN: in autograd.DetectAnomaly, the backward of an operator returned NaN.
+	ErrNaN = errors.New("a gradient is NaN")
 	// ErrInternal: an assertion in libtorch failed, or a library that it calls threw an exception. An argument
 	// that libtorch did not check may be the cause.
 	ErrInternal = errors.New("internal error in libtorch")
@@ -57,6 +59,7 @@ type Error struct {
 	Operands []string // dtype and shape of each tensor operand, "float32(2, 3)"
 	Caller   string   // file:line outside Linstock
 	Kind     error    // one of the errors above, or another cause
+	Forward  string   // in autograd.DetectAnomaly: file:line of the operator whose backward failed, if known
 }
 
 func (e *Error) Error() string {
@@ -111,6 +114,8 @@ func kindOf(c cshim.Code) error {
 		return ErrCapture
 	case cshim.CodeStopRecomputation:
 		return ErrStopRecomputation
+	case cshim.CodeNaN:
+		return ErrNaN
 	case cshim.CodeInternal, cshim.CodeStd, cshim.CodeUnknown:
 		return ErrInternal
 	}
@@ -141,10 +146,23 @@ func newError(op string, err error, operands ...*Tensor) error {
 	default:
 		e.Message, e.Kind = err.Error(), err
 	}
+	if native != nil && native.Node != "" {
+		e.nameForward(native)
+	}
 	for _, t := range operands {
 		e.Operands = append(e.Operands, t.describe())
 	}
 	return e
+}
+
+// nameForward adds the line of the operator whose backward failed.
+func (e *Error) nameForward(native *cshim.Error) {
+	e.Forward = sites.Caller(native.Site)
+	if e.Forward == "" {
+		e.Message += fmt.Sprintf("; %s failed, whose operator was called outside of DetectAnomaly", native.Node)
+		return
+	}
+	e.Message += fmt.Sprintf("; %s failed, the backward of the operator called at %s", native.Node, e.Forward)
 }
 
 // refused returns an error of this package about an argument.

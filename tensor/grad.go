@@ -10,6 +10,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/reclaim"
+	"github.com/linstock-ml/linstock/internal/sites"
 )
 
 // Backward computes the gradients of t with respect to every leaf that requires a gradient, and adds them to the Grad
@@ -469,6 +470,44 @@ func (t *Tensor) RegisterPostAccumulateGradHook(f func(leaf *Tensor) error) (rem
 	return t.register(op, accumulateHook(f), cshim.RegisterAccumulateHook, cshim.RemoveAccumulateHook)
 }
 
+// registerMulti registers f as a hook of several tensors. If first, f is called with the first gradient of a pass, and
+// otherwise once all are there. It implements autograd.RegisterMultiGradHook and RegisterAnyGradHook.
+func registerMulti(op string, ts []*Tensor, first bool, f func(grads []*Tensor) error) (remove func(), err error) {
+	p, err := pinAll(op, ts, false)
+	if err != nil {
+		return func() {}, err
+	}
+	defer p.unpin()
+	var removed atomic.Bool
+	guard := func(grads []*Tensor) error {
+		if removed.Load() {
+			return nil
+		}
+		return f(grads)
+	}
+	var v any = nativeFunction(func(grads, _ []*Tensor, _ []bool) ([]*Tensor, error) { return nil, guard(grads) })
+	if first {
+		v = accumulateHook(func(grad *Tensor) error { return guard([]*Tensor{grad}) })
+	}
+	id := keepAlive(v)
+	slots := make([]uint32, len(ts))
+	if ref := cshim.RegisterMultiHook(p.hs, id, first, slots); ref != nil {
+		forget(id)
+		forgetDropped()
+		return func() {}, newError(op, cshim.Take(ref), ts...)
+	}
+	ts = slices.Clone(ts)
+	return func() {
+		if removed.Swap(true) {
+			return
+		}
+		for i, t := range ts {
+			_ = t.use(op, func(h cshim.Handle) error { return asError(cshim.RemoveHook(h, slots[i])) })
+		}
+		forgetDropped()
+	}, nil
+}
+
 // register registers a hook and returns the function that removes it.
 func (t *Tensor) register(op string, f any, add func(cshim.Handle, uint64) (uint32, cshim.ErrorRef), remove func(cshim.Handle, uint32) cshim.ErrorRef) (func(), error) {
 	var slot uint32
@@ -581,6 +620,13 @@ func withInference(on bool, f func() error) error {
 // withStream runs f with a stream and its device current on this goroutine. It implements cuda.WithStream.
 func withStream(op string, device int32, id int64, f func() error) error {
 	return withMode(op, cshim.Mode{Kind: cshim.ModeStream, Device: device, Stream: id}, f)
+}
+
+// withAnomaly runs f with the detection of anomalies. It implements autograd.DetectAnomaly.
+func withAnomaly(checkNaN bool, f func() error) error {
+	sites.AttachEveryCall(sites.Anomaly, true)
+	defer sites.AttachEveryCall(sites.Anomaly, false)
+	return withMode("DetectAnomaly", cshim.Mode{Kind: cshim.ModeAnomaly, On: checkNaN}, f)
 }
 
 // casting is the number of goroutines in regions of autocast, each counted once for each region.

@@ -32,6 +32,9 @@ func init() {
 	handle.WithSaved = withSaved
 	handle.KeepInCheckpoint = keepInCheckpoint
 	handle.AdamStep = adamStep
+	handle.WithAnomaly = withAnomaly
+	handle.WithAttention = withAttention
+	handle.RegisterMulti = registerMulti
 	handle.NativeError = func(op string, err error) error { return newError(op, err) }
 	handle.RecordStream = recordStream
 	handle.RoundStochastic = roundStochastic

@@ -315,6 +315,30 @@ func hostileTargets(t *testing.T) []hostileTarget {
 			return adamStep(handle.Adam{LR: lr, Eps: lr, AMSGrad: on}, []*Tensor{p}, []*Tensor{q}, []*Tensor{q}, []*Tensor{q}, []*Tensor{Zeros(nil)})
 		}},
 
+		"withAnomaly": {func(on bool, x *Tensor) error {
+			return withAnomaly(on, func() error { return x.Exp().Sum().Backward() })
+		}},
+		"withAttention": {func(n []int32, x *Tensor) error {
+			return withAttention("withAttention", n, func() error { return ScaledDotProductAttention(x, x, x).Err() })
+		}},
+		"registerMulti": {func(xs []*Tensor, first bool, f func(*Tensor) error) error {
+			if f == nil {
+				return nil
+			}
+			remove, err := registerMulti("registerMulti", xs, first, func(grads []*Tensor) error {
+				for _, g := range grads {
+					if g != nil {
+						return f(g)
+					}
+				}
+				return nil
+			})
+			defer remove()
+			if err == nil && len(xs) > 0 {
+				err = xs[0].Mul(2).Sum().Backward()
+			}
+			return err
+		}},
 		"withGrad":      {func(on bool, x *Tensor) error { return withGrad(on, func() error { return x.Exp().Err() }) }},
 		"withInference": {func(on bool, x *Tensor) error { return withInference(on, func() error { return x.Exp().Err() }) }},
 		"GradEnabled":   {GradEnabled}, "InferenceEnabled": {InferenceEnabled},

@@ -16,6 +16,9 @@ var (
 	process     = syscall.Getpid()
 )
 
+// thread identifies the OS thread.
+func thread() int { return syscall.Gettid() }
+
 func onMainThread() bool { return syscall.Gettid() == process }
 
 // retireMainThread is the last call of a goroutine. If it runs on the main thread, the runtime parks the thread for

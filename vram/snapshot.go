@@ -46,10 +46,10 @@ func RecordHistory(n int) error {
 	}
 	if history.on.Store(n != 0); n == 0 {
 		cshim.SamplesSetRate(history.rate)
-		sites.AttachEveryCall(false)
+		sites.AttachEveryCall(sites.History, false)
 		return nil
 	}
-	sites.AttachEveryCall(true)
+	sites.AttachEveryCall(sites.History, true)
 	cshim.SamplesSetRate(1)
 	return nil
 }

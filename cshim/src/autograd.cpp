@@ -12,7 +12,9 @@
 #include <system_error>
 #include <type_traits>
 
+#include "anomaly.h"
 #include "autocast.h"
+#include "hooks.h"
 #include "memory.h"
 #include "saved.h"
 #include "shim.h"
@@ -148,6 +150,7 @@ auto with_engine(F &&pass) {
         "the process is restarted");
   pass_starts();
   CastCachePause pause;
+  HooksOfPass hooks;
   try {
     auto result = pass();
     engine.store(kStarted, std::memory_order_relaxed);
@@ -158,7 +161,7 @@ auto with_engine(F &&pass) {
     throw;
   } catch (...) {
     if (engine.load(std::memory_order_relaxed) == kStarted) empty_queue();
-    throw;
+    rethrow_with_node();
   }
 }
 

@@ -1,4 +1,5 @@
 // Boxed calls of any operator of the dispatcher, whose arguments are checked against its schema.
+#include <ATen/core/Generator.h>
 #include <ATen/core/class_type.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
@@ -36,9 +37,9 @@ uint64_t width(const ls_value &v) {
 }
 
 const char *tag_name(uint32_t tag) {
-  static const char *const names[] = {"default", "none",    "tensor", "int",    "float",
-                                      "bool",    "complex", "string", "ints",   "floats",
-                                      "bools",   "tensors", "device", "object", "stream"};
+  static const char *const names[] = {"default", "none",   "tensor", "int",      "float", "bool",
+                                      "complex", "string", "ints",   "floats",   "bools", "tensors",
+                                      "device",  "object", "stream", "generator"};
   return tag < sizeof(names) / sizeof(names[0]) ? names[tag] : "an unknown tag";
 }
 
@@ -176,6 +177,11 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
       break;
     case c10::TypeKind::ClassType:
       return object_value(arg, *type, v);
+    case c10::TypeKind::GeneratorType:
+      if (v->tag == LS_GENERATOR && v->u.g != 0)
+        return at::Generator(
+            c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(reinterpret_cast<c10::GeneratorImpl *>(v->u.g)));
+      break;
     case c10::TypeKind::StreamObjType:
       if (v->tag == LS_STREAM) return c10::Stream(c10::Stream::UNSAFE, device_of(v->len), v->u.i);
       break;

@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "anomaly.h"
 #include "autocast.h"
 #include "device.h"
 #include "saved.h"
@@ -68,6 +69,9 @@ class HookedEngine final : public torch::autograd::Engine {
   std::unique_ptr<SavedVariableHooks> get_default_saved_variable_hooks() override {
     auto *info = static_cast<PolicyInfo *>(c10::ThreadLocalDebugInfo::get(policy_kind()));
     return info == nullptr ? nullptr : info->policy->hooks();
+  }
+  std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return ls::make_anomaly_metadata();
   }
 };
 

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <new>
 
+#include "anomaly.h"
 #include "memory.h"
 #include "saved.h"
 
@@ -14,7 +15,7 @@ namespace ls {
 namespace {
 
 // Returned if there is no memory for an error.
-ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, "out of memory"};
+ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, "out of memory", nullptr, LS_NO_SITE};
 
 // A text may quote the caller's bytes: those that are not UTF-8 become "?".
 void make_utf8(char *s) noexcept {
@@ -46,8 +47,38 @@ ls_error *make(int32_t code, const char *text, int32_t device_error = 0, uint64_
   char *copy = reinterpret_cast<char *>(e + 1);
   std::memcpy(copy, text, n + 1);
   make_utf8(copy);
-  *e = {code, device_error, callback, 0, 0, copy};
+  *e = {code, device_error, callback, 0, 0, copy, nullptr, LS_NO_SITE};
   return e;
+}
+
+// Returns e with the name and the site of the node that failed. Frees e.
+ls_error *with_node(ls_error *e, const std::string &node, uint32_t site) noexcept {
+  if (e == &no_memory) return e;
+  size_t n = std::strlen(e->message) + 1, k = node.size() + 1;
+  auto *both = static_cast<ls_error *>(std::malloc(sizeof(ls_error) + n + k));
+  if (both == nullptr) return e;
+  *both = *e;
+  char *texts = reinterpret_cast<char *>(both + 1);
+  std::memcpy(texts, e->message, n);
+  std::memcpy(texts + n, node.c_str(), k);
+  both->message = texts;
+  both->node = texts + n;
+  both->site = site;
+  std::free(e);
+  return both;
+}
+
+// Reports the cause as if no node were known.
+ls_error *of_cause(const FailedNode &f) noexcept {
+  try {
+    std::rethrow_exception(f.cause);
+  } catch (const c10::Error &e) {
+    return f.nan ? make(LS_ERR_NAN, e.what_without_backtrace()) : current_error();
+  } catch (const std::exception &e) {
+    return f.nan ? make(LS_ERR_NAN, e.what()) : current_error();
+  } catch (...) {
+    return current_error();
+  }
 }
 
 int32_t code_of(const c10::Error &e) noexcept {
@@ -89,6 +120,8 @@ ls_error *of_device(const char *text, int32_t error, int32_t code) noexcept {
 ls_error *current_error() noexcept {
   try {
     throw;
+  } catch (const FailedNode &f) {
+    return with_node(of_cause(f), f.node, f.site);
   } catch (const CallbackError &e) {
     return make(LS_ERR_CALLBACK, e.what_without_backtrace(), 0, e.id);
   } catch (const c10::OutOfMemoryError &e) {

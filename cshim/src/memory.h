@@ -119,8 +119,8 @@ void sample_freed(void *p, int64_t n, int slot, uint64_t stream = 0) noexcept;
 void maybe_sample(void *p, int64_t n, int slot, uint64_t stream) noexcept;
 // Moves the samples of the autograd engine's threads, taken during this thread's backward pass, to this thread.
 void adopt_samples() noexcept;
-// Marks the calling thread as one that has samples or events without a site.
-void mark_sampled() noexcept;
+// Asks the calling thread's caller for the site of its call (ls_samples_attach).
+void mark_unnamed() noexcept;
 int64_t next_sample() noexcept;
 void all_threads_catch_up() noexcept;     // at their next allocation
 extern std::atomic<int64_t> sample_rate;  // bytes between samples; 0: none; 1: each

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "anomaly.h"
 #include "memory.h"
 #include "trace.h"
 
@@ -226,7 +227,7 @@ void adopt_samples() noexcept {
   }
 }
 
-void mark_sampled() noexcept {
+void mark_unnamed() noexcept {
   words.scope |= kSampled;
   seen.fetch_add(1, std::memory_order_relaxed);
 }
@@ -250,6 +251,7 @@ void ls_samples_attach(uint32_t name, ls_tensor result) noexcept {
   ls::run_quiet([&] {
     ls::words.scope &= ~ls::kSampled;
     ls::name_events(name);
+    ls::name_nodes(name);
     auto &s = Samples::get();
     std::lock_guard<std::mutex> lock(s.mutex);
     if (ls::unnamed != nullptr) {

@@ -1,4 +1,5 @@
 // Modes and scope word of the calling thread; threads, seeds and settings of the process; versions.
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/Parallel.h>
@@ -15,6 +16,7 @@
 #include <mutex>
 #include <optional>
 
+#include "anomaly.h"
 #include "autocast.h"
 #include "device.h"
 #include "memory.h"
@@ -56,6 +58,7 @@ struct Mode {
   std::unique_ptr<c10::InferenceMode> inference;
   std::unique_ptr<AutocastRegion> autocast;
   std::optional<StreamMode> stream;
+  std::unique_ptr<AnomalyRegion> anomaly;
 };
 thread_local std::vector<Mode> modes;
 
@@ -116,13 +119,17 @@ ls_error *ls_mode_push(ls_mode mode) noexcept {
     ls::modes.reserve(ls::modes.size() + 1);
     ls::Mode m;
     m.before.kind = mode.kind;
-    if (mode.kind != LS_MODE_STREAM) m.before = ls::mode_in_force(mode.kind, mode.device);
+    if (mode.kind != LS_MODE_STREAM && mode.kind != LS_MODE_ANOMALY)
+      m.before = ls::mode_in_force(mode.kind, mode.device);
     switch (mode.kind) {
       case LS_MODE_GRAD:
         c10::GradMode::set_enabled(mode.on != 0);
         break;
       case LS_MODE_INFERENCE:
         m.inference = std::make_unique<c10::InferenceMode>(mode.on != 0);
+        break;
+      case LS_MODE_ANOMALY:
+        m.anomaly = std::make_unique<ls::AnomalyRegion>(mode.on != 0);
         break;
       case LS_MODE_STREAM:
         m.stream = ls::StreamMode::enter(mode.device, mode.stream);
@@ -144,6 +151,7 @@ void ls_mode_pop(void) noexcept {
     if (m.stream) m.stream->undo();
     m.inference.reset();
     m.autocast.reset();
+    m.anomaly.reset();
     ls::grad_mode_changed();
   });
 }
@@ -218,6 +226,124 @@ ls_error *ls_rng_set_state(int32_t device, ls_tensor state) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b(state);
     ls::set_random_state(generator_of(device), ls::need(b, "state"));
+  });
+}
+
+namespace {
+// With a reference of its own.
+at::Generator generator_at(ls_generator g) {
+  if (g == 0) throw ls::ArgumentError("a generator is needed, got none");
+  return at::Generator(
+      c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(reinterpret_cast<c10::GeneratorImpl *>(g)));
+}
+}  // namespace
+
+ls_error *ls_generator_new(int32_t device, ls_generator *out) noexcept {
+  return ls::run_void([&] {
+    auto d = ls::device_of(device);
+    at::Generator g = d.is_cpu()
+                          ? at::detail::createCPUGenerator()
+                          : at::globalContext().getAcceleratorHooksInterface(d.type()).getNewGenerator(d.index());
+    ls::count_handle(&ls::HandleCount::made);
+    *out = reinterpret_cast<ls_generator>(g.unsafeReleaseGeneratorImpl());
+  });
+}
+
+void ls_generator_free(ls_generator g) noexcept {
+  ls::run_quiet([&] {
+    if (g == 0) return;
+    ls::count_handle(&ls::HandleCount::freed);
+    c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(reinterpret_cast<c10::GeneratorImpl *>(g));
+  });
+}
+
+ls_error *ls_generator_seed(ls_generator g, uint64_t seed) noexcept {
+  return ls::run_void([&] {
+    auto generator = generator_at(g);
+    ls::OnDeviceOf device(generator);
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_current_seed(seed);
+  });
+}
+
+ls_error *ls_generator_seed_random(ls_generator g, uint64_t *seed) noexcept {
+  return ls::run_void([&] {
+    auto generator = generator_at(g);
+    ls::OnDeviceOf device(generator);
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    *seed = generator.seed();
+  });
+}
+
+ls_error *ls_generator_current_seed(ls_generator g, uint64_t *seed) noexcept {
+  return ls::run_void([&] {
+    auto generator = generator_at(g);
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    *seed = generator.current_seed();
+  });
+}
+
+ls_result ls_generator_state(ls_generator g) noexcept {
+  return ls::run([&] { return ls::random_state_of(generator_at(g)); });
+}
+
+ls_error *ls_generator_set_state(ls_generator g, ls_tensor state) noexcept {
+  return ls::run_void([&] {
+    ls::Borrowed b(state);
+    ls::set_random_state(generator_at(g), ls::need(b, "state"));
+  });
+}
+
+uint64_t ls_sdpa_get(int32_t *backends, uint64_t cap) noexcept {
+  return ls::run_quiet([&] {
+    auto &context = at::globalContext();
+    uint64_t n = 0;
+    for (auto b : context.sDPPriorityOrder()) {
+      bool allowed = false;
+      switch (b) {
+        case at::SDPBackend::math:
+          allowed = context.userEnabledMathSDP();
+          break;
+        case at::SDPBackend::flash_attention:
+          allowed = context.userEnabledFlashSDP();
+          break;
+        case at::SDPBackend::efficient_attention:
+          allowed = context.userEnabledMemEfficientSDP();
+          break;
+        case at::SDPBackend::cudnn_attention:
+          allowed = context.userEnabledCuDNNSDP();
+          break;
+        case at::SDPBackend::overrideable:
+          allowed = context.userEnabledOverrideableSDP();
+          break;
+        default:
+          break;
+      }
+      if (allowed && n < cap) backends[n++] = static_cast<int32_t>(b);
+    }
+    return n;
+  });
+}
+
+ls_error *ls_sdpa_set(const int32_t *backends, uint64_t n) noexcept {
+  return ls::run_void([&] {
+    auto &context = at::globalContext();
+    std::vector<int64_t> order;
+    auto has = [&](int64_t b) { return std::find(order.begin(), order.end(), b) != order.end(); };
+    for (uint64_t i = 0; i < n; i++) {
+      int64_t b = backends[i];
+      if (b < 0 || b >= at::num_sdp_backends)
+        throw ls::ArgumentError("attention backend " + std::to_string(b) + " does not exist");
+      if (!has(b)) order.push_back(b);
+    }
+    context.setSDPUseMath(has(static_cast<int64_t>(at::SDPBackend::math)));
+    context.setSDPUseFlash(has(static_cast<int64_t>(at::SDPBackend::flash_attention)));
+    context.setSDPUseMemEfficient(has(static_cast<int64_t>(at::SDPBackend::efficient_attention)));
+    context.setSDPUseCuDNN(has(static_cast<int64_t>(at::SDPBackend::cudnn_attention)));
+    context.setSDPUseOverrideable(has(static_cast<int64_t>(at::SDPBackend::overrideable)));
+    for (auto b : context.sDPPriorityOrder())
+      if (!has(static_cast<int64_t>(b))) order.push_back(static_cast<int64_t>(b));
+    context.setSDPPriorityOrder(order);
   });
 }
 

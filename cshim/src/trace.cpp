@@ -214,7 +214,7 @@ void event_ends(const at::RecordFunction &, at::ObserverContext *context) {
     dropped.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  mark_sampled();
+  mark_unnamed();
 }
 
 // Stops recording. Events that end later are not recorded.

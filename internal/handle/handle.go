@@ -18,10 +18,12 @@ var Storage func(t any) (name uint64, bytes int64)
 
 // Functions for packages autograd and optim.
 var (
-	Backward    any // func(roots []*tensor.Tensor, opts ...tensor.BackwardOption) error
-	Grad        any // func(outputs, inputs []*tensor.Tensor, opts ...tensor.BackwardOption) ([]*tensor.Tensor, error)
-	Checkpoint  any // func(inputs []*tensor.Tensor, f func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
-	TieFunction any // func(inputs, outputs, saved []*tensor.Tensor, f func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
+	Backward   any // func(roots []*tensor.Tensor, opts ...tensor.BackwardOption) error
+	Grad       any // func(outputs, inputs []*tensor.Tensor, opts ...tensor.BackwardOption) ([]*tensor.Tensor, error)
+	Checkpoint any // func(inputs []*tensor.Tensor, f func(inputs []*tensor.Tensor) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
+	// RegisterMulti registers a hook of several tensors: for the first gradient, or for all once they are there.
+	RegisterMulti any // func(op string, ts []*tensor.Tensor, first bool, f func(grads []*tensor.Tensor) error) (remove func(), err error)
+	TieFunction   any // func(inputs, outputs, saved []*tensor.Tensor, f func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
 	// RecordStream records that a stream uses t's memory: func(t *tensor.Tensor, device int32, id int64) error.
 	RecordStream  any
 	WithAutocast  any // func(device tensor.DeviceType, dtype tensor.DType, f func() error) error
@@ -43,6 +45,12 @@ var WithStream func(op string, device int32, id int64, f func() error) error
 
 // NativeError turns an error of the shim into a *tensor.Error of op.
 var NativeError func(op string, err error) error
+
+// WithAnomaly runs f; an error of a backward pass in it names the line of the operator whose backward failed.
+var WithAnomaly func(checkNaN bool, f func() error) error
+
+// WithAttention runs f with the given backends of attention, in order of priority.
+var WithAttention func(op string, backends []int32, f func() error) error
 
 // SavedPolicy is cshim.SavedPolicy.
 type SavedPolicy struct {

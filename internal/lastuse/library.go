@@ -145,7 +145,8 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 	case "nn":
 		alias, aliases := aliasing[receiver+fn.Name()]
 		switch {
-		case fn.Name() == "tidy": // called by package nn itself
+		case fn.Name() == "tidy", // called by package nn itself
+			fn.Name() == "SDPAKernel":
 			f.resultsOfArg = true
 		case unstated[receiver+fn.Name()]:
 			return unknownResults(fn, true), true

@@ -183,8 +183,10 @@ var exceptions = map[string]string{
 	"nn.Release":                                  "it reads the module by reflection, and keeps nothing",
 	"autograd.Autocast":                           "a function of package tensor, which it reaches by a variable, calls the argument",
 	"autograd.WithAutocast":                       "a function of package tensor, which it reaches by a variable, calls the argument",
+	"autograd.DetectAnomaly":                      "a function of package tensor, which it reaches by a variable, calls the argument",
 	"autograd.SavedTensors":                       "the results are those of the argument, by resultsOfArg, and a variable calls it",
 	"autograd.KeepInCheckpoint":                   "the results are those of the argument, by resultsOfArg, and a variable calls it",
+	"nn.SDPAKernel":                               "the results are those of the argument, by resultsOfArg, and a variable calls it",
 	"autograd.Backward":                           "a function of package tensor, which it reaches by a variable",
 	"autograd.Grad":                               "a function of package tensor, which it reaches by a variable",
 

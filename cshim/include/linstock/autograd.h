@@ -47,6 +47,13 @@ LS_API ls_error *ls_hook_remove(ls_tensor t, uint32_t slot) LS_NOEXCEPT;
 /* Calls hook(id, leaf, …) each time a backward pass has added to the .grad of a leaf. */
 LS_API ls_error *ls_accumulate_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) LS_NOEXCEPT;
 LS_API ls_error *ls_accumulate_hook_remove(ls_tensor t, uint32_t slot) LS_NOEXCEPT;
+/* Registers a hook of n tensors: for each, slots has the number for ls_hook_remove. In a backward pass, unless
+ * any, it calls backward(id, grads…) once, as soon as the gradients of all those of the tensors are there that the
+ * pass computes; grads has 0 for the others; there is nothing saved and nothing to fill in. If any, it calls
+ * hook(id, …) with the first of the gradients alone, and leaves out tensors that require none. A pass that began
+ * before does not call it. */
+LS_API ls_error *ls_multi_hook_register(const ls_tensor *tensors, uint64_t n, uint64_t id, int32_t any,
+                                        uint32_t *slots) LS_NOEXCEPT;
 /* Connects outputs, computed without gradients, to inputs by a node whose backward is the callback. The callback
  * runs with the autocast regions that are in force now. out[nout]. */
 LS_API ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin, const ls_tensor *outputs,

@@ -18,8 +18,9 @@ extern "C" {
 #endif
 
 typedef uintptr_t ls_tensor;
-typedef uintptr_t ls_object; /* an object of a class that libtorch's C++ registers (torch::class_) */
-typedef uintptr_t ls_op;     /* an operator of the dispatcher; lives as long as the process */
+typedef uintptr_t ls_object;    /* an object of a class that libtorch's C++ registers (torch::class_) */
+typedef uintptr_t ls_generator; /* a random number generator */
+typedef uintptr_t ls_op;        /* an operator of the dispatcher; lives as long as the process */
 
 enum ls_code {
   LS_ERR_GENERIC = 1, /* c10::Error */
@@ -38,7 +39,8 @@ enum ls_code {
   LS_ERR_STOP_RECOMPUTATION =
       14,               /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
   LS_ERR_INTERNAL = 15, /* an assertion in libtorch failed (TORCH_INTERNAL_ASSERT) */
-  LS_ERR_CAPTURE = 16   /* not possible while a graph is captured; see device_error, 0 if the shim refused it */
+  LS_ERR_CAPTURE = 16,  /* not possible while a graph is captured; see device_error, 0 if the shim refused it */
+  LS_ERR_NAN = 17       /* with LS_MODE_ANOMALY: the backward of an operator returned NaN */
 };
 
 typedef struct ls_error {
@@ -48,6 +50,8 @@ typedef struct ls_error {
   int64_t bytes;        /* with LS_ERR_OUT_OF_MEMORY: asked for; 0: not known */
   int32_t device;       /* with LS_ERR_OUT_OF_MEMORY and bytes: where */
   const char *message;  /* UTF-8, never NULL, without a C++ backtrace */
+  const char *node;     /* with LS_MODE_ANOMALY: the node whose backward failed; else NULL */
+  uint32_t site;        /* with node: the site of the call that made it (linstock/profile.h) */
 } ls_error;
 
 enum ls_tag {
@@ -65,7 +69,8 @@ enum ls_tag {
   LS_TENSORS = 11,
   LS_DEVICE = 12, /* (type << 8) | (index & 0xff) */
   LS_OBJECT = 13,
-  LS_STREAM = 14 /* the stream's id in i, its device in len, as in LS_DEVICE */
+  LS_STREAM = 14, /* the stream's id in i, its device in len, as in LS_DEVICE */
+  LS_GENERATOR = 15
 };
 
 typedef struct ls_value {
@@ -76,6 +81,7 @@ typedef struct ls_value {
     double f;
     ls_tensor t;
     ls_object o;
+    ls_generator g;
   } u;
 } ls_value;
 
@@ -126,17 +132,18 @@ enum ls_mode_kind {
   LS_MODE_GRAD = 0,      /* operations are recorded for the backward pass */
   LS_MODE_INFERENCE = 1, /* inference mode */
   LS_MODE_AUTOCAST = 2,  /* operators of a device type cast their arguments to a dtype */
-  LS_MODE_STREAM = 3     /* a stream and its device are current (linstock/stream.h) */
+  LS_MODE_STREAM = 3,    /* a stream and its device are current (linstock/stream.h) */
+  LS_MODE_ANOMALY = 4    /* errors of backward passes name the call that made the failed node */
 };
 typedef struct ls_mode {
   int32_t kind;
-  int32_t on;     /* not read for LS_MODE_STREAM */
+  int32_t on; /* of LS_MODE_ANOMALY: NaN is an error, in the passes of all threads; not read for LS_MODE_STREAM */
   int32_t device; /* of LS_MODE_AUTOCAST: a device type; of LS_MODE_STREAM: a device, as in LS_DEVICE */
   int32_t dtype;  /* of LS_MODE_AUTOCAST: float16 or bfloat16; not read where on is 0 */
   int64_t stream; /* of LS_MODE_STREAM: the stream's id */
 } ls_mode;
-/* The mode of a kind, and for LS_MODE_AUTOCAST of a device type, that is in force. Not for LS_MODE_STREAM: see
- * ls_stream_current. */
+/* The mode of a kind, and for LS_MODE_AUTOCAST of a device type, that is in force. Not for LS_MODE_STREAM, see
+ * ls_stream_current, and LS_MODE_ANOMALY. */
 LS_API ls_mode ls_mode_get(int32_t kind, int32_t device_type) LS_NOEXCEPT;
 /* Sets a mode. ls_mode_pop restores what was in force before, on the same thread, innermost first. From the first
  * stream other than a default one, every operator records the streams that use its operands (ls_stream_record). */
@@ -155,6 +162,15 @@ LS_API uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) LS_NOEXCEPT;
 LS_API ls_error *ls_rng_seed(uint64_t seed) LS_NOEXCEPT;
 LS_API ls_result ls_rng_state(int32_t device) LS_NOEXCEPT; /* uint8 tensor */
 LS_API ls_error *ls_rng_set_state(int32_t device, ls_tensor state) LS_NOEXCEPT;
+/* Makes a generator of a device, with libtorch's default seed. */
+LS_API ls_error *ls_generator_new(int32_t device, ls_generator *out) LS_NOEXCEPT;
+LS_API void ls_generator_free(ls_generator g) LS_NOEXCEPT;
+LS_API ls_error *ls_generator_seed(ls_generator g, uint64_t seed) LS_NOEXCEPT;
+/* Seeds it with a number from the system, *seed. */
+LS_API ls_error *ls_generator_seed_random(ls_generator g, uint64_t *seed) LS_NOEXCEPT;
+LS_API ls_error *ls_generator_current_seed(ls_generator g, uint64_t *seed) LS_NOEXCEPT;
+LS_API ls_result ls_generator_state(ls_generator g) LS_NOEXCEPT; /* uint8 tensor */
+LS_API ls_error *ls_generator_set_state(ls_generator g, ls_tensor state) LS_NOEXCEPT;
 /* Applies to every thread, from its next call on. */
 LS_API ls_error *ls_threads_set(int32_t n) LS_NOEXCEPT;
 LS_API int32_t ls_threads_get(void) LS_NOEXCEPT;
@@ -165,6 +181,10 @@ LS_API ls_error *ls_matmul_precision_set(int32_t precision) LS_NOEXCEPT;
 LS_API int32_t ls_matmul_precision_get(void) LS_NOEXCEPT;
 LS_API ls_error *ls_default_dtype_set(int32_t dtype) LS_NOEXCEPT;
 LS_API int32_t ls_default_dtype_get(void) LS_NOEXCEPT;
+/* The backends of scaled_dot_product_attention, as in at::SDPBackend, that are allowed, in order of priority.
+ * Returns their number, at most cap. */
+LS_API uint64_t ls_sdpa_get(int32_t *backends, uint64_t cap) LS_NOEXCEPT;
+LS_API ls_error *ls_sdpa_set(const int32_t *backends, uint64_t n) LS_NOEXCEPT;
 /* Returns the number of devices of a type that can be used. */
 LS_API int32_t ls_device_count(int32_t device_type) LS_NOEXCEPT;
 LS_API ls_results ls_device_name(int32_t device, ls_value *out, uint64_t out_slots) LS_NOEXCEPT;
