@@ -9,7 +9,8 @@ import (
 )
 
 // The functions below correspond to torch.nn.init. Each fills t in place without recording a gradient, draws the same
-// values as PyTorch under the same seed, and returns t, or a failed tensor.
+// values as PyTorch under the same seed, and returns t, or a failed tensor. Those that draw take a generator to draw from
+// (generator=) in place of that of the device.
 
 func fill(op string, t *tensor.Tensor, f func() *tensor.Tensor) *tensor.Tensor {
 	if bad := unusable(op, t); bad != nil {
@@ -19,6 +20,16 @@ func fill(op string, t *tensor.Tensor, f func() *tensor.Tensor) *tensor.Tensor {
 		return tensor.Failed(err)
 	}
 	return t
+}
+
+// from returns the option with which an operator draws from the last of g that is not nil.
+func from(g []*tensor.Generator) []tensor.Option {
+	for i := len(g) - 1; i >= 0; i-- {
+		if g[i] != nil {
+			return []tensor.Option{g[i]}
+		}
+	}
+	return nil
 }
 
 func finite(op string, named ...any) *tensor.Tensor {
@@ -31,13 +42,13 @@ func finite(op string, named ...any) *tensor.Tensor {
 }
 
 // Uniform_ fills t with samples of the uniform distribution over [low, high). PyTorch: torch.nn.init.uniform_.
-func Uniform_(t *tensor.Tensor, low, high float64) *tensor.Tensor {
-	return fill("Uniform_", t, func() *tensor.Tensor { return t.Uniform_(low, high) })
+func Uniform_(t *tensor.Tensor, low, high float64, g ...*tensor.Generator) *tensor.Tensor {
+	return fill("Uniform_", t, func() *tensor.Tensor { return t.Uniform_(low, high, from(g)...) })
 }
 
 // Normal_ fills t with samples of the normal distribution. PyTorch: torch.nn.init.normal_.
-func Normal_(t *tensor.Tensor, mean, std float64) *tensor.Tensor {
-	return fill("Normal_", t, func() *tensor.Tensor { return t.Normal_(mean, std) })
+func Normal_(t *tensor.Tensor, mean, std float64, g ...*tensor.Generator) *tensor.Tensor {
+	return fill("Normal_", t, func() *tensor.Tensor { return t.Normal_(mean, std, from(g)...) })
 }
 
 // Constant_ sets all elements to v. PyTorch: torch.nn.init.constant_.
@@ -47,7 +58,7 @@ func Constant_(t *tensor.Tensor, v float64) *tensor.Tensor {
 
 // TruncNormal_ fills t with samples of the normal distribution truncated to [low, high]. PyTorch:
 // torch.nn.init.trunc_normal_.
-func TruncNormal_(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
+func TruncNormal_(t *tensor.Tensor, mean, std, low, high float64, g ...*tensor.Generator) *tensor.Tensor {
 	const op = "TruncNormal_"
 	if bad := finite(op, "mean", mean, "std", std, "low", low, "high", high); bad != nil {
 		return bad
@@ -59,22 +70,22 @@ func TruncNormal_(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor
 		return tensor.Tidy(func() *tensor.Tensor {
 			cdf := func(x float64) float64 { return (1 + math.Erf(x/math.Sqrt(2))) / 2 }
 			if cdf((high-mean)/std)-cdf((low-mean)/std) > 0.3 {
-				return rejectNormal(t, mean, std, low, high)
+				return rejectNormal(t, mean, std, low, high, from(g))
 			}
-			return rejectUniform(t, mean, std, low, high)
+			return rejectUniform(t, mean, std, low, high, from(g))
 		})
 	})
 }
 
 // rejectNormal draws from the normal distribution and redraws samples outside [low, high]. It is used where enough
 // samples fall inside.
-func rejectNormal(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
+func rejectNormal(t *tensor.Tensor, mean, std, low, high float64, g []tensor.Option) *tensor.Tensor {
 	// Round the bounds to t's dtype.
 	bounds, err := tensor.Data[float64](tensor.FromSlice([]float64{low, high}, nil, t.DType()).To(tensor.Float64))
 	if err != nil {
 		return tensor.Failed(err)
 	}
-	x := t.Normal_(mean, std)
+	x := t.Normal_(mean, std, g...)
 	for {
 		outside := x.Lt(bounds[0]).LogicalOr(x.Gt(bounds[1]))
 		if some, err := tensor.Item[bool](outside.Any()); err != nil {
@@ -82,7 +93,7 @@ func rejectNormal(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor
 		} else if !some {
 			break
 		}
-		x = tensor.Where(outside, x.EmptyLike().Normal_(mean, std), x)
+		x = tensor.Where(outside, x.EmptyLike().Normal_(mean, std, g...), x)
 	}
 	if x != t {
 		return t.Copy_(x)
@@ -92,13 +103,13 @@ func rejectNormal(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor
 
 // rejectUniform draws uniformly from [low, high] and accepts each sample with a probability proportional to the normal
 // density. It is used where few normal samples would fall inside.
-func rejectUniform(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tensor {
+func rejectUniform(t *tensor.Tensor, mean, std, low, high float64, g []tensor.Option) *tensor.Tensor {
 	peak := (max(low, min(mean, high)) - mean) / std
 	refused := func(candidates *tensor.Tensor) *tensor.Tensor {
 		density := candidates.Sub(mean).Div_(std).Pow_(2).Mul_(-0.5).Sub_(-0.5 * peak * peak)
-		return candidates.EmptyLike().Uniform_(0, 1).Log_().Gt(density)
+		return candidates.EmptyLike().Uniform_(0, 1, g...).Log_().Gt(density)
 	}
-	x := t.Uniform_(low, high)
+	x := t.Uniform_(low, high, g...)
 	pending := refused(t)
 	for {
 		if some, err := tensor.Item[bool](pending.Any()); err != nil {
@@ -106,7 +117,7 @@ func rejectUniform(t *tensor.Tensor, mean, std, low, high float64) *tensor.Tenso
 		} else if !some {
 			break
 		}
-		candidates := t.EmptyLike().Uniform_(low, high)
+		candidates := t.EmptyLike().Uniform_(low, high, g...)
 		x = tensor.Where(pending, candidates, x)
 		pending = tensor.Where(pending, refused(candidates), pending)
 	}
@@ -123,6 +134,7 @@ type kaimingSettings struct {
 	a            float64
 	fanOut       bool
 	nonlinearity string
+	generator    *tensor.Generator
 }
 
 // FanOut preserves the variance of the gradients instead of the variance of the outputs (mode="fan_out").
@@ -134,6 +146,9 @@ func Slope(a float64) InitOption { return func(s *kaimingSettings) { s.a = a } }
 // Nonlinearity names the activation that follows the layer: "leaky_relu" (the default), "relu", "tanh", "sigmoid",
 // "selu" or "linear" (nonlinearity=).
 func Nonlinearity(name string) InitOption { return func(s *kaimingSettings) { s.nonlinearity = name } }
+
+// Generator sets the generator to draw from in place of that of the device (generator=).
+func Generator(g *tensor.Generator) InitOption { return func(s *kaimingSettings) { s.generator = g } }
 
 func gain(s kaimingSettings) (float64, bool) {
 	switch s.nonlinearity {
@@ -170,7 +185,7 @@ func fans(op string, t *tensor.Tensor) (in, out int, bad *tensor.Tensor) {
 	return in, out, nil
 }
 
-func kaimingStd(op string, t *tensor.Tensor, opts []InitOption) (float64, *tensor.Tensor) {
+func kaimingStd(op string, t *tensor.Tensor, opts []InitOption) (float64, *tensor.Generator, *tensor.Tensor) {
 	s := kaimingSettings{nonlinearity: "leaky_relu"}
 	for _, o := range opts {
 		if o != nil {
@@ -179,34 +194,34 @@ func kaimingStd(op string, t *tensor.Tensor, opts []InitOption) (float64, *tenso
 	}
 	g, ok := gain(s)
 	if !ok || math.IsNaN(g) || math.IsInf(g, 0) {
-		return 0, refuse.Tensor(op, tensor.ErrArgument, "there is no gain for nonlinearity %q with slope %v", s.nonlinearity, s.a)
+		return 0, nil, refuse.Tensor(op, tensor.ErrArgument, "there is no gain for nonlinearity %q with slope %v", s.nonlinearity, s.a)
 	}
 	in, out, bad := fans(op, t)
 	if s.fanOut {
 		in = out
 	}
-	return g / math.Sqrt(float64(in)), bad
+	return g / math.Sqrt(float64(in)), s.generator, bad
 }
 
 // KaimingUniform_ fills t with samples of a uniform distribution with the variance gain²/fan of He et al. 2015.
-// Options: FanOut, Slope, Nonlinearity. PyTorch: torch.nn.init.kaiming_uniform_.
+// Options: FanOut, Slope, Nonlinearity, Generator. PyTorch: torch.nn.init.kaiming_uniform_.
 func KaimingUniform_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
-	std, bad := kaimingStd("KaimingUniform_", t, opts)
+	std, g, bad := kaimingStd("KaimingUniform_", t, opts)
 	if bad != nil {
 		return bad
 	}
 	bound := math.Sqrt(3.0) * std
-	return Uniform_(t, -bound, bound)
+	return Uniform_(t, -bound, bound, g)
 }
 
 // KaimingNormal_ fills t with samples of the normal distribution with the variance gain²/fan of He et al. 2015.
-// Options: FanOut, Slope, Nonlinearity. PyTorch: torch.nn.init.kaiming_normal_.
+// Options: FanOut, Slope, Nonlinearity, Generator. PyTorch: torch.nn.init.kaiming_normal_.
 func KaimingNormal_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
-	std, bad := kaimingStd("KaimingNormal_", t, opts)
+	std, g, bad := kaimingStd("KaimingNormal_", t, opts)
 	if bad != nil {
 		return bad
 	}
-	return Normal_(t, 0, std)
+	return Normal_(t, 0, std, g)
 }
 
 func xavierStd(op string, t *tensor.Tensor, gain float64) (float64, *tensor.Tensor) {
@@ -219,28 +234,28 @@ func xavierStd(op string, t *tensor.Tensor, gain float64) (float64, *tensor.Tens
 
 // XavierUniform_ fills t with samples of a uniform distribution with the variance gain²·2/(in+out) of Glorot and Bengio
 // 2010; gain is usually 1. PyTorch: torch.nn.init.xavier_uniform_.
-func XavierUniform_(t *tensor.Tensor, gain float64) *tensor.Tensor {
+func XavierUniform_(t *tensor.Tensor, gain float64, g ...*tensor.Generator) *tensor.Tensor {
 	std, bad := xavierStd("XavierUniform_", t, gain)
 	if bad != nil {
 		return bad
 	}
 	bound := math.Sqrt(3.0) * std
-	return Uniform_(t, -bound, bound)
+	return Uniform_(t, -bound, bound, g...)
 }
 
 // XavierNormal_ fills t with samples of the normal distribution with the variance gain²·2/(in+out) of Glorot and Bengio
 // 2010. PyTorch: torch.nn.init.xavier_normal_.
-func XavierNormal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
+func XavierNormal_(t *tensor.Tensor, gain float64, g ...*tensor.Generator) *tensor.Tensor {
 	std, bad := xavierStd("XavierNormal_", t, gain)
 	if bad != nil {
 		return bad
 	}
-	return Normal_(t, 0, std)
+	return Normal_(t, 0, std, g...)
 }
 
 // Orthogonal_ fills t with gain times an orthogonal matrix; a t with more than 2 dimensions is treated as a matrix of
 // its first dimension by the rest. PyTorch: torch.nn.init.orthogonal_.
-func Orthogonal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
+func Orthogonal_(t *tensor.Tensor, gain float64, g ...*tensor.Generator) *tensor.Tensor {
 	const op = "Orthogonal_"
 	if bad := finite(op, "gain", gain); bad != nil {
 		return bad
@@ -252,7 +267,7 @@ func Orthogonal_(t *tensor.Tensor, gain float64) *tensor.Tensor {
 		return tensor.Tidy(func() *tensor.Tensor {
 			rows := t.Size(0)
 			cols := t.Numel() / rows
-			flat := t.NewEmpty([]int{rows, cols}).Normal_(0, 1)
+			flat := t.NewEmpty([]int{rows, cols}).Normal_(0, 1, from(g)...)
 			if rows < cols {
 				flat = flat.T()
 			}
@@ -327,8 +342,9 @@ func Dirac_(t *tensor.Tensor, groups int) *tensor.Tensor {
 }
 
 // Sparse_ fills a matrix with samples of the normal distribution with mean 0, and sets a part of each column, chosen at
-// random and rounded up, to 0 (Martens 2010). PyTorch: torch.nn.init.sparse_, whose default of std is 0.01.
-func Sparse_(t *tensor.Tensor, sparsity, std float64) *tensor.Tensor {
+// random and rounded up, to 0 (Martens 2010). The generator draws the samples, and that of the CPU the zeros, as in PyTorch.
+// PyTorch: torch.nn.init.sparse_, whose default of std is 0.01.
+func Sparse_(t *tensor.Tensor, sparsity, std float64, g ...*tensor.Generator) *tensor.Tensor {
 	const op = "Sparse_"
 	if bad := unusable(op, t); bad != nil {
 		return bad
@@ -340,7 +356,7 @@ func Sparse_(t *tensor.Tensor, sparsity, std float64) *tensor.Tensor {
 	zeros := int(math.Ceil(sparsity * float64(rows)))
 	return fill(op, t, func() *tensor.Tensor {
 		return tensor.Tidy(func() *tensor.Tensor {
-			y := t.Normal_(0, std)
+			y := t.Normal_(0, std, from(g)...)
 			for c := range cols {
 				chosen := tensor.RandPerm(rows, tensor.CPU).Narrow(0, 0, zeros).To(t.Device())
 				if err := t.Detach().Select(1, c).IndexFill_(0, chosen, 0).Err(); err != nil {

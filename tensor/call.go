@@ -51,6 +51,9 @@ const (
 	kindString
 	kindDType
 	kindDevice
+	kindGenerator
+	kindLayout
+	kindMemoryFormat
 )
 
 func (o *op) find() (cshim.Op, error) {
@@ -71,7 +74,7 @@ func (o *op) find() (cshim.Op, error) {
 type optKey uint16
 
 // Option is a keyword argument of an operator: tensor.Dim(1), tensor.KeepDim(true), a DType, a Device, a
-// Reduction. An operator returns an error for an option that it does not have.
+// Reduction, a Layout, a MemoryFormat, a *Generator. An operator returns an error for an option that it does not have.
 type Option interface{ option() optKey }
 
 type kwarg struct {
@@ -79,10 +82,13 @@ type kwarg struct {
 	val any
 }
 
-func (k kwarg) option() optKey     { return k.key }
-func (d DType) option() optKey     { return keyDType }
-func (d Device) option() optKey    { return keyDevice }
-func (r Reduction) option() optKey { return keyReduction }
+func (k kwarg) option() optKey        { return k.key }
+func (d DType) option() optKey        { return keyDType }
+func (d Device) option() optKey       { return keyDevice }
+func (r Reduction) option() optKey    { return keyReduction }
+func (l Layout) option() optKey       { return keyLayout }
+func (f MemoryFormat) option() optKey { return keyMemoryFormat }
+func (g *Generator) option() optKey   { return keyGenerator }
 
 func optionName(o Option) string {
 	if o == nil {
@@ -113,6 +119,7 @@ type call struct {
 	ins     [6]*Tensor // pinned
 	moreIns []*Tensor
 	objects []*ScriptObject // pinned
+	drawn   *Generator      // pinned
 	buf     [24]cshim.Value
 	big     []cshim.Value // used instead of buf when that is full
 }
@@ -206,6 +213,9 @@ func (c *call) letGo() {
 	}
 	for _, o := range c.objects {
 		o.drop()
+	}
+	if c.drawn != nil {
+		c.drawn.drop()
 	}
 }
 
@@ -345,6 +355,29 @@ func (c *call) device(_ int, d Device) {
 		return
 	}
 	c.put(cshim.Value{Tag: cshim.TagDevice, Bits: uint64(d.word())})
+}
+
+// enum encodes a value below n.
+func (c *call) enum(what string, v, n int) {
+	if v < 0 || v >= n {
+		c.refuse(ErrArgument, "%s %d does not exist", what, v)
+		return
+	}
+	c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(v)})
+}
+
+// generator encodes a generator; nil stands for the device's own.
+func (c *call) generator(g *Generator) {
+	if g == nil || c.fail != nil {
+		c.put(cshim.Value{Tag: cshim.TagNone})
+		return
+	}
+	if err := g.acquire(c.op.goName); err != nil {
+		c.fail = failed(err)
+		return
+	}
+	c.drawn = g
+	c.put(cshim.Value{Tag: cshim.TagGenerator, Bits: uint64(g.h)})
 }
 
 // number encodes a Go number and keeps its kind: in type promotion libtorch distinguishes int, float and
@@ -493,6 +526,21 @@ func (c *call) option(i int, opts []Option, lit any) {
 		case Reduction:
 			if spec.key == keyReduction {
 				c.reduction(i, o)
+				return
+			}
+		case Layout:
+			if spec.key == keyLayout {
+				c.enum("layout", int(o), len(layoutNames))
+				return
+			}
+		case MemoryFormat:
+			if spec.key == keyMemoryFormat {
+				c.enum("memory format", int(o), len(memoryFormats))
+				return
+			}
+		case *Generator:
+			if spec.key == keyGenerator {
+				c.generator(o)
 				return
 			}
 		case kwarg:
@@ -809,7 +857,7 @@ var (
 
 // Call runs an operator of libtorch's dispatcher by its full name, "aten::add.Tensor", including those of
 // loaded extensions. Arguments are in the schema's order: *Tensor (nil for None), []*Tensor, int, []int,
-// float64 and other numbers, []float64, bool, []bool, string, DType, Device, *ScriptObject, nil for None, and
+// float64 and other numbers, []float64, bool, []bool, string, DType, Device, Layout, MemoryFormat, *Generator, *ScriptObject, nil for None, and
 // [Default] for an argument's default. Trailing arguments with defaults can be left out. Each result is a *Tensor
 // (nil if the operator returned none), []*Tensor, int, float64, bool, complex128, string, []int, []float64, []bool,
 // Device, *ScriptObject or nil. An operator that writes to an argument returns a second handle to it.
@@ -926,6 +974,16 @@ func (c *call) any(i int, v any) {
 		c.reduction(i, v)
 	case Device:
 		c.device(i, v)
+	case Layout:
+		c.enum("layout", int(v), len(layoutNames))
+	case MemoryFormat:
+		c.enum("memory format", int(v), len(memoryFormats))
+	case *Generator:
+		if c.drawn != nil {
+			c.refuse(ErrArgument, "argument %d: an operator has one generator", i)
+			return
+		}
+		c.generator(v)
 	default:
 		first, second, n := encodeNumber(v)
 		if n == 0 {

@@ -315,6 +315,23 @@ func hostileTargets(t *testing.T) []hostileTarget {
 			return adamStep(handle.Adam{LR: lr, Eps: lr, AMSGrad: on}, []*Tensor{p}, []*Tensor{q}, []*Tensor{q}, []*Tensor{q}, []*Tensor{Zeros(nil)})
 		}},
 
+		"ForkRNG":   {func(d []Device, x *Tensor) error { return ForkRNG(func() error { return x.Err() }, d...) }},
+		"RNGStates": {RNGStates}, "SetRNGStates": {SetRNGStates},
+		"NewGenerator":       {func(d Device) error { g := NewGenerator(d); defer g.Release(); return g.Err() }},
+		"Generator.SetState": {func(x *Tensor, d Device) error { g := NewGenerator(d); defer g.Release(); return g.SetState(x) }, (*Generator).SetState},
+		"Generator.Err":      {(*Generator).Err}, "Generator.Device": {(*Generator).Device}, "Generator.Seed": {(*Generator).Seed},
+		"Generator.InitialSeed": {(*Generator).InitialSeed}, "Generator.State": {(*Generator).State},
+		"Generator.Release":    {func(g *Generator) { g.Release(); g.Release() }},
+		"Generator.ManualSeed": {func(g *Generator, seed uint64) error { return g.ManualSeed(seed).Err() }},
+		"Layout.String":        {Layout.String}, "MemoryFormat.String": {MemoryFormat.String},
+		"Generator.Clone": {func(seed uint64) error {
+			g := NewGenerator().ManualSeed(seed)
+			c := g.Clone()
+			g.Release()
+			defer c.Release()
+			_, err := c.Seed()
+			return errors.Join(err, c.State().Err(), g.Clone().Err())
+		}},
 		"withAnomaly": {func(on bool, x *Tensor) error {
 			return withAnomaly(on, func() error { return x.Exp().Sum().Backward() })
 		}},
@@ -556,7 +573,7 @@ func (h *hostile) option() Option {
 	case 2:
 		return h.device()
 	case 3:
-		return Reduction(h.rng.IntN(5) - 1)
+		return pick[Option](h, Reduction(h.rng.IntN(5)-1), Layout(h.rng.IntN(9)-1), MemoryFormat(h.rng.IntN(6)-1), &Generator{}, (*Generator)(nil))
 	}
 	return h.named(pick(h, optionNames...))
 }
@@ -599,6 +616,8 @@ func (h *hostile) value(t reflect.Type) reflect.Value {
 		v = h.dtype()
 	case reflect.TypeFor[Device]():
 		v = h.device()
+	case reflect.TypeFor[*Generator]():
+		v = pick(h, nil, &Generator{})
 	case reflect.TypeFor[Option]():
 		if o := h.option(); o != nil {
 			v = o

@@ -737,6 +737,7 @@ var optionsByName = map[string]any{
 	"padding_side":        PaddingSide,
 	"padding_value":       PaddingValue,
 	"per_sample_weights":  PerSampleWeights,
+	"pin_memory":          PinMemory,
 	"pivot":               Pivot,
 	"pos_weight":          PosWeight,
 	"posinf":              Posinf,

@@ -105,12 +105,12 @@ func (t *Tensor) PReLU(weight *Tensor) *Tensor {
 	return c.one()
 }
 
-var opRReLU = op{name: "aten::rrelu", overload: "", goName: "RReLU", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"lower", kindScalar, keyNone, false}, {"upper", kindScalar, keyNone, false}, {"training", kindBool, keyTraining, false}, {"generator", kindHidden, keyNone, true}}}
+var opRReLU = op{name: "aten::rrelu", overload: "", goName: "RReLU", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"lower", kindScalar, keyNone, false}, {"upper", kindScalar, keyNone, false}, {"training", kindBool, keyTraining, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // RReLU is LeakyReLU with a slope drawn from [lower, upper] when Training is true, else their mean. PyTorch:
 // torch.nn.functional.rrelu.
 //
-// Options: Training.
+// Options: Training, Generator.
 //
 //	aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.3333333333333333, bool training=False, Generator? generator=None) -> Tensor
 func (t *Tensor) RReLU(lower any, upper any, opts ...Option) *Tensor {
@@ -121,15 +121,16 @@ func (t *Tensor) RReLU(lower any, upper any, opts ...Option) *Tensor {
 	c.number(1, lower)
 	c.number(2, upper)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opRReLU_ = op{name: "aten::rrelu_", overload: "", goName: "RReLU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"lower", kindScalar, keyNone, false}, {"upper", kindScalar, keyNone, false}, {"training", kindBool, keyTraining, false}, {"generator", kindHidden, keyNone, true}}}
+var opRReLU_ = op{name: "aten::rrelu_", overload: "", goName: "RReLU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"lower", kindScalar, keyNone, false}, {"upper", kindScalar, keyNone, false}, {"training", kindBool, keyTraining, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // RReLU_ is [Tensor.RReLU] in place: it writes into the receiver and returns it. PyTorch:
 // torch.Tensor.rrelu_.
 //
-// Options: Training.
+// Options: Training, Generator.
 //
 //	aten::rrelu_(Tensor(a!) self, Scalar lower=0.125, Scalar upper=0.3333333333333333, bool training=False, Generator? generator=None) -> Tensor(a!)
 func (t *Tensor) RReLU_(lower any, upper any, opts ...Option) *Tensor {
@@ -140,6 +141,7 @@ func (t *Tensor) RReLU_(lower any, upper any, opts ...Option) *Tensor {
 	c.number(1, lower)
 	c.number(2, upper)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.inPlace(t)
 }
 

@@ -2,12 +2,12 @@
 
 package tensor
 
-var opZeros = op{name: "aten::zeros", overload: "", goName: "Zeros", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opZeros = op{name: "aten::zeros", overload: "", goName: "Zeros", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Zeros returns a tensor of the given size filled with 0. The dtype defaults to the default dtype (float32).
 // PyTorch: torch.zeros.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Zeros(size []int, opts ...Option) *Tensor {
@@ -16,17 +16,18 @@ func Zeros(size []int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.ints(0, size)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opOnes = op{name: "aten::ones", overload: "", goName: "Ones", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opOnes = op{name: "aten::ones", overload: "", goName: "Ones", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Ones returns a tensor of the given size filled with 1. The dtype defaults to the default dtype (float32).
 // PyTorch: torch.ones.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Ones(size []int, opts ...Option) *Tensor {
@@ -35,17 +36,18 @@ func Ones(size []int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.ints(0, size)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opFull = op{name: "aten::full", overload: "", goName: "Full", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"fill_value", kindScalar, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opFull = op{name: "aten::full", overload: "", goName: "Full", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"fill_value", kindScalar, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Full returns a tensor of the given size filled with fillValue. Without a DType option the dtype follows the
 // value: bool, int64, float32 or complex64. PyTorch: torch.full.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Full(size []int, fillValue any, opts ...Option) *Tensor {
@@ -55,16 +57,17 @@ func Full(size []int, fillValue any, opts ...Option) *Tensor {
 	c.ints(0, size)
 	c.number(1, fillValue)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opEmpty = op{name: "aten::empty", overload: "memory_format", goName: "Empty", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}, {"memory_format", kindHidden, keyNone, true}}}
+var opEmpty = op{name: "aten::empty", overload: "memory_format", goName: "Empty", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // Empty returns a tensor of the given size whose contents are undefined. PyTorch: torch.empty.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory, MemoryFormat.
 //
 //	aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func Empty(size []int, opts ...Option) *Tensor {
@@ -73,17 +76,19 @@ func Empty(size []int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.ints(0, size)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opEmptyStrided = op{name: "aten::empty_strided", overload: "", goName: "EmptyStrided", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"stride", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opEmptyStrided = op{name: "aten::empty_strided", overload: "", goName: "EmptyStrided", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"stride", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // EmptyStrided returns a tensor of the given size and strides (both counted in elements) whose contents are
 // undefined. PyTorch: torch.empty_strided.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::empty_strided(SymInt[] size, SymInt[] stride, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func EmptyStrided(size []int, stride []int, opts ...Option) *Tensor {
@@ -93,17 +98,18 @@ func EmptyStrided(size []int, stride []int, opts ...Option) *Tensor {
 	c.ints(0, size)
 	c.ints(1, stride)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opScalarTensor = op{name: "aten::scalar_tensor", overload: "", goName: "ScalarTensor", inPlace: false, args: []argSpec{{"s", kindScalar, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opScalarTensor = op{name: "aten::scalar_tensor", overload: "", goName: "ScalarTensor", inPlace: false, args: []argSpec{{"s", kindScalar, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // ScalarTensor returns a tensor of shape () that holds s. Without a DType option the dtype is the default
 // dtype (float32). PyTorch: torch.scalar_tensor.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::scalar_tensor(Scalar s, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func ScalarTensor(s any, opts ...Option) *Tensor {
@@ -112,56 +118,61 @@ func ScalarTensor(s any, opts ...Option) *Tensor {
 	c.options(opts)
 	c.number(0, s)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opRand = op{name: "aten::rand", overload: "", goName: "Rand", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opRand = op{name: "aten::rand", overload: "generator", goName: "Rand", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Rand returns a tensor of the given size with values drawn uniformly from [0, 1). PyTorch: torch.rand.
 //
-// Options: DType, Device.
+// Options: Generator, DType, Layout, Device, PinMemory.
 //
-//	aten::rand(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+//	aten::rand.generator(SymInt[] size, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Rand(size []int, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRand)
 	c.options(opts)
 	c.ints(0, size)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opRandn = op{name: "aten::randn", overload: "", goName: "Randn", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opRandn = op{name: "aten::randn", overload: "generator", goName: "Randn", inPlace: false, args: []argSpec{{"size", kindInts, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Randn returns a tensor of the given size with values drawn from the standard normal distribution. PyTorch:
 // torch.randn.
 //
-// Options: DType, Device.
+// Options: Generator, DType, Layout, Device, PinMemory.
 //
-//	aten::randn(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+//	aten::randn.generator(SymInt[] size, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Randn(size []int, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRandn)
 	c.options(opts)
 	c.ints(0, size)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opRandInt = op{name: "aten::randint", overload: "low", goName: "RandInt", inPlace: false, args: []argSpec{{"low", kindInt, keyNone, false}, {"high", kindInt, keyNone, false}, {"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opRandInt = op{name: "aten::randint", overload: "low_generator", goName: "RandInt", inPlace: false, args: []argSpec{{"low", kindInt, keyNone, false}, {"high", kindInt, keyNone, false}, {"size", kindInts, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // RandInt returns a tensor of the given size with integers drawn uniformly from [low, high). The dtype
 // defaults to int64. PyTorch: torch.randint.
 //
-// Options: DType, Device.
+// Options: Generator, DType, Layout, Device, PinMemory.
 //
-//	aten::randint.low(SymInt low, SymInt high, SymInt[] size, *, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+//	aten::randint.low_generator(SymInt low, SymInt high, SymInt[] size, *, Generator? generator, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func RandInt(low int, high int, size []int, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRandInt)
@@ -170,36 +181,40 @@ func RandInt(low int, high int, size []int, opts ...Option) *Tensor {
 	c.int(1, high)
 	c.ints(2, size)
 	c.option(3, opts, nil)
-	c.skip()
+	c.option(4, opts, nil)
 	c.option(5, opts, nil)
+	c.option(6, opts, nil)
+	c.option(7, opts, nil)
 	return c.one()
 }
 
-var opRandPerm = op{name: "aten::randperm", overload: "", goName: "RandPerm", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opRandPerm = op{name: "aten::randperm", overload: "generator", goName: "RandPerm", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // RandPerm returns a random permutation of 0 to n-1, shape (n), int64 by default. PyTorch: torch.randperm.
 //
-// Options: DType, Device.
+// Options: Generator, DType, Layout, Device, PinMemory.
 //
-//	aten::randperm(SymInt n, *, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+//	aten::randperm.generator(SymInt n, *, Generator? generator, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func RandPerm(n int, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRandPerm)
 	c.options(opts)
 	c.int(0, n)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opArange = op{name: "aten::arange", overload: "start_step", goName: "Arange", inPlace: false, args: []argSpec{{"start", kindScalar, keyNone, false}, {"end", kindScalar, keyNone, false}, {"step", kindScalar, keyStep, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opArange = op{name: "aten::arange", overload: "start_step", goName: "Arange", inPlace: false, args: []argSpec{{"start", kindScalar, keyNone, false}, {"end", kindScalar, keyNone, false}, {"step", kindScalar, keyStep, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Arange returns the values from start up to but not including end, Step apart (1 by default), shape
 // (ceil((end-start)/step)). The dtype is int64 when all the numbers are integers, else float32. PyTorch:
 // torch.arange.
 //
-// Options: Step, DType, Device.
+// Options: Step, DType, Layout, Device, PinMemory.
 //
 //	aten::arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Arange(start any, end any, opts ...Option) *Tensor {
@@ -210,17 +225,18 @@ func Arange(start any, end any, opts ...Option) *Tensor {
 	c.number(1, end)
 	c.option(2, opts, nil)
 	c.option(3, opts, nil)
-	c.skip()
+	c.option(4, opts, nil)
 	c.option(5, opts, nil)
+	c.option(6, opts, nil)
 	return c.one()
 }
 
-var opLinspace = op{name: "aten::linspace", overload: "", goName: "Linspace", inPlace: false, args: []argSpec{{"start", kindScalar, keyNone, false}, {"end", kindScalar, keyNone, false}, {"steps", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opLinspace = op{name: "aten::linspace", overload: "", goName: "Linspace", inPlace: false, args: []argSpec{{"start", kindScalar, keyNone, false}, {"end", kindScalar, keyNone, false}, {"steps", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Linspace returns steps values spaced evenly from start to end, both included, shape (steps). PyTorch:
 // torch.linspace.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::linspace(Scalar start, Scalar end, int steps, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Linspace(start any, end any, steps int, opts ...Option) *Tensor {
@@ -231,17 +247,18 @@ func Linspace(start any, end any, steps int, opts ...Option) *Tensor {
 	c.number(1, end)
 	c.int(2, steps)
 	c.option(3, opts, nil)
-	c.skip()
+	c.option(4, opts, nil)
 	c.option(5, opts, nil)
+	c.option(6, opts, nil)
 	return c.one()
 }
 
-var opLogspace = op{name: "aten::logspace", overload: "", goName: "Logspace", inPlace: false, args: []argSpec{{"start", kindScalar, keyNone, false}, {"end", kindScalar, keyNone, false}, {"steps", kindInt, keyNone, false}, {"base", kindFloat, keyBase, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opLogspace = op{name: "aten::logspace", overload: "", goName: "Logspace", inPlace: false, args: []argSpec{{"start", kindScalar, keyNone, false}, {"end", kindScalar, keyNone, false}, {"steps", kindInt, keyNone, false}, {"base", kindFloat, keyBase, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Logspace returns steps values spaced evenly on a logarithmic scale, from base^start to base^end, shape
 // (steps). The option Base is 10 by default. PyTorch: torch.logspace.
 //
-// Options: Base, DType, Device.
+// Options: Base, DType, Layout, Device, PinMemory.
 //
 //	aten::logspace(Scalar start, Scalar end, int steps, float base=10.0, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Logspace(start any, end any, steps int, opts ...Option) *Tensor {
@@ -253,16 +270,17 @@ func Logspace(start any, end any, steps int, opts ...Option) *Tensor {
 	c.int(2, steps)
 	c.option(3, opts, nil)
 	c.option(4, opts, nil)
-	c.skip()
+	c.option(5, opts, nil)
 	c.option(6, opts, nil)
+	c.option(7, opts, nil)
 	return c.one()
 }
 
-var opEye = op{name: "aten::eye", overload: "", goName: "Eye", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opEye = op{name: "aten::eye", overload: "", goName: "Eye", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Eye returns the identity matrix, shape (n, n). PyTorch: torch.eye.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::eye(SymInt n, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Eye(n int, opts ...Option) *Tensor {
@@ -271,16 +289,17 @@ func Eye(n int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.int(0, n)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opEyeM = op{name: "aten::eye", overload: "m", goName: "EyeM", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"m", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opEyeM = op{name: "aten::eye", overload: "m", goName: "EyeM", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"m", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // EyeM returns a matrix of shape (n, m) with ones on the diagonal and zeros elsewhere. PyTorch: torch.eye.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::eye.m(SymInt n, SymInt m, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func EyeM(n int, m int, opts ...Option) *Tensor {
@@ -290,17 +309,18 @@ func EyeM(n int, m int, opts ...Option) *Tensor {
 	c.int(0, n)
 	c.int(1, m)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opZerosLike = op{name: "aten::zeros_like", overload: "", goName: "ZerosLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}, {"memory_format", kindHidden, keyNone, true}}}
+var opZerosLike = op{name: "aten::zeros_like", overload: "", goName: "ZerosLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // ZerosLike returns zeros of x's shape, and of its dtype and device unless options say otherwise. PyTorch:
 // torch.zeros_like.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory, MemoryFormat.
 //
 //	aten::zeros_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (t *Tensor) ZerosLike(opts ...Option) *Tensor {
@@ -309,17 +329,19 @@ func (t *Tensor) ZerosLike(opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opOnesLike = op{name: "aten::ones_like", overload: "", goName: "OnesLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}, {"memory_format", kindHidden, keyNone, true}}}
+var opOnesLike = op{name: "aten::ones_like", overload: "", goName: "OnesLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // OnesLike returns ones of x's shape, and of its dtype and device unless options say otherwise. PyTorch:
 // torch.ones_like.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory, MemoryFormat.
 //
 //	aten::ones_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (t *Tensor) OnesLike(opts ...Option) *Tensor {
@@ -328,17 +350,19 @@ func (t *Tensor) OnesLike(opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opFullLike = op{name: "aten::full_like", overload: "", goName: "FullLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"fill_value", kindScalar, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}, {"memory_format", kindHidden, keyNone, true}}}
+var opFullLike = op{name: "aten::full_like", overload: "", goName: "FullLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"fill_value", kindScalar, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // FullLike returns a tensor of x's shape filled with fillValue, of x's dtype and device unless options say
 // otherwise. PyTorch: torch.full_like.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory, MemoryFormat.
 //
 //	aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (t *Tensor) FullLike(fillValue any, opts ...Option) *Tensor {
@@ -348,17 +372,19 @@ func (t *Tensor) FullLike(fillValue any, opts ...Option) *Tensor {
 	c.tensor(0, t)
 	c.number(1, fillValue)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
+	c.option(6, opts, nil)
 	return c.one()
 }
 
-var opEmptyLike = op{name: "aten::empty_like", overload: "", goName: "EmptyLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}, {"memory_format", kindHidden, keyNone, true}}}
+var opEmptyLike = op{name: "aten::empty_like", overload: "", goName: "EmptyLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // EmptyLike returns a tensor of x's shape whose contents are undefined, of x's dtype and device unless
 // options say otherwise. PyTorch: torch.empty_like.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory, MemoryFormat.
 //
 //	aten::empty_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (t *Tensor) EmptyLike(opts ...Option) *Tensor {
@@ -367,57 +393,65 @@ func (t *Tensor) EmptyLike(opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opRandLike = op{name: "aten::rand_like", overload: "", goName: "RandLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}, {"memory_format", kindHidden, keyNone, true}}}
+var opRandLike = op{name: "aten::rand_like", overload: "generator", goName: "RandLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // RandLike returns a tensor of x's shape with values drawn uniformly from [0, 1). The dtype must be a
 // floating one. PyTorch: torch.rand_like.
 //
-// Options: DType, Device.
+// Options: Generator, DType, Layout, Device, PinMemory, MemoryFormat.
 //
-//	aten::rand_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+//	aten::rand_like.generator(Tensor self, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (t *Tensor) RandLike(opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRandLike)
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
+	c.option(6, opts, nil)
 	return c.one()
 }
 
-var opRandnLike = op{name: "aten::randn_like", overload: "", goName: "RandnLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}, {"memory_format", kindHidden, keyNone, true}}}
+var opRandnLike = op{name: "aten::randn_like", overload: "generator", goName: "RandnLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // RandnLike returns a tensor of x's shape with values drawn from the standard normal distribution. The dtype
 // must be a floating or complex one. PyTorch: torch.randn_like.
 //
-// Options: DType, Device.
+// Options: Generator, DType, Layout, Device, PinMemory, MemoryFormat.
 //
-//	aten::randn_like(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+//	aten::randn_like.generator(Tensor self, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (t *Tensor) RandnLike(opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRandnLike)
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
+	c.option(6, opts, nil)
 	return c.one()
 }
 
-var opRandIntLike = op{name: "aten::randint_like", overload: "low_dtype", goName: "RandIntLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"low", kindInt, keyNone, false}, {"high", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}, {"memory_format", kindHidden, keyNone, true}}}
+var opRandIntLike = op{name: "aten::randint_like", overload: "low_generator_dtype", goName: "RandIntLike", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"low", kindInt, keyNone, false}, {"high", kindInt, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // RandIntLike returns a tensor of x's shape and dtype with integers drawn uniformly from [low, high).
 // PyTorch: torch.randint_like.
 //
-// Options: DType, Device.
+// Options: Generator, DType, Layout, Device, PinMemory, MemoryFormat.
 //
-//	aten::randint_like.low_dtype(Tensor self, SymInt low, SymInt high, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
+//	aten::randint_like.low_generator_dtype(Tensor self, SymInt low, SymInt high, *, Generator? generator, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor
 func (t *Tensor) RandIntLike(low int, high int, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRandIntLike)
@@ -426,17 +460,20 @@ func (t *Tensor) RandIntLike(low int, high int, opts ...Option) *Tensor {
 	c.int(1, low)
 	c.int(2, high)
 	c.option(3, opts, nil)
-	c.skip()
+	c.option(4, opts, nil)
 	c.option(5, opts, nil)
+	c.option(6, opts, nil)
+	c.option(7, opts, nil)
+	c.option(8, opts, nil)
 	return c.one()
 }
 
-var opNewZeros = op{name: "aten::new_zeros", overload: "", goName: "NewZeros", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opNewZeros = op{name: "aten::new_zeros", overload: "", goName: "NewZeros", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // NewZeros returns zeros of the given size, with x's dtype and device unless options say otherwise. PyTorch:
 // torch.Tensor.new_zeros.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::new_zeros(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (t *Tensor) NewZeros(size []int, opts ...Option) *Tensor {
@@ -446,17 +483,18 @@ func (t *Tensor) NewZeros(size []int, opts ...Option) *Tensor {
 	c.tensor(0, t)
 	c.ints(1, size)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opNewOnes = op{name: "aten::new_ones", overload: "", goName: "NewOnes", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opNewOnes = op{name: "aten::new_ones", overload: "", goName: "NewOnes", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // NewOnes returns ones of the given size, with x's dtype and device unless options say otherwise. PyTorch:
 // torch.Tensor.new_ones.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::new_ones(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (t *Tensor) NewOnes(size []int, opts ...Option) *Tensor {
@@ -466,17 +504,18 @@ func (t *Tensor) NewOnes(size []int, opts ...Option) *Tensor {
 	c.tensor(0, t)
 	c.ints(1, size)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opNewFull = op{name: "aten::new_full", overload: "", goName: "NewFull", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"fill_value", kindScalar, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opNewFull = op{name: "aten::new_full", overload: "", goName: "NewFull", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"fill_value", kindScalar, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // NewFull returns a tensor of the given size filled with fillValue, with x's dtype and device unless options
 // say otherwise. PyTorch: torch.Tensor.new_full.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (t *Tensor) NewFull(size []int, fillValue any, opts ...Option) *Tensor {
@@ -487,17 +526,18 @@ func (t *Tensor) NewFull(size []int, fillValue any, opts ...Option) *Tensor {
 	c.ints(1, size)
 	c.number(2, fillValue)
 	c.option(3, opts, nil)
-	c.skip()
+	c.option(4, opts, nil)
 	c.option(5, opts, nil)
+	c.option(6, opts, nil)
 	return c.one()
 }
 
-var opNewEmpty = op{name: "aten::new_empty", overload: "", goName: "NewEmpty", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opNewEmpty = op{name: "aten::new_empty", overload: "", goName: "NewEmpty", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"size", kindInts, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // NewEmpty returns a tensor of the given size whose contents are undefined, with x's dtype and device unless
 // options say otherwise. PyTorch: torch.Tensor.new_empty.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::new_empty(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func (t *Tensor) NewEmpty(size []int, opts ...Option) *Tensor {
@@ -507,17 +547,18 @@ func (t *Tensor) NewEmpty(size []int, opts ...Option) *Tensor {
 	c.tensor(0, t)
 	c.ints(1, size)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opTrilIndices = op{name: "aten::tril_indices", overload: "", goName: "TrilIndices", inPlace: false, args: []argSpec{{"row", kindInt, keyNone, false}, {"col", kindInt, keyNone, false}, {"offset", kindInt, keyOffset, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opTrilIndices = op{name: "aten::tril_indices", overload: "", goName: "TrilIndices", inPlace: false, args: []argSpec{{"row", kindInt, keyNone, false}, {"col", kindInt, keyNone, false}, {"offset", kindInt, keyOffset, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // TrilIndices returns the row and column indices of the lower triangle of a row x col matrix, shape (2, n),
 // int64 by default. Offset moves the diagonal. PyTorch: torch.tril_indices.
 //
-// Options: Offset, DType, Device.
+// Options: Offset, DType, Layout, Device, PinMemory.
 //
 //	aten::tril_indices(int row, int col, int offset=0, *, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func TrilIndices(row int, col int, opts ...Option) *Tensor {
@@ -528,17 +569,18 @@ func TrilIndices(row int, col int, opts ...Option) *Tensor {
 	c.int(1, col)
 	c.option(2, opts, nil)
 	c.option(3, opts, nil)
-	c.skip()
+	c.option(4, opts, nil)
 	c.option(5, opts, nil)
+	c.option(6, opts, nil)
 	return c.one()
 }
 
-var opTriuIndices = op{name: "aten::triu_indices", overload: "", goName: "TriuIndices", inPlace: false, args: []argSpec{{"row", kindInt, keyNone, false}, {"col", kindInt, keyNone, false}, {"offset", kindInt, keyOffset, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opTriuIndices = op{name: "aten::triu_indices", overload: "", goName: "TriuIndices", inPlace: false, args: []argSpec{{"row", kindInt, keyNone, false}, {"col", kindInt, keyNone, false}, {"offset", kindInt, keyOffset, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // TriuIndices returns the row and column indices of the upper triangle of a row x col matrix, shape (2, n),
 // int64 by default. Offset moves the diagonal. PyTorch: torch.triu_indices.
 //
-// Options: Offset, DType, Device.
+// Options: Offset, DType, Layout, Device, PinMemory.
 //
 //	aten::triu_indices(int row, int col, int offset=0, *, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func TriuIndices(row int, col int, opts ...Option) *Tensor {
@@ -549,8 +591,9 @@ func TriuIndices(row int, col int, opts ...Option) *Tensor {
 	c.int(1, col)
 	c.option(2, opts, nil)
 	c.option(3, opts, nil)
-	c.skip()
+	c.option(4, opts, nil)
 	c.option(5, opts, nil)
+	c.option(6, opts, nil)
 	return c.one()
 }
 
@@ -666,12 +709,12 @@ func (t *Tensor) Vander(opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opBartlettWindow = op{name: "aten::bartlett_window", overload: "", goName: "BartlettWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opBartlettWindow = op{name: "aten::bartlett_window", overload: "", goName: "BartlettWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // BartlettWindow returns the periodic Bartlett (triangular) window, shape (windowLength). PyTorch:
 // torch.bartlett_window.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::bartlett_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func BartlettWindow(windowLength int, opts ...Option) *Tensor {
@@ -680,16 +723,17 @@ func BartlettWindow(windowLength int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.int(0, windowLength)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opBlackmanWindow = op{name: "aten::blackman_window", overload: "", goName: "BlackmanWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opBlackmanWindow = op{name: "aten::blackman_window", overload: "", goName: "BlackmanWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // BlackmanWindow returns the periodic Blackman window, shape (windowLength). PyTorch: torch.blackman_window.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::blackman_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func BlackmanWindow(windowLength int, opts ...Option) *Tensor {
@@ -698,16 +742,17 @@ func BlackmanWindow(windowLength int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.int(0, windowLength)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opHammingWindow = op{name: "aten::hamming_window", overload: "", goName: "HammingWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opHammingWindow = op{name: "aten::hamming_window", overload: "", goName: "HammingWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // HammingWindow returns the periodic Hamming window, shape (windowLength). PyTorch: torch.hamming_window.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::hamming_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func HammingWindow(windowLength int, opts ...Option) *Tensor {
@@ -716,16 +761,17 @@ func HammingWindow(windowLength int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.int(0, windowLength)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opHannWindow = op{name: "aten::hann_window", overload: "", goName: "HannWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opHannWindow = op{name: "aten::hann_window", overload: "", goName: "HannWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // HannWindow returns the periodic Hann window, shape (windowLength). PyTorch: torch.hann_window.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::hann_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func HannWindow(windowLength int, opts ...Option) *Tensor {
@@ -734,17 +780,18 @@ func HannWindow(windowLength int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.int(0, windowLength)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }
 
-var opKaiserWindow = op{name: "aten::kaiser_window", overload: "", goName: "KaiserWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opKaiserWindow = op{name: "aten::kaiser_window", overload: "", goName: "KaiserWindow", inPlace: false, args: []argSpec{{"window_length", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // KaiserWindow returns the periodic Kaiser window with beta 12, shape (windowLength). PyTorch:
 // torch.kaiser_window.
 //
-// Options: DType, Device.
+// Options: DType, Layout, Device, PinMemory.
 //
 //	aten::kaiser_window(int window_length, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func KaiserWindow(windowLength int, opts ...Option) *Tensor {
@@ -753,7 +800,8 @@ func KaiserWindow(windowLength int, opts ...Option) *Tensor {
 	c.options(opts)
 	c.int(0, windowLength)
 	c.option(1, opts, nil)
-	c.skip()
+	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	c.option(4, opts, nil)
 	return c.one()
 }

@@ -293,12 +293,12 @@ func (t *Tensor) FFTIFFTShift(opts ...Option) *Tensor {
 	return c.one()
 }
 
-var opFFTFFTFreq = op{name: "aten::fft_fftfreq", overload: "", goName: "FFTFFTFreq", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"d", kindFloat, keyD, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opFFTFFTFreq = op{name: "aten::fft_fftfreq", overload: "", goName: "FFTFFTFreq", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"d", kindFloat, keyD, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // FFTFFTFreq returns the frequencies of a transform of length n with sample spacing D (1 by default).
 // PyTorch: torch.fft.fftfreq.
 //
-// Options: D, DType, Device.
+// Options: D, DType, Layout, Device, PinMemory.
 //
 //	aten::fft_fftfreq(int n, float d=1.0, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func FFTFFTFreq(n int, opts ...Option) *Tensor {
@@ -308,17 +308,18 @@ func FFTFFTFreq(n int, opts ...Option) *Tensor {
 	c.int(0, n)
 	c.option(1, opts, nil)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }
 
-var opFFTRFFTFreq = op{name: "aten::fft_rfftfreq", overload: "", goName: "FFTRFFTFreq", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"d", kindFloat, keyD, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opFFTRFFTFreq = op{name: "aten::fft_rfftfreq", overload: "", goName: "FFTRFFTFreq", inPlace: false, args: []argSpec{{"n", kindInt, keyNone, false}, {"d", kindFloat, keyD, false}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // FFTRFFTFreq returns the nonnegative frequencies of a transform of length n with sample spacing D (1 by
 // default). PyTorch: torch.fft.rfftfreq.
 //
-// Options: D, DType, Device.
+// Options: D, DType, Layout, Device, PinMemory.
 //
 //	aten::fft_rfftfreq(int n, float d=1.0, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func FFTRFFTFreq(n int, opts ...Option) *Tensor {
@@ -328,7 +329,8 @@ func FFTRFFTFreq(n int, opts ...Option) *Tensor {
 	c.int(0, n)
 	c.option(1, opts, nil)
 	c.option(2, opts, nil)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
+	c.option(5, opts, nil)
 	return c.one()
 }

@@ -2,37 +2,45 @@
 
 package tensor
 
-var opBernoulli = op{name: "aten::bernoulli", overload: "", goName: "Bernoulli", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opBernoulli = op{name: "aten::bernoulli", overload: "", goName: "Bernoulli", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Bernoulli draws 0 or 1 for each element, which is the probability of 1. PyTorch: torch.bernoulli.
 //
+// Options: Generator.
+//
 //	aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor
-func (t *Tensor) Bernoulli() *Tensor {
+func (t *Tensor) Bernoulli(opts ...Option) *Tensor {
 	var c call
 	c.begin(&opBernoulli)
+	c.options(opts)
 	c.tensor(0, t)
+	c.option(1, opts, nil)
 	return c.one()
 }
 
-var opBernoulliP = op{name: "aten::bernoulli", overload: "p", goName: "BernoulliP", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opBernoulliP = op{name: "aten::bernoulli", overload: "p", goName: "BernoulliP", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // BernoulliP draws 0 or 1 with probability p of 1, in x's shape and dtype. PyTorch: torch.bernoulli.
 //
+// Options: Generator.
+//
 //	aten::bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor
-func (t *Tensor) BernoulliP(p float64) *Tensor {
+func (t *Tensor) BernoulliP(p float64, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opBernoulliP)
+	c.options(opts)
 	c.tensor(0, t)
 	c.float(1, p)
+	c.option(2, opts, nil)
 	return c.one()
 }
 
-var opBernoulli_ = op{name: "aten::bernoulli_", overload: "float", goName: "Bernoulli_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyP, false}, {"generator", kindHidden, keyNone, true}}}
+var opBernoulli_ = op{name: "aten::bernoulli_", overload: "float", goName: "Bernoulli_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyP, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Bernoulli_ fills x with 0 and 1, with probability P (0.5 by default) of 1. PyTorch:
 // torch.Tensor.bernoulli_.
 //
-// Options: P.
+// Options: P, Generator.
 //
 //	aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)
 func (t *Tensor) Bernoulli_(opts ...Option) *Tensor {
@@ -41,15 +49,16 @@ func (t *Tensor) Bernoulli_(opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
+	c.option(2, opts, nil)
 	return c.inPlace(t)
 }
 
-var opMultinomial = op{name: "aten::multinomial", overload: "", goName: "Multinomial", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"num_samples", kindInt, keyNone, false}, {"replacement", kindBool, keyReplacement, false}, {"generator", kindHidden, keyNone, true}}}
+var opMultinomial = op{name: "aten::multinomial", overload: "", goName: "Multinomial", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"num_samples", kindInt, keyNone, false}, {"replacement", kindBool, keyReplacement, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Multinomial draws numSamples int64 indices from each row of weights (n) or (m, n), with Replacement or
 // without. PyTorch: torch.multinomial.
 //
-// Options: Replacement.
+// Options: Replacement, Generator.
 //
 //	aten::multinomial(Tensor self, SymInt num_samples, bool replacement=False, *, Generator? generator=None) -> Tensor
 func (t *Tensor) Multinomial(numSamples int, opts ...Option) *Tensor {
@@ -59,41 +68,50 @@ func (t *Tensor) Multinomial(numSamples int, opts ...Option) *Tensor {
 	c.tensor(0, t)
 	c.int(1, numSamples)
 	c.option(2, opts, nil)
+	c.option(3, opts, nil)
 	return c.one()
 }
 
-var opPoisson = op{name: "aten::poisson", overload: "", goName: "Poisson", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opPoisson = op{name: "aten::poisson", overload: "", goName: "Poisson", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Poisson draws from the Poisson distribution whose rate is each element. PyTorch: torch.poisson.
 //
+// Options: Generator.
+//
 //	aten::poisson(Tensor self, Generator? generator=None) -> Tensor
-func (t *Tensor) Poisson() *Tensor {
+func (t *Tensor) Poisson(opts ...Option) *Tensor {
 	var c call
 	c.begin(&opPoisson)
+	c.options(opts)
 	c.tensor(0, t)
+	c.option(1, opts, nil)
 	return c.one()
 }
 
-var opBinomial = op{name: "aten::binomial", overload: "", goName: "Binomial", inPlace: false, args: []argSpec{{"count", kindTensor, keyNone, false}, {"prob", kindTensor, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opBinomial = op{name: "aten::binomial", overload: "", goName: "Binomial", inPlace: false, args: []argSpec{{"count", kindTensor, keyNone, false}, {"prob", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Binomial draws from the binomial distribution of x trials with probability prob, both floating and
 // broadcast. PyTorch: torch.binomial.
 //
+// Options: Generator.
+//
 //	aten::binomial(Tensor count, Tensor prob, Generator? generator=None) -> Tensor
-func (t *Tensor) Binomial(prob *Tensor) *Tensor {
+func (t *Tensor) Binomial(prob *Tensor, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opBinomial)
+	c.options(opts)
 	c.tensor(0, t)
 	c.tensor(1, prob)
+	c.option(2, opts, nil)
 	return c.one()
 }
 
-var opNormal = op{name: "aten::normal", overload: "float_float", goName: "Normal", inPlace: false, args: []argSpec{{"mean", kindFloat, keyNone, false}, {"std", kindFloat, keyNone, false}, {"size", kindInts, keyNone, false}, {"generator", kindHidden, keyNone, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindHidden, keyNone, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyNone, true}}}
+var opNormal = op{name: "aten::normal", overload: "float_float", goName: "Normal", inPlace: false, args: []argSpec{{"mean", kindFloat, keyNone, false}, {"std", kindFloat, keyNone, false}, {"size", kindInts, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}, {"dtype", kindDType, keyDType, true}, {"layout", kindLayout, keyLayout, true}, {"device", kindDevice, keyDevice, true}, {"pin_memory", kindBool, keyPinMemory, true}}}
 
 // Normal returns a tensor of the given size drawn from the normal distribution with mean and std. PyTorch:
 // torch.normal.
 //
-// Options: DType, Device.
+// Options: Generator, DType, Layout, Device, PinMemory.
 //
 //	aten::normal.float_float(float mean, float std, SymInt[] size, *, Generator? generator=None, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
 func Normal(mean float64, std float64, size []int, opts ...Option) *Tensor {
@@ -103,61 +121,74 @@ func Normal(mean float64, std float64, size []int, opts ...Option) *Tensor {
 	c.float(0, mean)
 	c.float(1, std)
 	c.ints(2, size)
-	c.skip()
+	c.option(3, opts, nil)
 	c.option(4, opts, nil)
-	c.skip()
+	c.option(5, opts, nil)
 	c.option(6, opts, nil)
+	c.option(7, opts, nil)
 	return c.one()
 }
 
-var opNormalTensor = op{name: "aten::normal", overload: "Tensor_Tensor", goName: "NormalTensor", inPlace: false, args: []argSpec{{"mean", kindTensor, keyNone, false}, {"std", kindTensor, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opNormalTensor = op{name: "aten::normal", overload: "Tensor_Tensor", goName: "NormalTensor", inPlace: false, args: []argSpec{{"mean", kindTensor, keyNone, false}, {"std", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // NormalTensor draws from the normal distributions with means x and standard deviations std, broadcast.
 // PyTorch: torch.normal.
 //
+// Options: Generator.
+//
 //	aten::normal.Tensor_Tensor(Tensor mean, Tensor std, *, Generator? generator=None) -> Tensor
-func (t *Tensor) NormalTensor(std *Tensor) *Tensor {
+func (t *Tensor) NormalTensor(std *Tensor, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opNormalTensor)
+	c.options(opts)
 	c.tensor(0, t)
 	c.tensor(1, std)
+	c.option(2, opts, nil)
 	return c.one()
 }
 
-var opNormal_ = op{name: "aten::normal_", overload: "", goName: "Normal_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mean", kindFloat, keyNone, false}, {"std", kindFloat, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opNormal_ = op{name: "aten::normal_", overload: "", goName: "Normal_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mean", kindFloat, keyNone, false}, {"std", kindFloat, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Normal_ fills x from the normal distribution with mean and std. PyTorch: torch.Tensor.normal_.
 //
+// Options: Generator.
+//
 //	aten::normal_(Tensor(a!) self, float mean=0, float std=1, *, Generator? generator=None) -> Tensor(a!)
-func (t *Tensor) Normal_(mean float64, std float64) *Tensor {
+func (t *Tensor) Normal_(mean float64, std float64, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opNormal_)
+	c.options(opts)
 	c.tensor(0, t)
 	c.float(1, mean)
 	c.float(2, std)
+	c.option(3, opts, nil)
 	return c.inPlace(t)
 }
 
-var opUniform_ = op{name: "aten::uniform_", overload: "", goName: "Uniform_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"from", kindFloat, keyNone, false}, {"to", kindFloat, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opUniform_ = op{name: "aten::uniform_", overload: "", goName: "Uniform_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"from", kindFloat, keyNone, false}, {"to", kindFloat, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Uniform_ fills x uniformly from [from, to). PyTorch: torch.Tensor.uniform_.
 //
+// Options: Generator.
+//
 //	aten::uniform_(Tensor(a!) self, float from=0, float to=1, *, Generator? generator=None) -> Tensor(a!)
-func (t *Tensor) Uniform_(from float64, to float64) *Tensor {
+func (t *Tensor) Uniform_(from float64, to float64, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opUniform_)
+	c.options(opts)
 	c.tensor(0, t)
 	c.float(1, from)
 	c.float(2, to)
+	c.option(3, opts, nil)
 	return c.inPlace(t)
 }
 
-var opExponential_ = op{name: "aten::exponential_", overload: "", goName: "Exponential_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"lambd", kindFloat, keyLambd, false}, {"generator", kindHidden, keyNone, true}}}
+var opExponential_ = op{name: "aten::exponential_", overload: "", goName: "Exponential_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"lambd", kindFloat, keyLambd, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Exponential_ fills x from the exponential distribution with rate Lambd (1 by default). PyTorch:
 // torch.Tensor.exponential_.
 //
-// Options: Lambd.
+// Options: Lambd, Generator.
 //
 //	aten::exponential_(Tensor(a!) self, float lambd=1, *, Generator? generator=None) -> Tensor(a!)
 func (t *Tensor) Exponential_(opts ...Option) *Tensor {
@@ -166,75 +197,96 @@ func (t *Tensor) Exponential_(opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
+	c.option(2, opts, nil)
 	return c.inPlace(t)
 }
 
-var opLogNormal_ = op{name: "aten::log_normal_", overload: "", goName: "LogNormal_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mean", kindFloat, keyNone, false}, {"std", kindFloat, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opLogNormal_ = op{name: "aten::log_normal_", overload: "", goName: "LogNormal_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"mean", kindFloat, keyNone, false}, {"std", kindFloat, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // LogNormal_ fills x with the exponentials of normal numbers with mean and std. PyTorch:
 // torch.Tensor.log_normal_.
 //
+// Options: Generator.
+//
 //	aten::log_normal_(Tensor(a!) self, float mean=1, float std=2, *, Generator? generator=None) -> Tensor(a!)
-func (t *Tensor) LogNormal_(mean float64, std float64) *Tensor {
+func (t *Tensor) LogNormal_(mean float64, std float64, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opLogNormal_)
+	c.options(opts)
 	c.tensor(0, t)
 	c.float(1, mean)
 	c.float(2, std)
+	c.option(3, opts, nil)
 	return c.inPlace(t)
 }
 
-var opCauchy_ = op{name: "aten::cauchy_", overload: "", goName: "Cauchy_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"median", kindFloat, keyNone, false}, {"sigma", kindFloat, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opCauchy_ = op{name: "aten::cauchy_", overload: "", goName: "Cauchy_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"median", kindFloat, keyNone, false}, {"sigma", kindFloat, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Cauchy_ fills x from the Cauchy distribution with the given median and sigma. PyTorch:
 // torch.Tensor.cauchy_.
 //
+// Options: Generator.
+//
 //	aten::cauchy_(Tensor(a!) self, float median=0, float sigma=1, *, Generator? generator=None) -> Tensor(a!)
-func (t *Tensor) Cauchy_(median float64, sigma float64) *Tensor {
+func (t *Tensor) Cauchy_(median float64, sigma float64, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opCauchy_)
+	c.options(opts)
 	c.tensor(0, t)
 	c.float(1, median)
 	c.float(2, sigma)
+	c.option(3, opts, nil)
 	return c.inPlace(t)
 }
 
-var opGeometric_ = op{name: "aten::geometric_", overload: "", goName: "Geometric_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opGeometric_ = op{name: "aten::geometric_", overload: "", goName: "Geometric_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindFloat, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Geometric_ fills x from the geometric distribution with probability p, counting from 1. PyTorch:
 // torch.Tensor.geometric_.
 //
+// Options: Generator.
+//
 //	aten::geometric_(Tensor(a!) self, float p, *, Generator? generator=None) -> Tensor(a!)
-func (t *Tensor) Geometric_(p float64) *Tensor {
+func (t *Tensor) Geometric_(p float64, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opGeometric_)
+	c.options(opts)
 	c.tensor(0, t)
 	c.float(1, p)
+	c.option(2, opts, nil)
 	return c.inPlace(t)
 }
 
-var opRandom_ = op{name: "aten::random_", overload: "", goName: "Random_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opRandom_ = op{name: "aten::random_", overload: "", goName: "Random_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Random_ fills x with integers uniformly over the dtype's range (its exact integers, for a floating dtype).
 // PyTorch: torch.Tensor.random_.
 //
+// Options: Generator.
+//
 //	aten::random_(Tensor(a!) self, *, Generator? generator=None) -> Tensor(a!)
-func (t *Tensor) Random_() *Tensor {
+func (t *Tensor) Random_(opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRandom_)
+	c.options(opts)
 	c.tensor(0, t)
+	c.option(1, opts, nil)
 	return c.inPlace(t)
 }
 
-var opRandomTo_ = op{name: "aten::random_", overload: "to", goName: "RandomTo_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"to", kindInt, keyNone, false}, {"generator", kindHidden, keyNone, true}}}
+var opRandomTo_ = op{name: "aten::random_", overload: "to", goName: "RandomTo_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"to", kindInt, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // RandomTo_ fills x with integers uniformly from [0, to). PyTorch: torch.Tensor.random_.
 //
+// Options: Generator.
+//
 //	aten::random_.to(Tensor(a!) self, int to, *, Generator? generator=None) -> Tensor(a!)
-func (t *Tensor) RandomTo_(to int) *Tensor {
+func (t *Tensor) RandomTo_(to int, opts ...Option) *Tensor {
 	var c call
 	c.begin(&opRandomTo_)
+	c.options(opts)
 	c.tensor(0, t)
 	c.int(1, to)
+	c.option(2, opts, nil)
 	return c.inPlace(t)
 }

@@ -1000,37 +1000,57 @@ func (t *Tensor) AtLeast3D() *Tensor {
 	return c.one()
 }
 
-var opContiguous = op{name: "aten::contiguous", overload: "", goName: "Contiguous", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"memory_format", kindHidden, keyNone, false}}}
+var opContiguous = op{name: "aten::contiguous", overload: "", goName: "Contiguous", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"memory_format", kindMemoryFormat, keyMemoryFormat, false}}}
 
 // Contiguous returns x itself if it is row-major in memory, and a row-major copy otherwise. PyTorch:
 // torch.Tensor.contiguous.
 //
+// Options: MemoryFormat.
+//
 //	aten::contiguous(Tensor(a) self, *, MemoryFormat memory_format=contiguous_format) -> Tensor(a)
-func (t *Tensor) Contiguous() *Tensor {
-	if f := pin1(&opContiguous, t); f != nil {
-		return f
+func (t *Tensor) Contiguous(opts ...Option) *Tensor {
+	if len(opts) == 0 {
+		if f := pin1(&opContiguous, t); f != nil {
+			return f
+		}
+		r := cshim.OpContiguous(t.handle())
+		if r.Err != nil && again(&opContiguous, r.Err) {
+			r = cshim.OpContiguous(t.handle())
+		}
+		return done1(&opContiguous, r, t)
 	}
-	r := cshim.OpContiguous(t.handle())
-	if r.Err != nil && again(&opContiguous, r.Err) {
-		r = cshim.OpContiguous(t.handle())
-	}
-	return done1(&opContiguous, r, t)
+	var c call
+	c.begin(&opContiguous)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	return c.one()
 }
 
-var opClone = op{name: "aten::clone", overload: "", goName: "Clone", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"memory_format", kindHidden, keyNone, true}}}
+var opClone = op{name: "aten::clone", overload: "", goName: "Clone", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"memory_format", kindMemoryFormat, keyMemoryFormat, true}}}
 
 // Clone returns a copy of x. Gradients flow through it. PyTorch: torch.clone.
 //
+// Options: MemoryFormat.
+//
 //	aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor
-func (t *Tensor) Clone() *Tensor {
-	if f := pin1(&opClone, t); f != nil {
-		return f
+func (t *Tensor) Clone(opts ...Option) *Tensor {
+	if len(opts) == 0 {
+		if f := pin1(&opClone, t); f != nil {
+			return f
+		}
+		r := cshim.OpClone(t.handle())
+		if r.Err != nil && again(&opClone, r.Err) {
+			r = cshim.OpClone(t.handle())
+		}
+		return done1(&opClone, r, t)
 	}
-	r := cshim.OpClone(t.handle())
-	if r.Err != nil && again(&opClone, r.Err) {
-		r = cshim.OpClone(t.handle())
-	}
-	return done1(&opClone, r, t)
+	var c call
+	c.begin(&opClone)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	return c.one()
 }
 
 var opDetach = op{name: "aten::detach", overload: "", goName: "Detach", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}

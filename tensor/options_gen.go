@@ -7,6 +7,9 @@ const (
 	keyDType
 	keyDevice
 	keyReduction
+	keyGenerator
+	keyLayout
+	keyMemoryFormat
 	keyUPLO
 	keyAccumulate
 	keyAdjoint
@@ -99,6 +102,7 @@ const (
 	keyPaddingSide
 	keyPaddingValue
 	keyPerSampleWeights
+	keyPinMemory
 	keyPivot
 	keyPosWeight
 	keyPosinf
@@ -140,7 +144,7 @@ const (
 	keyZeroInfinity
 )
 
-var optNames = [...]string{"", "DType", "Device", "Reduction",
+var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Layout", "MemoryFormat",
 	"UPLO",
 	"Accumulate",
 	"Adjoint",
@@ -233,6 +237,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction",
 	"PaddingSide",
 	"PaddingValue",
 	"PerSampleWeights",
+	"PinMemory",
 	"Pivot",
 	"PosWeight",
 	"Posinf",
@@ -549,6 +554,9 @@ func PaddingValue(v float64) Option { return kwarg{keyPaddingValue, v} }
 
 // PerSampleWeights is the keyword argument per_sample_weights= (EmbeddingBag).
 func PerSampleWeights(v *Tensor) Option { return kwarg{keyPerSampleWeights, v} }
+
+// PinMemory is the keyword argument pin_memory= (Zeros, Ones, Full, Empty, EmptyStrided, ScalarTensor, and others).
+func PinMemory(v bool) Option { return kwarg{keyPinMemory, v} }
 
 // Pivot is the keyword argument pivot= (LinalgLU, LinalgLUFactor).
 func Pivot(v bool) Option { return kwarg{keyPivot, v} }

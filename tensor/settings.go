@@ -32,6 +32,78 @@ func SetRNGState(state *Tensor, d ...Device) error {
 	})
 }
 
+// RNGStates returns the states of the random number generators of devices, by default of all [Devices]. PyTorch:
+// torch.get_rng_state with torch.cuda.get_rng_state_all.
+func RNGStates(d ...Device) ([]*Tensor, error) {
+	d, err := devicesOr(d)
+	if err != nil {
+		return nil, err
+	}
+	states := make([]*Tensor, len(d))
+	for i := range d {
+		states[i] = RNGState(d[i])
+		if err := states[i].Err(); err != nil {
+			for _, s := range states[:i] {
+				s.Release()
+			}
+			return nil, err
+		}
+	}
+	return states, nil
+}
+
+// SetRNGStates sets the states of the random number generators of devices, by default of all [Devices], as RNGStates returned
+// them. PyTorch: torch.set_rng_state with torch.cuda.set_rng_state_all.
+func SetRNGStates(states []*Tensor, d ...Device) error {
+	d, err := devicesOr(d)
+	if err != nil {
+		return err
+	}
+	if len(states) != len(d) {
+		return refused("SetRNGStates", ErrArgument, "%d states for %d devices", len(states), len(d))
+	}
+	for i := range d {
+		if err := SetRNGState(states[i], d[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func devicesOr(d []Device) ([]Device, error) {
+	for _, d := range d {
+		if !d.valid() {
+			return nil, refused("RNGStates", ErrArgument, "device %v does not exist", d)
+		}
+	}
+	if len(d) != 0 {
+		return d, nil
+	}
+	return Devices()
+}
+
+// ForkRNG runs f and then gives the random number generators of devices, by default of all [Devices], the states that they
+// had before, also if f panics. It returns f's error. The generators belong to the process: what other goroutines draw
+// meanwhile is drawn again. PyTorch: torch.random.fork_rng.
+func ForkRNG(f func() error, d ...Device) (err error) {
+	if f == nil {
+		return refused("ForkRNG", ErrNil, "a function is needed, got nil")
+	}
+	states, err := RNGStates(d...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if restored := SetRNGStates(states, d...); err == nil {
+			err = restored
+		}
+		for _, s := range states {
+			s.Release()
+		}
+	}()
+	return f()
+}
+
 func generator(d []Device) Device {
 	if len(d) == 0 {
 		return CPU

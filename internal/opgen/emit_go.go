@@ -43,8 +43,8 @@ func (a *arg) enum() string {
 	switch {
 	case a.typ == "ScalarType":
 		return "DType"
-	case a.typ == "Device":
-		return "Device"
+	case a.typ == "Device", a.typ == "Generator", a.typ == "Layout", a.typ == "MemoryFormat":
+		return a.typ
 	case a.name == "reduction" && a.typ == "int":
 		return "Reduction"
 	}
@@ -199,11 +199,11 @@ func fileName(section string) string {
 
 func options(names []string, opts map[string]*optKinds) []byte {
 	var b bytes.Buffer
-	b.WriteString(generated + "\n\npackage tensor\n\nconst (\n\tkeyNone optKey = iota\n\tkeyDType\n\tkeyDevice\n\tkeyReduction\n")
+	b.WriteString(generated + "\n\npackage tensor\n\nconst (\n\tkeyNone optKey = iota\n\tkeyDType\n\tkeyDevice\n\tkeyReduction\n\tkeyGenerator\n\tkeyLayout\n\tkeyMemoryFormat\n")
 	for _, n := range names {
 		fmt.Fprintf(&b, "\tkey%s\n", camel(n))
 	}
-	b.WriteString(")\n\nvar optNames = [...]string{\"\", \"DType\", \"Device\", \"Reduction\",\n")
+	b.WriteString(")\n\nvar optNames = [...]string{\"\", \"DType\", \"Device\", \"Reduction\", \"Generator\", \"Layout\", \"MemoryFormat\",\n")
 	for _, n := range names {
 		fmt.Fprintf(&b, "\t%q,\n", camel(n))
 	}
@@ -228,7 +228,7 @@ func (o *op) goVar() string { return "op" + o.goName }
 
 // kind returns the argument's kind for the encoder at run time.
 func (a *arg) kind() string {
-	k := map[string]string{"Tensor": "kindTensor", "int": "kindInt", "float": "kindFloat", "bool": "kindBool", "Scalar": "kindScalar", "str": "kindString", "ScalarType": "kindDType", "Device": "kindDevice", "Layout": "kindHidden", "MemoryFormat": "kindHidden", "Generator": "kindHidden"}[a.typ]
+	k := map[string]string{"Tensor": "kindTensor", "int": "kindInt", "float": "kindFloat", "bool": "kindBool", "Scalar": "kindScalar", "str": "kindString", "ScalarType": "kindDType", "Device": "kindDevice", "Layout": "kindLayout", "MemoryFormat": "kindMemoryFormat", "Generator": "kindGenerator"}[a.typ]
 	if a.typ == "Tensor" && a.num {
 		k = "kindOperand"
 	}

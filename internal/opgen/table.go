@@ -90,11 +90,6 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 	byName := map[string]*arg{}
 	for _, a := range o.args {
 		byName[a.name] = a
-		// Hide arguments that Linstock does not use or sets by other means.
-		switch {
-		case a.typ == "Generator", a.typ == "Layout", a.typ == "MemoryFormat", a.name == "pin_memory":
-			a.hidden = true
-		}
 		a.option = a.hasDef || a.optional && a.kwOnly
 	}
 	each := func(list, sep string, f func(a *arg, lit string) error) error {

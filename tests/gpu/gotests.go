@@ -40,6 +40,8 @@ var goPackages = []goPackage{
 		{"TestHostile", "arguments outside of their bounds end a device; part faults does so on purpose", false},
 		{"TestOpenMP", "counts the threads of the CPU's operators", false},
 		{"TestSettings", "saves the state of the CPU's generator and draws from the device's", false},
+		{"TestGenerator TestGeneratorState TestForkRNG TestGeneratorOfGoroutines TestGeneratorThatCannotBeUsed", numbers, false},
+		{"TestLayoutOption", texts, false},
 		{"TestScriptObject TestScriptObjectIsCollected TestScriptObjectReleasedBesideCalls TestAutocastMode", onCPU, false},
 		{"TestPrintLayouts TestRefusals TestInternalErrors", "makes sparse tensors, " + "for which " + noCode, true},
 		{"TestSetIndexOfSharedMemory", "the fake devices' kernels do not see that tensors overlap", true},
@@ -52,7 +54,8 @@ var goPackages = []goPackage{
 			"TestAutocastSeesChangedWeights TestAutocastGoroutines TestAutocastCheckpoint ExampleAutocast", onCPU, false},
 	}},
 	{"nn", 2 * time.Minute, []leftOut{
-		{"TestInit", numbers, false},
+		{"TestInit TestInitFromGenerator", numbers, false},
+		{"TestSDPAKernel TestSDPAKernelNests", "expects the CPU's backends of attention", false},
 		{"TestNewParameter", figures, false},
 		{"TestAutocastTraining", onCPU, false},
 		{"TestBFloat16Training", "trains with kernels that the fake devices do not have", true},

@@ -1,0 +1,164 @@
+package tensor
+
+import (
+	"runtime"
+	"sync/atomic"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// Generator is a random number generator with a state of its own. As an option of an operator that draws, or of a function
+// of package nn/init, it draws in place of the device's generator:
+//
+//	g := tensor.NewGenerator().ManualSeed(7)
+//	defer g.Release()
+//	x := tensor.Randn([]int{2, 3}, g)
+//
+// Any goroutine may use it. It belongs to no scope: Release frees it, or the Go collector after the last use. PyTorch:
+// torch.Generator.
+type Generator struct {
+	h        cshim.Generator
+	fail     error // of NewGenerator
+	device   Device
+	released atomic.Bool
+	uses     atomic.Int64 // the calls that use it, and one until Release; 0: it is freed
+	cleanup  runtime.Cleanup
+}
+
+// NewGenerator makes a generator of a device, by default the CPU, with PyTorch's default seed. An error is in Err and in
+// every result that the generator would draw. PyTorch: torch.Generator.
+func NewGenerator(d ...Device) *Generator {
+	g := &Generator{device: generator(d)}
+	if !g.device.valid() {
+		g.fail = refused("NewGenerator", ErrArgument, "device %v does not exist", g.device)
+	} else if g.fail = cshim.Load(); g.fail == nil {
+		g.h, g.fail = cshim.NewGenerator(g.device.word())
+		g.fail = newError("NewGenerator", g.fail)
+	}
+	if g.fail == nil {
+		g.uses.Store(1)
+		g.cleanup = runtime.AddCleanup(g, cshim.Generator.Free, g.h)
+	}
+	return g
+}
+
+// acquire keeps the generator until drop.
+func (g *Generator) acquire(op string) error {
+	switch {
+	case g == nil:
+		return refused(op, ErrArgument, "a generator is needed, got nil")
+	case g.fail != nil:
+		return g.fail
+	}
+	for n := g.uses.Load(); n > 0 && !g.released.Load(); n = g.uses.Load() {
+		if g.uses.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+	if g.h == 0 {
+		return refused(op, ErrArgument, "a generator is needed, got a Generator literal")
+	}
+	return refused(op, ErrReleased, "the generator has been released")
+}
+
+func (g *Generator) drop() {
+	if g.uses.Add(-1) == 0 {
+		g.cleanup.Stop()
+		g.h.Free()
+		runtime.KeepAlive(g)
+	}
+}
+
+// use calls f while the generator is kept.
+func (g *Generator) use(op string, f func() error) error {
+	if err := g.acquire(op); err != nil {
+		return err
+	}
+	defer g.drop()
+	return newError(op, f())
+}
+
+// Release frees the generator when the operators that use it have returned. Later uses return ErrReleased. A second Release
+// does nothing.
+func (g *Generator) Release() {
+	if g != nil && g.h != 0 && !g.released.Swap(true) {
+		g.drop()
+	}
+}
+
+// Err returns the error of NewGenerator or ManualSeed, ErrReleased for a released generator, and nil otherwise.
+func (g *Generator) Err() error {
+	return g.use("Err", func() error { return nil })
+}
+
+// Device returns the generator's device. PyTorch: torch.Generator.device.
+func (g *Generator) Device() Device {
+	if g == nil {
+		return CPU
+	}
+	return g.device
+}
+
+// ManualSeed sets the seed and returns g. An error is that of the next use. PyTorch: torch.Generator.manual_seed.
+func (g *Generator) ManualSeed(seed uint64) *Generator {
+	if err := g.use("ManualSeed", func() error { return g.h.Seed(seed) }); err != nil {
+		return &Generator{fail: err, device: g.Device()}
+	}
+	return g
+}
+
+// Seed sets a seed that is not predictable and returns it. PyTorch: torch.Generator.seed.
+func (g *Generator) Seed() (seed uint64, err error) {
+	err = g.use("Seed", func() (err error) { seed, err = g.h.SeedRandom(); return err })
+	return seed, err
+}
+
+// InitialSeed returns the last seed that was set. PyTorch: torch.Generator.initial_seed.
+func (g *Generator) InitialSeed() (seed uint64, err error) {
+	err = g.use("InitialSeed", func() (err error) { seed, err = g.h.CurrentSeed(); return err })
+	return seed, err
+}
+
+// State returns the state, a uint8 tensor on the CPU. PyTorch: torch.Generator.get_state.
+func (g *Generator) State() *Tensor {
+	const op = "State"
+	if err := g.acquire(op); err != nil {
+		return failed(err)
+	}
+	defer g.drop()
+	return wrapResult(op, g.h.State())
+}
+
+// SetState sets the state, which State of a generator of the same type of device has returned. PyTorch:
+// torch.Generator.set_state.
+func (g *Generator) SetState(state *Tensor) error {
+	const op = "SetState"
+	if err := g.acquire(op); err != nil {
+		return err
+	}
+	defer g.drop()
+	return state.use(op, func(h cshim.Handle) error { return newError(op, asError(g.h.SetState(h)), state) })
+}
+
+// Clone returns a generator of the same device and state. PyTorch: torch.Generator.clone_state.
+func (g *Generator) Clone() *Generator {
+	if err := g.acquire("Clone"); err != nil {
+		return &Generator{fail: err, device: g.Device()}
+	}
+	defer g.drop()
+	c := NewGenerator(g.device)
+	if c.fail != nil {
+		return c
+	}
+	r := g.h.State()
+	err := asError(r.Err)
+	if err == nil {
+		err = asError(c.h.SetState(r.Handle))
+		cshim.TensorFree(r.Handle)
+	}
+	if err != nil {
+		c.Release()
+		return &Generator{fail: newError("Clone", err), device: g.device}
+	}
+	return c
+}
