@@ -61,6 +61,7 @@ func TestTwin(t *testing.T) {
 }
 
 func TestDistance(t *testing.T) {
+	leak.Check(t)
 	for _, c := range []struct {
 		a, b []int
 		want int
