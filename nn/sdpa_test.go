@@ -87,8 +87,10 @@ func TestSDPAKernelNests(t *testing.T) {
 			nodes = append(nodes, y.GradFn())
 			return y
 		}
-		nn.SDPAKernel(math, func() *tensor.Tensor {
-			nn.SDPAKernel(flash, note)
+		y := nn.SDPAKernel(math, func() *tensor.Tensor {
+			if err := nn.SDPAKernel(flash, note).Err(); err != nil {
+				t.Error(err)
+			}
 			// Another goroutine must agree.
 			done := make(chan error)
 			go func() {
@@ -106,6 +108,9 @@ func TestSDPAKernelNests(t *testing.T) {
 			}
 			return note()
 		})
+		if err := y.Err(); err != nil {
+			t.Error(err)
+		}
 		flashNode, mathNode := "ScaledDotProductFlashAttentionForCpuBackward0", "UnsafeViewBackward0"
 		if want := []string{flashNode, mathNode}; !slices.Equal(nodes, want) {
 			t.Errorf("%v compute, want %v", nodes, want)

@@ -70,12 +70,12 @@ func (g *Generator) drop() {
 }
 
 // use calls f while the generator is kept.
-func (g *Generator) use(op string, f func() error) error {
+func (g *Generator) use(op string, f func(h cshim.Generator) error) error {
 	if err := g.acquire(op); err != nil {
 		return err
 	}
 	defer g.drop()
-	return newError(op, f())
+	return newError(op, f(g.h))
 }
 
 // Release frees the generator when the operators that use it have returned. Later uses return ErrReleased. A second Release
@@ -88,7 +88,7 @@ func (g *Generator) Release() {
 
 // Err returns the error of NewGenerator or ManualSeed, ErrReleased for a released generator, and nil otherwise.
 func (g *Generator) Err() error {
-	return g.use("Err", func() error { return nil })
+	return g.use("Err", func(cshim.Generator) error { return nil })
 }
 
 // Device returns the generator's device. PyTorch: torch.Generator.device.
@@ -101,7 +101,7 @@ func (g *Generator) Device() Device {
 
 // ManualSeed sets the seed and returns g. An error is that of the next use. PyTorch: torch.Generator.manual_seed.
 func (g *Generator) ManualSeed(seed uint64) *Generator {
-	if err := g.use("ManualSeed", func() error { return g.h.Seed(seed) }); err != nil {
+	if err := g.use("ManualSeed", func(h cshim.Generator) error { return h.Seed(seed) }); err != nil {
 		return &Generator{fail: err, device: g.Device()}
 	}
 	return g
@@ -109,13 +109,13 @@ func (g *Generator) ManualSeed(seed uint64) *Generator {
 
 // Seed sets a seed that is not predictable and returns it. PyTorch: torch.Generator.seed.
 func (g *Generator) Seed() (seed uint64, err error) {
-	err = g.use("Seed", func() (err error) { seed, err = g.h.SeedRandom(); return err })
+	err = g.use("Seed", func(h cshim.Generator) (err error) { seed, err = h.SeedRandom(); return err })
 	return seed, err
 }
 
 // InitialSeed returns the last seed that was set. PyTorch: torch.Generator.initial_seed.
 func (g *Generator) InitialSeed() (seed uint64, err error) {
-	err = g.use("InitialSeed", func() (err error) { seed, err = g.h.CurrentSeed(); return err })
+	err = g.use("InitialSeed", func(h cshim.Generator) (err error) { seed, err = h.CurrentSeed(); return err })
 	return seed, err
 }
 
@@ -133,11 +133,9 @@ func (g *Generator) State() *Tensor {
 // torch.Generator.set_state.
 func (g *Generator) SetState(state *Tensor) error {
 	const op = "SetState"
-	if err := g.acquire(op); err != nil {
-		return err
-	}
-	defer g.drop()
-	return state.use(op, func(h cshim.Handle) error { return newError(op, asError(g.h.SetState(h)), state) })
+	return g.use(op, func(own cshim.Generator) error {
+		return state.use(op, func(h cshim.Handle) error { return newError(op, asError(own.SetState(h)), state) })
+	})
 }
 
 // Clone returns a generator of the same device and state. PyTorch: torch.Generator.clone_state.

@@ -126,8 +126,8 @@ func TestGeneratorState(t *testing.T) {
 			t.Errorf("after SetState %v, of the clone %v, want %v", again, cloned, first)
 		}
 		seed, err := g.Seed()
-		if now, _ := g.InitialSeed(); err != nil || now != seed {
-			t.Errorf("Seed returned %d, %v, but the seed is %d", seed, err, now)
+		if now, failed := g.InitialSeed(); err != nil || failed != nil || now != seed {
+			t.Errorf("Seed returned %d, %v, but the seed is %d, %v", seed, err, now, failed)
 		}
 		if err := g.SetState(Zeros([]int{3})); err == nil {
 			t.Error("SetState takes a float32 tensor")
