@@ -1,5 +1,6 @@
 // Shapes trains and evaluates small layers on inputs whose shapes vary from step to step. The resident memory of the
-// process must stay constant: within 2 % from step 2,000 on.
+// process must stay constant: within 2 % from step 2,000 on. A partial run, as in make test, reads it only a few times soon
+// after that, and is allowed 5 %.
 //
 //	go run ./tests/shapes [-share F]
 package main
@@ -34,8 +35,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "shapes:", err)
 		os.Exit(1)
 	}
-	scorecard.Line("shapes", f.String(), f.flat())
-	if !f.flat() {
+	most := 0.02
+	if *share < 1 {
+		most = 0.05
+	}
+	flat := f.spread() <= most
+	scorecard.Line("shapes", f.String(), flat)
+	if !flat {
 		os.Exit(1)
 	}
 }
@@ -47,8 +53,6 @@ type figures struct {
 
 // spread returns the largest deviation of the resident bytes from the middle of their range, as a share of it.
 func (f figures) spread() float64 { return float64(f.most-f.least) / float64(f.most+f.least) }
-
-func (f figures) flat() bool { return f.spread() <= 0.02 }
 
 func (f figures) String() string {
 	return fmt.Sprintf("%.1f to %.1f MiB resident, ± %.2f %%, in steps %d to %d", float64(f.least)/(1<<20), float64(f.most)/(1<<20), 100*f.spread(), warmUp, warmUp+f.steps)
