@@ -1,5 +1,6 @@
-// glibc makes an arena of malloc for each OS thread, and what is freed in one is of no use in another. Goroutines wander over
-// many threads, so there is one arena for four processors, unless the environment has settings of malloc (docs/decisions/0035-arenas.md).
+// glibc makes an arena of malloc for each OS thread, and what is freed in one is of no use in another. Goroutines
+// wander over many threads, so there is one arena for four processors, unless the environment has settings of
+// malloc (docs/decisions/0035-arenas.md).
 #include <stdlib.h>
 
 #ifdef __GLIBC__
