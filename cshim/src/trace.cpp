@@ -115,7 +115,7 @@ void append_sizes(std::string &text, const c10::IValue &v) {
   text += '[';
   if (v.isTensor()) {
     const at::Tensor &t = v.toTensor();
-    // The sizes of a nested tensor, and symbolic ones, are no list of numbers.
+    // The sizes of a nested tensor, and symbolic ones, are not a list of numbers.
     if (t.defined() && !t.is_nested() && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) {
       const char *comma = "";
       for (int64_t n : t.sizes()) {
