@@ -32,15 +32,9 @@ func serve(threads int) error {
 	made := map[string]*loop{}
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
-		task, steps, _ := strings.Cut(in.Text(), " ")
-		if task == "memory" || task == "peak" {
-			var err error
-			if n, bad := strconv.Atoi(steps); task == "memory" && bad == nil {
-				err = memory(n)
-			} else {
-				err = peak(steps)
-			}
-			if err != nil {
+		task, argument, _ := strings.Cut(in.Text(), " ")
+		if report := reports[task]; report != nil {
+			if err := report(argument); err != nil {
 				return err
 			}
 			continue
@@ -64,6 +58,9 @@ func serve(threads int) error {
 	}
 	return in.Err()
 }
+
+// reports are the tasks that are not timed.
+var reports = map[string]func(argument string) error{"memory": memory, "peak": peak, "save": save}
 
 // finish waits until the device has completed its work.
 func finish() error {
@@ -288,8 +285,12 @@ func newAttention() (*loop, error) {
 }
 
 func (t *trainer) step() error {
+	return t.stepOf(func() *tensor.Tensor { return t.model.Loss(t.x, t.y) })
+}
+
+func (t *trainer) stepOf(forward func() *tensor.Tensor) error {
 	return tensor.WithScope(func() error {
-		loss := t.model.Loss(t.x, t.y)
+		loss := forward()
 		t.opt.ZeroGrad()
 		if err := loss.Backward(); err != nil {
 			return err
@@ -300,13 +301,8 @@ func (t *trainer) step() error {
 
 // castStep is a step in mixed precision.
 func (t *trainer) castStep() error {
-	return tensor.WithScope(func() error {
-		loss := autograd.Autocast(device.Type, tensor.BFloat16, func() *tensor.Tensor { return t.model.Loss(t.x, t.y) })
-		t.opt.ZeroGrad()
-		if err := loss.Backward(); err != nil {
-			return err
-		}
-		return t.opt.Step()
+	return t.stepOf(func() *tensor.Tensor {
+		return autograd.Autocast(device.Type, tensor.BFloat16, func() *tensor.Tensor { return t.model.Loss(t.x, t.y) })
 	})
 }
 
@@ -357,6 +353,22 @@ func newLoad(format string) (*loop, error) {
 	return &loop{1, repeat(func() error { return checkpoint.LoadModel(path, model) })}, nil
 }
 
+// save writes the files of the load tasks to a directory.
+func save(dir string) error {
+	err := tensor.WithScope(func() error {
+		model, err := newLayers()
+		if err != nil {
+			return err
+		}
+		return errors.Join(checkpoint.SaveModel(filepath.Join(dir, "model.safetensors"), model),
+			checkpoint.SavePyTorch(filepath.Join(dir, "model.pt"), nn.StateDict(model)))
+	})
+	if err == nil {
+		fmt.Println("saved")
+	}
+	return err
+}
+
 // peak prints the peak of the resident memory, in KiB above that of the library, of a process that runs a task once.
 func peak(task string) error {
 	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
@@ -370,12 +382,18 @@ func peak(task string) error {
 	if err != nil {
 		return err
 	}
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+	most, err := peakKB()
+	if err != nil {
 		return err
 	}
-	fmt.Println(int(usage.Maxrss) - base)
+	fmt.Println(most - base)
 	return nil
+}
+
+func peakKB() (int, error) {
+	var usage unix.Rusage
+	err := unix.Getrusage(unix.RUSAGE_SELF, &usage)
+	return int(usage.Maxrss), err
 }
 
 func newEvaluation() (*loop, error) {
@@ -405,7 +423,11 @@ func rssKB() int {
 	return pages * os.Getpagesize() / 1024
 }
 
-func memory(steps int) error {
+func memory(argument string) error {
+	steps, err := strconv.Atoi(argument)
+	if err != nil {
+		return err
+	}
 	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
 		return err
 	}
@@ -423,14 +445,14 @@ func memory(steps int) error {
 			at[(i+1)/(steps/4)-1] = rssKB() - base
 		}
 	}
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+	most, err := peakKB()
+	if err != nil {
 		return err
 	}
 	stats, err := vram.Stats(tensor.CPU)
 	if err != nil {
 		return err
 	}
-	fmt.Println(int(usage.Maxrss)-base, at[0], at[1], at[2], at[3], stats.Peak/1024)
+	fmt.Println(most-base, at[0], at[1], at[2], at[3], stats.Peak/1024)
 	return nil
 }

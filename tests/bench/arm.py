@@ -133,8 +133,11 @@ class Trainer:
         self.opt = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.01, fused=True, **CAPTURABLE)
         self.x, self.y = torch.randint(vocab, (rows, context)), torch.randint(vocab, (rows, context))
 
+    def loss(self):
+        return F.cross_entropy(self.model(self.x).view(-1, self.vocab), self.y.view(-1))
+
     def step(self):
-        loss = F.cross_entropy(self.model(self.x).view(-1, self.vocab), self.y.view(-1))
+        loss = self.loss()
         self.opt.zero_grad()
         loss.backward()
         self.opt.step()
@@ -224,12 +227,9 @@ def attention():
 
 
 class CastTrainer(Trainer):
-    def step(self):
+    def loss(self):
         with torch.autocast(DEVICE.partition(":")[0], torch.bfloat16):
-            loss = F.cross_entropy(self.model(self.x).view(-1, self.vocab), self.y.view(-1))
-        self.opt.zero_grad()
-        loss.backward()
-        self.opt.step()
+            return super().loss()
 
 
 OPTIMIZERS = {name.lower(): getattr(torch.optim, name) for name in dir(torch.optim) if isinstance(getattr(torch.optim, name), type)}

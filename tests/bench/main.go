@@ -11,7 +11,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"math"
@@ -26,10 +25,8 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/internal/worker"
-	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -107,7 +104,15 @@ func (o options) run(tasks []string, steps int) error {
 			return err
 		}
 		defer os.RemoveAll(dir)
-		if err := errors.Join(os.Setenv(filesVar, dir), saveLayers(dir)); err != nil {
+		if err := os.Setenv(filesVar, dir); err != nil {
+			return err
+		}
+		all, err := o.arms()
+		if err != nil {
+			return err
+		}
+		// In a process of its own: a process begins with the peak of the resident memory of the one that starts it.
+		if _, err := all[0].answer("save " + dir); err != nil {
 			return err
 		}
 	}
@@ -123,18 +128,6 @@ func (o options) run(tasks []string, steps int) error {
 		return compareMemory(steps)
 	}
 	return nil
-}
-
-// saveLayers writes the files of the load tasks.
-func saveLayers(dir string) error {
-	return tensor.WithScope(func() error {
-		model, err := newLayers()
-		if err != nil {
-			return err
-		}
-		return errors.Join(checkpoint.SaveModel(filepath.Join(dir, "model.safetensors"), model),
-			checkpoint.SavePyTorch(filepath.Join(dir, "model.pt"), nn.StateDict(model)))
-	})
 }
 
 // An arm is a program that reads the name of a task on each line and answers with nanoseconds per iteration, or
@@ -191,6 +184,16 @@ func (a arm) start(malloc string) (*process, error) {
 	cmd.Stderr = os.Stderr
 	c, err := worker.Start(cmd)
 	return &process{Process: c, arm: a, malloc: malloc}, err
+}
+
+// answer returns what a process of the arm's own answers to a task.
+func (a arm) answer(task string) ([]string, error) {
+	p, err := a.start("own")
+	if err != nil {
+		return nil, err
+	}
+	defer p.End()
+	return p.ask(task)
 }
 
 // ask runs a task and returns the words of the answer.
@@ -417,12 +420,7 @@ func comparePeaks(tasks []string) error {
 	for _, a := range all {
 		row := table.Row{a.name}
 		for _, task := range tasks {
-			p, err := a.start("own")
-			if err != nil {
-				return err
-			}
-			words, err := p.ask("peak " + task)
-			p.End()
+			words, err := a.answer("peak " + task)
 			if err != nil {
 				return err
 			}
@@ -456,12 +454,7 @@ func compareMemory(steps int) error {
 	m.AppendHeader(append(header, "native peak"))
 	for _, a := range all {
 		fmt.Fprintf(os.Stderr, "memory: %s …\n", a.name)
-		p, err := a.start("own")
-		if err != nil {
-			return err
-		}
-		words, err := p.ask(fmt.Sprint("memory ", steps))
-		p.End()
+		words, err := a.answer(fmt.Sprint("memory ", steps))
 		if err != nil {
 			return err
 		}

@@ -91,12 +91,12 @@ struct Trainer {
       : model(c),
         x(at::randint(c.vocab, {rows, c.context}, on(at::kLong))),
         y(at::randint(c.vocab, {rows, c.context}, on(at::kLong))) {}
-  void step() {
-    Tensor loss;
-    {
-      Tensor logits = model.forward(x);
-      loss = at::cross_entropy_loss(logits.view({-1, model.c.vocab}), y.view({-1}));
-    }
+  Tensor forward() {
+    Tensor logits = model.forward(x);
+    return at::cross_entropy_loss(logits.view({-1, model.c.vocab}), y.view({-1}));
+  }
+  void step() { step(forward()); }
+  void step(const Tensor &loss) {
     opt.zero();
     backward(loss);
     opt.step();
@@ -244,18 +244,12 @@ Loop gpteval() {
 Loop amp() {
   auto t = std::make_shared<Trainer>();
   return repeat(2, [=] {
-    Tensor loss;
-    {
-      at::autocast::set_autocast_enabled(device.type(), true);
-      at::autocast::set_autocast_dtype(device.type(), at::kBFloat16);
-      Tensor logits = t->model.forward(t->x);
-      loss = at::cross_entropy_loss(logits.view({-1, t->model.c.vocab}), t->y.view({-1}));
-      at::autocast::set_autocast_enabled(device.type(), false);
-      at::autocast::clear_cache();
-    }
-    t->opt.zero();
-    backward(loss);
-    t->opt.step();
+    at::autocast::set_autocast_enabled(device.type(), true);
+    at::autocast::set_autocast_dtype(device.type(), at::kBFloat16);
+    Tensor loss = t->forward();
+    at::autocast::set_autocast_enabled(device.type(), false);
+    at::autocast::clear_cache();
+    t->step(loss);
   });
 }
 
