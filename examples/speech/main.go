@@ -16,7 +16,6 @@ import (
 	"os/signal"
 	"path/filepath"
 
-	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/examples/internal/progress"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -89,24 +88,10 @@ func (r *run) finish(dir string) error {
 		return err
 	}
 	fmt.Printf("wrong digits in 100 new utterances: %.1f%%\n", 100*wrong)
-	err = tensor.WithScope(func() error {
-		return autograd.NoGrad(func() error {
-			s, err := speak(1)
-			if err != nil {
-				return err
-			}
-			found, err := r.model.Recognize(s)
-			if err != nil {
-				return err
-			}
-			said, err := s.said()
-			if err != nil {
-				return err
-			}
-			path := filepath.Join(dir, "utterance.wav")
-			fmt.Printf("%s says %v; recognized: %v\n", path, said[0], found[0])
-			return saveWAV(path, s.sound.Select(0, 0), s.frames[0])
-		})
+	err = r.hear(1, func(s speech, found, said [][]int) error {
+		path := filepath.Join(dir, "utterance.wav")
+		fmt.Printf("%s says %v; recognized: %v\n", path, said[0], found[0])
+		return saveWAV(path, s.sound.Select(0, 0), s.frames[0])
 	})
 	if err != nil {
 		return err

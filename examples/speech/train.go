@@ -66,9 +66,9 @@ func (r *run) train(ctx context.Context, o options, report func(loss, wrong floa
 	return nil
 }
 
-// wrong returns the edit distances between what n new utterances say and what is recognized, divided by their digits.
-func (r *run) wrong(n int) (share float64, err error) {
-	err = tensor.WithScope(func() error {
+// hear calls f with n new utterances, what is recognized in each, and what each says.
+func (r *run) hear(n int, f func(s speech, found, said [][]int) error) error {
+	return tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
 			s, err := speak(n)
 			if err != nil {
@@ -82,14 +82,21 @@ func (r *run) wrong(n int) (share float64, err error) {
 			if err != nil {
 				return err
 			}
-			errors, total := 0, 0
-			for i := range said {
-				errors += distance(found[i], said[i])
-				total += len(said[i])
-			}
-			share = float64(errors) / float64(total)
-			return nil
+			return f(s, found, said)
 		})
+	})
+}
+
+// wrong returns the edit distances between what n new utterances say and what is recognized, divided by their digits.
+func (r *run) wrong(n int) (share float64, err error) {
+	err = r.hear(n, func(_ speech, found, said [][]int) error {
+		errors, total := 0, 0
+		for i := range said {
+			errors += distance(found[i], said[i])
+			total += len(said[i])
+		}
+		share = float64(errors) / float64(total)
+		return nil
 	})
 	return share, err
 }
