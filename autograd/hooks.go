@@ -16,7 +16,8 @@ func RegisterMultiGradHook(ts []*tensor.Tensor, f func(grads []*tensor.Tensor) e
 }
 
 // RegisterAnyGradHook is RegisterMultiGradHook for an f that is called with the first gradient of ts that a backward pass
-// computes, once in each pass. It leaves out those of ts that require no gradients. PyTorch: torch.autograd.graph.register_multi_grad_hook with mode="any".
+// computes, once in each pass. It leaves out those of ts that require no gradients. PyTorch:
+// torch.autograd.graph.register_multi_grad_hook with mode="any".
 func RegisterAnyGradHook(ts []*tensor.Tensor, f func(grad *tensor.Tensor) error) (remove func(), err error) {
 	if f == nil {
 		return register("RegisterAnyGradHook", ts, true, nil)

@@ -41,7 +41,7 @@ func NewInt8Linear(l *Linear) *Int8Linear {
 	if b.err == nil {
 		w := l.Weight
 		q.Scales = b.tensor([]int{w.Size(0)}, b.dtype, func(t *tensor.Tensor) *tensor.Tensor {
-			return inScope(t, func() *tensor.Tensor {
+			return tensor.Tidy(func() *tensor.Tensor {
 				if w.Numel() == 0 {
 					return t.Fill_(1)
 				}
@@ -50,7 +50,7 @@ func NewInt8Linear(l *Linear) *Int8Linear {
 			})
 		})
 		q.Weight = b.tensor(w.Shape(), tensor.Int8, func(t *tensor.Tensor) *tensor.Tensor {
-			return inScope(t, func() *tensor.Tensor {
+			return tensor.Tidy(func() *tensor.Tensor {
 				return t.Copy_(w.To(tensor.Float32).Div(q.Scales.Unsqueeze(1).To(tensor.Float32)).Round().Clamp(-128, 127))
 			})
 		})
@@ -72,14 +72,6 @@ func NewInt8Linear(l *Linear) *Int8Linear {
 
 // float32Epsilon is the difference of 1 and the next float32.
 const float32Epsilon = 0x1p-23
-
-// inScope frees what f makes besides t, which f returns.
-func inScope(t *tensor.Tensor, f func() *tensor.Tensor) *tensor.Tensor {
-	if err := tensor.WithScope(func() error { return f().Err() }); err != nil {
-		return tensor.Failed(err)
-	}
-	return t
-}
 
 // Err returns the error of the constructor that made q, or nil.
 func (q *Int8Linear) Err() error {

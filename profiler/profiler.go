@@ -149,18 +149,17 @@ func (p *Profiler) phase(step int) phase {
 
 // enter begins the phase of a step. The caller holds the lock, and p is not recording.
 func (p *Profiler) enter(now phase) error {
-	on := func(p phase) bool { return p != idle }
 	if now == active || now == last {
 		p.steps = append(p.steps, step{number: p.step, began: time.Now()})
 	}
 	// What was recorded of the steps before the first active one is dropped.
-	if on(now) && (p.now == idle || p.now == warming && now != warming) {
+	if now != idle && (p.now == idle || p.now == warming && now != warming) {
 		if err := cshim.TraceStart(p.settings.shapes, uint64(p.settings.limit)); err != nil {
 			return err
 		}
 		p.began = time.Now()
 	}
-	if on(now) && p.now == idle {
+	if now != idle && p.now == idle {
 		observers.Add(1)
 	}
 	p.now = now

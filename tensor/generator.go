@@ -1,11 +1,6 @@
 package tensor
 
-import (
-	"runtime"
-	"sync/atomic"
-
-	"github.com/linstock-ml/linstock/cshim"
-)
+import "github.com/linstock-ml/linstock/cshim"
 
 // Generator is a random number generator with a state of its own. As an option of an operator that draws, or of a function
 // of package nn/init, it draws in place of the device's generator:
@@ -17,12 +12,9 @@ import (
 // Any goroutine may use it. It belongs to no scope: Release frees it, or the Go collector after the last use. PyTorch:
 // torch.Generator.
 type Generator struct {
-	h        cshim.Generator
-	fail     error // of NewGenerator
-	device   Device
-	released atomic.Bool
-	uses     atomic.Int64 // the calls that use it, and one until Release; 0: it is freed
-	cleanup  runtime.Cleanup
+	native[cshim.Generator]
+	fail   error // of NewGenerator
+	device Device
 }
 
 // NewGenerator makes a generator of a device, by default the CPU, with PyTorch's default seed. An error is in Err and in
@@ -32,12 +24,10 @@ func NewGenerator(d ...Device) *Generator {
 	if !g.device.valid() {
 		g.fail = refused("NewGenerator", ErrArgument, "device %v does not exist", g.device)
 	} else if g.fail = cshim.Load(); g.fail == nil {
-		g.h, g.fail = cshim.NewGenerator(g.device.word())
-		g.fail = newError("NewGenerator", g.fail)
-	}
-	if g.fail == nil {
-		g.uses.Store(1)
-		g.cleanup = runtime.AddCleanup(g, cshim.Generator.Free, g.h)
+		h, err := cshim.NewGenerator(g.device.word())
+		if g.fail = newError("NewGenerator", err); g.fail == nil {
+			g.own(h, cshim.Generator.Free)
+		}
 	}
 	return g
 }
@@ -49,24 +39,12 @@ func (g *Generator) acquire(op string) error {
 		return refused(op, ErrArgument, "a generator is needed, got nil")
 	case g.fail != nil:
 		return g.fail
-	}
-	for n := g.uses.Load(); n > 0 && !g.released.Load(); n = g.uses.Load() {
-		if g.uses.CompareAndSwap(n, n+1) {
-			return nil
-		}
-	}
-	if g.h == 0 {
+	case g.native.acquire():
+		return nil
+	case g.h == 0:
 		return refused(op, ErrArgument, "a generator is needed, got a Generator literal")
 	}
 	return refused(op, ErrReleased, "the generator has been released")
-}
-
-func (g *Generator) drop() {
-	if g.uses.Add(-1) == 0 {
-		g.cleanup.Stop()
-		g.h.Free()
-		runtime.KeepAlive(g)
-	}
 }
 
 // use calls f while the generator is kept.
@@ -81,8 +59,8 @@ func (g *Generator) use(op string, f func(h cshim.Generator) error) error {
 // Release frees the generator when the operators that use it have returned. Later uses return ErrReleased. A second Release
 // does nothing.
 func (g *Generator) Release() {
-	if g != nil && g.h != 0 && !g.released.Swap(true) {
-		g.drop()
+	if g != nil && g.h != 0 {
+		g.release()
 	}
 }
 
@@ -140,7 +118,8 @@ func (g *Generator) SetState(state *Tensor) error {
 
 // Clone returns a generator of the same device and state. PyTorch: torch.Generator.clone_state.
 func (g *Generator) Clone() *Generator {
-	if err := g.acquire("Clone"); err != nil {
+	const op = "Clone"
+	if err := g.acquire(op); err != nil {
 		return &Generator{fail: err, device: g.Device()}
 	}
 	defer g.drop()
@@ -149,14 +128,14 @@ func (g *Generator) Clone() *Generator {
 		return c
 	}
 	r := g.h.State()
-	err := asError(r.Err)
+	err := newError(op, asError(r.Err))
 	if err == nil {
-		err = asError(c.h.SetState(r.Handle))
+		err = c.use(op, func(h cshim.Generator) error { return asError(h.SetState(r.Handle)) })
 		cshim.TensorFree(r.Handle)
 	}
 	if err != nil {
 		c.Release()
-		return &Generator{fail: newError("Clone", err), device: g.device}
+		return &Generator{fail: err, device: g.device}
 	}
 	return c
 }

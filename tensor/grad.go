@@ -624,8 +624,8 @@ func withStream(op string, device int32, id int64, f func() error) error {
 
 // withAnomaly runs f with the detection of anomalies. It implements autograd.DetectAnomaly.
 func withAnomaly(checkNaN bool, f func() error) error {
-	sites.AttachEveryCall(sites.Anomaly, true)
-	defer sites.AttachEveryCall(sites.Anomaly, false)
+	sites.AttachEveryCall(true)
+	defer sites.AttachEveryCall(false)
 	return withMode("DetectAnomaly", cshim.Mode{Kind: cshim.ModeAnomaly, On: checkNaN}, f)
 }
 

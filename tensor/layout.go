@@ -6,7 +6,7 @@ import "fmt"
 // torch.layout.
 type Layout int8
 
-// The layoutNames. The values are libtorch's.
+// The layouts. The values are libtorch's.
 const (
 	Strided   Layout = 0 // a dense array with strides; the default
 	SparseCOO Layout = 1 // coordinates and values

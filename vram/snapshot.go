@@ -44,13 +44,14 @@ func RecordHistory(n int) error {
 	if err := cshim.HistorySet(uint64(n)); err != nil {
 		return err
 	}
-	if history.on.Store(n != 0); n == 0 {
-		cshim.SamplesSetRate(history.rate)
-		sites.AttachEveryCall(sites.History, false)
-		return nil
+	if on := n != 0; history.on.Swap(on) != on {
+		sites.AttachEveryCall(on)
 	}
-	sites.AttachEveryCall(sites.History, true)
-	cshim.SamplesSetRate(1)
+	if n == 0 {
+		cshim.SamplesSetRate(history.rate)
+	} else {
+		cshim.SamplesSetRate(1)
+	}
 	return nil
 }
 

@@ -178,9 +178,7 @@ c10::IValue value_of(const c10::Argument &arg, c10::TypePtr type, const ls_value
     case c10::TypeKind::ClassType:
       return object_value(arg, *type, v);
     case c10::TypeKind::GeneratorType:
-      if (v->tag == LS_GENERATOR && v->u.g != 0)
-        return at::Generator(
-            c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(reinterpret_cast<c10::GeneratorImpl *>(v->u.g)));
+      if (v->tag == LS_GENERATOR && v->u.g != 0) return generator_at(v->u.g);
       break;
     case c10::TypeKind::StreamObjType:
       if (v->tag == LS_STREAM) return c10::Stream(c10::Stream::UNSAFE, device_of(v->len), v->u.i);

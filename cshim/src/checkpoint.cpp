@@ -2,7 +2,6 @@
 #include <ATen/Context.h>
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/ScalarType.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -15,11 +14,11 @@
 #include <exception>
 #include <mutex>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 #include "anomaly.h"
 #include "autocast.h"
+#include "debuginfo.h"
 #include "device.h"
 #include "saved.h"
 #include "shim.h"
@@ -38,15 +37,8 @@ struct PolicyInfo : c10::DebugInfoBase {
   std::shared_ptr<SavedPolicy> policy;
 };
 
-template <class Kind = c10::DebugInfoKind>
-Kind policy_kind() {
-  if constexpr (std::is_enum_v<Kind>) {  // before libtorch 2.15; the others are small numbers
-    return static_cast<Kind>(0x4c);
-  } else {
-    static constexpr std::string_view name = "linstock::SavedPolicy";
-    return Kind(&name);
-  }
-}
+constexpr std::string_view kPolicy = "linstock::SavedPolicy";
+c10::DebugInfoKind policy_kind() { return debug_info_kind<kPolicy, 0x4c>(); }
 
 // The calling thread's policies, innermost last, and the state before each.
 struct Pushed {
@@ -79,12 +71,6 @@ class HookedEngine final : public torch::autograd::Engine {
 torch::autograd::Engine &hooked_engine() {
   static auto *engine = new HookedEngine;
   return *engine;
-}
-
-// Frees a tensor, except on a device that is lost.
-void discard(at::Tensor &&t) noexcept {
-  if (t.defined() && any_lost() && must_leak(t.unsafeGetTensorImpl())) (void)t.unsafeReleaseTensorImpl();
-  t.reset();
 }
 
 // The states of the random number generators of the CPU and of all devices in use.

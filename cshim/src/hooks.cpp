@@ -11,10 +11,10 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "debuginfo.h"
 #include "shim.h"
 
 namespace ls {
@@ -33,22 +33,13 @@ struct PassInfo : c10::DebugInfoBase {
   std::mutex mutex;
   std::map<const MultiHook *, Received> received;  // the pass keeps the hooks alive
   ~PassInfo() override {
-    if (!any_lost()) return;
     for (auto &[hook, r] : received)
-      for (auto &g : r.grads)
-        if (g.defined() && must_leak(g.unsafeGetTensorImpl())) (void)g.unsafeReleaseTensorImpl();
+      for (auto &g : r.grads) discard(std::move(g));
   }
 };
 
-template <class Kind = c10::DebugInfoKind>
-Kind pass_kind() {
-  if constexpr (std::is_enum_v<Kind>) {  // before libtorch 2.15; the others are small numbers
-    return static_cast<Kind>(0x4d);
-  } else {
-    static constexpr std::string_view name = "linstock::Pass";
-    return Kind(&name);
-  }
-}
+constexpr std::string_view kPass = "linstock::Pass";
+c10::DebugInfoKind pass_kind() { return debug_info_kind<kPass, 0x4d>(); }
 
 // The type in which this version of libtorch holds its functions, and its weak counterpart.
 using NodePtr = decltype(torch::autograd::Edge::function);

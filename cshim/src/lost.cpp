@@ -164,4 +164,9 @@ bool must_leak(c10::TensorImpl *impl) noexcept {
   }
 }
 
+void discard(at::Tensor &&t) noexcept {
+  if (t.defined() && any_lost() && must_leak(t.unsafeGetTensorImpl())) (void)t.unsafeReleaseTensorImpl();
+  t.reset();
+}
+
 }  // namespace ls

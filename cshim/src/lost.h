@@ -52,5 +52,7 @@ int32_t error_of_lost(int slot) noexcept;
 // Reports whether to free the tensor, its gradient or its graph would free memory of a lost device: it must be
 // leaked.
 bool must_leak(c10::TensorImpl *impl) noexcept;
+// Frees a tensor, or leaks it.
+void discard(at::Tensor &&t) noexcept;
 
 }  // namespace ls

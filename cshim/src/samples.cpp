@@ -221,8 +221,7 @@ void adopt_samples() noexcept {
     mine.insert(mine.end(), s.strays.begin(), s.strays.end());
     s.strays.clear();
     any_strays.store(false, std::memory_order_relaxed);
-    words.scope |= kSampled;
-    seen.fetch_add(1, std::memory_order_relaxed);
+    mark_unnamed();
   } catch (...) {
   }
 }

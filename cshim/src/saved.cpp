@@ -80,10 +80,7 @@ class Packed {
         held_.reset();
     }
   }
-  ~Packed() {
-    if (held_.defined() && any_lost() && must_leak(held_.unsafeGetTensorImpl()))
-      (void)held_.unsafeReleaseTensorImpl();
-  }
+  ~Packed() { discard(std::move(held_)); }
   Packed(const Packed &) = delete;
   Packed &operator=(const Packed &) = delete;
 

@@ -37,6 +37,8 @@ struct HandleCount {
 // Reads and writes the state of a random number generator, on the generator's device.
 at::Tensor random_state_of(at::Generator g);
 void set_random_state(at::Generator g, const at::Tensor &state);
+// Returns the generator with a reference of its own.
+at::Generator generator_at(ls_generator g);
 
 // Incremented by ls_threads_set; a thread with an older value sets the number of threads again (libtorch's setter
 // reaches only the calling thread and those that have not computed yet). With kEntriesArmed every thread has an

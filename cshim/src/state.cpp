@@ -229,14 +229,11 @@ ls_error *ls_rng_set_state(int32_t device, ls_tensor state) noexcept {
   });
 }
 
-namespace {
-// With a reference of its own.
-at::Generator generator_at(ls_generator g) {
-  if (g == 0) throw ls::ArgumentError("a generator is needed, got none");
+at::Generator ls::generator_at(ls_generator g) {
+  if (g == 0) throw ArgumentError("a generator is needed, got none");
   return at::Generator(
       c10::intrusive_ptr<c10::GeneratorImpl>::reclaim_copy(reinterpret_cast<c10::GeneratorImpl *>(g)));
 }
-}  // namespace
 
 ls_error *ls_generator_new(int32_t device, ls_generator *out) noexcept {
   return ls::run_void([&] {
@@ -259,7 +256,7 @@ void ls_generator_free(ls_generator g) noexcept {
 
 ls_error *ls_generator_seed(ls_generator g, uint64_t seed) noexcept {
   return ls::run_void([&] {
-    auto generator = generator_at(g);
+    auto generator = ls::generator_at(g);
     ls::OnDeviceOf device(generator);
     std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_current_seed(seed);
@@ -268,7 +265,7 @@ ls_error *ls_generator_seed(ls_generator g, uint64_t seed) noexcept {
 
 ls_error *ls_generator_seed_random(ls_generator g, uint64_t *seed) noexcept {
   return ls::run_void([&] {
-    auto generator = generator_at(g);
+    auto generator = ls::generator_at(g);
     ls::OnDeviceOf device(generator);
     std::lock_guard<std::mutex> lock(generator.mutex());
     *seed = generator.seed();
@@ -277,20 +274,20 @@ ls_error *ls_generator_seed_random(ls_generator g, uint64_t *seed) noexcept {
 
 ls_error *ls_generator_current_seed(ls_generator g, uint64_t *seed) noexcept {
   return ls::run_void([&] {
-    auto generator = generator_at(g);
+    auto generator = ls::generator_at(g);
     std::lock_guard<std::mutex> lock(generator.mutex());
     *seed = generator.current_seed();
   });
 }
 
 ls_result ls_generator_state(ls_generator g) noexcept {
-  return ls::run([&] { return ls::random_state_of(generator_at(g)); });
+  return ls::run([&] { return ls::random_state_of(ls::generator_at(g)); });
 }
 
 ls_error *ls_generator_set_state(ls_generator g, ls_tensor state) noexcept {
   return ls::run_void([&] {
     ls::Borrowed b(state);
-    ls::set_random_state(generator_at(g), ls::need(b, "state"));
+    ls::set_random_state(ls::generator_at(g), ls::need(b, "state"));
   });
 }
 

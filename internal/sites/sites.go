@@ -29,31 +29,21 @@ var attached atomic.Uint64
 
 const everyCall = 1<<64 - 1
 
-// Reason is why every call is to be attached.
-type Reason uint
-
-// The reasons.
-const (
-	History Reason = iota // a history of allocations is recorded
-	Anomaly               // nodes of the graph get the sites of their operators
-)
-
 var every struct {
 	sync.Mutex
-	n [2]int // the number of holders for each reason
+	n int // calls of AttachEveryCall with true less those with false
 }
 
-// AttachEveryCall makes Sampled always return true for a reason, or ends that. Calls for Anomaly are counted.
-func AttachEveryCall(why Reason, on bool) {
+// AttachEveryCall makes Sampled always return true, until it was called with false as often as with true.
+func AttachEveryCall(on bool) {
 	every.Lock()
 	defer every.Unlock()
-	switch {
-	case on && (why == Anomaly || every.n[why] == 0):
-		every.n[why]++
-	case !on && every.n[why] != 0:
-		every.n[why]--
+	if on {
+		every.n++
+	} else {
+		every.n--
 	}
-	if every.n[History]+every.n[Anomaly] != 0 {
+	if every.n != 0 {
 		attached.Store(everyCall)
 	} else {
 		attached.Store(0)
@@ -77,9 +67,6 @@ func Attach(result cshim.Handle) uint32 {
 func init() {
 	cshim.NameCall = func() { cshim.SamplesAttach(number(4), 0) }
 }
-
-// NoSite is the site of what was not attached.
-const NoSite = 1<<32 - 1
 
 // Caller returns the innermost line of a program on a site's stack as callsite.Line does, or "".
 func Caller(site uint32) string {

@@ -60,6 +60,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -234,21 +235,11 @@ func (p *Plan) fill(r *recorder, outside []kept) {
 		p.Parts = append(p.Parts, *parts[name])
 		p.Peak += parts[name].Bytes
 	}
-	slices.SortStableFunc(p.Largest, func(a, b Block) int { return compare(b.Bytes, a.Bytes) })
+	slices.SortStableFunc(p.Largest, func(a, b Block) int { return cmp.Compare(b.Bytes, a.Bytes) })
 	p.Largest = slices.Clip(p.Largest[:min(10, len(p.Largest))])
 	for _, n := range events[min(r.second, int64(len(events))):] {
 		p.line = append(p.line, base+n)
 	}
-}
-
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 func (p *Part) add(bytes int64, dtype int32) {

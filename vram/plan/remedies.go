@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -67,11 +68,7 @@ func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch i
 			"2/√%d of the activations, for √%d segments (Chen et al., 2016); autograd.Checkpoint", n, n)
 	}
 	if activations > 0 {
-		largest := int64(0)
-		for _, n := range p.saved {
-			largest = max(largest, n)
-		}
-		add("activations on the CPU", p.Peak-activations+min(activations, 2*largest),
+		add("activations on the CPU", p.Peak-activations+min(activations, 2*slices.Max(p.saved)),
 			"two of the largest activation stay; autograd.SavedTensors")
 	}
 	if offloaded := state + p.bytes(Masters); offloaded > 0 {
