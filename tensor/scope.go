@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/reclaim"
@@ -101,9 +102,28 @@ func letThread(before uint64) {
 	cshim.ScopeSet(before)
 	if before == 0 {
 		held.Add(-1)
+		yieldInTime()
 	}
 	runtime.UnlockOSThread()
 }
+
+// yieldInTime yields if no goroutine has for 8 ms. The Go runtime preempts a goroutine that has run for 10 ms, and
+// resumes it on whichever thread is free unless it is locked to one. In a loop whose steps are scopes that is now and
+// then between two scopes, and each thread that has computed keeps a team of OpenMP and buffers of MKL
+// (docs/decisions/0023-openmp.md). So the goroutine yields here, where it is still locked to its thread.
+func yieldInTime() {
+	now := int64(time.Since(started))
+	if now-lastYield.Load() < int64(8*time.Millisecond) {
+		return
+	}
+	lastYield.Store(now)
+	runtime.Gosched()
+}
+
+var (
+	started   = time.Now()
+	lastYield atomic.Int64 // nanoseconds since started
+)
 
 // opened counts scopes. One scope in 64 records where it was opened, or all of them with LINSTOCK_DEBUG=alloc.
 var opened atomic.Uint64

@@ -1,6 +1,5 @@
 // Shapes trains and evaluates small layers on inputs whose shapes vary from step to step. The resident memory of the
-// process must stay constant: within 2 % from step 2,000 on. A partial run, as in make test, reads it only a few times soon
-// after that, and is allowed 5 %.
+// process must stay constant: within 2 % from step 2,000 on.
 //
 //	go run ./tests/shapes [-share F]
 package main
@@ -35,11 +34,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "shapes:", err)
 		os.Exit(1)
 	}
-	most := 0.02
-	if *share < 1 {
-		most = 0.05
-	}
-	flat := f.spread() <= most
+	flat := f.spread() <= 0.02
 	scorecard.Line("shapes", f.String(), flat)
 	if !flat {
 		os.Exit(1)
