@@ -29,7 +29,8 @@ import (
 // tried, a tenth by default.
 func TestMutantsOfTensor(t *testing.T) {
 	t.Parallel()
-	pkg := load(t, func(id string) bool { return id == module+"/tensor" })[0]
+	pkgs := load(t)
+	pkg := pkgs[slices.IndexFunc(pkgs, func(p *packages.Package) bool { return p.ID == module+"/tensor" })]
 	if got := diagnostics(t, []*analysis.Analyzer{vet.KeepAlive}, pkg); len(got) != 0 {
 		t.Fatalf("the package itself: %v", got)
 	}
