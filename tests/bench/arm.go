@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -84,6 +86,8 @@ func newLoop(task string) (*loop, error) {
 		return newLoad(format)
 	}
 	switch task {
+	case "add/shim":
+		return newShimAdd()
 	case "mlp":
 		return newMLPLoop()
 	case "amp":
@@ -142,6 +146,35 @@ func newOperator(task string) (*loop, error) {
 			}); err != nil {
 				return err
 			}
+		}
+		return nil
+	}}, nil
+}
+
+// newShimAdd is add through the shim alone, without package tensor. Beside the C++ arm's add/shim, which calls the same
+// functions, it costs what Go's crossings to C cost.
+func newShimAdd() (*loop, error) {
+	var h [2]cshim.Handle
+	values := make([]float32, 16)
+	for i := range h {
+		r := cshim.TensorFromData(int32(tensor.Float32), []int{len(values)}, unsafe.Pointer(&values[0]), 4*len(values))
+		if r.Err != nil {
+			return nil, cshim.Take(r.Err)
+		}
+		h[i] = r.Handle
+	}
+	sums := make([]cshim.Handle, 0, 64)
+	return &loop{20480, func(n int) error {
+		for range n / 64 {
+			for range 64 {
+				r := cshim.OpAdd(h[0], h[1])
+				if r.Err != nil {
+					return cshim.Take(r.Err)
+				}
+				sums = append(sums, r.Handle)
+			}
+			cshim.TensorsFree(sums)
+			sums = sums[:0]
 		}
 		return nil
 	}}, nil

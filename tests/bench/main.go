@@ -36,7 +36,7 @@ var raised = []string{"MALLOC_MMAP_THRESHOLD_=33554432", "MALLOC_TRIM_THRESHOLD_
 
 // tasks are the tasks that can be timed, in the order of the table.
 var tasks = []string{
-	"add", "add/release", "view", "view/release", "matmul", "matmul/release",
+	"add", "add/release", "add/shim", "view", "view/release", "matmul", "matmul/release",
 	"add+grad", "add+grad/release", "view+grad", "view+grad/release", "matmul+grad", "matmul+grad/release",
 	"mlp", "gpt", "gpteval", "amp",
 	"step/adadelta", "step/adafactor", "step/adagrad", "step/adam", "step/adamax", "step/adamw", "step/asgd", "step/muon",

@@ -32,6 +32,21 @@ struct Loop {
   std::function<void(int)> f;
 };
 
+// add through the shim, as arm.go calls it.
+Loop shim_add() {
+  const float values[16] = {};
+  const int64_t sizes[] = {16};
+  ls_tensor a = ls_tensor_from_data(static_cast<int32_t>(at::kFloat), sizes, 1, values, sizeof values).t;
+  ls_tensor b = ls_tensor_from_data(static_cast<int32_t>(at::kFloat), sizes, 1, values, sizeof values).t;
+  return {20480, [=](int n) {
+            ls_tensor sums[64];
+            for (int i = 0; i < n; i += 64) {
+              for (ls_tensor &sum : sums) sum = ls_aten_add_Tensor(a, b).t;
+              ls_tensors_free(sums, 64);
+            }
+          }};
+}
+
 Loop operation(std::string task) {
   auto cut = [&](const std::string &suffix) {
     bool has = task.ends_with(suffix);
@@ -276,6 +291,7 @@ Loop make(const std::string &task) {
   if (task == "resnet50") return resnet50();
   if (task == "lstm") return lstm();
   if (task == "attention") return attention();
+  if (task == "add/shim") return shim_add();
   return operation(task);
 }
 
