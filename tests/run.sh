@@ -3,7 +3,7 @@
 # exit code is 0 only if all pass.
 #
 #   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize fakecuda gpu install verify;
-#                             race-all and thread (ThreadSanitizer) have their place in `make verify`
+#                             thread (ThreadSanitizer) has its place in `make verify`
 #
 # libtorch and the shim must be set up (make does that). LINSTOCK_TORCH selects the libtorch.
 set -u -o pipefail
@@ -115,10 +115,7 @@ gotest() { # gotest LABEL ARGUMENTS…: runs go test, counts
 
 go_() { gotest go -timeout 20m $(go list ./... | grep -v /tests/install); }
 
-# The packages with threads, locks or atomics of their own; race-all in `make verify` also has those that only use them.
-concurrent=(./cshim ./tensor ./vram ./autograd ./data ./serve ./profiler)
-race() { gotest race -race -short -timeout 20m "${concurrent[@]}"; }
-race_all() { gotest race-all -race -short -timeout 20m "${concurrent[@]}" ./nn ./optim ./distributions ./checkpoint ./examples/serve; }
+race() { gotest race -race -short -timeout 20m ./cshim ./tensor ./vram ./autograd ./nn ./optim ./data ./distributions ./checkpoint ./serve ./profiler ./examples/serve; }
 
 # Strict checks of the pointers passed to C, overwriting of freed memory, and frequent collections.
 cgocheck() {
@@ -176,13 +173,12 @@ fakecuda() {
   LINSTOCK_TORCH=$version LINSTOCK_TEST_FAKECUDA=1 gotest fakecuda -count=1 -timeout 20m ./tests/fakecuda/...
 }
 
-# The kit for a machine with a GPU (docs/gpu.md), built and run over the same runtime, in a bare environment. Its parts
-# that only measure (memory, speed) are left to `make verify`.
+# The kit for a machine with a GPU (docs/gpu.md), built and run over the same runtime, in a bare environment.
 gpu() {
   need cmake cmake && need ninja ninja-build || return 1
   local log=$work/gpu.log code line
   rm -rf "$work/gpu"
-  LINSTOCK_TORCH=$version tests/gpu/dry.sh --share 0.1 "$work/gpu" tests faults streams nccl | tee "$log"
+  LINSTOCK_TORCH=$version tests/gpu/dry.sh --share 0.1 "$work/gpu" | tee "$log"
   code=$?
   if [ $code -eq 3 ]; then # said on stderr, too
     note="left out: this machine has no Python for which there is a PyTorch $version"
@@ -227,7 +223,7 @@ trap 'echo "interrupted"; summary; exit 130' INT TERM
 for tier in "${tiers[@]}"; do
   echo "== $tier"
   note="" start=$SECONDS
-  case $tier in go | install) run=${tier}_ ;; *) run=${tier//-/_} ;; esac
+  case $tier in go | install) run=${tier}_ ;; *) run=$tier ;; esac
   if $run; then state=ok; else
     state=FAILED
     [ -n "$note" ] || failed=$((failed + 1))

@@ -64,7 +64,7 @@ var rows = []row{
 	{name: "mutation", test: "each line that keeps the library safe is removed",
 		target: "≥ 95 % noticed by tests, 100 % with the analyzer", command: "go run ./tests/mutate -share SHARE"},
 	{name: "sanitizers", test: "go test -race; AddressSanitizer, UBSan, ThreadSanitizer",
-		target: "clean", command: "tests/run.sh race-all sanitize thread", tiers: true},
+		target: "clean", command: "tests/run.sh race sanitize thread", tiers: true},
 	{name: "last-use", test: "generated programs and the repository's tests, as they are and rewritten by linstock go",
 		target: "20,000 programs; the same output, 0 ErrReleased, never more bytes; the same tests pass", command: "go run ./tests/lastuse -share SHARE"},
 	{name: "kill", test: "kill -9 during a checkpoint",

@@ -48,3 +48,16 @@ func TestUpdate(t *testing.T) {
 		t.Error("a missing file gives no error")
 	}
 }
+
+// The page has a line for each row, so that -write does not refuse it after an hour.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reliability.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if line := "\n| " + r.test + " | " + r.target + " |"; !strings.Contains(string(page), line) {
+			t.Errorf("docs/reliability.md has no line for row %s:%s", r.name, line)
+		}
+	}
+}
