@@ -302,7 +302,7 @@ class Fuzz {
   void ok(ls_error *e) {
     if (e == nullptr) return;
     shared->errors.fetch_add(1, std::memory_order_relaxed);
-    if (e->code < LS_ERR_GENERIC || e->code > LS_ERR_INTERNAL) fail("error code " + std::to_string(e->code));
+    if (e->code < LS_ERR_GENERIC || e->code > LS_ERR_NAN) fail("error code " + std::to_string(e->code));
     if (e->message == nullptr || e->message[0] == 0) fail("an error without a text");
     if (!utf8(e->message)) fail("a text that is not UTF-8");
     if (trace) std::fprintf(stderr, "    error %d: %.150s\n", e->code, e->message);
