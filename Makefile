@@ -11,7 +11,7 @@ export LINSTOCK_TORCH := $(TORCH)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: gpu-kit figures verify help setup doctor demo test bench bench-setup bench-peak bench-serve bench-suite generate golden fmt lint clean
+.PHONY: gpu-kit figures verify help setup doctor demo demo-dist test bench bench-setup bench-peak bench-serve bench-suite generate golden fmt lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,16 @@ demo: setup ## train a small GPT on the Go toolchain's source text, then let it 
 	@mkdir -p build
 	@$(GO) build -o build/chargpt ./examples/chargpt
 	@build/chargpt -out runs/chargpt
+
+demo-dist: setup ## train the GPT with four processes on this machine
+	@mkdir -p build
+	@$(GO) build -o build/ddp ./examples/ddp
+	@rm -rf runs/ddp
+	@for rank in 0 1 2 3; do \
+		RANK=$$rank WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 OMP_NUM_THREADS=1 build/ddp -out runs/ddp & \
+		all="$$all $$!"; \
+	done; \
+	for process in $$all; do wait $$process || failed=1; done; exit $${failed:-0}
 
 test: setup ## every check and test; TIERS="lint go" runs some of them
 	@tests/run.sh $(TIERS)

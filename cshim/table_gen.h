@@ -73,6 +73,37 @@ typedef struct ls_functions {
   ls_results (*cuda_allocator_settings)(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots);
   ls_error *(*cuda_set_allocator_settings)(const char *text);
   int32_t (*cuda_capturing)(void);
+  ls_error *(*store_tcp)(const ls_tcp_store *options, ls_store *store, int32_t *port);
+  ls_error *(*store_file)(const char *path, int32_t processes, ls_store *store);
+  ls_error *(*store_hash)(ls_store *store);
+  ls_error *(*store_prefix)(ls_store base, const char *prefix, ls_store *store);
+  void (*store_free)(ls_store store);
+  ls_error *(*store_set)(ls_store store, const char *key, const void *data, uint64_t n);
+  ls_results (*store_get)(ls_store store, const char *key, int64_t milliseconds, const int32_t *cancel, ls_value *out, uint64_t out_slots);
+  ls_error *(*store_wait)(ls_store store, const char *key, int64_t milliseconds, const int32_t *cancel);
+  ls_error *(*store_check)(ls_store store, const char *key, int32_t *there);
+  ls_error *(*store_add)(ls_store store, const char *key, int64_t n, int64_t *sum);
+  ls_results (*store_compare_set)(ls_store store, const char *key, const void *expected, uint64_t expected_n, const void *desired, uint64_t desired_n, ls_value *out, uint64_t out_slots);
+  ls_error *(*store_delete)(ls_store store, const char *key, int32_t *deleted);
+  ls_error *(*store_num_keys)(ls_store store, int64_t *keys);
+  ls_error *(*group_new)(ls_store store, int32_t rank, int32_t size, int64_t milliseconds, const char *checked, const int32_t *cancel, ls_group *group);
+  ls_error *(*group_abort)(ls_group group);
+  void (*group_free)(ls_group group);
+  ls_error *(*group_monitored_barrier)(ls_group group, int64_t milliseconds);
+  ls_error *(*group_start)(ls_group group, const ls_collective *collective, const ls_tensor *out, uint64_t out_n, const ls_tensor *in, uint64_t in_n, const int64_t *out_sizes, uint64_t out_sizes_n, const int64_t *in_sizes, uint64_t in_sizes_n, ls_work *work);
+  ls_error *(*work_wait)(ls_work work, int32_t *done);
+  void (*work_interrupt)(ls_work work);
+  int32_t (*work_done)(ls_work work);
+  int32_t (*work_source)(ls_work work);
+  void (*work_free)(ls_work work);
+  ls_error *(*reducer_new)(ls_group group, const ls_tensor *parameters, uint64_t n, const char *names, const ls_reducer_options *options, ls_reducer *reducer);
+  ls_error *(*reducer_before_forward)(ls_reducer reducer, int32_t sync, ls_work join, int32_t divide_by_size);
+  ls_error *(*reducer_after_forward)(ls_reducer reducer, int32_t sync, const ls_tensor *outputs, uint64_t n);
+  ls_error *(*reducer_join_forward)(ls_reducer reducer);
+  ls_error *(*reducer_join_backward)(ls_reducer reducer);
+  ls_error *(*reducer_times)(ls_reducer reducer, int64_t *times);
+  void (*reducer_free)(ls_reducer reducer);
+  ls_error *(*group_broadcast_coalesced)(ls_group group, const ls_tensor *tensors, uint64_t n, int32_t root);
   ls_error *(*memory_stats)(int32_t device, ls_memory *out);
   ls_error *(*memory_pace)(int32_t device, ls_pace *out);
   ls_error *(*memory_reset_peak)(int32_t device);
@@ -285,6 +316,37 @@ static inline ls_results lsc_cuda_snapshot(ls_value *out, uint64_t out_slots) { 
 static inline ls_results lsc_cuda_allocator_settings(ls_allocator_settings *settings, ls_value *out, uint64_t out_slots) { return ls_table.cuda_allocator_settings(settings, out, out_slots); }
 static inline ls_error *lsc_cuda_set_allocator_settings(const char *text) { return ls_table.cuda_set_allocator_settings(text); }
 static inline int32_t lsc_cuda_capturing(void) { return ls_table.cuda_capturing(); }
+static inline ls_error *lsc_store_tcp(const ls_tcp_store *options, ls_store *store, int32_t *port) { return ls_table.store_tcp(options, store, port); }
+static inline ls_error *lsc_store_file(const char *path, int32_t processes, ls_store *store) { return ls_table.store_file(path, processes, store); }
+static inline ls_error *lsc_store_hash(ls_store *store) { return ls_table.store_hash(store); }
+static inline ls_error *lsc_store_prefix(ls_store base, const char *prefix, ls_store *store) { return ls_table.store_prefix(base, prefix, store); }
+static inline void lsc_store_free(ls_store store) { ls_table.store_free(store); }
+static inline ls_error *lsc_store_set(ls_store store, const char *key, const void *data, uint64_t n) { return ls_table.store_set(store, key, data, n); }
+static inline ls_results lsc_store_get(ls_store store, const char *key, int64_t milliseconds, const int32_t *cancel, ls_value *out, uint64_t out_slots) { return ls_table.store_get(store, key, milliseconds, cancel, out, out_slots); }
+static inline ls_error *lsc_store_wait(ls_store store, const char *key, int64_t milliseconds, const int32_t *cancel) { return ls_table.store_wait(store, key, milliseconds, cancel); }
+static inline ls_error *lsc_store_check(ls_store store, const char *key, int32_t *there) { return ls_table.store_check(store, key, there); }
+static inline ls_error *lsc_store_add(ls_store store, const char *key, int64_t n, int64_t *sum) { return ls_table.store_add(store, key, n, sum); }
+static inline ls_results lsc_store_compare_set(ls_store store, const char *key, const void *expected, uint64_t expected_n, const void *desired, uint64_t desired_n, ls_value *out, uint64_t out_slots) { return ls_table.store_compare_set(store, key, expected, expected_n, desired, desired_n, out, out_slots); }
+static inline ls_error *lsc_store_delete(ls_store store, const char *key, int32_t *deleted) { return ls_table.store_delete(store, key, deleted); }
+static inline ls_error *lsc_store_num_keys(ls_store store, int64_t *keys) { return ls_table.store_num_keys(store, keys); }
+static inline ls_error *lsc_group_new(ls_store store, int32_t rank, int32_t size, int64_t milliseconds, const char *checked, const int32_t *cancel, ls_group *group) { return ls_table.group_new(store, rank, size, milliseconds, checked, cancel, group); }
+static inline ls_error *lsc_group_abort(ls_group group) { return ls_table.group_abort(group); }
+static inline void lsc_group_free(ls_group group) { ls_table.group_free(group); }
+static inline ls_error *lsc_group_monitored_barrier(ls_group group, int64_t milliseconds) { return ls_table.group_monitored_barrier(group, milliseconds); }
+static inline ls_error *lsc_group_start(ls_group group, const ls_collective *collective, const ls_tensor *out, uint64_t out_n, const ls_tensor *in, uint64_t in_n, const int64_t *out_sizes, uint64_t out_sizes_n, const int64_t *in_sizes, uint64_t in_sizes_n, ls_work *work) { return ls_table.group_start(group, collective, out, out_n, in, in_n, out_sizes, out_sizes_n, in_sizes, in_sizes_n, work); }
+static inline ls_error *lsc_work_wait(ls_work work, int32_t *done) { return ls_table.work_wait(work, done); }
+static inline void lsc_work_interrupt(ls_work work) { ls_table.work_interrupt(work); }
+static inline int32_t lsc_work_done(ls_work work) { return ls_table.work_done(work); }
+static inline int32_t lsc_work_source(ls_work work) { return ls_table.work_source(work); }
+static inline void lsc_work_free(ls_work work) { ls_table.work_free(work); }
+static inline ls_error *lsc_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n, const char *names, const ls_reducer_options *options, ls_reducer *reducer) { return ls_table.reducer_new(group, parameters, n, names, options, reducer); }
+static inline ls_error *lsc_reducer_before_forward(ls_reducer reducer, int32_t sync, ls_work join, int32_t divide_by_size) { return ls_table.reducer_before_forward(reducer, sync, join, divide_by_size); }
+static inline ls_error *lsc_reducer_after_forward(ls_reducer reducer, int32_t sync, const ls_tensor *outputs, uint64_t n) { return ls_table.reducer_after_forward(reducer, sync, outputs, n); }
+static inline ls_error *lsc_reducer_join_forward(ls_reducer reducer) { return ls_table.reducer_join_forward(reducer); }
+static inline ls_error *lsc_reducer_join_backward(ls_reducer reducer) { return ls_table.reducer_join_backward(reducer); }
+static inline ls_error *lsc_reducer_times(ls_reducer reducer, int64_t *times) { return ls_table.reducer_times(reducer, times); }
+static inline void lsc_reducer_free(ls_reducer reducer) { ls_table.reducer_free(reducer); }
+static inline ls_error *lsc_group_broadcast_coalesced(ls_group group, const ls_tensor *tensors, uint64_t n, int32_t root) { return ls_table.group_broadcast_coalesced(group, tensors, n, root); }
 static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { return ls_table.memory_stats(device, out); }
 static inline ls_error *lsc_memory_pace(int32_t device, ls_pace *out) { return ls_table.memory_pace(device, out); }
 static inline ls_error *lsc_memory_reset_peak(int32_t device) { return ls_table.memory_reset_peak(device); }

@@ -50,6 +50,8 @@ const (
 	CodeDeviceLost     Code = C.LS_ERR_DEVICE_LOST
 	CodeCapture        Code = C.LS_ERR_CAPTURE
 	CodeNaN            Code = C.LS_ERR_NAN
+	CodeTimeout        Code = C.LS_ERR_TIMEOUT
+	CodeConnection     Code = C.LS_ERR_CONNECTION
 
 	CodeStopRecomputation Code = C.LS_ERR_STOP_RECOMPUTATION
 )

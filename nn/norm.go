@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -133,6 +134,33 @@ type batchNorm struct {
 	cumulative        bool
 	channels          int
 	err               error
+	// overRanks, if set, normalizes in training in the place of the operator.
+	overRanks normalize
+}
+
+// normalize normalizes the channels of x and updates the running statistics, of which all but x can be nil.
+type normalize = func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor
+
+func init() {
+	// For dist.ConvertSyncBatchNorm.
+	handle.SetBatchNorm = func(model any, f normalize) (n int) {
+		for _, m := range NamedModules(model) {
+			var b *batchNorm
+			switch m := m.Module.(type) {
+			case *BatchNorm1d:
+				b = (*batchNorm)(m)
+			case *BatchNorm2d:
+				b = (*batchNorm)(m)
+			case *BatchNorm3d:
+				b = (*batchNorm)(m)
+			default:
+				continue
+			}
+			b.overRanks = f
+			n++
+		}
+		return n
+	}
 }
 
 func newBatchNorm(op string, channels int, opts []Option) *batchNorm {
@@ -216,6 +244,9 @@ func (b *batchNorm) batch(op string, least, most int, form string, x *tensor.Ten
 		if momentum, err = b.step(); err != nil {
 			return tensor.Failed(err)
 		}
+	}
+	if training && b.overRanks != nil {
+		return b.overRanks(x, b.Weight, b.Bias, b.RunningMean, b.RunningVar, momentum, b.Eps)
 	}
 	var all [5]tensor.Option
 	opts := append(all[:0], tensor.Training(training || !tracked), tensor.Momentum(momentum), tensor.Eps(b.Eps))

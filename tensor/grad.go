@@ -141,6 +141,16 @@ func (p *pins) unpin() {
 	}
 }
 
+// withHandles calls f with the handles of ts, which are pinned meanwhile.
+func withHandles(op string, ts []*Tensor, f func(h []cshim.Handle) error) error {
+	p, err := pinAll(op, ts, false)
+	if err != nil {
+		return err
+	}
+	defer p.unpin()
+	return f(p.hs)
+}
+
 type backwardCall struct {
 	roots, grads, inputs *pins
 }

@@ -37,6 +37,7 @@ func init() {
 	handle.RegisterMulti = registerMulti
 	handle.NativeError = func(op string, err error) error { return newError(op, err) }
 	handle.RecordStream = recordStream
+	handle.WithHandles = withHandles
 	handle.RoundStochastic = roundStochastic
 	handle.WithGrad = withGrad
 	handle.WithThread = withThread

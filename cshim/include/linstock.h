@@ -39,6 +39,7 @@
 #include "linstock/autograd.h"
 #include "linstock/core.h"
 #include "linstock/cuda.h"
+#include "linstock/dist.h"
 #include "linstock/memory.h"
 #include "linstock/ops_gen.h"
 #include "linstock/plan.h"

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
 #include <system_error>
 #include <type_traits>
@@ -16,6 +17,7 @@
 #include "autocast.h"
 #include "hooks.h"
 #include "memory.h"
+#include "passes.h"
 #include "saved.h"
 #include "shim.h"
 #include "trace.h"
@@ -148,6 +150,7 @@ auto with_engine(F &&pass) {
     throw ArgumentError(
         "the threads of libtorch's engine could not be started: no backward pass is possible until "
         "the process is restarted");
+  Pass in_flight;
   pass_starts();
   CastCachePause pause;
   HooksOfPass hooks;
@@ -179,6 +182,29 @@ torch::autograd::variable_list grads_list(const ls_tensor *h, uint64_t n) {
 }
 
 }  // namespace
+
+namespace {
+std::mutex passes_mutex;
+int64_t passes = 0;
+std::vector<std::function<void()>> after;  // of the passes
+}  // namespace
+
+Pass::Pass() {
+  std::lock_guard<std::mutex> lock(passes_mutex);
+  passes++;
+}
+Pass::~Pass() {
+  std::lock_guard<std::mutex> lock(passes_mutex);
+  if (--passes != 0) return;
+  for (auto &f : after) f();
+  after.clear();
+}
+
+void after_passes(std::function<void()> f) {
+  std::lock_guard<std::mutex> lock(passes_mutex);
+  if (passes == 0) return f();
+  after.push_back(std::move(f));
+}
 
 void drop(Ticket *t) noexcept {
   std::lock_guard<std::mutex> lock(dropped_mutex);

@@ -6,6 +6,7 @@
 #include <exception>
 #include <initializer_list>
 #include <new>
+#include <typeinfo>
 
 #include "anomaly.h"
 #include "memory.h"
@@ -98,6 +99,18 @@ bool has(const char *text, std::initializer_list<const char *> any) noexcept {
   return false;
 }
 
+// Returns the code of an error of c10d or gloo that is not the caller's. Only their texts tell an expired wait
+// from a lost connection; gloo's "Application timeout" is how it closes connections after any other error.
+int32_t code_of_peer(const char *text) noexcept {
+  return has(text, {"timed out", "timeout"}) && !has(text, {"application timeout"}) ? LS_ERR_TIMEOUT
+                                                                                    : LS_ERR_CONNECTION;
+}
+
+// Reports whether an exception is gloo's IoException, which no header declares.
+bool of_gloo(const std::exception &e) noexcept {
+  return std::strcmp(typeid(e).name(), "N4gloo11IoExceptionE") == 0;
+}
+
 // Reports whether an error's text contains a name of CUDA: cuBLAS, cuDNN and the like throw plain errors.
 bool of_cuda(const char *text) noexcept { return has(text, {"cuda", "cudnn", "_status_", "_failed"}); }
 
@@ -138,6 +151,8 @@ ls_error *current_error() noexcept {
     return make(LS_ERR_CAPTURE, e.what());
   } catch (const DeviceLost &e) {
     return make(LS_ERR_DEVICE_LOST, e.what(), e.error);
+  } catch (const c10::DistError &e) {
+    return make(code_of_peer(e.what_without_backtrace()), e.what_without_backtrace());
   } catch (const c10::Error &e) {
     const char *text = e.what_without_backtrace();
     if (has(text, {"during cuda graph capture", "outside graph capture"})) return make(LS_ERR_CAPTURE, text);
@@ -151,6 +166,7 @@ ls_error *current_error() noexcept {
     return &no_memory;
   } catch (const std::exception &e) {
     const char *text = e.what();
+    if (text != nullptr && of_gloo(e)) return make(code_of_peer(text), text);
     if (text != nullptr && of_cuda(text)) return of_device(text, 0, LS_ERR_STD);
     return make(LS_ERR_STD, text);
   } catch (...) {

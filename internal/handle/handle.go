@@ -25,7 +25,13 @@ var (
 	RegisterMulti any // func(op string, ts []*tensor.Tensor, first bool, f func(grads []*tensor.Tensor) error) (remove func(), err error)
 	TieFunction   any // func(inputs, outputs, saved []*tensor.Tensor, f func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
 	// RecordStream records that a stream uses t's memory: func(t *tensor.Tensor, device int32, id int64) error.
-	RecordStream  any
+	RecordStream any
+	// SetBatchNorm makes the batch normalizations of a model normalize by f in training, and returns their number:
+	// func(model any, f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) int.
+	SetBatchNorm any
+	// PeerFailure returns the error of a backward pass in which a connection to another process was lost, or nil.
+	PeerFailure   func(op string, err error) error
+	WithHandles   any // func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error; h is valid during f
 	WithAutocast  any // func(device tensor.DeviceType, dtype tensor.DType, f func() error) error
 	AutocastDType any // func(device tensor.DeviceType) tensor.DType
 	// Rounds from, float32, to to, bfloat16, up or down at random.

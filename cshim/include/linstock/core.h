@@ -37,10 +37,12 @@ enum ls_code {
   LS_ERR_UNKNOWN = 12,
   LS_ERR_DEVICE_LOST = 13, /* the device met a sticky error, now or before; see device_error */
   LS_ERR_STOP_RECOMPUTATION =
-      14,               /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
-  LS_ERR_INTERNAL = 15, /* an assertion in libtorch failed (TORCH_INTERNAL_ASSERT) */
-  LS_ERR_CAPTURE = 16,  /* not possible while a graph is captured; see device_error, 0 if the shim refused it */
-  LS_ERR_NAN = 17       /* with LS_MODE_ANOMALY: the backward of an operator returned NaN */
+      14,                /* a checkpoint has what it needs of this recomputation; see ls_checkpoint_push */
+  LS_ERR_INTERNAL = 15,  /* an assertion in libtorch failed (TORCH_INTERNAL_ASSERT) */
+  LS_ERR_CAPTURE = 16,   /* not possible while a graph is captured; see device_error, 0 if the shim refused it */
+  LS_ERR_NAN = 17,       /* with LS_MODE_ANOMALY: the backward of an operator returned NaN */
+  LS_ERR_TIMEOUT = 18,   /* another process did not answer in time (linstock/dist.h) */
+  LS_ERR_CONNECTION = 19 /* the connection to another process, or to the store, is lost */
 };
 
 typedef struct ls_error {

@@ -1,0 +1,375 @@
+// The groups and works of linstock/dist.h.
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <typeinfo>
+#include <utility>
+
+#include "dist.h"
+
+namespace ls {
+namespace {
+
+using c10::intrusive_ptr;
+using std::chrono::milliseconds;
+
+// The store in which the ranks of a group meet. While it connects, waits end when the caller cancels.
+class MeetingStore final : public c10d::PrefixStore {
+ public:
+  using c10d::PrefixStore::PrefixStore;
+  void wait(const std::vector<std::string> &keys, const milliseconds &timeout) override {
+    wait_for(*store_, joinKeys(keys), timeout, cancel);
+  }
+  void wait(const std::vector<std::string> &keys) override { wait(keys, getTimeout()); }
+  // A wait without a limit of its own.
+  std::vector<uint8_t> get(const std::string &key) override {
+    wait({key}, getTimeout());
+    return c10d::PrefixStore::get(key);
+  }
+  std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string> &keys) override {
+    wait(keys, getTimeout());
+    return c10d::PrefixStore::multiGet(keys);
+  }
+
+  const int32_t *cancel = nullptr;
+};
+
+// Held while a collective is started. c10d's flight recorder, which all groups of the process share, has no lock
+// for the first collective of a group. Recursive, because some collectives start others.
+std::recursive_mutex &starting() {
+  static auto *mutex = new std::recursive_mutex;
+  return *mutex;
+}
+
+// The collectives that libtorch's C++ code starts by itself.
+class Gloo final : public c10d::ProcessGroupGloo {
+ public:
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+  intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor> &tensors, const c10d::BroadcastOptions &o) override {
+    std::lock_guard<std::recursive_mutex> lock(starting());
+    return ProcessGroupGloo::broadcast(tensors, o);
+  }
+  intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor> &tensors, const c10d::AllreduceOptions &o) override {
+    std::lock_guard<std::recursive_mutex> lock(starting());
+    return ProcessGroupGloo::allreduce(tensors, o);
+  }
+  intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>> &out, std::vector<at::Tensor> &in,
+                                      const c10d::AllgatherOptions &o) override {
+    std::lock_guard<std::recursive_mutex> lock(starting());
+    return ProcessGroupGloo::allgather(out, in, o);
+  }
+};
+
+// The contexts of a gloo group, its connections.
+struct Contexts : c10d::ProcessGroupGloo {
+  static const std::vector<std::shared_ptr<gloo::Context>> &of(const c10d::ProcessGroupGloo &g) {
+    return g.*(&Contexts::contexts_);
+  }
+};
+
+// Closes all connections of a context, and makes what waits for them fail. gloo has a function for it that its
+// headers do not declare as public; an expired wait calls it.
+void close_connections(gloo::Context &context) {
+  char byte = 0;
+  auto buffer = context.createUnboundBuffer(&byte, 1);
+  if (std::strcmp(typeid(*buffer).name(), "N4gloo9transport3tcp13UnboundBufferE") != 0)
+    throw ArgumentError("a gloo transport other than TCP cannot be aborted");
+  try {
+    static_cast<gloo::transport::tcp::UnboundBuffer *>(buffer.get())->waitRecv(nullptr, milliseconds(1));
+  } catch (const std::exception &) {
+  }
+}
+
+void abort(Group &g) {
+  for (const auto &context : Contexts::of(*g.gloo)) close_connections(*context);
+}
+
+struct Work {
+  // Declared first: destroyed last. c10d has references of its own while its threads use a tensor.
+  std::vector<at::Tensor> tensors;
+  intrusive_ptr<c10d::Work> work;
+  // Only the wait completes it: a send or receive, or a reduce-scatter, which gloo computes with all-reduces and
+  // copies the result when it is waited for.
+  bool by_wait;
+
+  // Set by gloo's threads when a collective is complete.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool complete = false, interrupted = false;
+  };
+  std::shared_ptr<State> state = std::make_shared<State>();
+};
+
+Work &work_of(ls_work w) {
+  if (w == 0) throw ArgumentError("no work");
+  return *reinterpret_cast<Work *>(w);
+}
+
+}  // namespace
+
+Group &group_of(ls_group g) {
+  if (g == 0) throw ArgumentError("no group");
+  return *reinterpret_cast<Group *>(g);
+}
+
+c10::intrusive_ptr<c10d::Work> c10d_work_of(ls_work w) { return w == 0 ? nullptr : work_of(w).work; }
+
+// gloo reads and writes numel elements from the first one on, whatever the strides are.
+void check_tensor(const at::Tensor &t) {
+  if (!t.defined()) throw ArgumentError("a tensor is needed, got none");
+  if (!t.device().is_cpu()) throw ArgumentError("gloo needs tensors on the CPU, got one on " + t.device().str());
+  if (t.layout() != at::kStrided || !(t.key_set() & kOddKeys).empty())
+    throw ArgumentError("a dense tensor is needed");
+  if (!t.is_contiguous())
+    throw ArgumentError("a contiguous tensor is needed: its elements must lie in the order of its indices");
+  if (t.is_conj() || t.is_neg())
+    throw ArgumentError("the tensor is a lazily conjugated or negated view: resolve it first");
+}
+
+namespace {
+
+std::vector<at::Tensor> checked(const ls_tensor *h, uint64_t n) {
+  auto list = tensors_of(h, n);
+  for (const auto &t : list) check_tensor(t);
+  return list;
+}
+
+void need_count(const char *what, size_t have, size_t want) {
+  if (have != want)
+    throw ArgumentError(std::string(what) + ": " + std::to_string(want) + " needed, got " + std::to_string(have));
+}
+
+void check_rank(int32_t rank, int size) {
+  if (rank < 0 || rank >= size)
+    throw ArgumentError("rank " + std::to_string(rank) + " is not in a group of " + std::to_string(size));
+}
+
+// Older versions of libtorch do not have the new names of these functions.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+intrusive_ptr<c10d::Work> start(Group &g, const ls_collective &c, std::vector<at::Tensor> &out,
+                                std::vector<at::Tensor> &in, std::vector<int64_t> &out_sizes,
+                                std::vector<int64_t> &in_sizes) {
+  auto &group = *g.group;
+  const int size = group.getSize(), rank = group.getRank();
+  const size_t ranks = static_cast<size_t>(size);
+  auto one = [&](size_t n_out, size_t n_in) {
+    need_count("outputs", out.size(), n_out);
+    need_count("inputs", in.size(), n_in);
+  };
+  auto reduced = [&](auto options) {
+    if (c.reduce < 0 || c.reduce > static_cast<int32_t>(c10d::ReduceOp::BXOR))
+      throw ArgumentError("there is no reduction " + std::to_string(c.reduce));
+    options.reduceOp = c10d::ReduceOp(static_cast<c10d::ReduceOp::RedOpType>(c.reduce));
+    return options;
+  };
+  auto rooted = [&](auto options) {
+    check_rank(c.peer, size);
+    options.rootRank = c.peer;
+    return options;
+  };
+  auto other = [&] {
+    check_rank(c.peer, size);
+    if (c.peer == rank) throw ArgumentError("a rank cannot send to or receive from itself");
+  };
+  switch (c.kind) {
+    case LS_BROADCAST:
+      one(1, 0);
+      return group.broadcast(out, rooted(c10d::BroadcastOptions()));
+    case LS_ALL_REDUCE:
+      one(1, 0);
+      return group.allreduce(out, reduced(c10d::AllreduceOptions()));
+    case LS_ALL_REDUCE_COALESCED:
+      if (out.empty()) throw ArgumentError("at least one tensor is needed");
+      return group.allreduce_coalesced(out, reduced(c10d::AllreduceCoalescedOptions()));
+    case LS_REDUCE:
+      one(1, 0);
+      return group.reduce(out, rooted(reduced(c10d::ReduceOptions())));
+    case LS_ALL_GATHER: {
+      one(ranks, 1);
+      std::vector<std::vector<at::Tensor>> lists{out};
+      return group.allgather(lists, in);
+    }
+    case LS_ALL_GATHER_ONE:
+      one(1, 1);
+      return group._allgather_base(out[0], in[0]);
+    case LS_GATHER: {
+      auto options = rooted(c10d::GatherOptions());
+      one(rank == c.peer ? ranks : 0, 1);
+      std::vector<std::vector<at::Tensor>> lists;
+      if (rank == c.peer) lists.push_back(out);
+      return group.gather(lists, in, options);
+    }
+    case LS_SCATTER: {
+      auto options = rooted(c10d::ScatterOptions());
+      one(1, rank == c.peer ? ranks : 0);
+      std::vector<std::vector<at::Tensor>> lists;
+      if (rank == c.peer) lists.push_back(in);
+      return group.scatter(out, lists, options);
+    }
+    case LS_REDUCE_SCATTER: {
+      one(1, ranks);
+      std::vector<std::vector<at::Tensor>> lists{in};
+      return group.reduce_scatter(out, lists, reduced(c10d::ReduceScatterOptions()));
+    }
+    case LS_REDUCE_SCATTER_ONE:
+      one(1, 1);
+      return group._reduce_scatter_base(out[0], in[0], reduced(c10d::ReduceScatterOptions()));
+    case LS_ALL_TO_ALL_ONE:
+      one(1, 1);
+      return group.alltoall_base(out[0], in[0], out_sizes, in_sizes);
+    case LS_SEND:
+      one(0, 1);
+      other();
+      return group.send(in, c.peer, c.tag);
+    case LS_RECEIVE:
+      one(1, 0);
+      if (c.peer == -1) return group.recvAnysource(out, c.tag);
+      other();
+      return group.recv(out, c.peer, c.tag);
+    case LS_BARRIER:
+      one(0, 0);
+      // ProcessGroup::barrier keeps a tensor in a static variable.
+      return g.gloo->barrier();
+    default:
+      throw ArgumentError("there is no collective " + std::to_string(c.kind));
+  }
+}
+
+#pragma GCC diagnostic pop
+
+}  // namespace
+}  // namespace ls
+
+ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int64_t milliseconds, const char *checked,
+                       const int32_t *cancel, ls_group *out) noexcept {
+  return ls::run_void([&] {
+    if (size < 1) throw ls::ArgumentError("a group of " + std::to_string(size) + " ranks");
+    ls::check_rank(rank, size);
+    auto base = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&ls::store_of(store));
+    auto timeout = std::chrono::milliseconds(std::max<int64_t>(milliseconds, 1));
+    ls::WithoutSigpipe threads;
+    auto connect = [&](const std::string &prefix) {
+      auto meeting = c10::make_intrusive<ls::MeetingStore>(prefix, base);
+      meeting->cancel = cancel;
+      auto gloo = c10::make_intrusive<ls::Gloo>(meeting, rank, size,
+                                                c10d::ProcessGroupGloo::Options::create_default(timeout));
+      meeting->cancel = nullptr;
+      return gloo;
+    };
+    // The names are those of Python's init_process_group, whose ranks can be in the same group.
+    auto g = std::make_unique<ls::Group>();
+    g->gloo = connect("cpu/");
+    g->group = c10::make_intrusive<c10d::ProcessGroup>(base, rank, size);
+    g->group->setDefaultBackend(c10d::ProcessGroup::GLOO);
+    c10::intrusive_ptr<c10d::Backend> backend = g->gloo;
+    g->checked = checked != nullptr;
+    if (g->checked)
+      backend = c10::make_intrusive<c10d::ProcessGroupWrapper>(backend,
+                                                               connect("cpu//pg_wrapper:" + std::string(checked)));
+    g->group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::GLOO, backend);
+    *out = reinterpret_cast<ls_group>(g.release());
+  });
+}
+
+ls_error *ls_group_abort(ls_group group) noexcept {
+  return ls::run_void([&] { ls::abort(ls::group_of(group)); });
+}
+
+void ls_group_free(ls_group group) noexcept {
+  ls::run_quiet([&] {
+    if (group == 0) return;
+    std::unique_ptr<ls::Group> g(&ls::group_of(group));
+    if (g->in_flight->load() != 0) ls::run_quiet([&] { ls::abort(*g); });
+  });
+}
+
+ls_error *ls_group_monitored_barrier(ls_group group, int64_t milliseconds) noexcept {
+  return ls::run_void([&] {
+    c10d::BarrierOptions o;
+    o.timeout = std::chrono::milliseconds(std::max<int64_t>(milliseconds, 1));
+    ls::group_of(group).gloo->monitoredBarrier(o, true);
+  });
+}
+
+ls_error *ls_group_start(ls_group group, const ls_collective *collective, const ls_tensor *out, uint64_t out_n,
+                         const ls_tensor *in, uint64_t in_n, const int64_t *out_sizes, uint64_t out_sizes_n,
+                         const int64_t *in_sizes, uint64_t in_sizes_n, ls_work *work) noexcept {
+  return ls::run_void([&] {
+    auto outputs = ls::checked(out, out_n), inputs = ls::checked(in, in_n);
+    std::vector<int64_t> os(out_sizes, out_sizes + out_sizes_n), is(in_sizes, in_sizes + in_sizes_n);
+    auto w = std::make_unique<ls::Work>();
+    auto kind = collective->kind;
+    w->by_wait =
+        kind == LS_SEND || kind == LS_RECEIVE || kind == LS_REDUCE_SCATTER || kind == LS_REDUCE_SCATTER_ONE;
+    w->tensors = outputs;
+    w->tensors.insert(w->tensors.end(), inputs.begin(), inputs.end());
+    auto &g = ls::group_of(group);
+    // A checked group waits for the other ranks, which may be threads of this process.
+    std::unique_lock<std::recursive_mutex> lock(ls::starting(), std::defer_lock);
+    if (!g.checked) lock.lock();
+    w->work = ls::start(g, *collective, outputs, inputs, os, is);
+    if (!w->by_wait) {
+      g.in_flight->fetch_add(1);
+      w->work->getFuture()->addCallback([state = w->state, in_flight = g.in_flight](c10::ivalue::Future &) {
+        in_flight->fetch_sub(1);
+        std::lock_guard<std::mutex> lock(state->mutex);
+        state->complete = true;
+        state->changed.notify_all();
+      });
+    }
+    *work = reinterpret_cast<ls_work>(w.release());
+  });
+}
+
+ls_error *ls_work_wait(ls_work work, int32_t *done) noexcept {
+  return ls::run_void([&] {
+    auto &w = ls::work_of(work);
+    *done = 0;
+    if (!w.by_wait) {
+      auto &s = *w.state;
+      std::unique_lock<std::mutex> lock(s.mutex);
+      s.changed.wait(lock, [&] { return s.complete || s.interrupted; });
+      s.interrupted = false;
+      if (!s.complete) return;
+    }
+    *done = w.work->wait();
+  });
+}
+
+void ls_work_interrupt(ls_work work) noexcept {
+  ls::run_quiet([&] {
+    auto &w = ls::work_of(work);
+    if (w.by_wait) {
+      w.work->abort();
+      return;
+    }
+    std::lock_guard<std::mutex> lock(w.state->mutex);
+    w.state->interrupted = true;
+    w.state->changed.notify_all();
+  });
+}
+
+int32_t ls_work_done(ls_work work) noexcept {
+  return ls::run_quiet([&]() -> int32_t {
+    auto &w = ls::work_of(work);
+    std::lock_guard<std::mutex> lock(w.state->mutex);
+    return w.state->complete;
+  });
+}
+
+int32_t ls_work_source(ls_work work) noexcept {
+  return ls::run_quiet([&]() -> int32_t { return ls::work_of(work).work->sourceRank(); });
+}
+
+void ls_work_free(ls_work work) noexcept {
+  ls::run_quiet([&] {
+    if (work != 0) delete &ls::work_of(work);
+  });
+}

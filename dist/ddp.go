@@ -1,0 +1,389 @@
+package dist
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// A DDP trains a model on all ranks of a group: each rank computes on inputs of its own, and during the backward pass the
+// gradients are averaged over the ranks, in buckets, while those of earlier layers are still being computed. So the
+// replicas stay equal. PyTorch: torch.nn.parallel.DistributedDataParallel.
+//
+//	ddp, err := dist.NewDDP(ctx, g, model)
+//	if err != nil {
+//		return err
+//	}
+//	defer ddp.Close()
+//	…
+//	loss := nn.CrossEntropy(ddp.Forward(x), y)
+//	err = loss.Backward() // *PeerError if another rank is gone
+//	err = opt.Step()
+//
+// State dicts, optimizers and checkpoints take the model, not the DDP. Ranks in Python whose DistributedDataParallel has
+// the same arguments can train along.
+//
+// One goroutine at a time uses a DDP. Between the beginning of a backward pass and its end no other collective of the group
+// may be started on this rank; groups that NewGroup makes are independent.
+type DDP struct {
+	g          *Group
+	model      any
+	parameters []*tensor.Tensor `nn:"-"`
+	buffers    []*tensor.Tensor `nn:"-"`
+	o          ddpOptions
+
+	mu     sync.RWMutex // held for reading while native is used, for writing by Close
+	native cshim.Reducer
+
+	noSync        bool
+	buffersToSync bool // before the next forward pass
+	join          *joining
+}
+
+type ddpOptions struct {
+	cshim.ReducerOptions
+	bucketCapMB        float64
+	noBroadcastBuffers bool
+}
+
+// A DDPOption is an option of NewDDP.
+type DDPOption func(*ddpOptions)
+
+// BucketCapMB sets the size of a bucket of gradients in MiB; the default is 25. The first bucket has at most 1 MiB. PyTorch:
+// bucket_cap_mb.
+func BucketCapMB(mb float64) DDPOption { return func(o *ddpOptions) { o.bucketCapMB = mb } }
+
+// FindUnusedParameters lets parameters have no part in a forward pass on some or all ranks. It costs a walk through the
+// graph and a collective in each step. PyTorch: find_unused_parameters.
+func FindUnusedParameters(on bool) DDPOption {
+	return func(o *ddpOptions) { o.FindUnused = number(on) }
+}
+
+// StaticGraph promises that the same parameters are used in every step and in the same order, as is needed for parameters
+// that a backward pass reaches several times (checkpoints, parameters that several layers share). Unused parameters are
+// found in the first step. PyTorch: static_graph.
+func StaticGraph(on bool) DDPOption { return func(o *ddpOptions) { o.StaticGraph = number(on) } }
+
+// GradientAsBucketView makes gradients views of the buckets, which saves a copy of all gradients. PyTorch:
+// gradient_as_bucket_view.
+func GradientAsBucketView(on bool) DDPOption {
+	return func(o *ddpOptions) { o.BucketView = number(on) }
+}
+
+// BroadcastBuffers copies the buffers of rank 0, such as running statistics, to the other ranks before each forward pass
+// that follows a step; it is on by default. PyTorch: broadcast_buffers.
+func BroadcastBuffers(on bool) DDPOption {
+	return func(o *ddpOptions) { o.noBroadcastBuffers = !on }
+}
+
+// CompressGradients sends gradients as tensor.Float16 or tensor.BFloat16. PyTorch: fp16_compress_hook and
+// bf16_compress_hook of torch.distributed.algorithms.ddp_comm_hooks.
+func CompressGradients(dtype tensor.DType) DDPOption {
+	return func(o *ddpOptions) {
+		switch dtype {
+		case tensor.Float16:
+			o.Compression = cshim.CompressFP16
+		case tensor.BFloat16:
+			o.Compression = cshim.CompressBF16
+		default:
+			o.Compression = -1
+		}
+	}
+}
+
+func number(on bool) int32 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
+// rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
+// dense tensors on the CPU, and must not be replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
+func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
+	const op = "NewDDP"
+	o := ddpOptions{bucketCapMB: 25}
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+		}
+		opt(&o)
+	}
+	switch {
+	case !(o.bucketCapMB > 0) || o.bucketCapMB > 1<<40:
+		return nil, refuse.Error(op, tensor.ErrArgument, "buckets of %v MiB", o.bucketCapMB)
+	case o.Compression < 0:
+		return nil, refuse.Error(op, tensor.ErrArgument, "gradients can be sent as Float16 or BFloat16")
+	case ctx == nil:
+		return nil, refuse.Nil(op, "a context")
+	case model == nil:
+		return nil, refuse.Nil(op, "a model")
+	}
+	if err := nn.Check(model); err != nil {
+		return nil, err
+	}
+	o.BucketBytes = int64(o.bucketCapMB * (1 << 20))
+	o.FirstBucketBytes = min(1<<20, o.BucketBytes)
+	d := &DDP{g: g, model: model, o: o, buffersToSync: true}
+	var trained []*tensor.Tensor
+	var names []string
+	for _, p := range nn.NamedParameters(model) {
+		d.parameters = append(d.parameters, p.Tensor)
+		if p.Tensor.RequiresGrad() {
+			trained, names = append(trained, p.Tensor), append(names, p.Name)
+		}
+	}
+	for _, b := range nn.NamedBuffers(model) {
+		d.buffers = append(d.buffers, b.Tensor)
+	}
+	err := g.call(ctx, op, func(n cshim.Group) error {
+		return withHandles(op, trained, func(h []cshim.Handle) (err error) {
+			d.native, err = n.Reducer(h, strings.Join(names, "\n"), o.ReducerOptions)
+			return err
+		})
+	})
+	if err == nil {
+		err = g.broadcastCoalesced(ctx, op, slices.Concat(d.parameters, d.buffers), 0)
+	}
+	if err != nil {
+		d.native.Free()
+		return nil, err
+	}
+	g.state.Lock()
+	defer g.state.Unlock()
+	g.ddps[d] = struct{}{}
+	return d, nil
+}
+
+// call calls f, which waits for the other ranks, with the native group. If ctx ends, it aborts the group.
+func (g *Group) call(ctx context.Context, op string, f func(n cshim.Group) error) error {
+	if ctx == nil {
+		return refuse.Nil(op, "a context")
+	}
+	if err := ctx.Err(); err != nil {
+		return refuse.Error(op, orTimeout(err), "%v", err)
+	}
+	var failure error
+	err := g.use(op, func(n cshim.Group) error {
+		g.start.Lock()
+		defer g.start.Unlock()
+		defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
+		failure = f(n)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case failure != nil && ctx.Err() != nil:
+		return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
+	}
+	return g.diagnose(op, nil, failure)
+}
+
+// broadcastCoalesced copies the tensors of the rank src to those of the others.
+func (g *Group) broadcastCoalesced(ctx context.Context, op string, ts []*tensor.Tensor, src int) error {
+	return g.call(ctx, op, func(n cshim.Group) error {
+		return withHandles(op, ts, func(h []cshim.Handle) error { return n.BroadcastCoalesced(h, src) })
+	})
+}
+
+// Close ends the averaging of gradients; the model remains usable. Close of the group does the same. A second Close does
+// nothing.
+func (d *DDP) Close() error {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.native.Free()
+	d.native = 0
+	awaiting.CompareAndSwap(d, nil)
+	d.g.state.Lock()
+	defer d.g.state.Unlock()
+	delete(d.g.ddps, d)
+	return nil
+}
+
+// Module returns the model. PyTorch: DistributedDataParallel.module.
+func (d *DDP) Module() any {
+	if d == nil {
+		return nil
+	}
+	return d.model
+}
+
+// Forward calls the Forward of the model, which must be an nn.Layer; for other models there is [DDP.Run].
+func (d *DDP) Forward(x *tensor.Tensor) *tensor.Tensor {
+	const op = "Forward"
+	if d == nil {
+		return tensor.Failed(refuse.Nil(op, "a DDP"))
+	}
+	layer, ok := d.model.(nn.Layer)
+	if !ok {
+		return refuse.Tensor(op, tensor.ErrArgument, "%T has no method Forward(*tensor.Tensor) *tensor.Tensor: call Run", d.model)
+	}
+	return d.one(op, func() *tensor.Tensor { return layer.Forward(x) })
+}
+
+// Run calls f, a forward pass of the model, and returns its result. The backward pass must start from it.
+func (d *DDP) Run(f func() *tensor.Tensor) *tensor.Tensor {
+	if f == nil {
+		return tensor.Failed(refuse.Nil("Run", "a function"))
+	}
+	return d.one("Run", f)
+}
+
+func (d *DDP) one(op string, f func() *tensor.Tensor) *tensor.Tensor {
+	all, err := d.run(op, func() ([]*tensor.Tensor, error) {
+		t := f()
+		return []*tensor.Tensor{t}, t.Err()
+	})
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	return all[0]
+}
+
+// RunAll is Run for forward passes with several results.
+func (d *DDP) RunAll(f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	if f == nil {
+		return nil, refuse.Nil("RunAll", "a function")
+	}
+	return d.run("RunAll", f)
+}
+
+// awaiting is the DDP whose forward pass was the last: the one of a backward pass that fails.
+var awaiting atomic.Pointer[DDP]
+
+func init() {
+	handle.PeerFailure = func(op string, err error) error {
+		d := awaiting.Load()
+		if d == nil {
+			return failed(op, err)
+		}
+		return d.g.diagnose(op, nil, err)
+	}
+}
+
+// use calls f with the native reducer, which Close does not free meanwhile.
+func (d *DDP) use(op string, f func(n cshim.Reducer) error) error {
+	if d == nil {
+		return refuse.Nil(op, "a DDP")
+	}
+	if err := d.g.check(op); err != nil {
+		return err
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.native == 0 {
+		return refuse.Error(op, ErrClosed, "the DDP was closed")
+	}
+	return d.g.diagnose(op, nil, f(d.native))
+}
+
+func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	if err := d.begin(op); err != nil {
+		return nil, err
+	}
+	all, err := f()
+	if err != nil {
+		return nil, err
+	}
+	d.buffersToSync = d.syncs()
+	err = d.use(op, func(n cshim.Reducer) error {
+		return withHandles(op, all, func(h []cshim.Handle) error { return n.AfterForward(d.syncs(), h) })
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// syncs reports whether the next backward pass averages gradients.
+func (d *DDP) syncs() bool { return !d.noSync && tensor.GradEnabled() }
+
+// begin does what precedes a forward pass.
+func (d *DDP) begin(op string) error {
+	var count cshim.Work
+	divide := false
+	err := d.use(op, func(cshim.Reducer) error { return nil })
+	if err != nil {
+		return err
+	}
+	if d.join != nil {
+		w, err := d.join.notify(d.g)
+		if err != nil {
+			return err
+		}
+		count, divide = w.native, d.join.divide
+		defer w.Wait(context.Background())
+	}
+	if d.syncs() {
+		awaiting.Store(d)
+	}
+	err = d.use(op, func(n cshim.Reducer) error { return n.BeforeForward(d.syncs(), count, divide) })
+	if err == nil {
+		err = d.syncBuffers(op, true)
+	}
+	if err == nil && d.join != nil {
+		_, err = d.join.anySyncs(d.g, d.syncs())
+	}
+	return err
+}
+
+// syncBuffers copies the buffers of rank 0, or with Join those of the highest rank that has inputs, to the others.
+func (d *DDP) syncBuffers(op string, active bool) error {
+	if !d.buffersToSync || d.o.noBroadcastBuffers || len(d.buffers) == 0 {
+		return nil
+	}
+	src, err := 0, error(nil)
+	if d.join != nil {
+		if src, err = commonRank(d.g, active); err != nil {
+			return err
+		}
+	}
+	return d.g.broadcastCoalesced(context.Background(), op, d.buffers, src)
+}
+
+// NoSync calls f. Gradients of backward passes whose forward pass is in f accumulate on each rank, and the next pass outside
+// averages their sums. PyTorch: DistributedDataParallel.no_sync.
+func (d *DDP) NoSync(f func() error) error {
+	const op = "NoSync"
+	switch {
+	case d == nil:
+		return refuse.Nil(op, "a DDP")
+	case f == nil:
+		return refuse.Nil(op, "a function")
+	}
+	before := d.noSync
+	d.noSync = true
+	defer func() { d.noSync = before }()
+	return f()
+}
+
+// DDPTimes are mean times of a step. PyTorch: DistributedDataParallel._get_ddp_logging_data.
+type DDPTimes struct {
+	Forward, Backward time.Duration
+	Communication     time.Duration // between the start of the first collective and the end of the last
+	Overlap           time.Duration // the part of Communication in which gradients were computed
+}
+
+// Times returns the mean times of the steps that c10d has measured: the first ten, and then each hundredth.
+func (d *DDP) Times() (t DDPTimes, err error) {
+	err = d.use("Times", func(n cshim.Reducer) error {
+		ns, err := n.Times()
+		t = DDPTimes{time.Duration(ns[0]), time.Duration(ns[1]), time.Duration(ns[2]), time.Duration(ns[3])}
+		return err
+	})
+	return t, err
+}

@@ -1,0 +1,374 @@
+package dist_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// model is the model of tests/golden/ddp.py.
+type model struct {
+	L1, L2, Unused, L3 *nn.Linear
+	Norm               *nn.BatchNorm1d
+	skip               bool
+}
+
+func newModel(skip bool) *model {
+	return &model{L1: nn.NewLinear(12, 48), Norm: nn.NewBatchNorm1d(48), L2: nn.NewLinear(48, 48),
+		Unused: nn.NewLinear(48, 48), L3: nn.NewLinear(48, 5), skip: skip}
+}
+
+func (n *model) Forward(x *tensor.Tensor) *tensor.Tensor {
+	x = n.Norm.Forward(n.L1.Forward(x)).ReLU()
+	if !n.skip {
+		x = n.Unused.Forward(x)
+	}
+	return n.L3.Forward(n.L2.Forward(x).ReLU())
+}
+
+// parameters returns the parameters in the order of the script.
+func (n *model) parameters() []*tensor.Tensor {
+	return []*tensor.Tensor{n.L1.Weight, n.L1.Bias, n.Norm.Weight, n.Norm.Bias, n.L2.Weight, n.L2.Bias,
+		n.Unused.Weight, n.Unused.Bias, n.L3.Weight, n.L3.Bias}
+}
+
+func wave(shape []int, phase int) *tensor.Tensor {
+	n := 1
+	for _, s := range shape {
+		n *= s
+	}
+	return tensor.Arange(0, n, tensor.Float32).Mul(0.7).Add(phase).Sin().Reshape(shape...)
+}
+
+// ddpVariant is a variant of the script.
+type ddpVariant struct {
+	opts       []dist.DDPOption
+	unused     bool
+	accumulate int
+	join       bool
+}
+
+var ddpVariants = map[string]ddpVariant{
+	"plain":         {},
+	"buckets":       {opts: []dist.DDPOption{dist.BucketCapMB(0.01)}},
+	"find unused":   {opts: []dist.DDPOption{dist.FindUnusedParameters(true)}, unused: true},
+	"static":        {opts: []dist.DDPOption{dist.StaticGraph(true)}},
+	"static unused": {opts: []dist.DDPOption{dist.StaticGraph(true)}, unused: true},
+	"views":         {opts: []dist.DDPOption{dist.GradientAsBucketView(true)}},
+	"fp16":          {opts: []dist.DDPOption{dist.CompressGradients(tensor.Float16)}},
+	"bf16":          {opts: []dist.DDPOption{dist.CompressGradients(tensor.BFloat16)}},
+	"no sync":       {accumulate: 3},
+	"own buffers":   {opts: []dist.DDPOption{dist.BroadcastBuffers(false)}},
+	"join":          {join: true},
+	"join unused":   {opts: []dist.DDPOption{dist.FindUnusedParameters(true)}, unused: true, join: true},
+}
+
+// trained is what the script writes for a rank.
+type trained struct {
+	Losses []uint32
+	Sum    float64
+}
+
+// train does what the script does.
+func (v ddpVariant) train(g *dist.Group) (out trained, err error) {
+	m, steps := newModel(v.unused), 10
+	if v.join {
+		steps -= 4 * g.Rank()
+	}
+	if err := autograd.NoGrad(func() error {
+		for i, p := range m.parameters() {
+			p.Copy_(wave(p.Shape(), i+g.Rank()).Div(4))
+		}
+		return nil
+	}); err != nil {
+		return out, err
+	}
+	opt, err := optim.NewAdamW(nn.Parameters(m), 1e-2)
+	if err != nil {
+		return out, err
+	}
+	ddp, err := dist.NewDDP(ctx, g, m, v.opts...)
+	if err != nil {
+		return out, err
+	}
+	defer ddp.Close()
+	step := func(s, k int) error {
+		return tensor.WithScope(func() error {
+			x := wave([]int{8, 12}, 100*s+10*k+g.Rank())
+			y := tensor.Arange(0, 8).Mul(7).Add(s + g.Rank()).Remainder(5)
+			loss := nn.CrossEntropy(ddp.Forward(x), y)
+			l, err := loss.Item()
+			out.Losses = append(out.Losses, math.Float32bits(float32(l)))
+			return errors.Join(err, loss.Backward())
+		})
+	}
+	loop := func() error {
+		for s := range steps {
+			opt.ZeroGrad()
+			for k := range v.accumulate - 1 {
+				if err := ddp.NoSync(func() error { return step(s, k) }); err != nil {
+					return err
+				}
+			}
+			if err := errors.Join(step(s, max(0, v.accumulate-1)), opt.Step()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if v.join {
+		err = ddp.Join(loop)
+	} else {
+		err = loop()
+	}
+	if err != nil {
+		return out, err
+	}
+	var sums []*tensor.Tensor
+	for _, t := range nn.StateDict(m) {
+		sums = append(sums, t.Tensor.To(tensor.Float64).Sum())
+	}
+	out.Sum, err = tensor.Stack(sums).Sum().Item()
+	return out, errors.Join(err, ddp.Close())
+}
+
+// TestDDP compares the losses of two ranks with those of PyTorch's DistributedDataParallel, bit by bit.
+func TestDDP(t *testing.T) {
+	leak.Check(t)
+	data, err := os.ReadFile("../tests/golden/ddp.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden map[string][]trained
+	if err := json.Unmarshal(data, &golden); err != nil {
+		t.Fatal(err)
+	}
+	if len(golden) != len(ddpVariants) {
+		t.Errorf("%d variants in ddp.json, %d in the test", len(golden), len(ddpVariants))
+	}
+	before := tensor.NumThreads()
+	if err := tensor.SetNumThreads(1); err != nil { // as the script: the last bits of sums depend on it
+		t.Fatal(err)
+	}
+	defer func() { _ = tensor.SetNumThreads(before) }()
+	for name, v := range ddpVariants {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			ranks(t, 2, func(g *dist.Group) error {
+				got, err := v.train(g)
+				if err != nil {
+					return err
+				}
+				want := golden[name][g.Rank()]
+				if fmt.Sprint(got.Losses) != fmt.Sprint(want.Losses) {
+					return fmt.Errorf("losses %x, want %x", got.Losses, want.Losses)
+				}
+				if math.Abs(got.Sum-want.Sum) > 1e-9*math.Abs(want.Sum) {
+					return fmt.Errorf("the sum of the state is %v, want %v", got.Sum, want.Sum)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestDDPErrors tests arguments with which a model cannot be trained, and that nothing is left behind.
+func TestDDPErrors(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		var none context.Context
+		m := newModel(false)
+		frozen := nn.NewLinear(2, 2)
+		for _, p := range nn.Parameters(frozen) {
+			p.RequiresGrad_(false)
+		}
+		for name, f := range map[string]func() (*dist.DDP, error){
+			"nil group":           func() (*dist.DDP, error) { return dist.NewDDP(ctx, nil, m) },
+			"nil model":           func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, nil) },
+			"nil context":         func() (*dist.DDP, error) { return dist.NewDDP(none, g, m) },
+			"nil option":          func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, nil) },
+			"no parameters":       func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, frozen) },
+			"not a model":         func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, 3) },
+			"no buckets":          func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, dist.BucketCapMB(0)) },
+			"buckets of NaN":      func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, dist.BucketCapMB(math.NaN())) },
+			"another compression": func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, dist.CompressGradients(tensor.Int8)) },
+		} {
+			if d, err := f(); err == nil || d != nil {
+				t.Errorf("%s: %v, %v", name, d, err)
+			}
+		}
+		for name, f := range map[string]func() (int, error){
+			"nil group":   func() (int, error) { return dist.ConvertSyncBatchNorm(nil, m) },
+			"not a model": func() (int, error) { return dist.ConvertSyncBatchNorm(g, 3) },
+		} {
+			if n, err := f(); err == nil || n != 0 {
+				t.Errorf("ConvertSyncBatchNorm, %s: %d, %v", name, n, err)
+			}
+		}
+		ddp, err := dist.NewDDP(ctx, g, m)
+		if err != nil {
+			return err
+		}
+		ok := func() *tensor.Tensor { return tensor.Ones([]int{1}) }
+		bad := errors.New("bad")
+		if _, err := ddp.RunAll(func() ([]*tensor.Tensor, error) { return nil, bad }); err != bad {
+			t.Errorf("RunAll: %v", err)
+		}
+		if err := ddp.NoSync(func() error { return bad }); err != bad {
+			t.Errorf("NoSync: %v", err)
+		}
+		if err := ddp.Join(func() error { return bad }); err != bad {
+			t.Errorf("Join: %v", err)
+		}
+		errs := []error{ddp.NoSync(nil), ddp.Join(nil), ddp.Join(func() error { return nil }, nil), ddp.Run(nil).Err(), ddp.Forward(nil).Err(),
+			ddp.Join(func() error { return ddp.Join(func() error { return nil }) })}
+		other, err := dist.NewDDP(ctx, g, &struct{ A *nn.Linear }{nn.NewLinear(1, 1)})
+		if err != nil {
+			return err
+		}
+		errs = append(errs, other.Forward(tensor.Ones([]int{1})).Err(), ddp.Close(), ddp.Run(ok).Err(), (*dist.DDP)(nil).Run(ok).Err(),
+			(*dist.DDP)(nil).NoSync(func() error { return nil }), (*dist.DDP)(nil).Forward(nil).Err())
+		for i, err := range errs {
+			if err == nil && i != 7 {
+				t.Errorf("call %d: no error", i)
+			}
+		}
+		if !errors.Is(errs[8], dist.ErrClosed) {
+			t.Errorf("Run after Close: %v", errs[8])
+		}
+		return errs[7]
+	})
+}
+
+// TestUnusedParameters tests that the error of parameters without gradients gives advice in Go's words.
+func TestUnusedParameters(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		ddp, err := dist.NewDDP(ctx, g, newModel(true))
+		if err != nil {
+			return err
+		}
+		x := wave([]int{8, 12}, 0)
+		if err := ddp.Forward(x).Sum().Backward(); err != nil {
+			return err
+		}
+		err = ddp.Forward(x).Err()
+		if err == nil || !strings.Contains(err.Error(), "dist.FindUnusedParameters(true)") || strings.Contains(err.Error(), "torch.nn") {
+			return fmt.Errorf("got %v", err)
+		}
+		return nil
+	})
+}
+
+// TestCloseInBackward tests that a DDP can be closed in a hook of the backward pass.
+func TestCloseInBackward(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		m := newModel(false)
+		ddp, err := dist.NewDDP(ctx, g, m)
+		if err != nil {
+			return err
+		}
+		y := ddp.Forward(wave([]int{8, 12}, 0))
+		remove, err := y.RegisterHook(func(grad *tensor.Tensor) (*tensor.Tensor, error) { return nil, ddp.Close() })
+		if err != nil {
+			return err
+		}
+		err = y.Sum().Backward()
+		remove()
+		if err != nil {
+			return err
+		}
+		if m.L1.Weight.Grad() == nil {
+			t.Error("no gradient")
+		}
+		return nil
+	})
+}
+
+// TestUnequalModels tests that ranks whose models differ get an error.
+func TestUnequalModels(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		d, err := dist.NewDDP(ctx, g, nn.NewLinear(3, 3+g.Rank()))
+		if err == nil || d != nil {
+			return fmt.Errorf("%v, %v", d, err)
+		}
+		return nil
+	}, dist.Timeout(2*time.Second))
+}
+
+// TestSyncBatchNorm compares two ranks that normalize over both batches, of different sizes, with one process that has the
+// whole batch.
+func TestSyncBatchNorm(t *testing.T) {
+	leak.Check(t)
+	for _, dtype := range []tensor.DType{tensor.Float32, tensor.Float64} {
+		norm := func() *nn.BatchNorm2d {
+			n := nn.NewBatchNorm2d(3, nn.DType(dtype))
+			n.Weight.Detach().Copy_(wave([]int{3}, 1))
+			n.Bias.Detach().Copy_(wave([]int{3}, 2))
+			return n
+		}
+		// results returns y, the gradients of x, weight and bias, and the running statistics.
+		results := func(n *nn.BatchNorm2d, x *tensor.Tensor) ([]*tensor.Tensor, error) {
+			x = x.Detach().RequiresGrad_()
+			y := n.Forward(x)
+			if err := y.Mul(y).Mul(x.Detach().Cos()).Sum().Backward(); err != nil {
+				return nil, err
+			}
+			return []*tensor.Tensor{y.Detach(), x.Grad(), n.Weight.Grad(), n.Bias.Grad(), n.RunningMean, n.RunningVar}, nil
+		}
+		ranks(t, 2, func(g *dist.Group) error {
+			whole := wave([]int{5, 3, 4, 4}, 0).To(dtype)
+			expected, err := results(norm(), whole)
+			if err != nil {
+				return err
+			}
+			n := norm()
+			if count, err := dist.ConvertSyncBatchNorm(g, &struct{ Norm *nn.BatchNorm2d }{n}); err != nil || count != 1 {
+				return fmt.Errorf("%d modules, %v", count, err)
+			}
+			from, to := 2*g.Rank(), 2+3*g.Rank()
+			got, err := results(n, whole.Narrow(0, from, to-from))
+			if err != nil {
+				return err
+			}
+			for i, want := range expected {
+				switch i {
+				case 0, 1:
+					want = want.Narrow(0, from, to-from)
+				case 2, 3: // sums of the ranks
+					if err := g.AllReduce(ctx, got[i], dist.Sum); err != nil {
+						return err
+					}
+				}
+				tolerance := map[tensor.DType]float64{tensor.Float32: 1e-4, tensor.Float64: 1e-10}[dtype]
+				if d, err := got[i].Sub(want).Abs().Max().Item(); err != nil || d > tolerance {
+					t.Errorf("%v: result %d differs by %v, %v", dtype, i, d, err)
+				}
+			}
+			nn.Eval(n)
+			alone := norm()
+			nn.Eval(alone)
+			alone.RunningMean.Copy_(n.RunningMean)
+			alone.RunningVar.Copy_(n.RunningVar)
+			if d, err := n.Forward(whole).Sub(alone.Forward(whole)).Abs().Max().Item(); err != nil || d != 0 {
+				t.Errorf("in evaluation: %v, %v", d, err)
+			}
+			return nil
+		})
+	}
+}

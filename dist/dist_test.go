@@ -1,0 +1,401 @@
+package dist_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+var ctx = context.Background()
+
+// ranks runs f as each of n ranks, goroutines that meet in a HashStore, and closes their groups.
+func ranks(t *testing.T, n int, f func(g *dist.Group) error, opts ...dist.Option) {
+	t.Helper()
+	store, err := dist.NewHashStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	var all sync.WaitGroup
+	for r := range n {
+		all.Go(func() {
+			err := func() error {
+				g, err := dist.Init(ctx, append([]dist.Option{dist.WithStore(store), dist.Rank(r), dist.WorldSize(n), dist.Timeout(time.Minute)}, opts...)...)
+				if err != nil {
+					return err
+				}
+				return errors.Join(tensor.WithScope(func() error { return f(g) }), g.Close())
+			}()
+			if err != nil {
+				t.Errorf("rank %d: %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// want returns an error unless t holds exactly these values.
+func want(what string, t *tensor.Tensor, values ...float32) error {
+	got, err := tensor.Data[float32](t)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if !slices.Equal(got, values) {
+		return fmt.Errorf("%s: got %v, want %v", what, got, values)
+	}
+	return nil
+}
+
+func vector(values ...float32) *tensor.Tensor { return tensor.FromSlice(values, []int{len(values)}) }
+
+// collectives holds, for three ranks, calls that return a tensor and the values that it must have then.
+var collectives = map[string]func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error){
+	"Broadcast": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x := vector(r, r+10)
+		return x, []float32{1, 11}, g.Broadcast(ctx, x, 1)
+	},
+	"AllReduce sum": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x := vector(r, 1)
+		return x, []float32{3, 3}, g.AllReduce(ctx, x, dist.Sum)
+	},
+	"AllReduce product": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x := vector(r + 1)
+		return x, []float32{6}, g.AllReduce(ctx, x, dist.Product)
+	},
+	"AllReduce average": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x := vector(r, 3)
+		return x, []float32{1, 3}, g.AllReduce(ctx, x, dist.Avg)
+	},
+	"AllReduce min": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x := vector(r + 4)
+		return x, []float32{4}, g.AllReduce(ctx, x, dist.Min)
+	},
+	"AllReduce max": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x := vector(r + 4)
+		return x, []float32{6}, g.AllReduce(ctx, x, dist.Max)
+	},
+	"AllReduceCoalesced": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x, y := vector(r), vector(2*r, 1)
+		err := g.AllReduceCoalesced(ctx, []*tensor.Tensor{x, y}, dist.Sum)
+		return tensor.Cat([]*tensor.Tensor{x, y}), []float32{3, 6, 3}, err
+	},
+	"Reduce": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x := vector(r, 1)
+		err := g.Reduce(ctx, x, 2, dist.Sum)
+		if r != 2 {
+			return vector(0), []float32{0}, err
+		}
+		return x, []float32{3, 3}, err
+	},
+	"AllGather": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		out := []*tensor.Tensor{vector(9, 9), vector(9, 9), vector(9, 9)}
+		err := g.AllGather(ctx, out, vector(r, 2*r))
+		return tensor.Cat(out), []float32{0, 0, 1, 2, 2, 4}, err
+	},
+	"AllGatherIntoTensor": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		out := tensor.Zeros([]int{6})
+		return out, []float32{0, 0, 1, 2, 2, 4}, g.AllGatherIntoTensor(ctx, out, vector(r, 2*r))
+	},
+	"Gather": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		if r != 1 {
+			return vector(0), []float32{0}, g.Gather(ctx, nil, vector(r), 1)
+		}
+		out := []*tensor.Tensor{vector(9), vector(9), vector(9)}
+		err := g.Gather(ctx, out, vector(r), 1)
+		return tensor.Cat(out), []float32{0, 1, 2}, err
+	},
+	"Scatter": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		out := vector(9)
+		var in []*tensor.Tensor
+		if r == 2 {
+			in = []*tensor.Tensor{vector(5), vector(6), vector(7)}
+		}
+		return out, []float32{5 + r}, g.Scatter(ctx, out, in, 2)
+	},
+	"ReduceScatter": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		out := vector(9)
+		return out, []float32{3 + 3*r}, g.ReduceScatter(ctx, out, []*tensor.Tensor{vector(r), vector(r + 1), vector(r + 2)}, dist.Sum)
+	},
+	"ReduceScatterTensor": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		out := vector(9)
+		return out, []float32{3 + 3*r}, g.ReduceScatterTensor(ctx, out, vector(r, r+1, r+2), dist.Sum)
+	},
+	"AllToAllSingle": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		out := vector(9, 9, 9)
+		return out, []float32{r, 10 + r, 20 + r}, g.AllToAllSingle(ctx, out, vector(10*r, 10*r+1, 10*r+2), nil, nil)
+	},
+	// Rank r sends r+1 elements to each rank.
+	"AllToAllSingle with sizes": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		n := int(r) + 1
+		out := tensor.Zeros([]int{6})
+		return out, []float32{0, 1, 1, 2, 2, 2}, g.AllToAllSingle(ctx, out, tensor.Full([]int{3 * n}, float64(r)), []int{1, 2, 3}, []int{n, n, n})
+	},
+	"Send and Recv": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		x := vector(r)
+		if r == 0 {
+			return x, []float32{0}, errors.Join(g.Send(ctx, x, 1, 7), g.Send(ctx, vector(5), 2, 8))
+		}
+		return x, []float32{5*r - 5}, g.Recv(ctx, x, 0, 6+int(r))
+	},
+	"Recv from any": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		if r != 1 {
+			return vector(0), []float32{0}, g.Send(ctx, vector(r+1), 1, 3)
+		}
+		sum := vector(0)
+		for range 2 {
+			x := vector(9)
+			w, err := g.RecvAsync(x, dist.AnySource, 3)
+			if err == nil {
+				err = w.Wait(ctx)
+			}
+			if err != nil {
+				return sum, nil, err
+			}
+			if err := want("received", x, float32(w.Source()+1)); err != nil {
+				return sum, nil, err
+			}
+			sum = sum.Add(x)
+		}
+		return sum, []float32{4}, nil
+	},
+	"Barrier": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		return vector(r), []float32{r}, g.Barrier(ctx)
+	},
+	"MonitoredBarrier": func(g *dist.Group, r float32) (*tensor.Tensor, []float32, error) {
+		return vector(r), []float32{r}, g.MonitoredBarrier(ctx, 0)
+	},
+}
+
+// TestCollectives tests the values of each collective.
+func TestCollectives(t *testing.T) {
+	leak.Check(t)
+	for name, f := range collectives {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			ranks(t, 3, func(g *dist.Group) error {
+				x, values, err := f(g, float32(g.Rank()))
+				return errors.Join(err, want("the tensor", x, values...))
+			})
+		})
+	}
+}
+
+// TestOneRank tests that a group of one rank computes, too.
+func TestOneRank(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		x, out := vector(3, 4), tensor.Zeros([]int{2})
+		all, err := dist.AllGatherObject(ctx, g, "a")
+		if len(all) != 1 || all[0] != "a" {
+			t.Errorf("AllGatherObject: %v", all)
+		}
+		return errors.Join(err, g.Barrier(ctx), g.AllReduce(ctx, x, dist.Sum), g.AllGatherIntoTensor(ctx, out, x), want("out", out, 3, 4), g.MonitoredBarrier(ctx, 0))
+	})
+}
+
+// TestWork tests collectives that are waited for later, in another order, after their tensors were released.
+func TestWork(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		var works []*dist.Work
+		var xs []*tensor.Tensor
+		for i := range 10 {
+			x := tensor.Full([]int{1000}, float64(i+g.Rank()))
+			w, err := g.AllReduceAsync(x, dist.Sum)
+			if err != nil {
+				return err
+			}
+			works, xs = append(works, w), append(xs, x)
+			// Nobody waits for this one, and its tensor ends before it.
+			y := tensor.Ones([]int{100000})
+			if _, err := g.AllReduceAsync(y, dist.Sum); err != nil {
+				return err
+			}
+			y.Release()
+		}
+		if works[0].Source() != -1 {
+			t.Error("a source")
+		}
+		for i, w := range slices.Backward(works) {
+			if err := errors.Join(w.Wait(ctx), w.Wait(ctx), w.Err()); err != nil || !w.Done() {
+				return fmt.Errorf("work %d: %v, %w", i, w.Done(), err)
+			}
+			if err := want("sum", xs[i].Narrow(0, 999, 1), float32(2*i+1)); err != nil {
+				return err
+			}
+		}
+		return g.Barrier(ctx)
+	})
+}
+
+// TestSubgroups tests groups of some ranks, and groups of those.
+func TestSubgroups(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 4, func(g *dist.Group) error {
+		var mine *dist.Group
+		for _, members := range [][]int{{3, 1}, {0, 2}} {
+			sub, err := g.NewGroup(ctx, members)
+			if err != nil {
+				return err
+			}
+			if slices.Contains(members, g.Rank()) != (sub != nil) {
+				return fmt.Errorf("group %v: %v", members, sub)
+			}
+			if sub != nil {
+				mine = sub
+				if members[sub.Rank()] != g.Rank() || sub.Size() != 2 || !slices.Equal(sub.Ranks(), members) {
+					return fmt.Errorf("group %v: %v of ranks %v", members, sub, sub.Ranks())
+				}
+			}
+		}
+		defer mine.Close()
+		x := vector(float32(g.Rank()))
+		if err := errors.Join(mine.AllReduce(ctx, x, dist.Sum), want("sum", x, float32(4-2*((g.Rank()+1)%2)))); err != nil {
+			return err
+		}
+		alone, err := mine.NewGroup(ctx, []int{mine.Rank()}) // the groups of the two ranks have the same name
+		if err == nil {
+			err = errors.Join(alone.Barrier(ctx), alone.Close())
+		}
+		return err
+	})
+}
+
+type message struct {
+	Name   string
+	Values []float64
+}
+
+// TestObjects tests the collectives for Go values.
+func TestObjects(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 3, func(g *dist.Group) error {
+		r := g.Rank()
+		mine := message{fmt.Sprint("rank ", r), make([]float64, 100*r)}
+		all, err := dist.AllGatherObject(ctx, g, mine)
+		if err != nil {
+			return err
+		}
+		for i, m := range all {
+			if m.Name != fmt.Sprint("rank ", i) || len(m.Values) != 100*i {
+				t.Errorf("rank %d: AllGatherObject: %d: %q, %d values", r, i, m.Name, len(m.Values))
+			}
+		}
+		at, err := dist.GatherObject(ctx, g, r*r, 1)
+		if err != nil || r == 1 && !slices.Equal(at, []int{0, 1, 4}) || r != 1 && at != nil {
+			t.Errorf("rank %d: GatherObject: %v, %v", r, at, err)
+		}
+		if err := dist.BroadcastObject(ctx, g, &mine, 2); err != nil || mine.Name != "rank 2" {
+			t.Errorf("rank %d: BroadcastObject: %q, %v", r, mine.Name, err)
+		}
+		var parts []string
+		if r == 0 {
+			parts = []string{"a", "b", "c"}
+		}
+		if v, err := dist.ScatterObject(ctx, g, parts, 0); err != nil || v != string(rune('a'+r)) {
+			t.Errorf("rank %d: ScatterObject: %q, %v", r, v, err)
+		}
+		if _, err := dist.AllGatherObject(ctx, g, func() {}); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("rank %d: a function: %v", r, err)
+		}
+		return nil
+	})
+}
+
+// TestRefusals tests that invalid arguments are errors on the rank that gives them, and that the group computes afterwards.
+func TestRefusals(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		x, released := tensor.Ones([]int{4}), tensor.Ones([]int{2})
+		released.Release()
+		two := []*tensor.Tensor{x, x}
+		for name, c := range map[string]struct {
+			err  error
+			kind error
+		}{
+			"a nil tensor":      {g.AllReduce(ctx, nil, dist.Sum), tensor.ErrNil},
+			"a released tensor": {g.AllReduce(ctx, released, dist.Sum), tensor.ErrReleased},
+			"an expanded one":   {g.AllReduce(ctx, tensor.Ones([]int{1}).Expand(1000000), dist.Sum), tensor.ErrArgument},
+			"a transposed one":  {g.Broadcast(ctx, tensor.Ones([]int{2, 3}).T(), 0), tensor.ErrArgument},
+			"no reduction":      {g.AllReduce(ctx, x, 99), tensor.ErrArgument},
+			"a rank beyond":     {g.Broadcast(ctx, x, 2), tensor.ErrArgument},
+			"a negative rank":   {g.Send(ctx, x, -1, 0), tensor.ErrArgument},
+			"itself":            {g.Send(ctx, x, g.Rank(), 0), tensor.ErrArgument},
+			"outputs":           {g.AllGather(ctx, two[:1], x), tensor.ErrArgument},
+			"sizes of outputs":  {g.AllGather(ctx, two, tensor.Ones([]int{3})), tensor.ErrArgument},
+			"one output":        {g.AllGatherIntoTensor(ctx, x, x), tensor.ErrArgument},
+			"dtypes":            {g.AllGatherIntoTensor(ctx, tensor.Ones([]int{8}, tensor.Int64), x), tensor.ErrArgument},
+			"parts":             {g.AllToAllSingle(ctx, x, x, []int{1, 1}, []int{2, 2}), tensor.ErrArgument},
+			"no tensors":        {g.AllReduceCoalesced(ctx, nil, dist.Sum), tensor.ErrArgument},
+			"a nil pointer":     {dist.BroadcastObject[int](ctx, g, nil, 0), tensor.ErrNil},
+			"a negative time":   {g.MonitoredBarrier(ctx, -1), tensor.ErrArgument},
+			"an empty group":    {second(g.NewGroup(ctx, nil)), tensor.ErrArgument},
+			"a rank twice":      {second(g.NewGroup(ctx, []int{1, 1})), tensor.ErrArgument},
+			"a rank not in it":  {second(g.NewGroup(ctx, []int{2})), tensor.ErrArgument},
+			"a nil option":      {second(g.NewGroup(ctx, []int{0}, nil)), tensor.ErrArgument},
+		} {
+			if !errors.Is(c.err, c.kind) {
+				t.Errorf("%s: got %v, want %v", name, c.err, c.kind)
+			}
+		}
+		return errors.Join(g.AllReduce(ctx, x, dist.Sum), want("sum", x, 2, 2, 2, 2))
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestNil tests that nil groups, works and stores are errors.
+func TestNil(t *testing.T) {
+	leak.Check(t)
+	var g *dist.Group
+	var w *dist.Work
+	var s *dist.Store
+	var none context.Context
+	for name, err := range map[string]error{
+		"AllReduce": g.AllReduce(ctx, nil, dist.Sum), "NewGroup": second(g.NewGroup(ctx, []int{0})), "Abort": g.Abort(),
+		"MonitoredBarrier": g.MonitoredBarrier(ctx, 0), "AllGatherObject": second(dist.AllGatherObject(ctx, g, 1)),
+		"a work": w.Wait(ctx), "Err": w.Err(), "Set": s.Set("a", nil), "Get": second(s.Get(ctx, "a")),
+		"NewPrefixStore": second(dist.NewPrefixStore("a", s)), "a context": second(dist.Init(none)),
+	} {
+		if !errors.Is(err, tensor.ErrNil) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if g.Rank() != -1 || g.Size() != 0 || g.Ranks() != nil || w.Done() || w.Source() != -1 || s.Addr() != "" || g.String() == "" {
+		t.Error("properties of nil")
+	}
+	if err := errors.Join(g.Close(), s.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCheckCollectives tests that collectives that differ between the ranks are an error on all of them.
+func TestCheckCollectives(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		x := tensor.Ones([]int{4})
+		sub, err := g.NewGroup(ctx, []int{1, 0})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(g.AllReduce(ctx, x, dist.Sum), want("x", x, 2, 2, 2, 2), sub.Barrier(ctx)); err != nil {
+			return err
+		}
+		for _, g := range []*dist.Group{g, sub} {
+			err := g.AllReduce(ctx, tensor.Ones([]int{4 + 4*g.Rank()}), dist.Sum)
+			if err == nil || !strings.Contains(err.Error(), "mismatch") {
+				return fmt.Errorf("other sizes: %v", err)
+			}
+		}
+		return sub.Close()
+	}, dist.CheckCollectives(true))
+}

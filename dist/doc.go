@@ -1,0 +1,74 @@
+// Package dist connects processes that train together. It corresponds to torch.distributed and is built on the same C++
+// library, libtorch's c10d with its backend gloo, so that ranks written in Go and in Python can be in one group.
+//
+//	g, err := dist.Init(ctx) // started by torchrun, a PyTorchJob, mpirun or srun
+//	if err != nil {
+//		return err
+//	}
+//	defer g.Close()
+//	err = g.AllReduce(ctx, t, dist.Sum) // t is the sum of t over all ranks, on each of them
+//
+// # Groups
+//
+// A group is a set of processes that are connected to each other. Each of its members has a [Group], and a rank in it
+// between 0 and Size()-1. Ranks in arguments and errors are ranks in the group of the call; in PyTorch they are ranks in
+// the group of all processes.
+//
+//  1. A Group belongs to the caller of the function that made it ([Init], [Group.NewGroup]), who closes it. A group that
+//     NewGroup makes has connections of its own and outlives the group it was made from. A [Store] given by [WithStore]
+//     belongs to the caller; a group keeps what it needs of it, so that it may be closed first.
+//  2. All ranks call the same collectives of a group in the same order, with tensors of the same sizes and dtypes, as in
+//     PyTorch. Ranks that do not wait for each other until the timeout. gloo ends a process that receives more data than
+//     it has room for; with [CheckCollectives] it is an error on all ranks. A group starts collectives in the order of
+//     the calls; goroutines that share a group must agree on the order, or use a group each.
+//  3. [Group.Close] fails the collectives that this rank has in flight with ErrClosed, closes the connections, and waits
+//     until the group's native threads have ended. What completed collectives have sent still arrives. The other ranks
+//     get an error that names this rank if they use the group again.
+//  4. [Group.Abort] fails the collectives in flight and all later ones with ErrAborted, and those of the other ranks soon
+//     after. The group can then only be closed.
+//
+// # Collectives
+//
+// Each collective has two forms: one that waits and one, whose name ends in Async, that returns a [Work].
+//
+//  5. A Work holds native references to its tensors until it is complete. Release, the end of a scope or a sweep may
+//     free the Go tensors before; their memory stays until then. The program must not read outputs, or write to inputs
+//     or outputs, before Wait has returned nil or an error.
+//  6. A collective that was started cannot be taken back, since the other ranks take part in it. So if its context ends,
+//     the form that waits aborts the group (rule 4) before it returns the context's error, and no tensor is in use
+//     afterwards. [Work.Wait] only stops waiting, and the collective goes on.
+//  7. Tensors must be dense, contiguous and on the CPU. Collectives are not recorded for the backward pass.
+//  8. No goroutine runs between calls, and no native thread calls Go. A sweep does not wait for a collective, nor a
+//     collective for a sweep.
+//
+// # Data parallelism
+//
+// A [DDP] trains a model on all ranks of a group, each with inputs of its own, see data.NewDistributedSampler.
+//
+//	ddp, err := dist.NewDDP(ctx, g, model)
+//	…
+//	loss := nn.CrossEntropy(ddp.Forward(x), y)
+//	err = loss.Backward()
+//
+// The backward pass averages the gradients in buckets, while those of earlier layers are still being computed.
+//
+//  9. All ranks run the same forward and backward passes in the same order.
+//  10. A DDP holds native references to the parameters and to its buckets until Close, its own or that of its group. What
+//     a backward pass uses stays until the pass has ended.
+//  11. The failure of another rank is an error of Backward, a *[PeerError].
+//
+// # Failures
+//
+// If a rank is killed, stops, or does not take part in time, the collectives of the others fail with a *[PeerError] that
+// names it. The first rank that meets the failure finds out which ranks are gone: it closes its connections, so that the
+// others notice at once, and tries to connect to a port that each process listens on for this purpose. A refused
+// connection means that the process has ended. If all processes exist, those that do not report in the store within a
+// second are named: they are stopped, cut off, or busy. The verdict is written to the store, so that all ranks name the
+// same ones. After a failure a group can only be closed; a launcher such as torchrun starts the processes again.
+//
+// # Network
+//
+// The store and gloo use TCP without authentication or encryption: whoever can reach their ports can read and change what
+// is sent, or end a process. Use them in a network that only the job's processes reach. gloo listens on the address of
+// the host's name, or on that of the interface named by the environment variable GLOO_SOCKET_IFNAME.
+package dist

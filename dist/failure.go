@@ -1,0 +1,305 @@
+package dist
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/linstock-ml/linstock/internal/callsite"
+	"github.com/linstock-ml/linstock/internal/refuse"
+)
+
+const (
+	// grace is how long a rank that has met a failure waits for the first answer of the store, whose host may be stopped,
+	// and then for the reports of the others.
+	grace = time.Second
+	// storeTime is how long it waits for the verdict.
+	storeTime = 3 * grace
+)
+
+// job is what the groups that were made from one another share. It has a port that this process listens on and never
+// accepts from: that the kernel accepts connections tells the other ranks that the process exists.
+type job struct {
+	store    *Store
+	host     int // the rank, in the group of all, that hosts the store; -1: none of them does
+	listener net.Listener
+	groups   atomic.Int64 // those that are open
+}
+
+func newJob(op string, store *Store, host int) (*job, error) {
+	s, err := NewPrefixStore("default_pg", store)
+	if err != nil {
+		return nil, err
+	}
+	// The address from which this machine reaches the store's host can most likely be reached from there, too.
+	ip := "127.0.0.1"
+	if s.addr != "" {
+		if c, err := net.Dial("udp", s.addr); err == nil { // sends nothing
+			if a, ok := c.LocalAddr().(*net.UDPAddr); ok {
+				ip = a.IP.String()
+			}
+			_ = c.Close()
+		}
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
+	if err != nil {
+		_ = s.Close()
+		return nil, refuse.Error(op, err, "%v", err)
+	}
+	return (&job{store: s, host: host, listener: l}).share(), nil
+}
+
+func (j *job) share() *job {
+	j.groups.Add(1)
+	return j
+}
+
+func (j *job) close() error {
+	if j.groups.Add(-1) != 0 {
+		return nil
+	}
+	return errors.Join(j.listener.Close(), j.store.Close())
+}
+
+// address returns what other ranks need to find out whether this process exists.
+func (j *job) address() string {
+	host, _ := os.Hostname()
+	return host + " " + j.listener.Addr().String()
+}
+
+// ended reports whether the process at an address has ended, as far as that can be known.
+func ended(ctx context.Context, address string) bool {
+	host, addr, _ := strings.Cut(address, " ")
+	own, _ := os.Hostname()
+	if a, err := net.ResolveTCPAddr("tcp", addr); err != nil || a.IP.IsLoopback() && host != own {
+		return false
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err == nil {
+		_ = c.Close()
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+func addressKey(rank int) string { return fmt.Sprintf("linstock/address/%d", rank) }
+func reportKey(rank int) string  { return fmt.Sprintf("linstock/report/%d", rank) }
+
+const (
+	verdictKey = "linstock/verdict"
+
+	// The reports of a rank: it has met the failure; it knows the verdict; it closes or aborts the group.
+	meets, knows, leaves = "meets", "knows", "leaves"
+)
+
+// failure is what made a group fail, and the verdict on it.
+type failure struct {
+	kind    error
+	message string
+	done    chan struct{} // closed when the verdict is there
+	ranks   []int
+	blocked bool // a call of the store has not returned
+}
+
+func (f *failure) error(op string, rank int) error {
+	<-f.done
+	return &PeerError{Ranks: slices.Clone(f.ranks), Op: op, Rank: rank, Kind: f.kind, Message: f.message, Caller: callsite.Line()}
+}
+
+func (f *failure) stuck() bool {
+	<-f.done
+	return f.blocked
+}
+
+// diagnose returns the error for a collective that has failed with err. The first failure of the group decides which ranks
+// all its errors name. late lists the ranks that the caller knows to be late.
+func (g *Group) diagnose(op string, late []int, err error) error {
+	message, kind := network(err)
+	if kind == nil {
+		return failed(op, err)
+	}
+	g.state.Lock()
+	if g.aborted || g.closed.Load() {
+		g.state.Unlock()
+		return g.check(op)
+	}
+	f := g.failure
+	first := f == nil
+	if first {
+		f = &failure{kind: kind, message: message, done: make(chan struct{})}
+		g.failure = f
+	}
+	g.state.Unlock()
+	if first {
+		f.ranks, f.blocked = g.judge(late)
+		close(f.done)
+	}
+	return f.error(op, g.rank)
+}
+
+// judge lets the other ranks notice the failure, and returns the ranks that have caused it.
+func (g *Group) judge(late []int) (ranks []int, blocked bool) {
+	_ = g.cut("")
+	answers, found := make(chan struct{}), make(chan []int, 1)
+	go func() { found <- g.inquire(late, answers) }()
+	end := time.After(storeTime)
+	select {
+	case <-answers:
+	case <-time.After(grace):
+		return g.storeHost(), true
+	}
+	select {
+	case ranks = <-found:
+		return ranks, false
+	case <-end:
+		return g.storeHost(), true
+	}
+}
+
+// storeHost returns the rank that hosts the store, if it is another one of the group.
+func (g *Group) storeHost() []int {
+	if r := slices.Index(g.members, g.job.host); r >= 0 && r != g.rank {
+		return []int{r}
+	}
+	return nil
+}
+
+// inquire reports the failure in the store, closes answers when the store has answered, and returns the verdict.
+func (g *Group) inquire(late []int, answers chan<- struct{}) []int {
+	err := g.store.Set(reportKey(g.rank), []byte(meets)) // a TCP store does not answer
+	if err == nil {
+		_, err = g.store.Check(verdictKey)
+	}
+	close(answers)
+	if err != nil {
+		return g.storeHost()
+	}
+	ended := g.ended()
+	end := time.Now().Add(grace)
+	for {
+		if verdict, err := g.read(verdictKey); err != nil {
+			return g.storeHost()
+		} else if verdict != "" {
+			return g.obey(verdict)
+		}
+		reports, err := g.reports()
+		left, silent := of(reports, leaves), of(reports, "")
+		switch over := time.Now().After(end); {
+		case err != nil:
+			return g.storeHost()
+		case len(ended) != 0:
+			return g.propose(ended)
+		case len(late) != 0:
+			return g.propose(late)
+		case len(left) != 0:
+			return g.propose(left)
+		case over || len(silent) == 0:
+			return g.propose(silent)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// propose writes a verdict unless another rank has, and returns the one that counts.
+func (g *Group) propose(ranks []int) []int {
+	slices.Sort(ranks)
+	text, err := json.Marshal(append([]int{}, ranks...))
+	if err != nil {
+		return ranks
+	}
+	verdict, err := g.store.CompareSet(verdictKey, nil, text)
+	if err != nil {
+		return ranks
+	}
+	return g.obey(string(verdict))
+}
+
+// obey returns the ranks of a verdict. The store ends with the process that hosts it, which may be about to return: it waits
+// until the others know the verdict.
+func (g *Group) obey(verdict string) (ranks []int) {
+	_ = json.Unmarshal([]byte(verdict), &ranks)
+	_ = g.store.Set(reportKey(g.rank), []byte(knows))
+	if g.members[g.rank] != g.job.host {
+		return ranks
+	}
+	for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		reports, err := g.reports()
+		if err != nil || !slices.ContainsFunc(reports, func(r report) bool {
+			return r.what != knows && r.what != leaves && !slices.Contains(ranks, r.rank)
+		}) {
+			break
+		}
+	}
+	return ranks
+}
+
+// report is what another rank has reported: "" for nothing.
+type report struct {
+	rank int
+	what string
+}
+
+// of returns the ranks of the reports that say what.
+func of(reports []report, what string) (ranks []int) {
+	for _, r := range reports {
+		if r.what == what {
+			ranks = append(ranks, r.rank)
+		}
+	}
+	return ranks
+}
+
+// reports returns the reports of the other ranks.
+func (g *Group) reports() (all []report, err error) {
+	for r := range g.size {
+		if r == g.rank {
+			continue
+		}
+		what, err := g.read(reportKey(r))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, report{r, what})
+	}
+	return all, nil
+}
+
+// read returns the value of a key of the group, and "" if it is not set.
+func (g *Group) read(key string) (string, error) { return read(g.store, key) }
+
+func read(s *Store, key string) (string, error) {
+	if there, err := s.Check(key); err != nil || !there {
+		return "", err
+	}
+	v, err := s.Get(context.Background(), key)
+	return string(v), err
+}
+
+// ended returns the other ranks whose processes have ended.
+func (g *Group) ended() (ranks []int) {
+	ctx, cancel := context.WithTimeout(context.Background(), grace/2)
+	defer cancel()
+	gone := make([]bool, g.size)
+	var all sync.WaitGroup
+	for r, member := range g.members {
+		address, err := read(g.job.store, addressKey(member))
+		if r != g.rank && err == nil && address != "" {
+			all.Go(func() { gone[r] = ended(ctx, address) })
+		}
+	}
+	all.Wait()
+	for r, is := range gone {
+		if is {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}

@@ -1,0 +1,233 @@
+package dist_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// blames returns an error unless err is a PeerError of op and kind that names ranks.
+func blames(err error, op string, kind error, ranks ...int) error {
+	var e *dist.PeerError
+	if !errors.As(err, &e) || e.Op != op || kind != nil && !errors.Is(err, kind) || !slices.Equal(e.Ranks, ranks) {
+		return fmt.Errorf("got %v, want an error of %s that wraps %v and names ranks %v", err, op, kind, ranks)
+	}
+	if !strings.Contains(e.Caller, "_test.go") || !strings.Contains(e.Error(), op) {
+		return fmt.Errorf("the error does not say where and what: %v", err)
+	}
+	return nil
+}
+
+// TestAbsentRank tests that a rank that does not take part in time is named by all others, also by later calls.
+func TestAbsentRank(t *testing.T) {
+	leak.Check(t)
+	done := make(chan struct{})
+	others := make(chan struct{}, 2)
+	go func() {
+		for range 2 {
+			<-others
+		}
+		close(done)
+	}()
+	ranks(t, 3, func(g *dist.Group) error {
+		if g.Rank() == 1 {
+			<-done
+			return nil
+		}
+		defer func() { others <- struct{}{} }()
+		x := tensor.Ones([]int{4})
+		return errors.Join(blames(g.AllReduce(ctx, x, dist.Sum), "AllReduce", nil, 1),
+			blames(g.Barrier(ctx), "Barrier", nil, 1), blames(second(dist.AllGatherObject(ctx, g, 1)), "AllGatherObject", nil, 1))
+	}, dist.Timeout(time.Second))
+}
+
+// TestAbsentSender tests that a receive that expires names the sender.
+func TestAbsentSender(t *testing.T) {
+	leak.Check(t)
+	done := make(chan struct{})
+	ranks(t, 3, func(g *dist.Group) error {
+		if g.Rank() != 0 {
+			<-done
+			return nil
+		}
+		defer close(done)
+		return blames(g.Recv(ctx, tensor.Ones([]int{4}), 2, 0), "Recv", dist.ErrTimeout, 2)
+	}, dist.Timeout(time.Second))
+}
+
+// TestMonitoredBarrierNames tests that a monitored barrier names all ranks that did not come.
+func TestMonitoredBarrierNames(t *testing.T) {
+	leak.Check(t)
+	done := make(chan struct{})
+	ranks(t, 4, func(g *dist.Group) error {
+		if r := g.Rank(); r == 1 || r == 3 {
+			<-done
+			return nil
+		} else if r == 0 {
+			defer close(done)
+		}
+		return blames(g.MonitoredBarrier(ctx, time.Second), "MonitoredBarrier", nil, 1, 3)
+	})
+}
+
+// TestAbort tests that Abort fails the collective in flight, and that the other ranks name the one that aborted.
+func TestAbort(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 3, func(g *dist.Group) error {
+		if err := g.Barrier(ctx); err != nil {
+			return err
+		}
+		if g.Rank() != 2 {
+			return blames(g.AllReduce(ctx, tensor.Ones([]int{4}), dist.Sum), "AllReduce", dist.ErrConnection, 2)
+		}
+		w, err := g.RecvAsync(tensor.Ones([]int{4}), 0, 1)
+		if err != nil {
+			return err
+		}
+		if w.Done() || w.Err() != nil {
+			t.Error("a receive is complete that nobody has sent")
+		}
+		if err := errors.Join(g.Abort(), g.Abort()); err != nil {
+			return err
+		}
+		for name, err := range map[string]error{"Wait": w.Wait(ctx), "Err": w.Err(), "Barrier": g.Barrier(ctx)} {
+			if !errors.Is(err, dist.ErrAborted) {
+				t.Errorf("%s after Abort: %v", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// TestContext tests that a context that ends aborts the group of a collective that waits, and that Wait only returns.
+func TestContext(t *testing.T) {
+	leak.Check(t)
+	waited := make(chan struct{})
+	ranks(t, 2, func(g *dist.Group) error {
+		x := tensor.Ones([]int{4})
+		if g.Rank() == 1 {
+			<-waited
+			if err := errors.Join(g.AllReduce(ctx, x, dist.Sum), g.Recv(ctx, x, 0, 0), want("x", x, 2, 2, 2, 2)); err != nil {
+				return err
+			}
+			return blames(g.ReduceScatterTensor(ctx, tensor.Ones([]int{2}), x, dist.Sum), "ReduceScatterTensor", dist.ErrConnection, 0)
+		}
+		w, err := g.AllReduceAsync(x, dist.Sum)
+		if err != nil {
+			return err
+		}
+		s, err := g.SendAsync(tensor.Full([]int{4}, 2.0), 1, 0)
+		if err != nil {
+			return err
+		}
+		for _, w := range []*dist.Work{w, s} {
+			short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+			if err := w.Wait(short); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, dist.ErrTimeout) {
+				t.Errorf("Wait: %v", err)
+			}
+			cancel()
+		}
+		close(waited)
+		if err := errors.Join(w.Wait(ctx), s.Wait(ctx), want("x", x, 2, 2, 2, 2)); err != nil {
+			return err
+		}
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		if err := g.Recv(short, x, 1, 9); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Recv: %v", err)
+		}
+		if err := g.Barrier(ctx); !errors.Is(err, dist.ErrAborted) {
+			t.Errorf("a collective after it: %v", err)
+		}
+		return nil
+	})
+}
+
+// TestCloseInFlight tests that Close fails the collectives in flight, and that the other ranks name the one that left.
+func TestCloseInFlight(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		if err := g.Barrier(ctx); err != nil {
+			return err
+		}
+		if g.Rank() == 0 {
+			return blames(g.Barrier(ctx), "Barrier", dist.ErrConnection, 1)
+		}
+		var works []*dist.Work
+		for _, begin := range []func() (*dist.Work, error){
+			func() (*dist.Work, error) { return g.RecvAsync(tensor.Ones([]int{4}), 0, 1) },
+			func() (*dist.Work, error) {
+				return g.AllGatherIntoTensorAsync(tensor.Ones([]int{4}), tensor.Ones([]int{2}))
+			},
+		} {
+			w, err := begin()
+			if err != nil {
+				return err
+			}
+			works = append(works, w)
+		}
+		if err := g.Close(); err != nil {
+			return err
+		}
+		for _, w := range works {
+			if err := w.Wait(ctx); !errors.Is(err, dist.ErrClosed) {
+				t.Errorf("Wait after Close: %v", err)
+			}
+		}
+		if err := g.Barrier(ctx); !errors.Is(err, dist.ErrClosed) {
+			t.Errorf("Barrier after Close: %v", err)
+		}
+		return nil
+	})
+}
+
+// TestInitEnds tests that Init ends with its context and timeout if the other ranks do not come.
+func TestInitEnds(t *testing.T) {
+	leak.Check(t)
+	store, err := dist.NewHashStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	ends, end := context.WithCancel(ctx)
+	time.AfterFunc(20*time.Millisecond, end)
+	alone := func(ctx context.Context, opts ...dist.Option) error {
+		g, err := dist.Init(ctx, append(opts, dist.WithStore(store), dist.Rank(0), dist.WorldSize(2))...)
+		if g != nil {
+			t.Error("a group")
+		}
+		return err
+	}
+	if err := alone(ends); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled context: %v", err)
+	}
+	if err := alone(ctx, dist.Timeout(50*time.Millisecond)); !errors.Is(err, dist.ErrTimeout) {
+		t.Errorf("a timeout: %v", err)
+	}
+}
+
+// TestManyGroups tests that a hundred groups leave nothing behind.
+func TestManyGroups(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		for i := range 100 {
+			sub, err := g.NewGroup(ctx, []int{0, 1})
+			if err != nil {
+				return err
+			}
+			x := tensor.Full([]int{1}, float64(i))
+			if err := errors.Join(sub.AllReduce(ctx, x, dist.Sum), want("x", x, float32(2*i)), sub.Close()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

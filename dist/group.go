@@ -1,0 +1,300 @@
+package dist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// A Group is this process's membership in a set of connected processes; see the package documentation. Several goroutines
+// may use one. PyTorch: torch.distributed.ProcessGroup.
+type Group struct {
+	name       string
+	rank, size int
+	members    []int // the members' ranks in the group that Init made
+	timeout    time.Duration
+	checked    bool
+	store      *Store // its keys
+	job        *job
+	children   atomic.Int64
+
+	start  sync.Mutex   // orders collectives
+	mu     sync.RWMutex // held for reading while native is used, for writing by Close
+	native cshim.Group
+	closed atomic.Bool
+
+	state   sync.Mutex
+	aborted bool
+	kept    map[*Work]struct{} // those that only a wait completes
+	ddps    map[*DDP]struct{}  // those that are open
+	failure *failure
+}
+
+// connect connects a group whose members are set. Its keys are those of base with a prefix; base and prefixes are those of
+// Python's groups.
+func (g *Group) connect(ctx context.Context, op string, base *Store, prefix string) (err error) {
+	g.kept, g.ddps = map[*Work]struct{}{}, map[*DDP]struct{}{}
+	if g.store, err = NewPrefixStore(prefix+"/", base); err != nil {
+		return err
+	}
+	return g.store.use(op, func(n cshim.Store) error {
+		return waiting(ctx, op, g.timeout, func(_ int64, cancel *int32) (err error) {
+			// ctx ends the wait by cancel: the timeout is also that of the group's collectives.
+			checked := ""
+			if g.checked {
+				checked = prefix
+			}
+			g.native, err = cshim.GroupNew(n, g.rank, g.size, g.timeout.Milliseconds(), checked, cancel)
+			var native *cshim.Error
+			if errors.As(err, &native) && native.Code == cshim.CodeGeneric {
+				native.Code = cshim.CodeConnection // gloo's error for it has another type
+			}
+			return err
+		})
+	})
+}
+
+// Rank returns this process's rank in the group; -1 for nil. PyTorch: torch.distributed.get_rank.
+func (g *Group) Rank() int {
+	if g == nil {
+		return -1
+	}
+	return g.rank
+}
+
+// Size returns the number of ranks; 0 for nil. PyTorch: torch.distributed.get_world_size.
+func (g *Group) Size() int {
+	if g == nil {
+		return 0
+	}
+	return g.size
+}
+
+// Ranks returns the ranks that the members have in the group that Init made. PyTorch:
+// torch.distributed.get_process_group_ranks.
+func (g *Group) Ranks() []int {
+	if g == nil {
+		return nil
+	}
+	return slices.Clone(g.members)
+}
+
+// NewGroup returns a group of the given ranks of g, in their order. All ranks of g must call it, with the same ranks; for
+// those that are not among them the result is nil. Options: Timeout, CheckCollectives. PyTorch: torch.distributed.new_group.
+func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Group, error) {
+	const op = "NewGroup"
+	if err := g.check(op); err != nil {
+		return nil, err
+	}
+	o, err := optionsOf(op, append([]Option{Timeout(g.timeout), CheckCollectives(g.checked)}, opts...))
+	if err != nil {
+		return nil, err
+	}
+	if len(ranks) == 0 {
+		return nil, refuse.Error(op, tensor.ErrArgument, "a group needs at least one rank")
+	}
+	sub := &Group{rank: -1, size: len(ranks), timeout: o.timeout, checked: o.checked}
+	for i, r := range ranks {
+		if r < 0 || r >= g.size || slices.Contains(ranks[:i], r) {
+			return nil, refuse.Error(op, tensor.ErrArgument, "ranks %v: different numbers in [0, %d) are needed", ranks, g.size)
+		}
+		if r == g.rank {
+			sub.rank = i
+		}
+		sub.members = append(sub.members, g.members[r])
+	}
+	number := strconv.FormatInt(g.children.Add(1), 10)
+	if sub.rank < 0 {
+		return nil, nil
+	}
+	sub.name = g.name + "." + number
+	sub.job = g.job.share()
+	if err := sub.connect(ctx, op, g.store, number); err != nil {
+		_ = sub.Close()
+		return nil, err
+	}
+	return sub, nil
+}
+
+// check returns an error if g cannot be used any more.
+func (g *Group) check(op string) error {
+	if g == nil {
+		return refuse.Nil(op, "a group")
+	}
+	if g.closed.Load() {
+		return refuse.Error(op, ErrClosed, "the group was closed")
+	}
+	g.state.Lock()
+	aborted, f := g.aborted, g.failure
+	g.state.Unlock()
+	switch {
+	case aborted:
+		return refuse.Error(op, ErrAborted, "the group was aborted")
+	case f != nil:
+		return f.error(op, g.rank)
+	}
+	return nil
+}
+
+// use calls f with the native group, which Close does not free meanwhile.
+func (g *Group) use(op string, f func(n cshim.Group) error) error {
+	if err := g.check(op); err != nil {
+		return err
+	}
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.native == 0 {
+		return refuse.Error(op, ErrClosed, "the group was closed")
+	}
+	return f(g.native)
+}
+
+// Abort makes the group's collectives fail: those in flight and all later ones on this rank with ErrAborted, those of the
+// other ranks with a *PeerError that names this rank. It does not wait. PyTorch: torch.distributed.distributed_c10d._abort_process_group.
+func (g *Group) Abort() error {
+	if g == nil {
+		return refuse.Nil("Abort", "a group")
+	}
+	g.state.Lock()
+	again := g.aborted
+	g.aborted = true
+	g.state.Unlock()
+	if again || g.closed.Load() {
+		return nil
+	}
+	g.leave()
+	return g.cut("Abort")
+}
+
+// cut closes the connections of a group that is not freed yet.
+func (g *Group) cut(op string) error {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	if g.native == 0 {
+		return nil
+	}
+	return failed(op, g.native.Abort())
+}
+
+// Close leaves the group; see the package documentation. A second Close does nothing. PyTorch:
+// torch.distributed.destroy_process_group.
+func (g *Group) Close() error {
+	if g == nil || g.closed.Swap(true) {
+		return nil
+	}
+	g.state.Lock()
+	cut := len(g.kept) != 0
+	clear(g.kept)
+	ddps := slices.Collect(maps.Keys(g.ddps))
+	f := g.failure
+	g.state.Unlock()
+	for _, d := range ddps {
+		_ = d.Close()
+	}
+	stuck := f != nil && f.stuck()
+	var err error
+	// The native group aborts its collectives in flight, without those that only a wait completes. A monitored barrier
+	// holds the lock.
+	if cut || !g.mu.TryLock() {
+		g.leave()
+		err = g.cut("Close")
+		g.mu.Lock()
+	} else {
+		g.leave()
+	}
+	g.native.Free()
+	g.native = 0
+	g.mu.Unlock()
+	if stuck {
+		return err // the stores' calls that do not return would be waited for
+	}
+	return errors.Join(err, g.store.Close(), g.job.close())
+}
+
+// leave tells the other ranks that this rank does not go on. They learn it from the closed connections if this fails.
+func (g *Group) leave() {
+	g.state.Lock()
+	reported := g.failure != nil
+	g.state.Unlock()
+	if !reported && g.store != nil && g.size > 1 {
+		_ = g.store.Set(reportKey(g.rank), []byte(leaves))
+	}
+}
+
+// Barrier waits until all ranks have called it. PyTorch: torch.distributed.barrier.
+func (g *Group) Barrier(ctx context.Context) error {
+	return g.run(ctx, "Barrier", func() (*Work, error) { return g.BarrierAsync() })
+}
+
+// BarrierAsync starts a Barrier.
+func (g *Group) BarrierAsync() (*Work, error) {
+	return g.begin("Barrier", cshim.Collective{Kind: cshim.Barrier}, nil, nil)
+}
+
+var lateRanks = regexp.MustCompile(`[Rr]anks? ([0-9, ]+) failed to pass monitoredBarrier`)
+
+// MonitoredBarrier waits until all ranks have called it, at most for timeout, or for the group's timeout if it is 0. If
+// some do not, the error is a *PeerError that names them. It takes longer than Barrier: rank 0 waits for each rank. No other
+// collective of the group may be in flight. PyTorch: torch.distributed.monitored_barrier with wait_all_ranks.
+func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) error {
+	const op = "MonitoredBarrier"
+	if ctx == nil {
+		return refuse.Nil(op, "a context")
+	}
+	if timeout < 0 {
+		return refuse.Error(op, tensor.ErrArgument, "timeout %v", timeout)
+	}
+	var err error
+	refused := g.use(op, func(n cshim.Group) error {
+		g.start.Lock()
+		defer g.start.Unlock()
+		if timeout == 0 {
+			timeout = g.timeout
+		}
+		defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
+		err = n.MonitoredBarrier(max(1, timeout.Milliseconds()))
+		return nil
+	})
+	switch {
+	case refused != nil:
+		return refused
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
+	}
+	var late []int
+	var native *cshim.Error
+	if errors.As(err, &native) && native.Code == cshim.CodeGeneric {
+		// gloo raises an error of another type, with a text: the others that rank 0 did not answer, rank 0 the list.
+		native.Code = cshim.CodeConnection
+		if m := lateRanks.FindStringSubmatch(native.Message); m != nil {
+			native.Code = cshim.CodeTimeout
+			for _, s := range strings.Split(m[1], ",") {
+				if r, err := strconv.Atoi(strings.TrimSpace(s)); err == nil {
+					late = append(late, r)
+				}
+			}
+		}
+	}
+	return g.diagnose(op, late, err)
+}
+
+func (g *Group) String() string {
+	if g == nil {
+		return "no group"
+	}
+	return fmt.Sprintf("group %s, rank %d of %d", g.name, g.rank, g.size)
+}

@@ -1,0 +1,121 @@
+package dist
+
+import (
+	"context"
+	"slices"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// joining is the state of a Join.
+type joining struct{ divide bool }
+
+// A JoinOption is an option of Join.
+type JoinOption func(*joining)
+
+// DivideByInitialWorldSize(false) averages gradients over the ranks that still have inputs, not over all ranks of the
+// group. PyTorch: divide_by_initial_world_size.
+func DivideByInitialWorldSize(on bool) JoinOption { return func(j *joining) { j.divide = on } }
+
+// Join calls loop, a training loop that may have fewer steps on some ranks than on others. Ranks whose loop has returned
+// take part in the collectives of the others, with zeros for gradients, until the loops of all have returned; the model of
+// a rank with the most steps then becomes that of all. All ranks must call it. If loop returns an error, Join returns it at
+// once. PyTorch: DistributedDataParallel.join.
+func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
+	const op = "Join"
+	if loop == nil {
+		return refuse.Nil(op, "a function")
+	}
+	j := &joining{divide: true}
+	for _, opt := range opts {
+		if opt == nil {
+			return refuse.Error(op, tensor.ErrArgument, "an option is nil")
+		}
+		opt(j)
+	}
+	if err := d.use(op, func(cshim.Reducer) error { return nil }); err != nil {
+		return err
+	}
+	if d.join != nil {
+		return refuse.Error(op, tensor.ErrArgument, "Join within Join")
+	}
+	d.join = j
+	defer func() { d.join = nil }()
+	if err := loop(); err != nil {
+		return err
+	}
+	last := true
+	for ; ; last = false {
+		others, err := agree(d.g, 0, tensor.Float32, Sum)
+		if err != nil {
+			return err
+		}
+		if others == 0 {
+			break
+		}
+		if err := d.follow(op, j); err != nil {
+			return err
+		}
+	}
+	src, err := commonRank(d.g, last)
+	if err != nil {
+		return err
+	}
+	return d.g.broadcastCoalesced(context.Background(), op, slices.Concat(d.parameters, d.buffers), src)
+}
+
+// follow takes part in a step of the ranks that have inputs.
+func (d *DDP) follow(op string, j *joining) error {
+	if err := d.use(op, cshim.Reducer.JoinForward); err != nil {
+		return err
+	}
+	if err := d.syncBuffers(op, false); err != nil {
+		return err
+	}
+	sync, err := j.anySyncs(d.g, false)
+	d.buffersToSync = sync
+	if err != nil || !sync {
+		return err
+	}
+	return d.use(op, cshim.Reducer.JoinBackward)
+}
+
+// notify tells the ranks without inputs that this rank has some. The result counts the ranks that have.
+func (j *joining) notify(g *Group) (w *Work, err error) {
+	err = tensor.WithScope(func() error {
+		w, err = g.AllReduceAsync(tensor.Ones([]int{1}), Sum)
+		return err
+	})
+	return w, err
+}
+
+// anySyncs reports whether a rank averages gradients in this step.
+func (j *joining) anySyncs(g *Group, mine bool) (bool, error) {
+	n, err := agree(g, int(number(mine)), tensor.Float32, Sum)
+	return n != 0, err
+}
+
+// commonRank returns the highest rank for which mine is set.
+func commonRank(g *Group, mine bool) (int, error) {
+	rank := -1
+	if mine {
+		rank = g.rank
+	}
+	return agree(g, rank, tensor.Int64, Max)
+}
+
+// agree returns the reduction of n over all ranks. The dtypes are those of Python's ranks.
+func agree(g *Group, n int, dtype tensor.DType, op ReduceOp) (agreed int, err error) {
+	err = tensor.WithScope(func() error {
+		t := tensor.Full([]int{1}, float64(n), dtype)
+		if err := g.AllReduce(context.Background(), t, op); err != nil {
+			return err
+		}
+		v, err := t.Item()
+		agreed = int(v)
+		return err
+	})
+	return agreed, err
+}

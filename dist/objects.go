@@ -1,0 +1,155 @@
+package dist
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Objects are Go values that package encoding/gob encodes: exported fields, no functions or channels, and no tensors, for
+// which there are the collectives. Ranks written in Python cannot take part, since they exchange pickles.
+
+// AllGatherObject returns v of all ranks, on each of them. PyTorch: torch.distributed.all_gather_object.
+func AllGatherObject[T any](ctx context.Context, g *Group, v T) ([]T, error) {
+	const op = "AllGatherObject"
+	var all []T
+	err := exchange(ctx, op, g, v, func(x *exchanged) error {
+		parts := make([]*tensor.Tensor, g.size)
+		for r := range parts {
+			parts[r] = x.buffer()
+		}
+		if err := g.AllGather(ctx, parts, x.own); err != nil {
+			return err
+		}
+		var err error
+		all, err = decodeAll[T](op, parts, x.sizes)
+		return err
+	})
+	return all, err
+}
+
+// GatherObject returns v of all ranks on the rank dst, and nil on the others. PyTorch: torch.distributed.gather_object.
+func GatherObject[T any](ctx context.Context, g *Group, v T, dst int) ([]T, error) {
+	const op = "GatherObject"
+	var all []T
+	err := exchange(ctx, op, g, v, func(x *exchanged) error {
+		var parts []*tensor.Tensor
+		if g.rank == dst {
+			for range g.size {
+				parts = append(parts, x.buffer())
+			}
+		}
+		if err := g.Gather(ctx, parts, x.own, dst); err != nil || parts == nil {
+			return err
+		}
+		var err error
+		all, err = decodeAll[T](op, parts, x.sizes)
+		return err
+	})
+	return all, err
+}
+
+// BroadcastObject sets *v to that of the rank src, on all ranks. PyTorch: torch.distributed.broadcast_object_list.
+func BroadcastObject[T any](ctx context.Context, g *Group, v *T, src int) error {
+	const op = "BroadcastObject"
+	if v == nil {
+		return refuse.Nil(op, "a pointer")
+	}
+	var mine any
+	if g.Rank() == src {
+		mine = v
+	}
+	return exchange(ctx, op, g, mine, func(x *exchanged) error {
+		if src < 0 || src >= g.size {
+			return refuse.Error(op, tensor.ErrArgument, "rank %d is not in a group of %d", src, g.size)
+		}
+		if err := g.Broadcast(ctx, x.own, src); err != nil || g.rank == src {
+			return err
+		}
+		return decode(op, x.own, x.sizes[src], v)
+	})
+}
+
+// ScatterObject returns vs[r] of the rank src on rank r. On the other ranks vs is not read. PyTorch:
+// torch.distributed.scatter_object_list.
+func ScatterObject[T any](ctx context.Context, g *Group, vs []T, src int) (v T, err error) {
+	const op = "ScatterObject"
+	if g.Rank() == src && len(vs) != g.Size() {
+		return v, refuse.Error(op, tensor.ErrArgument, "%d values for %d ranks", len(vs), g.Size())
+	}
+	if g.Rank() != src {
+		vs = nil
+	}
+	// Values are small beside tensors: every rank gets all of them.
+	if err := BroadcastObject(ctx, g, &vs, src); err != nil {
+		return v, err
+	}
+	if len(vs) != g.size {
+		return v, refuse.Error(op, tensor.ErrArgument, "rank %d gave %d values for %d ranks", src, len(vs), g.size)
+	}
+	return vs[g.rank], nil
+}
+
+// exchanged is this rank's part of an exchange of values.
+type exchanged struct {
+	own   *tensor.Tensor // the encoded value, as long as the longest of all ranks
+	sizes []int64        // of the encoded values of all ranks
+	most  int
+}
+
+func (x *exchanged) buffer() *tensor.Tensor { return tensor.Zeros([]int{x.most}, tensor.Uint8) }
+
+// exchange encodes v, agrees on the sizes of all ranks' values, and calls f, whose tensors are freed afterwards. A nil v
+// is no value.
+func exchange(ctx context.Context, op string, g *Group, v any, f func(x *exchanged) error) error {
+	if err := g.check(op); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if v != nil {
+		if err := gob.NewEncoder(&text).Encode(v); err != nil {
+			return refuse.Error(op, tensor.ErrArgument, "the value cannot be encoded: %v", err)
+		}
+	}
+	return tensor.WithScope(func() error {
+		all := tensor.Zeros([]int{g.size}, tensor.Int64)
+		if err := g.AllGatherIntoTensor(ctx, all, tensor.FromSlice([]int64{int64(text.Len())}, []int{1})); err != nil {
+			return err
+		}
+		x := &exchanged{most: 1}
+		var err error
+		if x.sizes, err = tensor.Data[int64](all); err != nil {
+			return err
+		}
+		for _, n := range x.sizes {
+			x.most = max(x.most, int(n))
+		}
+		padded := append(text.Bytes(), make([]byte, x.most-text.Len())...)
+		x.own = tensor.FromSlice(padded, []int{x.most})
+		return f(x)
+	})
+}
+
+func decodeAll[T any](op string, parts []*tensor.Tensor, sizes []int64) ([]T, error) {
+	all := make([]T, len(parts))
+	for r, p := range parts {
+		if err := decode(op, p, sizes[r], &all[r]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func decode(op string, t *tensor.Tensor, size int64, to any) error {
+	b, err := tensor.Data[uint8](t)
+	if err != nil {
+		return err
+	}
+	if err := gob.NewDecoder(bytes.NewReader(b[:size])).Decode(to); err != nil {
+		return refuse.Error(op, tensor.ErrArgument, "a value that was received cannot be decoded: %v", err)
+	}
+	return nil
+}

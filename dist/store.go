@@ -1,0 +1,315 @@
+package dist
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// DefaultTimeout is the timeout of groups and of stores that none is given to. PyTorch: torch.distributed.default_pg_timeout.
+const DefaultTimeout = 30 * time.Minute
+
+// A Store maps keys to bytes for all processes of a job. Several goroutines may use one, although a [NewTCPStore] serves
+// one call at a time. The caller closes it. PyTorch: torch.distributed.Store.
+type Store struct {
+	mu     sync.RWMutex // held for reading by calls and for writing by Close
+	native cshim.Store
+	closed atomic.Bool
+	addr   string // of the server, if there is one
+}
+
+// NewHashStore makes a store in the memory of this process, for ranks that are goroutines. PyTorch:
+// torch.distributed.HashStore.
+func NewHashStore() (*Store, error) {
+	return made("NewHashStore", "", func() (cshim.Store, error) { return cshim.HashStoreNew() })
+}
+
+// NewFileStore makes a store in a file that processes share; processes is the number of those that use it, after the last
+// of which the file is removed, or 0 if it is not known. PyTorch: torch.distributed.FileStore.
+func NewFileStore(path string, processes int) (*Store, error) {
+	const op = "NewFileStore"
+	if err := checkText(op, "the path", path); err != nil {
+		return nil, err
+	}
+	if path == "" || processes < 0 {
+		return nil, refuse.Error(op, tensor.ErrArgument, "path %q for %d processes", path, processes)
+	}
+	return made(op, "", func() (cshim.Store, error) { return cshim.FileStoreNew(path, processes) })
+}
+
+// NewPrefixStore returns a store whose keys are those of base with prefix and "/" before them. base may be closed first.
+// PyTorch: torch.distributed.PrefixStore.
+func NewPrefixStore(prefix string, base *Store) (s *Store, err error) {
+	const op = "NewPrefixStore"
+	if err := checkText(op, "the prefix", prefix); err != nil {
+		return nil, err
+	}
+	err = base.use(op, func(n cshim.Store) error {
+		s, err = made(op, base.addr, func() (cshim.Store, error) { return n.Prefix(prefix) })
+		return err
+	})
+	return s, err
+}
+
+// NewTCPStore connects to the store that another process hosts at addr, "host:port", or with server hosts it; port 0 is
+// then one that is free, see [Store.Addr]. It waits for the server until ctx ends or the timeout is over. Option:
+// Timeout. PyTorch: torch.distributed.TCPStore.
+func NewTCPStore(ctx context.Context, addr string, server bool, opts ...Option) (*Store, error) {
+	const op = "NewTCPStore"
+	o, err := optionsOf(op, opts)
+	if err != nil {
+		return nil, err
+	}
+	return tcpStore(ctx, op, addr, cshim.TCPStore{Server: server}, o.timeout)
+}
+
+func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout time.Duration) (*Store, error) {
+	if ctx == nil {
+		return nil, refuse.Nil(op, "a context")
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, refuse.Error(op, tensor.ErrArgument, "address %q: %v", addr, err)
+	}
+	if err := checkText(op, "the host", host); err != nil {
+		return nil, err
+	}
+	if t.Port, err = strconv.Atoi(port); err != nil || t.Port < 0 || t.Port > 65535 || t.Port == 0 && !t.Server {
+		return nil, refuse.Error(op, tensor.ErrArgument, "address %q: port %q is not a number in [1, 65535]", addr, port)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if !t.Server {
+		if err := reach(ctx, addr); err != nil {
+			return nil, refuse.Error(op, orTimeout(err), "no store at %s: %v", addr, err)
+		}
+	}
+	t.Host, t.Milliseconds = host, left(ctx, timeout)
+	var bound int
+	s, err := made(op, "", func() (n cshim.Store, err error) {
+		n, bound, err = t.New()
+		return n, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.addr = net.JoinHostPort(host, strconv.Itoa(bound))
+	return s, nil
+}
+
+// orTimeout returns ErrTimeout for an expired deadline, and err otherwise.
+func orTimeout(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return errors.Join(ErrTimeout, err)
+	}
+	return err
+}
+
+// reach waits until something listens at addr: libtorch's own connect does not end with a context.
+func reach(ctx context.Context, addr string) error {
+	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			return c.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(wait):
+		}
+	}
+}
+
+// left returns the milliseconds until ctx's deadline, at most timeout.
+func left(ctx context.Context, timeout time.Duration) int64 {
+	if end, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(end))
+	}
+	return max(1, timeout.Milliseconds())
+}
+
+func made(op, addr string, f func() (cshim.Store, error)) (*Store, error) {
+	if err := cshim.Load(); err != nil {
+		return nil, err
+	}
+	n, err := f()
+	if err != nil {
+		return nil, failed(op, err)
+	}
+	return &Store{native: n, addr: addr}, nil
+}
+
+// checkText refuses what C cannot pass on.
+func checkText(op, what, s string) error {
+	if strings.IndexByte(s, 0) >= 0 {
+		return refuse.Error(op, tensor.ErrArgument, "%s contains a zero byte", what)
+	}
+	return nil
+}
+
+// use calls f with the native store, which Close does not free meanwhile.
+func (s *Store) use(op string, f func(n cshim.Store) error) error {
+	if s == nil {
+		return refuse.Nil(op, "a store")
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed.Load() || s.native == 0 {
+		return refuse.Error(op, ErrClosed, "the store was closed")
+	}
+	return f(s.native)
+}
+
+func (s *Store) key(op, key string, f func(n cshim.Store) error) error {
+	if err := checkText(op, "the key", key); err != nil {
+		return err
+	}
+	return s.use(op, func(n cshim.Store) error { return failed(op, f(n)) })
+}
+
+// waiting calls f with the milliseconds and the flag that end its wait with ctx.
+func waiting(ctx context.Context, op string, timeout time.Duration, f func(milliseconds int64, cancel *int32) error) error {
+	if ctx == nil {
+		return refuse.Nil(op, "a context")
+	}
+	if err := ctx.Err(); err != nil {
+		return refuse.Error(op, orTimeout(err), "%v", err)
+	}
+	cancel := new(int32)
+	defer context.AfterFunc(ctx, func() { atomic.StoreInt32(cancel, 1) })()
+	err := f(left(ctx, timeout), cancel)
+	if _, kind := network(err); kind == ErrTimeout {
+		end := ctx.Err()
+		// The wait may end a moment before the context does.
+		if at, ok := ctx.Deadline(); ok && end == nil && time.Until(at) < time.Millisecond {
+			end = context.DeadlineExceeded
+		}
+		if end != nil {
+			return refuse.Error(op, orTimeout(end), "%v", end)
+		}
+	}
+	return failed(op, err)
+}
+
+// Addr returns the address "host:port" of the server of a TCP store, and "" for other stores.
+func (s *Store) Addr() string {
+	if s == nil {
+		return ""
+	}
+	return s.addr
+}
+
+// Close frees the store when the calls that use it have returned. For the process that hosts a TCP store, the store ends
+// for all processes once the groups that use it are closed, too. A second Close does nothing.
+func (s *Store) Close() error {
+	if s == nil || s.closed.Swap(true) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.native.Free()
+	s.native = 0
+	return nil
+}
+
+// Set sets a key to value. PyTorch: Store.set.
+func (s *Store) Set(key string, value []byte) error {
+	return s.key("Set", key, func(n cshim.Store) error { return n.Set(key, value) })
+}
+
+// Get waits until the key is set, ctx ends or DefaultTimeout is over, and returns its value. PyTorch: Store.get.
+func (s *Store) Get(ctx context.Context, key string) (value []byte, err error) {
+	const op = "Get"
+	if err := checkText(op, "the key", key); err != nil {
+		return nil, err
+	}
+	err = s.use(op, func(n cshim.Store) error {
+		return waiting(ctx, op, DefaultTimeout, func(ms int64, cancel *int32) (err error) {
+			value, err = n.Get(key, ms, cancel)
+			return err
+		})
+	})
+	return value, err
+}
+
+// Wait waits until all keys are set, ctx ends or DefaultTimeout is over. PyTorch: Store.wait.
+func (s *Store) Wait(ctx context.Context, keys ...string) error {
+	const op = "Wait"
+	for _, k := range keys {
+		if err := checkText(op, "the key", k); err != nil {
+			return err
+		}
+	}
+	return s.use(op, func(n cshim.Store) error {
+		for _, k := range keys {
+			if err := waiting(ctx, op, DefaultTimeout, func(ms int64, cancel *int32) error { return n.Wait(k, ms, cancel) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Check reports whether all keys are set. PyTorch: Store.check.
+func (s *Store) Check(keys ...string) (all bool, err error) {
+	all = true
+	for _, k := range keys {
+		err = s.key("Check", k, func(n cshim.Store) error {
+			there, err := n.Check(k)
+			all = all && there
+			return err
+		})
+		if err != nil || !all {
+			return false, err
+		}
+	}
+	return all, nil
+}
+
+// Add adds n to the number in a key, 0 if it is not set, and returns the sum. PyTorch: Store.add.
+func (s *Store) Add(key string, n int64) (sum int64, err error) {
+	err = s.key("Add", key, func(native cshim.Store) (err error) {
+		sum, err = native.Add(key, n)
+		return err
+	})
+	return sum, err
+}
+
+// CompareSet sets a key to desired if its value is expected, or if it is not set and expected is empty. It returns the
+// key's value then, or expected if it is not set. PyTorch: Store.compare_set.
+func (s *Store) CompareSet(key string, expected, desired []byte) (value []byte, err error) {
+	err = s.key("CompareSet", key, func(n cshim.Store) (err error) {
+		value, err = n.CompareSet(key, expected, desired)
+		return err
+	})
+	return value, err
+}
+
+// Delete deletes a key and reports whether it was set; a file store always reports true. PyTorch: Store.delete_key.
+func (s *Store) Delete(key string) (deleted bool, err error) {
+	err = s.key("Delete", key, func(n cshim.Store) (err error) {
+		deleted, err = n.Delete(key)
+		return err
+	})
+	return deleted, err
+}
+
+// NumKeys returns the number of keys; that of a prefix store includes the keys of its base. PyTorch: Store.num_keys.
+func (s *Store) NumKeys() (keys int, err error) {
+	const op = "NumKeys"
+	err = s.use(op, func(n cshim.Store) error {
+		k, err := n.NumKeys()
+		keys = int(k)
+		return failed(op, err)
+	})
+	return keys, err
+}

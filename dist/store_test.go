@@ -1,0 +1,220 @@
+package dist_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// stores returns a store of each kind, which the test closes.
+func stores(t *testing.T) map[string]*dist.Store {
+	t.Helper()
+	hash, err := dist.NewHashStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := dist.NewFileStore(filepath.Join(t.TempDir(), "store"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := dist.NewTCPStore(ctx, server.Addr(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefix, err := dist.NewPrefixStore("p", client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]*dist.Store{"hash": hash, "file": file, "tcp": client, "prefix": prefix, "server": server}
+	t.Cleanup(func() {
+		for _, s := range []*dist.Store{hash, file, client, prefix, server} {
+			if err := errors.Join(s.Close(), s.Close()); err != nil {
+				t.Error(err)
+			}
+			if err := s.Set("a", nil); !errors.Is(err, dist.ErrClosed) {
+				t.Errorf("Set after Close: %v", err)
+			}
+		}
+	})
+	return all
+}
+
+// TestStore tests the functions of each kind of store.
+func TestStore(t *testing.T) {
+	leak.Check(t)
+	for name, s := range stores(t) {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			data := []byte("a\x00b\xff")
+			if err := s.Set(name+"key", data); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.Get(ctx, name+"key"); err != nil || string(got) != string(data) {
+				t.Errorf("Get: %q, %v", got, err)
+			}
+			if err := errors.Join(s.Set(name+"none", nil), s.Wait(ctx, name+"key", name+"none")); err != nil {
+				t.Error(err)
+			}
+			if got, err := s.Get(ctx, name+"none"); err != nil || len(got) != 0 {
+				t.Errorf("Get of no bytes: %q, %v", got, err)
+			}
+			for i, n := range []int64{5, -7} {
+				if sum, err := s.Add(name+"sum", n); err != nil || sum != []int64{5, -2}[i] {
+					t.Errorf("Add: %d, %v", sum, err)
+				}
+			}
+			for _, c := range []struct{ expected, desired, want string }{{"", "x", "x"}, {"y", "z", "x"}, {"x", "z", "z"}} {
+				if got, err := s.CompareSet(name+"swap", []byte(c.expected), []byte(c.desired)); err != nil || string(got) != c.want {
+					t.Errorf("CompareSet(%q, %q): %q, %v", c.expected, c.desired, got, err)
+				}
+			}
+			if all, err := s.Check(name+"key", name+"swap"); err != nil || !all {
+				t.Errorf("Check: %v, %v", all, err)
+			}
+			if all, err := s.Check(name+"key", name+"missing"); err != nil || all {
+				t.Errorf("Check of a missing key: %v, %v", all, err)
+			}
+			before, err := s.NumKeys()
+			if err != nil || before < 4 {
+				t.Errorf("NumKeys: %d, %v", before, err)
+			}
+			if deleted, err := s.Delete(name + "key"); err != nil || !deleted {
+				t.Errorf("Delete: %v, %v", deleted, err)
+			}
+			if deleted, err := s.Delete(name + "key"); err != nil || deleted != (name == "file") {
+				t.Errorf("a second Delete: %v, %v", deleted, err)
+			}
+			if err := s.Set("a\x00b", nil); !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("a key with a zero byte: %v", err)
+			}
+		})
+	}
+}
+
+// TestStoreWaits tests waits that another goroutine ends by setting the key, and those that a context ends.
+func TestStoreWaits(t *testing.T) {
+	leak.Check(t)
+	all := stores(t)
+	for _, name := range []string{"hash", "file", "server"} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			s, other := all[name], all[name]
+			if name == "server" {
+				other = all["tcp"]
+			}
+			var set sync.WaitGroup
+			set.Go(func() {
+				if err := other.Set("late", []byte("1")); err != nil {
+					t.Error(err)
+				}
+			})
+			if got, err := s.Get(ctx, "late"); err != nil || string(got) != "1" {
+				t.Errorf("Get: %q, %v", got, err)
+			}
+			set.Wait()
+			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			defer cancel()
+			if err := s.Wait(short, "late", "never"); !errors.Is(err, dist.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a deadline: %v", err)
+			}
+			ends, end := context.WithCancel(ctx)
+			set.Go(func() {
+				time.Sleep(20 * time.Millisecond)
+				end()
+			})
+			if _, err := s.Get(ends, "never"); !errors.Is(err, context.Canceled) || errors.Is(err, dist.ErrTimeout) {
+				t.Errorf("a cancelled context: %v", err)
+			}
+			if err := s.Wait(ends, "late"); !errors.Is(err, context.Canceled) {
+				t.Errorf("a context that has ended: %v", err)
+			}
+			set.Wait()
+		})
+	}
+}
+
+// TestStoreErrors tests addresses and paths that cannot be used.
+func TestStoreErrors(t *testing.T) {
+	leak.Check(t)
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	server, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for name, c := range map[string]struct{ err, kind error }{
+		"nobody listens": {second(dist.NewTCPStore(short, "127.0.0.1:1", false)), dist.ErrTimeout},
+		"no port":        {second(dist.NewTCPStore(ctx, "127.0.0.1", false)), tensor.ErrArgument},
+		"port 0":         {second(dist.NewTCPStore(ctx, "127.0.0.1:0", false)), tensor.ErrArgument},
+		"a large port":   {second(dist.NewTCPStore(ctx, "127.0.0.1:70000", false)), tensor.ErrArgument},
+		"a used port":    {second(dist.NewTCPStore(ctx, server.Addr(), true)), dist.ErrConnection},
+		"no path":        {second(dist.NewFileStore("", 0)), tensor.ErrArgument},
+		"no timeout":     {second(dist.NewTCPStore(ctx, "127.0.0.1:1", false, dist.Timeout(0))), tensor.ErrArgument},
+		"a zero byte":    {second(dist.NewPrefixStore("\x00", server)), tensor.ErrArgument},
+	} {
+		if !errors.Is(c.err, c.kind) {
+			t.Errorf("%s: got %v, want %v", name, c.err, c.kind)
+		}
+	}
+}
+
+// TestHostilePeers tests that a store outlives peers that are none, and serves its own afterwards.
+func TestHostilePeers(t *testing.T) {
+	leak.Check(t)
+	s, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	random := rand.New(rand.NewPCG(1, 2))
+	var all sync.WaitGroup
+	for i := range 300 {
+		data := make([]byte, random.IntN(200))
+		for k := range data {
+			data[k] = byte(random.Uint32())
+		}
+		switch i % 3 {
+		case 0: // the beginning of a handshake: VALIDATE and its magic number
+			data = append([]byte{0, 0xce, 0xf7, 0x85, 0x3c}, data...)
+		case 1: // then PING, whose answer nobody reads
+			data = append([]byte{0, 0xce, 0xf7, 0x85, 0x3c}, bytes.Repeat([]byte{13, 1, 2, 3, 4}, 100)...)
+		}
+		all.Go(func() {
+			c, err := net.Dial("tcp", s.Addr())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = c.Write(data)
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		})
+	}
+	all.Wait()
+	client, err := dist.NewTCPStore(ctx, s.Addr(), false, dist.Timeout(10*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := client.Set("key", []byte("value")); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := s.Get(ctx, "key"); err != nil || string(v) != "value" {
+		t.Errorf("%q, %v", v, err)
+	}
+}

@@ -1,0 +1,198 @@
+package dist
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// A Work is a collective in flight. Several goroutines may use it. Sends, receives and reduce-scatters must be waited for,
+// and the group keeps them until then; other collectives go on without their Work. PyTorch: torch.distributed.Work.
+type Work struct {
+	g       *Group
+	op      string
+	peer    int           // of a send or receive; -1 for another collective
+	waiter  chan struct{} // full while a goroutine waits natively
+	cleanup runtime.Cleanup
+
+	mu     sync.Mutex
+	native cshim.Work // 0 once it is over
+	byWait bool       // only Wait completes it
+	source int
+	err    error
+}
+
+var withHandles = handle.WithHandles.(func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error)
+
+// byWait holds the collectives that only a wait completes, as in the shim: sends and receives, and reductions that gloo
+// scatters when they are waited for.
+var byWait = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: true, cshim.ReduceScatter: true, cshim.ReduceScatterOne: true}
+
+// begin starts a collective without sizes of parts.
+func (g *Group) begin(op string, c cshim.Collective, out, in []*tensor.Tensor) (*Work, error) {
+	return g.beginSized(op, c, out, in, nil, nil)
+}
+
+func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tensor, outSizes, inSizes []int) (w *Work, err error) {
+	var native cshim.Work
+	var failure error
+	err = g.use(op, func(n cshim.Group) error {
+		return withHandles(op, out, func(o []cshim.Handle) error {
+			return withHandles(op, in, func(i []cshim.Handle) error {
+				g.start.Lock()
+				defer g.start.Unlock()
+				native, failure = n.Start(c, o, i, outSizes, inSizes)
+				return nil
+			})
+		})
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case failure != nil: // of an argument, or because a connection is closed already
+		return nil, g.diagnose(op, nil, failure)
+	}
+	w = &Work{g: g, op: op, peer: -1, waiter: make(chan struct{}, 1), native: native,
+		byWait: byWait[c.Kind], source: -1}
+	w.cleanup = runtime.AddCleanup(w, cshim.Work.Free, native)
+	if c.Kind == cshim.Send || c.Kind == cshim.Receive {
+		w.peer = int(c.Peer)
+	}
+	if w.byWait {
+		g.state.Lock()
+		g.kept[w] = struct{}{}
+		g.state.Unlock()
+	}
+	return w, nil
+}
+
+// Wait waits until the collective is complete and returns its error, a *PeerError if other ranks have made it fail. If ctx
+// ends first, Wait returns the context's error, and the collective goes on; for a reduce-scatter ctx is not read. PyTorch: Work.wait.
+func (w *Work) Wait(ctx context.Context) error {
+	const op = "Wait"
+	if w == nil {
+		return refuse.Nil(op, "a work")
+	}
+	if ctx == nil {
+		return refuse.Nil(op, "a context")
+	}
+	select {
+	case w.waiter <- struct{}{}:
+		defer func() { <-w.waiter }()
+	case <-ctx.Done():
+		return refuse.Error(w.op, orTimeout(ctx.Err()), "%v", ctx.Err())
+	}
+	w.mu.Lock()
+	native, err := w.native, w.err
+	w.mu.Unlock()
+	if native == 0 {
+		return err
+	}
+	defer context.AfterFunc(ctx, w.interrupt)()
+	for {
+		done, err := native.Wait()
+		runtime.KeepAlive(w)
+		switch {
+		case done || err != nil:
+			return w.end(err)
+		case ctx.Err() != nil:
+			return refuse.Error(w.op, orTimeout(ctx.Err()), "%v", ctx.Err())
+		}
+	}
+}
+
+// interrupt ends the native wait.
+func (w *Work) interrupt() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.native != 0 {
+		w.native.Interrupt()
+	}
+	runtime.KeepAlive(w)
+}
+
+// end records the end of the collective and frees the native work. The caller is the waiter.
+func (w *Work) end(err error) error {
+	if err != nil {
+		var late []int
+		if _, kind := network(err); kind == ErrTimeout && w.peer >= 0 {
+			late = []int{w.peer}
+		}
+		err = w.g.diagnose(w.op, late, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil && w.byWait {
+		w.source = w.native.Source()
+	}
+	w.cleanup.Stop()
+	w.native.Free()
+	w.native, w.err = 0, err
+	runtime.KeepAlive(w)
+	if w.byWait {
+		w.g.state.Lock()
+		delete(w.g.kept, w)
+		w.g.state.Unlock()
+	}
+	return err
+}
+
+// Done reports whether the collective is complete, with or without an error. For sends, receives and reduce-scatters, which
+// Wait completes, it is false before. PyTorch: Work.is_completed.
+func (w *Work) Done() bool {
+	if w == nil {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	done := w.native == 0 || w.native.Done()
+	runtime.KeepAlive(w)
+	return done
+}
+
+// Err returns the error of a collective that is complete, and nil for one in flight. PyTorch: Work.exception.
+func (w *Work) Err() error {
+	if w == nil {
+		return refuse.Nil("Err", "a work")
+	}
+	if !w.Done() {
+		return nil
+	}
+	return w.Wait(context.Background())
+}
+
+// Source returns the rank that a completed Recv has received from, and -1 otherwise. PyTorch: Work._source_rank.
+func (w *Work) Source() int {
+	if w == nil {
+		return -1
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.source
+}
+
+// run starts a collective and waits for it. If ctx ends, it aborts the group, so that the tensors are not in use afterwards.
+func (g *Group) run(ctx context.Context, op string, start func() (*Work, error)) error {
+	if ctx == nil {
+		return refuse.Nil(op, "a context")
+	}
+	if err := ctx.Err(); err != nil {
+		return refuse.Error(op, orTimeout(err), "%v", err)
+	}
+	w, err := start()
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
+	err = w.Wait(context.Background())
+	if errors.Is(err, ErrAborted) && ctx.Err() != nil {
+		return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
+	}
+	return err
+}

@@ -1,0 +1,108 @@
+// Ddp trains the GPT of examples/chargpt with several processes, each on a part of the text:
+//
+//	go build -o ddp ./examples/ddp
+//	./ddp                                                # one process
+//	torchrun --nproc-per-node 4 --no-python ./ddp        # four on this machine, started by PyTorch's launcher
+//	make demo-dist                                       # four, started by a shell
+//
+// The gradients are averaged over the processes, so that a step of four learns from four batches. Rank 0 prints and writes
+// the checkpoint; if a process is lost the others end with an error that names it, and what torchrun --max-restarts starts
+// again continues from the last checkpoint. An interrupt saves before the program ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+)
+
+type options struct {
+	gpt.Config
+	steps, batch, every int
+	lr                  float64
+	seed                uint64
+	text, out           string
+	timeout             time.Duration
+}
+
+func main() {
+	err := command(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func command(args []string) error {
+	var o options
+	f := flag.NewFlagSet("ddp", flag.ContinueOnError)
+	f.IntVar(&o.steps, "steps", 300, "total number of training steps")
+	f.IntVar(&o.batch, "batch", 4, "windows of text per step and process")
+	f.IntVar(&o.Context, "context", 64, "characters in the model's context")
+	f.IntVar(&o.Layers, "layers", 4, "blocks")
+	f.IntVar(&o.Width, "width", 128, "width of the model")
+	f.IntVar(&o.Heads, "heads", 4, "attention heads")
+	f.Float64Var(&o.lr, "lr", 1e-3, "learning rate of AdamW")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the weights and of the order of the text")
+	f.IntVar(&o.every, "save-every", 100, "steps between checkpoints")
+	f.StringVar(&o.text, "text", "", "directory with Go source files to learn; empty for that of the Go toolchain")
+	f.StringVar(&o.out, "out", filepath.Join("runs", "ddp"), "directory for model.safetensors")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a process waits for the others")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return fmt.Errorf("unexpected arguments %q", f.Args())
+	}
+	// Kubernetes and Slurm end a job with SIGTERM.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	g, err := join(o.timeout)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	if o.text == "" {
+		root, err := gpt.GoRoot()
+		if err != nil {
+			return err
+		}
+		o.text = filepath.Join(root, "src")
+	}
+	text, err := gpt.ReadGoSource(o.text)
+	if err != nil {
+		return err
+	}
+	t, err := newTrainer(g, o, text)
+	if err != nil {
+		return err
+	}
+	defer t.ddp.Close()
+	return t.run(ctx)
+}
+
+// join returns the group of all processes, or one of this process alone if no launcher started it.
+func join(timeout time.Duration) (*dist.Group, error) {
+	ctx := context.Background()
+	if _, err := dist.ReadEnvironment(); err == nil {
+		return dist.Init(ctx, dist.Timeout(timeout))
+	}
+	store, err := dist.NewHashStore()
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	return dist.Init(ctx, dist.WithStore(store), dist.Rank(0), dist.WorldSize(1))
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/progress"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// trainer is one process of the training.
+type trainer struct {
+	options
+	g      *dist.Group
+	model  *gpt.GPT
+	ddp    *dist.DDP
+	opt    *optim.Optimizer
+	loader *data.Loader
+	parts  []checkpoint.Part
+
+	step   int
+	losses []float64 // of each step, the mean of all processes
+	report *progress.Report
+	mean   progress.Mean
+}
+
+func newTrainer(g *dist.Group, o options, text *gpt.Text) (t *trainer, err error) {
+	t = &trainer{options: o, g: g}
+	if err := tensor.ManualSeed(o.seed); err != nil {
+		return nil, err
+	}
+	t.Vocab = len(text.Vocab)
+	t.model = gpt.New(t.Config)
+	if t.opt, err = optim.NewAdamW(nn.Parameters(t.model), o.lr); err != nil {
+		return nil, err
+	}
+	learned, _ := text.Split()
+	windows, err := data.NewWindows(learned, o.Context, o.Context)
+	if err != nil {
+		return nil, err
+	}
+	sampler, err := data.NewDistributedSampler(windows.Len(), g.Size(), g.Rank(), data.Seed(o.seed))
+	if err != nil {
+		return nil, err
+	}
+	if t.loader, err = data.NewLoader(windows, data.BatchSize(o.batch), data.WithSampler(sampler), data.DropLast(true)); err != nil {
+		return nil, err
+	}
+	vocab := text.Vocab
+	t.parts = append(gpt.Saved(&t.model.Config, &vocab), checkpoint.Loader(t.loader),
+		checkpoint.Value("step", &t.step), checkpoint.Value("losses", &t.losses))
+	if _, err := os.Stat(t.path()); err == nil {
+		if err := checkpoint.LoadTraining(t.path(), t.model, t.opt, t.parts...); err != nil {
+			return nil, err
+		}
+		t.printf("continuing after step %d of %s\n", t.step, t.path())
+	}
+	t.ddp, err = dist.NewDDP(context.Background(), g, t.model, dist.GradientAsBucketView(true))
+	return t, err
+}
+
+func (t *trainer) path() string { return filepath.Join(t.out, "model.safetensors") }
+
+// printf prints on rank 0.
+func (t *trainer) printf(format string, args ...any) {
+	if t.g.Rank() == 0 {
+		fmt.Printf(format, args...)
+	}
+}
+
+// run trains, and saves every few steps and at the end.
+func (t *trainer) run(ctx context.Context) error {
+	t.printf("%d processes, %d windows of %d characters a step\n", t.g.Size(), t.g.Size()*t.batch, t.Context)
+	if t.g.Rank() == 0 {
+		t.report = progress.Start(t.step, t.steps)
+		defer t.report.Close()
+	}
+	for t.step < t.steps {
+		for batch, err := range t.loader.Batches(context.Background()) {
+			if err != nil {
+				return err
+			}
+			stop, err := t.learn(ctx, batch)
+			if err != nil {
+				return err
+			}
+			if stop || t.step%t.every == 0 {
+				if err := t.save(); err != nil {
+					return err
+				}
+			}
+			if stop {
+				t.printf("saved %s after step %d\n", t.path(), t.step)
+				return ctx.Err()
+			}
+		}
+	}
+	return nil
+}
+
+// learn does a step, and reports whether it was the last one.
+func (t *trainer) learn(ctx context.Context, batch data.Batch) (stop bool, err error) {
+	loss := t.ddp.Run(func() *tensor.Tensor { return t.model.Loss(batch.Inputs, batch.Targets) })
+	t.opt.ZeroGrad()
+	if err := errors.Join(loss.Backward(), t.opt.Step()); err != nil {
+		return false, err
+	}
+	t.step++
+	// All processes stop after the same step: one that is interrupted tells the others.
+	interrupted := 0.0
+	if ctx.Err() != nil {
+		interrupted = 1
+	}
+	figures := tensor.Cat([]*tensor.Tensor{loss.Detach().View(1), tensor.Full([]int{1}, interrupted)})
+	if err := t.g.AllReduce(context.Background(), figures, dist.Sum); err != nil {
+		return false, err
+	}
+	values, err := tensor.Data[float32](figures)
+	if err != nil {
+		return false, err
+	}
+	mean := float64(values[0]) / float64(t.g.Size())
+	t.losses = append(t.losses, mean)
+	if t.report != nil {
+		t.mean.Add(mean)
+		t.report.Stepped(t.step, t.figures)
+	}
+	return values[1] > 0 || t.step >= t.steps, nil
+}
+
+func (t *trainer) figures() string {
+	s := fmt.Sprintf("loss %.3f", t.mean.Value())
+	if times, err := t.ddp.Times(); err == nil {
+		round := func(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+		s += fmt.Sprintf("  backward %v, averaging %v, both at once %v", round(times.Backward), round(times.Communication), round(times.Overlap))
+	}
+	return s
+}
+
+// save writes the checkpoint, on rank 0.
+func (t *trainer) save() error {
+	if t.g.Rank() != 0 {
+		return nil
+	}
+	if err := os.MkdirAll(t.out, 0o777); err != nil {
+		return err
+	}
+	return checkpoint.SaveTraining(t.path(), t.model, t.opt, t.parts...)
+}

@@ -1,0 +1,99 @@
+"""Writes ddp.json: losses of two ranks that train with DistributedDataParallel, as the bits of float32.
+
+    python3 tests/golden/ddp.py
+"""
+
+import contextlib
+import json
+import os
+import struct
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+WORLD, BATCH, STEPS = 2, 8, 10
+
+# The arguments of DistributedDataParallel, and what else differs.
+VARIANTS = {
+    "plain": {},
+    "buckets": {"bucket_cap_mb": 0.01},
+    "find unused": {"find_unused_parameters": True, "unused": True},
+    "static": {"static_graph": True},
+    "static unused": {"static_graph": True, "unused": True},
+    "views": {"gradient_as_bucket_view": True},
+    "fp16": {"hook": default_hooks.fp16_compress_hook},
+    "bf16": {"hook": default_hooks.bf16_compress_hook},
+    "no sync": {"accumulate": 3},
+    "own buffers": {"broadcast_buffers": False},
+    "join": {"join": True},
+    "join unused": {"join": True, "unused": True, "find_unused_parameters": True},
+}
+
+
+class Net(nn.Module):
+    def __init__(self, unused):
+        super().__init__()
+        self.l1, self.norm, self.l2 = nn.Linear(12, 48), nn.BatchNorm1d(48), nn.Linear(48, 48)
+        self.unused, self.l3 = nn.Linear(48, 48), nn.Linear(48, 5)
+        self.skip = unused
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.l1(x)))
+        if not self.skip:
+            x = self.unused(x)
+        return self.l3(torch.relu(self.l2(x)))
+
+
+def wave(shape, phase):
+    n = 1
+    for s in shape:
+        n *= s
+    return (torch.arange(n, dtype=torch.float32) * 0.7 + phase).sin().reshape(shape)
+
+
+def train(rank, variant, store):
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=WORLD)
+    torch.set_num_threads(1)
+    options = dict(VARIANTS[variant])
+    unused, hook = options.pop("unused", False), options.pop("hook", None)
+    accumulate, join = options.pop("accumulate", 1), options.pop("join", False)
+    net = Net(unused)
+    with torch.no_grad():
+        for i, p in enumerate(net.parameters()):
+            p.copy_(wave(p.shape, i + rank) / 4)  # rank 0's are those of all
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True)
+    ddp = nn.parallel.DistributedDataParallel(net, **options)
+    if hook:
+        ddp.register_comm_hook(None, hook)
+    losses = []
+    with ddp.join() if join else contextlib.nullcontext():
+        for step in range(STEPS - 4 * rank if join else STEPS):
+            opt.zero_grad()
+            for k in range(accumulate):
+                with ddp.no_sync() if k < accumulate - 1 else contextlib.nullcontext():
+                    x = wave((BATCH, 12), 100 * step + 10 * k + rank)
+                    y = (torch.arange(BATCH) * 7 + step + rank) % 5
+                    loss = nn.functional.cross_entropy(ddp(x), y)
+                    losses.append(struct.unpack("I", struct.pack("f", loss.item()))[0])
+                    loss.backward()
+            opt.step()
+    last = torch.stack([p.detach().double().sum() for p in net.state_dict().values()]).sum().item()
+    with open(f"{store}.{rank}", "w") as f:
+        json.dump({"losses": losses, "sum": last}, f)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    results = {}
+    for variant in VARIANTS:
+        with tempfile.TemporaryDirectory() as d:
+            store = os.path.join(d, "store")
+            mp.spawn(train, (variant, store), WORLD)
+            results[variant] = [json.load(open(f"{store}.{r}")) for r in range(WORLD)]
+    with open(os.path.join(os.path.dirname(__file__), "ddp.json"), "w") as f:
+        json.dump(results, f, separators=(",", ":"))
+        f.write("\n")

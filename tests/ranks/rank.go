@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+const (
+	timeout = 2 * time.Second // of the group
+
+	// The exit codes of a rank.
+	trained, failed, peerFailed = 0, 1, 3
+)
+
+// phases are the moments of a step at which a rank can fail. The first and the last have no step.
+var phases = []string{"init", "forward", "backward", "in backward", "step", "save"}
+
+// fault is what happens to a rank.
+type fault struct {
+	kind, phase string
+	step        int
+}
+
+func (f fault) String() string { return fmt.Sprintf("%s:%s:%d", f.kind, f.phase, f.step) }
+
+// at fails if the rank is to fail now.
+func (f fault) at(phase string, step int) error {
+	if f.phase != phase || f.step != step {
+		return nil
+	}
+	fmt.Println("fault")
+	switch f.kind {
+	case "kill":
+		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	case "stop":
+		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	case "slow":
+		time.Sleep(10 * timeout)
+	case "disk":
+		return errors.New("the disk is full")
+	}
+	return nil
+}
+
+// rank is one process of the job. It returns its exit code.
+func rank(dir string, steps int, plan string) int {
+	var f fault
+	if parts := strings.Split(plan, ":"); len(parts) == 3 {
+		f.kind, f.phase = parts[0], parts[1]
+		if _, err := fmt.Sscan(parts[2], &f.step); err != nil {
+			fmt.Println(err)
+			return failed
+		}
+	}
+	err := train(dir, steps, f)
+	var peer *dist.PeerError
+	switch {
+	case errors.As(err, &peer):
+		fmt.Println("peer", peer.Ranks, peer.Op, err)
+		return peerFailed
+	case err != nil:
+		fmt.Println(err)
+		return failed
+	}
+	return trained
+}
+
+func newModel() nn.Layer {
+	return nn.NewSequential(nn.NewLinear(16, 64), &nn.Tanh{}, nn.NewLinear(64, 4))
+}
+
+func train(dir string, steps int, f fault) error {
+	ctx := context.Background()
+	if err := tensor.SetNumThreads(1); err != nil {
+		return err
+	}
+	g, err := dist.Init(ctx, dist.Timeout(timeout))
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	if err := tensor.ManualSeed(1); err != nil {
+		return err
+	}
+	model := newModel()
+	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-2)
+	if err != nil {
+		return err
+	}
+	path, step := filepath.Join(dir, "model.safetensors"), 0
+	if _, err := os.Stat(path); err == nil {
+		if err := checkpoint.LoadTraining(path, model, opt, checkpoint.Value("step", &step)); err != nil {
+			return err
+		}
+	}
+	ddp, err := dist.NewDDP(ctx, g, model)
+	if err != nil {
+		return err
+	}
+	// All ranks have read the checkpoint before the first of them writes the next.
+	if err := g.Barrier(ctx); err != nil {
+		return err
+	}
+	for step < steps {
+		err := tensor.WithScope(func() error {
+			x := tensor.Arange(0, 8*16, tensor.Float32).Add(100*step+g.Rank()).Sin().View(8, 16)
+			if err := f.at("forward", step); err != nil {
+				return err
+			}
+			y := ddp.Forward(x)
+			if _, err := y.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { return nil, f.at("in backward", step) }); err != nil {
+				return err
+			}
+			opt.ZeroGrad()
+			if err := f.at("backward", step); err != nil {
+				return err
+			}
+			if err := y.Square().Mean().Backward(); err != nil {
+				return err
+			}
+			if err := f.at("step", step); err != nil {
+				return err
+			}
+			return opt.Step()
+		})
+		if err != nil {
+			return err
+		}
+		step++
+		if err := f.at("save", step-1); err != nil {
+			return err
+		}
+		if g.Rank() == 0 {
+			if err := checkpoint.SaveTraining(path, model, opt, checkpoint.Value("step", &step)); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(g.Barrier(ctx), ddp.Close())
+}
