@@ -241,10 +241,17 @@ func TestForkRNG(t *testing.T) {
 	if err := ForkRNG(nil); !errors.Is(err, ErrNil) {
 		t.Errorf("without a function: %v", err)
 	}
-	if err := ForkRNG(func() error { return nil }, Device{CPUType, -5}); err == nil {
-		t.Error("ForkRNG takes a device that does not exist")
+	missing := Device{CPUType, -5}
+	_, err := RNGStates(missing)
+	for op, err := range map[string]error{
+		"RNGStates": err, "SetRNGStates": SetRNGStates(nil, missing), "ForkRNG": ForkRNG(func() error { return nil }, missing),
+	} {
+		var e *Error
+		if !errors.As(err, &e) || e.Op != op || e.Kind != ErrArgument {
+			t.Errorf("%s of a missing device: %v", op, err)
+		}
 	}
-	err := WithScope(func() error {
+	err = WithScope(func() error {
 		states, err := RNGStates()
 		if err != nil {
 			return err

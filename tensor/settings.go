@@ -34,8 +34,10 @@ func SetRNGState(state *Tensor, d ...Device) error {
 
 // RNGStates returns the states of the random number generators of devices, by default of all [Devices]. PyTorch:
 // torch.get_rng_state with torch.cuda.get_rng_state_all.
-func RNGStates(d ...Device) ([]*Tensor, error) {
-	d, err := devicesOr(d)
+func RNGStates(d ...Device) ([]*Tensor, error) { return rngStates("RNGStates", d) }
+
+func rngStates(op string, d []Device) ([]*Tensor, error) {
+	d, err := devicesOr(op, d)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +57,7 @@ func RNGStates(d ...Device) ([]*Tensor, error) {
 // SetRNGStates sets the states of the random number generators of devices, by default of all [Devices], as RNGStates returned
 // them. PyTorch: torch.set_rng_state with torch.cuda.set_rng_state_all.
 func SetRNGStates(states []*Tensor, d ...Device) error {
-	d, err := devicesOr(d)
+	d, err := devicesOr("SetRNGStates", d)
 	if err != nil {
 		return err
 	}
@@ -70,10 +72,10 @@ func SetRNGStates(states []*Tensor, d ...Device) error {
 	return nil
 }
 
-func devicesOr(d []Device) ([]Device, error) {
+func devicesOr(op string, d []Device) ([]Device, error) {
 	for _, d := range d {
 		if !d.valid() {
-			return nil, refused("RNGStates", ErrArgument, "device %v does not exist", d)
+			return nil, refused(op, ErrArgument, "device %v does not exist", d)
 		}
 	}
 	if len(d) != 0 {
@@ -89,7 +91,7 @@ func ForkRNG(f func() error, d ...Device) (err error) {
 	if f == nil {
 		return refused("ForkRNG", ErrNil, "a function is needed, got nil")
 	}
-	states, err := RNGStates(d...)
+	states, err := rngStates("ForkRNG", d)
 	if err != nil {
 		return err
 	}
