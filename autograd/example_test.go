@@ -89,3 +89,20 @@ func ExampleAutocast() {
 	fmt.Println(y.DType(), w.DType(), w.Grad().DType())
 	// Output: bfloat16 float32 float32
 }
+
+func ExampleDualLevel() {
+	x := tensor.FromSlice([]float64{1, 2, 3}, nil)
+	direction := tensor.FromSlice([]float64{1, 0, 1}, nil)
+	err := autograd.DualLevel(func() error {
+		dual := autograd.MakeDual(x, direction)
+		y, derivative := autograd.UnpackDual(dual.Mul(dual))
+		fmt.Println(tensor.Data[float64](y))
+		fmt.Println(tensor.Data[float64](derivative))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// [1 4 9] <nil>
+	// [2 0 6] <nil>
+	// <nil>
+}

@@ -107,6 +107,13 @@ func Apply(f Function, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 		tied = tied || ctx.needs[i]
 	}
 	return tensor.TidyAll(func() ([]*tensor.Tensor, error) {
+		if handle.ForwardEnabled() {
+			for _, x := range inputs {
+				if _, tangent := UnpackDual(x); tangent != nil {
+					return nil, refuse.Error(op, tensor.ErrNotImplemented, "a Function has no forward derivative, and an input has a tangent")
+				}
+			}
+		}
 		outputs, err := forward(f, ctx, inputs)
 		if err != nil || !tied {
 			return outputs, err

@@ -17,8 +17,8 @@ import (
 type FunctionalOption func(*functional)
 
 type functional struct {
-	op             string
-	create, strict bool
+	op                      string
+	create, strict, forward bool
 }
 
 // CreateGraph lets the results be differentiated again (create_graph=); false by default.
@@ -27,43 +27,82 @@ func CreateGraph(on bool) FunctionalOption { return func(s *functional) { s.crea
 // Strict makes it an error that the outputs do not depend on one of the inputs (strict=); false by default.
 func Strict(on bool) FunctionalOption { return func(s *functional) { s.strict = on } }
 
-// run calls f on inputs and then compute with the inputs and the output of f, which must have one element if scalar is set.
-// It returns the output and what compute returns, detached unless the graph is wanted.
-func (s *functional) run(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, scalar bool, opts []FunctionalOption,
-	compute func(in []*tensor.Tensor, out *tensor.Tensor) ([]*tensor.Tensor, error)) (out *tensor.Tensor, results []*tensor.Tensor, err error) {
+// begin checks the arguments and reads the options.
+func (s *functional) begin(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts []FunctionalOption) error {
 	if f == nil {
-		return nil, nil, refuse.Nil(s.op, "a function")
+		return refuse.Nil(s.op, "a function")
 	}
 	if len(inputs) == 0 {
-		return nil, nil, refuse.Error(s.op, tensor.ErrArgument, "at least one input is needed")
+		return refuse.Error(s.op, tensor.ErrArgument, "at least one input is needed")
 	}
 	for i, t := range slices.Concat(inputs, v) {
 		if err := t.Err(); err != nil {
-			return nil, nil, fmt.Errorf("linstock: %s: argument %d: %w", s.op, i, err)
+			return fmt.Errorf("linstock: %s: argument %d: %w", s.op, i, err)
 		}
 	}
 	for _, o := range opts {
 		if o == nil {
-			return nil, nil, refuse.Nil(s.op, "an option")
+			return refuse.Nil(s.op, "an option")
 		}
 		o(s)
 	}
+	if s.forward && s.strict {
+		return refuse.Error(s.op, tensor.ErrArgument, "ForwardMode and Strict cannot be combined")
+	}
+	return nil
+}
+
+// copies returns what f is called on for the inputs; leaves require gradients.
+func (s *functional) copies(inputs []*tensor.Tensor, leaves bool) []*tensor.Tensor {
+	in := make([]*tensor.Tensor, len(inputs))
+	for i, t := range inputs {
+		if s.create && t.RequiresGrad() {
+			in[i] = t.ViewAs(t)
+		} else if in[i] = t.Detach(); leaves {
+			in[i].RequiresGrad_()
+		}
+	}
+	return in
+}
+
+// results returns ts without their graph, unless it is wanted, and their first error.
+func (s *functional) results(ts []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	for i, t := range ts {
+		if s.create {
+			ts[i] = t.Alias()
+		} else {
+			ts[i] = t.Detach()
+		}
+		if err := ts[i].Err(); err != nil {
+			return nil, err
+		}
+	}
+	return ts, nil
+}
+
+// single returns an error unless y has one element.
+func (s *functional) single(y *tensor.Tensor) error {
+	if y.Numel() != 1 {
+		return refuse.Error(s.op, tensor.ErrArgument, "the function must return a tensor with one element, got shape %v", y.Shape())
+	}
+	return nil
+}
+
+// run calls f on inputs and then compute with the inputs and the output of f, which must have one element if scalar is set.
+// It returns the output and what compute returns, detached unless the graph is wanted.
+func (s *functional) run(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, scalar bool,
+	compute func(in []*tensor.Tensor, out *tensor.Tensor) ([]*tensor.Tensor, error)) (out *tensor.Tensor, results []*tensor.Tensor, err error) {
 	all, err := tensor.TidyAll(func() (all []*tensor.Tensor, err error) {
 		err = EnableGrad(func() error {
-			in := make([]*tensor.Tensor, len(inputs))
-			for i, t := range inputs {
-				if s.create && t.RequiresGrad() {
-					in[i] = t.ViewAs(t)
-				} else {
-					in[i] = t.Detach().RequiresGrad_()
-				}
-			}
+			in := s.copies(inputs, true)
 			y := f(in...)
 			if err := y.Err(); err != nil {
 				return err
 			}
-			if scalar && y.Numel() != 1 {
-				return refuse.Error(s.op, tensor.ErrArgument, "the function must return a tensor with one element, got shape %v", y.Shape())
+			if scalar {
+				if err := s.single(y); err != nil {
+					return err
+				}
 			}
 			if s.strict && !y.RequiresGrad() {
 				return refuse.Error(s.op, tensor.ErrArgument, "the output does not depend on the inputs, which Strict forbids")
@@ -72,15 +111,8 @@ func (s *functional) run(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs
 			if err != nil {
 				return err
 			}
-			for _, r := range append([]*tensor.Tensor{y}, rs...) {
-				if !s.create {
-					r = r.Detach()
-				} else if r == y {
-					r = r.Alias()
-				}
-				all = append(all, r)
-			}
-			return nil
+			all, err = s.results(append([]*tensor.Tensor{y}, rs...))
+			return err
 		})
 		return all, err
 	})
@@ -153,7 +185,13 @@ func VJP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tenso
 	if v != nil {
 		vs = []*tensor.Tensor{v}
 	}
-	return s.run(f, inputs, vs, false, opts, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
+	if err := s.begin(f, inputs, vs, opts); err != nil {
+		return nil, nil, err
+	}
+	if s.forward {
+		return nil, nil, refuse.Error(s.op, tensor.ErrArgument, "VJP goes backward and has no ForwardMode")
+	}
+	return s.run(f, inputs, false, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
 		vs, err := s.shaped("output", vs, []*tensor.Tensor{y})
 		if err != nil {
 			return nil, err
@@ -163,11 +201,22 @@ func VJP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tenso
 }
 
 // JVP returns f's output and the product of the Jacobian of f with v: the derivative of the output in the direction v. v has
-// the shapes of the inputs; it may be nil for a single input with one element. JVP differentiates backward twice. Options:
-// CreateGraph, Strict. PyTorch: torch.autograd.functional.jvp.
+// the shapes of the inputs; it may be nil for a single input with one element. JVP differentiates backward twice, or once
+// forward with ForwardMode. Options: CreateGraph, Strict, ForwardMode. PyTorch: torch.autograd.functional.jvp, and with
+// ForwardMode torch.func.jvp.
 func JVP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts ...FunctionalOption) (output, product *tensor.Tensor, err error) {
 	s := &functional{op: "JVP"}
-	output, products, err := s.run(f, inputs, v, false, opts, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
+	if err := s.begin(f, inputs, v, opts); err != nil {
+		return nil, nil, err
+	}
+	if s.forward {
+		output, products, err := (&directional{s, f, false}).product(inputs, v)
+		if err != nil {
+			return nil, nil, err
+		}
+		return output, products[0], nil
+	}
+	output, products, err := s.run(f, inputs, false, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
 		v, err := s.shaped("input", v, in)
 		if err != nil {
 			return nil, err
@@ -187,11 +236,17 @@ func JVP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Te
 }
 
 // Jacobian returns, for each input, the derivatives of each element of f's output with respect to each of its elements: a
-// tensor of the output's shape followed by the input's. Options: CreateGraph, Strict. PyTorch:
+// tensor of the output's shape followed by the input's. Options: CreateGraph, Strict, ForwardMode. PyTorch:
 // torch.autograd.functional.jacobian.
 func Jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...FunctionalOption) ([]*tensor.Tensor, error) {
 	s := &functional{op: "Jacobian"}
-	output, jacobians, err := s.run(f, inputs, nil, false, opts, s.jacobian)
+	if err := s.begin(f, inputs, nil, opts); err != nil {
+		return nil, err
+	}
+	if s.forward {
+		return (&directional{s, f, false}).columns(inputs)
+	}
+	output, jacobians, err := s.run(f, inputs, false, s.jacobian)
 	output.Release()
 	return jacobians, err
 }
@@ -225,27 +280,36 @@ func (s *functional) jacobian(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.
 }
 
 // Hessian returns the second derivatives of f, whose output has one element: h[i][j] has the shape of input i followed by that
-// of input j. Options: CreateGraph, Strict. PyTorch: torch.autograd.functional.hessian.
+// of input j. Options: CreateGraph, Strict, ForwardMode. PyTorch: torch.autograd.functional.hessian.
 func Hessian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.Tensor, opts ...FunctionalOption) (h [][]*tensor.Tensor, err error) {
 	s := &functional{op: "Hessian"}
-	output, all, err := s.run(f, inputs, nil, true, opts, func(in []*tensor.Tensor, y *tensor.Tensor) (all []*tensor.Tensor, err error) {
-		gs, err := s.gradients(y, in, nil, true)
-		if err != nil {
-			return nil, err
-		}
-		for _, g := range gs {
-			js, err := s.jacobian(in, g)
+	if err := s.begin(f, inputs, nil, opts); err != nil {
+		return nil, err
+	}
+	var all []*tensor.Tensor
+	if s.forward {
+		all, err = (&directional{s, f, true}).columns(inputs)
+	} else {
+		var output *tensor.Tensor
+		output, all, err = s.run(f, inputs, true, func(in []*tensor.Tensor, y *tensor.Tensor) (all []*tensor.Tensor, err error) {
+			gs, err := s.gradients(y, in, nil, true)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, js...)
-		}
-		return all, nil
-	})
+			for _, g := range gs {
+				js, err := s.jacobian(in, g)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, js...)
+			}
+			return all, nil
+		})
+		output.Release()
+	}
 	if err != nil {
 		return nil, err
 	}
-	output.Release()
 	for i := range inputs {
 		h = append(h, all[i*len(inputs):(i+1)*len(inputs)])
 	}
@@ -253,7 +317,7 @@ func Hessian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.T
 }
 
 // HVP returns the output of f, which has one element, and the product of its Hessian with v, for each input. v has the shapes
-// of the inputs; it may be nil for inputs with one element. Options: CreateGraph, Strict. PyTorch:
+// of the inputs; it may be nil for inputs with one element. Options: CreateGraph, Strict, ForwardMode. PyTorch:
 // torch.autograd.functional.hvp.
 func HVP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts ...FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
 	return hessianProduct("HVP", f, inputs, v, opts)
@@ -266,7 +330,13 @@ func VHP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Te
 
 func hessianProduct(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Tensor, opts []FunctionalOption) (output *tensor.Tensor, products []*tensor.Tensor, err error) {
 	s := &functional{op: op}
-	return s.run(f, inputs, v, true, opts, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
+	if err := s.begin(f, inputs, v, opts); err != nil {
+		return nil, nil, err
+	}
+	if s.forward {
+		return (&directional{s, f, true}).product(inputs, v)
+	}
+	return s.run(f, inputs, true, func(in []*tensor.Tensor, y *tensor.Tensor) ([]*tensor.Tensor, error) {
 		v, err := s.shaped("input", v, in)
 		if err != nil {
 			return nil, err

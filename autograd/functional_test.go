@@ -1,11 +1,9 @@
 package autograd_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 	"testing"
 
@@ -62,27 +60,10 @@ func same(t *testing.T, what string, got, want any) {
 
 func TestFunctional(t *testing.T) {
 	leak.Check(t)
-	data, err := os.ReadFile("../tests/golden/functional.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var want map[string]any
-	if err := json.Unmarshal(data, &want); err != nil {
-		t.Fatal(err)
-	}
+	want := functionalData(t)
 	if err := tensor.WithScope(func() error {
-		x := tensor.Arange(0, 6, tensor.Float64).Reshape(2, 3).Sub(2).Div(4)
-		w := tensor.Arange(1, 4, tensor.Float64).Div(5)
-		vx, vw := x.Flip(0).Add(0.5), w.Flip(0)
-		f := func(in ...*tensor.Tensor) *tensor.Tensor {
-			x, w := in[0], in[1]
-			return tensor.Stack([]*tensor.Tensor{x.Exp().Mul(w).Sum(tensor.Dim(1)).Tanh(), x.Mul(x).Sum(tensor.Dim(1))})
-		}
-		g := func(in ...*tensor.Tensor) *tensor.Tensor {
-			x, w := in[0], in[1]
-			return x.Exp().Mul(w).Sum().Pow(2).Add(w.Pow(3).Sum())
-		}
-		in, v := []*tensor.Tensor{x, w}, []*tensor.Tensor{vx, vw}
+		in, v, f, g := functionalCase()
+		x := in[0]
 		check := func(name string, got any, err error) {
 			t.Helper()
 			if err != nil {

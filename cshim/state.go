@@ -51,12 +51,13 @@ const (
 	ModeAutocast  ModeKind = C.LS_MODE_AUTOCAST
 	ModeStream    ModeKind = C.LS_MODE_STREAM
 	ModeAnomaly   ModeKind = C.LS_MODE_ANOMALY
+	ModeForward   ModeKind = C.LS_MODE_FORWARD
 )
 
 // Mode is ls_mode: a mode of the calling thread, with its arguments.
 type Mode struct {
 	Kind   ModeKind
-	On     bool  // of ModeAnomaly: NaN is an error; not read for ModeStream
+	On     bool  // of ModeAnomaly: NaN is an error; not read for ModeStream and ModeForward
 	Device int32 // of ModeAutocast: a device type; of ModeStream: a device's word
 	DType  int32 // of ModeAutocast, if on
 	Stream int64 // of ModeStream: the stream's number

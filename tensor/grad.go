@@ -639,6 +639,27 @@ func withAnomaly(checkNaN bool, f func() error) error {
 	return withMode("DetectAnomaly", cshim.Mode{Kind: cshim.ModeAnomaly, On: checkNaN}, f)
 }
 
+// level is held by the goroutine that has libtorch's level of forward-mode differentiation.
+var level sync.Mutex
+
+// withForward runs f with the level. It implements autograd.DualLevel.
+func withForward(f func() error) error {
+	const op = "DualLevel"
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	// In inference mode ModeForward is off even within a level, for which this goroutine would wait.
+	if modeOn(cshim.ModeInference) {
+		return refused(op, ErrArgument, "in inference mode tensors have no tangents")
+	}
+	if modeOn(cshim.ModeForward) {
+		return refused(op, ErrArgument, "this goroutine is in a level already, and levels do not nest")
+	}
+	level.Lock()
+	defer level.Unlock()
+	return withMode(op, cshim.Mode{Kind: cshim.ModeForward}, f)
+}
+
 // casting is the number of goroutines in regions of autocast, each counted once for each region.
 var casting atomic.Int64
 

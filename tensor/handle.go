@@ -43,6 +43,8 @@ func init() {
 	handle.WithThread = withThread
 	handle.WithStream = withStream
 	handle.WithInference = withInference
+	handle.WithForward = withForward
+	handle.ForwardEnabled = func() bool { return cshim.Load() == nil && modeOn(cshim.ModeForward) }
 	handle.WithAutocast = withAutocast
 	handle.AutocastDType = autocastDType
 	handle.ForgetCasts = forgetCasts

@@ -40,11 +40,11 @@ void set_random_state(at::Generator g, const at::Tensor &state);
 // Returns the generator with a reference of its own.
 at::Generator generator_at(ls_generator g);
 
-// Incremented by ls_threads_set; a thread with an older value sets the number of threads again (libtorch's setter
-// reaches only the calling thread and those that have not computed yet). With kEntriesArmed every thread has an
-// older value.
+// Incremented by ls_threads_set and by the first level of forward mode; a thread with an older value sets the
+// number of threads again (libtorch's setter reaches only the calling thread and those that have not computed
+// yet), and turns tangents off (forward.h). With kEntriesArmed every thread has an older value.
 extern std::atomic<uint64_t> threads_epoch;
-void adopt_num_threads() noexcept;
+void adopt_settings() noexcept;
 
 // Handles are counted by thread, without a locked instruction, which would cost more than the rest of a guard.
 // Every 64th adds the thread's count to the sum, whose peak is recorded; a read of the peak adds all counts.
@@ -61,7 +61,7 @@ inline void count_handle(std::atomic<int64_t> HandleCount::*which) noexcept {
 // Throws while a fault is injected.
 inline void enter() {
   if (__builtin_expect(words.threads_epoch != threads_epoch.load(std::memory_order_relaxed), 0)) {
-    adopt_num_threads();
+    adopt_settings();
     fault_entry();
   }
 }

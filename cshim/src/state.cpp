@@ -19,6 +19,7 @@
 #include "anomaly.h"
 #include "autocast.h"
 #include "device.h"
+#include "forward.h"
 #include "memory.h"
 #include "stream.h"
 
@@ -59,6 +60,7 @@ struct Mode {
   std::unique_ptr<AutocastRegion> autocast;
   std::optional<StreamMode> stream;
   std::unique_ptr<AnomalyRegion> anomaly;
+  std::unique_ptr<ForwardLevel> forward;
 };
 thread_local std::vector<Mode> modes;
 
@@ -75,6 +77,9 @@ ls_mode mode_in_force(int32_t kind, int32_t device_type) {
       break;
     case LS_MODE_AUTOCAST:
       return autocast_in_force(device_type);
+    case LS_MODE_FORWARD:
+      m.on = forward_in_force();
+      break;
     default:
       throw ArgumentError("mode " + std::to_string(kind) + " is unknown");
   }
@@ -83,12 +88,14 @@ ls_mode mode_in_force(int32_t kind, int32_t device_type) {
 
 }  // namespace
 
-void adopt_num_threads() noexcept {
+void adopt_settings() noexcept {
   uint64_t epoch = threads_epoch.load(std::memory_order_acquire) & ~kEntriesArmed;
   if (words.threads_epoch == epoch) return;
-  words.threads_epoch = epoch;
+  if (adopt_forward_mode()) words.threads_epoch = epoch;
+  int n = num_threads.load(std::memory_order_relaxed);
+  if (n == 0) return;
   try {
-    at::set_num_threads(num_threads.load(std::memory_order_relaxed));
+    at::set_num_threads(n);
   } catch (...) {
   }
 }
@@ -127,9 +134,13 @@ ls_error *ls_mode_push(ls_mode mode) noexcept {
         break;
       case LS_MODE_INFERENCE:
         m.inference = std::make_unique<c10::InferenceMode>(mode.on != 0);
+        ls::inference_mode_changed();
         break;
       case LS_MODE_ANOMALY:
         m.anomaly = std::make_unique<ls::AnomalyRegion>(mode.on != 0);
+        break;
+      case LS_MODE_FORWARD:
+        m.forward = std::make_unique<ls::ForwardLevel>();
         break;
       case LS_MODE_STREAM:
         m.stream = ls::StreamMode::enter(mode.device, mode.stream);
@@ -150,8 +161,10 @@ void ls_mode_pop(void) noexcept {
     if (m.before.kind == LS_MODE_GRAD) c10::GradMode::set_enabled(m.before.on != 0);
     if (m.stream) m.stream->undo();
     m.inference.reset();
+    if (m.before.kind == LS_MODE_INFERENCE) ls::inference_mode_changed();
     m.autocast.reset();
     m.anomaly.reset();
+    m.forward.reset();
     ls::grad_mode_changed();
   });
 }
@@ -349,12 +362,12 @@ ls_error *ls_threads_set(int32_t n) noexcept {
     if (n < 1) throw ls::ArgumentError("threads: at least 1 is needed, got " + std::to_string(n));
     ls::num_threads.store(n, std::memory_order_relaxed);
     ls::threads_epoch.fetch_add(1, std::memory_order_release);
-    ls::adopt_num_threads();
+    ls::adopt_settings();
   });
 }
 int32_t ls_threads_get(void) noexcept {
   return ls::run_quiet([] {
-    ls::adopt_num_threads();
+    ls::adopt_settings();
     return at::get_num_threads();
   });
 }

@@ -78,6 +78,12 @@ var KeepInCheckpoint any
 // is locked to its thread meanwhile.
 var WithGrad, WithInference func(on bool, f func() error) error
 
+// WithForward is autograd.DualLevel, and ForwardEnabled reports whether this goroutine is in one.
+var (
+	WithForward    func(f func() error) error
+	ForwardEnabled func() bool
+)
+
 // WithThread runs f on this goroutine, which is locked to its thread meanwhile.
 var WithThread func(f func() error) error
 

@@ -201,6 +201,8 @@ Operator operators[] = {
     {"aten::mm", ""},
     {"aten::addmm", ""},
     {"aten::_local_scalar_dense", ""},
+    {"aten::_make_dual", ""},
+    {"aten::_unpack_dual", ""},
     {"aten::size", "int"},
     {"aten::nothing", ""},
 };
@@ -1226,7 +1228,7 @@ void Fuzz::threads_words() {
     case 0:
     case 1: {
       if (modes_ > 3) break;
-      auto kind = static_cast<int32_t>(one(10) ? integer() : static_cast<int64_t>(below(4)));
+      auto kind = static_cast<int32_t>(one(10) ? integer() : static_cast<int64_t>(below(6)));
       auto *e = ls_mode_push({kind, static_cast<int32_t>(below(2)),
                               static_cast<int32_t>(one(10) ? integer() : static_cast<int64_t>(below(2))),
                               pick<int32_t>({5, 15, 15, static_cast<int32_t>(dtype())}), 0});

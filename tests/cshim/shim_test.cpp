@@ -380,6 +380,44 @@ TEST_F(Threads, ModesNestAndBelongToTheThread) {
   EXPECT_ERR(ls_mode_push({LS_MODE_STREAM, 1, 0xff, 0, 0}), LS_ERR_ARGUMENT);  // the CPU has no streams
 }
 
+TEST_F(Threads, OneThreadHasTangents) {
+  const ls_mode forward = {LS_MODE_FORWARD, 1, 0, 0, 0};
+  Tensor x = floats({1, 2});
+  Tensor dual;
+  auto has_tangent = [&] {
+    ls_value args[] = {T(dual), I(0)}, out[4];
+    ls_results r = ls_op_call(op("aten::_unpack_dual", ""), args, 2, out, 4, 0);
+    EXPECT_OK(r.err);
+    Tensor primal(out[0].u.t), tangent(out[1].u.t);
+    return static_cast<ls_tensor>(tangent) != 0;
+  };
+  for (int i = 0; i < 2; i++) {
+    EXPECT_EQ(ls_mode_get(LS_MODE_FORWARD, 0).on, 0);
+    EXPECT_OK(ls_mode_push(forward));
+    EXPECT_EQ(ls_mode_get(LS_MODE_FORWARD, 0).on, 1);
+    EXPECT_ERR(ls_mode_push(forward), LS_ERR_ARGUMENT);
+    dual = call("aten::_make_dual", "", {T(x), T(x), I(0)});
+    EXPECT_TRUE(has_tangent());
+    std::thread([&] {
+      EXPECT_OK(ls_mode_push({LS_MODE_INFERENCE, 1, 0, 0, 0}));
+      EXPECT_FALSE(has_tangent());
+      EXPECT_OK(ls_mode_push({LS_MODE_INFERENCE, 0, 0, 0, 0}));
+      EXPECT_FALSE(has_tangent());
+      ls_mode_pop();
+      ls_mode_pop();
+      EXPECT_EQ(ls_mode_get(LS_MODE_FORWARD, 0).on, 0);
+      EXPECT_FALSE(has_tangent());
+      EXPECT_ERR(ls_mode_push(forward), LS_ERR_ARGUMENT);
+    }).join();
+    EXPECT_OK(ls_mode_push({LS_MODE_INFERENCE, 1, 0, 0, 0}));
+    EXPECT_EQ(ls_mode_get(LS_MODE_FORWARD, 0).on, 0);
+    ls_mode_pop();
+    EXPECT_TRUE(has_tangent());
+    ls_mode_pop();
+    EXPECT_FALSE(has_tangent());
+  }
+}
+
 TEST_F(Threads, AutocastNestsByDeviceTypeAndDType) {
   constexpr int32_t kHalf = 5, kBFloat16 = 15, kCuda = 1;
   Tensor x = floats({1, 2, 3, 4}, {2, 2});

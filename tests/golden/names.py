@@ -16,7 +16,7 @@ here = os.path.dirname(os.path.abspath(__file__))
 
 NAMESPACES = ["torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.utils", "torch.nn.utils.rnn", "torch.nn.utils.parametrize",
               "torch.nn.utils.parametrizations", "torch.nn.utils.prune", "torch.optim", "torch.optim.lr_scheduler",
-              "torch.optim.swa_utils", "torch.amp", "torch.autograd", "torch.autograd.functional", "torch.distributions",
+              "torch.optim.swa_utils", "torch.amp", "torch.autograd", "torch.autograd.forward_ad", "torch.autograd.functional", "torch.distributions",
               "torch.distributions.constraints", "torch.utils.data", "torch.utils.checkpoint",
               "torch.profiler"]
 

@@ -135,11 +135,13 @@ enum ls_mode_kind {
   LS_MODE_INFERENCE = 1, /* inference mode */
   LS_MODE_AUTOCAST = 2,  /* operators of a device type cast their arguments to a dtype */
   LS_MODE_STREAM = 3,    /* a stream and its device are current (linstock/stream.h) */
-  LS_MODE_ANOMALY = 4    /* errors of backward passes name the call that made the failed node */
+  LS_MODE_ANOMALY = 4,   /* errors of backward passes name the call that made the failed node */
+  LS_MODE_FORWARD = 5    /* tensors can get tangents (aten::_make_dual, level 0); one thread at a time */
 };
 typedef struct ls_mode {
   int32_t kind;
-  int32_t on; /* of LS_MODE_ANOMALY: NaN is an error, in the passes of all threads; not read for LS_MODE_STREAM */
+  int32_t on; /* of LS_MODE_ANOMALY: NaN is an error, in the passes of all threads; not read for LS_MODE_STREAM and
+                 LS_MODE_FORWARD */
   int32_t device; /* of LS_MODE_AUTOCAST: a device type; of LS_MODE_STREAM: a device, as in LS_DEVICE */
   int32_t dtype;  /* of LS_MODE_AUTOCAST: float16 or bfloat16; not read where on is 0 */
   int64_t stream; /* of LS_MODE_STREAM: the stream's id */
