@@ -1,21 +1,27 @@
 package nn
 
 import (
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
 // Int8Linear is a Linear for inference whose weight takes 8 bits an element: x (*, in) gives x @ Weight^T * Scales + Bias, in
-// x's dtype. The weight is rounded, each row by its own scale; x is not. Gradients reach x, not the weight.
+// x's dtype. The weight is rounded, each row by its own scale; x is not, by default. Gradients reach x, not the weight.
 //
 // On the CPU, a product in bfloat16 or float16 of few rows, as in generation token by token, reads the 8 bits directly if 32
 // divides both widths and x requires no gradient. Others convert the weight to x's dtype in each call. Both give the same up
 // to rounding. PyTorch has none; the numbers and the names in the state are those of gpt-fast's WeightOnlyInt8Linear.
+//
+// With Dynamic, each row of x is rounded to 8 bits too, by its own scale, and the product is one of integers, as with
+// torchao's Int8DynamicActivationInt8WeightConfig: faster, and less exact. On CUDA it needs at least 17 rows and widths that
+// 8 divides. An x that requires a gradient is not rounded, and none is in a level of forward mode.
 type Int8Linear struct {
-	Weight *tensor.Tensor `nn:",buffer"` // int8 (out, in)
-	Scales *tensor.Tensor `nn:",buffer"` // (out), the dtype of the weight that was quantized
-	Bias   *tensor.Tensor // (out), or nil
-	err    error
+	Weight  *tensor.Tensor `nn:",buffer"` // int8 (out, in)
+	Scales  *tensor.Tensor `nn:",buffer"` // (out), the dtype of the weight that was quantized
+	Bias    *tensor.Tensor // (out), or nil
+	Dynamic bool
+	err     error
 }
 
 // int8Rows is the number of rows from which converting the weight is no slower than reading 8 bits. With a 4096×1024 weight
@@ -23,23 +29,12 @@ type Int8Linear struct {
 const int8Rows = 16
 
 // NewInt8Linear returns an Int8Linear with the weight of l, floating-point, rounded to 8 bits, and a copy of its bias. It does
-// not change l. SetSubmodule puts it in l's place in a model.
-func NewInt8Linear(l *Linear) *Int8Linear {
-	b := build("NewInt8Linear", nil)
-	b.note(l.Err())
+// not change l. SetSubmodule puts it in l's place in a model. Option: Dynamic.
+func NewInt8Linear(l *Linear, opts ...Option) *Int8Linear {
+	b := build("NewInt8Linear", opts, "Dynamic")
+	w := b.weightOf(l)
+	q := &Int8Linear{Dynamic: b.dynamic}
 	if b.err == nil {
-		b.note(refuse.Unusable(b.op, "the weight", l.Weight))
-	}
-	if b.err == nil {
-		if w := l.Weight; w.Dim() != 2 || !w.DType().IsFloat() {
-			b.fail("the weight must be a floating-point matrix, got %v %v", w.DType(), w.Shape())
-		} else {
-			b.dtype, b.device = w.DType(), w.Device()
-		}
-	}
-	q := &Int8Linear{}
-	if b.err == nil {
-		w := l.Weight
 		q.Scales = b.tensor([]int{w.Size(0)}, b.dtype, func(t *tensor.Tensor) *tensor.Tensor {
 			return tensor.Tidy(func() *tensor.Tensor {
 				if w.Numel() == 0 {
@@ -54,20 +49,44 @@ func NewInt8Linear(l *Linear) *Int8Linear {
 				return t.Copy_(w.To(tensor.Float32).Div(q.Scales.Unsqueeze(1).To(tensor.Float32)).Round().Clamp(-128, 127))
 			})
 		})
-		if l.Bias != nil {
-			b.note(refuse.Unusable(b.op, "the bias", l.Bias))
-			if b.err == nil && (l.Bias.Dim() != 1 || l.Bias.Size(0) != w.Size(0)) {
-				b.fail("the bias must have shape [%d], got %v", w.Size(0), l.Bias.Shape())
-			}
-			if b.err == nil {
-				q.Bias = b.parameter(l.Bias.Shape(), func(t *tensor.Tensor) *tensor.Tensor { return t.Copy_(l.Bias) })
-			}
-		}
+		q.Bias = b.biasOf(l)
 	}
 	if err := b.done(); err != nil {
 		return &Int8Linear{err: err}
 	}
 	return q
+}
+
+// weightOf returns the weight of l, of which b's module is made, and takes its dtype and device.
+func (b *builder) weightOf(l *Linear) *tensor.Tensor {
+	b.note(l.Err())
+	if b.err == nil {
+		b.note(refuse.Unusable(b.op, "the weight", l.Weight))
+	}
+	if b.err != nil {
+		return nil
+	}
+	w := l.Weight
+	if w.Dim() != 2 || !w.DType().IsFloat() {
+		b.fail("the weight must be a floating-point matrix, got %v %v", w.DType(), w.Shape())
+	}
+	b.dtype, b.device = w.DType(), w.Device()
+	return w
+}
+
+// biasOf returns a copy of the bias of l, or nil.
+func (b *builder) biasOf(l *Linear) *tensor.Tensor {
+	if l.Bias == nil {
+		return nil
+	}
+	b.note(refuse.Unusable(b.op, "the bias", l.Bias))
+	if n := l.Weight.Size(0); b.err == nil && (l.Bias.Dim() != 1 || l.Bias.Size(0) != n) {
+		b.fail("the bias must have shape [%d], got %v", n, l.Bias.Shape())
+	}
+	if b.err != nil {
+		return nil
+	}
+	return b.parameter(l.Bias.Shape(), func(t *tensor.Tensor) *tensor.Tensor { return t.Copy_(l.Bias) })
 }
 
 // float32Epsilon is the difference of 1 and the next float32.
@@ -97,16 +116,23 @@ func (q *Int8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if w.DType() != tensor.Int8 || w.Dim() != 2 || q.Scales.Dim() != 1 || q.Scales.Size(0) != w.Size(0) {
 		return refuse.Tensor(op, tensor.ErrArgument, "Weight must be int8 (out, in) and Scales (out), got %v %v and %v", w.DType(), w.Shape(), q.Scales.Shape())
 	}
-	if !x.DType().IsFloat() || x.Dim() < 1 || x.Size(-1) != w.Size(1) {
-		return refuse.Tensor(op, tensor.ErrArgument, "x must be (*, %d), floating-point, got %v %v", w.Size(1), x.DType(), x.Shape())
+	if bad := unfit(op, x, w, q.Scales); bad != nil {
+		return bad
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		scales := q.Scales.To(x.DType())
+		shape := append(x.Shape()[:x.Dim()-1], w.Size(0))
 		var y *tensor.Tensor
-		if q.packs(x) {
-			y = int8Product(x.Reshape(-1, w.Size(1)).Contiguous(), w, scales.Contiguous()).View(append(x.Shape()[:x.Dim()-1], w.Size(0))...)
-		} else {
-			y = x.Linear(w.To(x.DType()), nil).Mul(scales)
+		switch {
+		case q.Dynamic && rounds(x):
+			rows := x.Reshape(-1, w.Size(1)).To(tensor.Float32)
+			scale := rows.Abs().AMax(tensor.Dim(1), tensor.KeepDim(true)).Div(127.5).ClampMin(float32Epsilon)
+			rounded := rows.Mul(scale.Reciprocal()).Round().Clamp(-128, 127).To(tensor.Int8)
+			product := call("aten::_int_mm", rounded, w.T())
+			y = product.To(tensor.Float32).Mul(scale).Mul(q.Scales.To(tensor.Float32)).To(x.DType()).View(shape...)
+		case q.packs(x):
+			y = call("aten::_weight_int8pack_mm", x.Reshape(-1, w.Size(1)).Contiguous(), w, q.Scales.To(x.DType()).Contiguous()).View(shape...)
+		default:
+			y = x.Linear(w.To(x.DType()), nil).Mul(q.Scales.To(x.DType()))
 		}
 		if q.Bias != nil {
 			y = y.Add(q.Bias.To(x.DType()))
@@ -115,9 +141,31 @@ func (q *Int8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 	})
 }
 
-// int8Product multiplies rows (M, in) by an int8 weight (out, in) with scales (out). All are contiguous.
-func int8Product(rows, w, scales *tensor.Tensor) *tensor.Tensor {
-	out, err := tensor.CallUnchecked("aten::_weight_int8pack_mm", rows, w, scales)
+// unfit returns a failed tensor unless x is floating-point, of shape (*, in), on the device of w (out, in) and the scales.
+func unfit(op string, x, w, scales *tensor.Tensor) *tensor.Tensor {
+	if !x.DType().IsFloat() || x.Dim() < 1 || x.Size(-1) != w.Size(1) {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must be (*, %d), floating-point, got %v %v", w.Size(1), x.DType(), x.Shape())
+	}
+	if x.Device() != w.Device() || x.Device() != scales.Device() {
+		return refuse.Tensor(op, tensor.ErrArgument, "x is on %v, Weight on %v and Scales on %v", x.Device(), w.Device(), scales.Device())
+	}
+	return nil
+}
+
+// rounds reports whether x can be rounded to 8 bits: rounding has no derivative, no largest element where there is none, and
+// products of 8 bits have no kernels for the meta device.
+func rounds(x *tensor.Tensor) bool {
+	return x.Numel() > 0 && x.Device() != tensor.Meta && !differentiated(x)
+}
+
+// differentiated reports whether a derivative with respect to x may be wanted, backward or forward.
+func differentiated(x *tensor.Tensor) bool {
+	return x.RequiresGrad() && tensor.GradEnabled() || handle.ForwardEnabled()
+}
+
+// call calls an internal operator that returns one tensor, with arguments that were checked.
+func call(name string, args ...any) *tensor.Tensor {
+	out, err := tensor.CallUnchecked(name, args...)
 	if err != nil {
 		return tensor.Failed(err)
 	}
@@ -130,5 +178,5 @@ func (q *Int8Linear) packs(x *tensor.Tensor) bool {
 	w, d := q.Weight, x.DType()
 	rows := x.Numel() / max(1, w.Size(1))
 	return (d == tensor.BFloat16 || d == tensor.Float16) && x.Device() == tensor.CPU && w.Device() == tensor.CPU && q.Scales.Device() == tensor.CPU &&
-		rows > 0 && rows < int8Rows && w.Size(0)%32 == 0 && w.Size(1)%32 == 0 && w.Numel() > 0 && w.IsContiguous() && !x.RequiresGrad()
+		rows > 0 && rows < int8Rows && w.Size(0)%32 == 0 && w.Size(1)%32 == 0 && w.Numel() > 0 && w.IsContiguous() && !differentiated(x)
 }

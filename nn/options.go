@@ -50,6 +50,7 @@ type settings struct {
 	base                 float64
 	interleaved          bool
 	alpha                float64
+	dynamic, perRow      bool
 }
 
 // DType sets the dtype of the parameters (dtype=); by default they have the default dtype.
@@ -314,3 +315,9 @@ func Interleaved() Option { return Option{"Interleaved", func(s *settings) { s.i
 
 // Alpha sets the scale of a LoRALinear, which is divided by its rank (lora_alpha=); the rank by default, a scale of 1.
 func Alpha(v float64) Option { return Option{"Alpha", func(s *settings) { s.alpha = v }} }
+
+// Dynamic makes an Int8Linear round the rows of its inputs to 8 bits in each call, too.
+func Dynamic() Option { return Option{"Dynamic", func(s *settings) { s.dynamic = true }} }
+
+// PerRow gives each row of a Float8Linear's weight, and of its inputs, a scale of its own.
+func PerRow() Option { return Option{"PerRow", func(s *settings) { s.perRow = true }} }

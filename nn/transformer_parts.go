@@ -388,24 +388,38 @@ func (c *KVCache) Reorder(rows *tensor.Tensor) error {
 	})
 }
 
-// LoRALinear is a frozen Linear with a trained update of low rank (Hu et al. 2021): x (*, in) gives Base(x) + Scale *
+// LoRALinear is a frozen linear layer with a trained update of low rank (Hu et al. 2021): x (*, in) gives Base(x) + Scale *
 // B(A(x)). Its state has the names of Hugging Face's peft: base_layer.weight, lora_A.weight, lora_B.weight.
 type LoRALinear struct {
 	Mode
-	Base   *Linear `nn:"base_layer"`
-	A      *Linear `nn:"lora_A"` // in to rank
-	B      *Linear `nn:"lora_B"` // rank to out, zeros at first
+	Base   Layer   `nn:"base_layer"` // a *Linear, *Int8Linear or *Float8Linear
+	A      *Linear `nn:"lora_A"`     // in to rank
+	B      *Linear `nn:"lora_B"`     // rank to out, zeros at first
 	Scale  float64
 	Drop   float64 // dropout probability of A's input in training
 	merged bool
 	err    error
 }
 
-// NewLoRALinear returns a LoRALinear around base, whose parameters it freezes. A is initialized as a Linear's weight, and B
-// with zeros, so that the result is base's at first. Options: Alpha (the scale times the rank; the rank by default), DropoutP.
+// frozenLinear is a layer that can be the base of a LoRALinear.
+type frozenLinear interface {
+	Layer
+	Err() error
+	frozen() (weight, dtype, bias *tensor.Tensor) // dtype has that of the layer before its weight was rounded
+}
+
+func (l *Linear) frozen() (weight, dtype, bias *tensor.Tensor)     { return l.Weight, l.Weight, l.Bias }
+func (q *Int8Linear) frozen() (weight, dtype, bias *tensor.Tensor) { return q.Weight, q.Scales, q.Bias }
+func (q *Float8Linear) frozen() (weight, dtype, bias *tensor.Tensor) {
+	return q.Weight, q.Scales, q.Bias
+}
+
+// NewLoRALinear returns a LoRALinear around base, a *Linear, *Int8Linear or *Float8Linear, whose parameters it freezes. A is
+// initialized as a Linear's weight, and B with zeros, so that the result is base's at first. Options: Alpha (the scale times
+// the rank; the rank by default), DropoutP, DType of A and B (by default that of a Linear's weight, or of the scales).
 // SetSubmodule puts it in base's place in a model.
-func NewLoRALinear(base *Linear, rank int, opts ...Option) *LoRALinear {
-	b := build("NewLoRALinear", opts, "Alpha", "DropoutP")
+func NewLoRALinear(base Layer, rank int, opts ...Option) *LoRALinear {
+	b := build("NewLoRALinear", opts, "Alpha", "DropoutP", "DType")
 	b.sizes("rank", rank)
 	b.probability("DropoutP", b.dropout)
 	alpha := b.alpha
@@ -415,23 +429,30 @@ func NewLoRALinear(base *Linear, rank int, opts ...Option) *LoRALinear {
 	if math.IsNaN(alpha) || math.IsInf(alpha, 0) {
 		b.fail("Alpha must be finite, got %v", alpha)
 	}
-	b.note(base.Err())
-	if b.err == nil {
-		b.note(refuse.Unusable(b.op, "the weight", base.Weight))
+	var w, like, bias *tensor.Tensor
+	if base, ok := base.(frozenLinear); !ok {
+		b.fail("the base must be a *Linear, *Int8Linear or *Float8Linear, got %T", base)
+	} else if b.note(base.Err()); b.err == nil {
+		w, like, bias = base.frozen()
+		b.note(refuse.Unusable(b.op, "the weight", w))
+		b.note(refuse.Unusable(b.op, "the scales", like))
 	}
 	l := &LoRALinear{Base: base, Scale: alpha / float64(max(1, rank)), Drop: b.dropout}
 	if b.err == nil {
-		if w := base.Weight; w.Dim() != 2 {
+		if w.Dim() != 2 {
 			b.fail("the weight must be a matrix, got shape %v", w.Shape())
 		} else {
-			b.dtype, b.device, b.noBias = w.DType(), w.Device(), true
+			if !slices.ContainsFunc(opts, func(o Option) bool { return o.name == "DType" }) {
+				b.dtype = like.DType()
+			}
+			b.device, b.noBias = w.Device(), true
 			l.A = b.linear(w.Size(1), rank)
 			l.B = b.linear(rank, w.Size(0))
 		}
 	}
 	if b.err == nil {
 		b.note(Zeros_(l.B.Weight).Err())
-		for _, t := range tensorsOf(base.Weight, base.Bias) {
+		for _, t := range tensorsOf(w, bias) {
 			b.note(t.RequiresGrad_(false).Err())
 		}
 	}
@@ -484,7 +505,7 @@ func (l *LoRALinear) Forward(x *tensor.Tensor) *tensor.Tensor {
 func (l *LoRALinear) Merged() bool { return l != nil && l.merged }
 
 // Merge adds the update to the base's weight, in place, so that Forward costs no more than the base's. It does nothing if that
-// is done already.
+// is done already. The base must be a *Linear: a weight in 8 bits would round the update away.
 func (l *LoRALinear) Merge() error { return l.merge(true) }
 
 // Unmerge subtracts the update from the base's weight again, for further training. Rounding may leave a difference from the
@@ -498,12 +519,19 @@ func (l *LoRALinear) merge(on bool) error {
 	if l.merged == on {
 		return nil
 	}
+	base, ok := l.Base.(*Linear)
+	if !ok {
+		return refuse.Error("Merge", tensor.ErrArgument, "the base must be a *Linear, got %T", l.Base)
+	}
+	if err := base.Err(); err != nil {
+		return err
+	}
 	scale := l.Scale
 	if !on {
 		scale = -scale
 	}
 	err := tensor.WithScope(func() error {
-		return autograd.NoGrad(func() error { return l.Base.Weight.Add_(l.B.Weight.MM(l.A.Weight).Mul(scale)).Err() })
+		return autograd.NoGrad(func() error { return base.Weight.Add_(l.B.Weight.MM(l.A.Weight).Mul(scale)).Err() })
 	})
 	if err == nil {
 		l.merged = on

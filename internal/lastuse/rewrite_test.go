@@ -198,9 +198,10 @@ var exceptions = map[string]string{
 
 	"(*nn.AdaptiveLogSoftmaxWithLoss).Forward": "tensor.TidyAll returns new handles",
 	"(*nn.AdaptiveLogSoftmaxWithLoss).LogProb": "its views of the operand are in a slice, which ends with the call",
+	"(*nn.Float8Linear).Forward":               "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.Int8Linear).Forward":                 "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.KVCache).Update":                     "it copies the operands, and tensor.TidyAll returns new views of its buffers",
-	"(*nn.LoRALinear).Forward":                 "a Linear borrows its operand and returns a new handle",
+	"(*nn.LoRALinear).Forward":                 "a Linear, also in 8 bits, borrows its operand and returns a new handle",
 	"(*nn.RotaryEmbedding).ForwardAt":          "its function literal assigns the parameter positions",
 	"(*nn.SwiGLU).Forward":                     "the last layer of its Pipe is a Linear, which returns a new handle",
 	"(*nn.orthogonal).Forward":                 "its function literal assigns the operand",

@@ -1,0 +1,139 @@
+package nn
+
+import (
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Float8Linear is a Linear for inference whose weight takes 8 bits an element, as floating-point numbers: x (*, in) gives
+// x @ Weight^T * Scales + Bias, in x's dtype. The weight has one scale, or with PerRow one for each row. In each call x is
+// converted too, with one scale, or one for each of its rows; the product is one of float8_e4m3fn, and sums in float32. An x
+// that requires a gradient is not rounded, and none is in a level of forward mode. PyTorch has none; the formulas are those
+// of torchao's Float8DynamicActivationFloat8WeightConfig.
+//
+// On CUDA libtorch needs compute capability 8.9, widths that 16 divides, and with PerRow an x in bfloat16; on a CPU without
+// instructions for float8 the product is much slower than one in float32. Where there is no kernel, Forward returns
+// libtorch's error.
+type Float8Linear struct {
+	Weight *tensor.Tensor `nn:",buffer"` // float8_e4m3fn (out, in)
+	Scales *tensor.Tensor `nn:",buffer"` // float32, () or (out)
+	Bias   *tensor.Tensor // (out), or nil
+	err    error
+}
+
+const (
+	float8Max = 448   // the largest float8_e4m3fn
+	float8Eps = 1e-12 // zeros are scaled as if their largest element were this
+)
+
+// NewFloat8Linear returns a Float8Linear with the weight of l, floating-point, in 8 bits, and a copy of its bias. It does not
+// change l. SetSubmodule puts it in l's place in a model. Option: PerRow.
+func NewFloat8Linear(l *Linear, opts ...Option) *Float8Linear {
+	b := build("NewFloat8Linear", opts, "PerRow")
+	w := b.weightOf(l)
+	q := &Float8Linear{}
+	if b.err == nil {
+		shape := []int{}
+		if b.perRow {
+			shape = w.Shape()[:1]
+		}
+		q.Scales = b.tensor(shape, tensor.Float32, func(t *tensor.Tensor) *tensor.Tensor {
+			return tensor.Tidy(func() *tensor.Tensor {
+				if w.Numel() == 0 {
+					return t.Fill_(1)
+				}
+				return t.Copy_(float8Scale(w, b.perRow).View(shape...))
+			})
+		})
+		q.Weight = b.tensor(w.Shape(), tensor.Float8E4M3FN, func(t *tensor.Tensor) *tensor.Tensor {
+			return tensor.Tidy(func() *tensor.Tensor { return t.Copy_(toFloat8(w, q.columns())) })
+		})
+		q.Bias = b.biasOf(l)
+	}
+	if err := b.done(); err != nil {
+		return &Float8Linear{err: err}
+	}
+	return q
+}
+
+// float8Scale returns what divides x (rows, width) so that it fits in float8_e4m3fn: one number, or (rows, 1).
+func float8Scale(x *tensor.Tensor, perRow bool) *tensor.Tensor {
+	x = x.To(tensor.Float32).Abs()
+	if perRow {
+		x = x.AMax(tensor.Dim(1), tensor.KeepDim(true))
+	} else {
+		x = x.AMax()
+	}
+	return x.ClampMin(float8Eps).Div(float8Max)
+}
+
+func toFloat8(x, scale *tensor.Tensor) *tensor.Tensor {
+	// What is beyond the largest number becomes NaN in libtorch 2.11, and the largest number in 2.15.
+	return x.To(tensor.Float32).Div(scale).Clamp(-float8Max, float8Max).To(tensor.Float8E4M3FN)
+}
+
+// columns returns the scales as they multiply Weight: () or (out, 1).
+func (q *Float8Linear) columns() *tensor.Tensor {
+	if q.Scales.Dim() == 0 {
+		return q.Scales
+	}
+	return q.Scales.Unsqueeze(1)
+}
+
+// Err returns the error of the constructor that made q, or nil.
+func (q *Float8Linear) Err() error {
+	if q == nil {
+		return nilModule("Float8Linear")
+	}
+	return q.err
+}
+
+// Forward returns the result of shape (*, out).
+func (q *Float8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
+	const op = "Float8Linear"
+	if err := q.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	if q.Weight == nil || q.Scales == nil {
+		return noModule(op)
+	}
+	if bad := firstUnusable(op, x, q.Weight, q.Scales); bad != nil {
+		return bad
+	}
+	w, perRow := q.Weight, q.Scales.Dim() == 1
+	if w.DType() != tensor.Float8E4M3FN || w.Dim() != 2 || q.Scales.DType() != tensor.Float32 || q.Scales.Dim() > 1 || perRow && q.Scales.Size(0) != w.Size(0) {
+		return refuse.Tensor(op, tensor.ErrArgument, "Weight must be float8_e4m3fn (out, in) and Scales float32, () or (out), got %v %v and %v %v", w.DType(), w.Shape(), q.Scales.DType(), q.Scales.Shape())
+	}
+	if bad := unfit(op, x, w, q.Scales); bad != nil {
+		return bad
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		var y *tensor.Tensor
+		if w.Numel() > 0 && rounds(x) {
+			out := x.DType()
+			if out != tensor.BFloat16 && out != tensor.Float16 {
+				out = tensor.Float32
+			}
+			rows := x.Reshape(-1, w.Size(1))
+			scale, weightScale := float8Scale(rows, perRow), q.Scales
+			if perRow {
+				weightScale = weightScale.Contiguous().View(1, -1)
+			}
+			left, right := toFloat8(rows, scale).Contiguous(), w.Contiguous().T()
+			if perRow && x.Device() == tensor.CPU {
+				// Before libtorch 2.15 the kernel of the CPU has one scale.
+				one := scale.NewOnes(nil)
+				y = call("aten::_scaled_mm", left, right, one, one, nil, nil, tensor.Float32, false).Mul(scale).Mul(weightScale)
+			} else {
+				y = call("aten::_scaled_mm", left, right, scale, weightScale, nil, nil, out, false)
+			}
+			y = y.To(x.DType()).View(append(x.Shape()[:x.Dim()-1], w.Size(0))...)
+		} else {
+			y = x.Linear(w.To(tensor.Float32).Mul(q.columns()).To(x.DType()), nil)
+		}
+		if q.Bias != nil {
+			y = y.Add(q.Bias.To(x.DType()))
+		}
+		return y
+	})
+}

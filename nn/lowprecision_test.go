@@ -1,0 +1,221 @@
+package nn_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/golden"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// eightBits is a linear layer in 8 bits.
+type eightBits interface {
+	nn.Layer
+	Err() error
+}
+
+// eightBitsOf makes the layers of lowprecision.py, and one that rounds only the weight, of a Linear.
+var eightBitsOf = map[string]func(l *nn.Linear) eightBits{
+	"int8":        func(l *nn.Linear) eightBits { return nn.NewInt8Linear(l, nn.Dynamic()) },
+	"int8 weight": func(l *nn.Linear) eightBits { return nn.NewInt8Linear(l) },
+	"float8":      func(l *nn.Linear) eightBits { return nn.NewFloat8Linear(l) },
+	"float8 rows": func(l *nn.Linear) eightBits { return nn.NewFloat8Linear(l, nn.PerRow()) },
+}
+
+// TestEightBits compares products of inputs and weights in 8 bits with PyTorch.
+func TestEightBits(t *testing.T) {
+	leak.Check(t)
+	var cases []struct {
+		Kind, DType        string
+		Sizes              []int
+		X, Weight, Bias, Y []float64
+	}
+	golden.Read(t, "lowprecision.json", &cases)
+	dtypes := map[string]tensor.DType{"float32": tensor.Float32, "bfloat16": tensor.BFloat16, "float16": tensor.Float16}
+	near := map[string]float64{"float32": 1e-6, "bfloat16": 0.02, "float16": 0.003}
+	for _, c := range cases {
+		m, k, n := c.Sizes[0], c.Sizes[1], c.Sizes[2]
+		what := fmt.Sprint(c.Kind, " ", c.DType, c.Sizes)
+		err := tensor.WithScope(func() error {
+			of := func(v []float64, sizes ...int) *tensor.Tensor { return tensor.FromSlice(v, sizes).To(dtypes[c.DType]) }
+			q := eightBitsOf[c.Kind](&nn.Linear{Weight: of(c.Weight, n, k), Bias: of(c.Bias, n)})
+			defer nn.Release(q)
+			if err := q.Err(); err != nil {
+				return err
+			}
+			x := of(c.X, m, k)
+			y := q.Forward(x)
+			if y.DType() != x.DType() {
+				t.Errorf("%s: the result is %v", what, y.DType())
+			}
+			golden.Near(t, what, y.To(tensor.Float64).Detach(), c.Y, near[c.DType], near[c.DType])
+			batched := q.Forward(x.Unsqueeze(0))
+			golden.Near(t, what+" in a batch", batched.Squeeze().To(tensor.Float64).Detach(), data(t, y.Detach().To(tensor.Float64)), 0, 0)
+
+			// With a gradient the input is not rounded.
+			leaf := x.Detach().RequiresGrad_()
+			exact := q.Forward(leaf)
+			golden.Near(t, what+" with a gradient", exact.To(tensor.Float64).Detach(), c.Y, 0.4, 0.1)
+			if err := exact.Sum().Backward(); err != nil {
+				return err
+			}
+			if leaf.Grad() == nil {
+				t.Errorf("%s: the input got no gradient", what)
+			}
+			return autograd.NoGrad(func() error {
+				golden.Near(t, what+" without a gradient", q.Forward(leaf).To(tensor.Float64), c.Y, near[c.DType], near[c.DType])
+				return nil
+			})
+		})
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestEightBitsWide compares layers, and their derivatives, of rows and widths that CUDA's kernels take with the layers that were rounded.
+func TestEightBitsWide(t *testing.T) {
+	leak.Check(t)
+	for name, of := range eightBitsOf {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			l := nn.NewLinear(64, 32, nn.DType(tensor.BFloat16))
+			q := of(l)
+			defer nn.Release(l)
+			defer nn.Release(q)
+			err := tensor.WithScope(func() error {
+				x := tensor.Randn([]int{3, 8, 64}, tensor.BFloat16)
+				y := q.Forward(x)
+				if err := y.Err(); err != nil && strings.Contains(err.Error(), "compute capability") {
+					return nil // an older GPU
+				}
+				golden.Near(t, name, y.Detach().To(tensor.Float32), data(t, l.Forward(x).Detach().To(tensor.Float32)), 0.1, 0.1)
+
+				// In a level the input is not rounded, which has no derivative.
+				f := func(in ...*tensor.Tensor) *tensor.Tensor { return q.Forward(in[0]) }
+				few := x.Index(0)
+				v := few.OnesLike()
+				_, dy, err := autograd.JVP(f, []*tensor.Tensor{few}, []*tensor.Tensor{v}, autograd.ForwardMode(true))
+				if err != nil {
+					return err
+				}
+				golden.Near(t, name+" forward", dy.To(tensor.Float32), data(t, v.Linear(l.Weight, nil).Detach().To(tensor.Float32)), 0.1, 0.1)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestEightBitsEdges tests empty operands, the meta device, loading and errors.
+func TestEightBitsEdges(t *testing.T) {
+	leak.Check(t)
+	for name, of := range eightBitsOf {
+		err := tensor.WithScope(func() error {
+			l := nn.NewLinear(4, 3)
+			q, other := of(l), of(&nn.Linear{Weight: tensor.Ones([]int{3, 4}), Bias: tensor.Ones([]int{3})})
+			for _, m := range []any{l, q, other} {
+				defer nn.Release(m)
+			}
+			golden.Near(t, name+" of no rows", q.Forward(tensor.Ones([]int{2, 0, 4})), nil, 0, 0)
+			golden.Near(t, name+" of ones", other.Forward(tensor.Ones([]int{4})).Detach(), []float64{5, 5, 5}, 0.04, 0)
+			golden.Near(t, name+" of zeros", other.Forward(tensor.Zeros([]int{4})).Detach(), []float64{1, 1, 1}, 0, 0)
+			if err := nn.LoadStateDict(other, nn.StateDict(q).Map()); err != nil {
+				return err
+			}
+			x := tensor.Randn([]int{2, 4})
+			golden.Near(t, name+" loaded", other.Forward(x).Detach(), data(t, q.Forward(x).Detach()), 0, 0)
+			noOutputs := of(&nn.Linear{Weight: tensor.Ones([]int{0, 4})})
+			defer nn.Release(noOutputs)
+			golden.Near(t, name+" of no outputs", noOutputs.Forward(x), nil, 0, 0)
+			for what, err := range map[string]error{
+				"nil": of(nil).Err(), "no weight": of(&nn.Linear{}).Err(), "integers": of(&nn.Linear{Weight: tensor.Ones([]int{2, 2}, tensor.Int64)}).Err(),
+				"a vector": of(&nn.Linear{Weight: tensor.Ones([]int{2})}).Err(), "a bias": of(&nn.Linear{Weight: tensor.Ones([]int{2, 2}), Bias: tensor.Ones([]int{3})}).Err(),
+				"a width": q.Forward(tensor.Ones([]int{2, 3})).Err(), "an integer": q.Forward(tensor.Ones([]int{2, 4}, tensor.Int64)).Err(),
+				"a scalar": q.Forward(tensor.Ones(nil)).Err(), "no tensor": q.Forward(nil).Err(), "another device": q.Forward(tensor.Ones([]int{2, 4}, tensor.Meta)).Err(),
+			} {
+				if err == nil {
+					t.Errorf("%s: %s: no error", name, what)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	_ = tensor.WithScope(func() error {
+		// Plans of memory run on the meta device.
+		onMeta := func(d tensor.DType, shape ...int) *tensor.Tensor { return tensor.Empty(shape, d, tensor.Meta) }
+		for name, q := range map[string]nn.Layer{
+			"int8":        &nn.Int8Linear{Weight: onMeta(tensor.Int8, 3, 4), Scales: onMeta(tensor.Float32, 3), Dynamic: true},
+			"float8":      &nn.Float8Linear{Weight: onMeta(tensor.Float8E4M3FN, 3, 4), Scales: onMeta(tensor.Float32)},
+			"float8 rows": &nn.Float8Linear{Weight: onMeta(tensor.Float8E4M3FN, 3, 4), Scales: onMeta(tensor.Float32, 3)},
+		} {
+			if y := q.Forward(onMeta(tensor.Float32, 2, 4)); fmt.Sprint(y.Shape()) != "[2 3]" {
+				t.Errorf("%s on the meta device: %v, %v", name, y.Shape(), y.Err())
+			}
+		}
+		x, w := tensor.Ones([]int{2, 4}), tensor.Ones([]int{3, 4}).To(tensor.Float8E4M3FN)
+		for what, q := range map[string]*nn.Float8Linear{
+			"empty": {}, "a nil layer": nil, "float weights": {Weight: tensor.Ones([]int{3, 4}), Scales: tensor.Ones(nil)}, "two scales": {Weight: w, Scales: tensor.Ones([]int{2})},
+			"scales in float64": {Weight: w, Scales: tensor.Ones(nil, tensor.Float64)}, "a column": {Weight: w, Scales: tensor.Ones([]int{3, 1})},
+		} {
+			if q.Forward(x).Err() == nil {
+				t.Errorf("Float8Linear with %s: no error", what)
+			}
+		}
+		return nil
+	})
+}
+
+// TestLoRAOverEightBits tests updates of layers whose weights have 8 bits.
+func TestLoRAOverEightBits(t *testing.T) {
+	leak.Check(t)
+	for name, of := range eightBitsOf {
+		err := tensor.WithScope(func() error {
+			linear := nn.NewLinear(4, 3)
+			base := of(linear)
+			l := nn.NewLoRALinear(base, 2)
+			half := nn.NewLoRALinear(base, 2, nn.DType(tensor.BFloat16))
+			for _, m := range []any{linear, l, half} {
+				defer nn.Release(m)
+			}
+			if err := errors.Join(l.Err(), half.Err(), nn.Normal_(l.B.Weight, 0, 1).Err()); err != nil {
+				return err
+			}
+			if l.A.Weight.DType() != tensor.Float32 || half.A.Weight.DType() != tensor.BFloat16 {
+				t.Errorf("%s: the updates are %v and %v", name, l.A.Weight.DType(), half.A.Weight.DType())
+			}
+			x := tensor.Randn([]int{5, 4})
+			want := base.Forward(x).Add(x.MM(l.A.Weight.T()).MM(l.B.Weight.T()))
+			golden.Near(t, name, l.Forward(x).Detach(), data(t, want.Detach()), 1e-5, 1e-5)
+			leaf := x.Detach().RequiresGrad_()
+			if err := l.Forward(leaf).Sum().Backward(); err != nil {
+				return err
+			}
+			if leaf.Grad() == nil || l.A.Weight.Grad() == nil || l.B.Weight.Grad() == nil {
+				t.Errorf("%s: a gradient is missing", name)
+			}
+			if ps := nn.Parameters(l); len(ps) != 3 || ps[0].RequiresGrad() || !ps[1].RequiresGrad() || !ps[2].RequiresGrad() {
+				t.Errorf("%s: the parameters are %v", name, nn.NamedParameters(l))
+			}
+			if err := l.Merge(); !errors.Is(err, tensor.ErrArgument) || l.Merged() {
+				t.Errorf("%s: Merge: %v", name, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := nn.NewLoRALinear(&nn.ReLU{}, 2).Err(); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("LoRA of an activation: %v", err)
+	}
+}
