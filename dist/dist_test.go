@@ -304,6 +304,24 @@ func TestObjects(t *testing.T) {
 		if v, err := dist.ScatterObject(ctx, g, parts, 0); err != nil || v != string(rune('a'+r)) {
 			t.Errorf("rank %d: ScatterObject: %q, %v", r, v, err)
 		}
+		if r != 1 {
+			err = dist.SendObject(ctx, g, message{Name: fmt.Sprint("from ", r)}, 1, r)
+		} else {
+			for _, src := range []int{2, dist.AnySource} { // from 0
+				var m message
+				var from int
+				m, from, err = dist.RecvObject[message](ctx, g, src, max(0, src))
+				if err != nil || from != max(0, src) || m.Name != fmt.Sprint("from ", from) {
+					t.Errorf("RecvObject: %q from %d, %v", m.Name, from, err)
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if err := dist.SendObject(ctx, g, func() {}, (r+1)%3, 0); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("rank %d: SendObject of a function: %v", r, err)
+		}
 		if _, err := dist.AllGatherObject(ctx, g, func() {}); !errors.Is(err, tensor.ErrArgument) {
 			t.Errorf("rank %d: a function: %v", r, err)
 		}

@@ -93,6 +93,67 @@ func ScatterObject[T any](ctx context.Context, g *Group, vs []T, src int) (v T, 
 	return vs[g.rank], nil
 }
 
+// SendObject sends v to the rank dst, which receives it by RecvObject with the same tag. PyTorch:
+// torch.distributed.send_object_list.
+func SendObject[T any](ctx context.Context, g *Group, v T, dst, tag int) error {
+	const op = "SendObject"
+	if err := g.check(op); err != nil {
+		return err
+	}
+	text, err := encode(op, v)
+	if err != nil {
+		return err
+	}
+	return tensor.WithScope(func() error {
+		if err := g.Send(ctx, tensor.FromSlice([]int64{int64(len(text))}, []int{1}), dst, tag); err != nil {
+			return err
+		}
+		return g.Send(ctx, tensor.FromSlice(text, []int{len(text)}), dst, tag)
+	})
+}
+
+// RecvObject returns the value that the rank src has sent, or any rank if src is AnySource, and the sender. PyTorch:
+// torch.distributed.recv_object_list.
+func RecvObject[T any](ctx context.Context, g *Group, src, tag int) (v T, from int, err error) {
+	const op = "RecvObject"
+	if err := g.check(op); err != nil {
+		return v, -1, err
+	}
+	err = tensor.WithScope(func() error {
+		size := tensor.Zeros([]int{1}, tensor.Int64)
+		var w *Work
+		err := g.run(ctx, op, func() (_ *Work, err error) {
+			w, err = g.RecvAsync(size, src, tag)
+			return w, err
+		})
+		if err != nil {
+			return err
+		}
+		from = w.Source()
+		n, err := tensor.Data[int64](size)
+		if err != nil {
+			return err
+		}
+		if n[0] < 0 {
+			return refuse.Error(op, tensor.ErrArgument, "rank %d has sent a tensor, not by SendObject", from)
+		}
+		text := tensor.Zeros([]int{int(n[0])}, tensor.Uint8)
+		if err := g.Recv(ctx, text, from, tag); err != nil {
+			return err
+		}
+		return decode(op, text, n[0], &v)
+	})
+	return v, from, err
+}
+
+func encode(op string, v any) ([]byte, error) {
+	var text bytes.Buffer
+	if err := gob.NewEncoder(&text).Encode(v); err != nil {
+		return nil, refuse.Error(op, tensor.ErrArgument, "the value cannot be encoded: %v", err)
+	}
+	return text.Bytes(), nil
+}
+
 // exchanged is this rank's part of an exchange of values.
 type exchanged struct {
 	own   *tensor.Tensor // the encoded value, as long as the longest of all ranks
@@ -108,15 +169,16 @@ func exchange(ctx context.Context, op string, g *Group, v any, f func(x *exchang
 	if err := g.check(op); err != nil {
 		return err
 	}
-	var text bytes.Buffer
+	var text []byte
 	if v != nil {
-		if err := gob.NewEncoder(&text).Encode(v); err != nil {
-			return refuse.Error(op, tensor.ErrArgument, "the value cannot be encoded: %v", err)
+		var err error
+		if text, err = encode(op, v); err != nil {
+			return err
 		}
 	}
 	return tensor.WithScope(func() error {
 		all := tensor.Zeros([]int{g.size}, tensor.Int64)
-		if err := g.AllGatherIntoTensor(ctx, all, tensor.FromSlice([]int64{int64(text.Len())}, []int{1})); err != nil {
+		if err := g.AllGatherIntoTensor(ctx, all, tensor.FromSlice([]int64{int64(len(text))}, []int{1})); err != nil {
 			return err
 		}
 		x := &exchanged{most: 1}
@@ -127,7 +189,7 @@ func exchange(ctx context.Context, op string, g *Group, v any, f func(x *exchang
 		for _, n := range x.sizes {
 			x.most = max(x.most, int(n))
 		}
-		padded := append(text.Bytes(), make([]byte, x.most-text.Len())...)
+		padded := append(text, make([]byte, x.most-len(text))...)
 		x.own = tensor.FromSlice(padded, []int{x.most})
 		return f(x)
 	})
