@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // model is the model of tests/golden/ddp.py.
@@ -371,4 +373,128 @@ func TestSyncBatchNorm(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// TestDDPBeside tests that training with what changes a forward or backward pass is the same with a DDP as without, for ranks
+// that have equal inputs: their average is the gradient itself.
+func TestDDPBeside(t *testing.T) {
+	leak.Check(t)
+	layer := func(m *model, x *tensor.Tensor) *tensor.Tensor { return m.Forward(x) }
+	scoped := tensor.WithScope
+	for name, c := range map[string]struct {
+		opts    []dist.DDPOption
+		forward func(m *model, x *tensor.Tensor) *tensor.Tensor
+		step    func(f func() error) error
+	}{
+		"autocast": {nil, func(m *model, x *tensor.Tensor) *tensor.Tensor {
+			return autograd.Autocast(tensor.CPUType, tensor.BFloat16, func() *tensor.Tensor { return m.Forward(x) })
+		}, scoped},
+		"checkpoint": {[]dist.DDPOption{dist.StaticGraph(true)}, func(m *model, x *tensor.Tensor) *tensor.Tensor {
+			return m.L3.Forward(autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+				return m.L2.Forward(m.Unused.Forward(m.Norm.Forward(m.L1.Forward(in[0])).ReLU())).ReLU()
+			}, x))
+		}, scoped},
+		"hooks": {nil, func(m *model, x *tensor.Tensor) *tensor.Tensor {
+			y := m.Forward(x)
+			if _, err := y.RegisterHook(func(g *tensor.Tensor) (*tensor.Tensor, error) { return g.Mul(3), nil }); err != nil {
+				return tensor.Failed(err)
+			}
+			return y
+		}, scoped},
+		"no scopes": {[]dist.DDPOption{dist.GradientAsBucketView(true)}, layer, func(f func() error) error { return f() }},
+	} {
+		train := func(wrap func(m *model) (func(x *tensor.Tensor) *tensor.Tensor, error)) (losses []float64, err error) {
+			m := newModel(false)
+			defer nn.Release(m)
+			for i, p := range m.parameters() {
+				p.Detach().Copy_(wave(p.Shape(), i).Div(4))
+			}
+			opt, err := optim.NewSGD(nn.Parameters(m), 0.05)
+			if err != nil {
+				return nil, err
+			}
+			forward, err := wrap(m)
+			if err != nil {
+				return nil, err
+			}
+			for i := range 6 {
+				err := c.step(func() error {
+					opt.ZeroGrad()
+					loss := forward(wave([]int{8, 12}, 10*i)).To(tensor.Float32).Square().Mean()
+					l, err := loss.Item()
+					losses = append(losses, l)
+					return errors.Join(err, loss.Backward(), opt.Step())
+				})
+				if err != nil {
+					return nil, err
+				}
+			}
+			return losses, nil
+		}
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			want, err := train(func(m *model) (func(x *tensor.Tensor) *tensor.Tensor, error) {
+				return func(x *tensor.Tensor) *tensor.Tensor { return c.forward(m, x) }, nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ranks(t, 2, func(g *dist.Group) error {
+				got, err := train(func(m *model) (func(x *tensor.Tensor) *tensor.Tensor, error) {
+					ddp, err := dist.NewDDP(ctx, g, m, c.opts...)
+					return func(x *tensor.Tensor) *tensor.Tensor {
+						return ddp.Run(func() *tensor.Tensor { return c.forward(m, x) })
+					}, err
+				})
+				if err == nil && !slices.Equal(got, want) {
+					err = fmt.Errorf("losses %v, want %v", got, want)
+				}
+				return err
+			})
+		})
+	}
+}
+
+// TestDDPMemory tests the bytes that training by AdamW takes with gradients that are views of the buckets: four for each
+// parameter and its gradient, and eight for the state.
+func TestDDPMemory(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 1, func(g *dist.Group) error {
+		allocated := func() (int64, error) {
+			s, err := vram.Stats(vram.CPU)
+			return s.Allocated, err
+		}
+		before, err := allocated()
+		if err != nil {
+			return err
+		}
+		m := nn.NewSequential(nn.NewLinear(512, 1024), &nn.Tanh{}, nn.NewLinear(1024, 512))
+		defer nn.Release(m)
+		opt, err := optim.NewAdamW(nn.Parameters(m), 1e-3)
+		if err != nil {
+			return err
+		}
+		defer opt.Release()
+		ddp, err := dist.NewDDP(ctx, g, m, dist.GradientAsBucketView(true))
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			if err := tensor.WithScope(func() error {
+				opt.ZeroGrad()
+				return errors.Join(ddp.Forward(tensor.Ones([]int{2, 512})).Sum().Backward(), opt.Step())
+			}); err != nil {
+				return err
+			}
+		}
+		after, err := allocated()
+		parameters := 0
+		for _, p := range nn.Parameters(m) {
+			parameters += p.Numel()
+		}
+		if each := float64(after-before) / float64(parameters); err != nil || each > 16.5 {
+			t.Errorf("%.2f bytes a parameter, %v", each, err)
+		}
+		return nil
+	})
 }
