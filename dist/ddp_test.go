@@ -498,3 +498,150 @@ func TestDDPMemory(t *testing.T) {
 		return nil
 	})
 }
+
+// TestZeroRedundancyOptimizer tests that two ranks that divide the optimizer's state have the losses of those that do not,
+// also after the state was saved and loaded, and half of its bytes.
+func TestZeroRedundancyOptimizer(t *testing.T) {
+	leak.Check(t)
+	type stepper interface {
+		Step() error
+		Release()
+	}
+	allocated := func() int64 {
+		s, err := vram.Stats(vram.CPU)
+		if err != nil {
+			t.Error(err)
+		}
+		return s.Allocated
+	}
+	build := func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewAdamW(part, 1e-2) }
+	train := func(g *dist.Group, zero bool) (losses []float64, state int64, err error) {
+		m := newModel(false)
+		defer nn.Release(m)
+		for i, p := range m.parameters() {
+			p.Detach().Copy_(wave(p.Shape(), i).Div(4))
+		}
+		ddp, err := dist.NewDDP(ctx, g, m)
+		if err != nil {
+			return nil, 0, err
+		}
+		defer ddp.Close()
+		params := nn.Parameters(m)
+		var opt stepper
+		var sharded *dist.ZeroRedundancyOptimizer
+		if zero {
+			sharded, err = dist.NewZeroRedundancyOptimizer(g, params, build)
+			opt = sharded
+		} else {
+			opt, err = build(params)
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		defer func() { opt.Release() }()
+		for i := range 6 {
+			err := tensor.WithScope(func() error {
+				loss := ddp.Forward(wave([]int{8, 12}, 10*i+g.Rank())).Square().Mean()
+				l, err := loss.Item()
+				losses = append(losses, l)
+				if err := errors.Join(err, tensor.ZeroGrads(params, true), loss.Backward()); err != nil {
+					return err
+				}
+				// Both ranks allocate in this process: the state of both.
+				err = g.Barrier(ctx)
+				before := allocated()
+				err = errors.Join(err, g.Barrier(ctx), opt.Step(), g.Barrier(ctx))
+				if i == 0 {
+					state = allocated() - before
+				}
+				return errors.Join(err, g.Barrier(ctx))
+			})
+			if err == nil && zero && i == 2 {
+				err = tensor.WithScope(func() error {
+					s, err := sharded.ConsolidateState(ctx, 1)
+					if err != nil {
+						return err
+					}
+					if n := map[int]int{0: 0, 1: len(params)}[g.Rank()]; len(s.State) != n {
+						return fmt.Errorf("the state has %d parameters, want %d", len(s.State), n)
+					}
+					// Both ranks load what rank 1 has, by way of a plain optimizer there.
+					if g.Rank() == 1 {
+						plain, err := build(params)
+						if err != nil {
+							return err
+						}
+						defer plain.Release()
+						if err := plain.LoadStateDict(s); err != nil {
+							return err
+						}
+						return sharded.LoadState(plain.StateDict())
+					}
+					return nil
+				})
+			}
+			if err != nil {
+				return nil, 0, err
+			}
+		}
+		return losses, state, nil
+	}
+	var bytes [2]int64
+	ranks(t, 2, func(g *dist.Group) error {
+		want, plain, err := train(g, false)
+		if err != nil {
+			return err
+		}
+		got, divided, err := train(g, true)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("losses %v, want %v", got, want)
+		}
+		if g.Rank() == 0 {
+			bytes = [2]int64{plain, divided}
+		}
+		return err
+	})
+	if plain, divided := bytes[0], bytes[1]; float64(divided) > 0.55*float64(plain) {
+		t.Errorf("the state has %d bytes, undivided %d", divided, plain)
+	}
+	ranks(t, 2, func(g *dist.Group) error {
+		p := []*tensor.Tensor{nn.NewParameter(tensor.Ones([]int{2})), nn.NewParameter(tensor.Ones([]int{2}))}
+		for _, t := range p {
+			defer t.Release()
+		}
+		for name, f := range map[string]func() (*dist.ZeroRedundancyOptimizer, error){
+			"nil group":      func() (*dist.ZeroRedundancyOptimizer, error) { return dist.NewZeroRedundancyOptimizer(nil, p, build) },
+			"no function":    func() (*dist.ZeroRedundancyOptimizer, error) { return dist.NewZeroRedundancyOptimizer(g, p, nil) },
+			"few parameters": func() (*dist.ZeroRedundancyOptimizer, error) { return dist.NewZeroRedundancyOptimizer(g, p[:1], build) },
+			"nil parameter": func() (*dist.ZeroRedundancyOptimizer, error) {
+				return dist.NewZeroRedundancyOptimizer(g, []*tensor.Tensor{p[0], nil}, build)
+			},
+			"nil optimizer": func() (*dist.ZeroRedundancyOptimizer, error) {
+				return dist.NewZeroRedundancyOptimizer(g, p, func([]*tensor.Tensor) (*optim.Optimizer, error) { return nil, nil })
+			},
+			"other parameters": func() (*dist.ZeroRedundancyOptimizer, error) {
+				return dist.NewZeroRedundancyOptimizer(g, p, func([]*tensor.Tensor) (*optim.Optimizer, error) { return build(p) })
+			},
+		} {
+			if z, err := f(); err == nil || z != nil {
+				t.Errorf("%s: %v, %v", name, z, err)
+			}
+		}
+		z, err := dist.NewZeroRedundancyOptimizer(g, p, build)
+		if err != nil {
+			return err
+		}
+		defer z.Release()
+		var none *dist.ZeroRedundancyOptimizer
+		none.Release()
+		_, beyond := z.ConsolidateState(ctx, 2)
+		_, nothing := none.ConsolidateState(ctx, 0)
+		for i, err := range []error{beyond, nothing, z.LoadState(optim.State{}), none.LoadState(optim.State{}), none.Step(), none.ZeroGrad(),
+			z.LoadState(optim.State{ParamGroups: []map[string]any{{"params": []any{0}}}})} {
+			if err == nil {
+				t.Errorf("call %d: no error", i)
+			}
+		}
+		return nil
+	})
+}
