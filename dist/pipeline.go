@@ -1,0 +1,269 @@
+package dist
+
+import (
+	"context"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// A Pipeline trains a model whose layers are divided into stages, one for each rank of a group, in their order. A batch is
+// divided into microbatches, so that stages compute at the same time: while one computes on a microbatch, the one before it
+// computes on the next. Gradients add up over the microbatches and are those of the whole batch, if its loss is the mean
+// of its parts. PyTorch: torch.distributed.pipelining.
+//
+//	p, err := dist.NewPipeline(g, stages[g.Rank()], loss, 8)
+//	…
+//	opt.ZeroGrad()
+//	loss, err := p.Step(ctx, x, y) // x is read on the first rank, y on the last
+//	err = opt.Step()               // of this stage's parameters
+type Pipeline struct {
+	g            *Group
+	stage        nn.Layer
+	loss         func(output, target *tensor.Tensor) *tensor.Tensor
+	microbatches int
+	gpipe        bool
+}
+
+// A PipelineOption is an option of NewPipeline.
+type PipelineOption func(*Pipeline)
+
+// GPipe runs the forward passes of all microbatches before the first backward pass. The default, 1F1B, alternates them as soon
+// as the last stage has an output, so that a stage keeps at most as many microbatches as there are stages. PyTorch:
+// ScheduleGPipe and Schedule1F1B.
+func GPipe(on bool) PipelineOption { return func(p *Pipeline) { p.gpipe = on } }
+
+// NewPipeline returns this rank's part of a pipeline over g, with the layers of its stage. loss is called on the last rank; it
+// must return the mean over its microbatch, a scalar. All ranks must give the same number of microbatches.
+func NewPipeline(g *Group, stage nn.Layer, loss func(output, target *tensor.Tensor) *tensor.Tensor, microbatches int, opts ...PipelineOption) (*Pipeline, error) {
+	const op = "NewPipeline"
+	if err := g.check(op); err != nil {
+		return nil, err
+	}
+	switch {
+	case stage == nil:
+		return nil, refuse.Nil(op, "a stage")
+	case loss == nil && g.rank == g.size-1:
+		return nil, refuse.Nil(op, "a loss")
+	case microbatches < 1:
+		return nil, refuse.Error(op, tensor.ErrArgument, "%d microbatches", microbatches)
+	}
+	if err := nn.Check(stage); err != nil {
+		return nil, err
+	}
+	p := &Pipeline{g: g, stage: stage, loss: loss, microbatches: microbatches}
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+		}
+		opt(p)
+	}
+	return p, nil
+}
+
+// step is the state of one Step.
+type step struct {
+	*Pipeline
+	ctx         context.Context
+	xs, targets []*tensor.Tensor // on the first and the last rank
+	inputs      []*tensor.Tensor // of the microbatches in flight
+	outputs     []*tensor.Tensor
+	sends       []*Work
+	total       *tensor.Tensor // of the losses, on the last rank
+}
+
+// Step runs the forward and backward passes of a batch and returns its loss, on all ranks. x, on the first rank, and target, on
+// the last, are divided along their first dimension, which must be a multiple of the number of microbatches; on other ranks
+// they are not read. If it fails, the group can only be closed.
+func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss float64, err error) {
+	const op = "Step"
+	if p == nil {
+		return 0, refuse.Nil(op, "a pipeline")
+	}
+	if err := p.g.check(op); err != nil {
+		return 0, err
+	}
+	if ctx == nil {
+		return 0, refuse.Nil(op, "a context")
+	}
+	s := &step{Pipeline: p, ctx: ctx, inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
+	err = tensor.WithScope(func() error {
+		err := s.run(op, x, target)
+		if err != nil {
+			_ = p.g.Abort() // the other stages wait for this one
+			return err
+		}
+		if s.total == nil {
+			s.total = tensor.Zeros([]int{1})
+		}
+		if err := p.g.Broadcast(ctx, s.total, p.g.size-1); err != nil {
+			return err
+		}
+		loss, err = s.total.Item()
+		return err
+	})
+	return loss, err
+}
+
+func (s *step) run(op string, x, target *tensor.Tensor) (err error) {
+	if s.first() {
+		if s.xs, err = s.divide(op, "x", x); err != nil {
+			return err
+		}
+	}
+	if s.last() {
+		if s.targets, err = s.divide(op, "target", target); err != nil {
+			return err
+		}
+		s.total = tensor.Zeros([]int{1})
+	}
+	ahead := s.g.size - 1 - s.g.rank // forward passes before the first backward pass
+	if s.gpipe || ahead > s.microbatches {
+		ahead = s.microbatches
+	}
+	for i := range s.microbatches + ahead {
+		if i < s.microbatches {
+			if err := s.forward(i); err != nil {
+				return err
+			}
+		}
+		if i >= ahead {
+			if err := s.backward(i - ahead); err != nil {
+				return err
+			}
+		}
+	}
+	for _, w := range s.sends {
+		if err := w.Wait(s.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *step) first() bool { return s.g.rank == 0 }
+func (s *step) last() bool  { return s.g.rank == s.g.size-1 }
+
+// divide returns the microbatches of t.
+func (s *step) divide(op, what string, t *tensor.Tensor) ([]*tensor.Tensor, error) {
+	if err := refuse.Unusable(op, what, t); err != nil {
+		return nil, err
+	}
+	if t.Dim() == 0 || t.Size(0)%s.microbatches != 0 || t.Size(0) == 0 {
+		return nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v cannot be divided into %d microbatches", what, t.Shape(), s.microbatches)
+	}
+	return t.Chunk(s.microbatches)
+}
+
+func (s *step) forward(i int) (err error) {
+	if s.first() {
+		s.inputs[i] = s.xs[i]
+	} else if s.inputs[i], err = s.receive(s.g.rank - 1); err != nil {
+		return err
+	} else if s.inputs[i].DType().IsFloat() {
+		s.inputs[i].RequiresGrad_()
+	}
+	y := tensor.Tidy(func() *tensor.Tensor {
+		y := s.stage.Forward(s.inputs[i])
+		if s.last() {
+			y = s.loss(y, s.targets[i]).Div(s.microbatches)
+		}
+		return y
+	})
+	if err := y.Err(); err != nil {
+		return err
+	}
+	if s.last() {
+		if err := s.total.Add_(y.Detach()).Err(); err != nil {
+			return err
+		}
+	} else if err := s.send(y.Detach(), s.g.rank+1); err != nil {
+		return err
+	}
+	s.outputs[i] = y
+	return nil
+}
+
+func (s *step) backward(i int) error {
+	x, y := s.inputs[i], s.outputs[i]
+	if s.last() {
+		if err := y.Backward(); err != nil {
+			return err
+		}
+	} else {
+		g, err := s.receive(s.g.rank + 1)
+		if err != nil {
+			return err
+		}
+		if err := autograd.Backward([]*tensor.Tensor{y}, tensor.Gradient(g)); err != nil {
+			return err
+		}
+		g.Release()
+	}
+	if !s.first() {
+		g := x.Grad()
+		if g == nil {
+			g = x.Detach().ZerosLike()
+		}
+		if err := s.send(g, s.g.rank-1); err != nil {
+			return err
+		}
+		g.Release()
+		x.Release()
+	}
+	y.Release()
+	return nil
+}
+
+// maxDims is the number of dimensions in a header.
+const maxDims = 8
+
+// send starts to send t, after a header with its dtype and shape.
+func (s *step) send(t *tensor.Tensor, to int) error {
+	if err := t.Err(); err != nil {
+		return err
+	}
+	shape := t.Shape()
+	if len(shape) > maxDims {
+		return refuse.Error("Step", tensor.ErrArgument, "a stage returned a tensor of shape %v, of more than %d dimensions", shape, maxDims)
+	}
+	header := make([]int64, 2+maxDims)
+	header[0], header[1] = int64(t.DType()), int64(len(shape))
+	for i, n := range shape {
+		header[2+i] = int64(n)
+	}
+	for _, part := range []*tensor.Tensor{tensor.FromSlice(header, []int{len(header)}), t.Contiguous()} {
+		w, err := s.g.SendAsync(part, to, 0)
+		if err != nil {
+			return err
+		}
+		s.sends = append(s.sends, w)
+	}
+	return nil
+}
+
+func (s *step) receive(from int) (*tensor.Tensor, error) {
+	header := tensor.Zeros([]int{2 + maxDims}, tensor.Int64)
+	if err := s.g.Recv(s.ctx, header, from, 0); err != nil {
+		return nil, err
+	}
+	h, err := tensor.Data[int64](header)
+	if err != nil {
+		return nil, err
+	}
+	header.Release()
+	if h[1] < 0 || h[1] > maxDims {
+		return nil, refuse.Error("Step", tensor.ErrArgument, "rank %d has sent something else than a stage's tensor", from)
+	}
+	shape := make([]int, h[1])
+	for i := range shape {
+		shape[i] = int(h[2+i])
+	}
+	t := tensor.Empty(shape, tensor.DType(h[0]))
+	if err := t.Err(); err != nil {
+		return nil, err
+	}
+	return t, s.g.Recv(s.ctx, t, from, 0)
+}
