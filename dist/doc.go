@@ -57,6 +57,14 @@
 //     a backward pass uses stays until the pass has ended.
 //  11. The failure of another rank is an error of Backward, a *[PeerError].
 //
+// # Models that do not fit
+//
+// [ZeroRedundancyOptimizer] divides the optimizer's state among the ranks, [ColwiseParallel] and [RowwiseParallel] divide
+// linear layers, and a [Pipeline] gives each rank some layers. [NewDeviceMesh] makes the groups for combinations of them.
+//
+//  12. Their collectives are parts of Step, Forward and Backward, which all ranks of the group call in the same order. If one
+//     of them fails on a rank, the group cannot be used any more.
+//
 // # Failures
 //
 // If a rank is killed, stops, or does not take part in time, the collectives of the others fail with a *[PeerError] that
