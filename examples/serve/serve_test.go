@@ -135,11 +135,11 @@ func TestManyClients(t *testing.T) {
 	if rows, batches := beside["rows"]-alone["rows"], beside["batches"]-alone["batches"]; alone["rows"] != alone["batches"] || rows != 64*3*20 || batches > rows/2 {
 		t.Errorf("one client: %v\n64 clients: %v; %d rows in %d batches", alone, beside, rows, batches)
 	}
+	if err := stop(); err != nil { // the handlers have returned
+		t.Error(err)
+	}
 	if after := nativeBytes(t); after != before {
 		t.Errorf("%d native bytes before the requests, %d after", before, after)
-	}
-	if err := stop(); err != nil {
-		t.Error(err)
 	}
 }
 
