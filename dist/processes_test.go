@@ -130,6 +130,23 @@ var roles = map[string]func(g *dist.Group) error{
 		}
 		return errors.Join(sub.Close(), equalReplicas(g))
 	},
+	"restarts": func(g *dist.Group) error {
+		e, err := dist.ReadEnvironment()
+		if err != nil {
+			return err
+		}
+		if err := g.Barrier(ctx); err != nil {
+			return err
+		}
+		if e.Restarts == 0 {
+			if g.Rank() == 1 {
+				return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+			return errors.Join(blames(g.Barrier(ctx), "Barrier", dist.ErrConnection, 1), errors.New("the launcher starts it again"))
+		}
+		x := vector(1)
+		return errors.Join(g.AllReduce(ctx, x, dist.Sum), want("sum", x, 2), g.Barrier(ctx))
+	},
 	"killed in backward": func(g *dist.Group) error {
 		m := newModel(false)
 		ddp, err := dist.NewDDP(ctx, g, m)
@@ -210,12 +227,7 @@ func dies(rank int, signal syscall.Signal, kind error) func(g *dist.Group) error
 // their outputs, and kills those that did not end by themselves when all except the rank dead did.
 func processes(t *testing.T, n int, role string, dead int, python string, pythons ...int) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	_ = l.Close()
+	port := freePort(t)
 	limit, end := context.WithTimeout(ctx, 2*time.Minute)
 	defer end()
 	var all []*exec.Cmd
@@ -269,17 +281,63 @@ func TestDeadRank(t *testing.T) {
 	}
 }
 
+// TestRestarts tests that torchrun starts the ranks again after one was killed, with each of its ways to meet.
+func TestRestarts(t *testing.T) {
+	leak.Check(t)
+	python := pythonWithTorch()
+	if python == "" {
+		t.Skip("no Python with torch (make bench-setup, or LINSTOCK_PYTHON)")
+	}
+	for _, meet := range []string{"static", "c10d"} {
+		t.Run(meet, func(t *testing.T) {
+			leak.Check(t)
+			port := freePort(t)
+			limit, end := context.WithTimeout(ctx, 2*time.Minute)
+			defer end()
+			cmd := exec.CommandContext(limit, python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1",
+				"--rdzv-backend", meet, "--rdzv-endpoint", "127.0.0.1:"+port, "--master-port", port, "--no-python", os.Args[0])
+			if meet == "static" {
+				cmd.Args = slices.Insert(cmd.Args, 3, "--node-rank", "0")
+			}
+			cmd.Env = append(os.Environ(), envRole+"=restarts", "OMP_NUM_THREADS=1")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// pythonWithTorch returns a Python that has torch, or "".
+func pythonWithTorch() string {
+	if python := os.Getenv("LINSTOCK_PYTHON"); python != "" {
+		return python
+	}
+	const python = "../build/pytorch/bin/python"
+	if _, err := os.Stat(python); err != nil {
+		return ""
+	}
+	return python
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
 // TestPython tests groups with ranks in Go and in Python, of which either hosts the store.
 func TestPython(t *testing.T) {
 	leak.Check(t)
-	python := os.Getenv("LINSTOCK_PYTHON")
+	python := pythonWithTorch()
 	if python == "" {
-		python = "../build/pytorch/bin/python"
-		if _, err := os.Stat(python); err != nil {
-			t.Log("no Python with torch (make bench-setup, or LINSTOCK_PYTHON): ranks in Go only")
-			processes(t, 3, "python", -1, "")
-			return
-		}
+		t.Log("no Python with torch (make bench-setup, or LINSTOCK_PYTHON): ranks in Go only")
+		processes(t, 3, "python", -1, "")
+		return
 	}
 	processes(t, 3, "python", -1, python, 1)
 	processes(t, 3, "python", -1, python, 0, 2)
