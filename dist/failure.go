@@ -93,6 +93,9 @@ func ended(ctx context.Context, address string) bool {
 func addressKey(rank int) string { return fmt.Sprintf("linstock/address/%d", rank) }
 func reportKey(rank int) string  { return fmt.Sprintf("linstock/report/%d", rank) }
 
+// connectedKey is set in a group's store once the rank has connected.
+func connectedKey(rank int) string { return fmt.Sprintf("linstock/connected/%d", rank) }
+
 const (
 	verdictKey = "linstock/verdict"
 

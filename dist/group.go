@@ -49,7 +49,7 @@ func (g *Group) connect(ctx context.Context, op string, base *Store, prefix stri
 	if g.store, err = NewPrefixStore(prefix+"/", base); err != nil {
 		return err
 	}
-	return g.store.use(op, func(n cshim.Store) error {
+	err = g.store.use(op, func(n cshim.Store) error {
 		return waiting(ctx, op, g.timeout, func(_ int64, cancel *int32) (err error) {
 			// ctx ends the wait by cancel: the timeout is also that of the group's collectives.
 			checked := ""
@@ -64,6 +64,45 @@ func (g *Group) connect(ctx context.Context, op string, base *Store, prefix stri
 			return err
 		})
 	})
+	if err != nil {
+		return err
+	}
+	return g.store.Set(connectedKey(g.rank), nil)
+}
+
+// settle waits until the other ranks have connected, at most for grace: one whose connections were closed before would fail. It
+// does not wait for ranks that have no address, which are written in Python. blocked reports whether the store does not answer.
+func (g *Group) settle() (blocked bool) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		end := time.Now().Add(grace)
+		for r, member := range g.members {
+			for wait := time.Millisecond; r != g.rank; wait = min(2*wait, 20*time.Millisecond) {
+				there, err := g.store.Check(connectedKey(r))
+				if err != nil {
+					return
+				}
+				if !there {
+					there, err = g.job.store.Check(addressKey(member))
+					there = !there
+				}
+				if err != nil || time.Now().After(end) {
+					return
+				}
+				if there {
+					break
+				}
+				time.Sleep(wait)
+			}
+		}
+	}()
+	select {
+	case <-done:
+		return false
+	case <-time.After(2 * grace):
+		return true
+	}
 }
 
 // Rank returns this process's rank in the group; -1 for nil. PyTorch: torch.distributed.get_rank.
@@ -198,12 +237,18 @@ func (g *Group) Close() error {
 	cut := len(g.kept) != 0
 	clear(g.kept)
 	ddps := slices.Collect(maps.Keys(g.ddps))
-	f := g.failure
+	f, aborted := g.failure, g.aborted
 	g.state.Unlock()
 	for _, d := range ddps {
 		_ = d.Close()
 	}
-	stuck := f != nil && f.stuck()
+	var stuck bool
+	switch {
+	case f != nil:
+		stuck = f.stuck()
+	case !aborted && g.native != 0 && g.size > 1:
+		stuck = g.settle()
+	}
 	var err error
 	// The native group aborts its collectives in flight, without those that only a wait completes. A monitored barrier
 	// holds the lock.
