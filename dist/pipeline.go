@@ -88,20 +88,21 @@ func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss flo
 	if ctx == nil {
 		return 0, refuse.Nil(op, "a context")
 	}
-	s := &step{Pipeline: p, ctx: ctx, inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
 	err = tensor.WithScope(func() error {
+		s := &step{Pipeline: p, ctx: ctx, inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
 		err := s.run(op, x, target)
 		if err != nil {
 			_ = p.g.Abort() // the other stages wait for this one
 			return err
 		}
-		if s.total == nil {
-			s.total = tensor.Zeros([]int{1})
+		total := s.total
+		if total == nil {
+			total = tensor.Zeros([]int{1})
 		}
-		if err := p.g.Broadcast(ctx, s.total, p.g.size-1); err != nil {
+		if err := p.g.Broadcast(ctx, total, p.g.size-1); err != nil {
 			return err
 		}
-		loss, err = s.total.Item()
+		loss, err = total.Item()
 		return err
 	})
 	return loss, err
