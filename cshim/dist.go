@@ -242,11 +242,9 @@ const (
 // ReducerOptions is ls_reducer_options.
 type ReducerOptions struct {
 	BucketBytes, FirstBucketBytes       int64
-	FindUnused, StaticGraph, BucketView int32
+	FindUnused, StaticGraph, BucketView bool
 	Compression                         Compression
 }
-
-var _ [unsafe.Sizeof(C.ls_reducer_options{})]byte = [unsafe.Sizeof(ReducerOptions{})]byte{}
 
 // Reducer is an ls_reducer; 0 is none.
 type Reducer uintptr
@@ -257,8 +255,9 @@ func (g Group) Reducer(parameters []Handle, names string, o ReducerOptions) (Red
 	text := C.CString(names)
 	defer C.free(unsafe.Pointer(text))
 	var r C.ls_reducer
-	err := takeError(C.lsc_reducer_new(C.ls_group(g), outs(parameters), C.uint64_t(len(parameters)), text,
-		(*C.ls_reducer_options)(unsafe.Pointer(&o)), &r))
+	options := C.ls_reducer_options{bucket_bytes: C.int64_t(o.BucketBytes), first_bucket_bytes: C.int64_t(o.FirstBucketBytes),
+		find_unused: flag(o.FindUnused), static_graph: flag(o.StaticGraph), bucket_view: flag(o.BucketView), compression: C.int32_t(o.Compression)}
+	err := takeError(C.lsc_reducer_new(C.ls_group(g), outs(parameters), C.uint64_t(len(parameters)), text, &options, &r))
 	return Reducer(r), err
 }
 

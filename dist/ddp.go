@@ -65,18 +65,18 @@ func BucketCapMB(mb float64) DDPOption { return func(o *ddpOptions) { o.bucketCa
 // FindUnusedParameters lets parameters have no part in a forward pass on some or all ranks. It costs a walk through the
 // graph and a collective in each step. PyTorch: find_unused_parameters.
 func FindUnusedParameters(on bool) DDPOption {
-	return func(o *ddpOptions) { o.FindUnused = number(on) }
+	return func(o *ddpOptions) { o.FindUnused = on }
 }
 
 // StaticGraph promises that the same parameters are used in every step and in the same order, as is needed for parameters
 // that a backward pass reaches several times (checkpoints, parameters that several layers share). Unused parameters are
 // found in the first step. PyTorch: static_graph.
-func StaticGraph(on bool) DDPOption { return func(o *ddpOptions) { o.StaticGraph = number(on) } }
+func StaticGraph(on bool) DDPOption { return func(o *ddpOptions) { o.StaticGraph = on } }
 
 // GradientAsBucketView makes gradients views of the buckets, which saves a copy of all gradients. PyTorch:
 // gradient_as_bucket_view.
 func GradientAsBucketView(on bool) DDPOption {
-	return func(o *ddpOptions) { o.BucketView = number(on) }
+	return func(o *ddpOptions) { o.BucketView = on }
 }
 
 // BroadcastBuffers copies the buffers of rank 0, such as running statistics, to the other ranks before each forward pass
@@ -98,13 +98,6 @@ func CompressGradients(dtype tensor.DType) DDPOption {
 			o.Compression = -1
 		}
 	}
-}
-
-func number(on bool) int32 {
-	if on {
-		return 1
-	}
-	return 0
 }
 
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
@@ -163,38 +156,6 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	defer g.state.Unlock()
 	g.ddps[d] = struct{}{}
 	return d, nil
-}
-
-// call calls f, which waits for the other ranks, with the native group. If ctx ends, it aborts the group.
-func (g *Group) call(ctx context.Context, op string, f func(n cshim.Group) error) error {
-	if ctx == nil {
-		return refuse.Nil(op, "a context")
-	}
-	if err := ctx.Err(); err != nil {
-		return refuse.Error(op, orTimeout(err), "%v", err)
-	}
-	var failure error
-	err := g.use(op, func(n cshim.Group) error {
-		g.start.Lock()
-		defer g.start.Unlock()
-		defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
-		failure = f(n)
-		return nil
-	})
-	switch {
-	case err != nil:
-		return err
-	case failure != nil && ctx.Err() != nil:
-		return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
-	}
-	return g.diagnose(op, nil, failure)
-}
-
-// broadcastCoalesced copies the tensors of the rank src to those of the others.
-func (g *Group) broadcastCoalesced(ctx context.Context, op string, ts []*tensor.Tensor, src int) error {
-	return g.call(ctx, op, func(n cshim.Group) error {
-		return withHandles(op, ts, func(h []cshim.Handle) error { return n.BroadcastCoalesced(h, src) })
-	})
 }
 
 // Close ends the averaging of gradients; the model remains usable. Close of the group does the same. A second Close does
@@ -275,6 +236,9 @@ func init() {
 	}
 }
 
+// check returns an error if d cannot be used any more.
+func (d *DDP) check(op string) error { return d.use(op, func(cshim.Reducer) error { return nil }) }
+
 // use calls f with the native reducer, which Close does not free meanwhile.
 func (d *DDP) use(op string, f func(n cshim.Reducer) error) error {
 	if d == nil {
@@ -316,8 +280,7 @@ func (d *DDP) syncs() bool { return !d.noSync && tensor.GradEnabled() }
 func (d *DDP) begin(op string) error {
 	var count cshim.Work
 	divide := false
-	err := d.use(op, func(cshim.Reducer) error { return nil })
-	if err != nil {
+	if err := d.check(op); err != nil {
 		return err
 	}
 	if d.join != nil {
@@ -331,7 +294,7 @@ func (d *DDP) begin(op string) error {
 	if d.syncs() {
 		awaiting.Store(d)
 	}
-	err = d.use(op, func(n cshim.Reducer) error { return n.BeforeForward(d.syncs(), count, divide) })
+	err := d.use(op, func(n cshim.Reducer) error { return n.BeforeForward(d.syncs(), count, divide) })
 	if err == nil {
 		err = d.syncBuffers(op, true)
 	}

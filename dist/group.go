@@ -77,23 +77,16 @@ func (g *Group) settle() (blocked bool) {
 	go func() {
 		defer close(done)
 		end := time.Now().Add(grace)
-		for r, member := range g.members {
-			for wait := time.Millisecond; r != g.rank; wait = min(2*wait, 20*time.Millisecond) {
-				there, err := g.store.Check(connectedKey(r))
-				if err != nil {
-					return
-				}
-				if !there {
-					there, err = g.job.store.Check(addressKey(member))
-					there = !there
-				}
+		for r := range g.size {
+			for {
+				connecting, err := g.connecting(r)
 				if err != nil || time.Now().After(end) {
 					return
 				}
-				if there {
+				if !connecting {
 					break
 				}
-				time.Sleep(wait)
+				time.Sleep(10 * time.Millisecond)
 			}
 		}
 	}()
@@ -103,6 +96,17 @@ func (g *Group) settle() (blocked bool) {
 	case <-time.After(2 * grace):
 		return true
 	}
+}
+
+// connecting reports whether another rank, written in Go, has not connected yet.
+func (g *Group) connecting(r int) (bool, error) {
+	if r == g.rank {
+		return false, nil
+	}
+	if connected, err := g.store.Check(connectedKey(r)); connected || err != nil {
+		return false, err
+	}
+	return g.job.store.Check(addressKey(g.members[r]))
 }
 
 // Rank returns this process's rank in the group; -1 for nil. PyTorch: torch.distributed.get_rank.
@@ -198,6 +202,46 @@ func (g *Group) use(op string, f func(n cshim.Group) error) error {
 		return refuse.Error(op, ErrClosed, "the group was closed")
 	}
 	return f(g.native)
+}
+
+// await calls f, which waits for the other ranks, with the native group, and returns f's error as failure. If ctx ends, it
+// aborts the group.
+func (g *Group) await(ctx context.Context, op string, f func(n cshim.Group) error) (failure, err error) {
+	err = g.use(op, func(n cshim.Group) error {
+		g.start.Lock()
+		defer g.start.Unlock()
+		defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
+		failure = f(n)
+		return nil
+	})
+	if err == nil && failure != nil && ctx.Err() != nil {
+		err = abortedBy(op, ctx)
+	}
+	return failure, err
+}
+
+// abortedBy returns the error of a call that has aborted the group because ctx has ended.
+func abortedBy(op string, ctx context.Context) error {
+	return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
+}
+
+// broadcastCoalesced copies the tensors of the rank src to those of the others.
+func (g *Group) broadcastCoalesced(ctx context.Context, op string, ts []*tensor.Tensor, src int) error {
+	return g.call(ctx, op, func(n cshim.Group) error {
+		return withHandles(op, ts, func(h []cshim.Handle) error { return n.BroadcastCoalesced(h, src) })
+	})
+}
+
+// call calls f as await does, unless ctx has ended, and returns the error that names the ranks that are gone.
+func (g *Group) call(ctx context.Context, op string, f func(n cshim.Group) error) error {
+	if err := live(op, ctx); err != nil {
+		return err
+	}
+	failure, err := g.await(ctx, op, f)
+	if err != nil {
+		return err
+	}
+	return g.diagnose(op, nil, failure)
 }
 
 // Abort makes the group's collectives fail: those in flight and all later ones on this rank with ErrAborted, those of the
@@ -301,28 +345,18 @@ func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) err
 	if timeout < 0 {
 		return refuse.Error(op, tensor.ErrArgument, "timeout %v", timeout)
 	}
-	var err error
-	refused := g.use(op, func(n cshim.Group) error {
-		g.start.Lock()
-		defer g.start.Unlock()
+	failure, err := g.await(ctx, op, func(n cshim.Group) error {
 		if timeout == 0 {
 			timeout = g.timeout
 		}
-		defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
-		err = n.MonitoredBarrier(max(1, timeout.Milliseconds()))
-		return nil
+		return n.MonitoredBarrier(max(1, timeout.Milliseconds()))
 	})
-	switch {
-	case refused != nil:
-		return refused
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
+	if failure == nil || err != nil {
+		return err
 	}
 	var late []int
 	var native *cshim.Error
-	if errors.As(err, &native) && native.Code == cshim.CodeGeneric {
+	if errors.As(failure, &native) && native.Code == cshim.CodeGeneric {
 		// gloo raises an error of another type, with a text: the others that rank 0 did not answer, rank 0 the list.
 		native.Code = cshim.CodeConnection
 		if m := lateRanks.FindStringSubmatch(native.Message); m != nil {
@@ -334,7 +368,7 @@ func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) err
 			}
 		}
 	}
-	return g.diagnose(op, late, err)
+	return g.diagnose(op, late, failure)
 }
 
 func (g *Group) String() string {

@@ -35,7 +35,7 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 		}
 		opt(j)
 	}
-	if err := d.use(op, func(cshim.Reducer) error { return nil }); err != nil {
+	if err := d.check(op); err != nil {
 		return err
 	}
 	if d.join != nil {
@@ -93,7 +93,11 @@ func (j *joining) notify(g *Group) (w *Work, err error) {
 
 // anySyncs reports whether a rank averages gradients in this step.
 func (j *joining) anySyncs(g *Group, mine bool) (bool, error) {
-	n, err := agree(g, int(number(mine)), tensor.Float32, Sum)
+	one := 0
+	if mine {
+		one = 1
+	}
+	n, err := agree(g, one, tensor.Float32, Sum)
 	return n != 0, err
 }
 

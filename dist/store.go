@@ -114,6 +114,20 @@ func orTimeout(err error) error {
 	return err
 }
 
+// live returns an error if ctx is nil or has ended.
+func live(op string, ctx context.Context) error {
+	if ctx == nil {
+		return refuse.Nil(op, "a context")
+	}
+	if err := ctx.Err(); err != nil {
+		return endedBy(op, err)
+	}
+	return nil
+}
+
+// endedBy returns the error of a call whose context has ended.
+func endedBy(op string, err error) error { return refuse.Error(op, orTimeout(err), "%v", err) }
+
 // reach waits until something listens at addr: libtorch's own connect does not end with a context.
 func reach(ctx context.Context, addr string) error {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -178,11 +192,8 @@ func (s *Store) key(op, key string, f func(n cshim.Store) error) error {
 
 // waiting calls f with the milliseconds and the flag that end its wait with ctx.
 func waiting(ctx context.Context, op string, timeout time.Duration, f func(milliseconds int64, cancel *int32) error) error {
-	if ctx == nil {
-		return refuse.Nil(op, "a context")
-	}
-	if err := ctx.Err(); err != nil {
-		return refuse.Error(op, orTimeout(err), "%v", err)
+	if err := live(op, ctx); err != nil {
+		return err
 	}
 	cancel := new(int32)
 	defer context.AfterFunc(ctx, func() { atomic.StoreInt32(cancel, 1) })()
@@ -194,7 +205,7 @@ func waiting(ctx context.Context, op string, timeout time.Duration, f func(milli
 			end = context.DeadlineExceeded
 		}
 		if end != nil {
-			return refuse.Error(op, orTimeout(end), "%v", end)
+			return endedBy(op, end)
 		}
 	}
 	return failed(op, err)

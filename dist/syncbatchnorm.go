@@ -31,11 +31,7 @@ func ConvertSyncBatchNorm(g *Group, model any) (int, error) {
 				inputs = append(inputs, t)
 			}
 		}
-		out, err := autograd.Apply(f, inputs...)
-		if err != nil {
-			return tensor.Failed(err)
-		}
-		return out[0]
+		return apply(f, inputs...)
 	}), nil
 }
 

@@ -66,29 +66,21 @@ func divide(op string, g *Group, l *nn.Linear, dim int) (weight, bias *tensor.Te
 		n := t.Size(dim) / g.size
 		return t.Narrow(dim, g.rank*n, n)
 	}
-	whole := []*tensor.Tensor{part(l.Weight.Detach(), dim)}
 	if l.Bias != nil {
 		if err := refuse.Unusable(op, "the bias", l.Bias); err != nil {
 			return nil, nil, err
 		}
-		b := l.Bias.Detach()
-		if dim == 0 {
-			b = part(b, 0)
-		}
-		whole = append(whole, b)
 	}
-	for i, t := range whole {
-		p := nn.NewParameter(t.Clone())
-		if err := p.Err(); err != nil {
-			return nil, nil, err
-		}
-		if i == 0 {
-			weight = p
-		} else {
-			bias = p
-		}
+	weight = nn.NewParameter(part(l.Weight.Detach(), dim).Clone())
+	if err := weight.Err(); err != nil || l.Bias == nil {
+		return weight, nil, err
 	}
-	return weight, bias, nil
+	b := l.Bias.Detach()
+	if dim == 0 {
+		b = part(b, 0)
+	}
+	bias = nn.NewParameter(b.Clone())
+	return weight, bias, bias.Err()
 }
 
 // Err returns the error of the constructor that made l, or nil.
@@ -142,8 +134,9 @@ func ready(op string, err error, made func() bool) error {
 	return err
 }
 
-func apply(f autograd.Function, x *tensor.Tensor) *tensor.Tensor {
-	out, err := autograd.Apply(f, x)
+// apply returns the result of a function that has one.
+func apply(f autograd.Function, inputs ...*tensor.Tensor) *tensor.Tensor {
+	out, err := autograd.Apply(f, inputs...)
 	if err != nil {
 		return tensor.Failed(err)
 	}

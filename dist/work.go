@@ -86,7 +86,7 @@ func (w *Work) Wait(ctx context.Context) error {
 	case w.waiter <- struct{}{}:
 		defer func() { <-w.waiter }()
 	case <-ctx.Done():
-		return refuse.Error(w.op, orTimeout(ctx.Err()), "%v", ctx.Err())
+		return endedBy(w.op, ctx.Err())
 	}
 	w.mu.Lock()
 	native, err := w.native, w.err
@@ -102,7 +102,7 @@ func (w *Work) Wait(ctx context.Context) error {
 		case done || err != nil:
 			return w.end(err)
 		case ctx.Err() != nil:
-			return refuse.Error(w.op, orTimeout(ctx.Err()), "%v", ctx.Err())
+			return endedBy(w.op, ctx.Err())
 		}
 	}
 }
@@ -179,11 +179,8 @@ func (w *Work) Source() int {
 
 // run starts a collective and waits for it. If ctx ends, it aborts the group, so that the tensors are not in use afterwards.
 func (g *Group) run(ctx context.Context, op string, start func() (*Work, error)) error {
-	if ctx == nil {
-		return refuse.Nil(op, "a context")
-	}
-	if err := ctx.Err(); err != nil {
-		return refuse.Error(op, orTimeout(err), "%v", err)
+	if err := live(op, ctx); err != nil {
+		return err
 	}
 	w, err := start()
 	if err != nil {
@@ -192,7 +189,7 @@ func (g *Group) run(ctx context.Context, op string, start func() (*Work, error))
 	defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
 	err = w.Wait(context.Background())
 	if errors.Is(err, ErrAborted) && ctx.Err() != nil {
-		return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
+		return abortedBy(op, ctx)
 	}
 	return err
 }

@@ -130,10 +130,9 @@ func newError(op string, err error, operands ...*Tensor) error {
 	}
 	e := &Error{Op: op, Caller: callsite.Line()}
 	var native *cshim.Error
-	if errors.As(err, &native) && (native.Code == cshim.CodeConnection || native.Code == cshim.CodeTimeout) && handle.PeerFailure != nil {
-		return handle.PeerFailure(op, err)
-	}
 	switch {
+	case errors.As(err, &native) && (native.Code == cshim.CodeConnection || native.Code == cshim.CodeTimeout) && handle.PeerFailure != nil:
+		return handle.PeerFailure(op, err)
 	case errors.As(err, &native) && native.Code == cshim.CodeCallback && native.Callback != 0:
 		e.Kind = takeCallbackError(native.Callback)
 		e.Message = e.Kind.Error()
