@@ -111,7 +111,7 @@ func position(job string) (step int, err error) {
 
 // next returns a random fault of a job that is at the given step. One in ten waits for the timeout.
 func (p *parent) next(step int) fault {
-	f := fault{kind: "kill", phase: phases[1+p.random.IntN(len(phases)-1)], step: step + p.random.IntN(min(2, p.steps-step))}
+	f := fault{kind: "kill", phase: phases[p.random.IntN(len(phases))], step: step + p.random.IntN(min(2, p.steps-step))}
 	switch p.random.IntN(20) {
 	case 0:
 		f.kind = "stop"

@@ -24,8 +24,8 @@ const (
 	trained, failed, peerFailed = 0, 1, 3
 )
 
-// phases are the moments of a step at which a rank can fail. The first and the last have no step.
-var phases = []string{"init", "forward", "backward", "in backward", "step", "save"}
+// phases are the moments of a step at which a rank can fail.
+var phases = []string{"forward", "backward", "in backward", "step", "save"}
 
 // fault is what happens to a rank.
 type fault struct {
