@@ -17,6 +17,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/internal/balance"
+	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -142,7 +143,7 @@ var roles = map[string]func(g *dist.Group) error{
 			if g.Rank() == 1 {
 				return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			}
-			return errors.Join(blames(g.Barrier(ctx), "Barrier", dist.ErrConnection, 1), errors.New("the launcher starts it again"))
+			return blames(g.Barrier(ctx), "Barrier", dist.ErrConnection, 1)
 		}
 		x := vector(1)
 		return errors.Join(g.AllReduce(ctx, x, dist.Sum), want("sum", x, 2), g.Barrier(ctx))
@@ -223,39 +224,49 @@ func dies(rank int, signal syscall.Signal, kind error) func(g *dist.Group) error
 	}
 }
 
-// processes runs n ranks, each in a process: those below pythons in Python, the others in a role of this binary. It returns
-// their outputs, and kills those that did not end by themselves when all except the rank dead did.
-func processes(t *testing.T, n int, role string, dead int, python string, pythons ...int) {
+// job is a job of several processes.
+type job struct {
+	n       int
+	role    string // of the ranks in Go, which run this binary again
+	dead    []int  // ranks that do not end by themselves
+	pythons []int  // ranks in Python
+	port    string // of the store; by default one that is free
+	env     []string
+}
+
+// run runs a job and fails the test unless all ranks but the dead ones succeed.
+func (j job) run(t *testing.T) {
 	t.Helper()
-	port := freePort(t)
+	if j.port == "" {
+		j.port = freePort(t)
+	}
 	limit, end := context.WithTimeout(ctx, 2*time.Minute)
 	defer end()
-	var all []*exec.Cmd
-	outs := make([]bytes.Buffer, n)
-	for r := range n {
+	all := make([]*exec.Cmd, j.n)
+	outs := make([]bytes.Buffer, j.n)
+	for r := range all {
 		cmd := exec.CommandContext(limit, os.Args[0])
-		if slices.Contains(pythons, r) {
-			cmd = exec.CommandContext(limit, python, "testdata/ranks.py")
+		if slices.Contains(j.pythons, r) {
+			cmd = exec.CommandContext(limit, pythonWithTorch(), "testdata/ranks.py")
 		}
-		cmd.Env = append(os.Environ(), envRole+"="+role, "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(n),
-			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "OMP_NUM_THREADS=1")
+		cmd.Env = append(launch.Environ(r, j.n, j.port), append(j.env, envRole+"="+j.role)...)
 		cmd.Stdout, cmd.Stderr = &outs[r], &outs[r]
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		all = append(all, cmd)
+		all[r] = cmd
 	}
 	for r, cmd := range all {
-		if r == dead {
+		if slices.Contains(j.dead, r) {
 			continue
 		}
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("rank %d: %v\n%s", r, err, outs[r].String())
 		}
 	}
-	if dead >= 0 {
-		_ = all[dead].Process.Kill()
-		_ = all[dead].Wait()
+	for _, r := range j.dead {
+		_ = all[r].Process.Kill()
+		_ = all[r].Wait()
 	}
 }
 
@@ -265,7 +276,7 @@ func TestProcesses(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			leak.Check(t)
-			processes(t, n, "collectives", -1, "")
+			job{n: n, role: "collectives"}.run(t)
 		})
 	}
 }
@@ -276,17 +287,29 @@ func TestDeadRank(t *testing.T) {
 	for role, dead := range map[string]int{"killed": 2, "host killed": 0, "stopped": 1, "killed in backward": 1} {
 		t.Run(role, func(t *testing.T) {
 			leak.Check(t)
-			processes(t, 4, role, dead, "")
+			job{n: 4, role: role, dead: []int{dead}}.run(t)
 		})
 	}
 }
 
-// TestRestarts tests that torchrun starts the ranks again after one was killed, with each of its ways to meet.
+// TestRestarts tests ranks that a launcher starts again after one was killed, while its store goes on; and torchrun itself,
+// with each of its ways to meet, where there is a Python that has it.
 func TestRestarts(t *testing.T) {
 	leak.Check(t)
+	server, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	_, port, _ := net.SplitHostPort(server.Addr())
+	for restarts, dead := range [][]int{{1}, nil} {
+		job{n: 2, role: "restarts", dead: dead, port: port, env: []string{"TORCHELASTIC_USE_AGENT_STORE=True", "GROUP_WORLD_SIZE=1",
+			"TORCHELASTIC_RESTART_COUNT=" + strconv.Itoa(restarts)}}.run(t)
+	}
 	python := pythonWithTorch()
 	if python == "" {
-		t.Skip("no Python with torch (make bench-setup, or LINSTOCK_PYTHON)")
+		t.Log("no Python with torch (make bench-setup, or LINSTOCK_PYTHON): without torchrun")
+		return
 	}
 	for _, meet := range []string{"static", "c10d"} {
 		t.Run(meet, func(t *testing.T) {
@@ -321,24 +344,21 @@ func pythonWithTorch() string {
 
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := launch.Port()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
 }
 
 // TestPython tests groups with ranks in Go and in Python, of which either hosts the store.
 func TestPython(t *testing.T) {
 	leak.Check(t)
-	python := pythonWithTorch()
-	if python == "" {
+	if pythonWithTorch() == "" {
 		t.Log("no Python with torch (make bench-setup, or LINSTOCK_PYTHON): ranks in Go only")
-		processes(t, 3, "python", -1, "")
+		job{n: 3, role: "python"}.run(t)
 		return
 	}
-	processes(t, 3, "python", -1, python, 1)
-	processes(t, 3, "python", -1, python, 0, 2)
+	job{n: 3, role: "python", pythons: []int{1}}.run(t)
+	job{n: 3, role: "python", pythons: []int{0, 2}}.run(t)
 }

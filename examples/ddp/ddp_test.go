@@ -1,16 +1,15 @@
 package main
 
 import (
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 )
 
@@ -27,22 +26,19 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// launch runs the command with the given arguments in n processes.
-func launch(t *testing.T, n int, args ...string) {
+// start runs the command with the given arguments in n processes.
+func start(t *testing.T, n int, args ...string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := launch.Port()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	_ = l.Close()
 	outs := make([]strings.Builder, n)
 	all := make([]*exec.Cmd, n)
 	for r := range all {
 		all[r] = exec.CommandContext(t.Context(), os.Args[0])
 		all[r].Stdout, all[r].Stderr = &outs[r], &outs[r]
-		all[r].Env = append(os.Environ(), envArgs+"="+strings.Join(args, "\n"), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(n),
-			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port, "OMP_NUM_THREADS=1")
+		all[r].Env = append(launch.Environ(r, n, port), envArgs+"="+strings.Join(args, "\n"))
 		if err := all[r].Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +61,7 @@ func TestContinues(t *testing.T) {
 	for i, stops := range [][]string{{"30"}, {"12", "30"}} {
 		out := t.TempDir()
 		for _, steps := range stops {
-			launch(t, 2, "-text", "../..", "-out", out, "-layers", "1", "-width", "32", "-heads", "2", "-context", "16", "-lr", "0.01", "-steps", steps)
+			start(t, 2, "-text", "../..", "-out", out, "-layers", "1", "-width", "32", "-heads", "2", "-context", "16", "-lr", "0.01", "-steps", steps)
 		}
 		if err := checkpoint.LoadValues(filepath.Join(out, "model.safetensors"), checkpoint.Value("losses", &losses[i])); err != nil {
 			t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -128,12 +128,10 @@ func (p *parent) attempt(dir string, faulty int, f fault) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := launch.Port()
 	if err != nil {
 		return err
 	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	_ = l.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var all [ranks]*exec.Cmd
@@ -141,7 +139,7 @@ func (p *parent) attempt(dir string, faulty int, f fault) error {
 	happened := make(chan time.Time, 1)
 	for r := range all {
 		cmd := exec.CommandContext(ctx, os.Args[0], "-child", dir, "-steps", strconv.Itoa(p.steps))
-		cmd.Env = append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(ranks), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port)
+		cmd.Env = launch.Environ(r, ranks, port)
 		cmd.Stdout, cmd.Stderr = &outs[r], &outs[r]
 		if r == faulty {
 			cmd.Args = append(cmd.Args, "-fault", f.String())
