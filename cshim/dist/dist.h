@@ -52,6 +52,9 @@ Group &group_of(ls_group g);
 // The work of a handle; none for 0.
 c10::intrusive_ptr<c10d::Work> c10d_work_of(ls_work w);
 
+// Throws unless a group of this size has the rank.
+void check_rank(int32_t rank, int size);
+
 // Throws unless gloo can send and receive the tensor.
 void check_tensor(const at::Tensor &t);
 

@@ -119,6 +119,11 @@ Group &group_of(ls_group g) {
 
 c10::intrusive_ptr<c10d::Work> c10d_work_of(ls_work w) { return w == 0 ? nullptr : work_of(w).work; }
 
+void check_rank(int32_t rank, int size) {
+  if (rank < 0 || rank >= size)
+    throw ArgumentError("rank " + std::to_string(rank) + " is not in a group of " + std::to_string(size));
+}
+
 // gloo reads and writes numel elements from the first one on, whatever the strides are.
 void check_tensor(const at::Tensor &t) {
   if (!t.defined()) throw ArgumentError("a tensor is needed, got none");
@@ -142,11 +147,6 @@ std::vector<at::Tensor> checked(const ls_tensor *h, uint64_t n) {
 void need_count(const char *what, size_t have, size_t want) {
   if (have != want)
     throw ArgumentError(std::string(what) + ": " + std::to_string(want) + " needed, got " + std::to_string(have));
-}
-
-void check_rank(int32_t rank, int size) {
-  if (rank < 0 || rank >= size)
-    throw ArgumentError("rank " + std::to_string(rank) + " is not in a group of " + std::to_string(size));
 }
 
 // Older versions of libtorch do not have the new names of these functions.

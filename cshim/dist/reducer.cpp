@@ -71,8 +71,7 @@ ls_error *ls_group_broadcast_coalesced(ls_group group, const ls_tensor *tensors,
                                        int32_t root) noexcept {
   return ls::run_void([&] {
     auto &g = ls::group_of(group);
-    if (root < 0 || root >= g.group->getSize())
-      throw ls::ArgumentError("rank " + std::to_string(root) + " is not in the group");
+    ls::check_rank(root, g.group->getSize());
     if (n == 0) return;
     at::NoGradGuard no_grad;
     std::vector<at::Tensor> list;
