@@ -39,8 +39,6 @@ class Dist : public ShimTest {
   ls_group group_ = 0;
 };
 
-using DistThreads = Dist;  // the suite that also runs under ThreadSanitizer in tests/mutate
-
 TEST_F(Dist, ArgumentsThatCannotBe) {
   ls_store store;
   ls_group group;
@@ -81,7 +79,7 @@ TEST_F(Dist, AReducerAverages) {
 }
 
 // Reducers are freed while other threads run backward passes.
-TEST_F(DistThreads, ReducersAreFreedBesidePasses) {
+TEST_F(Dist, ReducersAreFreedBesidePasses) {
   std::latch begin(3);
   std::vector<std::thread> threads;
   for (int i = 0; i < 3; i++) {

@@ -283,7 +283,7 @@ func (r *runner) cshimTest(dir string, n int) ([]byte, error) {
 	defer cancel()
 	args := []string{"--gtest_brief=1", "--gtest_fail_fast"}
 	if dir == r.tsan {
-		args = append(args, "--gtest_filter=Checkpoints*:Concurrent*:*DeathTest*:Guards*:Memory*:Samples*:SavedThreads*:DistThreads*:Threads*")
+		args = append(args, "--gtest_filter=Checkpoints*:Concurrent*:*DeathTest*:Guards*:Memory*:Samples*:SavedThreads*:Threads*")
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, "tests/cshim_test"), args...)
 	cmd.Env = append(append(os.Environ(), r.env...), "LINSTOCK_MUTANT="+strconv.Itoa(n), "OMP_NUM_THREADS=1",
