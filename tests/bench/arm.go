@@ -85,6 +85,9 @@ func newLoop(task string) (*loop, error) {
 	if format, ok := strings.CutPrefix(task, "load/"); ok {
 		return newLoad(format)
 	}
+	if model, ok := strings.CutPrefix(task, "ddp/"); ok {
+		return newDDP(model)
+	}
 	switch task {
 	case "add/shim":
 		return newShimAdd()
@@ -434,7 +437,7 @@ func newEvaluation() (*loop, error) {
 	if err := nn.Check(model); err != nil {
 		return nil, err
 	}
-	x := tensor.RandInt(0, vocab, []int{64, context}, device)
+	x := tensor.RandInt(0, vocab, []int{64, positions}, device)
 	return &loop{1, func(n int) error {
 		return autograd.NoGrad(func() error {
 			for range n {

@@ -6,6 +6,8 @@ HOW is eager, graphs (a step is captured as a CUDA graph once, then replayed) or
 cannot be run so is answered by "-" and why."""
 import os
 import resource
+import socket
+import subprocess
 import sys
 import time
 
@@ -257,6 +259,41 @@ def load(file):
     return 1, repeat(lambda: model.load_state_dict(safetensors.torch.load_file(path)))
 
 
+def ddp(name):
+    """Trains with DistributedDataParallel on two ranks. This process is rank 0 and gives rank 1 the same task for each turn."""
+    port, rank, peer = os.environ.get("LINSTOCK_BENCH_PEER"), 1, None
+    if port is None:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port, rank = str(s.getsockname()[1]), 0
+        environment = {**os.environ, "LINSTOCK_BENCH_PEER": port}
+        peer = subprocess.Popen([sys.executable, *sys.argv], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment, text=True)
+        print("ddp/" + name, file=peer.stdin, flush=True)
+    torch.distributed.init_process_group("gloo", init_method="tcp://127.0.0.1:" + port, rank=rank, world_size=2)
+    if name == "mlp":
+        model = nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+        x, y, classes = torch.randn(64, 784), torch.randint(10, (64,)), 10
+    else:
+        model, classes = GPT(), VOCAB
+        x, y = torch.randint(VOCAB, (16, CONTEXT)), torch.randint(VOCAB, (16, CONTEXT))
+    replica = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    first = True  # the task that the peer has got already
+
+    def run(n):
+        nonlocal first
+        if peer and not first:
+            print("ddp/" + name, file=peer.stdin, flush=True)
+        first = False
+        for _ in range(n):
+            loss = F.cross_entropy(replica(x).view(-1, classes), y.view(-1))
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+
+    return 10, run
+
+
 def rss_kb():
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * 4
@@ -300,6 +337,8 @@ def make(task):
         return optimizer_step(task.removeprefix("step/"))
     if task.startswith("load/"):
         return load(task.removeprefix("load/"))
+    if task.startswith("ddp/"):
+        return ddp(task.removeprefix("ddp/"))
     if task in LARGE:
         return large(task)
     if task in TASKS:

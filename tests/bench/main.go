@@ -42,6 +42,7 @@ var tasks = []string{
 	"step/adadelta", "step/adafactor", "step/adagrad", "step/adam", "step/adamax", "step/adamw", "step/asgd", "step/muon",
 	"step/nadam", "step/radam", "step/rmsprop", "step/rprop", "step/sgd", "step/sparseadam",
 	"load/pt", "load/safetensors",
+	"ddp/mlp", "ddp/gpt", // two ranks, not in C++
 }
 
 // filesVar names the directory with the files of the load tasks, model.pt and model.safetensors.
@@ -292,9 +293,9 @@ func (o options) compare(tasks []string) error {
 	return nil
 }
 
-// isLarge reports whether a task on the CPU needs hundreds of megabytes, and so has processes of its own.
+// isLarge reports whether a task on the CPU needs hundreds of megabytes or a second rank, and so has processes of its own.
 func isLarge(task string) bool {
-	return strings.HasPrefix(task, "step/") || strings.HasPrefix(task, "load/")
+	return strings.HasPrefix(task, "step/") || strings.HasPrefix(task, "load/") || strings.HasPrefix(task, "ddp/")
 }
 
 // columns formats a task's times by arm and Go's ratios to the others.

@@ -11,11 +11,11 @@ var device = tensor.CPU
 
 // Sizes of examples/chargpt, as in cpp/arm.cpp and arm.py.
 const (
-	context = 64
-	vocab   = 97
+	positions = 64
+	vocab     = 97
 )
 
-var small = gpt.Config{Vocab: vocab, Width: 128, Layers: 4, Heads: 4, Context: context}
+var small = gpt.Config{Vocab: vocab, Width: 128, Layers: 4, Heads: 4, Context: positions}
 
 // The GPTs of 10 and 350 million parameters, and their batches.
 var large = map[string]struct {
