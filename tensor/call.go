@@ -862,6 +862,9 @@ var (
 // (nil if the operator returned none), []*Tensor, int, float64, bool, complex128, string, []int, []float64, []bool,
 // Device, *ScriptObject or nil. An operator that writes to an argument returns a second handle to it.
 //
+// The variants that write their result into a given tensor (out= in Python) have a name of their own, and that tensor is
+// their last argument: Call("aten::matmul.out", a, b, out).
+//
 // Arguments that would end the process are rejected with ErrArgument or ErrNotImplemented. Operators that are
 // internal to libtorch are rejected with ErrArgument; see [CallUnchecked].
 // docs/decisions/0013-unchecked-operators.md describes what is guaranteed.
