@@ -36,7 +36,7 @@ void need_index(const at::Tensor &t, const char *name) {
 
 bool recording(const at::Tensor &t) { return c10::GradMode::is_enabled() && t.requires_grad(); }
 
-bool any(const at::Tensor &t) { return t.any().item<bool>(); }
+bool some(const at::Tensor &t) { return t.any().item<bool>(); }
 
 // The elements of t must be in [low, high).
 void need_range(const at::Tensor &t, const char *name, int64_t low, int64_t high) {
@@ -56,8 +56,8 @@ void eig(Args a) {
 
 bool has_least(const at::Tensor &t) {
   if (!readable(t)) return false;
-  if (t.scalar_type() == c10::kLong) return any(t.eq(std::numeric_limits<int64_t>::min()));
-  if (t.scalar_type() == c10::kInt) return any(t.eq(std::numeric_limits<int32_t>::min()));
+  if (t.scalar_type() == c10::kLong) return some(t.eq(std::numeric_limits<int64_t>::min()));
+  if (t.scalar_type() == c10::kInt) return some(t.eq(std::numeric_limits<int32_t>::min()));
   return false;
 }
 
@@ -70,7 +70,7 @@ void div_trunc(Args a) {
   if (!c10::isIntegralType(x.scalar_type(), false) || !has_least(x)) return;
   if (a[1].isTensor()) {
     const auto &y = a[1].toTensor();
-    if (!c10::isIntegralType(y.scalar_type(), true) || !readable(y) || !any(y.eq(-1))) return;
+    if (!c10::isIntegralType(y.scalar_type(), true) || !readable(y) || !some(y.eq(-1))) return;
   } else if (!a[1].isInt() || a[1].toInt() != -1) {
     return;
   }
@@ -135,7 +135,7 @@ void embedding_bag(Args a) {
   if (readable(offsets) && offsets[0].item<int64_t>() != 0) refuse("the first offset must be 0");
   need_range(indices, "indices", 0, weight.size(0));
   need_range(offsets, "offsets", 0, indices.size(0) + 1);
-  if (readable(offsets) && offsets.size(0) > 1 && any(offsets.slice(0, 1).lt(offsets.slice(0, 0, -1))))
+  if (readable(offsets) && offsets.size(0) > 1 && some(offsets.slice(0, 1).lt(offsets.slice(0, 0, -1))))
     refuse("offsets must not decrease");
 }
 
@@ -222,7 +222,7 @@ void packed_rnn(Args a, int64_t gates, bool lstm) {
   if (sizes.dim() != 1 || sizes.scalar_type() != c10::kLong || !readable(sizes))
     refuse("batch_sizes must be a vector of int64");
   need_range(sizes, "batch_sizes", 1, data.size(0) + 1);
-  if (sizes.sum().item<int64_t>() != data.size(0) || any(sizes.slice(0, 1).gt(sizes.slice(0, 0, -1))))
+  if (sizes.sum().item<int64_t>() != data.size(0) || some(sizes.slice(0, 1).gt(sizes.slice(0, 0, -1))))
     refuse("batch_sizes must not increase and must add up to the " + std::to_string(data.size(0)) +
            " rows of the data");
   rnn(a.slice(2), data.size(1), sizes[0].item<int64_t>(), gates, lstm);
@@ -359,8 +359,8 @@ void segment_reduce(Args a) {
     int64_t size = data.size(axis);
     need_range(segments, name, 0, size + 1);
     if (!readable(segments)) continue;
-    if (i == 2 && any(segments.sum(-1).ne(size))) refuse("lengths must add up to " + std::to_string(size));
-    if (i == 4 && any(segments.slice(-1, 1).lt(segments.slice(-1, 0, -1)))) refuse("offsets must not decrease");
+    if (i == 2 && some(segments.sum(-1).ne(size))) refuse("lengths must add up to " + std::to_string(size));
+    if (i == 4 && some(segments.slice(-1, 1).lt(segments.slice(-1, 0, -1)))) refuse("offsets must not decrease");
   }
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/linstock-ml/linstock/internal/locate"
 )
 
-// buildSpace is enough for a build of the shim with the compiler's temporary files: two parallel compilers took 3 MB,
-// which a user's flags (-g) may multiply.
-const buildSpace = 64 << 20
+// buildSpace is enough for a build of the shim: its precompiled headers took 450 MB, the temporary files of two parallel
+// compilers 3 MB, which a user's flags (-g) may multiply.
+const buildSpace = 600 << 20
 
 // gatherSpace returns the most space that the wheels need while they are downloaded and unpacked. pip copies each at
 // the end. Their content is compressed; of PyTorch's own wheel only the CPU part is unpacked, which is about as large
