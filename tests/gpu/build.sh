@@ -29,7 +29,7 @@ done
 cp internal/libtorch/llvm-openmp.txt "$tree/lib/"
 
 # Packages whose tests can use a device: PACKAGE/PACKAGE.test in the layout of the repository.
-tests=(tensor autograd nn optim data checkpoint vram)
+tests=(tensor autograd nn optim data checkpoint vram distributions profiler)
 # Programs: bin/NAME from a package.
 programs=(gpu=tests/gpu allocations=tests/gpu/allocations outofmemory=examples/outofmemory memory=tests/memory peak=tests/bench/peak
   bench=tests/bench)

@@ -95,6 +95,8 @@ var goPackages = []goPackage{
 			"TestReportsOfACUDADevice TestHistoryHoldsOutOfMemoryErrors TestPeakFollowsAndResets TestOther Example_summary Example", figures, false},
 		{"TestProfileNamesTheLine", "runs go tool pprof", false},
 	}},
+	{"distributions", time.Minute, nil},
+	{"profiler", time.Minute, nil},
 }
 
 // onDevice is the environment of tests on the device. TF32 would require wider tolerances.
