@@ -62,16 +62,22 @@ type Loader struct {
 
 	mu      sync.Mutex
 	state   State
+	from    int  // samples that all processes saw of the epoch before its batch 0, with a distributed sampler
 	set     bool // SetState set the position, and no batch was returned since: the next Batches starts there
 	running bool
 }
 
 // State is the position of a loader: the batch that comes next. A loader with the same dataset and options, restored to
 // it by SetState, returns the same batches.
+//
+// With a distributed sampler the state is that of all processes, and a loader restored to it may have another number of
+// processes or another batch size: it continues with the samples that no process has seen, see [NewDistributedSampler].
+// The epoch's batches are then counted from 0 again.
 type State struct {
-	Epoch int    `json:"epoch"` // counted from 0
-	Batch int    `json:"batch"` // number of the next batch in the epoch, counted from 0
-	Seed  uint64 `json:"seed"`  // of the option Seed
+	Epoch int    `json:"epoch"`          // counted from 0
+	Batch int    `json:"batch"`          // number of the next batch in the epoch, counted from 0
+	Seed  uint64 `json:"seed"`           // of the option Seed
+	Seen  int    `json:"seen,omitempty"` // with a distributed sampler: samples of the epoch that all processes have seen
 }
 
 type config struct {
@@ -204,14 +210,29 @@ func (l *Loader) State() State {
 func (l *Loader) SetState(s State) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	d, _ := l.config.sampler.(*distributed)
 	switch {
 	case l.running:
 		return errors.New("linstock: SetState: a loop over the loader's batches is running")
-	case s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && l.stream == nil && s.Batch >= l.Len():
+	case s.Seen != 0 && d == nil:
+		return errors.New("linstock: SetState: the position is that of a loader with a distributed sampler")
+	case s.Seen < 0 || d != nil && s.Seen >= d.n:
+		return fmt.Errorf("linstock: SetState: invalid position: %d samples seen of an epoch of %d (epoch %d)", s.Seen, d.n, s.Epoch)
+	}
+	from := 0
+	if s.Seen != 0 && s.Seen != s.Batch*l.config.batch*d.replicas { // of other processes or batches
+		from, s.Batch = s.Seen, 0
+	}
+	if s.Epoch < 0 || s.Batch < 0 || s.Batch > 0 && l.stream == nil && s.Batch >= l.Len() {
 		return fmt.Errorf("linstock: SetState: invalid position: batch %d in an epoch of %d batches (epoch %d)", s.Batch, l.Len(), s.Epoch)
 	}
-	l.state, l.set = s, true
+	l.state, l.from, l.set = s, from, true
 	return nil
+}
+
+// nextEpoch moves the position to the beginning of the next epoch.
+func (l *Loader) nextEpoch() {
+	l.state.Epoch, l.state.Batch, l.state.Seen, l.from = l.state.Epoch+1, 0, 0, 0
 }
 
 // Batches iterates over the batches of one epoch; each call takes the next epoch. Leaving the loop in the middle of an
@@ -251,7 +272,7 @@ func (l *Loader) begin(resume bool) error {
 		return errors.New("linstock: Batches: a loop over the loader's batches is running already")
 	}
 	if l.state.Batch > 0 && !resume && !l.set {
-		l.state.Epoch, l.state.Batch = l.state.Epoch+1, 0
+		l.nextEpoch()
 	}
 	l.running = true
 	return nil
@@ -267,8 +288,12 @@ func (l *Loader) end() {
 func (l *Loader) advance(last bool) {
 	l.mu.Lock()
 	l.set = false
-	if l.state.Batch++; last {
-		l.state.Epoch, l.state.Batch = l.state.Epoch+1, 0
+	l.state.Batch++
+	if d, ok := l.config.sampler.(*distributed); ok {
+		l.state.Seen = l.from + l.state.Batch*l.config.batch*d.replicas
+	}
+	if last {
+		l.nextEpoch()
 	}
 	l.mu.Unlock()
 }
@@ -279,6 +304,12 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	p, err := l.plan(at)
 	if err != nil {
 		return err
+	}
+	if l.from > 0 && p.last == 0 { // DropLast omits all that was left
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.nextEpoch()
+		return nil
 	}
 	var next func(i int) ([]*tensor.Tensor, error) // returns no tensors after the last batch
 	switch {
@@ -422,7 +453,11 @@ func (l *Loader) plan(at State) (p *plan, err error) {
 		p.batches = slices.Collect(c.batchSampler.Batches(at.Epoch))
 		p.last = len(p.batches)
 	case c.sampler != nil:
-		indices := slices.Collect(c.sampler.Indices(at.Epoch))
+		all := c.sampler.Indices(at.Epoch)
+		if d, ok := c.sampler.(*distributed); ok {
+			all = d.rest(at.Epoch, l.from) // only the loop, which is running, changes from
+		}
+		indices := slices.Collect(all)
 		p.n, p.order = len(indices), func(i int) int { return indices[i] }
 	default:
 		p.n = l.dataset.Len()

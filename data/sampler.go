@@ -221,14 +221,21 @@ func withoutReplacement(weights []float64, n int) func(g *generator) []int {
 
 // distributed is the sampler of one process among several.
 type distributed struct {
-	n, replicas, rank, each int
-	shuffle, dropLast       bool
-	seed                    uint64
+	n, replicas, rank int
+	shuffle, dropLast bool
+	seed              uint64
 }
 
 // NewDistributedSampler returns the sampler of process rank among replicas processes, which share an epoch of 0…n-1
 // without overlap. Each gets the same number of samples: some are repeated, or with DropLast the last ones omitted. The
 // order is that of PyTorch's DistributedSampler with set_epoch(epoch). Options: Shuffle (true by default), Seed, DropLast.
+//
+// The order of an epoch does not depend on replicas: of its n samples, rank takes those at rank, rank+replicas,
+// rank+2*replicas and so on, and after k samples the ranks have seen the first k*replicas. So a run can continue in the
+// middle of an epoch with another number of processes, and see the rest of it once: after seen samples of the epoch (the
+// Seen of a loader's [State]) rank takes those at seen+rank+i*replicas, for i from 0 to ceil((n-seen)/replicas), or with
+// DropLast floor. Positions from n on mean the first samples of the order again.
+//
 // PyTorch: torch.utils.data.DistributedSampler.
 func NewDistributedSampler(n, replicas, rank int, opts ...Option) (Sampler, error) {
 	c, err := apply("NewDistributedSampler", append([]Option{Shuffle(true)}, opts...), "Shuffle", "Seed", "DropLast")
@@ -238,27 +245,34 @@ func NewDistributedSampler(n, replicas, rank int, opts ...Option) (Sampler, erro
 	if n < 1 || replicas < 1 || rank < 0 || rank >= replicas || n > maxSamples || replicas > maxSamples {
 		return nil, fmt.Errorf("linstock: NewDistributedSampler: want at least 1 sample and a rank in 0…replicas-1, got n = %d, replicas = %d, rank = %d", n, replicas, rank)
 	}
-	d := &distributed{n: n, replicas: replicas, rank: rank, shuffle: c.shuffle, dropLast: c.dropLast, seed: c.seed}
-	if d.each = (n + replicas - 1) / replicas; c.dropLast && n%replicas != 0 {
-		d.each = n / replicas
+	return &distributed{n: n, replicas: replicas, rank: rank, shuffle: c.shuffle, dropLast: c.dropLast, seed: c.seed}, nil
+}
+
+// each returns the number of samples of a process after seen samples of an epoch.
+func (d *distributed) each(seen int) int {
+	if d.dropLast {
+		return (d.n - seen) / d.replicas
 	}
-	return d, nil
+	return (d.n - seen + d.replicas - 1) / d.replicas
 }
 
 // Len implements Sampler.
-func (d *distributed) Len() int { return d.each }
+func (d *distributed) Len() int { return d.each(0) }
 
 // Indices implements Sampler.
-func (d *distributed) Indices(epoch int) iter.Seq[int] {
+func (d *distributed) Indices(epoch int) iter.Seq[int] { return d.rest(epoch, 0) }
+
+// rest iterates over the samples of an epoch after the first seen of all processes.
+func (d *distributed) rest(epoch, seen int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		order := func(i int) int { return i }
 		if d.shuffle {
 			perm := newGenerator(d.seed + uint64(epoch)).perm(d.n)
 			order = func(i int) int { return perm[i] }
 		}
-		for i := range d.each {
+		for i := range d.each(seen) {
 			// Beyond the last sample the epoch begins anew.
-			if !yield(order((d.rank + i*d.replicas) % d.n)) {
+			if !yield(order((seen + d.rank + i*d.replicas) % d.n)) {
 				return
 			}
 		}

@@ -477,3 +477,79 @@ func TestItems(t *testing.T) {
 		}
 	}
 }
+
+// TestOtherProcesses tests that an epoch continues with exactly the samples that no process has seen when the number of
+// processes or the size of batches changes, also twice in an epoch, and that the next epoch is a whole one.
+func TestOtherProcesses(t *testing.T) {
+	leak.Check(t)
+	type job struct{ replicas, batch, batches int }
+	for name, jobs := range map[string][]job{
+		"4 to 2":      {{4, 2, 3}, {2, 2, 0}},
+		"2 to 3":      {{2, 3, 4}, {3, 3, 0}},
+		"4 to 2 to 3": {{4, 1, 5}, {2, 4, 2}, {3, 2, 0}},
+		"2 as before": {{2, 3, 4}, {2, 3, 0}},
+		"3 to 1":      {{3, 2, 8}, {1, 1, 0}},
+	} {
+		for _, shuffle := range []bool{false, true} {
+			const n = 53
+			state, seen := data.State{}, map[int]int{}
+			for _, j := range jobs {
+				var states []data.State
+				for r := range j.replicas {
+					l := must(data.NewLoader(must(data.NewTensorDataset(tensor.Arange(0, n, tensor.Int64))), data.BatchSize(j.batch), data.WithSampler(must(data.NewDistributedSampler(n, j.replicas, r, data.Shuffle(shuffle))))))
+					if err := l.SetState(state); err != nil {
+						t.Fatal(name, err)
+					}
+					batches := 0
+					for b, err := range l.Batches(context.Background()) {
+						if err != nil {
+							t.Fatal(name, err)
+						}
+						for _, i := range must(tensor.Data[int64](b.Inputs)) {
+							seen[int(i)]++
+						}
+						if batches++; batches == j.batches {
+							break
+						}
+					}
+					states = append(states, l.State())
+				}
+				for _, s := range states {
+					if s != states[0] {
+						t.Errorf("%s: the processes' states differ: %+v", name, states)
+					}
+				}
+				if state = states[0]; j.batches > 0 && len(seen) != state.Seen {
+					t.Errorf("%s: %d samples seen, and the state says %+v", name, len(seen), state)
+				}
+			}
+			twice := 0
+			for _, times := range seen {
+				twice += times - 1
+			}
+			// The last processes get equal numbers of samples: less than one each is repeated.
+			if last := jobs[len(jobs)-1].replicas; len(seen) != n || twice >= last || state != (data.State{Epoch: 1}) {
+				t.Errorf("%s: %d of %d samples, %d repeated, then %+v", name, len(seen), n, twice, state)
+			}
+		}
+	}
+	const n = 10
+	plain := must(data.NewLoader(must(data.NewTensorDataset(tensor.Ones([]int{n})))))
+	divided := must(data.NewLoader(must(data.NewTensorDataset(tensor.Ones([]int{n}))), data.BatchSize(2),
+		data.WithSampler(must(data.NewDistributedSampler(n, 4, 0, data.DropLast(true))))))
+	for _, err := range []error{plain.SetState(data.State{Batch: 1, Seen: 4}), divided.SetState(data.State{Seen: n}), divided.SetState(data.State{Seen: -1})} {
+		if err == nil || !strings.Contains(err.Error(), "SetState: ") {
+			t.Errorf("SetState returns %v", err)
+		}
+	}
+	// The rest of the epoch has fewer samples than processes, and DropLast omits it.
+	if err := divided.SetState(data.State{Seen: 7}); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range divided.Batches(context.Background()) {
+		t.Errorf("a batch of an epoch without samples, or %v", err)
+	}
+	if s := divided.State(); s != (data.State{Epoch: 1}) {
+		t.Errorf("after the rest of an epoch that has no batches: %+v", s)
+	}
+}
