@@ -19,6 +19,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/syncdir"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -135,7 +136,7 @@ func replace(path string, write func(io.Writer) error) error {
 	if err := file.CloseAtomicallyReplace(); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return syncdir.Sync(dir)
 }
 
 // pendingFile creates the file beside path that will replace it, and claims it until release is called, so that

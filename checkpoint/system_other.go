@@ -19,9 +19,6 @@ func openRegular(path string) (*os.File, error) {
 // newMapping returns nil: on this system files are read.
 func newMapping(*os.File, int64, int64) (*mapping, error) { return nil, nil }
 
-// syncDir does nothing: a directory cannot be opened for it on this system.
-func syncDir(string) error { return nil }
-
 // claim does nothing: on this system no lock ends with its process, so removeUnclaimed removes nothing.
 func claim(*os.File) (release func(), ours bool) { return func() {}, true }
 

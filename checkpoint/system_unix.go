@@ -47,19 +47,6 @@ func newMapping(f *os.File, size, dataAt int64) (*mapping, error) {
 	return m, nil
 }
 
-// syncDir makes a rename durable. Some file systems cannot sync a directory; their error is ignored.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, unix.EINVAL) {
-		return err
-	}
-	return nil
-}
-
 // claim locks a file until release is called or the process ends, also if the file is renamed. ours is false if
 // another process has locked or removed it. On a file system without locks removeUnclaimed removes nothing.
 func claim(f *os.File) (release func(), ours bool) {

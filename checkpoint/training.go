@@ -9,6 +9,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/internal/optimstate"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -130,7 +131,7 @@ func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) e
 			}
 		}
 		if opt != nil {
-			plain, tensors := flatten(opt.StateDict())
+			plain, tensors := optimstate.Flatten(opt.StateDict())
 			for name, x := range tensors {
 				if err := add(optimizerPrefix+name, x); err != nil {
 					return err
@@ -246,6 +247,17 @@ func LoadModel(path string, model any, opts ...nn.LoadOption) error {
 	})
 }
 
+// SaveValues writes a file of parts alone, which LoadValues reads. Like Save it replaces path completely or not at all.
+func SaveValues(path string, parts ...Part) error {
+	all := map[string]content{}
+	for _, p := range parts {
+		if err := p.store(all); err != nil {
+			return fmt.Errorf("linstock: checkpoint: %s: %w", quoted(p.name), err)
+		}
+	}
+	return called("SaveValues", save(path, all, map[string]string{formatKey: format}))
+}
+
 // LoadValues reads only parts of a training checkpoint, for example the settings with which to make the model.
 func LoadValues(path string, parts ...Part) error {
 	return withFile("LoadValues", path, func(f *File) error {
@@ -325,83 +337,11 @@ func (f *File) loadOptimizer(opt *optim.Optimizer) error {
 	if err := f.collect(optimizerPrefix, tensors); err != nil {
 		return err
 	}
-	s, err := unflatten(plain, tensors)
+	s, err := optimstate.Unflatten(plain, tensors)
 	if err != nil {
 		return refuse.Error("LoadStateDict", tensor.ErrArgument, "%v", err)
 	}
 	return opt.LoadStateDict(s)
-}
-
-// flatten separates the tensors of an optimizer's state, under names such as "state.3.exp_avg" (of the fourth parameter)
-// or "state.0.old_dirs.2" (the third of a list), from the rest.
-func flatten(s optim.State) (plain map[string]any, tensors map[string]*tensor.Tensor) {
-	tensors = map[string]*tensor.Tensor{}
-	state := map[string]any{}
-	for number, values := range s.State {
-		rest := map[string]any{}
-		for name, v := range values {
-			path := "state." + strconv.Itoa(number) + "." + name
-			switch v := v.(type) {
-			case *tensor.Tensor:
-				tensors[path] = v
-			case []any:
-				list := slices.Clone(v)
-				for i, x := range v {
-					if t, ok := x.(*tensor.Tensor); ok {
-						tensors[path+"."+strconv.Itoa(i)], list[i] = t, nil
-					}
-				}
-				rest[name] = list
-			default:
-				rest[name] = v
-			}
-		}
-		state[strconv.Itoa(number)] = rest
-	}
-	groups := make([]any, len(s.ParamGroups))
-	for i, g := range s.ParamGroups {
-		groups[i] = g
-	}
-	return map[string]any{"state": state, "param_groups": groups}, tensors
-}
-
-// unflatten undoes flatten.
-func unflatten(plain map[string]any, tensors map[string]*tensor.Tensor) (s optim.State, err error) {
-	s.State = map[int]map[string]any{}
-	state, _ := plain["state"].(map[string]any)
-	for key, v := range state {
-		number, err := strconv.Atoi(key)
-		values, ok := v.(map[string]any)
-		if err != nil || !ok {
-			return s, fmt.Errorf("the optimizer's state of parameter %s is damaged", quoted(key))
-		}
-		s.State[number] = values
-	}
-	groups, _ := plain["param_groups"].([]any)
-	for i, v := range groups {
-		group, ok := v.(map[string]any)
-		if !ok {
-			return s, fmt.Errorf("the optimizer's group %d is damaged", i)
-		}
-		s.ParamGroups = append(s.ParamGroups, group)
-	}
-	for path, t := range tensors {
-		of, name, ok := strings.Cut(strings.TrimPrefix(path, "state."), ".")
-		number, err := strconv.Atoi(of)
-		values := s.State[number]
-		if err != nil || !ok || values == nil {
-			return s, fmt.Errorf("%s is the state of no parameter", quoted(optimizerPrefix+path))
-		}
-		if at := strings.LastIndex(name, "."); at > 0 {
-			list, isList := values[name[:at]].([]any)
-			if i, err := strconv.Atoi(name[at+1:]); err == nil && isList && i >= 0 && i < len(list) {
-				list[i] = t
-				continue
-			}
-		}
-		values[name] = t
-	}
-	return s, nil
 }
 
 // collect returns the tensors whose names begin with prefix, under their names without it.

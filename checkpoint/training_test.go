@@ -197,3 +197,24 @@ func TestLoadModelAndValues(t *testing.T) {
 		t.Errorf("a save that failed left %v", err)
 	}
 }
+
+// TestSaveValues tests a file of values alone.
+func TestSaveValues(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "values.safetensors")
+	step, name := 3, "run"
+	if err := checkpoint.SaveValues(path, checkpoint.Value("step", &step), checkpoint.Value("name", &name)); err != nil {
+		t.Fatal(err)
+	}
+	var gotStep int
+	var gotName string
+	if err := checkpoint.LoadValues(path, checkpoint.Value("name", &gotName), checkpoint.Value("step", &gotStep)); err != nil || gotStep != 3 || gotName != "run" {
+		t.Errorf("got %d, %q, %v", gotStep, gotName, err)
+	}
+	for _, err := range []error{checkpoint.SaveValues(path, checkpoint.Part{}), checkpoint.SaveValues(path, checkpoint.Value("x", &step), checkpoint.Value("x", &step)),
+		checkpoint.SaveValues(filepath.Join(path, "below"), checkpoint.Value("x", &step))} {
+		if err == nil {
+			t.Error("no error")
+		}
+	}
+}
