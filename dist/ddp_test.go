@@ -569,7 +569,7 @@ func TestZeroRedundancyOptimizer(t *testing.T) {
 						if err := plain.LoadStateDict(s); err != nil {
 							return err
 						}
-						return sharded.LoadState(plain.StateDict())
+						return sharded.LoadStateDict(plain.StateDict())
 					}
 					return nil
 				})
@@ -626,8 +626,8 @@ func TestZeroRedundancyOptimizer(t *testing.T) {
 		none.Release()
 		_, beyond := z.ConsolidateState(ctx, 2)
 		_, nothing := none.ConsolidateState(ctx, 0)
-		for i, err := range []error{beyond, nothing, z.LoadState(optim.State{}), none.LoadState(optim.State{}), none.Step(), none.ZeroGrad(),
-			z.LoadState(optim.State{ParamGroups: []map[string]any{{"params": []any{0}}}})} {
+		for i, err := range []error{beyond, nothing, z.LoadStateDict(optim.State{}), none.LoadStateDict(optim.State{}), none.Step(), none.ZeroGrad(),
+			z.LoadStateDict(optim.State{ParamGroups: []map[string]any{{"params": []any{0}}}})} {
 			if err == nil {
 				t.Errorf("call %d: no error", i)
 			}

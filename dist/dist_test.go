@@ -6,41 +6,22 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
 var ctx = context.Background()
 
-// ranks runs f as each of n ranks, goroutines that meet in a HashStore, and closes their groups.
+// ranks runs f as each of n ranks, goroutines, and closes their groups.
 func ranks(t *testing.T, n int, f func(g *dist.Group) error, opts ...dist.Option) {
 	t.Helper()
-	store, err := dist.NewHashStore()
-	if err != nil {
-		t.Fatal(err)
+	if err := launch.Ranks(ctx, n, f, opts...); err != nil {
+		t.Error(err)
 	}
-	defer store.Close()
-	var all sync.WaitGroup
-	for r := range n {
-		all.Go(func() {
-			err := func() error {
-				g, err := dist.Init(ctx, append([]dist.Option{dist.WithStore(store), dist.Rank(r), dist.WorldSize(n), dist.Timeout(time.Minute)}, opts...)...)
-				if err != nil {
-					return err
-				}
-				return errors.Join(tensor.WithScope(func() error { return f(g) }), g.Close())
-			}()
-			if err != nil {
-				t.Errorf("rank %d: %v", r, err)
-			}
-		})
-	}
-	all.Wait()
 }
 
 // want returns an error unless t holds exactly these values.

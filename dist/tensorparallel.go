@@ -2,6 +2,7 @@ package dist
 
 import (
 	"context"
+	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -97,6 +98,33 @@ func (l *RowwiseParallel) Err() error {
 		return refuse.Nil("RowwiseParallel", "a module")
 	}
 	return l.err
+}
+
+// Sharding returns the shape of the whole tensor of which t, the weight or the bias, is a part, and the offsets of the part
+// in it; nil for another tensor. See package dcp.
+func (l *ColwiseParallel) Sharding(t *tensor.Tensor) (global, offsets []int) {
+	if l.Err() != nil || l.g == nil || t == nil || t != l.Weight && t != l.Bias {
+		return nil, nil
+	}
+	return sharding(l.g, t, 0)
+}
+
+// Sharding returns the shape of the whole tensor of which t, the weight, is a part, and the offsets of the part in it; nil
+// for another tensor. See package dcp.
+func (l *RowwiseParallel) Sharding(t *tensor.Tensor) (global, offsets []int) {
+	if l.Err() != nil || l.g == nil || t == nil || t != l.Weight {
+		return nil, nil
+	}
+	return sharding(l.g, t, 1)
+}
+
+// sharding returns the layout of a tensor that is divided evenly along dim.
+func sharding(g *Group, t *tensor.Tensor, dim int) (global, offsets []int) {
+	global = slices.Clone(t.Shape())
+	offsets = make([]int, len(global))
+	offsets[dim] = g.rank * global[dim]
+	global[dim] *= g.size
+	return global, offsets
 }
 
 // Forward returns this rank's part of the result, or all of it with Replicate.

@@ -128,6 +128,38 @@ func (z *ZeroRedundancyOptimizer) ZeroGrad() error {
 	return tensor.ZeroGrads(z.params, true)
 }
 
+// Part returns the parameters of which this rank has the state, by their numbers among all.
+func (z *ZeroRedundancyOptimizer) Part() map[int]*tensor.Tensor {
+	part := map[int]*tensor.Tensor{}
+	if z != nil {
+		for _, i := range z.parts[z.g.rank] {
+			part[i] = z.params[i]
+		}
+	}
+	return part
+}
+
+// StateDict returns this rank's part of the state of an optimizer of all parameters: State has this rank's alone, and
+// ParamGroups has the numbers of all.
+func (z *ZeroRedundancyOptimizer) StateDict() (s optim.State) {
+	if z == nil {
+		return s
+	}
+	own := z.local.StateDict()
+	s.State = map[int]map[string]any{}
+	for local, i := range z.parts[z.g.rank] {
+		if values, ok := own.State[local]; ok {
+			s.State[i] = values
+		}
+	}
+	for _, group := range own.ParamGroups {
+		group = maps.Clone(group)
+		group["params"] = numbers(len(z.params))
+		s.ParamGroups = append(s.ParamGroups, group)
+	}
+	return s
+}
+
 // stateEntry is one value of a parameter's state, or the form of a tensor, which follows.
 type stateEntry struct {
 	Param  int
@@ -151,17 +183,17 @@ func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int)
 	if dst < 0 || dst >= z.g.Size() {
 		return s, refuse.Error(op, tensor.ErrArgument, "rank %d is not in a group of %d", dst, z.g.Size())
 	}
-	own := z.local.StateDict()
+	own := z.StateDict()
 	var entries []stateEntry
 	var tensors []*tensor.Tensor
-	for local, i := range z.parts[z.g.rank] {
-		for _, name := range slices.Sorted(maps.Keys(own.State[local])) {
+	for i, values := range own.State {
+		for name, value := range values {
 			e := stateEntry{Param: i, Name: name}
-			if t, ok := own.State[local][name].(*tensor.Tensor); ok {
+			if t, ok := value.(*tensor.Tensor); ok {
 				e.Tensor, e.DType, e.Shape = true, int(t.DType()), t.Shape()
 				tensors = append(tensors, t)
 			} else {
-				e.Value = own.State[local][name]
+				e.Value = value
 			}
 			entries = append(entries, e)
 		}
@@ -204,15 +236,14 @@ func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int)
 			s.State[e.Param][e.Name] = t
 		}
 	}
-	group := maps.Clone(own.ParamGroups[0])
-	group["params"] = numbers(len(z.params))
-	s.ParamGroups = []map[string]any{group}
+	s.ParamGroups = own.ParamGroups
 	return s, nil
 }
 
-// LoadState sets the state to this rank's part of s, the state of an optimizer of all parameters.
-func (z *ZeroRedundancyOptimizer) LoadState(s optim.State) error {
-	const op = "LoadState"
+// LoadStateDict sets the state to this rank's part of s, the state of an optimizer of all parameters.
+// PyTorch: ZeroRedundancyOptimizer.load_state_dict.
+func (z *ZeroRedundancyOptimizer) LoadStateDict(s optim.State) error {
+	const op = "LoadStateDict"
 	if z == nil {
 		return refuse.Nil(op, "an optimizer")
 	}

@@ -1,0 +1,591 @@
+package dcp
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/optimstate"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// Shard is this rank's part of a tensor: the rectangle of the shape of Tensor that begins at Offsets in a tensor of the
+// shape Global. Without Global it is the whole tensor.
+type Shard struct {
+	Name            string
+	Global, Offsets []int
+	Tensor          *tensor.Tensor
+}
+
+// Sharded is a module with tensors that are parts of larger ones, such as a dist.ColwiseParallel. Sharding returns the shape
+// of the whole of t and the offsets of t in it, or nil if t is not one of them.
+type Sharded interface {
+	Sharding(t *tensor.Tensor) (global, offsets []int)
+}
+
+// Model returns the parameters and buffers of a model by their names in nn.StateDict, with a prefix. Tensors that no Sharded
+// module has are whole: all ranks have the same, as with a dist.DDP.
+func Model(prefix string, model any) []Shard {
+	var sharded []Sharded
+	for _, m := range nn.NamedModules(model) {
+		if s, ok := m.Module.(Sharded); ok {
+			sharded = append(sharded, s)
+		}
+	}
+	var all []Shard
+	for _, n := range nn.StateDict(model) {
+		s := Shard{Name: prefix + n.Name, Tensor: n.Tensor}
+		for _, m := range sharded {
+			if global, offsets := m.Sharding(n.Tensor); global != nil {
+				s.Global, s.Offsets = global, offsets
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// Optimizer is an *optim.Optimizer or a *dist.ZeroRedundancyOptimizer.
+type Optimizer interface {
+	StateDict() optim.State
+	LoadStateDict(optim.State) error
+}
+
+// State is what a checkpoint contains, or what is to be loaded from one.
+type State struct {
+	Shards []Shard
+	// Optimizer is nil for none. Its state for a parameter that is in Shards is divided as the parameter is.
+	Optimizer Optimizer
+	// Parts are values, which are equal on all ranks: those of rank 0 are saved.
+	Parts []checkpoint.Part
+}
+
+const (
+	optimizerPrefix = "optimizer."
+	statePrefix     = optimizerPrefix + "state."
+	optimizerValue  = "optimizer"
+	valuesFile      = "values.safetensors"
+	shardingKey     = "DCP_SHARDING_INFO" // in the metadata of a file
+)
+
+// sharding is an entry of a file's metadata.
+type sharding struct {
+	Offsets []int `json:"saved_offsets"`
+}
+
+// part describes a Shard to the other ranks.
+type part struct {
+	Name   string
+	DType  int
+	Global []int
+	Box    box
+}
+
+// describe checks a shard.
+func (s Shard) describe(op string) (part, error) {
+	if err := refuse.Unusable(op, fmt.Sprintf("%.80q", s.Name), s.Tensor); err != nil {
+		return part{}, err
+	}
+	shape := s.Tensor.Shape()
+	p := part{s.Name, int(s.Tensor.DType()), s.Global, box{s.Offsets, shape}}
+	if s.Global == nil && s.Offsets == nil {
+		p.Global, p.Box.Offsets = shape, make([]int, len(shape))
+	}
+	ok := len(p.Global) == len(shape) && len(p.Box.Offsets) == len(shape)
+	for d := 0; ok && d < len(shape); d++ {
+		ok = p.Box.Offsets[d] >= 0 && shape[d] <= p.Global[d] && p.Box.Offsets[d] <= p.Global[d]-shape[d]
+	}
+	if !ok {
+		return part{}, refuse.Error(op, tensor.ErrArgument, "%.80q: a shard of shape %v at %v is not in a tensor of shape %v", s.Name, shape, s.Offsets, s.Global)
+	}
+	return p, nil
+}
+
+// parameters returns the parameters of which the optimizer has the state on this rank, by their numbers; nil if they are not known.
+func parameters(o Optimizer) map[int]*tensor.Tensor {
+	switch o := o.(type) {
+	case interface{ Part() map[int]*tensor.Tensor }:
+		return o.Part()
+	case *optim.Optimizer:
+		all := map[int]*tensor.Tensor{}
+		for _, g := range o.Groups() {
+			for _, p := range g.Params {
+				all[len(all)] = p
+			}
+		}
+		return all
+	}
+	return nil
+}
+
+// number returns the number of the parameter whose state has the name.
+func number(name string) int {
+	digits, _, _ := strings.Cut(strings.TrimPrefix(name, statePrefix), ".")
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// shardOf returns the shard of s that is t, or nil.
+func (s State) shardOf(t *tensor.Tensor) *Shard {
+	i := slices.IndexFunc(s.Shards, func(x Shard) bool { return x.Tensor == t && t != nil })
+	if i < 0 || s.Shards[i].Global == nil {
+		return nil
+	}
+	return &s.Shards[i]
+}
+
+// all returns the shards with those of the optimizer, and its other values.
+func (s State) all(op string) (shards []Shard, plain map[string]any, err error) {
+	if s.Optimizer == nil {
+		return s.Shards, nil, nil
+	}
+	plain, tensors := optimstate.Flatten(s.Optimizer.StateDict())
+	params := parameters(s.Optimizer)
+	shards = slices.Clone(s.Shards)
+	for _, name := range slices.Sorted(maps.Keys(tensors)) {
+		x := Shard{Name: optimizerPrefix + name, Tensor: tensors[name]}
+		p := params[number(x.Name)]
+		if of := s.shardOf(p); of != nil {
+			switch {
+			case slices.Equal(p.Shape(), x.Tensor.Shape()):
+				x.Global, x.Offsets = of.Global, of.Offsets
+			case x.Tensor.Numel() > 1:
+				return nil, nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v is the state of a sharded parameter of shape %v", x.Name, x.Tensor.Shape(), p.Shape())
+			}
+		}
+		shards = append(shards, x)
+	}
+	return shards, plain, nil
+}
+
+// plan is what a rank has to save.
+type plan struct {
+	Parts []part
+	Plain []byte // the optimizer's values that are not tensors, in CBOR
+	Dir   string // of rank 0: where to write
+	Err   string
+}
+
+// gather returns v of all ranks; without a group there is one.
+func gather[T any](ctx context.Context, g *dist.Group, v T) ([]T, error) {
+	if g == nil {
+		return []T{v}, ctx.Err()
+	}
+	return dist.AllGatherObject(ctx, g, v)
+}
+
+// agree returns an error on all ranks if one of them has one.
+func agree(ctx context.Context, g *dist.Group, op string, err error) error {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	all, failure := gather(ctx, g, text)
+	if failure != nil {
+		return errors.Join(err, failure)
+	}
+	return first(op, all, err)
+}
+
+// RankError is what the other ranks get when a rank has failed to save or load, for example because its disk is full.
+type RankError struct {
+	Rank    int
+	Op      string // "Save"
+	Message string // of that rank's error
+}
+
+func (e *RankError) Error() string {
+	return fmt.Sprintf("linstock: dcp.%s: on rank %d: %s", e.Op, e.Rank, e.Message)
+}
+
+// first returns own, or the error of the first rank that has one.
+func first(op string, texts []string, own error) error {
+	if own != nil {
+		return fmt.Errorf("linstock: dcp.%s: %w", op, own)
+	}
+	for r, text := range texts {
+		if text != "" {
+			return &RankError{r, op, text}
+		}
+	}
+	return nil
+}
+
+// saver is a save in progress.
+type saver struct {
+	op       string
+	g        *dist.Group
+	dir, tmp string
+	rank     int
+	files    []map[string]Shard // what this rank writes
+	copies   []*tensor.Tensor
+	err      error // of what this rank has written so far
+}
+
+// Save writes state to the directory dir, as the package documentation says. All ranks of g call it with the same dir; g
+// may be nil for one process without a group. If there is a checkpoint at dir, it is replaced. A directory that contains
+// anything else is an error. Tensors of the same name must have the same dtype and whole shape on all ranks, and the
+// ranks' shards must cover it. After an error dir has what it had before, or, if the error is a *dist.PeerError, maybe the
+// new checkpoint. PyTorch: torch.distributed.checkpoint.save.
+func Save(ctx context.Context, g *dist.Group, dir string, state State) error {
+	s, err := begin(ctx, "Save", g, dir, state, false)
+	if err != nil {
+		return err
+	}
+	return s.finish(ctx)
+}
+
+// Saving is a save in progress. Several goroutines may use it.
+type Saving struct {
+	done chan struct{}
+	err  error
+}
+
+// SaveAsync copies what this rank has to write to the CPU's memory, writes Parts, and returns; a goroutine writes the
+// tensors. It ends when the checkpoint is saved, or with an error. Until then g must not be used for anything else: give it
+// a group of its own, from NewGroup, whose timeout is longer than a rank may write. If ctx ends before, the group is
+// aborted. PyTorch: torch.distributed.checkpoint.async_save.
+func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Saving, error) {
+	s, err := begin(ctx, "SaveAsync", g, dir, state, true)
+	if err != nil {
+		return nil, err
+	}
+	w := &Saving{done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.err = s.finish(ctx)
+	}()
+	return w, nil
+}
+
+// Wait waits until the checkpoint is saved and returns the error of the save. If ctx ends first, Wait returns its error,
+// and the save goes on.
+func (w *Saving) Wait(ctx context.Context) error {
+	if w == nil {
+		return refuse.Nil("Wait", "a save")
+	}
+	if ctx == nil {
+		return refuse.Nil("Wait", "a context")
+	}
+	select {
+	case <-w.done:
+		return w.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Done reports whether the save has ended, with or without an error.
+func (w *Saving) Done() bool {
+	if w == nil {
+		return false
+	}
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// begin agrees with the other ranks on who writes what, and writes the values.
+func begin(ctx context.Context, op string, g *dist.Group, dir string, state State, copied bool) (s *saver, err error) {
+	if ctx == nil {
+		return nil, refuse.Nil(op, "a context")
+	}
+	s = &saver{op: op, g: g, rank: max(0, g.Rank()), dir: located(dir)}
+	var own plan
+	shards, plain, err := state.all(op)
+	for i := 0; err == nil && i < len(shards); i++ {
+		var p part
+		p, err = shards[i].describe(op)
+		own.Parts = append(own.Parts, p)
+	}
+	if err == nil && plain != nil {
+		own.Plain, err = cbor.Marshal(plain["state"])
+	}
+	if err == nil && s.rank == 0 {
+		s.tmp, err = prepare(s.dir)
+	}
+	if own.Dir = s.tmp; err != nil {
+		own.Err = err.Error()
+	}
+	plans, failure := gather(ctx, g, own)
+	if failure != nil {
+		return nil, errors.Join(err, failure, s.discard())
+	}
+	var texts []string
+	for _, p := range plans {
+		texts = append(texts, p.Err)
+	}
+	var mine []int
+	if err = first(op, texts, err); err == nil {
+		if mine, err = assign(plans, s.rank); err != nil { // the same on all ranks
+			err = fmt.Errorf("linstock: dcp.%s: %w", op, err)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.discard())
+	}
+	s.tmp = plans[0].Dir
+	if s.rank == 0 {
+		s.err = s.writeValues(state.Parts, plain, plans)
+	}
+	for _, i := range mine {
+		if x := shards[i]; s.err == nil {
+			if copied {
+				x.Tensor = copyOf(x.Tensor)
+				s.copies = append(s.copies, x.Tensor)
+				s.err = x.Tensor.Err()
+			}
+			x.Offsets = own.Parts[i].Box.Offsets
+			s.add(x)
+		}
+	}
+	return s, nil
+}
+
+// copyOf returns a copy on the CPU, which the caller releases.
+func copyOf(t *tensor.Tensor) *tensor.Tensor {
+	return tensor.Tidy(func() *tensor.Tensor {
+		if t = t.Detach(); t.Device() == tensor.CPU {
+			return t.Clone()
+		}
+		return t.To(tensor.CPU)
+	}).Keep()
+}
+
+// add adds a shard to the first file that has none of its name.
+func (s *saver) add(x Shard) {
+	for _, f := range s.files {
+		if _, ok := f[x.Name]; !ok {
+			f[x.Name] = x
+			return
+		}
+	}
+	s.files = append(s.files, map[string]Shard{x.Name: x})
+}
+
+// writeValues writes the values, among them what the optimizers of all ranks have besides tensors.
+func (s *saver) writeValues(parts []checkpoint.Part, plain map[string]any, plans []plan) error {
+	if plain != nil {
+		all := map[string]map[string]cbor.RawMessage{}
+		for _, p := range plans {
+			if p.Plain == nil {
+				continue
+			}
+			var of map[string]map[string]cbor.RawMessage
+			if err := cbor.Unmarshal(p.Plain, &of); err != nil {
+				return err
+			}
+			maps.Copy(all, of)
+		}
+		plain["state"] = all
+		parts = append([]checkpoint.Part{checkpoint.Value(optimizerValue, &plain)}, parts...)
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	return checkpoint.SaveValues(filepath.Join(s.tmp, valuesFile), parts...)
+}
+
+// write writes this rank's files.
+func (s *saver) write() error {
+	for i, shards := range s.files {
+		tensors, offsets := map[string]*tensor.Tensor{}, map[string]sharding{}
+		for name, x := range shards {
+			tensors[name], offsets[name] = x.Tensor, sharding{append([]int{}, x.Offsets...)}
+		}
+		text, err := json.Marshal(offsets)
+		if err != nil {
+			return err
+		}
+		base := fmt.Sprintf("shard-%05d-model-%05d-of-%05d.safetensors", s.rank+1, i+1, len(s.files))
+		if err := checkpoint.Save(filepath.Join(s.tmp, base), tensors, map[string]string{shardingKey: string(text), "DCP_VERSION": "1.0", "format": "pt"}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish writes the files and makes them the checkpoint if all ranks have succeeded.
+func (s *saver) finish(ctx context.Context) error {
+	if s.err == nil {
+		s.err = s.write()
+	}
+	for _, t := range s.copies {
+		t.Release()
+	}
+	if err := agree(ctx, s.g, s.op, s.err); err != nil {
+		return errors.Join(err, s.discard())
+	}
+	var err error
+	if s.rank == 0 {
+		if err = commit(s.tmp, s.dir); err != nil {
+			err = errors.Join(err, s.discard())
+		}
+	}
+	return agree(ctx, s.g, s.op, err)
+}
+
+// Load sets the shards, the optimizer and the parts of state to those of the checkpoint in dir, which Save or PyTorch has
+// written, with any number of ranks. All ranks of g call it; g may be nil for one process without a group. What the
+// checkpoint has besides is ignored. Tensors are converted to the dtypes and devices of the shards; their whole shapes must
+// be those of the checkpoint. Without an error on any rank all ranks return nil; after an error some tensors may have
+// changed. PyTorch: torch.distributed.checkpoint.load.
+func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
+	const op = "Load"
+	if ctx == nil {
+		return refuse.Nil(op, "a context")
+	}
+	return agree(ctx, g, op, tensor.WithScope(func() error { return load(op, recovered(located(dir)), state) }))
+}
+
+func load(op, dir string, state State) error {
+	targets := slices.Clone(state.Shards)
+	names := map[string]bool{}
+	for _, s := range targets {
+		names[s.Name] = true
+	}
+	saved, err := scan(dir, func(name string) bool {
+		return names[name] || state.Optimizer != nil && strings.HasPrefix(name, statePrefix)
+	})
+	if err != nil {
+		return err
+	}
+	tensors := map[string]*tensor.Tensor{} // of the optimizer
+	if state.Optimizer != nil {
+		params := parameters(state.Optimizer)
+		for _, name := range slices.Sorted(maps.Keys(saved)) {
+			p := params[number(name)]
+			if !strings.HasPrefix(name, statePrefix) || params != nil && p == nil { // another rank's
+				continue
+			}
+			x := Shard{Name: name}
+			shape := saved[name].global()
+			if of := state.shardOf(p); of != nil && slices.Equal(shape, of.Global) {
+				x.Global, x.Offsets, shape = of.Global, of.Offsets, p.Shape()
+			}
+			x.Tensor = tensor.Empty(shape, saved[name][0].dtype)
+			tensors[strings.TrimPrefix(name, optimizerPrefix)] = x.Tensor
+			targets = append(targets, x)
+		}
+	}
+	reads := map[string][]read{}
+	for _, s := range targets {
+		p, err := s.describe(op)
+		if err != nil {
+			return err
+		}
+		if err := saved.find(s, p, reads); err != nil {
+			return fmt.Errorf("%s: tensor %.80q: %w", dir, s.Name, err)
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(reads)) {
+		if err := readFile(path, reads[path]); err != nil {
+			return err
+		}
+	}
+	values := filepath.Join(dir, valuesFile)
+	if state.Optimizer != nil {
+		var plain map[string]any
+		if err := checkpoint.LoadValues(values, checkpoint.Value(optimizerValue, &plain)); err != nil {
+			return err
+		}
+		s, err := optimstate.Unflatten(plain, tensors)
+		if err != nil {
+			return err
+		}
+		if err := state.Optimizer.LoadStateDict(s); err != nil {
+			return err
+		}
+	}
+	if len(state.Parts) == 0 {
+		return nil
+	}
+	return checkpoint.LoadValues(values, state.Parts...)
+}
+
+// assign returns which of its parts a rank writes. A box that several ranks have is written by the one with the least to write.
+func assign(plans []plan, rank int) (mine []int, err error) {
+	type candidate struct {
+		part
+		bytes int
+		ranks []int
+		index []int // in the plans of the ranks
+	}
+	var all []*candidate
+	have := map[string]*candidate{}
+	byName := map[string][]box{}
+	wholes := map[string]candidate{}
+	for r, p := range plans {
+		for i, x := range p.Parts {
+			n := x.Box.volume()
+			if n == 0 && volume(x.Global) != 0 {
+				n = -1 // needs not be written, but must agree with the others
+			}
+			w, ok := wholes[x.Name]
+			if !ok {
+				w = candidate{part: x, ranks: []int{r}}
+				wholes[x.Name] = w
+			}
+			if w.DType != x.DType || !slices.Equal(w.Global, x.Global) {
+				return nil, fmt.Errorf("tensor %.80q is %v%v on rank %d and %v%v on rank %d", x.Name,
+					tensor.DType(w.DType), w.Global, w.ranks[0], tensor.DType(x.DType), x.Global, r)
+			}
+			if n < 0 {
+				continue
+			}
+			key := fmt.Sprint(x.Box, x.Name)
+			c := have[key]
+			if c == nil {
+				c = &candidate{part: x, bytes: n * tensor.DType(x.DType).Size()}
+				have[key] = c
+				all = append(all, c)
+				byName[x.Name] = append(byName[x.Name], x.Box)
+			}
+			if k := len(c.ranks); k > 0 && c.ranks[k-1] == r {
+				return nil, fmt.Errorf("rank %d has the same shard of tensor %.80q twice", r, x.Name)
+			}
+			c.ranks, c.index = append(c.ranks, r), append(c.index, i)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(wholes)) {
+		global := wholes[name].Global
+		if _, err := cover(box{make([]int, len(global)), global}, byName[name]); err != nil {
+			return nil, fmt.Errorf("the ranks' shards of tensor %.80q: %w", name, err)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *candidate) int { return cmp.Compare(b.bytes, a.bytes) })
+	written := make([]int, len(plans))
+	for _, c := range all {
+		least := 0
+		for k, r := range c.ranks {
+			if written[r] < written[c.ranks[least]] {
+				least = k
+			}
+		}
+		r := c.ranks[least]
+		if written[r] += c.bytes; r == rank {
+			mine = append(mine, c.index[least])
+		}
+	}
+	return mine, nil
+}

@@ -1,0 +1,515 @@
+package dcp_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/checkpoint"
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/dist/dcp"
+	"github.com/linstock-ml/linstock/internal/balance"
+	"github.com/linstock-ml/linstock/internal/launch"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+var ctx = context.Background()
+
+// The environment of a process that a test starts: what it does, and where.
+const envRole, envDir = "LINSTOCK_TEST_ROLE", "LINSTOCK_TEST_DIR"
+
+func TestMain(m *testing.M) {
+	// libtorch keeps a pipe from the first TCP store on.
+	if cshim.Load() == nil {
+		if s, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true); err == nil {
+			_ = s.Close()
+		}
+	}
+	if os.Getenv(envRole) == "" {
+		os.Exit(m.Run())
+	}
+	if err := play(os.Getenv(envRole), os.Getenv(envDir)); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+}
+
+// play saves or loads as a rank of several processes, and returns an error if it leaves something behind.
+func play(role, dir string) error {
+	before, err := balance.Settle(tensor.Flush, nil)
+	if err != nil {
+		return err
+	}
+	g, err := dist.Init(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(tensor.WithScope(func() error {
+		if role == "save" {
+			return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false)})
+		}
+		return loads(g, dir)
+	}), g.Close()); err != nil {
+		return err
+	}
+	after, err := balance.Settle(tensor.Flush, &before)
+	if err == nil && after != before {
+		err = fmt.Errorf("began with %v and ended with %v", before, after)
+	}
+	return err
+}
+
+// processes runs a role as n processes.
+func processes(t *testing.T, n int, role, dir string) {
+	t.Helper()
+	port, err := launch.Port()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, outs := make([]*exec.Cmd, n), make([]bytes.Buffer, n)
+	for r := range all {
+		all[r] = exec.Command(os.Args[0])
+		all[r].Env = append(launch.Environ(r, n, port), envRole+"="+role, envDir+"="+dir)
+		all[r].Stdout, all[r].Stderr = &outs[r], &outs[r]
+		if err := all[r].Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for r, cmd := range all {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s by %d, rank %d: %v\n%s", role, n, r, err, outs[r].String())
+		}
+	}
+}
+
+// wholes returns the tensors of the tests, which are those of testdata/dcp.py.
+func wholes() map[string]*tensor.Tensor {
+	return map[string]*tensor.Tensor{
+		"rows":    tensor.Arange(0, 70, tensor.Float32).View(7, 10),
+		"columns": tensor.Arange(0, 48, tensor.Int64).View(6, 8),
+		"whole":   tensor.Arange(0, 5, tensor.BFloat16),
+		"few":     tensor.Arange(0, 3, tensor.Float32).View(1, 3),
+		"number":  tensor.Full([]int{}, 3, tensor.Int64),
+	}
+}
+
+// divided returns this rank's shards of wholes: rows, columns and tiles. Of empty ones there are only the shapes.
+func divided(g *dist.Group, empty bool) []dcp.Shard {
+	n, r := max(1, g.Size()), max(0, g.Rank())
+	var all []dcp.Shard
+	for name, t := range wholes() {
+		s := dcp.Shard{Name: name, Tensor: t}
+		dims := map[string][]int{"rows": {0}, "columns": {1}, "few": {0}}[name]
+		if n == 4 && name == "columns" {
+			dims = []int{0, 1} // tiles
+		}
+		if dims != nil {
+			s.Global, s.Offsets = slices.Clone(t.Shape()), []int{0, 0}
+		}
+		ranks, at := n, r
+		for i, d := range dims {
+			parts := ranks
+			if len(dims) == 2 {
+				parts, at = 2, r>>i&1
+			}
+			size := (s.Global[d] + parts - 1) / parts // as torch.chunk: the last parts may be smaller, or empty
+			s.Offsets[d] = min(at*size, s.Global[d])
+			s.Tensor = s.Tensor.Narrow(d, s.Offsets[d], min(size, s.Global[d]-s.Offsets[d]))
+		}
+		if empty {
+			s.Tensor = tensor.Zeros(s.Tensor.Shape(), s.Tensor.DType())
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// loads loads this rank's shards and returns an error unless they have the right values.
+func loads(g *dist.Group, dir string) error {
+	got, want := divided(g, true), map[string]*tensor.Tensor{}
+	for _, s := range divided(g, false) {
+		want[s.Name] = s.Tensor
+	}
+	if err := dcp.Load(ctx, g, dir, dcp.State{Shards: got}); err != nil {
+		return err
+	}
+	for _, s := range got {
+		if equal, err := s.Tensor.Equal(want[s.Name]); err != nil || !equal {
+			return fmt.Errorf("%s: %v, want %v (%v)", s.Name, s.Tensor, want[s.Name], err)
+		}
+	}
+	return nil
+}
+
+func alone(t *testing.T, f func() error) {
+	t.Helper()
+	if err := tensor.WithScope(f); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReshard tests that what any number of ranks saves loads in any other, and that only one rank writes each element.
+func TestReshard(t *testing.T) {
+	leak.Check(t)
+	for _, n := range []int{1, 2, 4} {
+		dir := filepath.Join(t.TempDir(), "new", "run")
+		for range 2 { // the second replaces the first
+			if err := launch.Ranks(ctx, n, func(g *dist.Group) error {
+				return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false)})
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		elements := 0
+		files, _ := filepath.Glob(filepath.Join(dir, "*"))
+		for _, path := range files {
+			f, err := checkpoint.Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			alone(t, func() error {
+				for _, name := range f.Names() {
+					elements += f.Tensor(name).Numel()
+				}
+				return f.Close()
+			})
+		}
+		if elements != 70+48+5+3+1 || len(files) != n {
+			t.Errorf("%d ranks wrote %d elements into %v", n, elements, files)
+		}
+		tidy(t, dir)
+		for _, m := range []int{1, 3, 4} {
+			if err := launch.Ranks(ctx, m, func(g *dist.Group) error { return loads(g, dir) }); err != nil {
+				t.Errorf("saved by %d, loaded by %d: %v", n, m, err)
+			}
+		}
+		alone(t, func() error { return loads(nil, dir) })
+	}
+}
+
+// tidy fails the test if there is something beside dir.
+func tidy(t *testing.T, dir string) {
+	t.Helper()
+	if around, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(around) != 1 {
+		t.Errorf("beside %s: %v, %v", dir, around, err)
+	}
+}
+
+// TestProcesses tests checkpoints of several processes, and that nothing leaks in them.
+func TestProcesses(t *testing.T) {
+	leak.Check(t)
+	for _, n := range []int{2, 4} {
+		dir := filepath.Join(t.TempDir(), "run")
+		processes(t, n, "save", dir)
+		processes(t, 6-n, "load", dir)
+	}
+}
+
+// TestPython tests that PyTorch's checkpoints load, and that PyTorch loads ours, where there is a Python that has it.
+func TestPython(t *testing.T) {
+	leak.Check(t)
+	for _, n := range []int{1, 3} {
+		if err := launch.Ranks(ctx, n, func(g *dist.Group) error { return loads(g, "testdata/python") }); err != nil {
+			t.Error(err)
+		}
+	}
+	python := cmp.Or(os.Getenv("LINSTOCK_PYTHON"), "../../build/pytorch/bin/python")
+	if _, err := exec.LookPath(python); err != nil {
+		t.Log("no Python with torch (make bench-setup, or LINSTOCK_PYTHON): without PyTorch as the reader")
+		return
+	}
+	dir := filepath.Join(t.TempDir(), "run")
+	step := 3
+	if err := launch.Ranks(ctx, 4, func(g *dist.Group) error {
+		return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false), Parts: []checkpoint.Part{checkpoint.Value("step", &step)}})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(python, "testdata/dcp.py", "read", dir).CombinedOutput(); err != nil || !strings.Contains(string(out), "equal") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// run is a training run.
+type run struct {
+	model nn.Layer
+	opt   dcp.Optimizer
+	step  int
+}
+
+func (r *run) state() dcp.State {
+	return dcp.State{Shards: dcp.Model("model.", r.model), Optimizer: r.opt, Parts: []checkpoint.Part{checkpoint.Value("step", &r.step)}}
+}
+
+// newRun returns a run whose linear layers are divided among the ranks, unless g is nil, and whose optimizer's state is
+// divided with zero.
+func newRun(g *dist.Group, zero bool) (*run, error) {
+	first, last := nn.NewLinear(3, 8), nn.NewLinear(8, 4)
+	for i, p := range append(nn.Parameters(first), nn.Parameters(last)...) {
+		p.Detach().Copy_(tensor.Arange(0, p.Numel(), tensor.Float32).Add(i).Sin().View(p.Shape()...))
+	}
+	r := &run{model: nn.NewSequential(first, &nn.Tanh{}, last)}
+	if g != nil && !zero {
+		r.model = nn.NewSequential(dist.NewColwiseParallel(g, first), &nn.Tanh{}, dist.NewRowwiseParallel(g, last))
+	}
+	build := func(ps []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewAdamW(ps, 0.01) }
+	var err error
+	if params := nn.Parameters(r.model); zero {
+		r.opt, err = dist.NewZeroRedundancyOptimizer(g, params, build)
+	} else {
+		r.opt, err = build(params)
+	}
+	return r, err
+}
+
+// train takes steps, which are the same on all ranks, and returns the losses.
+func (r *run) train(steps int) (losses []float64, err error) {
+	for range steps {
+		err := tensor.WithScope(func() error {
+			opt := r.opt.(interface {
+				Step() error
+			})
+			if err := tensor.ZeroGrads(nn.Parameters(r.model), true); err != nil {
+				return err
+			}
+			x := tensor.Arange(0, 15, tensor.Float32).Add(r.step).Sin().View(5, 3)
+			loss := r.model.Forward(x).Square().Mean()
+			v, err := loss.Item()
+			if err != nil {
+				return err
+			}
+			losses = append(losses, v)
+			r.step++
+			return errors.Join(loss.Backward(), opt.Step())
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return losses, nil
+}
+
+// TestTraining tests that a run continues in another number of ranks, with tensors and an optimizer that are divided otherwise.
+func TestTraining(t *testing.T) {
+	leak.Check(t)
+	var want []float64
+	alone(t, func() error {
+		r, err := newRun(nil, false)
+		if err != nil {
+			return err
+		}
+		want, err = r.train(8)
+		return err
+	})
+	steps := func(g *dist.Group, zero bool, dir string, from int) error {
+		r, err := newRun(g, zero)
+		if err != nil {
+			return err
+		}
+		if from > 0 {
+			if err := dcp.Load(ctx, g, dir, r.state()); err != nil {
+				return err
+			}
+		}
+		if r.step != from {
+			return fmt.Errorf("at step %d, want %d", r.step, from)
+		}
+		got, err := r.train(2)
+		for i := range got {
+			if d := got[i] - want[from+i]; d > 1e-6 || d < -1e-6 {
+				return fmt.Errorf("losses from step %d: %v, want %v", from, got, want[from:from+2])
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return dcp.Save(ctx, g, dir, r.state())
+	}
+	for _, zero := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "run")
+		for i, n := range []int{2, 4, 1, 2} {
+			var err error
+			if n == 1 {
+				err = tensor.WithScope(func() error { return steps(nil, false, dir, 2*i) })
+			} else {
+				err = launch.Ranks(ctx, n, func(g *dist.Group) error { return steps(g, zero, dir, 2*i) })
+			}
+			if err != nil {
+				t.Fatalf("%d ranks, zero %v: %v", n, zero, err)
+			}
+		}
+	}
+}
+
+// TestAsync tests that a save that goes on has what the tensors were at the call, and that its error comes out of Wait.
+func TestAsync(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		own, err := g.NewGroup(ctx, []int{0, 1})
+		if err != nil {
+			return err
+		}
+		shards := divided(g, false)
+		w, err := dcp.SaveAsync(ctx, own, dir, dcp.State{Shards: shards})
+		if err != nil {
+			return err
+		}
+		for _, s := range shards {
+			s.Tensor.Zero_()
+		}
+		ended, end := context.WithCancel(ctx)
+		end()
+		if err := w.Wait(ended); err != nil && !errors.Is(err, context.Canceled) {
+			return err
+		}
+		if err := errors.Join(g.Barrier(ctx), w.Wait(ctx), loads(g, dir)); err != nil || !w.Done() {
+			return fmt.Errorf("done %v, %w", w.Done(), err)
+		}
+		// The format has none of this dtype, which only rank 1 finds out.
+		if g.Rank() == 1 {
+			shards = append(shards, dcp.Shard{Name: "complex", Tensor: tensor.Zeros([]int{1}, tensor.Complex128)})
+		}
+		w, err = dcp.SaveAsync(ctx, own, dir, dcp.State{Shards: shards})
+		if err != nil {
+			return err
+		}
+		if err := w.Wait(ctx); err == nil || g.Rank() == 0 && !strings.Contains(err.Error(), "on rank 1: ") || !strings.Contains(err.Error(), "complex128") {
+			return fmt.Errorf("rank 1 could not write: %w", err)
+		}
+		return errors.Join(loads(g, dir), own.Close())
+	}); err != nil {
+		t.Error(err)
+	}
+	tidy(t, dir)
+	var none *dcp.Saving
+	if none.Wait(ctx) == nil || none.Done() {
+		t.Error("a nil Saving is done")
+	}
+}
+
+// TestInterrupted tests that what a killed save leaves is used or removed.
+func TestInterrupted(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	save := func() error { return dcp.Save(ctx, nil, dir, dcp.State{Shards: divided(nil, false)}) }
+	alone(t, save)
+	old, saving := filepath.Join(filepath.Dir(dir), ".run.dcp-old"), filepath.Join(filepath.Dir(dir), ".run.dcp-saving-1")
+	if err := errors.Join(os.Rename(dir, old), os.Mkdir(saving, 0o777)); err != nil { // between the two renames
+		t.Fatal(err)
+	}
+	alone(t, func() error { return loads(nil, dir) })
+	if err := dcp.Save(ctx, nil, dir, dcp.State{Shards: []dcp.Shard{{Name: "x"}}}); err == nil {
+		t.Error("a nil tensor was saved")
+	}
+	alone(t, func() error { return loads(nil, dir) })
+	alone(t, save)
+	tidy(t, dir)
+	if err := os.Symlink(dir, dir+"-link"); err != nil {
+		t.Fatal(err)
+	}
+	alone(t, func() error { return dcp.Save(ctx, nil, dir+"-link", dcp.State{Shards: divided(nil, false)[:1]}) })
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("saved to a link: %v, %v", files, err)
+	}
+}
+
+// TestErrors tests that wrong shards, directories and files are clear errors, on all ranks.
+func TestErrors(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	x := func(shape ...int) *tensor.Tensor { return tensor.Zeros(shape) }
+	at := func(global, offset, size int) []dcp.Shard {
+		return []dcp.Shard{{Name: "x", Global: []int{global}, Offsets: []int{offset}, Tensor: x(size)}}
+	}
+	whole := func(name string, t *tensor.Tensor) dcp.Shard { return dcp.Shard{Name: name, Tensor: t} }
+	for want, shards := range map[string]func(r int) []dcp.Shard{
+		"overlap":                       func(r int) []dcp.Shard { return at(3, r, 2) },
+		"1 of 5 elements are missing":   func(r int) []dcp.Shard { return at(5, 3*r, 2) },
+		"is not in a tensor of shape":   func(r int) []dcp.Shard { return at(3, 2*r, 2) },
+		"[2] on rank 0 and":             func(r int) []dcp.Shard { return []dcp.Shard{whole("x", x(2+r))} },
+		"has the same shard of tensor":  func(int) []dcp.Shard { return []dcp.Shard{whole("x", x(2)), whole("x", x(2))} },
+		"is needed, got nil":            func(r int) []dcp.Shard { return []dcp.Shard{whole("x", nil), whole("y", x(1))} },
+		`contains "mine", which is not`: func(int) []dcp.Shard { return nil },
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+			to := filepath.Join(dir, "run")
+			if strings.Contains(want, "mine") {
+				to = dir
+			}
+			if err := dcp.Save(ctx, g, to, dcp.State{Shards: shards(g.Rank())}); err == nil || !strings.Contains(err.Error(), want) {
+				return fmt.Errorf("want %q, got %w", want, err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "mine")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tidy(t, filepath.Join(dir, "mine"))
+
+	load := func(shards ...dcp.Shard) error { return dcp.Load(ctx, nil, dir, dcp.State{Shards: shards}) }
+	file := func(name string, metadata map[string]string) {
+		alone(t, func() error {
+			return checkpoint.Save(filepath.Join(dir, name), map[string]*tensor.Tensor{"x": tensor.Arange(0, 4, tensor.Float32)}, metadata)
+		})
+	}
+	alone(t, func() error {
+		check := func(what, want string, err error) {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %v, want %q", what, err, want)
+			}
+		}
+		check("no files", "without safetensors files", load())
+		for i, offsets := range []string{`{`, `{}`, `{"x": {"saved_offsets": [-1]}}`, `{"x": {"saved_offsets": [0, 0]}}`,
+			fmt.Sprintf(`{"x": {"saved_offsets": [%d]}}`, int(^uint(0)>>1)-2), `{"x": {"saved_offsets": [1e30]}}`} {
+			file("a.safetensors", map[string]string{"DCP_SHARDING_INFO": offsets})
+			if err := load(whole("x", x(4))); !errors.Is(err, checkpoint.ErrFormat) {
+				t.Errorf("offsets %d: %v", i, err)
+			}
+		}
+		file("a.safetensors", nil)
+		file("b.safetensors", map[string]string{"DCP_SHARDING_INFO": `{"x": {"saved_offsets": [6]}}`})
+		check("a gap", "2 of 10 elements are missing", load(whole("x", x(10))))
+		check("another shape", "its shape is [10] in the checkpoint and [9] here", load(whole("x", x(9))))
+		check("another name", "it is not in the checkpoint", load(whole("y", x(9))))
+		got := x(2)
+		if err := load(dcp.Shard{Name: "x", Global: []int{10}, Offsets: []int{7}, Tensor: got}); err != nil {
+			t.Error(err)
+		}
+		if v, err := tensor.Data[float32](got); err != nil || !slices.Equal(v, []float32{1, 2}) {
+			t.Errorf("beside the gap: %v, %v", v, err)
+		}
+		file("b.safetensors", map[string]string{"DCP_SHARDING_INFO": `{"x": {"saved_offsets": [2]}}`})
+		check("an overlap", "overlap", load(whole("x", x(6))))
+		step := 0
+		check("no values", "values.safetensors", dcp.Load(ctx, nil, dir, dcp.State{Parts: []checkpoint.Part{checkpoint.Value("step", &step)}}))
+		check("no directory", "no such file", dcp.Load(ctx, nil, filepath.Join(dir, "none"), dcp.State{}))
+		check("a root", "not the name", dcp.Save(ctx, nil, "/", dcp.State{}))
+		var nothing context.Context
+		_, err := dcp.SaveAsync(nothing, nil, dir, dcp.State{})
+		check("nil", "a context", errors.Join(err, dcp.Load(nothing, nil, dir, dcp.State{}), dcp.Save(nothing, nil, dir, dcp.State{})))
+		if err := os.Truncate(filepath.Join(dir, "b.safetensors"), 20); err != nil {
+			return err
+		}
+		check("a short file", "b.safetensors", load(whole("x", x(6))))
+		return nil
+	})
+}

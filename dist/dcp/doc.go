@@ -1,0 +1,41 @@
+// Package dcp saves and loads checkpoints that the ranks of a group write and read together. It corresponds to
+// torch.distributed.checkpoint.
+//
+//	state := dcp.State{
+//		Shards:    dcp.Model("model.", model),
+//		Optimizer: opt,
+//		Parts:     []checkpoint.Part{checkpoint.Loader(loader), checkpoint.Value("step", &step)},
+//	}
+//	err := dcp.Save(ctx, g, "run/last", state) // on all ranks
+//	…
+//	err := dcp.Load(ctx, g, "run/last", state) // also with another number of ranks
+//
+// # Tensors
+//
+// A checkpoint consists of whole tensors, each under a name, of which a rank has a [Shard]: a rectangle of it, or all of
+// it. A rectangle that several ranks have is written once, and what the ranks write is about the same. Load sets the rank's
+// rectangles from those in the files, however they are divided there. [Model] lists those of a model.
+//
+// # Files
+//
+// A checkpoint is a directory of safetensors files on a file system that all ranks see:
+//
+//	shard-00001-model-00001-of-00001.safetensors  what rank 0 has written; the metadata has the offsets of each tensor
+//	…
+//	values.safetensors                            values, see checkpoint.SaveValues
+//
+// These are the files of PyTorch's HuggingFaceStorageWriter with save_distributed, and both read each other's:
+//
+//	dcp.load(state, storage_reader=HuggingFaceStorageReader("run/last"))
+//
+// The names in the state are model.NAME and optimizer.state.N.NAME, as in Python's {"model": model.state_dict(),
+// "optimizer": optimizer.state_dict()}.
+//
+// # Failures
+//
+// Save replaces a checkpoint completely or not at all: the ranks write to a directory beside it, and after all of them have
+// succeeded, rank 0 renames it. If one fails, because its disk is full, the others get a *[RankError], and the old
+// checkpoint stays. The same holds if a process is killed; the directory .NAME.dcp-saving-… that it leaves is removed by
+// the next Save. If an old checkpoint has to be renamed before, and rank 0 is killed between the two renames, it is left as
+// .NAME.dcp-old: Load reads it there, and the next Save renames it back.
+package dcp
