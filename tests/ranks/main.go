@@ -1,8 +1,8 @@
-// Ranks checks that a job of several processes survives the loss of one. Four ranks train with dist.DDP and save after each
-// step; at a random moment one of them is killed or stopped, is too slow, or cannot save. The others must end with an error
-// that names it, within two seconds, or within two seconds of the group's timeout if the process still exists. Then all
-// are started again and continue from the checkpoint. At the end of each job the weights must be those of a job without
-// faults.
+// Ranks checks that a job of several processes survives the loss of one. Four ranks train with dist.DDP and save together,
+// with package dcp, after each step; at a random moment, also of a save, one of them is killed or stopped, is too slow, or
+// cannot write. The others must end with an error that names it, within two seconds, or within two seconds of the group's
+// timeout if the process still exists. Then all are started again and continue from the checkpoint. At the end of each job
+// the weights must be those of a job without faults.
 //
 //	go run ./tests/ranks [-faults 1000] [-seed S] [-share F]
 package main

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/dist/dcp"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -20,12 +23,14 @@ import (
 const (
 	timeout = 2 * time.Second // of the group
 
+	saved = "run" // the checkpoint, in the job's directory
+
 	// The exit codes of a rank.
 	trained, failed, peerFailed = 0, 1, 3
 )
 
 // phases are the moments of a step at which a rank can fail.
-var phases = []string{"forward", "backward", "in backward", "step", "save"}
+var phases = []string{"forward", "backward", "in backward", "step", "save", "in save"}
 
 // fault is what happens to a rank.
 type fault struct {
@@ -49,9 +54,23 @@ func (f fault) at(phase string, step int) error {
 	case "slow":
 		time.Sleep(10 * timeout)
 	case "disk":
-		return errors.New("the disk is full")
+		// A file of this process cannot become as long as its part of the checkpoint.
+		signal.Ignore(syscall.SIGXFSZ)
+		return syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 1 << 10, Max: 1 << 10})
 	}
 	return nil
+}
+
+// within calls save, during which the rank fails if it is to fail in the phase.
+func (f fault) within(phase string, step int, save func() error) error {
+	if f.phase != phase || f.step != step || f.kind == "slow" {
+		return errors.Join(f.at(phase, step), save())
+	}
+	time.AfterFunc(rand.N(10*time.Millisecond), func() { _ = f.at(phase, step) })
+	if err := save(); err != nil {
+		return err
+	}
+	select {} // the save was faster
 }
 
 // rank is one process of the job. It returns its exit code.
@@ -66,9 +85,13 @@ func rank(dir string, steps int, plan string) int {
 	}
 	err := train(dir, steps, f)
 	var peer *dist.PeerError
+	var other *dcp.RankError
 	switch {
 	case errors.As(err, &peer):
 		fmt.Println("peer", peer.Ranks, peer.Op, err)
+		return peerFailed
+	case errors.As(err, &other):
+		fmt.Println("peer", []int{other.Rank}, other.Op, err)
 		return peerFailed
 	case err != nil:
 		fmt.Println(err)
@@ -99,18 +122,13 @@ func train(dir string, steps int, f fault) error {
 	if err != nil {
 		return err
 	}
-	path, step := filepath.Join(dir, "model.safetensors"), 0
-	if _, err := os.Stat(path); err == nil {
-		if err := checkpoint.LoadTraining(path, model, opt, checkpoint.Value("step", &step)); err != nil {
-			return err
-		}
+	step := 0
+	state := dcp.State{Shards: dcp.Model("model.", model), Optimizer: opt, Parts: []checkpoint.Part{checkpoint.Value("step", &step)}}
+	if err := dcp.Load(ctx, g, filepath.Join(dir, saved), state); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	ddp, err := dist.NewDDP(ctx, g, model)
 	if err != nil {
-		return err
-	}
-	// All ranks have read the checkpoint before the first of them writes the next.
-	if err := g.Barrier(ctx); err != nil {
 		return err
 	}
 	for step < steps {
@@ -142,10 +160,8 @@ func train(dir string, steps int, f fault) error {
 		if err := f.at("save", step-1); err != nil {
 			return err
 		}
-		if g.Rank() == 0 {
-			if err := checkpoint.SaveTraining(path, model, opt, checkpoint.Value("step", &step)); err != nil {
-				return err
-			}
+		if err := f.within("in save", step-1, func() error { return dcp.Save(ctx, g, filepath.Join(dir, saved), state) }); err != nil {
+			return err
 		}
 	}
 	return errors.Join(g.Barrier(ctx), ddp.Close())
