@@ -1,6 +1,7 @@
 package dcp
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -121,6 +122,13 @@ func scan(dir string, wanted func(name string) bool) (index, error) {
 	if files == 0 {
 		return nil, fmt.Errorf("%s: %w: a directory without safetensors files", dir, checkpoint.ErrFormat)
 	}
+	// Other programs may have written a box in several files.
+	for name, cs := range all {
+		slices.SortFunc(cs, func(a, b chunk) int {
+			return cmp.Or(slices.Compare(a.Offsets, b.Offsets), slices.Compare(a.Shape, b.Shape))
+		})
+		all[name] = slices.CompactFunc(cs, func(a, b chunk) bool { return slices.Equal(a.Offsets, b.Offsets) && slices.Equal(a.Shape, b.Shape) })
+	}
 	return all, nil
 }
 
@@ -161,10 +169,7 @@ func (all index) add(path string, f *checkpoint.File, wanted func(name string) b
 		if !ok {
 			return fmt.Errorf("%s: %w: tensor %.80q of shape %v has the offsets %v", path, checkpoint.ErrFormat, name, c.Shape, c.Offsets)
 		}
-		// Ranks of PyTorch may have written the same box.
-		if !slices.ContainsFunc(all[name], func(o chunk) bool { return slices.Equal(o.Offsets, c.Offsets) && slices.Equal(o.Shape, c.Shape) }) {
-			all[name] = append(all[name], c)
-		}
+		all[name] = append(all[name], c)
 	}
 	return nil
 }

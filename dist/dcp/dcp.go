@@ -204,25 +204,32 @@ func agree(ctx context.Context, g *dist.Group, op string, err error) error {
 	return first(op, all, err)
 }
 
+// prefix begins the errors of all packages.
+const prefix = "linstock: "
+
 // RankError is what the other ranks get when a rank has failed to save or load, for example because its disk is full.
 type RankError struct {
 	Rank    int
-	Op      string // "Save"
+	Op      string // "dcp.Save"
 	Message string // of that rank's error
 }
 
 func (e *RankError) Error() string {
-	return fmt.Sprintf("linstock: dcp.%s: on rank %d: %s", e.Op, e.Rank, e.Message)
+	return fmt.Sprintf(prefix+"%s: on rank %d: %s", e.Op, e.Rank, e.Message)
 }
 
 // first returns own, or the error of the first rank that has one.
 func first(op string, texts []string, own error) error {
-	if own != nil {
-		return fmt.Errorf("linstock: dcp.%s: %w", op, own)
+	switch {
+	case own == nil:
+	case strings.HasPrefix(own.Error(), prefix):
+		return own
+	default:
+		return fmt.Errorf(prefix+"%s: %w", op, own)
 	}
 	for r, text := range texts {
 		if text != "" {
-			return &RankError{r, op, text}
+			return &RankError{r, op, strings.TrimPrefix(text, prefix)}
 		}
 	}
 	return nil
@@ -245,7 +252,7 @@ type saver struct {
 // ranks' shards must cover it. After an error dir has what it had before, or, if the error is a *dist.PeerError, maybe the
 // new checkpoint. PyTorch: torch.distributed.checkpoint.save.
 func Save(ctx context.Context, g *dist.Group, dir string, state State) error {
-	s, err := begin(ctx, "Save", g, dir, state, false)
+	s, err := begin(ctx, "dcp.Save", g, dir, state, false)
 	if err != nil {
 		return err
 	}
@@ -263,7 +270,7 @@ type Saving struct {
 // a group of its own, from NewGroup, whose timeout is longer than a rank may write. If ctx ends before, the group is
 // aborted. PyTorch: torch.distributed.checkpoint.async_save.
 func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Saving, error) {
-	s, err := begin(ctx, "SaveAsync", g, dir, state, true)
+	s, err := begin(ctx, "dcp.SaveAsync", g, dir, state, true)
 	if err != nil {
 		return nil, err
 	}
@@ -279,10 +286,10 @@ func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Sa
 // and the save goes on.
 func (w *Saving) Wait(ctx context.Context) error {
 	if w == nil {
-		return refuse.Nil("Wait", "a save")
+		return refuse.Nil("dcp.Wait", "a save")
 	}
 	if ctx == nil {
-		return refuse.Nil("Wait", "a context")
+		return refuse.Nil("dcp.Wait", "a context")
 	}
 	select {
 	case <-w.done:
@@ -338,7 +345,7 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	var mine []int
 	if err = first(op, texts, err); err == nil {
 		if mine, err = assign(plans, s.rank); err != nil { // the same on all ranks
-			err = fmt.Errorf("linstock: dcp.%s: %w", op, err)
+			err = fmt.Errorf(prefix+"%s: %w", op, err)
 		}
 	}
 	if err != nil {
@@ -365,10 +372,11 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 // copyOf returns a copy on the CPU, which the caller releases.
 func copyOf(t *tensor.Tensor) *tensor.Tensor {
 	return tensor.Tidy(func() *tensor.Tensor {
-		if t = t.Detach(); t.Device() == tensor.CPU {
-			return t.Clone()
+		x := t.Detach()
+		if x.Device() == tensor.CPU {
+			return x.Clone()
 		}
-		return t.To(tensor.CPU)
+		return x.To(tensor.CPU)
 	}).Keep()
 }
 
@@ -451,7 +459,7 @@ func (s *saver) finish(ctx context.Context) error {
 // be those of the checkpoint. Without an error on any rank all ranks return nil; after an error some tensors may have
 // changed. PyTorch: torch.distributed.checkpoint.load.
 func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
-	const op = "Load"
+	const op = "dcp.Load"
 	if ctx == nil {
 		return refuse.Nil(op, "a context")
 	}

@@ -6,12 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/cshim"
@@ -57,10 +61,13 @@ func play(role, dir string) error {
 		return err
 	}
 	if err := errors.Join(tensor.WithScope(func() error {
-		if role == "save" {
+		switch role {
+		case "save":
 			return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false)})
+		case "load":
+			return loads(g, dir)
 		}
-		return loads(g, dir)
+		return savesUntilKilled(g, dir, role)
 	}), g.Close()); err != nil {
 		return err
 	}
@@ -71,7 +78,53 @@ func play(role, dir string) error {
 	return err
 }
 
-// processes runs a role as n processes.
+// savesUntilKilled saves generations of a checkpoint until a rank is killed, which the other must name.
+func savesUntilKilled(g *dist.Group, dir, victim string) error {
+	for step := 1; ; step++ {
+		if step == 2 && fmt.Sprint(g.Rank()) == victim { // all ranks have connected
+			time.AfterFunc(rand.N(30*time.Millisecond), func() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) })
+		}
+		err := tensor.WithScope(func() error {
+			x := dcp.Shard{Name: "x", Global: []int{2000}, Offsets: []int{1000 * g.Rank()}, Tensor: tensor.Full([]int{1000}, step)}
+			return dcp.Save(ctx, g, dir, dcp.State{Shards: []dcp.Shard{x}, Parts: []checkpoint.Part{checkpoint.Value("step", &step)}})
+		})
+		var peer *dist.PeerError
+		if errors.As(err, &peer) && fmt.Sprint(peer.Ranks) == "["+victim+"]" {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// TestKilled tests that kill -9 of a rank at a random moment of a save leaves a whole checkpoint, the old or the new one.
+func TestKilled(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	x, step := tensor.Zeros([]int{2000}), 0
+	defer x.Release()
+	state := dcp.State{Shards: []dcp.Shard{{Name: "x", Tensor: x}}, Parts: []checkpoint.Part{checkpoint.Value("step", &step)}}
+	for i := range 6 {
+		if err := dcp.Save(ctx, nil, dir, state); err != nil {
+			t.Fatal(err)
+		}
+		tidy(t, dir)
+		processes(t, 2, strconv.Itoa(i%2), dir)
+		step = -1
+		if err := dcp.Load(ctx, nil, dir, state); err != nil {
+			t.Fatal(err)
+		}
+		alone(t, func() error {
+			if same, err := x.Equal(tensor.Full([]int{2000}, step)); err != nil || !same {
+				t.Errorf("after kill %d: step %d with other tensors, %v", i, step, err)
+			}
+			return nil
+		})
+	}
+}
+
+// processes runs a role as n processes. A role that is a number is the rank that is killed.
 func processes(t *testing.T, n int, role, dir string) {
 	t.Helper()
 	port, err := launch.Port()
@@ -88,7 +141,7 @@ func processes(t *testing.T, n int, role, dir string) {
 		}
 	}
 	for r, cmd := range all {
-		if err := cmd.Wait(); err != nil {
+		if err := cmd.Wait(); err != nil && strconv.Itoa(r) != role {
 			t.Errorf("%s by %d, rank %d: %v\n%s", role, n, r, err, outs[r].String())
 		}
 	}
