@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
@@ -47,6 +48,8 @@ type DDP struct {
 	noSync        bool
 	buffersToSync bool // before the next forward pass
 	join          *joining
+	passes        atomic.Int64                  // that average gradients
+	pass          atomic.Pointer[flight.Record] // of the backward pass that averages gradients
 }
 
 type ddpOptions struct {
@@ -139,7 +142,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	for _, b := range nn.NamedBuffers(model) {
 		d.buffers = append(d.buffers, b.Tensor)
 	}
-	err := g.call(ctx, op, func(n cshim.Group) error {
+	err := g.call(ctx, op, op, func(n cshim.Group) error {
 		return withHandles(op, trained, func(h []cshim.Handle) (err error) {
 			d.native, err = n.Reducer(h, strings.Join(names, "\n"), o.ReducerOptions)
 			return err
@@ -232,8 +235,23 @@ func init() {
 		if d == nil {
 			return failed(op, err)
 		}
-		return d.g.diagnose(op, nil, err)
+		err = d.g.diagnose(op, nil, err)
+		d.g.job.flight.End(d.pass.Load(), err)
+		return err
 	}
+	handle.BackwardDone = func() {
+		if d := awaiting.Load(); d != nil {
+			d.g.job.flight.End(d.pass.Load(), nil)
+		}
+	}
+}
+
+// beginPass records a backward pass, whose collectives c10d starts.
+func (d *DDP) beginPass() {
+	d.passes.Add(1)
+	d.g.start.Lock()
+	defer d.g.start.Unlock()
+	d.pass.Store(d.g.record(true, "Backward of a DDP"))
 }
 
 // check returns an error if d cannot be used any more.
@@ -264,10 +282,14 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 		return nil, err
 	}
 	d.buffersToSync = d.syncs()
+	if d.syncs() {
+		d.beginPass()
+	}
 	err = d.use(op, func(n cshim.Reducer) error {
 		return withHandles(op, all, func(h []cshim.Handle) error { return n.AfterForward(d.syncs(), h) })
 	})
 	if err != nil {
+		d.g.job.flight.End(d.pass.Load(), err)
 		return nil, err
 	}
 	return all, nil

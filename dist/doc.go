@@ -75,6 +75,9 @@
 // second are named: they are stopped, cut off, or busy. The verdict is written to the store, so that all ranks name the
 // same ones. After a failure a group can only be closed; a launcher such as torchrun starts the processes again.
 //
+// With [FlightRecorder] each rank records its last collectives in a file, from which "linstock flight" tells what the ranks
+// wait for. [Group.Report] compares the throughput, waiting time and memory of the ranks.
+//
 // # Network
 //
 // The store and gloo use TCP without authentication or encryption: whoever can reach their ports can read and change what

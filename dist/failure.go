@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/internal/callsite"
+	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/refuse"
 )
 
@@ -33,6 +34,8 @@ type job struct {
 	host     int // the rank, in the group of all, that hosts the store; -1: none of them does
 	listener net.Listener
 	groups   atomic.Int64 // those that are open
+	flight   *flight.Recorder
+	waited   atomic.Int64 // nanoseconds in collectives, without those of backward passes
 }
 
 func newJob(op string, store *Store, host int) (*job, error) {
@@ -67,7 +70,7 @@ func (j *job) close() error {
 	if j.groups.Add(-1) != 0 {
 		return nil
 	}
-	return errors.Join(j.listener.Close(), j.store.Close())
+	return errors.Join(j.listener.Close(), j.store.Close(), j.flight.Close())
 }
 
 // address returns what other ranks need to find out whether this process exists.

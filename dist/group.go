@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -30,7 +31,9 @@ type Group struct {
 	job        *job
 	children   atomic.Int64
 
-	start  sync.Mutex   // orders collectives
+	start       sync.Mutex // orders collectives
+	collectives int64      // that have begun, if they are recorded
+
 	mu     sync.RWMutex // held for reading while native is used, for writing by Close
 	native cshim.Group
 	closed atomic.Bool
@@ -40,12 +43,18 @@ type Group struct {
 	kept    map[*Work]struct{} // those that only a wait completes
 	ddps    map[*DDP]struct{}  // those that are open
 	failure *failure
+
+	reported struct { // the last Report
+		at     time.Time
+		waited time.Duration
+	}
 }
 
 // connect connects a group whose members are set. Its keys are those of base with a prefix; base and prefixes are those of
 // Python's groups.
 func (g *Group) connect(ctx context.Context, op string, base *Store, prefix string) (err error) {
 	g.kept, g.ddps = map[*Work]struct{}{}, map[*DDP]struct{}{}
+	g.reported.at = time.Now()
 	if g.store, err = NewPrefixStore(prefix+"/", base); err != nil {
 		return err
 	}
@@ -205,13 +214,17 @@ func (g *Group) use(op string, f func(n cshim.Group) error) error {
 }
 
 // await calls f, which waits for the other ranks, with the native group, and returns f's error as failure. If ctx ends, it
-// aborts the group.
-func (g *Group) await(ctx context.Context, op string, f func(n cshim.Group) error) (failure, err error) {
+// aborts the group. The flight recorder gets what as the name of the call.
+func (g *Group) await(ctx context.Context, op, what string, f func(n cshim.Group) error) (failure, err error) {
 	err = g.use(op, func(n cshim.Group) error {
 		g.start.Lock()
 		defer g.start.Unlock()
 		defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
+		record := g.record(true, "%s", what)
+		begun := time.Now()
 		failure = f(n)
+		g.job.waited.Add(int64(time.Since(begun)))
+		g.job.flight.End(record, failure)
 		return nil
 	})
 	if err == nil && failure != nil && ctx.Err() != nil {
@@ -227,17 +240,17 @@ func abortedBy(op string, ctx context.Context) error {
 
 // broadcastCoalesced copies the tensors of the rank src to those of the others.
 func (g *Group) broadcastCoalesced(ctx context.Context, op string, ts []*tensor.Tensor, src int) error {
-	return g.call(ctx, op, func(n cshim.Group) error {
+	return g.call(ctx, op, "BroadcastCoalesced", func(n cshim.Group) error {
 		return withHandles(op, ts, func(h []cshim.Handle) error { return n.BroadcastCoalesced(h, src) })
 	})
 }
 
 // call calls f as await does, unless ctx has ended, and returns the error that names the ranks that are gone.
-func (g *Group) call(ctx context.Context, op string, f func(n cshim.Group) error) error {
+func (g *Group) call(ctx context.Context, op, what string, f func(n cshim.Group) error) error {
 	if err := live(op, ctx); err != nil {
 		return err
 	}
-	failure, err := g.await(ctx, op, f)
+	failure, err := g.await(ctx, op, what, f)
 	if err != nil {
 		return err
 	}
@@ -258,6 +271,7 @@ func (g *Group) Abort() error {
 		return nil
 	}
 	g.leave()
+	g.record(false, flight.Abort)
 	return g.cut("Abort")
 }
 
@@ -286,6 +300,7 @@ func (g *Group) Close() error {
 	for _, d := range ddps {
 		_ = d.Close()
 	}
+	g.record(false, flight.Close)
 	var stuck bool
 	switch {
 	case f != nil:
@@ -345,7 +360,7 @@ func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) err
 	if timeout < 0 {
 		return refuse.Error(op, tensor.ErrArgument, "timeout %v", timeout)
 	}
-	failure, err := g.await(ctx, op, func(n cshim.Group) error {
+	failure, err := g.await(ctx, op, op, func(n cshim.Group) error {
 		if timeout == 0 {
 			timeout = g.timeout
 		}

@@ -79,7 +79,10 @@ func (d *DDP) follow(op string, j *joining) error {
 	if err != nil || !sync {
 		return err
 	}
-	return d.use(op, cshim.Reducer.JoinBackward)
+	d.beginPass()
+	err = d.use(op, cshim.Reducer.JoinBackward)
+	d.g.job.flight.End(d.pass.Load(), err)
+	return err
 }
 
 // notify tells the ranks without inputs that this rank has some. The result counts the ranks that have.

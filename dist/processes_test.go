@@ -148,6 +148,20 @@ var roles = map[string]func(g *dist.Group) error{
 		x := vector(1)
 		return errors.Join(g.AllReduce(ctx, x, dist.Sum), want("sum", x, 2), g.Barrier(ctx))
 	},
+	"join": func(g *dist.Group) error {
+		ddp, err := dist.NewDDP(ctx, g, newModel(false))
+		if err != nil {
+			return err
+		}
+		return ddp.Join(func() error {
+			for i := range 1 + g.Rank() {
+				if err := ddp.Forward(wave([]int{8, 12}, i)).Sum().Backward(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	},
 	"killed in backward": func(g *dist.Group) error {
 		m := newModel(false)
 		ddp, err := dist.NewDDP(ctx, g, m)

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -17,7 +19,8 @@ import (
 type Work struct {
 	g       *Group
 	op      string
-	peer    int           // of a send or receive; -1 for another collective
+	peer    int // of a send or receive; -1 for another collective
+	record  *flight.Record
 	waiter  chan struct{} // full while a goroutine waits natively
 	cleanup runtime.Cleanup
 
@@ -41,13 +44,18 @@ func (g *Group) begin(op string, c cshim.Collective, out, in []*tensor.Tensor) (
 
 func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tensor, outSizes, inSizes []int) (w *Work, err error) {
 	var native cshim.Work
+	var record *flight.Record
 	var failure error
 	err = g.use(op, func(n cshim.Group) error {
 		return withHandles(op, out, func(o []cshim.Handle) error {
 			return withHandles(op, in, func(i []cshim.Handle) error {
 				g.start.Lock()
 				defer g.start.Unlock()
+				record = g.recordCollective(op, c, out, in)
 				native, failure = n.Start(c, o, i, outSizes, inSizes)
+				if _, kind := network(failure); failure != nil && kind == nil && record != nil && record.Collective != 0 {
+					g.collectives-- // the other ranks know nothing of it
+				}
 				return nil
 			})
 		})
@@ -56,9 +64,11 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 	case err != nil:
 		return nil, err
 	case failure != nil: // of an argument, or because a connection is closed already
-		return nil, g.diagnose(op, nil, failure)
+		err = g.diagnose(op, nil, failure)
+		g.job.flight.End(record, err)
+		return nil, err
 	}
-	w = &Work{g: g, op: op, peer: -1, waiter: make(chan struct{}, 1), native: native,
+	w = &Work{g: g, op: op, peer: -1, record: record, waiter: make(chan struct{}, 1), native: native,
 		byWait: byWait[c.Kind], source: -1}
 	w.cleanup = runtime.AddCleanup(w, cshim.Work.Free, native)
 	if c.Kind == cshim.Send || c.Kind == cshim.Receive {
@@ -95,6 +105,8 @@ func (w *Work) Wait(ctx context.Context) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, w.interrupt)()
+	begun := time.Now()
+	defer func() { w.g.job.waited.Add(int64(time.Since(begun))) }()
 	for {
 		done, err := native.Wait()
 		runtime.KeepAlive(w)
@@ -126,6 +138,7 @@ func (w *Work) end(err error) error {
 		}
 		err = w.g.diagnose(w.op, late, err)
 	}
+	w.g.job.flight.End(w.record, err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil && w.byWait {

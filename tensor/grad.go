@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/internal/sites"
 )
@@ -188,6 +189,9 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	reclaim.AfterBackward()
 	err = newError("Backward", asError(ref), roots...)
 	forgetDropped()
+	if err == nil && handle.BackwardDone != nil {
+		handle.BackwardDone()
+	}
 	return err
 }
 

@@ -89,7 +89,7 @@ written into the Go module cache.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newSetup(), newFetch(), newDoctor(), newEnv(), newBundle(), newVersion(), newGo(), newLastUse(), newLock(), newProbe())
+	root.AddCommand(newSetup(), newFetch(), newDoctor(), newEnv(), newBundle(), newVersion(), newGo(), newLastUse(), newLock(), newProbe(), newFlight())
 	return root
 }
 

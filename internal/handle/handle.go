@@ -30,7 +30,9 @@ var (
 	// func(model any, f func(x, weight, bias, runningMean, runningVar *tensor.Tensor, momentum, eps float64) *tensor.Tensor) int.
 	SetBatchNorm any
 	// PeerFailure returns the error of a backward pass in which a connection to another process was lost, or nil.
-	PeerFailure   func(op string, err error) error
+	PeerFailure func(op string, err error) error
+	// BackwardDone is called after each backward pass without an error; it may be nil.
+	BackwardDone  func()
 	WithHandles   any // func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error; h is valid during f
 	WithAutocast  any // func(device tensor.DeviceType, dtype tensor.DType, f func() error) error
 	AutocastDType any // func(device tensor.DeviceType) tensor.DType

@@ -7,6 +7,7 @@ package locate
 // run github.com/linstock-ml/linstock/cmd/linstock setup` works in it without another `go get`.
 import (
 	_ "github.com/gofrs/flock"
+	_ "github.com/jedib0t/go-pretty/v6/table"
 	_ "github.com/schollz/progressbar/v3"
 	_ "github.com/spf13/cobra"
 	_ "golang.org/x/sync/errgroup"
