@@ -28,10 +28,11 @@ type trainer struct {
 	loader *data.Loader
 	parts  []checkpoint.Part
 
-	step   int
-	losses []float64 // of each step, the mean of all processes
-	report *progress.Report
-	mean   progress.Mean
+	step     int
+	compared int       // the step of the last report on the processes
+	losses   []float64 // of each step, the mean of all processes
+	report   *progress.Report
+	mean     progress.Mean
 }
 
 func newTrainer(g *dist.Group, o options, text *gpt.Text) (t *trainer, err error) {
@@ -65,6 +66,7 @@ func newTrainer(g *dist.Group, o options, text *gpt.Text) (t *trainer, err error
 		}
 		t.printf("continuing after step %d of %s\n", t.step, t.path())
 	}
+	t.compared = t.step
 	t.ddp, err = dist.NewDDP(context.Background(), g, t.model, dist.GradientAsBucketView(true))
 	return t, err
 }
@@ -95,7 +97,7 @@ func (t *trainer) run(ctx context.Context) error {
 				return err
 			}
 			if stop || t.step%t.every == 0 {
-				if err := t.save(); err != nil {
+				if err := errors.Join(t.compare(), t.save()); err != nil {
 					return err
 				}
 			}
@@ -145,6 +147,16 @@ func (t *trainer) figures() string {
 		s += fmt.Sprintf("  backward %v, averaging %v, both at once %v", round(times.Backward), round(times.Communication), round(times.Overlap))
 	}
 	return s
+}
+
+// compare prints what the processes have done since the last checkpoint.
+func (t *trainer) compare() error {
+	report, err := t.g.Report(context.Background(), (t.step-t.compared)*t.batch)
+	if report != nil {
+		t.printf("%v\n", report)
+	}
+	t.compared = t.step
+	return err
 }
 
 // save writes the checkpoint, on rank 0.
