@@ -1,12 +1,16 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/internal/launch"
@@ -29,6 +33,20 @@ func TestMain(m *testing.M) {
 // start runs the command with the given arguments in n processes.
 func start(t *testing.T, n int, args ...string) {
 	t.Helper()
+	all, outs := begin(t, n, args...)
+	for r, cmd := range all {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("rank %d: %v\n%s", r, err, outs[r].String())
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// begin starts the command with the given arguments in n processes.
+func begin(t *testing.T, n int, args ...string) ([]*exec.Cmd, []strings.Builder) {
+	t.Helper()
 	port, err := launch.Port()
 	if err != nil {
 		t.Fatal(err)
@@ -43,14 +61,35 @@ func start(t *testing.T, n int, args ...string) {
 			t.Fatal(err)
 		}
 	}
+	return all, outs
+}
+
+// TestSignal tests that SIGTERM of one process makes all end with an error, and continue from a checkpoint of that step.
+func TestSignal(t *testing.T) {
+	leak.Check(t)
+	out := t.TempDir()
+	path := filepath.Join(out, "model.safetensors")
+	args := []string{"-text", "../..", "-out", out, "-layers", "1", "-width", "32", "-heads", "2", "-context", "16"}
+	all, outs := begin(t, 2, append(args, "-steps", "1000000", "-save-every", "2")...)
+	for _, err := os.Stat(path); err != nil && t.Context().Err() == nil; _, err = os.Stat(path) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := all[1].Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 	for r, cmd := range all {
-		if err := cmd.Wait(); err != nil {
+		if err := cmd.Wait(); err == nil || !strings.Contains(outs[r].String(), errInterrupted.Error()) {
 			t.Errorf("rank %d: %v\n%s", r, err, outs[r].String())
 		}
 	}
-	if t.Failed() {
-		t.FailNow()
+	step := 0
+	if err := checkpoint.LoadValues(path, checkpoint.Value("step", &step)); err != nil {
+		t.Fatal(err)
 	}
+	if saved := fmt.Sprintf("saved %s after step %d\n", path, step); !strings.Contains(outs[0].String(), saved) {
+		t.Errorf("no %q in\n%s", saved, outs[0].String())
+	}
+	start(t, 2, append(args, "-steps", strconv.Itoa(step+1))...)
 }
 
 // TestContinues tests that two processes that continue from a checkpoint have the losses of two that were not stopped, and

@@ -7,7 +7,8 @@
 //
 // The gradients are averaged over the processes, so that a step of four learns from four batches. Rank 0 prints and writes
 // the checkpoint; if a process is lost the others end with an error that names it, and what torchrun --max-restarts starts
-// again continues from the last checkpoint. An interrupt saves before the program ends.
+// again continues from the last checkpoint. An interrupt, or SIGTERM, of one process makes all save and end with an error, so that
+// their launcher starts them again.
 package main
 
 import (
@@ -69,7 +70,7 @@ func command(args []string) error {
 	// Kubernetes and Slurm end a job with SIGTERM.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	g, err := join(o.timeout)
+	g, err := join(ctx, o.timeout)
 	if err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func command(args []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := newTrainer(g, o, text)
+	t, err := newTrainer(ctx, g, o, text)
 	if err != nil {
 		return err
 	}
@@ -94,8 +95,7 @@ func command(args []string) error {
 }
 
 // join returns the group of all processes, or one of this process alone if no launcher started it.
-func join(timeout time.Duration) (*dist.Group, error) {
-	ctx := context.Background()
+func join(ctx context.Context, timeout time.Duration) (*dist.Group, error) {
 	if _, err := dist.ReadEnvironment(); err == nil {
 		return dist.Init(ctx, dist.Timeout(timeout))
 	}

@@ -35,7 +35,7 @@ type trainer struct {
 	mean     progress.Mean
 }
 
-func newTrainer(g *dist.Group, o options, text *gpt.Text) (t *trainer, err error) {
+func newTrainer(ctx context.Context, g *dist.Group, o options, text *gpt.Text) (t *trainer, err error) {
 	t = &trainer{options: o, g: g}
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func newTrainer(g *dist.Group, o options, text *gpt.Text) (t *trainer, err error
 		t.printf("continuing after step %d of %s\n", t.step, t.path())
 	}
 	t.compared = t.step
-	t.ddp, err = dist.NewDDP(context.Background(), g, t.model, dist.GradientAsBucketView(true))
+	t.ddp, err = dist.NewDDP(ctx, g, t.model, dist.GradientAsBucketView(true))
 	return t, err
 }
 
@@ -79,6 +79,9 @@ func (t *trainer) printf(format string, args ...any) {
 		fmt.Printf(format, args...)
 	}
 }
+
+// errInterrupted is the error of all processes, of which one was interrupted. Launchers take success for the end of the job.
+var errInterrupted = errors.New("a process was interrupted; the checkpoint was saved")
 
 // run trains, and saves every few steps and at the end.
 func (t *trainer) run(ctx context.Context) error {
@@ -101,10 +104,14 @@ func (t *trainer) run(ctx context.Context) error {
 					return err
 				}
 			}
-			if stop {
-				t.printf("saved %s after step %d\n", t.path(), t.step)
-				return ctx.Err()
+			if !stop {
+				continue
 			}
+			t.printf("saved %s after step %d\n", t.path(), t.step)
+			if t.step < t.steps {
+				return errInterrupted
+			}
+			return nil
 		}
 	}
 	return nil
