@@ -66,6 +66,7 @@ lint() {
         tool go-licenses check ./examples/... $allowed --ignore github.com/golang/freetype --ignore github.com/ajstarks/svgo
     } >build/test/licences.log 2>&1 || { grep -i licen build/test/licences.log; return 1; }
   }
+  deploy_valid() { (cd internal/tools && go test ./deploy) >build/test/deploy.log 2>&1 || { cat build/test/deploy.log; return 1; }; }
   local include=$root/torch/include
   [ -d "$include" ] || include=$root/include
   check "gofmt" gofmt_clean
@@ -76,7 +77,8 @@ lint() {
   check "generated files are current, schemas agree with libtorch $version" generated_clean
   check "only cshim imports C" one_cgo_package
   check "licences of the dependencies" licences
-  note="8 checks"
+  check "deploy/ by the schemas of Kubernetes, Kubeflow and Compose" deploy_valid
+  note="9 checks"
   return $bad
 }
 
