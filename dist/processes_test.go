@@ -183,6 +183,7 @@ var roles = map[string]func(g *dist.Group) error{
 		}
 		return nil
 	},
+	"besieged":    besieged,
 	"killed":      dies(2, syscall.SIGKILL, dist.ErrConnection),
 	"host killed": dies(0, syscall.SIGKILL, dist.ErrConnection),
 	"stopped":     dies(1, syscall.SIGSTOP, nil),
@@ -246,6 +247,7 @@ type job struct {
 	pythons []int  // ranks in Python
 	port    string // of the store; by default one that is free
 	env     []string
+	during  func(pids []int) // is called while the ranks run
 }
 
 // run runs a job and fails the test unless all ranks but the dead ones succeed.
@@ -269,6 +271,13 @@ func (j job) run(t *testing.T) {
 			t.Fatal(err)
 		}
 		all[r] = cmd
+	}
+	if j.during != nil {
+		var pids []int
+		for _, cmd := range all {
+			pids = append(pids, cmd.Process.Pid)
+		}
+		j.during(pids)
 	}
 	for r, cmd := range all {
 		if slices.Contains(j.dead, r) {
