@@ -81,6 +81,7 @@
 // # Network
 //
 // The store and gloo use TCP without authentication or encryption: whoever can reach their ports can read and change what
-// is sent, or end a process. Use them in a network that only the job's processes reach. gloo listens on the address of
+// is sent, or end a process. Use them in a network that only the job's processes reach. With a [Token] no process becomes a
+// rank that does not know it; the store and the connections are as open as before. gloo listens on the address of
 // the host's name, or on that of the interface named by the environment variable GLOO_SOCKET_IFNAME.
 package dist

@@ -25,6 +25,7 @@ type options struct {
 	timeout     time.Duration
 	checked     bool
 	flight      string
+	token       string
 }
 
 type optionFunc func(*options)
@@ -56,7 +57,7 @@ func CheckCollectives(on bool) Option { return optionFunc(func(o *options) { o.c
 
 func optionsOf(op string, opts []Option) (*options, error) {
 	o := &options{rank: -1, world: -1, timeout: DefaultTimeout, checked: os.Getenv("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
-		flight: os.Getenv("LINSTOCK_FLIGHT")}
+		flight: os.Getenv("LINSTOCK_FLIGHT"), token: os.Getenv("LINSTOCK_TOKEN")}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
@@ -160,7 +161,7 @@ func firstHost(lists ...string) string {
 
 // Init connects this process to the others of its job and returns the group of all. It waits for them until ctx ends or
 // the timeout is over. Without options it reads the environment, see [ReadEnvironment]. Options: InitMethod, Rank and
-// WorldSize, WithStore, Timeout, CheckCollectives, FlightRecorder. Ranks written in Python, which call init_process_group("gloo"), can be in the group.
+// WorldSize, WithStore, Timeout, CheckCollectives, FlightRecorder, Token. Ranks written in Python, which call init_process_group("gloo"), can be in the group.
 // PyTorch: torch.distributed.init_process_group.
 func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	const op = "Init"
@@ -198,6 +199,9 @@ func Init(ctx context.Context, opts ...Option) (*Group, error) {
 		g.members = append(g.members, r)
 	}
 	if err = j.store.Set(addressKey(o.rank), []byte(j.address())); err == nil {
+		err = g.prove(ctx, op, o.token)
+	}
+	if err == nil {
 		err = o.record(op, j)
 	}
 	if err == nil {
