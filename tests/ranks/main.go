@@ -1,10 +1,11 @@
 // Ranks checks that a job of several processes survives the loss of one. Four ranks train with dist.DDP and save together,
-// with package dcp, after each step; at a random moment, also of a save, one of them is killed or stopped, is too slow, or
-// cannot write. The others must end with an error that names it, within two seconds, or within two seconds of the group's
-// timeout if the process still exists. Then all are started again and continue from the checkpoint. At the end of each job
-// the weights must be those of a job without faults.
+// with package dcp, after each step; at a random moment, also of a save, one of them is killed or stopped, is cut off the
+// network, is too slow, or cannot write. The others must end with an error that names it, within two seconds, or within
+// two seconds of the group's timeout if the process still exists. Then all are started again and continue from the
+// checkpoint. At the end of each job the weights must be those of a job without faults. Ranks that are cut off run in network
+// namespaces, which only root may make; for others there are none.
 //
-//	go run ./tests/ranks [-faults 1000] [-seed S] [-share F]
+//	go run ./tests/ranks [-faults 1000] [-seed S] [-share F] [-only KIND]
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/internal/scorecard"
@@ -24,11 +26,16 @@ func main() {
 	faults := flag.Int64("faults", 1000, "number of faults")
 	seed := flag.Uint64("seed", 1, "seed of the faults")
 	share := flag.Float64("share", 1, "share of the faults")
+	only := flag.String("only", "", "kind of the faults: kill, stop, cut, slow or disk; by default all")
 	flag.Parse()
 	if *child != "" {
 		os.Exit(rank(*child, *steps, *plan))
 	}
-	p := &parent{steps: *steps, random: rand.New(rand.NewPCG(*seed, 0))}
+	if *only != "" && !slices.Contains([]string{"kill", "stop", "cut", "slow", "disk"}, *only) {
+		fmt.Fprintf(os.Stderr, "ranks: there is no fault %q\n", *only)
+		os.Exit(2)
+	}
+	p := &parent{steps: *steps, only: *only, random: rand.New(rand.NewPCG(*seed, 0))}
 	total := scorecard.Share(*faults, *share)
 	stop := scorecard.Progress(func() string {
 		return fmt.Sprintf("ranks: %d of %d faults, the longest until the last error %v", p.done.Load(), total, p.longest())
@@ -38,8 +45,11 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "ranks:", err)
 	}
-	scorecard.Line("ranks", fmt.Sprintf("%d faults (%d killed, %d stopped, %d slow, %d without a disk) in %d jobs: each survivor named the rank, the last after %v; the same weights at the end",
-		p.done.Load(), p.kinds["kill"], p.kinds["stop"], p.kinds["slow"], p.kinds["disk"], p.jobs, p.longest()), err == nil)
+	if p.network == nil {
+		fmt.Println("ranks: no rank was cut off:", p.noNetwork)
+	}
+	scorecard.Line("ranks", fmt.Sprintf("%d faults (%d killed, %d stopped, %d cut off, %d slow, %d without a disk) in %d jobs: each survivor named the rank, the last after %v; the same weights at the end",
+		p.done.Load(), p.kinds["kill"], p.kinds["stop"], p.kinds["cut"], p.kinds["slow"], p.kinds["disk"], p.jobs, p.longest()), err == nil)
 	if err != nil {
 		os.Exit(1)
 	}
@@ -53,4 +63,8 @@ type parent struct {
 	most   atomic.Int64 // nanoseconds
 	kinds  map[string]int
 	jobs   int
+	only   string // kind of the faults; empty: all
+
+	network   *network // nil if noNetwork
+	noNetwork error
 }

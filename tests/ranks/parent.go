@@ -39,6 +39,11 @@ func (p *parent) run(total int64) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if p.network, p.noNetwork = newNetwork(); p.noNetwork == nil {
+		defer p.network.close()
+	} else if p.only == "cut" {
+		return p.noNetwork
+	}
 	undisturbed := filepath.Join(dir, "undisturbed")
 	if err := p.attempt(undisturbed, -1, fault{}); err != nil {
 		return err
@@ -56,6 +61,9 @@ func (p *parent) run(total int64) error {
 				break
 			}
 			f := p.next(step)
+			for p.only != "" && f.kind != p.only {
+				f = p.next(step)
+			}
 			r := p.random.IntN(ranks)
 			if err := p.attempt(job, r, f); err != nil {
 				return fmt.Errorf("fault %d of job %d, %v of rank %d: %w", p.done.Load()+1, p.jobs, f, r, err)
@@ -117,6 +125,10 @@ func (p *parent) next(step int) fault {
 		f.kind = "stop"
 	case 1:
 		f.kind = "slow"
+	case 4:
+		if p.network != nil {
+			f.kind = "cut"
+		}
 	case 2, 3:
 		f.kind, f.phase = "disk", "save"
 	}
@@ -137,6 +149,7 @@ func (p *parent) attempt(dir string, faulty int, f fault) error {
 	var all [ranks]*exec.Cmd
 	var outs [ranks]bytes.Buffer
 	happened := make(chan time.Time, 1)
+	cut := make(chan error, 1)
 	for r := range all {
 		cmd := exec.CommandContext(ctx, os.Args[0], "-child", dir, "-steps", strconv.Itoa(p.steps))
 		cmd.Env = launch.Environ(r, ranks, port)
@@ -152,9 +165,15 @@ func (p *parent) attempt(dir string, faulty int, f fault) error {
 				for lines := bufio.NewScanner(out); lines.Scan(); {
 					if lines.Text() == "fault" {
 						happened <- time.Now()
+						if f.kind == "cut" {
+							cut <- p.network.cut(faulty)
+						}
 					}
 				}
 			}()
+		}
+		if f.kind == "cut" {
+			p.network.inside(r, cmd)
 		}
 		if err := cmd.Start(); err != nil {
 			return err
@@ -185,7 +204,7 @@ func (p *parent) attempt(dir string, faulty int, f fault) error {
 	select {
 	case at := <-happened:
 		took := time.Since(at)
-		if f.kind == "stop" || f.kind == "slow" {
+		if f.kind == "stop" || f.kind == "slow" || f.kind == "cut" {
 			took -= timeout
 		}
 		p.most.Store(max(p.most.Load(), int64(took)))
@@ -196,5 +215,8 @@ func (p *parent) attempt(dir string, faulty int, f fault) error {
 		return errors.New("the fault did not happen")
 	}
 	_ = all[faulty].Process.Signal(syscall.SIGCONT)
+	if f.kind == "cut" {
+		return errors.Join(<-cut, p.network.connect(faulty))
+	}
 	return nil
 }

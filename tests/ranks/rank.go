@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -53,6 +54,13 @@ func (f fault) at(phase string, step int) error {
 		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	case "slow":
 		time.Sleep(10 * timeout)
+	case "cut":
+		for {
+			if i, err := net.InterfaceByName("eth0"); err != nil || i.Flags&net.FlagRunning == 0 {
+				return err
+			}
+			time.Sleep(time.Millisecond)
+		}
 	case "disk":
 		// A file of this process cannot become as long as its part of the checkpoint.
 		signal.Ignore(syscall.SIGXFSZ)

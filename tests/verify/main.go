@@ -69,7 +69,7 @@ var rows = []row{
 		target: "20,000 programs; the same output, 0 ErrReleased, never more bytes; the same tests pass", command: "go run ./tests/lastuse -share SHARE"},
 	{name: "kill", test: "kill -9 during a checkpoint",
 		target: "1,000 times the old or the new file, whole", command: "go run ./tests/kill -share SHARE"},
-	{name: "ranks", test: "a rank of four is killed, stopped, slow or cannot save, at each phase of a step",
+	{name: "ranks", test: "a rank of four is killed, stopped, cut off, slow or cannot save, at each phase of a step",
 		target: "1,000 faults; every survivor names it within 2 s, the job goes on to the same weights", command: "go run ./tests/ranks -share SHARE"},
 	{name: "hostile", test: "hostile safetensors and checkpoint files",
 		target: "10,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -share SHARE"},
