@@ -229,14 +229,15 @@ func (w Work) Source() int { return int(C.lsc_work_source(C.ls_work(w))) }
 // Free frees the work.
 func (w Work) Free() { C.lsc_work_free(C.ls_work(w)) }
 
-// Compression is the dtype in which a reducer sends gradients.
+// Compression is how a reducer makes gradients smaller that it sends.
 type Compression int32
 
 // The compressions, as in enum ls_gradient_compression.
 const (
-	CompressNone Compression = C.LS_COMPRESS_NONE
-	CompressFP16 Compression = C.LS_COMPRESS_FP16
-	CompressBF16 Compression = C.LS_COMPRESS_BF16
+	CompressNone     Compression = C.LS_COMPRESS_NONE
+	CompressFP16     Compression = C.LS_COMPRESS_FP16
+	CompressBF16     Compression = C.LS_COMPRESS_BF16
+	CompressPowerSGD Compression = C.LS_COMPRESS_POWER_SGD
 )
 
 // ReducerOptions is ls_reducer_options.
@@ -244,6 +245,8 @@ type ReducerOptions struct {
 	BucketBytes, FirstBucketBytes       int64
 	FindUnused, StaticGraph, BucketView bool
 	Compression                         Compression
+	PowerRank, PowerStart               int
+	PowerMinRate, PowerEpsilon          float64
 }
 
 // Reducer is an ls_reducer; 0 is none.
@@ -256,7 +259,8 @@ func (g Group) Reducer(parameters []Handle, names string, o ReducerOptions) (Red
 	defer C.free(unsafe.Pointer(text))
 	var r C.ls_reducer
 	options := C.ls_reducer_options{bucket_bytes: C.int64_t(o.BucketBytes), first_bucket_bytes: C.int64_t(o.FirstBucketBytes),
-		find_unused: flag(o.FindUnused), static_graph: flag(o.StaticGraph), bucket_view: flag(o.BucketView), compression: C.int32_t(o.Compression)}
+		find_unused: flag(o.FindUnused), static_graph: flag(o.StaticGraph), bucket_view: flag(o.BucketView), compression: C.int32_t(o.Compression),
+		power_rank: C.int32_t(o.PowerRank), power_start: C.int64_t(o.PowerStart), power_min_rate: C.double(o.PowerMinRate), power_epsilon: C.double(o.PowerEpsilon)}
 	err := takeError(C.lsc_reducer_new(C.ls_group(g), outs(parameters), C.uint64_t(len(parameters)), text, &options, &r))
 	return Reducer(r), err
 }

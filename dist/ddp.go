@@ -1,7 +1,9 @@
 package dist
 
 import (
+	"cmp"
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -103,6 +105,27 @@ func CompressGradients(dtype tensor.DType) DDPOption {
 	}
 }
 
+// PowerSGDState holds the settings of [PowerSGD]. PyTorch: PowerSGDState of
+// torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.
+type PowerSGDState struct {
+	MatrixApproximationRank  int     // of what is sent of a matrix; 0 means 1
+	StartIter                int     // the first backward pass, from 0, that compresses, at least 2; 0 means 1000
+	MinCompressionRate       float64 // by how much a matrix must become smaller; 0 means 2
+	OrthogonalizationEpsilon float64 // is added to norms of columns, for gradients that can be 0
+}
+
+// PowerSGD sends the gradient of a matrix, or of what is one with all dimensions but the first flattened, as the product of two small
+// matrices. What that leaves out is added to the gradient of the next pass. It waits for its collectives within the backward pass, so
+// nothing is computed beside them, and ranks in Python cannot train along. It takes the memory of the gradients again. PyTorch: powerSGD_hook
+// of torch.distributed.algorithms.ddp_comm_hooks.
+func PowerSGD(s PowerSGDState) DDPOption {
+	return func(o *ddpOptions) {
+		o.Compression = cshim.CompressPowerSGD
+		o.PowerRank, o.PowerStart = cmp.Or(s.MatrixApproximationRank, 1), cmp.Or(s.StartIter, 1000)
+		o.PowerMinRate, o.PowerEpsilon = cmp.Or(s.MinCompressionRate, 2), s.OrthogonalizationEpsilon
+	}
+}
+
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
 // rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
 // dense tensors on the CPU, and must not be replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
@@ -120,6 +143,9 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 		return nil, refuse.Error(op, tensor.ErrArgument, "buckets of %v MiB", o.bucketCapMB)
 	case o.Compression < 0:
 		return nil, refuse.Error(op, tensor.ErrArgument, "gradients can be sent as Float16 or BFloat16")
+	case o.Compression == cshim.CompressPowerSGD && (o.PowerRank < 1 || o.PowerRank > math.MaxInt32 || o.PowerStart < 2 || !(o.PowerMinRate > 0) || !(o.PowerEpsilon >= 0)):
+		return nil, refuse.Error(op, tensor.ErrArgument, "PowerSGD with rank %d, start %d, rate %v, epsilon %v: at least 1, at least 2, positive and not negative numbers are needed",
+			o.PowerRank, o.PowerStart, o.PowerMinRate, o.PowerEpsilon)
 	case ctx == nil:
 		return nil, refuse.Nil(op, "a context")
 	case model == nil:

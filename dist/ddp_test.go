@@ -79,6 +79,8 @@ var ddpVariants = map[string]ddpVariant{
 	"views":         {opts: []dist.DDPOption{dist.GradientAsBucketView(true)}},
 	"fp16":          {opts: []dist.DDPOption{dist.CompressGradients(tensor.Float16)}},
 	"bf16":          {opts: []dist.DDPOption{dist.CompressGradients(tensor.BFloat16)}},
+	"power":         {opts: []dist.DDPOption{dist.PowerSGD(dist.PowerSGDState{MatrixApproximationRank: 2, StartIter: 2})}},
+	"power qr":      {opts: []dist.DDPOption{dist.PowerSGD(dist.PowerSGDState{MatrixApproximationRank: 4, StartIter: 3, OrthogonalizationEpsilon: 1e-8, MinCompressionRate: 0.5})}},
 	"no sync":       {accumulate: 3},
 	"own buffers":   {opts: []dist.DDPOption{dist.BroadcastBuffers(false)}},
 	"join":          {join: true},
@@ -147,6 +149,14 @@ func (v ddpVariant) train(g *dist.Group) (out trained, err error) {
 	return out, errors.Join(err, ddp.Close())
 }
 
+// TestPowerSGDBuckets tests that the replicas stay equal with a bucket for each parameter, with which PyTorch's hook hangs.
+func TestPowerSGDBuckets(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		return equalReplicas(g, dist.BucketCapMB(1e-6), dist.PowerSGD(dist.PowerSGDState{StartIter: 2, MinCompressionRate: 0.5}))
+	})
+}
+
 // TestDDP compares the losses of two ranks with those of PyTorch's DistributedDataParallel, bit by bit.
 func TestDDP(t *testing.T) {
 	leak.Check(t)
@@ -198,14 +208,20 @@ func TestDDPErrors(t *testing.T) {
 			p.RequiresGrad_(false)
 		}
 		for name, f := range map[string]func() (*dist.DDP, error){
-			"nil group":           func() (*dist.DDP, error) { return dist.NewDDP(ctx, nil, m) },
-			"nil model":           func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, nil) },
-			"nil context":         func() (*dist.DDP, error) { return dist.NewDDP(none, g, m) },
-			"nil option":          func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, nil) },
-			"no parameters":       func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, frozen) },
-			"not a model":         func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, 3) },
-			"no buckets":          func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, dist.BucketCapMB(0)) },
-			"buckets of NaN":      func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, dist.BucketCapMB(math.NaN())) },
+			"nil group":      func() (*dist.DDP, error) { return dist.NewDDP(ctx, nil, m) },
+			"nil model":      func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, nil) },
+			"nil context":    func() (*dist.DDP, error) { return dist.NewDDP(none, g, m) },
+			"nil option":     func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, nil) },
+			"no parameters":  func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, frozen) },
+			"not a model":    func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, 3) },
+			"no buckets":     func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, dist.BucketCapMB(0)) },
+			"buckets of NaN": func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, dist.BucketCapMB(math.NaN())) },
+			"PowerSGD at once": func() (*dist.DDP, error) {
+				return dist.NewDDP(ctx, g, m, dist.PowerSGD(dist.PowerSGDState{StartIter: 1}))
+			},
+			"PowerSGD without a rate": func() (*dist.DDP, error) {
+				return dist.NewDDP(ctx, g, m, dist.PowerSGD(dist.PowerSGDState{MinCompressionRate: math.NaN()}))
+			},
 			"another compression": func() (*dist.DDP, error) { return dist.NewDDP(ctx, g, m, dist.CompressGradients(tensor.Int8)) },
 		} {
 			if d, err := f(); err == nil || d != nil {

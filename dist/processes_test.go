@@ -162,9 +162,19 @@ var roles = map[string]func(g *dist.Group) error{
 			return nil
 		})
 	},
-	"killed in backward": func(g *dist.Group) error {
+	"killed in backward":            killedInBackward(),
+	"killed in compressed backward": killedInBackward(dist.PowerSGD(dist.PowerSGDState{StartIter: 2})),
+	"besieged":                      besieged,
+	"killed":                        dies(2, syscall.SIGKILL, dist.ErrConnection),
+	"host killed":                   dies(0, syscall.SIGKILL, dist.ErrConnection),
+	"stopped":                       dies(1, syscall.SIGSTOP, nil),
+}
+
+// killedInBackward returns a role in which one rank sends itself a signal before its third backward pass, and the others name it.
+func killedInBackward(opts ...dist.DDPOption) func(g *dist.Group) error {
+	return func(g *dist.Group) error {
 		m := newModel(false)
-		ddp, err := dist.NewDDP(ctx, g, m)
+		ddp, err := dist.NewDDP(ctx, g, m, opts...)
 		if err != nil {
 			return err
 		}
@@ -182,18 +192,14 @@ var roles = map[string]func(g *dist.Group) error{
 			}
 		}
 		return nil
-	},
-	"besieged":    besieged,
-	"killed":      dies(2, syscall.SIGKILL, dist.ErrConnection),
-	"host killed": dies(0, syscall.SIGKILL, dist.ErrConnection),
-	"stopped":     dies(1, syscall.SIGSTOP, nil),
+	}
 }
 
 // equalReplicas trains a model that begins with other weights on each rank, and returns an error unless it is the same on all
 // ranks at the end.
-func equalReplicas(g *dist.Group) error {
+func equalReplicas(g *dist.Group, opts ...dist.DDPOption) error {
 	m := nn.NewSequential(nn.NewLinear(3, 4), &nn.Tanh{}, nn.NewLinear(4, 1))
-	ddp, err := dist.NewDDP(ctx, g, m)
+	ddp, err := dist.NewDDP(ctx, g, m, opts...)
 	if err != nil {
 		return err
 	}
@@ -307,7 +313,7 @@ func TestProcesses(t *testing.T) {
 // TestDeadRank tests that all ranks name one that was killed or stopped, also if it hosts the store.
 func TestDeadRank(t *testing.T) {
 	leak.Check(t)
-	for role, dead := range map[string]int{"killed": 2, "host killed": 0, "stopped": 1, "killed in backward": 1} {
+	for role, dead := range map[string]int{"killed": 2, "host killed": 0, "stopped": 1, "killed in backward": 1, "killed in compressed backward": 1} {
 		t.Run(role, func(t *testing.T) {
 			leak.Check(t)
 			job{n: 4, role: role, dead: []int{dead}}.run(t)

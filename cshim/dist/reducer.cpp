@@ -1,4 +1,5 @@
 // The reducers of linstock/dist.h.
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
@@ -6,6 +7,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <random>
 #include <sstream>
 #include <unordered_map>
 
@@ -40,6 +42,145 @@ class Compress final : public c10d::CppCommHookInterface<intrusive_ptr<c10d::Pro
 
  private:
   at::ScalarType dtype_;
+};
+
+// Makes the columns of the matrices orthonormal, as _orthogonalize of powerSGD_hook.py does.
+void orthogonalize(const at::Tensor &matrices, double epsilon) {
+  const int64_t columns = matrices.size(2);
+  const auto dtype = matrices.scalar_type();
+  if (columns > 2 && dtype != at::kHalf && dtype != at::kBFloat16) {
+    matrices.copy_(std::get<0>(at::linalg_qr(matrices)));
+    return;
+  }
+  for (int64_t i = 0; i < columns; i++) {
+    auto column = matrices.narrow(2, i, 1);
+    auto norm = at::linalg_vector_norm(column, 2, {1}, /*keepdim=*/true);
+    column.div_(epsilon == 0 ? norm : norm.add(epsilon));
+    if (i + 1 == columns) break;
+    auto rest = matrices.narrow(2, i + 1, columns - i - 1);
+    rest.sub_(at::sum(column * rest, {1}, /*keepdim=*/true).mul(column));
+  }
+}
+
+// Sends matrices as products of two small ones, as powerSGD_hook of torch.distributed.algorithms.ddp_comm_hooks
+// does with error feedback and warm start. It waits for its collectives, so that all ranks start them in the same
+// order.
+class PowerSGD final : public c10d::CppCommHookInterface<intrusive_ptr<c10d::ProcessGroup>> {
+ public:
+  PowerSGD(intrusive_ptr<c10d::ProcessGroup> g, const ls_reducer_options &o)
+      : CppCommHookInterface(std::move(g)),
+        rank_(o.power_rank),
+        start_(o.power_start),
+        min_rate_(o.power_min_rate),
+        epsilon_(o.power_epsilon) {
+    // Buckets change after the first pass.
+    if (rank_ < 1 || start_ < 2 || !(min_rate_ > 0) || !(epsilon_ >= 0))
+      throw ArgumentError("PowerSGD needs a rank of at least 1, a start of at least 2 and a positive rate");
+  }
+  intrusive_ptr<Future> runHook(c10d::GradBucket &bucket) override {
+    at::NoGradGuard no_grad;
+    auto &buffer = bucket.getBufferRef();
+    if (passes_ < start_)
+      sum(buffer.div_(state_->getSize()));
+    else
+      compress(bucket);
+    if (bucket.isLast()) passes_++;
+    auto done = c10::make_intrusive<Future>(c10::ListType::ofTensors());
+    done->markCompleted(std::vector<at::Tensor>{buffer});
+    return done;
+  }
+
+ private:
+  // What a bucket has from one pass to the next.
+  struct Memory {
+    at::Tensor error, p, q;
+  };
+
+  int64_t rank_of(const at::Tensor &matrix) const { return std::min({matrix.size(1), matrix.size(2), rank_}); }
+
+  void sum(const at::Tensor &t) {
+    std::vector<at::Tensor> list{t};
+    state_->allreduce(list)->wait();
+  }
+
+  void compress(c10d::GradBucket &bucket) {
+    auto buffer = bucket.getBuffer();
+    auto &memory = memories_[bucket.getIndex()];
+    if (memory.error.defined())
+      buffer.add_(memory.error);
+    else
+      memory.error = at::zeros_like(buffer);
+    auto whole = buffer.clone();
+
+    std::vector<at::Tensor> matrices, others, ps, qs;
+    int64_t p_size = 0, q_size = 0;
+    for (const auto &gradient : bucket.getGradients()) {
+      if (gradient.numel() == 0) continue;
+      auto matrix = gradient.view({1, gradient.dim() == 0 ? 1 : gradient.size(0), -1});
+      const int64_t n = matrix.size(1), m = matrix.size(2), rank = rank_of(matrix);
+      if (static_cast<double>((n + m) * rank) * min_rate_ >= static_cast<double>(n * m)) {
+        others.push_back(gradient);
+        continue;
+      }
+      p_size += n * rank;
+      q_size += m * rank;
+      // Matrices of one shape follow each other; the random numbers are drawn in this order.
+      auto same = std::find_if(matrices.rbegin(), matrices.rend(),
+                               [&](const at::Tensor &other) { return other.sizes() == matrix.sizes(); });
+      matrices.insert(same == matrices.rend() ? matrices.end() : same.base(), matrix);
+    }
+    const bool first = !memory.p.defined();
+    if (first) {
+      memory.p = at::empty({p_size}, buffer.options());
+      memory.q = at::empty({q_size}, buffer.options());
+    }
+    int64_t p_begin = 0, q_begin = 0;
+    for (const auto &matrix : matrices) {
+      const int64_t n = matrix.size(1), m = matrix.size(2), rank = rank_of(matrix);
+      ps.push_back(memory.p.narrow(0, p_begin, n * rank).view({1, n, rank}));
+      qs.push_back(memory.q.narrow(0, q_begin, m * rank).view({1, m, rank}));
+      p_begin += n * rank;
+      q_begin += m * rank;
+    }
+    if (first) {
+      auto generator = at::detail::createCPUGenerator(next_seed());
+      for (const auto &q : qs) q.copy_(at::randn(q.sizes(), generator, buffer.options()));
+    }
+    for (const auto &q : qs) orthogonalize(q, epsilon_);
+    for (size_t i = 0; i < matrices.size(); i++) at::bmm_out(ps[i], matrices[i], qs[i]);
+
+    std::vector<at::Tensor> flat;
+    for (const auto &t : others) flat.push_back(t.reshape({-1}));
+    auto together = flat.empty() ? at::empty({0}, buffer.options()) : at::cat(flat);
+    sum(together);
+    together.div_(state_->getSize());
+    int64_t begin = 0;
+    for (const auto &t : others) {
+      t.copy_(together.narrow(0, begin, t.numel()).view_as(t));
+      begin += t.numel();
+    }
+    sum(memory.p);
+    for (const auto &p : ps) orthogonalize(p, epsilon_);
+    for (size_t i = 0; i < matrices.size(); i++) at::bmm_out(qs[i], matrices[i].transpose(1, 2), ps[i]);
+    sum(memory.q);
+    memory.q.div_(state_->getSize());
+    for (size_t i = 0; i < matrices.size(); i++) at::bmm_out(matrices[i], ps[i], qs[i].transpose(1, 2));
+    memory.error = whole.sub_(buffer);
+  }
+
+  // The numbers of numpy.random.RandomState(0).randint(1_000_000_000).
+  uint64_t next_seed() {
+    for (;;) {
+      auto n = seeds_() & ((1U << 30) - 1);
+      if (n < 1'000'000'000) return n;
+    }
+  }
+
+  const int64_t rank_, start_;
+  const double min_rate_, epsilon_;
+  int64_t passes_ = 0;
+  std::unordered_map<size_t, Memory> memories_;
+  std::mt19937 seeds_{0};
 };
 
 struct Reducer {
@@ -118,6 +259,8 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
     if (o->compression == LS_COMPRESS_FP16 || o->compression == LS_COMPRESS_BF16) {
       auto dtype = o->compression == LS_COMPRESS_FP16 ? at::kHalf : at::kBFloat16;
       r->reducer->register_comm_hook(std::make_unique<ls::Compress>(r->group, dtype));
+    } else if (o->compression == LS_COMPRESS_POWER_SGD) {
+      r->reducer->register_comm_hook(std::make_unique<ls::PowerSGD>(r->group, *o));
     } else if (o->compression != LS_COMPRESS_NONE) {
       throw ls::ArgumentError("there is no compression " + std::to_string(o->compression));
     }

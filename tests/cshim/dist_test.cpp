@@ -23,7 +23,7 @@ class Dist : public ShimTest {
     return x;
   }
   ls_reducer reducer(ls_tensor x) const {
-    ls_reducer_options o{1 << 20, 1 << 20, 0, 0, 0, LS_COMPRESS_NONE};
+    ls_reducer_options o{1 << 20, 1 << 20, 0, 0, 0, LS_COMPRESS_NONE, 0, 0, 0, 0};
     ls_reducer r = 0;
     EXPECT_OK(ls_reducer_new(group_, &x, 1, "x", &o, &r));
     return r;
@@ -56,7 +56,7 @@ TEST_F(Dist, ArgumentsThatCannotBe) {
   ls_collective none{99, 0, 0, 0}, broadcast{LS_BROADCAST, 0, 1, 0}, reduce{LS_ALL_REDUCE, 99, 0, 0};
   for (const auto *c : {&none, &broadcast, &reduce})
     EXPECT_ERR(ls_group_start(group_, c, &x.h, 1, nullptr, 0, nullptr, 0, nullptr, 0, &work), LS_ERR_ARGUMENT);
-  ls_reducer_options o{1 << 20, 1 << 20, 0, 0, 0, LS_COMPRESS_NONE};
+  ls_reducer_options o{1 << 20, 1 << 20, 0, 0, 0, LS_COMPRESS_NONE, 0, 0, 0, 0};
   ls_reducer r;
   EXPECT_ERR(ls_reducer_new(group_, nullptr, 0, "", &o, &r), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_reducer_new(group_, &x.h, 1, "x", &o, &r), LS_ERR_ARGUMENT);

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
 WORLD, BATCH, STEPS = 2, 8, 10
 
@@ -27,6 +27,16 @@ VARIANTS = {
     "views": {"gradient_as_bucket_view": True},
     "fp16": {"hook": default_hooks.fp16_compress_hook},
     "bf16": {"hook": default_hooks.bf16_compress_hook},
+    "power": {"hook": powerSGD_hook.powerSGD_hook, "power": {"matrix_approximation_rank": 2, "start_powerSGD_iter": 2}},
+    "power qr": {
+        "hook": powerSGD_hook.powerSGD_hook,
+        "power": {
+            "matrix_approximation_rank": 4,
+            "start_powerSGD_iter": 3,
+            "orthogonalization_epsilon": 1e-8,
+            "min_compression_rate": 0.5,
+        },
+    },
     "no sync": {"accumulate": 3},
     "own buffers": {"broadcast_buffers": False},
     "join": {"join": True},
@@ -60,6 +70,7 @@ def train(rank, variant, store):
     torch.set_num_threads(1)
     options = dict(VARIANTS[variant])
     unused, hook = options.pop("unused", False), options.pop("hook", None)
+    power = options.pop("power", None)
     accumulate, join = options.pop("accumulate", 1), options.pop("join", False)
     net = Net(unused)
     with torch.no_grad():
@@ -68,7 +79,7 @@ def train(rank, variant, store):
     opt = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True)
     ddp = nn.parallel.DistributedDataParallel(net, **options)
     if hook:
-        ddp.register_comm_hook(None, hook)
+        ddp.register_comm_hook(powerSGD_hook.PowerSGDState(None, **power) if power else None, hook)
     losses = []
     with ddp.join() if join else contextlib.nullcontext():
         for step in range(STEPS - 4 * rank if join else STEPS):

@@ -112,13 +112,24 @@ LS_API void ls_work_free(ls_work work) LS_NOEXCEPT;
  * (c10d::Reducer). Freed once by ls_reducer_free, before or after its group; what backward passes in flight use of
  * it stays until they have ended. */
 typedef uintptr_t ls_reducer;
-enum ls_gradient_compression { LS_COMPRESS_NONE = 0, LS_COMPRESS_FP16 = 1, LS_COMPRESS_BF16 = 2 };
+enum ls_gradient_compression {
+  LS_COMPRESS_NONE = 0,
+  LS_COMPRESS_FP16 = 1,
+  LS_COMPRESS_BF16 = 2,
+  LS_COMPRESS_POWER_SGD = 3
+};
 typedef struct ls_reducer_options {
   int64_t bucket_bytes, first_bucket_bytes;
   int32_t find_unused;
   int32_t static_graph;
   int32_t bucket_view; /* gradients are views of the buckets */
   int32_t compression;
+  /* For LS_COMPRESS_POWER_SGD: the rank of what is sent of a matrix; the first backward pass, from 0, that
+   * compresses, at least 2; by how much a matrix must become smaller; and what is added to the norms of columns.
+   */
+  int32_t power_rank;
+  int64_t power_start;
+  double power_min_rate, power_epsilon;
 } ls_reducer_options;
 /* Makes a reducer, once all ranks have called it with parameters of the same shapes. names: one a line. */
 LS_API ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n, const char *names,
