@@ -35,6 +35,10 @@ package cshim
 #cgo nocallback lsc_checkpoint_take
 #cgo noescape lsc_saved_push
 #cgo nocallback lsc_saved_push
+#cgo noescape lsc_remade_push
+#cgo nocallback lsc_remade_push
+#cgo noescape lsc_pass_end
+#cgo nocallback lsc_pass_end
 #cgo noescape lsc_saved_pop
 #cgo nocallback lsc_saved_pop
 #cgo noescape lsc_multi_hook_register
@@ -200,6 +204,17 @@ func SavedPush(p SavedPolicy) (depth uint64, err ErrorRef) {
 	e := C.lsc_saved_push(&how, &d)
 	return uint64(d), e
 }
+
+// RemadePush makes the graph keep no storage of sources until SavedPop(depth): a backward pass calls Callbacks.Backward
+// with the ID instead.
+func RemadePush(id uint64, sources []Handle) (depth uint64, err ErrorRef) {
+	var d C.uint64_t
+	e := C.lsc_remade_push(C.uint64_t(id), handles(sources), C.uint64_t(len(sources)), &d)
+	return uint64(d), e
+}
+
+// PassEnd makes the backward pass that the calling callback is part of call Callbacks.Hook with the ID at its end.
+func PassEnd(id uint64) ErrorRef { return C.lsc_pass_end(C.uint64_t(id)) }
 
 // SavedPop undoes the calling thread's pushes down to a depth, even if it returns an error.
 func SavedPop(depth uint64) ErrorRef { return C.lsc_saved_pop(C.uint64_t(depth)) }

@@ -31,6 +31,8 @@ const char *ls_table_load(void *library) {
   LOAD(checkpoint_kept)
   LOAD(checkpoint_take)
   LOAD(saved_push)
+  LOAD(remade_push)
+  LOAD(pass_end)
   LOAD(saved_pop)
   LOAD(dropped_take)
   LOAD(dropped_count)

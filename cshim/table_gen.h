@@ -27,6 +27,8 @@ typedef struct ls_functions {
   ls_error *(*checkpoint_kept)(ls_tensor result);
   ls_result (*checkpoint_take)(void);
   ls_error *(*saved_push)(const ls_saved_policy *how, uint64_t *depth);
+  ls_error *(*remade_push)(uint64_t id, const ls_tensor *sources, uint64_t n, uint64_t *depth);
+  ls_error *(*pass_end)(uint64_t id);
   ls_error *(*saved_pop)(uint64_t depth);
   uint64_t (*dropped_take)(uint64_t *ids, uint64_t cap);
   uint64_t (*dropped_count)(void);
@@ -270,6 +272,8 @@ static inline ls_error *lsc_checkpoint_keep(int32_t *stage, uint64_t *depth) { r
 static inline ls_error *lsc_checkpoint_kept(ls_tensor result) { return ls_table.checkpoint_kept(result); }
 static inline ls_result lsc_checkpoint_take(void) { return ls_table.checkpoint_take(); }
 static inline ls_error *lsc_saved_push(const ls_saved_policy *how, uint64_t *depth) { return ls_table.saved_push(how, depth); }
+static inline ls_error *lsc_remade_push(uint64_t id, const ls_tensor *sources, uint64_t n, uint64_t *depth) { return ls_table.remade_push(id, sources, n, depth); }
+static inline ls_error *lsc_pass_end(uint64_t id) { return ls_table.pass_end(id); }
 static inline ls_error *lsc_saved_pop(uint64_t depth) { return ls_table.saved_pop(depth); }
 static inline uint64_t lsc_dropped_take(uint64_t *ids, uint64_t cap) { return ls_table.dropped_take(ids, cap); }
 static inline uint64_t lsc_dropped_count(void) { return ls_table.dropped_count(); }

@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"runtime"
+	"slices"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
@@ -84,6 +85,50 @@ func withSaved(p handle.SavedPolicy, f func() error) (err error) {
 		}
 	}()
 	return f()
+}
+
+// withRemade runs f. The graph keeps no tensors that share storage with one of sources: for source i a backward pass calls
+// again(i), which returns the same contents in a storage of their own.
+func withRemade(sources []*Tensor, again func(i int) (*Tensor, error), f func() error) (err error) {
+	const op = "Forward"
+	if err := cshim.Load(); err != nil {
+		return err
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	id := keepAlive(nativeFunction(func(_, _ []*Tensor, needs []bool) (out []*Tensor, err error) {
+		out = make([]*Tensor, len(needs))
+		i := slices.Index(needs, true)
+		out[i], err = again(i)
+		return out, err
+	}))
+	var depth uint64
+	if err := withHandles(op, sources, func(h []cshim.Handle) error {
+		var ref cshim.ErrorRef
+		depth, ref = cshim.RemadePush(id, h)
+		return newError(op, asError(ref), sources...)
+	}); err != nil {
+		forget(id)
+		forgetDropped()
+		return err
+	}
+	defer func() {
+		if e := newError(op, asError(cshim.SavedPop(depth))); err == nil {
+			err = e
+		}
+	}()
+	return f()
+}
+
+// atPassEnd makes the backward pass that the calling hook is part of call f at its end, unless the pass fails.
+func atPassEnd(f func() error) error {
+	id := keepAlive(accumulateHook(func(*Tensor) error { return f() }))
+	if ref := cshim.PassEnd(id); ref != nil {
+		forget(id)
+		forgetDropped()
+		return newError("Backward", cshim.Take(ref))
+	}
+	return nil
 }
 
 // keepInCheckpoint returns f(), and in a recomputation the result of the first run. It implements

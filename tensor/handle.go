@@ -30,6 +30,8 @@ func init() {
 	handle.Checkpoint = runCheckpoint
 	handle.TieFunction = tieFunction
 	handle.WithSaved = withSaved
+	handle.WithRemade = withRemade
+	handle.AtPassEnd = atPassEnd
 	handle.KeepInCheckpoint = keepInCheckpoint
 	handle.AdamStep = adamStep
 	handle.WithAnomaly = withAnomaly

@@ -39,15 +39,6 @@ struct TicketHolder : torch::CustomClassHolder {
   explicit TicketHolder(uint64_t id) : ticket(hold(id)) {}
 };
 
-// Handles that a callback has made, freed in every case.
-struct Made {
-  std::vector<ls_tensor> handles;
-  explicit Made(size_t n) : handles(n, 0) {}
-  ~Made() { ls_tensors_free(handles.data(), handles.size()); }
-  Made(const Made &) = delete;
-  Made &operator=(const Made &) = delete;
-};
-
 // Arguments of a custom function's apply that libtorch's collector of arguments must not see: it would take their
 // tensors for inputs.
 struct Outside {

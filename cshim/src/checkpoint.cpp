@@ -572,6 +572,8 @@ size_t push_policy(std::shared_ptr<SavedPolicy> policy) {
   return policies.size() - 1;
 }
 
+std::shared_ptr<SavedPolicy> innermost_policy() { return policies.empty() ? nullptr : policies.back().policy; }
+
 void pop_policies(size_t depth) {
   std::exception_ptr first;
   while (policies.size() > depth) {

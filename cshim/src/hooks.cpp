@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -165,5 +166,15 @@ ls_error *ls_multi_hook_register(const ls_tensor *tensors, uint64_t n, uint64_t 
         if (list[made].requires_grad()) list[made].remove_hook(slots[made]);
       throw;
     }
+  });
+}
+
+ls_error *ls_pass_end(uint64_t id) noexcept {
+  return ls::run_void([&] {
+    torch::autograd::Engine::get_default_engine().queue_callback([ticket = ls::hold(id)] {
+      ls_tensor none = 0;
+      uint64_t failed = ls::callbacks.hook(ticket->id, 0, &none);
+      if (failed != 0) throw ls::CallbackError(failed, "a function at the end of a backward pass failed");
+    });
   });
 }

@@ -11,12 +11,14 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "device.h"
 #include "shim.h"
+#include "trace.h"
 
 namespace ls {
 namespace {
@@ -99,6 +101,24 @@ class Packed {
   at::Tensor held_;
   std::shared_ptr<File> file_;
   int64_t at_ = 0;
+};
+
+// A tensor that the graph keeps as it is. libtorch leaves the check of its version to hooks.
+class Unchanged {
+ public:
+  explicit Unchanged(const at::Tensor &t) : held_(data_of(t)), version_(version()) {}
+  const at::Tensor &get() const {
+    if (version() != version_)
+      throw ArgumentError(
+          "a tensor that an operator has saved for backward was changed in place since: it is at version " +
+          std::to_string(version()) + ", expected " + std::to_string(version_));
+    return held_;
+  }
+
+ private:
+  int64_t version() const { return held_.is_inference() ? 0 : static_cast<int64_t>(held_._version()); }
+  at::Tensor held_;
+  int64_t version_;
 };
 
 class Converting final : public SavedPolicy, public std::enable_shared_from_this<Converting> {
@@ -195,28 +215,100 @@ class Converted final : public SavedVariableHooks {
     c10::AutoGradMode off(false);
     packed_ = policy_->pack(t);
     policy_.reset();
-    if (packed_ != nullptr) return;
-    held_ = data_of(t);
-    version_ = held_.is_inference() ? 0 : held_._version();
+    if (packed_ == nullptr) unchanged_.emplace(t);
   }
   at::Tensor call_unpack_hook() override {
     c10::AutoGradMode off(false);
-    if (packed_ != nullptr) return packed_->unpack();
-    if (!held_.is_inference() && held_._version() != version_)
-      throw ArgumentError(
-          "a tensor that an operator has saved for backward was changed in place since: it is at version " +
-          std::to_string(held_._version()) + ", expected " + std::to_string(version_));
-    return held_;
+    return packed_ != nullptr ? packed_->unpack() : unchanged_->get();
   }
 
  private:
   std::shared_ptr<Converting> policy_;  // until it has packed
   std::shared_ptr<Packed> packed_;
-  at::Tensor held_;
-  int64_t version_ = 0;
+  std::optional<Unchanged> unchanged_;
 };
 
 std::unique_ptr<SavedVariableHooks> Converting::hooks() { return std::make_unique<Converted>(shared_from_this()); }
+
+// Keeps where a tensor lies in one of several storages, which a callback makes again.
+class Remaking final : public SavedPolicy, public std::enable_shared_from_this<Remaking> {
+ public:
+  Remaking(uint64_t id, std::vector<at::Tensor> sources)
+      : ticket_(hold(id)), n_(sources.size()), sources_(std::move(sources)), enclosing_(innermost_policy()) {}
+  std::unique_ptr<SavedVariableHooks> hooks() override;
+  void popped() override {
+    sources_.clear();
+    enclosing_.reset();
+  }
+  std::optional<size_t> find(const at::Tensor &t) const {
+    if (t.layout() != c10::kStrided || t.is_nested() || !t.has_storage() || t.is_conj() || t.is_neg()) return {};
+    for (size_t i = 0; i < sources_.size(); i++)
+      if (sources_[i].storage().unsafeGetStorageImpl() == t.storage().unsafeGetStorageImpl()) return i;
+    return {};
+  }
+  at::Tensor make(size_t i) const {
+    std::vector<uint8_t> needs(n_);
+    needs[i] = 1;
+    Made out(n_);
+    CalledBack called;
+    uint64_t failed =
+        callbacks.backward(ticket_->id, nullptr, 0, nullptr, 0, needs.data(), out.handles.data(), n_);
+    if (failed != 0) throw CallbackError(failed, "a saved tensor could not be made again");
+    at::Tensor t = copy_of(out.handles[i]);
+    if (!t.defined()) throw ArgumentError("a saved tensor was not made again");
+    return t;
+  }
+
+ private:
+  std::shared_ptr<Ticket> ticket_;
+  size_t n_;
+  std::vector<at::Tensor> sources_;  // until the policy is popped: the graph must not keep them
+  std::shared_ptr<SavedPolicy> enclosing_;
+};
+
+// The graph's object for one saved tensor.
+class Remade final : public SavedVariableHooks {
+ public:
+  Remade(std::shared_ptr<Remaking> policy, std::unique_ptr<SavedVariableHooks> other)
+      : policy_(std::move(policy)), other_(std::move(other)) {}
+  void call_pack_hook(const at::Tensor &t) override {
+    if (auto i = policy_->find(t)) {
+      other_.reset();
+      source_ = *i;
+      dtype_ = t.scalar_type();
+      sizes_ = t.sizes().vec();
+      strides_ = t.strides().vec();
+      offset_ = t.storage_offset();
+      return;
+    }
+    policy_.reset();
+    if (other_ != nullptr)
+      other_->call_pack_hook(t);
+    else
+      unchanged_.emplace(t);
+  }
+  at::Tensor call_unpack_hook() override {
+    if (other_ != nullptr) return other_->call_unpack_hook();
+    if (unchanged_) return unchanged_->get();
+    c10::AutoGradMode off(false);
+    at::Tensor t = policy_->make(source_);
+    if (t.scalar_type() != dtype_) throw ArgumentError("a saved tensor was made again with another dtype");
+    return t.as_strided(sizes_, strides_, offset_);
+  }
+
+ private:
+  std::shared_ptr<Remaking> policy_;           // if the tensor lies in a storage that is made again
+  std::unique_ptr<SavedVariableHooks> other_;  // if the enclosing policy keeps it
+  std::optional<Unchanged> unchanged_;         // otherwise
+  size_t source_ = 0;
+  c10::ScalarType dtype_ = c10::ScalarType::Undefined;
+  std::vector<int64_t> sizes_, strides_;
+  int64_t offset_ = 0;
+};
+
+std::unique_ptr<SavedVariableHooks> Remaking::hooks() {
+  return std::make_unique<Remade>(shared_from_this(), enclosing_ == nullptr ? nullptr : enclosing_->hooks());
+}
 
 }  // namespace
 
@@ -229,4 +321,13 @@ at::Tensor data_of(const at::Tensor &t) {
 
 ls_error *ls_saved_push(const ls_saved_policy *how, uint64_t *depth) noexcept {
   return ls::run_void([&] { *depth = ls::push_policy(std::make_shared<ls::Converting>(*how)); });
+}
+
+ls_error *ls_remade_push(uint64_t id, const ls_tensor *sources, uint64_t n, uint64_t *depth) noexcept {
+  return ls::run_void([&] {
+    auto list = ls::tensors_of(sources, n);
+    for (const auto &t : list)
+      if (!t.defined() || !t.has_storage()) throw ls::ArgumentError("sources: tensors with a storage are needed");
+    *depth = ls::push_policy(std::make_shared<ls::Remaking>(id, std::move(list)));
+  });
 }

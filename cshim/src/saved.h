@@ -35,6 +35,8 @@ at::Tensor data_of(const at::Tensor &t);
 
 // Pushes a policy on the calling thread's stack and returns the depth before.
 size_t push_policy(std::shared_ptr<SavedPolicy> policy);
+// The calling thread's innermost policy, or nullptr.
+std::shared_ptr<SavedPolicy> innermost_policy();
 // Pops policies until `depth` are left. Throws the first exception that a popped() has thrown.
 void pop_policies(size_t depth);
 

@@ -254,6 +254,15 @@ class Lent {
   std::vector<ls_tensor> handles_;
 };
 
+// Handles that a callback has made, freed in every case.
+struct Made {
+  std::vector<ls_tensor> handles;
+  explicit Made(size_t n) : handles(n, 0) {}
+  ~Made() { ls_tensors_free(handles.data(), handles.size()); }
+  Made(const Made &) = delete;
+  Made &operator=(const Made &) = delete;
+};
+
 // An id that ls_dropped_take returns once it is dropped. The entry in the queue is allocated with it, so that a
 // drop cannot fail.
 struct Ticket {

@@ -36,6 +36,12 @@ var (
 	WithHandles   any // func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error; h is valid during f
 	WithAutocast  any // func(device tensor.DeviceType, dtype tensor.DType, f func() error) error
 	AutocastDType any // func(device tensor.DeviceType) tensor.DType
+	// WithRemade runs f; the graph keeps no storage of sources, and a backward pass takes it from again:
+	// func(sources []*tensor.Tensor, again func(i int) (*tensor.Tensor, error), f func() error) error.
+	WithRemade any
+	// Places returns for each parameter of a model functions that set the fields that hold it; nil for a parameter that
+	// is held where it cannot be replaced: func(model any) map[*tensor.Tensor][]func(t *tensor.Tensor).
+	Places any
 	// Rounds from, float32, to to, bfloat16, up or down at random.
 	RoundStochastic any // func(to, from *tensor.Tensor) error
 	AdamStep        any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
@@ -53,6 +59,9 @@ var WithStream func(op string, device int32, id int64, f func() error) error
 
 // NativeError turns an error of the shim into a *tensor.Error of op.
 var NativeError func(op string, err error) error
+
+// AtPassEnd makes the backward pass that the calling hook is part of call f at its end, unless the pass fails.
+var AtPassEnd func(f func() error) error
 
 // WithAnomaly runs f; an error of a backward pass in it names the line of the operator whose backward failed.
 var WithAnomaly func(checkNaN bool, f func() error) error

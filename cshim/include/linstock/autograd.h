@@ -96,6 +96,14 @@ typedef struct ls_saved_policy {
  * gradients and what the kind does not apply to are kept as they are. A tensor that several nodes save is kept
  * once. */
 LS_API ls_error *ls_saved_push(const ls_saved_policy *how, uint64_t *depth) LS_NOEXCEPT;
+/* Pushes a policy under which the graph keeps no storage of `sources`. Of a tensor in one of these storages it
+ * keeps where it lies, and a backward pass calls backward(id) without gradients, with needs set for that source,
+ * for a tensor with the same storage contents and offset 0. What else operators save is kept as the enclosing
+ * policy says. The id is queued as that of a checkpoint. */
+LS_API ls_error *ls_remade_push(uint64_t id, const ls_tensor *sources, uint64_t n, uint64_t *depth) LS_NOEXCEPT;
+/* Called by a callback in a backward pass: calls hook(id) without a tensor at the end of the pass, unless it
+ * fails. The id is queued for ls_dropped_take after the pass. */
+LS_API ls_error *ls_pass_end(uint64_t id) LS_NOEXCEPT;
 /* Pops policies of the calling thread until depth are left, also if it returns an error: an input was changed
  * in place since the push, and a recomputation would need it. */
 LS_API ls_error *ls_saved_pop(uint64_t depth) LS_NOEXCEPT;
