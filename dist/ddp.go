@@ -183,7 +183,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	}
 	g.state.Lock()
 	defer g.state.Unlock()
-	g.ddps[d] = struct{}{}
+	g.parts[d] = struct{}{}
 	return d, nil
 }
 
@@ -200,7 +200,7 @@ func (d *DDP) Close() error {
 	awaiting.CompareAndSwap(d, nil)
 	d.g.state.Lock()
 	defer d.g.state.Unlock()
-	delete(d.g.ddps, d)
+	delete(d.g.parts, d)
 	return nil
 }
 

@@ -58,12 +58,27 @@
 //     a backward pass uses stays until the pass has ended.
 //  11. The failure of another rank is an error of Backward, a *[PeerError].
 //
+// # Sharded data parallelism
+//
+// [Shard] divides the parameters of a module among the ranks by rows, and with them the gradients and the optimizer's state: a
+// DDP for models that do not fit (ZeRO-2 and 3).
+//
+//  12. Each tensor of the module is this rank's rows of the parameter, outside of Forward and Run. That is what an optimizer,
+//     a state dict and a checkpoint see; [FSDPModule.Parameters] tells which rows they are.
+//  13. Forward and Run gather the whole parameters for the time of the call, and the backward pass gathers them again for
+//     the time it needs them. They are freed with their last reference. With ReshardAfterForward(false) the graph keeps them.
+//  14. The backward pass averages the gradients over the ranks and adds this rank's rows to Grad. A parameter that no rank
+//     has used gets none.
+//  15. A parameter must not be changed between a forward pass and its backward pass. Ranks run the same passes of the same
+//     FSDPModules in the same order.
+//  16. After Close of the FSDPModule or its group the parameters stay what they are, and nothing else is left.
+//
 // # Models that do not fit
 //
 // [ZeroRedundancyOptimizer] divides the optimizer's state among the ranks, [ColwiseParallel] and [RowwiseParallel] divide
 // linear layers, and a [Pipeline] gives each rank some layers. [NewDeviceMesh] makes the groups for combinations of them.
 //
-//  12. Their collectives are parts of Step, Forward and Backward, which all ranks of the group call in the same order. If one
+//  17. Their collectives are parts of Step, Forward and Backward, which all ranks of the group call in the same order. If one
 //     of them fails on a rank, the group cannot be used any more.
 //
 // # Failures

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"regexp"
 	"slices"
@@ -40,8 +41,8 @@ type Group struct {
 
 	state   sync.Mutex
 	aborted bool
-	kept    map[*Work]struct{} // those that only a wait completes
-	ddps    map[*DDP]struct{}  // those that are open
+	kept    map[*Work]struct{}     // those that only a wait completes
+	parts   map[io.Closer]struct{} // the DDPs and FSDPModules that are open
 	failure *failure
 
 	reported struct { // the last Report
@@ -53,7 +54,7 @@ type Group struct {
 // connect connects a group whose members are set. Its keys are those of base with a prefix; base and prefixes are those of
 // Python's groups.
 func (g *Group) connect(ctx context.Context, op string, base *Store, prefix string) (err error) {
-	g.kept, g.ddps = map[*Work]struct{}{}, map[*DDP]struct{}{}
+	g.kept, g.parts = map[*Work]struct{}{}, map[io.Closer]struct{}{}
 	g.reported.at = time.Now()
 	if g.store, err = NewPrefixStore(prefix+"/", base); err != nil {
 		return err
@@ -294,11 +295,11 @@ func (g *Group) Close() error {
 	g.state.Lock()
 	cut := len(g.kept) != 0
 	clear(g.kept)
-	ddps := slices.Collect(maps.Keys(g.ddps))
+	parts := slices.Collect(maps.Keys(g.parts))
 	f, aborted := g.failure, g.aborted
 	g.state.Unlock()
-	for _, d := range ddps {
-		_ = d.Close()
+	for _, c := range parts {
+		_ = c.Close()
 	}
 	g.record(false, flight.Close)
 	var stuck bool

@@ -81,8 +81,10 @@ func (g *Group) waited() time.Duration {
 	total := time.Duration(g.job.waited.Load())
 	g.state.Lock()
 	var ddps []*DDP
-	for d := range g.ddps {
-		ddps = append(ddps, d)
+	for c := range g.parts {
+		if d, ok := c.(*DDP); ok {
+			ddps = append(ddps, d)
+		}
 	}
 	g.state.Unlock()
 	for _, d := range ddps {

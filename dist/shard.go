@@ -1,0 +1,444 @@
+package dist
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// An FSDPModule is a module whose parameters are divided among the ranks of a group by their rows: fully sharded data
+// parallel training, ZeRO-3, or ZeRO-2 with ReshardAfterForward(false). It is made by [Shard]. PyTorch:
+// torch.distributed.fsdp.FSDPModule.
+//
+// One goroutine at a time uses an FSDPModule, and between the beginning of a backward pass and its end no other collective
+// of the group may be started on this rank.
+type FSDPModule struct {
+	Module any `nn:"."` // what Shard was given
+
+	g      *Group
+	o      shardOptions
+	params []*ShardedParameter `nn:"-"`
+	inner  []*FSDPModule       `nn:"-"` // those of modules within Module
+	per    int                 // elements of a rank in a collective
+	noSync bool
+
+	mu      sync.Mutex
+	closed  bool
+	whole   []*tensor.Tensor `nn:"-"` // the whole parameters while a backward pass may need them
+	version []int            // of the parameters when whole was gathered
+	fields  []*tensor.Tensor `nn:"-"` // what the module's fields hold in place of this rank's rows, or nil
+	current *shardPass       `nn:"-"` // the one that a backward pass goes through
+	pending []*tensor.Tensor `nn:"-"` // whole gradients of passes without a reduction
+}
+
+// A ShardedParameter is a parameter of which each rank has some rows. A checkpoint that writes Tensor of each rank at
+// Offset has the whole parameter.
+type ShardedParameter struct {
+	Name   string         // in the module that Shard was given; of a parameter with several names the first
+	Tensor *tensor.Tensor // this rank's rows; a rank beyond the last row has none
+	Shape  []int          // of the whole parameter
+	Offset int            // the first row
+
+	g      *Group
+	chunk  int // rows of each rank, without the last ones
+	row    int // elements of a row
+	places []func(t *tensor.Tensor)
+}
+
+type shardOptions struct {
+	reshard, castInputs    bool
+	param, reduce, outputs tensor.DType // Invalid: none
+}
+
+// A ShardOption is an option of Shard.
+type ShardOption func(*shardOptions)
+
+// ReshardAfterForward(false) keeps the whole parameters between the forward and the backward pass (ZeRO-2), which saves a
+// collective. By default they are freed and gathered again (ZeRO-3). PyTorch: reshard_after_forward.
+func ReshardAfterForward(on bool) ShardOption { return func(o *shardOptions) { o.reshard = on } }
+
+// ParamDType makes forward and backward passes compute with parameters of this dtype; the optimizer's keep theirs. PyTorch:
+// MixedPrecisionPolicy.param_dtype.
+func ParamDType(dtype tensor.DType) ShardOption { return func(o *shardOptions) { o.param = dtype } }
+
+// ReduceDType sends and accumulates gradients in this dtype; by default it is that of the optimizer's parameters. PyTorch:
+// MixedPrecisionPolicy.reduce_dtype.
+func ReduceDType(dtype tensor.DType) ShardOption { return func(o *shardOptions) { o.reduce = dtype } }
+
+// OutputDType casts floating-point results of forward passes to this dtype. PyTorch: MixedPrecisionPolicy.output_dtype.
+func OutputDType(dtype tensor.DType) ShardOption { return func(o *shardOptions) { o.outputs = dtype } }
+
+// CastForwardInputs(false) makes Forward not cast its input to the dtype of ParamDType. PyTorch:
+// MixedPrecisionPolicy.cast_forward_inputs.
+func CastForwardInputs(on bool) ShardOption { return func(o *shardOptions) { o.castInputs = on } }
+
+// Shard divides the parameters of a module, the same on all ranks, among the ranks of g, and copies the parameters and
+// buffers of rank 0 to the others before. Each tensor of the module becomes this rank's rows of the parameter, as in
+// torch.chunk: an optimizer must be made afterwards, and its state is divided, too. All ranks must call Shard.
+//
+//	for i, block := range model.Blocks { // a []nn.Layer
+//		if model.Blocks[i], err = dist.Shard(ctx, g, block); err != nil {
+//			return err
+//		}
+//	}
+//	root, err := dist.Shard(ctx, g, model) // the parameters that are left
+//	…
+//	opt, err := optim.NewAdamW(nn.Parameters(model), 3e-4)
+//	…
+//	loss := nn.CrossEntropy(root.Forward(x), y)
+//	err = loss.Backward() // *PeerError if another rank is gone
+//	err = opt.Step()
+//
+// The parameters of one Shard are gathered together. Those that a Shard of g has divided already stay in that one, so parts
+// come before the module that holds them, and parameters that several parts share belong to one that contains these.
+// Parameters must be dense tensors on the CPU with a dimension and of one floating-point dtype, and they must not have
+// gradients. Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs. PyTorch:
+// torch.distributed.fsdp.fully_shard.
+func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSDPModule, error) {
+	const op = "Shard"
+	o := shardOptions{reshard: true, castInputs: true, param: tensor.Invalid, reduce: tensor.Invalid, outputs: tensor.Invalid}
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
+		}
+		opt(&o)
+	}
+	for _, d := range []tensor.DType{o.param, o.reduce, o.outputs} {
+		if d != tensor.Invalid && !d.IsFloat() {
+			return nil, refuse.Error(op, tensor.ErrArgument, "the dtype %v is not a floating-point one", d)
+		}
+	}
+	if err := live(op, ctx); err != nil {
+		return nil, err
+	}
+	if err := g.check(op); err != nil {
+		return nil, err
+	}
+	if module == nil {
+		return nil, refuse.Nil(op, "a module")
+	}
+	if err := nn.Check(module); err != nil {
+		return nil, err
+	}
+	m := &FSDPModule{Module: module, g: g, o: o}
+	if err := m.adopt(op); err != nil {
+		return nil, err
+	}
+	if err := m.agree(ctx, op); err != nil {
+		return nil, err
+	}
+	if err := m.divide(ctx, op); err != nil {
+		return nil, err
+	}
+	g.state.Lock()
+	defer g.state.Unlock()
+	g.parts[m] = struct{}{}
+	return m, nil
+}
+
+var places = handle.Places.(func(model any) map[*tensor.Tensor][]func(t *tensor.Tensor))
+
+// adopt lists the parameters that no other FSDPModule of the group has.
+func (m *FSDPModule) adopt(op string) error {
+	owners := m.g.sharded()
+	places := places(m.Module)
+	for _, n := range nn.NamedParameters(m.Module) {
+		t := n.Tensor
+		if owner := owners[t]; owner != nil {
+			if !slices.Contains(m.inner, owner.module) {
+				m.inner = append(m.inner, owner.module)
+			}
+			continue
+		}
+		switch {
+		case t.Dim() == 0 || t.Numel() == 0:
+			return refuse.Error(op, tensor.ErrArgument, "%s of shape %v cannot be divided by rows", n.Name, t.Shape())
+		case !t.IsLeaf() || t.Grad() != nil:
+			return refuse.Error(op, tensor.ErrArgument, "%s has a gradient or a graph", n.Name)
+		case !t.DType().IsFloat() || len(m.params) != 0 && t.DType() != m.params[0].Tensor.DType():
+			return refuse.Error(op, tensor.ErrArgument, "%s is %v: the parameters must have one floating-point dtype", n.Name, t.DType())
+		case places[t] == nil:
+			return refuse.Error(op, tensor.ErrArgument, "%s is in a map, a parametrization, or a struct that is not held by a pointer", n.Name)
+		}
+		p := &ShardedParameter{Name: n.Name, Tensor: t, Shape: t.Shape(), g: m.g, places: places[t]}
+		p.chunk = (p.Shape[0] + m.g.size - 1) / m.g.size
+		p.row = t.Numel() / p.Shape[0]
+		p.Offset, _ = p.rows(m.g.rank)
+		m.params = append(m.params, p)
+		m.per += p.chunk * p.row
+	}
+	m.pending = make([]*tensor.Tensor, len(m.params))
+	return nil
+}
+
+// rows returns the rows of a rank: the first and their number.
+func (p *ShardedParameter) rows(rank int) (first, n int) {
+	first = min(rank*p.chunk, p.Shape[0])
+	return first, min(p.chunk, p.Shape[0]-first)
+}
+
+// agree returns an error if other ranks divide other parameters.
+func (m *FSDPModule) agree(ctx context.Context, op string) error {
+	own := []string{fmt.Sprintf("options %+v", m.o)}
+	for _, p := range m.params {
+		own = append(own, fmt.Sprintf("%s %v %v", p.Name, p.Tensor.DType(), p.Shape))
+	}
+	all, err := AllGatherObject(ctx, m.g, own)
+	if err != nil {
+		return err
+	}
+	for r, other := range all {
+		for i := range max(len(own), len(other)) {
+			a, b := "no further parameter", "no further parameter"
+			if i < len(own) {
+				a = own[i]
+			}
+			if i < len(other) {
+				b = other[i]
+			}
+			if a != b {
+				return refuse.Error(op, tensor.ErrArgument, "the ranks divide different modules: rank %d has %s, rank %d %s", m.g.rank, a, r, b)
+			}
+		}
+	}
+	return nil
+}
+
+// divide makes the parameters this rank's rows of those of rank 0.
+func (m *FSDPModule) divide(ctx context.Context, op string) error {
+	var ts []*tensor.Tensor
+	for _, p := range m.params {
+		ts = append(ts, p.Tensor)
+	}
+	for _, b := range nn.NamedBuffers(m.Module) {
+		ts = append(ts, b.Tensor)
+	}
+	if err := m.g.broadcastCoalesced(ctx, op, ts, 0); err != nil {
+		return err
+	}
+	return tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error {
+			var rows []*tensor.Tensor
+			for _, p := range m.params {
+				first, n := p.rows(m.g.rank)
+				t := p.Tensor.Detach().Narrow(0, first, n).Clone()
+				if err := t.Err(); err != nil {
+					return err
+				}
+				rows = append(rows, t)
+			}
+			for i, p := range m.params {
+				if _, err := tensor.Call("aten::set_data", p.Tensor, rows[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// An owner is an FSDPModule and one of its parameters.
+type owner struct {
+	module *FSDPModule
+	*ShardedParameter
+}
+
+// sharded returns the parameters that are divided in the group.
+func (g *Group) sharded() map[*tensor.Tensor]*owner {
+	g.state.Lock()
+	defer g.state.Unlock()
+	all := map[*tensor.Tensor]*owner{}
+	for c := range g.parts {
+		if m, ok := c.(*FSDPModule); ok {
+			for _, p := range m.params {
+				all[p.Tensor] = &owner{m, p}
+			}
+		}
+	}
+	return all
+}
+
+// Close frees what the module holds beside the rows of its parameters. It can then not be used any more. Close of the group
+// does the same. A second Close does nothing.
+func (m *FSDPModule) Close() error {
+	if m == nil || m.g == nil {
+		return nil
+	}
+	m.mu.Lock()
+	m.closed = true
+	m.drop()
+	for i, t := range m.pending {
+		t.Release()
+		m.pending[i] = nil
+	}
+	m.mu.Unlock()
+	m.g.state.Lock()
+	defer m.g.state.Unlock()
+	delete(m.g.parts, m)
+	return nil
+}
+
+// Parameters returns the parameters that this FSDPModule has divided, without those of other ones within it.
+func (m *FSDPModule) Parameters() []*ShardedParameter {
+	if m == nil {
+		return nil
+	}
+	return slices.Clone(m.params)
+}
+
+// check returns an error if m cannot be used any more.
+func (m *FSDPModule) check(op string) error {
+	if m == nil {
+		return refuse.Nil(op, "an FSDPModule")
+	}
+	if m.g == nil {
+		return refuse.Error(op, tensor.ErrArgument, "the FSDPModule was not made by Shard")
+	}
+	if err := m.g.check(op); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return refuse.Error(op, ErrClosed, "the FSDPModule was closed")
+	}
+	return nil
+}
+
+// NoSync calls f. Gradients of backward passes whose forward pass is in f accumulate, whole, on each rank, and the next pass
+// outside reduces their sums: it must reach the same modules. It applies to the FSDPModules within m, too. PyTorch:
+// FSDPModule.set_requires_gradient_sync.
+func (m *FSDPModule) NoSync(f func() error) error {
+	const op = "NoSync"
+	if err := m.check(op); err != nil {
+		return err
+	}
+	if f == nil {
+		return refuse.Nil(op, "a function")
+	}
+	for _, m := range append([]*FSDPModule{m}, m.inner...) {
+		before := m.noSync
+		m.noSync = true
+		defer func() { m.noSync = before }()
+	}
+	return f()
+}
+
+// Forward calls the Forward of the module, which must be an nn.Layer; for other modules there is [FSDPModule.Run].
+func (m *FSDPModule) Forward(x *tensor.Tensor) *tensor.Tensor {
+	const op = "Forward"
+	if m == nil {
+		return tensor.Failed(refuse.Nil(op, "an FSDPModule"))
+	}
+	layer, ok := m.Module.(nn.Layer)
+	if !ok {
+		return refuse.Tensor(op, tensor.ErrArgument, "%T has no method Forward(*tensor.Tensor) *tensor.Tensor: call Run", m.Module)
+	}
+	return m.one(op, func() *tensor.Tensor {
+		if m.o.castInputs && x.DType().IsFloat() {
+			x = cast(x, m.o.param)
+		}
+		return layer.Forward(x)
+	})
+}
+
+// Run calls f, a forward pass of the module, and returns its result. The whole parameters are in the module's fields during
+// f only. Tensors that f makes end with it, but for its result.
+func (m *FSDPModule) Run(f func() *tensor.Tensor) *tensor.Tensor {
+	if f == nil {
+		return tensor.Failed(refuse.Nil("Run", "a function"))
+	}
+	return m.one("Run", f)
+}
+
+func (m *FSDPModule) one(op string, f func() *tensor.Tensor) *tensor.Tensor {
+	all, err := m.run(op, func() ([]*tensor.Tensor, error) {
+		t := f()
+		return []*tensor.Tensor{t}, t.Err()
+	})
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	return all[0]
+}
+
+// RunAll is Run for forward passes with several results.
+func (m *FSDPModule) RunAll(f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	if f == nil {
+		return nil, refuse.Nil("RunAll", "a function")
+	}
+	return m.run("RunAll", f)
+}
+
+func cast(t *tensor.Tensor, dtype tensor.DType) *tensor.Tensor {
+	if dtype == tensor.Invalid {
+		return t
+	}
+	return t.To(dtype)
+}
+
+var withRemade = handle.WithRemade.(func(sources []*tensor.Tensor, again func(i int) (*tensor.Tensor, error), f func() error) error)
+
+func (m *FSDPModule) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	if err := m.check(op); err != nil {
+		return nil, err
+	}
+	if len(m.params) == 0 {
+		return f()
+	}
+	recorded := tensor.GradEnabled() && !tensor.InferenceEnabled()
+	pass := &shardPass{m: m, sync: !m.noSync, version: m.versions()}
+	whole := m.kept(pass.version) // in a backward pass, which recomputes the forward pass
+	if whole == nil {
+		var err error
+		if whole, err = m.gather(); err != nil {
+			return nil, err
+		}
+		if recorded && !m.o.reshard {
+			m.keep(whole, pass.version)
+		} else {
+			defer release(whole)
+		}
+	}
+	return tensor.TidyAll(func() (ys []*tensor.Tensor, err error) {
+		fields := whole
+		if recorded {
+			if fields, err = pass.connect(whole); err != nil {
+				return nil, err
+			}
+		}
+		before := m.install(fields)
+		defer m.install(before)
+		forward := func() (err error) {
+			ys, err = f()
+			return err
+		}
+		if recorded && m.o.reshard {
+			err = withRemade(whole, pass.again, forward)
+		} else {
+			err = forward()
+		}
+		if err != nil {
+			return nil, err
+		}
+		ys = slices.Clone(ys)
+		for i, y := range ys {
+			if m.o.outputs != tensor.Invalid && y.DType().IsFloat() {
+				ys[i] = y.To(m.o.outputs)
+			}
+			if recorded && ys[i].RequiresGrad() && !ys[i].IsLeaf() {
+				if _, err := ys[i].RegisterHook(pass.enter); err != nil {
+					return nil, err
+				}
+			}
+		}
+		return ys, nil
+	})
+}

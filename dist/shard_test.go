@@ -1,0 +1,477 @@
+package dist_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
+)
+
+// parts is the model of tests/golden/ddp.py, with parts that can be divided.
+type parts struct {
+	L1         nn.Layer
+	Norm       *nn.BatchNorm1d
+	L2         nn.Layer
+	Unused, L3 *nn.Linear
+	skip       bool
+}
+
+func newParts(phase int) *parts {
+	m := &parts{L1: nn.NewLinear(12, 48), Norm: nn.NewBatchNorm1d(48), L2: nn.NewLinear(48, 48), Unused: nn.NewLinear(48, 48), L3: nn.NewLinear(48, 5)}
+	for i, p := range nn.Parameters(m) {
+		p.Detach().Copy_(wave(p.Shape(), i+phase).Div(4))
+	}
+	return m
+}
+
+func (n *parts) Forward(x *tensor.Tensor) *tensor.Tensor {
+	x = n.Norm.Forward(n.L1.Forward(x)).ReLU()
+	if !n.skip {
+		x = n.Unused.Forward(x)
+	}
+	return n.L3.Forward(n.L2.Forward(x).ReLU())
+}
+
+// shard divides the model as the script does. Options of all parts, and of those but the root.
+func (n *parts) shard(g *dist.Group, tied bool, all, inner []dist.ShardOption) (*dist.FSDPModule, error) {
+	l1, err := dist.Shard(ctx, g, n.L1, append(inner, all...)...)
+	if err != nil {
+		return nil, err
+	}
+	n.L1 = l1
+	if !tied {
+		l2, err := dist.Shard(ctx, g, n.L2, append(inner, all...)...)
+		if err != nil {
+			return nil, err
+		}
+		n.L2 = l2
+	}
+	return dist.Shard(ctx, g, n, all...)
+}
+
+// checkpointed recomputes a layer in the backward pass.
+type checkpointed struct {
+	Layer nn.Layer `nn:"."`
+	last  func(x *tensor.Tensor) *tensor.Tensor
+}
+
+func (c *checkpointed) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor { return c.last(c.Layer.Forward(in[0])) }, x)
+}
+
+// shardVariant is a variant of tests/golden/fsdp.py.
+type shardVariant struct {
+	all, inner                 []dist.ShardOption
+	accumulate                 int
+	tied, unused, checkpointed bool
+}
+
+var bf16 = []dist.ShardOption{dist.ParamDType(tensor.BFloat16), dist.OutputDType(tensor.Float32)}
+
+var shardVariants = map[string]shardVariant{
+	"zero3":        {},
+	"zero2":        {all: []dist.ShardOption{dist.ReshardAfterForward(false)}},
+	"bf16":         {inner: bf16},
+	"bf16 reduced": {inner: append(bf16, dist.ReduceDType(tensor.BFloat16))},
+	"no sync":      {accumulate: 3},
+	"tied":         {tied: true},
+	"unused":       {unused: true},
+	"checkpoint":   {checkpointed: true},
+}
+
+// batch returns the inputs of a step of the scripts.
+func batch(rank, step, k int) (x, y *tensor.Tensor) {
+	return wave([]int{8, 12}, 100*step+10*k+rank), tensor.Arange(0, 8).Mul(7).Add(step + rank).Remainder(5)
+}
+
+// train does what the script does.
+func (v shardVariant) train(g *dist.Group) (out trained, err error) {
+	m := newParts(g.Rank()) // rank 0's are those of all
+	m.skip = v.unused
+	if v.tied {
+		m.Unused.Weight = m.L2.(*nn.Linear).Weight
+	}
+	if v.checkpointed {
+		m.L2 = &checkpointed{m.L2, (*tensor.Tensor).Tanh}
+	}
+	root, err := m.shard(g, v.tied, v.all, v.inner)
+	if err != nil {
+		return out, err
+	}
+	opt, err := optim.NewAdamW(nn.Parameters(m), 1e-2)
+	if err != nil {
+		return out, err
+	}
+	step := func(s, k int) error {
+		return tensor.WithScope(func() error {
+			x, y := batch(g.Rank(), s, k)
+			loss := nn.CrossEntropy(root.Forward(x), y)
+			l, err := loss.Item()
+			out.Losses = append(out.Losses, math.Float32bits(float32(l)))
+			return errors.Join(err, loss.Backward())
+		})
+	}
+	for s := range 15 {
+		opt.ZeroGrad()
+		for k := range v.accumulate - 1 {
+			if err := root.NoSync(func() error { return step(s, k) }); err != nil {
+				return out, err
+			}
+		}
+		if err := errors.Join(step(s, max(0, v.accumulate-1)), opt.Step()); err != nil {
+			return out, err
+		}
+	}
+	state, err := dist.FullStateDict(ctx, g, m, 0)
+	if err != nil {
+		return out, err
+	}
+	for i, p := range nn.NamedParameters(m) {
+		if g.Rank() != 0 {
+			break
+		}
+		sum, err := state[p.Name].To(tensor.Float64).Sum().Item()
+		if err != nil {
+			return out, fmt.Errorf("parameter %d: %w", i, err)
+		}
+		out.Sum += sum
+	}
+	return out, nil
+}
+
+// TestShard compares the losses of two ranks with those of PyTorch's fully_shard.
+func TestShard(t *testing.T) {
+	leak.Check(t)
+	data, err := os.ReadFile("../tests/golden/fsdp.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden map[string][]trained
+	if err := json.Unmarshal(data, &golden); err != nil {
+		t.Fatal(err)
+	}
+	if len(golden) != len(shardVariants) {
+		t.Fatalf("%d variants in fsdp.json, %d in the test", len(golden), len(shardVariants))
+	}
+	before := tensor.NumThreads()
+	if err := tensor.SetNumThreads(1); err != nil { // as the script: the last bits of sums depend on it
+		t.Fatal(err)
+	}
+	defer func() { _ = tensor.SetNumThreads(before) }()
+	for name, v := range shardVariants {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			ranks(t, 2, func(g *dist.Group) error {
+				got, err := v.train(g)
+				if err != nil {
+					return err
+				}
+				want := golden[name][g.Rank()]
+				if fmt.Sprint(got.Losses) != fmt.Sprint(want.Losses) {
+					return fmt.Errorf("losses %x, want %x", got.Losses, want.Losses)
+				}
+				if g.Rank() == 0 && math.Abs(got.Sum-want.Sum) > 1e-9*math.Abs(want.Sum) {
+					return fmt.Errorf("the sum of the parameters is %v, want %v", got.Sum, want.Sum)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// wide is a model in float64 with a part that is applied twice, one that is recomputed, and a frozen one.
+type wide struct {
+	In, Twice, Frozen, Last nn.Layer
+	Scale                   *tensor.Tensor
+}
+
+func newWide() *wide {
+	linear := func(in, out int) nn.Layer { return nn.NewLinear(in, out, nn.DType(tensor.Float64)) }
+	m := &wide{In: linear(6, 7), Twice: linear(7, 7), Frozen: linear(7, 5), Last: linear(5, 2), Scale: nn.NewParameter(tensor.Ones([]int{1}, tensor.Float64))}
+	for i, p := range nn.Parameters(m) {
+		p.Detach().Copy_(wave(p.Shape(), i))
+	}
+	_ = nn.RequiresGrad_(m.Frozen, false)
+	return m
+}
+
+func (m *wide) Forward(x *tensor.Tensor) *tensor.Tensor {
+	x = (&checkpointed{m.In, (*tensor.Tensor).Tanh}).Forward(x)
+	x = m.Twice.Forward(m.Twice.Forward(x).Tanh()).Tanh()
+	return m.Last.Forward(m.Frozen.Forward(x).Sigmoid()).Mul(m.Scale)
+}
+
+// input returns the input of a rank.
+func input(rank int) *tensor.Tensor { return wave([]int{4, 6}, rank).To(tensor.Float64) }
+
+// TestShardGradients compares the gradients of three ranks, some of which have no rows of some parameters, with those of an
+// undivided model for the inputs of all, also in a second pass over the graph and if another policy keeps saved tensors.
+func TestShardGradients(t *testing.T) {
+	leak.Check(t)
+	for _, reshard := range []bool{true, false} {
+		ranks(t, 3, func(g *dist.Group) error {
+			whole, m := newWide(), newWide()
+			for _, part := range []*nn.Layer{&m.In, &m.Twice, &m.Frozen} {
+				u, err := dist.Shard(ctx, g, *part, dist.ReshardAfterForward(reshard))
+				if err != nil {
+					return err
+				}
+				*part = u
+			}
+			root, err := dist.Shard(ctx, g, m, dist.ReshardAfterForward(reshard))
+			if err != nil {
+				return err
+			}
+			for r := range g.Size() {
+				if err := errors.Join(whole.Forward(input(r)).Square().Sum().Div(3).Mul(2).Backward()); err != nil {
+					return err
+				}
+			}
+			loss := autograd.SavedTensors(autograd.SaveOnDisk(t.TempDir(), autograd.MinBytes(0)), func() *tensor.Tensor {
+				return root.Forward(input(g.Rank())).Square().Sum()
+			})
+			if err := errors.Join(loss.Backward(tensor.RetainGraph(true)), loss.Backward()); err != nil {
+				return err
+			}
+			want := nn.NamedParameters(whole)
+			names := func(named []nn.Named) (all []string) {
+				for _, n := range named {
+					all = append(all, n.Name)
+				}
+				return all
+			}
+			if got := names(nn.NamedParameters(m)); !slices.Equal(got, names(want)) {
+				t.Errorf("parameters %v, want %v", got, names(want))
+			}
+			grads := map[string]*tensor.Tensor{}
+			for _, n := range want {
+				grads[n.Name] = n.Tensor.Grad()
+			}
+			for prefix, u := range map[string]any{"in.": m.In, "twice.": m.Twice, "frozen.": m.Frozen, "": root} {
+				for _, p := range u.(*dist.FSDPModule).Parameters() {
+					want, grad := grads[prefix+p.Name], p.Tensor.Grad()
+					if want == nil || grad == nil {
+						if want != nil || grad != nil {
+							t.Errorf("%s%s: gradient %v, want %v", prefix, p.Name, grad, want)
+						}
+						continue
+					}
+					if d, err := grad.Sub(want.Narrow(0, p.Offset, p.Tensor.Size(0))).Abs().Sum().Item(); err != nil || d > 1e-12 {
+						t.Errorf("%s%s: the gradient differs by %v, %v", prefix, p.Name, d, err)
+					}
+				}
+			}
+			opt, err := optim.NewAdamW(nn.Parameters(m), 1e-3)
+			if err != nil {
+				return err
+			}
+			return errors.Join(opt.Step(), g.Barrier(ctx))
+		})
+	}
+}
+
+// TestShardMemory tests the bytes of two ranks together: of a parameter, its gradient and AdamW's state each has a half, and
+// between forward and backward pass the graph holds whole parameters with ZeRO-2 only.
+func TestShardMemory(t *testing.T) {
+	leak.Check(t)
+	for _, reshard := range []bool{true, false} {
+		var before int64
+		ranks(t, 2, func(g *dist.Group) error {
+			// each calls f on rank 0 while both ranks stand still.
+			each := func(what string, most float64, parameters int) error {
+				if err := g.Barrier(ctx); err != nil {
+					return err
+				}
+				if s, err := vram.Stats(vram.CPU); g.Rank() == 0 {
+					if parameters == 0 {
+						before = s.Requested
+					} else if got := float64(s.Requested-before) / float64(parameters); err != nil || got > most || got < most-1 {
+						t.Errorf("%s, reshard %v: %.2f bytes a parameter, want %.2f, %v", what, reshard, got, most, err)
+					}
+				}
+				return g.Barrier(ctx)
+			}
+			if err := each("", 0, 0); err != nil {
+				return err
+			}
+			m := nn.NewSequential()
+			parameters := 0
+			for range 6 {
+				l := nn.NewLinear(511, 511)
+				parameters += l.Weight.Numel() + l.Bias.Numel()
+				u, err := dist.Shard(ctx, g, l, dist.ReshardAfterForward(reshard))
+				if err != nil {
+					return err
+				}
+				m.Layers = append(m.Layers, u, &nn.Tanh{})
+			}
+			defer nn.Release(m)
+			opt, err := optim.NewAdamW(nn.Parameters(m), 1e-3)
+			if err != nil {
+				return err
+			}
+			defer opt.Release()
+			for range 3 {
+				if err := tensor.WithScope(func() error {
+					opt.ZeroGrad()
+					return errors.Join(m.Forward(tensor.Ones([]int{2, 511})).Sum().Backward(), opt.Step())
+				}); err != nil {
+					return err
+				}
+			}
+			if err := each("at rest", 16*1.02, parameters); err != nil {
+				return err
+			}
+			return tensor.WithScope(func() error {
+				opt.ZeroGrad()
+				loss := m.Forward(tensor.Ones([]int{2, 511})).Sum()
+				most := 12 * 1.02
+				if !reshard {
+					most += 8
+				}
+				return errors.Join(loss.Err(), each("after the forward pass", most, parameters), loss.Backward())
+			})
+		})
+	}
+}
+
+// TestFullState tests that ranks save a whole state and load their rows of one.
+func TestFullState(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 3, func(g *dist.Group) error {
+		whole, m := newParts(5), newParts(1)
+		if _, err := m.shard(g, false, nil, nil); err != nil {
+			return err
+		}
+		want := nn.StateDict(whole).Map()
+		if err := dist.LoadFullStateDict(g, m, want); err != nil {
+			return err
+		}
+		got, err := dist.FullStateDict(ctx, g, m, 1)
+		if err != nil {
+			return err
+		}
+		if g.Rank() != 1 {
+			want = nil
+		}
+		if len(got) != len(want) {
+			t.Errorf("%d tensors, want %d", len(got), len(want))
+		}
+		for name, w := range want {
+			if same, err := got[name].Equal(w); !same || err != nil {
+				t.Errorf("%s differs: %v", name, err)
+			}
+		}
+		p := m.L1.(*dist.FSDPModule).Parameters()[0]
+		for i, err := range []error{
+			second(p.Gather(ctx, wave([]int{3, 3}, 0), 1)), second(p.Gather(ctx, nil, 1)), second((*dist.ShardedParameter)(nil).Gather(ctx, p.Tensor, 1)),
+			second(dist.FullStateDict(ctx, g, m, 3)), second(dist.FullStateDict(ctx, nil, m, 0)), second(dist.FullStateDict(ctx, g, nil, 0)),
+			dist.LoadFullStateDict(g, m, map[string]*tensor.Tensor{"l1.weight": wave([]int{3, 3}, 0)}), dist.LoadFullStateDict(nil, m, nil), dist.LoadFullStateDict(g, m, nil),
+		} {
+			if err == nil {
+				t.Errorf("call %d: no error", i)
+			}
+		}
+		return g.Barrier(ctx)
+	})
+}
+
+// TestShardErrors tests modules that cannot be divided, and passes that cannot be computed.
+func TestShardErrors(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		scalar := &struct{ P *tensor.Tensor }{nn.NewParameter(tensor.Ones(nil))}
+		mixed := nn.NewSequential(nn.NewLinear(2, 2), nn.NewLinear(2, 2, nn.DType(tensor.Float64)))
+		graph := nn.NewLinear(2, 2)
+		if err := graph.Forward(tensor.Ones([]int{2, 2})).Sum().Backward(); err != nil {
+			return err
+		}
+		inMap := &struct{ P map[string]*tensor.Tensor }{map[string]*tensor.Tensor{"x": nn.NewParameter(tensor.Ones([]int{2}))}}
+		var none *dist.FSDPModule
+		var noContext context.Context
+		m := newParts(0)
+		root, err := m.shard(g, false, nil, nil)
+		if err != nil {
+			return err
+		}
+		x, _ := batch(0, 0, 0)
+		y := root.Forward(x).Sum()
+		m.Norm.Weight.Detach().Add_(1)
+		changed := y.Backward()
+		if changed == nil || !strings.Contains(changed.Error(), "was changed between the forward pass and its backward pass") {
+			t.Errorf("a changed parameter: %v", changed)
+		}
+		unequal := second(dist.Shard(ctx, g, nn.NewLinear(2, 2+g.Rank())))
+		if unequal == nil || !strings.Contains(unequal.Error(), "the ranks divide different modules: rank") {
+			t.Errorf("unequal modules: %v", unequal)
+		}
+		created := root.Forward(x).Sum().Backward(tensor.CreateGraph(true))
+		for i, err := range []error{
+			second(dist.Shard(ctx, g, scalar)), second(dist.Shard(ctx, g, mixed)), second(dist.Shard(ctx, g, graph)), second(dist.Shard(ctx, g, inMap)),
+			second(dist.Shard(ctx, g, nil)), second(dist.Shard(ctx, nil, m)), second(dist.Shard(noContext, g, m)), second(dist.Shard(ctx, g, m, nil)),
+			second(dist.Shard(ctx, g, m, dist.ParamDType(tensor.Int64))), created,
+			none.Forward(x).Err(), none.Run(func() *tensor.Tensor { return x }).Err(), second(none.RunAll(nil)), root.Run(nil).Err(), second(root.RunAll(nil)), none.NoSync(nil), root.NoSync(nil),
+			(&dist.FSDPModule{}).Run(func() *tensor.Tensor { return x }).Err(), (&dist.FSDPModule{Module: m}).Forward(x).Err(), (&dist.FSDPModule{}).Forward(x).Err(), root.Forward(nil).Err(),
+			root.Run(func() *tensor.Tensor { return nil }).Err(),
+		} {
+			if err == nil {
+				t.Errorf("call %d: no error", i)
+			}
+		}
+		input := x.Detach().RequiresGrad_()
+		if _, err := autograd.Grad([]*tensor.Tensor{root.Forward(input).Sum()}, []*tensor.Tensor{input}); err != nil {
+			return err
+		}
+		if rows := m.Norm.Weight.Size(0); rows != 24 || none.Close() != nil || none.Parameters() != nil || (&dist.FSDPModule{}).Close() != nil {
+			t.Errorf("%d rows after the passes", rows)
+		}
+		y = root.Forward(x).Sum()
+		if err := errors.Join(root.Close(), root.Close()); err != nil {
+			return err
+		}
+		if err := y.Backward(); !errors.Is(err, dist.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+		return g.Barrier(ctx)
+	})
+}
+
+// TestShardFailure tests that the failure of a rank is an error of the backward pass of the other, and that nothing is left.
+func TestShardFailure(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		m := newParts(0)
+		root, err := m.shard(g, false, nil, nil)
+		if err != nil {
+			return err
+		}
+		x, _ := batch(0, 0, 0)
+		if err := root.NoSync(func() error { return root.Forward(x).Sum().Backward() }); err != nil {
+			return err
+		}
+		y := root.Forward(x).Sum()
+		if g.Rank() == 1 {
+			return g.Abort()
+		}
+		if err := blames(y.Backward(), "AllGatherIntoTensor", dist.ErrConnection, 1); err != nil {
+			return err
+		}
+		if err := root.Forward(x).Err(); err == nil {
+			t.Error("a forward pass after the failure")
+		}
+		return nil
+	})
+}

@@ -1,0 +1,361 @@
+package dist
+
+import (
+	"context"
+	"slices"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+// A shardPass is one forward pass of an FSDPModule and the backward passes through it.
+type shardPass struct {
+	m       *FSDPModule
+	sync    bool // reduce the gradients
+	version []int
+}
+
+var withGrad = handle.WithGrad
+
+// versions returns the versions of the parameters.
+func (m *FSDPModule) versions() []int {
+	all := make([]int, len(m.params))
+	for i, p := range m.params {
+		all[i] = p.Tensor.Version()
+	}
+	return all
+}
+
+// gather returns the whole parameters, which belong to no scope.
+func (m *FSDPModule) gather() (whole []*tensor.Tensor, err error) {
+	n := m.g.size
+	// Not NoGrad, which drops the casts that autocast keeps.
+	err = withGrad(false, func() error {
+		return tensor.WithScope(func() error {
+			var own []*tensor.Tensor
+			for _, p := range m.params {
+				_, rows := p.rows(m.g.rank)
+				own = append(own, p.flat(p.Tensor, rows))
+			}
+			in := cast(tensor.Cat(own), m.o.param)
+			all := in.NewEmpty([]int{n * m.per})
+			if err := m.g.AllGatherIntoTensor(context.Background(), all, in); err != nil {
+				return err
+			}
+			at := 0
+			for _, p := range m.params {
+				w := in.NewEmpty(p.Shape)
+				if err := p.assemble(w, all.View(n, m.per).Narrow(1, at, p.chunk*p.row)); err != nil {
+					return err
+				}
+				at += p.chunk * p.row
+				if p.Tensor.RequiresGrad() {
+					w.RequiresGrad_()
+				}
+				whole = append(whole, w.Keep())
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		release(whole)
+		return nil, err
+	}
+	return whole, nil
+}
+
+// flat returns the elements of t, rows rows of p, with zeros for the rows that others have more.
+func (p *ShardedParameter) flat(t *tensor.Tensor, rows int) *tensor.Tensor {
+	t = t.Detach().Reshape(rows * p.row)
+	if rows == p.chunk {
+		return t
+	}
+	return tensor.Cat([]*tensor.Tensor{t, t.NewZeros([]int{(p.chunk - rows) * p.row})})
+}
+
+// assemble sets w, of p's shape, to the rows of all ranks, of which parts has one (chunk * row) for each.
+func (p *ShardedParameter) assemble(w, parts *tensor.Tensor) error {
+	if p.chunk*p.g.size == p.Shape[0] {
+		return w.View(p.g.size, p.chunk*p.row).Copy_(parts).Err()
+	}
+	for r := range p.g.size {
+		first, rows := p.rows(r)
+		if err := w.Narrow(0, first, rows).Reshape(rows * p.row).Copy_(parts.Select(0, r).Narrow(0, 0, rows*p.row)).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func release(ts []*tensor.Tensor) {
+	for _, t := range ts {
+		t.Release()
+	}
+}
+
+// install makes the module's fields hold ts, or this rank's rows for nil, and returns what they held.
+func (m *FSDPModule) install(ts []*tensor.Tensor) (before []*tensor.Tensor) {
+	for i, p := range m.params {
+		t := p.Tensor
+		if ts != nil {
+			t = ts[i]
+		}
+		for _, set := range p.places {
+			set(t)
+		}
+	}
+	before, m.fields = m.fields, ts
+	return before
+}
+
+// drop releases the whole parameters. The caller holds m.mu.
+func (m *FSDPModule) drop() {
+	release(m.whole)
+	m.whole, m.version, m.current = nil, nil, nil
+	if m.fields != nil {
+		m.install(nil)
+	}
+}
+
+// keep holds whole for backward passes.
+func (m *FSDPModule) keep(whole []*tensor.Tensor, version []int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		release(whole)
+		return
+	}
+	m.whole, m.version = whole, version
+}
+
+// kept returns the whole parameters of this version, or nil. What passes with other ones have left, it drops.
+func (m *FSDPModule) kept(version []int) []*tensor.Tensor {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.whole != nil && !slices.Equal(m.version, version) {
+		m.drop()
+	}
+	return m.whole
+}
+
+// again returns whole parameter i for a backward pass.
+func (p *shardPass) again(i int) (*tensor.Tensor, error) {
+	if _, err := p.enter(nil); err != nil {
+		return nil, err
+	}
+	whole, err := p.gathered()
+	if err != nil {
+		return nil, err
+	}
+	return whole[i].Detach(), nil
+}
+
+// gathered returns the whole parameters in a backward pass.
+func (p *shardPass) gathered() ([]*tensor.Tensor, error) {
+	const op = "Backward"
+	m := p.m
+	if err := m.check(op); err != nil {
+		return nil, err
+	}
+	if !slices.Equal(m.versions(), p.version) {
+		return nil, refuse.Error(op, tensor.ErrArgument, "a parameter was changed between the forward pass and its backward pass")
+	}
+	if whole := m.kept(p.version); whole != nil {
+		return whole, nil
+	}
+	whole, err := m.gather()
+	if err != nil {
+		return nil, err
+	}
+	m.keep(whole, p.version)
+	return whole, nil
+}
+
+// enter is called before a backward pass goes through the module, for each result of the forward pass. It gathers the
+// parameters, and puts them into the module's fields for the function of a Checkpoint.
+func (p *shardPass) enter(*tensor.Tensor) (*tensor.Tensor, error) {
+	m := p.m
+	m.mu.Lock()
+	again := m.current == p
+	m.mu.Unlock()
+	if again {
+		return nil, nil
+	}
+	whole, err := p.gathered()
+	if err != nil {
+		return nil, err
+	}
+	if err := handle.AtPassEnd(p.leave); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.current = p
+	m.install(whole)
+	return nil, nil
+}
+
+// leave is called when a backward pass has computed the gradients of the whole parameters, and at its end, since it may not
+// compute them.
+func (p *shardPass) leave() error {
+	m := p.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.current == p {
+		m.drop()
+	}
+	return nil
+}
+
+// connect returns the whole parameters as results of a function of this rank's rows.
+func (p *shardPass) connect(whole []*tensor.Tensor) ([]*tensor.Tensor, error) {
+	f := &gatherFunction{pass: p, whole: whole}
+	var in []*tensor.Tensor
+	for i, q := range p.m.params {
+		if q.Tensor.RequiresGrad() {
+			in, f.trained = append(in, q.Tensor), append(f.trained, i)
+		}
+	}
+	if len(in) == 0 {
+		return whole, nil
+	}
+	out, err := autograd.Apply(f, in...)
+	if err != nil {
+		return nil, err
+	}
+	whole = slices.Clone(whole)
+	for i, k := range f.trained {
+		whole[k] = out[i]
+	}
+	return whole, nil
+}
+
+// gatherFunction is the function whose results are the whole parameters. Its backward adds up the gradients over the ranks.
+type gatherFunction struct {
+	pass    *shardPass
+	trained []int
+	whole   []*tensor.Tensor // until Forward has returned
+}
+
+func (f *gatherFunction) Forward(*autograd.Context, ...*tensor.Tensor) (out []*tensor.Tensor, err error) {
+	for _, k := range f.trained {
+		out = append(out, f.whole[k].Detach())
+	}
+	f.whole = nil
+	return out, nil
+}
+
+func (f *gatherFunction) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
+	defer func() { _ = f.pass.leave() }()
+	const op = "Backward"
+	m := f.pass.m
+	if err := m.check(op); err != nil {
+		return nil, err
+	}
+	if tensor.GradEnabled() {
+		return nil, refuse.Error(op, tensor.ErrNotImplemented, "gradients of divided parameters cannot be differentiated")
+	}
+	out := make([]*tensor.Tensor, len(grads))
+	if err := m.accumulate(f.trained, grads); err != nil || !f.pass.sync {
+		return out, err
+	}
+	return out, m.reduce(f.trained, out)
+}
+
+// accumulate adds gradients to the pending ones.
+func (m *FSDPModule) accumulate(trained []int, grads []*tensor.Tensor) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, k := range trained {
+		if grads[i] == nil {
+			continue
+		}
+		sum := cast(grads[i].Detach(), m.o.reduce)
+		if m.o.reduce == tensor.Invalid {
+			sum = cast(sum, m.params[k].Tensor.DType())
+		}
+		before := m.pending[k]
+		if before != nil {
+			sum = before.Add(sum)
+		}
+		if err := sum.Err(); err != nil {
+			return err
+		}
+		m.pending[k] = sum.Keep()
+		before.Release()
+	}
+	return nil
+}
+
+// reduce sets out to this rank's rows of the averages over the ranks of the pending gradients. It is nil for a parameter
+// that no rank has used.
+func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
+	n := m.g.size
+	dtype := m.o.reduce
+	if dtype == tensor.Invalid {
+		dtype = m.params[0].Tensor.DType()
+	}
+	// float16 has a small range: a part of the division comes before the sum.
+	first := 1
+	for dtype == tensor.Float16 && n%first == 0 && n/first > first {
+		first *= 2
+	}
+	m.mu.Lock()
+	pending := slices.Clone(m.pending)
+	for _, k := range trained {
+		m.pending[k] = nil
+	}
+	m.mu.Unlock()
+	var in []*tensor.Tensor
+	used := make([]float32, n*len(trained))
+	per := len(trained)
+	for i, k := range trained {
+		p := m.params[k]
+		g := pending[k]
+		if g == nil {
+			g = tensor.Zeros(p.Shape, dtype)
+		} else {
+			defer g.Release()
+			for r := range n {
+				used[r*len(trained)+i] = 1
+			}
+		}
+		in = append(in, g.Contiguous())
+		per += p.chunk * p.row
+	}
+	// The ranks' counts travel with the gradients, so that messages have the same size on all ranks.
+	in = append(in, cast(tensor.FromSlice(used, []int{n, len(trained)}), dtype))
+	made, err := tensor.CallUnchecked("aten::_chunk_cat", in, 0, n)
+	if err != nil {
+		return err
+	}
+	all := made[0].(*tensor.Tensor)
+	if first > 1 {
+		all.Div_(first)
+	}
+	sum := all.NewEmpty([]int{per})
+	if err := m.g.ReduceScatterTensor(context.Background(), sum, all.View(n*per), Sum); err != nil {
+		return err
+	}
+	if err := sum.Div_(float64(n) / float64(first)).Err(); err != nil {
+		return err
+	}
+	counts, err := tensor.Data[float32](sum.Narrow(0, per-len(trained), len(trained)).To(tensor.Float32))
+	if err != nil {
+		return err
+	}
+	at := 0
+	for i, k := range trained {
+		p := m.params[k]
+		if _, rows := p.rows(m.g.rank); counts[i] > 0 {
+			out[i] = sum.Narrow(0, at, rows*p.row).View(append([]int{rows}, p.Shape[1:]...)...).To(p.Tensor.DType())
+			if err := out[i].Err(); err != nil {
+				return err
+			}
+		}
+		at += p.chunk * p.row
+	}
+	return nil
+}
