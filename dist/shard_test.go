@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/dist/dcp"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -387,6 +389,52 @@ func TestFullState(t *testing.T) {
 		}
 		return g.Barrier(ctx)
 	})
+}
+
+// TestShardCheckpoint tests that three ranks load what two have saved.
+func TestShardCheckpoint(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "checkpoint")
+	sums := map[int]float64{}
+	for _, n := range []int{2, 3} {
+		ranks(t, n, func(g *dist.Group) error {
+			m := newParts(n)
+			root, err := m.shard(g, false, nil, nil)
+			if err != nil {
+				return err
+			}
+			opt, err := optim.NewAdamW(nn.Parameters(m), 1e-2)
+			if err != nil {
+				return err
+			}
+			state := dcp.State{Shards: dcp.Model("model.", root), Optimizer: opt}
+			if n == 2 {
+				x, y := batch(g.Rank(), 0, 0)
+				err = errors.Join(nn.CrossEntropy(root.Forward(x), y).Backward(), opt.Step(), dcp.Save(ctx, g, dir, state))
+			} else {
+				err = dcp.Load(ctx, g, dir, state)
+			}
+			if err != nil {
+				return err
+			}
+			own := tensor.Zeros([]int{1}, tensor.Float64) // of the parameters and the optimizer's state
+			for i, p := range nn.Parameters(m) {
+				own.Add_(p.Detach().To(tensor.Float64).Square().Sum())
+				own.Add_(opt.StateDict().State[i]["exp_avg"].(*tensor.Tensor).To(tensor.Float64).Square().Sum())
+			}
+			if err := g.AllReduce(ctx, own, dist.Sum); err != nil {
+				return err
+			}
+			sum, err := own.Sum().Item()
+			if g.Rank() == 0 {
+				sums[n] = sum
+			}
+			return err
+		})
+	}
+	if sums[2] == 0 || math.Abs(sums[2]-sums[3]) > 1e-12*sums[2] {
+		t.Errorf("the squares of the state add up to %v on two ranks, %v on three", sums[2], sums[3])
+	}
 }
 
 // TestShardErrors tests modules that cannot be divided, and passes that cannot be computed.

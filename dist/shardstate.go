@@ -46,6 +46,19 @@ func (p *ShardedParameter) Gather(ctx context.Context, t *tensor.Tensor, dst int
 	return all[0], nil
 }
 
+// Sharding returns the shape of the whole parameter of which t is this rank's rows, and where t begins in it, or nil if m has
+// not divided t. See package dcp: its Model takes the outermost FSDPModule.
+func (m *FSDPModule) Sharding(t *tensor.Tensor) (global, offsets []int) {
+	for _, p := range m.Parameters() {
+		if p.Tensor == t {
+			offsets = make([]int, len(p.Shape))
+			offsets[0] = p.Offset
+			return slices.Clone(p.Shape), offsets
+		}
+	}
+	return nil, nil
+}
+
 // FullStateDict returns, on the rank dst, the state of a model with whole parameters, as nn.StateDict does for an undivided
 // one, and an empty map on the others. Tensors that are not divided are the model's own. All ranks must call it. PyTorch:
 // torch.distributed.checkpoint.state_dict.get_model_state_dict with full_state_dict.
