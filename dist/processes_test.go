@@ -58,6 +58,10 @@ func play(role func(g *dist.Group) error) error {
 		return err
 	}
 	after, err := balance.Settle(tensor.Flush, &before)
+	if os.Getenv(envRole) == "besieged" {
+		// c10d and gloo do not close the connections of strangers that are still open when a group or the store is closed.
+		after.Descriptors = before.Descriptors
+	}
 	if err == nil && after != before {
 		err = fmt.Errorf("began with %v and ended with %v", before, after)
 	}
