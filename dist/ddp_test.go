@@ -90,7 +90,7 @@ var ddpVariants = map[string]ddpVariant{
 // trained is what the script writes for a rank.
 type trained struct {
 	Losses []uint32
-	Sum    float64
+	Sum    float64 // of the state; NaN for a rank that does not have it
 }
 
 // train does what the script does.
@@ -160,7 +160,15 @@ func TestPowerSGDBuckets(t *testing.T) {
 // TestDDP compares the losses of two ranks with those of PyTorch's DistributedDataParallel, bit by bit.
 func TestDDP(t *testing.T) {
 	leak.Check(t)
-	data, err := os.ReadFile("../tests/golden/ddp.json")
+	compare(t, "ddp.json", ddpVariants)
+}
+
+// compare compares the losses of two ranks that train in each variant with PyTorch's, bit by bit, and the sums of their states.
+func compare[V interface {
+	train(g *dist.Group) (trained, error)
+}](t *testing.T, file string, variants map[string]V) {
+	t.Helper()
+	data, err := os.ReadFile("../tests/golden/" + file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,15 +176,15 @@ func TestDDP(t *testing.T) {
 	if err := json.Unmarshal(data, &golden); err != nil {
 		t.Fatal(err)
 	}
-	if len(golden) != len(ddpVariants) {
-		t.Errorf("%d variants in ddp.json, %d in the test", len(golden), len(ddpVariants))
+	if len(golden) != len(variants) {
+		t.Fatalf("%d variants in %s, %d in the test", len(golden), file, len(variants))
 	}
 	before := tensor.NumThreads()
 	if err := tensor.SetNumThreads(1); err != nil { // as the script: the last bits of sums depend on it
 		t.Fatal(err)
 	}
 	defer func() { _ = tensor.SetNumThreads(before) }()
-	for name, v := range ddpVariants {
+	for name, v := range variants {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
 			ranks(t, 2, func(g *dist.Group) error {
