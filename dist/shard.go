@@ -331,6 +331,40 @@ func (m *FSDPModule) NoSync(f func() error) error {
 	return f()
 }
 
+// ClipGradNorm_ scales the gradients of m and of the FSDPModules within it so that their joint norm over all ranks is at most
+// maxNorm, and returns the norm before. All ranks must call it. nn.ClipGradNorm_ would see this rank's rows only. PyTorch:
+// torch.nn.utils.clip_grad_norm_ of a module that fully_shard has divided.
+func (m *FSDPModule) ClipGradNorm_(ctx context.Context, maxNorm float64) (norm float64, err error) {
+	const op = "ClipGradNorm_"
+	if err := live(op, ctx); err != nil {
+		return 0, err
+	}
+	if err := m.check(op); err != nil {
+		return 0, err
+	}
+	if !(maxNorm >= 0) {
+		return 0, refuse.Error(op, tensor.ErrArgument, "maxNorm must be a number of at least 0, got %v", maxNorm)
+	}
+	err = tensor.WithScope(func() error {
+		params := nn.Parameters(m.Module)
+		var grads []*tensor.Tensor
+		for _, p := range params {
+			if g := p.Grad(); g != nil {
+				grads = append(grads, g)
+			}
+		}
+		total := nn.GetTotalNorm(grads).To(tensor.Float64).Square()
+		if err := m.g.AllReduce(ctx, total, Sum); err != nil {
+			return err
+		}
+		if norm, err = total.Sqrt().Item(); err != nil || len(grads) == 0 {
+			return err
+		}
+		return nn.ClipGradsWithNorm_(params, maxNorm, total.Sqrt().To(grads[0].DType()))
+	})
+	return norm, err
+}
+
 // Forward calls the Forward of the module, which must be an nn.Layer; for other modules there is [FSDPModule.Run].
 func (m *FSDPModule) Forward(x *tensor.Tensor) *tensor.Tensor {
 	const op = "Forward"

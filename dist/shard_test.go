@@ -169,7 +169,7 @@ func newWide() *wide {
 	linear := func(in, out int) nn.Layer { return nn.NewLinear(in, out, nn.DType(tensor.Float64)) }
 	m := &wide{In: linear(6, 7), Twice: linear(7, 7), Frozen: linear(7, 5), Last: linear(5, 2), Scale: nn.NewParameter(tensor.Ones([]int{1}, tensor.Float64))}
 	for i, p := range nn.Parameters(m) {
-		p.Detach().Copy_(wave(p.Shape(), i))
+		p.Detach().Copy_(wave(p.Shape(), i+1)) // not 0, with which all gradients would be
 	}
 	_ = nn.RequiresGrad_(m.Frozen, false)
 	return m
@@ -185,7 +185,8 @@ func (m *wide) Forward(x *tensor.Tensor) *tensor.Tensor {
 func input(rank int) *tensor.Tensor { return wave([]int{4, 6}, rank).To(tensor.Float64) }
 
 // TestShardGradients compares the gradients of three ranks, some of which have no rows of some parameters, with those of an
-// undivided model for the inputs of all, also in a second pass over the graph and if another policy keeps saved tensors.
+// undivided model for the inputs of all, after clipping, also in a second pass over the graph and if another policy keeps
+// saved tensors.
 func TestShardGradients(t *testing.T) {
 	leak.Check(t)
 	for _, reshard := range []bool{true, false} {
@@ -212,6 +213,14 @@ func TestShardGradients(t *testing.T) {
 			})
 			if err := errors.Join(loss.Backward(tensor.RetainGraph(true)), loss.Backward()); err != nil {
 				return err
+			}
+			most := 0.1
+			before, err := nn.ClipGradNorm_(nn.Parameters(whole), most).Item()
+			if err != nil || before < 2*most {
+				t.Errorf("the norm of the undivided model's gradients is %v, %v", before, err)
+			}
+			if got, err := root.ClipGradNorm_(ctx, most); err != nil || math.Abs(got-before) > 1e-12*before {
+				t.Errorf("the norm of all ranks' gradients is %v, %v, want %v", got, err, before)
 			}
 			want := nn.NamedParameters(whole)
 			names := func(named []nn.Named) (all []string) {
@@ -437,6 +446,7 @@ func TestShardErrors(t *testing.T) {
 			second(dist.Shard(ctx, g, nil)), second(dist.Shard(ctx, nil, m)), second(dist.Shard(noContext, g, m)), second(dist.Shard(ctx, g, m, nil)),
 			second(dist.Shard(ctx, g, m, dist.ParamDType(tensor.Int64))), created,
 			none.Forward(x).Err(), none.Run(func() *tensor.Tensor { return x }).Err(), second(none.RunAll(nil)), root.Run(nil).Err(), second(root.RunAll(nil)), none.NoSync(nil), root.NoSync(nil),
+			second(none.ClipGradNorm_(ctx, 1)), second(root.ClipGradNorm_(noContext, 1)), second(root.ClipGradNorm_(ctx, -1)), second(root.ClipGradNorm_(ctx, math.NaN())),
 			(&dist.FSDPModule{}).Run(func() *tensor.Tensor { return x }).Err(), (&dist.FSDPModule{Module: m}).Forward(x).Err(), (&dist.FSDPModule{}).Forward(x).Err(), root.Forward(nil).Err(),
 			root.Run(func() *tensor.Tensor { return nil }).Err(),
 		} {
