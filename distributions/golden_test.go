@@ -54,16 +54,35 @@ func (a *array) make() *tensor.Tensor {
 	return tensor.FromSlice(v, a.Shape).To(dtype)
 }
 
+// alike compares the dtype and the shape of got with those of PyTorch's want.
+func alike(t *testing.T, what string, got *tensor.Tensor, want *array) bool {
+	t.Helper()
+	if err := got.Err(); err != nil {
+		t.Errorf("%s: %v", what, err)
+		return false
+	}
+	if !slices.Equal(got.Shape(), want.Shape) || got.DType().String() != want.DType {
+		t.Errorf("%s: %v of shape %v, PyTorch %s of shape %v", what, got.DType(), got.Shape(), want.DType, want.Shape)
+		return false
+	}
+	return true
+}
+
+// drawn is same for what depends on random numbers, and alike on a device, whose generator draws other ones.
+func drawn(t *testing.T, what string, got *tensor.Tensor, want *array) {
+	t.Helper()
+	if testdevice.On {
+		alike(t, what, got, want)
+		return
+	}
+	same(t, what, got, want)
+}
+
 // same compares got with PyTorch's want: dtype, shape, and elements within a few units in the last place, as vectorized
 // functions differ by one between processors.
 func same(t *testing.T, what string, got *tensor.Tensor, want *array) {
 	t.Helper()
-	if err := got.Err(); err != nil {
-		t.Errorf("%s: %v", what, err)
-		return
-	}
-	if !slices.Equal(got.Shape(), want.Shape) || got.DType().String() != want.DType {
-		t.Errorf("%s: %v of shape %v, PyTorch %s of shape %v", what, got.DType(), got.Shape(), want.DType, want.Shape)
+	if !alike(t, what, got, want) {
 		return
 	}
 	tolerance := 1e-12
@@ -94,8 +113,9 @@ func same(t *testing.T, what string, got *tensor.Tensor, want *array) {
 // inexact lists the results that are not bit-equal.
 var inexact = map[string]bool{}
 
-// gradients compares the gradients of the weighted sum of out, as distributions.py weighs it.
-func gradients(t *testing.T, what string, out *tensor.Tensor, leaves map[string]*tensor.Tensor, want map[string]*array) {
+// gradients compares the gradients of the weighted sum of out, as distributions.py weighs it, by same or drawn.
+func gradients(t *testing.T, what string, out *tensor.Tensor, leaves map[string]*tensor.Tensor, want map[string]*array,
+	compare func(t *testing.T, what string, got *tensor.Tensor, want *array)) {
 	t.Helper()
 	if len(want) == 0 || out.Err() != nil {
 		return
@@ -112,7 +132,7 @@ func gradients(t *testing.T, what string, out *tensor.Tensor, leaves map[string]
 		return
 	}
 	for i, g := range got {
-		same(t, what+" with respect to "+names[i], g, want[names[i]])
+		compare(t, what+" with respect to "+names[i], g, want[names[i]])
 	}
 }
 
@@ -378,15 +398,15 @@ func testCase(t *testing.T, want *goldenCase, build func(p params) distributions
 	}
 	seed(7)
 	value := d.Sample(2, 3)
-	same(t, "Sample", value, want.Sample)
+	drawn(t, "Sample", value, want.Sample)
 	if value.RequiresGrad() {
 		t.Error("Sample records gradients")
 	}
 	if want.RSample != nil {
 		seed(7)
 		v := d.RSample(2, 3)
-		same(t, "RSample", v, want.RSample)
-		gradients(t, "the gradient of RSample", v, p, want.RSampleGrads)
+		drawn(t, "RSample", v, want.RSample)
+		gradients(t, "the gradient of RSample", v, p, want.RSampleGrads, drawn)
 		if !d.HasRSample() {
 			t.Error("HasRSample is false")
 		}
@@ -408,14 +428,14 @@ func testCase(t *testing.T, want *goldenCase, build func(p params) distributions
 		return false
 	}
 	if lp := d.LogProb(value); optional("LogProb", lp, want.LogProb) {
-		gradients(t, "the gradient of LogProb", lp, p, want.LogProbGrads)
+		gradients(t, "the gradient of LogProb", lp, p, want.LogProbGrads, same)
 	}
 	if cdf := d.CDF(value); optional("CDF", cdf, want.CDF) {
-		gradients(t, "the gradient of CDF", cdf, p, want.CDFGrads)
+		gradients(t, "the gradient of CDF", cdf, p, want.CDFGrads, same)
 	}
 	optional("ICDF", d.ICDF(tensor.FromSlice([]float64{0.125, 0.5, 0.875}, nil)), want.ICDF)
 	if e := d.Entropy(); optional("Entropy", e, want.Entropy) {
-		gradients(t, "the gradient of Entropy", e, p, want.EntropyGrads)
+		gradients(t, "the gradient of Entropy", e, p, want.EntropyGrads, same)
 	}
 	optional("Perplexity", d.Perplexity(), want.Perplexity)
 	optional("Mean", d.Mean(), want.Mean)
@@ -434,7 +454,7 @@ func testCase(t *testing.T, want *goldenCase, build func(p params) distributions
 		}
 		seed(3)
 		v := e.Sample()
-		same(t, "Sample after Expand", v, want.Expanded)
+		drawn(t, "Sample after Expand", v, want.Expanded)
 		if want.ExpandedLogProb != nil {
 			same(t, "LogProb after Expand", e.LogProb(want.Expanded.make()), want.ExpandedLogProb)
 		}
@@ -465,7 +485,7 @@ func TestGoldenKL(t *testing.T) {
 			for n, x := range qp {
 				leaves["q."+n] = x
 			}
-			gradients(t, "the gradient of "+pair, kl, leaves, want.Grads)
+			gradients(t, "the gradient of "+pair, kl, leaves, want.Grads, same)
 			return nil
 		})
 		if err != nil {
@@ -512,7 +532,7 @@ func TestGoldenTransforms(t *testing.T) {
 			leaves := params{"x": x}
 			y := f.Forward(x)
 			same(t, name, y, want.Y)
-			gradients(t, "the gradient of "+name, y, leaves, want.Grads)
+			gradients(t, "the gradient of "+name, y, leaves, want.Grads, same)
 			same(t, name+".Inverse", f.Inverse(y), want.Inverse)
 			same(t, name+".Inv", f.Inv().Forward(y), want.Inverse)
 			same(t, name+".Inv.Inv", f.Inv().Inv().Forward(x), want.Y)
@@ -535,7 +555,7 @@ func TestGoldenTransforms(t *testing.T) {
 			if want.LogDet != nil {
 				j := f.LogAbsDetJacobian(x, y)
 				same(t, name+".LogAbsDetJacobian", j, want.LogDet)
-				gradients(t, "the gradient of "+name+".LogAbsDetJacobian", j, leaves, want.LogDetGrads)
+				gradients(t, "the gradient of "+name+".LogAbsDetJacobian", j, leaves, want.LogDetGrads, same)
 			} else if j := f.LogAbsDetJacobian(x, y); j.Err() == nil {
 				t.Errorf("%s has a Jacobian", name)
 			}

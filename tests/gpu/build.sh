@@ -43,10 +43,7 @@ for p in "${tests[@]}"; do
   mkdir -p "$tree/repo/$p"
   build test -c -tags linstock_device -o "$tree/repo/$p/${p##*/}.test" "./$p"
 done
-# Programs built with last-use release: GPU_KIT_LASTUSE=1, once there is linstock go.
-if [ "${GPU_KIT_LASTUSE:-}" = 1 ]; then
-  go run ./cmd/linstock go build -trimpath -ldflags '-s -w' -o "$tree/bin/peak-lastuse" ./tests/bench/peak
-fi
+go run ./cmd/linstock go build -trimpath -ldflags '-s -w' -o "$tree/bin/peak-lastuse" ./tests/bench/peak
 for p in "${programs[@]}"; do build build -o "$tree/bin/${p%%=*}" "./${p#*=}"; done
 
 say "C++"

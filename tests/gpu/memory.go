@@ -29,8 +29,7 @@ var memorySteps = []step{
 	peakStep("mlp"), peakStep("cnn"), peakStep("gru"), peakStep("gpt"),
 }
 
-// peakStep compares a model's peak and time with Python's: by hand, by layers, unscoped, and, if the kit has
-// the program, with last-use release.
+// peakStep compares a model's peak and time with Python's: by hand, by layers, unscoped, and with last-use release.
 func peakStep(model string) step {
 	return step{name: "peak-" + model, shows: "peak and time beside Python's on the same allocator: " + model, limit: 3 * time.Minute,
 		argv: "{bin}/peak -device cuda:0 -json -peaks -lines table -scale 8 -rounds 2 -steps 10 -models " + model + " -lastuse {bin}/peak-lastuse",

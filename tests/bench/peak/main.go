@@ -175,10 +175,11 @@ func (o *options) compare() error {
 	if _, err := os.Stat(o.python); err != nil {
 		return errors.New("no PyTorch for Python is installed: make bench-setup")
 	}
-	if _, err := os.Stat(o.lastUse); o.lastUse != "" && err == nil {
+	if o.lastUse != "" {
+		if _, err := os.Stat(o.lastUse); err != nil {
+			return err
+		}
 		o.styles = append(o.styles, lastUse)
-	} else if o.lastUse != "" {
-		fmt.Println(`{"row": "last-use release", "note": "not measured: this kit was built without linstock go"}`)
 	}
 	fmt.Printf("%s, %d threads, %d rounds of %d steps; medians; ratios with quartiles\n", o.device, o.threads, o.rounds, o.steps)
 	got := results{}
