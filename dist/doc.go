@@ -90,7 +90,7 @@
 // second are named: they are stopped, cut off, or busy. The verdict is written to the store, so that all ranks name the
 // same ones. After a failure a group can only be closed; a launcher such as torchrun starts the processes again.
 //
-// With [FlightRecorder] each rank records its last collectives in a file, from which "linstock flight" tells what the ranks
+// With [FlightRecorder] each rank records its last collectives in a file, from which "linstock flight" shows what the ranks
 // wait for. [Group.Report] compares the throughput, waiting time and memory of the ranks.
 //
 // # Network

@@ -181,7 +181,7 @@ func TestBesieged(t *testing.T) {
 			}
 			all.Wait()
 		}
-		// The store's, and of each rank gloo's and the one that tells that the process exists.
+		// The store's, and of each rank gloo's and the one that shows that the process exists.
 		if len(seen) < 7 {
 			t.Errorf("the ranks listened on %d ports", len(seen))
 		}

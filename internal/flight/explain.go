@@ -99,7 +99,7 @@ func (g *Group) compareTimes() {
 func (r *Run) Explain() []string {
 	var all []string
 	if missing := absent(r.Ranks[0].Size, len(r.Ranks), func(i int) int { return r.Ranks[i].Rank }); missing != "" {
-		all = append(all, fmt.Sprintf("There is no file of %s: not started, or written on another machine.", missing))
+		all = append(all, fmt.Sprintf("No file from %s: not started, or on another machine.", missing))
 	}
 	for _, g := range r.Groups() {
 		all = append(all, g.explain()...)

@@ -106,7 +106,7 @@ func TestAllWell(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	explains(t, run, "There is no file of rank 0")
+	explains(t, run, "No file from rank 0")
 }
 
 func TestLongTexts(t *testing.T) {
