@@ -32,7 +32,7 @@ cp internal/libtorch/llvm-openmp.txt "$tree/lib/"
 tests=(tensor autograd nn optim data checkpoint vram distributions profiler)
 # Programs: bin/NAME from a package.
 programs=(gpu=tests/gpu allocations=tests/gpu/allocations outofmemory=examples/outofmemory memory=tests/memory peak=tests/bench/peak
-  bench=tests/bench)
+  bench=tests/bench stress=tests/stress)
 # Files and folders of the repository that the steps read.
 files=(tests/golden checkpoint/testdata internal/opgen/ops.txt tests/gpu/machine.py tests/gpu/copies.py tests/gpu/nccl.py
   tests/gpu/allocations/viewer.py tests/bench/arm.py tests/bench/peak/arm.py)

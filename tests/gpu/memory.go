@@ -26,6 +26,8 @@ var memorySteps = []step{
 		argv: "{bin}/allocations options", dryEnv: roomy},
 	{name: "roundup", shows: "roundup_power2_divisions of the environment", limit: time.Minute, argv: "{bin}/allocations roundup",
 		env: []string{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4"}, dryEnv: roomy},
+	{name: "stress", shows: "random scenarios; after each bytes, handles, goroutines and values are right", limit: 4 * time.Minute,
+		argv: "{bin}/stress -device cuda:0 -minutes 2 -seed 1", dry: "-device fake -minutes 0.2", read: readStress},
 	peakStep("mlp"), peakStep("cnn"), peakStep("gru"), peakStep("gpt"),
 }
 
@@ -38,6 +40,23 @@ func peakStep(model string) step {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+var stressRow = regexp.MustCompile(`(?m)^\| (\w+) +\| +(\d+) +\| +(\d+) +\|`)
+
+// readStress parses the table of tests/stress: its scenarios, with the rounds and those that failed.
+func readStress(stdout, _ []byte, res *stepResult) error {
+	for _, m := range stressRow.FindAllSubmatch(stdout, -1) {
+		line, err := json.Marshal(map[string]any{"row": string(m[1]), "rounds": json.Number(m[2]), "failed": json.Number(m[3])})
+		if err != nil {
+			return err
+		}
+		res.Rows = append(res.Rows, line)
+	}
+	if len(res.Rows) == 0 {
+		return errors.New("tests/stress printed no table")
+	}
+	return nil
+}
 
 var outOfMemoryLine = regexp.MustCompile(`(?m)^(\d+ steps in .*|limit .*|sweeps: .*|allocations that waited: .*)$`)
 
