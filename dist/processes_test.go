@@ -14,9 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/dist"
-	"github.com/linstock-ml/linstock/internal/balance"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -28,44 +26,10 @@ import (
 const envRole = "LINSTOCK_TEST_ROLE"
 
 func TestMain(m *testing.M) {
-	// libtorch keeps a pipe from the first TCP store on.
-	if cshim.Load() == nil {
-		if s, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true); err == nil {
-			_ = s.Close()
-		}
-	}
 	role := os.Getenv(envRole)
-	if role == "" {
-		os.Exit(m.Run())
-	}
-	if err := play(roles[role]); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-}
-
-// play plays a role in the group that the environment describes, and returns an error if it leaves something behind.
-func play(role func(g *dist.Group) error) error {
-	before, err := balance.Settle(tensor.Flush, nil)
-	if err != nil {
-		return err
-	}
-	g, err := dist.Init(ctx, dist.Timeout(timeoutOf()))
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(tensor.WithScope(func() error { return role(g) }), g.Close()); err != nil {
-		return err
-	}
-	after, err := balance.Settle(tensor.Flush, &before)
-	if os.Getenv(envRole) == "besieged" {
-		// c10d and gloo do not close the connections of strangers that are still open when a group or the store is closed.
-		after.Descriptors = before.Descriptors
-	}
-	if err == nil && after != before {
-		err = fmt.Errorf("began with %v and ended with %v", before, after)
-	}
-	return err
+	launch.Main(role, m.Run, func() error {
+		return launch.Play(ctx, role == "besieged", roles[role], dist.Timeout(timeoutOf()))
+	})
 }
 
 // timeoutOf returns the timeout of the groups of a role: short where it must expire.

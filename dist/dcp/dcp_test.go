@@ -18,10 +18,8 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/checkpoint"
-	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/dist/dcp"
-	"github.com/linstock-ml/linstock/internal/balance"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
@@ -35,47 +33,18 @@ var ctx = context.Background()
 const envRole, envDir = "LINSTOCK_TEST_ROLE", "LINSTOCK_TEST_DIR"
 
 func TestMain(m *testing.M) {
-	// libtorch keeps a pipe from the first TCP store on.
-	if cshim.Load() == nil {
-		if s, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true); err == nil {
-			_ = s.Close()
-		}
-	}
-	if os.Getenv(envRole) == "" {
-		os.Exit(m.Run())
-	}
-	if err := play(os.Getenv(envRole), os.Getenv(envDir)); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
-	}
-}
-
-// play saves or loads as a rank of several processes, and returns an error if it leaves something behind.
-func play(role, dir string) error {
-	before, err := balance.Settle(tensor.Flush, nil)
-	if err != nil {
-		return err
-	}
-	g, err := dist.Init(ctx)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(tensor.WithScope(func() error {
-		switch role {
-		case "save":
-			return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false)})
-		case "load":
-			return loads(g, dir)
-		}
-		return savesUntilKilled(g, dir, role)
-	}), g.Close()); err != nil {
-		return err
-	}
-	after, err := balance.Settle(tensor.Flush, &before)
-	if err == nil && after != before {
-		err = fmt.Errorf("began with %v and ended with %v", before, after)
-	}
-	return err
+	role, dir := os.Getenv(envRole), os.Getenv(envDir)
+	launch.Main(role, m.Run, func() error {
+		return launch.Play(ctx, false, func(g *dist.Group) error {
+			switch role {
+			case "save":
+				return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false)})
+			case "load":
+				return loads(g, dir)
+			}
+			return savesUntilKilled(g, dir, role)
+		})
+	})
 }
 
 // savesUntilKilled saves generations of a checkpoint until a rank is killed, which the other must name.

@@ -62,24 +62,27 @@ func newDDP(name string) (*loop, error) {
 }
 
 func newDDPStep(g *dist.Group, name string) (func() error, error) {
+	var t *trainer
 	var model any
-	var loss func(*dist.DDP) *tensor.Tensor
+	var forward func(d *dist.DDP) *tensor.Tensor
+	var err error
 	switch name {
 	case "mlp":
 		model = nn.NewSequential(nn.NewLinear(784, 1024), &nn.ReLU{}, nn.NewLinear(1024, 1024), &nn.ReLU{}, nn.NewLinear(1024, 10))
 		x, y := tensor.Randn([]int{64, 784}), tensor.RandInt(0, 10, []int{64})
-		loss = func(d *dist.DDP) *tensor.Tensor { return nn.CrossEntropy(d.Forward(x), y) }
+		forward = func(d *dist.DDP) *tensor.Tensor { return nn.CrossEntropy(d.Forward(x), y) }
+		t = &trainer{}
+		t.opt, err = optim.NewAdamW(nn.Parameters(model), 1e-3, optim.WeightDecay(0.01))
 	case "gpt":
-		m := newGPT()
-		x, y := tensor.RandInt(0, vocab, []int{16, positions}), tensor.RandInt(0, vocab, []int{16, positions})
-		model = m
-		loss = func(d *dist.DDP) *tensor.Tensor {
-			return d.Run(func() *tensor.Tensor { return m.Loss(x, y) })
+		if t, err = newTrainer(); err == nil {
+			model = t.model
+		}
+		forward = func(d *dist.DDP) *tensor.Tensor {
+			return d.Run(func() *tensor.Tensor { return t.model.Loss(t.x, t.y) })
 		}
 	default:
-		return nil, fmt.Errorf("no task %q", "ddp/"+name)
+		err = fmt.Errorf("no task %q", "ddp/"+name)
 	}
-	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3, optim.WeightDecay(0.01))
 	if err != nil {
 		return nil, err
 	}
@@ -87,14 +90,5 @@ func newDDPStep(g *dist.Group, name string) (func() error, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() error {
-		return tensor.WithScope(func() error {
-			l := loss(d)
-			opt.ZeroGrad()
-			if err := l.Backward(); err != nil {
-				return err
-			}
-			return opt.Step()
-		})
-	}, nil
+	return func() error { return t.stepOf(func() *tensor.Tensor { return forward(d) }) }, nil
 }

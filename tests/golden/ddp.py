@@ -98,13 +98,18 @@ def train(rank, variant, store):
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def write(name, train, variants):
+    """Writes what two ranks return for each variant to a file beside this one."""
     results = {}
-    for variant in VARIANTS:
+    for variant in variants:
         with tempfile.TemporaryDirectory() as d:
             store = os.path.join(d, "store")
             mp.spawn(train, (variant, store), WORLD)
             results[variant] = [json.load(open(f"{store}.{r}")) for r in range(WORLD)]
-    with open(os.path.join(os.path.dirname(__file__), "ddp.json"), "w") as f:
+    with open(os.path.join(os.path.dirname(__file__), name), "w") as f:
         json.dump(results, f, separators=(",", ":"))
         f.write("\n")
+
+
+if __name__ == "__main__":
+    write("ddp.json", train, VARIANTS)

@@ -4,14 +4,11 @@
 """
 
 import json
-import os
 import struct
-import tempfile
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from ddp import BATCH, WORLD, Net, wave
+from ddp import BATCH, WORLD, Net, wave, write
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -79,12 +76,4 @@ def train(rank, variant, store):
 
 
 if __name__ == "__main__":
-    results = {}
-    for variant in VARIANTS:
-        with tempfile.TemporaryDirectory() as d:
-            store = os.path.join(d, "store")
-            mp.spawn(train, (variant, store), WORLD)
-            results[variant] = [json.load(open(f"{store}.{r}")) for r in range(WORLD)]
-    with open(os.path.join(os.path.dirname(__file__), "fsdp.json"), "w") as f:
-        json.dump(results, f, separators=(",", ":"))
-        f.write("\n")
+    write("fsdp.json", train, VARIANTS)
