@@ -74,14 +74,14 @@ static const char *openmp_of(void *shim, int *llvm) {
 // loaded; with this setting an idle team spins for as long as one of LLVM's runtime.
 //
 // ideep, libtorch's layer above oneDNN, caches 1,024 descriptions of convolutions for each thread and each kind, 24 MB
-// if shapes vary, until the thread ends; a goroutine that moves to another thread starts with an empty cache. oneDNN
-// caches the same once for the process (ONEDNN_PRIMITIVE_CACHE_CAPACITY), so ideep's cache saves no time. ideep reads
-// the setting at a thread's first convolution.
+// if shapes vary, until the thread ends. 64 are enough for a model of constant shapes; oneDNN caches more, once for the
+// process (ONEDNN_PRIMITIVE_CACHE_CAPACITY), but not those of transposed convolutions, which take 0.3 ms each. ideep
+// reads the setting at a thread's first convolution (docs/decisions/0002-block-cache.md).
 static void *open_library(const char *path, const char *openmp, const char **why) {
 	if (openmp && (*why = open_openmp(openmp)))
 		return NULL;
 	int ours = !getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT") && setenv("GOMP_SPINCOUNT", "5000", 0) == 0;
-	setenv("LRU_CACHE_CAPACITY", "1", 0);
+	setenv("LRU_CACHE_CAPACITY", "64", 0);
 	void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	*why = l ? NULL : dlerror();
 	if (ours)
