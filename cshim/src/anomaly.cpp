@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,16 +53,13 @@ std::deque<FailedNode> &failures() {
 // The engine reports NaN by an exception of a type that operators throw, too; only the text differs.
 bool is_nan_report(const std::exception_ptr &e, const std::string &node) {
   if (!AnomalyMode::should_check_nan()) return false;
-  std::string text;
+  const std::string nan = "Function '" + node + "' returned nan values";
+  // The engine has caught a std::exception.
   try {
     std::rethrow_exception(e);
-  } catch (const c10::Error &error) {
-    text = error.what_without_backtrace();
   } catch (const std::exception &error) {
-    text = error.what();
-  } catch (...) {
+    return std::string_view(error.what()).starts_with(nan);
   }
-  return text.starts_with("Function '" + node + "' returned nan values");
 }
 
 class Metadata final : public AnomalyMetadata {

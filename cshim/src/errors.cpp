@@ -73,12 +73,10 @@ ls_error *with_node(ls_error *e, const std::string &node, uint32_t site) noexcep
 ls_error *of_cause(const FailedNode &f) noexcept {
   try {
     std::rethrow_exception(f.cause);
-  } catch (const c10::Error &e) {
-    return f.nan ? make(LS_ERR_NAN, e.what_without_backtrace()) : current_error();
-  } catch (const std::exception &e) {
-    return f.nan ? make(LS_ERR_NAN, e.what()) : current_error();
   } catch (...) {
-    return current_error();
+    auto *e = current_error();
+    if (f.nan && e != &no_memory) e->code = LS_ERR_NAN;
+    return e;
   }
 }
 

@@ -425,21 +425,16 @@ void follow_rule(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 }
 
 // The CPU computes an LSTM by oneDNN, in a call for each layer and direction. libtorch would compute the meta
-// device's by operators for each time step.
+// device's by operators for each time step. guards.cpp has checked the numbers and shapes.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(const at::Tensor &input, at::TensorList hx,
                                                     at::TensorList params, bool has_biases, int64_t num_layers,
                                                     double dropout, bool train, bool bidirectional,
                                                     bool batch_first) {
   constexpr int64_t kMode = 2;
   size_t per = has_biases ? 4 : 2, directions = bidirectional ? 2 : 1;
-  if (hx.size() != 2 || num_layers < 1 || input.dim() != 3 || hx[0].dim() != 3 || hx[1].dim() != 3)
-    throw ArgumentError("lstm: want an input and two states of three dimensions, and a layer or more");
   size_t layers = static_cast<size_t>(num_layers);
   if (params.size() == layers * directions * (per + 1))
     throw ArgumentError("lstm: projections have no kernel on the meta device");
-  if (params.size() != layers * directions * per ||
-      hx[0].size(0) != num_layers * static_cast<int64_t>(directions) || hx[1].size(0) != hx[0].size(0))
-    throw ArgumentError("lstm: the numbers of weights, states and layers differ");
   auto x = (batch_first ? input.transpose(0, 1) : input).contiguous();
   auto h = hx[0].contiguous(), c = hx[1].contiguous();
   std::vector<at::Tensor> hs, cs;

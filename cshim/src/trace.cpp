@@ -236,26 +236,19 @@ const torch::profiler::impl::ProfilerStubs &nvtx() {
   return *stubs;
 }
 
+// libtorch catches what a callback throws, and prints a warning.
 std::unique_ptr<at::ObserverContext> nvtx_begins(const at::RecordFunction &f) {
   // The context tells the end that the range was pushed.
   struct Pushed : at::ObserverContext {};
-  try {
-    auto made = std::make_unique<Pushed>();
-    std::string text = f.name();
-    if (f.seqNr() >= 0) text += ", seq = " + std::to_string(f.seqNr());
-    nvtx().rangePush(text.c_str());
-    return made;
-  } catch (...) {
-    return nullptr;
-  }
+  auto made = std::make_unique<Pushed>();
+  std::string text = f.name();
+  if (f.seqNr() >= 0) text += ", seq = " + std::to_string(f.seqNr());
+  nvtx().rangePush(text.c_str());
+  return made;
 }
 
 void nvtx_ends(const at::RecordFunction &, at::ObserverContext *pushed) {
-  if (pushed == nullptr) return;
-  try {
-    nvtx().rangePop();
-  } catch (...) {
-  }
+  if (pushed != nullptr) nvtx().rangePop();
 }
 
 const std::unordered_set<at::RecordScope> &scopes() {
@@ -353,7 +346,7 @@ uint64_t ls_trace_take(ls_trace_event *out, uint64_t cap) noexcept {
       auto end = t->events.begin() + static_cast<int64_t>(m);
       std::copy(t->events.begin(), end, out + n);
       t->events.erase(t->events.begin(), end);
-      if (t->events.empty()) std::deque<ls_trace_event>().swap(t->events);
+      if (t->events.empty()) t->events.shrink_to_fit();
       t->unnamed -= std::min<uint64_t>(m, t->unnamed);
       n += m;
     }

@@ -87,6 +87,9 @@ TEST_F(Autograd, InvalidCallsAreErrors) {
   Tensor x = floats({1, 2});
   uint32_t slot;
   EXPECT_ERR(ls_hook_register(x, 1, &slot), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_multi_hook_register(&x.h, 1, 1, 0, &slot), LS_ERR_ARGUMENT);
+  const ls_tensor none = 0;
+  EXPECT_ERR(ls_multi_hook_register(&none, 1, 1, 1, &slot), LS_ERR_ARGUMENT);
   constexpr int32_t kMeta = 14 << 8 | 0xff;
   Tensor elsewhere(ls_tensor_to(x, -1, kMeta, 0));
   EXPECT_ERR(ls_tensor_set_grad(x, elsewhere), LS_ERR_ARGUMENT);
@@ -113,6 +116,70 @@ TEST_F(Autograd, AHookThatThrowsIsAnError) {
     Tensor sum = call("aten::sum", "", {T(x)});
     EXPECT_ERR(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0), id == 1 ? LS_ERR_UNKNOWN : LS_ERR_STD);
   }
+}
+
+// A failure is reported with its node and its type, also while passes search for NaN.
+TEST_F(Autograd, AFailureNamesItsNode) {
+  ls_callbacks cb{};
+  cb.hook = [](uint64_t id, ls_tensor, ls_tensor *) -> uint64_t {
+    if (id == 1) throw std::runtime_error("mine");
+    return 99;
+  };
+  ls_callbacks_set(&cb);
+  for (int32_t nan : {0, 1}) {
+    for (uint64_t id : {1, 2}) {
+      EXPECT_OK(ls_mode_push({LS_MODE_ANOMALY, nan, 0, 0, 0}));
+      Tensor x = floats({1, 2});
+      EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+      Tensor y(ls_aten_mul_Tensor(x, x));
+      uint32_t slot;
+      EXPECT_OK(ls_hook_register(y, id, &slot));
+      Tensor sum = call("aten::sum", "", {T(y)});
+      ls_error *e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+      ls_mode_pop();
+      ASSERT_NE(e, nullptr);
+      EXPECT_EQ(e->code, id == 1 ? LS_ERR_STD : LS_ERR_CALLBACK) << e->message;
+      EXPECT_STREQ(e->node, "MulBackward0");
+      ls_error_free(e);
+    }
+  }
+  // The gradient of the root at 0 is 0/0.
+  EXPECT_OK(ls_mode_push({LS_MODE_ANOMALY, 1, 0, 0, 0}));
+  Tensor x = floats({0});
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+  Tensor root = call("aten::sqrt", "", {T(x)}), product(ls_aten_mul_Tensor(root, x));
+  ls_error *e = ls_autograd_backward(&product.h, 1, nullptr, nullptr, 0, 0, 0);
+  ls_mode_pop();
+  ASSERT_NE(e, nullptr);
+  EXPECT_EQ(e->code, LS_ERR_NAN) << e->message;
+  EXPECT_STREQ(e->node, "SqrtBackward0");
+  ls_error_free(e);
+}
+
+// Passes that fail on several threads, which begin and end the search for NaN meanwhile.
+TEST_F(Autograd, FailuresOnThreads) {
+  ls_callbacks cb{};
+  cb.hook = [](uint64_t id, ls_tensor, ls_tensor *) -> uint64_t { return id; };
+  ls_callbacks_set(&cb);
+  on_threads(4, [&](int w) {
+    for (int k = 0; k < 50; k++) {
+      EXPECT_OK(ls_mode_push({LS_MODE_ANOMALY, k % 2, 0, 0, 0}));
+      {
+        Tensor x = floats({1, 2});
+        EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+        Tensor y(ls_aten_mul_Tensor(x, x));
+        uint32_t slot;
+        EXPECT_OK(ls_hook_register(y, static_cast<uint64_t>(w) + 1, &slot));
+        Tensor sum = call("aten::sum", "", {T(y)});
+        ls_error *e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+        ASSERT_NE(e, nullptr);
+        EXPECT_EQ(e->callback, static_cast<uint64_t>(w) + 1);
+        EXPECT_STREQ(e->node, "MulBackward0");
+        ls_error_free(e);
+      }
+      ls_mode_pop();
+    }
+  });
 }
 
 TEST_F(Autograd, CustomFunction) {

@@ -47,6 +47,7 @@ TEST_F(Dist, ArgumentsThatCannotBe) {
   ls_tcp_store tcp{"127.0.0.1", -1, 1, 0, 0, 1000};
   EXPECT_ERR(ls_store_tcp(&tcp, &store, &port), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_store_set(0, "key", "", 0), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_store_wait(store_, "missing", 10, nullptr), LS_ERR_TIMEOUT);
   EXPECT_ERR(ls_group_new(store_, 0, 0, 1000, nullptr, nullptr, &group), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_group_new(store_, 1, 1, 1000, nullptr, nullptr, &group), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_group_abort(0), LS_ERR_ARGUMENT);

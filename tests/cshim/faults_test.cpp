@@ -10,31 +10,6 @@
 
 namespace {
 
-constexpr int64_t kForever = -1;
-
-// Arms a fault point on this thread for its own lifetime.
-struct Fault {
-  int32_t point;
-  Fault(int32_t p, int64_t skip, int64_t times, int32_t kind = 0) : point(p) {
-    EXPECT_OK(ls_fault_set(p, skip, times, kind, 1));
-  }
-  ~Fault() { EXPECT_OK(ls_fault_set(point, 0, 0, 0, 0)); }
-  int64_t failed() const {
-    int64_t seen, failed;
-    ls_fault_counts(point, &seen, &failed);
-    return failed;
-  }
-};
-
-// Returns the code of an error and frees the error; 0: none.
-int32_t code(ls_error *e) {
-  if (e == nullptr) return 0;
-  int32_t c = e->code;
-  EXPECT_NE(std::string(e->message), "");
-  ls_error_free(e);
-  return c;
-}
-
 class Faults : public ShimTest {
  protected:
   void SetUp() override {
@@ -278,6 +253,72 @@ TEST_F(Faults, AScopeThatCannotBeRecorded) {
   uint64_t noted = 0;
   while (uint64_t n = ls_scope_orphans(words, 64)) noted += n;
   EXPECT_EQ(noted, ends - 1);
+}
+
+// A hook of several tensors for which there is no memory is not left with the first of them.
+TEST_F(Faults, HooksOfSeveralTensors) {
+  static int calls;
+  calls = 0;
+  ls_callbacks count{};
+  count.hook = [](uint64_t, ls_tensor, ls_tensor *) -> uint64_t { return static_cast<uint64_t>(0 * ++calls); };
+  ls_callbacks_set(&count);
+  int faults = 0;
+  for (int64_t k = 0;; k++) {
+    Tensor x = floats({1, 2}), y = floats({1, 2});
+    EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+    EXPECT_OK(ls_tensor_set_requires_grad(y, 1));
+    const ls_tensor both[] = {x, y};
+    uint32_t slots[2];
+    int32_t failed;
+    {
+      Fault f(LS_FAULT_SHIM, k, 1);
+      failed = code(ls_multi_hook_register(both, 2, 7, 1, slots));
+    }
+    Tensor product(ls_aten_mul_Tensor(x, y));
+    Tensor sum = call("aten::sum", "", {T(product)});
+    EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+    if (failed == 0) break;
+    EXPECT_EQ(failed, LS_ERR_OUT_OF_MEMORY);
+    EXPECT_EQ(calls, 0) << "after fault " << k;
+    faults++;
+  }
+  EXPECT_EQ(calls, 1);
+  EXPECT_GE(faults, 4);
+}
+
+// Without memory for the name of a node, its failure is reported without the name.
+TEST_F(Faults, NamesOfNodes) {
+  ls_callbacks fail{};
+  fail.hook = [](uint64_t, ls_tensor, ls_tensor *) -> uint64_t { return 99; };
+  ls_callbacks_set(&fail);
+  int named = 0, unnamed = 0, other = 0;
+  for (int64_t k = 0, failed = 1; failed != 0; k++) {
+    EXPECT_OK(ls_mode_push({LS_MODE_ANOMALY, 0, 0, 0, 0}));
+    Tensor x = floats({1, 2});
+    EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+    Tensor y = call("aten::_softmax", "", {T(x), I(0), B(false)});
+    uint32_t slot;
+    EXPECT_OK(ls_hook_register(y, 1, &slot));
+    Tensor sum = call("aten::sum", "", {T(y)});
+    ls_error *e;
+    {
+      Fault f(LS_FAULT_SHIM, k, 1);
+      e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+      failed = f.failed();
+    }
+    ls_mode_pop();
+    ASSERT_NE(e, nullptr);
+    if (e->code != LS_ERR_CALLBACK) {
+      EXPECT_EQ(e->code, LS_ERR_OUT_OF_MEMORY) << e->message;
+      other++;
+    } else {
+      (e->node != nullptr && *e->node != 0 ? named : unnamed)++;
+    }
+    ls_error_free(e);
+  }
+  EXPECT_GE(named, 1);
+  EXPECT_GE(unnamed, 1);
+  EXPECT_GE(other, 1);
 }
 
 class Samples : public Faults {

@@ -6,6 +6,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
+#include <torch/csrc/autograd/forward_grad.h>
 
 #include <atomic>
 #include <chrono>
@@ -73,6 +74,33 @@ TEST_F(Guards, TheGeneratorIsLocked) {
   uint16_t bits[2] = {};
   Tensor from = floats({1, 2}), to(ls_tensor_from_data(kBFloat16, &two, 1, bits, sizeof bits));
   EXPECT_TRUE(waits_for(generators(), [&] { EXPECT_OK(ls_round_stochastic(to, from)); }));
+}
+
+TEST_F(Guards, AnOwnGeneratorIsLocked) {
+  ls_generator g;
+  EXPECT_OK(ls_generator_new(kCpu, &g));
+  auto &own = reinterpret_cast<c10::GeneratorImpl *>(g)->mutex_;
+  uint64_t seed;
+  EXPECT_TRUE(waits_for(own, [&] { EXPECT_OK(ls_generator_seed(g, 7)); }));
+  EXPECT_TRUE(waits_for(own, [&] { EXPECT_OK(ls_generator_current_seed(g, &seed)); }));
+  EXPECT_EQ(seed, 7u);
+  EXPECT_TRUE(waits_for(own, [&] { EXPECT_OK(ls_generator_seed_random(g, &seed)); }));
+  ls_generator_free(g);
+  EXPECT_ERR(ls_generator_seed(0, 7), LS_ERR_ARGUMENT);
+}
+
+// A level that libtorch refuses, or that it has ended, does not prevent the next.
+TEST_F(Guards, LevelsOfOthers) {
+  using torch::autograd::ForwardADLevel;
+  const ls_mode forward = {LS_MODE_FORWARD, 1, 0, 0, 0};
+  auto taken = ForwardADLevel::get_next_idx();
+  EXPECT_ERR(ls_mode_push(forward), LS_ERR_GENERIC);
+  ForwardADLevel::release_idx(taken);
+  EXPECT_OK(ls_mode_push(forward));
+  ForwardADLevel::release_idx(taken);
+  ls_mode_pop();
+  EXPECT_OK(ls_mode_push(forward));
+  ls_mode_pop();
 }
 
 struct BrokenDevices final : FakeDevices {

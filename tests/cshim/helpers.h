@@ -90,6 +90,31 @@ inline std::vector<float> values(ls_tensor t) {
   return v;
 }
 
+constexpr int64_t kForever = -1;
+
+// Arms a fault point on this thread for its own lifetime.
+struct Fault {
+  int32_t point;
+  Fault(int32_t p, int64_t skip, int64_t times, int32_t kind = 0) : point(p) {
+    EXPECT_OK(ls_fault_set(p, skip, times, kind, 1));
+  }
+  ~Fault() { EXPECT_OK(ls_fault_set(point, 0, 0, 0, 0)); }
+  int64_t failed() const {
+    int64_t seen, failed;
+    ls_fault_counts(point, &seen, &failed);
+    return failed;
+  }
+};
+
+// Returns the code of an error and frees the error; 0: none.
+inline int32_t code(ls_error *e) {
+  if (e == nullptr) return 0;
+  int32_t c = e->code;
+  EXPECT_NE(std::string(e->message), "");
+  ls_error_free(e);
+  return c;
+}
+
 inline ls_value T(ls_tensor t) { return {LS_TENSOR, 0, {.t = t}}; }
 inline ls_value I(int64_t i) { return {LS_INT, 0, {.i = i}}; }
 inline ls_value F(double f) { return {LS_FLOAT, 0, {.f = f}}; }

@@ -603,6 +603,7 @@ TEST_F(Threads, Settings) {
   EXPECT_OK(ls_deterministic_set(1, 1));
   EXPECT_EQ(ls_deterministic_get(), 1);
   EXPECT_OK(ls_deterministic_set(0, 0));
+  for (int32_t backend : {-1, 99}) EXPECT_ERR(ls_sdpa_set(&backend, 1), LS_ERR_ARGUMENT);
   EXPECT_EQ(ls_device_count(0), 1);
   EXPECT_OK(ls_device_synchronize(kCpu));
 }

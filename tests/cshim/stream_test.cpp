@@ -36,12 +36,6 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   static c10::Stream stream(c10::Device d, int64_t id) { return c10::Stream(c10::Stream::UNSAFE, d, id); }
 };
 
-int32_t code(ls_error *e) {
-  int32_t c = e == nullptr ? 0 : e->code;
-  ls_error_free(e);
-  return c;
-}
-
 // Exits with the line of the first expectation that fails: the tests are processes of their own.
 #define WANT(x) \
   if (!(x)) std::_Exit(100 + __COUNTER__)

@@ -110,6 +110,36 @@ TEST_F(TraceTest, NVTXNeedsADevice) {
   EXPECT_OK(ls_nvtx_set(0));
 }
 
+// An event for which there is no memory is counted, and its operator succeeds.
+TEST_F(TraceTest, WithoutMemory) {
+  constexpr size_t kAdds = 12;
+  bool failed = true;
+  for (int64_t k = 0; failed; k++) {
+    EXPECT_OK(ls_trace_start(LS_TRACE_SHAPES, 1000));
+    std::thread([&] {  // the record of a thread is made with its first event
+      Tensor x(made());
+      ls_trace_stop();
+      EXPECT_OK(ls_trace_start(LS_TRACE_SHAPES, 1000));
+      size_t sums = 0;
+      {
+        Fault f(LS_FAULT_SHIM, k, 1);
+        for (size_t i = 0; i < kAdds; i++) {
+          ls_result sum = ls_aten_add_Tensor(x, x);
+          ls_tensor_free(sum.t);
+          sums += sum.err == nullptr;
+          ls_error_free(sum.err);
+        }
+        failed = f.failed() != 0;
+      }
+      ls_trace_stop();
+      if (sums == kAdds) {
+        EXPECT_EQ(taken().size() + ls_trace_dropped(), kAdds) << "fault " << k;
+      }
+    })
+        .join();
+  }
+}
+
 TEST_F(TraceTest, Threads) {
   constexpr int kRounds = 40;
   std::atomic<int> running{4};

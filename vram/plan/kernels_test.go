@@ -3,6 +3,7 @@ package plan_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -109,5 +110,33 @@ func TestKernels(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// Shapes that the CPU's kernels refuse, and operators without a kernel for the meta device, are errors that say so.
+func TestKernelsRefuse(t *testing.T) {
+	leak.Check(t)
+	f := func(shape ...int) *tensor.Tensor { return tensor.Empty(shape, tensor.Meta) }
+	convolve := func(x, w *tensor.Tensor) []any {
+		return []any{x, w, nil, []int{1}, []int{0}, []int{1}, false, []int{0}, 1}
+	}
+	for _, c := range []struct {
+		op, want string
+		args     func() []any
+	}{
+		{"convolution", "input of 3 dimensions and weight of 4", func() []any { return convolve(f(2, 4, 9), f(6, 4, 3, 3)) }},
+		{"convolution", "the input has 4 channels, the weight wants 5", func() []any { return convolve(f(2, 4, 9), f(6, 5, 3)) }},
+		{"convolution", "the kernel is larger than the input", func() []any { return convolve(f(2, 4, 2), f(6, 4, 3)) }},
+		{"lstm.input", "projections have no kernel", func() []any {
+			h, c, weights := f(1, 1, 2), f(1, 1, 4), []*tensor.Tensor{f(16, 3), f(16, 2), f(16), f(16), f(2, 4)}
+			return []any{f(5, 1, 3), []*tensor.Tensor{h, c}, weights, true, 1, 0.0, false, false, false}
+		}},
+	} {
+		if err := tensor.WithScope(func() error {
+			_, err := tensor.Call("aten::"+c.op, c.args()...)
+			return err
+		}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want an error with %q", c.op, err, c.want)
+		}
 	}
 }
