@@ -14,7 +14,7 @@ import (
 )
 
 // testPackages are the packages whose tests may detect a mutant, fast ones first.
-var testPackages = []string{"tensor", "autograd", "optim", "nn", "vram", "data", "checkpoint", "cshim"}
+var testPackages = []string{"tensor", "autograd", "optim", "nn", "vram", "data", "checkpoint", "cshim", "profiler", "vram/plan"}
 
 // builder compiles everything with all mutants.
 type builder struct {

@@ -47,7 +47,7 @@ func (r *runner) command(ctx context.Context, pkg, variant string, env []string,
 // survey runs all tests of a package once, without a mutant, and records what each reaches.
 func (r *runner) survey(pkg string) (reaches []reach, err error) {
 	hits := filepath.Join(r.b.dir, "hits."+strings.ReplaceAll(pkg, "/", "_"))
-	_ = os.Remove(hits)
+	_, _ = os.Remove(hits), os.Remove(hits+".map")
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	out, err := r.command(ctx, pkg, "", []string{"LINSTOCK_MUTANT_HITS=" + hits}, "-test.short").CombinedOutput()
@@ -253,26 +253,16 @@ func (r *runner) dynamicCPP(m *mutant) (noticed bool, by string) {
 			return true, filepath.Base(dir) + ": " + why(out, err)
 		}
 	}
-	// Run fast Go tests first; a quarter of the tests take most of the time.
-	for _, pkg := range []string{"tensor", "vram", "autograd", "data"} {
-		var quick, slow []reach
-		for _, one := range r.reaches {
-			if one.Pkg != pkg {
-				continue
-			}
-			if one.Seconds < 1 {
-				quick = append(quick, one)
-			} else {
-				slow = append(slow, one)
-			}
+	left := r.most
+	for _, tests := range r.rounds(m) {
+		for _, one := range tests {
+			left -= one.Seconds
 		}
-		for _, tests := range [][]reach{quick, slow} {
-			if len(tests) == 0 || r.most < 20 {
-				continue
-			}
-			if noticed, by := r.try(m.n, tests, "", 1); noticed {
-				return true, by
-			}
+		if left < 0 {
+			break
+		}
+		if noticed, by := r.try(m.n, tests, "", 1); noticed {
+			return true, by
 		}
 	}
 	return r.dynamicCUDA(m)
@@ -283,7 +273,7 @@ func (r *runner) cshimTest(dir string, n int) ([]byte, error) {
 	defer cancel()
 	args := []string{"--gtest_brief=1", "--gtest_fail_fast"}
 	if dir == r.tsan {
-		args = append(args, "--gtest_filter=Checkpoints*:Concurrent*:*DeathTest*:Guards*:Memory*:Samples*:SavedThreads*:Threads*")
+		args = append(args, "--gtest_filter=Checkpoints*:Concurrent*:*DeathTest*:Guards*:Memory*:Samples*:*Threads*")
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(dir, "tests/cshim_test"), args...)
 	cmd.Env = append(append(os.Environ(), r.env...), "LINSTOCK_MUTANT="+strconv.Itoa(n), "OMP_NUM_THREADS=1",
