@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -129,6 +131,51 @@ func TestSDPAKernelNests(t *testing.T) {
 		return nil
 	})
 	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSDPAKernelOfGoroutines tests regions of goroutines that agree, and regions within a region while the scheduler
+// would move the goroutine to other threads.
+func TestSDPAKernelOfGoroutines(t *testing.T) {
+	leak.Check(t)
+	math, flash := []nn.SDPBackend{nn.SDPMath}, []nn.SDPBackend{nn.SDPFlash}
+	x := tensor.Ones([]int{1})
+	defer x.Release()
+	same := func() *tensor.Tensor { return x }
+	var wait sync.WaitGroup
+	for range 4 {
+		wait.Go(func() {
+			for range 100 {
+				y := nn.SDPAKernel(math, func() *tensor.Tensor { return nn.SDPAKernel(math, same) })
+				if err := y.Err(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	ask, answer := make(chan bool), make(chan bool)
+	go func() {
+		runtime.LockOSThread() // so that its thread cannot go on with the goroutine that it wakes
+		defer runtime.UnlockOSThread()
+		for range ask {
+			answer <- true
+		}
+	}()
+	defer close(ask)
+	y := nn.SDPAKernel(math, func() *tensor.Tensor {
+		for range 200 {
+			ask <- true
+			<-answer
+			if err := nn.SDPAKernel(flash, same).Err(); err != nil {
+				t.Error(err)
+				break
+			}
+		}
+		return x
+	})
+	if err := y.Err(); err != nil {
 		t.Error(err)
 	}
 }
