@@ -137,6 +137,18 @@ type OpenMP struct {
 	LLVM bool   // whether it is LLVM's (or Intel's, which has the same source) and not, for example, libgomp
 }
 
+// String returns which runtime it is, and what that means for goroutines that compute on several OS threads
+// (docs/decisions/0023-openmp.md).
+func (o OpenMP) String() string {
+	switch {
+	case o.LLVM:
+		return "LLVM's; operators take the same time on every OS thread"
+	case o.Path == "":
+		return "none"
+	}
+	return o.Path + "; small operators become slower once several OS threads have computed"
+}
+
 // OpenMPInUse returns the runtime that libtorch uses; the zero value before Load has succeeded.
 func OpenMPInUse() OpenMP {
 	if l := loaded.Load(); l != nil {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/internal/worker"
 	"github.com/linstock-ml/linstock/tensor"
@@ -98,6 +99,9 @@ func main() {
 
 // run measures the tasks, and memory over the given number of training steps.
 func (o options) run(tasks []string, steps int) error {
+	if err := cshim.Load(); err != nil {
+		return err
+	}
 	loads := slices.DeleteFunc(slices.Clone(tasks), func(task string) bool { return !strings.HasPrefix(task, "load/") })
 	if len(loads) != 0 {
 		dir, err := os.MkdirTemp("", "linstock-bench")
@@ -279,6 +283,7 @@ func (o options) compare(tasks []string) error {
 	}
 	times, ratios, over := f.times, f.ratios, f.over
 	fmt.Printf("%d threads, %d rounds of %d turns, %s; medians; ratios with quartiles\n", o.threads, o.rounds, o.turns, runtime.GOARCH)
+	fmt.Println("OpenMP:", cshim.OpenMPInUse())
 	fmt.Println("malloc: own = each arm's default settings, raised = the same thresholds for all")
 	w := table.NewWriter()
 	w.AppendHeader(table.Row{"task", "malloc", "go", "c++", "python", "go − c++", "go / c++", "go / python"})

@@ -104,8 +104,12 @@ func (o options) speed(list []workload, a arms, r *results, threads int) (titled
 		row = append(row, text)
 	}
 	w.AppendRow(append(row, ""))
-	title := fmt.Sprintf("Time of a step with %d threads, %d rounds of %d turns: Go's, and its ratio to the others'; medians with quartiles.\n"+
-		"The last column is the largest ratio to C++ here of a round to the smallest.", threads, rounds, o.turns)
+	noun := "threads"
+	if threads == 1 {
+		noun = "thread"
+	}
+	title := fmt.Sprintf("Time of a step with %d %s, %d rounds of %d turns: Go's, and its ratio to the others'; medians with quartiles.\n"+
+		"The last column is the largest ratio to C++ here of a round to the smallest.", threads, noun, rounds, o.turns)
 	return titled{w, title}, rounds > 0
 }
 
