@@ -52,7 +52,10 @@ std::deque<FailedNode> &failures() {
 
 // The engine reports NaN by an exception of a type that operators throw, too; only the text differs.
 bool is_nan_report(const std::exception_ptr &e, const std::string &node) {
-  if (!AnomalyMode::should_check_nan()) return false;
+  {
+    std::lock_guard<std::mutex> lock(switch_mutex);
+    if (threads_checking == 0) return false;
+  }
   const std::string nan = "Function '" + node + "' returned nan values";
   // The engine has caught a std::exception.
   try {
