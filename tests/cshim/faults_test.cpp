@@ -291,34 +291,43 @@ TEST_F(Faults, NamesOfNodes) {
   ls_callbacks fail{};
   fail.hook = [](uint64_t, ls_tensor, ls_tensor *) -> uint64_t { return 99; };
   ls_callbacks_set(&fail);
-  int named = 0, unnamed = 0, other = 0;
-  for (int64_t k = 0, failed = 1; failed != 0; k++) {
-    EXPECT_OK(ls_mode_push({LS_MODE_ANOMALY, 0, 0, 0, 0}));
-    Tensor x = floats({1, 2});
-    EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
-    Tensor y = call("aten::_softmax", "", {T(x), I(0), B(false)});
-    uint32_t slot;
-    EXPECT_OK(ls_hook_register(y, 1, &slot));
-    Tensor sum = call("aten::sum", "", {T(y)});
-    ls_error *e;
-    {
-      Fault f(LS_FAULT_SHIM, k, 1);
-      e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
-      failed = f.failed();
+  struct Failures {
+    int named = 0, unnamed = 0, without_memory = 0;
+  };
+  auto sweep = [](bool anomaly) {
+    Failures n;
+    for (int64_t k = 0, failed = 1; failed != 0; k++) {
+      if (anomaly) {
+        EXPECT_OK(ls_mode_push({LS_MODE_ANOMALY, 0, 0, 0, 0}));
+      }
+      Tensor x = floats({1, 2});
+      EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+      Tensor y = call("aten::_softmax", "", {T(x), I(0), B(false)});
+      uint32_t slot;
+      EXPECT_OK(ls_hook_register(y, 1, &slot));
+      Tensor sum = call("aten::sum", "", {T(y)});
+      ls_error *e;
+      {
+        Fault f(LS_FAULT_SHIM, k, 1);
+        e = ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0);
+        failed = f.failed();
+      }
+      if (anomaly) ls_mode_pop();
+      if (e->code != LS_ERR_CALLBACK) {
+        EXPECT_EQ(e->code, LS_ERR_OUT_OF_MEMORY) << e->message;
+        n.without_memory++;
+      } else {
+        (e->node != nullptr ? n.named : n.unnamed)++;
+      }
+      ls_error_free(e);
     }
-    ls_mode_pop();
-    ASSERT_NE(e, nullptr);
-    if (e->code != LS_ERR_CALLBACK) {
-      EXPECT_EQ(e->code, LS_ERR_OUT_OF_MEMORY) << e->message;
-      other++;
-    } else {
-      (e->node != nullptr && *e->node != 0 ? named : unnamed)++;
-    }
-    ls_error_free(e);
-  }
-  EXPECT_GE(named, 1);
-  EXPECT_GE(unnamed, 1);
-  EXPECT_GE(other, 1);
+    return n;
+  };
+  Failures with = sweep(true), without = sweep(false);
+  EXPECT_GE(with.named, 1);
+  EXPECT_GE(with.unnamed, 1);
+  EXPECT_EQ(with.without_memory, without.without_memory);
+  EXPECT_EQ(without.named, 0);
 }
 
 class Samples : public Faults {
