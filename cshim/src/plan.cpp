@@ -98,7 +98,7 @@ void note_dtype(Recording &r, const at::Tensor &t) {
   if (!t.defined() || !t.is_meta() || !t.has_storage()) return;
   auto *e = entry_of(t.storage());
   if (e == nullptr) return;
-  std::lock_guard<std::mutex> lock(r.mutex);
+  // Without the lock: only this thread adds blocks and sets their types.
   if (e->recording.get() == &r && r.blocks[e->block].dtype < 0)
     r.blocks[e->block].dtype = static_cast<int32_t>(t.scalar_type());
 }
