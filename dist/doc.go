@@ -73,13 +73,50 @@
 //     FSDPModules in the same order.
 //  16. After Close of the FSDPModule or its group the parameters stay what they are, and nothing else is left.
 //
+// # Tensor parallelism
+//
+// [ColwiseParallel], [RowwiseParallel], [SequenceParallel] and [LossParallel] divide the layers of a Transformer among the ranks
+// of a group, which all get the same batch. A tensor is the same on all ranks ([Replicate]), or each rank has a part of it along
+// a dimension ([ShardDim]), and its gradient is laid out as it is. What the ranks have, and where they communicate:
+//
+//	                           parameters      input     output     forward          backward
+//	ColwiseParallel, Linear    rows            whole     last dim   -                all-reduce of x's gradient
+//	  InputLayouts(ShardDim)   rows            dim       last dim   all-gather of x  reduce-scatter of x's gradient
+//	ColwiseParallel, Embedding columns         whole     last dim   -                -
+//	  OutputLayouts(Replicate) as without it             whole      all-gather of y  as without it
+//	RowwiseParallel, Linear    columns         last dim  whole      all-reduce of y  -
+//	RowwiseParallel, Embedding rows            whole     whole      all-reduce of y  -
+//	  OutputLayouts(ShardDim)  as without it             dim        reduce-scatter   all-gather of y's gradient
+//	SequenceParallel           all             dim       dim        -                all-reduce of the parameters' gradients
+//	LossParallel               -               last dim  whole      all-reduce of a maximum and sums for each target
+//
+// So a block whose sequences are divided outside of its attention and feed-forward network has one all-gather and one
+// reduce-scatter for each of these, forward and backward:
+//
+//	sequence, out := dist.InputLayouts(dist.ShardDim(1)), dist.OutputLayouts(dist.ShardDim(1)) // x is (N, T, C)
+//	norm := dist.NewSequenceParallel(g, nn.NewLayerNorm(512))
+//	qkv := dist.NewColwiseParallel(g, nn.NewLinear(512, 3*512), dist.Fused(3), sequence)
+//	proj := dist.NewRowwiseParallel(g, nn.NewLinear(512, 512), out)
+//	…
+//	x = x.Add(proj.Forward(nn.CausalAttention(qkv.Forward(norm.Forward(x)), 8/g.Size())))
+//
+// What divided layers require of the rest of a model:
+//
+//  17. A layer that is not divided must be the same on all ranks. Its gradients then are, too, if it computes with whole
+//     tensors; a SequenceParallel is for one that computes with parts of sequences.
+//  18. Dropout of whole tensors needs the same random numbers on all ranks, of divided ones others on each.
+//  19. If two branches of a model have collectives in their backward passes, and neither depends on the other, libtorch's engine
+//     chooses their order by numbers that each thread counts. It is the same on all ranks if the goroutine of the forward pass
+//     stays on its thread (runtime.LockOSThread). This applies to [ConvertSyncBatchNorm], too. Layers one after the other, also
+//     with residual connections around them, are no such branches.
+//
 // # Models that do not fit
 //
-// [ZeroRedundancyOptimizer] divides the optimizer's state among the ranks, [ColwiseParallel] and [RowwiseParallel] divide
-// linear layers, and a [Pipeline] gives each rank some layers. [NewDeviceMesh] makes the groups for combinations of them.
+// [ZeroRedundancyOptimizer] divides the optimizer's state among the ranks, and a [Pipeline] gives each rank some layers.
+// [NewDeviceMesh] makes the groups for combinations of them.
 //
-//  17. Their collectives are parts of Step, Forward and Backward, which all ranks of the group call in the same order. If one
-//     of them fails on a rank, the group cannot be used any more.
+//  20. Their collectives, and those of divided layers, are parts of Step, Forward and Backward, which all ranks of the group call
+//     in the same order. If one of them fails on a rank, the group cannot be used any more.
 //
 // # Failures
 //

@@ -133,6 +133,7 @@ var roles = map[string]func(g *dist.Group) error{
 	"killed in backward":            killedInBackward(),
 	"killed in compressed backward": killedInBackward(dist.PowerSGD(dist.PowerSGDState{StartIter: 2})),
 	"besieged":                      besieged,
+	"bounded loss":                  boundedLoss,
 	"killed":                        dies(2, syscall.SIGKILL, dist.ErrConnection),
 	"host killed":                   dies(0, syscall.SIGKILL, dist.ErrConnection),
 	"stopped":                       dies(1, syscall.SIGSTOP, nil),

@@ -1,7 +1,6 @@
 package dist
 
 import (
-	"context"
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -10,78 +9,174 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// ColwiseParallel is a Linear whose outputs are divided among the ranks of a group: each has the rows of the weight for its
-// part and computes, for an x (*, in) that is the same on all ranks, its part (*, out/N) of the result. A RowwiseParallel
-// takes the parts, so that a pair of them, as in a feed-forward network, takes one collective forward and one backward:
+// ColwiseParallel is a Linear whose outputs, or an Embedding whose columns, are divided among the ranks of a group: each rank
+// computes its part (*, out/N) of the result. A RowwiseParallel takes the parts, so that a pair of them, as in a feed-forward
+// network, takes one collective forward and one backward:
 //
 //	ff := nn.NewSequential(dist.NewColwiseParallel(g, nn.NewLinear(512, 2048)), &nn.ReLU{}, dist.NewRowwiseParallel(g, nn.NewLinear(2048, 512)))
 //
-// PyTorch: torch.distributed.tensor.parallel.ColwiseParallel.
+// See the package documentation. PyTorch: torch.distributed.tensor.parallel.ColwiseParallel.
 type ColwiseParallel struct {
-	Weight    *tensor.Tensor // (out/N, in)
-	Bias      *tensor.Tensor // (out/N), or nil
-	Replicate bool           // return the whole result (*, out), on all ranks
-	g         *Group
-	err       error
-}
-
-// RowwiseParallel is a Linear whose inputs are divided among the ranks of a group: each has the columns of the weight for its
-// part and computes, for its part (*, in/N) of x, the whole result (*, out), which is the sum of those of all ranks. PyTorch:
-// torch.distributed.tensor.parallel.RowwiseParallel.
-type RowwiseParallel struct {
-	Weight *tensor.Tensor // (out, in/N)
-	Bias   *tensor.Tensor // (out), or nil, the same on all ranks
-	g      *Group
+	Weight *tensor.Tensor // (out/N, in) of a Linear, with Fused(n) (n, out/n/N, in); (count, width/N) of an Embedding
+	Bias   *tensor.Tensor // (out/N), with Fused(n) (n, out/n/N), or nil
+	layout divided
 	err    error
 }
 
-// NewColwiseParallel returns this rank's part of l, which must be the same on all ranks of g and have a multiple of g.Size()
-// outputs. It does not change l.
-func NewColwiseParallel(g *Group, l *nn.Linear) *ColwiseParallel {
-	w, b, err := divide("NewColwiseParallel", g, l, 0)
-	return &ColwiseParallel{Weight: w, Bias: b, g: g, err: err}
+// RowwiseParallel is a Linear whose inputs, or an Embedding whose rows, are divided among the ranks of a group: the result (*,
+// out) is the sum of what they compute, of which each has all or a part. See the package documentation. PyTorch:
+// torch.distributed.tensor.parallel.RowwiseParallel.
+type RowwiseParallel struct {
+	Weight *tensor.Tensor // (out, in/N) of a Linear, (count/N, width) of an Embedding
+	Bias   *tensor.Tensor // (out), or nil, the same on all ranks
+	layout divided
+	err    error
 }
 
-// NewRowwiseParallel returns this rank's part of l, which must be the same on all ranks of g and have a multiple of g.Size()
-// inputs. It does not change l.
-func NewRowwiseParallel(g *Group, l *nn.Linear) *RowwiseParallel {
-	w, b, err := divide("NewRowwiseParallel", g, l, 1)
-	return &RowwiseParallel{Weight: w, Bias: b, g: g, err: err}
+// divided is what the layers have in common.
+type divided struct {
+	g         *Group
+	in, out   Placement
+	colwise   bool
+	fused     int // parts of a Linear's outputs that are divided on their own
+	dim       int // of the weight, which is divided along it
+	size      int // of the undivided weight in it
+	embedding bool
+	pad       int // the row of the undivided embedding that gets no gradient, or -1
 }
 
-// divide returns this rank's part of the weight of l, along dim, and of its bias.
-func divide(op string, g *Group, l *nn.Linear, dim int) (weight, bias *tensor.Tensor, err error) {
+// A ParallelOption is an option of NewColwiseParallel and NewRowwiseParallel.
+type ParallelOption func(*divided)
+
+// InputLayouts sets the layout of the input of a ColwiseParallel: Replicate, the default, or ShardDim, with which it gathers the
+// input, as for a linear layer after a SequenceParallel. PyTorch: input_layouts.
+func InputLayouts(p Placement) ParallelOption { return func(d *divided) { d.in = p } }
+
+// OutputLayouts sets the layout of the result. For a ColwiseParallel it is ShardDim(-1), the default, or Replicate; for a
+// RowwiseParallel Replicate, the default, or ShardDim of another dimension than the last of a Linear, whose size must be a
+// multiple of the number of ranks. PyTorch: output_layouts.
+func OutputLayouts(p Placement) ParallelOption { return func(d *divided) { d.out = p } }
+
+// Fused tells a ColwiseParallel of a Linear that its outputs are n parts of the same size, such as queries, keys and values, of
+// which each rank gets its part: nn.CausalAttention with heads/N heads takes the result of one with Fused(3).
+func Fused(n int) ParallelOption { return func(d *divided) { d.fused = n } }
+
+// NewColwiseParallel returns this rank's part of l, a *nn.Linear or *nn.Embedding that must be the same on all ranks of g. It
+// does not change l. The parts are those of torch.chunk; those of a result that is to be whole must have the same size.
+// Options: InputLayouts, OutputLayouts, Fused.
+func NewColwiseParallel(g *Group, l nn.Layer, opts ...ParallelOption) *ColwiseParallel {
+	c := &ColwiseParallel{layout: divided{colwise: true, out: ShardDim(-1)}}
+	c.Weight, c.Bias, c.err = c.layout.divide("NewColwiseParallel", g, l, opts)
+	return c
+}
+
+// NewRowwiseParallel returns this rank's part of l, a *nn.Linear or *nn.Embedding that must be the same on all ranks of g. It
+// does not change l. The parts are those of torch.chunk. Option: OutputLayouts.
+func NewRowwiseParallel(g *Group, l nn.Layer, opts ...ParallelOption) *RowwiseParallel {
+	r := &RowwiseParallel{}
+	r.Weight, r.Bias, r.err = r.layout.divide("NewRowwiseParallel", g, l, opts)
+	return r
+}
+
+// divide sets d for l and returns this rank's part of the weight and of the bias.
+func (d *divided) divide(op string, g *Group, l nn.Layer, opts []ParallelOption) (weight, bias *tensor.Tensor, err error) {
 	if err := g.check(op); err != nil {
 		return nil, nil, err
 	}
-	if err := l.Err(); err != nil {
+	d.g, d.pad = g, -1
+	switch l := l.(type) {
+	case *nn.Linear:
+		if !d.colwise {
+			d.in = ShardDim(-1)
+		}
+		if err = l.Err(); err == nil {
+			weight, bias = l.Weight, l.Bias
+		}
+	case *nn.Embedding:
+		d.embedding = true
+		if err = l.Err(); err == nil {
+			weight, d.pad = l.Weight, l.PaddingIdx()
+			if l.MaxNorm != 0 || l.ByFrequency || l.Sparse {
+				err = refuse.Error(op, tensor.ErrArgument, "an Embedding with MaxNorm, ScaleGradByFreq or SparseGrad cannot be divided")
+			}
+		}
+	case nil:
+		err = refuse.Nil(op, "a layer")
+	default:
+		err = refuse.Error(op, tensor.ErrArgument, "a *nn.Linear or *nn.Embedding is needed, got %T", l)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
-	if err := refuse.Unusable(op, "the weight", l.Weight); err != nil {
+	in := d.in
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, nil, refuse.Nil(op, "an option")
+		}
+		opt(d)
+	}
+	if err := refuse.Unusable(op, "the weight", weight); err != nil {
 		return nil, nil, err
 	}
-	if l.Weight.Dim() != 2 || l.Weight.Size(dim)%g.size != 0 {
-		return nil, nil, refuse.Error(op, tensor.ErrArgument, "a weight of shape %v cannot be divided among %d ranks", l.Weight.Shape(), g.size)
-	}
-	part := func(t *tensor.Tensor, dim int) *tensor.Tensor {
-		n := t.Size(dim) / g.size
-		return t.Narrow(dim, g.rank*n, n)
-	}
-	if l.Bias != nil {
-		if err := refuse.Unusable(op, "the bias", l.Bias); err != nil {
+	if bias != nil {
+		if err := refuse.Unusable(op, "the bias", bias); err != nil {
 			return nil, nil, err
 		}
 	}
-	weight = nn.NewParameter(part(l.Weight.Detach(), dim).Clone())
-	if err := weight.Err(); err != nil || l.Bias == nil {
+	if weight.Dim() != 2 {
+		return nil, nil, refuse.Error(op, tensor.ErrArgument, "the weight must have 2 dimensions, got shape %v", weight.Shape())
+	}
+	if d.colwise == d.embedding {
+		d.dim = 1
+	}
+	d.size = weight.Size(d.dim)
+	switch {
+	case !d.colwise && (d.in != in || d.fused != 0):
+		return nil, nil, refuse.Error(op, tensor.ErrArgument, "the input has the layout %v; InputLayouts and Fused are for NewColwiseParallel", in)
+	case d.colwise && d.out.sharded && d.out.dim != -1:
+		return nil, nil, refuse.Error(op, tensor.ErrArgument, "the result can have the layout Shard(-1) or Replicate(), not %v", d.out)
+	case d.fused != 0 && (d.fused < 0 || d.embedding || d.out != ShardDim(-1) || d.size%d.fused != 0):
+		return nil, nil, refuse.Error(op, tensor.ErrArgument, "a weight of shape %v does not have %d parts for Fused, which is for a Linear with a divided result",
+			weight.Shape(), d.fused)
+	}
+	if d.fused != 0 {
+		d.size /= d.fused
+	}
+	if _, last := chunk(d.size, g.size, g.size-1); last == 0 || d.colwise && !d.out.sharded && d.size%g.size != 0 {
+		return nil, nil, refuse.Error(op, tensor.ErrArgument, "a weight of shape %v cannot be divided among %d ranks along dimension %d", weight.Shape(), g.size, d.dim)
+	}
+	if weight, err = d.parameter(weight, d.part(weight, d.dim)); err != nil || bias == nil {
 		return weight, nil, err
 	}
-	b := l.Bias.Detach()
-	if dim == 0 {
-		b = part(b, 0)
+	own := bias
+	if d.colwise {
+		own = d.part(bias, 0)
 	}
-	bias = nn.NewParameter(b.Clone())
-	return weight, bias, bias.Err()
+	if bias, err = d.parameter(bias, own); err != nil {
+		weight.Release()
+		return nil, nil, err
+	}
+	return weight, bias, nil
+}
+
+// parameter returns a parameter with the values of own, which is a part of t and trained if t is.
+func (d *divided) parameter(t, own *tensor.Tensor) (*tensor.Tensor, error) {
+	p := nn.NewParameter(own.Detach().Clone())
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	return p.RequiresGrad_(t.RequiresGrad()), nil
+}
+
+// part returns this rank's part of t along dim, or of each of its fused parts.
+func (d *divided) part(t *tensor.Tensor, dim int) *tensor.Tensor {
+	t = t.Detach()
+	if d.fused != 0 {
+		t = t.Reshape(append([]int{d.fused, d.size}, t.Shape()[1:]...)...)
+		dim++
+	}
+	first, n := chunk(d.size, d.g.size, d.g.rank)
+	return t.Narrow(dim, first, n)
 }
 
 // Err returns the error of the constructor that made l, or nil.
@@ -103,114 +198,228 @@ func (l *RowwiseParallel) Err() error {
 // Sharding returns the shape of the whole tensor of which t, the weight or the bias, is a part, and the offsets of the part
 // in it; nil for another tensor. See package dcp.
 func (l *ColwiseParallel) Sharding(t *tensor.Tensor) (global, offsets []int) {
-	if l.Err() != nil || l.g == nil || t == nil || t != l.Weight && t != l.Bias {
+	if l.Err() != nil || t == nil || t != l.Weight && t != l.Bias {
 		return nil, nil
 	}
-	return sharding(l.g, t, 0)
+	return l.layout.sharding(t)
 }
 
 // Sharding returns the shape of the whole tensor of which t, the weight, is a part, and the offsets of the part in it; nil
 // for another tensor. See package dcp.
 func (l *RowwiseParallel) Sharding(t *tensor.Tensor) (global, offsets []int) {
-	if l.Err() != nil || l.g == nil || t == nil || t != l.Weight {
+	if l.Err() != nil || t == nil || t != l.Weight {
 		return nil, nil
 	}
-	return sharding(l.g, t, 1)
+	return l.layout.sharding(t)
 }
 
-// sharding returns the layout of a tensor that is divided evenly along dim.
-func sharding(g *Group, t *tensor.Tensor, dim int) (global, offsets []int) {
+func (d *divided) sharding(t *tensor.Tensor) (global, offsets []int) {
+	if d.g == nil {
+		return nil, nil
+	}
+	dim := d.dim
+	if d.fused != 0 {
+		dim++
+	}
 	global = slices.Clone(t.Shape())
 	offsets = make([]int, len(global))
-	offsets[dim] = g.rank * global[dim]
-	global[dim] *= g.size
+	offsets[dim], _ = chunk(d.size, d.g.size, d.g.rank)
+	global[dim] = d.size
 	return global, offsets
 }
 
-// Forward returns this rank's part of the result, or all of it with Replicate.
+// Forward returns this rank's part of the result, or all of it with OutputLayouts(Replicate()).
 func (l *ColwiseParallel) Forward(x *tensor.Tensor) *tensor.Tensor {
-	if err := ready("ColwiseParallel", l.Err(), func() bool { return l.g != nil && l.Weight != nil }); err != nil {
+	if err := l.Err(); err != nil {
 		return tensor.Failed(err)
 	}
-	return tensor.Tidy(func() *tensor.Tensor {
-		y := apply(copied{l.g}, x).Linear(l.Weight, l.Bias)
-		if l.Replicate {
-			y = apply(gathered{l.g}, y)
-		}
-		return y
-	})
+	return l.layout.forward("ColwiseParallel", x, l.Weight, l.Bias)
 }
 
-// Forward returns the whole result.
+// Forward returns the whole result, or this rank's part with OutputLayouts(ShardDim(dim)).
 func (l *RowwiseParallel) Forward(x *tensor.Tensor) *tensor.Tensor {
-	if err := ready("RowwiseParallel", l.Err(), func() bool { return l.g != nil && l.Weight != nil }); err != nil {
+	if err := l.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	return l.layout.forward("RowwiseParallel", x, l.Weight, l.Bias)
+}
+
+func (d *divided) forward(op string, x, weight, bias *tensor.Tensor) *tensor.Tensor {
+	if d.g == nil || weight == nil {
+		return refuse.Tensor(op, tensor.ErrArgument, "the module was not made by New%s", op)
+	}
+	if err := d.g.check(op); err != nil {
+		return tensor.Failed(err)
+	}
+	if err := refuse.Unusable(op, "", x); err != nil {
 		return tensor.Failed(err)
 	}
 	return tensor.Tidy(func() *tensor.Tensor {
-		y := apply(summed{l.g}, x.Linear(l.Weight, nil))
-		if l.Bias != nil {
-			y = y.Add(l.Bias)
+		x, weight, bias := x, weight, bias
+		if d.colwise && d.in.sharded {
+			dim, err := d.in.of(op, x)
+			if err != nil {
+				return tensor.Failed(err)
+			}
+			x = apply(gathered{d.g, dim, true}, x)
+		} else if d.colwise && !d.embedding {
+			x = apply(copied{d.g}, x)
 		}
-		return y
+		switch {
+		case d.embedding:
+			return d.lookup(op, x, weight)
+		case !d.colwise:
+			return d.sum(op, x.Linear(weight, nil), bias)
+		case d.fused != 0:
+			weight = weight.Flatten(tensor.StartDim(0), tensor.EndDim(1))
+			if bias != nil {
+				bias = bias.Flatten()
+			}
+		}
+		return d.join(x.Linear(weight, bias))
 	})
 }
 
-func ready(op string, err error, made func() bool) error {
-	if err == nil && !made() {
-		err = refuse.Error(op, tensor.ErrArgument, "the module was not made by New%s", op)
+// join returns the result of a ColwiseParallel.
+func (d *divided) join(y *tensor.Tensor) *tensor.Tensor {
+	if d.out.sharded || y.Err() != nil {
+		return y
+	}
+	return apply(gathered{g: d.g, dim: y.Dim() - 1}, y)
+}
+
+// sum returns the result of a RowwiseParallel, whose summand on this rank is y.
+func (d *divided) sum(op string, y, bias *tensor.Tensor) *tensor.Tensor {
+	if !d.out.sharded || y.Err() != nil {
+		y = apply(summed{d.g}, y)
+		if bias != nil {
+			y = y.Add(bias.To(y.DType()))
+		}
+		return y
+	}
+	dim, err := d.out.of(op, y)
+	if err == nil && (y.Size(dim)%d.g.size != 0 || !d.embedding && dim == y.Dim()-1) {
+		err = refuse.Error(op, tensor.ErrArgument, "a result of shape %v cannot be divided among %d ranks as %v", y.Shape(), d.g.size, d.out)
+	}
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	in := one(y)
+	if bias != nil {
+		in = append(in, bias)
+	}
+	return apply(&scattered{g: d.g, dim: dim}, in...)
+}
+
+// lookup returns the result of an embedding.
+func (d *divided) lookup(op string, ids, weight *tensor.Tensor) *tensor.Tensor {
+	rows := func(ids *tensor.Tensor, pad int) *tensor.Tensor {
+		if pad < 0 || pad >= weight.Size(0) {
+			return tensor.Embedding(weight, ids)
+		}
+		return tensor.Embedding(weight, ids, tensor.PaddingIdx(pad))
+	}
+	if d.colwise {
+		return d.join(rows(ids, d.pad))
+	}
+	if err := inRange(op, "an id", ids, d.size); err != nil {
+		return tensor.Failed(err)
+	}
+	first, n := chunk(d.size, d.g.size, d.g.rank)
+	local, other := localize(ids, first, n)
+	return d.sum(op, rows(local, d.pad-first).MaskedFill(other.Unsqueeze(-1), 0), nil)
+}
+
+// inRange returns an error if t has integers outside of [0, n).
+func inRange(op, what string, t *tensor.Tensor, n int) error {
+	outside, err := tensor.Item[bool](t.Lt(0).LogicalOr(t.Ge(n)).Any())
+	if err == nil && outside {
+		err = refuse.Error(op, tensor.ErrArgument, "%s is outside of [0, %d)", what, n)
 	}
 	return err
 }
 
-// apply returns the result of a function that has one.
-func apply(f autograd.Function, inputs ...*tensor.Tensor) *tensor.Tensor {
-	out, err := autograd.Apply(f, inputs...)
+// localize returns ids as indices of the n rows from first on, which a rank has, with 0 for those that it does not have, and
+// which those are.
+func localize(ids *tensor.Tensor, first, n int) (local, other *tensor.Tensor) {
+	local = ids.Sub(first)
+	other = local.Lt(0).LogicalOr(local.Ge(n))
+	return local.MaskedFill(other, 0), other
+}
+
+// SequenceParallel applies a module to this rank's part of a sequence. Its parameters are the same on all ranks, and their
+// gradients are the sums of the ranks'. The module computes each position by itself, as LayerNorm, RMSNorm and Dropout do. See
+// the package documentation. PyTorch: torch.distributed.tensor.parallel.SequenceParallel.
+type SequenceParallel struct {
+	Module nn.Layer `nn:"."`
+	g      *Group
+	err    error
+}
+
+// NewSequenceParallel returns m for sequences that are divided among the ranks of g. It uses the parameters of m, which must be
+// the same on all ranks.
+func NewSequenceParallel(g *Group, m nn.Layer) *SequenceParallel {
+	const op = "NewSequenceParallel"
+	err := g.check(op)
+	if err == nil && m == nil {
+		err = refuse.Nil(op, "a module")
+	}
+	if err == nil {
+		err = nn.Check(m)
+	}
 	if err != nil {
+		return &SequenceParallel{err: err}
+	}
+	return &SequenceParallel{Module: m, g: g}
+}
+
+// Err returns the error of the constructor that made s, or nil.
+func (s *SequenceParallel) Err() error {
+	if s == nil {
+		return refuse.Nil("SequenceParallel", "a module")
+	}
+	return s.err
+}
+
+// Forward returns the result for x, this rank's part, in the layout of x.
+func (s *SequenceParallel) Forward(x *tensor.Tensor) *tensor.Tensor {
+	const op = "SequenceParallel"
+	if err := s.Err(); err != nil {
 		return tensor.Failed(err)
 	}
-	return out[0]
-}
-
-// sum returns the sum of t over the ranks.
-func sum(g *Group, t *tensor.Tensor) ([]*tensor.Tensor, error) {
-	t = t.Contiguous().Clone()
-	return []*tensor.Tensor{t}, g.AllReduce(context.Background(), t, Sum)
-}
-
-// copied is a tensor that all ranks use: its gradient is the sum of theirs.
-type copied struct{ g *Group }
-
-func (f copied) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	return in, nil
-}
-func (f copied) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	return sum(f.g, grads[0])
-}
-
-// summed is the sum of the ranks' tensors, of which each has the gradient of the sum.
-type summed struct{ g *Group }
-
-func (f summed) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	return sum(f.g, in[0])
-}
-func (f summed) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	return grads, nil
-}
-
-// gathered is the ranks' tensors side by side in the last dimension.
-type gathered struct{ g *Group }
-
-func (f gathered) Forward(_ *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	parts := make([]*tensor.Tensor, f.g.size)
-	for r := range parts {
-		parts[r] = in[0].NewEmpty(in[0].Shape())
+	if s.g == nil || s.Module == nil {
+		return refuse.Tensor(op, tensor.ErrArgument, "the module was not made by NewSequenceParallel")
 	}
-	if err := f.g.AllGather(context.Background(), parts, in[0].Contiguous()); err != nil {
-		return nil, err
+	if err := s.g.check(op); err != nil {
+		return tensor.Failed(err)
 	}
-	return []*tensor.Tensor{tensor.Cat(parts, tensor.Dim(-1))}, nil
-}
-func (f gathered) Backward(_ *autograd.Context, grads ...*tensor.Tensor) ([]*tensor.Tensor, error) {
-	n := grads[0].Size(-1) / f.g.size
-	return []*tensor.Tensor{grads[0].Narrow(-1, f.g.rank*n, n)}, nil
+	if err := refuse.Unusable(op, "", x); err != nil {
+		return tensor.Failed(err)
+	}
+	if !x.DType().IsFloat() {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must be floating-point, got %v", x.DType())
+	}
+	named := slices.DeleteFunc(nn.NamedParameters(s.Module), func(n nn.Named) bool { return !n.Tensor.RequiresGrad() })
+	if len(named) == 0 || !tensor.GradEnabled() {
+		return s.Module.Forward(x)
+	}
+	return tensor.Tidy(func() *tensor.Tensor {
+		in := one(x)
+		for _, n := range named {
+			in = append(in, n.Tensor)
+		}
+		out, err := autograd.Apply(beside{s.g}, in...)
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		state := map[string]*tensor.Tensor{}
+		for i, n := range named {
+			state[n.Name] = out[i+1]
+		}
+		m, err := nn.FunctionalCall(s.Module, state)
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		return m.Forward(out[0])
+	})
 }

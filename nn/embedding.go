@@ -122,6 +122,14 @@ func NewEmbeddingFromPretrained(weight *tensor.Tensor, freeze bool, opts ...Opti
 // Err returns the error of the constructor that made e, or nil.
 func (e *Embedding) Err() error { return (*table)(e).failure("Embedding") }
 
+// PaddingIdx returns the row that gets no gradient, or -1 if there is none. PyTorch: Embedding.padding_idx.
+func (e *Embedding) PaddingIdx() int {
+	if e == nil || !e.padded {
+		return -1
+	}
+	return e.pad
+}
+
 // Forward returns the rows of Weight at ids.
 func (e *Embedding) Forward(ids *tensor.Tensor) *tensor.Tensor {
 	if err := e.Err(); err != nil {

@@ -18,7 +18,7 @@ NAMESPACES = ["torch.nn", "torch.nn.functional", "torch.nn.init", "torch.nn.util
               "torch.nn.utils.parametrizations", "torch.nn.utils.prune", "torch.optim", "torch.optim.lr_scheduler",
               "torch.optim.swa_utils", "torch.amp", "torch.autograd", "torch.autograd.forward_ad", "torch.autograd.functional", "torch.distributions",
               "torch.distributions.constraints", "torch.utils.data", "torch.utils.checkpoint",
-              "torch.profiler", "torch.distributed", "torch.nn.parallel"]
+              "torch.profiler", "torch.distributed", "torch.distributed.tensor.parallel", "torch.nn.parallel"]
 
 
 def public(module):
