@@ -21,11 +21,13 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// model is the model of tests/golden/ddp.py.
+// model is the model of tests/golden/ddp.py, with its order of parameters: with more than two ranks, the last bits of a sum
+// depend on where in a bucket it is.
 type model struct {
-	L1, L2, Unused, L3 *nn.Linear
-	Norm               *nn.BatchNorm1d
-	skip               bool
+	L1             *nn.Linear
+	Norm           *nn.BatchNorm1d
+	L2, Unused, L3 *nn.Linear
+	skip           bool
 }
 
 func newModel(skip bool) *model {
@@ -41,15 +43,9 @@ func (n *model) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return n.L3.Forward(n.L2.Forward(x).ReLU())
 }
 
-// parameters returns the parameters in the order of the script.
-func (n *model) parameters() []*tensor.Tensor {
-	return []*tensor.Tensor{n.L1.Weight, n.L1.Bias, n.Norm.Weight, n.Norm.Bias, n.L2.Weight, n.L2.Bias,
-		n.Unused.Weight, n.Unused.Bias, n.L3.Weight, n.L3.Bias}
-}
-
 // fill sets the parameters to values that depend on the phase, in place.
 func (n *model) fill(phase int) {
-	for i, p := range n.parameters() {
+	for i, p := range nn.Parameters(n) {
 		p.Detach().Copy_(wave(p.Shape(), i+phase).Div(4))
 	}
 }
@@ -68,6 +64,8 @@ type ddpVariant struct {
 	unused     bool
 	accumulate int
 	join       bool
+	gpt        bool
+	steps      int // 10 by default
 }
 
 var ddpVariants = map[string]ddpVariant{
@@ -85,6 +83,22 @@ var ddpVariants = map[string]ddpVariant{
 	"own buffers":   {opts: []dist.DDPOption{dist.BroadcastBuffers(false)}},
 	"join":          {join: true},
 	"join unused":   {opts: []dist.DDPOption{dist.FindUnusedParameters(true)}, unused: true, join: true},
+	"mlp 1":         {steps: 50},
+	"mlp 2":         {steps: 50},
+	"mlp 4":         {steps: 50},
+	"gpt 1":         {steps: 50, gpt: true},
+	"gpt 2":         {steps: 50, gpt: true},
+	"gpt 4":         {steps: 50, gpt: true},
+}
+
+// batch returns what the ranks compute on.
+func (v ddpVariant) batch(rank, step, k int) (x, y *tensor.Tensor) {
+	if v.gpt {
+		n := tensor.Arange(0, 4*9)
+		ids := n.Mul(n).Mul(3).Add(7*step+rank).Remainder(11).View(4, 9)
+		return ids.Narrow(1, 0, 8), ids.Narrow(1, 1, 8).Flatten()
+	}
+	return wave([]int{8, 12}, 100*step+10*k+rank), tensor.Arange(0, 8).Mul(7).Add(step + rank).Remainder(5)
 }
 
 // trained is what the script writes for a rank.
@@ -95,11 +109,24 @@ type trained struct {
 
 // train does what the script does.
 func (v ddpVariant) train(g *dist.Group) (out trained, err error) {
-	m, steps := newModel(v.unused), 10
+	steps := v.steps
+	if steps == 0 {
+		steps = 10
+	}
 	if v.join {
 		steps -= 4 * g.Rank()
 	}
-	m.fill(g.Rank())
+	var m nn.Layer
+	if v.gpt {
+		m = newTransformer(11, 12, 8, 3)
+		for i, p := range nn.Parameters(m) {
+			p.Detach().Copy_(wave(p.Shape(), i+g.Rank()).Div(4))
+		}
+	} else {
+		n := newModel(v.unused)
+		n.fill(g.Rank())
+		m = n
+	}
 	opt, err := optim.NewAdamW(nn.Parameters(m), 1e-2)
 	if err != nil {
 		return out, err
@@ -111,9 +138,8 @@ func (v ddpVariant) train(g *dist.Group) (out trained, err error) {
 	defer ddp.Close()
 	step := func(s, k int) error {
 		return tensor.WithScope(func() error {
-			x := wave([]int{8, 12}, 100*s+10*k+g.Rank())
-			y := tensor.Arange(0, 8).Mul(7).Add(s + g.Rank()).Remainder(5)
-			loss := nn.CrossEntropy(ddp.Forward(x), y)
+			x, y := v.batch(g.Rank(), s, k)
+			loss := nn.CrossEntropy(ddp.Forward(x).Flatten(tensor.EndDim(-2)), y)
 			l, err := loss.Item()
 			out.Losses = append(out.Losses, math.Float32bits(float32(l)))
 			return errors.Join(err, loss.Backward())
@@ -157,13 +183,13 @@ func TestPowerSGDBuckets(t *testing.T) {
 	})
 }
 
-// TestDDP compares the losses of two ranks with those of PyTorch's DistributedDataParallel, bit by bit.
+// TestDDP compares the losses of ranks with those of PyTorch's DistributedDataParallel, bit by bit.
 func TestDDP(t *testing.T) {
 	leak.Check(t)
 	compare(t, "ddp.json", ddpVariants)
 }
 
-// compare compares the losses of two ranks that train in each variant with PyTorch's, bit by bit, and the sums of their states.
+// compare compares the losses of ranks that train in each variant with PyTorch's, bit by bit, and the sums of their states.
 func compare[V interface {
 	train(g *dist.Group) (trained, error)
 }](t *testing.T, file string, variants map[string]V) {
@@ -187,7 +213,7 @@ func compare[V interface {
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
-			ranks(t, 2, func(g *dist.Group) error {
+			ranks(t, len(golden[name]), func(g *dist.Group) error {
 				got, err := v.train(g)
 				if err != nil {
 					return err
@@ -393,6 +419,76 @@ func TestSyncBatchNorm(t *testing.T) {
 			alone.RunningVar.Copy_(n.RunningVar)
 			if d, err := n.Forward(whole).Sub(alone.Forward(whole)).Abs().Max().Item(); err != nil || d != 0 {
 				t.Errorf("in evaluation: %v, %v", d, err)
+			}
+			return nil
+		})
+	}
+}
+
+// TestDDPSyncBatchNorm compares 50 losses of ranks that train a convolutional network with a DDP and ConvertSyncBatchNorm with those
+// of the whole batches in one process: PyTorch has the module for CUDA only.
+func TestDDPSyncBatchNorm(t *testing.T) {
+	leak.Check(t)
+	train := func(g *dist.Group) (losses []float64, err error) {
+		m := filled(nn.NewSequential(nn.NewConv2d(3, 4, 3, nn.NoBias(), f64), nn.NewBatchNorm2d(4, f64), &nn.ReLU{}, nn.NewConv2d(4, 6, 3, nn.NoBias(), f64),
+			nn.NewBatchNorm2d(6, f64), &nn.ReLU{}, &nn.Flatten{}, nn.NewLinear(6*4*4, 5, f64)), 1)
+		defer nn.Release(m)
+		opt, err := optim.NewAdamW(nn.Parameters(m), 1e-2)
+		if err != nil {
+			return nil, err
+		}
+		defer opt.Release()
+		forward := m.Forward
+		if g != nil {
+			if n, err := dist.ConvertSyncBatchNorm(g, m); err != nil || n != 2 {
+				return nil, fmt.Errorf("%d modules, %w", n, err)
+			}
+			ddp, err := dist.NewDDP(ctx, g, m)
+			if err != nil {
+				return nil, err
+			}
+			forward = ddp.Forward
+		}
+		for step := range 50 {
+			if err := tensor.WithScope(func() error {
+				opt.ZeroGrad()
+				x, y := double([]int{8, 3, 8, 8}, 100*step), tensor.Arange(0, 8).Mul(7).Add(step).Remainder(5)
+				if g != nil {
+					x, y = part(g, x, 0), part(g, y, 0)
+				}
+				loss := nn.CrossEntropy(forward(x), y)
+				if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
+					return err
+				}
+				loss = loss.Detach()
+				if g != nil {
+					if err := g.AllReduce(ctx, loss, dist.Avg); err != nil {
+						return err
+					}
+				}
+				l, err := loss.Item()
+				losses = append(losses, l)
+				return err
+			}); err != nil {
+				return nil, err
+			}
+		}
+		return losses, nil
+	}
+	want, err := train(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, 2, 4} {
+		ranks(t, n, func(g *dist.Group) error {
+			got, err := train(g)
+			if err != nil {
+				return err
+			}
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > 1e-9 {
+					return fmt.Errorf("%d ranks: loss %d is %v, want %v", n, i, got[i], want[i])
+				}
 			}
 			return nil
 		})
