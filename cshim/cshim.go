@@ -108,7 +108,7 @@ import (
 
 // Sources is the shim's CMake project: what cmd/linstock builds.
 //
-//go:embed CMakeLists.txt include/*.h include/linstock/*.h src/*.h src/*.cpp cuda/*.h cuda/*.cpp cuda/include/crt/*.h dist/*.h dist/*.cpp dist/include/gloo/*.h dist/include/gloo/*/*.h
+//go:embed CMakeLists.txt include/*.h include/linstock/*.h src/*.h src/*.cpp cuda/*.h cuda/*.cpp cuda/*.map cuda/include/crt/*.h cuda/stubs/*.h dist/*.h dist/*.cpp dist/include/gloo/*.h dist/include/gloo/*/*.h
 var Sources embed.FS
 
 // SourceHash identifies the shim's sources. A shim built from other sources is not loaded.

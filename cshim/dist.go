@@ -141,16 +141,25 @@ func (s Store) NumKeys() (int64, error) {
 // Group is an ls_group; 0 is none.
 type Group uintptr
 
+// Backends is a set of backends.
+type Backends int32
+
+// The backends, as in enum ls_backend.
+const (
+	Gloo Backends = C.LS_BACKEND_GLOO
+	NCCL Backends = C.LS_BACKEND_NCCL
+)
+
 // GroupNew connects this process to the others of a group. A value other than 0 in cancel ends the wait for them. Unless
 // checked, the group's name in Python, is empty, the ranks compare their collectives.
-func GroupNew(s Store, rank, size int, milliseconds int64, checked string, cancel *int32) (Group, error) {
+func GroupNew(s Store, rank, size int, backends Backends, milliseconds int64, checked string, cancel *int32) (Group, error) {
 	var g C.ls_group
 	var name *C.char
 	if checked != "" {
 		name = C.CString(checked)
 		defer C.free(unsafe.Pointer(name))
 	}
-	err := takeError(C.lsc_group_new(C.ls_store(s), C.int32_t(rank), C.int32_t(size), C.int64_t(milliseconds), name, (*C.int32_t)(cancel), &g))
+	err := takeError(C.lsc_group_new(C.ls_store(s), C.int32_t(rank), C.int32_t(size), C.int32_t(backends), C.int64_t(milliseconds), name, (*C.int32_t)(cancel), &g))
 	return Group(g), err
 }
 
@@ -159,6 +168,9 @@ func (g Group) Abort() error { return takeError(C.lsc_group_abort(C.ls_group(g))
 
 // Free frees the group; collectives in flight are aborted.
 func (g Group) Free() { C.lsc_group_free(C.ls_group(g)) }
+
+// Settle waits until the collectives on a device are complete that a reducer has started.
+func (g Group) Settle() error { return takeError(C.lsc_group_settle(C.ls_group(g))) }
 
 // MonitoredBarrier waits until all ranks have called it.
 func (g Group) MonitoredBarrier(milliseconds int64) error {

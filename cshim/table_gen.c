@@ -95,6 +95,7 @@ const char *ls_table_load(void *library) {
   LOAD(group_new)
   LOAD(group_abort)
   LOAD(group_free)
+  LOAD(group_settle)
   LOAD(group_monitored_barrier)
   LOAD(group_start)
   LOAD(work_wait)

@@ -66,7 +66,7 @@ func (g *Group) connect(ctx context.Context, op string, base *Store, prefix stri
 			if g.checked {
 				checked = prefix
 			}
-			g.native, err = cshim.GroupNew(n, g.rank, g.size, g.timeout.Milliseconds(), checked, cancel)
+			g.native, err = cshim.GroupNew(n, g.rank, g.size, cshim.Gloo, g.timeout.Milliseconds(), checked, cancel)
 			var native *cshim.Error
 			if errors.As(err, &native) && native.Code == cshim.CodeGeneric {
 				native.Code = cshim.CodeConnection // gloo's error for it has another type

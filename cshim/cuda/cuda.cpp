@@ -15,6 +15,7 @@
 #include "../src/device.h"
 #include "allocator.h"
 #include "linstock_cuda.h"
+#include "process_group.h"
 
 namespace ls {
 namespace {
@@ -133,6 +134,12 @@ class CudaDevices final : public Devices {
     if (!ready()) return {};
     snapshot_begins();
     return torch::cuda::_memory_snapshot_pickled();
+  }
+
+  c10::intrusive_ptr<c10d::Backend> new_backend(
+      const c10::intrusive_ptr<c10d::Store> &store, int rank, int size, std::chrono::milliseconds timeout,
+      std::function<void(const c10::intrusive_ptr<c10d::Work> &)> started) override {
+    return new_nccl(store, rank, size, timeout, std::move(started));
   }
 
   void start() override {

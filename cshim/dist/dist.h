@@ -8,7 +8,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -40,9 +42,52 @@ class WithoutSigpipe {
   sigset_t before_;
 };
 
+// A group's backend for tensors on a device. The device completes collectives, and c10d is not told when: whoever
+// waits asks. After a failure the backend is aborted, since the other collectives would wait for ever; what is not
+// complete then counts as failed, though the device has ended it.
+class DeviceBackend {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  DeviceBackend(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+
+  // Keeps a work, and by it its tensors, until it is complete. own: a caller waits for it.
+  void keep(const c10::intrusive_ptr<c10d::Work> &w, bool own);
+  void forget(const c10::intrusive_ptr<c10d::Work> &w);
+  // Reports whether a work is complete. Throws if it has failed or its time is over.
+  bool complete(c10d::Work &w, Clock::time_point begun);
+  // Waits for the collectives that libtorch's code has started by itself.
+  void settle();
+  // Throws if the backend was aborted.
+  void check() const;
+  void abort();
+  // Ends the backend: aborts it if collectives are in flight.
+  void close() noexcept;
+
+  // Set once.
+  c10::intrusive_ptr<c10d::Backend> backend;
+  // Not 0 once the backend was aborted. The store in which its ranks meet reads it.
+  std::atomic<int32_t> aborted{0};
+  // Where the last collective was; -1: there was none.
+  std::atomic<int> index{-1};
+
+ private:
+  struct Kept {
+    c10::intrusive_ptr<c10d::Work> work;
+    Clock::time_point begun;
+    bool own;
+  };
+  const std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::list<Kept> kept_;
+};
+
 struct Group {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
+  // For tensors on the CPU; may be nullptr.
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  // For those on a CUDA device; may be nullptr.
+  std::shared_ptr<DeviceBackend> device;
   bool checked = false;
   // The collectives in flight, without those that a wait completes.
   std::shared_ptr<std::atomic<int64_t>> in_flight = std::make_shared<std::atomic<int64_t>>(0);
@@ -55,7 +100,12 @@ c10::intrusive_ptr<c10d::Work> c10d_work_of(ls_work w);
 // Throws unless a group of this size has the rank.
 void check_rank(int32_t rank, int size);
 
-// Throws unless gloo can send and receive the tensor.
-void check_tensor(const at::Tensor &t);
+// Throws unless the group can send and receive the tensor.
+void check_tensor(const Group &g, const at::Tensor &t);
+
+// Throws if the group was aborted. What libtorch's code has waited for on a device may have been ended by it.
+inline void check_open(const Group &g) {
+  if (g.device) g.device->check();
+}
 
 }  // namespace ls

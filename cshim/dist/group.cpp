@@ -6,9 +6,12 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
+#include <thread>
 #include <typeinfo>
 #include <utility>
 
+#include "device.h"
 #include "dist.h"
 
 namespace ls {
@@ -17,25 +20,29 @@ namespace {
 using c10::intrusive_ptr;
 using std::chrono::milliseconds;
 
-// The store in which the ranks of a group meet. While it connects, waits end when the caller cancels.
+// The store in which the ranks of a group meet. Waits end when *cancel is no longer 0.
 class MeetingStore final : public c10d::PrefixStore {
  public:
-  using c10d::PrefixStore::PrefixStore;
+  MeetingStore(const std::string &prefix, intrusive_ptr<c10d::Store> base, milliseconds limit, const int32_t *stop)
+      : PrefixStore(prefix, std::move(base)), cancel(stop), limit_(limit) {}
   void wait(const std::vector<std::string> &keys, const milliseconds &timeout) override {
     wait_for(*store_, joinKeys(keys), timeout, cancel);
   }
-  void wait(const std::vector<std::string> &keys) override { wait(keys, getTimeout()); }
-  // A wait without a limit of its own.
+  // Waits without limits of their own.
+  void wait(const std::vector<std::string> &keys) override { wait(keys, limit_); }
   std::vector<uint8_t> get(const std::string &key) override {
-    wait({key}, getTimeout());
+    wait({key}, limit_);
     return c10d::PrefixStore::get(key);
   }
   std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string> &keys) override {
-    wait(keys, getTimeout());
+    wait(keys, limit_);
     return c10d::PrefixStore::multiGet(keys);
   }
 
-  const int32_t *cancel = nullptr;
+  const int32_t *cancel;
+
+ private:
+  const milliseconds limit_;
 };
 
 // Held while a collective is started. c10d's flight recorder, which all groups of the process share, has no lock
@@ -85,7 +92,9 @@ void close_connections(gloo::Context &context) {
 }
 
 void abort(Group &g) {
-  for (const auto &context : Contexts::of(*g.gloo)) close_connections(*context);
+  if (g.gloo)
+    for (const auto &context : Contexts::of(*g.gloo)) close_connections(*context);
+  if (g.device) g.device->abort();
 }
 
 struct Work {
@@ -95,6 +104,9 @@ struct Work {
   // Only the wait completes it: a send or receive, or a reduce-scatter, which gloo computes with all-reduces and
   // copies the result when it is waited for.
   bool by_wait;
+  // Of a collective on a device.
+  std::shared_ptr<DeviceBackend> device;
+  DeviceBackend::Clock::time_point begun;
 
   // Set by gloo's threads when a collective is complete.
   struct State {
@@ -117,6 +129,90 @@ Group &group_of(ls_group g) {
   return *reinterpret_cast<Group *>(g);
 }
 
+void DeviceBackend::keep(const intrusive_ptr<c10d::Work> &w, bool own) {
+  std::list<Kept> done;  // destroyed without the lock, with their tensors
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto at = std::find_if(kept_.rbegin(), kept_.rend(), [&](const Kept &k) { return k.work == w; });
+  if (at != kept_.rend()) {
+    at->own = own;
+    return;
+  }
+  if (aborted.load() == 0)
+    while (!kept_.empty() && kept_.front().work->isCompleted() && !kept_.front().work->exception())
+      done.splice(done.end(), kept_, kept_.begin());
+  kept_.push_back({w, Clock::now(), own});
+}
+
+void DeviceBackend::forget(const intrusive_ptr<c10d::Work> &w) {
+  std::list<Kept> done;
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto at = std::find_if(kept_.begin(), kept_.end(), [&](const Kept &k) { return k.work == w; });
+  if (at != kept_.end()) done.splice(done.end(), kept_, at);
+}
+
+bool DeviceBackend::complete(c10d::Work &w, Clock::time_point begun) {
+  bool done = w.isCompleted();
+  // Read afterwards: an abort completes works.
+  check();
+  if (auto failure = w.exception()) {
+    abort();
+    std::rethrow_exception(failure);
+  }
+  if (!done && Clock::now() - begun >= timeout_) {
+    abort();
+    C10_THROW_ERROR(DistBackendError,
+                    "a collective on a device timed out after " + std::to_string(timeout_.count()) + " ms");
+  }
+  return done;
+}
+
+void DeviceBackend::settle() {
+  for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
+    Kept next{};
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto at = std::find_if(kept_.begin(), kept_.end(), [](const Kept &k) { return !k.own; });
+      if (at != kept_.end()) next = *at;
+    }
+    if (!next.work) return check();
+    if (complete(*next.work, next.begun)) {
+      forget(next.work);
+      pause = std::chrono::microseconds(5);
+    } else {
+      std::this_thread::sleep_for(pause);
+    }
+  }
+}
+
+void DeviceBackend::check() const {
+  if (aborted.load() != 0) C10_THROW_ERROR(DistBackendError, "the group's connections on the device were aborted");
+}
+
+void DeviceBackend::abort() {
+  if (aborted.exchange(1) != 0) return;
+  backend->abort();
+}
+
+void DeviceBackend::close() noexcept {
+  std::list<Kept> kept;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    kept.swap(kept_);
+  }
+  if (aborted.load() != 0) return;
+  try {
+    bool idle = true;
+    for (const auto &k : kept) idle = idle && k.work->isCompleted() && !k.work->exception();
+    if (idle) return backend->shutdown();
+  } catch (const std::exception &) {
+  }
+  aborted.store(1);
+  try {
+    backend->abort();  // by the backend's destructor, an exception would end the process
+  } catch (const std::exception &) {
+  }
+}
+
 c10::intrusive_ptr<c10d::Work> c10d_work_of(ls_work w) { return w == 0 ? nullptr : work_of(w).work; }
 
 void check_rank(int32_t rank, int size) {
@@ -125,9 +221,12 @@ void check_rank(int32_t rank, int size) {
 }
 
 // gloo reads and writes numel elements from the first one on, whatever the strides are.
-void check_tensor(const at::Tensor &t) {
+void check_tensor(const Group &g, const at::Tensor &t) {
   if (!t.defined()) throw ArgumentError("a tensor is needed, got none");
-  if (!t.device().is_cpu()) throw ArgumentError("gloo needs tensors on the CPU, got one on " + t.device().str());
+  if (t.is_cuda() ? g.device == nullptr : !t.device().is_cpu())
+    throw ArgumentError("gloo needs tensors on the CPU, got one on " + t.device().str());
+  if (t.device().is_cpu() && !g.gloo)
+    throw ArgumentError("NCCL needs tensors on a CUDA device, got one on the CPU");
   if (t.layout() != at::kStrided || !(t.key_set() & kOddKeys).empty())
     throw ArgumentError("a dense tensor is needed");
   if (!t.is_contiguous())
@@ -138,10 +237,45 @@ void check_tensor(const at::Tensor &t) {
 
 namespace {
 
-std::vector<at::Tensor> checked(const ls_tensor *h, uint64_t n) {
+std::vector<at::Tensor> checked(const Group &g, const ls_tensor *h, uint64_t n) {
   auto list = tensors_of(h, n);
-  for (const auto &t : list) check_tensor(t);
+  for (const auto &t : list) check_tensor(g, t);
   return list;
+}
+
+// Returns the device of all tensors; the CPU for none.
+c10::Device common_device(const std::vector<at::Tensor> &ts) {
+  for (const auto &t : ts)
+    if (t.device() != ts[0].device())
+      throw ArgumentError("tensors on one device are needed, got " + ts[0].device().str() + " and " +
+                          t.device().str());
+  return ts.empty() ? c10::Device(c10::kCPU) : ts[0].device();
+}
+
+// Without a tensor, c10d would take the device by the rank even if the group has used another one.
+intrusive_ptr<c10d::Work> barrier_on_device(DeviceBackend &b, int rank) {
+  int index = b.index.load();
+  if (index < 0) index = rank % std::max(need_devices(c10::kCUDA).count(), 1);
+  c10d::BarrierOptions o;
+  o.device = c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+  use_device(*o.device);
+  return b.backend->barrier(o);
+}
+
+// Waits until a work on a device is complete, true, or interrupted.
+bool wait_on_device(Work &w) {
+  auto &s = *w.state;
+  for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
+    bool done = w.device->complete(*w.work, w.begun);
+    if (done) {
+      w.work->synchronize();  // lets go of the tensors
+      w.device->forget(w.work);
+      return true;
+    }
+    std::unique_lock<std::mutex> lock(s.mutex);
+    s.changed.wait_for(lock, pause, [&] { return s.interrupted; });
+    if (std::exchange(s.interrupted, false)) return false;
+  }
 }
 
 void need_count(const char *what, size_t have, size_t want) {
@@ -236,6 +370,7 @@ intrusive_ptr<c10d::Work> start(Group &g, const ls_collective &c, std::vector<at
     case LS_BARRIER:
       one(0, 0);
       // ProcessGroup::barrier keeps a tensor in a static variable.
+      if (!g.gloo) return barrier_on_device(*g.device, rank);
       return g.gloo->barrier();
     default:
       throw ArgumentError("there is no collective " + std::to_string(c.kind));
@@ -247,33 +382,51 @@ intrusive_ptr<c10d::Work> start(Group &g, const ls_collective &c, std::vector<at
 }  // namespace
 }  // namespace ls
 
-ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int64_t milliseconds, const char *checked,
-                       const int32_t *cancel, ls_group *out) noexcept {
+ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int32_t backends, int64_t milliseconds,
+                       const char *checked, const int32_t *cancel, ls_group *out) noexcept {
   return ls::run_void([&] {
     if (size < 1) throw ls::ArgumentError("a group of " + std::to_string(size) + " ranks");
     ls::check_rank(rank, size);
+    if (backends <= 0 || (backends & ~(LS_BACKEND_GLOO | LS_BACKEND_NCCL)) != 0)
+      throw ls::ArgumentError("there are no backends " + std::to_string(backends));
     auto base = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&ls::store_of(store));
     auto timeout = std::chrono::milliseconds(std::max<int64_t>(milliseconds, 1));
     ls::WithoutSigpipe threads;
-    auto connect = [&](const std::string &prefix) {
-      auto meeting = c10::make_intrusive<ls::MeetingStore>(prefix, base);
-      meeting->cancel = cancel;
-      auto gloo = c10::make_intrusive<ls::Gloo>(meeting, rank, size,
+    auto gloo = [&](const std::string &prefix) {
+      auto meeting = c10::make_intrusive<ls::MeetingStore>(prefix, base, timeout, cancel);
+      auto made = c10::make_intrusive<ls::Gloo>(meeting, rank, size,
                                                 c10d::ProcessGroupGloo::Options::create_default(timeout));
       meeting->cancel = nullptr;
-      return gloo;
+      return made;
     };
     // The names are those of Python's init_process_group, whose ranks can be in the same group.
     auto g = std::make_unique<ls::Group>();
-    g->gloo = connect("cpu/");
-    g->group = c10::make_intrusive<c10d::ProcessGroup>(base, rank, size);
-    g->group->setDefaultBackend(c10d::ProcessGroup::GLOO);
-    c10::intrusive_ptr<c10d::Backend> backend = g->gloo;
     g->checked = checked != nullptr;
-    if (g->checked)
-      backend = c10::make_intrusive<c10d::ProcessGroupWrapper>(backend,
-                                                               connect("cpu//pg_wrapper:" + std::string(checked)));
-    g->group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::GLOO, backend);
+    g->group = c10::make_intrusive<c10d::ProcessGroup>(base, rank, size);
+    auto add = [&](c10::DeviceType type, const std::string &prefix, c10d::ProcessGroup::BackendType kind,
+                   c10::intrusive_ptr<c10d::Backend> backend) {
+      if (g->checked)
+        backend = c10::make_intrusive<c10d::ProcessGroupWrapper>(
+            backend, gloo(prefix + "/pg_wrapper:" + std::string(checked)));
+      g->group->setBackend(type, kind, backend);
+    };
+    g->group->setDefaultBackend((backends & LS_BACKEND_GLOO) != 0 ? c10d::ProcessGroup::GLOO
+                                                                  : c10d::ProcessGroup::NCCL);
+    if ((backends & LS_BACKEND_GLOO) != 0) {
+      g->gloo = gloo("cpu/");
+      add(c10::kCPU, "cpu/", c10d::ProcessGroup::GLOO, g->gloo);
+    }
+    if ((backends & LS_BACKEND_NCCL) != 0) {
+      auto *devices = ls::devices_of(c10::kCUDA);
+      if (devices == nullptr) throw ls::ArgumentError("NCCL is for CUDA devices, and this process can use none");
+      g->device = std::make_shared<ls::DeviceBackend>(timeout);
+      // The store outlives neither the backend nor, by it, this object.
+      auto meeting = c10::make_intrusive<ls::MeetingStore>("cuda/", base, timeout,
+                                                           reinterpret_cast<const int32_t *>(&g->device->aborted));
+      g->device->backend = devices->new_backend(meeting, rank, size, timeout,
+                                                [d = g->device.get()](const auto &w) { d->keep(w, false); });
+      add(c10::kCUDA, "cuda/", c10d::ProcessGroup::NCCL, g->device->backend);
+    }
     *out = reinterpret_cast<ls_group>(g.release());
   });
 }
@@ -286,15 +439,25 @@ void ls_group_free(ls_group group) noexcept {
   ls::run_quiet([&] {
     if (group == 0) return;
     std::unique_ptr<ls::Group> g(&ls::group_of(group));
+    if (g->device) g->device->close();
     if (g->in_flight->load() != 0) ls::run_quiet([&] { ls::abort(*g); });
+  });
+}
+
+ls_error *ls_group_settle(ls_group group) noexcept {
+  return ls::run_void([&] {
+    auto &g = ls::group_of(group);
+    if (g.device) g.device->settle();
   });
 }
 
 ls_error *ls_group_monitored_barrier(ls_group group, int64_t milliseconds) noexcept {
   return ls::run_void([&] {
+    auto &g = ls::group_of(group);
+    if (!g.gloo) throw ls::ArgumentError("a monitored barrier needs a group with gloo");
     c10d::BarrierOptions o;
     o.timeout = std::chrono::milliseconds(std::max<int64_t>(milliseconds, 1));
-    ls::group_of(group).gloo->monitoredBarrier(o, true);
+    g.gloo->monitoredBarrier(o, true);
   });
 }
 
@@ -302,20 +465,32 @@ ls_error *ls_group_start(ls_group group, const ls_collective *collective, const 
                          const ls_tensor *in, uint64_t in_n, const int64_t *out_sizes, uint64_t out_sizes_n,
                          const int64_t *in_sizes, uint64_t in_sizes_n, ls_work *work) noexcept {
   return ls::run_void([&] {
-    auto outputs = ls::checked(out, out_n), inputs = ls::checked(in, in_n);
+    auto &g = ls::group_of(group);
+    auto outputs = ls::checked(g, out, out_n), inputs = ls::checked(g, in, in_n);
     std::vector<int64_t> os(out_sizes, out_sizes + out_sizes_n), is(in_sizes, in_sizes + in_sizes_n);
     auto w = std::make_unique<ls::Work>();
     auto kind = collective->kind;
-    w->by_wait =
-        kind == LS_SEND || kind == LS_RECEIVE || kind == LS_REDUCE_SCATTER || kind == LS_REDUCE_SCATTER_ONE;
     w->tensors = outputs;
     w->tensors.insert(w->tensors.end(), inputs.begin(), inputs.end());
-    auto &g = ls::group_of(group);
-    // A checked group waits for the other ranks, which may be threads of this process.
+    auto device = ls::common_device(w->tensors);
+    if (!device.is_cpu() || (kind == LS_BARRIER && !g.gloo)) w->device = g.device;
+    w->by_wait = !w->device && (kind == LS_SEND || kind == LS_RECEIVE || kind == LS_REDUCE_SCATTER ||
+                                kind == LS_REDUCE_SCATTER_ONE);
+    // A checked group waits for the other ranks, which may be threads of this process, and so does the first
+    // collective on a device.
     std::unique_lock<std::recursive_mutex> lock(ls::starting(), std::defer_lock);
-    if (!g.checked) lock.lock();
+    if (!g.checked && !w->device) lock.lock();
+    std::optional<ls::WithoutSigpipe> threads;
+    if (w->device) {
+      w->device->check();
+      if (!device.is_cpu()) w->device->index.store(device.index());
+      threads.emplace();  // of NCCL, which may connect
+    }
     w->work = ls::start(g, *collective, outputs, inputs, os, is);
-    if (!w->by_wait) {
+    if (w->device) {
+      w->begun = ls::DeviceBackend::Clock::now();
+      w->device->keep(w->work, true);
+    } else if (!w->by_wait) {
       g.in_flight->fetch_add(1);
       w->work->getFuture()->addCallback([state = w->state, in_flight = g.in_flight](c10::ivalue::Future &) {
         in_flight->fetch_sub(1);
@@ -332,6 +507,10 @@ ls_error *ls_work_wait(ls_work work, int32_t *done) noexcept {
   return ls::run_void([&] {
     auto &w = ls::work_of(work);
     *done = 0;
+    if (w.device) {
+      *done = ls::wait_on_device(w);
+      return;
+    }
     if (!w.by_wait) {
       auto &s = *w.state;
       std::unique_lock<std::mutex> lock(s.mutex);
@@ -359,13 +538,18 @@ void ls_work_interrupt(ls_work work) noexcept {
 int32_t ls_work_done(ls_work work) noexcept {
   return ls::run_quiet([&]() -> int32_t {
     auto &w = ls::work_of(work);
+    // A failure is the wait's to report.
+    if (w.device) return w.device->aborted.load() != 0 || w.work->isCompleted();
     std::lock_guard<std::mutex> lock(w.state->mutex);
     return w.state->complete;
   });
 }
 
 int32_t ls_work_source(ls_work work) noexcept {
-  return ls::run_quiet([&]() -> int32_t { return ls::work_of(work).work->sourceRank(); });
+  return ls::run_quiet([&]() -> int32_t {
+    auto &w = ls::work_of(work);
+    return w.device ? -1 : w.work->sourceRank();
+  });
 }
 
 void ls_work_free(ls_work work) noexcept {

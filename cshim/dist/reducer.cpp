@@ -185,6 +185,7 @@ class PowerSGD final : public c10d::CppCommHookInterface<intrusive_ptr<c10d::Pro
 
 struct Reducer {
   intrusive_ptr<c10d::ProcessGroup> group;
+  std::shared_ptr<DeviceBackend> device;
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;
   bool find_unused, static_graph;
@@ -217,10 +218,13 @@ ls_error *ls_group_broadcast_coalesced(ls_group group, const ls_tensor *tensors,
     at::NoGradGuard no_grad;
     std::vector<at::Tensor> list;
     for (const auto &t : ls::tensors_of(tensors, n)) {
-      ls::check_tensor(t);
+      ls::check_tensor(g, t);
       list.push_back(t.detach());
     }
+    ls::check_open(g);
+    ls::WithoutSigpipe threads;  // of NCCL, which may connect
     c10d::broadcast_coalesced(g.group, list, ls::kBroadcastBytes, root);
+    ls::check_open(g);
   });
 }
 
@@ -229,16 +233,21 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
   return ls::run_void([&] {
     auto params = ls::tensors_of(parameters, n);
     if (params.empty()) throw ls::ArgumentError("at least one parameter that requires a gradient is needed");
+    auto &g = ls::group_of(group);
+    ls::check_open(g);
     for (const auto &p : params) {
-      ls::check_tensor(p);
+      ls::check_tensor(g, p);
       if (!p.requires_grad() || !p.is_leaf())
         throw ls::ArgumentError("parameters must be leaves that require gradients");
     }
+    ls::WithoutSigpipe threads;  // of NCCL, which may connect
     auto r = std::make_unique<ls::Reducer>();
-    r->group = ls::group_of(group).group;
+    r->group = g.group;
+    r->device = g.device;
     r->find_unused = o->find_unused != 0;
     r->static_graph = o->static_graph != 0;
     c10d::verify_params_across_processes(r->group, params, std::nullopt);
+    ls::check_open(g);
     // As in Python: one bucket for the first pass where the order of the gradients is not known before it.
     std::vector<size_t> limits{static_cast<size_t>(o->first_bucket_bytes), static_cast<size_t>(o->bucket_bytes)};
     if (r->static_graph || r->find_unused) limits = {static_cast<size_t>(INT64_MAX)};
@@ -325,6 +334,7 @@ ls_error *ls_reducer_join_backward(ls_reducer reducer) noexcept {
       std::vector<at::Tensor> used{r.reducer->get_local_used_map_on_device()};
       r.group->allreduce(used)->wait();
     }
+    if (r.device) r.device->settle();
     r.reducer->push_rebuilt_params_for_all_indices();
   });
 }

@@ -8,10 +8,19 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
+#include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+
+namespace c10d {
+class Backend;
+class Store;
+class Work;
+}  // namespace c10d
 
 namespace ls {
 
@@ -116,6 +125,12 @@ class Devices {
   virtual int32_t alive(int32_t index) noexcept = 0;
   // Returns the calling thread's device.
   virtual int32_t current() noexcept = 0;
+
+  // Makes the backend of a process group for tensors on these devices, whose ranks meet in the store. It calls
+  // `started` with each collective that c10d may have started by itself, and has no thread of its own.
+  virtual c10::intrusive_ptr<c10d::Backend> new_backend(
+      const c10::intrusive_ptr<c10d::Store> &store, int rank, int size, std::chrono::milliseconds timeout,
+      std::function<void(const c10::intrusive_ptr<c10d::Work> &)> started) = 0;
 };
 
 // Gives the core the devices of a type: called once by the type's library, before the first operator.

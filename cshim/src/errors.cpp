@@ -150,7 +150,12 @@ ls_error *current_error() noexcept {
   } catch (const DeviceLost &e) {
     return make(LS_ERR_DEVICE_LOST, e.what(), e.error);
   } catch (const c10::DistError &e) {
-    return make(code_of_peer(e.what_without_backtrace()), e.what_without_backtrace());
+    const char *text = e.what_without_backtrace();
+    // Errors of NCCL that no other rank has caused.
+    if (has(text, {"ncclUnhandledCudaError"})) return of_device(text, 0, LS_ERR_GENERIC);
+    if (has(text, {"ncclInvalidArgument", "ncclInvalidUsage", "ncclInternalError"}))
+      return make(LS_ERR_GENERIC, text);
+    return make(code_of_peer(text), text);
   } catch (const c10::Error &e) {
     const char *text = e.what_without_backtrace();
     if (has(text, {"during cuda graph capture", "outside graph capture"})) return make(LS_ERR_CAPTURE, text);

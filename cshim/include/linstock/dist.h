@@ -1,4 +1,4 @@
-/* Process groups: libtorch's c10d with its backend gloo, for CPU tensors. */
+/* Process groups: libtorch's c10d with its backends, gloo for CPU tensors and NCCL for those on CUDA devices. */
 #ifndef LINSTOCK_LINSTOCK_DIST_H_
 #define LINSTOCK_LINSTOCK_DIST_H_
 
@@ -48,17 +48,26 @@ LS_API ls_error *ls_store_num_keys(ls_store store, int64_t *keys) LS_NOEXCEPT;
 
 /* ---- groups ---- */
 typedef uintptr_t ls_group;
-/* Connects this process to the others of the group, which meet in the store. milliseconds: for the connection and
+enum ls_backend {
+  LS_BACKEND_GLOO = 1,
+  /* Connects at the first collective on a device. Needs the CUDA library. */
+  LS_BACKEND_NCCL = 2
+};
+/* Connects this process to the others of the group, which meet in the store. backends: one or both of ls_backend;
+ * the tensors' device chooses. milliseconds: for the connection and
  * for each collective. checked: nullptr, or the group's name in Python, and collectives first compare their kinds,
  * sizes and dtypes over the ranks, and fail on all ranks if they differ (c10d::ProcessGroupWrapper). */
-LS_API ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int64_t milliseconds,
+LS_API ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int32_t backends, int64_t milliseconds,
                               const char *checked, const int32_t *cancel, ls_group *group) LS_NOEXCEPT;
 /* Makes all collectives in flight and all later ones fail, here at once, and on the other ranks as soon as their
- * connections to this one are found closed. */
+ * connections to this one are found closed. NCCL's other ranks may notice nothing before their timeout. */
 LS_API ls_error *ls_group_abort(ls_group group) LS_NOEXCEPT;
 /* Aborts the collectives in flight, and waits for their threads. What earlier ones have sent still arrives. */
 LS_API void ls_group_free(ls_group group) LS_NOEXCEPT;
-/* Waits until all ranks have called it. On rank 0 an error names the ranks that have not. */
+/* Waits until the collectives on a device are complete that a reducer has started, and returns their error: a
+ * backward pass does not wait for them. */
+LS_API ls_error *ls_group_settle(ls_group group) LS_NOEXCEPT;
+/* Needs gloo. Waits until all ranks have called it. On rank 0 an error names the ranks that have not. */
 LS_API ls_error *ls_group_monitored_barrier(ls_group group, int64_t milliseconds) LS_NOEXCEPT;
 
 enum ls_collective_kind {
@@ -86,24 +95,25 @@ typedef struct ls_collective {
 
 /* ---- work ----
  * A collective in flight. It holds references to its tensors until it is complete. Freed once by ls_work_free; a
- * collective goes on without it, a send or receive does not. */
+ * collective goes on without it, a send or receive of gloo does not. */
 typedef uintptr_t ls_work;
-/* Starts a collective. Tensors must be contiguous and on the CPU. All ranks must start the same collectives in the
- * same order, with the same sizes and dtypes: gloo ends a process that receives more than it has room for, unless
- * the group is checked. */
+/* Starts a collective. Tensors must be contiguous and on one device that the group has a backend for. All ranks
+ * must start the same collectives in the same order, with the same sizes and dtypes: gloo ends a process that
+ * receives more than it has room for, unless the group is checked. */
 LS_API ls_error *ls_group_start(ls_group group, const ls_collective *collective, const ls_tensor *out,
                                 uint64_t out_n, const ls_tensor *in, uint64_t in_n, const int64_t *out_sizes,
                                 uint64_t out_sizes_n, const int64_t *in_sizes, uint64_t in_sizes_n,
                                 ls_work *work) LS_NOEXCEPT;
 /* Waits until the work is complete, *done = 1, or interrupted, *done = 0. Returns the collective's error. One
- * thread at a time waits, and not again after *done = 1 or an error. */
+ * thread at a time waits, and not again after *done = 1 or an error. A device's work is complete when the device
+ * has completed it. */
 LS_API ls_error *ls_work_wait(ls_work work, int32_t *done) LS_NOEXCEPT;
-/* Ends the wait of another thread, or the next one. Not for LS_REDUCE_SCATTER and LS_REDUCE_SCATTER_ONE. */
+/* Ends the wait of another thread, or the next one. Not for gloo's LS_REDUCE_SCATTER and LS_REDUCE_SCATTER_ONE. */
 LS_API void ls_work_interrupt(ls_work work) LS_NOEXCEPT;
-/* Whether it is complete: 1 or 0. Always 0 for sends, receives and LS_REDUCE_SCATTER(_ONE), which a wait
+/* Whether it is complete: 1 or 0. Always 0 for gloo's sends, receives and LS_REDUCE_SCATTER(_ONE), which a wait
  * completes. */
 LS_API int32_t ls_work_done(ls_work work) LS_NOEXCEPT;
-/* The rank from which a receive that is complete has received. */
+/* The rank from which a receive that is complete has received; -1 with NCCL. */
 LS_API int32_t ls_work_source(ls_work work) LS_NOEXCEPT;
 LS_API void ls_work_free(ls_work work) LS_NOEXCEPT;
 
