@@ -128,7 +128,7 @@ func PowerSGD(s PowerSGDState) DDPOption {
 
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
 // rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
-// dense tensors on the CPU, and must not be replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
+// dense tensors on a device that the group has a backend for, and must not be replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
 	o := ddpOptions{bucketCapMB: 25}
@@ -265,9 +265,19 @@ func init() {
 		d.g.job.flight.End(d.pass.Load(), err)
 		return err
 	}
-	handle.BackwardDone = func() {
-		if d := awaiting.Load(); d != nil {
-			d.g.job.flight.End(d.pass.Load(), nil)
+	handle.BeginBackward = func() (end func(err error) error) {
+		d := awaiting.Load()
+		if d == nil {
+			return nil
+		}
+		watched := d.g.lookout()
+		return func(err error) error {
+			defer watched()
+			if err == nil {
+				err = d.g.drain("Backward")
+				d.g.job.flight.End(d.pass.Load(), err)
+			}
+			return err
 		}
 	}
 }

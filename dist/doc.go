@@ -1,5 +1,5 @@
 // Package dist connects processes that train together. It corresponds to torch.distributed and is built on the same C++
-// library, libtorch's c10d with its backend gloo, so that ranks written in Go and in Python can be in one group.
+// library, libtorch's c10d with its backends gloo and NCCL, so that ranks written in Go and in Python can be in one group.
 //
 //	g, err := dist.Init(ctx) // started by torchrun, a PyTorchJob, mpirun or srun
 //	if err != nil {
@@ -38,9 +38,23 @@
 //  6. A collective that was started cannot be taken back, since the other ranks take part in it. So if its context ends,
 //     the form that waits aborts the group (rule 4) before it returns the context's error, and no tensor is in use
 //     afterwards. [Work.Wait] only stops waiting, and the collective goes on.
-//  7. Tensors must be dense, contiguous and on the CPU. Collectives are not recorded for the backward pass.
+//  7. Tensors must be dense, contiguous and on one device, for which the group has a backend. Collectives are not recorded for
+//     the backward pass.
 //  8. No goroutine runs between calls, and no native thread calls Go. A sweep does not wait for a collective, nor a
 //     collective for a sweep.
+//
+// # CUDA devices
+//
+// A group has the backend gloo, for tensors on the CPU, NCCL, for those on CUDA devices, or both, "cpu:gloo,cuda:nccl", and
+// the device of a collective's tensors chooses ([Backend]). Each rank of a machine uses a device of its own, and the libtorch
+// must have CUDA ("linstock setup --cuda"). Objects, Report and MonitoredBarrier need gloo.
+//
+//  9. Wait returns when the device has completed the collective, or with its error. A backward pass of a DDP waits for its
+//     collectives in the same way.
+//  10. No failure of NCCL ends the process: libtorch's watchdog does not run (the environment variable
+//     TORCH_NCCL_BLOCKING_WAIT is set). NCCL may not notice that a rank is gone. While a call waits, a goroutine looks for
+//     that, and aborts the group.
+//  11. NCCL connects at the first collective. How long that takes is not limited by the timeout.
 //
 // # Data parallelism
 //
@@ -53,25 +67,25 @@
 //
 // The backward pass averages the gradients in buckets, while those of earlier layers are still being computed.
 //
-//  9. All ranks run the same forward and backward passes in the same order.
-//  10. A DDP holds native references to the parameters and to its buckets until Close, its own or that of its group. What
+//  12. All ranks run the same forward and backward passes in the same order.
+//  13. A DDP holds native references to the parameters and to its buckets until Close, its own or that of its group. What
 //     a backward pass uses stays until the pass has ended.
-//  11. The failure of another rank is an error of Backward, a *[PeerError].
+//  14. The failure of another rank is an error of Backward, a *[PeerError].
 //
 // # Sharded data parallelism
 //
 // [Shard] divides the parameters of a module among the ranks by rows, and with them the gradients and the optimizer's state: a
 // DDP for models that do not fit (ZeRO-2 and 3).
 //
-//  12. Each tensor of the module is this rank's rows of the parameter, outside of Forward and Run. That is what an optimizer,
+//  15. Each tensor of the module is this rank's rows of the parameter, outside of Forward and Run. That is what an optimizer,
 //     a state dict and a checkpoint see; [FSDPModule.Parameters] tells which rows they are.
-//  13. Forward and Run gather the whole parameters for the time of the call, and the backward pass gathers them again for
+//  16. Forward and Run gather the whole parameters for the time of the call, and the backward pass gathers them again for
 //     the time it needs them. They are freed with their last reference. With ReshardAfterForward(false) the graph keeps them.
-//  14. The backward pass averages the gradients over the ranks and adds this rank's rows to Grad. A parameter that no rank
+//  17. The backward pass averages the gradients over the ranks and adds this rank's rows to Grad. A parameter that no rank
 //     has used gets none.
-//  15. A parameter must not be changed between a forward pass and its backward pass. Ranks run the same passes of the same
+//  18. A parameter must not be changed between a forward pass and its backward pass. Ranks run the same passes of the same
 //     FSDPModules in the same order.
-//  16. After Close of the FSDPModule or its group the parameters stay what they are, and nothing else is left.
+//  19. After Close of the FSDPModule or its group the parameters stay what they are, and nothing else is left.
 //
 // # Tensor parallelism
 //
@@ -102,10 +116,10 @@
 //
 // What divided layers require of the rest of a model:
 //
-//  17. A layer that is not divided must be the same on all ranks. Its gradients then are, too, if it computes with whole
+//  20. A layer that is not divided must be the same on all ranks. Its gradients then are, too, if it computes with whole
 //     tensors; a SequenceParallel is for one that computes with parts of sequences.
-//  18. Dropout of whole tensors needs the same random numbers on all ranks, of divided ones others on each.
-//  19. If two branches of a model have collectives in their backward passes, and neither depends on the other, libtorch's engine
+//  21. Dropout of whole tensors needs the same random numbers on all ranks, of divided ones others on each.
+//  22. If two branches of a model have collectives in their backward passes, and neither depends on the other, libtorch's engine
 //     chooses their order by numbers that each thread counts. It is the same on all ranks if the goroutine of the forward pass
 //     stays on its thread (runtime.LockOSThread). This applies to [ConvertSyncBatchNorm], too. Layers one after the other, also
 //     with residual connections around them, are no such branches.
@@ -115,7 +129,7 @@
 // [ZeroRedundancyOptimizer] divides the optimizer's state among the ranks, and a [Pipeline] gives each rank some layers.
 // [NewDeviceMesh] makes the groups for combinations of them.
 //
-//  20. Their collectives, and those of divided layers, are parts of Step, Forward and Backward, which all ranks of the group call
+//  23. Their collectives, and those of divided layers, are parts of Step, Forward and Backward, which all ranks of the group call
 //     in the same order. If one of them fails on a rank, the group cannot be used any more.
 //
 // # Failures

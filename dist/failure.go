@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/callsite"
 	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -101,6 +102,8 @@ func connectedKey(rank int) string { return fmt.Sprintf("linstock/connected/%d",
 
 const (
 	verdictKey = "linstock/verdict"
+	// alarmKey is set when a rank has met a failure, or has left, in a group whose backend does not notice it.
+	alarmKey = "linstock/alarm"
 
 	// The reports of a rank: it has met the failure; it knows the verdict; it closes or aborts the group.
 	meets, knows, leaves = "meets", "knows", "leaves"
@@ -181,6 +184,7 @@ func (g *Group) storeHost() []int {
 // inquire reports the failure in the store, closes answers when the store has answered, and returns the verdict.
 func (g *Group) inquire(late []int, answers chan<- struct{}) []int {
 	err := g.store.Set(reportKey(g.rank), []byte(meets)) // a TCP store does not answer
+	g.alarm()
 	if err == nil {
 		_, err = g.store.Check(verdictKey)
 	}
@@ -188,7 +192,7 @@ func (g *Group) inquire(late []int, answers chan<- struct{}) []int {
 	if err != nil {
 		return g.storeHost()
 	}
-	ended := g.ended()
+	ended := g.ended(g.others()...)
 	end := time.Now().Add(grace)
 	for {
 		if verdict, err := g.read(verdictKey); err != nil {
@@ -289,15 +293,25 @@ func read(s *Store, key string) (string, error) {
 	return string(v), err
 }
 
-// ended returns the other ranks whose processes have ended.
-func (g *Group) ended() (ranks []int) {
+// others returns the other ranks.
+func (g *Group) others() (ranks []int) {
+	for r := range g.size {
+		if r != g.rank {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
+}
+
+// ended returns those of the given ranks whose processes have ended.
+func (g *Group) ended(of ...int) (ranks []int) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace/2)
 	defer cancel()
 	gone := make([]bool, g.size)
 	var all sync.WaitGroup
-	for r, member := range g.members {
-		address, err := read(g.job.store, addressKey(member))
-		if r != g.rank && err == nil && address != "" {
+	for _, r := range of {
+		address, err := read(g.job.store, addressKey(g.members[r]))
+		if err == nil && address != "" {
 			all.Go(func() { gone[r] = ended(ctx, address) })
 		}
 	}
@@ -309,3 +323,81 @@ func (g *Group) ended() (ranks []int) {
 	}
 	return ranks
 }
+
+const (
+	lookPause = 200 * time.Millisecond
+	lookDial  = 5 // pauses between connections to the next rank
+)
+
+// onDevices reports whether the group has a backend for tensors on devices.
+func (g *Group) onDevices() bool { return g != nil && g.backends&cshim.NCCL != 0 }
+
+// alarm lets the ranks that look out know that the group has failed.
+func (g *Group) alarm() {
+	if g.onDevices() && g.size > 1 {
+		_ = g.store.Set(alarmKey, []byte(meets))
+	}
+}
+
+// drain waits until the collectives on a device are complete that c10d has started by itself.
+func (g *Group) drain(op string) error {
+	if !g.onDevices() {
+		return nil
+	}
+	var failure error
+	err := g.use(op, func(n cshim.Group) error {
+		begun := time.Now()
+		failure = n.Settle()
+		g.job.waited.Add(int64(time.Since(begun)))
+		return nil
+	})
+	if err != nil || failure == nil {
+		return err
+	}
+	return g.diagnose(op, nil, failure)
+}
+
+// lookout looks, until stop is called, for failures of other ranks: a kernel of NCCL waits for a process that has ended as it
+// does for one that is late. It cuts the connections when it finds one. Each rank connects to the next one only.
+func (g *Group) lookout() (stop func()) {
+	if !g.onDevices() || g.size == 1 {
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		pause := time.NewTicker(lookPause)
+		defer pause.Stop()
+		seen, refused := 0, false
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			case <-pause.C:
+			}
+			what, err := g.read(alarmKey)
+			switch {
+			case err != nil, what == meets:
+				_ = g.cut("")
+				return
+			case what == leaves:
+				// What a rank has sent before it left is still to arrive.
+				if seen++; seen > lookDial {
+					_ = g.cut("")
+					return
+				}
+			}
+			if !refused && i%lookDial != 0 {
+				continue
+			}
+			before := refused
+			if refused = g.ended(g.next()) != nil; refused && before {
+				_ = g.cut("")
+				return
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
+// next returns the rank after this one.
+func (g *Group) next() int { return (g.rank + 1) % g.size }

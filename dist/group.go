@@ -28,7 +28,9 @@ type Group struct {
 	members    []int // the members' ranks in the group that Init made
 	timeout    time.Duration
 	checked    bool
-	store      *Store // its keys
+	backend    string
+	backends   cshim.Backends // those of backend
+	store      *Store         // its keys
 	job        *job
 	children   atomic.Int64
 
@@ -66,7 +68,7 @@ func (g *Group) connect(ctx context.Context, op string, base *Store, prefix stri
 			if g.checked {
 				checked = prefix
 			}
-			g.native, err = cshim.GroupNew(n, g.rank, g.size, cshim.Gloo, g.timeout.Milliseconds(), checked, cancel)
+			g.native, err = cshim.GroupNew(n, g.rank, g.size, g.backends, g.timeout.Milliseconds(), checked, cancel)
 			var native *cshim.Error
 			if errors.As(err, &native) && native.Code == cshim.CodeGeneric {
 				native.Code = cshim.CodeConnection // gloo's error for it has another type
@@ -145,20 +147,20 @@ func (g *Group) Ranks() []int {
 }
 
 // NewGroup returns a group of the given ranks of g, in their order. All ranks of g must call it, with the same ranks; for
-// those that are not among them the result is nil. Options: Timeout, CheckCollectives. PyTorch: torch.distributed.new_group.
+// those that are not among them the result is nil. Options: Timeout, CheckCollectives, Backend; the defaults are those of g. PyTorch: torch.distributed.new_group.
 func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Group, error) {
 	const op = "NewGroup"
 	if err := g.check(op); err != nil {
 		return nil, err
 	}
-	o, err := optionsOf(op, append([]Option{Timeout(g.timeout), CheckCollectives(g.checked)}, opts...))
+	o, err := optionsOf(op, append([]Option{Timeout(g.timeout), CheckCollectives(g.checked), Backend(g.backend)}, opts...))
 	if err != nil {
 		return nil, err
 	}
 	if len(ranks) == 0 {
 		return nil, refuse.Error(op, tensor.ErrArgument, "a group needs at least one rank")
 	}
-	sub := &Group{rank: -1, size: len(ranks), timeout: o.timeout, checked: o.checked}
+	sub := &Group{rank: -1, size: len(ranks), timeout: o.timeout, checked: o.checked, backend: o.backend, backends: o.backends}
 	for i, r := range ranks {
 		if r < 0 || r >= g.size || slices.Contains(ranks[:i], r) {
 			return nil, refuse.Error(op, tensor.ErrArgument, "ranks %v: different numbers in [0, %d) are needed", ranks, g.size)
@@ -221,6 +223,7 @@ func (g *Group) await(ctx context.Context, op, what string, f func(n cshim.Group
 		g.start.Lock()
 		defer g.start.Unlock()
 		defer context.AfterFunc(ctx, func() { _ = g.Abort() })()
+		defer g.lookout()()
 		record := g.record(true, "%s", what)
 		begun := time.Now()
 		failure = f(n)
@@ -259,7 +262,7 @@ func (g *Group) call(ctx context.Context, op, what string, f func(n cshim.Group)
 }
 
 // Abort makes the group's collectives fail: those in flight and all later ones on this rank with ErrAborted, those of the
-// other ranks with a *PeerError that names this rank. It does not wait. PyTorch: torch.distributed.distributed_c10d._abort_process_group.
+// other ranks with a *PeerError that names this rank. It does not wait for them. PyTorch: torch.distributed.distributed_c10d._abort_process_group.
 func (g *Group) Abort() error {
 	if g == nil {
 		return refuse.Nil("Abort", "a group")
@@ -272,6 +275,7 @@ func (g *Group) Abort() error {
 		return nil
 	}
 	g.leave()
+	g.alarm()
 	g.record(false, flight.Abort)
 	return g.cut("Abort")
 }
@@ -335,6 +339,9 @@ func (g *Group) leave() {
 	g.state.Unlock()
 	if !reported && g.store != nil && g.size > 1 {
 		_ = g.store.Set(reportKey(g.rank), []byte(leaves))
+		if g.onDevices() {
+			_, _ = g.store.CompareSet(alarmKey, nil, []byte(leaves))
+		}
 	}
 }
 

@@ -26,6 +26,8 @@ type options struct {
 	checked     bool
 	flight      string
 	token       string
+	backend     string
+	backends    cshim.Backends
 }
 
 type optionFunc func(*options)
@@ -55,14 +57,25 @@ func Timeout(d time.Duration) Option { return optionFunc(func(o *options) { o.ti
 // collective. All ranks must give it. It is on if the environment variable TORCH_DISTRIBUTED_DEBUG is DETAIL, as in PyTorch.
 func CheckCollectives(on bool) Option { return optionFunc(func(o *options) { o.checked = on }) }
 
+// Backend names what a group's ranks communicate by: "gloo", the default, for tensors on the CPU, "nccl" for tensors on CUDA
+// devices, or "cpu:gloo,cuda:nccl" for both; see the package documentation. PyTorch: the argument backend of
+// init_process_group.
+func Backend(name string) Option { return optionFunc(func(o *options) { o.backend = name }) }
+
+var backends = map[string]cshim.Backends{"gloo": cshim.Gloo, "cpu:gloo": cshim.Gloo, "nccl": cshim.NCCL, "cuda:nccl": cshim.NCCL,
+	"cpu:gloo,cuda:nccl": cshim.Gloo | cshim.NCCL, "cuda:nccl,cpu:gloo": cshim.Gloo | cshim.NCCL}
+
 func optionsOf(op string, opts []Option) (*options, error) {
-	o := &options{rank: -1, world: -1, timeout: DefaultTimeout, checked: os.Getenv("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
+	o := &options{rank: -1, world: -1, timeout: DefaultTimeout, backend: "gloo", checked: os.Getenv("TORCH_DISTRIBUTED_DEBUG") == "DETAIL",
 		flight: os.Getenv("LINSTOCK_FLIGHT"), token: os.Getenv("LINSTOCK_TOKEN")}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
 		}
 		opt.apply(o)
+	}
+	if o.backends = backends[o.backend]; o.backends == 0 {
+		return nil, refuse.Error(op, tensor.ErrArgument, `Backend %q: "gloo", "nccl" or "cpu:gloo,cuda:nccl" is needed`, o.backend)
 	}
 	if o.timeout < time.Millisecond {
 		return nil, refuse.Error(op, tensor.ErrArgument, "timeout %v: at least a millisecond is needed", o.timeout)
@@ -161,7 +174,8 @@ func firstHost(lists ...string) string {
 
 // Init connects this process to the others of its job and returns the group of all. It waits for them until ctx ends or
 // the timeout is over. Without options it reads the environment, see [ReadEnvironment]. Options: InitMethod, Rank and
-// WorldSize, WithStore, Timeout, CheckCollectives, FlightRecorder, Token. Ranks written in Python, which call init_process_group("gloo"), can be in the group.
+// WorldSize, WithStore, Backend, Timeout, CheckCollectives, FlightRecorder, Token. Ranks written in Python, which call
+// init_process_group("gloo"), or with the same backend, can be in the group.
 // PyTorch: torch.distributed.init_process_group.
 func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	const op = "Init"
@@ -194,7 +208,7 @@ func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{name: "0", rank: o.rank, size: o.world, timeout: o.timeout, checked: o.checked, job: j}
+	g := &Group{name: "0", rank: o.rank, size: o.world, timeout: o.timeout, checked: o.checked, backend: o.backend, backends: o.backends, job: j}
 	for r := range o.world {
 		g.members = append(g.members, r)
 	}

@@ -79,6 +79,8 @@ func TestInitErrors(t *testing.T) {
 		"no method":      {dist.InitMethod("\x7f://"), dist.WorldSize(1), dist.Rank(0)},
 		"two meetings":   {dist.InitMethod("env://"), dist.WithStore(store)},
 		"a nil option":   {nil},
+		"no backend":     {dist.WithStore(store), dist.WorldSize(1), dist.Rank(0), dist.Backend("mpi")},
+		"no device":      {dist.WithStore(store), dist.WorldSize(1), dist.Rank(0), dist.Backend("nccl")},
 		"no time":        {dist.Timeout(0)},
 	} {
 		if g, err := dist.Init(ctx, opts...); !errors.Is(err, tensor.ErrArgument) || g != nil {

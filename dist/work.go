@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// A Work is a collective in flight. Several goroutines may use it. Sends, receives and reduce-scatters must be waited for,
-// and the group keeps them until then; other collectives go on without their Work. PyTorch: torch.distributed.Work.
+// A Work is a collective in flight. Several goroutines may use it. Sends, receives and reduce-scatters by gloo must be waited
+// for, and the group keeps them until then; other collectives go on without their Work. PyTorch: torch.distributed.Work.
 type Work struct {
 	g       *Group
 	op      string
@@ -33,8 +34,8 @@ type Work struct {
 
 var withHandles = handle.WithHandles.(func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error)
 
-// byWait holds the collectives that only a wait completes, as in the shim: sends and receives, and reductions that gloo
-// scatters when they are waited for.
+// byWait holds gloo's collectives that only a wait completes, as in the shim: sends and receives, and reductions that are
+// scattered when they are waited for.
 var byWait = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: true, cshim.ReduceScatter: true, cshim.ReduceScatterOne: true}
 
 // begin starts a collective without sizes of parts.
@@ -46,6 +47,7 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 	var native cshim.Work
 	var record *flight.Record
 	var failure error
+	defer g.lookout()()
 	err = g.use(op, func(n cshim.Group) error {
 		return withHandles(op, out, func(o []cshim.Handle) error {
 			return withHandles(op, in, func(i []cshim.Handle) error {
@@ -69,7 +71,7 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 		return nil, err
 	}
 	w = &Work{g: g, op: op, peer: -1, record: record, waiter: make(chan struct{}, 1), native: native,
-		byWait: byWait[c.Kind], source: -1}
+		byWait: byWait[c.Kind] && !onDevice(out, in), source: -1}
 	w.cleanup = runtime.AddCleanup(w, cshim.Work.Free, native)
 	if c.Kind == cshim.Send || c.Kind == cshim.Receive {
 		w.peer = int(c.Peer)
@@ -82,8 +84,16 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 	return w, nil
 }
 
+// onDevice reports whether tensors of a collective, which are all on one device, are not on the CPU.
+func onDevice(out, in []*tensor.Tensor) bool {
+	for _, t := range slices.Concat(out, in) {
+		return t.Device().Type != tensor.CPUType
+	}
+	return false
+}
+
 // Wait waits until the collective is complete and returns its error, a *PeerError if other ranks have made it fail. If ctx
-// ends first, Wait returns the context's error, and the collective goes on; for a reduce-scatter ctx is not read. PyTorch: Work.wait.
+// ends first, Wait returns the context's error, and the collective goes on; for a reduce-scatter by gloo ctx is not read. PyTorch: Work.wait.
 func (w *Work) Wait(ctx context.Context) error {
 	const op = "Wait"
 	if w == nil {
@@ -105,6 +115,7 @@ func (w *Work) Wait(ctx context.Context) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, w.interrupt)()
+	defer w.g.lookout()()
 	begun := time.Now()
 	defer func() { w.g.job.waited.Add(int64(time.Since(begun))) }()
 	for {
@@ -156,8 +167,8 @@ func (w *Work) end(err error) error {
 	return err
 }
 
-// Done reports whether the collective is complete, with or without an error. For sends, receives and reduce-scatters, which
-// Wait completes, it is false before. PyTorch: Work.is_completed.
+// Done reports whether the collective is complete, with or without an error. For sends, receives and reduce-scatters by gloo,
+// which Wait completes, it is false before. PyTorch: Work.is_completed.
 func (w *Work) Done() bool {
 	if w == nil {
 		return false

@@ -184,13 +184,17 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 		return err
 	}
 	defer b.unpin()
+	var end func(err error) error
+	if handle.BeginBackward != nil {
+		end = handle.BeginBackward()
+	}
 	reclaim.BeforeBackward()
 	ref := cshim.Backward(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create)
 	reclaim.AfterBackward()
 	err = newError("Backward", asError(ref), roots...)
 	forgetDropped()
-	if err == nil && handle.BackwardDone != nil {
-		handle.BackwardDone()
+	if end != nil {
+		err = end(err)
 	}
 	return err
 }

@@ -31,8 +31,9 @@ var (
 	SetBatchNorm any
 	// PeerFailure returns the error of a backward pass in which a connection to another process was lost, or nil.
 	PeerFailure func(op string, err error) error
-	// BackwardDone is called after each backward pass without an error; it may be nil.
-	BackwardDone  func()
+	// BeginBackward is called before each backward pass, and what it returns, unless it is nil, afterwards: with the error of
+	// the pass, to return the one that counts. It may be nil.
+	BeginBackward func() (end func(err error) error)
 	WithHandles   any // func(op string, ts []*tensor.Tensor, f func(h []cshim.Handle) error) error; h is valid during f
 	WithAutocast  any // func(device tensor.DeviceType, dtype tensor.DType, f func() error) error
 	AutocastDType any // func(device tensor.DeviceType) tensor.DType
