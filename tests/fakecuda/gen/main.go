@@ -47,7 +47,7 @@ var known = map[string]struct {
 }{
 	"libcudart": {"cudart", 0}, "libcuda": {"cuda", 0}, "libnvidia-ml": {"nvml", 0}, "libcudnn": {"cudnn", 5000},
 	"libcublas": {"-", 13}, "libcublasLt": {"-", 13}, "libcusolver": {"-", 6}, "libcusparse": {"-", 6},
-	"libcufft": {"-", 6}, "libcurand": {"-", 201}, "libnccl": {"-", 1},
+	"libcufft": {"-", 6}, "libcurand": {"-", 201}, "libnccl": {"nccl", 1},
 }
 
 func stem(soname string) string {

@@ -9,12 +9,15 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
 #include <deque>
 #include <mutex>
 #include <set>
 #include <string>
+
+extern "C" void fakecuda_pending_wait(int device, void *stream);  // src/fake.h
 
 namespace {
 
@@ -137,6 +140,8 @@ void kernel(const c10::OperatorHandle &op, c10::DispatchKeySet, torch::jit::Stac
     bool random = optional != nullptr && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
     if (random && (call.device || (v.isGenerator() && v.toGenerator().device().is_cuda()))) v = call.generator(v);
   }
+  if (call.device && call.device->has_index())
+    fakecuda_pending_wait(call.device->index(), c10::cuda::getCurrentCUDAStream(call.device->index()));
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   call.resized();
   for (size_t i = first; i < stack->size(); i++) (*stack)[i] = call.out((*stack)[i]);

@@ -17,6 +17,19 @@ int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost);
     if (e_ != 0) return e_;                                              \
   } while (0)
 
+/* The same for a library whose codes the rules name. */
+int fakecuda_enter_own(int64_t *id, const char *name, int device, int code_when_lost);
+
+/* Work on a stream that another process ends, not the simulated clock. Until it has ended, what is given to the
+ * stream later waits for it, on the thread that gives it, and events recorded later are not ready. */
+typedef struct fakecuda_pending fakecuda_pending;
+fakecuda_pending *fakecuda_pending_begin(void *stream);
+/* Whether what the stream waited for before has ended. */
+int fakecuda_pending_may_begin(fakecuda_pending *p);
+void fakecuda_pending_end(fakecuda_pending *p);
+/* Waits for what the stream of a device waits for, as whoever gives it work does. */
+void fakecuda_pending_wait(int device, void *stream);
+
 int fakecuda_current_device(void);
 /* Reserves n bytes of a device's capacity. Returns 0, or 2 if they are not available. */
 int fakecuda_take(int device, int64_t n);

@@ -215,6 +215,15 @@ int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost) {
   return e != 0 ? code_when_lost : 0;
 }
 
+int fakecuda_enter_own(int64_t *id, const char *name, int device, int code_when_lost) {
+  cudaError_t before = fake_last_error;
+  int e = fakecuda_enter(id, name, FAKECUDA_ANY, device);
+  if (e == 0) return 0;
+  if (LOAD(state->device[device].lost) != 0) return code_when_lost;
+  fake_last_error = before;
+  return e;
+}
+
 int fake_lost(int device) { return (int)LOAD(fakecuda_get()->device[device].lost); }
 
 int fakecuda_take(int device, int64_t n) {

@@ -3,7 +3,8 @@
 // The host has a time, fakecuda_state.clock, which moves when the host waits and when a test sets it. Work given
 // to a stream begins when the stream's earlier work and the events it waits for are done, and takes kernel_ns or
 // copy_ns. With 0, the default, work is done at once. Kernels do nothing; copies move their bytes when they are
-// given to the stream, or, captured, at each launch of the graph.
+// given to the stream, or, captured, at each launch of the graph. Behind work that another process ends (fake.h),
+// whoever gives work waits, as where a real stream's queue is full.
 //
 // A capture follows the documentation of cudaStreamBeginCapture: a call that it does not allow returns an error
 // and invalidates the capture, whose end then returns cudaErrorStreamCaptureInvalidated.
@@ -46,15 +47,21 @@ struct capture {
   struct CUgraph_st graph;
   struct capture *next;
 };
+struct fakecuda_pending {
+  int references, ended;
+  struct fakecuda_pending *before[2];
+};
 struct CUstream_st {
   int device;
-  int64_t done, works;      // when its work is done; how many there were
-  struct capture *capture;  // that it is part of
-  int unjoined;             // forked from another stream of the capture, which has not waited for it since
+  struct fakecuda_pending *pending;  // what its work waits for; NULL: nothing
+  int64_t done, works;               // when its work is done; how many there were
+  struct capture *capture;           // that it is part of
+  int unjoined;  // forked from another stream of the capture, which has not waited for it since
   cudaStream_t next;
 };
 struct CUevent_st {
   int device, recorded;
+  struct fakecuda_pending *pending;
   int64_t time, works;
   uint64_t capture;  // id; 0: none
   cudaStream_t stream;
@@ -84,6 +91,78 @@ static cudaStream_t real(cudaStream_t s) {
   cudaStream_t d = &defaults[fakecuda_current_device()];
   d->device = fakecuda_current_device();
   return d;
+}
+
+// ---- work that other processes end ----
+
+static pthread_cond_t some_ended = PTHREAD_COND_INITIALIZER;
+
+// These are called under the lock.
+static struct fakecuda_pending *share(struct fakecuda_pending *p) {
+  if (p != NULL) p->references++;
+  return p;
+}
+static void let_go(struct fakecuda_pending **p) {
+  struct fakecuda_pending *of = *p;
+  *p = NULL;
+  if (of == NULL || --of->references != 0) return;
+  let_go(&of->before[0]);
+  let_go(&of->before[1]);
+  free(of);
+}
+static int none_before(struct fakecuda_pending *p);
+// Whether it has ended, which is then no longer referred to.
+static int ended(struct fakecuda_pending **p) {
+  if (*p == NULL) return 1;
+  // One that joins two ends with them.
+  if ((*p)->ended == 0 || ((*p)->ended < 0 && !none_before(*p))) return 0;
+  let_go(p);
+  return 1;
+}
+static int none_before(struct fakecuda_pending *p) {
+  int first = ended(&p->before[0]), second = ended(&p->before[1]);
+  return first && second;
+}
+static void wait_for(struct fakecuda_pending **p) {
+  struct fakecuda_pending *of = share(*p);
+  while (!ended(&of)) pthread_cond_wait(&some_ended, &mutex);
+  ended(p);
+}
+static struct fakecuda_pending *new_pending(int state, struct fakecuda_pending *a, struct fakecuda_pending *b) {
+  struct fakecuda_pending *p = malloc(sizeof *p);
+  *p = (struct fakecuda_pending){1, state, {share(a), share(b)}};
+  return p;
+}
+
+fakecuda_pending *fakecuda_pending_begin(void *stream) {
+  cudaStream_t s = real(stream);
+  lock();
+  struct fakecuda_pending *p = new_pending(0, ended(&s->pending) ? NULL : s->pending, NULL);
+  let_go(&s->pending);
+  s->pending = share(p);
+  s->works++;
+  unlock();
+  return p;
+}
+int fakecuda_pending_may_begin(fakecuda_pending *p) {
+  lock();
+  int may = none_before(p);
+  unlock();
+  return may;
+}
+void fakecuda_pending_end(fakecuda_pending *p) {
+  lock();
+  p->ended = 1;
+  let_go(&p);
+  pthread_cond_broadcast(&some_ended);
+  unlock();
+}
+
+void fakecuda_pending_wait(int device, void *stream) {
+  cudaStream_t s = (uintptr_t)stream > 2 ? stream : &defaults[device];
+  lock();
+  wait_for(&s->pending);
+  unlock();
 }
 
 static void invalidate(struct capture *c) {
@@ -162,6 +241,7 @@ static int give(cudaStream_t stream, struct node n) {
     if (n.kind == KERNEL) ADD(fakecuda_get()->device[s->device].launches, -1);  // not launched yet
     return e == 0 ? 0 : (int)fail(e);
   }
+  wait_for(&s->pending);
   int64_t now = LOAD(fakecuda_get()->clock);
   s->done = (s->done > now ? s->done : now) + cost(n.kind);
   s->works++;
@@ -205,6 +285,7 @@ API cudaError_t cudaStreamDestroy(cudaStream_t s) {
     *p = s->next;
     break;
   }
+  let_go(&s->pending);
   unlock();
   free(s);
   return cudaSuccess;
@@ -222,14 +303,21 @@ static int refuse_captured(cudaStream_t stream) {
 API cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   ENTER(SYNC, fake_stream_device(s));
   int e = refuse_captured(s);
-  if (e == 0) pass(real(s)->done);
-  return e;
+  if (e != 0) return e;
+  lock();
+  wait_for(&real(s)->pending);
+  unlock();
+  pass(real(s)->done);
+  return cudaSuccess;
 }
 API cudaError_t cudaStreamQuery(cudaStream_t s) {
   ENTER(SYNC, fake_stream_device(s));
   int e = refuse_captured(s);
-  if (e == 0 && real(s)->done > LOAD(fakecuda_get()->clock)) e = fail(cudaErrorNotReady);
-  return e;
+  if (e != 0) return e;
+  lock();
+  int done = ended(&real(s)->pending) && real(s)->done <= LOAD(fakecuda_get()->clock);
+  unlock();
+  return done ? cudaSuccess : fail(cudaErrorNotReady);
 }
 API cudaError_t cudaDeviceSynchronize(void) {
   int device = fakecuda_current_device();
@@ -237,9 +325,16 @@ API cudaError_t cudaDeviceSynchronize(void) {
   int e = fake_unsafe_device(device);
   if (e != 0) return e;
   lock();
+  wait_for(&defaults[device].pending);
   pass(defaults[device].done);
-  for (cudaStream_t s = streams; s != NULL; s = s->next)
-    if (s->device == device) pass(s->done);
+  for (cudaStream_t s = streams; s != NULL; s = s->next) {
+    if (s->device != device) continue;
+    if (!ended(&s->pending)) {
+      wait_for(&s->pending);
+      s = streams;  // the list may have changed
+    }
+    pass(s->done);
+  }
   unlock();
   return cudaSuccess;
 }
@@ -247,8 +342,12 @@ API cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, vo
   (void)flags;
   ENTER(ANY, fake_stream_device(s));
   int e = refuse_captured(s);
-  if (e == 0) f(s, cudaSuccess, arg);
-  return e;
+  if (e != 0) return e;
+  lock();
+  wait_for(&real(s)->pending);
+  unlock();
+  f(s, cudaSuccess, arg);
+  return cudaSuccess;
 }
 API cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void *arg) {
   ENTER(ANY, fake_stream_device(s));
@@ -269,6 +368,9 @@ API cudaError_t cudaEventCreate(cudaEvent_t *e) { return cudaEventCreateWithFlag
 API cudaError_t cudaEventDestroy(cudaEvent_t e) {
   ENTER(ANY, e->device);
   ADD(fakecuda_get()->events, -1);
+  lock();
+  let_go(&e->pending);
+  unlock();
   free(e);
   return cudaSuccess;
 }
@@ -286,6 +388,8 @@ API cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream) {
     e->capture = c != NULL ? c->id : 0;
     e->works = s->works;
     e->stream = s;
+    let_go(&e->pending);
+    e->pending = ended(&s->pending) ? NULL : share(s->pending);
   }
   unlock();
   return bad ? fail(cudaErrorStreamCaptureInvalidated) : cudaSuccess;
@@ -309,8 +413,13 @@ API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t e, unsigned
     } else if (s->capture != NULL && e->recorded) {
       invalidate(s->capture);
       bad = cudaErrorStreamCaptureIsolation;
-    } else if (e->recorded && e->time > s->done) {
-      s->done = e->time;
+    } else if (e->recorded) {
+      if (e->time > s->done) s->done = e->time;
+      if (!ended(&e->pending) && e->pending != s->pending) {
+        struct fakecuda_pending *both = new_pending(-1, e->pending, ended(&s->pending) ? NULL : s->pending);
+        let_go(&s->pending);
+        s->pending = both;
+      }
     }
   } else if (of->invalid) {
     bad = cudaErrorStreamCaptureInvalidated;
@@ -346,19 +455,29 @@ static int refuse_captured_event(cudaEvent_t e) {
 API cudaError_t cudaEventQuery(cudaEvent_t e) {
   ENTER(SYNC, e->device);
   int bad = refuse_captured_event(e);
-  if (bad == 0 && e->time > LOAD(fakecuda_get()->clock)) bad = fail(cudaErrorNotReady);
-  return bad;
+  if (bad != 0) return bad;
+  lock();
+  int done = ended(&e->pending) && e->time <= LOAD(fakecuda_get()->clock);
+  unlock();
+  return done ? cudaSuccess : fail(cudaErrorNotReady);
 }
 API cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   ENTER(SYNC, e->device);
   int bad = refuse_captured_event(e);
-  if (bad == 0) pass(e->time);
-  return bad;
+  if (bad != 0) return bad;
+  lock();
+  wait_for(&e->pending);
+  unlock();
+  pass(e->time);
+  return cudaSuccess;
 }
 API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
   ENTER(SYNC, to->device);
   int64_t now = LOAD(fakecuda_get()->clock);
-  if (from->time > now || to->time > now) return fail(cudaErrorNotReady);
+  lock();
+  int done = ended(&from->pending) && ended(&to->pending) && from->time <= now && to->time <= now;
+  unlock();
+  if (!done) return fail(cudaErrorNotReady);
   *ms = (float)(to->time - from->time) / 1e6F;
   // Programs divide by it.
   if (LOAD(fakecuda_get()->kernel_ns) == 0 && LOAD(fakecuda_get()->copy_ns) == 0 && *ms == 0) *ms = 0.5F;
