@@ -1,5 +1,5 @@
 """NCCL as far as one device goes: one rank, then two ranks on the same device. The row reports whether NCCL refuses the second.
-Linstock has no process groups yet: a Go process that trains beside the ranks is the step's other half."""
+A Go process that trains beside the ranks is the step's other half."""
 import datetime
 import json
 import os

@@ -1,0 +1,527 @@
+package fakecuda
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/launch"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+const (
+	roleEnv    = "FAKECUDA_TEST_ROLE"
+	backendEnv = "FAKECUDA_TEST_BACKEND"
+	timeoutEnv = "FAKECUDA_TEST_TIMEOUT"
+)
+
+// kernels compiles the kernels that compute, and returns the environment of a process that uses them.
+var kernels = sync.OnceValues(func() ([]string, error) {
+	env, err := environment()
+	if env == nil || err != nil {
+		return nil, err
+	}
+	libs := os.Getenv("LD_LIBRARY_PATH")
+	for _, e := range env {
+		if s, ok := strings.CutPrefix(e, "LD_LIBRARY_PATH="); ok {
+			libs = s
+		}
+	}
+	root := filepath.Join(libs, "../..")
+	library := filepath.Join(root, "../libfakekernels.so")
+	if out, err := exec.Command("kernels/build.sh", root, library).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("kernels: %w\n%s", err, out)
+	}
+	return []string{"LD_PRELOAD=" + library}, nil
+})
+
+// ranks runs a role in two processes, each with two devices of its own, of which it uses the one of its rank. All but the
+// dead ones must succeed.
+func ranks(t *testing.T, role string, dead []int, extra ...string) {
+	t.Helper()
+	t.Parallel()
+	env, err := environment()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if env == nil {
+		t.Skip("builds libraries: run it with LINSTOCK_TEST_FAKECUDA=1, or tests/run.sh fakecuda")
+	}
+	port, err := launch.Port()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	var all [2]*exec.Cmd
+	var outs [2]bytes.Buffer
+	for r := range all {
+		control := filepath.Join(dir, "control"+strconv.Itoa(r))
+		c, err := Open(control, 2, 1<<30)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		cmd := exec.CommandContext(ctx, os.Args[0])
+		cmd.Env = slices.Concat(launch.Environ(r, 2, port), env,
+			[]string{childEnv + "=rank", roleEnv + "=" + role, "GOTRACEBACK=none", "FAKECUDA_CONTROL=" + control, "FAKENCCL_DIR=" + dir}, extra)
+		cmd.Stdout, cmd.Stderr = &outs[r], &outs[r]
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		all[r] = cmd
+	}
+	for r, cmd := range all {
+		if slices.Contains(dead, r) {
+			continue
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("rank %d: %v\n%s", r, err, outs[r].String())
+		}
+	}
+	for _, r := range dead {
+		_ = all[r].Process.Kill()
+		_ = all[r].Wait()
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "fakenccl-*"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// rank plays the role of one of the processes and returns an error if it leaves something behind.
+func rank(c *Control) error {
+	if s, err := dist.NewTCPStore(context.Background(), "127.0.0.1:0", true); err == nil {
+		_ = s.Close() // libtorch keeps a pipe from the first one on
+	}
+	timeout := time.Minute
+	if s := os.Getenv(timeoutEnv); s != "" {
+		var err error
+		if timeout, err = time.ParseDuration(s); err != nil {
+			return err
+		}
+	}
+	backend := os.Getenv(backendEnv)
+	if backend == "" {
+		backend = "cpu:gloo,cuda:nccl"
+	}
+	p := part{control: c}
+	err := launch.Play(context.Background(), false, func(g *dist.Group) error {
+		p.g, p.d = g, tensor.CUDA(g.Rank())
+		return roles[os.Getenv(roleEnv)](&p)
+	}, dist.Backend(backend), dist.Timeout(timeout))
+	if err != nil || os.Getenv(roleEnv) == "killed in backward" { // cuBLAS keeps a workspace
+		return err
+	}
+	return settled(p.d, 0)
+}
+
+// part is one rank's part in a test.
+type part struct {
+	control *Control
+	g       *dist.Group
+	d       tensor.Device
+}
+
+// on returns a tensor on the rank's device: kernels do nothing, so values come and go by copies.
+func on[T tensor.Element](p *part, values ...T) *tensor.Tensor {
+	return tensor.FromSlice(values, []int{len(values)}).To(p.d)
+}
+
+// has returns an error unless the tensor has the values.
+func has[T tensor.Element](what string, t *tensor.Tensor, values ...T) error {
+	got, err := tensor.Data[T](t.To(tensor.CPU))
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if !slices.Equal(got, values) {
+		return fmt.Errorf("%s: got %v, want %v", what, got, values)
+	}
+	return nil
+}
+
+var roles = map[string]func(p *part) error{
+	"collectives": collectives, "alone": alone, "asynchronous": asynchronous, "data parallel": dataParallel,
+	"killed": killed, "killed in backward": killedInBackward, "stopped": stopped, "aborted": leaves((*dist.Group).Abort, dist.ErrAborted), "closed": leaves((*dist.Group).Close, dist.ErrClosed), "cancelled": cancelled,
+	"kernel fails": kernelFails, "call fails": callFails,
+}
+
+func TestCollectives(t *testing.T) { ranks(t, "collectives", nil) }
+func TestCheckedCollectives(t *testing.T) {
+	ranks(t, "collectives", nil, "TORCH_DISTRIBUTED_DEBUG=DETAIL")
+}
+func TestNCCLAlone(t *testing.T)    { ranks(t, "alone", nil, backendEnv+"=nccl") }
+func TestAsynchronous(t *testing.T) { ranks(t, "asynchronous", nil) }
+func TestDataParallel(t *testing.T) {
+	env, err := kernels()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ranks(t, "data parallel", nil, env...)
+}
+
+// TestKilledRank tests that a rank whose process has ended is named, where NCCL notices it and where it does not.
+func TestKilledRank(t *testing.T) {
+	for _, notice := range []string{"0", "1"} {
+		for _, role := range []string{"killed", "killed in backward"} {
+			t.Run(role+" "+notice, func(t *testing.T) { ranks(t, role, []int{1}, "FAKENCCL_NOTICE="+notice) })
+		}
+	}
+}
+func TestStoppedRank(t *testing.T) { ranks(t, "stopped", []int{1}, timeoutEnv+"=4s") }
+func TestAbort(t *testing.T)       { ranks(t, "aborted", nil) }
+func TestCancel(t *testing.T)      { ranks(t, "cancelled", nil) }
+func TestClose(t *testing.T)       { ranks(t, "closed", nil) }
+func TestKernelFails(t *testing.T) { ranks(t, "kernel fails", nil) }
+func TestCallFails(t *testing.T)   { ranks(t, "call fails", nil) }
+
+// collectives tests the values of each collective.
+func collectives(p *part) error {
+	g, r := p.g, float32(p.g.Rank())
+	ctx := context.Background()
+	x := on(p, r, 1)
+	err := errors.Join(g.AllReduce(ctx, x, dist.Sum), has[float32]("sum", x, 1, 2))
+	for op, want := range map[dist.ReduceOp]float32{dist.Avg: 2.5, dist.Product: 6, dist.Min: 2, dist.Max: 3} {
+		x := on(p, 2+r)
+		err = errors.Join(err, g.AllReduce(ctx, x, op), has(fmt.Sprintf("reduction %d", op), x, want))
+	}
+	n := on(p, int64(1)<<40, int64(r))
+	half := on(p, 1.5+r, 3).To(tensor.CPU).To(tensor.BFloat16).To(p.d)
+	sent, whole := on(p, r, r), on(p, r+1)
+	a, b := on[float32](p, 0, 0), on[float32](p, 0, 0)
+	all, scattered, exchanged := on[float32](p, 0, 0, 0, 0), on[float32](p, 0), on[float32](p, 0, 0, 0)
+	var gathered, given []*tensor.Tensor
+	if p.g.Rank() == 1 {
+		gathered, given = []*tensor.Tensor{a, b}, []*tensor.Tensor{on[float32](p, 5), on[float32](p, 6)}
+	}
+	// What each rank sends to rank 0 and 1 and receives from them.
+	mine, sizes := on(p, r, r+10, r+20), [][]int{{1, 2}, {2, 1}}[p.g.Rank()]
+	reduced := on(p, r+1)
+	if err = errors.Join(err,
+		g.AllReduce(ctx, n, dist.Sum), has[int64]("int64", n, 1<<41, 1),
+		g.AllReduce(ctx, half, dist.Sum), has[float32]("bfloat16", half.To(tensor.CPU).To(tensor.Float32), 4, 6),
+		g.Broadcast(ctx, sent, 1), has[float32]("broadcast", sent, 1, 1),
+		g.AllReduceCoalesced(ctx, []*tensor.Tensor{x, whole}, dist.Sum), has[float32]("coalesced", x, 2, 4), has[float32]("coalesced", whole, 3),
+		g.AllGather(ctx, []*tensor.Tensor{a, b}, on(p, r, 7)), has[float32]("gathered", a, 0, 7), has[float32]("gathered", b, 1, 7),
+		g.AllGatherIntoTensor(ctx, all, on(p, r, 8)), has[float32]("gathered into one", all, 0, 8, 1, 8),
+		g.ReduceScatter(ctx, scattered, []*tensor.Tensor{on(p, r), on(p, r+2)}, dist.Sum), has("scattered", scattered, 1+4*r),
+		g.ReduceScatterTensor(ctx, scattered, on(p, r+1, r+3), dist.Max), has("scattered from one", scattered, 2+2*r),
+		g.AllToAllSingle(ctx, exchanged, mine, sizes, sizes), has("exchanged", exchanged, [][]float32{{0, 1, 11}, {10, 20, 21}}[p.g.Rank()]...),
+		g.Reduce(ctx, reduced, 1, dist.Sum),
+		g.Gather(ctx, gathered, on(p, r, 9), 1),
+		g.Scatter(ctx, whole, given, 1), has("scattered from a list", whole, 5+r),
+	); err != nil {
+		return err
+	}
+	if p.g.Rank() == 1 {
+		err = errors.Join(has[float32]("gathered", a, 0, 9), has[float32]("gathered", b, 1, 9), has[float32]("reduced", reduced, 3))
+	}
+	y := on(p, r)
+	if p.g.Rank() == 0 {
+		err = errors.Join(err, g.Send(ctx, on[float32](p, 3), 1, 0), g.Recv(ctx, y, 1, 0), has[float32]("received", y, 4))
+	} else {
+		err = errors.Join(err, g.Recv(ctx, y, 0, 0), has[float32]("received", y, 3), g.Send(ctx, on[float32](p, 4), 0, 0))
+	}
+	// Larger than the pieces that the fake sends.
+	long := make([]float32, 100_000)
+	for i := range long {
+		long[i] = float32(i) + r
+	}
+	large := on(p, long...)
+	err = errors.Join(err, g.AllReduce(ctx, large, dist.Sum))
+	for i := range long {
+		long[i] = 2*float32(i) + 1
+	}
+	cpu := tensor.FromSlice([]float32{r}, []int{1})
+	objects, failed := dist.AllGatherObject(ctx, g, p.g.Rank())
+	if !slices.Equal(objects, []int{0, 1}) {
+		failed = errors.Join(failed, fmt.Errorf("objects %v", objects))
+	}
+	err = errors.Join(err, has("large", large, long...), failed, g.AllReduce(ctx, cpu, dist.Sum), has[float32]("on the CPU", cpu, 1), g.Barrier(ctx))
+	for _, mixed := range [][]*tensor.Tensor{{x, cpu}, {x, on[float32](p, 1).To(tensor.CUDA(1 - p.g.Rank()))}} {
+		if e := g.AllReduceCoalesced(ctx, mixed, dist.Sum); !errors.Is(e, tensor.ErrArgument) {
+			err = errors.Join(err, fmt.Errorf("tensors on two devices: %v", e))
+		}
+	}
+	if e := g.AllReduce(ctx, x, dist.BXor); e == nil || errors.Is(e, dist.ErrConnection) {
+		err = errors.Join(err, fmt.Errorf("a reduction that NCCL lacks: %v", e))
+	}
+	sub, e := g.NewGroup(ctx, []int{1, 0})
+	if e != nil {
+		return errors.Join(err, e)
+	}
+	z := on(p, float32(sub.Rank()))
+	return errors.Join(err, sub.Broadcast(ctx, z, 0), has[float32]("in a group", z, 0), sub.Close(), g.Barrier(ctx))
+}
+
+// alone tests a group without gloo.
+func alone(p *part) error {
+	ctx := context.Background()
+	x := on(p, float32(p.g.Rank()))
+	err := errors.Join(p.g.Barrier(ctx), p.g.AllReduce(ctx, x, dist.Sum), has[float32]("sum", x, 1), p.g.Barrier(ctx))
+	if e := p.g.AllReduce(ctx, tensor.Ones([]int{1}), dist.Sum); !errors.Is(e, tensor.ErrArgument) || !strings.Contains(e.Error(), "NCCL") {
+		err = errors.Join(err, fmt.Errorf("a tensor on the CPU: %v", e))
+	}
+	if e := p.g.MonitoredBarrier(ctx, time.Second); !errors.Is(e, tensor.ErrArgument) {
+		err = errors.Join(err, fmt.Errorf("a monitored barrier: %v", e))
+	}
+	return err
+}
+
+// asynchronous tests that a collective in flight keeps its tensor, and that a wait for it can end before.
+func asynchronous(p *part) error {
+	ctx := context.Background()
+	warm := on[float32](p, 1)
+	if err := errors.Join(p.g.AllReduce(ctx, warm, dist.Sum), p.g.Barrier(ctx)); err != nil {
+		return err
+	}
+	warm.Release()
+	if p.g.Rank() == 1 {
+		y := on[float32](p, 2)
+		// Rank 0 has begun.
+		return errors.Join(p.g.MonitoredBarrier(ctx, 0), p.g.AllReduce(ctx, y, dist.Sum), has[float32]("sum", y, 3))
+	}
+	x := on[float32](p, 1)
+	w, err := p.g.AllReduceAsync(x, dist.Sum)
+	if err != nil {
+		return err
+	}
+	over, end := context.WithCancel(ctx)
+	end()
+	if e := w.Wait(over); w.Done() || !errors.Is(e, context.Canceled) {
+		err = fmt.Errorf("before the other rank has begun: done %v, %v", w.Done(), e)
+	}
+	x.Release()
+	m, e := stats(p.d)
+	if e != nil || m.Allocated == 0 {
+		err = errors.Join(err, e, errors.New("the memory of a collective in flight was freed"))
+	}
+	return errors.Join(err, p.g.MonitoredBarrier(ctx, 0), w.Wait(ctx), w.Err())
+}
+
+// dataParallel tests that training on devices, by NCCL, has the losses of training on the CPU, by gloo.
+func dataParallel(p *part) error {
+	ctx := context.Background()
+	var losses [2][]float64
+	for i, d := range []tensor.Device{tensor.CPU, p.d} {
+		for _, opts := range [][]dist.DDPOption{nil, {dist.BucketCapMB(0.001)}, {dist.FindUnusedParameters(true)}, {dist.GradientAsBucketView(true)},
+			{dist.CompressGradients(tensor.BFloat16)}} {
+			l, err := trainParallel(ctx, p, d, opts...)
+			if err != nil {
+				return fmt.Errorf("on %v: %w", d, err)
+			}
+			losses[i] = append(losses[i], l...)
+		}
+	}
+	if !slices.Equal(losses[0], losses[1]) {
+		return fmt.Errorf("losses on the CPU and on the device:\n%v\n%v", losses[0], losses[1])
+	}
+	return nil
+}
+
+func trainParallel(ctx context.Context, p *part, d tensor.Device, opts ...dist.DDPOption) (losses []float64, err error) {
+	wave := func(phase int, shape ...int) *tensor.Tensor {
+		n := shape[0] * shape[1]
+		return tensor.Arange(0, n, tensor.Float32).Mul(0.7).Add(phase).Sin().Reshape(shape...).To(d)
+	}
+	err = tensor.WithScope(func() error {
+		m := nn.NewSequential(nn.NewLinear(6, 16, nn.Device(d)), &nn.Tanh{}, nn.NewLinear(16, 4, nn.Device(d)))
+		for i, t := range nn.Parameters(m) {
+			shape := append(t.Shape(), 1)[:2]
+			t.Detach().Copy_(wave(i, shape...).Reshape(t.Shape()...))
+		}
+		ddp, err := dist.NewDDP(ctx, p.g, m, opts...)
+		if err != nil {
+			return err
+		}
+		opt, err := optim.NewSGD(nn.Parameters(m), 0.1)
+		if err != nil {
+			return err
+		}
+		for i := range 4 {
+			opt.ZeroGrad()
+			loss := ddp.Forward(wave(3*i+p.g.Rank(), 5, 6)).Square().Mean()
+			if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
+				return err
+			}
+			l, err := loss.Item()
+			if err != nil {
+				return err
+			}
+			losses = append(losses, l)
+		}
+		return ddp.Close()
+	})
+	return losses, err
+}
+
+// blames returns an error unless err names the other rank.
+func blames(p *part, err error, op string, kind error) error {
+	var e *dist.PeerError
+	if !errors.As(err, &e) || e.Op != op || kind != nil && !errors.Is(err, kind) || !slices.Equal(e.Ranks, []int{1 - p.g.Rank()}) {
+		return fmt.Errorf("got %v, want an error of %s that wraps %v and names the other rank", err, op, kind)
+	}
+	return nil
+}
+
+// begin does a few collectives.
+func (p *part) begin() error {
+	x := on[float32](p, 1)
+	for range 3 {
+		if err := p.g.AllReduce(context.Background(), x, dist.Sum); err != nil {
+			return err
+		}
+	}
+	return p.g.Barrier(context.Background())
+}
+
+func killed(p *part) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	if p.g.Rank() == 1 {
+		return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+	x := on[float32](p, 1)
+	err := blames(p, p.g.AllReduce(context.Background(), x, dist.Sum), "AllReduce", dist.ErrConnection)
+	return errors.Join(err, blames(p, p.g.Barrier(context.Background()), "Barrier", dist.ErrConnection))
+}
+
+func killedInBackward(p *part) error {
+	m := nn.NewSequential(nn.NewLinear(6, 16, nn.Device(p.d)), &nn.Tanh{}, nn.NewLinear(16, 4, nn.Device(p.d)))
+	ddp, err := dist.NewDDP(context.Background(), p.g, m, dist.BucketCapMB(0.0001))
+	if err != nil {
+		return err
+	}
+	for i := range 3 {
+		loss := ddp.Forward(tensor.Ones([]int{5, 6}, p.d)).Mean()
+		if i == 2 && p.g.Rank() == 1 {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		if err = loss.Backward(); i == 2 {
+			return blames(p, err, "Backward", dist.ErrConnection)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func stopped(p *part) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	if p.g.Rank() == 1 {
+		return syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	}
+	return blames(p, p.g.AllReduce(context.Background(), on[float32](p, 1), dist.Sum), "AllReduce", dist.ErrTimeout)
+}
+
+// meeting returns a store in which the ranks meet outside of their group.
+func meeting() (*dist.Store, error) {
+	return dist.NewTCPStore(context.Background(), net.JoinHostPort("127.0.0.1", os.Getenv("MASTER_PORT")), false)
+}
+
+// leaves returns a role in which rank 1 begins a collective, ends it by f, after which it has the error kind, and rank 0 names
+// it in a collective that it begins afterwards.
+func leaves(f func(g *dist.Group) error, kind error) func(p *part) error {
+	return func(p *part) error {
+		ctx := context.Background()
+		if err := p.begin(); err != nil {
+			return err
+		}
+		s, err := meeting()
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		x := on[float32](p, 1)
+		if p.g.Rank() == 0 {
+			if err := s.Wait(ctx, "left"); err != nil {
+				return err
+			}
+			return blames(p, p.g.AllReduce(ctx, x, dist.Sum), "AllReduce", dist.ErrConnection)
+		}
+		w, err := p.g.AllReduceAsync(x, dist.Sum)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(f(p.g), s.Set("left", nil))
+		for _, e := range []error{w.Wait(ctx), p.g.AllReduce(ctx, x, dist.Sum)} {
+			if !errors.Is(e, kind) {
+				err = errors.Join(err, fmt.Errorf("got %v, want %v", e, kind))
+			}
+		}
+		return err
+	}
+}
+
+func cancelled(p *part) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	x := on[float32](p, 1)
+	if p.g.Rank() == 1 {
+		return blames(p, p.g.Barrier(context.Background()), "Barrier", dist.ErrConnection)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	if err := p.g.AllReduce(ctx, x, dist.Sum); !errors.Is(err, dist.ErrTimeout) {
+		return fmt.Errorf("got %v", err)
+	}
+	return nil
+}
+
+// kernelFails tests an error of NCCL while a collective is in flight.
+func kernelFails(p *part) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	const remote = 6 // ncclRemoteError
+	if p.g.Rank() == 0 {
+		if err := p.control.AddRule(Rule{Function: "ncclKernel", Device: -1, Times: 1, Error: remote}); err != nil {
+			return err
+		}
+	}
+	x := on[float32](p, 1)
+	err := p.g.AllReduce(context.Background(), x, dist.Sum)
+	var peer *dist.PeerError
+	if !errors.As(err, &peer) || !errors.Is(err, dist.ErrConnection) {
+		return fmt.Errorf("got %v, want a *PeerError", err)
+	}
+	return nil
+}
+
+// callFails tests an error of NCCL that no other rank has caused, and that the group goes on.
+func callFails(p *part) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	const invalid = 5 // ncclInvalidUsage
+	err := p.control.AddRule(Rule{Function: "ncclAllReduce", Device: -1, Times: 1, Error: invalid})
+	if err != nil {
+		return err
+	}
+	x := on(p, float32(p.g.Rank()))
+	if err := p.g.AllReduce(context.Background(), x, dist.Sum); err == nil || errors.Is(err, dist.ErrConnection) || !strings.Contains(err.Error(), "NCCL") {
+		return fmt.Errorf("got %v", err)
+	}
+	return errors.Join(p.g.AllReduce(context.Background(), x, dist.Sum), has[float32]("sum", x, 1))
+}
