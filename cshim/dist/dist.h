@@ -42,9 +42,9 @@ class WithoutSigpipe {
   sigset_t before_;
 };
 
-// A group's backend for tensors on a device. The device completes collectives, and c10d is not told when: whoever
-// waits asks. After a failure the backend is aborted, since the other collectives would wait for ever; what is not
-// complete then counts as failed, though the device has ended it.
+// A group's backend for tensors on a device. The device completes collectives, and c10d is not told when, so a
+// wait asks again and again. After a failure the backend is aborted, since the other collectives would never end;
+// what is not complete by then has failed, although the device ends it.
 class DeviceBackend {
  public:
   using Clock = std::chrono::steady_clock;

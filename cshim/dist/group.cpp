@@ -268,7 +268,7 @@ bool wait_on_device(Work &w) {
   for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
     bool done = w.device->complete(*w.work, w.begun);
     if (done) {
-      w.work->synchronize();  // lets go of the tensors
+      w.work->synchronize();  // releases the tensors
       w.device->forget(w.work);
       return true;
     }

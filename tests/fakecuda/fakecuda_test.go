@@ -67,8 +67,8 @@ var environment = sync.OnceValues(func() ([]string, error) {
 	return nil, nil
 })
 
-// run runs a scenario in its own process, which must succeed and exit by itself.
-func run(t *testing.T, name string, devices int, capacity int64, extra ...string) {
+// built lets t run in parallel, and returns the environment in which a process uses the fakes.
+func built(t *testing.T) []string {
 	t.Helper()
 	t.Parallel()
 	env, err := environment()
@@ -78,6 +78,13 @@ func run(t *testing.T, name string, devices int, capacity int64, extra ...string
 	if env == nil {
 		t.Skip("builds libraries: run it with LINSTOCK_TEST_FAKECUDA=1, or tests/run.sh fakecuda")
 	}
+	return env
+}
+
+// run runs a scenario in its own process, which must succeed and exit by itself.
+func run(t *testing.T, name string, devices int, capacity int64, extra ...string) {
+	t.Helper()
+	env := built(t)
 	control := filepath.Join(t.TempDir(), "control")
 	c, err := Open(control, devices, capacity)
 	if err != nil {

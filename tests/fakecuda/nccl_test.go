@@ -54,14 +54,7 @@ var kernels = sync.OnceValues(func() ([]string, error) {
 // dead ones must succeed.
 func ranks(t *testing.T, role string, dead []int, extra ...string) {
 	t.Helper()
-	t.Parallel()
-	env, err := environment()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if env == nil {
-		t.Skip("builds libraries: run it with LINSTOCK_TEST_FAKECUDA=1, or tests/run.sh fakecuda")
-	}
+	env := built(t)
 	port, err := launch.Port()
 	if err != nil {
 		t.Fatal(err)
