@@ -3,6 +3,7 @@ package tensor
 import (
 	"slices"
 	"sync"
+	"time"
 	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -146,7 +147,20 @@ func yieldStorage(m *cshim.Meta, yield func(reclaim.Storage)) {
 	}
 }
 
+// gradsUse is held for reading by calls that may replace the Grad of a tensor, and for writing by gradients, which reads
+// the Grad of all weights, perhaps while other goroutines train. Writing uses TryLock alone: a call within a backward
+// pass holds it for reading once more, and would wait for a waiting writer that waits for the pass.
+var gradsUse sync.RWMutex
+
+// gradients yields the gradients of the weights. It waits for a moment in which no backward pass runs, for 0.1 s at
+// most, and otherwise yields none.
 func gradients(yield func(reclaim.Storage)) {
+	for end := time.Now().Add(100 * time.Millisecond); !gradsUse.TryLock(); time.Sleep(100 * time.Microsecond) {
+		if time.Now().After(end) {
+			return
+		}
+	}
+	defer gradsUse.Unlock()
 	tracker.mu.Lock()
 	weights := tracker.lists[vram.Weights]
 	tracker.mu.Unlock()

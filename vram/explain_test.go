@@ -6,6 +6,8 @@ import (
 	"math"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/linstock-ml/linstock/data"
@@ -219,4 +221,45 @@ func Example_summary() {
 	}
 	fmt.Println(e.Part("activations").Bytes >= 4<<20)
 	// Output: true
+}
+
+// Explain reads the gradients of weights that other goroutines train.
+func TestExplainWhileOthersTrain(t *testing.T) {
+	leak.Check(t)
+	var train, explain sync.WaitGroup
+	var done atomic.Bool
+	for range 2 {
+		explain.Go(func() {
+			for !done.Load() {
+				if _, err := vram.Explain(tensor.CPU); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 2 {
+		train.Go(func() {
+			model := nn.NewLinear(4, 4)
+			defer nn.Release(model)
+			opt, err := optim.NewSGD(nn.Parameters(model), 0.1)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for range 3000 {
+				if err := tensor.WithScope(func() error {
+					opt.ZeroGrad()
+					if err := model.Forward(tensor.Ones([]int{2, 4})).Sum().Backward(); err != nil {
+						return err
+					}
+					return opt.Step()
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	train.Wait()
+	done.Store(true)
+	explain.Wait()
 }
