@@ -205,6 +205,11 @@ func compare[V interface {
 	if len(golden) != len(variants) {
 		t.Fatalf("%d variants in %s, %d in the test", len(golden), file, len(variants))
 	}
+	version, err := tensor.Version()
+	if err != nil {
+		t.Fatal(err)
+	}
+	exact := strings.HasPrefix(version, "2.15") // the script's: kernels of attention add in another order in others
 	before := tensor.NumThreads()
 	if err := tensor.SetNumThreads(1); err != nil { // as the script: the last bits of sums depend on it
 		t.Fatal(err)
@@ -219,6 +224,9 @@ func compare[V interface {
 					return err
 				}
 				want := golden[name][g.Rank()]
+				if !exact && strings.HasPrefix(name, "gpt") {
+					return closeLosses(got.Losses, want.Losses)
+				}
 				if fmt.Sprint(got.Losses) != fmt.Sprint(want.Losses) {
 					return fmt.Errorf("losses %x, want %x", got.Losses, want.Losses)
 				}
@@ -229,6 +237,19 @@ func compare[V interface {
 			})
 		})
 	}
+}
+
+// closeLosses returns an error unless the losses, bits of float32, are within 1e-3.
+func closeLosses(got, want []uint32) error {
+	if len(got) != len(want) {
+		return fmt.Errorf("%d losses, want %d", len(got), len(want))
+	}
+	for i := range got {
+		if a, b := math.Float32frombits(got[i]), math.Float32frombits(want[i]); !(math.Abs(float64(a-b)) <= 1e-3) {
+			return fmt.Errorf("the loss of step %d is %v, want %v", i, a, b)
+		}
+	}
+	return nil
 }
 
 // TestDDPErrors tests arguments with which a model cannot be trained, and that nothing is left behind.
