@@ -1,10 +1,15 @@
 // Fake device types: tests how the core handles devices, without CUDA.
 #pragma once
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -53,6 +58,11 @@ struct FakeDevices : ls::Devices {
   c10::DeleterFnPtr pinned_deleter() override { return free_pinned; }
   static void free_pinned(void *) { pinned_freed++; }
   std::string snapshot() override { return ""; }
+  c10::intrusive_ptr<c10d::Backend> new_backend(
+      const c10::intrusive_ptr<c10d::Store> &, int, int, std::chrono::milliseconds,
+      std::function<void(const c10::intrusive_ptr<c10d::Work> &)>) override {
+    throw std::runtime_error("no backend");
+  }
   void start() override {
     alone();
     starts++;
