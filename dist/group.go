@@ -147,7 +147,8 @@ func (g *Group) Ranks() []int {
 }
 
 // NewGroup returns a group of the given ranks of g, in their order. All ranks of g must call it, with the same ranks; for
-// those that are not among them the result is nil. Options: Timeout, CheckCollectives, Backend; the defaults are those of g. PyTorch: torch.distributed.new_group.
+// those that are not among them the result is nil. Options: Timeout, CheckCollectives, Backend; the defaults are those of g.
+// PyTorch: torch.distributed.new_group.
 func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Group, error) {
 	const op = "NewGroup"
 	if err := g.check(op); err != nil {
@@ -262,7 +263,8 @@ func (g *Group) call(ctx context.Context, op, what string, f func(n cshim.Group)
 }
 
 // Abort makes the group's collectives fail: those in flight and all later ones on this rank with ErrAborted, those of the
-// other ranks with a *PeerError that names this rank. It does not wait for them. PyTorch: torch.distributed.distributed_c10d._abort_process_group.
+// other ranks with a *PeerError that names this rank. It does not wait for them. PyTorch:
+// torch.distributed.distributed_c10d._abort_process_group.
 func (g *Group) Abort() error {
 	if g == nil {
 		return refuse.Nil("Abort", "a group")

@@ -93,7 +93,8 @@ func onDevice(out, in []*tensor.Tensor) bool {
 }
 
 // Wait waits until the collective is complete and returns its error, a *PeerError if other ranks have made it fail. If ctx
-// ends first, Wait returns the context's error, and the collective goes on; for a reduce-scatter by gloo ctx is not read. PyTorch: Work.wait.
+// ends first, Wait returns the context's error, and the collective goes on; for a reduce-scatter by gloo ctx is not read.
+// PyTorch: Work.wait.
 func (w *Work) Wait(ctx context.Context) error {
 	const op = "Wait"
 	if w == nil {

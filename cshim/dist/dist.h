@@ -43,8 +43,8 @@ class WithoutSigpipe {
 };
 
 // A group's backend for tensors on a device. The device completes collectives, and c10d is not told when, so a
-// wait asks again and again. After a failure the backend is aborted, since the other collectives would never end;
-// what is not complete by then has failed, although the device ends it.
+// wait asks again and again. After a failure the backend is aborted, since the other collectives would never end.
+// Those that are not complete by then have failed, although the device ends them.
 class DeviceBackend {
  public:
   using Clock = std::chrono::steady_clock;

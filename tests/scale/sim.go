@@ -67,16 +67,21 @@ func (c cluster) delay(l link, rng *rand.Rand) float64 {
 	return l.latency * (1 - c.random + c.random*rng.ExpFloat64())
 }
 
-// after returns the link from a rank to the one that follows it, and the part of a bucket that a ring or chain has of it:
-// between nodes each ring has a link of its own.
+// inside returns what one ring or tree has of a link within a node. All of a node share these links; between nodes each has
+// one of its own.
+func (c cluster) inside(ranks int) link {
+	return link{c.within.latency, c.within.bandwidth / float64(c.rings(ranks))}
+}
+
+// after returns the link from a rank to the next one in the ring.
 func (c cluster) after(rank, ranks int) link {
 	if ranks > c.node && (rank+1)%c.node == 0 {
 		return c.between
 	}
-	// All rings of a node share the links within it.
-	return link{c.within.latency, c.within.bandwidth / float64(c.rings(ranks))}
+	return c.inside(ranks)
 }
 
+// rings returns how many rings or pairs of trees divide a bucket.
 func (c cluster) rings(ranks int) int {
 	if ranks > c.node {
 		return c.node
@@ -84,9 +89,14 @@ func (c cluster) rings(ranks int) int {
 	return 1
 }
 
+// ringPart returns how many bytes a rank sends in a turn.
+func (c cluster) ringPart(bytes float64, ranks int) float64 {
+	return bytes / float64(ranks) / float64(c.rings(ranks))
+}
+
 func ring(c cluster, bytes float64, ready []float64, rng *rand.Rand) []float64 {
 	n := len(ready)
-	part := bytes / float64(n) / float64(c.rings(n))
+	part := c.ringPart(bytes, n)
 	links := make([]link, n)
 	for r := range links {
 		links[r] = c.after(r, n)
@@ -154,7 +164,7 @@ func tree(c cluster, bytes float64, ready []float64, rng *rand.Rand) []float64 {
 // parent returns the vertex above a rank, which has a smaller number, and the link to it.
 func (c cluster) parent(rank, ranks int) (int, link) {
 	if rank%c.node != 0 {
-		return rank - 1, link{c.within.latency, c.within.bandwidth / float64(c.rings(ranks))}
+		return rank - 1, c.inside(ranks)
 	}
 	node := rank / c.node
 	return (node - 1) / 2 * c.node, c.between
@@ -162,13 +172,10 @@ func (c cluster) parent(rank, ranks int) (int, link) {
 
 // depth returns the links from the deepest leaf to the root, within nodes and between them.
 func (c cluster) depth(ranks int) (within, between int) {
-	for r := min(ranks, c.node) - 1; r > 0; r-- {
-		within++
-	}
 	for node := (ranks+c.node-1)/c.node - 1; node > 0; node = (node - 1) / 2 {
 		between++
 	}
-	return within, between
+	return min(ranks, c.node) - 1, between
 }
 
 // treeLoad is how often a rank's links carry a bucket in both trees together: as a vertex of one it receives half from each
@@ -180,7 +187,7 @@ func (c cluster) ringBound(bytes float64, ranks int) float64 {
 	if ranks == 1 {
 		return 0
 	}
-	part := bytes / float64(ranks) / float64(c.rings(ranks))
+	part := c.ringPart(bytes, ranks)
 	turn, busy := 0.0, 0.0
 	for r := range ranks {
 		l := c.after(r, ranks)
@@ -198,9 +205,12 @@ func (c cluster) treeBound(bytes float64, ranks int) float64 {
 	}
 	chunks, part := c.chunks(bytes, ranks)
 	within, between := c.depth(ranks)
-	_, inside := c.parent(1, ranks)
+	inside := c.inside(ranks)
 	path := float64(within)*(inside.latency+inside.occupied(part)) + float64(between)*(c.between.latency+c.between.occupied(part))
-	slowest := inside.occupied(part)
+	slowest := 0.0
+	if within > 0 {
+		slowest = inside.occupied(part)
+	}
 	if between > 0 {
 		slowest = max(slowest, c.between.occupied(part))
 	}
