@@ -7,6 +7,8 @@ package cshim
 #cgo nocallback lsc_tensor_retain_grad
 #cgo noescape lsc_tensor_grad
 #cgo nocallback lsc_tensor_grad
+#cgo noescape lsc_tensor_try_grad
+#cgo nocallback lsc_tensor_try_grad
 #cgo noescape lsc_tensor_set_grad
 #cgo nocallback lsc_tensor_set_grad
 #cgo noescape lsc_tensors_grad
@@ -88,6 +90,9 @@ func RetainGrad(h Handle) ErrorRef { return C.lsc_tensor_retain_grad(native(h)) 
 
 // GradOf returns .grad; the handle is 0 if there is none.
 func GradOf(h Handle) Result { return result(C.lsc_tensor_grad(native(h))) }
+
+// TryGradOf returns .grad without waiting; the handle is 0 also while another thread reads or writes it.
+func TryGradOf(h Handle) Result { return result(C.lsc_tensor_try_grad(native(h))) }
 
 // SetGrad sets .grad; 0 sets it to None.
 func SetGrad(h, grad Handle) ErrorRef { return C.lsc_tensor_set_grad(native(h), native(grad)) }

@@ -16,6 +16,7 @@ const char *ls_table_load(void *library) {
   LOAD(tensor_set_requires_grad)
   LOAD(tensor_retain_grad)
   LOAD(tensor_grad)
+  LOAD(tensor_try_grad)
   LOAD(tensor_set_grad)
   LOAD(tensors_grad)
   LOAD(tensors_zero_grad)

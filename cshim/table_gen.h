@@ -12,6 +12,7 @@ typedef struct ls_functions {
   ls_error *(*tensor_set_requires_grad)(ls_tensor t, int32_t on);
   ls_error *(*tensor_retain_grad)(ls_tensor t);
   ls_result (*tensor_grad)(ls_tensor t);
+  ls_result (*tensor_try_grad)(ls_tensor t);
   ls_error *(*tensor_set_grad)(ls_tensor t, ls_tensor grad);
   ls_error *(*tensors_grad)(const ls_tensor *t, uint64_t n, ls_tensor *out);
   ls_error *(*tensors_zero_grad)(const ls_tensor *t, uint64_t n, int32_t zero);
@@ -258,6 +259,7 @@ static inline ls_error *lsc_autograd_grad(const ls_tensor *outputs, uint64_t n, 
 static inline ls_error *lsc_tensor_set_requires_grad(ls_tensor t, int32_t on) { return ls_table.tensor_set_requires_grad(t, on); }
 static inline ls_error *lsc_tensor_retain_grad(ls_tensor t) { return ls_table.tensor_retain_grad(t); }
 static inline ls_result lsc_tensor_grad(ls_tensor t) { return ls_table.tensor_grad(t); }
+static inline ls_result lsc_tensor_try_grad(ls_tensor t) { return ls_table.tensor_try_grad(t); }
 static inline ls_error *lsc_tensor_set_grad(ls_tensor t, ls_tensor grad) { return ls_table.tensor_set_grad(t, grad); }
 static inline ls_error *lsc_tensors_grad(const ls_tensor *t, uint64_t n, ls_tensor *out) { return ls_table.tensors_grad(t, n, out); }
 static inline ls_error *lsc_tensors_zero_grad(const ls_tensor *t, uint64_t n, int32_t zero) { return ls_table.tensors_zero_grad(t, n, zero); }

@@ -122,6 +122,56 @@ func TestPostAccumulateGradHook(t *testing.T) {
 	})
 }
 
+// A hook may hand the gradient to another goroutine and wait for it.
+func TestPostAccumulateGradHookWaits(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := leaf(1, 2)
+		var elsewhere []float64
+		if _, err := x.RegisterPostAccumulateGradHook(func(leaf *Tensor) (err error) {
+			parallel(1, func(int) { elsewhere, err = Data[float64](leaf.Grad()) })
+			return errors.Join(err, ZeroGrads([]*Tensor{leaf}, true))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := x.Mul(3).Sum().Backward(); err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "the gradient on another goroutine", fmt.Sprint(elsewhere), "[3 3]")
+		}
+		if x.Grad() != nil {
+			t.Errorf("the gradient is %v", x.Grad())
+		}
+	})
+}
+
+// RetainGrad follows a tensor that is changed in place, and adds the gradients of several passes.
+func TestRetainGrad(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := leaf(1, 3)
+		_, mean := x.VarMean()
+		mean = mean.Add(0)
+		if err := mean.RetainGrad(); err != nil {
+			t.Fatal(err)
+		}
+		mean.Mul_(5)
+		for range 2 {
+			if err := mean.Mul(7).Backward(RetainGraph(true)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		wantValues(t, "of the mean", mean.Grad(), 14)
+		wantValues(t, "of the leaf", x.Grad(), 35, 35)
+		_, second := x.VarMean()
+		if err := errors.Join(second.RetainGrad(), second.Mul(3).Backward()); err != nil {
+			t.Fatal(err)
+		}
+		wantValues(t, "of a second output", second.Grad(), 3)
+	})
+}
+
 func TestHookFailures(t *testing.T) {
 	begin(t)
 	mine := errors.New("mine")

@@ -242,6 +242,52 @@ func TestPipeline(t *testing.T) {
 	equal(t, "sum", sum, 4*5050)
 }
 
+// TestGradsOfManyGoroutines reads and replaces the gradients of tensors that other goroutines' backward passes add to.
+func TestGradsOfManyGoroutines(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		w := Ones([]int{1000}).RequiresGrad_()
+		h := w.Mul(2)
+		if err := h.RetainGrad(); err != nil {
+			t.Fatal(err)
+		}
+		both, g := []*Tensor{w, h}, Ones([]int{1000})
+		read := func(g *Tensor) error {
+			if g == nil {
+				return nil
+			}
+			_, err := Data[float32](g)
+			return err
+		}
+		parallel(6, func(who int) {
+			for i := range 1000 {
+				if err := WithScope(func() (err error) {
+					switch who {
+					case 0:
+						return w.Mul(3).Sum().Backward()
+					case 1:
+						return h.Sum().Backward(RetainGraph(true))
+					case 2:
+						return ZeroGrads(both, i%2 == 0)
+					case 3:
+						return errors.Join(w.SetGrad(g.Clone()), h.SetGrad(nil))
+					case 4:
+						gs, err := Grads(both)
+						if err != nil {
+							return err
+						}
+						return errors.Join(read(gs[0]), read(gs[1]))
+					}
+					return errors.Join(read(w.Grad()), read(h.Grad()))
+				}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	})
+}
+
 // TestGarbage tests that unreachable tensors outside scopes are freed on many goroutines.
 func TestGarbage(t *testing.T) {
 	begin(t)

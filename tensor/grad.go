@@ -188,8 +188,6 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	if handle.BeginBackward != nil {
 		end = handle.BeginBackward()
 	}
-	gradsUse.RLock()
-	defer gradsUse.RUnlock()
 	reclaim.BeforeBackward()
 	ref := cshim.Backward(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create)
 	reclaim.AfterBackward()
@@ -243,8 +241,6 @@ func (t *Tensor) Grad() *Tensor {
 
 // SetGrad sets the gradient of t; nil removes it.
 func (t *Tensor) SetGrad(g *Tensor) error {
-	gradsUse.RLock()
-	defer gradsUse.RUnlock()
 	return t.use("SetGrad", func(h cshim.Handle) error {
 		if g == nil {
 			return newError("SetGrad", asError(cshim.SetGrad(h, 0)), t)
@@ -289,8 +285,6 @@ func ZeroGrads(ts []*Tensor, toNone bool) error {
 		return err
 	}
 	defer p.unpin()
-	gradsUse.RLock()
-	defer gradsUse.RUnlock()
 	return newError("ZeroGrads", asError(cshim.ZeroGrads(p.hs, !toNone)))
 }
 

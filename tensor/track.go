@@ -3,7 +3,6 @@ package tensor
 import (
 	"slices"
 	"sync"
-	"time"
 	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -147,20 +146,9 @@ func yieldStorage(m *cshim.Meta, yield func(reclaim.Storage)) {
 	}
 }
 
-// gradsUse is held for reading by calls that may replace the Grad of a tensor, and for writing by gradients, which reads
-// the Grad of all weights, perhaps while other goroutines train. Writing uses TryLock alone: a call within a backward
-// pass holds it for reading once more, and would wait for a waiting writer that waits for the pass.
-var gradsUse sync.RWMutex
-
-// gradients yields the gradients of the weights. It waits for a moment in which no backward pass runs, for 0.1 s at
-// most, and otherwise yields none.
+// gradients yields the gradients of the weights, but for those that other threads read or write at this moment: it must
+// not wait for a backward pass, which may be waiting for it with an allocation.
 func gradients(yield func(reclaim.Storage)) {
-	for end := time.Now().Add(100 * time.Millisecond); !gradsUse.TryLock(); time.Sleep(100 * time.Microsecond) {
-		if time.Now().After(end) {
-			return
-		}
-	}
-	defer gradsUse.Unlock()
 	tracker.mu.Lock()
 	weights := tracker.lists[vram.Weights]
 	tracker.mu.Unlock()
@@ -172,7 +160,7 @@ func gradients(yield func(reclaim.Storage)) {
 			return
 		}
 		defer t.unpin()
-		r := cshim.GradOf(t.h)
+		r := cshim.TryGradOf(t.h)
 		cshim.Take(r.Err)
 		if r.Handle == 0 {
 			return

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "debuginfo.h"
+#include "grads.h"
 #include "shim.h"
 
 namespace ls {
@@ -42,8 +43,7 @@ struct PassInfo : c10::DebugInfoBase {
 constexpr std::string_view kPass = "linstock::Pass";
 c10::DebugInfoKind pass_kind() { return debug_info_kind<kPass, 0x4d>(); }
 
-// The type in which this version of libtorch holds its functions, and its weak counterpart.
-using NodePtr = decltype(torch::autograd::Edge::function);
+// The weak counterpart of a pointer to a node.
 template <class Pointer>
 struct WeakOf;
 template <class T>
@@ -67,7 +67,7 @@ class Watched {
     if (!is_leaf_) {
       node = node_.lock();
     } else if (auto impl = leaf_.lock()) {
-      node = torch::autograd::impl::try_get_grad_accumulator(at::Tensor(std::move(impl)));
+      node = accumulator_of(at::Tensor(std::move(impl)));
     }
     if (!node) return false;
     auto *nodes = torch::autograd::get_current_graph_task_nodes_in_graph();

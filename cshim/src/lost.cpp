@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device.h"
+#include "grads.h"
 #include "shim.h"
 
 namespace ls {
@@ -142,9 +143,10 @@ bool must_leak(c10::TensorImpl *impl) noexcept {
     // A tensor on another device can own a gradient or graph with tensors on this one.
     auto *meta = impl->autograd_meta();
     if (meta == nullptr) return false;
-    const at::Tensor &grad = impl->grad();
+    Borrowed t(reinterpret_cast<ls_tensor>(impl), Borrowed::Metadata{});
+    at::Tensor grad = grad_of(t);
     if (grad.defined() && on_lost(grad.device())) return true;
-    auto root = Borrowed(reinterpret_cast<ls_tensor>(impl), Borrowed::Metadata{})->grad_fn();
+    auto root = t->grad_fn();
     if (root == nullptr) return false;
     std::unordered_set<torch::autograd::Node *> seen;
     std::vector<torch::autograd::Node *> todo{root.get()};

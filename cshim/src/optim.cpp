@@ -18,6 +18,7 @@
 #include <bit>
 #include <mutex>
 
+#include "grads.h"
 #include "shim.h"
 
 namespace {
@@ -123,7 +124,7 @@ ls_error *ls_adam_step(const ls_adam *how, uint64_t n, const ls_tensor *params, 
       ls::Borrowed borrowed(params[i]);
       const at::Tensor &param = borrowed.get();
       if (!param.defined()) throw ls::ArgumentError("Adam: parameter " + std::to_string(i) + " is none");
-      at::Tensor grad = param.grad();
+      at::Tensor grad = ls::grad_of(param);
       if (!grad.defined()) continue;
       if (!param.is_non_overlapping_and_dense())
         throw ls::ArgumentError("Adam: parameter " + std::to_string(i) + " is not dense in memory");

@@ -247,6 +247,31 @@ TEST_F(Concurrent, HandlesAreFreedDuringOperators) {
   together(work, [&] { ls_tensor_free(pool.take()); });
 }
 
+// Gradients are read and replaced while backward passes add to them.
+TEST_F(Concurrent, GradsChangeDuringBackward) {
+  Tensor x = floats({1, 2, 3, 4}, {2, 2}), mine = floats({0, 0, 0, 0}, {2, 2});
+  EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+  std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
+    for (int i = 0; i < 200; i++) {
+      Tensor y(ls_aten_mul_Tensor(x, x));
+      EXPECT_OK(ls_tensor_retain_grad(y));
+      Tensor sum(ls_aten_sum_dim_IntList(y));
+      EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+      EXPECT_EQ(values(Tensor(ls_tensor_grad(y))), (std::vector<float>{1, 1, 1, 1}));
+      if (w % 2 == 0)
+        EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, i % 4 == 0));
+      else
+        EXPECT_OK(ls_tensor_set_grad(x, mine));
+    }
+  });
+  together(work, [&] {
+    Tensor(ls_tensor_try_grad(x));
+    ls_tensor out;
+    EXPECT_OK(ls_tensors_grad(&x.h, 1, &out));
+    ls_tensor_free(out);
+  });
+}
+
 TEST_F(Concurrent, HooksBlobsAndFunctionsAreDropped) {
   static const ls_callbacks callbacks{[](uint64_t, ls_tensor, ls_tensor *) -> uint64_t { return 0; },
                                       [](uint64_t, const ls_tensor *grads, uint64_t, const ls_tensor *, uint64_t,

@@ -34,6 +34,8 @@ LS_API ls_error *ls_tensor_set_requires_grad(ls_tensor t, int32_t on) LS_NOEXCEP
 LS_API ls_error *ls_tensor_retain_grad(ls_tensor t) LS_NOEXCEPT;
 /* Returns .grad; t is 0 if there is none. */
 LS_API ls_result ls_tensor_grad(ls_tensor t) LS_NOEXCEPT;
+/* Returns .grad without waiting; t is 0 also while another thread reads or writes it. */
+LS_API ls_result ls_tensor_try_grad(ls_tensor t) LS_NOEXCEPT;
 LS_API ls_error *ls_tensor_set_grad(ls_tensor t, ls_tensor grad) LS_NOEXCEPT;
 /* Writes the .grad of each to out[n], 0 if there is none. */
 LS_API ls_error *ls_tensors_grad(const ls_tensor *t, uint64_t n, ls_tensor *out) LS_NOEXCEPT;

@@ -6,6 +6,7 @@ ENTRY_ERROR(autograd_grad, ((void *)buffer, 0, (void *)buffer, (void *)buffer, 0
 ENTRY_ERROR(tensor_set_requires_grad, (0, 0))
 ENTRY_ERROR(tensor_retain_grad, (0))
 ENTRY_RESULT(tensor_grad, (0))
+ENTRY_RESULT(tensor_try_grad, (0))
 ENTRY_ERROR(tensor_set_grad, (0, 0))
 ENTRY_ERROR(tensors_grad, ((void *)buffer, 0, (void *)buffer))
 ENTRY_ERROR(tensors_zero_grad, ((void *)buffer, 0, 0))
