@@ -32,6 +32,13 @@ void make_meta(const at::Tensor &x) {
   torch::autograd::impl::materialize_autograd_meta(x);
 }
 
+// Returns the gradient of x for a user. Like Tensor::grad, it warns of a tensor that keeps none.
+at::Tensor read_grad(const at::Tensor &x) {
+  at::Tensor grad = grad_of(x);
+  if (!grad.defined() && !x.is_leaf()) (void)x.grad();
+  return grad;
+}
+
 // Sets the gradient of x, and returns the one before, for the caller to free without the lock.
 at::Tensor exchange_grad(const at::Tensor &x, at::Tensor grad) {
   GradLock lock(x);
@@ -49,11 +56,7 @@ class RetainGrad final : public torch::autograd::FunctionPreHook {
     at::Tensor x(std::move(impl));
     const at::Tensor &grad = grads.at(output_);
     if (!grad.defined()) return grads;
-    at::Tensor now;
-    {
-      GradLock lock(x);
-      now = x.unsafeGetTensorImpl()->grad();
-    }
+    at::Tensor now = grad_of(x);
     if (now.defined())
       now = at::add(now, grad);
     else
@@ -96,13 +99,8 @@ GradLock::GradLock(const at::Tensor &x, bool wait) {
 }
 
 at::Tensor grad_of(const at::Tensor &x) {
-  at::Tensor grad;
-  {
-    GradLock lock(x);
-    grad = x.unsafeGetTensorImpl()->grad();
-  }
-  if (!grad.defined() && !x.is_leaf()) (void)x.grad();  // warns
-  return grad;
+  GradLock lock(x);
+  return x.unsafeGetTensorImpl()->grad();
 }
 
 }  // namespace ls
@@ -139,7 +137,7 @@ ls_error *ls_tensor_retain_grad(ls_tensor t) noexcept {
 ls_result ls_tensor_grad(ls_tensor t) noexcept {
   return ls::run([&] {
     Borrowed b(t);
-    return ls::grad_of(ls::need(b, "grad"));
+    return ls::read_grad(ls::need(b, "grad"));
   });
 }
 
@@ -173,7 +171,7 @@ ls_error *ls_tensors_grad(const ls_tensor *t, uint64_t n, ls_tensor *out) noexce
   ls_error *err = ls::run_void([&] {
     for (uint64_t i = 0; i < n; i++) {
       Borrowed b(t[i]);
-      out[i] = ls::give(ls::grad_of(ls::need(b, "grad")));
+      out[i] = ls::give(ls::read_grad(ls::need(b, "grad")));
     }
   });
   if (err != nullptr) {
