@@ -94,8 +94,17 @@ GradLock::GradLock(const at::Tensor &x, bool wait) {
   if (!lock_.owns_lock()) return;
   node_ = meta->grad_accumulator_.lock();
   if (!node_) return;
+  meta_ = &meta->mutex_;
   lock_.unlock();
   lock_ = take(NodeMutex::of(*node_));
+}
+
+GradLock::~GradLock() {
+  if (!node_) return;
+  if (lock_.owns_lock()) lock_.unlock();
+  // The next thread may find no node, or another one, and must see what this one wrote.
+  std::lock_guard<std::mutex> lock(*meta_);
+  node_ = {};
 }
 
 at::Tensor grad_of(const at::Tensor &x) {

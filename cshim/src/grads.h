@@ -24,10 +24,14 @@ class GradLock {
   // Does not wait: owns reports whether the lock is held.
   GradLock(const at::Tensor &x, std::try_to_lock_t) : GradLock(x, false) {}
   bool owns() const { return lock_.owns_lock(); }
+  ~GradLock();
+  GradLock(const GradLock &) = delete;
+  GradLock &operator=(const GradLock &) = delete;
 
  private:
   GradLock(const at::Tensor &x, bool wait);
 
+  std::mutex *meta_ = nullptr;  // set with node_
   NodePtr node_;
   std::unique_lock<std::mutex> lock_;
 };

@@ -247,21 +247,18 @@ TEST_F(Concurrent, HandlesAreFreedDuringOperators) {
   together(work, [&] { ls_tensor_free(pool.take()); });
 }
 
-// Gradients are read and replaced while backward passes add to them.
-TEST_F(Concurrent, GradsChangeDuringBackward) {
-  Tensor x = floats({1, 2, 3, 4}, {2, 2}), mine = floats({0, 0, 0, 0}, {2, 2});
+// Gradients are read and replaced while graphs with their tensor come and go. ThreadSanitizer does not see the
+// lock under which libtorch adds to a gradient, so no pass does; TestGradsOfManyGoroutines has passes.
+TEST_F(Concurrent, GradsChangeWhileGraphsDo) {
+  Tensor x = floats({1, 2, 3, 4}, {2, 2});
   EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
   std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
-    for (int i = 0; i < 200; i++) {
-      Tensor y(ls_aten_mul_Tensor(x, x));
-      EXPECT_OK(ls_tensor_retain_grad(y));
-      Tensor sum(ls_aten_sum_dim_IntList(y));
-      EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
-      EXPECT_EQ(values(Tensor(ls_tensor_grad(y))), (std::vector<float>{1, 1, 1, 1}));
-      if (w % 2 == 0)
-        EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, i % 4 == 0));
-      else
-        EXPECT_OK(ls_tensor_set_grad(x, mine));
+    for (int i = 0; i < 300; i++) {
+      Tensor y(ls_aten_mul_Tensor(x, x)), mine = floats({0, 0, 0, 0}, {2, 2});
+      EXPECT_OK(ls_tensor_set_grad(x, mine));
+      if (i % 3 == 0) {
+        EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, w % 2));
+      }
     }
   });
   together(work, [&] {
