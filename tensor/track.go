@@ -146,8 +146,8 @@ func yieldStorage(m *cshim.Meta, yield func(reclaim.Storage)) {
 	}
 }
 
-// gradients yields the gradients of the weights, but for those that other threads read or write at this moment: it must
-// not wait for a backward pass, which may be waiting for it with an allocation.
+// gradients yields the gradients of the weights, except those that other threads read or write at this moment: it must
+// not wait for a backward pass, whose allocation may be waiting for it.
 func gradients(yield func(reclaim.Storage)) {
 	tracker.mu.Lock()
 	weights := tracker.lists[vram.Weights]

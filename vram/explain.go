@@ -46,8 +46,8 @@ type Explanation struct {
 }
 
 // Explain returns the memory of a device by category. It visits every tensor in a scope or a category, so it is for reports,
-// not for each step. It costs nothing unless it is called. Gradients are counted while no backward pass runs; Explain waits
-// for that, for 0.1 s at most, and otherwise they are among the activations.
+// not for each step. It costs nothing unless it is called. A gradient that another goroutine reads or
+// writes at that moment is among the activations.
 func Explain(d Device) (Explanation, error) {
 	w, err := loaded(d)
 	if err != nil {

@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <algorithm>
 #include <functional>
 #include <mutex>
 #include <system_error>

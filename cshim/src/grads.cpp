@@ -1,6 +1,7 @@
 #include "grads.h"
 
 #include <ATen/ops/add.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -42,7 +43,7 @@ at::Tensor read_grad(const at::Tensor &x) {
 // Sets the gradient of x, and returns the one before, for the caller to free without the lock.
 at::Tensor exchange_grad(const at::Tensor &x, at::Tensor grad) {
   GradLock lock(x);
-  if (!lock.owns()) return {};  // without metadata
+  if (!lock.owns()) return {};  // no metadata, so no gradient
   return std::exchange(x.mutable_grad(), std::move(grad));
 }
 
@@ -101,7 +102,7 @@ GradLock::GradLock(const at::Tensor &x, bool wait) {
 
 GradLock::~GradLock() {
   if (!node_) return;
-  if (lock_.owns_lock()) lock_.unlock();
+  lock_ = {};
   // The next thread may find no node, or another one, and must see what this one wrote.
   std::lock_guard<std::mutex> lock(*meta_);
   node_ = {};
