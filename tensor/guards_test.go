@@ -251,6 +251,30 @@ func TestPinnedTensorOutlivesItsScope(t *testing.T) {
 	equal(t, "handles", handlesNow(t), before)
 }
 
+// TestTensorsOfACallOfAnotherPackage tests that withHandles keeps the tensors until the function returns, also with an
+// error, and no longer.
+func TestTensorsOfACallOfAnotherPackage(t *testing.T) {
+	begin(t)
+	counted(t)
+	before := handlesNow(t)
+	x, y := Ones([]int{2}), Ones([]int{2})
+	mine := errors.New("mine")
+	if err := withHandles("call", []*Tensor{x, y}, func(h []cshim.Handle) error {
+		x.Release()
+		equal(t, "handles of the call", len(h), 2)
+		equal(t, "handles during the call", handlesNow(t), before+2)
+		return mine
+	}); err != mine {
+		t.Errorf("got %v", err)
+	}
+	equal(t, "handles after the call", handlesNow(t), before+1)
+	y.Release()
+	equal(t, "handles", handlesNow(t), before)
+	if err := withHandles("call", []*Tensor{y}, nil); !errors.Is(err, ErrReleased) {
+		t.Errorf("a released tensor: %v", err)
+	}
+}
+
 // TestMovedTensorIsLeftAlone tests that a sweep, Close and Release ignore an entry in their list that has
 // moved to another scope meanwhile.
 func TestMovedTensorIsLeftAlone(t *testing.T) {
