@@ -105,8 +105,8 @@ func listening(t *testing.T, pid int) (addrs []string) {
 // validate is the handshake of c10d's TCP store: VALIDATE and its magic number.
 var validate = []byte{0, 0xce, 0xf7, 0x85, 0x3c}
 
-// attack does what peers do that do not belong to the job: random bytes, half handshakes, queries that lie about sizes, gloo's
-// connection numbers, and many connections that stay open.
+// attack does what peers do that do not belong to the job: random bytes, half handshakes, queries that lie about sizes,
+// connection numbers that gloo has not given out, and many connections that stay open.
 func attack(addr string, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	noise := func(n int) []byte {
@@ -134,8 +134,8 @@ func attack(addr string, seed uint64) {
 		case 3: // ADD to a key, which SET has made no number
 			key := slices.Concat(binary.LittleEndian.AppendUint64(nil, 1), []byte("k"))
 			data = slices.Concat(validate, []byte{1}, key, key, []byte{4}, key, binary.LittleEndian.AppendUint64(nil, 1))
-		case 4:
-			data = binary.LittleEndian.AppendUint64(nil, uint64(random.IntN(100)))
+		case 4: // a number that no pair of gloo has; that of a pair that is connecting would take its place
+			data = binary.LittleEndian.AppendUint64(nil, 1000+uint64(random.IntN(1000)))
 			data = append(data, noise(random.IntN(200))...)
 		case 5: // nothing
 		}
