@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -75,6 +76,9 @@ func (c *collector) cppLines(f *cppFile) {
 	s := f.source
 	for _, at := range lockForm.FindAllIndex(s, -1) {
 		start, end := at[1], closing(s, at[1]-1)
+		if i := bytes.Index(s[start:max(start, end)], []byte(", ")); i >= 0 {
+			end = start + i // the mutex; options follow
+		}
 		m := c.addCPP(f, "lock", "lock of "+string(s[start:end]), at[0])
 		f.wraps = append(f.wraps, wrap{start: start, end: end, pre: fmt.Sprintf("ls_mutant::lock(%d, ", m.n), post: ")"})
 	}
