@@ -191,7 +191,7 @@ bool on(int n) noexcept {
 // writeShim makes a copy of cshim with the mutants, for CMake.
 func (c *collector) writeShim(dir string) error {
 	tree := filepath.Join(dir, "cshim")
-	for _, name := range []string{"cshim/CMakeLists.txt", "cshim/include", "cshim/cuda/include", "cshim/dist", "tests/cshim"} {
+	for _, name := range []string{"cshim/CMakeLists.txt", "cshim/include", "cshim/cuda/include", "cshim/cuda/stubs", "cshim/dist", "tests/cshim"} {
 		if err := copyTree(filepath.Join(c.root, name), filepath.Join(dir, name)); err != nil {
 			return err
 		}
