@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 
@@ -272,6 +273,60 @@ func TestTensorsOfACallOfAnotherPackage(t *testing.T) {
 	equal(t, "handles", handlesNow(t), before)
 	if err := withHandles("call", []*Tensor{y}, nil); !errors.Is(err, ErrReleased) {
 		t.Errorf("a released tensor: %v", err)
+	}
+}
+
+// TestRemadeTensors tests that a graph keeps nothing of a source of withRemade, and that the backward pass that cannot make
+// it again fails.
+func TestRemadeTensors(t *testing.T) {
+	begin(t)
+	mine := errors.New("mine")
+	source := func() *Tensor { return FromSlice([]float64{0, 1, 2, 3}, nil) }
+	for _, test := range []struct {
+		again func(int) (*Tensor, error)
+		want  string // the error of the backward pass
+	}{
+		{func(int) (*Tensor, error) { return source(), nil }, ""},
+		{func(int) (*Tensor, error) { return nil, nil }, "was not made again"},
+		{func(int) (*Tensor, error) { return source().To(Float32), nil }, "with another dtype"},
+		{func(int) (*Tensor, error) { return nil, mine }, "mine"},
+	} {
+		if err := WithScope(func() error {
+			x, w := leaf(1, 1, 1, 1), source()
+			var y *Tensor
+			if err := withRemade([]*Tensor{w}, test.again, func() error {
+				y = x.Mul(w).Sum()
+				return y.Err()
+			}); err != nil {
+				return err
+			}
+			w.Zero_()
+			err := y.Backward()
+			if test.want == "" {
+				if err != nil {
+					return err
+				}
+				wantValues(t, "the gradient", x.Grad(), 0, 1, 2, 3)
+				return nil
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	dense := Eye(2)
+	defer dense.Release()
+	out, err := Call("aten::to_sparse", dense)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sparse := out[0].(*Tensor)
+	defer sparse.Release()
+	if err := withRemade([]*Tensor{sparse}, nil, func() error { return nil }); !errors.Is(err, ErrArgument) {
+		t.Errorf("a source without a storage: %v", err)
 	}
 }
 

@@ -88,11 +88,11 @@ func TestMainThreadRetires(t *testing.T) {
 	}
 }
 
-// TestWithSavedStaysOnItsThread tests that the goroutine of a policy for saved tensors, which belongs to the thread, is
+// TestPoliciesStayOnTheirThread tests that the goroutine of a policy for saved tensors, which belongs to the thread, is
 // locked to it, also outside of a scope.
-func TestWithSavedStaysOnItsThread(t *testing.T) {
+func TestPoliciesStayOnTheirThread(t *testing.T) {
 	begin(t)
-	err := withSaved(handle.SavedPolicy{Kind: cshim.SavedCPU}, func() error {
+	moves := func() error {
 		thread := syscall.Gettid()
 		for range 10 {
 			elsewhere.Thread()
@@ -101,8 +101,11 @@ func TestWithSavedStaysOnItsThread(t *testing.T) {
 			t.Error("the goroutine has changed its thread")
 		}
 		return nil
-	})
-	if err != nil {
+	}
+	if err := withSaved(handle.SavedPolicy{Kind: cshim.SavedCPU}, moves); err != nil {
+		t.Error(err)
+	}
+	if err := withRemade(nil, func(int) (*Tensor, error) { return nil, nil }, moves); err != nil {
 		t.Error(err)
 	}
 }
