@@ -178,4 +178,41 @@ TEST_F(TraceTest, Threads) {
   EXPECT_GE(taken().size(), 2u);
 }
 
+// Threads whose backward passes call back, others that start and stop, and one that reads.
+TEST_F(TraceTest, ThreadsThatCallBackAndStop) {
+  static const ls_callbacks callbacks{[](uint64_t, ls_tensor, ls_tensor *) -> uint64_t {
+                                        add(1);
+                                        return 0;
+                                      },
+                                      nullptr, nullptr};
+  ls_callbacks_set(&callbacks);
+  std::atomic<int> running{4};
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < 2; i++) {
+    threads.emplace_back([&, i] {
+      for (int n = 0; n < 100; n++) {
+        Tensor x(made());
+        EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
+        uint32_t slot;
+        EXPECT_OK(ls_hook_register(x, 1, &slot));
+        Tensor sum(ls_aten_sum_dim_IntList(x));
+        EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 0, 0));
+        ls_samples_attach(i, 0);
+      }
+      running--;
+    });
+    threads.emplace_back([&, i] {
+      for (int n = 0; n < 300; n++) {
+        EXPECT_OK(ls_trace_start(i, 1000));
+        std::this_thread::yield();
+        ls_trace_stop();
+      }
+      running--;
+    });
+  }
+  while (running > 0)
+    for (const auto &e : taken()) EXPECT_TRUE(e.site < 2 || e.site == LS_NO_SITE) << e.site;
+  for (auto &t : threads) t.join();
+}
+
 }  // namespace
