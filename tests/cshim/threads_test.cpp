@@ -269,6 +269,22 @@ TEST_F(Concurrent, GradsChangeWhileGraphsDo) {
   });
 }
 
+// The first gradients of a tensor make its metadata.
+TEST_F(Concurrent, FirstGradsOfATensor) {
+  for (int i = 0; i < 50; i++) {
+    Tensor x = floats({1, 2});
+    std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
+      Tensor mine = floats({static_cast<float>(w), 0});
+      EXPECT_OK(ls_tensor_set_grad(x, mine));
+    });
+    together(work, [] {});
+    ls_tensor out;
+    EXPECT_OK(ls_tensors_grad(&x.h, 1, &out));
+    EXPECT_NE(out, 0u);
+    ls_tensor_free(out);
+  }
+}
+
 TEST_F(Concurrent, HooksBlobsAndFunctionsAreDropped) {
   static const ls_callbacks callbacks{[](uint64_t, ls_tensor, ls_tensor *) -> uint64_t { return 0; },
                                       [](uint64_t, const ls_tensor *grads, uint64_t, const ls_tensor *, uint64_t,
