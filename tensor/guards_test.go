@@ -317,7 +317,7 @@ func TestRemadeTensors(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	dense := Eye(2)
+	dense := Eye(2, CPU)
 	defer dense.Release()
 	out, err := Call("aten::to_sparse", dense)
 	if err != nil {
