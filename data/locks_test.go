@@ -45,6 +45,41 @@ func TestLocks(t *testing.T) {
 	}
 }
 
+// TestEmptyRestLocks tests that a loop locks the position when DropLast omits all that is left of an epoch.
+func TestEmptyRestLocks(t *testing.T) {
+	leak.Check(t)
+	x := tensor.Zeros([]int{8, 1})
+	defer x.Release()
+	d, err := NewTensorDataset(x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := NewDistributedSampler(8, 2, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := NewLoader(d, WithSampler(s), BatchSize(4), DropLast(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	unordered.Go(func() {
+		if err := l.SetState(State{Seen: 6}); err != nil {
+			t.Error(err)
+		}
+		if err := l.run(t.Context(), func(Batch, error) bool { return false }); err != nil {
+			t.Error(err)
+		}
+	}, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		state := l.state
+		l.state = state
+	})
+	if s := l.State(); s.Epoch != 1 || s.Seen != 0 {
+		t.Errorf("after an epoch without batches: %+v", s)
+	}
+}
+
 // TestSamplerLocks tests that a sampler locks the generator that loaders share.
 func TestSamplerLocks(t *testing.T) {
 	leak.Check(t)

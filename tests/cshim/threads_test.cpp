@@ -225,6 +225,19 @@ TEST_F(Concurrent, SamplingIsSwitchedOnAndOff) {
   });
 }
 
+TEST_F(Concurrent, OutOfMemoryIsNoted) {
+  EXPECT_OK(ls_history_set(100));
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < 2; i++) {
+    threads.emplace_back([=] {
+      for (int n = 0; n < 500; n++) EXPECT_OK(ls_history_out_of_memory(kCpu, 1, 2, i));
+    });
+  }
+  for (auto &t : threads) t.join();
+  ls_event events[101];
+  EXPECT_EQ(ls_history_events(events, 101), 100u);
+}
+
 // Handles of one tensor are made and freed while other threads compute with it.
 TEST_F(Concurrent, HandlesAreFreedDuringOperators) {
   Tensor x = floats({1, 2, 3, 4}, {2, 2});

@@ -41,7 +41,7 @@ var equivalentText string
 func main() {
 	share := flag.Float64("share", 1, "share of the mutants to try")
 	seed := flag.Uint64("seed", 1, "seed for choosing them and the places of generated code")
-	only := flag.String("only", "", "try those whose name or number matches this regular expression")
+	only := flag.String("only", "", "try those whose name matches this regular expression, or the one with this number")
 	list := flag.Bool("list", false, "list the mutants and do nothing")
 	jobs := flag.Int("jobs", 2, "number of parallel jobs")
 	most := flag.Float64("most", 40, "seconds of tests per mutant, for each of two ways of compiling them")
