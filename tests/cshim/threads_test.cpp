@@ -283,15 +283,24 @@ TEST_F(Concurrent, GradsChangeWhileGraphsDo) {
 }
 
 // The first gradients of a tensor make its metadata.
+// A tensor gets its metadata once, although two threads need it at the same moment.
 TEST_F(Concurrent, FirstGradsOfATensor) {
-  for (int i = 0; i < 50; i++) {
-    Tensor x = floats({1, 2});
-    std::vector<std::function<void(int)>> work(kWorkers, [&](int w) {
-      Tensor mine = floats({static_cast<float>(w), 0});
-      EXPECT_OK(ls_tensor_set_grad(x, mine));
-    });
-    together(work, [] {});
-    ls_tensor out;
+  constexpr size_t kTensors = 5000;
+  std::vector<Tensor> xs;
+  for (size_t i = 0; i < kTensors; i++) xs.push_back(floats({1, 2}));
+  std::atomic<size_t> arrived{0};
+  std::vector<std::function<void(int)>> work(2, [&](int w) {
+    Tensor mine = floats({static_cast<float>(w), 0});
+    for (size_t i = 0; i < kTensors; i++) {
+      arrived++;
+      for (int spins = 0; arrived < 2 * (i + 1); spins++)
+        if (spins > 1000) std::this_thread::yield();
+      EXPECT_OK(ls_tensor_set_grad(xs[i], mine));
+    }
+  });
+  together(work, [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); });
+  for (auto &x : xs) {
+    ls_tensor out = 0;
     EXPECT_OK(ls_tensors_grad(&x.h, 1, &out));
     EXPECT_NE(out, 0u);
     ls_tensor_free(out);

@@ -190,7 +190,7 @@ TEST_F(TraceTest, ThreadsThatCallBackAndStop) {
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < 2; i++) {
     threads.emplace_back([&, i] {
-      for (int n = 0; n < 100; n++) {
+      for (int n = 0; n < 400; n++) {
         Tensor x(made());
         EXPECT_OK(ls_tensor_set_requires_grad(x, 1));
         uint32_t slot;
@@ -216,6 +216,24 @@ TEST_F(TraceTest, ThreadsThatCallBackAndStop) {
   while (running > 0)
     for (const auto &e : taken()) EXPECT_TRUE(e.site < 2 || e.site == LS_NO_SITE) << e.site;
   for (auto &t : threads) t.join();
+}
+
+// The first trace of a process registers the callbacks that ls_trace_stop reads.
+TEST(TraceDeathTest, StopsWhileTheFirstStarts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        if (ls_init() != nullptr) std::exit(90);
+        std::thread starts([] {
+          if (ls_trace_start(0, 100) != nullptr) std::exit(1);
+        });
+        std::thread stops([] { ls_trace_stop(); });
+        starts.join();
+        stops.join();
+        ls_trace_stop();
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
