@@ -282,7 +282,6 @@ TEST_F(Concurrent, GradsChangeWhileGraphsDo) {
   });
 }
 
-// The first gradients of a tensor make its metadata.
 // A tensor gets its metadata once, although two threads need it at the same moment.
 TEST_F(Concurrent, FirstGradsOfATensor) {
   constexpr size_t kTensors = 5000;
