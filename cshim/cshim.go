@@ -188,12 +188,13 @@ func load() error {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}
+		// Before the hash, whose buffer may be what Go's runtime has no space for.
+		if err := addressSpace(path); err != nil {
+			return fmt.Errorf("linstock: %w", err)
+		}
 		// A damaged library is an error and is not skipped: the next one may be of another version.
 		if err := intact.Shim(path); err != nil {
 			return fmt.Errorf("linstock: %w; %s", err, remedy(path, err))
-		}
-		if err := addressSpace(path); err != nil {
-			return fmt.Errorf("linstock: %w", err)
 		}
 		openMP, err := open(path)
 		if err != nil {
