@@ -79,8 +79,7 @@ func NewScope() (*Scope, error) {
 
 // holdThread locks the goroutine to its thread and sets the thread's scope word; letThread undoes it.
 func holdThread(word uint64) (before uint64, err error) {
-	leaveMainThread()
-	runtime.LockOSThread()
+	lockThread()
 	before = cshim.ScopeSet(word)
 	if before == 0 {
 		n := held.Add(1)

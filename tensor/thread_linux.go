@@ -32,10 +32,23 @@ func retireMainThread() {
 	runtime.UnlockOSThread()
 }
 
-// leaveMainThread moves this goroutine from the main thread to another, unless the program has locked it to the main
-// thread.
+// lockThread locks the goroutine to its thread. If that is the main thread, the goroutine first leaves it, unless the
+// program has locked the goroutine to it.
+func lockThread() {
+	for {
+		runtime.LockOSThread()
+		if mainRetired.Load() || !onMainThread() {
+			return
+		}
+		runtime.UnlockOSThread()
+		leaveMainThread()
+	}
+}
+
+// leaveMainThread retires the main thread if the goroutine runs on it. Another thread may run the new goroutine first, and
+// this one may return to the main thread.
 func leaveMainThread() {
-	if mainRetired.Load() || !onMainThread() {
+	if !onMainThread() {
 		return
 	}
 	done := make(chan struct{})

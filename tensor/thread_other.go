@@ -2,8 +2,10 @@
 
 package tensor
 
+import "runtime"
+
 // thread does not tell threads apart on this system.
 func thread() int { return 0 }
 
-// leaveMainThread does nothing: on this system the main thread cannot be identified.
-func leaveMainThread() {}
+// lockThread locks the goroutine to its thread. On this system the main thread cannot be identified.
+func lockThread() { runtime.LockOSThread() }
