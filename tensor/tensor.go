@@ -158,15 +158,16 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 	s := scopeOf(scope)
 	// No other goroutine can access t yet, so its owner needs no atomic store, which is a locked instruction on x86.
 	t := &Tensor{h: h, owner: unsafe.Pointer(s)}
+	// Once s owns t, another goroutine may free h.
+	if scope&cshim.ScopeSampled != 0 || debugAlloc {
+		t.noteSite(h, scope)
+	}
 	if s == nil || !s.addNew(t) {
 		t.owner = nil
 		t.attach()
 	}
 	if pending.waiting() {
 		pending.settle()
-	}
-	if scope&cshim.ScopeSampled != 0 || debugAlloc {
-		t.noteSite(h, scope)
 	}
 	return t
 }

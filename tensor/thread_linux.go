@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/linstock-ml/linstock/cshim"
 )
 
 // The main thread never ends. If a goroutine that is locked to it ends, the Go runtime parks the thread forever, and
@@ -12,7 +14,6 @@ import (
 
 var (
 	mainRetired atomic.Bool
-	retirements atomic.Int32
 	process     = syscall.Getpid()
 )
 
@@ -35,9 +36,9 @@ func retireMainThread() {
 // lockThread locks the goroutine to its thread. If that is the main thread, the goroutine first leaves it, unless the
 // program has locked the goroutine to it.
 func lockThread() {
-	for {
+	for tries := 0; ; tries++ {
 		runtime.LockOSThread()
-		if mainRetired.Load() || !onMainThread() {
+		if mainRetired.Load() || !onMainThread() || tries == triesToLeave || cshim.ScopeGet() != 0 {
 			return
 		}
 		runtime.UnlockOSThread()
@@ -45,8 +46,12 @@ func lockThread() {
 	}
 }
 
-// leaveMainThread retires the main thread if the goroutine runs on it. Another thread may run the new goroutine first, and
-// this one may return to the main thread.
+// triesToLeave is how often lockThread tries to leave the main thread. A goroutine that is still there is locked to it by
+// the program. This must be found out for each scope: the program may unlock the goroutine at any time.
+const triesToLeave = 8
+
+// leaveMainThread retires the main thread if the goroutine runs on it. It fails if the goroutine is locked to the
+// thread, or if another thread runs the new goroutine first, which is rare.
 func leaveMainThread() {
 	if !onMainThread() {
 		return
@@ -57,7 +62,4 @@ func leaveMainThread() {
 		retireMainThread()
 	}()
 	<-done // the runtime runs the new goroutine next on this thread
-	if retirements.Add(1) == 16 {
-		mainRetired.Store(true) // a goroutine of the program is locked to it
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -14,7 +15,9 @@ import (
 
 // TestGoexitOnTheMainThread tests that a goroutine may end with an open scope on any thread, including the main one: it
 // starts as many goroutines as there are threads, so that one of them would be on the main thread.
-func TestGoexitOnTheMainThread(t *testing.T) {
+func TestGoexitOnTheMainThread(t *testing.T) { goexitOnAllThreads(t) }
+
+func goexitOnAllThreads(t *testing.T) {
 	begin(t)
 	before := held.Load()
 	for range 5 {
@@ -86,6 +89,48 @@ func TestMainThreadRetires(t *testing.T) {
 			t.Fatal("the main thread runs goroutines after it has been retired")
 		}
 	}
+}
+
+// TestGoexitAfterTheMainThreadWasLocked tests that a goroutine may end with an open scope on any thread after the program
+// has opened scopes on a goroutine that it had locked to the main thread. It runs in a new process, in which no other
+// test has retired the main thread.
+func TestGoexitAfterTheMainThreadWasLocked(t *testing.T) {
+	if !elsewhere.Process(t) {
+		return
+	}
+	var opened atomic.Int32
+	for range 100 { // the main thread is not always among those that run
+		var ready, ended sync.WaitGroup
+		ready.Add(32)
+		for range 32 {
+			ended.Go(func() {
+				runtime.LockOSThread()
+				defer runtime.UnlockOSThread()
+				ready.Done()
+				ready.Wait() // 32 threads
+				for range 20 {
+					if !onMainThread() {
+						return
+					}
+					s, err := NewScope()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					opened.Add(1)
+					if err := s.Close(); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		ended.Wait()
+		if opened.Load() != 0 {
+			break
+		}
+	}
+	equal(t, "scopes on the main thread", opened.Load(), 20)
+	goexitOnAllThreads(t)
 }
 
 // TestPoliciesStayOnTheirThread tests that the goroutine of a policy for saved tensors, which belongs to the thread, is
