@@ -37,6 +37,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -257,7 +258,7 @@ func (l *Loader) loop(ctx context.Context, resume bool) iter.Seq2[Batch, error] 
 			return
 		}
 		defer l.end()
-		runtime.LockOSThread()
+		handle.LockThread()
 		defer runtime.UnlockOSThread()
 		if err := l.run(ctx, yield); err != nil {
 			yield(Batch{}, err)

@@ -26,7 +26,7 @@ func withAttention(op string, backends []int32, f func() error) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	runtime.LockOSThread() // the thread identifies the goroutine
+	lockThread() // the thread identifies the goroutine
 	defer runtime.UnlockOSThread()
 	c := &choice{thread(), slices.Clone(backends)}
 	if err := c.enter(op); err != nil {

@@ -52,7 +52,7 @@ func beginCheckpoint(inputs []*Tensor, f recomputed) (end func() error, err erro
 	defer in.unpin()
 	// The shim's stack belongs to the thread. The enclosing scope locks the goroutine to it too, but f could close that
 	// scope.
-	runtime.LockOSThread()
+	lockThread()
 	id := keepAlive(f)
 	depth, ref := cshim.CheckpointPush(id, in.hs)
 	if ref != nil {
@@ -73,7 +73,7 @@ func withSaved(p handle.SavedPolicy, f func() error) (err error) {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	runtime.LockOSThread()
+	lockThread()
 	defer runtime.UnlockOSThread()
 	depth, ref := cshim.SavedPush(cshim.SavedPolicy(p))
 	if ref != nil {
@@ -94,7 +94,7 @@ func withRemade(sources []*Tensor, again func(i int) (*Tensor, error), f func() 
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	runtime.LockOSThread()
+	lockThread()
 	defer runtime.UnlockOSThread()
 	id := keepAlive(nativeFunction(func(_, _ []*Tensor, needs []bool) (out []*Tensor, err error) {
 		out = make([]*Tensor, len(needs))

@@ -43,6 +43,7 @@ func init() {
 	handle.RoundStochastic = roundStochastic
 	handle.WithGrad = withGrad
 	handle.WithThread = withThread
+	handle.LockThread = lockThread
 	handle.WithStream = withStream
 	handle.WithInference = withInference
 	handle.WithForward = withForward

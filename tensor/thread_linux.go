@@ -38,7 +38,7 @@ func retireMainThread() {
 func lockThread() {
 	for tries := 0; ; tries++ {
 		runtime.LockOSThread()
-		if mainRetired.Load() || !onMainThread() || tries == triesToLeave || cshim.ScopeGet() != 0 {
+		if mainRetired.Load() || !onMainThread() || tries == triesToLeave || cshim.Path() != "" && cshim.ScopeGet() != 0 {
 			return
 		}
 		runtime.UnlockOSThread()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
 )
 
 // Reclaimer frees memory that the program can do without: prefetched batches, a cache, pinned buffers. Reclaimers are called
@@ -111,7 +112,7 @@ func (r *registered) call(f func(), until time.Time) (returned bool) {
 	}
 	done := make(chan struct{})
 	go func() {
-		runtime.LockOSThread()
+		handle.LockThread()
 		was := cshim.SweepingSet(true)
 		defer func() {
 			_ = recover() // the program cannot recover a panic on this goroutine

@@ -3,6 +3,8 @@
 // import tensor; the package that uses one asserts its type once, when it is initialized.
 package handle
 
+import "runtime"
+
 // Usable reports whether t, a *tensor.Tensor, was made by an operator that succeeded and has not been released.
 var Usable func(t any) bool
 
@@ -95,6 +97,10 @@ var (
 	WithForward    func(f func() error) error
 	ForwardEnabled func() bool
 )
+
+// LockThread is runtime.LockOSThread, but leaves the main thread first if it can: scopes there are not closed when their
+// goroutine ends.
+var LockThread = runtime.LockOSThread
 
 // WithThread runs f on this goroutine, which is locked to its thread meanwhile.
 var WithThread func(f func() error) error

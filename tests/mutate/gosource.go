@@ -205,7 +205,7 @@ func (c *collector) handWritten(f *goFile) error {
 						m := c.add(f, "unpin", fmt.Sprintf("%s in %s", text(n), in), line(n))
 						around(m, n, fmt.Sprintf("if !mutant.On(%d) { ", m.n), " }")
 						replaced(m, n, "")
-					case "LockOSThread":
+					case "LockOSThread", "LockThread", "lockThread":
 						m := c.add(f, "thread", fmt.Sprintf("%s in %s", text(n), in), line(n))
 						around(m, n, fmt.Sprintf("if !mutant.On(%d) { ", m.n), " }")
 						replaced(m, n, "")
@@ -431,15 +431,18 @@ func callOf(n ast.Node) (*ast.CallExpr, bool) {
 	return nil, false
 }
 
+// method returns the name of the method or function that is called, and the receiver or package.
 func method(call *ast.CallExpr) (name string, recv ast.Expr) {
 	if call == nil {
 		return "", nil
 	}
-	sel, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok {
-		return "", nil
+	switch f := call.Fun.(type) {
+	case *ast.SelectorExpr:
+		return f.Sel.Name, f.X
+	case *ast.Ident:
+		return f.Name, nil
 	}
-	return sel.Sel.Name, sel.X
+	return "", nil
 }
 
 // mutantPackage is compiled as internal/mutant.
