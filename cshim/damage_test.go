@@ -190,21 +190,21 @@ func TestLINSTOCK_LIBIsNotAShim(t *testing.T) {
 }
 
 // With too little address space, loading fails with an error that says so. Without that check the loader fails
-// at some limits and ends the process at others.
+// at some limits and ends the process at others. Go's runtime with cgo maps up to 1.4 GB before main runs: with a
+// limit below that, it ends some runs itself ("fatal error: runtime: cannot allocate memory"), so the test starts
+// above.
 func TestTooLittleAddressSpace(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "hello")
 	if out, err := exec.Command("go", "build", "-o", program, "../tests/hello").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	refusals := 0
-	for kb := 1_000_000; kb <= 2_600_000; kb += 100_000 {
+	for kb := 1_500_000; kb <= 2_600_000; kb += 100_000 {
 		out, err := exec.Command("sh", "-c", fmt.Sprintf(`ulimit -v %d && exec "$0" 2>&1`, kb), program).CombinedOutput()
 		said := strings.TrimSpace(string(out))
 		switch {
 		case strings.Contains(said, fmt.Sprintf("(ulimit -v %d)", kb)) && strings.Contains(said, "raise the limit: ulimit -v unlimited"):
 			refusals++
-		case strings.HasPrefix(said, "runtime: "), strings.HasPrefix(said, "runtime/cgo: pthread_create failed"),
-			strings.HasPrefix(said, "fatal error: ") && !strings.Contains(said, "linstock-ml/linstock"): // Go's runtime itself did not fit
 		case said == "sum: 24":
 		default:
 			t.Errorf("ulimit -v %d: %v\n%.500s", kb, err, said)
