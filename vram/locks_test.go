@@ -126,6 +126,15 @@ func ofData(t *testing.T, data []float32) cshim.Handle {
 	return r.Handle
 }
 
+// request makes the estimated request of the next operator this many bytes, as if no sweep had run yet.
+func request(bytes int64) {
+	a := accountOf(cpuWord)
+	a.mu.Lock()
+	a.pacer = pacer.Controller{}
+	a.mu.Unlock()
+	a.waited(bytes)
+}
+
 // If there is no room, an operator waits before it begins for another goroutine's sweep, for at most 250 ms.
 func TestOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 	balance.Hold(t, func() {})
@@ -170,11 +179,7 @@ func TestOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 		if err := SetLimit(CPU, c.limit); err != nil {
 			t.Fatal(err)
 		}
-		a := accountOf(cpuWord)
-		a.mu.Lock()
-		a.pacer = pacer.Controller{} // no sweep has run
-		a.mu.Unlock()
-		a.waited(block / 32) // the estimated request of the next operator
+		request(block / 32)
 		keep := timers.Load()
 		keep.setShort(false)
 		sweeper.Lock()
@@ -215,6 +220,54 @@ func TestOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 			t.Errorf("%s: %d sweeps, want %d", c.what, n, want)
 		}
 		SetPolicy(before)
+	}
+}
+
+// One sweep serves all operators that wait for it before they begin.
+func TestOneSweepForAllOperatorsThatWait(t *testing.T) {
+	balance.Hold(t, func() {})
+	if err := Collect(); err != nil {
+		t.Fatal(err)
+	}
+	const mib = 1 << 20
+	const block = 256 * mib
+	h := ofData(t, make([]float32, block/4))
+	defer cshim.TensorFree(h)
+	m, err := cshim.MemoryPace(cpuWord)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := SetLimit(CPU, Share(0.9)); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := SetLimit(CPU, Bytes(m.Live+mib)); err != nil {
+		t.Fatal(err)
+	}
+	defer SetPolicy(SetPolicy(always{}))
+	request(block / 32) // more is not taken as an estimate
+	const operators = 8
+	waits, timeouts, sweeps := counts.waits.Load(), counts.overdue.Load(), counts.sweeps[Full].Load()
+	sweeper.Lock()
+	var wg sync.WaitGroup
+	for range operators {
+		wg.Go(func() { boundary(false) })
+	}
+	for deadline := time.Now().Add(maxBoundaryWait / 2); counts.waits.Load() < waits+operators && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(5 * time.Millisecond) // the last of them is counted before it waits
+	sweeper.Unlock()
+	wg.Wait()
+	if n := counts.waits.Load() - waits; n != operators {
+		t.Fatalf("%d operators waited, want %d", n, operators)
+	}
+	if n := counts.overdue.Load() - timeouts; n != 0 {
+		t.Fatalf("%d of %d operators waited for %v", n, operators, maxBoundaryWait)
+	}
+	if n := counts.sweeps[Full].Load() - sweeps; n != 1 {
+		t.Errorf("%d sweeps for %d operators that waited, want 1", n, operators)
 	}
 }
 

@@ -175,13 +175,20 @@ func boundary(backward bool) {
 		return
 	}
 	if !sweeper.TryLock() {
-		// Another goroutine sweeps. While there is room this goroutine continues. Otherwise it waits here, in Go, and
-		// then asks again: a thread that waits in C keeps its processor until the runtime's monitor retakes it, which
-		// may take 10 ms. Operators of a reclaimer, on a thread that sweeps, do not wait.
+		// Another goroutine sweeps. While there is room this goroutine continues. Otherwise it waits here, in Go: a
+		// thread that waits in C keeps its processor until the runtime's monitor retakes it, which may take 10 ms.
+		// Operators of a reclaimer, on a thread that sweeps, do not wait.
+		start := time.Now()
 		if !full || cshim.Sweeping() || !waitForSweep() {
 			return
 		}
-		depth, _, requests = ask(backward)
+		// If a sweep began during the wait, this operator begins without another. Otherwise each of several
+		// goroutines that wait would sweep again, and the last of them would wait for all of these sweeps.
+		if sweeper.last.began.After(start) {
+			depth = None
+		} else {
+			depth, _, requests = ask(backward)
+		}
 	}
 	defer sweeper.Unlock()
 	if depth != None {
