@@ -37,7 +37,7 @@ demo-dist: setup ## train the GPT with four processes on this machine
 	done; \
 	for process in $$all; do wait $$process || failed=1; done; exit $${failed:-0}
 
-test: setup ## every check and test; TIERS="lint go" runs some of them
+test: setup ## the checks and tests of CI (less than 20 minutes); TIERS="lint go" runs some of them
 	@tests/run.sh $(TIERS)
 
 bench-setup: setup ## Python's PyTorch in an environment of its own, for the benchmarks to compare with

@@ -2,15 +2,17 @@
 # Runs the tiers of `make test` and prints a table with a line for each. A tier that fails does not stop the others; the
 # exit code is 0 only if all pass.
 #
-#   tests/run.sh [TIER…]      without names: all of lint build go race cgocheck cpp sanitize fakecuda gpu install verify;
-#                             thread (ThreadSanitizer) has its place in `make verify`
+#   tests/run.sh [TIER…]      without names: lint build go race cgocheck cpp fakecuda install verify
+#
+# The slowest tiers run in `make verify` instead: sanitize (AddressSanitizer and UBSan), thread (ThreadSanitizer), and
+# gpu (a tenth of the kit for a machine with a GPU). Each can be named here.
 #
 # libtorch and the shim must be set up (make does that). LINSTOCK_TORCH selects the libtorch.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 
 tiers=("$@")
-[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp sanitize fakecuda gpu install verify)
+[ ${#tiers[@]} -gt 0 ] || tiers=(lint build go race cgocheck cpp fakecuda install verify)
 version=${LINSTOCK_TORCH:-$(tail -n 1 internal/locate/versions.txt)}
 work=build/test
 mkdir -p "$work"
