@@ -91,7 +91,8 @@
 //
 // [ColwiseParallel], [RowwiseParallel], [SequenceParallel] and [LossParallel] divide the layers of a Transformer among the ranks
 // of a group, which all get the same batch. A tensor is the same on all ranks ([Replicate]), or each rank has a part of it along
-// a dimension ([ShardDim]), and its gradient is laid out as it is. What the ranks have, and where they communicate:
+// a dimension ([ShardDim]), and its gradient is laid out as it is; [Redistribute] changes the layout. What the ranks have, and
+// where they communicate:
 //
 //	                           parameters      input     output     forward          backward
 //	ColwiseParallel, Linear    rows            whole     last dim   -                all-reduce of x's gradient
@@ -103,6 +104,8 @@
 //	  OutputLayouts(ShardDim)  as without it             dim        reduce-scatter   all-gather of y's gradient
 //	SequenceParallel           all             dim       dim        -                all-reduce of the parameters' gradients
 //	LossParallel               -               last dim  whole      all-reduce of a maximum and sums for each target
+//	Redistribute               -               dim       whole      all-gather of x  -
+//	                                           whole     dim        -                all-gather of y's gradient
 //
 // So a block whose sequences are divided outside of its attention and feed-forward network has one all-gather and one
 // reduce-scatter for each of these, forward and backward:

@@ -44,6 +44,45 @@ func (p Placement) of(op string, t *tensor.Tensor) (int, error) {
 	return dim, nil
 }
 
+// Redistribute returns x, which has the layout from on the ranks of g, in the layout to: whole tensors that the ranks gather, this
+// rank's part, or both from one dimension to another. The size of the whole in a dimension that is divided must be a multiple of
+// the number of ranks. The gradient of x has the layout from. It prepares the input or output of a module that expects another
+// layout. PyTorch: DTensor.redistribute; PrepareModuleInput and PrepareModuleOutput do it in a hook.
+func Redistribute(g *Group, x *tensor.Tensor, from, to Placement) *tensor.Tensor {
+	const op = "Redistribute"
+	err := g.check(op)
+	if err == nil {
+		err = refuse.Unusable(op, "", x)
+	}
+	var source, target int
+	if err == nil && from.sharded {
+		source, err = from.of(op, x)
+	}
+	if err == nil && to.sharded {
+		target, err = to.of(op, x)
+	}
+	same := from.sharded == to.sharded && source == target
+	if err == nil && to.sharded && !same && x.Size(target)%g.size != 0 {
+		err = refuse.Error(op, tensor.ErrArgument, "a tensor of shape %v cannot be divided among %d ranks as %v", x.Shape(), g.size, to)
+	}
+	if err != nil {
+		return tensor.Failed(err)
+	}
+	if same {
+		return x.Alias()
+	}
+	return tensor.Tidy(func() *tensor.Tensor {
+		y := x
+		if from.sharded {
+			y = apply(gathered{g: g, dim: source}, y)
+		}
+		if to.sharded && y.Err() == nil {
+			y = apply(split{g, target}, y)
+		}
+		return y
+	})
+}
+
 // chunk returns the part of n elements that a rank has, as torch.chunk divides them: the first and their number.
 func chunk(n, size, rank int) (first, count int) {
 	each := (n + size - 1) / size

@@ -14,7 +14,8 @@ import (
 // classes is C. targets (N, *) or (), class indices of dtype int64, must be the same on all ranks. The loss is that of
 // nn.CrossEntropy for the whole logits, on all ranks. It takes two collectives forward, of at most three numbers for each target,
 // and none backward. It has no gradient of its gradient. Options: a tensor.Reduction, tensor.IgnoreIndex,
-// tensor.LabelSmoothing. PyTorch: torch.distributed.tensor.parallel.loss_parallel.
+// tensor.LabelSmoothing, and a tensor.Weight of all classes, (classes), the same on all ranks. PyTorch:
+// torch.distributed.tensor.parallel.loss_parallel.
 func LossParallel(g *Group, logits, targets *tensor.Tensor, classes int, opts ...tensor.Option) *tensor.Tensor {
 	const op = "LossParallel"
 	return tensor.Tidy(func() *tensor.Tensor {
@@ -34,7 +35,8 @@ type crossEntropy struct {
 	reduction tensor.Reduction
 	ignore    int
 	smoothing float64
-	dtype     tensor.DType // of the logits
+	weight    *tensor.Tensor // (classes), or nil
+	dtype     tensor.DType   // of the logits
 }
 
 // read sets f from the arguments, which it checks.
@@ -57,8 +59,13 @@ func (f *crossEntropy) read(op string, logits, targets *tensor.Tensor, opts []te
 		case "LabelSmoothing":
 			f.smoothing, ok = value.(float64)
 			ok = ok && f.smoothing >= 0 && f.smoothing <= 1
+		case "Weight":
+			f.weight, ok = value.(*tensor.Tensor)
+			if err := refuse.Unusable(op, "Weight", f.weight); err != nil {
+				return err
+			}
 		default:
-			return refuse.Error(op, tensor.ErrArgument, "unknown option %s; the options are Reduction, IgnoreIndex, LabelSmoothing", name)
+			return refuse.Error(op, tensor.ErrArgument, "unknown option %s; the options are Reduction, IgnoreIndex, LabelSmoothing, Weight", name)
 		}
 		if !ok {
 			return refuse.Error(op, tensor.ErrArgument, "option %s has the value %v", name, value)
@@ -84,11 +91,20 @@ func (f *crossEntropy) read(op string, logits, targets *tensor.Tensor, opts []te
 	if want := slices.Delete(slices.Clone(shape), f.dim, f.dim+1); !slices.Equal(targets.Shape(), want) {
 		return refuse.Error(op, tensor.ErrArgument, "logits of shape %v need targets of shape %v, got %v", shape, want, targets.Shape())
 	}
+	if w := f.weight; w != nil && (!w.DType().IsFloat() || !slices.Equal(w.Shape(), []int{f.classes}) || w.RequiresGrad()) {
+		return refuse.Error(op, tensor.ErrArgument, "Weight must be floating-point, of shape [%d] and without a gradient, got %v of shape %v",
+			f.classes, w.DType(), w.Shape())
+	}
 	return inRange(op, "a target", targets.MaskedFill(targets.Eq(f.ignore), 0), f.classes)
 }
 
-// Forward saves the exponentials of the logits, their sums over all classes, where the targets are in this rank's classes, and
-// the factors of the rows in the gradient.
+// Forward computes, with w for the weights of the classes or 1, s for the smoothing, C for the number of classes, t for a target
+// and Z for the sum of all exponentials:
+//
+//	loss = a log Z - (1-s) w_t x_t - s/C Σ w_c x_c, a = (1-s) w_t + s/C Σ w_c
+//
+// It saves the exponentials of this rank's logits, Z, which targets are among its classes, the factors of the rows in the
+// gradient and, with weights, a, w_t and this rank's w.
 func (f *crossEntropy) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 	x, targets := in[0], in[1]
 	if f.dtype != tensor.Float64 {
@@ -100,13 +116,24 @@ func (f *crossEntropy) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*
 		return nil, err
 	}
 	x = x.Sub(highest)
-	ignored := targets.Eq(f.ignore).Unsqueeze(f.dim)
+	targets = targets.Unsqueeze(f.dim)
+	ignored := targets.Eq(f.ignore)
 	first, n := chunk(f.classes, f.g.size, f.g.rank)
-	own, other := localize(targets.Unsqueeze(f.dim), first, n)
+	own, other := localize(targets, first, n)
 	other = other.LogicalOr(ignored)
+	share := f.smoothing / float64(f.classes)
+	var a, ofTargets, ofClasses *tensor.Tensor // nil without weights
+	if f.weight != nil {
+		w := f.weight.Detach().To(x.DType())
+		ofTargets = w.Take(targets.MaskedFill(ignored, 0))
+		shape := slices.Repeat([]int{1}, x.Dim())
+		shape[f.dim] = n
+		ofClasses = w.Narrow(0, first, n).Reshape(shape...)
+		a = ofTargets.Mul(1 - f.smoothing).Add(w.Sum().Mul(share))
+	}
 	sums := []*tensor.Tensor{nil, x.Gather(f.dim, own).MaskedFill(other, 0)}
 	if f.smoothing > 0 {
-		sums = append(sums, x.Sum(kept...))
+		sums = append(sums, times(x, ofClasses).Sum(kept...))
 	}
 	exp := x.Exp_()
 	sums[0] = exp.Sum(kept...)
@@ -115,9 +142,9 @@ func (f *crossEntropy) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*
 		return nil, err
 	}
 	total := all.Narrow(f.dim, 0, 1)
-	loss := total.Log().Sub(all.Narrow(f.dim, 1, 1).Mul(1 - f.smoothing))
+	loss := times(total.Log(), a).Sub(times(all.Narrow(f.dim, 1, 1), ofTargets).Mul(1 - f.smoothing))
 	if f.smoothing > 0 {
-		loss = loss.Sub(all.Narrow(f.dim, 2, 1).Mul(f.smoothing / float64(f.classes)))
+		loss = loss.Sub(all.Narrow(f.dim, 2, 1).Mul(share))
 	}
 	loss = loss.MaskedFill(ignored, 0)
 	factor := ignored.LogicalNot().To(x.DType())
@@ -127,11 +154,11 @@ func (f *crossEntropy) Forward(ctx *autograd.Context, in ...*tensor.Tensor) ([]*
 	case tensor.ReduceSum:
 		loss = loss.Sum()
 	default:
-		count := factor.Sum()
-		loss = loss.Sum().Div(count)
-		factor = factor.Div(count.Clamp(1, nil)) // with no target the loss is NaN and its gradient 0
+		weight := times(factor, ofTargets).Sum()
+		loss = loss.Sum().Div(weight)
+		factor = factor.Div(weight).MaskedFill(ignored, 0) // with no target the loss is NaN and its gradient 0
 	}
-	ctx.SaveForBackward(exp, total, own, other, factor)
+	ctx.SaveForBackward(exp, total, own, other, factor, a, ofTargets, ofClasses)
 	return one(loss.To(f.dtype)), nil
 }
 
@@ -141,13 +168,26 @@ func (f *crossEntropy) Backward(ctx *autograd.Context, grads ...*tensor.Tensor) 
 	}
 	saved := ctx.Saved()
 	exp, total, own, other, factor := saved[0], saved[1], saved[2], saved[3], saved[4]
+	a, ofTargets, ofClasses := saved[5], saved[6], saved[7]
 	g := grads[0].To(exp.DType())
 	if f.reduction == tensor.ReduceNone {
 		g = g.Unsqueeze(f.dim)
 	}
-	gx := exp.Div(total).ScatterAdd_(f.dim, own, other.LogicalNot().To(exp.DType()).Mul(f.smoothing-1))
-	if f.smoothing > 0 {
-		gx = gx.Sub_(f.smoothing / float64(f.classes))
+	here := times(other.LogicalNot().To(exp.DType()), ofTargets)
+	gx := times(exp.Div(total), a).ScatterAdd_(f.dim, own, here.Mul(f.smoothing-1))
+	switch share := f.smoothing / float64(f.classes); {
+	case share > 0 && ofClasses != nil:
+		gx = gx.Sub_(ofClasses.Mul(share))
+	case share > 0:
+		gx = gx.Sub_(share)
 	}
 	return []*tensor.Tensor{gx.Mul_(factor.Mul(g)).To(f.dtype), nil}, nil
+}
+
+// times returns t times w, or t if w is nil.
+func times(t, w *tensor.Tensor) *tensor.Tensor {
+	if w == nil {
+		return t
+	}
+	return t.Mul(w)
 }

@@ -248,6 +248,42 @@ func TestEmbeddingParallel(t *testing.T) {
 	})
 }
 
+// TestRedistribute compares tensors in each layout, and their gradients, with parts of the whole.
+func TestRedistribute(t *testing.T) {
+	leak.Check(t)
+	onRanks(t, func(g *dist.Group) error {
+		layouts := []dist.Placement{dist.Replicate(), dist.ShardDim(0), dist.ShardDim(-1)}
+		in := func(t *tensor.Tensor, p dist.Placement) *tensor.Tensor {
+			switch p {
+			case layouts[1]:
+				return part(g, t, 0)
+			case layouts[2]:
+				return part(g, t, 2)
+			}
+			return t
+		}
+		factor := double([]int{12, 2, 12}, 5)
+		x := double([]int{12, 2, 12}, 2).RequiresGrad_()
+		if err := x.Mul(x).Mul(factor).Sum().Backward(); err != nil {
+			return err
+		}
+		ids := tensor.Arange(0, 288, tensor.Int64).View(12, 2, 12)
+		for _, from := range layouts {
+			for _, to := range layouts {
+				own := in(x.Detach(), from).Clone().RequiresGrad_()
+				y := dist.Redistribute(g, own, from, to)
+				err := same("the result", y, in(x, to))
+				err = errors.Join(err, y.Mul(y).Mul(in(factor, to)).Sum().Backward(), same("the gradient", own.Grad(), in(x.Grad(), from)))
+				equal, failed := dist.Redistribute(g, in(ids, from), from, to).Equal(in(ids, to))
+				if err := errors.Join(err, failed); err != nil || !equal {
+					return fmt.Errorf("from %v to %v: integers are equal: %v, %w", from, to, equal, err)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // TestLossParallel compares the losses of divided logits, and their gradients, with those of whole ones.
 func TestLossParallel(t *testing.T) {
 	leak.Check(t)
@@ -259,10 +295,13 @@ func TestLossParallel(t *testing.T) {
 			for _, s := range targetShape {
 				n *= s
 			}
+			weight := double([]int{7}, 4).Abs().Add(0.1)
 			targets := tensor.Arange(0, n, tensor.Int64).Mul(3).Add(4).Remainder(7).View(targetShape...)
 			for i, opts := range [][]tensor.Option{
 				nil, {tensor.ReduceSum}, {tensor.ReduceNone}, {tensor.IgnoreIndex(3)}, {tensor.IgnoreIndex(0), tensor.ReduceSum},
 				{tensor.LabelSmoothing(0.1), tensor.IgnoreIndex(6)}, {tensor.LabelSmoothing(1.0), tensor.IgnoreIndex(2), tensor.ReduceNone},
+				{tensor.Weight(weight)}, {tensor.Weight(weight), tensor.IgnoreIndex(3), tensor.ReduceSum}, {tensor.Weight(weight), tensor.ReduceNone},
+				{tensor.Weight(weight), tensor.LabelSmoothing(0.3), tensor.IgnoreIndex(6)}, {tensor.Weight(weight), tensor.LabelSmoothing(1.0)},
 			} {
 				x := double(shape, 2).Mul(30).RequiresGrad_()
 				own := part(g, x.Detach(), dim).Clone().RequiresGrad_()
@@ -369,6 +408,11 @@ func TestTensorParallelErrors(t *testing.T) {
 			"an id beyond":           dist.NewRowwiseParallel(g, embedding()).Forward(ids.Add(6)).Err(),
 			"a negative id":          dist.NewRowwiseParallel(g, embedding()).Forward(ids.Sub(1)).Err(),
 			"an id that is a float":  dist.NewRowwiseParallel(g, embedding(), dist.OutputLayouts(first)).Forward(x).Err(),
+			"no group, redistribute": dist.Redistribute(nil, x, replicate, first).Err(),
+			"nil, redistribute":      dist.Redistribute(g, nil, replicate, first).Err(),
+			"from no dimension":      dist.Redistribute(g, x, dist.ShardDim(3), replicate).Err(),
+			"to no dimension":        dist.Redistribute(g, x, replicate, dist.ShardDim(-4)).Err(),
+			"to 3 of 2 ranks":        dist.Redistribute(g, x, replicate, second).Err(),
 			"a sequence, no group":   dist.NewSequenceParallel(nil, linear(6, 6)).Err(),
 			"a sequence, no module":  dist.NewSequenceParallel(g, nil).Forward(x).Err(),
 			"a failed module":        dist.NewSequenceParallel(g, nn.NewLinear(-1, 6)).Err(),
@@ -389,6 +433,10 @@ func TestTensorParallelErrors(t *testing.T) {
 			"another option":         loss(logits, targets, tensor.Beta(1)),
 			"no reduction":           loss(logits, targets, tensor.Reduction(7)),
 			"smoothing":              loss(logits, targets, tensor.LabelSmoothing(2)),
+			"nil weights":            loss(logits, targets, tensor.Weight(nil)),
+			"a rank's weights":       loss(logits, targets, tensor.Weight(tensor.Ones([]int{4}, tensor.Float64))),
+			"weights of integers":    loss(logits, targets, tensor.Weight(tensor.Ones([]int{8}, tensor.Int64))),
+			"trained weights":        loss(logits, targets, tensor.Weight(tensor.Ones([]int{8}, tensor.Float64).RequiresGrad_())),
 			"a loss, no group":       dist.LossParallel(nil, logits, targets, 8).Err(),
 			"too few classes":        dist.LossParallel(g, logits, targets, 1).Err(),
 		} {
