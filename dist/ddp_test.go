@@ -2,11 +2,9 @@ package dist_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -183,33 +182,29 @@ func TestPowerSGDBuckets(t *testing.T) {
 	})
 }
 
-// TestDDP compares the losses of ranks with those of PyTorch's DistributedDataParallel, bit by bit.
+// TestDDP compares the losses of ranks with those of PyTorch's DistributedDataParallel, bit by bit on the same model of CPU.
 func TestDDP(t *testing.T) {
 	leak.Check(t)
 	compare(t, "ddp.json", ddpVariants)
 }
 
-// compare compares the losses of ranks that train in each variant with PyTorch's, bit by bit, and the sums of their states.
+// compare compares the losses of ranks that train in each variant with PyTorch's, bit by bit on the same model of CPU, and the
+// sums of their states.
 func compare[V interface {
 	train(g *dist.Group) (trained, error)
 }](t *testing.T, file string, variants map[string]V) {
 	t.Helper()
-	data, err := os.ReadFile("../tests/golden/" + file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var golden map[string][]trained
-	if err := json.Unmarshal(data, &golden); err != nil {
-		t.Fatal(err)
-	}
-	if len(golden) != len(variants) {
-		t.Fatalf("%d variants in %s, %d in the test", len(golden), file, len(variants))
+	var all map[string][]trained
+	golden.Read(t, file, &all)
+	if len(all) != len(variants) {
+		t.Fatalf("%d variants in %s, %d in the test", len(all), file, len(variants))
 	}
 	version, err := tensor.Version()
 	if err != nil {
 		t.Fatal(err)
 	}
 	exact := strings.HasPrefix(version, "2.15") // the script's: kernels of attention add in another order in others
+	sameCPU := golden.SameCPU(t)
 	before := tensor.NumThreads()
 	if err := tensor.SetNumThreads(1); err != nil { // as the script: the last bits of sums depend on it
 		t.Fatal(err)
@@ -218,14 +213,17 @@ func compare[V interface {
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) {
 			leak.Check(t)
-			ranks(t, len(golden[name]), func(g *dist.Group) error {
+			ranks(t, len(all[name]), func(g *dist.Group) error {
 				got, err := v.train(g)
 				if err != nil {
 					return err
 				}
-				want := golden[name][g.Rank()]
+				want := all[name][g.Rank()]
 				if !exact && strings.HasPrefix(name, "gpt") {
-					return closeLosses(got.Losses, want.Losses)
+					return closeLosses(got.Losses, want.Losses, 1e-3)
+				}
+				if !sameCPU {
+					return closeLosses(got.Losses, want.Losses, 1e-4) // Adam amplifies what differs in the smallest gradients
 				}
 				if fmt.Sprint(got.Losses) != fmt.Sprint(want.Losses) {
 					return fmt.Errorf("losses %x, want %x", got.Losses, want.Losses)
@@ -239,13 +237,13 @@ func compare[V interface {
 	}
 }
 
-// closeLosses returns an error unless the losses, bits of float32, are within 1e-3.
-func closeLosses(got, want []uint32) error {
+// closeLosses returns an error unless the losses, bits of float32, differ by most at most.
+func closeLosses(got, want []uint32, most float64) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("%d losses, want %d", len(got), len(want))
 	}
 	for i := range got {
-		if a, b := math.Float32frombits(got[i]), math.Float32frombits(want[i]); !(math.Abs(float64(a-b)) <= 1e-3) {
+		if a, b := math.Float32frombits(got[i]), math.Float32frombits(want[i]); !(math.Abs(float64(a-b)) <= most) {
 			return fmt.Errorf("the loss of step %d is %v, want %v", i, a, b)
 		}
 	}

@@ -245,8 +245,8 @@ func unpack(t *testing.T, text string, params []*tensor.Tensor) [][]float64 {
 	return out
 }
 
-// same compares parameters with PyTorch's: bit for bit, but for those optimizers whose sums and products of matrices
-// depend on the processor.
+// same compares parameters with PyTorch's: bit for bit on the same model of CPU, but for those optimizers whose sums and products
+// of matrices depend on more.
 func same(t *testing.T, name string, p *problem, want [][]float64) {
 	t.Helper()
 	for i, param := range p.params {
@@ -254,10 +254,12 @@ func same(t *testing.T, name string, p *problem, want [][]float64) {
 		switch {
 		case p.kind == "matrix":
 			golden.Near(t, what, param, want[i], 2e-3, 0)
+		case p.kind == "closure" && !golden.SameCPU(t):
+			golden.Near(t, what, param, want[i], 1e-2, 0) // L-BFGS amplifies the differences of the last bits
 		case p.kind == "closure" || strings.HasPrefix(name, "adafactor"):
 			golden.Near(t, what, param, want[i], 1e-5, 1e-5)
 		default:
-			golden.Exact(t, what, param, want[i])
+			golden.Same(t, what, param, want[i])
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/testdevice"
@@ -84,6 +86,48 @@ func deviceTolerance(d tensor.DType) [2]float64 {
 		return [2]float64{2e-2, 4e-2}
 	}
 	return [2]float64{2e-5, 2e-4}
+}
+
+// Same requires PyTorch's values, bit by bit where [SameCPU] holds and within 1e-6 + 1e-5*|want| elsewhere.
+func Same(t testing.TB, what string, got *tensor.Tensor, want []float64) {
+	t.Helper()
+	if SameCPU(t) {
+		Exact(t, what, got, want)
+	} else {
+		Near(t, what, got, want, 1e-6, 1e-5)
+	}
+}
+
+// SameCPU reports whether PyTorch's results were computed on a CPU of this model (tests/golden/cpu.json). The last bits of a root,
+// a product or a decomposition depend on it, with Linstock and with Python's PyTorch: libtorch and MKL have kernels for each
+// model and instruction set.
+func SameCPU(t testing.TB) bool {
+	t.Helper()
+	var golden struct{ CPU string }
+	Read(t, "cpu.json", &golden)
+	info, err := os.ReadFile("/proc/cpuinfo")
+	return err == nil && cpuModel(string(info)) == golden.CPU
+}
+
+// cpuModel returns the model of the first CPU in /proc/cpuinfo and its vector instructions, as tests/golden/cpu.py does.
+func cpuModel(info string) string {
+	var model, vectors []string
+	first, _, _ := strings.Cut(info, "\n\n")
+	for line := range strings.Lines(first) {
+		name, value, _ := strings.Cut(line, ":")
+		switch strings.TrimSpace(name) {
+		case "vendor_id", "cpu family", "model":
+			model = append(model, strings.TrimSpace(value))
+		case "flags":
+			for flag := range strings.FieldsSeq(value) {
+				if strings.HasPrefix(flag, "avx") || strings.HasPrefix(flag, "amx") || flag == "fma" {
+					vectors = append(vectors, flag)
+				}
+			}
+		}
+	}
+	slices.Sort(vectors)
+	return strings.Join(append(model, vectors...), " ")
 }
 
 // Exact requires equal float32 or float64 values.
