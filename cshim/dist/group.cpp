@@ -97,6 +97,19 @@ void abort(Group &g) {
   if (g.device) g.device->abort();
 }
 
+// The pauses between questions whether a device is done: twice as long each time, a millisecond at most.
+class Pauses {
+ public:
+  std::chrono::microseconds next() {
+    return std::exchange(pause_, std::min(2 * pause_, std::chrono::microseconds(1000)));
+  }
+  void restart() { pause_ = first_; }
+
+ private:
+  static constexpr std::chrono::microseconds first_{10};
+  std::chrono::microseconds pause_ = first_;
+};
+
 struct Work {
   // Declared first: destroyed last. c10d has references of its own while its threads use a tensor.
   std::vector<at::Tensor> tensors;
@@ -167,7 +180,7 @@ bool DeviceBackend::complete(c10d::Work &w, Clock::time_point begun) {
 }
 
 void DeviceBackend::settle() {
-  for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
+  for (Pauses pauses;;) {
     Kept next{};
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -177,9 +190,9 @@ void DeviceBackend::settle() {
     if (!next.work) return check();
     if (complete(*next.work, next.begun)) {
       forget(next.work);
-      pause = std::chrono::microseconds(5);
+      pauses.restart();
     } else {
-      std::this_thread::sleep_for(pause);
+      std::this_thread::sleep_for(pauses.next());
     }
   }
 }
@@ -265,7 +278,7 @@ intrusive_ptr<c10d::Work> barrier_on_device(DeviceBackend &b, int rank) {
 // Waits until a work on a device is complete, true, or interrupted.
 bool wait_on_device(Work &w) {
   auto &s = *w.state;
-  for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
+  for (Pauses pauses;;) {
     bool done = w.device->complete(*w.work, w.begun);
     if (done) {
       w.work->synchronize();  // releases the tensors
@@ -273,7 +286,7 @@ bool wait_on_device(Work &w) {
       return true;
     }
     std::unique_lock<std::mutex> lock(s.mutex);
-    s.changed.wait_for(lock, pause, [&] { return s.interrupted; });
+    s.changed.wait_for(lock, pauses.next(), [&] { return s.interrupted; });
     if (std::exchange(s.interrupted, false)) return false;
   }
 }
