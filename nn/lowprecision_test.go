@@ -219,3 +219,113 @@ func TestLoRAOverEightBits(t *testing.T) {
 		t.Errorf("LoRA of an activation: %v", err)
 	}
 }
+
+// values is a tensor of products.json.
+type values struct {
+	Shape []int
+	Data  []float64
+}
+
+func (v *values) tensor(d tensor.DType) *tensor.Tensor {
+	return tensor.FromSlice(v.Data, v.Shape).To(d)
+}
+
+// TestProducts compares products of groups, their gradients, and products of matrices with scales with PyTorch.
+func TestProducts(t *testing.T) {
+	leak.Check(t)
+	var cases struct {
+		Grouped []struct {
+			Ends                     []int32
+			DType                    string
+			A, B, G, Y, AGrad, BGrad values
+		}
+		Scaled []struct {
+			Type                       nn.ScalingType
+			DType                      string
+			A, B, ScaleA, ScaleB, Bias values
+			Y                          values
+		}
+	}
+	golden.Read(t, "products.json", &cases)
+	dtypes := map[string]tensor.DType{"float32": tensor.Float32, "bfloat16": tensor.BFloat16}
+	near := map[string]float64{"float32": 1e-5, "bfloat16": 0.02}
+	for _, c := range cases.Grouped {
+		what := fmt.Sprint("groups of ", c.DType, c.A.Shape, c.B.Shape, c.Ends)
+		err := tensor.WithScope(func() error {
+			d := dtypes[c.DType]
+			a, b := c.A.tensor(d).RequiresGrad_(), c.B.tensor(d).RequiresGrad_()
+			var offs *tensor.Tensor
+			if c.Ends != nil {
+				offs = tensor.FromSlice(c.Ends, []int{len(c.Ends)})
+			}
+			y := nn.GroupedMM(a, b, offs)
+			if err := y.Mul(c.G.tensor(d)).Sum().Backward(); err != nil {
+				return err
+			}
+			for name, pair := range map[string]struct {
+				got  *tensor.Tensor
+				want values
+			}{"y": {y.Detach(), c.Y}, "a": {a.Grad(), c.AGrad}, "b": {b.Grad(), c.BGrad}} {
+				if y.DType() != d || pair.got.Dim() != len(pair.want.Shape) {
+					t.Errorf("%s: %s is %v of shape %v", what, name, y.DType(), pair.got.Shape())
+					continue
+				}
+				golden.Near(t, what+", "+name, pair.got.Narrow(0, 0, pair.want.Shape[0]), pair.want.Data, near[c.DType], near[c.DType])
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, c := range cases.Scaled {
+		what := fmt.Sprint("scaling ", c.Type, " ", c.DType)
+		err := tensor.WithScope(func() error {
+			d := dtypes[c.DType]
+			y := nn.ScaledMM(c.A.tensor(tensor.Float8E4M3FN), c.B.tensor(tensor.Float8E4M3FN).T(),
+				[]nn.Scaling{{Scales: c.ScaleA.tensor(tensor.Float32), Type: c.Type}}, []nn.Scaling{{Scales: c.ScaleB.tensor(tensor.Float32), Type: c.Type}},
+				tensor.Bias(c.Bias.tensor(d)), d)
+			if y.Err() == nil && y.DType() != d {
+				t.Errorf("%s: the result is %v", what, y.DType())
+			}
+			golden.Near(t, what, y, c.Y.Data, near[c.DType], near[c.DType])
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+// TestProductErrors tests arguments that products of groups and of matrices with scales refuse.
+func TestProductErrors(t *testing.T) {
+	leak.Check(t)
+	_ = tensor.WithScope(func() error {
+		a, b := tensor.Ones([]int{6, 8}), tensor.Ones([]int{2, 8, 16})
+		ends := func(n ...int32) *tensor.Tensor { return tensor.FromSlice(n, []int{len(n)}) }
+		f := tensor.Ones([]int{16, 16}).To(tensor.Float8E4M3FN)
+		one := []nn.Scaling{{Scales: tensor.Ones(nil)}}
+		scaled := func(scales []nn.Scaling, opts ...tensor.Option) *tensor.Tensor {
+			return nn.ScaledMM(f, f.T(), scales, one, opts...)
+		}
+		for what, y := range map[string]*tensor.Tensor{
+			"nil a": nn.GroupedMM(nil, b, ends(2, 6)), "nil b": nn.GroupedMM(a, nil, ends(2, 6)), "no offs": nn.GroupedMM(a, b, nil),
+			"a group beyond": nn.GroupedMM(a, b, ends(2, 7)), "ends that decrease": nn.GroupedMM(a, b, ends(5, 2)), "a negative end": nn.GroupedMM(a, b, ends(-1, 2)),
+			"columns beyond": nn.GroupedMM(tensor.Ones([]int{2, 3, 8}), tensor.Ones([]int{8, 8}), ends(4, 9)), "k beyond": nn.GroupedMM(a, tensor.Ones([]int{8, 16}), ends(4, 9)),
+			"too few groups": nn.GroupedMM(a, b, ends(2)), "ends in int64": nn.GroupedMM(a, b, ends(2, 6).To(tensor.Int64)), "a matrix of ends": nn.GroupedMM(a, b, ends(2, 6).View(2, 1)),
+			"a vector": nn.GroupedMM(tensor.Ones([]int{8}), b, ends(2, 6)), "integers": nn.GroupedMM(a.To(tensor.Int32), b.To(tensor.Int32), ends(2, 6)),
+			"no scale": scaled(nil), "a nil scale": scaled([]nn.Scaling{{}}), "no such type": scaled([]nn.Scaling{{Scales: tensor.Ones(nil), Type: 6}}),
+			"no such swizzle": scaled([]nn.Scaling{{Scales: tensor.Ones(nil), Swizzle: -1}}), "scales in float16": scaled([]nn.Scaling{{Scales: tensor.Ones(nil, tensor.Float16)}}),
+			"a nil bias": scaled(one, tensor.Bias(nil)), "a long bias": scaled(one, tensor.Bias(tensor.Ones([]int{17}, tensor.BFloat16))), "a nil option": scaled(one, nil),
+			"another option": scaled(one, tensor.Beta(1)), "float32": nn.ScaledMM(a, a.T(), one, one), "nil matrix": nn.ScaledMM(nil, f, one, one),
+			"groups on a CPU": nn.ScaledGroupedMM(f, f.T(), ends(8, 16), one, one), "scaled, no offs": nn.ScaledGroupedMM(f, f.T(), nil, one, one),
+			"scaled, a group beyond": nn.ScaledGroupedMM(f, f.T(), ends(8, 17), one, one), "scaled, no type": nn.ScaledGroupedMM(f, f.T(), ends(8, 16), []nn.Scaling{{Scales: tensor.Ones(nil), Type: -1}}, one),
+			"scaled, another option": nn.ScaledGroupedMM(f, f.T(), ends(8, 16), one, one, tensor.Beta(1)),
+		} {
+			if y.Err() == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		return nil
+	})
+}

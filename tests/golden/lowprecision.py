@@ -1,4 +1,5 @@
-"""Writes lowprecision.json: linear layers in 8 bits, by the formulas of torchao 0.18, which gives the same int8 results.
+"""Writes lowprecision.json: linear layers in 8 bits, by the formulas of torchao 0.18, which gives the same int8 results; and
+products.json: products of groups with their gradients, and of matrices with scales.
 
     python3 tests/golden/lowprecision.py
 """
@@ -7,6 +8,7 @@ import json
 import os
 
 import torch
+import torch.nn.functional as F
 
 F8 = torch.float8_e4m3fn
 
@@ -32,6 +34,32 @@ def float8(rows):
     return linear
 
 
+def lists(**tensors):
+    return {name: {"shape": list(t.shape), "data": t.detach().flatten().tolist()} for name, t in tensors.items()}
+
+
+def grouped(dtype):
+    for a, b, ends in ((5, 8), (2, 8, 16), [2, 5]), ((7, 8), (3, 8, 16), [0, 4, 4]), ((3, 8), (8, 16), [4, 8]), ((2, 3, 8), (8, 8), [4, 8]), ((2, 3, 8), (2, 8, 16), None):
+        a, b = torch.randn(a).to(dtype).requires_grad_(), torch.randn(b).to(dtype).requires_grad_()
+        offs = None if ends is None else torch.tensor(ends, dtype=torch.int32)
+        y = F.grouped_mm(a, b, offs=offs)
+        used = y.size(0) if y.dim() == 3 or a.dim() == 3 else ends[-1]
+        g = torch.randn(y.shape).to(dtype)
+        g[used:] = 0
+        y.backward(g)
+        # Gradients of rows that are in no group are undefined, as the rows of the result.
+        rows = a.size(0) if a.dim() == 3 or b.dim() == 2 else ends[-1]
+        yield {"ends": ends, "dtype": str(dtype).removeprefix("torch.")} | lists(a=a, b=b, g=g, y=y[:used], aGrad=a.grad[:rows], bGrad=b.grad)
+
+
+def scaled(recipe, dtype):
+    m, k, n = 5, 32, 16
+    a, b, bias = torch.randn(m, k).to(F8), torch.randn(n, k).to(F8), torch.randn(n).to(dtype)
+    sa, sb = (torch.rand(1) + 0.5, torch.rand(1) + 0.5) if recipe == F.ScalingType.TensorWise else (torch.rand(m, 1) + 0.5, torch.rand(1, n) + 0.5)
+    y = F.scaled_mm(a, b.t(), sa, recipe, sb, recipe, bias=bias, output_dtype=dtype)
+    return {"type": recipe.value, "dtype": str(dtype).removeprefix("torch.")} | lists(a=a.float(), b=b.float(), scaleA=sa, scaleB=sb, bias=bias, y=y)
+
+
 def main():
     torch.manual_seed(0)
     cases = []
@@ -42,9 +70,14 @@ def main():
                 x[1] = 0
                 cases.append({"kind": kind, "dtype": str(dtype).removeprefix("torch."), "sizes": [m, k, n]}
                              | {name: t.flatten().tolist() for name, t in {"x": x, "weight": w, "bias": b, "y": f(x, w, b)}.items()})
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "lowprecision.json"), "w") as out:
-        json.dump(cases, out, separators=(",", ":"))
-        out.write("\n")
+    products = {
+        "grouped": [c for dtype in (torch.float32, torch.bfloat16) for c in grouped(dtype)],
+        "scaled": [scaled(t, dtype) for t in (F.ScalingType.TensorWise, F.ScalingType.RowWise) for dtype in (torch.float32, torch.bfloat16)],
+    }
+    for name, data in ("lowprecision", cases), ("products", products):
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".json"), "w") as out:
+            json.dump(data, out, separators=(",", ":"))
+            out.write("\n")
 
 
 main()
