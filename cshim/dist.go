@@ -196,6 +196,7 @@ const (
 	Send               CollectiveKind = C.LS_SEND
 	Receive            CollectiveKind = C.LS_RECEIVE
 	Barrier            CollectiveKind = C.LS_BARRIER
+	Exchange           CollectiveKind = C.LS_EXCHANGE
 )
 
 // Collective is ls_collective.

@@ -80,8 +80,10 @@ func (g *Group) recordCollective(op string, c cshim.Collective, out, in []*tenso
 		fmt.Fprintf(&b, " from %d", c.Peer)
 	case cshim.Reduce, cshim.Gather, cshim.Send:
 		fmt.Fprintf(&b, " to %d", c.Peer)
+	case cshim.Exchange:
+		fmt.Fprintf(&b, " with %d", c.Peer)
 	}
-	if c.Kind == cshim.Send || c.Kind == cshim.Receive {
+	if pairwise[c.Kind] {
 		fmt.Fprintf(&b, ", tag %d", c.Tag)
 	}
 	var common []*tensor.Tensor
@@ -99,7 +101,7 @@ func (g *Group) recordCollective(op string, c cshim.Collective, out, in []*tenso
 		}
 		fmt.Fprintf(&b, ", %v %v", t.DType(), t.Shape())
 	}
-	return g.record(c.Kind != cshim.Send && c.Kind != cshim.Receive, "%s", b.String())
+	return g.record(!pairwise[c.Kind], "%s", b.String())
 }
 
 var reduceNames = [...]string{Sum: "Sum", Avg: "Avg", Product: "Product", Min: "Min", Max: "Max", BAnd: "BAnd", BOr: "BOr", BXor: "BXor"}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -25,6 +26,8 @@ type Pipeline struct {
 	loss         func(output, target *tensor.Tensor) *tensor.Tensor
 	microbatches int
 	gpipe        bool
+	device       tensor.Device
+	met          bool // the ranks have compared their devices
 }
 
 // A PipelineOption is an option of NewPipeline.
@@ -35,8 +38,13 @@ type PipelineOption func(*Pipeline)
 // ScheduleGPipe and Schedule1F1B.
 func GPipe(on bool) PipelineOption { return func(p *Pipeline) { p.gpipe = on } }
 
+// StageDevice sets the device of the stage. The default is that of its first parameter or buffer, or the CPU if it has none.
+// PyTorch: the device of a PipelineStage.
+func StageDevice(d tensor.Device) PipelineOption { return func(p *Pipeline) { p.device = d } }
+
 // NewPipeline returns this rank's part of a pipeline over g, with the layers of its stage. loss is called on the last rank; it
-// must return the mean over its microbatch, a scalar. All ranks must give the same number of microbatches.
+// must return the mean over its microbatch, a scalar. All ranks must give the same number of microbatches, and all stages must be
+// on the CPU or all on CUDA devices; a group of these needs the backends "cpu:gloo,cuda:nccl". Options: GPipe, StageDevice.
 func NewPipeline(g *Group, stage nn.Layer, loss func(output, target *tensor.Tensor) *tensor.Tensor, microbatches int, opts ...PipelineOption) (*Pipeline, error) {
 	const op = "NewPipeline"
 	if err := g.check(op); err != nil {
@@ -53,7 +61,10 @@ func NewPipeline(g *Group, stage nn.Layer, loss func(output, target *tensor.Tens
 	if err := nn.Check(stage); err != nil {
 		return nil, err
 	}
-	p := &Pipeline{g: g, stage: stage, loss: loss, microbatches: microbatches}
+	p := &Pipeline{g: g, stage: stage, loss: loss, microbatches: microbatches, device: tensor.CPU}
+	if state := nn.StateDict(stage); len(state) != 0 {
+		p.device = state[0].Tensor.Device()
+	}
 	for _, opt := range opts {
 		if opt == nil {
 			return nil, refuse.Error(op, tensor.ErrArgument, "an option is nil")
@@ -71,7 +82,7 @@ type step struct {
 	inputs      []*tensor.Tensor // of the microbatches in flight
 	outputs     []*tensor.Tensor
 	sends       []*Work
-	total       *tensor.Tensor // of the losses, on the last rank
+	total       *tensor.Tensor // of the losses, on the last rank, nil elsewhere
 }
 
 // Step runs the forward and backward passes of a batch and returns its loss, on all ranks. x, on the first rank, and target, on
@@ -95,9 +106,9 @@ func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss flo
 			_ = p.g.Abort() // the other stages wait for this one
 			return err
 		}
-		total := s.total
-		if total == nil {
-			total = tensor.Zeros([]int{1})
+		total := tensor.Zeros([]int{1})
+		if s.total != nil {
+			total.Copy_(s.total)
 		}
 		if err := p.g.Broadcast(ctx, total, p.g.size-1); err != nil {
 			return err
@@ -118,21 +129,44 @@ func (s *step) run(op string, x, target *tensor.Tensor) (err error) {
 		if s.targets, err = s.divide(op, "target", target); err != nil {
 			return err
 		}
-		s.total = tensor.Zeros([]int{1})
+		s.total = tensor.Zeros([]int{1}, s.device)
+	}
+	if err := s.meet(op); err != nil {
+		return err
 	}
 	ahead := s.g.size - 1 - s.g.rank // forward passes before the first backward pass
 	if s.gpipe || ahead > s.microbatches {
 		ahead = s.microbatches
 	}
+	// Where a rank sends to one that it then receives from, it does both at once.
 	for i := range s.microbatches + ahead {
-		if i < s.microbatches {
-			if err := s.forward(i); err != nil {
+		var y, gy *tensor.Tensor // to the next stage, and from it
+		forward, backward := i < s.microbatches, i >= ahead
+		if forward {
+			if y, err = s.forward(i); err != nil {
 				return err
 			}
 		}
-		if i >= ahead {
-			if err := s.backward(i - ahead); err != nil {
+		if !s.last() {
+			if gy, err = s.exchange(y, backward, s.g.rank+1); err != nil {
 				return err
+			}
+		}
+		if !backward {
+			continue
+		}
+		gx, err := s.backward(i-ahead, gy)
+		if err != nil {
+			return err
+		}
+		if !s.first() {
+			next := i + 1
+			x, err := s.exchange(gx, next < s.microbatches, s.g.rank-1)
+			if err != nil {
+				return err
+			}
+			if x != nil {
+				s.inputs[next] = x
 			}
 		}
 	}
@@ -158,13 +192,40 @@ func (s *step) divide(op, what string, t *tensor.Tensor) ([]*tensor.Tensor, erro
 	return t.Chunk(s.microbatches)
 }
 
-func (s *step) forward(i int) (err error) {
+// meet compares the stages' devices in the first step. On devices it connects all ranks, which NCCL needs before an exchange.
+func (s *step) meet(op string) error {
+	if s.met {
+		return nil
+	}
+	types, err := AllGatherObject(s.ctx, s.g, s.device.Type)
+	if err != nil {
+		return err
+	}
+	for r, t := range types {
+		if t != s.device.Type {
+			return refuse.Error(op, tensor.ErrArgument, "the stage of rank %d is on %v, that of rank %d on %v: see StageDevice", s.g.rank, s.device.Type, r, t)
+		}
+	}
+	if s.device.Type != tensor.CPUType {
+		if err := s.g.AllReduce(s.ctx, tensor.Zeros([]int{1}, s.device), Sum); err != nil {
+			return err
+		}
+	}
+	s.met = true
+	return nil
+}
+
+// forward returns the output of the stage for microbatch i, for the next one.
+func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 	if s.first() {
 		s.inputs[i] = s.xs[i]
-	} else if s.inputs[i], err = s.receive(s.g.rank - 1); err != nil {
-		return err
-	} else if s.inputs[i].DType().IsFloat() {
-		s.inputs[i].RequiresGrad_()
+	} else if s.inputs[i] == nil {
+		if s.inputs[i], err = s.exchange(nil, true, s.g.rank-1); err != nil {
+			return nil, err
+		}
+	}
+	if x := s.inputs[i]; !s.first() && x.DType().IsFloat() {
+		x.RequiresGrad_()
 	}
 	y := tensor.Tidy(func() *tensor.Tensor {
 		y := s.stage.Forward(s.inputs[i])
@@ -174,55 +235,80 @@ func (s *step) forward(i int) (err error) {
 		return y
 	})
 	if err := y.Err(); err != nil {
-		return err
-	}
-	if s.last() {
-		if err := s.total.Add_(y.Detach()).Err(); err != nil {
-			return err
-		}
-	} else if err := s.send(y.Detach(), s.g.rank+1); err != nil {
-		return err
+		return nil, err
 	}
 	s.outputs[i] = y
-	return nil
+	if s.last() {
+		return nil, s.total.Add_(y.Detach()).Err()
+	}
+	if y.Device() != s.device {
+		return nil, refuse.Error("Step", tensor.ErrArgument, "the stage of rank %d is on %v and has returned a tensor on %v", s.g.rank, s.device, y.Device())
+	}
+	return y.Detach(), nil
 }
 
-func (s *step) backward(i int) error {
+// backward goes back through microbatch i, with the gradient of its output, nil on the last rank. It returns the gradient of its
+// input.
+func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error) {
 	x, y := s.inputs[i], s.outputs[i]
 	if s.last() {
-		if err := y.Backward(); err != nil {
-			return err
-		}
+		err = y.Backward()
 	} else {
-		g, err := s.receive(s.g.rank + 1)
-		if err != nil {
-			return err
-		}
-		if err := autograd.Backward([]*tensor.Tensor{y}, tensor.Gradient(g)); err != nil {
-			return err
-		}
-		g.Release()
+		err = autograd.Backward([]*tensor.Tensor{y}, tensor.Gradient(gy))
 	}
+	if err != nil {
+		return nil, err
+	}
+	gy.Release()
 	if !s.first() {
-		g := x.Grad()
-		if g == nil {
-			g = x.Detach().ZerosLike()
+		if gx = x.Grad(); gx == nil {
+			gx = x.Detach().ZerosLike()
 		}
-		if err := s.send(g, s.g.rank-1); err != nil {
-			return err
-		}
-		g.Release()
 		x.Release()
 	}
 	y.Release()
-	return nil
+	return gx, nil
 }
 
 // maxDims is the number of dimensions in a header.
 const maxDims = 8
 
-// send starts to send t, after a header with its dtype and shape.
-func (s *step) send(t *tensor.Tensor, to int) error {
+// exchange sends out, unless it is nil, to the rank peer and releases it, and receives from the rank if in is set.
+func (s *step) exchange(out *tensor.Tensor, in bool, peer int) (received *tensor.Tensor, err error) {
+	if out != nil {
+		defer out.Release()
+		if err := s.sendHeader(out, peer); err != nil {
+			return nil, err
+		}
+		out = out.Contiguous()
+		defer out.Release()
+	}
+	if in {
+		if received, err = s.receiveHeader(peer); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case out != nil && in && s.device.Type != tensor.CPUType:
+		err = s.g.run(s.ctx, "Exchange", func() (*Work, error) {
+			return s.g.begin("Exchange", cshim.Collective{Kind: cshim.Exchange, Peer: int32(peer)}, one(received), one(out))
+		})
+		return received, err
+	case out != nil:
+		w, err := s.g.SendAsync(out, peer, 0)
+		if err != nil {
+			return nil, err
+		}
+		s.sends = append(s.sends, w)
+	}
+	if in {
+		err = s.g.Recv(s.ctx, received, peer, 0)
+	}
+	return received, err
+}
+
+// sendHeader starts to send the dtype and shape of t.
+func (s *step) sendHeader(t *tensor.Tensor, to int) error {
 	if err := t.Err(); err != nil {
 		return err
 	}
@@ -235,17 +321,16 @@ func (s *step) send(t *tensor.Tensor, to int) error {
 	for i, n := range shape {
 		header[2+i] = int64(n)
 	}
-	for _, part := range []*tensor.Tensor{tensor.FromSlice(header, []int{len(header)}), t.Contiguous()} {
-		w, err := s.g.SendAsync(part, to, 0)
-		if err != nil {
-			return err
-		}
-		s.sends = append(s.sends, w)
+	w, err := s.g.SendAsync(tensor.FromSlice(header, []int{len(header)}), to, 0)
+	if err != nil {
+		return err
 	}
+	s.sends = append(s.sends, w)
 	return nil
 }
 
-func (s *step) receive(from int) (*tensor.Tensor, error) {
+// receiveHeader returns an empty tensor for what the rank sends next.
+func (s *step) receiveHeader(from int) (*tensor.Tensor, error) {
 	header := tensor.Zeros([]int{2 + maxDims}, tensor.Int64)
 	if err := s.g.Recv(s.ctx, header, from, 0); err != nil {
 		return nil, err
@@ -262,9 +347,6 @@ func (s *step) receive(from int) (*tensor.Tensor, error) {
 	for i := range shape {
 		shape[i] = int(h[2+i])
 	}
-	t := tensor.Empty(shape, tensor.DType(h[0]))
-	if err := t.Err(); err != nil {
-		return nil, err
-	}
-	return t, s.g.Recv(s.ctx, t, from, 0)
+	t := tensor.Empty(shape, tensor.DType(h[0]), s.device)
+	return t, t.Err()
 }

@@ -98,8 +98,8 @@ func CastForwardInputs(on bool) ShardOption { return func(o *shardOptions) { o.c
 //
 // The parameters of one Shard are gathered together. Those that a Shard of g has divided already stay in that one, so parts
 // come before the module that holds them, and parameters that several parts share belong to one that contains these.
-// Parameters must be dense tensors on the CPU with a dimension and of one floating-point dtype, and they must not have
-// gradients. Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs. PyTorch:
+// Parameters must be dense tensors with a dimension, of one floating-point dtype and on one device, and they must not have
+// gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl". Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs. PyTorch:
 // torch.distributed.fsdp.fully_shard.
 func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSDPModule, error) {
 	const op = "Shard"
@@ -164,6 +164,8 @@ func (m *FSDPModule) adopt(op string) error {
 			return refuse.Error(op, tensor.ErrArgument, "%s has a gradient or a graph", n.Name)
 		case !t.DType().IsFloat() || len(m.params) != 0 && t.DType() != m.params[0].Tensor.DType():
 			return refuse.Error(op, tensor.ErrArgument, "%s is %v: the parameters must have one floating-point dtype", n.Name, t.DType())
+		case len(m.params) != 0 && t.Device() != m.params[0].Tensor.Device():
+			return refuse.Error(op, tensor.ErrArgument, "%s is on %v, %s on %v", n.Name, t.Device(), m.params[0].Name, m.params[0].Tensor.Device())
 		case places[t] == nil:
 			return refuse.Error(op, tensor.ErrArgument, "%s is in a map, a parametrization, or a struct that is not held by a pointer", n.Name)
 		}

@@ -315,7 +315,7 @@ func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
 		p := m.params[k]
 		g := pending[k]
 		if g == nil {
-			g = tensor.Zeros(p.Shape, dtype)
+			g = tensor.Zeros(p.Shape, dtype, p.Tensor.Device())
 		} else {
 			defer g.Release()
 			for r := range n {
@@ -326,7 +326,7 @@ func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
 		per += p.chunk * p.row
 	}
 	// The ranks' counts travel with the gradients, so that messages have the same size on all ranks.
-	in = append(in, cast(tensor.FromSlice(used, []int{n, len(trained)}), dtype))
+	in = append(in, tensor.FromSlice(used, []int{n, len(trained)}).To(dtype).To(m.params[0].Tensor.Device()))
 	made, err := tensor.CallUnchecked("aten::_chunk_cat", in, 0, n)
 	if err != nil {
 		return err

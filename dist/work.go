@@ -20,7 +20,7 @@ import (
 type Work struct {
 	g       *Group
 	op      string
-	peer    int // of a send or receive; -1 for another collective
+	peer    int // of a send, receive or exchange; -1 for another collective
 	record  *flight.Record
 	waiter  chan struct{} // full while a goroutine waits natively
 	cleanup runtime.Cleanup
@@ -37,6 +37,9 @@ var withHandles = handle.WithHandles.(func(op string, ts []*tensor.Tensor, f fun
 // byWait holds gloo's collectives that only a wait completes, as in the shim: sends and receives, and reductions that are
 // scattered when they are waited for.
 var byWait = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: true, cshim.ReduceScatter: true, cshim.ReduceScatterOne: true}
+
+// pairwise holds the kinds of which only two ranks are part.
+var pairwise = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: true, cshim.Exchange: true}
 
 // begin starts a collective without sizes of parts.
 func (g *Group) begin(op string, c cshim.Collective, out, in []*tensor.Tensor) (*Work, error) {
@@ -73,7 +76,7 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 	w = &Work{g: g, op: op, peer: -1, record: record, waiter: make(chan struct{}, 1), native: native,
 		byWait: byWait[c.Kind] && !onDevice(out, in), source: -1}
 	w.cleanup = runtime.AddCleanup(w, cshim.Work.Free, native)
-	if c.Kind == cshim.Send || c.Kind == cshim.Receive {
+	if pairwise[c.Kind] {
 		w.peer = int(c.Peer)
 	}
 	if w.byWait {

@@ -173,7 +173,7 @@ type stateEntry struct {
 func init() { gob.Register([]any{}) }
 
 // ConsolidateState returns, on the rank dst, the state of an optimizer of all parameters, and on the others an empty one. All
-// ranks must call it. On dst the result takes the memory of the whole state. PyTorch:
+// ranks must call it. On dst the result takes the memory of the whole state, on the CPU. PyTorch:
 // ZeroRedundancyOptimizer.consolidate_state_dict.
 func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int) (s optim.State, err error) {
 	const op = "ConsolidateState"
@@ -205,7 +205,7 @@ func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int)
 	if z.g.rank != dst {
 		return s, tensor.WithScope(func() error {
 			for _, t := range tensors {
-				if err := z.g.Send(ctx, t.Contiguous(), dst, 0); err != nil {
+				if err := z.g.Send(ctx, t.To(tensor.CPU).Contiguous(), dst, 0); err != nil {
 					return err
 				}
 			}

@@ -275,6 +275,23 @@ intrusive_ptr<c10d::Work> barrier_on_device(DeviceBackend &b, int rank) {
   return b.backend->barrier(o);
 }
 
+// Sends to a rank and receives from it at once.
+intrusive_ptr<c10d::Work> exchange(c10d::Backend &b, std::vector<at::Tensor> &out, std::vector<at::Tensor> &in,
+                                   const ls_collective &c) {
+  b.startCoalescing();
+  try {
+    b.send(in, c.peer, c.tag);
+    b.recv(out, c.peer, c.tag);
+  } catch (...) {
+    try {
+      b.endCoalescing();
+    } catch (const std::exception &) {
+    }
+    throw;
+  }
+  return b.endCoalescing();
+}
+
 // Waits until a work on a device is complete, true, or interrupted.
 bool wait_on_device(Work &w) {
   auto &s = *w.state;
@@ -385,6 +402,11 @@ intrusive_ptr<c10d::Work> start(Group &g, const ls_collective &c, std::vector<at
       // ProcessGroup::barrier keeps a tensor in a static variable.
       if (!g.gloo) return barrier_on_device(*g.device, rank);
       return g.gloo->barrier();
+    case LS_EXCHANGE:
+      one(1, 1);
+      other();
+      if (out[0].device().is_cpu()) throw ArgumentError("an exchange is for tensors on a device");
+      return exchange(*g.device->backend, out, in, c);
     default:
       throw ArgumentError("there is no collective " + std::to_string(c.kind));
   }

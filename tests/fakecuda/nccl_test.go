@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/dist/dcp"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -103,6 +105,9 @@ func rank(c *Control) error {
 	if s, err := dist.NewTCPStore(context.Background(), "127.0.0.1:0", true); err == nil {
 		_ = s.Close() // libtorch keeps a pipe from the first one on
 	}
+	if err := callFromEngine(); err != nil {
+		return err
+	}
 	timeout := time.Minute
 	if s := os.Getenv(timeoutEnv); s != "" {
 		var err error
@@ -123,6 +128,22 @@ func rank(c *Control) error {
 		return err
 	}
 	return settled(p.d, 0)
+}
+
+// callFromEngine makes the thread of libtorch's engine for the rank's device call Go, which keeps a goroutine for the thread
+// from its first call on.
+func callFromEngine() error {
+	r, err := strconv.Atoi(os.Getenv("RANK"))
+	if err != nil {
+		return err
+	}
+	return tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1}, tensor.CUDA(r)).RequiresGrad_()
+		if _, err := x.RegisterHook(func(g *tensor.Tensor) (*tensor.Tensor, error) { return nil, nil }); err != nil {
+			return err
+		}
+		return x.Sum().Backward()
+	})
 }
 
 // part is one rank's part in a test.
@@ -150,8 +171,10 @@ func has[T tensor.Element](what string, t *tensor.Tensor, values ...T) error {
 }
 
 var roles = map[string]func(p *part) error{
-	"collectives": collectives, "alone": alone, "asynchronous": asynchronous, "data parallel": dataParallel,
-	"killed": killed, "killed in backward": killedInBackward, "stopped": stopped, "aborted": leaves((*dist.Group).Abort, dist.ErrAborted), "closed": leaves((*dist.Group).Close, dist.ErrClosed), "cancelled": cancelled,
+	"collectives": collectives, "alone": alone, "asynchronous": asynchronous, "data parallel": dataParallel, "sharded": sharded,
+	"tensor parallel": tensorParallel, "pipeline": pipeline, "mixed stages": mixedStages,
+	"divided optimizer": dividedOptimizer,
+	"killed":            killed, "killed in backward": killedInBackward, "stopped": stopped, "aborted": leaves((*dist.Group).Abort, dist.ErrAborted), "closed": leaves((*dist.Group).Close, dist.ErrClosed), "cancelled": cancelled,
 	"kernel fails": kernelFails, "call fails": callFails,
 }
 
@@ -159,14 +182,25 @@ func TestCollectives(t *testing.T) { ranks(t, "collectives", nil) }
 func TestCheckedCollectives(t *testing.T) {
 	ranks(t, "collectives", nil, "TORCH_DISTRIBUTED_DEBUG=DETAIL")
 }
-func TestNCCLAlone(t *testing.T)    { ranks(t, "alone", nil, backendEnv+"=nccl") }
-func TestAsynchronous(t *testing.T) { ranks(t, "asynchronous", nil) }
-func TestDataParallel(t *testing.T) {
+func TestNCCLAlone(t *testing.T)      { ranks(t, "alone", nil, backendEnv+"=nccl") }
+func TestAsynchronous(t *testing.T)   { ranks(t, "asynchronous", nil) }
+func TestDataParallel(t *testing.T)   { computing(t, "data parallel") }
+func TestSharded(t *testing.T)        { computing(t, "sharded") }
+func TestTensorParallel(t *testing.T) { computing(t, "tensor parallel") }
+func TestPipeline(t *testing.T)       { computing(t, "pipeline") }
+func TestMixedStages(t *testing.T)    { ranks(t, "mixed stages", nil) }
+
+// TestDividedOptimizer tests an optimizer whose state is divided, and normalization over the ranks' batches.
+func TestDividedOptimizer(t *testing.T) { computing(t, "divided optimizer") }
+
+// computing runs a role with kernels that compute.
+func computing(t *testing.T, role string) {
+	t.Helper()
 	env, err := kernels()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks(t, "data parallel", nil, env...)
+	ranks(t, role, nil, env...)
 }
 
 // TestKilledRank tests that a rank whose process has ended is named, where NCCL notices it and where it does not.
@@ -328,17 +362,324 @@ func dataParallel(p *part) error {
 	return nil
 }
 
-func trainParallel(ctx context.Context, p *part, d tensor.Device, opts ...dist.DDPOption) (losses []float64, err error) {
-	wave := func(phase int, shape ...int) *tensor.Tensor {
-		n := shape[0] * shape[1]
-		return tensor.Arange(0, n, tensor.Float32).Mul(0.7).Add(phase).Sin().Reshape(shape...).To(d)
+// wave returns different numbers from -1 to 1 on a device.
+func wave(d tensor.Device, phase int, shape ...int) *tensor.Tensor {
+	n := 1
+	for _, s := range shape {
+		n *= s
 	}
-	err = tensor.WithScope(func() error {
-		m := nn.NewSequential(nn.NewLinear(6, 16, nn.Device(d)), &nn.Tanh{}, nn.NewLinear(16, 4, nn.Device(d)))
-		for i, t := range nn.Parameters(m) {
-			shape := append(t.Shape(), 1)[:2]
-			t.Detach().Copy_(wave(i, shape...).Reshape(t.Shape()...))
+	return tensor.Arange(0, n, tensor.Float32).Mul(0.7).Add(phase).Sin().Reshape(shape...).To(d)
+}
+
+// filled sets the parameters of m, which it returns.
+func filled[M any](d tensor.Device, m M) M {
+	for i, t := range nn.Parameters(m) {
+		t.Detach().Copy_(wave(d, i, t.Shape()...))
+	}
+	return m
+}
+
+// dividedOptimizer compares training with a divided optimizer on the CPU and on the device.
+func dividedOptimizer(p *part) error {
+	var results [2][]float64
+	for k, d := range []tensor.Device{tensor.CPU, p.d} {
+		err := tensor.WithScope(func() (err error) {
+			results[k], err = trainDivided(p.g, d)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("on %v: %w", d, err)
 		}
+	}
+	if !slices.Equal(results[0], results[1]) {
+		return fmt.Errorf("on the CPU and on the device:\n%v\n%v", results[0], results[1])
+	}
+	return nil
+}
+
+// trainDivided returns losses and, on rank 0, the state of the optimizer at the end.
+func trainDivided(g *dist.Group, d tensor.Device) (results []float64, err error) {
+	ctx, on := context.Background(), nn.Device(d)
+	m := filled(d, nn.NewSequential(nn.NewLinear(6, 8, on), nn.NewBatchNorm1d(8, on), nn.NewLinear(8, 3, on)))
+	if n, err := dist.ConvertSyncBatchNorm(g, m); n != 1 || err != nil {
+		return nil, fmt.Errorf("%d normalizations, %w", n, err)
+	}
+	ddp, err := dist.NewDDP(ctx, g, m)
+	if err != nil {
+		return nil, err
+	}
+	opt, err := dist.NewZeroRedundancyOptimizer(g, nn.Parameters(m), func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewAdamW(part, 0.1) })
+	if err != nil {
+		return nil, err
+	}
+	defer opt.Release()
+	for i := range 3 {
+		opt.ZeroGrad()
+		loss := ddp.Forward(wave(d, 2*i+g.Rank(), 5, 6)).Square().Mean()
+		if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
+			return nil, err
+		}
+		l, err := loss.Item()
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, l)
+	}
+	state, err := opt.ConsolidateState(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	for i := range len(state.State) {
+		for _, name := range slices.Sorted(maps.Keys(state.State[i])) {
+			if t, ok := state.State[i][name].(*tensor.Tensor); ok {
+				values, err := tensor.Data[float32](t.To(tensor.CPU).To(tensor.Float32))
+				if err != nil {
+					return nil, err
+				}
+				results = append(results, float64s(values)...)
+			}
+		}
+	}
+	return results, ddp.Close()
+}
+
+func float64s(values []float32) []float64 {
+	all := make([]float64, len(values))
+	for i, v := range values {
+		all[i] = float64(v)
+	}
+	return all
+}
+
+// sharded compares training with divided parameters on the CPU and on the device.
+func sharded(p *part) error {
+	ctx := context.Background()
+	for i, opts := range [][]dist.ShardOption{nil, {dist.ReshardAfterForward(false)}, {dist.ParamDType(tensor.BFloat16), dist.ReduceDType(tensor.Float32)}} {
+		var results [2][]float64
+		for k, d := range []tensor.Device{tensor.CPU, p.d} {
+			var err error
+			if results[k], err = trainSharded(ctx, p, d, opts...); err != nil {
+				return fmt.Errorf("options %d on %v: %w", i, d, err)
+			}
+		}
+		if !slices.Equal(results[0], results[1]) {
+			return fmt.Errorf("options %d, on the CPU and on the device:\n%v\n%v", i, results[0], results[1])
+		}
+	}
+	return nil
+}
+
+// trainSharded returns losses, norms and, on rank 0, parameters at the end.
+func trainSharded(ctx context.Context, p *part, d tensor.Device, opts ...dist.ShardOption) (results []float64, err error) {
+	err = tensor.WithScope(func() (err error) {
+		// 5 rows are divided as 3 and 2, and the bias of 1 as 1 and 0. The unused layer has no gradient.
+		var m nn.Layer = filled(d, nn.NewSequential(nn.NewLinear(6, 5, nn.Device(d)), &nn.Tanh{}, nn.NewLinear(5, 1, nn.Device(d))))
+		unused := filled(d, nn.NewLinear(3, 3, nn.Device(d)))
+		model := &struct {
+			Block  nn.Layer
+			Head   *nn.Linear
+			Unused *nn.Linear
+		}{m, filled(d, nn.NewLinear(1, 4, nn.Device(d))), unused}
+		block, err := dist.Shard(ctx, p.g, m, opts...)
+		if err != nil {
+			return err
+		}
+		model.Block = block
+		root, err := dist.Shard(ctx, p.g, model, opts...)
+		if err != nil {
+			return err
+		}
+		opt, err := optim.NewAdamW(nn.Parameters(model), 0.1)
+		if err != nil {
+			return err
+		}
+		for i := range 4 {
+			opt.ZeroGrad()
+			for half := range 2 {
+				pass := func() error {
+					y := root.Run(func() *tensor.Tensor {
+						return model.Head.Forward(model.Block.Forward(wave(d, 6*i+3*half+p.g.Rank(), 5, 6)))
+					})
+					loss := y.To(tensor.Float32).Square().Mean()
+					l, err := loss.Item()
+					results = append(results, l)
+					return errors.Join(err, loss.Backward())
+				}
+				if half == 0 {
+					err = root.NoSync(pass)
+				} else {
+					err = pass()
+				}
+				if err != nil {
+					return err
+				}
+			}
+			norm, err := root.ClipGradNorm_(ctx, 0.5)
+			if err := errors.Join(err, opt.Step()); err != nil {
+				return err
+			}
+			results = append(results, norm)
+		}
+		if unused.Weight.Grad() != nil {
+			return errors.New("the unused layer has a gradient")
+		}
+		state, err := dist.FullStateDict(ctx, p.g, model, 0)
+		if err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(state)) {
+			values, err := tensor.Data[float32](state[name].To(tensor.CPU))
+			if err != nil {
+				return err
+			}
+			results = append(results, float64s(values)...)
+		}
+		// What a checkpoint of the ranks has is loaded into other values.
+		dir := filepath.Join(os.Getenv("FAKENCCL_DIR"), "checkpoint"+fmt.Sprint(d.Type))
+		if err := dcp.Save(ctx, p.g, dir, dcp.State{Shards: dcp.Model("", root)}); err != nil {
+			return err
+		}
+		for _, t := range nn.Parameters(model) {
+			before := t.Detach().Clone()
+			t.Detach().Zero_()
+			defer func() {
+				if same, e := before.Equal(t.Detach()); err == nil && (e != nil || !same) {
+					err = fmt.Errorf("loaded %v, want %v, %w", t, before, e)
+				}
+			}()
+		}
+		err = dcp.Load(ctx, p.g, dir, dcp.State{Shards: dcp.Model("", root)})
+		opt.Release()
+		return errors.Join(err, root.Close(), block.Close())
+	})
+	return results, err
+}
+
+// tensorParallel compares divided layers on the CPU and on the device.
+func tensorParallel(p *part) error {
+	var results [2][]float64
+	for k, d := range []tensor.Device{tensor.CPU, p.d} {
+		err := tensor.WithScope(func() (err error) {
+			results[k], err = computeParallel(p.g, d)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("on %v: %w", d, err)
+		}
+	}
+	if !slices.Equal(results[0], results[1]) {
+		return fmt.Errorf("on the CPU and on the device:\n%v\n%v", results[0], results[1])
+	}
+	return nil
+}
+
+// computeParallel returns the loss of a model whose layers are divided, and this rank's gradients.
+func computeParallel(g *dist.Group, d tensor.Device) (results []float64, err error) {
+	on := nn.Device(d)
+	sequence, out := dist.InputLayouts(dist.ShardDim(1)), dist.OutputLayouts(dist.ShardDim(1))
+	embedding := dist.NewRowwiseParallel(g, filled(d, nn.NewEmbedding(10, 8, on)), out)
+	norm := dist.NewSequenceParallel(g, filled(d, nn.NewLayerNorm(8, on)))
+	first := dist.NewColwiseParallel(g, filled(d, nn.NewLinear(8, 6, on)), sequence)
+	second := dist.NewRowwiseParallel(g, filled(d, nn.NewLinear(6, 8, on)), out)
+	head := dist.NewColwiseParallel(g, filled(d, nn.NewLinear(8, 10, nn.NoBias(), on)))
+	model := nn.NewSequential(embedding, norm, first, &nn.GELU{}, second)
+	ids := tensor.Arange(0, 12, tensor.Int64).Mul(7).Remainder(10).View(3, 4).To(d)
+	x := dist.Redistribute(g, model.Forward(ids), dist.ShardDim(1), dist.Replicate())
+	weight := wave(d, 3, 10).Abs()
+	loss := dist.LossParallel(g, head.Forward(x).Flatten(tensor.EndDim(1)), ids.Flatten(), 10, tensor.Weight(weight), tensor.LabelSmoothing(0.1))
+	if err := loss.Backward(); err != nil {
+		return nil, err
+	}
+	l, err := loss.Item()
+	if err != nil {
+		return nil, err
+	}
+	results = append(results, l)
+	for _, m := range []any{model, head} {
+		for _, n := range nn.NamedParameters(m) {
+			values, err := tensor.Data[float32](n.Tensor.Grad().To(tensor.CPU))
+			if err != nil {
+				return nil, fmt.Errorf("the gradient of %s: %w", n.Name, err)
+			}
+			results = append(results, float64s(values)...)
+		}
+	}
+	return results, nil
+}
+
+// pipeline compares training in stages on the CPU and on the devices. What the stages send is larger than the buffer of NCCL, so
+// that two ranks that both send first would wait for each other.
+func pipeline(p *part) error {
+	for _, gpipe := range []bool{false, true} {
+		var results [2][]float64
+		for k, d := range []tensor.Device{tensor.CPU, p.d} {
+			err := tensor.WithScope(func() (err error) {
+				results[k], err = trainStages(p.g, d, gpipe)
+				return err
+			})
+			if err != nil {
+				return fmt.Errorf("gpipe %v on %v: %w", gpipe, d, err)
+			}
+		}
+		if !slices.Equal(results[0], results[1]) {
+			return fmt.Errorf("gpipe %v, on the CPU and on the devices:\n%v\n%v", gpipe, results[0], results[1])
+		}
+	}
+	return nil
+}
+
+// mixedStages tests that a pipeline with a stage on the CPU and one on a device is an error on both ranks.
+func mixedStages(p *part) error {
+	d := []tensor.Device{tensor.CPU, p.d}[p.g.Rank()]
+	loss := func(y, target *tensor.Tensor) *tensor.Tensor { return y.Sum() }
+	pipe, err := dist.NewPipeline(p.g, &nn.ReLU{}, loss, 1, dist.StageDevice(d))
+	if err != nil {
+		return err
+	}
+	x := tensor.Ones([]int{1, 1}, d)
+	if _, err := pipe.Step(context.Background(), x, x); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "StageDevice") {
+		return fmt.Errorf("got %v, want an error that names StageDevice", err)
+	}
+	return nil
+}
+
+// trainStages returns losses and the parameters of this rank's stage at the end.
+func trainStages(g *dist.Group, d tensor.Device, gpipe bool) (results []float64, err error) {
+	const width = 1 << 15
+	ctx, on := context.Background(), nn.Device(d)
+	stages := [2]nn.Layer{nn.NewLinear(2, width, nn.NoBias(), on), nn.NewLinear(width, 1, on)}
+	stage := filled(d, stages[g.Rank()])
+	loss := func(y, target *tensor.Tensor) *tensor.Tensor { return nn.MSELoss(y.Div(width), target) }
+	p, err := dist.NewPipeline(g, stage, loss, 4, dist.GPipe(gpipe))
+	if err != nil {
+		return nil, err
+	}
+	opt, err := optim.NewSGD(nn.Parameters(stage), 0.1)
+	if err != nil {
+		return nil, err
+	}
+	defer opt.Release()
+	for i := range 3 {
+		opt.ZeroGrad()
+		l, err := p.Step(ctx, wave(d, i, 8, 2), wave(d, i+1, 8, 1))
+		if err := errors.Join(err, opt.Step()); err != nil {
+			return nil, err
+		}
+		results = append(results, l)
+	}
+	for _, t := range nn.Parameters(stage) {
+		sum, err := t.Detach().To(tensor.CPU).To(tensor.Float64).Sum().Item()
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, sum)
+	}
+	return results, nil
+}
+
+func trainParallel(ctx context.Context, p *part, d tensor.Device, opts ...dist.DDPOption) (losses []float64, err error) {
+	err = tensor.WithScope(func() error {
+		m := filled(d, nn.NewSequential(nn.NewLinear(6, 16, nn.Device(d)), &nn.Tanh{}, nn.NewLinear(16, 4, nn.Device(d))))
 		ddp, err := dist.NewDDP(ctx, p.g, m, opts...)
 		if err != nil {
 			return err
@@ -349,7 +690,7 @@ func trainParallel(ctx context.Context, p *part, d tensor.Device, opts ...dist.D
 		}
 		for i := range 4 {
 			opt.ZeroGrad()
-			loss := ddp.Forward(wave(3*i+p.g.Rank(), 5, 6)).Square().Mean()
+			loss := ddp.Forward(wave(d, 3*i+p.g.Rank(), 5, 6)).Square().Mean()
 			if err := errors.Join(loss.Backward(), opt.Step()); err != nil {
 				return err
 			}

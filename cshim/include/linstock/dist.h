@@ -84,7 +84,11 @@ enum ls_collective_kind {
   LS_ALL_TO_ALL_ONE = 10, /* with the sizes of the parts of each tensor; none: equal parts */
   LS_SEND = 11,           /* in: one tensor, to the rank `peer` */
   LS_RECEIVE = 12,        /* out: one tensor, from the rank `peer`; -1: from any */
-  LS_BARRIER = 13
+  LS_BARRIER = 13,
+  /* On a device: in is sent to the rank `peer`, and out received from it, at once. NCCL does one after the other
+   * otherwise, so that two ranks that both send first would wait for each other. The group must have had another
+   * collective on the device. */
+  LS_EXCHANGE = 14
 };
 typedef struct ls_collective {
   int32_t kind;
