@@ -81,6 +81,7 @@
 //     a state dict and a checkpoint see; [FSDPModule.Parameters] tells which rows they are.
 //  16. Forward and Run gather the whole parameters for the time of the call, and the backward pass gathers them again for
 //     the time it needs them. They are freed with their last reference. With ReshardAfterForward(false) the graph keeps them.
+//     A gather that another module's pass has started ([FSDPModule.SetModulesToForwardPrefetch]) takes memory from its start.
 //  17. The backward pass averages the gradients over the ranks and adds this rank's rows to Grad. A parameter that no rank
 //     has used gets none.
 //  18. A parameter must not be changed between a forward pass and its backward pass. Ranks run the same passes of the same

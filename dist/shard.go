@@ -3,6 +3,7 @@ package dist
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -29,6 +30,8 @@ type FSDPModule struct {
 	per    int                 // elements of a rank in a collective
 	noSync bool
 
+	nextForward, nextBackward []*FSDPModule `nn:"-"` // those whose gathers passes of this one start
+
 	mu      sync.Mutex
 	closed  bool
 	whole   []*tensor.Tensor `nn:"-"` // the whole parameters while a backward pass may need them
@@ -36,6 +39,7 @@ type FSDPModule struct {
 	fields  []*tensor.Tensor `nn:"-"` // what the module's fields hold in place of this rank's rows, or nil
 	current *shardPass       `nn:"-"` // the one that a backward pass goes through
 	pending []*tensor.Tensor `nn:"-"` // whole gradients of passes without a reduction
+	ahead   *gathering       `nn:"-"` // one that was started before it was needed, or nil
 }
 
 // A ShardedParameter is a parameter of which each rank has some rows. A checkpoint that writes Tensor of each rank at
@@ -55,6 +59,8 @@ type ShardedParameter struct {
 type shardOptions struct {
 	reshard, castInputs    bool
 	param, reduce, outputs tensor.DType // Invalid: none
+	offload                bool
+	device                 tensor.Device // of the whole parameters, with offload
 }
 
 // A ShardOption is an option of Shard.
@@ -79,6 +85,12 @@ func OutputDType(dtype tensor.DType) ShardOption { return func(o *shardOptions) 
 // MixedPrecisionPolicy.cast_forward_inputs.
 func CastForwardInputs(on bool) ShardOption { return func(o *shardOptions) { o.castInputs = on } }
 
+// CPUOffload keeps the rows, their gradients and so the optimizer's state on the CPU, and computes on the device d. Shard moves
+// the rows to the CPU and buffers to the device. PyTorch: CPUOffloadPolicy.
+func CPUOffload(d tensor.Device) ShardOption {
+	return func(o *shardOptions) { o.offload, o.device = true, d }
+}
+
 // Shard divides the parameters of a module, the same on all ranks, among the ranks of g, and copies the parameters and
 // buffers of rank 0 to the others before. Each tensor of the module becomes this rank's rows of the parameter, as in
 // torch.chunk: an optimizer must be made afterwards, and its state is divided, too. All ranks must call Shard.
@@ -99,8 +111,8 @@ func CastForwardInputs(on bool) ShardOption { return func(o *shardOptions) { o.c
 // The parameters of one Shard are gathered together. Those that a Shard of g has divided already stay in that one, so parts
 // come before the module that holds them, and parameters that several parts share belong to one that contains these.
 // Parameters must be dense tensors with a dimension, of one floating-point dtype and on one device, and they must not have
-// gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl". Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs. PyTorch:
-// torch.distributed.fsdp.fully_shard.
+// gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl". Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs,
+// CPUOffload. PyTorch: torch.distributed.fsdp.fully_shard.
 func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSDPModule, error) {
 	const op = "Shard"
 	o := shardOptions{reshard: true, castInputs: true, param: tensor.Invalid, reduce: tensor.Invalid, outputs: tensor.Invalid}
@@ -188,7 +200,9 @@ func (p *ShardedParameter) rows(rank int) (first, n int) {
 
 // agree returns an error if other ranks divide other parameters.
 func (m *FSDPModule) agree(ctx context.Context, op string) error {
-	own := []string{fmt.Sprintf("options %+v", m.o)}
+	o := m.o
+	o.device.Index = 0 // each rank has its own
+	own := []string{fmt.Sprintf("options %+v", o)}
 	for _, p := range m.params {
 		own = append(own, fmt.Sprintf("%s %v %v", p.Name, p.Tensor.DType(), p.Shape))
 	}
@@ -222,15 +236,32 @@ func (m *FSDPModule) divide(ctx context.Context, op string) error {
 	for _, b := range nn.NamedBuffers(m.Module) {
 		ts = append(ts, b.Tensor)
 	}
-	if err := m.g.broadcastCoalesced(ctx, op, ts, 0); err != nil {
-		return err
+	byDevice := map[tensor.Device][]*tensor.Tensor{}
+	for _, t := range ts {
+		byDevice[t.Device()] = append(byDevice[t.Device()], t)
+	}
+	for _, d := range slices.SortedFunc(maps.Keys(byDevice), func(a, b tensor.Device) int { return int(a.Type) - int(b.Type) }) {
+		if err := m.g.broadcastCoalesced(ctx, op, byDevice[d], 0); err != nil {
+			return err
+		}
 	}
 	return tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
 			var rows []*tensor.Tensor
+			for _, b := range nn.NamedBuffers(m.Module) {
+				if !m.o.offload || b.Tensor.Device() == m.o.device {
+					continue
+				}
+				if _, err := tensor.Call("aten::set_data", b.Tensor, b.Tensor.To(m.o.device)); err != nil {
+					return err
+				}
+			}
 			for _, p := range m.params {
 				first, n := p.rows(m.g.rank)
 				t := p.Tensor.Detach().Narrow(0, first, n).Clone()
+				if m.o.offload {
+					t = t.To(tensor.CPU)
+				}
 				if err := t.Err(); err != nil {
 					return err
 				}
@@ -276,6 +307,8 @@ func (m *FSDPModule) Close() error {
 	m.mu.Lock()
 	m.closed = true
 	m.drop()
+	m.ahead.drop()
+	m.ahead = nil
 	for i, t := range m.pending {
 		t.Release()
 		m.pending[i] = nil
@@ -331,6 +364,35 @@ func (m *FSDPModule) NoSync(f func() error) error {
 		defer func() { m.noSync = before }()
 	}
 	return f()
+}
+
+// SetModulesToForwardPrefetch makes forward passes of m start to gather the parameters of other FSDPModules of the group, as a rule
+// the next one, so that the ranks exchange them while m computes. They take memory from then on. All ranks must set the same;
+// without modules it ends. PyTorch: FSDPModule.set_modules_to_forward_prefetch.
+func (m *FSDPModule) SetModulesToForwardPrefetch(modules ...*FSDPModule) error {
+	return m.prefetching("SetModulesToForwardPrefetch", modules, &m.nextForward)
+}
+
+// SetModulesToBackwardPrefetch is SetModulesToForwardPrefetch for backward passes, in which the next module is the one before.
+// PyTorch: FSDPModule.set_modules_to_backward_prefetch.
+func (m *FSDPModule) SetModulesToBackwardPrefetch(modules ...*FSDPModule) error {
+	return m.prefetching("SetModulesToBackwardPrefetch", modules, &m.nextBackward)
+}
+
+func (m *FSDPModule) prefetching(op string, modules []*FSDPModule, into *[]*FSDPModule) error {
+	if err := m.check(op); err != nil {
+		return err
+	}
+	for _, next := range modules {
+		if err := next.check(op); err != nil {
+			return err
+		}
+		if next.g != m.g || next == m {
+			return refuse.Error(op, tensor.ErrArgument, "another FSDPModule of the same group is needed")
+		}
+	}
+	*into = slices.Clone(modules)
+	return nil
 }
 
 // ClipGradNorm_ scales the gradients of m and of the FSDPModules within it so that their joint norm over all ranks is at most
@@ -435,6 +497,10 @@ func (m *FSDPModule) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tens
 	if whole == nil {
 		var err error
 		if whole, err = m.gather(); err != nil {
+			return nil, err
+		}
+		if err := prefetch(m.nextForward); err != nil {
+			release(whole)
 			return nil, err
 		}
 		if recorded && !m.o.reshard {

@@ -184,6 +184,86 @@ func (m *wide) Forward(x *tensor.Tensor) *tensor.Tensor {
 // input returns the input of a rank.
 func input(rank int) *tensor.Tensor { return wave([]int{4, 6}, rank).To(tensor.Float64) }
 
+// TestShardPrefetch tests that gathers that begin early change no loss, and when they begin: while a module computes, the
+// parameters of the next one take memory.
+func TestShardPrefetch(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		var plain, early prefetched
+		for _, p := range []*prefetched{&plain, &early} {
+			if err := tensor.WithScope(func() error { return p.train(g, p == &early) }); err != nil {
+				return err
+			}
+		}
+		if !slices.Equal(plain.losses, early.losses) {
+			return fmt.Errorf("losses %v, with prefetch %v", plain.losses, early.losses)
+		}
+		if more := early.live - plain.live; more < prefetchedWidth*prefetchedWidth*4 {
+			return fmt.Errorf("with prefetch the first module computes beside %d bytes more", more)
+		}
+		return nil
+	})
+}
+
+const prefetchedWidth = 512
+
+// prefetched is the outcome of training two divided modules.
+type prefetched struct {
+	losses []float64
+	live   int64 // bytes while the first module computes
+}
+
+func (p *prefetched) train(g *dist.Group, early bool) error {
+	fill := func(l *nn.Linear, phase int) *nn.Linear {
+		l.Weight.Detach().Copy_(wave(l.Weight.Shape(), phase).Div(16))
+		return l
+	}
+	first := nn.NewSequential(fill(nn.NewLinear(4, prefetchedWidth, nn.NoBias()), 2), nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+		s, err := vram.Stats(vram.CPU)
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		p.live = s.Allocated
+		return x.Tanh()
+	}))
+	a, err := dist.Shard(ctx, g, first)
+	if err != nil {
+		return err
+	}
+	b, err := dist.Shard(ctx, g, fill(nn.NewLinear(prefetchedWidth, prefetchedWidth, nn.NoBias()), 1))
+	if err != nil {
+		return err
+	}
+	if early {
+		if err := errors.Join(a.SetModulesToForwardPrefetch(b), b.SetModulesToBackwardPrefetch(a)); err != nil {
+			return err
+		}
+	}
+	model := nn.NewSequential(a, b)
+	opt, err := optim.NewSGD(nn.Parameters(model), 0.1)
+	if err != nil {
+		return err
+	}
+	defer opt.Release()
+	for step := range 4 {
+		opt.ZeroGrad()
+		loss := model.Forward(wave([]int{8, 4}, step+g.Rank())).Square().Mean()
+		l, err := loss.Item()
+		if err := errors.Join(err, loss.Backward(), opt.Step()); err != nil {
+			return err
+		}
+		p.losses = append(p.losses, l)
+	}
+	// The gather of b that this begins is never used.
+	if err := autograd.NoGrad(func() error { return a.Forward(wave([]int{8, 4}, 0)).Err() }); err != nil {
+		return err
+	}
+	if err := a.SetModulesToForwardPrefetch(a); !errors.Is(err, tensor.ErrArgument) {
+		return fmt.Errorf("a module that prefetches itself: %v", err)
+	}
+	return errors.Join(a.Close(), b.Close())
+}
+
 // TestShardGradients compares the gradients of three ranks, some of which have no rows of some parameters, with those of an
 // undivided model for the inputs of all, after clipping, also in a second pass over the graph and if another policy keeps
 // saved tensors.

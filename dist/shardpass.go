@@ -28,36 +28,104 @@ func (m *FSDPModule) versions() []int {
 	return all
 }
 
+// A gathering is the collective that gathers the whole parameters of an FSDPModule.
+type gathering struct {
+	work    *Work
+	all     *tensor.Tensor // the parts of all ranks; belongs to no scope
+	version []int          // of the parameters when it began
+}
+
+// drop releases what a gathering that is not needed holds. The collective goes on.
+func (g *gathering) drop() {
+	if g != nil {
+		g.all.Release()
+	}
+}
+
+// withoutGrad calls f in a scope. Unlike NoGrad it keeps the casts of autocast.
+func withoutGrad(f func() error) error {
+	return withGrad(false, func() error { return tensor.WithScope(f) })
+}
+
+// begin starts to gather the whole parameters.
+func (m *FSDPModule) begin() (*gathering, error) {
+	g := &gathering{version: m.versions()}
+	err := withoutGrad(func() (err error) {
+		var own []*tensor.Tensor
+		for _, p := range m.params {
+			_, rows := p.rows(m.g.rank)
+			own = append(own, p.flat(p.Tensor, rows))
+		}
+		in := cast(tensor.Cat(own), m.o.param)
+		if m.o.offload {
+			in = in.To(m.o.device)
+		}
+		all := in.NewEmpty([]int{m.g.size * m.per})
+		if g.work, err = m.g.AllGatherIntoTensorAsync(all, in); err == nil {
+			g.all = all.Keep()
+		}
+		return err
+	})
+	return g, err
+}
+
+// prefetch starts to gather the parameters of modules that have them neither whole nor on the way.
+func prefetch(modules []*FSDPModule) error {
+	for _, m := range modules {
+		m.mu.Lock()
+		needed := len(m.params) != 0 && !m.closed && m.ahead == nil && m.whole == nil
+		m.mu.Unlock()
+		if !needed {
+			continue
+		}
+		g, err := m.begin()
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		if m.closed {
+			g.drop()
+		} else {
+			m.ahead = g
+		}
+		m.mu.Unlock()
+	}
+	return nil
+}
+
 // gather returns the whole parameters, which belong to no scope.
 func (m *FSDPModule) gather() (whole []*tensor.Tensor, err error) {
-	n := m.g.size
-	// Not NoGrad, which drops the casts that autocast keeps.
-	err = withGrad(false, func() error {
-		return tensor.WithScope(func() error {
-			var own []*tensor.Tensor
-			for _, p := range m.params {
-				_, rows := p.rows(m.g.rank)
-				own = append(own, p.flat(p.Tensor, rows))
-			}
-			in := cast(tensor.Cat(own), m.o.param)
-			all := in.NewEmpty([]int{n * m.per})
-			if err := m.g.AllGatherIntoTensor(context.Background(), all, in); err != nil {
+	m.mu.Lock()
+	g := m.ahead
+	m.ahead = nil
+	m.mu.Unlock()
+	if g != nil && !slices.Equal(g.version, m.versions()) {
+		g.drop()
+		g = nil
+	}
+	if g == nil {
+		if g, err = m.begin(); err != nil {
+			return nil, err
+		}
+	}
+	defer g.drop()
+	if err := g.work.Wait(context.Background()); err != nil {
+		return nil, err
+	}
+	err = withoutGrad(func() error {
+		at := 0
+		for _, p := range m.params {
+			w := g.all.NewEmpty(p.Shape)
+			if err := p.assemble(w, g.all.View(m.g.size, m.per).Narrow(1, at, p.chunk*p.row)); err != nil {
 				return err
 			}
-			at := 0
-			for _, p := range m.params {
-				w := in.NewEmpty(p.Shape)
-				if err := p.assemble(w, all.View(n, m.per).Narrow(1, at, p.chunk*p.row)); err != nil {
-					return err
-				}
-				at += p.chunk * p.row
-				if p.Tensor.RequiresGrad() {
-					w.RequiresGrad_()
-				}
-				whole = append(whole, w.Keep())
+			at += p.chunk * p.row
+			if p.Tensor.RequiresGrad() {
+				w.RequiresGrad_()
 			}
-			return nil
-		})
+			whole = append(whole, w.Keep())
+		}
+		return nil
 	})
 	if err != nil {
 		release(whole)
@@ -170,7 +238,7 @@ func (p *shardPass) gathered() ([]*tensor.Tensor, error) {
 		return nil, err
 	}
 	m.keep(whole, p.version)
-	return whole, nil
+	return whole, prefetch(m.nextBackward)
 }
 
 // enter is called before a backward pass goes through the module, for each result of the forward pass. It gathers the
@@ -264,6 +332,14 @@ func (f *gatherFunction) Backward(_ *autograd.Context, grads ...*tensor.Tensor) 
 	return out, m.reduce(f.trained, out)
 }
 
+// device returns the device of the whole parameters.
+func (m *FSDPModule) device() tensor.Device {
+	if m.o.offload {
+		return m.o.device
+	}
+	return m.params[0].Tensor.Device()
+}
+
 // accumulate adds gradients to the pending ones.
 func (m *FSDPModule) accumulate(trained []int, grads []*tensor.Tensor) error {
 	m.mu.Lock()
@@ -315,7 +391,7 @@ func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
 		p := m.params[k]
 		g := pending[k]
 		if g == nil {
-			g = tensor.Zeros(p.Shape, dtype, p.Tensor.Device())
+			g = tensor.Zeros(p.Shape, dtype, m.device())
 		} else {
 			defer g.Release()
 			for r := range n {
@@ -326,7 +402,7 @@ func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
 		per += p.chunk * p.row
 	}
 	// The ranks' counts travel with the gradients, so that messages have the same size on all ranks.
-	in = append(in, tensor.FromSlice(used, []int{n, len(trained)}).To(dtype).To(m.params[0].Tensor.Device()))
+	in = append(in, tensor.FromSlice(used, []int{n, len(trained)}).To(dtype).To(m.device()))
 	made, err := tensor.CallUnchecked("aten::_chunk_cat", in, 0, n)
 	if err != nil {
 		return err
@@ -350,7 +426,7 @@ func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
 	for i, k := range trained {
 		p := m.params[k]
 		if _, rows := p.rows(m.g.rank); counts[i] > 0 {
-			out[i] = sum.Narrow(0, at, rows*p.row).View(append([]int{rows}, p.Shape[1:]...)...).To(p.Tensor.DType())
+			out[i] = sum.Narrow(0, at, rows*p.row).View(append([]int{rows}, p.Shape[1:]...)...).To(p.Tensor.DType()).To(p.Tensor.Device())
 			if err := out[i].Err(); err != nil {
 				return err
 			}

@@ -455,31 +455,37 @@ func float64s(values []float32) []float64 {
 func sharded(p *part) error {
 	ctx := context.Background()
 	for i, opts := range [][]dist.ShardOption{nil, {dist.ReshardAfterForward(false)}, {dist.ParamDType(tensor.BFloat16), dist.ReduceDType(tensor.Float32)}} {
-		var results [2][]float64
-		for k, d := range []tensor.Device{tensor.CPU, p.d} {
-			var err error
-			if results[k], err = trainSharded(ctx, p, d, opts...); err != nil {
-				return fmt.Errorf("options %d on %v: %w", i, d, err)
+		var results [3][]float64
+		var err error
+		for k, d := range []tensor.Device{tensor.CPU, p.d, p.d} {
+			home := d // of the module
+			if k == 2 {
+				home, opts = tensor.CPU, append(opts, dist.CPUOffload(d))
+			}
+			if results[k], err = trainSharded(ctx, p, d, home, opts...); err != nil {
+				return fmt.Errorf("options %d on %v, parameters on %v: %w", i, d, home, err)
 			}
 		}
-		if !slices.Equal(results[0], results[1]) {
-			return fmt.Errorf("options %d, on the CPU and on the device:\n%v\n%v", i, results[0], results[1])
+		if !slices.Equal(results[0], results[1]) || !slices.Equal(results[0], results[2]) {
+			return fmt.Errorf("options %d, on the CPU, on the device, and there with parameters on the CPU:\n%v\n%v\n%v", i, results[0], results[1], results[2])
 		}
 	}
 	return nil
 }
 
 // trainSharded returns losses, norms and, on rank 0, parameters at the end.
-func trainSharded(ctx context.Context, p *part, d tensor.Device, opts ...dist.ShardOption) (results []float64, err error) {
+func trainSharded(ctx context.Context, p *part, d, home tensor.Device, opts ...dist.ShardOption) (results []float64, err error) {
 	err = tensor.WithScope(func() (err error) {
 		// 5 rows are divided as 3 and 2, and the bias of 1 as 1 and 0. The unused layer has no gradient.
-		var m nn.Layer = filled(d, nn.NewSequential(nn.NewLinear(6, 5, nn.Device(d)), &nn.Tanh{}, nn.NewLinear(5, 1, nn.Device(d))))
-		unused := filled(d, nn.NewLinear(3, 3, nn.Device(d)))
+		on := nn.Device(home)
+		var m nn.Layer = filled(home, nn.NewSequential(nn.NewLinear(6, 5, on), &nn.Tanh{}, nn.NewLinear(5, 1, on)))
+		unused := filled(home, nn.NewLinear(3, 3, on))
 		model := &struct {
 			Block  nn.Layer
 			Head   *nn.Linear
 			Unused *nn.Linear
-		}{m, filled(d, nn.NewLinear(1, 4, nn.Device(d))), unused}
+			Shift  *tensor.Tensor `nn:",buffer"`
+		}{m, filled(home, nn.NewLinear(1, 4, on)), unused, wave(home, 9, 4)}
 		block, err := dist.Shard(ctx, p.g, m, opts...)
 		if err != nil {
 			return err
@@ -487,6 +493,9 @@ func trainSharded(ctx context.Context, p *part, d tensor.Device, opts ...dist.Sh
 		model.Block = block
 		root, err := dist.Shard(ctx, p.g, model, opts...)
 		if err != nil {
+			return err
+		}
+		if err := errors.Join(root.SetModulesToForwardPrefetch(block), root.SetModulesToBackwardPrefetch(block)); err != nil {
 			return err
 		}
 		opt, err := optim.NewAdamW(nn.Parameters(model), 0.1)
@@ -498,7 +507,7 @@ func trainSharded(ctx context.Context, p *part, d tensor.Device, opts ...dist.Sh
 			for half := range 2 {
 				pass := func() error {
 					y := root.Run(func() *tensor.Tensor {
-						return model.Head.Forward(model.Block.Forward(wave(d, 6*i+3*half+p.g.Rank(), 5, 6)))
+						return model.Head.Forward(model.Block.Forward(wave(d, 6*i+3*half+p.g.Rank(), 5, 6))).Add(model.Shift)
 					})
 					loss := y.To(tensor.Float32).Square().Mean()
 					l, err := loss.Item()
@@ -519,6 +528,9 @@ func trainSharded(ctx context.Context, p *part, d tensor.Device, opts ...dist.Sh
 				return err
 			}
 			results = append(results, norm)
+		}
+		if w := nn.Parameters(m)[0]; w.Device() != home || w.Grad().Device() != home || model.Shift.Device() != d {
+			return fmt.Errorf("rows on %v, their gradient on %v and a buffer on %v", w.Device(), w.Grad().Device(), model.Shift.Device())
 		}
 		if unused.Weight.Grad() != nil {
 			return errors.New("the unused layer has a gradient")
