@@ -61,6 +61,7 @@ type shardOptions struct {
 	param, reduce, outputs tensor.DType // Invalid: none
 	offload                bool
 	device                 tensor.Device // of the whole parameters, with offload
+	replicas               *Group        // or nil
 }
 
 // A ShardOption is an option of Shard.
@@ -91,6 +92,12 @@ func CPUOffload(d tensor.Device) ShardOption {
 	return func(o *shardOptions) { o.offload, o.device = true, d }
 }
 
+// Replicas divides parameters among the ranks of Shard's group only, as many times as r, the group of the ranks with the same
+// rows, has ranks (HSDP). Gradients are averaged over all of them: gathers stay within a machine, say, and gradients of rows cross
+// machines. With mesh, err := NewDeviceMesh(ctx, g, []int{2, 8}, "replicate", "shard"), the group of Shard is
+// mesh.Group("shard"), and r is mesh.Group("replicate"). PyTorch: fully_shard with a mesh of two dimensions.
+func Replicas(r *Group) ShardOption { return func(o *shardOptions) { o.replicas = r } }
+
 // Shard divides the parameters of a module, the same on all ranks, among the ranks of g, and copies the parameters and
 // buffers of rank 0 to the others before. Each tensor of the module becomes this rank's rows of the parameter, as in
 // torch.chunk: an optimizer must be made afterwards, and its state is divided, too. All ranks must call Shard.
@@ -112,7 +119,7 @@ func CPUOffload(d tensor.Device) ShardOption {
 // come before the module that holds them, and parameters that several parts share belong to one that contains these.
 // Parameters must be dense tensors with a dimension, of one floating-point dtype and on one device, and they must not have
 // gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl". Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs,
-// CPUOffload. PyTorch: torch.distributed.fsdp.fully_shard.
+// CPUOffload, Replicas. PyTorch: torch.distributed.fsdp.fully_shard.
 func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSDPModule, error) {
 	const op = "Shard"
 	o := shardOptions{reshard: true, castInputs: true, param: tensor.Invalid, reduce: tensor.Invalid, outputs: tensor.Invalid}
@@ -133,6 +140,11 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 	if err := g.check(op); err != nil {
 		return nil, err
 	}
+	if o.replicas != nil {
+		if err := o.replicas.check(op); err != nil {
+			return nil, err
+		}
+	}
 	if module == nil {
 		return nil, refuse.Nil(op, "a module")
 	}
@@ -143,7 +155,12 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 	if err := m.adopt(op); err != nil {
 		return nil, err
 	}
-	if err := m.agree(ctx, op); err != nil {
+	if o.replicas != nil {
+		if err := m.agree(ctx, op, o.replicas); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.agree(ctx, op, g); err != nil {
 		return nil, err
 	}
 	if err := m.divide(ctx, op); err != nil {
@@ -198,15 +215,18 @@ func (p *ShardedParameter) rows(rank int) (first, n int) {
 	return first, min(p.chunk, p.Shape[0]-first)
 }
 
-// agree returns an error if other ranks divide other parameters.
-func (m *FSDPModule) agree(ctx context.Context, op string) error {
+// agree returns an error if other ranks of g divide other parameters.
+func (m *FSDPModule) agree(ctx context.Context, op string, g *Group) error {
 	o := m.o
-	o.device.Index = 0 // each rank has its own
+	o.device.Index, o.replicas = 0, nil // each rank has its own
 	own := []string{fmt.Sprintf("options %+v", o)}
+	if g != m.g {
+		own = append(own, fmt.Sprintf("part %d of %d", m.g.rank, m.g.size))
+	}
 	for _, p := range m.params {
 		own = append(own, fmt.Sprintf("%s %v %v", p.Name, p.Tensor.DType(), p.Shape))
 	}
-	all, err := AllGatherObject(ctx, m.g, own)
+	all, err := AllGatherObject(ctx, g, own)
 	if err != nil {
 		return err
 	}
@@ -220,7 +240,7 @@ func (m *FSDPModule) agree(ctx context.Context, op string) error {
 				b = other[i]
 			}
 			if a != b {
-				return refuse.Error(op, tensor.ErrArgument, "the ranks divide different modules: rank %d has %s, rank %d %s", m.g.rank, a, r, b)
+				return refuse.Error(op, tensor.ErrArgument, "the ranks divide different modules: rank %d has %s, rank %d %s", g.rank, a, r, b)
 			}
 		}
 	}
@@ -241,6 +261,11 @@ func (m *FSDPModule) divide(ctx context.Context, op string) error {
 		byDevice[t.Device()] = append(byDevice[t.Device()], t)
 	}
 	for _, d := range slices.SortedFunc(maps.Keys(byDevice), func(a, b tensor.Device) int { return int(a.Type) - int(b.Type) }) {
+		if m.o.replicas != nil {
+			if err := m.o.replicas.broadcastCoalesced(ctx, op, byDevice[d], 0); err != nil {
+				return err
+			}
+		}
 		if err := m.g.broadcastCoalesced(ctx, op, byDevice[d], 0); err != nil {
 			return err
 		}

@@ -264,6 +264,91 @@ func (p *prefetched) train(g *dist.Group, early bool) error {
 	return errors.Join(a.Close(), b.Close())
 }
 
+// TestShardReplicas compares parameters that pairs of ranks divide, twice, with parameters that all four divide.
+func TestShardReplicas(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 4, func(g *dist.Group) error {
+		mesh, err := dist.NewDeviceMesh(ctx, g, []int{2, 2}, "replicate", "shard")
+		if err != nil {
+			return err
+		}
+		linear := nn.NewLinear(4, 4)
+		if _, err := dist.Shard(ctx, mesh.Group("replicate"), linear, dist.Replicas(g)); !errors.Is(err, tensor.ErrArgument) {
+			return fmt.Errorf("replicas that have other rows: %v", err)
+		}
+		nn.Release(linear)
+		var losses [2][]float64
+		for i, group := range []*dist.Group{g, mesh.Group("shard")} {
+			var opts []dist.ShardOption
+			if i == 1 {
+				opts = append(opts, dist.Replicas(mesh.Group("replicate")))
+			}
+			err := tensor.WithScope(func() error {
+				m := newParts(g.Rank()) // rank 0's are those of all
+				m.skip = true
+				root, err := m.shard(group, false, opts, nil)
+				if err != nil {
+					return err
+				}
+				if i == 1 && m.L3.Weight.Size(0) != 5/2+1-group.Rank() {
+					return fmt.Errorf("rank %d of the pair has %d of 5 rows", group.Rank(), m.L3.Weight.Size(0))
+				}
+				opt, err := optim.NewSGD(nn.Parameters(m), 0.1)
+				if err != nil {
+					return err
+				}
+				defer opt.Release()
+				for s := range 5 {
+					opt.ZeroGrad()
+					x, y := batch(g.Rank(), s, 0)
+					loss := nn.CrossEntropy(root.Forward(x), y)
+					l, err := loss.Item()
+					if err := errors.Join(err, loss.Backward()); err != nil {
+						return err
+					}
+					norm, err := root.ClipGradNorm_(ctx, 1)
+					if err := errors.Join(err, opt.Step()); err != nil {
+						return err
+					}
+					losses[i] = append(losses[i], l, norm)
+				}
+				return root.Close()
+			})
+			if err != nil {
+				return err
+			}
+		}
+		for i, want := range losses[0] {
+			if got := losses[1][i]; !(math.Abs(got-want) <= 1e-5*math.Abs(want)) {
+				return fmt.Errorf("losses and norms %v, divided among all %v", losses[1], losses[0])
+			}
+		}
+		return mesh.Close()
+	})
+}
+
+// TestShardReduceFloat16 tests averages of gradients whose sum is beyond the largest float16.
+func TestShardReduceFloat16(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 4, func(g *dist.Group) error {
+		return tensor.WithScope(func() error {
+			l := nn.NewLinear(1, 4, nn.NoBias())
+			m, err := dist.Shard(ctx, g, l, dist.ReduceDType(tensor.Float16))
+			if err != nil {
+				return err
+			}
+			if err := m.Forward(tensor.Full([]int{1, 1}, float64(30000+1000*g.Rank()))).Sum().Backward(); err != nil {
+				return err
+			}
+			mean, err := l.Weight.Grad().Item()
+			if err != nil || math.Abs(mean-31500) > 31500/1000 {
+				return fmt.Errorf("the gradient is %v, want 31500, %w", mean, err)
+			}
+			return m.Close()
+		})
+	})
+}
+
 // TestShardGradients compares the gradients of three ranks, some of which have no rows of some parameters, with those of an
 // undivided model for the inputs of all, after clipping, also in a second pass over the graph and if another policy keeps
 // saved tensors.

@@ -368,14 +368,17 @@ func (m *FSDPModule) accumulate(trained []int, grads []*tensor.Tensor) error {
 // reduce sets out to this rank's rows of the averages over the ranks of the pending gradients. It is nil for a parameter
 // that no rank has used.
 func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
-	n := m.g.size
+	n, ranks := m.g.size, m.g.size
+	if m.o.replicas != nil {
+		ranks *= m.o.replicas.size
+	}
 	dtype := m.o.reduce
 	if dtype == tensor.Invalid {
 		dtype = m.params[0].Tensor.DType()
 	}
 	// float16 has a small range: a part of the division comes before the sum.
 	first := 1
-	for dtype == tensor.Float16 && n%first == 0 && n/first > first {
+	for dtype == tensor.Float16 && ranks%first == 0 && ranks/first > first {
 		first *= 2
 	}
 	m.mu.Lock()
@@ -415,7 +418,12 @@ func (m *FSDPModule) reduce(trained []int, out []*tensor.Tensor) error {
 	if err := m.g.ReduceScatterTensor(context.Background(), sum, all.View(n*per), Sum); err != nil {
 		return err
 	}
-	if err := sum.Div_(float64(n) / float64(first)).Err(); err != nil {
+	if m.o.replicas != nil {
+		if err := m.o.replicas.AllReduce(context.Background(), sum, Sum); err != nil {
+			return err
+		}
+	}
+	if err := sum.Div_(float64(ranks) / float64(first)).Err(); err != nil {
 		return err
 	}
 	counts, err := tensor.Data[float32](sum.Narrow(0, per-len(trained), len(trained)).To(tensor.Float32))
