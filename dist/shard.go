@@ -1,6 +1,7 @@
 package dist
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -118,8 +119,8 @@ func Replicas(r *Group) ShardOption { return func(o *shardOptions) { o.replicas 
 // The parameters of one Shard are gathered together. Those that a Shard of g has divided already stay in that one, so parts
 // come before the module that holds them, and parameters that several parts share belong to one that contains these.
 // Parameters must be dense tensors with a dimension, of one floating-point dtype and on one device, and they must not have
-// gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl". Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs,
-// CPUOffload, Replicas. PyTorch: torch.distributed.fsdp.fully_shard.
+// gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl". Options: ReshardAfterForward, ParamDType,
+// ReduceDType, OutputDType, CastForwardInputs, CPUOffload, Replicas. PyTorch: torch.distributed.fsdp.fully_shard.
 func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSDPModule, error) {
 	const op = "Shard"
 	o := shardOptions{reshard: true, castInputs: true, param: tensor.Invalid, reduce: tensor.Invalid, outputs: tensor.Invalid}
@@ -260,7 +261,9 @@ func (m *FSDPModule) divide(ctx context.Context, op string) error {
 	for _, t := range ts {
 		byDevice[t.Device()] = append(byDevice[t.Device()], t)
 	}
-	for _, d := range slices.SortedFunc(maps.Keys(byDevice), func(a, b tensor.Device) int { return int(a.Type) - int(b.Type) }) {
+	for _, d := range slices.SortedFunc(maps.Keys(byDevice), func(a, b tensor.Device) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Index, b.Index))
+	}) {
 		if m.o.replicas != nil {
 			if err := m.o.replicas.broadcastCoalesced(ctx, op, byDevice[d], 0); err != nil {
 				return err
