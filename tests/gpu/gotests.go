@@ -37,7 +37,7 @@ var goPackages = []goPackage{
 		{"TestPrintGolden TestErrorContents TestAdviceInGo TestNestedTensor ExampleTensor ExampleTensor_Index ExampleTensor_Err " +
 			"ExampleScope ExampleTidy ExampleTensor_Backward ExampleCall ExampleReplace", texts, false},
 		{"TestGolden", "a step of its own", false},
-		{"TestHostile", "arguments outside of their bounds end a device; part faults does so on purpose", false},
+		{"TestHostile TestGoldenWithoutOptions", "arguments outside of their bounds end a device; part faults does so on purpose", false},
 		{"TestOpenMP", "counts the threads of the CPU's operators", false},
 		{"TestSettings", "saves the state of the CPU's generator and draws from the device's", false},
 		{"TestGenerator TestGeneratorState TestForkRNG TestGeneratorOfGoroutines TestGeneratorThatCannotBeUsed", numbers, false},
