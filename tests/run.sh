@@ -199,7 +199,7 @@ gpu() {
 }
 
 # The installation of a user: another module, an empty HOME and empty caches, a bundle.
-install_() { LINSTOCK_TEST_INSTALL=1 gotest install -timeout 20m ./tests/install; }
+install_() { LINSTOCK_TEST_INSTALL=1 gotest install -count=1 -timeout 20m ./tests/install; }
 
 # A twentieth of the scorecard of docs/reliability.md; `make verify` runs all of it. Rows that other tiers cover, and
 # rows that measure time (storm) or compile everything again (mutation), are omitted.
