@@ -64,6 +64,7 @@ func TestLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := c.StateDict()
+	state["_last_lr"] = []any{0.5} // the optimizer has no group, but is asked for it
 	unordered.Go(func() { c.Step() }, touch)
 	unordered.Go(func() { _ = c.LoadStateDict(state) }, touch)
 	unordered.Go(func() { c.LRs() }, func() {

@@ -132,7 +132,11 @@ func TestStreamsOfTheCPU(t *testing.T) {
 			t.Errorf("RecordStream: %v", err)
 		}
 	}
+	before, _ := cshim.MemoryStats(CPU.word())
 	x.Release()
+	if after, _ := cshim.MemoryStats(CPU.word()); after.Handles != before.Handles-1 {
+		t.Errorf("%d handles before the release and %d after it: a call still holds one", before.Handles, after.Handles)
+	}
 	if err := recordStream(x, cpu, 0); !errors.Is(err, ErrReleased) {
 		t.Errorf("RecordStream of a released tensor: %v", err)
 	}
