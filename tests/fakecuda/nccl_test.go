@@ -381,10 +381,15 @@ func filled[M any](d tensor.Device, m M) M {
 
 // dividedOptimizer compares training with a divided optimizer on the CPU and on the device.
 func dividedOptimizer(p *part) error {
+	return onBoth(p, func(d tensor.Device) ([]float64, error) { return trainDivided(p.g, d) })
+}
+
+// onBoth returns an error unless f has the same results on the CPU and on the device.
+func onBoth(p *part, f func(d tensor.Device) ([]float64, error)) error {
 	var results [2][]float64
 	for k, d := range []tensor.Device{tensor.CPU, p.d} {
 		err := tensor.WithScope(func() (err error) {
-			results[k], err = trainDivided(p.g, d)
+			results[k], err = f(d)
 			return err
 		})
 		if err != nil {
@@ -569,20 +574,7 @@ func trainSharded(ctx context.Context, p *part, d, home tensor.Device, opts ...d
 
 // tensorParallel compares divided layers on the CPU and on the device.
 func tensorParallel(p *part) error {
-	var results [2][]float64
-	for k, d := range []tensor.Device{tensor.CPU, p.d} {
-		err := tensor.WithScope(func() (err error) {
-			results[k], err = computeParallel(p.g, d)
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("on %v: %w", d, err)
-		}
-	}
-	if !slices.Equal(results[0], results[1]) {
-		return fmt.Errorf("on the CPU and on the device:\n%v\n%v", results[0], results[1])
-	}
-	return nil
+	return onBoth(p, func(d tensor.Device) ([]float64, error) { return computeParallel(p.g, d) })
 }
 
 // computeParallel returns the loss of a model whose layers are divided, and this rank's gradients.
@@ -623,18 +615,8 @@ func computeParallel(g *dist.Group, d tensor.Device) (results []float64, err err
 // that two ranks that both send first would wait for each other.
 func pipeline(p *part) error {
 	for _, gpipe := range []bool{false, true} {
-		var results [2][]float64
-		for k, d := range []tensor.Device{tensor.CPU, p.d} {
-			err := tensor.WithScope(func() (err error) {
-				results[k], err = trainStages(p.g, d, gpipe)
-				return err
-			})
-			if err != nil {
-				return fmt.Errorf("gpipe %v on %v: %w", gpipe, d, err)
-			}
-		}
-		if !slices.Equal(results[0], results[1]) {
-			return fmt.Errorf("gpipe %v, on the CPU and on the devices:\n%v\n%v", gpipe, results[0], results[1])
+		if err := onBoth(p, func(d tensor.Device) ([]float64, error) { return trainStages(p.g, d, gpipe) }); err != nil {
+			return fmt.Errorf("gpipe %v: %w", gpipe, err)
 		}
 	}
 	return nil
