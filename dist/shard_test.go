@@ -219,8 +219,10 @@ func (p *prefetched) train(g *dist.Group, early bool) error {
 		return l
 	}
 	first := nn.NewSequential(fill(nn.NewLinear(4, prefetchedWidth, nn.NoBias()), 2), nn.Func(func(x *tensor.Tensor) *tensor.Tensor {
+		// The ranks are in one process: both must be here.
+		before := g.Barrier(ctx)
 		s, err := vram.Stats(vram.CPU)
-		if err != nil {
+		if err := errors.Join(before, err, g.Barrier(ctx)); err != nil {
 			return tensor.Failed(err)
 		}
 		p.live = s.Allocated
