@@ -295,11 +295,9 @@ func (s *step) exchange(out *tensor.Tensor, in bool, peer int) (received *tensor
 		})
 		return received, err
 	case out != nil:
-		w, err := s.g.SendAsync(out, peer, 0)
-		if err != nil {
+		if err := s.send(out, peer); err != nil {
 			return nil, err
 		}
-		s.sends = append(s.sends, w)
 	}
 	if in {
 		err = s.g.Recv(s.ctx, received, peer, 0)
@@ -321,12 +319,16 @@ func (s *step) sendHeader(t *tensor.Tensor, to int) error {
 	for i, n := range shape {
 		header[2+i] = int64(n)
 	}
-	w, err := s.g.SendAsync(tensor.FromSlice(header, []int{len(header)}), to, 0)
-	if err != nil {
-		return err
+	return s.send(tensor.FromSlice(header, []int{len(header)}), to)
+}
+
+// send starts to send t.
+func (s *step) send(t *tensor.Tensor, to int) error {
+	w, err := s.g.SendAsync(t, to, 0)
+	if err == nil {
+		s.sends = append(s.sends, w)
 	}
-	s.sends = append(s.sends, w)
-	return nil
+	return err
 }
 
 // receiveHeader returns an empty tensor for what the rank sends next.

@@ -156,13 +156,10 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 	if err := m.adopt(op); err != nil {
 		return nil, err
 	}
-	if o.replicas != nil {
-		if err := m.agree(ctx, op, o.replicas); err != nil {
+	for _, g := range m.groups() {
+		if err := m.agree(ctx, op, g); err != nil {
 			return nil, err
 		}
-	}
-	if err := m.agree(ctx, op, g); err != nil {
-		return nil, err
 	}
 	if err := m.divide(ctx, op); err != nil {
 		return nil, err
@@ -216,6 +213,14 @@ func (p *ShardedParameter) rows(rank int) (first, n int) {
 	return first, min(p.chunk, p.Shape[0]-first)
 }
 
+// groups returns the groups whose ranks have the same module, the replicas' first.
+func (m *FSDPModule) groups() []*Group {
+	if m.o.replicas == nil {
+		return []*Group{m.g}
+	}
+	return []*Group{m.o.replicas, m.g}
+}
+
 // agree returns an error if other ranks of g divide other parameters.
 func (m *FSDPModule) agree(ctx context.Context, op string, g *Group) error {
 	o := m.o
@@ -254,7 +259,8 @@ func (m *FSDPModule) divide(ctx context.Context, op string) error {
 	for _, p := range m.params {
 		ts = append(ts, p.Tensor)
 	}
-	for _, b := range nn.NamedBuffers(m.Module) {
+	buffers := nn.NamedBuffers(m.Module)
+	for _, b := range buffers {
 		ts = append(ts, b.Tensor)
 	}
 	byDevice := map[tensor.Device][]*tensor.Tensor{}
@@ -264,26 +270,23 @@ func (m *FSDPModule) divide(ctx context.Context, op string) error {
 	for _, d := range slices.SortedFunc(maps.Keys(byDevice), func(a, b tensor.Device) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Index, b.Index))
 	}) {
-		if m.o.replicas != nil {
-			if err := m.o.replicas.broadcastCoalesced(ctx, op, byDevice[d], 0); err != nil {
+		for _, g := range m.groups() {
+			if err := g.broadcastCoalesced(ctx, op, byDevice[d], 0); err != nil {
 				return err
 			}
-		}
-		if err := m.g.broadcastCoalesced(ctx, op, byDevice[d], 0); err != nil {
-			return err
 		}
 	}
 	return tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
-			var rows []*tensor.Tensor
-			for _, b := range nn.NamedBuffers(m.Module) {
-				if !m.o.offload || b.Tensor.Device() == m.o.device {
-					continue
-				}
+			if !m.o.offload {
+				buffers = nil // they stay where they are
+			}
+			for _, b := range buffers {
 				if _, err := tensor.Call("aten::set_data", b.Tensor, b.Tensor.To(m.o.device)); err != nil {
 					return err
 				}
 			}
+			var rows []*tensor.Tensor
 			for _, p := range m.params {
 				first, n := p.rows(m.g.rank)
 				t := p.Tensor.Detach().Narrow(0, first, n).Clone()

@@ -56,10 +56,7 @@ func (m *FSDPModule) begin() (*gathering, error) {
 			_, rows := p.rows(m.g.rank)
 			own = append(own, p.flat(p.Tensor, rows))
 		}
-		in := cast(tensor.Cat(own), m.o.param)
-		if m.o.offload {
-			in = in.To(m.o.device)
-		}
+		in := cast(tensor.Cat(own), m.o.param).To(m.device())
 		all := in.NewEmpty([]int{m.g.size * m.per})
 		if g.work, err = m.g.AllGatherIntoTensorAsync(all, in); err == nil {
 			g.all = all.Keep()

@@ -57,7 +57,7 @@ func ScaledMM(a, b *tensor.Tensor, scaleA, scaleB []Scaling, opts ...tensor.Opti
 	if err != nil {
 		return tensor.Failed(err)
 	}
-	return call("aten::_scaled_mm_v2", a, b, s[0].scales, s[0].types, s[0].swizzles, s[1].scales, s[1].types, s[1].swizzles, bias, out, []int{}, false)
+	return call("aten::_scaled_mm_v2", a, b, s[0], s[1], s[2], s[3], s[4], s[5], bias, out, []int{}, false)
 }
 
 // ScaledGroupedMM returns the products of groups as [GroupedMM] does, of matrices with scales as in [ScaledMM], in bfloat16. CUDA
@@ -77,7 +77,7 @@ func ScaledGroupedMM(a, b, offs *tensor.Tensor, scaleA, scaleB []Scaling, opts .
 	if err != nil {
 		return tensor.Failed(err)
 	}
-	return call("aten::_scaled_grouped_mm_v2", a, b, s[0].scales, s[0].types, s[0].swizzles, s[1].scales, s[1].types, s[1].swizzles, end, bias, out, []int{}, false)
+	return call("aten::_scaled_grouped_mm_v2", a, b, s[0], s[1], s[2], s[3], s[4], s[5], end, bias, out, []int{}, false)
 }
 
 // GroupedMM returns the products of groups, such as the tokens of each expert with its weights. offs (g), int32, are the ends of the
@@ -155,25 +155,21 @@ func productOptions(op string, opts []tensor.Option) (bias any, out tensor.DType
 	return bias, out, nil
 }
 
-// scalingLists are scalings as the operators take them.
-type scalingLists struct {
-	scales          []*tensor.Tensor
-	types, swizzles []int
-}
-
-// scalings returns the lists for the scalings of the two factors.
-func scalings(op string, factors ...[]Scaling) (lists [2]scalingLists, err error) {
-	for i, factor := range factors {
+// scalings returns six arguments of an operator for the scalings of its two factors: of each the scales, types and swizzles.
+func scalings(op string, a, b []Scaling) (args []any, err error) {
+	for _, factor := range [][]Scaling{a, b} {
+		var scales []*tensor.Tensor
+		var types, swizzles []int
 		for _, s := range factor {
 			if err := refuse.Unusable(op, "scales", s.Scales); err != nil {
-				return lists, err
+				return nil, err
 			}
 			if s.Type < TensorWise || s.Type > BlockWise128x128 || s.Swizzle < NoSwizzle || s.Swizzle > Swizzle32x8 {
-				return lists, refuse.Error(op, tensor.ErrArgument, "there is no scaling of type %d with swizzle %d", s.Type, s.Swizzle)
+				return nil, refuse.Error(op, tensor.ErrArgument, "there is no scaling of type %d with swizzle %d", s.Type, s.Swizzle)
 			}
-			l := &lists[i]
-			l.scales, l.types, l.swizzles = append(l.scales, s.Scales), append(l.types, int(s.Type)), append(l.swizzles, int(s.Swizzle))
+			scales, types, swizzles = append(scales, s.Scales), append(types, int(s.Type)), append(swizzles, int(s.Swizzle))
 		}
+		args = append(args, scales, types, swizzles)
 	}
-	return lists, nil
+	return args, nil
 }

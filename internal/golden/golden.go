@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/testdevice"
@@ -105,9 +106,17 @@ func SameCPU(t testing.TB) bool {
 	t.Helper()
 	var golden struct{ CPU string }
 	Read(t, "cpu.json", &golden)
-	info, err := os.ReadFile("/proc/cpuinfo")
-	return err == nil && cpuModel(string(info)) == golden.CPU
+	return thisCPU() == golden.CPU
 }
+
+// thisCPU returns the model of this machine's CPU, or "" where /proc does not tell it. Tests ask for each value.
+var thisCPU = sync.OnceValue(func() string {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return ""
+	}
+	return cpuModel(string(info))
+})
 
 // cpuModel returns the model of the first CPU in /proc/cpuinfo and its vector instructions, as tests/golden/cpu.py does.
 func cpuModel(info string) string {

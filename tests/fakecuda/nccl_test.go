@@ -437,23 +437,20 @@ func trainDivided(g *dist.Group, d tensor.Device) (results []float64, err error)
 	for i := range len(state.State) {
 		for _, name := range slices.Sorted(maps.Keys(state.State[i])) {
 			if t, ok := state.State[i][name].(*tensor.Tensor); ok {
-				values, err := tensor.Data[float32](t.To(tensor.CPU).To(tensor.Float32))
+				values, err := float64s(t)
 				if err != nil {
 					return nil, err
 				}
-				results = append(results, float64s(values)...)
+				results = append(results, values...)
 			}
 		}
 	}
 	return results, ddp.Close()
 }
 
-func float64s(values []float32) []float64 {
-	all := make([]float64, len(values))
-	for i, v := range values {
-		all[i] = float64(v)
-	}
-	return all
+// float64s returns the values of a tensor on any device.
+func float64s(t *tensor.Tensor) ([]float64, error) {
+	return tensor.Data[float64](t.To(tensor.CPU).To(tensor.Float64))
 }
 
 // sharded compares training with divided parameters on the CPU and on the device.
@@ -545,11 +542,11 @@ func trainSharded(ctx context.Context, p *part, d, home tensor.Device, opts ...d
 			return err
 		}
 		for _, name := range slices.Sorted(maps.Keys(state)) {
-			values, err := tensor.Data[float32](state[name].To(tensor.CPU))
+			values, err := float64s(state[name])
 			if err != nil {
 				return err
 			}
-			results = append(results, float64s(values)...)
+			results = append(results, values...)
 		}
 		// What a checkpoint of the ranks has is loaded into other values.
 		dir := filepath.Join(os.Getenv("FAKENCCL_DIR"), "checkpoint"+fmt.Sprint(d.Type))
@@ -601,11 +598,11 @@ func computeParallel(g *dist.Group, d tensor.Device) (results []float64, err err
 	results = append(results, l)
 	for _, m := range []any{model, head} {
 		for _, n := range nn.NamedParameters(m) {
-			values, err := tensor.Data[float32](n.Tensor.Grad().To(tensor.CPU))
+			values, err := float64s(n.Tensor.Grad())
 			if err != nil {
 				return nil, fmt.Errorf("the gradient of %s: %w", n.Name, err)
 			}
-			results = append(results, float64s(values)...)
+			results = append(results, values...)
 		}
 	}
 	return results, nil
