@@ -173,6 +173,25 @@ TEST_F(Concurrent, RoundsUnderALimitThatChanges) {
   EXPECT_GT(rounds, 0);
 }
 
+// Threads allocate for the first time after a limit below what is in use has taken the credit of all threads.
+// Only the lock on the list of threads orders the two. More threads start than any test before had, so that they
+// are added to the list.
+TEST_F(Concurrent, ThreadsStartAfterCreditIsDisabled) {
+  std::atomic<bool> go{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 64; i++) {
+    threads.emplace_back([&] {
+      while (!go.load(std::memory_order_relaxed)) std::this_thread::yield();
+      Tensor small(made(64));
+    });
+  }
+  Tensor large(made(16 * kMiB));
+  EXPECT_OK(ls_memory_set_limit(kCpu, 8 * kMiB));
+  EXPECT_OK(ls_memory_set_limit(kCpu, 0));
+  go.store(true, std::memory_order_relaxed);
+  for (auto &t : threads) t.join();
+}
+
 // A limit that is set, or follows cgroups, while threads allocate up to it.
 TEST_F(Concurrent, LimitsAreSetAndFollowCgroups) {
   constexpr int64_t kMost = int64_t{1} << 40;
