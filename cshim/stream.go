@@ -49,6 +49,13 @@ func (s Stream) Record(t Handle) error {
 	return takeError(C.lsc_stream_record(native(t), device, id))
 }
 
+// Copy gives a copy of from to s, which is of to's device. Before to is freed, the stream that it was made on must wait for
+// the copy.
+func (s Stream) Copy(to, from Handle) error {
+	device, id := s.words()
+	return takeError(C.lsc_stream_copy(native(to), native(from), device, id))
+}
+
 // StreamEvent is an ls_stream_event; 0 is none.
 type StreamEvent uintptr
 

@@ -149,6 +149,7 @@ const char *ls_table_load(void *library) {
   LOAD(stream_query)
   LOAD(stream_synchronize)
   LOAD(stream_record)
+  LOAD(stream_copy)
   LOAD(event_new)
   LOAD(event_free)
   LOAD(event_record)

@@ -145,6 +145,7 @@ typedef struct ls_functions {
   ls_error *(*stream_query)(int32_t device, int64_t stream, int32_t *done);
   ls_error *(*stream_synchronize)(int32_t device, int64_t stream);
   ls_error *(*stream_record)(ls_tensor t, int32_t device, int64_t stream);
+  ls_error *(*stream_copy)(ls_tensor to, ls_tensor from, int32_t device, int64_t stream);
   ls_error *(*event_new)(int32_t device, int32_t timing, ls_stream_event *event);
   void (*event_free)(ls_stream_event event);
   ls_error *(*event_record)(ls_stream_event event, int32_t device, int64_t stream);
@@ -392,6 +393,7 @@ static inline ls_error *lsc_stream_current(int32_t device, int64_t *stream) { re
 static inline ls_error *lsc_stream_query(int32_t device, int64_t stream, int32_t *done) { return ls_table.stream_query(device, stream, done); }
 static inline ls_error *lsc_stream_synchronize(int32_t device, int64_t stream) { return ls_table.stream_synchronize(device, stream); }
 static inline ls_error *lsc_stream_record(ls_tensor t, int32_t device, int64_t stream) { return ls_table.stream_record(t, device, stream); }
+static inline ls_error *lsc_stream_copy(ls_tensor to, ls_tensor from, int32_t device, int64_t stream) { return ls_table.stream_copy(to, from, device, stream); }
 static inline ls_error *lsc_event_new(int32_t device, int32_t timing, ls_stream_event *event) { return ls_table.event_new(device, timing, event); }
 static inline void lsc_event_free(ls_stream_event event) { ls_table.event_free(event); }
 static inline ls_error *lsc_event_record(ls_stream_event event, int32_t device, int64_t stream) { return ls_table.event_record(event, device, stream); }

@@ -134,8 +134,10 @@ func WithBatchSampler(s BatchSampler) Option {
 }
 
 // PinMemory copies batches to page-locked memory where they are prepared, so that the copy to the Device, an accelerator,
-// runs while the program continues: the loop copies the next batch before it yields the current one. Without an
-// accelerator it does nothing. PyTorch: pin_memory.
+// runs while the program continues: the loop copies the next batch before it yields the current one. On a CUDA device the
+// copy has a stream of its own, so that it runs beside the kernels of the current batch, and the loop's current stream
+// waits for it before the batch is yielded. Without an accelerator PinMemory does nothing. PyTorch: pin_memory, with a
+// copy with non_blocking=True.
 func PinMemory(on bool) Option { return Option{"PinMemory", func(c *config) { c.pin = on }} }
 
 // Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
@@ -325,14 +327,22 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	default:
 		next = func(i int) ([]*tensor.Tensor, error) { return p.prepare(ctx, i) }
 	}
+	var side *copier
+	if p.pins() && p.config.device.Type == tensor.CUDAType {
+		side = newCopier(*p.config.device)
+		defer side.close()
+	}
 	// The batch after the current one is taken, and its copy to the device begun, before the current one is yielded.
 	ahead := &taken{next: func(i int) ([]*tensor.Tensor, error) {
 		if i >= p.last {
 			return nil, nil
 		}
 		return next(i)
-	}, early: l.stream != nil || p.config.pin && p.copies()}
-	defer func() { release(ahead.tensors) }()
+	}, early: l.stream != nil || p.pins(), side: side}
+	defer func() {
+		_ = side.wait()
+		release(ahead.tensors)
+	}()
 	for i := at.Batch; ; i++ {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -354,7 +364,8 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 // taken is a batch that was taken before its turn.
 type taken struct {
 	next    func(i int) ([]*tensor.Tensor, error)
-	early   bool // whether batches are taken before their turn
+	early   bool    // whether batches are taken before their turn
+	side    *copier // copies from page-locked memory; nil: the current stream does
 	held    bool
 	tensors []*tensor.Tensor
 	err     error
@@ -368,6 +379,10 @@ func (t *taken) take(i int, p *plan) (tensors []*tensor.Tensor, last bool, err e
 	tensors, err = t.tensors, t.err
 	t.tensors, t.err, t.held = nil, nil, false
 	if err != nil || tensors == nil {
+		return nil, true, err
+	}
+	if err := t.side.wait(); err != nil {
+		release(tensors)
 		return nil, true, err
 	}
 	if !t.early {
@@ -385,7 +400,7 @@ func (t *taken) moved(i int, p *plan) ([]*tensor.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.move(tensors); err != nil {
+	if err := p.move(tensors, t.side); err != nil {
 		release(tensors)
 		return nil, err
 	}
@@ -503,6 +518,9 @@ func (p *plan) copies() bool {
 	return d != nil && d.Type != tensor.CPUType && d.Type != tensor.MetaType
 }
 
+// pins reports whether batches go through page-locked memory.
+func (p *plan) pins() bool { return p.config.pin && p.copies() }
+
 // prepare makes batch i, outside every scope.
 func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, err error) {
 	defer func() {
@@ -550,7 +568,7 @@ func (p *plan) own(f func() ([]*tensor.Tensor, error)) (tensors []*tensor.Tensor
 // pinned returns a second handle to t outside every scope, or a copy of t in page-locked memory.
 func (p *plan) pinned(t *tensor.Tensor) (*tensor.Tensor, error) {
 	own := t.Alias()
-	if p.config.pin && p.copies() && t.Device() == tensor.CPU {
+	if p.pins() && t.Device() == tensor.CPU {
 		results, err := tensor.Call("aten::pin_memory", t)
 		if err != nil {
 			return nil, err
@@ -574,28 +592,41 @@ func guarded(ctx context.Context, d Dataset, indices []int) (made []*tensor.Tens
 	return d.Batch(ctx, indices)
 }
 
-// move copies a batch to the loader's device.
-func (p *plan) move(tensors []*tensor.Tensor) error {
+// move copies a batch to the loader's device, from page-locked memory with side unless it is nil.
+func (p *plan) move(tensors []*tensor.Tensor, side *copier) error {
 	if p.config.device == nil {
 		return nil
 	}
+	var to, from []*tensor.Tensor // what side copies
+	defer func() { release(from) }()
 	for i, t := range tensors {
 		if t.Device() == *p.config.device {
 			continue
 		}
 		var moved *tensor.Tensor
-		if p.config.pin && p.copies() && t.Device() == tensor.CPU {
-			moved = tensor.Empty(t.Shape(), t.DType(), *p.config.device).Copy_(t, tensor.NonBlocking(true))
-		} else {
+		pinned := p.pins() && t.Device() == tensor.CPU && !t.RequiresGrad()
+		switch {
+		case !pinned:
 			moved = t.To(*p.config.device)
+		case side != nil:
+			moved = tensor.Empty(t.Shape(), t.DType(), *p.config.device)
+		default:
+			moved = tensor.Empty(t.Shape(), t.DType(), *p.config.device).Copy_(t, tensor.NonBlocking(true))
 		}
 		moved.Keep()
 		if err := moved.Err(); err != nil {
 			return err
 		}
-		t.Release()
+		if pinned && side != nil {
+			to, from = append(to, moved), append(from, t)
+		} else {
+			t.Release()
+		}
 		tensor.Track(vram.Loader, moved)
 		tensors[i] = moved
 	}
-	return nil
+	if len(to) == 0 {
+		return nil
+	}
+	return side.copy(to, from)
 }

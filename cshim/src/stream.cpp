@@ -4,6 +4,7 @@
 
 #include <ATen/record_function.h>
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
@@ -67,6 +68,11 @@ c10::Stream usable(int32_t device, int64_t id) {
     throw CaptureError("another goroutine captures a graph on this stream of " + s.device().str() +
                        "; a capture and all that it records belong to one goroutine");
   return s;
+}
+
+void need_same_device(const at::Tensor &t, const c10::Stream &s) {
+  if (t.device() != s.device())
+    throw ArgumentError("the tensor is on " + t.device().str() + ", the stream is on " + s.device().str());
 }
 
 void record_use(const VirtualGuardImpl &guard, const at::Tensor &t, const c10::Stream &s) {
@@ -232,10 +238,22 @@ ls_error *ls_stream_record(ls_tensor t, int32_t device, int64_t stream) noexcept
     ls::Borrowed b(t);
     const at::Tensor &x = ls::need(b, "tensor");
     auto s = ls::stream_of(device, stream);
-    if (x.device() != s.device())
-      throw ls::ArgumentError("the tensor is on " + x.device().str() + ", the stream is on " + s.device().str());
+    ls::need_same_device(x, s);
     if (!x.has_storage()) throw ls::ArgumentError("a tensor with strided memory is needed");
     ls::record_use(ls::VirtualGuardImpl(s.device_type()), x, s);
+  });
+}
+
+ls_error *ls_stream_copy(ls_tensor to, ls_tensor from, int32_t device, int64_t stream) noexcept {
+  return ls::run_void([&] {
+    ls::Borrowed target(to);
+    ls::Borrowed source(from);
+    const at::Tensor &x = ls::need(target, "tensor");
+    const at::Tensor &y = ls::need(source, "tensor");
+    auto s = ls::usable(device, stream);
+    ls::need_same_device(x, s);
+    c10::StreamGuard current(s);
+    x.copy_(y, true);
   });
 }
 

@@ -202,6 +202,12 @@ TEST_F(StreamsDeathTest, InvalidArgumentsAreErrors) {
                                                       caffe2::TypeMeta::Make<float>(), c10::Device(c10::kCUDA, 0),
                                                       0, std::vector<int64_t>{2});
         WANT(code(ls_stream_record(opaque, cuda(0), 5)) == LS_ERR_ARGUMENT && FakeGuard::recorded == 0);
+        WANT(take(ls_stream_copy(x, x, cuda(0), 5)).find("the tensor is on cpu, the stream is on cuda:0") !=
+             std::string::npos);
+        WANT(code(ls_stream_copy(0, x, cuda(0), 5)) == LS_ERR_ARGUMENT);
+        // The fake devices have no kernels; the current stream is again the one before.
+        WANT(code(ls_stream_copy(opaque, x, cuda(0), 5)) != 0);
+        WANT(ls_stream_current(cuda(0), &s) == nullptr && s == 0);
         _exit(0);
       },
       ::testing::ExitedWithCode(0), "");

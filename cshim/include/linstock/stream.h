@@ -23,6 +23,9 @@ LS_API ls_error *ls_stream_synchronize(int32_t device, int64_t stream) LS_NOEXCE
 /* Records that the stream uses t's memory: once t is freed, its memory is reused only after the work that the
  * stream has at that time is done. */
 LS_API ls_error *ls_stream_record(ls_tensor t, int32_t device, int64_t stream) LS_NOEXCEPT;
+/* Gives a copy of from to a stream of to's device, and does not wait for it if from's memory is pinned. It does
+ * not record the stream: before to is freed, the stream that it was made on must wait for the copy. */
+LS_API ls_error *ls_stream_copy(ls_tensor to, ls_tensor from, int32_t device, int64_t stream) LS_NOEXCEPT;
 
 /* ---- events ----
  * An ls_stream_event is freed once by ls_event_free. One thread at a time may use it. */

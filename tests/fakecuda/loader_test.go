@@ -1,0 +1,110 @@
+package fakecuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/linstock-ml/linstock/cuda"
+	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+func init() { scenarios["loader"] = loader }
+
+func TestLoaderCopiesBesideKernels(t *testing.T) { run(t, "loader", 1, 1<<30) }
+
+// loader: a loader copies batches from page-locked memory on a stream of its own.
+func loader(c *Control) error {
+	const batches, elements = 8, 3 << 20 // a batch has a segment of its own
+	d := tensor.CUDA(0)
+	x := tensor.Arange(0, batches, tensor.Float32).Reshape(batches, 1).Expand(batches, elements).Contiguous()
+	defer x.Release()
+	dataset, err := data.NewTensorDataset(x)
+	if err != nil {
+		return err
+	}
+	loop, err := cuda.DefaultStream(d)
+	if err != nil {
+		return err
+	}
+	// each runs the body for each batch of an epoch, and returns the time that all work took.
+	each := func(kernel, copies time.Duration, body func(b data.Batch, from time.Duration) (bool, error)) (time.Duration, error) {
+		l, err := data.NewLoader(dataset, data.Device(d), data.PinMemory(true))
+		if err != nil {
+			return 0, err
+		}
+		c.SetTimes(kernel, copies)
+		defer c.SetTimes(0, 0)
+		from := c.Clock()
+		for b, err := range l.Batches(context.Background()) {
+			if err != nil {
+				return 0, err
+			}
+			more, err := body(b, from)
+			if err != nil {
+				return 0, fmt.Errorf("batch %d: %w", b.Index, err)
+			}
+			if !more {
+				break
+			}
+		}
+		return c.Clock() - from, nil
+	}
+	values := func(b data.Batch, _ time.Duration) (bool, error) {
+		got, err := tensor.Data[float32](b.Inputs.To(tensor.CPU))
+		if err == nil && (len(got) != elements || got[0] != float32(b.Index) || got[elements-1] != float32(b.Index)) {
+			err = fmt.Errorf("%d elements from %v to %v", len(got), got[0], got[elements-1])
+		}
+		return true, err
+	}
+	if _, err := each(0, 0, values); err != nil {
+		return err
+	}
+	live := c.Live(0)
+
+	// The copy of the next batch runs beside the kernel of the current one; one after the other they take 16 ms.
+	c.ResetPeak(0)
+	took, err := each(time.Millisecond, time.Millisecond, func(b data.Batch, _ time.Duration) (bool, error) {
+		err := b.Inputs.Add_(1).Err()
+		if b.Index == batches-1 {
+			err = errors.Join(err, loop.Synchronize())
+		}
+		return true, err
+	})
+	if err != nil || took != (batches+1)*time.Millisecond {
+		return fmt.Errorf("the epoch took %v, want %d ms; %w", took, batches+1, err)
+	}
+	// The host is far ahead of the device, and yet two batches have been enough.
+	if c.Peak(0) != live {
+		return fmt.Errorf("the device has allocated %d bytes, %d before", c.Peak(0), live)
+	}
+
+	// The loop's stream waits for the batch, and not for the next one.
+	_, err = each(0, 5*time.Millisecond, func(b data.Batch, from time.Duration) (bool, error) {
+		err := loop.Synchronize()
+		if at, want := c.Clock()-from, time.Duration(b.Index+1)*5*time.Millisecond; at != want {
+			err = errors.Join(err, fmt.Errorf("there after %v, want %v", at, want))
+		}
+		return true, err
+	})
+	if err != nil {
+		return err
+	}
+
+	// After break the memory of the next batch is reused only when its copy is done.
+	start, events := c.Clock(), c.Events()
+	_, err = each(0, 5*time.Millisecond, func(data.Batch, time.Duration) (bool, error) { return false, nil })
+	if err = errors.Join(err, loop.Synchronize()); err != nil {
+		return err
+	}
+	if took := c.Clock() - start; took != 10*time.Millisecond {
+		return fmt.Errorf("after break the loop's stream waits until %v, want 10ms", took)
+	}
+	if n := c.Events(); n != events {
+		return fmt.Errorf("%d events live, %d before", n, events)
+	}
+	return nil
+}
