@@ -11,6 +11,7 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -101,7 +102,9 @@ func Replicas(r *Group) ShardOption { return func(o *shardOptions) { o.replicas 
 
 // Shard divides the parameters of a module, the same on all ranks, among the ranks of g, and copies the parameters and
 // buffers of rank 0 to the others before. Each tensor of the module becomes this rank's rows of the parameter, as in
-// torch.chunk: an optimizer must be made afterwards, and its state is divided, too. All ranks must call Shard.
+// torch.chunk: an optimizer must be made afterwards, and its state is divided, too. nn.ClipGradNorm_ and optim.GradScaler
+// consider all ranks' rows, so all ranks must call them; optimizers that need whole parameters (Adafactor, L-BFGS, Muon) return
+// an error. All ranks must call Shard.
 //
 //	for i, block := range model.Blocks { // a []nn.Layer
 //		if model.Blocks[i], err = dist.Shard(ctx, g, block); err != nil {
@@ -164,10 +167,32 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 	if err := m.divide(ctx, op); err != nil {
 		return nil, err
 	}
+	for _, p := range m.params {
+		g.mark(p.Tensor)
+	}
 	g.state.Lock()
 	defer g.state.Unlock()
 	g.parts[m] = struct{}{}
 	return m, nil
+}
+
+// mark records that p is this rank's part of a parameter that g's ranks divide: nn.ClipGradNorm_ and optim.GradScaler then
+// reduce over g.
+func (g *Group) mark(p *tensor.Tensor) {
+	if g.size > 1 {
+		sharding.Mark(p, reducer{g})
+	}
+}
+
+type reducer struct{ g *Group }
+
+// AllReduce implements sharding.Group.
+func (r reducer) AllReduce(t *tensor.Tensor, maximum bool) error {
+	op := Sum
+	if maximum {
+		op = Max
+	}
+	return r.g.AllReduce(context.Background(), t, op)
 }
 
 var places = handle.Places.(func(model any) map[*tensor.Tensor][]func(t *tensor.Tensor))
@@ -424,40 +449,6 @@ func (m *FSDPModule) prefetching(op string, modules []*FSDPModule, into *[]*FSDP
 	}
 	*into = slices.Clone(modules)
 	return nil
-}
-
-// ClipGradNorm_ scales the gradients of m and of the FSDPModules within it so that their joint norm over all ranks is at most
-// maxNorm, and returns the norm before. All ranks must call it. nn.ClipGradNorm_ would see this rank's rows only. PyTorch:
-// torch.nn.utils.clip_grad_norm_ of a module that fully_shard has divided.
-func (m *FSDPModule) ClipGradNorm_(ctx context.Context, maxNorm float64) (norm float64, err error) {
-	const op = "ClipGradNorm_"
-	if err := live(op, ctx); err != nil {
-		return 0, err
-	}
-	if err := m.check(op); err != nil {
-		return 0, err
-	}
-	if !(maxNorm >= 0) {
-		return 0, refuse.Error(op, tensor.ErrArgument, "maxNorm must be a number of at least 0, got %v", maxNorm)
-	}
-	err = tensor.WithScope(func() error {
-		params := nn.Parameters(m.Module)
-		var grads []*tensor.Tensor
-		for _, p := range params {
-			if g := p.Grad(); g != nil {
-				grads = append(grads, g)
-			}
-		}
-		total := nn.GetTotalNorm(grads).To(tensor.Float64).Square()
-		if err := m.g.AllReduce(ctx, total, Sum); err != nil {
-			return err
-		}
-		if norm, err = total.Sqrt().Item(); err != nil || len(grads) == 0 {
-			return err
-		}
-		return nn.ClipGradsWithNorm_(params, maxNorm, total.Sqrt().To(grads[0].DType()))
-	})
-	return norm, err
 }
 
 // Forward calls the Forward of the module, which must be an nn.Layer; for other modules there is [FSDPModule.Run].

@@ -145,8 +145,12 @@ func (d *divided) divide(op string, g *Group, l nn.Layer, opts []ParallelOption)
 	if _, last := chunk(d.size, g.size, g.size-1); last == 0 || d.colwise && !d.out.sharded && d.size%g.size != 0 {
 		return nil, nil, refuse.Error(op, tensor.ErrArgument, "a weight of shape %v cannot be divided among %d ranks along dimension %d", weight.Shape(), g.size, d.dim)
 	}
-	if weight, err = d.parameter(weight, d.part(weight, d.dim)); err != nil || bias == nil {
-		return weight, nil, err
+	if weight, err = d.parameter(weight, d.part(weight, d.dim)); err != nil {
+		return nil, nil, err
+	}
+	g.mark(weight)
+	if bias == nil {
+		return weight, nil, nil
 	}
 	own := bias
 	if d.colwise {
@@ -155,6 +159,9 @@ func (d *divided) divide(op string, g *Group, l nn.Layer, opts []ParallelOption)
 	if bias, err = d.parameter(bias, own); err != nil {
 		weight.Release()
 		return nil, nil, err
+	}
+	if d.colwise {
+		g.mark(bias)
 	}
 	return weight, bias, nil
 }

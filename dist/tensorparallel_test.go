@@ -119,6 +119,23 @@ func TestTensorParallel(t *testing.T) {
 		if err := errors.Join(err, same("y", got, want), same("the gradient of x", gotX, wantX), sameGradients(divided, whole)); err != nil {
 			return err
 		}
+		// The norm is that of the whole gradients, and clipping by it gives what it gives for the whole ones.
+		for _, order := range []float64{math.Inf(1), 1, 3, 2} {
+			most := math.Inf(1)
+			if order == 2 {
+				most = 0.5
+			}
+			got, want := nn.ClipGradNorm_(nn.Parameters(divided), most, nn.NormType(order)), nn.ClipGradNorm_(nn.Parameters(whole), most, nn.NormType(order))
+			if err := same(fmt.Sprintf("the norm of order %v", order), got, want); err != nil {
+				return err
+			}
+		}
+		if err := sameGradients(divided, whole); err != nil {
+			return fmt.Errorf("clipped: %w", err)
+		}
+		if err := nn.ClipGradNorm_(nn.Parameters(divided), 1, nn.NormType(0)).Err(); !errors.Is(err, tensor.ErrArgument) {
+			return fmt.Errorf("NormType(0): %v", err)
+		}
 		second.Weight.RequiresGrad_(false)
 		if r := dist.NewRowwiseParallel(g, second); r.Weight.RequiresGrad() || !r.Bias.RequiresGrad() {
 			return fmt.Errorf("of a weight that is not trained: %v, %v", r.Weight.RequiresGrad(), r.Bias.RequiresGrad())

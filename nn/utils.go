@@ -1,18 +1,21 @@
 package nn
 
 import (
+	"errors"
 	"math"
 	"reflect"
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
 
 // GetTotalNorm returns the norm of ts as if they were one vector, as a scalar tensor on the device of the first; 0 for no
-// tensors. Gradients are not recorded. Options: NormType (2 by default; math.Inf(1) is the largest magnitude),
+// tensors. Gradients are not recorded. Of gradients of parameters that package dist divides it sees this process's parts; see
+// ClipGradNorm_. Options: NormType (2 by default; math.Inf(1) is the largest magnitude),
 // ErrorIfNonfinite. PyTorch: torch.nn.utils.get_total_norm.
 func GetTotalNorm(ts []*tensor.Tensor, opts ...Option) *tensor.Tensor {
 	const op = "GetTotalNorm"
@@ -42,11 +45,20 @@ func totalNorm(op string, ts []*tensor.Tensor, b *builder) (*tensor.Tensor, erro
 	if math.IsNaN(b.normType) {
 		return nil, refuse.Error(op, tensor.ErrArgument, "NormType must be a number, got NaN")
 	}
+	total, err := norm(ts, b.normType)
+	if err != nil {
+		return nil, err
+	}
+	return total, checkNorm(op, total, b)
+}
+
+// norm returns the norm of ts as if they were one vector, on the device of the first.
+func norm(ts []*tensor.Tensor, order float64) (*tensor.Tensor, error) {
 	if len(ts) == 0 {
 		zero := tensor.ScalarTensor(0.0)
 		return zero, zero.Err()
 	}
-	norms, err := foreach("aten::_foreach_norm.Scalar", ts, b.normType)
+	norms, err := foreach("aten::_foreach_norm.Scalar", ts, order)
 	if err != nil {
 		return nil, err
 	}
@@ -56,17 +68,64 @@ func totalNorm(op string, ts []*tensor.Tensor, b *builder) (*tensor.Tensor, erro
 			norms[i] = n.To(first)
 		}
 	}
-	total := tensor.Stack(norms).LinalgVectorNorm(tensor.Ord(b.normType))
-	if b.errorIfNonfinite {
-		v, err := total.Item()
+	total := tensor.Stack(norms).LinalgVectorNorm(tensor.Ord(order))
+	return total, total.Err()
+}
+
+// checkNorm returns an error if total must be finite and is not.
+func checkNorm(op string, total *tensor.Tensor, b *builder) error {
+	if !b.errorIfNonfinite {
+		return nil
+	}
+	v, err := total.Item()
+	if err == nil && (math.IsNaN(v) || math.IsInf(v, 0)) {
+		err = refuse.Error(op, tensor.ErrArgument, "the total norm of order %v is %v", b.normType, v)
+	}
+	return err
+}
+
+// gradNorm returns the norm of grads, the gradients of params. If package dist divides params, it is the norm of all parts,
+// on all processes that have one; all of them must call it.
+func gradNorm(op string, params, grads []*tensor.Tensor, b *builder) (*tensor.Tensor, error) {
+	if sharding.GroupsOf(params) == nil {
+		return totalNorm(op, grads, b)
+	}
+	order, largest := b.normType, math.IsInf(b.normType, 1)
+	if !(order > 0) {
+		return nil, refuse.Error(op, tensor.ErrArgument, "NormType must be above 0 for parameters that are divided among processes, got %v", order)
+	}
+	dtype := tensor.Float32
+	var norms []*tensor.Tensor
+	for _, part := range sharding.Split(params) {
+		own, err := gradients(part.Params)
 		if err != nil {
 			return nil, err
 		}
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return nil, refuse.Error(op, tensor.ErrArgument, "the total norm of order %v is %v", b.normType, v)
+		n, err := norm(own, order)
+		if err != nil {
+			return nil, err
 		}
+		if len(own) != 0 && len(norms) == 0 {
+			dtype = n.DType()
+		}
+		if n = n.To(part.Params[0].Device(), tensor.Float64); !largest {
+			n = n.Pow(order)
+		}
+		for _, g := range part.Groups {
+			if err := g.AllReduce(n, largest); err != nil {
+				return nil, err
+			}
+		}
+		norms = append(norms, n.To(params[0].Device()))
 	}
-	return total, total.Err()
+	total := tensor.Stack(norms)
+	if largest {
+		total = total.Max()
+	} else {
+		total = total.Sum().Pow(1 / order)
+	}
+	total = total.To(dtype)
+	return total, errors.Join(total.Err(), checkNorm(op, total, b))
 }
 
 // ClipGradsWithNorm_ scales the gradients of params in place by maxNorm/norm, where norm is that of all gradients as
@@ -119,7 +178,8 @@ func clip(grads []*tensor.Tensor, maxNorm float64, norm *tensor.Tensor) error {
 }
 
 // ClipGradNorm_ scales the gradients of params in place so that their joint norm is at most maxNorm. It returns the
-// norm before scaling, as a scalar tensor. Parameters without a gradient are ignored. Options: NormType (2 by default;
+// norm before scaling, as a scalar tensor. Parameters without a gradient are ignored. Of parameters that package dist divides
+// among processes all parts count, as in PyTorch: all processes that have one must call it. Options: NormType (2 by default;
 // math.Inf(1) is the largest magnitude), ErrorIfNonfinite. PyTorch: torch.nn.utils.clip_grad_norm_.
 func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64, opts ...Option) *tensor.Tensor {
 	const op = "ClipGradNorm_"
@@ -137,7 +197,7 @@ func ClipGradNorm_(params []*tensor.Tensor, maxNorm float64, opts ...Option) *te
 			if err != nil {
 				return err
 			}
-			if total, err = totalNorm(op, grads, b); err != nil {
+			if total, err = gradNorm(op, params, grads, b); err != nil {
 				return err
 			}
 			return clip(grads, maxNorm, total)

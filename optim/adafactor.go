@@ -16,7 +16,8 @@ var adafactor = &Algorithm{
 		{Name: "col_var", Used: factored, New: func(_ *Group, p *tensor.Tensor) *tensor.Tensor { return oneAlong(p, 2) }},
 		{Name: "variance", Used: func(g *Group, p *tensor.Tensor) bool { return !factored(g, p) }},
 	},
-	Counts: true,
+	Counts:     true,
+	CheckParam: undivided,
 	Step: func(g *Group, b *Batch) error {
 		for i, p := range b.Params {
 			err := tensor.WithScope(func() error {

@@ -1,9 +1,11 @@
 package optim
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -75,6 +77,14 @@ func New(a Algorithm, params []*tensor.Tensor, lr float64, opts ...Option) (*Opt
 		names[s.Name] = true
 	}
 	return newOptimizer(&a, params, lr, opts)
+}
+
+// undivided is a CheckParam for algorithms whose steps combine the elements of a parameter.
+func undivided(p *tensor.Tensor) error {
+	if sharding.Groups(p) != nil {
+		return errors.New("is this process's part of a parameter that package dist divides, and the algorithm needs whole ones")
+	}
+	return nil
 }
 
 // foreach runs operators on lists of tensors until one fails.

@@ -22,7 +22,8 @@ var lbfgs = &Algorithm{
 		}
 		return nil
 	},
-	whole: true,
+	CheckParam: undivided,
+	whole:      true,
 }
 
 // NewLBFGS returns an optimizer that runs L-BFGS, a quasi-Newton method for whole batches; PyTorch's default learning rate

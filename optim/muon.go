@@ -28,7 +28,7 @@ var muon = &Algorithm{
 		if p.Dim() != 2 {
 			return fmt.Errorf("has shape %v: want two dimensions", p.Shape())
 		}
-		return nil
+		return undivided(p)
 	},
 	Step: func(g *Group, b *Batch) error {
 		for i, p := range b.Params {

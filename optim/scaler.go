@@ -7,6 +7,7 @@ import (
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -25,6 +26,8 @@ import (
 //		return err
 //	}
 //	scaler.Update()
+//
+// With parameters that package dist divides among processes, all of them skip a step together, and all must call Step.
 //
 // To clip gradients, call Unscale before that. To accumulate gradients, call Scale for each batch, and Step and Update
 // once.
@@ -134,7 +137,9 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 				}
 				byDevice[g.Device()] = append(byDevice[g.Device()], g)
 			}
-			if len(byDevice) == 0 {
+			// Processes that have parts of the same parameters skip a step together.
+			groups := sharding.GroupsOf(params)
+			if len(byDevice) == 0 && groups == nil {
 				return refuse.Error(op, tensor.ErrArgument, "no parameter has a gradient")
 			}
 			found := false
@@ -150,10 +155,28 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 				}
 				found = found || v != 0
 			}
+			for _, g := range groups {
+				if found, err = inAny(g, found, params[0].Device()); err != nil {
+					return err
+				}
+			}
 			s.found[opt] = found
 			return nil
 		})
 	})
+}
+
+// inAny reports whether one of g's processes has found an infinity or NaN.
+func inAny(g sharding.Group, found bool, d tensor.Device) (bool, error) {
+	t := tensor.Zeros([]int{}, tensor.Float32, d)
+	if found {
+		t.Fill_(1)
+	}
+	if err := g.AllReduce(t, true); err != nil {
+		return false, err
+	}
+	v, err := t.Item()
+	return v != 0, err
 }
 
 // Step unscales the gradients, unless Unscale did, and calls opt.Step unless one is infinite or NaN. PyTorch:

@@ -525,7 +525,7 @@ func trainSharded(ctx context.Context, p *part, d, home tensor.Device, opts ...d
 					return err
 				}
 			}
-			norm, err := root.ClipGradNorm_(ctx, 0.5)
+			norm, err := nn.ClipGradNorm_(nn.Parameters(model), 0.5).Item()
 			if err := errors.Join(err, opt.Step()); err != nil {
 				return err
 			}
