@@ -11,6 +11,7 @@ import (
 	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/internal/optimstate"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -101,8 +102,8 @@ const (
 // bit for bit. On CUDA devices random numbers continue too; some operators add in an order that varies.
 func SaveTraining(path string, model any, opt *optim.Optimizer, parts ...Part) error {
 	const op = "SaveTraining"
-	if err := nn.Check(model); err != nil {
-		return called(op, err)
+	if err := checkWhole(op, model); err != nil {
+		return err
 	}
 	return tensor.WithScope(func() error {
 		all := map[string]content{}
@@ -210,6 +211,20 @@ func (f *File) loadGenerators() error {
 	return tensor.SetRNGState(f.Tensor(rngName))
 }
 
+// checkWhole returns an error if the model cannot be saved by this process alone.
+func checkWhole(op string, model any) error {
+	if err := nn.Check(model); err != nil {
+		return called(op, err)
+	}
+	for _, n := range nn.NamedParameters(model) {
+		if sharding.Groups(n.Tensor) != nil {
+			return refuse.Error(op, tensor.ErrArgument, "%s is this process's part of a parameter that package dist divides: save the model "+
+				"with package dist/dcp, or the result of dist.FullStateDict with Save", n.Name)
+		}
+	}
+	return nil
+}
+
 // SaveModel writes only a model's parameters and buffers to a safetensors file, under the names of
 // nn.StateDict, so that Python can load it:
 //
@@ -219,8 +234,8 @@ func (f *File) loadGenerators() error {
 // path).
 func SaveModel(path string, model any) error {
 	const op = "SaveModel"
-	if err := nn.Check(model); err != nil {
-		return called(op, err)
+	if err := checkWhole(op, model); err != nil {
+		return err
 	}
 	state := nn.StateDict(model)
 	if len(state) == 0 {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/dist/dcp"
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -352,7 +353,7 @@ func TestShardReduceFloat16(t *testing.T) {
 }
 
 // TestShardOptimizers tests that ranks skip a step together if the gradients of one rank's rows have an infinity, and that
-// optimizers that need whole parameters refuse rows.
+// what needs whole parameters refuses rows.
 func TestShardOptimizers(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 2, func(g *dist.Group) error {
@@ -367,6 +368,12 @@ func TestShardOptimizers(t *testing.T) {
 				"Adafactor": optim.NewAdafactor, "LBFGS": optim.NewLBFGS, "Muon": optim.NewMuon} {
 				if _, err := make(params, 0.1); err == nil || !strings.Contains(err.Error(), "is this process's part of a parameter that package dist divides") {
 					return fmt.Errorf("%s: %v", name, err)
+				}
+			}
+			path := filepath.Join(t.TempDir(), "model.safetensors")
+			for _, err := range []error{checkpoint.SaveModel(path, l), checkpoint.SaveTraining(path, m, nil)} {
+				if err == nil || !strings.Contains(err.Error(), "weight is this process's part of a parameter that package dist divides") {
+					return fmt.Errorf("saving rows: %v", err)
 				}
 			}
 			opt, err := optim.NewSGD(params, 0.1)
