@@ -20,6 +20,9 @@ import (
 //	opt.ZeroGrad()
 //	loss, err := p.Step(ctx, x, y) // x is read on the first rank, y on the last
 //	err = opt.Step()               // of this stage's parameters
+//
+// nn.ClipGradNorm_ sees the gradients of one stage, as in PyTorch. For the norm of all, add up the squares of
+// nn.GetTotalNorm over the group, and call nn.ClipGradsWithNorm_ with the root.
 type Pipeline struct {
 	g            *Group
 	stage        nn.Layer
