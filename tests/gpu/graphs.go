@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cuda"
+	"github.com/linstock-ml/linstock/data"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -91,8 +93,79 @@ func overlap([]string) error {
 			}
 			row(r)
 		}
-		return readAfterFree()
+		return errors.Join(readAfterFree(), loaded())
 	})
+}
+
+// loaded runs products beside the copies of a loader's pinned batches, and checks that kernels read each batch after its copy.
+func loaded() error {
+	batches, n, side, kernels := 16, 8<<20, 4096, 10
+	if dry() {
+		batches, n, side, kernels = 4, 1<<18, 64, 2
+	}
+	x := tensor.Arange(0, batches, tensor.Float32).Reshape(batches, 1).Expand(batches, n).Contiguous()
+	w := tensor.Randn([]int{side, side}, gpu, tensor.BFloat16)
+	dataset, err := data.NewTensorDataset(x)
+	if err != nil {
+		return err
+	}
+	defer x.Release()
+	loader, err := data.NewLoader(dataset, data.Device(gpu), data.PinMemory(true), data.Workers(2))
+	if err != nil {
+		return err
+	}
+	// epoch returns the least and the largest element of each batch.
+	epoch := func(compute bool) (ends []*tensor.Tensor, err error) {
+		for b, err := range loader.Batches(context.Background()) {
+			if err != nil {
+				return ends, err
+			}
+			ends = append(ends, b.Inputs.Min().Keep(), b.Inputs.Max().Keep())
+			for range kernels {
+				if !compute {
+					break
+				}
+				if err := w.MatMul(w).Err(); err != nil {
+					return ends, err
+				}
+			}
+		}
+		return ends, tensor.Synchronize(gpu)
+	}
+	wrong := 0
+	var ms [2]float64
+	for i, compute := range []bool{false, true} {
+		ms[i] = math.Inf(1)
+		for range 3 {
+			start := time.Now()
+			ends, err := epoch(compute)
+			ms[i] = min(ms[i], float64(time.Since(start).Microseconds())/1000)
+			for k, t := range ends {
+				v, itemErr := t.Item()
+				if err = errors.Join(err, itemErr); v != float64(k/2) {
+					wrong++
+				}
+				t.Release()
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	products, err := medianMS(func() error {
+		for range batches * kernels {
+			if err := tensor.WithScope(func() error { return w.MatMul(w).Err() }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	note := fmt.Sprintf("%d values wrong; %.1f ms without products, %.1f ms for the products alone", wrong, ms[0], products)
+	row(streamRow{Row: fmt.Sprintf("an epoch of %d pinned batches of %d MiB, with products", batches, n>>18), MS: ms[1], OK: wrong == 0 || dry(), Note: note})
+	return nil
 }
 
 // readAfterFree sums a tensor on a side stream behind long work, frees it, and writes to new tensors of the same size on
