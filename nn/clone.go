@@ -4,6 +4,7 @@ import (
 	"reflect"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -54,6 +55,9 @@ func (c *cloner) tensor(t *tensor.Tensor) *tensor.Tensor {
 			copied.RequiresGrad_(t.RequiresGrad())
 		}
 		tensor.Track(vram.Weights, copied)
+		for _, g := range sharding.Groups(t) {
+			sharding.Mark(copied, g)
+		}
 	}
 	c.tensors[t] = copied
 	return copied
