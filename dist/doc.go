@@ -78,7 +78,8 @@
 // DDP for models that do not fit (ZeRO-2 and 3).
 //
 //  15. Each tensor of the module is this rank's rows of the parameter, outside of Forward and Run. That is what an optimizer,
-//     a state dict and a checkpoint see; [FSDPModule.Parameters] tells which rows they are.
+//     a state dict and a checkpoint see; [FSDPModule.Parameters] tells which rows they are. nn.ClipGradNorm_ and
+//     optim.GradScaler reduce over the ranks, also for the layers of tensor parallelism, so all ranks must call them.
 //  16. Forward and Run gather the whole parameters for the time of the call, and the backward pass gathers them again for
 //     the time it needs them. They are freed with their last reference. With ReshardAfterForward(false) the graph keeps them.
 //     A gather that another module's pass has started ([FSDPModule.SetModulesToForwardPrefetch]) takes memory from its start.
