@@ -4,7 +4,7 @@ package tensor
 func (h *hostile) odd(x *Tensor) *Tensor {
 	dims := len(x.Shape())
 	name, args := "", []any{x}
-	switch h.rng.IntN(14) {
+	switch h.rng.IntN(15) {
 	case 0:
 		name = "aten::to_sparse"
 	case 1:
@@ -31,6 +31,8 @@ func (h *hostile) odd(x *Tensor) *Tensor {
 		name, args = "aten::as_strided", []any{x, x.Shape(), make([]int, dims)}
 	case 13: // compressed, with an empty batch
 		name, args = "aten::zeros", []any{[]int{0, 2, 3}, int(Float32), pick(h, 2, 4)}
+	case 14: // compressed, with a dense dimension
+		name, args = "aten::to_sparse_csr", []any{x, 1}
 	}
 	out, err := CallUnchecked(name, args...)
 	if err != nil || len(out) == 0 {

@@ -41,6 +41,7 @@ func TestRefusals(t *testing.T) {
 		}
 		csr, mkldnn := made("aten::to_sparse_csr", ones(2, 2)), made("aten::to_mkldnn", ones(2, 2))
 		empty := made("aten::zeros", []int{0, 2, 2}, int(Float32), 2)
+		hybrid := made("aten::to_sparse_csr", ones(3, 3, 3), 1)
 		h2 := ones(1, 3, 2)
 		packed := func(x, sizes *Tensor, h any, params []*Tensor) []any {
 			return []any{x, sizes, h, params, true, 1, 0.0, false, false}
@@ -179,6 +180,8 @@ func TestRefusals(t *testing.T) {
 			{"aten::mm", []any{mkldnn, ones(2, 2)}, "no kernel for a tensor of oneDNN's layout"},
 			{"aten::add.Tensor", []any{mkldnn, csr}, "can only be combined with dense ones"},
 			{"aten::to_sparse_csc", []any{empty}, "has an empty batch"},
+			{"aten::add.Tensor", []any{ones(3, 3, 3), hybrid}, "with dense dimensions cannot be added"},
+			{"aten::sub.Tensor", []any{hybrid, ones(3, 3, 3)}, "with dense dimensions cannot be added"},
 			{"aten::clone", []any{made("aten::_neg_view", quantized)}, "no negative or conjugate view"},
 			{"aten::randn.out", []any{[]int{4, 2}, zeros}, "zeros without memory"},
 			{"aten::_conj", []any{ones(2)}, "tensor.CallUnchecked"},
@@ -205,6 +208,9 @@ func TestRefusals(t *testing.T) {
 			"MM of an empty batch":    empty.MM(ones(2, 2)),
 			"AddMM with oneDNN's":     grad(2, 2).AddMM(csr, mkldnn),
 			"Linear of an empty bias": ones(2, 2).Linear(ones(2, 2), empty),
+			"Add of a hybrid":         ones(3, 3, 3).Add(hybrid),
+			"Add_ of a hybrid":        ones(3, 3, 3).Add_(hybrid),
+			"Sub from a hybrid":       hybrid.Sub(ones(3, 3, 3)),
 		} {
 			wantErr(t, what, x.Err(), ErrArgument)
 		}

@@ -202,7 +202,7 @@ func (v *values) made(name string, args ...any) *tensor.Tensor {
 	return t
 }
 
-const layouts = 28
+const layouts = 29
 
 // relayout returns t in another layout, possibly with another shape, or nil if it has none.
 func (v *values) relayout(t *tensor.Tensor) *tensor.Tensor {
@@ -213,7 +213,7 @@ func (v *values) relayout(t *tensor.Tensor) *tensor.Tensor {
 	out := v.layout(t, dims, kind)
 	if out != nil {
 		v.layouts[out] = [...]string{"coo", "coo", "csr", "csc", "bsr", "bsc", "mkldnn", "mkldnn", "nested", "quantized", "quantized by channel", "conj", "neg", "zeros", "meta",
-			"", "", "", "", "", "viewed", "coo", "compressed", "compressed", "csr", "mkldnn", "coo flagged", "coo"}[kind]
+			"", "", "", "", "", "viewed", "coo", "compressed", "compressed", "csr", "mkldnn", "coo flagged", "coo", "compressed hybrid"}[kind]
 	}
 	return out
 }
@@ -294,6 +294,19 @@ func (v *values) layout(t *tensor.Tensor, dims, kind int) *tensor.Tensor {
 		if s := v.made("aten::to_sparse", t.Detach()); s != nil {
 			return v.made("aten::cat", []*tensor.Tensor{s, s}, 0)
 		}
+	case 28: // compressed, with a dense dimension
+		if dims < 3 {
+			t = tensor.Ones([]int{2, 3, 2}, t.DType())
+		}
+		switch v.IntN(4) {
+		case 0:
+			return v.made("aten::to_sparse_csr", t, 1)
+		case 1:
+			return v.made("aten::to_sparse_csc", t, 1)
+		case 2:
+			return v.made("aten::to_sparse_bsr", t, []int{1, 1}, 1)
+		}
+		return v.made("aten::to_sparse_bsc", t, []int{1, 1}, 1)
 	}
 	return nil
 }
