@@ -155,6 +155,9 @@ func attack(addr string, seed uint64) {
 
 // TestBesieged tests that a job goes on while strangers connect to all ports of its ranks.
 func TestBesieged(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts processes and takes long; it runs without -short")
+	}
 	leak.Check(t)
 	port := freePort(t)
 	j := job{n: 3, role: "besieged", port: port}

@@ -281,6 +281,9 @@ func TestProcesses(t *testing.T) {
 
 // TestDeadRank tests that all ranks name one that was killed or stopped, also if it hosts the store.
 func TestDeadRank(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts processes and takes long; it runs without -short")
+	}
 	leak.Check(t)
 	for role, dead := range map[string]int{"killed": 2, "host killed": 0, "stopped": 1, "killed in backward": 1, "killed in compressed backward": 1} {
 		t.Run(role, func(t *testing.T) {

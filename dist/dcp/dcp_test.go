@@ -69,6 +69,9 @@ func savesUntilKilled(g *dist.Group, dir, victim string) error {
 
 // TestKilled tests that kill -9 of a rank at a random moment of a save leaves a whole checkpoint, the old or the new one.
 func TestKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts processes and takes long; it runs without -short")
+	}
 	leak.Check(t)
 	dir := filepath.Join(t.TempDir(), "run")
 	x, step := tensor.Zeros([]int{2000}), 0
