@@ -15,8 +15,8 @@ import (
 
 // GetTotalNorm returns the norm of ts as if they were one vector, as a scalar tensor on the device of the first; 0 for no
 // tensors. Gradients are not recorded. Of gradients of parameters that package dist divides it sees this process's parts; see
-// ClipGradNorm_. Options: NormType (2 by default; math.Inf(1) is the largest magnitude),
-// ErrorIfNonfinite. PyTorch: torch.nn.utils.get_total_norm.
+// ClipGradNorm_. Options: NormType (2 by default; math.Inf(1) is the largest magnitude), ErrorIfNonfinite. PyTorch:
+// torch.nn.utils.get_total_norm.
 func GetTotalNorm(ts []*tensor.Tensor, opts ...Option) *tensor.Tensor {
 	const op = "GetTotalNorm"
 	b := build(op, opts, "NormType", "ErrorIfNonfinite")

@@ -652,8 +652,7 @@ Operator::Operator(const c10::OperatorHandle &h)
 //   - The kernels of a negative or conjugate view of a quantized tensor call one another without end. SIGSEGV.
 //   - Integer zeros without memory are taken for indices that have some. SIGSEGV.
 //   - Conversions and products of compressed sparse tensors divide by the number of matrices in the batch. SIGFPE.
-//   - Sums of a strided tensor and a compressed sparse one read the values as if they had no dense dimensions.
-//   SIGSEGV.
+//   - Sums of a strided tensor and a compressed sparse one ignore the dense dimensions of its values. SIGSEGV.
 void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
   bool mkldnn = false, sparse = false, quantized = false, nested = false, strided = false, hybrid = false;
   for (const auto &t : tensors) {
@@ -677,17 +676,17 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
     sparse |= in(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr}));
     quantized |= in(c10::DispatchKeySet(c10::DispatchKey::Quantized));
     strided |= t.layout() == c10::kStrided;
-    hybrid |= in(c10::DispatchKeySet(c10::DispatchKey::SparseCsr)) && t.dense_dim() > 0;
-    if (!reads_parts_ && in(c10::DispatchKeySet(c10::DispatchKey::SparseCsr)) &&
+    bool compressed = in(c10::DispatchKeySet(c10::DispatchKey::SparseCsr));
+    hybrid |= compressed && t.dense_dim() > 0;
+    if (!reads_parts_ && compressed &&
         c10::multiply_integers(t.sizes().slice(0, static_cast<size_t>(t.dim() - t.dense_dim() - 2))) == 0)
       refuse("a compressed sparse tensor has an empty batch: " + c10::str(t.sizes()) +
              "; aten::to_dense makes a dense one");
   }
   if (adds_ && strided && hybrid)
     refuse(
-        "a compressed sparse tensor with dense dimensions cannot be added to a dense tensor; aten::to_dense makes "
-        "a "
-        "dense one");
+        "a compressed sparse tensor with dense dimensions cannot be added to a dense tensor; "
+        "aten::to_dense makes a dense one");
   if (mkldnn && !takes_mkldnn_) refuse("there is no kernel for a tensor of oneDNN's layout");
   if (mkldnn && (sparse || quantized || nested))
     refuse("a tensor of oneDNN's layout can only be combined with dense ones");
