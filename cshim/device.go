@@ -20,7 +20,10 @@ var DeviceTypes = []DeviceType{
 }
 
 // Word returns the shim's number of a device.
-func (t DeviceType) Word(index int) int32 { return t.Number<<8 | int32(index)&0xff }
+func (t DeviceType) Word(index int) int32 { return DeviceWord(t.Number, index) }
+
+// DeviceWord returns the shim's number of a device of c10::DeviceType typ. An index of 0xff is none, as CPU tensors have it.
+func DeviceWord(typ int32, index int) int32 { return typ<<8 | int32(index)&0xff }
 
 // Count returns the number of devices of the type that libtorch can use.
 func (t DeviceType) Count() int { return int(C.lsc_device_count(C.int32_t(t.Number))) }

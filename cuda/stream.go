@@ -46,7 +46,7 @@ func check(op string, d tensor.Device) error {
 	return nil
 }
 
-func word(d tensor.Device) int32 { return int32(d.Type)<<8 | int32(d.Index) }
+func word(d tensor.Device) int32 { return cshim.DeviceWord(int32(d.Type), d.Index) }
 
 // A Stream is a queue of work on a device; see the package documentation. Several goroutines may use one Stream. PyTorch:
 // torch.cuda.Stream.

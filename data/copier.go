@@ -18,7 +18,9 @@ type copier struct {
 	end    cshim.StreamEvent // on stream, after the last batch's copies
 }
 
-func newCopier(d tensor.Device) *copier { return &copier{device: int32(d.Type)<<8 | int32(d.Index)} }
+func newCopier(d tensor.Device) *copier {
+	return &copier{device: cshim.DeviceWord(int32(d.Type), d.Index)}
+}
 
 // copy gives copies of the tensors in from to the copier's stream. The loop's stream may use them after wait.
 func (c *copier) copy(to, from []*tensor.Tensor) error {

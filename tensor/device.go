@@ -86,7 +86,7 @@ func (d Device) word() int32 {
 	if d.Type == CPUType || d.Type == MetaType {
 		index = 0xff // libtorch's "no index", which CPU tensors have
 	}
-	return int32(d.Type)<<8 | int32(index&0xff)
+	return cshim.DeviceWord(int32(d.Type), index)
 }
 
 func (d Device) valid() bool { return d.Type >= 0 && d.Index >= 0 && d.Index < 128 }

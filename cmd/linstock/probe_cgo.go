@@ -63,7 +63,7 @@ func cudaReport() (names, whyNot string, err error) {
 	n, whyNot := cshim.CUDA()
 	var all []string
 	for i := range n {
-		name, err := cshim.DeviceName(int32(tensor.CUDAType)<<8 | int32(i))
+		name, err := cshim.DeviceName(cshim.DeviceWord(int32(tensor.CUDAType), i))
 		if err != nil {
 			return "", "", err
 		}

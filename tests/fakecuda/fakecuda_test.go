@@ -170,7 +170,7 @@ func TestWithoutDriver(t *testing.T)  { run(t, "cpu", 1, 1<<30, "LD_LIBRARY_PATH
 func TestWithoutDevices(t *testing.T) { run(t, "cpu", 0, 1<<30) }
 func TestSwitchedOff(t *testing.T)    { run(t, "cpu", 1, 1<<30, "LINSTOCK_CUDA=0") }
 
-func word(d tensor.Device) int32 { return int32(d.Type)<<8 | int32(d.Index) }
+func word(d tensor.Device) int32 { return cshim.DeviceWord(int32(d.Type), d.Index) }
 
 func devices(*Control) error {
 	got, err := tensor.Devices()

@@ -172,7 +172,7 @@ func (m *machine) round(s scenario, t task) report {
 func (m *machine) settle(want *balance.Figures) (balance.Figures, error) {
 	var devices []int32
 	if m.device != tensor.CPU {
-		devices = append(devices, int32(m.device.Type)<<8|int32(m.device.Index))
+		devices = append(devices, cshim.DeviceWord(int32(m.device.Type), m.device.Index))
 	}
 	return balance.Settle(tensor.Flush, want, devices...)
 }

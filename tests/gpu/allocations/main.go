@@ -96,7 +96,7 @@ func start() (limit, capacity int64, err error) {
 	one := empty(1)
 	defer one.Release()
 	m, err := vram.Stats(device)
-	_, capacity, err2 := cshim.MemoryCapacity(int32(device.Type)<<8 | int32(device.Index))
+	_, capacity, err2 := cshim.MemoryCapacity(cshim.DeviceWord(int32(device.Type), device.Index))
 	return m.Limit, capacity, errors.Join(one.Err(), err, err2)
 }
 
