@@ -5,6 +5,7 @@ import (
 	"runtime/metrics"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
@@ -70,10 +71,32 @@ func accountFor(d Device) (*account, error) {
 	return accountOf(w), nil
 }
 
-// timeBudget pays for the sweeps of all devices.
+// timeBudget pays for the sweeps of all devices. It fills while the process runs, so that a program does not spend on
+// sweeps after a pause what it has not computed in it.
 var timeBudget struct {
 	sync.Mutex
 	pacer.Budget
+	clock runClock
+}
+
+// runClock measures the time that the process runs: the elapsed time, except that it advances by no more than the CPU time
+// that the process has used between two readings.
+type runClock struct{ elapsed, cpu, ran time.Duration }
+
+func (c *runClock) now() time.Duration {
+	elapsed, cpu := now(), cpuTime()
+	c.ran += max(0, min(elapsed-c.elapsed, cpu-c.cpu))
+	c.elapsed, c.cpu = elapsed, cpu
+	return c.ran
+}
+
+// cpuTime returns the CPU time that the process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return now()
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // now is the pacer's clock.
@@ -101,7 +124,7 @@ func (a *account) counters() cshim.Pace {
 func (a *account) state() State {
 	m, scan := a.counters(), scannable()
 	timeBudget.Lock()
-	available, cost := timeBudget.Available(now(), scan), timeBudget.Cost(scan)
+	available, cost := timeBudget.Available(timeBudget.clock.now(), scan), timeBudget.Cost(scan)
 	timeBudget.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()

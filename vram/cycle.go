@@ -64,7 +64,7 @@ func (r sweepResult) finish(requests map[*account]int64) {
 		return
 	}
 	timeBudget.Lock()
-	timeBudget.Charge(now(), r.took, scannable())
+	timeBudget.Charge(timeBudget.clock.now(), r.took, scannable())
 	timeBudget.Unlock()
 	for a, total := range r.totals {
 		a.finished(pacer.Cycle{Total: total, Complete: r.complete, CutShort: r.cutShort, Request: requests[a]})

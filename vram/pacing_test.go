@@ -3,6 +3,7 @@ package vram_test
 import (
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
@@ -123,5 +124,36 @@ func TestSweepsArePaidFor(t *testing.T) {
 			t.Errorf("%v s were left, and %v s after a sweep; one is expected to cost %v s", left, now, cost)
 		}
 		left = now
+	}
+}
+
+// The time budget fills while the process runs, not while it is idle.
+func TestIdleTimePaysForNoSweep(t *testing.T) {
+	leak.Counted(t)
+	leak.Check(t)
+	available := func(p userPolicy) time.Duration {
+		vram.SetPolicy(p) // asks it
+		p.asked.Lock()
+		defer p.asked.Unlock()
+		return p.asked.last.Available
+	}
+	asked := &questions{}
+	stopped, filling := userPolicy{1 << 60, -1, asked}, userPolicy{1 << 60, 1, asked}
+	usePolicy(t, stopped)
+	for i := 0; available(stopped) > 0; i++ {
+		if i == 10000 {
+			t.Fatal("sweeps are not charged")
+		}
+		ok(t, vram.Collect())
+	}
+	available(filling)
+	before := available(filling)
+	time.Sleep(60 * time.Millisecond)
+	idle := available(filling) - before
+	for start := time.Now(); time.Since(start) < 60*time.Millisecond; {
+	}
+	busy := available(filling) - before - idle
+	if idle > busy/2 {
+		t.Errorf("the budget has grown by %v in 60 ms of idling, and by %v in 60 ms of computing", idle, busy)
 	}
 }

@@ -65,8 +65,8 @@ type Decision struct {
 	// (State.Largest). The allocation proceeds when the policy decides on no sweep, and after 250 ms at the latest. 0:
 	// allocations wait at the hard limit alone.
 	Wait int64
-	// Share is the share of the elapsed time at which the time budget fills from now on (State.Available), up to 1. 0: 0.05;
-	// negative: the budget does not fill.
+	// Share is the share of the time at which the time budget fills from now on (State.Available), up to 1. Time in which the
+	// process uses no CPU does not count. 0: 0.05; negative: the budget does not fill.
 	Share float64
 }
 
@@ -83,8 +83,8 @@ type Policy interface {
 //     max(8 MiB, (1 + percent/100) × State.Reachable), or than 64 MiB if that is less. Such a sweep keeps the peak low. It
 //     runs only if it is expected to free enough, and if the time budget can pay for it.
 //
-// Sweeps take at most 5 % of the time. If keeping to the goal would take more, because the Go heap is large and slow to
-// collect, the live bytes may exceed the goal, up to the hard limit.
+// Sweeps take at most 5 % of the time that the process runs. If keeping to the goal would take more, because the Go heap is
+// large and slow to collect, the live bytes may exceed the goal, up to the hard limit.
 type Paced struct {
 	// Share is the share of the time that sweeps may take; 0 means 0.05. Sweeps at the hard limit do not count. With 1 or
 	// more, sweeps always keep to the goal. A negative share also does so, and disables sweeps for the target.
@@ -130,7 +130,7 @@ func (s State) decide() Decision {
 	}
 	timeBudget.Lock()
 	defer timeBudget.Unlock()
-	timeBudget.SetShare(now(), min(max(share, 0), 1))
+	timeBudget.SetShare(timeBudget.clock.now(), min(max(share, 0), 1))
 	return d
 }
 

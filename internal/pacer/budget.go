@@ -20,12 +20,12 @@ var (
 	outlier = 4.
 )
 
-// DefaultShare is the default share of the elapsed time that cycles may take.
+// DefaultShare is the default share of the time that cycles may take.
 const DefaultShare = 0.05
 
 // Budget is the token bucket of collection time, one for the process.
 type Budget struct {
-	// share is the rate at which the bucket fills, as a share of the elapsed time. It is a setting, not state.
+	// share is the rate at which the bucket fills, as a share of the time that passes. It is a setting, not state.
 	share float64
 
 	// spent is the sum of all charges, and of the time earned while the bucket was full. share × now − spent is what is

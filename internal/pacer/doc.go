@@ -19,7 +19,7 @@
 //	           hard limit
 //	target     live bytes that the program is known to need: a decaying maximum of reachable + request after each cycle;
 //	           at least min(smallHeap, max(minTarget, reachable × (1 + percent/100)))
-//	budget     a token bucket of collection time. It fills at a share of the elapsed time, 0.05 by default
+//	budget     a token bucket of collection time. It fills at a share of the time that the process runs, 0.05 by default
 //	trigger    live or allocated bytes at which the next question is asked. An allocation that would pass the wait
 //	           trigger waits, and asks with its exact size
 //
