@@ -15,6 +15,9 @@ var adagrad = &Algorithm{
 	}}},
 	Counts: true,
 	Step: func(g *Group, b *Batch) error {
+		if p := b.Params[0]; p.Device() == tensor.CPU && !p.DType().IsComplex() {
+			return fusedAdagrad(g, b)
+		}
 		sums := b.State[0]
 		var f foreach
 		grads, fresh := f.gradients(g, b, g.WeightDecay)
@@ -52,7 +55,24 @@ var adagrad = &Algorithm{
 		}
 		return nil
 	},
-	torch: map[string]any{"foreach": true, "differentiable": false, "fused": nil},
+	torch: map[string]any{"foreach": nil, "differentiable": false, "fused": true},
+}
+
+func fusedAdagrad(g *Group, b *Batch) error {
+	if err := b.layOut(b.State...); err != nil {
+		return err
+	}
+	steps := make([]*tensor.Tensor, len(b.Steps))
+	for i, step := range b.Steps {
+		if i > 0 && step == b.Steps[i-1] {
+			steps[i] = steps[i-1]
+			continue
+		}
+		steps[i] = tensor.ScalarTensor(step, tensor.Float32)
+	}
+	_, err := tensor.CallUnchecked("aten::_fused_adagrad_", b.Params, b.Grads, b.State[0], steps, g.LR, g.LRDecay, g.WeightDecay,
+		g.Eps, g.Maximize)
+	return err
 }
 
 // adagradRates returns the learning rate of each parameter, negated.
@@ -62,7 +82,7 @@ func adagradRates(g *Group, b *Batch) []float64 {
 
 // NewAdagrad returns an optimizer that runs Adagrad (Duchi, Hazan and Singer, 2011); PyTorch's default learning rate is
 // 0.01. Gradients may be sparse if WeightDecay is 0. Options: LRDecay, InitialAccumulatorValue, Eps, WeightDecay,
-// Maximize, MasterWeights. PyTorch: torch.optim.Adagrad(foreach=True).
+// Maximize, MasterWeights. PyTorch: torch.optim.Adagrad, with fused=True on the CPU and foreach=True elsewhere.
 func NewAdagrad(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adagrad, params, lr, opts)
 }

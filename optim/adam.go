@@ -50,16 +50,20 @@ var fusedAdam = handle.AdamStep.(func(how handle.Adam, params, avgs, sqs, maxs, 
 
 // adamMasters takes a step with gradients that are not the parameters' own, those of master weights.
 func adamMasters(g *Group, b *Batch) error {
-	var f foreach
-	f.do("add_.Scalar", b.State[0], 1.0)
 	op := "aten::_fused_adam_"
 	if g.DecoupledWeightDecay {
 		op = "aten::_fused_adamw_"
 	}
+	lists := b.State[1:3]
 	var maxs []*tensor.Tensor
 	if g.AMSGrad {
-		maxs = b.State[3]
+		lists, maxs = b.State[1:], b.State[3]
 	}
+	if err := b.layOut(lists...); err != nil {
+		return err
+	}
+	var f foreach
+	f.do("add_.Scalar", b.State[0], 1.0)
 	if f.err != nil {
 		return f.err
 	}

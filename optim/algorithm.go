@@ -3,6 +3,7 @@ package optim
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/sharding"
@@ -138,6 +139,37 @@ func (f *foreach) gradients(g *Group, b *Batch, decay float64) (grads []*tensor.
 		}
 	}
 	return grads, fresh
+}
+
+// layOut copies the gradients whose strides differ from their parameters', and returns an error if those of a list of state
+// differ. libtorch's fused kernels read all lists in the order of memory and check nothing.
+func (b *Batch) layOut(state ...[]*tensor.Tensor) error {
+	copied := false
+	for i, p := range b.Params {
+		if !p.IsContiguous() && !slices.Equal(p.EmptyLike().Stride(), p.Stride()) {
+			return fmt.Errorf("a parameter of shape %v is not dense in memory: its strides are %v", p.Shape(), p.Stride())
+		}
+		for _, s := range state {
+			if !sameLayout(p, s[i]) {
+				return fmt.Errorf("the strides of a parameter of shape %v have changed since its first step, from %v to %v", p.Shape(), s[i].Stride(), p.Stride())
+			}
+		}
+		if sameLayout(p, b.Grads[i]) {
+			continue
+		}
+		if !copied {
+			b.Grads, copied = slices.Clone(b.Grads), true
+		}
+		b.Grads[i] = p.EmptyLike().Copy_(b.Grads[i])
+		if err := b.Grads[i].Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameLayout(a, b *tensor.Tensor) bool {
+	return a.IsContiguous() && b.IsContiguous() || slices.Equal(a.Stride(), b.Stride())
 }
 
 // each returns f of each number of steps.

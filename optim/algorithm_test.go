@@ -2,6 +2,7 @@ package optim_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -373,5 +374,87 @@ func TestClosure(t *testing.T) {
 	}
 	if _, err := (*optim.Optimizer)(nil).StepClosure(closure); err == nil {
 		t.Error("a nil optimizer steps")
+	}
+}
+
+// TestStrides tests that a step does not depend on how a gradient lies in memory, and that the fused kernels' optimizers refuse
+// parameters with gaps and parameters whose strides have changed.
+func TestStrides(t *testing.T) {
+	leak.Check(t)
+	sgd := func(ps []*tensor.Tensor, lr float64, opts ...optim.Option) (*optim.Optimizer, error) {
+		return optim.NewSGD(ps, lr, append(opts, optim.Momentum(0.9))...)
+	}
+	adam := func(ps []*tensor.Tensor, lr float64, opts ...optim.Option) (*optim.Optimizer, error) {
+		return optim.NewAdam(ps, lr, append(opts, optim.AMSGrad(true))...)
+	}
+	for name, make := range map[string]constructor{"SGD": optim.NewSGD, "SGD, momentum": sgd, "Adam": optim.NewAdam, "Adam, AMSGrad": adam, "AdamW": optim.NewAdamW, "Adagrad": optim.NewAdagrad, "RMSprop": optim.NewRMSprop} {
+		for _, opts := range [][]optim.Option{nil, {optim.MasterWeights()}} {
+			dtype := tensor.Float32
+			if opts != nil {
+				dtype = tensor.BFloat16
+			}
+			err := tensor.WithScope(func() error {
+				grad := tensor.Arange(0, 6, tensor.Float32).Reshape(2, 3).To(dtype)
+				column := grad.T().Contiguous().T()
+				step := func(p, grad *tensor.Tensor) (*optim.Optimizer, error) {
+					opt, err := make([]*tensor.Tensor{p.RequiresGrad_()}, 0.1, opts...)
+					if err != nil {
+						return nil, err
+					}
+					for range 3 {
+						if err := errors.Join(p.SetGrad(grad), opt.Step()); err != nil {
+							opt.Release()
+							return nil, err
+						}
+					}
+					return opt, nil
+				}
+				rows := tensor.Ones([]int{2, 3}, dtype)
+				for what, p := range map[string]*tensor.Tensor{
+					"a gradient by columns": tensor.Ones([]int{2, 3}, dtype), "all by columns": tensor.Ones([]int{3, 2}, dtype).T().Detach(),
+				} {
+					want := rows.Clone()
+					a, err := step(want, grad)
+					if err != nil {
+						return err
+					}
+					b, err := step(p, column)
+					if err != nil {
+						return fmt.Errorf("%s: %w", what, err)
+					}
+					if same, err := p.Equal(want); err != nil || !same {
+						t.Errorf("%s, %v, %s: got %v, want %v (%v)", name, dtype, what, p, want, err)
+					}
+					a.Release()
+					b.Release()
+				}
+				if name == "RMSprop" || opts != nil {
+					return nil
+				}
+				turned := rows.Clone()
+				opt, err := step(turned, grad)
+				if err != nil {
+					return err
+				}
+				defer opt.Release()
+				if _, err := tensor.Call("aten::set_data", turned, turned.Detach().T().Contiguous().T()); err != nil {
+					return err
+				}
+				if err := errors.Join(turned.SetGrad(grad), opt.Step()); err == nil && name != "SGD" {
+					t.Errorf("%s accepts a parameter whose strides have changed", name)
+				}
+				gaps := tensor.Ones([]int{2, 6}, dtype)
+				if _, err := step(gaps.Narrow(1, 0, 3).Detach(), grad); err == nil {
+					t.Errorf("%s accepts a parameter with gaps", name)
+				}
+				if sum, err := gaps.Sum().Item(); err != nil || sum != 12 {
+					t.Errorf("%s has written to it: %v, %v", name, gaps, err)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s, %v: %v", name, dtype, err)
+			}
+		}
 	}
 }

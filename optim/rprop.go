@@ -35,9 +35,9 @@ var rprop = &Algorithm{
 			return f.err
 		}
 		for _, s := range signs {
-			factor := tensor.Where(s.Gt(0), g.EtaPlus, s)
-			factor = tensor.Where(factor.Lt(0), g.EtaMinus, factor)
-			if err := s.Copy_(tensor.Where(factor.Eq(0), 1.0, factor)).Err(); err != nil {
+			s.MaskedFill_(s.Gt(0), g.EtaPlus)
+			s.MaskedFill_(s.Lt(0), g.EtaMinus)
+			if err := s.MaskedFill_(s.Eq(0), 1.0).Err(); err != nil {
 				return err
 			}
 		}
@@ -47,7 +47,7 @@ var rprop = &Algorithm{
 			if err := sizes[i].Clamp_(g.StepSizeMin, g.StepSizeMax).Err(); err != nil {
 				return err
 			}
-			if err := prev.Copy_(tensor.Where(signs[i].Eq(g.EtaMinus), 0.0, prev)).Err(); err != nil {
+			if err := prev.MaskedFill_(signs[i].Eq(g.EtaMinus), 0.0).Err(); err != nil {
 				return err
 			}
 			directions[i] = prev.Sign()

@@ -18,8 +18,12 @@ var sgd = &Algorithm{
 	},
 	Step: func(g *Group, b *Batch) error {
 		var buffers []*tensor.Tensor
+		state := b.State[:0]
 		if g.Momentum != 0 {
-			buffers = b.State[0]
+			buffers, state = b.State[0], b.State
+		}
+		if err := b.layOut(state...); err != nil {
+			return err
 		}
 		_, err := tensor.CallUnchecked("aten::_fused_sgd_", b.Params, b.Grads, buffers, g.WeightDecay, g.Momentum, g.LR,
 			g.Dampening, g.Nesterov, g.Maximize, b.First && g.Momentum != 0)

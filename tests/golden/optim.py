@@ -70,8 +70,8 @@ OPTIMIZERS = {
     "adadelta": ("", O.Adadelta, dict(lr=1.0)),
     "adadelta_options": ("", O.Adadelta, dict(lr=0.5, rho=0.8, eps=1e-4, weight_decay=0.1)),
     "adadelta_maximize": ("", O.Adadelta, dict(lr=0.5, weight_decay=0.1, maximize=True)),
-    "adagrad": ("", O.Adagrad, dict(lr=0.01)),
-    "adagrad_options": ("", O.Adagrad, dict(lr=0.1, lr_decay=0.01, weight_decay=0.1, initial_accumulator_value=0.5, eps=1e-6, maximize=True)),
+    "adagrad": ("", O.Adagrad, dict(lr=0.01, fused=True)),
+    "adagrad_options": ("", O.Adagrad, dict(lr=0.1, lr_decay=0.01, weight_decay=0.1, initial_accumulator_value=0.5, eps=1e-6, maximize=True, fused=True)),
     "adagrad_sparse": ("sparse", O.Adagrad, dict(lr=0.1, lr_decay=0.01)),
     "adamax": ("", O.Adamax, dict(lr=0.002)),
     "adamax_options": ("", O.Adamax, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1)),
@@ -102,7 +102,7 @@ OPTIMIZERS = {
     "lbfgs_wolfe": ("closure", O.LBFGS, dict(lr=1, max_iter=5, history_size=3, line_search_fn="strong_wolfe")),
     "lbfgs_maximize": ("closure", O.LBFGS, dict(lr=0.1, max_iter=3, max_eval=3, tolerance_grad=1e-5, tolerance_change=1e-7, maximize=True)),
 }
-FOREACH = {O.Adadelta, O.Adagrad, O.Adamax, O.ASGD, O.NAdam, O.RAdam, O.RMSprop, O.Rprop}
+FOREACH = {O.Adadelta, O.Adamax, O.ASGD, O.NAdam, O.RAdam, O.RMSprop, O.Rprop}
 
 
 def run(kind, make, options):
