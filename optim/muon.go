@@ -50,13 +50,13 @@ var muon = &Algorithm{
 	},
 }
 
-// newtonSchulz returns an approximation of the nearest orthogonal matrix, in bfloat16.
-func newtonSchulz(g *Group, update *tensor.Tensor) *tensor.Tensor {
+// newtonSchulz returns an approximation of the orthogonal matrix that is nearest to grad, in bfloat16.
+func newtonSchulz(g *Group, grad *tensor.Tensor) *tensor.Tensor {
 	a, b, c := g.NSCoefficients[0], g.NSCoefficients[1], g.NSCoefficients[2]
-	size := update.Shape()
-	x := update.To(tensor.BFloat16)
-	if update.DType() == tensor.BFloat16 {
-		x = update.Clone()
+	size := grad.Shape()
+	x := grad.To(tensor.BFloat16)
+	if grad.DType() == tensor.BFloat16 {
+		x = grad.Clone()
 	}
 	if len(size) != 2 {
 		return x
@@ -66,9 +66,15 @@ func newtonSchulz(g *Group, update *tensor.Tensor) *tensor.Tensor {
 	}
 	x.Div_(x.Norm().ClampMin(g.Eps))
 	for range g.NSSteps {
-		gram := x.MatMul(x.T())
-		gram = gram.AddMM(gram, gram, tensor.Beta(b), tensor.Alpha(c))
-		x = x.AddMM(gram, x, tensor.Beta(a))
+		// Each is released after its last use: kept until the scope ends they would be the peak.
+		transposed := x.T()
+		gram := x.MatMul(transposed)
+		update := gram.AddMM(gram, gram, tensor.Beta(b), tensor.Alpha(c))
+		next := x.AddMM(update, x, tensor.Beta(a))
+		for _, t := range []*tensor.Tensor{transposed, gram, update, x} {
+			t.Release()
+		}
+		x = next
 	}
 	if size[0] > size[1] {
 		x = x.T()
