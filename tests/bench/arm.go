@@ -405,7 +405,7 @@ func save(dir string) error {
 	return err
 }
 
-// peak prints the peak of the resident memory, in KiB above that of the library, of a process that runs a task once.
+// peak prints the peak of the resident memory, in KiB above that of the library, of a process that runs a turn of a task.
 func peak(task string) error {
 	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
 		return err
@@ -413,7 +413,7 @@ func peak(task string) error {
 	base := rssKB()
 	l, err := newLoop(task)
 	if err == nil {
-		err = l.f(1)
+		err = l.f(l.n)
 	}
 	if err != nil {
 		return err

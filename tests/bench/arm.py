@@ -315,7 +315,8 @@ def memory(steps):
 def peak(task):
     torch.ones(4).add(1)
     base = rss_kb()
-    make(task)[1](1)
+    n, run = make(task)
+    run(n)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base, flush=True)
 
 
