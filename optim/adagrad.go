@@ -62,14 +62,7 @@ func fusedAdagrad(g *Group, b *Batch) error {
 	if err := b.layOut(b.State...); err != nil {
 		return err
 	}
-	steps := make([]*tensor.Tensor, len(b.Steps))
-	for i, step := range b.Steps {
-		if i > 0 && step == b.Steps[i-1] {
-			steps[i] = steps[i-1]
-			continue
-		}
-		steps[i] = tensor.ScalarTensor(step, tensor.Float32)
-	}
+	steps := each(b.Steps, func(step float64) *tensor.Tensor { return tensor.ScalarTensor(step, tensor.Float32) })
 	_, err := tensor.CallUnchecked("aten::_fused_adagrad_", b.Params, b.Grads, b.State[0], steps, g.LR, g.LRDecay, g.WeightDecay,
 		g.Eps, g.Maximize)
 	return err

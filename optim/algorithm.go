@@ -144,7 +144,6 @@ func (f *foreach) gradients(g *Group, b *Batch, decay float64) (grads []*tensor.
 // layOut copies the gradients whose strides differ from their parameters', and returns an error if those of a list of state
 // differ. libtorch's fused kernels read all lists in the order of memory and check nothing.
 func (b *Batch) layOut(state ...[]*tensor.Tensor) error {
-	copied := false
 	for i, p := range b.Params {
 		if !p.IsContiguous() && !slices.Equal(p.EmptyLike().Stride(), p.Stride()) {
 			return fmt.Errorf("a parameter of shape %v is not dense in memory: its strides are %v", p.Shape(), p.Stride())
@@ -156,9 +155,6 @@ func (b *Batch) layOut(state ...[]*tensor.Tensor) error {
 		}
 		if sameLayout(p, b.Grads[i]) {
 			continue
-		}
-		if !copied {
-			b.Grads, copied = slices.Clone(b.Grads), true
 		}
 		b.Grads[i] = p.EmptyLike().Copy_(b.Grads[i])
 		if err := b.Grads[i].Err(); err != nil {
@@ -173,8 +169,8 @@ func sameLayout(a, b *tensor.Tensor) bool {
 }
 
 // each returns f of each number of steps.
-func each(steps []float64, f func(step float64) float64) []float64 {
-	out := make([]float64, len(steps))
+func each[T any](steps []float64, f func(step float64) T) []T {
+	out := make([]T, len(steps))
 	for i, s := range steps {
 		if i > 0 && s == steps[i-1] {
 			out[i] = out[i-1]

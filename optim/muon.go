@@ -66,7 +66,7 @@ func newtonSchulz(g *Group, grad *tensor.Tensor) *tensor.Tensor {
 	}
 	x.Div_(x.Norm().ClampMin(g.Eps))
 	for range g.NSSteps {
-		// Each is released after its last use: kept until the scope ends they would be the peak.
+		// Released here, they do not add up until the scope ends.
 		transposed := x.T()
 		gram := x.MatMul(transposed)
 		update := gram.AddMM(gram, gram, tensor.Beta(b), tensor.Alpha(c))

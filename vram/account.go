@@ -71,8 +71,8 @@ func accountFor(d Device) (*account, error) {
 	return accountOf(w), nil
 }
 
-// timeBudget pays for the sweeps of all devices. It fills while the process runs, so that a program does not spend on
-// sweeps after a pause what it has not computed in it.
+// timeBudget pays for the sweeps of all devices. It does not fill while the process is idle: the steps after a pause would
+// spend on sweeps what the process saved in it.
 var timeBudget struct {
 	sync.Mutex
 	pacer.Budget

@@ -102,7 +102,7 @@ func (o options) run(tasks []string, steps int) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	loads := slices.DeleteFunc(slices.Clone(tasks), func(task string) bool { return !strings.HasPrefix(task, "load/") })
+	loads := tasksOf(tasks, "load/")
 	if len(loads) != 0 {
 		dir, err := os.MkdirTemp("", "linstock-bench")
 		if err != nil {
@@ -124,10 +124,7 @@ func (o options) run(tasks []string, steps int) error {
 	if err := o.compare(tasks); err != nil || o.onDevice() {
 		return err
 	}
-	peaks := slices.DeleteFunc(slices.Clone(tasks), func(task string) bool {
-		return !strings.HasPrefix(task, "load/") && !strings.HasPrefix(task, "ddp/")
-	})
-	if len(peaks) != 0 {
+	if peaks := tasksOf(tasks, "load/", "ddp/"); len(peaks) != 0 {
 		if err := comparePeaks(peaks); err != nil {
 			return err
 		}
@@ -301,9 +298,18 @@ func (o options) compare(tasks []string) error {
 	return nil
 }
 
+// tasksOf returns the tasks with one of the prefixes.
+func tasksOf(tasks []string, prefixes ...string) []string {
+	return slices.DeleteFunc(slices.Clone(tasks), func(task string) bool { return !hasPrefix(task, prefixes...) })
+}
+
+func hasPrefix(task string, prefixes ...string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(task, p) })
+}
+
 // isLarge reports whether a task on the CPU needs hundreds of megabytes or a second rank, and so has processes of its own.
 func isLarge(task string) bool {
-	return strings.HasPrefix(task, "step/") || strings.HasPrefix(task, "load/") || strings.HasPrefix(task, "ddp/")
+	return hasPrefix(task, "step/", "load/", "ddp/")
 }
 
 // columns formats a task's times by arm and Go's ratios to the others.
