@@ -205,8 +205,12 @@ func PressureStats() (c PressureCounts) {
 	return c
 }
 
-// ScopeSampled is set in the scope word of a result while its thread has samples without a site.
-const ScopeSampled = 1 << 62
+// Flags in the scope word of a result.
+const (
+	ScopeSampled = C.LS_SCOPE_SAMPLED // the thread has samples without a site
+	ScopeYield   = C.LS_SCOPE_YIELD   // the goroutine should yield: its thread has not for 8 ms
+	ScopeFlags   = ScopeSampled | ScopeYield
+)
 
 // SamplesSetRate sets the average number of bytes between samples; 0: no samples; 1: every block.
 func SamplesSetRate(bytes int64) { C.lsc_samples_set_rate(C.int64_t(bytes)) }

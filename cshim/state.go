@@ -15,6 +15,8 @@ package cshim
 #cgo nocallback lsc_scope_get
 #cgo noescape lsc_scope_orphans
 #cgo nocallback lsc_scope_orphans
+#cgo noescape lsc_yield_due
+#cgo nocallback lsc_yield_due
 #cgo noescape lsc_generator_new
 #cgo nocallback lsc_generator_new
 #cgo noescape lsc_generator_free
@@ -39,7 +41,10 @@ package cshim
 */
 import "C"
 
-import "unsafe"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // ModeKind is the kind of a [Mode].
 type ModeKind int32
@@ -89,6 +94,13 @@ func ScopeSet(word uint64) uint64 { return uint64(C.lsc_scope_set(C.uint64_t(wor
 
 // ScopeGet returns the calling thread's scope word.
 func ScopeGet() uint64 { return uint64(C.lsc_scope_get()) }
+
+// Yield yields if the calling thread has computed for 8 ms since it last did. For calls whose result has no scope word.
+func Yield() {
+	if C.lsc_yield_due() != 0 {
+		runtime.Gosched()
+	}
+}
 
 // ScopeOrphans fills words with the scope words of threads that ended with one set and returns their number.
 func ScopeOrphans(words []uint64) int {

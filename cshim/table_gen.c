@@ -52,6 +52,7 @@ const char *ls_table_load(void *library) {
   LOAD(scope_set)
   LOAD(scope_get)
   LOAD(scope_orphans)
+  LOAD(yield_due)
   LOAD(rng_seed)
   LOAD(rng_state)
   LOAD(rng_set_state)

@@ -3,6 +3,7 @@ package tensor
 import (
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -684,6 +685,10 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	if r.Err != nil {
 		c.fail = failed(newError(c.op.goName, cshim.Take(r.Err), append(c.ins[:c.nin:c.nin], c.moreIns...)...))
 		return cshim.Results{}, false
+	}
+	if r.Scope&cshim.ScopeYield != 0 {
+		r.Scope &^= cshim.ScopeYield
+		runtime.Gosched()
 	}
 	return r, true
 }

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/reclaim"
@@ -101,28 +100,10 @@ func letThread(before uint64) {
 	cshim.ScopeSet(before)
 	if before == 0 {
 		held.Add(-1)
-		yieldInTime()
+		cshim.Yield() // while the goroutine is locked to its thread: docs/decisions/0046-yield.md
 	}
 	runtime.UnlockOSThread()
 }
-
-// yieldInTime yields if no goroutine has for 8 ms. The Go runtime preempts a goroutine that has run for 10 ms, and
-// resumes it on whichever thread is free unless it is locked to one. In a loop whose steps are scopes that is now and
-// then between two scopes, and each thread that has computed keeps a team of OpenMP and buffers of MKL
-// (docs/decisions/0023-openmp.md). So the goroutine yields here, where it is still locked to its thread.
-func yieldInTime() {
-	now := int64(time.Since(started))
-	if now-lastYield.Load() < int64(8*time.Millisecond) {
-		return
-	}
-	lastYield.Store(now)
-	runtime.Gosched()
-}
-
-var (
-	started   = time.Now()
-	lastYield atomic.Int64 // nanoseconds since started
-)
 
 // opened counts scopes. One scope in 64 records where it was opened, or all of them with LINSTOCK_DEBUG=alloc.
 var opened atomic.Uint64
@@ -571,7 +552,7 @@ func (tab *scopeTable) enter(s *Scope) error {
 		}
 		tab.used++
 	}
-	tab.count = (tab.count + 1) & 0x1fffffff // the top bits are used by marker, joined and the shim
+	tab.count = (tab.count + 1) & 0x0fffffff // the top bits are used by marker, joined and the shim
 	s.word = uint64(tab.count)<<32 | uint64(slot+1)
 	tab.chunks[slot/128].Load()[slot%128].Store(s)
 	return nil
@@ -599,7 +580,7 @@ func (tab *scopeTable) each(f func(*Scope)) {
 
 // scopeOf returns the open scope that word identifies, or nil.
 func scopeOf(word uint64) *Scope {
-	if word&^(marker|joined|cshim.ScopeSampled) == 0 {
+	if word&^(marker|joined|cshim.ScopeFlags) == 0 {
 		return nil
 	}
 	slot := uint32(word) - 1
@@ -607,7 +588,7 @@ func scopeOf(word uint64) *Scope {
 	if chunk == nil {
 		return nil
 	}
-	if s := chunk[slot%128].Load(); s != nil && s.word == word&^(joined|cshim.ScopeSampled) {
+	if s := chunk[slot%128].Load(); s != nil && s.word == word&^(joined|cshim.ScopeFlags) {
 		return s
 	}
 	return nil

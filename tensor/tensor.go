@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -159,8 +160,8 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 	// No other goroutine can access t yet, so its owner needs no atomic store, which is a locked instruction on x86.
 	t := &Tensor{h: h, owner: unsafe.Pointer(s)}
 	// Once s owns t, another goroutine may free h.
-	if scope&cshim.ScopeSampled != 0 || debugAlloc {
-		t.noteSite(h, scope)
+	if scope&cshim.ScopeFlags != 0 || debugAlloc {
+		t.note(h, scope)
 	}
 	if s == nil || !s.addNew(t) {
 		t.owner = nil
@@ -172,14 +173,17 @@ func wrap(h cshim.Handle, scope uint64) *Tensor {
 	return t
 }
 
-// noteSite records the line that made t.
+// note records the line that made t, and yields, if scope says so.
 //
 //go:noinline
-func (t *Tensor) noteSite(h cshim.Handle, scope uint64) {
+func (t *Tensor) note(h cshim.Handle, scope uint64) {
 	if scope&cshim.ScopeSampled != 0 {
 		t.site = sites.Attach(h) + 1
 	} else if debugAlloc {
 		t.site = sites.Here() + 1
+	}
+	if scope&cshim.ScopeYield != 0 {
+		runtime.Gosched()
 	}
 }
 

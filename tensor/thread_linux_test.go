@@ -1,12 +1,14 @@
 package tensor
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/elsewhere"
@@ -152,5 +154,45 @@ func TestPoliciesStayOnTheirThread(t *testing.T) {
 	}
 	if err := withRemade(nil, func(int) (*Tensor, error) { return nil, nil }, moves); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestYield tests that a goroutine yields at an operator, after a backward pass and at the end of a scope if it has not for
+// long: another goroutine that is ready runs, though there is one processor.
+func TestYield(t *testing.T) {
+	begin(t)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	x, data := Ones([]int{4}).RequiresGrad_(true), Ones([]int{4})
+	for name, call := range map[string]func(loss *Tensor, s *Scope) error{
+		"typed":    func(*Tensor, *Scope) error { return x.Add(x).Err() },
+		"boxed":    func(*Tensor, *Scope) error { return x.CumSum(0).Err() },
+		"in place": func(*Tensor, *Scope) error { return data.CumSum_(0).Err() },
+		"backward": func(loss *Tensor, _ *Scope) error { return loss.Backward() },
+		"scope":    func(_ *Tensor, s *Scope) error { return s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			yields := 0
+			for range 10 {
+				loss := x.Sum()
+				s, err := NewScope()
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(30 * time.Millisecond)
+				var ran atomic.Bool
+				go ran.Store(true)
+				err = call(loss, s)
+				if ran.Load() {
+					yields++
+				}
+				if err := errors.Join(err, s.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// Once in 61 times the scheduler resumes this goroutine first.
+			if yields < 7 {
+				t.Errorf("another goroutine ran in %d of 10 calls", yields)
+			}
+		})
 	}
 }

@@ -234,7 +234,7 @@ ls_error *ls_autograd_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor
         [&] { return torch::autograd::grad(of, to, given, retain != 0, create != 0, allow_unused != 0); });
     for (uint64_t i = 0; i < ninputs; i++) out[i] = ls::give(std::move(result.at(i)));
     ls::adopt_samples();
-    *scope = ls::words.scope;
+    *scope = ls::result_scope();
   });
 }
 
@@ -282,7 +282,7 @@ ls_error *ls_function_attach(uint64_t id, const ls_tensor *inputs, uint64_t nin,
     // A TensorList: libtorch's collector does not take a std::vector for tensors.
     auto result = ls::CallbackFunction::apply(at::TensorList(ins), static_cast<const ls::Outside *>(&outside));
     for (uint64_t i = 0; i < nout; i++) out[i] = ls::give(std::move(result.at(i)));
-    *scope = ls::words.scope;
+    *scope = ls::result_scope();
   });
 }
 

@@ -27,7 +27,7 @@ extern "C" uint64_t aoti_torch_abi_version();
 
 namespace ls {
 
-thread_local ThreadWords words{0, 0, nullptr};
+thread_local ThreadWords words{0, 0, nullptr, 0};
 std::atomic<uint64_t> threads_epoch{0};
 
 namespace {
@@ -180,6 +180,10 @@ uint64_t ls_scope_set(uint64_t scope) noexcept {
 }
 uint64_t ls_scope_get(void) noexcept {
   return ls::run_quiet([] { return ls::words.scope & ~ls::kSampled; });
+}
+
+int32_t ls_yield_due(void) noexcept {
+  return ls::run_quiet([]() -> int32_t { return ls::yield_due() ? 1 : 0; });
 }
 
 uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {

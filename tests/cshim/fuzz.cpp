@@ -1239,7 +1239,7 @@ void Fuzz::threads_words() {
       (void)ls_mode_get(static_cast<int32_t>(integer()), static_cast<int32_t>(integer()));
       return;
     case 3: {
-      uint64_t word = source_.next() & ~LS_SCOPE_SAMPLED;
+      uint64_t word = source_.next() & ~(LS_SCOPE_SAMPLED | LS_SCOPE_YIELD);
       ls_scope_set(word);
       if (ls_scope_get() != word) fail("the scope word is not what was set");
       return;

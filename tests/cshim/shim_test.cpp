@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -457,10 +458,30 @@ TEST_F(Threads, ResultsCarryTheScopeWord) {
   Tensor a = floats({1});
   EXPECT_EQ(ls_scope_set(5), 0u);
   ls_result r = ls_aten_add_Tensor(a, a);
-  EXPECT_EQ(r.scope, 5u);
+  EXPECT_EQ(r.scope & ~LS_SCOPE_YIELD, 5u);
   Tensor sum(r);
   std::thread([] { EXPECT_EQ(ls_scope_get(), 0u); }).join();
   EXPECT_EQ(ls_scope_set(0), 5u);
+}
+
+TEST_F(Threads, AYieldIsDueEvery8Milliseconds) {
+  Tensor a = floats({1});
+  auto due = [&] {
+    ls_result r = ls_aten_add_Tensor(a, a);
+    Tensor sum(r);
+    return (r.scope & LS_SCOPE_YIELD) != 0;
+  };
+  using Clock = std::chrono::steady_clock;
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_TRUE(due());
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_EQ(ls_yield_due(), 1);
+  // Between two that are due the coarse clock has advanced by 8 ms, of which at most a tick had passed before.
+  int times = 0;
+  auto start = Clock::now();
+  while (Clock::now() - start < std::chrono::milliseconds(100)) times += due() ? 1 : 0;
+  EXPECT_GE(times, 1);
+  EXPECT_LE(times, (Clock::now() - start) / std::chrono::milliseconds(4) + 1);
 }
 
 TEST_F(Threads, AThreadThatEndsInAScopeIsDetected) {

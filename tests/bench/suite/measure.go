@@ -103,6 +103,9 @@ func (o options) once(ctx context.Context, w workload, c arm, p program) (r reco
 	return r, nil
 }
 
+// spin is the longest time that OpenMP's threads spin after the last operator: libgomp's, up to 300,000 pauses.
+const spin = 20 * time.Millisecond
+
 // round times a workload in new processes of all arms, which take turns in a shuffled order.
 func (o options) round(ctx context.Context, w workload, threads int, a arms) (r record, err error) {
 	running := map[string]process{}
@@ -134,6 +137,7 @@ func (o options) round(ctx context.Context, w workload, threads int, a arms) (r 
 			if err != nil {
 				return r, err
 			}
+			time.Sleep(spin)
 			if turn > 0 {
 				r.Times[c.name] = append(r.Times[c.name], ns[0]/float64(max(1, w.per)))
 			}
