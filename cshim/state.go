@@ -95,9 +95,10 @@ func ScopeSet(word uint64) uint64 { return uint64(C.lsc_scope_set(C.uint64_t(wor
 // ScopeGet returns the calling thread's scope word.
 func ScopeGet() uint64 { return uint64(C.lsc_scope_get()) }
 
-// Yield yields if the calling thread has computed for 8 ms since it last did. For calls whose result has no scope word.
-func Yield() {
-	if C.lsc_yield_due() != 0 {
+// Yield yields if the goroutine has not for 8 ms on this thread. It is for calls whose result has no scope word. It yields
+// where operators use one thread only if atOneThread.
+func Yield(atOneThread bool) {
+	if C.lsc_yield_due(flag(atOneThread)) != 0 {
 		runtime.Gosched()
 	}
 }

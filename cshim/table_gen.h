@@ -48,7 +48,7 @@ typedef struct ls_functions {
   uint64_t (*scope_set)(uint64_t scope);
   uint64_t (*scope_get)(void);
   uint64_t (*scope_orphans)(uint64_t *scopes, uint64_t cap);
-  int32_t (*yield_due)(void);
+  int32_t (*yield_due)(int32_t at_one_thread);
   ls_error *(*rng_seed)(uint64_t seed);
   ls_result (*rng_state)(int32_t device);
   ls_error *(*rng_set_state)(int32_t device, ls_tensor state);
@@ -297,7 +297,7 @@ static inline void lsc_casts_clear(int32_t everywhere) { ls_table.casts_clear(ev
 static inline uint64_t lsc_scope_set(uint64_t scope) { return ls_table.scope_set(scope); }
 static inline uint64_t lsc_scope_get(void) { return ls_table.scope_get(); }
 static inline uint64_t lsc_scope_orphans(uint64_t *scopes, uint64_t cap) { return ls_table.scope_orphans(scopes, cap); }
-static inline int32_t lsc_yield_due(void) { return ls_table.yield_due(); }
+static inline int32_t lsc_yield_due(int32_t at_one_thread) { return ls_table.yield_due(at_one_thread); }
 static inline ls_error *lsc_rng_seed(uint64_t seed) { return ls_table.rng_seed(seed); }
 static inline ls_result lsc_rng_state(int32_t device) { return ls_table.rng_state(device); }
 static inline ls_error *lsc_rng_set_state(int32_t device, ls_tensor state) { return ls_table.rng_set_state(device, state); }

@@ -100,7 +100,7 @@ func letThread(before uint64) {
 	cshim.ScopeSet(before)
 	if before == 0 {
 		held.Add(-1)
-		cshim.Yield() // while the goroutine is locked to its thread: docs/decisions/0046-yield.md
+		cshim.Yield(true) // while the goroutine is locked to its thread: docs/decisions/0046-yield.md
 	}
 	runtime.UnlockOSThread()
 }

@@ -162,6 +162,11 @@ func TestPoliciesStayOnTheirThread(t *testing.T) {
 func TestYield(t *testing.T) {
 	begin(t)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	threads := NumThreads()
+	if err := SetNumThreads(2); err != nil {
+		t.Fatal(err)
+	}
+	defer SetNumThreads(threads)
 	x, data := Ones([]int{4}).RequiresGrad_(true), Ones([]int{4})
 	for name, call := range map[string]func(loss *Tensor, s *Scope) error{
 		"typed":    func(*Tensor, *Scope) error { return x.Add(x).Err() },

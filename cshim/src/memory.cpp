@@ -573,6 +573,7 @@ ls_error *ls_init(void) noexcept {
       c10::SetCPUAllocator(new ls::CountingAllocator, /*priority=*/1);
       ls::install_engine();
       ls::make_meta_allocator();
+      ls::parallel = at::get_num_threads() > 1;
       ls::add_meta_kernels();
       return true;
     }();

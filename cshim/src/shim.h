@@ -43,8 +43,13 @@ inline bool yield_due() noexcept {
   words.yielded = now;
   return true;
 }
-// The scope word of a result.
-inline uint64_t result_scope() noexcept { return yield_due() ? words.scope | LS_SCOPE_YIELD : words.scope; }
+// Whether operators may use several threads.
+extern std::atomic<bool> parallel;
+
+// Returns the scope word of a result.
+inline uint64_t result_scope() noexcept {
+  return parallel.load(std::memory_order_relaxed) && yield_due() ? words.scope | LS_SCOPE_YIELD : words.scope;
+}
 
 // Handles that a thread has made and freed. Only that thread writes it.
 struct HandleCount {

@@ -29,6 +29,7 @@ namespace ls {
 
 thread_local ThreadWords words{0, 0, nullptr, 0};
 std::atomic<uint64_t> threads_epoch{0};
+std::atomic<bool> parallel{false};
 
 namespace {
 
@@ -182,8 +183,9 @@ uint64_t ls_scope_get(void) noexcept {
   return ls::run_quiet([] { return ls::words.scope & ~ls::kSampled; });
 }
 
-int32_t ls_yield_due(void) noexcept {
-  return ls::run_quiet([]() -> int32_t { return ls::yield_due() ? 1 : 0; });
+int32_t ls_yield_due(int32_t at_one_thread) noexcept {
+  return ls::run_quiet(
+      [&]() -> int32_t { return (at_one_thread != 0 || ls::parallel) && ls::yield_due() ? 1 : 0; });
 }
 
 uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) noexcept {
@@ -365,6 +367,7 @@ ls_error *ls_threads_set(int32_t n) noexcept {
   return ls::run_void([&] {
     if (n < 1) throw ls::ArgumentError("threads: at least 1 is needed, got " + std::to_string(n));
     ls::num_threads.store(n, std::memory_order_relaxed);
+    ls::parallel = n > 1;
     ls::threads_epoch.fetch_add(1, std::memory_order_release);
     ls::adopt_settings();
   });

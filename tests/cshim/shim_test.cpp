@@ -466,6 +466,8 @@ TEST_F(Threads, ResultsCarryTheScopeWord) {
 
 TEST_F(Threads, AYieldIsDueEvery8Milliseconds) {
   Tensor a = floats({1});
+  int32_t threads = ls_threads_get();
+  EXPECT_OK(ls_threads_set(2));
   auto due = [&] {
     ls_result r = ls_aten_add_Tensor(a, a);
     Tensor sum(r);
@@ -475,13 +477,19 @@ TEST_F(Threads, AYieldIsDueEvery8Milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   EXPECT_TRUE(due());
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  EXPECT_EQ(ls_yield_due(), 1);
+  EXPECT_EQ(ls_yield_due(0), 1);
   // Between two that are due the coarse clock has advanced by 8 ms, of which at most a tick had passed before.
   int times = 0;
   auto start = Clock::now();
   while (Clock::now() - start < std::chrono::milliseconds(100)) times += due() ? 1 : 0;
   EXPECT_GE(times, 1);
   EXPECT_LE(times, (Clock::now() - start) / std::chrono::milliseconds(4) + 1);
+  EXPECT_OK(ls_threads_set(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(due());
+  EXPECT_EQ(ls_yield_due(0), 0);
+  EXPECT_EQ(ls_yield_due(1), 1);
+  EXPECT_OK(ls_threads_set(threads));
 }
 
 TEST_F(Threads, AThreadThatEndsInAScopeIsDetected) {

@@ -161,9 +161,10 @@ LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
 LS_API uint64_t ls_scope_get(void) LS_NOEXCEPT;
 /* Writes the scope words of threads that ended with one set. Returns the number written. */
 LS_API uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) LS_NOEXCEPT;
-/* Reports whether the caller should let its scheduler run, which is once in 8 ms on each thread. The scope word of
- * a result then has LS_SCOPE_YIELD; this function is for calls whose result has no scope word. */
-LS_API int32_t ls_yield_due(void) LS_NOEXCEPT;
+/* Reports whether the caller should let its scheduler run, which is once in 8 ms on each thread. If operators may
+ * use several threads, the scope word of a result then has LS_SCOPE_YIELD; this function is for calls whose result
+ * has no scope word. If at_one_thread is 0 and operators use one thread, it returns 0. */
+LS_API int32_t ls_yield_due(int32_t at_one_thread) LS_NOEXCEPT;
 #define LS_SCOPE_YIELD (UINT64_C(1) << 60)
 
 /* ---- the process ---- */
