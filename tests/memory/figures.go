@@ -414,7 +414,11 @@ func storm(s settings, events int64, heapBytes int) (f waitFigures, err error) {
 	}
 	x := tensor.Ones([]int{16 << 10}, s.device) // 64 KiB
 	defer x.Release()
-	// Room for 48 blocks, requested by 64 goroutines: some goroutine always waits.
+	// Room for 48 blocks, requested by 64 goroutines: some goroutine always waits. Garbage of the figure before would be
+	// more room.
+	if err := vram.Collect(); err != nil {
+		return f, err
+	}
 	if err := limitAbove(s.device, 48<<16); err != nil {
 		return f, err
 	}
