@@ -166,7 +166,11 @@ func TestYield(t *testing.T) {
 	if err := SetNumThreads(2); err != nil {
 		t.Fatal(err)
 	}
-	defer SetNumThreads(threads)
+	defer func() {
+		if err := SetNumThreads(threads); err != nil {
+			t.Error(err)
+		}
+	}()
 	x, data := Ones([]int{4}).RequiresGrad_(true), Ones([]int{4})
 	for name, call := range map[string]func(loss *Tensor, s *Scope) error{
 		"typed":    func(*Tensor, *Scope) error { return x.Add(x).Err() },
