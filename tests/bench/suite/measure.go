@@ -137,7 +137,9 @@ func (o options) round(ctx context.Context, w workload, threads int, a arms) (r 
 			if err != nil {
 				return r, err
 			}
-			time.Sleep(spin)
+			if threads > 1 {
+				time.Sleep(spin)
+			}
 			if turn > 0 {
 				r.Times[c.name] = append(r.Times[c.name], ns[0]/float64(max(1, w.per)))
 			}
