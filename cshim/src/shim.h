@@ -29,7 +29,8 @@ struct ThreadWords {
 };
 extern thread_local ThreadWords words __attribute__((tls_model("initial-exec")));
 
-// ls_yield_due. The coarse clock takes 4 ns to read; the kernel advances it every 1 to 10 ms.
+// Reports whether the caller should yield, which is once in 8 ms on each thread. The coarse clock takes 4 ns to
+// read; the kernel advances it every 1 to 10 ms.
 inline bool yield_due() noexcept {
 #ifdef CLOCK_MONOTONIC_COARSE
   constexpr clockid_t clock = CLOCK_MONOTONIC_COARSE;
@@ -43,6 +44,7 @@ inline bool yield_due() noexcept {
   words.yielded = now;
   return true;
 }
+
 // Whether operators may use several threads.
 extern std::atomic<bool> parallel;
 
