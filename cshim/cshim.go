@@ -251,6 +251,7 @@ func open(path string) (openMP OpenMP, err error) {
 	if err := takeError(C.lsc_init()); err != nil {
 		return openMP, err
 	}
+	C.lsc_memory_cache_objects(1) // docs/decisions/0047-small-objects.md
 	C.lsc_callbacks_set(&C.ls_go_callbacks)
 	readBoard()
 	var llvm C.int

@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/elsewhere"
@@ -46,6 +49,45 @@ func TestOneLoads(t *testing.T) {
 		}
 	}
 	leak.Check(t)
+}
+
+// libtorch frees tensors into the shim's cache of small objects and makes them from it: the last one that was freed first.
+func TestObjectsAreCached(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const n = 60 // glibc keeps 7
+	tensors := func() []cshim.Handle {
+		var data float32
+		list := make([]cshim.Handle, n)
+		for i := range list {
+			r := cshim.TensorFromData(6, nil, unsafe.Pointer(&data), 4) // float32
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+			list[i] = r.Handle
+		}
+		return list
+	}
+	if err := cshim.Load(); err != nil {
+		t.Fatal(err)
+	}
+	leak.Check(t)
+	if err := cshim.MemoryEmptyCache(0); err != nil { // also this thread's
+		t.Fatal(err)
+	}
+	first := tensors()
+	cshim.TensorsFree(first)
+	second := tensors()
+	inOrder := 0
+	for i, h := range second[1:] {
+		if at := slices.Index(first, h); at >= 0 && at+1 < n && first[at+1] == second[i] {
+			inOrder++
+		}
+	}
+	if inOrder < n/2 {
+		t.Errorf("%d of %d tensors are where the one was that was freed before the last; freed %x, made %x", inOrder, n, first, second)
+	}
+	cshim.TensorsFree(second)
 }
 
 // A goroutine that waited while another one loaded does not load again.

@@ -117,6 +117,7 @@ const char *ls_table_load(void *library) {
   LOAD(memory_pace)
   LOAD(memory_reset_peak)
   LOAD(memory_empty_cache)
+  LOAD(memory_cache_objects)
   LOAD(memory_trim)
   LOAD(memory_capacity)
   LOAD(memory_set_limit)

@@ -113,6 +113,7 @@ typedef struct ls_functions {
   ls_error *(*memory_pace)(int32_t device, ls_pace *out);
   ls_error *(*memory_reset_peak)(int32_t device);
   ls_error *(*memory_empty_cache)(int32_t device);
+  int32_t (*memory_cache_objects)(int32_t on);
   ls_error *(*memory_trim)(int32_t device, int64_t keep, int64_t *freed);
   ls_error *(*memory_capacity)(int32_t device, int64_t *free, int64_t *total);
   ls_error *(*memory_set_limit)(int32_t device, int64_t bytes);
@@ -362,6 +363,7 @@ static inline ls_error *lsc_memory_stats(int32_t device, ls_memory *out) { retur
 static inline ls_error *lsc_memory_pace(int32_t device, ls_pace *out) { return ls_table.memory_pace(device, out); }
 static inline ls_error *lsc_memory_reset_peak(int32_t device) { return ls_table.memory_reset_peak(device); }
 static inline ls_error *lsc_memory_empty_cache(int32_t device) { return ls_table.memory_empty_cache(device); }
+static inline int32_t lsc_memory_cache_objects(int32_t on) { return ls_table.memory_cache_objects(on); }
 static inline ls_error *lsc_memory_trim(int32_t device, int64_t keep, int64_t *freed) { return ls_table.memory_trim(device, keep, freed); }
 static inline ls_error *lsc_memory_capacity(int32_t device, int64_t *free, int64_t *total) { return ls_table.memory_capacity(device, free, total); }
 static inline ls_error *lsc_memory_set_limit(int32_t device, int64_t bytes) { return ls_table.memory_set_limit(device, bytes); }

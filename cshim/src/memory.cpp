@@ -550,6 +550,7 @@ void trim_malloc() noexcept {
 
 void empty_all() noexcept {
   shrink_cpu_cache(0);
+  empty_objects();
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

@@ -100,6 +100,8 @@ int64_t cpu_rounded(size_t n) noexcept;
 // Returns the allocator's cached blocks and malloc's free pages to the system. Other threads return theirs at
 // their next allocation.
 void empty_all() noexcept;
+// Frees what the cache of small objects keeps, but for the lists of other threads.
+void empty_objects() noexcept;
 // Returns malloc's free pages to the system if they are many compared with the bytes in use.
 void trim_malloc() noexcept;
 

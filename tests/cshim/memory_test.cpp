@@ -406,6 +406,108 @@ TEST_F(Memory, BlocksOfVaryingSizesDoNotGrowMalloc) {
 #endif
 #endif
 
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The cache of small objects. This program takes operator new from the shim, as libtorch does.
+class SmallObjects : public Memory {
+ protected:
+  static constexpr size_t kBytes = 200;  // 78 chunks are a full list
+
+  void SetUp() override {
+    Memory::SetUp();
+    ASSERT_EQ(ls_memory_cache_objects(1), 1);
+  }
+  void TearDown() override {
+    ls_memory_cache_objects(0);
+    Memory::TearDown();
+  }
+  static std::vector<void *> make(size_t n, size_t bytes = kBytes) {
+    std::vector<void *> list(n);
+    for (auto &p : list) p = operator new(bytes);
+    return list;
+  }
+  static void free_objects(const std::vector<void *> &list) {
+    for (void *p : list) operator delete(p);
+  }
+};
+
+TEST_F(SmallObjects, AThreadReusesItsObjectsLastFirst) {
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+  auto first = make(60);
+  auto larger = [](void *p) {
+    return malloc_usable_size(p) > kBytes;
+  };  // malloc does not split off the smallest rest
+  auto rest = std::stable_partition(first.begin(), first.end(), [&](void *p) { return !larger(p); });
+  free_objects({rest, first.end()});
+  first.erase(rest, first.end());
+  ASSERT_GT(first.size(), 40u);
+  free_objects(first);
+  auto second = make(first.size());
+  std::reverse(second.begin(), second.end());
+  EXPECT_EQ(first, second);
+  free_objects(second);
+}
+
+TEST_F(SmallObjects, AThreadGetsWhatAnotherHasFreed) {
+  std::vector<void *> made;
+  std::thread([&] { made = make(400); }).join();
+  free_objects(made);
+  std::sort(made.begin(), made.end());
+  std::thread([&] {
+    auto list = make(300);
+    int64_t found = 0;
+    for (void *p : list) found += std::binary_search(made.begin(), made.end(), p);
+    EXPECT_GE(found, 300);
+    free_objects(list);
+  }).join();
+}
+
+TEST_F(SmallObjects, NewAndMallocTakeTheChunksOfTheOther) {
+  on_threads(4, [](int thread) {
+    uint64_t random = static_cast<uint64_t>(thread) * 0x9e3779b97f4a7c15 + 1;
+    struct Held {
+      unsigned char *p;
+      size_t bytes;
+      unsigned char pattern;
+    };
+    std::vector<Held> held(64);
+    for (int k = 0; k < 200'000; k++) {
+      random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+      auto &h = held[random % held.size()];
+      for (size_t j = 0; j < h.bytes; j++) ASSERT_EQ(h.p[j], h.pattern);
+      (random >> 20) % 2 == 0 ? operator delete(h.p) : free(h.p);
+      h.bytes = (random >> 24) % 1200;
+      h.pattern = static_cast<unsigned char>(random >> 40);
+      h.p = static_cast<unsigned char *>((random >> 50) % 2 == 0 ? operator new(h.bytes) : malloc(h.bytes));
+      ASSERT_NE(h.p, nullptr);
+      memset(h.p, h.pattern, h.bytes);
+    }
+    for (auto &h : held) operator delete(h.p);
+  });
+}
+
+TEST_F(SmallObjects, NewFailsAsTheStandardLibrarys) {
+  volatile size_t most = PTRDIFF_MAX;
+  EXPECT_THROW(operator delete(operator new(most)), std::bad_alloc);
+  EXPECT_EQ(operator new(most, std::nothrow), nullptr);
+}
+
+#if __GLIBC_PREREQ(2, 33)
+TEST_F(SmallObjects, WhatIsKeptIsBounded) {
+  auto in_use = [] { return static_cast<int64_t>(mallinfo2().uordblks); };
+  int64_t before = in_use();
+  {
+    std::vector<void *> made;
+    std::thread([&] { made = make(100'000); }).join();
+    free_objects(made);
+  }
+  EXPECT_LE(in_use() - before, 128 << 10);
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+  std::thread([&] { free_objects(make(70)); }).join();  // a thread that ends frees its list
+  EXPECT_LE(in_use() - before, 16 << 10);
+}
+#endif
+#endif
+
 // Threads allocate and free blocks of all sizes while the cache is trimmed. Each thread finds in its blocks
 // what it wrote.
 TEST_F(Memory, LargeBlocksKeepWhatIsWritten) {
