@@ -37,8 +37,8 @@ LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;
 /* Returns cached blocks to the system; for the CPU also malloc's free pages. */
 LS_API ls_error *ls_memory_empty_cache(int32_t device) LS_NOEXCEPT;
-/* Sets whether operator new and delete cache small objects, for libtorch and the shim. They do not at first. Returns 0
-   where they cannot: without glibc, and in a sanitizer's build. */
+/* Sets whether operator new and delete cache small objects, for libtorch and the shim. They do not at first.
+   Returns 0 where they cannot: without glibc, and in a sanitizer's build. */
 LS_API int32_t ls_memory_cache_objects(int32_t on) LS_NOEXCEPT;
 /* Returns cached blocks to the system until keep bytes are left at most; for the CPU only. */
 LS_API ls_error *ls_memory_trim(int32_t device, int64_t keep, int64_t *freed) LS_NOEXCEPT;
