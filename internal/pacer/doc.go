@@ -37,9 +37,6 @@
 // of live/24 and more, because each may set a new peak. It is also 0 before a backward pass, which is one operator and may
 // run for seconds.
 //
-// Before a backward pass, and for a small allocation that waits, the yield is live - reachable at most. So a program that
-// frees its tensors itself, as one built by linstock go does, has no cycles there.
-//
 // A small heap, of smallHeap live bytes at most, may double before a cycle is paid for, as the Go heap may: tighter cycles
 // would free little each. Its cycles leave a reserve of the budget. While there is no more than the reserve, the target is
 // smallHeap at least. So a program that makes garbage faster than the budget pays for grows to smallHeap, and then has what

@@ -103,12 +103,8 @@ func (s State) Decide() Plan {
 	if s.SoftLimit > 0 {
 		target = max(least, min(target, s.SoftLimit))
 	}
-	yield := s.Yield
-	if s.Last || s.Largest > 0 && !s.large() {
-		yield = min(yield, s.Live-s.Reachable)
-	}
 	switch above := need > target; {
-	case (above || s.Last && need > least) && yield > price:
+	case (above || s.Last && need > least) && s.Yield > price:
 		return Plan{Collect: true, Live: never, Total: never, Wait: p.Wait}
 	case !above:
 		p.Live = min(p.Live, target-need)
@@ -118,7 +114,7 @@ func (s State) Decide() Plan {
 			p.Total = min(p.Total, max(1, int64(minYield*float64(s.Live))))
 		}
 	default: // later the budget may be fuller, and the price lower
-		p.Total = min(p.Total, max(1, min(price-yield, int64(minYield*float64(s.Live)))))
+		p.Total = min(p.Total, max(1, min(price-s.Yield, int64(minYield*float64(s.Live)))))
 	}
 	if s.Available >= s.Cost {
 		// At the target only large requests wait.
@@ -127,18 +123,15 @@ func (s State) Decide() Plan {
 	return p
 }
 
-// large reports whether an allocation waits that may set a new peak by itself.
-func (s State) large() bool { return s.Largest > 0 && float64(s.Largest) >= minYield*float64(s.Live) }
-
 // price returns the yield that a paid cycle must exceed. It is inversely proportional to what the cycle leaves of the budget:
 // a program that cannot pay for all useful cycles gets those that free most.
 func (s State) price() int64 {
 	share := minYield * float64(s.Live)
 	left := float64(s.Available-s.Cost) / float64(s.capacity())
-	switch {
+	switch large := s.Last || float64(s.Largest) >= share && s.Largest > 0; {
 	case left < 0:
 		return never
-	case s.Last || s.large() || s.SoftLimit > 0 && s.Live+s.Request > s.SoftLimit:
+	case large || s.SoftLimit > 0 && s.Live+s.Request > s.SoftLimit:
 		return 0
 	case left == 0 || share/left > never/2:
 		return never

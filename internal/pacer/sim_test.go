@@ -97,7 +97,6 @@ type scenario struct {
 	goroutines int
 	unscoped   bool
 	refcounts  bool
-	lastUse    bool    // the program releases each block at its last use
 	speed      float64 // of the program; 0: as recorded
 	cost       time.Duration
 	noise      float64 // of a cycle's cost: the mean of an exponential distribution, as a multiple
@@ -349,7 +348,7 @@ func (s *sim) step(p *proc) {
 			s.first = max(s.first, s.live)
 		}
 	case 'u':
-		if b := p.blocks[e.n]; s.refcounts || s.lastUse {
+		if b := p.blocks[e.n]; s.refcounts {
 			b.program = false
 			s.free(b)
 		} else if !s.growing {
