@@ -65,6 +65,16 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 			}
 		}
 	}
+	// Each block is released at its last use, so that cycles find nothing.
+	for _, name := range models {
+		tr := recorded(t, name)
+		all[name+", released at last use"] = func(t testing.TB) {
+			r := newSim(scenario{trace: tr, lastUse: true, steps: 100}).run()
+			within(t, "the peak", ratio(r, tr), 0, 1)
+			within(t, "cycles a step", float64(r.cycles)/67, 0, 3)
+			share(t, r)
+		}
+	}
 	all["median of the models"] = func(t testing.TB) {
 		var ratios []float64
 		for _, name := range models {

@@ -97,6 +97,7 @@ type scenario struct {
 	goroutines int
 	unscoped   bool
 	refcounts  bool
+	lastUse    bool    // the program releases each block at its last use
 	speed      float64 // of the program; 0: as recorded
 	cost       time.Duration
 	noise      float64 // of a cycle's cost: the mean of an exponential distribution, as a multiple
@@ -348,7 +349,7 @@ func (s *sim) step(p *proc) {
 			s.first = max(s.first, s.live)
 		}
 	case 'u':
-		if b := p.blocks[e.n]; s.refcounts {
+		if b := p.blocks[e.n]; s.refcounts || s.lastUse {
 			b.program = false
 			s.free(b)
 		} else if !s.growing {
