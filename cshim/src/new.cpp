@@ -125,11 +125,10 @@ Lists *own_lists() noexcept {
   return lists;
 }
 
-void *allocate_chunk(size_t bytes) {
-  size_t size = size_for(bytes);
-  if (size < kSizes && caching.load(std::memory_order_relaxed)) {
-    auto *l = own_lists();
-    if (Chunk *batch = l != nullptr ? stores[size].take() : nullptr; batch != nullptr) {
+// Takes a batch from the store, or else a chunk from malloc. The thread's list of the size is empty.
+void *refill(size_t bytes, size_t size) {
+  if (auto *l = size < kSizes ? own_lists() : nullptr; l != nullptr) {
+    if (Chunk *batch = stores[size].take(); batch != nullptr) {
       l->of[size] = {batch->next, limits[size] / 2 - 1};
       return batch;
     }
@@ -152,7 +151,7 @@ inline void *new_object(size_t bytes) {
       return c;
     }
   }
-  return allocate_chunk(bytes);
+  return refill(bytes, size);
 }
 
 // Moves half of a full list to the store.
@@ -166,14 +165,11 @@ void hand_over(List &list, size_t size) noexcept {
 }
 
 inline void delete_object(void *p) noexcept {
-  if (p == nullptr) return;
-  size_t size = (malloc_usable_size(p) + kHeader) / kUnit;
   Lists *l = lists;
   if (__builtin_expect(l == nullptr || l == &ended, 0)) l = own_lists();
-  if (l == nullptr || size >= kSizes || size < size_for(0)) {
-    free(p);
-    return;
-  }
+  if (p == nullptr || l == nullptr) return free(p);
+  size_t size = (malloc_usable_size(p) + kHeader) / kUnit;
+  if (size >= kSizes || size < size_for(0)) return free(p);
   auto &list = l->of[size];
   auto *c = static_cast<Chunk *>(p);
   c->next = list.first;
@@ -186,7 +182,7 @@ inline void delete_object(void *p) noexcept {
 void empty_objects() noexcept {
   for (auto &store : stores)
     while (Chunk *batch = store.take()) free_all(batch);
-  if (lists != nullptr) free_lists(*lists);
+  if (lists != nullptr && lists != &ended) free_lists(*lists);
 }
 #else
 void empty_objects() noexcept {}
@@ -212,10 +208,7 @@ void *operator new(size_t n) {
   if (void *p = ls::new_object(n); __builtin_expect(p != nullptr, 1)) return p;
   throw std::bad_alloc();
 }
-void *operator new[](size_t n) {
-  if (void *p = ls::new_object(n); __builtin_expect(p != nullptr, 1)) return p;
-  throw std::bad_alloc();
-}
+void *operator new[](size_t n) { return operator new(n); }
 void *operator new(size_t n, const std::nothrow_t &) noexcept {
   try {
     return ls::new_object(n);

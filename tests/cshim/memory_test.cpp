@@ -420,9 +420,9 @@ class SmallObjects : public Memory {
     ls_memory_cache_objects(0);
     Memory::TearDown();
   }
-  static std::vector<void *> make(size_t n, size_t bytes = kBytes) {
+  static std::vector<void *> make(size_t n) {
     std::vector<void *> list(n);
-    for (auto &p : list) p = operator new(bytes);
+    for (auto &p : list) p = operator new(kBytes);
     return list;
   }
   static void free_objects(const std::vector<void *> &list) {
@@ -433,10 +433,9 @@ class SmallObjects : public Memory {
 TEST_F(SmallObjects, AThreadReusesItsObjectsLastFirst) {
   EXPECT_OK(ls_memory_empty_cache(kCpu));
   auto first = make(60);
-  auto larger = [](void *p) {
-    return malloc_usable_size(p) > kBytes;
-  };  // malloc does not split off the smallest rest
-  auto rest = std::stable_partition(first.begin(), first.end(), [&](void *p) { return !larger(p); });
+  // Some chunks are of the next size, because malloc does not split off the smallest rest.
+  auto rest =
+      std::stable_partition(first.begin(), first.end(), [](void *p) { return malloc_usable_size(p) <= kBytes; });
   free_objects({rest, first.end()});
   first.erase(rest, first.end());
   ASSERT_GT(first.size(), 40u);
