@@ -405,6 +405,7 @@ ls_results ls_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *
     torch::jit::Stack stack;
     ls::push_arguments(o.handle.schema(), args, slots, stack);
     o.check(stack);
+    o.place_numbers(stack);
     o.handle.callBoxed(&stack);
     if (flags & LS_CALL_DISCARD) return;
     ls::Results results;

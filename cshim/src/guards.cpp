@@ -5,6 +5,7 @@
 #include "guards.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -616,6 +617,13 @@ Operator::Operator(const c10::OperatorHandle &h)
                                                                             "aten::quantize_per_tensor_dynamic"};
   static const auto *const sums = new std::unordered_set<std::string>{
       "aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::rsub", "aten::subtract", "aten::subtract_"};
+  // The elementwise operators for which libtorch checks that all tensors are on one device. Others take a number
+  // that is on the CPU.
+  static const auto *const on_one_device = new std::unordered_set<std::string>{
+      "aten::clamp",      "aten::clamp_", "aten::clamp_max", "aten::clamp_max_", "aten::clamp_min",
+      "aten::clamp_min_", "aten::gcd",    "aten::gcd_",      "aten::lcm",        "aten::lcm_",
+      "aten::ldexp",      "aten::ldexp_", "aten::logaddexp", "aten::logaddexp2"};
+  on_one_device_ = on_one_device->count(name.name) != 0;
   converts_ = converters->count(name.name) != 0;
   adds_ = sums->count(name.name) != 0;
   pointwise_ = h.hasTag(at::Tag::pointwise);
@@ -707,6 +715,25 @@ void each_tensor(const c10::IValue &v, F &&f) {
   }
 }
 }  // namespace
+
+void Operator::place_numbers(torch::jit::Stack &stack) const {
+  if (!on_one_device_) return;
+  c10::Device device = c10::kCPU;
+  for (size_t i : tensors_)
+    each_tensor(stack[i], [&](const at::Tensor &t) {
+      if (t.defined() && device.is_cpu() && !t.is_meta()) device = t.device();
+    });
+  if (device.is_cpu()) return;
+  for (size_t i : tensors_) {
+    if (!stack[i].isTensor()) continue;
+    const at::Tensor &number = stack[i].toTensor();
+    if (!number.defined() || !number.is_cpu() || !number.unsafeGetTensorImpl()->is_wrapped_number()) continue;
+    // A copy would synchronize the device.
+    at::Tensor placed = at::full({}, number.item(), number.options().device(device));
+    placed.unsafeGetTensorImpl()->set_wrapped_number(true);
+    stack[i] = std::move(placed);
+  }
+}
 
 void Operator::check(const torch::jit::Stack &stack) const {
   c10::DispatchKeySet keys;

@@ -17,6 +17,8 @@ class Operator {
   void check(const torch::jit::Stack &stack) const;
   // The part of check that depends on the layouts of the tensors alone.
   void check_layouts(c10::ArrayRef<at::Tensor> tensors) const;
+  // Moves numbers in the place of tensors to the device of the other tensors, if the operator needs them there.
+  void place_numbers(torch::jit::Stack &stack) const;
 
   const c10::OperatorHandle handle;
   // Reports whether it is internal to libtorch: it does not check its arguments, which its callers have checked.
@@ -32,7 +34,7 @@ class Operator {
   // Arguments that are tensors or lists, those that are written to, and among them out arguments.
   std::vector<size_t> tensors_, written_, outs_;
   bool takes_mkldnn_ = false, takes_narrow_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false,
-       pointwise_ = false;
+       pointwise_ = false, on_one_device_ = false;
   void (*check_)(c10::ArrayRef<c10::IValue>);
 };
 

@@ -782,6 +782,9 @@ c("ViewAsComplex", f(3, 2)), c("ViewAsComplex", f(2, 2, d=f64), _n="float64")
 
 # --- running -----------------------------------------------------------------
 
+# All tensors of these must be on one device; other operators that take a number in the place of a tensor have it on the CPU.
+ONE_DEVICE = {"ClampMin", "ClampMax", "GCD", "LCM", "Ldexp", "LogAddExp", "LogAddExp2"}
+
 UNDEFINED = {"Empty", "EmptyStrided", "EmptyLike", "NewEmpty"}
 LOOSE = re.compile("^(Conv|Bilinear|Linalg|Cholesky|LogDet|CDist|Cov|CorrCoef|Upsample|GridSampler|LSTM|GRU|RNN|CTC|MVLGamma|Polygamma|IGamma|SpecialZeta|FFT)")
 # Machines and versions differ by a few units in the last place.
@@ -877,6 +880,8 @@ def call(op, args, opts, seed):
     as_tensors = dict(vals)
     for n in numbers:
         as_tensors[n] = wrapped(vals[n], [v for k, v in vals.items() if k != n])
+        if op.go.rstrip("_") in ONE_DEVICE:
+            as_tensors[n] = as_tensors[n].to(device)
 
     def go(target, v):
         pos, kw, gap = [], {}, False
