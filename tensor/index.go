@@ -69,7 +69,8 @@ var (
 //   - a [Slice] (tensor.Range(1, 3), tensor.From(1), tensor.Until(3), each with an optional .By(step)) or [All];
 //   - [Ellipsis]; [NewAxis] or nil;
 //   - a *Tensor of integers, which selects elements along a dimension, or of bools or uint8, which is a mask over as many
-//     dimensions as it has;
+//     dimensions as it has. Integers on a GPU are checked by the kernel: one that is out of bounds makes the device
+//     unusable (ErrDeviceLost);
 //   - []int or []bool, equivalent to such a tensor; or a bool, which is a mask without dimensions;
 //   - a string of elements in Python's syntax: x.Index("1:3, ..., ::2, None, [0, 2]"). Lists in it may be nested and have
 //     the same meaning as in Python.
@@ -306,14 +307,14 @@ func (x *indexing) run(idx []any) bool {
 			}
 			e.unpin()
 		case []int:
-			list := FromSlice(e, nil)
+			list := FromSlice(e, nil, CPU)
 			if !x.make(list) {
 				return false
 			}
 			items[i] = list
 			specified++
 		case []bool:
-			list := FromSlice(e, nil)
+			list := FromSlice(e, nil, CPU)
 			if !x.make(list) {
 				return false
 			}
@@ -324,7 +325,7 @@ func (x *indexing) run(idx []any) bool {
 			if err != nil {
 				return x.refuse(ErrArgument, "element %d: %v", i, err)
 			}
-			list := FromSlice(elements, shape)
+			list := FromSlice(elements, shape, CPU)
 			if mask {
 				wide := list
 				list = wide.To(Bool)
@@ -481,6 +482,9 @@ func (x *indexing) tensor(t *Tensor) bool {
 		}
 		return x.selectOne(i)
 	}
+	if !mask && !d.IsFloat() && !d.IsComplex() && t.Device() == CPU && x.self.Device() != CPU && !x.inside(t) {
+		return false
+	}
 	if d == Uint8 {
 		// This equals a bool mask. libtorch would print a deprecation warning at each use of a uint8 mask.
 		t = t.To(Bool)
@@ -489,6 +493,28 @@ func (x *indexing) tensor(t *Tensor) bool {
 		}
 	}
 	return x.record(t)
+}
+
+// inside reports whether the indices, which are on the CPU, are within the bounds of the dimension. libtorch does not check
+// them before a GPU's kernel does, which ends the use of the device.
+func (x *indexing) inside(t *Tensor) bool {
+	wide := t
+	if t.DType() != Int64 {
+		wide = t.To(Int64)
+		defer wide.Release()
+	}
+	indices, err := Data[int64](wide)
+	if err != nil {
+		x.fail = failed(err)
+		return false
+	}
+	size := x.view.Size(x.dim)
+	for _, i := range indices {
+		if i >= int64(size) || i < -int64(size) {
+			return x.refuse(ErrIndex, "index %d is out of bounds for dimension %d with size %d", i, x.realDim-1, size)
+		}
+	}
+	return true
 }
 
 func (x *indexing) record(t *Tensor) bool {

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
 type indexCase struct {
@@ -93,6 +96,16 @@ func indexElement(t *testing.T, raw json.RawMessage) any {
 	return FromSlice(v.T.Data, shapeOf(v.T.Shape), dtype)
 }
 
+// repeats reports whether an element of an index is a list that has a number twice.
+func repeats(element json.RawMessage) bool {
+	var list []int
+	if json.Unmarshal(element, &list) != nil {
+		return false
+	}
+	slices.Sort(list)
+	return len(slices.Compact(slices.Clone(list))) < len(list)
+}
+
 func TestIndexGolden(t *testing.T) {
 	begin(t)
 	counted(t)
@@ -106,6 +119,12 @@ func TestIndexGolden(t *testing.T) {
 	}
 	runs := 0
 	for n, c := range cases {
+		if c.Out.Error == "IndexError" && testdevice.On && testDevice() != CPU && slices.ContainsFunc(c.Idx, func(e json.RawMessage) bool { return bytes.Contains(e, []byte(`"t"`)) }) {
+			continue // the kernel's check would end the use of the device
+		}
+		if c.Set != nil && testdevice.On && testDevice() != CPU && slices.ContainsFunc(c.Idx, repeats) {
+			continue // which of the values is written is not determined
+		}
 		forms := []string{"elements"}
 		if c.Text != "" {
 			forms = append(forms, "text")
