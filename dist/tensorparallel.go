@@ -179,7 +179,7 @@ func (d *divided) parameter(t, own *tensor.Tensor) (*tensor.Tensor, error) {
 func (d *divided) part(t *tensor.Tensor, dim int) *tensor.Tensor {
 	t = t.Detach()
 	if d.fused != 0 {
-		t = t.Reshape(append([]int{d.fused, d.size}, t.Shape()[1:]...)...)
+		t = t.Unflatten(0, d.fused, d.size)
 		dim++
 	}
 	first, n := chunk(d.size, d.g.size, d.g.rank)

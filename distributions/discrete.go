@@ -443,8 +443,11 @@ func (b *Base) categories(s settings) error {
 		b.p[1] = t.Sub(t.LogSumExp([]int{-1}, tensor.KeepDim(true)))
 	}
 	shape := t.Shape()
-	b.batch = shape[: len(shape)-1 : len(shape)-1]
-	b.n = shape[len(shape)-1]
+	last := len(shape) - 1
+	if last < 0 { // the sizes could not be read
+		return refuse.Error(op, tensor.ErrArgument, "%s must have at least one dimension", b.name(at))
+	}
+	b.batch, b.n = shape[:last:last], shape[last]
 	return nil
 }
 

@@ -93,6 +93,9 @@ func mahalanobis(l, x *tensor.Tensor) *tensor.Tensor {
 	}
 	x = x.Permute(append(dims, more)...)
 	permuted := x.Shape()
+	if len(permuted) == 0 { // an operator has failed
+		return x
+	}
 	flatL := l.Reshape(-1, n, n)
 	flatX := x.Reshape(-1, flatL.Size(0), n).Permute(1, 2, 0)
 	m := flatL.LinalgSolveTriangular(flatX, tensor.Upper(false)).Pow(2).Sum(tensor.Dim(-2)).T().Reshape(permuted[:len(permuted)-1]...)
@@ -263,15 +266,15 @@ func NewLowRankMultivariateNormal(loc, covFactor, covDiag *tensor.Tensor, opts .
 				return refuse.Error(op, tensor.ErrArgument, "%s must have a floating-point dtype, got %v", b.name(i), t.DType())
 			}
 		}
-		if loc.Dim() < 1 || covFactor.Dim() < 2 || covDiag.Dim() < 1 || covFactor.Size(-2) != loc.Size(-1) || covDiag.Size(-1) != loc.Size(-1) {
-			return refuse.Error(op, tensor.ErrArgument, "want loc (..., D), covFactor (..., D, R) and covDiag (..., D), got shapes %v, %v and %v", loc.Shape(), covFactor.Shape(), covDiag.Shape())
-		}
 		ls, ws, ds := loc.Shape(), covFactor.Shape(), covDiag.Shape()
+		if len(ls) < 1 || len(ws) < 2 || len(ds) < 1 || ws[len(ws)-2] != ls[len(ls)-1] || ds[len(ds)-1] != ls[len(ls)-1] {
+			return refuse.Error(op, tensor.ErrArgument, "want loc (..., D), covFactor (..., D, R) and covDiag (..., D), got shapes %v, %v and %v", ls, ws, ds)
+		}
 		batch, err := shapesBroadcast(ls[:len(ls)-1], ws[:len(ws)-2], ds[:len(ds)-1])
 		if err != nil {
 			return refuse.Error(op, tensor.ErrArgument, "%v", err)
 		}
-		n, r := loc.Size(-1), covFactor.Size(-1)
+		n, r := ls[len(ls)-1], ws[len(ws)-1]
 		b.batch, b.event = batch, []int{n}
 		b.p[0], b.p[1], b.p[2] = loc.Expand(b.extended(nil)...), covFactor.Expand(slices.Concat(batch, []int{n, r})...), covDiag.Expand(b.extended(nil)...)
 		if err := b.checkParams(op); err != nil {

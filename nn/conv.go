@@ -106,7 +106,8 @@ func (c *conv) forward(op string, dims int, x *tensor.Tensor) *tensor.Tensor {
 	if bad := unusable(op, x); bad != nil {
 		return bad
 	}
-	if c.Weight == nil || c.Weight.Dim() != dims+2 || len(c.Dilation) != dims || !c.Same && len(c.Padding) != dims {
+	window := windowOf(c.Weight, dims)
+	if window == nil || len(c.Dilation) != dims || !c.Same && len(c.Padding) != dims {
 		return refuse.Tensor(op, tensor.ErrArgument, "the module is incomplete: use its constructor")
 	}
 	if zeros {
@@ -115,7 +116,6 @@ func (c *conv) forward(op string, dims int, x *tensor.Tensor) *tensor.Tensor {
 	}
 	// The last dimension comes first.
 	pad := make([]int, 0, 2*dims)
-	window := c.Weight.Shape()[2:]
 	for i := dims - 1; i >= 0; i-- {
 		before, after := 0, 0
 		if c.Same {
@@ -187,6 +187,14 @@ type transposed struct {
 	err                                      error
 }
 
+// windowOf returns the last dims sizes of a weight, or nil if it is no convolution's over so many dimensions.
+func windowOf(w *tensor.Tensor, dims int) []int {
+	if w == nil || w.Dim() != dims+2 {
+		return nil
+	}
+	return trailing(w, dims)
+}
+
 func newTransposed(op string, dims, in, out, kernel int, opts []Option) *transposed {
 	known := []string{"Stride", "Padding", "OutputPadding", "Dilation", "Groups", "NoBias", "DType", "Device"}
 	if dims > 1 {
@@ -239,13 +247,14 @@ func (c *transposed) extra(op string, dims int, x *tensor.Tensor, size []int) ([
 	if bad := unusable(op, x); bad != nil {
 		return nil, bad
 	}
-	if c.Weight == nil || c.Weight.Dim() != dims+2 || len(c.Stride) != dims || len(c.Padding) != dims || len(c.Dilation) != dims {
+	window := windowOf(c.Weight, dims)
+	if window == nil || len(c.Stride) != dims || len(c.Padding) != dims || len(c.Dilation) != dims {
 		return nil, refuse.Tensor(op, tensor.ErrArgument, "the module is incomplete: use its constructor")
 	}
-	if len(size) != dims || x.Dim() < dims {
+	in := trailing(x, dims)
+	if len(size) != dims || in == nil {
 		return nil, refuse.Tensor(op, tensor.ErrArgument, "the output size needs %d numbers, got %v", dims, size)
 	}
-	in, window := x.Shape()[x.Dim()-dims:], c.Weight.Shape()[2:]
 	extra := make([]int, dims)
 	for i := range dims {
 		least := (in[i]-1)*c.Stride[i] - 2*c.Padding[i] + c.Dilation[i]*(window[i]-1) + 1

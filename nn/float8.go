@@ -35,7 +35,7 @@ func NewFloat8Linear(l *Linear, opts ...Option) *Float8Linear {
 	if b.err == nil {
 		shape := []int{}
 		if b.perRow {
-			shape = w.Shape()[:1]
+			shape = []int{w.Size(0)}
 		}
 		q.Scales = b.tensor(shape, tensor.Float32, func(t *tensor.Tensor) *tensor.Tensor {
 			return tensor.Tidy(func() *tensor.Tensor {
@@ -127,7 +127,7 @@ func (q *Float8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 			} else {
 				y = call("aten::_scaled_mm", left, right, scale, weightScale, nil, nil, out, false)
 			}
-			y = y.To(x.DType()).View(append(x.Shape()[:x.Dim()-1], w.Size(0))...)
+			y = y.To(x.DType()).View(append(leading(x, 1), w.Size(0))...)
 		} else {
 			y = x.Linear(w.To(tensor.Float32).Mul(q.columns()).To(x.DType()), nil)
 		}

@@ -120,7 +120,7 @@ func (q *Int8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 		return bad
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		shape := append(x.Shape()[:x.Dim()-1], w.Size(0))
+		shape := append(leading(x, 1), w.Size(0))
 		var y *tensor.Tensor
 		switch {
 		case q.Dynamic && rounds(x):

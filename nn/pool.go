@@ -246,10 +246,11 @@ func (p *unpool) forward(op string, dims int, x, indices *tensor.Tensor, size []
 			return bad
 		}
 	}
-	if x.Dim() < dims+1 || x.Dim() > dims+2 || len(p.Kernel) != dims || len(p.Stride) != dims || len(p.Padding) != dims {
-		return refuse.Tensor(op, tensor.ErrArgument, "x must have %d or %d dimensions, got shape %v", dims+1, dims+2, x.Shape())
+	shape := x.Shape()
+	if len(shape) < dims+1 || len(shape) > dims+2 || len(p.Kernel) != dims || len(p.Stride) != dims || len(p.Padding) != dims {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must have %d or %d dimensions, got shape %v", dims+1, dims+2, shape)
 	}
-	in := x.Shape()[x.Dim()-dims:]
+	in := shape[len(shape)-dims:]
 	full := make([]int, dims)
 	for i := range dims {
 		full[i] = (in[i]-1)*p.Stride[i] + p.Kernel[i] - 2*p.Padding[i]
@@ -322,10 +323,10 @@ func (p *adaptive) size(op string, dims int, x *tensor.Tensor) ([]int, error) {
 	if err := refuse.Unusable(op, "", x); err != nil {
 		return nil, err
 	}
-	if len(p.Size) != dims || x.Dim() < dims {
+	in := trailing(x, dims)
+	if len(p.Size) != dims || in == nil {
 		return nil, refuse.Error(op, tensor.ErrArgument, "x must have at least %d dimensions and Size %d numbers, got %v and %v", dims, dims, x.Shape(), p.Size)
 	}
-	in := x.Shape()[x.Dim()-dims:]
 	size := make([]int, dims)
 	for i, n := range p.Size {
 		if size[i] = n; n == Keep {
@@ -422,10 +423,10 @@ func (p *fractional) indices(op string, dims int, x *tensor.Tensor) (y, indices 
 	if err := refuse.Unusable(op, "", x); err != nil {
 		return broken(err)
 	}
-	if x.Dim() < dims+1 || x.Dim() > dims+2 || len(p.Kernel) != dims || len(p.Size) != dims && len(p.Ratio) != dims {
-		return broken(refuse.Error(op, tensor.ErrArgument, "x must have %d or %d dimensions, got shape %v", dims+1, dims+2, x.Shape()))
-	}
 	shape := x.Shape()
+	if len(shape) < dims+1 || len(shape) > dims+2 || len(p.Kernel) != dims || len(p.Size) != dims && len(p.Ratio) != dims {
+		return broken(refuse.Error(op, tensor.ErrArgument, "x must have %d or %d dimensions, got shape %v", dims+1, dims+2, shape))
+	}
 	in := shape[len(shape)-dims:]
 	size := p.Size
 	if len(size) == 0 {

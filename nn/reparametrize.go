@@ -278,7 +278,7 @@ func (o *orthogonal) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
 		} else {
 			x = x.Tril()
 			if n != k {
-				shape := append(slices.Clone(x.Shape()[:x.Dim()-1]), n-k)
+				shape := append(leading(x, 1), n-k)
 				x = tensor.Cat([]*tensor.Tensor{x, x.NewZeros(shape)}, tensor.Dim(-1))
 			}
 			a := x.Sub(one(op, "aten::mH", x))
@@ -329,7 +329,7 @@ func (o *orthogonal) RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error) {
 		return []*tensor.Tensor{a}, nil
 	}
 	if n != k {
-		shape := append(slices.Clone(q.Shape()[:q.Dim()-2]), n, n-k)
+		shape := append(leading(q, 2), n, n-k)
 		q = tensor.Cat([]*tensor.Tensor{q, tensor.Randn(shape, q.DType(), q.Device())}, tensor.Dim(-1))
 	}
 	ready := false

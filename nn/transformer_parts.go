@@ -230,15 +230,14 @@ func (d *DropPath) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if !d.Training() || d.P == 0 {
 		return x
 	}
-	if x.Dim() < 1 || !x.DType().IsFloat() {
-		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, *), floating-point, got %v %v", x.DType(), x.Shape())
+	shape := x.Shape()
+	if len(shape) < 1 || !x.DType().IsFloat() {
+		return refuse.Tensor(op, tensor.ErrArgument, "x must be (N, *), floating-point, got %v %v", x.DType(), shape)
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		shape := make([]int, x.Dim())
-		for i := range shape {
-			shape[i] = 1
+		for i := range shape[1:] {
+			shape[i+1] = 1
 		}
-		shape[0] = x.Size(0)
 		keep := 1 - d.P
 		mask := x.Detach().NewEmpty(shape).Bernoulli_(tensor.P(keep))
 		if keep > 0 {

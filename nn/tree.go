@@ -310,6 +310,22 @@ func dims(t *tensor.Tensor, i int) int {
 	return t.Size(i)
 }
 
+// leading returns the sizes of t but the last n, none if it has fewer. An operator fails where memory ends or a device is
+// lost, and a failed tensor has no dimensions.
+func leading(t *tensor.Tensor, n int) []int {
+	shape := t.Shape()
+	return shape[:max(0, len(shape)-n)]
+}
+
+// trailing returns the last n sizes of t, or nil if it has fewer.
+func trailing(t *tensor.Tensor, n int) []int {
+	shape := t.Shape()
+	if len(shape) < n {
+		return nil
+	}
+	return shape[len(shape)-n:]
+}
+
 // extraRepr returns what PyTorch prints between the parentheses of a module.
 func extraRepr(m any) string {
 	v := reflect.ValueOf(m)
@@ -410,8 +426,10 @@ func convRepr(w, bias *tensor.Tensor, in, groups int, stride, dilation []int, pa
 	channels[1] *= max(1, groups)
 	out := 1 - in
 	var window []int
-	if w != nil && w.Dim() > 2 {
-		window = w.Shape()[2:]
+	if w != nil {
+		if shape := w.Shape(); len(shape) > 2 {
+			window = shape[2:]
+		}
 	}
 	s := fmt.Sprintf("%d, %d, kernel_size=%s, stride=%s%s", channels[in], channels[out], pyTuple(window), pyTuple(stride), padding)
 	if !all(dilation, 1) {

@@ -70,9 +70,8 @@ func adafactorStep(g *Group, step float64, p, grad, row, col, variance *tensor.T
 	}
 	var update *tensor.Tensor
 	if row != nil {
-		shape := grad.Shape()
 		mean := func(dim int) *tensor.Tensor {
-			return grad.LinalgVectorNorm(tensor.Dim(dim), tensor.KeepDim(true)).Square_().Div_(float64(shape[len(shape)+dim]))
+			return grad.LinalgVectorNorm(tensor.Dim(dim), tensor.KeepDim(true)).Square_().Div_(float64(grad.Size(dim)))
 		}
 		row.Lerp_(mean(-1), weight)
 		col.Lerp_(mean(-2), weight)

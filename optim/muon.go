@@ -40,7 +40,7 @@ var muon = &Algorithm{
 				}
 				update = newtonSchulz(g, update)
 				p.Mul_(1 - float64(g.LR*g.WeightDecay))
-				return p.Add_(update, tensor.Alpha(-muonRate(g, p.Shape()))).Err()
+				return p.Add_(update, tensor.Alpha(-muonRate(g, float64(p.Size(0)), float64(p.Size(1))))).Err()
 			})
 			if err != nil {
 				return err
@@ -82,8 +82,8 @@ func newtonSchulz(g *Group, grad *tensor.Tensor) *tensor.Tensor {
 	return x
 }
 
-func muonRate(g *Group, size []int) float64 {
-	a, b := float64(size[0]), float64(size[1])
+// muonRate returns the learning rate of a parameter (a, b).
+func muonRate(g *Group, a, b float64) float64 {
 	switch g.AdjustLRFn {
 	case "match_rms_adamw":
 		return g.LR * (0.2 * math.Sqrt(max(a, b)))

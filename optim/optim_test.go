@@ -159,7 +159,10 @@ func (p *problem) grads(step int) error {
 func (p *problem) grad(t *tensor.Tensor, step int) (*tensor.Tensor, error) {
 	shape := t.Shape()
 	if p.kind == "sparse" {
-		n := shape[0]
+		n := t.Size(0)
+		if n == 0 {
+			return nil, t.Err()
+		}
 		rows := tensor.FromSlice([]int64{int64(step % n), int64((step*2 + 1) % n), int64(step % n)}, []int{3})
 		at := tensor.Arange(0, 3*shape[1], t.DType()).Reshape(3, shape[1])
 		values := at.Sub(3).Div(8).Add(t.IndexSelect(0, rows).Div(4))
