@@ -18,6 +18,7 @@ type OutOfMemoryError struct {
 	Reserved  int64 // Allocated, and the bytes that the allocator caches
 	Limit     int64 // hard limit in bytes; 0: none
 	Capacity  int64 // bytes of the device; 0 if unknown
+	Other     int64 // bytes of a GPU in use beside Reserved: other processes, contexts and libraries; 0 if unknown
 	// Fragmentation is the share of the cached bytes that is in blocks too small for the request.
 	Fragmentation float64
 	Holders       []Holder      // the lines that allocated most of the live memory, the largest first; five at most
@@ -39,6 +40,9 @@ func (e *OutOfMemoryError) Error() string {
 	fmt.Fprintf(&b, "; %s allocated, %s reserved", size(e.Allocated), size(e.Reserved))
 	if e.Limit > 0 {
 		fmt.Fprintf(&b, ", limit %s", size(e.Limit))
+	}
+	if e.full() {
+		fmt.Fprintf(&b, "; %s of the %s are in use by other processes and libraries", size(e.Other), size(e.Capacity))
 	}
 	if e.Fragmentation > 0.1 {
 		fmt.Fprintf(&b, ", %.0f %% of the free bytes in pieces too small", 100*e.Fragmentation)
@@ -65,6 +69,11 @@ func (e *OutOfMemoryError) Error() string {
 	return b.String()
 }
 
+// full reports whether the bytes that others hold leave too little of a device, whatever the limit is.
+func (e *OutOfMemoryError) full() bool {
+	return e.Other > e.Capacity/10 && e.Reserved+e.Asked+e.Other > e.Capacity
+}
+
 func size(n int64) string { return humanize.IBytes(uint64(max(0, n))) }
 
 // outOfMemory is reclaim.OutOfMemory.
@@ -85,6 +94,9 @@ func outOfMemory(native *cshim.Error) error {
 	e.Capacity = a.capacity
 	a.mu.Unlock()
 	outOfMemoryEvent(w, e.Asked, e.Capacity-e.Reserved)
+	if w != cpuWord {
+		e.Other = otherBytes(w, m)
+	}
 	if free := m.Reserved - m.Active; w != cpuWord && free > 0 && m.LargestFree >= 0 && m.LargestFree < e.Asked {
 		e.Fragmentation = 1 - float64(m.LargestFree)/float64(free)
 	}
@@ -94,6 +106,9 @@ func outOfMemory(native *cshim.Error) error {
 	if e.Asked > 0 && (e.Limit > 0 && e.Asked > e.Limit || e.Capacity > 0 && e.Asked > e.Capacity) {
 		e.Advice = append(e.Advice, "a smaller tensor (this one alone does not fit)")
 		return e
+	}
+	if e.full() {
+		e.Advice = append(e.Advice, "another device, or the end of what else runs on this one")
 	}
 	e.Advice = append(e.Advice, "a smaller batch", "checkpointing of activations")
 	if e.Limit > 0 && e.Capacity > 0 && e.Limit < e.Capacity*8/10 {

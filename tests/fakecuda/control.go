@@ -157,6 +157,9 @@ func (c *Control) SetCapacity(device int, bytes int64) { c.store(c.of(device, 0)
 // Live returns the bytes allocated on the device, including blocks in libtorch's cache.
 func (c *Control) Live(device int) int64 { return c.load(c.of(device, 1)) }
 
+// Occupy adds to the bytes of a device that are in use, as another process does.
+func (c *Control) Occupy(device int, bytes int64) { c.store(c.of(device, 1), c.Live(device)+bytes) }
+
 // Peak returns the maximum of Live.
 func (c *Control) Peak(device int) int64 { return c.load(c.of(device, 2)) }
 

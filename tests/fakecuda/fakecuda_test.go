@@ -35,6 +35,7 @@ var scenarios = map[string]func(*Control) error{
 	"cpu": cpuOnly, "uncached": uncached, "expandable": train, "slow": slow, "history": history, "pressure": pressure,
 	"threads": threads, "fragments": fragments, "capturing": capturing, "checkpoint": recompute,
 	"rank": rank, "options": options, "settings": settings, "losing": losing, "split": split, "threshold": threshold, "generators": generators, "elsewhere": elsewhere,
+	"numbers": numbers, "indices": indices, "occupied": occupied,
 }
 
 func TestMain(m *testing.M) {
@@ -104,6 +105,8 @@ func run(t *testing.T, name string, devices int, capacity int64, extra ...string
 }
 
 func TestDevices(t *testing.T)  { run(t, "devices", 3, 1<<30) }
+func TestNumbers(t *testing.T)  { run(t, "numbers", 1, 1<<30) }
+func TestIndices(t *testing.T)  { run(t, "indices", 1, 1<<30) }
 func TestTraining(t *testing.T) { run(t, "train", 2, 1<<30) }
 func TestExpandable(t *testing.T) {
 	run(t, "expandable", 2, 1<<30, "PYTORCH_ALLOC_CONF=expandable_segments:True")
@@ -113,6 +116,7 @@ func TestConvolution(t *testing.T) {
 }
 func TestRecurrent(t *testing.T)  { run(t, "recur", 1, 4<<30, "LINSTOCK_CUDNN=0") }
 func TestCapacity(t *testing.T)   { run(t, "capacity", 2, 64<<20) }
+func TestOccupied(t *testing.T)   { run(t, "occupied", 1, 1<<30) }
 func TestLimit(t *testing.T)      { run(t, "limit", 2, 1<<30) }
 func TestEmptyCache(t *testing.T) { run(t, "empty", 2, 1<<30) }
 func TestFailedAllocation(t *testing.T) {
@@ -284,6 +288,50 @@ func settledTo(live func() (int64, error), want int64) error {
 	}
 }
 
+// numbers: the operators for which libtorch checks that all tensors are on one device take Go numbers, which count as
+// numbers in type promotion.
+func numbers(*Control) error {
+	d := tensor.CUDA(0)
+	x, half, n := tensor.Ones([]int{3}, d), tensor.Ones([]int{3}, d, tensor.BFloat16), tensor.Ones([]int{3}, d, tensor.Int64)
+	called, err := tensor.Call("aten::clamp.Tensor", x, 0.5)
+	if err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		what string
+		got  *tensor.Tensor
+		want tensor.DType
+	}{
+		{"ClampMin", half.ClampMin(0.5), tensor.BFloat16}, {"ClampMax", n.ClampMax(2), tensor.Int64}, {"ClampMax of int64", n.ClampMax(0.5), tensor.Float32},
+		{"ClampMin_", x.ClampMin_(2), tensor.Float32}, {"ClampMax_", half.ClampMax_(2), tensor.BFloat16}, {"GCD", n.GCD(2), tensor.Int64},
+		{"GCD_", n.GCD_(2), tensor.Int64}, {"LCM", n.LCM(2), tensor.Int64}, {"LCM_", n.LCM_(2), tensor.Int64}, {"Ldexp", x.Ldexp(2), tensor.Float32},
+		{"LogAddExp", half.LogAddExp(2), tensor.BFloat16}, {"LogAddExp2", x.LogAddExp2(2), tensor.Float32},
+		{"aten::clamp.Tensor", called[0].(*tensor.Tensor), tensor.Float32},
+	} {
+		if err := c.got.Err(); err != nil || c.got.DType() != c.want || c.got.Device() != d {
+			return fmt.Errorf("%s: %v on %v, %w", c.what, c.got.DType(), c.got.Device(), err)
+		}
+	}
+	return nil
+}
+
+// indices: those that are not on the device are checked before the kernel, which would end the use of the device.
+func indices(*Control) error {
+	x := tensor.Zeros([]int{2, 3}, tensor.CUDA(0))
+	var errs []error
+	for _, idx := range []any{[]int{2}, []int{0, -3}, "[0, 5]", "[[0, 1], [1, 3]]", "..., [3]", tensor.FromSlice([]int32{2}, nil)} {
+		for _, err := range []error{x.Index(idx).Err(), x.SetIndex(idx, 1)} {
+			if !errors.Is(err, tensor.ErrIndex) || !strings.Contains(err.Error(), "out of bounds") {
+				errs = append(errs, fmt.Errorf("%v: got %w, want an ErrIndex", idx, err))
+			}
+		}
+	}
+	if y := x.Index("[1, -2], [[0], [2]]"); y.Err() != nil || !slices.Equal(y.Shape(), []int{2, 2}) {
+		errs = append(errs, fmt.Errorf("indices within the bounds: %v, %w", y.Shape(), y.Err()))
+	}
+	return errors.Join(errs...)
+}
+
 func train(c *Control) error {
 	for i := range 2 {
 		d := tensor.CUDA(i)
@@ -410,6 +458,27 @@ func capacity(c *Control) error {
 	}
 	if c.Peak(1) > 64<<20 {
 		return fmt.Errorf("peak %d", c.Peak(1))
+	}
+	return nil
+}
+
+// occupied: the error of an allocation on a device that others have filled says so.
+func occupied(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Zeros([]int{8 << 20}, tensor.Uint8, d)
+	if x.Err() != nil {
+		return x.Err()
+	}
+	c.Occupy(0, 700<<20)
+	var e *vram.OutOfMemoryError
+	err := tensor.Zeros([]int{512 << 20}, tensor.Uint8, d).Err()
+	if !errors.As(err, &e) || e.Other < 700<<20 || !strings.Contains(err.Error(), "MiB of the 1.0 GiB are in use by other processes") {
+		return fmt.Errorf("got %w", err)
+	}
+	c.Occupy(0, -700<<20)
+	err = tensor.Zeros([]int{1<<30 + 1}, tensor.Uint8, d).Err()
+	if !errors.As(err, &e) || strings.Contains(err.Error(), "other processes") {
+		return fmt.Errorf("when no other process runs: %w", err)
 	}
 	return nil
 }
