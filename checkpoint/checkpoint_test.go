@@ -195,7 +195,7 @@ func TestViewsAreWrittenRowMajor(t *testing.T) {
 		}
 		f := open(t, path)
 		for name, w := range want {
-			if same, err := f.Tensor(name).Equal(w.Detach().ResolveConj()); err != nil || !same {
+			if same, err := f.Tensor(name).Equal(w.Detach().ResolveConj().To(tensor.CPU)); err != nil || !same {
 				t.Errorf("%s: equal %t, %v", name, same, err)
 			}
 		}
@@ -252,7 +252,7 @@ func TestLargeTensors(t *testing.T) {
 		if err := checkpoint.Save(path, map[string]*tensor.Tensor{"big": big}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if same, err := open(t, path).Tensor("big").Equal(big); err != nil || !same {
+		if same, err := open(t, path).Tensor("big").Equal(big.To(tensor.CPU)); err != nil || !same {
 			t.Errorf("equal %t, %v", same, err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/internal/testdevice"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -440,14 +441,15 @@ func TestStrides(t *testing.T) {
 				if _, err := tensor.Call("aten::set_data", turned, turned.Detach().T().Contiguous().T()); err != nil {
 					return err
 				}
-				if err := errors.Join(turned.SetGrad(grad), opt.Step()); err == nil && name != "SGD" {
+				fused := name != "Adagrad" || !testdevice.On // on a GPU it runs the kernels for lists, which take any strides
+				if err := errors.Join(turned.SetGrad(grad), opt.Step()); err == nil && name != "SGD" && fused {
 					t.Errorf("%s accepts a parameter whose strides have changed", name)
 				}
 				gaps := tensor.Ones([]int{2, 6}, dtype)
-				if _, err := step(gaps.Narrow(1, 0, 3).Detach(), grad); err == nil {
+				if _, err := step(gaps.Narrow(1, 0, 3).Detach(), grad); err == nil && fused {
 					t.Errorf("%s accepts a parameter with gaps", name)
 				}
-				if sum, err := gaps.Sum().Item(); err != nil || sum != 12 {
+				if sum, err := gaps.Sum().Item(); fused && (err != nil || sum != 12) {
 					t.Errorf("%s has written to it: %v, %v", name, gaps, err)
 				}
 				return nil

@@ -34,8 +34,10 @@ func Read(devices ...int32) (f Figures, err error) {
 		if err != nil {
 			return f, err
 		}
-		if f.Bytes += m.Allocated; i == 0 {
-			f.Handles = m.Handles // of all devices
+		if i == 0 {
+			f.Bytes, f.Handles = m.Allocated, m.Handles // handles of all devices
+		} else {
+			f.Bytes += m.Allocated % testdevice.Workspace
 		}
 	}
 	f.Goroutines = runtime.NumGoroutine()

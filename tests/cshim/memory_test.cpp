@@ -178,6 +178,7 @@ TEST_F(Memory, ARoundServesEachReason) {
   EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, base + kMiB));
   ls_result soft, hard;
   std::atomic<int> rounds{0};
+  std::atomic<bool> reached{false};  // the first allocation waits at the limit
   std::thread pacer([&] {
     ls_pressure p;
     bool both = false;
@@ -200,13 +201,14 @@ TEST_F(Memory, ARoundServesEachReason) {
         EXPECT_EQ(w.bytes, 64 * kMiB);
         end_round(p, LS_VERDICT_EXHAUSTED);
       } else {
+        reached = reached || w.reason == LS_WAIT_LIMIT;
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         end_round(p, w.reason == LS_WAIT_TARGET ? 0 : LS_VERDICT_ADMIT);
       }
     }
   });
   std::thread at_limit([&] { hard = empty(16 * kMiB); });  // 64 MiB
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (!reached) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::thread at_soft([&] { soft = empty(2 * kMiB); });  // 8 MiB
   at_limit.join();
   at_soft.join();

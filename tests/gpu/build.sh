@@ -28,8 +28,8 @@ for lib in "$LIB"/liblinstock*.so "$LIB/libomp.so"; do
 done
 cp internal/libtorch/llvm-openmp.txt "$tree/lib/"
 
-# Packages whose tests can use a device: PACKAGE/PACKAGE.test in the layout of the repository.
-tests=(tensor autograd nn optim data checkpoint vram distributions profiler)
+# Packages whose tests can use a device: PACKAGE/NAME.test in the layout of the repository.
+tests=(tensor autograd nn optim data checkpoint vram distributions profiler tests/fakecuda)
 # Programs: bin/NAME from a package.
 programs=(gpu=tests/gpu allocations=tests/gpu/allocations outofmemory=examples/outofmemory memory=tests/memory peak=tests/bench/peak
   bench=tests/bench stress=tests/stress)

@@ -13,7 +13,14 @@ func init() { programs["beside"] = beside }
 var ncclSteps = []step{
 	{name: "ranks", shows: "Python's NCCL with one rank, and with two on one device; a Go process trains beside them", limit: 5 * time.Minute,
 		argv: "{bin}/gpu beside {python} tests/gpu/nccl.py"},
+	{name: "groups", shows: "process groups of two ranks over NCCL: collectives, training, failures", limit: 4 * time.Minute,
+		argv: "{repo}/tests/fakecuda/fakecuda.test -test.v -test.parallel 4 -test.run ^(" + ncclTests + ")$", dir: "tests/fakecuda", read: readGoTest,
+		env: append([]string{"LINSTOCK_TEST_FAKECUDA=here", "FAKECUDA_TEST_REAL=1"}, exact...), dryEnv: kernels},
 }
+
+// ncclTests are the tests of tests/fakecuda that need two ranks and no fake errors.
+const ncclTests = "TestCollectives|TestCheckedCollectives|TestNCCLAlone|TestAsynchronous|TestDataParallel|TestSharded|TestTensorParallel|" +
+	"TestPipeline|TestMixedStages|TestDividedOptimizer|TestKilledRank|TestStoppedRank|TestAbort|TestCancel|TestClose"
 
 // beside runs a command while a child trains on the same device. The child continues to train after the command
 // has ended.

@@ -1,5 +1,5 @@
-"""NCCL as far as one device goes: one rank, then two ranks on the same device. The row reports whether NCCL refuses the second.
-A Go process that trains beside the ranks is the step's other half."""
+"""NCCL as far as one device goes: one rank, then two ranks on the same device, and two that NCCL takes for ranks on two hosts.
+The row reports whether NCCL refuses the second. A Go process that trains beside the ranks is the step's other half."""
 import datetime
 import json
 import os
@@ -36,9 +36,9 @@ def rank():
         print("%.1f %.3f" % (1e3 * first, 1e3 * sorted(times)[len(times) // 2]))
 
 
-def run(world, port):
-    env = dict(os.environ, WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    ranks = [subprocess.Popen([sys.executable, __file__, "rank"], env=dict(env, RANK=str(r)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def run(world, hosts, port):
+    env = dict(os.environ, WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), NCCL_SOCKET_IFNAME="lo")
+    ranks = [subprocess.Popen([sys.executable, __file__, "rank"], env=dict(env, RANK=str(r), NCCL_HOSTID="host%d" % (r % hosts)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
              for r in range(world)]
     said, error = "", ""
     for p in ranks:
@@ -57,14 +57,14 @@ def run(world, port):
 
 
 def main():
-    for world in (1, 2):
-        words, error = run(world, 29400 + os.getpid() % 500 + world)
-        row = {"row": "%d rank%s on one device" % (world, "s" * (world > 1))}
+    for world, hosts in ((1, 1), (2, 1), (2, 2)):
+        words, error = run(world, hosts, 29400 + os.getpid() % 500 + world + hosts)
+        row = {"row": "%d rank%s on one device%s" % (world, "s" * (world > 1), ", as if on two hosts" * (hosts > 1))}
         if len(words) == 2 and not error:
             row.update({"allowed": "yes", "ms to begin": float(words[0]), "ms an all_reduce of 256 MiB": float(words[1]), "ok": True})
         else:
             # By default NCCL refuses two ranks on one device. That is a result, not a failure.
-            row.update({"allowed": "no", "ok": world > 1 or dry, "note": error})
+            row.update({"allowed": "no", "ok": world > hosts or dry, "note": error})
         print(json.dumps(row))
 
 

@@ -47,7 +47,7 @@ func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err erro
 			t.params = append(t.params, tensor.Empty(shape, d).Keep().RequiresGrad_())
 		}
 		t.forward = func(x *tensor.Tensor) *tensor.Tensor {
-			_, h := x.GRU(tensor.Zeros([]int{1, batch, 12}, d), t.params[:4])
+			_, h := x.GRU(tensor.Zeros([]int{1, batch, 12}, d), t.params[:4], tensor.Train(true))
 			return h.Select(0, 0).MatMul(t.params[4].T())
 		}
 	case "attention":
