@@ -32,8 +32,11 @@ import (
 // objectFormat is the value of -format for the files of torch.save and NumPy.
 const objectFormat = "pytorch"
 
-// allMutants are the numbers of mutants by format.
-var allMutants = map[string]int64{"safetensors": 10_000_000, objectFormat: 1_000_000}
+// allMutants is the number of mutants of a format.
+const allMutants = 10_000_000
+
+// rows are the names of the formats' rows in docs/reliability.md.
+var rows = map[string]string{"safetensors": "hostile", objectFormat: "hostile-pytorch"}
 
 const (
 	perChild   = 500_000
@@ -70,7 +73,7 @@ func (t *tally) add(o tally) {
 
 func main() {
 	format := flag.String("format", "safetensors", "safetensors or pytorch")
-	share := flag.Float64("share", 1, "share of the 10,000,000 mutants of safetensors, or 1,000,000 of pytorch")
+	share := flag.Float64("share", 1, "share of the 10,000,000 mutants")
 	seed := flag.Uint64("seed", 1, "seed of the mutants")
 	jobs := flag.Int("jobs", runtime.NumCPU(), "number of child processes")
 	one := flag.Int64("mutant", -1, "load only this mutant")
@@ -81,14 +84,14 @@ func main() {
 	flag.Parse()
 	var err error
 	switch {
-	case allMutants[*format] == 0:
+	case rows[*format] == "":
 		err = fmt.Errorf("unknown format %q", *format)
 	case *one >= 0:
 		err = single(*format, *seed, *one, *out)
 	case *work != "":
 		err = child(*work, *format, *seed, *from, *to)
 	default:
-		err = parent(*format, *seed, int64(*share*float64(allMutants[*format])), *jobs)
+		err = parent(*format, *seed, int64(*share*allMutants), *jobs)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hostile:", err)
@@ -134,8 +137,12 @@ func parent(format string, seed uint64, n int64, jobs int) error {
 	}
 	wg.Wait()
 	stop()
-	scorecard.Line(map[string]string{"safetensors": "hostile", objectFormat: "hostile-pytorch"}[format], fmt.Sprintf("%d mutants (%d opened, %d tensors read; %d of %d training files loaded); %d crashes, hangs, leaks or wrong answers; at most %.1f MiB allocated beyond the file's size",
-		r.sum.Mutants, r.sum.Accepted, r.sum.Tensors, r.sum.Loaded, r.sum.Trainings, len(r.faults), float64(r.sum.Excess)/(1<<20)), len(r.faults) == 0)
+	trainings := ""
+	if r.sum.Trainings > 0 {
+		trainings = fmt.Sprintf("; %d of %d training files loaded", r.sum.Loaded, r.sum.Trainings)
+	}
+	scorecard.Line(rows[format], fmt.Sprintf("%d mutants (%d opened, %d tensors read%s); %d crashes, hangs, leaks or wrong answers; at most %.1f MiB allocated beyond the file's size",
+		r.sum.Mutants, r.sum.Accepted, r.sum.Tensors, trainings, len(r.faults), float64(r.sum.Excess)/(1<<20)), len(r.faults) == 0)
 	if len(r.faults) > 0 {
 		return fmt.Errorf("%d faults", len(r.faults))
 	}

@@ -74,7 +74,7 @@ var rows = []row{
 	{name: "hostile", test: "hostile safetensors and checkpoint files",
 		target: "10,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -share SHARE"},
 	{name: "hostile-pytorch", test: "hostile files of torch.save and NumPy",
-		target: "1,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -format pytorch -share SHARE"},
+		target: "10,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -format pytorch -share SHARE"},
 	{name: "crashhunt", test: "every operator that tensor.Call accepts, with arguments meant to end the process, and backward",
 		target: "200,000 calls, 0 deaths", command: "go run ./tests/crashhunt -share SHARE"},
 	{name: "gpu-kit", test: "the kit for a machine with a GPU, over the fake CUDA runtime in a bare environment",
