@@ -50,11 +50,11 @@ type client struct {
 }
 
 // start serves on a loopback port. stop shuts the server down and returns its error.
-func start(t *testing.T, jobs int) (c *client, stop func() error) {
+func start(t *testing.T, jobs int, window time.Duration) (c *client, stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	limits := defaultLimits
-	limits.jobs = jobs
+	limits.jobs, limits.window = jobs, window
 	c, ended := startWith(ctx, t, limits)
 	return c, func() error {
 		c.CloseIdleConnections()
@@ -102,7 +102,7 @@ func (c *client) complete(ctx context.Context, body string) (status int, text st
 
 func TestManyClients(t *testing.T) {
 	leak.Check(t)
-	c, stop := start(t, 4)
+	c, stop := start(t, 4, time.Millisecond)
 	want := map[int]string{}
 	ask := func(seed, length int) string {
 		status, text, err := c.complete(t.Context(), fmt.Sprintf(`{"prompt": "abc", "length": %d, "seed": %d}`, length, seed))
@@ -154,7 +154,7 @@ func nativeBytes(t *testing.T) int64 {
 
 func TestClientsThatHangUp(t *testing.T) {
 	leak.Check(t)
-	c, stop := start(t, 2)
+	c, stop := start(t, 2, 0)
 	before := nativeBytes(t)
 	var wg sync.WaitGroup
 	for i := range 16 {
@@ -202,7 +202,7 @@ func (c *client) get(t *testing.T, path string, v any) {
 
 func TestBadRequests(t *testing.T) {
 	leak.Check(t)
-	c, stop := start(t, 2)
+	c, stop := start(t, 2, 0)
 	c.get(t, "/healthz", nil)
 	for _, body := range []string{"", "{", `{"prompt": ""}`, `{"prompt": "XYZ"}`, `{"length": 0}`, `{"length": 1000000}`, `{"temperature": -1}`, `{"else": 1}`, `{"length": 5} {}`} {
 		if status, _, err := c.complete(t.Context(), body); status != http.StatusBadRequest || err != nil {
@@ -227,7 +227,7 @@ func TestBadRequests(t *testing.T) {
 // TestShutdownWaits tests that an active request is answered before the server ends.
 func TestShutdownWaits(t *testing.T) {
 	leak.Check(t)
-	c, stop := start(t, 2)
+	c, stop := start(t, 2, 0)
 	answered := make(chan error, 1)
 	go func() {
 		status, text, err := c.complete(t.Context(), `{"prompt": "a", "length": 300}`)
