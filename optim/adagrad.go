@@ -38,22 +38,14 @@ var adagrad = &Algorithm{
 			return errors.New("sparse gradients need a WeightDecay of 0")
 		}
 		rates := adagradRates(g, b)
-		for i, p := range b.Params {
-			s, err := newSparse(b.Grads[i], g.Maximize)
-			if err != nil {
-				return err
-			}
+		return eachSparse(g, b, func(i int, s *sparse) error {
 			sum := b.State[0][i]
-			err = sum.Add_(s.with(s.values.Pow(2))).Err()
-			if err != nil {
+			if err := sum.Add_(s.with(s.values.Pow(2))).Err(); err != nil {
 				return err
 			}
 			std := s.of(sum).Sqrt_().Add_(g.Eps)
-			if err := p.Add_(s.with(s.values.Div(std)), tensor.Alpha(rates[i])).Err(); err != nil {
-				return err
-			}
-		}
-		return nil
+			return b.Params[i].Add_(s.with(s.values.Div(std)), tensor.Alpha(rates[i])).Err()
+		})
 	},
 	torch: map[string]any{"foreach": nil, "differentiable": false, "fused": true},
 }

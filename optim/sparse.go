@@ -38,6 +38,24 @@ func newSparse(grad *tensor.Tensor, negate bool) (sparse, error) {
 	return s, s.values.Err()
 }
 
+// eachSparse calls step for the gradient of each parameter, in a scope of its own: else the temporaries of all would add up
+// until the optimizer's step ends.
+func eachSparse(g *Group, b *Batch, step func(i int, s *sparse) error) error {
+	for i, grad := range b.Grads {
+		err := tensor.WithScope(func() error {
+			s, err := newSparse(grad, g.Maximize)
+			if err != nil {
+				return err
+			}
+			return step(i, &s)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // with returns a sparse tensor with the gradient's indices and other values.
 func (s *sparse) with(values *tensor.Tensor) *tensor.Tensor {
 	return call("aten::sparse_coo_tensor.indices_size", s.indices, values, s.size, values.DType(), nil, values.Device())
@@ -61,14 +79,11 @@ var sparseAdam = &Algorithm{
 		return nil
 	},
 	SparseStep: func(g *Group, b *Batch) error {
-		for i, p := range b.Params {
-			s, err := newSparse(b.Grads[i], g.Maximize)
-			if err != nil {
-				return err
-			}
+		return eachSparse(g, b, func(i int, s *sparse) error {
 			if s.values.Numel() == 0 {
-				continue
+				return nil
 			}
+			p := b.Params[i]
 			avg, square := b.State[0][i], b.State[1][i]
 			oldAvg := s.of(avg)
 			update := s.values.Sub(oldAvg).Mul_(1 - g.Beta1)
@@ -83,11 +98,8 @@ var sparseAdam = &Algorithm{
 			numer := update.Add_(oldAvg)
 			denom := squareUpdate.Add_(oldSquare).Sqrt_().Add_(g.Eps)
 			rate := g.LR * math.Sqrt(1-cshim.Pow(g.Beta2, b.Steps[i])) / (1 - cshim.Pow(g.Beta1, b.Steps[i]))
-			if err := p.Add_(s.with(numer.Div_(denom).Mul(-rate))).Err(); err != nil {
-				return err
-			}
-		}
-		return nil
+			return p.Add_(s.with(numer.Div_(denom).Mul(-rate))).Err()
+		})
 	},
 	intStep: true,
 }
