@@ -114,6 +114,9 @@ func loaded() error {
 	if err != nil {
 		return err
 	}
+	// A product is freed at once: without that each takes new memory from the device until a sweep, which costs more time than
+	// the copies.
+	product := func() error { return tensor.WithScope(func() error { return w.MatMul(w).Err() }) }
 	// epoch returns the least and the largest element of each batch.
 	epoch := func(compute bool) (ends []*tensor.Tensor, err error) {
 		for b, err := range loader.Batches(context.Background()) {
@@ -125,7 +128,7 @@ func loaded() error {
 				if !compute {
 					break
 				}
-				if err := w.MatMul(w).Err(); err != nil {
+				if err := product(); err != nil {
 					return ends, err
 				}
 			}
@@ -154,7 +157,7 @@ func loaded() error {
 	}
 	products, err := medianMS(func() error {
 		for range batches * kernels {
-			if err := tensor.WithScope(func() error { return w.MatMul(w).Err() }); err != nil {
+			if err := product(); err != nil {
 				return err
 			}
 		}
