@@ -434,19 +434,16 @@ func (b *Base) categories(s settings) error {
 	if err := refuse.Unusable(op, b.name(at), t); err != nil {
 		return err
 	}
-	if t.Dim() == 0 || !t.DType().IsFloat() {
-		return refuse.Error(op, tensor.ErrArgument, "%s must be floating-point numbers of at least one dimension, got %v of shape %v", b.name(at), t.DType(), t.Shape())
+	shape := t.Shape()
+	if len(shape) == 0 || !t.DType().IsFloat() {
+		return refuse.Error(op, tensor.ErrArgument, "%s must be floating-point numbers of at least one dimension, got %v of shape %v", b.name(at), t.DType(), shape)
 	}
 	if at == 0 {
 		b.p[0] = t.Div(t.Sum(tensor.Dim(-1), tensor.KeepDim(true)))
 	} else {
 		b.p[1] = t.Sub(t.LogSumExp([]int{-1}, tensor.KeepDim(true)))
 	}
-	shape := t.Shape()
 	last := len(shape) - 1
-	if last < 0 { // the sizes could not be read
-		return refuse.Error(op, tensor.ErrArgument, "%s must have at least one dimension", b.name(at))
-	}
 	b.batch, b.n = shape[:last:last], shape[last]
 	return nil
 }

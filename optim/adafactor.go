@@ -19,15 +19,9 @@ var adafactor = &Algorithm{
 	Counts:     true,
 	CheckParam: undivided,
 	Step: func(g *Group, b *Batch) error {
-		for i, p := range b.Params {
-			err := tensor.WithScope(func() error {
-				return adafactorStep(g, b.Steps[i], p, b.Grads[i], b.State[0][i], b.State[1][i], b.State[2][i])
-			})
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return b.each(func(i int) error {
+			return adafactorStep(g, b.Steps[i], b.Params[i], b.Grads[i], b.State[0][i], b.State[1][i], b.State[2][i])
+		})
 	},
 	torch: map[string]any{"foreach": nil},
 }

@@ -62,6 +62,17 @@ type Batch struct {
 	First         bool               // it is the first step of all of them
 }
 
+// each calls step for each parameter, in a scope of its own: else the temporaries of all would add up until the optimizer's
+// step ends.
+func (b *Batch) each(step func(i int) error) error {
+	for i := range b.Params {
+		if err := tensor.WithScope(func() error { return step(i) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // New returns an optimizer that runs a. Options: LR, MasterWeights, and those that a.Options names.
 func New(a Algorithm, params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	if a.Name == "" {

@@ -31,22 +31,16 @@ var muon = &Algorithm{
 		return undivided(p)
 	},
 	Step: func(g *Group, b *Batch) error {
-		for i, p := range b.Params {
-			err := tensor.WithScope(func() error {
-				grad, buffer := b.Grads[i], b.State[0][i]
-				update := buffer.Lerp_(grad, 1-g.Momentum)
-				if g.Nesterov {
-					update = grad.Lerp(buffer, g.Momentum)
-				}
-				update = newtonSchulz(g, update)
-				p.Mul_(1 - float64(g.LR*g.WeightDecay))
-				return p.Add_(update, tensor.Alpha(-muonRate(g, float64(p.Size(0)), float64(p.Size(1))))).Err()
-			})
-			if err != nil {
-				return err
+		return b.each(func(i int) error {
+			p, grad, buffer := b.Params[i], b.Grads[i], b.State[0][i]
+			update := buffer.Lerp_(grad, 1-g.Momentum)
+			if g.Nesterov {
+				update = grad.Lerp(buffer, g.Momentum)
 			}
-		}
-		return nil
+			update = newtonSchulz(g, update)
+			p.Mul_(1 - float64(g.LR*g.WeightDecay))
+			return p.Add_(update, tensor.Alpha(-muonRate(g, float64(p.Size(0)), float64(p.Size(1))))).Err()
+		})
 	},
 }
 

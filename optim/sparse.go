@@ -38,22 +38,15 @@ func newSparse(grad *tensor.Tensor, negate bool) (sparse, error) {
 	return s, s.values.Err()
 }
 
-// eachSparse calls step for the gradient of each parameter, in a scope of its own: else the temporaries of all would add up
-// until the optimizer's step ends.
+// eachSparse is Batch.each with the coalesced gradient of the parameter.
 func eachSparse(g *Group, b *Batch, step func(i int, s *sparse) error) error {
-	for i, grad := range b.Grads {
-		err := tensor.WithScope(func() error {
-			s, err := newSparse(grad, g.Maximize)
-			if err != nil {
-				return err
-			}
-			return step(i, &s)
-		})
+	return b.each(func(i int) error {
+		s, err := newSparse(b.Grads[i], g.Maximize)
 		if err != nil {
 			return err
 		}
-	}
-	return nil
+		return step(i, &s)
+	})
 }
 
 // with returns a sparse tensor with the gradient's indices and other values.

@@ -417,11 +417,15 @@ func (x *indexing) newAxis() bool {
 }
 
 func (x *indexing) selectOne(i int) bool {
-	size := x.view.Size(x.dim)
-	if i >= size || i < -size {
+	return x.within(int64(i), x.view.Size(x.dim)) && x.take(x.view.Select(x.dim, i))
+}
+
+// within reports whether an index is within the bounds of a dimension of so many elements.
+func (x *indexing) within(i int64, size int) bool {
+	if i >= int64(size) || i < -int64(size) {
 		return x.refuse(ErrIndex, "index %d is out of bounds for dimension %d with size %d", i, x.realDim-1, size)
 	}
-	return x.take(x.view.Select(x.dim, i))
+	return true
 }
 
 func (x *indexing) slice(s Slice) bool {
@@ -510,8 +514,8 @@ func (x *indexing) inside(t *Tensor) bool {
 	}
 	size := x.view.Size(x.dim)
 	for _, i := range indices {
-		if i >= int64(size) || i < -int64(size) {
-			return x.refuse(ErrIndex, "index %d is out of bounds for dimension %d with size %d", i, x.realDim-1, size)
+		if !x.within(i, size) {
+			return false
 		}
 	}
 	return true

@@ -16,10 +16,6 @@ const On = true
 
 var onCPU atomic.Bool
 
-// Workspace is the size of cuBLAS's workspaces in bytes in the kit (tests/gpu), which libtorch keeps for each thread and
-// stream that has multiplied. Tests that compare the bytes of the device do so modulo it.
-const Workspace = 1000 << 10
-
 // Name is the device's name, "cpu" if none was chosen.
 func Name() string {
 	if name := os.Getenv("LINSTOCK_TEST_DEVICE"); name != "" && !onCPU.Load() {

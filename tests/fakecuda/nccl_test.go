@@ -36,13 +36,13 @@ const (
 	warmEnv    = "FAKECUDA_TEST_WARM_PORT"
 )
 
-// real reports whether the ranks run over NCCL itself, on one device that they share (tests/gpu). NCCL takes that device for two
+// onHardware reports whether the ranks run over NCCL itself, on one device that they share (tests/gpu). NCCL takes that device for two
 // if the ranks have different host IDs; they are then connected by sockets.
-func real() bool { return os.Getenv(realEnv) == "1" }
+func onHardware() bool { return os.Getenv(realEnv) == "1" }
 
 // device returns the device of a rank.
 func device(rank int) tensor.Device {
-	if real() {
+	if onHardware() {
 		return tensor.CUDA(0)
 	}
 	return tensor.CUDA(rank)
@@ -50,7 +50,7 @@ func device(rank int) tensor.Device {
 
 // kernels compiles the kernels that compute, and returns the environment of a process that uses them.
 var kernels = sync.OnceValues(func() ([]string, error) {
-	if real() {
+	if onHardware() {
 		return nil, nil
 	}
 	env, err := environment()
@@ -89,7 +89,7 @@ func ranks(t *testing.T, role string, dead []int, extra ...string) {
 	for r := range all {
 		control := filepath.Join(dir, "control"+strconv.Itoa(r))
 		devices := 2
-		if real() {
+		if onHardware() {
 			devices = 1
 		}
 		c, err := Open(control, devices, 1<<30)
@@ -133,7 +133,7 @@ func rank(c *Control) error {
 	if err := callFromEngine(); err != nil {
 		return err
 	}
-	if real() {
+	if onHardware() {
 		if err := communicate(); err != nil {
 			return fmt.Errorf("a first group: %w", err)
 		}
@@ -332,7 +332,7 @@ func collectives(p *part) error {
 	}
 	err = errors.Join(err, has("large", large, long...), failed, g.AllReduce(ctx, cpu, dist.Sum), has[float32]("on the CPU", cpu, 1), g.Barrier(ctx))
 	mixtures := [][]*tensor.Tensor{{x, cpu}}
-	if !real() {
+	if !onHardware() {
 		mixtures = append(mixtures, []*tensor.Tensor{x, on[float32](p, 1).To(tensor.CUDA(1 - p.g.Rank()))})
 	}
 	for _, mixed := range mixtures {
@@ -505,7 +505,7 @@ func trainDivided(g *dist.Group, d tensor.Device) (results []float64, err error)
 // near reports whether the results are equal, or, where they are from different kernels, whether they differ by at most the
 // tolerance, relative to 1 for small numbers.
 func near(a, b []float64, tolerance float64) bool {
-	if !real() {
+	if !onHardware() {
 		tolerance = 0
 	}
 	return slices.EqualFunc(a, b, func(x, y float64) bool { return math.Abs(x-y) <= tolerance*max(1, math.Abs(x)) })
@@ -852,7 +852,7 @@ func leaves(f func(g *dist.Group) error, kind error) func(p *part) error {
 				return err
 			}
 			err := p.g.AllReduce(ctx, x, dist.Sum)
-			if err == nil && real() { // what rank 1 had to send was on its way
+			if err == nil && onHardware() { // what rank 1 had to send was on its way
 				err = p.g.AllReduce(ctx, x, dist.Sum)
 			}
 			return blames(p, err, "AllReduce", dist.ErrConnection)

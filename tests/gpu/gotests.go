@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
 // A goPackage is a package whose tests the kit runs on the device. Built with the tag linstock_device, they
@@ -106,9 +108,12 @@ var goPackages = []goPackage{
 	{"profiler", time.Minute, []leftOut{{"TestEventsArePyTorchs", "expects the events inside the CPU's operators", false}}},
 }
 
+// workspace is testdevice.Workspace in KiB.
+var workspace = itoa(testdevice.Workspace >> 10)
+
 // exact is the environment of programs that compare values and bytes: TF32 would require wider tolerances, and cuBLAS's
 // workspaces have the size of testdevice.Workspace.
-var exact = []string{"NVIDIA_TF32_OVERRIDE=0", "CUBLAS_WORKSPACE_CONFIG=:1000:1", "CUBLASLT_WORKSPACE_SIZE=1000"}
+var exact = []string{"NVIDIA_TF32_OVERRIDE=0", "CUBLAS_WORKSPACE_CONFIG=:" + workspace + ":1", "CUBLASLT_WORKSPACE_SIZE=" + workspace}
 
 // onDevice is the environment of tests on the device.
 var onDevice = append([]string{"LINSTOCK_TEST_DEVICE=cuda:0"}, exact...)
