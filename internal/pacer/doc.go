@@ -53,12 +53,13 @@
 //  3. A complete cycle is not repeated before something was allocated.
 //  4. Only a complete cycle raises reachable, and only a cycle raises the target. Bytes that were live because no cycle was
 //     worth its price, or because the budget was empty, do not count as needed.
-//  5. The target and the request decay with time alone, with a half-life of a minute: a program that becomes smaller is
-//     collected for again.
+//  5. The target and the request decay with time alone: they are halved once a minute. So a program that becomes smaller
+//     is collected for again, and one whose steps need the same each time exceeds its target once a minute, not in each
+//     step, and does not pay in each step for a cycle that finds nothing.
 //
 // # State
 //
-// Seven words. Each device has a [Controller] with reachable, target, request, mark and the time of the last decay. The
+// Seven words. Each device has a [Controller] with reachable, target, request, mark and the time up to which these have been halved. The
 // process has a [Budget] with the time spent and the scale of costs. Everything else is computed from these and from the
 // device's counters when a question is asked.
 package pacer

@@ -16,7 +16,7 @@ var (
 	// reserve is the share of the bucket that cycles below smallHeap leave. Without it such cycles, which free little, would
 	// use up the budget, and the program would grow further than smallHeap before the next one.
 	reserve = 0.1
-	// halfLife is the half-life of the target and of the estimated request.
+	// halfLife is the time after which the target and the estimated request are halved.
 	halfLife = 60 * time.Second
 	// minYield is the yield that pays for a cycle while the bucket is full, as a share of the live bytes. A request of that
 	// size or more is a large request.
@@ -147,18 +147,18 @@ type Controller struct {
 	reachable int64
 
 	// target is the smallest heap in which the program is known to run: the maximum, over recent cycles, of the bytes
-	// reachable after the cycle and the request that the cycle ran for. It decays with halfLife.
+	// reachable after the cycle and the request that the cycle ran for. It is halved after each halfLife.
 	target float64
 
 	// request is the largest recent allocation that waited and was small: minYield of the live bytes at most. Before an
 	// operator it stands for what the operator will allocate, since a cycle before an operator costs less than one within
-	// it. It decays with halfLife.
+	// it. It is halved after each halfLife.
 	request float64
 
 	// mark is the number of bytes that had been allocated in total when the last cycle began.
 	mark int64
 
-	// at is the time of the last decay.
+	// at is the time up to which the target and the request have been halved, a multiple of halfLife.
 	at time.Duration
 }
 
@@ -171,9 +171,11 @@ func (c *Controller) State(now time.Duration, live, total int64) State {
 	}
 }
 
+// decay halves the target and the request once for each half-life that has passed.
 func (c *Controller) decay(now time.Duration) {
-	f := math.Exp2(-float64(now-c.at) / float64(halfLife))
-	c.target, c.request, c.at = c.target*f, c.request*f, now
+	n := (now - c.at) / halfLife
+	f := math.Exp2(-float64(n))
+	c.target, c.request, c.at = c.target*f, c.request*f, c.at+n*halfLife
 }
 
 // Waited records the size of an allocation that waits.

@@ -65,13 +65,14 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 			}
 		}
 	}
-	// Each block is released at its last use, so that cycles find nothing.
+	// Each block is released at its last use, so that cycles find nothing. A step needs as much as the one before, and only
+	// its backward pass asks for a cycle.
 	for _, name := range models {
 		tr := recorded(t, name)
 		all[name+", released at last use"] = func(t testing.TB) {
 			r := newSim(scenario{trace: tr, lastUse: true, steps: 100}).run()
 			within(t, "the peak", ratio(r, tr), 0, 1)
-			within(t, "cycles a step", float64(r.cycles)/67, 0, 3)
+			within(t, "cycles a step", float64(r.cycles)/67, 0, 1.25)
 			share(t, r)
 		}
 	}
@@ -110,10 +111,10 @@ func scenarios(t *testing.T) map[string]func(t testing.TB) {
 			share(t, r)
 		}
 	}
-	// 8 MiB are reachable, so a heap of 16 MiB has doubled.
+	// 8 MiB are reachable, so a heap of 16 MiB has doubled. The next operator allocates 16 KiB.
 	all["small heap"] = func(t testing.TB) {
 		r := newSim(scenario{trace: loop(16<<10, 200), steps: 1000, unscoped: true, noise: 0.5}).run()
-		within(t, "the peak, MiB", float64(r.peak)/mib, 16, 20)
+		within(t, "the peak, MiB", float64(r.peak)/mib, 15.9, 20)
 		share(t, r)
 	}
 	// The budget goes as far as 64 MiB, and no farther.
