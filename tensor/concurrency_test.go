@@ -364,6 +364,53 @@ func TestTooManyGoroutines(t *testing.T) {
 	equal(t, "goroutines that hold scopes", held.Load(), 0)
 }
 
+// TestModesOutliveScopes tests that a mode holds until it ends even if the scope around it is closed in it, and that a scope
+// opened in it and left open belongs to the scope around it.
+func TestModesOutliveScopes(t *testing.T) {
+	begin(t)
+	before := held.Load()
+	parallel(32, func(int) {
+		for range 30 {
+			outer, err := NewScope()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			var inner *Scope
+			_ = withGrad(false, func() (err error) {
+				inner, err = NewScope()
+				_ = Ones([]int{1})
+				return err
+			})
+			if err := outer.Close(); err != nil || inner.Len() != 0 {
+				t.Errorf("the scope of a mode that has ended has %v after its parent closed: %v", inner, err)
+			}
+			if outer, err = NewScope(); err != nil {
+				t.Error(err)
+				return
+			}
+			_ = withGrad(false, func() error {
+				if err := outer.Close(); err != nil {
+					t.Error(err)
+				}
+				for range 100 {
+					runtime.Gosched()
+					if GradEnabled() {
+						t.Error("the mode has ended with the scope around it")
+						return nil
+					}
+				}
+				return nil
+			})
+			if !GradEnabled() {
+				t.Error("the mode has not ended")
+			}
+			scoped(t, func() { _ = Ones([]int{1}) })
+		}
+	})
+	equal(t, "goroutines that hold scopes", held.Load(), before)
+}
+
 // TestModesStay tests that modes apply only to their goroutine.
 func TestModesStay(t *testing.T) {
 	begin(t)

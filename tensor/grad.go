@@ -3,6 +3,7 @@ package tensor
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -725,12 +726,13 @@ func withThread(f func() error) error {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
-	// If the thread has no scope word, it gets the marker, so that the limit on locked threads counts it.
-	word := cshim.ScopeGet()
-	if word == 0 {
-		word = marker
+	if cshim.ScopeGet() != 0 { // The goroutine is locked already, but f may close the scope.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		return f()
 	}
-	before, err := holdThread(word)
+	// The thread gets the marker, so that the limit on locked threads counts it.
+	before, err := holdThread(marker)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@
 //
 // # State
 //
-// Seven words. Each device has a [Controller] with reachable, target, request, mark and the time up to which these have been halved. The
+// Seven words. Each device has a [Controller] with reachable, target, request, mark and the time of the last halving. The
 // process has a [Budget] with the time spent and the scale of costs. Everything else is computed from these and from the
 // device's counters when a question is asked.
 package pacer
