@@ -40,7 +40,7 @@ type State struct {
 	Limit     int64         // hard limit, of SetLimit; 0: none
 	SoftLimit int64         // of SetSoftLimit; 0: none
 	Reachable int64         // bytes that the last complete sweep found reachable
-	Target    int64         // bytes that the program needs: a decaying maximum of Reachable + Request after sweeps
+	Target    int64         // bytes that the program needs: the largest Reachable + Request after sweeps, halved once a minute
 	Allocated int64         // bytes allocated since the last sweep began
 	Request   int64         // bytes about to be allocated: an estimate, or the sum of the allocations that wait
 	Largest   int64         // the largest allocation that waits at the Decision's Wait; 0: none, Request is an estimate
