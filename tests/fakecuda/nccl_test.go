@@ -36,8 +36,8 @@ const (
 	warmEnv    = "FAKECUDA_TEST_WARM_PORT"
 )
 
-// onHardware reports whether the ranks run over NCCL itself, on one device that they share (tests/gpu). NCCL takes that device for two
-// if the ranks have different host IDs; they are then connected by sockets.
+// onHardware reports whether the ranks run over NCCL itself, on one device that they share (tests/gpu). NCCL takes that
+// device for two if the ranks have different host IDs; they are then connected by sockets.
 func onHardware() bool { return os.Getenv(realEnv) == "1" }
 
 // device returns the device of a rank.
