@@ -11,11 +11,14 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
+// warmUp is how long steps run before they are timed. In Go the runtime's monitor thread polls for this long after a pause.
+const warmUp = 20 * time.Millisecond
+
 // runArm is the Go arm: one workload in this process. It answers the lines of standard input as cpp/main.cpp and
 // py/main.py do:
 //
 //	steps N    the losses of N steps
-//	time N     nanoseconds a step, over N steps
+//	time N     nanoseconds a step, over N steps after those of 20 ms, in which threads wake and caches fill
 //	memory     the resident set in KiB with the library loaded, and its peak
 //
 // A second word after N names the optimizer, of which only Python has several.
@@ -50,6 +53,12 @@ func runArm(name string, threads int) error {
 			fmt.Println()
 		case "time":
 			start := time.Now()
+			for time.Since(start) < warmUp {
+				if err := f.repeat(1); err != nil {
+					return err
+				}
+			}
+			start = time.Now()
 			if err := f.repeat(count); err != nil {
 				return err
 			}

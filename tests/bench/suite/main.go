@@ -3,7 +3,8 @@
 // workloads.go; each workload is a function in the file of its group, here, in cpp/ and in py/.
 //
 // Each arm is a process of its own, and a round starts them all anew. Within a round the arms take turns of some tens of
-// milliseconds in a shuffled order, so that a machine which changes its speed changes it for all. A round's ratio is the
+// milliseconds in a shuffled order, so that a machine which changes its speed changes it for all. The first 20 ms of a turn
+// are not timed: threads wake and caches fill, which is not part of steps that follow each other. A round's ratio is the
 // median over its turns; a figure is the median over the rounds with its quartiles.
 //
 // Results are kept in build/bench/suite/results.jsonl as they come. A run that was interrupted goes on where it was; with

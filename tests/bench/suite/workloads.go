@@ -35,20 +35,20 @@ var workloads = []workload{
 	// recurrent
 	{name: "gru", make: gru, turn: 4, train: true},
 	{name: "lstm", make: lstm, turn: 4, train: true},
-	{name: "recurrent attention", make: recurrentAttention, turn: 3, train: true},
+	{name: "recurrent attention", make: recurrentAttention, turn: 8, train: true},
 	// conv
-	{name: "convnet", make: convnet, turn: 4, train: true},
-	{name: "autoencoder", make: autoencoder, turn: 4, train: true},
+	{name: "convnet", make: convnet, turn: 6, train: true},
+	{name: "autoencoder", make: autoencoder, turn: 12, train: true},
 	{name: "resnet18 at 64", make: resnet18, turn: 1, train: true},
 	{name: "cnn at 256", make: cnn256, turn: 1, train: true},
 	// text
-	{name: "transformer encoder", make: encoder, turn: 3, train: true},
-	{name: "embedding 20000x64", make: embedding, turn: 40, train: true},
+	{name: "transformer encoder", make: encoder, turn: 4, train: true},
+	{name: "embedding 20000x64", make: embedding, turn: 60, train: true},
 	{name: "gpt step", make: gptStep, turn: 2, train: true},
 	{name: "gpt evaluation", make: gptEvaluation, turn: 2},
-	{name: "gpt generation", make: gptGeneration, turn: 2},
+	{name: "gpt generation", make: gptGeneration, turn: 3},
 	// small
-	{name: "request", make: request, turn: 2000},
+	{name: "request", make: request, turn: 5000},
 	{name: "add", make: add, turn: 400, per: adds},
 }
 
