@@ -212,6 +212,9 @@ const (
 	ScopeFlags   = ScopeSampled | ScopeYield
 )
 
+// ScopeMain is what ScopeSet returns on the main thread if there was no scope word.
+const ScopeMain = C.LS_SCOPE_MAIN
+
 // SamplesSetRate sets the average number of bytes between samples; 0: no samples; 1: every block.
 func SamplesSetRate(bytes int64) { C.lsc_samples_set_rate(C.int64_t(bytes)) }
 

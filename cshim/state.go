@@ -13,6 +13,8 @@ package cshim
 #cgo nocallback lsc_scope_set
 #cgo noescape lsc_scope_get
 #cgo nocallback lsc_scope_get
+#cgo noescape lsc_scope_leave
+#cgo nocallback lsc_scope_leave
 #cgo noescape lsc_scope_orphans
 #cgo nocallback lsc_scope_orphans
 #cgo noescape lsc_yield_due
@@ -89,11 +91,18 @@ func ModePop() { C.lsc_mode_pop() }
 // that may have kept some.
 func ClearCasts(everywhere bool) { C.lsc_casts_clear(flag(everywhere)) }
 
-// ScopeSet sets the calling thread's scope word and returns the one before.
+// ScopeSet sets the calling thread's scope word and returns the one before. If there was none, it returns ScopeMain on
+// the main thread.
 func ScopeSet(word uint64) uint64 { return uint64(C.lsc_scope_set(C.uint64_t(word))) }
 
 // ScopeGet returns the calling thread's scope word.
 func ScopeGet() uint64 { return uint64(C.lsc_scope_get()) }
+
+// ScopeLeave sets the calling thread's scope word to parent if it is word, and returns the one before. If the goroutine
+// should yield now, having left its outermost scope, that has ScopeYield.
+func ScopeLeave(word, parent uint64) uint64 {
+	return uint64(C.lsc_scope_leave(C.uint64_t(word), C.uint64_t(parent)))
+}
 
 // Yield yields if the goroutine has not for 8 ms on this thread. It is for calls whose result has no scope word. It yields
 // where operators use one thread only if atOneThread.

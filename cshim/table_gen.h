@@ -47,6 +47,7 @@ typedef struct ls_functions {
   void (*casts_clear)(int32_t everywhere);
   uint64_t (*scope_set)(uint64_t scope);
   uint64_t (*scope_get)(void);
+  uint64_t (*scope_leave)(uint64_t scope, uint64_t parent);
   uint64_t (*scope_orphans)(uint64_t *scopes, uint64_t cap);
   int32_t (*yield_due)(int32_t at_one_thread);
   ls_error *(*rng_seed)(uint64_t seed);
@@ -179,6 +180,7 @@ typedef struct ls_functions {
   ls_results (*op_names)(ls_value *out, uint64_t out_slots);
   ls_results (*op_call)(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags);
   void (*spill_free)(ls_value *spill);
+  ls_result (*linear_activation)(ls_tensor input, ls_tensor weight, ls_tensor bias, int32_t activation);
   void (*object_free)(ls_object o);
   ls_results (*object_class)(ls_object o, ls_value *out, uint64_t out_slots);
   ls_error *(*fault_set)(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine);
@@ -297,6 +299,7 @@ static inline void lsc_mode_pop(void) { ls_table.mode_pop(); }
 static inline void lsc_casts_clear(int32_t everywhere) { ls_table.casts_clear(everywhere); }
 static inline uint64_t lsc_scope_set(uint64_t scope) { return ls_table.scope_set(scope); }
 static inline uint64_t lsc_scope_get(void) { return ls_table.scope_get(); }
+static inline uint64_t lsc_scope_leave(uint64_t scope, uint64_t parent) { return ls_table.scope_leave(scope, parent); }
 static inline uint64_t lsc_scope_orphans(uint64_t *scopes, uint64_t cap) { return ls_table.scope_orphans(scopes, cap); }
 static inline int32_t lsc_yield_due(int32_t at_one_thread) { return ls_table.yield_due(at_one_thread); }
 static inline ls_error *lsc_rng_seed(uint64_t seed) { return ls_table.rng_seed(seed); }
@@ -429,6 +432,7 @@ static inline int32_t lsc_op_internal(ls_op op) { return ls_table.op_internal(op
 static inline ls_results lsc_op_names(ls_value *out, uint64_t out_slots) { return ls_table.op_names(out, out_slots); }
 static inline ls_results lsc_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots, uint32_t flags) { return ls_table.op_call(op, args, slots, out, out_slots, flags); }
 static inline void lsc_spill_free(ls_value *spill) { ls_table.spill_free(spill); }
+static inline ls_result lsc_linear_activation(ls_tensor input, ls_tensor weight, ls_tensor bias, int32_t activation) { return ls_table.linear_activation(input, weight, bias, activation); }
 static inline void lsc_object_free(ls_object o) { ls_table.object_free(o); }
 static inline ls_results lsc_object_class(ls_object o, ls_value *out, uint64_t out_slots) { return ls_table.object_class(o, out, out_slots); }
 static inline ls_error *lsc_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) { return ls_table.fault_set(point, skip, times, kind, mine); }

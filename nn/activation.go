@@ -3,6 +3,7 @@ package nn
 import (
 	"math"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -20,6 +21,48 @@ func either(x *tensor.Tensor, inPlace bool, f, inPlaceForm unary, opts ...tensor
 		f = inPlaceForm
 	}
 	return f(x, opts...)
+}
+
+// fusible returns the first two layers if they are a Linear and an activation that [Linear.activated] computes. An
+// activation in place is not one, because with a gradient activated keeps PyTorch's memory for one that is not in place.
+func fusible(layers []Layer) (*Linear, cshim.Activation) {
+	if len(layers) < 2 {
+		return nil, 0
+	}
+	l, ok := layers[0].(*Linear)
+	if !ok || l == nil {
+		return nil, 0
+	}
+	if a := activation(layers[1]); a != 0 {
+		return l, a
+	}
+	return nil, 0
+}
+
+// activation returns the number of an activation, and 0 if it has none or l is another layer.
+func activation(l Layer) cshim.Activation {
+	switch a := l.(type) {
+	case *ReLU:
+		if a == nil || !a.InPlace {
+			return cshim.ActivationReLU
+		}
+	case *SiLU:
+		if a == nil || !a.InPlace {
+			return cshim.ActivationSiLU
+		}
+	case *Sigmoid:
+		return cshim.ActivationSigmoid
+	case *Tanh:
+		return cshim.ActivationTanh
+	case *GELU:
+		switch {
+		case a == nil || a.Approximate == "" || a.Approximate == "none":
+			return cshim.ActivationGELU
+		case a.Approximate == "tanh":
+			return cshim.ActivationGELUTanh
+		}
+	}
+	return 0
 }
 
 // ReLU computes max(x, 0). PyTorch: torch.nn.ReLU.

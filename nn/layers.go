@@ -3,6 +3,8 @@ package nn
 import (
 	"math"
 
+	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -56,6 +58,16 @@ func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 		return tensor.Failed(err)
 	}
 	return x.Linear(l.Weight, l.Bias)
+}
+
+var linearActivation = handle.LinearActivation.(func(x, weight, bias *tensor.Tensor, a cshim.Activation) *tensor.Tensor)
+
+// activated returns the activation of Forward(x), in one native call.
+func (l *Linear) activated(x *tensor.Tensor, a cshim.Activation) *tensor.Tensor {
+	if err := l.Err(); err != nil {
+		return tensor.Failed(err)
+	}
+	return linearActivation(x, l.Weight, l.Bias, a)
 }
 
 // Identity returns its input. PyTorch: torch.nn.Identity.

@@ -36,6 +36,9 @@ func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 // soon as the second has returned, unless autograd needs it. The peak memory is then the same as in PyTorch. A tensor
 // that a Func, a user-defined layer or the caller could have seen is not released: it lives until its scope closes or
 // it becomes unreachable. Pipe runs a [Sequential] as its layers.
+//
+// A [Linear] and a ReLU, SiLU, Sigmoid, Tanh or GELU after it, not in place, are one native call. Where no gradients are
+// recorded, the activation then overwrites the result of the Linear.
 func Pipe(x *tensor.Tensor, layers ...Layer) *tensor.Tensor {
 	y, _ := through("Pipe", x, false, layers, 0)
 	return y
@@ -66,7 +69,8 @@ func through(op string, y *tensor.Tensor, own bool, layers []Layer, depth int) (
 	if depth > deepest {
 		return refuse.Tensor(op, tensor.ErrArgument, "Sequentials are nested more than %d deep: does one contain itself?", deepest), false
 	}
-	for i, l := range layers {
+	for i := 0; i < len(layers); i++ {
+		l := layers[i]
 		if l == nil {
 			return refuse.Tensor(op, tensor.ErrNil, "layer %d is nil", i), false
 		}
@@ -77,12 +81,19 @@ func through(op string, y *tensor.Tensor, own bool, layers []Layer, depth int) (
 			y, own = through("Sequential", y, own, inner.Layers, depth+1)
 			continue
 		}
-		library := factsOf(reflect.TypeOf(l)).library
+		linear, activation := fusible(layers[i:])
+		library := linear != nil || factsOf(reflect.TypeOf(l)).library
 		if p, ok := l.(*Parametrized); ok {
 			library = p.library()
 		}
 		mine, at := held(y, own && library)
-		next := l.Forward(y)
+		var next *tensor.Tensor
+		if linear != nil {
+			next = linear.activated(y, activation)
+			i++
+		} else {
+			next = l.Forward(y)
+		}
 		if mine != nil && next != mine {
 			mine.Release()
 		}

@@ -51,17 +51,12 @@ func (b *builder) norm(width int) *LayerNorm {
 	return l
 }
 
-// activate returns the activation by its name. Without gradients it works in place, on the result of the linear layer
-// before it, which no other code has seen.
+// activate returns the activation by its name.
 func activate(name string) Layer {
-	switch inPlace := !tensor.GradEnabled(); {
-	case name != "gelu":
-		return &ReLU{InPlace: inPlace}
-	case inPlace:
-		return internal(func(x *tensor.Tensor) *tensor.Tensor { return x.GELU_() })
-	default:
+	if name == "gelu" {
 		return &GELU{}
 	}
+	return &ReLU{}
 }
 
 // whole returns an error if a part is nil, as in a zero value.

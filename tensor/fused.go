@@ -46,3 +46,15 @@ func roundStochastic(to, from *Tensor) error {
 	defer p.unpin()
 	return newError(op, asError(cshim.RoundStochastic(p.hs[0], p.hs[1])), to, from)
 }
+
+// linearActivation returns the activation of x.Linear(weight, bias), in one native call.
+func linearActivation(x, weight, bias *Tensor, a cshim.Activation) *Tensor {
+	if f := pin3(&opLinear, x, weight, bias, 4); f != nil {
+		return f
+	}
+	r := cshim.LinearActivation(x.handle(), weight.handle(), bias.handle(), a)
+	if r.Err != nil && again(&opLinear, r.Err) {
+		r = cshim.LinearActivation(x.handle(), weight.handle(), bias.handle(), a)
+	}
+	return done3(&opLinear, r, x, weight, bias)
+}

@@ -736,7 +736,7 @@ func withThread(f func() error) error {
 	if err != nil {
 		return err
 	}
-	defer letThread(before)
+	defer func() { letThread(before, leave(marker, before)) }()
 	return f()
 }
 

@@ -41,6 +41,7 @@ func init() {
 	handle.RecordStream = recordStream
 	handle.WithHandles = withHandles
 	handle.RoundStochastic = roundStochastic
+	handle.LinearActivation = linearActivation
 	handle.WithGrad = withGrad
 	handle.WithThread = withThread
 	handle.LockThread = lockThread

@@ -76,10 +76,22 @@ func NewScope() (*Scope, error) {
 	return s, nil
 }
 
-// holdThread locks the goroutine to its thread and sets the thread's scope word; letThread undoes it.
+// holdThread locks the goroutine to its thread, preferably not the main one, and sets the thread's scope word. leave and
+// letThread undo it.
 func holdThread(word uint64) (before uint64, err error) {
-	lockThread()
-	before = cshim.ScopeSet(word)
+	for tries := 0; ; tries++ {
+		runtime.LockOSThread()
+		if before = cshim.ScopeSet(word); before != cshim.ScopeMain {
+			break
+		}
+		if tries == triesToLeave {
+			before = 0
+			break
+		}
+		cshim.ScopeSet(0)
+		runtime.UnlockOSThread()
+		leaveMainThread()
+	}
 	if before == 0 {
 		n := held.Add(1)
 		if n > maxHeld.Load() || n%256 == 0 {
@@ -96,11 +108,23 @@ func holdThread(word uint64) (before uint64, err error) {
 	return before, nil
 }
 
-func letThread(before uint64) {
-	cshim.ScopeSet(before)
+// leave sets the thread's scope word, which usually is word, to the one before. It reports whether the goroutine should
+// yield.
+func leave(word, before uint64) (yield bool) {
+	now := cshim.ScopeLeave(word, before)
+	if now&^cshim.ScopeYield != word {
+		now = cshim.ScopeLeave(now, before)
+	}
+	return now&cshim.ScopeYield != 0
+}
+
+// letThread unlocks the goroutine after leave.
+func letThread(before uint64, yield bool) {
 	if before == 0 {
 		held.Add(-1)
-		cshim.Yield(true) // while the goroutine is locked to its thread: docs/decisions/0046-yield.md
+	}
+	if yield {
+		runtime.Gosched() // while the goroutine is locked to its thread: docs/decisions/0046-yield.md
 	}
 	runtime.UnlockOSThread()
 }
@@ -129,16 +153,18 @@ func (s *Scope) Close() error {
 	if closed {
 		return nil
 	}
-	now := cshim.ScopeGet()
-	if now != s.word {
+	now := cshim.ScopeLeave(s.word, s.parent)
+	yield := now&cshim.ScopeYield != 0
+	if now &^= cshim.ScopeYield; now != s.word {
 		if !s.encloses(now) {
 			return refused("Close", ErrScope, "the scope was opened on another goroutine%s", at(s.site))
 		}
 		for inner := scopeOf(now); inner != nil && inner != s; inner = scopeOf(cshim.ScopeGet()) {
-			inner.end()
+			_ = inner.end(leave(inner.word, inner.parent))
 		}
+		yield = leave(s.word, s.parent)
 	}
-	return s.end()
+	return s.end(yield)
 }
 
 // encloses reports whether s is one of the scopes that enclose the scope identified by word.
@@ -153,11 +179,12 @@ func (s *Scope) encloses(word uint64) bool {
 	return false
 }
 
-func (s *Scope) end() error {
+// end ends a scope that the thread has left.
+func (s *Scope) end(yield bool) error {
 	err := s.releaseAll(true)
 	tally.closed(s)
 	scopes.leave(s.word)
-	letThread(s.parent)
+	letThread(s.parent, yield)
 	if pending.waiting() {
 		pending.settle()
 	}
@@ -396,9 +423,9 @@ func (s *Scope) Join(f func() error) error {
 			if inner == nil {
 				break
 			}
-			_ = inner.end()
+			_ = inner.end(leave(inner.word, inner.parent))
 		}
-		letThread(before)
+		letThread(before, leave(word, before))
 	}()
 	return f()
 }
@@ -552,7 +579,7 @@ func (tab *scopeTable) enter(s *Scope) error {
 		}
 		tab.used++
 	}
-	tab.count = (tab.count + 1) & 0x0fffffff // the top bits are used by marker, joined and the shim
+	tab.count = (tab.count + 1) & 0x07ffffff // the top bits are used by marker, joined and the shim
 	s.word = uint64(tab.count)<<32 | uint64(slot+1)
 	tab.chunks[slot/128].Load()[slot%128].Store(s)
 	return nil

@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/headeronly/version.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -41,8 +42,17 @@ std::vector<uint64_t> &orphans() {
   return *v;
 }
 
+bool on_main_thread() noexcept {
+#ifdef __linux__
+  return gettid() == getpid();
+#else
+  return false;
+#endif
+}
+
 // Records the end of a thread that still had a scope. Made by a thread's first ls_scope_set.
 struct ThreadEnd {
+  const uint64_t nothing = on_main_thread() ? LS_SCOPE_MAIN : 0;  // what ls_scope_set returns if there was no word
   ~ThreadEnd() {
     uint64_t scope = words.scope & ~kSampled;
     if (scope == 0) return;
@@ -53,6 +63,12 @@ struct ThreadEnd {
     }
   }
 };
+
+uint64_t replace_scope(uint64_t scope) noexcept {
+  uint64_t before = words.scope & ~kSampled;
+  words.scope = (scope & ~kSampled) | (words.scope & kSampled);
+  return before;
+}
 
 // What ls_mode_pop restores.
 struct Mode {
@@ -173,14 +189,20 @@ void ls_mode_pop(void) noexcept {
 uint64_t ls_scope_set(uint64_t scope) noexcept {
   return ls::run_quiet([&] {
     static thread_local ls::ThreadEnd end;
-    (void)&end;
-    uint64_t before = ls::words.scope & ~ls::kSampled;
-    ls::words.scope = (scope & ~ls::kSampled) | (ls::words.scope & ls::kSampled);
-    return before;
+    uint64_t before = ls::replace_scope(scope);
+    return before == 0 ? end.nothing : before;
   });
 }
 uint64_t ls_scope_get(void) noexcept {
   return ls::run_quiet([] { return ls::words.scope & ~ls::kSampled; });
+}
+uint64_t ls_scope_leave(uint64_t scope, uint64_t parent) noexcept {
+  return ls::run_quiet([&] {
+    uint64_t now = ls::words.scope & ~ls::kSampled;
+    if (now != scope) return now;
+    ls::replace_scope(parent);
+    return parent == 0 && ls::yield_due() ? now | LS_SCOPE_YIELD : now;
+  });
 }
 
 int32_t ls_yield_due(int32_t at_one_thread) noexcept {

@@ -47,7 +47,9 @@ var (
 	Places any
 	// Rounds from, float32, to to, bfloat16, up or down at random.
 	RoundStochastic any // func(to, from *tensor.Tensor) error
-	AdamStep        any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
+	// Returns the activation of x.Linear(weight, bias), in one native call.
+	LinearActivation any // func(x, weight, bias *tensor.Tensor, a cshim.Activation) *tensor.Tensor
+	AdamStep         any // func(how Adam, params, avgs, sqs, maxs, steps []*tensor.Tensor) error
 )
 
 // Adam holds the settings of AdamStep.

@@ -752,6 +752,7 @@ void Fuzz::typed() {
     case 17:
       return result(ls_aten_addmm(x, y, z));
     case 18:
+      if (one(2)) return result(ls_linear_activation(x, y, z, static_cast<int32_t>(below(8))));
       return result(ls_aten_linear(x, y, z));
     case 19:
       return result(ls_aten_view(x, v.data(), v.size()));
@@ -1242,6 +1243,7 @@ void Fuzz::threads_words() {
       uint64_t word = source_.next() & ~(LS_SCOPE_SAMPLED | LS_SCOPE_YIELD);
       ls_scope_set(word);
       if (ls_scope_get() != word) fail("the scope word is not what was set");
+      if ((ls_scope_leave(word, word + 1) & ~LS_SCOPE_YIELD) != word) fail("the scope word is not what was left");
       return;
     }
     case 4: {

@@ -186,6 +186,25 @@ TEST_F(Calls, TypedAndBoxedAgree) {
   EXPECT_EQ(values(typed), values(boxed));
 }
 
+TEST_F(Calls, ALinearLayerAndItsActivation) {
+  Tensor x = floats({1, -2, 3, 4}, {2, 2}), w = floats({1, 2, -3, 4}, {2, 2}), b = floats({0.5, -30});
+  Tensor y(ls_aten_linear(x, w, b));
+  const std::vector<std::pair<int32_t, const char *>> activations = {{LS_ACTIVATION_RELU, "aten::relu"},
+                                                                     {LS_ACTIVATION_SIGMOID, "aten::sigmoid"},
+                                                                     {LS_ACTIVATION_TANH, "aten::tanh"},
+                                                                     {LS_ACTIVATION_SILU, "aten::silu"}};
+  for (auto [activation, name] : activations) {
+    Tensor both(ls_linear_activation(x, w, b, activation));
+    EXPECT_EQ(values(both), values(call(name, "", {T(y)}))) << name;
+  }
+  Tensor tanh(ls_linear_activation(x, w, b, LS_ACTIVATION_GELU_TANH));
+  Tensor gelu(ls_linear_activation(x, w, 0, LS_ACTIVATION_GELU));
+  EXPECT_EQ(values(x), (std::vector<float>{1, -2, 3, 4}));
+  EXPECT_ERR(ls_linear_activation(x, w, b, 0).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_linear_activation(0, w, b, LS_ACTIVATION_RELU).err, LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_linear_activation(x, 0, b, LS_ACTIVATION_RELU).err, LS_ERR_ARGUMENT);
+}
+
 TEST_F(Calls, NumbersAreAcceptedForTensorsAsInPython) {
   Tensor a = floats({1, 2, 3});
   Tensor half(ls_tensor_to(a, 5, -1, 0));
@@ -456,12 +475,32 @@ TEST_F(Threads, AutocastNestsByDeviceTypeAndDType) {
 
 TEST_F(Threads, ResultsCarryTheScopeWord) {
   Tensor a = floats({1});
-  EXPECT_EQ(ls_scope_set(5), 0u);
+  EXPECT_EQ(ls_scope_set(5), LS_SCOPE_MAIN);  // the test's thread is the main one
   ls_result r = ls_aten_add_Tensor(a, a);
   EXPECT_EQ(r.scope & ~LS_SCOPE_YIELD, 5u);
   Tensor sum(r);
   std::thread([] { EXPECT_EQ(ls_scope_get(), 0u); }).join();
   EXPECT_EQ(ls_scope_set(0), 5u);
+  std::thread([] {
+    EXPECT_EQ(ls_scope_set(6), 0u);
+    EXPECT_EQ(ls_scope_set(0), 6u);
+  }).join();
+}
+
+TEST_F(Threads, AScopeIsLeftByItsWord) {
+  std::thread([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    EXPECT_EQ(ls_yield_due(1), 1);
+    ls_scope_set(5);
+    ls_scope_set(7);
+    EXPECT_EQ(ls_scope_leave(5, 0), 7u);
+    EXPECT_EQ(ls_scope_get(), 7u);
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    EXPECT_EQ(ls_scope_leave(7, 5), 7u);
+    EXPECT_EQ(ls_scope_get(), 5u);
+    EXPECT_EQ(ls_scope_leave(5, 0), 5u | LS_SCOPE_YIELD);
+    EXPECT_EQ(ls_scope_get(), 0u);
+  }).join();
 }
 
 TEST_F(Threads, AYieldIsDueEvery8Milliseconds) {

@@ -156,9 +156,14 @@ LS_API void ls_mode_pop(void) LS_NOEXCEPT;
 /* Forgets the casts of weights that autocast keeps for reuse, because weights were changed: if everywhere, and
  * otherwise if the calling thread is in a region that may have kept some. */
 LS_API void ls_casts_clear(int32_t everywhere) LS_NOEXCEPT;
-/* Sets the scope word, without LS_SCOPE_SAMPLED, which is not part of it, and returns the one before. */
+/* Sets the scope word, without LS_SCOPE_SAMPLED, which is not part of it, and returns the one before. If there was
+ * none, it returns LS_SCOPE_MAIN on the process's main thread, where the system tells which that is (Linux). */
 LS_API uint64_t ls_scope_set(uint64_t scope) LS_NOEXCEPT;
+#define LS_SCOPE_MAIN (UINT64_C(1) << 59)
 LS_API uint64_t ls_scope_get(void) LS_NOEXCEPT;
+/* Returns the scope word. If it is scope, sets parent in its place, and if parent is 0, adds LS_SCOPE_YIELD to the
+ * result where ls_yield_due(1) is 1. */
+LS_API uint64_t ls_scope_leave(uint64_t scope, uint64_t parent) LS_NOEXCEPT;
 /* Writes the scope words of threads that ended with one set. Returns the number written. */
 LS_API uint64_t ls_scope_orphans(uint64_t *scopes, uint64_t cap) LS_NOEXCEPT;
 /* Reports whether the caller should let its scheduler run, which is once in 8 ms on each thread. If operators may

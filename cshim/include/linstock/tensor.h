@@ -48,6 +48,18 @@ enum ls_call_flags { LS_CALL_DISCARD = 1 /* drop the results (in-place operators
 LS_API ls_results ls_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *out, uint64_t out_slots,
                              uint32_t flags) LS_NOEXCEPT;
 LS_API void ls_spill_free(ls_value *spill) LS_NOEXCEPT;
+enum ls_activation {
+  LS_ACTIVATION_RELU = 1,
+  LS_ACTIVATION_SIGMOID,
+  LS_ACTIVATION_TANH,
+  LS_ACTIVATION_SILU,
+  LS_ACTIVATION_GELU,
+  LS_ACTIVATION_GELU_TANH /* its approximation by tanh */
+};
+/* Returns the activation of aten::linear(input, weight, bias), in the memory of that where autograd does not
+ * record it; bias may be 0. */
+LS_API ls_result ls_linear_activation(ls_tensor input, ls_tensor weight, ls_tensor bias,
+                                      int32_t activation) LS_NOEXCEPT;
 
 /* ---- objects ---- */
 LS_API void ls_object_free(ls_object o) LS_NOEXCEPT;
