@@ -40,7 +40,7 @@ var adagrad = &Algorithm{
 		rates := adagradRates(g, b)
 		return eachSparse(g, b, func(i int, s *sparse) error {
 			sum := b.State[0][i]
-			if err := sum.Add_(s.with(s.values.Pow(2))).Err(); err != nil {
+			if err := s.addTo(sum, s.values.Pow(2)); err != nil {
 				return err
 			}
 			std := s.of(sum).Sqrt_().Add_(g.Eps)

@@ -37,21 +37,28 @@ var muon = &Algorithm{
 			if g.Nesterov {
 				update = grad.Lerp(buffer, g.Momentum)
 			}
-			update = newtonSchulz(g, update)
+			x := copyInBFloat16(update)
+			if g.Nesterov {
+				update.Release() // here and below, so that temporaries do not add up until the scope ends
+			}
+			update = newtonSchulz(g, x)
 			p.Mul_(1 - float64(g.LR*g.WeightDecay))
 			return p.Add_(update, tensor.Alpha(-muonRate(g, float64(p.Size(0)), float64(p.Size(1))))).Err()
 		})
 	},
 }
 
-// newtonSchulz returns an approximation of the orthogonal matrix that is nearest to grad, in bfloat16.
-func newtonSchulz(g *Group, grad *tensor.Tensor) *tensor.Tensor {
-	a, b, c := g.NSCoefficients[0], g.NSCoefficients[1], g.NSCoefficients[2]
-	size := grad.Shape()
-	x := grad.To(tensor.BFloat16)
-	if grad.DType() == tensor.BFloat16 {
-		x = grad.Clone()
+func copyInBFloat16(t *tensor.Tensor) *tensor.Tensor {
+	if t.DType() == tensor.BFloat16 {
+		return t.Clone()
 	}
+	return t.To(tensor.BFloat16)
+}
+
+// newtonSchulz returns an approximation of the orthogonal matrix that is nearest to x, which it overwrites.
+func newtonSchulz(g *Group, x *tensor.Tensor) *tensor.Tensor {
+	a, b, c := g.NSCoefficients[0], g.NSCoefficients[1], g.NSCoefficients[2]
+	size := x.Shape()
 	if len(size) != 2 {
 		return x
 	}
@@ -60,7 +67,6 @@ func newtonSchulz(g *Group, grad *tensor.Tensor) *tensor.Tensor {
 	}
 	x.Div_(x.Norm().ClampMin(g.Eps))
 	for range g.NSSteps {
-		// Released here, they do not add up until the scope ends.
 		transposed := x.T()
 		gram := x.MatMul(transposed)
 		update := gram.AddMM(gram, gram, tensor.Beta(b), tensor.Alpha(c))

@@ -54,9 +54,18 @@ func (s *sparse) with(values *tensor.Tensor) *tensor.Tensor {
 	return call("aten::sparse_coo_tensor.indices_size", s.indices, values, s.size, values.DType(), nil, values.Device())
 }
 
+// addTo adds values to a dense tensor at the gradient's indices.
+func (s *sparse) addTo(dense, values *tensor.Tensor) error {
+	added := s.with(values)
+	defer added.Release()
+	return dense.Add_(added).Err()
+}
+
 // of returns the values of a dense tensor at the gradient's indices.
 func (s *sparse) of(dense *tensor.Tensor) *tensor.Tensor {
-	return call("aten::_values", call("aten::sparse_mask", dense, s.grad))
+	masked := call("aten::sparse_mask", dense, s.grad)
+	defer masked.Release()
+	return call("aten::_values", masked)
 }
 
 var sparseAdam = &Algorithm{
@@ -82,16 +91,18 @@ var sparseAdam = &Algorithm{
 			update := s.values.Sub(oldAvg).Mul_(1 - g.Beta1)
 			oldSquare := s.of(square)
 			squareUpdate := s.values.Pow(2).Sub_(oldSquare).Mul_(1 - g.Beta2)
-			if err := avg.Add_(s.with(update)).Err(); err != nil {
+			if err := s.addTo(avg, update); err != nil {
 				return err
 			}
-			if err := square.Add_(s.with(squareUpdate)).Err(); err != nil {
+			if err := s.addTo(square, squareUpdate); err != nil {
 				return err
 			}
 			numer := update.Add_(oldAvg)
+			oldAvg.Release()
 			denom := squareUpdate.Add_(oldSquare).Sqrt_().Add_(g.Eps)
+			oldSquare.Release()
 			rate := g.LR * math.Sqrt(1-cshim.Pow(g.Beta2, b.Steps[i])) / (1 - cshim.Pow(g.Beta1, b.Steps[i]))
-			return p.Add_(s.with(numer.Div_(denom).Mul(-rate))).Err()
+			return s.addTo(p, numer.Div_(denom).Mul_(-rate))
 		})
 	},
 	intStep: true,
