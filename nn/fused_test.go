@@ -172,3 +172,32 @@ func TestLinearAndActivationErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestLinearAndActivationTangents tests that Pipe gives the tangents of the two layers, also where no gradients are recorded.
+func TestLinearAndActivationTangents(t *testing.T) {
+	leak.Check(t)
+	l := nn.NewLinear(5, 7)
+	defer nn.Release(l)
+	for name, activation := range fusedActivations {
+		for _, mode := range []func(func() error) error{func(f func() error) error { return f() }, autograd.NoGrad} {
+			err := tensor.WithScope(func() error {
+				x, v := tensor.Randn([]int{4, 5}), tensor.Randn([]int{4, 5})
+				return autograd.DualLevel(func() error {
+					return mode(func() error {
+						want, wantTangent := autograd.UnpackDual(activation.Forward(l.Forward(autograd.MakeDual(x, v))))
+						got, tangent := autograd.UnpackDual(nn.Pipe(autograd.MakeDual(x, v), l, activation))
+						for _, pair := range [][2]*tensor.Tensor{{got, want}, {tangent, wantTangent}} {
+							if same, err := pair[0].Equal(pair[1]); err != nil || !same {
+								return fmt.Errorf("%v, want %v (%v)", pair[0], pair[1], err)
+							}
+						}
+						return nil
+					})
+				})
+			})
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
