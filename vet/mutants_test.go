@@ -8,12 +8,9 @@ import (
 	"go/printer"
 	"go/token"
 	"go/types"
-	"math"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -25,8 +22,7 @@ import (
 )
 
 // TestMutantsOfTensor removes each pin, unpin and hold from package tensor, including generated code, and requires a
-// report for each, except for those that an analysis of one function cannot find. LINSTOCK_SHARE sets the share that is
-// tried, a tenth by default.
+// report for each, except for those that an analysis of one function cannot find.
 func TestMutantsOfTensor(t *testing.T) {
 	t.Parallel()
 	pkgs := load(t)
@@ -36,16 +32,13 @@ func TestMutantsOfTensor(t *testing.T) {
 	}
 	silent := map[string]string{
 		// This is an error path of prepare: only its caller could detect the missing unpin.
-		"b.unpin() in func literal of prepare": "leak tests of failing backward passes",
+		"b.unpin() in prepare": "leak tests of failing backward passes",
+		// It keeps n until its cleanup has been stopped, which the analysis does not know.
+		"runtime.KeepAlive(n) in native[H].drop": "no test: a collection would have to end within drop",
+		// The handles go to a function, not to package cshim.
+		"p.unpin() in withHandles": "leak tests of its callers",
 	}
-	share := 0.1
-	if s := os.Getenv("LINSTOCK_SHARE"); s != "" {
-		var err error
-		if share, err = strconv.ParseFloat(s, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	files, all := map[string]*ast.File{}, 0
+	files := map[string]*ast.File{}
 	rounds := [][]*mutant{}
 	for _, name := range pkg.CompiledGoFiles {
 		if filepath.Base(filepath.Dir(name)) != "tensor" {
@@ -60,9 +53,6 @@ func TestMutantsOfTensor(t *testing.T) {
 			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil && nameOf(fn) != "Tensor.pin" {
 				i := 0
 				for _, m := range mutants(fn) {
-					if all++; float64(all)*share-math.Floor(float64(all)*share) >= share {
-						continue
-					}
 					if i == len(rounds) {
 						rounds = append(rounds, nil)
 					}
@@ -100,9 +90,9 @@ func TestMutantsOfTensor(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d mutants noticed in %d rounds; there are %d", noticed, tried, len(rounds), all)
-	if all < 150 || float64(tried) < share*float64(all)-1 {
-		t.Errorf("%d of %d mutants: have the pins moved?", tried, all)
+	t.Logf("%d of %d mutants noticed in %d rounds", noticed, tried, len(rounds))
+	if tried < 150 {
+		t.Errorf("%d mutants: have the pins moved?", tried)
 	}
 }
 
