@@ -104,10 +104,10 @@ func ScopeLeave(word, parent uint64) uint64 {
 	return uint64(C.lsc_scope_leave(C.uint64_t(word), C.uint64_t(parent)))
 }
 
-// Yield yields if the goroutine has not for 8 ms on this thread. It is for calls whose result has no scope word. It yields
-// where operators use one thread only if atOneThread.
-func Yield(atOneThread bool) {
-	if C.lsc_yield_due(flag(atOneThread)) != 0 {
+// Yield yields if the goroutine has not for 8 ms on this thread and operators may use several threads. It is for calls whose
+// result has no scope word.
+func Yield() {
+	if C.lsc_yield_due(0) != 0 {
 		runtime.Gosched()
 	}
 }

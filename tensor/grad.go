@@ -192,7 +192,7 @@ func runBackward(roots []*Tensor, opts ...BackwardOption) error {
 	reclaim.BeforeBackward()
 	ref := cshim.Backward(b.roots.hs, b.grads.hs, b.inputs.hs, *s.Retain, s.Create)
 	reclaim.AfterBackward()
-	cshim.Yield(false)
+	cshim.Yield()
 	err = newError("Backward", asError(ref), roots...)
 	forgetDropped()
 	if end != nil {

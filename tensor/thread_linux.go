@@ -46,7 +46,7 @@ func lockThread() {
 	}
 }
 
-// triesToLeave is how often lockThread tries to leave the main thread. A goroutine that is still there is locked to it by
+// triesToLeave is how often lockThread and holdThread try to leave the main thread. A goroutine that is still there is locked to it by
 // the program. This must be found out for each scope: the program may unlock the goroutine at any time.
 const triesToLeave = 8
 

@@ -50,11 +50,19 @@ bool on_main_thread() noexcept {
 #endif
 }
 
+uint64_t scope_word() noexcept { return words.scope & ~kSampled; }
+
+uint64_t replace_scope(uint64_t scope) noexcept {
+  uint64_t before = scope_word();
+  words.scope = (scope & ~kSampled) | (words.scope & kSampled);
+  return before;
+}
+
 // Records the end of a thread that still had a scope. Made by a thread's first ls_scope_set.
 struct ThreadEnd {
   const uint64_t nothing = on_main_thread() ? LS_SCOPE_MAIN : 0;  // what ls_scope_set returns if there was no word
   ~ThreadEnd() {
-    uint64_t scope = words.scope & ~kSampled;
+    uint64_t scope = scope_word();
     if (scope == 0) return;
     try {
       std::lock_guard<std::mutex> lock(orphans_mutex);
@@ -63,12 +71,6 @@ struct ThreadEnd {
     }
   }
 };
-
-uint64_t replace_scope(uint64_t scope) noexcept {
-  uint64_t before = words.scope & ~kSampled;
-  words.scope = (scope & ~kSampled) | (words.scope & kSampled);
-  return before;
-}
 
 // What ls_mode_pop restores.
 struct Mode {
@@ -193,12 +195,10 @@ uint64_t ls_scope_set(uint64_t scope) noexcept {
     return before == 0 ? end.nothing : before;
   });
 }
-uint64_t ls_scope_get(void) noexcept {
-  return ls::run_quiet([] { return ls::words.scope & ~ls::kSampled; });
-}
+uint64_t ls_scope_get(void) noexcept { return ls::run_quiet(ls::scope_word); }
 uint64_t ls_scope_leave(uint64_t scope, uint64_t parent) noexcept {
   return ls::run_quiet([&] {
-    uint64_t now = ls::words.scope & ~ls::kSampled;
+    uint64_t now = ls::scope_word();
     if (now != scope) return now;
     ls::replace_scope(parent);
     return parent == 0 && ls::yield_due() ? now | LS_SCOPE_YIELD : now;
