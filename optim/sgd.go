@@ -3,6 +3,7 @@ package optim
 import (
 	"errors"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -21,6 +22,9 @@ var sgd = &Algorithm{
 		state := b.State[:0]
 		if g.Momentum != 0 {
 			buffers, state = b.State[0], b.State
+		}
+		if skipsVectors(b.Params[0]) {
+			return sgdByLists(g, b, buffers)
 		}
 		if err := b.layOut(state...); err != nil {
 			return err
@@ -47,8 +51,40 @@ var sgd = &Algorithm{
 	torch: map[string]any{"foreach": nil, "differentiable": false, "fused": true},
 }
 
+// skipsVectors reports whether libtorch's fused kernel leaves most elements of p as they are: before 2.15 it does not store
+// those of 16 bits that it computes in vector registers (issue 191763 of pytorch).
+func skipsVectors(p *tensor.Tensor) bool {
+	v := cshim.VersionLoaded()
+	return (p.DType() == tensor.BFloat16 || p.DType() == tensor.Float16) && p.Device() == tensor.CPU && (v[0] < 2 || v[0] == 2 && v[1] < 15)
+}
+
+// sgdByLists is the step of PyTorch's SGD with foreach=True.
+func sgdByLists(g *Group, b *Batch, buffers []*tensor.Tensor) error {
+	var f foreach
+	grads, fresh := f.gradients(g, b, g.WeightDecay)
+	if g.Momentum != 0 {
+		if b.First {
+			f.do("copy_", buffers, grads)
+		} else {
+			f.do("mul_.Scalar", buffers, g.Momentum)
+			f.do("add_.List", buffers, grads, 1-g.Dampening)
+		}
+		switch {
+		case !g.Nesterov:
+			grads = buffers
+		case fresh:
+			f.do("add_.List", grads, buffers, g.Momentum)
+		default:
+			grads = f.list("add.List", grads, buffers, g.Momentum)
+		}
+	}
+	f.do("add_.List", b.Params, grads, -g.LR)
+	return f.err
+}
+
 // NewSGD returns an optimizer that runs stochastic gradient descent on libtorch's fused kernel. Gradients may be sparse
-// if Momentum and WeightDecay are 0. Options: Momentum, Dampening, Nesterov, WeightDecay, Maximize, MasterWeights.
+// if Momentum and WeightDecay are 0. Parameters of 16 bits on the CPU take the kernels for lists before libtorch 2.15, whose
+// fused kernel skips most of their elements. Options: Momentum, Dampening, Nesterov, WeightDecay, Maximize, MasterWeights.
 // PyTorch: torch.optim.SGD(fused=True).
 func NewSGD(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(sgd, params, lr, opts)
