@@ -30,7 +30,7 @@ func fusible(layers []Layer) (*Linear, cshim.Activation) {
 		return nil, 0
 	}
 	l, ok := layers[0].(*Linear)
-	if !ok || l == nil {
+	if !ok || l == nil || l.Float8 != NoFloat8 {
 		return nil, 0
 	}
 	if a := activation(layers[1]); a != 0 {

@@ -11,9 +11,9 @@ import (
 // that requires a gradient is not rounded, and none is in a level of forward mode. PyTorch has none; the formulas are those
 // of torchao's Float8DynamicActivationFloat8WeightConfig.
 //
-// On CUDA libtorch needs compute capability 8.9, widths that 16 divides, and with PerRow an x in bfloat16; on a CPU without
-// instructions for float8 the product is much slower than one in float32. Where there is no kernel, Forward returns
-// libtorch's error.
+// On CUDA libtorch needs compute capability 8.9 and widths that 16 divides, and with PerRow the product is rounded to bfloat16;
+// on a CPU without instructions for float8 the product is much slower than one in float32. Where there is no kernel, Forward
+// returns libtorch's error. [ConvertToFloat8Training] is for training.
 type Float8Linear struct {
 	Weight *tensor.Tensor `nn:",buffer"` // float8_e4m3fn (out, in)
 	Scales *tensor.Tensor `nn:",buffer"` // float32, () or (out)
@@ -72,6 +72,24 @@ func toFloat8(x, scale *tensor.Tensor) *tensor.Tensor {
 	return x.To(tensor.Float32).Div(scale).Clamp(-float8Max, float8Max).To(tensor.Float8E4M3FN)
 }
 
+// float8MM returns a (m, k) times b (k, n), of which the kernels want a by rows and b by columns, times scales: one for each, or
+// (m, 1) and (1, n). fast is for CUDA: sums of less precision.
+func float8MM(a, b, scaleA, scaleB *tensor.Tensor, out tensor.DType, fast bool) *tensor.Tensor {
+	a, b = a.Contiguous(), b.T().Contiguous().T()
+	kernel := out
+	if out != tensor.BFloat16 && out != tensor.Float16 {
+		kernel = tensor.Float32
+	}
+	if perRow := scaleA.Dim() > 0; perRow && a.Device() == tensor.CPU {
+		// Before libtorch 2.15 the kernel of the CPU has one scale.
+		one := scaleA.NewOnes(nil)
+		return call("aten::_scaled_mm", a, b, one, one, nil, nil, tensor.Float32, fast).Mul(scaleA).Mul(scaleB).To(out)
+	} else if perRow {
+		kernel = tensor.BFloat16 // with scales for rows CUDA's kernels have no other
+	}
+	return call("aten::_scaled_mm", a, b, scaleA, scaleB, nil, nil, kernel, fast).To(out)
+}
+
 // columns returns the scales as they multiply Weight: () or (out, 1).
 func (q *Float8Linear) columns() *tensor.Tensor {
 	if q.Scales.Dim() == 0 {
@@ -110,24 +128,12 @@ func (q *Float8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
 		var y *tensor.Tensor
 		if w.Numel() > 0 && rounds(x) {
-			out := x.DType()
-			if out != tensor.BFloat16 && out != tensor.Float16 {
-				out = tensor.Float32
-			}
 			rows := x.Reshape(-1, w.Size(1))
 			scale, weightScale := float8Scale(rows, perRow), q.Scales
 			if perRow {
 				weightScale = weightScale.Contiguous().View(1, -1)
 			}
-			left, right := toFloat8(rows, scale).Contiguous(), w.Contiguous().T()
-			if perRow && x.Device() == tensor.CPU {
-				// Before libtorch 2.15 the kernel of the CPU has one scale.
-				one := scale.NewOnes(nil)
-				y = call("aten::_scaled_mm", left, right, one, one, nil, nil, tensor.Float32, false).Mul(scale).Mul(weightScale)
-			} else {
-				y = call("aten::_scaled_mm", left, right, scale, weightScale, nil, nil, out, false)
-			}
-			y = y.To(x.DType()).View(append(leading(x, 1), w.Size(0))...)
+			y = float8MM(toFloat8(rows, scale), w.T(), scale, weightScale, x.DType(), false).View(append(leading(x, 1), w.Size(0))...)
 		} else {
 			y = x.Linear(w.To(tensor.Float32).Mul(q.columns()).To(x.DType()), nil)
 		}

@@ -143,11 +143,22 @@ func (q *Int8Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 
 // unfit returns a failed tensor unless x is floating-point, of shape (*, in), on the device of w (out, in) and the scales.
 func unfit(op string, x, w, scales *tensor.Tensor) *tensor.Tensor {
+	if bad := unfitRows(op, x, w); bad != nil {
+		return bad
+	}
+	if scales.Device() != x.Device() {
+		return refuse.Tensor(op, tensor.ErrArgument, "x and Weight are on %v, Scales on %v", x.Device(), scales.Device())
+	}
+	return nil
+}
+
+// unfitRows returns a failed tensor if x is not (*, in) on the device of w (out, in), and nil otherwise.
+func unfitRows(op string, x, w *tensor.Tensor) *tensor.Tensor {
 	if !x.DType().IsFloat() || x.Dim() < 1 || x.Size(-1) != w.Size(1) {
 		return refuse.Tensor(op, tensor.ErrArgument, "x must be (*, %d), floating-point, got %v %v", w.Size(1), x.DType(), x.Shape())
 	}
-	if x.Device() != w.Device() || x.Device() != scales.Device() {
-		return refuse.Tensor(op, tensor.ErrArgument, "x is on %v, Weight on %v and Scales on %v", x.Device(), w.Device(), scales.Device())
+	if x.Device() != w.Device() {
+		return refuse.Tensor(op, tensor.ErrArgument, "x is on %v and Weight on %v", x.Device(), w.Device())
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ func kaiming(fanIn int) float64 {
 // nil. PyTorch: torch.nn.Linear.
 type Linear struct {
 	Weight, Bias *tensor.Tensor
+	Float8       Float8Recipe // set if the layer is trained with products in float8
 	err          error
 }
 
@@ -56,6 +57,9 @@ func (l *Linear) Err() error {
 func (l *Linear) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if err := l.Err(); err != nil {
 		return tensor.Failed(err)
+	}
+	if l.Float8 != NoFloat8 {
+		return l.float8(x)
 	}
 	return x.Linear(l.Weight, l.Bias)
 }

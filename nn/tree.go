@@ -508,7 +508,11 @@ func plainRepr(m any) string {
 	}
 	switch m := m.(type) {
 	case *Linear:
-		return fmt.Sprintf("in_features=%d, out_features=%d, bias=%s", dims(m.Weight, 1), dims(m.Weight, 0), pyBool(m.Bias != nil))
+		s := fmt.Sprintf("in_features=%d, out_features=%d, bias=%s", dims(m.Weight, 1), dims(m.Weight, 0), pyBool(m.Bias != nil))
+		if m.Float8 != NoFloat8 {
+			s += ", float8=" + m.Float8.String()
+		}
+		return s
 	case *Bilinear:
 		return fmt.Sprintf("in1_features=%d, in2_features=%d, out_features=%d, bias=%s", dims(m.Weight, 1), dims(m.Weight, 2), dims(m.Weight, 0), pyBool(m.Bias != nil))
 	case *LayerNorm:

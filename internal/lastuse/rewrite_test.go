@@ -198,6 +198,8 @@ var exceptions = map[string]string{
 
 	"(*nn.AdaptiveLogSoftmaxWithLoss).Forward": "tensor.TidyAll returns new handles",
 	"(*nn.AdaptiveLogSoftmaxWithLoss).LogProb": "its views of the operand are in a slice, which ends with the call",
+	"(nn.float8Product).Forward":               "autograd.Apply gives the saved operands to native code and forgets them",
+	"nn.ConvertToFloat8Training":               "the filter gets a layer, which it must not keep",
 	"(*nn.Float8Linear).Forward":               "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.Int8Linear).Forward":                 "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.KVCache).Update":                     "it copies the operands, and tensor.TidyAll returns new views of its buffers",

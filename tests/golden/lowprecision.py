@@ -1,5 +1,6 @@
 """Writes lowprecision.json: linear layers in 8 bits, by the formulas of torchao 0.18, which gives the same int8 results; and
-products.json: products of groups with their gradients, and of matrices with scales.
+products.json: products of groups with their gradients, and of matrices with scales; and float8training.json: results and
+gradients of torchao's Float8Linear, if torchao 0.18 is installed (pip install --no-deps torchao==0.18.0).
 
     python3 tests/golden/lowprecision.py
 """
@@ -60,6 +61,26 @@ def scaled(recipe, dtype):
     return {"type": recipe.value, "dtype": str(dtype).removeprefix("torch.")} | lists(a=a.float(), b=b.float(), scaleA=sa, scaleB=sb, bias=bias, y=y)
 
 
+def training():
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    for recipe in "tensorwise", "rowwise", "rowwise_with_gw_hp":
+        for dtype in torch.float32, torch.bfloat16, torch.float16:
+            for rows in (16,), (2, 5):
+                m = torch.nn.Sequential(torch.nn.Linear(16, 8, dtype=dtype))
+                weight, bias = m[0].weight.detach().clone(), m[0].bias.detach().clone()
+                convert_to_float8_training(m, config=Float8LinearConfig.from_recipe_name(recipe))
+                x = torch.randn(*rows, 16, dtype=dtype)
+                x[0] *= 50
+                x[-1] = 0
+                x.requires_grad_()
+                y = m(x)
+                g = torch.randn_like(y)
+                y.backward(g)
+                yield {"recipe": recipe, "dtype": str(dtype).removeprefix("torch.")} | lists(
+                    x=x, weight=weight, bias=bias, g=g, y=y, xGrad=x.grad, weightGrad=m[0].weight.grad, biasGrad=m[0].bias.grad)
+
+
 def main():
     torch.manual_seed(0)
     cases = []
@@ -74,7 +95,13 @@ def main():
         "grouped": [c for dtype in (torch.float32, torch.bfloat16) for c in grouped(dtype)],
         "scaled": [scaled(t, dtype) for t in (F.ScalingType.TensorWise, F.ScalingType.RowWise) for dtype in (torch.float32, torch.bfloat16)],
     }
-    for name, data in ("lowprecision", cases), ("products", products):
+    torch.manual_seed(1)
+    files = {"lowprecision": cases, "products": products}
+    try:
+        files["float8training"] = list(training())
+    except ImportError as e:
+        print(f"float8training.json is as it was: {e}")
+    for name, data in files.items():
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".json"), "w") as out:
             json.dump(data, out, separators=(",", ":"))
             out.write("\n")
