@@ -83,7 +83,7 @@ func TestFloat8TrainingWide(t *testing.T) {
 					if _, err := nn.ConvertToFloat8Training(m, recipe, nil); err != nil {
 						t.Fatal(err)
 					}
-					opt, err := optim.NewSGD(nn.Parameters(m), 0.05, optim.Momentum(0.9))
+					opt, err := optim.NewAdam(nn.Parameters(m), 0.003)
 					if err != nil {
 						t.Fatal(err)
 					}

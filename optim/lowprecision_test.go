@@ -1,7 +1,6 @@
 package optim_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -20,52 +19,54 @@ func TestLowPrecision(t *testing.T) {
 	}
 	for name, make := range map[string]constructor{
 		"Adadelta": optim.NewAdadelta, "Adagrad": optim.NewAdagrad, "Adam": optim.NewAdam, "AdamW": optim.NewAdamW, "Adamax": optim.NewAdamax, "ASGD": optim.NewASGD,
-		"NAdam": optim.NewNAdam, "RAdam": optim.NewRAdam, "RMSprop": optim.NewRMSprop, "Rprop": optim.NewRprop, "SGD": sgd(), "SGD, momentum": sgd(optim.Momentum(0.9)),
-		"SGD, Nesterov":  sgd(optim.Momentum(0.9), optim.Nesterov(true), optim.WeightDecay(0.1)),
-		"SGD, dampening": sgd(optim.Momentum(0.9), optim.Dampening(0.5), optim.Maximize(true)),
+		"NAdam": optim.NewNAdam, "RAdam": optim.NewRAdam, "RMSprop": optim.NewRMSprop, "Rprop": optim.NewRprop, "SGD": sgd(), "SGD_momentum": sgd(optim.Momentum(0.9)),
+		"SGD_Nesterov":  sgd(optim.Momentum(0.9), optim.Nesterov(true), optim.WeightDecay(0.1)),
+		"SGD_dampening": sgd(optim.Momentum(0.9), optim.Dampening(0.5), optim.Maximize(true)),
 	} {
-		for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
-			for _, n := range []int{3, 8, 16, 33, 257} {
-				steps := func(dtype tensor.DType) (*tensor.Tensor, error) {
-					p := tensor.Arange(0, n, tensor.Float32).Div(n).Add(1).To(dtype).RequiresGrad_()
-					opt, err := make([]*tensor.Tensor{p}, 0.05)
-					if err != nil {
-						return nil, err
-					}
-					defer opt.Release()
-					for i := range 5 {
-						g := tensor.Arange(0, n, tensor.Float32).Add(i).Sin().Mul(0.5).Add(0.75).To(dtype)
-						if err := p.SetGrad(g); err != nil {
+		t.Run(name, func(t *testing.T) {
+			for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
+				for _, n := range []int{3, 8, 16, 33, 257} {
+					steps := func(dtype tensor.DType) (*tensor.Tensor, error) {
+						p := tensor.Arange(0, n, tensor.Float32).Div(n).Add(1).To(dtype).RequiresGrad_()
+						opt, err := make([]*tensor.Tensor{p}, 0.05)
+						if err != nil {
 							return nil, err
 						}
-						if err := opt.Step(); err != nil {
-							return nil, err
+						defer opt.Release()
+						for i := range 5 {
+							g := tensor.Arange(0, n, tensor.Float32).Add(i).Sin().Mul(0.5).Add(0.75).To(dtype)
+							if err := p.SetGrad(g); err != nil {
+								return nil, err
+							}
+							if err := opt.Step(); err != nil {
+								return nil, err
+							}
 						}
+						return p.Detach().To(tensor.Float32), p.Err()
 					}
-					return p.Detach().To(tensor.Float32), p.Err()
-				}
-				err := tensor.WithScope(func() error {
-					want, err := steps(tensor.Float32)
+					err := tensor.WithScope(func() error {
+						want, err := steps(tensor.Float32)
+						if err != nil {
+							return err
+						}
+						got, err := steps(dtype)
+						if err != nil {
+							return err
+						}
+						most, err := got.Sub(want).Abs().Max().Item()
+						if err != nil {
+							return err
+						}
+						if !(most < 0.04) {
+							t.Errorf("%v, %d elements: the parameters differ by %v from those in float32", dtype, n, most)
+						}
+						return nil
+					})
 					if err != nil {
-						return err
+						t.Errorf("%v, %d elements: %v", dtype, n, err)
 					}
-					got, err := steps(dtype)
-					if err != nil {
-						return err
-					}
-					most, err := got.Sub(want).Abs().Max().Item()
-					if err != nil {
-						return err
-					}
-					if !(most < 0.04) {
-						t.Errorf("%s, %v, %d elements: the parameters differ by %v from those in float32", name, dtype, n, most)
-					}
-					return nil
-				})
-				if err != nil {
-					t.Errorf("%s: %v", fmt.Sprint(name, " ", dtype, " ", n), err)
 				}
 			}
-		}
+		})
 	}
 }
