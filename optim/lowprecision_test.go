@@ -12,16 +12,20 @@ import (
 // steps in float32: libtorch's kernels for lists and its fused kernels have code of its own for each.
 func TestLowPrecision(t *testing.T) {
 	leak.Check(t)
-	sgd := func(opts ...optim.Option) constructor {
+	with := func(make constructor, opts ...optim.Option) constructor {
 		return func(ps []*tensor.Tensor, lr float64, more ...optim.Option) (*optim.Optimizer, error) {
-			return optim.NewSGD(ps, lr, append(more, opts...)...)
+			return make(ps, lr, append(more, opts...)...)
 		}
 	}
 	for name, make := range map[string]constructor{
 		"Adadelta": optim.NewAdadelta, "Adagrad": optim.NewAdagrad, "Adam": optim.NewAdam, "AdamW": optim.NewAdamW, "Adamax": optim.NewAdamax, "ASGD": optim.NewASGD,
-		"NAdam": optim.NewNAdam, "RAdam": optim.NewRAdam, "RMSprop": optim.NewRMSprop, "Rprop": optim.NewRprop, "SGD": sgd(), "SGD_momentum": sgd(optim.Momentum(0.9)),
-		"SGD_Nesterov":  sgd(optim.Momentum(0.9), optim.Nesterov(true), optim.WeightDecay(0.1)),
-		"SGD_dampening": sgd(optim.Momentum(0.9), optim.Dampening(0.5), optim.Maximize(true)),
+		"NAdam": optim.NewNAdam, "RAdam": optim.NewRAdam, "RMSprop": optim.NewRMSprop, "Rprop": optim.NewRprop, "SGD": optim.NewSGD,
+		"Adagrad_options": with(optim.NewAdagrad, optim.LRDecay(0.1), optim.WeightDecay(0.1), optim.Maximize(true)),
+		"Adam_options":    with(optim.NewAdam, optim.AMSGrad(true), optim.WeightDecay(0.1), optim.Maximize(true)),
+		"AdamW_options":   with(optim.NewAdamW, optim.AMSGrad(true), optim.Maximize(true)),
+		"SGD_momentum":    with(optim.NewSGD, optim.Momentum(0.9)),
+		"SGD_Nesterov":    with(optim.NewSGD, optim.Momentum(0.9), optim.Nesterov(true), optim.WeightDecay(0.1)),
+		"SGD_dampening":   with(optim.NewSGD, optim.Momentum(0.9), optim.Dampening(0.5), optim.Maximize(true)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, dtype := range []tensor.DType{tensor.BFloat16, tensor.Float16} {
