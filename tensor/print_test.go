@@ -203,7 +203,7 @@ func TestPrintLayouts(t *testing.T) {
 				x = one(t, "aten::to_mkldnn", base(4, 6))
 			default:
 				q := map[string]int{"qint8": 12, "quint8": 13, "qint32": 14}[c.DType]
-				y := Arange(0, 6, Float32).View(2, 3).Div(4)
+				y := Arange(0, 6, Float32).View(2, 3).Div(4.1)
 				switch c.Make {
 				case "per tensor":
 					x = one(t, "aten::quantize_per_tensor", y, 0.1, 3, q)

@@ -48,7 +48,7 @@ for name, f in MAKE.items():
         if name.startswith("nested") and d == "complex64":
             continue
         cases.append({"make": name, "dtype": d, "want": str(f(getattr(torch, d)))})
-x = torch.arange(6.0).reshape(2, 3) / 4
+x = torch.arange(6.0).reshape(2, 3) / 4.1  # no ties, which versions of libtorch round in different ways
 for d in "qint8 quint8 qint32".split():
     q = getattr(torch, d)
     cases.append({"make": "per tensor", "dtype": d, "want": str(torch.quantize_per_tensor(x, 0.1, 3, q))})
