@@ -79,3 +79,22 @@ func ExampleStateDict() {
 	// attn.proj.weight [8 8]
 	// attn.proj.bias [8]
 }
+
+// The Linears of a model whose widths 16 divides multiply in float8 from now on, also in the backward pass.
+func ExampleConvertToFloat8Training() {
+	model := nn.NewSequential(nn.NewLinear(32, 64), &nn.ReLU{}, nn.NewLinear(64, 10))
+	names, err := nn.ConvertToFloat8Training(model, nn.Float8RowWise, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(names)
+	fmt.Println(nn.String(model))
+	// Output:
+	// [0]
+	// Sequential(
+	//   (0): Linear(in_features=32, out_features=64, bias=True, float8=rowwise)
+	//   (1): ReLU()
+	//   (2): Linear(in_features=64, out_features=10, bias=True)
+	// )
+}
