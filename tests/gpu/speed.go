@@ -14,6 +14,7 @@ var speedSteps = []step{
 	speedStep("resnet50", "ResNet-50", "resnet50", 2, 9, 5*time.Minute),
 	speedStep("lstm", "an LSTM of two layers", "lstm", 3, 11, 3*time.Minute),
 	speedStep("attention", "causal attention, forward and backward, in bf16", "attention", 3, 11, 3*time.Minute),
+	{name: "float8", shows: "a Linear with products in float8 beside one in bf16, forward and backward", limit: 2 * time.Minute, argv: "{bin}/gpu float8"},
 }
 
 // oneCompiler makes Inductor compile in its own process. Its process pool can hang on two cores (PyTorch 2.11).
