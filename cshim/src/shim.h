@@ -48,6 +48,9 @@ inline bool yield_due() noexcept {
 // Whether operators may use several threads.
 extern std::atomic<bool> parallel;
 
+// Makes MKL's vector functions choose their kernels now, on one thread.
+void choose_vector_kernels() noexcept;
+
 // Returns the scope word of a result.
 inline uint64_t result_scope() noexcept {
   return parallel.load(std::memory_order_relaxed) && yield_due() ? words.scope | LS_SCOPE_YIELD : words.scope;

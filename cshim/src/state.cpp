@@ -25,12 +25,29 @@
 #include "stream.h"
 
 extern "C" uint64_t aoti_torch_abi_version();
+#if defined(__x86_64__) && defined(__linux__)
+// Of MKL, in libtorch. Absent from a libtorch without MKL.
+extern "C" void vmsSqrt(int n, const float *a, float *r, int64_t mode) __attribute__((weak));
+#endif
 
 namespace ls {
 
 thread_local ThreadWords words{0, 0, nullptr, 0};
 std::atomic<uint64_t> threads_epoch{0};
 std::atomic<bool> parallel{false};
+
+// libtorch computes sqrt, exp, log, tanh, sin and their kin of contiguous floats with MKL. The first of these
+// calls in a process stores the kind of the CPU twice: as it is found, then as an index into a table of kernels. A
+// thread whose first call comes between the two takes a kernel of another accuracy, for this one call
+// (https://github.com/pytorch/pytorch/issues/188792; mkl_vml_serv_cpu_detect of MKL 2024.2). After one call the
+// index stays.
+void choose_vector_kernels() noexcept {
+#if defined(__x86_64__) && defined(__linux__)
+  constexpr int64_t kHighAccuracy = 0x2, kIgnoreErrors = 0x100, kKeepDenormals = 0x140000;  // as libtorch's calls
+  float in = 1, out;
+  if (vmsSqrt) vmsSqrt(1, &in, &out, kHighAccuracy | kIgnoreErrors | kKeepDenormals);
+#endif
+}
 
 namespace {
 

@@ -1,3 +1,5 @@
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,6 +17,29 @@ TEST(PlainC, FitsALine) { EXPECT_EQ(linstock_c_test(), 0) << "line of c_test.c";
 TEST(Versions, AgreeWithTheLoadedLibrary) {
   EXPECT_EQ(ls_abi(), static_cast<uint32_t>(LS_ABI));
   EXPECT_EQ(ls_torch_version_built() >> 48, ls_torch_version_loaded() >> 48);
+}
+
+namespace {
+std::atomic<int> cpu_detections{0};
+}
+
+// Stands in front of MKL's function, which its vector functions call until one of them has run.
+extern "C" __attribute__((visibility("default"))) int mkl_serv_vml_cpu_detect() {
+  cpu_detections++;
+  static auto detect = reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "mkl_serv_vml_cpu_detect"));
+  return detect();
+}
+
+// While several threads make the first calls of MKL's vector functions, one may take a kernel of low accuracy.
+TEST(VectorKernelsDeathTest, AreChosenBeforeThreadsCompute) {
+  if (dlsym(RTLD_DEFAULT, "vmsSqrt") == nullptr) GTEST_SKIP() << "this libtorch has no MKL";
+  EXPECT_EXIT(
+      {
+        if (cpu_detections != 0) std::exit(90);
+        if (ls_init() != nullptr) std::exit(91);
+        std::exit(cpu_detections);
+      },
+      ::testing::ExitedWithCode(1), "");
 }
 
 class Tensors : public ShimTest {};
