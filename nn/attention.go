@@ -526,7 +526,7 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 		y = tensor.ScaledDotProductAttention(split(q, length), split(k, source), split(v, source), opts...)
 		y = y.Permute(2, 0, 1, 3).Reshape(length*batch, width)
 	}
-	y = y.Linear(a.OutProj.Weight, a.OutProj.Bias).View(length, batch, -1)
+	y = a.OutProj.Forward(y).View(length, batch, -1)
 	switch {
 	case unbatched:
 		y = y.SqueezeDim(1)

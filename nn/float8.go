@@ -68,7 +68,7 @@ func float8Scale(x *tensor.Tensor, perRow bool) *tensor.Tensor {
 }
 
 func toFloat8(x, scale *tensor.Tensor) *tensor.Tensor {
-	// What is beyond the largest number becomes NaN in libtorch 2.11, and the largest number in 2.15.
+	// Before libtorch 2.13 what is beyond the largest number becomes NaN.
 	return x.To(tensor.Float32).Div(scale).Clamp(-float8Max, float8Max).To(tensor.Float8E4M3FN)
 }
 

@@ -45,8 +45,9 @@ func (r Float8Recipe) String() string {
 }
 
 // ConvertToFloat8Training sets the recipe of the Linears in m for which filter returns true, and returns their names in the
-// state. If filter is nil, they are those whose widths 16 divides. NoFloat8 undoes it. Layers that multiply a Linear's weight
-// themselves, as [MultiheadAttention] does, are not affected. PyTorch: torchao.float8.convert_to_float8_training.
+// state. If filter is nil, they are those whose widths 16 divides. NoFloat8 undoes it. The input projections of a
+// [MultiheadAttention] and the weights of recurrent layers are not Linears. PyTorch:
+// torchao.float8.convert_to_float8_training.
 func ConvertToFloat8Training(m any, recipe Float8Recipe, filter func(name string, l *Linear) bool) ([]string, error) {
 	const op = "ConvertToFloat8Training"
 	if err := recipe.check(op); err != nil {

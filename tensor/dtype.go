@@ -23,10 +23,10 @@ const (
 	Complex128     DType = 10
 	Bool           DType = 11
 	BFloat16       DType = 15
-	Float8E5M2     DType = 23
-	Float8E4M3FN   DType = 24
-	Float8E5M2FNUZ DType = 25
-	Float8E4M3FNUZ DType = 26
+	Float8E5M2     DType = 23 // a number beyond its largest, 57,344, becomes an infinity
+	Float8E4M3FN   DType = 24 // a number beyond its largest, 448, becomes 448; before libtorch 2.13 NaN
+	Float8E5M2FNUZ DType = 25 // a number beyond its largest, 57,344, becomes NaN
+	Float8E4M3FNUZ DType = 26 // a number beyond its largest, 240, becomes NaN
 	Uint16         DType = 27
 	Uint32         DType = 28
 	Uint64         DType = 29

@@ -1,5 +1,15 @@
 // Package vram manages the native memory of tensors: it counts bytes, keeps them below a limit, frees unreachable tensors in
-// time, and reports what the memory is used for. It works with its defaults; a program need not call it.
+// time, and reports what the memory is used for. It works with its defaults; a program need not call it. This one keeps the
+// CPU's tensors below 2 GiB and prints what they were for if a step needs more:
+//
+//	if err := vram.SetLimit(vram.CPU, vram.Bytes(2<<30)); err != nil {
+//		return err
+//	}
+//	if err := step(); errors.Is(err, vram.ErrOutOfMemory) {
+//		fmt.Println(err) // how much was asked for, and the lines that hold most
+//		use, err := vram.Explain(vram.CPU)
+//		fmt.Println(use, err) // weights, gradients, optimizer state, activations, …
+//	}
 //
 // # Sweeps
 //

@@ -1,0 +1,37 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
+
+// TestFloat8Conversions tests what the documentation of each dtype of float8 states about numbers beyond its largest.
+func TestFloat8Conversions(t *testing.T) {
+	begin(t)
+	saturated := 448.
+	if v := cshim.VersionLoaded(); v[0] == 2 && v[1] < 13 {
+		saturated = math.NaN()
+	}
+	for _, c := range []struct {
+		dtype        DType
+		most, beyond float64
+	}{
+		{Float8E5M2, 57344, math.Inf(1)}, {Float8E4M3FN, 448, saturated}, {Float8E5M2FNUZ, 57344, math.NaN()}, {Float8E4M3FNUZ, 240, math.NaN()},
+	} {
+		for _, from := range []DType{Float32, Float64, BFloat16} {
+			for _, n := range []int{1, 40} { // one number, and vector registers
+				x := Full([]int{n}, c.most, from)
+				for what, want := range map[*Tensor]float64{x: c.most, x.Mul(1.25): c.beyond, x.Mul(-1.25): -c.beyond} {
+					got, err := Data[float32](what.To(c.dtype).To(Float32))
+					if err != nil {
+						t.Fatal(err)
+					}
+					equal(t, fmt.Sprint(c.dtype, " of ", from, " ", want), fmt.Sprint(got[n-1]), fmt.Sprint(float32(want)))
+				}
+			}
+		}
+	}
+}
