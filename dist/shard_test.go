@@ -267,6 +267,81 @@ func (p *prefetched) train(g *dist.Group, early bool) error {
 	return errors.Join(a.Close(), b.Close())
 }
 
+// TestShardFloat8 trains divided Linears with products in float8. The losses are those of the whole model, and while the graph
+// waits for the backward pass it keeps no whole weight.
+func TestShardFloat8(t *testing.T) {
+	leak.Check(t)
+	const width = 64
+	ranks(t, 2, func(g *dist.Group) error {
+		kept := map[nn.Float8Recipe]int64{}
+		for _, recipe := range []nn.Float8Recipe{nn.NoFloat8, nn.Float8TensorWise, nn.Float8RowWise, nn.Float8RowWiseWithGWHP} {
+			train := func(divided bool) (losses []float64, err error) {
+				return losses, tensor.WithScope(func() error {
+					fill := func(phase int) *nn.Linear {
+						l := nn.NewLinear(width, width, nn.NoBias())
+						l.Weight.Detach().Copy_(wave(l.Weight.Shape(), phase).Div(8))
+						l.Float8 = recipe
+						return l
+					}
+					first, second := fill(1), fill(2)
+					var model nn.Layer = nn.NewSequential(first, &nn.Tanh{}, second)
+					defer nn.Release(model)
+					if divided {
+						a, err := dist.Shard(ctx, g, first)
+						if err != nil {
+							return err
+						}
+						b, err := dist.Shard(ctx, g, second)
+						if err != nil {
+							return err
+						}
+						model = nn.NewSequential(a, &nn.Tanh{}, b)
+					}
+					opt, err := optim.NewSGD(nn.Parameters(model), 0.1)
+					if err != nil {
+						return err
+					}
+					defer opt.Release()
+					x := wave([]int{24, width}, 3)
+					for range 3 {
+						opt.ZeroGrad()
+						loss := model.Forward(x).Pow(2).Mean()
+						l, err := loss.Item()
+						if divided { // the ranks are in one process: both must be here
+							before := g.Barrier(ctx)
+							s, statErr := vram.Stats(vram.CPU)
+							kept[recipe] = s.Allocated
+							err = errors.Join(err, before, statErr, g.Barrier(ctx))
+						}
+						if err := errors.Join(err, loss.Backward(), opt.Step()); err != nil {
+							return err
+						}
+						losses = append(losses, l)
+					}
+					return nil
+				})
+			}
+			whole, err := train(false)
+			if err != nil {
+				return err
+			}
+			divided, err := train(true)
+			if err != nil {
+				return err
+			}
+			if !slices.EqualFunc(whole, divided, func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(a) }) {
+				return fmt.Errorf("%v: losses %v, divided %v", recipe, whole, divided)
+			}
+		}
+		for recipe, bytes := range kept {
+			if bytes != kept[nn.NoFloat8] {
+				return fmt.Errorf("%v: %d bytes are live after the forward pass, %d without a recipe", recipe, bytes, kept[nn.NoFloat8])
+			}
+		}
+		return nil
+	})
+}
+
 // TestShardReplicas compares parameters that pairs of ranks divide, twice, with parameters that all four divide.
 func TestShardReplicas(t *testing.T) {
 	leak.Check(t)
