@@ -36,9 +36,9 @@ thread_local ThreadWords words{0, 0, nullptr, 0};
 std::atomic<uint64_t> threads_epoch{0};
 std::atomic<bool> parallel{false};
 
-// libtorch computes sqrt, exp, log, tanh, sin and their kin of contiguous floats with MKL. The first of these
-// calls in a process stores the kind of the CPU twice: as it is found, then as an index into a table of kernels. A
-// thread whose first call comes between the two takes a kernel of another accuracy, for this one call
+// libtorch computes sqrt, exp, log, tanh, sin and similar functions of contiguous floats with MKL. The first of
+// these calls in a process stores the kind of the CPU twice: as it is found, then as an index into a table of
+// kernels. A thread whose first call comes between the two takes a kernel of another accuracy, for this one call
 // (https://github.com/pytorch/pytorch/issues/188792; mkl_vml_serv_cpu_detect of MKL 2024.2). After one call the
 // index stays.
 void choose_vector_kernels() noexcept {
