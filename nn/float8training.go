@@ -53,10 +53,15 @@ func ConvertToFloat8Training(m any, recipe Float8Recipe, filter func(name string
 	if err := recipe.check(op); err != nil {
 		return nil, err
 	}
+	if filter == nil {
+		filter = func(_ string, l *Linear) bool {
+			return l.Weight.Dim() == 2 && l.Weight.Size(0)%16 == 0 && l.Weight.Size(1)%16 == 0
+		}
+	}
 	var names []string
 	for _, n := range NamedModules(m) {
 		l, ok := n.Module.(*Linear)
-		if !ok || filter == nil && (l.Weight.Dim() != 2 || l.Weight.Size(0)%16 != 0 || l.Weight.Size(1)%16 != 0) || filter != nil && !filter(n.Name, l) {
+		if !ok || !filter(n.Name, l) {
 			continue
 		}
 		if err := l.Err(); err != nil {

@@ -26,10 +26,9 @@ func TestFloat8Training(t *testing.T) {
 		X, Weight, Bias, G, Y, XGrad, WeightGrad, BiasGrad values
 	}
 	golden.Read(t, "float8training.json", &cases)
-	dtypes := map[string]tensor.DType{"float32": tensor.Float32, "bfloat16": tensor.BFloat16, "float16": tensor.Float16}
 	near := map[string]float64{"float32": 1e-5, "bfloat16": 0.01, "float16": 0.002}
 	for _, c := range cases {
-		what, d, rtol := fmt.Sprint(c.Recipe, " ", c.DType, c.X.Shape), dtypes[c.DType], near[c.DType]
+		what, d, rtol := fmt.Sprint(c.Recipe, " ", c.DType, c.X.Shape), goldenDTypes[c.DType], near[c.DType]
 		if c.Recipe != "tensorwise" {
 			rtol = 0.01 // torchao rounds to bfloat16
 		}

@@ -27,6 +27,9 @@ var eightBitsOf = map[string]func(l *nn.Linear) eightBits{
 	"float8 rows": func(l *nn.Linear) eightBits { return nn.NewFloat8Linear(l, nn.PerRow()) },
 }
 
+// goldenDTypes are the dtypes in the files of lowprecision.py.
+var goldenDTypes = map[string]tensor.DType{"float32": tensor.Float32, "bfloat16": tensor.BFloat16, "float16": tensor.Float16}
+
 // TestEightBits compares products of inputs and weights in 8 bits with PyTorch.
 func TestEightBits(t *testing.T) {
 	leak.Check(t)
@@ -36,13 +39,14 @@ func TestEightBits(t *testing.T) {
 		X, Weight, Bias, Y []float64
 	}
 	golden.Read(t, "lowprecision.json", &cases)
-	dtypes := map[string]tensor.DType{"float32": tensor.Float32, "bfloat16": tensor.BFloat16, "float16": tensor.Float16}
 	near := map[string]float64{"float32": 1e-6, "bfloat16": 0.02, "float16": 0.003}
 	for _, c := range cases {
 		m, k, n := c.Sizes[0], c.Sizes[1], c.Sizes[2]
 		what := fmt.Sprint(c.Kind, " ", c.DType, c.Sizes)
 		err := tensor.WithScope(func() error {
-			of := func(v []float64, sizes ...int) *tensor.Tensor { return tensor.FromSlice(v, sizes).To(dtypes[c.DType]) }
+			of := func(v []float64, sizes ...int) *tensor.Tensor {
+				return tensor.FromSlice(v, sizes).To(goldenDTypes[c.DType])
+			}
 			q := eightBitsOf[c.Kind](&nn.Linear{Weight: of(c.Weight, n, k), Bias: of(c.Bias, n)})
 			defer nn.Release(q)
 			if err := q.Err(); err != nil {
@@ -247,12 +251,11 @@ func TestProducts(t *testing.T) {
 		}
 	}
 	golden.Read(t, "products.json", &cases)
-	dtypes := map[string]tensor.DType{"float32": tensor.Float32, "bfloat16": tensor.BFloat16}
 	near := map[string]float64{"float32": 1e-5, "bfloat16": 0.02}
 	for _, c := range cases.Grouped {
 		what := fmt.Sprint("groups of ", c.DType, c.A.Shape, c.B.Shape, c.Ends)
 		err := tensor.WithScope(func() error {
-			d := dtypes[c.DType]
+			d := goldenDTypes[c.DType]
 			a, b := c.A.tensor(d).RequiresGrad_(), c.B.tensor(d).RequiresGrad_()
 			var offs *tensor.Tensor
 			if c.Ends != nil {
@@ -281,7 +284,7 @@ func TestProducts(t *testing.T) {
 	for _, c := range cases.Scaled {
 		what := fmt.Sprint("scaling ", c.Type, " ", c.DType)
 		err := tensor.WithScope(func() error {
-			d := dtypes[c.DType]
+			d := goldenDTypes[c.DType]
 			y := nn.ScaledMM(c.A.tensor(tensor.Float8E4M3FN), c.B.tensor(tensor.Float8E4M3FN).T(),
 				[]nn.Scaling{{Scales: c.ScaleA.tensor(tensor.Float32), Type: c.Type}}, []nn.Scaling{{Scales: c.ScaleB.tensor(tensor.Float32), Type: c.Type}},
 				tensor.Bias(c.Bias.tensor(d)), d)

@@ -382,13 +382,10 @@ func TestClosure(t *testing.T) {
 // parameters with gaps and parameters whose strides have changed.
 func TestStrides(t *testing.T) {
 	leak.Check(t)
-	sgd := func(ps []*tensor.Tensor, lr float64, opts ...optim.Option) (*optim.Optimizer, error) {
-		return optim.NewSGD(ps, lr, append(opts, optim.Momentum(0.9))...)
-	}
-	adam := func(ps []*tensor.Tensor, lr float64, opts ...optim.Option) (*optim.Optimizer, error) {
-		return optim.NewAdam(ps, lr, append(opts, optim.AMSGrad(true))...)
-	}
-	for name, make := range map[string]constructor{"SGD": optim.NewSGD, "SGD, momentum": sgd, "Adam": optim.NewAdam, "Adam, AMSGrad": adam, "AdamW": optim.NewAdamW, "Adagrad": optim.NewAdagrad, "RMSprop": optim.NewRMSprop} {
+	for name, make := range map[string]constructor{
+		"SGD": optim.NewSGD, "SGD, momentum": with(optim.NewSGD, optim.Momentum(0.9)), "Adam": optim.NewAdam, "Adam, AMSGrad": with(optim.NewAdam, optim.AMSGrad(true)),
+		"AdamW": optim.NewAdamW, "Adagrad": optim.NewAdagrad, "RMSprop": optim.NewRMSprop,
+	} {
 		for _, opts := range [][]optim.Option{nil, {optim.MasterWeights()}} {
 			dtype := tensor.Float32
 			if opts != nil {

@@ -12,11 +12,6 @@ import (
 // steps in float32: libtorch's kernels for lists and its fused kernels have code of its own for each.
 func TestLowPrecision(t *testing.T) {
 	leak.Check(t)
-	with := func(make constructor, opts ...optim.Option) constructor {
-		return func(ps []*tensor.Tensor, lr float64, more ...optim.Option) (*optim.Optimizer, error) {
-			return make(ps, lr, append(more, opts...)...)
-		}
-	}
 	for name, make := range map[string]constructor{
 		"Adadelta": optim.NewAdadelta, "Adagrad": optim.NewAdagrad, "Adam": optim.NewAdam, "AdamW": optim.NewAdamW, "Adamax": optim.NewAdamax, "ASGD": optim.NewASGD,
 		"NAdam": optim.NewNAdam, "RAdam": optim.NewRAdam, "RMSprop": optim.NewRMSprop, "Rprop": optim.NewRprop, "SGD": optim.NewSGD,

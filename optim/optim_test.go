@@ -43,6 +43,13 @@ type optimState struct {
 // constructor is one of the package's constructors.
 type constructor func(params []*tensor.Tensor, lr float64, opts ...optim.Option) (*optim.Optimizer, error)
 
+// with returns make with further options.
+func with(make constructor, opts ...optim.Option) constructor {
+	return func(params []*tensor.Tensor, lr float64, more ...optim.Option) (*optim.Optimizer, error) {
+		return make(params, lr, append(more, opts...)...)
+	}
+}
+
 // a test case: the constructor, the learning rate, the options, and what kind of problem it solves.
 type testCase struct {
 	make constructor
