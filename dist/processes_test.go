@@ -323,7 +323,7 @@ func TestRestarts(t *testing.T) {
 			if meet == "static" {
 				cmd.Args = slices.Insert(cmd.Args, 3, "--node-rank", "0")
 			}
-			cmd.Env = append(os.Environ(), envRole+"=restarts", "OMP_NUM_THREADS=1")
+			cmd.Env = append(os.Environ(), envRole+"=restarts", "OMP_NUM_THREADS=1", "TMPDIR="+t.TempDir()) // torchrun leaves files
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}

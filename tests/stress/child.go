@@ -115,7 +115,7 @@ func child(device string, from []scenario, in io.Reader, out io.Writer) int {
 
 func newMachine(device string) (m *machine, err error) {
 	m = &machine{warm: map[string]bool{}}
-	if m.dir, err = os.MkdirTemp("", "linstock-stress"); err != nil {
+	if m.dir, err = os.MkdirTemp("", "child"); err != nil {
 		return nil, err
 	}
 	if device == "fake" {

@@ -80,6 +80,11 @@ func command(ctx context.Context, args []string, from []scenario, out, errs io.W
 		return 2
 	}
 	p := &parent{options: o, from: from, out: out, errs: errs}
+	if p.dir, err = os.MkdirTemp("", "linstock-stress"); err != nil {
+		fmt.Fprintln(errs, "stress:", err)
+		return 1
+	}
+	defer os.RemoveAll(p.dir)
 	switch {
 	case o.check != "":
 		return p.check(ctx)

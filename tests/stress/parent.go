@@ -28,6 +28,7 @@ type parent struct {
 	out, errs io.Writer
 	child     *worker.Process
 	env       []string // for the child
+	dir       string   // holds the files of the children, of which one that is killed leaves some
 
 	rows     map[string]*row
 	rounds   atomic.Int64
@@ -148,7 +149,7 @@ func (p *parent) round(ctx context.Context, name string, seed uint64) report {
 // ask sends a task to the child, which it starts if necessary, and waits for its report.
 func (p *parent) ask(t task) (rep report, err error) {
 	if p.child == nil {
-		if p.child, err = startChild(p.device, p.env, p.errs); err != nil {
+		if p.child, err = startChild(p.device, append([]string{"TMPDIR=" + p.dir}, p.env...), p.errs); err != nil {
 			return rep, err
 		}
 	}

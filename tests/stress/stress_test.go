@@ -56,9 +56,11 @@ func TestShortRun(t *testing.T) {
 	t.Log(out)
 }
 
-// TestFaultsAreDetected tests that faults are detected and reported with the command that repeats them, and that later
-// rounds run in a new process.
+// TestFaultsAreDetected tests that faults are detected and reported with the command that repeats them, that later
+// rounds run in a new process, and that no file is left by a process that was killed.
 func TestFaultsAreDetected(t *testing.T) {
+	files := t.TempDir()
+	t.Setenv("TMPDIR", files)
 	for name, want := range map[string]string{
 		"leak": "native bytes", "goroutine": "goroutines", "file": "file descriptors", "wrong": "a wrong value",
 		"deadlock": "a deadlock", "crash": "the process died",
@@ -75,6 +77,9 @@ func TestFaultsAreDetected(t *testing.T) {
 	code, out := stress(t, []scenario{broken[4], {name: "good", weight: 1, run: garbage}}, "-minutes", "0.02")
 	if code != 0 {
 		t.Errorf("exit code %d\n%s", code, out)
+	}
+	if left, err := os.ReadDir(files); err != nil || len(left) != 0 {
+		t.Errorf("files left: %v, %v", left, err)
 	}
 }
 
