@@ -12,6 +12,8 @@ const prelude = `
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"strings"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -22,6 +24,7 @@ import (
 
 var _ = autograd.NoGrad
 var _ nn.Layer
+var _ = slices.Values[[]int]
 
 // run collects the output of a program and the native bytes at its probes.
 type run struct {
@@ -170,6 +173,35 @@ func (p *pair) set(x *tensor.Tensor) { p.b = x }
 func (k *keeper) both(p pair) { k.last = p.b }
 func grouped(p pair) group { return group{p: p, xs: []*tensor.Tensor{p.a, p.b.Neg()}} }
 func (g group) sum() *tensor.Tensor { return sum(g.xs...).Add(g.p.a) }
+
+type holder struct{ *tensor.Tensor }
+
+func held(x *tensor.Tensor) holder { return holder{x.Neg()} }
+func call(f func() *tensor.Tensor) *tensor.Tensor { return f() }
+func recovered(x *tensor.Tensor) (y *tensor.Tensor) {
+	y = x.Sin()
+	defer func() {
+		if recover() != nil {
+			y = y.Add(x)
+		}
+	}()
+	y = y.Neg()
+	panic("recovered")
+}
+func each(x *tensor.Tensor, n int) iter.Seq2[int, *tensor.Tensor] {
+	return func(yield func(int, *tensor.Tensor) bool) {
+		for i := range n {
+			y := x.Neg()
+			if !yield(i, y) {
+				return
+			}
+			x = y.Add(x)
+		}
+	}
+}
+func values(x *tensor.Tensor) iter.Seq[*tensor.Tensor] {
+	return func(yield func(*tensor.Tensor) bool) { _ = yield(x) && yield(x.Neg()) && yield(x.Sin()) }
+}
 `
 
 // generator writes one function.
@@ -206,7 +238,23 @@ func (g *generator) t(depth int) string {
 	}
 	sub := func() string { return g.t(depth - 1 - g.r.IntN(2)) }
 	cond := fmt.Sprintf("r.yes(%d)", g.r.IntN(9))
-	switch g.r.IntN(28) {
+	switch g.r.IntN(36) {
+	case 28:
+		return "(*tensor.Tensor).Neg(" + sub() + ")"
+	case 29:
+		return "call(" + sub() + ".Neg)"
+	case 30:
+		return "(*new(" + sub() + "))"
+	case 31:
+		return g.of([]string{"(holder{" + sub() + "}).Add(" + sub() + ")", "held(" + sub() + ").Tensor", "held(" + sub() + ").Sin()"})
+	case 32:
+		return "slices.Collect(values(" + sub() + "))[" + fmt.Sprint(g.r.IntN(3)) + "]"
+	case 33:
+		return "([...]*tensor.Tensor{" + sub() + ", " + sub() + "})[" + fmt.Sprint(g.r.IntN(2)) + "]"
+	case 34:
+		return "recovered(" + sub() + ")"
+	case 35:
+		return "(map[bool]*tensor.Tensor{true: " + sub() + ", false: " + sub() + "})[" + cond + "]"
 	case 26, 27:
 		if len(g.ps) > 0 {
 			p := g.of(g.ps)
@@ -319,7 +367,9 @@ func (g *generator) statement() {
 	declare := func(kind string) string { return g.name(kind) }
 	few := 1 + g.r.IntN(3)
 	nested := g.depth < 3
-	switch g.r.IntN(45) {
+	switch g.r.IntN(50) {
+	case 45, 46, 47, 48, 49:
+		g.lessCommon(cond, few, nested)
 	case 0, 1, 2, 3:
 		v := declare("x")
 		g.line("%s := %s", v, g.t(3))
@@ -655,6 +705,125 @@ func (g *generator) statement() {
 		v := declare("g")
 		g.line("%s := []func() *tensor.Tensor{func() *tensor.Tensor { return %s }}", v, g.t(1))
 		g.line("r.show(%s[0]())", v)
+	}
+}
+
+// lessCommon writes a statement of a kind that programs over tensors have less often.
+func (g *generator) lessCommon(cond string, few int, nested bool) {
+	v := g.name("x")
+	switch g.r.IntN(14) {
+	case 0, 1, 2: // a loop over a function
+		if !nested || g.loop > 1 {
+			return
+		}
+		g.loop++
+		if g.r.IntN(2) == 0 {
+			g.line("for i, %s := range each(%s, %d) {", v, g.t(2), few)
+			g.line("\tif i > 0 && %s { %s }", cond, g.of([]string{"break", "continue", "return " + v + ", nil", "return " + g.of(g.ts) + ", nil"}))
+		} else {
+			g.line("for %s := range values(%s) {", v, g.t(2))
+		}
+		g.line("\tr.show(%s)", v)
+		g.ts = append(g.ts, v)
+		g.block(few)
+		g.ts = g.ts[:len(g.ts)-1]
+		if g.r.IntN(2) == 0 {
+			g.line("\t%s = %s", g.of(g.ts), v)
+		}
+		g.line("}")
+		g.loop--
+	case 3: // two loops and a label
+		if !nested || g.loop > 0 {
+			return
+		}
+		g.loop += 2
+		label := g.name("outer")
+		g.line("%s:", label)
+		g.line("for range 2 {")
+		g.block(1)
+		g.line("\tfor range 2 {")
+		g.line("\t\t%s := %s", v, g.t(2))
+		g.line("\t\tif %s { %s %s }", cond, g.of([]string{"break", "continue"}), label)
+		g.line("\t\t%s = %s", g.of(g.ts), g.of([]string{v, v + ".Neg()"}))
+		g.line("\t}")
+		g.line("}")
+		g.loop -= 2
+	case 4: // deferred calls
+		if g.r.IntN(2) == 0 {
+			g.line("for range 2 { %s := %s; defer r.show(%s) }", v, g.t(2), v)
+			return
+		}
+		g.line("%s := %s", v, g.t(2))
+		g.line("defer func() { r.show(%s.Neg()) }()", v)
+		g.ts = append(g.ts, v)
+	case 5: // a type switch
+		g.line("switch %s := any(%s).(type) {", v, g.t(2))
+		g.line("case *tensor.Tensor: r.show(%s.Neg()); %s = %s", v, g.of(g.ts), v)
+		g.line("case nil: return nil, errors.New(\"nil\")")
+		g.line("}")
+	case 6: // copies of arrays
+		w := g.name("a")
+		g.line("%s := [2]*tensor.Tensor{%s, %s}", v, g.t(2), g.t(1))
+		g.line("%s := %s", w, v)
+		g.line("%s[0] = %s", v, g.t(1))
+		g.line("%s, %s[1] = %s[1], %s[0]", g.of(g.ts), w, v, w)
+		g.line("for _, x := range %s { r.show(x) }", w)
+	case 7: // slices of structs
+		g.line("%s := []pair{%s, %s}", v, g.p(), g.p())
+		g.line("for i := range %s { %s[i].a, %s[i].b = %s[i].b, %s[i].a.Add(%s) }", v, v, v, v, v, g.t(1))
+		g.line("for _, p := range %s { r.show(p.a); r.show(p.b) }", v)
+		g.line("%s = %s[1].a", g.of(g.ts), v)
+	case 8: // functions of package slices, copy and clear
+		if len(g.ss) == 0 {
+			return
+		}
+		s := g.of(g.ss)
+		g.line("%s := %s", v, g.of([]string{"slices.Clone(" + s + ")", "slices.Concat(" + s + ", " + g.of(g.ss) + ")",
+			"slices.Insert(" + s + ", 1, " + g.t(1) + ")", s + "[:1:1]", "make([]*tensor.Tensor, len(" + s + "))"}))
+		g.line("%s = append(%s, %s)", v, v, g.t(1))
+		if g.r.IntN(2) == 0 {
+			g.line("copy(%s[:1], %s)", v, s)
+		}
+		if g.r.IntN(3) == 0 {
+			g.line("clear(%s[1:])", v)
+		}
+		if g.r.IntN(3) == 0 {
+			g.line("slices.Reverse(%s[:1])", s)
+		}
+		g.line("for _, x := range %s { r.show(x) }", v)
+	case 9: // a goroutine, which makes no tensor: it would be in no scope
+		w := g.name("done")
+		g.line("%s := make(chan *tensor.Tensor)", w)
+		g.line("%s := %s", v, g.t(2))
+		g.line("go func() { %s <- %s }()", w, g.of(g.ts))
+		g.line("%s = <-%s", v, w)
+		g.line("_ = %s", v)
+		g.ts = append(g.ts, v)
+	case 10: // a closure that calls itself
+		f := g.name("f")
+		g.line("var %s func(x *tensor.Tensor, n int) *tensor.Tensor", f)
+		g.line("%s = func(x *tensor.Tensor, n int) *tensor.Tensor { if n == 0 { return x }; y := x.Neg(); return %s(y, n-1) }", f, f)
+		g.line("%s := %s(%s, %d)", v, f, g.t(2), g.r.IntN(3))
+		g.line("_ = %s", v)
+		g.ts = append(g.ts, v)
+	case 11: // a closure that assigns what it captured
+		f := g.name("f")
+		g.line("%s := %s", v, g.t(2))
+		g.line("%s := func() *tensor.Tensor { %s = %s.Add(%s); return %s }", f, v, v, g.t(1), v)
+		g.line("r.show(%s()); r.show(%s())", f, f)
+		g.ts = append(g.ts, v)
+	case 12: // a tensor behind a pointer
+		w := g.name("p")
+		g.line("%s := new(%s)", w, g.t(2))
+		g.line("%s := *%s", v, w)
+		g.line("*%s = %s", w, g.t(2))
+		g.line("r.show(*%s)", w)
+		g.ts = append(g.ts, v)
+		g.line("_ = %s", v)
+	case 13: // a struct with an embedded tensor
+		g.line("%s := held(%s)", v, g.t(2))
+		g.line("%s.Tensor = %s", v, g.of([]string{v + ".Neg()", g.t(2), v + ".Tensor.Add(" + g.t(1) + ")"}))
+		g.line("r.show(%s.Tensor); r.show(%s.Mul(2))", v, v)
 	}
 }
 
