@@ -189,6 +189,7 @@ const char *ls_table_load(void *library) {
   LOAD(object_class)
   LOAD(fault_set)
   LOAD(fault_counts)
+  LOAD(guard_pages_set)
   LOAD(trace_start)
   LOAD(trace_stop)
   LOAD(trace_take)

@@ -185,6 +185,7 @@ typedef struct ls_functions {
   ls_results (*object_class)(ls_object o, ls_value *out, uint64_t out_slots);
   ls_error *(*fault_set)(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine);
   void (*fault_counts)(int32_t point, int64_t *seen, int64_t *failed);
+  ls_error *(*guard_pages_set)(int32_t side);
   ls_error *(*trace_start)(uint32_t flags, uint64_t max);
   void (*trace_stop)(void);
   uint64_t (*trace_take)(ls_trace_event *out, uint64_t cap);
@@ -437,6 +438,7 @@ static inline void lsc_object_free(ls_object o) { ls_table.object_free(o); }
 static inline ls_results lsc_object_class(ls_object o, ls_value *out, uint64_t out_slots) { return ls_table.object_class(o, out, out_slots); }
 static inline ls_error *lsc_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) { return ls_table.fault_set(point, skip, times, kind, mine); }
 static inline void lsc_fault_counts(int32_t point, int64_t *seen, int64_t *failed) { ls_table.fault_counts(point, seen, failed); }
+static inline ls_error *lsc_guard_pages_set(int32_t side) { return ls_table.guard_pages_set(side); }
 static inline ls_error *lsc_trace_start(uint32_t flags, uint64_t max) { return ls_table.trace_start(flags, max); }
 static inline void lsc_trace_stop(void) { ls_table.trace_stop(); }
 static inline uint64_t lsc_trace_take(ls_trace_event *out, uint64_t cap) { return ls_table.trace_take(out, cap); }

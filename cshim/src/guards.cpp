@@ -140,13 +140,6 @@ void embedding_bag(Args a) {
     refuse("offsets must not decrease");
 }
 
-// The components of the result would be scalars, whose sizes are read beyond their end: SIGSEGV (2.11).
-void select(Args a) {
-  const auto &x = a[0].toTensor();
-  if (x.is_nested() && x.dim() == 2 && a[1].toInt() != 0 && a[1].toInt() != -2)
-    refuse("a nested tensor of vectors can only be selected along dimension 0");
-}
-
 // It runs hooks and functions in the caller's language, which ls_op_call must not do: Go would panic.
 void backward(Args) { refuse("a backward pass can only be started by Backward or Grad"); }
 
@@ -261,6 +254,19 @@ void windows(Args a) {
   }
 }
 
+// Each place of the window is visited, also beyond the input: for minutes.
+void max_pool1d(Args a) {
+  windows(a);
+  for (int64_t n : a[1].toIntVector()) {
+    if (n > 1 << 28) refuse("a window of " + std::to_string(n) + " is too large");
+  }
+}
+
+// It makes self share the memory of source: zeros without memory have none. SIGSEGV.
+void set_source(Args a) {
+  if (a[1].toTensor()._is_zerotensor()) refuse("source has no memory; use Clone() of it");
+}
+
 // Each element of the output is visited, even if another size is 0: it never returns. The quantized kernel reads
 // as many sizes as there are dimensions, however many were given: heap corruption.
 template <size_t dims>
@@ -281,6 +287,25 @@ void slow_conv3d(Args a) {
 void reflection_pad3d(Args a) {
   if (a[1].toIntVector().size() != 6) refuse("padding must have 6 numbers");
   windows(a);
+}
+// The position in the input is computed in integers, which a tiny scale overflows: SIGSEGV.
+void upsample(Args a) {
+  auto check = [](double scale) {
+    constexpr double kLeast = 1e-6;
+    if (scale > 0 && scale < kLeast) refuse("a scale of " + c10::str(scale) + " is too small");
+  };
+  for (const auto &v : a) {
+    if (v.isDouble()) check(v.toDouble());
+    if (v.isDoubleList()) {
+      for (double scale : v.toDoubleVector()) check(scale);
+    }
+  }
+}
+// The matrices of a batch are found by one stride of out: writes beyond its end.
+void triangle_out(Args a) {
+  const auto &out = a.back().toTensor();
+  if (out.dim() > 2 && !out.is_contiguous() && out.sizes() == a[0].toTensor().sizes())
+    refuse("out must be contiguous");
 }
 // They use the first tensor: SIGSEGV (align_tensors of 2.11; cat.out with a quantized out).
 void not_empty(Args a) {
@@ -496,6 +521,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::cummin.out", cumulative_out},
       {"aten::cummax.dimname_out", cumulative_out},
       {"aten::cummin.dimname_out", cumulative_out},
+      {"aten::set_.source_Tensor", set_source},
+      {"aten::set_.source_Tensor_storage_offset", set_source},
       {"aten::copy", copy},
       {"aten::segment_reduce", segment_reduce},
       {"aten::linalg_ldl_solve", ldl_solve},
@@ -525,8 +552,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::adaptive_max_pool1d", adaptive<1>},
       {"aten::adaptive_max_pool2d", adaptive<2>},
       {"aten::adaptive_max_pool3d", adaptive<3>},
-      {"aten::max_pool1d", windows},
-      {"aten::max_pool1d_with_indices", windows},
+      {"aten::max_pool1d", max_pool1d},
+      {"aten::max_pool1d_with_indices", max_pool1d},
       {"aten::avg_pool1d", windows},
       {"aten::conv1d", windows},
       {"aten::conv1d.padding", windows},
@@ -555,6 +582,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::replication_pad1d", windows},
       {"aten::replication_pad2d", windows},
       {"aten::replication_pad3d", windows},
+      {"aten::tril.out", triangle_out},
+      {"aten::triu.out", triangle_out},
       {"aten::align_tensors", not_empty},
       {"aten::cat", not_empty},
       {"aten::concat", not_empty},
@@ -570,7 +599,6 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::scaled_dot_product_attention", grouped_attention},
       {"aten::vander", vander},
       {"aten::linalg_vander", vander},
-      {"aten::select.int", select},
       {"aten::_backward", backward},
   };
   return *all;
@@ -585,6 +613,7 @@ Guard guard_of(const c10::OperatorName &op) {
   };
   if (op.name.rfind("aten::special_", 0) == 0 && op.name.find("_polynomial_") != std::string::npos)
     return polynomial;
+  if (op.name.rfind("aten::upsample_", 0) == 0) return upsample;
   Guard guard = find(op.name, op.overload_name);
   if (guard == nullptr && op.name.back() == '_')
     guard = find(op.name.substr(0, op.name.size() - 1), op.overload_name);
@@ -626,6 +655,7 @@ Operator::Operator(const c10::OperatorHandle &h)
   on_one_device_ = on_one_device->count(name.name) != 0;
   converts_ = converters->count(name.name) != 0;
   adds_ = sums->count(name.name) != 0;
+  linear_ = name.name == "aten::linear";
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
   takes_narrow_mkldnn_ = (kernel && name.name != "aten::zero_") || reads_parts_;
@@ -654,6 +684,7 @@ Operator::Operator(const c10::OperatorHandle &h)
 //   - Zeros of oneDNN's layout are written as float32, whatever the dtype, also those that an operator composed of
 //     others makes like an argument. Heap corruption.
 //   - Kernels for oneDNN's layout divide by the number of elements. SIGFPE.
+//   - A product of oneDNN's layout reads the weight without a check of its shape: beyond its end.
 //   - Beside a sparse, nested or quantized tensor, a kernel for one of them takes it for a strided one, or the
 //     other way round, in the backward pass too. SIGSEGV, SIGFPE.
 //   - A nested tensor that was narrowed to no components has sizes without memory, which are read. SIGSEGV.
@@ -696,6 +727,11 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
         "a compressed sparse tensor with dense dimensions cannot be added to a dense tensor; "
         "aten::to_dense makes a dense one");
   if (mkldnn && !takes_mkldnn_) refuse("there is no kernel for a tensor of oneDNN's layout");
+  if (mkldnn && linear_ && tensors.size() > 1) {
+    auto input = tensors[0].sizes(), weight = tensors[1].sizes();
+    if (input.empty() || weight.size() != 2 || weight[1] != input.back())
+      refuse("an input of " + c10::str(input) + " does not fit a weight of " + c10::str(weight));
+  }
   if (mkldnn && (sparse || quantized || nested))
     refuse("a tensor of oneDNN's layout can only be combined with dense ones");
   if (sparse + quantized + nested > 1)

@@ -576,6 +576,7 @@ ls_error *ls_init(void) noexcept {
       ls::make_meta_allocator();
       ls::parallel = at::get_num_threads() > 1;
       ls::add_meta_kernels();
+      ls::replace_kernels();
       ls::choose_vector_kernels();
       return true;
     }();

@@ -50,6 +50,8 @@ extern std::atomic<bool> parallel;
 
 // Makes MKL's vector functions choose their kernels now, on one thread.
 void choose_vector_kernels() noexcept;
+// Registers the kernels that stand in the place of libtorch's (kernels.cpp).
+void replace_kernels();
 
 // Returns the scope word of a result.
 inline uint64_t result_scope() noexcept {

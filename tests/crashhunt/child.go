@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -126,7 +128,7 @@ func child(o *options, from, to int64, state string) error {
 				fmt.Printf("call %d: ", i)
 			}
 		}
-		if err := tensor.ManualSeed(uint64(i)); err != nil {
+		if err := errors.Join(tensor.ManualSeed(uint64(i)), guardPages(i/n).Set()); err != nil {
 			return err
 		}
 		_ = tensor.WithScope(func() error { return v.call(op) })
@@ -139,6 +141,15 @@ func child(o *options, from, to int64, state string) error {
 		return t.write(file)
 	}
 	return nil
+}
+
+// guardPages returns where the tensors of a round have pages that cannot be accessed. More faults are beyond a tensor's
+// end than before its start.
+func guardPages(round int64) cshim.GuardPages {
+	if round%4 == 3 {
+		return cshim.GuardPageAtStart
+	}
+	return cshim.GuardPageAtEnd
 }
 
 // limits makes every request for too much memory an error.

@@ -5,7 +5,8 @@
 //
 // The arguments have all layouts (strided, overlapping, channels last, sparse, mkldnn, nested, quantized, meta), dtypes
 // and sizes, and finite and other values. They follow the schema's types and have few shapes, so that they often fit
-// each other. The result of an operator is printed, cloned and differentiated.
+// each other. The result of an operator is printed, cloned and differentiated. Each tensor has its own pages, beside one
+// that cannot be accessed, so that a read or write beyond its memory also ends the process.
 //
 // Child processes make the calls. Each call depends only on the seed and its number. When a process dies (by a signal,
 // an abort, an exit or a Go panic, or because a call takes 20 s), crashhunt records the operator and its arguments. It

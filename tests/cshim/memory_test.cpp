@@ -549,6 +549,58 @@ TEST_F(Memory, LargeBlocksKeepWhatIsWritten) {
 }
 
 // For ThreadSanitizer: the bytes that threads hold are summed while more threads start than there ever were.
+// A tensor that has guard pages around it for its own lifetime.
+struct Guarded {
+  Tensor t;
+  explicit Guarded(int32_t side) {
+    if (ls_guard_pages_set(side) != nullptr) std::exit(0);
+    t = floats({1, 2, 3, 4});
+    if (ls_guard_pages_set(LS_GUARD_OFF) != nullptr) std::exit(0);
+  }
+  volatile float *data() const {
+    return static_cast<float *>(reinterpret_cast<c10::TensorImpl *>(t.h)->mutable_data());
+  }
+};
+
+TEST_F(Memory, GuardPagesChangeNoBytes) {
+  ls_memory before, plain, guarded;
+  EXPECT_OK(ls_memory_stats(kCpu, &before));
+  {
+    Tensor t = floats({1, 2, 3, 4});
+    EXPECT_OK(ls_memory_stats(kCpu, &plain));
+  }
+  Guarded g(LS_GUARD_END);
+  EXPECT_OK(ls_memory_stats(kCpu, &guarded));
+  EXPECT_EQ(guarded.allocated, plain.allocated);
+  EXPECT_GT(guarded.allocated, before.allocated);
+  EXPECT_EQ(values(g.t), (std::vector<float>{1, 2, 3, 4}));
+  EXPECT_ERR(ls_guard_pages_set(LS_GUARD_START + 1), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_guard_pages_set(-1), LS_ERR_ARGUMENT);
+}
+
+TEST(GuardPagesDeathTest, EndTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  if (ls_init() != nullptr) FAIL();
+  EXPECT_DEATH((void)Guarded(LS_GUARD_END).data()[4], "");
+  EXPECT_DEATH(Guarded(LS_GUARD_END).data()[4] = 1, "");
+  EXPECT_DEATH((void)Guarded(LS_GUARD_START).data()[-1], "");
+  EXPECT_DEATH(
+      {
+        Guarded g(LS_GUARD_END);
+        auto *p = g.data();
+        g.t = Tensor();
+        (void)p[0];
+      },
+      "");
+  EXPECT_EXIT(
+      {
+        Guarded end(LS_GUARD_END);
+        Guarded start(LS_GUARD_START);
+        std::exit(end.data()[3] + end.data()[0] + start.data()[0] + start.data()[3] == 10 ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(Memory, FiguresWhileThreadsStart) {
   constexpr int kThreads = 48;
   std::atomic<bool> over{false};

@@ -75,7 +75,7 @@ var rows = []row{
 		target: "10,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -share SHARE"},
 	{name: "hostile-pytorch", test: "hostile files of torch.save and NumPy",
 		target: "10,000,000 mutants, 0 crashes, peak allocation ≤ file size + 16 MiB", command: "go run ./tests/hostile -format pytorch -share SHARE"},
-	{name: "crashhunt", test: "every operator that tensor.Call accepts, with arguments meant to end the process, and backward",
+	{name: "crashhunt", test: "every operator that tensor.Call accepts, with arguments meant to end the process, and backward; guard pages beside each tensor",
 		target: "200,000 calls, 0 deaths", command: "go run ./tests/crashhunt -share SHARE"},
 	{name: "gpu-kit", test: "the kit for a machine with a GPU, over the fake CUDA runtime in a bare environment",
 		target: "every step ok", command: "tests/gpu/dry.sh --share SHARE build/gpu-dry"},

@@ -1,4 +1,4 @@
-/* Faults for tests, which make the shim fail where it could. */
+/* For tests: faults, which make the shim fail where it could, and guard pages around tensors. */
 #ifndef LINSTOCK_LINSTOCK_TEST_H_
 #define LINSTOCK_LINSTOCK_TEST_H_
 
@@ -31,6 +31,17 @@ enum ls_throw {
 LS_API ls_error *ls_fault_set(int32_t point, int64_t skip, int64_t times, int32_t kind, int32_t mine) LS_NOEXCEPT;
 /* Returns the number of events since the point was armed, and of those that failed. */
 LS_API void ls_fault_counts(int32_t point, int64_t *seen, int64_t *failed) LS_NOEXCEPT;
+
+/* ---- guard pages: for tests of what libtorch reads and writes ---- */
+enum ls_guard {
+  LS_GUARD_OFF = 0,
+  LS_GUARD_END = 1,  /* memory ends beside its guard page, or less than 16 bytes before it */
+  LS_GUARD_START = 2 /* memory begins beside its guard page */
+};
+/* Places the memory of each CPU tensor that is made from now on beside a page that cannot be accessed, so that an
+ * access beyond the tensor raises SIGSEGV; so does one to a freed tensor. Where the system has no more mappings, a
+ * tensor has no guard pages. */
+LS_API ls_error *ls_guard_pages_set(int32_t side) LS_NOEXCEPT;
 
 #ifdef __cplusplus
 }
