@@ -455,6 +455,26 @@ func (t *Tensor) LinalgNorm(opts ...Option) *Tensor {
 	return c.one()
 }
 
+var opLinalgNormStr = op{name: "aten::linalg_norm", overload: "ord_str", goName: "LinalgNormStr", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"ord", kindString, keyNone, false}, {"dim", kindInts, keyDim, true}, {"keepdim", kindBool, keyKeepDim, false}, {"dtype", kindDType, keyDType, true}}}
+
+// LinalgNormStr returns the matrix norm that ord names, "fro" (Frobenius) or "nuc" (nuclear), over the two
+// dimensions Dim, which may be left out for a matrix. PyTorch: torch.linalg.norm.
+//
+// Options: Dim, KeepDim, DType.
+//
+//	aten::linalg_norm.ord_str(Tensor self, str ord, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
+func (t *Tensor) LinalgNormStr(ord string, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opLinalgNormStr)
+	c.options(opts)
+	c.tensor(0, t)
+	c.text(1, ord)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	return c.one()
+}
+
 var opLinalgVectorNorm = op{name: "aten::linalg_vector_norm", overload: "", goName: "LinalgVectorNorm", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"ord", kindScalar, keyOrd, false}, {"dim", kindInts, keyDim, true}, {"keepdim", kindBool, keyKeepDim, false}, {"dtype", kindDType, keyDType, true}}}
 
 // LinalgVectorNorm returns the vector norm of order Ord (2 by default) over Dim (all by default). PyTorch:
@@ -489,6 +509,26 @@ func (t *Tensor) LinalgMatrixNorm(ord any, opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.number(1, ord)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	return c.one()
+}
+
+var opLinalgMatrixNormStr = op{name: "aten::linalg_matrix_norm", overload: "str_ord", goName: "LinalgMatrixNormStr", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"ord", kindString, keyNone, false}, {"dim", kindInts, keyDim, false}, {"keepdim", kindBool, keyKeepDim, false}, {"dtype", kindDType, keyDType, true}}}
+
+// LinalgMatrixNormStr returns the matrix norm that ord names, "fro" (Frobenius) or "nuc" (nuclear), over the
+// two dimensions Dim (the last two by default). PyTorch: torch.linalg.matrix_norm.
+//
+// Options: Dim, KeepDim, DType.
+//
+//	aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor
+func (t *Tensor) LinalgMatrixNormStr(ord string, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opLinalgMatrixNormStr)
+	c.options(opts)
+	c.tensor(0, t)
+	c.text(1, ord)
 	c.option(2, opts, nil)
 	c.option(3, opts, nil)
 	c.option(4, opts, nil)
@@ -936,6 +976,20 @@ func (t *Tensor) LinalgCond(opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
+	return c.one()
+}
+
+var opLinalgCondStr = op{name: "aten::linalg_cond", overload: "p_str", goName: "LinalgCondStr", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindString, keyNone, false}}}
+
+// LinalgCondStr returns the condition number of matrices with respect to the norm that p names, "fro"
+// (Frobenius) or "nuc" (nuclear). PyTorch: torch.linalg.cond.
+//
+//	aten::linalg_cond.p_str(Tensor self, str p) -> Tensor
+func (t *Tensor) LinalgCondStr(p string) *Tensor {
+	var c call
+	c.begin(&opLinalgCondStr)
+	c.tensor(0, t)
+	c.text(1, p)
 	return c.one()
 }
 

@@ -53,6 +53,24 @@ func (t *Tensor) Bernoulli_(opts ...Option) *Tensor {
 	return c.inPlace(t)
 }
 
+var opBernoulliTensor_ = op{name: "aten::bernoulli_", overload: "Tensor", goName: "BernoulliTensor_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"p", kindTensor, keyNone, false}, {"generator", kindGenerator, keyGenerator, true}}}
+
+// BernoulliTensor_ fills x with 0 and 1; the elements of p, broadcast to x, are the probabilities of 1.
+// PyTorch: torch.Tensor.bernoulli_.
+//
+// Options: Generator.
+//
+//	aten::bernoulli_.Tensor(Tensor(a!) self, Tensor p, *, Generator? generator=None) -> Tensor(a!)
+func (t *Tensor) BernoulliTensor_(p *Tensor, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opBernoulliTensor_)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, p)
+	c.option(2, opts, nil)
+	return c.inPlace(t)
+}
+
 var opMultinomial = op{name: "aten::multinomial", overload: "", goName: "Multinomial", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"num_samples", kindInt, keyNone, false}, {"replacement", kindBool, keyReplacement, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
 // Multinomial draws numSamples int64 indices from each row of weights (n) or (m, n), with Replacement or
@@ -288,5 +306,23 @@ func (t *Tensor) RandomTo_(to int, opts ...Option) *Tensor {
 	c.tensor(0, t)
 	c.int(1, to)
 	c.option(2, opts, nil)
+	return c.inPlace(t)
+}
+
+var opRandomFrom_ = op{name: "aten::random_", overload: "from", goName: "RandomFrom_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"from", kindInt, keyNone, false}, {"to", kindInt, keyNone, true}, {"generator", kindGenerator, keyGenerator, true}}}
+
+// RandomFrom_ fills x with integers uniformly from [from, to). PyTorch: torch.Tensor.random_.
+//
+// Options: Generator.
+//
+//	aten::random_.from(Tensor(a!) self, int from, int? to, *, Generator? generator=None) -> Tensor(a!)
+func (t *Tensor) RandomFrom_(from int, to int, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opRandomFrom_)
+	c.options(opts)
+	c.tensor(0, t)
+	c.int(1, from)
+	c.int(2, to)
+	c.option(3, opts, nil)
 	return c.inPlace(t)
 }

@@ -556,6 +556,23 @@ func (t *Tensor) NanMedian() *Tensor {
 	return c.one()
 }
 
+var opNanMedianDim = op{name: "aten::nanmedian", overload: "dim", goName: "NanMedianDim", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"keepdim", kindBool, keyKeepDim, false}}}
+
+// NanMedianDim is MedianDim over the elements that are not nan. PyTorch: torch.nanmedian.
+//
+// Options: KeepDim.
+//
+//	aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)
+func (t *Tensor) NanMedianDim(dim int, opts ...Option) (*Tensor, *Tensor) {
+	var c call
+	c.begin(&opNanMedianDim)
+	c.options(opts)
+	c.tensor(0, t)
+	c.int(1, dim)
+	c.option(2, opts, nil)
+	return c.two()
+}
+
 var opQuantile = op{name: "aten::quantile", overload: "scalar", goName: "Quantile", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"q", kindFloat, keyNone, false}, {"dim", kindInt, keyDim, true}, {"keepdim", kindBool, keyKeepDim, false}, {"interpolation", kindString, keyInterpolation, false}}}
 
 // Quantile returns the q-th quantile (q from 0 to 1) of all elements or along Dim. Interpolation is "linear"
@@ -615,6 +632,25 @@ func (t *Tensor) NanQuantile(q float64, opts ...Option) *Tensor {
 	return c.one()
 }
 
+var opNanQuantileTensor = op{name: "aten::nanquantile", overload: "", goName: "NanQuantileTensor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"q", kindTensor, keyNone, false}, {"dim", kindInt, keyDim, true}, {"keepdim", kindBool, keyKeepDim, false}, {"interpolation", kindString, keyInterpolation, false}}}
+
+// NanQuantileTensor is QuantileTensor over the elements that are not nan. PyTorch: torch.nanquantile.
+//
+// Options: Dim, KeepDim, Interpolation.
+//
+//	aten::nanquantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str interpolation='linear') -> Tensor
+func (t *Tensor) NanQuantileTensor(q *Tensor, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opNanQuantileTensor)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, q)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	return c.one()
+}
+
 var opMode = op{name: "aten::mode", overload: "", goName: "Mode", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyDim, false}, {"keepdim", kindBool, keyKeepDim, false}}}
 
 // Mode returns the most frequent values along Dim (the last by default) and an int64 index of each. PyTorch:
@@ -665,6 +701,20 @@ func (t *Tensor) CountNonzero(opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
+	return c.one()
+}
+
+var opCountNonzeroDims = op{name: "aten::count_nonzero", overload: "dim_IntList", goName: "CountNonzeroDims", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInts, keyNone, false}}}
+
+// CountNonzeroDims counts the nonzero elements over the dimensions dim, as int64. PyTorch:
+// torch.count_nonzero.
+//
+//	aten::count_nonzero.dim_IntList(Tensor self, int[] dim) -> Tensor
+func (t *Tensor) CountNonzeroDims(dim ...int) *Tensor {
+	var c call
+	c.begin(&opCountNonzeroDims)
+	c.tensor(0, t)
+	c.ints(1, dim)
 	return c.one()
 }
 
@@ -817,6 +867,24 @@ func (t *Tensor) CumulativeTrapezoid(opts ...Option) *Tensor {
 	c.options(opts)
 	c.tensor(0, t)
 	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	return c.one()
+}
+
+var opCumulativeTrapezoidX = op{name: "aten::cumulative_trapezoid", overload: "x", goName: "CumulativeTrapezoidX", inPlace: false, args: []argSpec{{"y", kindTensor, keyNone, false}, {"x", kindTensor, keyNone, false}, {"dim", kindInt, keyDim, false}}}
+
+// CumulativeTrapezoidX returns the running integrals of y along Dim (the last by default) by the trapezoidal
+// rule at the points x. PyTorch: torch.cumulative_trapezoid.
+//
+// Options: Dim.
+//
+//	aten::cumulative_trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor
+func (t *Tensor) CumulativeTrapezoidX(x *Tensor, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opCumulativeTrapezoidX)
+	c.options(opts)
+	c.tensor(0, t)
+	c.tensor(1, x)
 	c.option(2, opts, nil)
 	return c.one()
 }

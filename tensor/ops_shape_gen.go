@@ -225,6 +225,21 @@ func (t *Tensor) MoveDim(source int, destination int) *Tensor {
 	return c.one()
 }
 
+var opMoveDims = op{name: "aten::movedim", overload: "intlist", goName: "MoveDims", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"source", kindInts, keyNone, false}, {"destination", kindInts, keyNone, false}}}
+
+// MoveDims moves the dimensions source to the places destination. The result shares storage. PyTorch:
+// torch.movedim.
+//
+//	aten::movedim.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)
+func (t *Tensor) MoveDims(source []int, destination ...int) *Tensor {
+	var c call
+	c.begin(&opMoveDims)
+	c.tensor(0, t)
+	c.ints(1, source)
+	c.ints(2, destination)
+	return c.one()
+}
+
 var opSqueeze = op{name: "aten::squeeze", overload: "", goName: "Squeeze", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // Squeeze removes all dimensions of size 1. The result shares storage. PyTorch: torch.squeeze.
@@ -251,6 +266,20 @@ func (t *Tensor) SqueezeDim(dim int) *Tensor {
 		r = cshim.OpSqueezeDim(t.handle(), dim)
 	}
 	return done1(&opSqueezeDim, r, t)
+}
+
+var opSqueezeDims = op{name: "aten::squeeze", overload: "dims", goName: "SqueezeDims", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInts, keyNone, false}}}
+
+// SqueezeDims removes those of the dimensions dim that have size 1. The result shares storage. PyTorch:
+// torch.squeeze.
+//
+//	aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)
+func (t *Tensor) SqueezeDims(dim ...int) *Tensor {
+	var c call
+	c.begin(&opSqueezeDims)
+	c.tensor(0, t)
+	c.ints(1, dim)
+	return c.one()
 }
 
 var opUnsqueeze = op{name: "aten::unsqueeze", overload: "", goName: "Unsqueeze", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}}}
@@ -565,6 +594,24 @@ func (t *Tensor) TensorSplit(sections int, opts ...Option) ([]*Tensor, error) {
 	c.options(opts)
 	c.tensor(0, t)
 	c.int(1, sections)
+	c.option(2, opts, nil)
+	return c.tensorList()
+}
+
+var opTensorSplitIndices = op{name: "aten::tensor_split", overload: "indices", goName: "TensorSplitIndices", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"indices", kindInts, keyNone, false}, {"dim", kindInt, keyDim, false}}}
+
+// TensorSplitIndices cuts x along Dim (0 by default) before each of the indices, into one piece more than
+// there are indices. The results share storage. PyTorch: torch.tensor_split.
+//
+// Options: Dim.
+//
+//	aten::tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]
+func (t *Tensor) TensorSplitIndices(indices []int, opts ...Option) ([]*Tensor, error) {
+	var c call
+	c.begin(&opTensorSplitIndices)
+	c.options(opts)
+	c.tensor(0, t)
+	c.ints(1, indices)
 	c.option(2, opts, nil)
 	return c.tensorList()
 }

@@ -441,7 +441,7 @@ func Indexing(v string) Option { return kwarg{keyIndexing, v} }
 // InputScale is the keyword argument input_scale= (ELU, ELU_). v is a Go number; an int is passed as an integer, as in Python.
 func InputScale(v any) Option { return kwarg{keyInputScale, v} }
 
-// Interpolation is the keyword argument interpolation= (Quantile, QuantileTensor, NanQuantile).
+// Interpolation is the keyword argument interpolation= (Quantile, QuantileTensor, NanQuantile, NanQuantileTensor).
 func Interpolation(v string) Option { return kwarg{keyInterpolation, v} }
 
 // InterpolationMode is the keyword argument interpolation_mode= (GridSampler).
