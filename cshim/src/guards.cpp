@@ -254,6 +254,17 @@ void windows(Args a) {
   }
 }
 
+// With a memory format, a tensor that has the size already gets new strides and no more memory: reads and writes
+// beyond its end if its elements share memory.
+void resize(const at::Tensor &self, c10::IntArrayRef sizes, const c10::IValue &memory_format) {
+  if (memory_format.isNone() || self.sizes() != sizes || self.layout() != c10::kStrided || !self.has_storage())
+    return;
+  auto bytes = static_cast<size_t>(self.storage_offset() + self.numel()) * self.itemsize();
+  if (bytes > self.storage().nbytes()) refuse("the elements of self share memory; use Clone() of it");
+}
+void resize_to(Args a) { resize(a[0].toTensor(), a[1].toIntVector(), a[2]); }
+void resize_as(Args a) { resize(a[0].toTensor(), a[1].toTensor().sizes(), a[2]); }
+
 // Each place of the window is visited, also beyond the input: for minutes.
 void max_pool1d(Args a) {
   windows(a);
@@ -401,7 +412,7 @@ void ldl_solve(Args a) {
   for (int64_t i = 0; i < p.numel(); i++) {
     negative = data[i] < 0 ? negative + 1 : 0;
     bool ends = (i + 1) % n == 0 || data[i + 1] >= 0;
-    if (data[i] == 0 || (ends && negative % 2 != 0)) refuse("the pivots are not those of linalg_ldl_factor");
+    if (data[i] == 0 || data[i] > n || data[i] < -n || (ends && negative % 2 != 0)) refuse("the pivots are not those of linalg_ldl_factor");
     if (ends) negative = 0;
   }
 }
@@ -521,6 +532,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::cummin.out", cumulative_out},
       {"aten::cummax.dimname_out", cumulative_out},
       {"aten::cummin.dimname_out", cumulative_out},
+      {"aten::resize_", resize_to},
+      {"aten::resize_as_", resize_as},
       {"aten::set_.source_Tensor", set_source},
       {"aten::set_.source_Tensor_storage_offset", set_source},
       {"aten::copy", copy},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,6 +72,20 @@ func Settle(flush func(), want *Figures, devices ...int32) (Figures, error) {
 	return last, nil
 }
 
+// guard gives tensors guard pages where LINSTOCK_GUARD_PAGES is "end" or "start".
+var guard = sync.OnceValue(func() error {
+	switch at := os.Getenv("LINSTOCK_GUARD_PAGES"); at {
+	case "":
+		return nil
+	case "end":
+		return cshim.GuardPageAtEnd.Set()
+	case "start":
+		return cshim.GuardPageAtStart.Set()
+	default:
+		return fmt.Errorf("LINSTOCK_GUARD_PAGES=%s: want end or start", at)
+	}
+})
+
 // Hold makes t fail unless it ends with exactly the figures that it began with. Values that are unreachable by then do
 // not count. Call it before the test makes anything. Tests that use it must not run in parallel with others. If
 // libtorch cannot be loaded, the test fails, so that a test that did not run does not look like one that passed.
@@ -80,6 +95,9 @@ func Hold(t testing.TB, flush func()) {
 		t.Fatal(err)
 	}
 	once(t)
+	if err := guard(); err != nil {
+		t.Fatal(err)
+	}
 	var devices []int32
 	if strings.HasPrefix(testdevice.Name(), "cuda") {
 		devices = append(devices, 1<<8) // cuda:0

@@ -50,6 +50,24 @@ func forcedGC(ctx context.Context, share float64) (string, error) {
 	return fmt.Sprintf("%d tests pass, %d fail with %d collections forced inside reads of handles", passed, failed, sweeps), err
 }
 
+// bounds runs the library's tests while each CPU tensor ends beside a page that cannot be accessed, and again while it
+// begins beside one. An access beyond a tensor ends the process. With a share it runs the short tests, and the first half.
+func bounds(ctx context.Context, share float64) (string, error) {
+	args := []string{"-timeout=15m", "./tensor", "./autograd", "./nn", "./optim", "./distributions", "./data", "./checkpoint"}
+	places := []string{"end", "start"}
+	if share < 1 {
+		args, places = append([]string{"-short"}, args...), places[:1]
+	}
+	var passed, failed int64
+	for _, place := range places {
+		p, f, err := goTest(ctx, "bounds", []string{"LINSTOCK_GUARD_PAGES=" + place}, args...)
+		if passed, failed = passed+p, failed+f; err != nil {
+			return fmt.Sprintf("%d tests pass, %d fail with guard pages at the %s", passed, failed, place), err
+		}
+	}
+	return fmt.Sprintf("%d tests pass, %d fail", passed, failed), nil
+}
+
 // balance runs the tests of every package that can reach native memory. Each test fails unless it ends with
 // exactly the native bytes, handles, goroutines and file descriptors that it began with. internal/leak checks
 // that, and also that every test does the check. With a share below 1 the tests run with -short.

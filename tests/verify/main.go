@@ -59,6 +59,8 @@ var rows = []row{
 		target: "10,000,000 operators, 0 faults", command: "go run ./tests/stress -check strict-gc -share SHARE", env: []string{"GOEXPERIMENT=cgocheck2"}},
 	{name: "release", test: "release against operators, scope close against operators, 64 goroutines",
 		target: "100,000,000 pairs, only results or ErrReleased", command: "go run ./tests/stress -check release -share SHARE"},
+	{name: "bounds", test: "all tests with a page that cannot be accessed beside the end, and beside the start, of each CPU tensor",
+		target: "passes", call: bounds},
 	{name: "balance", test: "native bytes, handles, goroutines, descriptors at the end of each test",
 		target: "exactly as at its start", call: balance},
 	{name: "mutation", test: "each line that keeps the library safe is removed",
