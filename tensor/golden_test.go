@@ -135,6 +135,9 @@ func shapeOf(s []int) []int { return append([]int{}, s...) } // nil would stand 
 
 func isInteger(d DType) bool { return !d.IsFloat() && !d.IsComplex() && d != Bool }
 
+// arranged, if set, changes the strides of the arguments of cases.
+var arranged func(x *Tensor) *Tensor
+
 // make builds the tensor, as a leaf that requires a gradient if the case says so.
 func (g *goldenTensor) make() (*Tensor, error) {
 	d, err := ParseDType(g.DType)
@@ -162,6 +165,9 @@ func (g *goldenTensor) make() (*Tensor, error) {
 		} else {
 			x = FromSlice(fs, shapeOf(g.Shape), d)
 		}
+	}
+	if arranged != nil {
+		x = arranged(x)
 	}
 	if g.Grad {
 		x = x.RequiresGrad_()

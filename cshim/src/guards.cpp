@@ -295,8 +295,9 @@ void slow_conv3d(Args a) {
   for (size_t i : {2, 4, 5})
     if (a[i].toIntVector().size() != 3) refuse("kernel_size, stride and padding must have 3 numbers each");
 }
-void reflection_pad3d(Args a) {
-  if (a[1].toIntVector().size() != 6) refuse("padding must have 6 numbers");
+template <size_t numbers>
+void padding(Args a) {
+  if (a[1].toIntVector().size() != numbers) refuse("padding must have " + std::to_string(numbers) + " numbers");
   windows(a);
 }
 // The position in the input is computed in integers, which a tiny scale overflows: SIGSEGV.
@@ -412,13 +413,21 @@ void ldl_solve(Args a) {
   for (int64_t i = 0; i < p.numel(); i++) {
     negative = data[i] < 0 ? negative + 1 : 0;
     bool ends = (i + 1) % n == 0 || data[i + 1] >= 0;
-    if (data[i] == 0 || data[i] > n || data[i] < -n || (ends && negative % 2 != 0)) refuse("the pivots are not those of linalg_ldl_factor");
+    if (data[i] == 0 || data[i] > n || data[i] < -n || (ends && negative % 2 != 0))
+      refuse("the pivots are not those of linalg_ldl_factor");
     if (ends) negative = 0;
   }
 }
 
-// Its derivative uses values that were not unpacked: heap corruption.
+// Its derivative uses values that were not unpacked: heap corruption. It reads pivots for each matrix, however
+// many there are.
 void lu_unpack(Args a) {
+  auto data = a[0].toTensor().sizes(), pivots = a[1].toTensor().sizes();
+  if (a[3].toBool() && data.size() >= 2) {
+    auto want = data.slice(0, data.size() - 2).vec();
+    want.push_back(std::min(data[data.size() - 2], data[data.size() - 1]));
+    if (pivots != want) refuse("LU_pivots is " + c10::str(pivots) + ", not " + c10::str(c10::IntArrayRef(want)));
+  }
   if (!a[2].toBool() && recording(a[0].toTensor()))
     refuse("LU_data has no derivative without unpack_data; use Detach() of it");
 }
@@ -589,12 +598,12 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::slow_conv3d", slow_conv3d},
       {"aten::slow_conv3d_forward", slow_conv3d},
       {"aten::pad", windows},
-      {"aten::reflection_pad1d", windows},
-      {"aten::reflection_pad2d", windows},
-      {"aten::reflection_pad3d", reflection_pad3d},
-      {"aten::replication_pad1d", windows},
-      {"aten::replication_pad2d", windows},
-      {"aten::replication_pad3d", windows},
+      {"aten::reflection_pad1d", padding<2>},
+      {"aten::reflection_pad2d", padding<4>},
+      {"aten::reflection_pad3d", padding<6>},
+      {"aten::replication_pad1d", padding<2>},
+      {"aten::replication_pad2d", padding<4>},
+      {"aten::replication_pad3d", padding<6>},
       {"aten::tril.out", triangle_out},
       {"aten::triu.out", triangle_out},
       {"aten::align_tensors", not_empty},
