@@ -273,8 +273,16 @@ void max_pool1d(Args a) {
   }
 }
 
+// The end of a view is its offset and its size, whose sum may overflow: reads and writes far beyond the memory.
+template <size_t argument>
+void offset(Args a) {
+  if (a[argument].isInt() && a[argument].toInt() > std::numeric_limits<int64_t>::max() / 2)
+    refuse("a storage_offset of " + std::to_string(a[argument].toInt()) + " is too large");
+}
+
 // It makes self share the memory of source: zeros without memory have none. SIGSEGV.
 void set_source(Args a) {
+  if (a.size() > 2) offset<2>(a);
   if (a[1].toTensor()._is_zerotensor()) refuse("source has no memory; use Clone() of it");
 }
 
@@ -541,6 +549,10 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::cummin.out", cumulative_out},
       {"aten::cummax.dimname_out", cumulative_out},
       {"aten::cummin.dimname_out", cumulative_out},
+      {"aten::as_strided", offset<3>},
+      {"aten::as_strided_copy", offset<3>},
+      {"aten::as_strided_scatter", offset<4>},
+      {"aten::set_.source_Storage_storage_offset", offset<2>},
       {"aten::resize_", resize_to},
       {"aten::resize_as_", resize_as},
       {"aten::set_.source_Tensor", set_source},
