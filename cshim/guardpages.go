@@ -14,4 +14,9 @@ const (
 )
 
 // Set gives guard pages to the CPU tensors that are made from now on. An access beyond one then ends the process.
-func (g GuardPages) Set() error { return takeError(C.lsc_guard_pages_set(C.int32_t(g))) }
+func (g GuardPages) Set() error {
+	if err := Load(); err != nil {
+		return err
+	}
+	return takeError(C.lsc_guard_pages_set(C.int32_t(g)))
+}

@@ -692,7 +692,6 @@ Operator::Operator(const c10::OperatorHandle &h)
   linear_ = name.name == "aten::linear";
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
-  takes_narrow_mkldnn_ = (kernel && name.name != "aten::zero_") || reads_parts_;
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     if (formals[i].alias_info() != nullptr && formals[i].alias_info()->isWrite()) written_.push_back(i);
@@ -705,7 +704,7 @@ Operator::Operator(const c10::OperatorHandle &h)
     if (type->kind() == c10::TypeKind::ScalarTypeType)
       enums_.push_back({i, static_cast<int64_t>(c10::ScalarType::Undefined), false});
     else if (type->kind() == c10::TypeKind::LayoutType)
-      // Zeros in oneDNN's layout are written as float32, whatever the dtype: beyond the block.
+      // Only a conversion makes tensors of this layout.
       enums_.push_back({i, static_cast<int64_t>(c10::Layout::NumOptions), true});
     else if (type->kind() == c10::TypeKind::MemoryFormatType)
       enums_.push_back({i, static_cast<int64_t>(c10::MemoryFormat::NumOptions), false});
@@ -715,8 +714,6 @@ Operator::Operator(const c10::OperatorHandle &h)
 // The rules of layouts, for all operators:
 //   - A tensor of oneDNN's layout has no memory that an address would name. An operator without a kernel for
 //     it, and not composed of others, reads and writes at address 0. SIGSEGV.
-//   - Zeros of oneDNN's layout are written as float32, whatever the dtype, also those that an operator composed of
-//     others makes like an argument. Heap corruption.
 //   - Kernels for oneDNN's layout divide by the number of elements. SIGFPE.
 //   - A product of oneDNN's layout reads the weight without a check of its shape: beyond its end.
 //   - Beside a sparse, nested or quantized tensor, a kernel for one of them takes it for a strided one, or the
@@ -741,9 +738,6 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
     bool is_mkldnn = keys.has(c10::DispatchKey::MkldnnCPU);
     if (is_mkldnn && !reads_parts_ && t.numel() == 0)
       refuse("a tensor of oneDNN's layout has no elements: " + c10::str(t.sizes()));
-    if (is_mkldnn && !takes_narrow_mkldnn_ && t.scalar_type() != c10::kFloat)
-      refuse(std::string("a tensor of oneDNN's layout must be float32 here, not ") +
-             c10::toString(t.scalar_type()));
     mkldnn |= is_mkldnn;
     nested |= is_nested;
     sparse |= in(c10::DispatchKeySet({c10::DispatchKey::Sparse, c10::DispatchKey::SparseCsr}));

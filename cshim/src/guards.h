@@ -33,8 +33,8 @@ class Operator {
   std::vector<Enum> enums_;
   // Arguments that are tensors or lists, those that are written to, and among them out arguments.
   std::vector<size_t> tensors_, written_, outs_;
-  bool takes_mkldnn_ = false, takes_narrow_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false,
-       linear_ = false, pointwise_ = false, on_one_device_ = false;
+  bool takes_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false, linear_ = false,
+       pointwise_ = false, on_one_device_ = false;
   void (*check_)(c10::ArrayRef<c10::IValue>);
 };
 

@@ -2,8 +2,10 @@
 // typed functions, ls_op_call, operators composed of others, and backward passes.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/median_native.h>
+#include <ATen/ops/mul_native.h>
 #include <ATen/ops/nanmedian_native.h>
 #include <ATen/ops/select_native.h>
+#include <ATen/ops/zero_native.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -34,6 +36,22 @@ at::Tensor select_nested(const at::Tensor &self, int64_t dim, int64_t index) {
   return at::native::select_nested(self, dim, index);
 }
 
+// Zeros of oneDNN's layout are written as float32, whatever the dtype.
+at::Tensor &zero_mkldnn(at::Tensor &self) {
+  if (self.scalar_type() != c10::kFloat)
+    throw ArgumentError(std::string("zeros of oneDNN's layout must be float32, not ") +
+                        c10::toString(self.scalar_type()));
+  return at::native::mkldnn_zero_(self);
+}
+
+// The indices of one factor are read with the number of sparse dimensions of the other.
+at::Tensor &mul_sparse(const at::Tensor &self, const at::Tensor &other, at::Tensor &out) {
+  if (self.is_sparse() && other.is_sparse() && self.sparse_dim() != other.sparse_dim())
+    throw ArgumentError("the factors have " + std::to_string(self.sparse_dim()) + " and " +
+                        std::to_string(other.sparse_dim()) + " sparse dimensions");
+  return at::native::mul_out_sparse_cpu(self, other, out);
+}
+
 struct Silent final : c10::WarningHandler {
   void process(const c10::Warning &) override {}
 };
@@ -51,6 +69,10 @@ void replace_kernels() {
   static auto *cpu = kernels_of(c10::DispatchKey::CPU);
   cpu->impl("median.dim_values", median);
   cpu->impl("nanmedian.dim_values", nanmedian);
+  static auto *sparse = kernels_of(c10::DispatchKey::SparseCPU);
+  sparse->impl("mul.out", mul_sparse);
+  static auto *mkldnn = kernels_of(c10::DispatchKey::MkldnnCPU);
+  mkldnn->impl("zero_", zero_mkldnn);
   static auto *nested = kernels_of(c10::DispatchKey::NestedTensorCPU);
   nested->impl("select.int", select_nested);
 }

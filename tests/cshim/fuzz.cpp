@@ -1302,6 +1302,8 @@ std::string string_of(ls_results r) {
 
 void load() {
   if (ls_error *e = ls_init()) fail(e->message);
+  // An access beyond a tensor ends the process.
+  if (ls_error *e = ls_guard_pages_set(LS_GUARD_END)) fail(e->message);
   static const ls_callbacks callbacks{on_hook, on_backward,
                                       [](uint64_t, const ls_tensor *, uint64_t) -> uint64_t { return 1; }};
   ls_callbacks_set(&callbacks);
