@@ -273,16 +273,24 @@ void max_pool1d(Args a) {
   }
 }
 
-// The end of a view is its offset and its size, whose sum may overflow: reads and writes far beyond the memory.
-template <size_t argument>
-void offset(Args a) {
-  if (a[argument].isInt() && a[argument].toInt() > std::numeric_limits<int64_t>::max() / 2)
-    refuse("a storage_offset of " + std::to_string(a[argument].toInt()) + " is too large");
+// The end of a view is computed from its size, strides and offset without a check of overflow: reads and writes
+// far beyond the memory. size, stride and storage_offset are the arguments' numbers.
+void view_end(Args a, size_t size, size_t stride, size_t storage_offset) {
+  __int128 end = a[storage_offset].isInt() ? a[storage_offset].toInt() : 0;
+  const auto sizes = a[size].toIntVector();
+  const auto strides =
+      a.size() > stride && a[stride].isIntList() ? a[stride].toIntVector() : std::vector<int64_t>{};
+  for (size_t i = 0; i < std::min(sizes.size(), strides.size()); i++)
+    end += static_cast<__int128>(sizes[i] - 1) * strides[i];
+  if (end > std::numeric_limits<int64_t>::max() / 32) refuse("the view ends far beyond the memory");
 }
+void as_strided(Args a) { view_end(a, 1, 2, 3); }
+void as_strided_scatter(Args a) { view_end(a, 2, 3, 4); }
+void set_storage(Args a) { view_end(a, 3, 4, 2); }
 
 // It makes self share the memory of source: zeros without memory have none. SIGSEGV.
 void set_source(Args a) {
-  if (a.size() > 2) offset<2>(a);
+  if (a.size() > 2) set_storage(a);
   if (a[1].toTensor()._is_zerotensor()) refuse("source has no memory; use Clone() of it");
 }
 
@@ -298,10 +306,20 @@ void adaptive(Args a) {
   }
 }
 
+// The weight is read as if its windows had the size kernel_size: beyond its end.
+void window_of_weight(Args a) {
+  auto weight = a[1].toTensor().sizes();
+  auto window = a[2].toIntVector();
+  if (weight.size() == window.size() + 2 && weight.slice(2) != window)
+    refuse("the weight's windows are " + c10::str(weight.slice(2)) + ", not " +
+           c10::str(c10::IntArrayRef(window)));
+}
+
 // The lists' elements are read without a check of their number: SIGSEGV (2.11).
 void slow_conv3d(Args a) {
   for (size_t i : {2, 4, 5})
     if (a[i].toIntVector().size() != 3) refuse("kernel_size, stride and padding must have 3 numbers each");
+  window_of_weight(a);
 }
 template <size_t numbers>
 void padding(Args a) {
@@ -549,10 +567,10 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::cummin.out", cumulative_out},
       {"aten::cummax.dimname_out", cumulative_out},
       {"aten::cummin.dimname_out", cumulative_out},
-      {"aten::as_strided", offset<3>},
-      {"aten::as_strided_copy", offset<3>},
-      {"aten::as_strided_scatter", offset<4>},
-      {"aten::set_.source_Storage_storage_offset", offset<2>},
+      {"aten::as_strided", as_strided},
+      {"aten::as_strided_copy", as_strided},
+      {"aten::as_strided_scatter", as_strided_scatter},
+      {"aten::set_.source_Storage_storage_offset", set_storage},
       {"aten::resize_", resize_to},
       {"aten::resize_as_", resize_as},
       {"aten::set_.source_Tensor", set_source},
@@ -607,6 +625,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::convolution", windows},
       {"aten::im2col", windows},
       {"aten::col2im", windows},
+      {"aten::slow_conv_transpose2d", window_of_weight},
+      {"aten::slow_conv_transpose3d", window_of_weight},
       {"aten::slow_conv3d", slow_conv3d},
       {"aten::slow_conv3d_forward", slow_conv3d},
       {"aten::pad", windows},

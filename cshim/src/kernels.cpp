@@ -1,6 +1,7 @@
 // Kernels in the place of libtorch's that read or write beyond a tensor. They hold for every way to reach them:
 // typed functions, ls_op_call, operators composed of others, and backward passes.
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
 #include <ATen/ops/median_native.h>
 #include <ATen/ops/mul_native.h>
 #include <ATen/ops/nanmedian_native.h>
@@ -36,6 +37,18 @@ at::Tensor select_nested(const at::Tensor &self, int64_t dim, int64_t index) {
   return at::native::select_nested(self, dim, index);
 }
 
+// The keys and values are read as if they were of one number.
+std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor &query, const at::Tensor &key,
+                                             const at::Tensor &value, double dropout_p, bool is_causal,
+                                             const std::optional<at::Tensor> &attn_mask,
+                                             std::optional<double> scale) {
+  if (key.size(-2) != value.size(-2))
+    throw ArgumentError("there are " + std::to_string(key.size(-2)) + " keys and " +
+                        std::to_string(value.size(-2)) + " values");
+  return at::native::_scaled_dot_product_flash_attention_cpu(query, key, value, dropout_p, is_causal, attn_mask,
+                                                             scale);
+}
+
 // Zeros of oneDNN's layout are written as float32, whatever the dtype.
 at::Tensor &zero_mkldnn(at::Tensor &self) {
   if (self.scalar_type() != c10::kFloat)
@@ -69,6 +82,7 @@ void replace_kernels() {
   static auto *cpu = kernels_of(c10::DispatchKey::CPU);
   cpu->impl("median.dim_values", median);
   cpu->impl("nanmedian.dim_values", nanmedian);
+  cpu->impl("_scaled_dot_product_flash_attention_for_cpu", attention);
   static auto *sparse = kernels_of(c10::DispatchKey::SparseCPU);
   sparse->impl("mul.out", mul_sparse);
   static auto *mkldnn = kernels_of(c10::DispatchKey::MkldnnCPU);
