@@ -265,12 +265,42 @@ void resize(const at::Tensor &self, c10::IntArrayRef sizes, const c10::IValue &m
 void resize_to(Args a) { resize(a[0].toTensor(), a[1].toIntVector(), a[2]); }
 void resize_as(Args a) { resize(a[0].toTensor(), a[1].toTensor().sizes(), a[2]); }
 
+// Windows of elements that are dilation apart: one that begins in the padding may have none of the input's. The
+// position of its maximum is beyond the input, and its derivative is written there.
+void max_pool(Args a, size_t dims) {
+  windows(a);
+  const auto &input = a[0].toTensor();
+  if (!recording(input) || static_cast<size_t>(input.dim()) < dims) return;
+  const auto kernel = a[1].toIntVector(), stride = a[2].toIntVector(), padding = a[3].toIntVector(),
+             dilation = a[4].toIntVector();
+  auto of = [](const std::vector<int64_t> &list, size_t i) { return list.size() == 1 ? list[0] : list.at(i); };
+  for (size_t i = 0; i < dims; i++) {
+    int64_t size = input.size(static_cast<int64_t>(i) - static_cast<int64_t>(dims)), apart = of(dilation, i);
+    int64_t step = of(stride.empty() ? kernel : stride, i);
+    if (apart < 1 || step < 1) return;  // libtorch says so
+    for (int64_t start = -of(padding, i); start < 0; start += step) {
+      int64_t first = (start % apart + apart) % apart;
+      if (first >= size)
+        refuse("a window has no element of the " + std::to_string(size) + " along dimension " + std::to_string(i));
+    }
+  }
+}
+void max_pool2d(Args a) { max_pool(a, 2); }
+void max_pool3d(Args a) { max_pool(a, 3); }
+
 // Each place of the window is visited, also beyond the input: for minutes.
 void max_pool1d(Args a) {
-  windows(a);
+  max_pool(a, 1);
   for (int64_t n : a[1].toIntVector()) {
     if (n > 1 << 28) refuse("a window of " + std::to_string(n) + " is too large");
   }
+}
+
+// The number of results is a sum that overflows: writes beyond them (2.11).
+template <size_t argument>
+void repeats(Args a) {
+  const auto &counts = a[argument].toTensor();
+  if (is_index(counts)) need_range(counts, "repeats", 0, int64_t{1} << 40);
 }
 
 // The end of a view is computed from its size, strides and offset without a check of overflow: reads and writes
@@ -567,6 +597,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::cummin.out", cumulative_out},
       {"aten::cummax.dimname_out", cumulative_out},
       {"aten::cummin.dimname_out", cumulative_out},
+      {"aten::repeat_interleave.Tensor", repeats<0>},
+      {"aten::repeat_interleave.self_Tensor", repeats<1>},
       {"aten::as_strided", as_strided},
       {"aten::as_strided_copy", as_strided},
       {"aten::as_strided_scatter", as_strided_scatter},
@@ -609,13 +641,13 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::avg_pool1d", windows},
       {"aten::conv1d", windows},
       {"aten::conv1d.padding", windows},
-      {"aten::max_pool2d", windows},
-      {"aten::max_pool2d_with_indices", windows},
+      {"aten::max_pool2d", max_pool2d},
+      {"aten::max_pool2d_with_indices", max_pool2d},
       {"aten::avg_pool2d", windows},
       {"aten::conv2d", windows},
       {"aten::conv2d.padding", windows},
-      {"aten::max_pool3d", windows},
-      {"aten::max_pool3d_with_indices", windows},
+      {"aten::max_pool3d", max_pool3d},
+      {"aten::max_pool3d_with_indices", max_pool3d},
       {"aten::avg_pool3d", windows},
       {"aten::conv3d", windows},
       {"aten::conv3d.padding", windows},

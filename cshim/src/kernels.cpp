@@ -2,6 +2,7 @@
 // typed functions, ls_op_call, operators composed of others, and backward passes.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
+#include <ATen/ops/addmv_native.h>
 #include <ATen/ops/median_native.h>
 #include <ATen/ops/mul_native.h>
 #include <ATen/ops/nanmedian_native.h>
@@ -65,6 +66,15 @@ at::Tensor &mul_sparse(const at::Tensor &self, const at::Tensor &other, at::Tens
   return at::native::mul_out_sparse_cpu(self, other, out);
 }
 
+// The vector is read as if it had an element for each column.
+at::Tensor &addmv_compressed(const at::Tensor &self, const at::Tensor &mat, const at::Tensor &vec,
+                             const at::Scalar &beta, const at::Scalar &alpha, at::Tensor &out) {
+  if (mat.dim() != 2 || vec.dim() != 1 || mat.size(1) != vec.size(0))
+    throw ArgumentError("a matrix of " + c10::str(mat.sizes()) + " and a vector of " + c10::str(vec.sizes()) +
+                        " have no product");
+  return at::native::addmv_out_sparse_compressed(self, mat, vec, beta, alpha, out);
+}
+
 struct Silent final : c10::WarningHandler {
   void process(const c10::Warning &) override {}
 };
@@ -85,6 +95,8 @@ void replace_kernels() {
   cpu->impl("_scaled_dot_product_flash_attention_for_cpu", attention);
   static auto *sparse = kernels_of(c10::DispatchKey::SparseCPU);
   sparse->impl("mul.out", mul_sparse);
+  static auto *compressed = kernels_of(c10::DispatchKey::SparseCsrCPU);
+  compressed->impl("addmv.out", addmv_compressed);
   static auto *mkldnn = kernels_of(c10::DispatchKey::MkldnnCPU);
   mkldnn->impl("zero_", zero_mkldnn);
   static auto *nested = kernels_of(c10::DispatchKey::NestedTensorCPU);

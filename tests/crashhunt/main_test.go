@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"reflect"
@@ -14,6 +15,13 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("LINSTOCK_CRASHHUNT") != "" {
 		main()
+		return
+	}
+	if at := os.Getenv(reportsEnv); at != "" {
+		if err := reports(at); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		return
 	}
 	os.Exit(m.Run())
