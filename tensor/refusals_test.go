@@ -114,6 +114,7 @@ func TestRefusals(t *testing.T) {
 			{"aten::max_pool1d", []any{grad(1, 1), []int{2}, []int{}, []int{1}, []int{2}}, "a window has no element"},
 			{"aten::repeat_interleave.self_Tensor", []any{ones(2), ints(1<<60, 1)}, "repeats must be in"},
 			{"aten::linalg_matmul.out", []any{csr, ones(1), ones(2)}, "have no product"},
+			{"aten::grid_sampler", []any{ones(1, 4, 3, 3).To(Float64), ones(1, 4, 4, 2).To(Float64).Mul(math.NaN()), 0, 1, true}, "not numbers"},
 			{"aten::as_strided_", []any{quantized, []int{4}, []int{math.MaxInt64 - 1}, 1}, "ends far beyond"},
 			{"aten::slow_conv3d", []any{ones(1, 2, 5, 5, 5), ones(3, 2, 2, 2, 2), []int{3, 3, 3}}, "windows are [2, 2, 2], not [3, 3, 3]"},
 			{"aten::slow_conv_transpose2d", []any{ones(1, 2, 5, 5), ones(2, 3, 2, 2), []int{3, 3}}, "windows are [2, 2], not [3, 3]"},
@@ -254,6 +255,21 @@ func TestRefusals(t *testing.T) {
 		}
 		if _, err := Call("aten::add.out", square, square, 1, square); err != nil {
 			t.Errorf("what is computed by element can be written to its input: %v", err)
+		}
+		// Sparse tensors have the indices that they say.
+		for what, c := range map[string][]any{
+			"coo":            {"aten::sparse_coo_tensor.indices_size", ints(0, 9).View(1, 2), ones(2), []int{3}},
+			"coo negative":   {"aten::sparse_coo_tensor.indices_size", ints(0, -1).View(1, 2), ones(2), []int{3}},
+			"coo coalesced":  {"aten::sparse_coo_tensor.indices_size", ints(1, 0).View(1, 2), ones(2), []int{3}, nil, nil, nil, nil, true},
+			"csr beyond":     {"aten::sparse_csr_tensor.crow_col_value_size", ints(0, 1, 400), ints(0, 1), ones(2), []int{2, 2}},
+			"csr decreasing": {"aten::sparse_csr_tensor.crow_col_value_size", ints(0, 3, 2), ints(0, 1), ones(2), []int{2, 2}},
+			"csr columns":    {"aten::sparse_csr_tensor.crow_col_value", ints(0, 1, 2), ints(0, -1), ones(2)},
+			"csc rows":       {"aten::sparse_csc_tensor.ccol_row_value_size", ints(0, 1, 2), ints(0, 9), ones(2), []int{2, 2}},
+			"values":         {"aten::sparse_compressed_tensor.comp_plain_value_size", ints(0, 1, 2), ints(0, 1), ones(1), []int{2, 2}, nil, 2},
+		} {
+			if _, err := Call(c[0].(string), c[1:]...); err == nil {
+				t.Errorf("%s: no error", what)
+			}
 		}
 		got, err := Data[int64](Arange(3, 0, Step(-1)))
 		if err != nil || !slices.Equal(got, []int64{3, 2, 1}) {

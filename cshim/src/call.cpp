@@ -406,7 +406,7 @@ ls_results ls_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *
     ls::push_arguments(o.handle.schema(), args, slots, stack);
     o.check(stack);
     o.place_numbers(stack);
-    o.handle.callBoxed(&stack);
+    o.call(stack);
     if (flags & LS_CALL_DISCARD) return;
     ls::Results results;
     for (const auto &v : stack) results.add(v);

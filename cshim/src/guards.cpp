@@ -4,6 +4,7 @@
 // elements of CPU tensors only: a read from a GPU would wait for it.
 #include "guards.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
@@ -12,6 +13,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -294,6 +296,14 @@ void max_pool1d(Args a) {
   for (int64_t n : a[1].toIntVector()) {
     if (n > 1 << 28) refuse("a window of " + std::to_string(n) + " is too large");
   }
+}
+
+// Positions that are not numbers become numbers of elements in the vectorized kernel of float64, unless zeros pad
+// the input: reads beyond it.
+void grid_sampler(Args a) {
+  const auto &grid = a[1].toTensor();
+  if (a[3].toInt() != 0 && grid.scalar_type() == c10::kDouble && readable(grid) && some(grid.detach().isnan()))
+    refuse("grid has elements that are not numbers");
 }
 
 // The number of results is a sum that overflows: writes beyond them (2.11).
@@ -597,6 +607,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::cummin.out", cumulative_out},
       {"aten::cummax.dimname_out", cumulative_out},
       {"aten::cummin.dimname_out", cumulative_out},
+      {"aten::grid_sampler", grid_sampler},
+      {"aten::grid_sampler_2d", grid_sampler},
       {"aten::repeat_interleave.Tensor", repeats<0>},
       {"aten::repeat_interleave.self_Tensor", repeats<1>},
       {"aten::as_strided", as_strided},
@@ -742,6 +754,7 @@ Operator::Operator(const c10::OperatorHandle &h)
   converts_ = converters->count(name.name) != 0;
   adds_ = sums->count(name.name) != 0;
   linear_ = name.name == "aten::linear";
+  makes_sparse_ = name.name.rfind("aten::sparse_", 0) == 0 && name.name.find("_tensor") != std::string::npos;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
   const auto &formals = h.schema().arguments();
@@ -901,6 +914,25 @@ void Operator::check(const torch::jit::Stack &stack) const {
   }
   for (size_t i : written_) each_tensor(stack[i], check_in_place);
   if (check_ != nullptr) check_(Args(stack.data(), stack.size()));
+}
+
+void Operator::call(torch::jit::Stack &stack) const {
+  if (!makes_sparse_ || !stack[0].isTensor() || !stack[0].toTensor().is_cpu()) return handle.callBoxed(&stack);
+  // Indices beyond the sizes, or in no order, are otherwise read as they are: SIGSEGV in most operators. The
+  // setting is the process's; other threads' constructors only check more while it is on.
+  static std::mutex mutex;
+  static int calls = 0;
+  struct On {
+    On() {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (calls++ == 0) at::globalContext().setCheckSparseTensorInvariants(true);
+    }
+    ~On() {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (--calls == 0) at::globalContext().setCheckSparseTensorInvariants(false);
+    }
+  } on;
+  handle.callBoxed(&stack);
 }
 
 // The hook by which a tensor retains its gradient has the number of its operator's result. A write to a view of

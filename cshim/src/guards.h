@@ -20,6 +20,9 @@ class Operator {
   // Moves numbers in the place of tensors to the device of the other tensors, if the operator needs them there.
   void place_numbers(torch::jit::Stack &stack) const;
 
+  // Calls the operator. Constructors of sparse tensors check the indices, as Python's do on request.
+  void call(torch::jit::Stack &stack) const;
+
   const c10::OperatorHandle handle;
   // Reports whether it is internal to libtorch: it does not check its arguments, which its callers have checked.
   const bool internal;
@@ -34,7 +37,7 @@ class Operator {
   // Arguments that are tensors or lists, those that are written to, and among them out arguments.
   std::vector<size_t> tensors_, written_, outs_;
   bool takes_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false, linear_ = false,
-       pointwise_ = false, on_one_device_ = false;
+       makes_sparse_ = false, pointwise_ = false, on_one_device_ = false;
   void (*check_)(c10::ArrayRef<c10::IValue>);
 };
 
