@@ -307,7 +307,7 @@ func (m *FSDPModule) divide(ctx context.Context, op string) error {
 				buffers = nil // they stay where they are
 			}
 			for _, b := range buffers {
-				if _, err := tensor.Call("aten::set_data", b.Tensor, b.Tensor.To(m.o.device)); err != nil {
+				if _, err := tensor.CallUnchecked("aten::set_data", b.Tensor, b.Tensor.To(m.o.device)); err != nil {
 					return err
 				}
 			}
@@ -324,7 +324,7 @@ func (m *FSDPModule) divide(ctx context.Context, op string) error {
 				rows = append(rows, t)
 			}
 			for i, p := range m.params {
-				if _, err := tensor.Call("aten::set_data", p.Tensor, rows[i]); err != nil {
+				if _, err := tensor.CallUnchecked("aten::set_data", p.Tensor, rows[i]); err != nil {
 					return err
 				}
 			}

@@ -274,7 +274,7 @@ func setData(t, value *tensor.Tensor) error {
 		if err := data.Err(); err != nil {
 			return err
 		}
-		_, err := tensor.Call("aten::set_data", t, data)
+		_, err := tensor.CallUnchecked("aten::set_data", t, data)
 		return err
 	})
 }

@@ -50,7 +50,7 @@ func move(t *tensor.Tensor, opts []tensor.Option) error {
 			return err
 		}
 	}
-	if _, err := tensor.Call("aten::set_data", t, now); err != nil {
+	if _, err := tensor.CallUnchecked("aten::set_data", t, now); err != nil {
 		return err
 	}
 	if grad == nil {

@@ -115,6 +115,8 @@ func TestRefusals(t *testing.T) {
 			{"aten::repeat_interleave.self_Tensor", []any{ones(2), ints(1<<60, 1)}, "repeats must be in"},
 			{"aten::linalg_matmul.out", []any{csr, ones(1), ones(2)}, "have no product"},
 			{"aten::grid_sampler", []any{ones(1, 4, 3, 3).To(Float64), ones(1, 4, 4, 2).To(Float64).Mul(math.NaN()), 0, 1, true}, "not numbers"},
+			{"aten::tensor_split.sections", []any{ones(8), 1 << 31, 0}, "too many"},
+			{"aten::set_data", []any{ones(2), ones(3)}, "tensor.CallUnchecked"},
 			{"aten::as_strided_", []any{quantized, []int{4}, []int{math.MaxInt64 - 1}, 1}, "ends far beyond"},
 			{"aten::slow_conv3d", []any{ones(1, 2, 5, 5, 5), ones(3, 2, 2, 2, 2), []int{3, 3, 3}}, "windows are [2, 2, 2], not [3, 3, 3]"},
 			{"aten::slow_conv_transpose2d", []any{ones(1, 2, 5, 5), ones(2, 3, 2, 2), []int{3, 3}}, "windows are [2, 2], not [3, 3]"},

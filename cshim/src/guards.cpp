@@ -150,6 +150,11 @@ void matrix_power(Args a) {
   if (a[1].toInt() == std::numeric_limits<int64_t>::min()) refuse("the exponent is too small");
 }
 
+// It makes as many tensors, however few elements there are: for minutes.
+void pieces(Args a) {
+  if (a[1].toInt() > 1 << 24) refuse(std::to_string(a[1].toInt()) + " pieces are too many");
+}
+
 // It draws until it reaches the sum: forever if that is not finite.
 void binomial(Args a) {
   auto count = a[0].toTensor().detach(), prob = a[1].toTensor().detach();
@@ -549,6 +554,7 @@ void polynomial(Args a) {
 //   - those whose name begins with an underscore;
 //   - derivatives: "_backward" in the name;
 //   - kernels of one backend, by the prefix of the name;
+//   - those by which a tensor's elements change unnoticed: a backward pass then reads what it has not saved;
 //   - variants that libtorch generates and Python does not have (tag "generated": copy.out,
 //   _foreach_add.List_out).
 bool is_internal(const c10::OperatorHandle &h) {
@@ -582,6 +588,7 @@ bool is_internal(const c10::OperatorHandle &h) {
   size_t colons = full.find("::");
   std::string space = full.substr(0, colons), name = full.substr(colons + 2);
   if (space != "aten") return space[0] == '_' || spaces->count(space) != 0;
+  if (name == "data" || name == "set_data" || name == "shallow_copy_data_") return true;
   if (name[0] == '_' || name.find("_backward") != std::string::npos || h.hasTag(at::Tag::generated)) return true;
   return std::any_of(std::begin(backends), std::end(backends),
                      [&](const char *prefix) { return name.rfind(prefix, 0) == 0; });
@@ -607,6 +614,9 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::cummin.out", cumulative_out},
       {"aten::cummax.dimname_out", cumulative_out},
       {"aten::cummin.dimname_out", cumulative_out},
+      {"aten::chunk", pieces},
+      {"aten::unsafe_chunk", pieces},
+      {"aten::tensor_split.sections", pieces},
       {"aten::grid_sampler", grid_sampler},
       {"aten::grid_sampler_2d", grid_sampler},
       {"aten::repeat_interleave.Tensor", repeats<0>},
