@@ -81,6 +81,9 @@ func TestPipelineErrors(t *testing.T) {
 			t.Errorf("a nil pipeline: %v", err)
 		}
 		p, err := dist.NewPipeline(g, l, mse, 2)
+		if err == nil {
+			err = g.Barrier(ctx) // neither rank leaves while the other still connects
+		}
 		if err != nil {
 			return err
 		}

@@ -40,6 +40,38 @@ func TestMedianOfExpanded(t *testing.T) {
 	})
 }
 
+// TestExpandedWeights tests BatchNorm with an expanded weight and bias, and CTCLoss with expanded targets, which libtorch
+// reads beyond their end, against copies of them.
+func TestExpandedWeights(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		for _, shape := range [][]int{{2, 4}, {2, 4, 50}, {2, 4, 3, 3}} {
+			for _, training := range []bool{true, false} {
+				results := func(expanded func(x *Tensor) *Tensor) (y, grad []float64) {
+					w := FromSlice([]float32{0.7}, nil).RequiresGrad_()
+					x := Arange(0, Ones(shape).Numel()).Sin().View(shape...)
+					out := x.BatchNorm(Zeros([]int{4}), Ones([]int{4}), Weight(expanded(w)), Bias(expanded(w)), Training(training))
+					if err := out.Mul(out.Detach()).Sum().Backward(); err != nil {
+						t.Fatal(err)
+					}
+					return values(t, out), values(t, w.Grad())
+				}
+				y, g := results(func(x *Tensor) *Tensor { return x.Expand(4) })
+				wantY, wantG := results(func(x *Tensor) *Tensor { return x.Expand(4).Contiguous() })
+				if !slices.Equal(y, wantY) || !slices.Equal(g, wantG) {
+					t.Errorf("BatchNorm of %v, training %v: %v, gradient %v, want %v, %v", shape, training, y, g, wantY, wantG)
+				}
+			}
+		}
+		probs := Arange(0, 40).Sin().View(5, 2, 4).LogSoftmax(2)
+		targets := FromSlice([]int64{2}, nil).Expand(4)
+		got, want := probs.CTCLoss(targets, []int{5, 5}, []int{2, 2}), probs.CTCLoss(targets.Contiguous(), []int{5, 5}, []int{2, 2})
+		if !slices.Equal(values(t, got), values(t, want)) {
+			t.Errorf("CTCLoss: %v, want %v", got, want)
+		}
+	})
+}
+
 // TestSelectOfNested tests Select along a negative dimension of a nested tensor, for which libtorch writes beyond the
 // sizes, against the same dimension counted from the front.
 func TestSelectOfNested(t *testing.T) {

@@ -280,11 +280,14 @@ void max_pool(Args a, size_t dims) {
   if (!recording(input) || static_cast<size_t>(input.dim()) < dims) return;
   const auto kernel = a[1].toIntVector(), stride = a[2].toIntVector(), padding = a[3].toIntVector(),
              dilation = a[4].toIntVector();
-  auto of = [](const std::vector<int64_t> &list, size_t i) { return list.size() == 1 ? list[0] : list.at(i); };
+  for (const auto *list : {&kernel, &stride, &padding, &dilation})
+    if (list->size() != 1 && list->size() != dims && (list != &stride || !list->empty()))
+      return;  // libtorch says so
+  auto of = [](const std::vector<int64_t> &list, size_t i) { return list.size() == 1 ? list[0] : list[i]; };
   for (size_t i = 0; i < dims; i++) {
     int64_t size = input.size(static_cast<int64_t>(i) - static_cast<int64_t>(dims)), apart = of(dilation, i);
     int64_t step = of(stride.empty() ? kernel : stride, i);
-    if (apart < 1 || step < 1) return;  // libtorch says so
+    if (apart < 1 || step < 1) return;
     for (int64_t start = -of(padding, i); start < 0; start += step) {
       int64_t first = (start % apart + apart) % apart;
       if (first >= size)
@@ -679,6 +682,7 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::convolution", windows},
       {"aten::im2col", windows},
       {"aten::col2im", windows},
+      {"aten::thnn_conv2d", window_of_weight},
       {"aten::slow_conv_transpose2d", window_of_weight},
       {"aten::slow_conv_transpose3d", window_of_weight},
       {"aten::slow_conv3d", slow_conv3d},
@@ -764,6 +768,9 @@ Operator::Operator(const c10::OperatorHandle &h)
   converts_ = converters->count(name.name) != 0;
   adds_ = sums->count(name.name) != 0;
   linear_ = name.name == "aten::linear";
+  // The weight and the bias, the targets.
+  if (name.name == "aten::batch_norm" || name.name == "aten::native_batch_norm") contiguous_ = {1, 2};
+  if (name.name == "aten::ctc_loss") contiguous_ = {1};
   makes_sparse_ = name.name.rfind("aten::sparse_", 0) == 0 && name.name.find("_tensor") != std::string::npos;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
@@ -874,6 +881,22 @@ void Operator::place_numbers(torch::jit::Stack &stack) const {
   }
 }
 
+void Operator::make_contiguous(torch::jit::Stack &stack) const {
+  for (size_t i : contiguous_) {
+    if (!stack[i].isTensor()) continue;
+    const at::Tensor &t = stack[i].toTensor();
+    if (t.defined() && t.is_cpu() && t.layout() == c10::kStrided && !t.is_contiguous()) stack[i] = t.contiguous();
+  }
+}
+
+// Reports whether elements of t share memory because t was expanded.
+static bool is_expanded(const at::Tensor &t) {
+  if (!t.defined() || t.layout() != c10::kStrided || t.numel() == 0) return false;
+  for (int64_t i = 0; i < t.dim(); i++)
+    if (t.stride(i) == 0 && t.size(i) > 1) return true;
+  return false;
+}
+
 void Operator::check(const torch::jit::Stack &stack) const {
   c10::DispatchKeySet keys;
   for (size_t i : tensors_) each_tensor(stack[i], [&](const at::Tensor &t) { keys = keys | t.key_set(); });
@@ -923,6 +946,14 @@ void Operator::check(const torch::jit::Stack &stack) const {
     }
   }
   for (size_t i : written_) each_tensor(stack[i], check_in_place);
+  // Results are written as if each element had memory of its own: beyond the end. self may be expanded, because
+  // operators in place also change shapes; those that write to it check it.
+  for (size_t i : written_)
+    if (i > 0)
+      each_tensor(stack[i], [&](const at::Tensor &t) {
+        if (is_expanded(t))
+          refuse("argument '" + handle.schema().arguments()[i].name() + "' is expanded and cannot be written to");
+      });
   if (check_ != nullptr) check_(Args(stack.data(), stack.size()));
 }
 

@@ -19,6 +19,8 @@ class Operator {
   void check_layouts(c10::ArrayRef<at::Tensor> tensors) const;
   // Moves numbers in the place of tensors to the device of the other tensors, if the operator needs them there.
   void place_numbers(torch::jit::Stack &stack) const;
+  // Copies arguments that the kernels read as if they were contiguous.
+  void make_contiguous(torch::jit::Stack &stack) const;
 
   // Calls the operator. Constructors of sparse tensors check the indices, as Python's do on request.
   void call(torch::jit::Stack &stack) const;
@@ -35,7 +37,7 @@ class Operator {
   };
   std::vector<Enum> enums_;
   // Arguments that are tensors or lists, those that are written to, and among them out arguments.
-  std::vector<size_t> tensors_, written_, outs_;
+  std::vector<size_t> tensors_, written_, outs_, contiguous_;
   bool takes_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false, linear_ = false,
        makes_sparse_ = false, pointwise_ = false, on_one_device_ = false;
   void (*check_)(c10::ArrayRef<c10::IValue>);

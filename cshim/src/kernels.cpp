@@ -16,17 +16,17 @@
 namespace ls {
 namespace {
 
-// Medians along a dimension of stride 0, of an expanded tensor, are computed as if its stride were 1: they are
-// those of other elements, also of memory beyond the tensor.
-at::Tensor with_steps(const at::Tensor &x, int64_t dim) {
+// A dimension of stride 0, of an expanded tensor, is read as if its stride were 1: medians are those of other
+// elements, also of memory beyond the tensor.
+at::Tensor without_stride_0(const at::Tensor &x, int64_t dim) {
   return x.dim() > 0 && x.stride(dim) == 0 ? x.contiguous() : x;
 }
 using Pair = std::tuple<at::Tensor &, at::Tensor &>;
 Pair median(const at::Tensor &self, int64_t dim, bool keepdim, at::Tensor &values, at::Tensor &indices) {
-  return at::native::median_out_cpu(with_steps(self, dim), dim, keepdim, values, indices);
+  return at::native::median_out_cpu(without_stride_0(self, dim), dim, keepdim, values, indices);
 }
 Pair nanmedian(const at::Tensor &self, int64_t dim, bool keepdim, at::Tensor &values, at::Tensor &indices) {
-  return at::native::nanmedian_out_cpu(with_steps(self, dim), dim, keepdim, values, indices);
+  return at::native::nanmedian_out_cpu(without_stride_0(self, dim), dim, keepdim, values, indices);
 }
 
 // The sizes of a nested tensor's components are copied without dimension dim - 1: with a negative dim one number
@@ -38,7 +38,7 @@ at::Tensor select_nested(const at::Tensor &self, int64_t dim, int64_t index) {
   return at::native::select_nested(self, dim, index);
 }
 
-// The keys and values are read as if they were of one number.
+// As many values are read as there are keys.
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor &query, const at::Tensor &key,
                                              const at::Tensor &value, double dropout_p, bool is_causal,
                                              const std::optional<at::Tensor> &attn_mask,
