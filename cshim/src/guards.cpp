@@ -306,12 +306,30 @@ void max_pool1d(Args a) {
   }
 }
 
-// Positions that are not numbers become numbers of elements in the vectorized kernel of float64, unless zeros pad
-// the input: reads beyond it.
+// Positions that are not finite become numbers of elements in the vectorized kernels, unless zeros pad the input:
+// of float64, and of all dtypes in the backward pass. Reads and writes beyond the input.
 void grid_sampler(Args a) {
-  const auto &grid = a[1].toTensor();
-  if (a[3].toInt() != 0 && grid.scalar_type() == c10::kDouble && readable(grid) && some(grid.detach().isnan()))
-    refuse("grid has elements that are not numbers");
+  const auto &input = a[0].toTensor(), &grid = a[1].toTensor();
+  if (a[3].toInt() == 0 || !readable(grid)) return;
+  if (grid.scalar_type() != c10::kDouble && !recording(input) && !recording(grid)) return;
+  if (!grid.detach().isfinite().all().item<bool>()) refuse("grid has elements that are infinite or not numbers");
+}
+
+// The bytes of so many elements overflow: SIGSEGV.
+void from_file(Args a) {
+  if (a[2].isInt() && (a[2].toInt() < 0 || a[2].toInt() > std::numeric_limits<int64_t>::max() / 16))
+    refuse("there is no size " + std::to_string(a[2].toInt()));
+}
+
+// The gates are read as rows of matrices, whatever the dimensions (2.11).
+void cell(Args a) {
+  auto check = [](const at::Tensor &t) {
+    if (t.dim() > 2)
+      refuse("the input and the states must have 1 or 2 dimensions, not " + std::to_string(t.dim()));
+  };
+  check(a[0].toTensor());
+  if (a[1].isTensor()) return check(a[1].toTensor());
+  for (const at::Tensor &t : a[1].toTensorVector()) check(t);
 }
 
 // The number of results is a sum that overflows: writes beyond them (2.11).
@@ -355,19 +373,28 @@ void adaptive(Args a) {
 }
 
 // The weight is read as if its windows had the size kernel_size: beyond its end.
-void window_of_weight(Args a) {
+void window_of_weight(Args a, bool thnn) {
   auto weight = a[1].toTensor().sizes();
   auto window = a[2].toIntVector();
+  const auto &input = a[0].toTensor();
+  if (thnn && weight.size() == 4 && input.dim() >= 3 && input.size(-3) != weight[1])
+    refuse("the input has " + std::to_string(input.size(-3)) + " channels, not " + std::to_string(weight[1]));
   if (weight.size() == window.size() + 2 && weight.slice(2) != window)
     refuse("the weight's windows are " + c10::str(weight.slice(2)) + ", not " +
            c10::str(c10::IntArrayRef(window)));
 }
 
+void thnn_conv2d(Args a) {
+  windows(a);
+  window_of_weight(a, true);
+}
+void slow_conv_transpose(Args a) { window_of_weight(a, false); }
+
 // The lists' elements are read without a check of their number: SIGSEGV (2.11).
 void slow_conv3d(Args a) {
   for (size_t i : {2, 4, 5})
     if (a[i].toIntVector().size() != 3) refuse("kernel_size, stride and padding must have 3 numbers each");
-  window_of_weight(a);
+  window_of_weight(a, false);
 }
 template <size_t numbers>
 void padding(Args a) {
@@ -480,6 +507,10 @@ void segment_reduce(Args a) {
 // if they are out of range.
 void ldl_solve(Args a) {
   const auto &pivots = a[1].toTensor();
+  const auto &factors = a[0].toTensor(), &right = a[2].toTensor();
+  size_t batch = static_cast<size_t>(std::max<int64_t>(factors.dim() - 2, 0));
+  if (right.dim() != factors.dim() || right.sizes().slice(0, batch) != factors.sizes().slice(0, batch))
+    refuse("B of " + c10::str(right.sizes()) + " must have the batch of LD, " + c10::str(factors.sizes()));
   if (!readable(pivots) || pivots.dim() == 0) return;
   auto p = pivots.to(c10::kLong).contiguous();
   const auto *data = p.const_data_ptr<int64_t>();
@@ -682,9 +713,14 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::convolution", windows},
       {"aten::im2col", windows},
       {"aten::col2im", windows},
-      {"aten::thnn_conv2d", window_of_weight},
-      {"aten::slow_conv_transpose2d", window_of_weight},
-      {"aten::slow_conv_transpose3d", window_of_weight},
+      {"aten::thnn_conv2d", thnn_conv2d},
+      {"aten::slow_conv_transpose2d", slow_conv_transpose},
+      {"aten::slow_conv_transpose3d", slow_conv_transpose},
+      {"aten::from_file", from_file},
+      {"aten::lstm_cell", cell},
+      {"aten::gru_cell", cell},
+      {"aten::rnn_tanh_cell", cell},
+      {"aten::rnn_relu_cell", cell},
       {"aten::slow_conv3d", slow_conv3d},
       {"aten::slow_conv3d_forward", slow_conv3d},
       {"aten::pad", windows},
@@ -771,6 +807,8 @@ Operator::Operator(const c10::OperatorHandle &h)
   // The weight and the bias, the targets.
   if (name.name == "aten::batch_norm" || name.name == "aten::native_batch_norm") contiguous_ = {1, 2};
   if (name.name == "aten::ctc_loss") contiguous_ = {1};
+  if (name.name == "aten::thnn_conv2d") contiguous_ = {0, 1};
+  if (name.name == "aten::choose_qparams_optimized") contiguous_ = {0};
   makes_sparse_ = name.name.rfind("aten::sparse_", 0) == 0 && name.name.find("_tensor") != std::string::npos;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
