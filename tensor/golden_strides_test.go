@@ -97,12 +97,6 @@ func (c *goldenCase) results(fn reflect.Value, arrange func(x *Tensor) *Tensor) 
 	if err := ManualSeed(c.Seed); err != nil {
 		return nil, err
 	}
-	var results []reflect.Value
-	if fn.Type().IsVariadic() {
-		results = fn.CallSlice(in)
-	} else {
-		results = fn.Call(in)
-	}
 	var roots []*Tensor
 	add := func(x *Tensor) error {
 		if x == nil {
@@ -137,7 +131,7 @@ func (c *goldenCase) results(fn reflect.Value, arrange func(x *Tensor) *Tensor) 
 		}
 		return nil
 	}
-	for _, r := range results {
+	for _, r := range invoke(fn, in) {
 		if err := each(r.Interface()); err != nil {
 			return nil, err
 		}

@@ -387,6 +387,14 @@ func (c *goldenCase) prepare(fn reflect.Type) (in []reflect.Value, run goldenRun
 	return in, run, nil
 }
 
+// invoke calls fn, whose last argument is a slice if fn is variadic.
+func invoke(fn reflect.Value, in []reflect.Value) []reflect.Value {
+	if fn.Type().IsVariadic() {
+		return fn.CallSlice(in)
+	}
+	return fn.Call(in)
+}
+
 func (c *goldenCase) run(fn reflect.Value) error {
 	in, run, err := c.prepare(fn.Type())
 	if err != nil {
@@ -395,17 +403,11 @@ func (c *goldenCase) run(fn reflect.Value) error {
 	if err := ManualSeed(c.Seed); err != nil {
 		return err
 	}
-	var results []reflect.Value
-	if fn.Type().IsVariadic() {
-		results = fn.CallSlice(in)
-	} else {
-		results = fn.Call(in)
-	}
-	for i, r := range results {
+	for i, r := range invoke(fn, in) {
 		if err, ok := r.Interface().(error); ok {
 			return err
 		}
-		if r.Type() == reflect.TypeFor[error]() && i == len(results)-1 {
+		if r.Type() == reflect.TypeFor[error]() && i == fn.Type().NumOut()-1 {
 			continue
 		}
 		run.outs = append(run.outs, r.Interface())

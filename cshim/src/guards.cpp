@@ -5,6 +5,7 @@
 #include "guards.h"
 
 #include <ATen/Context.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
@@ -373,28 +374,28 @@ void adaptive(Args a) {
 }
 
 // The weight is read as if its windows had the size kernel_size: beyond its end.
-void window_of_weight(Args a, bool thnn) {
+void window_of_weight(Args a) {
   auto weight = a[1].toTensor().sizes();
   auto window = a[2].toIntVector();
-  const auto &input = a[0].toTensor();
-  if (thnn && weight.size() == 4 && input.dim() >= 3 && input.size(-3) != weight[1])
-    refuse("the input has " + std::to_string(input.size(-3)) + " channels, not " + std::to_string(weight[1]));
   if (weight.size() == window.size() + 2 && weight.slice(2) != window)
     refuse("the weight's windows are " + c10::str(weight.slice(2)) + ", not " +
            c10::str(c10::IntArrayRef(window)));
 }
 
+// It also reads the input as if it had the weight's channels.
 void thnn_conv2d(Args a) {
   windows(a);
-  window_of_weight(a, true);
+  const auto &input = a[0].toTensor(), &weight = a[1].toTensor();
+  if (weight.dim() == 4 && input.dim() >= 3 && input.size(-3) != weight.size(1))
+    refuse("the input has " + std::to_string(input.size(-3)) + " channels, not " + std::to_string(weight.size(1)));
+  window_of_weight(a);
 }
-void slow_conv_transpose(Args a) { window_of_weight(a, false); }
 
 // The lists' elements are read without a check of their number: SIGSEGV (2.11).
 void slow_conv3d(Args a) {
   for (size_t i : {2, 4, 5})
     if (a[i].toIntVector().size() != 3) refuse("kernel_size, stride and padding must have 3 numbers each");
-  window_of_weight(a, false);
+  window_of_weight(a);
 }
 template <size_t numbers>
 void padding(Args a) {
@@ -714,8 +715,8 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::im2col", windows},
       {"aten::col2im", windows},
       {"aten::thnn_conv2d", thnn_conv2d},
-      {"aten::slow_conv_transpose2d", slow_conv_transpose},
-      {"aten::slow_conv_transpose3d", slow_conv_transpose},
+      {"aten::slow_conv_transpose2d", window_of_weight},
+      {"aten::slow_conv_transpose3d", window_of_weight},
       {"aten::from_file", from_file},
       {"aten::lstm_cell", cell},
       {"aten::gru_cell", cell},
@@ -929,10 +930,8 @@ void Operator::make_contiguous(torch::jit::Stack &stack) const {
 
 // Reports whether elements of t share memory because t was expanded.
 static bool is_expanded(const at::Tensor &t) {
-  if (!t.defined() || t.layout() != c10::kStrided || t.numel() == 0) return false;
-  for (int64_t i = 0; i < t.dim(); i++)
-    if (t.stride(i) == 0 && t.size(i) > 1) return true;
-  return false;
+  return t.defined() && t.layout() == c10::kStrided && t.numel() != 0 &&
+         at::has_internal_overlap(t) == at::MemOverlap::Yes;
 }
 
 void Operator::check(const torch::jit::Stack &stack) const {
