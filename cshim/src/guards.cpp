@@ -415,12 +415,6 @@ void upsample(Args a) {
     }
   }
 }
-// The matrices of a batch are found by one stride of out: writes beyond its end.
-void triangle_out(Args a) {
-  const auto &out = a.back().toTensor();
-  if (out.dim() > 2 && !out.is_contiguous() && out.sizes() == a[0].toTensor().sizes())
-    refuse("out must be contiguous");
-}
 // They use the first tensor: SIGSEGV (align_tensors of 2.11; cat.out with a quantized out).
 void not_empty(Args a) {
   if (a[0].toTensorVector().empty()) refuse("there are no tensors");
@@ -509,9 +503,11 @@ void segment_reduce(Args a) {
 void ldl_solve(Args a) {
   const auto &pivots = a[1].toTensor();
   const auto &factors = a[0].toTensor(), &right = a[2].toTensor();
-  size_t batch = static_cast<size_t>(std::max<int64_t>(factors.dim() - 2, 0));
-  if (right.dim() != factors.dim() || right.sizes().slice(0, batch) != factors.sizes().slice(0, batch))
-    refuse("B of " + c10::str(right.sizes()) + " must have the batch of LD, " + c10::str(factors.sizes()));
+  // As many matrices are read as B has.
+  bool more = right.dim() > factors.dim();
+  for (int64_t i = 3; i <= right.dim() && !more; i++)
+    more = right.size(-i) != 1 && right.size(-i) != factors.size(-i);
+  if (more) refuse("B of " + c10::str(right.sizes()) + " has more batches than LD, " + c10::str(factors.sizes()));
   if (!readable(pivots) || pivots.dim() == 0) return;
   auto p = pivots.to(c10::kLong).contiguous();
   const auto *data = p.const_data_ptr<int64_t>();
@@ -731,8 +727,6 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::replication_pad1d", padding<2>},
       {"aten::replication_pad2d", padding<4>},
       {"aten::replication_pad3d", padding<6>},
-      {"aten::tril.out", triangle_out},
-      {"aten::triu.out", triangle_out},
       {"aten::align_tensors", not_empty},
       {"aten::cat", not_empty},
       {"aten::concat", not_empty},
@@ -784,12 +778,15 @@ Operator::Operator(const c10::OperatorHandle &h)
       "aten::alias",      "aten::ccol_indices", "aten::clone",      "aten::col_indices", "aten::crow_indices",
       "aten::dense_dim",  "aten::detach",       "aten::empty_like", "aten::row_indices", "aten::size",
       "aten::sparse_dim", "aten::to_dense",     "aten::values"};
-  // Operators whose result is quantized if their argument is not, or the reverse.
+  // Operators of quantized tensors whose results are not, and the reverse.
   static const auto *const converters = new std::unordered_set<std::string>{"aten::copy",
                                                                             "aten::dequantize",
                                                                             "aten::int_repr",
                                                                             "aten::q_per_channel_scales",
                                                                             "aten::q_per_channel_zero_points",
+                                                                            "aten::q_scale",
+                                                                            "aten::q_zero_point",
+                                                                            "aten::qscheme",
                                                                             "aten::quantize_per_channel",
                                                                             "aten::quantize_per_tensor",
                                                                             "aten::quantize_per_tensor_dynamic"};
@@ -811,6 +808,26 @@ Operator::Operator(const c10::OperatorHandle &h)
   if (name.name == "aten::thnn_conv2d") contiguous_ = {0, 1};
   if (name.name == "aten::choose_qparams_optimized") contiguous_ = {0};
   makes_sparse_ = name.name.rfind("aten::sparse_", 0) == 0 && name.name.find("_tensor") != std::string::npos;
+  // Their kernels write beyond out arguments that are not contiguous (triangles of batches), or wrong values.
+  static const auto *const apart = new std::unordered_set<std::string>{"aten::adaptive_avg_pool3d",
+                                                                       "aten::adaptive_max_pool3d",
+                                                                       "aten::avg_pool3d",
+                                                                       "aten::col2im",
+                                                                       "aten::gelu",
+                                                                       "aten::im2col",
+                                                                       "aten::lu_unpack",
+                                                                       "aten::narrow_copy",
+                                                                       "aten::native_batch_norm",
+                                                                       "aten::tril",
+                                                                       "aten::triu",
+                                                                       "aten::slow_conv_transpose2d",
+                                                                       "aten::slow_conv_transpose3d",
+                                                                       "aten::upsample_bicubic2d",
+                                                                       "aten::upsample_bilinear2d"};
+  // It computes as many losses as out has elements.
+  always_apart_ = name.name == "aten::binary_cross_entropy";
+  if (name.overload_name == "out" && (always_apart_ || apart->count(name.name) != 0))
+    apart_ = c10::Dispatcher::singleton().findSchema({name.name, ""});
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
   const auto &formals = h.schema().arguments();
@@ -841,6 +858,8 @@ Operator::Operator(const c10::OperatorHandle &h)
 //     other way round, in the backward pass too. SIGSEGV, SIGFPE.
 //   - A nested tensor that was narrowed to no components has sizes without memory, which are read. SIGSEGV.
 //   - The kernels of a negative or conjugate view of a quantized tensor call one another without end. SIGSEGV.
+//   - Several elements of quint4x2 and quint2x4 are in one byte; views and copies of parts of such tensors count
+//     bytes by elements. Reads and writes beyond their end.
 //   - Integer zeros without memory are taken for indices that have some. SIGSEGV.
 //   - Conversions and products of compressed sparse tensors divide by the number of matrices in the batch. SIGFPE.
 //   - Sums of a strided tensor and a compressed sparse one ignore the dense dimensions of its values. SIGSEGV.
@@ -852,6 +871,9 @@ void Operator::check_layouts(c10::ArrayRef<at::Tensor> tensors) const {
     auto in = [&](c10::DispatchKeySet any) { return keys.has_any(any); };
     if (t.is_quantized() && (t.is_neg() || t.is_conj()))
       refuse("a quantized tensor has no negative or conjugate view");
+    if (t.is_quantized() && !reads_parts_ && !converts_ &&
+        (t.scalar_type() == c10::kQUInt4x2 || t.scalar_type() == c10::kQUInt2x4))
+      refuse("a tensor of " + std::string(c10::toString(t.scalar_type())) + " can only be dequantized and copied");
     if (!reads_parts_ && t._is_zerotensor() && c10::isIntegralType(t.scalar_type(), true))
       refuse("zeros without memory cannot be integers; use Clone() of them");
     bool is_nested = in(c10::DispatchKeySet(c10::DispatchKey::NestedTensor));
@@ -924,7 +946,8 @@ void Operator::make_contiguous(torch::jit::Stack &stack) const {
   for (size_t i : contiguous_) {
     if (!stack[i].isTensor()) continue;
     const at::Tensor &t = stack[i].toTensor();
-    if (t.defined() && t.is_cpu() && t.layout() == c10::kStrided && !t.is_contiguous()) stack[i] = t.contiguous();
+    if (t.defined() && t.is_cpu() && t.layout() == c10::kStrided && (!t.is_contiguous() || t._is_zerotensor()))
+      stack[i] = t.clone(c10::MemoryFormat::Contiguous);
   }
 }
 
@@ -994,7 +1017,35 @@ void Operator::check(const torch::jit::Stack &stack) const {
   if (check_ != nullptr) check_(Args(stack.data(), stack.size()));
 }
 
+bool Operator::computes_apart(const torch::jit::Stack &stack) const {
+  if (!apart_) return false;
+  bool strided = false, records = false;
+  for (size_t i : tensors_)
+    each_tensor(stack[i], [&](const at::Tensor &t) { records |= t.defined() && recording(t); });
+  for (size_t i : outs_) {
+    const at::Tensor &out = stack[i].toTensor();
+    if (!out.is_cpu() || out.layout() != c10::kStrided || out.is_quantized()) return false;
+    strided |= !out.is_contiguous();
+  }
+  return (always_apart_ || strided) && !records;  // libtorch refuses to record out arguments
+}
+
 void Operator::call(torch::jit::Stack &stack) const {
+  if (computes_apart(stack)) {
+    auto outs = stack.begin() + static_cast<std::ptrdiff_t>(outs_.front());
+    torch::jit::Stack results(stack.begin(), outs);
+    apart_->callBoxed(&results);
+    stack.erase(stack.begin(), outs);
+    for (size_t i = 0; i < results.size(); i++) {
+      const at::Tensor &result = results[i].toTensor(), &out = stack[i].toTensor();
+      if (!c10::canCast(result.scalar_type(), out.scalar_type()))
+        refuse(std::string("the result is ") + c10::toString(result.scalar_type()) + " and cannot be written to " +
+               c10::toString(out.scalar_type()));
+      if (out.sizes() != result.sizes()) out.resize_(result.sizes());
+      out.copy_(result);
+    }
+    return;
+  }
   if (!makes_sparse_ || !stack[0].isTensor() || !stack[0].toTensor().is_cpu()) return handle.callBoxed(&stack);
   // Indices beyond the sizes, or in no order, are otherwise read as they are: SIGSEGV in most operators. The
   // setting is the process's; other threads' constructors only check more while it is on.

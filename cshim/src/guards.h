@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include <optional>
 #include <vector>
 
 namespace ls {
@@ -22,7 +23,8 @@ class Operator {
   // Copies arguments that the kernels read as if they were contiguous.
   void make_contiguous(torch::jit::Stack &stack) const;
 
-  // Calls the operator. Constructors of sparse tensors check the indices, as Python's do on request.
+  // Calls the operator. Constructors of sparse tensors check the indices, as Python's do on request. Results that
+  // the kernels would write as if out arguments were contiguous are computed apart and copied.
   void call(torch::jit::Stack &stack) const;
 
   const c10::OperatorHandle handle;
@@ -40,6 +42,11 @@ class Operator {
   std::vector<size_t> tensors_, written_, outs_, contiguous_;
   bool takes_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false, linear_ = false,
        makes_sparse_ = false, pointwise_ = false, on_one_device_ = false;
+  // The operator without out arguments, for one whose kernels expect those to be contiguous, or with always_apart_
+  // to have the results' shape.
+  std::optional<c10::OperatorHandle> apart_;
+  bool always_apart_ = false;
+  bool computes_apart(const torch::jit::Stack &stack) const;
   void (*check_)(c10::ArrayRef<c10::IValue>);
 };
 

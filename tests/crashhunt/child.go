@@ -14,10 +14,11 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// operator is an operator to call, with the types of its arguments.
+// operator is an operator to call, with the types of its arguments and valid calls of it.
 type operator struct {
 	name  string
 	types []argument
+	calls []recordedCall
 }
 
 type argument struct{ name, typ string }
@@ -40,7 +41,11 @@ func (o *options) operators() ([]operator, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, operator{name, arguments(schema)})
+		op := operator{name: name, types: arguments(schema)}
+		if err := op.findCalls(); err != nil {
+			return nil, err
+		}
+		all = append(all, op)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("no operator matches %v", o.only)
@@ -184,17 +189,22 @@ func (c *caller) say(format string, args ...any) {
 }
 
 func (c *caller) call(op *operator) error {
-	c.say("%s(", op.name)
 	var args []any
+	if len(op.calls) > 0 && !c.one(3) {
+		args = c.recorded(op)
+	} else {
+		for i, a := range op.types {
+			args = append(args, c.value(a, i))
+		}
+	}
+	c.say("%s(", op.name)
 	for i, a := range op.types {
 		if i > 0 {
 			c.say(", ")
 		}
-		v := c.value(a, i)
 		if c.show != nil {
-			c.show("%s=%s", a.name, c.describe(v))
+			c.show("%s=%s", a.name, c.describe(args[i]))
 		}
-		args = append(args, v)
 	}
 	c.say(")")
 	if c.dry {
