@@ -100,3 +100,101 @@ func TestSelectOfNested(t *testing.T) {
 		}
 	})
 }
+
+// TestIndicesOfSparseTensors tests that writes to the tensors with which a sparse tensor was made, or that its indices
+// were read into, change no sparse tensor.
+func TestIndicesOfSparseTensors(t *testing.T) {
+	begin(t)
+	index := func(v ...int) *Tensor { return FromSlice(v, nil) }
+	scoped(t, func() {
+		for _, c := range []struct {
+			op   string
+			args []any
+			read []string
+		}{
+			{"aten::sparse_coo_tensor.indices_size", []any{index(0, 1, 1, 2, 0, 2).View(2, 3), Ones([]int{3}), []int{2, 3}}, []string{"aten::_indices"}},
+			{"aten::sparse_csr_tensor.crow_col_value_size", []any{index(0, 2, 3), index(0, 1, 2), Ones([]int{3}), []int{2, 3}}, []string{"aten::crow_indices", "aten::col_indices"}},
+			{"aten::sparse_csc_tensor.ccol_row_value_size", []any{index(0, 2, 3), index(0, 1, 2), Ones([]int{3}), []int{3, 2}}, []string{"aten::ccol_indices", "aten::row_indices"}},
+		} {
+			sparse := one(t, c.op, c.args...)
+			want := values(t, one(t, "aten::to_dense", sparse))
+			for _, a := range c.args {
+				if x, ok := a.(*Tensor); ok && x.DType() == Int64 {
+					x.Fill_(1000)
+				}
+			}
+			for _, op := range c.read {
+				one(t, op, sparse).Fill_(1000)
+			}
+			if got := values(t, one(t, "aten::to_dense", sparse)); !slices.Equal(got, want) {
+				t.Errorf("%s: %v, want %v", c.op, got, want)
+			}
+		}
+		for name, of := range map[string]func(w, ids *Tensor) *Tensor{
+			"embedding": func(w, ids *Tensor) *Tensor { return one(t, "aten::embedding", w, ids, -1, false, true) },
+			"embedding_bag": func(w, ids *Tensor) *Tensor {
+				return one(t, "aten::embedding_bag", w, ids, index(0, 1), false, 0, true)
+			},
+			"gather": func(w, ids *Tensor) *Tensor { return one(t, "aten::gather", w, 0, ids.View(-1, 1), true) },
+		} {
+			w, ids := Ones([]int{4, 2}).RequiresGrad_(), index(1, 3, 1)
+			y := of(w, ids)
+			sum := y.Sum()
+			ids.Fill_(1000)
+			if err := sum.Backward(); err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			g := w.Grad()
+			want := []float64{0, 0, 2, 2, 0, 0, 1, 1}
+			if name == "gather" {
+				want = []float64{0, 0, 2, 0, 0, 0, 1, 0}
+			}
+			if got := values(t, one(t, "aten::to_dense", g)); !slices.Equal(got, want) {
+				t.Errorf("%s: gradient %v, want %v", name, got, want)
+			}
+		}
+	})
+}
+
+// TestLDLSolveBroadcasts tests that right-hand sides with fewer batches than the factors are solved.
+func TestLDLSolveBroadcasts(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		a := Arange(0, 18).Sin().View(2, 3, 3)
+		factors, err := Call("aten::linalg_ldl_factor", a.Add(a.Transpose(1, 2)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := Arange(0, 6).Cos().View(3, 2)
+		want := values(t, one(t, "aten::linalg_ldl_solve", factors[0], factors[1], b.Expand(2, 3, 2).Clone()))
+		for _, b := range []*Tensor{b, b.View(1, 3, 2)} {
+			if got := values(t, one(t, "aten::linalg_ldl_solve", factors[0], factors[1], b)); !slices.Equal(got, want) {
+				t.Errorf("%v: %v, want %v", b.Shape(), got, want)
+			}
+		}
+	})
+}
+
+// TestStatisticsInEvaluation tests BatchNorm in evaluation with statistics that have gaps between their elements against
+// copies of them. libtorch computes other gradients.
+func TestStatisticsInEvaluation(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		results := func(of func(x *Tensor) *Tensor) (y, grad []float64) {
+			mean := Arange(0, 8).Sin().View(4, 2).Select(1, 0)
+			variance := Arange(0, 8).Cos().Abs().View(4, 2).Select(1, 0)
+			x := Arange(0, 24).Sin().View(2, 4, 3).RequiresGrad_()
+			out := x.BatchNorm(of(mean), of(variance))
+			if err := out.Mul(out.Detach()).Sum().Backward(); err != nil {
+				t.Fatal(err)
+			}
+			return values(t, out), values(t, x.Grad())
+		}
+		y, g := results(func(x *Tensor) *Tensor { return x })
+		wantY, wantG := results(func(x *Tensor) *Tensor { return x.Contiguous() })
+		if !slices.Equal(y, wantY) || !slices.Equal(g, wantG) {
+			t.Errorf("%v, gradient %v, want %v, %v", y, g, wantY, wantG)
+		}
+	})
+}

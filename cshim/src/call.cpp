@@ -406,7 +406,7 @@ ls_results ls_op_call(ls_op op, const ls_value *args, uint64_t slots, ls_value *
     ls::push_arguments(o.handle.schema(), args, slots, stack);
     o.check(stack);
     o.place_numbers(stack);
-    o.make_contiguous(stack);
+    o.copy_arguments(stack);
     o.call(stack);
     if (flags & LS_CALL_DISCARD) return;
     ls::Results results;

@@ -544,7 +544,7 @@ void choose_qparams(Args a) {
   if (bits < 1 || bits > 16) refuse("bit_width must be in [1, 16]");
 }
 
-// It uses scales and zero points by channel without a check of their number and dtype: SIGSEGV.
+// It uses scales and zero points by channel without a check of their number, strides and dtype: SIGSEGV.
 void fake_quant(Args a) {
   static const char *const names[] = {"self",        "observer_on", "fake_quant_on", "running_min",
                                       "running_max", "scale",       "zero_point"};
@@ -560,6 +560,7 @@ void fake_quant(Args a) {
     const auto &t = a[i].toTensor();
     if (i == 6 ? !is_index(t) : !c10::isFloatingType(t.scalar_type()))
       refuse(std::string(names[i]) + " must not be " + c10::toString(t.scalar_type()));
+    if (i != 0 && !t.is_contiguous()) refuse(std::string(names[i]) + " must be contiguous");
     if (i != 0 && !fresh && t.numel() != channels)
       refuse(std::string(names[i]) + " has " + std::to_string(t.numel()) + " elements, not " +
              std::to_string(channels));
@@ -802,8 +803,8 @@ Operator::Operator(const c10::OperatorHandle &h)
   converts_ = converters->count(name.name) != 0;
   adds_ = sums->count(name.name) != 0;
   linear_ = name.name == "aten::linear";
-  // The weight and the bias, the targets.
-  if (name.name == "aten::batch_norm" || name.name == "aten::native_batch_norm") contiguous_ = {1, 2};
+  // The weight, the bias and the statistics; the targets.
+  if (name.name == "aten::batch_norm" || name.name == "aten::native_batch_norm") contiguous_ = {1, 2, 3, 4};
   if (name.name == "aten::ctc_loss") contiguous_ = {1};
   if (name.name == "aten::thnn_conv2d") contiguous_ = {0, 1};
   if (name.name == "aten::choose_qparams_optimized") contiguous_ = {0};
@@ -813,25 +814,41 @@ Operator::Operator(const c10::OperatorHandle &h)
                                                                        "aten::adaptive_max_pool3d",
                                                                        "aten::avg_pool3d",
                                                                        "aten::col2im",
+                                                                       "aten::fractional_max_pool2d",
+                                                                       "aten::fractional_max_pool3d",
                                                                        "aten::gelu",
                                                                        "aten::im2col",
                                                                        "aten::lu_unpack",
                                                                        "aten::narrow_copy",
                                                                        "aten::native_batch_norm",
-                                                                       "aten::tril",
-                                                                       "aten::triu",
                                                                        "aten::slow_conv_transpose2d",
                                                                        "aten::slow_conv_transpose3d",
+                                                                       "aten::tril",
+                                                                       "aten::triu",
                                                                        "aten::upsample_bicubic2d",
                                                                        "aten::upsample_bilinear2d"};
-  // It computes as many losses as out has elements.
-  always_apart_ = name.name == "aten::binary_cross_entropy";
-  if (name.overload_name == "out" && (always_apart_ || apart->count(name.name) != 0))
+  // They write as many losses as out has elements, or nothing along one dimension.
+  static const auto *const always =
+      new std::unordered_set<std::string>{"aten::binary_cross_entropy", "aten::fft_ihfft2", "aten::fft_ihfftn"};
+  always_apart_ = always->count(name.name) != 0;
+  if ((name.overload_name == "out" || name.overload_name == "output") &&
+      (always_apart_ || apart->count(name.name) != 0))
     apart_ = c10::Dispatcher::singleton().findSchema({name.name, ""});
+  static const auto *const index_readers =
+      new std::unordered_set<std::string>{"aten::_indices",    "aten::indices",      "aten::crow_indices",
+                                          "aten::col_indices", "aten::ccol_indices", "aten::row_indices"};
+  reads_indices_ = index_readers->count(name.name) != 0;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
+    const std::string &formal = formals[i].name();
+    if (formal == "sparse" || formal == "sparse_grad") sparse_gradient_ = i;
+    if ((makes_sparse_ && formal.find("indices") != std::string::npos) ||
+        ((name.name == "aten::embedding" || name.name == "aten::embedding_bag") &&
+         (formal == "indices" || formal == "offsets")) ||
+        (name.name == "aten::gather" && formal == "index"))
+      kept_.push_back(i);
     if (formals[i].alias_info() != nullptr && formals[i].alias_info()->isWrite()) written_.push_back(i);
     if (formals[i].is_out() && formals[i].real_type()->kind() == c10::TypeKind::TensorType) outs_.push_back(i);
     c10::TypePtr type = formals[i].real_type();
@@ -942,9 +959,13 @@ void Operator::place_numbers(torch::jit::Stack &stack) const {
   }
 }
 
-void Operator::make_contiguous(torch::jit::Stack &stack) const {
+void Operator::copy_arguments(torch::jit::Stack &stack) const {
+  if (!sparse_gradient_ || stack[*sparse_gradient_].toBool())
+    for (size_t i : kept_)
+      if (stack[i].isTensor() && stack[i].toTensor().defined()) stack[i] = stack[i].toTensor().clone();
   for (size_t i : contiguous_) {
     if (!stack[i].isTensor()) continue;
+    if (i > 2 && stack[5].toBool()) continue;  // training changes the statistics
     const at::Tensor &t = stack[i].toTensor();
     if (t.defined() && t.is_cpu() && t.layout() == c10::kStrided && (!t.is_contiguous() || t._is_zerotensor()))
       stack[i] = t.clone(c10::MemoryFormat::Contiguous);
@@ -1044,6 +1065,11 @@ void Operator::call(torch::jit::Stack &stack) const {
       if (out.sizes() != result.sizes()) out.resize_(result.sizes());
       out.copy_(result);
     }
+    return;
+  }
+  if (reads_indices_) {
+    handle.callBoxed(&stack);
+    stack.back() = stack.back().toTensor().clone();
     return;
   }
   if (!makes_sparse_ || !stack[0].isTensor() || !stack[0].toTensor().is_cpu()) return handle.callBoxed(&stack);

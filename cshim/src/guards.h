@@ -20,8 +20,9 @@ class Operator {
   void check_layouts(c10::ArrayRef<at::Tensor> tensors) const;
   // Moves numbers in the place of tensors to the device of the other tensors, if the operator needs them there.
   void place_numbers(torch::jit::Stack &stack) const;
-  // Copies arguments that the kernels read as if they were contiguous.
-  void make_contiguous(torch::jit::Stack &stack) const;
+  // Copies arguments that the kernels read as if they were contiguous, and those that become the indices of a
+  // sparse tensor: nobody else can write to these.
+  void copy_arguments(torch::jit::Stack &stack) const;
 
   // Calls the operator. Constructors of sparse tensors check the indices, as Python's do on request. Results that
   // the kernels would write as if out arguments were contiguous are computed apart and copied.
@@ -39,9 +40,11 @@ class Operator {
   };
   std::vector<Enum> enums_;
   // Arguments that are tensors or lists, those that are written to, and among them out arguments.
-  std::vector<size_t> tensors_, written_, outs_, contiguous_;
+  std::vector<size_t> tensors_, written_, outs_, contiguous_, kept_;
+  // The argument by which gradients are sparse: their indices are those in kept_.
+  std::optional<size_t> sparse_gradient_;
   bool takes_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false, linear_ = false,
-       makes_sparse_ = false, pointwise_ = false, on_one_device_ = false;
+       makes_sparse_ = false, reads_indices_ = false, pointwise_ = false, on_one_device_ = false;
   // The operator without out arguments, for one whose kernels expect those to be contiguous, or with always_apart_
   // to have the results' shape.
   std::optional<c10::OperatorHandle> apart_;

@@ -4,8 +4,9 @@
 //	go run ./tests/crashhunt -seed S -from N [-to M]    makes calls N to M in this process and prints each before it
 //
 // The arguments have all layouts (strided, overlapping, channels last, sparse, mkldnn, nested, quantized, meta), dtypes
-// and sizes, and finite and other values. They follow the schema's types and have few shapes, so that they often fit
-// each other. The result of an operator is printed, cloned and differentiated. Each tensor has its own pages, beside one
+// and sizes, and finite and other values. A third of them are random: they follow the schema's types and have few
+// shapes, so that they often fit each other. The others are those of a valid call (calls.jsonl, which record.py writes)
+// with up to three changes. The result of an operator is printed, cloned and differentiated. Each tensor has its own pages, beside one
 // that cannot be accessed, so that a read or write beyond its memory also ends the process.
 //
 // Child processes make the calls. Each call depends only on the seed and its number. When a process dies (by a signal,

@@ -3,13 +3,16 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/tensor"
 )
 
 func TestMain(m *testing.M) {
@@ -57,6 +60,39 @@ func TestPublicOperatorsDoNotCrash(t *testing.T) {
 	out, errs, err := runHunt(t, "-share", "0.002", "-seed", "7")
 	if err != nil || !strings.HasSuffix(out, ": 0 deaths|ok\n") {
 		t.Errorf("%v, %q, %s", err, out, errs)
+	}
+}
+
+// TestRecordedCalls tests that the recorded calls are valid.
+func TestRecordedCalls(t *testing.T) {
+	leak.Check(t)
+	o := &options{only: regexp.MustCompile("")}
+	operators, err := o.operators()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls, valid := 0, 0
+	for i := range operators {
+		op := &operators[i]
+		for n, c := range op.calls {
+			if c.Op != op.name {
+				continue
+			}
+			v := newValues(rand.New(rand.NewPCG(1, uint64(n))))
+			v.grad, v.dtype = false, tensor.Float32
+			err := tensor.WithScope(func() error {
+				_, err := tensor.Call(op.name, v.given(op, n)...)
+				return err
+			})
+			if calls++; err == nil {
+				valid++
+			} else if testing.Verbose() {
+				t.Logf("%s, call %d: %v", op.name, n, err)
+			}
+		}
+	}
+	if calls < 2000 || valid < calls*95/100 {
+		t.Errorf("%d of %d recorded calls are valid", valid, calls)
 	}
 }
 

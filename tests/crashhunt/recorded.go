@@ -72,18 +72,10 @@ func (o *operator) findCalls() error {
 
 // recorded returns the arguments of a recorded call of the operator, with at most three changes.
 func (v *values) recorded(op *operator) []any {
-	c := pick(v, op.calls...)
-	in := inputs(op.types)
-	given := make([]any, len(in))
-	for i := range in {
-		given[i] = tensor.Default
-		if i < len(c.Args) {
-			given[i] = v.decode(c.Args[i])
-		}
-	}
-	args := given
-	if len(in) < len(op.types) {
-		args = v.withResults(op, c.Op, given)
+	n := v.IntN(len(op.calls))
+	args := v.given(op, n)
+	if len(args) < len(op.types) {
+		args = v.withResults(op, op.calls[n].Op, args)
 	}
 	for range v.IntN(4) {
 		i := v.IntN(len(args))
@@ -96,6 +88,19 @@ func (v *values) recorded(op *operator) []any {
 			}
 		}
 		args[i] = v.change(op.types[i], i, args)
+	}
+	return args
+}
+
+// given returns the arguments of the operator's recorded call n, without those that hold results.
+func (v *values) given(op *operator, n int) []any {
+	c := op.calls[n]
+	args := make([]any, len(inputs(op.types)))
+	for i := range args {
+		args[i] = tensor.Default
+		if i < len(c.Args) {
+			args[i] = v.decode(c.Args[i])
+		}
 	}
 	return args
 }
