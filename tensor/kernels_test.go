@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -195,6 +196,65 @@ func TestStatisticsInEvaluation(t *testing.T) {
 		wantY, wantG := results(func(x *Tensor) *Tensor { return x.Contiguous() })
 		if !slices.Equal(y, wantY) || !slices.Equal(g, wantG) {
 			t.Errorf("%v, gradient %v, want %v, %v", y, g, wantY, wantG)
+		}
+	})
+}
+
+// TestGroupNormOfChannelsLast tests the gradients of the weight and the bias alone, whose computation ends the process in
+// libtorch 2.11, against those with the input's.
+func TestGroupNormOfChannelsLast(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		gradients := func(input bool) (weight, bias []float64) {
+			x := Arange(0, 180).Sin().View(2, 6, 5, 3).Contiguous(ChannelsLast).Detach()
+			if input {
+				x = x.RequiresGrad_()
+			}
+			w, b := Arange(0, 6).Cos().RequiresGrad_(), Arange(1, 7).Cos().RequiresGrad_()
+			y := x.GroupNorm(2, Weight(w), Bias(b))
+			if err := y.Mul(y.Detach().Sin()).Sum().Backward(); err != nil {
+				t.Fatal(err)
+			}
+			return values(t, w.Grad()), values(t, b.Grad())
+		}
+		w, b := gradients(false)
+		wantW, wantB := gradients(true)
+		if !slices.Equal(w, wantW) || !slices.Equal(b, wantB) {
+			t.Errorf("%v and %v, want %v and %v", w, b, wantW, wantB)
+		}
+	})
+}
+
+// TestAttentionOfZeros tests attention with zeros without memory, as gradients of unused results are, against that with
+// zeros. libtorch reads beyond their only element.
+func TestAttentionOfZeros(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		shape := []int{2, 4, 6, 8}
+		for i := range 3 {
+			results := func(zeros *Tensor) (all [][]float64) {
+				in := make([]*Tensor, 3)
+				for k := range in {
+					in[k] = Arange(k, k+384).Sin().View(shape...).RequiresGrad_()
+				}
+				at := slices.Clone(in)
+				at[i] = zeros
+				y := ScaledDotProductAttention(at[0], at[1], at[2], IsCausal(true))
+				if err := y.Mul(y.Detach().Sin()).Sum().Backward(); err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, values(t, y))
+				for k := range in {
+					if k != i {
+						all = append(all, values(t, in[k].Grad()))
+					}
+				}
+				return all
+			}
+			got := results(one(t, "aten::_efficientzerotensor", shape, int(Float32)))
+			if want := results(Zeros(shape)); !reflect.DeepEqual(got, want) {
+				t.Errorf("input %d: %v, want %v", i, got, want)
+			}
 		}
 	})
 }

@@ -1,11 +1,13 @@
 // Kernels in the place of libtorch's that read or write beyond a tensor. They hold for every way to reach them:
 // typed functions, ls_op_call, operators composed of others, and backward passes.
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h>
 #include <ATen/ops/addmv_native.h>
 #include <ATen/ops/median_native.h>
 #include <ATen/ops/mul_native.h>
 #include <ATen/ops/nanmedian_native.h>
+#include <ATen/ops/native_group_norm_backward_native.h>
 #include <ATen/ops/select_native.h>
 #include <ATen/ops/zero_native.h>
 #include <c10/util/Exception.h>
@@ -38,6 +40,12 @@ at::Tensor select_nested(const at::Tensor &self, int64_t dim, int64_t index) {
   return at::native::select_nested(self, dim, index);
 }
 
+// The last dimension is read as if its stride were 1. The caller checks that, but zeros without memory become
+// expanded ones after it.
+at::Tensor rows(const at::Tensor &x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
 // As many values are read as there are keys.
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor &query, const at::Tensor &key,
                                              const at::Tensor &value, double dropout_p, bool is_causal,
@@ -46,8 +54,27 @@ std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor &query, const at::
   if (key.size(-2) != value.size(-2))
     throw ArgumentError("there are " + std::to_string(key.size(-2)) + " keys and " +
                         std::to_string(value.size(-2)) + " values");
-  return at::native::_scaled_dot_product_flash_attention_cpu(query, key, value, dropout_p, is_causal, attn_mask,
-                                                             scale);
+  return at::native::_scaled_dot_product_flash_attention_cpu(rows(query), rows(key), rows(value), dropout_p,
+                                                             is_causal, attn_mask, scale);
+}
+Gradients attention_backward(const at::Tensor &grad_out, const at::Tensor &query, const at::Tensor &key,
+                             const at::Tensor &value, const at::Tensor &out, const at::Tensor &logsumexp,
+                             double dropout_p, bool is_causal, const std::optional<at::Tensor> &attn_mask,
+                             std::optional<double> scale) {
+  return at::native::_scaled_dot_product_flash_attention_cpu_backward(
+      rows(grad_out), rows(query), rows(key), rows(value), out, logsumexp, dropout_p, is_causal, attn_mask, scale);
+}
+
+// Without the gradient of an input in another memory format, the kernel writes it to address 0 (2.11).
+Gradients group_norm_backward(const at::Tensor &grad_out, const at::Tensor &input, const at::Tensor &mean,
+                              const at::Tensor &rstd, const std::optional<at::Tensor> &weight, int64_t n,
+                              int64_t channels, int64_t pixels, int64_t groups, std::array<bool, 3> needed) {
+  bool unneeded = !needed[0] && input.suggest_memory_format() != c10::MemoryFormat::Contiguous;
+  needed[0] |= unneeded;
+  auto gradients = at::native::native_group_norm_backward(grad_out, input, mean, rstd, weight, n, channels, pixels,
+                                                          groups, needed);
+  if (unneeded) std::get<0>(gradients) = at::Tensor();
+  return gradients;
 }
 
 // Zeros of oneDNN's layout are written as float32, whatever the dtype.
@@ -93,6 +120,8 @@ void replace_kernels() {
   cpu->impl("median.dim_values", median);
   cpu->impl("nanmedian.dim_values", nanmedian);
   cpu->impl("_scaled_dot_product_flash_attention_for_cpu", attention);
+  cpu->impl("_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward);
+  cpu->impl("native_group_norm_backward", group_norm_backward);
   static auto *sparse = kernels_of(c10::DispatchKey::SparseCPU);
   sparse->impl("mul.out", mul_sparse);
   static auto *compressed = kernels_of(c10::DispatchKey::SparseCsrCPU);

@@ -513,6 +513,9 @@ func (v *values) describeTensor(x *tensor.Tensor) string {
 		return layout + " " + text
 	}
 	text += "/" + fmt.Sprint(x.Stride())
+	if offset := x.StorageOffset(); offset != 0 {
+		text += fmt.Sprintf("+%d", offset)
+	}
 	if x.DType().Size() != 0 && x.Device() == tensor.CPU && x.Numel() <= 8 {
 		text += strings.Join(strings.Fields(strings.TrimPrefix(x.String(), "tensor")), "")
 	}
