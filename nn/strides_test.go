@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/golden"
@@ -19,7 +20,16 @@ var drawing = []string{"Dropout", "Dropout_inplace", "AlphaDropout", "LoRALinear
 // gradients are computed: with each case of tests/golden/torch_nn.py, in training and in evaluation.
 func TestStrides(t *testing.T) {
 	leak.Check(t)
+	expanded := func(x *tensor.Tensor, dim int) *tensor.Tensor {
+		if x.Dim() <= dim {
+			return x
+		}
+		return x.Narrow(dim, 0, 1).Expand(x.Shape()...)
+	}
 	arrangements := map[string]func(x *tensor.Tensor) *tensor.Tensor{
+		"expanded along 0": func(x *tensor.Tensor) *tensor.Tensor { return expanded(x, 0) },
+		"expanded along 1": func(x *tensor.Tensor) *tensor.Tensor { return expanded(x, 1) },
+		"expanded along 2": func(x *tensor.Tensor) *tensor.Tensor { return expanded(x, 2) },
 		"contiguous": func(x *tensor.Tensor) *tensor.Tensor { return x },
 		"transposed": func(x *tensor.Tensor) *tensor.Tensor {
 			reversed := make([]int, x.Dim())
@@ -49,12 +59,15 @@ func TestStrides(t *testing.T) {
 			continue
 		}
 		for _, training := range []bool{true, false} {
-			want, err := strideResults(t, c, file[name], training, true, true, arrangements["contiguous"])
-			if err != nil {
-				t.Errorf("%s: %v", name, err)
-				continue
-			}
 			for how, f := range arrangements {
+				want, err := strideResults(t, c, file[name], training, true, true, func(x *tensor.Tensor) *tensor.Tensor { return f(x).Clone(tensor.ContiguousFormat) })
+				if err != nil {
+					if strings.HasPrefix(how, "expanded") {
+						continue // not valid inputs
+					}
+					t.Errorf("%s, inputs %s: %v", name, how, err)
+					continue
+				}
 				for _, grads := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
 					got, err := strideResults(t, c, file[name], training, grads[0], grads[1], f)
 					if err != nil {
