@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -254,6 +255,68 @@ func TestAttentionOfZeros(t *testing.T) {
 			got := results(one(t, "aten::_efficientzerotensor", shape, int(Float32)))
 			if want := results(Zeros(shape)); !reflect.DeepEqual(got, want) {
 				t.Errorf("input %d: %v, want %v", i, got, want)
+			}
+		}
+	})
+}
+
+// TestInPlaceOfItself tests operators in place with an argument in the memory that they write to. libtorch makes nodes of
+// them that refer to themselves, so that they are never freed, and refuses the backward pass.
+func TestInPlaceOfItself(t *testing.T) {
+	begin(t)
+	call := func(op string, args ...any) func(x *Tensor) {
+		return func(x *Tensor) {
+			all := []any{x}
+			for _, a := range args {
+				if a == "x" {
+					a = x
+				}
+				all = append(all, a)
+			}
+			if _, err := Call(op, all...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		inPlace func(x *Tensor)
+		plain   func(x *Tensor) *Tensor
+	}{
+		"Mul_":     {func(x *Tensor) { x.Mul_(x) }, func(x *Tensor) *Tensor { return x.Mul(x) }},
+		"Div_":     {func(x *Tensor) { x.Div_(x) }, func(x *Tensor) *Tensor { return x.Div(x) }},
+		"AddMM_":   {func(x *Tensor) { x.AddMM_(x, x) }, func(x *Tensor) *Tensor { return x.AddMM(x, x) }},
+		"Add_":     {func(x *Tensor) { x.Add_(x) }, func(x *Tensor) *Tensor { return x.Add(x) }},
+		"Pow":      {call("aten::pow_.Tensor", "x"), func(x *Tensor) *Tensor { return one(t, "aten::pow.Tensor_Tensor", x, x) }},
+		"AddCMul_": {call("aten::addcmul_", "x", "x"), func(x *Tensor) *Tensor { return one(t, "aten::addcmul", x, x, x) }},
+		"rows":     {func(x *Tensor) { x.Select(0, 0).Mul_(x.Select(0, 1)) }, func(x *Tensor) *Tensor { return Stack([]*Tensor{x.Select(0, 0).Mul(x.Select(0, 1)), x.Select(0, 1)}) }},
+	} {
+		scoped(t, func() {
+			results := func(f func(x *Tensor) *Tensor) (y, grad []float64) {
+				leaf := FromSlice([]float64{0.5, 1.5, 2, 3}, []int{2, 2}).RequiresGrad_()
+				out := f(leaf.Mul(1))
+				if err := out.Mul(out.Detach().Clone().Sin()).Sum().Backward(); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				return values(t, out), values(t, leaf.Grad())
+			}
+			y, g := results(func(x *Tensor) *Tensor {
+				c.inPlace(x)
+				return x
+			})
+			wantY, wantG := results(c.plain)
+			near := func(a, b float64) bool { return math.Abs(a-b) < 1e-14 } // the sums have another order
+			if !slices.Equal(y, wantY) || !slices.EqualFunc(g, wantG, near) {
+				t.Errorf("%s: %v, gradient %v, want %v, %v", name, y, g, wantY, wantG)
+			}
+		})
+	}
+	scoped(t, func() {
+		for _, op := range []string{"aten::lift", "aten::lift_fresh"} {
+			leaf := Ones([]int{2}).RequiresGrad_()
+			if err := one(t, op, leaf).Sum().Backward(); err != nil {
+				t.Errorf("%s: %v", op, err)
+			} else if g := values(t, leaf.Grad()); !slices.Equal(g, []float64{1, 1}) {
+				t.Errorf("%s: gradient %v", op, g)
 			}
 		}
 	})

@@ -837,6 +837,16 @@ Operator::Operator(const c10::OperatorHandle &h)
   static const auto *const index_readers =
       new std::unordered_set<std::string>{"aten::_indices",    "aten::indices",      "aten::crow_indices",
                                           "aten::col_indices", "aten::ccol_indices", "aten::row_indices"};
+  // They return self as it is, and its history would be its own: a cycle that is never freed.
+  static const auto *const identities = new std::unordered_set<std::string>{
+      "aten::lift", "aten::lift_fresh", "aten::dequantize", "aten::quantize_per_tensor_dynamic"};
+  masks_ = name.name == "aten::sparse_mask";  // the same, if self is the mask
+  returns_self_ = identities->count(name.name) != 0;
+  // See copy_if_shared. The derivatives of these depend on no tensor.
+  static const auto *const saves_nothing = new std::unordered_set<std::string>{
+      "aten::copy_",       "aten::add_",       "aten::sub_",       "aten::subtract_",    "aten::fill_",
+      "aten::index_copy_", "aten::index_put_", "aten::index_add_", "aten::masked_fill_", "aten::set_"};
+  saves_ = h.schema().is_mutable() && saves_nothing->count(name.name) == 0;
   reads_indices_ = index_readers->count(name.name) != 0;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
@@ -960,6 +970,21 @@ void Operator::place_numbers(torch::jit::Stack &stack) const {
 }
 
 void Operator::copy_arguments(torch::jit::Stack &stack) const {
+  if (returns_self_ && stack[0].isTensor() && recording(stack[0].toTensor()))
+    stack[0] = stack[0].toTensor().alias();
+  if (masks_ && stack[0].toTensor().is_same(stack[1].toTensor())) stack[1] = stack[1].toTensor().clone();
+  if (saves_ && c10::GradMode::is_enabled()) {
+    bool records = false;
+    for (size_t i : tensors_)
+      each_tensor(stack[i], [&](const at::Tensor &t) { records |= t.defined() && t.requires_grad(); });
+    for (size_t i : tensors_) {
+      if (!records || !stack[i].isTensor() || std::count(written_.begin(), written_.end(), i) != 0) continue;
+      const at::Tensor &t = stack[i].toTensor();
+      bool shared = false;
+      for (size_t w : written_) each_tensor(stack[w], [&](const at::Tensor &x) { shared |= shares_memory(t, x); });
+      if (shared) stack[i] = t.clone();
+    }
+  }
   if (!sparse_gradient_ || stack[*sparse_gradient_].toBool())
     for (size_t i : kept_)
       if (stack[i].isTensor() && stack[i].toTensor().defined()) stack[i] = stack[i].toTensor().clone();

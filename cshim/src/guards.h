@@ -20,8 +20,8 @@ class Operator {
   void check_layouts(c10::ArrayRef<at::Tensor> tensors) const;
   // Moves numbers in the place of tensors to the device of the other tensors, if the operator needs them there.
   void place_numbers(torch::jit::Stack &stack) const;
-  // Copies arguments that the kernels read as if they were contiguous, and those that become the indices of a
-  // sparse tensor: nobody else can write to these.
+  // Copies arguments that the kernels read as if they were contiguous, those that become the indices of a sparse
+  // tensor, to which nobody else can write then, and those that autograd saves while the operator writes to them.
   void copy_arguments(torch::jit::Stack &stack) const;
 
   // Calls the operator. Constructors of sparse tensors check the indices, as Python's do on request. Results that
@@ -44,7 +44,8 @@ class Operator {
   // The argument by which gradients are sparse: their indices are those in kept_.
   std::optional<size_t> sparse_gradient_;
   bool takes_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false, linear_ = false,
-       makes_sparse_ = false, reads_indices_ = false, pointwise_ = false, on_one_device_ = false;
+       makes_sparse_ = false, reads_indices_ = false, returns_self_ = false, masks_ = false, saves_ = false,
+       pointwise_ = false, on_one_device_ = false;
   // The operator without out arguments, for one whose kernels expect those to be contiguous, or with always_apart_
   // to have the results' shape.
   std::optional<c10::OperatorHandle> apart_;

@@ -70,8 +70,9 @@ ls_error *ls_aten_mul__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::mul_", "Tensor", {self, other});
+    auto c_other = ls::copy_if_shared(b_other.get(), b_self.get(), b_other.get());
     ls::check_in_place(b_self.get());
-    (void)at::_ops::mul__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
+    (void)at::_ops::mul__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), c_other ? *c_other : ls::need(b_other, "other"));
   });
 }
 ls_result ls_aten_div_Tensor(ls_tensor self, ls_tensor other) noexcept {
@@ -87,8 +88,9 @@ ls_error *ls_aten_div__Tensor(ls_tensor self, ls_tensor other) noexcept {
     ls::Borrowed b_self(self);
     ls::Borrowed b_other(other);
     ls::check_layouts("aten::div_", "Tensor", {self, other});
+    auto c_other = ls::copy_if_shared(b_other.get(), b_self.get(), b_other.get());
     ls::check_in_place(b_self.get());
-    (void)at::_ops::div__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_other, "other"));
+    (void)at::_ops::div__Tensor::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), c_other ? *c_other : ls::need(b_other, "other"));
   });
 }
 ls_result ls_aten_neg(ls_tensor self) noexcept {
@@ -263,7 +265,9 @@ ls_error *ls_aten_addmm_(ls_tensor self, ls_tensor mat1, ls_tensor mat2) noexcep
     ls::Borrowed b_mat1(mat1);
     ls::Borrowed b_mat2(mat2);
     ls::check_layouts("aten::addmm_", "", {self, mat1, mat2});
+    auto c_mat1 = ls::copy_if_shared(b_mat1.get(), b_self.get(), b_mat1.get(), b_mat2.get());
+    auto c_mat2 = ls::copy_if_shared(b_mat2.get(), b_self.get(), b_mat1.get(), b_mat2.get());
     ls::check_in_place(b_self.get());
-    (void)at::_ops::addmm_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), ls::need(b_mat1, "mat1"), ls::need(b_mat2, "mat2"), 1, 1);
+    (void)at::_ops::addmm_::call(const_cast<at::Tensor &>(ls::need(b_self, "self")), c_mat1 ? *c_mat1 : ls::need(b_mat1, "mat1"), c_mat2 ? *c_mat2 : ls::need(b_mat2, "mat2"), 1, 1);
   });
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/Scalar.h>
 #include <c10/util/Exception.h>
 
@@ -175,6 +176,24 @@ inline void check_layouts(const char *name, const char *overload, std::initializ
 
 // Refuses to write to a view if libtorch would then read beyond the gradients in a backward pass.
 void check_in_place(const at::Tensor &t);
+
+// Reports whether the tensors have the same memory.
+inline bool shares_memory(const at::Tensor &a, const at::Tensor &b) {
+  if (!a.defined() || !b.defined()) return false;
+  if (!a.has_storage() || !b.has_storage()) return a.is_same(b);
+  return a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+}
+
+// Returns a copy of t if the operator writes to its memory and autograd saves t: a node that saves what it has
+// written refers to itself and is never freed. The gradient is then right, too; without a copy, libtorch refuses
+// the backward pass.
+template <class... Tensors>
+std::optional<at::Tensor> copy_if_shared(const at::Tensor &t, const at::Tensor &written,
+                                         const Tensors &...others) {
+  if (__builtin_expect(!shares_memory(t, written), 1) || !c10::GradMode::is_enabled()) return std::nullopt;
+  if (!written.requires_grad() && !(... || others.requires_grad())) return std::nullopt;
+  return t.clone();
+}
 
 // Moves a tensor's reference to the caller. An undefined tensor is 0.
 inline ls_tensor give(at::Tensor &&t) {

@@ -87,6 +87,9 @@ func (a *arg) cDefault() string {
 	return a.def
 }
 
+// saves are the operators in place with a derivative that depends on an argument.
+var saves = map[string]bool{"mul_": true, "div_": true, "addmm_": true}
+
 func emitC(headers []byte, ops []*op, files map[string][]byte) {
 	var h bytes.Buffer
 	fmt.Fprintf(&h, "%s\n// Typed entries: what an operator's schema gives a default is left at it.\n#ifndef LINSTOCK_OPS_H_\n#define LINSTOCK_OPS_H_\n\n#include \"core.h\"\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n", generated)
@@ -128,6 +131,13 @@ func emitC(headers []byte, ops []*op, files map[string][]byte) {
 				}
 			}
 			fmt.Fprintf(&pre, "    ls::check_layouts(\"aten::%s\", %q, {%s});\n", o.name, o.overload, strings.Join(tensors, ", "))
+			if saves[o.name] {
+				all := "b_" + strings.Join(tensors, ".get(), b_") + ".get()"
+				for i, a := range tensors[1:] {
+					fmt.Fprintf(&pre, "    auto c_%s = ls::copy_if_shared(b_%s.get(), %s);\n", a, a, all)
+					args[i+1] = fmt.Sprintf("c_%s ? *c_%s : %s", a, a, args[i+1])
+				}
+			}
 			if o.inPlace {
 				fmt.Fprintf(&pre, "    ls::check_in_place(b_%s.get());\n", o.args[0].name)
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -126,26 +125,69 @@ func child(o *options, from, to int64, state string) error {
 		n := int64(len(operators))
 		round := rand.New(rand.NewPCG(o.seed, uint64(i/n)))
 		op := &operators[round.Perm(int(n))[i%n]]
-		v := &caller{values: newValues(rand.New(rand.NewPCG(o.seed^0x9e37, uint64(i)))), options: o}
-		if file == nil {
-			v.show = func(format string, args ...any) { fmt.Printf(format, args...) }
-			if to > from+1 {
-				fmt.Printf("call %d: ", i)
-			}
-		}
-		if err := errors.Join(tensor.ManualSeed(uint64(i)), guardPages(i/n).Set()); err != nil {
+		if err := guardPages(i / n).Set(); err != nil {
 			return err
 		}
-		_ = tensor.WithScope(func() error { return v.call(op) })
+		call := func(show bool) (*caller, error) {
+			v := &caller{values: newValues(rand.New(rand.NewPCG(o.seed^0x9e37, uint64(i)))), options: o}
+			if show {
+				v.show = func(format string, args ...any) { fmt.Printf(format, args...) }
+				if to > from+1 {
+					v.say("call %d: ", i)
+				}
+			}
+			if err := tensor.ManualSeed(uint64(i)); err != nil {
+				return nil, err
+			}
+			_ = tensor.WithScope(func() error { return v.call(op) })
+			return v, nil
+		}
+		before, err := native()
+		if err != nil {
+			return err
+		}
+		v, err := call(file == nil)
+		if err != nil {
+			return err
+		}
 		t.Calls++
 		t.Returned += v.returned
 		t.Backward += v.backward
+		if err := leaks(before, func() error { _, err := call(false); return err }); err != nil && !o.unchecked {
+			return err
+		}
 	}
 	t.At = to
 	if file != nil {
 		return t.write(file)
 	}
 	return nil
+}
+
+// native returns the bytes and handles of the CPU's tensors.
+func native() (f [2]int64, err error) {
+	tensor.Flush()
+	m, err := cshim.MemoryStats(0)
+	return [2]int64{m.Allocated, m.Handles}, err
+}
+
+// leaks returns an error if native figures grow with each call. libtorch keeps some memory after the first.
+func leaks(before [2]int64, call func() error) error {
+	for range 3 {
+		after, err := native()
+		if err != nil || after == before {
+			return err
+		}
+		before = after
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	after, err := native()
+	if err == nil && after != before {
+		err = fmt.Errorf("a call leaves %d bytes and %d handles", after[0]-before[0], after[1]-before[1])
+	}
+	return err
 }
 
 // guardPages returns where the tensors of a round have pages that cannot be accessed. More faults are beyond a tensor's

@@ -10,7 +10,8 @@
 // that cannot be accessed, so that a read or write beyond its memory also ends the process.
 //
 // Child processes make the calls. Each call depends only on the seed and its number. When a process dies (by a signal,
-// an abort, an exit or a Go panic, or because a call takes 20 s), crashhunt records the operator and its arguments. It
+// an abort, an exit or a Go panic, because a call takes 20 s, or because it leaves memory that nothing refers to),
+// crashhunt records the operator and its arguments. It
 // then repeats the call alone and, if that survives, together with as few preceding calls as make it die again. Each
 // call may use 256 MiB for tensors and a few GiB of address space, so that huge sizes are errors.
 //
