@@ -814,7 +814,7 @@ func (h *hostile) describe(v reflect.Value) string {
 
 func (h *hostile) call(target *hostileTarget) (err error) {
 	in := h.arguments(target)
-	// If an operand that depends on x is written into x, as in x.FMod_(x), the graph holds itself and libtorch
+	// If an operand that depends on x is written into x, as in x.Add_(x.Mul(w)), the graph may hold itself and libtorch
 	// never frees it. The same happens if a gradient of x depends on x. Such calls get operands without a graph.
 	if target.op != nil && target.op.inPlace || target.name == "Tensor.SetIndex" || target.name == "Tensor.SetGrad" {
 		for i := 1; i < len(in); i++ {
