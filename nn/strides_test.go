@@ -30,7 +30,7 @@ func TestStrides(t *testing.T) {
 		"expanded along 0": func(x *tensor.Tensor) *tensor.Tensor { return expanded(x, 0) },
 		"expanded along 1": func(x *tensor.Tensor) *tensor.Tensor { return expanded(x, 1) },
 		"expanded along 2": func(x *tensor.Tensor) *tensor.Tensor { return expanded(x, 2) },
-		"contiguous": func(x *tensor.Tensor) *tensor.Tensor { return x },
+		"contiguous":       func(x *tensor.Tensor) *tensor.Tensor { return x },
 		"transposed": func(x *tensor.Tensor) *tensor.Tensor {
 			reversed := make([]int, x.Dim())
 			for i := range reversed {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
@@ -278,7 +279,7 @@ func (c *caller) call(op *operator) error {
 	return nil
 }
 
-// look reads a result, uses it once more, and computes gradients through it.
+// look reads a result, uses it once more, and computes gradients through it, and sometimes gradients of these.
 func (c *caller) look(x *tensor.Tensor) {
 	if x == nil || x.Err() != nil {
 		return
@@ -317,12 +318,32 @@ func (c *caller) look(x *tensor.Tensor) {
 		}
 		y = out[0].(*tensor.Tensor)
 	}
-	if n, err := numel(y); err != nil {
+	n, err := numel(y)
+	if err != nil {
 		return
-	} else if n == 1 {
-		_ = y.Backward()
-	} else {
-		_ = y.Backward(tensor.Gradient(c.cotangent(y)))
+	}
+	var opts []tensor.BackwardOption
+	if n != 1 {
+		opts = append(opts, tensor.Gradient(c.cotangent(y)))
+	}
+	if !c.one(3) || len(c.leaves) == 0 {
+		_ = y.Backward(opts...)
+		return
+	}
+	c.say(" twice")
+	gradients, err := autograd.Grad([]*tensor.Tensor{y}, c.leaves, append(opts, tensor.CreateGraph(true), tensor.AllowUnused(true))...)
+	if err != nil {
+		return
+	}
+	for _, g := range gradients {
+		if g == nil || !g.RequiresGrad() || g.IsLeaf() || g.DType().IsComplex() {
+			continue
+		}
+		if n, err := numel(g); err == nil && n == 1 {
+			_, _ = autograd.Grad([]*tensor.Tensor{g}, c.leaves, tensor.AllowUnused(true), tensor.RetainGraph(true))
+		} else if err == nil {
+			_, _ = autograd.Grad([]*tensor.Tensor{g}, c.leaves, tensor.AllowUnused(true), tensor.RetainGraph(true), tensor.Gradient(c.cotangent(g)))
+		}
 	}
 }
 

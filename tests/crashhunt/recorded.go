@@ -272,7 +272,8 @@ func (v *values) decodeTensor(x map[string]any) *tensor.Tensor {
 		return tensor.Ones(sizes)
 	}
 	if v.grad && (dtype.IsFloat() || dtype.IsComplex()) && !v.one(3) {
-		t = t.RequiresGrad_().Mul(1)
+		v.leaves = append(v.leaves, t.RequiresGrad_())
+		t = t.Mul(1)
 	}
 	return t
 }

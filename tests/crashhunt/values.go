@@ -19,6 +19,8 @@ type values struct {
 	odd   bool // tensors may have other layouts
 	kinds [2]int
 	last  *tensor.Tensor
+	// leaves are the tensors with respect to which gradients are computed.
+	leaves []*tensor.Tensor
 	// layouts describes how the layout of a tensor was changed.
 	layouts map[*tensor.Tensor]string
 }
@@ -130,7 +132,7 @@ func (v *values) tensor(a argument, i int) *tensor.Tensor {
 	}
 	t := v.fill(shape, dtype)
 	if v.grad && (dtype.IsFloat() || dtype.IsComplex()) && v.one(2) {
-		t = t.RequiresGrad_()
+		v.leaves = append(v.leaves, t.RequiresGrad_())
 		if v.one(2) {
 			t = t.Mul(1)
 		}
