@@ -130,6 +130,8 @@ void replace_kernels() {
   mkldnn->impl("zero_", zero_mkldnn);
   static auto *nested = kernels_of(c10::DispatchKey::NestedTensorCPU);
   nested->impl("select.int", select_nested);
+  static auto *nested_cuda = kernels_of(c10::DispatchKey::NestedTensorCUDA);
+  nested_cuda->impl("select.int", select_nested);
 }
 
 }  // namespace ls
