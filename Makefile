@@ -62,7 +62,7 @@ generate: setup ## write the generated files anew from internal/opgen/ops.txt
 	@$(GO) run ./internal/opgen
 
 golden: ## make the golden data anew with the PyTorch of bench-setup
-	@for script in tests/golden/*.py examples/*/twin.py; do echo "$$script"; build/pytorch/bin/python "$$script" || exit 1; done
+	@for script in tests/golden/*.py tests/crashhunt/record.py examples/*/twin.py; do echo "$$script"; build/pytorch/bin/python "$$script" || exit 1; done
 
 gpu-kit: ## build/gpu-kit: the tests and measurements for a machine with a GPU, in at most 60 MiB (docs/gpu.md)
 	@tests/gpu/build.sh $(or $(KIT_TORCH),2.11.0)

@@ -132,6 +132,10 @@ func TestIndicesOfSparseTensors(t *testing.T) {
 				t.Errorf("%s: %v, want %v", c.op, got, want)
 			}
 		}
+		diagonal := one(t, "aten::to_sparse", Eye(2).Mul(3))
+		if got, want := values(t, one(t, "aten::_sparse_mm", diagonal, Ones([]int{2, 1}))), []float64{3, 3}; !slices.Equal(got, want) {
+			t.Errorf("_sparse_mm: %v, want %v", got, want)
+		}
 		for name, of := range map[string]func(w, ids *Tensor) *Tensor{
 			"embedding": func(w, ids *Tensor) *Tensor { return one(t, "aten::embedding", w, ids, -1, false, true) },
 			"embedding_bag": func(w, ids *Tensor) *Tensor {

@@ -853,7 +853,9 @@ Operator::Operator(const c10::OperatorHandle &h)
   const auto &formals = h.schema().arguments();
   for (size_t i = 0; i < formals.size(); i++) {
     const std::string &formal = formals[i].name();
-    if (formal == "sparse" || formal == "sparse_grad") sparse_gradient_ = i;
+    if (formals[i].real_type()->kind() == c10::TypeKind::BoolType &&
+        (formal == "sparse" || formal == "sparse_grad"))
+      sparse_gradient_ = i;
     if ((makes_sparse_ && formal.find("indices") != std::string::npos) ||
         ((name.name == "aten::embedding" || name.name == "aten::embedding_bag") &&
          (formal == "indices" || formal == "offsets")) ||

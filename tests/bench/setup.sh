@@ -13,4 +13,4 @@ fi
 echo "installing PyTorch $version into $venv (several GB with its CUDA libraries)"
 mkdir -p build
 python3 -m venv $venv
-$venv/bin/python -m pip install "torch==$version" numpy safetensors
+$venv/bin/python -m pip install "torch==$version" numpy safetensors expecttest

@@ -3,16 +3,21 @@
 
     python3 tests/crashhunt/record.py
 
-It needs PyTorch 2.15 and expecttest. A line is {"op", "args"}: the arguments up to the last that is not its default. An
+It needs the PyTorch of make bench-setup. A line is {"op", "args"}: the arguments up to the last that is not its default. An
 argument is null, a number, a string, a list, {} for the default, {"f": "nan"}, {"c": [real, imaginary]}, or a tensor
 {"d": dtype, "s": sizes, "t": strides, "l": layout, "v": elements, "r": [smallest, largest element]} where t is absent for
-contiguous tensors, l for strided ones, and v stands for few integers only. child.go changes these calls.
+contiguous tensors, l for strided ones, and v stands for few integers only. recorded.go changes these calls.
 """
 import itertools
 import json
 import math
 import os
+import random
+import sys
 import warnings
+
+if os.environ.get("PYTHONHASHSEED") != "0":  # some samples are in the order of a set
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -118,6 +123,8 @@ def record(op, args, kwargs):
             else:
                 values.append({})
                 continue
+            if a.alias_info is not None and a.alias_info.is_write and isinstance(values[-1], dict):
+                values[-1].pop("r", None)  # memory that is not initialized yet
             last = i + 1
     except (Skip, RuntimeError, ValueError, OverflowError):
         return
@@ -300,6 +307,8 @@ def others():
 
 def main():
     torch.manual_seed(0)
+    random.seed(0)
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills memory that is not initialized
     others()
     for op in op_db:
         supported = op.supported_dtypes("cpu")
