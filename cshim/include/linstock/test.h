@@ -39,8 +39,8 @@ enum ls_guard {
   LS_GUARD_START = 2 /* memory begins beside its guard page */
 };
 /* Places the memory of each CPU tensor that is made from now on beside a page that cannot be accessed, so that an
- * access beyond the tensor raises SIGSEGV; so does one to a freed tensor. Where the system has no more mappings, a
- * tensor has no guard pages. */
+ * access beyond the tensor raises SIGSEGV; so does one to a freed tensor. Beside 20,000 tensors with guard pages,
+ * and where the system has no more mappings, a tensor has none. */
 LS_API ls_error *ls_guard_pages_set(int32_t side) LS_NOEXCEPT;
 
 #ifdef __cplusplus
