@@ -65,7 +65,7 @@ Gradients attention_backward(const at::Tensor &grad_out, const at::Tensor &query
       rows(grad_out), rows(query), rows(key), rows(value), out, logsumexp, dropout_p, is_causal, attn_mask, scale);
 }
 
-// Without the gradient of an input in another memory format, the kernel writes it to address 0 (2.11).
+// Without the gradient of an input that is channels-last, the kernel ends the process (2.11).
 Gradients group_norm_backward(const at::Tensor &grad_out, const at::Tensor &input, const at::Tensor &mean,
                               const at::Tensor &rstd, const std::optional<at::Tensor> &weight, int64_t n,
                               int64_t channels, int64_t pixels, int64_t groups, std::array<bool, 3> needed) {
