@@ -834,9 +834,6 @@ Operator::Operator(const c10::OperatorHandle &h)
   if ((name.overload_name == "out" || name.overload_name == "output") &&
       (always_apart_ || apart->count(name.name) != 0))
     apart_ = c10::Dispatcher::singleton().findSchema({name.name, ""});
-  static const auto *const index_readers =
-      new std::unordered_set<std::string>{"aten::_indices",    "aten::indices",      "aten::crow_indices",
-                                          "aten::col_indices", "aten::ccol_indices", "aten::row_indices"};
   // They return self as it is, and its history would be its own: a cycle that is never freed.
   static const auto *const identities = new std::unordered_set<std::string>{
       "aten::lift", "aten::lift_fresh", "aten::dequantize", "aten::quantize_per_tensor_dynamic"};
@@ -846,7 +843,10 @@ Operator::Operator(const c10::OperatorHandle &h)
   static const auto *const saves_nothing = new std::unordered_set<std::string>{
       "aten::copy_",       "aten::add_",       "aten::sub_",       "aten::subtract_",    "aten::fill_",
       "aten::index_copy_", "aten::index_put_", "aten::index_add_", "aten::masked_fill_", "aten::set_"};
-  saves_ = h.schema().is_mutable() && saves_nothing->count(name.name) == 0;
+  const bool saves = h.schema().is_mutable() && saves_nothing->count(name.name) == 0;
+  static const auto *const index_readers =
+      new std::unordered_set<std::string>{"aten::_indices",    "aten::indices",      "aten::crow_indices",
+                                          "aten::col_indices", "aten::ccol_indices", "aten::row_indices"};
   reads_indices_ = index_readers->count(name.name) != 0;
   pointwise_ = h.hasTag(at::Tag::pointwise);
   reads_parts_ = readers->count(name.name) != 0;
@@ -867,6 +867,8 @@ Operator::Operator(const c10::OperatorHandle &h)
     if (type->kind() == c10::TypeKind::OptionalType) type = type->castRaw<c10::OptionalType>()->getElementType();
     if (type->kind() == c10::TypeKind::TensorType || type->kind() == c10::TypeKind::ListType)
       tensors_.push_back(i);
+    if (saves && type->kind() == c10::TypeKind::TensorType && (written_.empty() || written_.back() != i))
+      saved_.push_back(i);
     // Their elements are unchecked indices of tables: SIGSEGV.
     if (type->kind() == c10::TypeKind::ScalarTypeType)
       enums_.push_back({i, static_cast<int64_t>(c10::ScalarType::Undefined), false});
@@ -975,17 +977,15 @@ void Operator::copy_arguments(torch::jit::Stack &stack) const {
   if (returns_self_ && stack[0].isTensor() && recording(stack[0].toTensor()))
     stack[0] = stack[0].toTensor().alias();
   if (masks_ && stack[0].toTensor().is_same(stack[1].toTensor())) stack[1] = stack[1].toTensor().clone();
-  if (saves_ && c10::GradMode::is_enabled()) {
-    bool records = false;
-    for (size_t i : tensors_)
-      each_tensor(stack[i], [&](const at::Tensor &t) { records |= t.defined() && t.requires_grad(); });
-    for (size_t i : tensors_) {
-      if (!records || !stack[i].isTensor() || std::count(written_.begin(), written_.end(), i) != 0) continue;
-      const at::Tensor &t = stack[i].toTensor();
-      bool shared = false;
-      for (size_t w : written_) each_tensor(stack[w], [&](const at::Tensor &x) { shared |= shares_memory(t, x); });
-      if (shared) stack[i] = t.clone();
-    }
+  for (size_t i : saved_) {
+    if (!stack[i].isTensor()) continue;
+    const at::Tensor &t = stack[i].toTensor();
+    bool shared = false, records = false;
+    for (size_t w : written_) each_tensor(stack[w], [&](const at::Tensor &x) { shared |= shares_memory(t, x); });
+    if (!shared) continue;
+    for (size_t k : tensors_)
+      each_tensor(stack[k], [&](const at::Tensor &x) { records |= x.defined() && recording(x); });
+    if (records) stack[i] = t.clone();
   }
   if (!sparse_gradient_ || stack[*sparse_gradient_].toBool())
     for (size_t i : kept_)

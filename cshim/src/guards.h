@@ -41,11 +41,13 @@ class Operator {
   std::vector<Enum> enums_;
   // Arguments that are tensors or lists, those that are written to, and among them out arguments.
   std::vector<size_t> tensors_, written_, outs_, contiguous_, kept_;
+  // Tensors that autograd may save while the operator writes to others.
+  std::vector<size_t> saved_;
   // The argument by which gradients are sparse: their indices are those in kept_.
   std::optional<size_t> sparse_gradient_;
   bool takes_mkldnn_ = false, reads_parts_ = false, converts_ = false, adds_ = false, linear_ = false,
-       makes_sparse_ = false, reads_indices_ = false, returns_self_ = false, masks_ = false, saves_ = false,
-       pointwise_ = false, on_one_device_ = false;
+       makes_sparse_ = false, reads_indices_ = false, returns_self_ = false, masks_ = false, pointwise_ = false,
+       on_one_device_ = false;
   // The operator without out arguments, for one whose kernels expect those to be contiguous, or with always_apart_
   // to have the results' shape.
   std::optional<c10::OperatorHandle> apart_;
