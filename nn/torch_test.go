@@ -150,7 +150,6 @@ func runTorch(t *testing.T, c torchModule, want torchCase) error {
 	if len(ys) != len(want.Out) {
 		return fmt.Errorf("%d outputs, PyTorch has %d", len(ys), len(want.Out))
 	}
-	loss := tensor.Zeros([]int{})
 	for i, y := range ys {
 		w := want.Out[i]
 		if err := y.Err(); err != nil {
@@ -162,11 +161,8 @@ func runTorch(t *testing.T, c torchModule, want torchCase) error {
 		if !random {
 			golden.Near(t, fmt.Sprintf("output %d", i), y, w.Data, atol, rtol)
 		}
-		if y.DType().IsFloat() {
-			loss = loss.Add(y.Mul(tensor.Linspace(-1, 1, y.Numel()).Reshape(y.Shape()...)).Sum())
-		}
 	}
-	if loss.RequiresGrad() {
+	if loss := lossOf(ys); loss.RequiresGrad() {
 		if err := loss.Backward(); err != nil {
 			return err
 		}
@@ -210,6 +206,17 @@ func runTorch(t *testing.T, c torchModule, want torchCase) error {
 		}
 		return nil
 	})
+}
+
+// lossOf returns a weighted sum of the outputs, as torch_nn.py does.
+func lossOf(ys []*tensor.Tensor) *tensor.Tensor {
+	loss := tensor.Zeros([]int{})
+	for _, y := range ys {
+		if y.DType().IsFloat() {
+			loss = loss.Add(y.Mul(tensor.Linspace(-1, 1, y.Numel()).Reshape(y.Shape()...)).Sum())
+		}
+	}
+	return loss
 }
 
 // dense returns a gradient that may be sparse as a dense tensor.

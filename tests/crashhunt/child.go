@@ -154,7 +154,10 @@ func child(o *options, from, to int64, state string) error {
 		t.Calls++
 		t.Returned += v.returned
 		t.Backward += v.backward
-		if err := leaks(before, func() error { _, err := call(false); return err }); err != nil && !o.unchecked {
+		if o.unchecked {
+			continue
+		}
+		if err := leaks(before, func() error { _, err := call(false); return err }); err != nil {
 			return err
 		}
 	}
@@ -318,13 +321,9 @@ func (c *caller) look(x *tensor.Tensor) {
 		}
 		y = out[0].(*tensor.Tensor)
 	}
-	n, err := numel(y)
+	opts, err := c.gradient(y)
 	if err != nil {
 		return
-	}
-	var opts []tensor.BackwardOption
-	if n != 1 {
-		opts = append(opts, tensor.Gradient(c.cotangent(y)))
 	}
 	if !c.one(3) || len(c.leaves) == 0 {
 		_ = y.Backward(opts...)
@@ -339,12 +338,18 @@ func (c *caller) look(x *tensor.Tensor) {
 		if g == nil || !g.RequiresGrad() || g.IsLeaf() || g.DType().IsComplex() {
 			continue
 		}
-		if n, err := numel(g); err == nil && n == 1 {
-			_, _ = autograd.Grad([]*tensor.Tensor{g}, c.leaves, tensor.AllowUnused(true), tensor.RetainGraph(true))
-		} else if err == nil {
-			_, _ = autograd.Grad([]*tensor.Tensor{g}, c.leaves, tensor.AllowUnused(true), tensor.RetainGraph(true), tensor.Gradient(c.cotangent(g)))
+		if opts, err := c.gradient(g); err == nil {
+			_, _ = autograd.Grad([]*tensor.Tensor{g}, c.leaves, append(opts, tensor.AllowUnused(true), tensor.RetainGraph(true))...)
 		}
 	}
+}
+
+// gradient returns the option that a backward pass from y needs: none if y has one element.
+func (c *caller) gradient(y *tensor.Tensor) ([]tensor.BackwardOption, error) {
+	if n, err := numel(y); err != nil || n == 1 {
+		return nil, err
+	}
+	return []tensor.BackwardOption{tensor.Gradient(c.cotangent(y))}, nil
 }
 
 // cotangent returns a gradient for y: of its shape, sometimes of another layout.

@@ -63,25 +63,35 @@ func TestPublicOperatorsDoNotCrash(t *testing.T) {
 	}
 }
 
-// TestRecordedCalls tests that the recorded calls are valid.
-func TestRecordedCalls(t *testing.T) {
-	leak.Check(t)
+// everyOperator returns the operators that Call accepts.
+func everyOperator(t *testing.T) []operator {
 	o := &options{only: regexp.MustCompile("")}
-	operators, err := o.operators()
+	all, err := o.operators()
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, valid := 0, 0
+	return all
+}
+
+// plain makes values of float32 without gradients.
+func plain(seed int) *values {
+	v := newValues(rand.New(rand.NewPCG(1, uint64(seed))))
+	v.grad, v.dtype = false, tensor.Float32
+	return v
+}
+
+// TestRecordedCalls tests that the recorded calls are valid.
+func TestRecordedCalls(t *testing.T) {
+	leak.Check(t)
+	operators, calls, valid := everyOperator(t), 0, 0
 	for i := range operators {
 		op := &operators[i]
 		for n, c := range op.calls {
 			if c.Op != op.name {
 				continue
 			}
-			v := newValues(rand.New(rand.NewPCG(1, uint64(n))))
-			v.grad, v.dtype = false, tensor.Float32
 			err := tensor.WithScope(func() error {
-				_, err := tensor.Call(op.name, v.given(op, n)...)
+				_, err := tensor.Call(op.name, plain(n).given(op, n)...)
 				return err
 			})
 			if calls++; err == nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,15 +17,10 @@ import (
 // they return them: with the recorded calls of all operators that write in place or to out arguments.
 func TestResultsOfOtherStrides(t *testing.T) {
 	leak.Check(t)
-	o := &options{only: regexp.MustCompile("")}
-	operators, err := o.operators()
-	if err != nil {
-		t.Fatal(err)
-	}
-	compared := 0
+	operators, compared := everyOperator(t), 0
 	for i := range operators {
 		op := &operators[i]
-		if !slices.ContainsFunc(op.types, isWritten) || random.MatchString(op.name) {
+		if !slices.ContainsFunc(op.types, argument.isWritten) || random.MatchString(op.name) {
 			continue
 		}
 		for n, c := range op.calls {
@@ -50,8 +44,6 @@ func TestResultsOfOtherStrides(t *testing.T) {
 	}
 }
 
-func isWritten(a argument) bool { return strings.Contains(a.typ, "!") }
-
 // random are operators whose results differ from call to call.
 var random = regexp.MustCompile("rand|normal|bernoulli|empty|multinomial|rrelu|dropout|uniform|cauchy|geometric|exponential|resize|set_|strided")
 
@@ -60,16 +52,8 @@ var arrangements = []struct {
 	name string
 	of   func(x *tensor.Tensor) *tensor.Tensor
 }{
-	{"transposed", func(x *tensor.Tensor) *tensor.Tensor {
-		reversed := make([]int, x.Dim())
-		for i := range reversed {
-			reversed[i] = len(reversed) - 1 - i
-		}
-		return x.Permute(reversed...).Contiguous().Permute(reversed...)
-	}},
-	{"stepped", func(x *tensor.Tensor) *tensor.Tensor {
-		return tensor.Stack([]*tensor.Tensor{x, x}, tensor.Dim(-1)).Select(-1, 0)
-	}},
+	{"transposed", transposed},
+	{"stepped", stepped},
 	{"channels last", func(x *tensor.Tensor) *tensor.Tensor {
 		switch x.Dim() {
 		case 4:
@@ -86,17 +70,15 @@ var arrangements = []struct {
 // compareResults compares the results that the operator's recorded call n returns with those that the operator writes to
 // arranged tensors. It returns the number of comparisons, 0 if one of the calls is not valid.
 func compareResults(op *operator, n int, arrange func(x *tensor.Tensor) *tensor.Tensor) (int, error) {
-	v := newValues(rand.New(rand.NewPCG(1, uint64(n))))
-	v.grad, v.dtype = false, tensor.Float32
-	args := v.given(op, n)
+	args := plain(n).given(op, n)
 	want, err := tensor.Call(op.calls[n].Op, args...)
 	if err != nil {
 		return 0, nil
 	}
-	inPlace := isWritten(op.types[0])
+	inPlace := op.types[0].isWritten()
 	var given, got []any
 	for i, a := range op.types {
-		if !isWritten(a) {
+		if !a.isWritten() {
 			given = append(given, args[i-len(got)])
 			continue
 		}

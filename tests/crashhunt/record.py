@@ -130,9 +130,7 @@ def record(op, args, kwargs):
         return
     values = values[:last]
     leaves = [v for v in itertools.chain(*(v if isinstance(v, list) else [v] for v in values)) if isinstance(v, dict) and "s" in v]
-    if not leaves:
-        return
-    if any(0 in t["s"] for t in leaves):
+    if not leaves or any(0 in t["s"] for t in leaves):
         return
     signature = str([(len(t["s"]), "l" in t) for t in leaves]) + str([type(v).__name__ for v in values])
     calls = found.setdefault(op.name(), {})
@@ -145,8 +143,7 @@ class Dispatched(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        before = func, args, kwargs
-        record(*before)
+        record(func, args, kwargs)
         return func(*args, **kwargs)
 
 

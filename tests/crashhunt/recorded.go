@@ -42,9 +42,15 @@ func family(op string) string {
 	return strings.TrimSuffix(name, "_")
 }
 
+// isWritten reports whether the operator writes to the argument.
+func (a argument) isWritten() bool { return strings.Contains(a.typ, "!") }
+
+// isResult reports whether the argument only holds a result.
+func (a argument) isResult() bool { return a.name != "self" && a.isWritten() }
+
 // inputs returns the arguments without those that only hold results.
 func inputs(args []argument) []argument {
-	return slices.DeleteFunc(slices.Clone(args), func(a argument) bool { return a.name != "self" && strings.Contains(a.typ, "!") })
+	return slices.DeleteFunc(slices.Clone(args), argument.isResult)
 }
 
 // findCalls adds to the operator the calls that were recorded of it, or of the same operator with another way to
@@ -118,7 +124,7 @@ func (v *values) withResults(op *operator, plain string, given []any) []any {
 	}
 	args, n := make([]any, 0, len(op.types)), 0
 	for i, a := range op.types {
-		if a.name == "self" || !strings.Contains(a.typ, "!") {
+		if !a.isResult() {
 			args = append(args, given[i-n])
 			continue
 		}
@@ -361,13 +367,9 @@ func (v *values) changeTensor(x *tensor.Tensor, args []any) *tensor.Tensor {
 	d := v.IntN(dims)
 	switch v.IntN(12) {
 	case 0:
-		reversed := make([]int, dims)
-		for i := range reversed {
-			reversed[i] = dims - 1 - i
-		}
-		return x.Permute(reversed...).Contiguous().Permute(reversed...)
+		return transposed(x)
 	case 1:
-		return tensor.Stack([]*tensor.Tensor{x, x}, tensor.Dim(-1)).Select(-1, 0)
+		return stepped(x)
 	case 2, 3:
 		if shape[d] > 0 {
 			return x.Narrow(d, 0, 1).Expand(shape...)
@@ -402,4 +404,18 @@ func (v *values) changeTensor(x *tensor.Tensor, args []any) *tensor.Tensor {
 		return y.Reshape(shape...)
 	}
 	return nil
+}
+
+// transposed returns x with the order of its dimensions in memory reversed.
+func transposed(x *tensor.Tensor) *tensor.Tensor {
+	reversed := make([]int, x.Dim())
+	for i := range reversed {
+		reversed[i] = len(reversed) - 1 - i
+	}
+	return x.Permute(reversed...).Contiguous().Permute(reversed...)
+}
+
+// stepped returns x with a gap after each element.
+func stepped(x *tensor.Tensor) *tensor.Tensor {
+	return tensor.Stack([]*tensor.Tensor{x, x}, tensor.Dim(-1)).Select(-1, 0)
 }
