@@ -257,6 +257,7 @@ func TestFunctionErrors(t *testing.T) {
 			"released":   func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{released}, nil },
 			"failed":     func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{x.View(7)}, nil },
 			"wrong size": func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{tensor.Ones([]int{5}, tensor.Float64)}, nil },
+			"scalar":     func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{tensor.Ones(nil, tensor.Float64)}, nil },
 		}
 		for name, f := range backwards {
 			err := applied(&either{backward: f})(x).Sum().Backward()
@@ -265,6 +266,9 @@ func TestFunctionErrors(t *testing.T) {
 			}
 			if (name == "error" || name == "panic") && !errors.Is(err, own) {
 				t.Errorf("backward, %s: %v is not the error of the function", name, err)
+			}
+			if err != nil && !strings.Contains(err.Error(), "Backward of *autograd_test.either") {
+				t.Errorf("backward, %s: %v does not name the function", name, err)
 			}
 		}
 		for name, in := range map[string]*tensor.Tensor{"nil": none, "released": released, "failed": x.View(9)} {

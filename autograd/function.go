@@ -172,6 +172,10 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 	}
 	ctx.saved = nil
 	ctx.mu.Unlock()
+	shapes := make([][]int, len(inputs))
+	for i, x := range inputs {
+		shapes[i] = x.Shape()
+	}
 	return tieFunction(inputs, outputs, saved, func(grads, saved []*tensor.Tensor, needs []bool) ([]*tensor.Tensor, error) {
 		// Each pass has its own context, because several passes may use a retained graph, even at the same time.
 		c := &Context{needs: needs, forward: ctx, saved: make([]*tensor.Tensor, len(at))}
@@ -180,8 +184,42 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 				c.saved[i] = saved[k]
 			}
 		}
-		return recovered(func() ([]*tensor.Tensor, error) { return f.Backward(c, grads...) })
+		results, err := recovered(func() ([]*tensor.Tensor, error) { return f.Backward(c, grads...) })
+		if err == nil {
+			err = checkGrads(results, shapes)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("Backward of %T: %w", f, err)
+		}
+		return results, nil
 	})
+}
+
+// checkGrads returns an error if a gradient cannot be used or does not fit an input of these shapes. The engine sums a gradient over the
+// dimensions along which its input broadcasts to it.
+func checkGrads(grads []*tensor.Tensor, shapes [][]int) error {
+	const op = "Apply"
+	if len(grads) != len(shapes) {
+		return refuse.Error(op, tensor.ErrArgument, "%d gradients for %d inputs", len(grads), len(shapes))
+	}
+	for i, g := range grads {
+		if g == nil {
+			continue
+		}
+		if err := check(op, g); err != nil {
+			return fmt.Errorf("the gradient of input %d: %w", i, err)
+		}
+		got, want := g.Shape(), shapes[i]
+		fits := len(want) <= len(got)
+		for k := 1; fits && k <= len(want); k++ {
+			n := want[len(want)-k]
+			fits = n == 1 || n == got[len(got)-k]
+		}
+		if !fits {
+			return refuse.Error(op, tensor.ErrArgument, "the gradient of input %d has shape %v, but the input has shape %v", i, got, want)
+		}
+	}
+	return nil
 }
 
 // recovered turns a panic into an error.

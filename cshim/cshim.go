@@ -170,6 +170,9 @@ var loadMutex sync.Mutex
 
 var onLoad func()
 
+// atLoad runs once libtorch is loaded. It is nil without the race detector.
+var atLoad func()
+
 // OnLoad sets the function that runs once libtorch is loaded, before the first operator. Package vram sets it.
 func OnLoad(f func()) { onLoad = f }
 
@@ -202,6 +205,9 @@ func load() error {
 			continue
 		}
 		loaded.Store(&library{path, openMP})
+		if atLoad != nil {
+			atLoad()
+		}
 		if onLoad != nil {
 			onLoad()
 		}

@@ -114,7 +114,7 @@ type Number interface {
 
 // Item returns the value of a tensor with one element, like Python's item(). A float T accepts floating-point
 // and integer tensors, an integer T accepts integer and bool tensors, and a complex T accepts all. A value that
-// T cannot represent, because of a fraction, an imaginary part or its range, is an error.
+// T cannot represent, because of a fraction, an imaginary part or its range, is an error. A float T rounds.
 func Item[T Number](t *Tensor) (T, error) {
 	var z T
 	v, err := t.item()
@@ -133,12 +133,14 @@ func Item[T Number](t *Tensor) (T, error) {
 	case float32:
 		var f float64
 		f, ok = toFloat(v)
+		ok = ok && fitsFloat32(f)
 		out = float32(f)
 	case complex128:
 		out, ok = toComplex(v)
 	case complex64:
 		var c complex128
 		c, ok = toComplex(v)
+		ok = ok && fitsFloat32(real(c)) && fitsFloat32(imag(c))
 		out = complex64(c)
 	default:
 		return itemInt[T](v, lossy)
@@ -148,6 +150,9 @@ func Item[T Number](t *Tensor) (T, error) {
 	}
 	return out.(T), nil
 }
+
+// fitsFloat32 reports whether f is finite as a float32 or not finite at all.
+func fitsFloat32(f float64) bool { return !math.IsInf(float64(float32(f)), 0) || math.IsInf(f, 0) }
 
 func toFloat(v any) (float64, bool) {
 	switch v := v.(type) {

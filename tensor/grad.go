@@ -403,14 +403,22 @@ func takeCallbackError(id uint64) error {
 
 // guarded runs the Go code of a callback. It turns a panic into an error, and stores an error under a number, which it
 // returns.
+//
+// If f ends its goroutine with runtime.Goexit, the C++ code of the pass never continues, and its thread keeps the modes of
+// the pass. The goroutine ends locked to that thread, so the Go runtime ends the thread, too.
 func guarded(f func() error) (failed uint64) {
 	err := func() (err error) {
+		returned := false
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			} else if !returned {
+				runtime.LockOSThread()
 			}
 		}()
-		return f()
+		err = f()
+		returned = true
+		return err
 	}()
 	if err == nil {
 		return 0
@@ -467,7 +475,8 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 
 // RegisterHook calls f with the gradient of t each time it is computed. If f returns a tensor, it replaces the
 // gradient; nil leaves it unchanged. f runs on a thread of the autograd engine, in a scope. The backward pass returns
-// an error or panic of f. The returned function removes the hook. PyTorch: Tensor.register_hook.
+// an error or panic of f. The returned function removes the hook. If f refers to t, or to tensors computed from it,
+// they are not freed before the hook is removed or t is released. PyTorch: Tensor.register_hook.
 func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove func(), err error) {
 	if f == nil {
 		return func() {}, refused("RegisterHook", ErrNil, "a function is needed, got nil")

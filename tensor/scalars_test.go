@@ -219,3 +219,31 @@ func TestLossesDoNotBroadcast(t *testing.T) {
 		}
 	})
 }
+
+// TestItemOfOtherTypes tests which values [Item] returns as another type.
+func TestItemOfOtherTypes(t *testing.T) {
+	begin(t)
+	err := WithScope(func() error {
+		for _, c := range []struct {
+			value float64
+			fits  bool
+		}{{1.5, true}, {1 + 0x1p-40, true}, {1e300, false}, {-1e300, false}, {math.Inf(1), true}, {math.MaxFloat32, true}} {
+			x := FromScalar(c.value, Float64)
+			f, err := Item[float32](x)
+			if (err == nil) != c.fits || c.fits && f != float32(c.value) {
+				t.Errorf("%g as float32: %g, %v", c.value, f, err)
+			}
+			z, err := Item[complex64](x)
+			if (err == nil) != c.fits || c.fits && z != complex(float32(c.value), 0) {
+				t.Errorf("%g as complex64: %g, %v", c.value, z, err)
+			}
+		}
+		if f, err := Item[float32](FromScalar(math.NaN(), Float64)); err != nil || f == f {
+			t.Errorf("NaN: %g, %v", f, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -443,6 +443,10 @@ func TestErrorContents(t *testing.T) {
 		}
 		wantErr(t, "index", x.Select(0, 7).Err(), ErrIndex)
 		wantErr(t, "index", x.Sum(Dim(7)).Err(), ErrIndex)
+		sparse := one(t, "aten::to_sparse", x)
+		if err := sparse.Softmax(0).Err(); err == nil || strings.Contains(err.Error(), "registered at") {
+			t.Errorf("no kernel: %v lists the kernels of other backends", err)
+		}
 		wantErr(t, "no kernel", x.To(Float8E5M2).Add(x.To(Float8E5M2)).Err(), ErrNotImplemented)
 		wantErr(t, "singular", Zeros([]int{2, 2}).LinalgInv().Err(), ErrLinAlg)
 		wantErr(t, "memory", Zeros([]int{1 << 45}).Err(), ErrOutOfMemory)

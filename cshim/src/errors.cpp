@@ -6,6 +6,7 @@
 #include <exception>
 #include <initializer_list>
 #include <new>
+#include <string_view>
 #include <typeinfo>
 
 #include "anomaly.h"
@@ -40,13 +41,12 @@ void make_utf8(char *s) noexcept {
   }
 }
 
-ls_error *make(int32_t code, const char *text, int32_t device_error = 0, uint64_t callback = 0) noexcept {
-  if (text == nullptr) text = "an exception without a text";
-  size_t n = std::strlen(text);
-  auto *e = static_cast<ls_error *>(std::malloc(sizeof(ls_error) + n + 1));
+ls_error *make(int32_t code, std::string_view text, int32_t device_error = 0, uint64_t callback = 0) noexcept {
+  auto *e = static_cast<ls_error *>(std::malloc(sizeof(ls_error) + text.size() + 1));
   if (e == nullptr) return &no_memory;
   char *copy = reinterpret_cast<char *>(e + 1);
-  std::memcpy(copy, text, n + 1);
+  std::memcpy(copy, text.data(), text.size());
+  copy[text.size()] = 0;
   make_utf8(copy);
   *e = {code, device_error, callback, 0, 0, copy, nullptr, LS_NO_SITE};
   return e;
@@ -84,7 +84,6 @@ int32_t code_of(const c10::Error &e) noexcept {
   if (dynamic_cast<const c10::IndexError *>(&e)) return LS_ERR_INDEX;
   if (dynamic_cast<const c10::ValueError *>(&e)) return LS_ERR_VALUE;
   if (dynamic_cast<const c10::TypeError *>(&e)) return LS_ERR_TYPE;
-  if (dynamic_cast<const c10::NotImplementedError *>(&e)) return LS_ERR_NOT_IMPLEMENTED;
   if (dynamic_cast<const c10::LinAlgError *>(&e)) return LS_ERR_LINALG;
   // TORCH_INTERNAL_ASSERT and TORCH_CHECK throw the same type; only the text differs.
   if (std::strstr(e.what_without_backtrace(), "INTERNAL ASSERT FAILED") != nullptr) return LS_ERR_INTERNAL;
@@ -156,6 +155,11 @@ ls_error *current_error() noexcept {
     if (has(text, {"ncclInvalidArgument", "ncclInvalidUsage", "ncclInternalError"}))
       return make(LS_ERR_GENERIC, text);
     return make(code_of_peer(text), text);
+  } catch (const c10::NotImplementedError &e) {
+    // An operator without a kernel: the first sentence names the operator and the backend. The rest, up to a
+    // hundred lines, lists the kernels of all backends.
+    std::string_view text = e.what_without_backtrace();
+    return make(LS_ERR_NOT_IMPLEMENTED, text.substr(0, text.find(" This could be because")));
   } catch (const c10::Error &e) {
     const char *text = e.what_without_backtrace();
     if (has(text, {"during cuda graph capture", "outside graph capture"})) return make(LS_ERR_CAPTURE, text);
@@ -169,8 +173,9 @@ ls_error *current_error() noexcept {
     return &no_memory;
   } catch (const std::exception &e) {
     const char *text = e.what();
-    if (text != nullptr && of_gloo(e)) return make(code_of_peer(text), text);
-    if (text != nullptr && of_cuda(text)) return of_device(text, 0, LS_ERR_STD);
+    if (text == nullptr) return make(LS_ERR_STD, "an exception without a text");
+    if (of_gloo(e)) return make(code_of_peer(text), text);
+    if (of_cuda(text)) return of_device(text, 0, LS_ERR_STD);
     return make(LS_ERR_STD, text);
   } catch (...) {
     return make(LS_ERR_UNKNOWN, "an exception of a type unknown to the shim");
