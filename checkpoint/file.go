@@ -184,20 +184,25 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 
 // regular returns an error unless the path leads to a regular file. The error names what it is instead.
 func regular(mode os.FileMode) error {
-	what := "not a regular file"
-	switch {
-	case mode.IsRegular():
+	if mode.IsRegular() {
 		return nil
-	case mode.IsDir():
-		what = "a directory"
-	case mode&os.ModeNamedPipe != 0:
-		what = "a named pipe (FIFO)"
-	case mode&os.ModeSocket != 0:
-		what = "a socket"
-	case mode&os.ModeDevice != 0:
-		what = "a device"
 	}
-	return malformed("it is %s", what)
+	return malformed("it is %s", kindOf(mode))
+}
+
+// kindOf returns what a file is that is not regular.
+func kindOf(mode os.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "a directory"
+	case mode&os.ModeNamedPipe != 0:
+		return "a named pipe (FIFO)"
+	case mode&os.ModeSocket != 0:
+		return "a socket"
+	case mode&os.ModeDevice != 0:
+		return "a device"
+	}
+	return "not a regular file"
 }
 
 // Names returns the tensors' names, sorted. A tensor in nested dicts and lists has the keys and numbers on the way to it

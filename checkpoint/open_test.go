@@ -51,6 +51,66 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 			t.Fatalf("Load of %s hangs", want)
 		}
 	}
+	// Nor are others replaced. The devices are not written to here: if they were replaced, the machine would lose them.
+	x := tensor.Ones([]int{2})
+	defer x.Release()
+	for path, want := range map[string]string{fifo: "a named pipe (FIFO)", link: "a named pipe (FIFO)", socket: "a socket", dir: "a directory"} {
+		before, err := os.Lstat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, err := range map[string]error{
+			"Save": checkpoint.Save(path, map[string]*tensor.Tensor{"x": x}, nil), "SavePyTorch": checkpoint.SavePyTorch(path, x),
+			"SaveNPY": checkpoint.SaveNPY(path, x),
+		} {
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("%s to %s: %v", name, want, err)
+			}
+		}
+		if after, err := os.Lstat(path); err != nil || after.Mode() != before.Mode() {
+			t.Errorf("saving to %s has changed it: %v, %v", want, after, err)
+		}
+	}
+}
+
+// TestSavesFollowLinks tests that saving through a symbolic link replaces the file that it leads to.
+func TestSavesFollowLinks(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "runs"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{"latest": "best", "best": filepath.Join("runs", "1"), "absolute": filepath.Join(dir, "runs", "2"), "loop": "loop"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, link := range []string{"latest", "latest", "absolute"} { // to a file that does not exist, to one that does
+		x := tensor.Full([]int{2}, i)
+		if err := checkpoint.Save(filepath.Join(dir, link), map[string]*tensor.Tensor{"x": x}, nil); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "runs", map[string]string{"latest": "1", "absolute": "2"}[link])
+		file, err := checkpoint.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y := file.Tensor("x")
+		if same, err := x.Equal(y); err != nil || !same {
+			t.Errorf("%s: %v, %v", link, y, err)
+		}
+		x.Release()
+		y.Release()
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+		if info, err := os.Lstat(filepath.Join(dir, link)); err != nil || info.Mode()&os.ModeSymlink == 0 {
+			t.Errorf("%s is no longer a link: %v, %v", link, info, err)
+		}
+	}
+	if err := checkpoint.Save(filepath.Join(dir, "loop"), nil, nil); err == nil {
+		t.Error("saving through a link to itself succeeded")
+	}
 }
 
 // If a file that is read instead of mapped is shortened while it is open, its tensors stay valid and further

@@ -6,8 +6,10 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -25,7 +27,8 @@ import (
 
 // Save writes tensors to a safetensors file under their names, with the given metadata (nil for none). Other
 // programs see either the old file or the complete new one, also after a crash: Save writes the new file beside
-// the old one, syncs and renames it. If the process is killed meanwhile, a file named .NAME and a number is
+// the old one, syncs and renames it. If path is a symbolic link, the file that it leads to is replaced; a path that leads
+// to a device or a pipe is an error. If the process is killed meanwhile, a file named .NAME and a number is
 // left, which the next Save to the same path removes (on Unix). The same tensors give the same bytes. Tensors
 // may be on any device and have any strides. They are written in row-major order, and each in full if several
 // share storage.
@@ -118,6 +121,10 @@ func saved(op string, err error) error {
 
 // replace replaces the file by what write writes, completely or not at all.
 func replace(path string, write func(io.Writer) error) error {
+	path, err := destination(path)
+	if err != nil {
+		return err
+	}
 	dir := filepath.Dir(path)
 	removeAbandoned(path)
 	file, release, err := pendingFile(dir, path)
@@ -137,6 +144,35 @@ func replace(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return syncdir.Sync(dir)
+}
+
+// destination returns the path of the regular file that path names, which need not exist, with symbolic links at its end
+// followed.
+func destination(path string) (string, error) {
+	at := path
+	for range 40 { // as many as Linux follows
+		info, err := os.Lstat(at)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return at, nil
+		case err != nil:
+			return "", err
+		case info.Mode()&os.ModeSymlink == 0:
+			if !info.Mode().IsRegular() {
+				return "", fmt.Errorf("%s is %s; a file is replaced by a new one", path, kindOf(info.Mode()))
+			}
+			return at, nil
+		}
+		link, err := os.Readlink(at)
+		if err != nil {
+			return "", err
+		}
+		if !filepath.IsAbs(link) {
+			link = filepath.Join(filepath.Dir(at), link)
+		}
+		at = link
+	}
+	return "", fmt.Errorf("%s: too many symbolic links", path)
 }
 
 // pendingFile creates the file beside path that will replace it, and claims it until release is called, so that

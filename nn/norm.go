@@ -239,6 +239,9 @@ func (b *batchNorm) batch(op string, least, most int, form string, x *tensor.Ten
 	}
 	training, momentum := b.Training(), b.Momentum
 	tracked := b.RunningMean != nil && b.RunningVar != nil
+	if shape := x.Shape(); (training || !tracked) && b.overRanks == nil && product(shape[:1])*product(shape[2:]) == 1 {
+		return refuse.Tensor(op, tensor.ErrArgument, "each channel needs more than 1 value to be normalized by its batch, got shape %v", shape)
+	}
 	if training && tracked && b.NumBatchesTracked != nil {
 		var err error
 		if momentum, err = b.step(); err != nil {
@@ -251,6 +254,14 @@ func (b *batchNorm) batch(op string, least, most int, form string, x *tensor.Ten
 	var all [5]tensor.Option
 	opts := append(all[:0], tensor.Training(training || !tracked), tensor.Momentum(momentum), tensor.Eps(b.Eps))
 	return x.BatchNorm(b.RunningMean, b.RunningVar, b.affine(opts)...)
+}
+
+func product(sizes []int) int {
+	n := 1
+	for _, s := range sizes {
+		n *= s
+	}
+	return n
 }
 
 // instance normalizes each sample by itself.
@@ -270,12 +281,8 @@ func (b *batchNorm) instance(op string, dims int, form string, x *tensor.Tensor)
 	}
 	tracked := b.RunningMean != nil && b.RunningVar != nil
 	own := b.Training() || !tracked
-	elements := 1
-	for _, n := range shape[len(shape)-dims:] {
-		elements *= n
-	}
-	if own && elements == 1 {
-		return refuse.Tensor(op, tensor.ErrArgument, "each channel needs more than 1 element to be normalized by itself, got shape %v", shape)
+	if own && product(shape[len(shape)-dims:]) == 1 {
+		return refuse.Tensor(op, tensor.ErrArgument, "each channel needs more than 1 value to be normalized by itself, got shape %v", shape)
 	}
 	opts := b.affine([]tensor.Option{tensor.UseInputStats(own), tensor.Momentum(b.Momentum), tensor.Eps(b.Eps)})
 	if tracked {
@@ -455,6 +462,9 @@ func (g *GroupNorm) Forward(x *tensor.Tensor) *tensor.Tensor {
 	shape := x.Shape()
 	if len(shape) < 2 || g.Groups < 1 || shape[1]%g.Groups != 0 {
 		return refuse.Tensor("GroupNorm", tensor.ErrArgument, "x must be (N, C, *) with C divisible by %d groups, got shape %v", g.Groups, shape)
+	}
+	if product(shape)/g.Groups == 1 {
+		return refuse.Tensor("GroupNorm", tensor.ErrArgument, "each group needs more than 1 value, got shape %v", shape)
 	}
 	opts := []tensor.Option{tensor.Eps(g.Eps)}
 	if g.Weight != nil {
