@@ -152,14 +152,14 @@ const (
 
 // GroupNew connects this process to the others of a group. A value other than 0 in cancel ends the wait for them. Unless
 // checked, the group's name in Python, is empty, the ranks compare their collectives.
-func GroupNew(s Store, rank, size int, backends Backends, milliseconds int64, checked string, cancel *int32) (Group, error) {
+func GroupNew(s Store, rank, size int, backends Backends, milliseconds, within int64, checked string, cancel *int32) (Group, error) {
 	var g C.ls_group
 	var name *C.char
 	if checked != "" {
 		name = C.CString(checked)
 		defer C.free(unsafe.Pointer(name))
 	}
-	err := takeError(C.lsc_group_new(C.ls_store(s), C.int32_t(rank), C.int32_t(size), C.int32_t(backends), C.int64_t(milliseconds), name, (*C.int32_t)(cancel), &g))
+	err := takeError(C.lsc_group_new(C.ls_store(s), C.int32_t(rank), C.int32_t(size), C.int32_t(backends), C.int64_t(milliseconds), C.int64_t(within), name, (*C.int32_t)(cancel), &g))
 	return Group(g), err
 }
 

@@ -91,7 +91,7 @@ typedef struct ls_functions {
   ls_results (*store_compare_set)(ls_store store, const char *key, const void *expected, uint64_t expected_n, const void *desired, uint64_t desired_n, ls_value *out, uint64_t out_slots);
   ls_error *(*store_delete)(ls_store store, const char *key, int32_t *deleted);
   ls_error *(*store_num_keys)(ls_store store, int64_t *keys);
-  ls_error *(*group_new)(ls_store store, int32_t rank, int32_t size, int32_t backends, int64_t milliseconds, const char *checked, const int32_t *cancel, ls_group *group);
+  ls_error *(*group_new)(ls_store store, int32_t rank, int32_t size, int32_t backends, int64_t milliseconds, int64_t within, const char *checked, const int32_t *cancel, ls_group *group);
   ls_error *(*group_abort)(ls_group group);
   void (*group_free)(ls_group group);
   ls_error *(*group_settle)(ls_group group);
@@ -344,7 +344,7 @@ static inline ls_error *lsc_store_add(ls_store store, const char *key, int64_t n
 static inline ls_results lsc_store_compare_set(ls_store store, const char *key, const void *expected, uint64_t expected_n, const void *desired, uint64_t desired_n, ls_value *out, uint64_t out_slots) { return ls_table.store_compare_set(store, key, expected, expected_n, desired, desired_n, out, out_slots); }
 static inline ls_error *lsc_store_delete(ls_store store, const char *key, int32_t *deleted) { return ls_table.store_delete(store, key, deleted); }
 static inline ls_error *lsc_store_num_keys(ls_store store, int64_t *keys) { return ls_table.store_num_keys(store, keys); }
-static inline ls_error *lsc_group_new(ls_store store, int32_t rank, int32_t size, int32_t backends, int64_t milliseconds, const char *checked, const int32_t *cancel, ls_group *group) { return ls_table.group_new(store, rank, size, backends, milliseconds, checked, cancel, group); }
+static inline ls_error *lsc_group_new(ls_store store, int32_t rank, int32_t size, int32_t backends, int64_t milliseconds, int64_t within, const char *checked, const int32_t *cancel, ls_group *group) { return ls_table.group_new(store, rank, size, backends, milliseconds, within, checked, cancel, group); }
 static inline ls_error *lsc_group_abort(ls_group group) { return ls_table.group_abort(group); }
 static inline void lsc_group_free(ls_group group) { ls_table.group_free(group); }
 static inline ls_error *lsc_group_settle(ls_group group) { return ls_table.group_settle(group); }

@@ -300,6 +300,17 @@ func TestObjects(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		pointers, err := dist.AllGatherObject(ctx, g, map[bool]*int{true: &r}[r > 0])
+		if err != nil || len(pointers) != 3 || pointers[0] != nil || pointers[1] == nil || *pointers[2] != 2 {
+			t.Errorf("rank %d: pointers: %v, %v", r, pointers, err)
+		}
+		anys, err := dist.AllGatherObject(ctx, g, []any{nil, "a", 2}[r])
+		if err != nil || !slices.Equal(anys, []any{nil, "a", 2}) {
+			t.Errorf("rank %d: interfaces: %v, %v", r, anys, err)
+		}
+		if _, err := dist.AllGatherObject(ctx, g, []*int{nil}); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("rank %d: a slice of nil pointers: %v", r, err)
+		}
 		if err := dist.SendObject(ctx, g, func() {}, (r+1)%3, 0); !errors.Is(err, tensor.ErrArgument) {
 			t.Errorf("rank %d: SendObject of a function: %v", r, err)
 		}

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/linstock-ml/linstock/dist"
+	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -212,6 +216,49 @@ func TestInitEnds(t *testing.T) {
 	if err := alone(ctx, dist.Timeout(50*time.Millisecond)); !errors.Is(err, dist.ErrTimeout) {
 		t.Errorf("a timeout: %v", err)
 	}
+}
+
+// TestInitWithADeadRank tests that Init ends with its timeout if another rank has died after it came to the store.
+func TestInitWithADeadRank(t *testing.T) {
+	leak.Check(t)
+	port := freePort(t)
+	store, err := dist.NewTCPStore(ctx, "127.0.0.1:"+port, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	dead := exec.CommandContext(t.Context(), os.Args[0])
+	dead.Env = append(launch.Environ(1, 3, port), envRole+"=dead")
+	if err := dead.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for keys, since := 0, time.Now(); keys < 2 || time.Since(since) < time.Second; time.Sleep(20 * time.Millisecond) {
+		now, err := store.NumKeys()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now != keys {
+			keys, since = now, time.Now()
+		}
+	}
+	if err := dead.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Wait()
+	var all sync.WaitGroup
+	for _, r := range []int{0, 2} {
+		all.Go(func() {
+			start := time.Now()
+			g, err := dist.Init(ctx, dist.WithStore(store), dist.Rank(r), dist.WorldSize(3), dist.Timeout(3*time.Second))
+			if !errors.Is(err, dist.ErrTimeout) && !errors.Is(err, dist.ErrConnection) || g != nil {
+				t.Errorf("rank %d: %v, %v", r, g, err)
+			}
+			if took := time.Since(start); took > 10*time.Second {
+				t.Errorf("rank %d: Init took %v", r, took)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestManyGroups tests that a hundred groups leave nothing behind.

@@ -62,16 +62,18 @@ func (g *Group) connect(ctx context.Context, op string, base *Store, prefix stri
 		return err
 	}
 	err = g.store.use(op, func(n cshim.Store) error {
-		return waiting(ctx, op, g.timeout, func(_ int64, cancel *int32) (err error) {
-			// ctx ends the wait by cancel: the timeout is also that of the group's collectives.
+		return waiting(ctx, op, g.timeout, func(within int64, cancel *int32) (err error) {
 			checked := ""
 			if g.checked {
 				checked = prefix
 			}
-			g.native, err = cshim.GroupNew(n, g.rank, g.size, g.backends, g.timeout.Milliseconds(), checked, cancel)
+			g.native, err = cshim.GroupNew(n, g.rank, g.size, g.backends, g.timeout.Milliseconds(), within, checked, cancel)
 			var native *cshim.Error
 			if errors.As(err, &native) && native.Code == cshim.CodeGeneric {
 				native.Code = cshim.CodeConnection // gloo's error for it has another type
+				if strings.Contains(native.Message, "Connect timeout") {
+					native.Code = cshim.CodeTimeout
+				}
 			}
 			return err
 		})

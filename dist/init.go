@@ -2,6 +2,7 @@ package dist
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -186,8 +187,19 @@ func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
+	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
+	g, err := o.start(ctx, op)
+	if errors.Is(err, ErrTimeout) && outer.Err() == nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("%w (not all ranks connected within the Timeout, %v)", err, o.timeout)
+	}
+	return g, err
+}
+
+// start connects to the others and returns the group of all.
+func (o *options) start(ctx context.Context, op string) (*Group, error) {
+	var err error
 	host := 0
 	store := o.store
 	if store == nil {

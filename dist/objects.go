@@ -9,14 +9,14 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Objects are Go values that package encoding/gob encodes: exported fields, no functions or channels, and no tensors, for
-// which there are the collectives. Ranks written in Python cannot take part, since they exchange pickles.
-
-// AllGatherObject returns v of all ranks, on each of them. PyTorch: torch.distributed.all_gather_object.
+// AllGatherObject returns v of all ranks, on each of them. The values are encoded by package encoding/gob, like those of the
+// other functions for objects: only exported fields arrive, a pointer in a struct to a zero value arrives as nil, an empty
+// slice as nil, and types behind interfaces must be registered with gob.Register. There are no functions, channels or
+// tensors. Ranks in Python cannot take part, since they exchange pickles. PyTorch: torch.distributed.all_gather_object.
 func AllGatherObject[T any](ctx context.Context, g *Group, v T) ([]T, error) {
 	const op = "AllGatherObject"
 	var all []T
-	err := exchange(ctx, op, g, v, func(x *exchanged) error {
+	err := exchange(ctx, op, g, &v, true, func(x *exchanged) error {
 		parts := make([]*tensor.Tensor, g.size)
 		for r := range parts {
 			parts[r] = x.buffer()
@@ -35,7 +35,7 @@ func AllGatherObject[T any](ctx context.Context, g *Group, v T) ([]T, error) {
 func GatherObject[T any](ctx context.Context, g *Group, v T, dst int) ([]T, error) {
 	const op = "GatherObject"
 	var all []T
-	err := exchange(ctx, op, g, v, func(x *exchanged) error {
+	err := exchange(ctx, op, g, &v, true, func(x *exchanged) error {
 		var parts []*tensor.Tensor
 		if g.rank == dst {
 			for range g.size {
@@ -58,11 +58,7 @@ func BroadcastObject[T any](ctx context.Context, g *Group, v *T, src int) error 
 	if v == nil {
 		return refuse.Nil(op, "a pointer")
 	}
-	var mine any
-	if g.Rank() == src {
-		mine = v
-	}
-	return exchange(ctx, op, g, mine, func(x *exchanged) error {
+	return exchange(ctx, op, g, v, g.Rank() == src, func(x *exchanged) error {
 		if src < 0 || src >= g.size {
 			return refuse.Error(op, tensor.ErrArgument, "rank %d is not in a group of %d", src, g.size)
 		}
@@ -146,12 +142,20 @@ func RecvObject[T any](ctx context.Context, g *Group, src, tag int) (v T, from i
 	return v, from, err
 }
 
-func encode(op string, v any) ([]byte, error) {
-	var text bytes.Buffer
-	if err := gob.NewEncoder(&text).Encode(v); err != nil {
+// boxed holds a value as a field, because gob encodes nil pointers and interfaces only as fields.
+type boxed[T any] struct{ V T }
+
+func encode[T any](op string, v T) (text []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil { // gob panics for some values, such as a slice with a nil pointer in it
+			err = refuse.Error(op, tensor.ErrArgument, "the value cannot be encoded: %v", p)
+		}
+	}()
+	var b bytes.Buffer
+	if err := gob.NewEncoder(&b).Encode(boxed[T]{v}); err != nil {
 		return nil, refuse.Error(op, tensor.ErrArgument, "the value cannot be encoded: %v", err)
 	}
-	return text.Bytes(), nil
+	return b.Bytes(), nil
 }
 
 // exchanged is this rank's part of an exchange of values.
@@ -163,16 +167,16 @@ type exchanged struct {
 
 func (x *exchanged) buffer() *tensor.Tensor { return tensor.Zeros([]int{x.most}, tensor.Uint8) }
 
-// exchange encodes v, agrees on the sizes of all ranks' values, and calls f, whose tensors are freed afterwards. A nil v
-// is no value.
-func exchange(ctx context.Context, op string, g *Group, v any, f func(x *exchanged) error) error {
+// exchange encodes *v if this rank gives a value, agrees on the sizes of all ranks' values, and calls f, whose tensors are
+// freed afterwards.
+func exchange[T any](ctx context.Context, op string, g *Group, v *T, gives bool, f func(x *exchanged) error) error {
 	if err := g.check(op); err != nil {
 		return err
 	}
 	var text []byte
-	if v != nil {
+	if gives {
 		var err error
-		if text, err = encode(op, v); err != nil {
+		if text, err = encode(op, *v); err != nil {
 			return err
 		}
 	}
@@ -205,13 +209,15 @@ func decodeAll[T any](op string, parts []*tensor.Tensor, sizes []int64) ([]T, er
 	return all, nil
 }
 
-func decode(op string, t *tensor.Tensor, size int64, to any) error {
+func decode[T any](op string, t *tensor.Tensor, size int64, to *T) error {
 	b, err := tensor.Data[uint8](t)
 	if err != nil {
 		return err
 	}
-	if err := gob.NewDecoder(bytes.NewReader(b[:size])).Decode(to); err != nil {
+	var box boxed[T]
+	if err := gob.NewDecoder(bytes.NewReader(b[:size])).Decode(&box); err != nil {
 		return refuse.Error(op, tensor.ErrArgument, "a value that was received cannot be decoded: %v", err)
 	}
+	*to = box.V
 	return nil
 }

@@ -20,22 +20,27 @@ namespace {
 using c10::intrusive_ptr;
 using std::chrono::milliseconds;
 
-// The store in which the ranks of a group meet. Waits end when *cancel is no longer 0.
+// Returns the timeout with which gloo connects to a rank. It waits five times as long, and cannot be cancelled. A
+// rank that has come to the store and then died would never connect.
+milliseconds connect_timeout(milliseconds limit) {
+  constexpr milliseconds kMost{60'000};
+  return std::max(std::min(limit, kMost) / 5, milliseconds(1));
+}
+
+// The store in which the ranks of a group meet. A wait ends after limit or when *cancel is no longer 0, whatever
+// gloo asks for.
 class MeetingStore final : public c10d::PrefixStore {
  public:
   MeetingStore(const std::string &prefix, intrusive_ptr<c10d::Store> base, milliseconds limit, const int32_t *stop)
       : PrefixStore(prefix, std::move(base)), cancel(stop), limit_(limit) {}
-  void wait(const std::vector<std::string> &keys, const milliseconds &timeout) override {
-    wait_for(*store_, joinKeys(keys), timeout, cancel);
-  }
-  // Waits without limits of their own.
-  void wait(const std::vector<std::string> &keys) override { wait(keys, limit_); }
+  void wait(const std::vector<std::string> &keys) override { wait_for(*store_, joinKeys(keys), limit_, cancel); }
+  void wait(const std::vector<std::string> &keys, const milliseconds &) override { wait(keys); }
   std::vector<uint8_t> get(const std::string &key) override {
-    wait({key}, limit_);
+    wait({key});
     return c10d::PrefixStore::get(key);
   }
   std::vector<std::vector<uint8_t>> multiGet(const std::vector<std::string> &keys) override {
-    wait(keys, limit_);
+    wait(keys);
     return c10d::PrefixStore::multiGet(keys);
   }
 
@@ -418,7 +423,7 @@ intrusive_ptr<c10d::Work> start(Group &g, const ls_collective &c, std::vector<at
 }  // namespace ls
 
 ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int32_t backends, int64_t milliseconds,
-                       const char *checked, const int32_t *cancel, ls_group *out) noexcept {
+                       int64_t within, const char *checked, const int32_t *cancel, ls_group *out) noexcept {
   return ls::run_void([&] {
     if (size < 1) throw ls::ArgumentError("a group of " + std::to_string(size) + " ranks");
     ls::check_rank(rank, size);
@@ -426,11 +431,13 @@ ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int32_t backe
       throw ls::ArgumentError("there are no backends " + std::to_string(backends));
     auto base = c10::intrusive_ptr<c10d::Store>::reclaim_copy(&ls::store_of(store));
     auto timeout = std::chrono::milliseconds(std::max<int64_t>(milliseconds, 1));
+    auto limit = std::chrono::milliseconds(std::max<int64_t>(within, 1));
     ls::WithoutSigpipe threads;
     auto gloo = [&](const std::string &prefix) {
-      auto meeting = c10::make_intrusive<ls::MeetingStore>(prefix, base, timeout, cancel);
-      auto made = c10::make_intrusive<ls::Gloo>(meeting, rank, size,
-                                                c10d::ProcessGroupGloo::Options::create_default(timeout));
+      auto meeting = c10::make_intrusive<ls::MeetingStore>(prefix, base, limit, cancel);
+      auto made = c10::make_intrusive<ls::Gloo>(
+          meeting, rank, size, c10d::ProcessGroupGloo::Options::create_default(ls::connect_timeout(limit)));
+      made->setTimeout(timeout);
       meeting->cancel = nullptr;
       return made;
     };

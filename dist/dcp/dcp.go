@@ -457,7 +457,7 @@ func (s *saver) finish(ctx context.Context) error {
 // written, with any number of ranks. All ranks of g call it; g may be nil for one process without a group. What the
 // checkpoint has besides is ignored. Tensors are converted to the dtypes and devices of the shards; their whole shapes must
 // be those of the checkpoint. Without an error on any rank all ranks return nil; after an error some tensors may have
-// changed. PyTorch: torch.distributed.checkpoint.load.
+// changed. The error is an fs.ErrNotExist if there is no directory dir. PyTorch: torch.distributed.checkpoint.load.
 func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 	const op = "dcp.Load"
 	if ctx == nil {
@@ -477,6 +477,12 @@ func load(op, dir string, state State) error {
 	})
 	if err != nil {
 		return err
+	}
+	values := filepath.Join(dir, valuesFile)
+	if !exists(values) && (state.Optimizer != nil || len(state.Parts) > 0) {
+		// Not fs.ErrNotExist: the checkpoint exists.
+		return refuse.Error(op, checkpoint.ErrFormat, "the checkpoint %s has no values (%s), which State.Optimizer and State.Parts need; "+
+			"PyTorch writes tensors only", dir, valuesFile)
 	}
 	tensors := map[string]*tensor.Tensor{} // of the optimizer
 	if state.Optimizer != nil {
@@ -511,7 +517,6 @@ func load(op, dir string, state State) error {
 			return err
 		}
 	}
-	values := filepath.Join(dir, valuesFile)
 	if state.Optimizer != nil {
 		var plain map[string]any
 		if err := checkpoint.LoadValues(values, checkpoint.Value(optimizerValue, &plain)); err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -525,7 +526,11 @@ func TestErrors(t *testing.T) {
 		file("b.safetensors", map[string]string{"DCP_SHARDING_INFO": `{"x": {"saved_offsets": [2]}}`})
 		check("an overlap", "overlap", load(whole("x", x(6))))
 		step := 0
-		check("no values", "values.safetensors", dcp.Load(ctx, nil, dir, dcp.State{Parts: []checkpoint.Part{checkpoint.Value("step", &step)}}))
+		noValues := dcp.Load(ctx, nil, dir, dcp.State{Shards: []dcp.Shard{whole("x", x(6))}, Parts: []checkpoint.Part{checkpoint.Value("step", &step)}})
+		check("no values", "values.safetensors", noValues)
+		if errors.Is(noValues, fs.ErrNotExist) || !errors.Is(dcp.Load(ctx, nil, filepath.Join(dir, "none"), dcp.State{}), fs.ErrNotExist) {
+			t.Error("a checkpoint without values is like none")
+		}
 		check("no directory", "no such file", dcp.Load(ctx, nil, filepath.Join(dir, "none"), dcp.State{}))
 		check("a root", "not the name", dcp.Save(ctx, nil, "/", dcp.State{}))
 		var nothing context.Context

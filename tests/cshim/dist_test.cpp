@@ -10,7 +10,7 @@ class Dist : public ShimTest {
   void SetUp() override {
     ShimTest::SetUp();
     EXPECT_OK(ls_store_hash(&store_));
-    EXPECT_OK(ls_group_new(store_, 0, 1, LS_BACKEND_GLOO, 10000, nullptr, nullptr, &group_));
+    EXPECT_OK(ls_group_new(store_, 0, 1, LS_BACKEND_GLOO, 10000, 10000, nullptr, nullptr, &group_));
   }
   void TearDown() override {
     ls_group_free(group_);
@@ -48,9 +48,9 @@ TEST_F(Dist, ArgumentsThatCannotBe) {
   EXPECT_ERR(ls_store_tcp(&tcp, &store, &port), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_store_set(0, "key", "", 0), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_store_wait(store_, "missing", 10, nullptr), LS_ERR_TIMEOUT);
-  EXPECT_ERR(ls_group_new(store_, 0, 0, LS_BACKEND_GLOO, 1000, nullptr, nullptr, &group), LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_group_new(store_, 1, 1, LS_BACKEND_GLOO, 1000, nullptr, nullptr, &group), LS_ERR_ARGUMENT);
-  EXPECT_ERR(ls_group_new(store_, 0, 1, 0, 1000, nullptr, nullptr, &group), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_group_new(store_, 0, 0, LS_BACKEND_GLOO, 1000, 1000, nullptr, nullptr, &group), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_group_new(store_, 1, 1, LS_BACKEND_GLOO, 1000, 1000, nullptr, nullptr, &group), LS_ERR_ARGUMENT);
+  EXPECT_ERR(ls_group_new(store_, 0, 1, 0, 1000, 1000, nullptr, nullptr, &group), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_group_abort(0), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_work_wait(0, &port), LS_ERR_ARGUMENT);
   EXPECT_ERR(ls_reducer_join_forward(0), LS_ERR_ARGUMENT);

@@ -54,11 +54,13 @@ enum ls_backend {
   LS_BACKEND_NCCL = 2
 };
 /* Connects this process to the others of the group, which meet in the store. backends: one or both of ls_backend;
- * the tensors' device chooses. milliseconds: for the connection and
- * for each collective. checked: nullptr, or the group's name in Python, and collectives first compare their kinds,
- * sizes and dtypes over the ranks, and fail on all ranks if they differ (c10d::ProcessGroupWrapper). */
+ * the tensors' device chooses. milliseconds: for each collective. within: milliseconds for the connection; once
+ * all ranks have come to the store, connecting to each may take a minute at most. checked: nullptr, or the group's
+ * name in Python, and collectives first compare their kinds, sizes and dtypes over the ranks, and fail on all
+ * ranks if they differ (c10d::ProcessGroupWrapper). */
 LS_API ls_error *ls_group_new(ls_store store, int32_t rank, int32_t size, int32_t backends, int64_t milliseconds,
-                              const char *checked, const int32_t *cancel, ls_group *group) LS_NOEXCEPT;
+                              int64_t within, const char *checked, const int32_t *cancel,
+                              ls_group *group) LS_NOEXCEPT;
 /* Makes all collectives in flight and all later ones fail, here at once, and on the other ranks as soon as their
  * connections to this one are found closed. NCCL's other ranks may notice nothing before their timeout. */
 LS_API ls_error *ls_group_abort(ls_group group) LS_NOEXCEPT;
