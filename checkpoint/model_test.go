@@ -97,6 +97,17 @@ func TestModelsRoundTripThroughPython(t *testing.T) {
 			}
 		}
 		equal(t, open(t, path), all)
+		merged := nn.NewLoRALinear(nn.NewLinear(3, 2), 1)
+		defer nn.Release(merged)
+		if err := merged.Merge(); err != nil {
+			t.Fatal(err)
+		}
+		for what, err := range map[string]error{"a merged LoRALinear": checkpoint.SaveModel(path, merged), "its run": checkpoint.SaveTraining(path, merged, nil),
+			"a name of torch.save's": checkpoint.SaveModel(path+".pt", r.model)} {
+			if !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +98,8 @@ const (
 // not read is an error.
 //
 //	checkpoint.SaveTraining(path, model, opt, checkpoint.Loader(loader), checkpoint.Value("step", &step))
+//
+// Gradients are not saved: save after a step of the optimizer, not between the batches whose gradients it adds up.
 //
 // On the CPU, after LoadTraining with the same arguments and with the same number of threads, the run continues
 // bit for bit. On CUDA devices random numbers continue too; some operators add in an order that varies.
@@ -222,6 +225,12 @@ func checkWhole(op string, model any) error {
 				"with package dist/dcp, or the result of dist.FullStateDict with Save", n.Name)
 		}
 	}
+	for _, n := range nn.NamedModules(model) {
+		if l, ok := n.Module.(*nn.LoRALinear); ok && l.Merged() {
+			return refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base, which the file would not say: Unmerge it first, "+
+				"or put its Base in its place", n.Name)
+		}
+	}
 	return nil
 }
 
@@ -230,10 +239,13 @@ func checkWhole(op string, model any) error {
 //
 //	model.load_state_dict(safetensors.torch.load_file(path))
 //
-// Like Save it replaces path completely or not at all. PyTorch: safetensors.torch.save_file(model.state_dict(),
-// path).
+// Like Save it replaces path completely or not at all. A path that ends in .pt or .pth is an error: SavePyTorch writes such
+// files. PyTorch: safetensors.torch.save_file(model.state_dict(), path).
 func SaveModel(path string, model any) error {
 	const op = "SaveModel"
+	if ext := filepath.Ext(path); ext == ".pt" || ext == ".pth" {
+		return refuse.Error(op, tensor.ErrArgument, "%s: SaveModel writes safetensors; for files of torch.save use SavePyTorch(path, nn.StateDict(model))", path)
+	}
 	if err := checkWhole(op, model); err != nil {
 		return err
 	}

@@ -36,7 +36,9 @@ func Strict(on bool) LoadOption { return func(s *loadSettings) { s.lax = !on } }
 //	model := newModel(nn.Device(tensor.Meta))
 //	err := checkpoint.LoadModel("model.safetensors", model, nn.Assign(true))
 //
-// A parameter requires a gradient as the one before it did. Make the optimizer after this. A tensor in a map, or in a struct
+// A parameter requires a gradient as the one before it did. Make the optimizer after this. What the state does not have stays
+// on the meta device (LoadReport.Meta): tied weights of which the file has one, which are to be tied again, and buffers that
+// are not saved, except those of this package's modules. A tensor in a map, or in a struct
 // that the module does not hold by a pointer, cannot be replaced and is an error. PyTorch: assign=True.
 func Assign(on bool) LoadOption { return func(s *loadSettings) { s.assign = on } }
 
@@ -61,6 +63,7 @@ type LoadReport struct {
 	Skipped    []string   // names of the state for which Rename returned ""
 	Mismatched []Mismatch // whose shapes differ, which is an error
 	Converted  []Mismatch // loaded and converted, because the dtypes differ
+	Meta       []string   // with Assign, still on the meta device: buffers that are not saved, and what Strict(false) left
 }
 
 // Mismatch is a tensor that differs in shape or dtype.
@@ -82,7 +85,8 @@ func (r LoadReport) String() string {
 	for _, list := range []struct {
 		name string
 		all  []string
-	}{{"missing", r.Missing}, {"unexpected", r.Unexpected}, {"skipped", r.Skipped}, {"mismatched", texts(r.Mismatched)}, {"converted", texts(r.Converted)}} {
+	}{{"missing", r.Missing}, {"unexpected", r.Unexpected}, {"skipped", r.Skipped}, {"mismatched", texts(r.Mismatched)}, {"converted", texts(r.Converted)},
+		{"on the meta device", r.Meta}} {
 		if len(list.all) > 0 {
 			fmt.Fprintf(&b, "\n%s: %s", list.name, strings.Join(list.all, ", "))
 		}
@@ -120,6 +124,11 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	}
 	if err := Check(m); err != nil {
 		return err
+	}
+	for _, n := range NamedModules(m) {
+		if l, ok := n.Module.(*LoRALinear); ok && l.Merged() {
+			return refuse.Error(op, tensor.ErrArgument, "the update of the LoRALinear %q is merged into its base: Unmerge it first", n.Name)
+		}
 	}
 	own := saved(m)
 	state = renamed(m, state)
@@ -260,5 +269,18 @@ func assign(m any, state map[string]*tensor.Tensor, report *LoadReport) error {
 	slices.Sort(report.Loaded)
 	report.Loaded = slices.Compact(report.Loaded)
 	report.Converted = nil
+	for _, n := range tensors(m) {
+		if n.Tensor.Device() != tensor.Meta {
+			if err := computeBuffers(m, n.Tensor.Device(), true); err != nil {
+				return err
+			}
+			break
+		}
+	}
+	for _, n := range tensors(m) {
+		if n.Tensor.Device() == tensor.Meta {
+			report.Meta = append(report.Meta, n.Name)
+		}
+	}
 	return nil
 }

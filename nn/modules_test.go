@@ -203,6 +203,15 @@ func TestTo(t *testing.T) {
 		if nn.To(b, tensor.KeepDim(true)) == nil {
 			t.Error("To accepts an unrelated option")
 		}
+		m := nn.NewSequential(nn.NewConv2d(3, 4, 2), nn.NewConv3d(3, 4, 2), b)
+		if err := nn.To(m, tensor.ChannelsLast); err != nil {
+			return err
+		}
+		for _, p := range nn.NamedParameters(m) {
+			if channelsLast := p.Tensor.IsContiguous(tensor.ChannelsLast); channelsLast != (p.Tensor.Dim() == 4) || !channelsLast && !p.Tensor.IsContiguous() {
+				t.Errorf("%s has strides %v", p.Name, p.Tensor.Stride())
+			}
+		}
 		return nil
 	})
 	if err != nil {

@@ -234,12 +234,13 @@ func (b *batchNorm) batch(op string, least, most int, form string, x *tensor.Ten
 	if bad := unusable(op, x); bad != nil {
 		return bad
 	}
-	if d := x.Dim(); d < least || d > most {
+	shape := x.Shape()
+	if d := len(shape); d < least || d > most {
 		return refuse.Tensor(op, tensor.ErrArgument, "x must be %s, got %d dimensions", form, d)
 	}
 	training, momentum := b.Training(), b.Momentum
 	tracked := b.RunningMean != nil && b.RunningVar != nil
-	if shape := x.Shape(); (training || !tracked) && b.overRanks == nil && product(shape[:1])*product(shape[2:]) == 1 {
+	if (training || !tracked) && b.overRanks == nil && product(shape[:1])*product(shape[2:]) == 1 {
 		return refuse.Tensor(op, tensor.ErrArgument, "each channel needs more than 1 value to be normalized by its batch, got shape %v", shape)
 	}
 	if training && tracked && b.NumBatchesTracked != nil {

@@ -1,17 +1,25 @@
 package nn
 
 import (
+	"fmt"
+
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
-// To converts the parameters and buffers of m, and their gradients, to a dtype or moves them to a device, or both, in
-// place: nn.To(m, tensor.CUDA(0)). It changes the dtype only of floating-point tensors. The *Tensor handles stay the
+// To converts the parameters and buffers of m, and their gradients, to a dtype, moves them to a device, or both, in
+// place: nn.To(m, tensor.CUDA(0)). It changes the dtype only of floating-point tensors. A memory format is that of tensors
+// with as many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d convolutions. The *Tensor handles stay the
 // same, so an existing optimizer keeps its parameters, but its own state is not converted: make the optimizer after the
 // call. PyTorch: Module.to.
 func To(m any, opts ...tensor.Option) error {
 	if err := Check(m); err != nil {
 		return err
+	}
+	computed := map[*tensor.Tensor]bool{}
+	for _, b := range allComputed(m) {
+		computed[*b.at] = true
 	}
 	seen := map[*tensor.Tensor]bool{}
 	return tensor.WithScope(func() error {
@@ -21,8 +29,8 @@ func To(m any, opts ...tensor.Option) error {
 					continue
 				}
 				seen[n.Tensor] = true
-				if err := move(n.Tensor, opts); err != nil {
-					return err
+				if err := move(n.Tensor, opts, computed[n.Tensor]); err != nil {
+					return fmt.Errorf("%s: %w", n.Name, err)
 				}
 			}
 			return nil
@@ -30,14 +38,57 @@ func To(m any, opts ...tensor.Option) error {
 	})
 }
 
-func move(t *tensor.Tensor, opts []tensor.Option) error {
-	kept := opts
-	if d := t.DType(); !d.IsFloat() && !d.IsComplex() {
-		kept = nil
-		for _, o := range opts {
-			if _, is := o.(tensor.DType); !is {
-				kept = append(kept, o)
+// computedBuffers is a module with buffers that are not saved because they are computed from the module's other fields.
+type computedBuffers interface{ computed() []computedBuffer }
+
+type computedBuffer struct {
+	at     **tensor.Tensor
+	values func() *tensor.Tensor // on the CPU
+}
+
+func allComputed(m any) (all []computedBuffer) {
+	for _, n := range NamedModules(m) {
+		if c, ok := n.Module.(computedBuffers); ok {
+			all = append(all, c.computed()...)
+		}
+	}
+	return all
+}
+
+// computeBuffers computes the computed buffers of m on a device, or those on the meta device only.
+func computeBuffers(m any, device tensor.Device, onlyMeta bool) error {
+	return tensor.WithScope(func() error {
+		for _, b := range allComputed(m) {
+			if *b.at == nil || onlyMeta && (*b.at).Device() != tensor.Meta {
+				continue
 			}
+			t := b.values().To(device).Keep()
+			if err := t.Err(); err != nil {
+				return err
+			}
+			tensor.Track(vram.Buffers, t)
+			(*b.at).Release()
+			*b.at = t
+		}
+		return nil
+	})
+}
+
+// move converts t. With keepDType its dtype stays.
+func move(t *tensor.Tensor, opts []tensor.Option, keepDType bool) error {
+	var kept []tensor.Option
+	for _, o := range opts {
+		keep := true
+		switch o := o.(type) {
+		case tensor.DType:
+			d := t.DType()
+			keep = !keepDType && (d.IsFloat() || d.IsComplex())
+		case tensor.MemoryFormat:
+			dims := map[tensor.MemoryFormat]int{tensor.ChannelsLast: 4, tensor.ChannelsLast3d: 5}[o]
+			keep = dims == 0 || dims == t.Dim()
+		}
+		if keep {
+			kept = append(kept, o)
 		}
 	}
 	now := t.Detach().To(kept...)

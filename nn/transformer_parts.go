@@ -13,11 +13,12 @@ import (
 
 // RotaryEmbedding rotates pairs of elements of queries and keys by angles that grow with the position (Su et al. 2021). The
 // first Width elements of the last dimension are rotated, the rest pass. Its buffer InvFreq, float32 of Width/2 elements, is
-// not saved. PyTorch has none; the results are those of Llama's in Hugging Face's transformers, or of GPT-J's with
+// not saved, and To does not change its dtype. PyTorch has none; the results are those of Llama's in Hugging Face's transformers, or of GPT-J's with
 // Interleaved.
 type RotaryEmbedding struct {
 	InvFreq     *tensor.Tensor `nn:"inv_freq,nonpersistent"`
 	Width       int
+	base        float64
 	interleaved bool
 	err         error
 }
@@ -32,22 +33,35 @@ func NewRotaryEmbedding(width int, opts ...Option) *RotaryEmbedding {
 	if !(b.base > 0) || math.IsInf(b.base, 0) {
 		b.fail("Base must be positive, got %v", b.base)
 	}
-	r := &RotaryEmbedding{Width: width, interleaved: b.interleaved}
+	r := &RotaryEmbedding{Width: width, base: b.base, interleaved: b.interleaved}
 	if b.err == nil {
 		r.InvFreq = b.tensor([]int{width / 2}, tensor.Float32, func(t *tensor.Tensor) *tensor.Tensor {
 			if t.Device() == tensor.Meta {
 				return t
 			}
-			return tensor.Tidy(func() *tensor.Tensor {
-				powers := tensor.Arange(0, width, tensor.Float32, tensor.Step(2)).Div(float64(width))
-				return t.Copy_(one(b.op, "aten::pow.Scalar", b.base, powers).Reciprocal())
-			})
+			return t.Copy_(r.frequencies())
 		})
 	}
 	if err := b.done(); err != nil {
 		return &RotaryEmbedding{err: err}
 	}
 	return r
+}
+
+// frequencies returns the values of InvFreq.
+func (r *RotaryEmbedding) frequencies() *tensor.Tensor {
+	return tensor.Tidy(func() *tensor.Tensor {
+		powers := tensor.Arange(0, r.Width, tensor.Float32, tensor.Step(2)).Div(float64(r.Width))
+		return one("RotaryEmbedding", "aten::pow.Scalar", r.base, powers).Reciprocal()
+	})
+}
+
+// computed implements computedBuffers.
+func (r *RotaryEmbedding) computed() []computedBuffer {
+	if r == nil || r.err != nil || r.base == 0 {
+		return nil
+	}
+	return []computedBuffer{{&r.InvFreq, r.frequencies}}
 }
 
 // Err returns the error of the constructor that made r, or nil.
@@ -311,7 +325,8 @@ func (c *KVCache) ready(op string) error {
 }
 
 // Update writes keys and values (N, H, T, D) of T further tokens behind those in the cache, in place, and returns views
-// (N, H, Len, D) of all tokens. It is an error if there is no room for them.
+// (N, H, Len, D) of all tokens. It is an error if there is no room for them, if they have another dtype than the cache, or if
+// they require gradients and gradients are recorded.
 func (c *KVCache) Update(keys, values *tensor.Tensor) (allKeys, allValues *tensor.Tensor) {
 	const op = "Update"
 	fail := func(err error) (*tensor.Tensor, *tensor.Tensor) { return tensor.Failed(err), tensor.Failed(err) }
@@ -329,6 +344,12 @@ func (c *KVCache) Update(keys, values *tensor.Tensor) (allKeys, allValues *tenso
 	}
 	if shape[2] > want[2]-c.used {
 		return fail(refuse.Error(op, tensor.ErrArgument, "%d tokens do not fit behind %d of at most %d", shape[2], c.used, want[2]))
+	}
+	if tensor.GradEnabled() && (keys.RequiresGrad() || values.RequiresGrad()) {
+		return fail(refuse.Error(op, tensor.ErrArgument, "the keys or values require gradients, which a cache does not record: generate in autograd.NoGrad, or use Detach"))
+	}
+	if keys.DType() != c.Keys.DType() || values.DType() != c.Values.DType() {
+		return fail(refuse.Error(op, tensor.ErrArgument, "the keys are %v and the values %v, but the cache is %v", keys.DType(), values.DType(), c.Keys.DType()))
 	}
 	out, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) {
 		var views []*tensor.Tensor
@@ -429,10 +450,10 @@ func NewLoRALinear(base Layer, rank int, opts ...Option) *LoRALinear {
 		b.fail("Alpha must be finite, got %v", alpha)
 	}
 	var w, like, bias *tensor.Tensor
-	if base, ok := base.(frozenLinear); !ok {
+	if frozen, ok := base.(frozenLinear); !ok {
 		b.fail("the base must be a *Linear, *Int8Linear or *Float8Linear, got %T", base)
-	} else if b.note(base.Err()); b.err == nil {
-		w, like, bias = base.frozen()
+	} else if b.note(frozen.Err()); b.err == nil {
+		w, like, bias = frozen.frozen()
 		b.note(refuse.Unusable(b.op, "the weight", w))
 		b.note(refuse.Unusable(b.op, "the scales", like))
 	}
@@ -504,7 +525,9 @@ func (l *LoRALinear) Forward(x *tensor.Tensor) *tensor.Tensor {
 func (l *LoRALinear) Merged() bool { return l != nil && l.merged }
 
 // Merge adds the update to the base's weight, in place, so that Forward costs no more than the base's. It does nothing if that
-// is done already. The base must be a *Linear: a weight in 8 bits would round the update away.
+// is done already. The base must be a *Linear: a weight in 8 bits would round the update away. A model with a merged layer is
+// neither saved nor loaded, since its state does not say that the update is in the base's weight: Unmerge first, or put the
+// Base in the layer's place. A base that several LoRALinears share changes for all of them.
 func (l *LoRALinear) Merge() error { return l.merge(true) }
 
 // Unmerge subtracts the update from the base's weight again, for further training. Rounding may leave a difference from the

@@ -448,7 +448,7 @@ func fuse[C Layer](op string, layer C, bn Layer, transposed func(w, b *tensor.Te
 }
 
 // ToEmpty replaces the parameters and buffers of m by uninitialized ones on a device, for example of a model that was made on
-// the meta device. Gradients are dropped. The tensors that m had, and optimizers made of them, are not part of m any more.
+// the meta device. Buffers that this package computes are computed again. Gradients are dropped. The tensors that m had, and optimizers made of them, are not part of m any more.
 // PyTorch: Module.to_empty.
 func ToEmpty(m any, device tensor.Device) error {
 	const op = "ToEmpty"
@@ -489,6 +489,9 @@ func ToEmpty(m any, device tensor.Device) error {
 	}
 	for _, t := range old {
 		t.Release()
+	}
+	if err == nil && device != tensor.Meta {
+		err = computeBuffers(m, device, false)
 	}
 	return err
 }

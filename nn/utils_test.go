@@ -564,6 +564,20 @@ func TestKVCache(t *testing.T) {
 				t.Errorf("rows %d", i)
 			}
 		}
+		recorded := draw(1).RequiresGrad_()
+		for what, x := range map[string]*tensor.Tensor{"with gradients": recorded, "of another dtype": draw(1).To(tensor.BFloat16)} {
+			for _, in := range [][2]*tensor.Tensor{{x, draw(1)}, {draw(1), x}} {
+				if a, b := cache.Update(in[0], in[1]); !errors.Is(a.Err(), tensor.ErrArgument) || !errors.Is(b.Err(), tensor.ErrArgument) || cache.Len() != 2 {
+					t.Errorf("%s: %v, %v", what, a.Err(), b.Err())
+				}
+			}
+		}
+		if err := autograd.NoGrad(func() error { a, _ := cache.Update(recorded, recorded); return a.Err() }); err != nil {
+			t.Error(err)
+		}
+		if err := cache.Truncate(2); err != nil {
+			return err
+		}
 		a, b := (*nn.KVCache)(nil).Update(k, v)
 		for what, err := range map[string]error{"nil": a.Err(), "nil too": b.Err(), "zero": (&nn.KVCache{}).Truncate(0), "below": cache.Truncate(-1), "above": cache.Truncate(3),
 			"a size": nn.NewKVCache(0, 1, 1, 1).Err(), "an option": nn.NewKVCache(1, 1, 1, 1, nn.NoBias()).Err(), "out of range": cache.Reorder(tensor.FromSlice([]int{0, 7}, nil))} {
@@ -647,6 +661,9 @@ func TestLoRA(t *testing.T) {
 			}
 			golden.Near(t, "merged", model.Forward(x), want, 1e-5, 1e-4)
 		}
+		if err := nn.LoadStateDict(model, nn.StateDict(model).Map()); err == nil || !strings.Contains(err.Error(), `LoRALinear "2" is merged`) {
+			t.Errorf("loading into a merged layer: %v", err)
+		}
 		if !l.Merged() {
 			t.Error("Merged is wrong")
 		}
@@ -688,5 +705,60 @@ func TestLoRA(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestComputedBuffers tests that a buffer that is computed and not saved stays right when a model is converted, leaves the
+// meta device, or is loaded.
+func TestComputedBuffers(t *testing.T) {
+	leak.Check(t)
+	type rotated struct {
+		Rotary *nn.RotaryEmbedding
+		Out    *nn.Linear
+		Own    *tensor.Tensor `nn:"own,buffer,nonpersistent"`
+	}
+	make := func(opts ...nn.Option) *rotated {
+		return &rotated{nn.NewRotaryEmbedding(8, append(opts, nn.Base(500))...), nn.NewLinear(8, 2, opts...), nil}
+	}
+	right := make()
+	defer nn.Release(right)
+	err := tensor.WithScope(func() error {
+		want := data(t, right.Rotary.InvFreq)
+		state := nn.StateDict(right).Map()
+		converted, emptied, assigned := make(), make(nn.Device(tensor.Meta)), make(nn.Device(tensor.Meta))
+		defer nn.Release(converted)
+		defer nn.Release(emptied)
+		defer nn.Release(assigned)
+		var report nn.LoadReport
+		if err := errors.Join(nn.To(converted, tensor.BFloat16), nn.ToEmpty(emptied, tensor.CPU), nn.LoadStateDict(emptied, state),
+			nn.LoadStateDict(assigned, state, nn.Assign(true), nn.Report(&report))); err != nil {
+			return err
+		}
+		for what, m := range map[string]*rotated{"converted": converted, "emptied": emptied, "assigned": assigned} {
+			if m.Rotary.InvFreq.DType() != tensor.Float32 {
+				t.Errorf("%s: the frequencies are %v", what, m.Rotary.InvFreq.DType())
+			}
+			golden.Near(t, what, m.Rotary.InvFreq, want, 0, 0)
+		}
+		if converted.Out.Weight.DType() != tensor.BFloat16 || len(report.Meta) != 0 {
+			t.Errorf("the weight is %v; on the meta device: %v", converted.Out.Weight.DType(), report.Meta)
+		}
+		// A buffer of the program's own stays on the meta device, and the report says so.
+		own := make(nn.Device(tensor.Meta))
+		defer nn.Release(own)
+		own.Own = tensor.Ones([]int{2}, tensor.Meta).Keep()
+		if err := nn.LoadStateDict(own, state, nn.Assign(true), nn.Report(&report)); err != nil {
+			return err
+		}
+		if !slices.Equal(report.Meta, []string{"own"}) || !strings.Contains(report.String(), "on the meta device: own") {
+			t.Errorf("the report is %v", report)
+		}
+		if err := nn.To(own, tensor.CPU); err == nil || !strings.Contains(err.Error(), "own: ") {
+			t.Errorf("To of a meta buffer: %v", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }

@@ -485,3 +485,39 @@ func TestAllocations(t *testing.T) {
 		}
 	})
 }
+
+// TestToAFormat tests that To lays a tensor out, and that IsContiguous says how it is laid out.
+func TestToAFormat(t *testing.T) {
+	begin(t)
+	err := WithScope(func() error {
+		for format, shape := range map[MemoryFormat][]int{ChannelsLast: {2, 3, 4, 5}, ChannelsLast3d: {2, 3, 2, 4, 5}} {
+			x := Randn(shape)
+			y := x.To(format)
+			z := y.To(Float64, format)
+			for what, ok := range map[string]bool{
+				"contiguous in its format": y.IsContiguous(format) && z.IsContiguous(format) && z.DType() == Float64,
+				"row-major":                x.IsContiguous() && x.IsContiguous(ContiguousFormat) && y.To(ContiguousFormat).IsContiguous(),
+				"in the other order":       !x.IsContiguous(format) && !y.IsContiguous() && !x.Sum().IsContiguous(format),
+				"shared":                   y.To(format).SharesStorage(y) && y.To(PreserveFormat).SharesStorage(y) && !y.To(ContiguousFormat).SharesStorage(y),
+			} {
+				if !ok {
+					t.Errorf("%v: not %s: strides %v, %v, %v", format, what, x.Stride(), y.Stride(), z.Stride())
+				}
+			}
+			if same, err := x.Equal(y); err != nil || !same {
+				t.Errorf("%v: the elements differ: %v", format, err)
+			}
+		}
+		// With one channel both orders are the same.
+		if x := Ones([]int{2, 1, 4, 5}); !x.IsContiguous() || !x.IsContiguous(ChannelsLast) {
+			t.Error("one channel is not contiguous in both formats")
+		}
+		if Ones([]int{2}).To(ChannelsLast).Err() == nil {
+			t.Error("a vector has channels last")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

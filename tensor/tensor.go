@@ -466,10 +466,38 @@ func deviceOf(m *cshim.Meta) Device {
 	return Device{DeviceType(m.DeviceType), max(0, int(m.DeviceIndex))}
 }
 
-// IsContiguous reports whether the elements are stored in row-major order without gaps. PyTorch: Tensor.is_contiguous.
-func (t *Tensor) IsContiguous() bool {
-	var m cshim.Meta
-	return t.meta("IsContiguous", &m) == nil && m.IsContiguous
+// IsContiguous reports whether the elements are stored in row-major order without gaps, or in the order of the given
+// format: ChannelsLast for 4 dimensions, ChannelsLast3d for 5. PyTorch: Tensor.is_contiguous.
+func (t *Tensor) IsContiguous(format ...MemoryFormat) bool {
+	var order []int // of the dimensions, from the last in memory to the first
+	for _, f := range format {
+		switch f {
+		case ContiguousFormat:
+			order = nil
+		case ChannelsLast:
+			order = []int{1, 3, 2, 0}
+		case ChannelsLast3d:
+			order = []int{1, 4, 3, 2, 0}
+		default:
+			return false
+		}
+	}
+	if order == nil {
+		var m cshim.Meta
+		return t.meta("IsContiguous", &m) == nil && m.IsContiguous
+	}
+	shape, stride, err := t.geometry("IsContiguous")
+	if err != nil || len(shape) != len(order) || len(stride) != len(order) {
+		return false
+	}
+	next := 1
+	for _, d := range order {
+		if shape[d] != 1 && stride[d] != next {
+			return false
+		}
+		next *= shape[d]
+	}
+	return true
 }
 
 // StorageOffset returns the index of the first element in the storage, in elements. PyTorch: Tensor.storage_offset.
@@ -496,10 +524,12 @@ func (t *Tensor) StorageBytes() int {
 	return int(m.Bytes)
 }
 
-// To returns t converted to a dtype, copied to a device, or both: x.To(tensor.Float16), x.To(tensor.CUDA(0)). If
-// nothing has to change, the result shares storage with t. PyTorch: Tensor.to.
+// To returns t converted to a dtype, copied to a device, laid out in a memory format, or several of these:
+// x.To(tensor.Float16), x.To(tensor.CUDA(0)), x.To(tensor.ChannelsLast). If nothing has to change, the result shares storage
+// with t. PyTorch: Tensor.to.
 func (t *Tensor) To(opts ...Option) *Tensor {
 	dtype, device := int32(-1), int32(-1)
+	format := PreserveFormat
 	for _, o := range opts {
 		switch o := o.(type) {
 		case DType:
@@ -512,8 +542,10 @@ func (t *Tensor) To(opts ...Option) *Tensor {
 				return failed(refused("To", ErrArgument, "invalid device %v", o))
 			}
 			device = o.word()
+		case MemoryFormat:
+			format = o
 		default:
-			return failed(refused("To", ErrArgument, "accepts a DType and a Device, got %s", optionName(o)))
+			return failed(refused("To", ErrArgument, "accepts a DType, a Device and a MemoryFormat, got %s", optionName(o)))
 		}
 	}
 	if !t.pin() {
@@ -521,7 +553,12 @@ func (t *Tensor) To(opts ...Option) *Tensor {
 	}
 	r := cshim.TensorTo(t.h, dtype, device, false)
 	t.unpin()
-	return wrapResult("To", r, t)
+	converted := wrapResult("To", r, t)
+	if format == PreserveFormat {
+		return converted
+	}
+	defer converted.Release()
+	return converted.Contiguous(format)
 }
 
 // Alias returns a second handle to the same native tensor with its own lifetime: releasing one does not affect the
