@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/internal/pickle"
+	"github.com/linstock-ml/linstock/internal/regular"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -102,7 +103,7 @@ func load(f *os.File, s settings) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := regular(info.Mode()); err != nil { // the file may have been replaced since openRegular checked it
+	if err := checkRegular(info.Mode()); err != nil { // the file may have been replaced since openRegular checked it
 		return nil, err
 	}
 	size := info.Size()
@@ -182,27 +183,12 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 	return file, err
 }
 
-// regular returns an error unless the path leads to a regular file. The error names what it is instead.
-func regular(mode os.FileMode) error {
+// checkRegular returns an error unless the path leads to a regular file. The error names what it is instead.
+func checkRegular(mode os.FileMode) error {
 	if mode.IsRegular() {
 		return nil
 	}
-	return malformed("it is %s", kindOf(mode))
-}
-
-// kindOf returns what a file is that is not regular.
-func kindOf(mode os.FileMode) string {
-	switch {
-	case mode.IsDir():
-		return "a directory"
-	case mode&os.ModeNamedPipe != 0:
-		return "a named pipe (FIFO)"
-	case mode&os.ModeSocket != 0:
-		return "a socket"
-	case mode&os.ModeDevice != 0:
-		return "a device"
-	}
-	return "not a regular file"
+	return malformed("it is %s", regular.Kind(mode))
 }
 
 // Names returns the tensors' names, sorted. A tensor in nested dicts and lists has the keys and numbers on the way to it

@@ -6,10 +6,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -21,6 +19,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/regular"
 	"github.com/linstock-ml/linstock/internal/syncdir"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -121,7 +120,7 @@ func saved(op string, err error) error {
 
 // replace replaces the file by what write writes, completely or not at all.
 func replace(path string, write func(io.Writer) error) error {
-	path, err := destination(path)
+	path, err := regular.Destination(path)
 	if err != nil {
 		return err
 	}
@@ -144,35 +143,6 @@ func replace(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return syncdir.Sync(dir)
-}
-
-// destination returns the path of the regular file that path names, which need not exist, with symbolic links at its end
-// followed.
-func destination(path string) (string, error) {
-	at := path
-	for range 40 { // as many as Linux follows
-		info, err := os.Lstat(at)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return at, nil
-		case err != nil:
-			return "", err
-		case info.Mode()&os.ModeSymlink == 0:
-			if !info.Mode().IsRegular() {
-				return "", fmt.Errorf("%s is %s; a file is replaced by a new one", path, kindOf(info.Mode()))
-			}
-			return at, nil
-		}
-		link, err := os.Readlink(at)
-		if err != nil {
-			return "", err
-		}
-		if !filepath.IsAbs(link) {
-			link = filepath.Join(filepath.Dir(at), link)
-		}
-		at = link
-	}
-	return "", fmt.Errorf("%s: too many symbolic links", path)
 }
 
 // pendingFile creates the file beside path that will replace it, and claims it until release is called, so that

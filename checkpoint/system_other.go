@@ -10,7 +10,7 @@ func openRegular(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := regular(info.Mode()); err != nil {
+	if err := checkRegular(info.Mode()); err != nil {
 		return nil, err
 	}
 	return os.Open(path)

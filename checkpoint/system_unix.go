@@ -19,7 +19,7 @@ func openRegular(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := regular(info.Mode()); err != nil {
+	if err := checkRegular(info.Mode()); err != nil {
 		return nil, err
 	}
 	return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)

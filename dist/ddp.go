@@ -348,7 +348,7 @@ func (d *DDP) begin(op string) error {
 			return err
 		}
 		count, divide = w.native, d.join.divide
-		defer w.Wait(context.Background())
+		defer func() { _ = w.Wait(context.Background()) }() // the pass has the error
 	}
 	if d.syncs() {
 		awaiting.Store(d)

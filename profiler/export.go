@@ -15,6 +15,7 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/pprofs"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/regular"
 	"github.com/linstock-ml/linstock/internal/sites"
 )
 
@@ -123,6 +124,10 @@ func (t *Trace) putChrome(put func(chromeEvent), i int) {
 func (t *Trace) ExportChromeTrace(path string) error {
 	if t == nil {
 		return refuse.Nil("ExportChromeTrace", "a trace")
+	}
+	path, err := regular.Destination(path)
+	if err != nil {
+		return fmt.Errorf("linstock: ExportChromeTrace: %w", err)
 	}
 	f, err := renameio.NewPendingFile(path, renameio.WithPermissions(0o666), renameio.WithExistingPermissions())
 	if err != nil {

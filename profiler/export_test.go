@@ -93,6 +93,9 @@ func TestChromeTrace(t *testing.T) {
 	if len(arrows) != 6 {
 		t.Errorf("%d arrows, want one for each node with a forward operator, 6", len(arrows))
 	}
+	if err := trace.ExportChromeTrace(t.TempDir()); err == nil || !strings.Contains(err.Error(), "a directory") {
+		t.Errorf("to a directory: %v", err)
+	}
 	if err := trace.ExportChromeTrace(filepath.Join(t.TempDir(), "no", "folder")); err == nil {
 		t.Error("a trace in a folder that does not exist")
 	}

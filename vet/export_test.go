@@ -13,7 +13,7 @@ import (
 func Names() []string {
 	all := map[name]bool{newScope: true, closeScope: true, adopt: true, keep: true, moveOut: true, hook: true, handleOf: true,
 		"autograd.Grad": true, "autograd.Apply": true, "autograd.Context": true, "checkpoint.File.Tensor": true, "data.Batch": true, "cshim.Handle": true, "cshim.Value": true}
-	for _, m := range []map[name]bool{bodies, scopedIterators, notFresh, closers, pinners, unpinners, primitives} {
+	for _, m := range []map[name]bool{bodies, scopedIterators, notFresh, pinners, unpinners, primitives} {
 		for n := range m {
 			all[n] = true
 		}

@@ -47,9 +47,6 @@ var takeModules = map[name]int{
 	"checkpoint.SaveTraining": 1, "checkpoint.LoadTraining": 1, "checkpoint.LoadModel": 1,
 }
 
-// closers lists methods that may be deferred although that drops their error.
-var closers = map[name]bool{closeScope: true, "checkpoint.File.Close": true}
-
 // pinners lists the functions of package tensor that pin tensors for a native call: if the result is true or nil, the
 // tensors among the arguments are pinned. Those of handedOver have also passed the tensors to code that will unpin
 // them.

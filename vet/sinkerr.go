@@ -20,7 +20,7 @@ var SinkErr = &analysis.Analyzer{
 Operators pass errors on from tensor to tensor; functions such as Item, Data, Backward,
 Step and Save return them. The analyzer reports a call whose error is not used, a value
 whose error is assigned to _, and a loop over a loader's batches without the error
-variable. "_ = f()" is deliberate and allowed, and so is "defer scope.Close()".`,
+variable. "_ = f()" is deliberate and allowed, and so is a deferred Close.`,
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		if !uses(pass.Pkg) {
@@ -42,7 +42,7 @@ variable. "_ = f()" is deliberate and allowed, and so is "defer scope.Close()".`
 					dropped(pass, call, f, nil)
 				}
 			case *ast.DeferStmt:
-				if call, f := sink(pass, n.Call); f != nil && !closers[nameOf(f)] {
+				if call, f := sink(pass, n.Call); f != nil && f.Name() != "Close" {
 					dropped(pass, call, f, nil)
 				}
 			case *ast.AssignStmt:
@@ -92,7 +92,8 @@ func sink(pass *analysis.Pass, e ast.Expr) (*ast.CallExpr, *types.Func) {
 
 // library lists the packages of the module whose errors are checked.
 var library = map[string]bool{"tensor": true, "autograd": true, "nn": true, "optim": true, "data": true, "checkpoint": true, "vram": true,
-	"distributions": true, "distributions/constraints": true}
+	"distributions": true, "distributions/constraints": true, "dist": true, "dist/dcp": true, "profiler": true, "serve": true, "cuda": true,
+	"vram/plan": true, "vram/pprof": true}
 
 func librarys(f *types.Func) bool {
 	pkg, in := packageOf(f.Pkg())

@@ -50,9 +50,10 @@ that a POSIX shell reads. A part that is not set up is a comment.`,
 			default:
 				return err
 			}
-			if err == nil && libtorch.ShimBuilt(cache, hash, source) && os.Getenv(locate.EnvLib) == "" {
+			given := cmd.Flags().Changed("torch") // the shim of another version would not fit
+			if err == nil && libtorch.ShimBuilt(cache, hash, source) && (given || os.Getenv(locate.EnvLib) == "") {
 				e.Lib = libtorch.ShimPath(cache, hash, source)
-			} else if path, err := locate.Find(hash); err == nil {
+			} else if path, err := locate.Find(hash); err == nil && !given {
 				e.Lib = path
 			}
 			if asJSON {

@@ -81,6 +81,18 @@ func TestEnvOfAnEmptyCache(t *testing.T) {
 	if jerr := json.Unmarshal([]byte(out), &got); err != nil || jerr != nil || got["LINSTOCK_CACHE"] != dir || got["LINSTOCK_LIB"] != "" {
 		t.Errorf("env --json: %v, %v\n%s", err, jerr, out)
 	}
+	// A shim that is set is of one version: with --torch it is not printed beside another libtorch.
+	shim := filepath.Join(dir, locate.LibName())
+	if err := os.WriteFile(shim, nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(locate.EnvLib, shim)
+	if out, err := command(t, "env", "--torch", "2.11.0"); err != nil || strings.Contains(out, shim) {
+		t.Errorf("env --torch: %v\n%s", err, out)
+	}
+	if out, err := command(t, "env"); err != nil || !strings.Contains(out, shim) {
+		t.Errorf("env with a shim: %v\n%s", err, out)
+	}
 }
 
 func TestDoctorOfAnEmptyCache(t *testing.T) {

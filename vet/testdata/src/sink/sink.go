@@ -5,6 +5,7 @@ import (
 
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -86,3 +87,10 @@ type own struct{}
 func (own) Step() error { return errors.New("not Linstock's") }
 
 func others() { own{}.Step() }
+
+func ranks() {
+	g, _ := dist.Init() // want `the error of dist.Init is dropped`
+	defer g.Close()
+	g.Barrier() // want `the error of Barrier is dropped`
+	g.Close()   // want `the error of Close is dropped`
+}
