@@ -92,7 +92,7 @@ func Load(path string, opts ...Option) (*File, error) {
 		}
 		_ = f.Close()
 	}
-	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+	if p := (*fs.PathError)(nil); errors.As(err, &p) && p.Path == path {
 		err = p.Err // the path is added below
 	}
 	return nil, fmt.Errorf("linstock: checkpoint: %s: %w", path, err)

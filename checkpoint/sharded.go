@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -160,15 +161,18 @@ func (s *shards) close() error {
 //	…
 //	DIR/model.safetensors.index.json
 //
-// The files contain the tensors in the order of their names. Other programs see the old or the new index; the files are
-// written before it. A crash can leave files that no index lists. If the numbers of files are equal, the new files
-// replace those that the old index lists before the new index is there: save to another directory to keep both.
+// DIR is created if necessary. The files contain the tensors in the order of their names. Other programs see the old or the
+// new index; the files are written before it. A crash can leave files that no index lists. If the numbers of files are equal,
+// the new files replace those that the old index lists before the new index is there: save to another directory to keep both.
 //
 // Python: huggingface_hub.save_torch_state_dict.
 func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {
 	const op = "SaveSharded"
 	if maxBytes < 1 {
 		return saved(op, fmt.Errorf("maxBytes must be at least 1, got %d", maxBytes))
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return saved(op, err)
 	}
 	all := make(map[string]content, len(tensors))
 	for name, t := range tensors {

@@ -85,7 +85,7 @@ func TestShardedFiles(t *testing.T) {
 		"not beside the index": `{"weight_map":{"a":"../` + base + `"}}`,
 		"has no tensor":        `{"weight_map":{"x":"` + base + `"}}`,
 		"weight_map":           `{"metadata":{"total_size":1}}`,
-		"no such file":         `{"weight_map":{"a":"none"}}`,
+		`the file "none"`:      `{"weight_map":{"a":"none"}}`,
 		"the index":            `{"weight_map":{"a":3}}`,
 		"unexpected data":      `{"weight_map":{}} {}`,
 		"is not beside":        `{"weight_map":{"a":".."}}`,

@@ -62,6 +62,7 @@ type Error struct {
 	DeviceError int32
 	Callback    uint64 // with CodeCallback: the callback's return value
 	Bytes       int64  // with CodeOutOfMemory: bytes requested; 0: not known
+	Live        int64  // with CodeOutOfMemory: bytes live on the device when it failed; 0: not known
 	Device      int32  // with CodeOutOfMemory and Bytes
 	Message     string
 	Node        string // with ModeAnomaly: the node of the graph that failed
@@ -75,7 +76,7 @@ func Take(ref ErrorRef) *Error {
 	if ref == nil {
 		return nil
 	}
-	e := &Error{Code(ref.code), int32(ref.device_error), uint64(ref.callback), int64(ref.bytes), int32(ref.device), C.GoString(ref.message),
+	e := &Error{Code(ref.code), int32(ref.device_error), uint64(ref.callback), int64(ref.bytes), int64(ref.live), int32(ref.device), C.GoString(ref.message),
 		C.GoString(ref.node), uint32(ref.site)}
 	C.lsc_error_free(ref)
 	return e

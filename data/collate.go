@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -53,6 +54,12 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 		ts := make([]*tensor.Tensor, len(values))
 		for i, v := range values {
 			ts[i] = v.Interface().(*tensor.Tensor)
+			if err := ts[i].Err(); err != nil {
+				return nil, fmt.Errorf("sample %d: %w", i, err)
+			}
+			if got, want := ts[i].Shape(), ts[0].Shape(); !slices.Equal(got, want) {
+				return nil, fmt.Errorf("sample %d has shape %v, the first %v", i, got, want)
+			}
 		}
 		t := tensor.Stack(ts)
 		return []*tensor.Tensor{t}, t.Err()

@@ -173,8 +173,10 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 		return nil, errors.New("linstock: NewLoader: WithBatchSampler excludes BatchSize, Shuffle, WithSampler and DropLast")
 	case c.batch < 1:
 		return nil, fmt.Errorf("linstock: NewLoader: BatchSize must be at least 1, got %d", c.batch)
-	case c.workers < 0 || c.prefetch < 0:
-		return nil, fmt.Errorf("linstock: NewLoader: Workers and Prefetch must be at least 0, got %d and %d", c.workers, c.prefetch)
+	case c.workers < 0:
+		return nil, fmt.Errorf("linstock: NewLoader: Workers must be at least 0, got %d", c.workers)
+	case c.prefetch < 0 && c.given["Prefetch"]:
+		return nil, fmt.Errorf("linstock: NewLoader: Prefetch must be at least 0, got %d", c.prefetch)
 	}
 	c.prefetch = max(c.prefetch, c.workers)
 	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed}}, nil

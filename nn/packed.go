@@ -245,6 +245,9 @@ func UnpadSequence(x *tensor.Tensor, lengths []int, opts ...Option) ([]*tensor.T
 
 // PackSequence packs sequences (L, *) of different lengths. PyTorch: torch.nn.utils.rnn.pack_sequence.
 func PackSequence(sequences []*tensor.Tensor) *PackedSequence {
+	if len(sequences) == 0 {
+		return failedPack(refuse.Error("PackSequence", tensor.ErrArgument, "at least one sequence is needed"))
+	}
 	x := PadSequence(sequences)
 	if err := x.Err(); err != nil {
 		return failedPack(err)

@@ -260,8 +260,11 @@ func newUpsample(op, fixed string, opts []Option) *Upsample {
 
 // check returns an error if u's fields do not fit together.
 func (u *Upsample) check(op string) error {
-	if (len(u.Size) == 0) == (len(u.Scale) == 0) {
-		return refuse.Error(op, tensor.ErrArgument, "one of OutputSize and ScaleFactor is needed")
+	switch size, scale := len(u.Size) != 0, len(u.Scale) != 0; {
+	case size && scale:
+		return refuse.Error(op, tensor.ErrArgument, "OutputSize and ScaleFactor exclude each other")
+	case !size && !scale:
+		return refuse.Error(op, tensor.ErrArgument, "OutputSize or ScaleFactor is needed")
 	}
 	for _, n := range u.Size {
 		if n < 1 || n > maxSize {

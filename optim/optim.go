@@ -97,6 +97,8 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 		}
 		dtype := p.DType()
 		switch {
+		case dtype.IsComplex():
+			return refuse.Error(op, tensor.ErrArgument, "parameter %d is %v: keep it as real numbers (*, 2), and use ViewAsComplex of it in Forward", i, dtype)
 		case !dtype.IsFloat():
 			return refuse.Error(op, tensor.ErrArgument, "parameter %d is %v: want a floating-point dtype", i, dtype)
 		case !p.IsLeaf():
@@ -261,6 +263,12 @@ func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64
 				t, err := closure()
 				if err != nil {
 					return err
+				}
+				if err := refuse.Unusable(op, "the closure's loss", t); err != nil {
+					return err
+				}
+				if n := t.Numel(); n != 1 {
+					return refuse.Error(op, tensor.ErrArgument, "the closure's loss must be one number, got shape %v", t.Shape())
 				}
 				loss, err = t.Item()
 				return err

@@ -840,6 +840,11 @@ func (c *call) boolean() (bool, error) {
 	return v.Bits != 0, err
 }
 
+func (c *call) integer() (int, error) {
+	v, err := c.plain()
+	return int(v.Bits), err
+}
+
 func (c *call) plain() (cshim.Value, error) {
 	var out [2]cshim.Value
 	if _, ok := c.run(out[:], false); !ok {

@@ -23,6 +23,8 @@ type goldenTensor struct {
 	Shape []int  `json:"shape"`
 	Data  []any  `json:"data"`
 	Grad  bool   `json:"grad"`
+
+	Layout string `json:"layout"` // empty for strided
 }
 
 type goldenValue struct {
@@ -166,6 +168,9 @@ func (g *goldenTensor) make() (*Tensor, error) {
 			x = FromSlice(fs, shapeOf(g.Shape), d)
 		}
 	}
+	if g.Layout != "" {
+		return g.sparse(x)
+	}
 	if arranged != nil {
 		x = arranged(x)
 	}
@@ -173,6 +178,16 @@ func (g *goldenTensor) make() (*Tensor, error) {
 		x = x.RequiresGrad_()
 	}
 	return x, x.Err()
+}
+
+// sparse returns the elements of x in the tensor's layout.
+func (g *goldenTensor) sparse(x *Tensor) (*Tensor, error) {
+	make, ok := map[string]func(...Option) *Tensor{"sparse_coo": x.ToSparse, "sparse_csr": x.ToSparseCSR, "sparse_csc": x.ToSparseCSC}[g.Layout]
+	if !ok {
+		return nil, fmt.Errorf("no tensors of layout %s are made", g.Layout)
+	}
+	y := make()
+	return y, y.Err()
 }
 
 func (c *goldenCase) compare(what string, got *Tensor, want *goldenTensor) error {
@@ -189,6 +204,11 @@ func (c *goldenCase) compare(what string, got *Tensor, want *goldenTensor) error
 		return nil
 	}
 	x := got.Detach()
+	if layout := got.Layout().String(); want.Layout != "" && layout != want.Layout || want.Layout == "" && got.Layout() != Strided {
+		return fmt.Errorf("%s: the layout is %s, want %q", what, layout, want.Layout)
+	} else if want.Layout != "" {
+		x = x.ToDense()
+	}
 	if isInteger(x.DType()) {
 		ints, err := Data[int64](x.To(Int64))
 		if err != nil {

@@ -690,13 +690,13 @@ func Polar(abs *Tensor, angle *Tensor) *Tensor {
 	return c.one()
 }
 
-var opVander = op{name: "aten::vander", overload: "", goName: "Vander", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"N", kindInt, keyNone, true}, {"increasing", kindBool, keyIncreasing, false}}}
+var opVander = op{name: "aten::vander", overload: "", goName: "Vander", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"N", kindInt, keyN, true}, {"increasing", kindBool, keyIncreasing, false}}}
 
-// Vander returns the Vandermonde matrix of a vector of length m, shape (m, m), with powers decreasing from
-// left to right unless Increasing is true. It has no derivative: an x that requires gradients is an error.
-// PyTorch: torch.vander.
+// Vander returns the Vandermonde matrix of a vector of length m, shape (m, N) with N = m by default, with
+// powers decreasing from left to right unless Increasing is true. It has no derivative: an x that requires
+// gradients is an error. PyTorch: torch.vander.
 //
-// Options: Increasing.
+// Options: N, Increasing.
 //
 //	aten::vander(Tensor x, int? N=None, bool increasing=False) -> Tensor
 func (t *Tensor) Vander(opts ...Option) *Tensor {
@@ -704,7 +704,7 @@ func (t *Tensor) Vander(opts ...Option) *Tensor {
 	c.begin(&opVander)
 	c.options(opts)
 	c.tensor(0, t)
-	c.skip()
+	c.option(1, opts, nil)
 	c.option(2, opts, nil)
 	return c.one()
 }

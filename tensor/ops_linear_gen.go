@@ -647,6 +647,26 @@ func (t *Tensor) LinalgCholesky(opts ...Option) *Tensor {
 	return c.one()
 }
 
+var opLinalgCholeskyEx = op{name: "aten::linalg_cholesky_ex", overload: "", goName: "LinalgCholeskyEx", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"upper", kindBool, keyUpper, false}, {"check_errors", kindBool, keyCheckErrors, false}}}
+
+// LinalgCholeskyEx is LinalgCholesky without an error for matrices that are not positive definite, so that a
+// device need not be waited for. It returns the factor and, for each matrix, the order of the first leading
+// minor that is not positive definite as int32, or 0. CheckErrors makes it an error. PyTorch:
+// torch.linalg.cholesky_ex.
+//
+// Options: Upper, CheckErrors.
+//
+//	aten::linalg_cholesky_ex(Tensor self, *, bool upper=False, bool check_errors=False) -> (Tensor L, Tensor info)
+func (t *Tensor) LinalgCholeskyEx(opts ...Option) (*Tensor, *Tensor) {
+	var c call
+	c.begin(&opLinalgCholeskyEx)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	return c.two()
+}
+
 var opCholeskySolve = op{name: "aten::cholesky_solve", overload: "", goName: "CholeskySolve", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"input2", kindTensor, keyNone, false}, {"upper", kindBool, keyUpper, false}}}
 
 // CholeskySolve solves A X = x for the matrix A whose Cholesky factor is input2, lower unless Upper is true.
@@ -1065,5 +1085,22 @@ func (t *Tensor) CosineSimilarity(x2 *Tensor, opts ...Option) *Tensor {
 	c.tensor(1, x2)
 	c.option(2, opts, nil)
 	c.option(3, opts, nil)
+	return c.one()
+}
+
+var opLinalgVander = op{name: "aten::linalg_vander", overload: "", goName: "LinalgVander", inPlace: false, args: []argSpec{{"x", kindTensor, keyNone, false}, {"N", kindInt, keyN, true}}}
+
+// LinalgVander returns the Vandermonde matrices of vectors (*, m), shape (*, m, N) with N = m by default,
+// with powers increasing from left to right. PyTorch: torch.linalg.vander.
+//
+// Options: N.
+//
+//	aten::linalg_vander(Tensor x, *, SymInt? N=None) -> Tensor
+func (t *Tensor) LinalgVander(opts ...Option) *Tensor {
+	var c call
+	c.begin(&opLinalgVander)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
 	return c.one()
 }

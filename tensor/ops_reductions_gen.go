@@ -942,3 +942,22 @@ func (t *Tensor) HistC(bins int, min any, max any) *Tensor {
 	c.number(3, max)
 	return c.one()
 }
+
+var opGradient = op{name: "aten::gradient", overload: "scalarint", goName: "Gradient", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"spacing", kindScalar, keySpacing, true}, {"dim", kindInt, keyDim, true}, {"edge_order", kindInt, keyEdgeOrder, false}}}
+
+// Gradient estimates the derivative along each dimension, or along Dim, by differences between neighbours
+// that are Spacing apart (1 by default); EdgeOrder 1 or 2 is the order at the edges. PyTorch: torch.gradient.
+//
+// Options: Spacing, Dim, EdgeOrder.
+//
+//	aten::gradient.scalarint(Tensor self, *, Scalar? spacing=None, int? dim=None, int edge_order=1) -> Tensor[]
+func (t *Tensor) Gradient(opts ...Option) ([]*Tensor, error) {
+	var c call
+	c.begin(&opGradient)
+	c.options(opts)
+	c.tensor(0, t)
+	c.option(1, opts, nil)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	return c.tensorList()
+}

@@ -29,12 +29,15 @@ const (
 	keyBias
 	keyBidirectional
 	keyBlank
+	keyBlocksize
 	keyCeilMode
+	keyCheckErrors
 	keyComputeMode
 	keyCorrection
 	keyCountIncludePad
 	keyD
 	keyDelta
+	keyDenseDim
 	keyDescending
 	keyDiagonal
 	keyDilation
@@ -47,6 +50,7 @@ const (
 	keyDropout
 	keyDropoutP
 	keyDx
+	keyEdgeOrder
 	keyEnableGqa
 	keyEnd
 	keyEndDim
@@ -77,6 +81,7 @@ const (
 	keyLogInput
 	keyLogTarget
 	keyMargin
+	keyMaskedGrad
 	keyMaxVal
 	keyMinVal
 	keyMinlength
@@ -124,6 +129,7 @@ const (
 	keySide
 	keySorted
 	keySorter
+	keySpacing
 	keyStart
 	keyStartDim
 	keyStep
@@ -164,12 +170,15 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Bias",
 	"Bidirectional",
 	"Blank",
+	"Blocksize",
 	"CeilMode",
+	"CheckErrors",
 	"ComputeMode",
 	"Correction",
 	"CountIncludePad",
 	"D",
 	"Delta",
+	"DenseDim",
 	"Descending",
 	"Diagonal",
 	"Dilation",
@@ -182,6 +191,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Dropout",
 	"DropoutP",
 	"Dx",
+	"EdgeOrder",
 	"EnableGqa",
 	"End",
 	"EndDim",
@@ -212,6 +222,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"LogInput",
 	"LogTarget",
 	"Margin",
+	"MaskedGrad",
 	"MaxVal",
 	"MinVal",
 	"Minlength",
@@ -259,6 +270,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Side",
 	"Sorted",
 	"Sorter",
+	"Spacing",
 	"Start",
 	"StartDim",
 	"Step",
@@ -336,8 +348,14 @@ func Bidirectional(v bool) Option { return kwarg{keyBidirectional, v} }
 // Blank is the keyword argument blank= (CTCLoss).
 func Blank(v int) Option { return kwarg{keyBlank, v} }
 
+// Blocksize is the keyword argument blocksize= (ToSparse).
+func Blocksize(v ...int) Option { return kwarg{keyBlocksize, v} }
+
 // CeilMode is the keyword argument ceil_mode= (MaxPool1d, MaxPool2d, MaxPool2dWithIndices, MaxPool3d, AvgPool1d, AvgPool2d, and others).
 func CeilMode(v bool) Option { return kwarg{keyCeilMode, v} }
+
+// CheckErrors is the keyword argument check_errors= (LinalgCholeskyEx).
+func CheckErrors(v bool) Option { return kwarg{keyCheckErrors, v} }
 
 // ComputeMode is the keyword argument compute_mode= (CDist).
 func ComputeMode(v int) Option { return kwarg{keyComputeMode, v} }
@@ -353,6 +371,9 @@ func D(v float64) Option { return kwarg{keyD, v} }
 
 // Delta is the keyword argument delta= (HuberLoss).
 func Delta(v float64) Option { return kwarg{keyDelta, v} }
+
+// DenseDim is the keyword argument dense_dim= (ToSparse, ToSparseCSR, ToSparseCSC, ToSparseBSR, ToSparseBSC).
+func DenseDim(v int) Option { return kwarg{keyDenseDim, v} }
 
 // Descending is the keyword argument descending= (Sort, SortStable, ArgSort, ArgSortStable).
 func Descending(v bool) Option { return kwarg{keyDescending, v} }
@@ -389,6 +410,9 @@ func DropoutP(v float64) Option { return kwarg{keyDropoutP, v} }
 
 // Dx is the keyword argument dx= (Trapezoid, CumulativeTrapezoid). v is a Go number; an int is passed as an integer, as in Python.
 func Dx(v any) Option { return kwarg{keyDx, v} }
+
+// EdgeOrder is the keyword argument edge_order= (Gradient).
+func EdgeOrder(v int) Option { return kwarg{keyEdgeOrder, v} }
 
 // EnableGqa is the keyword argument enable_gqa= (ScaledDotProductAttention).
 func EnableGqa(v bool) Option { return kwarg{keyEnableGqa, v} }
@@ -480,6 +504,9 @@ func LogTarget(v bool) Option { return kwarg{keyLogTarget, v} }
 // Margin is the keyword argument margin= (HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, CosineEmbeddingLoss, MultiMarginLoss). v is a Go number; an int is passed as an integer, as in Python.
 func Margin(v any) Option { return kwarg{keyMargin, v} }
 
+// MaskedGrad is the keyword argument masked_grad= (ToDense).
+func MaskedGrad(v bool) Option { return kwarg{keyMaskedGrad, v} }
+
 // MaxVal is the keyword argument max_val= (Hardtanh, Hardtanh_). v is a Go number; an int is passed as an integer, as in Python.
 func MaxVal(v any) Option { return kwarg{keyMaxVal, v} }
 
@@ -495,7 +522,7 @@ func Mode(v string) Option { return kwarg{keyMode, v} }
 // Momentum is the keyword argument momentum= (BatchNorm, InstanceNorm).
 func Momentum(v float64) Option { return kwarg{keyMomentum, v} }
 
-// N is the keyword argument n= (Diff, FFTFFT, FFTIFFT, FFTRFFT, FFTIRFFT, FFTHFFT, and others).
+// N is the keyword argument n= (Vander, Diff, LinalgVander, FFTFFT, FFTIFFT, FFTRFFT, and others).
 func N(v int) Option { return kwarg{keyN, v} }
 
 // Nan is the keyword argument nan= (NaNToNum, NaNToNum_).
@@ -621,6 +648,9 @@ func Sorted(v bool) Option { return kwarg{keySorted, v} }
 // Sorter is the keyword argument sorter= (SearchSorted).
 func Sorter(v *Tensor) Option { return kwarg{keySorter, v} }
 
+// Spacing is the keyword argument spacing= (Gradient). v is a Go number; an int is passed as an integer, as in Python.
+func Spacing(v any) Option { return kwarg{keySpacing, v} }
+
 // Start is the keyword argument start= (Slice, SliceScatter).
 func Start(v int) Option { return kwarg{keyStart, v} }
 
@@ -651,7 +681,7 @@ func Training(v bool) Option { return kwarg{keyTraining, v} }
 // Unitriangular is the keyword argument unitriangular= (LinalgSolveTriangular).
 func Unitriangular(v bool) Option { return kwarg{keyUnitriangular, v} }
 
-// Upper is the keyword argument upper= (LinalgSolveTriangular, LinalgCholesky, CholeskySolve, CholeskyInverse).
+// Upper is the keyword argument upper= (LinalgSolveTriangular, LinalgCholesky, LinalgCholeskyEx, CholeskySolve, CholeskyInverse).
 func Upper(v bool) Option { return kwarg{keyUpper, v} }
 
 // UseInputStats is the keyword argument use_input_stats= (InstanceNorm).

@@ -365,6 +365,15 @@ func (t *Tensor) IsSparse() bool {
 	return t.meta("IsSparse", &m) == nil && m.Layout == layoutSparse
 }
 
+// Layout returns how t is stored; Strided for a tensor that is failed, released or nil. PyTorch: Tensor.layout.
+func (t *Tensor) Layout() Layout {
+	var m cshim.Meta
+	if t.meta("Layout", &m) != nil {
+		return Strided
+	}
+	return Layout(m.Layout)
+}
+
 // Stride returns a copy of the strides, counted in elements. PyTorch: Tensor.stride.
 func (t *Tensor) Stride() []int {
 	_, s, _ := t.geometry("Stride")

@@ -14,7 +14,7 @@ import (
 type OutOfMemoryError struct {
 	Device    Name
 	Asked     int64 // bytes requested; 0 if unknown
-	Allocated int64 // bytes live when it failed
+	Allocated int64 // bytes live when it failed; the operator has since freed its own
 	Reserved  int64 // Allocated, and the bytes that the allocator caches
 	Limit     int64 // hard limit in bytes; 0: none
 	Capacity  int64 // bytes of the device; 0 if unknown
@@ -88,7 +88,7 @@ func outOfMemory(native *cshim.Error) error {
 	if err != nil {
 		return e
 	}
-	e.Allocated, e.Reserved, e.Limit = m.Allocated, m.Reserved, m.Limit
+	e.Allocated, e.Reserved, e.Limit = max(m.Allocated, native.Live), max(m.Reserved, native.Live), m.Limit
 	a := accountOf(w)
 	a.mu.Lock()
 	e.Capacity = a.capacity

@@ -352,6 +352,12 @@ func TestOutOfMemoryErrorSuggestsRemedies(t *testing.T) {
 	if len(oom.Holders) == 0 || !strings.Contains(oom.Holders[0].Line, "policy_test.go") || oom.Holders[0].Bytes < 12*mib {
 		t.Errorf("holders %+v", oom.Holders)
 	}
+	// What the operator had allocated itself counts, too: of two results, the second does not fit.
+	small := tensor.Ones([]int{5 * mib / 8}) // 2.5 MiB
+	if values, indices := small.Sort(tensor.Dim(0)); !errors.As(errors.Join(values.Err(), indices.Err()), &oom) || oom.Allocated+oom.Asked <= oom.Limit {
+		t.Errorf("%d bytes asked, %d allocated, the limit is %d", oom.Asked, oom.Allocated, oom.Limit)
+	}
+	small.Release()
 	text := x.Err().Error()
 	for _, want := range []string{"16 MiB asked", "limit", "policy_test.go", "a smaller batch", "vram.SetLimit"} {
 		if !strings.Contains(text, want) {

@@ -17,7 +17,7 @@ namespace ls {
 namespace {
 
 // Returned if there is no memory for an error.
-ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, "out of memory", nullptr, LS_NO_SITE};
+ls_error no_memory{LS_ERR_OUT_OF_MEMORY, 0, 0, 0, 0, 0, "out of memory", nullptr, LS_NO_SITE};
 
 // A text may quote the caller's bytes: those that are not UTF-8 become "?".
 void make_utf8(char *s) noexcept {
@@ -48,7 +48,7 @@ ls_error *make(int32_t code, std::string_view text, int32_t device_error = 0, ui
   std::memcpy(copy, text.data(), text.size());
   copy[text.size()] = 0;
   make_utf8(copy);
-  *e = {code, device_error, callback, 0, 0, copy, nullptr, LS_NO_SITE};
+  *e = {code, device_error, callback, 0, 0, 0, copy, nullptr, LS_NO_SITE};
   return e;
 }
 
@@ -139,6 +139,7 @@ ls_error *current_error() noexcept {
     if (made != &no_memory) {
       auto failure = take_last_failure();
       made->bytes = failure.bytes;
+      made->live = failure.live;
       made->device = failure.device;
     }
     return made;

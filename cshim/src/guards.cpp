@@ -742,7 +742,6 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::view_copy.dtype", view_dtype},
       {"aten::scaled_dot_product_attention", grouped_attention},
       {"aten::vander", vander},
-      {"aten::linalg_vander", vander},
       {"aten::_backward", backward},
   };
   return *all;

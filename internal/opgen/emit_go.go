@@ -119,10 +119,14 @@ func emitGo(ops []*op, files map[string][]byte) error {
 			if !a.option || a.hidden || a.enum() != "" {
 				continue
 			}
-			k := opts[a.name]
+			name := a.name
+			if name == "N" {
+				name = "n" // one option, N
+			}
+			k := opts[name]
 			if k == nil {
 				k = &optKinds{}
-				opts[a.name] = k
+				opts[name] = k
 			}
 			k.add(a)
 			k.users = append(k.users, o.goName)
@@ -184,6 +188,7 @@ func emitGo(ops []*op, files map[string][]byte) error {
 	for _, n := range names {
 		fmt.Fprintf(&t, "\t%q: %s,\n", n, camel(n))
 	}
+	t.WriteString("\t\"N\": N,\n")
 	t.WriteString("}\n")
 	files["tensor/operators_gen_test.go"] = t.Bytes()
 	return nil
@@ -521,6 +526,8 @@ func (o *op) goReturn() (typ, kind string) {
 			return "([]*Tensor, error)", "tensorList"
 		case "bool":
 			return "(bool, error)", "boolean"
+		case "int":
+			return "(int, error)", "integer"
 		}
 	}
 	n := len(o.returns)

@@ -23,7 +23,7 @@ An argument is {"T": tensor}, {"Ts": [tensor or null]}, {"i": 1}, {"f": 0.5}, {"
 {"c": [re, im]}, {"is": [1]}, {"fs": [0.5]}, {"s": "text"}, {"dtype": "float64"} or
 {"null": true}. A tensor is {"dtype", "shape", "data", "grad"}, its data row-major: complex
 numbers as pairs, numbers that are not finite as strings; no data where the contents are
-undefined. Reductions and modes are the schema's integers (none 0, mean 1, sum 2). An entry
+undefined; with "layout" ("sparse_coo", …) it is a sparse tensor of those elements. Reductions and modes are the schema's integers (none 0, mean 1, sum 2). An entry
 of out is {"T"}, {"Ts"}, {"b"}, {"i"} or {"f"}.
 
 cot and grads are there when something is differentiable: cot[k] is the flat cotangent of
@@ -294,7 +294,7 @@ c("OneHot", t([0, 2, 1], i64)), c("OneHot", t([[0], [1]], i64), num_classes=4, _
 start("Complex")
 c("Complex", f(2, 2), f(2, 2)), c("Complex", f(3, d=f64), f(3, d=f64), _n="float64")
 c("Polar", f(3, lo=0.5, hi=2), f(3)), c("Polar", f(2, lo=0.5, hi=2, d=f64), f(2, d=f64), _n="float64")
-c("Vander", f(3)), c("Vander", f(3), increasing=True, _n="increasing")
+c("Vander", f(3)), c("Vander", f(3), increasing=True, _n="increasing"), c("Vander", f(3), N=2, _n="N")
 for op in "BartlettWindow BlackmanWindow HammingWindow HannWindow KaiserWindow".split():
     c(op, 7), c(op, 4, dtype=f64, _n="float64")
 
@@ -460,6 +460,8 @@ start("Trapezoid")
 c("Trapezoid", f(2, 4)), c("Trapezoid", f(4), dx=0.5, dim=0, _n="dx"), c("TrapezoidX", f(2, 4), f(4)), c("CumulativeTrapezoid", f(2, 4), dx=2)
 start("CumulativeTrapezoidX")
 c("CumulativeTrapezoidX", f(2, 4), f(4)), c("CumulativeTrapezoidX", f(3, 2), f(3, 2), dim=0, _n="dim")
+start("Gradient")
+c("Gradient", f(3, 4)), c("Gradient", f(5, d=f64), spacing=0.5, edge_order=2, _n="options"), c("Gradient", f(3, 4), dim=1, _n="dim")
 start("Diff")
 c("Diff", f(2, 4)), c("Diff", f(5), n=2, prepend=NoGrad(f(1)), append=NoGrad(f(2)), _n="options"), c("Diff", i(3, 2), dim=0, _n="int64")
 c("BinCount", t([0, 2, 2, 5], i64)), c("BinCount", t([0, 1, 1], i64), weights=NoGrad(t([0.5, 1.0, 2.0])), minlength=4, _n="weights")
@@ -516,6 +518,10 @@ start("LinalgCholesky")
 c("LinalgCholesky", spd(3)), c("LinalgCholesky", spd(2, f64), upper=True, _n="upper")
 x = spd(3)
 c("CholeskySolve", f(3, 2), torch.linalg.cholesky(x)), c("CholeskyInverse", torch.linalg.cholesky(x)), c("CholeskyInverse", torch.linalg.cholesky(x).T.contiguous(), upper=True, _n="upper")
+start("LinalgCholeskyEx")
+c("LinalgCholeskyEx", spd(3)), c("LinalgCholeskyEx", NoGrad(t([[1.0, 2.0], [2.0, 1.0]])), _n="not definite", _g=False)
+start("LinalgVander")
+c("LinalgVander", f(3)), c("LinalgVander", f(2, 3, d=f64), N=2, _n="N")
 start("LinalgQR")
 c("LinalgQR", f(3, 2)), c("LinalgQR", f(3, 2, d=f64), mode="complete", _n="complete", _g=False), c("LinalgQR", f(2, 2), mode="r", _n="r", _g=False)
 start("LinalgSVD")
@@ -794,6 +800,47 @@ start("ViewAsComplex")
 c("ViewAsComplex", f(3, 2)), c("ViewAsComplex", f(2, 2, d=f64), _n="float64")
 
 
+# --- cases: sparse tensors ----------------------------------------------------
+
+
+def sparse(*shape, d=f32):
+    """A matrix of which about half is zero."""
+    return f(*shape, d=d) * b(*shape).to(d)
+
+
+start("SparseCOOTensor")
+c("SparseCOOTensor", t([[0, 1, 1], [2, 0, 2]], i64), f(3), [2, 3]), c("SparseCOOTensor", t([[1, 1]], i64), f(2, 2, d=f64), [3, 2], _n="a dense dimension, twice")
+c("SparseCOOTensor", t([[0], [1]], i64), f(1), [2, 2], dtype=f64, _n="dtype"), c("SparseCOOTensor", torch.zeros(2, 0, dtype=i64), f(0), [2, 2], _n="empty")
+for op in "ToSparse ToSparseCSR ToSparseCSC".split():
+    start(op)
+    c(op, sparse(3, 4)), c(op, sparse(2, 2, d=f64), _n="float64"), c(op, f(2, 3, 2), dense_dim=1, _n="dense_dim"), c(op, i(2, 2, lo=0, hi=2), _n="int64")
+start("ToSparseDim")
+c("ToSparseDim", sparse(3, 4), 1), c("ToSparseDim", sparse(3, 4), 2, _n="both")
+for op in "ToSparseBSR ToSparseBSC".split():
+    start(op)
+    c(op, sparse(4, 6), [2, 3]), c(op, sparse(2, 2, d=f64), [1, 1], _n="float64")
+start("ToDense")
+c("ToDense", sparse(3, 2).to_sparse()), c("ToDense", sparse(3, 2).to_sparse_csr(), _n="csr"), c("ToDense", f(2), _n="strided")
+for op in "Coalesce IsCoalesced Indices Values SparseDim DenseDim".split():
+    start(op)
+    c(op, sparse(3, 4).to_sparse()), c(op, sparse(3, 4, d=f64).to_sparse(), _n="float64")
+start("Values")
+c("Values", sparse(3, 4).to_sparse_csr(), _n="csr")
+c("SparseDim", f(2, 3), _n="strided"), c("DenseDim", f(2, 3), _n="strided")
+for op, to in (("CRowIndices", "csr"), ("ColIndices", "csr"), ("CColIndices", "csc"), ("RowIndices", "csc")):
+    start(op)
+    c(op, getattr(sparse(3, 4), "to_sparse_" + to)())
+start("SparseMask")
+c("SparseMask", f(3, 4), sparse(3, 4).to_sparse()), c("SparseMask", sparse(3, 4).to_sparse(), sparse(3, 4).to_sparse(), _n="sparse")
+start("SparseSum")
+c("SparseSum", sparse(3, 4).to_sparse(), [0]), c("SparseSum", sparse(3, 4, 2).to_sparse(), [1, -1], _n="two"), c("SparseSum", sparse(3, 4).to_sparse(), [0, 1], _n="to strided")
+for op in "SparseSoftmax SparseLogSoftmax".split():
+    start(op)
+    c(op, sparse(3, 4).to_sparse(), 1), c(op, sparse(3, 4).to_sparse(), 0, dtype=f64, _n="dtype")
+start("SparseSampledAddMM")
+c("SparseSampledAddMM", sparse(3, 4).to_sparse_csr(), NoGrad(f(3, 2)), NoGrad(f(2, 4))), c("SparseSampledAddMM", sparse(3, 4).to_sparse_csr(), NoGrad(f(3, 2)), NoGrad(f(2, 4)), beta=0.5, alpha=2.0, _n="options")
+
+
 # --- running -----------------------------------------------------------------
 
 # All tensors of these must be on one device; other operators that take a number in the place of a tensor have it on the CPU.
@@ -831,6 +878,9 @@ def flat(x):
 
 def tensor(x, grad=False, data=True):
     out = {"dtype": str(x.dtype)[6:], "shape": list(x.shape)}
+    if x.layout != torch.strided:
+        out["layout"] = str(x.layout)[6:]
+        x = x.detach().to_dense()
     if data:
         out["data"] = flat(x)
     if grad:
@@ -866,7 +916,7 @@ def leaf(v, grad):
         return v.t.clone().to(device)
     if isinstance(v, torch.Tensor):
         v = v.detach().clone().to(device)
-        return v.requires_grad_() if grad and (v.is_floating_point() or v.is_complex()) else v
+        return v.requires_grad_() if grad and v.layout == torch.strided and (v.is_floating_point() or v.is_complex()) else v
     return [leaf(x, grad) for x in v] if isinstance(v, list) else v
 
 
@@ -921,7 +971,7 @@ def call(op, args, opts, seed):
 
 
 def differentiable(x):
-    return isinstance(x, torch.Tensor) and x.requires_grad and (x.is_floating_point() or x.is_complex())
+    return isinstance(x, torch.Tensor) and x.requires_grad and x.layout == torch.strided and (x.is_floating_point() or x.is_complex())
 
 
 def cotangent(x):
@@ -975,7 +1025,7 @@ def run(go, name, seed, grad, rtol, atol, args, opts):
             "opts": {k: encode(types[k], v) for k, v in freshopts.items()}, "out": out}
     after = {}
     for k, (u, v) in enumerate(zip(used, fresh)):
-        if isinstance(u, torch.Tensor) and not (op.mutates and k == 0) and not torch.equal(u.detach(), v.detach()):
+        if isinstance(u, torch.Tensor) and u.layout == torch.strided and not (op.mutates and k == 0) and not torch.equal(u.detach(), v.detach()):
             if not bool(torch.isnan(v).any()):
                 after[str(k)] = tensor(u)
     if after:

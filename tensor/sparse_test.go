@@ -1,0 +1,93 @@
+package tensor
+
+import (
+	"errors"
+	"testing"
+)
+
+// TestCompressed tests the constructors of compressed layouts against the conversions of the same matrix.
+func TestCompressed(t *testing.T) {
+	begin(t)
+	err := WithScope(func() error {
+		x := FromSlice([]float64{0, 1, 0, 2, 0, 0, 3, 4, 0, 0, 0, 5, 6, 0, 0, 7}, []int{4, 4})
+		size := []int{4, 4}
+		csr, csc, bsr, bsc := x.ToSparseCSR(), x.ToSparseCSC(), x.ToSparseBSR([]int{2, 2}), x.ToSparseBSC([]int{2, 2})
+		for layout, pair := range map[Layout][2]*Tensor{
+			SparseCSR: {csr, SparseCSRTensor(csr.CRowIndices(), csr.ColIndices(), csr.Values(), size)},
+			SparseCSC: {csc, SparseCSCTensor(csc.CColIndices(), csc.RowIndices(), csc.Values(), size)},
+			SparseBSR: {bsr, SparseBSRTensor(bsr.CRowIndices(), bsr.ColIndices(), bsr.Values(), size)},
+			SparseBSC: {bsc, SparseBSCTensor(bsc.CColIndices(), bsc.RowIndices(), bsc.Values(), size)},
+		} {
+			for i, y := range pair {
+				if y.Layout() != layout || y.DType() != Float64 {
+					t.Errorf("%v %d: %v, %v", layout, i, y.Layout(), y.Err())
+				}
+				if same, err := y.ToDense().Equal(x); err != nil || !same {
+					t.Errorf("%v %d: %v, %v", layout, i, y, err)
+				}
+			}
+		}
+		half := SparseCSRTensor(csr.CRowIndices(), csr.ColIndices(), csr.Values(), size, Float16)
+		if half.DType() != Float16 {
+			t.Errorf("converted to %v: %v", half.DType(), half.Err())
+		}
+		for what, y := range map[string]*Tensor{
+			"nil": SparseCSRTensor(nil, nil, nil, size), "rows": SparseCSRTensor(csr.CRowIndices(), csr.ColIndices(), csr.Values(), []int{5, 4}),
+			"columns": SparseCSRTensor(csr.CRowIndices(), csr.ColIndices().Add(3), csr.Values(), size), "pointers": SparseCSCTensor(csc.RowIndices(), csc.RowIndices(), csc.Values(), size),
+			"an option": SparseBSRTensor(bsr.CRowIndices(), bsr.ColIndices(), bsr.Values(), size, Dim(1)),
+		} {
+			if y.Err() == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSparseGradients tests gradients through sparse tensors against those of the same computation with dense ones.
+func TestSparseGradients(t *testing.T) {
+	begin(t)
+	err := WithScope(func() error {
+		values := []float32{1, -2, 3}
+		rows, columns := []int{0, 1, 1}, []int{2, 0, 1}
+		w := Randn([]int{3, 2})
+		indices := FromSlice(append(append([]int{}, rows...), columns...), []int{2, 3})
+		dense := func() (v, w2, y *Tensor) {
+			v, w2 = FromSlice(values, []int{3}).RequiresGrad_(), w.Clone().RequiresGrad_()
+			x := Zeros([]int{2, 3}).IndexPut([]*Tensor{FromSlice(rows, []int{3}), FromSlice(columns, []int{3})}, v)
+			return v, w2, x.MM(w2)
+		}
+		sparse := func() (v, w2, y *Tensor) {
+			v, w2 = FromSlice(values, []int{3}).RequiresGrad_(), w.Clone().RequiresGrad_()
+			return v, w2, SparseCOOTensor(indices, v, []int{2, 3}).MM(w2)
+		}
+		v, w1, y := dense()
+		vs, ws, ys := sparse()
+		if err := errors.Join(y.Square().Sum().Backward(), ys.Square().Sum().Backward()); err != nil {
+			return err
+		}
+		for what, pair := range map[string][2]*Tensor{"the product": {y, ys}, "the values": {v.Grad(), vs.Grad()}, "the matrix": {w1.Grad(), ws.Grad()}} {
+			if same, err := pair[1].AllClose(pair[0]); err != nil || !same {
+				t.Errorf("%s: %v, want %v (%v)", what, pair[1], pair[0], err)
+			}
+		}
+		// Through conversions.
+		x := FromSlice([]float32{0, 1, 2, 0}, []int{2, 2}).RequiresGrad_()
+		if err := x.ToSparse().ToDense().Mul(FromSlice([]float32{5, 6, 7, 8}, []int{2, 2})).Sum().Backward(); err != nil {
+			return err
+		}
+		if same, err := x.Grad().ToDense().Equal(FromSlice([]float32{5, 6, 7, 8}, []int{2, 2})); err != nil || !same {
+			masked, merr := x.Grad().ToDense().Equal(FromSlice([]float32{0, 6, 7, 0}, []int{2, 2}))
+			if merr != nil || !masked {
+				t.Errorf("through conversions: %v, %v", x.Grad(), err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
