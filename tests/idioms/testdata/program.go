@@ -13,6 +13,7 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/distributions"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/profiler"
