@@ -121,7 +121,7 @@ func BatchSize(n int) Option { return Option{"BatchSize", func(c *config) { c.ba
 // Shuffle makes each epoch return the samples in a different random order.
 func Shuffle(on bool) Option { return Option{"Shuffle", func(c *config) { c.shuffle = on }} }
 
-// Seed sets the seed of Shuffle or of a sampler; 0 by default. It is independent of tensor.ManualSeed.
+// Seed sets the seed of Shuffle, of a sampler, and of SampleSeed; 0 by default. It is independent of tensor.ManualSeed.
 func Seed(seed uint64) Option { return Option{"Seed", func(c *config) { c.seed = seed }} }
 
 // WithSampler sets the sampler that determines the samples of an epoch, in place of Shuffle. PyTorch: sampler.
@@ -141,7 +141,8 @@ func WithBatchSampler(s BatchSampler) Option {
 func PinMemory(on bool) Option { return Option{"PinMemory", func(c *config) { c.pin = on }} }
 
 // Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
-// goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers.
+// goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers; see
+// SampleSeed.
 func Workers(n int) Option { return Option{"Workers", func(c *config) { c.workers = n }} }
 
 // Prefetch sets the maximum number of batches that are prepared ahead; the default is two per worker.
@@ -535,7 +536,28 @@ func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, er
 	if err != nil {
 		return nil, err
 	}
+	ctx = context.WithValue(ctx, epochKey{}, p.state)
 	return p.own(func() ([]*tensor.Tensor, error) { return guarded(ctx, p.dataset, indices) })
+}
+
+// epochKey is the key of the State in the context of a dataset.
+type epochKey struct{}
+
+// SampleSeed returns a seed for random changes of sample i, such as augmentation. ctx is that of Dataset.Batch or of the
+// function of NewItems. The seed depends on the loader's option Seed, the epoch and i alone, so that samples are the same with
+// any number of workers, and when an epoch continues from a checkpoint:
+//
+//	rng := rand.New(rand.NewPCG(data.SampleSeed(ctx, i), 0))
+//
+// With another context it depends on i alone.
+func SampleSeed(ctx context.Context, i int) uint64 {
+	x := uint64(0)
+	if ctx != nil {
+		if s, ok := ctx.Value(epochKey{}).(State); ok {
+			x = mix(mix(x^s.Seed) ^ uint64(s.Epoch))
+		}
+	}
+	return mix(x ^ uint64(i))
 }
 
 // own returns handles, outside every scope, to the tensors that f makes.
