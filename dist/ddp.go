@@ -56,8 +56,9 @@ type DDP struct {
 
 type ddpOptions struct {
 	cshim.ReducerOptions
-	bucketCapMB        float64
-	noBroadcastBuffers bool
+	bucketCapMB   float64
+	ownBuffers    bool // NewDDP does not copy them
+	noForwardSync bool // forward passes do not copy them
 }
 
 // A DDPOption is an option of NewDDP.
@@ -84,10 +85,17 @@ func GradientAsBucketView(on bool) DDPOption {
 	return func(o *ddpOptions) { o.BucketView = on }
 }
 
-// BroadcastBuffers copies the buffers of rank 0, such as running statistics, to the other ranks before each forward pass
-// that follows a step; it is on by default. PyTorch: broadcast_buffers.
+// BroadcastBuffers copies the buffers of rank 0, such as running statistics, to the other ranks in NewDDP and before each
+// forward pass that follows a step; it is on by default. Without it each rank has buffers of its own. PyTorch:
+// broadcast_buffers.
 func BroadcastBuffers(on bool) DDPOption {
-	return func(o *ddpOptions) { o.noBroadcastBuffers = !on }
+	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = !on, !on }
+}
+
+// ForwardSyncBuffers copies the buffers of rank 0 to the other ranks before each forward pass that follows a step; it is on
+// by default. NewDDP copies them in any case. PyTorch: forward_sync_buffers.
+func ForwardSyncBuffers(on bool) DDPOption {
+	return func(o *ddpOptions) { o.ownBuffers, o.noForwardSync = false, !on }
 }
 
 // CompressGradients sends gradients as tensor.Float16 or tensor.BFloat16. PyTorch: fp16_compress_hook and
@@ -176,7 +184,11 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 		})
 	})
 	if err == nil {
-		err = g.broadcastCoalesced(ctx, op, slices.Concat(d.parameters, d.buffers), 0)
+		state := d.parameters
+		if !o.ownBuffers {
+			state = slices.Concat(d.parameters, d.buffers)
+		}
+		err = g.broadcastCoalesced(ctx, op, state, 0)
 	}
 	if err != nil {
 		d.native.Free()
@@ -365,7 +377,7 @@ func (d *DDP) begin(op string) error {
 
 // syncBuffers copies the buffers of rank 0, or with Join those of the highest rank that has inputs, to the others.
 func (d *DDP) syncBuffers(op string, active bool) error {
-	if !d.buffersToSync || d.o.noBroadcastBuffers || len(d.buffers) == 0 {
+	if !d.buffersToSync || d.o.noForwardSync || len(d.buffers) == 0 {
 		return nil
 	}
 	src, err := 0, error(nil)

@@ -251,6 +251,48 @@ func closeLosses(got, want []uint32, most float64) error {
 }
 
 // TestDDPErrors tests arguments with which a model cannot be trained, and that nothing is left behind.
+// TestBuffersOfRanks tests when the buffers of rank 0 are copied to the other ranks.
+func TestBuffersOfRanks(t *testing.T) {
+	leak.Check(t)
+	for _, c := range []struct {
+		name          string
+		opts          []dist.DDPOption
+		made, forward float64 // the buffer of rank 1 after NewDDP, and after it has been changed and a forward pass was run
+	}{
+		{"default", nil, 0, 0},
+		{"BroadcastBuffers(false)", []dist.DDPOption{dist.BroadcastBuffers(false)}, 1, 5},
+		{"ForwardSyncBuffers(false)", []dist.DDPOption{dist.ForwardSyncBuffers(false)}, 0, 5},
+	} {
+		ranks(t, 2, func(g *dist.Group) error {
+			m := nn.NewBatchNorm1d(3)
+			defer nn.Release(m)
+			nn.Eval(m)
+			if err := m.RunningMean.Fill_(g.Rank()).Err(); err != nil {
+				return err
+			}
+			ddp, err := dist.NewDDP(ctx, g, m, c.opts...)
+			if err != nil {
+				return err
+			}
+			defer ddp.Close()
+			is := func(want float64) error {
+				got, err := m.RunningMean.Select(0, 0).Item()
+				if err == nil && g.Rank() == 1 && got != want {
+					t.Errorf("%s: the buffer is %v, want %v", c.name, got, want)
+				}
+				return err
+			}
+			if err := is(c.made); err != nil {
+				return err
+			}
+			if g.Rank() == 1 {
+				m.RunningMean.Fill_(5)
+			}
+			return errors.Join(ddp.Forward(tensor.Ones([]int{2, 3})).Err(), is(c.forward))
+		})
+	}
+}
+
 func TestDDPErrors(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 1, func(g *dist.Group) error {
