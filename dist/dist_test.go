@@ -170,6 +170,41 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
+// TestComplexCollectives tests collectives of complex tensors, which gloo does not have.
+func TestComplexCollectives(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		return tensor.WithScope(func() error {
+			value := func(r int) complex64 { return complex(float32(r), float32(r+1)) }
+			mine := tensor.FromSlice([]complex64{value(g.Rank())}, []int{1})
+			empty := func(n int) *tensor.Tensor { return tensor.Zeros([]int{n}, tensor.Complex64) }
+			parts := []*tensor.Tensor{empty(1), empty(1)}
+			all, scattered, exchanged, gathered := empty(2), empty(1), empty(2), []*tensor.Tensor(nil)
+			var from []*tensor.Tensor
+			if g.Rank() == 0 {
+				from, gathered = []*tensor.Tensor{tensor.FromSlice([]complex64{5i}, []int{1}), tensor.FromSlice([]complex64{6i}, []int{1})}, []*tensor.Tensor{empty(1), empty(1)}
+			}
+			if err := errors.Join(g.AllGather(ctx, parts, mine.Conj()), g.AllGatherIntoTensor(ctx, all, mine), g.Scatter(ctx, scattered, from, 0), g.Gather(ctx, gathered, mine, 0),
+				g.AllToAllSingle(ctx, exchanged, tensor.FromSlice([]complex64{1i, 2i}, []int{2}).Mul(g.Rank()+1), nil, nil)); err != nil {
+				return err
+			}
+			is := func(what string, x *tensor.Tensor, want ...complex64) {
+				if got, err := tensor.Data[complex64](x); err != nil || !slices.Equal(got, want) {
+					t.Errorf("rank %d: %s: %v, %v, want %v", g.Rank(), what, got, err, want)
+				}
+			}
+			is("AllGather", parts[1], complex(1, -2))
+			is("AllGatherIntoTensor", all, value(0), value(1))
+			is("Scatter", scattered, []complex64{5i, 6i}[g.Rank()])
+			is("AllToAllSingle", exchanged, complex(0, float32(g.Rank()+1)), complex(0, 2*float32(g.Rank()+1)))
+			for r, x := range gathered {
+				is("Gather", x, value(r))
+			}
+			return nil
+		})
+	})
+}
+
 // TestOneRank tests that a group of one rank computes, too.
 func TestOneRank(t *testing.T) {
 	leak.Check(t)

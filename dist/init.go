@@ -144,6 +144,9 @@ func ReadEnvironment() (*Environment, error) {
 		found = true
 		break
 	}
+	if rank, size := launchers[0][0], launchers[0][1]; !found && (os.Getenv(rank) == "") != (os.Getenv(size) == "") {
+		return nil, refuse.Error(op, tensor.ErrArgument, "of %s and %s only one is set", rank, size)
+	}
 	if !found {
 		return nil, refuse.Error(op, tensor.ErrArgument, "neither RANK and WORLD_SIZE nor the variables of mpirun or srun are set: "+
 			"start the program with torchrun, mpirun or srun, or give InitMethod, Rank and WorldSize")

@@ -41,6 +41,34 @@ var byWait = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: true
 // pairwise holds the kinds of which only two ranks are part.
 var pairwise = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: true, cshim.Exchange: true}
 
+// copying holds the kinds that copy elements, for which gloo has no complex dtypes.
+var copying = map[cshim.CollectiveKind]bool{cshim.AllGather: true, cshim.AllGatherOne: true, cshim.Gather: true, cshim.Scatter: true,
+	cshim.AllToAllOne: true}
+
+// asReal returns views of complex tensors as real ones, as Python's collectives do, and other tensors unchanged. Tensors that
+// are only read may be lazily conjugated. free frees the views.
+func asReal(ts []*tensor.Tensor, read bool) (real []*tensor.Tensor, free func()) {
+	var views []*tensor.Tensor
+	real = slices.Clone(ts)
+	for i, t := range ts {
+		if t.DType().IsComplex() {
+			d := t.Detach()
+			views = append(views, d)
+			if read {
+				d = d.ResolveConj()
+				views = append(views, d)
+			}
+			real[i] = d.ViewAsReal()
+			views = append(views, real[i])
+		}
+	}
+	return real, func() {
+		for _, v := range views {
+			v.Release()
+		}
+	}
+}
+
 // begin starts a collective without sizes of parts.
 func (g *Group) begin(op string, c cshim.Collective, out, in []*tensor.Tensor) (*Work, error) {
 	return g.beginSized(op, c, out, in, nil, nil)
@@ -51,6 +79,13 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 	var record *flight.Record
 	var failure error
 	defer g.lookout()()
+	if copying[c.Kind] {
+		var freeOut, freeIn func()
+		out, freeOut = asReal(out, false)
+		in, freeIn = asReal(in, true)
+		defer freeOut()
+		defer freeIn()
+	}
 	err = g.use(op, func(n cshim.Group) error {
 		return withHandles(op, out, func(o []cshim.Handle) error {
 			return withHandles(op, in, func(i []cshim.Handle) error {
