@@ -334,3 +334,56 @@ func FFTRFFTFreq(n int, opts ...Option) *Tensor {
 	c.option(5, opts, nil)
 	return c.one()
 }
+
+var opSTFT = op{name: "aten::stft", overload: "center", goName: "STFT", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"n_fft", kindInt, keyNone, false}, {"hop_length", kindInt, keyHopLength, true}, {"win_length", kindInt, keyWinLength, true}, {"window", kindTensor, keyWindow, true}, {"center", kindBool, keyCenter, false}, {"pad_mode", kindString, keyPadMode, false}, {"normalized", kindBool, keyNormalized, false}, {"onesided", kindBool, keyOnesided, true}, {"return_complex", kindBool, keyReturnComplex, true}, {"align_to_window", kindBool, keyAlignToWindow, true}}}
+
+// STFT is the short-time Fourier transform of signals (length) or (N, length): the transforms of length nFFT
+// of windows that are HopLength apart (a quarter of nFFT by default), complex of shape (*, frequencies,
+// frames). With Center (the default) the signal is padded by half of nFFT at both ends, in PadMode. A real
+// signal has nFFT/2+1 frequencies unless Onesided is false. PyTorch: torch.stft.
+//
+// Options: HopLength, WinLength, Window, Center, PadMode, Normalized, Onesided, ReturnComplex, AlignToWindow.
+//
+//	aten::stft.center(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor? window=None, bool center=True, str pad_mode="reflect", bool normalized=False, bool? onesided=None, bool? return_complex=None, bool? align_to_window=None) -> Tensor
+func (t *Tensor) STFT(nFft int, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opSTFT)
+	c.options(opts)
+	c.tensor(0, t)
+	c.int(1, nFft)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
+	c.option(6, opts, nil)
+	c.option(7, opts, nil)
+	c.option(8, opts, nil)
+	c.option(9, opts, true)
+	c.option(10, opts, nil)
+	return c.one()
+}
+
+var opISTFT = op{name: "aten::istft", overload: "", goName: "ISTFT", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"n_fft", kindInt, keyNone, false}, {"hop_length", kindInt, keyHopLength, true}, {"win_length", kindInt, keyWinLength, true}, {"window", kindTensor, keyWindow, true}, {"center", kindBool, keyCenter, false}, {"normalized", kindBool, keyNormalized, false}, {"onesided", kindBool, keyOnesided, true}, {"length", kindInt, keyLength, true}, {"return_complex", kindBool, keyReturnComplex, false}}}
+
+// ISTFT is the inverse of STFT with the same options, the least-squares estimate of the signal from a
+// transform (*, frequencies, frames). Length cuts it or extends it by zeros. PyTorch: torch.istft.
+//
+// Options: HopLength, WinLength, Window, Center, Normalized, Onesided, Length, ReturnComplex.
+//
+//	aten::istft(Tensor self, int n_fft, int? hop_length=None, int? win_length=None, Tensor? window=None, bool center=True, bool normalized=False, bool? onesided=None, int? length=None, bool return_complex=False) -> Tensor
+func (t *Tensor) ISTFT(nFft int, opts ...Option) *Tensor {
+	var c call
+	c.begin(&opISTFT)
+	c.options(opts)
+	c.tensor(0, t)
+	c.int(1, nFft)
+	c.option(2, opts, nil)
+	c.option(3, opts, nil)
+	c.option(4, opts, nil)
+	c.option(5, opts, nil)
+	c.option(6, opts, nil)
+	c.option(7, opts, nil)
+	c.option(8, opts, nil)
+	c.option(9, opts, nil)
+	return c.one()
+}

@@ -14,6 +14,7 @@ const (
 	keyAccumulate
 	keyAdjoint
 	keyAlignCorners
+	keyAlignToWindow
 	keyAlpha
 	keyAppend
 	keyApproximate
@@ -31,6 +32,7 @@ const (
 	keyBlank
 	keyBlocksize
 	keyCeilMode
+	keyCenter
 	keyCheckErrors
 	keyComputeMode
 	keyCorrection
@@ -62,6 +64,7 @@ const (
 	keyGroups
 	keyHasBiases
 	keyHermitian
+	keyHopLength
 	keyIgnoreIndex
 	keyIncludeLastOffset
 	keyIncludeSelf
@@ -78,6 +81,7 @@ const (
 	keyLambd
 	keyLargest
 	keyLeft
+	keyLength
 	keyLogInput
 	keyLogTarget
 	keyMargin
@@ -93,14 +97,17 @@ const (
 	keyNeginf
 	keyNonBlocking
 	keyNorm
+	keyNormalized
 	keyNumClasses
 	keyNumLayers
 	keyOffset
+	keyOnesided
 	keyOrd
 	keyOutInt32
 	keyOutputPadding
 	keyOutputSize
 	keyP
+	keyPadMode
 	keyPadding
 	keyPaddingIdx
 	keyPaddingMode
@@ -115,6 +122,7 @@ const (
 	keyR
 	keyRcond
 	keyReplacement
+	keyReturnComplex
 	keyReturnCounts
 	keyReturnInverse
 	keyRight
@@ -145,6 +153,8 @@ const (
 	keyValue
 	keyWeight
 	keyWeights
+	keyWinLength
+	keyWindow
 	keyWithReplacement
 	keyWrap
 	keyZeroInfinity
@@ -155,6 +165,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Accumulate",
 	"Adjoint",
 	"AlignCorners",
+	"AlignToWindow",
 	"Alpha",
 	"Append",
 	"Approximate",
@@ -172,6 +183,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Blank",
 	"Blocksize",
 	"CeilMode",
+	"Center",
 	"CheckErrors",
 	"ComputeMode",
 	"Correction",
@@ -203,6 +215,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Groups",
 	"HasBiases",
 	"Hermitian",
+	"HopLength",
 	"IgnoreIndex",
 	"IncludeLastOffset",
 	"IncludeSelf",
@@ -219,6 +232,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Lambd",
 	"Largest",
 	"Left",
+	"Length",
 	"LogInput",
 	"LogTarget",
 	"Margin",
@@ -234,14 +248,17 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Neginf",
 	"NonBlocking",
 	"Norm",
+	"Normalized",
 	"NumClasses",
 	"NumLayers",
 	"Offset",
+	"Onesided",
 	"Ord",
 	"OutInt32",
 	"OutputPadding",
 	"OutputSize",
 	"P",
+	"PadMode",
 	"Padding",
 	"PaddingIdx",
 	"PaddingMode",
@@ -256,6 +273,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"R",
 	"Rcond",
 	"Replacement",
+	"ReturnComplex",
 	"ReturnCounts",
 	"ReturnInverse",
 	"Right",
@@ -286,6 +304,8 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Value",
 	"Weight",
 	"Weights",
+	"WinLength",
+	"Window",
 	"WithReplacement",
 	"Wrap",
 	"ZeroInfinity",
@@ -302,6 +322,9 @@ func Adjoint(v bool) Option { return kwarg{keyAdjoint, v} }
 
 // AlignCorners is the keyword argument align_corners= (UpsampleLinear1d, UpsampleBilinear2d, UpsampleBicubic2d, UpsampleTrilinear3d, GridSampler, AffineGrid).
 func AlignCorners(v bool) Option { return kwarg{keyAlignCorners, v} }
+
+// AlignToWindow is the keyword argument align_to_window= (STFT).
+func AlignToWindow(v bool) Option { return kwarg{keyAlignToWindow, v} }
 
 // Alpha is the keyword argument alpha= (Add, Add_, Sub, Sub_, RSub, AddMM, and others). v is a Go number; an int is passed as an integer, as in Python.
 func Alpha(v any) Option { return kwarg{keyAlpha, v} }
@@ -353,6 +376,9 @@ func Blocksize(v ...int) Option { return kwarg{keyBlocksize, v} }
 
 // CeilMode is the keyword argument ceil_mode= (MaxPool1d, MaxPool2d, MaxPool2dWithIndices, MaxPool3d, AvgPool1d, AvgPool2d, and others).
 func CeilMode(v bool) Option { return kwarg{keyCeilMode, v} }
+
+// Center is the keyword argument center= (STFT, ISTFT).
+func Center(v bool) Option { return kwarg{keyCenter, v} }
 
 // CheckErrors is the keyword argument check_errors= (LinalgCholeskyEx).
 func CheckErrors(v bool) Option { return kwarg{keyCheckErrors, v} }
@@ -447,6 +473,9 @@ func HasBiases(v bool) Option { return kwarg{keyHasBiases, v} }
 // Hermitian is the keyword argument hermitian= (LinalgMatrixRank, LinalgPinv).
 func Hermitian(v bool) Option { return kwarg{keyHermitian, v} }
 
+// HopLength is the keyword argument hop_length= (STFT, ISTFT).
+func HopLength(v int) Option { return kwarg{keyHopLength, v} }
+
 // IgnoreIndex is the keyword argument ignore_index= (CrossEntropy, NLLLoss).
 func IgnoreIndex(v int) Option { return kwarg{keyIgnoreIndex, v} }
 
@@ -495,6 +524,9 @@ func Largest(v bool) Option { return kwarg{keyLargest, v} }
 // Left is the keyword argument left= (LinalgSolve, LinalgSolveTriangular, LinalgLUSolve).
 func Left(v bool) Option { return kwarg{keyLeft, v} }
 
+// Length is the keyword argument length= (ISTFT).
+func Length(v int) Option { return kwarg{keyLength, v} }
+
 // LogInput is the keyword argument log_input= (PoissonNLLLoss).
 func LogInput(v bool) Option { return kwarg{keyLogInput, v} }
 
@@ -540,6 +572,9 @@ func NonBlocking(v bool) Option { return kwarg{keyNonBlocking, v} }
 // Norm is the keyword argument norm= (FFTFFT, FFTIFFT, FFTRFFT, FFTIRFFT, FFTHFFT, FFTIHFFT, and others).
 func Norm(v string) Option { return kwarg{keyNorm, v} }
 
+// Normalized is the keyword argument normalized= (STFT, ISTFT).
+func Normalized(v bool) Option { return kwarg{keyNormalized, v} }
+
 // NumClasses is the keyword argument num_classes= (OneHot).
 func NumClasses(v int) Option { return kwarg{keyNumClasses, v} }
 
@@ -548,6 +583,9 @@ func NumLayers(v int) Option { return kwarg{keyNumLayers, v} }
 
 // Offset is the keyword argument offset= (TrilIndices, TriuIndices, DiagEmbed, DiagFlat, Diagonal, DiagonalScatter).
 func Offset(v int) Option { return kwarg{keyOffset, v} }
+
+// Onesided is the keyword argument onesided= (STFT, ISTFT).
+func Onesided(v bool) Option { return kwarg{keyOnesided, v} }
 
 // Ord is the keyword argument ord= (LinalgNorm, LinalgVectorNorm). v is a Go number; an int is passed as an integer, as in Python.
 func Ord(v any) Option { return kwarg{keyOrd, v} }
@@ -563,6 +601,9 @@ func OutputSize(v ...int) Option { return kwarg{keyOutputSize, v} }
 
 // P is the keyword argument p= (Norm, Dist, LinalgCond, CDist, PDist, PairwiseDistance, and others). v is a Go number; an int is passed as an integer, as in Python.
 func P(v any) Option { return kwarg{keyP, v} }
+
+// PadMode is the keyword argument pad_mode= (STFT).
+func PadMode(v string) Option { return kwarg{keyPadMode, v} }
 
 // Padding is the keyword argument padding= (Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, and others).
 func Padding(v ...int) Option { return kwarg{keyPadding, v} }
@@ -605,6 +646,9 @@ func Rcond(v float64) Option { return kwarg{keyRcond, v} }
 
 // Replacement is the keyword argument replacement= (Multinomial).
 func Replacement(v bool) Option { return kwarg{keyReplacement, v} }
+
+// ReturnComplex is the keyword argument return_complex= (STFT, ISTFT).
+func ReturnComplex(v bool) Option { return kwarg{keyReturnComplex, v} }
 
 // ReturnCounts is the keyword argument return_counts= (Unique, UniqueDim, UniqueConsecutive).
 func ReturnCounts(v bool) Option { return kwarg{keyReturnCounts, v} }
@@ -695,6 +739,12 @@ func Weight(v *Tensor) Option { return kwarg{keyWeight, v} }
 
 // Weights is the keyword argument weights= (BinCount).
 func Weights(v *Tensor) Option { return kwarg{keyWeights, v} }
+
+// WinLength is the keyword argument win_length= (STFT, ISTFT).
+func WinLength(v int) Option { return kwarg{keyWinLength, v} }
+
+// Window is the keyword argument window= (STFT, ISTFT).
+func Window(v *Tensor) Option { return kwarg{keyWindow, v} }
 
 // WithReplacement is the keyword argument with_replacement= (Combinations).
 func WithReplacement(v bool) Option { return kwarg{keyWithReplacement, v} }

@@ -796,6 +796,11 @@ for op in "Real Imag Conj ConjPhysical ResolveConj ResolveNeg Angle ViewAsReal".
     c(op, f(2, 3, d=c64), _n="complex64"), c(op, f(2, d=c128), _n="complex128")
     if op not in ("Imag", "ViewAsReal"):
         c(op, f(3), _n="float32")
+start("STFT")
+c("STFT", f(16), 8, return_complex=True, window=NoGrad(torch.hann_window(8))), c("STFT", f(2, 20, d=f64), 8, hop_length=4, center=False, normalized=True, return_complex=True, window=NoGrad(torch.ones(8, dtype=f64)), _n="options")
+c("STFT", f(12), 4, hop_length=2, onesided=False, return_complex=True, window=NoGrad(torch.ones(4)), _n="both sides"), c("STFT", f(12), 8, win_length=6, return_complex=True, window=NoGrad(torch.hann_window(6)), pad_mode="constant", _n="a short window")
+start("ISTFT")
+c("ISTFT", f(5, 9, d=c64), 8, window=NoGrad(torch.hann_window(8))), c("ISTFT", f(2, 3, 6, d=c128), 4, hop_length=2, length=9, normalized=True, window=NoGrad(torch.ones(4, dtype=f64)), _n="options")
 start("ViewAsComplex")
 c("ViewAsComplex", f(3, 2)), c("ViewAsComplex", f(2, 2, d=f64), _n="float64")
 
