@@ -17,8 +17,9 @@ type Func struct {
 	Retains []bool // by parameter
 	Results []Result
 
-	// resultsOfArg: the results are those of the function that is the last argument (tensor.Tidy).
-	resultsOfArg bool
+	// resultsOfArg: the results are those of the function that is the last argument (tensor.Tidy), or with calledWith the
+	// first one, which is called with the others (autograd.Checkpoint).
+	resultsOfArg, calledWith bool
 }
 
 // Result describes the origin of the handles in a result. The zero Result has only new handles, or none.

@@ -842,27 +842,40 @@ func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
 			if _, param := types.Unalias(sel.Recv()).(*types.TypeParam); param {
 				return nil
 			}
-			return p.resolved(p.facts.of(fn), call)
+			return p.resolved(b, p.facts.of(fn), call)
 		}
 		if fn, ok := p.Info.Uses[f.Sel].(*types.Func); ok {
-			return p.resolved(p.facts.of(fn), call)
+			return p.resolved(b, p.facts.of(fn), call)
 		}
 	}
 	return nil
 }
 
 // resolved returns f, with the results of the call's function argument if f says that the results are those.
-func (p *Package) resolved(f *Func, call *ast.CallExpr) *Func {
+func (p *Package) resolved(b *body, f *Func, call *ast.CallExpr) *Func {
 	if f == nil || !f.resultsOfArg || len(call.Args) == 0 {
 		return f
 	}
 	g := *f
 	g.Results = make([]Result, len(f.Results))
-	lit, ok := ast.Unparen(call.Args[len(call.Args)-1]).(*ast.FuncLit)
+	arg := call.Args[len(call.Args)-1]
+	if f.calledWith {
+		arg = call.Args[0]
+	}
+	lit, _ := ast.Unparen(arg).(*ast.FuncLit)
+	if id, ok := ast.Unparen(arg).(*ast.Ident); ok && b != nil {
+		if v, is := p.Info.Uses[id].(*types.Var); is && b.byVar[v] != nil && b.byVar[v].kind == closure {
+			lit = b.byVar[v].lit
+		}
+	}
 	for i := range g.Results {
+		known := lit != nil && p.literals[lit] != nil
 		g.Results[i] = Result{Other: true}
-		if ok && p.literals[lit] != nil {
+		if known {
 			g.Results[i] = p.literals[lit].result(i)
+		}
+		if f.calledWith && (!known || len(g.Results[i].From) > 0) {
+			g.Results[i].From = []int{len(f.Retains) - 1} // its parameters are the call's other arguments
 		}
 	}
 	return &g

@@ -32,7 +32,7 @@ var retaining = map[string]bool{
 	"tensor.FromMapped":                     true, "tensor.OptionValue": true,
 
 	"autograd.Apply": true, "autograd.SaveForBackward": true, "autograd.Set": true, "autograd.Saved": true,
-	"autograd.Value": true, "autograd.Checkpoint": true, "autograd.CheckpointAll": true, "autograd.GradCheck": true,
+	"autograd.Value": true, "autograd.GradCheck": true,
 	"autograd.GradGradCheck": true,
 
 	"nn.NewParameter": true, "nn.Parameters": true, "nn.NamedParameters": true, "nn.NamedBuffers": true,
@@ -137,6 +137,10 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 		switch fn.Name() {
 		case "Autocast", "SavedTensors", "KeepInCheckpoint":
 			f.resultsOfArg = true
+			return f, true
+		case "Checkpoint", "CheckpointAll":
+			f.resultsOfArg, f.calledWith = true, true
+			f.Retains[0] = true // the function; native code holds the inputs
 			return f, true
 		}
 		if sig.Results().Len() == 1 && carries(sig.Results().At(0).Type()) {
