@@ -86,6 +86,9 @@ func anyContentOf(t *tensor.Tensor) (content, error) {
 	if err := refuse.Unusable("Save", "", t); err != nil {
 		return content{}, err
 	}
+	if t.Layout() != tensor.Strided {
+		return content{}, fmt.Errorf("a tensor of layout %v cannot be written; use ToDense", t.Layout())
+	}
 	return content{shape: slices.Clone(t.Shape()), write: func(w io.Writer) error { return write(w, t) }}, nil
 }
 

@@ -36,6 +36,9 @@ func NewInt8Linear(l *Linear, opts ...Option) *Int8Linear {
 	q := &Int8Linear{Dynamic: b.dynamic}
 	if b.err == nil {
 		q.Scales = b.tensor([]int{w.Size(0)}, b.dtype, func(t *tensor.Tensor) *tensor.Tensor {
+			if t.Device() == tensor.Meta {
+				return t
+			}
 			return tensor.Tidy(func() *tensor.Tensor {
 				if w.Numel() == 0 {
 					return t.Fill_(1)
@@ -45,6 +48,9 @@ func NewInt8Linear(l *Linear, opts ...Option) *Int8Linear {
 			})
 		})
 		q.Weight = b.tensor(w.Shape(), tensor.Int8, func(t *tensor.Tensor) *tensor.Tensor {
+			if t.Device() == tensor.Meta {
+				return t
+			}
 			return tensor.Tidy(func() *tensor.Tensor {
 				return t.Copy_(w.To(tensor.Float32).Div(q.Scales.Unsqueeze(1).To(tensor.Float32)).Round().Clamp(-128, 127))
 			})

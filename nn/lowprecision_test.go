@@ -166,6 +166,13 @@ func TestEightBitsEdges(t *testing.T) {
 				t.Errorf("%s on the meta device: %v, %v", name, y.Shape(), y.Err())
 			}
 		}
+		linear := nn.NewLinear(4, 3, nn.Device(tensor.Meta))
+		defer nn.Release(linear)
+		q := nn.NewInt8Linear(linear)
+		defer nn.Release(q)
+		if q.Err() != nil || q.Weight.Device() != tensor.Meta || q.Weight.DType() != tensor.Int8 || q.Scales.Device() != tensor.Meta {
+			t.Errorf("an Int8Linear of a Linear on the meta device: %v", q.Err())
+		}
 		x, w := tensor.Ones([]int{2, 4}), tensor.Ones([]int{3, 4}).To(tensor.Float8E4M3FN)
 		for what, q := range map[string]*nn.Float8Linear{
 			"empty": {}, "a nil layer": nil, "float weights": {Weight: tensor.Ones([]int{3, 4}), Scales: tensor.Ones(nil)}, "two scales": {Weight: w, Scales: tensor.Ones([]int{2})},

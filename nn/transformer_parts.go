@@ -23,9 +23,10 @@ type RotaryEmbedding struct {
 	err         error
 }
 
-// NewRotaryEmbedding returns a RotaryEmbedding of an even width. Options: Base (10000 by default), Interleaved, Device.
+// NewRotaryEmbedding returns a RotaryEmbedding of an even width. Options: Base (10000 by default), Interleaved, Device, and DType,
+// which changes nothing, so that all layers of a model can have the same options.
 func NewRotaryEmbedding(width int, opts ...Option) *RotaryEmbedding {
-	b := build("NewRotaryEmbedding", opts, "Base", "Interleaved", "Device")
+	b := build("NewRotaryEmbedding", opts, "Base", "Interleaved", "Device", "DType")
 	b.sizes("width", width)
 	if width%2 != 0 {
 		b.fail("width must be even, got %d", width)
