@@ -195,8 +195,8 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 	})
 }
 
-// checkGrads returns an error if a gradient cannot be used or does not fit an input of these shapes. The engine sums a gradient over the
-// dimensions along which its input broadcasts to it.
+// checkGrads returns an error if a gradient cannot be used or does not fit an input of these shapes. The engine sums a
+// gradient over the dimensions along which its input broadcasts to it.
 func checkGrads(grads []*tensor.Tensor, shapes [][]int) error {
 	const op = "Apply"
 	if len(grads) != len(shapes) {

@@ -8,11 +8,11 @@ import (
 	"github.com/linstock-ml/linstock/vram"
 )
 
-// To converts the parameters and buffers of m, and their gradients, to a dtype, moves them to a device, or both, in
-// place: nn.To(m, tensor.CUDA(0)). It changes the dtype only of floating-point tensors. A memory format is that of tensors
-// with as many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d convolutions. The *Tensor handles stay the
-// same, so an existing optimizer keeps its parameters, but its own state is not converted: make the optimizer after the
-// call. PyTorch: Module.to.
+// To converts the parameters and buffers of m, and their gradients, to a dtype, moves them to a device, or both, in place:
+// nn.To(m, tensor.CUDA(0)). It changes the dtype only of floating-point tensors. A memory format is that of tensors with as
+// many dimensions as the format has: nn.To(m, tensor.ChannelsLast) is for the weights of 2d convolutions. The *Tensor handles
+// stay the same, so an existing optimizer keeps its parameters, but its own state is not converted: make the optimizer after
+// the call. PyTorch: Module.to.
 func To(m any, opts ...tensor.Option) error {
 	if err := Check(m); err != nil {
 		return err

@@ -231,9 +231,9 @@ func (l *TransformerDecoderLayer) ForwardMasked(x, memory *tensor.Tensor, self, 
 	})
 }
 
-// TransformerEncoder is a stack of encoder layers. Norm, if not nil, normalizes the result. With Masks.KeyPadding the results at
-// padded positions are ordinary values; PyTorch's fast path, in evaluation without gradients, returns zeros there. PyTorch:
-// torch.nn.TransformerEncoder.
+// TransformerEncoder is a stack of encoder layers. Norm, if not nil, normalizes the result. With Masks.KeyPadding the results
+// at padded positions are ordinary values; PyTorch's fast path, in evaluation without gradients, returns zeros there.
+// PyTorch: torch.nn.TransformerEncoder.
 type TransformerEncoder struct {
 	Layers []*TransformerEncoderLayer
 	Norm   *LayerNorm `nn:",optional"`

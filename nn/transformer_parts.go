@@ -13,8 +13,8 @@ import (
 
 // RotaryEmbedding rotates pairs of elements of queries and keys by angles that grow with the position (Su et al. 2021). The
 // first Width elements of the last dimension are rotated, the rest pass. Its buffer InvFreq, float32 of Width/2 elements, is
-// not saved, and To does not change its dtype. PyTorch has none; the results are those of Llama's in Hugging Face's transformers, or of GPT-J's with
-// Interleaved.
+// not saved, and To does not change its dtype. PyTorch has none; the results are those of Llama's in Hugging Face's
+// transformers, or of GPT-J's with Interleaved.
 type RotaryEmbedding struct {
 	InvFreq     *tensor.Tensor `nn:"inv_freq,nonpersistent"`
 	Width       int
@@ -23,8 +23,8 @@ type RotaryEmbedding struct {
 	err         error
 }
 
-// NewRotaryEmbedding returns a RotaryEmbedding of an even width. Options: Base (10000 by default), Interleaved, Device, and DType,
-// which changes nothing, so that all layers of a model can have the same options.
+// NewRotaryEmbedding returns a RotaryEmbedding of an even width. Options: Base (10000 by default), Interleaved, Device, and
+// DType, which changes nothing, so that all layers of a model can have the same options.
 func NewRotaryEmbedding(width int, opts ...Option) *RotaryEmbedding {
 	b := build("NewRotaryEmbedding", opts, "Base", "Interleaved", "Device", "DType")
 	b.sizes("width", width)
@@ -40,7 +40,7 @@ func NewRotaryEmbedding(width int, opts ...Option) *RotaryEmbedding {
 			if t.Device() == tensor.Meta {
 				return t
 			}
-			return t.Copy_(r.frequencies())
+			return tensor.Tidy(func() *tensor.Tensor { return t.Copy_(r.frequencies()) })
 		})
 	}
 	if err := b.done(); err != nil {

@@ -85,8 +85,8 @@ extern constinit thread_local bool sweeping __attribute__((tls_model("initial-ex
 struct LastFailure {
   int64_t bytes;
   int32_t device;  // as in linstock/core.h
-  int64_t
-      live;  // live bytes at that moment: the operator frees its own before the error is reported; 0 if unknown
+  // The live bytes at that moment, because the operator frees its own before the error is reported; 0 if unknown.
+  int64_t live;
 };
 extern thread_local LastFailure last_failure;
 // Returns and clears this thread's last failure, or that of a device's allocation on a thread of the autograd
