@@ -807,6 +807,8 @@ Operator::Operator(const c10::OperatorHandle &h)
   if (name.name == "aten::ctc_loss") contiguous_ = {1};
   if (name.name == "aten::thnn_conv2d") contiguous_ = {0, 1};
   if (name.name == "aten::choose_qparams_optimized") contiguous_ = {0};
+  // The gradient of an expanded signal is wrong in libtorch 2.11, on all devices.
+  if (name.name == "aten::stft") contiguous_ = {0}, on_all_devices_ = true;
   makes_sparse_ = name.name.rfind("aten::sparse_", 0) == 0 && name.name.find("_tensor") != std::string::npos;
   // Their kernels write beyond out arguments that are not contiguous (triangles of batches), or wrong values.
   static const auto *const apart = new std::unordered_set<std::string>{"aten::adaptive_avg_pool3d",
@@ -993,7 +995,8 @@ void Operator::copy_arguments(torch::jit::Stack &stack) const {
     if (!stack[i].isTensor()) continue;
     if (i > 2 && stack[5].toBool()) continue;  // training changes the statistics
     const at::Tensor &t = stack[i].toTensor();
-    if (t.defined() && t.is_cpu() && t.layout() == c10::kStrided && (!t.is_contiguous() || t._is_zerotensor()))
+    if (t.defined() && (t.is_cpu() || on_all_devices_) && t.layout() == c10::kStrided &&
+        (!t.is_contiguous() || t._is_zerotensor()))
       stack[i] = t.clone(c10::MemoryFormat::Contiguous);
   }
 }

@@ -328,7 +328,8 @@ auto get_or_throw(size_t n, size_t asked, Get get) {
                                           : wait_for_round(kCpuSlot, static_cast<int64_t>(n), LS_WAIT_SYSTEM);
     if (!may_fit(waited, a, before) || Clock::now() > give_up) {
       out_of_memory(kCpuSlot, static_cast<int64_t>(asked),
-                    ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str());
+                    ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str(),
+                    static_cast<int64_t>(n));
     }
   }
 }

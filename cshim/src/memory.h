@@ -92,7 +92,8 @@ extern thread_local LastFailure last_failure;
 // Returns and clears this thread's last failure, or that of a device's allocation on a thread of the autograd
 // engine.
 LastFailure take_last_failure() noexcept;
-[[noreturn]] void out_of_memory(int slot, int64_t asked, const char *why);
+// admitted is how many of the device's live bytes are those of the allocation that fails.
+[[noreturn]] void out_of_memory(int slot, int64_t asked, const char *why, int64_t admitted = 0);
 
 // Frees cached blocks of the CPU's allocator until keep bytes are left at most. Returns the bytes freed.
 int64_t shrink_cpu_cache(int64_t keep) noexcept;

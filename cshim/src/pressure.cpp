@@ -175,8 +175,8 @@ LastFailure take_last_failure() noexcept {
   return {static_cast<int64_t>(other & ((uint64_t{1} << 56) - 1)), word_of(static_cast<int>(other >> 56)), 0};
 }
 
-void out_of_memory(int slot, int64_t asked, const char *why) {
-  last_failure = {asked, word_of(slot), accounts[slot].live.load(std::memory_order_relaxed)};
+void out_of_memory(int slot, int64_t asked, const char *why, int64_t admitted) {
+  last_failure = {asked, word_of(slot), accounts[slot].live.load(std::memory_order_relaxed) - admitted};
   Pressure::get().ooms.fetch_add(1, std::memory_order_relaxed);
   C10_THROW_ERROR(OutOfMemoryError, why);
 }
@@ -335,7 +335,7 @@ void reserved_on_device(int slot, int64_t n) noexcept {
 
 void failed_on_device(int slot, int64_t asked) noexcept {
   if (slot <= kCpuSlot) return;
-  last_failure = {asked, word_of(slot), accounts[slot].live.load(std::memory_order_relaxed)};
+  last_failure = {asked, word_of(slot), accounts[slot].live.load(std::memory_order_relaxed) - asked};
   // A backward pass fails on a thread of the autograd engine; the caller's thread reports the error.
   last_on_device.store(static_cast<uint64_t>(slot) << 56 |
                        static_cast<uint64_t>(std::min<int64_t>(asked, (int64_t{1} << 56) - 1)));
