@@ -182,7 +182,7 @@ func aliasOf(t *Tensor) *Tensor {
 }
 
 // indexing is the state of one Index or SetIndex. Basic elements are applied to view at once; the others are collected
-// in advanced, where nil selects a dimension whole. It follows python_variable_indexing.cpp.
+// in advanced, where nil selects a dimension whole and a mask stands for as many dimensions as it has. It follows python_variable_indexing.cpp.
 type indexing struct {
 	op       string
 	self     *Tensor
@@ -392,7 +392,7 @@ func (x *indexing) element(e any, rest int) bool {
 		return x.newAxis()
 	case special:
 		if e == Ellipsis {
-			x.dim += rest
+			x.whole(rest)
 			x.realDim += rest
 			return true
 		}
@@ -411,9 +411,18 @@ func (x *indexing) element(e any, rest int) bool {
 	return x.refuse(ErrArgument, "invalid index of type %s", typeName(e))
 }
 
+// whole passes over n dimensions.
+func (x *indexing) whole(n int) {
+	x.dim += n
+	if x.advanced != nil { // record adds those before the first index tensor
+		x.advanced = append(x.advanced, make([]*Tensor, n)...)
+	}
+}
+
 func (x *indexing) newAxis() bool {
-	x.dim++
-	return x.take(x.view.Unsqueeze(x.dim - 1))
+	dim := x.dim
+	x.whole(1)
+	return x.take(x.view.Unsqueeze(dim))
 }
 
 func (x *indexing) selectOne(i int) bool {
@@ -437,7 +446,7 @@ func (x *indexing) slice(s Slice) bool {
 		return x.refuse(ErrArgument, "slice step must be positive, got %d", step)
 	}
 	dim := x.dim
-	x.dim++
+	x.whole(1)
 	if !s.hasStart && !s.hasStop && step == 1 {
 		return true
 	}
@@ -521,11 +530,16 @@ func (x *indexing) inside(t *Tensor) bool {
 	return true
 }
 
+// record adds an index tensor, which stands for one dimension, or a mask, which stands for as many as it has.
 func (x *indexing) record(t *Tensor) bool {
-	for len(x.advanced) < x.dim {
-		x.advanced = append(x.advanced, nil)
+	if x.advanced == nil {
+		x.advanced = make([]*Tensor, x.dim)
 	}
 	x.advanced = append(x.advanced, t)
-	x.dim++
+	if t.DType() == Bool {
+		x.dim += t.Dim()
+	} else {
+		x.dim++
+	}
 	return true
 }

@@ -164,6 +164,33 @@ while len(cases) < 760:
         continue
     cases.append(case(shape, idx, value))
 
+
+
+def masked():
+    """An index with a mask of two or three dimensions among other elements."""
+    shape = [rng.choice([1, 2, 2, 3, 3]) for _ in range(rng.choice([2, 3, 3, 4]))]
+    idx, dims, free = [], list(shape), True
+    while True:
+        if free and len(dims) > 1 and rng.random() < 0.5:
+            n = rng.choice([2, 2, 3]) if len(dims) > 2 else 2
+            size, dims, free = dims[:n], dims[n:], False
+            idx.append(t([rng.randint(0, 1) for _ in range(base(size).numel())], "bool", size))
+        elif rng.random() < 0.25:
+            return shape, idx
+        else:
+            e = element(dims[0] if dims else 2)
+            if e is Ellipsis or isinstance(e, list) or not dims and not (e is None or isinstance(e, bool)):
+                continue
+            if not (e is None or isinstance(e, bool)):
+                dims.pop(0)
+            idx.append(e)
+
+
+while len(cases) < 960:
+    shape, idx = masked()
+    if any(isinstance(e, torch.Tensor) and e.dim() > 1 for e in idx):
+        cases.append(case(shape, idx) if rng.random() < 0.6 else case(shape, idx, rng.choice([-1, -2])))
+
 path = os.path.join(here, "index.json")
 with open(path, "w") as out:
     out.write("[\n" + ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases) + "\n]\n")
