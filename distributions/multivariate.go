@@ -584,6 +584,9 @@ func bartlett(b *Base, sample []int) *tensor.Tensor {
 // stream is PyTorch's, and then up to ten times where a matrix is singular by rounding.
 func sampleWishart(b *Base, sample []int) *tensor.Tensor {
 	out := bartlett(b, sample)
+	if out.Numel() == 0 {
+		return out
+	}
 	again := noGrad(func() *tensor.Tensor { return constraints.PositiveDefinite.Check(out) })
 	for range 10 {
 		some, err := again.Any().Item()

@@ -43,6 +43,14 @@ func oneAlong(p *tensor.Tensor, back int) *tensor.Tensor {
 var machineEpsilons = map[tensor.DType]float64{tensor.Float64: 0x1p-52, tensor.Float32: 0x1p-23, tensor.Float16: 0x1p-10,
 	tensor.BFloat16: 0x1p-7}
 
+// notNaN returns the larger of a and b, and a if b is NaN, as Python's max does: the elements that are not NaN go on.
+func notNaN(a, b float64) float64 {
+	if b > a {
+		return b
+	}
+	return a
+}
+
 func adafactorStep(g *Group, step float64, p, grad, row, col, variance *tensor.Tensor) error {
 	eps1 := g.Eps1
 	if eps1 == 0 {
@@ -56,7 +64,7 @@ func adafactorStep(g *Group, step float64, p, grad, row, col, variance *tensor.T
 	if err != nil {
 		return err
 	}
-	alpha := max(g.Eps, norm/math.Sqrt(float64(p.Numel()))) * min(g.LR, 1/math.Sqrt(step))
+	alpha := notNaN(g.Eps, norm/math.Sqrt(float64(p.Numel()))) * min(g.LR, 1/math.Sqrt(step))
 	if g.WeightDecay != 0 {
 		if err := p.Mul_(1 - float64(g.LR*g.WeightDecay)).Err(); err != nil {
 			return err
@@ -78,7 +86,7 @@ func adafactorStep(g *Group, step float64, p, grad, row, col, variance *tensor.T
 	if norm, err = update.Norm().Item(); err != nil {
 		return err
 	}
-	denom := max(1, norm/(math.Sqrt(float64(update.Numel()))*g.D))
+	denom := notNaN(1, norm/(math.Sqrt(float64(update.Numel()))*g.D))
 	return p.Add_(update, tensor.Alpha(-alpha/denom)).Err()
 }
 

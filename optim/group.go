@@ -120,7 +120,7 @@ func atLeast1(v float64) string {
 
 // hypers are the hyperparameters of this package's algorithms.
 var hypers = []hyper{
-	{"lr", "LR", func(g *Group) []any { return []any{&g.LR} }, false, atLeast0},
+	{"lr", "LR", func(g *Group) []any { return []any{&g.LR} }, false, finite}, // schedules may make it negative
 	{"weight_decay", "WeightDecay", func(g *Group) []any { return []any{&g.WeightDecay} }, false, atLeast0},
 	{"maximize", "Maximize", func(g *Group) []any { return []any{&g.Maximize} }, false, nil},
 	{"momentum", "Momentum", func(g *Group) []any { return []any{&g.Momentum} }, false, atLeast0},

@@ -79,6 +79,9 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 	if err := b.kind.apply(&g, opts); err != nil {
 		return err
 	}
+	if why := atLeast0(g.LR); why != "" {
+		return refuse.Error(op, tensor.ErrArgument, "LR %s, got %v", why, g.LR)
+	}
 	if err := b.kind.check(op, &g); err != nil {
 		return err
 	}

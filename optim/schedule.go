@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -100,8 +101,8 @@ func (c *course) step(metric []float64) error {
 			c.remember()
 			return nil
 		}
-		if len(metric) == 0 || math.IsNaN(metric[0]) {
-			return fmt.Errorf("the schedule needs a metric, got %v: call Step(metric)", metric)
+		if len(metric) == 0 {
+			return errors.New("the schedule needs a metric: call Step(metric)")
 		}
 		c.epoch++
 		err := c.measure(c, metric[0])
@@ -253,7 +254,7 @@ func (s *Scheduler) LRs() []float64 {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.course.last)
+	return slices.Clone(s.course.current())
 }
 
 // StateDict returns the schedule's state under PyTorch's names, for a checkpoint. PyTorch: LRScheduler.state_dict.
@@ -266,6 +267,14 @@ func (s *Scheduler) StateDict() map[string]any {
 	return s.course.state()
 }
 
+// current returns the rates that the last step set.
+func (c *course) current() []float64 {
+	if c.parts != nil && !c.chained {
+		return c.parts[c.turn()].current()
+	}
+	return c.last
+}
+
 func (c *course) state() map[string]any {
 	out := map[string]any{"_last_lr": anys(c.last)}
 	if c.parts != nil {
@@ -276,7 +285,7 @@ func (c *course) state() map[string]any {
 		out["_schedulers"] = parts
 		if !c.chained {
 			out["last_epoch"], out["_milestones"] = c.epoch, anys(c.milestones)
-			out["_last_lr"] = anys(c.parts[c.turn()].last)
+			out["_last_lr"] = anys(c.current())
 		}
 		return out
 	}

@@ -247,7 +247,23 @@ func (c *call) operand(i int, v any) {
 		c.put(cshim.Value{Tag: cshim.TagNone})
 		return
 	}
+	if o := withNumber[c.op]; o != nil {
+		c.op = o
+	}
 	c.number(i, v)
+}
+
+// withNumber has the overloads that take a number in the place of a tensor, for operators whose overload for tensors differs:
+// its gradient at ties is another one, and it converts a number that the dtype cannot hold.
+var withNumber = map[*op]*op{
+	&opClampMin:  {name: "aten::clamp_min", goName: "ClampMin", args: clampArgs("min")},
+	&opClampMax:  {name: "aten::clamp_max", goName: "ClampMax", args: clampArgs("max")},
+	&opClampMin_: {name: "aten::clamp_min_", goName: "ClampMin_", inPlace: true, args: clampArgs("min")},
+	&opClampMax_: {name: "aten::clamp_max_", goName: "ClampMax_", inPlace: true, args: clampArgs("max")},
+}
+
+func clampArgs(bound string) []argSpec {
+	return []argSpec{{"self", kindTensor, keyNone, false}, {bound, kindOperand, keyNone, false}}
 }
 
 func (c *call) tensors(i int, ts []*Tensor) {

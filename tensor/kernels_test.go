@@ -103,6 +103,41 @@ func TestSelectOfNested(t *testing.T) {
 	})
 }
 
+// TestClampByNumbers tests that a number as a bound has the gradient of Clamp where an element equals it, and is not converted
+// to a dtype that cannot hold it.
+func TestClampByNumbers(t *testing.T) {
+	begin(t)
+	err := WithScope(func() error {
+		gradient := func(f func(x *Tensor) *Tensor) []float64 {
+			x := FromSlice([]float32{0, 1, -1}, nil).RequiresGrad_()
+			if err := f(x).Sum().Backward(); err != nil {
+				t.Error(err)
+			}
+			return values(t, x.Grad())
+		}
+		low := gradient(func(x *Tensor) *Tensor { return x.Clamp(0, nil) })
+		high := gradient(func(x *Tensor) *Tensor { return x.Clamp(nil, 0) })
+		for name, c := range map[string]struct {
+			f    func(x *Tensor) *Tensor
+			want []float64
+		}{
+			"ClampMin": {func(x *Tensor) *Tensor { return x.ClampMin(0) }, low}, "ClampMin_": {func(x *Tensor) *Tensor { return x.Clone().ClampMin_(0) }, low},
+			"ClampMax": {func(x *Tensor) *Tensor { return x.ClampMax(0) }, high}, "ClampMax_": {func(x *Tensor) *Tensor { return x.Clone().ClampMax_(0) }, high},
+		} {
+			if got := gradient(c.f); !slices.Equal(got, c.want) {
+				t.Errorf("%s: gradient %v, want %v", name, got, c.want)
+			}
+		}
+		if got := values(t, FromSlice([]uint8{5, 0}, nil).ClampMin(-3)); !slices.Equal(got, []float64{5, 0}) {
+			t.Errorf("uint8 and -3: %v", got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestIndicesOfSparseTensors tests that writes to the tensors with which a sparse tensor was made, or that its indices
 // were read into, change no sparse tensor.
 func TestIndicesOfSparseTensors(t *testing.T) {
