@@ -59,7 +59,7 @@ var pythonAdvice = strings.NewReplacer(
 	"'warn_only=True' option", "option tensor.WarnOnly",
 	"Use `tensor.item()` in Python or `tensor.item<T>()` in C++ to convert", "Use tensor.Item to convert",
 	"Please clone() the tensor before performing the operation.", "Clone() the tensor first.",
-	"please call .coalesce() first", "call Coalesce first (tensor.Call(\"aten::coalesce\", x))",
+	"please call .coalesce() first", "call Coalesce first",
 	"by passing the keyword argument `find_unused_parameters=True` to `torch.nn.parallel.DistributedDataParallel`, and by \nmaking sure all `forward` function outputs participate in calculating loss.",
 	"with the option dist.FindUnusedParameters(true), and all results of Forward or Run must have a part in the loss.",
 	"`.clone()`", "Clone()", ".clone()", "Clone()",

@@ -677,7 +677,6 @@ var operators = []struct {
 	{"SparseDim", &opSparseDim, (*Tensor).SparseDim},
 	{"DenseDim", &opDenseDim, (*Tensor).DenseDim},
 	{"SparseMask", &opSparseMask, (*Tensor).SparseMask},
-	{"SparseSum", &opSparseSum, (*Tensor).SparseSum},
 	{"SparseSoftmax", &opSparseSoftmax, (*Tensor).SparseSoftmax},
 	{"SparseLogSoftmax", &opSparseLogSoftmax, (*Tensor).SparseLogSoftmax},
 	{"SparseSampledAddMM", &opSparseSampledAddMM, (*Tensor).SparseSampledAddMM},

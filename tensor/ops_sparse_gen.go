@@ -286,20 +286,6 @@ func (t *Tensor) SparseMask(mask *Tensor) *Tensor {
 	return c.one()
 }
 
-var opSparseSum = op{name: "aten::_sparse_sum", overload: "dim", goName: "SparseSum", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInts, keyNone, false}}}
-
-// SparseSum sums a sparse COO x over dimensions; the result is sparse if a sparse dimension is left. PyTorch:
-// torch.sparse.sum.
-//
-//	aten::_sparse_sum.dim(Tensor self, int[1] dim) -> Tensor
-func (t *Tensor) SparseSum(dim ...int) *Tensor {
-	var c call
-	c.begin(&opSparseSum)
-	c.tensor(0, t)
-	c.ints(1, dim)
-	return c.one()
-}
-
 var opSparseSoftmax = op{name: "aten::_sparse_softmax", overload: "int", goName: "SparseSoftmax", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"dtype", kindDType, keyDType, true}}}
 
 // SparseSoftmax is Softmax of a sparse COO x in which elements without a value count as minus infinity.

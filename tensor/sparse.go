@@ -43,3 +43,17 @@ func compressed(op, name string, pointers, indices, values *Tensor, size []int, 
 	}
 	return out[0].(*Tensor)
 }
+
+// SparseSum sums a sparse COO t over dimensions, or all of it if none is given. The result is sparse if a sparse dimension is
+// left. PyTorch: torch.sparse.sum.
+func (t *Tensor) SparseSum(dims ...int) *Tensor {
+	name, args := "aten::_sparse_sum", []any{t}
+	if len(dims) > 0 {
+		name, args = "aten::_sparse_sum.dim", []any{t, dims}
+	}
+	out, err := CallUnchecked(name, args...)
+	if err != nil {
+		return failed(err)
+	}
+	return out[0].(*Tensor)
+}

@@ -91,3 +91,41 @@ func TestSparseGradients(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestSparseSum tests sums over all, sparse and dense dimensions, with their gradients.
+func TestSparseSum(t *testing.T) {
+	begin(t)
+	err := WithScope(func() error {
+		dense := FromSlice([]float32{0, 1, 2, 0, 3, 4}, []int{2, 3})
+		for name, c := range map[string]struct {
+			dims   []int
+			want   *Tensor
+			layout Layout
+		}{
+			"all": {nil, FromScalar(float32(10)), Strided}, "rows": {[]int{0}, FromSlice([]float32{0, 4, 6}, nil), SparseCOO},
+			"columns": {[]int{-1}, FromSlice([]float32{3, 7}, nil), SparseCOO}, "both": {[]int{0, 1}, FromScalar(float32(10)), Strided},
+		} {
+			x := dense.Clone().RequiresGrad_()
+			y := x.ToSparse().SparseSum(c.dims...)
+			if y.Layout() != c.layout {
+				t.Errorf("%s: layout %v, %v", name, y.Layout(), y.Err())
+			}
+			if same, err := y.ToDense().Equal(c.want); err != nil || !same {
+				t.Errorf("%s: %v, want %v, %v", name, y, c.want, err)
+			}
+			if err := y.ToDense().Sum().Backward(); err != nil {
+				return err
+			}
+			if same, err := x.Grad().ToDense().Equal(dense.Ne(0).To(Float32)); err != nil || !same {
+				t.Errorf("%s: gradient %v, %v", name, x.Grad(), err)
+			}
+		}
+		if dense.SparseSum(0).Err() == nil || (*Tensor)(nil).SparseSum().Err() == nil || dense.ToSparse().SparseSum(5).Err() == nil {
+			t.Error("SparseSum of a dense tensor, of none, or along no dimension succeeds")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -837,8 +837,6 @@ for op, to in (("CRowIndices", "csr"), ("ColIndices", "csr"), ("CColIndices", "c
     c(op, getattr(sparse(3, 4), "to_sparse_" + to)())
 start("SparseMask")
 c("SparseMask", f(3, 4), sparse(3, 4).to_sparse()), c("SparseMask", sparse(3, 4).to_sparse(), sparse(3, 4).to_sparse(), _n="sparse")
-start("SparseSum")
-c("SparseSum", sparse(3, 4).to_sparse(), [0]), c("SparseSum", sparse(3, 4, 2).to_sparse(), [1, -1], _n="two"), c("SparseSum", sparse(3, 4).to_sparse(), [0, 1], _n="to strided")
 for op in "SparseSoftmax SparseLogSoftmax".split():
     start(op)
     c(op, sparse(3, 4).to_sparse(), 1), c(op, sparse(3, 4).to_sparse(), 0, dtype=f64, _n="dtype")
