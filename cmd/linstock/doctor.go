@@ -101,7 +101,7 @@ func examine(ctx context.Context) []finding {
 	for _, tool := range []libtorch.Tool{libtorch.FindCompiler(ctx), libtorch.FindCMake(ctx), libtorch.FindNinja(ctx)} {
 		findings = append(findings, toolFinding(tool, need))
 	}
-	source, err := libtorch.Resolve(ctx, cache, defaultTorch(), false)
+	source, err := libtorch.Resolve(ctx, cache, usedTorch(hash), false)
 	pipNeed := note
 	if errors.Is(err, libtorch.ErrNotInstalled) && shimErr != nil {
 		pipNeed = bad

@@ -40,6 +40,10 @@ that a POSIX shell reads. A part that is not set up is a comment.`,
 			if err != nil {
 				return err
 			}
+			given := cmd.Flags().Changed("torch") // the shim of another version would not fit
+			if !given {
+				version = usedTorch(hash)
+			}
 			e := environment{Cache: cache, Sources: hash}
 			source, err := libtorch.Resolve(cmd.Context(), cache, version, false)
 			switch {
@@ -50,7 +54,6 @@ that a POSIX shell reads. A part that is not set up is a comment.`,
 			default:
 				return err
 			}
-			given := cmd.Flags().Changed("torch") // the shim of another version would not fit
 			if err == nil && libtorch.ShimBuilt(cache, hash, source) && (given || os.Getenv(locate.EnvLib) == "") {
 				e.Lib = libtorch.ShimPath(cache, hash, source)
 			} else if path, err := locate.Find(hash); err == nil && !given {

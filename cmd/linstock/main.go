@@ -122,6 +122,18 @@ func defaultTorch() string {
 	return locate.DefaultTorch
 }
 
+// usedTorch returns the version that programs open: without LINSTOCK_TORCH that of the last setup.
+func usedTorch(hash string) string {
+	if os.Getenv(locate.EnvTorch) == "" {
+		if shim, err := locate.Find(hash); err == nil {
+			if version, _, ok := libtorch.ShimVersionOf(shim); ok && version != "" {
+				return version
+			}
+		}
+	}
+	return defaultTorch()
+}
+
 // torchFlag adds the flag --torch with its completion.
 func torchFlag(cmd *cobra.Command, value *string) {
 	cmd.Flags().StringVar(value, "torch", defaultTorch(), "libtorch version, also $"+locate.EnvTorch)

@@ -95,6 +95,29 @@ func TestEnvOfAnEmptyCache(t *testing.T) {
 	}
 }
 
+// TestEnvOfTheLastSetup tests that env prints the version that programs open, which is that of the last setup.
+func TestEnvOfTheLastSetup(t *testing.T) {
+	dir := isolated(t)
+	_, hash, err := paths()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim := filepath.Join(locate.ShimDir(dir, hash, "2.11.0"), locate.LibName())
+	for path, text := range map[string]string{
+		shim: "", filepath.Join(locate.HashDir(dir, hash), locate.DefaultFile): "2.11.0\n",
+		filepath.Join(filepath.Dir(shim), intact.ManifestFile): `{"torch": "2.11.0", "root": "/nowhere", "files": {}}`,
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for want, args := range map[string][]string{"2.11.0": {"env"}, "2.12.1": {"env", "--torch", "2.12.1"}} {
+		if out, err := command(t, args...); err != nil || !strings.Contains(out, "export LINSTOCK_TORCH="+want+"\n") {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+}
+
 func TestDoctorOfAnEmptyCache(t *testing.T) {
 	isolated(t)
 	out, err := command(t, "doctor")
