@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -166,16 +167,10 @@ func NewMultiheadAttention(width, heads int, opts ...Option) *MultiheadAttention
 	a := &MultiheadAttention{Heads: heads, Drop: b.dropout, batchFirst: b.batchFirst, causal: b.causal, zero: b.zeroAttention}
 	// PyTorch initializes the output projection first.
 	a.OutProj = b.linear(width, width)
-	if b.keyWidth == 0 && b.valueWidth == 0 || b.keyWidth == width && b.valueWidth == width {
+	kdim, vdim := cmp.Or(b.keyWidth, width), cmp.Or(b.valueWidth, width)
+	if kdim == width && vdim == width {
 		a.InProjWeight = b.parameter([]int{3 * width, width}, uniform(xavier(3*width, width)))
 	} else {
-		kdim, vdim := width, width
-		if b.keyWidth != 0 {
-			kdim = b.keyWidth
-		}
-		if b.valueWidth != 0 {
-			vdim = b.valueWidth
-		}
 		b.sizes("KDim", kdim, "VDim", vdim)
 		a.QProjWeight = b.parameter([]int{width, width}, uniform(xavier(width, width)))
 		a.KProjWeight = b.parameter([]int{width, kdim}, uniform(xavier(width, kdim)))

@@ -289,3 +289,30 @@ func TestForwardLeavesOnlyItsResult(t *testing.T) {
 		}
 	}
 }
+
+// TestWidthsOfAttention tests that widths of keys and values that equal the queries' do not change the parameters.
+func TestWidthsOfAttention(t *testing.T) {
+	leak.Check(t)
+	make := func(opts ...nn.Option) *nn.MultiheadAttention {
+		if err := tensor.ManualSeed(3); err != nil {
+			t.Fatal(err)
+		}
+		return nn.NewMultiheadAttention(4, 2, opts...)
+	}
+	want := make()
+	defer nn.Release(want)
+	for what, opts := range map[string][]nn.Option{"KDim": {nn.KDim(4)}, "VDim": {nn.VDim(4)}, "both": {nn.KDim(4), nn.VDim(4)}} {
+		m := make(opts...)
+		if m.InProjWeight == nil || m.QProjWeight != nil {
+			t.Errorf("%s: the projections are apart", what)
+		} else if same, err := m.InProjWeight.Equal(want.InProjWeight); err != nil || !same {
+			t.Errorf("%s: other initial values: %v", what, err)
+		}
+		nn.Release(m)
+	}
+	apart := make(nn.KDim(6))
+	defer nn.Release(apart)
+	if apart.InProjWeight != nil || apart.KProjWeight == nil || apart.VProjWeight == nil {
+		t.Error("the projections of another width are not apart")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -269,14 +270,20 @@ func pyBool(b bool) string {
 func pyTuple(v []int) string {
 	words := make([]string, len(v))
 	for i, n := range v {
-		if words[i] = strconv.Itoa(n); n == Keep {
-			words[i] = "None"
-		}
+		words[i] = strconv.Itoa(n)
 	}
 	if len(v) == 1 {
 		return "(" + words[0] + ",)"
 	}
 	return "(" + strings.Join(words, ", ") + ")"
+}
+
+// pySizes formats sizes of which some may be Keep, which is None in Python.
+func pySizes(v []int) string {
+	if slices.Contains(v, Keep) {
+		return strings.ReplaceAll(pyTuple(v), strconv.Itoa(Keep), "None")
+	}
+	return pyInts(v)
 }
 
 // pyInts formats ints as one number if they are equal, and as a tuple otherwise.
@@ -379,7 +386,7 @@ func extraRepr(m any) string {
 		p := to((*lpPool)(nil)).(*lpPool)
 		return fmt.Sprintf("norm_type=%s, kernel_size=%s, stride=%s, ceil_mode=%s", pyFloat(p.Norm), pyInts(p.Kernel), pyInts(p.Stride), pyBool(p.Ceil))
 	case as((*adaptive)(nil)):
-		return "output_size=" + pyInts(to((*adaptive)(nil)).(*adaptive).Size)
+		return "output_size=" + pySizes(to((*adaptive)(nil)).(*adaptive).Size)
 	case as((*padding)(nil)):
 		p := to((*padding)(nil)).(*padding)
 		if strings.HasPrefix(t.Name(), "Constant") {

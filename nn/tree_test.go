@@ -106,3 +106,16 @@ func TestTree(t *testing.T) {
 		t.Error("CalculateGain accepts x")
 	}
 }
+
+// TestStringOfNegativeNumbers tests texts with -1, which is Python's None only as an output size.
+func TestStringOfNegativeNumbers(t *testing.T) {
+	leak.Check(t)
+	for want, m := range map[string]any{
+		"ZeroPad2d((-1, 2, 0, 0))": nn.NewZeroPad2d(-1, 2, 0, 0), "Unflatten(dim=1, unflattened_size=(2, -1))": nn.NewUnflatten(1, 2, -1),
+		"AdaptiveAvgPool2d(output_size=(None, 3))": nn.NewAdaptiveAvgPool2d(nn.Keep, 3), "AdaptiveMaxPool2d(output_size=(None, None))": nn.NewAdaptiveMaxPool2d(nn.Keep, nn.Keep),
+	} {
+		if got := nn.String(m); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
