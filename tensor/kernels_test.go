@@ -361,3 +361,29 @@ func TestInPlaceOfItself(t *testing.T) {
 		}
 	})
 }
+
+// TestListsThatAreReturned tests that a tensor that an operator on a list returns unchanged is freed.
+func TestListsThatAreReturned(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := Ones([]int{16}).RequiresGrad_()
+		q := one(t, "aten::quantize_per_tensor", Ones([]int{16}), 0.1, 0, 13) // quint8
+		if _, err := Call("aten::dequantize.tensors", []*Tensor{x, q}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestGroupNormOfZeros tests a weight without memory, which libtorch 2.11 reads.
+func TestGroupNormOfZeros(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		weight := one(t, "aten::_efficientzerotensor", []int{6})
+		x := Randn([]int{2, 6, 5, 3})
+		bias := Randn([]int{6})
+		got, want := x.GroupNorm(2, Weight(weight), Bias(bias)), x.GroupNorm(2, Weight(Zeros([]int{6})), Bias(bias))
+		if same, err := got.Equal(want); err != nil || !same {
+			t.Errorf("%v, want %v, %v", got, want, err)
+		}
+	})
+}

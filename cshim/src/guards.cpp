@@ -803,7 +803,9 @@ Operator::Operator(const c10::OperatorHandle &h)
   adds_ = sums->count(name.name) != 0;
   linear_ = name.name == "aten::linear";
   // The weight, the bias and the statistics; the targets.
-  if (name.name == "aten::batch_norm" || name.name == "aten::native_batch_norm") contiguous_ = {1, 2, 3, 4};
+  if (name.name == "aten::batch_norm" || name.name == "aten::native_batch_norm")
+    contiguous_ = {1, 2, 3, 4}, statistics_ = true;
+  if (name.name == "aten::group_norm") contiguous_ = {2, 3};  // zeros without memory (2.11)
   if (name.name == "aten::ctc_loss") contiguous_ = {1};
   if (name.name == "aten::thnn_conv2d") contiguous_ = {0, 1};
   if (name.name == "aten::choose_qparams_optimized") contiguous_ = {0};
@@ -977,6 +979,12 @@ void Operator::place_numbers(torch::jit::Stack &stack) const {
 void Operator::copy_arguments(torch::jit::Stack &stack) const {
   if (returns_self_ && stack[0].isTensor() && recording(stack[0].toTensor()))
     stack[0] = stack[0].toTensor().alias();
+  if (returns_self_ && stack[0].isTensorList()) {
+    auto list = stack[0].toTensorVector();
+    for (auto &t : list)
+      if (t.defined() && recording(t)) t = t.alias();
+    stack[0] = std::move(list);
+  }
   if (masks_ && stack[0].toTensor().is_same(stack[1].toTensor())) stack[1] = stack[1].toTensor().clone();
   for (size_t i : saved_) {
     if (!stack[i].isTensor()) continue;
@@ -993,7 +1001,7 @@ void Operator::copy_arguments(torch::jit::Stack &stack) const {
       if (stack[i].isTensor() && stack[i].toTensor().defined()) stack[i] = stack[i].toTensor().clone();
   for (size_t i : contiguous_) {
     if (!stack[i].isTensor()) continue;
-    if (i > 2 && stack[5].toBool()) continue;  // training changes the statistics
+    if (statistics_ && i > 2 && stack[5].toBool()) continue;  // training changes the statistics
     const at::Tensor &t = stack[i].toTensor();
     if (t.defined() && (t.is_cpu() || on_all_devices_) && t.layout() == c10::kStrided &&
         (!t.is_contiguous() || t._is_zerotensor()))
