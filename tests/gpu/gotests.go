@@ -50,9 +50,9 @@ var goPackages = []goPackage{
 		{"TestLayoutOption TestPrintLayouts", texts, false},
 		{"TestScriptObject TestScriptObjectIsCollected TestScriptObjectReleasedBesideCalls TestAutocastMode", onCPU, false},
 		{"TestStrides", "expects the rounding of the CPU's kernels, which is the same for all strides", false},
-		{"TestMedianOfExpanded TestExpandedWeights TestStatisticsInEvaluation TestGroupNormOfChannelsLast TestAttentionOfZeros TestLDLSolveBroadcasts",
+		{"TestMedianOfExpanded TestExpandedWeights TestStatisticsInEvaluation TestGroupNormOfChannelsLast TestAttentionOfZeros TestLDLSolveBroadcasts TestGroupNormOfZeros TestListsThatAreReturned",
 			"the kernels that replace CUDA's are libtorch's, without the shim's in their place", true},
-		{"TestRefusals TestInternalErrors TestIndicesOfSparseTensors", "makes sparse tensors, " + "for which " + noCode, true},
+		{"TestRefusals TestInternalErrors TestIndicesOfSparseTensors TestCompressed TestSparseGradients TestSparseSum", "makes sparse tensors, " + "for which " + noCode, true},
 	}},
 	{"autograd", 2 * time.Minute, []leftOut{
 		{"TestCheckpointNotDeterministic", texts, false},
