@@ -25,6 +25,7 @@ type op struct {
 	args           []argSpec
 	internal       bool           // set for an operator found by name: Call must not run it
 	native         atomic.Uintptr // looked up at first use
+	number         *op            // the overload for a number as an operand; nil: the number becomes a tensor
 }
 
 type argSpec struct {
@@ -247,23 +248,10 @@ func (c *call) operand(i int, v any) {
 		c.put(cshim.Value{Tag: cshim.TagNone})
 		return
 	}
-	if o := withNumber[c.op]; o != nil {
-		c.op = o
+	if c.op.number != nil {
+		c.op = c.op.number
 	}
 	c.number(i, v)
-}
-
-// withNumber has the overloads that take a number in the place of a tensor, for operators whose overload for tensors differs:
-// its gradient at ties is another one, and it converts a number that the dtype cannot hold.
-var withNumber = map[*op]*op{
-	&opClampMin:  {name: "aten::clamp_min", goName: "ClampMin", args: clampArgs("min")},
-	&opClampMax:  {name: "aten::clamp_max", goName: "ClampMax", args: clampArgs("max")},
-	&opClampMin_: {name: "aten::clamp_min_", goName: "ClampMin_", inPlace: true, args: clampArgs("min")},
-	&opClampMax_: {name: "aten::clamp_max_", goName: "ClampMax_", inPlace: true, args: clampArgs("max")},
-}
-
-func clampArgs(bound string) []argSpec {
-	return []argSpec{{"self", kindTensor, keyNone, false}, {bound, kindOperand, keyNone, false}}
 }
 
 func (c *call) tensors(i int, ts []*Tensor) {

@@ -684,7 +684,6 @@ var operators = []struct {
 
 // optionsByName makes an option from its schema name.
 var optionsByName = map[string]any{
-	"UPLO":                UPLO,
 	"accumulate":          Accumulate,
 	"adjoint":             Adjoint,
 	"align_corners":       AlignCorners,
@@ -732,8 +731,8 @@ var optionsByName = map[string]any{
 	"end_dim":             EndDim,
 	"eps":                 Eps,
 	"equal_nan":           EqualNan,
-	"full":                FullTerm,
 	"full_matrices":       FullMatrices,
+	"full":                FullTerm,
 	"fweights":            Fweights,
 	"groups":              Groups,
 	"has_biases":          HasBiases,
@@ -765,6 +764,7 @@ var optionsByName = map[string]any{
 	"minlength":           Minlength,
 	"mode":                Mode,
 	"momentum":            Momentum,
+	"N":                   N,
 	"n":                   N,
 	"nan":                 Nan,
 	"negative_slope":      NegativeSlope,
@@ -821,6 +821,7 @@ var optionsByName = map[string]any{
 	"threshold":           Threshold,
 	"train":               Train,
 	"training":            Training,
+	"UPLO":                UPLO,
 	"unitriangular":       Unitriangular,
 	"upper":               Upper,
 	"use_input_stats":     UseInputStats,
@@ -832,5 +833,4 @@ var optionsByName = map[string]any{
 	"with_replacement":    WithReplacement,
 	"wrap":                Wrap,
 	"zero_infinity":       ZeroInfinity,
-	"N":                   N,
 }

@@ -10,7 +10,6 @@ const (
 	keyGenerator
 	keyLayout
 	keyMemoryFormat
-	keyUPLO
 	keyAccumulate
 	keyAdjoint
 	keyAlignCorners
@@ -58,8 +57,8 @@ const (
 	keyEndDim
 	keyEps
 	keyEqualNan
-	keyFullTerm
 	keyFullMatrices
+	keyFullTerm
 	keyFweights
 	keyGroups
 	keyHasBiases
@@ -147,6 +146,7 @@ const (
 	keyThreshold
 	keyTrain
 	keyTraining
+	keyUPLO
 	keyUnitriangular
 	keyUpper
 	keyUseInputStats
@@ -161,7 +161,6 @@ const (
 )
 
 var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Layout", "MemoryFormat",
-	"UPLO",
 	"Accumulate",
 	"Adjoint",
 	"AlignCorners",
@@ -209,8 +208,8 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"EndDim",
 	"Eps",
 	"EqualNan",
-	"FullTerm",
 	"FullMatrices",
+	"FullTerm",
 	"Fweights",
 	"Groups",
 	"HasBiases",
@@ -298,6 +297,7 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Threshold",
 	"Train",
 	"Training",
+	"UPLO",
 	"Unitriangular",
 	"Upper",
 	"UseInputStats",
@@ -310,9 +310,6 @@ var optNames = [...]string{"", "DType", "Device", "Reduction", "Generator", "Lay
 	"Wrap",
 	"ZeroInfinity",
 }
-
-// UPLO is the keyword argument UPLO= (LinalgEigh, LinalgEigvalsh).
-func UPLO(v string) Option { return kwarg{keyUPLO, v} }
 
 // Accumulate is the keyword argument accumulate= (IndexPut, IndexPut_, Put, Put_).
 func Accumulate(v bool) Option { return kwarg{keyAccumulate, v} }
@@ -455,11 +452,11 @@ func Eps(v float64) Option { return kwarg{keyEps, v} }
 // EqualNan is the keyword argument equal_nan= (IsClose, AllClose).
 func EqualNan(v bool) Option { return kwarg{keyEqualNan, v} }
 
-// FullTerm is the keyword argument full= (PoissonNLLLoss).
-func FullTerm(v bool) Option { return kwarg{keyFullTerm, v} }
-
 // FullMatrices is the keyword argument full_matrices= (LinalgSVD).
 func FullMatrices(v bool) Option { return kwarg{keyFullMatrices, v} }
+
+// FullTerm is the keyword argument full= (PoissonNLLLoss).
+func FullTerm(v bool) Option { return kwarg{keyFullTerm, v} }
 
 // Fweights is the keyword argument fweights= (Cov).
 func Fweights(v *Tensor) Option { return kwarg{keyFweights, v} }
@@ -554,7 +551,7 @@ func Mode(v string) Option { return kwarg{keyMode, v} }
 // Momentum is the keyword argument momentum= (BatchNorm, InstanceNorm).
 func Momentum(v float64) Option { return kwarg{keyMomentum, v} }
 
-// N is the keyword argument n= (Vander, Diff, LinalgVander, FFTFFT, FFTIFFT, FFTRFFT, and others).
+// N is the keyword argument N= or n= (Vander, Diff, LinalgVander, FFTFFT, FFTIFFT, FFTRFFT, and others).
 func N(v int) Option { return kwarg{keyN, v} }
 
 // Nan is the keyword argument nan= (NaNToNum, NaNToNum_).
@@ -721,6 +718,9 @@ func Train(v bool) Option { return kwarg{keyTrain, v} }
 
 // Training is the keyword argument training= (RReLU, RReLU_, BatchNorm).
 func Training(v bool) Option { return kwarg{keyTraining, v} }
+
+// UPLO is the keyword argument UPLO= (LinalgEigh, LinalgEigvalsh).
+func UPLO(v string) Option { return kwarg{keyUPLO, v} }
 
 // Unitriangular is the keyword argument unitriangular= (LinalgSolveTriangular).
 func Unitriangular(v bool) Option { return kwarg{keyUnitriangular, v} }

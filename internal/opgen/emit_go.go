@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -36,6 +37,7 @@ func camel(name string) string {
 // optKinds collects the types of an option in all operators that have it.
 type optKinds struct {
 	ints, list, number, scalar, boolean, text, tensor bool
+	keywords                                          []string // PyTorch's names of it, which differ in case at most
 	users                                             []string
 }
 
@@ -119,14 +121,14 @@ func emitGo(ops []*op, files map[string][]byte) error {
 			if !a.option || a.hidden || a.enum() != "" {
 				continue
 			}
-			name := a.name
-			if name == "N" {
-				name = "n" // one option, N
-			}
+			name := camel(a.name)
 			k := opts[name]
 			if k == nil {
 				k = &optKinds{}
 				opts[name] = k
+			}
+			if !slices.Contains(k.keywords, a.name) {
+				k.keywords = append(k.keywords, a.name)
 			}
 			k.add(a)
 			k.users = append(k.users, o.goName)
@@ -140,8 +142,8 @@ func emitGo(ops []*op, files map[string][]byte) error {
 	}
 	var names []string
 	for n := range opts {
-		if functions[camel(n)] {
-			return fmt.Errorf("option %s has the name of a function", camel(n))
+		if functions[n] {
+			return fmt.Errorf("option %s has the name of a function", n)
 		}
 		names = append(names, n)
 	}
@@ -186,9 +188,10 @@ func emitGo(ops []*op, files map[string][]byte) error {
 	}
 	t.WriteString("}\n\n// optionsByName makes an option from its schema name.\nvar optionsByName = map[string]any{\n")
 	for _, n := range names {
-		fmt.Fprintf(&t, "\t%q: %s,\n", n, camel(n))
+		for _, keyword := range opts[n].keywords {
+			fmt.Fprintf(&t, "\t%q: %s,\n", keyword, n)
+		}
 	}
-	t.WriteString("\t\"N\": N,\n")
 	t.WriteString("}\n")
 	files["tensor/operators_gen_test.go"] = t.Bytes()
 	return nil
@@ -206,11 +209,11 @@ func options(names []string, opts map[string]*optKinds) []byte {
 	var b bytes.Buffer
 	b.WriteString(generated + "\n\npackage tensor\n\nconst (\n\tkeyNone optKey = iota\n\tkeyDType\n\tkeyDevice\n\tkeyReduction\n\tkeyGenerator\n\tkeyLayout\n\tkeyMemoryFormat\n")
 	for _, n := range names {
-		fmt.Fprintf(&b, "\tkey%s\n", camel(n))
+		fmt.Fprintf(&b, "\tkey%s\n", n)
 	}
 	b.WriteString(")\n\nvar optNames = [...]string{\"\", \"DType\", \"Device\", \"Reduction\", \"Generator\", \"Layout\", \"MemoryFormat\",\n")
 	for _, n := range names {
-		fmt.Fprintf(&b, "\t%q,\n", camel(n))
+		fmt.Fprintf(&b, "\t%q,\n", n)
 	}
 	b.WriteString("}\n\n")
 	for _, n := range names {
@@ -220,11 +223,11 @@ func options(names []string, opts map[string]*optKinds) []byte {
 		if len(users) > 6 {
 			users = append(append([]string{}, users[:6]...), "and others")
 		}
-		fmt.Fprintf(&b, "// %s is the keyword argument %s= (%s).", camel(n), n, strings.Join(users, ", "))
+		fmt.Fprintf(&b, "// %s is the keyword argument %s= (%s).", n, strings.Join(k.keywords, "= or "), strings.Join(users, ", "))
 		if doc != "" {
 			b.WriteString(" " + doc)
 		}
-		fmt.Fprintf(&b, "\nfunc %s(%s) Option { return kwarg{key%s, v} }\n\n", camel(n), param, camel(n))
+		fmt.Fprintf(&b, "\nfunc %s(%s) Option { return kwarg{key%s, v} }\n\n", n, param, n)
 	}
 	return b.Bytes()
 }
@@ -260,11 +263,18 @@ func emitOp(b *bytes.Buffer, o *op) error {
 	if o.same != 0 {
 		same = fmt.Sprintf("same: %d, ", o.same)
 	}
-	fmt.Fprintf(b, "var %s = op{name: \"aten::%s\", overload: %q, goName: %q, inPlace: %v, %sargs: []argSpec{", o.goVar(), o.name, o.overload, o.goName, o.inPlace, same)
+	var args strings.Builder
 	for _, a := range o.args {
-		fmt.Fprintf(b, "{%q, %s, %s, %v}, ", a.name, a.kind(), a.key(), a.optional || a.elemOpt)
+		fmt.Fprintf(&args, "{%q, %s, %s, %v}, ", a.name, a.kind(), a.key(), a.optional || a.elemOpt)
 	}
-	b.WriteString("}}\n\n")
+	descriptor := func(overload, more string) string {
+		return fmt.Sprintf("op{name: \"aten::%s\", overload: %q, goName: %q, inPlace: %v, %sargs: []argSpec{%s}%s}", o.name, overload, o.goName, o.inPlace, same, args.String(), more)
+	}
+	number := ""
+	if o.scalar {
+		number = ", number: &" + descriptor("", "")
+	}
+	fmt.Fprintf(b, "var %s = %s\n\n", o.goVar(), descriptor(o.overload, number))
 
 	var params []string
 	var optional []string

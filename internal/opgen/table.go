@@ -17,7 +17,8 @@ type op struct {
 	line    int
 	hot     bool
 	fn      bool
-	same    int // number of leading tensors that must have the same shape
+	scalar  bool // numbers go to the overload without a name
+	same    int  // number of leading tensors that must have the same shape
 }
 
 func readTable(path string) ([]*op, error) {
@@ -113,6 +114,8 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 			o.hot = true
 		case "fn":
 			o.fn = true
+		case "scalar":
+			o.scalar = true
 		case "+_":
 			inPlace = true
 		case "num":
