@@ -916,6 +916,15 @@ func callByName(name string, unchecked bool, args []any) ([]any, error) {
 	return decode(r.Values(out[:]), r.Scope), nil
 }
 
+// callTensor runs an operator with one result, also an internal one.
+func callTensor(name string, args ...any) *Tensor {
+	out, err := CallUnchecked(name, args...)
+	if err != nil {
+		return failed(err)
+	}
+	return out[0].(*Tensor)
+}
+
 // Default is passed to [Call] for an argument that is to have its schema's default.
 var Default = defaultArg{}
 

@@ -81,7 +81,7 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	if DType(m.DType) != want {
 		return nil, refused("Data", ErrArgument, "the tensor's dtype is %v, not %v; convert with To(tensor.%s) first", DType(m.DType), want, goDType(want))
 	}
-	if m.Layout == layoutNested {
+	if Layout(m.Layout) == layoutNested {
 		return nil, refused("Data", ErrArgument, "a nested tensor has no rows and columns; Unbind gives its tensors")
 	}
 	if deviceOf(&m).Type == MetaType {

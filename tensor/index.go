@@ -89,7 +89,7 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 	}
 	if x.advanced == nil {
 		if x.view == x.self {
-			return aliasOf(x.self)
+			return callTensor("aten::alias", x.self)
 		}
 		view := x.view
 		x.view = x.self
@@ -173,16 +173,9 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 	return x.named(x.view.Copy_(wide).Err())
 }
 
-func aliasOf(t *Tensor) *Tensor {
-	out, err := Call("aten::alias", t)
-	if err != nil {
-		return failed(err)
-	}
-	return out[0].(*Tensor)
-}
-
-// indexing is the state of one Index or SetIndex. Basic elements are applied to view at once; the others are collected
-// in advanced, where nil selects a dimension whole and a mask stands for as many dimensions as it has. It follows python_variable_indexing.cpp.
+// indexing is the state of one Index or SetIndex. Basic elements are applied to view at once; the others are collected in
+// advanced, where nil selects a dimension whole and a mask stands for as many dimensions as it has. It follows
+// python_variable_indexing.cpp.
 type indexing struct {
 	op       string
 	self     *Tensor

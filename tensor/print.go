@@ -49,11 +49,12 @@ func (t *Tensor) String() string {
 	if device.Type != CPUType {
 		suffixes = append(suffixes, "device='"+device.String()+"'")
 	}
+	layout := Layout(m.Layout)
 	size := "size=" + tuple(shape)
 	named := "dtype=torch." + dtype.String()
 	prefix, text := "tensor(", "..."
 	switch scheme := t.quantScheme(dtype); {
-	case m.Layout == layoutNested:
+	case layout == layoutNested:
 		prefix = "nested_tensor("
 		if parts, err := t.nestedText(); err == nil {
 			text = parts
@@ -63,7 +64,7 @@ func (t *Tensor) String() string {
 		if dtype != standard {
 			suffixes = append(suffixes, named)
 		}
-	case m.Layout != 0 && layouts[m.Layout].parts != nil:
+	case sparseParts[layout] != nil:
 		suffixes = append(suffixes, size)
 		if nnz, err := t.ask("aten::_nnz"); err == nil {
 			suffixes = append(suffixes, fmt.Sprintf("nnz=%v", nnz))
@@ -71,7 +72,7 @@ func (t *Tensor) String() string {
 		if !isDefault {
 			suffixes = append(suffixes, named)
 		}
-		if parts, err := t.sparseText(m.Layout, len(prefix)); err == nil {
+		if parts, err := t.sparseText(layout, len(prefix)); err == nil {
 			text = parts
 		}
 	case scheme != "":
@@ -103,8 +104,8 @@ func (t *Tensor) String() string {
 			suffixes = append(suffixes, named)
 		}
 	}
-	if l, ok := layouts[m.Layout]; ok && m.Layout != layoutNested {
-		suffixes = append(suffixes, "layout=torch."+l.name)
+	if layout != Strided && layout != layoutNested {
+		suffixes = append(suffixes, "layout=torch."+layout.String())
 	}
 	switch fn := t.GradFn(); {
 	case fn != "":
@@ -113,28 +114,13 @@ func (t *Tensor) String() string {
 	case m.RequiresGrad:
 		suffixes = append(suffixes, "requires_grad=True")
 	}
-	return withSuffixes(prefix, text, suffixes, m.Layout == layoutSparse)
+	return withSuffixes(prefix, text, suffixes, layout == SparseCOO)
 }
 
-// libtorch's layouts other than strided, which is 0, as the metadata encodes them. A nested tensor has the layout
-// jagged.
-const (
-	layoutSparse = 1
-	layoutNested = 7
-)
-
-// layouts maps a layout to its name in Python and, for sparse layouts, to its parts and the operators that return them.
-var layouts = map[uint8]struct {
-	name  string
-	parts [][2]string
-}{
-	layoutSparse: {"sparse_coo", [][2]string{{"indices", "aten::_indices"}, {"values", "aten::_values"}}},
-	2:            {"sparse_csr", byRow},
-	3:            {"_mkldnn", nil},
-	4:            {"sparse_csc", byColumn},
-	5:            {"sparse_bsr", byRow},
-	6:            {"sparse_bsc", byColumn},
-	layoutNested: {"jagged", nil},
+// sparseParts has the parts of sparse layouts: their names and the operators that return them.
+var sparseParts = map[Layout][][2]string{
+	SparseCOO: {{"indices", "aten::_indices"}, {"values", "aten::_values"}},
+	SparseCSR: byRow, SparseCSC: byColumn, SparseBSR: byRow, SparseBSC: byColumn,
 }
 
 var (
@@ -204,9 +190,9 @@ func (t *Tensor) dense() (*Tensor, error) {
 }
 
 // sparseText returns the indices and values of a sparse tensor.
-func (t *Tensor) sparseText(layout uint8, indent int) (string, error) {
+func (t *Tensor) sparseText(layout Layout, indent int) (string, error) {
 	var lines []string
-	for _, p := range layouts[layout].parts {
+	for _, p := range sparseParts[layout] {
 		label := p[0] + "=tensor("
 		x, err := t.part(p[1])
 		if err != nil {

@@ -37,23 +37,14 @@ func compressed(op, name string, pointers, indices, values *Tensor, size []int, 
 		values = values.To(dtype)
 		defer values.Release()
 	}
-	out, err := Call(name, pointers, indices, values, size, dtype, Default, values.Device(), Default)
-	if err != nil {
-		return failed(err)
-	}
-	return out[0].(*Tensor)
+	return callTensor(name, pointers, indices, values, size, dtype, Default, values.Device(), Default)
 }
 
 // SparseSum sums a sparse COO t over dimensions, or all of it if none is given. The result is sparse if a sparse dimension is
 // left. PyTorch: torch.sparse.sum.
 func (t *Tensor) SparseSum(dims ...int) *Tensor {
-	name, args := "aten::_sparse_sum", []any{t}
-	if len(dims) > 0 {
-		name, args = "aten::_sparse_sum.dim", []any{t, dims}
+	if len(dims) == 0 {
+		return callTensor("aten::_sparse_sum", t)
 	}
-	out, err := CallUnchecked(name, args...)
-	if err != nil {
-		return failed(err)
-	}
-	return out[0].(*Tensor)
+	return callTensor("aten::_sparse_sum.dim", t, dims)
 }

@@ -360,10 +360,7 @@ func (t *Tensor) Shape() []int {
 }
 
 // IsSparse reports whether t has the sparse COO layout. PyTorch: Tensor.is_sparse.
-func (t *Tensor) IsSparse() bool {
-	var m cshim.Meta
-	return t.meta("IsSparse", &m) == nil && m.Layout == layoutSparse
-}
+func (t *Tensor) IsSparse() bool { return t.Layout() == SparseCOO }
 
 // Layout returns how t is stored; Strided for a tensor that is failed, released or nil. PyTorch: Tensor.layout.
 func (t *Tensor) Layout() Layout {
@@ -386,7 +383,7 @@ func (t *Tensor) geometry(op string) (shape, stride []int, err error) {
 		return nil, nil, err
 	}
 	n := int(m.NDim)
-	if m.Layout == layoutNested {
+	if Layout(m.Layout) == layoutNested {
 		shape = make([]int, min(n, len(m.Sizes)))
 		for i := range shape {
 			shape[i] = int(m.Sizes[i])
