@@ -86,10 +86,18 @@ func anyContentOf(t *tensor.Tensor) (content, error) {
 	if err := refuse.Unusable("Save", "", t); err != nil {
 		return content{}, err
 	}
-	if t.Layout() != tensor.Strided {
-		return content{}, fmt.Errorf("a tensor of layout %v cannot be written; use ToDense", t.Layout())
+	if err := checkStrided(t); err != nil {
+		return content{}, err
 	}
 	return content{shape: slices.Clone(t.Shape()), write: func(w io.Writer) error { return write(w, t) }}, nil
+}
+
+// checkStrided returns an error for a tensor of a layout that no format has.
+func checkStrided(t *tensor.Tensor) error {
+	if l := t.Layout(); l != tensor.Strided {
+		return fmt.Errorf("a tensor of layout %v cannot be written; use ToDense", l)
+	}
+	return nil
 }
 
 func save(path string, all map[string]content, metadata map[string]string) error {

@@ -248,8 +248,8 @@ func (s *pytorchSaver) tensor(t *tensor.Tensor) error {
 	if d.Size() == 0 {
 		return fmt.Errorf("tensors of dtype %v cannot be written", d)
 	}
-	if t.IsSparse() {
-		return errors.New("sparse tensors cannot be written; use ToDense")
+	if err := checkStrided(t); err != nil {
+		return err
 	}
 	if !s.second {
 		return s.prepare(t)

@@ -150,8 +150,9 @@ const (
 	NCCL Backends = C.LS_BACKEND_NCCL
 )
 
-// GroupNew connects this process to the others of a group. A value other than 0 in cancel ends the wait for them. Unless
-// checked, the group's name in Python, is empty, the ranks compare their collectives.
+// GroupNew connects this process to the others of a group within so many milliseconds; the other number is the timeout of
+// collectives. A value other than 0 in cancel ends the wait for the others. Unless checked, the group's name in Python, is
+// empty, the ranks compare their collectives.
 func GroupNew(s Store, rank, size int, backends Backends, milliseconds, within int64, checked string, cancel *int32) (Group, error) {
 	var g C.ls_group
 	var name *C.char

@@ -54,15 +54,12 @@ func collate(values []reflect.Value, depth int) ([]*tensor.Tensor, error) {
 		ts := make([]*tensor.Tensor, len(values))
 		for i, v := range values {
 			ts[i] = v.Interface().(*tensor.Tensor)
-			if err := ts[i].Err(); err != nil {
-				return nil, fmt.Errorf("sample %d: %w", i, err)
-			}
-			if got, want := ts[i].Shape(), ts[0].Shape(); !slices.Equal(got, want) {
-				return nil, fmt.Errorf("sample %d has shape %v, the first %v", i, got, want)
-			}
 		}
 		t := tensor.Stack(ts)
-		return []*tensor.Tensor{t}, t.Err()
+		if err := t.Err(); err != nil {
+			return nil, misfit(ts, err)
+		}
+		return []*tensor.Tensor{t}, nil
 	case scalar(kind):
 		return numbers(values, kind, []int{len(values)})
 	case kind == reflect.Struct:
@@ -155,4 +152,17 @@ func convert[E any](values []reflect.Value, f func(reflect.Value) E) []E {
 		out[i] = f(v)
 	}
 	return out
+}
+
+// misfit returns the error of samples that cannot be stacked, with the number of the first that is at fault if that is known.
+func misfit(samples []*tensor.Tensor, err error) error {
+	for i, t := range samples {
+		if err := t.Err(); err != nil {
+			return fmt.Errorf("sample %d: %w", i, err)
+		}
+		if got, want := t.Shape(), samples[0].Shape(); !slices.Equal(got, want) {
+			return fmt.Errorf("sample %d has shape %v, the first %v", i, got, want)
+		}
+	}
+	return err
 }

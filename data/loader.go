@@ -176,7 +176,7 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 		return nil, fmt.Errorf("linstock: NewLoader: BatchSize must be at least 1, got %d", c.batch)
 	case c.workers < 0:
 		return nil, fmt.Errorf("linstock: NewLoader: Workers must be at least 0, got %d", c.workers)
-	case c.prefetch < 0 && c.given["Prefetch"]:
+	case c.prefetch < 0:
 		return nil, fmt.Errorf("linstock: NewLoader: Prefetch must be at least 0, got %d", c.prefetch)
 	}
 	c.prefetch = max(c.prefetch, c.workers)

@@ -175,10 +175,7 @@ func fans(op string, t *tensor.Tensor) (in, out int, bad *tensor.Tensor) {
 	if len(shape) < 2 {
 		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "the weight must have at least 2 dimensions, got shape %v", shape)
 	}
-	window := 1
-	for _, n := range shape[2:] {
-		window *= n
-	}
+	window := product(shape[2:])
 	if in, out = shape[1]*window, shape[0]*window; in == 0 || out == 0 {
 		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "the weight must not be empty, got shape %v", shape)
 	}

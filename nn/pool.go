@@ -205,11 +205,7 @@ func (p *lpPool) forward(op string, dims int, x *tensor.Tensor) *tensor.Tensor {
 			return maximum[dims](x.Abs().Neg(), p.Kernel, stride, ceil).Neg()
 		}
 		mean := average[dims](x.Pow(p.Norm), p.Kernel, stride, ceil)
-		size := 1
-		for _, n := range p.Kernel {
-			size *= n
-		}
-		return mean.Sign().Mul(mean.Abs().ReLU()).Mul(size).Pow(1 / p.Norm)
+		return mean.Sign().Mul(mean.Abs().ReLU()).Mul(product(p.Kernel)).Pow(1 / p.Norm)
 	})
 }
 

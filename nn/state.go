@@ -43,7 +43,7 @@ type computedBuffers interface{ computed() []computedBuffer }
 
 type computedBuffer struct {
 	at     **tensor.Tensor
-	values func() *tensor.Tensor // on the CPU
+	values func() *tensor.Tensor // on the CPU, called in a scope
 }
 
 func allComputed(m any) (all []computedBuffer) {

@@ -49,12 +49,10 @@ func NewRotaryEmbedding(width int, opts ...Option) *RotaryEmbedding {
 	return r
 }
 
-// frequencies returns the values of InvFreq.
+// frequencies returns the values of InvFreq. Its caller has a scope.
 func (r *RotaryEmbedding) frequencies() *tensor.Tensor {
-	return tensor.Tidy(func() *tensor.Tensor {
-		powers := tensor.Arange(0, r.Width, tensor.Float32, tensor.Step(2)).Div(float64(r.Width))
-		return one("RotaryEmbedding", "aten::pow.Scalar", r.base, powers).Reciprocal()
-	})
+	powers := tensor.Arange(0, r.Width, tensor.Float32, tensor.Step(2)).Div(float64(r.Width))
+	return one("RotaryEmbedding", "aten::pow.Scalar", r.base, powers).Reciprocal()
 }
 
 // computed implements computedBuffers.

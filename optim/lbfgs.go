@@ -197,7 +197,7 @@ func (f *flat) grad() *tensor.Tensor {
 		case g == nil:
 			views[i] = f.g.params[i].Detach().ZerosLike().Reshape(-1)
 		case g.IsSparse():
-			views[i] = call("aten::to_dense", g).Reshape(-1)
+			views[i] = g.ToDense().Reshape(-1)
 		default:
 			views[i] = g.Reshape(-1)
 		}

@@ -28,9 +28,9 @@ func call(name string, args ...any) *tensor.Tensor {
 
 func newSparse(grad *tensor.Tensor, negate bool) (sparse, error) {
 	if negate {
-		grad = call("aten::neg", grad)
+		grad = grad.Neg()
 	}
-	grad = call("aten::coalesce", grad)
+	grad = grad.Coalesce()
 	s := sparse{grad, call("aten::_indices", grad), call("aten::_values", grad), grad.Shape()}
 	if err := s.indices.Err(); err != nil {
 		return s, err
@@ -51,7 +51,7 @@ func eachSparse(g *Group, b *Batch, step func(i int, s *sparse) error) error {
 
 // with returns a sparse tensor with the gradient's indices and other values.
 func (s *sparse) with(values *tensor.Tensor) *tensor.Tensor {
-	return call("aten::sparse_coo_tensor.indices_size", s.indices, values, s.size, values.DType(), nil, values.Device())
+	return tensor.SparseCOOTensor(s.indices, values, s.size, values.DType(), values.Device())
 }
 
 // addTo adds values to a dense tensor at the gradient's indices.
@@ -63,7 +63,7 @@ func (s *sparse) addTo(dense, values *tensor.Tensor) error {
 
 // of returns the values of a dense tensor at the gradient's indices.
 func (s *sparse) of(dense *tensor.Tensor) *tensor.Tensor {
-	masked := call("aten::sparse_mask", dense, s.grad)
+	masked := dense.SparseMask(s.grad)
 	defer masked.Release()
 	return call("aten::_values", masked)
 }

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -204,9 +205,10 @@ func (c *goldenCase) compare(what string, got *Tensor, want *goldenTensor) error
 		return nil
 	}
 	x := got.Detach()
-	if layout := got.Layout().String(); want.Layout != "" && layout != want.Layout || want.Layout == "" && got.Layout() != Strided {
-		return fmt.Errorf("%s: the layout is %s, want %q", what, layout, want.Layout)
-	} else if want.Layout != "" {
+	if l := cmp.Or(want.Layout, "strided"); got.Layout().String() != l {
+		return fmt.Errorf("%s: the layout is %v, want %s", what, got.Layout(), l)
+	}
+	if want.Layout != "" {
 		x = x.ToDense()
 	}
 	if isInteger(x.DType()) {

@@ -107,7 +107,7 @@ func TestSelectOfNested(t *testing.T) {
 // to a dtype that cannot hold it.
 func TestClampByNumbers(t *testing.T) {
 	begin(t)
-	err := WithScope(func() error {
+	scoped(t, func() {
 		gradient := func(f func(x *Tensor) *Tensor) []float64 {
 			x := FromSlice([]float32{0, 1, -1}, nil).RequiresGrad_()
 			if err := f(x).Sum().Backward(); err != nil {
@@ -132,11 +132,7 @@ func TestClampByNumbers(t *testing.T) {
 		if got, want := values(t, small.ClampMin(-3)), values(t, small.Clamp(-3, nil)); !slices.Equal(got, want) {
 			t.Errorf("uint8 and -3: %v, want %v", got, want)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
 // TestIndicesOfSparseTensors tests that writes to the tensors with which a sparse tensor was made, or that its indices

@@ -223,7 +223,7 @@ func TestLossesDoNotBroadcast(t *testing.T) {
 // TestItemOfOtherTypes tests which values [Item] returns as another type.
 func TestItemOfOtherTypes(t *testing.T) {
 	begin(t)
-	err := WithScope(func() error {
+	scoped(t, func() {
 		for _, c := range []struct {
 			value float64
 			fits  bool
@@ -241,9 +241,5 @@ func TestItemOfOtherTypes(t *testing.T) {
 		if f, err := Item[float32](FromScalar(math.NaN(), Float64)); err != nil || f == f {
 			t.Errorf("NaN: %g, %v", f, err)
 		}
-		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
