@@ -339,6 +339,7 @@ func TestGCPercentOffSweepsOnlyAtTheLimit(t *testing.T) {
 
 func TestOutOfMemoryErrorSuggestsRemedies(t *testing.T) {
 	leak.Check(t)
+	rate(t, 1) // at the default rate, one block of 16 MiB in 3,000 is not sampled
 	limit(t, 24*mib)
 	held := tensor.Ones([]int{4 * mib}) // 16 MiB
 	x := tensor.Ones([]int{4 * mib})
