@@ -18,6 +18,7 @@ var adafactor = &Algorithm{
 	},
 	Counts:     true,
 	CheckParam: undivided,
+	real:       true,
 	Step: func(g *Group, b *Batch) error {
 		return b.each(func(i int) error {
 			return adafactorStep(g, b.Steps[i], b.Params[i], b.Grads[i], b.State[0][i], b.State[1][i], b.State[2][i])

@@ -15,7 +15,7 @@ var adagrad = &Algorithm{
 	}}},
 	Counts: true,
 	Step: func(g *Group, b *Batch) error {
-		if p := b.Params[0]; p.Device() == tensor.CPU && !p.DType().IsComplex() {
+		if b.Params[0].Device() == tensor.CPU {
 			return fusedAdagrad(g, b)
 		}
 		sums := b.State[0]

@@ -40,6 +40,7 @@ type Algorithm struct {
 
 	fast    func(g *Group, bk *bucket) error // steps a bucket whose parameters all have state; reads the gradients itself
 	whole   bool                             // all parameters together, in a step with a closure; no master weights
+	real    bool                             // rejects complex parameters
 	intStep bool                             // PyTorch's "step" is an int
 	torch   map[string]any                   // other keys of PyTorch's groups: how it computes the same
 }
@@ -49,17 +50,47 @@ type Slot struct {
 	Name string // in the state dict
 	// Used reports whether p, in group g, has the tensor; nil means always.
 	Used func(g *Group, p *tensor.Tensor) bool
-	// New returns the tensor before p's first step; nil means zeros with p's shape, dtype and device.
+	// New returns the tensor before p's first step; nil means zeros with p's shape, dtype and device. For a complex
+	// parameter p is its view as real numbers, as in Batch.
 	New func(g *Group, p *tensor.Tensor) *tensor.Tensor
 }
 
 // Batch holds the parameters that one call of Algorithm.Step updates. They have the same dtype and device. Equal indices
-// belong to the same parameter. With MasterWeights, Params are the float32 copies and Grads are float32.
+// belong to the same parameter. With MasterWeights, Params are the float32 copies and Grads are float32. Complex
+// parameters, their dense gradients and their state are views as real numbers, of shape (*, 2), as in PyTorch's optimizers.
 type Batch struct {
 	Params, Grads []*tensor.Tensor
 	State         [][]*tensor.Tensor // by slot, in the order of Slots, then by parameter; nil if not used
 	Steps         []float64          // the number of this step, 1 at the parameter's first
 	First         bool               // it is the first step of all of them
+}
+
+// real returns b with the views as real numbers of its complex tensors.
+func (b *Batch) real() *Batch {
+	r := &Batch{Params: allReal(b.Params), Steps: b.Steps, First: b.First}
+	for _, g := range b.Grads {
+		r.Grads = append(r.Grads, asReal(g.ResolveConj()))
+	}
+	for _, ts := range b.State {
+		r.State = append(r.State, allReal(ts))
+	}
+	return r
+}
+
+func allReal(ts []*tensor.Tensor) []*tensor.Tensor {
+	out := make([]*tensor.Tensor, len(ts))
+	for i, t := range ts {
+		out[i] = asReal(t)
+	}
+	return out
+}
+
+// asReal returns the view of a complex tensor as real numbers, and others themselves.
+func asReal(t *tensor.Tensor) *tensor.Tensor {
+	if t == nil || !t.DType().IsComplex() {
+		return t
+	}
+	return t.Detach().ViewAsReal()
 }
 
 // each calls step for each parameter, in a scope of its own: else the temporaries of all would add up until the optimizer's

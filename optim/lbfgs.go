@@ -143,6 +143,7 @@ func keepAll(ts ...*tensor.Tensor) error {
 type flat struct {
 	b        *Optimizer
 	g        *Group
+	params   []*tensor.Tensor // complex ones as real numbers
 	evaluate func() (float64, error)
 	err      error
 }
@@ -195,11 +196,11 @@ func (f *flat) grad() *tensor.Tensor {
 	for i, g := range grads {
 		switch {
 		case g == nil:
-			views[i] = f.g.params[i].Detach().ZerosLike().Reshape(-1)
+			views[i] = f.params[i].Detach().ZerosLike().Reshape(-1)
 		case g.IsSparse():
-			views[i] = g.ToDense().Reshape(-1)
+			views[i] = asReal(g.ToDense()).Reshape(-1)
 		default:
-			views[i] = g.Reshape(-1)
+			views[i] = asReal(g.ResolveConj()).Reshape(-1)
 		}
 	}
 	all := tensor.Cat(views)
@@ -213,7 +214,7 @@ func (f *flat) grad() *tensor.Tensor {
 // move adds t times d to the parameters.
 func (f *flat) move(t scalar, d *tensor.Tensor) {
 	at := 0
-	for _, p := range f.g.params {
+	for _, p := range f.params {
 		n := p.Numel()
 		f.fail(p.Add_(d.Narrow(0, at, n).ViewAs(p), tensor.Alpha(t.v)).Err())
 		at += n
@@ -225,7 +226,7 @@ func (f *flat) try(x []*tensor.Tensor, t scalar, d *tensor.Tensor) (float64, *te
 	f.move(t, d)
 	loss := f.loss()
 	grad := f.grad()
-	for i, p := range f.g.params {
+	for i, p := range f.params {
 		f.fail(p.Copy_(x[i]).Err())
 	}
 	return loss, grad
@@ -245,7 +246,7 @@ func (b *Optimizer) minimize(evaluate func() (float64, error)) (first float64, e
 	}
 	err = tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
-			f := &flat{b: b, g: b.groups[0], evaluate: evaluate}
+			f := &flat{b: b, g: b.groups[0], params: allReal(b.groups[0].params), evaluate: evaluate}
 			first = f.step(&b.search)
 			return f.err
 		})
@@ -299,8 +300,8 @@ func (f *flat) step(s *search) (first float64) {
 		}
 		used, optimal := 0, false
 		if g.LineSearchFn != "" {
-			x := make([]*tensor.Tensor, len(g.params))
-			for i, p := range g.params {
+			x := make([]*tensor.Tensor, len(f.params))
+			for i, p := range f.params {
 				x[i] = p.Detach().Clone()
 			}
 			loss, grad, s.t, used = f.strongWolfe(x, s.t, s.d, loss, grad, slope, g.MaxEval-evals)
@@ -521,8 +522,12 @@ func (b *Optimizer) restoredSearch(state map[string]any) (s search, err error) {
 	}
 	size, single := 0, true
 	for _, p := range b.groups[0].params {
-		size += p.Numel()
-		single = single && p.DType() != tensor.Float64
+		n := p.Numel()
+		if p.DType().IsComplex() {
+			n *= 2
+		}
+		size += n
+		single = single && p.DType() != tensor.Float64 && p.DType() != tensor.Complex128
 	}
 	var ok bool
 	if s.evals, ok = intOf(state["func_evals"]); !ok || s.evals < 0 {

@@ -13,6 +13,7 @@ var muon = &Algorithm{
 	Defaults: Group{WeightDecay: 0.1, Momentum: 0.95, Nesterov: true, NSCoefficients: [3]float64{3.4445, -4.775, 2.0315},
 		Eps: 1e-7, NSSteps: 5},
 	Slots: []Slot{{Name: "momentum_buffer"}},
+	real:  true,
 	Check: func(g *Group) error {
 		switch g.AdjustLRFn {
 		case "", "original", "match_rms_adamw", "spectral_unclamped":

@@ -2,6 +2,7 @@ package optim
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -100,9 +101,9 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 		}
 		dtype := p.DType()
 		switch {
-		case dtype.IsComplex():
-			return refuse.Error(op, tensor.ErrArgument, "parameter %d is %v: keep it as real numbers (*, 2), and use ViewAsComplex of it in Forward", i, dtype)
-		case !dtype.IsFloat():
+		case dtype.IsComplex() && b.kind.real:
+			return refuse.Error(op, tensor.ErrArgument, "parameter %d is %v: %s takes real ones", i, dtype, op)
+		case !dtype.IsFloat() && !dtype.IsComplex():
 			return refuse.Error(op, tensor.ErrArgument, "parameter %d is %v: want a floating-point dtype", i, dtype)
 		case !p.IsLeaf():
 			return refuse.Error(op, tensor.ErrArgument, "parameter %d is not a leaf: %s computed it", i, p.GradFn())
@@ -297,7 +298,7 @@ func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64
 }
 
 func (b *Optimizer) stepGroup(g *Group) error {
-	if b.kind.fast != nil && !g.MasterWeights && !g.StochasticRounding && b.allStarted(g) {
+	if b.kind.fast != nil && !g.MasterWeights && !g.StochasticRounding && b.allStarted(g) && !g.anyComplex() {
 		for _, bk := range g.buckets {
 			if err := b.kind.fast(g, bk); err != nil {
 				return err
@@ -348,6 +349,16 @@ func (bk *bucket) clear() {
 	clear(bk.grads)
 	clear(bk.part.Grads)
 	clear(bk.part.Params)
+}
+
+// anyComplex reports whether the group has complex parameters.
+func (g *Group) anyComplex() bool {
+	for _, bk := range g.buckets {
+		if bk.dtype.IsComplex() {
+			return true
+		}
+	}
+	return false
 }
 
 // halved reports whether the group keeps float32 copies of the bucket's parameters.
@@ -430,6 +441,8 @@ func (b *Optimizer) run(g *Group, batch *Batch, sparse bool) error {
 	step, how := b.kind.Step, "sparse"
 	if sparse {
 		step, how = b.kind.SparseStep, "dense"
+	} else if batch.Params[0].DType().IsComplex() {
+		batch = batch.real()
 	}
 	if step == nil {
 		return refuse.Error(b.kind.Name, tensor.ErrArgument, "the gradients must be %s", how)
@@ -574,9 +587,13 @@ func (s *Slot) fresh(g *Group, p *tensor.Tensor) *tensor.Tensor {
 	if s.New == nil {
 		return p.ZerosLike()
 	}
-	t := s.New(g, p)
-	if t == nil {
+	seen := asReal(p)
+	t := s.New(g, seen)
+	switch {
+	case t == nil:
 		return tensor.Failed(refuse.Nil(s.Name, "a tensor"))
+	case seen != p && slices.Equal(t.Shape(), seen.Shape()):
+		return t.ViewAsComplex()
 	}
 	return t
 }

@@ -349,6 +349,117 @@ func compareState(t *testing.T, got optim.State, want optimState, kind string) {
 	}
 }
 
+// TestComplexParameters compares 8 steps of complex parameters with PyTorch's optimizers, which see them as real numbers, and
+// continues from their states.
+func TestComplexParameters(t *testing.T) {
+	leak.Check(t)
+	var f struct {
+		Complex map[string]struct {
+			Params [][]float64
+			State  optimState
+		}
+	}
+	golden.Read(t, "optim.json", &f)
+	for name, want := range f.Complex {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			c := cases[name]
+			newParams := func() []*tensor.Tensor {
+				return []*tensor.Tensor{
+					tensor.Linspace(-1, 1, 24).Reshape(3, 4, 2).ViewAsComplex().Clone().RequiresGrad_().Keep(),
+					tensor.Linspace(2, 3, 10, tensor.Float64).Reshape(5, 2).ViewAsComplex().Clone().RequiresGrad_().Keep(),
+				}
+			}
+			type trainer struct {
+				params []*tensor.Tensor
+				opt    *optim.Optimizer
+			}
+			newTrainer := func() (tr trainer, err error) {
+				tr.params = newParams()
+				tr.opt, err = c.make(tr.params, c.lr, c.opts...)
+				return tr, err
+			}
+			step := func(tr trainer) error {
+				_, err := tr.opt.StepClosure(func() (*tensor.Tensor, error) {
+					tr.opt.ZeroGrad()
+					loss := tensor.Zeros([]int{}, tensor.Float64)
+					for _, p := range tr.params {
+						far := p.Sub(complex(0.3, 0.5)).Abs().Pow(2).Sum()
+						loss = loss.Add(far).Add(p.Mul(complex(1, 2)).Real().Sin().Sum())
+					}
+					if c.opts != nil && tr.opt.Groups()[0].Maximize {
+						loss = loss.Neg()
+					}
+					return loss, loss.Backward()
+				})
+				return err
+			}
+			err := tensor.WithScope(func() error {
+				tr, err := newTrainer()
+				if err != nil {
+					return err
+				}
+				again, err := newTrainer()
+				if err != nil {
+					return err
+				}
+				defer tr.opt.Release()
+				defer again.opt.Release()
+				for range 8 {
+					if err := step(tr); err != nil {
+						return err
+					}
+				}
+				for i, p := range tr.params {
+					golden.Near(t, fmt.Sprintf("parameter %d", i), p.Detach().ViewAsReal(), want.Params[i], 1e-4, 1e-5)
+				}
+				got := tr.opt.StateDict()
+				for number, s := range want.State.State {
+					n, _ := strconv.Atoi(number)
+					for k, v := range s {
+						w, _ := v.(map[string]any)
+						if have, ok := got.State[n][k].(*tensor.Tensor); ok && (w["dtype"] != have.DType().String() || fmt.Sprint(w["shape"]) != fmt.Sprint(have.Shape())) {
+							t.Errorf("parameter %d: %s is %v of shape %v, PyTorch's %v of %v", n, k, have.DType(), have.Shape(), w["dtype"], w["shape"])
+						}
+					}
+				}
+				err = autograd.NoGrad(func() error {
+					for i, p := range again.params {
+						if err := p.Copy_(tr.params[i]).Err(); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err := errors.Join(err, again.opt.LoadStateDict(got), step(tr), step(again)); err != nil {
+					return err
+				}
+				for i, p := range again.params {
+					if same, err := p.Equal(tr.params[i]); err != nil || !same {
+						t.Errorf("parameter %d is another after a step from the state: %v", i, err)
+					}
+				}
+				for _, tr := range []trainer{tr, again} {
+					for _, p := range tr.params {
+						p.Release()
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	for _, make := range []constructor{optim.NewAdafactor, optim.NewMuon, optim.NewSparseAdam} {
+		p := tensor.Zeros([]int{2, 2}, tensor.Complex64).RequiresGrad_()
+		if _, err := make([]*tensor.Tensor{p}, 0.1); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("got %v", err)
+		}
+		p.Release()
+	}
+}
+
 // TestResume compares training that continues from a state with uninterrupted training, bit for bit.
 func TestResume(t *testing.T) {
 	var f file

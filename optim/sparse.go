@@ -106,6 +106,7 @@ var sparseAdam = &Algorithm{
 		})
 	},
 	intStep: true,
+	real:    true,
 }
 
 // NewSparseAdam returns an optimizer that runs Adam lazily, on the elements that sparse gradients have; PyTorch's default

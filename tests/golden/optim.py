@@ -8,6 +8,7 @@
     "schedules"   by case, the learning rate of the first group and then of the second before each of 1,000 steps, as
                   zlib-compressed base64 of float64; "momentum" is the first group's momentum, where the schedule sets it
     "schedule_states"  by case, state_dict() after 500 steps
+    "complex"     by case, the complex parameters after 8 steps, as real numbers, and the state dict
     "averages"    by case, the averaged parameters after each of 6 updates
     "scaler"      the scale of a GradScaler by step, and which steps were skipped
 
@@ -146,7 +147,37 @@ def run(kind, make, options):
         yield ps, opt
 
 
+def complex_optimizers():
+    """The optimizers that take complex parameters, without the fused kernels, which do not."""
+    out = {}
+    for name, (kind, make, options) in OPTIMIZERS.items():
+        if kind not in ("", "closure") or make is O.Adafactor:
+            continue
+        options = {k: v for k, v in options.items() if k != "fused"}
+        ps = [torch.view_as_complex(torch.linspace(-1, 1, 24).reshape(3, 4, 2)).requires_grad_(),
+              torch.view_as_complex(torch.linspace(2, 3, 10, dtype=torch.float64).reshape(5, 2)).requires_grad_()]
+        if make is not O.LBFGS:
+            options["foreach"] = True
+        opt = make(ps, **options)
+        sign = -1 if options.get("maximize") else 1
+
+        def closure():
+            opt.zero_grad()
+            loss = sign * sum(((p - (0.3 + 0.5j)).abs() ** 2).sum() + (p * (1 + 2j)).real.sin().sum() for p in ps)
+            loss.backward()
+            return loss
+        for _ in range(8):
+            opt.step(closure)
+        state = opt.state_dict()
+        for s in state["state"].values():
+            s.pop("al", None)
+        out[name] = {"params": [torch.view_as_real(p.detach()).double().flatten().tolist() for p in ps], "state": plain(state)}
+    return out
+
+
 def plain(v):
+    if isinstance(v, torch.Tensor) and v.is_complex():
+        return {"dtype": str(v.dtype).replace("torch.", ""), "shape": list(v.shape), "data": torch.view_as_real(v.detach()).double().flatten().tolist()}
     if isinstance(v, torch.Tensor):
         return {"dtype": str(v.dtype).replace("torch.", ""), "shape": list(v.shape), "data": v.detach().double().flatten().tolist()}
     if isinstance(v, dict):
@@ -279,6 +310,7 @@ def main():
     warnings.simplefilter("ignore")
     data = {}
     data["optimizers"], data["states"] = optimizers()
+    data["complex"] = complex_optimizers()
     data["schedules"], data["schedule_states"] = schedules()
     data["averages"], data["scaler"] = averages(), scaler()
     with open(os.path.join(here, "optim.json"), "w") as out:
