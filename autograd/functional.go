@@ -40,6 +40,11 @@ func (s *functional) begin(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inpu
 			return fmt.Errorf("linstock: %s: argument %d: %w", s.op, i, err)
 		}
 	}
+	for i, t := range inputs {
+		if d := t.DType(); !d.IsFloat() && !d.IsComplex() {
+			return refuse.Error(s.op, tensor.ErrArgument, "input %d is %v: want a floating-point or complex dtype", i, d)
+		}
+	}
 	for _, o := range opts {
 		if o == nil {
 			return refuse.Nil(s.op, "an option")

@@ -124,6 +124,7 @@ func TestFunctionalErrors(t *testing.T) {
 		failed(tensor.ErrNil, "a function")(autograd.Jacobian(nil, one))
 		failed(tensor.ErrArgument, "at least one input")(autograd.Jacobian(sum, nil))
 		failed(tensor.ErrNil, "argument 1")(autograd.Jacobian(sum, []*tensor.Tensor{x, nil}))
+		failed(tensor.ErrArgument, "input 1 is int64")(autograd.Jacobian(sum, []*tensor.Tensor{x, tensor.Arange(0, 2)}))
 		failed(tensor.ErrNil, "")(autograd.Jacobian(func(...*tensor.Tensor) *tensor.Tensor { return nil }, one))
 		failed(tensor.ErrArgument, "one element")(autograd.Hessian(twice, one))
 		failed(tensor.ErrArgument, "v is needed")(pair(autograd.VJP(twice, one, nil)))
