@@ -46,7 +46,9 @@ func (s *sweepLock) lockWithin(limit time.Duration) bool {
 // sweepResult is the outcome of a sweep.
 type sweepResult struct {
 	began time.Time
-	took  time.Duration
+	// ran is how long the process ran during the sweep: the budget pays in the time in which it fills, so that a sweep that
+	// other processes delay costs no more.
+	ran time.Duration
 	// totals is the bytes allocated in total on each device when the collection began; nil: a light sweep.
 	totals map[*account]int64
 	// complete: the collector has finished and no goroutine is still freeing. The live bytes are reachable.
@@ -64,7 +66,7 @@ func (r sweepResult) finish(requests map[*account]int64) {
 		return
 	}
 	timeBudget.Lock()
-	timeBudget.Charge(timeBudget.clock.now(), r.took, scannable())
+	timeBudget.Charge(timeBudget.clock.now(), r.ran, scannable())
 	timeBudget.Unlock()
 	for a, total := range r.totals {
 		a.finished(pacer.Cycle{Total: total, Complete: r.complete, CutShort: r.cutShort, Request: requests[a]})
@@ -78,13 +80,15 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 	runtime.LockOSThread()
 	was := cshim.SweepingSet(true)
 	r.began = time.Now()
+	var clock runClock
+	began := clock.now()
 	before := liveEverywhere()
 	defer func() {
 		cshim.SweepingSet(was)
 		runtime.UnlockOSThread()
 		counts.freed.Add(max(0, before-liveEverywhere()))
-		r.took = time.Since(r.began)
-		counts.sweeping.Add(int64(r.took))
+		counts.sweeping.Add(int64(time.Since(r.began)))
+		r.ran = clock.now() - began
 		sweeper.last = r
 	}()
 	satisfied := func() bool { return enough != nil && enough() }

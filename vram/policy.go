@@ -84,7 +84,8 @@ type Policy interface {
 //     runs only if it is expected to free enough, and if the time budget can pay for it.
 //
 // Sweeps take at most 5 % of the time that the process runs. If keeping to the goal would take more, because the Go heap is
-// large and slow to collect, the live bytes may exceed the goal, up to the hard limit.
+// large and slow to collect or because the program makes gigabytes of garbage a second, the live bytes may exceed the goal,
+// up to the hard limit.
 type Paced struct {
 	// Share is the share of the time that sweeps may take; 0 means 0.05. Sweeps at the hard limit do not count. With 1 or
 	// more, sweeps always keep to the goal. A negative share also does so, and disables sweeps for the target.

@@ -20,7 +20,7 @@
 //
 //	live bytes ≤ max(256 MiB, (1 + percent/100) × bytes that the last sweep found reachable)
 //
-// and, below that, keeps the peak near what the program needs. Its sweeps take 5 % of the time at most; see [Paced].
+// as far as 5 % of the time pays for the sweeps, and, below that, keeps the peak near what the program needs; see [Paced].
 //
 // # Limits
 //

@@ -19,7 +19,8 @@
 //	           hard limit
 //	target     live bytes that the program is known to need: a decaying maximum of reachable + request after each cycle;
 //	           at least min(smallHeap, max(minTarget, reachable × (1 + percent/100)))
-//	budget     a token bucket of collection time. It fills at a share of the time that the process runs, 0.05 by default
+//	budget     a token bucket of collection time. It fills at a share of the time that the process runs, 0.05 by default,
+//	           and a cycle is charged for as long as the process ran during it
 //	trigger    live or allocated bytes at which the next question is asked. An allocation that would pass the wait
 //	           trigger waits, and asks with its exact size
 //
@@ -47,8 +48,9 @@
 //
 // # Invariants
 //
-//  1. Cycles take share × time + burst at most, as charged. Cycles at the hard limit, which package vram runs without asking,
-//     are exempt. While the goal needs more, beside a large Go heap, only the hard limit bounds the live bytes.
+//  1. Cycles take share × time + burst at most, as charged, in time that the process runs. Cycles at the hard limit, which
+//     package vram runs without asking, are exempt. While the goal needs more, beside a large Go heap or at gigabytes of
+//     garbage a second, only the hard limit bounds the live bytes.
 //  2. While the budget can pay, live ≤ max(goal, reachable + request).
 //  3. A complete cycle is not repeated before something was allocated.
 //  4. Only a complete cycle raises reachable, and only a cycle raises the target. Bytes that were live because no cycle was
