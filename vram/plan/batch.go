@@ -31,8 +31,8 @@ func FindBatchSize(first, most int, step func(batch int) error) (int, error) {
 		}
 		return nil
 	}
-	fits, fails := 0, most+1
-	for batch := first; fails-fits > 1; {
+	fits, fails := 0, 0 // fails: none yet
+	for batch := first; fits < most && fails-fits != 1; {
 		switch err := try(batch); {
 		case err == nil:
 			fits = batch
@@ -43,10 +43,13 @@ func FindBatchSize(first, most int, step func(batch int) error) (int, error) {
 		default:
 			fails = batch
 		}
-		if fails > most && fits <= most/2 {
-			batch = 2 * fits
-		} else {
+		switch {
+		case fails > 0:
 			batch = fits + (fails-fits)/2
+		case fits <= most/2:
+			batch = 2 * fits
+		default:
+			batch = most
 		}
 	}
 	return fits, nil

@@ -131,13 +131,15 @@ func (p *Plan) bytes(names ...string) (n int64) {
 // New plans step, a whole training step with a batch of the given size: forward pass, backward pass, optimizer. All
 // parameters and buffers of model, a module, must be on the meta device ([nn.Device], [nn.To]). optimizer may be nil;
 // the state of other optimizers that step uses counts too. step is called twice with batch, and twice with each
-// smaller batch that a remedy needs. New returns step's error; it fails if model is not on the meta device.
+// smaller batch that a remedy needs; if it fails with that, the remedy is left out. New returns step's error with
+// batch; it fails if model is not on the meta device. If another goroutine is planning, New waits for it.
 func New(model any, optimizer *optim.Optimizer, batch int, step func(batch int) error) (*Plan, error) {
 	p, err := once(model, optimizer, batch, step)
 	if err != nil {
 		return nil, err
 	}
-	return p, p.remedies(model, optimizer, step)
+	p.remedies(model, optimizer, step)
+	return p, nil
 }
 
 // once is New without the remedies.

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"math"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -193,10 +195,75 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A step that refuses a smaller batch still has a plan, without the remedies that need that batch.
+func TestSmallerBatchesMayFail(t *testing.T) {
+	leak.Check(t)
+	model, opt, step := classifier(t, 64)
+	p, err := plan.New(model, opt, 12, func(batch int) error {
+		if batch == 6 {
+			return errors.New("not 6")
+		}
+		return step(batch)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range p.Remedies {
+		if strings.Contains(r.Name, "half the batch") {
+			t.Errorf("%v, which the step refuses", r)
+		}
+	}
+}
+
+// Goroutines may plan at once, and the policy that a program sets meanwhile stays.
+func TestPlansAtOnce(t *testing.T) {
+	leak.Check(t)
+	defer vram.SetPolicy(vram.SetPolicy(nil))
+	const planners = 4
+	var peaks [planners]int64
+	var wg sync.WaitGroup
+	for i := range planners {
+		model, opt, step := classifier(t, 32)
+		wg.Go(func() {
+			p, err := plan.New(model, opt, 8, step)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			peaks[i] = p.Peak
+		})
+	}
+	wg.Wait()
+	for _, p := range peaks {
+		if p != peaks[0] || p == 0 {
+			t.Errorf("the peaks of one program are %d", peaks)
+		}
+	}
+	if p := vram.CurrentPolicy(); p != (vram.Paced{}) {
+		t.Errorf("the policy is %T", p)
+	}
+	model, opt, step := classifier(t, 32)
+	var kept vram.Policy
+	if _, err := plan.New(model, opt, 1, func(batch int) error {
+		if p := vram.SetPolicy(vram.Off{}); kept == nil {
+			kept = p
+		}
+		return step(batch)
+	}); err != nil {
+		t.Error(err)
+	}
+	if p := vram.CurrentPolicy(); p != (vram.Off{}) {
+		t.Errorf("the policy that the step has set is %T", p)
+	}
+	vram.SetPolicy(kept) // the one of the recording, which has ended
+	tensor.Ones([]int{4}).Release()
+}
+
 func TestFindBatchSize(t *testing.T) {
 	leak.Check(t)
 	for _, c := range []struct{ first, most, fits, want int }{
 		{1, 1000, 1000, 1000}, {1, 1000, 137, 137}, {1, 1000, 1, 1}, {3, 3, 9, 3}, {2, 1024, 64, 64}, {5, 700, 699, 699},
+		{1, math.MaxInt, 100, 100}, {1, math.MaxInt - 1, math.MaxInt, math.MaxInt - 1}, {7, math.MaxInt, math.MaxInt, math.MaxInt},
 	} {
 		tried := map[int]int{}
 		got, err := plan.FindBatchSize(c.first, c.most, func(batch int) error {
@@ -206,7 +273,7 @@ func TestFindBatchSize(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil || got != c.want || len(tried) > 22 {
+		if err != nil || got != c.want || len(tried) > 70 {
 			t.Errorf("from %d to %d, %d fit: %d, %v, in %d trials", c.first, c.most, c.fits, got, err, len(tried))
 		}
 	}

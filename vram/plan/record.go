@@ -2,6 +2,8 @@ package plan
 
 import (
 	"runtime"
+	"sync"
+	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/reclaim"
@@ -74,31 +76,44 @@ func (r *recorder) run(params []nn.Named, optimizer *optim.Optimizer, step func(
 	return nil
 }
 
+// recording is held while a step is recorded: one policy at a time stands in for the program's.
+var recording sync.Mutex
+
 // often is the policy during a recording. Before an operator it collects if enough was allocated on the meta device
 // since the last collection. The program's policy decides about real devices.
 type often struct {
 	vram.Policy
-	last *int64 // bytes that had been allocated at the last collection
+	last  atomic.Int64 // bytes that had been allocated at the last collection; of the recording thread
+	ended atomic.Bool
 }
 
-// collectOften sets the policy and returns a function that restores the program's.
+// collectOften sets the policy and returns a function that restores the program's, unless the program has set another
+// meanwhile.
 func collectOften() func() {
-	o := often{vram.CurrentPolicy(), new(int64)}
+	recording.Lock()
+	o := &often{Policy: vram.CurrentPolicy()}
 	vram.SetPolicy(o)
 	cshim.SetDue(true)
 	return func() {
-		vram.SetPolicy(o.Policy)
+		o.ended.Store(true)
+		if p, ok := vram.CurrentPolicy().(*often); ok && p == o {
+			vram.SetPolicy(o.Policy)
+		}
 		cshim.SetDue(false)
+		recording.Unlock()
 	}
 }
 
-func (o often) Decide(s vram.State) vram.Decision {
+func (o *often) Decide(s vram.State) vram.Decision {
+	if o.ended.Load() { // the program has kept it
+		return o.Policy.Decide(s)
+	}
 	// Before an operator Due has just been cleared; it is set for the next one.
 	if due := cshim.SetDue(true); s.Device == vram.Name("cpu") && (s.Backward || !due) {
 		t := cshim.PlanRead() // zeros on other threads
 		// A peak that is a sixty-fourth too high is near enough; a collection takes half a millisecond.
-		if t.Total-*o.last > t.Peak/64 {
-			*o.last = t.Total
+		if t.Total-o.last.Load() > t.Peak/64 {
+			o.last.Store(t.Total)
 			_ = vram.Collect()
 		}
 	}

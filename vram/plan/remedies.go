@@ -23,30 +23,26 @@ const (
 	codes    = 256 // elements of 8-bit state that share a scale of four bytes
 )
 
-// remedies fills Remedies with what lowers the peak.
-func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch int) error) error {
+// remedies fills Remedies with what lowers the peak. A smaller batch with which step fails is none.
+func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch int) error) {
 	add := func(name string, peak int64, how string, args ...any) {
 		if peak < p.Peak {
 			p.Remedies = append(p.Remedies, Remedy{name, peak, fmt.Sprintf(how, args...)})
 		}
 	}
 	if p.Batch > 1 {
-		half, err := once(model, optimizer, p.Batch/2, step)
-		if err != nil {
-			return err
+		if half, err := once(model, optimizer, p.Batch/2, step); err == nil {
+			add("half the batch", half.Peak, "a plan with batch %d", half.Batch)
 		}
-		add("half the batch", half.Peak, "a plan with batch %d", half.Batch)
 	}
 	gradients := p.bytes(vram.Gradients)
 	if p.Batch >= pieces {
-		piece, err := once(model, optimizer, p.Batch/pieces, step)
-		if err != nil {
-			return err
+		if piece, err := once(model, optimizer, p.Batch/pieces, step); err == nil {
+			// Gradients live throughout, and those of one more layer exist while they are added.
+			all := 4 * (p.Parameters - p.frozen)
+			add(fmt.Sprintf("accumulate %d batches of %d", pieces, piece.Batch), piece.Peak+max(0, all-piece.bytes(vram.Gradients)),
+				"a plan with batch %d, and all gradients", piece.Batch)
 		}
-		// Gradients live throughout, and those of one more layer exist while they are added.
-		all := 4 * (p.Parameters - p.frozen)
-		add(fmt.Sprintf("accumulate %d batches of %d", pieces, piece.Batch), piece.Peak+max(0, all-piece.bytes(vram.Gradients)),
-			"a plan with batch %d, and all gradients", piece.Batch)
 	}
 	activations := p.bytes(vram.Activations)
 	state := p.bytes(vram.OptimizerState)
@@ -87,7 +83,6 @@ func (p *Plan) remedies(model any, optimizer *optim.Optimizer, step func(batch i
 		add(fmt.Sprintf("LoRA of rank %d", loraRank), p.Peak-gradients-state-p.bytes(Masters)+kept+4*adapters,
 			"gradients and state of %d adapter elements instead of %d; activations unchanged", adapters, trained)
 	}
-	return nil
 }
 
 // factored returns the bytes of Adafactor's state.
