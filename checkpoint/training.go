@@ -46,11 +46,11 @@ func Schedule(s *optim.Scheduler) Part {
 //
 // v may point to a bool, a number of up to 64 bits that is not complex, a string, a time.Time, and to slices,
 // arrays, maps, pointers and structs of these. Of a struct the exported fields are stored, under the names in
-// their json tags. A type that has MarshalBinary, MarshalText or MarshalJSON, and its counterpart, is stored by
-// that method. An empty slice of numbers or bools is restored as nil. In a variable of type any, an int64, a
-// float64, a bool, a string, a []byte, a time.Time, a []any and a map[string]any are restored with their types.
-// Other integers are restored as int64 (or big.Int beyond its range), other values as the nearest of these
-// types.
+// their json tags; a struct that has none is an error, and so is a tensor. A type that has MarshalBinary,
+// MarshalText or MarshalJSON, and its counterpart, is stored by that method. An empty slice of numbers or bools
+// is restored as nil. In a variable of type any, an int64, a float64, a bool, a string, a []byte, a time.Time,
+// a []any and a map[string]any are restored with their types. Other integers are restored as int64 (or big.Int
+// beyond its range), other values as the nearest of these types.
 func Value[T any](name string, v *T) Part {
 	p := Part{name: valuePrefix + name}
 	if v != nil {

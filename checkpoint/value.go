@@ -2,6 +2,8 @@ package checkpoint
 
 import (
 	"bytes"
+	textual "encoding"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,8 @@ import (
 	"unsafe"
 
 	"github.com/fxamacker/cbor/v2"
+
+	"github.com/linstock-ml/linstock/tensor"
 )
 
 // A value in a checkpoint is a tensor with one dimension: a slice of numbers or bools is a tensor of its dtype,
@@ -71,8 +75,8 @@ func encode[T any](v *T) (content, error) {
 	if errModes != nil {
 		return content{}, errModes
 	}
-	if !shallow(value, maxNesting) {
-		return content{}, fmt.Errorf("%T nests deeper than %d levels, or contains itself", *v, maxNesting)
+	if err := storable(value, maxNesting); err != nil {
+		return content{}, err
 	}
 	text, err := encoding.Marshal(v)
 	if err != nil {
@@ -110,6 +114,9 @@ func decode[T any](f *File, e *entry, v *T) error {
 		var got T
 		if err := decoding.Unmarshal(text, &got); err != nil {
 			return plain(err)
+		}
+		if err := storable(reflect.ValueOf(&got).Elem(), 3*maxNesting); err != nil {
+			return err
 		}
 		*v = got
 		return nil
@@ -223,38 +230,62 @@ func toJSON(w io.Writer, r io.Reader) error {
 	return err
 }
 
-// shallow reports whether v nests at most depth levels. For a value that contains itself package cbor would
-// overflow the stack, which ends the process.
-func shallow(v reflect.Value, depth int) bool {
-	if flat(v.Type()) {
-		return true
+// storable returns an error if v nests deeper than depth levels, or holds what would be lost. For a value that contains
+// itself package cbor would overflow the stack, which ends the process.
+func storable(v reflect.Value, depth int) error {
+	t := v.Type()
+	if flat(t) {
+		return nil
 	}
 	if depth == 0 {
-		return false
+		return fmt.Errorf("it nests deeper than %d levels, or contains itself", maxNesting)
 	}
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
-		return v.IsNil() || shallow(v.Elem(), depth-1)
+		if !v.IsNil() {
+			return storable(v.Elem(), depth-1)
+		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if !shallow(v.Index(i), depth-1) {
-				return false
+			if err := storable(v.Index(i), depth-1); err != nil {
+				return err
 			}
 		}
 	case reflect.Map:
 		for i := v.MapRange(); i.Next(); {
-			if !shallow(i.Key(), depth-1) || !shallow(i.Value(), depth-1) {
-				return false
+			if err := errors.Join(storable(i.Key(), depth-1), storable(i.Value(), depth-1)); err != nil {
+				return err
 			}
 		}
 	case reflect.Struct:
+		if t == reflect.TypeFor[tensor.Tensor]() {
+			return errors.New("it holds a tensor: Save, SaveModel and SavePyTorch store tensors")
+		}
+		seen := 0
 		for i := range v.NumField() {
-			if field := v.Type().Field(i); (field.IsExported() || field.Anonymous) && !shallow(v.Field(i), depth-1) {
-				return false
+			if field := t.Field(i); field.IsExported() || field.Anonymous {
+				seen++
+				if err := storable(v.Field(i), depth-1); err != nil && !storesItself(t) {
+					return err
+				}
 			}
 		}
+		if seen == 0 && v.NumField() > 0 && !storesItself(t) {
+			return fmt.Errorf("%v has no exported fields, and nothing of it would be stored", t)
+		}
 	}
-	return true
+	return nil
+}
+
+// storesItself reports whether t has a method that stores it.
+func storesItself(t reflect.Type) bool {
+	for _, m := range []reflect.Type{reflect.TypeFor[cbor.Marshaler](), reflect.TypeFor[textual.BinaryMarshaler](),
+		reflect.TypeFor[textual.TextMarshaler](), reflect.TypeFor[json.Marshaler]()} {
+		if reflect.PointerTo(t).Implements(m) {
+			return true
+		}
+	}
+	return false
 }
 
 // flat reports whether t is a number, a string or a bool, or a slice or an array of these.

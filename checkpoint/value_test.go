@@ -22,6 +22,7 @@ import (
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -332,4 +333,46 @@ func TestHeadersOfEscapes(t *testing.T) {
 			t.Error("the metadata differs")
 		}
 	})
+}
+
+// A value of which nothing would be stored is an error, and so are tensors, which a checkpoint stores by other means.
+func TestValuesThatWouldBeLost(t *testing.T) {
+	leak.Check(t)
+	x := tensor.Ones([]int{2})
+	defer x.Release()
+	layer := nn.NewLinear(2, 2)
+	defer nn.Release(layer)
+	opt, err := optim.NewSGD(nn.Parameters(layer), 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	generator := tensor.NewGenerator(tensor.CPU)
+	type hidden struct{ n int }
+	type holder struct {
+		Name string
+		X    *tensor.Tensor
+	}
+	held, values := holder{"x", x}, map[string]*tensor.Tensor{"x": x}
+	state, secret := opt.StateDict(), map[string]*hidden{"a": {1}}
+	path := filepath.Join(t.TempDir(), "values")
+	for name, p := range map[string]checkpoint.Part{
+		"tensor": checkpoint.Value("v", &x), "layer": checkpoint.Value("v", layer), "optimizer": checkpoint.Value("v", opt),
+		"generator": checkpoint.Value("v", &generator), "holder": checkpoint.Value("v", &held), "map": checkpoint.Value("v", &values),
+		"state": checkpoint.Value("v", &state), "hidden": checkpoint.Value("v", &secret),
+	} {
+		if name == "state" && len(state.State) == 0 {
+			continue // numbers alone
+		}
+		if err := checkpoint.SaveValues(path, p); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	dtype, none, empty := tensor.BFloat16, (*tensor.Tensor)(nil), struct{ Settings struct{} }{}
+	if err := checkpoint.SaveValues(path, checkpoint.Value("dtype", &dtype), checkpoint.Value("none", &none), checkpoint.Value("empty", &empty)); err != nil {
+		t.Fatal(err)
+	}
+	dtype = tensor.Float32
+	if err := checkpoint.LoadValues(path, checkpoint.Value("dtype", &dtype)); err != nil || dtype != tensor.BFloat16 {
+		t.Errorf("%v, %v", dtype, err)
+	}
 }

@@ -3,7 +3,9 @@ package profiler_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,7 +98,10 @@ func TestChromeTrace(t *testing.T) {
 	if err := trace.ExportChromeTrace(t.TempDir()); err == nil || !strings.Contains(err.Error(), "a directory") {
 		t.Errorf("to a directory: %v", err)
 	}
-	if err := trace.ExportChromeTrace(filepath.Join(t.TempDir(), "no", "folder")); err == nil {
+	if err := trace.ExportChromeTrace(""); err == nil || !strings.Contains(err.Error(), "the path is empty") {
+		t.Errorf("an empty path: %v", err)
+	}
+	if err := trace.ExportChromeTrace(filepath.Join(t.TempDir(), "no", "folder")); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("a trace in a folder that does not exist")
 	}
 	if err := trace.WriteChromeTrace(broken{}); err == nil {

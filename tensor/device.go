@@ -70,6 +70,15 @@ func ParseDevice(s string) (Device, error) {
 	return Device{}, &Error{Op: "device", Message: fmt.Sprintf("unknown device %q: want cpu, cuda, cuda:N, mps or meta", s), Kind: ErrArgument}
 }
 
+// MarshalText returns the device's name, for JSON, logs and flags.
+func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText sets d to the device with a name, as [ParseDevice] does.
+func (d *Device) UnmarshalText(text []byte) (err error) {
+	*d, err = ParseDevice(string(text))
+	return err
+}
+
 // testDevice is the device that constructors use if they are given none: the CPU, except in tests on a device
 // (see package testdevice).
 func testDevice() Device {

@@ -89,6 +89,15 @@ func ParseDType(name string) (DType, error) {
 	return Invalid, &Error{Op: "dtype", Message: fmt.Sprintf("unknown dtype %q", name), Kind: ErrArgument}
 }
 
+// MarshalText returns the dtype's name, for JSON, logs and flags.
+func (d DType) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText sets d to the dtype with a name, as [ParseDType] does.
+func (d *DType) UnmarshalText(text []byte) (err error) {
+	*d, err = ParseDType(string(text))
+	return err
+}
+
 // Floating-point types that Go does not have, as their bits. Tensor.To converts between them and other dtypes:
 // t.To(tensor.BFloat16), t.To(tensor.Float32).
 type (

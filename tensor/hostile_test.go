@@ -369,7 +369,9 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"SetDeterministic": {func() error { return SetDeterministic(false) }}, "Deterministic": {Deterministic},
 		"SetMatMulPrecision": {SetMatMulPrecision}, "MatMulPrecision": {MatMulPrecision}, "DefaultDType": {DefaultDType},
 		"Version": {Version}, "ShimPath": {ShimPath}, "Config": {Config}, "CUDA": {CUDA}, "ParseDevice": {ParseDevice}, "Devices": {Devices},
-		"ParseDType": {ParseDType}, "DTypeOf": {DTypeOf[int]}, "Flush": {Flush}, "Range": {Range}, "From": {From}, "Until": {Until},
+		"Device.UnmarshalText": {func(text []byte) error { return new(Device).UnmarshalText(text) }},
+		"DType.UnmarshalText":  {func(text []byte) error { return new(DType).UnmarshalText(text) }},
+		"ParseDType":           {ParseDType}, "DTypeOf": {DTypeOf[int]}, "Flush": {Flush}, "Range": {Range}, "From": {From}, "Until": {Until},
 		"ReadStatistics": {ReadStatistics}, "Track": {func(ts []*Tensor) { Track("hostile", ts...) }},
 	} {
 		for _, f := range fns {

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
 	"slices"
 	"strconv"
@@ -17,6 +18,14 @@ const (
 	printEdge      = 3
 	printWidth     = 80
 )
+
+// LogValue returns String's text for package log/slog.
+func (t *Tensor) LogValue() slog.Value { return slog.StringValue(t.String()) }
+
+// MarshalJSON returns an error, as Python's json does: [Data] returns the elements, and package checkpoint stores tensors.
+func (t *Tensor) MarshalJSON() ([]byte, error) {
+	return nil, &Error{Op: "MarshalJSON", Message: "a tensor has no JSON form: use Data, or package checkpoint", Kind: ErrArgument}
+}
 
 // String formats t as PyTorch does in Python, and summarizes long tensors. It does not change t, its gradient or any
 // scope. For a tensor that is failed, released or nil it returns the reason. PyTorch: Tensor.__repr__.

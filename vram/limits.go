@@ -32,6 +32,26 @@ func Share(f float64) Amount { return Amount{share: f} }
 // Unlimited returns the amount for no limit.
 func Unlimited() Amount { return Amount{share: math.Inf(1)} }
 
+// String returns the amount as [ParseAmount] reads it.
+func (a Amount) String() string {
+	switch {
+	case math.IsInf(a.share, 1):
+		return "none"
+	case a.share != 0:
+		return strconv.FormatFloat(a.share, 'g', -1, 64)
+	}
+	return strconv.FormatInt(a.bytes, 10) + "B"
+}
+
+// MarshalText returns String's text, for JSON, logs and flags.
+func (a Amount) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText sets a to the amount that [ParseAmount] reads.
+func (a *Amount) UnmarshalText(text []byte) (err error) {
+	*a, err = ParseAmount(string(text))
+	return err
+}
+
 // ParseAmount parses an amount such as "8GiB", "500MB", "1073741824", "0.9", "90%" or "none".
 func ParseAmount(s string) (Amount, error) {
 	bad := fmt.Errorf("vram: invalid amount %q: want 8GiB, 500MB, 0.9, 90%% or none", s)

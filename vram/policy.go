@@ -31,6 +31,9 @@ func (d Depth) String() string {
 	return fmt.Sprintf("depth(%d)", int(d))
 }
 
+// MarshalText returns the depth's name, for JSON and logs.
+func (d Depth) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
 // State is the input of a [Policy]: one device, before an operator or while an allocation waits.
 type State struct {
 	Device    Name
@@ -125,6 +128,7 @@ func use(p Policy) (before *Policy) { return policy.Swap(&p) }
 // decide asks the policy, and sets the share of the time budget that it wants.
 func (s State) decide() Decision {
 	d := CurrentPolicy().Decide(s)
+	d.Sweep = min(max(d.Sweep, None), Deep) // a program's policy may return any number
 	share := d.Share
 	if share == 0 {
 		share = pacer.DefaultShare

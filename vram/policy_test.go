@@ -426,6 +426,11 @@ func TestLimitInsideBackward(t *testing.T) {
 
 func TestParseAmount(t *testing.T) {
 	leak.Check(t)
+	for _, a := range []vram.Amount{vram.Bytes(1), vram.Bytes(5 << 30), vram.Share(0.9), vram.Unlimited()} {
+		if got, err := vram.ParseAmount(a.String()); err != nil || got != a {
+			t.Errorf("%v: %v, %v", a, got, err)
+		}
+	}
 	for s, want := range map[string]vram.Amount{
 		"8GiB": vram.Bytes(8 << 30), "500 MB": vram.Bytes(500e6), "1073741824": vram.Bytes(1 << 30), "0.9": vram.Share(0.9),
 		"90%": vram.Share(0.9), "none": vram.Unlimited(), "1.5kb": vram.Bytes(1500), "2tib": vram.Bytes(2 << 40),
@@ -672,4 +677,22 @@ func TestCountsSince(t *testing.T) {
 		t.Errorf("no waits: %v, %v, %v", median, p99, longest)
 	}
 	ok(t, vram.Collect())
+}
+
+// wild is a policy whose depths do not exist.
+type wild struct{ sweep vram.Depth }
+
+func (w wild) Decide(s vram.State) vram.Decision {
+	return vram.Decision{Sweep: w.sweep, Again: 1, Wait: 1}
+}
+
+func TestDepthsThatDoNotExist(t *testing.T) {
+	leak.Check(t)
+	defer vram.SetPolicy(vram.SetPolicy(nil))
+	for _, depth := range []vram.Depth{-1 << 40, -1, vram.Deep + 1, 1 << 40} {
+		vram.SetPolicy(wild{depth})
+		for range 10 {
+			ok(t, tensor.Ones([]int{mib}).Err())
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -28,6 +29,9 @@ are in DIR/licenses and belong with the program.`,
   dist/server`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "" {
+				return errors.New("bundle: the name of the directory is empty")
+			}
 			cache, hash, err := paths()
 			if err != nil {
 				return err

@@ -25,13 +25,19 @@ func Kind(mode os.FileMode) string {
 }
 
 // Destination returns the path of the regular file that path names, which need not exist, with symbolic links at its end
-// followed.
+// followed. Its directory must exist.
 func Destination(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("the path is empty")
+	}
 	at := path
 	for range 40 { // as many as Linux follows
 		info, err := os.Lstat(at)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
+			if _, err := os.Stat(filepath.Dir(at)); err != nil {
+				return "", fmt.Errorf("the directory of %s: %w", path, err)
+			}
 			return at, nil
 		case err != nil:
 			return "", err
