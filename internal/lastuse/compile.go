@@ -189,8 +189,11 @@ func (c *compilation) run() (int, error) {
 		return plain(c.args)
 	}
 	p.Imports = imported
-	own := p.Analyze()
-	sources, _ := p.Rewrite(c.archives[tensorPath] != "")
+	own, sources, err := c.rewrite(p)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "linstock: package %s is compiled without releases: %v\n", c.path, err)
+		return plain(c.args)
+	}
 	args, err := c.write(p, sources)
 	if err != nil {
 		return 1, err
@@ -206,6 +209,8 @@ func (c *compilation) run() (int, error) {
 		if code, err = plain(c.args); code != 0 || err != nil {
 			return code, err
 		}
+		fmt.Fprintf(os.Stderr, "linstock: package %s is compiled without releases: the rewritten source does not compile: this is a bug in linstock go\n%s",
+			c.path, &report)
 	default:
 		if _, err := os.Stdout.Write(report.Bytes()); err != nil || code != 0 {
 			return code, err
@@ -219,6 +224,21 @@ func (c *compilation) run() (int, error) {
 		return 1, err
 	}
 	return 0, appendEntry(c.output, data)
+}
+
+// rewrite analyses the package and returns its facts and its rewritten sources. A panic is an error: the package compiles
+// without the rewrite.
+func (c *compilation) rewrite(p *Package) (own Facts, sources [][]byte, err error) {
+	if os.Getenv(EnvStrict) == "" {
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("the analysis failed: %v: this is a bug in linstock go", r)
+			}
+		}()
+	}
+	own = p.Analyze()
+	sources, _ = p.Rewrite(c.archives[tensorPath] != "")
+	return own, sources, nil
 }
 
 // load parses and type-checks the files of the compilation.
@@ -285,7 +305,7 @@ func (c *compilation) write(p *Package, sources [][]byte) ([]string, error) {
 			return nil, err
 		}
 		to := filepath.Join(dir, strconv.Itoa(i)+"_"+filepath.Base(name))
-		src = append([]byte("//line "+abs+":1:1\n"), src...)
+		src = append([]byte("//line "+abs+":1:1\n"), bytes.TrimPrefix(src, []byte("\xef\xbb\xbf"))...)
 		if err := os.WriteFile(to, src, 0o666); err != nil {
 			return nil, err
 		}

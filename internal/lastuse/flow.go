@@ -287,7 +287,9 @@ func (b *body) blocks() []*block {
 					if pl := b.placeOf(l); pl != nil {
 						v := val{other: true}
 						if h := b.headers[r]; h != nil {
-							v = val{places: []*place{h}}
+							v.places = []*place{h}
+							_, elements := b.pkg.Info.TypeOf(r.X).Underlying().(*types.Slice)
+							v.other = !elements // what a function yields is unknown
 						}
 						start.defs = append(start.defs, def{pl: pl, val: v, declare: r.Tok == token.DEFINE})
 					}

@@ -46,6 +46,10 @@ type temp struct {
 	unless  unless
 }
 
+// maxLinks bounds the links in the states of a function, places² × blocks: 64 MiB. The functions of programs that people
+// write have 1 % of that; those of generators may have much more, and the analysis would then take minutes.
+const maxLinks = 1 << 29
+
 // body is a function or a function literal.
 type body struct {
 	pkg    *Package
@@ -197,6 +201,10 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 	})
 	if b.leave == "" {
 		b.graph = cfg.New(b.block, func(c *ast.CallExpr) bool { return !p.isPanic(c) })
+		// The links of all places at the start of all blocks are a bit each.
+		if n := len(b.places); n > 0 && len(b.graph.Blocks) > maxLinks/n/n {
+			b.leave = "it is too large"
+		}
 	}
 	return b
 }
@@ -310,6 +318,10 @@ func (b *body) exclude() {
 	}
 	each(b.node(), func(n ast.Node) bool {
 		switch n := n.(type) {
+		case *ast.DeferStmt:
+			for _, v := range b.results() {
+				out(v, "a deferred call may recover from a panic, and the function then returns what it holds")
+			}
 		case *ast.UnaryExpr:
 			if n.Op == token.AND {
 				outRoot(n.X, "its address is taken")
@@ -584,7 +596,7 @@ func (b *body) fate(e ast.Expr) fate {
 			case !b.pkg.isField(p):
 				return fate{}
 			case b.isTarget(p):
-				return fate{part: true}
+				return b.partAssigned(p)
 			}
 			return b.fate(p)
 		}
@@ -614,7 +626,7 @@ func (b *body) fate(e ast.Expr) fate {
 			return escape("it is a key")
 		}
 		if b.isTarget(p) {
-			return fate{part: true}
+			return b.partAssigned(p)
 		}
 		return b.fate(p)
 	case *ast.SliceExpr:
@@ -661,6 +673,9 @@ func (b *body) fate(e ast.Expr) fate {
 	case *ast.RangeStmt:
 		switch e {
 		case p.Key, p.Value:
+			if _, name := ast.Unparen(e).(*ast.Ident); !name {
+				return escape("a range loop assigns a part of it")
+			}
 			return fate{assigned: true}
 		}
 		f := fate{}
@@ -708,6 +723,25 @@ func (p *Package) element(lit *ast.CompositeLit, e ast.Expr) bool {
 func (b *body) appends(e ast.Expr) bool {
 	call, ok := b.pkg.parent[e].(*ast.CallExpr)
 	return ok && b.pkg.builtin(call) == "append" && call.Args[0] == e
+}
+
+// partAssigned returns the fate of a value of which an element or field, e, is assigned.
+func (b *body) partAssigned(e ast.Expr) fate {
+	if b.base(e) == nil {
+		return escape("an element or field of it is assigned through another expression")
+	}
+	return fate{part: true}
+}
+
+// operandOf returns the expression of which e is an element or field.
+func operandOf(e ast.Expr) ast.Expr {
+	switch e := e.(type) {
+	case *ast.IndexExpr:
+		return e.X
+	case *ast.SelectorExpr:
+		return e.X
+	}
+	return nil
 }
 
 // isTarget reports whether e is assigned.
@@ -900,30 +934,37 @@ func (p *Package) index(call *ast.CallExpr, e ast.Expr) int {
 	return -1
 }
 
-// argument returns the operands of a call for a parameter of its facts.
-func (p *Package) argument(call *ast.CallExpr, fact *Func, i int) []ast.Expr {
+// argument returns the val of what a call passes for a parameter of its facts.
+func (b *body) argument(call *ast.CallExpr, fact *Func, i int) (v val) {
+	last := len(fact.Retains) - 1 // stands for all further arguments
 	if sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
-		if s, ok := p.Info.Selections[sel]; ok && s.Kind() == types.MethodVal {
+		if s, ok := b.pkg.Info.Selections[sel]; ok && s.Kind() == types.MethodVal {
 			if i == 0 {
-				return []ast.Expr{sel.X}
+				return b.val(sel.X)
 			}
-			i--
-			if i == len(fact.Retains)-2 && len(call.Args) > i {
-				return call.Args[i:]
-			}
-			if i < len(call.Args) {
-				return call.Args[i : i+1]
-			}
-			return nil
+			i, last = i-1, last-1
 		}
 	}
-	if i == len(fact.Retains)-1 && len(call.Args) > i {
-		return call.Args[i:]
+	if len(call.Args) == 1 {
+		if all, ok := b.pkg.Info.TypeOf(call.Args[0]).(*types.Tuple); ok { // f(g())
+			for k := i; k < all.Len() && (k == i || i == last); k++ {
+				v.add(b.resultVal(call.Args[0], k))
+			}
+			return v
+		}
 	}
-	if i < len(call.Args) {
-		return call.Args[i : i+1]
+	for k := i; k < len(call.Args) && (k == i || i == last); k++ {
+		v.add(b.val(call.Args[k]))
 	}
-	return nil
+	return v
+}
+
+// resultVal returns the val of the k-th of several results.
+func (b *body) resultVal(e ast.Expr, k int) val {
+	if call, ok := ast.Unparen(e).(*ast.CallExpr); ok {
+		return b.callVal(call, k)
+	}
+	return val{other: true}
 }
 
 // val describes where the handles in an expression's value come from.
@@ -962,6 +1003,12 @@ func (b *body) val(e ast.Expr) val {
 		case "append":
 			v := val{appended: true}
 			for _, a := range e.Args {
+				if all, ok := p.Info.TypeOf(a).(*types.Tuple); ok {
+					for k := range all.Len() {
+						v.add(b.resultVal(a, k))
+					}
+					continue
+				}
 				v.add(b.val(a))
 			}
 			return v
@@ -975,13 +1022,19 @@ func (b *body) val(e ast.Expr) val {
 			}
 			return val{places: []*place{pl}}
 		}
+		if x := operandOf(e); p.holds(p.Info.TypeOf(x)) { // a part of a value that is followed
+			return b.val(x)
+		}
 	case *ast.SliceExpr:
 		return b.val(e.X)
 	case *ast.TypeAssertExpr:
 		return b.val(e.X)
 	case *ast.CompositeLit:
-		if p.holds(p.Info.TypeOf(e)) {
+		if t := p.Info.TypeOf(e); p.holds(t) {
 			v := val{}
+			if _, param := types.Unalias(t).(*types.TypeParam); param {
+				v.other = len(e.Elts) > 0
+			}
 			for _, x := range e.Elts {
 				if !p.element(e, x) {
 					continue
@@ -1026,9 +1079,7 @@ func (b *body) callVal(call *ast.CallExpr, k int) val {
 		return val{fresh: true}
 	}
 	for _, i := range r.From {
-		for _, a := range b.pkg.argument(call, fact, i) {
-			v.add(b.val(a))
-		}
+		v.add(b.argument(call, fact, i))
 	}
 	// The function may have appended to a slice argument and returned it.
 	for _, pl := range v.places {

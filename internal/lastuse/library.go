@@ -27,9 +27,8 @@ func Core(path string) bool {
 // new. All others borrow their arguments and return new handles, with the exceptions in function library.
 var retaining = map[string]bool{
 	"tensor.Keep": true, "tensor.MoveOut": true, "tensor.Adopt": true, "tensor.ReleaseExcept": true, "tensor.Track": true,
-	"tensor.Replace": true, "tensor.Call": true, "tensor.CallUnchecked": true, "tensor.RegisterHook": true,
-	"tensor.RegisterPostAccumulateGradHook": true,
-	"tensor.FromMapped":                     true, "tensor.OptionValue": true,
+	"tensor.Replace": true, "tensor.Call": true, "tensor.CallUnchecked": true,
+	"tensor.FromMapped": true, "tensor.OptionValue": true,
 
 	"autograd.Apply": true, "autograd.SaveForBackward": true, "autograd.Set": true, "autograd.Saved": true,
 	"autograd.Value": true, "autograd.GradCheck": true,
@@ -61,6 +60,17 @@ var unstated = map[string]bool{
 
 // packing are functions of package nn that borrow their tensors. The result, a *nn.PackedSequence, is not a place.
 var packing = map[string]bool{"PackPaddedSequence": true, "PackSequence": true}
+
+// ofInterface reports whether fn is a method of an interface.
+func ofInterface(fn *types.Func) bool {
+	recv := fn.Signature().Recv()
+	return recv != nil && types.IsInterface(recv.Type())
+}
+
+// layerForward reports whether fn is nn.Layer's Forward.
+func layerForward(fn *types.Func) bool {
+	return fn.Name() == "Forward" && named(fn.Signature().Recv().Type(), Module+"/nn", "Layer")
+}
 
 // worksInPlace reports whether a method is the Forward of a layer with a field InPlace.
 func worksInPlace(fn *types.Func) bool {
@@ -98,7 +108,9 @@ func library(fn *types.Func) (fact *Func, ok bool) {
 		return nil, false
 	}
 	rest := strings.TrimPrefix(path, Module+"/")
-	if retaining[rest+"."+fn.Name()] || strings.HasPrefix(fn.Name(), "LastUse") {
+	// A hook is called later; the program implements interfaces, and nn.Layer's alone have a contract.
+	if retaining[rest+"."+fn.Name()] || strings.HasPrefix(fn.Name(), "LastUse") || strings.HasPrefix(fn.Name(), "Register") ||
+		ofInterface(fn) && !layerForward(fn) {
 		return unknownResults(fn, true), true
 	}
 	sig := fn.Signature()

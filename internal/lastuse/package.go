@@ -62,42 +62,32 @@ func (p *Package) Analyze() Facts {
 	}
 	own := Facts{}
 	roots := p.roots()
-	name := func(r root) string {
-		if r.decl == nil {
-			return ""
+	facts := map[root]*Func{}
+	set := func(r root, f *Func) {
+		facts[r] = f
+		switch {
+		case r.lit != nil:
+			p.literals[r.lit] = f
+		case r.decl.Name.Name != "_" && r.decl.Name.Name != "init": // several may have these names; nothing calls them
+			name := p.Info.Defs[r.decl.Name].(*types.Func).FullName()
+			own[name], p.facts[name] = f, f
 		}
-		return p.Info.Defs[r.decl.Name].(*types.Func).FullName()
 	}
 	for _, r := range roots {
 		n := r.sig.Params().Len()
 		if r.sig.Recv() != nil {
 			n++
 		}
-		f := &Func{Retains: make([]bool, n), Results: make([]Result, r.sig.Results().Len())}
-		if r.lit != nil {
-			p.literals[r.lit] = f
-		} else {
-			own[name(r)], p.facts[name(r)] = f, f
-		}
+		set(r, &Func{Retains: make([]bool, n), Results: make([]Result, r.sig.Results().Len())})
 	}
 	for changed := true; changed; {
 		changed = false
 		for _, r := range roots {
-			old := p.literals[r.lit]
-			if r.lit == nil {
-				old = own[name(r)]
-			}
 			b := p.newBody(r.decl, r.lit, r.sig)
 			b.flow(nil)
-			f := old.merge(b.fact)
-			if f.equal(old) {
-				continue
-			}
-			changed = true
-			if r.lit != nil {
-				p.literals[r.lit] = f
-			} else {
-				own[name(r)], p.facts[name(r)] = f, f
+			if f := facts[r].merge(b.fact); !f.equal(facts[r]) {
+				changed = true
+				set(r, f)
 			}
 		}
 	}
@@ -195,6 +185,7 @@ func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
 		slots[at] = slots[at] || len(out.slots) > 0
 		notes = append(notes, out.notes...)
 		notes = append(notes, b.notes()...)
+		notes = append(notes, b.neverOwned(out.notes)...)
 	}
 	sources = make([][]byte, len(p.Files))
 	for i, f := range p.Files {
@@ -246,10 +237,14 @@ func (b *body) notes() (notes []Note) {
 		if !ok || !isTensor(b.pkg.Info.TypeOf(call)) || b.temps[call] != nil {
 			return true
 		}
-		if _, nested := b.pkg.parent[call].(*ast.CallExpr); !nested {
-			if sel, ok := b.pkg.parent[call].(*ast.SelectorExpr); !ok || sel.X != ast.Expr(call) {
+		switch parent := b.pkg.parent[call].(type) {
+		case *ast.CallExpr, *ast.CompositeLit, *ast.KeyValueExpr:
+		case *ast.SelectorExpr:
+			if parent.X != ast.Expr(call) {
 				return true
 			}
+		default:
+			return true
 		}
 		why := "its uses are unknown"
 		switch v := b.val(call); {
@@ -258,13 +253,37 @@ func (b *body) notes() (notes []Note) {
 		case v.other:
 			why = calleeName(call) + " may return a handle that others hold"
 		default:
-			if f := b.fate(call); f.why != "" {
+			f := b.fate(call)
+			if f.returned || len(f.into) > 0 && !f.escapes { // a variable holds it
+				return true
+			}
+			if f.why != "" {
 				why = f.why
 			}
 		}
 		notes = append(notes, Note{call.Pos(), "result of " + calleeName(call), false, why})
 		return true
 	})
+	return notes
+}
+
+// neverOwned returns a note for each variable without one that is assigned a handle of unknown origin.
+func (b *body) neverOwned(known []Note) (notes []Note) {
+	seen := map[token.Pos]bool{}
+	for _, n := range known {
+		seen[n.Pos] = true
+	}
+	for _, bl := range b.blocks() {
+		for _, ev := range bl.events {
+			for _, d := range ev.defs {
+				if d.pl.v == nil || d.pl.kind >= carrier || !d.val.other || seen[d.pl.v.Pos()] {
+					continue
+				}
+				seen[d.pl.v.Pos()] = true
+				notes = append(notes, Note{d.pl.v.Pos(), d.pl.v.Name(), false, "it may be a handle that others hold"})
+			}
+		}
+	}
 	return notes
 }
 

@@ -250,6 +250,47 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestFunctionArguments: the library keeps the functions that it is given, but for those that it calls before it returns.
+// Inference does not tell, because it takes the table's word for the library's own helpers.
+func TestFunctionArguments(t *testing.T) {
+	now := strings.Fields("tensor.ForkRNG tensor.Join tensor.Tidy tensor.TidyAll tensor.WithScope autograd.Autocast autograd.DetectAnomaly " +
+		"autograd.DualLevel autograd.EnableGrad autograd.HVP autograd.Hessian autograd.Inference autograd.JVP autograd.Jacobian " +
+		"autograd.KeepInCheckpoint autograd.NoGrad autograd.SavedTensors autograd.VHP autograd.VJP autograd.WithAutocast " +
+		"nn.ConvertToFloat8Training nn.SDPAKernel nn.TripletMarginWithDistanceLoss")
+	lib := loadLibrary(t)
+	check := func(pkg string, fn *types.Func) {
+		fact, ok := library(fn)
+		if !fn.Exported() || !ok {
+			return
+		}
+		sig, recv := fn.Signature(), 0
+		if sig.Recv() != nil {
+			recv = 1
+		}
+		for i := range sig.Params().Len() {
+			_, is := types.Unalias(sig.Params().At(i).Type()).(*types.Signature)
+			if name := pkg + "." + fn.Name(); is && !fact.retains(recv+i) && !slices.Contains(now, name) {
+				t.Errorf("%s: the table says that it does not keep its function", name)
+			}
+		}
+	}
+	for _, pkg := range []string{"tensor", "autograd", "nn"} {
+		scope := lib[Module+"/"+pkg].Scope()
+		for _, name := range scope.Names() {
+			switch o := scope.Lookup(name).(type) {
+			case *types.Func:
+				check(pkg, o)
+			case *types.TypeName:
+				if n, ok := o.Type().(*types.Named); ok {
+					for m := range n.Methods() {
+						check(pkg, m)
+					}
+				}
+			}
+		}
+	}
+}
+
 // statesMore returns the facts that f states about a function with the given signature and g does not.
 func (p *Package) statesMore(f, g *Func, sig *types.Signature) (excess []string) {
 	recv := 0

@@ -1,0 +1,43 @@
+package main
+
+import (
+	_ "embed"
+	"testing"
+)
+
+//go:embed testdata/aliases.go
+var aliases string
+
+// Programs in which a tensor has a second name print the same if they are rewritten. A file may begin with a byte order
+// mark, and a function may be too large for the analysis.
+func TestAliases(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the standard library is compiled again")
+	}
+	dir := t.TempDir()
+	linstock, err := buildLinstock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	marked := "\ufeffpackage main\n\nfunc twice(x T) T { y := x.Mul(2); return y.Mul(1) }\n\nfunc init() { show(twice(g0)) }\n"
+	if err := writeModule(dir, map[string]string{"go.mod": module["go.mod"], "main.go": aliases, "marked.go": marked, "large.go": large(1200)}); err != nil {
+		t.Fatal(err)
+	}
+	was, err := runIn(dir, "go", "run", ".")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, was)
+	}
+	now, err := runIn(dir, linstock, "go", "run", ".")
+	if err != nil || string(now) != string(was) {
+		t.Errorf("%v\n%s\nrewritten\n%s", err, was, now)
+	}
+}
+
+// large returns a file with a function of so many variables.
+func large(n int) string {
+	b := []byte("package main\n\nfunc large(k int, x T) (n int) {\n")
+	for range n {
+		b = append(b, "\tif k == n {\n\t\ty := x.Mul(2)\n\t\tn += y.Dim()\n\t}\n"...)
+	}
+	return string(append(b, "\treturn n\n}\n\nfunc init() { println(large(2, g0)) }\n"...))
+}

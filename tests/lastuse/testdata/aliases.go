@@ -1,0 +1,257 @@
+// Program aliases prints the values of tensors that have a second name, and may be read by either.
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/nn"
+	"github.com/linstock-ml/linstock/tensor"
+)
+
+type T = *tensor.Tensor
+
+func mk(v float64) T { return tensor.Full([]int{2}, v) }
+
+func show(x T) {
+	v, err := tensor.Data[float32](x)
+	fmt.Println(v, err)
+}
+
+var g0, g1 = mk(-1), mk(-2)
+
+func both() (T, T) { return g0, g1 }
+
+// Elements and fields of values that are no variables.
+
+type state struct{ X, Y T }
+
+type list struct{ Items []T }
+
+func pick(i int, a, b T) T  { return []T{a, b}[i] }
+func lastOf(ts []T) T       { return ts[len(ts)-1:][0] }
+func same(ts []T) []T       { return ts }
+func swapped(s state) state { return state{s.Y, s.X} }
+func items(l list) list     { return l }
+
+func elements(i int) {
+	a, b := mk(1), mk(2)
+	y := []T{a, b}[i]
+	show(y)
+	c, d := mk(3), mk(4)
+	y = pick(1, c, d)
+	show(y)
+	ts := []T{mk(5), mk(6)}
+	y = ts[1:][0]
+	show(y)
+	ts = []T{mk(7), mk(8)}
+	y = lastOf(ts)
+	show(y)
+	ts = []T{mk(9), mk(10)}
+	y = same(ts)[0]
+	show(y)
+	ts, x := []T{mk(11)}, mk(12)
+	y = append(ts, x)[1]
+	show(y)
+	s := state{mk(13), mk(14)}
+	y = swapped(s).X
+	show(y)
+	s = state{mk(15), mk(16)}
+	var v any = s
+	y = v.(state).X
+	show(y)
+	e, f := mk(17), mk(18)
+	y = state{e, f}.Y
+	show(y)
+	l := list{[]T{mk(19), mk(20)}}
+	for _, x := range items(l).Items {
+		show(x)
+	}
+}
+
+// written returns a tensor that an element of a slice, under another expression, holds too.
+func written() T {
+	ts, y := []T{mk(21)}, mk(22)
+	same(ts)[0] = y
+	ts[0:][0] = y
+	return y
+}
+
+// Several results as arguments.
+
+func second(a, b T) T          { return b }
+func last(ts ...T) T           { return ts[len(ts)-1] }
+func product(a, b T) (T, T)    { return b.Mul(2), b }
+func group() ([]T, T)          { return []T{mk(23)}, g0 }
+func pair(a, b T) state        { return state{a, b} }
+func (s state) other(a, b T) T { return b }
+
+func several() {
+	y := second(both())
+	show(y)
+	y = last(both())
+	show(y)
+	y, _ = product(both())
+	show(y)
+	ts := append(group())
+	show(ts[1])
+	s := pair(both())
+	show(s.Y)
+	y = s.other(both())
+	show(y)
+	show(g0)
+	show(g1)
+}
+
+// Named results, a panic and recover.
+
+func safe(f func()) (y T) {
+	defer func() { _ = recover() }()
+	y = mk(24)
+	f()
+	y = mk(25)
+	return y
+}
+
+func caught(x T, m map[string]int) (y T, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = errors.New("caught")
+		}
+	}()
+	y = x.Mul(2)
+	m["a"] = 1
+	return x.Mul(3), nil
+}
+
+func global(f func()) (y T) {
+	defer func() { _ = recover() }()
+	y = g0
+	f()
+	y = mk(26)
+	return y
+}
+
+func panics() {
+	show(safe(func() {}))
+	show(safe(func() { panic("") }))
+	y, err := caught(mk(27), nil)
+	fmt.Println(err)
+	show(y)
+	global(func() { panic("") })
+	show(g0)
+}
+
+// Hooks.
+
+func hooks() {
+	_ = tensor.ManualSeed(1)
+	h := nn.NewHooked(nn.NewLinear(2, 2))
+	scale, bias, half := mk(2), mk(3), mk(0.5)
+	_, err1 := h.RegisterForwardPreHook(func(x T) (T, error) { return x.Mul(scale), nil })
+	_, err2 := h.RegisterForwardHook(func(x, y T) (T, error) { return y.Add(bias), nil })
+	_, err3 := h.RegisterFullBackwardHook(func(in, out T) (T, error) { return in.Mul(half), nil })
+	x := tensor.Ones([]int{2, 2}).RequiresGrad_()
+	y := h.Forward(x)
+	show(y.Sum())
+	fmt.Println(err1, err2, err3, y.Sum().Backward())
+	show(x.Grad().Sum())
+	z, seen := mk(1).RequiresGrad_(), mk(28)
+	_, err := autograd.RegisterMultiGradHook([]T{z}, func([]T) error { show(seen); return nil })
+	fmt.Println(err, z.Mul(z).Sum().Backward())
+}
+
+// Functions that yield, and type parameters.
+
+func yields(ts []T) func(yield func(T) bool) {
+	return func(yield func(T) bool) {
+		for _, x := range ts {
+			if !yield(x) {
+				return
+			}
+		}
+	}
+}
+
+func ranges() {
+	pool := []T{mk(29), mk(30)}
+	for x := range yields(pool) {
+		show(x)
+		break
+	}
+	var kept T
+	for x := range yields(pool) {
+		kept = x
+	}
+	show(kept)
+	show(pool[0])
+	show(pool[1])
+	one := mk(31)
+	f := func(yield func(T) bool) { yield(one) }
+	g := f
+	for x := range g {
+		show(x)
+	}
+	show(one)
+}
+
+func slice[S ~[]E, E any](x E) S { return S{x} }
+
+func generic() {
+	x := mk(32)
+	ts := slice[[]T](x)
+	show(ts[0])
+	show(x)
+}
+
+// Interfaces of the library that programs implement.
+
+type identity struct{}
+
+func (identity) Forward(originals ...T) T { return originals[0] }
+
+type passing struct{}
+
+func (passing) Forward(_ *autograd.Context, in ...T) ([]T, error)   { return in, nil }
+func (passing) Backward(_ *autograd.Context, out ...T) ([]T, error) { return out, nil }
+
+func called(f autograd.Function, x T) T {
+	out, err := f.Forward(nil, x)
+	if err != nil {
+		return nil
+	}
+	return out[0].Mul(2)
+}
+
+func interfaces() {
+	var p nn.Parametrization = identity{}
+	x := mk(33)
+	y := p.Forward(x)
+	show(y)
+	show(x)
+	show(called(passing{}, x))
+	show(x)
+}
+
+// Functions whose name several have.
+
+func _(x int)  {}
+func _(a, b T) {}
+func init()    { show(g0) }
+func init()    { show(g1) }
+
+func main() {
+	err := tensor.WithScope(func() error {
+		elements(1)
+		show(written())
+		several()
+		panics()
+		hooks()
+		ranges()
+		generic()
+		interfaces()
+		return nil
+	})
+	fmt.Println(err)
+}
