@@ -12,7 +12,8 @@
 // []*tensor.Tensor (it holds the elements), a struct (it holds those of its fields that are tensors, slices of tensors or
 // such structs, and that the package may name), or a type that can carry a handle: an option, an empty interface, a type
 // parameter, a function. A variable is not a place if its address is taken, also by a method with a pointer receiver, or
-// if a function literal assigns it or a part of it, keeps it after the call that the literal is given to, or passes it on.
+// if a function literal assigns it or a part of it, keeps it after the call that the literal is given to, or passes it on,
+// or if it is a named result of a function that defers a call, which may recover from a panic.
 // The body of a function literal is a function of its own, in which the captured variables are not places.
 //
 // A temporary is the result of a call that is an operand of another call. A discarded result is one that no variable holds:
@@ -51,7 +52,7 @@
 //
 // v becomes not owned when v or a place linked to it escapes: when it is stored, sent, captured, returned, or given to a
 // function that retains it; and when a handle that is not owned is put into an array that v may share. v is then left to
-// scopes and sweeps. So are functions with goto, and handles in maps, arrays, channels, package variables and behind
+// scopes and sweeps. So are functions with goto, functions too large to analyse, and handles in maps, arrays, channels, package variables and behind
 // pointers.
 //
 // An assignment releases the handles that the place held before, under the same conditions. An assignment to an element

@@ -138,6 +138,31 @@ func count(n int, x *tensor.Tensor) *tensor.Tensor {
 	return count(n-1, x.Neg())
 }
 func put(xs []*tensor.Tensor, x *tensor.Tensor) { xs[0] = x }
+func second(a, b *tensor.Tensor) *tensor.Tensor { return b }
+func latest(xs ...*tensor.Tensor) *tensor.Tensor { return xs[len(xs)-1] }
+func (k *keeper) two(x *tensor.Tensor) (*tensor.Tensor, *tensor.Tensor) { k.last = x.Sin(); return x, k.last }
+func chosen(i int, a, b *tensor.Tensor) *tensor.Tensor { return []*tensor.Tensor{a, b}[i] }
+func these(xs []*tensor.Tensor) []*tensor.Tensor { return xs }
+func swapped(p pair) pair { return pair{p.b, p.a} }
+func wrapped[S ~[]E, E any](x E) S { return S{x} }
+func halted(x *tensor.Tensor) (y *tensor.Tensor) {
+	defer func() { _ = recover() }()
+	y = x.Sin()
+	if x.Dim() >= 0 {
+		panic("halted")
+	}
+	y = x.Neg()
+	return y
+}
+func yielding(xs []*tensor.Tensor) func(yield func(*tensor.Tensor) bool) {
+	return func(yield func(*tensor.Tensor) bool) {
+		for _, x := range xs {
+			if !yield(x) {
+				return
+			}
+		}
+	}
+}
 func appended(xs []*tensor.Tensor, x *tensor.Tensor) []*tensor.Tensor { return append(xs, x) }
 func negate(xs []*tensor.Tensor) {
 	for i, x := range xs {
@@ -238,7 +263,30 @@ func (g *generator) t(depth int) string {
 	}
 	sub := func() string { return g.t(depth - 1 - g.r.IntN(2)) }
 	cond := fmt.Sprintf("r.yes(%d)", g.r.IntN(9))
-	switch g.r.IntN(36) {
+	switch g.r.IntN(44) {
+	case 36:
+		return g.of([]string{"[]*tensor.Tensor{" + sub() + ", " + sub() + "}[" + fmt.Sprint(g.r.IntN(2)) + "]", "chosen(1, " + sub() + ", " + sub() + ")"})
+	case 37:
+		return g.of([]string{"(pair{" + sub() + ", " + sub() + "}).b", "any(pair{" + sub() + ", " + sub() + "}).(pair).a"})
+	case 38:
+		return g.of([]string{"second", "latest"}) + "(" + g.of([]string{"both", "twin", "k.two"}) + "(" + sub() + "))"
+	case 39:
+		if len(g.ss) > 0 {
+			s := g.of(g.ss)
+			return g.of([]string{s + "[0:][0]", "these(" + s + ")[0]", "append(" + s + ", " + sub() + ")[len(" + s + ")]"})
+		}
+		return "wrapped[[]*tensor.Tensor](" + sub() + ")[0]"
+	case 40:
+		if len(g.ps) > 0 {
+			return "swapped(" + g.of(g.ps) + ").a"
+		}
+		return "swapped(" + g.p() + ").b"
+	case 41:
+		return "halted(" + sub() + ")"
+	case 42:
+		return "append([]*tensor.Tensor{" + sub() + "}, " + sub() + ")[1]"
+	case 43:
+		return "wrapped[[]*tensor.Tensor](" + sub() + ")[0]"
 	case 28:
 		return "(*tensor.Tensor).Neg(" + sub() + ")"
 	case 29:
@@ -711,7 +759,25 @@ func (g *generator) statement() {
 // lessCommon writes a statement of a kind that programs over tensors have less often.
 func (g *generator) lessCommon(cond string, few int, nested bool) {
 	v := g.name("x")
-	switch g.r.IntN(14) {
+	switch g.r.IntN(16) {
+	case 14: // a write through another name
+		if len(g.ss) > 0 {
+			s := g.of(g.ss)
+			g.line("%s = %s", g.of([]string{s + "[0:][0]", "these(" + s + ")[0]"}), g.t(2))
+		}
+	case 15: // a loop over a function without a name
+		if len(g.ss) == 0 || !nested || g.loop > 1 {
+			return
+		}
+		g.loop++
+		g.line("for %s := range yielding(%s) {", v, g.of(g.ss))
+		g.line("\tr.show(%s)", v)
+		g.ts = append(g.ts, v)
+		g.block(few)
+		g.ts = g.ts[:len(g.ts)-1]
+		g.line("\tif %s { break }", cond)
+		g.line("}")
+		g.loop--
 	case 0, 1, 2: // a loop over a function
 		if !nested || g.loop > 1 {
 			return
