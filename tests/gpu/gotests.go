@@ -56,6 +56,8 @@ var goPackages = []goPackage{
 	}},
 	{"autograd", 2 * time.Minute, []leftOut{
 		{"TestCheckpointNotDeterministic", texts, false},
+		{"TestGoexitInAPass", "ends a thread of libtorch's, on which the Go runtime ends the process", false},
+		{"TestOrderOnSeveralThreads", "the kernels that replace CUDA's load libtorch before the shim, which then counts no nodes", true},
 		{"TestCheckpointGolden", numbers, false},
 		{"TestCheckpointPeak TestSavedTensors TestSavedTensorsAndCheckpoint", figures, false},
 		{"TestAutocastNests TestAutocastDTypes TestAutocastCastsOnce TestAutocastGradientAfterUnrecordedCast " +
