@@ -103,8 +103,9 @@ func texts(list []Mismatch) []string {
 }
 
 // LoadStateDict copies state into the parameters and buffers of m, converting dtype and device where they differ. The
-// names must be exactly those of StateDict, and the shapes must be equal. Otherwise LoadStateDict copies nothing and
-// returns an error that lists all differences. PyTorch: Module.load_state_dict.
+// names must be exactly those of StateDict, and the shapes must be equal; a batch norm's num_batches_tracked may be
+// missing, and keeps its value. Otherwise LoadStateDict copies nothing and returns an error that lists all differences. A
+// module on the meta device needs Assign. PyTorch: Module.load_state_dict.
 func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) error {
 	const op = "LoadStateDict"
 	var s loadSettings
@@ -135,15 +136,24 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 	if len(own) == 0 {
 		return refuse.Error(op, tensor.ErrArgument, "%T has no parameters", m)
 	}
+	uncopied := map[string]bool{}
 	for _, n := range own {
 		src, ok := state[n.Name]
 		if !ok {
-			report.Missing = append(report.Missing, n.Name)
+			if !countsBatches(n.Name, state) {
+				report.Missing = append(report.Missing, n.Name)
+			}
 			continue
 		}
 		if bad := unusable(op, src); bad != nil {
 			wrong = append(wrong, fmt.Sprintf("%s: %v", n.Name, bad.Err()))
 			continue
+		}
+		if !s.assign {
+			if why := uncopyable(src, n.Tensor); why != "" && !uncopied[why] {
+				uncopied[why] = true // the first of a model is enough
+				wrong = append(wrong, n.Name+why)
+			}
 		}
 		d := Mismatch{n.Name, src.Shape(), n.Tensor.Shape(), src.DType(), n.Tensor.DType()}
 		switch {
@@ -171,7 +181,7 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 		return refuse.Error(op, tensor.ErrArgument, "the state does not fit %T: %s", m, strings.Join(wrong, "; "))
 	}
 	if s.assign {
-		return assign(m, state, &report)
+		return tensor.WithScope(func() error { return assign(m, withCounters(own, state), &report) })
 	}
 	return autograd.NoGrad(func() error {
 		for _, n := range own {
@@ -185,6 +195,43 @@ func LoadStateDict(m any, state map[string]*tensor.Tensor, opts ...LoadOption) e
 		slices.Sort(report.Loaded)
 		return nil
 	})
+}
+
+// uncopyable returns why the values of src cannot be copied to t, or "".
+func uncopyable(src, t *tensor.Tensor) string {
+	from, to := src.Device() == tensor.Meta, t.Device() == tensor.Meta
+	switch {
+	case to && !from:
+		return " is on the meta device in the module, and has no memory for values: use Assign(true)"
+	case from && !to:
+		return " is on the meta device in the state, and has no values"
+	case src.Layout() != t.Layout():
+		return fmt.Sprintf(" is %v in the state, %v in the module", src.Layout(), t.Layout())
+	}
+	return ""
+}
+
+// countsBatches reports whether name is the counter of a batch norm whose other statistics are in the state. PyTorch
+// before 0.4.1 did not save it.
+func countsBatches(name string, state map[string]*tensor.Tensor) bool {
+	prefix, is := strings.CutSuffix(name, "num_batches_tracked")
+	return is && state[prefix+"running_mean"] != nil
+}
+
+// withCounters returns the state with a 0 for each counter of a batch norm on the meta device that the state lacks. The
+// tensors belong to the current scope.
+func withCounters(own State, state map[string]*tensor.Tensor) map[string]*tensor.Tensor {
+	out := state
+	for _, n := range own {
+		if state[n.Name] == nil && n.Tensor.Device() == tensor.Meta && countsBatches(n.Name, state) {
+			if len(out) == len(state) {
+				out = maps.Clone(state)
+			}
+			prefix := strings.TrimSuffix(n.Name, "num_batches_tracked")
+			out[n.Name] = tensor.Zeros([]int{}, n.Tensor.DType(), state[prefix+"running_mean"].Device())
+		}
+	}
+	return out
 }
 
 // renamed returns the state under the module's names.

@@ -116,3 +116,67 @@ func TestAssign(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A batch norm's counter may be missing, as in states from before PyTorch had it; it keeps its value, or is 0.
+func TestLoadWithoutCounters(t *testing.T) {
+	leak.Check(t)
+	for _, device := range []tensor.Device{tensor.CPU, tensor.Meta} {
+		bn := nn.NewBatchNorm1d(2, nn.Device(device))
+		m := nn.NewSequential(nn.NewLinear(2, 2, nn.Device(device)), bn)
+		defer nn.Release(m)
+		want := 0.0
+		if err := tensor.WithScope(func() error {
+			state := map[string]*tensor.Tensor{"0.weight": tensor.Ones([]int{2, 2}), "0.bias": tensor.Ones([]int{2}), "1.weight": tensor.Ones([]int{2}),
+				"1.bias": tensor.Ones([]int{2}), "1.running_mean": tensor.Ones([]int{2}), "1.running_var": tensor.Ones([]int{2})}
+			if device == tensor.CPU {
+				want = 3
+				bn.NumBatchesTracked.Fill_(3)
+			}
+			var r nn.LoadReport
+			if err := nn.LoadStateDict(m, state, nn.Report(&r), nn.Assign(device == tensor.Meta)); err != nil || len(r.Missing) != 0 || len(r.Meta) != 0 || len(state) != 6 {
+				t.Errorf("%v: %v, %v", device, err, r)
+			}
+			delete(state, "1.running_mean")
+			err := nn.LoadStateDict(m, state, nn.Assign(device == tensor.Meta))
+			if err == nil || !strings.Contains(err.Error(), "missing 1.num_batches_tracked; missing 1.running_mean") {
+				t.Errorf("%v: a state without the statistics: %v", device, err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if n, err := bn.NumBatchesTracked.Item(); err != nil || n != want {
+			t.Errorf("%v: the counter is %v, %v, want %v", device, n, err, want)
+		}
+	}
+}
+
+// A state of which a tensor cannot be copied changes nothing.
+func TestLoadCopiesAllOrNothing(t *testing.T) {
+	leak.Check(t)
+	m, meta := newPair(), newPair(nn.Device(tensor.Meta))
+	defer nn.Release(m)
+	defer nn.Release(meta)
+	if err := tensor.WithScope(func() error {
+		before := m.A.Weight.Clone()
+		state := func(b *tensor.Tensor) map[string]*tensor.Tensor {
+			return map[string]*tensor.Tensor{"a.weight": tensor.Ones([]int{3, 2}), "a.bias": tensor.Ones([]int{3}), "b.weight": b, "b.bias": tensor.Ones([]int{1})}
+		}
+		for want, err := range map[string]error{
+			"b.weight is sparse_coo in the state":                   nn.LoadStateDict(m, state(tensor.Ones([]int{1, 3}).ToSparse())),
+			"b.weight is on the meta device in the state":           nn.LoadStateDict(m, state(tensor.Ones([]int{1, 3}, tensor.Meta))),
+			"a.weight is on the meta device in the module, and has": nn.LoadStateDict(meta, state(tensor.Ones([]int{1, 3}))),
+		} {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "b.bias") {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+		if same, err := m.A.Weight.Equal(before); err != nil || !same {
+			t.Errorf("the module is half loaded: %v", err)
+		}
+		// A plan runs the program on the meta device, where a copy has nothing to do.
+		return nn.LoadStateDict(meta, nn.StateDict(meta).Map())
+	}); err != nil {
+		t.Error(err)
+	}
+}
