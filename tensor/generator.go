@@ -111,9 +111,11 @@ func (g *Generator) State() *Tensor {
 // torch.Generator.set_state.
 func (g *Generator) SetState(state *Tensor) error {
 	const op = "SetState"
-	return g.use(op, func(own cshim.Generator) error {
-		return state.use(op, func(h cshim.Handle) error { return newError(op, asError(own.SetState(h)), state) })
-	})
+	if err := g.acquire(op); err != nil {
+		return err
+	}
+	defer g.drop()
+	return state.use(op, func(h cshim.Handle) error { return newError(op, asError(g.h.SetState(h)), state) })
 }
 
 // Clone returns a generator of the same device and state. PyTorch: torch.Generator.clone_state.

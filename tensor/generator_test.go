@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -129,8 +130,12 @@ func TestGeneratorState(t *testing.T) {
 		if now, failed := g.InitialSeed(); err != nil || failed != nil || now != seed {
 			t.Errorf("Seed returned %d, %v, but the seed is %d, %v", seed, err, now, failed)
 		}
-		if err := g.SetState(Zeros([]int{3})); err == nil {
-			t.Error("SetState takes a float32 tensor")
+		gone := Zeros([]int{1})
+		gone.Release()
+		for _, state := range []*Tensor{Zeros([]int{3}), gone, nil} {
+			if err := g.SetState(state); err == nil || strings.Count(err.Error(), "SetState: ") != 1 || strings.Count(err.Error(), " at ") != 1 {
+				t.Errorf("SetState takes another tensor, or repeats its name: %v", err)
+			}
 		}
 		return nil
 	})
