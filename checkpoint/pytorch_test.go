@@ -264,8 +264,10 @@ func TestPyTorchRoundTrip(t *testing.T) {
 		}
 		base := tensor.Arange(0, 12, tensor.Float32).View(3, 4)
 		other := tensor.Arange(0, 12, tensor.Float32).View(3, 4)
+		part := tensor.Arange(0, 6, tensor.Float32).View(3, 2).Narrow(0, 1, 2)
 		object := map[string]any{
 			"ramps": ramps, "shared": []*tensor.Tensor{base, base.Select(0, 1), base.Transpose(0, 1)}, "row": other.Select(0, 1),
+			"expanded": tensor.Full([]int{1}, 7, tensor.Float32).Expand(100_000), "part": []*tensor.Tensor{part.Expand(100, 2, 2), part},
 			"channels": tensor.Arange(0, 16, tensor.Float32).View(1, 2, 4, 2).Permute(0, 3, 1, 2),
 			"conj":     tensor.FromSlice([]complex64{1 + 2i, 3 - 4i}, nil).Conj(), "scalar": tensor.FromScalar(2.5), "empty": tensor.Zeros([]int{0, 4}),
 			"model": nn.StateDict(model), "optimizer": opt.StateDict(), "values": values,
@@ -300,6 +302,11 @@ func TestPyTorchRoundTrip(t *testing.T) {
 		if all["row"].StorageBytes() != 16 {
 			t.Errorf("a view on its own has a storage of %d bytes", all["row"].StorageBytes())
 		}
+		if x := all["expanded"]; x.StorageBytes() != 4 || !slices.Equal(x.Stride(), []int{0}) || !all["part.0"].SharesStorage(all["part.1"]) {
+			t.Errorf("an expanded tensor has a storage of %d bytes and the strides %v", x.StorageBytes(), x.Stride())
+		}
+		matches(t, "expanded", all["expanded"], tensor.Full([]int{100_000}, 7, tensor.Float32))
+		matches(t, "expanded part", all["part.0"], part.Expand(100, 2, 2))
 		want, err := trainLayers(model, opt, 3)
 		if err != nil {
 			t.Fatal(err)
@@ -315,6 +322,28 @@ func TestPyTorchRoundTrip(t *testing.T) {
 			t.Errorf("%v, %v", v, err)
 		}
 	})
+}
+
+// The keys of a dict are in their order, also the extreme ones.
+func TestPyTorchKeysInOrder(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "x.pt")
+	var first []byte
+	for range 20 {
+		if err := checkpoint.SavePyTorch(path, map[int]int{math.MinInt: 0, -1: 1, 0: 2, 300: 3, math.MaxInt: 4}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = got
+		}
+		if !slices.Equal(got, first) {
+			t.Fatal("the same object gave other bytes")
+		}
+	}
 }
 
 func TestSavePyTorchRefuses(t *testing.T) {

@@ -74,8 +74,9 @@ type savedStorage struct {
 }
 
 // whole reports whether the whole storage is written, in its order, rather than the tensor's elements in row-major order.
+// The storage of an expanded tensor has fewer elements than the tensor.
 func (s *savedStorage) whole() bool {
-	return s.shared || s.of.StorageBytes() == s.of.Numel()*s.of.DType().Size()
+	return s.shared || s.of.StorageBytes() <= s.of.Numel()*s.of.DType().Size()
 }
 
 // count returns the number of elements.
@@ -195,7 +196,7 @@ func (s *pytorchSaver) dict(v reflect.Value, depth int) error {
 	switch v.Type().Key().Kind() {
 	case reflect.String:
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		compare = func(a, b reflect.Value) int { return int(max(-1, min(1, a.Int()-b.Int()))) }
+		compare = func(a, b reflect.Value) int { return cmp.Compare(a.Int(), b.Int()) }
 	default:
 		return fmt.Errorf("a %v cannot be written; the keys of a map are strings or integers", v.Type())
 	}

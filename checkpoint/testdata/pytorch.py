@@ -120,6 +120,10 @@ def main():
             assert base.untyped_storage().data_ptr() == row.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()
             assert torch.equal(base, torch.arange(12.0).reshape(3, 4)) and torch.equal(row, base[1]) and torch.equal(t, base.t())
             assert got["row"].untyped_storage().nbytes() == 16 and got["row"].tolist() == [4, 5, 6, 7]
+            assert got["expanded"].untyped_storage().nbytes() == 4 and got["expanded"].stride() == (0,) and torch.all(got["expanded"] == 7)
+            expanded, part = got["part"]
+            assert expanded.untyped_storage().data_ptr() == part.untyped_storage().data_ptr() and part.tolist() == [[2, 3], [4, 5]]
+            assert torch.equal(expanded, part.expand(100, 2, 2))
             assert got["channels"].is_contiguous(memory_format=torch.channels_last)
             assert torch.equal(got["conj"], torch.tensor([1 - 2j, 3 + 4j]))
             assert got["scalar"].item() == 2.5 and got["empty"].shape == (0, 4)
