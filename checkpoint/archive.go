@@ -146,8 +146,5 @@ func (a *archive) kind() string {
 			return "it is a zip archive; unpack it first"
 		}
 	}
-	if len(a.names) == 0 {
-		return "it is an empty zip archive"
-	}
 	return ""
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/linstock-ml/linstock/internal/pickle"
 	"github.com/linstock-ml/linstock/tensor"
@@ -189,7 +190,7 @@ func SaveNPZ(path string, tensors map[string]*tensor.Tensor) error {
 	heads, all := make([][]byte, len(names)), make([]content, len(names))
 	var err error
 	for i, name := range names {
-		if strings.ContainsAny(name, "\x00\\") || strings.HasPrefix(name, "/") {
+		if strings.ContainsAny(name, "\x00\\") || strings.HasPrefix(name, "/") || !utf8.ValidString(name) {
 			err = errors.New("a member of an archive cannot have that name")
 		} else {
 			heads[i], all[i], err = npyOf(tensors[name])

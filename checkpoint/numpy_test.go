@@ -78,6 +78,7 @@ func TestNumPyRoundTrip(t *testing.T) {
 		for name, err := range map[string]error{
 			"bfloat16": checkpoint.SaveNPY(npy, tensor.Ones([]int{1}, tensor.BFloat16)),
 			"nil":      checkpoint.SaveNPY(npy, nil),
+			`"\xff"`:   checkpoint.SaveNPZ(npz, map[string]*tensor.Tensor{"\xff": tensor.Ones([]int{1})}),
 			`"/x"`:     checkpoint.SaveNPZ(npz, map[string]*tensor.Tensor{"/x": tensor.Ones([]int{1})}),
 			"y":        checkpoint.SaveNPZ(npz, map[string]*tensor.Tensor{"y": nil}),
 		} {
@@ -86,6 +87,12 @@ func TestNumPyRoundTrip(t *testing.T) {
 			}
 		}
 	})
+	if err := checkpoint.SaveNPZ(npz, nil); err != nil {
+		t.Fatal(err)
+	}
+	if names := open(t, npz).Names(); len(names) != 0 {
+		t.Errorf("an empty file has %q", names)
+	}
 	for name, text := range map[string]string{
 		"no header": "\x93NUMPY\x01\x00", "cut": "\x93NUMPY\x01\x00\x40\x00{'descr'", "version": "\x93NUMPY\x09\x00\x00\x00\x00\x00\x00\x00",
 		"beyond":  "\x93NUMPY\x01\x00\x40\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }         \n",
