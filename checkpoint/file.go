@@ -71,8 +71,9 @@ func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
 //   - A safetensors file: its whole header, that keys are unique, that each tensor's bytes agree with its dtype and
 //     shape, and that the tensors fill the data without overlap or gap. Load allocates at most the file's size and 16 MiB.
 //   - A PyTorch file: its pickle is executed without calling anything, and refers to nothing but what
-//     torch.load(weights_only=True) allows; each tensor lies within its storage. Load allocates at most 100 times the size
-//     of the pickle and of the archive's directory, and 16 MiB; the size of the tensors does not matter.
+//     torch.load(weights_only=True) allows, and empty bytes; each tensor lies within its storage. Load allocates at
+//     most 100 times the size of the pickle and of the archive's directory, and 16 MiB; the size of the tensors does
+//     not matter.
 //   - A NumPy file, and an index: the headers, or the files that it lists.
 //
 // PyTorch: torch.load(path, mmap=True, weights_only=True), safetensors.safe_open.
@@ -193,7 +194,9 @@ func checkRegular(mode os.FileMode) error {
 
 // Names returns the tensors' names, sorted. A tensor in nested dicts and lists has the keys and numbers on the way to it
 // as its name, with dots between them: of a file of torch.save({"model": model.state_dict(), "optimizer": …}), for
-// example model.fc.weight and optimizer.state.0.exp_avg. If the file is a single tensor, its name is "".
+// example model.fc.weight and optimizer.state.0.exp_avg. If the file is a single tensor, its name is "". Tensors under
+// keys that are neither strings nor numbers of at most 64 bits, such as None and tuples, have no name and are left out.
+// If two tensors have the same name, as in {1: …, "1": …}, Tensor returns an error for it.
 func (f *File) Names() []string {
 	if f.other != nil {
 		return f.other.names()
@@ -244,7 +247,8 @@ func (f *File) Tensor(name string) *tensor.Tensor {
 }
 
 // Value returns an object of a PyTorch file by its name, which is formed as that of a tensor is; "" is the whole object.
-// A dict is a map[string]any, or a map[int]any if all its keys are integers; a list, a tuple and a set are a []any; an int
+// A dict is a map[string]any, or a map[int]any if all its keys are integers, and an error if a key has no name (see
+// [File.Names]); a list, a tuple and a set are a []any; an int
 // is an int, or a *big.Int if it has more than 64 bits; bytes are a []byte; None is nil; a dtype is its name in Python.
 // Tensors are as those that [File.Tensor] returns, and belong to the current scope. For other formats a tensor is the only
 // kind of value.

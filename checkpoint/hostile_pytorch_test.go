@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,8 +108,8 @@ func TestHostilePyTorchFiles(t *testing.T) {
 		"shared 2^30 times":     "](" + inner + "e" + double(30) + ".",
 		"wide and shared":       "](" + strings.Repeat("N", 50_000) + "eq\x00]q\x01(" + strings.Repeat("h\x00", 50_000) + "e.",
 		"a dict as key":         "}}Ns.",
+		"a list as the one key": "}]Ns.",
 		"an infinity of text":   "X\xff\xff\xff\x7f",
-		"two tensors of a name": "}(" + str("a.b") + tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1}) + str("a") + "}" + str("b") + tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1}) + "su.",
 		"long names, nested":    longNames(),
 	} {
 		cases[name] = pytorchFile(t, text)
@@ -121,6 +123,65 @@ func TestHostilePyTorchFiles(t *testing.T) {
 		if !errors.Is(err, ErrFormat) || len(err.Error()) > 600 {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Tensors whose keys have no name, or the name of another, do not make the rest unreachable.
+func TestUnusualKeysOfPyTorch(t *testing.T) {
+	leak.Check(t)
+	one := tensorOf("FloatStorage", "0", 16, 0, []int64{1}, []int64{1})
+	load := func(pickle string) *File {
+		f, err := Load(write1(t, pytorchFile(t, pickle)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	if err := tensor.WithScope(func() error {
+		f := load("}(" + str("a") + one + "N" + one + "(K\x01K\x02t" + one + "\x8a\x09" + strings.Repeat("\x00", 8) + "\x01" + one + str("b") + "}" + "N" + one + "su.")
+		all, err := f.Tensors()
+		if names := f.Names(); err != nil || len(all) != 1 || !slices.Equal(names, []string{"a"}) {
+			t.Errorf("keys without a name: %q, %v", names, err)
+		}
+		for _, name := range []string{"", "b"} {
+			if _, err := f.Value(name); err == nil || !strings.Contains(err.Error(), "neither a string nor a number") {
+				t.Errorf("the value %q: %v", name, err)
+			}
+		}
+		for text, name := range map[string]string{
+			"}(" + str("ok") + one + str("a.b") + one + str("a") + "}" + str("b") + one + "su.": "a.b",
+			"}(K\x01" + one + str("1") + one + str("ok") + one + "u.":                           "1",
+		} {
+			f := load(text)
+			if names := f.Names(); !slices.Equal(names, []string{name, "ok"}) || f.Tensor("ok").Err() != nil {
+				t.Errorf("%q: %v", names, f.Tensor("ok").Err())
+			}
+			_, ofValue := f.Value(name)
+			_, ofAll := f.Tensors()
+			for _, err := range []error{f.Tensor(name).Err(), ofValue, ofAll} {
+				if err == nil || !strings.Contains(err.Error(), "two tensors have this name") || !strings.Contains(err.Error(), `"`+name+`"`) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		// One tensor twice is no contradiction.
+		return load("}(" + str("a.b") + one + "q\x00" + str("a") + "}" + str("b") + "h\x00su.").Tensor("a.b").Err()
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Protocol 2 has a call of bytes for empty bytes.
+func TestEmptyBytesOfPyTorch(t *testing.T) {
+	leak.Check(t)
+	f, err := Load(write1(t, pytorchFile(t, "c__builtin__\nbytes\n)R.")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if v, err := f.Value(""); err != nil || !reflect.DeepEqual(v, []byte{}) {
+		t.Errorf("%#v, %v", v, err)
 	}
 }
 

@@ -39,11 +39,17 @@ func newObjects(f *File, root any, use func(n int) error, limit int64) (contents
 		return nil, err
 	}
 	slices.SortFunc(o.entries, func(a, b object) int { return strings.Compare(a.name, b.name) })
-	for i := 1; i < len(o.entries); i++ {
-		if o.entries[i].name == o.entries[i-1].name {
-			return nil, malformed("two tensors have the name %s", quoted(o.entries[i].name))
+	kept := o.entries[:0]
+	for _, e := range o.entries {
+		last := len(kept) - 1
+		switch {
+		case last < 0 || kept[last].name != e.name:
+			kept = append(kept, e)
+		case kept[last].tensor != e.tensor:
+			kept[last].tensor = &stored{refused: "two tensors have this name"}
 		}
 	}
+	o.entries = kept
 	return o, nil
 }
 
@@ -98,13 +104,17 @@ func join(name, key string) string {
 	return name + "." + key
 }
 
-// children calls f for the elements of a dict, list, tuple or set, with their keys or numbers.
+// children calls f for the elements of a dict, list, tuple or set, with their keys or numbers, but not for those
+// under keys that have no name.
 func children(v any, f func(key string, child any) error) error {
 	var list []any
 	switch v := v.(type) {
 	case *pickle.Dict:
 		for _, i := range v.Items {
 			key, err := keyName(i.Key)
+			if err == errNoName {
+				continue
+			}
 			if err != nil {
 				return err
 			}
@@ -128,6 +138,9 @@ func children(v any, f func(key string, child any) error) error {
 	return nil
 }
 
+// errNoName is the error of keys such as None, tuples and integers of more than 64 bits.
+var errNoName = malformed("a dict has a key that is neither a string nor a number of at most 64 bits")
+
 func keyName(v any) (string, error) {
 	switch v := v.(type) {
 	case string:
@@ -138,8 +151,10 @@ func keyName(v any) (string, error) {
 		return strconv.FormatInt(v, 10), nil
 	case bool, float64:
 		return fmt.Sprint(v), nil
+	case *pickle.Dict, *pickle.List:
+		return "", malformed("a dict has a dict or a list as a key")
 	}
-	return "", malformed("a dict has a key that is neither a string nor a number")
+	return "", errNoName
 }
 
 func (o *objects) names() []string {
@@ -346,6 +361,9 @@ func (o *objects) value(name string) (any, error) {
 	v, ok := lookup(o.root, name, maxDepth)
 	if !ok {
 		return nil, errNoValue
+	}
+	if t, ok := o.find(name); ok {
+		v = t
 	}
 	c := &converter{bases: newBases(o.file), left: o.limit}
 	defer c.bases.release()

@@ -57,7 +57,7 @@ var functions = map[string]function{
 	"collections.OrderedDict": fnOrderedDict, "collections.Counter": fnCounter, "collections.defaultdict": fnDefaultDict,
 	"torch.Size": fnSize, "torch.nn.parameter.Parameter": fnParameter, "torch.Tensor": fnTensorClass, "torch.device": fnDevice,
 	"torch.serialization._get_layout": fnLayoutOf, "_codecs.encode": fnEncodeText,
-	"builtins.bytearray": fnByteArray, "__builtin__.bytearray": fnByteArray, "builtins.set": fnSetOf, "__builtin__.set": fnSetOf,
+	"builtins.bytearray": fnByteArray, "__builtin__.bytearray": fnByteArray, "__builtin__.bytes": fnByteArray, "builtins.set": fnSetOf, "__builtin__.set": fnSetOf,
 	"builtins.complex": fnComplexOf, "__builtin__.complex": fnComplexOf,
 	"torch._utils._rebuild_tensor": fnRebuildTensor, "torch._utils._rebuild_tensor_v2": fnRebuildTensorV2,
 	"torch._utils._rebuild_tensor_v3": fnRebuildTensorV3, "torch._utils._rebuild_parameter": fnRebuildParameter,
@@ -293,7 +293,7 @@ func deviceName(args pickle.Tuple) (any, error) {
 	return nil, malformed("a device without a name")
 }
 
-// bytes returns what encode(text, "latin1") and bytearray(…) return.
+// bytes returns what encode(text, "latin1"), bytearray(…) and bytes() return; protocol 2 has the last for empty bytes.
 func (p *pytorch) bytes(args pickle.Tuple) (any, error) {
 	if len(args) == 0 {
 		return pickle.Bytes(""), nil
