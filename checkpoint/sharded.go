@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -162,8 +163,10 @@ func (s *shards) close() error {
 //	DIR/model.safetensors.index.json
 //
 // DIR is created if necessary. The files contain the tensors in the order of their names. Other programs see the old or the
-// new index; the files are written before it. A crash can leave files that no index lists. If the numbers of files are equal,
-// the new files replace those that the old index lists before the new index is there: save to another directory to keep both.
+// new index; the files are written before it. When it is there, the files model-XXXXX-of-YYYYY.safetensors that it does
+// not list, of an earlier SaveSharded, are removed; a crash can leave them until the next SaveSharded. If the numbers of
+// files are equal, the new files replace those that the old index lists before the new index is there: save to another
+// directory to keep both.
 //
 // Python: huggingface_hub.save_torch_state_dict.
 func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {
@@ -214,8 +217,30 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 	if err != nil {
 		return saved(op, err)
 	}
-	return saved(op, replace(filepath.Join(dir, "model.safetensors.index.json"), func(w io.Writer) error {
+	err = replace(filepath.Join(dir, "model.safetensors.index.json"), func(w io.Writer) error {
 		_, err := w.Write(append(text, '\n'))
 		return err
-	}))
+	})
+	if err == nil {
+		err = removeShards(dir, i.WeightMap)
+	}
+	return saved(op, err)
+}
+
+// shardName is the name of a file of SaveSharded.
+var shardName = regexp.MustCompile(`^model-\d{5,}-of-\d{5,}\.safetensors$`)
+
+// removeShards removes the files of earlier saves, which the index does not list.
+func removeShards(dir string, weights map[string]string) error {
+	listed := map[string]bool{}
+	for _, base := range weights {
+		listed[base] = true
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if !listed[e.Name()] && shardName.MatchString(e.Name()) && !e.IsDir() {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
 }

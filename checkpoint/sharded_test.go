@@ -65,6 +65,31 @@ func TestShardedFiles(t *testing.T) {
 				t.Errorf("a closed file: %v", err)
 			}
 		}
+		// The files of an earlier save, and no others, are removed.
+		for _, n := range []string{"model-00001-of-00002.old", "other-00001-of-00002.safetensors"} {
+			if err := os.WriteFile(filepath.Join(dir, n), nil, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for n, maxBytes := range map[string]int64{"00001": 48, "00003": 1} {
+			if err := checkpoint.SaveSharded(dir, all, nil, maxBytes); err != nil {
+				t.Fatal(err)
+			}
+			files, err := filepath.Glob(filepath.Join(dir, "model-*-of-*.safetensors"))
+			for _, f := range files {
+				if !strings.HasSuffix(f, "-of-"+n+".safetensors") {
+					t.Errorf("%s is left of an earlier save", f)
+				}
+			}
+			others, _ := filepath.Glob(filepath.Join(dir, "*-00001-of-00002.*"))
+			if err != nil || len(others) != 2 {
+				t.Errorf("of %q, %v", others, err)
+			}
+			equal(t, open(t, index), all)
+		}
+		if err := checkpoint.SaveSharded(dir, all, nil, 32); err != nil {
+			t.Fatal(err)
+		}
 		for want, err := range map[string]error{
 			"maxBytes": checkpoint.SaveSharded(dir, all, nil, 0),
 			`"n"`:      checkpoint.SaveSharded(dir, map[string]*tensor.Tensor{"n": nil}, nil, 1),
