@@ -346,3 +346,21 @@ func TestManyGoroutinesReadOneFile(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// A nil File and a File literal have no tensors.
+func TestFilesThatAreNotOpen(t *testing.T) {
+	leak.Check(t)
+	for _, f := range []*checkpoint.File{nil, {}} {
+		if len(f.Names()) != 0 || len(f.Metadata()) != 0 || f.Has("") || f.Close() != nil {
+			t.Error("a file that is not open has contents, or Close fails")
+		}
+		_, ofValue := f.Value("")
+		_, ofState := f.OptimizerState("")
+		_, ofAll := f.Tensors()
+		for op, err := range map[string]error{"Tensor": f.Tensor("").Err(), "Value": ofValue, "OptimizerState": ofState, "Tensors": ofAll} {
+			if !errors.Is(err, tensor.ErrNil) || !strings.Contains(err.Error(), op+": ") {
+				t.Errorf("%s: %v", op, err)
+			}
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/internal/pickle"
+	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/regular"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -192,12 +193,22 @@ func checkRegular(mode os.FileMode) error {
 	return malformed("it is %s", regular.Kind(mode))
 }
 
+// opened reports whether Load has returned f, which is neither nil nor a File literal.
+func (f *File) opened() bool { return f != nil && f.header != nil }
+
+func notOpened(op string) error {
+	return refuse.Error(op, tensor.ErrNil, "a File that Load has opened is needed, got nil or a File literal")
+}
+
 // Names returns the tensors' names, sorted. A tensor in nested dicts and lists has the keys and numbers on the way to it
 // as its name, with dots between them: of a file of torch.save({"model": model.state_dict(), "optimizer": …}), for
 // example model.fc.weight and optimizer.state.0.exp_avg. If the file is a single tensor, its name is "". Tensors under
 // keys that are neither strings nor numbers of at most 64 bits, such as None and tuples, have no name and are left out.
 // If two tensors have the same name, as in {1: …, "1": …}, Tensor returns an error for it.
 func (f *File) Names() []string {
+	if !f.opened() {
+		return nil
+	}
 	if f.other != nil {
 		return f.other.names()
 	}
@@ -209,10 +220,18 @@ func (f *File) Names() []string {
 }
 
 // Metadata returns a copy of a safetensors file's metadata, or of that of an index; it is empty if the file has none.
-func (f *File) Metadata() map[string]string { return maps.Clone(f.header.metadata) }
+func (f *File) Metadata() map[string]string {
+	if !f.opened() {
+		return nil
+	}
+	return maps.Clone(f.header.metadata)
+}
 
 // Has reports whether the file has a tensor of that name.
 func (f *File) Has(name string) bool {
+	if !f.opened() {
+		return false
+	}
 	if f.other != nil {
 		return f.other.has(name)
 	}
@@ -227,6 +246,9 @@ func (f *File) Has(name string) bool {
 //
 // Sparse, nested and quantised tensors, and those of dtypes that Linstock has none of, are an error.
 func (f *File) Tensor(name string) *tensor.Tensor {
+	if !f.opened() {
+		return tensor.Failed(notOpened("Tensor"))
+	}
 	var t *tensor.Tensor
 	var err error
 	if e, ok := f.header.find(name); ok {
@@ -253,6 +275,9 @@ func (f *File) Tensor(name string) *tensor.Tensor {
 // Tensors are as those that [File.Tensor] returns, and belong to the current scope. For other formats a tensor is the only
 // kind of value.
 func (f *File) Value(name string) (any, error) {
+	if !f.opened() {
+		return nil, notOpened("Value")
+	}
 	if f.other == nil {
 		t := f.Tensor(name)
 		if err := t.Err(); err != nil {
@@ -281,6 +306,9 @@ func (f *File) Value(name string) (any, error) {
 //
 // Its tensors belong to the current scope.
 func (f *File) OptimizerState(name string) (optim.State, error) {
+	if !f.opened() {
+		return optim.State{}, notOpened("OptimizerState")
+	}
 	v, err := f.Value(name)
 	if err != nil {
 		return optim.State{}, err
@@ -378,6 +406,9 @@ func checkBools(b []byte) error {
 
 // Tensors returns all tensors by their names, as nn.LoadStateDict takes them.
 func (f *File) Tensors() (map[string]*tensor.Tensor, error) {
+	if !f.opened() {
+		return nil, notOpened("Tensors")
+	}
 	if f.other != nil {
 		all, err := f.other.tensors()
 		if err != nil {
@@ -401,6 +432,9 @@ func (f *File) Tensors() (map[string]*tensor.Tensor, error) {
 
 // Close closes the file. Tensors that Tensor has returned stay valid.
 func (f *File) Close() error {
+	if !f.opened() {
+		return nil
+	}
 	f.mu.Lock()
 	m, was := f.mapping, f.closed
 	f.mapping, f.closed = nil, true
