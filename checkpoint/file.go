@@ -54,7 +54,10 @@ type contents interface {
 // Option is an option of Load.
 type Option func(*settings)
 
-type settings struct{ mapped bool }
+type settings struct {
+	mapped bool
+	shard  bool // of an index, so not an index
+}
 
 // Mapped sets whether tensors use the file's mapped pages (true, the default) or are read into their own memory
 // at each call of Tensor. On a system that cannot map files they are always read.
@@ -63,7 +66,8 @@ func Mapped(on bool) Option { return func(s *settings) { s.mapped = on } }
 // Load opens a file of one of these formats, which it recognises by the content:
 //
 //	safetensors        one file, or the index of several (model.safetensors.index.json)
-//	PyTorch            what torch.save writes (.pt, .pth, .bin), in the zip format and in the one before it
+//	PyTorch            what torch.save writes (.pt, .pth, .bin), in the zip format and in the one before it, or the
+//	                   index of several (pytorch_model.bin.index.json)
 //	NumPy              .npy and .npz
 //
 // For any other file it returns ErrFormat; the error names the format if it is a common one. Load opens only regular
@@ -167,8 +171,8 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 		what, read = "torch.save: ", readLegacy
 	case isNPY(head):
 		what, read = "NumPy: ", readNPY
-	case isIndex(head):
-		what, read = "index of safetensors files: ", func(f *File) (contents, error) { return readIndex(f, s) }
+	case isIndex(head) && !s.shard:
+		what, read = "index of files: ", func(f *File) (contents, error) { return readIndex(f, s) }
 	default:
 		return nil, nil
 	}
@@ -179,7 +183,7 @@ func loadOther(f *os.File, size int64, s settings) (*File, error) {
 		}
 		return nil, fmt.Errorf("%s%w", what, err)
 	}
-	if s.mapped && !isIndex(head) {
+	if _, several := file.other.(*shards); s.mapped && !several {
 		file.mapping, err = newMapping(f, size, 0)
 	}
 	return file, err

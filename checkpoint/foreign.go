@@ -23,17 +23,14 @@ var magics = []struct{ begins, what string }{
 
 const convert = "in Python, load it with pickle and save what it holds with torch.save"
 
-// foreign returns a description of the other format that f is in and how to convert it, or "" if the format is
-// unknown. It reads the first 4 KiB of the file.
+// foreign returns a description of the other format that f is in and how to convert it, or "" if it begins as a
+// safetensors file does. It reads the first 4 KiB of the file.
 func foreign(f *os.File) string {
 	head := make([]byte, 4<<10)
 	n, _ := f.ReadAt(head, 0)
 	head = head[:n]
 	if likeSafetensors(head) {
 		return ""
-	}
-	if isZip(head) {
-		return "" // readZip has named it
 	}
 	for _, m := range magics {
 		if bytes.HasPrefix(head, []byte(m.begins)) {
@@ -46,8 +43,10 @@ func foreign(f *os.File) string {
 		return "it is a web page (HTML), perhaps the page of the file rather than the file; download it again"
 	case bytes.HasPrefix(text, []byte("{")):
 		return "it is JSON text"
+	case len(head) == 0:
+		return "it is empty"
 	}
-	return ""
+	return "its format is not recognised; Load reads safetensors, what torch.save writes (.pt, .pth, .bin), NumPy's .npy and .npz, and indexes of shards"
 }
 
 // likeSafetensors reports whether a file begins as a safetensors file does. It may be damaged, and the length of its header

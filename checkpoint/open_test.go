@@ -73,6 +73,16 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	}
 }
 
+// A file of no known format is not taken for a damaged safetensors file.
+func TestUnknownFormats(t *testing.T) {
+	leak.Check(t)
+	for want, text := range map[string]string{"not recognised; Load reads safetensors, ": "some text that is long enough", "is not recognised": strings.Repeat("\x00", 10240), "it is empty": ""} {
+		if err := touchFile(t, text); !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "header") {
+			t.Errorf("%.20q: %v", text, err)
+		}
+	}
+}
+
 // TestSavesFollowLinks tests that saving through a symbolic link replaces the file that it leads to.
 func TestSavesFollowLinks(t *testing.T) {
 	leak.Check(t)

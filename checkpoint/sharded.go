@@ -16,7 +16,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// An index of safetensors files lists, for each tensor, the file that contains it.
+// An index lists, for each tensor, the file that contains it: a safetensors file, or one of torch.save in the form that
+// Hugging Face's libraries wrote before.
 
 type index struct {
 	Metadata  map[string]any    `json:"metadata"`
@@ -87,7 +88,7 @@ func (s *shards) load(dir string, weights map[string]string, settings settings) 
 			opened[base] = file
 			s.all = append(s.all, file)
 		}
-		if _, ok := file.header.find(name); !ok {
+		if !file.Has(name) {
 			return malformed("the file %s has no tensor %s", quoted(base), quoted(name))
 		}
 		s.files[name] = file
@@ -100,16 +101,14 @@ func loadShard(path string, s settings) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil {
-		var file *File
-		if file, err = loadSafetensors(f, info.Size(), s); err == nil {
-			file.path = path
-			return file, nil
-		}
+	s.shard = true
+	file, err := load(f, s)
+	if err != nil {
+		_ = f.Close()
+		return nil, err
 	}
-	_ = f.Close()
-	return nil, err
+	file.path = path
+	return file, nil
 }
 
 func (s *shards) names() []string { return slices.Sorted(maps.Keys(s.files)) }

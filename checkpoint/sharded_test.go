@@ -123,3 +123,47 @@ func TestShardedFiles(t *testing.T) {
 		}
 	}
 }
+
+// An index of Hugging Face's older form lists files of torch.save.
+func TestShardedPyTorchFiles(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	index := filepath.Join(dir, "pytorch_model.bin.index.json")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(index, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scoped(t, func() {
+		all := map[string]*tensor.Tensor{"fc.weight": tensor.Ones([]int{2, 3}), "fc.bias": tensor.Zeros([]int{2}, tensor.BFloat16)}
+		for name, base := range map[string]string{"fc.weight": "pytorch_model-00001-of-00002.bin", "fc.bias": "pytorch_model-00002-of-00002.bin"} {
+			if err := checkpoint.SavePyTorch(filepath.Join(dir, base), map[string]*tensor.Tensor{name: all[name]}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(`{"metadata":{"total_size":28},"weight_map":{"fc.weight":"pytorch_model-00001-of-00002.bin","fc.bias":"pytorch_model-00002-of-00002.bin"}}`)
+		for _, mapped := range []bool{true, false} {
+			f, err := checkpoint.Load(index, checkpoint.Mapped(mapped))
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, f, all)
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := f.Tensor("fc.bias").Err(); !errors.Is(err, os.ErrClosed) {
+				t.Errorf("a closed file: %v", err)
+			}
+		}
+	})
+	for want, text := range map[string]string{
+		`no tensor "x"`:   `{"weight_map":{"x":"pytorch_model-00001-of-00002.bin"}}`,
+		"it is JSON text": `{"weight_map":{"x":"pytorch_model.bin.index.json"}}`,
+	} {
+		write(text)
+		if _, err := checkpoint.Load(index); !errors.Is(err, checkpoint.ErrFormat) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
