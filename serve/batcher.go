@@ -24,7 +24,8 @@
 //
 // A request is one call of Do: one input, one answer. It waits from its admission until it leaves the queue: into a
 // batch, or because its context is done. The shape of a request is what the function of the option Shape returns for
-// its input. All requests of a batch have the same shape. Without the option all requests have the same shape.
+// its input. All requests of a batch have the same shape. Without the option all requests have the same shape. A shape
+// that contains a NaN equals no other: its request is a batch of its own.
 //
 // The requests of a shape are due when they are MaxBatch, when the oldest has waited for Window, or when the batcher is
 // closed. A batch holds the oldest requests of a shape that is due, in the order of their admission, MaxBatch at most.
@@ -109,7 +110,8 @@ func Window(d time.Duration) Option { return func(c *config) { c.window = d } }
 func Queue(n int) Option { return func(c *config) { c.queue = n } }
 
 // Shape makes batches of requests for which f returns equal values, for example the length of the input. In must be
-// the type of the batcher's inputs. f is called by the goroutine that calls Do.
+// the type of the batcher's inputs. f is called by the goroutine that calls Do, which returns an error for an interface
+// whose value cannot be compared, such as a slice.
 func Shape[In any, K comparable](f func(In) K) Option {
 	return func(c *config) {
 		if f == nil {
@@ -139,7 +141,7 @@ type Batcher[In, Out any] struct {
 	stats    Stats
 }
 
-// group is the waiting requests of a shape in the order of their admission. It is never empty.
+// group is the waiting requests of a shape in the order of their admission. None in Batcher.groups is empty.
 type group[In, Out any] struct {
 	shape    any
 	requests []*request[In, Out]
@@ -150,6 +152,7 @@ type request[In, Out any] struct {
 	in     In
 	number uint64
 	at     time.Time // of admission; not set without a window
+	group  *group[In, Out]
 
 	answered chan struct{} // closed when out and err are set
 	out      Out
@@ -199,7 +202,7 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 
 // Do returns the output for in, from a batch that a goroutine in Run computes. It returns when the context is done, with
 // the context's cause. If its batch is being computed then, the batch's function may still read in. Other errors are
-// ErrFull, ErrClosed, and those of the batch's function.
+// ErrFull, ErrClosed, that of a shape that cannot be compared, and those of the batch's function.
 func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	switch {
 	case b == nil || b.run == nil:
@@ -212,6 +215,9 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	var shape any
 	if b.shape != nil {
 		shape = b.shape(in)
+		if !reflect.ValueOf(shape).Comparable() {
+			return out, fmt.Errorf("linstock: Do: the function of Shape returned a value that cannot be compared, %T", shape)
+		}
 	}
 	r := &request[In, Out]{ctx: ctx, in: in, answered: make(chan struct{})}
 	if err := b.admit(shape, r); err != nil {
@@ -222,7 +228,7 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 		return r.out, r.err
 	case <-ctx.Done():
 	}
-	b.leave(shape, r)
+	b.leave(r)
 	select {
 	case <-r.answered: // before it could leave
 		return r.out, r.err
@@ -251,6 +257,7 @@ func (b *Batcher[In, Out]) admit(shape any, r *request[In, Out]) error {
 		g = &group[In, Out]{shape: shape}
 		b.groups = append(b.groups, g)
 	}
+	r.group = g
 	g.requests = append(g.requests, r)
 	b.admitted++
 	b.stats.Waiting++
@@ -282,13 +289,10 @@ func (b *Batcher[In, Out]) group(shape any) *group[In, Out] {
 }
 
 // leave removes a request from the queue if it still waits.
-func (b *Batcher[In, Out]) leave(shape any, r *request[In, Out]) {
+func (b *Batcher[In, Out]) leave(r *request[In, Out]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := b.group(shape)
-	if g == nil {
-		return
-	}
+	g := r.group
 	if i := slices.Index(g.requests, r); i >= 0 {
 		g.requests = slices.Delete(g.requests, i, i+1)
 		b.drop(g)
@@ -465,6 +469,7 @@ func (b *Batcher[In, Out]) abandon() {
 			r.err = ErrClosed
 			close(r.answered)
 		}
+		g.requests = nil
 	}
 	b.groups, b.stats.Waiting = nil, 0
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -142,6 +143,77 @@ func TestShape(t *testing.T) {
 		wg.Wait()
 		r.want(t, "0s: [201 202]", "10ms: [101 102]", "20ms: [103]", "30ms: [301]")
 	})
+}
+
+// TestShapeWithoutEquality tests that a request whose shape is not equal to itself leaves the queue when its context is
+// done, and is otherwise computed alone, and that a shape that cannot be compared is an error of Do.
+func TestShapeWithoutEquality(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := newRecorder(0)
+		b := newBatcher(t, r.run, serve.Queue(4), serve.Shape(func(int) float64 { return math.NaN() }))
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancelCause(t.Context())
+		for in := range 2 {
+			wg.Go(func() {
+				if _, err := b.Do(ctx, in); !errors.Is(err, io.ErrClosedPipe) {
+					t.Errorf("Do(%d): %v", in, err)
+				}
+			})
+		}
+		ask(t, &wg, b, 3, 4)
+		cancel(io.ErrClosedPipe)
+		synctest.Wait()
+		if s := b.Stats(); s != (serve.Stats{Waiting: 2, Expired: 2}) {
+			t.Errorf("%+v", s)
+		}
+		wg.Go(b.Run)
+		synctest.Wait()
+		b.Close()
+		wg.Wait()
+		r.want(t, "0s: [3]", "0s: [4]")
+	})
+	inBubble(t, func(t *testing.T) {
+		r := newRecorder(0)
+		b := newBatcher(t, r.run, serve.Shape(func(in int) any {
+			if in%2 == 0 {
+				return [1]any{[]int{in}}
+			}
+			return in
+		}))
+		var wg sync.WaitGroup
+		ask(t, &wg, b, 1)
+		for range 2 {
+			if _, err := b.Do(t.Context(), 2); err == nil || !strings.Contains(err.Error(), "cannot be compared") {
+				t.Errorf("a shape that cannot be compared: %v", err)
+			}
+		}
+		wg.Go(b.Run)
+		synctest.Wait()
+		b.Close()
+		wg.Wait()
+		r.want(t, "0s: [1]")
+	})
+}
+
+// TestAbandonedRequestLeaves tests a request whose context is done when Close answers it.
+func TestAbandonedRequestLeaves(t *testing.T) {
+	leak.Check(t)
+	for range 200 {
+		b := newBatcher(t, func(batch []int) ([]int, error) { return batch, nil })
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := b.Do(ctx, 1); !errors.Is(err, serve.ErrClosed) && !errors.Is(err, context.Canceled) {
+				t.Errorf("Do: %v", err)
+			}
+		})
+		for b.Stats().Waiting == 0 {
+			runtime.Gosched()
+		}
+		wg.Go(cancel)
+		b.Close()
+		wg.Wait()
+	}
 }
 
 func TestFullQueue(t *testing.T) {
