@@ -315,6 +315,54 @@ func TestCacheSize(t *testing.T) {
 	tensor.Flush()
 }
 
+// TestCacheSizeOfAChain tests that the caches of the parts of a transform recognize each other's tensors.
+func TestCacheSizeOfAChain(t *testing.T) {
+	leak.Check(t)
+	one := distributions.CacheSize(1)
+	chain := func() []distributions.Transform {
+		return []distributions.Transform{distributions.NewTanhTransform(one), distributions.NewAffineTransform(0, 3, one)}
+	}
+	err := tensor.WithScope(func() error {
+		for i, f := range []distributions.Transform{
+			distributions.NewComposeTransform(chain()...), distributions.NewIndependentTransform(distributions.NewComposeTransform(chain()...), 1),
+			distributions.NewComposeTransform(distributions.NewIndependentTransform(distributions.NewComposeTransform(chain()...), 1, one)),
+			distributions.NewComposeTransform(distributions.NewComposeTransform(chain()...).Inv().Inv()),
+		} {
+			x := tensor.FromSlice([]float32{20}, nil).RequiresGrad_()
+			y := f.Forward(x)
+			back := f.Inverse(y)
+			if v, err := back.Item(); v != 20 || err != nil {
+				t.Errorf("transform %d: the inverse is %v, %v", i, v, err)
+			}
+			if err := back.Backward(); err != nil {
+				t.Error(err)
+			}
+			if v, err := x.Grad().Item(); v != 1 || err != nil {
+				t.Errorf("transform %d: the gradient of the inverse is %v, %v", i, v, err)
+			}
+			// Tensors at the addresses of freed ones are not in the cache.
+			for range 20 {
+				x.Release()
+				y.Release()
+				x = tensor.FromSlice([]float32{0.5}, nil)
+				y = x.Mul(2)
+				if v, err := f.Inverse(y).Item(); math.Abs(v-math.Atanh(1.0/3)) > 1e-6 || err != nil {
+					t.Fatalf("transform %d: the inverse of another tensor is %v, %v", i, v, err)
+				}
+			}
+		}
+		d := distributions.NewTransformedDistribution(distributions.NewNormal(15, 0.01), chain(), distributions.ValidateArgs(false))
+		if v, err := d.LogProb(d.RSample()).Item(); math.IsInf(v, 0) || math.IsNaN(v) || err != nil {
+			t.Errorf("the log probability of a draw is %v, %v", v, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	tensor.Flush()
+}
+
 // triangular is a distribution outside the package.
 type triangular struct{ *distributions.Base }
 

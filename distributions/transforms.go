@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/distributions/constraints"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -67,19 +68,19 @@ type transform struct {
 	cache            atomic.Pointer[pair]
 }
 
-// pair is the last argument and result of a transform: the handles by which they are recognized, and handles of the
-// cache's own.
-type pair struct{ x, y, ownX, ownY *tensor.Tensor }
+// pair holds handles, the cache's own, to the last argument and result of a transform. They keep the tensors alive, so
+// that no other tensor has their addresses, by which they are recognized.
+type pair struct{ x, y *tensor.Tensor }
 
 // remember replaces the cached pair.
 func (t *transform) remember(x, y *tensor.Tensor) {
 	if !t.cached || x.Err() != nil || y.Err() != nil {
 		return
 	}
-	old := t.cache.Swap(&pair{x, y, x.Alias().Keep(), y.Alias().Keep()})
+	old := t.cache.Swap(&pair{x.Alias().Keep(), y.Alias().Keep()})
 	if old != nil {
-		old.ownX.Release()
-		old.ownY.Release()
+		old.x.Release()
+		old.y.Release()
 	}
 }
 
@@ -87,20 +88,24 @@ func (t *transform) remember(x, y *tensor.Tensor) {
 // none.
 func (t *transform) recall(x, y *tensor.Tensor) *tensor.Tensor {
 	c := t.cache.Load()
+	var other *tensor.Tensor
 	switch {
 	case c == nil:
 		return nil
-	case x != nil && c.x == x && c.ownY.Err() == nil:
-		return c.ownY.Alias()
-	case y != nil && c.y == y && c.ownX.Err() == nil:
-		return c.ownX.Alias()
+	case x != nil && handle.Same(c.x, x):
+		other = c.y.Alias()
+	case y != nil && handle.Same(c.y, y):
+		other = c.x.Alias()
 	}
-	return nil
+	if other == nil || other.Err() != nil { // also if another goroutine has replaced the pair
+		return nil
+	}
+	return other
 }
 
 // CacheSize sets whether a transform keeps its last argument and result: 1 keeps them, so that the inverse of the tensor
-// that Forward returned last is the very x, without rounding; 0 is the default. The tensors live until the next call.
-// PyTorch: cache_size.
+// that Forward returned last is the very x, without rounding; 0 is the default. A chain of transforms is inverted without
+// rounding if each of them has a cache. The tensors live until the next call. PyTorch: cache_size.
 func CacheSize(n int) Option { return Option{"CacheSize", func(s *settings) { s.cacheSize = n }} }
 
 // EventDim sets the number of last dimensions that are one event; 0 by default. PyTorch: event_dim.

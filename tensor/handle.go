@@ -19,6 +19,19 @@ func init() {
 		x, _ := t.(*Tensor)
 		return x != nil && x.notes.Load()&noteAsked != 0
 	}
+	handle.Same = func(a, b any) bool {
+		x, _ := a.(*Tensor)
+		y, _ := b.(*Tensor)
+		if !x.pin() {
+			return false
+		}
+		defer x.unpin()
+		if !y.pin() {
+			return false
+		}
+		defer y.unpin()
+		return x.h == y.h
+	}
 	handle.Storage = func(t any) (name uint64, bytes int64) {
 		if x, _ := t.(*Tensor); x != nil {
 			x.look(func(m *cshim.Meta) { name, bytes = m.Data, int64(m.Bytes) })

@@ -14,6 +14,9 @@ var Failed func(t any) bool
 // Decided reports whether RequiresGrad_ was ever called on t, a *tensor.Tensor, with true or false.
 var Decided func(t any) bool
 
+// Same reports whether a and b, of type *tensor.Tensor, are usable handles of one tensor.
+var Same func(a, b any) bool
+
 // Storage names the storage of t, a *tensor.Tensor, and returns its size in bytes; zeros if t has none. On the meta device
 // the name of a storage that a plan has recorded is never used again.
 var Storage func(t any) (name uint64, bytes int64)
