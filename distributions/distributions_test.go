@@ -363,6 +363,37 @@ func TestCacheSizeOfAChain(t *testing.T) {
 	tensor.Flush()
 }
 
+// TestTemperatureOfDouble tests that a number as temperature has the precision of the parameters, as in PyTorch.
+func TestTemperatureOfDouble(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		probs := distributions.Probs(tensor.FromSlice([]float64{0.2, 0.3, 0.5}, nil))
+		for name, of := range map[string]func(temperature any) distributions.Distribution{
+			"RelaxedBernoulli":      func(v any) distributions.Distribution { return distributions.NewRelaxedBernoulli(v, probs) },
+			"LogitRelaxedBernoulli": func(v any) distributions.Distribution { return distributions.NewLogitRelaxedBernoulli(v, probs) },
+			"RelaxedOneHotCategorical": func(v any) distributions.Distribution {
+				return distributions.NewRelaxedOneHotCategorical(v, probs)
+			},
+			"ExpRelaxedCategorical": func(v any) distributions.Distribution { return distributions.NewExpRelaxedCategorical(v, probs) },
+		} {
+			var draws [2]*tensor.Tensor
+			for i, v := range []any{0.7, tensor.FromScalar(0.7, tensor.Float64)} {
+				if err := tensor.ManualSeed(1); err != nil {
+					t.Fatal(err)
+				}
+				draws[i] = of(v).RSample()
+			}
+			if same, err := draws[0].Equal(draws[1]); !same || err != nil || draws[0].DType() != tensor.Float64 {
+				t.Errorf("%s: %v with a number, %v with a tensor: %v", name, draws[0], draws[1], err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // triangular is a distribution outside the package.
 type triangular struct{ *distributions.Base }
 

@@ -321,8 +321,15 @@ func (d LowRankMultivariateNormal) PrecisionMatrix() *tensor.Tensor {
 	})
 }
 
-// temperature sets keep[0].
+// temperature sets keep[0]. A number is rounded to the dtype of the parameters, but not to 16 bits.
 func (b *Base) temperature(v any) error {
+	if x, ok := number(v); ok {
+		d := b.dtype()
+		if d != tensor.Float64 {
+			d = tensor.Float32
+		}
+		v = tensor.FromScalar(x, d)
+	}
 	ts, err := b.broadcastAll(v)
 	if err != nil {
 		return rename("New"+b.kind.name, err)
