@@ -394,6 +394,19 @@ func TestTemperatureOfDouble(t *testing.T) {
 	}
 }
 
+// TestInverseText tests that the inverse of a transform prints as PyTorch's.
+func TestInverseText(t *testing.T) {
+	leak.Check(t)
+	inv := distributions.NewExpTransform().Inv()
+	if got, want := inv.String(), "_InverseTransform(ExpTransform())"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	got, want := distributions.NewComposeTransform(inv).String(), "ComposeTransform(\n    _InverseTransform(ExpTransform())\n)"
+	if got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // triangular is a distribution outside the package.
 type triangular struct{ *distributions.Base }
 

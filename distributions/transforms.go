@@ -344,7 +344,7 @@ func (i *inverse) Equal(other Transform) bool {
 func (i *inverse) Err() error { return i.of.Err() }
 
 // String implements Transform.
-func (i *inverse) String() string { return fmt.Sprintf("InverseTransform(%v)", i.of) }
+func (i *inverse) String() string { return fmt.Sprintf("_InverseTransform(%v)", i.of) }
 
 func (i *inverse) tensors() []*tensor.Tensor {
 	if t, ok := i.of.(interface{ tensors() []*tensor.Tensor }); ok {
