@@ -92,7 +92,11 @@ func (d *directional) level(inputs []*tensor.Tensor, compute func(in []*tensor.T
 	err = DualLevel(func() error {
 		all, err = tensor.TidyAll(func() (all []*tensor.Tensor, err error) {
 			err = EnableGrad(func() error {
-				if all, err = compute(d.copies(inputs, d.ofGradient)); err == nil {
+				in, err := d.copies(inputs, d.ofGradient)
+				if err != nil {
+					return err
+				}
+				if all, err = compute(in); err == nil {
 					all, err = d.results(all)
 				}
 				return err

@@ -58,16 +58,19 @@ func (s *functional) begin(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inpu
 }
 
 // copies returns what f is called on for the inputs; leaves require gradients.
-func (s *functional) copies(inputs []*tensor.Tensor, leaves bool) []*tensor.Tensor {
+func (s *functional) copies(inputs []*tensor.Tensor, leaves bool) ([]*tensor.Tensor, error) {
 	in := make([]*tensor.Tensor, len(inputs))
 	for i, t := range inputs {
 		if s.create && t.RequiresGrad() {
 			in[i] = t.ViewAs(t)
 		} else if in[i] = t.Detach(); leaves {
-			in[i].RequiresGrad_()
+			in[i] = in[i].RequiresGrad_()
+		}
+		if err := in[i].Err(); err != nil {
+			return nil, fmt.Errorf("linstock: %s: input %d: %w", s.op, i, err)
 		}
 	}
-	return in
+	return in, nil
 }
 
 // results returns ts without their graph, unless it is wanted, and their first error.
@@ -99,7 +102,10 @@ func (s *functional) run(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs
 	compute func(in []*tensor.Tensor, out *tensor.Tensor) ([]*tensor.Tensor, error)) (out *tensor.Tensor, results []*tensor.Tensor, err error) {
 	all, err := tensor.TidyAll(func() (all []*tensor.Tensor, err error) {
 		err = EnableGrad(func() error {
-			in := s.copies(inputs, true)
+			in, err := s.copies(inputs, true)
+			if err != nil {
+				return err
+			}
 			y := f(in...)
 			if err := y.Err(); err != nil {
 				return err

@@ -115,7 +115,7 @@ func TestFunctionalErrors(t *testing.T) {
 		failed := func(kind error, text string) func(_ any, err error) {
 			return func(_ any, err error) {
 				t.Helper()
-				if !errors.Is(err, kind) || !strings.Contains(err.Error(), text) {
+				if err == nil || kind != nil && !errors.Is(err, kind) || !strings.Contains(err.Error(), text) {
 					t.Errorf("%v; want %q", err, text)
 				}
 			}
@@ -132,6 +132,21 @@ func TestFunctionalErrors(t *testing.T) {
 		failed(tensor.ErrArgument, "shape [3]")(pair(autograd.HVP(sum, one, []*tensor.Tensor{tensor.Ones([]int{3})})))
 		failed(tensor.ErrArgument, "does not depend")(autograd.Jacobian(constant, one, autograd.Strict(true)))
 		failed(tensor.ErrArgument, "input 1")(autograd.Jacobian(sum, []*tensor.Tensor{x, x}, autograd.Strict(true)))
+		var inference *tensor.Tensor
+		if err := autograd.Inference(func() error {
+			inference = tensor.Ones([]int{2})
+			return inference.Err()
+		}); err != nil {
+			t.Error(err)
+		}
+		at := []*tensor.Tensor{x, inference}
+		const outside = "input 1: linstock: RequiresGrad_: Setting requires_grad=True on inference tensor outside InferenceMode is not allowed"
+		failed(nil, outside)(autograd.Jacobian(sum, at))
+		failed(nil, outside)(autograd.Hessian(sum, at))
+		failed(nil, outside)(autograd.Hessian(sum, at, autograd.ForwardMode(true)))
+		failed(nil, outside)(pair(autograd.VJP(sum, at, nil)))
+		failed(nil, outside)(pair(autograd.JVP(sum, at, at)))
+		failed(nil, outside)(pair(autograd.HVP(sum, at, at)))
 		js, err := autograd.Jacobian(constant, one)
 		if err != nil {
 			t.Error(err)
