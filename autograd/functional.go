@@ -136,10 +136,21 @@ func (s *functional) run(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs
 // gradients returns the gradients of y, weighted by v (nil: 1), with respect to in. It keeps the graph, and makes one of the
 // gradients if create is set.
 func (s *functional) gradients(y *tensor.Tensor, in []*tensor.Tensor, v *tensor.Tensor, create bool) ([]*tensor.Tensor, error) {
-	if !y.RequiresGrad() {
+	return s.weighted([]*tensor.Tensor{y}, in, []*tensor.Tensor{v}, create)
+}
+
+// weighted is gradients for several outputs, each with its weights; the gradients are added up.
+func (s *functional) weighted(ys, in, v []*tensor.Tensor, create bool) ([]*tensor.Tensor, error) {
+	var roots, weights []*tensor.Tensor
+	for i, y := range ys {
+		if y.RequiresGrad() {
+			roots, weights = append(roots, y), append(weights, v[i])
+		}
+	}
+	if len(roots) == 0 {
 		return zerosLike(in), nil
 	}
-	gs, err := Grad([]*tensor.Tensor{y}, in, tensor.Gradient(v), tensor.RetainGraph(true), tensor.CreateGraph(create), tensor.AllowUnused(true))
+	gs, err := Grad(roots, in, tensor.Gradient(weights...), tensor.RetainGraph(true), tensor.CreateGraph(create), tensor.AllowUnused(true))
 	if err != nil {
 		return nil, err
 	}
@@ -238,7 +249,7 @@ func JVP(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs, v []*tensor.Te
 		if err != nil {
 			return nil, err
 		}
-		return s.gradients(dot(gs, v), []*tensor.Tensor{weights}, nil, s.create)
+		return s.weighted(gs, []*tensor.Tensor{weights}, v, s.create)
 	})
 	if err != nil {
 		return nil, nil, err
@@ -356,15 +367,6 @@ func hessianProduct(op string, f func(inputs ...*tensor.Tensor) *tensor.Tensor, 
 		if err != nil {
 			return nil, err
 		}
-		return s.gradients(dot(gs, v), in, nil, s.create)
+		return s.weighted(gs, in, v, s.create)
 	})
-}
-
-// dot returns the sum of the products of the elements.
-func dot(a, b []*tensor.Tensor) *tensor.Tensor {
-	sum := a[0].Mul(b[0]).Sum()
-	for i := range a[1:] {
-		sum = sum.Add(a[i+1].Mul(b[i+1]).Sum())
-	}
-	return sum
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/cmplx"
 	"strings"
 	"testing"
 
@@ -155,4 +156,70 @@ func TestFunctionalErrors(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestFunctionalComplex tests JVP, HVP and VHP with complex inputs and outputs; the wanted values are PyTorch's.
+func TestFunctionalComplex(t *testing.T) {
+	leak.Check(t)
+	x, vx := tensor.FromSlice([]float64{1, 2}, nil), tensor.FromSlice([]float64{0.5, -1}, nil)
+	z, vz := tensor.FromSlice([]complex128{1 + 2i, 3 - 1i}, nil), tensor.FromSlice([]complex128{1i, 2 + 0.5i}, nil)
+	for _, t := range []*tensor.Tensor{x, vx, z, vz} {
+		defer t.Release()
+	}
+	in, v := []*tensor.Tensor{x, z}, []*tensor.Tensor{vx, vz}
+	err := tensor.WithScope(func() error {
+		near := func(what string, got *tensor.Tensor, want ...complex128) {
+			t.Helper()
+			values, err := tensor.Data[complex128](got.To(tensor.Complex128))
+			if err != nil || len(values) != len(want) {
+				t.Errorf("%s: %v, %v", what, values, err)
+				return
+			}
+			for i := range want {
+				if cmplx.Abs(values[i]-want[i]) > 1e-4 {
+					t.Errorf("%s: %v, want %v", what, values, want)
+				}
+			}
+		}
+		for _, forward := range []bool{false, true} {
+			mode := autograd.ForwardMode(forward)
+			c := tensor.FromSlice([]complex64{1 + 3i, 2 + 4i}, nil)
+			y, dy, err := autograd.JVP(func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(in[0]) }, []*tensor.Tensor{c}, []*tensor.Tensor{c}, mode)
+			if err != nil {
+				return err
+			}
+			near("z*z", y, -8+6i, -12+16i)
+			near("JVP of z*z", dy, -16+12i, -24+32i)
+			_, dy, err = autograd.JVP(func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Mul(in[1]).Mul(in[1]) }, in, v, mode)
+			if err != nil {
+				return err
+			}
+			near("JVP of x*z*z", dy, -5.5+4i, 18+4i)
+			_, dy, err = autograd.JVP(func(in ...*tensor.Tensor) *tensor.Tensor {
+				return tensor.Stack([]*tensor.Tensor{in[0].Mul(in[0]).Real().Sum(), in[0].Abs().Select(0, 0).Mul(in[0].Imag().Select(0, 1))})
+			}, in[1:], v[1:], mode)
+			if err != nil {
+				return err
+			}
+			near("JVP with real outputs", dy, 9, 0.2236)
+			for name, product := range map[string]func(func(...*tensor.Tensor) *tensor.Tensor, []*tensor.Tensor, []*tensor.Tensor, ...autograd.FunctionalOption) (*tensor.Tensor, []*tensor.Tensor, error){
+				"HVP": autograd.HVP, "VHP": autograd.VHP,
+			} {
+				y, ps, err := product(func(in ...*tensor.Tensor) *tensor.Tensor {
+					x, z := in[0], in[1]
+					return x.Mul(z.Mul(z).Real()).Add(x.Mul(x).Mul(z.Abs())).Sum()
+				}, in, v, mode)
+				if err != nil {
+					return err
+				}
+				near("the output of "+name, y, 27.8852)
+				near(name, ps[0], 0.0249, 13.6325)
+				near(name, ps[1], 1.2683-3.0161i, -1.3520-1.4069i)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
