@@ -202,6 +202,37 @@ func TestFunctionGraphs(t *testing.T) {
 	}
 }
 
+// TestFunctionInPlace tests that Apply refuses a Forward that writes to an input, unless no gradient is recorded.
+func TestFunctionInPlace(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x, buffer := points(2), tensor.Ones([]int{2}, tensor.Float64)
+		y := x.Mul(3)
+		for name, f := range map[string]func() ([]*tensor.Tensor, error){
+			"input 0": func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{y.Mul_(2)}, nil },
+			"view":    func() ([]*tensor.Tensor, error) { y.View(2, 1).Mul_(2); return []*tensor.Tensor{y.Clone()}, nil },
+			"input 1": func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{buffer.Mul_(2)}, nil },
+		} {
+			want := name
+			if name == "view" {
+				want = "input 0"
+			}
+			_, err := autograd.Apply(&either{forward: f}, y, buffer)
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "Forward of *autograd_test.either changed "+want+" in place") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		out, err := autograd.Apply(&either{forward: func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{buffer.Mul_(2)}, nil }}, buffer)
+		if err != nil || out[0].RequiresGrad() {
+			t.Errorf("without gradients: %v, %v", out, err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestFailedPassLeaksNothing tests that the graph, not the thread, holds what a failed pass has not reached, so that
 // it is freed with the graph.
 func TestFailedPassLeaksNothing(t *testing.T) {

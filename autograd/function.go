@@ -10,10 +10,13 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Function is a differentiable function written in Go. PyTorch: torch.autograd.Function.
+// Function is a differentiable function written in Go. There is no mark_dirty and no mark_non_differentiable: inputs must
+// not be changed in place, and every output of a floating-point or complex dtype is differentiable. PyTorch:
+// torch.autograd.Function.
 type Function interface {
 	// Forward computes the outputs. It runs in a scope, with the recording of gradients disabled. It saves what
-	// Backward needs with ctx.SaveForBackward (tensors) and ctx.Set (other values). It must not change weights.
+	// Backward needs with ctx.SaveForBackward (tensors) and ctx.Set (other values). It must not change weights; if it
+	// changes an input, and gradients are recorded, Apply returns an error.
 	Forward(ctx *Context, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error)
 	// Backward receives a gradient for each output, nil if the output received none, and returns a gradient for each
 	// input, nil for none. It runs in a scope on a thread of the autograd engine, in the Autocast regions in which
@@ -114,9 +117,18 @@ func Apply(f Function, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 				}
 			}
 		}
+		versions := make([]int, len(inputs))
+		for i, x := range inputs {
+			versions[i] = x.Version()
+		}
 		outputs, err := forward(f, ctx, inputs)
 		if err != nil || !tied {
 			return outputs, err
+		}
+		for i, x := range inputs {
+			if v := x.Version(); v >= 0 && v != versions[i] {
+				return nil, refuse.Error(op, tensor.ErrArgument, "Forward of %T changed input %d in place: gradients computed from its handle would lack the change; change a Clone", f, i)
+			}
 		}
 		return tie(f, ctx, inputs, outputs)
 	})
