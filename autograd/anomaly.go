@@ -1,6 +1,8 @@
 package autograd
 
 import (
+	"sync/atomic"
+
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 )
@@ -13,6 +15,9 @@ type anomaly struct{ checkNaN bool }
 // CheckNaN(false) only names lines: NaN in a gradient is not an error. The default is true (check_nan=).
 func CheckNaN(on bool) AnomalyOption { return func(a *anomaly) { a.checkNaN = on } }
 
+// checkingNaN is the number of calls of DetectAnomaly that check for NaN.
+var checkingNaN atomic.Int64
+
 // DetectAnomaly runs f and returns f's error. In f, a backward pass in which the backward of an operator returns NaN
 // returns an error of the kind tensor.ErrNaN, and every error of a backward pass names the line that called the operator
 // whose backward failed, also in the Forward of the *tensor.Error:
@@ -23,10 +28,11 @@ func CheckNaN(on bool) AnomalyOption { return func(a *anomaly) { a.checkNaN = on
 //	// linstock: Backward: Function 'SqrtBackward0' returned nan values in its 0th output.; SqrtBackward0 failed, the
 //	// backward of the operator called at /home/me/model.go:31 …
 //
-// Lines are known for operators that this goroutine has called in f. With CreateGraph, what a backward pass records has
-// the line of the operator whose backward recorded it. The goroutine is locked to its OS thread meanwhile. DetectAnomaly
-// makes operators and backward passes slower, and libtorch's check for NaN applies to all passes of the process while f
-// runs. Without DetectAnomaly, nothing is recorded. Option: CheckNaN. PyTorch: torch.autograd.detect_anomaly.
+// An error of a Function names its Go type. Lines are known for operators that this goroutine has called in f. With
+// CreateGraph, what a backward pass records has the line of the operator whose backward recorded it. The goroutine is
+// locked to its OS thread meanwhile. DetectAnomaly makes operators and backward passes slower, and libtorch's check
+// for NaN applies to all passes of the process while f runs. Without DetectAnomaly, nothing is recorded. Option:
+// CheckNaN. PyTorch: torch.autograd.detect_anomaly.
 func DetectAnomaly(f func() error, opts ...AnomalyOption) error {
 	const op = "DetectAnomaly"
 	if f == nil {
@@ -38,6 +44,10 @@ func DetectAnomaly(f func() error, opts ...AnomalyOption) error {
 			return refuse.Nil(op, "an option")
 		}
 		o(a)
+	}
+	if a.checkNaN {
+		checkingNaN.Add(1)
+		defer checkingNaN.Add(-1)
 	}
 	return handle.WithAnomaly(a.checkNaN, f)
 }

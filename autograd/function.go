@@ -200,6 +200,9 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 		if err == nil {
 			err = checkGrads(results, shapes)
 		}
+		if err == nil && checkingNaN.Load() > 0 {
+			err = checkNaN(results)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("Backward of %T: %w", f, err)
 		}
@@ -229,6 +232,19 @@ func checkGrads(grads []*tensor.Tensor, shapes [][]int) error {
 		}
 		if !fits {
 			return refuse.Error(op, tensor.ErrArgument, "the gradient of input %d has shape %v, but the input has shape %v", i, got, want)
+		}
+	}
+	return nil
+}
+
+// checkNaN returns an error if a gradient has a NaN. libtorch's own check does not know the Function's name.
+func checkNaN(grads []*tensor.Tensor) error {
+	for i, g := range grads {
+		if g == nil {
+			continue
+		}
+		if nan, err := g.IsNaN().Any().Item(); err == nil && nan != 0 {
+			return refuse.Error("Apply", tensor.ErrNaN, "the gradient of input %d has NaN values", i)
 		}
 	}
 	return nil

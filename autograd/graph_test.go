@@ -85,6 +85,41 @@ func TestDetectAnomaly(t *testing.T) {
 	}
 }
 
+// TestDetectAnomalyNamesTheFunction tests that the error names the type of a Function whose Backward returns NaN or
+// fails.
+func TestDetectAnomalyNamesTheFunction(t *testing.T) {
+	leak.Check(t)
+	own := errors.New("mine")
+	for _, c := range []struct {
+		fails     error
+		checks    bool
+		kind      error
+		what, not string
+	}{
+		{nil, true, tensor.ErrNaN, "Backward of *autograd_test.either: linstock: Apply: the gradient of input 0 has NaN values", "CppNode"},
+		{own, true, own, "Backward of *autograd_test.either: mine; a Function failed, the backward of the operator called at", "CppNode"},
+		{nil, false, nil, "", ""},
+	} {
+		err := tensor.WithScope(func() error {
+			return autograd.DetectAnomaly(func() error {
+				x := zeros()
+				backward := func() ([]*tensor.Tensor, error) { return []*tensor.Tensor{x.Log().Mul(0)}, c.fails }
+				return applied(&either{backward: backward})(x).Sum().Backward()
+			}, autograd.CheckNaN(c.checks))
+		})
+		if c.kind == nil {
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		var e *tensor.Error
+		if !errors.As(err, &e) || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.what) || strings.Contains(err.Error(), c.not) || e.Forward == "" {
+			t.Errorf("%v, want %q of the kind %v", err, c.what, c.kind)
+		}
+	}
+}
+
 // before returns the line before.
 func before(line string) string {
 	at := strings.LastIndexByte(line, ':')

@@ -161,11 +161,15 @@ func newError(op string, err error, operands ...*Tensor) error {
 // nameForward adds the line of the operator whose backward failed.
 func (e *Error) nameForward(native *cshim.Error) {
 	e.Forward = sites.Caller(native.Site)
+	node := native.Node
+	if strings.HasSuffix(node, "::CallbackFunction>") { // the shim's class; the error that the node returned has the Go type
+		node = "a Function"
+	}
 	if e.Forward == "" {
-		e.Message += fmt.Sprintf("; %s failed, whose operator was called outside of DetectAnomaly", native.Node)
+		e.Message += fmt.Sprintf("; %s failed, whose operator was called outside of DetectAnomaly", node)
 		return
 	}
-	e.Message += fmt.Sprintf("; %s failed, the backward of the operator called at %s", native.Node, e.Forward)
+	e.Message += fmt.Sprintf("; %s failed, the backward of the operator called at %s", node, e.Forward)
 }
 
 // refused returns an error of this package about an argument.
