@@ -423,6 +423,47 @@ func TestHooksOfSeveralTensorsFail(t *testing.T) {
 	}
 }
 
+// TestRemoveMultiGradHookOfAnotherList tests that the hook is removed, and no other, after writes in place and releases.
+func TestRemoveMultiGradHookOfAnotherList(t *testing.T) {
+	leak.Check(t)
+	for _, first := range []bool{false, true} {
+		err := tensor.WithScope(func() error {
+			x, plain := points(2), tensor.Ones([]int{2}, tensor.Float64)
+			written, released := x.Mul(1), x.Mul(1)
+			alias := released.Alias()
+			calls := 0
+			var remove func()
+			var err error
+			if first {
+				remove, err = autograd.RegisterAnyGradHook([]*tensor.Tensor{written, plain, alias}, func(*tensor.Tensor) error { calls += 100; return nil })
+			} else {
+				remove, err = autograd.RegisterMultiGradHook([]*tensor.Tensor{written, alias}, func([]*tensor.Tensor) error { calls += 100; return nil })
+			}
+			if err != nil {
+				return err
+			}
+			written.Mul_(2)
+			alias.Release()
+			plain.RequiresGrad_()
+			for _, y := range []*tensor.Tensor{written, plain, released} {
+				if _, err := y.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) { calls++; return nil, nil }); err != nil {
+					return err
+				}
+			}
+			remove()
+			remove()
+			err = written.Add(plain).Add(released).Sum().Backward()
+			if calls != 3 {
+				t.Errorf("first gradient: %v: the sum of the calls is %d, want 3, one of each other hook", first, calls)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestHooksOfConcurrentPasses tests that passes on several goroutines do not mix what a hook of their tensors receives.
 func TestHooksOfConcurrentPasses(t *testing.T) {
 	leak.Check(t)

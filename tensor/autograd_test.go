@@ -3,9 +3,11 @@ package tensor
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/internal/handle"
 )
@@ -65,6 +67,110 @@ func TestHooks(t *testing.T) {
 	})
 }
 
+// TestRemoveHookOfAnotherList tests that a hook is removed, and no other, after writes in place and releases.
+func TestRemoveHookOfAnotherList(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		var calls []string
+		add := func(t *testing.T, name string, x *Tensor) func() {
+			remove, err := x.RegisterHook(func(*Tensor) (*Tensor, error) { calls = append(calls, name); return nil, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			return remove
+		}
+		for _, c := range []struct {
+			name, want string
+			f          func(t *testing.T) *Tensor
+		}{
+			{"a new grad_fn", "b", func(t *testing.T) *Tensor {
+				y := leaf(1, 2).Mul(1)
+				removeA := add(t, "a", y)
+				y.Mul_(2)
+				add(t, "b", y)
+				removeA()
+				return y
+			}},
+			{"the later of two", "a", func(t *testing.T) *Tensor {
+				y := leaf(1, 2).Mul(1)
+				add(t, "a", y)
+				y.Mul_(2)
+				add(t, "b", y)()
+				return y
+			}},
+			{"a view of a base that is written to", "b", func(t *testing.T) *Tensor {
+				y := leaf(1, 2).Mul(1)
+				v := y.View(2, 1)
+				removeA := add(t, "a", v)
+				y.Mul_(2)
+				add(t, "b", v)
+				removeA()
+				return v
+			}},
+			{"a leaf after a step", "b", func(t *testing.T) *Tensor {
+				x := leaf(1, 2)
+				removeA := add(t, "a", x)
+				add(t, "b", x)
+				if err := withGrad(false, func() error { return x.Mul_(2).Err() }); err != nil {
+					t.Fatal(err)
+				}
+				removeA()
+				return x
+			}},
+			{"a released handle", "b", func(t *testing.T) *Tensor {
+				y := leaf(1, 2).Mul(1)
+				alias := y.Alias()
+				removeA := add(t, "a", alias)
+				add(t, "b", y)
+				alias.Release()
+				removeA()
+				return y
+			}},
+			{"an operand that is released", "", func(t *testing.T) *Tensor {
+				y := leaf(1, 2).Mul(1)
+				removeA := add(t, "a", y)
+				z := y.Mul(2)
+				y.Release()
+				removeA()
+				return z
+			}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				begin(t)
+				scoped(t, func() {
+					calls = nil
+					if err := c.f(t).Sum().Backward(); err != nil {
+						t.Fatal(err)
+					}
+					equal(t, "calls", strings.Join(calls, " "), c.want)
+				})
+			})
+		}
+		// A removed hook holds nothing.
+		y := leaf(1, 2).Mul(1)
+		held := make(chan struct{})
+		func() {
+			big := new([1 << 10]byte)
+			runtime.AddCleanup(big, func(c chan struct{}) { close(c) }, held)
+			remove, err := y.RegisterHook(func(*Tensor) (*Tensor, error) { big[0]++; return nil, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			y.Mul_(2)
+			remove()
+		}()
+		for range 50 {
+			runtime.GC()
+			select {
+			case <-held:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+		t.Error("a removed hook is not freed")
+	})
+}
+
 func TestPostAccumulateGradHook(t *testing.T) {
 	begin(t)
 	mine := errors.New("mine")
@@ -114,6 +220,19 @@ func TestPostAccumulateGradHook(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+		// A hook of a released handle.
+		alias := x.Alias()
+		remove, err := alias.RegisterPostAccumulateGradHook(func(*Tensor) error { calls = append(calls, "removed"); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		alias.Release()
+		calls = nil
+		remove()
+		if err := backward(); err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "calls after the hook of a released handle is removed", len(calls), 0)
 		if remove, err := x.RegisterPostAccumulateGradHook(nil); !errors.Is(err, ErrNil) {
 			t.Errorf("no function: %v", err)
 		} else {

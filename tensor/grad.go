@@ -475,12 +475,16 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 
 // RegisterHook calls f with the gradient of t each time it is computed. If f returns a tensor, it replaces the
 // gradient; nil leaves it unchanged. f runs on a thread of the autograd engine, in a scope. The backward pass returns
-// an error or panic of f. The returned function removes the hook. If f refers to t, or to tensors computed from it,
-// they are not freed before the hook is removed or t is released. PyTorch: Tensor.register_hook.
+// an error or panic of f. The returned function removes the hook, also once t has been written to in place or released.
+// If f refers to t, or to tensors computed from it, they are not freed before the hook is removed or t is released.
+// PyTorch: Tensor.register_hook.
 func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove func(), err error) {
 	if f == nil {
 		return func() {}, refused("RegisterHook", ErrNil, "a function is needed, got nil")
 	}
+	// A view of a tensor that has been written to gets its new grad_fn when it is asked for it. Until then, hooks would join
+	// those of the old one.
+	t.GradFn()
 	return t.register("RegisterHook", hook(f), cshim.RegisterHook, cshim.RemoveHook)
 }
 
@@ -507,12 +511,13 @@ func registerMulti(op string, ts []*Tensor, first bool, f func(grads []*Tensor) 
 		return func() {}, err
 	}
 	defer p.unpin()
-	var removed atomic.Bool
+	var live atomic.Pointer[func([]*Tensor) error] // nil once the hook is removed
+	live.Store(&f)
 	guard := func(grads []*Tensor) error {
-		if removed.Load() {
-			return nil
+		if f := live.Load(); f != nil {
+			return (*f)(grads)
 		}
-		return f(grads)
+		return nil
 	}
 	var v any = nativeFunction(func(grads, _ []*Tensor, _ []bool) ([]*Tensor, error) { return nil, guard(grads) })
 	if first {
@@ -526,22 +531,50 @@ func registerMulti(op string, ts []*Tensor, first bool, f func(grads []*Tensor) 
 		return func() {}, newError(op, cshim.Take(ref), ts...)
 	}
 	ts = slices.Clone(ts)
+	lists := make([]hookList, len(ts))
+	for i, t := range ts {
+		lists[i] = hooksOf(t)
+	}
 	return func() {
-		if removed.Swap(true) {
+		if live.Swap(nil) == nil {
 			return
 		}
 		for i, t := range ts {
-			_ = t.use(op, func(h cshim.Handle) error { return asError(cshim.RemoveHook(h, slots[i])) })
+			if lists[i].current(t) {
+				_ = t.use(op, func(h cshim.Handle) error { return asError(cshim.RemoveHook(h, slots[i])) })
+			}
 		}
 		forgetDropped()
 	}, nil
 }
 
+// hookList identifies the list of t's hooks in which their slots are indices. A write in place that gives t another
+// grad_fn starts another list; the first one stays with the first grad_fn.
+type hookList struct {
+	version     int64
+	hooks, leaf bool
+}
+
+func hooksOf(t *Tensor) hookList {
+	var m cshim.Meta
+	if t.meta("hook", &m) != nil {
+		return hookList{}
+	}
+	return hookList{m.Version, m.RequiresGrad, m.IsLeaf}
+}
+
+// current reports whether l is certainly t's list still.
+func (l hookList) current(t *Tensor) bool {
+	now := hooksOf(t)
+	return l.hooks && (now == l || now.leaf && l.leaf)
+}
+
 // register registers a hook and returns the function that removes it.
 func (t *Tensor) register(op string, f any, add func(cshim.Handle, uint64) (uint32, cshim.ErrorRef), remove func(cshim.Handle, uint32) cshim.ErrorRef) (func(), error) {
 	var slot uint32
+	var id uint64
 	err := t.use(op, func(h cshim.Handle) error {
-		id := keepAlive(f)
+		id = keepAlive(f)
 		var ref cshim.ErrorRef
 		if slot, ref = add(h, id); ref != nil {
 			forget(id)
@@ -552,11 +585,15 @@ func (t *Tensor) register(op string, f any, add func(cshim.Handle, uint64) (uint
 	if err != nil {
 		return func() {}, err
 	}
+	list := hooksOf(t)
 	var once sync.Once
 	return func() {
 		once.Do(func() {
-			_ = t.use(op, func(h cshim.Handle) error { return asError(remove(h, slot)) })
-			forgetDropped()
+			if list.current(t) {
+				_ = t.use(op, func(h cshim.Handle) error { return asError(remove(h, slot)) })
+				forgetDropped()
+			}
+			forget(id) // a hook of another list, or of a handle that is released, stays in it and calls nothing
 		})
 	}, nil
 }
