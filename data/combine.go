@@ -19,7 +19,7 @@ type Subset struct {
 
 // NewSubset returns the samples of dataset at indices, in this order. An index may occur more than once.
 func NewSubset(dataset Dataset, indices []int) (*Subset, error) {
-	if dataset == nil {
+	if isNil(dataset) {
 		return nil, errors.New("linstock: NewSubset: a dataset is needed, got nil")
 	}
 	n := dataset.Len()
@@ -32,13 +32,26 @@ func NewSubset(dataset Dataset, indices []int) (*Subset, error) {
 }
 
 // Len returns the number of samples.
-func (s *Subset) Len() int { return len(s.indices) }
+func (s *Subset) Len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.indices)
+}
 
 // Indices returns the indices in the dataset.
-func (s *Subset) Indices() []int { return slices.Clone(s.indices) }
+func (s *Subset) Indices() []int {
+	if s == nil {
+		return nil
+	}
+	return slices.Clone(s.indices)
+}
 
 // Batch returns the batch of the dataset.
 func (s *Subset) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
+	if s == nil || s.dataset == nil {
+		return nil, errUnmade
+	}
 	at := make([]int, len(indices))
 	for k, i := range indices {
 		if i < 0 || i >= len(s.indices) {
@@ -51,17 +64,20 @@ func (s *Subset) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, er
 
 // RandomSplit divides dataset at random into subsets that do not overlap. lengths are their numbers of samples, which add
 // up to dataset.Len(), or as floating-point numbers their fractions, which add up to 1. With the same seed the subsets
-// have the indices of PyTorch's random_split with torch.Generator().manual_seed(seed). Options: Seed. PyTorch:
-// torch.utils.data.random_split.
+// have the indices of PyTorch's random_split with torch.Generator().manual_seed(seed). dataset has at most 2^30
+// samples. Options: Seed. PyTorch: torch.utils.data.random_split.
 func RandomSplit[N int | float64](dataset Dataset, lengths []N, opts ...Option) ([]*Subset, error) {
 	c, err := apply("RandomSplit", opts, "Seed")
 	if err != nil {
 		return nil, err
 	}
-	if dataset == nil {
+	if isNil(dataset) {
 		return nil, errors.New("linstock: RandomSplit: a dataset is needed, got nil")
 	}
 	n := dataset.Len()
+	if n > maxStored {
+		return nil, fmt.Errorf("linstock: RandomSplit: the dataset must have at most 2^30 samples, got %d", n)
+	}
 	counts, sum := make([]int, len(lengths)), 0
 	switch lengths := any(lengths).(type) {
 	case []int:
@@ -128,7 +144,7 @@ func NewConcatDataset(datasets ...Dataset) (*ConcatDataset, error) {
 	c := &ConcatDataset{datasets: slices.Clone(datasets)}
 	n := 0
 	for i, d := range datasets {
-		if d == nil {
+		if isNil(d) {
 			return nil, fmt.Errorf("linstock: NewConcatDataset: dataset %d is nil", i)
 		}
 		n += d.Len()
@@ -139,7 +155,7 @@ func NewConcatDataset(datasets ...Dataset) (*ConcatDataset, error) {
 
 // Len returns the number of samples.
 func (c *ConcatDataset) Len() int {
-	if len(c.ends) == 0 {
+	if c == nil || len(c.ends) == 0 {
 		return 0
 	}
 	return c.ends[len(c.ends)-1]
@@ -147,6 +163,9 @@ func (c *ConcatDataset) Len() int {
 
 // Batch returns a batch whose samples may be of several datasets.
 func (c *ConcatDataset) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
+	if c == nil || len(c.datasets) == 0 {
+		return nil, errUnmade
+	}
 	of := make([][]int, len(c.datasets))    // the samples of each dataset
 	place := make([][]int, len(c.datasets)) // and where they are in the batch
 	for k, i := range indices {
@@ -209,7 +228,7 @@ func NewStackDataset(datasets ...Dataset) (*StackDataset, error) {
 		return nil, errors.New("linstock: NewStackDataset: at least one dataset is needed")
 	}
 	for i, d := range datasets {
-		if d == nil {
+		if isNil(d) {
 			return nil, fmt.Errorf("linstock: NewStackDataset: dataset %d is nil", i)
 		}
 		if n, want := d.Len(), datasets[0].Len(); n != want {
@@ -221,7 +240,7 @@ func NewStackDataset(datasets ...Dataset) (*StackDataset, error) {
 
 // Len returns the number of samples.
 func (s *StackDataset) Len() int {
-	if len(s.datasets) == 0 {
+	if s == nil || len(s.datasets) == 0 {
 		return 0
 	}
 	return s.datasets[0].Len()
@@ -229,6 +248,9 @@ func (s *StackDataset) Len() int {
 
 // Batch returns the tensors of each dataset, in order.
 func (s *StackDataset) Batch(ctx context.Context, indices []int) (all []*tensor.Tensor, err error) {
+	if s == nil || len(s.datasets) == 0 {
+		return nil, errUnmade
+	}
 	for i, d := range s.datasets {
 		ts, err := d.Batch(ctx, indices)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"sync"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -20,6 +21,22 @@ type Dataset interface {
 	// error. With workers, Batch is called from several goroutines at once. Each call runs in a scope, which frees the
 	// tensors that are not returned.
 	Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error)
+}
+
+var (
+	errUnmade    = errors.New("a dataset that no constructor made")
+	errNoContext = errors.New("a context is needed, got nil")
+)
+
+// isNil reports whether v, an interface, is nil or holds a nil pointer or function.
+func isNil(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Func:
+		return r.IsNil()
+	}
+	return false
 }
 
 // TensorDataset is a dataset of tensors whose first dimension is the sample. PyTorch: torch.utils.data.TensorDataset.
@@ -61,10 +78,18 @@ func NewTensorDataset(tensors ...*tensor.Tensor) (*TensorDataset, error) {
 }
 
 // Len returns the number of samples.
-func (d *TensorDataset) Len() int { return d.n }
+func (d *TensorDataset) Len() int {
+	if d == nil {
+		return 0
+	}
+	return d.n
+}
 
 // Batch returns the rows at indices of each tensor.
 func (d *TensorDataset) Batch(_ context.Context, indices []int) ([]*tensor.Tensor, error) {
+	if d == nil || len(d.tensors) == 0 {
+		return nil, errUnmade
+	}
 	index := tensor.FromSlice(indices, nil)
 	rows := make([]*tensor.Tensor, len(d.tensors))
 	for i, t := range d.tensors {
@@ -75,6 +100,9 @@ func (d *TensorDataset) Batch(_ context.Context, indices []int) ([]*tensor.Tenso
 
 // Release releases the tensors. Without it they are freed once the dataset is unreachable.
 func (d *TensorDataset) Release() {
+	if d == nil {
+		return
+	}
 	for _, t := range d.tensors {
 		t.Release()
 	}
@@ -106,6 +134,17 @@ func NewSamples[I, T tensor.Element](n int, inputShape, targetShape []int, get f
 	return &Samples[I, T]{n: n, input: append([]int{}, inputShape...), target: append([]int{}, targetShape...), get: get}, nil
 }
 
+// maxElements bounds the elements of a batch in Go memory.
+const maxElements = 1 << 32
+
+// batchElements returns the number of elements of a batch of b samples with n elements each.
+func batchElements(n, b int) (int, error) {
+	if n > 0 && b > maxElements/n {
+		return 0, fmt.Errorf("a batch of %d samples with %d elements each is too large", b, n)
+	}
+	return n * b, nil
+}
+
 func elements(shape []int) (int, error) {
 	n := 1
 	for _, s := range shape {
@@ -118,10 +157,21 @@ func elements(shape []int) (int, error) {
 }
 
 // Len returns the number of samples.
-func (d *Samples[I, T]) Len() int { return d.n }
+func (d *Samples[I, T]) Len() int {
+	if d == nil {
+		return 0
+	}
+	return d.n
+}
 
 // Batch writes the samples at indices into Go memory and makes each tensor in one native call.
 func (d *Samples[I, T]) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
+	if d == nil || d.get == nil {
+		return nil, errUnmade
+	}
+	if ctx == nil {
+		return nil, errNoContext
+	}
 	ni, err := elements(d.input)
 	if err != nil {
 		return nil, err
@@ -130,7 +180,15 @@ func (d *Samples[I, T]) Batch(ctx context.Context, indices []int) ([]*tensor.Ten
 	if err != nil {
 		return nil, err
 	}
-	inputs, targets := d.inputs.get(ni*len(indices)), d.targets.get(nt*len(indices))
+	allInputs, err := batchElements(ni, len(indices))
+	if err != nil {
+		return nil, err
+	}
+	allTargets, err := batchElements(nt, len(indices))
+	if err != nil {
+		return nil, err
+	}
+	inputs, targets := d.inputs.get(allInputs), d.targets.get(allTargets)
 	defer d.inputs.put(inputs)
 	defer d.targets.put(targets)
 	for k, i := range indices {
@@ -187,6 +245,9 @@ func NewWindows[T Token](tokens []T, length, stride int) (*Windows[T], error) {
 
 // Len returns the number of complete windows.
 func (d *Windows[T]) Len() int {
+	if d == nil || d.stride == 0 {
+		return 0
+	}
 	last := len(d.tokens) - d.length - 1 // the last token is only a target
 	if last < 0 {
 		return 0
@@ -196,14 +257,22 @@ func (d *Windows[T]) Len() int {
 
 // Batch copies the windows into Go memory and makes each tensor in one native call.
 func (d *Windows[T]) Batch(_ context.Context, indices []int) ([]*tensor.Tensor, error) {
-	n := d.length * len(indices)
+	if d == nil || d.stride == 0 {
+		return nil, errUnmade
+	}
+	for _, i := range indices {
+		if i < 0 || i >= d.Len() {
+			return nil, fmt.Errorf("window %d of %d", i, d.Len())
+		}
+	}
+	n, err := batchElements(d.length, len(indices))
+	if err != nil {
+		return nil, err
+	}
 	buffer := d.buffers.get(2 * n)
 	defer d.buffers.put(buffer)
 	inputs, targets := (*buffer)[:n], (*buffer)[n:]
 	for k, i := range indices {
-		if i < 0 || i >= d.Len() {
-			return nil, fmt.Errorf("window %d of %d", i, d.Len())
-		}
 		window := d.tokens[i*d.stride:][: d.length+1 : d.length+1]
 		at := k * d.length
 		for j := range d.length {

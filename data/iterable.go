@@ -25,7 +25,18 @@ type IterableFunc[T any] func(ctx context.Context, epoch int) iter.Seq2[T, error
 
 // Iter calls f.
 func (f IterableFunc[T]) Iter(ctx context.Context, epoch int) iter.Seq2[T, error] {
+	if f == nil {
+		return broken[T](errors.New("linstock: IterableFunc: a function is needed, got nil"))
+	}
 	return f(ctx, epoch)
+}
+
+// broken returns a sequence of err alone.
+func broken[T any](err error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var zero T
+		yield(zero, err)
+	}
 }
 
 // ChainDataset is several iterable datasets one after another. PyTorch: torch.utils.data.ChainDataset.
@@ -34,7 +45,7 @@ type ChainDataset[T any] struct{ datasets []IterableDataset[T] }
 // NewChainDataset returns datasets one after another.
 func NewChainDataset[T any](datasets ...IterableDataset[T]) (*ChainDataset[T], error) {
 	for i, d := range datasets {
-		if d == nil {
+		if isNil(d) {
 			return nil, fmt.Errorf("linstock: NewChainDataset: dataset %d is nil", i)
 		}
 	}
@@ -43,9 +54,16 @@ func NewChainDataset[T any](datasets ...IterableDataset[T]) (*ChainDataset[T], e
 
 // Iter iterates over the samples of each dataset in order.
 func (c *ChainDataset[T]) Iter(ctx context.Context, epoch int) iter.Seq2[T, error] {
+	if c == nil {
+		return broken[T](fmt.Errorf("linstock: ChainDataset: %w", errUnmade))
+	}
 	return func(yield func(T, error) bool) {
-		for _, d := range c.datasets {
-			for sample, err := range d.Iter(ctx, epoch) {
+		for i, d := range c.datasets {
+			samples := d.Iter(ctx, epoch)
+			if samples == nil {
+				samples = broken[T](fmt.Errorf("linstock: ChainDataset: dataset %d: Iter returned nil", i))
+			}
+			for sample, err := range samples {
 				if !yield(sample, err) || err != nil {
 					return
 				}
@@ -57,12 +75,13 @@ func (c *ChainDataset[T]) Iter(ctx context.Context, epoch int) iter.Seq2[T, erro
 // Shard returns every count-th sample of seq, beginning with sample index: the part of one process among count. An error
 // is returned to all.
 func Shard[T any](seq iter.Seq2[T, error], index, count int) iter.Seq2[T, error] {
+	switch {
+	case seq == nil:
+		return broken[T](errors.New("linstock: Shard: a sequence is needed, got nil"))
+	case index < 0 || index >= count:
+		return broken[T](fmt.Errorf("linstock: Shard: want an index in 0…count-1, got %d and %d", index, count))
+	}
 	return func(yield func(T, error) bool) {
-		if index < 0 || index >= count {
-			var zero T
-			yield(zero, fmt.Errorf("linstock: Shard: want an index in 0…count-1, got %d and %d", index, count))
-			return
-		}
 		i := 0
 		for sample, err := range seq {
 			if (err != nil || i%count == index) && !yield(sample, err) {
@@ -90,12 +109,12 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 		collate = DefaultCollate[T]
 	}
 	switch {
-	case dataset == nil:
+	case isNil(dataset):
 		return nil, fmt.Errorf("linstock: %s: a dataset is needed, got nil", op)
-	case c.batch < 1:
-		return nil, fmt.Errorf("linstock: %s: BatchSize must be at least 1, got %d", op, c.batch)
-	case c.workers < 0 || c.workers > 1 || c.prefetch < 0:
-		return nil, fmt.Errorf("linstock: %s: Workers must be 0 or 1 and Prefetch at least 0, got %d and %d", op, c.workers, c.prefetch)
+	case c.batch < 1 || c.batch > maxBatch:
+		return nil, fmt.Errorf("linstock: %s: BatchSize must be at least 1 and at most 2^28, got %d", op, c.batch)
+	case c.workers < 0 || c.workers > 1 || c.prefetch < 0 || c.prefetch > maxAhead:
+		return nil, fmt.Errorf("linstock: %s: Workers must be 0 or 1 and Prefetch in 0…%d, got %d and %d", op, maxAhead, c.workers, c.prefetch)
 	}
 	if c.prefetch == 0 {
 		c.prefetch = 2
@@ -263,12 +282,20 @@ func NewItems[T any](n int, get func(ctx context.Context, i int) (T, error), col
 }
 
 // Len returns the number of samples.
-func (d *Items[T]) Len() int { return d.n }
+func (d *Items[T]) Len() int {
+	if d == nil {
+		return 0
+	}
+	return d.n
+}
 
 // Batch collates the samples at indices.
 func (d *Items[T]) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, error) {
-	if d.get == nil {
-		return nil, errors.New("a dataset that no constructor made")
+	if d == nil || d.get == nil {
+		return nil, errUnmade
+	}
+	if ctx == nil {
+		return nil, errNoContext
 	}
 	samples := make([]T, len(indices))
 	for k, i := range indices {

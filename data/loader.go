@@ -115,7 +115,7 @@ func apply(op string, opts []Option, known ...string) (config, error) {
 	return c, nil
 }
 
-// BatchSize sets the number of samples in a batch; 1 by default.
+// BatchSize sets the number of samples in a batch; 1 by default. A batch has at most 2^28 samples.
 func BatchSize(n int) Option { return Option{"BatchSize", func(c *config) { c.batch = n }} }
 
 // Shuffle makes each epoch return the samples in a different random order.
@@ -142,10 +142,11 @@ func PinMemory(on bool) Option { return Option{"PinMemory", func(c *config) { c.
 
 // Workers sets the number of goroutines that prepare batches ahead of the loop. With 0, the default, the loop's own
 // goroutine prepares each batch. A dataset that uses libtorch's random generator is reproducible only without workers; see
-// SampleSeed.
+// SampleSeed. The maximum is 4,096.
 func Workers(n int) Option { return Option{"Workers", func(c *config) { c.workers = n }} }
 
-// Prefetch sets the maximum number of batches that are prepared ahead; the default is two per worker.
+// Prefetch sets the maximum number of batches that are prepared ahead, which is at most 65,536; the default is two per
+// worker.
 func Prefetch(n int) Option { return Option{"Prefetch", func(c *config) { c.prefetch = n }} }
 
 // DropLast omits the last batch of an epoch if it is smaller than the others.
@@ -154,19 +155,22 @@ func DropLast(on bool) Option { return Option{"DropLast", func(c *config) { c.dr
 // Device sets the device to which batches are copied, on the loop's goroutine.
 func Device(d tensor.Device) Option { return Option{"Device", func(c *config) { c.device = &d }} }
 
+const (
+	maxBatch   = 1 << 28 // samples in a batch
+	maxWorkers = 1 << 12 // each holds an OS thread in its scope, and Go allows 10,000
+	maxAhead   = 1 << 16 // batches that are prepared ahead
+)
+
 // NewLoader returns a loader of dataset. PyTorch: torch.utils.data.DataLoader.
 func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	c, err := apply("NewLoader", opts, "BatchSize", "Shuffle", "Seed", "WithSampler", "WithBatchSampler", "PinMemory", "Workers", "Prefetch", "DropLast", "Device")
 	if err != nil {
 		return nil, err
 	}
-	if c.prefetch == 0 {
-		c.prefetch = 2 * c.workers
-	}
 	switch {
-	case dataset == nil:
+	case isNil(dataset):
 		return nil, errors.New("linstock: NewLoader: a dataset is needed, got nil")
-	case c.given["WithSampler"] && c.sampler == nil || c.given["WithBatchSampler"] && c.batchSampler == nil:
+	case c.given["WithSampler"] && isNil(c.sampler) || c.given["WithBatchSampler"] && isNil(c.batchSampler):
 		return nil, errors.New("linstock: NewLoader: a sampler is needed, got nil")
 	case c.sampler != nil && c.shuffle:
 		return nil, errors.New("linstock: NewLoader: WithSampler and Shuffle exclude each other")
@@ -174,10 +178,13 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 		return nil, errors.New("linstock: NewLoader: WithBatchSampler excludes BatchSize, Shuffle, WithSampler and DropLast")
 	case c.batch < 1:
 		return nil, fmt.Errorf("linstock: NewLoader: BatchSize must be at least 1, got %d", c.batch)
-	case c.workers < 0:
-		return nil, fmt.Errorf("linstock: NewLoader: Workers must be at least 0, got %d", c.workers)
-	case c.prefetch < 0:
-		return nil, fmt.Errorf("linstock: NewLoader: Prefetch must be at least 0, got %d", c.prefetch)
+	case c.workers < 0 || c.workers > maxWorkers:
+		return nil, fmt.Errorf("linstock: NewLoader: Workers must be in 0…%d, got %d", maxWorkers, c.workers)
+	case c.prefetch < 0 || c.prefetch > maxAhead:
+		return nil, fmt.Errorf("linstock: NewLoader: Prefetch must be in 0…%d, got %d", maxAhead, c.prefetch)
+	}
+	if c.prefetch == 0 {
+		c.prefetch = 2 * c.workers
 	}
 	c.prefetch = max(c.prefetch, c.workers)
 	return &Loader{dataset: dataset, config: c, state: State{Seed: c.seed}}, nil
@@ -186,27 +193,40 @@ func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 // Len returns the number of batches in an epoch; for a loader of an IterableDataset, which does not know it, -1.
 func (l *Loader) Len() int {
 	switch {
+	case !l.made():
+		return 0
 	case l.stream != nil:
 		return -1
 	case l.config.batchSampler != nil:
 		return max(0, l.config.batchSampler.Len())
 	}
-	n, size := 0, l.config.batch
+	n := 0
 	if l.config.sampler != nil {
 		n = max(0, l.config.sampler.Len())
 	} else {
 		n = l.dataset.Len()
 	}
-	if !l.config.dropLast {
-		n += size - 1
-	}
-	return n / size
+	return count(n, l.config.batch, l.config.dropLast)
 }
+
+// count returns the number of batches of n samples.
+func count(n, size int, dropLast bool) int {
+	if dropLast || n%size == 0 {
+		return n / size
+	}
+	return n/size + 1
+}
+
+// made reports whether a constructor made l.
+func (l *Loader) made() bool { return l != nil && (l.dataset != nil || l.stream != nil) }
 
 // State returns the loader's position. In the loop's body it is the batch after the current one. After break or an
 // error it is the first batch that the body has not processed: a run restored from it (SetState, checkpoint.Loader)
 // continues there.
 func (l *Loader) State() State {
+	if l == nil {
+		return State{}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state
@@ -214,6 +234,9 @@ func (l *Loader) State() State {
 
 // SetState sets the position at which the next loop starts, over Batches or Resume.
 func (l *Loader) SetState(s State) error {
+	if !l.made() {
+		return errors.New("linstock: SetState: the loader was not made by NewLoader")
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	d, _ := l.config.sampler.(*distributed)
@@ -257,7 +280,19 @@ func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] { return l
 func (l *Loader) Resume(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, true) }
 
 func (l *Loader) loop(ctx context.Context, resume bool) iter.Seq2[Batch, error] {
+	op := "Batches"
+	if resume {
+		op = "Resume"
+	}
 	return func(yield func(Batch, error) bool) {
+		switch {
+		case !l.made():
+			yield(Batch{}, fmt.Errorf("linstock: %s: the loader was not made by NewLoader", op))
+			return
+		case ctx == nil:
+			yield(Batch{}, fmt.Errorf("linstock: %s: %w", op, errNoContext))
+			return
+		}
 		if err := l.begin(resume); err != nil {
 			yield(Batch{}, err)
 			return
@@ -307,7 +342,7 @@ func (l *Loader) advance(last bool) {
 // run yields the batches from the position to the end of the epoch. The caller yields the error that it returns.
 func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	at := l.State()
-	p, err := l.plan(at)
+	p, err := l.plan(ctx, at)
 	if err != nil {
 		return err
 	}
@@ -457,7 +492,7 @@ type plan struct {
 }
 
 // plan returns the plan of the epoch at a position.
-func (l *Loader) plan(at State) (p *plan, err error) {
+func (l *Loader) plan(ctx context.Context, at State) (p *plan, err error) {
 	p = &plan{dataset: l.dataset, config: l.config, state: at, last: math.MaxInt}
 	if l.stream != nil {
 		return p, nil
@@ -467,27 +502,49 @@ func (l *Loader) plan(at State) (p *plan, err error) {
 			p, err = nil, fmt.Errorf("linstock: the sampler panicked: %v", r)
 		}
 	}()
-	switch c := l.config; {
+	if b, ok := p.config.batchSampler.(*batches); ok {
+		p.config.sampler, p.config.batch, p.config.dropLast, p.config.batchSampler = b.sampler, b.size, b.dropLast, nil
+	}
+	switch c := p.config; {
 	case c.batchSampler != nil:
-		p.batches = slices.Collect(c.batchSampler.Batches(at.Epoch))
-		p.last = len(p.batches)
-	case c.sampler != nil:
-		all := c.sampler.Indices(at.Epoch)
-		if d, ok := c.sampler.(*distributed); ok {
-			all = d.rest(at.Epoch, l.from) // only the loop, which is running, changes from
+		if p.batches, err = collected(ctx, c.batchSampler.Batches(at.Epoch)); err != nil {
+			return nil, err
 		}
-		indices := slices.Collect(all)
-		p.n, p.order = len(indices), func(i int) int { return indices[i] }
-	default:
+		p.last = len(p.batches)
+		return p, nil
+	case c.sampler == nil:
 		p.n = l.dataset.Len()
 		p.order = order(p.n, c.shuffle, at.Seed, at.Epoch)
-	}
-	if p.batches == nil {
-		if p.last = p.n / l.config.batch; !l.config.dropLast && p.n%l.config.batch != 0 {
-			p.last++
+	default:
+		switch s := c.sampler.(type) {
+		case sequential:
+			p.n, p.order = int(s), func(i int) int { return i }
+		case *distributed:
+			p.n, p.order = s.each(l.from), s.order(at.Epoch, l.from) // only the loop, which is running, changes from
+		default:
+			indices, err := collected(ctx, s.Indices(at.Epoch))
+			if err != nil {
+				return nil, err
+			}
+			p.n, p.order = len(indices), func(i int) int { return indices[i] }
 		}
 	}
+	p.last = count(p.n, p.config.batch, p.config.dropLast)
 	return p, nil
+}
+
+// collected returns what a sampler yields.
+func collected[T any](ctx context.Context, all iter.Seq[T]) (out []T, err error) {
+	for v := range all {
+		if len(out)%1024 == 0 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if len(out) == maxStored {
+			return nil, errors.New("linstock: the sampler yields more than 2^30 samples or batches in an epoch")
+		}
+		out = append(out, v)
+	}
+	return out, nil
 }
 
 // size returns the number of samples in batch i.
@@ -500,6 +557,9 @@ func (p *plan) size(i int) int {
 
 // indices returns the samples of batch i.
 func (p *plan) indices(i int) ([]int, error) {
+	if size := p.size(i); size > maxBatch {
+		return nil, fmt.Errorf("a batch has at most 2^28 samples, got %d", size)
+	}
 	indices := make([]int, p.size(i))
 	n := p.dataset.Len()
 	for k := range indices {

@@ -23,7 +23,7 @@ const listed = 1 << 20
 // bits, applied again until the result is below n, which takes fewer than four rounds on average.
 func scattered(n int, key uint64) func(i int) int {
 	half := uint(1)
-	for 1<<(2*half) < n {
+	for half < 32 && uint64(1)<<(2*half) < uint64(n) {
 		half++
 	}
 	mask := uint64(1)<<half - 1

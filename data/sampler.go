@@ -99,7 +99,8 @@ func (d *drawn) epoch(epoch int) (indices []int) {
 
 // NewRandomSampler returns a sampler of 0…n-1 in random order, or with Replacement(true) of random numbers below n. With
 // the same seed it draws the indices of PyTorch's RandomSampler with torch.Generator().manual_seed(seed), epoch by epoch.
-// Options: Seed, Replacement, NumSamples. PyTorch: torch.utils.data.RandomSampler.
+// It stores the order of an epoch, of at most 2^30 samples; a loader's option Shuffle does not. Options: Seed,
+// Replacement, NumSamples. PyTorch: torch.utils.data.RandomSampler.
 func NewRandomSampler(n int, opts ...Option) (Sampler, error) {
 	c, err := apply("NewRandomSampler", opts, "Seed", "Replacement", "NumSamples")
 	if err != nil {
@@ -109,10 +110,10 @@ func NewRandomSampler(n int, opts ...Option) (Sampler, error) {
 	if c.numSamples != nil {
 		samples = *c.numSamples
 	}
-	if n < 1 || samples < 1 || samples > maxSamples {
-		return nil, fmt.Errorf("linstock: NewRandomSampler: n and NumSamples must be at least 1 and no larger than 2^40, got %d and %d", n, samples)
-	}
 	replace := c.replacement != nil && *c.replacement
+	if n < 1 || samples < 1 || samples > maxStored || n > maxStored && !replace {
+		return nil, fmt.Errorf("linstock: NewRandomSampler: n and NumSamples must be at least 1 and no larger than 2^30, got %d and %d", n, samples)
+	}
 	return &drawn{n: samples, seed: c.seed, draw: func(g *generator) []int {
 		indices := make([]int, 0, samples)
 		if replace {
@@ -128,8 +129,10 @@ func NewRandomSampler(n int, opts ...Option) (Sampler, error) {
 	}}, nil
 }
 
-// maxSamples bounds the number of samples in an epoch.
-const maxSamples = 1 << 40
+const (
+	maxSamples = 1 << 40 // in an epoch
+	maxStored  = 1 << 30 // in an order that is stored, with 8 bytes each
+)
 
 // NewSubsetRandomSampler returns a sampler of indices in random order, which with the same seed is that of PyTorch's
 // SubsetRandomSampler. Options: Seed. PyTorch: torch.utils.data.SubsetRandomSampler.
@@ -150,7 +153,7 @@ func NewSubsetRandomSampler(indices []int, opts ...Option) (Sampler, error) {
 
 // NewWeightedRandomSampler returns a sampler of n indices of weights, each drawn with a probability proportional to its
 // weight: with replacement, or with Replacement(false) without. With the same seed it draws the indices of PyTorch's
-// WeightedRandomSampler. Options: Seed, Replacement. PyTorch: torch.utils.data.WeightedRandomSampler.
+// WeightedRandomSampler. n is at most 2^30. Options: Seed, Replacement. PyTorch: torch.utils.data.WeightedRandomSampler.
 func NewWeightedRandomSampler(weights []float64, n int, opts ...Option) (Sampler, error) {
 	const op = "NewWeightedRandomSampler"
 	c, err := apply(op, opts, "Seed", "Replacement")
@@ -169,8 +172,8 @@ func NewWeightedRandomSampler(weights []float64, n int, opts ...Option) (Sampler
 		}
 	}
 	switch {
-	case n < 1 || n > maxSamples:
-		return nil, fmt.Errorf("linstock: %s: n must be at least 1 and no larger than 2^40, got %d", op, n)
+	case n < 1 || n > maxStored:
+		return nil, fmt.Errorf("linstock: %s: n must be at least 1 and no larger than 2^30, got %d", op, n)
 	case positive == 0 || math.IsInf(total, 0):
 		return nil, fmt.Errorf("linstock: %s: the sum of the weights must be positive and finite, got %v", op, total)
 	case !replace && n > positive:
@@ -228,7 +231,8 @@ type distributed struct {
 
 // NewDistributedSampler returns the sampler of process rank among replicas processes, which share an epoch of 0…n-1
 // without overlap. Each gets the same number of samples: some are repeated, or with DropLast the last ones omitted. The
-// order is that of PyTorch's DistributedSampler with set_epoch(epoch). Options: Shuffle (true by default), Seed, DropLast.
+// order is that of PyTorch's DistributedSampler with set_epoch(epoch). n is at most 2^40, and with Shuffle, which stores
+// the order, 2^30. Options: Shuffle (true by default), Seed, DropLast.
 //
 // The order of an epoch does not depend on replicas: of its n samples, rank takes those at rank, rank+replicas,
 // rank+2*replicas and so on, and after k samples the ranks have seen the first k*replicas. So a run can continue in the
@@ -245,6 +249,9 @@ func NewDistributedSampler(n, replicas, rank int, opts ...Option) (Sampler, erro
 	if n < 1 || replicas < 1 || rank < 0 || rank >= replicas || n > maxSamples || replicas > maxSamples {
 		return nil, fmt.Errorf("linstock: NewDistributedSampler: want at least 1 sample and a rank in 0…replicas-1, got n = %d, replicas = %d, rank = %d", n, replicas, rank)
 	}
+	if c.shuffle && n > maxStored {
+		return nil, fmt.Errorf("linstock: NewDistributedSampler: with Shuffle n must be no larger than 2^30, got %d", n)
+	}
 	return &distributed{n: n, replicas: replicas, rank: rank, shuffle: c.shuffle, dropLast: c.dropLast, seed: c.seed}, nil
 }
 
@@ -260,23 +267,26 @@ func (d *distributed) each(seen int) int {
 func (d *distributed) Len() int { return d.each(0) }
 
 // Indices implements Sampler.
-func (d *distributed) Indices(epoch int) iter.Seq[int] { return d.rest(epoch, 0) }
-
-// rest iterates over the samples of an epoch after the first seen of all processes.
-func (d *distributed) rest(epoch, seen int) iter.Seq[int] {
+func (d *distributed) Indices(epoch int) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		order := func(i int) int { return i }
-		if d.shuffle {
-			perm := newGenerator(d.seed + uint64(epoch)).perm(d.n)
-			order = func(i int) int { return perm[i] }
-		}
-		for i := range d.each(seen) {
-			// Beyond the last sample the epoch begins anew.
-			if !yield(order((seen + d.rank + i*d.replicas) % d.n)) {
+		at := d.order(epoch, 0)
+		for i := range d.each(0) {
+			if !yield(at(i)) {
 				return
 			}
 		}
 	}
+}
+
+// order returns the samples of an epoch after the first seen of all processes.
+func (d *distributed) order(epoch, seen int) func(i int) int {
+	// Beyond the last sample the epoch begins anew.
+	place := func(i int) int { return (seen + d.rank + i*d.replicas) % d.n }
+	if !d.shuffle {
+		return place
+	}
+	perm := newGenerator(d.seed + uint64(epoch)).perm(d.n)
+	return func(i int) int { return perm[place(i)] }
 }
 
 type batches struct {
@@ -288,7 +298,7 @@ type batches struct {
 // NewBatchSampler returns a sampler of batches of size samples of s. The last may be smaller, or is omitted with
 // dropLast. PyTorch: torch.utils.data.BatchSampler.
 func NewBatchSampler(s Sampler, size int, dropLast bool) (BatchSampler, error) {
-	if s == nil {
+	if isNil(s) {
 		return nil, errors.New("linstock: NewBatchSampler: a sampler is needed, got nil")
 	}
 	if size < 1 {
