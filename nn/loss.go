@@ -179,10 +179,11 @@ func (s *lossOptions) read(op string, opts []tensor.Option, known ...string) err
 // acceptable returns an error for an option whose name is not in known.
 func acceptable(op string, opts []tensor.Option, known []string) error {
 	for _, o := range opts {
-		if o == nil {
+		name, _ := tensor.OptionValue(o)
+		if name == "nil" {
 			return refuse.Error(op, tensor.ErrNil, "an option is nil")
 		}
-		if name, _ := tensor.OptionValue(o); !slices.Contains(known, name) {
+		if !slices.Contains(known, name) {
 			return refuse.Error(op, tensor.ErrArgument, "%s", options.Unknown(op, name, known))
 		}
 	}

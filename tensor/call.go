@@ -93,14 +93,33 @@ func (f MemoryFormat) option() optKey { return keyMemoryFormat }
 func (g *Generator) option() optKey   { return keyGenerator }
 
 func optionName(o Option) string {
-	if o == nil {
+	if isNilOption(o) {
 		return "nil"
 	}
 	return optNames[o.option()]
 }
 
-// OptionValue returns the name of an option, such as "Weight", and its value. Functions that are made of several
-// operators use it to take the options of this package.
+// isNilOption reports whether o is nil or a nil pointer to an option, which has the methods of the option.
+func isNilOption(o Option) bool {
+	switch p := o.(type) {
+	case nil:
+		return true
+	case *DType:
+		return p == nil
+	case *Device:
+		return p == nil
+	case *Reduction:
+		return p == nil
+	case *Layout:
+		return p == nil
+	case *MemoryFormat:
+		return p == nil
+	}
+	return false
+}
+
+// OptionValue returns the name of an option, such as "Weight", and its value; the name of nil is "nil". Functions that are
+// made of several operators use it to take the options of this package.
 func OptionValue(o Option) (name string, value any) {
 	if kw, ok := o.(kwarg); ok {
 		return optionName(o), kw.val
@@ -146,8 +165,13 @@ func (c *call) refuse(kind error, format string, args ...any) {
 func (c *call) options(opts []Option) {
 next:
 	for _, o := range opts {
-		if o == nil {
-			c.refuse(ErrArgument, "an option is nil")
+		switch o.(type) {
+		case nil, *DType, *Device, *Reduction, *Layout, *MemoryFormat:
+			if isNilOption(o) {
+				c.refuse(ErrArgument, "an option is nil")
+			} else {
+				c.refuse(ErrArgument, "an option is a pointer, of type %T: want its value", o)
+			}
 			return
 		}
 		key := o.option()

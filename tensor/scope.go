@@ -491,6 +491,9 @@ func (t *Tensor) MoveOut() *Tensor {
 // WithScope runs f in a scope and closes the scope, also if f panics. It returns the error of f, or otherwise the first
 // error of an operator in the scope that the program has not read.
 func WithScope(f func() error) (err error) {
+	if f == nil {
+		return refused("WithScope", ErrNil, "a function is needed, got nil")
+	}
 	s, err := NewScope()
 	if err != nil {
 		return err
@@ -506,6 +509,9 @@ func WithScope(f func() error) (err error) {
 // Tidy runs f in a scope, moves its result to the enclosing scope, and frees everything else that f made. PyTorch frees
 // temporaries after their last use; a function with many temporaries uses Tidy to reach a similar peak of memory.
 func Tidy(f func() *Tensor) *Tensor {
+	if f == nil {
+		return failed(refused("Tidy", ErrNil, "a function is needed, got nil"))
+	}
 	s, err := NewScope()
 	if err != nil {
 		return failed(err)
@@ -521,6 +527,9 @@ func Tidy(f func() *Tensor) *Tensor {
 
 // TidyAll is Tidy for several results.
 func TidyAll(f func() ([]*Tensor, error)) ([]*Tensor, error) {
+	if f == nil {
+		return nil, refused("TidyAll", ErrNil, "a function is needed, got nil")
+	}
 	s, err := NewScope()
 	if err != nil {
 		return nil, err

@@ -1,0 +1,42 @@
+package tensor
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestNilFunctionsAndOptions tests that nil functions, and options that are pointers, are errors.
+func TestNilFunctionsAndOptions(t *testing.T) {
+	begin(t)
+	dtype := Float64
+	const function, option = "a function is needed, got nil", "an option is nil"
+	for name, c := range map[string]struct {
+		f    func() error
+		want string
+	}{
+		"WithScope":            {func() error { return WithScope(nil) }, function},
+		"Tidy":                 {func() error { return Tidy(nil).Err() }, function},
+		"TidyAll":              {func() error { _, err := TidyAll(nil); return err }, function},
+		"nil":                  {func() error { return Ones([]int{2}, nil).Err() }, option},
+		"nil *DType":           {func() error { return Ones([]int{2}, (*DType)(nil)).Err() }, option},
+		"nil *Device":          {func() error { return Ones([]int{2}, (*Device)(nil)).Err() }, option},
+		"nil *Layout":          {func() error { return Ones([]int{2}, (*Layout)(nil)).Err() }, option},
+		"nil *MemoryFormat":    {func() error { return Ones([]int{2}, (*MemoryFormat)(nil)).Err() }, option},
+		"nil *Reduction":       {func() error { return Ones([]int{2}, (*Reduction)(nil)).Err() }, option},
+		"*DType":               {func() error { return Ones([]int{2}, &dtype).Err() }, "an option is a pointer, of type *tensor.DType"},
+		"To(nil *DType)":       {func() error { return Ones([]int{2}).To((*DType)(nil)).Err() }, "got nil"},
+		"OptionValue(nil *..)": {func() error { name, _ := OptionValue((*Reduction)(nil)); return fmt.Errorf("named %s", name) }, "named nil"},
+	} {
+		func() {
+			defer func() {
+				if p := recover(); p != nil {
+					t.Errorf("%s panics: %v", name, p)
+				}
+			}()
+			if err := c.f(); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v, want %q", name, err, c.want)
+			}
+		}()
+	}
+}
