@@ -39,10 +39,14 @@ func us(d time.Duration) json.Number {
 }
 
 // WriteChromeTrace writes the events as JSON for chrome://tracing and ui.perfetto.dev: a row for each OS thread and one for
-// the steps, with arrows from forward operators to the nodes of their gradients. Times are since Trace.Began.
+// the steps, with arrows from forward operators to the nodes of their gradients. Times are since Trace.Began. An event's
+// Forward that is no index of the events counts as -1.
 func (t *Trace) WriteChromeTrace(w io.Writer) error {
 	if t == nil {
 		return refuse.Nil("WriteChromeTrace", "a trace")
+	}
+	if w == nil {
+		return refuse.Nil("WriteChromeTrace", "a writer")
 	}
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "{\"displayTimeUnit\": \"ms\", \"baseTimeNanoseconds\": %d, \"traceEvents\": [", t.Began.UnixNano())
@@ -108,7 +112,7 @@ func (t *Trace) putChrome(put func(chromeEvent), i int) {
 		category = "user_annotation"
 	}
 	put(chromeEvent{Phase: "X", Category: category, Name: e.Name, Thread: e.Thread, Time: began, Duration: us(e.Time), Args: args})
-	if e.Forward < 0 {
+	if e.Forward < 0 || e.Forward >= len(t.Events) {
 		return
 	}
 	f := &t.Events[e.Forward]
@@ -144,7 +148,8 @@ func (t *Trace) ExportChromeTrace(path string) error {
 // in operators and in nodes of backward passes, calls, and alloc_bytes, the bytes that they requested of all devices less
 // those that they freed. Ranges are no samples: their own time is the program's. Samples have labels, which -tagfocus and
 // -tagleaf of pprof take: operator, the function of Linstock that the line called, as in vram.Profile; native, libtorch's
-// name; pass, "forward" or "backward"; and range, the name of the innermost RecordFunction.
+// name; pass, "forward" or "backward"; and range, the name of the innermost RecordFunction. An event's Parent that is no
+// index of the events counts as -1.
 func (t *Trace) Profile() (*profile.Profile, error) {
 	if t == nil {
 		return nil, refuse.Nil("Profile", "a trace")
@@ -171,7 +176,7 @@ func (t *Trace) Profile() (*profile.Profile, error) {
 	ranges := make([]string, len(t.Events)) // the innermost range around or at each event
 	for i := range t.Events {
 		e := &t.Events[i]
-		if e.Parent >= 0 {
+		if e.Parent >= 0 && e.Parent < len(t.Events) {
 			ranges[i] = ranges[e.Parent]
 		}
 		if e.Range {
@@ -209,6 +214,9 @@ func (t *Trace) Profile() (*profile.Profile, error) {
 
 // WriteProfile writes the Profile, compressed, for go tool pprof.
 func (t *Trace) WriteProfile(w io.Writer) error {
+	if w == nil {
+		return refuse.Nil("WriteProfile", "a writer")
+	}
 	p, err := t.Profile()
 	if err != nil {
 		return err

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -160,5 +162,27 @@ func TestProfile(t *testing.T) {
 	}
 	if err := trace.WriteProfile(broken{}); err == nil {
 		t.Error("no error of the writer")
+	}
+}
+
+// TestInvalidExports tests that nil writers are errors, and that indices of events that are not there, as after the
+// program has removed some, count as none.
+func TestInvalidExports(t *testing.T) {
+	leak.Check(t)
+	for _, at := range []int{5, 1, -1, -7, math.MaxInt, math.MinInt} {
+		trace := &profiler.Trace{Events: []profiler.Event{{Name: "a", Parent: at, Forward: at}}}
+		var b bytes.Buffer
+		if err := trace.WriteProfile(&b); err != nil {
+			t.Errorf("the parent %d: %v", at, err)
+		}
+		b.Reset()
+		if err := trace.WriteChromeTrace(&b); err != nil || strings.Contains(b.String(), "fwdbwd") || !json.Valid(b.Bytes()) {
+			t.Errorf("the forward operator %d: %v, %s", at, err, &b)
+		}
+		for name, f := range map[string]func(io.Writer) error{"WriteProfile": trace.WriteProfile, "WriteChromeTrace": trace.WriteChromeTrace} {
+			if err := f(nil); err == nil || !strings.Contains(err.Error(), name+": a writer is needed, got nil") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package vram
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -49,6 +50,9 @@ func Profile() (*profile.Profile, error) {
 
 // WriteProfile writes the [Profile], compressed, for go tool pprof.
 func WriteProfile(w io.Writer) error {
+	if w == nil {
+		return errors.New("vram: WriteProfile: a writer is needed, got nil")
+	}
 	p, err := Profile()
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -243,4 +244,14 @@ func TestProfileOverHTTP(t *testing.T) {
 func parses(body string) error {
 	_, err := profile.ParseData([]byte(body))
 	return err
+}
+
+// TestNilWriters tests that nil writers are errors.
+func TestNilWriters(t *testing.T) {
+	leak.Check(t)
+	for name, f := range map[string]func(io.Writer) error{"WriteProfile": vram.WriteProfile, "Snapshot": vram.Snapshot} {
+		if err := f(nil); err == nil || !strings.Contains(err.Error(), name+": a writer is needed, got nil") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

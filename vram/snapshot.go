@@ -60,6 +60,9 @@ func RecordHistory(n int) error {
 // the Go stacks of the allocations. CUDA devices keep their numbers; the CPU has the number after the last CUDA device,
 // and each of its blocks is a segment. PyTorch: torch.cuda.memory._dump_snapshot.
 func Snapshot(w io.Writer) error {
+	if w == nil {
+		return errors.New("vram: Snapshot: a writer is needed, got nil")
+	}
 	if err := cshim.Load(); err != nil {
 		return err
 	}

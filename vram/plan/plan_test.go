@@ -149,6 +149,13 @@ func TestReport(t *testing.T) {
 	if s := p.Picture(); !strings.Contains(s, "█") || !strings.Contains(s, vram.Activations) {
 		t.Errorf("the picture:\n%s", s)
 	}
+	// The fields are the user's to change.
+	p.Parts[0].Bytes, p.Parts[1].Bytes = -5, math.MaxInt64
+	for _, peak := range []int64{p.Peak, 1, -1, 0} {
+		if p.Peak = peak; (p.Picture() == "") != (peak <= 0) || p.String() == "" {
+			t.Errorf("a peak of %d: %q", peak, p.Picture())
+		}
+	}
 	var none *plan.Plan
 	if none.String() == "" || none.Picture() != "" || none.PerRank(plan.ZeRO3, 2) != 0 || none.Part("x").Name != "x" {
 		t.Error("a nil plan is not empty")

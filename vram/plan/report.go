@@ -106,7 +106,7 @@ const (
 
 // Picture returns the parts as bars, and the bytes live over the second step, from its first allocation to its last.
 func (p *Plan) Picture() string {
-	if p == nil || p.Peak == 0 {
+	if p == nil || p.Peak <= 0 {
 		return ""
 	}
 	var b strings.Builder
@@ -115,7 +115,7 @@ func (p *Plan) Picture() string {
 		width = max(width, len(part.Name))
 	}
 	for _, part := range p.Parts {
-		n := int((part.Bytes*barWidth + p.Peak/2) / p.Peak)
+		n := int(min(1, max(0, float64(part.Bytes)/float64(p.Peak)))*barWidth + 0.5)
 		fmt.Fprintf(&b, "%-*s %-*s %s\n", width, part.Name, barWidth, strings.Repeat("█", n), size(part.Bytes))
 	}
 	columns := make([]int64, min(lineWidth, len(p.line)))
@@ -128,7 +128,7 @@ func (p *Plan) Picture() string {
 	eighths := []rune(" ▁▂▃▄▅▆▇█")
 	for r := lineRows - 1; r >= 0; r-- {
 		for _, n := range columns {
-			filled := int((n*lineRows*8 + p.Peak/2) / p.Peak)
+			filled := int(min(1, float64(n)/float64(p.Peak))*lineRows*8 + 0.5)
 			b.WriteRune(eighths[min(8, max(0, filled-8*r))])
 		}
 		switch r {
