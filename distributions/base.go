@@ -681,7 +681,15 @@ func (b *Base) param(i int) *tensor.Tensor {
 	if err := b.Err(); err != nil {
 		return tensor.Failed(err)
 	}
+	if i >= len(b.p) || b.p[i] == nil {
+		return tensor.Failed(b.foreign(b.name(i)))
+	}
 	return b.p[i].Alias()
+}
+
+// foreign returns the error of an accessor of another distribution, in a struct literal with b, which lacks what is read.
+func (b *Base) foreign(what string) error {
+	return refuse.Error(b.kind.name, tensor.ErrArgument, "the Base is that of a %s without %s", b.kind.name, what)
 }
 
 // same returns a formula whose result is a parameter.

@@ -273,7 +273,7 @@ func (d GeneralizedPareto) Concentration() *tensor.Tensor { return d.param(2) }
 // LogSurvivalFunction returns the logarithm of the probability of a draw greater than value. PyTorch:
 // log_survival_function.
 func (d GeneralizedPareto) LogSurvivalFunction(value *tensor.Tensor) *tensor.Tensor {
-	return d.call("LogSurvivalFunction", true, func() *tensor.Tensor {
+	return d.get("LogSurvivalFunction", func(*Base) *tensor.Tensor {
 		if err := d.checkValue("LogSurvivalFunction", value); err != nil {
 			return tensor.Failed(err)
 		}
@@ -283,7 +283,7 @@ func (d GeneralizedPareto) LogSurvivalFunction(value *tensor.Tensor) *tensor.Ten
 
 // LogCDF returns the logarithm of CDF. PyTorch: log_cdf.
 func (d GeneralizedPareto) LogCDF(value *tensor.Tensor) *tensor.Tensor {
-	return d.call("LogCDF", true, func() *tensor.Tensor {
+	return d.get("LogCDF", func(*Base) *tensor.Tensor {
 		if err := d.checkValue("LogCDF", value); err != nil {
 			return tensor.Failed(err)
 		}

@@ -2,6 +2,7 @@ package distributions
 
 import (
 	"math"
+	"runtime"
 	"slices"
 
 	"github.com/linstock-ml/linstock/distributions/constraints"
@@ -65,9 +66,20 @@ func (b *Base) odds() *tensor.Tensor {
 // odds has the accessors of distributions that take Probs or Logits.
 type odds struct{ *Base }
 
-// get returns the result of f for an accessor.
+// get returns the result of f for an accessor. f panics if the Base is that of another distribution, see foreign.
 func (b *Base) get(method string, f func(*Base) *tensor.Tensor) *tensor.Tensor {
-	return b.call(method, true, func() *tensor.Tensor { return f(b) })
+	return b.call(method, true, func() (out *tensor.Tensor) {
+		defer func() {
+			switch p := recover().(type) {
+			case nil:
+			case runtime.Error:
+				out = tensor.Failed(b.foreign(method))
+			default:
+				panic(p)
+			}
+		}()
+		return f(b)
+	})
 }
 
 // Probs returns the probabilities.

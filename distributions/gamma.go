@@ -100,9 +100,7 @@ func NewChi2(df any, opts ...Option) Chi2 {
 
 // DF returns the degrees of freedom. PyTorch: df.
 func (d Chi2) DF() *tensor.Tensor {
-	return d.method("DF", func(*kind) func(*Base) *tensor.Tensor {
-		return func(b *Base) *tensor.Tensor { return b.p[0].Mul(2) }
-	})
+	return d.get("DF", func(b *Base) *tensor.Tensor { return b.p[0].Mul(2) })
 }
 
 // Concentration returns half the degrees of freedom.

@@ -39,6 +39,17 @@ func lineage(d Distribution) []Distribution {
 	return all
 }
 
+// borrowed reports whether d is a struct literal of a type of this package with the Base of another distribution.
+func borrowed(d Distribution) bool {
+	in, ok := d.(interface{ self() *Base })
+	t := reflect.TypeOf(d)
+	if !ok || t.PkgPath() != reflect.TypeFor[Base]().PkgPath() {
+		return false
+	}
+	b := in.self()
+	return b.kind.of == nil || reflect.TypeOf(b.kind.of(b)) != t
+}
+
 // KLDivergence returns the Kullback-Leibler divergence of q from p, the expected value of log p(X) - log q(X) for a draw
 // X of p, of the batch shape of both. It returns an error for types without a registered function. PyTorch:
 // torch.distributions.kl_divergence.
@@ -47,6 +58,9 @@ func KLDivergence(p, q Distribution) *tensor.Tensor {
 	for _, d := range []Distribution{p, q} {
 		if err := usableDistribution(op, d); err != nil {
 			return tensor.Failed(err)
+		}
+		if borrowed(d) {
+			return refuse.Tensor(op, tensor.ErrArgument, "a %T whose Base is that of another distribution", d)
 		}
 	}
 	for _, p := range lineage(p) {

@@ -180,7 +180,7 @@ func (b *Base) scaleTril() *tensor.Tensor { return b.keep[0].Expand(b.square()..
 
 // matrix returns a matrix parameter, or computes it.
 func (b *Base) matrix(method string, at int, f func() *tensor.Tensor) *tensor.Tensor {
-	return b.call(method, true, func() *tensor.Tensor {
+	return b.get(method, func(b *Base) *tensor.Tensor {
 		if b.p[at] != nil {
 			return b.p[at].Alias()
 		}

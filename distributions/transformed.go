@@ -67,6 +67,9 @@ func (b *Base) part(i int) Distribution {
 	if err := b.Err(); err != nil {
 		return &Base{kind: &kind{name: "Distribution"}, err: err}
 	}
+	if i >= len(b.inner) {
+		return &Base{kind: &kind{name: "Distribution"}, err: b.foreign("a distribution that it is made of")}
+	}
 	return b.inner[i]
 }
 
