@@ -2,6 +2,7 @@ package autograd
 
 import (
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"sync"
 
@@ -30,6 +31,7 @@ type Context struct {
 	saved  []*tensor.Tensor
 	needs  []bool
 	values map[any]any
+	fault  error // of Set
 
 	forward *Context // in Backward: Forward's context, which holds the values
 }
@@ -62,7 +64,8 @@ func (c *Context) NeedsInputGrad(i int) bool {
 	return c != nil && i >= 0 && i < len(c.needs) && c.needs[i]
 }
 
-// Set saves a value that is not a tensor under a key.
+// Set saves a value that is not a tensor under a key, which is comparable; another key makes Apply or the backward pass
+// return an error.
 func (c *Context) Set(key, value any) {
 	if c == nil {
 		return
@@ -72,15 +75,31 @@ func (c *Context) Set(key, value any) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !keyable(key) {
+		c.fault = refuse.Error("Set", tensor.ErrArgument, "a key of type %T is not comparable", key)
+		return
+	}
 	if c.values == nil {
 		c.values = map[any]any{}
 	}
 	c.values[key] = value
 }
 
+// keyable reports whether key can be the key of a map.
+func keyable(key any) bool { return key == nil || reflect.ValueOf(key).Comparable() }
+
+// failed returns the error of Set, and forgets it.
+func (c *Context) failed() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.fault
+	c.fault = nil
+	return err
+}
+
 // Value returns the value that Set saved under key, or nil.
 func (c *Context) Value(key any) any {
-	if c == nil {
+	if c == nil || !keyable(key) {
 		return nil
 	}
 	if c.forward != nil {
@@ -144,6 +163,9 @@ func forward(f Function, ctx *Context, inputs []*tensor.Tensor) (outputs []*tens
 	// Not NoGrad, which drops the casts that autocast keeps: Forward does not change weights.
 	err = handle.WithGrad(false, func() error {
 		outputs, err = recovered(func() ([]*tensor.Tensor, error) { return f.Forward(ctx, append([]*tensor.Tensor{}, inputs...)...) })
+		if err == nil {
+			err = ctx.failed()
+		}
 		if err != nil {
 			return err
 		}
@@ -197,6 +219,9 @@ func tie(f Function, ctx *Context, inputs, outputs []*tensor.Tensor) ([]*tensor.
 			}
 		}
 		results, err := recovered(func() ([]*tensor.Tensor, error) { return f.Backward(c, grads...) })
+		if err == nil {
+			err = ctx.failed()
+		}
 		if err == nil {
 			err = checkGrads(results, shapes)
 		}
@@ -266,10 +291,18 @@ type PanicError struct {
 	Stack []byte
 }
 
-func (e *PanicError) Error() string { return fmt.Sprintf("linstock: panic: %v\n%s", e.Value, e.Stack) }
+func (e *PanicError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
+	return fmt.Sprintf("linstock: panic: %v\n%s", e.Value, e.Stack)
+}
 
 // Unwrap returns the panic's value if it is an error, and nil otherwise.
 func (e *PanicError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
 	err, _ := e.Value.(error)
 	return err
 }

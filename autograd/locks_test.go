@@ -17,13 +17,14 @@ func TestLocksOfAContext(t *testing.T) {
 		func() { c.Saved() },
 		func() { c.Set(1, 2) },
 		func() { c.Value(1) },
+		func() { _ = c.failed() },
 		func() { _, _ = tie(nil, c, nil, nil) },
 	} {
 		unordered.Go(f, func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			saved, values := c.saved, c.values
-			c.saved, c.values = saved, values
+			saved, values, fault := c.saved, c.values, c.fault
+			c.saved, c.values, c.fault = saved, values, fault
 		})
 	}
 	// The contexts of concurrent passes share what Forward has set.
