@@ -191,6 +191,9 @@ func (g *Group) check(op string) error {
 	if g == nil {
 		return refuse.Nil(op, "a group")
 	}
+	if g.job == nil {
+		return refuse.Error(op, tensor.ErrNil, "the group was made by neither Init nor NewGroup")
+	}
 	if g.closed.Load() {
 		return refuse.Error(op, ErrClosed, "the group was closed")
 	}
@@ -271,6 +274,9 @@ func (g *Group) Abort() error {
 	if g == nil {
 		return refuse.Nil("Abort", "a group")
 	}
+	if g.job == nil {
+		return refuse.Error("Abort", tensor.ErrNil, "the group was made by neither Init nor NewGroup")
+	}
 	g.state.Lock()
 	again := g.aborted
 	g.aborted = true
@@ -297,7 +303,7 @@ func (g *Group) cut(op string) error {
 // Close leaves the group; see the package documentation. A second Close does nothing. PyTorch:
 // torch.distributed.destroy_process_group.
 func (g *Group) Close() error {
-	if g == nil || g.closed.Swap(true) {
+	if g == nil || g.job == nil || g.closed.Swap(true) {
 		return nil
 	}
 	g.state.Lock()

@@ -138,6 +138,9 @@ func (w *Work) Wait(ctx context.Context) error {
 	if w == nil {
 		return refuse.Nil(op, "a work")
 	}
+	if w.waiter == nil {
+		return refuse.Error(op, tensor.ErrNil, "the work was not made by a collective")
+	}
 	if ctx == nil {
 		return refuse.Nil(op, "a context")
 	}

@@ -79,6 +79,9 @@ func partition(params []*tensor.Tensor, n int) [][]int {
 	return parts
 }
 
+// made reports whether NewZeroRedundancyOptimizer made z.
+func (z *ZeroRedundancyOptimizer) made() bool { return z != nil && z.g != nil }
+
 // part returns the parameters of a rank.
 func (z *ZeroRedundancyOptimizer) part(rank int) []*tensor.Tensor {
 	var ps []*tensor.Tensor
@@ -99,14 +102,14 @@ func (z *ZeroRedundancyOptimizer) Local() *optim.Optimizer {
 
 // Release frees the state of this rank's part.
 func (z *ZeroRedundancyOptimizer) Release() {
-	if z != nil {
+	if z.made() {
 		z.local.Release()
 	}
 }
 
 // Step updates this rank's parameters and copies those of the other ranks from them. All ranks must call it.
 func (z *ZeroRedundancyOptimizer) Step() error {
-	if z == nil {
+	if !z.made() {
 		return refuse.Nil("Step", "an optimizer")
 	}
 	if err := z.local.Step(); err != nil {
@@ -122,7 +125,7 @@ func (z *ZeroRedundancyOptimizer) Step() error {
 
 // ZeroGrad removes the gradients of all parameters.
 func (z *ZeroRedundancyOptimizer) ZeroGrad() error {
-	if z == nil {
+	if !z.made() {
 		return refuse.Nil("ZeroGrad", "an optimizer")
 	}
 	return tensor.ZeroGrads(z.params, true)
@@ -131,7 +134,7 @@ func (z *ZeroRedundancyOptimizer) ZeroGrad() error {
 // Part returns the parameters of which this rank has the state, by their numbers among all.
 func (z *ZeroRedundancyOptimizer) Part() map[int]*tensor.Tensor {
 	part := map[int]*tensor.Tensor{}
-	if z != nil {
+	if z.made() {
 		for _, i := range z.parts[z.g.rank] {
 			part[i] = z.params[i]
 		}
@@ -142,7 +145,7 @@ func (z *ZeroRedundancyOptimizer) Part() map[int]*tensor.Tensor {
 // StateDict returns this rank's part of the state of an optimizer of all parameters: State has this rank's alone, and
 // ParamGroups has the numbers of all.
 func (z *ZeroRedundancyOptimizer) StateDict() (s optim.State) {
-	if z == nil {
+	if !z.made() {
 		return s
 	}
 	own := z.local.StateDict()
@@ -177,7 +180,7 @@ func init() { gob.Register([]any{}) }
 // ZeroRedundancyOptimizer.consolidate_state_dict.
 func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int) (s optim.State, err error) {
 	const op = "ConsolidateState"
-	if z == nil {
+	if !z.made() {
 		return s, refuse.Nil(op, "an optimizer")
 	}
 	if dst < 0 || dst >= z.g.Size() {
@@ -244,7 +247,7 @@ func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int)
 // PyTorch: ZeroRedundancyOptimizer.load_state_dict.
 func (z *ZeroRedundancyOptimizer) LoadStateDict(s optim.State) error {
 	const op = "LoadStateDict"
-	if z == nil {
+	if !z.made() {
 		return refuse.Nil(op, "an optimizer")
 	}
 	if len(s.ParamGroups) != 1 {
