@@ -33,6 +33,9 @@ type PeerError struct {
 }
 
 func (e *PeerError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	who := "ranks that are not known"
 	if len(e.Ranks) != 0 {
 		who = "rank " + strings.Trim(strings.ReplaceAll(fmt.Sprint(e.Ranks), " ", ", "), "[]")
@@ -41,7 +44,12 @@ func (e *PeerError) Error() string {
 }
 
 // Unwrap returns the kind, for errors.Is(err, dist.ErrTimeout).
-func (e *PeerError) Unwrap() error { return e.Kind }
+func (e *PeerError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Kind
+}
 
 // network returns the message of a native error that is an ErrTimeout or ErrConnection, and which.
 func network(err error) (message string, kind error) {

@@ -80,11 +80,17 @@ type PanicError struct {
 
 // Error returns the value of the panic as text.
 func (e *PanicError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	return fmt.Sprintf("linstock: serve: the batch's function panicked: %v", e.Value)
 }
 
 // Unwrap returns the value of the panic if it is an error.
 func (e *PanicError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
 	err, _ := e.Value.(error)
 	return err
 }

@@ -607,6 +607,9 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("a batcher that NewBatcher has not made: %v", err)
 		}
 	}
+	if e := (*serve.PanicError)(nil); e.Error() != "<nil>" || e.Unwrap() != nil {
+		t.Error("a nil error has a text or a cause")
+	}
 	b := newBatcher(t, run)
 	//lint:ignore SA1012 the nil context is what is tested
 	if _, err := b.Do(nil, 1); err == nil {

@@ -64,6 +64,9 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	var b strings.Builder
 	b.WriteString("linstock: ")
 	if e.Op != "" {
@@ -80,7 +83,12 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the kind, for errors.Is(err, tensor.ErrOutOfMemory).
-func (e *Error) Unwrap() error { return e.Kind }
+func (e *Error) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Kind
+}
 
 // failure is the error in a failed tensor. Once the program has read the error, the scope that also recorded it
 // does not report it.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestNilFunctionsAndOptions tests that nil functions, and options that are pointers, are errors.
+// TestNilFunctionsAndOptions tests that nil functions, and options that are pointers, are errors, as is a nil *Error.
 func TestNilFunctionsAndOptions(t *testing.T) {
 	begin(t)
 	dtype := Float64
@@ -15,6 +15,8 @@ func TestNilFunctionsAndOptions(t *testing.T) {
 		f    func() error
 		want string
 	}{
+		"a nil *Error":         {func() error { return (*Error)(nil) }, "<nil>"},
+		"Unwrap of a nil one":  {func() error { return fmt.Errorf("%v", (*Error)(nil).Unwrap()) }, "<nil>"},
 		"WithScope":            {func() error { return WithScope(nil) }, function},
 		"Tidy":                 {func() error { return Tidy(nil).Err() }, function},
 		"TidyAll":              {func() error { _, err := TidyAll(nil); return err }, function},

@@ -31,6 +31,9 @@ type OutOfMemoryError struct {
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
 func (e *OutOfMemoryError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	var b strings.Builder
 	if e.Asked > 0 {
 		fmt.Fprintf(&b, "out of memory on %s: %s asked", e.Device, size(e.Asked))

@@ -254,4 +254,7 @@ func TestNilWriters(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if e := (*vram.OutOfMemoryError)(nil); e.Error() != "<nil>" {
+		t.Errorf("a nil error is %q", e.Error())
+	}
 }

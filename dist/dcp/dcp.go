@@ -215,6 +215,9 @@ type RankError struct {
 }
 
 func (e *RankError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	return fmt.Sprintf(prefix+"%s: on rank %d: %s", e.Op, e.Rank, e.Message)
 }
 

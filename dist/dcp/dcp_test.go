@@ -543,3 +543,10 @@ func TestErrors(t *testing.T) {
 		return nil
 	})
 }
+
+func TestNilError(t *testing.T) {
+	leak.Check(t)
+	if e := (*dcp.RankError)(nil); e.Error() != "<nil>" {
+		t.Errorf("a nil error is %q", e.Error())
+	}
+}
