@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -375,6 +376,80 @@ func TestClosure(t *testing.T) {
 	}
 	if _, err := (*optim.Optimizer)(nil).StepClosure(closure); err == nil {
 		t.Error("a nil optimizer steps")
+	}
+}
+
+// TestClosureAbuse tests closures that panic, end their goroutine, or call the optimizer whose step they are. The optimizer
+// can be used afterwards.
+func TestClosureAbuse(t *testing.T) {
+	leak.Check(t)
+	for _, search := range []string{"", "strong_wolfe"} {
+		for _, at := range []int{1, 2, 3} {
+			p := ones(tensor.Float32)
+			opt, err := optim.NewLBFGS([]*tensor.Tensor{p}, 0.01, optim.LineSearchFn(search))
+			if err != nil {
+				t.Fatal(err)
+			}
+			loss := func() (*tensor.Tensor, error) {
+				opt.ZeroGrad()
+				loss := p.Pow(4).Sum()
+				return loss, loss.Backward()
+			}
+			run := func(f func() error) (err error) {
+				calls := 0
+				if err := autograd.NoGrad(func() error { return p.Fill_(1).Err() }); err != nil {
+					t.Fatal(err)
+				}
+				_, err = opt.StepClosure(func() (*tensor.Tensor, error) {
+					if calls++; calls == at {
+						if err := f(); err != nil {
+							return nil, err
+						}
+					}
+					return loss()
+				})
+				return err
+			}
+			usable := func(what string) {
+				t.Helper()
+				if _, err := opt.StepClosure(loss); err != nil {
+					t.Errorf("%q, call %d, %s: the next step: %v", search, at, what, err)
+				}
+			}
+			usable("nothing")
+			func() {
+				defer func() {
+					if v := recover(); v != "stop" {
+						t.Errorf("recovered %v", v)
+					}
+				}()
+				_ = run(func() error { panic("stop") })
+			}()
+			usable("a panic")
+			ended := make(chan bool)
+			go func() {
+				defer close(ended)
+				_ = run(func() error { runtime.Goexit(); return nil })
+			}()
+			<-ended
+			usable("Goexit")
+			if err := run(func() error { _, err := opt.StepClosure(loss); return err }); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "the closure calls StepClosure") {
+				t.Errorf("a nested step: %v", err)
+			}
+			usable("a nested step")
+			state := opt.StateDict()
+			if err := run(func() error { return opt.LoadStateDict(state) }); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "the closure calls LoadStateDict") {
+				t.Errorf("LoadStateDict: %v", err)
+			}
+			usable("LoadStateDict")
+			if err := run(func() error { opt.Release(); return nil }); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "released") {
+				t.Errorf("Release: %v", err)
+			}
+			usable("Release")
+			opt.ZeroGrad()
+			opt.Release()
+			p.Release()
+		}
 	}
 }
 

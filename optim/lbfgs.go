@@ -173,9 +173,15 @@ func (f *flat) loss() float64 {
 	if f.err != nil {
 		return 0
 	}
-	f.b.mu.Unlock()
-	v, err := f.evaluate()
-	f.b.mu.Lock()
+	drops := f.b.drops
+	v, err := func() (float64, error) {
+		f.b.mu.Unlock()
+		defer f.b.mu.Lock() // also if the closure panics
+		return f.evaluate()
+	}()
+	if err == nil && f.b.drops != drops {
+		err = refuse.Error("StepClosure", tensor.ErrArgument, "the optimizer was released while its closure ran")
+	}
 	if err != nil {
 		f.fail(err)
 	}
@@ -234,8 +240,10 @@ func (f *flat) try(x []*tensor.Tensor, t scalar, d *tensor.Tensor) (float64, *te
 
 // minimize takes a step of LBFGS.
 func (b *Optimizer) minimize(evaluate func() (float64, error)) (first float64, err error) {
-	b.closed.Lock()
-	defer b.closed.Unlock()
+	if !b.closed.take() {
+		return 0, refuse.Error("StepClosure", tensor.ErrArgument, "the closure calls StepClosure of the optimizer whose step it is")
+	}
+	defer b.closed.give()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.ready("StepClosure"); err != nil {
@@ -244,6 +252,12 @@ func (b *Optimizer) minimize(evaluate func() (float64, error)) (first float64, e
 	if len(b.groups) == 0 {
 		return 0, refuse.Error("StepClosure", tensor.ErrArgument, "the optimizer has no parameters")
 	}
+	finished := false
+	defer func() {
+		if !finished {
+			b.search.drop() // tensors of an unfinished step may be gone
+		}
+	}()
 	err = tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
 			f := &flat{b: b, g: b.groups[0], params: allReal(b.groups[0].params), evaluate: evaluate}
@@ -252,9 +266,9 @@ func (b *Optimizer) minimize(evaluate func() (float64, error)) (first float64, e
 		})
 	})
 	if err != nil {
-		b.search.drop() // tensors of an unfinished step may be gone
 		return 0, err
 	}
+	finished = true
 	return first, nil
 }
 
