@@ -58,6 +58,77 @@ func TestSchedulesAtTheEdges(t *testing.T) {
 	}
 }
 
+// TestSchedulesUseTheirOptimizer tests that the functions of a schedule may call the optimizer and the scheduler.
+func TestSchedulesUseTheirOptimizer(t *testing.T) {
+	leak.Check(t)
+	p := tensor.Ones([]int{2}).RequiresGrad_()
+	defer p.Release()
+	for name, schedule := range map[string]func(f func(float64) float64) optim.Schedule{
+		"LambdaLR": func(f func(float64) float64) optim.Schedule {
+			return optim.LambdaLR(func(step int) float64 { return f(float64(step)) })
+		},
+		"MultiplicativeLR": func(f func(float64) float64) optim.Schedule {
+			return optim.MultiplicativeLR(func(step int) float64 { return f(float64(step)) })
+		},
+		"CyclicLR": func(f func(float64) float64) optim.Schedule {
+			return optim.CyclicLR([]float64{0.1}, []float64{0.2}, 2, optim.ScaleFn(f, true), optim.CycleMomentum(false))
+		},
+		"SequentialLR": func(f func(float64) float64) optim.Schedule {
+			return optim.SequentialLR([]int{1}, optim.ConstantLR(0.5, 1), optim.LambdaLR(func(step int) float64 { return f(float64(step)) }))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leak.Check(t)
+			opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var sched *optim.Scheduler
+			var nested bool
+			rates := []float64{0}
+			sched, err = optim.NewScheduler(opt, schedule(func(float64) float64 {
+				rates = append(rates, opt.LR(), opt.Groups()[0].LR)
+				opt.SetLR(opt.LR())
+				opt.ZeroGrad()
+				opt.StateDict()
+				if last := sched.LRs(); sched != nil && len(last) != 1 || sched != nil && sched.StateDict() == nil {
+					t.Errorf("LRs returns %v", last)
+				}
+				if nested {
+					sched.Step()
+				}
+				return 0.5
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				sched.Step()
+			}
+			if err := opt.Step(); err != nil || len(rates) < 5 {
+				t.Errorf("the functions have seen %v: %v", rates, err)
+			}
+			nested = true
+			sched.Step()
+			if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("Step in Step: %v", err)
+			}
+			nested = false
+			sched.Step()
+			if err := opt.Step(); err != nil {
+				t.Error(err)
+			}
+			state := sched.StateDict()
+			for _, last := range []any{[]any{}, []any{0.1, 0.2}} {
+				state["_last_lr"] = last
+				if err := sched.LoadStateDict(state); !errors.Is(err, tensor.ErrArgument) || len(sched.LRs()) != 1 {
+					t.Errorf("a state with the rates %v: %v", last, err)
+				}
+			}
+		})
+	}
+}
+
 // TestAdafactorOfNaN tests that an element whose gradient is NaN does not make the others NaN.
 func TestAdafactorOfNaN(t *testing.T) {
 	leak.Check(t)

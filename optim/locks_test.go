@@ -51,8 +51,8 @@ func TestLocks(t *testing.T) {
 		},
 	} {
 		unordered.Go(f, func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
+			s.mu.take()
+			defer s.mu.give()
 			epoch, last := s.course.epoch, s.course.last
 			s.course.epoch, s.course.last = epoch, last
 		})
@@ -68,8 +68,8 @@ func TestLocks(t *testing.T) {
 	unordered.Go(func() { c.Step() }, touch)
 	unordered.Go(func() { _ = c.LoadStateDict(state) }, touch)
 	unordered.Go(func() { c.LRs() }, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		c.mu.take()
+		defer c.mu.give()
 		last := c.course.last
 		c.course.last = last
 	})

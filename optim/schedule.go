@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 
 	"github.com/linstock-ml/linstock/internal/options"
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -50,6 +49,13 @@ type course struct {
 	settings map[string]any      // PyTorch's attributes that do not change
 	numbers  map[string]*int     // and those that do
 	floats   map[string]*float64 // likewise
+}
+
+// callUser calls a function of the user without the optimizer's lock, so that it may use the optimizer.
+func callUser[T any](c *course, f func(T) float64, v T) float64 {
+	c.opt.mu.Unlock()
+	defer c.opt.mu.Lock()
+	return f(v)
 }
 
 // start returns a course whose base rates are the groups' initial rates.
@@ -196,7 +202,7 @@ func (c *course) remember() {
 // Scheduler sets the learning rates of an optimizer at each step, and for CyclicLR and OneCycleLR the momentum. PyTorch:
 // torch.optim.lr_scheduler.LRScheduler.
 type Scheduler struct {
-	mu     sync.Mutex
+	mu     turn // a function of a schedule may call methods of the scheduler whose step calls it
 	opt    *Optimizer
 	course *course
 }
@@ -225,16 +231,23 @@ func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 
 // Step advances the schedule by one step; call it after the optimizer's Step. ReduceLROnPlateau needs a metric, which the
 // others ignore. If the schedule has no rate for the step, or one that is invalid, the optimizer's next Step returns the
-// error. PyTorch: LRScheduler.step.
+// error. The functions of a schedule may call the methods of the optimizer, and those of the scheduler that read it.
+// PyTorch: LRScheduler.step.
 func (s *Scheduler) Step(metric ...float64) {
 	if s == nil || s.opt == nil || s.course == nil {
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	free := s.mu.take()
+	if free {
+		defer s.mu.give()
+	}
 	s.opt.mu.Lock()
 	defer s.opt.mu.Unlock()
-	if err := s.course.step(metric); err != nil && s.opt.sticky == nil {
+	err := errors.New("a function of the schedule calls the Step that calls it")
+	if free {
+		err = s.course.step(metric)
+	}
+	if err != nil && s.opt.sticky == nil {
 		s.opt.sticky = refuse.Error("Scheduler", tensor.ErrArgument, "%v", err)
 	}
 }
@@ -252,8 +265,9 @@ func (s *Scheduler) LRs() []float64 {
 	if s == nil || s.course == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if s.mu.take() {
+		defer s.mu.give()
+	}
 	return slices.Clone(s.course.current())
 }
 
@@ -262,8 +276,9 @@ func (s *Scheduler) StateDict() map[string]any {
 	if s == nil || s.course == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if s.mu.take() {
+		defer s.mu.give()
+	}
 	return s.course.state()
 }
 
@@ -313,8 +328,10 @@ func (s *Scheduler) LoadStateDict(state map[string]any) error {
 	if s == nil || s.opt == nil || s.course == nil {
 		return refuse.Nil(op, "a scheduler")
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	if !s.mu.take() {
+		return refuse.Error(op, tensor.ErrArgument, "a function of the schedule calls it during the schedule's step")
+	}
+	defer s.mu.give()
 	s.opt.mu.Lock()
 	defer s.opt.mu.Unlock()
 	commit, err := s.course.load(state)
@@ -354,6 +371,10 @@ func (c *course) load(state map[string]any) (commit func(), err error) {
 	last, ok := floatsOf(state["_last_lr"])
 	if !ok {
 		return nil, fmt.Errorf("_last_lr is %v: want a list of rates", state["_last_lr"])
+	}
+	// AddGroup may have been called since the last step.
+	if n := len(c.current()); len(last) != n && len(last) != len(c.opt.groups) {
+		return nil, fmt.Errorf("_last_lr is %v: want %d rates", state["_last_lr"], n)
 	}
 	todo = append(todo, func() { c.last = last })
 	integer := func(name string, to *int) error {

@@ -42,14 +42,14 @@ func lambda(op string, multiply bool, fs []func(step int) float64) Schedule {
 		}
 		none := make([]any, len(opt.groups))
 		return start(opt, &course{settings: map[string]any{"lr_lambdas": none}, rate: func(c *course, i int, g *Group) (float64, error) {
-			f := fs[min(i, len(fs)-1)]
+			f, rate := fs[min(i, len(fs)-1)], g.LR
 			switch {
 			case !multiply:
-				return c.bases[i] * f(c.epoch), nil
+				return c.bases[i] * callUser(c, f, c.epoch), nil
 			case c.initial:
-				return g.LR, nil
+				return rate, nil
 			}
-			return g.LR * f(c.epoch), nil
+			return rate * callUser(c, f, c.epoch), nil
 		}})
 	}}
 }
@@ -431,7 +431,7 @@ func CyclicLR(base, most []float64, stepSizeUp int, opts ...ScheduleOption) Sche
 			if scaleMode != "cycle" {
 				scaled = float64(c.epoch)
 			}
-			amplitude := scale(scaled)
+			amplitude := callUser(c, scale, scaled)
 			if m != nil {
 				m.set(g, m.max[i]-float64((m.max[i]-m.base[i])*factor*amplitude))
 			}
