@@ -63,7 +63,9 @@ type Group struct {
 
 	params  []*tensor.Tensor // a copy of Params that the caller cannot change
 	buckets []*bucket
-	at      []place // where each of params is stored
+	at      []place        // where each of params is stored
+	sparse  bool           // a gradient was sparse
+	flags   map[string]any // of PyTorch's state that was loaded
 }
 
 // hyper describes a hyperparameter. key is PyTorch's name, options are the names of the Option functions that set it, and

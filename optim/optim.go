@@ -450,6 +450,7 @@ func (b *Optimizer) run(g *Group, batch *Batch, sparse bool) error {
 	if step == nil {
 		return refuse.Error(b.kind.Name, tensor.ErrArgument, "the gradients must be %s", how)
 	}
+	g.sparse = g.sparse || sparse
 	if err := step(g, batch); err != nil {
 		return fmt.Errorf("linstock: %s: %w", b.kind.Name, err)
 	}

@@ -313,9 +313,6 @@ func compareState(t *testing.T, got optim.State, want optimState, kind string) {
 			t.Errorf("group %d has %v, PyTorch %v", i, got.ParamGroups[i], g)
 		}
 		for k, v := range g {
-			if kind == "sparse" && (k == "foreach" || k == "fused") {
-				continue // PyTorch refuses fused=True for them
-			}
 			if have, ok := got.ParamGroups[i][k]; !ok || fmt.Sprint(have) != fmt.Sprint(v) {
 				t.Errorf("group %d: %s is %v, PyTorch's %v", i, k, have, v)
 			}
@@ -618,6 +615,116 @@ func TestLoadStateDictRefuses(t *testing.T) {
 	// Loading its own state, which loading frees, works too.
 	if err := errors.Join(opt.LoadStateDict(opt.StateDict()), opt.Step()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStateDictOfUnstepped tests that a parameter with state and without a step, as PyTorch's Adagrad makes it, has step 0.
+func TestStateDictOfUnstepped(t *testing.T) {
+	leak.Check(t)
+	a, b := ones(tensor.Float32), ones(tensor.Float32)
+	defer a.Release()
+	defer b.Release()
+	opt, err := optim.NewAdagrad([]*tensor.Tensor{a, b}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	setGrad(t, a, 1)
+	if err := opt.Step(); err != nil {
+		t.Fatal(err)
+	}
+	s := opt.StateDict()
+	if _, ok := s.State[1]; ok {
+		t.Errorf("the state of a parameter without a gradient is %v", s.State[1])
+	}
+	s.State[1] = map[string]any{"step": 0.0, "sum": s.State[0]["sum"]}
+	if err := opt.LoadStateDict(s); err != nil {
+		t.Fatal(err)
+	}
+	if s = opt.StateDict(); s.State[0]["step"] != 1.0 || s.State[1]["step"] != 0.0 {
+		t.Errorf("the steps are %v and %v", s.State[0]["step"], s.State[1]["step"])
+	}
+	opt.ZeroGrad()
+}
+
+// TestStateDictFlags tests what a state says about how PyTorch computes: what the loaded state said, and not fused where
+// PyTorch's fused kernels refuse the parameters or gradients.
+func TestStateDictFlags(t *testing.T) {
+	leak.Check(t)
+	for name, make := range map[string]constructor{"SGD": optim.NewSGD, "Adam": optim.NewAdam, "Adagrad": optim.NewAdagrad} {
+		p, q := ones(tensor.Float32), ones(tensor.Complex64)
+		opt, err := make([]*tensor.Tensor{p}, 0.1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := opt.AddGroup([]*tensor.Tensor{q}); err != nil {
+			t.Fatal(err)
+		}
+		s := opt.StateDict()
+		if s.ParamGroups[0]["fused"] != true || s.ParamGroups[1]["fused"] != nil {
+			t.Errorf("%s: fused is %v, and %v of complex parameters", name, s.ParamGroups[0]["fused"], s.ParamGroups[1]["fused"])
+		}
+		for k, v := range map[string]any{"fused": false, "foreach": true, "differentiable": nil, "capturable": true} {
+			if _, ok := s.ParamGroups[0][k]; ok {
+				s.ParamGroups[0][k] = v
+			}
+		}
+		if err := opt.LoadStateDict(s); err != nil {
+			t.Fatal(err)
+		}
+		if got := opt.StateDict(); fmt.Sprint(got.ParamGroups) != fmt.Sprint(s.ParamGroups) {
+			t.Errorf("%s: the groups are %v, loaded was %v", name, got.ParamGroups, s.ParamGroups)
+		}
+		if name != "Adam" {
+			s.ParamGroups[0]["fused"], s.ParamGroups[0]["foreach"] = true, nil
+			err := tensor.WithScope(func() error {
+				grad, err := tensor.Call("aten::to_sparse", tensor.Ones([]int{3}))
+				if err != nil {
+					return err
+				}
+				return errors.Join(opt.LoadStateDict(s), p.SetGrad(grad[0].(*tensor.Tensor)), opt.Step())
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if fused, ok := opt.StateDict().ParamGroups[0]["fused"]; fused != nil || !ok {
+				t.Errorf("%s: fused is %v after a step with sparse gradients", name, fused)
+			}
+		}
+		opt.ZeroGrad()
+		opt.Release()
+		p.Release()
+		q.Release()
+	}
+}
+
+// TestExtraNumbers tests that a state's other numbers are loaded, whatever their type.
+func TestExtraNumbers(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float32)
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := opt.StateDict()
+	s.ParamGroups[0]["lr"], s.ParamGroups[0]["initial_lr"] = 0.25, 1
+	s.ParamGroups[0]["lr_mult"], s.ParamGroups[0]["on"] = int64(2), true
+	if err := opt.LoadStateDict(s); err != nil {
+		t.Fatal(err)
+	}
+	if extra := opt.Groups()[0].Extra; len(extra) != 2 || extra["lr_mult"] != 2 {
+		t.Errorf("the group's numbers are %v", extra)
+	}
+	sched, err := optim.NewScheduler(opt, optim.LambdaLR(func(int) float64 { return 0.5 }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rate := sched.LR(); rate != 0.5 {
+		t.Errorf("a schedule of the initial rate 1 starts with %v", rate)
+	}
+	if v := opt.StateDict().ParamGroups[0]["initial_lr"]; v != 1.0 {
+		t.Errorf("initial_lr is %v", v)
 	}
 }
 

@@ -155,7 +155,9 @@ func anys[T any](vs []T) []any {
 	return out
 }
 
-// StateDict returns the optimizer's state and hyperparameters, for a checkpoint. PyTorch: Optimizer.state_dict.
+// StateDict returns the optimizer's state and hyperparameters, for a checkpoint. The flags of PyTorch's implementation
+// (fused, foreach, differentiable, capturable) are those of the state that was loaded, if any. Groups with complex
+// parameters or sparse gradients are not fused, which PyTorch would refuse. PyTorch: Optimizer.state_dict.
 func (b *Optimizer) StateDict() State {
 	s := State{map[int]map[string]any{}, nil}
 	if b == nil {
@@ -181,6 +183,12 @@ func (b *Optimizer) snapshot(state map[int]map[string]any, groups *[]map[string]
 		torch := map[string]any{}
 		for k, v := range b.kind.torch {
 			torch[k] = v
+		}
+		for k, v := range g.flags {
+			torch[k] = v
+		}
+		if torch["fused"] == true && (g.sparse || g.anyComplex()) {
+			torch["fused"] = nil // PyTorch's fused kernels take neither
 		}
 		for _, h := range hs {
 			if v := h.value(g); !ours[h.key] || v == true {
@@ -217,7 +225,7 @@ func (a *Algorithm) stateOf(at place) map[string]any {
 	if m := at.b.masters[at.i]; m != nil {
 		s["master"] = m
 	}
-	if steps := at.b.steps[at.i]; a.Counts && steps > 0 {
+	if steps := at.b.steps[at.i]; a.Counts && (steps > 0 || len(s) > 0) {
 		if a.intStep {
 			s["step"] = int(steps)
 		} else {
@@ -253,6 +261,21 @@ func (b *Optimizer) LoadStateDict(s State) error {
 		return err
 	}
 	return b.hooks.run(postLoad, b)
+}
+
+// flags returns PyTorch's settings of a group for how it computes, which StateDict writes back.
+func (a *Algorithm) flags(from map[string]any) map[string]any {
+	flags := map[string]any{}
+	for _, k := range []string{"fused", "foreach", "differentiable", "capturable"} {
+		v, ok := from[k]
+		if _, isBool := v.(bool); !ok || !isBool && v != nil {
+			continue
+		}
+		if _, has := a.torch[k]; has {
+			flags[k] = v
+		}
+	}
+	return flags
 }
 
 // loaded is the state of a parameter that was checked and not yet put in place.
@@ -291,8 +314,12 @@ func (b *Optimizer) load(s State) error {
 				}
 			}
 		}
+		groups[gi].flags = b.kind.flags(from)
 		for k, v := range from {
-			if n, ok := v.(float64); ok && !known[k] {
+			if _, isBool := v.(bool); isBool || known[k] {
+				continue
+			}
+			if n, ok := numberOf(v); ok {
 				groups[gi].note(k, n)
 			}
 		}
@@ -328,7 +355,7 @@ func (b *Optimizer) load(s State) error {
 		for _, h := range hs {
 			_ = h.setValue(g, h.value(&groups[gi]))
 		}
-		g.Extra = groups[gi].Extra
+		g.Extra, g.flags = groups[gi].Extra, groups[gi].flags
 		for pi, at := range g.at {
 			l := params[pi]
 			at.b.steps[at.i] = l.steps
