@@ -136,6 +136,55 @@ func TestMasterWeights(t *testing.T) {
 	}
 }
 
+// TestMasterWeightsAfterPlain continues training with MasterWeights from a state of bfloat16, as PyTorch has it.
+func TestMasterWeightsAfterPlain(t *testing.T) {
+	leak.Check(t)
+	for name, c := range cases {
+		if c.kind != "" && c.kind != "matrix" {
+			continue
+		}
+		err := tensor.WithScope(func() error {
+			p := tensor.Linspace(-1, 1, 12).Reshape(3, 4).To(tensor.BFloat16).RequiresGrad_()
+			plain, err := c.make([]*tensor.Tensor{p}, c.lr, c.opts...)
+			if err != nil {
+				return err
+			}
+			defer plain.Release()
+			q := p.Detach().Clone().RequiresGrad_()
+			master, err := with(c.make, optim.MasterWeights())([]*tensor.Tensor{q}, c.lr, c.opts...)
+			if err != nil {
+				return err
+			}
+			defer master.Release()
+			step := func(opt *optim.Optimizer, p *tensor.Tensor) error {
+				return errors.Join(p.SetGrad(p.Detach().Mul(0.5)), opt.Step())
+			}
+			if err := errors.Join(step(plain, p), step(plain, p)); err != nil {
+				return err
+			}
+			// The order in which optimizer and parameters are loaded does not matter.
+			if err := master.LoadStateDict(plain.StateDict()); err != nil {
+				return err
+			}
+			if err := autograd.NoGrad(func() error { return q.Copy_(p).Err() }); err != nil {
+				return err
+			}
+			if err := errors.Join(step(plain, p), step(master, q)); err != nil {
+				return err
+			}
+			want, err := tensor.Data[float64](p.Detach().To(tensor.Float64))
+			if err != nil {
+				return err
+			}
+			golden.Near(t, name, q, want, 2e-2, 2e-3)
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestHooks(t *testing.T) {
 	leak.Check(t)
 	p := ones(tensor.Float32)

@@ -52,7 +52,7 @@ type Group struct {
 	LineSearchFn                   string  // LBFGS: "strong_wolfe" or ""
 
 	// MasterWeights keeps a float32 copy of each bfloat16 and float16 parameter, which the optimizer updates and rounds
-	// to the parameter.
+	// to the parameter. It and StochasticRounding must not be changed after the first step.
 	MasterWeights bool
 	// StochasticRounding rounds bfloat16 parameters up or down at random after each step.
 	StochasticRounding bool

@@ -459,9 +459,6 @@ func (b *Optimizer) run(g *Group, batch *Batch, sparse bool) error {
 
 // started reports whether the i-th parameter has all the state that the group needs.
 func (b *Optimizer) started(g *Group, bk *bucket, i int) bool {
-	if g.halved(bk) && bk.masters[i] == nil {
-		return false
-	}
 	for s := range bk.state {
 		if used := b.kind.Slots[s].Used; bk.state[s][i] == nil && (used == nil || used(g, bk.params[i])) {
 			return false
@@ -524,6 +521,9 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 	}
 	rounded := make([]*tensor.Tensor, 0, len(at))
 	for _, i := range at {
+		if err := g.copyMaster(bk, i); err != nil {
+			return undo(err)
+		}
 		if first {
 			if err := b.start(g, bk, i); err != nil {
 				return undo(err)
@@ -563,15 +563,20 @@ func (b *Optimizer) stepSome(g *Group, bk *bucket, at []int, sparse, first bool)
 
 var roundStochastic = handle.RoundStochastic.(func(to, from *tensor.Tensor) error)
 
-// start makes the state of a parameter before its first step.
-func (b *Optimizer) start(g *Group, bk *bucket, i int) error {
-	if g.halved(bk) && bk.masters[i] == nil {
-		t, err := kept(bk.params[i].Detach().To(tensor.Float32))
-		if err != nil {
-			return err
-		}
+// copyMaster makes the float32 copy of a parameter, if the group keeps one and it does not exist.
+func (g *Group) copyMaster(bk *bucket, i int) error {
+	if !g.halved(bk) || bk.masters[i] != nil {
+		return nil
+	}
+	t, err := kept(bk.params[i].Detach().To(tensor.Float32))
+	if err == nil {
 		bk.masters[i] = t
 	}
+	return err
+}
+
+// start makes the state of a parameter before its first step.
+func (b *Optimizer) start(g *Group, bk *bucket, i int) error {
 	stored := g.stored(bk, i)
 	for s := range bk.state {
 		slot := &b.kind.Slots[s]

@@ -644,6 +644,10 @@ func TestStateDictOfUnstepped(t *testing.T) {
 	if s = opt.StateDict(); s.State[0]["step"] != 1.0 || s.State[1]["step"] != 0.0 {
 		t.Errorf("the steps are %v and %v", s.State[0]["step"], s.State[1]["step"])
 	}
+	s.ParamGroups[0]["params"] = []any{0, 0}
+	if err := opt.LoadStateDict(s); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("two parameters with the same number: %v", err)
+	}
 	opt.ZeroGrad()
 }
 

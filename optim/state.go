@@ -297,7 +297,7 @@ func (b *Optimizer) load(s State) error {
 	hs, _ := b.kind.hypers()
 	groups := make([]Group, len(b.groups))
 	var params []loaded
-	used := 0
+	used := map[int]bool{}
 	for gi, g := range b.groups {
 		groups[gi] = *g
 		from := s.ParamGroups[gi]
@@ -331,10 +331,11 @@ func (b *Optimizer) load(s State) error {
 			if !ok {
 				return bad("group %d: the number of parameter %d is %v", gi, pi, numbers[pi])
 			}
-			state, ok := s.State[number]
-			if ok {
-				used++
+			if used[number] {
+				return bad("group %d: parameter %d has the number %d of another", gi, pi, number)
 			}
+			used[number] = true
+			state := s.State[number]
 			l, err := b.kind.restored(&groups[gi], g.at[pi], state)
 			if err != nil {
 				return fmt.Errorf("group %d, parameter %d: %w", gi, pi, err)
@@ -342,8 +343,10 @@ func (b *Optimizer) load(s State) error {
 			params = append(params, l)
 		}
 	}
-	if used != len(s.State) {
-		return bad("the state has %d parameters that are in none of its groups", len(s.State)-used)
+	for number := range s.State {
+		if !used[number] {
+			return bad("the state has a parameter %d that is in none of its groups", number)
+		}
 	}
 	search, err := b.restoredSearch(s.State[0])
 	if err != nil {
@@ -388,7 +391,7 @@ func (a *Algorithm) restored(g *Group, at place, state map[string]any) (l loaded
 			return l, err
 		}
 		p = l.master
-	} else if g.rounds(at.b) {
+	} else if g.halved(at.b) || g.rounds(at.b) {
 		p = p.Detach().To(tensor.Float32)
 	}
 	if v, ok := state["step"]; ok && a.Counts {
