@@ -14,7 +14,8 @@ import (
 // PyTorch: a subclass of torch.optim.Optimizer.
 //
 // An optimizer calls Step for the parameters of a group that have a gradient, in a scope, with the recording of
-// gradients disabled, once for each dtype and device.
+// gradients disabled, once for each dtype and device. The functions must not call the optimizer's methods, which wait for
+// the step to end.
 type Algorithm struct {
 	Name string // for errors
 

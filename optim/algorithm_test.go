@@ -297,6 +297,23 @@ func TestGradScaler(t *testing.T) {
 	if s.Step(opt) == nil {
 		t.Error("a step without gradients is no error")
 	}
+	z := ones(tensor.Complex64)
+	defer z.Release()
+	ofComplex, err := optim.NewSGD([]*tensor.Tensor{z}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	setGrad(t, z, 1)
+	if err := s.Step(ofComplex); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "parameter 0 is complex64") {
+		t.Errorf("a complex gradient: %v", err)
+	}
+	ofComplex.ZeroGrad()
+	opt.RegisterStepPreHook(func(*optim.Optimizer) error {
+		if s.GetScale() < 1 {
+			t.Errorf("the scale is %v in a step", s.GetScale())
+		}
+		return nil
+	})
 	for i, scale := range f.Scaler.Scales {
 		opt.ZeroGrad()
 		err := tensor.WithScope(func() error {

@@ -132,6 +132,8 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 					continue
 				case g.IsSparse():
 					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is sparse: want a dense one", i)
+				case g.DType().IsComplex():
+					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is %v: want a real one", i, g.DType())
 				case g.DType() == tensor.Float16:
 					return refuse.Error(op, tensor.ErrArgument, "the gradient of parameter %d is float16: keep the parameters in float32, or use bfloat16 without a scaler", i)
 				}
@@ -186,21 +188,26 @@ func (s *GradScaler) Step(opt *Optimizer) error {
 	if s == nil || s.found == nil {
 		return refuse.Nil(op, "a scaler")
 	}
+	if skip, err := s.beforeStep(op, opt); skip || err != nil {
+		return err
+	}
+	return opt.Step() // without the lock: a hook of the step may call the scaler
+}
+
+// beforeStep unscales the gradients, unless Unscale did, and reports whether the step is skipped.
+func (s *GradScaler) beforeStep(op string, opt *Optimizer) (skip bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stepped[opt] {
-		return refuse.Error(op, tensor.ErrArgument, "the optimizer was stepped since the last Update")
+		return false, refuse.Error(op, tensor.ErrArgument, "the optimizer was stepped since the last Update")
 	}
 	if _, done := s.found[opt]; !done {
 		if err := s.unscale(op, opt); err != nil {
-			return err
+			return false, err
 		}
 	}
 	s.stepped[opt] = true
-	if s.found[opt] {
-		return nil
-	}
-	return opt.Step()
+	return s.found[opt], nil
 }
 
 // Update changes the scale after the steps of all optimizers: it shrinks if one was skipped and grows after GrowthInterval
