@@ -129,6 +129,56 @@ func TestSchedulesUseTheirOptimizer(t *testing.T) {
 	}
 }
 
+// TestSchedulesLoadAtTheEdges tests states that schedules in others have, and one that would divide by 0.
+func TestSchedulesLoadAtTheEdges(t *testing.T) {
+	leak.Check(t)
+	p := tensor.Ones([]int{2}).RequiresGrad_()
+	defer p.Release()
+	opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nested := func() *optim.Scheduler {
+		inner := optim.SequentialLR([]int{2}, optim.ConstantLR(0.5, 2), optim.ExponentialLR(0.5))
+		s, err := optim.NewScheduler(opt, optim.SequentialLR([]int{5}, inner, optim.ExponentialLR(0.9)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s, again := nested(), nested()
+	s.Step()
+	state := s.StateDict()
+	waits := state["_schedulers"].([]any)[0].(map[string]any)["_schedulers"].([]any)[1].(map[string]any)
+	if waits["last_epoch"] != -1 {
+		t.Errorf("the schedule that waits has taken %v steps", waits["last_epoch"])
+	}
+	waits["last_epoch"] = -2 // as in PyTorch
+	if err := again.LoadStateDict(state); err != nil {
+		t.Fatal(err)
+	}
+	for range 6 {
+		opt.SetLR(again.LRs()[0])
+		s.Step()
+		want := s.LRs()
+		opt.SetLR(again.LRs()[0])
+		again.Step()
+		if !slices.Equal(again.LRs(), want) {
+			t.Errorf("the rates are %v, without loading %v", again.LRs(), want)
+		}
+	}
+	restarts, err := optim.NewScheduler(opt, optim.CosineAnnealingWarmRestarts(5))
+	if err != nil {
+		t.Fatal(err)
+	}
+	state = restarts.StateDict()
+	state["T_i"] = 0
+	if err := restarts.LoadStateDict(state); !errors.Is(err, tensor.ErrArgument) {
+		t.Errorf("a cycle of no steps: %v", err)
+	}
+	restarts.Step()
+}
+
 // TestAdafactorOfNaN tests that an element whose gradient is NaN does not make the others NaN.
 func TestAdafactorOfNaN(t *testing.T) {
 	leak.Check(t)

@@ -97,7 +97,7 @@ func (c *course) undo() {
 	for _, p := range c.parts {
 		p.undo()
 	}
-	c.epoch--
+	c.epoch = max(c.epoch-1, -1)
 }
 
 func (c *course) step(metric []float64) error {
@@ -379,7 +379,10 @@ func (c *course) load(state map[string]any) (commit func(), err error) {
 	todo = append(todo, func() { c.last = last })
 	integer := func(name string, to *int) error {
 		n, ok := intOf(state[name])
-		if !ok || n < -1 {
+		if name == "last_epoch" {
+			n = max(n, -1) // PyTorch undoes the first step of a schedule in two others twice
+		}
+		if !ok || n < -1 || name == "T_i" && n < 1 {
 			return fmt.Errorf("%s is %v: want a number of steps", name, state[name])
 		}
 		todo = append(todo, func() { *to = n })
