@@ -2,6 +2,7 @@ package nn
 
 import (
 	"reflect"
+	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/sharding"
@@ -11,14 +12,14 @@ import (
 
 // Clone returns a deep copy of the module m: it has tensors of its own with m's values and the same RequiresGrad, and
 // tensors and modules that m has in several places are one in the copy too. Gradients are not copied. Unexported fields,
-// and those with the tag `nn:"-"`, are copied as by assignment. If a tensor cannot be copied, the copy has a failed tensor
-// in its place, which Check reports. PyTorch: copy.deepcopy.
+// and those with the tag `nn:"-"`, are copied as by assignment, but mutexes in the copy are new: other goroutines may
+// apply m meanwhile. If a tensor cannot be copied, the copy has a failed tensor in its place, which Check reports. The
+// copy of nil is nil. PyTorch: copy.deepcopy.
 func Clone[T any](m T) T {
 	c := cloner{tensors: map[*tensor.Tensor]*tensor.Tensor{}, pointers: map[unsafePointer]reflect.Value{}}
-	v := reflect.ValueOf(&m).Elem()
-	out := reflect.New(v.Type()).Elem()
-	out.Set(c.value(v))
-	return out.Interface().(T)
+	var out T
+	reflect.ValueOf(&out).Elem().Set(c.value(reflect.ValueOf(&m).Elem()))
+	return out
 }
 
 type cloner struct {
@@ -119,38 +120,67 @@ func (c *cloner) value(v reflect.Value) reflect.Value {
 
 // fill sets out, a struct or an array, to a copy of v.
 func (c *cloner) fill(out, v reflect.Value) {
-	out.Set(v)
+	shallow(out, v)
 	switch v.Kind() {
 	case reflect.Array:
-		for i := range v.Len() {
-			out.Index(i).Set(c.value(v.Index(i)))
+		for i := range out.Len() {
+			out.Index(i).Set(c.value(out.Index(i)))
 		}
 	case reflect.Struct:
-		plan := planOf(v.Type())
-		for i := range plan.walked {
-			from, to := v.Field(plan.walked[i].index), out.Field(plan.walked[i].index)
-			switch {
-			case from.Kind() == reflect.Struct:
-				c.parts(to, from)
-			case to.CanSet():
-				to.Set(c.value(from))
-			}
-		}
+		c.parts(out)
 	default:
 		out.Set(c.value(v))
 	}
 }
 
-// parts copies the walked fields of a struct that was copied by assignment. The struct may be embedded under an
-// unexported name.
-func (c *cloner) parts(out, v reflect.Value) {
-	plan := planOf(v.Type())
+// parts replaces the walked fields of a struct that was copied by assignment by copies. A struct in it may be embedded
+// under an unexported name.
+func (c *cloner) parts(out reflect.Value) {
+	plan := planOf(out.Type())
 	for i := range plan.walked {
-		from, to := v.Field(plan.walked[i].index), out.Field(plan.walked[i].index)
-		if from.Kind() == reflect.Struct {
-			c.parts(to, from)
-		} else if to.CanSet() {
-			to.Set(c.value(from))
+		part := out.Field(plan.walked[i].index)
+		if part.Kind() == reflect.Struct {
+			c.parts(part)
+		} else if part.CanSet() {
+			part.Set(c.value(part))
 		}
 	}
+}
+
+// guarded is a struct with fields that other goroutines may change under its lock.
+type guarded interface{ lock() sync.Locker }
+
+// shallow sets out to v. Mutexes are not copied: out's are unlocked. A guarded struct in v is copied under its lock.
+func shallow(out, v reflect.Value) {
+	t := v.Type()
+	switch {
+	case t == mutexType || t == rwMutexType:
+		return
+	case !factsOf(t).locks:
+		out.Set(v)
+		return
+	case !v.CanAddr():
+		held := reflect.New(t).Elem()
+		held.Set(v)
+		v = held
+	}
+	if t.Kind() == reflect.Array {
+		for i := range v.Len() {
+			shallow(out.Index(i), v.Index(i))
+		}
+		return
+	}
+	if g, ok := v.Addr().Interface().(guarded); ok {
+		l := g.lock()
+		l.Lock()
+		defer l.Unlock()
+	}
+	for i := range v.NumField() {
+		shallow(settable(out.Field(i)), settable(v.Field(i)))
+	}
+}
+
+// settable returns the field v without the restrictions of an unexported one.
+func settable(v reflect.Value) reflect.Value {
+	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 }

@@ -37,6 +37,8 @@ type hook[F any] struct{ f F }
 // NewHooked returns layer without hooks yet.
 func NewHooked(layer Layer) *Hooked { return &Hooked{Layer: layer} }
 
+func (h *Hooked) lock() sync.Locker { return &h.mu }
+
 // register appends f to a list and returns the function that removes it.
 func register[F any](op string, h *Hooked, list func(h *Hooked) *[]*hook[F], f F) (remove func(), err error) {
 	if h == nil {

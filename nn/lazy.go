@@ -47,6 +47,8 @@ func (l *Lazy[M]) stands() any {
 	return l.Module
 }
 
+func (l *Lazy[M]) lock() sync.Locker { return l.mu.RLocker() }
+
 // torchName is the text of a Lazy that is not made yet.
 func (l *Lazy[M]) torchName() string { return l.name }
 

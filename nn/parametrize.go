@@ -61,6 +61,8 @@ type ParametrizationList struct {
 	cached  *tensor.Tensor `nn:"-"`
 }
 
+func (l *ParametrizationList) lock() sync.Locker { return &l.mu }
+
 // place is where a struct holds a tensor: a field, or an element of a ParameterDict.
 type place struct {
 	index []int
@@ -326,24 +328,24 @@ func (l *ParametrizationList) compute() *tensor.Tensor {
 	return y
 }
 
-// value returns the parameter, and whether this call computed it.
-func (l *ParametrizationList) value() (y *tensor.Tensor, own bool) {
+// value returns the parameter. A cached one is a handle of its own, because Cached may end during the pass.
+func (l *ParametrizationList) value() *tensor.Tensor {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.caching == 0 {
-		return l.compute(), true
+		return l.compute()
 	}
 	if l.cached == nil {
 		y := l.compute()
 		if y.Err() != nil {
-			return y, false
+			return y
 		}
 		l.cached = y.Alias().Keep()
 		if l.library() && !slices.Contains(l.Originals, y) {
 			y.Release()
 		}
 	}
-	return l.cached, false
+	return l.cached.Alias()
 }
 
 // library reports whether only code of this package sees the computed parameter.
@@ -416,17 +418,17 @@ func (p *Parametrized) module() (Layer, []*tensor.Tensor, error) {
 		return nil, nil, refuse.Error("Parametrized", tensor.ErrArgument, "the layer must be a pointer to a struct, got %v", p.Layer)
 	}
 	out := reflect.New(v.Type().Elem())
-	out.Elem().Set(v.Elem())
+	shallow(out.Elem(), v.Elem())
 	var made []*tensor.Tensor
 	for _, l := range p.Lists {
 		if l == nil || l.at.index == nil {
 			return nil, nil, refuse.Error("Parametrized", tensor.ErrArgument, "a list is incomplete: use RegisterParametrization")
 		}
-		w, own := l.value()
+		w := l.value()
 		if err := w.Err(); err != nil {
 			return nil, nil, err
 		}
-		if own && !slices.Contains(l.Originals, w) {
+		if !slices.Contains(l.Originals, w) {
 			made = append(made, w)
 		}
 		l.at.put(out.Elem(), w)

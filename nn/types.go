@@ -13,6 +13,8 @@ import (
 var (
 	tensorType   = reflect.TypeFor[*tensor.Tensor]()
 	errType      = reflect.TypeFor[interface{ Err() error }]()
+	mutexType    = reflect.TypeFor[sync.Mutex]()
+	rwMutexType  = reflect.TypeFor[sync.RWMutex]()
 	trainingType = reflect.TypeFor[interface{ SetTraining(on bool) }]()
 )
 
@@ -24,6 +26,7 @@ type facts struct {
 	module   bool // has a method Forward or SetTraining
 	err      bool // has a method Err() error
 	library  bool // a layer of this package that cannot run user code
+	locks    bool // a struct or an array with a mutex in it
 }
 
 var allFacts sync.Map // reflect.Type → *facts
@@ -39,6 +42,7 @@ func factsOf(t reflect.Type) *facts {
 		module:   isModule(t),
 		err:      t.Implements(errType),
 		library:  library(t, map[reflect.Type]bool{}),
+		locks:    locks(t),
 	}
 	allFacts.Store(t, f)
 	return f
@@ -81,6 +85,22 @@ func closed(t reflect.Type, seen map[reflect.Type]bool) bool {
 		}
 	}
 	return true
+}
+
+// locks reports whether a value of type t has a mutex in itself, not behind a pointer.
+func locks(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Array:
+		return locks(t.Elem())
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if locks(t.Field(i).Type) {
+				return true
+			}
+		}
+		return t == mutexType || t == rwMutexType
+	}
+	return false
 }
 
 // walked reports whether a value of type t can be a module or hold a tensor or module in its exported parts.

@@ -665,8 +665,7 @@ func FunctionalCall[M any](m M, state map[string]*tensor.Tensor) (M, error) {
 			return m, refuse.Error(op, tensor.ErrArgument, "%T has no tensor %q", m, name)
 		}
 	}
-	v := reflect.ValueOf(&m).Elem()
-	out := reflect.New(v.Type()).Elem()
-	out.Set(c.value(v))
-	return out.Interface().(M), nil
+	var out M
+	reflect.ValueOf(&out).Elem().Set(c.value(reflect.ValueOf(&m).Elem()))
+	return out, nil
 }
