@@ -3,6 +3,8 @@ package nn
 import (
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
@@ -24,6 +26,7 @@ type Lazy[M Layer] struct {
 
 	mu    sync.RWMutex // guards Module in Forward
 	name  string
+	text  string // that of the layer, with 0 inputs
 	make  func(in int) M
 	infer func(x *tensor.Tensor) (in int, err error)
 	load  func(shape func(name string) []int) (in int)
@@ -52,6 +55,9 @@ func (l *Lazy[M]) lock() sync.Locker { return l.mu.RLocker() }
 // torchName is the text of a Lazy that is not made yet.
 func (l *Lazy[M]) torchName() string { return l.name }
 
+// unmade is what stands between the parentheses of that text.
+func (l *Lazy[M]) unmade() string { return l.text }
+
 func (l *Lazy[M]) made() bool {
 	return l != nil && any(l.Module) != nil && !reflect.ValueOf(l.Module).IsNil()
 }
@@ -68,7 +74,8 @@ func newLazy[M interface {
 	if err := trial.Err(); err != nil {
 		return &Lazy[M]{name: name, err: err}
 	}
-	return &Lazy[M]{name: name, make: func(in int) M { return make(in, opts) }, infer: infer, load: load}
+	text := strings.Replace(extraRepr(trial), strconv.Itoa(least), "0", 1) // the inputs are the first number
+	return &Lazy[M]{name: name, text: text, make: func(in int) M { return make(in, opts) }, infer: infer, load: load}
 }
 
 // Err returns the error of the constructor that made l, or an error if there was no Forward yet, or nil.

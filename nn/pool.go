@@ -167,12 +167,13 @@ type lpPool struct {
 	Norm           float64
 	Kernel, Stride []int
 	Ceil           bool
+	follows        bool // Stride was not given: PyTorch keeps None
 	err            error
 }
 
 func newLPPool(op string, dims int, norm float64, kernel int, opts []Option) *lpPool {
 	b := build(op, opts, poolOptions(dims, "Stride", "CeilMode")...)
-	p := &lpPool{Norm: norm, Ceil: b.ceil}
+	p := &lpPool{Norm: norm, Ceil: b.ceil, follows: len(b.stride) == 0}
 	if norm == 0 || math.IsNaN(norm) {
 		b.fail("norm must be a number other than 0, got %v", norm)
 	}

@@ -335,6 +335,9 @@ func trailing(t *tensor.Tensor, n int) []int {
 
 // extraRepr returns what PyTorch prints between the parentheses of a module.
 func extraRepr(m any) string {
+	if l, ok := m.(interface{ unmade() string }); ok {
+		return l.unmade()
+	}
 	v := reflect.ValueOf(m)
 	t := v.Type().Elem()
 	if t.PkgPath() != reflect.TypeFor[Linear]().PkgPath() {
@@ -384,7 +387,11 @@ func extraRepr(m any) string {
 		return fmt.Sprintf("kernel_size=%s, stride=%s, padding=%s", pyTuple(p.Kernel), pyTuple(p.Stride), pyTuple(p.Padding))
 	case as((*lpPool)(nil)):
 		p := to((*lpPool)(nil)).(*lpPool)
-		return fmt.Sprintf("norm_type=%s, kernel_size=%s, stride=%s, ceil_mode=%s", pyFloat(p.Norm), pyInts(p.Kernel), pyInts(p.Stride), pyBool(p.Ceil))
+		stride := pyInts(p.Stride)
+		if p.follows && slices.Equal(p.Stride, p.Kernel) {
+			stride = "None"
+		}
+		return fmt.Sprintf("norm_type=%s, kernel_size=%s, stride=%s, ceil_mode=%s", pyFloat(p.Norm), pyInts(p.Kernel), stride, pyBool(p.Ceil))
 	case as((*adaptive)(nil)):
 		return "output_size=" + pySizes(to((*adaptive)(nil)).(*adaptive).Size)
 	case as((*padding)(nil)):

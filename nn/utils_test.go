@@ -602,7 +602,7 @@ func TestLazy(t *testing.T) {
 	if _, err := optim.NewSGD(nn.Parameters(model), 0.1); err == nil {
 		t.Error("an optimizer of a model without parameters")
 	}
-	if s := nn.String(model); !strings.Contains(s, "(0): LazyConv2d()") {
+	if s := nn.String(model); !strings.Contains(s, "(0): LazyConv2d(0, 2, kernel_size=(2, 2), stride=(1, 1))") {
 		t.Error(s)
 	}
 	err := tensor.WithScope(func() error {
