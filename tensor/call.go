@@ -395,6 +395,18 @@ func (c *call) enum(what string, v, n int) {
 	c.put(cshim.Value{Tag: cshim.TagInt, Bits: uint64(v)})
 }
 
+// enumOf returns the name and the number of values of an option that is an enumeration in libtorch, which does not check
+// it.
+func enumOf(key optKey) (what string, count int) {
+	switch key {
+	case keyInterpolationMode:
+		return "interpolation mode", 3
+	case keyPaddingMode:
+		return "padding mode", 3
+	}
+	return "", 0
+}
+
 // generator encodes a generator; nil stands for the device's own.
 func (c *call) generator(g *Generator) {
 	if g == nil || c.fail != nil {
@@ -626,6 +638,10 @@ func (c *call) keyword(i int, v any) {
 	case kindInt:
 		switch n := single().(type) {
 		case int:
+			if what, count := enumOf(spec.key); count != 0 {
+				c.enum(what, n, count)
+				return
+			}
 			c.int(i, n)
 		case Reduction:
 			c.reduction(i, n)

@@ -328,6 +328,26 @@ func TestInternalOperators(t *testing.T) {
 	}
 }
 
+// TestUnknownModes tests that GridSampler rejects modes that do not exist, with which libtorch leaves the result's memory
+// as it is.
+func TestUnknownModes(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x, grid := Ones([]int{1, 1, 3, 3}), Zeros([]int{1, 2, 2, 2})
+		for says, o := range map[string]Option{"interpolation mode 3": InterpolationMode(3), "interpolation mode -1": InterpolationMode(-1),
+			"padding mode 3": PaddingMode(3), "padding mode -1": PaddingMode(-1)} {
+			if err := x.GridSampler(grid, o).Err(); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), says+" does not exist") {
+				t.Errorf("%s: got %v", says, err)
+			}
+		}
+		for mode := range 3 {
+			if err := x.GridSampler(grid, InterpolationMode(mode), PaddingMode(2-mode)).Err(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // TestWritesToViewsOfRetainedResults tests that a write which would make libtorch read beyond the gradients is
 // rejected, and that RetainGrad works otherwise.
 func TestWritesToViewsOfRetainedResults(t *testing.T) {
