@@ -290,6 +290,47 @@ func TestForwardLeavesOnlyItsResult(t *testing.T) {
 	}
 }
 
+// TestWidthsOfRecurrentLayers tests that errors name the width or the state that does not fit.
+func TestWidthsOfRecurrentLayers(t *testing.T) {
+	leak.Check(t)
+	lstm, gru, rnn := nn.NewLSTM(5, 3), nn.NewGRU(2, 3), nn.NewRNN(5, 3, nn.BatchFirst(), nn.Bidirectional())
+	projected := nn.NewLSTM(5, 3, nn.ProjSize(2))
+	lstmCell, gruCell, rnnCell := nn.NewLSTMCell(5, 3), nn.NewGRUCell(2, 3), nn.NewRNNCell(5, 3)
+	all := []any{lstm, gru, rnn, projected, lstmCell, gruCell, rnnCell}
+	defer nn.Release(all)
+	err := tensor.WithScope(func() error {
+		ones := func(shape ...int) *tensor.Tensor { return tensor.Ones(shape) }
+		state := func(y, h, c *tensor.Tensor) error { return errors.Join(y.Err(), h.Err(), c.Err()) }
+		packed := nn.PackPaddedSequence(ones(4, 2, 5), []int{4, 2})
+		h2 := func(_, h *tensor.Tensor) error { return h.Err() }
+		p2 := func(p *nn.PackedSequence, h *tensor.Tensor) error { return errors.Join(p.Err(), h.Err()) }
+		for want, err := range map[string]error{
+			"LSTM: state 0 must have shape [1 3 3], got [1 3 4]":                         state(lstm.ForwardState(ones(4, 3, 5), ones(1, 3, 4), nil)),
+			"LSTM: state 1 must have shape [1 3 3], got [1 2 3]":                         state(lstm.ForwardState(ones(4, 3, 5), ones(1, 3, 3), ones(1, 2, 3))),
+			"LSTM: state 1 must have shape [1 3], got [1 4]":                             state(lstm.ForwardState(ones(4, 5), nil, ones(1, 4))),
+			"LSTM: state 0 must have shape [1 3 2], got [1 3 3]":                         state(projected.ForwardState(ones(4, 3, 5), ones(1, 3, 3), nil)),
+			"GRU: the last dimension of x must be the input size 2, got shape [4 3 5]":   gru.Forward(ones(4, 3, 5)).Err(),
+			"GRU: the last dimension of x must be the input size 2, got shape [4 5]":     gru.Forward(ones(4, 5)).Err(),
+			"GRU: the last dimension of x must be the input size 2, got shape [6 5]":     p2(gru.ForwardPacked(packed, nil)),
+			"RNN: state 0 must have shape [2 4 3], got [1 4 3]":                          h2(rnn.ForwardState(ones(4, 3, 5), ones(1, 4, 3))),
+			"RNN: state 0 must have shape [2 2 3], got [2 1 3]":                          p2(rnn.ForwardPacked(packed, ones(2, 1, 3))),
+			"LSTMCell: state 1 must have shape [4 3], got [4 4]":                         h2(lstmCell.Forward(ones(4, 5), ones(4, 3), ones(4, 4))),
+			"GRUCell: the last dimension of x must be the input size 2, got shape [4 5]": gruCell.Forward(ones(4, 5), nil).Err(),
+			"RNNCell: state 0 must have shape [4 3], got [2 3]":                          rnnCell.Forward(ones(4, 5), ones(2, 3)).Err(),
+			"RNNCell: state 0 must have shape [3], got [4]":                              rnnCell.Forward(ones(5), ones(4)).Err(),
+		} {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %s", err, want)
+			}
+		}
+		return errors.Join(state(projected.ForwardState(ones(4, 3, 5), ones(1, 3, 2), ones(1, 3, 3))), h2(rnn.ForwardState(ones(4, 3, 5), ones(2, 4, 3))),
+			p2(rnn.ForwardPacked(packed, ones(2, 2, 3))), rnnCell.Forward(ones(5), ones(3)).Err())
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWidthsOfAttention tests that widths of keys and values that equal the queries' do not change the parameters.
 func TestWidthsOfAttention(t *testing.T) {
 	leak.Check(t)

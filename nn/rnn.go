@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
@@ -142,28 +143,48 @@ func (r *recurrent) weights() []*tensor.Tensor {
 	return out
 }
 
-// initial replaces states that are nil by zeros (layers*directions, batch, width).
+// initial replaces states that are nil by zeros.
 func (r *recurrent) initial(x *tensor.Tensor, batch int, states []*tensor.Tensor) []*tensor.Tensor {
 	out := make([]*tensor.Tensor, len(states))
 	for i, s := range states {
-		width := r.out()
-		if i == 1 {
-			width = r.HiddenSize
-		}
 		if out[i] = s; s == nil {
-			out[i] = tensor.Zeros([]int{r.Layers * r.directions(), batch, width}, x.DType(), x.Device())
+			out[i] = tensor.Zeros(r.stateShape(i, batch), x.DType(), x.Device())
 		}
 	}
 	return out
 }
 
-// failures returns n failed tensors.
-func failures(n int, err error) []*tensor.Tensor {
-	out := make([]*tensor.Tensor, n)
-	for i := range out {
-		out[i] = tensor.Failed(err)
+// stateShape returns the shape of a state: (layers*directions, batch, width), or without the batch if that is -1.
+func (r *recurrent) stateShape(i, batch int) []int {
+	width := r.out()
+	if i == 1 {
+		width = r.HiddenSize
 	}
-	return out
+	if batch < 0 {
+		return []int{r.Layers * r.directions(), width}
+	}
+	return []int{r.Layers * r.directions(), batch, width}
+}
+
+// fit returns an error if x has another width than the module, or a state another shape than stateShape.
+func (r *recurrent) fit(op string, x *tensor.Tensor, batch int, states []*tensor.Tensor) error {
+	if n := x.Size(-1); n != r.InputSize {
+		return refuse.Error(op, tensor.ErrArgument, "the last dimension of x must be the input size %d, got shape %v", r.InputSize, x.Shape())
+	}
+	for i, s := range states {
+		if s == nil {
+			continue
+		}
+		if want := r.stateShape(i, batch); !slices.Equal(s.Shape(), want) {
+			return refuse.Error(op, tensor.ErrArgument, "state %d must have shape %v, got %v", i, want, s.Shape())
+		}
+	}
+	return nil
+}
+
+// failures returns n times one failed tensor, so that a caller who sees the error of one has seen all.
+func failures(n int, err error) []*tensor.Tensor {
+	return slices.Repeat([]*tensor.Tensor{tensor.Failed(err)}, n)
 }
 
 // run returns the output and the final states for padded or unbatched x.
@@ -179,16 +200,17 @@ func (r *recurrent) run(k *rnnKind, x *tensor.Tensor, states ...*tensor.Tensor) 
 	if dims != 2 && dims != 3 {
 		return failures(1+k.states, refuse.Error(k.name, tensor.ErrArgument, "x must have 3 dimensions, or 2 without a batch, got shape %v", x.Shape()))
 	}
-	for _, s := range states {
-		if s != nil && s.Dim() != dims {
-			return failures(1+k.states, refuse.Error(k.name, tensor.ErrArgument, "a state must have %d dimensions as x has, got shape %v", dims, s.Shape()))
-		}
+	batch, size := 1, -1
+	if r.IsBatchFirst {
+		batch = 0
+	}
+	if dims == 3 {
+		size = x.Size(batch)
+	}
+	if err := r.fit(k.name, x, size, states); err != nil {
+		return failures(1+k.states, err)
 	}
 	out, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) {
-		batch := 1
-		if r.IsBatchFirst {
-			batch = 0
-		}
 		in, given := x, states
 		if dims == 2 {
 			in, given = x.Unsqueeze(batch), make([]*tensor.Tensor, len(states))
@@ -229,13 +251,16 @@ func (r *recurrent) runPacked(k *rnnKind, p *PackedSequence, states ...*tensor.T
 	if err == nil && p.Data.Dim() != 2 {
 		err = refuse.Error(k.name, tensor.ErrArgument, "the packed data must have 2 dimensions, got shape %v", p.Data.Shape())
 	}
+	if err == nil {
+		err = r.fit(k.name, p.Data, p.BatchSizes[0], states)
+	}
 	if err != nil {
 		return failures(1+k.states, err)
 	}
 	out, err := tensor.TidyAll(func() ([]*tensor.Tensor, error) {
 		given := make([]*tensor.Tensor, len(states))
 		for i, s := range states {
-			if given[i] = s; s != nil && s.Dim() == 3 && s.Size(1) == p.BatchSizes[0] {
+			if s != nil {
 				given[i] = reorder(s, 1, p.SortedIndices)
 			}
 		}
@@ -430,12 +455,18 @@ func (c *rnnCell) step(op string, x *tensor.Tensor, states []*tensor.Tensor, f f
 	if err == nil && x.Dim() != 1 && x.Dim() != 2 {
 		err = refuse.Error(op, tensor.ErrArgument, "x must be (N, in) or (in), got shape %v", x.Shape())
 	}
+	if err == nil && c.WeightIH.Dim() == 2 && x.Size(-1) != c.WeightIH.Size(1) {
+		err = refuse.Error(op, tensor.ErrArgument, "the last dimension of x must be the input size %d, got shape %v", c.WeightIH.Size(1), x.Shape())
+	}
 	for i, s := range states {
 		if err != nil || s == nil {
 			continue
 		}
-		if err = refuse.Unusable(op, fmt.Sprintf("state %d", i), s); err == nil && s.Dim() != x.Dim() {
-			err = refuse.Error(op, tensor.ErrArgument, "a state must have %d dimensions as x has, got shape %v", x.Dim(), s.Shape())
+		if err = refuse.Unusable(op, fmt.Sprintf("state %d", i), s); err != nil {
+			break
+		}
+		if want := append(leading(x, 1), c.WeightHH.Size(1)); !slices.Equal(s.Shape(), want) {
+			err = refuse.Error(op, tensor.ErrArgument, "state %d must have shape %v, got %v", i, want, s.Shape())
 		}
 	}
 	if err != nil {
