@@ -89,6 +89,15 @@ func (b *builder) sizes(named ...any) {
 	}
 }
 
+// features checks numbers of features, which may be 0.
+func (b *builder) features(named ...any) {
+	for i := 0; i+1 < len(named); i += 2 {
+		if n := named[i+1].(int); n < 0 || n > maxSize {
+			b.fail("%s must be at least 0 and no larger than 2^40, got %d", named[i], n)
+		}
+	}
+}
+
 // spread returns n numbers from a list of one or n, and checks that each is at least low.
 func (b *builder) spread(name string, v []int, n, byDefault, low int) []int {
 	out := make([]int, n)

@@ -25,7 +25,7 @@ func TestConstructorErrors(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {
 		line, bad := here(), nn.NewLinear(-3, 2)
-		want := "linstock: NewLinear: in must be positive and no larger than 2^40, got -3 at " + line
+		want := "linstock: NewLinear: in must be at least 0 and no larger than 2^40, got -3 at " + line
 		first := nn.NewLinear(2, 2)
 		defer nn.Release(first)
 		model := nn.NewSequential(first, bad)

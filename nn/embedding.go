@@ -23,13 +23,14 @@ type table struct {
 
 func newTable(op string, count, width int, weight *tensor.Tensor, opts []Option, own ...string) *table {
 	b := build(op, opts, append(own, "PaddingIdx", "MaxNorm", "NormType", "ScaleGradByFreq", "SparseGrad", "DType", "Device")...)
-	b.sizes("count", count, "width", width)
+	b.features("count", count, "width", width)
 	pad := b.paddingIdx
 	if b.hasPaddingIdx && b.err == nil {
 		if pad < -count || pad >= count {
 			b.fail("PaddingIdx %d is outside %d rows", pad, count)
+		} else if pad < 0 {
+			pad += count
 		}
-		pad = (pad + count) % count
 	}
 	if b.maxNorm < 0 || math.IsNaN(b.maxNorm) || !(b.normType > 0) {
 		b.fail("MaxNorm must be at least 0 and NormType positive, got %v and %v", b.maxNorm, b.normType)

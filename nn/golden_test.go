@@ -1,8 +1,11 @@
 package nn_test
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -315,6 +318,92 @@ func TestInit(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestNoFeatures tests layers without inputs or outputs: PyTorch's draw the bias of a Linear without inputs from [0, 0).
+func TestNoFeatures(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		if err := tensor.ManualSeed(0); err != nil {
+			return err
+		}
+		noIn := nn.NewLinear(0, 3)
+		golden.Near(t, "the next number", tensor.Rand([]int{1}), []float64{0.1320}, 1e-4, 0)
+		if err := tensor.ManualSeed(0); err != nil {
+			return err
+		}
+		noOut := nn.NewLinear(3, 0)
+		golden.Near(t, "the next number", tensor.Rand([]int{1}), []float64{0.4963}, 1e-4, 0)
+		table, narrow := nn.NewEmbedding(0, 3), nn.NewEmbedding(3, 0)
+		defer nn.Release([]any{noIn, noOut, table, narrow})
+		for _, c := range []struct {
+			m                       *nn.Linear
+			x, y                    []int
+			values, inputs, weights []float64
+			bias                    []float64
+		}{{noIn, []int{2, 0}, []int{2, 3}, make([]float64, 6), nil, nil, []float64{2, 2, 2}}, {noOut, []int{2, 3}, []int{2, 0}, nil, make([]float64, 6), nil, nil}} {
+			x := tensor.Ones(c.x).RequiresGrad_()
+			y := c.m.Forward(x)
+			if err := errors.Join(c.m.Err(), y.Err()); err != nil {
+				return err
+			}
+			if err := y.Sum().Backward(); err != nil {
+				return err
+			}
+			if !slices.Equal(y.Shape(), c.y) || !slices.Equal(c.m.Weight.Grad().Shape(), c.m.Weight.Shape()) {
+				t.Errorf("the output has shape %v, the gradient of the weight %v", y.Shape(), c.m.Weight.Grad().Shape())
+			}
+			golden.Near(t, "y", y, c.values, 0, 0)
+			golden.Near(t, "the gradient of x", x.Grad(), c.inputs, 0, 0)
+			golden.Near(t, "the gradient of the bias", c.m.Bias.Grad(), c.bias, 0, 0)
+		}
+		rows := narrow.Forward(tensor.Zeros([]int{2}, tensor.Int64))
+		none := table.Forward(tensor.Zeros([]int{0}, tensor.Int64))
+		if !slices.Equal(rows.Shape(), []int{2, 0}) || !slices.Equal(none.Shape(), []int{0, 3}) {
+			t.Errorf("embeddings have shapes %v and %v", rows.Shape(), none.Shape())
+		}
+		for what, err := range map[string]error{"a row": table.Forward(tensor.Zeros([]int{1}, tensor.Int64)).Err(),
+			"PaddingIdx": nn.NewEmbedding(0, 3, nn.PaddingIdx(0)).Err(), "a negative size": nn.NewEmbedding(-1, 3).Err()} {
+			if err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestInitOfEmptyTensors tests that initializers accept the same tensors without elements as PyTorch's.
+func TestInitOfEmptyTensors(t *testing.T) {
+	leak.Check(t)
+	all := [][]int{{0, 3}, {3, 0}, {0, 0}, {0}, {0, 2, 3}, {2, 0, 3}, {2, 3, 0}}
+	for name, c := range map[string]struct {
+		f       func(t *tensor.Tensor) *tensor.Tensor
+		rejects string
+	}{
+		"kaiming_uniform_": {func(t *tensor.Tensor) *tensor.Tensor { return nn.KaimingUniform_(t) }, ""},
+		"kaiming_normal_":  {func(t *tensor.Tensor) *tensor.Tensor { return nn.KaimingNormal_(t, nn.FanOut()) }, ""},
+		"xavier_uniform_":  {func(t *tensor.Tensor) *tensor.Tensor { return nn.XavierUniform_(t, 1) }, "[0 0] [0] [2 3 0]"},
+		"xavier_normal_":   {func(t *tensor.Tensor) *tensor.Tensor { return nn.XavierNormal_(t, 1) }, "[0 0] [0] [2 3 0]"},
+		"orthogonal_":      {func(t *tensor.Tensor) *tensor.Tensor { return nn.Orthogonal_(t, 1) }, "[0]"},
+		"trunc_normal_":    {func(t *tensor.Tensor) *tensor.Tensor { return nn.TruncNormal_(t, 0, 1, -2, 2) }, ""},
+		"sparse_":          {func(t *tensor.Tensor) *tensor.Tensor { return nn.Sparse_(t, 0.1, 0.01) }, "[0] [0 2 3] [2 0 3] [2 3 0]"},
+		"dirac_":           {func(t *tensor.Tensor) *tensor.Tensor { return nn.Dirac_(t, 1) }, "[0 3] [3 0] [0 0] [0] [2 3 0]"},
+	} {
+		var rejected []string
+		for _, shape := range all {
+			x := tensor.Empty(shape)
+			if c.f(x) != x {
+				rejected = append(rejected, fmt.Sprint(shape))
+			}
+			x.Release()
+		}
+		if got := strings.Join(rejected, " "); got != c.rejects {
+			t.Errorf("%s rejects %s, PyTorch's %s", name, got, c.rejects)
+		}
 	}
 }
 

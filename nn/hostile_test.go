@@ -130,8 +130,10 @@ func TestHostileConstructors(t *testing.T) {
 	for _, n := range sizes {
 		for _, pair := range [][2]int{{n, 2}, {2, n}, {n, n}} {
 			a, b := pair[0], pair[1]
-			refuse("NewLinear", nn.NewLinear(a, b))
-			refuse("NewEmbedding", nn.NewEmbedding(a, b))
+			if n != 0 {
+				refuse("NewLinear", nn.NewLinear(a, b))
+				refuse("NewEmbedding", nn.NewEmbedding(a, b))
+			}
 			refuse("NewConv2d", nn.NewConv2d(a, b, 3))
 			refuse("NewConv1d", nn.NewConv1d(a, b, 3))
 			refuse("NewMultiheadAttention", nn.NewMultiheadAttention(a, b))

@@ -176,8 +176,8 @@ func fans(op string, t *tensor.Tensor) (in, out int, bad *tensor.Tensor) {
 		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "the weight must have at least 2 dimensions, got shape %v", shape)
 	}
 	window := product(shape[2:])
-	if in, out = shape[1]*window, shape[0]*window; in == 0 || out == 0 {
-		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "the weight must not be empty, got shape %v", shape)
+	if in, out = shape[1]*window, shape[0]*window; in+out == 0 {
+		return 0, 0, refuse.Tensor(op, tensor.ErrArgument, "the weight has neither inputs nor outputs: shape %v", shape)
 	}
 	return in, out, nil
 }
@@ -193,6 +193,9 @@ func kaimingStd(op string, t *tensor.Tensor, opts []InitOption) (float64, *tenso
 	if !ok || math.IsNaN(g) || math.IsInf(g, 0) {
 		return 0, nil, refuse.Tensor(op, tensor.ErrArgument, "there is no gain for nonlinearity %q with slope %v", s.nonlinearity, s.a)
 	}
+	if t.Err() == nil && t.Numel() == 0 {
+		return 0, s.generator, nil
+	}
 	in, out, bad := fans(op, t)
 	if s.fanOut {
 		in = out
@@ -200,8 +203,8 @@ func kaimingStd(op string, t *tensor.Tensor, opts []InitOption) (float64, *tenso
 	return g / math.Sqrt(float64(in)), s.generator, bad
 }
 
-// KaimingUniform_ fills t with samples of a uniform distribution with the variance gain²/fan of He et al. 2015.
-// Options: FanOut, Slope, Nonlinearity, Generator. PyTorch: torch.nn.init.kaiming_uniform_.
+// KaimingUniform_ fills t with samples of a uniform distribution with the variance gain²/fan of He et al. 2015. A t
+// without elements is returned. Options: FanOut, Slope, Nonlinearity, Generator. PyTorch: torch.nn.init.kaiming_uniform_.
 func KaimingUniform_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
 	std, g, bad := kaimingStd("KaimingUniform_", t, opts)
 	if bad != nil {
@@ -211,8 +214,8 @@ func KaimingUniform_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
 	return Uniform_(t, -bound, bound, g)
 }
 
-// KaimingNormal_ fills t with samples of the normal distribution with the variance gain²/fan of He et al. 2015.
-// Options: FanOut, Slope, Nonlinearity, Generator. PyTorch: torch.nn.init.kaiming_normal_.
+// KaimingNormal_ fills t with samples of the normal distribution with the variance gain²/fan of He et al. 2015. A t
+// without elements is returned. Options: FanOut, Slope, Nonlinearity, Generator. PyTorch: torch.nn.init.kaiming_normal_.
 func KaimingNormal_(t *tensor.Tensor, opts ...InitOption) *tensor.Tensor {
 	std, g, bad := kaimingStd("KaimingNormal_", t, opts)
 	if bad != nil {
@@ -257,10 +260,16 @@ func Orthogonal_(t *tensor.Tensor, gain float64, g ...*tensor.Generator) *tensor
 	if bad := finite(op, "gain", gain); bad != nil {
 		return bad
 	}
-	if _, _, bad := fans(op, t); bad != nil {
+	if bad := unusable(op, t); bad != nil {
 		return bad
 	}
+	if t.Dim() < 2 {
+		return refuse.Tensor(op, tensor.ErrArgument, "the weight must have at least 2 dimensions, got shape %v", t.Shape())
+	}
 	return fill(op, t, func() *tensor.Tensor {
+		if t.Numel() == 0 {
+			return t
+		}
 		return tensor.Tidy(func() *tensor.Tensor {
 			rows := t.Size(0)
 			cols := t.Numel() / rows
@@ -313,10 +322,8 @@ func Dirac_(t *tensor.Tensor, groups int) *tensor.Tensor {
 	if len(shape) < 3 || len(shape) > 5 || groups < 1 || shape[0]%groups != 0 {
 		return refuse.Tensor(op, tensor.ErrArgument, "the weight must have 3 to 5 dimensions, the first divisible by %d groups, got shape %v", groups, shape)
 	}
-	for _, n := range shape {
-		if n == 0 {
-			return refuse.Tensor(op, tensor.ErrArgument, "the weight must not be empty, got shape %v", shape)
-		}
+	if product(shape[2:]) == 0 {
+		return refuse.Tensor(op, tensor.ErrArgument, "the window must not be empty, got shape %v", shape)
 	}
 	each := shape[0] / groups
 	return fill(op, t, func() *tensor.Tensor {

@@ -26,18 +26,22 @@ type Linear struct {
 	err          error
 }
 
-// NewLinear returns a Linear initialized as in PyTorch: weights and bias uniform in ±1/sqrt(in). Options: NoBias,
-// DType, Device.
+// NewLinear returns a Linear initialized as in PyTorch: weights and bias uniform in ±1/sqrt(in), or 0 without inputs.
+// in and out may be 0. Options: NoBias, DType, Device.
 func NewLinear(in, out int, opts ...Option) *Linear {
 	return newLinear("NewLinear", in, out, opts)
 }
 
 func newLinear(op string, in, out int, opts []Option) *Linear {
 	b := build(op, opts, "NoBias", "DType", "Device")
-	b.sizes("in", in, "out", out)
-	l := &Linear{Weight: b.parameter([]int{out, in}, uniform(kaiming(in)))}
+	b.features("in", in, "out", out)
+	weight, bias := 0.0, 0.0 // without inputs the output is the bias, 0
+	if in > 0 {
+		weight, bias = kaiming(in), 1/math.Sqrt(float64(in))
+	}
+	l := &Linear{Weight: b.parameter([]int{out, in}, uniform(weight))}
 	if !b.noBias {
-		l.Bias = b.parameter([]int{out}, uniform(1/math.Sqrt(float64(in))))
+		l.Bias = b.parameter([]int{out}, uniform(bias))
 	}
 	if err := b.done(); err != nil {
 		return &Linear{err: err}
