@@ -68,6 +68,30 @@ func TestConstructorErrorsOfParts(t *testing.T) {
 	}
 }
 
+// TestMargins tests that the triplet losses reject margins that are not positive, as PyTorch's do.
+func TestMargins(t *testing.T) {
+	leak.Check(t)
+	x := tensor.Ones([]int{2, 3})
+	defer x.Release()
+	for _, margin := range []any{-1.0, 0} {
+		for what, err := range map[string]error{
+			"TripletMarginLoss":                nn.TripletMarginLoss(x, x, x, tensor.Margin(margin)).Err(),
+			"TripletMarginWithDistanceLoss":    nn.TripletMarginWithDistanceLoss(x, x, x, nil, tensor.Margin(margin)).Err(),
+			"NewTripletMarginLoss":             nn.NewTripletMarginLoss(tensor.Margin(margin)).Err(),
+			"NewTripletMarginWithDistanceLoss": nn.NewTripletMarginWithDistanceLoss(nil, tensor.Margin(margin)).Err(),
+		} {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), fmt.Sprintf("%s: Margin must be positive, got %v", what, margin)) {
+				t.Errorf("%s of margin %v: %v", what, margin, err)
+			}
+		}
+	}
+	y := nn.TripletMarginLoss(x, x, x, tensor.Margin(-1), tensor.Margin(1))
+	defer y.Release()
+	if err := errors.Join(y.Err(), nn.NewTripletMarginLoss().Err()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestUnknownOptions tests that the error for an unknown option lists the constructor's options.
 func TestUnknownOptions(t *testing.T) {
 	leak.Check(t)

@@ -124,7 +124,26 @@ func CosineEmbeddingLoss(x1, x2, target *tensor.Tensor, opts ...tensor.Option) *
 // replaces a larger d(anchor, negative). Options: tensor.Margin (1 by default, positive), tensor.P (2 by default),
 // tensor.Eps, tensor.Swap, a tensor.Reduction. PyTorch: torch.nn.functional.triplet_margin_loss.
 func TripletMarginLoss(anchor, positive, negative *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
+	if err := positiveMargin("TripletMarginLoss", opts); err != nil {
+		return tensor.Failed(err)
+	}
 	return anchor.TripletMarginLoss(positive, negative, opts...)
+}
+
+// positiveMargin returns an error if the option Margin is not positive.
+func positiveMargin(op string, opts []tensor.Option) error {
+	margin := 1.0
+	for _, o := range opts {
+		if name, value := tensor.OptionValue(o); name == "Margin" {
+			if m, ok := number(value); ok { // the caller refuses others
+				margin = m
+			}
+		}
+	}
+	if margin <= 0 {
+		return refuse.Error(op, tensor.ErrArgument, "Margin must be positive, got %v", margin)
+	}
+	return nil
 }
 
 // CTCLoss returns the connectionist temporal classification loss of log probabilities (T, N, C) and targets (N, S), of
@@ -322,8 +341,8 @@ func TripletMarginWithDistanceLoss(anchor, positive, negative *tensor.Tensor, di
 	if err := s.read(op, opts, "Reduction", "Margin", "Swap"); err != nil {
 		return tensor.Failed(err)
 	}
-	if !(s.margin > 0) {
-		return refuse.Tensor(op, tensor.ErrArgument, "Margin must be positive, got %v", s.margin)
+	if err := positiveMargin(op, opts); err != nil {
+		return tensor.Failed(err)
 	}
 	if bad := firstUnusable(op, anchor, positive, negative); bad != nil {
 		return bad
@@ -531,12 +550,18 @@ func NewMultiMarginLoss(opts ...tensor.Option) *Loss {
 
 // NewTripletMarginLoss returns TripletMarginLoss as a module of three tensors. Options: tensor.Margin, tensor.P, tensor.Eps, tensor.Swap, a tensor.Reduction. PyTorch: torch.nn.TripletMarginLoss.
 func NewTripletMarginLoss(opts ...tensor.Option) *Loss {
+	if err := positiveMargin("NewTripletMarginLoss", opts); err != nil {
+		return &Loss{err: err}
+	}
 	return newLoss("TripletMarginLoss", 3, of3(TripletMarginLoss), opts, "Margin", "P", "Eps", "Swap")
 }
 
 // NewTripletMarginWithDistanceLoss returns TripletMarginWithDistanceLoss as a module of three tensors. Options:
 // tensor.Margin, tensor.Swap, a tensor.Reduction. PyTorch: torch.nn.TripletMarginWithDistanceLoss.
 func NewTripletMarginWithDistanceLoss(distance func(a, b *tensor.Tensor) *tensor.Tensor, opts ...tensor.Option) *Loss {
+	if err := positiveMargin("NewTripletMarginWithDistanceLoss", opts); err != nil {
+		return &Loss{err: err}
+	}
 	return newLoss("TripletMarginWithDistanceLoss", 3, func(in []*tensor.Tensor, opts []tensor.Option) *tensor.Tensor {
 		return TripletMarginWithDistanceLoss(in[0], in[1], in[2], distance, opts...)
 	}, opts, "Margin", "Swap")
