@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -18,7 +19,7 @@ import (
 //	RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error)
 //
 // the originals begin as the result of RightInverse for the layer's parameter, so that Forward returns the parameter.
-// Without it the only original is the parameter itself.
+// Without it the only original is the parameter itself, and Parametrized.Set cannot set the parameter.
 type Parametrization interface {
 	// Forward returns the parameter. The second and further parametrizations of a parameter receive the result of the one
 	// before.
@@ -29,6 +30,9 @@ type Parametrization interface {
 type rightInverter interface {
 	RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error)
 }
+
+// errNoInverse is the error of a RightInverse that has no result, so that the original begins as the parameter itself.
+var errNoInverse = errors.New("there is no inverse")
 
 // Parametrized is a layer some of whose parameters are computed anew for each forward pass. Its state has PyTorch's names:
 // for a parameter weight, parametrizations.weight.original, or original0, original1 and so on if there are several, in place
@@ -214,7 +218,9 @@ func (l *ParametrizationList) begin(op string, w *tensor.Tensor, p Parametrizati
 	return tensor.WithScope(func() error {
 		var made []*tensor.Tensor
 		err := autograd.NoGrad(func() (err error) {
-			made, err = inverter.RightInverse(w)
+			if made, err = inverter.RightInverse(w); errors.Is(err, errNoInverse) {
+				made, err = []*tensor.Tensor{w}, nil
+			}
 			return err
 		})
 		if err != nil {
@@ -434,6 +440,67 @@ func (p *Parametrized) module() (Layer, []*tensor.Tensor, error) {
 		l.at.put(out.Elem(), w)
 	}
 	return out.Interface().(Layer), made, nil
+}
+
+// Set gives the parametrized parameter with the given name a value: the originals become the results of RightInverse,
+// which each of its parametrizations must have, called from the last to the first. The originals are written in place, so
+// that an optimizer keeps them. A parametrization may change the value to one that it can compute, as Orthogonal does.
+// PyTorch: torch.nn.utils.parametrize.ParametrizationList.right_inverse, which an assignment to the parameter calls.
+func (p *Parametrized) Set(name string, value *tensor.Tensor) error {
+	const op = "Set"
+	if err := p.Err(); err != nil {
+		return err
+	}
+	l := p.list(name)
+	if l == nil || l.standIn == nil {
+		return refuse.Error(op, tensor.ErrArgument, "%T has no parametrized %q", p.Layer, name)
+	}
+	if err := refuse.Unusable(op, "the value", value); err != nil {
+		return err
+	}
+	if want := l.standIn; !slices.Equal(value.Shape(), want.Shape()) || value.DType() != want.DType() {
+		return refuse.Error(op, tensor.ErrArgument, "%q must have shape %v and dtype %v, got %v %v", name, want.Shape(), want.DType(), value.Shape(), value.DType())
+	}
+	return tensor.WithScope(func() error {
+		return autograd.NoGrad(func() error { return l.set(op, value) })
+	})
+}
+
+// set writes the originals for which the parameter is value.
+func (l *ParametrizationList) set(op string, value *tensor.Tensor) error {
+	now := []*tensor.Tensor{value}
+	for i, part := range slices.Backward(l.Parametrizations) {
+		inverter, ok := part.(rightInverter)
+		if !ok {
+			return refuse.Error(op, tensor.ErrNotImplemented, "parametrization %d of %q, a %T, has no RightInverse", i, l.Name, part)
+		}
+		if len(now) != 1 {
+			return refuse.Error(op, tensor.ErrArgument, "RightInverse of parametrization %d of %q must return one tensor, got %d", i+1, l.Name, len(now))
+		}
+		var err error
+		if now, err = inverter.RightInverse(now[0]); err != nil {
+			return err
+		}
+		for _, t := range now {
+			if err := refuse.Unusable(op, fmt.Sprintf("RightInverse of %T", part), t); err != nil {
+				return err
+			}
+		}
+	}
+	if len(now) != len(l.Originals) {
+		return refuse.Error(op, tensor.ErrArgument, "RightInverse returned %d tensors for the %d originals of %q", len(now), len(l.Originals), l.Name)
+	}
+	for i, t := range now {
+		if have := l.Originals[i]; !slices.Equal(t.Shape(), have.Shape()) || t.DType() != have.DType() {
+			return refuse.Error(op, tensor.ErrArgument, "RightInverse returned %v %v for original %d of %q, which is %v %v", t.DType(), t.Shape(), i, l.Name, have.DType(), have.Shape())
+		}
+	}
+	for i, t := range now {
+		if err := l.Originals[i].Copy_(t).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // IsParametrized reports whether m is a Parametrized that computes the parameter with the given name, or any parameter if

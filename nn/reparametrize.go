@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -149,6 +150,11 @@ func (n *spectralNorm) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
 		u, v := n.U.Clone(), n.V.Clone()
 		return w.Div(u.VDot(m.MV(v)))
 	})
+}
+
+// RightInverse returns w: a parameter with the norm 1 is its own original.
+func (n *spectralNorm) RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error) {
+	return []*tensor.Tensor{w}, w.Err()
 }
 
 // SpectralNorm divides a parameter of layer by an estimate of its largest singular value, which each forward pass in training
@@ -302,7 +308,7 @@ func (o *orthogonal) Forward(originals ...*tensor.Tensor) *tensor.Tensor {
 	})
 }
 
-// RightInverse returns the tensor for which Forward returns w, or a w made orthogonal. It sets Base.
+// RightInverse returns the tensor for which Forward returns w, or a w made orthogonal. It sets Base, or writes to it.
 func (o *orthogonal) RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error) {
 	const op = "Orthogonal"
 	n, k := w.Size(-2), w.Size(-1)
@@ -312,7 +318,7 @@ func (o *orthogonal) RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error) {
 	}
 	if o.Plain {
 		if o.Map != "householder" {
-			return []*tensor.Tensor{w}, nil
+			return nil, fmt.Errorf("%s: %w of the map %s with NoTrivialization", op, errNoInverse, o.Map)
 		}
 		a, tau := two(op, "aten::geqrf", q)
 		if err := a.Err(); err != nil {
@@ -360,7 +366,13 @@ func (o *orthogonal) RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error) {
 	if err := q.Err(); err != nil {
 		return nil, err
 	}
-	o.Base = q.Keep()
+	if o.Base != nil {
+		if err := o.Base.Copy_(q).Err(); err != nil {
+			return nil, err
+		}
+	} else {
+		o.Base = q.Keep()
+	}
 	return []*tensor.Tensor{start}, nil
 }
 

@@ -580,6 +580,105 @@ func TestParametrized(t *testing.T) {
 	defer nn.Release(pruned)
 }
 
+// twice is a parametrization of 2*x, with its inverse or another result.
+type twice struct {
+	inverse func(w *tensor.Tensor) []*tensor.Tensor
+}
+
+func (*twice) Forward(originals ...*tensor.Tensor) *tensor.Tensor { return originals[0].Mul(2) }
+
+func (s *twice) RightInverse(w *tensor.Tensor) ([]*tensor.Tensor, error) { return s.inverse(w), nil }
+
+// TestSetParametrized compares the originals and the parameter after Set with those after an assignment in PyTorch.
+func TestSetParametrized(t *testing.T) {
+	leak.Check(t)
+	var made []any
+	linear := func() *nn.Linear { return nn.NewLinear(2, 2) }
+	add := func(p *nn.Parametrized) *nn.Parametrized {
+		made = append(made, p)
+		return p
+	}
+	defer func() { nn.Release(made) }()
+	err := tensor.WithScope(func() error {
+		x := tensor.FromSlice([]float32{1, 2, 3, 4}, []int{2, 2})
+		rotation := tensor.FromSlice([]float32{0.6, -0.8, 0.8, 0.6}, []int{2, 2})
+		tall := tensor.FromSlice([]float32{1, 2, 3, 4, 5, 7}, []int{3, 2})
+		half := func(w *tensor.Tensor) []*tensor.Tensor { return tensors(w.Div(2)) }
+		orthogonal := []float64{0.31622779, 0.94868332, 0.94868332, -0.31622773}
+		spectral := nn.SpectralNorm(linear(), "weight")
+		for what, c := range map[string]struct {
+			p         *nn.Parametrized
+			value     *tensor.Tensor
+			weight    []float64
+			originals [][]float64
+		}{
+			"weight norm": {nn.WeightNorm(linear(), "weight"), x, []float64{1, 2, 3, 4}, [][]float64{{2.23606801, 5}, {1, 2, 3, 4}}},
+			"orthogonal":  {nn.Orthogonal(linear(), "weight"), x, orthogonal, [][]float64{{-1, 0, 0, -1}}},
+			"a rotation":  {nn.Orthogonal(linear(), "weight"), rotation, []float64{0.6, -0.8, 0.8, 0.6}, [][]float64{{-1, 0, 0, -1}}},
+			"householder": {nn.Orthogonal(nn.NewLinear(2, 3), "weight", nn.OrthogonalMap("householder"), nn.NoTrivialization()), tall,
+				[]float64{0.16903079, 0.94868338, 0.5070925, -0.31622764, 0.84515423, 0}, [][]float64{{-1, -8.28251171, 0.43377176, 1, 0.72295296, 0.39696577}}},
+			"two": {nn.RegisterParametrization(nn.WeightNorm(linear(), "weight"), "weight", &twice{half}), x, []float64{1, 2, 3, 4},
+				[][]float64{{1.118034, 2.5}, {0.5, 1, 1.5, 2}}},
+			"spectral norm": {spectral, x, nil, [][]float64{{1, 2, 3, 4}}},
+		} {
+			l := add(c.p).Lists[0]
+			before := slices.Clone(l.Originals)
+			if err := c.p.Set("weight", c.value); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			m, err := c.p.Module()
+			if err != nil {
+				return err
+			}
+			if c.weight != nil {
+				golden.Near(t, what, m.(*nn.Linear).Weight, c.weight, 1e-6, 1e-6)
+			}
+			for i, o := range l.Originals {
+				golden.Near(t, fmt.Sprintf("original %d of %s", i, what), o, c.originals[i], 1e-6, 1e-6)
+				if o != before[i] || !o.RequiresGrad() {
+					t.Errorf("%s: original %d is another tensor, or is not trained", what, i)
+				}
+			}
+		}
+		// The value is copied.
+		if err := x.Zero_().Err(); err != nil {
+			return err
+		}
+		golden.Near(t, "the original after a change of the value", spectral.Lists[0].Originals[0], []float64{1, 2, 3, 4}, 0, 0)
+		p := add(nn.WeightNorm(linear(), "weight"))
+		other := func(inverse func(w *tensor.Tensor) []*tensor.Tensor) *nn.Parametrized {
+			two := &twice{half}
+			p := add(nn.RegisterParametrization(linear(), "weight", two))
+			two.inverse = inverse
+			return p
+		}
+		for says, err := range map[string]error{
+			"no parametrized \"bias\"":       p.Set("bias", x),
+			"nil":                            p.Set("weight", nil),
+			"shape [2 2]":                    p.Set("weight", tall),
+			"dtype float32":                  p.Set("weight", x.To(tensor.Float64)),
+			"has no RightInverse":            add(nn.PruneCustomFromMask(linear(), "weight", x)).Set("weight", x),
+			"there is no inverse":            add(nn.Orthogonal(linear(), "weight", nn.OrthogonalMap("cayley"), nn.NoTrivialization())).Set("weight", x),
+			"2 tensors for the 1 originals":  other(func(w *tensor.Tensor) []*tensor.Tensor { return tensors(w, w) }).Set("weight", x),
+			"original 0 of \"weight\"":       other(func(*tensor.Tensor) []*tensor.Tensor { return tensors(tall) }).Set("weight", x),
+			"RightInverse of *nn_test.twice": other(func(*tensor.Tensor) []*tensor.Tensor { return tensors(nil) }).Set("weight", x),
+			"Parametrized":                   (*nn.Parametrized)(nil).Set("weight", x),
+		} {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("got %v, want %s", err, says)
+			}
+		}
+		zero := &nn.Parametrized{Layer: p.Layer, Lists: []*nn.ParametrizationList{nil, {Name: "weight"}}}
+		if zero.Set("weight", x) == nil {
+			t.Error("an incomplete list: no error")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // transposes returns another shape.
 type transposes struct{}
 

@@ -54,7 +54,8 @@ var aliasing = map[string]int{
 // is made of tensors holds them, and LinearCrossEntropy needs the class weights again in the backward pass.
 var unstated = map[string]bool{
 	"(*Hooked).Forward": true, "(*Lazy[M]).Forward": true, "(*Parametrized).Forward": true, "(*Parametrized).Module": true,
-	"(*weightNorm).RightInverse": true, "(*orthogonal).RightInverse": true, "FunctionalCall": true, "SkipInit": true,
+	"(*weightNorm).RightInverse": true, "(*orthogonal).RightInverse": true, "(*spectralNorm).RightInverse": true,
+	"FunctionalCall": true, "SkipInit": true,
 	"FuseConvBNEval": true, "FuseLinearBNEval": true, "LinearCrossEntropy": true, "(*LinearCrossEntropyLoss).Forward": true,
 }
 
