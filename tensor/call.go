@@ -711,6 +711,9 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	if c.fail == nil && c.op.same != 0 {
 		c.fail = c.op.sameShape(c.ins[:min(c.op.same, c.nin)])
 	}
+	if c.fail == nil && c.op == &opAffineGrid {
+		c.affineGrid()
+	}
 	if c.fail != nil {
 		return cshim.Results{}, false
 	}
@@ -753,6 +756,26 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 		}
 	}
 	return nil
+}
+
+// affineGrid makes the checks of torch.nn.functional.affine_grid, which the operator does not.
+func (c *call) affineGrid() {
+	theta, list := c.ins[0], c.values()[1:]
+	size := make([]int, list[0].Len)
+	for i := range size {
+		size[i] = int((*[2]uint64)(unsafe.Pointer(&list[1+i/2]))[i%2])
+	}
+	n := len(size) - 2 // the dimensions of the image
+	switch {
+	case !theta.DType().IsFloat():
+		c.refuse(ErrArgument, "theta must have floating-point numbers, got %v", theta.DType())
+	case n != 2 && n != 3:
+		c.refuse(ErrArgument, "the size must be (N, C, H, W) or (N, C, D, H, W), got %s", tuple(size))
+	case slices.Min(size) < 1:
+		c.refuse(ErrArgument, "the size must be positive, got %s", tuple(size))
+	case !slices.Equal(theta.Shape(), []int{size[0], n, n + 1}):
+		c.refuse(ErrArgument, "theta must have shape %s for the size %s, got %s", tuple([]int{size[0], n, n + 1}), tuple(size), tuple(theta.Shape()))
+	}
 }
 
 // differ says how to change the i-th argument, b, so that it has the shape of the first, a.

@@ -348,6 +348,33 @@ func TestUnknownModes(t *testing.T) {
 	})
 }
 
+// TestAffineGridRefuses tests that AffineGrid rejects what torch.nn.functional.affine_grid does.
+func TestAffineGridRefuses(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		theta := Ones([]int{2, 2, 3})
+		for says, y := range map[string]*Tensor{
+			"floating-point numbers, got int64":                                         theta.To(Int64).AffineGrid([]int{2, 1, 3, 3}),
+			"floating-point numbers, got complex64":                                     theta.To(Complex64).AffineGrid([]int{2, 1, 3, 3}),
+			"the size must be positive, got (2, 1, 0, 3)":                               theta.AffineGrid([]int{2, 1, 0, 3}),
+			"the size must be positive, got (2, 1, 3, -1)":                              theta.AffineGrid([]int{2, 1, 3, -1}),
+			"(N, C, H, W) or (N, C, D, H, W), got (2, 1, 3)":                            theta.AffineGrid([]int{2, 1, 3}),
+			"(N, C, H, W) or (N, C, D, H, W), got ()":                                   theta.AffineGrid(nil),
+			"theta must have shape (2, 2, 3) for the size (2, 1, 3, 3), got (2, 2, 2)":  theta.Narrow(2, 0, 2).AffineGrid([]int{2, 1, 3, 3}),
+			"theta must have shape (2, 2, 3) for the size (2, 1, 3, 3), got (2, 3)":     theta.Select(0, 0).AffineGrid([]int{2, 1, 3, 3}),
+			"theta must have shape (3, 2, 3) for the size (3, 1, 3, 3), got (2, 2, 3)":  theta.AffineGrid([]int{3, 1, 3, 3}),
+			"theta must have shape (2, 3, 4) for the size (2, 1, 3, 3, 3), got (2, 2, ": theta.AffineGrid([]int{2, 1, 3, 3, 3}),
+		} {
+			if err := y.Err(); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), says) {
+				t.Errorf("got %v, want %s", err, says)
+			}
+		}
+		if err := errors.Join(theta.AffineGrid([]int{2, 5, 1, 3}, AlignCorners(true)).Err(), Ones([]int{2, 3, 4}).AffineGrid([]int{2, 1, 2, 3, 4}).Err()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestWritesToViewsOfRetainedResults tests that a write which would make libtorch read beyond the gradients is
 // rejected, and that RetainGrad works otherwise.
 func TestWritesToViewsOfRetainedResults(t *testing.T) {
