@@ -63,7 +63,8 @@ func GetSubmodule(m any, name string) (any, error) {
 }
 
 // String describes m and its submodules as a tree, as PyTorch prints a module: one line for each, with its name and
-// sizes. Slices of modules are shown as ModuleList and maps as ModuleDict. PyTorch: str(module).
+// sizes. Slices of modules are shown as ModuleList and maps as ModuleDict, those of tensors as ParameterList and
+// ParameterDict. PyTorch: str(module).
 func String(m any) string { return describe(reflect.ValueOf(m), map[unsafePointer]bool{}) }
 
 // child is a part of a module in String.
@@ -119,6 +120,9 @@ func describe(v reflect.Value, open map[unsafePointer]bool) string {
 			name = "ModuleDict"
 		}
 		parts = elements(v)
+		if !modules(v.Type().Elem()) {
+			return parameters(parts, named)
+		}
 		if !named {
 			return block(name, "", collapse(parts, open))
 		}
@@ -207,6 +211,9 @@ func children(v reflect.Value) (out []child) {
 		case f.embedded || t == reflect.TypeFor[Mode]():
 		case part.Kind() == reflect.Pointer && part.IsNil():
 		case (part.Kind() == reflect.Slice || part.Kind() == reflect.Map) && !modules(t.Elem()):
+			if f.name != "" && f.role == parameter && factsOf(t).walked {
+				out = append(out, child{f.name, part})
+			}
 		case f.name == "":
 			out = append(out, elements(part)...)
 		default:
@@ -219,6 +226,44 @@ func children(v reflect.Value) (out []child) {
 // modules reports whether values of type t can be modules or hold some, and not only tensors.
 func modules(t reflect.Type) bool {
 	return t != tensorType && t != reflect.TypeFor[Named]() && factsOf(t).walked
+}
+
+// parameters describes a list of tensors, or a dict with names.
+func parameters(parts []child, named bool) string {
+	name := "ParameterList"
+	if named {
+		name = "ParameterDict"
+	}
+	lines := make([]string, len(parts))
+	for i, p := range parts {
+		text := "Object of type: NoneType"
+		if t, ok := p.value.Interface().(*tensor.Tensor); ok && t.Err() == nil {
+			size := strings.ReplaceAll(strings.Trim(fmt.Sprint(t.Shape()), "[]"), " ", "x")
+			if d := t.Device(); d.Type == tensor.CUDAType {
+				size += fmt.Sprintf(" (%v)", d)
+			}
+			text = fmt.Sprintf("Parameter containing: [%s of size %s]", typeName(t, named), size)
+		}
+		lines[i] = "  (" + p.name + "): " + text // indented twice, as PyTorch does
+	}
+	if len(lines) == 1 {
+		return name + "(" + lines[0] + ")"
+	}
+	return block(name, "", lines)
+}
+
+// typeName returns the name of t's dtype, or of its type in PyTorch's older form, which a ParameterDict shows.
+func typeName(t *tensor.Tensor, old bool) string {
+	d := t.DType()
+	name, ok := map[tensor.DType]string{tensor.Float32: "Float", tensor.Float64: "Double", tensor.Float16: "Half", tensor.BFloat16: "BFloat16",
+		tensor.Complex64: "ComplexFloat", tensor.Complex128: "ComplexDouble"}[d]
+	if !old || !ok {
+		return "torch." + d.String()
+	}
+	if t.Device().Type == tensor.CUDAType {
+		name = "cuda." + name
+	}
+	return "torch." + name + "Tensor"
 }
 
 // elements returns the elements of a slice or a map.

@@ -129,6 +129,45 @@ func TestStringOfLazyLayers(t *testing.T) {
 	}
 }
 
+// TestStringOfParameters compares the texts of lists and dicts of parameters with PyTorch's.
+func TestStringOfParameters(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		a, b := tensor.Ones([]int{2, 3}), tensor.Ones([]int{3}, tensor.Float64)
+		type model struct {
+			One    []*tensor.Tensor
+			Two    []*tensor.Tensor
+			Dict   nn.ParameterDict
+			Nobody []*tensor.Tensor
+			Inner  nn.ParameterDict `nn:"."`
+			Kept   []*tensor.Tensor `nn:",buffer"`
+			Head   *nn.Identity
+		}
+		m := &model{One: tensors(a), Two: tensors(a, b), Dict: nn.ParameterDict{{Name: "a", Tensor: a}, {Name: "b", Tensor: b}},
+			Inner: nn.ParameterDict{{Name: "x", Tensor: a}}, Kept: tensors(b), Head: &nn.Identity{}}
+		want := `model(
+  (one): ParameterList(  (0): Parameter containing: [torch.float32 of size 2x3])
+  (two): ParameterList(
+      (0): Parameter containing: [torch.float32 of size 2x3]
+      (1): Parameter containing: [torch.float64 of size 3]
+  )
+  (dict): ParameterDict(
+      (a): Parameter containing: [torch.FloatTensor of size 2x3]
+      (b): Parameter containing: [torch.DoubleTensor of size 3]
+  )
+  (nobody): ParameterList()
+  (head): Identity()
+)`
+		if got := nn.String(m); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStringOfNegativeNumbers tests texts with -1, which is Python's None only as an output size.
 func TestStringOfNegativeNumbers(t *testing.T) {
 	leak.Check(t)
