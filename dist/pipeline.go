@@ -80,19 +80,37 @@ func NewPipeline(g *Group, stage nn.Layer, loss func(output, target *tensor.Tens
 // step is the state of one Step.
 type step struct {
 	*Pipeline
+	op          string
 	ctx         context.Context
 	xs, targets []*tensor.Tensor // on the first and the last rank
 	inputs      []*tensor.Tensor // of the microbatches in flight
 	outputs     []*tensor.Tensor
 	sends       []*Work
 	total       *tensor.Tensor // of the losses, on the last rank, nil elsewhere
+	forwardOnly bool
 }
 
 // Step runs the forward and backward passes of a batch and returns its loss, on all ranks. x, on the first rank, and target, on
 // the last, are divided along their first dimension, which must be a multiple of the number of microbatches; on other ranks
-// they are not read. If it fails, the group can only be closed.
+// they are not read. Stages before the first one with a parameter to train have no backward pass. If it fails, the group
+// can only be closed.
 func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss float64, err error) {
-	const op = "Step"
+	return p.batch(ctx, "Step", x, target, false)
+}
+
+// Eval runs the forward passes of a batch, without gradients, and returns its loss, on all ranks. Its arguments and errors
+// are those of Step. All ranks must call it, and nn.Eval puts their stages into evaluation mode. PyTorch: the method eval of
+// a schedule of torch.distributed.pipelining.
+func (p *Pipeline) Eval(ctx context.Context, x, target *tensor.Tensor) (loss float64, err error) {
+	const op = "Eval"
+	err = autograd.NoGrad(func() error {
+		loss, err = p.batch(ctx, op, x, target, true)
+		return err
+	})
+	return loss, err
+}
+
+func (p *Pipeline) batch(ctx context.Context, op string, x, target *tensor.Tensor, forwardOnly bool) (loss float64, err error) {
 	if p == nil {
 		return 0, refuse.Nil(op, "a pipeline")
 	}
@@ -103,13 +121,14 @@ func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss flo
 		return 0, refuse.Nil(op, "a context")
 	}
 	err = tensor.WithScope(func() error {
-		s := &step{Pipeline: p, ctx: ctx, inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
-		err := s.run(op, x, target)
+		s := &step{Pipeline: p, op: op, ctx: ctx, forwardOnly: forwardOnly,
+			inputs: make([]*tensor.Tensor, p.microbatches), outputs: make([]*tensor.Tensor, p.microbatches)}
+		err := s.run(x, target)
 		if err != nil {
 			_ = p.g.Abort() // the other stages wait for this one
 			return err
 		}
-		total := tensor.Zeros([]int{1})
+		total := tensor.Zeros([]int{1}, tensor.Float64) // which holds a loss of any dtype
 		if s.total != nil {
 			total.Copy_(s.total)
 		}
@@ -122,27 +141,31 @@ func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss flo
 	return loss, err
 }
 
-func (s *step) run(op string, x, target *tensor.Tensor) (err error) {
+func (s *step) run(x, target *tensor.Tensor) (err error) {
 	if s.first() {
-		if s.xs, err = s.divide(op, "x", x); err != nil {
+		if s.xs, err = s.divide("x", x); err != nil {
 			return err
 		}
 	}
 	if s.last() {
-		if s.targets, err = s.divide(op, "target", target); err != nil {
+		if s.targets, err = s.divide("target", target); err != nil {
 			return err
 		}
-		s.total = tensor.Zeros([]int{1}, s.device)
+		s.total = tensor.Zeros([]int{1}, tensor.Float64, s.device)
 	}
-	if err := s.meet(op); err != nil {
+	if err := s.meet(); err != nil {
 		return err
 	}
 	ahead := s.g.size - 1 - s.g.rank // forward passes before the first backward pass
-	if s.gpipe || ahead > s.microbatches {
+	if s.gpipe || s.forwardOnly || ahead > s.microbatches {
 		ahead = s.microbatches
 	}
+	rounds := s.microbatches + ahead
+	if s.forwardOnly {
+		rounds = s.microbatches
+	}
 	// Where a rank sends to one that it then receives from, it does both at once.
-	for i := range s.microbatches + ahead {
+	for i := range rounds {
 		var y, gy *tensor.Tensor // to the next stage, and from it
 		forward, backward := i < s.microbatches, i >= ahead
 		if forward {
@@ -151,8 +174,15 @@ func (s *step) run(op string, x, target *tensor.Tensor) (err error) {
 			}
 		}
 		if !s.last() {
-			if gy, err = s.exchange(y, backward, s.g.rank+1); err != nil {
+			requires := forward && s.outputs[i].RequiresGrad()
+			if gy, err = s.exchange(y, requires, backward && s.outputs[i-ahead].RequiresGrad(), s.g.rank+1); err != nil {
 				return err
+			}
+		}
+		if s.forwardOnly {
+			s.outputs[i].Release()
+			if !s.first() {
+				s.inputs[i].Release()
 			}
 		}
 		if !backward {
@@ -164,7 +194,7 @@ func (s *step) run(op string, x, target *tensor.Tensor) (err error) {
 		}
 		if !s.first() {
 			next := i + 1
-			x, err := s.exchange(gx, next < s.microbatches, s.g.rank-1)
+			x, err := s.exchange(gx, false, next < s.microbatches, s.g.rank-1)
 			if err != nil {
 				return err
 			}
@@ -185,18 +215,18 @@ func (s *step) first() bool { return s.g.rank == 0 }
 func (s *step) last() bool  { return s.g.rank == s.g.size-1 }
 
 // divide returns the microbatches of t.
-func (s *step) divide(op, what string, t *tensor.Tensor) ([]*tensor.Tensor, error) {
-	if err := refuse.Unusable(op, what, t); err != nil {
+func (s *step) divide(what string, t *tensor.Tensor) ([]*tensor.Tensor, error) {
+	if err := refuse.Unusable(s.op, what, t); err != nil {
 		return nil, err
 	}
 	if t.Dim() == 0 || t.Size(0)%s.microbatches != 0 || t.Size(0) == 0 {
-		return nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v cannot be divided into %d microbatches", what, t.Shape(), s.microbatches)
+		return nil, refuse.Error(s.op, tensor.ErrArgument, "%s of shape %v cannot be divided into %d microbatches", what, t.Shape(), s.microbatches)
 	}
 	return t.Chunk(s.microbatches)
 }
 
 // meet compares the stages' devices in the first step. On devices it connects all ranks, which NCCL needs before an exchange.
-func (s *step) meet(op string) error {
+func (s *step) meet() error {
 	if s.met {
 		return nil
 	}
@@ -206,7 +236,7 @@ func (s *step) meet(op string) error {
 	}
 	for r, t := range types {
 		if t != s.device.Type {
-			return refuse.Error(op, tensor.ErrArgument, "the stage of rank %d is on %v, that of rank %d on %v: see StageDevice", s.g.rank, s.device.Type, r, t)
+			return refuse.Error(s.op, tensor.ErrArgument, "the stage of rank %d is on %v, that of rank %d on %v: see StageDevice", s.g.rank, s.device.Type, r, t)
 		}
 	}
 	if s.device.Type != tensor.CPUType {
@@ -223,12 +253,9 @@ func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 	if s.first() {
 		s.inputs[i] = s.xs[i]
 	} else if s.inputs[i] == nil {
-		if s.inputs[i], err = s.exchange(nil, true, s.g.rank-1); err != nil {
+		if s.inputs[i], err = s.exchange(nil, false, true, s.g.rank-1); err != nil {
 			return nil, err
 		}
-	}
-	if x := s.inputs[i]; !s.first() && x.DType().IsFloat() {
-		x.RequiresGrad_()
 	}
 	y := tensor.Tidy(func() *tensor.Tensor {
 		y := s.stage.Forward(s.inputs[i])
@@ -245,18 +272,19 @@ func (s *step) forward(i int) (out *tensor.Tensor, err error) {
 		return nil, s.total.Add_(y.Detach()).Err()
 	}
 	if y.Device() != s.device {
-		return nil, refuse.Error("Step", tensor.ErrArgument, "the stage of rank %d is on %v and has returned a tensor on %v", s.g.rank, s.device, y.Device())
+		return nil, refuse.Error(s.op, tensor.ErrArgument, "the stage of rank %d is on %v and has returned a tensor on %v", s.g.rank, s.device, y.Device())
 	}
 	return y.Detach(), nil
 }
 
-// backward goes back through microbatch i, with the gradient of its output, nil on the last rank. It returns the gradient of its
-// input.
+// backward goes back through microbatch i, with the gradient of its output, nil on the last rank and if it requires none.
+// It returns the gradient of its input, nil if that requires none.
 func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error) {
 	x, y := s.inputs[i], s.outputs[i]
-	if s.last() {
+	switch {
+	case s.last():
 		err = y.Backward()
-	} else {
+	case gy != nil:
 		err = autograd.Backward([]*tensor.Tensor{y}, tensor.Gradient(gy))
 	}
 	if err != nil {
@@ -264,7 +292,7 @@ func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error)
 	}
 	gy.Release()
 	if !s.first() {
-		if gx = x.Grad(); gx == nil {
+		if gx = x.Grad(); gx == nil && x.RequiresGrad() {
 			gx = x.Detach().ZerosLike()
 		}
 		x.Release()
@@ -276,20 +304,26 @@ func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error)
 // maxDims is the number of dimensions in a header.
 const maxDims = 8
 
-// exchange sends out, unless it is nil, to the rank peer and releases it, and receives from the rank if in is set.
-func (s *step) exchange(out *tensor.Tensor, in bool, peer int) (received *tensor.Tensor, err error) {
+// exchange sends out, unless it is nil, to the rank peer and releases it, and receives from the rank if in is set. requires
+// says whether the rank is to send back a gradient of out.
+func (s *step) exchange(out *tensor.Tensor, requires, in bool, peer int) (received *tensor.Tensor, err error) {
 	if out != nil {
 		defer out.Release()
-		if err := s.sendHeader(out, peer); err != nil {
+		if err := s.sendHeader(out, requires, peer); err != nil {
 			return nil, err
 		}
 		out = out.Contiguous()
 		defer out.Release()
 	}
 	if in {
-		if received, err = s.receiveHeader(peer); err != nil {
+		if received, requires, err = s.receiveHeader(peer); err != nil {
 			return nil, err
 		}
+		defer func() {
+			if err == nil && requires {
+				err = received.RequiresGrad_().Err()
+			}
+		}()
 	}
 	switch {
 	case out != nil && in && s.device.Type != tensor.CPUType:
@@ -308,19 +342,22 @@ func (s *step) exchange(out *tensor.Tensor, in bool, peer int) (received *tensor
 	return received, err
 }
 
-// sendHeader starts to send the dtype and shape of t.
-func (s *step) sendHeader(t *tensor.Tensor, to int) error {
+// sendHeader starts to send the dtype and shape of t, and whether it requires a gradient.
+func (s *step) sendHeader(t *tensor.Tensor, requires bool, to int) error {
 	if err := t.Err(); err != nil {
 		return err
 	}
 	shape := t.Shape()
 	if len(shape) > maxDims {
-		return refuse.Error("Step", tensor.ErrArgument, "a stage returned a tensor of shape %v, of more than %d dimensions", shape, maxDims)
+		return refuse.Error(s.op, tensor.ErrArgument, "a stage returned a tensor of shape %v, of more than %d dimensions", shape, maxDims)
 	}
-	header := make([]int64, 2+maxDims)
+	header := make([]int64, 3+maxDims)
 	header[0], header[1] = int64(t.DType()), int64(len(shape))
+	if requires {
+		header[2] = 1
+	}
 	for i, n := range shape {
-		header[2+i] = int64(n)
+		header[3+i] = int64(n)
 	}
 	return s.send(tensor.FromSlice(header, []int{len(header)}), to)
 }
@@ -334,24 +371,24 @@ func (s *step) send(t *tensor.Tensor, to int) error {
 	return err
 }
 
-// receiveHeader returns an empty tensor for what the rank sends next.
-func (s *step) receiveHeader(from int) (*tensor.Tensor, error) {
-	header := tensor.Zeros([]int{2 + maxDims}, tensor.Int64)
+// receiveHeader returns an empty tensor for what the rank sends next, and whether that requires a gradient.
+func (s *step) receiveHeader(from int) (t *tensor.Tensor, requires bool, err error) {
+	header := tensor.Zeros([]int{3 + maxDims}, tensor.Int64)
 	if err := s.g.Recv(s.ctx, header, from, 0); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	h, err := tensor.Data[int64](header)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	header.Release()
 	if h[1] < 0 || h[1] > maxDims {
-		return nil, refuse.Error("Step", tensor.ErrArgument, "rank %d has sent something else than a stage's tensor", from)
+		return nil, false, refuse.Error(s.op, tensor.ErrArgument, "rank %d has sent something else than a stage's tensor", from)
 	}
 	shape := make([]int, h[1])
 	for i := range shape {
-		shape[i] = int(h[2+i])
+		shape[i] = int(h[3+i])
 	}
-	t := tensor.Empty(shape, tensor.DType(h[0]), s.device)
-	return t, t.Err()
+	t = tensor.Empty(shape, tensor.DType(h[0]), s.device)
+	return t, h[2] != 0, t.Err()
 }

@@ -94,3 +94,126 @@ func TestPipelineErrors(t *testing.T) {
 		return nil
 	})
 }
+
+// A function is a stage without parameters.
+type function func(x *tensor.Tensor) *tensor.Tensor
+
+func (f function) Forward(x *tensor.Tensor) *tensor.Tensor { return f(x) }
+
+// TestPipelineFrozen compares pipelines whose first stages have nothing to train with the whole model.
+func TestPipelineFrozen(t *testing.T) {
+	leak.Check(t)
+	frozen := func() nn.Layer {
+		l := nn.NewLinear(4, 4)
+		for i, p := range nn.Parameters(l) {
+			p.Detach().Copy_(wave(p.Shape(), i))
+			p.RequiresGrad_(false)
+		}
+		return l
+	}
+	trained := func() nn.Layer {
+		l := nn.NewLinear(4, 4)
+		for i, p := range nn.Parameters(l) {
+			p.Detach().Copy_(wave(p.Shape(), 5+i))
+		}
+		return l
+	}
+	scale := function(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(2) })
+	toInt := function(func(x *tensor.Tensor) *tensor.Tensor { return x.Mul(3).To(tensor.Int64) })
+	toFloat := function(func(x *tensor.Tensor) *tensor.Tensor { return x.To(tensor.Float32) })
+	for name, stages := range map[string]func() []nn.Layer{
+		"frozen":     func() []nn.Layer { return []nn.Layer{frozen(), frozen(), trained()} },
+		"a function": func() []nn.Layer { return []nn.Layer{scale, trained(), frozen()} },
+		"integers":   func() []nn.Layer { return []nn.Layer{toInt, toFloat, trained()} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, gpipe := range []bool{false, true} {
+				ranks(t, 3, func(g *dist.Group) error {
+					x, target := wave([]int{8, 4}, 1), wave([]int{8, 4}, 2)
+					all := stages()
+					whole := nn.NewSequential(all...)
+					loss := nn.MSELoss(whole.Forward(x), target)
+					want, err := loss.Item()
+					if err := errors.Join(err, loss.Backward()); err != nil {
+						return err
+					}
+					mine := stages()[g.Rank()]
+					mse := func(y, target *tensor.Tensor) *tensor.Tensor { return nn.MSELoss(y, target) }
+					p, err := dist.NewPipeline(g, mine, mse, 4, dist.GPipe(gpipe))
+					if err != nil {
+						return err
+					}
+					if got, err := p.Step(ctx, x, target); err != nil || math.Abs(got-want) > 1e-5 {
+						return fmt.Errorf("rank %d: loss %v, want %v, %w", g.Rank(), got, want, err)
+					}
+					expected := nn.Parameters(all[g.Rank()])
+					for i, p := range nn.Parameters(mine) {
+						a, b := p.Grad(), expected[i].Grad()
+						if (a == nil) != (b == nil) {
+							return fmt.Errorf("rank %d: gradient %d is %v, want %v", g.Rank(), i, a, b)
+						}
+						if a == nil {
+							continue
+						}
+						if d, err := a.Sub(b).Abs().Max().Item(); err != nil || d > 1e-5 {
+							return fmt.Errorf("rank %d: gradient %d differs by %v, %v", g.Rank(), i, d, err)
+						}
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
+// TestPipelineEval tests that Eval returns the loss of Step, without gradients, between steps, and in the loss's dtype.
+func TestPipelineEval(t *testing.T) {
+	leak.Check(t)
+	for _, n := range []int{1, 3} {
+		ranks(t, n, func(g *dist.Group) error {
+			graded := false
+			square := func(y, target *tensor.Tensor) *tensor.Tensor {
+				graded = y.RequiresGrad()
+				return y.Sub(target).Square().Mean()
+			}
+			l := nn.NewLinear(3, 3, nn.DType(tensor.Float64))
+			for i, p := range nn.Parameters(l) {
+				p.Detach().Copy_(wave(p.Shape(), i))
+			}
+			p, err := dist.NewPipeline(g, l, square, 4)
+			if err != nil {
+				return err
+			}
+			x, target := wave([]int{8, 3}, 1).To(tensor.Float64), wave([]int{8, 3}, 2).To(tensor.Float64)
+			y := x
+			for range n {
+				y = l.Forward(y)
+			}
+			want, err := y.Sub(target).Square().Mean().Item()
+			if err != nil {
+				return err
+			}
+			for i := range 4 {
+				call := p.Eval
+				if i == 2 {
+					call = p.Step
+				}
+				got, err := call(ctx, x, target)
+				if err != nil || math.Abs(got-want) > 1e-13 {
+					return fmt.Errorf("call %d: loss %v, want %v, %w", i, got, want, err)
+				}
+				if last := g.Rank() == n-1; graded != (last && i == 2) {
+					return fmt.Errorf("call %d: the output requires a gradient: %v", i, graded)
+				}
+				if (nn.Parameters(l)[0].Grad() != nil) != (i >= 2) {
+					return fmt.Errorf("call %d: gradient %v", i, nn.Parameters(l)[0].Grad())
+				}
+			}
+			return nil
+		})
+	}
+	var none *dist.Pipeline
+	if _, err := none.Eval(ctx, nil, nil); !errors.Is(err, tensor.ErrNil) {
+		t.Errorf("a nil pipeline: %v", err)
+	}
+}
