@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,8 @@ type Store struct {
 	mu     sync.RWMutex // held for reading by calls and for writing by Close
 	native cshim.Store
 	closed atomic.Bool
+	ending context.Context // ended by Close, with the waits
+	end    context.CancelFunc
 	addr   string // of the server, if there is one
 }
 
@@ -34,7 +37,8 @@ func NewHashStore() (*Store, error) {
 }
 
 // NewFileStore makes a store in a file that processes share; processes is the number of those that use it, after the last
-// of which the file is removed, or 0 if it is not known. PyTorch: torch.distributed.FileStore.
+// of which the file is removed, or 0 if it is not known. The directory of the file must exist. PyTorch:
+// torch.distributed.FileStore.
 func NewFileStore(path string, processes int) (*Store, error) {
 	const op = "NewFileStore"
 	if err := checkText(op, "the path", path); err != nil {
@@ -42,6 +46,14 @@ func NewFileStore(path string, processes int) (*Store, error) {
 	}
 	if path == "" || processes < 0 {
 		return nil, refuse.Error(op, tensor.ErrArgument, "path %q for %d processes", path, processes)
+	}
+	// libtorch tries again for minutes where there is no directory, and has no kinds of errors.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, refuse.Error(op, err, "%v", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, refuse.Error(op, err, "%v", err)
 	}
 	return made(op, "", func() (cshim.Store, error) { return cshim.FileStoreNew(path, processes) })
 }
@@ -159,7 +171,9 @@ func made(op, addr string, f func() (cshim.Store, error)) (*Store, error) {
 	if err != nil {
 		return nil, failed(op, err)
 	}
-	return &Store{native: n, addr: addr}, nil
+	s := &Store{native: n, addr: addr}
+	s.ending, s.end = context.WithCancel(context.Background())
+	return s, nil
 }
 
 // checkText refuses what C cannot pass on.
@@ -219,11 +233,15 @@ func (s *Store) Addr() string {
 	return s.addr
 }
 
-// Close frees the store when the calls that use it have returned. For the process that hosts a TCP store, the store ends
-// for all processes once the groups that use it are closed, too. A second Close does nothing.
+// Close frees the store when the calls that use it have returned; Get and Wait end with ErrClosed. For the process that
+// hosts a TCP store, the store ends for all processes once the groups that use it are closed, too. A second Close does
+// nothing.
 func (s *Store) Close() error {
 	if s == nil || s.closed.Swap(true) {
 		return nil
+	}
+	if s.end != nil {
+		s.end()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,6 +255,21 @@ func (s *Store) Set(key string, value []byte) error {
 	return s.key("Set", key, func(n cshim.Store) error { return n.Set(key, value) })
 }
 
+// await is waiting for a call of s, which Close ends.
+func (s *Store) await(ctx context.Context, op string, f func(milliseconds int64, cancel *int32) error) error {
+	if err := live(op, ctx); err != nil {
+		return err
+	}
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ending, cancel)()
+	err := waiting(both, op, DefaultTimeout, f)
+	if err != nil && ctx.Err() == nil && s.closed.Load() {
+		return refuse.Error(op, ErrClosed, "the store was closed")
+	}
+	return err
+}
+
 // Get waits until the key is set, ctx ends or DefaultTimeout is over, and returns its value. PyTorch: Store.get.
 func (s *Store) Get(ctx context.Context, key string) (value []byte, err error) {
 	const op = "Get"
@@ -244,7 +277,7 @@ func (s *Store) Get(ctx context.Context, key string) (value []byte, err error) {
 		return nil, err
 	}
 	err = s.use(op, func(n cshim.Store) error {
-		return waiting(ctx, op, DefaultTimeout, func(ms int64, cancel *int32) (err error) {
+		return s.await(ctx, op, func(ms int64, cancel *int32) (err error) {
 			value, err = n.Get(key, ms, cancel)
 			return err
 		})
@@ -262,7 +295,7 @@ func (s *Store) Wait(ctx context.Context, keys ...string) error {
 	}
 	return s.use(op, func(n cshim.Store) error {
 		for _, k := range keys {
-			if err := waiting(ctx, op, DefaultTimeout, func(ms int64, cancel *int32) error { return n.Wait(k, ms, cancel) }); err != nil {
+			if err := s.await(ctx, op, func(ms int64, cancel *int32) error { return n.Wait(k, ms, cancel) }); err != nil {
 				return err
 			}
 		}
@@ -286,12 +319,18 @@ func (s *Store) Check(keys ...string) (all bool, err error) {
 	return all, nil
 }
 
-// Add adds n to the number in a key, 0 if it is not set, and returns the sum. PyTorch: Store.add.
+// Add adds n to the number in a key, 0 if it is not set, and returns the sum. A value that is no number is an error, after
+// which a TCP store has lost its connection. PyTorch: Store.add.
 func (s *Store) Add(key string, n int64) (sum int64, err error) {
-	err = s.key("Add", key, func(native cshim.Store) (err error) {
+	const op = "Add"
+	err = s.key(op, key, func(native cshim.Store) (err error) {
 		sum, err = native.Add(key, n)
 		return err
 	})
+	// The message is the name of the function that throws.
+	if e := (*tensor.Error)(nil); errors.As(err, &e) && strings.HasPrefix(e.Message, "stoll") {
+		err = refuse.Error(op, tensor.ErrArgument, "the value of the key %.80q is not a number", key)
+	}
 	return sum, err
 }
 

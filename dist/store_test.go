@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -147,6 +150,47 @@ func TestStoreWaits(t *testing.T) {
 	}
 }
 
+// TestStoreCloseEndsWaits tests that Close ends a Get and a Wait in flight.
+func TestStoreCloseEndsWaits(t *testing.T) {
+	leak.Check(t)
+	for name, s := range stores(t) {
+		var waits sync.WaitGroup
+		for call, f := range map[string]func() error{
+			"Get":  func() error { return second(s.Get(ctx, "never")) },
+			"Wait": func() error { return s.Wait(ctx, "never", "neither") },
+		} {
+			waits.Go(func() {
+				if err := f(); !errors.Is(err, dist.ErrClosed) || errors.Is(err, context.Canceled) {
+					t.Errorf("%s of a %s store: %v", call, name, err)
+				}
+			})
+		}
+		time.Sleep(20 * time.Millisecond)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		waits.Wait()
+	}
+}
+
+// TestStoreAddToText tests that Add names a value that is not a number.
+func TestStoreAddToText(t *testing.T) {
+	leak.Check(t)
+	all := stores(t)
+	for _, name := range []string{"hash", "file"} {
+		s := all[name]
+		if err := s.Set("text", []byte("abc")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Add("text", 1); !errors.Is(err, tensor.ErrArgument) || !strings.HasPrefix(err.Error(), `linstock: Add: the value of the key "text"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if sum, err := s.Add("count", 2); err != nil || sum != 2 {
+			t.Errorf("%s: then %d, %v", name, sum, err)
+		}
+	}
+}
+
 // TestStoreErrors tests addresses and paths that cannot be used.
 func TestStoreErrors(t *testing.T) {
 	leak.Check(t)
@@ -164,10 +208,15 @@ func TestStoreErrors(t *testing.T) {
 		"a large port":   {second(dist.NewTCPStore(ctx, "127.0.0.1:70000", false)), tensor.ErrArgument},
 		"a used port":    {second(dist.NewTCPStore(ctx, server.Addr(), true)), dist.ErrConnection},
 		"no path":        {second(dist.NewFileStore("", 0)), tensor.ErrArgument},
-		"no timeout":     {second(dist.NewTCPStore(ctx, "127.0.0.1:1", false, dist.Timeout(0))), tensor.ErrArgument},
-		"a zero byte":    {second(dist.NewPrefixStore("\x00", server)), tensor.ErrArgument},
+		"no directory":   {second(dist.NewFileStore(filepath.Join(t.TempDir(), "none", "store"), 0)), fs.ErrNotExist},
+		"a directory":    {second(dist.NewFileStore(t.TempDir(), 0)), syscall.EISDIR},
+		"a long name":    {second(dist.NewFileStore(filepath.Join(t.TempDir(), strings.Repeat("x", 300)), 0)), syscall.ENAMETOOLONG},
+		"Init in none": {second(dist.Init(ctx, dist.InitMethod("file:///none/meet"), dist.Rank(0), dist.WorldSize(2))),
+			fs.ErrNotExist},
+		"no timeout":  {second(dist.NewTCPStore(ctx, "127.0.0.1:1", false, dist.Timeout(0))), tensor.ErrArgument},
+		"a zero byte": {second(dist.NewPrefixStore("\x00", server)), tensor.ErrArgument},
 	} {
-		if !errors.Is(c.err, c.kind) {
+		if !errors.Is(c.err, c.kind) || c.kind != dist.ErrConnection && c.kind != dist.ErrTimeout && errors.Is(c.err, dist.ErrConnection) {
 			t.Errorf("%s: got %v, want %v", name, c.err, c.kind)
 		}
 	}
