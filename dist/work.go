@@ -45,6 +45,31 @@ var pairwise = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: tr
 var copying = map[cshim.CollectiveKind]bool{cshim.AllGather: true, cshim.AllGatherOne: true, cshim.Gather: true, cshim.Scatter: true,
 	cshim.AllToAllOne: true}
 
+// scattering holds the kinds whose tensors' dtypes and sizes libtorch does not compare, or only with a text for all ranks.
+var scattering = map[cshim.CollectiveKind]bool{cshim.ReduceScatter: true, cshim.ReduceScatterOne: true, cshim.AllToAllOne: true}
+
+// checkScattered returns an error if the inputs of a collective in scattering do not fit the output.
+func (g *Group) checkScattered(op string, kind cshim.CollectiveKind, out, in []*tensor.Tensor) error {
+	for _, t := range slices.Concat(out, in) {
+		if t.Err() != nil {
+			return nil // which withHandles reports
+		}
+	}
+	for i, t := range in {
+		o := out[0]
+		if t.DType() != o.DType() {
+			return refuse.Error(op, tensor.ErrArgument, "the output is %v, the input %v: one dtype is needed", o.DType(), t.DType())
+		}
+		switch {
+		case kind == cshim.ReduceScatter && t.Numel() != o.Numel():
+			return refuse.Error(op, tensor.ErrArgument, "input %d has shape %v, the output %v: as many elements are needed", i, t.Shape(), o.Shape())
+		case kind == cshim.ReduceScatterOne && t.Numel() != g.size*o.Numel():
+			return refuse.Error(op, tensor.ErrArgument, "the input has shape %v, the output %v: %d times as many elements are needed", t.Shape(), o.Shape(), g.size)
+		}
+	}
+	return nil
+}
+
 // asReal returns views of complex tensors as real ones, as Python's collectives do, and other tensors unchanged. Tensors that
 // are only read may be lazily conjugated. free frees the views.
 func asReal(ts []*tensor.Tensor, read bool) (real []*tensor.Tensor, free func()) {
@@ -78,6 +103,14 @@ func (g *Group) beginSized(op string, c cshim.Collective, out, in []*tensor.Tens
 	var native cshim.Work
 	var record *flight.Record
 	var failure error
+	if g != nil && scattering[c.Kind] {
+		if err := g.checkScattered(op, c.Kind, out, in); err != nil {
+			return nil, err
+		}
+	}
+	if len(out) != 0 && out[0].DType() == tensor.Bool && ReduceOp(c.Reduce) == Sum {
+		c.Reduce = int32(Max) // as by NCCL: gloo would add the bytes
+	}
 	defer g.lookout()()
 	if copying[c.Kind] {
 		var freeOut, freeIn func()

@@ -95,6 +95,12 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
+	if want == Bool { // whose bytes in a tensor may be others than 0 and 1, as a bool's may not
+		bytes := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(data))), len(data))
+		for i, b := range bytes {
+			bytes[i] = min(b, 1)
+		}
+	}
 	return data, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
@@ -32,6 +33,22 @@ func TestFloat8Conversions(t *testing.T) {
 					equal(t, fmt.Sprint(c.dtype, " of ", from, " ", want), fmt.Sprint(got[n-1]), fmt.Sprint(float32(want)))
 				}
 			}
+		}
+	}
+}
+
+// TestDataOfBytesThatAreNoBools tests that Data returns bools of a tensor with other bytes than 0 and 1.
+func TestDataOfBytesThatAreNoBools(t *testing.T) {
+	begin(t)
+	x := FromMapped(Bool, []int{4}, []byte{0, 1, 2, 255}, nil)
+	defer x.Release()
+	got, err := Data[bool](x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range unsafe.Slice((*byte)(unsafe.Pointer(&got[0])), len(got)) {
+		if want := byte(min(i, 1)); b != want {
+			t.Errorf("byte %d is %d, want %d", i, b, want)
 		}
 	}
 }
