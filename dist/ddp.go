@@ -386,7 +386,18 @@ func (d *DDP) syncBuffers(op string, active bool) error {
 			return err
 		}
 	}
-	return d.g.broadcastCoalesced(context.Background(), op, d.buffers, src)
+	return tensor.WithScope(func() error {
+		// Their data, so that a backward pass through an earlier forward pass does not find them modified.
+		data := make([]*tensor.Tensor, len(d.buffers))
+		for i, b := range d.buffers {
+			out, err := tensor.CallUnchecked("aten::data", b)
+			if err != nil {
+				return err
+			}
+			data[i] = out[0].(*tensor.Tensor)
+		}
+		return d.g.broadcastCoalesced(context.Background(), op, data, src)
+	})
 }
 
 // NoSync calls f. Gradients of backward passes whose forward pass is in f accumulate on each rank, and the next pass outside

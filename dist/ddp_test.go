@@ -250,7 +250,39 @@ func closeLosses(got, want []uint32, most float64) error {
 	return nil
 }
 
-// TestDDPErrors tests arguments with which a model cannot be trained, and that nothing is left behind.
+// TestTwoForwardPasses tests a backward pass through two forward passes, before the second of which buffers are copied.
+func TestTwoForwardPasses(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		m := newModel(true)
+		defer nn.Release(m)
+		m.fill(1)
+		alone := newModel(true)
+		defer nn.Release(alone)
+		alone.fill(1)
+		ddp, err := dist.NewDDP(ctx, g, m, dist.FindUnusedParameters(true))
+		if err != nil {
+			return err
+		}
+		defer ddp.Close()
+		two := func(f func(x *tensor.Tensor) *tensor.Tensor) error {
+			a, b := f(wave([]int{4, 12}, 1)), f(wave([]int{4, 12}, 2))
+			return a.Add(b).Square().Sum().Backward()
+		}
+		if err := errors.Join(two(ddp.Forward), two(alone.Forward)); err != nil {
+			return err
+		}
+		mean := m.Norm.RunningMean.Sub(alone.Norm.RunningMean)
+		gradient := m.L1.Weight.Grad().Sub(alone.L1.Weight.Grad())
+		for _, d := range []*tensor.Tensor{mean, gradient} {
+			if d, err := d.Abs().Max().Item(); err != nil || d > 1e-4 {
+				return fmt.Errorf("differs by %v, %w", d, err)
+			}
+		}
+		return nil
+	})
+}
+
 // TestBuffersOfRanks tests when the buffers of rank 0 are copied to the other ranks.
 func TestBuffersOfRanks(t *testing.T) {
 	leak.Check(t)
@@ -293,6 +325,7 @@ func TestBuffersOfRanks(t *testing.T) {
 	}
 }
 
+// TestDDPErrors tests arguments with which a model cannot be trained, and that nothing is left behind.
 func TestDDPErrors(t *testing.T) {
 	leak.Check(t)
 	ranks(t, 1, func(g *dist.Group) error {
