@@ -14,6 +14,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -136,8 +137,8 @@ func PowerSGD(s PowerSGDState) DDPOption {
 
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
 // rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
-// dense tensors on a device that the group has a backend for, and must not be replaced afterwards. PyTorch:
-// torch.nn.parallel.DistributedDataParallel.
+// dense tensors on a device that the group has a backend for, not divided by Shard or among g's ranks, and must not be
+// replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
 	o := ddpOptions{bucketCapMB: 25}
@@ -170,6 +171,14 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	var names []string
 	for _, p := range nn.NamedParameters(model) {
 		d.parameters = append(d.parameters, p.Tensor)
+		if sharding.Held(p.Tensor) {
+			return nil, refuse.Error(op, tensor.ErrArgument, "%s is divided by Shard, which averages its gradient itself", p.Name)
+		}
+		if g != nil {
+			if err := g.alone(op, p.Name, p.Tensor); err != nil {
+				return nil, err
+			}
+		}
 		if p.Tensor.RequiresGrad() {
 			trained, names = append(trained, p.Tensor), append(names, p.Name)
 		}

@@ -98,9 +98,9 @@ func (p *Pipeline) Step(ctx context.Context, x, target *tensor.Tensor) (loss flo
 	return p.batch(ctx, "Step", x, target, false)
 }
 
-// Eval runs the forward passes of a batch, without gradients, and returns its loss, on all ranks. Its arguments and errors
-// are those of Step. All ranks must call it, and nn.Eval puts their stages into evaluation mode. PyTorch: the method eval of
-// a schedule of torch.distributed.pipelining.
+// Eval runs the forward passes of a batch, without gradients, and returns its loss, on all ranks. Its arguments and
+// errors are those of Step. All ranks must call it, and nn.Eval puts their stages into evaluation mode. PyTorch: the
+// method eval of a schedule of torch.distributed.pipelining.
 func (p *Pipeline) Eval(ctx context.Context, x, target *tensor.Tensor) (loss float64, err error) {
 	const op = "Eval"
 	err = autograd.NoGrad(func() error {
@@ -304,8 +304,8 @@ func (s *step) backward(i int, gy *tensor.Tensor) (gx *tensor.Tensor, err error)
 // maxDims is the number of dimensions in a header.
 const maxDims = 8
 
-// exchange sends out, unless it is nil, to the rank peer and releases it, and receives from the rank if in is set. requires
-// says whether the rank is to send back a gradient of out.
+// exchange sends out, unless it is nil, to the rank peer and releases it, and receives from the rank if in is set.
+// requires says whether the rank is to send back a gradient of out.
 func (s *step) exchange(out *tensor.Tensor, requires, in bool, peer int) (received *tensor.Tensor, err error) {
 	if out != nil {
 		defer out.Release()

@@ -122,8 +122,14 @@ func Replicas(r *Group) ShardOption { return func(o *shardOptions) { o.replicas 
 // The parameters of one Shard are gathered together. Those that a Shard of g has divided already stay in that one, so parts
 // come before the module that holds them, and parameters that several parts share belong to one that contains these.
 // Parameters must be dense tensors with a dimension, of one floating-point dtype and on one device, and they must not have
-// gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl". Options: ReshardAfterForward, ParamDType,
-// ReduceDType, OutputDType, CastForwardInputs, CPUOffload, Replicas. PyTorch: torch.distributed.fsdp.fully_shard.
+// gradients. On a CUDA device the group needs the backends "cpu:gloo,cuda:nccl".
+//
+// A model that no rank can hold whole is made on the meta device. Its modules are then given to nn.ToEmpty and to Shard,
+// one after the other, and LoadFullStateDict or dcp.Load sets the values. nn.Clone, nn.NewAveragedModel,
+// nn.FunctionalCall and nn.ToEmpty refuse what is divided already.
+//
+// Options: ReshardAfterForward, ParamDType, ReduceDType, OutputDType, CastForwardInputs, CPUOffload, Replicas. PyTorch:
+// torch.distributed.fsdp.fully_shard.
 func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSDPModule, error) {
 	const op = "Shard"
 	o := shardOptions{reshard: true, castInputs: true, param: tensor.Invalid, reduce: tensor.Invalid, outputs: tensor.Invalid}
@@ -168,12 +174,21 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 		return nil, err
 	}
 	for _, p := range m.params {
+		sharding.Hold(p.Tensor)
 		g.mark(p.Tensor)
 	}
 	g.state.Lock()
 	defer g.state.Unlock()
 	g.parts[m] = struct{}{}
 	return m, nil
+}
+
+// alone returns an error if each rank of g has other values of p: its rows, or its part of a tensor.
+func (g *Group) alone(op, name string, p *tensor.Tensor) error {
+	if slices.Contains(sharding.Groups(p), sharding.Group(reducer{g})) {
+		return refuse.Error(op, tensor.ErrArgument, "%s is a part of a parameter that the group's ranks divide: their parts differ", name)
+	}
+	return nil
 }
 
 // mark records that p is this rank's part of a parameter that g's ranks divide: nn.ClipGradNorm_ and optim.GradScaler then
@@ -210,6 +225,8 @@ func (m *FSDPModule) adopt(op string) error {
 			continue
 		}
 		switch {
+		case t.Device() == tensor.Meta:
+			return refuse.Error(op, tensor.ErrArgument, "%s is on the meta device: call nn.ToEmpty for the module before Shard", n.Name)
 		case t.Dim() == 0 || t.Numel() == 0:
 			return refuse.Error(op, tensor.ErrArgument, "%s of shape %v cannot be divided by rows", n.Name, t.Shape())
 		case !t.IsLeaf() || t.Grad() != nil:

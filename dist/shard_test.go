@@ -445,8 +445,9 @@ func TestShardOptimizers(t *testing.T) {
 					return fmt.Errorf("%s: %v", name, err)
 				}
 			}
+			column := dist.NewColwiseParallel(g, nn.NewLinear(3, 4))
 			path := filepath.Join(t.TempDir(), "model.safetensors")
-			for _, err := range []error{checkpoint.SaveModel(path, l), checkpoint.SaveModel(path, nn.Clone(l)), checkpoint.SaveTraining(path, m, nil)} {
+			for _, err := range []error{checkpoint.SaveModel(path, l), checkpoint.SaveModel(path, nn.Clone(column)), checkpoint.SaveTraining(path, m, nil)} {
 				if err == nil || !strings.Contains(err.Error(), "weight is this process's part of a parameter that package dist divides") {
 					return fmt.Errorf("saving rows: %v", err)
 				}
@@ -796,5 +797,85 @@ func TestShardFailure(t *testing.T) {
 			t.Error("a forward pass after the failure")
 		}
 		return nil
+	})
+}
+
+// TestDividedIsRefused tests that what would take a rank's rows for whole parameters is an error.
+func TestDividedIsRefused(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		model := nn.NewSequential(nn.NewLinear(4, 4), nn.NewLinear(4, 2))
+		root, err := dist.Shard(ctx, g, model)
+		if err != nil {
+			return err
+		}
+		column := dist.NewColwiseParallel(g, nn.NewLinear(4, 4))
+		if err := column.Err(); err != nil {
+			return err
+		}
+		defer nn.Release(column)
+		build := func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewSGD(part, 0.1) }
+		// The failed tensors are the scope's error, too.
+		_ = tensor.WithScope(func() error {
+			for name, err := range map[string]error{
+				"Clone":                               nn.Check(nn.Clone(model)),
+				"Clone of the FSDPModule":             nn.Check(nn.Clone(root)),
+				"dcp.Model of a part":                 dcp.Save(ctx, g, filepath.Join(t.TempDir(), "checkpoint"), dcp.State{Shards: dcp.Model("", model)}),
+				"NewAveragedModel":                    nn.NewAveragedModel(model).Err(),
+				"FunctionalCall":                      second(nn.FunctionalCall(model, nil)),
+				"ToEmpty":                             nn.ToEmpty(model, tensor.CPU),
+				"NewDDP":                              second(dist.NewDDP(ctx, g, model)),
+				"NewDDP of parts":                     second(dist.NewDDP(ctx, g, column)),
+				"NewZeroRedundancyOptimizer":          second(dist.NewZeroRedundancyOptimizer(g, nn.Parameters(model), build)),
+				"NewZeroRedundancyOptimizer of parts": second(dist.NewZeroRedundancyOptimizer(g, nn.Parameters(column), build)),
+				"FullStateDict of parts":              second(dist.FullStateDict(ctx, g, column, 0)),
+			} {
+				if !errors.Is(err, tensor.ErrArgument) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			return nil
+		})
+		// The module is in working order.
+		return errors.Join(root.Forward(tensor.Ones([]int{3, 4})).Sum().Backward(), second(dist.FullStateDict(ctx, g, model, 0)))
+	})
+}
+
+// TestShardOfMeta tests a model that is made on the meta device and divided module by module.
+func TestShardOfMeta(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		layers := func(opts ...nn.Option) []nn.Layer {
+			return []nn.Layer{nn.NewLinear(6, 8, opts...), nn.NewBatchNorm1d(8, opts...), nn.NewLinear(8, 4, opts...)}
+		}
+		reference := nn.NewSequential(layers()...)
+		defer nn.Release(reference)
+		for i, p := range nn.Parameters(reference) {
+			p.Detach().Copy_(wave(p.Shape(), i))
+		}
+		divided := layers(nn.Device(tensor.Meta))
+		if err := second(dist.Shard(ctx, g, divided[0])); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "nn.ToEmpty") {
+			t.Errorf("on the meta device: %v", err)
+		}
+		for i, l := range divided {
+			if err := nn.ToEmpty(l, tensor.CPU); err != nil {
+				return err
+			}
+			m, err := dist.Shard(ctx, g, l)
+			if err != nil {
+				return err
+			}
+			divided[i] = m
+		}
+		model := nn.NewSequential(divided...)
+		if err := dist.LoadFullStateDict(g, model, nn.StateDict(reference).Map()); err != nil {
+			return err
+		}
+		x := wave([]int{5, 6}, 0)
+		d, err := model.Forward(x).Sub(reference.Forward(x)).Abs().Max().Item()
+		if err == nil && d > 1e-6 {
+			t.Errorf("the output differs by %v", d)
+		}
+		return err
 	})
 }

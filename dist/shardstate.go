@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -59,8 +60,9 @@ func (m *FSDPModule) Sharding(t *tensor.Tensor) (global, offsets []int) {
 	return nil, nil
 }
 
-// FullStateDict returns, on the rank dst, the state of a model with whole parameters, as nn.StateDict does for an undivided
-// one, and an empty map on the others. Tensors that are not divided are the model's own. All ranks must call it. PyTorch:
+// FullStateDict returns, on the rank dst, the state of a model with whole parameters, as nn.StateDict does for an
+// undivided one, and an empty map on the others. Tensors that are not divided are the model's own. Parts of which no
+// FSDPModule of g knows the whole, as those of a ColwiseParallel, are an error. All ranks must call it. PyTorch:
 // torch.distributed.checkpoint.state_dict.get_model_state_dict with full_state_dict.
 func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[string]*tensor.Tensor, error) {
 	const op = "FullStateDict"
@@ -77,7 +79,13 @@ func FullStateDict(ctx context.Context, g *Group, model any, dst int) (map[strin
 	done := map[*tensor.Tensor]*tensor.Tensor{}
 	for _, n := range nn.StateDict(model) {
 		whole, again := done[n.Tensor]
-		if owner := owners[n.Tensor]; !again && owner != nil {
+		owner := owners[n.Tensor]
+		for _, by := range sharding.Groups(n.Tensor) {
+			if owner == nil || by != sharding.Group(reducer{g}) {
+				return nil, refuse.Error(op, tensor.ErrArgument, "%s is a part of a tensor, which no FSDPModule of the group has divided", n.Name)
+			}
+		}
+		if !again && owner != nil {
 			var err error
 			if whole, err = owner.Gather(ctx, n.Tensor, dst); err != nil {
 				return nil, err

@@ -319,8 +319,8 @@ func (s *Store) Check(keys ...string) (all bool, err error) {
 	return all, nil
 }
 
-// Add adds n to the number in a key, 0 if it is not set, and returns the sum. A value that is not a number is an error, after
-// which a TCP store has lost its connection. PyTorch: Store.add.
+// Add adds n to the number in a key, 0 if it is not set, and returns the sum. A value that is not a number is an error,
+// after which a TCP store has lost its connection. PyTorch: Store.add.
 func (s *Store) Add(key string, n int64) (sum int64, err error) {
 	const op = "Add"
 	err = s.key(op, key, func(native cshim.Store) (err error) {

@@ -45,7 +45,8 @@ var pairwise = map[cshim.CollectiveKind]bool{cshim.Send: true, cshim.Receive: tr
 var copying = map[cshim.CollectiveKind]bool{cshim.AllGather: true, cshim.AllGatherOne: true, cshim.Gather: true, cshim.Scatter: true,
 	cshim.AllToAllOne: true}
 
-// scattering holds the kinds whose tensors' dtypes and sizes libtorch does not compare, or only with a text for all ranks.
+// scattering holds the kinds whose tensors' dtypes and sizes libtorch does not compare, or only with a text for all
+// ranks.
 var scattering = map[cshim.CollectiveKind]bool{cshim.ReduceScatter: true, cshim.ReduceScatterOne: true, cshim.AllToAllOne: true}
 
 // checkScattered returns an error if the inputs of a collective in scattering do not fit the output.

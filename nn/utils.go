@@ -447,9 +447,20 @@ func fuse[C Layer](op string, layer C, bn Layer, transposed func(w, b *tensor.Te
 	return out.Interface().(C), nil
 }
 
+// undivided returns an error if t is this rank's rows of a parameter that dist.Shard has divided.
+func undivided(op, name string, t *tensor.Tensor) error {
+	if !sharding.Held(t) {
+		return nil
+	}
+	if name == "" {
+		name = "a parameter"
+	}
+	return refuse.Error(op, tensor.ErrArgument, "%s is this rank's rows of a parameter that dist.Shard has divided: call %s before Shard", name, op)
+}
+
 // ToEmpty replaces the parameters and buffers of m by uninitialized ones on a device, for example of a model that was made on
 // the meta device. Buffers that this package computes are computed again. Gradients are dropped. The tensors that m had, and optimizers made of them, are not part of m any more.
-// PyTorch: Module.to_empty.
+// A module that dist.Shard has divided is an error. PyTorch: Module.to_empty.
 func ToEmpty(m any, device tensor.Device) error {
 	const op = "ToEmpty"
 	if err := Check(m); err != nil {
@@ -461,6 +472,9 @@ func ToEmpty(m any, device tensor.Device) error {
 		for _, n := range tensors(m) {
 			if known[n.Tensor] != nil {
 				continue
+			}
+			if err := undivided(op, n.Name, n.Tensor); err != nil {
+				return err
 			}
 			t := n.Tensor.EmptyLike(device)
 			if err := t.Err(); err != nil {
@@ -644,6 +658,9 @@ func FunctionalCall[M any](m M, state map[string]*tensor.Tensor) (M, error) {
 	c := cloner{tensors: map[*tensor.Tensor]*tensor.Tensor{}, pointers: map[unsafePointer]reflect.Value{}, shared: true}
 	used := map[string]bool{}
 	for _, n := range tensors(m) {
+		if err := undivided(op, n.Name, n.Tensor); err != nil {
+			return m, err
+		}
 		t, ok := state[n.Name]
 		if !ok {
 			continue

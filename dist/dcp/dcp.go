@@ -18,6 +18,7 @@ import (
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/internal/optimstate"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	parted "github.com/linstock-ml/linstock/internal/sharding"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -37,8 +38,9 @@ type Sharded interface {
 	Sharding(t *tensor.Tensor) (global, offsets []int)
 }
 
-// Model returns the parameters and buffers of a model by their names in nn.StateDict, with a prefix. Tensors that no Sharded
-// module has are whole: all ranks have the same, as with a dist.DDP.
+// Model returns the parameters and buffers of a model by their names in nn.StateDict, with a prefix. Tensors that no
+// Sharded module has are whole: all ranks have the same, as with a dist.DDP. For a part whose Sharded module is not
+// within model the Shard has a failed tensor, whose error Save and Load return.
 func Model(prefix string, model any) []Shard {
 	var sharded []Sharded
 	for _, m := range nn.NamedModules(model) {
@@ -49,10 +51,15 @@ func Model(prefix string, model any) []Shard {
 	var all []Shard
 	for _, n := range nn.StateDict(model) {
 		s := Shard{Name: prefix + n.Name, Tensor: n.Tensor}
+		parts := len(parted.Groups(n.Tensor))
 		for _, m := range sharded {
 			if global, offsets := m.Sharding(n.Tensor); global != nil {
 				s.Global, s.Offsets = global, offsets
 			}
+		}
+		if parts > 1 || parts == 1 && s.Global == nil {
+			s.Tensor = refuse.Tensor("dcp.Model", tensor.ErrArgument, "%s is a part of a tensor, and no module of the model knows which: "+
+				"give Model the outermost result of dist.Shard; a part that is divided again needs a Shard of its own", s.Name)
 		}
 		all = append(all, s)
 	}

@@ -20,7 +20,36 @@ type Group interface {
 var (
 	mu     sync.RWMutex
 	groups = map[weak.Pointer[tensor.Tensor]][]Group{}
+	held   = map[weak.Pointer[tensor.Tensor]]struct{}{}
 )
+
+// Hold records that p is rows of a parameter that a dist.FSDPModule makes whole in p's module for each pass. It does so
+// for neither a copy of p nor another tensor in its place.
+func Hold(p *tensor.Tensor) {
+	mu.Lock()
+	defer mu.Unlock()
+	at := weak.Make(p)
+	if _, again := held[at]; again {
+		return
+	}
+	held[at] = struct{}{}
+	runtime.AddCleanup(p, func(at weak.Pointer[tensor.Tensor]) {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(held, at)
+	}, at)
+}
+
+// Held reports whether Hold was called for p.
+func Held(p *tensor.Tensor) bool {
+	mu.RLock()
+	defer mu.RUnlock()
+	if len(held) == 0 {
+		return false
+	}
+	_, ok := held[weak.Make(p)]
+	return ok
+}
 
 // Mark records that p is a part of a parameter that g's processes have. A part may be divided again, by another group.
 func Mark(p *tensor.Tensor, g Group) {
