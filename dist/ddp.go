@@ -77,7 +77,7 @@ func FindUnusedParameters(on bool) DDPOption {
 
 // StaticGraph promises that the same parameters are used in every step and in the same order, as is needed for parameters
 // that a backward pass reaches several times (checkpoints, parameters that several layers share). Unused parameters are
-// found in the first step. PyTorch: static_graph.
+// found in the first backward pass, which must average gradients: it cannot be in NoSync. PyTorch: static_graph.
 func StaticGraph(on bool) DDPOption { return func(o *ddpOptions) { o.StaticGraph = on } }
 
 // GradientAsBucketView makes gradients views of the buckets, which saves a copy of all gradients. PyTorch:

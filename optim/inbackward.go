@@ -13,8 +13,9 @@ import (
 // nil: the gradients of all parameters never exist at the same time. Step then finds no gradients and changes nothing, so
 // a training loop stays as it is. It applies to the parameters that the optimizer has now, until remove is called.
 //
-// It cannot be combined with what needs all gradients: clipping, GradScaler, the accumulation of gradients, and LBFGS.
-// Hooks of Step do not run. The backward pass returns the error of a step.
+// It cannot be combined with what needs all gradients: clipping, GradScaler, the accumulation of gradients, and LBFGS; nor
+// with a dist.DDP, which averages a gradient after the parameter has been updated with this rank's own. Hooks of Step do
+// not run. The backward pass returns the error of a step.
 //
 // PyTorch: torch.Tensor.register_post_accumulate_grad_hook, with an optimizer for each parameter.
 func (b *Optimizer) StepInBackward() (remove func(), err error) {
