@@ -238,14 +238,20 @@ func (f *flat) try(x []*tensor.Tensor, t scalar, d *tensor.Tensor) (float64, *te
 	return loss, grad
 }
 
+// inStep returns the error of what cannot run during a step of LBFGS.
+func (b *Optimizer) inStep(op string) error {
+	return refuse.Error(op, tensor.ErrArgument, "a step of the optimizer is running: its closure and other goroutines cannot call %s meanwhile", op)
+}
+
 // minimize takes a step of LBFGS.
 func (b *Optimizer) minimize(evaluate func() (float64, error)) (first float64, err error) {
-	if !b.closed.take() {
-		return 0, refuse.Error("StepClosure", tensor.ErrArgument, "the closure calls StepClosure of the optimizer whose step it is")
-	}
-	defer b.closed.give()
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.busy {
+		return 0, b.inStep("StepClosure")
+	}
+	b.busy = true
+	defer func() { b.busy = false }()
 	if err := b.ready("StepClosure"); err != nil {
 		return 0, err
 	}

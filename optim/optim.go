@@ -16,7 +16,6 @@ import (
 // one. Its methods may be called from several goroutines; they run one at a time. PyTorch: torch.optim.Optimizer.
 type Optimizer struct {
 	kind   *Algorithm
-	closed turn // taken during a step with a closure, which runs without mu
 	mu     sync.Mutex
 	groups []*Group
 	init   Group // the constructor's hyperparameters
@@ -26,6 +25,7 @@ type Optimizer struct {
 	hooks  hooks
 	search search // LBFGS
 	drops  int    // how often the state was dropped
+	busy   bool   // in a step of LBFGS, whose closure runs without mu
 }
 
 // bucket holds the parameters of a group that have the same dtype and device. One native call updates them all.
@@ -253,8 +253,8 @@ func (b *Optimizer) ready(op string) error {
 
 // StepClosure calls closure, which sets the gradients to nil, computes the loss, a scalar, and calls its Backward, and
 // then updates the parameters. It returns the loss. LBFGS calls closure several times and returns the first loss. Each
-// call runs in a scope, with the recording of gradients enabled. A closure of LBFGS cannot call that optimizer's
-// StepClosure or LoadStateDict, which return an error; if it calls Release, the outer StepClosure does. PyTorch:
+// call runs in a scope, with the recording of gradients enabled. During a step of LBFGS,
+// StepClosure and LoadStateDict return an error; if the closure calls Release, its step does. PyTorch:
 // Optimizer.step(closure).
 func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64, error) {
 	const op = "StepClosure"

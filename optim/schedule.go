@@ -202,9 +202,9 @@ func (c *course) remember() {
 // Scheduler sets the learning rates of an optimizer at each step, and for CyclicLR and OneCycleLR the momentum. PyTorch:
 // torch.optim.lr_scheduler.LRScheduler.
 type Scheduler struct {
-	mu     turn // a function of a schedule may call methods of the scheduler whose step calls it
-	opt    *Optimizer
-	course *course
+	opt      *Optimizer // whose lock guards the fields below
+	course   *course
+	stepping bool // a function of the schedule, which runs without the lock, may be running
 }
 
 // NewScheduler applies a schedule to opt, and sets the rates of step 0. The base rate of a group is its learning rate
@@ -229,22 +229,22 @@ func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 	return &Scheduler{opt: opt, course: c}, nil
 }
 
+var errStepping = errors.New("a step of the schedule is running: its functions and other goroutines cannot start another meanwhile")
+
 // Step advances the schedule by one step; call it after the optimizer's Step. ReduceLROnPlateau needs a metric, which the
 // others ignore. If the schedule has no rate for the step, or one that is invalid, the optimizer's next Step returns the
-// error. The functions of a schedule may call the methods of the optimizer, and those of the scheduler that read it.
-// PyTorch: LRScheduler.step.
+// error. The functions of a schedule may call the methods of the optimizer, and those of the scheduler that read it;
+// Step and LoadStateDict are errors meanwhile. PyTorch: LRScheduler.step.
 func (s *Scheduler) Step(metric ...float64) {
 	if s == nil || s.opt == nil || s.course == nil {
 		return
 	}
-	free := s.mu.take()
-	if free {
-		defer s.mu.give()
-	}
 	s.opt.mu.Lock()
 	defer s.opt.mu.Unlock()
-	err := errors.New("a function of the schedule calls the Step that calls it")
-	if free {
+	err := errStepping
+	if !s.stepping {
+		s.stepping = true
+		defer func() { s.stepping = false }()
 		err = s.course.step(metric)
 	}
 	if err != nil && s.opt.sticky == nil {
@@ -265,9 +265,8 @@ func (s *Scheduler) LRs() []float64 {
 	if s == nil || s.course == nil {
 		return nil
 	}
-	if s.mu.take() {
-		defer s.mu.give()
-	}
+	s.opt.mu.Lock()
+	defer s.opt.mu.Unlock()
 	return slices.Clone(s.course.current())
 }
 
@@ -276,9 +275,8 @@ func (s *Scheduler) StateDict() map[string]any {
 	if s == nil || s.course == nil {
 		return nil
 	}
-	if s.mu.take() {
-		defer s.mu.give()
-	}
+	s.opt.mu.Lock()
+	defer s.opt.mu.Unlock()
 	return s.course.state()
 }
 
@@ -328,12 +326,11 @@ func (s *Scheduler) LoadStateDict(state map[string]any) error {
 	if s == nil || s.opt == nil || s.course == nil {
 		return refuse.Nil(op, "a scheduler")
 	}
-	if !s.mu.take() {
-		return refuse.Error(op, tensor.ErrArgument, "a function of the schedule calls it during the schedule's step")
-	}
-	defer s.mu.give()
 	s.opt.mu.Lock()
 	defer s.opt.mu.Unlock()
+	if s.stepping {
+		return refuse.Error(op, tensor.ErrArgument, "%v", errStepping)
+	}
 	commit, err := s.course.load(state)
 	if err != nil {
 		return refuse.Error(op, tensor.ErrArgument, "%v", err)

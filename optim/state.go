@@ -248,12 +248,11 @@ func (b *Optimizer) LoadStateDict(s State) error {
 	}
 	err = tensor.WithScope(func() error {
 		return autograd.NoGrad(func() error {
-			if !b.closed.take() {
-				return refuse.Error("LoadStateDict", tensor.ErrArgument, "the closure calls LoadStateDict of the optimizer whose step it is")
-			}
-			defer b.closed.give()
 			b.mu.Lock()
 			defer b.mu.Unlock()
+			if b.busy {
+				return b.inStep("LoadStateDict")
+			}
 			return b.load(s)
 		})
 	})
