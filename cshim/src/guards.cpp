@@ -308,8 +308,14 @@ void max_pool1d(Args a) {
 }
 
 // Positions that are not finite become numbers of elements in the vectorized kernels, unless zeros pad the input:
-// of float64, and of all dtypes in the backward pass. Reads and writes beyond the input.
+// of float64, and of all dtypes in the backward pass. Reads and writes beyond the input. With a mode that does not
+// exist the result is not written.
 void grid_sampler(Args a) {
+  for (int i : {2, 3}) {
+    if (int64_t mode = a[i].toInt(); mode < 0 || mode > 2)
+      refuse((i == 2 ? "the interpolation mode " : "the padding mode ") + std::to_string(mode) +
+             " does not exist");
+  }
   const auto &input = a[0].toTensor(), &grid = a[1].toTensor();
   if (a[3].toInt() == 0 || !readable(grid)) return;
   if (grid.scalar_type() != c10::kDouble && !recording(input) && !recording(grid)) return;
@@ -651,6 +657,7 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::tensor_split.sections", pieces},
       {"aten::grid_sampler", grid_sampler},
       {"aten::grid_sampler_2d", grid_sampler},
+      {"aten::grid_sampler_3d", grid_sampler},
       {"aten::repeat_interleave.Tensor", repeats<0>},
       {"aten::repeat_interleave.self_Tensor", repeats<1>},
       {"aten::as_strided", as_strided},
