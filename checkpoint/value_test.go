@@ -347,13 +347,13 @@ func TestValuesThatWouldBeLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	generator := tensor.NewGenerator(tensor.CPU)
-	type hidden struct{ n int }
+	type hidden struct{ private int }
 	type holder struct {
 		Name string
 		X    *tensor.Tensor
 	}
 	held, values := holder{"x", x}, map[string]*tensor.Tensor{"x": x}
-	state, secret := opt.StateDict(), map[string]*hidden{"a": {1}}
+	state, secret := opt.StateDict(), map[string]*hidden{"a": {private: 1}}
 	path := filepath.Join(t.TempDir(), "values")
 	for name, p := range map[string]checkpoint.Part{
 		"tensor": checkpoint.Value("v", &x), "layer": checkpoint.Value("v", layer), "optimizer": checkpoint.Value("v", opt),

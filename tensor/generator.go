@@ -111,11 +111,15 @@ func (g *Generator) State() *Tensor {
 // torch.Generator.set_state.
 func (g *Generator) SetState(state *Tensor) error {
 	const op = "SetState"
-	if err := g.acquire(op); err != nil {
+	var named error // by the state, whose use names the operation
+	err := g.use(op, func(own cshim.Generator) error {
+		named = state.use(op, func(h cshim.Handle) error { return newError(op, asError(own.SetState(h)), state) })
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	defer g.drop()
-	return state.use(op, func(h cshim.Handle) error { return newError(op, asError(g.h.SetState(h)), state) })
+	return named
 }
 
 // Clone returns a generator of the same device and state. PyTorch: torch.Generator.clone_state.
