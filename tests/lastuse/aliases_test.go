@@ -11,14 +11,7 @@ var aliases string
 // Programs in which a tensor has a second name print the same if they are rewritten. A file may begin with a byte order
 // mark, and a function may be too large for the analysis.
 func TestAliases(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the standard library is compiled again")
-	}
-	dir := t.TempDir()
-	linstock, err := buildLinstock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir, linstock := command(t)
 	marked := "\ufeffpackage main\n\nfunc twice(x T) T { y := x.Mul(2); return y.Mul(1) }\n\nfunc init() { show(twice(g0)) }\n"
 	if err := writeModule(dir, map[string]string{"go.mod": module["go.mod"], "main.go": aliases, "marked.go": marked, "large.go": large(1200)}); err != nil {
 		t.Fatal(err)

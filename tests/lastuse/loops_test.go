@@ -206,14 +206,7 @@ func main() {
 // Loops with recurrent modules, transformers and losses, in one scope and without sweeps, keep no tensor of a step if the
 // program is rewritten. Otherwise they keep some.
 func TestLoops(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the standard library is compiled again")
-	}
-	dir := t.TempDir()
-	linstock, err := buildLinstock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir, linstock := command(t)
 	if err := writeModule(dir, loops); err != nil {
 		t.Fatal(err)
 	}

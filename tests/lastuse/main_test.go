@@ -94,15 +94,22 @@ func runIn(dir, name string, args ...string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-func TestGoCommand(t *testing.T) {
+// command returns an empty folder and the command linstock.
+func command(t *testing.T) (dir, linstock string) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("the standard library is compiled again")
 	}
-	dir := t.TempDir()
+	dir = t.TempDir()
 	linstock, err := buildLinstock(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return dir, linstock
+}
+
+func TestGoCommand(t *testing.T) {
+	dir, linstock := command(t)
 	app := filepath.Join(dir, "my app")
 	if err := writeModule(app, module); err != nil {
 		t.Fatal(err)
