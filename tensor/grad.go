@@ -768,7 +768,7 @@ func withMode(op string, m cshim.Mode, f func() error) error {
 }
 
 // withThread runs f on this goroutine, which is locked to its thread meanwhile: modes belong to threads.
-func withThread(f func() error) error {
+func withThread(f func() error) (err error) {
 	if err := cshim.Load(); err != nil {
 		return err
 	}
@@ -782,7 +782,12 @@ func withThread(f func() error) error {
 	if err != nil {
 		return err
 	}
-	defer func() { letThread(before, leave(marker, before)) }()
+	defer func() {
+		if inside := endInner(marker); err == nil { // of scopes that f opened and did not close
+			err = inside
+		}
+		letThread(before, leave(marker, before))
+	}()
 	return f()
 }
 

@@ -24,7 +24,7 @@ func TestLocksOfAScope(t *testing.T) {
 		func(s *Scope, x *Tensor) { s.add(&Tensor{}) },
 		func(s *Scope, x *Tensor) { s.addNew(&Tensor{}) },
 		func(s *Scope, x *Tensor) { s.forget(x) },
-		func(s *Scope, x *Tensor) { s.detach(entered(s)) },
+		func(s *Scope, x *Tensor) { s.give(entered(s)) },
 		func(s *Scope, x *Tensor) { s.remember(&failure{}) },
 		func(s *Scope, x *Tensor) { s.Len() },
 		func(s *Scope, x *Tensor) { s.Contains(x) },

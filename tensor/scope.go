@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/reclaim"
@@ -153,18 +154,37 @@ func (s *Scope) Close() error {
 	if closed {
 		return nil
 	}
+	if s.word == 0 {
+		return refused("Close", ErrScope, "NewScope did not make the scope")
+	}
 	now := cshim.ScopeLeave(s.word, s.parent)
 	yield := now&cshim.ScopeYield != 0
+	var inside error
 	if now &^= cshim.ScopeYield; now != s.word {
 		if !s.encloses(now) {
-			return refused("Close", ErrScope, "the scope was opened on another goroutine%s", at(s.site))
+			return refused("Close", ErrScope, "this goroutine did not open the scope, or joins it, or has left the call that opened it%s", at(s.site))
 		}
-		for inner := scopeOf(now); inner != nil && inner != s; inner = scopeOf(cshim.ScopeGet()) {
-			_ = inner.end(leave(inner.word, inner.parent))
-		}
+		inside = endInner(s.word)
 		yield = leave(s.word, s.parent)
 	}
-	return s.end(yield)
+	if err := s.end(yield); inside == nil {
+		return err
+	}
+	return inside
+}
+
+// endInner ends the scopes that were opened inside the one with the given word and not closed. It returns their first error.
+func endInner(word uint64) (first error) {
+	for now := cshim.ScopeGet() &^ cshim.ScopeFlags; now != word; now = cshim.ScopeGet() &^ cshim.ScopeFlags {
+		inner := scopeOf(now)
+		if inner == nil {
+			break
+		}
+		if err := inner.end(leave(inner.word, inner.parent)); first == nil {
+			first = err
+		}
+	}
+	return first
 }
 
 // encloses reports whether s is one of the scopes that enclose the scope identified by word.
@@ -276,17 +296,37 @@ func (s *Scope) enter(t *Tensor) {
 func (s *Scope) forget(t *Tensor) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if t.inScope() != s || !s.remove(t) {
+		return false
+	}
+	t.setScope(nil)
+	s.moves.disposed++
+	return true
+}
+
+// give takes t from the scope for moveTo, in transit. It returns false if the scope does not own t any more. A scope that
+// is closing owns t although it has no entries; t then is released, or moves before that.
+func (s *Scope) give(t *Tensor) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if t.inScope() != s {
 		return false
 	}
+	if s.remove(t) {
+		s.moves.detached++
+	}
+	t.setScope(&transit)
+	return true
+}
+
+// remove removes t from the entries. It returns false if it is not among them. s.mu is held.
+func (s *Scope) remove(t *Tensor) bool {
 	at := int(t.slot)
 	if at < len(s.weak) {
 		if s.weak[at].gone || s.weak[at].t.Value() != t {
 			return false
 		}
 		s.weak[at].gone = true
-		t.setScope(nil)
-		s.moves.disposed++
 		return true
 	}
 	if at -= len(s.weak); at >= len(s.entries) || s.entries[at] != t {
@@ -297,10 +337,11 @@ func (s *Scope) forget(t *Tensor) bool {
 	s.entries[at], moved.slot = moved, t.slot
 	s.entries[last] = nil
 	s.entries = s.entries[:last]
-	t.setScope(nil)
-	s.moves.disposed++
 	return true
 }
+
+// transit is the owner of a tensor while it moves: of several goroutines that move a tensor, one moves it at a time.
+var transit Scope
 
 func (s *Scope) remember(f *failure) {
 	s.mu.Lock()
@@ -398,7 +439,7 @@ func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
 
 // Join runs f on this goroutine inside a scope that another goroutine opened: the scope owns the tensors that f makes.
 // Only the goroutine that opened the scope can close it. Tensors that f makes after that belong to no scope.
-func (s *Scope) Join(f func() error) error {
+func (s *Scope) Join(f func() error) (err error) {
 	if s == nil {
 		return refused("Join", ErrNil, "a scope is needed, got nil")
 	}
@@ -417,13 +458,8 @@ func (s *Scope) Join(f func() error) error {
 		return err
 	}
 	defer func() {
-		// Close scopes that f opened and did not close.
-		for now := cshim.ScopeGet(); now != word; now = cshim.ScopeGet() {
-			inner := scopeOf(now)
-			if inner == nil {
-				break
-			}
-			_ = inner.end(leave(inner.word, inner.parent))
+		if inside := endInner(word); err == nil {
+			err = inside
 		}
 		letThread(before, leave(word, before))
 	}()
@@ -449,19 +485,32 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 		return unusable(op, t)
 	}
 	defer t.unpin()
-	if from := t.inScope(); from == to {
-		return nil
-	} else if from != nil {
-		from.detach(t)
-	}
-	if to != nil {
-		if !to.add(t) {
-			t.attach()
-			return refused(op, ErrScope, "the scope is closed")
+	for ours := false; !ours; {
+		switch from := (*Scope)(atomic.LoadPointer(&t.owner)); from {
+		case &transit:
+			runtime.Gosched()
+		case to:
+			return nil
+		case nil:
+			ours = atomic.CompareAndSwapPointer(&t.owner, nil, unsafe.Pointer(&transit))
+		default:
+			ours = from.give(t)
 		}
-		return nil
 	}
-	t.attach()
+	added := to != nil && to.add(t)
+	if !added {
+		t.attach()
+		t.setScope(nil)
+	}
+	switch {
+	case t.state.Load()&released != 0: // release saw no scope, or this one
+		if added {
+			to.forget(t)
+		}
+		return unusable(op, t)
+	case to != nil && !added:
+		return refused(op, ErrScope, "the scope is closed")
+	}
 	return nil
 }
 
@@ -507,8 +556,9 @@ func WithScope(f func() error) (err error) {
 }
 
 // Tidy runs f in a scope, moves its result to the enclosing scope, and frees everything else that f made. PyTorch frees
-// temporaries after their last use; a function with many temporaries uses Tidy to reach a similar peak of memory.
-func Tidy(f func() *Tensor) *Tensor {
+// temporaries after their last use; a function with many temporaries uses Tidy to reach a similar peak of memory. Errors that
+// the program has not read become the enclosing scope's; without one, the result is a failed tensor.
+func Tidy(f func() *Tensor) (t *Tensor) {
 	if f == nil {
 		return failed(refused("Tidy", ErrNil, "a function is needed, got nil"))
 	}
@@ -516,17 +566,58 @@ func Tidy(f func() *Tensor) *Tensor {
 	if err != nil {
 		return failed(err)
 	}
-	defer s.Close()
-	t := f()
-	// A result that f did not make stays in its scope, and a failed tensor is in none.
-	if t != nil && t.inScope() == s {
-		t.MoveOut()
-	}
+	defer func() {
+		parent := scopeOf(s.parent)
+		if parent != nil {
+			s.handOver(parent)
+		}
+		switch err := s.Close(); {
+		case err == nil:
+		case parent != nil:
+			parent.remember(&failure{err: err})
+		case t == nil || t.fail == nil:
+			t.Release()
+			t = failed(err)
+		}
+	}()
+	t = f()
+	s.moveOut(t)
 	return t
 }
 
-// TidyAll is Tidy for several results.
-func TidyAll(f func() ([]*Tensor, error)) ([]*Tensor, error) {
+// moveOut moves a result out of s, if s owns it or a scope that was opened in s and not closed. Other results stay in their
+// scopes, and a failed tensor is in none.
+func (s *Scope) moveOut(t *Tensor) {
+	if t == nil {
+		return
+	}
+	if in := t.inScope(); in == s || in != nil && s.encloses(in.word) {
+		_ = t.moveTo("MoveOut", scopeOf(s.parent))
+	}
+}
+
+// handOver gives errors, or all of s if none are given, to the parent, which may be nil: the caller of TidyAll has them.
+func (s *Scope) handOver(parent *Scope, only ...*failure) {
+	var errs []*failure
+	s.mu.Lock()
+	s.errs = slices.DeleteFunc(s.errs, func(f *failure) bool {
+		mine := only == nil || slices.Contains(only, f)
+		if mine && !f.seen.Load() {
+			errs = append(errs, f)
+		}
+		return mine
+	})
+	s.mu.Unlock()
+	for _, f := range errs {
+		if parent != nil {
+			parent.remember(f)
+		}
+	}
+}
+
+// TidyAll is Tidy for several results. It returns the error of f, or otherwise the first error of an operator in f that the
+// program has not read.
+func TidyAll(f func() ([]*Tensor, error)) (ts []*Tensor, err error) {
 	if f == nil {
 		return nil, refused("TidyAll", ErrNil, "a function is needed, got nil")
 	}
@@ -534,11 +625,16 @@ func TidyAll(f func() ([]*Tensor, error)) ([]*Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer s.Close()
-	ts, err := f()
+	defer func() {
+		if closeErr := s.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	ts, err = f()
 	for _, t := range ts {
-		if t != nil && t.inScope() == s {
-			t.MoveOut()
+		s.moveOut(t)
+		if t != nil && t.fail != nil {
+			s.handOver(scopeOf(s.parent), t.fail)
 		}
 	}
 	return ts, err

@@ -82,14 +82,6 @@ func (s *Scope) Statistics() Statistics {
 }
 
 // detach is forget for a tensor that stays alive.
-func (s *Scope) detach(t *Tensor) {
-	if s.forget(t) {
-		s.mu.Lock()
-		s.moves.disposed--
-		s.moves.detached++
-		s.mu.Unlock()
-	}
-}
 
 // ReadStatistics returns the statistics of the process. While other goroutines compute, the fields are read at slightly
 // different times.

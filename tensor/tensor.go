@@ -19,7 +19,7 @@ import (
 type Tensor struct {
 	h      cshim.Handle           // set once; 0 for a failed tensor
 	fail   *failure               // set once
-	owner  unsafe.Pointer         // the *Scope that owns t, nil outside scopes; atomic except while t is created
+	owner  unsafe.Pointer         // the *Scope that owns t, nil outside scopes, &transit; atomic except while t is created
 	anchor atomic.Pointer[anchor] // set once t was outside scopes
 	state  atomic.Uint32          // number of pins times 2, and the two bits below
 	slot   int32                  // index in the scope's entries, guarded by the scope's lock
@@ -150,7 +150,13 @@ func (t *Tensor) Err() error {
 	return nil
 }
 
-func (t *Tensor) inScope() *Scope { return (*Scope)(atomic.LoadPointer(&t.owner)) }
+// inScope returns the scope that owns t, or nil, also while t moves.
+func (t *Tensor) inScope() *Scope {
+	if s := (*Scope)(atomic.LoadPointer(&t.owner)); s != &transit {
+		return s
+	}
+	return nil
+}
 
 func (t *Tensor) setScope(s *Scope) { atomic.StorePointer(&t.owner, unsafe.Pointer(s)) }
 
