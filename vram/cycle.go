@@ -98,17 +98,26 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 		return r
 	}
 	counts.sweeps[depth].Add(1)
+	_, executed := cleanupCounts()
 	ended := r.collect(enough)
 	until := time.Now().Add(othersTime)
 	if ended && depth == Deep && !satisfied() {
 		ended = r.askProgram(want, until, enough)
 	}
-	if ended && depth == Deep && !satisfied() { // the allocation may fail after this
+	for ended && depth == Deep && !satisfied() { // the allocation may fail after this
 		if !cleanups.await(until) {
 			cleanups.giveUp()
 		}
 		r.exhausted = reclaim.AwaitFrees(time.Second)
 		queue.run(reclaim.Drain)
+		before := executed
+		if _, executed = cleanupCounts(); executed == before || time.Now().After(until) {
+			break
+		}
+		// What the functions that have run referred to may be unreachable now.
+		if ended = r.collect(enough); !ended {
+			r.exhausted = false
+		}
 	}
 	return r
 }

@@ -74,7 +74,7 @@ type Decision struct {
 }
 
 // Policy decides when to sweep, and how deep. Decide is called by many goroutines at once. It must not allocate tensors or
-// call [Collect]. The hard limit holds under every policy: an allocation that would pass it waits for a deep sweep.
+// call [Collect]. If it panics, [Paced] decides. The hard limit holds under every policy: an allocation that would pass it waits for a deep sweep.
 type Policy interface {
 	Decide(s State) Decision
 }
@@ -118,6 +118,17 @@ func (p Paced) Decide(s State) Decision {
 	return d
 }
 
+// ask returns the decision of p, or Paced's if p panics: it may be asked on the pacer's goroutine, where the program cannot
+// recover the panic.
+func (s State) ask(p Policy) (d Decision) {
+	defer func() {
+		if recover() != nil {
+			d = Paced{}.Decide(s)
+		}
+	}()
+	return p.Decide(s)
+}
+
 var policy atomic.Pointer[Policy]
 
 func init() { use(Paced{}) }
@@ -127,7 +138,7 @@ func use(p Policy) (before *Policy) { return policy.Swap(&p) }
 
 // decide asks the policy, and sets the share of the time budget that it wants.
 func (s State) decide() Decision {
-	d := CurrentPolicy().Decide(s)
+	d := s.ask(CurrentPolicy())
 	d.Sweep = min(max(d.Sweep, None), Deep) // a program's policy may return any number
 	share := d.Share
 	if share == 0 {

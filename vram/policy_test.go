@@ -6,6 +6,8 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -693,6 +695,75 @@ func TestDepthsThatDoNotExist(t *testing.T) {
 		vram.SetPolicy(wild{depth})
 		for range 10 {
 			ok(t, tensor.Ones([]int{mib}).Err())
+		}
+	}
+}
+
+// panicking is a policy that panics, at operators or for allocations that wait.
+type panicking struct{ armed *atomic.Bool }
+
+func (p panicking) Decide(s vram.State) vram.Decision {
+	if p.armed.Load() && (s.Largest > 0 || s.Live > 30*mib) {
+		panic("a bug in the policy")
+	}
+	d := vram.Paced{}.Decide(s)
+	d.Wait = 1
+	return d
+}
+
+// A policy that panics leaves the decision to Paced, and no lock is held afterwards.
+func TestPolicyPanics(t *testing.T) {
+	leak.Check(t)
+	limit(t, 50*mib)
+	defer vram.SetPolicy(vram.SetPolicy(nil))
+	var armed atomic.Bool
+	armed.Store(true)
+	vram.SetPolicy(panicking{&armed})
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 50 {
+				if err := tensor.Ones([]int{mib}).Add(1).Err(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	armed.Store(false)
+	ok(t, vram.Collect())
+}
+
+// What a finalizer or a cleanup function refers to is unreachable when that has run, and is freed before an allocation fails.
+func TestMemoryOfFinalizers(t *testing.T) {
+	leak.Check(t)
+	type object struct {
+		x    *tensor.Tensor
+		next *object
+	}
+	defer vram.SetPolicy(vram.SetPolicy(nil))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	for name, drop := range map[string]func(){
+		"finalizer": func() { runtime.SetFinalizer(&object{x: tensor.Empty([]int{8 * mib})}, func(*object) {}) },
+		"cleanup":   func() { runtime.AddCleanup(new(object), func(*tensor.Tensor) {}, tensor.Empty([]int{8 * mib})) },
+		"chain": func() {
+			var o *object
+			for range 4 {
+				o = &object{tensor.Empty([]int{2 * mib}), o}
+				runtime.SetFinalizer(o, func(*object) {})
+			}
+		},
+	} {
+		for _, p := range []vram.Policy{vram.Paced{}, vram.Off{}} {
+			vram.SetPolicy(p)
+			ok(t, vram.Collect())
+			limit(t, 50*mib)
+			drop()
+			x := tensor.Empty([]int{8 * mib})
+			if err := x.Err(); err != nil {
+				t.Errorf("%s, %T: %v", name, p, err)
+			}
+			x.Release()
 		}
 	}
 }

@@ -145,14 +145,14 @@ const othersTime = time.Second
 
 // BlockedCall is a call of a function of the program that a sweep has waited for and that has not returned.
 type BlockedCall struct {
-	What string // `reclaimer "NAME"`, or "a function given to runtime.AddCleanup"
+	What string // `reclaimer "NAME"`, or "a function given to runtime.AddCleanup or SetFinalizer"
 	For  time.Duration
 }
 
 func (b BlockedCall) String() string { return fmt.Sprintf("%s for %v", b.What, round(b.For)) }
 
-// BlockedCalls returns the calls of reclaimers and of cleanup functions (runtime.AddCleanup) that a sweep has waited for and
-// that have not returned. Most often such a call waits for a mutex; a goroutine profile shows which.
+// BlockedCalls returns the calls of reclaimers, cleanup functions (runtime.AddCleanup) and finalizers that a sweep has waited
+// for and that have not returned. Most often such a call waits for a mutex; a goroutine profile shows which.
 func BlockedCalls() []BlockedCall {
 	var list []BlockedCall
 	for _, r := range registrations() {
@@ -161,13 +161,13 @@ func BlockedCalls() []BlockedCall {
 		}
 	}
 	if since := cleanups.blocked(); !since.IsZero() {
-		list = append(list, BlockedCall{"a function given to runtime.AddCleanup", time.Since(since)})
+		list = append(list, BlockedCall{"a function given to runtime.AddCleanup or SetFinalizer", time.Since(since)})
 	}
 	return list
 }
 
-// cleanups are the functions that the program and its libraries have passed to runtime.AddCleanup. Linstock frees no tensor
-// in one, but a function of the program may.
+// cleanups are the functions that the program and its libraries have passed to runtime.AddCleanup and SetFinalizer. Linstock
+// frees no tensor in one, but a function of the program may, and what they refer to becomes unreachable when they have run.
 var cleanups cleanupQueue
 
 type cleanupQueue struct {
@@ -217,10 +217,13 @@ func (q *cleanupQueue) blocked() time.Time {
 }
 
 func cleanupCounts() (queued, executed uint64) {
-	s := [2]metrics.Sample{{Name: "/gc/cleanups/queued:cleanups"}, {Name: "/gc/cleanups/executed:cleanups"}}
+	s := [4]metrics.Sample{{Name: "/gc/cleanups/queued:cleanups"}, {Name: "/gc/finalizers/queued:finalizers"},
+		{Name: "/gc/cleanups/executed:cleanups"}, {Name: "/gc/finalizers/executed:finalizers"}}
 	metrics.Read(s[:])
-	if s[0].Value.Kind() != metrics.KindUint64 || s[1].Value.Kind() != metrics.KindUint64 {
-		return 0, 0
+	for i := range s {
+		if s[i].Value.Kind() != metrics.KindUint64 {
+			return 0, 0
+		}
 	}
-	return s[0].Value.Uint64(), s[1].Value.Uint64()
+	return s[0].Value.Uint64() + s[1].Value.Uint64(), s[2].Value.Uint64() + s[3].Value.Uint64()
 }

@@ -30,7 +30,7 @@
 // no room, an operator waits before it begins, for 250 ms at most.
 //
 // A sweep does not wait for code of the program, with one exception: when there is no room at the hard limit, it waits for
-// reclaimers and functions of runtime.AddCleanup, for one second at most.
+// reclaimers, functions of runtime.AddCleanup and finalizers, for one second at most, and collects what they referred to.
 //
 // # Goroutines
 //
