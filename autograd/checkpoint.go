@@ -19,8 +19,8 @@ import (
 // may be nested, and Backward, Grad, RetainGraph and CreateGraph work as usual. If gradients are not recorded,
 // Checkpoint only calls f.
 //
-// Each call of f runs in a scope, which frees all that f makes except its result. f must compute the same values each
-// time. Random numbers (dropout) are repeated on the CPU and on every CUDA device in use, provided that no other
+// Each call of f runs in a scope, which frees all that f makes except its result. f borrows its inputs, as a layer's
+// Forward does: what it keeps of them must be an Alias. f must compute the same values each time. Random numbers (dropout) are repeated on the CPU and on every CUDA device in use, provided that no other
 // goroutine draws from the generator of the same device meanwhile. The inputs must not be changed in place. The
 // backward pass returns an error if f fails or panics when it is computed again, or if f then saves tensors that differ
 // in number, dtype, shape or device.

@@ -103,6 +103,11 @@ func (h *Hooked) Forward(x *tensor.Tensor) *tensor.Tensor {
 	h.mu.Lock()
 	before, after, b := h.before, h.after, backwardHooks{before: h.backBefore, outward: h.backOutward}
 	h.mu.Unlock()
+	// Hooks may keep their tensors, and replace them with the program's own: they and the caller have separate handles.
+	hooked := len(before)+len(after) > 0
+	if hooked {
+		x = x.Alias()
+	}
 	for _, e := range before {
 		if err := replace(&x, func() (*tensor.Tensor, error) { return e.f(x) }); err != nil {
 			return tensor.Failed(err)
@@ -123,6 +128,9 @@ func (h *Hooked) Forward(x *tensor.Tensor) *tensor.Tensor {
 	}
 	if y, err = b.output(y); err != nil {
 		return tensor.Failed(err)
+	}
+	if hooked {
+		return y.Alias()
 	}
 	return y
 }

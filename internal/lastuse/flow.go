@@ -351,9 +351,12 @@ func (b *body) event(n ast.Node) *event {
 	}
 	if !ev.after.IsValid() && ev.scope != nil && ev.ret == nil {
 		if s, ok := p.parent[n].(ast.Stmt); ok {
+			_, labelled := p.parent[s].(*ast.LabeledStmt) // the label is the statement's
 			switch s.(type) {
 			case *ast.IfStmt, *ast.SwitchStmt:
-				ev.before, ev.old = s.Pos(), map[*place]*temp{}
+				if !labelled {
+					ev.before, ev.old = s.Pos(), map[*place]*temp{}
+				}
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"slices"
 
 	"golang.org/x/tools/go/cfg"
 )
@@ -705,6 +706,9 @@ func (p *Package) element(lit *ast.CompositeLit, e ast.Expr) bool {
 	case *types.Slice:
 		return isTensors(p.Info.TypeOf(lit)) || carries(p.Info.TypeOf(lit))
 	case *types.Struct:
+		if !p.isStruct(p.Info.TypeOf(lit)) {
+			return false
+		}
 		for i, x := range lit.Elts {
 			if x != e {
 				continue
@@ -892,6 +896,7 @@ func (p *Package) resolved(b *body, f *Func, call *ast.CallExpr) *Func {
 	}
 	g := *f
 	g.Results = make([]Result, len(f.Results))
+	g.Retains = slices.Clone(f.Retains)
 	arg := call.Args[len(call.Args)-1]
 	if f.calledWith {
 		arg = call.Args[0]
@@ -910,6 +915,9 @@ func (p *Package) resolved(b *body, f *Func, call *ast.CallExpr) *Func {
 		}
 		if f.calledWith && (!known || len(g.Results[i].From) > 0) {
 			g.Results[i].From = []int{len(f.Retains) - 1} // its parameters are the call's other arguments
+		}
+		if f.calledWith && known && slices.Contains(p.literals[lit].Retains, true) {
+			g.Retains[len(g.Retains)-1] = true
 		}
 	}
 	return &g
@@ -1023,7 +1031,9 @@ func (b *body) val(e ast.Expr) val {
 			return val{places: []*place{pl}}
 		}
 		if x := operandOf(e); p.holds(p.Info.TypeOf(x)) { // a part of a value that is followed
-			return b.val(x)
+			if sel, field := e.(*ast.SelectorExpr); !field || p.isField(sel) {
+				return b.val(x)
+			}
 		}
 	case *ast.SliceExpr:
 		return b.val(e.X)

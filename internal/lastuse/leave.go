@@ -253,6 +253,16 @@ func (b *body) storable(ev *event, vals []val, tuple bool) bool {
 			}
 			continue
 		}
+		// The type of an untyped constant that is shifted is that of the result, which a short declaration does not give.
+		shifts := false
+		each(e, func(n ast.Node) bool {
+			x, ok := n.(*ast.BinaryExpr)
+			shifts = shifts || ok && (x.Op == token.SHL || x.Op == token.SHR)
+			return true
+		})
+		if shifts {
+			return false
+		}
 		switch e := e.(type) {
 		case *ast.CallExpr, *ast.IndexExpr, *ast.SelectorExpr, *ast.CompositeLit, *ast.SliceExpr, *ast.StarExpr, *ast.TypeAssertExpr, *ast.FuncLit:
 		case *ast.UnaryExpr:
@@ -265,8 +275,6 @@ func (b *body) storable(ev *event, vals []val, tuple bool) bool {
 				if !types.Identical(b.sig.Results().At(i).Type(), types.Typ[types.Bool]) {
 					return false
 				}
-			case token.SHL, token.SHR:
-				return false
 			}
 		default:
 			return false

@@ -3,6 +3,7 @@ package lastuse
 import (
 	"go/ast"
 	"go/types"
+	"slices"
 	"strings"
 )
 
@@ -239,14 +240,75 @@ func carries(t types.Type) bool {
 	return named(t, tensorPath, "Option") || named(t, tensorPath, "BackwardOption")
 }
 
-// isStruct reports whether t is a struct with fields that are followed.
+// isStruct reports whether t is a struct with fields that are followed. One with a field whose type has a type parameter is
+// not: an instance may have more fields that are followed than the generic function sees.
 func (p *Package) isStruct(t types.Type) bool {
 	s, ok := t.Underlying().(*types.Struct)
 	if !ok {
 		return false
 	}
 	for f := range s.Fields() {
+		if generic(f.Type()) {
+			return false
+		}
+	}
+	for f := range s.Fields() {
 		if p.follows(f) {
+			return true
+		}
+	}
+	return false
+}
+
+// generic reports whether t has a type parameter.
+func generic(t types.Type) bool {
+	switch t := types.Unalias(t).(type) {
+	case *types.TypeParam:
+		return true
+	case *types.Pointer:
+		return generic(t.Elem())
+	case *types.Slice:
+		return generic(t.Elem())
+	case *types.Array:
+		return generic(t.Elem())
+	case *types.Map:
+		return generic(t.Key()) || generic(t.Elem())
+	case *types.Chan:
+		return generic(t.Elem())
+	case *types.Signature:
+		return slices.ContainsFunc([]*types.Tuple{t.Params(), t.Results()}, func(vs *types.Tuple) bool {
+			for v := range vs.Variables() {
+				if generic(v.Type()) {
+					return true
+				}
+			}
+			return false
+		})
+	case *types.Named:
+		for arg := range t.TypeArgs().Types() {
+			if generic(arg) {
+				return true
+			}
+		}
+	case *types.Struct:
+		for f := range t.Fields() {
+			if generic(f.Type()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hides reports whether a struct has tensors, or slices of them, that another package follows and this one cannot name.
+func (p *Package) hides(t types.Type) bool {
+	s, ok := t.Underlying().(*types.Struct)
+	if !ok {
+		return false
+	}
+	for f := range s.Fields() {
+		hidden := !f.Exported() && f.Pkg() != p.Types
+		if hidden && (isTensor(f.Type()) || isTensors(f.Type())) || p.hides(f.Type()) {
 			return true
 		}
 	}
@@ -303,7 +365,7 @@ func (p *Package) isField(sel *ast.SelectorExpr) bool {
 	t := s.Recv()
 	for _, i := range s.Index() {
 		in, ok := t.Underlying().(*types.Struct)
-		if !ok || !p.follows(in.Field(i)) {
+		if !ok || !p.isStruct(t) || !p.follows(in.Field(i)) {
 			return false
 		}
 		t = in.Field(i).Type()

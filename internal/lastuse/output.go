@@ -192,6 +192,9 @@ func (u *unless) add(p *Package, w *place) bool {
 	case manyTensors:
 		return p.fault == forgetElements || u.slice(w.v.Name())
 	case structure:
+		if p.hides(w.v.Type()) {
+			return false
+		}
 		for _, f := range p.fields(w.v.Type()) {
 			if path := w.v.Name() + f.path; !f.many {
 				u.name(path)
@@ -358,8 +361,8 @@ func (o *output) overwriteField(st *state, ev *event, d def, reaches []set) {
 	var u unless
 	if b.pkg.fault == forgetSiblings {
 		u.name(text)
-	} else {
-		u.add(b.pkg, d.pl)
+	} else if !u.add(b.pkg, d.pl) {
+		return
 	}
 	ok := true
 	compare := func(w *place) { ok = ok && b.names(w, ev, ev.after) && u.add(b.pkg, w) }

@@ -8,12 +8,25 @@ import (
 //go:embed testdata/aliases.go
 var aliases string
 
+// part is a package with a struct that has a tensor which other packages cannot name.
+const part = `package part
+
+import "github.com/linstock-ml/linstock/tensor"
+
+type State struct{ H, c *tensor.Tensor }
+
+func New(h, c *tensor.Tensor) State { return State{h, c} }
+func (s State) C() *tensor.Tensor   { return s.c }
+func (s State) Swap() State         { return State{s.c, s.H} }
+`
+
 // Programs in which a tensor has a second name print the same if they are rewritten. A file may begin with a byte order
 // mark, and a function may be too large for the analysis.
 func TestAliases(t *testing.T) {
 	dir, linstock := command(t)
 	marked := "\ufeffpackage main\n\nfunc twice(x T) T { y := x.Mul(2); return y.Mul(1) }\n\nfunc init() { show(twice(g0)) }\n"
-	if err := writeModule(dir, map[string]string{"go.mod": module["go.mod"], "main.go": aliases, "marked.go": marked, "large.go": large(1200)}); err != nil {
+	if err := writeModule(dir, map[string]string{"go.mod": module["go.mod"], "main.go": aliases, "marked.go": marked, "large.go": large(1200),
+		"part/part.go": part}); err != nil {
 		t.Fatal(err)
 	}
 	was, err := runIn(dir, "go", "run", ".")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"example.com/app/part"
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -234,6 +235,130 @@ func interfaces() {
 	show(x)
 }
 
+// Fields that are not followed, beside one that is.
+
+type List []T
+
+type mixed struct {
+	X  T
+	L  List
+	V  any
+	ar [2]T
+}
+
+func value(m mixed) T { return m.V.(T) }
+
+func unfollowed() {
+	w := &nn.Linear{Weight: mk(34)}
+	s := struct {
+		*nn.Linear
+		H T
+	}{w, mk(35)}
+	y := s.Weight
+	show(y)
+	show(s.H)
+	show(w.Weight)
+	g := mk(36)
+	m := mixed{X: mk(37), L: List{g}, V: g0, ar: [2]T{g, g}}
+	var ts []T = m.L
+	y = m.V.(T)
+	show(ts[0])
+	show(y)
+	y = value(m)
+	show(y)
+	y = m.ar[:][1]
+	show(y)
+	show(m.X)
+	show(g)
+	show(g0)
+}
+
+// A generic struct with a tensor and a field of the type parameter, which is a tensor in an instance.
+
+type pairOf[E any] struct {
+	X T
+	V E
+}
+
+var kept any
+
+func pairUp[E any](x T, v E) pairOf[E]       { return pairOf[E]{x, v} }
+func with[E any](p pairOf[E], v E) pairOf[E] { p.V = v; return p }
+func (p pairOf[E]) keep()                    { kept = p.V }
+
+func instances() {
+	p := pairUp(mk(38), g0)
+	show(p.X)
+	show(p.V)
+	p = with(pairOf[T]{mk(39), mk(40)}, g1)
+	show(p.X)
+	p = pairOf[T]{mk(41), mk(42)}
+	p.keep()
+	show(p.X)
+	show(kept.(T))
+	show(g0)
+	show(g1)
+}
+
+// A struct of another package, with a tensor that this one cannot name.
+
+func hidden() {
+	h, c := mk(43), mk(44)
+	s := part.New(h, c)
+	show(s.H)
+	show(s.C())
+	s = s.Swap()
+	show(s.H)
+	show(s.C())
+	y := part.New(mk(45), mk(46)).C()
+	show(y)
+}
+
+// Hooks that keep their tensors, or replace them, in a model; a checkpointed function that keeps its input.
+
+func models() {
+	_ = tensor.ManualSeed(1)
+	h := nn.NewHooked(nn.NewLinear(2, 2))
+	var seen []T
+	patch := mk(47)
+	_, err := h.RegisterForwardHook(func(x, y T) (T, error) { seen = append(seen, x, y); return patch, nil })
+	fmt.Println(err)
+	model := nn.NewSequential(h)
+	for range 2 {
+		y := model.Forward(mk(48))
+		show(y)
+	}
+	for _, x := range seen {
+		show(x)
+	}
+	show(patch)
+	var saved T
+	y := autograd.Checkpoint(func(in ...T) T { saved = in[0]; return in[0].Mul(2) }, mk(49))
+	show(y)
+	show(saved)
+}
+
+// A label before a statement with an assignment, and a shift whose type is that of the result.
+
+func labelled(x T, n int) T {
+	x = x.Mul(2)
+last:
+	switch x = x.Add(1); n {
+	case 1:
+		for {
+			break last
+		}
+	default:
+		show(x)
+	}
+	return x
+}
+
+func shifted(x T, n uint) (T, int64) {
+	y := x.Mul(2)
+	return y.Add(1), -(1 << n)
+}
+
 // Functions whose name several have.
 
 func _(x int)  {}
@@ -251,6 +376,15 @@ func main() {
 		ranges()
 		generic()
 		interfaces()
+		unfollowed()
+		instances()
+		hidden()
+		models()
+		show(labelled(mk(50), 1))
+		show(labelled(mk(51), 2))
+		y, n := shifted(mk(52), 40)
+		show(y)
+		fmt.Println(n)
 		return nil
 	})
 	fmt.Println(err)
