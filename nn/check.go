@@ -15,8 +15,9 @@ import (
 
 // Check reports mistakes in the module m that would lose a parameter silently or fail later: it returns an error for
 // each, joined by errors.Join, or nil. Each error names the field in Go's notation, with m for the argument:
-// m.Blocks[0].Attn. The package documentation lists the rules. Parameters, NamedParameters, StateDict, LoadStateDict,
-// To and ZeroGrad call Check, and so do the optimizers and package checkpoint through them.
+// m.Blocks[0].Attn. The parts of a module that has an error of its own are not checked. The package documentation lists
+// the rules. Parameters, NamedParameters, StateDict, LoadStateDict, To and ZeroGrad call Check, and so do the optimizers
+// and package checkpoint through them.
 func Check(m any) error {
 	v := reflect.ValueOf(m)
 	switch v.Kind() {
@@ -170,28 +171,30 @@ func (c *checker) pointer(v reflect.Value, pkg string, f *field) {
 			c.seen = map[unsafePointer]bool{}
 		}
 		c.seen[key] = true
-		c.module(v, facts)
-		c.fields(v.Elem(), pkg)
+		if c.module(v, facts) {
+			c.fields(v.Elem(), pkg)
+		}
 	}
 }
 
-// module reports the error that a module carries. Reflection cannot call methods of a struct embedded under an
-// unexported name.
-func (c *checker) module(v reflect.Value, facts *facts) {
+// module reports the error that a module carries, and returns whether there is none. A module that could not be made
+// may lack parts, which are not checked. Reflection cannot call methods of a struct embedded under an unexported name.
+func (c *checker) module(v reflect.Value, facts *facts) bool {
 	if !facts.err || !facts.module || !v.CanInterface() {
-		return
+		return true
 	}
 	err := v.Interface().(interface{ Err() error }).Err()
 	if err == nil {
-		return
+		return true
 	}
 	// The method may be promoted from an embedded module, whose error is reported already.
 	for _, e := range c.errs {
 		if errors.Is(e, err) {
-			return
+			return false
 		}
 	}
 	c.errs = append(c.errs, fmt.Errorf("linstock: Check: %s: %w", c.at(), err))
+	return false
 }
 
 func (c *checker) fields(v reflect.Value, pkg string) {
@@ -218,10 +221,9 @@ func (c *checker) fields(v reflect.Value, pkg string) {
 		f := &plan.concerns[i]
 		part := v.Field(f.index)
 		c.path = append(c.path, step{name: f.goName, kind: reflect.Struct})
-		if f.value && part.CanAddr() {
-			c.module(part.Addr(), factsOf(reflect.PointerTo(part.Type())))
+		if !f.value || !part.CanAddr() || c.module(part.Addr(), factsOf(reflect.PointerTo(part.Type()))) {
+			c.visit(part, t.PkgPath(), f)
 		}
-		c.visit(part, t.PkgPath(), f)
 		c.path = c.path[:len(c.path)-1]
 	}
 }

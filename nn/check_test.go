@@ -160,6 +160,9 @@ func TestCheck(t *testing.T) {
 				[]string{"m.Attn is a nil *nn.CausalSelfAttention", "m.Layer is a nil nn.Layer", "m.Act is a nil nn.Func", "m.List[0] is a nil nn.Layer", `m.Named["x"] is a nil *nn.Linear`}, tensor.ErrNil},
 			{&nested{[]any{&failing{err: mine}}}, []string{"m.Blocks[0]: my own error"}, mine},
 			{&asFailing{&failing{err: mine}}, []string{"m: my own error"}, mine},
+			// A module that could not be made lacks parts.
+			{&nils{Attn: nn.NewCausalSelfAttention(3, 2), Layer: linear(), Act: nn.Func((*tensor.Tensor).ReLU)},
+				[]string{"m.Attn: linstock: NewCausalSelfAttention: "}, tensor.ErrArgument},
 			{nn.NewSequential(linear(), nn.NewDropout(7)), []string{"m.Layers[1]: linstock: NewDropout: p must be in [0, 1], got 7"}, tensor.ErrArgument},
 		} {
 			err := nn.Check(c.m)

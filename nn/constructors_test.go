@@ -95,9 +95,13 @@ func TestMargins(t *testing.T) {
 // TestUnknownOptions tests that the error for an unknown option lists the constructor's options.
 func TestUnknownOptions(t *testing.T) {
 	leak.Check(t)
+	weight := tensor.Ones([]int{2, 2})
+	defer weight.Release()
 	for want, m := range map[string]interface{ Err() error }{
 		"NewLinear: unknown option Stride; the options are NoBias, DType, Device":                                                                               nn.NewLinear(2, 2, nn.Stride(2)),
 		"NewEmbedding: unknown option NoBias; the options are PaddingIdx, MaxNorm, NormType, ScaleGradByFreq, SparseGrad, DType, Device":                        nn.NewEmbedding(2, 2, nn.NoBias()),
+		"NewEmbeddingFromPretrained: unknown option DType; the options are PaddingIdx, MaxNorm, NormType, ScaleGradByFreq, SparseGrad":                          nn.NewEmbeddingFromPretrained(weight, true, nn.DType(tensor.Float64)),
+		"NewEmbeddingBagFromPretrained: unknown option Device; the options are BagMode, IncludeLastOffset, PaddingIdx,":                                         nn.NewEmbeddingBagFromPretrained(weight, true, nn.Device(tensor.Meta)),
 		"NewConv1d: unknown option Kernel; the options are Stride, Padding, PaddingSame, PaddingMode, Dilation, Groups, NoBias, DType, Device":                  nn.NewConv1d(2, 2, 2, nn.Kernel(2)),
 		"NewConv2d: unknown option Eps; the options are Kernel, Stride, Padding, PaddingSame, PaddingMode, Dilation, Groups, NoBias, DType, Device":             nn.NewConv2d(2, 2, 2, nn.Eps(1)),
 		"NewMaxPool2d: unknown option DType; the options are Kernel, Stride, Padding, Dilation, CeilMode":                                                       nn.NewMaxPool2d(2, nn.DType(tensor.Float64)),

@@ -22,7 +22,11 @@ type table struct {
 }
 
 func newTable(op string, count, width int, weight *tensor.Tensor, opts []Option, own ...string) *table {
-	b := build(op, opts, append(own, "PaddingIdx", "MaxNorm", "NormType", "ScaleGradByFreq", "SparseGrad", "DType", "Device")...)
+	known := append(own, "PaddingIdx", "MaxNorm", "NormType", "ScaleGradByFreq", "SparseGrad")
+	if weight == nil {
+		known = append(known, "DType", "Device")
+	}
+	b := build(op, opts, known...)
 	b.features("count", count, "width", width)
 	pad := b.paddingIdx
 	if b.hasPaddingIdx && b.err == nil {

@@ -513,7 +513,7 @@ func ToEmpty(m any, device tensor.Device) error {
 // SkipInit calls make with an option that makes a constructor of this package allocate and initialize nothing, and gives the
 // module that make returns uninitialized parameters on device:
 //
-//	l := nn.SkipInit(func(o nn.Option) *nn.Linear { return nn.NewLinear(4096, 4096, o) }, tensor.CPU)
+//	l, err := nn.SkipInit(func(o nn.Option) *nn.Linear { return nn.NewLinear(4096, 4096, o) }, tensor.CPU)
 //
 // It saves the time of an initialization whose values are loaded over. If a tensor cannot be made, the module's parameters
 // stay on the meta device, and the first use fails. PyTorch: torch.nn.utils.skip_init.

@@ -221,6 +221,7 @@ func unusable(op string, t *Tensor) error {
 	case t.h == 0:
 		return refused(op, ErrNil, "a tensor is needed, got a Tensor literal")
 	}
+	// Each message ends with the use, because Error adds the line of the call.
 	made := ""
 	if t.site != 0 {
 		made = " (it was made at " + sites.Line(t.site-1) + ")"
@@ -229,13 +230,12 @@ func unusable(op string, t *Tensor) error {
 		if s.site == 0 && made == "" {
 			made = " (set LINSTOCK_DEBUG=alloc to record where it was made and the scope opened)"
 		}
-		return refused(op, ErrReleased, "the tensor's scope%s has closed%s; Keep or MoveOut takes a tensor out of its scope", at(s.site), made)
+		return refused(op, ErrReleased, "the tensor's scope%s has closed%s; Keep or MoveOut takes a tensor out of its scope; it was used", at(s.site), made)
 	}
 	if line := t.lastUseLine(); line != "" {
-		return refused(op, ErrReleased, "the tensor was released after its last use at %s%s; this is a bug in linstock go, which took that use for the last one",
-			line, made)
+		return refused(op, ErrReleased, "the tensor was released after its last use at %s%s; this is a bug in linstock go: it was used again", line, made)
 	}
-	return refused(op, ErrReleased, "the tensor was released%s", made)
+	return refused(op, ErrReleased, "the tensor was released%s before it was used", made)
 }
 
 // at returns where a scope was opened, if that was recorded.

@@ -83,7 +83,7 @@ func TestLastUse(t *testing.T) {
 		x.LastUseUnless("a.go:3", y, nil)
 		x.LastUse("a.go:4")
 		err := x.Add(1).Err()
-		if !errors.Is(err, tensor.ErrReleased) || !strings.Contains(err.Error(), "a.go:3") || !strings.Contains(err.Error(), "lastuse_test.go:") {
+		if !errors.Is(err, tensor.ErrReleased) || !strings.Contains(err.Error(), "after its last use at a.go:3;") || !strings.Contains(err.Error(), "lastuse_test.go:") {
 			t.Errorf("a later use gives %v, which does not name both lines", err)
 		}
 		y.Release()

@@ -47,7 +47,7 @@ func (t *Tensor) ReLU6() *Tensor {
 var opReLU6_ = op{name: "aten::relu6_", overload: "", goName: "ReLU6_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // ReLU6_ is [Tensor.ReLU6] in place: it writes into the receiver and returns it. PyTorch:
-// torch.Tensor.relu6_.
+// torch.nn.functional.relu6(inplace=True).
 //
 //	aten::relu6_(Tensor(a!) self) -> Tensor(a!)
 func (t *Tensor) ReLU6_() *Tensor {
@@ -77,7 +77,7 @@ func (t *Tensor) LeakyReLU(opts ...Option) *Tensor {
 var opLeakyReLU_ = op{name: "aten::leaky_relu_", overload: "", goName: "LeakyReLU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"negative_slope", kindScalar, keyNegativeSlope, false}}}
 
 // LeakyReLU_ is [Tensor.LeakyReLU] in place: it writes into the receiver and returns it. PyTorch:
-// torch.Tensor.leaky_relu_.
+// torch.nn.functional.leaky_relu_.
 //
 // Options: NegativeSlope.
 //
@@ -127,8 +127,7 @@ func (t *Tensor) RReLU(lower any, upper any, opts ...Option) *Tensor {
 
 var opRReLU_ = op{name: "aten::rrelu_", overload: "", goName: "RReLU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"lower", kindScalar, keyNone, false}, {"upper", kindScalar, keyNone, false}, {"training", kindBool, keyTraining, false}, {"generator", kindGenerator, keyGenerator, true}}}
 
-// RReLU_ is [Tensor.RReLU] in place: it writes into the receiver and returns it. PyTorch:
-// torch.Tensor.rrelu_.
+// RReLU_ is [Tensor.RReLU] in place: it writes into the receiver and returns it. PyTorch: torch.rrelu_.
 //
 // Options: Training, Generator.
 //
@@ -166,7 +165,8 @@ func (t *Tensor) ELU(opts ...Option) *Tensor {
 
 var opELU_ = op{name: "aten::elu_", overload: "", goName: "ELU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"alpha", kindScalar, keyAlpha, false}, {"scale", kindScalar, keyScale, false}, {"input_scale", kindScalar, keyInputScale, false}}}
 
-// ELU_ is [Tensor.ELU] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.elu_.
+// ELU_ is [Tensor.ELU] in place: it writes into the receiver and returns it. PyTorch:
+// torch.nn.functional.elu_.
 //
 // Options: Alpha, Scale, InputScale.
 //
@@ -197,7 +197,7 @@ func (t *Tensor) SELU() *Tensor {
 
 var opSELU_ = op{name: "aten::selu_", overload: "", goName: "SELU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// SELU_ is [Tensor.SELU] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.selu_.
+// SELU_ is [Tensor.SELU] in place: it writes into the receiver and returns it. PyTorch: torch.selu_.
 //
 //	aten::selu_(Tensor(a!) self) -> Tensor(a!)
 func (t *Tensor) SELU_() *Tensor {
@@ -225,7 +225,7 @@ func (t *Tensor) CELU(opts ...Option) *Tensor {
 
 var opCELU_ = op{name: "aten::celu_", overload: "", goName: "CELU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"alpha", kindScalar, keyAlpha, false}}}
 
-// CELU_ is [Tensor.CELU] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.celu_.
+// CELU_ is [Tensor.CELU] in place: it writes into the receiver and returns it. PyTorch: torch.celu_.
 //
 // Options: Alpha.
 //
@@ -258,7 +258,7 @@ func (t *Tensor) GELU(opts ...Option) *Tensor {
 
 var opGELU_ = op{name: "aten::gelu_", overload: "", goName: "GELU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"approximate", kindString, keyApproximate, false}}}
 
-// GELU_ is [Tensor.GELU] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.gelu_.
+// GELU_ is [Tensor.GELU] in place: it writes into the receiver and returns it. PyTorch: torch.ops.aten.gelu_.
 //
 // Options: Approximate.
 //
@@ -290,7 +290,8 @@ func (t *Tensor) SiLU() *Tensor {
 
 var opSiLU_ = op{name: "aten::silu_", overload: "", goName: "SiLU_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// SiLU_ is [Tensor.SiLU] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.silu_.
+// SiLU_ is [Tensor.SiLU] in place: it writes into the receiver and returns it. PyTorch:
+// torch.nn.functional.silu(inplace=True).
 //
 //	aten::silu_(Tensor(a!) self) -> Tensor(a!)
 func (t *Tensor) SiLU_() *Tensor {
@@ -314,7 +315,8 @@ func (t *Tensor) Mish() *Tensor {
 
 var opMish_ = op{name: "aten::mish_", overload: "", goName: "Mish_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
-// Mish_ is [Tensor.Mish] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.mish_.
+// Mish_ is [Tensor.Mish] in place: it writes into the receiver and returns it. PyTorch:
+// torch.nn.functional.mish(inplace=True).
 //
 //	aten::mish_(Tensor(a!) self) -> Tensor(a!)
 func (t *Tensor) Mish_() *Tensor {
@@ -431,7 +433,7 @@ func (t *Tensor) Hardtanh(opts ...Option) *Tensor {
 var opHardtanh_ = op{name: "aten::hardtanh_", overload: "", goName: "Hardtanh_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min_val", kindScalar, keyMinVal, false}, {"max_val", kindScalar, keyMaxVal, false}}}
 
 // Hardtanh_ is [Tensor.Hardtanh] in place: it writes into the receiver and returns it. PyTorch:
-// torch.Tensor.hardtanh_.
+// torch.nn.functional.hardtanh_.
 //
 // Options: MinVal, MaxVal.
 //
@@ -461,7 +463,7 @@ func (t *Tensor) Hardsigmoid() *Tensor {
 var opHardsigmoid_ = op{name: "aten::hardsigmoid_", overload: "", goName: "Hardsigmoid_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // Hardsigmoid_ is [Tensor.Hardsigmoid] in place: it writes into the receiver and returns it. PyTorch:
-// torch.Tensor.hardsigmoid_.
+// torch.nn.functional.hardsigmoid(inplace=True).
 //
 //	aten::hardsigmoid_(Tensor(a!) self) -> Tensor(a!)
 func (t *Tensor) Hardsigmoid_() *Tensor {
@@ -486,7 +488,7 @@ func (t *Tensor) Hardswish() *Tensor {
 var opHardswish_ = op{name: "aten::hardswish_", overload: "", goName: "Hardswish_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}}}
 
 // Hardswish_ is [Tensor.Hardswish] in place: it writes into the receiver and returns it. PyTorch:
-// torch.Tensor.hardswish_.
+// torch.nn.functional.hardswish(inplace=True).
 //
 //	aten::hardswish_(Tensor(a!) self) -> Tensor(a!)
 func (t *Tensor) Hardswish_() *Tensor {
@@ -548,7 +550,7 @@ func (t *Tensor) Threshold(threshold any, value any) *Tensor {
 var opThreshold_ = op{name: "aten::threshold_", overload: "", goName: "Threshold_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"threshold", kindScalar, keyNone, false}, {"value", kindScalar, keyNone, false}}}
 
 // Threshold_ is [Tensor.Threshold] in place: it writes into the receiver and returns it. PyTorch:
-// torch.Tensor.threshold_.
+// torch.threshold_.
 //
 //	aten::threshold_(Tensor(a!) self, Scalar threshold, Scalar value) -> Tensor(a!)
 func (t *Tensor) Threshold_(threshold any, value any) *Tensor {

@@ -686,7 +686,7 @@ func (t *Tensor) Select(dim int, index int) *Tensor {
 var opSlice = op{name: "aten::slice", overload: "Tensor", goName: "Slice", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"start", kindInt, keyStart, true}, {"end", kindInt, keyEnd, true}, {"step", kindInt, keyStep, false}}}
 
 // Slice returns the elements from Start up to End along dim, every Step-th (1 by default); negative bounds
-// count from the end. The result shares storage. PyTorch: torch.Tensor.slice.
+// count from the end. The result shares storage. PyTorch: x[start:end:step].
 //
 // Options: Start, End, Step.
 //

@@ -265,14 +265,17 @@ func TestUseAfterScopeNamesTheLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := x.Add(1).Err().Error()
-	for _, want := range []string{"scope, opened at", "made at sweep_test.go", "Keep or MoveOut"} {
+	for _, want := range []string{"scope, opened at", "made at sweep_test.go", "Keep or MoveOut", "; it was used at /"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q does not say %q", text, want)
 		}
 	}
 	y := Ones([]int{1})
 	y.Release()
-	if text := y.Add(1).Err().Error(); !strings.Contains(text, "was released (it was made at sweep_test.go") {
-		t.Error(text)
+	text = y.Add(1).Err().Error()
+	for _, want := range []string{"was released (it was made at sweep_test.go", ") before it was used at /"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q does not say %q", text, want)
+		}
 	}
 }

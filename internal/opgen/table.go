@@ -175,6 +175,23 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 	return inPlace, nil
 }
 
+// inPlaceNames are PyTorch's names of in-place operators that torch.Tensor lacks, by the operator.
+var inPlaceNames = map[string]string{
+	"relu6":       "torch.nn.functional.relu6(inplace=True)",
+	"leaky_relu":  "torch.nn.functional.leaky_relu_",
+	"rrelu":       "torch.rrelu_",
+	"elu":         "torch.nn.functional.elu_",
+	"selu":        "torch.selu_",
+	"celu":        "torch.celu_",
+	"gelu":        "torch.ops.aten.gelu_",
+	"silu":        "torch.nn.functional.silu(inplace=True)",
+	"mish":        "torch.nn.functional.mish(inplace=True)",
+	"hardtanh":    "torch.nn.functional.hardtanh_",
+	"hardsigmoid": "torch.nn.functional.hardsigmoid(inplace=True)",
+	"hardswish":   "torch.nn.functional.hardswish(inplace=True)",
+	"threshold":   "torch.threshold_",
+}
+
 // sibling returns the in-place form of an operator.
 func sibling(o *op, line string) (*op, error) {
 	fields := strings.SplitN(line, " | ", 4)
@@ -193,8 +210,12 @@ func sibling(o *op, line string) (*op, error) {
 	args = "(Tensor(a!) " + first.name + rest
 	flags := strings.ReplaceAll(fields[1], "+_", "")
 	goName := strings.TrimSpace(fields[0]) + "_"
-	sib, _, err := parseLine(fmt.Sprintf("%s | %s | %s) -> Tensor(a!) | %s is [Tensor.%s] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.%s_.",
-		goName, flags, name+args, goName, fields[0], o.name))
+	theirs := inPlaceNames[o.name]
+	if theirs == "" {
+		theirs = "torch.Tensor." + o.name + "_"
+	}
+	sib, _, err := parseLine(fmt.Sprintf("%s | %s | %s) -> Tensor(a!) | %s is [Tensor.%s] in place: it writes into the receiver and returns it. PyTorch: %s.",
+		goName, flags, name+args, goName, fields[0], theirs))
 	if err != nil {
 		return nil, err
 	}
