@@ -291,6 +291,7 @@ type PanicError struct {
 	Stack []byte
 }
 
+// Error returns the value of the panic and the stack.
 func (e *PanicError) Error() string {
 	if e == nil {
 		return "<nil>"

@@ -71,7 +71,7 @@ func TestDetectAnomaly(t *testing.T) {
 				return
 			}
 			var e *tensor.Error
-			if !errors.As(err, &e) || !errors.Is(err, tensor.ErrNaN) || !strings.HasPrefix(e.Message, want[name]) {
+			if !errors.As(err, &e) || !errors.Is(err, tensor.ErrNaN) || !strings.HasPrefix(e.Message, strings.TrimSuffix(want[name], ".")+"; ") {
 				t.Fatalf("the error is %v, want %q of the kind ErrNaN", err, want[name])
 			}
 			if want := before(line); e.Forward != want || !strings.Contains(err.Error(), want) {

@@ -63,6 +63,7 @@ type Error struct {
 	Forward  string   // in autograd.DetectAnomaly: file:line of the operator whose backward failed, if known
 }
 
+// Error returns the operator, the message, the operands and the line of the call.
 func (e *Error) Error() string {
 	if e == nil {
 		return "<nil>"
@@ -173,6 +174,7 @@ func (e *Error) nameForward(native *cshim.Error) {
 	if strings.HasSuffix(node, "::CallbackFunction>") { // the shim's class; the error that the node returned has the Go type
 		node = "a Function"
 	}
+	e.Message = strings.TrimSuffix(e.Message, ".")
 	if e.Forward == "" {
 		e.Message += fmt.Sprintf("; %s failed, whose operator was called outside of DetectAnomaly", node)
 		return

@@ -104,7 +104,8 @@ func (a Amount) of(capacity int64) (int64, error) {
 
 // SetLimit sets the hard limit of a device. An allocation that would take the live bytes past it waits for a sweep, and
 // fails with *[OutOfMemoryError] if sweeps and reclaimers make no room. Tensors that are live stay live. The default is
-// Share(0.95) for a CUDA device and Share(0.9) for the CPU.
+// Share(0.95) for a CUDA device and Share(0.9) for the CPU. The CPU's limit counts sizes as the allocator rounds them, up
+// by an eighth at most: 195 MiB count as 208.
 //
 // In a memory cgroup the CPU's default limit also leaves room for the other memory in the group, the Go heap included, and
 // follows that as it grows and shrinks (docs/memory.md). A limit of SetLimit does not: the kernel may kill the process if
@@ -238,7 +239,9 @@ func environment() {
 			}
 			w, err := word(Name(strings.TrimSpace(dev)))
 			if err == nil {
-				_, err = cshim.MemoryStats(w)
+				if _, err = cshim.MemoryStats(w); err != nil {
+					err = fmt.Errorf("vram: %s", strings.TrimPrefix(err.Error(), "memory: "))
+				}
 			}
 			var n Amount
 			if err == nil {
