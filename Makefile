@@ -70,7 +70,7 @@ gpu-kit: ## build/gpu-kit: the tests and measurements for a machine with a GPU, 
 figures: setup ## the figures of memory beside their targets (half an hour; FIGURES="--quick loop" for some, "--device fakecuda")
 	@eval "$$(go run ./cmd/linstock env)" && go run ./tests/memory $(FIGURES)
 
-verify: setup ## every line of the scorecard in docs/reliability.md, in full (an hour; VERIFY="-rows storm" for some)
+verify: setup ## every line of the scorecard in docs/reliability.md, in full (nearly three hours; VERIFY="-rows storm" for some)
 	@$(GO) run ./tests/verify $(VERIFY)
 
 fmt: ## format Go and C++

@@ -13,8 +13,8 @@
 //
 // # PyTorch
 //
-// A run of Python continues here. Of a file of torch.save({"model": model.state_dict(), "optimizer": opt.state_dict()}, path)
-// the names of the tensors are model.fc.weight and so on:
+// Linstock continues a run that Python has saved. Of a file of torch.save({"model": model.state_dict(), "optimizer":
+// opt.state_dict()}, path) the names of the tensors are model.fc.weight and so on:
 //
 //	file, err := checkpoint.Load("run.pt")
 //	if err != nil {
@@ -36,7 +36,7 @@
 //	fmt.Println(report) // what was loaded, missing, unexpected, mismatched
 //	return opt.LoadStateDict(state)
 //
-// and a run of here in Python, with torch.load("run.pt"):
+// Python continues a run of Linstock, with torch.load("run.pt"):
 //
 //	err := checkpoint.SavePyTorch("run.pt", map[string]any{"model": nn.StateDict(model), "optimizer": opt.StateDict()})
 //

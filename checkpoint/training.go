@@ -97,7 +97,7 @@ const (
 // this process has used. Like Save it replaces path completely or not at all. A value that LoadTraining could
 // not read is an error.
 //
-//	checkpoint.SaveTraining(path, model, opt, checkpoint.Loader(loader), checkpoint.Value("step", &step))
+//	err := checkpoint.SaveTraining(path, model, opt, checkpoint.Loader(loader), checkpoint.Value("step", &step))
 //
 // Gradients are not saved: save after a step of the optimizer, not between the batches whose gradients it adds up.
 //

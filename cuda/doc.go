@@ -56,7 +56,9 @@
 //		return tensor.Replace(&y, model.Forward(x)) // kept
 //	}, cuda.Warmup(3))
 //	…
-//	x.Copy_(batch)
+//	if err := x.Copy_(batch).Err(); err != nil {
+//		return err
+//	}
 //	err = graph.Replay() // y holds the result
 //
 // A whole training step is captured in the same way, and [MakeGraphedCallables] makes layers whose forward and backward
@@ -83,8 +85,8 @@
 //
 // # Errors
 //
-// Without a CUDA device every constructor returns ErrUnavailable, which wraps errors.ErrUnsupported. Methods of a closed
-// event or graph return ErrClosed. Streams and tensors of different devices are tensor.ErrArgument, and what a capture
-// does not allow is tensor.ErrCapture. After an error from which a device does not recover, calls return
-// tensor.ErrDeviceLost.
+// Without a CUDA device every constructor that returns an error returns ErrUnavailable, which wraps
+// errors.ErrUnsupported. Methods of a closed event or graph return ErrClosed. Streams and tensors of different devices
+// are tensor.ErrArgument, and what a capture does not allow is tensor.ErrCapture. After an error from which a device does
+// not recover, calls return tensor.ErrDeviceLost.
 package cuda

@@ -161,7 +161,8 @@ const (
 	maxAhead   = 1 << 16 // batches that are prepared ahead
 )
 
-// NewLoader returns a loader of dataset. PyTorch: torch.utils.data.DataLoader.
+// NewLoader returns a loader of dataset. Options: BatchSize, Shuffle, Seed, WithSampler, WithBatchSampler, PinMemory,
+// Workers, Prefetch, DropLast, Device. PyTorch: torch.utils.data.DataLoader.
 func NewLoader(dataset Dataset, opts ...Option) (*Loader, error) {
 	c, err := apply("NewLoader", opts, "BatchSize", "Shuffle", "Seed", "WithSampler", "WithBatchSampler", "PinMemory", "Workers", "Prefetch", "DropLast", "Device")
 	if err != nil {
@@ -272,7 +273,9 @@ func (l *Loader) nextEpoch() {
 // An error ends the loop: an error or panic of the dataset, the error of ctx, or the error of an operator in the loop's
 // body that the body did not read, which the next iteration yields. Only one loop at a time may run over a loader.
 //
-// The goroutine is locked to its OS thread during the loop, because libtorch's thread pool belongs to that thread.
+// The goroutine is locked to its OS thread during the loop, because libtorch's thread pool belongs to that thread. So do
+// not use Batches with iter.Pull: Go ends the process when the lock differs from that at the call of Pull
+// (docs/lifetimes.md).
 func (l *Loader) Batches(ctx context.Context) iter.Seq2[Batch, error] { return l.loop(ctx, false) }
 
 // Resume is like Batches, but after a loop that was left in the middle of an epoch it iterates over the rest of that

@@ -152,7 +152,7 @@
 // # Network
 //
 // The store and gloo use TCP without authentication or encryption: whoever can reach their ports can read and change what
-// is sent, or end a process. Use them in a network that only the job's processes reach. With a [Token] no process becomes a
-// rank that does not know it; the store and the connections are as open as before. gloo listens on the address of
-// the host's name, or on that of the interface named by the environment variable GLOO_SOCKET_IFNAME.
+// is sent, or end a process. Use them in a network that only the job's processes reach. With a [Token], a process that
+// does not know it cannot become a rank; the store and the connections are as open as before. gloo listens on the address
+// of the host's name, or on that of the interface named by the environment variable GLOO_SOCKET_IFNAME.
 package dist

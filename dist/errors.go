@@ -32,6 +32,7 @@ type PeerError struct {
 	Caller  string // file:line outside Linstock
 }
 
+// Error returns the ranks, the collective and the backend's message.
 func (e *PeerError) Error() string {
 	if e == nil {
 		return "<nil>"

@@ -106,6 +106,7 @@ func (g *Group) recordCollective(op string, c cshim.Collective, out, in []*tenso
 
 var reduceNames = [...]string{Sum: "Sum", Avg: "Avg", Product: "Product", Min: "Min", Max: "Max", BAnd: "BAnd", BOr: "BOr", BXor: "BXor"}
 
+// String returns the name of the constant, such as "Sum".
 func (r ReduceOp) String() string {
 	if r >= 0 && int(r) < len(reduceNames) {
 		return reduceNames[r]

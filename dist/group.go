@@ -404,6 +404,7 @@ func (g *Group) MonitoredBarrier(ctx context.Context, timeout time.Duration) err
 	return g.diagnose(op, late, failure)
 }
 
+// String returns the name of the group, the rank and the number of ranks.
 func (g *Group) String() string {
 	if g == nil {
 		return "no group"

@@ -30,6 +30,7 @@ const (
 	Float8RowWiseWithGWHP
 )
 
+// String returns torchao's name, such as "rowwise", or "none".
 func (r Float8Recipe) String() string {
 	switch r {
 	case NoFloat8:

@@ -18,9 +18,9 @@ import (
 //	opt, err := optim.NewAdam(nn.Parameters(model), 1e-3)
 //
 // Before the first Forward there are no parameters: Check, and so an optimizer, Save and To, return an error. LoadStateDict
-// makes the layer from the shapes in the state. Then Module is an ordinary layer, and the Lazy has its state names and its
-// text. The first Forward draws the numbers that initialize the parameters. PyTorch: the modules of torch.nn whose names begin
-// with Lazy.
+// makes the layer from the shapes in the state. Then Module is an ordinary layer, and the Lazy has the module's state
+// names and prints like it. The first Forward draws the numbers that initialize the parameters. PyTorch: the modules of
+// torch.nn whose names begin with Lazy.
 type Lazy[M Layer] struct {
 	Module M `nn:".,optional"` // nil before the first Forward
 
@@ -315,12 +315,14 @@ func NewLazyInstanceNorm1d(opts ...Option) *Lazy[*InstanceNorm1d] {
 	return lazyNorm("LazyInstanceNorm1d", opts, last("LazyInstanceNorm1d", 2, 2, 3), func(b *batchNorm) *InstanceNorm1d { return (*InstanceNorm1d)(b) })
 }
 
-// NewLazyInstanceNorm2d is NewLazyInstanceNorm1d for images. PyTorch: torch.nn.LazyInstanceNorm2d.
+// NewLazyInstanceNorm2d is NewLazyInstanceNorm1d for images. Options: those of NewBatchNorm1d. PyTorch:
+// torch.nn.LazyInstanceNorm2d.
 func NewLazyInstanceNorm2d(opts ...Option) *Lazy[*InstanceNorm2d] {
 	return lazyNorm("LazyInstanceNorm2d", opts, last("LazyInstanceNorm2d", 3, 3, 4), func(b *batchNorm) *InstanceNorm2d { return (*InstanceNorm2d)(b) })
 }
 
-// NewLazyInstanceNorm3d is NewLazyInstanceNorm1d for volumes. PyTorch: torch.nn.LazyInstanceNorm3d.
+// NewLazyInstanceNorm3d is NewLazyInstanceNorm1d for volumes. Options: those of NewBatchNorm1d. PyTorch:
+// torch.nn.LazyInstanceNorm3d.
 func NewLazyInstanceNorm3d(opts ...Option) *Lazy[*InstanceNorm3d] {
 	return lazyNorm("LazyInstanceNorm3d", opts, last("LazyInstanceNorm3d", 4, 4, 5), func(b *batchNorm) *InstanceNorm3d { return (*InstanceNorm3d)(b) })
 }

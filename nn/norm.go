@@ -361,7 +361,7 @@ func (b *BatchNorm3d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type InstanceNorm1d batchNorm
 
 // NewInstanceNorm1d returns an InstanceNorm1d for the given number of channels. Options: Affine, NoBias, RunningStats,
-// Momentum (0.1 by default), Eps (1e-5 by default), DType, Device.
+// Momentum (0.1 by default), CumulativeAverage, Eps (1e-5 by default), DType, Device.
 func NewInstanceNorm1d(channels int, opts ...Option) *InstanceNorm1d {
 	return (*InstanceNorm1d)(newInstanceNorm("NewInstanceNorm1d", channels, opts))
 }
@@ -380,7 +380,7 @@ func (n *InstanceNorm1d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type InstanceNorm2d batchNorm
 
 // NewInstanceNorm2d returns an InstanceNorm2d for the given number of channels. Options: Affine, NoBias, RunningStats,
-// Momentum (0.1 by default), Eps (1e-5 by default), DType, Device.
+// Momentum (0.1 by default), CumulativeAverage, Eps (1e-5 by default), DType, Device.
 func NewInstanceNorm2d(channels int, opts ...Option) *InstanceNorm2d {
 	return (*InstanceNorm2d)(newInstanceNorm("NewInstanceNorm2d", channels, opts))
 }
@@ -399,7 +399,7 @@ func (n *InstanceNorm2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type InstanceNorm3d batchNorm
 
 // NewInstanceNorm3d returns an InstanceNorm3d for the given number of channels. Options: Affine, NoBias, RunningStats,
-// Momentum (0.1 by default), Eps (1e-5 by default), DType, Device.
+// Momentum (0.1 by default), CumulativeAverage, Eps (1e-5 by default), DType, Device.
 func NewInstanceNorm3d(channels int, opts ...Option) *InstanceNorm3d {
 	return (*InstanceNorm3d)(newInstanceNorm("NewInstanceNorm3d", channels, opts))
 }

@@ -13,12 +13,12 @@ import (
 type ScalingType int
 
 const (
-	TensorWise ScalingType = iota
-	RowWise
-	BlockWise1x16
-	BlockWise1x32
-	BlockWise1x128
-	BlockWise128x128
+	TensorWise       ScalingType = iota // one scale for all elements
+	RowWise                             // one for each row
+	BlockWise1x16                       // one for each 16 elements of a row
+	BlockWise1x32                       // one for each 32 elements of a row
+	BlockWise1x128                      // one for each 128 elements of a row
+	BlockWise128x128                    // one for each block of 128 rows and 128 columns
 )
 
 // A SwizzleType is the order of the scales of blocks in memory. PyTorch: torch.nn.functional.SwizzleType.

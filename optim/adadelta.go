@@ -30,7 +30,7 @@ var adadelta = &Algorithm{
 }
 
 // NewAdadelta returns an optimizer that runs Adadelta (Zeiler, 2012); PyTorch's default learning rate is 1. Options: Rho,
-// Eps, WeightDecay, Maximize, MasterWeights. PyTorch: torch.optim.Adadelta(foreach=True).
+// Eps, WeightDecay, Maximize, MasterWeights, StochasticRounding. PyTorch: torch.optim.Adadelta(foreach=True).
 func NewAdadelta(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adadelta, params, lr, opts)
 }

@@ -93,7 +93,7 @@ func adafactorStep(g *Group, step float64, p, grad, row, col, variance *tensor.T
 
 // NewAdafactor returns an optimizer that runs Adafactor (Shazeer and Stern, 2018), which stores the second moment of a
 // matrix (..., R, C) as R + C numbers; PyTorch's default learning rate, the largest relative step, is 0.01. Options:
-// Beta2Decay, AdafactorEps, D, WeightDecay, Maximize, MasterWeights. PyTorch: torch.optim.Adafactor.
+// Beta2Decay, AdafactorEps, D, WeightDecay, Maximize, MasterWeights, StochasticRounding. PyTorch: torch.optim.Adafactor.
 func NewAdafactor(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adafactor, params, lr, opts)
 }

@@ -67,7 +67,8 @@ func adagradRates(g *Group, b *Batch) []float64 {
 
 // NewAdagrad returns an optimizer that runs Adagrad (Duchi, Hazan and Singer, 2011); PyTorch's default learning rate is
 // 0.01. Gradients may be sparse if WeightDecay is 0. Options: LRDecay, InitialAccumulatorValue, Eps, WeightDecay,
-// Maximize, MasterWeights. PyTorch: torch.optim.Adagrad, with fused=True on the CPU and foreach=True elsewhere.
+// Maximize, MasterWeights, StochasticRounding. PyTorch: torch.optim.Adagrad, with fused=True on the CPU and foreach=True
+// elsewhere.
 func NewAdagrad(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adagrad, params, lr, opts)
 }

@@ -74,14 +74,14 @@ func adamMasters(g *Group, b *Batch) error {
 
 // NewAdam returns an optimizer that runs Adam (Kingma and Ba, 2014), with weight decay added to the gradient unless
 // DecoupledWeightDecay is set, on libtorch's fused kernel. Options: Betas, Eps, AMSGrad, WeightDecay,
-// DecoupledWeightDecay, Maximize, MasterWeights. PyTorch: torch.optim.Adam(fused=True).
+// DecoupledWeightDecay, Maximize, MasterWeights, StochasticRounding. PyTorch: torch.optim.Adam(fused=True).
 func NewAdam(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adam, params, lr, opts)
 }
 
 // NewAdamW returns an optimizer that runs AdamW (Loshchilov and Hutter, 2017), which decouples weight decay from the
 // gradient, on libtorch's fused kernel. Options: Betas, Eps, AMSGrad, WeightDecay (0.01 by default), Maximize,
-// MasterWeights. PyTorch: torch.optim.AdamW(fused=True).
+// MasterWeights, StochasticRounding. PyTorch: torch.optim.AdamW(fused=True).
 func NewAdamW(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adamW, params, lr, opts)
 }

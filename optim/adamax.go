@@ -33,8 +33,8 @@ var adamax = &Algorithm{
 }
 
 // NewAdamax returns an optimizer that runs Adamax, the variant of Adam with the infinity norm (Kingma and Ba, 2014);
-// PyTorch's default learning rate is 2e-3. Options: Betas, Eps, WeightDecay, Maximize, MasterWeights. PyTorch:
-// torch.optim.Adamax(foreach=True).
+// PyTorch's default learning rate is 2e-3. Options: Betas, Eps, WeightDecay, Maximize, MasterWeights, StochasticRounding.
+// PyTorch: torch.optim.Adamax(foreach=True).
 func NewAdamax(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(adamax, params, lr, opts)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Algorithm describes an optimization algorithm, this package's or one's own. New returns an optimizer that runs it.
+// Algorithm describes an optimization algorithm, this package's or your own. New returns an optimizer that runs it.
 // PyTorch: a subclass of torch.optim.Optimizer.
 //
 // An optimizer calls Step for the parameters of a group that have a gradient, in a scope, with the recording of
@@ -105,7 +105,7 @@ func (b *Batch) each(step func(i int) error) error {
 	return nil
 }
 
-// New returns an optimizer that runs a. Options: LR, MasterWeights, and those that a.Options names.
+// New returns an optimizer that runs a. Options: LR, MasterWeights, StochasticRounding, and those that a.Options names.
 func New(a Algorithm, params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	if a.Name == "" {
 		a.Name = "New"

@@ -48,7 +48,7 @@ var asgd = &Algorithm{
 
 // NewASGD returns an optimizer that runs averaged stochastic gradient descent (Polyak and Juditsky, 1992); PyTorch's
 // default learning rate is 0.01. The averages are "ax" in the state. Options: Lambd, Alpha, T0, WeightDecay, Maximize,
-// MasterWeights. PyTorch: torch.optim.ASGD(foreach=True).
+// MasterWeights, StochasticRounding. PyTorch: torch.optim.ASGD(foreach=True).
 func NewASGD(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(asgd, params, lr, opts)
 }

@@ -96,7 +96,8 @@ func muonRate(g *Group, a, b float64) float64 {
 
 // NewMuon returns an optimizer that runs Muon (Jordan and others, 2024) on parameters (R, C), the weight matrices of
 // hidden layers; use AdamW for the others. PyTorch's default learning rate is 1e-3. Options: WeightDecay (0.1 by default),
-// Momentum (0.95), Nesterov (on), NSCoefficients, Eps, NSSteps, AdjustLRFn, MasterWeights. PyTorch: torch.optim.Muon.
+// Momentum (0.95), Nesterov (on), NSCoefficients, Eps, NSSteps, AdjustLRFn, MasterWeights, StochasticRounding. PyTorch:
+// torch.optim.Muon.
 func NewMuon(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(muon, params, lr, opts)
 }

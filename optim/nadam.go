@@ -70,8 +70,8 @@ func (f *foreach) moments(g *Group, grads, avgs, squares []*tensor.Tensor) {
 }
 
 // NewNAdam returns an optimizer that runs Adam with Nesterov momentum (Dozat, 2016); PyTorch's default learning rate is
-// 2e-3. Options: Betas, Eps, WeightDecay, MomentumDecay, DecoupledWeightDecay, Maximize, MasterWeights. PyTorch:
-// torch.optim.NAdam(foreach=True).
+// 2e-3. Options: Betas, Eps, WeightDecay, MomentumDecay, DecoupledWeightDecay, Maximize, MasterWeights,
+// StochasticRounding. PyTorch: torch.optim.NAdam(foreach=True).
 func NewNAdam(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(nadam, params, lr, opts)
 }

@@ -47,8 +47,8 @@ var radam = &Algorithm{
 }
 
 // NewRAdam returns an optimizer that runs Adam with a rectified variance (Liu and others, 2019); PyTorch's default
-// learning rate is 1e-3. Options: Betas, Eps, WeightDecay, DecoupledWeightDecay, Maximize, MasterWeights. PyTorch:
-// torch.optim.RAdam(foreach=True).
+// learning rate is 1e-3. Options: Betas, Eps, WeightDecay, DecoupledWeightDecay, Maximize, MasterWeights,
+// StochasticRounding. PyTorch: torch.optim.RAdam(foreach=True).
 func NewRAdam(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(radam, params, lr, opts)
 }

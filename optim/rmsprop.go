@@ -40,8 +40,8 @@ var rmsprop = &Algorithm{
 }
 
 // NewRMSprop returns an optimizer that runs RMSprop (Hinton, 2012; centered as in Graves, 2013); PyTorch's default
-// learning rate is 0.01. Options: Alpha, Eps, WeightDecay, Momentum, Centered, Maximize, MasterWeights. PyTorch:
-// torch.optim.RMSprop(foreach=True).
+// learning rate is 0.01. Options: Alpha, Eps, WeightDecay, Momentum, Centered, Maximize, MasterWeights,
+// StochasticRounding. PyTorch: torch.optim.RMSprop(foreach=True).
 func NewRMSprop(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(rmsprop, params, lr, opts)
 }

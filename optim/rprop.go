@@ -60,7 +60,7 @@ var rprop = &Algorithm{
 
 // NewRprop returns an optimizer that runs resilient backpropagation (Riedmiller and Braun, 1993), for whole batches;
 // PyTorch's default learning rate, which is the first step size, is 0.01. Options: Etas, StepSizes, Maximize,
-// MasterWeights. PyTorch: torch.optim.Rprop(foreach=True).
+// MasterWeights, StochasticRounding. PyTorch: torch.optim.Rprop(foreach=True).
 func NewRprop(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(rprop, params, lr, opts)
 }

@@ -369,7 +369,7 @@ func (m *momenta) set(g *Group, v float64) {
 	}
 }
 
-// CyclicLR moves the rate between base and max, one number for all groups or one for each: up in stepSizeUp steps, which
+// CyclicLR moves the rate between base and most, one number for all groups or one for each: up in stepSizeUp steps, which
 // is 2000 in PyTorch by default, and down in StepSizeDown. Options: StepSizeDown, Mode, Gamma, ScaleFn, CycleMomentum,
 // BaseMomentum, MaxMomentum. PyTorch: torch.optim.lr_scheduler.CyclicLR.
 func CyclicLR(base, most []float64, stepSizeUp int, opts ...ScheduleOption) Schedule {
@@ -481,7 +481,7 @@ func CosineAnnealingWarmRestarts(steps int, opts ...ScheduleOption) Schedule {
 	}}
 }
 
-// OneCycleLR raises the rate from max / DivFactor to max, one number for all groups or one for each, lowers it to its
+// OneCycleLR raises the rate from most / DivFactor to most, one number for all groups or one for each, lowers it to its
 // first rate over FinalDivFactor, and moves the momentum the other way, in totalSteps steps. A step beyond them is an
 // error. Options: PctStart, AnnealStrategy, CycleMomentum, BaseMomentum, MaxMomentum, DivFactor, FinalDivFactor,
 // ThreePhase. PyTorch: torch.optim.lr_scheduler.OneCycleLR.

@@ -83,9 +83,9 @@ func sgdByLists(g *Group, b *Batch, buffers []*tensor.Tensor) error {
 }
 
 // NewSGD returns an optimizer that runs stochastic gradient descent on libtorch's fused kernel. Gradients may be sparse
-// if Momentum and WeightDecay are 0. Parameters of 16 bits on the CPU take the kernels for lists before libtorch 2.15, whose
-// fused kernel skips most of their elements. Options: Momentum, Dampening, Nesterov, WeightDecay, Maximize, MasterWeights.
-// PyTorch: torch.optim.SGD(fused=True).
+// if Momentum and WeightDecay are 0. Before libtorch 2.15 the fused kernel skips most elements of 16-bit parameters on
+// the CPU; there the list kernels run. Options: Momentum, Dampening, Nesterov, WeightDecay, Maximize, MasterWeights,
+// StochasticRounding. PyTorch: torch.optim.SGD(fused=True).
 func NewSGD(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(sgd, params, lr, opts)
 }

@@ -110,7 +110,8 @@ var sparseAdam = &Algorithm{
 }
 
 // NewSparseAdam returns an optimizer that runs Adam lazily, on the elements that sparse gradients have; PyTorch's default
-// learning rate is 1e-3. Gradients must be sparse. Options: Betas, Eps, Maximize. PyTorch: torch.optim.SparseAdam.
+// learning rate is 1e-3. Gradients must be sparse. Options: Betas, Eps, Maximize, MasterWeights, StochasticRounding.
+// PyTorch: torch.optim.SparseAdam.
 func NewSparseAdam(params []*tensor.Tensor, lr float64, opts ...Option) (*Optimizer, error) {
 	return newOptimizer(sparseAdam, params, lr, opts)
 }

@@ -27,9 +27,9 @@
 //
 // An operator has PyTorch's name in Go spelling: torch.log_softmax is [Tensor.LogSoftmax]. Its documentation ends with
 // PyTorch's name and the schema. Overloads that PyTorch calls by one name have different names here: [Tensor.Max]
-// returns one value, and [Tensor.MaxDim] returns values and indices. A method whose name ends in an underscore writes
-// into its receiver: [Tensor.Add_]. [Call] runs any operator by its full name, including operators that have no method
-// here.
+// returns one value, and [Tensor.MaxDim] returns values and indices. In an operator's documentation x is the receiver. A
+// method whose name ends in an underscore writes into its receiver: [Tensor.Add_]. [Call] runs any operator by its full
+// name, including operators that have no method here.
 //
 // Arguments without a default are positional. The others are options, which correspond to PyTorch's keyword arguments:
 //

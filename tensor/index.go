@@ -101,9 +101,9 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 // SetIndex assigns to a part of t, as Python's t[idx] = value does. idx is an element as in [Tensor.Index], or several
 // as []any, which corresponds to a Python tuple:
 //
-//	x.SetIndex(0, 1.5)
-//	x.SetIndex("1:3, ...", v)
-//	x.SetIndex([]any{tensor.All, mask}, v)
+//	err := x.SetIndex(0, 1.5)
+//	err = x.SetIndex("1:3, ...", v)
+//	err = x.SetIndex([]any{tensor.All, mask}, v)
 //
 // value is a number, or a *Tensor whose shape broadcasts to the selected part after its leading dimensions of size 1
 // are dropped. A number is converted to t's dtype. A tensor is converted too if idx has no tensors, lists or bools;

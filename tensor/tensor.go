@@ -15,7 +15,8 @@ import (
 
 // Tensor is a handle to a native tensor. Operators and constructors return tensors; a Tensor literal cannot be used. It
 // may be used from any goroutine. A Tensor lives until its scope closes or until it becomes unreachable, whichever is
-// first; see the package documentation.
+// first; see the package documentation. It must not be copied (c := *t): the copy's memory is freed with the original's.
+// go vet reports copies (copylocks).
 type Tensor struct {
 	h      cshim.Handle           // set once; 0 for a failed tensor
 	fail   *failure               // set once

@@ -11,9 +11,10 @@ var IterPull = &analysis.Analyzer{
 	Doc: `report iter.Pull over a scoped iterator
 
 A scoped iterator, such as loader.Batches, opens a scope on the goroutine that runs
-it, around each iteration of the loop's body. iter.Pull runs the iterator on another
-goroutine: tensors that the caller makes then belong to no scope, and the goroutine
-occupies an OS thread until stop is called. Range over the iterator instead.`,
+it, around each iteration of the loop's body, which locks the goroutine to its OS
+thread. iter.Pull runs the iterator as a coroutine, and Go ends the process if the lock
+differs from that at the call of iter.Pull: "fatal error: coro: OS thread locking must
+match locking at coroutine creation". Range over the iterator instead.`,
 	Requires: []*analysis.Analyzer{sourceAnalyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		s := pass.ResultOf[sourceAnalyzer].(*source)

@@ -63,6 +63,7 @@ type AllocatorSettings struct {
 	Conf                       string // the settings as text, in the format of PYTORCH_CUDA_ALLOC_CONF
 }
 
+// String returns the three options with their values.
 func (s AllocatorSettings) String() string {
 	split, threshold, expandable := "none", "none", "off"
 	if s.MaxSplitSizeMB != 0 {

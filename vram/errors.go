@@ -30,6 +30,7 @@ type OutOfMemoryError struct {
 // Is reports whether target is [ErrOutOfMemory].
 func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
 
+// Error returns what was asked for, what is allocated and by which lines, and what would help, in one line.
 func (e *OutOfMemoryError) Error() string {
 	if e == nil {
 		return "<nil>"

@@ -15,6 +15,7 @@ type Estimation struct {
 	Fits      bool  // Peak is not more than Room
 }
 
+// String returns the estimation as one line.
 func (e Estimation) String() string {
 	room := "no limit is set"
 	if e.Room > 0 {

@@ -24,6 +24,7 @@ const (
 	Deep
 )
 
+// String returns the name of the depth, such as "full".
 func (d Depth) String() string {
 	if names := []string{"none", "light", "full", "deep"}; d >= 0 && int(d) < len(names) {
 		return names[d]
@@ -73,8 +74,9 @@ type Decision struct {
 	Share float64
 }
 
-// Policy decides when to sweep, and how deep. Decide is called by many goroutines at once. It must not allocate tensors or
-// call [Collect]. If it panics, [Paced] decides. The hard limit holds under every policy: an allocation that would pass it waits for a deep sweep.
+// Policy decides when to sweep, and how deep. Decide is called by many goroutines at once. It must not allocate tensors,
+// call [Collect], or change limits or the policy. If it panics, [Paced] decides. The hard limit holds under every policy:
+// an allocation that would pass it waits for a deep sweep.
 type Policy interface {
 	Decide(s State) Decision
 }
@@ -86,9 +88,10 @@ type Policy interface {
 //     max(8 MiB, (1 + percent/100) × State.Reachable), or than 64 MiB if that is less. Such a sweep keeps the peak low. It
 //     runs only if it is expected to free enough, and if the time budget can pay for it.
 //
-// Sweeps take at most 5 % of the time that the process runs. If keeping to the goal would take more, because the Go heap is
-// large and slow to collect or because the program makes gigabytes of garbage a second, the live bytes may exceed the goal,
-// up to the hard limit.
+// Sweeps take 5 % of the time that the process runs; up to 100 ms more may be saved up or overdrawn. Where more threads
+// can run than the machine has cores, sweeps take longer by the clock than they are charged for: a sweep is charged at most
+// four times its expected cost. If keeping to the goal would take more, because the Go heap is large and slow to collect or because the
+// program makes gigabytes of garbage a second, the live bytes may exceed the goal, up to the hard limit.
 type Paced struct {
 	// Share is the share of the time that sweeps may take; 0 means 0.05. Sweeps at the hard limit do not count. With 1 or
 	// more, sweeps always keep to the goal. A negative share also does so, and disables sweeps for the target.

@@ -149,6 +149,7 @@ type BlockedCall struct {
 	For  time.Duration
 }
 
+// String returns what has not returned, and for how long.
 func (b BlockedCall) String() string { return fmt.Sprintf("%s for %v", b.What, round(b.For)) }
 
 // BlockedCalls returns the calls of reclaimers, cleanup functions (runtime.AddCleanup) and finalizers that a sweep has waited

@@ -20,7 +20,8 @@
 //
 //	live bytes ≤ max(256 MiB, (1 + percent/100) × bytes that the last sweep found reachable)
 //
-// as far as 5 % of the time pays for the sweeps, and, below that, keeps the peak near what the program needs; see [Paced].
+// as far as about 5 % of the time pays for the sweeps, and, below that, keeps the peak near what the program needs; see
+// [Paced].
 //
 // # Limits
 //
@@ -72,6 +73,7 @@ type Device interface {
 // Name is the name of a device: "cpu", "cuda", "cuda:1".
 type Name string
 
+// String returns the name itself.
 func (n Name) String() string { return string(n) }
 
 // CPU is the CPU, whose memory is the host's.
@@ -131,7 +133,7 @@ func loaded(d Device) (int32, error) {
 // Memory is the counters of a device's allocator. PyTorch: torch.cuda.memory_stats.
 type Memory struct {
 	Allocated   int64 // bytes live, as the allocator rounds them
-	Peak        int64 // the maximum of Allocated since the start or the last ResetPeak
+	Peak        int64 // the maximum of Allocated since the start or the last ResetPeak; it may be low by a few KiB
 	Requested   int64 // bytes live, as they were requested
 	Reserved    int64 // Allocated + Cached
 	Cached      int64 // bytes of free blocks that the allocator keeps

@@ -221,6 +221,7 @@ type RankError struct {
 	Message string // of that rank's error
 }
 
+// Error returns the rank, the call and the rank's message.
 func (e *RankError) Error() string {
 	if e == nil {
 		return "<nil>"

@@ -121,6 +121,7 @@ const (
 	ZeRO3                     // and weights
 )
 
+// String returns the name of the stage, such as "ZeRO-1".
 func (s Stage) String() string {
 	if names := []string{"data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3"}; s >= 0 && int(s) < len(names) {
 		return names[s]
