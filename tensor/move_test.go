@@ -97,7 +97,7 @@ func TestUnreadErrorsReachTheScope(t *testing.T) {
 	begin(t)
 	fail := func() { Zeros([]int{3}).Add_(Ones([]int{4})) }
 	open := func() {
-		if _, err := NewScope(); err != nil {
+		if _, err := NewScope(); err != nil { //linstockvet:ignore scopeclose the enclosing scope closes it
 			t.Error(err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestScopesThatWereNotClosed(t *testing.T) {
 	var s *Scope
 	var inMode *Tensor
 	err := withGrad(false, func() (err error) {
-		s, err = NewScope()
+		s, err = NewScope() //linstockvet:ignore scopeclose the mode closes it
 		inMode = Ones([]int{3})
 		return err
 	})
@@ -152,7 +152,7 @@ func TestScopesThatWereNotClosed(t *testing.T) {
 	}
 	err = WithScope(func() error {
 		x := Tidy(func() *Tensor {
-			if _, err := NewScope(); err != nil {
+			if _, err := NewScope(); err != nil { //linstockvet:ignore scopeclose the enclosing scope closes it
 				t.Error(err)
 			}
 			return Ones(nil)
