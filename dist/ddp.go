@@ -197,7 +197,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 		if !o.ownBuffers {
 			state = slices.Concat(d.parameters, d.buffers)
 		}
-		err = g.broadcastCoalesced(ctx, op, state, 0)
+		err = g.rest(ctx, op, g.broadcastCoalesced(ctx, op, state, 0))
 	}
 	if err != nil {
 		d.native.Free()

@@ -37,7 +37,8 @@
 //     or outputs, before Wait has returned nil or an error.
 //  6. A collective that was started cannot be taken back, since the other ranks take part in it. So if its context ends,
 //     the form that waits aborts the group (rule 4) before it returns the context's error, and no tensor is in use
-//     afterwards. [Work.Wait] only stops waiting, and the collective goes on.
+//     afterwards. The same holds for a call of several collectives whose first one was started. [Work.Wait] only stops
+//     waiting, and the collective goes on.
 //  7. Tensors must be dense, contiguous and on one device, for which the group has a backend. Collectives are not recorded for
 //     the backward pass.
 //  8. No goroutine runs between calls, and no native thread calls Go. A sweep does not wait for a collective, nor a

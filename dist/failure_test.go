@@ -9,12 +9,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/internal/launch"
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -277,4 +279,64 @@ func TestManyGroups(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// ending is a context that ends when Err has been called a number of times.
+type ending struct {
+	context.Context
+	calls *atomic.Int64 // of Err that are left
+}
+
+func (c ending) Err() error {
+	if c.calls.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestContextEndsWithinACall tests that a context that ends between the collectives of one call aborts the group.
+func TestContextEndsWithinACall(t *testing.T) {
+	leak.Check(t)
+	for _, c := range []struct {
+		name string
+		errs int64 // calls of Err before the collective that does not start
+		f    func(ctx context.Context, g *dist.Group) error
+	}{
+		{"AllGatherObject", 1, func(ctx context.Context, g *dist.Group) error { return second(dist.AllGatherObject(ctx, g, "x")) }},
+		{"BroadcastObject", 1, func(ctx context.Context, g *dist.Group) error { v := "x"; return dist.BroadcastObject(ctx, g, &v, 1) }},
+		{"SendObject", 1, func(ctx context.Context, g *dist.Group) error {
+			if g.Rank() == 0 {
+				return dist.SendObject(ctx, g, "x", 1, 0)
+			}
+			_, _, err := dist.RecvObject[string](ctx, g, 0, 0)
+			return err
+		}},
+		{"RecvObject", 1, func(ctx context.Context, g *dist.Group) error {
+			if g.Rank() == 0 {
+				_, _, err := dist.RecvObject[string](ctx, g, 1, 0)
+				return err
+			}
+			return errors.Join(dist.SendObject(ctx, g, "x", 0, 0), g.Barrier(ctx))
+		}},
+		{"NewDDP", 1, func(ctx context.Context, g *dist.Group) error { return second(dist.NewDDP(ctx, g, nn.NewLinear(2, 2))) }},
+		{"Shard", 3, func(ctx context.Context, g *dist.Group) error { return second(dist.Shard(ctx, g, nn.NewLinear(2, 2))) }},
+	} {
+		ranks(t, 2, func(g *dist.Group) error {
+			if g.Rank() == 1 {
+				if err := c.f(ctx, g); !errors.Is(err, dist.ErrConnection) {
+					return fmt.Errorf("%s beside a rank whose context has ended: %w", c.name, err)
+				}
+				return nil
+			}
+			left := new(atomic.Int64)
+			left.Store(c.errs)
+			if err := c.f(ending{ctx, left}, g); !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			if err := g.Barrier(ctx); !errors.Is(err, dist.ErrAborted) {
+				return fmt.Errorf("%s: the group was not aborted: %w", c.name, err)
+			}
+			return nil
+		})
+	}
 }

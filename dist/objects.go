@@ -104,7 +104,7 @@ func SendObject[T any](ctx context.Context, g *Group, v T, dst, tag int) error {
 		if err := g.Send(ctx, tensor.FromSlice([]int64{int64(len(text))}, []int{1}), dst, tag); err != nil {
 			return err
 		}
-		return g.Send(ctx, tensor.FromSlice(text, []int{len(text)}), dst, tag)
+		return g.rest(ctx, op, g.Send(ctx, tensor.FromSlice(text, []int{len(text)}), dst, tag))
 	})
 }
 
@@ -134,7 +134,7 @@ func RecvObject[T any](ctx context.Context, g *Group, src, tag int) (v T, from i
 			return refuse.Error(op, tensor.ErrArgument, "rank %d has sent a tensor, not by SendObject", from)
 		}
 		text := tensor.Zeros([]int{int(n[0])}, tensor.Uint8)
-		if err := g.Recv(ctx, text, from, tag); err != nil {
+		if err := g.rest(ctx, op, g.Recv(ctx, text, from, tag)); err != nil {
 			return err
 		}
 		return decode(op, text, n[0], &v)
@@ -195,7 +195,7 @@ func exchange[T any](ctx context.Context, op string, g *Group, v *T, gives bool,
 		}
 		padded := append(text, make([]byte, x.most-len(text))...)
 		x.own = tensor.FromSlice(padded, []int{x.most})
-		return f(x)
+		return g.rest(ctx, op, f(x))
 	})
 }
 

@@ -170,7 +170,7 @@ func Shard(ctx context.Context, g *Group, module any, opts ...ShardOption) (*FSD
 			return nil, err
 		}
 	}
-	if err := m.divide(ctx, op); err != nil {
+	if err := g.rest(ctx, op, m.divide(ctx, op)); err != nil {
 		return nil, err
 	}
 	for _, p := range m.params {

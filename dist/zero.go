@@ -211,7 +211,7 @@ func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int)
 	if z.g.rank != dst {
 		return s, tensor.WithScope(func() error {
 			for _, t := range tensors {
-				if err := z.g.Send(ctx, t.To(tensor.CPU).Contiguous(), dst, 0); err != nil {
+				if err := z.g.rest(ctx, op, z.g.Send(ctx, t.To(tensor.CPU).Contiguous(), dst, 0)); err != nil {
 					return err
 				}
 			}
@@ -234,7 +234,7 @@ func (z *ZeroRedundancyOptimizer) ConsolidateState(ctx context.Context, dst int)
 				tensors = tensors[1:]
 				err = t.Err()
 			} else {
-				err = z.g.Recv(ctx, t, r, 0)
+				err = z.g.rest(ctx, op, z.g.Recv(ctx, t, r, 0))
 			}
 			if err != nil {
 				return optim.State{}, err

@@ -190,12 +190,28 @@ type plan struct {
 	Err   string
 }
 
-// gather returns v of all ranks; without a group there is one.
+// live returns an error if ctx is nil or has ended before the call.
+func live(ctx context.Context, op string) error {
+	if ctx == nil {
+		return refuse.Nil(op, "a context")
+	}
+	if err := ctx.Err(); err != nil {
+		return refuse.Error(op, err, "%v", err)
+	}
+	return nil
+}
+
+// gather returns v of all ranks; without a group there is one. If ctx has ended, it aborts the group, since the other ranks
+// wait for this one.
 func gather[T any](ctx context.Context, g *dist.Group, v T) ([]T, error) {
 	if g == nil {
 		return []T{v}, ctx.Err()
 	}
-	return dist.AllGatherObject(ctx, g, v)
+	all, err := dist.AllGatherObject(ctx, g, v)
+	if err != nil && ctx.Err() != nil {
+		_ = g.Abort()
+	}
+	return all, err
 }
 
 // agree returns an error on all ranks if one of them has one.
@@ -325,8 +341,8 @@ func (w *Saving) Done() bool {
 
 // begin agrees with the other ranks on who writes what, and writes the values.
 func begin(ctx context.Context, op string, g *dist.Group, dir string, state State, copied bool) (s *saver, err error) {
-	if ctx == nil {
-		return nil, refuse.Nil(op, "a context")
+	if err := live(ctx, op); err != nil {
+		return nil, err
 	}
 	s = &saver{op: op, g: g, rank: max(0, g.Rank()), dir: located(dir)}
 	var own plan
@@ -471,8 +487,8 @@ func (s *saver) finish(ctx context.Context) error {
 // changed. The error is an fs.ErrNotExist if there is no directory dir. PyTorch: torch.distributed.checkpoint.load.
 func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 	const op = "dcp.Load"
-	if ctx == nil {
-		return refuse.Nil(op, "a context")
+	if err := live(ctx, op); err != nil {
+		return err
 	}
 	return agree(ctx, g, op, tensor.WithScope(func() error { return load(op, recovered(located(dir)), state) }))
 }

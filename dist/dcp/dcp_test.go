@@ -426,6 +426,69 @@ func TestAsync(t *testing.T) {
 	}
 }
 
+// ender is an optimizer that ends a context when it is loaded.
+type ender struct {
+	*optim.Optimizer
+	end func()
+}
+
+func (e ender) LoadStateDict(s optim.State) error {
+	e.end()
+	return e.Optimizer.LoadStateDict(s)
+}
+
+// TestContextEnds tests that a context that ends during a save or load aborts the group, so that no rank waits for this one.
+func TestContextEnds(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	state := func(end func()) (dcp.State, error) {
+		m := nn.NewLinear(1000, 1000)
+		opt, err := optim.NewSGD(nn.Parameters(m), 0.1)
+		return dcp.State{Shards: dcp.Model("", m), Optimizer: ender{opt, end}}, err
+	}
+	alone(t, func() error {
+		s, err := state(nil)
+		if err != nil {
+			return err
+		}
+		return dcp.Save(ctx, nil, dir, s)
+	})
+	for _, call := range []string{"SaveAsync", "Load"} {
+		if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+			own, end := context.WithCancel(ctx)
+			defer end()
+			ends := func() {
+				if g.Rank() == 0 {
+					end()
+				}
+			}
+			s, err := state(ends)
+			if err != nil {
+				return err
+			}
+			if call == "Load" {
+				err = dcp.Load(own, g, dir, s)
+			} else {
+				w, failure := dcp.SaveAsync(own, g, dir, s)
+				if failure != nil {
+					return failure
+				}
+				ends()
+				err = w.Wait(ctx)
+			}
+			if g.Rank() == 0 && !errors.Is(err, context.Canceled) || g.Rank() == 1 && !errors.Is(err, dist.ErrConnection) {
+				return fmt.Errorf("%s: %w", call, err)
+			}
+			if err := g.Barrier(ctx); g.Rank() == 0 && !errors.Is(err, dist.ErrAborted) {
+				return fmt.Errorf("%s: the group was not aborted: %w", call, err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestInterrupted tests that what a killed save leaves is used or removed.
 func TestInterrupted(t *testing.T) {
 	leak.Check(t)

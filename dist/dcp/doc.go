@@ -38,4 +38,6 @@
 // checkpoint stays. The same holds if a process is killed; the directory .NAME.dcp-saving-… that it leaves is removed by
 // the next Save. If an old checkpoint has to be renamed before, and rank 0 is killed between the two renames, it is left as
 // .NAME.dcp-old: Load reads it there, and the next Save renames it back.
+//
+// If the context of a rank ends within a call, the group is aborted, and the other ranks get a *dist.PeerError.
 package dcp
