@@ -275,7 +275,7 @@ type saver struct {
 
 // Save writes state to the directory dir, as the package documentation says. All ranks of g call it with the same dir; g
 // may be nil for one process without a group. If there is a checkpoint at dir, it is replaced. A directory that contains
-// anything else is an error. Tensors of the same name must have the same dtype and whole shape on all ranks, and the
+// anything else, or in which a rank's process is, is an error. Tensors of the same name must have the same dtype and whole shape on all ranks, and the
 // ranks' shards must cover it. After an error dir has what it had before, or, if the error is a *dist.PeerError, maybe the
 // new checkpoint. PyTorch: torch.distributed.checkpoint.save.
 func Save(ctx context.Context, g *dist.Group, dir string, state State) error {
@@ -354,6 +354,9 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	}
 	if err == nil && plain != nil {
 		own.Plain, err = cbor.Marshal(plain["state"])
+	}
+	if err == nil {
+		err = nameable(dir)
 	}
 	if err == nil && s.rank == 0 {
 		s.tmp, err = prepare(s.dir)

@@ -515,6 +515,34 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// TestCurrentDirectory tests that no checkpoint replaces the current directory or one that contains it.
+func TestCurrentDirectory(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	if err := errors.Join(os.MkdirAll(dir, 0o777), os.Symlink(dir, dir+"-link")); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir + "-link")
+	for _, to := range []string{"", ".", "..", dir, dir + "-link", filepath.Dir(dir)} {
+		if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+			_, async := dcp.SaveAsync(ctx, g, to, dcp.State{})
+			for _, err := range []error{dcp.Save(ctx, g, to, dcp.State{}), async} {
+				if err == nil || !strings.Contains(err.Error(), "directory") {
+					return fmt.Errorf("a checkpoint at %q: %w", to, err)
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if around, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(around) != 2 {
+			t.Errorf("after a save to %q: %v, %v", to, around, err)
+		}
+	}
+	alone(t, func() error { return dcp.Save(ctx, nil, "run", dcp.State{Shards: divided(nil, false)}) })
+	alone(t, func() error { return loads(nil, filepath.Join(dir, "run")) })
+}
+
 // TestErrors tests that wrong shards, directories and files are clear errors, on all ranks.
 func TestErrors(t *testing.T) {
 	leak.Check(t)

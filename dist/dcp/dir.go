@@ -46,12 +46,32 @@ func recovered(dir string) string {
 	return dir
 }
 
+// nameable returns an error if dir cannot be replaced: it has no name, or the process is in it.
+func nameable(dir string) error {
+	if dir == "" || filepath.Dir(located(dir)) == located(dir) {
+		return fmt.Errorf("%q is not the name of a directory for a checkpoint", dir)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil // a new one
+	}
+	current, err := os.Getwd()
+	if err != nil {
+		return nil
+	}
+	for d := located(current); ; d = filepath.Dir(d) {
+		if in, err := os.Stat(d); err == nil && os.SameFile(info, in) {
+			return fmt.Errorf("%q contains the current directory, which a checkpoint would replace", dir)
+		}
+		if d == filepath.Dir(d) {
+			return nil
+		}
+	}
+}
+
 // prepare makes the directory that is to become dir, and clears up after saves that were killed.
 func prepare(dir string) (tmp string, err error) {
 	parent := filepath.Dir(dir)
-	if parent == dir {
-		return "", fmt.Errorf("%q is not the name of a directory for a checkpoint", dir)
-	}
 	if err := os.MkdirAll(parent, 0o777); err != nil {
 		return "", err
 	}
