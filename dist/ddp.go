@@ -200,7 +200,9 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 		err = g.rest(ctx, op, g.broadcastCoalesced(ctx, op, state, 0))
 	}
 	if err != nil {
-		d.native.Free()
+		if d.native != 0 { // else libtorch may not be loaded
+			d.native.Free()
+		}
 		return nil, err
 	}
 	g.state.Lock()
@@ -212,7 +214,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 // Close ends the averaging of gradients; the model remains usable. Close of the group does the same. A second Close does
 // nothing.
 func (d *DDP) Close() error {
-	if d == nil {
+	if d == nil || d.g == nil {
 		return nil
 	}
 	d.mu.Lock()

@@ -2,6 +2,9 @@ package dist_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
 	"testing"
 
 	"github.com/linstock-ml/linstock/dist"
@@ -42,10 +45,27 @@ func TestZeroValues(t *testing.T) {
 	if s := z.StateDict(); len(z.Part()) != 0 || s.State != nil || z.Local() != nil {
 		t.Error("an optimizer that no constructor made has state")
 	}
-	if err := (&dist.Group{}).Close(); err != nil {
+	if err := closeZeroValues(); err != nil {
 		t.Error(err)
 	}
 	if e := (*dist.PeerError)(nil); e.Error() != "<nil>" || e.Unwrap() != nil {
 		t.Error("a nil error has a text or a cause")
+	}
+}
+
+func closeZeroValues() error {
+	if _, err := dist.NewDDP(ctx, nil, &struct{}{}); !errors.Is(err, tensor.ErrNil) {
+		return fmt.Errorf("NewDDP without a group: %w", err)
+	}
+	return errors.Join((&dist.DDP{}).Close(), (&dist.FSDPModule{}).Close(), (&dist.Group{}).Close(), (&dist.Store{}).Close())
+}
+
+// TestZeroValuesFirst tests that values that no constructor made can be closed by the first calls of a program.
+func TestZeroValuesFirst(t *testing.T) {
+	leak.Check(t)
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), envRole+"=zero values")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

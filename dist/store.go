@@ -245,7 +245,9 @@ func (s *Store) Close() error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.native.Free()
+	if s.native != 0 { // else libtorch may not be loaded
+		s.native.Free()
+	}
 	s.native = 0
 	return nil
 }
