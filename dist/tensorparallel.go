@@ -299,7 +299,7 @@ func (d *divided) join(y *tensor.Tensor) *tensor.Tensor {
 func (d *divided) sum(op string, y, bias *tensor.Tensor) *tensor.Tensor {
 	if !d.out.sharded || y.Err() != nil {
 		y = apply(summed{d.g}, y)
-		if bias != nil {
+		if bias != nil && y.Err() == nil {
 			y = y.Add(bias.To(y.DType()))
 		}
 		return y
