@@ -138,7 +138,7 @@ func PowerSGD(s PowerSGDState) DDPOption {
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
 // rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
 // dense tensors on a device that the group has a backend for, not divided by Shard or among g's ranks, and must not be
-// replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
+// replaced afterwards; those that require gradients must be contiguous. PyTorch: torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
 	o := ddpOptions{bucketCapMB: 25}
@@ -179,11 +179,21 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 				return nil, err
 			}
 		}
+		if err := dense(op, p.Name, p.Tensor); err != nil {
+			return nil, err
+		}
 		if p.Tensor.RequiresGrad() {
+			if !p.Tensor.IsContiguous() {
+				return nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v has strides %v: a parameter that requires gradients must be contiguous",
+					p.Name, p.Tensor.Shape(), p.Tensor.Stride())
+			}
 			trained, names = append(trained, p.Tensor), append(names, p.Name)
 		}
 	}
 	for _, b := range nn.NamedBuffers(model) {
+		if err := dense(op, b.Name, b.Tensor); err != nil {
+			return nil, err
+		}
 		d.buffers = append(d.buffers, b.Tensor)
 	}
 	err := g.call(ctx, op, op, func(n cshim.Group) error {

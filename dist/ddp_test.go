@@ -849,3 +849,95 @@ func TestZeroRedundancyOptimizer(t *testing.T) {
 		return g.Barrier(ctx) // rank 0 must not close its connections while rank 1 still connects
 	})
 }
+
+// strided has parameters and a buffer that are not contiguous.
+type strided struct {
+	Conv, Linear *tensor.Tensor
+	Stats        *tensor.Tensor `nn:",buffer"`
+}
+
+// newStrided returns a model with a channels-last and a transposed weight, which depend on the phase.
+func newStrided(phase int) *strided {
+	return &strided{nn.NewParameter(wave([]int{4, 3, 2, 5}, phase).Contiguous(tensor.ChannelsLast)), nn.NewParameter(wave([]int{3, 4}, phase).T()), wave([]int{2, 3}, phase).T()}
+}
+
+// is returns an error unless the tensors are those of a model of the phase, with its strides.
+func (m *strided) is(phase int) error {
+	want := newStrided(phase)
+	for i, p := range [][2]*tensor.Tensor{{m.Conv, want.Conv}, {m.Linear, want.Linear}, {m.Stats, want.Stats}} {
+		if same, err := p[0].Equal(p[1]); err != nil || !same || p[0].IsContiguous() || !slices.Equal(p[0].Stride(), p[1].Stride()) {
+			return fmt.Errorf("tensor %d: %v with strides %v, want %v with %v (%w)", i, p[0], p[0].Stride(), p[1], p[1].Stride(), err)
+		}
+	}
+	return nil
+}
+
+// TestStrides tests that parameters and buffers that are not contiguous are copied to the other ranks and keep their strides,
+// and that those that cannot be are refused by name.
+func TestStrides(t *testing.T) {
+	leak.Check(t)
+	ranks(t, 2, func(g *dist.Group) error {
+		m := newStrided(g.Rank())
+		ps := []*tensor.Tensor{m.Conv, m.Linear}
+		_, refused := dist.NewDDP(ctx, g, m)
+		gaps, shared := nn.NewParameter(wave([]int{4, 6}, 0).Slice(1, tensor.Step(2))), nn.NewParameter(tensor.Ones([]int{1, 4}).Expand(3, 4))
+		sgd := func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewSGD(part, 1) }
+		_, zero := dist.NewZeroRedundancyOptimizer(g, append(ps[:2:2], gaps), sgd)
+		_, shard := dist.Shard(ctx, g, &nn.Linear{Weight: shared})
+		_, sparse := dist.NewDDP(ctx, g, &struct {
+			Sparse *tensor.Tensor `nn:",buffer"`
+		}{wave([]int{2, 2}, 0).ToSparse()})
+		for name, err := range map[string]error{"conv": refused, "parameter 2": zero, "weight": shard, "sparse": sparse} {
+			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "strides") && name != "sparse" {
+				return fmt.Errorf("want an error of %s, got %w", name, err)
+			}
+		}
+		for _, p := range ps {
+			p.RequiresGrad_(false)
+		}
+		ddp, err := dist.NewDDP(ctx, g, &struct {
+			Frozen  *strided
+			Trained *nn.Linear
+		}{m, nn.NewLinear(2, 2)})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(ddp.Close(), m.is(0)); err != nil {
+			return err
+		}
+		for _, p := range ps {
+			p.RequiresGrad_(true)
+			if err := p.Square().Div(2).Sum().Backward(); err != nil { // the gradient is the parameter
+				return err
+			}
+		}
+		z, err := dist.NewZeroRedundancyOptimizer(g, ps, sgd)
+		if err != nil {
+			return err
+		}
+		defer z.Release()
+		if err := z.Step(); err != nil {
+			return err
+		}
+		for i, p := range ps {
+			if v, err := p.Abs().Sum().Item(); v != 0 || err != nil {
+				return fmt.Errorf("parameter %d after a step: %v, %w", i, p, err)
+			}
+		}
+		part := newStrided(g.Rank())
+		if _, err := dist.Shard(ctx, g, part); err != nil {
+			return err
+		}
+		full, err := dist.FullStateDict(ctx, g, part, 0)
+		if err != nil || g.Rank() != 0 {
+			return errors.Join(err, g.Barrier(ctx))
+		}
+		want := newStrided(0)
+		for name, x := range map[string]*tensor.Tensor{"conv": want.Conv, "linear": want.Linear, "stats": want.Stats} {
+			if same, err := full[name].Equal(x); err != nil || !same {
+				return fmt.Errorf("after Shard, %s: %v, want %v (%w)", name, full[name], x, err)
+			}
+		}
+		return g.Barrier(ctx)
+	})
+}

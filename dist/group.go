@@ -248,11 +248,56 @@ func abortedBy(op string, ctx context.Context) error {
 	return refuse.Error(op, orTimeout(ctx.Err()), "%v; the group was aborted", ctx.Err())
 }
 
-// broadcastCoalesced copies the tensors of the rank src to those of the others.
+// broadcastCoalesced copies the tensors of the rank src to those of the others. Of those that are not contiguous it sends
+// contiguous copies.
 func (g *Group) broadcastCoalesced(ctx context.Context, op string, ts []*tensor.Tensor, src int) error {
-	return g.call(ctx, op, "BroadcastCoalesced", func(n cshim.Group) error {
-		return withHandles(op, ts, func(h []cshim.Handle) error { return n.BroadcastCoalesced(h, src) })
+	return tensor.WithScope(func() error {
+		sent := slices.Clone(ts)
+		for i, t := range ts {
+			if t.Err() == nil && !t.IsContiguous() {
+				sent[i] = t.Detach().Contiguous()
+			}
+		}
+		if err := g.call(ctx, op, "BroadcastCoalesced", func(n cshim.Group) error {
+			return withHandles(op, sent, func(h []cshim.Handle) error { return n.BroadcastCoalesced(h, src) })
+		}); err != nil || g.rank == src {
+			return err
+		}
+		for i, t := range ts {
+			if sent[i] != t {
+				if err := t.Detach().Copy_(sent[i]).Err(); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
 	})
+}
+
+// dense returns an error unless the elements of t lie in memory without gaps and overlaps, in any order of dimensions.
+func dense(op, name string, t *tensor.Tensor) error {
+	shape, stride := t.Shape(), t.Stride()
+	if len(stride) != len(shape) {
+		return refuse.Error(op, tensor.ErrArgument, "%s is not a dense tensor", name)
+	}
+	if slices.Contains(shape, 0) {
+		return nil
+	}
+	var dims []int
+	for d, n := range shape {
+		if n != 1 {
+			dims = append(dims, d)
+		}
+	}
+	slices.SortFunc(dims, func(a, b int) int { return stride[a] - stride[b] })
+	next := 1
+	for _, d := range dims {
+		if stride[d] != next {
+			return refuse.Error(op, tensor.ErrArgument, "%s of shape %v is not dense in memory: its strides are %v", name, shape, stride)
+		}
+		next *= shape[d]
+	}
+	return nil
 }
 
 // call calls f as await does, unless ctx has ended, and returns the error that names the ranks that are gone.

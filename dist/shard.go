@@ -238,12 +238,20 @@ func (m *FSDPModule) adopt(op string) error {
 		case places[t] == nil:
 			return refuse.Error(op, tensor.ErrArgument, "%s is in a map, a parametrization, or a struct that is not held by a pointer", n.Name)
 		}
+		if err := dense(op, n.Name, t); err != nil {
+			return err
+		}
 		p := &ShardedParameter{Name: n.Name, Tensor: t, Shape: t.Shape(), g: m.g, places: places[t]}
 		p.chunk = (p.Shape[0] + m.g.size - 1) / m.g.size
 		p.row = t.Numel() / p.Shape[0]
 		p.Offset, _ = p.rows(m.g.rank)
 		m.params = append(m.params, p)
 		m.per += p.chunk * p.row
+	}
+	for _, b := range nn.NamedBuffers(m.Module) {
+		if err := dense(op, b.Name, b.Tensor); err != nil {
+			return err
+		}
 	}
 	m.pending = make([]*tensor.Tensor, len(m.params))
 	return nil

@@ -48,6 +48,9 @@ func NewZeroRedundancyOptimizer(g *Group, params []*tensor.Tensor, build func(pa
 		if err := g.alone(op, fmt.Sprintf("parameter %d", i), p); err != nil {
 			return nil, err
 		}
+		if err := dense(op, fmt.Sprintf("parameter %d", i), p); err != nil {
+			return nil, err
+		}
 	}
 	z := &ZeroRedundancyOptimizer{g: g, params: slices.Clone(params), parts: partition(params, g.size)}
 	mine := z.part(g.rank)
