@@ -186,7 +186,8 @@ func (s State) all(op string) (shards []Shard, plain map[string]any, err error) 
 type plan struct {
 	Parts []part
 	Plain []byte // the optimizer's values that are not tensors, in CBOR
-	Dir   string // of rank 0: where to write
+	Dir   string // where the checkpoint is to be
+	Tmp   string // of rank 0: where to write
 	Err   string
 }
 
@@ -361,7 +362,8 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	if err == nil && s.rank == 0 {
 		s.tmp, err = prepare(s.dir)
 	}
-	if own.Dir = s.tmp; err != nil {
+	own.Dir, own.Tmp = s.dir, s.tmp
+	if err != nil {
 		own.Err = err.Error()
 	}
 	plans, failure := gather(ctx, g, own)
@@ -374,14 +376,17 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	}
 	var mine []int
 	if err = first(op, texts, err); err == nil {
-		if mine, err = assign(plans, s.rank); err != nil { // the same on all ranks
+		if err = oneDir(plans); err == nil {
+			mine, err = assign(plans, s.rank)
+		}
+		if err != nil { // the same on all ranks
 			err = fmt.Errorf(prefix+"%s: %w", op, err)
 		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.discard())
 	}
-	s.tmp = plans[0].Dir
+	s.tmp = plans[0].Tmp
 	if s.rank == 0 {
 		s.err = s.writeValues(state.Parts, plain, plans)
 	}
@@ -564,6 +569,16 @@ func load(op, dir string, state State) error {
 		return nil
 	}
 	return checkpoint.LoadValues(values, state.Parts...)
+}
+
+// oneDir returns an error if the ranks are to write to different directories.
+func oneDir(plans []plan) error {
+	for r, p := range plans {
+		if p.Dir != plans[0].Dir {
+			return fmt.Errorf("rank 0 saves to %q and rank %d to %q: one directory is needed", plans[0].Dir, r, p.Dir)
+		}
+	}
+	return nil
 }
 
 // assign returns which of its parts a rank writes. A box that several ranks have is written by the one with the least to write.

@@ -543,6 +543,32 @@ func TestCurrentDirectory(t *testing.T) {
 	alone(t, func() error { return loads(nil, filepath.Join(dir, "run")) })
 }
 
+// TestDirectoriesDiffer tests that ranks that save to different directories all get an error, and that links do not matter.
+func TestDirectoriesDiffer(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "disk"), 0o777), os.Symlink("disk", filepath.Join(dir, "link"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		name := fmt.Sprint("run", g.Rank())
+		if err := dcp.Save(ctx, g, filepath.Join(dir, name), dcp.State{Shards: divided(g, false)}); err == nil || !strings.Contains(err.Error(), "run1\": one directory") {
+			return fmt.Errorf("two directories: %w", err)
+		}
+		for range 2 { // a new one, and one that exists
+			if err := dcp.Save(ctx, g, filepath.Join(dir, []string{"disk", "link"}[g.Rank()], "new", "run"), dcp.State{Shards: divided(g, false)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if around, err := os.ReadDir(dir); err != nil || len(around) != 2 {
+		t.Errorf("in %s: %v, %v", dir, around, err)
+	}
+}
+
 // TestErrors tests that wrong shards, directories and files are clear errors, on all ranks.
 func TestErrors(t *testing.T) {
 	leak.Check(t)

@@ -12,15 +12,29 @@ import (
 	"github.com/linstock-ml/linstock/internal/syncdir"
 )
 
-// located returns the absolute path of dir itself, not of a link to it, so that what is written beside is on the same disk.
+// located returns the absolute path of dir itself without links, so that what is written beside is on the same disk, and
+// one directory has one path before and after it is made.
 func located(dir string) string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real
 	}
-	if path, err := filepath.Abs(dir); err == nil {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return dir
+	}
+	return resolved(path)
+}
+
+// resolved returns an absolute path without the links among the directories that exist.
+func resolved(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		return real
+	}
+	parent := filepath.Dir(path)
+	if parent == path {
 		return path
 	}
-	return dir
+	return filepath.Join(resolved(parent), filepath.Base(path))
 }
 
 // beside returns the path of a hidden directory beside dir.
