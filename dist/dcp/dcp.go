@@ -272,6 +272,7 @@ type saver struct {
 	files    []map[string]Shard // what this rank writes
 	copies   []*tensor.Tensor
 	err      error // of what this rank has written so far
+	reserved bool  // dir is in saving
 }
 
 // Save writes state to the directory dir, as the package documentation says. All ranks of g call it with the same dir; g
@@ -295,8 +296,8 @@ type Saving struct {
 
 // SaveAsync copies what this rank has to write to the CPU's memory, writes Parts, and returns; a goroutine writes the
 // tensors. It ends when the checkpoint is saved, or with an error. Until then g must not be used for anything else: give it
-// a group of its own, from NewGroup, whose timeout is longer than a rank may write. If ctx ends before, the group is
-// aborted. PyTorch: torch.distributed.checkpoint.async_save.
+// a group of its own, from NewGroup, whose timeout is longer than a rank may write. Another save to dir is an error until
+// then. If ctx ends before, the group is aborted. PyTorch: torch.distributed.checkpoint.async_save.
 func SaveAsync(ctx context.Context, g *dist.Group, dir string, state State) (*Saving, error) {
 	s, err := begin(ctx, "dcp.SaveAsync", g, dir, state, true)
 	if err != nil {
@@ -360,7 +361,9 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 		err = nameable(dir)
 	}
 	if err == nil && s.rank == 0 {
-		s.tmp, err = prepare(s.dir)
+		if err = s.reserve(); err == nil {
+			s.tmp, err = prepare(s.dir)
+		}
 	}
 	own.Dir, own.Tmp = s.dir, s.tmp
 	if err != nil {
@@ -484,6 +487,7 @@ func (s *saver) finish(ctx context.Context) error {
 		if err = commit(s.tmp, s.dir); err != nil {
 			err = errors.Join(err, s.discard())
 		}
+		s.unreserve()
 	}
 	return agree(ctx, s.g, s.op, err)
 }

@@ -569,6 +569,36 @@ func TestDirectoriesDiffer(t *testing.T) {
 	}
 }
 
+// TestSaveDuringSave tests that a save to a directory for which another is in progress is an error on all ranks, which leaves
+// the other alone.
+func TestSaveDuringSave(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := launch.Ranks(ctx, 2, func(g *dist.Group) error {
+		own, err := g.NewGroup(ctx, []int{0, 1})
+		if err != nil {
+			return err
+		}
+		shards := divided(g, false)
+		state := dcp.State{Shards: shards}
+		w, err := dcp.SaveAsync(ctx, own, dir, dcp.State{Shards: append(shards, dcp.Shard{Name: "large", Tensor: tensor.Zeros([]int{4_000_000})})})
+		if err != nil {
+			return err
+		}
+		during := dcp.Save(ctx, g, dir, state)
+		if !w.Done() && (during == nil || !strings.Contains(during.Error(), "in progress")) {
+			return fmt.Errorf("during a save: %w", during)
+		}
+		if err := errors.Join(w.Wait(ctx), loads(g, dir), g.Barrier(ctx)); err != nil {
+			return err
+		}
+		return errors.Join(dcp.Save(ctx, g, dir, state), loads(g, dir), own.Close())
+	}); err != nil {
+		t.Error(err)
+	}
+	tidy(t, dir)
+}
+
 // TestErrors tests that wrong shards, directories and files are clear errors, on all ranks.
 func TestErrors(t *testing.T) {
 	leak.Check(t)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/linstock-ml/linstock/internal/syncdir"
 )
@@ -150,8 +151,29 @@ func commit(tmp, dir string) error {
 
 // discard removes what was written, on rank 0.
 func (s *saver) discard() error {
+	defer s.unreserve()
 	if s.rank != 0 || s.tmp == "" {
 		return nil
 	}
 	return os.RemoveAll(s.tmp)
+}
+
+// saving has the directories to which this process saves as rank 0.
+var saving sync.Map
+
+// reserve returns an error if another save to the directory is in progress, of which prepare would remove the files.
+func (s *saver) reserve() error {
+	if _, other := saving.LoadOrStore(s.dir, s); other {
+		return fmt.Errorf("another save to %s is in progress: wait for it first", s.dir)
+	}
+	s.reserved = true
+	return nil
+}
+
+// unreserve ends what reserve has begun.
+func (s *saver) unreserve() {
+	if s.reserved {
+		saving.Delete(s.dir)
+		s.reserved = false
+	}
 }
