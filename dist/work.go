@@ -294,8 +294,8 @@ func (g *Group) run(ctx context.Context, op string, start func() (*Work, error))
 	return err
 }
 
-// rest returns err, the error of a collective that is not the first of a call. If ctx ended before it started, the group is
-// aborted, since the other ranks are in the call, too.
+// rest returns err, the error of a collective that is not the first of a call. If ctx ended before it started, the group
+// is aborted, since the other ranks are in the call, too.
 func (g *Group) rest(ctx context.Context, op string, err error) error {
 	if ended := ctx.Err(); err != nil && ended != nil && errors.Is(err, ended) {
 		_ = g.Abort()

@@ -202,8 +202,8 @@ func live(ctx context.Context, op string) error {
 	return nil
 }
 
-// gather returns v of all ranks; without a group there is one. If ctx has ended, it aborts the group, since the other ranks
-// wait for this one.
+// gather returns v of all ranks; without a group there is one. If ctx has ended, it aborts the group, since the other
+// ranks wait for this one.
 func gather[T any](ctx context.Context, g *dist.Group, v T) ([]T, error) {
 	if g == nil {
 		return []T{v}, ctx.Err()
@@ -277,9 +277,9 @@ type saver struct {
 
 // Save writes state to the directory dir, as the package documentation says. All ranks of g call it with the same dir; g
 // may be nil for one process without a group. If there is a checkpoint at dir, it is replaced. A directory that contains
-// anything else, or in which a rank's process is, is an error. Tensors of the same name must have the same dtype and whole shape on all ranks, and the
-// ranks' shards must cover it. After an error dir has what it had before, or, if the error is a *dist.PeerError, maybe the
-// new checkpoint. PyTorch: torch.distributed.checkpoint.save.
+// anything else, or in which a rank's process is, is an error. Tensors of the same name must have the same dtype and
+// whole shape on all ranks, and the ranks' shards must cover it. After an error dir has what it had before, or, if the
+// error is a *dist.PeerError, maybe the new checkpoint. PyTorch: torch.distributed.checkpoint.save.
 func Save(ctx context.Context, g *dist.Group, dir string, state State) error {
 	s, err := begin(ctx, "dcp.Save", g, dir, state, false)
 	if err != nil {

@@ -437,7 +437,8 @@ func (e ender) LoadStateDict(s optim.State) error {
 	return e.Optimizer.LoadStateDict(s)
 }
 
-// TestContextEnds tests that a context that ends during a save or load aborts the group, so that no rank waits for this one.
+// TestContextEnds tests that a context that ends during a save or load aborts the group, so that no rank waits for this
+// one.
 func TestContextEnds(t *testing.T) {
 	leak.Check(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -543,7 +544,8 @@ func TestCurrentDirectory(t *testing.T) {
 	alone(t, func() error { return loads(nil, filepath.Join(dir, "run")) })
 }
 
-// TestDirectoriesDiffer tests that ranks that save to different directories all get an error, and that links do not matter.
+// TestDirectoriesDiffer tests that ranks that save to different directories all get an error, and that links do not
+// matter.
 func TestDirectoriesDiffer(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
@@ -569,8 +571,8 @@ func TestDirectoriesDiffer(t *testing.T) {
 	}
 }
 
-// TestSaveDuringSave tests that a save to a directory for which another is in progress is an error on all ranks, which leaves
-// the other alone.
+// TestSaveDuringSave tests that a save to a directory for which another is in progress is an error on all ranks, which
+// leaves the other alone.
 func TestSaveDuringSave(t *testing.T) {
 	leak.Check(t)
 	dir := filepath.Join(t.TempDir(), "run")
