@@ -137,9 +137,8 @@ func PowerSGD(s PowerSGDState) DDPOption {
 
 // NewDDP prepares a model, the same on all ranks, for training by all ranks of g, and copies the parameters and buffers of
 // rank 0 to the others. All ranks must call it. Parameters that do not require gradients are only copied. Parameters must be
-// dense tensors on a device that the group has a backend for, not divided by Shard or among g's ranks, and must not be
-// replaced afterwards; those that require gradients must be contiguous. PyTorch:
-// torch.nn.parallel.DistributedDataParallel.
+// dense tensors on a device that the group has a backend for, not divided by Shard or among g's ranks, with the same
+// strides on all ranks, and must not be replaced afterwards. PyTorch: torch.nn.parallel.DistributedDataParallel.
 func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, error) {
 	const op = "NewDDP"
 	o := ddpOptions{bucketCapMB: 25}
@@ -184,10 +183,6 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 			return nil, err
 		}
 		if p.Tensor.RequiresGrad() {
-			if !p.Tensor.IsContiguous() {
-				return nil, refuse.Error(op, tensor.ErrArgument, "%s of shape %v has strides %v: a parameter that requires gradients must be contiguous",
-					p.Name, p.Tensor.Shape(), p.Tensor.Stride())
-			}
 			trained, names = append(trained, p.Tensor), append(names, p.Name)
 		}
 	}

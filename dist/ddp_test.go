@@ -856,6 +856,11 @@ type strided struct {
 	Stats        *tensor.Tensor `nn:",buffer"`
 }
 
+// Forward returns the sum of the parameters' squares, times x.
+func (m *strided) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return m.Conv.Square().Sum().Add(m.Linear.Square().Sum()).Mul(x)
+}
+
 // newStrided returns a model with a channels-last and a transposed weight, which depend on the phase.
 func newStrided(phase int) *strided {
 	return &strided{nn.NewParameter(wave([]int{4, 3, 2, 5}, phase).Contiguous(tensor.ChannelsLast)), nn.NewParameter(wave([]int{3, 4}, phase).T()), wave([]int{2, 3}, phase).T()}
@@ -879,7 +884,6 @@ func TestStrides(t *testing.T) {
 	ranks(t, 2, func(g *dist.Group) error {
 		m := newStrided(g.Rank())
 		ps := []*tensor.Tensor{m.Conv, m.Linear}
-		_, refused := dist.NewDDP(ctx, g, m)
 		gaps, shared := nn.NewParameter(wave([]int{4, 6}, 0).Slice(1, tensor.Step(2))), nn.NewParameter(tensor.Ones([]int{1, 4}).Expand(3, 4))
 		sgd := func(part []*tensor.Tensor) (*optim.Optimizer, error) { return optim.NewSGD(part, 1) }
 		_, zero := dist.NewZeroRedundancyOptimizer(g, append(ps[:2:2], gaps), sgd)
@@ -887,11 +891,30 @@ func TestStrides(t *testing.T) {
 		_, sparse := dist.NewDDP(ctx, g, &struct {
 			Sparse *tensor.Tensor `nn:",buffer"`
 		}{wave([]int{2, 2}, 0).ToSparse()})
-		for name, err := range map[string]error{"conv": refused, "parameter 2": zero, "weight": shard, "sparse": sparse} {
+		for name, err := range map[string]error{"parameter 2": zero, "weight": shard, "sparse": sparse} {
 			if !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "strides") && name != "sparse" {
 				return fmt.Errorf("want an error of %s, got %w", name, err)
 			}
 		}
+		both, err := dist.NewDDP(ctx, g, m)
+		if err != nil {
+			return err
+		}
+		// The gradients are the parameters times 1 on rank 0 and 3 on rank 1: times 2 on average.
+		if err := both.Forward(tensor.Full(nil, 0.5+float64(g.Rank()))).Backward(); err != nil {
+			return err
+		}
+		for i, p := range ps {
+			grad := p.Grad()
+			if same, err := grad.AllClose(p.Mul(2)); err != nil || !same || !slices.Equal(grad.Stride(), p.Stride()) {
+				return fmt.Errorf("parameter %d: the gradient is %v with strides %v (%w)", i, grad, grad.Stride(), err)
+			}
+		}
+		if err := errors.Join(both.Close(), tensor.ZeroGrads(ps, true), m.is(0)); err != nil {
+			return err
+		}
+		m = newStrided(g.Rank())
+		ps = []*tensor.Tensor{m.Conv, m.Linear}
 		for _, p := range ps {
 			p.RequiresGrad_(false)
 		}

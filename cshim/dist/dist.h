@@ -102,6 +102,8 @@ void check_rank(int32_t rank, int size);
 
 // Throws unless the group can send and receive the tensor.
 void check_tensor(const Group &g, const at::Tensor &t);
+// Throws unless the group can do so with its elements in the order of memory.
+void check_dense(const Group &g, const at::Tensor &t);
 
 // Throws if the group was aborted. What libtorch's code has waited for on a device may have been ended by it.
 inline void check_open(const Group &g) {

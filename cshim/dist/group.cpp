@@ -238,8 +238,7 @@ void check_rank(int32_t rank, int size) {
     throw ArgumentError("rank " + std::to_string(rank) + " is not in a group of " + std::to_string(size));
 }
 
-// gloo reads and writes numel elements from the first one on, whatever the strides are.
-void check_tensor(const Group &g, const at::Tensor &t) {
+static void check_place(const Group &g, const at::Tensor &t) {
   if (!t.defined()) throw ArgumentError("a tensor is needed, got none");
   if (t.is_cuda() ? g.device == nullptr : !t.device().is_cpu())
     throw ArgumentError("gloo needs tensors on the CPU, got one on " + t.device().str());
@@ -247,10 +246,21 @@ void check_tensor(const Group &g, const at::Tensor &t) {
     throw ArgumentError("NCCL needs tensors on a CUDA device, got one on the CPU");
   if (t.layout() != at::kStrided || !(t.key_set() & kOddKeys).empty())
     throw ArgumentError("a dense tensor is needed");
-  if (!t.is_contiguous())
-    throw ArgumentError("a contiguous tensor is needed: its elements must lie in the order of its indices");
   if (t.is_conj() || t.is_neg())
     throw ArgumentError("the tensor is a lazily conjugated or negated view: resolve it first");
+}
+
+// gloo reads and writes numel elements from the first one on, whatever the strides are.
+void check_tensor(const Group &g, const at::Tensor &t) {
+  check_place(g, t);
+  if (!t.is_contiguous())
+    throw ArgumentError("a contiguous tensor is needed: its elements must lie in the order of its indices");
+}
+
+void check_dense(const Group &g, const at::Tensor &t) {
+  check_place(g, t);
+  if (!t.is_non_overlapping_and_dense())
+    throw ArgumentError("a tensor without gaps is needed, each element of which has memory of its own");
 }
 
 namespace {

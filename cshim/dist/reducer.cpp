@@ -236,7 +236,7 @@ ls_error *ls_reducer_new(ls_group group, const ls_tensor *parameters, uint64_t n
     auto &g = ls::group_of(group);
     ls::check_open(g);
     for (const auto &p : params) {
-      ls::check_tensor(g, p);
+      ls::check_dense(g, p);  // the reducer's buckets have the parameters' strides
       if (!p.requires_grad() || !p.is_leaf())
         throw ls::ArgumentError("parameters must be leaves that require gradients");
     }
