@@ -391,6 +391,7 @@ func (b *body) event(n ast.Node) *event {
 			if t := b.temps[m]; t != nil && !t.inside {
 				ev.temps = append(ev.temps, t)
 			}
+			ev.uses = append(ev.uses, b.appends(m)...)
 		}
 		return true
 	})
@@ -432,6 +433,75 @@ func (b *body) event(n ast.Node) *event {
 	ev.blanks = b.findBlanks(n)
 	return ev
 }
+
+// appends returns uses by which the handles of a call escape that may append to a slice, if what it returns is neither
+// assigned to a variable nor returned: its write into the slice's array is seen by all who share that.
+func (b *body) appends(call *ast.CallExpr) (uses []use) {
+	n := 1
+	if all, ok := b.pkg.Info.TypeOf(call).(*types.Tuple); ok {
+		n = all.Len()
+	}
+	for k := range n {
+		v := b.callOrAppend(call, k)
+		if !v.appended || b.keeps(call, k) {
+			continue
+		}
+		for _, pl := range v.places {
+			uses = append(uses, use{pl, stored("it may be in the array of a slice that others hold"), call.Pos()})
+		}
+	}
+	return uses
+}
+
+func (b *body) callOrAppend(call *ast.CallExpr, k int) val {
+	if b.pkg.builtin(call) != "" || b.pkg.Info.Types[call.Fun].IsType() {
+		return b.val(call)
+	}
+	return b.callVal(call, k)
+}
+
+// keeps reports whether the k-th result of a call is assigned to a variable or returned, directly or by an append.
+func (b *body) keeps(call *ast.CallExpr, k int) bool {
+	var e ast.Expr = call
+	for {
+		switch p := b.pkg.parent[e].(type) {
+		case *ast.ParenExpr:
+			e = p
+		case *ast.CallExpr:
+			if b.pkg.builtin(p) != "append" || p.Args[0] != e {
+				return false
+			}
+			e = p
+		case *ast.AssignStmt:
+			if len(p.Lhs) != len(p.Rhs) {
+				return len(p.Rhs) == 1 && k < len(p.Lhs) && b.isPlace(p.Lhs[k])
+			}
+			for i, r := range p.Rhs {
+				if r == e {
+					return b.isPlace(p.Lhs[i])
+				}
+			}
+			return false
+		case *ast.ValueSpec:
+			if len(p.Names) != len(p.Values) {
+				return k < len(p.Names) && b.isPlace(p.Names[k])
+			}
+			for i, r := range p.Values {
+				if r == e {
+					return b.isPlace(p.Names[i])
+				}
+			}
+			return false
+		case *ast.ReturnStmt:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// isPlace reports whether l is a place, or an element or field of one.
+func (b *body) isPlace(l ast.Expr) bool { return b.placeOf(l) != nil || b.base(ast.Unparen(l)) != nil }
 
 func (b *body) nthVal(rhs []ast.Expr, n, i int) val {
 	if len(rhs) == n {

@@ -128,6 +128,10 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 			if n.Tok == token.GOTO {
 				b.leave = "the function has a goto"
 			}
+		case *ast.ExprStmt: // which the control-flow graph does not see
+			if call, ok := ast.Unparen(n.X).(*ast.CallExpr); ok && ast.Expr(call) != n.X && p.isPanic(call) {
+				b.leave = "a call of panic is in parentheses"
+			}
 		case *ast.FuncLit:
 			if n != b.lit {
 				b.lits = append(b.lits, n)
@@ -167,6 +171,9 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 	})
 	if len(b.params) > maxParams {
 		b.leave = "it has too many parameters"
+	}
+	if p.shadows {
+		b.leave = "the package declares bool, true or false"
 	}
 	b.findUnstable()
 	b.exclude()
@@ -629,11 +636,11 @@ func (b *body) fate(e ast.Expr) fate {
 		if b.isTarget(p) {
 			return b.partAssigned(p)
 		}
-		return b.fate(p)
+		return b.fateIn(p, b.pkg.Info.TypeOf(p))
 	case *ast.SliceExpr:
 		if p.X == e {
 			f := b.fate(p)
-			if p.High != nil && !p.Slice3 && (len(f.into) != 0 || b.appends(p)) {
+			if p.High != nil && !p.Slice3 && (len(f.into) != 0 || b.extended(p)) {
 				return escape("a part of it is kept, and an append to that part writes into it")
 			}
 			return f
@@ -641,7 +648,7 @@ func (b *body) fate(e ast.Expr) fate {
 	case *ast.BinaryExpr:
 		return fate{}
 	case *ast.TypeAssertExpr:
-		return b.fate(p)
+		return b.fateIn(p, b.pkg.Info.TypeOf(p.Type))
 	case *ast.AssignStmt:
 		for _, l := range p.Lhs {
 			if l == e {
@@ -700,6 +707,16 @@ func (b *body) fate(e ast.Expr) fate {
 	return escape("it is used in an unknown way")
 }
 
+// fateIn is fate of e, an expression of type t into which the handles go. In a type that is not followed they escape.
+func (b *body) fateIn(e ast.Expr, t types.Type) fate {
+	if t != nil && !b.pkg.holds(t) {
+		if _, basic := t.Underlying().(*types.Basic); !basic {
+			return escape("it goes into a value that is not followed")
+		}
+	}
+	return b.fate(e)
+}
+
 // element reports whether an element of a composite literal is followed: in a slice, or a field of a struct.
 func (p *Package) element(lit *ast.CompositeLit, e ast.Expr) bool {
 	switch t := types.Unalias(p.Info.TypeOf(lit)).Underlying().(type) {
@@ -723,8 +740,8 @@ func (p *Package) element(lit *ast.CompositeLit, e ast.Expr) bool {
 	return false
 }
 
-// appends reports whether e is the slice that a call of append extends.
-func (b *body) appends(e ast.Expr) bool {
+// extended reports whether e is the slice that a call of append extends.
+func (b *body) extended(e ast.Expr) bool {
 	call, ok := b.pkg.parent[e].(*ast.CallExpr)
 	return ok && b.pkg.builtin(call) == "append" && call.Args[0] == e
 }
@@ -786,7 +803,7 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	case "len", "cap", "print", "println":
 		return fate{consumer: call}
 	case "append":
-		return b.fate(call)
+		return b.fateIn(call, p.Info.TypeOf(call))
 	case "panic":
 		return stored("it is passed to panic")
 	default:
@@ -797,7 +814,7 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 		return escape("it is passed to a function without facts")
 	}
 	i := p.index(call, e)
-	if i < 0 || fact.retains(i) {
+	if i < 0 || fact.retains(i) || p.prints(call) && p.hasText(p.Info.TypeOf(e)) {
 		f := escape(calleeName(call) + " keeps it")
 		return f
 	}
@@ -813,6 +830,35 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	return f
 }
 
+// prints reports whether the call formats its arguments, with their own methods if they have any.
+func (p *Package) prints(call *ast.CallExpr) bool {
+	sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	fn, ok := p.Info.Uses[sel.Sel].(*types.Func)
+	return ok && fn.Pkg() != nil && borrowing[fn.Pkg().Path()+"."+fn.Name()]
+}
+
+// hasText reports whether a value of type t may have a method of the program's that fmt calls.
+func (p *Package) hasText(t types.Type) bool {
+	if t == nil || isTensor(t) || isTensors(t) {
+		return false
+	}
+	if _, basic := t.Underlying().(*types.Basic); basic {
+		return false
+	}
+	if types.IsInterface(t) || carries(t) {
+		return true
+	}
+	for _, name := range []string{"String", "Error", "Format", "GoString"} {
+		if o, _, _ := types.LookupFieldOrMethod(t, true, p.Types, name); o != nil {
+			return true
+		}
+	}
+	return false
+}
+
 func calleeName(call *ast.CallExpr) string {
 	switch f := ast.Unparen(call.Fun).(type) {
 	case *ast.Ident:
@@ -825,6 +871,9 @@ func calleeName(call *ast.CallExpr) string {
 
 // resultFate returns the fate of a call's k-th result.
 func (b *body) resultFate(call *ast.CallExpr, k int) fate {
+	if t := b.resultType(call, k); !b.pkg.holds(t) {
+		return escape("a result that is not followed may hold it")
+	}
 	if _, ok := b.pkg.Info.TypeOf(call).(*types.Tuple); !ok {
 		return b.fate(call)
 	}
@@ -860,7 +909,7 @@ func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
 	case *ast.Ident:
 		switch o := p.Info.Uses[f].(type) {
 		case *types.Func:
-			return p.facts.of(o)
+			return p.resolved(b, p.facts.of(o), call)
 		case *types.Var:
 			if b != nil {
 				if pl := b.byVar[o]; pl != nil && pl.kind == closure {
@@ -1092,8 +1141,10 @@ func (b *body) callVal(call *ast.CallExpr, k int) val {
 		v.add(b.argument(call, fact, i))
 	}
 	// The function may have appended to a slice argument and returned it.
+	t := b.resultType(call, k)
+	slices := isTensors(t) || carries(t) || b.pkg.isStruct(t) && b.pkg.hasSlices(t)
 	for _, pl := range v.places {
-		if pl.kind != oneTensor && isTensors(b.resultType(call, k)) {
+		if pl.kind != oneTensor && slices {
 			v.appended = true
 		}
 	}

@@ -11,6 +11,16 @@ import (
 // whose handles are not returned.
 func (b *body) leaveBy(st *state, ev *event, out *output) {
 	vals := b.returned(ev)
+	for _, v := range vals {
+		// A handle of unknown origin was put into the array of a slice that others may hold.
+		if v.appended && v.other {
+			for _, pl := range v.places {
+				if pl.kind != oneTensor {
+					b.retain(st, pl)
+				}
+			}
+		}
+	}
 	b.resultFacts(st, vals)
 	if b.breach != nil {
 		for _, e := range ev.ret.Results {
@@ -207,7 +217,8 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 			if b.simple(e) {
 				left = append(left, "_")
 				right = append(right, b.pkg.text(e))
-				if tv := b.pkg.Info.Types[e]; tv.IsNil() {
+				// nil has no type of its own here, and a constant perhaps one in which it does not fit.
+				if tv := b.pkg.Info.Types[e]; tv.IsNil() || tv.Value != nil {
 					o.edits = append(o.edits, edit{e.Pos(), e.End(), 0, len(o.edits), "0"})
 				}
 				continue
@@ -221,6 +232,16 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	}
 	o.edits = append(o.edits, edit{ev.before, ev.before + token.Pos(len("return")), 3, len(o.edits), strings.Join(left, ", ") + " :="})
 	o.insert(ev.ret.End(), 1, "; "+release+"return "+strings.Join(right, ", "))
+}
+
+// instance reports whether e is a generic function that is not called: its type arguments may come from the result.
+func (b *body) instance(e ast.Expr) bool {
+	sel, ok := e.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	_, is := b.pkg.Info.Instances[sel.Sel]
+	return is
 }
 
 func (b *body) returnType(ev *event, i int) types.Type {
@@ -261,6 +282,9 @@ func (b *body) storable(ev *event, vals []val, tuple bool) bool {
 			return true
 		})
 		if shifts {
+			return false
+		}
+		if b.instance(e) {
 			return false
 		}
 		switch e := e.(type) {

@@ -22,6 +22,7 @@ type Package struct {
 	facts    Facts
 	literals map[*ast.FuncLit]*Func
 	names    int
+	shadows  bool // a declaration hides a name that inserted text uses
 	fault    fault
 }
 
@@ -55,6 +56,9 @@ func (p *Package) Analyze() Facts {
 			stack = append(stack, n)
 			return true
 		})
+	}
+	for id := range p.Info.Defs {
+		p.shadows = p.shadows || id.Name == "bool" || id.Name == "true" || id.Name == "false"
 	}
 	p.facts, p.literals = Facts{}, map[*ast.FuncLit]*Func{}
 	for name, f := range p.Imports {

@@ -209,6 +209,8 @@ var exceptions = map[string]string{
 	"(*nn.SwiGLU).Forward":                     "the last layer of its Pipe is a Linear, which returns a new handle",
 	"(*nn.orthogonal).Forward":                 "its function literal assigns the operand",
 	"(*nn.weightNorm).Forward":                 "tensor.CallUnchecked holds operands until it returns new handles",
+	"nn.GetTotalNorm":                          "its function literal returns a variable that another one assigns a new tensor",
+	"nn.ClipGradNorm_":                         "it returns the result of GetTotalNorm",
 	"nn.FuseConvBNWeights":                     "it makes parameters of new tensors",
 	"nn.ParametersToVector":                    "its views of the operands are in a slice, which ends with the call",
 }

@@ -20,13 +20,35 @@ func (s State) C() *tensor.Tensor   { return s.c }
 func (s State) Swap() State         { return State{s.c, s.H} }
 `
 
+// dot imports package tensor without a name, and hides names that inserted text would use.
+const dot = `package dot
+
+import . "github.com/linstock-ml/linstock/tensor"
+
+var Global = Full([]int{2}, -3.0)
+
+func Same() *Tensor { return Tidy(func() *Tensor { return Global }) }
+
+var Kept *Tensor
+
+const false, true = 1 < 2, 1 > 2
+
+func Flag(n int) []int {
+	x := Full([]int{2}, 87.0)
+	if n > 0 {
+		Kept = x
+	}
+	return x.Shape()
+}
+`
+
 // Programs in which a tensor has a second name print the same if they are rewritten. A file may begin with a byte order
 // mark, and a function may be too large for the analysis.
 func TestAliases(t *testing.T) {
 	dir, linstock := command(t)
 	marked := "\ufeffpackage main\n\nfunc twice(x T) T { y := x.Mul(2); return y.Mul(1) }\n\nfunc init() { show(twice(g0)) }\n"
 	if err := writeModule(dir, map[string]string{"go.mod": module["go.mod"], "main.go": aliases, "marked.go": marked, "large.go": large(1200),
-		"part/part.go": part}); err != nil {
+		"part/part.go": part, "dot/dot.go": dot}); err != nil {
 		t.Fatal(err)
 	}
 	was, err := runIn(dir, "go", "run", ".")

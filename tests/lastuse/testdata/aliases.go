@@ -4,7 +4,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 
+	"example.com/app/dot"
 	"example.com/app/part"
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/nn"
@@ -338,6 +341,121 @@ func models() {
 	show(saved)
 }
 
+// Values of types that are not followed: named slices, slices of slices and of structs.
+
+func toList(ts []T) List                              { return ts }
+func iterator(f func(yield func(T) bool)) iter.Seq[T] { return f }
+
+func second2() T { ts := []T{mk(53), mk(54)}; return toList(ts)[1] }
+
+func types() {
+	ts := []T{mk(55), mk(56)}
+	y := toList(ts)[1]
+	show(y)
+	us := []T{mk(57), mk(58)}
+	for _, y := range toList(us) {
+		show(y)
+	}
+	show(second2())
+	rows, last := [][]T{{mk(59)}}, []T{mk(60)}
+	for _, r := range append(rows, last) {
+		show(r[0])
+	}
+	s := state{mk(61), mk(62)}
+	q := append([]state(nil), s)[0]
+	show(q.X)
+	x := mk(63)
+	z := append([]fmt.Stringer(nil), x)[0].(T)
+	show(z)
+	w := mk(64)
+	for y := range iterator(func(yield func(T) bool) { _ = yield(w.Mul(2)) && yield(w.Mul(3)) }) {
+		show(y)
+	}
+}
+
+// Appends into arrays that others see, and that no variable holds.
+
+func total(ts []T) T {
+	y := ts[0].Mul(1)
+	for _, t := range ts[1:] {
+		y = y.Add(t)
+	}
+	return y
+}
+
+func addTo(ts []T, x T) []T   { return append(ts, x) }
+func addGlobal(ts []T) []T    { return append(ts, g0) }
+func push(l list, x T) list   { return list{append(l.Items, x)} }
+func pushAny(ts []T, x T) any { return append(ts, x) }
+
+func deeper(n int, ts ...T) T {
+	if n == 0 {
+		return ts[len(ts)-1]
+	}
+	x := ts[0].Mul(2)
+	return deeper(n-1, append(ts, x)...)
+}
+
+func appends() {
+	ts, x := []T{mk(65), mk(66)}, mk(67)
+	show(total(append(ts[:1], x)))
+	show(ts[1])
+	us, y := make([]T, 1, 4), mk(68)
+	us[0] = mk(69)
+	_ = append(us, y)
+	show(us[:2][1])
+	vs, z := []T{mk(70), mk(71)}, mk(72)
+	fmt.Println(len(addTo(vs[:1], z)))
+	show(vs[1])
+	ws := []T{mk(73), mk(74)}
+	fmt.Println(len(addGlobal(ws[:1])))
+	show(ws[0])
+	show(ws[1])
+	show(g0)
+	l, a := list{[]T{mk(75), mk(76)}}, mk(77)
+	m := push(list{l.Items[:1]}, a)
+	show(m.Items[1])
+	show(l.Items[1])
+	bs, b := []T{mk(78), mk(79)}, mk(80)
+	v := pushAny(bs[:1:2], b)
+	show(v.([]T)[1])
+	show(bs[1])
+	cs := make([]T, 1, 8)
+	cs[0] = mk(81)
+	show(deeper(2, cs...))
+	show(cs[:3][1])
+}
+
+// Methods that fmt calls.
+
+type noisy struct{ X T }
+
+var printed T
+
+func (n noisy) String() string { printed = n.X; return "noisy" }
+
+func prints() {
+	n := noisy{mk(82)}
+	fmt.Println(n)
+	show(printed)
+	var v any = noisy{mk(83)}
+	fmt.Println(v)
+	show(printed)
+}
+
+// Results that a short declaration would give other types, and a call of panic in parentheses.
+
+func large64(x T) (T, uint64)           { y := x.Mul(2); return y.Add(1), 1<<64 - 1 }
+func instance(x T) (T, func([]int) int) { y := x.Mul(2); return y.Add(1), slices.Max }
+func parenthesised(c bool) T {
+	x := mk(84)
+	if c {
+		(panic(fmt.Sprint(x.Shape())))
+	} else {
+		return x.Mul(2)
+	}
+}
+
 // A label before a statement with an assignment, and a shift whose type is that of the result.
 
 func labelled(x T, n int) T {
@@ -382,6 +500,21 @@ func main() {
 		models()
 		show(labelled(mk(50), 1))
 		show(labelled(mk(51), 2))
+		x := dot.Same()
+		show(x)
+		show(dot.Global)
+		fmt.Println(dot.Flag(1))
+		show(dot.Kept)
+		types()
+		appends()
+		prints()
+		z, most := large64(mk(85))
+		show(z)
+		fmt.Println(most)
+		z, largest := instance(mk(86))
+		show(z)
+		fmt.Println(largest([]int{1, 2}))
+		show(parenthesised(false))
 		y, n := shifted(mk(52), 40)
 		show(y)
 		fmt.Println(n)
