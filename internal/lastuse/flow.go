@@ -447,7 +447,7 @@ func (b *body) appends(call *ast.CallExpr) (uses []use) {
 			continue
 		}
 		for _, pl := range v.places {
-			uses = append(uses, use{pl, stored("it may be in the array of a slice that others hold"), call.Pos()})
+			uses = append(uses, use{pl, escape("it may be in the array of a slice that others hold"), call.Pos()})
 		}
 	}
 	return uses
