@@ -369,8 +369,8 @@ func (c *course) load(state map[string]any) (commit func(), err error) {
 	if !ok {
 		return nil, fmt.Errorf("_last_lr is %v: want a list of rates", state["_last_lr"])
 	}
-	// AddGroup may have been called since the last step.
-	if n := len(c.current()); len(last) != n && len(last) != len(c.opt.groups) {
+	// AddGroup may have been called since the state was made.
+	if n := len(c.opt.groups); len(last) > n || len(last) == 0 && n > 0 {
 		return nil, fmt.Errorf("_last_lr is %v: want %d rates", state["_last_lr"], n)
 	}
 	todo = append(todo, func() { c.last = last })

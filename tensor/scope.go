@@ -568,6 +568,11 @@ func Tidy(f func() *Tensor) (t *Tensor) {
 	}
 	defer func() {
 		parent := scopeOf(s.parent)
+		if t != nil && t.fail != nil { // it stands for the errors that led to it
+			s.handOver(parent, t.fail)
+			_ = s.Close()
+			return
+		}
 		if parent != nil {
 			s.handOver(parent)
 		}
@@ -575,7 +580,7 @@ func Tidy(f func() *Tensor) (t *Tensor) {
 		case err == nil:
 		case parent != nil:
 			parent.remember(&failure{err: err})
-		case t == nil || t.fail == nil:
+		default:
 			t.Release()
 			t = failed(err)
 		}
@@ -625,8 +630,9 @@ func TidyAll(f func() ([]*Tensor, error)) (ts []*Tensor, err error) {
 	if err != nil {
 		return nil, err
 	}
+	bad := false // a failed result stands for the errors that led to it
 	defer func() {
-		if closeErr := s.Close(); err == nil {
+		if closeErr := s.Close(); err == nil && !bad {
 			err = closeErr
 		}
 	}()
@@ -634,6 +640,7 @@ func TidyAll(f func() ([]*Tensor, error)) (ts []*Tensor, err error) {
 	for _, t := range ts {
 		s.moveOut(t)
 		if t != nil && t.fail != nil {
+			bad = true
 			s.handOver(scopeOf(s.parent), t.fail)
 		}
 	}
