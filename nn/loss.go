@@ -140,7 +140,7 @@ func positiveMargin(op string, opts []tensor.Option) error {
 			}
 		}
 	}
-	if margin <= 0 {
+	if !(margin > 0) {
 		return refuse.Error(op, tensor.ErrArgument, "Margin must be positive, got %v", margin)
 	}
 	return nil
@@ -341,8 +341,8 @@ func TripletMarginWithDistanceLoss(anchor, positive, negative *tensor.Tensor, di
 	if err := s.read(op, opts, "Reduction", "Margin", "Swap"); err != nil {
 		return tensor.Failed(err)
 	}
-	if err := positiveMargin(op, opts); err != nil {
-		return tensor.Failed(err)
+	if !(s.margin > 0) {
+		return refuse.Tensor(op, tensor.ErrArgument, "Margin must be positive, got %v", s.margin)
 	}
 	if bad := firstUnusable(op, anchor, positive, negative); bad != nil {
 		return bad

@@ -124,6 +124,11 @@ func TestUnreadErrorsReachTheScope(t *testing.T) {
 	if x.Err() == nil {
 		t.Error("Tidy without a scope returns a tensor although an operator failed")
 	}
+	outside := Ones(nil)
+	if y := Tidy(func() *Tensor { fail(); return outside }); y.Err() == nil || outside.Err() != nil {
+		t.Errorf("Tidy returns %v, and the tensor that it did not make is %v", y, outside)
+	}
+	outside.Release()
 	// A failed result is the caller's to read.
 	err := WithScope(func() error {
 		ts, err := TidyAll(func() ([]*Tensor, error) { return []*Tensor{Zeros([]int{3}).Add(Ones([]int{4}))}, nil })

@@ -566,6 +566,7 @@ func Tidy(f func() *Tensor) (t *Tensor) {
 	if err != nil {
 		return failed(err)
 	}
+	made := false // t is f's own
 	defer func() {
 		parent := scopeOf(s.parent)
 		if t != nil && t.fail != nil { // it stands for the errors that led to it
@@ -581,24 +582,25 @@ func Tidy(f func() *Tensor) (t *Tensor) {
 		case parent != nil:
 			parent.remember(&failure{err: err})
 		default:
-			t.Release()
+			if made {
+				t.Release()
+			}
 			t = failed(err)
 		}
 	}()
 	t = f()
-	s.moveOut(t)
+	made = s.moveOut(t)
 	return t
 }
 
-// moveOut moves a result out of s, if s owns it or a scope that was opened in s and not closed. Other results stay in their
-// scopes, and a failed tensor is in none.
-func (s *Scope) moveOut(t *Tensor) {
+// moveOut moves a result out of s, if s owns it or a scope that was opened in s and not closed, and reports whether it has.
+// Other results stay in their scopes, and a failed tensor is in none.
+func (s *Scope) moveOut(t *Tensor) bool {
 	if t == nil {
-		return
+		return false
 	}
-	if in := t.inScope(); in == s || in != nil && s.encloses(in.word) {
-		_ = t.moveTo("MoveOut", scopeOf(s.parent))
-	}
+	in := t.inScope()
+	return (in == s || in != nil && s.encloses(in.word)) && t.moveTo("MoveOut", scopeOf(s.parent)) == nil
 }
 
 // handOver gives errors, or all of s if none are given, to the parent, which may be nil: the caller of TidyAll has them.
