@@ -136,9 +136,11 @@ func Apply(f Function, inputs ...*tensor.Tensor) ([]*tensor.Tensor, error) {
 				}
 			}
 		}
-		versions := make([]int, len(inputs))
-		for i, x := range inputs {
-			versions[i] = x.Version()
+		var versions []int
+		if tied {
+			for _, x := range inputs {
+				versions = append(versions, x.Version())
+			}
 		}
 		outputs, err := forward(f, ctx, inputs)
 		if err != nil || !tied {

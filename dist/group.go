@@ -17,6 +17,7 @@ import (
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/flight"
 	"github.com/linstock-ml/linstock/internal/refuse"
+	"github.com/linstock-ml/linstock/internal/strides"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -280,22 +281,8 @@ func dense(op, name string, t *tensor.Tensor) error {
 	if len(stride) != len(shape) {
 		return refuse.Error(op, tensor.ErrArgument, "%s is not a dense tensor", name)
 	}
-	if slices.Contains(shape, 0) {
-		return nil
-	}
-	var dims []int
-	for d, n := range shape {
-		if n != 1 {
-			dims = append(dims, d)
-		}
-	}
-	slices.SortFunc(dims, func(a, b int) int { return stride[a] - stride[b] })
-	next := 1
-	for _, d := range dims {
-		if stride[d] != next {
-			return refuse.Error(op, tensor.ErrArgument, "%s of shape %v is not dense in memory: its strides are %v", name, shape, stride)
-		}
-		next *= shape[d]
+	if !strides.Dense(shape, stride) {
+		return refuse.Error(op, tensor.ErrArgument, "%s of shape %v is not dense in memory: its strides are %v", name, shape, stride)
 	}
 	return nil
 }

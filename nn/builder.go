@@ -81,19 +81,15 @@ func (b *builder) note(err error) {
 const maxSize = 1 << 40
 
 // sizes checks dimensions, given as pairs of a name and an int.
-func (b *builder) sizes(named ...any) {
-	for i := 0; i+1 < len(named); i += 2 {
-		if n := named[i+1].(int); n <= 0 || n > maxSize {
-			b.fail("%s must be positive and no larger than 2^40, got %d", named[i], n)
-		}
-	}
-}
+func (b *builder) sizes(named ...any) { b.within(1, "positive", named) }
 
 // features checks numbers of features, which may be 0.
-func (b *builder) features(named ...any) {
+func (b *builder) features(named ...any) { b.within(0, "at least 0", named) }
+
+func (b *builder) within(least int, text string, named []any) {
 	for i := 0; i+1 < len(named); i += 2 {
-		if n := named[i+1].(int); n < 0 || n > maxSize {
-			b.fail("%s must be at least 0 and no larger than 2^40, got %d", named[i], n)
+		if n := named[i+1].(int); n < least || n > maxSize {
+			b.fail("%s must be %s and no larger than 2^40, got %d", named[i], text, n)
 		}
 	}
 }

@@ -17,7 +17,11 @@ import (
 // is so for a module that dist.Shard has divided. The copy of nil is nil. PyTorch: copy.deepcopy.
 func Clone[T any](m T) T {
 	c := cloner{tensors: map[*tensor.Tensor]*tensor.Tensor{}, pointers: map[unsafePointer]reflect.Value{}}
-	var out T
+	return copied(&c, m)
+}
+
+// copied returns c's copy of m, which may be a nil interface.
+func copied[T any](c *cloner, m T) (out T) {
 	reflect.ValueOf(&out).Elem().Set(c.value(reflect.ValueOf(&m).Elem()))
 	return out
 }

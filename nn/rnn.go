@@ -182,7 +182,7 @@ func (r *recurrent) fit(op string, x *tensor.Tensor, batch int, states []*tensor
 	return nil
 }
 
-// failures returns n times one failed tensor, so that a caller who sees the error of one has seen all.
+// failures returns the same failed tensor n times: a program that reads the error of one has read that of all.
 func failures(n int, err error) []*tensor.Tensor {
 	return slices.Repeat([]*tensor.Tensor{tensor.Failed(err)}, n)
 }

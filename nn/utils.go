@@ -682,7 +682,5 @@ func FunctionalCall[M any](m M, state map[string]*tensor.Tensor) (M, error) {
 			return m, refuse.Error(op, tensor.ErrArgument, "%T has no tensor %q", m, name)
 		}
 	}
-	var out M
-	reflect.ValueOf(&out).Elem().Set(c.value(reflect.ValueOf(&m).Elem()))
-	return out, nil
+	return copied(&c, m), nil
 }

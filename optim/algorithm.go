@@ -7,6 +7,7 @@ import (
 
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/internal/sharding"
+	"github.com/linstock-ml/linstock/internal/strides"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -188,7 +189,7 @@ func (f *foreach) gradients(g *Group, b *Batch, decay float64) (grads []*tensor.
 // differ. libtorch's fused kernels read all lists in the order of memory and check nothing.
 func (b *Batch) layOut(state ...[]*tensor.Tensor) error {
 	for i, p := range b.Params {
-		if !p.IsContiguous() && !slices.Equal(p.EmptyLike().Stride(), p.Stride()) {
+		if !p.IsContiguous() && !strides.Dense(p.Shape(), p.Stride()) {
 			return fmt.Errorf("a parameter of shape %v is not dense in memory: its strides are %v", p.Shape(), p.Stride())
 		}
 		for _, s := range state {

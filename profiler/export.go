@@ -39,8 +39,8 @@ func us(d time.Duration) json.Number {
 }
 
 // WriteChromeTrace writes the events as JSON for chrome://tracing and ui.perfetto.dev: a row for each OS thread and one for
-// the steps, with arrows from forward operators to the nodes of their gradients. Times are since Trace.Began. An event's
-// Forward that is no index of the events counts as -1.
+// the steps, with arrows from forward operators to the nodes of their gradients. Times are since Trace.Began. A
+// Forward outside the events counts as -1.
 func (t *Trace) WriteChromeTrace(w io.Writer) error {
 	if t == nil {
 		return refuse.Nil("WriteChromeTrace", "a trace")
@@ -148,8 +148,8 @@ func (t *Trace) ExportChromeTrace(path string) error {
 // in operators and in nodes of backward passes, calls, and alloc_bytes, the bytes that they requested of all devices less
 // those that they freed. Ranges are no samples: their own time is the program's. Samples have labels, which -tagfocus and
 // -tagleaf of pprof take: operator, the function of Linstock that the line called, as in vram.Profile; native, libtorch's
-// name; pass, "forward" or "backward"; and range, the name of the innermost RecordFunction. An event's Parent that is no
-// index of the events counts as -1.
+// name; pass, "forward" or "backward"; and range, the name of the innermost RecordFunction. A Parent outside the events
+// counts as -1.
 func (t *Trace) Profile() (*profile.Profile, error) {
 	if t == nil {
 		return nil, refuse.Nil("Profile", "a trace")

@@ -272,7 +272,6 @@ type saver struct {
 	files    []map[string]Shard // what this rank writes
 	copies   []*tensor.Tensor
 	err      error // of what this rank has written so far
-	reserved bool  // dir is in saving
 }
 
 // Save writes state to the directory dir, as the package documentation says. All ranks of g call it with the same dir; g

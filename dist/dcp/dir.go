@@ -166,14 +166,8 @@ func (s *saver) reserve() error {
 	if _, other := saving.LoadOrStore(s.dir, s); other {
 		return fmt.Errorf("another save to %s is in progress: wait for it first", s.dir)
 	}
-	s.reserved = true
 	return nil
 }
 
-// unreserve ends what reserve has begun.
-func (s *saver) unreserve() {
-	if s.reserved {
-		saving.Delete(s.dir)
-		s.reserved = false
-	}
-}
+// unreserve ends what reserve has begun; it does nothing for another save.
+func (s *saver) unreserve() { saving.CompareAndDelete(s.dir, s) }

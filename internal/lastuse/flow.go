@@ -442,7 +442,7 @@ func (b *body) appends(call *ast.CallExpr) (uses []use) {
 		n = all.Len()
 	}
 	for k := range n {
-		v := b.callOrAppend(call, k)
+		v := b.resultVal(call, k)
 		if !v.appended || b.keeps(call, k) {
 			continue
 		}
@@ -451,13 +451,6 @@ func (b *body) appends(call *ast.CallExpr) (uses []use) {
 		}
 	}
 	return uses
-}
-
-func (b *body) callOrAppend(call *ast.CallExpr, k int) val {
-	if b.pkg.builtin(call) != "" || b.pkg.Info.Types[call.Fun].IsType() {
-		return b.val(call)
-	}
-	return b.callVal(call, k)
 }
 
 // keeps reports whether the k-th result of a call is assigned to a variable or returned, directly or by an append.
@@ -507,15 +500,7 @@ func (b *body) nthVal(rhs []ast.Expr, n, i int) val {
 	if len(rhs) == n {
 		return b.val(rhs[i])
 	}
-	switch r := ast.Unparen(rhs[0]).(type) {
-	case *ast.CallExpr:
-		return b.callVal(r, i)
-	case *ast.TypeAssertExpr:
-		if i == 0 {
-			return b.val(r)
-		}
-	}
-	return val{other: true}
+	return b.resultVal(rhs[0], i)
 }
 
 // liveness computes the live places after each event.

@@ -1016,10 +1016,18 @@ func (b *body) argument(call *ast.CallExpr, fact *Func, i int) (v val) {
 	return v
 }
 
-// resultVal returns the val of the k-th of several results.
+// resultVal returns the val of e, or if e has several values of the k-th.
 func (b *body) resultVal(e ast.Expr, k int) val {
-	if call, ok := ast.Unparen(e).(*ast.CallExpr); ok {
-		return b.callVal(call, k)
+	if _, several := b.pkg.Info.TypeOf(e).(*types.Tuple); !several {
+		return b.val(e)
+	}
+	switch e := ast.Unparen(e).(type) {
+	case *ast.CallExpr:
+		return b.callVal(e, k)
+	case *ast.TypeAssertExpr:
+		if k == 0 {
+			return b.val(e)
+		}
 	}
 	return val{other: true}
 }
