@@ -3,6 +3,7 @@ package vram_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -196,6 +197,29 @@ func up(line string) string {
 	var i int
 	fmt.Sscan(n, &i)
 	return fmt.Sprintf("%s:%d", file, i-1)
+}
+
+// What an operator has allocated before it fails is attributed to its line, not to that of the thread's next call.
+func TestProfileOfFailedCalls(t *testing.T) {
+	leak.Check(t)
+	rate(t, 1)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	limit(t, 24*mib)
+	held, x := tensor.Empty([]int{4 * mib}), tensor.Ones([]int{5 * mib / 8})
+	defer held.Release()
+	defer x.Release()
+	earlier := readProfile(t)
+	values, indices := x.Sort(tensor.Dim(0)) // the values fit, the indices do not
+	if err := errors.Join(values.Err(), indices.Err()); !errors.Is(err, vram.ErrOutOfMemory) {
+		t.Fatal(err)
+	}
+	next, line := tensor.Zeros([]int{mib}), here()
+	defer next.Release()
+	after := readProfile(t)
+	if n := atLine(t, after, "alloc_bytes", line) - atLine(t, earlier, "alloc_bytes", line); n != 4*mib {
+		t.Errorf("%d bytes were allocated in the line after an error, want %d", n, 4*mib)
+	}
 }
 
 func TestProfileOverHTTP(t *testing.T) {
