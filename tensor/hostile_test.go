@@ -200,7 +200,9 @@ func hostileChild(t *testing.T, path string) {
 func restoreSettings() func() {
 	threads, dtype, deterministic, precision, bound := NumThreads(), DefaultDType(), Deterministic(), MatMulPrecision(), SetMaxScopedGoroutines(1000)
 	SetMaxScopedGoroutines(bound)
+	printing := CurrentPrintOptions()
 	return func() {
+		_ = SetPrintOptions(printing)
 		_ = SetNumThreads(threads)
 		_ = SetDefaultDType(dtype)
 		_ = SetDeterministic(deterministic)
@@ -372,6 +374,9 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"Device.UnmarshalText": {func(text []byte) error { return new(Device).UnmarshalText(text) }},
 		"DType.UnmarshalText":  {func(text []byte) error { return new(DType).UnmarshalText(text) }},
 		"ParseDType":           {ParseDType}, "DTypeOf": {DTypeOf[int]}, "Flush": {Flush}, "Range": {Range}, "From": {From}, "Until": {Until},
+		"CurrentPrintOptions": {CurrentPrintOptions}, "SetPrintOptions": {func(precision, threshold, edge, width int, sci bool) error {
+			return SetPrintOptions(PrintOptions{precision, threshold, edge, width, &sci})
+		}},
 		"ReadStatistics": {ReadStatistics}, "Track": {func(ts []*Tensor) { Track("hostile", ts...) }},
 	} {
 		for _, f := range fns {

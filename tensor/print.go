@@ -7,17 +7,56 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/cshim"
 )
 
-// Defaults of torch.set_printoptions.
-const (
-	printPrecision = 4
-	printThreshold = 1000 // tensors with more elements are summarized
-	printEdge      = 3
-	printWidth     = 80
-)
+// PrintOptions is how [Tensor.String] formats tensors. PyTorch: torch.set_printoptions.
+type PrintOptions struct {
+	Precision int   // decimals of floating-point elements; PyTorch: 4
+	Threshold int   // a tensor with more elements is summarized; PyTorch: 1000, math.MaxInt for profile="full"
+	EdgeItems int   // elements at the beginning and end of each dimension in a summary, at least 1; PyTorch: 3
+	LineWidth int   // columns of a line; PyTorch: 80
+	SciMode   *bool // with exponents; nil: where the elements' magnitudes ask for it
+}
+
+var printOptions atomic.Pointer[PrintOptions]
+
+func init() {
+	printOptions.Store(&PrintOptions{Precision: 4, Threshold: 1000, EdgeItems: 3, LineWidth: 80})
+}
+
+// CurrentPrintOptions returns the options of the process, at first PyTorch's. PyTorch: torch.get_printoptions.
+func CurrentPrintOptions() PrintOptions { return *printOptions.Load() }
+
+// SetPrintOptions sets the options of the process. It refuses negative numbers, EdgeItems of 0, and a Precision of more than
+// 1074, with which every number is exact:
+//
+//	o := tensor.CurrentPrintOptions()
+//	o.Precision, o.SciMode = 2, new(false)
+//	err := tensor.SetPrintOptions(o)
+//
+// PyTorch: torch.set_printoptions.
+func SetPrintOptions(o PrintOptions) error {
+	const op = "SetPrintOptions"
+	for _, n := range []struct {
+		name         string
+		value, least int
+	}{{"Precision", o.Precision, 0}, {"Threshold", o.Threshold, 0}, {"EdgeItems", o.EdgeItems, 1}, {"LineWidth", o.LineWidth, 0}} {
+		if n.value < n.least {
+			return refused(op, ErrArgument, "%s must be at least %d, got %d", n.name, n.least, n.value)
+		}
+	}
+	if o.Precision > 1074 {
+		return refused(op, ErrArgument, "Precision must be at most 1074, got %d", o.Precision)
+	}
+	if o.SciMode != nil {
+		o.SciMode = new(*o.SciMode)
+	}
+	printOptions.Store(&o)
+	return nil
+}
 
 // LogValue returns String's text for package log/slog.
 func (t *Tensor) LogValue() slog.Value { return slog.StringValue(t.String()) }
@@ -304,11 +343,11 @@ func tuple(shape []int) string {
 func withSuffixes(prefix, text string, suffixes []string, apart bool) string {
 	indent := len(prefix)
 	text = prefix + text
-	last := len(text) - strings.LastIndexByte(text, '\n') + 1
+	last, width := len(text)-strings.LastIndexByte(text, '\n')+1, printOptions.Load().LineWidth
 	var b strings.Builder
 	b.WriteString(text)
 	for _, s := range suffixes {
-		if apart || last+len(s)+2 > printWidth {
+		if apart || last+len(s)+2 > width {
 			apart = false
 			b.WriteString(",\n" + strings.Repeat(" ", indent) + s)
 			last = indent + len(s)
@@ -324,6 +363,7 @@ func withSuffixes(prefix, text string, suffixes []string, apart bool) string {
 // printing is the state of formatting: the aligned text of the elements. Along the dimensions marked in cut, only the
 // first and last elements are present.
 type printing struct {
+	*PrintOptions
 	shape []int  // of the elements that are present
 	cut   []bool // dimensions of which only the first and last elements are present
 	words []string
@@ -331,7 +371,7 @@ type printing struct {
 }
 
 func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, error) {
-	p := &printing{shape: slices.Clone(shape), cut: make([]bool, len(shape))}
+	p := &printing{PrintOptions: printOptions.Load(), shape: slices.Clone(shape), cut: make([]bool, len(shape))}
 	x := t.Detach()
 	defer func() { x.Release() }()
 	next := func(y *Tensor) error {
@@ -342,15 +382,22 @@ func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, erro
 	if err := x.Err(); err != nil {
 		return nil, err
 	}
-	if numel > printThreshold {
+	if numel > p.Threshold {
 		for d, n := range shape {
-			if n <= 2*printEdge {
+			if n/2 < p.EdgeItems || n == 2*p.EdgeItems {
 				continue
 			}
-			p.shape[d], p.cut[d] = 2*printEdge, true
-			edges := FromSlice([]int{0, 1, 2, n - 3, n - 2, n - 1}, nil, x.Device())
-			err := next(x.IndexSelect(d, edges))
-			edges.Release()
+			p.shape[d], p.cut[d] = 2*p.EdgeItems, true
+			edges := make([]int, 0, 2*p.EdgeItems)
+			for i := range p.EdgeItems {
+				edges = append(edges, i)
+			}
+			for i := range p.EdgeItems {
+				edges = append(edges, n-p.EdgeItems+i)
+			}
+			at := FromSlice(edges, nil, x.Device())
+			err := next(x.IndexSelect(d, at))
+			at.Release()
 			if err != nil {
 				return nil, err
 			}
@@ -371,8 +418,8 @@ func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, erro
 		for i := range re {
 			re[i], im[i] = parts[2*i], parts[2*i+1]
 		}
-		reals, reWidth := formatFloats(re)
-		imags, imWidth := formatFloats(im)
+		reals, reWidth := p.formatFloats(re)
+		imags, imWidth := p.formatFloats(im)
 		for i, s := range imags {
 			s = strings.TrimLeft(s, " ") + "j"
 			if s[0] != '+' && s[0] != '-' {
@@ -388,7 +435,7 @@ func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, erro
 		if err != nil {
 			return nil, err
 		}
-		p.words, p.width = formatFloats(fs)
+		p.words, p.width = p.formatFloats(fs)
 		p.width += 2
 		return p, nil
 	}
@@ -449,8 +496,8 @@ func padTo(words []string, width int) {
 }
 
 // formatFloats formats all elements in the same notation, chosen as by torch._tensor_str._Formatter: whole numbers with
-// a trailing point, four decimals, or four decimals and an exponent.
-func formatFloats(fs []float64) (words []string, width int) {
+// a trailing point, decimals, or decimals and an exponent.
+func (o *PrintOptions) formatFloats(fs []float64) (words []string, width int) {
 	low, high, whole, any := math.Inf(1), 0.0, true, false
 	for _, f := range fs {
 		if f == 0 || math.IsInf(f, 0) || math.IsNaN(f) {
@@ -461,6 +508,9 @@ func formatFloats(fs []float64) (words []string, width int) {
 		whole = whole && f == math.Ceil(f)
 	}
 	scientific := any && (high/low > 1000 || high > 1e8 || low < 1e-4)
+	if any && o.SciMode != nil {
+		scientific = *o.SciMode
+	}
 	width = 1
 	words = make([]string, len(fs))
 	for i, f := range fs {
@@ -474,11 +524,11 @@ func formatFloats(fs []float64) (words []string, width int) {
 		case math.IsInf(f, -1):
 			w = "-inf"
 		case scientific:
-			w = strconv.FormatFloat(f, 'e', printPrecision, 64)
+			w = strconv.FormatFloat(f, 'e', o.Precision, 64)
 		case whole:
 			w = strconv.FormatFloat(f, 'f', 0, 64) + "."
 		default:
-			w = strconv.FormatFloat(f, 'f', printPrecision, 64)
+			w = strconv.FormatFloat(f, 'f', o.Precision, 64)
 		}
 		words[i] = w
 		// As in PyTorch, only finite nonzero elements determine the notation.
@@ -516,7 +566,7 @@ func (p *printing) write(b *strings.Builder, d, at, indent int) {
 		if i > 0 {
 			b.WriteString(between)
 		}
-		if p.cut[d] && i == printEdge {
+		if p.cut[d] && i == p.EdgeItems {
 			b.WriteString("..." + between)
 		}
 		p.write(b, d+1, at+i*step, indent+1)
@@ -526,9 +576,9 @@ func (p *printing) write(b *strings.Builder, d, at, indent int) {
 
 func (p *printing) writeLine(b *strings.Builder, words []string, cut bool, indent int) {
 	if cut {
-		words = slices.Concat(words[:printEdge], []string{" ..."}, words[printEdge:])
+		words = slices.Concat(words[:p.EdgeItems], []string{" ..."}, words[p.EdgeItems:])
 	}
-	line := max(1, (printWidth-indent)/p.width)
+	line := max(1, (p.LineWidth-indent)/p.width)
 	b.WriteByte('[')
 	for i, w := range words {
 		switch {

@@ -2,7 +2,9 @@ package tensor
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -19,7 +21,17 @@ func TestPrintGolden(t *testing.T) {
 		DType, Fn, Want string
 		Shape           []int
 		Data            []any
+		Options         struct {
+			Precision, Threshold, EdgeItems, LineWidth *int
+			SciMode                                    *bool `json:"sci_mode"`
+		}
 	}
+	standard := CurrentPrintOptions()
+	defer func() {
+		if err := SetPrintOptions(standard); err != nil {
+			t.Error(err)
+		}
+	}()
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.UseNumber()
 	if err := d.Decode(&cases); err != nil {
@@ -84,6 +96,19 @@ func TestPrintGolden(t *testing.T) {
 			if err := x.Err(); err != nil {
 				t.Fatal(err)
 			}
+			o := standard
+			o.SciMode = c.Options.SciMode
+			for from, to := range map[*int]*int{c.Options.Precision: &o.Precision, c.Options.EdgeItems: &o.EdgeItems, c.Options.LineWidth: &o.LineWidth, c.Options.Threshold: &o.Threshold} {
+				if from != nil {
+					*to = *from
+				}
+			}
+			if o.Threshold < 0 {
+				o.Threshold = math.MaxInt
+			}
+			if err := SetPrintOptions(o); err != nil {
+				t.Fatal(err)
+			}
 			scope := CurrentScope()
 			had, version := scope.Len(), x.Version()
 			got := x.String()
@@ -96,6 +121,27 @@ func TestPrintGolden(t *testing.T) {
 		})
 	}
 	t.Logf("%d cases", len(cases))
+}
+
+func TestPrintOptionsRefused(t *testing.T) {
+	begin(t)
+	before := CurrentPrintOptions()
+	for _, change := range []func(*PrintOptions){
+		func(o *PrintOptions) { o.Precision = -1 },
+		func(o *PrintOptions) { o.Precision = 1075 },
+		func(o *PrintOptions) { o.Threshold = -1 },
+		func(o *PrintOptions) { o.EdgeItems = 0 },
+		func(o *PrintOptions) { o.LineWidth = -1 },
+	} {
+		o := before
+		change(&o)
+		if err := SetPrintOptions(o); !errors.Is(err, ErrArgument) {
+			t.Errorf("%+v: got %v, want ErrArgument", o, err)
+		}
+	}
+	if after := CurrentPrintOptions(); after != before {
+		t.Errorf("a refused setting changed the options to %+v", after)
+	}
 }
 
 func TestPrintUnusable(t *testing.T) {

@@ -5,7 +5,8 @@
 
 A case is {"dtype", "shape", "data", "fn", "want"}: data row-major as in ops.jsonl, or absent for
 arange(numel) cast to dtype; fn is what is done to the tensor first ("", "grad": it requires
-gradients, or one of the functions below, after "grad+" on a leaf).
+gradients, or one of the functions below, after "grad+" on a leaf). "options" are those of
+set_printoptions; a threshold of -1 is none.
 """
 import json
 import math
@@ -34,14 +35,17 @@ def plain(v):
 cases = []
 
 
-def case(dtype, shape, data=None, fn=""):
+def case(dtype, shape, data=None, fn="", **options):
     d = getattr(torch, dtype)
     n = math.prod(shape)
     x = (torch.arange(n).to(d) if data is None else torch.tensor(data, dtype=torch.float64).to(d) if d.is_floating_point else torch.tensor(data, dtype=d)).reshape(shape)
     y = x
     for f in fn.split("+"):
         y = y.requires_grad_() if f == "grad" else FN[f](y)
-    c = {"dtype": dtype, "shape": list(shape), "fn": fn, "want": str(y)}
+    with torch._tensor_str.printoptions(**{k: inf if k == "threshold" and v < 0 else v for k, v in options.items()}):
+        c = {"dtype": dtype, "shape": list(shape), "fn": fn, "want": str(y)}
+    if options:
+        c["options"] = options
     if data is not None:
         c["data"] = [plain(v) for v in data]
     cases.append(c)
@@ -87,6 +91,13 @@ for _ in range(150):
     if rng.random() < 0.2:
         data[rng.randrange(len(data))] = rng.choice([nan, inf, -inf])
     case(rng.choice(["float32", "float32", "float64", "bfloat16"]), shape, data, rng.choice(["", "", "grad", "grad+mul"]))
+
+for options in [{"precision": 2}, {"precision": 0}, {"precision": 10, "linewidth": 120}, {"sci_mode": True}, {"sci_mode": False}, {"threshold": 5, "edgeitems": 1},
+                {"threshold": 0, "edgeitems": 2}, {"threshold": -1}, {"linewidth": 30}, {"linewidth": 0}, {"edgeitems": 7, "threshold": 10, "precision": 1}]:
+    case("float32", [20], [k + 0.25 for k in range(20)], "grad+mul", **options), case("float64", [6], [1.5, nan, -2e-7, inf, 0.0, 3e9], **options)
+    case("float32", [3], [1.0, 2.0, 3.0], **options), case("float32", [2], [0.0, nan], **options), case("complex64", [8], [complex(k, -0.5) for k in range(8)], **options)
+    case("int64", [5, 40], **options), case("bool", [12], [k % 2 for k in range(12)], **options), case("float32", [], [123.456], **options)
+case("float32", [1001], None, "", threshold=-1)
 
 path = os.path.join(here, "print.json")
 with open(path, "w") as out:

@@ -260,6 +260,19 @@ func starts(list []workload, a arms, r *results) (titled, bool) {
 
 var marked = regexp.MustCompile(`(?s)<!-- suite -->\n.*<!-- end suite -->`)
 
+// processor returns the name of the processor, after " of ", or nothing where the system does not tell it.
+func processor() string {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return ""
+	}
+	name := regexp.MustCompile(`(?m)^model name\s*:\s*(.+?)\s*$`).FindSubmatch(info)
+	if name == nil {
+		return ""
+	}
+	return " of " + string(name[1])
+}
+
 // writeTables puts the tables into docs/speed.md.
 func writeTables(tables []titled) error {
 	const path = "docs/speed.md"
@@ -271,7 +284,7 @@ func writeTables(tables []titled) error {
 		return fmt.Errorf("%s has no table of the suite", path)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "<!-- suite -->\nMeasured on %s, %d cores, libtorch %s.\n", time.Now().Format(time.DateOnly), runtime.NumCPU(), os.Getenv("LINSTOCK_TORCH"))
+	fmt.Fprintf(&b, "<!-- suite -->\nMeasured on %s, %d cores%s, libtorch %s.\n", time.Now().Format(time.DateOnly), runtime.NumCPU(), processor(), os.Getenv("LINSTOCK_TORCH"))
 	for _, t := range tables {
 		fmt.Fprintf(&b, "\n%s\n\n%s\n", strings.ReplaceAll(t.title, "\n", " "), t.RenderMarkdown())
 	}
