@@ -23,7 +23,7 @@ server. Only the C and C++ run-time libraries are taken from the system.
 
 DIR/linstock.json holds the sizes and hashes of the libraries. The program compares
 them before it opens the libraries, so ship it too. The licences of what is copied
-are in DIR/licenses and belong with the program.`,
+are in DIR/licenses/linstock and belong with the program.`,
 		Example: `  go build -o dist/server ./cmd/server
   linstock bundle dist
   dist/server`,

@@ -3,7 +3,10 @@ package libtorch
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,9 +24,9 @@ import (
 //	dir/libomp.so          LLVM's OpenMP runtime
 //	dir/torch/lib/*        libtorch
 //	dir/nvidia/*/lib/*     NVIDIA's libraries that libtorch_cpu needs; with cuda, all of them
-//	dir/licenses/*         the licences of what is copied
+//	dir/licenses/linstock/ the licences of what is copied
 //
-// Bundle replaces an earlier bundle in dir and leaves other files alone.
+// Bundle replaces an earlier bundle in dir and leaves other files alone. If one of these is in the way, it fails.
 func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, progress Progress) (err error) {
 	if progress == nil {
 		progress = silent{}
@@ -38,7 +41,10 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp(dir, tempPrefix+"bundle-")
+	if err := removeUnfinished(dir); err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(dir, bundlePrefix)
 	if err != nil {
 		return err
 	}
@@ -69,8 +75,12 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	if err != nil {
 		return err
 	}
+	earlier, err := earlierBundle(dir, slices.Collect(maps.Keys(from)))
+	if err != nil {
+		return err
+	}
 	for to, path := range licences {
-		from[filepath.Join("licenses", to)] = path
+		from[filepath.Join(licenceDir, to)] = path
 	}
 
 	var total, done int64
@@ -99,7 +109,7 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 		}
 		done += n
 		task.Set(done)
-		if strings.HasPrefix(to, "licenses") {
+		if strings.HasPrefix(to, licenceDir) {
 			continue
 		}
 		name := filepath.ToSlash(to)
@@ -118,7 +128,7 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 		texts["llvm-openmp/LICENSE.txt"] = openMPLicence
 	}
 	for name, text := range texts {
-		path := filepath.Join(temp, "licenses", filepath.FromSlash(name))
+		path := filepath.Join(temp, licenceDir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
@@ -126,16 +136,77 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 			return err
 		}
 	}
-	entries, err := os.ReadDir(temp)
+	for name := range earlier {
+		if _, stays := stamp.Sizes[name]; !stays {
+			if err := os.Remove(filepath.Join(dir, filepath.FromSlash(name))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	// The manifest first: if the rest is interrupted, the next Bundle knows the files that are there.
+	for _, name := range append([]string{intact.ManifestFile}, slices.Sorted(maps.Keys(stamp.Sizes))...) {
+		to := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := os.Rename(filepath.Join(temp, filepath.FromSlash(name)), to); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(licenceDir)), 0o755); err != nil {
+		return err
+	}
+	return replaceDir(filepath.Join(temp, licenceDir), filepath.Join(dir, licenceDir))
+}
+
+const bundlePrefix = tempPrefix + "bundle-"
+
+// licenceDir is where a bundle has its licences. Beside it a program may have its own.
+var licenceDir = filepath.Join("licenses", "linstock")
+
+// removeUnfinished removes what bundles that were killed have left in dir, which would be shipped with the program.
+func removeUnfinished(dir string) error {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := replaceDir(filepath.Join(temp, e.Name()), filepath.Join(dir, e.Name())); err != nil {
-			return err
+		if strings.HasPrefix(e.Name(), bundlePrefix) {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// earlierBundle returns the files of the bundle in dir, by slash-separated paths. It fails if another file has the path of
+// one that is to be written.
+func earlierBundle(dir string, names []string) (files map[string]int64, err error) {
+	var old shimStamp
+	if err := intact.Read(dir, &old); err == nil && old.Root == "." {
+		files = old.Sizes
+	} else {
+		names = append(names, intact.ManifestFile)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if _, ours := files[filepath.ToSlash(name)]; ours {
+			continue
+		}
+		switch _, err := os.Lstat(filepath.Join(dir, name)); {
+		case err == nil:
+			return nil, fmt.Errorf("%s exists and is not part of a bundle: choose another directory", filepath.Join(dir, name))
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
+	}
+	for name := range files {
+		if !filepath.IsLocal(filepath.FromSlash(name)) {
+			return nil, fmt.Errorf("%s is damaged: it lists %q", filepath.Join(dir, intact.ManifestFile), name)
+		}
+	}
+	return files, nil
 }
 
 // bundleLibs returns the real paths of the libraries that a program needs: libtorch_cpu with its dependencies,

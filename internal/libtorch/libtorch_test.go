@@ -742,8 +742,8 @@ func TestBundle(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"liblinstock.so", "libomp.so", "licenses/README", "licenses/llvm-openmp/LICENSE.txt", "licenses/nvidia_cuda_runtime-13.2.86/License.txt",
-		"licenses/torch-2.15.0/LICENSE", "licenses/torch-2.15.0/x/fmt/NOTES", "linstock.json",
+		"liblinstock.so", "libomp.so", "licenses/linstock/README", "licenses/linstock/llvm-openmp/LICENSE.txt", "licenses/linstock/nvidia_cuda_runtime-13.2.86/License.txt",
+		"licenses/linstock/torch-2.15.0/LICENSE", "licenses/linstock/torch-2.15.0/x/fmt/NOTES", "linstock.json",
 		"nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/lib/libcupti.so.13", "program",
 		"torch/lib/libc10.so", "torch/lib/libgomp.so.1", "torch/lib/libtorch_cpu.so",
 	}
@@ -765,6 +765,52 @@ func TestBundle(t *testing.T) {
 	}
 	if err := Bundle(t.Context(), result.Shim, source, dir, true, nil); err == nil || !strings.Contains(err.Error(), "CPU only") {
 		t.Errorf("--cuda of a libtorch without: %v", err)
+	}
+}
+
+func TestBundleKeepsOtherFiles(t *testing.T) {
+	cfg := config(t)
+	result, err := Setup(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle := func(dir string) error { return Bundle(t.Context(), result.Shim, result.Source, dir, false, nil) }
+	write := func(path string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("mine"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	mine := []string{"torch/model.go", "licenses/THIRD_PARTY", "nvidia/notes.txt"}
+	for _, name := range mine {
+		write(filepath.Join(dir, name))
+	}
+	left := filepath.Join(dir, bundlePrefix+"1")
+	write(filepath.Join(left, "liblinstock.so")) // of a bundle that was killed
+	for range 2 {
+		if err := bundle(dir); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range mine {
+			if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(data) != "mine" {
+				t.Errorf("%s: %q, %v", name, data, err)
+			}
+		}
+	}
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what a killed bundle left is there: %v", err)
+	}
+
+	for _, name := range []string{"torch/lib/libc10.so", "linstock.json", "liblinstock.so"} {
+		dir := t.TempDir()
+		write(filepath.Join(dir, name))
+		if err := bundle(dir); err == nil || !strings.Contains(err.Error(), "is not part of a bundle") {
+			t.Errorf("a %s of the program: %v", name, err)
+		}
+		if data, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(data) != "mine" {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
 	}
 }
 
