@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -45,17 +47,55 @@ The same for a script or an editor that runs go itself:
 			if self, err = filepath.EvalSymlinks(self); err != nil {
 				return err
 			}
+			flags, err := exec.CommandContext(cmd.Context(), "go", "env", "GOFLAGS").Output() // also those of `go env -w`
+			if err != nil {
+				return fmt.Errorf("go env GOFLAGS: %w", err)
+			}
+			tool, err := goFlag(self)
+			if err != nil {
+				return err
+			}
+			if tool, err = goFlag("-toolexec=" + tool); err != nil {
+				return err
+			}
 			run := exec.Command("go", args...)
 			run.Stdin, run.Stdout, run.Stderr = os.Stdin, os.Stdout, os.Stderr
-			run.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" "+goFlag("-toolexec="+goFlag(self))))
-			err = run.Run()
+			run.Env = append(os.Environ(), "GOFLAGS="+strings.TrimSpace(string(flags))+" "+tool)
+			err = runWithSignals(run)
 			var exit *exec.ExitError
 			if errors.As(err, &exit) {
+				if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+					return exitCode(128 + int(status.Signal())) // as a shell
+				}
 				return exitCode(exit.ExitCode())
 			}
 			return err
 		},
 	}
+}
+
+// runWithSignals runs a command and passes it the signals that ask this process to end, except that of the terminal's
+// interrupt key, which the terminal sends to both.
+func runWithSignals(run *exec.Cmd) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	if err := run.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				_ = run.Process.Signal(s) // an error: it has ended
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return run.Wait()
 }
 
 // exitCode is the exit code of a command that has already reported its failure.
@@ -65,15 +105,17 @@ func (c exitCode) Error() string { return fmt.Sprintf("exit status %d", int(c)) 
 
 func (exitCode) Is(err error) bool { return err == errReported }
 
-// goFlag quotes a word for the go command's lists of flags.
-func goFlag(word string) string {
+// goFlag quotes a word for the go command's lists of flags, in which nothing escapes a quote.
+func goFlag(word string) (string, error) {
 	switch {
-	case !strings.ContainsAny(word, " \t'\""):
-		return word
+	case !strings.ContainsAny(word, " \t\n\r") && !strings.HasPrefix(word, "'") && !strings.HasPrefix(word, `"`):
+		return word, nil
 	case !strings.Contains(word, "'"):
-		return "'" + word + "'"
+		return "'" + word + "'", nil
+	case !strings.Contains(word, `"`):
+		return `"` + word + `"`, nil
 	}
-	return `"` + word + `"`
+	return "", fmt.Errorf("the go command cannot run %s: the path has a space and both quotes", word)
 }
 
 func newLastUse() *cobra.Command {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -261,6 +262,43 @@ func TestMain(m *testing.M) {
 		os.Exit(run())
 	}
 	os.Exit(m.Run())
+}
+
+// TestSignalsArePassed tests that what asks `linstock go` to end ends the go command.
+func TestSignalsArePassed(t *testing.T) {
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	run := exec.Command("sh", "-c", "echo ready; exec sleep 60")
+	run.Stdout = in
+	go func() {
+		var ready [1]byte
+		if _, err := out.Read(ready[:]); err == nil {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+		}
+	}()
+	err = runWithSignals(run)
+	_ = in.Close()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("got %v, want the end by SIGTERM", err)
+	}
+}
+
+func TestGoFlag(t *testing.T) {
+	for word, want := range map[string]string{
+		"/a/linstock": "/a/linstock", "/a b/linstock": "'/a b/linstock'", "/O'Brien/linstock": "/O'Brien/linstock",
+		"/O'Brien b/linstock": `"/O'Brien b/linstock"`, `-toolexec='/a b/linstock'`: `"-toolexec='/a b/linstock'"`,
+	} {
+		if got, err := goFlag(word); err != nil || got != want {
+			t.Errorf("%s: %s, %v, want %s", word, got, err, want)
+		}
+	}
+	if got, err := goFlag(`/O'Brien's "b"/linstock `); err == nil {
+		t.Errorf("got %s", got)
+	}
 }
 
 // TestLastUse runs "linstock lastuse" with the flags of its help on a package of the repository.

@@ -154,6 +154,15 @@ func TestGoCommand(t *testing.T) {
 	if out := run(true, linstock, "go", "run", "-tags", "special", "."); !strings.Contains(out, " true\n") {
 		t.Error(out)
 	}
+	settings := filepath.Join(dir, "settings")
+	if err := os.WriteFile(settings, []byte("GOFLAGS=-tags=special -mod=mod\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	special := exec.Command(linstock, "go", "run", ".")
+	special.Dir, special.Env = app, append(os.Environ(), "GOENV="+settings, "GOFLAGS=", "GOWORK=off") // as after go env -w
+	if out, err := special.CombinedOutput(); err != nil || !strings.Contains(string(out), " true\n") {
+		t.Errorf("with GOFLAGS in GOENV: %v\n%s", err, out)
+	}
 	if out := run(true, linstock, "go", "vet", "./..."); out != "" {
 		t.Error(out)
 	}
