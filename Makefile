@@ -2,7 +2,7 @@
 #
 # TORCH chooses the libtorch: make test TORCH=2.11.0
 
-TORCH ?= $(shell tail -n 1 internal/locate/versions.txt)
+TORCH ?= $(or $(LINSTOCK_TORCH),$(shell tail -n 1 internal/locate/versions.txt))
 GO    ?= go
 # Set here, it also applies to the programs that the targets run; otherwise they use the libtorch of the last
 # setup.

@@ -205,7 +205,10 @@ func TestInstall(t *testing.T) {
 	m := newMachine(t)
 	m.serve()
 
-	// The module requires only package tensor.
+	// The module requires only package tensor, as README.md says.
+	if readme, err := os.ReadFile(filepath.Join(root(t), "README.md")); err != nil || !strings.Contains(string(readme), "\ngo get "+module+"/tensor\n") {
+		t.Errorf("README.md has another go get (%v)", err)
+	}
 	dir := m.project()
 	m.must(dir, "go", "get", module+"/tensor@"+release)
 	m.must(dir, "go", "build", "-o", "program", ".")

@@ -45,7 +45,11 @@ func ReadGoSource(root string) (*Text, error) {
 	}
 	var sources []source
 	size := 0
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	root, err := filepath.EvalSymlinks(root) // WalkDir does not follow it, and Debian's $GOROOT/src is a link
+	if err != nil {
+		return nil, err
+	}
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
