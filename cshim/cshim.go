@@ -97,7 +97,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -186,7 +185,6 @@ func load() error {
 	if err != nil {
 		return err
 	}
-	var tried []error
 	for _, path := range locate.ShimCandidates(hash) {
 		if _, err := os.Stat(path); err != nil {
 			continue
@@ -195,14 +193,23 @@ func load() error {
 		if err := addressSpace(path); err != nil {
 			return fmt.Errorf("linstock: %w", err)
 		}
-		// A damaged library is an error and is not skipped: the next one may be of another version.
+		// A library that is damaged, or cannot be opened, is an error and is not skipped: the next one may be of another
+		// version.
 		if err := intact.Shim(path); err != nil {
-			return fmt.Errorf("linstock: %w; %s", err, remedy(path, err))
+			damaged := path
+			var d *intact.Damage
+			if errors.As(err, &d) {
+				damaged = d.Path
+			}
+			return fmt.Errorf("linstock: %w; %s", err, locate.Remedy(path, damaged))
+		}
+		var manifest intact.Manifest
+		if err := intact.Read(filepath.Dir(path), &manifest); err == nil && manifest.Sources != "" && manifest.Sources != hash {
+			return fmt.Errorf("linstock: %s was built from other sources than this program; %s", path, locate.Remedy(path, path))
 		}
 		openMP, err := open(path)
 		if err != nil {
-			tried = append(tried, fmt.Errorf("%s: %w; %s", path, err, locate.Remedy(path)))
-			continue
+			return fmt.Errorf("linstock: %s: %w; %s", path, err, locate.OpenRemedy(path, err.Error()))
 		}
 		loaded.Store(&library{path, openMP})
 		if atLoad != nil {
@@ -213,21 +220,7 @@ func load() error {
 		}
 		return nil
 	}
-	if len(tried) != 0 {
-		return fmt.Errorf("linstock: no shim could be loaded\n%w", errors.Join(tried...))
-	}
 	return locate.Missing()
-}
-
-// remedy is locate.Remedy, except that setup cannot install a libtorch at a location the user has set.
-func remedy(shim string, err error) string {
-	var d *intact.Damage
-	if errors.As(err, &d) && filepath.Dir(d.Path) != filepath.Dir(shim) && os.Getenv(locate.EnvLib) == "" {
-		if cache, cerr := locate.CacheDir(); cerr == nil && strings.HasPrefix(shim, cache) && !strings.HasPrefix(d.Path, cache) {
-			return "install that libtorch again, as it was installed"
-		}
-	}
-	return locate.Remedy(shim)
 }
 
 func open(path string) (openMP OpenMP, err error) {

@@ -104,6 +104,20 @@ func TestDamagedLibrariesAreErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		other := func(shim string) {
+			var m intact.Manifest
+			if err := intact.Read(filepath.Dir(shim), &m); err != nil {
+				t.Fatal(err)
+			}
+			m.Sources = "000000000000"
+			text, err := json.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(filepath.Dir(shim), intact.ManifestFile), text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
 		for _, c := range []struct {
 			name     string
 			manifest bool
@@ -114,6 +128,7 @@ func TestDamagedLibrariesAreErrors(t *testing.T) {
 			{"a truncated shim", false, 0, half, "liblinstock.so is damaged: it has "},
 			{"a truncated shim with a manifest", true, 0, half, "liblinstock.so is damaged: it has "},
 			{"changed code in the shim", true, 0, flip, "liblinstock.so is damaged: its content has changed since it was installed; "},
+			{"a shim of other sources", true, 0, other, "liblinstock.so was built from other sources than this program; "},
 			{"a truncated libtorch", false, 1 << 20, nil, "torch/lib/libtorch_cpu.so is damaged: it has 1048576 bytes, and its header says "},
 			{"a truncated libtorch with a manifest", true, 1 << 20, nil, "torch/lib/libtorch_cpu.so is damaged: it has 1048576 bytes instead of the "},
 		} {

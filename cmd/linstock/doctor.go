@@ -101,7 +101,7 @@ func examine(ctx context.Context) []finding {
 	for _, tool := range []libtorch.Tool{libtorch.FindCompiler(ctx), libtorch.FindCMake(ctx), libtorch.FindNinja(ctx)} {
 		findings = append(findings, toolFinding(tool, need))
 	}
-	source, err := libtorch.Resolve(ctx, cache, usedTorch(hash), false)
+	source, err := inUse(ctx, cache, hash)
 	pipNeed := note
 	if errors.Is(err, libtorch.ErrNotInstalled) && shimErr != nil {
 		pipNeed = bad
@@ -222,7 +222,12 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 	}
 	if err := intact.Shim(shim); err != nil {
 		// Programs do not open it either.
-		return []finding{{"shim", bad, err.Error(), strings.TrimPrefix(locate.Remedy(shim), "run: ")}}
+		damaged := shim
+		var d *intact.Damage
+		if errors.As(err, &d) {
+			damaged = d.Path
+		}
+		return []finding{{"shim", bad, err.Error(), strings.TrimPrefix(locate.Remedy(shim, damaged), "run: ")}}
 	}
 	findings := []finding{{"shim", good, shim + built, ""}}
 	if probeRuntime == nil {

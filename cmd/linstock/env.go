@@ -41,16 +41,17 @@ that a POSIX shell reads. A part that is not set up is a comment.`,
 				return err
 			}
 			given := cmd.Flags().Changed("torch") // the shim of another version would not fit
-			if !given {
-				version = usedTorch(hash)
+			resolve := func() (libtorch.Source, error) { return inUse(cmd.Context(), cache, hash) }
+			if given {
+				resolve = func() (libtorch.Source, error) { return libtorch.Resolve(cmd.Context(), cache, version, false) }
 			}
 			e := environment{Cache: cache, Sources: hash}
-			source, err := libtorch.Resolve(cmd.Context(), cache, version, false)
+			source, err := resolve()
 			switch {
 			case err == nil:
 				e.Libtorch, e.Torch = source.Root, source.Version
 			case errors.Is(err, libtorch.ErrNotInstalled):
-				e.Torch = version
+				e.Torch = source.Version
 			default:
 				return err
 			}

@@ -39,7 +39,7 @@ func run() int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
 		<-signals
 		cancel(errInterrupted)
@@ -132,6 +132,18 @@ func usedTorch(hash string) string {
 		}
 	}
 	return defaultTorch()
+}
+
+// inUse returns the libtorch whose shim programs open or, where there is none, the one of setup. A libtorch from elsewhere may
+// be of a version that setup does not install.
+func inUse(ctx context.Context, cache, hash string) (libtorch.Source, error) {
+	version := usedTorch(hash)
+	if os.Getenv(locate.EnvLibtorch) == "" && locate.CheckPinned(version) != nil {
+		if shim, err := locate.Find(hash); err == nil {
+			return libtorch.SourceOf(cache, shim)
+		}
+	}
+	return libtorch.Resolve(ctx, cache, version, false)
 }
 
 // torchFlag adds the flag --torch with its completion.

@@ -36,6 +36,8 @@ type Manifest struct {
 	// Root is the directory of the libtorch for which the shim was built, absolute or relative to the manifest's
 	// directory.
 	Root string `json:"root"`
+	// Sources is the hash of the shim's sources; empty for a libtorch, and for a shim of an older version of Linstock.
+	Sources string `json:"sources,omitempty"`
 	Files
 }
 

@@ -54,7 +54,7 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	if err != nil {
 		return err
 	}
-	shims, err := filepath.Glob(filepath.Join(filepath.Dir(shim), "liblinstock*"))
+	shims, err := filesIn(filepath.Dir(shim), "liblinstock", "")
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,11 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	if err := in.room(dir, total); err != nil {
 		return err
 	}
-	stamp := shimStamp{Torch: s.Version, CUDA: cuda, Manifest: intact.Manifest{Root: ".", Files: intact.NewFiles()}}
+	var built shimStamp
+	if err := intact.Read(filepath.Dir(shim), &built); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	stamp := shimStamp{Torch: s.Version, CUDA: cuda, Manifest: intact.Manifest{Root: ".", Sources: built.Sources, Files: intact.NewFiles()}}
 	known := installedHashes(shim, s)
 	task := progress.Start("bundle into "+dir, total, Bytes)
 	defer func() { task.End(err) }()

@@ -66,7 +66,7 @@ func TestSetupRepairsDamage(t *testing.T) {
 		{"a damaged manifest of libtorch", filepath.Join(result.Source.Root, intact.ManifestFile), "", truncate, false},
 		{"a changed byte in libtorch", cpu, "libtorch_cpu.so is damaged: its content has changed since it was installed", flip, true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		repair := func(t *testing.T) {
 			c.damage(t, c.path)
 			again := cfg
 			if c.verify {
@@ -93,6 +93,11 @@ func TestSetupRepairsDamage(t *testing.T) {
 			if r, err := Setup(t.Context(), again); err != nil || r.Changed || again.Verify && r.Verified == 0 {
 				t.Errorf("the next setup: %+v, %v", r, err)
 			}
+		}
+		t.Run(c.name, repair)
+		t.Run(c.name+", LIBTORCH", func(t *testing.T) {
+			t.Setenv(locate.EnvLibtorch, result.Source.Root) // as `linstock env` prints it
+			repair(t)
 		})
 	}
 }

@@ -81,6 +81,18 @@ func (in *installer) fetch(ctx context.Context, wheels []Wheel, dir string) ([]s
 	return paths, nil
 }
 
+// filesIn returns the paths of a directory's entries with such names. A pattern for filepath.Glob would give characters of
+// the directory's path a meaning.
+func filesIn(dir, prefix, suffix string) (paths []string, err error) {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), prefix) && strings.HasSuffix(e.Name(), suffix) {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, err
+}
+
 // given finds each wheel among the files and directories named by --wheel.
 func (in *installer) given(ctx context.Context, wheels []Wheel) ([]string, error) {
 	var files []string
@@ -95,7 +107,7 @@ func (in *installer) given(ctx context.Context, wheels []Wheel) ([]string, error
 			continue
 		}
 		dirs = true
-		inside, err := filepath.Glob(filepath.Join(arg, "*.whl"))
+		inside, err := filesIn(arg, "", ".whl")
 		if err != nil {
 			return nil, fmt.Errorf("--wheel %s: %w", arg, err)
 		}
@@ -239,9 +251,12 @@ func (in *installer) download(ctx context.Context, w Wheel, path string) (err er
 		}
 		return err
 	}
-	got, err := filepath.Glob(filepath.Join(dest, "*.whl"))
-	if err != nil || len(got) != 1 {
-		return fmt.Errorf("download %s: pip left %d wheels (%v)", w.File, len(got), err)
+	got, err := filesIn(dest, "", ".whl")
+	if err != nil {
+		return err
+	}
+	if len(got) != 1 {
+		return fmt.Errorf("download %s: pip left %d wheels", w.File, len(got))
 	}
 	if err := in.verify(ctx, w, got[0]); err != nil {
 		return err

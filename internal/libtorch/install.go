@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/gofrs/flock"
 
@@ -123,12 +124,15 @@ func Setup(ctx context.Context, cfg Config) (Result, error) {
 	}
 	// Another setup may have done the work while this one waited.
 	source, err = in.inspect(ctx)
-	pinned := source.Key == source.Version && os.Getenv(locate.EnvLibtorch) == ""
+	pinned := source.Key == source.Version
+	if pinned {
+		in.cfg.Torch = source.Version // LIBTORCH may name another one of the cache
+	}
 	switch {
 	case errors.Is(err, ErrNotInstalled), err == nil && cfg.Force && pinned:
 		var damage *intact.Damage
 		if errors.As(err, &damage) {
-			in.Note("%v: installing libtorch %s again", damage, cfg.Torch)
+			in.Note("%v: installing libtorch %s again", damage, source.Version)
 		}
 		if source, err = in.install(ctx); err != nil {
 			return Result{}, err
@@ -245,6 +249,12 @@ func (in *installer) checkPaths(s Source) error {
 	for _, p := range [][2]string{{in.cfg.Cache, locate.EnvCache}, {s.Root, locate.EnvLibtorch}} {
 		path, other := p[0], p[1]
 		at := strings.IndexFunc(path, func(r rune) bool { return strings.ContainsRune(`";\|:,[]*?`, r) || unicode.IsControl(r) && r != '\t' })
+		if !utf8.ValidString(path) { // the manifest is JSON
+			return fmt.Errorf("the path %q is not UTF-8: choose another directory with %s", path, other)
+		}
+		if at < 0 {
+			at = strings.Index(path, "$(")
+		}
 		if at >= 0 {
 			return fmt.Errorf("the path %q has a character that CMake or the linker cannot handle (%q): choose another directory with %s", path, path[at], other)
 		}
@@ -257,7 +267,8 @@ func (in *installer) acquire(ctx context.Context) (func(), error) {
 	if err := os.MkdirAll(in.cfg.Cache, 0o755); err != nil {
 		return nil, fmt.Errorf("%w: set %s to a writable directory", err, locate.EnvCache)
 	}
-	lock := flock.New(filepath.Join(in.cfg.Cache, "setup.lock"))
+	// Others may use the cache, too, as far as the user's mask allows it.
+	lock := flock.New(filepath.Join(in.cfg.Cache, "setup.lock"), flock.SetPermissions(0o666))
 	free, err := lock.TryLock()
 	if err == nil && !free {
 		in.Note("another setup is running in %s; waiting for it", in.cfg.Cache)
@@ -432,7 +443,7 @@ func TorchOfWheels(args []string) string {
 	for _, arg := range args {
 		names := []string{arg}
 		if info, err := os.Stat(arg); err == nil && info.IsDir() {
-			names, _ = filepath.Glob(filepath.Join(arg, "torch-*.whl"))
+			names, _ = filesIn(arg, "torch-", ".whl")
 		}
 		for _, name := range names {
 			rest, ok := strings.CutPrefix(filepath.Base(name), "torch-")

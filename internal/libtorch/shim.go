@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/linstock-ml/linstock/internal/cgroup"
 	"github.com/linstock-ml/linstock/internal/intact"
 	"github.com/linstock-ml/linstock/internal/locate"
 )
@@ -102,7 +103,7 @@ func (in *installer) build(ctx context.Context, s Source) error {
 
 // buildIn compiles in the directory temp and copies the libraries to out.
 func (in *installer) buildIn(ctx context.Context, temp, out string, s Source) (shimStamp, error) {
-	stamp := shimStamp{Torch: s.Version, CUDA: s.CUDA, Manifest: intact.Manifest{Root: s.Root, Files: intact.NewFiles()}}
+	stamp := shimStamp{Torch: s.Version, CUDA: s.CUDA, Manifest: intact.Manifest{Root: s.Root, Sources: in.cfg.Hash, Files: intact.NewFiles()}}
 	src, bld, tmp := filepath.Join(temp, "src"), filepath.Join(temp, "build"), filepath.Join(temp, "tmp")
 	if err := os.CopyFS(src, in.cfg.Sources); err != nil {
 		return stamp, fmt.Errorf("write the shim's sources: %w", err)
@@ -207,8 +208,14 @@ func (in *installer) jobs() int {
 	if in.cfg.Jobs > 0 {
 		return in.cfg.Jobs
 	}
-	n := runtime.NumCPU()
-	if free := availableMemory(); free > 0 {
+	n := runtime.GOMAXPROCS(0) // at most a container's quota
+	free := availableMemory()
+	for _, group := range cgroup.Of("/proc/self") {
+		if limit := group.Limit(); limit > 0 && (free == 0 || limit < free) {
+			free = limit
+		}
+	}
+	if free > 0 {
 		n = min(n, int(free/bytesPerJob))
 	}
 	return max(n, 1)

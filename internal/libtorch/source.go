@@ -106,14 +106,13 @@ func versionOf(dir string) (string, error) {
 // that setup would make.
 func Resolve(ctx context.Context, cache, version string, cuda bool) (Source, error) {
 	if dir := os.Getenv(locate.EnvLibtorch); dir != "" {
-		s, err := elsewhere(dir, "$"+locate.EnvLibtorch)
 		// The output of `linstock env` sets LIBTORCH to the cache itself.
-		if err == nil && s.Root == realPath(locate.TorchDir(cache, s.Version)) {
-			p := pinned(cache, s.Version)
-			p.CUDA, p.From = s.CUDA, s.From
-			return p, nil
+		if version := installedIn(cache, dir); version != "" {
+			s, err := installed(cache, version, cuda)
+			s.From = "$" + locate.EnvLibtorch
+			return s, err
 		}
-		return s, err
+		return elsewhere(dir, "$"+locate.EnvLibtorch)
 	}
 	if v := os.Getenv(locate.EnvUsePyTorch); v != "" && v != "0" {
 		dir, err := pythonTorch(ctx)
@@ -125,6 +124,25 @@ func Resolve(ctx context.Context, cache, version string, cuda bool) (Source, err
 	if err := locate.CheckPinned(version); err != nil {
 		return Source{}, err
 	}
+	return installed(cache, version, cuda)
+}
+
+// installedIn returns the version for which setup uses dir, or "" if it is not a directory of the cache.
+func installedIn(cache, dir string) string {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return ""
+	}
+	for _, version := range locate.Versions {
+		if realPath(abs) == realPath(locate.TorchDir(cache, version)) {
+			return version
+		}
+	}
+	return ""
+}
+
+// installed is Resolve for a pinned version.
+func installed(cache, version string, cuda bool) (Source, error) {
 	s := pinned(cache, version)
 	stamp, err := readStamp(s.Root)
 	var damage *intact.Damage

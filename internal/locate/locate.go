@@ -22,7 +22,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -168,6 +170,9 @@ func ShimCandidates(hash string) []string {
 		if info, err := os.Stat(lib); err == nil && info.IsDir() {
 			lib = filepath.Join(lib, name)
 		}
+		if abs, err := filepath.Abs(lib); err == nil { // the loader searches a name without a slash elsewhere
+			lib = abs
+		}
 		return []string{lib}
 	}
 	var found []string
@@ -176,7 +181,13 @@ func ShimCandidates(hash string) []string {
 			found = append(found, path)
 		}
 	}
-	if exe, err := os.Executable(); err == nil {
+	exe, err := os.Executable()
+	if err != nil { // there is no /proc
+		if exe, err = exec.LookPath(os.Args[0]); err == nil {
+			exe, err = filepath.Abs(exe)
+		}
+	}
+	if err == nil {
 		// Follow a link to the program, for example in ~/bin, to the bundle that contains it.
 		if real, err := filepath.EvalSymlinks(exe); err == nil {
 			exe = real
@@ -265,25 +276,66 @@ func Missing() error {
 
 const unsetLib = "unset " + EnvLib + ", or set it to a shim that setup made (linstock env prints its path)"
 
-// Remedy returns how to fix a shim that is damaged or cannot be loaded, for the end of an error: a command or
-// other instructions.
-func Remedy(shim string) string {
+// Remedy returns how to fix a shim of which a library is damaged, the shim itself or another, for the end of an error: a
+// command or other instructions.
+func Remedy(shim, damaged string) string {
+	ownLibrary := filepath.Dir(damaged) == filepath.Dir(shim)
+	cache, err := CacheDir()
+	if err == nil {
+		if version, ok := below(filepath.Join(cache, "libtorch"), damaged); ok {
+			return "run: " + setupOf(version)
+		}
+		if _, ok := below(filepath.Join(cache, "shim"), shim); ok && !ownLibrary {
+			return "install that libtorch again, as it was installed"
+		}
+	}
 	if os.Getenv(EnvLib) != "" {
 		return unsetLib
 	}
-	cache, err := CacheDir()
 	if err != nil {
 		return "run: " + SetupCommand
 	}
-	rel, err := filepath.Rel(filepath.Join(cache, "shim"), shim)
-	if err != nil || !filepath.IsLocal(rel) {
+	if _, ok := below(filepath.Join(cache, "shim"), shim); !ok {
 		return "make the bundle in " + filepath.Dir(shim) + " again: linstock bundle DIR"
 	}
-	// The directory's name is the key. The key of a libtorch from elsewhere is longer than a version.
-	if key := filepath.Base(filepath.Dir(shim)); key != DefaultTorch && slices.Contains(Versions, key) {
-		return "run: " + SetupCommand + " --torch " + key
+	return "run: " + setupOf(filepath.Base(filepath.Dir(shim)))
+}
+
+// OpenRemedy returns how to fix an undamaged shim that the system's loader cannot open, for the reason that it gives.
+func OpenRemedy(shim, reason string) string {
+	file, missing := strings.CutSuffix(reason, ": cannot open shared object file: No such file or directory")
+	file = filepath.Base(file)
+	switch path := os.Getenv("LD_LIBRARY_PATH"); {
+	case missing && !regexp.MustCompile(`^lib(torch|c10|shm|linstock|omp|gomp|cu|nv|nccl)`).MatchString(file):
+		return "install the system's package with " + file
+	case path != "" && !missing:
+		return "unset LD_LIBRARY_PATH, which may name another libtorch: " + path
+	case strings.Contains(reason, "failed to map segment"):
+		return "move " + filepath.Dir(shim) + " to a file system that is not mounted with noexec (" + EnvCache + ")"
 	}
-	return "run: " + SetupCommand
+	remedy := Remedy(shim, shim)
+	if strings.HasPrefix(remedy, "run: ") && !missing {
+		remedy += " --force" // it finds the shim undamaged
+	}
+	return remedy
+}
+
+// below returns the first name of path's that is in dir.
+func below(dir, path string) (name string, ok bool) {
+	rel, err := filepath.Rel(dir, path)
+	if err != nil || !filepath.IsLocal(rel) {
+		return "", false
+	}
+	name, _, _ = strings.Cut(filepath.ToSlash(rel), "/")
+	return name, true
+}
+
+// setupOf returns the command that sets up a version. The key of a libtorch from elsewhere is longer than a version.
+func setupOf(key string) string {
+	if key != DefaultTorch && slices.Contains(Versions, key) {
+		return SetupCommand + " --torch " + key
+	}
+	return SetupCommand
 }
 
 // Find returns the first of ShimCandidates that exists, or Missing.

@@ -133,13 +133,61 @@ func TestRemedy(t *testing.T) {
 		filepath.Join(ShimDir(dir, hash, "2.12.0-aaaaaaaa"), LibName()): "run: " + SetupCommand,
 		"/srv/app/" + LibName(): "make the bundle in /srv/app again: linstock bundle DIR",
 	} {
-		if got := Remedy(shim); got != want {
+		if got := Remedy(shim, shim); got != want {
 			t.Errorf("Remedy(%s) = %q, want %q", shim, got, want)
 		}
 	}
 	t.Setenv(EnvLib, "/etc/passwd")
-	if got := Remedy("/etc/passwd"); !strings.HasPrefix(got, "unset LINSTOCK_LIB") || strings.Contains(got, SetupCommand) {
+	if got := Remedy("/etc/passwd", "/etc/passwd"); !strings.HasPrefix(got, "unset LINSTOCK_LIB") || strings.Contains(got, SetupCommand) {
 		t.Errorf("Remedy = %q", got)
+	}
+}
+
+func TestRemedyOfLibtorch(t *testing.T) {
+	dir := cache(t)
+	shim := filepath.Join(ShimDir(dir, hash, DefaultTorch), LibName())
+	damaged := func(version string) string { return filepath.Join(TorchDir(dir, version), "torch/lib/libtorch_cpu.so") }
+	for range 2 {
+		if got, want := Remedy(shim, damaged(DefaultTorch)), "run: "+SetupCommand; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if got, want := Remedy(shim, damaged("2.11.0")), "run: "+SetupCommand+" --torch 2.11.0"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if got := Remedy(shim, "/venv/torch/lib/libtorch_cpu.so"); !strings.HasPrefix(got, "install that libtorch again") {
+			t.Errorf("got %q", got)
+		}
+		t.Setenv(EnvLib, shim) // setup repairs the same files
+	}
+}
+
+func TestOpenRemedy(t *testing.T) {
+	shim := filepath.Join(ShimDir(cache(t), hash, DefaultTorch), LibName())
+	const absent = ": cannot open shared object file: No such file or directory"
+	for _, c := range []struct{ path, reason, want string }{
+		{"", "libstdc++.so.6" + absent, "install the system's package with libstdc++.so.6"},
+		{"/other", "libstdc++.so.6" + absent, "install the system's package with libstdc++.so.6"},
+		{"", "/venv/torch/lib/libtorch_cpu.so" + absent, "run: " + SetupCommand},
+		{"/other", "liblinstock.so: undefined symbol: _ZTIN3c105ErrorE", "unset LD_LIBRARY_PATH, which may name another libtorch: /other"},
+		{"", "liblinstock.so: undefined symbol: _ZTIN3c105ErrorE", "run: " + SetupCommand + " --force"},
+		{"", "liblinstock.so: failed to map segment from shared object", "move " + filepath.Dir(shim) + " to a file system that is not mounted with noexec (LINSTOCK_CACHE)"},
+	} {
+		t.Setenv("LD_LIBRARY_PATH", c.path)
+		if got := OpenRemedy(shim, c.reason); got != c.want {
+			t.Errorf("%s: %q, want %q", c.reason, got, c.want)
+		}
+	}
+}
+
+func TestRelativeLib(t *testing.T) {
+	dir := cache(t)
+	write(t, filepath.Join(dir, LibName()), "")
+	t.Chdir(dir)
+	for _, lib := range []string{".", LibName(), "./" + LibName()} {
+		t.Setenv(EnvLib, lib)
+		if got, want := ShimCandidates(hash), []string{filepath.Join(dir, LibName())}; !slices.Equal(got, want) {
+			t.Errorf("LINSTOCK_LIB=%s: %q, want %q", lib, got, want)
+		}
 	}
 }
 
