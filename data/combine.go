@@ -108,13 +108,21 @@ func RandomSplit[N int | float64](dataset Dataset, lengths []N, opts ...Option) 
 
 // fractions returns the numbers of samples, as PyTorch rounds them: down, and the rest is distributed in order.
 func fractions(lengths []float64, n int) ([]int, error) {
-	sum := 0.0
+	// The compensated sum of Neumaier, as Python's sum has it since 3.12.
+	sum, lost := 0.0, 0.0
 	for i, f := range lengths {
 		if !(f >= 0 && f <= 1) {
 			return nil, fmt.Errorf("linstock: RandomSplit: fractions must be in [0, 1], got %v at %d", f, i)
 		}
-		sum += f
+		next := sum + f
+		if sum >= f {
+			lost += (sum - next) + f
+		} else {
+			lost += (f - next) + sum
+		}
+		sum = next
 	}
+	sum += lost
 	if sum > 1 || math.Abs(sum-1) > 1e-9 {
 		return nil, fmt.Errorf("linstock: RandomSplit: the fractions %v add up to %v, want 1", lengths, sum)
 	}

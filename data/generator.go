@@ -40,9 +40,9 @@ func (g *generator) random64() uint64 {
 	return high<<32 | uint64(g.random())
 }
 
-// below returns a random number in [0, n), as torch.randint and torch.randperm draw it.
+// below returns a random number in [0, n), as torch.randint draws it.
 func (g *generator) below(n int) int {
-	if uint64(n) >= 1<<32 {
+	if uint64(n) >= 1<<28 {
 		return int(g.random64() % uint64(n))
 	}
 	return int(uint64(g.random()) % uint64(n))

@@ -2,6 +2,7 @@ package data_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -30,12 +31,17 @@ func must[T any](v T, err error) T {
 // out of order.
 func TestGoldenIndices(t *testing.T) {
 	leak.Check(t)
-	var want map[string]map[string][]any
+	var want map[string]map[string][]json.RawMessage
 	golden.Read(t, "data.json", &want)
 	weights := []float64{0.5, 0, 2, 1, 0.25, 4, 0.125}
 	batched := func(drop bool) func(data.Option) (any, error) {
 		return func(seed data.Option) (any, error) {
 			return data.NewBatchSampler(must(data.NewRandomSampler(10, seed)), 4, drop)
+		}
+	}
+	wide := func(n int) func(data.Option) (any, error) {
+		return func(seed data.Option) (any, error) {
+			return data.NewRandomSampler(n, seed, data.Replacement(true), data.NumSamples(40))
 		}
 	}
 	makers := map[string]func(seed data.Option) (any, error){
@@ -44,6 +50,7 @@ func TestGoldenIndices(t *testing.T) {
 		"random_replacement": func(s data.Option) (any, error) {
 			return data.NewRandomSampler(10, s, data.Replacement(true), data.NumSamples(70))
 		},
+		"random_replacement_2^28-1": wide(1<<28 - 1), "random_replacement_2^28": wide(1 << 28), "random_replacement_2^32": wide(1<<32 + 5),
 		"random_samples": func(s data.Option) (any, error) { return data.NewRandomSampler(10, s, data.NumSamples(25)) },
 		"subset":         func(s data.Option) (any, error) { return data.NewSubsetRandomSampler([]int{3, 1, 4, 15, 9}, s) },
 		"weighted":       func(s data.Option) (any, error) { return data.NewWeightedRandomSampler(weights, 20, s) },
@@ -84,12 +91,40 @@ func TestGoldenIndices(t *testing.T) {
 					case []*data.Subset:
 						got, length = s[epoch].Indices(), s[epoch].Len()
 					}
-					if fmt.Sprint(got) != fmt.Sprint(epochs[epoch]) || length != reflect.ValueOf(got).Len() {
-						t.Errorf("%s, seed %d, epoch %d: %v (Len %d), PyTorch's %v", name, seed, epoch, got, length, epochs[epoch])
+					if text, err := json.Marshal(got); err != nil || string(text) != string(epochs[epoch]) || length != reflect.ValueOf(got).Len() {
+						t.Errorf("%s, seed %d, epoch %d: %v (Len %d), PyTorch's %s", name, seed, epoch, got, length, epochs[epoch])
 					}
 				}
 			}
 		}
+	}
+}
+
+// TestRandomSplitSumsExactly tests fractions whose sum is 1 only if rounding errors do not accumulate, as in Python from
+// 3.12 on.
+func TestRandomSplitSumsExactly(t *testing.T) {
+	leak.Check(t)
+	for _, c := range []struct {
+		fractions []float64
+		want      []int
+	}{
+		{[]float64{0.17, 0.07, 0.15, 0.2, 0.17, 0.14, 0.1}, []int{17, 7, 15, 20, 17, 14, 10}},
+		{[]float64{0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1}, slices.Repeat([]int{10}, 10)},
+	} {
+		parts, err := data.RandomSplit(squares(t, 100, nil), c.fractions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int
+		for _, p := range parts {
+			got = append(got, p.Len())
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v of 100 are %v, want %v", c.fractions, got, c.want)
+		}
+	}
+	if _, err := data.RandomSplit(squares(t, 100, nil), []float64{0.5, 0.5, 1e-15}); err == nil {
+		t.Error("fractions above 1 are accepted")
 	}
 }
 

@@ -25,6 +25,18 @@ def epochs(make, seeds=(0, 7, 2**31 + 5, 2**40 + 3), n=3):
     return out
 
 
+class Long:
+    def __init__(self, n):
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+
+def wide(n):
+    return epochs(lambda g: RandomSampler(Long(n), replacement=True, num_samples=40, generator=g), n=2)
+
+
 def distributed(n, replicas, rank, **kw):
     out = {}
     for seed in (0, 7):
@@ -41,6 +53,9 @@ def main():
         "random": epochs(lambda g: RandomSampler(range(10), generator=g)),
         "random_large": epochs(lambda g: RandomSampler(range(700), generator=g), n=1),
         "random_replacement": epochs(lambda g: RandomSampler(range(10), replacement=True, num_samples=70, generator=g)),
+        "random_replacement_2^28-1": wide(2**28 - 1),
+        "random_replacement_2^28": wide(2**28),
+        "random_replacement_2^32": wide(2**32 + 5),
         "random_samples": epochs(lambda g: RandomSampler(range(10), num_samples=25, generator=g)),
         "subset": epochs(lambda g: SubsetRandomSampler([3, 1, 4, 15, 9], generator=g)),
         "weighted": epochs(lambda g: WeightedRandomSampler(WEIGHTS, 20, generator=g)),
