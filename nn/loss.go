@@ -124,9 +124,6 @@ func CosineEmbeddingLoss(x1, x2, target *tensor.Tensor, opts ...tensor.Option) *
 // replaces a larger d(anchor, negative). Options: tensor.Margin (1 by default, positive), tensor.P (2 by default),
 // tensor.Eps, tensor.Swap, a tensor.Reduction. PyTorch: torch.nn.functional.triplet_margin_loss.
 func TripletMarginLoss(anchor, positive, negative *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
-	if err := positiveMargin("TripletMarginLoss", opts); err != nil {
-		return tensor.Failed(err)
-	}
 	return anchor.TripletMarginLoss(positive, negative, opts...)
 }
 

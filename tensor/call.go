@@ -711,8 +711,8 @@ func (c *call) run(out []cshim.Value, discard bool) (cshim.Results, bool) {
 	if c.fail == nil && c.op.same != 0 {
 		c.fail = c.op.sameShape(c.ins[:min(c.op.same, c.nin)])
 	}
-	if c.fail == nil && c.op == &opAffineGrid {
-		c.affineGrid()
+	if c.fail == nil {
+		c.functional()
 	}
 	if c.fail != nil {
 		return cshim.Results{}, false
@@ -758,7 +758,86 @@ func (o *op) sameShape(ts []*Tensor) *Tensor {
 	return nil
 }
 
-// affineGrid makes the checks of torch.nn.functional.affine_grid, which the operator does not.
+// functional makes the checks of the functions of torch.nn.functional, which their operators do not make.
+func (c *call) functional() {
+	switch c.op {
+	case &opAffineGrid:
+		c.affineGrid()
+	case &opEmbedding:
+		c.paddingIdx()
+	case &opBatchNorm:
+		c.batchNorm()
+	case &opInstanceNorm:
+		if s := c.ins[0].Shape(); c.number64(5, 0) != 0 && len(s) >= 2 && product(s[2:]) == 1 {
+			c.refuse(ErrArgument, "each channel needs more than 1 value to be normalized by itself, got shape %s", tuple(s))
+		}
+	case &opGroupNorm:
+		groups, s := int(c.number64(1, 0)), c.ins[0].Shape()
+		if groups > 0 && len(s) >= 2 && s[0]*s[1]/groups*product(s[2:]) == 1 {
+			c.refuse(ErrArgument, "each group needs more than 1 value, got shape %s and %d groups", tuple(s), groups)
+		}
+	case &opHardtanh, &opHardtanh_:
+		if low, high := c.number64(1, -1), c.number64(2, 1); low > high {
+			c.refuse(ErrArgument, "MinVal must not be greater than MaxVal, got %v and %v", low, high)
+		}
+	case &opTripletMarginLoss:
+		if margin := c.number64(3, 1); !(margin > 0) {
+			c.refuse(ErrArgument, "Margin must be positive, got %v", margin)
+		}
+	}
+}
+
+// number64 returns the number in the i-th slot: otherwise if it has the schema's default, nan if it is not real.
+func (c *call) number64(i int, otherwise float64) float64 {
+	switch v := c.values()[i]; v.Tag {
+	case cshim.TagDefault:
+		return otherwise
+	case cshim.TagFloat:
+		return math.Float64frombits(v.Bits)
+	case cshim.TagInt, cshim.TagBool:
+		return float64(int64(v.Bits))
+	}
+	return math.NaN()
+}
+
+func product(sizes []int) int {
+	n := 1
+	for _, s := range sizes {
+		n *= s
+	}
+	return n
+}
+
+// paddingIdx makes a negative padding_idx of embedding count from the end: for the operator it names no row.
+func (c *call) paddingIdx() {
+	v := &c.values()[2]
+	weight := c.ins[0]
+	if v.Tag != cshim.TagInt || weight.Dim() < 1 {
+		return
+	}
+	row, rows := int(v.Bits), weight.Size(0)
+	if row < -rows || row >= rows {
+		c.refuse(ErrArgument, "PaddingIdx must be in [%d, %d) for a weight of %d rows, got %d", -rows, rows, rows, row)
+		return
+	}
+	if row < 0 {
+		v.Bits = uint64(row + rows)
+	}
+}
+
+func (c *call) batchNorm() {
+	training, eps := c.number64(5, 0) != 0, c.number64(7, 1e-5)
+	s := c.ins[0].Shape()
+	switch {
+	case training && len(s) >= 2 && s[0]*product(s[2:]) == 1:
+		c.refuse(ErrArgument, "each channel needs more than 1 value to be normalized by its batch, got shape %s", tuple(s))
+	case training && eps <= 0:
+		c.refuse(ErrArgument, "Eps must be positive in training, got %v", eps)
+	case eps < 0:
+		c.refuse(ErrArgument, "Eps must not be negative, got %v", eps)
+	}
+}
+
 func (c *call) affineGrid() {
 	theta, list := c.ins[0], c.values()[1:]
 	size := make([]int, list[0].Len)

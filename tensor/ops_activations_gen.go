@@ -415,7 +415,8 @@ func (t *Tensor) Tanh_() *Tensor {
 
 var opHardtanh = op{name: "aten::hardtanh", overload: "", goName: "Hardtanh", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min_val", kindScalar, keyMinVal, false}, {"max_val", kindScalar, keyMaxVal, false}}}
 
-// Hardtanh limits x to [MinVal, MaxVal], -1 and 1 by default. PyTorch: torch.nn.functional.hardtanh.
+// Hardtanh limits x to [MinVal, MaxVal], -1 and 1 by default; a MinVal above MaxVal is an error. PyTorch:
+// torch.nn.functional.hardtanh.
 //
 // Options: MinVal, MaxVal.
 //

@@ -31,7 +31,7 @@ func ScaledDotProductAttention(query *Tensor, key *Tensor, value *Tensor, opts .
 var opEmbedding = op{name: "aten::embedding", overload: "", goName: "Embedding", inPlace: false, args: []argSpec{{"weight", kindTensor, keyNone, false}, {"indices", kindTensor, keyNone, false}, {"padding_idx", kindInt, keyPaddingIdx, false}, {"scale_grad_by_freq", kindBool, keyScaleGradByFreq, false}, {"sparse", kindBool, keyNone, false}}}
 
 // Embedding looks integer indices of any shape (*) up in weight (V, D), giving (*, D). PaddingIdx names a row
-// that gets no gradient. PyTorch: torch.nn.functional.embedding.
+// that gets no gradient; a negative one counts from the end. PyTorch: torch.nn.functional.embedding.
 //
 // Options: PaddingIdx, ScaleGradByFreq.
 //

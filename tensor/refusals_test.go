@@ -421,3 +421,71 @@ func TestWritesToViewsOfRetainedResults(t *testing.T) {
 		}
 	})
 }
+
+// TestFunctionalRefuses tests that operators reject what the functions of torch.nn.functional do, whose operators accept
+// it, and no more.
+func TestFunctionalRefuses(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		one, two := Ones([]int{1, 3, 1}), Ones([]int{2, 3, 1})
+		row := Ones([]int{1, 4})
+		wide := Ones([]int{3, 2})
+		for says, y := range map[string]*Tensor{
+			"BatchNorm: each channel needs more than 1 value to be normalized by its batch, got shape (1, 3, 1)": one.BatchNorm(nil, nil, Training(true)),
+			"BatchNorm: each channel needs more than 1 value to be normalized by its batch, got shape (1, 3)":    one.SqueezeDim(2).BatchNorm(nil, nil, Training(true)),
+			"BatchNorm: Eps must be positive in training, got 0":                                                 two.BatchNorm(nil, nil, Training(true), Eps(0)),
+			"BatchNorm: Eps must not be negative, got -1":                                                        two.BatchNorm(Zeros([]int{3}), Ones([]int{3}), Eps(-1)),
+			"InstanceNorm: each channel needs more than 1 value to be normalized by itself, got shape (2, 3, 1)": two.InstanceNorm(),
+			"InstanceNorm: each channel needs more than 1 value to be normalized by itself, got shape (2, 3)":    two.SqueezeDim(2).InstanceNorm(),
+			"GroupNorm: each group needs more than 1 value, got shape (1, 3, 1) and 3 groups":                    one.GroupNorm(3),
+			"Hardtanh: MinVal must not be greater than MaxVal, got 2 and 1":                                      two.Hardtanh(MinVal(2)),
+			"Hardtanh: MinVal must not be greater than MaxVal, got 0.5 and -0.5":                                 two.Hardtanh(MinVal(0.5), MaxVal(-0.5)),
+			"Hardtanh_: MinVal must not be greater than MaxVal, got -1 and -2":                                   two.Clone().Hardtanh_(MaxVal(-2)),
+			"TripletMarginLoss: Margin must be positive, got 0":                                                  row.TripletMarginLoss(row, row, Margin(0)),
+			"TripletMarginLoss: Margin must be positive, got -1.5":                                               row.TripletMarginLoss(row, row, Margin(-1.5)),
+			"TripletMarginLoss: Margin must be positive, got NaN":                                                row.TripletMarginLoss(row, row, Margin(math.NaN())),
+			"Embedding: PaddingIdx must be in [-3, 3) for a weight of 3 rows, got 3":                             Embedding(wide, FromSlice([]int{0}, nil), PaddingIdx(3)),
+			"Embedding: PaddingIdx must be in [-3, 3) for a weight of 3 rows, got -4":                            Embedding(wide, FromSlice([]int{0}, nil), PaddingIdx(-4)),
+			"Embedding: PaddingIdx must be in [-3, 3) for a weight of 3 rows, got -9223372036854775808":          Embedding(wide, FromSlice([]int{0}, nil), PaddingIdx(math.MinInt)),
+			"Hardtanh: MinVal must not be greater than MaxVal, got 1 and 0":                                      two.Hardtanh(MinVal(true), MaxVal(false)),
+		} {
+			if err := y.Err(); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), says) {
+				t.Errorf("got %v, want %s", err, says)
+			}
+		}
+		for name, y := range map[string]*Tensor{
+			"BatchNorm of two values":         two.BatchNorm(nil, nil, Training(true)),
+			"BatchNorm in evaluation":         one.BatchNorm(Zeros([]int{3}), Ones([]int{3})),
+			"BatchNorm with Eps 0":            one.BatchNorm(Zeros([]int{3}), Ones([]int{3}), Eps(0)),
+			"InstanceNorm by statistics":      two.InstanceNorm(UseInputStats(false), RunningMean(Zeros([]int{3})), RunningVar(Ones([]int{3}))),
+			"GroupNorm of three values":       one.GroupNorm(1),
+			"GroupNorm of two samples":        two.GroupNorm(3),
+			"Hardtanh of one number":          two.Hardtanh(MinVal(1)),
+			"Hardtanh of a nan":               two.Hardtanh(MinVal(math.NaN())),
+			"TripletMarginLoss":               row.TripletMarginLoss(row, row, Margin(1e-9)),
+			"Embedding with its last row":     Embedding(wide, FromSlice([]int{0}, nil), PaddingIdx(2)),
+			"Embedding with its first row":    Embedding(wide, FromSlice([]int{0}, nil), PaddingIdx(-3)),
+			"Embedding without a padding row": Embedding(wide, FromSlice([]int{0}, nil)),
+		} {
+			if err := y.Err(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+}
+
+// TestEmbeddingPaddingIdx tests which row of an embedding's weight gets no gradient.
+func TestEmbeddingPaddingIdx(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		for idx, want := range map[int][]float32{0: {0, 1, 2}, 2: {1, 1, 0}, -1: {1, 1, 0}, -2: {1, 0, 2}, -3: {0, 1, 2}} {
+			weight := Ones([]int{3, 1}).RequiresGrad_()
+			if err := Embedding(weight, FromSlice([]int{0, 1, 2, 2}, nil), PaddingIdx(idx)).Sum().Backward(); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := Data[float32](weight.Grad()); err != nil || !slices.Equal(got, want) {
+				t.Errorf("PaddingIdx(%d): the gradients %v (%v), want %v", idx, got, err, want)
+			}
+		}
+	})
+}
