@@ -25,7 +25,7 @@ type op struct {
 	args           []argSpec
 	internal       bool           // set for an operator found by name: Call must not run it
 	native         atomic.Uintptr // looked up at first use
-	number         *op            // the overload for a number as an operand; nil: the number becomes a tensor
+	numbers        []*op          // by the argument: the overload for a number as this operand; nil: the number becomes a tensor
 }
 
 type argSpec struct {
@@ -272,8 +272,8 @@ func (c *call) operand(i int, v any) {
 		c.put(cshim.Value{Tag: cshim.TagNone})
 		return
 	}
-	if c.op.number != nil {
-		c.op = c.op.number
+	if i < len(c.op.numbers) && c.op.numbers[i] != nil {
+		c.op = c.op.numbers[i]
 	}
 	c.number(i, v)
 }

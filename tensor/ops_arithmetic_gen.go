@@ -360,7 +360,7 @@ func (t *Tensor) Pow_(exponent any) *Tensor {
 	return c.inPlace(t)
 }
 
-var opPowTensor = op{name: "aten::pow", overload: "Tensor_Tensor", goName: "PowTensor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}
+var opPowTensor = op{name: "aten::pow", overload: "Tensor_Tensor", goName: "PowTensor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::pow", overload: "Tensor_Scalar", goName: "PowTensor", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}}}
 
 // PowTensor raises each element to the exponent at the same index, broadcast. PyTorch: torch.pow.
 //
@@ -373,7 +373,7 @@ func (t *Tensor) PowTensor(exponent any) *Tensor {
 	return c.one()
 }
 
-var opPowTensor_ = op{name: "aten::pow_", overload: "Tensor", goName: "PowTensor_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}
+var opPowTensor_ = op{name: "aten::pow_", overload: "Tensor", goName: "PowTensor_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::pow_", overload: "Scalar", goName: "PowTensor_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}}}
 
 // PowTensor_ raises each element to the exponent at the same index, in place; exponent must broadcast to x's
 // shape. PyTorch: torch.Tensor.pow_.
@@ -400,7 +400,7 @@ func PowScalar(self any, exponent *Tensor) *Tensor {
 	return c.one()
 }
 
-var opFloatPower = op{name: "aten::float_power", overload: "Tensor_Tensor", goName: "FloatPower", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}
+var opFloatPower = op{name: "aten::float_power", overload: "Tensor_Tensor", goName: "FloatPower", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::float_power", overload: "Tensor_Scalar", goName: "FloatPower", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindOperand, keyNone, false}}}}}
 
 // FloatPower raises x to exponent in float64 (or complex128), regardless of the dtypes, broadcast. PyTorch:
 // torch.float_power.
@@ -1481,7 +1481,7 @@ func (t *Tensor) ClampTensor_(min *Tensor, max *Tensor) *Tensor {
 	return c.inPlace(t)
 }
 
-var opClampMin = op{name: "aten::clamp_min", overload: "Tensor", goName: "ClampMin", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindOperand, keyNone, false}}, number: &op{name: "aten::clamp_min", overload: "", goName: "ClampMin", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindOperand, keyNone, false}}}}
+var opClampMin = op{name: "aten::clamp_min", overload: "Tensor", goName: "ClampMin", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::clamp_min", overload: "", goName: "ClampMin", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindOperand, keyNone, false}}}}}
 
 // ClampMin returns the larger of x and min elementwise, broadcast. PyTorch: torch.clamp_min.
 //
@@ -1494,7 +1494,7 @@ func (t *Tensor) ClampMin(min any) *Tensor {
 	return c.one()
 }
 
-var opClampMin_ = op{name: "aten::clamp_min_", overload: "Tensor", goName: "ClampMin_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindOperand, keyNone, false}}, number: &op{name: "aten::clamp_min_", overload: "", goName: "ClampMin_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindOperand, keyNone, false}}}}
+var opClampMin_ = op{name: "aten::clamp_min_", overload: "Tensor", goName: "ClampMin_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::clamp_min_", overload: "", goName: "ClampMin_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindOperand, keyNone, false}}}}}
 
 // ClampMin_ is [Tensor.ClampMin] in place: it writes into the receiver and returns it. PyTorch:
 // torch.Tensor.clamp_min_.
@@ -1508,7 +1508,7 @@ func (t *Tensor) ClampMin_(min any) *Tensor {
 	return c.inPlace(t)
 }
 
-var opClampMax = op{name: "aten::clamp_max", overload: "Tensor", goName: "ClampMax", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"max", kindOperand, keyNone, false}}, number: &op{name: "aten::clamp_max", overload: "", goName: "ClampMax", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"max", kindOperand, keyNone, false}}}}
+var opClampMax = op{name: "aten::clamp_max", overload: "Tensor", goName: "ClampMax", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"max", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::clamp_max", overload: "", goName: "ClampMax", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"max", kindOperand, keyNone, false}}}}}
 
 // ClampMax returns the smaller of x and max elementwise, broadcast. PyTorch: torch.clamp_max.
 //
@@ -1521,7 +1521,7 @@ func (t *Tensor) ClampMax(max any) *Tensor {
 	return c.one()
 }
 
-var opClampMax_ = op{name: "aten::clamp_max_", overload: "Tensor", goName: "ClampMax_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"max", kindOperand, keyNone, false}}, number: &op{name: "aten::clamp_max_", overload: "", goName: "ClampMax_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"max", kindOperand, keyNone, false}}}}
+var opClampMax_ = op{name: "aten::clamp_max_", overload: "Tensor", goName: "ClampMax_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"max", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::clamp_max_", overload: "", goName: "ClampMax_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"max", kindOperand, keyNone, false}}}}}
 
 // ClampMax_ is [Tensor.ClampMax] in place: it writes into the receiver and returns it. PyTorch:
 // torch.Tensor.clamp_max_.

@@ -1658,7 +1658,7 @@ func (t *Tensor) MaskedScatter_(mask *Tensor, source *Tensor) *Tensor {
 	return c.inPlace(t)
 }
 
-var opWhere = op{name: "aten::where", overload: "self", goName: "Where", inPlace: false, args: []argSpec{{"condition", kindTensor, keyNone, false}, {"self", kindOperand, keyNone, false}, {"other", kindOperand, keyNone, false}}}
+var opWhere = op{name: "aten::where", overload: "self", goName: "Where", inPlace: false, args: []argSpec{{"condition", kindTensor, keyNone, false}, {"self", kindOperand, keyNone, false}, {"other", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::where", overload: "ScalarSelf", goName: "Where", inPlace: false, args: []argSpec{{"condition", kindTensor, keyNone, false}, {"self", kindOperand, keyNone, false}, {"other", kindOperand, keyNone, false}}, numbers: []*op{2: &op{name: "aten::where", overload: "Scalar", goName: "Where", inPlace: false, args: []argSpec{{"condition", kindTensor, keyNone, false}, {"self", kindOperand, keyNone, false}, {"other", kindOperand, keyNone, false}}}}}, 2: &op{name: "aten::where", overload: "ScalarOther", goName: "Where", inPlace: false, args: []argSpec{{"condition", kindTensor, keyNone, false}, {"self", kindOperand, keyNone, false}, {"other", kindOperand, keyNone, false}}}}}
 
 // Where picks self where the bool condition is true and other elsewhere; all broadcast. PyTorch: torch.where.
 //

@@ -489,3 +489,50 @@ func TestEmbeddingPaddingIdx(t *testing.T) {
 		}
 	})
 }
+
+// TestNumbersThatDoNotFit tests that Where rejects a number that the dtype cannot represent, and that powers of integers
+// reject negative numbers, as PyTorch does.
+func TestNumbersThatDoNotFit(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		on := FromSlice([]bool{true, false}, nil)
+		bytes, ints := Ones([]int{2}, Uint8), Full([]int{2}, 2)
+		for name, y := range map[string]*Tensor{
+			"Where(c, x, 300)":    Where(on, bytes, 300),
+			"Where(c, 300, x)":    Where(on, 300, bytes),
+			"Where(c, x, 2^31)":   Where(on, bytes.To(Int32), 1<<31),
+			"PowTensor(-1)":       ints.PowTensor(-1),
+			"PowTensor_(-1)":      ints.Clone().PowTensor_(-1),
+			"Where(c, 1, a text)": Where(on, 1, "1"),
+		} {
+			if err := y.Err(); err == nil {
+				t.Errorf("%s: no error", name)
+			}
+		}
+		for _, c := range []struct {
+			name  string
+			y     *Tensor
+			dtype DType
+			want  []float64
+		}{
+			{"Where(c, x, 255)", Where(on, bytes, 255), Uint8, []float64{1, 255}},
+			{"Where(c, x, -1)", Where(on, bytes, -1), Uint8, []float64{1, 255}},
+			{"Where(c, x, 1.5)", Where(on, bytes, 1.5), Float32, []float64{1, 1.5}},
+			{"Where(c, 1.5, x)", Where(on, 1.5, bytes), Float32, []float64{1.5, 1}},
+			{"Where(c, 1, 2)", Where(on, 1, 2), Int64, []float64{1, 2}},
+			{"Where(c, 1, 2.5)", Where(on, 1, 2.5), Float32, []float64{1, 2.5}},
+			{"Where(c, x, y)", Where(on, bytes, ints), Int64, []float64{1, 2}},
+			{"PowTensor(3)", ints.PowTensor(3), Int64, []float64{8, 8}},
+			{"PowTensor(-1.0)", ints.PowTensor(-1.0), Float32, []float64{0.5, 0.5}},
+			{"PowTensor(y)", ints.PowTensor(ints), Int64, []float64{4, 4}},
+			{"PowTensor_(3)", ints.Clone().PowTensor_(3), Int64, []float64{8, 8}},
+			{"FloatPower(-1)", ints.FloatPower(-1), Float64, []float64{0.5, 0.5}},
+			{"FloatPower(y)", ints.FloatPower(ints), Float64, []float64{4, 4}},
+		} {
+			got, err := Data[float64](c.y.To(Float64))
+			if err != nil || c.y.DType() != c.dtype || !slices.Equal(got, c.want) {
+				t.Errorf("%s: %v %v (%v), want %v %v", c.name, c.y.DType(), got, err, c.dtype, c.want)
+			}
+		}
+	})
+}

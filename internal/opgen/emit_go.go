@@ -270,11 +270,19 @@ func emitOp(b *bytes.Buffer, o *op) error {
 	descriptor := func(overload, more string) string {
 		return fmt.Sprintf("op{name: \"aten::%s\", overload: %q, goName: %q, inPlace: %v, %sargs: []argSpec{%s}%s}", o.name, overload, o.goName, o.inPlace, same, args.String(), more)
 	}
-	number := ""
-	if o.scalar {
-		number = ", number: &" + descriptor("", "")
+	// number returns the entry of the table of overloads for a number as the argument at i.
+	number := func(i int, overload, more string) string {
+		return fmt.Sprintf("%d: &%s", i, descriptor(overload, more))
 	}
-	fmt.Fprintf(b, "var %s = %s\n\n", o.goVar(), descriptor(o.overload, number))
+	more, at := "", o.operands()
+	switch len(o.scalar) {
+	case 1:
+		more = ", numbers: []*op{" + number(at[0], o.scalar[0], "") + "}"
+	case 3:
+		both := ", numbers: []*op{" + number(at[1], o.scalar[2], "") + "}"
+		more = ", numbers: []*op{" + number(at[0], o.scalar[0], both) + ", " + number(at[1], o.scalar[1], "") + "}"
+	}
+	fmt.Fprintf(b, "var %s = %s\n\n", o.goVar(), descriptor(o.overload, more))
 
 	var params []string
 	var optional []string

@@ -17,8 +17,8 @@ type op struct {
 	line    int
 	hot     bool
 	fn      bool
-	scalar  bool // numbers go to the overload without a name
-	same    int  // number of leading tensors that must have the same shape
+	scalar  []string // the overloads for numbers: for each operand of num=, and for both of two
+	same    int      // number of leading tensors that must have the same shape
 }
 
 func readTable(path string) ([]*op, error) {
@@ -115,7 +115,7 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 		case "fn":
 			o.fn = true
 		case "scalar":
-			o.scalar = true
+			o.scalar = strings.Split(val, ",")
 		case "+_":
 			inPlace = true
 		case "num":
@@ -157,6 +157,9 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 			return false, fmt.Errorf("%s: bool %s must be an option (opt=%s=…)", o.full(), a.name, a.name)
 		}
 	}
+	if n := len(o.operands()); o.scalar != nil && (n < 1 || n > 2 || len(o.scalar) != 2*n-1) {
+		return false, fmt.Errorf("%s: scalar has %d overloads, but num= has %d operands", o.full(), len(o.scalar), n)
+	}
 	if len(o.args) == 0 || o.args[0].typ != "Tensor" || o.args[0].list || o.args[0].num || o.args[0].optional {
 		o.fn = true
 	}
@@ -173,6 +176,17 @@ func (o *op) applyFlags(flags string) (inPlace bool, err error) {
 		o.hot = false
 	}
 	return inPlace, nil
+}
+
+// operands returns the places of the arguments that also take numbers.
+func (o *op) operands() []int {
+	var at []int
+	for i, a := range o.args {
+		if a.num {
+			at = append(at, i)
+		}
+	}
+	return at
 }
 
 // inPlaceNames are PyTorch's names of in-place operators that torch.Tensor lacks, by the operator.
