@@ -106,9 +106,11 @@ func (t *Tensor) Index(idx ...any) *Tensor {
 //	err = x.SetIndex([]any{tensor.All, mask}, v)
 //
 // value is a number, or a *Tensor whose shape broadcasts to the selected part after its leading dimensions of size 1
-// are dropped. A number is converted to t's dtype. A tensor is converted too if idx has no tensors, lists or bools;
-// otherwise it must have t's dtype, or be a single element assigned through a single mask. A value that shares memory
-// with t must cover exactly the elements that are written, or none of them. PyTorch: Tensor.__setitem__.
+// are dropped. A number is converted to t's dtype. One that the dtype cannot represent is an error; but a number beyond
+// the range of float16 or bfloat16 that is assigned to one element by integers, or through several index tensors, becomes
+// an infinity, as in PyTorch. A tensor is converted too if idx has no tensors, lists or bools; otherwise it must have t's
+// dtype, or be a single element assigned through a single mask. A value that shares memory with t must cover exactly the
+// elements that are written, or none of them. PyTorch: Tensor.__setitem__.
 func (t *Tensor) SetIndex(idx any, value any) error {
 	const op = "SetIndex"
 	x, fail := newIndexing(op, t)
@@ -143,9 +145,8 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 		return x.named(x.view.Fill_(value).Err())
 	}
 	if !isTensor {
-		v = ScalarTensor(value, x.self.DType(), x.self.Device())
-		if v.fail != nil {
-			return x.named(v.Err())
+		if v = x.number(value); v.fail != nil {
+			return x.namedTensor(v).Err()
 		}
 		defer v.Release()
 	}
@@ -171,6 +172,37 @@ func (t *Tensor) SetIndex(idx any, value any) error {
 		return x.named(wide.Err())
 	}
 	return x.named(x.view.Copy_(wide).Err())
+}
+
+// number returns a tensor of shape () that holds the number v, for IndexPut_. PyTorch fills a single mask or a single index
+// of int64 with the number, and other indices with a tensor made of it.
+func (x *indexing) number(v any) *Tensor {
+	d := x.self.DType()
+	var only *Tensor
+	for _, t := range x.advanced {
+		switch {
+		case t == nil:
+		case only != nil:
+			return ScalarTensor(v, d, x.self.Device())
+		default:
+			only = t
+		}
+	}
+	first, _, _ := encodeNumber(v)
+	switch only.DType() {
+	case Bool:
+	case Int64:
+		if first.Tag == cshim.TagComplex && !d.IsComplex() {
+			return failed(refused(x.op, ErrArgument, "a complex number cannot be converted to %v", d))
+		}
+	default:
+		return ScalarTensor(v, d, x.self.Device())
+	}
+	// On the CPU the fill of one element, as of ScalarTensor, makes infinities of numbers that float16 and its kin do not
+	// have; the fill of more elements refuses them.
+	two := Full([]int{2}, v, d, x.self.Device())
+	defer two.Release()
+	return two.Select(0, 0)
 }
 
 // indexing is the state of one Index or SetIndex. Basic elements are applied to view at once; the others are collected in

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -471,4 +472,66 @@ func TestSetIndexOfSharedMemory(t *testing.T) {
 			c.compare(t, c.Name, s.x, err)
 		})
 	}
+}
+
+// TestSetIndexNumberRange tests which numbers SetIndex rejects because t's dtype does not have them: PyTorch checks the
+// range when it fills several elements, a mask or one index, but not when it fills one element or several indices.
+func TestSetIndexNumberRange(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		mask, index := FromSlice([]bool{true, false}, nil), FromSlice([]int{1}, nil)
+		single := []struct {
+			name string
+			idx  any
+			mask bool
+		}{
+			{"a mask", mask, true}, {"a mask after a slice", []any{All, mask}, true}, {"a mask of bytes", mask.To(Uint8), true},
+			{"a mask of two dimensions", Eye(2).To(Bool), true}, {"[]bool", []bool{true, false}, true},
+			{"an index", index, false}, {"an index after a number", []any{0, index}, false}, {"[]int", []int{1}, false},
+			{"text", "..., [1]", false}, {"a bool", []any{true, All}, false},
+		}
+		several := map[string]any{"two indices": []any{index, index}, "two masks": []any{mask, mask}, "an int32": index.To(Int32)}
+		item64 := func(x *Tensor) float64 {
+			v, err := Item[float64](x.To(Float64))
+			if err != nil {
+				t.Error(err)
+			}
+			return v
+		}
+		for _, s := range single {
+			for d, numbers := range map[DType][]any{Float16: {-1e9, 1e39, 1 << 40}, BFloat16: {1e39}, Float32: {1e39}, Uint8: {256}, Int8: {-129}} {
+				for _, v := range numbers {
+					x := Zeros([]int{2, 2}, d)
+					if err := x.SetIndex(s.idx, v); err == nil || !strings.Contains(err.Error(), "SetIndex: value cannot be converted") {
+						t.Errorf("%s: %v as %v gives %v", s.name, v, d, err)
+					}
+					if sum := item64(x.To(Float64).Abs().Sum()); sum != 0 {
+						t.Errorf("%s: %v as %v was written", s.name, v, d)
+					}
+				}
+			}
+			for _, v := range []any{65504, -1.5, math.Inf(1), true} {
+				x := Zeros([]int{2, 2}, Float16)
+				if err := x.SetIndex(s.idx, v); err != nil {
+					t.Errorf("%s: %v: %v", s.name, v, err)
+				}
+				if most := item64(x.Abs().Max()); most == 0 {
+					t.Errorf("%s: %v was not written", s.name, v)
+				}
+			}
+			// As masked_fill_ and index_fill_.
+			if err := Zeros([]int{2, 2}, Bool).SetIndex(s.idx, 1+2i); (err == nil) != s.mask {
+				t.Errorf("%s: a complex number as bool gives %v", s.name, err)
+			}
+		}
+		for name, idx := range several {
+			x := Zeros([]int{2, 2}, Float16)
+			if err := x.SetIndex(idx, -1e9); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if least := item64(x.Min()); !math.IsInf(least, -1) {
+				t.Errorf("%s: the least element is %v", name, least)
+			}
+		}
+	})
 }
