@@ -109,6 +109,8 @@ func TestUnknownOptions(t *testing.T) {
 		"NewLayerNorm: unknown option Momentum; the options are Eps, NoAffine, NoBias, DType, Device":                                                           nn.NewLayerNorm(2, nn.Momentum(1)),
 		"NewRMSNorm: unknown option NoBias; the options are Eps, NoAffine, DType, Device":                                                                       nn.NewRMSNorm(2, nn.NoBias()),
 		"NewBatchNorm2d: unknown option Causal; the options are Momentum, CumulativeAverage, Eps, NoAffine, NoBias, NoRunningStats, DType, ":                    nn.NewBatchNorm2d(2, nn.Causal()),
+		"NewInstanceNorm1d: unknown option CumulativeAverage; the options are Momentum, Eps, Affine, NoBias, RunningStats, DType, Device":                       nn.NewInstanceNorm1d(2, nn.CumulativeAverage()),
+		"NewLazyInstanceNorm2d: unknown option CumulativeAverage; the options are Momentum, Eps, NoAffine, NoBias, NoRunningStats, DType, ":                     nn.NewLazyInstanceNorm2d(nn.CumulativeAverage()),
 		"NewCausalSelfAttention: unknown option Causal; the options are NoBias, DropoutP, DType, Device":                                                        nn.NewCausalSelfAttention(2, 2, nn.Causal()),
 		"NewMultiheadAttention: unknown option Groups; the options are BatchFirst, Causal, NoBias, DropoutP, KDim, VDim, AddBiasKV, AddZeroAttn, DType, Device": nn.NewMultiheadAttention(2, 2, nn.Groups(2)),
 	} {

@@ -270,13 +270,13 @@ func NewLazyConvTranspose3d(out, kernel int, opts ...Option) *Lazy[*ConvTranspos
 	return lazyTransposed("LazyConvTranspose3d", 3, out, kernel, opts, func(c *transposed) *ConvTranspose3d { return (*ConvTranspose3d)(c) })
 }
 
-// lazyNorm returns a lazy BatchNorm, or a lazy InstanceNorm with its options as those of NewBatchNorm1d.
+// lazyNorm returns a lazy BatchNorm or InstanceNorm, which norm makes.
 func lazyNorm[M interface {
 	Layer
 	comparable
 	Err() error
-}](name string, opts []Option, infer func(x *tensor.Tensor) (int, error), as func(*batchNorm) M) *Lazy[M] {
-	return newLazy(name, 1, opts, func(in int, opts []Option) M { return as(newBatchNorm("New"+name, in, opts)) },
+}](name string, norm func(op string, channels int, opts []Option) *batchNorm, opts []Option, infer func(x *tensor.Tensor) (int, error), as func(*batchNorm) M) *Lazy[M] {
+	return newLazy(name, 1, opts, func(in int, opts []Option) M { return as(norm("New"+name, in, opts)) },
 		infer, sizeIn(0, 1, "weight", "running_mean"))
 }
 
@@ -293,36 +293,36 @@ func channelsAt1(name string, least, most int) func(x *tensor.Tensor) (int, erro
 // NewLazyBatchNorm1d returns a BatchNorm1d whose channels are known at the first Forward. Options: those of NewBatchNorm1d.
 // PyTorch: torch.nn.LazyBatchNorm1d.
 func NewLazyBatchNorm1d(opts ...Option) *Lazy[*BatchNorm1d] {
-	return lazyNorm("LazyBatchNorm1d", opts, channelsAt1("LazyBatchNorm1d", 2, 3), func(b *batchNorm) *BatchNorm1d { return (*BatchNorm1d)(b) })
+	return lazyNorm("LazyBatchNorm1d", newBatchNorm, opts, channelsAt1("LazyBatchNorm1d", 2, 3), func(b *batchNorm) *BatchNorm1d { return (*BatchNorm1d)(b) })
 }
 
 // NewLazyBatchNorm2d returns a BatchNorm2d whose channels are known at the first Forward. Options: those of NewBatchNorm2d.
 // PyTorch: torch.nn.LazyBatchNorm2d.
 func NewLazyBatchNorm2d(opts ...Option) *Lazy[*BatchNorm2d] {
-	return lazyNorm("LazyBatchNorm2d", opts, channelsAt1("LazyBatchNorm2d", 4, 4), func(b *batchNorm) *BatchNorm2d { return (*BatchNorm2d)(b) })
+	return lazyNorm("LazyBatchNorm2d", newBatchNorm, opts, channelsAt1("LazyBatchNorm2d", 4, 4), func(b *batchNorm) *BatchNorm2d { return (*BatchNorm2d)(b) })
 }
 
 // NewLazyBatchNorm3d returns a BatchNorm3d whose channels are known at the first Forward. Options: those of NewBatchNorm3d.
 // PyTorch: torch.nn.LazyBatchNorm3d.
 func NewLazyBatchNorm3d(opts ...Option) *Lazy[*BatchNorm3d] {
-	return lazyNorm("LazyBatchNorm3d", opts, channelsAt1("LazyBatchNorm3d", 5, 5), func(b *batchNorm) *BatchNorm3d { return (*BatchNorm3d)(b) })
+	return lazyNorm("LazyBatchNorm3d", newBatchNorm, opts, channelsAt1("LazyBatchNorm3d", 5, 5), func(b *batchNorm) *BatchNorm3d { return (*BatchNorm3d)(b) })
 }
 
 // NewLazyInstanceNorm1d returns an InstanceNorm1d whose channels are known at the first Forward. As in PyTorch it has a weight,
-// a bias and running statistics by default, unlike NewInstanceNorm1d. Options: those of NewBatchNorm1d. PyTorch:
-// torch.nn.LazyInstanceNorm1d.
+// a bias and running statistics by default, unlike NewInstanceNorm1d. Options: those of NewBatchNorm1d
+// without CumulativeAverage. PyTorch: torch.nn.LazyInstanceNorm1d.
 func NewLazyInstanceNorm1d(opts ...Option) *Lazy[*InstanceNorm1d] {
-	return lazyNorm("LazyInstanceNorm1d", opts, last("LazyInstanceNorm1d", 2, 2, 3), func(b *batchNorm) *InstanceNorm1d { return (*InstanceNorm1d)(b) })
+	return lazyNorm("LazyInstanceNorm1d", newLazyInstanceNorm, opts, last("LazyInstanceNorm1d", 2, 2, 3), func(b *batchNorm) *InstanceNorm1d { return (*InstanceNorm1d)(b) })
 }
 
-// NewLazyInstanceNorm2d is NewLazyInstanceNorm1d for images. Options: those of NewBatchNorm1d. PyTorch:
+// NewLazyInstanceNorm2d is NewLazyInstanceNorm1d for images. Options: those of NewLazyInstanceNorm1d. PyTorch:
 // torch.nn.LazyInstanceNorm2d.
 func NewLazyInstanceNorm2d(opts ...Option) *Lazy[*InstanceNorm2d] {
-	return lazyNorm("LazyInstanceNorm2d", opts, last("LazyInstanceNorm2d", 3, 3, 4), func(b *batchNorm) *InstanceNorm2d { return (*InstanceNorm2d)(b) })
+	return lazyNorm("LazyInstanceNorm2d", newLazyInstanceNorm, opts, last("LazyInstanceNorm2d", 3, 3, 4), func(b *batchNorm) *InstanceNorm2d { return (*InstanceNorm2d)(b) })
 }
 
-// NewLazyInstanceNorm3d is NewLazyInstanceNorm1d for volumes. Options: those of NewBatchNorm1d. PyTorch:
+// NewLazyInstanceNorm3d is NewLazyInstanceNorm1d for volumes. Options: those of NewLazyInstanceNorm1d. PyTorch:
 // torch.nn.LazyInstanceNorm3d.
 func NewLazyInstanceNorm3d(opts ...Option) *Lazy[*InstanceNorm3d] {
-	return lazyNorm("LazyInstanceNorm3d", opts, last("LazyInstanceNorm3d", 4, 4, 5), func(b *batchNorm) *InstanceNorm3d { return (*InstanceNorm3d)(b) })
+	return lazyNorm("LazyInstanceNorm3d", newLazyInstanceNorm, opts, last("LazyInstanceNorm3d", 4, 4, 5), func(b *batchNorm) *InstanceNorm3d { return (*InstanceNorm3d)(b) })
 }

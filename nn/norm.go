@@ -168,8 +168,14 @@ func newBatchNorm(op string, channels int, opts []Option) *batchNorm {
 	return b.batchNorm(channels, !b.noAffine, !b.noStats)
 }
 
+// newLazyInstanceNorm has PyTorch's defaults of a lazy InstanceNorm, which are those of a BatchNorm.
+func newLazyInstanceNorm(op string, channels int, opts []Option) *batchNorm {
+	b := build(op, opts, "Momentum", "Eps", "NoAffine", "NoBias", "NoRunningStats", "DType", "Device")
+	return b.batchNorm(channels, !b.noAffine, !b.noStats)
+}
+
 func newInstanceNorm(op string, channels int, opts []Option) *batchNorm {
-	b := build(op, opts, "Momentum", "CumulativeAverage", "Eps", "Affine", "NoBias", "RunningStats", "DType", "Device")
+	b := build(op, opts, "Momentum", "Eps", "Affine", "NoBias", "RunningStats", "DType", "Device")
 	return b.batchNorm(channels, b.affine, b.stats)
 }
 
@@ -361,7 +367,7 @@ func (b *BatchNorm3d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type InstanceNorm1d batchNorm
 
 // NewInstanceNorm1d returns an InstanceNorm1d for the given number of channels. Options: Affine, NoBias, RunningStats,
-// Momentum (0.1 by default), CumulativeAverage, Eps (1e-5 by default), DType, Device.
+// Momentum (0.1 by default), Eps (1e-5 by default), DType, Device.
 func NewInstanceNorm1d(channels int, opts ...Option) *InstanceNorm1d {
 	return (*InstanceNorm1d)(newInstanceNorm("NewInstanceNorm1d", channels, opts))
 }
@@ -380,7 +386,7 @@ func (n *InstanceNorm1d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type InstanceNorm2d batchNorm
 
 // NewInstanceNorm2d returns an InstanceNorm2d for the given number of channels. Options: Affine, NoBias, RunningStats,
-// Momentum (0.1 by default), CumulativeAverage, Eps (1e-5 by default), DType, Device.
+// Momentum (0.1 by default), Eps (1e-5 by default), DType, Device.
 func NewInstanceNorm2d(channels int, opts ...Option) *InstanceNorm2d {
 	return (*InstanceNorm2d)(newInstanceNorm("NewInstanceNorm2d", channels, opts))
 }
@@ -399,7 +405,7 @@ func (n *InstanceNorm2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type InstanceNorm3d batchNorm
 
 // NewInstanceNorm3d returns an InstanceNorm3d for the given number of channels. Options: Affine, NoBias, RunningStats,
-// Momentum (0.1 by default), CumulativeAverage, Eps (1e-5 by default), DType, Device.
+// Momentum (0.1 by default), Eps (1e-5 by default), DType, Device.
 func NewInstanceNorm3d(channels int, opts ...Option) *InstanceNorm3d {
 	return (*InstanceNorm3d)(newInstanceNorm("NewInstanceNorm3d", channels, opts))
 }

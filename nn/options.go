@@ -68,7 +68,8 @@ func NoAffine() Option { return Option{"NoAffine", func(s *settings) { s.noAffin
 // NoRunningStats makes batch norm use the statistics of the batch in evaluation too (track_running_stats=False).
 func NoRunningStats() Option { return Option{"NoRunningStats", func(s *settings) { s.noStats = true }} }
 
-// CumulativeAverage makes the running statistics of batch norm plain averages over all batches (momentum=None).
+// CumulativeAverage makes the running statistics of batch norm plain averages over all batches (momentum=None). An
+// instance norm has no such averages: in PyTorch its momentum=None is Momentum(0).
 func CumulativeAverage() Option {
 	return Option{"CumulativeAverage", func(s *settings) { s.cumulative = true }}
 }
