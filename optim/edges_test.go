@@ -139,7 +139,7 @@ func TestSchedulesLoadAtTheEdges(t *testing.T) {
 		t.Fatal(err)
 	}
 	nested := func() *optim.Scheduler {
-		inner := optim.SequentialLR([]int{2}, optim.ConstantLR(0.5, 2), optim.ExponentialLR(0.5))
+		inner := optim.SequentialLR([]int{3}, optim.ConstantLR(0.5, 2), optim.ExponentialLR(0.5))
 		s, err := optim.NewScheduler(opt, optim.SequentialLR([]int{5}, inner, optim.ExponentialLR(0.9)))
 		if err != nil {
 			t.Fatal(err)

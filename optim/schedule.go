@@ -72,19 +72,10 @@ func start(opt *Optimizer, c *course) (*course, error) {
 	return c, c.begin()
 }
 
-// begin takes the first step.
+// begin takes the first step, as PyTorch's _initial_step does. Of a schedule that has parts it is a step like any other.
 func (c *course) begin() error {
-	if c.chained {
-		for _, p := range c.parts {
-			if err := p.begin(); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	if c.parts != nil {
-		c.epoch = 0
-		return c.parts[0].begin()
+		return c.step(nil)
 	}
 	c.count = 0
 	c.initial = true
@@ -92,12 +83,15 @@ func (c *course) begin() error {
 	return c.step(nil)
 }
 
-// undo undoes the first step.
+// undo undoes the first step, as PyTorch's recursive_undo does: a SequentialLR in another keeps its own epoch, so that it
+// is a step ahead of its parts.
 func (c *course) undo() {
+	if c.parts == nil {
+		c.epoch = max(c.epoch-1, -1)
+	}
 	for _, p := range c.parts {
 		p.undo()
 	}
-	c.epoch = max(c.epoch-1, -1)
 }
 
 func (c *course) step(metric []float64) error {

@@ -187,7 +187,8 @@ func CosineAnnealingLR(steps int, low float64) Schedule {
 }
 
 // SequentialLR follows each schedule until its milestone, then the next one, which starts at its own step 0. There is
-// one milestone fewer than schedules. PyTorch: torch.optim.lr_scheduler.SequentialLR.
+// one milestone fewer than schedules. As in PyTorch, a SequentialLR that is the first of another begins at its step 1, and
+// the parts of a ChainedScheduler there have taken a step at step 0. PyTorch: torch.optim.lr_scheduler.SequentialLR.
 func SequentialLR(milestones []int, schedules ...Schedule) Schedule {
 	const op = "SequentialLR"
 	if len(schedules) == 0 || len(milestones) != len(schedules)-1 {
@@ -205,7 +206,7 @@ func SequentialLR(milestones []int, schedules ...Schedule) Schedule {
 			g.LR = g.Extra["initial_lr"]
 		}
 		c.undo()
-		return c.begin()
+		return c.parts[0].begin()
 	})
 }
 
