@@ -372,7 +372,7 @@ func TestGradScaler(t *testing.T) {
 	if err := s.LoadStateDict(f.Scaler.State); err != nil {
 		t.Error(err)
 	}
-	for i, o := range []optim.ScalerOption{nil, optim.InitScale(0), optim.InitScale(math.NaN()), optim.GrowthFactor(1), optim.BackoffFactor(1), optim.GrowthInterval(0)} {
+	for i, o := range []optim.ScalerOption{nil, optim.InitScale(0), optim.InitScale(math.NaN()), optim.InitScale(1e39), optim.InitScale(1e-60), optim.GrowthFactor(1), optim.BackoffFactor(1), optim.GrowthInterval(0)} {
 		if _, err := optim.NewGradScaler(o); err == nil {
 			t.Errorf("NewGradScaler accepts option %d", i)
 		}
@@ -388,6 +388,43 @@ func TestGradScaler(t *testing.T) {
 			t.Error("a nil scaler does something")
 		}
 		_ = s.StateDict()
+	}
+}
+
+// TestGradScalerPromotes tests the dtypes of scaled losses: the scale is a float32 tensor in PyTorch, so that a float16 loss
+// of shape () does not overflow.
+func TestGradScalerPromotes(t *testing.T) {
+	leak.Check(t)
+	s, err := optim.NewGradScaler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		shape      []int
+		dtype, out tensor.DType
+		want       float64
+	}{
+		{[]int{}, tensor.Float16, tensor.Float32, 262144}, {[]int{}, tensor.BFloat16, tensor.Float32, 262144},
+		{[]int{}, tensor.Float32, tensor.Float32, 262144}, {[]int{}, tensor.Float64, tensor.Float64, 262144},
+		{[]int{1}, tensor.Float16, tensor.Float16, math.Inf(1)}, {[]int{1}, tensor.BFloat16, tensor.BFloat16, 262144},
+	} {
+		err := tensor.WithScope(func() error {
+			x := tensor.Full(c.shape, 4, c.dtype).RequiresGrad_()
+			y := s.Scale(x)
+			if err := y.Backward(); err != nil {
+				return err
+			}
+			if v, err := y.Item(); err != nil || y.DType() != c.out || v != c.want {
+				t.Errorf("%v %v: %v %v (%v), want %v %v", c.dtype, c.shape, y.DType(), v, err, c.out, c.want)
+			}
+			if g := x.Grad(); g.DType() != c.dtype {
+				t.Errorf("%v %v: the gradient is %v", c.dtype, c.shape, g.DType())
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 

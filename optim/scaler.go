@@ -76,8 +76,8 @@ func NewGradScaler(opts ...ScalerOption) (*GradScaler, error) {
 
 func (s *GradScaler) check(op string) error {
 	switch {
-	case positive(s.scale) != "":
-		return refuse.Error(op, tensor.ErrArgument, "InitScale %s, got %v", positive(s.scale), s.scale)
+	case positive(float64(float32(s.scale))) != "":
+		return refuse.Error(op, tensor.ErrArgument, "InitScale %s as float32, got %v", positive(0), s.scale)
 	case !(s.growth > 1) || finite(s.growth) != "":
 		return refuse.Error(op, tensor.ErrArgument, "GrowthFactor must be finite and larger than 1, got %v", s.growth)
 	case !(s.backoff > 0 && s.backoff < 1):
@@ -88,14 +88,18 @@ func (s *GradScaler) check(op string) error {
 	return nil
 }
 
-// Scale returns the loss times the scale. PyTorch: GradScaler.scale.
+// Scale returns the loss times the scale, a number of float32: that of a float16 or bfloat16 loss of shape () is float32.
+// PyTorch: GradScaler.scale.
 func (s *GradScaler) Scale(loss *tensor.Tensor) *tensor.Tensor {
 	if s == nil || s.found == nil {
 		return tensor.Failed(refuse.Nil("Scale", "a scaler"))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return loss.Mul(s.scale)
+	// A Go number would not take part in the promotion of dtypes, and the product in float16 would overflow.
+	scale := tensor.Full([]int{}, s.scale, tensor.Float32, loss.Device())
+	defer scale.Release()
+	return loss.Mul(scale)
 }
 
 // Unscale divides the gradients of opt's parameters by the scale, for example before they are clipped; Step does it
@@ -147,7 +151,7 @@ func (s *GradScaler) unscale(op string, opt *Optimizer) error {
 			found := false
 			for device, grads := range byDevice {
 				inf := tensor.Zeros([]int{}, tensor.Float32, device)
-				inverse := tensor.Full([]int{}, 1/s.scale, tensor.Float32, device)
+				inverse := tensor.Full([]int{}, 1/float64(float32(s.scale)), tensor.Float32, device)
 				if _, err := tensor.CallUnchecked("aten::_amp_foreach_non_finite_check_and_unscale_", grads, inf, inverse); err != nil {
 					return fmt.Errorf("linstock: %s: %w", op, err)
 				}
