@@ -55,11 +55,25 @@ func (d DType) String() string {
 	if s, ok := quantised[d]; ok {
 		return s
 	}
+	if s, ok := foreign[d]; ok {
+		return s
+	}
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }
 
 // quantised holds the names of libtorch's quantized dtypes. Linstock makes no such tensors, but Call may return some.
 var quantised = map[DType]string{12: "qint8", 13: "quint8", 14: "qint32", 16: "quint4x2", 17: "quint2x4"}
+
+// foreign holds the names of libtorch's other dtypes of which Linstock makes no tensors, but Call may return some.
+var foreign = map[DType]string{
+	18: "bits1x8", 19: "bits2x4", 20: "bits4x2", 21: "bits8", 22: "bits16", float8E8M0FNU: "float8_e8m0fnu", 45: "float4_e2m1fn_x2",
+	bComplex32: "bcomplex32",
+}
+
+const (
+	float8E8M0FNU DType = 44
+	bComplex32    DType = 46 // complex number of two bfloat16, since libtorch 2.15
+)
 
 // Size returns the size of an element in bytes, or 0 for a dtype that Linstock does not know.
 func (d DType) Size() int { return dtypes[d].size }
@@ -74,7 +88,9 @@ func (d DType) IsFloat() bool {
 }
 
 // IsComplex reports whether d is a complex dtype.
-func (d DType) IsComplex() bool { return d == Complex64 || d == Complex128 || d == ComplexHalf }
+func (d DType) IsComplex() bool {
+	return d == Complex64 || d == Complex128 || d == ComplexHalf || d == bComplex32
+}
 
 // ParseDType returns the dtype with PyTorch's name, such as "float32" or "torch.float32". The error is ErrArgument.
 func ParseDType(name string) (DType, error) {

@@ -382,6 +382,11 @@ func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, erro
 	if err := x.Err(); err != nil {
 		return nil, err
 	}
+	if dtype == bComplex32 { // few operators support it
+		if err := next(x.To(Complex64)); err != nil {
+			return nil, err
+		}
+	}
 	if numel > p.Threshold {
 		for d, n := range shape {
 			if n/2 < p.EdgeItems || n == 2*p.EdgeItems {
@@ -430,7 +435,7 @@ func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, erro
 		p.width = reWidth + imWidth + 3
 		return p, nil
 	}
-	if dtype.IsFloat() {
+	if dtype.IsFloat() || dtype == float8E8M0FNU {
 		fs, err := x.floats()
 		if err != nil {
 			return nil, err
@@ -456,7 +461,7 @@ func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, erro
 		for _, u := range us {
 			p.words = append(p.words, strconv.FormatUint(u, 10))
 		}
-	default:
+	case Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32:
 		if err := next(x.To(Int64)); err != nil {
 			return nil, err
 		}
@@ -467,6 +472,8 @@ func (t *Tensor) printable(dtype DType, shape []int, numel int) (*printing, erro
 		for _, i := range is {
 			p.words = append(p.words, strconv.FormatInt(i, 10))
 		}
+	default:
+		return nil, refused("String", ErrNotImplemented, "elements of dtype %v cannot be printed", dtype)
 	}
 	p.width = align(p.words) + 2
 	return p, nil

@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/linstock-ml/linstock/cshim"
 )
 
 func TestPrintGolden(t *testing.T) {
@@ -291,6 +293,38 @@ func TestNestedTensor(t *testing.T) {
 		wantErr(t, "Item", err, ErrArgument)
 		if err := x.View(7).Err(); err == nil || !strings.Contains(err.Error(), "float64(2, -1, 3)") {
 			t.Errorf("an error does not describe it: %v", err)
+		}
+	})
+}
+
+// TestPrintForeignDTypes tests the text of tensors of dtypes of which only Call makes some; it is Python's, except that
+// elements which cannot be read are left out.
+func TestPrintForeignDTypes(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		z := FromSlice([]complex64{1 + 2i, 3 - 1i}, nil)
+		bytes := FromSlice([]uint8{1, 2}, nil)
+		for want, make := range map[string]func() *Tensor{
+			"tensor([2., 4.], dtype=torch.float8_e8m0fnu)": func() *Tensor { return one(t, "aten::to.dtype", FromSlice([]float32{1.5, 3}, nil), 44) },
+			"tensor(..., size=(2,), dtype=torch.bits8)":    func() *Tensor { return one(t, "aten::view.dtype", bytes, 21) },
+			"tensor([1.+2.j, 3.-1.j], dtype=torch.bcomplex32)": func() *Tensor {
+				x := one(t, "aten::to.dtype", z, 46)
+				if !x.DType().IsComplex() || x.DType().IsFloat() || x.DType().Size() != 0 {
+					t.Errorf("%v is complex %v, floating-point %v, has %d bytes", x.DType(), x.DType().IsComplex(), x.DType().IsFloat(), x.DType().Size())
+				}
+				return x
+			},
+			"tensor([1.+2.j, 1.+2.j, 1.+2.j,  ..., 3.-1.j, 3.-1.j, 3.-1.j],\n       dtype=torch.bcomplex32)": func() *Tensor {
+				return one(t, "aten::to.dtype", z.View(2, 1).Expand(2, 600).Reshape(-1), 46)
+			},
+			"tensor([[1.+2.j],\n        [3.-1.j]], dtype=torch.bcomplex32)": func() *Tensor { return one(t, "aten::to.dtype", z.View(2, 1), 46) },
+		} {
+			if v := cshim.VersionLoaded(); strings.Contains(want, "bcomplex32") && v[0] == 2 && v[1] < 15 {
+				continue
+			}
+			if got := make().String(); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
 		}
 	})
 }
