@@ -1,30 +1,32 @@
 package tensor
 
 // SparseCSRTensor makes a tensor (*, rows, columns) in compressed rows: crowIndices (*, rows+1) has where the values of each
-// row begin, colIndices (*, nnz) their columns. Both are int32 or int64. Option: DType, that of values by default. PyTorch:
-// torch.sparse_csr_tensor.
+// row begin, colIndices (*, nnz) their columns. Both are int32 or int64. Gradients reach values. Option: DType, that of values
+// by default. PyTorch: torch.sparse_csr_tensor.
 func SparseCSRTensor(crowIndices, colIndices, values *Tensor, size []int, opts ...Option) *Tensor {
-	return compressed("SparseCSRTensor", "aten::sparse_csr_tensor.crow_col_value_size", crowIndices, colIndices, values, size, opts)
+	return compressed("SparseCSRTensor", SparseCSR, crowIndices, colIndices, values, size, opts)
 }
 
 // SparseCSCTensor is SparseCSRTensor with compressed columns: ccolIndices (*, columns+1) and rowIndices (*, nnz). PyTorch:
 // torch.sparse_csc_tensor.
 func SparseCSCTensor(ccolIndices, rowIndices, values *Tensor, size []int, opts ...Option) *Tensor {
-	return compressed("SparseCSCTensor", "aten::sparse_csc_tensor.ccol_row_value_size", ccolIndices, rowIndices, values, size, opts)
+	return compressed("SparseCSCTensor", SparseCSC, ccolIndices, rowIndices, values, size, opts)
 }
 
 // SparseBSRTensor is SparseCSRTensor with blocks in place of single values: values has shape (*, nnz, height, width), and rows
 // and columns are counted in blocks. PyTorch: torch.sparse_bsr_tensor.
 func SparseBSRTensor(crowIndices, colIndices, values *Tensor, size []int, opts ...Option) *Tensor {
-	return compressed("SparseBSRTensor", "aten::sparse_bsr_tensor.crow_col_value_size", crowIndices, colIndices, values, size, opts)
+	return compressed("SparseBSRTensor", SparseBSR, crowIndices, colIndices, values, size, opts)
 }
 
 // SparseBSCTensor is SparseCSCTensor with blocks in place of single values. PyTorch: torch.sparse_bsc_tensor.
 func SparseBSCTensor(ccolIndices, rowIndices, values *Tensor, size []int, opts ...Option) *Tensor {
-	return compressed("SparseBSCTensor", "aten::sparse_bsc_tensor.ccol_row_value_size", ccolIndices, rowIndices, values, size, opts)
+	return compressed("SparseBSCTensor", SparseBSC, ccolIndices, rowIndices, values, size, opts)
 }
 
-func compressed(op, name string, pointers, indices, values *Tensor, size []int, opts []Option) *Tensor {
+// compressed calls the operator of all compressed layouts: those of a single one, such as aten::sparse_csr_tensor, have no
+// derivative, and their results do not require gradients.
+func compressed(op string, layout Layout, pointers, indices, values *Tensor, size []int, opts []Option) *Tensor {
 	dtype := values.DType()
 	for _, o := range opts {
 		d, ok := o.(DType)
@@ -37,7 +39,7 @@ func compressed(op, name string, pointers, indices, values *Tensor, size []int, 
 		values = values.To(dtype)
 		defer values.Release()
 	}
-	return callTensor(name, pointers, indices, values, size, dtype, Default, values.Device(), Default)
+	return callTensor("aten::sparse_compressed_tensor.comp_plain_value_size", pointers, indices, values, size, dtype, layout, values.Device(), Default)
 }
 
 // SparseSum sums a sparse COO t over dimensions, or all of it if none is given. The result is sparse if a sparse dimension is

@@ -81,6 +81,54 @@ func TestSparseGradients(t *testing.T) {
 	})
 }
 
+// TestCompressedGradients tests that gradients reach the values of each compressed layout. The expected ones are PyTorch's
+// values.grad after (torch.sparse_csr_tensor(…).to_dense() * w).sum().backward(), and (… @ w).square().sum().backward().
+func TestCompressedGradients(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := FromSlice([]float64{0, 1, 0, 2, 0, 0, 3, 4, 0, 0, 0, 5, 6, 0, 0, 7}, []int{4, 4})
+		w, size := Arange(0, 16, Float64).View(4, 4), []int{4, 4}
+		csr, csc, bsr, bsc := x.ToSparseCSR(), x.ToSparseCSC(), x.ToSparseBSR([]int{2, 2}), x.ToSparseBSC([]int{2, 2})
+		for layout, c := range map[Layout]struct {
+			of             *Tensor // has the values
+			make           func(values *Tensor, opts ...Option) *Tensor
+			dense, product []float64
+		}{
+			SparseCSR: {csr, func(v *Tensor, opts ...Option) *Tensor {
+				return SparseCSRTensor(csr.CRowIndices(), csr.ColIndices(), v, size, opts...)
+			}, []float64{1, 3, 6, 7, 11, 12, 15}, []float64{1460, 3540, 6340, 8980, 7340, 1372, 11308}},
+			SparseCSC: {csc, func(v *Tensor, opts ...Option) *Tensor {
+				return SparseCSCTensor(csc.CColIndices(), csc.RowIndices(), v, size, opts...)
+			}, []float64{12, 1, 6, 3, 7, 11, 15}, []float64{1372, 1460, 6340, 3540, 8980, 7340, 11308}},
+			SparseBSR: {bsr, func(v *Tensor, opts ...Option) *Tensor {
+				return SparseBSRTensor(bsr.CRowIndices(), bsr.ColIndices(), v, size, opts...)
+			}, []float64{0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15},
+				[]float64{420, 1460, 1060, 3700, 2500, 3540, 6340, 8980, 860, 3020, 1372, 4684, 5180, 7340, 7996, 11308}},
+			SparseBSC: {bsc, func(v *Tensor, opts ...Option) *Tensor { // PyTorch has no product with SparseBSC either
+				return SparseBSCTensor(bsc.CColIndices(), bsc.RowIndices(), v, size, opts...)
+			}, []float64{0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15}, nil},
+		} {
+			check := func(what string, want []float64, opts []Option, loss func(y *Tensor) *Tensor) {
+				if want == nil {
+					return
+				}
+				v := c.of.Values().Clone().RequiresGrad_()
+				if err := loss(c.make(v, opts...)).Backward(); err != nil {
+					t.Errorf("%v, %s: %v", layout, what, err)
+					return
+				}
+				if same, err := v.Grad().Equal(FromSlice(want, v.Shape())); err != nil || !same {
+					t.Errorf("%v, %s: %v, want %v (%v)", layout, what, v.Grad(), want, err)
+				}
+			}
+			dense := func(y *Tensor) *Tensor { return y.ToDense().Mul(w).Sum() }
+			check("dense", c.dense, nil, dense)
+			check("converted", c.dense, []Option{Float32}, dense)
+			check("product", c.product, nil, func(y *Tensor) *Tensor { return y.MatMul(w).Square().Sum() })
+		}
+	})
+}
+
 // TestSparseSum tests sums over all, sparse and dense dimensions, with their gradients.
 func TestSparseSum(t *testing.T) {
 	begin(t)
