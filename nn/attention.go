@@ -212,7 +212,7 @@ func xavier(fanOut, fanIn int) float64 {
 type Masks struct {
 	Attn       *tensor.Tensor // (L, S), or (N*heads, L, S) (attn_mask=)
 	KeyPadding *tensor.Tensor // (N, S), or (S) without a batch (key_padding_mask=)
-	Causal     bool           // each position attends to itself and earlier positions only (is_causal=)
+	Causal     bool           // query i attends to the keys 0 to i only, also where L and S differ (is_causal=)
 }
 
 // Forward applies self-attention to x: (L, N, E), or (N, L, E) with BatchFirst, or (L, E) without a batch. It returns

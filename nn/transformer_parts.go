@@ -263,8 +263,11 @@ func (d *DropPath) Forward(x *tensor.Tensor) *tensor.Tensor {
 // KVCache holds the keys and values of the tokens so far for generation with an attention layer, in memory that is allocated
 // once:
 //
-//	k, v := cache.Update(keys, values) // of the new tokens
-//	y := tensor.ScaledDotProductAttention(q, k, v)
+//	k, v := cache.Update(keys, values) // of T new tokens
+//	y := tensor.ScaledDotProductAttention(q, k, v, tensor.AttnMask(cache.Mask(T)))
+//
+// A single token attends to all others, and needs no mask. tensor.IsCausal is right for the first tokens only: its mask
+// is that of queries from position 0 on.
 //
 // Its buffers Keys and Values (N, H, length, D) are not saved, and gradients are not recorded through them. It must not be
 // used by several goroutines at a time. PyTorch has none.
@@ -368,6 +371,21 @@ func (c *KVCache) Update(keys, values *tensor.Tensor) (allKeys, allValues *tenso
 	}
 	c.used += shape[2]
 	return out[0], out[1]
+}
+
+// Mask returns the causal mask (T, Len), of dtype bool, for the queries of the last tokens tokens, T, in the cache: true at
+// the keys of a query's own and of earlier positions, as tensor.AttnMask takes it.
+func (c *KVCache) Mask(tokens int) *tensor.Tensor {
+	const op = "Mask"
+	if err := c.ready(op); err != nil {
+		return tensor.Failed(err)
+	}
+	if tokens < 0 || tokens > c.used {
+		return refuse.Tensor(op, tensor.ErrArgument, "tokens must be in [0, %d], got %d", c.used, tokens)
+	}
+	return tidy(func(*tensor.Scope) *tensor.Tensor {
+		return tensor.Ones([]int{tokens, c.used}, tensor.Bool, c.Keys.Device()).Tril(tensor.Diagonal(c.used - tokens))
+	})
 }
 
 // Truncate forgets all but the first n tokens; Truncate(0) empties the cache.

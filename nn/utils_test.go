@@ -827,6 +827,44 @@ func TestKVCache(t *testing.T) {
 	}
 }
 
+// TestKVCacheMask tests that attention over a cache, in parts of any sizes, gives the values of causal attention over all
+// tokens at once.
+func TestKVCacheMask(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		draw := func() *tensor.Tensor { return tensor.Randn([]int{2, 3, 6, 4}) }
+		q, k, v := draw(), draw(), draw()
+		want := data(t, tensor.ScaledDotProductAttention(q, k, v, tensor.IsCausal(true)))
+		cache := nn.NewKVCache(2, 3, 6, 4)
+		for what, parts := range map[string][]int{"token by token": {1, 1, 1, 1, 1, 1}, "a prompt": {4, 1, 1}, "chunks": {2, 3, 1}, "all": {6}} {
+			if err := cache.Truncate(0); err != nil {
+				return err
+			}
+			var out []*tensor.Tensor
+			for _, n := range parts {
+				at := cache.Len()
+				allK, allV := cache.Update(k.Narrow(2, at, n), v.Narrow(2, at, n))
+				mask := cache.Mask(n)
+				if mask.DType() != tensor.Bool || !slices.Equal(mask.Shape(), []int{n, at + n}) {
+					t.Errorf("%s: the mask of %d tokens behind %d is %v", what, n, at, mask)
+				}
+				out = append(out, tensor.ScaledDotProductAttention(q.Narrow(2, at, n), allK, allV, tensor.AttnMask(mask)))
+			}
+			golden.Near(t, what, tensor.Cat(out, tensor.Dim(2)), want, 1e-5, 1e-6)
+		}
+		for what, mask := range map[string]*tensor.Tensor{"nil": (*nn.KVCache)(nil).Mask(1), "zero": (&nn.KVCache{}).Mask(1), "negative": cache.Mask(-1), "too many": cache.Mask(7)} {
+			if mask.Err() == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		nn.Release(cache)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestInt8Linear tests that the kernel that reads 8 bits gives what converting the weight gives, and the errors.
 func TestInt8Linear(t *testing.T) {
 	leak.Check(t)

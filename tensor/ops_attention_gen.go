@@ -7,8 +7,10 @@ import "github.com/linstock-ml/linstock/cshim"
 var opScaledDotProductAttention = op{name: "aten::scaled_dot_product_attention", overload: "", goName: "ScaledDotProductAttention", inPlace: false, args: []argSpec{{"query", kindTensor, keyNone, false}, {"key", kindTensor, keyNone, false}, {"value", kindTensor, keyNone, false}, {"attn_mask", kindTensor, keyAttnMask, true}, {"dropout_p", kindFloat, keyDropoutP, false}, {"is_causal", kindBool, keyIsCausal, false}, {"scale", kindFloat, keyScale, true}, {"enable_gqa", kindBool, keyEnableGqa, false}}}
 
 // ScaledDotProductAttention returns softmax(query @ key^T * scale + mask) @ value: query (*, L, E), key (*,
-// S, E), value (*, S, Ev) give (*, L, Ev). AttnMask is bool (true takes part) or floating (added); Scale
-// defaults to 1/sqrt(E). PyTorch: torch.nn.functional.scaled_dot_product_attention.
+// S, E), value (*, S, Ev) give (*, L, Ev). AttnMask is bool (true takes part) or floating (added). IsCausal
+// aligns its mask at the top left: query i sees the keys 0 to i, also where L and S differ, as behind a cache
+// of earlier keys; nn.KVCache.Mask is the mask for that. Scale defaults to 1/sqrt(E). PyTorch:
+// torch.nn.functional.scaled_dot_product_attention.
 //
 // Options: AttnMask, DropoutP, IsCausal, Scale, EnableGqa.
 //
