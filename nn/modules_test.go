@@ -357,3 +357,21 @@ func TestWidthsOfAttention(t *testing.T) {
 		t.Error("the projections of another width are not apart")
 	}
 }
+
+// TestInterpolateOfFailedTensors tests that Interpolate and Upsample pass on the error of a failed tensor, whose sizes are 0.
+func TestInterpolateOfFailedTensors(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		bad := tensor.Ones([]int{2}).MatMul(tensor.Ones([]int{3}))
+		up := &nn.Upsample{Size: []int{bad.Size(-1) * 2}}
+		for what, y := range map[string]*tensor.Tensor{"Interpolate": nn.Interpolate(bad, nn.OutputSize(bad.Size(-2)*2, bad.Size(-1)*2)), "Upsample": up.Forward(bad)} {
+			if y.Err() == nil || y.Err().Error() != bad.Err().Error() {
+				t.Errorf("%s: %v, want %v", what, y.Err(), bad.Err())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

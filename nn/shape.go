@@ -318,11 +318,11 @@ func Interpolate(x *tensor.Tensor, opts ...Option) *tensor.Tensor {
 }
 
 func (u *Upsample) resize(op string, x *tensor.Tensor, antiAlias bool) *tensor.Tensor {
+	if bad := unusable(op, x); bad != nil { // before the options, whose sizes may be those of a failed tensor
+		return bad
+	}
 	if err := u.check(op); err != nil {
 		return tensor.Failed(err)
-	}
-	if bad := unusable(op, x); bad != nil {
-		return bad
 	}
 	shape := x.Shape()
 	dims := len(shape) - 2

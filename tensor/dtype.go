@@ -58,6 +58,9 @@ func (d DType) String() string {
 	if s, ok := foreign[d]; ok {
 		return s
 	}
+	if d == Invalid {
+		return "invalid (the dtype of a failed tensor)"
+	}
 	return fmt.Sprintf("dtype(%d)", int8(d))
 }
 

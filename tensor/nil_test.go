@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -41,4 +42,26 @@ func TestNilFunctionsAndOptions(t *testing.T) {
 			}
 		}()
 	}
+}
+
+// TestDTypeOfFailedTensors tests that To passes on the error of a failed tensor, also with the dtype of such a one, and that
+// the error of an operator with this dtype says whose it is.
+func TestDTypeOfFailedTensors(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		bad := Ones([]int{2}).MatMul(Ones([]int{3}))
+		for what, opts := range map[string][]Option{"its dtype": {bad.DType()}, "a device": {Device{Type: -7}}, "another option": {Dim(1)}, "none": nil} {
+			if err := bad.To(opts...).Err(); err == nil || err.Error() != bad.Err().Error() {
+				t.Errorf("To, %s: %v, want %v", what, err, bad.Err())
+			}
+		}
+		if err := (*Tensor)(nil).To(Invalid).Err(); !errors.Is(err, ErrNil) {
+			t.Errorf("To of nil: %v", err)
+		}
+		for what, err := range map[string]error{"To": Ones([]int{2}).To(bad.DType()).Err(), "Zeros": Zeros(bad.Shape(), bad.DType()).Err()} {
+			if !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), "invalid (the dtype of a failed tensor)") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
 }

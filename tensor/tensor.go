@@ -541,28 +541,13 @@ func (t *Tensor) StorageBytes() int {
 // x.To(tensor.Float16), x.To(tensor.CUDA(0)), x.To(tensor.ChannelsLast). If nothing has to change, the result shares storage
 // with t. PyTorch: Tensor.to.
 func (t *Tensor) To(opts ...Option) *Tensor {
-	dtype, device := int32(-1), int32(-1)
-	format := PreserveFormat
-	for _, o := range opts {
-		switch o := o.(type) {
-		case DType:
-			if o < 0 {
-				return failed(refused("To", ErrArgument, "cannot convert to dtype %v", o))
-			}
-			dtype = int32(o)
-		case Device:
-			if !o.valid() {
-				return failed(refused("To", ErrArgument, "invalid device %v", o))
-			}
-			device = o.word()
-		case MemoryFormat:
-			format = o
-		default:
-			return failed(refused("To", ErrArgument, "accepts a DType, a Device and a MemoryFormat, got %s", optionName(o)))
-		}
-	}
-	if !t.pin() {
+	if !t.pin() { // before the options, which may be what a failed tensor's DType returned
 		return passOn("To", t)
+	}
+	dtype, device, format, err := toOptions(opts)
+	if err != nil {
+		t.unpin()
+		return failed(err)
 	}
 	r := cshim.TensorTo(t.h, dtype, device, false)
 	t.unpin()
@@ -572,6 +557,30 @@ func (t *Tensor) To(opts ...Option) *Tensor {
 	}
 	defer converted.Release()
 	return converted.Contiguous(format)
+}
+
+// toOptions returns the options of To as the shim takes them, with -1 for those that are not given.
+func toOptions(opts []Option) (dtype, device int32, format MemoryFormat, err error) {
+	dtype, device, format = -1, -1, PreserveFormat
+	for _, o := range opts {
+		switch o := o.(type) {
+		case DType:
+			if o < 0 {
+				return 0, 0, 0, refused("To", ErrArgument, "cannot convert to dtype %v", o)
+			}
+			dtype = int32(o)
+		case Device:
+			if !o.valid() {
+				return 0, 0, 0, refused("To", ErrArgument, "invalid device %v", o)
+			}
+			device = o.word()
+		case MemoryFormat:
+			format = o
+		default:
+			return 0, 0, 0, refused("To", ErrArgument, "accepts a DType, a Device and a MemoryFormat, got %s", optionName(o))
+		}
+	}
+	return dtype, device, format, nil
 }
 
 // Alias returns a second handle to the same native tensor with its own lifetime: releasing one does not affect the

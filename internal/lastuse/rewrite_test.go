@@ -154,7 +154,6 @@ var exceptions = map[string]string{
 	"(*tensor.Tensor).Index":                      "indexing holds operands in a struct behind a pointer until Index returns a new handle",
 	"(*tensor.Tensor).SetIndex":                   "indexing holds operands in a struct behind a pointer until SetIndex returns",
 	"(*tensor.Tensor).String":                     "a deferred call unpins the receiver",
-	"(*tensor.Tensor).To":                         "an error names the option",
 	"(*nn.Embedding).Forward":                     "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.EmbeddingBag).ForwardBags":              "tensor.CallUnchecked holds operands until it returns new handles",
 	"(*nn.CausalSelfAttention).Forward":           "the last layer of its Pipe is a Linear, which returns a new handle",
