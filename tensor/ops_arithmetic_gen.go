@@ -2315,7 +2315,7 @@ func (t *Tensor) LCM_(other any) *Tensor {
 
 var opNaNToNum = op{name: "aten::nan_to_num", overload: "", goName: "NaNToNum", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"nan", kindFloat, keyNan, true}, {"posinf", kindFloat, keyPosinf, true}, {"neginf", kindFloat, keyNeginf, true}}}
 
-// NaNToNum replaces nan by NaN (0 by default), and the infinities by PosInf and NegInf (the dtype's largest
+// NaNToNum replaces nan by Nan (0 by default), and the infinities by Posinf and Neginf (the dtype's largest
 // and smallest number by default). PyTorch: torch.nan_to_num.
 //
 // Options: Nan, Posinf, Neginf.

@@ -788,7 +788,7 @@ func (t *Tensor) Renorm_(p any, dim int, maxnorm any) *Tensor {
 var opCov = op{name: "aten::cov", overload: "", goName: "Cov", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"correction", kindInt, keyCorrection, false}, {"fweights", kindTensor, keyFweights, true}, {"aweights", kindTensor, keyAweights, true}}}
 
 // Cov returns the covariance matrix of the rows of x (variables by observations), with optional int weights
-// FWeights and floating weights AWeights. PyTorch: torch.cov.
+// Fweights and floating weights Aweights. PyTorch: torch.cov.
 //
 // Options: Correction, Fweights, Aweights.
 //
@@ -912,7 +912,7 @@ func (t *Tensor) Diff(opts ...Option) *Tensor {
 var opBinCount = op{name: "aten::bincount", overload: "", goName: "BinCount", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"weights", kindTensor, keyWeights, true}, {"minlength", kindInt, keyMinlength, false}}}
 
 // BinCount counts how often each nonnegative integer occurs in a vector, as int64, or sums Weights for each.
-// The result has at least MinLength elements. PyTorch: torch.bincount.
+// The result has at least Minlength elements. PyTorch: torch.bincount.
 //
 // Options: Weights, Minlength.
 //

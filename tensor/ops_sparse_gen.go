@@ -27,7 +27,7 @@ func SparseCOOTensor(indices *Tensor, values *Tensor, size []int, opts ...Option
 
 var opToSparse = op{name: "aten::to_sparse", overload: "", goName: "ToSparse", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"layout", kindLayout, keyLayout, true}, {"blocksize", kindInts, keyBlocksize, true}, {"dense_dim", kindInt, keyDenseDim, true}}}
 
-// ToSparse returns a sparse copy of x: COO, or in the given Layout. BlockSize is for BSR and BSC; the last
+// ToSparse returns a sparse copy of x: COO, or in the given Layout. Blocksize is for BSR and BSC; the last
 // DenseDim dimensions stay dense. PyTorch: torch.Tensor.to_sparse.
 //
 // Options: Layout, Blocksize, DenseDim.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -67,7 +68,26 @@ func readTable(path string) ([]*op, error) {
 			}
 		}
 	}
+	for _, o := range ops {
+		if err := o.checkDoc(); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, o.line, err)
+		}
+	}
 	return ops, sc.Err()
+}
+
+var capitalised = regexp.MustCompile(`\b[A-Z][A-Za-z0-9]*`)
+
+// checkDoc returns an error if the doc writes an option's name in other cases: Go has no such option.
+func (o *op) checkDoc() error {
+	for _, word := range capitalised.FindAllString(o.doc, -1) {
+		for _, a := range o.args {
+			if name := camel(a.name); a.option && !a.hidden && a.enum() == "" && word != name && strings.EqualFold(word, name) {
+				return fmt.Errorf("the doc of %s names the option %s %s", o.goName, name, word)
+			}
+		}
+	}
+	return nil
 }
 
 func parseLine(line string) (o *op, inPlace bool, err error) {
