@@ -26,6 +26,7 @@ type op struct {
 	internal       bool           // set for an operator found by name: Call must not run it
 	native         atomic.Uintptr // looked up at first use
 	numbers        []*op          // by the argument: the overload for a number as this operand; nil: the number becomes a tensor
+	tensors        string         // the operator that takes a tensor where this one takes a number
 }
 
 type argSpec struct {
@@ -435,7 +436,11 @@ func (c *call) number(i int, v any) {
 		if i < len(c.op.args) {
 			name = c.op.args[i].name
 		}
-		c.refuse(ErrArgument, "%s must be a number%s, not %s", name, orTensor(c.op, i), typeName(v))
+		see := ""
+		if _, ok := v.(*Tensor); ok && c.op.tensors != "" {
+			see = "; see " + c.op.tensors
+		}
+		c.refuse(ErrArgument, "%s must be a number%s, not %s%s", name, orTensor(c.op, i), typeName(v), see)
 	case 1:
 		c.put(first)
 	case 2:

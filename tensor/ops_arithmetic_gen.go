@@ -333,7 +333,7 @@ func (t *Tensor) FMod_(other any) *Tensor {
 	return c.inPlace(t)
 }
 
-var opPow = op{name: "aten::pow", overload: "Tensor_Scalar", goName: "Pow", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindScalar, keyNone, false}}}
+var opPow = op{name: "aten::pow", overload: "Tensor_Scalar", goName: "Pow", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindScalar, keyNone, false}}, tensors: "PowTensor"}
 
 // Pow raises each element to the number exponent. For an exponent that is a tensor see PowTensor. PyTorch:
 // torch.pow.
@@ -347,7 +347,7 @@ func (t *Tensor) Pow(exponent any) *Tensor {
 	return c.one()
 }
 
-var opPow_ = op{name: "aten::pow_", overload: "Scalar", goName: "Pow_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindScalar, keyNone, false}}}
+var opPow_ = op{name: "aten::pow_", overload: "Scalar", goName: "Pow_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"exponent", kindScalar, keyNone, false}}, tensors: "PowTensor_"}
 
 // Pow_ raises each element to the number exponent, in place. PyTorch: torch.Tensor.pow_.
 //
@@ -1288,7 +1288,7 @@ func (t *Tensor) Hypot_(other any) *Tensor {
 	return c.inPlace(t)
 }
 
-var opLerp = op{name: "aten::lerp", overload: "Scalar", goName: "Lerp", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"end", kindTensor, keyNone, false}, {"weight", kindScalar, keyNone, false}}}
+var opLerp = op{name: "aten::lerp", overload: "Scalar", goName: "Lerp", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"end", kindTensor, keyNone, false}, {"weight", kindScalar, keyNone, false}}, tensors: "LerpTensor"}
 
 // Lerp returns x + weight*(end - x) for a number weight; end has x's dtype and broadcasts with it. PyTorch:
 // torch.lerp.
@@ -1303,7 +1303,7 @@ func (t *Tensor) Lerp(end *Tensor, weight any) *Tensor {
 	return c.one()
 }
 
-var opLerp_ = op{name: "aten::lerp_", overload: "Scalar", goName: "Lerp_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"end", kindTensor, keyNone, false}, {"weight", kindScalar, keyNone, false}}}
+var opLerp_ = op{name: "aten::lerp_", overload: "Scalar", goName: "Lerp_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"end", kindTensor, keyNone, false}, {"weight", kindScalar, keyNone, false}}, tensors: "LerpTensor_"}
 
 // Lerp_ is [Tensor.Lerp] in place: it writes into the receiver and returns it. PyTorch: torch.Tensor.lerp_.
 //
@@ -1422,7 +1422,7 @@ func (t *Tensor) AddCDiv_(tensor1 *Tensor, tensor2 *Tensor, opts ...Option) *Ten
 	return c.inPlace(t)
 }
 
-var opClamp = op{name: "aten::clamp", overload: "", goName: "Clamp", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindScalar, keyNone, true}, {"max", kindScalar, keyNone, true}}}
+var opClamp = op{name: "aten::clamp", overload: "", goName: "Clamp", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindScalar, keyNone, true}, {"max", kindScalar, keyNone, true}}, tensors: "ClampTensor"}
 
 // Clamp limits each element to [min, max]; nil leaves a side open. PyTorch: torch.clamp.
 //
@@ -1436,7 +1436,7 @@ func (t *Tensor) Clamp(min any, max any) *Tensor {
 	return c.one()
 }
 
-var opClamp_ = op{name: "aten::clamp_", overload: "", goName: "Clamp_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindScalar, keyNone, true}, {"max", kindScalar, keyNone, true}}}
+var opClamp_ = op{name: "aten::clamp_", overload: "", goName: "Clamp_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"min", kindScalar, keyNone, true}, {"max", kindScalar, keyNone, true}}, tensors: "ClampTensor_"}
 
 // Clamp_ is [Tensor.Clamp] in place: it writes into the receiver and returns it. PyTorch:
 // torch.Tensor.clamp_.

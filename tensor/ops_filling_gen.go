@@ -14,16 +14,16 @@ func (t *Tensor) Zero_() *Tensor {
 	return c.inPlace(t)
 }
 
-var opFill_ = op{name: "aten::fill_", overload: "Scalar", goName: "Fill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"value", kindScalar, keyNone, false}}}
+var opFill_ = op{name: "aten::fill_", overload: "Tensor", goName: "Fill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}, numbers: []*op{1: &op{name: "aten::fill_", overload: "Scalar", goName: "Fill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}}}}
 
-// Fill_ fills x with the number value. PyTorch: torch.Tensor.fill_.
+// Fill_ fills x with value, a number or a tensor of shape (). PyTorch: torch.Tensor.fill_.
 //
-//	aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)
+//	aten::fill_.Tensor(Tensor(a!) self, Tensor value) -> Tensor(a!)
 func (t *Tensor) Fill_(value any) *Tensor {
 	var c call
 	c.begin(&opFill_)
 	c.tensor(0, t)
-	c.number(1, value)
+	c.operand(1, value)
 	return c.inPlace(t)
 }
 

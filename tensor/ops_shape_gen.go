@@ -1269,35 +1269,35 @@ func (t *Tensor) IndexCopy_(dim int, index *Tensor, source *Tensor) *Tensor {
 	return c.inPlace(t)
 }
 
-var opIndexFill = op{name: "aten::index_fill", overload: "int_Scalar", goName: "IndexFill", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"value", kindScalar, keyNone, false}}}
+var opIndexFill = op{name: "aten::index_fill", overload: "int_Tensor", goName: "IndexFill", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}, numbers: []*op{3: &op{name: "aten::index_fill", overload: "int_Scalar", goName: "IndexFill", inPlace: false, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}}}}
 
-// IndexFill returns x with the slices along dim that the integer vector index names filled with value.
-// PyTorch: torch.index_fill.
+// IndexFill returns x with the slices along dim that the integer vector index names filled with value, a
+// number or a tensor of shape (). PyTorch: torch.index_fill.
 //
-//	aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
+//	aten::index_fill.int_Tensor(Tensor self, int dim, Tensor index, Tensor value) -> Tensor
 func (t *Tensor) IndexFill(dim int, index *Tensor, value any) *Tensor {
 	var c call
 	c.begin(&opIndexFill)
 	c.tensor(0, t)
 	c.int(1, dim)
 	c.tensor(2, index)
-	c.number(3, value)
+	c.operand(3, value)
 	return c.one()
 }
 
-var opIndexFill_ = op{name: "aten::index_fill_", overload: "int_Scalar", goName: "IndexFill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"value", kindScalar, keyNone, false}}}
+var opIndexFill_ = op{name: "aten::index_fill_", overload: "int_Tensor", goName: "IndexFill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}, numbers: []*op{3: &op{name: "aten::index_fill_", overload: "int_Scalar", goName: "IndexFill_", inPlace: true, args: []argSpec{{"self", kindTensor, keyNone, false}, {"dim", kindInt, keyNone, false}, {"index", kindTensor, keyNone, false}, {"value", kindOperand, keyNone, false}}}}}
 
 // IndexFill_ is [Tensor.IndexFill] in place: it writes into the receiver and returns it. PyTorch:
 // torch.Tensor.index_fill_.
 //
-//	aten::index_fill_.int_Scalar(Tensor(a!) self, int dim, Tensor index, Scalar value) -> Tensor(a!)
+//	aten::index_fill_.int_Tensor(Tensor(a!) self, int dim, Tensor index, Tensor value) -> Tensor(a!)
 func (t *Tensor) IndexFill_(dim int, index *Tensor, value any) *Tensor {
 	var c call
 	c.begin(&opIndexFill_)
 	c.tensor(0, t)
 	c.int(1, dim)
 	c.tensor(2, index)
-	c.number(3, value)
+	c.operand(3, value)
 	return c.inPlace(t)
 }
 

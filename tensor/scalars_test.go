@@ -243,3 +243,62 @@ func TestItemOfOtherTypes(t *testing.T) {
 		}
 	})
 }
+
+// TestFillWithTensors tests that Fill_ and IndexFill take a tensor of shape () with its gradient, PyTorch's, and a number.
+func TestFillWithTensors(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		index, weights := FromSlice([]int{0, 2}, nil), FromSlice([]float32{1, 2, 3, 4, 5, 6}, []int{3, 2})
+		for name, c := range map[string]struct {
+			fill     func(x *Tensor, value any) *Tensor
+			y, gradX []float32
+			gradV    float64
+		}{
+			"Fill_":      {func(x *Tensor, value any) *Tensor { return x.Mul(1).Fill_(value) }, []float32{7, 7, 7, 7, 7, 7}, []float32{0, 0, 0, 0, 0, 0}, 21},
+			"IndexFill":  {func(x *Tensor, value any) *Tensor { return x.IndexFill(0, index, value) }, []float32{7, 7, 1, 1, 7, 7}, []float32{0, 0, 3, 4, 0, 0}, 14},
+			"IndexFill_": {func(x *Tensor, value any) *Tensor { return x.Mul(1).IndexFill_(0, index, value) }, []float32{7, 7, 1, 1, 7, 7}, []float32{0, 0, 3, 4, 0, 0}, 14},
+		} {
+			value := FromScalar(float32(7)).RequiresGrad_()
+			for _, v := range []any{value, 7, 7.0} {
+				x := Ones([]int{3, 2}).RequiresGrad_()
+				y := c.fill(x, v)
+				same, err := y.Equal(FromSlice(c.y, []int{3, 2}))
+				if err != nil || !same {
+					t.Errorf("%s of %T: %v (%v)", name, v, y, err)
+					continue
+				}
+				if name == "Fill_" && v != any(value) {
+					continue // depends on nothing that requires gradients
+				}
+				if err := y.Mul(weights).Sum().Backward(); err != nil {
+					t.Errorf("%s of %T: %v", name, v, err)
+					continue
+				}
+				if same, err := x.Grad().Equal(FromSlice(c.gradX, []int{3, 2})); name != "Fill_" && (err != nil || !same) {
+					t.Errorf("%s of %T: gradient %v (%v)", name, v, x.Grad(), err)
+				}
+			}
+			if got, err := value.Grad().Item(); err != nil || got != c.gradV {
+				t.Errorf("%s: the value's gradient is %v, want %v (%v)", name, got, c.gradV, err)
+			}
+			if err := c.fill(Ones([]int{3, 2}), Ones([]int{2})).Err(); err == nil {
+				t.Errorf("%s: a vector as the value is no error", name)
+			}
+			if err := c.fill(Ones([]int{3, 2}), "7").Err(); err == nil || !strings.Contains(err.Error(), "value must be a number or a *Tensor, not a string") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		x := Ones([]int{2})
+		for want, err := range map[string]error{
+			"exponent must be a number, not a *tensor.Tensor; see PowTensor ":  x.Pow(x).Err(),
+			"exponent must be a number, not a *tensor.Tensor; see PowTensor_ ": x.Clone().Pow_(x).Err(),
+			"weight must be a number, not a *tensor.Tensor; see LerpTensor ":   x.Lerp(x, x).Err(),
+			"min must be a number, not a *tensor.Tensor; see ClampTensor ":     x.Clamp(x, nil).Err(),
+			"self must be a number, not a *tensor.Tensor ":                     PowScalar(x, x).Err(),
+		} {
+			if err == nil || !strings.Contains(err.Error()+" ", want) {
+				t.Errorf("%v, want %q", err, want)
+			}
+		}
+	})
+}

@@ -282,6 +282,9 @@ func emitOp(b *bytes.Buffer, o *op) error {
 		both := ", numbers: []*op{" + number(at[1], o.scalar[2], "") + "}"
 		more = ", numbers: []*op{" + number(at[0], o.scalar[0], both) + ", " + number(at[1], o.scalar[1], "") + "}"
 	}
+	if o.tensors != "" {
+		more += fmt.Sprintf(", tensors: %q", o.tensors)
+	}
 	fmt.Fprintf(b, "var %s = %s\n\n", o.goVar(), descriptor(o.overload, more))
 
 	var params []string

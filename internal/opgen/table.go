@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,6 +20,7 @@ type op struct {
 	hot     bool
 	fn      bool
 	scalar  []string // the overloads for numbers: for each operand of num=, and for both of two
+	tensors string   // the operator that takes a tensor where this one takes a number
 	same    int      // number of leading tensors that must have the same shape
 }
 
@@ -71,6 +73,14 @@ func readTable(path string) ([]*op, error) {
 	for _, o := range ops {
 		if err := o.checkDoc(); err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", path, o.line, err)
+		}
+		base, inPlace := strings.CutSuffix(o.goName, "_")
+		tensors := base + "Tensor"
+		if inPlace {
+			tensors += "_"
+		}
+		if seen[tensors] != 0 && slices.ContainsFunc(o.args, func(a *arg) bool { return a.typ == "Scalar" && !a.list }) {
+			o.tensors = tensors
 		}
 	}
 	return ops, sc.Err()
