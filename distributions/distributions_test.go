@@ -407,6 +407,98 @@ func TestInverseText(t *testing.T) {
 	}
 }
 
+// coupling returns a coupling layer of the events (x1, x2): x2 is scaled and shifted as x1 decides.
+func coupling(opts ...distributions.Option) distributions.Transform {
+	net := func(v *tensor.Tensor) (x1, x2, scale, shift *tensor.Tensor) {
+		x1, x2 = v.Narrow(-1, 0, 1), v.Narrow(-1, 1, 1)
+		return x1, x2, x1.Mul(0.5).Tanh(), x1.Mul(2).Sub(1)
+	}
+	return distributions.NewTransform("Coupling", constraints.RealVector, constraints.RealVector,
+		func(x *tensor.Tensor) *tensor.Tensor {
+			x1, x2, scale, shift := net(x)
+			return tensor.Cat([]*tensor.Tensor{x1, x2.Mul(scale.Exp()).Add(shift)}, tensor.Dim(-1))
+		},
+		func(y *tensor.Tensor) *tensor.Tensor {
+			y1, y2, scale, shift := net(y)
+			return tensor.Cat([]*tensor.Tensor{y1, y2.Sub(shift).Mul(scale.Neg().Exp())}, tensor.Dim(-1))
+		},
+		func(x, _ *tensor.Tensor) *tensor.Tensor {
+			_, _, scale, _ := net(x)
+			return scale.Sum(tensor.Dim(-1))
+		}, opts...)
+}
+
+// negative is a transform outside the package that replaces methods.
+type negative struct{ distributions.Transform }
+
+func (n negative) Sign() any                    { return -1 }
+func (n negative) Inv() distributions.Transform { return distributions.InverseOf(n) }
+
+// TestOwnTransform tests NewTransform and InverseOf against a subclass of PyTorch's Transform with the same formulas.
+func TestOwnTransform(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		near := func(what string, got *tensor.Tensor, want ...float64) {
+			if same, err := got.AllClose(tensor.FromSlice(want, got.Shape())); err != nil || !same {
+				t.Errorf("%s: %v, want %v (%v)", what, got, want, err)
+			}
+		}
+		x := tensor.FromSlice([]float64{0.3, -1.2, 1.5, 2}, []int{2, 2})
+		base := distributions.NewIndependent(distributions.NewNormal(tensor.Zeros([]int{2}, tensor.Float64), tensor.Ones([]int{2}, tensor.Float64)), 1)
+		f := coupling()
+		flow := func(t distributions.Transform) distributions.Distribution {
+			return distributions.NewTransformedDistribution(base, []distributions.Transform{t})
+		}
+		near("Forward", f.Forward(x), 0.3, -1.792647470213407, 1.5, 5.774606477692231)
+		near("LogAbsDetJacobian", f.LogAbsDetJacobian(x, f.Forward(x)), 0.14888503362331798, 0.6351489523872873)
+		near("LogProb", flow(f).LogProb(x), -2.2693531524366772, -3.5980260187966326)
+		for what, inv := range map[string]distributions.Transform{"Inv": f.Inv(), "InverseOf": distributions.InverseOf(f), "of a chain": distributions.NewComposeTransform(f).Inv(), "thrice": distributions.InverseOf(f.Inv()).Inv()} {
+			near(what, inv.Forward(x), 0.3, -0.6893345376578978, 1.5, 0)
+			near(what+", LogProb", flow(inv).LogProb(x), -3.3407845090172916, -19.0007681001246)
+		}
+		if f.String() != "Coupling()" || !f.Bijective() || f.Sign() != nil || !f.Equal(f) || f.Equal(coupling()) || !f.Inv().Equal(distributions.InverseOf(f)) {
+			t.Errorf("%v: bijective %v, sign %v", f, f.Bijective(), f.Sign())
+		}
+		cached := coupling(distributions.CacheSize(1))
+		big := tensor.FromSlice([]float64{1e6, 1e-20}, nil) // the shift rounds 1e-20 away
+		if same, err := cached.Inverse(cached.Forward(big)).Equal(big); err != nil || !same {
+			t.Errorf("the cache does not invert without rounding (%v)", err)
+		}
+		// A function may return its argument, which stays the caller's.
+		same := func(x *tensor.Tensor) *tensor.Tensor { return x }
+		id := negative{distributions.NewTransform("Same", constraints.Real, constraints.Real, same, same, func(x, _ *tensor.Tensor) *tensor.Tensor { return x })}
+		id.LogAbsDetJacobian(x, x).Release()
+		y := id.Forward(x)
+		y.Release()
+		near("the argument", id.Inv().Forward(x), 0.3, -1.2, 1.5, 2)
+		if id.Inv().Sign() != -1 {
+			t.Errorf("sign %v", id.Inv().Sign())
+		}
+		half := distributions.NewTransform("Half", constraints.Real, constraints.Real, same, nil, nil)
+		if half.Bijective() || !errors.Is(half.Inverse(x).Err(), tensor.ErrNotImplemented) || !errors.Is(half.LogAbsDetJacobian(x, x).Err(), tensor.ErrNotImplemented) {
+			t.Errorf("without an inverse and logDet: %v, %v", half.Inverse(x).Err(), half.LogAbsDetJacobian(x, x).Err())
+		}
+		none := func(*tensor.Tensor) *tensor.Tensor { return nil }
+		for what, err := range map[string]error{
+			"no name": distributions.NewTransform("", constraints.Real, constraints.Real, same, same, nil).Err(), "no domain": distributions.NewTransform("N", nil, constraints.Real, same, same, nil).Err(),
+			"no codomain": distributions.NewTransform("N", constraints.Real, nil, same, same, nil).Err(), "no forward": distributions.NewTransform("N", constraints.Real, constraints.Real, nil, same, nil).Err(),
+			"an option": coupling(distributions.Dim(1)).Err(), "no result": distributions.NewTransform("N", constraints.Real, constraints.Real, none, none, nil, distributions.CacheSize(1)).Forward(x).Err(),
+			"no transform": distributions.InverseOf(nil).Forward(x).Err(), "a failed one": distributions.InverseOf(coupling(distributions.Dim(1))).Forward(x).Err(),
+			"a vector is needed": f.Forward(tensor.Ones([]int{})).Err(),
+		} {
+			if err == nil {
+				t.Errorf("%s: no error", what)
+			}
+		}
+		runtime.KeepAlive(cached)
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	tensor.Flush()
+}
+
 // triangular is a distribution outside the package.
 type triangular struct{ *distributions.Base }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/linstock-ml/linstock/distributions"
 	"github.com/linstock-ml/linstock/distributions/constraints"
+	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -92,4 +93,41 @@ func ExampleTransformTo() {
 		fmt.Println(err)
 	}
 	// Output: tensor([0.3679, 1.0000, 2.7183])
+}
+
+// A flow of one coupling layer, which a linear layer controls: it scales and shifts the second number of each event by what
+// the first one gives. Training it is that of any distribution.
+func ExampleNewTransform() {
+	err := tensor.WithScope(func() error {
+		net := nn.NewLinear(1, 2) // gives the logarithm of the scale, and the shift
+		control := func(v *tensor.Tensor) (first, second, scale, shift *tensor.Tensor) {
+			out := net.Forward(v.Narrow(-1, 0, 1))
+			return v.Narrow(-1, 0, 1), v.Narrow(-1, 1, 1), out.Narrow(-1, 0, 1), out.Narrow(-1, 1, 1)
+		}
+		coupling := distributions.NewTransform("Coupling", constraints.RealVector, constraints.RealVector,
+			func(x *tensor.Tensor) *tensor.Tensor {
+				first, second, scale, shift := control(x)
+				return tensor.Cat([]*tensor.Tensor{first, second.Mul(scale.Exp()).Add(shift)}, tensor.Dim(-1))
+			},
+			func(y *tensor.Tensor) *tensor.Tensor {
+				first, second, scale, shift := control(y)
+				return tensor.Cat([]*tensor.Tensor{first, second.Sub(shift).Div(scale.Exp())}, tensor.Dim(-1))
+			},
+			func(x, _ *tensor.Tensor) *tensor.Tensor {
+				_, _, scale, _ := control(x)
+				return scale.Sum(tensor.Dim(-1))
+			})
+		base := distributions.NewIndependent(distributions.NewNormal(tensor.Zeros([]int{2}), 1), 1)
+		flow := distributions.NewTransformedDistribution(base, []distributions.Transform{coupling})
+		draws := flow.Sample(5)
+		if err := flow.LogProb(draws).Mean().Neg().Backward(); err != nil {
+			return err
+		}
+		fmt.Println(flow.LogProb(draws).Shape(), net.Weight.Grad().Shape())
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: [5] [2 1]
 }

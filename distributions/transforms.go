@@ -14,7 +14,8 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// Transform is an invertible function of tensors whose Jacobian determinant is known. PyTorch:
+// Transform is an invertible function of tensors whose Jacobian determinant is known. NewTransform makes one of functions. A
+// type that embeds it can replace methods, such as Sign; its Inv then returns InverseOf of itself. PyTorch:
 // torch.distributions.transforms.Transform.
 type Transform interface {
 	// Forward returns y = f(x). PyTorch: the call.
@@ -351,6 +352,59 @@ func (i *inverse) tensors() []*tensor.Tensor {
 		return t.tensors()
 	}
 	return nil
+}
+
+// InverseOf returns the inverse of t, as a Transform's method Inv does; the inverse of such an inverse is t. PyTorch: inv.
+func InverseOf(t Transform) Transform {
+	if err := usable("InverseOf", []Transform{t}); err != nil {
+		return &transform{name: "_InverseTransform", err: err}
+	}
+	if i, ok := t.(*inverse); ok {
+		return i.of
+	}
+	return &inverse{of: t}
+}
+
+// NewTransform returns a transform of the given name, made of functions of tensors, as a subclass of PyTorch's Transform is.
+// They run in a scope of their own, and return new tensors or their argument. The dimensions of domain's and codomain's
+// events are those that logDet adds over: with constraints.RealVector, an x (*, D) has a logDet (*). A nil inverse makes a
+// transform that is not bijective, which has no Inverse; a nil logDet one without LogAbsDetJacobian. The transform keeps the
+// shape of its argument, has no sign, and equals only itself. Options: CacheSize. PyTorch: a subclass with _call, _inverse and
+// log_abs_det_jacobian.
+func NewTransform(name string, domain, codomain constraints.Constraint, forward, inverse func(*tensor.Tensor) *tensor.Tensor,
+	logDet func(x, y *tensor.Tensor) *tensor.Tensor, opts ...Option) Transform {
+	t, _ := newTransform(&transform{name: "Transform", bijective: inverse != nil, equal: func(*transform) bool { return false }}, opts)
+	switch {
+	case name == "":
+		return t.fail("a name is needed")
+	case domain == nil || codomain == nil:
+		return t.fail("a domain and a codomain are needed, got nil")
+	case forward == nil:
+		return t.fail("a function forward is needed, got nil")
+	case t.err != nil:
+		return t
+	}
+	own := func(out *tensor.Tensor, in ...*tensor.Tensor) *tensor.Tensor {
+		switch {
+		case out == nil:
+			return refuse.Tensor(name, tensor.ErrNil, "the function returned nil")
+		case slices.Contains(in, out): // a result is the caller's to release, and its argument is not
+			return out.Alias()
+		}
+		return out
+	}
+	t.name, t.domain, t.codomain = name, constant(domain), constant(codomain)
+	t.forward = func(x *tensor.Tensor) *tensor.Tensor { return own(forward(x), x) }
+	t.inverse = func(y *tensor.Tensor) *tensor.Tensor {
+		if inverse == nil {
+			return refuse.Tensor(name+".Inverse", tensor.ErrNotImplemented, "%s has no Inverse", name)
+		}
+		return own(inverse(y), y)
+	}
+	if logDet != nil {
+		t.logDet = func(x, y *tensor.Tensor) *tensor.Tensor { return own(logDet(x, y), x, y) }
+	}
+	return t
 }
 
 // constant returns a domain that does not depend on the transform.
