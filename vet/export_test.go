@@ -11,7 +11,7 @@ import (
 
 // Names returns the names of all functions and types of the module that the analyzers know.
 func Names() []string {
-	all := map[name]bool{newScope: true, closeScope: true, adopt: true, keep: true, moveOut: true, hook: true, handleOf: true,
+	all := map[name]bool{newScope: true, closeScope: true, adopt: true, replace: true, keep: true, moveOut: true, hook: true, handleOf: true,
 		"autograd.Grad": true, "autograd.Apply": true, "autograd.Context": true, "checkpoint.File.Tensor": true, "data.Batch": true, "cshim.Handle": true, "cshim.Value": true}
 	for _, m := range []map[name]bool{bodies, scopedIterators, notFresh, pinners, unpinners, primitives} {
 		for n := range m {

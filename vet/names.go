@@ -17,6 +17,7 @@ const (
 	newScope   name = "tensor.NewScope"
 	closeScope name = "tensor.Scope.Close"
 	adopt      name = "tensor.Scope.Adopt"
+	replace    name = "tensor.Replace"
 	keep       name = "tensor.Tensor.Keep"
 	moveOut    name = "tensor.Tensor.MoveOut"
 	hook       name = "tensor.Tensor.RegisterHook"

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/analysis"
@@ -19,11 +20,11 @@ A tensor that is made in a scope (in tensor.WithScope, tensor.Tidy, the body of 
 over loader.Batches, or the rest of a function after tensor.NewScope) is freed when the
 scope closes. The analyzer reports such a tensor, or a list, map or struct that holds
 one, if it is stored in a variable or field from outside the scope, sent to a channel
-from outside, or returned, and Keep, MoveOut or Adopt is not called on it.`,
+from outside, or returned, and Keep, MoveOut, Adopt or Replace is not called on it.`,
 	Requires: []*analysis.Analyzer{sourceAnalyzer},
 	Run: func(pass *analysis.Pass) (any, error) {
 		s := pass.ResultOf[sourceAnalyzer].(*source)
-		summaries := map[*ssa.Function]bool{}
+		summaries := map[*ssa.Function][]bool{}
 		for _, fn := range s.fns {
 			r := &region{pass: pass, src: s, base: fn, kind: s.body[fn], summaries: summaries}
 			if r.kind == noBody && !r.opened() {
@@ -47,7 +48,7 @@ type region struct {
 	fns       []*ssa.Function
 	kept      map[ssa.Value]bool
 	fresh     map[ssa.Value]bool
-	summaries map[*ssa.Function]bool
+	summaries map[*ssa.Function][]bool // for each result of a function of the package, whether it makes it
 }
 
 // opened reports whether a function opens and closes a scope itself, and records where.
@@ -143,6 +144,8 @@ func (r *region) findFresh() {
 		switch called(c) {
 		case keep, moveOut:
 			r.keeps(c.Args[0])
+		case replace:
+			r.keeps(c.Args[1])
 		case adopt:
 			for _, a := range c.Args[1:] {
 				r.keeps(a)
@@ -217,7 +220,7 @@ func (r *region) isFresh(v ssa.Value) bool {
 	case *ssa.Call:
 		return r.in(v) && r.freshCall(&v.Call)
 	case *ssa.Extract:
-		return r.fresh[v.Tuple] && mayHold(v.Type())
+		return r.fresh[v.Tuple] && mayHold(v.Type()) && r.freshResult(v)
 	case *ssa.Phi:
 		for _, e := range v.Edges {
 			if r.fresh[e] {
@@ -326,9 +329,20 @@ func (r *region) freshCall(c *ssa.CallCommon) bool {
 		}
 	}
 	if fn := static(c); fn != nil && len(fn.Blocks) != 0 {
-		return r.returnsFresh(fn)
+		return slices.Contains(r.returnsFresh(fn), true)
 	}
 	return givenTensors(c, f)
+}
+
+// freshResult reports whether one of several results of a call is what the function makes: it may return a tensor that it
+// keeps beside new ones.
+func (r *region) freshResult(v *ssa.Extract) bool {
+	call, ok := v.Tuple.(*ssa.Call)
+	if !ok {
+		return true
+	}
+	fresh, known := r.summaries[static(&call.Call)]
+	return !known || fresh[v.Index]
 }
 
 func pkgOf(f *types.Func) *types.Package {
@@ -351,12 +365,14 @@ func givenTensors(c *ssa.CallCommon, f *types.Func) bool {
 	return false
 }
 
-// returnsFresh reports whether a function of the package returns a tensor that it makes, in its caller's scope.
-func (r *region) returnsFresh(fn *ssa.Function) bool {
+// returnsFresh reports for each result of a function of the package whether it is a tensor that the function makes, in
+// its caller's scope.
+func (r *region) returnsFresh(fn *ssa.Function) []bool {
 	if known, ok := r.summaries[fn]; ok {
 		return known
 	}
-	r.summaries[fn] = false // in case it calls itself
+	fresh := make([]bool, fn.Signature.Results().Len())
+	r.summaries[fn] = fresh // in case it calls itself
 	inner := &region{pass: r.pass, src: r.src, base: fn, summaries: r.summaries}
 	inner.collect(fn)
 	inner.findFresh()
@@ -365,13 +381,13 @@ func (r *region) returnsFresh(fn *ssa.Function) bool {
 		if !ok {
 			return
 		}
-		for _, v := range ret.Results {
+		for i, v := range ret.Results {
 			if inner.fresh[v] && holdsTensors(v.Type()) {
-				r.summaries[fn] = true
+				fresh[i] = true
 			}
 		}
 	})
-	return r.summaries[fn]
+	return fresh
 }
 
 // keeps marks the values on which Keep and the like were called, back to their origin.

@@ -283,3 +283,48 @@ func failure(l *data.Loader) error {
 	}
 	return nil
 }
+
+// step replaces the state, which it returns beside a new tensor.
+func (m *model) step(x *tensor.Tensor) (state, reward *tensor.Tensor, err error) {
+	y := m.hidden.Mul(x)
+	reward = y.Mul(2)
+	if err := tensor.Replace(&m.hidden, y); err != nil {
+		return nil, nil, err
+	}
+	return m.hidden, reward, nil
+}
+
+// replaced returns the tensor that it has moved out of the scope.
+func (m *model) replaced(x *tensor.Tensor) (*tensor.Tensor, error) {
+	y := x.Mul(2)
+	return y, tensor.Replace(&m.hidden, y)
+}
+
+// rollout: what a function keeps is no tensor of the scope, but what it returns beside it is.
+func rollout(m *model, x *tensor.Tensor) (last *tensor.Tensor, err error) {
+	err = tensor.WithScope(func() error {
+		state, reward, err := m.step(x)
+		if err != nil {
+			return err
+		}
+		last = reward              // want `stored in a variable from outside`
+		m.named["reward"] = reward // want `put in a map from outside`
+		m.named["state"] = state
+		m.named["hidden"], err = m.replaced(x)
+		return err
+	})
+	return last, err
+}
+
+func stateOnly(m *model, x *tensor.Tensor) (state *tensor.Tensor, err error) {
+	err = tensor.WithScope(func() error {
+		var reward *tensor.Tensor
+		state, reward, err = m.step(x)
+		if err != nil {
+			return err
+		}
+		m.value, err = reward.Item()
+		return err
+	})
+	return state, err
+}
