@@ -64,6 +64,10 @@ func TestStrides(t *testing.T) {
 			continue
 		}
 		for _, a := range arrangements {
+			// Expanded matrices are singular, and rounding decides how the gradient of their determinant is computed.
+			if c.Op == "LinalgDet" && strings.HasPrefix(a.name, "expanded") {
+				continue
+			}
 			scoped(t, func() {
 				want, err := c.results(fns[c.Op], func(x *Tensor) *Tensor { return a.of(x).Clone(ContiguousFormat) })
 				if err != nil {
