@@ -232,9 +232,6 @@ func (s *Scope) releaseAll(closing bool) error {
 	// Free in reverse order of creation, so that views and graphs are freed before the tensors they refer to.
 	for i := len(entries) - 1; i >= 0; i-- {
 		t := entries[i]
-		if t.inScope() != s {
-			continue
-		}
 		// Usually the tensor is not pinned. Then this takes one atomic operation instead of two.
 		var h cshim.Handle
 		if t.state.CompareAndSwap(0, released|freed) {
@@ -305,16 +302,18 @@ func (s *Scope) forget(t *Tensor) bool {
 }
 
 // give takes t from the scope for moveTo, in transit. It returns false if the scope does not own t any more. A scope that
-// is closing owns t although it has no entries; t then is released, or moves before that.
+// owns t but has no entry for it has taken it off its list to release it: give then releases it.
 func (s *Scope) give(t *Tensor) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.inScope() != s {
 		return false
 	}
-	if s.remove(t) {
-		s.moves.detached++
+	if !s.remove(t) {
+		t.state.Or(released)
+		return false
 	}
+	s.moves.detached++
 	t.setScope(&transit)
 	return true
 }
@@ -428,8 +427,7 @@ func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
 	s.mu.Unlock()
 	cshim.TensorsFree(dead)
 	for i := len(all) - 1; i >= 0; i-- {
-		// Another goroutine may have moved the tensor to another scope meanwhile.
-		if t := all[i]; !kept[t] && t.inScope() == s {
+		if t := all[i]; !kept[t] {
 			t.Release()
 		}
 	}
@@ -494,7 +492,9 @@ func (t *Tensor) moveTo(op string, to *Scope) error {
 		case nil:
 			ours = atomic.CompareAndSwapPointer(&t.owner, nil, unsafe.Pointer(&transit))
 		default:
-			ours = from.give(t)
+			if ours = from.give(t); !ours && t.state.Load()&released != 0 {
+				return unusable(op, t)
+			}
 		}
 	}
 	added := to != nil && to.add(t)
