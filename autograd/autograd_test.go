@@ -327,6 +327,29 @@ func TestFunctionErrors(t *testing.T) {
 	}
 }
 
+// TestGradCheckOfTooManyElements tests that an input or output with more elements than fit into memory is an error.
+func TestGradCheckOfTooManyElements(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1}, tensor.Float64).Expand(1 << 50).RequiresGrad_()
+		y := points(2)
+		for name, f := range map[string]func(in ...*tensor.Tensor) *tensor.Tensor{
+			"the output":         func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].View(-1) },
+			"a gradient":         func(in ...*tensor.Tensor) *tensor.Tensor { return in[0].Select(0, 1) },
+			"an unused input":    func(...*tensor.Tensor) *tensor.Tensor { return y.Select(0, 1) },
+			"without a gradient": func(...*tensor.Tensor) *tensor.Tensor { return y.Detach().Select(0, 1) },
+		} {
+			if err := autograd.GradCheck(f, []*tensor.Tensor{x}); !errors.Is(err, tensor.ErrOutOfMemory) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, tensor.ErrOutOfMemory) {
+		t.Error(err)
+	}
+}
+
 func TestGradCheckOperators(t *testing.T) {
 	leak.Check(t)
 	err := tensor.WithScope(func() error {

@@ -108,11 +108,14 @@ func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.
 		}
 		n := y.Numel()
 		for k := range n {
-			row := make([]float64, inputs[i].Numel())
+			row, err := []float64(nil), error(nil)
 			if y.RequiresGrad() {
-				if row, err = gradOf(y, inputs[i], k, n); err != nil {
-					return err
-				}
+				row, err = gradOf(y, inputs[i], k, n)
+			} else {
+				row, err = zeros(inputs[i].Numel())
+			}
+			if err != nil {
+				return err
 			}
 			rows = append(rows, row)
 		}
@@ -121,9 +124,19 @@ func jacobian(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs []*tensor.
 	return rows, err
 }
 
+// zeros makes a slice for as many elements as a tensor has, which may be more than fit into memory.
+func zeros(n int) ([]float64, error) {
+	z := tensor.Zeros([]int{n}, tensor.Float64, tensor.CPU)
+	defer z.Release()
+	return tensor.Data[float64](z)
+}
+
 func gradOf(y, x *tensor.Tensor, k, n int) (row []float64, err error) {
 	err = tensor.WithScope(func() error {
-		one := make([]float64, n)
+		one, err := zeros(n)
+		if err != nil {
+			return err
+		}
 		one[k] = 1
 		seed := tensor.FromSlice(one, append([]int{}, y.Shape()...), y.Device())
 		grads, err := Grad([]*tensor.Tensor{y}, []*tensor.Tensor{x}, tensor.Gradient(seed), tensor.RetainGraph(true), tensor.AllowUnused(true))
@@ -131,8 +144,8 @@ func gradOf(y, x *tensor.Tensor, k, n int) (row []float64, err error) {
 			return err
 		}
 		if grads[0] == nil {
-			row = make([]float64, x.Numel())
-			return nil
+			row, err = zeros(x.Numel())
+			return err
 		}
 		if g := grads[0]; g.Numel() != x.Numel() {
 			return refuse.Error("GradCheck", tensor.ErrArgument, "the gradient has shape %v, the input %v", g.Shape(), x.Shape())

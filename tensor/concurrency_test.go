@@ -597,6 +597,37 @@ func TestFromMapped(t *testing.T) {
 	equal(t, "dropped", dropped, 2)
 }
 
+// TestFromMappedDropsOnce tests that a call that fails drops the memory once, also if the failure comes after the native
+// tensor was made and another goroutine looks for what was dropped.
+func TestFromMappedDropsOnce(t *testing.T) {
+	begin(t)
+	data := make([]byte, 64)
+	keep := FromMapped(Uint8, []int{64}, data, nil) // while it lives, operators look for what was dropped
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			_ = WithScope(func() error { return nil })
+		}
+	})
+	start := time.Now()
+	for k := int64(0); time.Since(start) < 300*time.Millisecond; k++ {
+		var drops atomic.Int32
+		disarm := arm(t, cshim.Fault{Point: cshim.FaultShim, Skip: k % 12, Times: 1, Mine: true})
+		x := FromMapped(Uint8, []int{64}, data, func() { drops.Add(1) })
+		disarm()
+		x.Release()
+		Flush()
+		if n := drops.Load(); n > 1 {
+			t.Fatalf("drop ran %d times", n)
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
+	keep.Release()
+	Flush()
+}
+
 // TestScopesDoNotBlock tests that a goroutine that waits in a scope does not block other goroutines' scopes.
 func TestScopesDoNotBlock(t *testing.T) {
 	begin(t)

@@ -1,10 +1,12 @@
 package tensor
 
 import (
+	"fmt"
 	"math"
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/internal/testdevice"
 )
 
@@ -70,7 +72,8 @@ func numel(shape []int) (int, bool) {
 	return n, true
 }
 
-// Data returns a copy of t's elements in row-major order. T must match t's dtype; use To to convert t first.
+// Data returns a copy of t's elements in row-major order. T must match t's dtype; use To to convert t first. If they
+// take more bytes than the machine has, the error is ErrOutOfMemory.
 // PyTorch: Tensor.tolist, Tensor.numpy.
 func Data[T Element](t *Tensor) ([]T, error) {
 	var m cshim.Meta
@@ -87,9 +90,12 @@ func Data[T Element](t *Tensor) ([]T, error) {
 	if deviceOf(&m).Type == MetaType {
 		return nil, refused("Data", ErrArgument, "a tensor on the meta device has no elements")
 	}
-	data := make([]T, m.Numel)
+	data, err := makeData[T](m.Numel)
+	if err != nil {
+		return nil, err
+	}
 	var z T
-	err := t.use("Data", func(h cshim.Handle) error {
+	err = t.use("Data", func(h cshim.Handle) error {
 		return newError("Data", asError(cshim.TensorCopyOut(h, int32(want), unsafe.Pointer(unsafe.SliceData(data)), len(data)*int(unsafe.Sizeof(z)))), t)
 	})
 	if err != nil {
@@ -102,6 +108,24 @@ func Data[T Element](t *Tensor) ([]T, error) {
 		}
 	}
 	return data, nil
+}
+
+// makeData makes a slice for a tensor's elements, of which an expanded tensor has more than memory. Go ends the process
+// where there is no memory for a slice.
+func makeData[T Element](n int64) ([]T, error) {
+	var z T
+	bytes, memory := int64(math.MaxInt64), int64(0)
+	if size := int64(unsafe.Sizeof(z)); n <= math.MaxInt64/size {
+		bytes = n * size
+	}
+	if bytes > 1<<30 {
+		memory = reclaim.MachineMemory()
+	}
+	if bytes > 1<<46 || memory > 0 && bytes > memory {
+		return nil, newError("Data", &cshim.Error{Code: cshim.CodeOutOfMemory, Bytes: bytes, Device: cpuWord,
+			Message: fmt.Sprintf("out of memory: %d elements of %T take %d bytes, more than the machine has", n, z, bytes)})
+	}
+	return make([]T, n), nil
 }
 
 func goDType(d DType) string {
@@ -279,8 +303,10 @@ func FromMapped(dtype DType, shape []int, data []byte, drop func()) *Tensor {
 	id := keepAlive(drop)
 	r := cshim.TensorFromBlob(int32(dtype), shape, unsafe.Pointer(unsafe.SliceData(data)), len(data), id)
 	if r.Err != nil {
-		forget(id)
-		drop()
+		// If the native tensor existed before the failure, a thread may have found its id among those that were dropped.
+		if _, ours := takeNative(id); ours {
+			drop()
+		}
 	}
 	return wrapResult("FromMapped", r)
 }

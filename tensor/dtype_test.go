@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -35,6 +36,22 @@ func TestFloat8Conversions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestDataOfTooManyElements tests that Data returns an error for a tensor with more elements than fit into memory.
+func TestDataOfTooManyElements(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		one := Ones([]int{1}, Float64)
+		for _, n := range []int{1 << 40, 1 << 50, 1 << 60, 1<<63 - 1} {
+			if _, err := Data[float64](one.Expand(n)); !errors.Is(err, ErrOutOfMemory) {
+				t.Errorf("%d elements: %v", n, err)
+			}
+		}
+		if got, err := Data[float64](one.Expand(3)); err != nil || len(got) != 3 {
+			t.Error(got, err)
+		}
+	})
 }
 
 // TestDataOfBytesThatAreNoBools tests that Data returns bools of a tensor with other bytes than 0 and 1.

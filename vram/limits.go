@@ -289,22 +289,25 @@ func environment() {
 	}
 }
 
-// hostMemory returns the least of the machine's memory, the cgroup's limit, and what GOMEMLIMIT leaves; 0 if none is known.
+// hostMemory returns the least of machineMemory and what GOMEMLIMIT leaves; 0 if neither is known.
 func hostMemory() int64 {
-	least := int64(0)
-	take := func(n int64) {
-		if n > 0 && (least == 0 || n < least) {
-			least = n
-		}
-	}
-	take(physicalMemory())
-	take(cgroupLimit("/proc/self"))
 	if limit := debug.SetMemoryLimit(-1); limit != math.MaxInt64 {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		take(max(64<<20, limit-int64(m.HeapInuse)))
+		return leastKnown(machineMemory(), max(64<<20, limit-int64(m.HeapInuse)))
 	}
-	return least
+	return machineMemory()
+}
+
+// machineMemory is reclaim.MachineMemory.
+func machineMemory() int64 { return leastKnown(physicalMemory(), cgroupLimit("/proc/self")) }
+
+// leastKnown returns the lesser of two sizes, of which 0 is one that is not known.
+func leastKnown(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 func physicalMemory() int64 {

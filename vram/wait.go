@@ -16,6 +16,7 @@ func init() {
 	reclaim.BeforeBackward, reclaim.AfterBackward = beforeBackward, afterBackward
 	reclaim.Relieve = relieve
 	reclaim.OutOfMemory = outOfMemory
+	reclaim.MachineMemory = machineMemory
 }
 
 // counts are the counters of the process, for [ReadCounts]. The shim counts the waits of allocations.

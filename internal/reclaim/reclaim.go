@@ -46,4 +46,6 @@ var (
 	Relieve func(device int32, bytes int64) bool
 	// OutOfMemory returns the *vram.OutOfMemoryError for a native error.
 	OutOfMemory func(native *cshim.Error) error
+	// MachineMemory returns the least of the machine's memory and the cgroup's limit; 0 if neither is known.
+	MachineMemory func() int64
 )
