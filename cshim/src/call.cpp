@@ -303,10 +303,8 @@ class Results {
  private:
   static int64_t word_of(c10::Device d) { return (static_cast<int64_t>(d.type()) << 8) | (d.index() & 0xff); }
   ls_tensor hand(at::Tensor t) {
-    given_.reserve(given_.size() + 1);
-    ls_tensor h = give(std::move(t));
-    if (h != 0) given_.push_back(h);
-    return h;
+    given_.push_back(0);
+    return given_.back() = give(std::move(t));
   }
   void complex(c10::complex<double> c) {
     out_.push_back({LS_COMPLEX, 0, {.f = c.real()}});
