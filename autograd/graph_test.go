@@ -356,6 +356,48 @@ func TestHooksOfSeveralTensors(t *testing.T) {
 	}
 }
 
+// TestHookOfSeveralTensorsWaitsForAPass tests that a pass calls no hook of several tensors that was registered since it began.
+func TestHookOfSeveralTensorsWaitsForAPass(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		a, b, c := points(2), points(2), points(2)
+		var calls []string
+		register := func(name string, ts ...*tensor.Tensor) error {
+			_, err := autograd.RegisterMultiGradHook(ts, func([]*tensor.Tensor) error { calls = append(calls, name); return nil })
+			return err
+		}
+		sum := a.Mul(2).Add(b.Mul(c).Mul(3)).Sum()
+		last := sum.Mul(1)
+		if err := register("early", a, b); err != nil {
+			return err
+		}
+		once := false
+		if _, err := last.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) {
+			if once {
+				return nil, nil
+			}
+			once = true
+			return nil, register("late", b, c)
+		}); err != nil {
+			return err
+		}
+		for range 2 {
+			if err := last.Backward(tensor.RetainGraph(true)); err != nil {
+				return err
+			}
+			calls = append(calls, "end")
+		}
+		slices.Sort(calls[2:4])
+		if want := []string{"early", "end", "early", "late", "end"}; !slices.Equal(calls, want) {
+			t.Errorf("calls: %v, want %v", calls, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestHooksOfSeveralTensorsFail(t *testing.T) {
 	leak.Check(t)
 	bad := errors.New("bad")

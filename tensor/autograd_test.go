@@ -171,6 +171,71 @@ func TestRemoveHookOfAnotherList(t *testing.T) {
 	})
 }
 
+// TestFirstHookDuringAPass tests that the first hook of a tensor that is no leaf is refused while another goroutine's pass
+// may run its grad_fn, and no other one.
+func TestFirstHookDuringAPass(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := leaf(1, 2)
+		y, other := x.Mul(3), x.Mul(4)
+		z := y.Mul(5)
+		look := func(*Tensor) (*Tensor, error) { return nil, nil }
+		add := func(x *Tensor) (err error) { _, err = x.RegisterHook(look); return err }
+		var inside, shared, retain, apart, leafs error
+		if _, err := z.RegisterHook(func(*Tensor) (*Tensor, error) {
+			parallel(1, func(int) {
+				shared, retain, apart, leafs = add(y), y.RetainGrad(), add(other), add(x)
+			})
+			inside = add(y)
+			return nil, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Sum().Backward(); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, "a hook of the pass's graph", shared, ErrArgument)
+		wantErr(t, "RetainGrad in the pass's graph", retain, ErrArgument)
+		if err := errors.Join(inside, apart, leafs); err != nil {
+			t.Errorf("a hook in the pass itself, of another graph or of a leaf: %v", err)
+		}
+		if err := errors.Join(add(y), y.RetainGrad()); err != nil {
+			t.Errorf("after the pass: %v", err)
+		}
+	})
+}
+
+// TestRemovedHooksLeaveNothing tests that hooks that were removed do not slow the passes that follow.
+func TestRemovedHooksLeaveNothing(t *testing.T) {
+	begin(t)
+	scoped(t, func() {
+		x := leaf(1, 2)
+		y := x.Sum()
+		pass := func() time.Duration {
+			best := time.Hour
+			for range 20 {
+				start := time.Now()
+				if err := y.Backward(RetainGraph(true)); err != nil {
+					t.Fatal(err)
+				}
+				best = min(best, time.Since(start))
+			}
+			return best
+		}
+		before := pass()
+		for range 500_000 {
+			remove, err := x.RegisterHook(func(*Tensor) (*Tensor, error) { return nil, nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			remove()
+		}
+		if after := pass(); after > 5*before+100*time.Microsecond {
+			t.Errorf("a pass takes %v after 500,000 hooks were removed, and took %v", after, before)
+		}
+	})
+}
+
 func TestPostAccumulateGradHook(t *testing.T) {
 	begin(t)
 	mine := errors.New("mine")

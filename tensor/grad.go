@@ -334,7 +334,8 @@ func (t *Tensor) Version() int {
 	return int(m.Version)
 }
 
-// RetainGrad makes a tensor that is not a leaf keep its gradient. PyTorch: Tensor.retain_grad.
+// RetainGrad makes a tensor that is not a leaf keep its gradient. While another goroutine runs a backward pass through the
+// tensor's graph, the error is ErrArgument. PyTorch: Tensor.retain_grad.
 func (t *Tensor) RetainGrad() error {
 	return t.use("RetainGrad", func(h cshim.Handle) error {
 		return newError("RetainGrad", asError(cshim.RetainGrad(h)), t)
@@ -478,7 +479,9 @@ func runHook(id uint64, grad cshim.Handle) (out cshim.Handle, failed uint64) {
 // an error or panic of f. The returned function removes the hook, also once t has been written to in place or released.
 // If f refers to t, or to tensors computed from it, they are not freed before the hook is removed or t is released. f
 // must not end its goroutine (runtime.Goexit, t.Fatal of a test): this leaks the pass, and ends the process for a tensor
-// on a CUDA device, whose hooks run on libtorch's threads. PyTorch: Tensor.register_hook.
+// on a CUDA device, whose hooks run on libtorch's threads. Hooks may be registered and removed while other goroutines
+// run passes that call them, but for the first hook of a tensor that is no leaf: while another goroutine runs a pass
+// through its graph, the error is ErrArgument. PyTorch: Tensor.register_hook.
 func (t *Tensor) RegisterHook(f func(grad *Tensor) (*Tensor, error)) (remove func(), err error) {
 	if f == nil {
 		return func() {}, refused("RegisterHook", ErrNil, "a function is needed, got nil")

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "dist.h"
+#include "hooks.h"
 #include "passes.h"
 
 namespace ls {
@@ -304,11 +305,12 @@ ls_error *ls_reducer_after_forward(ls_reducer reducer, int32_t sync, const ls_te
     // _DDPSink.
     for (const auto &t : list) {
       if (!t.requires_grad()) continue;
-      t.register_hook([weak = std::weak_ptr<c10d::Reducer>(r.reducer), seen = r.seen](const at::Tensor &) {
-        if (seen->exchange(true)) return;
+      ls::add_hook(t, [weak = std::weak_ptr<c10d::Reducer>(r.reducer), seen = r.seen](const at::Tensor &) {
+        if (seen->exchange(true)) return at::Tensor();
         torch::autograd::Engine::get_default_engine().queue_callback([weak] {
           if (auto strong = weak.lock()) strong->delay_all_reduce();
         });
+        return at::Tensor();
       });
     }
   });

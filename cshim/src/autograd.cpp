@@ -11,6 +11,7 @@
 #include <mutex>
 #include <system_error>
 #include <type_traits>
+#include <unordered_set>
 
 #include "anomaly.h"
 #include "autocast.h"
@@ -135,15 +136,15 @@ void empty_queue() noexcept {
 }
 
 template <class F>
-auto with_engine(F &&pass) {
+auto with_engine(const torch::autograd::variable_list &roots, F &&pass) {
   if (engine.load(std::memory_order_relaxed) == kCannotStart)
     throw ArgumentError(
         "the threads of libtorch's engine could not be started: no backward pass is possible until "
         "the process is restarted");
-  Pass in_flight;
+  Pass in_flight(roots);
   pass_starts();
   CastCachePause pause;
-  HooksOfPass hooks;
+  HooksOfPass hooks(in_flight);
   try {
     auto result = pass();
     engine.store(kStarted, std::memory_order_relaxed);
@@ -175,24 +176,66 @@ torch::autograd::variable_list grads_list(const ls_tensor *h, uint64_t n) {
 
 namespace {
 std::mutex passes_mutex;
-int64_t passes = 0;
+Pass *passes = nullptr;
 std::vector<std::function<void()>> after;  // of the passes
 }  // namespace
 
-Pass::Pass() {
+Pass::Pass(const std::vector<at::Tensor> &roots) : outer_(current_pass()) {
+  for (const auto &t : roots) {
+    if (t.requires_grad()) roots_.push_back(torch::autograd::impl::gradient_edge(t).function);
+  }
   std::lock_guard<std::mutex> lock(passes_mutex);
-  passes++;
+  next_ = passes;
+  if (next_ != nullptr) next_->prev_ = this;
+  passes = this;
 }
 Pass::~Pass() {
   std::lock_guard<std::mutex> lock(passes_mutex);
-  if (--passes != 0) return;
+  if (next_ != nullptr) next_->prev_ = prev_;
+  (prev_ != nullptr ? prev_->next_ : passes) = next_;
+  if (passes != nullptr) return;
   for (auto &f : after) f();
   after.clear();
 }
 
+bool Pass::may_reach(const torch::autograd::Node &node) const {
+  std::vector<const torch::autograd::Node *> next;
+  std::unordered_set<const torch::autograd::Node *> seen;
+  auto visit = [&](const NodePtr &n) {
+    // A node comes after those of lower or equal topological numbers.
+    if (n && (n.get() == &node || n->topological_nr() > node.topological_nr()) && seen.insert(n.get()).second)
+      next.push_back(n.get());
+  };
+  for (const auto &root : roots_) visit(root);
+  while (!next.empty()) {
+    auto *n = next.back();
+    if (n == &node) return true;
+    next.pop_back();
+    for (const auto &edge : n->next_edges()) visit(edge.function);
+  }
+  return false;
+}
+
+bool Pass::runs_here() const {
+  const Pass *p = current_pass();
+  while (p != nullptr && p != this) p = p->outer_;
+  return p == this;
+}
+
+void change_node(const torch::autograd::Node &node, const std::function<void()> &change) {
+  std::lock_guard<std::mutex> lock(passes_mutex);
+  for (Pass *p = passes; p != nullptr; p = p->next_) {
+    if (!p->runs_here() && p->may_reach(node))
+      throw ArgumentError(
+          "another goroutine runs a backward pass through the tensor's graph: its first hook must come before or "
+          "after");
+  }
+  change();
+}
+
 void after_passes(std::function<void()> f) {
   std::lock_guard<std::mutex> lock(passes_mutex);
-  if (passes == 0) return f();
+  if (passes == nullptr) return f();
   after.push_back(std::move(f));
 }
 
@@ -216,7 +259,7 @@ ls_error *ls_autograd_backward(const ls_tensor *roots, uint64_t n, const ls_tens
   return ls::run_void([&] {
     auto from = ls::list_of(roots, n, "backward"), to = ls::list_of(inputs, ninputs, "inputs");
     auto given = ls::grads_list(grads, n);
-    ls::with_engine([&] {
+    ls::with_engine(from, [&] {
       torch::autograd::backward(from, given, retain != 0, create != 0, to);
       return true;
     });
@@ -231,7 +274,7 @@ ls_error *ls_autograd_grad(const ls_tensor *outputs, uint64_t n, const ls_tensor
     auto of = ls::list_of(outputs, n, "outputs"), to = ls::list_of(inputs, ninputs, "inputs");
     auto given = ls::grads_list(grads, n);
     auto result = ls::with_engine(
-        [&] { return torch::autograd::grad(of, to, given, retain != 0, create != 0, allow_unused != 0); });
+        of, [&] { return torch::autograd::grad(of, to, given, retain != 0, create != 0, allow_unused != 0); });
     for (uint64_t i = 0; i < ninputs; i++) out[i] = ls::give(std::move(result.at(i)));
     ls::adopt_samples();
     *scope = ls::result_scope();
@@ -252,7 +295,7 @@ ls_error *ls_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
     const at::Tensor &x = ls::need(b, "hook");
     if (!x.requires_grad()) throw ls::ArgumentError("a hook needs a tensor that requires gradients");
     auto ticket = ls::hold(id);
-    *slot = x.register_hook([ticket](const at::Tensor &grad) -> at::Tensor {
+    *slot = ls::add_hook(x, [ticket](const at::Tensor &grad) -> at::Tensor {
       ls::Made out(1);
       auto lent = reinterpret_cast<ls_tensor>(grad.defined() ? grad.unsafeGetTensorImpl() : nullptr);
       ls::CalledBack called;
@@ -267,7 +310,7 @@ ls_error *ls_hook_register(ls_tensor t, uint64_t id, uint32_t *slot) noexcept {
 ls_error *ls_hook_remove(ls_tensor t, uint32_t slot) noexcept {
   return ls::run_void([&] {
     Borrowed b(t);
-    ls::need(b, "hook").remove_hook(slot);
+    ls::remove_hook(ls::need(b, "hook"), slot);
   });
 }
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "hooks.h"
+#include "passes.h"
 #include "shim.h"
 
 namespace ls {
@@ -127,6 +129,7 @@ ls_error *ls_tensor_set_requires_grad(ls_tensor t, int32_t on) noexcept {
       throw ls::ArgumentError("only floating-point and complex tensors can require gradients");
     if (on != 0) ls::make_meta(x);
     x.set_requires_grad(on != 0);
+    if (on != 0 && x.is_leaf()) ls::make_hooks(x);
   });
 }
 
@@ -139,8 +142,11 @@ ls_error *ls_tensor_retain_grad(ls_tensor t) noexcept {
       return;
     }
     const auto &fn = x.grad_fn();
-    fn->add_retains_grad_hook(std::make_unique<ls::RetainGrad>(x), x.output_nr());
-    ls::meta_of(x)->retains_grad_ = true;
+    ls::change_node(*fn, [&] {
+      if (x.retains_grad()) return;
+      fn->add_retains_grad_hook(std::make_unique<ls::RetainGrad>(x), x.output_nr());
+      ls::meta_of(x)->retains_grad_ = true;
+    });
   });
 }
 

@@ -1,15 +1,19 @@
 #include "hooks.h"
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -21,7 +25,96 @@
 namespace ls {
 namespace {
 
-class MultiHook;
+using torch::autograd::variable_list;
+
+// The hooks of a leaf, or of the outputs of a node. libtorch's own list of hooks has no lock: a thread that
+// changed it would disturb the passes of others.
+class TensorHooks final : public torch::autograd::FunctionPreHook {
+ public:
+  variable_list operator()(const variable_list &grads) override {
+    // The engine passes its own list, and takes the result for it: a reference of this function would keep a
+    // leaf's gradient from becoming its .grad without a copy.
+    variable_list result = std::move(const_cast<variable_list &>(grads));
+    if (count_.load(std::memory_order_acquire) == 0) return result;
+    std::vector<Entry> now;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      now = hooks_;
+    }
+    for (const auto &[number, output, hook] : now) {
+      at::Tensor &grad = result.at(output);
+      at::Tensor replaced = (*hook)(grad);
+      if (!replaced.defined()) continue;
+      TORCH_CHECK(grad.defined(), "can't replace a empty gradient with a non-empty value");
+      torch::autograd::check_variable_result(grad, replaced, std::to_string(number));
+      grad = std::move(replaced);
+    }
+    return result;
+  }
+  uint32_t add(uint32_t output, TensorHook f) {
+    auto hook = std::make_shared<const TensorHook>(std::move(f));
+    std::lock_guard<std::mutex> lock(mutex_);
+    hooks_.push_back({next_, output, std::move(hook)});
+    count_.store(hooks_.size(), std::memory_order_release);
+    return next_++;
+  }
+  void remove(uint32_t number) {
+    std::shared_ptr<const TensorHook> last;  // destroyed without the lock
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = hooks_.begin(); it != hooks_.end(); ++it) {
+      if (it->number != number) continue;
+      last = std::move(it->hook);
+      hooks_.erase(it);
+      count_.store(hooks_.size(), std::memory_order_release);
+      return;
+    }
+  }
+
+ private:
+  struct Entry {
+    uint32_t number, output;
+    std::shared_ptr<const TensorHook> hook;
+  };
+  std::mutex mutex_;
+  std::vector<Entry> hooks_;
+  std::atomic<size_t> count_{0};  // of hooks_
+  uint32_t next_ = 0;
+};
+
+using PreHooks = std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>>;
+
+TensorHooks *find(const PreHooks &hooks) {
+  for (const auto &hook : hooks) {
+    if (auto *h = dynamic_cast<TensorHooks *>(hook.get())) return h;
+  }
+  return nullptr;
+}
+
+// Guards lists of libtorch in which find looks for hooks.
+std::mutex lists;
+
+// Calls f with x's hooks, which are made if make; without hooks it is not called.
+template <class F>
+void with_hooks(const at::Tensor &x, bool make, F f) {
+  NodePtr node = x.grad_fn();  // x may get another one meanwhile
+  std::lock_guard<std::mutex> lock(lists);
+  auto *hooks = find(node ? node->tensor_pre_hooks() : torch::autograd::impl::hooks(x));
+  if (hooks == nullptr && make) {
+    auto made = std::make_unique<TensorHooks>();
+    hooks = made.get();
+    if (node) {
+      change_node(*node, [&] { node->add_tensor_pre_hook(std::move(made)); });
+    } else if (NodePtr accumulator = accumulator_of(x)) {
+      change_node(*accumulator, [&] { torch::autograd::impl::add_hook(x, std::move(made)); });
+    } else {
+      torch::autograd::impl::add_hook(x, std::move(made));
+    }
+  }
+  if (hooks != nullptr) f(*hooks);
+}
+
+// Numbers hooks of several tensors, and passes: one that began before the hook was registered does not call it.
+std::atomic<uint64_t> next_number{1};
 
 // What one MultiHook has received in one pass.
 struct Received {
@@ -31,8 +124,11 @@ struct Received {
 
 // Among libtorch's thread-local state, which a pass takes to the engine's threads.
 struct PassInfo : c10::DebugInfoBase {
+  const Pass &pass;
+  const uint64_t number = next_number.fetch_add(1);
   std::mutex mutex;
-  std::map<const MultiHook *, Received> received;  // the pass keeps the hooks alive
+  std::map<uint64_t, Received> received;  // by the number of the hook
+  explicit PassInfo(const Pass &pass) : pass(pass) {}
   ~PassInfo() override {
     for (auto &[hook, r] : received)
       for (auto &g : r.grads) discard(std::move(g));
@@ -83,26 +179,26 @@ class Watched {
   bool is_leaf_;
 };
 
-std::atomic<int64_t> live{0};
-
 class MultiHook {
  public:
   MultiHook(uint64_t id, bool any, const std::vector<at::Tensor> &tensors) : ticket_(hold(id)), any_(any) {
     for (const auto &t : tensors) watched_.emplace_back(t);
-    live.fetch_add(1);
   }
-  ~MultiHook() { live.fetch_sub(1); }
   MultiHook(const MultiHook &) = delete;
   MultiHook &operator=(const MultiHook &) = delete;
+
+  // Called once all tensors have the hook: passes that begin from now on call it.
+  void start() { number_.store(next_number.fetch_add(1)); }
 
   // Called with the gradient of the i-th tensor.
   void receive(size_t i, const at::Tensor &grad) const {
     auto *pass = static_cast<PassInfo *>(c10::ThreadLocalDebugInfo::get(pass_kind()));
-    if (pass == nullptr) return;  // registered since the pass began
+    uint64_t number = number_.load();
+    if (pass == nullptr || number > pass->number) return;  // registered since the pass began
     std::vector<at::Tensor> all;
     {
       std::lock_guard<std::mutex> lock(pass->mutex);
-      auto &r = pass->received[this];
+      auto &r = pass->received[number];
       bool first = r.count++ == 0;
       if (any_) {
         if (!first) return;
@@ -132,12 +228,30 @@ class MultiHook {
   std::shared_ptr<Ticket> ticket_;
   bool any_;
   std::vector<Watched> watched_;
+  std::atomic<uint64_t> number_{UINT64_MAX};
 };
 
 }  // namespace
 
-HooksOfPass::HooksOfPass() {
-  if (live.load() != 0) guard_.emplace(pass_kind(), std::make_shared<PassInfo>());
+HooksOfPass::HooksOfPass(const Pass &pass) : guard_(pass_kind(), std::make_shared<PassInfo>(pass)) {}
+
+const Pass *current_pass() noexcept {
+  auto *info = static_cast<PassInfo *>(c10::ThreadLocalDebugInfo::get(pass_kind()));
+  return info == nullptr ? nullptr : &info->pass;
+}
+
+uint32_t add_hook(const at::Tensor &x, TensorHook f) {
+  uint32_t number = 0;
+  with_hooks(x, true, [&](TensorHooks &hooks) { number = hooks.add(x.output_nr(), std::move(f)); });
+  return number;
+}
+
+void remove_hook(const at::Tensor &x, uint32_t number) {
+  with_hooks(x, false, [&](TensorHooks &hooks) { hooks.remove(number); });
+}
+
+void make_hooks(const at::Tensor &leaf) {
+  with_hooks(leaf, true, [](TensorHooks &) {});
 }
 
 }  // namespace ls
@@ -155,16 +269,17 @@ ls_error *ls_multi_hook_register(const ls_tensor *tensors, uint64_t n, uint64_t 
     try {
       for (; made < n; made++) {
         if (!list[made].requires_grad()) continue;
-        slots[made] = list[made].register_hook([hook, i = static_cast<size_t>(made)](const at::Tensor &grad) {
+        slots[made] = ls::add_hook(list[made], [hook, i = static_cast<size_t>(made)](const at::Tensor &grad) {
           hook->receive(i, grad);
           return at::Tensor();
         });
       }
     } catch (...) {
       while (made-- > 0)
-        if (list[made].requires_grad()) list[made].remove_hook(slots[made]);
+        if (list[made].requires_grad()) ls::remove_hook(list[made], slots[made]);
       throw;
     }
+    hook->start();
   });
 }
 

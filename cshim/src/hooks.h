@@ -1,19 +1,37 @@
-// Hooks of several tensors.
+// Hooks of tensors.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <optional>
+#include <cstdint>
+#include <functional>
+
+#include "passes.h"
 
 namespace ls {
 
 // What the hooks of several tensors have received in the calling thread's backward pass, for as long as it runs.
 class HooksOfPass {
  public:
-  HooksOfPass();
+  explicit HooksOfPass(const Pass &pass);
 
  private:
-  std::optional<c10::DebugInfoGuard> guard_;
+  c10::DebugInfoGuard guard_;
 };
+
+// Returns the backward pass that the calling thread is in, or null.
+const Pass *current_pass() noexcept;
+
+// Called with a gradient; returns what replaces it, or an undefined tensor.
+using TensorHook = std::function<at::Tensor(const at::Tensor &grad)>;
+
+// Adds a hook to those of x, and returns its number for remove_hook. Other threads may add and remove hooks
+// meanwhile, and run passes that call them.
+uint32_t add_hook(const at::Tensor &x, TensorHook f);
+// Removes a hook, unless x has got another grad_fn since.
+void remove_hook(const at::Tensor &x, uint32_t number);
+// Makes the list of a leaf's hooks, so that add_hook does not have to while passes read it.
+void make_hooks(const at::Tensor &leaf);
 
 }  // namespace ls

@@ -182,4 +182,46 @@ TEST_F(SavedThreads, HooksOfALeaf) {
   }
 }
 
+// Hooks of a tensor, of several and of the gradient are added and removed while passes on other threads call them.
+TEST_F(SavedThreads, HooksOfASharedTensor) {
+  Tensor x = leaf({1, 2}), y(ls_aten_mul_Tensor(x, x));
+  uint32_t first;
+  EXPECT_OK(ls_hook_register(y, 1, &first));
+  on_threads(4, [&](int w) {
+    for (int k = 0; k < 3000; k++) {
+      if (w % 2 == 0) {
+        Tensor sum(ls_aten_sum_dim_IntList(y));
+        EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 1, 0));
+        continue;
+      }
+      uint32_t slots[2];
+      EXPECT_OK(ls_hook_register(x, 2, slots));
+      EXPECT_OK(ls_hook_register(y, 3, slots + 1));
+      EXPECT_OK(ls_hook_remove(x, slots[0]));
+      EXPECT_OK(ls_hook_remove(y, slots[1]));
+      const ls_tensor both[] = {x, y};
+      EXPECT_OK(ls_multi_hook_register(both, 2, 4, 1, slots));
+      EXPECT_OK(ls_hook_remove(x, slots[0]));
+      EXPECT_OK(ls_hook_remove(y, slots[1]));
+    }
+  });
+  EXPECT_OK(ls_tensors_zero_grad(&x.h, 1, 0));
+  // The first hooks of a leaf, from two threads, while a third runs a pass.
+  for (int k = 0; k < 100; k++) {
+    Tensor own = leaf({1, 2}), twice(ls_aten_mul_Tensor(own, own));
+    on_threads(3, [&](int w) {
+      uint32_t slot;
+      if (w == 2) {
+        Tensor sum(ls_aten_sum_dim_IntList(twice));
+        EXPECT_OK(ls_autograd_backward(&sum.h, 1, nullptr, nullptr, 0, 1, 0));
+      } else {
+        EXPECT_OK(ls_hook_register(own, static_cast<uint64_t>(w + 3), &slot));
+      }
+    });
+    hooks_called = 0;
+    EXPECT_OK(backward(twice));
+    EXPECT_EQ(hooks_called, 2);
+  }
+}
+
 }  // namespace
