@@ -61,9 +61,6 @@ size_t class_rounded(size_t n) noexcept {
   return (n + step - 1) / step * step;
 }
 
-// The class of a block from its usable size. malloc adds less than the distance between two classes.
-size_t class_from_usable(size_t usable) noexcept { return usable / step_of(usable) * step_of(usable); }
-
 // Reports whether a block of this rounded size is a range, not malloc's.
 constexpr bool in_range(size_t size) { return kUseRanges && size >= Ranges::kSmallest && size < Ranges::kLargest; }
 
@@ -79,10 +76,6 @@ size_t small_rounded(size_t n) noexcept {
 }
 size_t small_index(size_t size) noexcept {
   return size <= 1024 ? size / kQuantum - 1 : 15 + class_of(size) - class_of(1024);
-}
-size_t size_from_usable(size_t usable) noexcept {
-  size_t n = usable - kFooter;
-  return n < 1024 + kQuantum ? n / kQuantum * kQuantum : class_from_usable(n);
 }
 
 // While set, threads have no credit (set_credit_disabled). Written under Heaps::mutex.
@@ -323,9 +316,8 @@ auto get_or_throw(size_t n, size_t asked, Get get) {
     shrink_large(0);
     heap().drop_kept();
     if ((p = get()) != nullptr) return p;
-    int64_t before = a.freed.load();
-    Waited waited = n > (size_t{1} << 46) ? Waited::kNoServer
-                                          : wait_for_round(kCpuSlot, static_cast<int64_t>(n), LS_WAIT_SYSTEM);
+    int64_t before = given_back(a);
+    Waited waited = wait_for_round(kCpuSlot, static_cast<int64_t>(n), LS_WAIT_SYSTEM);
     if (!may_fit(waited, a, before) || Clock::now() > give_up) {
       out_of_memory(kCpuSlot, static_cast<int64_t>(asked),
                     ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str(),
@@ -369,10 +361,13 @@ void *allocate_small(size_t asked) {
   size_t size = small_rounded(asked);
   auto n = static_cast<int64_t>(size);
   if (__builtin_expect(!h.take(n), 0)) {
-    if (!credit_disabled.load() && try_admit(kCpuSlot, n + ThreadHeap::kCredit)) {
+    int64_t live = 0;
+    if (!credit_disabled.load() && try_admit(kCpuSlot, n + ThreadHeap::kCredit, live)) {
+      count_admitted(kCpuSlot, n + ThreadHeap::kCredit, live);
       h.put(ThreadHeap::kCredit);
     } else {
-      admit(kCpuSlot, n, static_cast<int64_t>(asked));
+      live = admit(kCpuSlot, n, static_cast<int64_t>(asked));
+      count_admitted(kCpuSlot, n, live);
     }
   }
   void *p;
@@ -394,11 +389,12 @@ void *allocate_small(size_t asked) {
 }
 
 void *allocate_large(size_t asked) {
-  if (asked > static_cast<size_t>(INT64_MAX) / 2)
-    out_of_memory(kCpuSlot, static_cast<int64_t>(asked), "out of memory: the size exceeds the address space");
+  if (asked > static_cast<size_t>(kLargestAdmitted))
+    out_of_memory(kCpuSlot, static_cast<int64_t>(std::min<size_t>(asked, INT64_MAX)),
+                  "out of memory: the size exceeds the address space");
   size_t size = class_rounded(asked);
   auto n = static_cast<int64_t>(size);
-  enter(kCpuSlot, n, static_cast<int64_t>(asked));
+  int64_t live = enter(kCpuSlot, n, static_cast<int64_t>(asked));
   void *p;
   uint64_t *footer;
   try {
@@ -417,9 +413,10 @@ void *allocate_large(size_t asked) {
       footer = &footer_of(p, malloc_usable_size(p));
     }
   } catch (...) {
-    release(kCpuSlot, n);
+    withdraw(kCpuSlot, n);
     throw;
   }
+  count_admitted(kCpuSlot, n, live);
   auto &h = heap();
   catch_up(h);
   note_allocated(h, p, *footer, asked, n);
@@ -444,10 +441,11 @@ void free_counted(void *p) noexcept {
     release(kCpuSlot, n);
     return;
   }
-  size_t usable = malloc_usable_size(p);
-  size_t size = size_from_usable(usable);
-  auto n = static_cast<int64_t>(size);
-  note_freed(h, p, footer_of(p, usable), n);
+  // The size follows from the footer: how much more than that malloc's block has depends on the malloc.
+  uint64_t footer = footer_of(p, malloc_usable_size(p));
+  int64_t n = cpu_rounded(footer & ~kSampledBlock);
+  auto size = static_cast<size_t>(n);
+  note_freed(h, p, footer, n);
   if (size >= kSmallestLarge) {
     c10::free_cpu(p);
     release(kCpuSlot, n);

@@ -27,6 +27,7 @@ struct alignas(64) Account {
   std::atomic<int64_t> limit{INT64_MAX};    // hard: an allocation that would pass it waits, then fails
   std::atomic<int64_t> reserved{0};         // a device's: bytes that its allocator holds
   std::atomic<int64_t> freed{0};            // bytes ever freed
+  std::atomic<int64_t> withdrawn{0};        // bytes ever admitted that could then not be allocated
 };
 extern Account accounts[kMaxSlots];
 
@@ -36,9 +37,14 @@ inline void raise(std::atomic<int64_t> &high, int64_t now) noexcept {
   }
 }
 
-// Adds n bytes to the account if they fit below the limit and, unless past_trigger, below the wait trigger.
-// Reports whether they did.
-bool try_admit(int slot, int64_t n, bool past_trigger = true) noexcept;
+// Adds n bytes to the account's live bytes if they fit below the limit and, unless past_trigger, below the wait
+// trigger. Reports whether they did, and sets live to the sum less the credit of threads where that may be a new
+// peak. count_admitted or withdraw must follow.
+bool try_admit(int slot, int64_t n, int64_t &live, bool past_trigger = true) noexcept;
+// Counts n admitted bytes that were allocated, in the peak and the total. live is what try_admit returned.
+void count_admitted(int slot, int64_t n, int64_t live) noexcept;
+// Takes n admitted bytes back that could not be allocated.
+void withdraw(int slot, int64_t n) noexcept;
 // The bytes that threads have reserved in the CPU's account and not allocated.
 int64_t thread_credit() noexcept;
 // The bytes that the calling thread has requested of the CPU's allocator less those that it has freed.
@@ -54,14 +60,18 @@ void set_credit_disabled(bool on) noexcept;
 // Measures the room in the cgroups and sets the CPU's limit, for an allocation of n bytes. Returns false if the
 // limit does not follow a cgroup.
 bool follow_limit(int64_t n) noexcept;
-// Adds n bytes to the account. Waits for memory if they do not fit, and throws c10::OutOfMemoryError in the end.
-void admit(int slot, int64_t n, int64_t asked);
+// try_admit that waits for memory if they do not fit, and throws c10::OutOfMemoryError in the end. Returns live.
+int64_t admit(int slot, int64_t n, int64_t asked);
 void release(int slot, int64_t n) noexcept;
 
 // admit with a fast path for allocations that fit.
-inline void enter(int slot, int64_t n, int64_t asked) {
-  if (!try_admit(slot, n, false)) admit(slot, n, asked);
+inline int64_t enter(int slot, int64_t n, int64_t asked) {
+  int64_t live = 0;
+  return try_admit(slot, n, live, false) ? live : admit(slot, n, asked);
 }
+
+// No address space has as many bytes. Larger sizes are refused unadmitted: their sums would not fit 64 bits.
+constexpr int64_t kLargestAdmitted = int64_t{1} << 46;
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kGiveUp = std::chrono::seconds(30);  // the longest wait of one allocation
@@ -73,9 +83,11 @@ enum class Waited {
 // Waits, for a bounded time, until a round that begins after this call has ended. LS_WAIT_LIMIT: or until n bytes
 // fit.
 Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason);
-// Reports whether another try may succeed after a wait. freed_before is Account::freed before the wait.
-inline bool may_fit(Waited waited, const Account &a, int64_t freed_before) {
-  return waited == Waited::kRetry || (waited == Waited::kVerdict && a.freed.load() != freed_before);
+// Returns a number that changes when the account has room again.
+inline int64_t given_back(const Account &a) { return a.freed.load() + a.withdrawn.load(); }
+// Reports whether another try may succeed after a wait. before is given_back before the wait.
+inline bool may_fit(Waited waited, const Account &a, int64_t before) {
+  return waited == Waited::kRetry || (waited == Waited::kVerdict && given_back(a) != before);
 }
 
 // Set on a thread that collects: its allocations must not wait for a round.

@@ -111,15 +111,25 @@ bool fits_limit(int slot, int64_t n) {
   return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
 }
 
-// Measures the cgroups first: other memory of the process may have changed.
-bool try_admit_followed(int slot, int64_t n) {
-  if (slot == kCpuSlot) follow_limit(n);
-  return try_admit(slot, n);
+// Subtracts n live bytes, and adds them to one of the counters that given_back reads.
+void subtract(Account &a, int64_t n, std::atomic<int64_t> &counter) noexcept {
+  // In this order: a thread that sees the room also sees that the counter has changed.
+  counter.fetch_add(n);
+  a.live.fetch_sub(n);
+  auto &p = Pressure::get();
+  // The pacer's own frees wake no thread: the end of the round wakes all, and before that they would slow it down.
+  if (__builtin_expect(p.waiters.load(std::memory_order_relaxed) != 0, 0) && !sweeping) p.done.notify_one();
 }
 
-bool try_admit_without_credit(int slot, int64_t n) {
+// Measures the cgroups first: other memory of the process may have changed.
+bool try_admit_followed(int slot, int64_t n, int64_t &live) {
+  if (slot == kCpuSlot) follow_limit(n);
+  return try_admit(slot, n, live);
+}
+
+bool try_admit_without_credit(int slot, int64_t n, int64_t &live) {
   if (slot == kCpuSlot) set_credit_disabled(true);
-  return try_admit_followed(slot, n);
+  return try_admit_followed(slot, n, live);
 }
 
 }  // namespace
@@ -181,7 +191,7 @@ void out_of_memory(int slot, int64_t asked, const char *why, int64_t admitted) {
   C10_THROW_ERROR(OutOfMemoryError, why);
 }
 
-bool try_admit(int slot, int64_t n, bool past_trigger) noexcept {
+bool try_admit(int slot, int64_t n, int64_t &live, bool past_trigger) noexcept {
   auto &a = accounts[slot];
   int64_t limit = a.granted.load(std::memory_order_relaxed);
   if (!past_trigger) limit = std::min(limit, a.wait_trigger.load(std::memory_order_relaxed));
@@ -197,53 +207,53 @@ bool try_admit(int slot, int64_t n, bool past_trigger) noexcept {
     read_credit();
   } while (!a.live.compare_exchange_weak(now, now + n, std::memory_order_relaxed));
   read_credit();
-  now += n;
-  if (__builtin_expect(now > a.peak.load(std::memory_order_relaxed), 0)) raise(a.peak, now - credit);
-  count_allocated(a, n, now);
+  live = now + n - credit;
   return true;
 }
 
-void release(int slot, int64_t n) noexcept {
-  // In this order: a thread that sees the room also sees that bytes were freed.
-  accounts[slot].freed.fetch_add(n);
-  accounts[slot].live.fetch_sub(n);
-  auto &p = Pressure::get();
-  // The pacer's own frees wake no thread: the end of the round wakes all, and before that they would slow it down.
-  if (__builtin_expect(p.waiters.load(std::memory_order_relaxed) != 0, 0) && !sweeping) p.done.notify_one();
+void count_admitted(int slot, int64_t n, int64_t live) noexcept {
+  auto &a = accounts[slot];
+  raise(a.peak, live);
+  count_allocated(a, n, a.live.load(std::memory_order_relaxed));
 }
 
-void admit(int slot, int64_t n, int64_t asked) {
+void release(int slot, int64_t n) noexcept { subtract(accounts[slot], n, accounts[slot].freed); }
+
+void withdraw(int slot, int64_t n) noexcept { subtract(accounts[slot], n, accounts[slot].withdrawn); }
+
+int64_t admit(int slot, int64_t n, int64_t asked) {
   auto &a = accounts[slot];
+  int64_t sum = 0;
   if (slot == kCpuSlot && a.live.load(std::memory_order_relaxed) + n > a.granted.load(std::memory_order_relaxed))
     follow_limit(n);
   // At the wait trigger an allocation waits until a round makes room or admits it, for kSoftWait at most.
   auto until = Clock::now() + kSoftWait;
   while (a.wait_trigger.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
-    if (try_admit(slot, n, false)) return;
+    if (try_admit(slot, n, sum, false)) return sum;
     if (wait_for_round(slot, n, LS_WAIT_TARGET) != Waited::kRetry) break;
     if (Clock::now() >= until) {
       Pressure::get().timeouts.fetch_add(1, std::memory_order_relaxed);
       break;
     }
   }
-  if (try_admit_followed(slot, n) || try_admit_without_credit(slot, n)) return;
+  if (try_admit_followed(slot, n, sum) || try_admit_without_credit(slot, n, sum)) return sum;
   auto give_up = Clock::now() + kGiveUp;
   if (auto *cb = callback.load(std::memory_order_acquire)) {
     for (int i = 0; i < 16 && !sweeping; i++) {
       sweeping = true;  // allocations of the callback neither wait nor call it again
       int32_t again = cb->fn(cb->arg, word_of(slot), n);
       sweeping = false;
-      if (try_admit_without_credit(slot, n)) return;
+      if (try_admit_without_credit(slot, n, sum)) return sum;
       if (again == 0) break;
     }
   }
   while (Clock::now() < give_up) {
-    int64_t before = a.freed.load();
+    int64_t before = given_back(a);
     Waited waited = wait_for_round(slot, n, LS_WAIT_LIMIT);
     Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
-    if (try_admit_without_credit(slot, n)) return;
+    if (try_admit_without_credit(slot, n, sum)) return sum;
     // Another thread may have been preempted just before a free: give it 5 ms.
-    for (int i = 0; i < 5 && waited == Waited::kVerdict && a.freed.load() == before; i++) {
+    for (int i = 0; i < 5 && waited == Waited::kVerdict && given_back(a) == before; i++) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (!may_fit(waited, a, before)) break;
@@ -251,7 +261,7 @@ void admit(int slot, int64_t n, int64_t asked) {
   // If the limit follows the cgroups, malloc's free pages may make room.
   if (slot == kCpuSlot && Follow::get().active.load()) {
     empty_all();
-    if (try_admit_without_credit(slot, n)) return;
+    if (try_admit_without_credit(slot, n, sum)) return sum;
   }
   int64_t live = a.live.load(), limit = a.limit.load();
   out_of_memory(slot, asked,
@@ -292,17 +302,19 @@ Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason) {
 }
 
 void admit_on_device(int slot, int64_t n) {
-  if (slot > kCpuSlot) enter(slot, n, n);
+  if (slot <= kCpuSlot) return;
+  if (n > kLargestAdmitted) out_of_memory(slot, n, "out of memory: the size exceeds the address space");
+  enter(slot, n, n);
 }
 
 void dismiss_from_device(int slot, int64_t n) noexcept {
-  if (n != 0 && slot > kCpuSlot) release(slot, n);
+  if (n != 0 && slot > kCpuSlot) withdraw(slot, n);
 }
 
 bool sweep_for_device(int slot, int64_t n) noexcept {
   if (slot <= kCpuSlot) return false;
   auto &a = accounts[slot];
-  int64_t before = a.freed.load();
+  int64_t before = given_back(a);
   Waited waited = wait_for_round(slot, n, LS_WAIT_SYSTEM);
   Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
   return may_fit(waited, a, before);
@@ -320,13 +332,12 @@ void count_on_device(int slot, void *p, int64_t n, int64_t admitted, void *strea
   if (slot <= kCpuSlot) return;
   device_bytes_by_thread += n;
   maybe_sample(p, n, slot, reinterpret_cast<uint64_t>(stream));
-  int64_t more = n - admitted;
-  if (more == 0) return;
+  if (n < 0) return release(slot, -n);
   auto &a = accounts[slot];
-  if (more < 0) return release(slot, -more);
-  int64_t now = a.live.fetch_add(more, std::memory_order_relaxed) + more;
-  raise(a.peak, now);
-  count_allocated(a, more, now);
+  int64_t more = n - admitted;
+  if (more < 0) withdraw(slot, -more);
+  if (more > 0) a.live.fetch_add(more, std::memory_order_relaxed);
+  count_admitted(slot, n, a.live.load(std::memory_order_relaxed));
 }
 
 void reserved_on_device(int slot, int64_t n) noexcept {

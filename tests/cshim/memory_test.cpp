@@ -13,6 +13,19 @@
 
 #include "devices.h"
 
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define OWN_MALLOC
+namespace {
+std::atomic<bool> generous{false};
+}
+extern "C" void *__libc_memalign(size_t align, size_t n);
+// While `generous` is set, blocks are larger than asked, as those of other mallocs are.
+extern "C" __attribute__((visibility("default"))) int posix_memalign(void **p, size_t align, size_t n) noexcept {
+  *p = __libc_memalign(align, generous ? n + n / 3 : n);
+  return *p == nullptr ? ENOMEM : 0;
+}
+#endif
+
 namespace {
 
 int64_t live() {
@@ -56,6 +69,41 @@ TEST_F(Memory, TheErrorAtTheLimitHasTheSizes) {
   ls_tensor_free(c.t);
   EXPECT_ERR(ls_memory_set_limit(kCpu, -1), LS_ERR_ARGUMENT);
 }
+
+// An allocation that the system refuses was never live.
+TEST_F(Memory, AFailureIsNeitherThePeakNorInTheTotal) {
+  ls_memory before, after;
+  EXPECT_OK(ls_memory_stats(kCpu, &before));
+  for (int64_t floats : {int64_t{1} << 43, int64_t{1} << 45, int64_t{1} << 59, int64_t{1} << 59}) {
+    auto r = empty(floats);
+    ASSERT_NE(r.err, nullptr);
+    EXPECT_EQ(r.err->code, LS_ERR_OUT_OF_MEMORY);
+    EXPECT_EQ(r.err->bytes, 4 * floats);
+    ls_error_free(r.err);
+  }
+  EXPECT_OK(ls_memory_stats(kCpu, &after));
+  EXPECT_EQ(after.peak, before.peak);
+  EXPECT_LT(after.total - before.total, kMiB);
+  EXPECT_EQ(after.allocated, before.allocated);
+}
+
+#ifdef OWN_MALLOC
+// What is counted depends on what was asked, not on the size of malloc's block.
+TEST_F(Memory, CountsWithAnyMalloc) {
+  generous = true;
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+  int64_t before = live();
+  for (int64_t bytes = 1; bytes < kMiB; bytes += 1 + bytes / 9) {
+    auto a = empty((bytes + 3) / 4);
+    ASSERT_EQ(a.err, nullptr);
+    EXPECT_GE(live() - before, bytes);
+    ls_tensor_free(a.t);
+    EXPECT_EQ(live(), before) << bytes << " bytes";
+  }
+  generous = false;
+  EXPECT_OK(ls_memory_empty_cache(kCpu));
+}
+#endif
 
 struct Holder {
   std::vector<ls_tensor> held;
