@@ -38,8 +38,9 @@ type captureOption func(*capture)
 func (o captureOption) capture(c *capture) { o(c) }
 
 // Warmup runs the function n times on the capturing stream before it is captured. Libraries initialize at their first
-// use, and choose kernels, which cannot be captured; PyTorch's documentation advises 3 for a training step, and 11 for
-// DistributedDataParallel. The default is 0 for Capture and 3 for MakeGraphedCallables, as in PyTorch.
+// use, and choose kernels, which cannot be captured; PyTorch's documentation advises 3 for a training step. Collectives of
+// NCCL, and so passes of dist.DDP, cannot be captured: they return tensor.ErrCapture. The default is 0 for Capture and 3
+// for MakeGraphedCallables, as in PyTorch.
 func Warmup(n int) CaptureOption { return captureOption(func(c *capture) { c.warmup = n }) }
 
 // On captures on s instead of a stream that this package has for each device. s must not be a default stream. PyTorch: the
@@ -47,7 +48,7 @@ func Warmup(n int) CaptureOption { return captureOption(func(c *capture) { c.war
 func On(s *Stream) CaptureOption { return captureOption(func(c *capture) { c.stream = s }) }
 
 // Pool lets a capture share g's memory pool. Graphs that share a pool must be replayed in the order in which they were
-// captured, and not at the same time. PyTorch: the argument pool of torch.cuda.graph, with g.pool().
+// captured, and not at the same time. The error is ErrClosed if g was closed. PyTorch: the argument pool of torch.cuda.graph, with g.pool().
 func Pool(g *Graph) CaptureOption {
 	return captureOption(func(c *capture) { c.pool, c.shares = g, true })
 }
@@ -88,6 +89,9 @@ func settings(op string, d tensor.Device, c capture, opts []CaptureOption) (*cap
 	if c.shares {
 		if c.pool == nil {
 			return nil, refuse.Nil(op, "a graph whose pool to share")
+		}
+		if c.pool.closed() {
+			return nil, refuse.Error(op, ErrClosed, "the graph whose pool is to be shared was closed")
 		}
 		if c.pool.device != d {
 			return nil, refuse.Error(op, tensor.ErrArgument, "the pool is on %v, the capture on %v", c.pool.device, d)
@@ -206,6 +210,12 @@ func (c *capture) record(op string, d tensor.Device, f func() error) (*Graph, er
 	}
 	g.cleanup = runtime.AddCleanup(g, dropGraph, g.native)
 	return g, nil
+}
+
+func (g *Graph) closed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.native == 0
 }
 
 // Device returns the graph's device.

@@ -372,7 +372,7 @@ func (d *DDP) begin(op string) error {
 		return err
 	}
 	if d.join != nil {
-		w, err := d.join.notify(d.g)
+		w, err := d.notify()
 		if err != nil {
 			return err
 		}
@@ -387,7 +387,7 @@ func (d *DDP) begin(op string) error {
 		err = d.syncBuffers(op, true)
 	}
 	if err == nil && d.join != nil {
-		_, err = d.join.anySyncs(d.g, d.syncs())
+		_, err = d.anySyncs(d.syncs())
 	}
 	return err
 }
@@ -399,7 +399,7 @@ func (d *DDP) syncBuffers(op string, active bool) error {
 	}
 	src, err := 0, error(nil)
 	if d.join != nil {
-		if src, err = commonRank(d.g, active); err != nil {
+		if src, err = d.commonRank(active); err != nil {
 			return err
 		}
 	}

@@ -48,7 +48,7 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 	}
 	last := true
 	for ; ; last = false {
-		others, err := agree(d.g, 0, tensor.Float32, Sum)
+		others, err := d.agree(0, tensor.Float32, Sum)
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 			return err
 		}
 	}
-	src, err := commonRank(d.g, last)
+	src, err := d.commonRank(last)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (d *DDP) follow(op string, j *joining) error {
 	if err := d.syncBuffers(op, false); err != nil {
 		return err
 	}
-	sync, err := j.anySyncs(d.g, false)
+	sync, err := d.anySyncs(false)
 	d.buffersToSync = sync
 	if err != nil || !sync {
 		return err
@@ -86,38 +86,39 @@ func (d *DDP) follow(op string, j *joining) error {
 }
 
 // notify tells the ranks without inputs that this rank has some. The result counts the ranks that have.
-func (j *joining) notify(g *Group) (w *Work, err error) {
+func (d *DDP) notify() (w *Work, err error) {
 	err = tensor.WithScope(func() error {
-		w, err = g.AllReduceAsync(tensor.Ones([]int{1}), Sum)
+		w, err = d.g.AllReduceAsync(tensor.Ones([]int{1}, d.parameters[0].Device()), Sum)
 		return err
 	})
 	return w, err
 }
 
 // anySyncs reports whether a rank averages gradients in this step.
-func (j *joining) anySyncs(g *Group, mine bool) (bool, error) {
+func (d *DDP) anySyncs(mine bool) (bool, error) {
 	one := 0
 	if mine {
 		one = 1
 	}
-	n, err := agree(g, one, tensor.Float32, Sum)
+	n, err := d.agree(one, tensor.Float32, Sum)
 	return n != 0, err
 }
 
 // commonRank returns the highest rank for which mine is set.
-func commonRank(g *Group, mine bool) (int, error) {
+func (d *DDP) commonRank(mine bool) (int, error) {
 	rank := -1
 	if mine {
-		rank = g.rank
+		rank = d.g.rank
 	}
-	return agree(g, rank, tensor.Int64, Max)
+	return d.agree(rank, tensor.Int64, Max)
 }
 
-// agree returns the reduction of n over all ranks. The dtypes are those of Python's ranks.
-func agree(g *Group, n int, dtype tensor.DType, op ReduceOp) (agreed int, err error) {
+// agree returns the reduction of n over all ranks. The dtypes are those of Python's ranks, and so is the device, that of the
+// first parameter.
+func (d *DDP) agree(n int, dtype tensor.DType, op ReduceOp) (agreed int, err error) {
 	err = tensor.WithScope(func() error {
-		t := tensor.Full([]int{1}, float64(n), dtype)
-		if err := g.AllReduce(context.Background(), t, op); err != nil {
+		t := tensor.Full([]int{1}, float64(n), dtype, d.parameters[0].Device())
+		if err := d.g.AllReduce(context.Background(), t, op); err != nil {
 			return err
 		}
 		v, err := t.Item()
