@@ -2,6 +2,7 @@ package cshim
 
 /*
 #include <dlfcn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +10,47 @@ package cshim
 #include "cuda/linstock_cuda.h"
 #include "table_gen.h"
 
-// Returns the number of the driver's devices; -1: there is no driver. libtorch must not be called: without its CUDA
-// part, which is not loaded yet, it would remember that there are none.
-static int driver_devices(void) {
+// Returns the formatted text, which the caller frees.
+__attribute__((format(printf, 1, 2))) static char *format(const char *pattern, ...) {
+	char text[1024];
+	va_list arguments;
+	va_start(arguments, pattern);
+	vsnprintf(text, sizeof text, pattern, arguments);
+	va_end(arguments);
+	return strdup(text);
+}
+
+// Returns the number of the driver's devices; 0: none, and in why the reason, a text that the caller frees. libtorch
+// must not be called: without its CUDA part, which is not loaded yet, it would remember that there are none.
+static int driver_devices(char **why) {
+	const int no_device = 100; // CUDA_ERROR_NO_DEVICE
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	if (driver == NULL) return -1;
+	if (driver == NULL) {
+		*why = strdup("this machine has no CUDA driver (libcuda.so.1)");
+		return 0;
+	}
 	int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
 	int (*count)(int *) = (int (*)(int *))dlsym(driver, "cuDeviceGetCount");
-	int n = 0;
-	if (init == NULL || count == NULL || init(0) != 0 || count(&n) != 0) return 0;
-	return n;
+	int (*text_of)(int, const char **) = (int (*)(int, const char **))dlsym(driver, "cuGetErrorString");
+	if (init == NULL || count == NULL) {
+		*why = strdup("libcuda.so.1 is not a CUDA driver");
+		return 0;
+	}
+	int n = 0, e = init(0);
+	const char *call = "cuInit", *visible = getenv("CUDA_VISIBLE_DEVICES"), *text = NULL;
+	if (e == 0) {
+		call = "cuDeviceGetCount";
+		e = count(&n);
+	}
+	if (e == 0 && n > 0) return n;
+	if (text_of == NULL || text_of(e, &text) != 0 || text == NULL) text = "unknown error";
+	if (e != 0 && e != no_device)
+		*why = format("the CUDA driver does not start: %s returns error %d (%s)", call, e, text);
+	else if (visible != NULL)
+		*why = format("the CUDA driver has no device with CUDA_VISIBLE_DEVICES=%s", visible);
+	else
+		*why = strdup("the CUDA driver has no device");
+	return 0;
 }
 
 // Opens the CUDA library in directory if there is one and a device for it. Returns the number of devices, and in why
@@ -33,11 +65,8 @@ static int open_cuda(const char *directory, char **why) {
 		*why = strdup("LINSTOCK_CUDA=0");
 		return 0;
 	}
-	int n = driver_devices();
-	if (n <= 0) {
-		*why = strdup(n < 0 ? "this machine has no CUDA driver (libcuda.so.1)" : "the CUDA driver has no device");
-		return 0;
-	}
+	int n = driver_devices(why);
+	if (n == 0) return 0;
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (library == NULL) {
 		*why = strdup(dlerror());
@@ -93,6 +122,7 @@ type AllocatorSettings struct {
 	GarbageCollectionThreshold float64
 	ExpandableSegments         int32
 	_                          int32
+	MemoryFraction             float64
 }
 
 var _ [unsafe.Sizeof(C.ls_allocator_settings{})]byte = [unsafe.Sizeof(AllocatorSettings{})]byte{}

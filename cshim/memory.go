@@ -84,10 +84,17 @@ func MemoryTrim(device int32, keep int64) (freed int64, err error) {
 	return freed, err
 }
 
-// MemoryCapacity returns the bytes that a CUDA device has and the bytes that are free.
+// MemoryCapacity returns the bytes that a CUDA device has and the bytes that are free. It makes a CUDA context on the
+// device.
 func MemoryCapacity(device int32) (free, total int64, err error) {
 	err = takeError(C.lsc_memory_capacity(C.int32_t(device), (*C.int64_t)(&free), (*C.int64_t)(&total)))
 	return free, total, err
+}
+
+// MemoryTotal returns the bytes that a CUDA device has. It makes no CUDA context.
+func MemoryTotal(device int32) (total int64, err error) {
+	err = takeError(C.lsc_memory_capacity(C.int32_t(device), nil, (*C.int64_t)(&total)))
+	return total, err
 }
 
 // MemorySetLimit sets the hard limit of a device; 0: none.

@@ -68,8 +68,8 @@
 //     one at a time. Other goroutines may compute, free and sweep meanwhile. They cannot use the captured stream, wait
 //     for the whole device, or, with libtorch 2.11, draw random numbers on it: the error is tensor.ErrCapture, and
 //     the capture goes on.
-//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, copies to pageable memory.
-//     Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once, during the capture: branches on
+//  9. Calls that wait for the device cannot be captured: Item, Data, printing, Synchronize, copies to pageable memory; nor
+//     can collectives of NCCL. Such a call returns tensor.ErrCapture, and so does Capture. Go code runs once, during the capture: branches on
 //     values and numbers such as a learning rate are fixed.
 //  10. The memory that a captured function allocates comes from a pool of the graph. Tensors that are freed during the
 //     capture, by Release or at the end of its scope, make room for later ones of the same capture. No other tensor gets
@@ -80,7 +80,7 @@
 //     from ending with their scope: keep them (Keep), and release them after Close.
 //  12. During a capture the capturing goroutine does not sweep. Pinned memory that any goroutine frees meanwhile is freed
 //     when the capture ends, because libtorch would record events on the captured stream; vram.EmptyCache of the
-//     device takes effect then, too. Other frees take effect at once: libtorch's allocator calls no CUDA function for
+//     device takes effect then, too, and that of the CPU leaves pinned memory as it is. Other frees take effect at once: libtorch's allocator calls no CUDA function for
 //     them while a graph is captured.
 //
 // # Errors

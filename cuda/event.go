@@ -104,8 +104,8 @@ func (e *Event) Wait(s *Stream) error {
 	})
 }
 
-// Query reports whether the work before the event is done. It is true if the event was never recorded. PyTorch:
-// Event.query.
+// Query reports whether the work before the event is done. It is true if the event was never recorded. The error is
+// tensor.ErrCapture if the event was recorded in a capture. PyTorch: Event.query.
 func (e *Event) Query() (done bool, err error) {
 	const op = "Query"
 	err = e.use(op, func(n cshim.StreamEvent) error {
@@ -120,8 +120,8 @@ func (e *Event) Query() (done bool, err error) {
 	return done, err
 }
 
-// Synchronize waits until the work before the event is done. It returns at once if the event was never recorded. PyTorch:
-// Event.synchronize.
+// Synchronize waits until the work before the event is done. It returns at once if the event was never recorded. The error
+// is tensor.ErrCapture if the event was recorded in a capture. PyTorch: Event.synchronize.
 func (e *Event) Synchronize() error {
 	const op = "Synchronize"
 	return e.use(op, func(n cshim.StreamEvent) error {

@@ -51,7 +51,8 @@
 // must have CUDA ("linstock setup --cuda"). Objects, Report and MonitoredBarrier need gloo.
 //
 //  9. Wait returns when the device has completed the collective, or with its error. A backward pass of a DDP waits for its
-//     collectives in the same way.
+//     collectives in the same way. A collective on a device, its Wait, and a pass of a DDP cannot be captured (package
+//     cuda): they return tensor.ErrCapture before anything has started.
 //  10. No failure of NCCL ends the process: libtorch's watchdog does not run (the environment variable
 //     TORCH_NCCL_BLOCKING_WAIT is set). NCCL may not notice that a rank is gone. While a call waits, a goroutine looks for
 //     that, and aborts the group.

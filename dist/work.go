@@ -197,6 +197,9 @@ func (w *Work) Wait(ctx context.Context) error {
 	for {
 		done, err := native.Wait()
 		runtime.KeepAlive(w)
+		if failed := handle.NativeError(op, err); errors.Is(failed, tensor.ErrCapture) {
+			return failed // the collective goes on
+		}
 		switch {
 		case done || err != nil:
 			return w.end(err)

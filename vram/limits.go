@@ -188,13 +188,23 @@ func (a *account) size() int64 {
 	var n int64
 	if a.word == cpuWord {
 		n = hostMemory()
-	} else if _, total, err := cshim.MemoryCapacity(a.word); err == nil {
+	} else if total, err := cshim.MemoryTotal(a.word); err == nil {
 		n = total
 	}
 	a.mu.Lock()
 	a.capacity = n
 	a.mu.Unlock()
 	return n
+}
+
+// memoryFraction returns per_process_memory_fraction of PYTORCH_CUDA_ALLOC_CONF. A text that libtorch cannot read is
+// reported when a device is used.
+func memoryFraction() float64 {
+	s, _, err := cshim.CUDAAllocatorSettings()
+	if err != nil || s.MemoryFraction <= 0 {
+		return 1
+	}
+	return s.MemoryFraction
 }
 
 func setDefaults() {
@@ -207,6 +217,9 @@ func setDefaults() {
 		limit, soft := 0.90, 0.80
 		if w != cpuWord {
 			limit, soft = 0.95, 0.90
+			if f := memoryFraction(); f < 1 {
+				limit, soft = f, f*soft/limit
+			}
 		}
 		size := a.size()
 		if size == 0 {

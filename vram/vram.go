@@ -224,8 +224,9 @@ func Flush() {
 	}
 }
 
-// EmptyCache returns the cached blocks of a device's allocator to the system; for the CPU also malloc's free pages. PyTorch:
-// torch.cuda.empty_cache.
+// EmptyCache returns the cached blocks of a device's allocator to the system; for the CPU also malloc's free pages and the
+// cached blocks of pinned memory, these not while a graph is captured. PyTorch: torch.cuda.empty_cache,
+// torch._C._host_emptyCache.
 func EmptyCache(d Device) error {
 	w, err := loaded(d)
 	if err != nil {

@@ -1,6 +1,7 @@
 // The CUDA devices for the shim's core, over libtorch's caching allocator.
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "../src/device.h"
 #include "allocator.h"
@@ -87,6 +89,16 @@ class CudaDevices final : public Devices {
     if (total != nullptr) *total = static_cast<int64_t>(t);
   }
 
+  double memory_fraction() override { return allocator::CUDAAllocatorConfig::per_process_memory_fraction(); }
+
+  void empty_pinned_cache() override {
+    if (!ready()) return;
+    // As libtorch's allocator of pinned memory does: without a context on a device that has none.
+    c10::cuda::OptionalCUDAGuard guard;
+    if (auto index = c10::cuda::getDeviceIndexWithPrimaryContext()) guard.set_index(*index);
+    at::getHostAllocator(at::kCUDA)->empty_cache();
+  }
+
   // A device that was not used yet is left alone: to set its limit would make a context there.
   void limit_changed(int32_t index) override {
     if (in_use_[checked(index)]) limit_reserved(index);
@@ -103,8 +115,9 @@ class CudaDevices final : public Devices {
     for (int32_t i = 0; i < count(); i++) {
       if (!in_use_[i]) continue;
       cudaStream_t stream = c10::cuda::getCurrentCUDAStream(checked(i));
-      // A default stream belongs to the current device: it is queried once, without a context on other devices.
-      if (stream == nullptr && i != current()) continue;
+      // A default stream belongs to CUDA's device: it is queried once, without a context on other devices.
+      int device = 0;
+      if (stream == nullptr && (cudaGetDevice(&device) != cudaSuccess || i != device)) continue;
       cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
       cudaError_t e = cudaStreamIsCapturing(stream, &status);
       // The default stream returns this error while a blocking stream captures.
@@ -143,6 +156,9 @@ class CudaDevices final : public Devices {
   }
 
   void start() override {
+    auto name = allocator::get()->name();
+    TORCH_CHECK(name == "native", "the allocator backend:", name, " of PYTORCH_CUDA_ALLOC_CONF is not supported; ",
+                "remove the option, or set backend:native");
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     stand_before_allocator();
     ready_ = true;
@@ -153,20 +169,24 @@ class CudaDevices final : public Devices {
     limit_reserved(index);
   }
 
+  // libtorch's, which leaves CUDA's device as it is while the one to return to has no context.
   int32_t current() noexcept override {
-    int index = 0;
-    return cudaGetDevice(&index) == cudaSuccess ? index : 0;
+    c10::DeviceIndex index = 0;
+    return c10::cuda::GetDevice(&index) == cudaSuccess ? index : 0;
   }
 
   int32_t alive(int32_t index) noexcept override {
-    int before = 0;
-    (void)cudaGetDevice(&before);
+    int32_t before = current();
     cudaError_t e = cudaSetDevice(index);
     size_t free = 0, total = 0;
     if (e == cudaSuccess) e = cudaMemGetInfo(&free, &total);
     // Clear the error, so that no later call reads it.
     if (e != cudaSuccess) (void)cudaGetLastError();
-    (void)cudaSetDevice(before);
+    try {
+      (void)c10::cuda::MaybeSetDevice(static_cast<c10::DeviceIndex>(before));
+    } catch (const c10::Error &) {
+      (void)cudaSetDevice(before);
+    }
     bool transient = e == cudaErrorMemoryAllocation || e == cudaErrorNotReady || e == cudaErrorNotPermitted ||
                      (e >= cudaErrorStreamCaptureUnsupported && e <= cudaErrorStreamCaptureWrongThread);
     return transient ? 0 : static_cast<int32_t>(e);
@@ -187,11 +207,23 @@ class CudaDevices final : public Devices {
   bool ready() const { return ready_; }
 };
 
+// Returns why libtorch can use none of the driver's devices; empty: it can.
+std::string unusable() {
+  try {
+    (void)c10::cuda::device_count_ensure_non_zero();
+    return {};
+  } catch (const c10::Error &e) {
+    return e.what_without_backtrace();
+  }
+}
+
 }  // namespace
 }  // namespace ls
 
 extern "C" const char *ls_cuda_open(uint32_t abi) {
   if (abi != LS_CUDA_ABI) return "the CUDA library was built from other sources than the shim";
+  static const std::string why = ls::unusable();
+  if (!why.empty()) return why.c_str();
   static bool once = [] {
     // PyTorch: torch.backends.cudnn.enabled = False, to see whether cuDNN is at fault.
     const char *cudnn = std::getenv("LINSTOCK_CUDNN");

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "../src/device.h"
+
 namespace ls {
 namespace {
 
@@ -20,13 +22,16 @@ class Nccl final : public c10d::ProcessGroupNCCL {
       : ProcessGroupNCCL(std::move(store), rank, size, std::move(options)), started_(std::move(started)) {}
 
   intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor> &tensors, const c10d::BroadcastOptions &o) override {
+    refuse();
     return started(ProcessGroupNCCL::broadcast(tensors, o));
   }
   intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor> &tensors, const c10d::AllreduceOptions &o) override {
+    refuse();
     return started(ProcessGroupNCCL::allreduce(tensors, o));
   }
   intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>> &out, std::vector<at::Tensor> &in,
                                       const c10d::AllgatherOptions &o) override {
+    refuse();
     return started(ProcessGroupNCCL::allgather(out, in, o));
   }
 
@@ -35,6 +40,8 @@ class Nccl final : public c10d::ProcessGroupNCCL {
     if (w) started_(w);
     return w;
   }
+
+  static void refuse() { refuse_in_capture("a collective on a device"); }
 
   const Started started_;
 };

@@ -309,6 +309,7 @@ intrusive_ptr<c10d::Work> exchange(c10d::Backend &b, std::vector<at::Tensor> &ou
 
 // Waits until a work on a device is complete, true, or interrupted.
 bool wait_on_device(Work &w) {
+  refuse_in_capture("a wait for a collective on a device");
   auto &s = *w.state;
   for (Pauses pauses;;) {
     bool done = w.device->complete(*w.work, w.begun);
@@ -535,6 +536,8 @@ ls_error *ls_group_start(ls_group group, const ls_collective *collective, const 
     std::optional<ls::WithoutSigpipe> threads;
     if (w->device) {
       w->device->check();
+      // A collective in a capture would never be complete.
+      ls::refuse_in_capture("a collective on a device");
       if (!device.is_cpu()) w->device->index.store(device.index());
       threads.emplace();  // of NCCL, which may connect
     }

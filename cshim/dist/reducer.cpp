@@ -11,6 +11,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "device.h"
 #include "dist.h"
 #include "hooks.h"
 #include "passes.h"
@@ -144,8 +145,10 @@ class PowerSGD final : public c10d::CppCommHookInterface<intrusive_ptr<c10d::Pro
       q_begin += m * rank;
     }
     if (first) {
+      // On the CPU, whose numbers are the same on all devices.
       auto generator = at::detail::createCPUGenerator(next_seed());
-      for (const auto &q : qs) q.copy_(at::randn(q.sizes(), generator, buffer.options()));
+      auto options = buffer.options().device(at::kCPU);
+      for (const auto &q : qs) q.copy_(at::randn(q.sizes(), generator, options));
     }
     for (const auto &q : qs) orthogonalize(q, epsilon_);
     for (size_t i = 0; i < matrices.size(); i++) at::bmm_out(ps[i], matrices[i], qs[i]);
@@ -284,6 +287,7 @@ ls_error *ls_reducer_before_forward(ls_reducer reducer, int32_t sync, ls_work jo
     auto &r = ls::reducer_of(reducer);
     std::lock_guard<std::mutex> lock(r.mutex);
     if (sync != 0) {
+      if (r.device) ls::refuse_in_capture("a pass that averages gradients by NCCL");
       r.logger->set_runtime_stats_and_log();
       r.reducer->prepare_for_forward();
     }

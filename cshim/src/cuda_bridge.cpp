@@ -15,11 +15,12 @@ ls_results ls_cuda_snapshot(ls_value *out, uint64_t out_slots) noexcept {
 ls_results ls_cuda_allocator_settings(ls_allocator_settings *settings, ls_value *out,
                                       uint64_t out_slots) noexcept {
   return ls::run_values([&](ls_results &r) {
-    need_cuda();
+    auto &cuda = need_cuda();
     using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
     size_t most = Config::max_split_size();
     *settings = {most >= static_cast<size_t>(INT64_MAX) ? 0 : static_cast<int64_t>(most),
-                 Config::garbage_collection_threshold(), Config::use_expandable_segments(), 0};
+                 Config::garbage_collection_threshold(), Config::use_expandable_segments(), 0,
+                 cuda.memory_fraction()};
     ls::put_string(r, c10::CachingAllocator::getAllocatorSettings(), out, out_slots);
   });
 }

@@ -102,8 +102,12 @@ class Devices {
   virtual DeviceMemory memory(int32_t index) = 0;
   virtual void reset_peak(int32_t index) = 0;
   virtual void empty_cache(int32_t index) = 0;
-  // The bytes that the device has, and those that no process uses.
+  // The bytes that the device has, and those that no process uses. Without free it makes no context there.
   virtual void capacity(int32_t index, int64_t *free, int64_t *total) = 0;
+  // The part of each device's memory that the environment's options of the allocator allow; 1: all.
+  virtual double memory_fraction() = 0;
+  // Returns cached blocks of pinned memory to the system.
+  virtual void empty_pinned_cache() = 0;
   // Called when the limit of a device has changed.
   virtual void limit_changed(int32_t index) = 0;
   virtual void synchronize(int32_t index) = 0;
@@ -148,6 +152,9 @@ inline Devices &devices_at(int slot) noexcept { return *devices_of(row_of(slot)-
 __attribute__((visibility("default"))) bool any_device_lost() noexcept;
 // Throws DeviceLost if this one was.
 __attribute__((visibility("default"))) void refuse_lost_device(int slot);
+
+// Throws CaptureError, with what cannot be captured, if the calling thread's current stream is being captured.
+__attribute__((visibility("default"))) void refuse_in_capture(const char *what);
 
 // Adds bytes to the device's account before its allocator is asked for them. Waits for memory, without a lock, if
 // they do not fit. Throws c10::OutOfMemoryError.

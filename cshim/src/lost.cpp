@@ -22,6 +22,8 @@ enum { kCold, kUp, kFailed };
 struct Part {
   std::atomic<int32_t> state{kCold};
   int32_t start_error = 0;
+  // Why the start has failed; written before the state, and never destroyed.
+  const std::string *why = nullptr;
 };
 Part parts[kDeviceTypes];
 std::atomic<uint64_t> used{0};
@@ -56,11 +58,18 @@ bool start(int i, Devices *devices) noexcept {
     return true;
   } catch (const c10::AcceleratorError &e) {
     part.start_error = e.get_error_code();
+    part.why = new std::string(e.what_without_backtrace());
+  } catch (const c10::Error &e) {
+    part.start_error = kUnknown;
+    part.why = new std::string(e.what_without_backtrace());
+  } catch (const std::exception &e) {
+    part.start_error = kUnknown;
+    part.why = new std::string(e.what());
   } catch (...) {
     part.start_error = kUnknown;
   }
-  for (int slot = row.first; slot < row.first + row.most; slot++) mark(slot, part.start_error);
   part.state.store(kFailed);
+  for (int slot = row.first; slot < row.first + row.most; slot++) mark(slot, part.start_error);
   return false;
 }
 
@@ -74,7 +83,12 @@ bool any_device_lost() noexcept { return any_lost(); }
 DeviceLost::DeviceLost(int slot, int32_t e)
     : text(device_at(slot).str() + " is lost (" + row_of(slot)->name + " error " + std::to_string(e) +
            "): it cannot be used until the process is restarted"),
-      error(e) {}
+      error(e) {
+  const auto &part = parts[row_number(row_of(slot)->type)];
+  if (part.state.load() != kFailed || part.why == nullptr) return;
+  text = device_at(slot).str() + " cannot be used until the process is restarted: the start of " +
+         row_of(slot)->name + " has failed: " + *part.why;
+}
 
 int32_t error_of_lost(int slot) noexcept { return bit(slot) != 0 ? errors[slot].load() : 0; }
 

@@ -25,6 +25,7 @@ bool is_lost(int slot) noexcept;
 struct DeviceLost : std::exception {
   std::string text;
   int32_t error;
+  // The text says so where the start of libtorch's part has failed.
   DeviceLost(int slot, int32_t e);
   const char *what() const noexcept override { return text.c_str(); }
 };

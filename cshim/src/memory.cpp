@@ -550,6 +550,10 @@ void trim_malloc() noexcept {
 void empty_all() noexcept {
   shrink_cpu_cache(0);
   empty_objects();
+  // Neither during a capture, which the question whether a block is in use would end, nor after a loss.
+  if (captures() == 0 && !any_lost())
+    for (const auto &row : device_types)
+      if (auto *devices = devices_of(row.type)) run_quiet([&] { devices->empty_pinned_cache(); });
 #ifdef __GLIBC__
   malloc_trim(0);
 #endif

@@ -127,7 +127,8 @@ void end_capture(OwnedGraph &g) noexcept {
 
 struct OwnedEvent {
   c10::Event event;
-  int slot;  // of the device that recorded it; -1: none
+  int slot;               // of the device that recorded it; -1: none
+  bool captured = false;  // recorded on a stream that was being captured
 };
 
 OwnedEvent &event_of(ls_stream_event e) {
@@ -135,6 +136,14 @@ OwnedEvent &event_of(ls_stream_event e) {
   auto &owned = *reinterpret_cast<OwnedEvent *>(e);
   if (owned.slot >= 0) refuse_lost_device(owned.slot);
   return owned;
+}
+
+// The same for a question about the work before it, which would end the capture.
+c10::Event &answering(ls_stream_event e) {
+  auto &owned = event_of(e);
+  if (owned.captured)
+    throw CaptureError("the event was recorded in a capture: only streams of it can wait for it");
+  return owned.event;
 }
 
 OwnedGraph &graph_of(ls_graph g) {
@@ -176,7 +185,13 @@ StreamMode StreamMode::enter(int32_t device, int64_t id) {
 void StreamMode::undo() const {
   VirtualGuardImpl guard(stream.device_type());
   guard.exchangeStream(stream);
-  if (guard.getDevice() != device) guard.setDevice(device);
+  // Without a context on a device that has none.
+  if (guard.getDevice() != device) guard.uncheckedSetDevice(device);
+}
+
+void refuse_in_capture(const char *what) {
+  if (captures() != 0 && ls_cuda_capturing() != 0)
+    throw CaptureError(std::string("a graph is being captured: ") + what + " cannot be captured");
 }
 
 void refuse_while_captured(c10::Device d) {
@@ -278,6 +293,7 @@ ls_error *ls_event_record(ls_stream_event event, int32_t device, int64_t stream)
     auto s = ls::usable(device, stream);
     e.event.record(s);
     e.slot = ls::slot_of(s.device());
+    e.captured = ls::captures() != 0 && ls::need_devices(s.device_type()).capturing(s);
   });
 }
 
@@ -286,15 +302,15 @@ ls_error *ls_event_wait(ls_stream_event event, int32_t device, int64_t stream) n
 }
 
 ls_error *ls_event_query(ls_stream_event event, int32_t *done) noexcept {
-  return ls::run_void([&] { *done = ls::event_of(event).event.query(); });
+  return ls::run_void([&] { *done = ls::answering(event).query(); });
 }
 
 ls_error *ls_event_synchronize(ls_stream_event event) noexcept {
-  return ls::run_void([&] { ls::event_of(event).event.synchronize(); });
+  return ls::run_void([&] { ls::answering(event).synchronize(); });
 }
 
 ls_error *ls_event_elapsed(ls_stream_event from, ls_stream_event to, double *milliseconds) noexcept {
-  return ls::run_void([&] { *milliseconds = ls::event_of(from).event.elapsedTime(ls::event_of(to).event); });
+  return ls::run_void([&] { *milliseconds = ls::answering(from).elapsedTime(ls::answering(to)); });
 }
 
 ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) noexcept {

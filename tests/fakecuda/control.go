@@ -73,7 +73,8 @@ const (
 	ruleWords   = 8
 	maxRules    = 8
 	eventsWord  = firstRule + ruleWords*maxRules
-	allWords    = eventsWord + 1
+	contextWord = eventsWord + 1 // the first device's
+	allWords    = contextWord + maxDevices
 
 	magic = 0x316475636b6166
 )
@@ -150,6 +151,9 @@ func (c *Control) Invalidated() int64 { return c.load(invalidatedWord) }
 
 // Events returns the number of live events.
 func (c *Control) Events() int64 { return c.load(eventsWord) }
+
+// Contexts returns the number of processes that have made a context on the device.
+func (c *Control) Contexts(device int) int64 { return c.load(contextWord + device) }
 
 // SetCapacity sets a device's capacity in bytes. Live memory is kept.
 func (c *Control) SetCapacity(device int, bytes int64) { c.store(c.of(device, 0), bytes) }

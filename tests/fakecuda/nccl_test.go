@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/dist/dcp"
 	"github.com/linstock-ml/linstock/internal/launch"
@@ -222,17 +223,23 @@ var roles = map[string]func(p *part) error{
 	"tensor parallel": tensorParallel, "pipeline": pipeline, "mixed stages": mixedStages,
 	"divided optimizer": dividedOptimizer,
 	"killed":            killed, "killed in backward": killedInBackward, "stopped": stopped, "aborted": leaves((*dist.Group).Abort, dist.ErrAborted), "closed": leaves((*dist.Group).Close, dist.ErrClosed), "cancelled": cancelled,
-	"kernel fails": kernelFails, "call fails": callFails,
+	"kernel fails": kernelFails, "call fails": callFails, "captured": captured, "join": join,
 }
 
 func TestCollectives(t *testing.T) { ranks(t, "collectives", nil) }
 func TestCheckedCollectives(t *testing.T) {
 	ranks(t, "collectives", nil, "TORCH_DISTRIBUTED_DEBUG=DETAIL")
 }
-func TestNCCLAlone(t *testing.T)      { ranks(t, "alone", nil, backendEnv+"=nccl") }
-func TestAsynchronous(t *testing.T)   { ranks(t, "asynchronous", nil) }
-func TestDataParallel(t *testing.T)   { computing(t, "data parallel") }
-func TestSharded(t *testing.T)        { computing(t, "sharded") }
+func TestNCCLAlone(t *testing.T)          { ranks(t, "alone", nil, backendEnv+"=nccl") }
+func TestAsynchronous(t *testing.T)       { ranks(t, "asynchronous", nil) }
+func TestDataParallel(t *testing.T)       { computing(t, "data parallel") }
+func TestSharded(t *testing.T)            { computing(t, "sharded") }
+func TestCapturedCollective(t *testing.T) { ranks(t, "captured", nil) }
+func TestJoin(t *testing.T) {
+	for _, backend := range []string{"", "nccl"} {
+		t.Run(backend, func(t *testing.T) { computing(t, "join", backendEnv+"="+backend) })
+	}
+}
 func TestTensorParallel(t *testing.T) { computing(t, "tensor parallel") }
 func TestPipeline(t *testing.T)       { computing(t, "pipeline") }
 func TestMixedStages(t *testing.T)    { ranks(t, "mixed stages", nil) }
@@ -241,13 +248,13 @@ func TestMixedStages(t *testing.T)    { ranks(t, "mixed stages", nil) }
 func TestDividedOptimizer(t *testing.T) { computing(t, "divided optimizer") }
 
 // computing runs a role with kernels that compute.
-func computing(t *testing.T, role string) {
+func computing(t *testing.T, role string, extra ...string) {
 	t.Helper()
 	env, err := kernels()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranks(t, role, nil, env...)
+	ranks(t, role, nil, slices.Concat(env, extra)...)
 }
 
 // TestKilledRank tests that a rank whose process has ended is named, where NCCL notices it and where it does not.
@@ -402,7 +409,7 @@ func dataParallel(p *part) error {
 	var losses [2][]float64
 	for i, d := range []tensor.Device{tensor.CPU, p.d} {
 		for _, opts := range [][]dist.DDPOption{nil, {dist.BucketCapMB(0.001)}, {dist.FindUnusedParameters(true)}, {dist.GradientAsBucketView(true)},
-			{dist.CompressGradients(tensor.BFloat16)}} {
+			{dist.CompressGradients(tensor.BFloat16)}, {dist.PowerSGD(dist.PowerSGDState{StartIter: 2, MinCompressionRate: 0.5})}} {
 			l, err := trainParallel(ctx, p, d, opts...)
 			if err != nil {
 				return fmt.Errorf("on %v: %w", d, err)
@@ -414,6 +421,66 @@ func dataParallel(p *part) error {
 		return fmt.Errorf("losses on the CPU and on the device:\n%v\n%v", losses[0], losses[1])
 	}
 	return nil
+}
+
+// captured tests that collectives in a capture are refused before they start, and that the group can be used afterwards.
+func captured(p *part) error {
+	ctx := context.Background()
+	x := on[float32](p, 1)
+	ddp, err := dist.NewDDP(ctx, p.g, nn.NewLinear(4, 4, nn.Device(p.d)))
+	if err != nil {
+		return err
+	}
+	in := tensor.Ones([]int{2, 4}, p.d)
+	pass := func() error { return ddp.Forward(in).Sum().Backward() }
+	begun, err := p.g.AllReduceAsync(x, dist.Sum)
+	if err != nil {
+		return err
+	}
+	for _, e := range []struct {
+		name string
+		f    func() error
+	}{
+		{"AllReduce", func() error { return p.g.AllReduce(ctx, x, dist.Sum) }},
+		{"Wait", func() error { return begun.Wait(ctx) }},
+		{"a pass of a DDP", pass},
+	} {
+		_, err := cuda.Capture(p.d, e.f)
+		if err := expect(e.name, err, tensor.ErrCapture); err != nil {
+			return err
+		}
+	}
+	err = errors.Join(begun.Wait(ctx), has[float32]("sum", x, 2), p.g.AllReduce(ctx, x, dist.Sum), has[float32]("sum afterwards", x, 4), pass(), p.g.Barrier(ctx))
+	if n := p.control.Invalidated(); n != 0 {
+		err = errors.Join(err, fmt.Errorf("%d captures made invalid", n))
+	}
+	return errors.Join(err, ddp.Close())
+}
+
+// join tests ranks with different numbers of steps.
+func join(p *part) error {
+	ctx := context.Background()
+	m := nn.NewLinear(4, 4, nn.Device(p.d))
+	ddp, err := dist.NewDDP(ctx, p.g, m)
+	if err != nil {
+		return err
+	}
+	for _, initial := range []bool{true, false} {
+		steps := 0
+		err = errors.Join(err, ddp.Join(func() error {
+			for range 1 + p.g.Rank() {
+				if err := ddp.Forward(wave(p.d, 0, 2, 4)).Sum().Backward(); err != nil {
+					return err
+				}
+				steps++
+			}
+			return nil
+		}, dist.DivideByInitialWorldSize(initial)))
+		if steps != 1+p.g.Rank() {
+			err = errors.Join(err, fmt.Errorf("%d steps", steps))
+		}
+	}
+	return errors.Join(err, ddp.Close())
 }
 
 // wave returns different numbers from -1 to 1 on a device.

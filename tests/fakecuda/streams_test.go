@@ -396,6 +396,10 @@ func refusals(c *Control) error {
 		return err
 	}
 	defer g.Close()
+	closed, err := cuda.Capture(d, func() error { return x.Add(1).Err() })
+	if err := errors.Join(err, closed.Close()); err != nil {
+		return err
+	}
 	stream, err := cuda.NewStream(d)
 	if err != nil {
 		return err
@@ -442,6 +446,7 @@ func refusals(c *Control) error {
 		{"the default stream", func() error { return nil }, tensor.ErrArgument, []cuda.CaptureOption{cuda.On(zero)}},
 		{"a negative warm-up", func() error { return nil }, tensor.ErrArgument, []cuda.CaptureOption{cuda.Warmup(-1)}},
 		{"no pool", func() error { return nil }, tensor.ErrNil, []cuda.CaptureOption{cuda.Pool(nil)}},
+		{"a closed graph's pool", func() error { return nil }, cuda.ErrClosed, []cuda.CaptureOption{cuda.Pool(closed)}},
 		{"no function", nil, tensor.ErrNil, nil},
 	} {
 		bad, err := cuda.Capture(d, e.f, e.opts...)
@@ -505,7 +510,12 @@ func beside(c *Control) error {
 	}
 	kept := false
 	frees := func() int64 { return vram.ReadCounts().Full + vram.ReadCounts().Deep }
+	event := cuda.NewEvent()
+	defer event.Close()
 	g, err := cuda.Capture(d, func() error {
+		if err := event.Record(stream); err != nil {
+			return err
+		}
 		if err := x.Copy_(page, tensor.NonBlocking(true)).Err(); err != nil {
 			return err
 		}
@@ -547,6 +557,8 @@ func beside(c *Control) error {
 			"WithStream":          func() error { return cuda.WithStream(stream, func() error { return nil }) },
 			"a stream's Query":    func() error { return second(stream.Query()) },
 			"Synchronize":         stream.Synchronize,
+			"an event's Query":    func() error { return second(event.Query()) },
+			"an event's wait":     event.Synchronize,
 			"Record":              func() error { return cuda.NewEvent().Record(stream) },
 			"device Synchronize":  func() error { return tensor.Synchronize(d) },
 			"Capture":             func() error { return second(cuda.Capture(d, func() error { return nil })) },

@@ -17,6 +17,7 @@ typedef struct ls_allocator_settings {
   int64_t max_split_size; /* bytes; 0: any block is split */
   double garbage_collection_threshold;
   int32_t expandable_segments, unused;
+  double memory_fraction; /* per_process_memory_fraction of the environment; 1: none */
 } ls_allocator_settings;
 /* Returns the text that set them as a string; empty: none did. */
 LS_API ls_results ls_cuda_allocator_settings(ls_allocator_settings *settings, ls_value *out,

@@ -74,6 +74,8 @@ struct Call {
 
   // Random numbers are drawn from the device's own generator, not the CPU's.
   at::Generator generator(const IValue &v) {
+    TORCH_CHECK(!v.isGenerator() || !v.toGenerator().defined() || v.toGenerator().device().is_cuda(),
+                "Expected a 'cuda' device type for generator but found 'cpu'");
     at::Generator of = v.isGenerator() && v.toGenerator().device().is_cuda()
                            ? v.toGenerator()
                            : at::cuda::detail::getDefaultCUDAGenerator(device ? device->index() : -1);

@@ -12,6 +12,8 @@
 
 API CUresult cuInit(unsigned flags) {
   (void)flags;
+  int e = fakecuda_start_error("cuInit");
+  if (e != 0) return (CUresult)e;
   return fakecuda_get()->devices > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 API CUresult cuDriverGetVersion(int *v) {
@@ -42,9 +44,8 @@ API CUresult cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice d) {
   return CUDA_SUCCESS;
 }
 API CUresult cuDevicePrimaryCtxGetState(CUdevice d, unsigned *flags, int *active) {
-  (void)d;
   *flags = 0;
-  *active = 1;
+  *active = fakecuda_has_context(d);
   return CUDA_SUCCESS;
 }
 // A context is its device's number plus 1.

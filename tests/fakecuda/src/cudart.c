@@ -70,12 +70,12 @@ API const char *cudaGetErrorString(cudaError_t e) {
 // Reading a sticky error does not clear it: the device returns it from every call. Only the thread's last error
 // is cleared, so that the thread can use other devices.
 API cudaError_t cudaPeekAtLastError(void) {
-  ENTER(ANY, fakecuda_current_device());
+  ASK(fakecuda_current_device());
   return fake_last_error;
 }
 API cudaError_t cudaGetLastError(void) {
   static int64_t id;
-  int injected = fakecuda_enter(&id, __func__, FAKECUDA_ANY, fakecuda_current_device());
+  int injected = fakecuda_ask(&id, __func__, FAKECUDA_ANY, fakecuda_current_device());
   cudaError_t e = injected != 0 ? (cudaError_t)injected : fake_last_error;
   fake_last_error = cudaSuccess;
   return e;
@@ -83,7 +83,9 @@ API cudaError_t cudaGetLastError(void) {
 
 static cudaError_t no_device(void) { return fake_last_error = cudaErrorNoDevice; }
 API cudaError_t cudaGetDeviceCount(int *n) {
-  *n = (int)fakecuda_get()->devices;
+  int e = fakecuda_start_error("cudaGetDeviceCount");
+  *n = e != 0 ? 0 : (int)fakecuda_get()->devices;
+  if (e != 0) return fake_last_error = (cudaError_t)e;
   return *n > 0 ? cudaSuccess : no_device();
 }
 API cudaError_t cudaGetDevice(int *d) {
@@ -92,7 +94,7 @@ API cudaError_t cudaGetDevice(int *d) {
 }
 API cudaError_t cudaSetDevice(int d) { return fake_set_device(d); }
 API cudaError_t cudaDriverGetVersion(int *v) {
-  *v = CUDART_VERSION;
+  *v = fakecuda_start_error("cudaGetDeviceCount") == cudaErrorInsufficientDriver ? 11000 : CUDART_VERSION;
   return cudaSuccess;
 }
 API cudaError_t cudaRuntimeGetVersion(int *v) {
@@ -101,7 +103,7 @@ API cudaError_t cudaRuntimeGetVersion(int *v) {
 }
 // Roughly an A100: the wheels contain code for it for every kernel.
 API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
-  ENTER(ANY, device);
+  ASK(device);
   memset(p, 0, sizeof *p);
   snprintf(p->name, sizeof p->name, "Fake CUDA device");
   p->uuid.bytes[0] = 'f';
@@ -135,7 +137,7 @@ API cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
   return cudaSuccess;
 }
 API cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int device) {
-  ENTER(ANY, device);
+  ASK(device);
   switch (a) {
     case cudaDevAttrComputeCapabilityMajor:
       *v = 8;

@@ -6,8 +6,15 @@
 
 #pragma GCC visibility push(default)
 
-/* Called first by every function that touches a device. Returns the error that the function must return, or 0. */
+/* Called first by every function that touches a device, on which it makes a context. Returns the error that the
+ * function must return, or 0. */
 int fakecuda_enter(int64_t *id, const char *name, int class_of, int device);
+/* The same without a context. */
+int fakecuda_ask(int64_t *id, const char *name, int class_of, int device);
+/* Reports whether this process has a context on the device. */
+int fakecuda_has_context(int device);
+/* Returns the error of the rule for a function that touches no device, or 0. */
+int fakecuda_start_error(const char *name);
 /* The same for a library above the runtime: on a lost device it returns that library's own code. */
 int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost);
 #define ENTER(class_of, device)                                          \
@@ -15,6 +22,13 @@ int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost);
     static int64_t id;                                                   \
     int e_ = fakecuda_enter(&id, __func__, FAKECUDA_##class_of, device); \
     if (e_ != 0) return e_;                                              \
+  } while (0)
+
+#define ASK(device)                                                   \
+  do {                                                                \
+    static int64_t id;                                                \
+    int e_ = fakecuda_ask(&id, __func__, FAKECUDA_ANY, device);       \
+    if (e_ != 0) return e_;                                           \
   } while (0)
 
 /* The same for a library whose codes the rules name. */

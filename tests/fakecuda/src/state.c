@@ -131,8 +131,16 @@ void fakecuda_reset_peak(int device) {
   STORE(fakecuda_get()->device[device].peak, LOAD(state->device[device].live));
 }
 
+// As CUDA 12 does, cudaSetDevice makes a context too.
+static char has_context[FAKECUDA_MAX_DEVICES];
+static void make_context(int device) {
+  if (!__atomic_test_and_set(&has_context[device], __ATOMIC_SEQ_CST)) ADD(fakecuda_get()->contexts[device], 1);
+}
+int fakecuda_has_context(int device) { return LOAD(has_context[device]) != 0; }
+
 int fake_set_device(int device) {
   if (device < 0 || device >= LOAD(fakecuda_get()->devices)) return cudaErrorInvalidDevice;
+  make_context(device);
   current = device;
   return 0;
 }
@@ -165,6 +173,18 @@ static void take_time(int class_of, int device, int64_t us) {
 }
 
 int fakecuda_enter(int64_t *id, const char *name, int class_of, int device) {
+  make_context(device);
+  return fakecuda_ask(id, name, class_of, device);
+}
+
+int fakecuda_start_error(const char *name) {
+  fakecuda_state *s = fakecuda_get();
+  for (int64_t i = 0; i < LOAD(s->rules); i++)
+    if (LOAD(s->rule[i].function) == fakecuda_hash(name)) return (int)LOAD(s->rule[i].error);
+  return 0;
+}
+
+int fakecuda_ask(int64_t *id, const char *name, int class_of, int device) {
   fakecuda_state *s = fakecuda_get();
   fakecuda_device *d = &s->device[device];
   ADD(s->calls, 1);
