@@ -8,6 +8,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -179,8 +180,8 @@ func (e *Event) Close() error {
 	return nil
 }
 
-// dropped holds the frees of events and graphs that became unreachable, until a later call of this package: the
-// goroutine of the runtime's cleanups must not wait for the driver.
+// dropped holds the frees of events and graphs that became unreachable, until a later call of this package or a sweep:
+// the goroutine of the runtime's cleanups must not wait for the driver.
 var dropped struct {
 	sync.Mutex
 	frees []func()
@@ -197,11 +198,14 @@ func drop(free func()) {
 func dropEvent(n cshim.StreamEvent) { drop(n.Free) }
 func dropGraph(n cshim.Graph)       { drop(n.Free) }
 
+func init() { reclaim.DrainDevices = freeDropped }
+
 // freeDropped runs the dropped frees, except during a capture of this goroutine.
 func freeDropped() {
 	if !dropped.any.Load() || cshim.GraphCapturing() {
 		return
 	}
+	defer reclaim.FreesEnd(reclaim.FreesBegin())
 	dropped.Lock()
 	frees := dropped.frees
 	dropped.frees = nil

@@ -92,7 +92,7 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 		sweeper.last = r
 	}()
 	satisfied := func() bool { return enough != nil && enough() }
-	queue.run(reclaim.Drain)
+	queue.run(drain)
 	if depth < Full || satisfied() {
 		counts.sweeps[Light].Add(1)
 		return r
@@ -109,7 +109,7 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 			cleanups.giveUp()
 		}
 		r.exhausted = reclaim.AwaitFrees(time.Second)
-		queue.run(reclaim.Drain)
+		queue.run(drain)
 		before := executed
 		if _, executed = cleanupCounts(); executed == before || time.Now().After(until) {
 			break
@@ -122,6 +122,12 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 	return r
 }
 
+// drain frees what was found unreachable.
+func drain() {
+	reclaim.Drain()
+	reclaim.DrainDevices()
+}
+
 // collect runs the Go collector once and frees the tensors that it finds unreachable. It returns false if it ended early.
 func (r *sweepResult) collect(enough func() bool) (ended bool) {
 	reclaim.Weaken()
@@ -131,7 +137,7 @@ func (r *sweepResult) collect(enough func() bool) (ended bool) {
 	}
 	start, strengthened := time.Now(), false
 	free := func() {
-		queue.run(reclaim.Drain)
+		queue.run(drain)
 		if !strengthened {
 			strengthened = true
 			scopes.run(reclaim.Collect)
@@ -250,6 +256,7 @@ func Collect() error {
 	defer sweeper.Unlock()
 	r := sweep(Full, 0, nil)
 	cleanups.await(time.Now().Add(10 * time.Millisecond)) // cleanup functions of the program may release tensors
+	reclaim.DrainDevices()
 	r.finish(nil)
 	return nil
 }

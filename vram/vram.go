@@ -62,7 +62,6 @@ import (
 	"strings"
 
 	"github.com/linstock-ml/linstock/cshim"
-	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // Device names a device: a tensor.Device, [CPU], or a [Name].
@@ -216,11 +215,11 @@ func resident() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// Flush frees the tensors outside scopes that the Go collector has found unreachable. Operators also do so, and
-// the pacer every two seconds, except on a thread that captures a CUDA graph.
+// Flush frees the tensors outside scopes that the Go collector has found unreachable, and the events and graphs of package
+// cuda. Operators also free the tensors, and the pacer both every two seconds, except on a thread that captures a CUDA graph.
 func Flush() {
 	if cshim.Path() != "" {
-		queue.run(reclaim.Drain)
+		queue.run(drain)
 	}
 }
 

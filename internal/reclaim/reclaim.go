@@ -19,6 +19,9 @@ var (
 	Categories = func() []Category { return nil }
 )
 
+// DrainDevices frees the events and graphs of devices that the last collection found unreachable. Package cuda sets it.
+var DrainDevices = func() {}
+
 // Category attributes live storages to a name, which several categories may share.
 type Category struct {
 	Name string
