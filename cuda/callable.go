@@ -79,11 +79,14 @@ func MakeGraphedCallables(layers []nn.Layer, samples []*tensor.Tensor, opts ...C
 }
 
 func makeAll(op string, d tensor.Device, c *capture, made []*GraphedCallable, samples []*tensor.Tensor) error {
+	if err := clean(op); err != nil {
+		return err
+	}
 	for i, g := range made {
 		if err := g.start(samples[i]); err != nil {
 			return err
 		}
-		if err := c.prepare(op, d, g.once); err != nil {
+		if err := c.prepare(d, g.once); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // A Graph is work of a device that Replay runs again. Several goroutines may use one Graph; CUDA runs its replays one
@@ -120,6 +121,9 @@ func IsCurrentStreamCapturing() bool { return cshim.Load() == nil && cshim.Graph
 // its own: tensors that are to be read after a replay are kept (Tensor.Keep). f may use other streams that wait for the
 // current one (Stream.WaitStream), and that the current one waits for in the end. Options: Warmup, On, Pool.
 //
+// Capture begins with vram.Collect, because the autograd graph of an eager step refers to that step's stream. One that the
+// program still holds can make the capture of a backward pass fail.
+//
 // If f returns an error or panics, or does what cannot be captured, there is no graph; the capture has ended, and the
 // next one is possible. The error is tensor.ErrCapture in the last case, if this goroutine is inside Capture, or if
 // another one is capturing on d. PyTorch: torch.cuda.graph.
@@ -135,17 +139,26 @@ func Capture(d tensor.Device, f func() error, opts ...CaptureOption) (*Graph, er
 	if err != nil {
 		return nil, err
 	}
-	if err := c.prepare(op, d, f); err != nil {
+	if err := clean(op); err != nil {
+		return nil, err
+	}
+	if err := c.prepare(d, f); err != nil {
 		return nil, err
 	}
 	return c.record(op, d, f)
 }
 
-// prepare runs f for its warm-up.
-func (c *capture) prepare(op string, d tensor.Device, f func() error) error {
+// clean is called before the warm-up. It frees unreachable tensors: while the autograd graph of an eager step exists, new
+// graphs share the nodes of its leaves, which belong to that step's stream and cannot be captured.
+func clean(op string) error {
 	if cshim.GraphCapturing() {
 		return refuse.Error(op, tensor.ErrCapture, "this goroutine is capturing a graph already")
 	}
+	return vram.Collect()
+}
+
+// prepare runs f for its warm-up.
+func (c *capture) prepare(d tensor.Device, f func() error) error {
 	if c.warmup == 0 {
 		return nil
 	}
