@@ -122,7 +122,8 @@ func IsCurrentStreamCapturing() bool { return cshim.Load() == nil && cshim.Graph
 // current one (Stream.WaitStream), and that the current one waits for in the end. Options: Warmup, On, Pool.
 //
 // Capture begins with vram.Collect, because the autograd graph of an eager step refers to that step's stream. One that the
-// program still holds can make the capture of a backward pass fail.
+// program still holds can make the capture of a backward pass fail. In an autocast region, f casts weights each time that it
+// uses them.
 //
 // If f returns an error or panics, or does what cannot be captured, there is no graph; the capture has ended, and the
 // next one is possible. The error is tensor.ErrCapture in the last case, if this goroutine is inside Capture, or if
@@ -149,11 +150,13 @@ func Capture(d tensor.Device, f func() error, opts ...CaptureOption) (*Graph, er
 }
 
 // clean is called before the warm-up. It frees unreachable tensors: while the autograd graph of an eager step exists, new
-// graphs share the nodes of its leaves, which belong to that step's stream and cannot be captured.
+// graphs share the nodes of its leaves, which belong to that step's stream and cannot be captured. The casts that an autocast
+// region keeps refer to such nodes, too.
 func clean(op string) error {
 	if cshim.GraphCapturing() {
 		return refuse.Error(op, tensor.ErrCapture, "this goroutine is capturing a graph already")
 	}
+	cshim.ClearCasts(true)
 	return vram.Collect()
 }
 
@@ -177,6 +180,7 @@ func (c *capture) prepare(d tensor.Device, f func() error) error {
 		}
 		return nil
 	})
+	cshim.ClearCasts(true) // as in clean: eager steps run on another stream
 	return errors.Join(err, current.WaitStream(c.stream))
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "shim.h"
+#include "stream.h"
 
 namespace ls {
 namespace {
@@ -26,7 +27,8 @@ thread_local bool may_cache = false;  // the innermost region that is on uses th
 thread_local int claimed_regions = 0;
 
 bool claim(const ls_mode &m) {
-  if (any_lost()) return false;  // a cast on a lost device must not be freed, so the cache cannot be cleared
+  if (any_lost()) return false;       // a cast on a lost device must not be freed, so the cache cannot be cleared
+  if (captures() != 0) return false;  // this thread may be the one that captures, or the engine's thread for it
   std::lock_guard<std::mutex> lock(claims_mutex);
   Claims &c = claims[static_cast<size_t>(m.device)];
   if (c.regions != 0 && c.dtype != m.dtype) return false;

@@ -2,8 +2,10 @@
 //
 // libtorch's cache maps a weight to its cast. It belongs to the process and ignores the dtype of the cast, whether
 // the cast was recorded, and writes to the weight. So a region uses it only
-//   - while gradients are recorded, outside backward passes, and
-//   - if all regions of the process that use it for the same device type cast to the same dtype;
+//   - while gradients are recorded, outside backward passes and captures,
+//   - if all regions of the process that use it for the same device type cast to the same dtype, and
+//   - if no graph was being captured when it began: a graph casts by itself, because a cast that it has captured
+//     has no value before a replay, and one that was made before would not be made again by a replay;
 // and it is cleared when a thread enters its outermost such region, when it leaves it, and by ls_casts_clear.
 #pragma once
 
@@ -53,7 +55,8 @@ class AutocastGuard {
   std::vector<std::unique_ptr<AutocastRegion>> regions_;
 };
 
-// Keeps the calling thread from using the cache, for a backward pass: its operators are not recorded.
+// Keeps the calling thread from using the cache, for a backward pass, whose operators are not recorded, and for a
+// capture.
 class CastCachePause {
  public:
   CastCachePause();

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "autocast.h"
 #include "device.h"
 #include "shim.h"
 
@@ -26,6 +27,7 @@ using c10::impl::VirtualGuardImpl;
 struct OwnedGraph {
   int slot;
   std::unique_ptr<Graph> graph;
+  std::optional<CastCachePause> casts;  // while it is captured, on the thread that captures
 };
 
 // The graph that the calling thread captures.
@@ -108,6 +110,7 @@ void note_operators() {
 
 // Ends the calling thread's capture, and does what had to wait for that.
 void end_capture(OwnedGraph &g) noexcept {
+  g.casts.reset();
   auto &w = waiting();
   bool empty;
   std::vector<c10::TensorImpl *> pinned;
@@ -332,6 +335,7 @@ ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) n
     }
     ls::capturing = owned.get();
     ls::Ending failure{owned.get()};
+    owned->casts.emplace();
     owned->graph->begin({pool->first, pool->second});
     failure.owned = nullptr;
     *graph = reinterpret_cast<ls_graph>(owned.release());

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cuda"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -13,13 +14,14 @@ import (
 
 func init() {
 	for name, f := range map[string]func(*Control) error{
-		"dropped": dropped, "stale": stale,
+		"dropped": dropped, "casts": casts, "stale": stale,
 	} {
 		scenarios[name] = f
 	}
 }
 
 func TestDroppedGraph(t *testing.T)          { run(t, "dropped", 1, 1<<30) }
+func TestGraphCastsByItself(t *testing.T)    { run(t, "casts", 1, 1<<30) }
 func TestCaptureAfterEagerStep(t *testing.T) { run(t, "stale", 1, 1<<30) }
 
 // dropped: an unreachable graph is freed without a call of package cuda, by an allocation that needs its memory and by
@@ -53,6 +55,104 @@ func dropped(c *Control) error {
 		}
 	}
 	return fmt.Errorf("%d graphs live after Collect, want 0", c.Graphs())
+}
+
+// A castLayer computes in bfloat16.
+type castLayer struct{ Inner *nn.Linear }
+
+func (l castLayer) Forward(x *tensor.Tensor) *tensor.Tensor {
+	return autograd.Autocast(tensor.CUDAType, tensor.BFloat16, func() *tensor.Tensor { return l.Inner.Forward(x) })
+}
+
+// casts: a graph that is captured in an autocast region casts the weights at each replay, and leaves no casts that have no
+// values before the first one.
+func casts(c *Control) error {
+	d := tensor.CUDA(0)
+	lin := nn.NewLinear(64, 64, nn.Device(d))
+	defer nn.Release(lin)
+	x := tensor.Ones([]int{8, 64}, d).Keep()
+	defer x.Release()
+	within := func(f func() error) error { return autograd.WithAutocast(tensor.CUDAType, tensor.BFloat16, f) }
+	forward := func(l nn.Layer) func() error {
+		return func() error { return tensor.WithScope(func() error { return l.Forward(x).Err() }) }
+	}
+	plain, inner := forward(lin), forward(castLayer{lin})
+	launches := func(f func() error) (int64, error) {
+		before := c.Launches(0)
+		err := f()
+		return c.Launches(0) - before, err
+	}
+	var want int64 // of a forward pass that casts
+	err := within(func() (err error) { want, err = launches(plain); return err })
+	if err != nil {
+		return err
+	}
+	var nodes int64
+	g, err := cuda.Capture(d, inner, cuda.Warmup(2))
+	if err != nil {
+		return err
+	}
+	nodes = c.Nodes()
+	if err := g.Close(); err != nil {
+		return err
+	}
+	for _, e := range []struct {
+		name   string
+		before func() error
+		f      func() error
+		opts   []cuda.CaptureOption
+	}{
+		{"without a warm-up", func() error { return nil }, plain, nil},
+		{"with a warm-up", func() error { return nil }, plain, []cuda.CaptureOption{cuda.Warmup(2)}},
+		{"after an eager pass", plain, plain, nil},
+		{"a region in a region", plain, inner, nil},
+		{"with a region inside another one, after a warm-up", plain, inner, []cuda.CaptureOption{cuda.Warmup(2)}},
+	} {
+		err := within(func() error {
+			if err := e.before(); err != nil {
+				return err
+			}
+			g, err := cuda.Capture(d, e.f, e.opts...)
+			if err != nil {
+				return err
+			}
+			defer g.Close()
+			if n := c.Nodes(); n != nodes {
+				return fmt.Errorf("the graph has %d nodes, want %d", n, nodes)
+			}
+			if e.opts != nil {
+				return nil // the warm-up has cast
+			}
+			if n, err := launches(plain); err != nil || n != want {
+				return fmt.Errorf("the next eager pass has launched %d kernels, want %d; %w", n, want, err)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", e.name, err)
+		}
+	}
+	// Both passes, after an eager step whose casts the region still keeps.
+	graphed := func(l nn.Layer) (int64, error) {
+		made, err := cuda.MakeGraphedCallables([]nn.Layer{l}, []*tensor.Tensor{x})
+		if err != nil {
+			return 0, err
+		}
+		defer made[0].Close()
+		return launches(func() error { return autograd.NoGrad(func() error { return made[0].Forward(x).Err() }) })
+	}
+	if want, err = graphed(castLayer{lin}); err != nil {
+		return err
+	}
+	return within(func() error {
+		if err := errors.Join(plain(), lin.Forward(x).Sum().Backward()); err != nil {
+			return err
+		}
+		if n, err := graphed(lin); err != nil || n != want {
+			return fmt.Errorf("a layer captured in a region launches %d kernels, want %d; %w", n, want, err)
+		}
+		return nil
+	})
 }
 
 // stale: the graph of an eager step that is not freed yet does not disturb a capture.
