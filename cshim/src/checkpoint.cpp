@@ -73,9 +73,18 @@ torch::autograd::Engine &hooked_engine() {
   return *engine;
 }
 
-// The states of the random number generators of the CPU and of all devices in use.
+constexpr uint64_t kAllDevices = ~uint64_t{0};
+
+// Returns the bit of a device, as used_devices() has it; 0 for the CPU, and for one without memory.
+uint64_t device_bit(c10::Device d) noexcept {
+  int slot = slot_of(d);
+  return slot > kCpuSlot ? uint64_t{1} << (slot - 1) : 0;
+}
+
+// The states of random number generators: that of the CPU and those of devices.
 class RandomState {
  public:
+  // Of the CPU and of all devices in use.
   static RandomState now() {
     RandomState s;
     s.add(c10::Device(c10::kCPU));
@@ -83,46 +92,71 @@ class RandomState {
       s.add(device_at(std::countr_zero(slots) + 1));
     return s;
   }
-  void restore() const {
-    for (const auto &[generator, state] : states_) set_random_state(generator, state);
+  // Now, of the same generators.
+  RandomState again() const {
+    RandomState s;
+    for (const auto &one : states_) s.add(one.generator.device());
+    return s;
+  }
+  // Only those of the CPU and of some devices.
+  void restore(uint64_t devices = kAllDevices) const {
+    for (const auto &one : states_) {
+      auto d = one.generator.device();
+      if (!d.is_cpu() && (device_bit(d) & devices) == 0) continue;
+      set_random_state(one.generator, one.state);
+    }
   }
   // Keeps only the states that have changed since: a generator that a function did not use need not be restored.
   void keep_changed() {
-    std::erase_if(states_, [](const auto &s) { return same(s.second, random_state_of(s.first)); });
+    std::erase_if(states_, [](const One &one) { return same(one.state, random_state_of(one.generator)); });
+  }
+  // Keeps only those of the CPU and of some devices.
+  void keep_on(uint64_t devices) {
+    std::erase_if(states_, [devices](const One &one) {
+      auto d = one.generator.device();
+      return !d.is_cpu() && (device_bit(d) & devices) == 0;
+    });
   }
   bool empty() const { return states_.empty(); }
 
  private:
+  struct One {
+    at::Generator generator;
+    at::Tensor state;
+  };
   static bool same(const at::Tensor &a, const at::Tensor &b) {
     return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
   }
   void add(c10::Device d) {
     const at::Generator &g = at::globalContext().defaultGenerator(d);
-    states_.emplace_back(g, random_state_of(g));
+    states_.push_back({g, random_state_of(g)});
   }
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+  std::vector<One> states_;
 };
 
 // Sets random states, and restores the previous ones in its destructor.
 class RandomGuard {
  public:
-  explicit RandomGuard(const RandomState &then) : set_(!then.empty()) {
-    if (!set_) return;
-    before_ = RandomState::now();
-    then.restore();
-  }
-  ~RandomGuard() {
+  explicit RandomGuard(const RandomState &then) : before_(then.again()) {
     try {
-      if (set_) before_.restore();
+      then.restore();
     } catch (...) {
-      // A generator refuses its own state only if its device is lost.
+      undo();
+      throw;
     }
   }
+  ~RandomGuard() { undo(); }
   RandomGuard(const RandomGuard &) = delete;
   RandomGuard &operator=(const RandomGuard &) = delete;
 
  private:
-  bool set_;
+  void undo() noexcept {
+    try {
+      before_.restore();
+    } catch (...) {
+      // A generator refuses its own state only if its device is lost.
+    }
+  }
   RandomState before_;
 };
 
@@ -175,8 +209,8 @@ struct Kept {
 // Collects the tensors that the function saves in the recomputation, and ends it with the last one.
 class Recomputation final : public SavedPolicy, public std::enable_shared_from_this<Recomputation> {
  public:
-  Recomputation(std::vector<bool> wanted, std::vector<Kept> kept)
-      : wanted_(std::move(wanted)), tensors_(wanted_.size()), kept_(std::move(kept)) {}
+  Recomputation(std::vector<bool> wanted, std::vector<Kept> kept, uint64_t devices)
+      : wanted_(std::move(wanted)), tensors_(wanted_.size()), kept_(std::move(kept)), devices_(devices) {}
   std::unique_ptr<SavedVariableHooks> hooks() override;
   void add(const at::Tensor &t) {
     if (complete()) throw StopRecomputation();
@@ -199,7 +233,7 @@ class Recomputation final : public SavedPolicy, public std::enable_shared_from_t
       throw ArgumentError(
           "Checkpoint: a result that the function has kept was changed in place, so the function cannot "
           "be recomputed");
-    k.after.restore();
+    k.after.restore(devices_);
     at::Tensor t = k.t.detach();
     if (k.requires_grad) t.set_requires_grad(true);
     return t;
@@ -210,6 +244,7 @@ class Recomputation final : public SavedPolicy, public std::enable_shared_from_t
   std::vector<at::Tensor> tensors_;
   std::vector<Kept> kept_;
   size_t next_kept_ = 0;
+  uint64_t devices_;
   std::vector<Kind> kinds_;
 };
 
@@ -337,7 +372,8 @@ class Checkpoint final : public SavedPolicy, public std::enable_shared_from_this
   // Guards the members that follow. Never held while a tensor is made or freed: both may wait for a collection,
   // which may free a placeholder of this checkpoint on another thread.
   std::mutex mutex_;
-  RandomState random_;  // at the start of the first run
+  RandomState random_;    // at the start of the first run
+  uint64_t devices_ = 0;  // whose generators a recomputation sets
   std::shared_ptr<std::vector<SavedVariable>> inputs_;
   std::string spoiled_;  // why it cannot be recomputed
   std::vector<Kind> kinds_;
@@ -383,7 +419,7 @@ class Keeping final : public SavedPolicy {
   void keep(const at::Tensor &t) {
     random_.keep_changed();
     Kept k{data_of(t), t._version(), t.requires_grad(), {}};
-    if (!random_.empty()) k.after = RandomState::now();
+    if (!random_.empty()) k.after = random_.again();
     of_->keep(std::move(k));
   }
 
@@ -402,11 +438,20 @@ std::shared_ptr<SavedPolicy> Checkpoint::keeping() {
 
 void Checkpoint::popped() {
   auto inputs = std::move(forward_inputs_);
+  // Where the function computes, as far as its recomputation matters. Other goroutines may draw on other devices.
+  uint64_t devices = 0;
+  for (const auto &t : inputs) devices |= device_bit(t.device());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto &k : kinds_) devices |= device_bit(k.device);
+  }
   RandomState changed = random_;  // written here only
+  changed.keep_on(devices);
   changed.keep_changed();
   std::shared_ptr<std::vector<SavedVariable>> saved;  // freed without the lock, like `changed`
   std::lock_guard<std::mutex> lock(mutex_);
   std::swap(random_, changed);
+  devices_ = devices;
   if (kinds_.empty()) return;
   for (size_t i = 0; i < inputs.size(); i++) {
     if (inputs[i]._version() == versions_[i]) continue;
@@ -508,7 +553,7 @@ std::shared_ptr<Recomputation> Checkpoint::recompute() {
     if (!spoiled_.empty()) throw ArgumentError("Checkpoint: " + spoiled_);
     saved = inputs_;
     then = random_;
-    r = std::make_shared<Recomputation>(wanted_, kept_);
+    r = std::make_shared<Recomputation>(wanted_, kept_, devices_);
   }
   std::vector<at::Tensor> inputs;
   inputs.reserve(saved->size());

@@ -15,6 +15,64 @@ import (
 
 func TestCheckpoint(t *testing.T) { run(t, "checkpoint", 2, 1<<30) }
 
+func TestCheckpointBesideAnotherDevice(t *testing.T) { run(t, "besides", 2, 1<<30) }
+
+// besides: a checkpoint on one device leaves alone what another goroutine draws on the other one.
+func besides(*Control) error {
+	there := func(f func() error) error {
+		done := make(chan error)
+		go func() { done <- f() }()
+		return <-done
+	}
+	draw := func() error {
+		x := tensor.Randn([]int{8}, tensor.CUDA(1))
+		defer x.Release()
+		return x.Err()
+	}
+	w := tensor.Randn([]int{8, 8}, tensor.CUDA(0)).Keep().RequiresGrad_()
+	defer w.Release()
+	if err := draw(); err != nil {
+		return err
+	}
+	for _, keep := range []bool{false, true} {
+		var seen [][]byte
+		look := func() error {
+			s, err := stateOf(1)
+			seen = append(seen, s)
+			return err
+		}
+		dropped := func(h *tensor.Tensor) *tensor.Tensor {
+			if !keep {
+				return h.Dropout(0.5, tensor.Train(true))
+			}
+			return autograd.KeepInCheckpoint(func() *tensor.Tensor { return h.Dropout(0.5, tensor.Train(true)) })
+		}
+		err := tensor.WithScope(func() error {
+			y := autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+				h := dropped(in[0].MatMul(w))
+				if err := there(func() error { return errors.Join(look(), draw(), look()) }); err != nil {
+					return tensor.Failed(err)
+				}
+				return h.Dropout(0.5, tensor.Train(true)).Tanh()
+			}, tensor.Randn([]int{4, 8}, tensor.CUDA(0)))
+			return errors.Join(y.Err(), look(), there(draw), look(), y.Sum().Backward(), look(), w.SetGrad(nil))
+		})
+		if err != nil {
+			return err
+		}
+		// At both runs, before and after a draw, and around.
+		if len(seen) != 7 {
+			return fmt.Errorf("%d states, want 7", len(seen))
+		}
+		for i, same := range []bool{false, true, false, true, false, true} {
+			if bytes.Equal(seen[i], seen[i+1]) != same {
+				return fmt.Errorf("a result is kept: %v: state %d of cuda:1 is %v, the next %v; both equal: want %v", keep, i, seen[i], seen[i+1], same)
+			}
+		}
+	}
+	return nil
+}
+
 func TestADeviceIsLostInARecomputation(t *testing.T) { run(t, "losing", 2, 1<<30) }
 
 // losing loses a device, whose random state is to be restored afterwards, in a recomputation.
