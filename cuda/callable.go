@@ -35,7 +35,8 @@ type GraphedCallable struct {
 // buffers such as batch statistics; Warmup changes the number. All graphs share a pool, so the layers must be used in the
 // order given: all forward passes, then the backward passes in reverse, as in a model made of them. For a backward pass
 // of x the sample must require a gradient. A layer must not use Go values that change, registered hooks, or Item; its
-// parameters must not be replaced, only changed in place.
+// parameters must not be replaced, only changed in place. An autograd.Checkpoint that draws random numbers is
+// tensor.ErrCapture: the two passes are two captures.
 //
 // PyTorch: torch.cuda.make_graphed_callables. There the gradients of parameters are the graph's own memory, so that a
 // second backward pass without zero_grad adds up wrong values.

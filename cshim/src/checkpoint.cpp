@@ -22,6 +22,7 @@
 #include "device.h"
 #include "saved.h"
 #include "shim.h"
+#include "stream.h"
 #include "trace.h"
 
 namespace ls {
@@ -103,6 +104,11 @@ class RandomState {
     for (const auto &one : states_) {
       auto d = one.generator.device();
       if (!d.is_cpu() && (device_bit(d) & devices) == 0) continue;
+      // In a capture, the state counts the numbers that this graph draws.
+      if (one.capture != capture_on(d))
+        throw CaptureError("Checkpoint: the function has drawn random numbers on " + d.str() +
+                           (one.capture == 0 ? " outside of this capture" : " in another capture") +
+                           ", which cannot be repeated here: capture the forward and the backward pass together");
       set_random_state(one.generator, one.state);
     }
   }
@@ -123,13 +129,14 @@ class RandomState {
   struct One {
     at::Generator generator;
     at::Tensor state;
+    uint64_t capture;  // of capture_on
   };
   static bool same(const at::Tensor &a, const at::Tensor &b) {
     return a.nbytes() == b.nbytes() && std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
   }
   void add(c10::Device d) {
     const at::Generator &g = at::globalContext().defaultGenerator(d);
-    states_.push_back({g, random_state_of(g)});
+    states_.push_back({g, random_state_of(g), capture_on(d)});
   }
   std::vector<One> states_;
 };

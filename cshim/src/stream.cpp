@@ -26,9 +26,11 @@ using c10::impl::VirtualGuardImpl;
 
 struct OwnedGraph {
   int slot;
+  uint64_t number;
   std::unique_ptr<Graph> graph;
   std::optional<CastCachePause> casts;  // while it is captured, on the thread that captures
 };
+std::atomic<uint64_t> graphs{0};
 
 // The graph that the calling thread captures.
 thread_local OwnedGraph *capturing = nullptr;
@@ -197,6 +199,18 @@ void refuse_in_capture(const char *what) {
     throw CaptureError(std::string("a graph is being captured: ") + what + " cannot be captured");
 }
 
+uint64_t capture_on(c10::Device d) {
+  if (captures() == 0 || slot_of(d) <= kCpuSlot) return 0;
+  uint64_t number = 0;
+  {
+    auto &w = waiting();
+    std::lock_guard<std::mutex> lock(w.mutex);
+    if (const auto *g = w.on[slot_of(d)]) number = g->number;
+  }
+  auto s = VirtualGuardImpl(d.type()).getStream(d);
+  return number != 0 && s.id() != 0 && need_devices(d.type()).capturing(s) ? number : 0;
+}
+
 void refuse_while_captured(c10::Device d) {
   if (captures() == 0 || slot_of(d) < 0) return;
   auto &w = waiting();
@@ -324,6 +338,7 @@ ls_error *ls_graph_begin(int32_t device, const ls_pool *pool, ls_graph *graph) n
     if (ls::pinned_deleter.load() == nullptr) ls::pinned_deleter = devices.pinned_deleter();
     auto owned = std::make_unique<ls::OwnedGraph>();
     owned->slot = ls::slot_of(d);
+    owned->number = ++ls::graphs;
     owned->graph = devices.new_graph();
     auto &w = ls::waiting();
     {

@@ -22,6 +22,9 @@ struct StreamMode {
 extern std::atomic<int32_t> captures_underway;
 inline int32_t captures() noexcept { return captures_underway.load(std::memory_order_acquire); }
 
+// Returns a number of the capture that the calling thread's current stream of the device is part of; 0: none.
+uint64_t capture_on(c10::Device d);
+
 // Throws CaptureError while a graph is captured on the device: to wait for the device would end the capture.
 void refuse_while_captured(c10::Device d);
 // Takes over the reference to a tensor in pinned memory until no graph is captured. libtorch records an event on

@@ -1,6 +1,7 @@
 package fakecuda
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -14,15 +15,16 @@ import (
 
 func init() {
 	for name, f := range map[string]func(*Control) error{
-		"dropped": dropped, "casts": casts, "stale": stale,
+		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn,
 	} {
 		scenarios[name] = f
 	}
 }
 
-func TestDroppedGraph(t *testing.T)          { run(t, "dropped", 1, 1<<30) }
-func TestGraphCastsByItself(t *testing.T)    { run(t, "casts", 1, 1<<30) }
-func TestCaptureAfterEagerStep(t *testing.T) { run(t, "stale", 1, 1<<30) }
+func TestDroppedGraph(t *testing.T)             { run(t, "dropped", 1, 1<<30) }
+func TestGraphCastsByItself(t *testing.T)       { run(t, "casts", 1, 1<<30) }
+func TestCaptureAfterEagerStep(t *testing.T)    { run(t, "stale", 1, 1<<30) }
+func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
 
 // dropped: an unreachable graph is freed without a call of package cuda, by an allocation that needs its memory and by
 // Collect.
@@ -183,6 +185,61 @@ func stale(*Control) error {
 		if err := made[0].Close(); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// drawn: random numbers that one graph has drawn cannot be repeated by another one.
+func drawn(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Randn([]int{64, 64}, d).RequiresGrad_().Keep()
+	defer x.Release()
+	part := func(p float64) nn.Func {
+		return func(x *tensor.Tensor) *tensor.Tensor {
+			return autograd.Checkpoint(func(in ...*tensor.Tensor) *tensor.Tensor {
+				return in[0].Dropout(p, tensor.Train(p != 0)).Tanh()
+			}, x)
+		}
+	}
+	_, err := cuda.MakeGraphedCallables([]nn.Layer{part(0.5)}, []*tensor.Tensor{x})
+	if err := expect("a checkpoint with dropout as two graphs", err, tensor.ErrCapture); err != nil {
+		return err
+	}
+	made, err := cuda.MakeGraphedCallables([]nn.Layer{part(0)}, []*tensor.Tensor{x})
+	if err != nil {
+		return fmt.Errorf("a checkpoint without dropout as two graphs: %w", err)
+	}
+	if err := errors.Join(made[0].Forward(x).Sum().Backward(), made[0].Close()); err != nil {
+		return err
+	}
+	step := func() error {
+		return errors.Join(part(0.5)(x).Sum().Backward(), x.SetGrad(nil))
+	}
+	state := func() []byte { s, _ := stateOf(0); return s }
+	g, err := cuda.Capture(d, step, cuda.Warmup(2))
+	if err != nil {
+		return fmt.Errorf("both passes in one graph: %w", err)
+	}
+	before := state()
+	if err := errors.Join(g.Replay(), g.Close()); err != nil {
+		return err
+	}
+	if bytes.Equal(before, state()) {
+		return errors.New("a replay has drawn no random numbers")
+	}
+	// One pass is captured, and the other is not.
+	var y *tensor.Tensor
+	defer func() { y.Release() }()
+	g, err = cuda.Capture(d, func() error { return tensor.Replace(&y, part(0.5)(x).Sum()) })
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(g.Replay(), expect("an eager backward pass of a captured part", y.Backward(), tensor.ErrCapture), g.Close()); err != nil {
+		return err
+	}
+	before = state()
+	if err := step(); err != nil || bytes.Equal(before, state()) {
+		return fmt.Errorf("an eager step after the refusals: %w", err)
 	}
 	return nil
 }
