@@ -2,7 +2,12 @@
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/core/AllocatorConfig.h>
+#include <c10/core/Event.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <cstdlib>
 
@@ -48,10 +53,20 @@ class Captured final : public at::cuda::CUDAGraph {
 
 class CudaGraph final : public Graph {
  public:
+  ~CudaGraph() override {
+    try {
+      c10::cuda::CUDAStreamCaptureModeGuard unsafe_too{cudaStreamCaptureModeRelaxed};
+      last_replay_.synchronize();
+    } catch (...) {
+      // An error of the device, which the next call returns, too.
+    }
+  }
   void begin(PoolId pool) override {
     const char *uncached = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
     TORCH_CHECK(uncached == nullptr || *uncached == 0,
                 "a graph needs the caching allocator, which PYTORCH_NO_CUDA_MEMORY_CACHING turns off");
+    device_ = c10::cuda::current_device();
+    expandable_ = c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
     // Calls of other threads, such as those of a sweep, do not end a capture in this mode.
     graph_.capture_begin({pool.first, pool.second}, cudaStreamCaptureModeThreadLocal);
   }
@@ -62,10 +77,18 @@ class CudaGraph final : public Graph {
     return {id.first, id.second};
   }
 
-  void replay() override { graph_.replay(); }
+  void replay() override {
+    graph_.replay();
+    if (expandable_) last_replay_.record(c10::cuda::getCurrentCUDAStream(device_));
+  }
 
  private:
   Captured graph_;
+  // libtorch unmaps an expandable segment when the stream that it was allocated on has no work: that stream has
+  // captured the graph, and others replay it. Other segments are freed by cudaFree, which waits for all streams.
+  bool expandable_ = false;
+  c10::DeviceIndex device_ = 0;
+  c10::Event last_replay_{c10::kCUDA};
 };
 
 }  // namespace

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cuda"
@@ -15,7 +16,7 @@ import (
 
 func init() {
 	for name, f := range map[string]func(*Control) error{
-		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn,
+		"dropped": dropped, "casts": casts, "stale": stale, "drawn": drawn, "unmapped": unmapped,
 	} {
 		scenarios[name] = f
 	}
@@ -25,6 +26,9 @@ func TestDroppedGraph(t *testing.T)             { run(t, "dropped", 1, 1<<30) }
 func TestGraphCastsByItself(t *testing.T)       { run(t, "casts", 1, 1<<30) }
 func TestCaptureAfterEagerStep(t *testing.T)    { run(t, "stale", 1, 1<<30) }
 func TestRandomNumbersOfTwoGraphs(t *testing.T) { run(t, "drawn", 1, 1<<30) }
+func TestCloseWaitsForReplays(t *testing.T) {
+	run(t, "unmapped", 1, 1<<30, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+}
 
 // dropped: an unreachable graph is freed without a call of package cuda, by an allocation that needs its memory and by
 // Collect.
@@ -242,4 +246,46 @@ func drawn(c *Control) error {
 		return fmt.Errorf("an eager step after the refusals: %w", err)
 	}
 	return nil
+}
+
+// unmapped: the memory of a graph is not unmapped before its last replay, on another stream than the captured one, is
+// done.
+func unmapped(c *Control) error {
+	d := tensor.CUDA(0)
+	x := tensor.Ones([]int{8 << 20}, d).Keep()
+	defer x.Release()
+	zero, err := cuda.DefaultStream(d)
+	if err != nil {
+		return err
+	}
+	g, err := cuda.Capture(d, func() error { return x.Add(1).Err() })
+	if err != nil {
+		return err
+	}
+	if err := tensor.Synchronize(d); err != nil {
+		return err
+	}
+	c.SetTimes(10*time.Millisecond, 0)
+	defer c.SetTimes(0, 0)
+	live := c.Live(0)
+	if err := g.Replay(); err != nil {
+		return err
+	}
+	if done, err := zero.Query(); err != nil || done {
+		return fmt.Errorf("the replay is done: %v; %w", done, err)
+	}
+	if err := errors.Join(g.Close(), vram.EmptyCache(d)); err != nil {
+		return err
+	}
+	done, err := zero.Query()
+	if freed := live - c.Live(0); err != nil || freed == 0 || !done {
+		return fmt.Errorf("%d bytes are unmapped; the replay that uses them is done: %v; %w", freed, done, err)
+	}
+	// Close inside a capture does not end it.
+	g, err = cuda.Capture(d, func() error { return x.Add(1).Err() })
+	if err != nil {
+		return err
+	}
+	other, err := cuda.Capture(d, func() error { return errors.Join(x.Mul(2).Err(), g.Close(), x.Add(2).Err()) })
+	return errors.Join(err, other.Replay(), other.Close())
 }
