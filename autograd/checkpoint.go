@@ -21,8 +21,8 @@ import (
 //
 // Each call of f runs in a scope, which frees all that f makes except its result. f borrows its inputs, as a layer's
 // Forward does: what it keeps of them must be an Alias. f must compute the same values each time. Random numbers
-// (dropout) are repeated on the CPU and on the CUDA devices of the inputs and of the tensors that f saves, provided that no
-// other goroutine draws from the generator of the same device meanwhile. In a CUDA graph they are repeated if the backward
+// (dropout) are repeated on the CPU and on the CUDA devices of the inputs and of the tensors that f saves, provided that
+// no other goroutine draws from the generator of the same device meanwhile. In a CUDA graph they are repeated if the backward
 // pass is part of the same capture; otherwise the pass returns tensor.ErrCapture. The inputs must not be changed in place.
 // The backward pass returns an error if f fails or panics when it is computed again, or if f then saves tensors that
 // differ in number, dtype, shape or device.

@@ -122,8 +122,8 @@ func IsCurrentStreamCapturing() bool { return cshim.Load() == nil && cshim.Graph
 // current one (Stream.WaitStream), and that the current one waits for in the end. Options: Warmup, On, Pool.
 //
 // Capture begins with vram.Collect, because the autograd graph of an eager step refers to that step's stream. One that the
-// program still holds can make the capture of a backward pass fail. In an autocast region, f casts weights each time that it
-// uses them.
+// program still holds can make the capture of a backward pass fail. In an autocast region, f casts weights each time
+// that it uses them.
 //
 // If f returns an error or panics, or does what cannot be captured, there is no graph; the capture has ended, and the
 // next one is possible. The error is tensor.ErrCapture in the last case, if this goroutine is inside Capture, or if
@@ -150,8 +150,8 @@ func Capture(d tensor.Device, f func() error, opts ...CaptureOption) (*Graph, er
 }
 
 // clean is called before the warm-up. It frees unreachable tensors: while the autograd graph of an eager step exists, new
-// graphs share the nodes of its leaves, which belong to that step's stream and cannot be captured. The casts that an autocast
-// region keeps refer to such nodes, too.
+// graphs share the nodes of its leaves, which belong to that step's stream and cannot be captured. The casts that an
+// autocast region keeps refer to such nodes, too.
 func clean(op string) error {
 	if cshim.GraphCapturing() {
 		return refuse.Error(op, tensor.ErrCapture, "this goroutine is capturing a graph already")
@@ -261,8 +261,8 @@ func (g *Graph) Replay() error {
 	return handle.NativeError(op, err)
 }
 
-// Close frees the graph. Replays that were given to the device are completed; with the allocator's option expandable_segments
-// Close waits for them. The memory of its pool can be reused when
+// Close frees the graph. Replays that were given to the device are completed; with the allocator's option
+// expandable_segments Close waits for them. The memory of its pool can be reused when
 // all graphs that share it are closed and the tensors in it are freed. Later uses return ErrClosed; a second Close does
 // nothing. PyTorch: CUDAGraph.reset.
 func (g *Graph) Close() error {

@@ -216,7 +216,8 @@ func resident() int64 {
 }
 
 // Flush frees the tensors outside scopes that the Go collector has found unreachable, and the events and graphs of package
-// cuda. Operators also free the tensors, and the pacer both every two seconds, except on a thread that captures a CUDA graph.
+// cuda. Operators also free the tensors, and the pacer both every two seconds, except on a thread that captures a CUDA
+// graph.
 func Flush() {
 	if cshim.Path() != "" {
 		queue.run(drain)
