@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -185,9 +187,10 @@ func (s State) all(op string) (shards []Shard, plain map[string]any, err error) 
 // plan is what a rank has to save.
 type plan struct {
 	Parts []part
-	Plain []byte // the optimizer's values that are not tensors, in CBOR
-	Dir   string // where the checkpoint is to be
-	Tmp   string // of rank 0: where to write
+	Plain []byte      // the optimizer's values that are not tensors, in CBOR
+	Dir   string      // where the checkpoint is to be
+	Tmp   string      // of rank 0: where to write
+	Mode  fs.FileMode // of rank 0: the permissions of the files; 0: those of any new file
 	Err   string
 }
 
@@ -269,7 +272,11 @@ type saver struct {
 	g        *dist.Group
 	dir, tmp string
 	rank     int
+	lock     *os.File           // of rank 0, or nil
+	only     bool               // the lock keeps all other saves out
+	mode     fs.FileMode        // of the files; 0: that of any new file
 	files    []map[string]Shard // what this rank writes
+	written  []string           // the files that this rank has written
 	copies   []*tensor.Tensor
 	err      error // of what this rank has written so far
 }
@@ -361,10 +368,10 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	}
 	if err == nil && s.rank == 0 {
 		if err = s.reserve(); err == nil {
-			s.tmp, err = prepare(s.dir)
+			s.tmp, s.mode, err = prepare(s.dir, s.only)
 		}
 	}
-	own.Dir, own.Tmp = s.dir, s.tmp
+	own.Dir, own.Tmp, own.Mode = s.dir, s.tmp, s.mode
 	if err != nil {
 		own.Err = err.Error()
 	}
@@ -388,7 +395,7 @@ func begin(ctx context.Context, op string, g *dist.Group, dir string, state Stat
 	if err != nil {
 		return nil, errors.Join(err, s.discard())
 	}
-	s.tmp = plans[0].Tmp
+	s.tmp, s.mode = plans[0].Tmp, plans[0].Mode
 	if s.rank == 0 {
 		s.err = s.writeValues(state.Parts, plain, plans)
 	}
@@ -448,7 +455,17 @@ func (s *saver) writeValues(parts []checkpoint.Part, plain map[string]any, plans
 	if len(parts) == 0 {
 		return nil
 	}
-	return checkpoint.SaveValues(filepath.Join(s.tmp, valuesFile), parts...)
+	return s.save(valuesFile, func(path string) error { return checkpoint.SaveValues(path, parts...) })
+}
+
+// save writes a file by f.
+func (s *saver) save(base string, f func(path string) error) error {
+	path := filepath.Join(s.tmp, base)
+	s.written = append(s.written, base)
+	if err := create(path, s.mode); err != nil {
+		return err
+	}
+	return f(path)
 }
 
 // write writes this rank's files.
@@ -463,11 +480,19 @@ func (s *saver) write() error {
 			return err
 		}
 		base := fmt.Sprintf("shard-%05d-model-%05d-of-%05d.safetensors", s.rank+1, i+1, len(s.files))
-		if err := checkpoint.Save(filepath.Join(s.tmp, base), tensors, map[string]string{shardingKey: string(text), "DCP_VERSION": "1.0", "format": "pt"}); err != nil {
+		if err := s.save(base, func(path string) error {
+			return checkpoint.Save(path, tensors, map[string]string{shardingKey: string(text), "DCP_VERSION": "1.0", "format": "pt"})
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// written is what a rank has written.
+type written struct {
+	Files []string
+	Err   string
 }
 
 // finish writes the files and makes them the checkpoint if all ranks have succeeded.
@@ -478,12 +503,26 @@ func (s *saver) finish(ctx context.Context) error {
 	for _, t := range s.copies {
 		t.Release()
 	}
-	if err := agree(ctx, s.g, s.op, s.err); err != nil {
+	own := written{Files: s.written}
+	if s.err != nil {
+		own.Err = s.err.Error()
+	}
+	all, err := gather(ctx, s.g, own)
+	if err != nil {
+		return errors.Join(s.err, err, s.discard())
+	}
+	var files, texts []string
+	for _, w := range all {
+		files, texts = append(files, w.Files...), append(texts, w.Err)
+	}
+	if err := first(s.op, texts, s.err); err != nil {
 		return errors.Join(err, s.discard())
 	}
-	var err error
 	if s.rank == 0 {
-		if err = commit(s.tmp, s.dir); err != nil {
+		if err = complete(s.tmp, files); err == nil {
+			err = commit(s.tmp, s.dir)
+		}
+		if err != nil {
 			err = errors.Join(err, s.discard())
 		}
 		s.unreserve()

@@ -1,11 +1,13 @@
 package dcp_test
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -42,6 +44,8 @@ func TestMain(m *testing.M) {
 				return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false)})
 			case "load":
 				return loads(g, dir)
+			case "hold":
+				return dcp.Save(ctx, g, dir, dcp.State{Shards: divided(g, false), Parts: []checkpoint.Part{checkpoint.Value("held", &held{})}})
 			}
 			return savesUntilKilled(g, dir, role)
 		})
@@ -599,6 +603,127 @@ func TestSaveDuringSave(t *testing.T) {
 		t.Error(err)
 	}
 	tidy(t, dir)
+}
+
+// held is a value whose save says so on standard output, and waits for the end of standard input.
+type held struct{}
+
+func (*held) MarshalText() ([]byte, error) {
+	fmt.Println("saving")
+	_, err := io.ReadAll(os.Stdin)
+	return []byte("held"), err
+}
+
+func (*held) UnmarshalText([]byte) error { return nil }
+
+// TestSaveDuringSaveOfProcess tests that a save during one of another process is an error, which leaves the other alone, and
+// that a save after the other was killed removes what that has left.
+func TestSaveDuringSaveOfProcess(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	save := func() error { return dcp.Save(ctx, nil, dir, dcp.State{Shards: divided(nil, false)}) }
+	for _, kill := range []bool{false, true} {
+		port, err := launch.Port()
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := exec.Command(os.Args[0])
+		other.Env = append(launch.Environ(0, 1, port), envRole+"=hold", envDir+"="+dir)
+		in, err1 := other.StdinPipe()
+		out, err2 := other.StdoutPipe()
+		if err := errors.Join(err1, err2, other.Start()); err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "saving\n" {
+			t.Fatalf("the other process: %q, %v", line, err)
+		}
+		alone(t, func() error {
+			if err := save(); err == nil || !strings.Contains(err.Error(), "in progress") {
+				return fmt.Errorf("during the save of another process: %v", err)
+			}
+			return nil
+		})
+		if kill {
+			err = other.Process.Kill()
+		} else {
+			err = in.Close()
+		}
+		if ended := other.Wait(); err != nil || !kill && ended != nil {
+			t.Fatal(err, ended)
+		}
+		if !kill {
+			tidy(t, dir)
+			alone(t, func() error {
+				return errors.Join(loads(nil, dir), dcp.Load(ctx, nil, dir, dcp.State{Parts: []checkpoint.Part{checkpoint.Value("held", &held{})}}))
+			})
+		}
+	}
+	alone(t, save)
+	tidy(t, dir)
+}
+
+// TestFileRemoved tests that a save of which something has removed a file is an error, and that the old checkpoint stays.
+func TestFileRemoved(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	step := 1
+	alone(t, func() error {
+		state := dcp.State{Shards: divided(nil, false), Parts: []checkpoint.Part{checkpoint.Value("step", &step)}}
+		if err := dcp.Save(ctx, nil, dir, state); err != nil {
+			return err
+		}
+		state.Shards = append(state.Shards, dcp.Shard{Name: "large", Tensor: tensor.Zeros([]int{8_000_000})})
+		w, err := dcp.SaveAsync(ctx, nil, dir, state) // has written the values when it returns
+		if err != nil {
+			return err
+		}
+		made, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), ".run.dcp-saving-*", "values.safetensors"))
+		removed := len(made) == 1 && os.Remove(made[0]) == nil
+		if err := w.Wait(ctx); removed && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("a file was removed: %v", err)
+		}
+		return dcp.Load(ctx, nil, dir, dcp.State{Shards: divided(nil, false), Parts: []checkpoint.Part{checkpoint.Value("step", &step)}})
+	})
+	tidy(t, dir)
+}
+
+// TestModes tests that a checkpoint keeps the permissions of the one that it replaces.
+func TestModes(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	step := 1
+	save := func() error {
+		return dcp.Save(ctx, nil, dir, dcp.State{Shards: divided(nil, false), Parts: []checkpoint.Part{checkpoint.Value("step", &step)}})
+	}
+	modes := func() (all string) {
+		files, _ := filepath.Glob(filepath.Join(dir, "*"))
+		for _, path := range append(files, dir) {
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all += fmt.Sprintf("%v ", info.Mode())
+		}
+		return all
+	}
+	alone(t, save)
+	for _, m := range [][2]fs.FileMode{{0o700, 0o600}, {0o775 | fs.ModeSetgid, 0o664}} {
+		files, _ := filepath.Glob(filepath.Join(dir, "*"))
+		for _, path := range files {
+			if err := os.Chmod(path, m[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(dir, m[0]); err != nil {
+			t.Fatal(err)
+		}
+		before := modes()
+		alone(t, save)
+		if after := modes(); after != before {
+			t.Errorf("the modes were %s and are %s", before, after)
+		}
+	}
+	alone(t, func() error { return loads(nil, dir) })
 }
 
 // TestErrors tests that wrong shards, directories and files are clear errors, on all ranks.

@@ -46,6 +46,7 @@ func beside(dir, suffix string) string {
 const (
 	savingSuffix = ".dcp-saving-" // and a number: a checkpoint that is being written
 	oldSuffix    = ".dcp-old"     // a checkpoint that is being replaced
+	lockSuffix   = ".dcp-lock"    // a file that is locked during a save
 )
 
 func exists(path string) bool {
@@ -84,48 +85,85 @@ func nameable(dir string) error {
 	}
 }
 
-// prepare makes the directory that is to become dir, and clears up after saves that were killed.
-func prepare(dir string) (tmp string, err error) {
+// prepare makes the directory that is to become dir, with the mode of dir, and clears up after saves that were killed. It
+// returns the mode of new files, or 0 for that of any new file. only reports whether no other save to dir can be in progress.
+func prepare(dir string, only bool) (tmp string, mode fs.FileMode, err error) {
 	parent := filepath.Dir(dir)
-	if err := os.MkdirAll(parent, 0o777); err != nil {
-		return "", err
-	}
 	if old := recovered(dir); old != dir {
 		if err := os.Rename(old, dir); err != nil {
-			return "", err
+			return "", 0, err
 		}
 	}
-	if err := replaceable(dir); err != nil {
-		return "", err
+	if mode, err = replaceable(dir); err != nil {
+		return "", 0, err
 	}
 	around, err := os.ReadDir(parent)
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	for _, e := range around {
 		path := filepath.Join(parent, e.Name())
-		if path == beside(dir, oldSuffix) || strings.HasPrefix(path, beside(dir, savingSuffix)) {
+		if path == beside(dir, oldSuffix) || only && strings.HasPrefix(path, beside(dir, savingSuffix)) {
 			if err := os.RemoveAll(path); err != nil {
-				return "", err
+				return "", 0, err
 			}
 		}
 	}
 	tmp = beside(dir, fmt.Sprintf("%s%016x", savingSuffix, rand.Uint64()))
-	return tmp, os.Mkdir(tmp, 0o777)
+	info, err := os.Stat(dir)
+	if err != nil {
+		return tmp, mode, os.Mkdir(tmp, 0o777)
+	}
+	kept := info.Mode() | 0o700 // the save writes to it
+	if err := os.Mkdir(tmp, kept.Perm()); err != nil {
+		return tmp, mode, err
+	}
+	return tmp, mode, os.Chmod(tmp, kept) // also the bits that the umask has removed
 }
 
-// replaceable returns an error if dir has anything but a checkpoint, which must not be lost.
-func replaceable(dir string) error {
+// replaceable returns an error if dir has anything but a checkpoint, which must not be lost, and otherwise the permissions
+// that all of its files have; 0 if there are none.
+func replaceable(dir string) (mode fs.FileMode, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	for i, e := range entries {
+		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ".safetensors") && e.Name() != "model.safetensors.index.json" {
+			return 0, fmt.Errorf("%s contains %.80q, which is not of a checkpoint", dir, e.Name())
+		}
+		info, err := e.Info()
+		if err != nil {
+			return 0, err
+		}
+		if i == 0 {
+			mode = fs.ModePerm
+		}
+		mode &= info.Mode()
+	}
+	return mode, err
+}
+
+// create makes an empty file with a mode, which the save of a file to path then keeps; with 0 it does nothing.
+func create(path string, mode fs.FileMode) error {
+	if mode == 0 {
 		return nil
 	}
-	for _, e := range entries {
-		if !e.Type().IsRegular() || !strings.HasSuffix(e.Name(), ".safetensors") && e.Name() != "model.safetensors.index.json" {
-			return fmt.Errorf("%s contains %.80q, which is not of a checkpoint", dir, e.Name())
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(mode), f.Close())
+}
+
+// complete returns an error unless dir has the files: something else may have removed them.
+func complete(dir string, files []string) error {
+	for _, base := range files {
+		if _, err := os.Lstat(filepath.Join(dir, base)); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // commit makes tmp the checkpoint dir.
@@ -161,13 +199,29 @@ func (s *saver) discard() error {
 // saving has the directories to which this process saves as rank 0.
 var saving sync.Map
 
-// reserve returns an error if another save to the directory is in progress, of which prepare would remove the files.
+// reserve returns an error if another save to the directory is in progress, here or in another process.
 func (s *saver) reserve() error {
-	if _, other := saving.LoadOrStore(s.dir, s); other {
-		return fmt.Errorf("another save to %s is in progress: wait for it first", s.dir)
+	other := fmt.Errorf("another save to %s is in progress: wait for it first", s.dir)
+	if _, here := saving.LoadOrStore(s.dir, s); here {
+		return other
 	}
-	return nil
+	if err := os.MkdirAll(filepath.Dir(s.dir), 0o777); err != nil {
+		return err
+	}
+	var free bool
+	var err error
+	if s.lock, s.only, free, err = lock(beside(s.dir, lockSuffix)); err == nil && !free {
+		return other
+	}
+	return err
 }
 
 // unreserve ends what reserve has begun; it does nothing for another save.
-func (s *saver) unreserve() { saving.CompareAndDelete(s.dir, s) }
+func (s *saver) unreserve() {
+	if s.lock != nil {
+		_ = os.Remove(s.lock.Name()) // while it is locked, so that it is not another save's
+		_ = s.lock.Close()
+		s.lock = nil
+	}
+	saving.CompareAndDelete(s.dir, s)
+}

@@ -36,7 +36,9 @@
 // Save replaces a checkpoint completely or not at all: the ranks write to a directory beside it, and after all of them have
 // succeeded, rank 0 renames it. If one fails, because its disk is full, the others get a *[RankError], and the old
 // checkpoint stays. The same holds if a process is killed; the directory .NAME.dcp-saving-… that it leaves is removed by
-// the next Save. If an old checkpoint has to be renamed before, and rank 0 is killed between the two renames, it is left as
+// the next Save. The new directory and its files keep the permissions of the old ones. While a save is in progress, rank 0
+// has locked the file .NAME.dcp-lock, and a save to the same path in another process is an error. On a file system without
+// locks nothing refuses it, and no Save removes what another has left. If an old checkpoint has to be renamed before, and rank 0 is killed between the two renames, it is left as
 // .NAME.dcp-old: Load reads it there, and the next Save renames it back.
 //
 // If the context of a rank ends within a call, the group is aborted, and the other ranks get a *dist.PeerError.
