@@ -357,7 +357,8 @@ func TestFilesThatAreNotOpen(t *testing.T) {
 		_, ofValue := f.Value("")
 		_, ofState := f.OptimizerState("")
 		_, ofAll := f.Tensors()
-		for op, err := range map[string]error{"Tensor": f.Tensor("").Err(), "Value": ofValue, "OptimizerState": ofState, "Tensors": ofAll} {
+		for op, err := range map[string]error{"Tensor": f.Tensor("").Err(), "Value": ofValue, "OptimizerState": ofState, "Tensors": ofAll,
+			"LoadValues": f.LoadValues()} {
 			if !errors.Is(err, tensor.ErrNil) || !strings.Contains(err.Error(), op+": ") {
 				t.Errorf("%s: %v", op, err)
 			}

@@ -287,12 +287,26 @@ func SaveValues(path string, parts ...Part) error {
 
 // LoadValues reads only parts of a training checkpoint, for example the settings with which to make the model.
 func LoadValues(path string, parts ...Part) error {
-	return withFile("LoadValues", path, func(f *File) error {
-		if err := f.isTraining(); err != nil {
-			return err
-		}
-		return f.loadParts(parts)
-	}, Mapped(false))
+	return withFile("LoadValues", path, func(f *File) error { return f.loadValues(parts) }, Mapped(false))
+}
+
+// LoadValues is the function LoadValues for an open file.
+func (f *File) LoadValues(parts ...Part) error {
+	const op = "LoadValues"
+	if !f.opened() {
+		return notOpened(op)
+	}
+	if err := f.loadValues(parts); err != nil {
+		return called(op, fmt.Errorf("linstock: checkpoint: %s: %w", f.path, err))
+	}
+	return nil
+}
+
+func (f *File) loadValues(parts []Part) error {
+	if err := f.isTraining(); err != nil {
+		return err
+	}
+	return f.loadParts(parts)
 }
 
 // withFile calls f with an open file, in a scope that frees the file's tensors.

@@ -2,9 +2,11 @@ package dcp
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -101,13 +103,65 @@ func (cs chunks) global() []int {
 // index is what a checkpoint has, by the tensors' names.
 type index map[string]chunks
 
-// scan reads the headers of the files of a checkpoint.
-func scan(dir string, wanted func(name string) bool) (index, error) {
+// saved is a checkpoint whose files are open, so that one that replaces it meanwhile is not read.
+type saved struct {
+	index
+	files map[string]*checkpoint.File // by path: those with wanted tensors, and the one with the values
+}
+
+func (s *saved) close() error {
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// open opens the checkpoint of which dir is the name. It begins anew if another has replaced it meanwhile.
+func open(ctx context.Context, dir string, wanted func(name string) bool) (at string, s *saved, err error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return "", nil, err
+		}
+		at = recovered(dir)
+		d, err := os.Open(at) // while it is open, no other directory can be taken for it
+		if errors.Is(err, fs.ErrNotExist) {
+			if _, gone := os.Stat(recovered(dir)); gone == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		s, err = scan(at, wanted)
+		same := isAt(d, at)
+		_ = d.Close()
+		if same && err == nil {
+			return at, s, nil
+		}
+		if err := errors.Join(err, s.close()); same {
+			return "", nil, err
+		}
+	}
+}
+
+// isAt reports whether d is the directory at path.
+func isAt(d *os.File, path string) bool {
+	own, err := d.Stat()
+	if err != nil {
+		return false
+	}
+	here, err := os.Stat(path)
+	return err == nil && os.SameFile(own, here)
+}
+
+// scan opens the files of a checkpoint and reads their headers. The caller closes the result, also after an error.
+func scan(dir string, wanted func(name string) bool) (*saved, error) {
+	all := &saved{index{}, map[string]*checkpoint.File{}}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	all := index{}
 	files := 0
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".safetensors") {
@@ -115,30 +169,32 @@ func scan(dir string, wanted func(name string) bool) (index, error) {
 		}
 		files++
 		path := filepath.Join(dir, e.Name())
-		if err := withFile(path, func(f *checkpoint.File) error { return all.add(path, f, wanted) }); err != nil {
-			return nil, err
+		f, err := checkpoint.Load(path)
+		if err != nil {
+			return all, err
+		}
+		if e.Name() != valuesFile && !slices.ContainsFunc(f.Names(), wanted) {
+			if err := f.Close(); err != nil {
+				return all, err
+			}
+			continue
+		}
+		all.files[path] = f
+		if err := tensor.WithScope(func() error { return all.add(path, f, wanted) }); err != nil {
+			return all, err
 		}
 	}
 	if files == 0 {
-		return nil, fmt.Errorf("%s: %w: a directory without safetensors files", dir, checkpoint.ErrFormat)
+		return all, fmt.Errorf("%s: %w: a directory without safetensors files", dir, checkpoint.ErrFormat)
 	}
 	// Other programs may have written a box in several files.
-	for name, cs := range all {
+	for name, cs := range all.index {
 		slices.SortFunc(cs, func(a, b chunk) int {
 			return cmp.Or(slices.Compare(a.Offsets, b.Offsets), slices.Compare(a.Shape, b.Shape))
 		})
-		all[name] = slices.CompactFunc(cs, func(a, b chunk) bool { return slices.Equal(a.Offsets, b.Offsets) && slices.Equal(a.Shape, b.Shape) })
+		all.index[name] = slices.CompactFunc(cs, func(a, b chunk) bool { return slices.Equal(a.Offsets, b.Offsets) && slices.Equal(a.Shape, b.Shape) })
 	}
 	return all, nil
-}
-
-// withFile calls f with an open file, in a scope.
-func withFile(path string, f func(*checkpoint.File) error) error {
-	file, err := checkpoint.Load(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(tensor.WithScope(func() error { return f(file) }), file.Close())
 }
 
 // add adds the tensors of a file.
@@ -207,17 +263,16 @@ func (all index) find(s Shard, p part, reads map[string][]read) error {
 	return nil
 }
 
-func readFile(path string, reads []read) error {
-	return withFile(path, func(f *checkpoint.File) error {
-		for _, r := range reads {
-			err := tensor.WithScope(func() error {
-				from := r.from.of(f.Tensor(r.to.Name), r.what)
-				return r.toBox.of(r.to.Tensor.Detach(), r.what).Copy_(from).Err()
-			})
-			if err != nil {
-				return err
-			}
+// copyFrom copies what a file has to the shards.
+func copyFrom(f *checkpoint.File, reads []read) error {
+	for _, r := range reads {
+		err := tensor.WithScope(func() error {
+			from := r.from.of(f.Tensor(r.to.Name), r.what)
+			return r.toBox.of(r.to.Tensor.Detach(), r.what).Copy_(from).Err()
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }

@@ -534,29 +534,31 @@ func (s *saver) finish(ctx context.Context) error {
 // written, with any number of ranks. All ranks of g call it; g may be nil for one process without a group. What the
 // checkpoint has besides is ignored. Tensors are converted to the dtypes and devices of the shards; their whole shapes must
 // be those of the checkpoint. Without an error on any rank all ranks return nil; after an error some tensors may have
-// changed. The error is an fs.ErrNotExist if there is no directory dir. PyTorch: torch.distributed.checkpoint.load.
+// changed. The error is an fs.ErrNotExist if there is no directory dir. If Save replaces the checkpoint meanwhile, each rank
+// reads either the old one or the new one. PyTorch: torch.distributed.checkpoint.load.
 func Load(ctx context.Context, g *dist.Group, dir string, state State) error {
 	const op = "dcp.Load"
 	if err := live(ctx, op); err != nil {
 		return err
 	}
-	return agree(ctx, g, op, tensor.WithScope(func() error { return load(op, recovered(located(dir)), state) }))
+	return agree(ctx, g, op, tensor.WithScope(func() error { return load(ctx, op, located(dir), state) }))
 }
 
-func load(op, dir string, state State) error {
+func load(ctx context.Context, op, dir string, state State) (err error) {
 	targets := slices.Clone(state.Shards)
 	names := map[string]bool{}
 	for _, s := range targets {
 		names[s.Name] = true
 	}
-	saved, err := scan(dir, func(name string) bool {
+	dir, saved, err := open(ctx, dir, func(name string) bool {
 		return names[name] || state.Optimizer != nil && strings.HasPrefix(name, statePrefix)
 	})
 	if err != nil {
 		return err
 	}
-	values := filepath.Join(dir, valuesFile)
-	if !exists(values) && (state.Optimizer != nil || len(state.Parts) > 0) {
+	defer func() { err = errors.Join(err, saved.close()) }()
+	values := saved.files[filepath.Join(dir, valuesFile)]
+	if values == nil && (state.Optimizer != nil || len(state.Parts) > 0) {
 		// Not fs.ErrNotExist: the checkpoint exists.
 		return refuse.Error(op, checkpoint.ErrFormat, "the checkpoint %s has no values (%s), which State.Optimizer and State.Parts need; "+
 			"PyTorch writes tensors only", dir, valuesFile)
@@ -564,17 +566,17 @@ func load(op, dir string, state State) error {
 	tensors := map[string]*tensor.Tensor{} // of the optimizer
 	if state.Optimizer != nil {
 		params := parameters(state.Optimizer)
-		for _, name := range slices.Sorted(maps.Keys(saved)) {
+		for _, name := range slices.Sorted(maps.Keys(saved.index)) {
 			p := params[number(name)]
 			if !strings.HasPrefix(name, statePrefix) || params != nil && p == nil { // another rank's
 				continue
 			}
 			x := Shard{Name: name}
-			shape := saved[name].global()
+			shape := saved.index[name].global()
 			if of := state.shardOf(p); of != nil && slices.Equal(shape, of.Global) {
 				x.Global, x.Offsets, shape = of.Global, of.Offsets, p.Shape()
 			}
-			x.Tensor = tensor.Empty(shape, saved[name][0].dtype)
+			x.Tensor = tensor.Empty(shape, saved.index[name][0].dtype)
 			tensors[strings.TrimPrefix(name, optimizerPrefix)] = x.Tensor
 			targets = append(targets, x)
 		}
@@ -590,13 +592,13 @@ func load(op, dir string, state State) error {
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(reads)) {
-		if err := readFile(path, reads[path]); err != nil {
+		if err := copyFrom(saved.files[path], reads[path]); err != nil {
 			return err
 		}
 	}
 	if state.Optimizer != nil {
 		var plain map[string]any
-		if err := checkpoint.LoadValues(values, checkpoint.Value(optimizerValue, &plain)); err != nil {
+		if err := values.LoadValues(checkpoint.Value(optimizerValue, &plain)); err != nil {
 			return err
 		}
 		s, err := optimstate.Unflatten(plain, tensors)
@@ -610,7 +612,7 @@ func load(op, dir string, state State) error {
 	if len(state.Parts) == 0 {
 		return nil
 	}
-	return checkpoint.LoadValues(values, state.Parts...)
+	return values.LoadValues(state.Parts...)
 }
 
 // oneDir returns an error if the ranks are to write to different directories.

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -492,6 +494,61 @@ func TestContextEnds(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestLoadDuringSave tests that a load reads one checkpoint, also if another replaces it meanwhile.
+func TestLoadDuringSave(t *testing.T) {
+	leak.Check(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	m := nn.NewLinear(4, 4)
+	defer nn.Release(m)
+	opt, err := optim.NewSGD(nn.Parameters(m), 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer opt.Release()
+	state := func(x *tensor.Tensor, step *int) dcp.State {
+		s := dcp.State{Parts: []checkpoint.Part{checkpoint.Value("step", step)}}
+		for i := range 4 { // files
+			s.Shards = append(s.Shards, dcp.Shard{Name: "x", Global: []int{4}, Offsets: []int{i}, Tensor: x.Narrow(0, i, 1)})
+		}
+		return s
+	}
+	save := func(step int) {
+		alone(t, func() error {
+			s := state(tensor.Full([]int{4}, step), &step)
+			s.Optimizer = opt
+			return dcp.Save(ctx, nil, dir, s)
+		})
+	}
+	load := func(o dcp.Optimizer) {
+		alone(t, func() error {
+			x, step := tensor.Zeros([]int{4}), 0
+			s := state(x, &step)
+			s.Optimizer = o
+			if err := dcp.Load(ctx, nil, dir, s); err != nil {
+				return err
+			}
+			if same, err := x.Equal(tensor.Full([]int{4}, step)); err != nil || !same {
+				return fmt.Errorf("step %d with the tensor %v, %v", step, x, err)
+			}
+			return nil
+		})
+	}
+	save(1)
+	load(ender{opt, func() { save(2) }}) // before it reads the parts
+	var all sync.WaitGroup
+	var done atomic.Bool
+	all.Go(func() {
+		for step := 3; !done.Load(); step++ {
+			save(step)
+		}
+	})
+	for end := time.Now().Add(time.Second); time.Now().Before(end) && !t.Failed(); {
+		load(nil)
+	}
+	done.Store(true)
+	all.Wait()
 }
 
 // TestInterrupted tests that what a killed save leaves is used or removed.
