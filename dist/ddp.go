@@ -53,6 +53,7 @@ type DDP struct {
 	join          *joining
 	passes        atomic.Int64                  // that average gradients
 	pass          atomic.Pointer[flight.Record] // of the backward pass that averages gradients
+	stage         atomic.Int32                  // of that pass
 }
 
 type ddpOptions struct {
@@ -214,6 +215,7 @@ func NewDDP(ctx context.Context, g *Group, model any, opts ...DDPOption) (*DDP, 
 	g.state.Lock()
 	defer g.state.Unlock()
 	g.parts[d] = struct{}{}
+	register(d)
 	return d, nil
 }
 
@@ -228,6 +230,7 @@ func (d *DDP) Close() error {
 	d.native.Free()
 	d.native = 0
 	awaiting.CompareAndSwap(d, nil)
+	unregister(d)
 	d.g.state.Lock()
 	defer d.g.state.Unlock()
 	delete(d.g.parts, d)
@@ -282,12 +285,110 @@ func (d *DDP) RunAll(f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, erro
 	return d.run("RunAll", f)
 }
 
-// awaiting is the DDP whose forward pass was the last: the one of a backward pass that fails.
+// awaiting is the DDP whose forward pass was the last.
 var awaiting atomic.Pointer[DDP]
+
+// open holds the DDPs that are open.
+var open struct {
+	sync.Mutex
+	all []*DDP
+}
+
+func register(d *DDP) {
+	open.Lock()
+	defer open.Unlock()
+	open.all = append(open.all, d)
+}
+
+func unregister(d *DDP) {
+	open.Lock()
+	defer open.Unlock()
+	open.all = slices.DeleteFunc(open.all, func(o *DDP) bool { return o == d })
+}
+
+// those returns the open DDPs for which f is true.
+func those(f func(d *DDP) bool) (all []*DDP) {
+	open.Lock()
+	defer open.Unlock()
+	for _, d := range open.all {
+		if f(d) {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// The stages of a backward pass of a DDP. They are known if there was a DDP of another group at the forward pass.
+const (
+	unknown int32 = iota
+	ahead
+	reached // the pass has come to the results of the forward pass
+	passed  // and has begun to end: c10d may still wait for collectives
+)
+
+// watch lets d know when a backward pass comes to outputs and when it ends, if there are DDPs of other groups, one of
+// which may be the one whose collective fails.
+func (d *DDP) watch(outputs []*tensor.Tensor) error {
+	if len(those(func(o *DDP) bool { return o.g != d.g })) == 0 {
+		d.stage.Store(unknown)
+		return nil
+	}
+	d.stage.Store(ahead)
+	for _, t := range outputs {
+		if !t.RequiresGrad() || t.IsLeaf() {
+			continue
+		}
+		if _, err := t.RegisterHook(func(*tensor.Tensor) (*tensor.Tensor, error) {
+			if d.stage.Swap(reached) == reached {
+				return nil, nil
+			}
+			return nil, handle.AtPassEnd(func() error {
+				d.stage.Store(passed)
+				return nil
+			})
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// blamed returns the DDP of whose group a collective has failed in a backward pass, or nil if that is not known.
+func blamed() *DDP {
+	all := those(func(d *DDP) bool { return d.stage.Load() >= reached })
+	if len(all) == 0 {
+		all = those(func(d *DDP) bool { return d.stage.Load() == unknown && d.passes.Load() != 0 })
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	same := func(a, b *DDP) bool { return a.g == b.g }
+	if all = slices.CompactFunc(all, same); len(all) == 1 {
+		return all[0]
+	}
+	found := make(chan *DDP, 1)
+	go func() { // the store may not answer
+		for end := time.Now().Add(grace); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			for _, d := range all {
+				if d.g.hasFailed() {
+					found <- d
+					return
+				}
+			}
+		}
+		found <- nil
+	}()
+	select {
+	case d := <-found:
+		return d
+	case <-time.After(2 * grace):
+		return nil
+	}
+}
 
 func init() {
 	handle.PeerFailure = func(op string, err error) error {
-		d := awaiting.Load()
+		d := blamed()
 		if d == nil {
 			return failed(op, err)
 		}
@@ -300,12 +401,31 @@ func init() {
 		if d == nil {
 			return nil
 		}
-		watched := d.g.lookout()
+		var watched []func()
+		var groups []*Group
+		for _, o := range those(func(o *DDP) bool { return o == d || o.passes.Load() != 0 }) {
+			if !slices.Contains(groups, o.g) {
+				groups, watched = append(groups, o.g), append(watched, o.g.lookout())
+			}
+		}
 		return func(err error) error {
-			defer watched()
-			if err == nil {
-				err = d.g.drain("Backward")
-				d.g.job.flight.End(d.pass.Load(), err)
+			for _, stop := range watched {
+				defer stop()
+			}
+			if err != nil {
+				for _, o := range those(func(o *DDP) bool { return o.stage.Load() >= reached }) {
+					o.stage.Store(ahead)
+				}
+				return err
+			}
+			over := those(func(o *DDP) bool { return o.stage.CompareAndSwap(passed, ahead) })
+			if len(over) == 0 {
+				over = []*DDP{d}
+			}
+			for _, o := range over {
+				failure := o.g.drain("Backward")
+				o.g.job.flight.End(o.pass.Load(), failure)
+				err = cmp.Or(err, failure)
 			}
 			return err
 		}
@@ -354,6 +474,9 @@ func (d *DDP) run(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tens
 	err = d.use(op, func(n cshim.Reducer) error {
 		return withHandles(op, all, func(h []cshim.Handle) error { return n.AfterForward(d.syncs(), h) })
 	})
+	if err == nil && d.syncs() {
+		err = d.watch(all)
+	}
 	if err != nil {
 		d.g.job.flight.End(d.pass.Load(), err)
 		return nil, err

@@ -154,6 +154,16 @@ func (g *Group) diagnose(op string, late []int, err error) error {
 	return f.error(op, g.rank)
 }
 
+// hasFailed reports whether the group has failed, here or, as its other ranks report, there, or one of their processes has
+// ended.
+func (g *Group) hasFailed() bool {
+	if g.check("") != nil {
+		return true
+	}
+	reports, err := g.reports()
+	return err == nil && slices.ContainsFunc(reports, func(r report) bool { return r.what != "" }) || len(g.ended(g.others()...)) != 0
+}
+
 // judge lets the other ranks notice the failure, and returns the ranks that have caused it.
 func (g *Group) judge(late []int) (ranks []int, blocked bool) {
 	_ = g.cut("")

@@ -140,6 +140,7 @@ var roles = map[string]func(g *dist.Group) error{
 	},
 	"killed in backward":            killedInBackward(),
 	"killed in compressed backward": killedInBackward(dist.PowerSGD(dist.PowerSGDState{StartIter: 2})),
+	"two groups":                    twoGroups,
 	"besieged":                      besieged,
 	"bounded loss":                  boundedLoss,
 	"killed":                        dies(2, syscall.SIGKILL, dist.ErrConnection),
@@ -170,6 +171,40 @@ func killedInBackward(opts ...dist.DDPOption) func(g *dist.Group) error {
 		}
 		return nil
 	}
+}
+
+// twoGroups fails the group of one DDP, and returns an error unless that of another, whose forward pass was later, goes on. The
+// second time there is a DDP of another group before the forward passes.
+func twoGroups(g *dist.Group) error {
+	for range 2 {
+		var groups [2]*dist.Group
+		var losses [2]*tensor.Tensor
+		for i := range groups {
+			var err error
+			if groups[i], err = g.NewGroup(ctx, []int{0, 1}); err != nil {
+				return err
+			}
+			defer groups[i].Close()
+			ddp, err := dist.NewDDP(ctx, groups[i], newModel(false))
+			if err != nil {
+				return err
+			}
+			losses[i] = ddp.Forward(wave([]int{8, 12}, i)).Sum()
+		}
+		if err := g.Barrier(ctx); err != nil {
+			return err
+		}
+		var err error
+		if g.Rank() == 1 {
+			err = groups[0].Abort()
+		} else {
+			err = blames(losses[0].Backward(), "Backward", dist.ErrConnection, 1)
+		}
+		if err := errors.Join(err, losses[1].Backward(), groups[1].Barrier(ctx)); err != nil {
+			return err
+		}
+	}
+	return g.Barrier(ctx)
 }
 
 // equalReplicas trains a model that begins with other weights on each rank, and returns an error unless it is the same on all
@@ -299,6 +334,12 @@ func TestDeadRank(t *testing.T) {
 			job{n: 4, role: role, dead: []int{dead}}.run(t)
 		})
 	}
+}
+
+// TestTwoGroups tests that the failure of the group of a DDP leaves the group of another one alone.
+func TestTwoGroups(t *testing.T) {
+	leak.Check(t)
+	job{n: 2, role: "two groups"}.run(t)
 }
 
 // TestRestarts tests ranks that a launcher starts again after one was killed, while its store goes on; and torchrun itself,
