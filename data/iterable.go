@@ -97,7 +97,8 @@ type stream func(ctx context.Context, p *plan, skip int) iter.Seq2[[]*tensor.Ten
 
 // NewIterableLoader returns a loader of an iterable dataset. collate makes the tensors of a batch from its samples, in a
 // scope; nil means DefaultCollate. Its options are BatchSize, DropLast, Prefetch, PinMemory, Device, and Workers, which is 0
-// or 1: with 1, a goroutine reads and collates batches ahead of the loop. Loader.Len returns -1. PyTorch:
+// or 1: with 1, a goroutine reads and collates batches ahead of the loop; with 0, a batch is read when the loop asks for it.
+// Loader.Len returns -1. PyTorch:
 // torch.utils.data.DataLoader of an IterableDataset.
 func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples []T) ([]*tensor.Tensor, error), opts ...Option) (*Loader, error) {
 	const op = "NewIterableLoader"
@@ -157,8 +158,11 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 					samples = samples[:0]
 				}
 			}
-			if len(samples) > 0 && !c.dropLast {
-				pass(samples)
+			if len(samples) > 0 && !c.dropLast && !pass(samples) {
+				return
+			}
+			if number < skip {
+				yield(nil, fmt.Errorf("linstock: the loader's position is batch %d of epoch %d, which has only %d batches", skip, p.state.Epoch, number))
 			}
 		}
 	}}, nil

@@ -221,7 +221,8 @@ func count(n, size int, dropLast bool) int {
 // made reports whether a constructor made l.
 func (l *Loader) made() bool { return l != nil && (l.dataset != nil || l.stream != nil) }
 
-// State returns the loader's position. In the loop's body it is the batch after the current one. After break or an
+// State returns the loader's position. In the loop's body it is the batch after the current one, in the same epoch after the
+// last batch of an iterable dataset without workers, whose end is found when the loop goes on. After break or an
 // error it is the first batch that the body has not processed: a run restored from it (SetState, checkpoint.Loader)
 // continues there.
 func (l *Loader) State() State {
@@ -349,11 +350,8 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 	if err != nil {
 		return err
 	}
-	if l.from > 0 && p.last == 0 { // DropLast omits all that was left
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.nextEpoch()
-		return nil
+	if at.Batch > p.last {
+		return fmt.Errorf("linstock: the loader's position is batch %d of epoch %d, which has only %d batches", at.Batch, at.Epoch, p.last)
 	}
 	var next func(i int) ([]*tensor.Tensor, error) // returns no tensors after the last batch
 	switch {
@@ -379,7 +377,7 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 			return nil, nil
 		}
 		return next(i)
-	}, early: l.stream != nil || p.pins(), side: side}
+	}, early: p.config.workers > 0 && l.stream != nil || p.pins(), side: side}
 	defer func() {
 		_ = side.wait()
 		release(ahead.tensors)
@@ -389,8 +387,12 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 			return err
 		}
 		tensors, last, err := ahead.take(i, p)
-		if err != nil || tensors == nil {
+		if err != nil {
 			return err
+		}
+		if tensors == nil {
+			l.over()
+			return nil
 		}
 		more, err := l.body(p, i, tensors, last, yield)
 		if err != nil || !more {
@@ -400,6 +402,14 @@ func (l *Loader) run(ctx context.Context, yield func(Batch, error) bool) error {
 			return nil
 		}
 	}
+}
+
+// over ends an epoch that has no more batches, which the loop was not told with the batch before.
+func (l *Loader) over() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.set = false
+	l.nextEpoch()
 }
 
 // taken is a batch that was taken before its turn.
@@ -595,12 +605,8 @@ func (p *plan) prepare(ctx context.Context, i int) (tensors []*tensor.Tensor, er
 			tensors, err = nil, fmt.Errorf("linstock: batch %d of epoch %d: %w", i, p.state.Epoch, err)
 		}
 	}()
-	indices, err := p.indices(i)
-	if err != nil {
-		return nil, err
-	}
 	ctx = context.WithValue(ctx, epochKey{}, p.state)
-	return p.own(func() ([]*tensor.Tensor, error) { return guarded(ctx, p.dataset, indices) })
+	return p.own(func() ([]*tensor.Tensor, error) { return p.guarded(ctx, i) })
 }
 
 // epochKey is the key of the State in the context of a dataset.
@@ -668,15 +674,19 @@ func (p *plan) pinned(t *tensor.Tensor) (*tensor.Tensor, error) {
 	return own, own.Err()
 }
 
-// guarded turns a panic in the dataset into an error.
-func guarded(ctx context.Context, d Dataset, indices []int) (made []*tensor.Tensor, err error) {
+// guarded returns the tensors of batch i. It turns a panic in the dataset into an error.
+func (p *plan) guarded(ctx context.Context, i int) (made []*tensor.Tensor, err error) {
 	defer func() {
-		if p := recover(); p != nil {
+		if r := recover(); r != nil {
 			buf := make([]byte, 8<<10)
-			err = fmt.Errorf("panic: %v\n%s", p, buf[:runtime.Stack(buf, false)])
+			err = fmt.Errorf("panic: %v\n%s", r, buf[:runtime.Stack(buf, false)])
 		}
 	}()
-	return d.Batch(ctx, indices)
+	indices, err := p.indices(i)
+	if err != nil {
+		return nil, err
+	}
+	return p.dataset.Batch(ctx, indices)
 }
 
 // move copies a batch to the loader's device, from page-locked memory with side unless it is nil.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/linstock-ml/linstock/data"
@@ -423,6 +424,123 @@ func TestErrorsOfIterableDatasets(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestEmptyEpoch tests that an epoch of an iterable dataset that has no batches ends, and that a position beyond an epoch is an
+// error.
+func TestEmptyEpoch(t *testing.T) {
+	leak.Check(t)
+	for _, workers := range []int{0, 1} {
+		dataset := data.IterableFunc[int](func(ctx context.Context, epoch int) iter.Seq2[int, error] {
+			return counting(epoch%2)(ctx, epoch)
+		})
+		l := must(data.NewIterableLoader(dataset, nil, data.Workers(workers)))
+		for epoch, want := range [][]int64{nil, {100}, nil, {300}} {
+			if got := numbers(t, l.Batches(t.Context()), -1); !slices.Equal(got, want) || l.State().Epoch != epoch+1 {
+				t.Errorf("%d workers: epoch %d returns %v, want %v; then the position is %+v", workers, epoch, got, want, l.State())
+			}
+		}
+		if err := l.SetState(data.State{Epoch: 5, Batch: 2}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			for _, err := range l.Batches(t.Context()) {
+				if err == nil || !strings.Contains(err.Error(), "only 1 batches") {
+					t.Errorf("%d workers: a position beyond the epoch: %v", workers, err)
+				}
+			}
+		}
+		if err := l.SetState(data.State{Epoch: 5, Batch: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if got := numbers(t, l.Batches(t.Context()), -1); len(got) != 0 || l.State() != (data.State{Epoch: 6}) {
+			t.Errorf("%d workers: the end of an epoch returns %v; then the position is %+v", workers, got, l.State())
+		}
+	}
+}
+
+// yields is a sampler of n samples that has fewer of them in an epoch.
+type yields struct{ n, fewer int }
+
+func (y yields) Len() int { return y.n }
+
+func (y yields) Indices(int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := 0; i < y.fewer && yield(i); i++ {
+		}
+	}
+}
+
+// TestEmptySampler does what TestEmptyEpoch does with samplers.
+func TestEmptySampler(t *testing.T) {
+	leak.Check(t)
+	l := newLoader(t, squares(t, 10, nil), data.WithSampler(yields{10, 0}))
+	for epoch := range 2 {
+		if got := take(t, l, -1); len(got) != 0 || l.State() != (data.State{Epoch: epoch + 1}) {
+			t.Errorf("epoch %d returns %v; then the position is %+v", epoch, got, l.State())
+		}
+	}
+	l = newLoader(t, squares(t, 10, nil), data.WithSampler(yields{10, 5}))
+	if err := l.SetState(data.State{Batch: 8}); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range l.Batches(t.Context()) {
+		if err == nil || !strings.Contains(err.Error(), "only 5 batches") {
+			t.Errorf("a position beyond the epoch: %v", err)
+		}
+	}
+}
+
+// shrinking is a dataset whose Len panics after some calls.
+type shrinking struct {
+	data.Dataset
+	calls *atomic.Int64
+}
+
+func (s shrinking) Len() int {
+	if s.calls.Add(1) > 3 {
+		panic("no length")
+	}
+	return s.Dataset.Len()
+}
+
+// TestLenPanics tests that a panic of a dataset's Len is an error, also on a worker.
+func TestLenPanics(t *testing.T) {
+	leak.Check(t)
+	for _, workers := range []int{0, 2} {
+		l := newLoader(t, shrinking{squares(t, 10, nil), new(atomic.Int64)}, data.Workers(workers))
+		var last error
+		for _, last = range l.Batches(t.Context()) {
+		}
+		if last == nil || !strings.Contains(last.Error(), "panic: no length") {
+			t.Errorf("%d workers: %v", workers, last)
+		}
+	}
+}
+
+// TestNotAhead tests that without workers no sample is read before the loop asks for its batch.
+func TestNotAhead(t *testing.T) {
+	leak.Check(t)
+	read := 0
+	dataset := data.IterableFunc[int](func(ctx context.Context, epoch int) iter.Seq2[int, error] {
+		return func(yield func(int, error) bool) {
+			for read++; yield(read, nil); read++ {
+			}
+		}
+	})
+	l := must(data.NewIterableLoader(dataset, nil, data.BatchSize(2)))
+	want := 2
+	for _, err := range l.Batches(t.Context()) {
+		if err != nil || read != want {
+			t.Fatalf("%d samples were read, want %d, %v", read, want, err)
+		}
+		if want += 2; want == 8 {
+			break
+		}
+	}
+	if read != 6 {
+		t.Errorf("%d samples were read of 6", read)
+	}
 }
 
 // TestDefaultCollate tests the kinds of samples.
