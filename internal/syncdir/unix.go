@@ -5,14 +5,19 @@ package syncdir
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// Sync makes a rename in a directory durable. Some file systems cannot sync a directory; their error is ignored.
+// Sync makes a rename in a directory durable. Some file systems cannot sync a directory, and one that may be written but not
+// read cannot be opened; these errors are ignored, since the rename has succeeded.
 func Sync(dir string) error {
 	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
