@@ -101,24 +101,33 @@ func checkStrided(t *tensor.Tensor) error {
 }
 
 func save(path string, all map[string]content, metadata map[string]string) error {
-	order, head, err := layout(all, metadata)
+	write, err := writer(all, metadata)
 	if err == nil {
-		err = replace(path, func(w io.Writer) error {
-			if _, err := w.Write(head); err != nil {
-				return err
-			}
-			for _, name := range order {
-				if err := all[name].write(w); err != nil {
-					return fmt.Errorf("tensor %s: %w", quoted(name), err)
-				}
-			}
-			return nil
-		})
+		err = replace(path, write)
 	}
 	if err != nil {
 		return fmt.Errorf("linstock: checkpoint: %w", err)
 	}
 	return nil
+}
+
+// writer returns a function that writes a safetensors file.
+func writer(all map[string]content, metadata map[string]string) (write func(io.Writer) error, err error) {
+	order, head, err := layout(all, metadata)
+	if err != nil {
+		return nil, err
+	}
+	return func(w io.Writer) error {
+		if _, err := w.Write(head); err != nil {
+			return err
+		}
+		for _, name := range order {
+			if err := all[name].write(w); err != nil {
+				return fmt.Errorf("tensor %s: %w", quoted(name), err)
+			}
+		}
+		return nil
+	}, nil
 }
 
 // saved returns the error of op, a function that the program called.
@@ -131,29 +140,49 @@ func saved(op string, err error) error {
 
 // replace replaces the file by what write writes, completely or not at all.
 func replace(path string, write func(io.Writer) error) error {
-	path, err := regular.Destination(path)
+	p, err := stage(path, write)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
+	defer p.discard()
+	if err := p.file.CloseAtomicallyReplace(); err != nil {
+		return err
+	}
+	return syncdir.Sync(p.dir)
+}
+
+// staged is a complete file beside the one that it is to replace.
+type staged struct {
+	file    *renameio.PendingFile
+	dir     string
+	release func()
+}
+
+// discard removes the file unless it has replaced the other.
+func (s *staged) discard() {
+	_ = s.file.Cleanup()
+	s.release()
+}
+
+// stage writes the file that is to replace the one at path. The caller discards it.
+func stage(path string, write func(io.Writer) error) (s *staged, err error) {
+	if path, err = regular.Destination(path); err != nil {
+		return nil, err
+	}
+	s = &staged{dir: filepath.Dir(path)}
 	removeAbandoned(path)
-	file, release, err := pendingFile(dir, path)
+	if s.file, s.release, err = pendingFile(s.dir, path); err != nil {
+		return nil, err
+	}
+	w := bufio.NewWriterSize(s.file, 1<<20)
+	if err = write(w); err == nil {
+		err = w.Flush()
+	}
 	if err != nil {
-		return err
+		s.discard()
+		return nil, err
 	}
-	defer release()
-	defer func() { _ = file.Cleanup() }()
-	w := bufio.NewWriterSize(file, 1<<20)
-	if err := write(w); err != nil {
-		return err
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if err := file.CloseAtomicallyReplace(); err != nil {
-		return err
-	}
-	return syncdir.Sync(dir)
+	return s, nil
 }
 
 // pendingFile creates the file beside path that will replace it, and claims it until release is called, so that

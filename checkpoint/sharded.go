@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/linstock-ml/linstock/internal/syncdir"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -162,10 +163,11 @@ func (s *shards) close() error {
 //	DIR/model.safetensors.index.json
 //
 // DIR is created if necessary. The files contain the tensors in the order of their names. Other programs see the old or the
-// new index; the files are written before it. When it is there, the files model-XXXXX-of-YYYYY.safetensors that it does
-// not list, of an earlier SaveSharded, are removed; a crash can leave them until the next SaveSharded. If the numbers of
-// files are equal, the new files replace those that the old index lists before the new index is there: save to another
-// directory to keep both.
+// new index. All files are written beside the old ones before the first is renamed, so that after an error, for example
+// because the disk is full, the old ones are there unchanged. When the index is there, the files
+// model-XXXXX-of-YYYYY.safetensors that it does not list, of an earlier SaveSharded, are removed; a crash can leave them until
+// the next SaveSharded. If the numbers of files are equal, the new files replace those that the old index lists a moment
+// before the new index is there: save to another directory to keep both.
 //
 // Python: huggingface_hub.save_torch_state_dict.
 func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[string]string, maxBytes int64) error {
@@ -203,11 +205,23 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 		i.Metadata[k] = v
 	}
 	i.Metadata["total_size"] = total
+	var files []*staged
+	defer func() {
+		for _, f := range files {
+			f.discard()
+		}
+	}()
 	for n, part := range parts {
 		base := fmt.Sprintf("model-%05d-of-%05d.safetensors", n+1, len(parts))
-		if err := save(filepath.Join(dir, base), part, metadata); err != nil {
-			return called(op, err)
+		write, err := writer(part, metadata)
+		if err != nil {
+			return saved(op, err)
 		}
+		f, err := stage(filepath.Join(dir, base), write)
+		if err != nil {
+			return saved(op, err)
+		}
+		files = append(files, f)
 		for name := range part {
 			i.WeightMap[name] = base
 		}
@@ -216,14 +230,31 @@ func SaveSharded(dir string, tensors map[string]*tensor.Tensor, metadata map[str
 	if err != nil {
 		return saved(op, err)
 	}
-	err = replace(filepath.Join(dir, "model.safetensors.index.json"), func(w io.Writer) error {
+	f, err := stage(filepath.Join(dir, "model.safetensors.index.json"), func(w io.Writer) error {
 		_, err := w.Write(append(text, '\n'))
 		return err
 	})
-	if err == nil {
-		err = removeShards(dir, i.WeightMap)
+	if err != nil {
+		return saved(op, err)
 	}
-	return saved(op, err)
+	files = append(files, f)
+	for _, f := range files { // all before the first replaces another: the disk may be full
+		if err := f.file.Sync(); err != nil {
+			return saved(op, err)
+		}
+	}
+	for n, f := range files {
+		if n == len(parts) { // the index, which must not be there before the others
+			err = syncdir.Sync(f.dir)
+		}
+		if err == nil {
+			err = f.file.CloseAtomicallyReplace()
+		}
+		if err != nil {
+			return saved(op, err)
+		}
+	}
+	return saved(op, errors.Join(syncdir.Sync(f.dir), removeShards(dir, i.WeightMap)))
 }
 
 // shardName is the name of a file of SaveSharded.

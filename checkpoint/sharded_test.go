@@ -125,6 +125,39 @@ func TestShardedFiles(t *testing.T) {
 }
 
 // An index of Hugging Face's older form lists files of torch.save.
+// TestShardedSaveFails tests that a save of several files that cannot write the last leaves the old files and nothing else.
+func TestShardedSaveFails(t *testing.T) {
+	leak.Check(t)
+	dir := t.TempDir()
+	index := filepath.Join(dir, "model.safetensors.index.json")
+	scoped(t, func() {
+		all := func(v float64, last *tensor.Tensor) map[string]*tensor.Tensor {
+			return map[string]*tensor.Tensor{"a": tensor.Full([]int{4}, v), "b": tensor.Full([]int{4}, v), "c": last}
+		}
+		old := all(1, tensor.Full([]int{4}, 1))
+		if err := checkpoint.SaveSharded(dir, old, nil, 16); err != nil {
+			t.Fatal(err)
+		}
+		// The elements of a tensor on the meta device cannot be written.
+		for _, most := range []int64{16, 32} {
+			if err := checkpoint.SaveSharded(dir, all(2, tensor.Zeros([]int{4}, tensor.Meta)), nil, most); err == nil {
+				t.Error("a tensor on the meta device was saved")
+			}
+			f, err := checkpoint.Load(index)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, f, old)
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+			if files, err := os.ReadDir(dir); err != nil || len(files) != 4 {
+				t.Errorf("after the error: %v, %v", files, err)
+			}
+		}
+	})
+}
+
 func TestShardedPyTorchFiles(t *testing.T) {
 	leak.Check(t)
 	dir := t.TempDir()
