@@ -183,8 +183,8 @@ func firstHost(lists ...string) string {
 // PyTorch: torch.distributed.init_process_group.
 func Init(ctx context.Context, opts ...Option) (*Group, error) {
 	const op = "Init"
-	if ctx == nil {
-		return nil, refuse.Nil(op, "a context")
+	if err := live(op, ctx); err != nil {
+		return nil, err
 	}
 	o, err := optionsOf(op, opts)
 	if err != nil {
@@ -270,7 +270,7 @@ func (o *options) meet(ctx context.Context, op string) (s *Store, host int, err 
 		s, err = o.meetAt(ctx, op, u.Host, o.rank == 0)
 		return s, 0, err
 	case "file":
-		s, err = NewFileStore(u.Path, o.world)
+		s, err = fileStore(ctx, op, u.Path, o.world)
 		return s, -1, err
 	}
 	return nil, 0, refuse.Error(op, tensor.ErrArgument, "InitMethod %q: env://, tcp://host:port or file:///path is needed", o.method)

@@ -1,6 +1,7 @@
 package dist
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -22,8 +23,10 @@ const DefaultTimeout = 30 * time.Minute
 // A Store maps keys to bytes for all processes of a job. Several goroutines may use one, although a [NewTCPStore] serves
 // one call at a time. The caller closes it. PyTorch: torch.distributed.Store.
 type Store struct {
-	mu     sync.RWMutex // held for reading by calls and for writing by Close
+	mu     sync.Mutex
 	native cshim.Store
+	calls  int           // that use native
+	idle   chan struct{} // closed when Close has freed native
 	closed atomic.Bool
 	ending context.Context // ended by Close, with the waits
 	end    context.CancelFunc
@@ -40,7 +43,10 @@ func NewHashStore() (*Store, error) {
 // of which the file is removed, or 0 if it is not known. The directory of the file must exist. PyTorch:
 // torch.distributed.FileStore.
 func NewFileStore(path string, processes int) (*Store, error) {
-	const op = "NewFileStore"
+	return fileStore(context.Background(), "NewFileStore", path, processes)
+}
+
+func fileStore(ctx context.Context, op, path string, processes int) (*Store, error) {
 	if err := checkText(op, "the path", path); err != nil {
 		return nil, err
 	}
@@ -55,7 +61,7 @@ func NewFileStore(path string, processes int) (*Store, error) {
 	if err := f.Close(); err != nil {
 		return nil, refuse.Error(op, err, "%v", err)
 	}
-	return made(op, "", func() (cshim.Store, error) { return cshim.FileStoreNew(path, processes) })
+	return madeWithin(ctx, op, func() (cshim.Store, error) { return cshim.FileStoreNew(path, processes) })
 }
 
 // NewPrefixStore returns a store whose keys are those of base with prefix and "/" before them. base may be closed first.
@@ -85,8 +91,8 @@ func NewTCPStore(ctx context.Context, addr string, server bool, opts ...Option) 
 }
 
 func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout time.Duration) (*Store, error) {
-	if ctx == nil {
-		return nil, refuse.Nil(op, "a context")
+	if err := live(op, ctx); err != nil {
+		return nil, err
 	}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -98,6 +104,7 @@ func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout ti
 	if t.Port, err = strconv.Atoi(port); err != nil || t.Port < 0 || t.Port > 65535 || t.Port == 0 && !t.Server {
 		return nil, refuse.Error(op, tensor.ErrArgument, "address %q: port %q is not a number in [1, 65535]", addr, port)
 	}
+	host = cmp.Or(host, "localhost") // also the server's own client connects to it
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if !t.Server {
@@ -107,7 +114,7 @@ func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout ti
 	}
 	t.Host, t.Milliseconds = host, left(ctx, timeout)
 	var bound int
-	s, err := made(op, "", func() (n cshim.Store, err error) {
+	s, err := madeWithin(ctx, op, func() (n cshim.Store, err error) {
 		n, bound, err = t.New()
 		return n, err
 	})
@@ -116,6 +123,53 @@ func tcpStore(ctx context.Context, op, addr string, t cshim.TCPStore, timeout ti
 	}
 	s.addr = net.JoinHostPort(host, strconv.Itoa(bound))
 	return s, nil
+}
+
+// tardy is how long a native call may take to end after its context or deadline, before it is left to itself.
+const tardy = 200 * time.Millisecond
+
+// madeWithin makes a store by f, which may not return in time: libtorch waits without end for what has the store's port but is
+// no store. What f makes later is freed.
+func madeWithin(ctx context.Context, op string, f func() (cshim.Store, error)) (*Store, error) {
+	in := true
+	s, err := made(op, "", func() (n cshim.Store, err error) {
+		n, err, in = within(ctx, f, cshim.Store.Free)
+		return n, err
+	})
+	if !in {
+		return nil, endedBy(op, ctx.Err())
+	}
+	return s, err
+}
+
+// within calls f on a goroutine. If ctx ends and f does not return soon, in is false, and late gets what f returns without an
+// error.
+func within[T any](ctx context.Context, f func() (T, error), late func(T)) (v T, err error, in bool) {
+	type result struct {
+		v   T
+		err error
+	}
+	all := make(chan result, 1)
+	go func() {
+		v, err := f()
+		all <- result{v, err}
+	}()
+	select {
+	case r := <-all:
+		return r.v, r.err, true
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-all:
+		return r.v, r.err, true
+	case <-time.After(tardy):
+	}
+	go func() {
+		if r := <-all; r.err == nil {
+			late(r.v)
+		}
+	}()
+	return v, ctx.Err(), false
 }
 
 // orTimeout returns ErrTimeout for an expired deadline, and err otherwise.
@@ -171,7 +225,7 @@ func made(op, addr string, f func() (cshim.Store, error)) (*Store, error) {
 	if err != nil {
 		return nil, failed(op, err)
 	}
-	s := &Store{native: n, addr: addr}
+	s := &Store{native: n, addr: addr, idle: make(chan struct{})}
 	s.ending, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -186,15 +240,42 @@ func checkText(op, what, s string) error {
 
 // use calls f with the native store, which Close does not free meanwhile.
 func (s *Store) use(op string, f func(n cshim.Store) error) error {
+	n, err := s.acquire(op)
+	if err != nil {
+		return err
+	}
+	defer s.release()
+	return f(n)
+}
+
+// acquire returns the native store, which is not freed before release.
+func (s *Store) acquire(op string) (cshim.Store, error) {
 	if s == nil {
-		return refuse.Nil(op, "a store")
+		return 0, refuse.Nil(op, "a store")
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.closed.Load() || s.native == 0 {
-		return refuse.Error(op, ErrClosed, "the store was closed")
+		return 0, refuse.Error(op, ErrClosed, "the store was closed")
 	}
-	return f(s.native)
+	s.calls++
+	return s.native, nil
+}
+
+func (s *Store) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls--
+	s.free()
+}
+
+// free frees the native store if it was closed and no call uses it. The caller holds the lock.
+func (s *Store) free() {
+	if s.closed.Load() && s.calls == 0 && s.native != 0 { // 0: libtorch may not be loaded
+		s.native.Free()
+		s.native = 0
+		close(s.idle)
+	}
 }
 
 func (s *Store) key(op, key string, f func(n cshim.Store) error) error {
@@ -233,7 +314,8 @@ func (s *Store) Addr() string {
 	return s.addr
 }
 
-// Close frees the store when the calls that use it have returned; Get and Wait end with ErrClosed. For the process that
+// Close frees the store when the calls that use it have returned; Get and Wait end with ErrClosed. It does not wait for a call that
+// the store's host does not answer, since it is stopped, for example; the store is then freed when the call returns. For the process that
 // hosts a TCP store, the store ends for all processes once the groups that use it are closed, too. A second Close does
 // nothing.
 func (s *Store) Close() error {
@@ -244,11 +326,15 @@ func (s *Store) Close() error {
 		s.end()
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.native != 0 { // else libtorch may not be loaded
-		s.native.Free()
+	s.free()
+	wait := s.native != 0
+	s.mu.Unlock()
+	if wait {
+		select {
+		case <-s.idle:
+		case <-time.After(grace):
+		}
 	}
-	s.native = 0
 	return nil
 }
 
@@ -257,19 +343,37 @@ func (s *Store) Set(key string, value []byte) error {
 	return s.key("Set", key, func(n cshim.Store) error { return n.Set(key, value) })
 }
 
-// await is waiting for a call of s, which Close ends.
-func (s *Store) await(ctx context.Context, op string, f func(milliseconds int64, cancel *int32) error) error {
+// await calls f as waiting does. It ends with ctx and Close also if the store's host does not answer.
+func await[T any](ctx context.Context, op string, s *Store, f func(n cshim.Store, milliseconds int64, cancel *int32) (T, error)) (v T, err error) {
 	if err := live(op, ctx); err != nil {
-		return err
+		return v, err
+	}
+	n, err := s.acquire(op)
+	if err != nil {
+		return v, err
 	}
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ending, cancel)()
-	err := waiting(both, op, DefaultTimeout, f)
-	if err != nil && ctx.Err() == nil && s.closed.Load() {
-		return refuse.Error(op, ErrClosed, "the store was closed")
+	begun, in := false, true
+	err = waiting(both, op, DefaultTimeout, func(ms int64, cancel *int32) (err error) {
+		begun = true
+		v, err, in = within(both, func() (T, error) {
+			defer s.release()
+			return f(n, ms, cancel)
+		}, func(T) {})
+		return err
+	})
+	if !begun {
+		s.release()
 	}
-	return err
+	if !in {
+		err = endedBy(op, both.Err())
+	}
+	if err != nil && ctx.Err() == nil && s.closed.Load() {
+		err = refuse.Error(op, ErrClosed, "the store was closed")
+	}
+	return v, err
 }
 
 // Get waits until the key is set, ctx ends or DefaultTimeout is over, and returns its value. PyTorch: Store.get.
@@ -278,13 +382,7 @@ func (s *Store) Get(ctx context.Context, key string) (value []byte, err error) {
 	if err := checkText(op, "the key", key); err != nil {
 		return nil, err
 	}
-	err = s.use(op, func(n cshim.Store) error {
-		return s.await(ctx, op, func(ms int64, cancel *int32) (err error) {
-			value, err = n.Get(key, ms, cancel)
-			return err
-		})
-	})
-	return value, err
+	return await(ctx, op, s, func(n cshim.Store, ms int64, cancel *int32) ([]byte, error) { return n.Get(key, ms, cancel) })
 }
 
 // Wait waits until all keys are set, ctx ends or DefaultTimeout is over. PyTorch: Store.wait.
@@ -295,14 +393,17 @@ func (s *Store) Wait(ctx context.Context, keys ...string) error {
 			return err
 		}
 	}
-	return s.use(op, func(n cshim.Store) error {
-		for _, k := range keys {
-			if err := s.await(ctx, op, func(ms int64, cancel *int32) error { return n.Wait(k, ms, cancel) }); err != nil {
-				return err
-			}
+	if len(keys) == 0 {
+		return s.use(op, func(cshim.Store) error { return nil })
+	}
+	for _, k := range keys {
+		if _, err := await(ctx, op, s, func(n cshim.Store, ms int64, cancel *int32) (struct{}, error) {
+			return struct{}{}, n.Wait(k, ms, cancel)
+		}); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // Check reports whether all keys are set. PyTorch: Store.check.

@@ -224,6 +224,34 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
+// TestSilentStore tests that the timeout and the context end the connection to what does not answer.
+func TestSilentStore(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	begun := time.Now()
+	if err := second(dist.NewTCPStore(ctx, silent.Addr().String(), false, dist.Timeout(200*time.Millisecond))); !errors.Is(err, dist.ErrTimeout) {
+		t.Errorf("a port that does not answer: %v", err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := second(dist.NewTCPStore(ended, ":0", true)); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that has ended: %v", err)
+	}
+	s, err := dist.NewTCPStore(ctx, ":0", true, dist.Timeout(5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(begun); d > 5*time.Second {
+		t.Errorf("it took %v", d)
+	}
+}
+
 // TestHostilePeers tests that a store outlives peers that are none, and serves its own afterwards.
 func TestHostilePeers(t *testing.T) {
 	leak.Check(t)
