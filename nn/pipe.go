@@ -20,7 +20,8 @@ type Sequential struct {
 // NewSequential returns a Sequential of the given layers.
 func NewSequential(layers ...Layer) *Sequential { return &Sequential{layers} }
 
-// Forward returns Pipe(x, s's layers...).
+// Forward returns Pipe(x, s's layers...), and like [Pipe] releases what lies between layers of this package, and with
+// "linstock go" between layers of the program's.
 func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if s == nil {
 		return noModule("Sequential")
@@ -37,6 +38,9 @@ func (s *Sequential) Forward(x *tensor.Tensor) *tensor.Tensor {
 // that a Func, a user-defined layer or the caller could have seen is not released: it lives until its scope closes or
 // it becomes unreachable. Pipe runs a [Sequential] as its layers.
 //
+// In a program that "linstock go" has compiled, the same holds of user-defined layers (a type with a method Forward, not a
+// Func) of which it has found that they keep the contract of [Layer].
+//
 // A [Linear] and a ReLU, SiLU, Sigmoid, Tanh or GELU after it, not in place, are one native call. Where no gradients are
 // recorded, the activation then overwrites the result of the Linear.
 func Pipe(x *tensor.Tensor, layers ...Layer) *tensor.Tensor {
@@ -44,7 +48,8 @@ func Pipe(x *tensor.Tensor, layers ...Layer) *tensor.Tensor {
 	return y
 }
 
-// Residual returns x + Pipe(x, layers...). It releases the result of Pipe if a layer of this package made it.
+// Residual returns x + Pipe(x, layers...). It releases the result of Pipe if Pipe would release it
+// after one more layer.
 func Residual(x *tensor.Tensor, layers ...Layer) *tensor.Tensor {
 	branch, own := through("Residual", x, false, layers, 0)
 	sum := x.Add(branch)
@@ -62,8 +67,21 @@ func (f internal) Forward(x *tensor.Tensor) *tensor.Tensor { return f(x) }
 // deepest is the greatest depth to which Sequentials may be nested.
 const deepest = 1000
 
-// through applies layers to y. own reports that a layer of this package made y and that no other code has seen it; the
-// second result reports the same of the first. While a layer runs, through holds no reference to a y that is not its
+// borrows reports whether a layer of type t borrows its argument and returns a new tensor or the argument: it belongs to
+// this package, or "linstock go" has found that in its source.
+func borrows(t reflect.Type) bool {
+	if factsOf(t).library {
+		return true
+	}
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	_, ok := handle.Borrowing.Load(t)
+	return ok
+}
+
+// through applies layers to y. own reports that a layer that borrows made y and that no other code has seen it; the second
+// result reports the same of the first. While a layer runs, through holds no reference to a y that is not its
 // own, so that a sweep can free it if the caller holds none either.
 func through(op string, y *tensor.Tensor, own bool, layers []Layer, depth int) (*tensor.Tensor, bool) {
 	if depth > deepest {
@@ -82,11 +100,11 @@ func through(op string, y *tensor.Tensor, own bool, layers []Layer, depth int) (
 			continue
 		}
 		linear, activation := fusible(layers[i:])
-		library := linear != nil || factsOf(reflect.TypeOf(l)).library
+		known := linear != nil || borrows(reflect.TypeOf(l))
 		if p, ok := l.(*Parametrized); ok {
-			library = p.library()
+			known = p.library()
 		}
-		mine, at := held(y, own && library)
+		mine, at := held(y, own && known)
 		var next *tensor.Tensor
 		if linear != nil {
 			next = linear.activated(y, activation)
@@ -100,7 +118,7 @@ func through(op string, y *tensor.Tensor, own bool, layers []Layer, depth int) (
 		if next == nil {
 			return refuse.Tensor(op, tensor.ErrNil, "layer %d (%T) returned nil", i, l), false
 		}
-		own = library && (mine != nil || reflect.ValueOf(next).Pointer() != at)
+		own = known && (mine != nil || reflect.ValueOf(next).Pointer() != at)
 		y = next
 	}
 	return y, own

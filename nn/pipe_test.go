@@ -37,6 +37,22 @@ func (e *embedding) Forward(x *tensor.Tensor) *tensor.Tensor {
 	return e.Tanh.Forward(x)
 }
 
+// doubling and halving keep the contract of nn.Layer.
+type doubling struct{ n int }
+
+func (d *doubling) Forward(x *tensor.Tensor) *tensor.Tensor {
+	if d.n%3 == 0 {
+		d.n++
+		return x
+	}
+	d.n++
+	return x.Mul(2)
+}
+
+type halving struct{}
+
+func (halving) Forward(x *tensor.Tensor) *tensor.Tensor { return x.Div(2) }
+
 // TestPipeKeepsTensorsThatUserCodeHasSeen tests that a tensor that user code could have seen in Sequential, Pipe and
 // Residual stays usable until its scope closes or, outside every scope, while it is reachable.
 func TestPipeKeepsTensorsThatUserCodeHasSeen(t *testing.T) {
@@ -105,8 +121,8 @@ func TestPipeKeepsTensorsThatUserCodeHasSeen(t *testing.T) {
 	seen, skipped, *store, inner.In = nil, nil, storing{}, nil
 }
 
-// TestPipeFreesIntermediates tests that an intermediate result between library layers is freed as soon as it has been
-// used: at most two are alive at a time.
+// TestPipeFreesIntermediates tests that an intermediate result between layers that borrow their argument is freed as soon as
+// it has been used: at most two are alive at a time.
 func TestPipeFreesIntermediates(t *testing.T) {
 	leak.Check(t)
 	const one = 4 << 20
@@ -115,12 +131,17 @@ func TestPipeFreesIntermediates(t *testing.T) {
 		plain[i] = &nn.Tanh{}
 	}
 	plain[7], plain[12] = &nn.Identity{}, &nn.Dropout{}
+	// As "linstock go" does where it compiles these layers.
+	tensor.LastUseLayer[doubling]()
+	tensor.LastUseLayer[halving]()
+	own := []nn.Layer{&doubling{}, &doubling{}, &nn.Tanh{}, &doubling{}, halving{}, &halving{}, &nn.Identity{}, &doubling{}, halving{}}
 	nested := nn.NewSequential(nn.NewSequential(plain[:3]...), nn.NewSequential(nn.NewSequential(plain[3:15]...), plain[15]), plain[16])
 	nn.Eval(plain)
 	for name, run := range map[string]func(x *tensor.Tensor) *tensor.Tensor{
 		"Pipe":                func(x *tensor.Tensor) *tensor.Tensor { return nn.Pipe(x, plain...) },
 		"Sequential":          nn.NewSequential(plain...).Forward,
 		"a nested Sequential": nested.Forward,
+		"user-defined layers": nn.NewSequential(append(own, nn.NewSequential(own...))...).Forward,
 		"Residual":            func(x *tensor.Tensor) *tensor.Tensor { return nn.Residual(x, plain...) },
 	} {
 		within := func() error {

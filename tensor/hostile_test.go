@@ -378,6 +378,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 			return SetPrintOptions(PrintOptions{precision, threshold, edge, width, &sci})
 		}},
 		"ReadStatistics": {ReadStatistics}, "Track": {func(ts []*Tensor) { Track("hostile", ts...) }},
+		"LastUseLayer": {LastUseLayer[int]},
 	} {
 		for _, f := range fns {
 			add(name, f)

@@ -1,7 +1,10 @@
 package tensor
 
 import (
+	"reflect"
 	"sync"
+
+	"github.com/linstock-ml/linstock/internal/handle"
 )
 
 // LastUse releases t. "linstock go" inserts calls of it after the last use of a tensor; programs call Release.
@@ -92,6 +95,12 @@ func (t *Tensor) LastUseElement(at string, ts []*Tensor, i int) *Tensor {
 	ts[i].LastUseUnless(at, t)
 	return t
 }
+
+// LastUseLayer records that the method Forward of T, or of *T, borrows its argument and returns a new tensor or the argument,
+// as [nn.Layer] requires: nn.Pipe then releases its results as those of the library's layers. "linstock go" inserts it.
+//
+// [nn.Layer]: https://pkg.go.dev/github.com/linstock-ml/linstock/nn#Layer
+func LastUseLayer[T any]() { handle.Borrowing.Store(reflect.TypeFor[T](), true) }
 
 // lastUses numbers the lines that release tensors.
 var lastUses useTable

@@ -3,7 +3,10 @@
 // import tensor; the package that uses one asserts its type once, when it is initialized.
 package handle
 
-import "runtime"
+import (
+	"runtime"
+	"sync"
+)
 
 // Usable reports whether t, a *tensor.Tensor, was made by an operator that succeeded and has not been released.
 var Usable func(t any) bool
@@ -20,6 +23,9 @@ var Same func(a, b any) bool
 // Storage names the storage of t, a *tensor.Tensor, and returns its size in bytes; zeros if t has none. On the meta device
 // the name of a storage that a plan has recorded is never used again.
 var Storage func(t any) (name uint64, bytes int64)
+
+// Borrowing are the layers for which tensor.LastUseLayer was called: a reflect.Type, no pointer, to true.
+var Borrowing sync.Map
 
 // Functions for packages autograd and optim.
 var (

@@ -37,7 +37,9 @@
 // retains its arguments, and its results may be anything.
 //
 // The method Forward of nn.Layer has facts by contract: it borrows its argument, and returns a new handle or its
-// argument. The analyzer layercontract of package vet reports implementations that break it.
+// argument. The analyzer layercontract of package vet reports implementations that break it. A type whose Forward has such
+// facts by its source is made known to nn.Pipe (tensor.LastUseLayer, in an init function), which then releases what the
+// layer returns.
 //
 // # Invariants
 //

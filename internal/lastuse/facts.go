@@ -43,6 +43,12 @@ func (f *Func) result(i int) Result {
 	return Result{Other: true}
 }
 
+// borrows reports whether the method Forward with these facts keeps the contract of nn.Layer.
+func (f *Func) borrows() bool {
+	r := f.result(0)
+	return !f.retains(1) && !r.Other && !slices.Contains(r.From, 0)
+}
+
 func (f *Func) equal(g *Func) bool {
 	return g != nil && slices.Equal(f.Retains, g.Retains) && slices.EqualFunc(f.Results, g.Results, func(a, b Result) bool {
 		return a.Other == b.Other && a.Old == b.Old && slices.Equal(a.From, b.From)

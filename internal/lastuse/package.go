@@ -191,6 +191,19 @@ func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
 		notes = append(notes, b.notes()...)
 		notes = append(notes, b.neverOwned(out.notes)...)
 	}
+	for i, f := range p.Files {
+		types, left := p.layers(f)
+		notes = append(notes, left...)
+		if importsTensor && !skip[i] && len(types) > 0 {
+			text := ""
+			for _, t := range types {
+				text += " " + prefix + "tensor.LastUseLayer[" + t + "]();"
+			}
+			end := f.Decls[len(f.Decls)-1].End()
+			edits[i] = append(edits[i], edit{end, end, 4, 0, "; func init() {" + text + " }"})
+			slots[i] = true
+		}
+	}
 	sources = make([][]byte, len(p.Files))
 	for i, f := range p.Files {
 		if len(edits[i]) == 0 {
@@ -203,6 +216,39 @@ func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
 	}
 	sort.SliceStable(notes, func(i, k int) bool { return notes[i].Pos < notes[k].Pos })
 	return sources, notes
+}
+
+// layers returns the names of the types whose methods Forward, declared in f, keep the contract of nn.Layer, and notes about
+// those that may not.
+func (p *Package) layers(f *ast.File) (names []string, left []Note) {
+	for _, d := range f.Decls {
+		fd, ok := d.(*ast.FuncDecl)
+		if !ok || fd.Body == nil || fd.Recv == nil {
+			continue
+		}
+		fn, ok := p.Info.Defs[fd.Name].(*types.Func)
+		if !ok || !isForward(fn.Name(), fn.Signature()) {
+			continue
+		}
+		t := types.Unalias(fn.Signature().Recv().Type())
+		if pointer, ok := t.(*types.Pointer); ok {
+			t = types.Unalias(pointer.Elem())
+		}
+		why := ""
+		switch n, ok := t.(*types.Named); {
+		case !ok || n.TypeParams().Len() > 0:
+			why = "the type is generic"
+		case p.facts.of(fn).retains(1):
+			why = "it may keep its argument"
+		case !p.facts.of(fn).borrows():
+			why = "it may return a tensor that others hold"
+		default:
+			names = append(names, n.Obj().Name())
+			continue
+		}
+		left = append(left, Note{fd.Name.Pos(), "Forward", false, "nn.Pipe releases neither its argument nor its result: " + why})
+	}
+	return names, left
 }
 
 func (p *Package) apply(file int, edits []edit) []byte {
