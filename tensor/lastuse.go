@@ -64,6 +64,25 @@ func (t *Tensor) LastUseHold(temporary **Tensor, live ...*Tensor) *Tensor {
 	return t
 }
 
+// LastUseHoldUnless stores t in *temporary if it is none of the operands that LastUseHold has stored in from, forgets those,
+// and returns t. "linstock go" inserts it.
+func (t *Tensor) LastUseHoldUnless(temporary **Tensor, from ...**Tensor) *Tensor {
+	made := t
+	for _, p := range from {
+		if p == nil {
+			continue
+		}
+		if *p == t {
+			made = nil
+		}
+		*p = nil
+	}
+	if temporary != nil {
+		*temporary = made
+	}
+	return t
+}
+
 // LastUseOf releases the temporaries from which t was computed, except those that are t itself, and returns t.
 // "linstock go" inserts it.
 func (t *Tensor) LastUseOf(at string, temporaries ...**Tensor) *Tensor {

@@ -140,6 +140,13 @@ func TestLastUseOfTemporaries(t *testing.T) {
 		if x.LastUseHold(&a, x) != x || a != nil {
 			t.Error("a variable's tensor was taken for a temporary")
 		}
+		if x.LastUseHold(&a).LastUseHoldUnless(&b, &a, nil) != x || a != nil || b != nil {
+			t.Error("an operand was taken for a temporary")
+		}
+		_ = x.LastUseHold(&a)
+		if y := x.Add(1); y.LastUseHoldUnless(nil, &a) != y || y.LastUseHoldUnless(&b, &a) != y || b != y || a != nil {
+			t.Error("the result of an operand is not held")
+		}
 		ts := []*tensor.Tensor{third, x, third}
 		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts, 0) // also the last element
 		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts, 3) // the assignment panics

@@ -60,7 +60,13 @@
 // An assignment releases the handles that the place held before, under the same conditions. An assignment to an element
 // or field releases the handle before if, in addition, no other element or field holds it.
 //
-// A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
+// A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle. If
+// it may be an operand of its own call, it is compared: with variables, or with elements and fields as they were before
+// that call.
+//
+// A slice of which a part is kept escapes. Where s[:len(s)-1] is assigned to s and nothing else sees the array, the element
+// after the end is cleared instead.
+//
 // A discarded result is released after its statement if its handle is new; one of several results of a call only if the
 // call's facts say that it is always new.
 //

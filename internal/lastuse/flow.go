@@ -696,6 +696,7 @@ func (b *body) step(st *state, ev *event, out *output) {
 		b.assign(st, ev, was, out)
 	}
 	if out != nil {
+		out.pop(ev)
 		out.flags(st, ev, was)
 	}
 	if out != nil && !out.dry {

@@ -39,6 +39,7 @@ type temp struct {
 	consumer *ast.CallExpr // nil: discarded
 	inside   bool          // released inside the expression, by the consumer's result
 	places   []*place      // places whose handle it may be; then it is not released
+	from     []ast.Expr    // instead, if these are not all variables: the operands that it may be
 	name     string
 
 	old     *place // instead of call: a place whose previous handle is released
@@ -640,7 +641,7 @@ func (b *body) fate(e ast.Expr) fate {
 	case *ast.SliceExpr:
 		if p.X == e {
 			f := b.fate(p)
-			if p.High != nil && !p.Slice3 && (len(f.into) != 0 || b.extended(p)) {
+			if p.High != nil && !p.Slice3 && (len(f.into) != 0 || b.extended(p)) && b.popped(p) == nil {
 				return escape("a part of it is kept, and an append to that part writes into it")
 			}
 			return f
@@ -705,6 +706,98 @@ func (b *body) fate(e ast.Expr) fate {
 		return stored("it is sent to a channel")
 	}
 	return escape("it is used in an unknown way")
+}
+
+// popped returns s if e is s[:len(s)-1] in a statement that assigns it to s, where s is a variable whose array nothing
+// else can see: s is only made, indexed, appended to, ranged over and shortened in this way.
+func (b *body) popped(e *ast.SliceExpr) *place {
+	pl := b.placeOf(e.X)
+	if b.withoutTemps || pl == nil || pl.kind != manyTensors || pl.param >= 0 || slices.Contains(b.results(), pl.v) ||
+		!b.shortens(e, pl.v) {
+		return nil
+	}
+	p := b.pkg
+	alone := true
+	is := func(x ast.Expr) bool {
+		id, ok := x.(*ast.Ident)
+		return ok && p.Info.ObjectOf(id) == types.Object(pl.v)
+	}
+	// made reports whether r is a new array, or s itself.
+	made := func(r ast.Expr) bool {
+		switch r := ast.Unparen(r).(type) {
+		case *ast.CompositeLit:
+			return true
+		case *ast.CallExpr:
+			return p.builtin(r) == "make" || p.builtin(r) == "append" && is(r.Args[0])
+		case *ast.SliceExpr:
+			return b.shortens(r, pl.v)
+		}
+		return p.Info.Types[r].IsNil()
+	}
+	each(b.block, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			ast.Inspect(n, func(m ast.Node) bool {
+				id, ok := m.(*ast.Ident)
+				alone = alone && !(ok && is(id))
+				return true
+			})
+			return false
+		case *ast.Ident:
+			if !is(n) {
+				return true
+			}
+			switch use := p.parent[n].(type) {
+			case *ast.IndexExpr:
+				alone = alone && use.X == ast.Expr(n)
+			case *ast.CallExpr:
+				extends := p.builtin(use) == "append" && use.Args[0] == ast.Expr(n) && b.assignedTo(use, is)
+				alone = alone && (extends || p.builtin(use) == "len")
+			case *ast.SliceExpr:
+				alone = alone && b.shortens(use, pl.v)
+			case *ast.RangeStmt:
+				alone = alone && use.X == ast.Expr(n) && !(use.Body.Pos() <= e.Pos() && e.Pos() < use.Body.End())
+			case *ast.AssignStmt:
+				i := slices.Index(use.Lhs, ast.Expr(n))
+				alone = alone && i >= 0 && len(use.Lhs) == len(use.Rhs) && made(use.Rhs[i])
+			case *ast.ValueSpec:
+				i := slices.Index(use.Names, n)
+				alone = alone && (len(use.Values) == 0 || i >= 0 && len(use.Names) == len(use.Values) && made(use.Values[i]))
+			default:
+				alone = false
+			}
+		}
+		return true
+	})
+	if !alone {
+		return nil
+	}
+	return pl
+}
+
+// shortens reports whether e is s[:len(s)-1] in a statement, in a list of statements, that assigns it to s.
+func (b *body) shortens(e *ast.SliceExpr, s *types.Var) bool {
+	p := b.pkg
+	is := func(x ast.Expr) bool {
+		id, ok := x.(*ast.Ident)
+		return ok && p.Info.Uses[id] == types.Object(s)
+	}
+	minus, ok := e.High.(*ast.BinaryExpr)
+	if !ok || minus.Op != token.SUB || e.Low != nil || e.Slice3 || !is(e.X) || p.text(minus.Y) != "1" {
+		return false
+	}
+	n, ok := minus.X.(*ast.CallExpr)
+	return ok && p.builtin(n) == "len" && is(n.Args[0]) && b.assignedTo(e, is) && p.listOf(p.parent[e]) != nil
+}
+
+// assignedTo reports whether e is a value that a statement assigns to a variable.
+func (b *body) assignedTo(e ast.Expr, variable func(ast.Expr) bool) bool {
+	as, ok := b.pkg.parent[e].(*ast.AssignStmt)
+	if !ok || as.Tok != token.ASSIGN || len(as.Lhs) != len(as.Rhs) {
+		return false
+	}
+	i := slices.Index(as.Rhs, e)
+	return i >= 0 && variable(as.Lhs[i])
 }
 
 // fateIn is fate of e, an expression of type t into which the handles go. In a type that is not followed they escape.
@@ -1188,12 +1281,15 @@ func (b *body) findTemps() {
 			return true
 		}
 		consumer := b.consumer(call)
+		t := &temp{call: call, consumer: consumer, places: v.places}
 		for _, pl := range v.places {
-			if pl.kind != oneTensor {
+			if pl.kind == oneTensor || t.from != nil {
+				continue
+			}
+			if t.from, ok = b.origins(call); !ok || !v.fresh {
 				return true
 			}
 		}
-		t := &temp{call: call, consumer: consumer, places: v.places}
 		f := b.fate(call)
 		dropped := len(f.into) == 0 && !f.escapes && !f.returned
 		switch {
@@ -1213,6 +1309,65 @@ func (b *body) findTemps() {
 		b.order = append(b.order, t)
 		return true
 	})
+}
+
+// origins returns the tensors among the operands of call, and of calls that are operands, that its result may be. ok is
+// false if there are others, or if an operand cannot be stored where it is evaluated, because a call after it might
+// assign it.
+func (b *body) origins(call *ast.CallExpr) (list []ast.Expr, ok bool) {
+	p := b.pkg
+	fact := p.callee(b, call)
+	var operands []ast.Expr
+	if sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
+		if s, ok := p.Info.Selections[sel]; ok && s.Kind() == types.MethodVal {
+			operands = append(operands, sel.X)
+		}
+	}
+	operands = append(operands, call.Args...)
+	for i, e := range operands {
+		if _, several := p.Info.TypeOf(e).(*types.Tuple); several || fact == nil {
+			return nil, false
+		}
+		if _, constant := b.plain(e); constant || !slices.Contains(fact.result(0).From, min(i, len(fact.Retains)-1)) {
+			continue
+		}
+		if !isTensor(p.Info.TypeOf(e)) {
+			return nil, false
+		}
+		switch x := ast.Unparen(e).(type) {
+		case *ast.Ident, *ast.IndexExpr, *ast.SelectorExpr:
+			if slices.ContainsFunc(operands[i+1:], calls) {
+				return nil, false
+			}
+			list = append(list, x)
+		case *ast.CallExpr:
+			if tv, ok := p.Info.Types[x.Fun]; ok && tv.IsType() || p.builtin(x) != "" {
+				return nil, false
+			}
+			in, ok := b.origins(x)
+			if !ok {
+				return nil, false
+			}
+			list = append(list, in...)
+		default:
+			return nil, false
+		}
+	}
+	return list, len(list) > 0
+}
+
+// calls reports whether the evaluation of e may run other functions.
+func calls(e ast.Expr) (found bool) {
+	each(e, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			found = true
+		case *ast.UnaryExpr:
+			found = found || n.Op == token.ARROW
+		}
+		return true
+	})
+	return found
 }
 
 // blank is a result that nothing holds, of a call with several: it is assigned to _, or the call is a

@@ -310,6 +310,17 @@ func (o *output) overwrite(st *state, ev *event, pl *place, u unless) {
 	o.note(pl.v.Pos(), pl.v.Name(), true, "released when line %d assigns it again", o.line(ev.after-1))
 }
 
+// pop clears the element after the end of a slice that ev has shortened by one: no longer slice may show a released handle.
+func (o *output) pop(ev *event) {
+	for _, d := range ev.defs {
+		if e, ok := ast.Unparen(d.rhs).(*ast.SliceExpr); ok && !o.dry && o.body.popped(e) == d.pl {
+			s, none := d.pl.v.Name(), o.name("n")
+			o.slots = append(o.slots, none)
+			o.after(ev, s+"[:len("+s+")+1][len("+s+")] = "+none)
+		}
+	}
+}
+
 // overwriteElement releases the handle that an element held before it is assigned.
 func (o *output) overwriteElement(st *state, ev *event, d def, own owned) {
 	b := o.body
@@ -398,6 +409,16 @@ func (o *output) hold(t *temp) string {
 		t.name = o.name("t")
 		o.slots = append(o.slots, t.name)
 		args := "&" + t.name
+		if t.from != nil {
+			for _, e := range t.from {
+				a := o.name("a")
+				o.slots = append(o.slots, a)
+				o.insert(e.End(), 0, ".LastUseHold(&"+a+")")
+				args += ", &" + a
+			}
+			o.insert(t.call.End(), 0, ".LastUseHoldUnless("+args+")")
+			return t.name
+		}
 		seen := map[*place]bool{}
 		for _, pl := range t.places {
 			if !seen[pl] && o.body.pkg.fault != forgetUnless {

@@ -307,6 +307,11 @@ func (b *body) notes() (notes []Note) {
 			if f.returned || len(f.into) > 0 && !f.escapes { // a variable holds it
 				return true
 			}
+			for _, pl := range v.places {
+				if pl.v != nil && pl.kind != oneTensor {
+					why = "it may be a tensor in " + pl.v.Name()
+				}
+			}
 			if f.why != "" {
 				why = f.why
 			}

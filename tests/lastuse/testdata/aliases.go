@@ -484,6 +484,90 @@ func _(a, b T) {}
 func init()    { show(g0) }
 func init()    { show(g1) }
 
+// Slices of which the last element is taken while another name has it, and operands that are elements or fields.
+
+func popped(x T) {
+	s := []T{x.Mul(2), x.Mul(3)}
+	last := s[len(s)-1]
+	s = s[:len(s)-1]
+	s = append(s, x.Mul(4))
+	show(last)
+	show(s[1])
+	t := s
+	y := s[len(s)-1]
+	s = s[:len(s)-1]
+	show(y)
+	show(t[1])
+	r := []T{x.Mul(5), x.Mul(6)}
+	for _, y := range r {
+		z := r[len(r)-1]
+		r = r[:len(r)-1]
+		show(z)
+		show(y)
+	}
+	longer := []T{x.Mul(7), x.Mul(8)}
+	z := longer[len(longer)-1]
+	longer = longer[:len(longer)-1]
+	show(z)
+	longer = longer[:2]
+	show(longer[1])
+	double := []T{x.Mul(9)}
+	double = append(double, double[0])
+	z = double[len(double)-1]
+	double = double[:len(double)-1]
+	show(z)
+	show(double[0])
+	for range 3 {
+		z = x.Mul(10)
+		double = append(double, z)
+	}
+	for len(double) > 1 {
+		w := double[len(double)-1]
+		double = double[:len(double)-1]
+		show(w.Add(double[0]))
+	}
+	show(z)
+	show(double[0])
+}
+
+func either(a, b T, first bool) T {
+	if first {
+		return a
+	}
+	if b != nil {
+		return b
+	}
+	return a.Mul(2)
+}
+
+// moved returns x, which may be an element of ts, after it has replaced all elements.
+func moved(ts []T, x T) T {
+	for i := range ts {
+		ts[i] = nil
+	}
+	if x == nil {
+		return mk(88)
+	}
+	return x
+}
+
+func operands(i int) {
+	ts, s := []T{mk(89), mk(90)}, state{mk(91), mk(92)}
+	for _, first := range []bool{true, false} {
+		show(either(ts[i], s.X, first).Add(0))
+		show(either(s.Y, nil, first).Add(0))
+		show(either(either(ts[0], ts[1], first), (s.X), !first).Add(0))
+		show(either(g0, ts[0], first).Mul(1))
+	}
+	show(ts[0])
+	show(ts[1])
+	show(s.X)
+	show(s.Y)
+	y := ts[0]
+	show(moved(ts, ts[0]).Add(0))
+	show(y)
+}
+
 func main() {
 	err := tensor.WithScope(func() error {
 		elements(1)
@@ -515,6 +599,9 @@ func main() {
 		show(z)
 		fmt.Println(largest([]int{1, 2}))
 		show(parenthesised(false))
+		popped(mk(1))
+		operands(0)
+		operands(1)
 		y, n := shifted(mk(52), 40)
 		show(y)
 		fmt.Println(n)
