@@ -802,6 +802,13 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			}
 		}
 	}
+	if out != nil {
+		for i, d := range ev.defs {
+			if res[i].own != yes {
+				out.mixed(st, d)
+			}
+		}
+	}
 	// The values that are overwritten.
 	for i, d := range ev.defs {
 		if d.weak {

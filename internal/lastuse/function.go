@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"slices"
+	"strings"
 
 	"golang.org/x/tools/go/cfg"
 )
@@ -908,8 +909,7 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	}
 	i := p.index(call, e)
 	if i < 0 || fact.retains(i) || p.prints(call) && p.hasText(p.Info.TypeOf(e)) {
-		f := escape(calleeName(call) + " keeps it")
-		return f
+		return escape(calleeName(call) + " keeps it" + b.replaced(call))
 	}
 	f := fate{consumer: call}
 	for k, r := range fact.Results {
@@ -950,6 +950,19 @@ func (p *Package) hasText(t types.Type) bool {
 		}
 	}
 	return false
+}
+
+// replaced returns what to write instead of a call of Keep whose result replaces another tensor, which no scope then frees.
+func (b *body) replaced(call *ast.CallExpr) string {
+	as, ok := b.pkg.parent[call].(*ast.AssignStmt)
+	if !ok || as.Tok != token.ASSIGN || len(as.Lhs) != len(as.Rhs) || calleeName(call) != "Keep" || !isTensor(b.pkg.Info.TypeOf(call)) {
+		return ""
+	}
+	to := b.pkg.text(as.Lhs[slices.Index(as.Rhs, ast.Expr(call))])
+	if to == "_" || strings.Contains(to, "\n") {
+		return ""
+	}
+	return ", and what " + to + " held before stays: tensor.Replace releases it"
 }
 
 func calleeName(call *ast.CallExpr) string {

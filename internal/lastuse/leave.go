@@ -196,7 +196,11 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	for _, j := range jobs {
 		text := o.releaseText(j.pl, j.pl.v.Name(), at, j.unless)
 		texts = append(texts, o.guarded(j.pl, st.own[j.pl.id], text, false))
-		o.note(j.pl.v.Pos(), j.pl.v.Name(), true, "released before the return in line %d", o.line(ev.before))
+		when := ""
+		if st.own[j.pl.id] == maybe {
+			when = ", if its flag is set"
+		}
+		o.note(j.pl.v.Pos(), j.pl.v.Name(), true, "released before the return in line %d%s", o.line(ev.before), when)
 	}
 	release := strings.Join(texts, "; ") + "; "
 	if len(stored) == 0 {

@@ -521,6 +521,27 @@ func (o *output) left(u use) {
 	}
 }
 
+// mixed notes why a slice or struct is not owned after d, if the reason is a tensor that d puts into it.
+func (o *output) mixed(st *state, d def) {
+	if d.pl.v == nil || d.pl.kind != manyTensors && d.pl.kind != structure || st.own[d.pl.id] == no || d.val.other {
+		return
+	}
+	var not *place
+	for _, w := range d.val.places {
+		switch {
+		case w == d.pl || st.own[w.id] == yes:
+		case w.kind != oneTensor:
+			return
+		default:
+			not = w
+		}
+	}
+	if not != nil {
+		x := not.v.Name()
+		o.note(d.pl.v.Pos(), d.pl.v.Name(), false, "%s, which the function may not own, is in it; with %s.Alias() it is released", x, x)
+	}
+}
+
 func (o *output) ended(pl *place) {
 	if pl.kind < carrier {
 		o.note(pl.v.Pos(), pl.v.Name(), false, "no statement can follow its last use")
