@@ -314,10 +314,10 @@ func (s *Store) Addr() string {
 	return s.addr
 }
 
-// Close frees the store when the calls that use it have returned; Get and Wait end with ErrClosed. It does not wait for a call that
-// the store's host does not answer, since it is stopped, for example; the store is then freed when the call returns. For the process that
-// hosts a TCP store, the store ends for all processes once the groups that use it are closed, too. A second Close does
-// nothing.
+// Close frees the store when the calls that use it have returned; Get and Wait end with ErrClosed. It does not wait for a
+// call that the store's host does not answer, for example because it is stopped; the store is then freed when the call
+// returns. For the process that hosts a TCP store, the store ends for all processes once the groups that use it are closed,
+// too. A second Close does nothing.
 func (s *Store) Close() error {
 	if s == nil || s.closed.Swap(true) {
 		return nil
