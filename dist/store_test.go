@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -250,6 +251,84 @@ func TestSilentStore(t *testing.T) {
 	if d := time.Since(begun); d > 5*time.Second {
 		t.Errorf("it took %v", d)
 	}
+}
+
+// TestStoppedHost tests that Get, Wait and Close end when the store's host does not answer.
+func TestStoppedHost(t *testing.T) {
+	leak.Check(t)
+	server, err := dist.NewTCPStore(ctx, "127.0.0.1:0", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	// The host is a relay that passes nothing on any more once it is stopped.
+	relay, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stopped atomic.Bool
+	var all sync.WaitGroup
+	var conns []net.Conn
+	pass := func(to, from net.Conn) {
+		b := make([]byte, 1<<12)
+		for {
+			n, err := from.Read(b)
+			if err != nil {
+				return
+			}
+			if !stopped.Load() {
+				_, _ = to.Write(b[:n])
+			}
+		}
+	}
+	all.Go(func() {
+		for {
+			a, err := relay.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial("tcp", server.Addr())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			conns = append(conns, a, b)
+			all.Go(func() { pass(b, a) })
+			all.Go(func() { pass(a, b) })
+		}
+	})
+	s, err := dist.NewTCPStore(ctx, relay.Addr().String(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Set("a", []byte("1")); err != nil {
+		t.Error(err)
+	}
+	if v, err := s.Get(ctx, "a"); err != nil || string(v) != "1" {
+		t.Errorf("%q, %v", v, err)
+	}
+	stopped.Store(true)
+	begun := time.Now()
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if err := second(s.Get(short, "a")); !errors.Is(err, dist.ErrTimeout) {
+		t.Errorf("Get: %v", err)
+	}
+	if err := s.Wait(short, "a"); !errors.Is(err, dist.ErrTimeout) {
+		t.Errorf("Wait: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(begun); d > 5*time.Second {
+		t.Errorf("the calls took %v", d)
+	}
+	_ = relay.Close()
+	for _, c := range conns {
+		_ = c.Close()
+	}
+	all.Wait()
+	time.Sleep(100 * time.Millisecond) // the call that was left ends, and frees the store
 }
 
 // TestHostilePeers tests that a store outlives peers that are none, and serves its own afterwards.
