@@ -35,15 +35,20 @@ func (t *Tensor) LastUseUnless(at string, live ...*Tensor) {
 	t.LastUse(at)
 }
 
-// LastUseUnlessIn is LastUseUnless if t is also not in list, of which it compares 1,024 elements at most: if there are more,
-// t is left to its scope. "linstock go" inserts it.
+// LastUseUnlessIn is LastUseUnless if t is also not in list, nor in its array after it, where a longer slice of that may
+// hold t. It compares 1,024 elements at most: if there are more, t is left to its scope. "linstock go" inserts it.
 func (t *Tensor) LastUseUnlessIn(at string, list []*Tensor, live ...*Tensor) {
 	const most = 1024
-	if len(list) > most {
+	if cap(list) > most {
 		return
 	}
 	for i := len(list) - 1; i >= 0; i-- { // the last one is the most likely
 		if list[i] == t {
+			return
+		}
+	}
+	for _, l := range list[len(list):cap(list)] {
+		if l == t {
 			return
 		}
 	}
@@ -99,14 +104,14 @@ func (t *Tensor) LastUseOf(at string, temporaries ...**Tensor) *Tensor {
 	return t
 }
 
-// LastUseElement releases ts[i], which t is about to replace, unless it is t or another element of ts. It
-// returns t. "linstock go" inserts it.
+// LastUseElement releases ts[i], which t is about to replace, unless it is t or another element of ts or of its array after
+// it. It returns t. "linstock go" inserts it.
 func (t *Tensor) LastUseElement(at string, ts []*Tensor, i int) *Tensor {
 	const few = 64 // elements to compare
-	if i < 0 || i >= len(ts) || len(ts) > few {
+	if i < 0 || i >= len(ts) || cap(ts) > few {
 		return t
 	}
-	for k, other := range ts {
+	for k, other := range ts[:cap(ts)] {
 		if k != i && other == ts[i] {
 			return t
 		}

@@ -69,6 +69,8 @@ func TestLastUse(t *testing.T) {
 		x.LastUseUnlessIn("a.go:2", []*tensor.Tensor{y, x})
 		x.LastUseUnlessIn("a.go:2", []*tensor.Tensor{y}, x)
 		x.LastUseUnlessIn("a.go:2", make([]*tensor.Tensor, 5000))
+		x.LastUseUnlessIn("a.go:2", make([]*tensor.Tensor, 1, 5000))
+		x.LastUseUnlessIn("a.go:2", []*tensor.Tensor{y, x}[:1]) // a longer slice of the array may hold it
 		if err := x.Err(); err != nil {
 			t.Error("a tensor that a slice may hold was released: ", err)
 		}
@@ -150,6 +152,7 @@ func TestLastUseOfTemporaries(t *testing.T) {
 		ts := []*tensor.Tensor{third, x, third}
 		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts, 0) // also the last element
 		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts, 3) // the assignment panics
+		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts[:2], 0)
 		if third.Err() != nil {
 			t.Error("an element that is in the slice twice was released")
 		}
