@@ -377,6 +377,7 @@ func hostileTargets(t *testing.T) []hostileTarget {
 		"CurrentPrintOptions": {CurrentPrintOptions}, "SetPrintOptions": {func(precision, threshold, edge, width int, sci bool) error {
 			return SetPrintOptions(PrintOptions{precision, threshold, edge, width, &sci})
 		}},
+		"LastUseAfter":   {LastUseAfter[*Tensor]},
 		"ReadStatistics": {ReadStatistics}, "Track": {func(ts []*Tensor) { Track("hostile", ts...) }},
 		"LastUseLayer": {LastUseLayer[int]},
 	} {

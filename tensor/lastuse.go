@@ -104,6 +104,13 @@ func (t *Tensor) LastUseOf(at string, temporaries ...**Tensor) *Tensor {
 	return t
 }
 
+// LastUseAfter releases the temporaries from which result was computed, which holds none of them, and returns result.
+// "linstock go" inserts it.
+func LastUseAfter[R any](result R, at string, temporaries ...**Tensor) R {
+	(*Tensor)(nil).LastUseOf(at, temporaries...)
+	return result
+}
+
 // LastUseElement releases ts[i], which t is about to replace, unless it is t or another element of ts or of its array after
 // it. It returns t. "linstock go" inserts it.
 func (t *Tensor) LastUseElement(at string, ts []*Tensor, i int) *Tensor {

@@ -149,6 +149,10 @@ func TestLastUseOfTemporaries(t *testing.T) {
 		if y := x.Add(1); y.LastUseHoldUnless(nil, &a) != y || y.LastUseHoldUnless(&b, &a) != y || b != y || a != nil {
 			t.Error("the result of an operand is not held")
 		}
+		a = x.Add(1)
+		if fourth := a; tensor.LastUseAfter("result", "a.go:6", &a, nil) != "result" || fourth.Err() == nil || a != nil {
+			t.Error("the temporary lives after a call that returns no tensor")
+		}
 		ts := []*tensor.Tensor{third, x, third}
 		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts, 0) // also the last element
 		_ = tensor.Ones([]int{2}).LastUseElement("a.go:3", ts, 3) // the assignment panics

@@ -48,21 +48,23 @@
 //  1. v is not live.
 //  2. v is owned; where that is maybe, the release is under v's flag.
 //  3. Each live place w that is linked to v is a variable in scope that holds tensors, in elements or fields perhaps, and
-//     the release compares: it does nothing to a handle that w holds. Only one slice is compared. Otherwise v is left for
-//     a later point.
+//     the release compares: it does nothing to a handle that w holds, or that is in the array of a slice after the slice's
+//     end. Only one slice is compared. Otherwise v is left for a later point.
 //  4. v's name means v.
 //
 // v becomes not owned when v or a place linked to it escapes: when it is stored, sent, captured, returned, or given to a
-// function that retains it; and when a handle that is not owned is put into an array that v may share. v is then left to
-// scopes and sweeps. So are functions with goto, functions too large to analyse, and handles in maps, arrays, channels, package variables and behind
-// pointers.
+// function that retains it; when it is put into the array of a slice that may be others', by append too; and when a handle
+// that is not owned is put into an array that v may share. v is then left to scopes and sweeps. So are functions with goto,
+// functions too large to analyse, and handles in maps, arrays, channels, package variables and behind pointers.
 //
 // An assignment releases the handles that the place held before, under the same conditions. An assignment to an element
 // or field releases the handle before if, in addition, no other element or field holds it.
 //
-// A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle. If
-// it may be an operand of its own call, it is compared: with variables, or with elements and fields as they were before
-// that call.
+// A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
+// If a result that is no tensor may hold it, it is released when the call that borrows that result has returned, and if
+// there is none, or the call has several results, after the statement. No temporary is held while another call of the
+// statement runs that may be long: a sweep could not free it. One that may be an operand
+// of its own call is compared: with variables, or with elements and fields as they were before that call.
 //
 // A slice of which a part is kept escapes. Where s[:len(s)-1] is assigned to s and nothing else sees the array, the element
 // after the end is cleared instead.
@@ -72,11 +74,14 @@
 //
 // # The inserted text
 //
-// Calls of methods of *tensor.Tensor (tensor/lastuse.go), so that a file needs an import only where temporaries are
-// stored:
+// Calls of methods of *tensor.Tensor (tensor/lastuse.go), and of one function around calls that return no tensor, so that a
+// file needs an import only where temporaries are stored:
 //
 //	x.MatMul(w).Add(b)
 //	x.MatMul(w).LastUseHold(&t1).Add(b).LastUseOf("main.go:7", &t1)
+//
+//	train(mean(load()))
+//	train(tensor.LastUseAfter(mean(load().LastUseHold(&t1)), "main.go:8", &t1))
 //
 // Temporaries are stored where they are computed. No call moves, so that the order of evaluation is the program's. The
 // values of a return statement are stored in new variables, from left to right, where something is to be released after

@@ -284,6 +284,9 @@ func (b *body) blocks() []*block {
 					if l == nil {
 						continue
 					}
+					if _, name := ast.Unparen(l).(*ast.Ident); !name {
+						b.read(start, l) // evaluated in each iteration
+					}
 					if pl := b.placeOf(l); pl != nil {
 						v := val{other: true}
 						if h := b.headers[r]; h != nil {
@@ -360,41 +363,7 @@ func (b *body) event(n ast.Node) *event {
 			}
 		}
 	}
-	each(n, func(m ast.Node) bool {
-		switch m := m.(type) {
-		case *ast.Ident:
-			pl := b.placeOf(m)
-			if pl == nil || p.Info.Uses[m] == nil {
-				return true
-			}
-			f := b.fate(m)
-			if f.assigned {
-				return true
-			}
-			ev.uses = append(ev.uses, use{pl, f, m.Pos()})
-			if pl.kind == closure {
-				for _, c := range b.captures[pl.lit] {
-					if p.fault == forgetCaptures {
-						break
-					}
-					ev.uses = append(ev.uses, use{c, fate{}, m.Pos()})
-				}
-			}
-		case *ast.FuncLit:
-			for _, c := range b.captures[m] {
-				if p.fault == forgetCaptures {
-					break
-				}
-				ev.uses = append(ev.uses, use{c, fate{}, m.Pos()})
-			}
-		case *ast.CallExpr:
-			if t := b.temps[m]; t != nil && !t.inside {
-				ev.temps = append(ev.temps, t)
-			}
-			ev.uses = append(ev.uses, b.appends(m)...)
-		}
-		return true
-	})
+	b.read(ev, n)
 	assign := func(l ast.Expr, v val, rhs ast.Expr, declare bool) {
 		l = ast.Unparen(l)
 		if pl := b.placeOf(l); pl != nil {
@@ -434,23 +403,71 @@ func (b *body) event(n ast.Node) *event {
 	return ev
 }
 
-// appends returns uses by which the handles of a call escape that may append to a slice, if what it returns is neither
-// assigned to a variable nor returned: its write into the slice's array is seen by all who share that.
+// read adds the uses of places in n to ev, and its temporaries.
+func (b *body) read(ev *event, n ast.Node) {
+	p := b.pkg
+	each(n, func(m ast.Node) bool {
+		switch m := m.(type) {
+		case *ast.Ident:
+			pl := b.placeOf(m)
+			if pl == nil || p.Info.Uses[m] == nil {
+				return true
+			}
+			f := b.fate(m)
+			if f.assigned {
+				return true
+			}
+			ev.uses = append(ev.uses, use{pl, f, m.Pos()})
+			if pl.kind == closure {
+				for _, c := range b.captures[pl.lit] {
+					if p.fault == forgetCaptures {
+						break
+					}
+					ev.uses = append(ev.uses, use{c, fate{}, m.Pos()})
+				}
+			}
+		case *ast.FuncLit:
+			for _, c := range b.captures[m] {
+				if p.fault == forgetCaptures {
+					break
+				}
+				ev.uses = append(ev.uses, use{c, fate{}, m.Pos()})
+			}
+		case *ast.CallExpr:
+			if t := b.temps[m]; t != nil && !t.inside {
+				ev.temps = append(ev.temps, t)
+			}
+			ev.uses = append(ev.uses, b.appends(m)...)
+		}
+		return true
+	})
+}
+
+// appends returns uses by which the handles of a call escape that may append to a slice.
 func (b *body) appends(call *ast.CallExpr) (uses []use) {
 	n := 1
 	if all, ok := b.pkg.Info.TypeOf(call).(*types.Tuple); ok {
 		n = all.Len()
 	}
 	for k := range n {
-		v := b.resultVal(call, k)
-		if !v.appended || b.keeps(call, k) {
+		f := b.extension(call, k)
+		if !f.escapes {
 			continue
 		}
-		for _, pl := range v.places {
-			uses = append(uses, use{pl, escape("it may be in the array of a slice that others hold"), call.Pos()})
+		for _, pl := range b.resultVal(call, k).places {
+			uses = append(uses, use{pl, f, call.Pos()})
 		}
 	}
 	return uses
+}
+
+// extension returns the fate of handles that a call may append to a slice, which its k-th result then is. They escape if
+// that is neither assigned to a variable nor returned: the write into the slice's array is seen by all who share that.
+func (b *body) extension(call *ast.CallExpr, k int) fate {
+	if !b.resultVal(call, k).appended || b.keeps(call, k) {
+		return fate{}
+	}
+	return escape("it may be in the array of a slice that others hold")
 }
 
 // keeps reports whether the k-th result of a call is assigned to a variable or returned, directly or by an append.
@@ -773,13 +790,8 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 		}
 		// A handle escapes when it is put where other functions may see it.
 		if d.weak || d.val.appended {
-			shared := d.weak && st.own[d.pl.id] != yes && st.sources[d.pl.id]&(open|others) != 0
-			for _, w := range d.val.places {
-				if d.val.appended && w.kind != oneTensor && st.own[w.id] != yes && st.sources[w.id]&(open|others) != 0 {
-					shared = true
-				}
-			}
-			if shared {
+			seen := d.weak && st.own[d.pl.id] != yes && st.sources[d.pl.id]&(open|others) != 0
+			if seen || b.extends(st, d.val, open|others) {
 				r.own = no
 				r.sources |= others
 				// The slice may now hold handles that others hold too, so no caller may release its elements.
@@ -961,6 +973,17 @@ func (b *body) assign(st *state, ev *event, was []owned, out *output) {
 			}
 		})
 	}
+}
+
+// extends reports whether v may be in the array of a slice that append extended, and that array is unknown or of a place
+// that is not owned and has one of the sources.
+func (b *body) extends(st *state, v val, sources uint64) bool {
+	for _, w := range v.places {
+		if v.appended && w.kind != oneTensor && st.own[w.id] != yes && st.sources[w.id]&sources != 0 {
+			return true
+		}
+	}
+	return v.unknown
 }
 
 // arrays returns the other places that may see what d writes into the array of a slice: d assigns an element,

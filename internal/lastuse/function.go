@@ -38,7 +38,7 @@ type place struct {
 type temp struct {
 	call     *ast.CallExpr
 	consumer *ast.CallExpr // nil: discarded
-	inside   bool          // released inside the expression, by the consumer's result
+	inside   bool          // released inside the expression, when the consumer has returned
 	places   []*place      // places whose handle it may be; then it is not released
 	from     []ast.Expr    // instead, if these are not all variables: the operands that it may be
 	name     string
@@ -897,7 +897,9 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 	case "len", "cap", "print", "println":
 		return fate{consumer: call}
 	case "append":
-		return b.fateIn(call, p.Info.TypeOf(call))
+		f := b.fateIn(call, p.Info.TypeOf(call))
+		f.add(b.extension(call, 0))
+		return f
 	case "panic":
 		return stored("it is passed to panic")
 	default:
@@ -908,7 +910,7 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 		return escape("it is passed to a function without facts")
 	}
 	i := p.index(call, e)
-	if i < 0 || fact.retains(i) || p.prints(call) && p.hasText(p.Info.TypeOf(e)) {
+	if i < 0 || fact.retains(i) || p.prints(call) && (p.hasText(p.Info.TypeOf(e)) || i == 0 && strings.HasPrefix(calleeName(call), "Fprint")) {
 		return escape(calleeName(call) + " keeps it" + b.replaced(call))
 	}
 	f := fate{consumer: call}
@@ -916,6 +918,7 @@ func (b *body) operand(call *ast.CallExpr, e ast.Expr) fate {
 		for _, from := range r.From {
 			if from == i || i >= len(fact.Retains)-1 && from == len(fact.Retains)-1 {
 				f.add(b.resultFate(call, k))
+				f.add(b.extension(call, k))
 				break
 			}
 		}
@@ -933,7 +936,7 @@ func (p *Package) prints(call *ast.CallExpr) bool {
 	return ok && fn.Pkg() != nil && borrowing[fn.Pkg().Path()+"."+fn.Name()]
 }
 
-// hasText reports whether a value of type t may have a method of the program's that fmt calls.
+// hasText reports whether a value of type t, or a part of it, may have a method of the program's that fmt calls.
 func (p *Package) hasText(t types.Type) bool {
 	if t == nil || isTensor(t) || isTensors(t) {
 		return false
@@ -947,6 +950,13 @@ func (p *Package) hasText(t types.Type) bool {
 	for _, name := range []string{"String", "Error", "Format", "GoString"} {
 		if o, _, _ := types.LookupFieldOrMethod(t, true, p.Types, name); o != nil {
 			return true
+		}
+	}
+	if s, ok := t.Underlying().(*types.Struct); ok {
+		for f := range s.Fields() {
+			if p.follows(f) && p.hasText(f.Type()) {
+				return true
+			}
 		}
 	}
 	return false
@@ -1097,13 +1107,22 @@ func (p *Package) index(call *ast.CallExpr, e ast.Expr) int {
 	return -1
 }
 
-// argument returns the val of what a call passes for a parameter of its facts.
-func (b *body) argument(call *ast.CallExpr, fact *Func, i int) (v val) {
+// argument returns the val of what a call passes for a parameter of its facts. With extended, the result of the call may be
+// a slice argument to which it has appended.
+func (b *body) argument(call *ast.CallExpr, fact *Func, i int, extended bool) (v val) {
+	add := func(e ast.Expr) {
+		w := b.val(e)
+		if extended && b.unknown(e) {
+			w.appended, w.unknown = true, true
+		}
+		v.add(w)
+	}
 	last := len(fact.Retains) - 1 // stands for all further arguments
 	if sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
 		if s, ok := b.pkg.Info.Selections[sel]; ok && s.Kind() == types.MethodVal {
 			if i == 0 {
-				return b.val(sel.X)
+				add(sel.X)
+				return v
 			}
 			i, last = i-1, last-1
 		}
@@ -1111,13 +1130,16 @@ func (b *body) argument(call *ast.CallExpr, fact *Func, i int) (v val) {
 	if len(call.Args) == 1 {
 		if all, ok := b.pkg.Info.TypeOf(call.Args[0]).(*types.Tuple); ok { // f(g())
 			for k := i; k < all.Len() && (k == i || i == last); k++ {
-				v.add(b.resultVal(call.Args[0], k))
+				w := b.resultVal(call.Args[0], k)
+				w.unknown = extended && w.other && b.pkg.maySlice(all.At(k).Type())
+				w.appended = w.appended || w.unknown
+				v.add(w)
 			}
 			return v
 		}
 	}
 	for k := i; k < len(call.Args) && (k == i || i == last); k++ {
-		v.add(b.val(call.Args[k]))
+		add(call.Args[k])
 	}
 	return v
 }
@@ -1143,6 +1165,7 @@ type val struct {
 	other    bool // other handles
 	fresh    bool // new handles, made by a call
 	appended bool // they may be in the array of a slice that append extended
+	unknown  bool // with appended: that array may be one of which no place is known
 	places   []*place
 }
 
@@ -1150,6 +1173,7 @@ func (v *val) add(w val) {
 	v.other = v.other || w.other
 	v.fresh = v.fresh || w.fresh
 	v.appended = v.appended || w.appended
+	v.unknown = v.unknown || w.unknown
 	v.places = append(v.places, w.places...)
 }
 
@@ -1172,7 +1196,12 @@ func (b *body) val(e ast.Expr) val {
 		case "":
 			return b.callVal(e, 0)
 		case "append":
-			v := val{appended: true}
+			v := val{unknown: b.unknown(e.Args[0])}
+			if _, literal := ast.Unparen(e.Args[0]).(*ast.CompositeLit); !literal { // that is a new array
+				first := b.resultVal(e.Args[0], 0)
+				v.unknown = v.unknown || first.other && !b.single(e.Args[0])
+				v.appended = v.unknown || slices.ContainsFunc(first.places, func(pl *place) bool { return pl.kind != oneTensor })
+			}
 			for _, a := range e.Args {
 				if all, ok := p.Info.TypeOf(a).(*types.Tuple); ok {
 					for k := range all.Len() {
@@ -1225,16 +1254,10 @@ func (b *body) val(e ast.Expr) val {
 		if _, literal := ast.Unparen(e.X).(*ast.CompositeLit); literal && e.Op == token.AND && isTensor(p.Info.TypeOf(e)) {
 			return val{fresh: true}
 		}
-	default:
-		if t := p.Info.TypeOf(e); t != nil {
-			if _, basic := t.Underlying().(*types.Basic); basic {
-				return val{}
-			}
-		}
 	}
 	if t := p.Info.TypeOf(e); t != nil {
-		if _, basic := t.Underlying().(*types.Basic); basic {
-			return val{}
+		if basic, ok := t.Underlying().(*types.Basic); ok && basic.Kind() != types.UnsafePointer && basic.Kind() != types.Uintptr {
+			return val{} // it cannot be converted to a handle
 		}
 	}
 	return val{other: true}
@@ -1251,18 +1274,48 @@ func (b *body) callVal(call *ast.CallExpr, k int) val {
 	if b.pkg.fault == forgetResults {
 		return val{fresh: true}
 	}
+	slices := b.pkg.maySlice(b.resultType(call, k))
 	for _, i := range r.From {
-		v.add(b.argument(call, fact, i))
+		v.add(b.argument(call, fact, i, slices))
 	}
 	// The function may have appended to a slice argument and returned it.
-	t := b.resultType(call, k)
-	slices := isTensors(t) || carries(t) || b.pkg.isStruct(t) && b.pkg.hasSlices(t)
 	for _, pl := range v.places {
 		if pl.kind != oneTensor && slices {
 			v.appended = true
 		}
 	}
 	return v
+}
+
+// unknown reports whether e may be a slice, or hold one, whose array no place is known to hold.
+func (b *body) unknown(e ast.Expr) bool {
+	e = ast.Unparen(e)
+	if !b.pkg.maySlice(b.pkg.Info.TypeOf(e)) {
+		return false
+	}
+	switch e := e.(type) {
+	case *ast.CallExpr:
+		if b.pkg.builtin(e) == "append" {
+			return b.val(e).unknown
+		}
+	case *ast.CompositeLit: // a new array
+		return slices.ContainsFunc(e.Elts, func(x ast.Expr) bool {
+			if kv, ok := x.(*ast.KeyValueExpr); ok {
+				x = kv.Value
+			}
+			return b.unknown(x)
+		})
+	case *ast.SliceExpr:
+		if b.pkg.maySlice(b.pkg.Info.TypeOf(e.X)) {
+			return b.unknown(e.X)
+		}
+	}
+	return b.val(e).other
+}
+
+// maySlice reports whether a value of type t may be a slice of handles, or hold one.
+func (p *Package) maySlice(t types.Type) bool {
+	return isTensors(t) || carries(t) || p.isStruct(t) && p.hasSlices(t)
 }
 
 // resultType returns the type of a call's k-th result.
@@ -1282,6 +1335,9 @@ func (b *body) findTemps() {
 		return
 	}
 	each(b.block, func(n ast.Node) bool {
+		if e, ok := n.(ast.Expr); ok && b.pkg.Info.Types[e].Value != nil {
+			return false // a constant: unsafe.Sizeof does not evaluate its operand
+		}
 		call, ok := n.(*ast.CallExpr)
 		if !ok || !isTensor(b.pkg.Info.TypeOf(call)) || b.pkg.builtin(call) != "" {
 			return true
@@ -1314,10 +1370,18 @@ func (b *body) findTemps() {
 			t.inside = true
 		case !dropped:
 			return true // a result that is not a tensor may hold it
+		case b.followed(consumer):
+			return true // it would be held through the next call
+		case b.single(consumer) && !b.discarded(consumer):
+			t.consumer = b.released(call, consumer)
+			t.inside = t.consumer != nil
+			if !t.inside && b.enclosed(consumer) {
+				return true // as above
+			}
 		}
 		b.temps[call] = t
-		if consumer != nil {
-			b.consumed[consumer] = append(b.consumed[consumer], t)
+		if t.inside {
+			b.consumed[t.consumer] = append(b.consumed[t.consumer], t)
 		}
 		b.order = append(b.order, t)
 		return true
@@ -1444,6 +1508,92 @@ func (b *body) discarded(e ast.Expr) bool {
 		}
 		return false
 	}
+}
+
+// single reports whether e has one value: it is no call with several results, or with none.
+func (b *body) single(e ast.Expr) bool {
+	_, several := b.pkg.Info.TypeOf(e).(*types.Tuple)
+	return !several
+}
+
+// released returns the call after which the value of call, which consumer borrows, can be released: consumer, or if its
+// result may hold the value, the call that borrows that. It returns nil if no call with one result does.
+func (b *body) released(call, consumer *ast.CallExpr) *ast.CallExpr {
+	for {
+		var operand ast.Expr = call
+		for p := b.pkg.parent[operand]; p != ast.Node(consumer) && p != ast.Node(consumer.Fun); p = b.pkg.parent[operand] {
+			operand = p.(ast.Expr)
+		}
+		fact, i := b.pkg.callee(b, consumer), b.pkg.index(consumer, operand)
+		last := len(fact.Retains) - 1
+		if from := fact.result(0).From; !slices.Contains(from, i) && (i < last || !slices.Contains(from, last)) {
+			return consumer
+		}
+		call = consumer
+		if consumer = b.consumer(call); consumer == nil || !b.single(consumer) || b.discarded(consumer) {
+			return nil
+		}
+		if isTensor(b.pkg.Info.TypeOf(consumer)) {
+			return consumer // its result is compared
+		}
+	}
+}
+
+// enclosed reports whether a call is in an operand of another one that may run for long.
+func (b *body) enclosed(call *ast.CallExpr) bool {
+	for n, ok := b.pkg.parent[call].(ast.Expr); ok; n, ok = b.pkg.parent[n].(ast.Expr) {
+		outer, is := n.(*ast.CallExpr)
+		if is && b.pkg.builtin(outer) == "" && !b.pkg.Info.Types[outer.Fun].IsType() && !b.pkg.prints(outer) {
+			return true
+		}
+	}
+	return false
+}
+
+// followed reports whether another call of the statement may follow a call with several results. The temporaries that it
+// borrows can only be released after the statement, and one that is held until then is memory that a sweep cannot free.
+// Calls that print end soon.
+func (b *body) followed(call *ast.CallExpr) bool {
+	if b.single(call) {
+		return false
+	}
+	calls := func(nodes ...ast.Node) (found bool) {
+		for _, n := range nodes {
+			each(n, func(m ast.Node) bool {
+				c, ok := m.(*ast.CallExpr)
+				found = found || ok && b.pkg.builtin(c) == ""
+				return !found
+			})
+		}
+		return found
+	}
+	if b.enclosed(call) {
+		return true
+	}
+	n := b.pkg.parent[call]
+	outer, printed := n.(*ast.CallExpr)
+	if printed {
+		n = b.pkg.parent[outer]
+	}
+	switch s := n.(type) {
+	case *ast.AssignStmt:
+		header, ok := b.pkg.parent[s].(*ast.IfStmt)
+		if !ok || header.Init != ast.Stmt(s) {
+			return len(s.Rhs) > 1
+		}
+		for header != nil {
+			if calls(header.Cond) {
+				return true
+			}
+			if header, _ = header.Else.(*ast.IfStmt); header != nil && header.Init != nil {
+				return true
+			}
+		}
+		return len(s.Rhs) > 1
+	case *ast.ReturnStmt:
+		return len(s.Results) > 1
+	}
+	return printed && !b.discarded(outer)
 }
 
 // consumer returns the call that borrows the value of call, directly or in a list, a struct or an option, or nil.

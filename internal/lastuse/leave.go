@@ -12,12 +12,14 @@ import (
 func (b *body) leaveBy(st *state, ev *event, out *output) {
 	vals := b.returned(ev)
 	for _, v := range vals {
-		// A handle of unknown origin was put into the array of a slice that others may hold.
-		if v.appended && v.other {
-			for _, pl := range v.places {
-				if pl.kind != oneTensor {
-					b.retain(st, pl)
+		all := b.extends(st, v, others) // handles were put into an array of which the caller does not know
+		for _, pl := range v.places {
+			// A handle of unknown origin was put into the array of a slice that others may hold.
+			if all || v.appended && v.other && pl.kind != oneTensor {
+				if out != nil && all && st.own[pl.id] != no {
+					out.left(use{pl, stored("it is stored in a slice that other functions may hold"), ev.node.Pos()})
 				}
+				b.retain(st, pl)
 			}
 		}
 	}
@@ -240,11 +242,14 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 
 // instance reports whether e is a generic function that is not called: its type arguments may come from the result.
 func (b *body) instance(e ast.Expr) bool {
-	sel, ok := e.(*ast.SelectorExpr)
-	if !ok {
-		return false
+	if index, ok := e.(*ast.IndexExpr); ok {
+		e = ast.Unparen(index.X)
 	}
-	_, is := b.pkg.Info.Instances[sel.Sel]
+	id, _ := e.(*ast.Ident)
+	if sel, ok := e.(*ast.SelectorExpr); ok {
+		id = sel.Sel
+	}
+	_, is := b.pkg.Info.Instances[id]
 	return is
 }
 
@@ -273,7 +278,13 @@ func (b *body) storable(ev *event, vals []val, tuple bool) bool {
 	for i, e := range ev.ret.Results {
 		e = ast.Unparen(e)
 		if b.simple(e) {
-			if !b.stable(e) || strings.Contains(b.pkg.text(e), "\n") {
+			literal := false // in a constant, as an operand of unsafe.Sizeof: it is rewritten itself
+			each(e, func(n ast.Node) bool {
+				_, is := n.(*ast.FuncLit)
+				literal = literal || is
+				return true
+			})
+			if literal || !b.stable(e) || strings.Contains(b.pkg.text(e), "\n") {
 				return false
 			}
 			continue

@@ -475,12 +475,18 @@ func (o *output) releaseBlanks(ev *event) {
 	}
 }
 
-// temporaries inserts the releases of temporaries that are made by a method on the consumer's result.
+// temporaries inserts the releases of temporaries that are made when the consumer has returned: by a method on its result,
+// or by a function around the call if that is no tensor.
 func (o *output) temporaries() {
 	b := o.body
 	for _, t := range b.order {
 		if done := b.consumed[t.consumer]; t.inside && done[0] == t {
 			text := ".LastUseOf(" + o.at(t.consumer.End()-1)
+			if pos := t.consumer.Pos(); !isTensor(b.pkg.Info.TypeOf(t.consumer)) {
+				// After the text before the statement, and of several calls that begin here, the outer first.
+				o.edits = append(o.edits, edit{pos, pos, 4, -int(t.consumer.End()), prefix + "tensor.LastUseAfter("})
+				text = ", " + o.at(t.consumer.End()-1)
+			}
 			for _, u := range done {
 				text += ", &" + o.hold(u)
 				o.note(u.call.Pos(), "result of "+calleeName(u.call), true, "released when %s has used it, in line %d", calleeName(t.consumer), o.line(t.consumer.End()-1))

@@ -312,8 +312,10 @@ func (b *body) notes() (notes []Note) {
 					why = "it may be a tensor in " + pl.v.Name()
 				}
 			}
-			if f.why != "" {
+			if c := b.consumer(call); f.why != "" {
 				why = f.why
+			} else if c != nil && (b.followed(c) || b.enclosed(c)) {
+				why = "it would be held while other calls of the statement run"
 			}
 		}
 		notes = append(notes, Note{call.Pos(), "result of " + calleeName(call), false, why})

@@ -147,7 +147,6 @@ const (
 // exceptions are the functions for which the table states more than inference finds, with the reason why that
 // is correct.
 var exceptions = map[string]string{
-	"tensor.FromScalar":                           "it appends the options to a slice that it makes",
 	"tensor.FromSlice":                            "the elements are numbers",
 	"tensor.Tidy":                                 "the results are those of the argument, by resultsOfArg",
 	"tensor.TidyAll":                              "the results are those of the argument, by resultsOfArg",

@@ -171,6 +171,13 @@ func negate(xs []*tensor.Tensor) {
 	}
 }
 func reads(xs []*tensor.Tensor) int { return len(xs) }
+func mean(x *tensor.Tensor) float64 { v, _ := x.Mean().Item(); return v }
+func meanOf(x *tensor.Tensor) (float64, error) { return x.Mean().Item() }
+func twice(v float64, err error) float64 { return 2 * v }
+func (c *chest) with(i int, x *tensor.Tensor) []*tensor.Tensor { return append(c.items[:i], x) }
+func (c *chest) holds(i int, x *tensor.Tensor) []*tensor.Tensor { xs := c.items[:i]; return append(xs, x) }
+
+type chest struct{ items []*tensor.Tensor }
 
 type pair struct{ a, b *tensor.Tensor }
 
@@ -759,7 +766,42 @@ func (g *generator) statement() {
 // lessCommon writes a statement of a kind that programs over tensors have less often.
 func (g *generator) lessCommon(cond string, few int, nested bool) {
 	v := g.name("x")
-	switch g.r.IntN(16) {
+	switch g.r.IntN(20) {
+	case 16: // appends into an array that no variable holds
+		w := g.name("c")
+		g.line("%s, %s := &chest{[]*tensor.Tensor{%s, %s}}, %s", w, v, g.t(1), g.t(1), g.t(2))
+		g.line("%s", g.of([]string{
+			fmt.Sprintf("r.show(append(%s.items[:1], %s)[1])", w, v),
+			fmt.Sprintf("r.show(sum(%s.%s(1, %s)...))", w, g.of([]string{"with", "holds"}), v),
+			fmt.Sprintf("for _, x := range appended(%s.items[:1], %s) { r.show(x) }", w, v),
+			fmt.Sprintf("_ = append(%s.items[:1], %s)", w, g.t(2)),
+			fmt.Sprintf("_ = reads(%s.%s(1, %s))", w, g.of([]string{"with", "holds"}), g.t(2)),
+		}))
+		if g.r.IntN(2) == 0 {
+			u := g.name("s")
+			g.line("%s := %s", u, g.of([]string{"append(" + w + ".items[:1], " + v + ")", w + ".with(1, " + v + ")", w + ".holds(1, " + v + ")"}))
+			g.line("r.show(sum(%s...))", u)
+			g.ss = append(g.ss, u)
+		}
+		g.line("r.show(%s)", v)
+		g.line("for _, x := range %s.items { r.show(x) }", w)
+	case 17: // a slice of a part, and the elements of its array after it
+		w := g.name("s")
+		g.line("%s := []*tensor.Tensor{%s, %s}", w, g.t(2), g.t(1))
+		g.line("%s := %s", v, g.of([]string{w + "[:1:2]", "these(" + w + "[:1])"}))
+		g.line("r.show(%s[0])", v)
+		if g.r.IntN(2) == 0 {
+			g.line("%s[0] = %s", v, g.t(1))
+		}
+		g.line("r.show(%s[:2][1])", v)
+	case 18: // temporaries whose consumers return no tensors
+		g.line("%s := mean(%s) + mean(%s)", v, g.t(2), g.t(1))
+		g.line("fmt.Fprint(r, %s, twice(meanOf(%s)), %s.Shape()[0], len(list(%s)), \" \")", v, g.t(2), g.t(1), g.t(2))
+		g.line("if %s, err := meanOf(%s); err == nil && %s > mean(%s) { r.probe() }", v, g.t(2), v, g.t(2))
+	case 19: // keys of a loop
+		g.line("var %s [9]int", v)
+		g.line("for %s[%s.Dim()+%s.Dim()] = range 2 { r.probe() }", v, g.of(g.ts), g.t(2))
+		g.line("fmt.Fprint(r, %s, \" \")", v)
 	case 14: // a write through another name
 		if len(g.ss) > 0 {
 			s := g.of(g.ss)

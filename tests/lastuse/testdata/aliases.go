@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"slices"
+	"unsafe"
 
 	"example.com/app/dot"
 	"example.com/app/part"
@@ -424,6 +426,208 @@ func appends() {
 	cs[0] = mk(81)
 	show(deeper(2, cs...))
 	show(cs[:3][1])
+	ds := []T{mk(87), mk(88), mk(89)}
+	_ = append(ds[:1], mk(90))
+	fmt.Println(len(addTo(ds[:2], mk(91))))
+	show(ds[1])
+	show(ds[2])
+}
+
+// Appends into arrays that no variable holds: of a field behind a pointer, an array, a map and the enclosing function.
+
+type cache struct {
+	items []T
+	anys  []any
+}
+
+func (c *cache) all() []T                  { return c.items }
+func (c *cache) with(i int, x T) []T       { return append(c.items[:i], x) }
+func (c *cache) withPart(i int, x T) []T   { ts := c.items[:i]; return append(ts, x) }
+func (c *cache) withVar(i int, x T) []T    { ts := c.items[:i]; us := append(ts, x); return us }
+func (c *cache) named(i int, x T) (us []T) { us = c.items[:i]; return append(us, x) }
+func (c *cache) list(i int, x T) list      { return list{append(c.items[:i], x)} }
+
+var pool = make([]T, 0, 8)
+
+func arrays() {
+	c := &cache{make([]T, 24), make([]any, 2)}
+	x := mk(92)
+	fmt.Println(len(append(c.items[:0], x)))
+	x = mk(93)
+	us := append(c.items[:1], x)
+	fmt.Println(len(us), x.Dim())
+	for i, with := range []func(*cache, int, T) []T{(*cache).with, (*cache).withPart, (*cache).withVar, (*cache).named} {
+		x := mk(float64(94 + i))
+		us := with(c, 2+i, x)
+		fmt.Println(len(us), x.Dim())
+	}
+	y := mk(98)
+	us = c.with(6, y)
+	fmt.Println(len(us), y.Dim())
+	z := mk(99)
+	us = c.withPart(7, z)
+	fmt.Println(len(us), z.Dim())
+	v := mk(100)
+	us = c.withVar(8, v)
+	fmt.Println(len(us), v.Dim())
+	w := mk(101)
+	us = c.named(9, w)
+	fmt.Println(len(us), w.Dim())
+	a := mk(102)
+	fmt.Println(len(c.list(10, a).Items), a.Dim())
+	b := mk(103)
+	us = addTo(c.items[:11], b)
+	fmt.Println(len(us), b.Dim())
+	d := mk(104)
+	us = append(c.all()[:12], d)
+	fmt.Println(len(us), d.Dim())
+	e, l := mk(105), list{}
+	l.Items = append(c.items[:13], e)
+	fmt.Println(len(l.Items), e.Dim())
+	f := mk(106)
+	m := push(list{c.items[:14]}, f)
+	fmt.Println(len(m.Items), f.Dim())
+	for i := 15; i < 18; i++ {
+		x := mk(float64(92 + i))
+		us := append(c.items[:i], x)
+		fmt.Println(len(us), x.Dim())
+	}
+	fmt.Println(len(addTo(c.items[:18], mk(110))))
+	for i := range append(c.items[:19], mk(111)) {
+		_ = i
+	}
+	for _, x := range c.items[:20] {
+		show(x)
+	}
+	g := mk(112)
+	vs := append(c.anys[:1], g)
+	fmt.Println(len(vs), g.Dim())
+	show(c.anys[1].(T))
+	var buf [4]T
+	h := mk(113)
+	us = append(buf[:0], h)
+	fmt.Println(len(us), h.Dim())
+	show(buf[0])
+	j := mk(114)
+	us = append(pool, j)
+	fmt.Println(len(us), j.Dim())
+	show(pool[:1][0])
+	k := mk(115)
+	by := map[string][]T{"a": make([]T, 1)}
+	us = append(by["a"][:0], k)
+	fmt.Println(len(us), k.Dim())
+	show(by["a"][0])
+	outer := []T{mk(116), mk(117)}
+	func() {
+		x := mk(118)
+		us := append(outer[:1], x)
+		fmt.Println(len(us), x.Dim())
+	}()
+	show(outer[1])
+}
+
+// Elements of an array after the end of a slice.
+
+func headOf(ts []T) []T { return ts[:1] }
+
+func capacity() {
+	ts := []T{mk(119), mk(120)}
+	us := ts[:1:2]
+	show(us[0])
+	show(us[:2][1])
+	ts = []T{mk(121), mk(122)}
+	vs := headOf(ts)
+	show(vs[0])
+	show(vs[:2][1])
+	as, x := make([]T, 0, 4), mk(123)
+	bs := append(as, x)
+	show(bs[0])
+	cs := as[:1]
+	show(cs[0])
+	same := mk(124)
+	ds := []T{same, same}
+	ds = ds[:1:2]
+	ds[0] = mk(125)
+	ds = ds[:2]
+	show(ds[1])
+}
+
+// Keys of range loops that are evaluated in each iteration.
+
+func keys() {
+	var counts [4]int
+	x, seen, y := mk(126), map[T]int{}, mk(127)
+	for counts[x.Dim()] = range 3 {
+	}
+	for counts[x.Mul(2).Dim()+1] = range 2 {
+	}
+	fmt.Println(counts)
+	for seen[y] = range 2 {
+	}
+	for x := range seen {
+		show(x)
+	}
+}
+
+// Handles in pointers of package unsafe.
+
+type slot struct{ p unsafe.Pointer }
+
+func ofPointer[P ~unsafe.Pointer](p P) T { return T(p) }
+func (s *slot) get() T                   { return T(s.p) }
+func (s *slot) word() uintptr            { return uintptr(s.p) }
+
+func pointers() {
+	x := mk(128)
+	y := ofPointer(unsafe.Pointer(x))
+	show(y)
+	show(x)
+	s := &slot{unsafe.Pointer(x)}
+	for range 2 {
+		y := s.get()
+		show(y)
+		z := T(unsafe.Add(nil, s.word()))
+		show(z)
+	}
+	show(x)
+}
+
+// Temporaries whose consumers return no tensors.
+
+type number float64
+
+func (n number) half() number { return n / 2 }
+
+func mean(x T) number                   { v, _ := x.Mean().Item(); return number(v) }
+func meanOf(x T) (number, error)        { v, err := x.Mean().Item(); return number(v), err }
+func plus(x T, n number) number         { return mean(x) + n }
+func plusErr(n number, err error) error { return errors.Join(err, mk(float64(n)).Err()) }
+func sizeOf(x T) func() int             { n := x.Dim(); return func() int { return n } }
+func single(x T) []T                    { return []T{x} }
+
+func temporaries() {
+	fmt.Println(plus(mk(135), plus(mk(136), mean(mk(137)).half())))
+	fmt.Println(plusErr(meanOf(mk(138))), mk(139).Add(1).Dim()+sizeOf(mk(140).Add(1))())
+	counts := make([]int, 3)
+	counts[mk(141).Dim()]++
+	x := mk(142).
+		Add(1)
+	mk(143).Add(1).Shape()[0] = mk(144).Dim() + x.Mul(2).
+		Dim()
+	switch y := mk(145); mean(y.Mul(2)) {
+	case mean(mk(290)):
+		show(y)
+	}
+	for i := 0; i < mk(146).Dim(); i++ {
+		if n, err := meanOf(mk(147)); err == nil && n > mean(mk(3)) {
+			fmt.Println(n)
+		} else if m, err := meanOf(x); err == nil {
+			fmt.Println(m)
+		}
+	}
+	show(single(single(mk(148))[0])[0])
+	fmt.Println(len(single(mk(149))), mean(single(mk(150))[0]), total(single(mk(151))).Dim(), counts)
+	defer func(n number) { fmt.Println(n) }(mean(mk(152)))
 }
 
 // Methods that fmt calls.
@@ -441,12 +645,33 @@ func prints() {
 	var v any = noisy{mk(83)}
 	fmt.Println(v)
 	show(printed)
+	o := outer{N: noisy{mk(129)}}
+	fmt.Println(o)
+	show(printed)
+	w := writer{mk(130)}
+	fmt.Fprintln(w, "written")
+	show(printed)
+	fmt.Fprint(writer{mk(131)}, "written\n")
+	show(printed)
 }
+
+type outer struct{ N noisy }
+
+type writer struct{ X T }
+
+func (w writer) Write(p []byte) (int, error) { printed = w.X; return os.Stdout.Write(p) }
 
 // Results that a short declaration would give other types, and a call of panic in parentheses.
 
 func large64(x T) (T, uint64)           { y := x.Mul(2); return y.Add(1), 1<<64 - 1 }
 func instance(x T) (T, func([]int) int) { y := x.Mul(2); return y.Add(1), slices.Max }
+func partly(x T) (T, func(int) string)  { y := x.Mul(2); return y.Add(1), nothing[int] }
+func size(x T) (T, uintptr)             { y := x.Mul(2); return y.Add(1), unsafe.Sizeof(x.Mul(2).Add(1)) }
+func sizeOfFunc(x T) (T, uintptr) {
+	y := x.Mul(2)
+	return y.Add(1), unsafe.Sizeof(func(x T) T { return x.Mul(2).Add(1) })
+}
+func nothing[A, B any](A) (b B) { return b }
 func parenthesised(c bool) T {
 	x := mk(84)
 	if c {
@@ -591,6 +816,11 @@ func main() {
 		show(dot.Kept)
 		types()
 		appends()
+		arrays()
+		capacity()
+		keys()
+		pointers()
+		temporaries()
 		prints()
 		z, most := large64(mk(85))
 		show(z)
@@ -602,9 +832,18 @@ func main() {
 		popped(mk(1))
 		operands(0)
 		operands(1)
-		y, n := shifted(mk(52), 40)
+		z, text := partly(mk(132))
+		show(z)
+		fmt.Println(text(1) == "")
+		z, n := size(mk(133))
+		show(z)
+		fmt.Println(n == 8)
+		z, n = sizeOfFunc(mk(134))
+		show(z)
+		fmt.Println(n == 8)
+		y, by := shifted(mk(52), 40)
 		show(y)
-		fmt.Println(n)
+		fmt.Println(by)
 		return nil
 	})
 	fmt.Println(err)
