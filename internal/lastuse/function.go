@@ -66,6 +66,7 @@ type body struct {
 
 	leave        string // why the function is not rewritten; "" if it is
 	withoutTemps bool
+	defers       bool // it defers calls
 	places       []*place
 	byVar        map[*types.Var]*place
 	headers      map[*ast.RangeStmt]*place
@@ -329,6 +330,7 @@ func (b *body) exclude() {
 	each(b.node(), func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.DeferStmt:
+			b.defers = true
 			for _, v := range b.results() {
 				out(v, "a deferred call may recover from a panic, and the function then returns what it holds")
 			}

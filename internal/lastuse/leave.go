@@ -180,9 +180,17 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	if o.dry || len(jobs) == 0 && len(ev.temps) == 0 {
 		return
 	}
-	if len(stored) > 0 && !b.storable(ev, vals, tuple) {
+	why := ""
+	switch {
+	case len(stored) == 0:
+	case !b.storable(ev, vals, tuple):
+		why = "the results of line %d cannot be stored without a change of order"
+	case b.defers && o.line(ev.before) != o.line(ev.ret.End()):
+		why = "a deferred call would see another line than %d, where the return statement begins"
+	}
+	if why != "" {
 		for _, j := range jobs {
-			o.note(j.pl.v.Pos(), j.pl.v.Name(), false, "the results of line %d cannot be stored without a change of order", o.line(ev.before))
+			o.note(j.pl.v.Pos(), j.pl.v.Name(), false, why, o.line(ev.before))
 		}
 		return
 	}

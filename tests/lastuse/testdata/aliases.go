@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"runtime"
 	"slices"
 	"unsafe"
 
@@ -702,6 +703,18 @@ func shifted(x T, n uint) (T, int64) {
 	return y.Add(1), -(1 << n)
 }
 
+// The line of a return, which a deferred call sees.
+
+func caller() { _, _, line, _ := runtime.Caller(2); fmt.Println("returned in line", line) }
+
+func deferred(x T) (T, int) {
+	defer func() { caller() }()
+	y := x.Mul(2)
+	return y.
+		Add(1).
+		Mul(2), 3
+}
+
 // Functions whose name several have.
 
 func _(x int)  {}
@@ -821,6 +834,8 @@ func main() {
 		keys()
 		pointers()
 		temporaries()
+		lines, _ := deferred(mk(153))
+		show(lines)
 		prints()
 		z, most := large64(mk(85))
 		show(z)
