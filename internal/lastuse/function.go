@@ -1023,15 +1023,15 @@ func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
 	}
 	switch f := fun.(type) {
 	case *ast.FuncLit:
-		return p.literals[f]
+		return p.factsOfLiteral(f)
 	case *ast.Ident:
 		switch o := p.Info.Uses[f].(type) {
 		case *types.Func:
-			return p.resolved(b, p.facts.of(o), call)
+			return p.resolved(b, p.factsOf(o), call)
 		case *types.Var:
 			if b != nil {
 				if pl := b.byVar[o]; pl != nil && pl.kind == closure {
-					return p.literals[pl.lit]
+					return p.factsOfLiteral(pl.lit)
 				}
 			}
 		}
@@ -1047,10 +1047,10 @@ func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
 			if _, param := types.Unalias(sel.Recv()).(*types.TypeParam); param {
 				return nil
 			}
-			return p.resolved(b, p.facts.of(fn), call)
+			return p.resolved(b, p.factsOf(fn), call)
 		}
 		if fn, ok := p.Info.Uses[f.Sel].(*types.Func); ok {
-			return p.resolved(b, p.facts.of(fn), call)
+			return p.resolved(b, p.factsOf(fn), call)
 		}
 	}
 	return nil
@@ -1075,15 +1075,15 @@ func (p *Package) resolved(b *body, f *Func, call *ast.CallExpr) *Func {
 		}
 	}
 	for i := range g.Results {
-		known := lit != nil && p.literals[lit] != nil
+		known := lit != nil && p.factsOfLiteral(lit) != nil
 		g.Results[i] = Result{Other: true}
 		if known {
-			g.Results[i] = p.literals[lit].result(i)
+			g.Results[i] = p.factsOfLiteral(lit).result(i)
 		}
 		if f.calledWith && (!known || len(g.Results[i].From) > 0) {
 			g.Results[i].From = []int{len(f.Retains) - 1} // its parameters are the call's other arguments
 		}
-		if f.calledWith && known && slices.Contains(p.literals[lit].Retains, true) {
+		if f.calledWith && known && slices.Contains(p.factsOfLiteral(lit).Retains, true) {
 			g.Retains[len(g.Retains)-1] = true
 		}
 	}

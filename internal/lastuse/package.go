@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -21,6 +22,8 @@ type Package struct {
 	parent   map[ast.Node]ast.Node
 	facts    Facts
 	literals map[*ast.FuncLit]*Func
+	read     func(function any) // set while facts are computed: the function's, by full name or literal, are read
+	analyses int                // of functions, by Analyze
 	names    int
 	shadows  bool // a declaration hides a name that inserted text uses
 	fault    fault
@@ -84,18 +87,63 @@ func (p *Package) Analyze() Facts {
 		}
 		set(r, &Func{Retains: make([]bool, n), Results: make([]Result, r.sig.Results().Len())})
 	}
-	for changed := true; changed; {
-		changed = false
-		for _, r := range roots {
-			b := p.newBody(r.decl, r.lit, r.sig)
-			b.flow(nil)
-			if f := facts[r].merge(b.fact); !f.equal(facts[r]) {
-				changed = true
-				set(r, f)
+	// A function is analysed again when the facts of one that it refers to have changed.
+	readers := map[any][]root{} // by full name or literal
+	queued := map[root]bool{}
+	for _, r := range roots {
+		queued[r] = true
+	}
+	for work := slices.Clone(roots); len(work) > 0; work = work[1:] {
+		r := work[0]
+		queued[r] = false
+		p.analyses++
+		seen := map[any]bool{}
+		p.read = func(function any) {
+			if !seen[function] {
+				seen[function] = true
+				if !slices.Contains(readers[function], r) {
+					readers[function] = append(readers[function], r)
+				}
+			}
+		}
+		b := p.newBody(r.decl, r.lit, r.sig)
+		b.flow(nil)
+		if f := facts[r].merge(b.fact); !f.equal(facts[r]) {
+			set(r, f)
+			for _, q := range readers[r.function(p)] {
+				if !queued[q] {
+					queued[q] = true
+					work = append(work, q)
+				}
 			}
 		}
 	}
+	p.read = nil
 	return own
+}
+
+// function returns what identifies the function to its callers: the literal, or the full name.
+func (r root) function(p *Package) any {
+	if r.lit != nil {
+		return r.lit
+	}
+	return p.Info.Defs[r.decl.Name].(*types.Func).FullName()
+}
+
+// factsOf returns the facts of a function, or nil.
+func (p *Package) factsOf(fn *types.Func) *Func {
+	if p.read != nil && fn.Pkg() == p.Types {
+		p.read(fn.Origin().FullName())
+	}
+	return p.facts.of(fn)
+}
+
+// factsOfLiteral returns the facts of a function literal, or nil.
+func (p *Package) factsOfLiteral(lit *ast.FuncLit) *Func {
+	if p.read != nil {
+		p.read(lit)
+	}
+	return p.literals[lit]
 }
 
 // merge returns the union of two facts of one function.

@@ -354,3 +354,20 @@ func TestFactsInArchives(t *testing.T) {
 		t.Errorf("equal facts are other bytes (%v)", err)
 	}
 }
+
+// Analyze takes time in proportion to the length of a chain of calls, also if the callers stand first.
+func TestChainOfCalls(t *testing.T) {
+	const n = 300
+	src := "package p\n\nimport \"github.com/linstock-ml/linstock/tensor\"\n\nvar g *tensor.Tensor\n\n"
+	for i := range n {
+		src += fmt.Sprintf("func f%d(x *tensor.Tensor) *tensor.Tensor { return f%d(x) }\n", i, i+1)
+	}
+	src += fmt.Sprintf("func f%d(x *tensor.Tensor) *tensor.Tensor { g = x; return x }\n", n)
+	p, err := parsePackage(loadLibrary(t), "example.com/p", "p/in.go", []byte(src))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own := p.Analyze(); !own["example.com/p.f0"].retains(0) || p.analyses > 3*n {
+		t.Errorf("%d analyses of %d functions; f0 retains its parameter: %v", p.analyses, n, own["example.com/p.f0"].retains(0))
+	}
+}
