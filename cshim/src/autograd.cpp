@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <functional>
+#include <list>
 #include <mutex>
 #include <system_error>
 #include <type_traits>
@@ -144,7 +145,7 @@ auto with_engine(const torch::autograd::variable_list &roots, F &&pass) {
   Pass in_flight(roots);
   pass_starts();
   CastCachePause pause;
-  HooksOfPass hooks(in_flight);
+  HooksOfPass hooks(in_flight.flight());
   try {
     auto result = pass();
     engine.store(kStarted, std::memory_order_relaxed);
@@ -176,29 +177,30 @@ torch::autograd::variable_list grads_list(const ls_tensor *h, uint64_t n) {
 
 namespace {
 std::mutex passes_mutex;
-Pass *passes = nullptr;
-std::vector<std::function<void()>> after;  // of the passes
+std::list<Flight> &passes = *new std::list<Flight>;  // not freed when the process ends: passes may run
+std::vector<std::function<void()>> after;            // of the passes
 }  // namespace
 
-Pass::Pass(const std::vector<at::Tensor> &roots) : outer_(current_pass()) {
+Pass::Pass(const std::vector<at::Tensor> &roots) {
+  std::list<Flight> own(1);
+  own.front().outer = current_pass();
   for (const auto &t : roots) {
-    if (t.requires_grad()) roots_.push_back(torch::autograd::impl::gradient_edge(t).function);
+    if (t.requires_grad()) own.front().roots.push_back(torch::autograd::impl::gradient_edge(t).function);
   }
+  at_ = own.begin();
   std::lock_guard<std::mutex> lock(passes_mutex);
-  next_ = passes;
-  if (next_ != nullptr) next_->prev_ = this;
-  passes = this;
+  passes.splice(passes.begin(), own);
 }
 Pass::~Pass() {
+  std::list<Flight> ended;  // destroyed without the lock, like the nodes
   std::lock_guard<std::mutex> lock(passes_mutex);
-  if (next_ != nullptr) next_->prev_ = prev_;
-  (prev_ != nullptr ? prev_->next_ : passes) = next_;
-  if (passes != nullptr) return;
+  ended.splice(ended.begin(), passes, at_);
+  if (!passes.empty()) return;
   for (auto &f : after) f();
   after.clear();
 }
 
-bool Pass::may_reach(const torch::autograd::Node &node) const {
+bool Flight::may_reach(const torch::autograd::Node &node) const {
   std::vector<const torch::autograd::Node *> next;
   std::unordered_set<const torch::autograd::Node *> seen;
   auto visit = [&](const NodePtr &n) {
@@ -206,7 +208,7 @@ bool Pass::may_reach(const torch::autograd::Node &node) const {
     if (n && (n.get() == &node || n->topological_nr() > node.topological_nr()) && seen.insert(n.get()).second)
       next.push_back(n.get());
   };
-  for (const auto &root : roots_) visit(root);
+  for (const auto &root : roots) visit(root);
   while (!next.empty()) {
     auto *n = next.back();
     if (n == &node) return true;
@@ -216,16 +218,16 @@ bool Pass::may_reach(const torch::autograd::Node &node) const {
   return false;
 }
 
-bool Pass::runs_here() const {
-  const Pass *p = current_pass();
-  while (p != nullptr && p != this) p = p->outer_;
-  return p == this;
+bool Flight::runs_here() const {
+  const Flight *f = current_pass();
+  while (f != nullptr && f != this) f = f->outer;
+  return f == this;
 }
 
 void change_node(const torch::autograd::Node &node, const std::function<void()> &change) {
   std::lock_guard<std::mutex> lock(passes_mutex);
-  for (Pass *p = passes; p != nullptr; p = p->next_) {
-    if (!p->runs_here() && p->may_reach(node))
+  for (const auto &flight : passes) {
+    if (!flight.runs_here() && flight.may_reach(node))
       throw ArgumentError(
           "another goroutine runs a backward pass through the tensor's graph: its first hook must come before or "
           "after");
@@ -235,7 +237,7 @@ void change_node(const torch::autograd::Node &node, const std::function<void()> 
 
 void after_passes(std::function<void()> f) {
   std::lock_guard<std::mutex> lock(passes_mutex);
-  if (passes == nullptr) return f();
+  if (passes.empty()) return f();
   after.push_back(std::move(f));
 }
 

@@ -124,11 +124,11 @@ struct Received {
 
 // Among libtorch's thread-local state, which a pass takes to the engine's threads.
 struct PassInfo : c10::DebugInfoBase {
-  const Pass &pass;
+  const Flight &pass;
   const uint64_t number = next_number.fetch_add(1);
   std::mutex mutex;
   std::map<uint64_t, Received> received;  // by the number of the hook
-  explicit PassInfo(const Pass &pass) : pass(pass) {}
+  explicit PassInfo(const Flight &pass) : pass(pass) {}
   ~PassInfo() override {
     for (auto &[hook, r] : received)
       for (auto &g : r.grads) discard(std::move(g));
@@ -233,9 +233,9 @@ class MultiHook {
 
 }  // namespace
 
-HooksOfPass::HooksOfPass(const Pass &pass) : guard_(pass_kind(), std::make_shared<PassInfo>(pass)) {}
+HooksOfPass::HooksOfPass(const Flight &pass) : guard_(pass_kind(), std::make_shared<PassInfo>(pass)) {}
 
-const Pass *current_pass() noexcept {
+const Flight *current_pass() noexcept {
   auto *info = static_cast<PassInfo *>(c10::ThreadLocalDebugInfo::get(pass_kind()));
   return info == nullptr ? nullptr : &info->pass;
 }

@@ -14,14 +14,14 @@ namespace ls {
 // What the hooks of several tensors have received in the calling thread's backward pass, for as long as it runs.
 class HooksOfPass {
  public:
-  explicit HooksOfPass(const Pass &pass);
+  explicit HooksOfPass(const Flight &pass);
 
  private:
   c10::DebugInfoGuard guard_;
 };
 
 // Returns the backward pass that the calling thread is in, or null.
-const Pass *current_pass() noexcept;
+const Flight *current_pass() noexcept;
 
 // Called with a gradient; returns what replaces it, or an undefined tensor.
 using TensorHook = std::function<at::Tensor(const at::Tensor &grad)>;

@@ -4,11 +4,24 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <list>
 #include <vector>
 
 #include "grads.h"
 
 namespace ls {
+
+// What is known of a backward pass in flight. It is not on the stack of the thread that runs the pass: that of a
+// goroutine which ends within a pass is gone, and the pass is in flight for ever.
+struct Flight {
+  std::vector<NodePtr> roots;
+  const Flight *outer;  // the pass that this one runs within
+
+  // Reports whether the pass may run the node.
+  bool may_reach(const torch::autograd::Node &node) const;
+  // Reports whether the calling thread is in this pass, or in one that runs within it.
+  bool runs_here() const;
+};
 
 // A backward pass that the calling thread runs, for as long as it exists.
 class Pass {
@@ -18,17 +31,10 @@ class Pass {
   Pass(const Pass &) = delete;
   Pass &operator=(const Pass &) = delete;
 
-  // Reports whether the pass may run the node.
-  bool may_reach(const torch::autograd::Node &node) const;
-  // Reports whether the calling thread is in this pass, or in one that runs within it.
-  bool runs_here() const;
+  const Flight &flight() const { return *at_; }
 
  private:
-  std::vector<NodePtr> roots_;
-  const Pass *outer_;                       // the pass that this one runs within
-  Pass *next_ = nullptr, *prev_ = nullptr;  // of those in flight
-
-  friend void change_node(const torch::autograd::Node &node, const std::function<void()> &change);
+  std::list<Flight>::iterator at_;
 };
 
 // Calls change, which changes what libtorch's engine reads of the node without a lock. Throws ArgumentError if a

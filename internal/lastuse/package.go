@@ -355,15 +355,16 @@ func (b *body) notes() (notes []Note) {
 			if f.returned || len(f.into) > 0 && !f.escapes { // a variable holds it
 				return true
 			}
+			if c := b.consumer(call); c != nil && (b.followed(c) || b.enclosed(c)) {
+				why = "it would be held while other calls of the statement run"
+			}
 			for _, pl := range v.places {
 				if pl.v != nil && pl.kind != oneTensor {
 					why = "it may be a tensor in " + pl.v.Name()
 				}
 			}
-			if c := b.consumer(call); f.why != "" {
+			if f.why != "" {
 				why = f.why
-			} else if c != nil && (b.followed(c) || b.enclosed(c)) {
-				why = "it would be held while other calls of the statement run"
 			}
 		}
 		notes = append(notes, Note{call.Pos(), "result of " + calleeName(call), false, why})

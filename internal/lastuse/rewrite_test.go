@@ -175,7 +175,6 @@ var exceptions = map[string]string{
 	"(*nn.TransformerDecoder).ForwardMasked":      viaLayers,
 	"nn.GaussianNLLLoss":                          "its function literal assigns the parameter variance, and the options are read into a local struct",
 	"nn.MultiLabelSoftMarginLoss":                 "the options are read into a local struct",
-	"nn.TripletMarginLoss":                        "it reads a number from an option",
 	"nn.TripletMarginWithDistanceLoss":            "a distance has the contract of nn.Layer, and the options are read into a local struct",
 	"(*nn.Loss).Forward":                          "the loss functions borrow and return a new handle; a distance has the contract of nn.Layer",
 	"(nn.Func).Forward":                           "the function has the contract of nn.Layer",
