@@ -107,7 +107,7 @@ func (t *Tensor) LastUseOf(at string, temporaries ...**Tensor) *Tensor {
 // LastUseAfter releases the temporaries from which result was computed, which holds none of them, and returns result.
 // "linstock go" inserts it.
 func LastUseAfter[R any](result R, at string, temporaries ...**Tensor) R {
-	(*Tensor)(nil).LastUseOf(at, temporaries...)
+	_ = (*Tensor)(nil).LastUseOf(at, temporaries...)
 	return result
 }
 

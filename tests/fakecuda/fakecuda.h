@@ -78,7 +78,7 @@ typedef struct fakecuda_state {
   int64_t invalidated;   /* captures */
   fakecuda_device device[FAKECUDA_MAX_DEVICES];
   fakecuda_rule rule[FAKECUDA_MAX_RULES];
-  int64_t events; /* that live */
+  int64_t events;                         /* that live */
   int64_t contexts[FAKECUDA_MAX_DEVICES]; /* that processes have made on each device */
 } fakecuda_state;
 

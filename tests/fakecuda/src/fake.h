@@ -24,11 +24,11 @@ int fakecuda_enter_library(int64_t *id, const char *name, int code_when_lost);
     if (e_ != 0) return e_;                                              \
   } while (0)
 
-#define ASK(device)                                                   \
-  do {                                                                \
-    static int64_t id;                                                \
-    int e_ = fakecuda_ask(&id, __func__, FAKECUDA_ANY, device);       \
-    if (e_ != 0) return e_;                                           \
+#define ASK(device)                                             \
+  do {                                                          \
+    static int64_t id;                                          \
+    int e_ = fakecuda_ask(&id, __func__, FAKECUDA_ANY, device); \
+    if (e_ != 0) return e_;                                     \
   } while (0)
 
 /* The same for a library whose codes the rules name. */
