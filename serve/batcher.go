@@ -157,6 +157,7 @@ type request[In, Out any] struct {
 	ctx    context.Context
 	in     In
 	number uint64
+	taken  bool      // into a batch; guarded by Batcher.mu
 	at     time.Time // of admission; not set without a window
 	group  *group[In, Out]
 
@@ -207,8 +208,10 @@ func NewBatcher[In, Out any](run func(batch []In) ([]Out, error), opts ...Option
 }
 
 // Do returns the output for in, from a batch that a goroutine in Run computes. It returns when the context is done, with
-// the context's cause. If its batch is being computed then, the batch's function may still read in. Other errors are
-// ErrFull, ErrClosed, that of a shape that cannot be compared, and those of the batch's function.
+// the context's cause. If its batch is being computed then, the batch's function may still read in: of a *tensor.Tensor it
+// gets an alias, which lives as long as the batch's scope, so that the caller may release its own; tensors in another form,
+// such as a slice, must live on. Other errors are ErrFull, ErrClosed, that of a shape that cannot be compared, and those of
+// the batch's function.
 func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	switch {
 	case b == nil || b.run == nil:
@@ -226,6 +229,15 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 		}
 	}
 	r := &request[In, Out]{ctx: ctx, in: in, answered: make(chan struct{})}
+	if t, ok := any(in).(*tensor.Tensor); ok && t != nil {
+		alias := t.Alias().Keep()
+		r.in = any(alias).(In)
+		defer func() {
+			if !b.isTaken(r) { // else the batch's scope frees it
+				alias.Release()
+			}
+		}()
+	}
 	if err := b.admit(shape, r); err != nil {
 		return out, err
 	}
@@ -241,6 +253,13 @@ func (b *Batcher[In, Out]) Do(ctx context.Context, in In) (out Out, err error) {
 	default:
 		return out, context.Cause(ctx)
 	}
+}
+
+// isTaken reports whether a batch has the request.
+func (b *Batcher[In, Out]) isTaken(r *request[In, Out]) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return r.taken
 }
 
 // admit adds a request to the queue.
@@ -400,6 +419,7 @@ func (b *Batcher[In, Out]) take() (batch []*request[In, Out], wait time.Duration
 			}
 			n++
 			if r.ctx.Err() == nil {
+				r.taken = true
 				batch = append(batch, r)
 			}
 		}
@@ -442,6 +462,11 @@ func (b *Batcher[In, Out]) compute(batch []*request[In, Out]) {
 func (b *Batcher[In, Out]) call(ins []In, outs *[]Out) error {
 	n := len(ins)
 	err := tensor.WithScope(func() (err error) {
+		for _, in := range ins {
+			if t, ok := any(in).(*tensor.Tensor); ok && t != nil {
+				_ = tensor.CurrentScope().Adopt(t) // a failed tensor has an error, which the function finds
+			}
+		}
 		*outs, err = b.run(ins)
 		return err
 	})

@@ -216,6 +216,50 @@ func TestAbandonedRequestLeaves(t *testing.T) {
 	}
 }
 
+// TestTensorOfAnAbandonedRequest tests that a batch computes although a request whose context was done has freed its tensor.
+func TestTensorOfAnAbandonedRequest(t *testing.T) {
+	leak.Check(t)
+	computing, proceed := make(chan struct{}), make(chan struct{})
+	b, err := serve.NewBatcher(func(batch []*tensor.Tensor) ([]float64, error) {
+		close(computing)
+		<-proceed
+		return tensor.Data[float64](tensor.Stack(batch).Sum(tensor.Dim(1)).To(tensor.Float64))
+	}, serve.MaxBatch(2), serve.Window(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(ctx context.Context, value float64) (sum float64, err error) {
+		err = tensor.WithScope(func() error {
+			sum, err = b.Do(ctx, tensor.Full([]int{2}, value))
+			return err
+		})
+		return sum, err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(b.Run)
+	all.Go(func() {
+		if sum, err := ask(t.Context(), 2); err != nil || sum != 4 {
+			t.Errorf("the other request: %v, %v", sum, err)
+		}
+	})
+	all.Go(func() {
+		<-computing
+		cancel()
+	})
+	if _, err := ask(ctx, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("the abandoned request: %v", err)
+	}
+	close(proceed)
+	b.Close()
+	all.Wait()
+
+	// Requests that no batch takes free what they hold.
+	if _, err := ask(t.Context(), 1); !errors.Is(err, serve.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
 func TestFullQueue(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := newRecorder(0)
