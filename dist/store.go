@@ -3,7 +3,10 @@ package dist
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -58,10 +61,62 @@ func fileStore(ctx context.Context, op, path string, processes int) (*Store, err
 	if err != nil {
 		return nil, refuse.Error(op, err, "%v", err)
 	}
-	if err := f.Close(); err != nil {
+	err = checkRecords(ctx, f)
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, endedBy(op, ctx.Err())
+	case errors.Is(err, errRecords):
+		return nil, refuse.Error(op, tensor.ErrArgument, "%s: %v: it is not a store, or a process ended while it wrote to it; remove it if no process uses it", path, err)
+	case err != nil:
 		return nil, refuse.Error(op, err, "%v", err)
 	}
 	return madeWithin(ctx, op, func() (cshim.Store, error) { return cshim.FileStoreNew(path, processes) })
+}
+
+var errRecords = errors.New("a record is incomplete")
+
+// checkRecords returns an error unless the file of a store consists of whole records, of which libtorch reads the rest for
+// ever. A process may be writing one: it has a second.
+func checkRecords(ctx context.Context, f *os.File) error {
+	for end := time.Now().Add(time.Second); ; {
+		err := records(f)
+		if !errors.Is(err, errRecords) || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// records reads the lengths of the keys and values in a store's file: each has 32 bits, and precedes the bytes.
+func records(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	key := true
+	for at := int64(0); at < info.Size(); key = !key {
+		var head [4]byte
+		n, err := f.ReadAt(head[:], at)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		length := int64(binary.NativeEndian.Uint32(head[:]))
+		if n < len(head) || length > info.Size()-at-int64(n) || key && length == 0 {
+			return fmt.Errorf("%w at byte %d of %d", errRecords, at, info.Size())
+		}
+		at += int64(n) + length
+	}
+	if !key {
+		return fmt.Errorf("%w: the last key has no value", errRecords)
+	}
+	return nil
 }
 
 // NewPrefixStore returns a store whose keys are those of base with prefix and "/" before them. base may be closed first.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -222,6 +223,44 @@ func TestStoreErrors(t *testing.T) {
 		if !errors.Is(c.err, c.kind) || c.kind != dist.ErrConnection && c.kind != dist.ErrTimeout && errors.Is(c.err, dist.ErrConnection) {
 			t.Errorf("%s: got %v, want %v", name, c.err, c.kind)
 		}
+	}
+}
+
+// TestFileOfAStoreIsIncomplete tests that a file with a part of a record, which libtorch would read for ever, is an error.
+func TestFileOfAStoreIsIncomplete(t *testing.T) {
+	leak.Check(t)
+	path := filepath.Join(t.TempDir(), "store")
+	s, err := dist.NewFileStore(path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Set("key", []byte("value")); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err := errors.Join(err, s.Close()); err != nil || len(whole) == 0 {
+		t.Fatal(err)
+	}
+	for _, part := range []string{string(whole[:len(whole)-1]), string(whole[:len(whole)-7]), string(whole) + "\x01\x00", "text of another program"} {
+		if err := os.WriteFile(path, []byte(part), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := dist.NewFileStore(path, 0); !errors.Is(err, tensor.ErrArgument) {
+			t.Errorf("%q: %v, want ErrArgument", part, err)
+		}
+	}
+	if err := os.WriteFile(path, whole, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	again, err := dist.NewFileStore(path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := again.Get(t.Context(), "key"); err != nil || string(v) != "value" {
+		t.Errorf("%q, %v", v, err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
