@@ -300,7 +300,7 @@ func (m *model) replaced(x *tensor.Tensor) (*tensor.Tensor, error) {
 	return y, tensor.Replace(&m.hidden, y)
 }
 
-// rollout: what a function keeps is no tensor of the scope, but what it returns beside it is.
+// rollout: a tensor that a function keeps outlives the scope; one that it returns beside it does not.
 func rollout(m *model, x *tensor.Tensor) (last *tensor.Tensor, err error) {
 	err = tensor.WithScope(func() error {
 		state, reward, err := m.step(x)
