@@ -266,6 +266,7 @@ func TestFileOfAStoreIsIncomplete(t *testing.T) {
 
 // TestSilentStore tests that the timeout and the context end the connection to what does not answer.
 func TestSilentStore(t *testing.T) {
+	leak.Check(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

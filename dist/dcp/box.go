@@ -134,7 +134,7 @@ func open(ctx context.Context, dir string, wanted func(name string) bool) (at st
 			return "", nil, err
 		}
 		s, err = scan(at, wanted)
-		same := isAt(d, at)
+		same := isAt(d, at) && recovered(dir) == at // else the old one is being removed
 		_ = d.Close()
 		if same && err == nil {
 			return at, s, nil
