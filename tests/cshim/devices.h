@@ -36,7 +36,12 @@ struct FakeDevices : ls::Devices {
   ls::DeviceMemory memory(int32_t) override { return {}; }
   void reset_peak(int32_t) override {}
   void empty_cache(int32_t) override { emptied++; }
-  void capacity(int32_t, int64_t *free, int64_t *total) override { *free = *total = 0; }
+  void capacity(int32_t, int64_t *free, int64_t *total) override {
+    if (free != nullptr) *free = 0;
+    if (total != nullptr) *total = 0;
+  }
+  double memory_fraction() override { return 1; }
+  void empty_pinned_cache() override {}
   void limit_changed(int32_t) override {}
   void synchronize(int32_t) override {}
   bool capturing() override { return false; }
