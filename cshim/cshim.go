@@ -196,12 +196,7 @@ func load() error {
 		// A library that is damaged, or cannot be opened, is an error and is not skipped: the next one may be of another
 		// version.
 		if err := intact.Shim(path); err != nil {
-			damaged := path
-			var d *intact.Damage
-			if errors.As(err, &d) {
-				damaged = d.Path
-			}
-			return fmt.Errorf("linstock: %w; %s", err, locate.Remedy(path, damaged))
+			return fmt.Errorf("linstock: %w; %s", err, locate.Remedy(path, intact.DamagedFile(err, path)))
 		}
 		var manifest intact.Manifest
 		if err := intact.Read(filepath.Dir(path), &manifest); err == nil && manifest.Sources != "" && manifest.Sources != hash {

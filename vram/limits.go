@@ -313,7 +313,7 @@ func hostMemory() int64 {
 }
 
 // machineMemory is reclaim.MachineMemory.
-func machineMemory() int64 { return leastKnown(physicalMemory(), cgroupLimit("/proc/self")) }
+func machineMemory() int64 { return leastKnown(physicalMemory(), cgroup.Limit("/proc/self")) }
 
 // leastKnown returns the lesser of two sizes, of which 0 is one that is not known.
 func leastKnown(a, b int64) int64 {
@@ -344,17 +344,6 @@ func physicalMemory() int64 {
 // limitedGroups returns the memory cgroups of a process that have a limit.
 func limitedGroups(proc string) []cgroup.Group {
 	return slices.DeleteFunc(cgroup.Of(proc), func(g cgroup.Group) bool { return g.Limit() == 0 })
-}
-
-// cgroupLimit returns the least limit of a process's memory cgroups; 0: none.
-func cgroupLimit(proc string) int64 {
-	least := int64(0)
-	for _, g := range limitedGroups(proc) {
-		if n := g.Limit(); least == 0 || n < least {
-			least = n
-		}
-	}
-	return least
 }
 
 // goMemory returns how many bytes the Go runtime has from the system.

@@ -222,12 +222,7 @@ func runtimeFindings(ctx context.Context, shim string, source libtorch.Source) [
 	}
 	if err := intact.Shim(shim); err != nil {
 		// Programs do not open it either.
-		damaged := shim
-		var d *intact.Damage
-		if errors.As(err, &d) {
-			damaged = d.Path
-		}
-		return []finding{{"shim", bad, err.Error(), strings.TrimPrefix(locate.Remedy(shim, damaged), "run: ")}}
+		return []finding{{"shim", bad, err.Error(), strings.TrimPrefix(locate.Remedy(shim, intact.DamagedFile(err, shim)), "run: ")}}
 	}
 	findings := []finding{{"shim", good, shim + built, ""}}
 	if probeRuntime == nil {

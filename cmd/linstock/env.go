@@ -41,12 +41,13 @@ that a POSIX shell reads. A part that is not set up is a comment.`,
 				return err
 			}
 			given := cmd.Flags().Changed("torch") // the shim of another version would not fit
-			resolve := func() (libtorch.Source, error) { return inUse(cmd.Context(), cache, hash) }
+			var source libtorch.Source
 			if given {
-				resolve = func() (libtorch.Source, error) { return libtorch.Resolve(cmd.Context(), cache, version, false) }
+				source, err = libtorch.Resolve(cmd.Context(), cache, version, false)
+			} else {
+				source, err = inUse(cmd.Context(), cache, hash)
 			}
 			e := environment{Cache: cache, Sources: hash}
-			source, err := resolve()
 			switch {
 			case err == nil:
 				e.Libtorch, e.Torch = source.Root, source.Version

@@ -48,6 +48,16 @@ func Of(proc string) (groups []Group) {
 	return groups
 }
 
+// Limit returns the least limit of a process's memory cgroups in bytes, or 0 if none has one.
+func Limit(proc string) (least int64) {
+	for _, g := range Of(proc) {
+		if n := g.Limit(); n > 0 && (least == 0 || n < least) {
+			least = n
+		}
+	}
+	return least
+}
+
 // Limit returns the group's own limit in bytes, or 0 if it has none. memory.high counts as a limit, because above it
 // the kernel slows processes down until they hardly run.
 func (g Group) Limit() int64 {

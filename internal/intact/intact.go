@@ -47,6 +47,15 @@ type Damage struct {
 	What string // "is missing", "has 3 bytes, not 448373553"
 }
 
+// DamagedFile returns the path of the damaged library if err is a Damage, and otherwise the path that is given.
+func DamagedFile(err error, otherwise string) string {
+	var d *Damage
+	if errors.As(err, &d) {
+		return d.Path
+	}
+	return otherwise
+}
+
 func (d *Damage) Error() string { return d.Path + " " + d.What }
 
 // Read reads the manifest of a directory into a Manifest, or into a struct with more of its fields.

@@ -170,18 +170,11 @@ var licenceDir = filepath.Join("licenses", "linstock")
 
 // removeUnfinished removes what bundles that were killed have left in dir, which would be shipped with the program.
 func removeUnfinished(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
+	left, err := filesIn(dir, bundlePrefix, "")
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
 	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), bundlePrefix) {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return err
 }
 
 // earlierBundle returns the files of the bundle in dir, by slash-separated paths. It fails if another file has the path of

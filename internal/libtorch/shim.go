@@ -210,10 +210,8 @@ func (in *installer) jobs() int {
 	}
 	n := runtime.GOMAXPROCS(0) // at most a container's quota
 	free := availableMemory()
-	for _, group := range cgroup.Of("/proc/self") {
-		if limit := group.Limit(); limit > 0 && (free == 0 || limit < free) {
-			free = limit
-		}
+	if limit := cgroup.Limit("/proc/self"); limit > 0 && (free == 0 || limit < free) {
+		free = limit
 	}
 	if free > 0 {
 		n = min(n, int(free/bytesPerJob))
