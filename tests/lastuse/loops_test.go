@@ -15,6 +15,7 @@ var loops = map[string]string{
 import (
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/nn"
@@ -191,6 +192,7 @@ func run() error {
 		}
 		fmt.Println(loop.name, live()-before)
 	}
+	runtime.KeepAlive(layer) // the stack has copies of it; a garbage collection could free it within a loop
 	return nil
 }
 
