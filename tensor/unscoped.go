@@ -9,6 +9,7 @@ import (
 	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // unscopedRef frees a tensor outside every scope. It must not reference the Tensor.
@@ -160,6 +161,7 @@ type sentinel struct {
 
 // collected runs on a cleanup goroutine of the runtime.
 func (r *unscopedList) collected() {
+	reclaim.Sentinels.Add(1)
 	r.armed.Store(false)
 	if r.find(); !r.empty() {
 		r.arm()

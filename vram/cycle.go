@@ -98,20 +98,21 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 		return r
 	}
 	counts.sweeps[depth].Add(1)
-	_, executed := cleanupCounts()
+	executed := programCleanups()
 	ended := r.collect(enough)
 	until := time.Now().Add(othersTime)
 	if ended && depth == Deep && !satisfied() {
 		ended = r.askProgram(want, until, enough)
 	}
-	for ended && depth == Deep && !satisfied() { // the allocation may fail after this
+	// The allocation may fail after this. Each collection may find one more link of a chain of finalizers.
+	for links := 0; links < maxChain && ended && depth == Deep && !satisfied(); links++ {
 		if !cleanups.await(until) {
 			cleanups.giveUp()
 		}
 		r.exhausted = reclaim.AwaitFrees(time.Second)
 		queue.run(drain)
 		before := executed
-		if _, executed = cleanupCounts(); executed == before || time.Now().After(until) {
+		if executed = programCleanups(); executed == before || time.Now().After(until) {
 			break
 		}
 		// What the functions that have run referred to may be unreachable now.
@@ -121,6 +122,10 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 	}
 	return r
 }
+
+// maxChain is the number of collections that a sweep runs because cleanup functions have run. Functions that wait for every
+// collection would keep it busy for othersTime.
+const maxChain = 10
 
 // drain frees what was found unreachable.
 func drain() {

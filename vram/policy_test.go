@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"strings"
 	"sync"
@@ -738,6 +739,49 @@ func TestPolicyPanics(t *testing.T) {
 	all.Wait()
 	armed.Store(false)
 	ok(t, vram.Collect())
+}
+
+// An allocation that fails runs few collections, although each of them calls finalizers: one for the tensors outside
+// scopes, and those of a program that sets its finalizer again.
+func TestFinalizersOfEveryCollection(t *testing.T) {
+	leak.Check(t)
+	defer vram.SetPolicy(vram.SetPolicy(vram.Off{}))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	type object struct{ _ *object }
+	x := tensor.Empty([]int{mib})
+	ok(t, x.Err())
+	limit(t, 50*mib)
+	fail := func() uint64 {
+		before := collections()
+		if err := tensor.WithScope(func() error { return tensor.Empty([]int{100 * mib}).Err() }); !errors.Is(err, tensor.ErrOutOfMemory) {
+			t.Errorf("%v instead of out of memory", err)
+		}
+		return collections() - before
+	}
+	if n := fail(); n > 4 {
+		t.Errorf("%d collections before an allocation failed", n)
+	}
+	var again func(*object)
+	var stopped atomic.Bool
+	again = func(o *object) {
+		if !stopped.Load() {
+			runtime.SetFinalizer(o, again)
+		}
+	}
+	runtime.SetFinalizer(new(object), again)
+	if n := fail(); n < 2 || n > 14 {
+		t.Errorf("%d collections before an allocation failed, with a finalizer in each", n)
+	}
+	stopped.Store(true)
+	ok(t, vram.Collect())
+	runtime.KeepAlive(x)
+	x.Release()
+}
+
+func collections() uint64 {
+	s := [1]metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	metrics.Read(s[:])
+	return s[0].Value.Uint64()
 }
 
 // What a finalizer or a cleanup function refers to is unreachable when that has run, and is freed before an allocation fails.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // Reclaimer frees memory that the program can do without: prefetched batches, a cache, pinned buffers. Reclaimers are called
@@ -215,6 +216,14 @@ func (q *cleanupQueue) blocked() time.Time {
 		}
 	}
 	return q.late
+}
+
+// programCleanups returns the number of cleanup functions that have run, without those of package tensor that each
+// collection queues.
+func programCleanups() uint64 {
+	own := reclaim.Sentinels.Load()
+	_, executed := cleanupCounts()
+	return executed - own
 }
 
 func cleanupCounts() (queued, executed uint64) {

@@ -3,7 +3,11 @@
 // initialized, before any other code runs.
 package reclaim
 
-import "github.com/linstock-ml/linstock/cshim"
+import (
+	"sync/atomic"
+
+	"github.com/linstock-ml/linstock/cshim"
+)
 
 // Package tensor sets these. None of them waits for code of the program.
 var (
@@ -21,6 +25,9 @@ var (
 
 // DrainDevices frees the events and graphs of devices that the last collection found unreachable. Package cuda sets it.
 var DrainDevices = func() {}
+
+// Sentinels is the number of cleanup functions that package tensor has run because a collection had ended.
+var Sentinels atomic.Uint64
 
 // Category attributes live storages to a name, which several categories may share.
 type Category struct {
