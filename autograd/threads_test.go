@@ -153,6 +153,10 @@ func TestExitDuringAPass(t *testing.T) {
 	if !child(t, 4) {
 		return
 	}
+	// C's exit must not run while libtorch is loaded.
+	if err := tensor.Ones([]int{1}).Err(); err != nil {
+		t.Fatal(err)
+	}
 	for range 4 {
 		go func() {
 			for {
