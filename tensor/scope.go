@@ -405,6 +405,7 @@ func (s *Scope) ReleaseExcept(keep ...*Tensor) error {
 	for _, t := range keep {
 		kept[t] = true
 	}
+	defer reclaim.FreesEnd(reclaim.FreesBegin())
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()

@@ -35,10 +35,11 @@ func (e *weakEntry) handle() cshim.Handle {
 var sweeping []*Scope
 
 func init() {
-	reclaim.Weaken, reclaim.Collect = weaken, collect
+	reclaim.Weaken, reclaim.Collect, reclaim.Scoped = weaken, collect, scopedCount
 }
 
 func weaken() {
+	registry.setPaused(true)
 	scopes.each(func(s *Scope) {
 		if s.weaken() {
 			sweeping = append(sweeping, s)
@@ -46,7 +47,13 @@ func weaken() {
 	})
 }
 
+func scopedCount() (n int64) {
+	scopes.each(func(s *Scope) { n += int64(s.Len()) })
+	return n
+}
+
 func collect() {
+	registry.setPaused(false)
 	for i, s := range sweeping {
 		s.strengthen()
 		sweeping[i] = nil

@@ -57,8 +57,9 @@ type unscopedList struct {
 	shards [16]shard
 	armed  atomic.Bool // the next collection calls collected
 
-	mu    sync.Mutex // held while the list is searched
-	cycle uint64     // number of collections that had ended at the last search
+	mu     sync.Mutex // held while the list is searched
+	cycle  uint64     // number of collections that had ended at the last search
+	paused bool       // a sweep's collection is marking
 }
 
 type shard struct {
@@ -103,11 +104,22 @@ func (s *shard) removeAt(i int) {
 	s.list = s.list[:last]
 }
 
+// setPaused makes find do nothing while a sweep's collection marks: another collection has just ended, and reading a weak
+// pointer would keep its tensor alive through this one.
+func (r *unscopedList) setPaused(on bool) {
+	r.mu.Lock()
+	r.paused = on
+	r.mu.Unlock()
+}
+
 // find moves tensors that collections have found unreachable since the last call to the queue of pending frees. If
 // another goroutine is doing so, it waits for it.
 func (r *unscopedList) find() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.paused {
+		return
+	}
 	ended := [1]metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
 	metrics.Read(ended[:])
 	// Reading a weak pointer keeps its object alive during a collection. Search only once for each collection that has

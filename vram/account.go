@@ -10,6 +10,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/pacer"
+	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
 // account holds the settings and estimates of one device. The C side counts its bytes.
@@ -104,14 +105,16 @@ func now() time.Duration { return time.Since(epoch) }
 
 var epoch = time.Now()
 
-// scannable returns the number of bytes that the Go collector had to scan in its last cycle.
+// scannable returns the number of bytes that the Go collector had to scan in its last cycle, without those of the tensors
+// in open scopes, which a sweep does not scan if they are unreachable.
 func scannable() int64 {
 	s := [1]metrics.Sample{{Name: "/gc/scan/total:bytes"}}
 	metrics.Read(s[:])
 	if s[0].Value.Kind() != metrics.KindUint64 {
 		return 0
 	}
-	return int64(s[0].Value.Uint64())
+	const tensorBytes = 56 // of a tensor and its entry, in the size class of both
+	return max(0, int64(s[0].Value.Uint64())-tensorBytes*reclaim.Scoped())
 }
 
 // counters returns the device's counters. It fails only for a device that does not exist, which has no account.
@@ -202,6 +205,12 @@ func sumOverDevices(f func(cshim.Pace) int64) (sum int64) {
 		sum += f(a.counters())
 	}
 	return sum
+}
+
+// liveHandles returns the number of tensors that are not freed.
+func liveHandles() int64 {
+	m, _ := cshim.MemoryStats(0xff)
+	return m.Handles
 }
 
 func liveEverywhere() int64 { return sumOverDevices(func(m cshim.Pace) int64 { return m.Live }) }

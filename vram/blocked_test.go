@@ -3,6 +3,7 @@ package vram_test
 import (
 	"errors"
 	"runtime"
+	"runtime/metrics"
 	"strings"
 	"sync"
 	"testing"
@@ -128,6 +129,40 @@ func TestAnErrorNamesAReclaimerThatBlocks(t *testing.T) {
 	if err := tensor.Empty([]int{2 * mib}).Err(); err == nil || strings.Contains(err.Error(), "stuck cache") || calls != 2 {
 		t.Errorf("after it has returned: %d calls, %v", calls, err)
 	}
+}
+
+// A finalizer that blocks delays one failure: later collections, which call cleanup functions, do not make sweeps wait for
+// it again.
+func TestABlockedFinalizerStaysKnown(t *testing.T) {
+	leak.Check(t)
+	x := tensor.Empty([]int{1}) // each collection calls a function if a tensor is outside scopes
+	ok(t, x.Err())
+	end := make(chan struct{})
+	runtime.SetFinalizer(new(object), func(*object) { <-end })
+	limit(t, 4*mib)
+	if err := tensor.Empty([]int{2 * mib}).Err(); !errors.Is(err, vram.ErrOutOfMemory) {
+		t.Errorf("got %v", err)
+	}
+	for range 5 {
+		executed := cleanupsExecuted()
+		for runtime.GC(); cleanupsExecuted() == executed; {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if list := vram.BlockedCalls(); len(list) != 1 {
+		t.Errorf("the blocked calls are %v", list)
+	}
+	close(end)
+	for len(vram.BlockedCalls()) != 0 {
+		time.Sleep(time.Millisecond)
+	}
+	x.Release()
+}
+
+func cleanupsExecuted() uint64 {
+	s := [1]metrics.Sample{{Name: "/gc/cleanups/executed:cleanups"}}
+	metrics.Read(s[:])
+	return s[0].Value.Uint64()
 }
 
 // The same for a cleanup function.

@@ -46,9 +46,11 @@ func (s *sweepLock) lockWithin(limit time.Duration) bool {
 // sweepResult is the outcome of a sweep.
 type sweepResult struct {
 	began time.Time
-	// ran is how long the process ran during the sweep: the budget pays in the time in which it fills, so that a sweep that
-	// other processes delay costs no more.
-	ran time.Duration
+	clock runClock
+	// cost is what the budget pays: how long the process ran in the Go collector, and for the tensors that the sweep has
+	// kept. Freeing the others would take as long at the end of their scopes. It is measured in the time in which the budget
+	// fills, so that a sweep that other processes delay costs no more.
+	cost time.Duration
 	// totals is the bytes allocated in total on each device when the collection began; nil: a light sweep.
 	totals map[*account]int64
 	// complete: the collector has finished and no goroutine is still freeing. The live bytes are reachable.
@@ -66,7 +68,7 @@ func (r sweepResult) finish(requests map[*account]int64) {
 		return
 	}
 	timeBudget.Lock()
-	timeBudget.Charge(timeBudget.clock.now(), r.ran, scannable())
+	timeBudget.Charge(timeBudget.clock.now(), r.cost, scannable())
 	timeBudget.Unlock()
 	for a, total := range r.totals {
 		a.finished(pacer.Cycle{Total: total, Complete: r.complete, CutShort: r.cutShort, Request: requests[a]})
@@ -80,15 +82,15 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 	runtime.LockOSThread()
 	was := cshim.SweepingSet(true)
 	r.began = time.Now()
-	var clock runClock
-	began := clock.now()
-	before := liveEverywhere()
+	began := r.clock.now()
+	before, handles := liveEverywhere(), liveHandles()
 	defer func() {
 		cshim.SweepingSet(was)
 		runtime.UnlockOSThread()
 		counts.freed.Add(max(0, before-liveEverywhere()))
 		counts.sweeping.Add(int64(time.Since(r.began)))
-		r.ran = clock.now() - began
+		tensors := r.clock.now() - began - r.cost
+		r.cost += time.Duration(float64(tensors) * float64(min(handles, liveHandles())) / float64(max(1, handles)))
 		sweeper.last = r
 	}()
 	satisfied := func() bool { return enough != nil && enough() }
@@ -116,9 +118,11 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 			break
 		}
 		// What the functions that have run referred to may be unreachable now.
+		start := time.Now()
 		if ended = r.collect(enough); !ended {
 			r.exhausted = false
 		}
+		until = until.Add(time.Since(start)) // the time is the program's, not the collector's
 	}
 	return r
 }
@@ -141,12 +145,15 @@ func (r *sweepResult) collect(enough func() bool) (ended bool) {
 		r.totals[a] = a.counters().Total
 	}
 	start, strengthened := time.Now(), false
+	began, freeing := r.clock.now(), time.Duration(0)
 	free := func() {
-		queue.run(drain)
+		began := r.clock.now()
+		defer func() { freeing += r.clock.now() - began }()
 		if !strengthened {
 			strengthened = true
-			scopes.run(reclaim.Collect)
+			scopes.run(reclaim.Collect) // drain finds nothing before
 		}
+		queue.run(drain)
 	}
 	ended = true
 	if enough == nil {
@@ -158,6 +165,7 @@ func (r *sweepResult) collect(enough func() bool) (ended bool) {
 		})
 	}
 	counts.collecting.Add(int64(time.Since(start)))
+	r.cost += r.clock.now() - began - freeing
 	r.complete, r.cutShort = false, !ended
 	if ended {
 		free()

@@ -61,8 +61,8 @@ func TestLocksOfCleanups(t *testing.T) {
 	touch := func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		late, want := q.late, q.want
-		q.late, q.want = late, want
+		late, left := q.late, q.left
+		q.late, q.left = late, left
 	}
 	unordered.Go(q.giveUp, touch)
 	unordered.Go(func() { q.blocked() }, touch)

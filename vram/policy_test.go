@@ -6,6 +6,8 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -738,6 +740,93 @@ func TestPolicyPanics(t *testing.T) {
 	}
 	all.Wait()
 	armed.Store(false)
+	ok(t, vram.Collect())
+}
+
+// Small tensors in a scope that stays open are swept: the handles, which the Go collector would scan, do not make a sweep look
+// expensive, and freeing them is not charged.
+func TestSmallTensorsInOneScope(t *testing.T) {
+	leak.Check(t)
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	const child = "LINSTOCK_TEST_CHILD"
+	if os.Getenv(child) == "" { // the memory that other tests needed would be the target
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{16})
+		before := tensor.ReadStatistics().TotalCount
+		for range 1_600_000 {
+			_ = x.Mean()
+		}
+		if n := tensor.ReadStatistics().TotalCount - before; n > 400_000 {
+			t.Errorf("%d unreachable tensors are live", n)
+		}
+		return x.Err()
+	})
+	ok(t, err)
+}
+
+// A collection of the program that ends while a sweep's begins does not make the sweep keep tensors.
+func TestCollectionsBesideSweeps(t *testing.T) {
+	leak.Check(t)
+	defer vram.SetPolicy(vram.SetPolicy(vram.Off{}))
+	limit(t, 20*mib)
+	var stop atomic.Bool
+	var others sync.WaitGroup
+	for range 2 {
+		others.Go(func() {
+			for !stop.Load() {
+				runtime.GC()
+			}
+		})
+	}
+	for i := range 1000 {
+		if err := tensor.Empty([]int{mib / 4}).Err(); err != nil {
+			t.Errorf("allocation %d: %v", i, err)
+			break
+		}
+	}
+	stop.Store(true)
+	others.Wait()
+	ok(t, vram.Collect())
+}
+
+// What another goroutine is freeing is not out of memory.
+func TestFreesBesideSweeps(t *testing.T) {
+	leak.Check(t)
+	defer vram.SetPolicy(vram.SetPolicy(vram.Off{}))
+	for name, free := range map[string]func(*tensor.Scope) error{"Close": (*tensor.Scope).Close, "ReleaseAll": (*tensor.Scope).ReleaseAll} {
+		limit(t, 200*mib)
+		views, started := make(chan error), make(chan struct{})
+		go func() {
+			s, err := tensor.NewScope()
+			if err != nil {
+				views <- err
+				return
+			}
+			x := tensor.Empty([]int{150 * mib / 4})
+			for range 300_000 {
+				x.View(-1)
+			}
+			close(started)
+			err = free(s)
+			_ = s.Close()
+			views <- err
+		}()
+		<-started
+		time.Sleep(10 * time.Millisecond) // while the views are freed, the tensor is live and not in the scope
+		if err := tensor.WithScope(func() error { return tensor.Empty([]int{100 * mib / 4}).Err() }); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		ok(t, <-views)
+	}
 	ok(t, vram.Collect())
 }
 

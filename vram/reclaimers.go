@@ -175,7 +175,7 @@ var cleanups cleanupQueue
 type cleanupQueue struct {
 	mu   sync.Mutex
 	late time.Time // when the function began that a sweep no longer waits for; zero: there is none
-	want uint64    // how many functions will have run when that one has returned
+	left uint64    // number of functions that had not run then; fewer are left when that one has returned
 }
 
 // await waits until the functions that collections have queued so far have run, and reports whether they have. It does not
@@ -198,11 +198,11 @@ func (q *cleanupQueue) await(until time.Time) bool {
 
 // giveUp makes sweeps not wait before the functions that are queued now have run.
 func (q *cleanupQueue) giveUp() {
-	queued, _ := cleanupCounts()
+	queued, executed := cleanupCounts()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.late.IsZero() {
-		q.late, q.want = time.Now().Add(-othersTime), queued
+	if q.late.IsZero() && executed < queued {
+		q.late, q.left = time.Now().Add(-othersTime), queued-executed
 	}
 }
 
@@ -211,7 +211,7 @@ func (q *cleanupQueue) blocked() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.late.IsZero() {
-		if _, executed := cleanupCounts(); executed >= q.want {
+		if queued, executed := cleanupCounts(); queued-executed < q.left {
 			q.late = time.Time{}
 		}
 	}

@@ -32,12 +32,21 @@ func FreesEnd(phase uint32) { freeing.under[phase].Add(-1) }
 // AwaitFrees waits until all frees that are running have ended, for limit at most, and reports whether they have. Only the
 // goroutine that sweeps may call it.
 func AwaitFrees(limit time.Duration) bool {
+	until := time.Now().Add(limit)
 	before := freeing.phase.Load()
+	if !awaitFrees(1-before, until) { // those that an earlier call has not waited for long enough
+		return false
+	}
 	freeing.phase.Store(1 - before)
-	for start := time.Now(); freeing.under[before].Load() != 0; cshim.Nap(50 * time.Microsecond) {
-		if time.Since(start) > limit {
+	return awaitFrees(before, until)
+}
+
+func awaitFrees(phase uint32, until time.Time) bool {
+	for freeing.under[phase].Load() != 0 {
+		if time.Now().After(until) {
 			return false
 		}
+		cshim.Nap(50 * time.Microsecond)
 	}
 	return true
 }

@@ -15,6 +15,9 @@ func TestAwaitFrees(t *testing.T) {
 		if AwaitFrees(5 * time.Millisecond) {
 			t.Error("it has not waited for a free under way")
 		}
+		if AwaitFrees(5 * time.Millisecond) {
+			t.Error("the second call has forgotten a free that the first one waited for")
+		}
 		late := FreesBegin()
 		FreesEnd(early)
 		if late == early {

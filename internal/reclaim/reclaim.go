@@ -15,8 +15,11 @@ var (
 	Drain = func() {}
 	// Weaken makes the entries of every open scope weak pointers, before the Go collector runs.
 	Weaken = func() {}
-	// Collect frees the entries that have become unreachable and makes the others strong again.
+	// Collect frees the entries that have become unreachable and makes the others strong again. It must be called after
+	// Weaken, when the Go collector has marked. Drain finds no tensors outside scopes meanwhile.
 	Collect = func() {}
+	// Scoped returns the number of tensors in open scopes.
+	Scoped = func() int64 { return 0 }
 	// Unscoped returns the approximate number of tensors that belong to no scope and no category.
 	Unscoped = func() int64 { return 0 }
 	// Categories returns the categories of vram.Explain. A storage belongs to the first one that yields it.
