@@ -25,7 +25,7 @@ var checkingNaN atomic.Int64
 //	err := autograd.DetectAnomaly(func() error {
 //		return nn.CrossEntropy(model.Forward(x), targets).Backward()
 //	})
-//	// linstock: Backward: Function 'SqrtBackward0' returned nan values in its 0th output.; SqrtBackward0 failed, the
+//	// linstock: Backward: Function 'SqrtBackward0' returned nan values in its 0th output; SqrtBackward0 failed, the
 //	// backward of the operator called at /home/me/model.go:31 …
 //
 // An error of a Function names its Go type. Lines are known for operators that this goroutine has called in f. With

@@ -60,8 +60,8 @@ func MakeDual(x, tangent *tensor.Tensor) *tensor.Tensor {
 	return out[0].(*tensor.Tensor)
 }
 
-// UnpackDual returns a view of x without a tangent, and its tangent, or nil if it has none, as outside DualLevel. Both are
-// differentiable backward. An error is in both. PyTorch: torch.autograd.forward_ad.unpack_dual.
+// UnpackDual returns a view of x without a tangent, and its tangent, or nil if it has none, as outside DualLevel. Both
+// are differentiable backward. If it fails, both results carry the error. PyTorch: torch.autograd.forward_ad.unpack_dual.
 func UnpackDual(x *tensor.Tensor) (primal, tangent *tensor.Tensor) {
 	if err := check("UnpackDual", x); err != nil {
 		return tensor.Failed(err), tensor.Failed(err)

@@ -5,12 +5,13 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// RegisterMultiGradHook calls f in each backward pass, once the gradients of all those of ts are there that the pass
-// computes. grads has one element for each of ts, in order, and nil for those that the pass does not reach. ts must require
-// gradients. f runs on a thread of the autograd engine, in a scope, with which grads end. The backward pass returns an
-// error or panic of f. A pass that fails before all gradients are there does not call f, and neither does one that began
-// before the hook was registered. The returned function removes the hook. While another goroutine runs a pass, it can fail
-// as [tensor.Tensor.RegisterHook] can. PyTorch: torch.autograd.graph.register_multi_grad_hook with mode="all".
+// RegisterMultiGradHook calls f in each backward pass, once the pass has computed the gradients of all tensors in ts that
+// it reaches. grads has one element for each of ts, in order, and nil for those that the pass does not reach. ts must
+// require gradients. f runs on a thread of the autograd engine, in a scope whose end frees grads. The backward pass
+// returns an error or panic of f. A pass that fails before all gradients are there does not call f, and neither does one
+// that began before the hook was registered. The returned function removes the hook. While another goroutine runs a pass,
+// it can fail as [tensor.Tensor.RegisterHook] can. PyTorch: torch.autograd.graph.register_multi_grad_hook with
+// mode="all".
 func RegisterMultiGradHook(ts []*tensor.Tensor, f func(grads []*tensor.Tensor) error) (remove func(), err error) {
 	return register("RegisterMultiGradHook", ts, false, f)
 }

@@ -248,7 +248,7 @@ func (f *File) Has(name string) bool {
 // tensor is not aligned for its dtype or compressed, or its dtype is bool. Tensors that shared a storage in Python share
 // the mapped pages; those that are copies share only if [File.Tensors] or [File.Value] returned them together.
 //
-// Sparse, nested and quantised tensors, and those of dtypes that Linstock has none of, are an error.
+// Sparse, nested and quantised tensors, and those whose dtype Linstock does not support, are an error.
 func (f *File) Tensor(name string) *tensor.Tensor {
 	if !f.opened() {
 		return tensor.Failed(notOpened("Tensor"))

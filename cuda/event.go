@@ -32,7 +32,8 @@ type timing bool
 
 func (t timing) event(e *Event) { e.timing = bool(t) }
 
-// EnableTiming makes an event that ElapsedTime can be used with. PyTorch: the argument enable_timing of torch.cuda.Event.
+// EnableTiming makes the event usable with ElapsedTime; off by default. PyTorch: the argument enable_timing of
+// torch.cuda.Event.
 func EnableTiming(on bool) EventOption { return timing(on) }
 
 var events atomic.Uint64

@@ -10,7 +10,7 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 )
 
-// ErrUnavailable: this process can use no CUDA device. The error's text says why.
+// ErrUnavailable: no CUDA device is available to this process. The error's text says why.
 var ErrUnavailable = fmt.Errorf("no CUDA device can be used (%w)", errors.ErrUnsupported)
 
 // ErrClosed: an event or a graph was used after its Close.

@@ -221,10 +221,10 @@ func count(n, size int, dropLast bool) int {
 // made reports whether a constructor made l.
 func (l *Loader) made() bool { return l != nil && (l.dataset != nil || l.stream != nil) }
 
-// State returns the loader's position. In the loop's body it is the batch after the current one, in the same epoch after the
-// last batch of an iterable dataset without workers, whose end is found when the loop goes on. After break or an
-// error it is the first batch that the body has not processed: a run restored from it (SetState, checkpoint.Loader)
-// continues there.
+// State returns the loader's position. In the loop's body it is the batch after the current one. After the last batch of
+// an iterable dataset without workers it names the same epoch, because its end is found only when the loop goes on. After
+// break or an error it is the first batch that the body has not processed: a run restored from it (SetState,
+// checkpoint.Loader) continues there.
 func (l *Loader) State() State {
 	if l == nil {
 		return State{}

@@ -70,7 +70,7 @@ type DDPOption func(*ddpOptions)
 // bucket_cap_mb.
 func BucketCapMB(mb float64) DDPOption { return func(o *ddpOptions) { o.bucketCapMB = mb } }
 
-// FindUnusedParameters lets parameters have no part in a forward pass on some or all ranks. It costs a walk through the
+// FindUnusedParameters allows parameters to be unused in a forward pass on some or all ranks. It costs a walk through the
 // graph and a collective in each step. PyTorch: find_unused_parameters.
 func FindUnusedParameters(on bool) DDPOption {
 	return func(o *ddpOptions) { o.FindUnused = on }
@@ -118,7 +118,7 @@ func CompressGradients(dtype tensor.DType) DDPOption {
 // PowerSGDState holds the settings of [PowerSGD]. PyTorch: PowerSGDState of
 // torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.
 type PowerSGDState struct {
-	MatrixApproximationRank  int     // of what is sent of a matrix; 0 means 1
+	MatrixApproximationRank  int     // rank of the approximation that is sent for a matrix; 0 means 1
 	StartIter                int     // the first backward pass, from 0, that compresses, at least 2; 0 means 1000
 	MinCompressionRate       float64 // by how much a matrix must become smaller; 0 means 2
 	OrthogonalizationEpsilon float64 // is added to norms of columns, for gradients that can be 0

@@ -44,10 +44,11 @@ func (p Placement) of(op string, t *tensor.Tensor) (int, error) {
 	return dim, nil
 }
 
-// Redistribute returns x, which has the layout from on the ranks of g, in the layout to: whole tensors that the ranks gather, this
-// rank's part, or both from one dimension to another. The size of the whole in a dimension that is divided must be a multiple of
-// the number of ranks. The gradient of x has the layout from. It prepares the input or output of a module that expects another
-// layout. PyTorch: DTensor.redistribute; PrepareModuleInput and PrepareModuleOutput do it in a hook.
+// Redistribute converts x from the layout `from` on the ranks of g to the layout `to`: whole tensors that the ranks
+// gather, this rank's part, or both from one dimension to another. The size of the whole in a dimension that is divided
+// must be a multiple of the number of ranks. The gradient of x has the layout from. It prepares the input or output of a
+// module that expects another layout. PyTorch: DTensor.redistribute; PrepareModuleInput and PrepareModuleOutput do it in
+// a hook.
 func Redistribute(g *Group, x *tensor.Tensor, from, to Placement) *tensor.Tensor {
 	const op = "Redistribute"
 	err := g.check(op)

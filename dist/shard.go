@@ -447,9 +447,9 @@ func (m *FSDPModule) NoSync(f func() error) error {
 	return f()
 }
 
-// SetModulesToForwardPrefetch makes forward passes of m start to gather the parameters of other FSDPModules of the group, as a rule
-// the next one, so that the ranks exchange them while m computes. They take memory from then on. All ranks must set the same;
-// without modules it ends. PyTorch: FSDPModule.set_modules_to_forward_prefetch.
+// SetModulesToForwardPrefetch makes forward passes of m start to gather the parameters of other FSDPModules of the group,
+// as a rule the next one, so that the ranks exchange them while m computes. They take memory from then on. All ranks must
+// set the same; a call without modules turns it off. PyTorch: FSDPModule.set_modules_to_forward_prefetch.
 func (m *FSDPModule) SetModulesToForwardPrefetch(modules ...*FSDPModule) error {
 	return m.prefetching("SetModulesToForwardPrefetch", modules, &m.nextForward)
 }

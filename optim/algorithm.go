@@ -64,7 +64,7 @@ type Batch struct {
 	Params, Grads []*tensor.Tensor
 	State         [][]*tensor.Tensor // by slot, in the order of Slots, then by parameter; nil if not used
 	Steps         []float64          // the number of this step, 1 at the parameter's first
-	First         bool               // it is the first step of all of them
+	First         bool               // whether this is the first step of all of them
 }
 
 // real returns b with the views as real numbers of its complex tensors.

@@ -109,8 +109,8 @@ func (b *Optimizer) RegisterLoadStateDictPreHook(f func(*Optimizer, State) (Stat
 	return add(&b.hooks.mu, &b.hooks.load, f)
 }
 
-// RegisterLoadStateDictPostHook calls f after each LoadStateDict that succeeded, which returns f's error. The result
-// removes the hook. PyTorch: Optimizer.register_load_state_dict_post_hook.
+// RegisterLoadStateDictPostHook calls f after each LoadStateDict that succeeded; LoadStateDict then returns f's error.
+// The result removes the hook. PyTorch: Optimizer.register_load_state_dict_post_hook.
 func (b *Optimizer) RegisterLoadStateDictPostHook(f func(*Optimizer) error) (remove func()) {
 	return b.hook(postLoad, f)
 }

@@ -177,7 +177,8 @@ func (b *Optimizer) LR() float64 {
 	return b.groups[0].LR
 }
 
-// SetLR sets the learning rate of all groups. An invalid rate is reported by the next Step.
+// SetLR sets the learning rate of all groups. The next Step reports a rate that is NaN or infinite; it accepts a negative
+// one, as PyTorch does for a rate that a program sets in param_groups.
 func (b *Optimizer) SetLR(lr float64) {
 	if b == nil {
 		return
@@ -254,7 +255,7 @@ func (b *Optimizer) ready(op string) error {
 // StepClosure calls closure, which sets the gradients to nil, computes the loss, a scalar, and calls its Backward, and
 // then updates the parameters. It returns the loss. LBFGS calls closure several times and returns the first loss. Each
 // call runs in a scope, with the recording of gradients enabled. During a step of LBFGS,
-// StepClosure and LoadStateDict return an error; if the closure calls Release, its step does. PyTorch:
+// StepClosure and LoadStateDict return an error; if the closure calls Release, StepClosure does. PyTorch:
 // Optimizer.step(closure).
 func (b *Optimizer) StepClosure(closure func() (*tensor.Tensor, error)) (float64, error) {
 	const op = "StepClosure"

@@ -88,8 +88,8 @@ func (s *GradScaler) check(op string) error {
 	return nil
 }
 
-// Scale returns the loss times the scale, a number of float32: that of a float16 or bfloat16 loss of shape () is float32.
-// PyTorch: GradScaler.scale.
+// Scale returns the loss times the scale, which is a float32 tensor of shape (): the result for a float16 or bfloat16
+// loss of shape () is float32. PyTorch: GradScaler.scale.
 func (s *GradScaler) Scale(loss *tensor.Tensor) *tensor.Tensor {
 	if s == nil || s.found == nil {
 		return tensor.Failed(refuse.Nil("Scale", "a scaler"))
@@ -214,8 +214,9 @@ func (s *GradScaler) beforeStep(op string, opt *Optimizer) (skip bool, err error
 	return s.found[opt], nil
 }
 
-// Update changes the scale after the steps of all optimizers: it shrinks if one was skipped and grows after GrowthInterval
-// updates without. Without a Step or Unscale before it, it does nothing. PyTorch: GradScaler.update.
+// Update changes the scale after the steps of all optimizers: it shrinks if one was skipped and grows after
+// GrowthInterval updates without a skipped step. Without a Step or Unscale before it, it does nothing. PyTorch:
+// GradScaler.update.
 func (s *GradScaler) Update() {
 	if s == nil || s.found == nil {
 		return

@@ -538,12 +538,12 @@ func AnnealStrategy(name string) ScheduleOption {
 	return scheduleOption("AnnealStrategy", func(o *scheduleOptions) { o.anneal = name })
 }
 
-// DivFactor sets OneCycleLR's largest rate over its first (div_factor=); 25 by default.
+// DivFactor sets the ratio of OneCycleLR's largest rate to its first (div_factor=); 25 by default.
 func DivFactor(v float64) ScheduleOption {
 	return scheduleOption("DivFactor", func(o *scheduleOptions) { o.divFactor = v })
 }
 
-// FinalDivFactor sets OneCycleLR's first rate over its last (final_div_factor=); 1e4 by default.
+// FinalDivFactor sets the ratio of OneCycleLR's first rate to its last (final_div_factor=); 1e4 by default.
 func FinalDivFactor(v float64) ScheduleOption {
 	return scheduleOption("FinalDivFactor", func(o *scheduleOptions) { o.finalDivFactor = v })
 }

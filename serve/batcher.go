@@ -27,9 +27,9 @@
 // its input. All requests of a batch have the same shape. Without the option all requests have the same shape. A shape
 // that contains a NaN equals no other: its request is a batch of its own.
 //
-// The requests of a shape are due when they are MaxBatch, when the oldest has waited for Window, or when the batcher is
-// closed. A batch holds the oldest requests of a shape that is due, in the order of their admission, MaxBatch at most.
-// A goroutine in Run computes the batch whose first request is the oldest.
+// The requests of a shape are due when there are MaxBatch of them, when the oldest has waited for Window, or when the
+// batcher is closed. A batch holds the oldest requests of a shape that is due, in the order of their admission, MaxBatch
+// at most. A goroutine in Run computes the batch whose first request is the oldest.
 //
 // # Invariants
 //

@@ -26,9 +26,9 @@
 // # Limits
 //
 // An allocation that would pass the hard limit of its device ([SetLimit]) waits for a sweep and tries again. If there is
-// still no room, the program's [Reclaimer]s are called. It fails, with *[OutOfMemoryError], only after a sweep that began
-// after the request has freed nothing. The program can continue after the error. While another goroutine sweeps and there is
-// no room, an operator waits before it begins, for 250 ms at most.
+// still no room, each registered [Reclaimer] is called. It fails, with *[OutOfMemoryError], only after a sweep that began
+// after the request has freed nothing. The program can continue after the error. While another goroutine sweeps and there
+// is no room, an operator waits before it begins, for 250 ms at most.
 //
 // A sweep does not wait for code of the program, with one exception: when there is no room at the hard limit, it waits for
 // reclaimers, functions of runtime.AddCleanup and finalizers, for one second at most, and collects what they referred to.
@@ -147,10 +147,10 @@ type Memory struct {
 	Reachable   int64 // bytes that the last complete sweep found reachable
 }
 
-// Stats returns the counters of a device. For the CPU, Memory.Other is about what else of the process is resident: the Go
-// heap, libraries, threads (Linux only). For a CUDA device that the process has used, it is what is neither free nor
-// reserved: contexts, libraries, other processes. Stats returns an error if libtorch cannot be loaded or the device does
-// not exist.
+// Stats returns the counters of a device. For the CPU, Memory.Other is about the rest of the process's resident memory:
+// the Go heap, libraries, threads (Linux only). For a CUDA device that the process has used, it is what is neither free
+// nor reserved: contexts, libraries, other processes. Stats returns an error if libtorch cannot be loaded or the device
+// does not exist.
 func Stats(d Device) (Memory, error) {
 	w, err := loaded(d)
 	if err != nil {

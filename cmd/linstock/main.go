@@ -75,7 +75,7 @@ github.com/linstock-ml/linstock/tensor: libtorch, and a small library over it
 that is compiled on this machine. Programs open both when they run; building
 them needs neither.
 
-Everything is in one directory of the user: ` + "`linstock env`" + ` prints it, and
+Everything is in one per-user directory: ` + "`linstock env`" + ` prints it, and
 LINSTOCK_CACHE chooses another. Nothing is installed system-wide, and nothing is
 written into the Go module cache.`,
 		Example: `  # once on each machine

@@ -82,7 +82,7 @@ var figures = []figure{
 			{"below the limit: slowest error", fmt.Sprintf("%v, %d late", f.slowest.Round(time.Millisecond), f.late), "≤ 100 ms", f.late == 0, true},
 		}, nil
 	}},
-	{"workingset", "97 % of the limit live, above the soft budget, for 100,000 operators", func(s settings) ([]line, error) {
+	{"workingset", "97 % of the limit live, above the soft limit, for 100,000 operators", func(s settings) ([]line, error) {
 		return share("working set", s, 0)
 	}},
 	{"bigheap", "the same beside 2 GiB of Go pointers", func(s settings) ([]line, error) {

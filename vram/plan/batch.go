@@ -55,8 +55,8 @@ func FindBatchSize(first, most int, step func(batch int) error) (int, error) {
 	return fits, nil
 }
 
-// Within returns a step for [FindBatchSize] that runs step on the meta device, as [New] does, and returns an error that is
-// [vram.ErrOutOfMemory] if its peak is more than so many bytes.
+// Within returns a step for [FindBatchSize] that runs step on the meta device, as [New] does, and returns an error that
+// is [vram.ErrOutOfMemory] if its peak exceeds bytes.
 func Within(bytes int64, model any, optimizer *optim.Optimizer, step func(batch int) error) func(batch int) error {
 	return func(batch int) error {
 		p, err := once(model, optimizer, batch, step)

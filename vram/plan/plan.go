@@ -83,7 +83,7 @@ var names = []string{vram.Weights, vram.Buffers, vram.Gradients, Masters, vram.O
 type Part struct {
 	Name    string
 	Bytes   int64
-	ByDType map[tensor.DType]int64 // what is in no dtype is of unknown dtype
+	ByDType map[tensor.DType]int64 // bytes not listed have no known dtype
 }
 
 // Block is a storage that is live at the peak.
