@@ -156,6 +156,9 @@ func TestReport(t *testing.T) {
 			t.Errorf("a peak of %d: %q", peak, p.Picture())
 		}
 	}
+	if p = (&plan.Plan{Batch: 64, Parameters: 7850}); !strings.Contains(p.String(), "7,850 parameters |\n") {
+		t.Errorf("the title of a narrow table is broken:\n%s", p)
+	}
 	var none *plan.Plan
 	if none.String() == "" || none.Picture() != "" || none.PerRank(plan.ZeRO3, 2) != 0 || none.Part("x").Name != "x" {
 		t.Error("a nil plan is not empty")

@@ -21,6 +21,7 @@ func newTable(title string, columns int, left ...int) table.Writer {
 	t.SetTitle("%s", title)
 	style := table.StyleDefault
 	style.Format.Header = text.FormatDefault
+	style.Size.WidthMin = len("| ") + text.StringWidth(title) + len(" |") // a longer title would be broken within words
 	t.SetStyle(style)
 	var c []table.ColumnConfig
 	for i := 2; i <= columns; i++ {
