@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +20,19 @@ import (
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
+
+const envArgs = "LINSTOCK_TEST_ARGS"
+
+// TestMain runs the command in the processes that the tests start.
+func TestMain(m *testing.M) {
+	if args := os.Getenv(envArgs); args != "" {
+		if err := command(strings.Fields(args)); err != nil {
+			panic(err)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
 
 // text returns this example's own source.
 func text(t *testing.T) *gpt.Text {
@@ -181,6 +197,54 @@ func TestInterruptSaves(t *testing.T) {
 	}
 	if _, err := model.Generate(t.Context(), vocab, "\x01", 1, gpt.Sampling{}, nil); err == nil {
 		t.Error("a character beyond the vocabulary was taken")
+	}
+}
+
+// TestSIGTERM tests that SIGTERM, with which Kubernetes and Slurm end a job, also saves.
+func TestSIGTERM(t *testing.T) {
+	leak.Check(t)
+	root, out := t.TempDir(), t.TempDir()
+	if err := os.CopyFS(filepath.Join(root, "src"), os.DirFS(".")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
+	cmd.Env = append(os.Environ(), "GOROOT="+root, envArgs+"=-layers 1 -width 8 -heads 2 -context 8 -steps 1000000 -out "+out)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	lines, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	for s := bufio.NewScanner(lines); s.Scan(); {
+		said.WriteString(s.Text() + "\n")
+		if strings.HasPrefix(s.Text(), "step ") && !strings.Contains(s.Text(), "validation") {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(said.String(), "interrupted after") {
+		t.Errorf("%v\n%s%s", err, said.String(), errs.String())
+	}
+	if _, err := os.Stat(filepath.Join(out, "model.safetensors")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoDirectory tests that a run whose directory cannot be made ends before it trains.
+func TestNoDirectory(t *testing.T) {
+	leak.Check(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, tiny(t, 3, file))
+	if _, err := trainAndSave(t.Context(), r); err == nil || r.step != 0 {
+		t.Errorf("%d steps, %v", r.step, err)
 	}
 }
 

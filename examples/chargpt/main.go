@@ -5,7 +5,7 @@
 //
 // It prints the loss, the speed and the memory use during training, and at the end the loss on held-out text and a
 // generated sample. It writes loss.svg and model.safetensors to runs/chargpt. With -resume it continues from that
-// checkpoint exactly, and examples/serve answers requests with it. An interrupt saves before the program ends.
+// checkpoint exactly, and examples/serve answers requests with it. An interrupt, or SIGTERM, saves before the program ends.
 package main
 
 import (
@@ -16,9 +16,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -71,8 +73,8 @@ func parse(args []string) (*options, error) {
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
-	if f.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected arguments %q", f.Args())
+	if err := cli.NoArguments(f); err != nil {
+		return nil, err
 	}
 	o.resume = o.resume || o.evalOnly
 	var err error
@@ -88,7 +90,8 @@ func command(args []string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	// Kubernetes and Slurm end a job with SIGTERM.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root, err := gpt.GoRoot()
 	if err != nil {
@@ -114,6 +117,9 @@ func command(args []string) error {
 
 // trainAndSave trains and saves, also if an interrupt ends the training; then done is false.
 func trainAndSave(ctx context.Context, r *run) (done bool, err error) {
+	if err := cli.MakeDir(r.options.out); err != nil {
+		return false, err
+	}
 	err = r.train(ctx, newReport(r))
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return false, err

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -151,9 +150,6 @@ func (r *run) parts() []checkpoint.Part {
 
 // save writes the checkpoint and the plot of the losses.
 func (r *run) save() error {
-	if err := os.MkdirAll(r.options.out, 0o777); err != nil {
-		return err
-	}
 	if err := checkpoint.SaveTraining(r.path(), r.model, r.opt, r.parts()...); err != nil {
 		return err
 	}

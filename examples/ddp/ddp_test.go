@@ -113,3 +113,34 @@ func TestContinues(t *testing.T) {
 		t.Errorf("the loss falls only from %v to %v", first, last)
 	}
 }
+
+// TestRefused tests that a process ends with an error for what it cannot train with, before it trains.
+func TestRefused(t *testing.T) {
+	leak.Check(t)
+	write := func(chars string) (dir string) {
+		t.Helper()
+		dir = t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "text.go"), []byte(strings.Repeat(chars, 100)), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	first, second, out := write("abcdefgh"), write("ABCDEFGH"), t.TempDir()
+	start(t, 1, "-text", first, "-out", out, "-layers", "1", "-width", "8", "-heads", "2", "-context", "8", "-steps", "1")
+	for want, changed := range map[string][]string{
+		"fewer than one batch of all processes: 1 × 1000": {"-batch", "1000"},
+		"with other characters":                           {"-text", second},
+		"-save-every must be at least 1":                  {"-save-every", "0"},
+		"unexpected arguments":                            {"extra", "-steps", "3"},
+		"not a directory":                                 {"-out", filepath.Join(first, "text.go")},
+	} {
+		args := []string{"-text", first, "-out", out, "-layers", "1", "-width", "8", "-heads", "2", "-context", "8", "-steps", "2"}
+		all, outs := begin(t, 1, append(args, changed...)...)
+		timer := time.AfterFunc(time.Minute, func() { _ = all[0].Process.Kill() })
+		err := all[0].Wait()
+		timer.Stop()
+		if got := outs[0].String(); err == nil || !strings.Contains(got, want) || strings.Contains(got, "step ") {
+			t.Errorf("%v: %v, want %q in\n%s", changed, err, want, got)
+		}
+	}
+}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/linstock-ml/linstock/dist"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 )
 
 type options struct {
@@ -64,8 +65,11 @@ func command(args []string) error {
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	if f.NArg() > 0 {
-		return fmt.Errorf("unexpected arguments %q", f.Args())
+	if err := cli.NoArguments(f); err != nil {
+		return err
+	}
+	if o.every < 1 {
+		return fmt.Errorf("-save-every must be at least 1, got %d", o.every)
 	}
 	// Kubernetes and Slurm end a job with SIGTERM.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -75,6 +79,11 @@ func command(args []string) error {
 		return err
 	}
 	defer g.Close()
+	if g.Rank() == 0 {
+		if err := cli.MakeDir(o.out); err != nil {
+			return err
+		}
+	}
 	if o.text == "" {
 		root, err := gpt.GoRoot()
 		if err != nil {

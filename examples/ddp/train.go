@@ -57,12 +57,19 @@ func newTrainer(ctx context.Context, g *dist.Group, o options, text *gpt.Text) (
 	if t.loader, err = data.NewLoader(windows, data.BatchSize(o.batch), data.WithSampler(sampler), data.DropLast(true)); err != nil {
 		return nil, err
 	}
+	if t.loader.Len() == 0 {
+		return nil, fmt.Errorf("the text has %d windows of %d characters, fewer than one batch of all processes: %d × %d",
+			windows.Len(), o.Context, g.Size(), o.batch)
+	}
 	vocab := text.Vocab
 	t.parts = append(gpt.Saved(&t.model.Config, &vocab), checkpoint.Loader(t.loader),
 		checkpoint.Value("step", &t.step), checkpoint.Value("losses", &t.losses))
 	if _, err := os.Stat(t.path()); err == nil {
 		if err := checkpoint.LoadTraining(t.path(), t.model, t.opt, t.parts...); err != nil {
 			return nil, err
+		}
+		if vocab != text.Vocab {
+			return nil, fmt.Errorf("%s was trained on another text, with other characters", t.path())
 		}
 		t.printf("continuing after step %d of %s\n", t.step, t.path())
 	}
@@ -170,9 +177,6 @@ func (t *trainer) compare() error {
 func (t *trainer) save() error {
 	if t.g.Rank() != 0 {
 		return nil
-	}
-	if err := os.MkdirAll(t.out, 0o777); err != nil {
-		return err
 	}
 	return checkpoint.SaveTraining(t.path(), t.model, t.opt, t.parts...)
 }

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/examples/internal/progress"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -63,8 +64,8 @@ func parse(args []string) (*options, error) {
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
-	if f.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected arguments %q", f.Args())
+	if err := cli.NoArguments(f); err != nil {
+		return nil, err
 	}
 	var err error
 	o.device, err = tensor.ParseDevice(device)
@@ -86,7 +87,7 @@ func command(args []string) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(o.out, 0o777); err != nil {
+	if err := cli.MakeDir(o.out); err != nil {
 		return err
 	}
 	model, vocab, err := base(ctx, o)

@@ -4,6 +4,7 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/data"
@@ -54,5 +55,14 @@ func TestTwin(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "loss.svg")); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLargeBatch tests that a batch larger than the number of pictures is an error.
+func TestLargeBatch(t *testing.T) {
+	leak.Check(t)
+	err := command(t.Context(), options{steps: 1, batch: 100_000, lr: 5e-4, out: t.TempDir()})
+	if err == nil || !strings.Contains(err.Error(), "-batch must be at most") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 
 	"github.com/linstock-ml/linstock/data"
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/examples/internal/progress"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -58,11 +59,14 @@ func command(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	if pictures.Len() == 0 {
+		return fmt.Errorf("-batch must be at most %d, the number of pictures; got %d", set.Len(), o.batch)
+	}
 	g, err := newGAN(o)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.out, 0o777); err != nil {
+	if err := cli.MakeDir(o.out); err != nil {
 		return err
 	}
 	if err := g.trainWithReport(ctx, pictures, o.steps); err != nil {

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/examples/internal/progress"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -55,7 +56,7 @@ func command(ctx context.Context, o options) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(o.out, 0o777); err != nil {
+	if err := cli.MakeDir(o.out); err != nil {
 		return err
 	}
 	r, err := newRun(o)
