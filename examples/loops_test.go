@@ -43,3 +43,30 @@ func TestTrainingLoopsHaveNoLifetimeCalls(t *testing.T) {
 		}
 	}
 }
+
+// TestArgumentsAreRead tests that each command reads its arguments or refuses them: the first one ends the flags.
+func TestArgumentsAreRead(t *testing.T) {
+	reads := map[string]bool{"cli.Parse": true, "cli.NoArguments": true, "flag.Args": true}
+	files, err := filepath.Glob("*/main.go")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		ast.Inspect(file, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if of, ok := s.X.(*ast.Ident); ok {
+					found = found || reads[of.Name+"."+s.Sel.Name]
+				}
+			}
+			return true
+		})
+		if !found {
+			t.Errorf("%s parses flags and ignores arguments", name)
+		}
+	}
+}

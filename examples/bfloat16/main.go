@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 )
 
 func main() {
@@ -19,7 +21,7 @@ func main() {
 	flag.IntVar(&o.batch, "batch", 64, "samples per step")
 	flag.Float64Var(&o.lr, "lr", 3e-3, "learning rate of AdamW")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the samples and the weights")
-	flag.Parse()
+	cli.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := command(ctx, o); err != nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/vram"
 )
 
@@ -23,7 +24,7 @@ func main() {
 	flag.Float64Var(&o.lr, "lr", 1e-3, "learning rate of AdamW")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the samples, the weights and dropout")
 	flag.BoolVar(&o.checkpoint, "checkpoint", true, "compute blocks again in the backward pass")
-	flag.Parse()
+	cli.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := command(ctx, o); err != nil {

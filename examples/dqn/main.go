@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 )
 
 type options struct {
@@ -27,7 +29,7 @@ func main() {
 	flag.IntVar(&o.sync, "sync", 20, "training steps between copies to the target network")
 	flag.Float64Var(&o.lr, "lr", 2e-3, "learning rate of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the games and the weights")
-	flag.Parse()
+	cli.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := command(ctx, o); err != nil {

@@ -36,7 +36,7 @@ func main() {
 	flag.Float64Var(&o.lr, "lr", 5e-4, "learning rate of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the weights, the batches and the noise")
 	flag.StringVar(&o.out, "out", filepath.Join("runs", "gan"), "directory for pictures.png and loss.svg")
-	flag.Parse()
+	cli.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := command(ctx, o); err != nil {

@@ -17,13 +17,14 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/vram"
 )
 
 func main() {
 	rows := flag.Int("rows", 65536, "rows of the batch")
 	seed := flag.Uint64("seed", 1, "seed of the weights and the batch")
-	flag.Parse()
+	cli.Parse()
 	if err := command(*rows, *seed); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 )
 
 func main() {
@@ -22,7 +24,7 @@ func main() {
 	flag.IntVar(&o.steps, "steps", 200, "training steps for each task")
 	flag.Float64Var(&o.lr, "lr", o.lr, "learning rate of AdamW")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the tasks and the weights")
-	flag.Parse()
+	cli.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := command(ctx, o, *out); err != nil {

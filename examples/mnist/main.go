@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"time"
 
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -48,6 +49,9 @@ func parse(args []string) (*options, error) {
 	f.StringVar(&device, "device", device, "device: cpu, cuda, cuda:1, mps")
 	f.StringVar(&o.dir, "data", fashionDir, "directory of Fashion-MNIST's four .gz files; empty for the digits")
 	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if err := cli.NoArguments(f); err != nil {
 		return nil, err
 	}
 	var err error

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -37,6 +38,9 @@ func command(args []string, out io.Writer) error {
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {
+		return err
+	}
+	if err := cli.NoArguments(f); err != nil {
 		return err
 	}
 	d, err := tensor.ParseDevice(*device)

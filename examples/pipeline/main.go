@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -22,7 +23,7 @@ func main() {
 	flag.IntVar(&o.records, "records", 1000, "records to classify")
 	flag.IntVar(&o.readers, "readers", 4, "goroutines that read and normalize records")
 	flag.IntVar(&o.batch, "batch", 32, "maximum number of records per batch")
-	flag.Parse()
+	cli.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := command(ctx, o, *seed); err != nil {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/profiler"
@@ -25,7 +26,7 @@ func main() {
 	out := flag.String("out", "runs/profiler", "folder for time.pb.gz and trace.json")
 	steps := flag.Int("steps", 10, "training steps")
 	rows := flag.Int("rows", 12, "rows of the table")
-	flag.Parse()
+	cli.Parse()
 	if err := run(os.Stdout, *out, *steps, *rows); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -71,6 +72,9 @@ func command(ctx context.Context, args []string) error {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
+		return err
+	}
+	if err := cli.NoArguments(f); err != nil {
 		return err
 	}
 	if err := tensor.SetNumThreads(*threads); err != nil {

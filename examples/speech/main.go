@@ -38,7 +38,7 @@ func main() {
 	flag.Float64Var(&o.lr, "lr", 5e-3, "learning rate of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the speech and the weights")
 	flag.StringVar(&o.out, "out", filepath.Join("runs", "speech"), "directory for utterance.wav and loss.svg")
-	flag.Parse()
+	cli.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := command(ctx, o); err != nil {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 
+	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -29,7 +30,7 @@ func main() {
 	flag.IntVar(&o.batch, "batch", 64, "pictures per step")
 	flag.Float64Var(&o.lr, "lr", 3e-3, "learning rate of Adam")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of the pictures and the weights")
-	flag.Parse()
+	cli.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := command(ctx, o); err != nil {
