@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/examples/internal/twin"
@@ -26,4 +27,16 @@ func TestTwin(t *testing.T) {
 		t.Fatal(err)
 	}
 	twin.Compare(t, twin.Figures{"losses": r.losses}, 1e-3)
+}
+
+// TestFlags tests that values with which the command cannot run are errors that name the flag.
+func TestFlags(t *testing.T) {
+	leak.Check(t)
+	for want, o := range map[string]options{
+		"-batch must be at least 1, got 0": {steps: 1, lr: 1e-3},
+	} {
+		if err := command(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %q", o, err, want)
+		}
+	}
 }

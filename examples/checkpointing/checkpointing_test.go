@@ -2,6 +2,7 @@ package main
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/examples/internal/twin"
@@ -51,5 +52,17 @@ func TestTwin(t *testing.T) {
 	}
 	if peak > whole/2 {
 		t.Errorf("the peak is %d bytes, without checkpoints %d", peak, whole)
+	}
+}
+
+// TestFlags tests that values with which the command cannot run are errors that name the flag.
+func TestFlags(t *testing.T) {
+	leak.Check(t)
+	for want, o := range map[string]options{
+		"-batch must be at least 1, got 0": {steps: 1, lr: 1e-3},
+	} {
+		if err := command(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %q", o, err, want)
+		}
 	}
 }

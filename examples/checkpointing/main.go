@@ -34,6 +34,9 @@ func main() {
 }
 
 func command(ctx context.Context, o options) error {
+	if o.batch < 1 {
+		return fmt.Errorf("-batch must be at least 1, got %d", o.batch)
+	}
 	r, err := newRun(o)
 	if err != nil {
 		return err

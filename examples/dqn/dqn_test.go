@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/examples/internal/twin"
@@ -29,4 +30,18 @@ func TestTwin(t *testing.T) {
 		t.Fatal(err)
 	}
 	twin.Compare(t, twin.Figures{"losses": a.losses, "rewards": rewards}, 1e-4)
+}
+
+// TestFlags tests that values with which the command cannot run are errors that name the flag.
+func TestFlags(t *testing.T) {
+	leak.Check(t)
+	for want, o := range map[string]options{
+		"got 0, 1 and 1": {episodes: 9, batch: 1, sync: 1, lr: 1e-3},
+		"got 1, 0 and 1": {episodes: 9, capacity: 1, sync: 1, lr: 1e-3},
+		"got 1, 1 and 0": {episodes: 9, capacity: 1, batch: 1, lr: 1e-3},
+	} {
+		if err := command(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %q", o, err, want)
+		}
+	}
 }

@@ -39,6 +39,9 @@ func main() {
 }
 
 func command(ctx context.Context, o options) error {
+	if o.capacity < 1 || o.batch < 1 || o.sync < 1 {
+		return fmt.Errorf("-capacity, -batch and -sync must be at least 1, got %d, %d and %d", o.capacity, o.batch, o.sync)
+	}
 	a, err := newAgent(o)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -81,5 +82,18 @@ func TestOnlyAdaptersAreSaved(t *testing.T) {
 	}
 	if len(names) != 4 || !names["0.lora_A.weight"] || !names["0.lora_B.weight"] || !names["2.lora_A.weight"] || !names["2.lora_B.weight"] {
 		t.Errorf("the file holds %v", names)
+	}
+}
+
+// TestFlags tests that values with which the command cannot run are errors that name the flag.
+func TestFlags(t *testing.T) {
+	leak.Check(t)
+	for want, o := range map[string]options{
+		"-steps must be at least 1, got 1 and 0": {rank: 2, alpha: 2, batch: 1, lr: 1e-3},
+		"-steps must be at least 1, got 0 and 1": {rank: 2, alpha: 2, steps: 1, lr: 1e-3},
+	} {
+		if err := command(t.Context(), o, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %q", o, err, want)
+		}
 	}
 }

@@ -34,6 +34,9 @@ func main() {
 }
 
 func command(ctx context.Context, o options, out string) error {
+	if o.batch < 1 || o.steps < 1 {
+		return fmt.Errorf("-batch and -steps must be at least 1, got %d and %d", o.batch, o.steps)
+	}
 	r, err := newRun(ctx, o)
 	if err != nil {
 		return err

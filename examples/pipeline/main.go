@@ -33,6 +33,9 @@ func main() {
 }
 
 func command(ctx context.Context, o options, seed uint64) error {
+	if o.batch < 1 {
+		return fmt.Errorf("-batch must be at least 1, got %d", o.batch)
+	}
 	if err := tensor.ManualSeed(seed); err != nil {
 		return err
 	}

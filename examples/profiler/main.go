@@ -45,6 +45,9 @@ func (n *network) Forward(x *tensor.Tensor) *tensor.Tensor {
 }
 
 func run(w io.Writer, out string, steps, rows int) error {
+	if steps < 3 {
+		return fmt.Errorf("-steps must be at least 3, for the profile begins after two; got %d", steps)
+	}
 	model := &network{nn.NewLinear(784, 512), nn.NewLinear(512, 10)}
 	opt, err := optim.NewAdamW(nn.Parameters(model), 1e-3)
 	if err != nil {
@@ -58,7 +61,7 @@ func run(w io.Writer, out string, steps, rows int) error {
 		y.Release()
 	}()
 	// The first steps allocate what later ones have already: the profile begins after two.
-	p, err := profiler.Start(profiler.RecordShapes(), profiler.Schedule{Wait: 1, Warmup: 1, Active: max(1, steps-2), Repeat: 1})
+	p, err := profiler.Start(profiler.RecordShapes(), profiler.Schedule{Wait: 1, Warmup: 1, Active: steps - 2, Repeat: 1})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,9 @@ func TestRun(t *testing.T) {
 	leak.Check(t)
 	var table strings.Builder
 	dir := t.TempDir()
+	if err := run(&table, dir, 2, -1); err == nil || !strings.Contains(err.Error(), "-steps must be at least 3") {
+		t.Errorf("two steps: got %v", err)
+	}
 	if err := run(&table, dir, 4, -1); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/examples/internal/twin"
@@ -31,4 +32,26 @@ func TestTwin(t *testing.T) {
 		t.Fatal(err)
 	}
 	twin.Compare(t, twin.Figures{"losses": r.losses, "rates": r.rates, "accuracy": {accuracy}}, 1e-5)
+}
+
+// TestFlags tests that values with which the command cannot run are errors that name the flag.
+func TestFlags(t *testing.T) {
+	leak.Check(t)
+	for want, o := range map[string]options{
+		"-images must be at least 2": {epochs: 1, batch: 1, lr: 1e-3},
+	} {
+		if err := command(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %q", o, err, want)
+		}
+	}
+}
+
+// TestShortRun tests that a run of one or two steps has a schedule.
+func TestShortRun(t *testing.T) {
+	leak.Check(t)
+	for _, images := range []int{16, 64} {
+		if err := command(t.Context(), options{images: images, epochs: 1, batch: 32, lr: 0.1}); err != nil {
+			t.Errorf("%d images: %v", images, err)
+		}
+	}
 }

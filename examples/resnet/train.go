@@ -38,8 +38,8 @@ func newRun(o options) (r *run, err error) {
 	if err != nil {
 		return nil, err
 	}
-	steps := o.epochs * o.images / o.batch
-	r.schedule, err = optim.NewScheduler(r.opt, optim.WarmupCosine(steps/5, steps, 0))
+	steps := max(2, o.epochs*r.train.Len()) // a schedule of one step has no cosine
+	r.schedule, err = optim.NewScheduler(r.opt, optim.WarmupCosine(max(1, steps/5), steps, 0))
 	return r, err
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/examples/internal/twin"
@@ -33,5 +34,17 @@ func TestTwin(t *testing.T) {
 	twin.Compare(t, twin.Figures{"losses": r.losses, "accuracy": {accuracy}}, 1e-4)
 	if _, err := r.positive("the film was a bore"); err == nil {
 		t.Error("no error for unknown words")
+	}
+}
+
+// TestFlags tests that values with which the command cannot run are errors that name the flag.
+func TestFlags(t *testing.T) {
+	leak.Check(t)
+	for want, o := range map[string]options{
+		"-reviews must be at least 2": {epochs: 1, batch: 1, lr: 1e-3},
+	} {
+		if err := command(t.Context(), o, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %q", o, err, want)
+		}
 	}
 }

@@ -43,6 +43,9 @@ func main() {
 }
 
 func command(ctx context.Context, o options, inputs []string) error {
+	if o.batch < 1 {
+		return fmt.Errorf("-batch must be at least 1, got %d", o.batch)
+	}
 	if len(inputs) == 0 {
 		inputs = []string{"12345", "90210"}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
@@ -46,4 +47,16 @@ func TestTwin(t *testing.T) {
 		t.Fatal(err)
 	}
 	twin.Compare(t, twin.Figures{"losses": losses[:20], "decoded": decoded, "correct": {correct}}, 1e-4)
+}
+
+// TestFlags tests that values with which the command cannot run are errors that name the flag.
+func TestFlags(t *testing.T) {
+	leak.Check(t)
+	for want, o := range map[string]options{
+		"-batch must be at least 1, got 0": {steps: 1, lr: 1e-3},
+	} {
+		if err := command(t.Context(), o, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: got %v, want %q", o, err, want)
+		}
+	}
 }

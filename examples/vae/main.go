@@ -9,8 +9,10 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
+	"slices"
 
 	"github.com/linstock-ml/linstock/examples/internal/cli"
 	"github.com/linstock-ml/linstock/nn"
@@ -40,6 +42,9 @@ func main() {
 }
 
 func command(ctx context.Context, o options) error {
+	if o.batch < 1 {
+		return fmt.Errorf("-batch must be at least 1, got %d", o.batch)
+	}
 	if err := tensor.ManualSeed(o.seed); err != nil {
 		return err
 	}
@@ -59,6 +64,9 @@ func command(ctx context.Context, o options) error {
 	pixels, err := sample(model, 3)
 	if err != nil {
 		return err
+	}
+	if slices.ContainsFunc(pixels, func(p float32) bool { return math.IsNaN(float64(p)) }) {
+		return fmt.Errorf("the training diverged with -lr %g: the new pictures are NaN", o.lr)
 	}
 	for i, p := range pixels {
 		if i%size == 0 {
