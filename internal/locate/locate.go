@@ -292,13 +292,12 @@ func Remedy(shim, damaged string) string {
 	if os.Getenv(EnvLib) != "" {
 		return unsetLib
 	}
-	if err != nil {
-		return "run: " + SetupCommand
+	if err == nil {
+		if _, ok := below(filepath.Join(cache, "shim"), shim); ok {
+			return "run: " + setupOf(filepath.Base(filepath.Dir(shim)))
+		}
 	}
-	if _, ok := below(filepath.Join(cache, "shim"), shim); !ok {
-		return "make the bundle in " + filepath.Dir(shim) + " again: linstock bundle DIR"
-	}
-	return "run: " + setupOf(filepath.Base(filepath.Dir(shim)))
+	return "make the bundle in " + filepath.Dir(shim) + " again: linstock bundle DIR"
 }
 
 // OpenRemedy returns how to fix an undamaged shim that the system's loader cannot open, for the reason that it gives.

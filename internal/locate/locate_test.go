@@ -205,6 +205,13 @@ func TestNoHome(t *testing.T) {
 	if err := Missing(); !strings.Contains(err.Error(), EnvCache) {
 		t.Errorf("Missing = %v; want it to name %s", err, EnvCache)
 	}
+	// Without a cache a shim is that of a bundle.
+	for _, name := range []string{LibName(), "libtorch_cpu.so"} {
+		want := "make the bundle in /srv/app again: linstock bundle DIR"
+		if got := Remedy("/srv/app/"+LibName(), "/srv/app/"+name); got != want {
+			t.Errorf("%s: Remedy = %q, want %q", name, got, want)
+		}
+	}
 }
 
 func TestSourceHash(t *testing.T) {
