@@ -64,7 +64,9 @@ func serve(w http.ResponseWriter, r *http.Request) {
 			fail(http.StatusBadRequest, fmt.Errorf("invalid seconds=%q: want a number from 1 to 3600", s))
 			return
 		}
-		p, err = difference(r, p, time.Duration(n)*time.Second)
+		d := time.Duration(n) * time.Second
+		extendWriteDeadline(w, r, d)
+		p, err = difference(r, p, d)
 	}
 	if err != nil {
 		fail(http.StatusInternalServerError, err)
@@ -90,6 +92,14 @@ func text(w http.ResponseWriter, fail func(int, error)) {
 		fmt.Fprintln(w, summary)
 	}
 	fmt.Fprint(w, "live bytes, tensors, device, line\n", report)
+}
+
+// extendWriteDeadline gives the answer to a request that takes d the time of the server's other answers after it.
+func extendWriteDeadline(w http.ResponseWriter, r *http.Request, d time.Duration) {
+	if s, ok := r.Context().Value(http.ServerContextKey).(*http.Server); ok && s.WriteTimeout > 0 {
+		// An error: w has no deadline.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.WriteTimeout + d))
+	}
 }
 
 func difference(r *http.Request, before *profile.Profile, d time.Duration) (*profile.Profile, error) {
