@@ -89,16 +89,19 @@ func (r *round) on(n int, f func(g int, rng *rand.Rand) error) error {
 	return errors.Join(errs...)
 }
 
-// child runs the rounds that it reads from in.
+// child runs the rounds that it reads from in. Its first report says whether it could set up the device.
 func child(device string, from []scenario, in io.Reader, out io.Writer) int {
 	signal.Ignore(os.Interrupt) // the parent ends it
+	reply := json.NewEncoder(out)
 	m, err := newMachine(device)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "stress:", err)
+		_ = reply.Encode(report{Error: err.Error()}) // an error: the parent has ended
 		return 1
 	}
 	defer os.RemoveAll(m.dir)
-	reply := json.NewEncoder(out)
+	if err := reply.Encode(report{}); err != nil {
+		return 1
+	}
 	for lines := bufio.NewScanner(in); lines.Scan(); {
 		var t task
 		if err := json.Unmarshal(lines.Bytes(), &t); err != nil {
@@ -136,7 +139,10 @@ func newMachine(device string) (m *machine, err error) {
 	}
 	x := tensor.Ones([]int{1}, m.device)
 	defer x.Release()
-	return m, x.Err()
+	if err := x.Err(); err != nil {
+		return nil, fmt.Errorf("-device %s: %w", device, err)
+	}
+	return m, nil
 }
 
 // round runs a scenario and checks that all figures are as before. The first time, it runs the scenario twice and

@@ -23,6 +23,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/linstock-ml/linstock/tensor"
 )
 
 // options holds the command line.
@@ -49,7 +51,8 @@ func main() {
 	os.Exit(command(ctx, os.Args[1:], scenarios, os.Stdout, os.Stderr))
 }
 
-// command runs the program. It returns the exit code: 0, 1 if a round failed, 2 for an invalid command line.
+// command runs the program. It returns the exit code: 0, 1 if a round failed, 2 for an invalid command line or a device or
+// libtorch that is not set up.
 func command(ctx context.Context, args []string, from []scenario, out, errs io.Writer) int {
 	var o options
 	f := flag.NewFlagSet("stress", flag.ContinueOnError)
@@ -79,12 +82,16 @@ func command(ctx context.Context, args []string, from []scenario, out, errs io.W
 		fmt.Fprintln(errs, "stress:", err)
 		return 2
 	}
-	p := &parent{options: o, from: from, out: out, errs: errs}
+	p := &parent{options: o, from: from, out: out, errs: errs, env: checks[o.check].env}
 	if p.dir, err = os.MkdirTemp("", "linstock-stress"); err != nil {
 		fmt.Fprintln(errs, "stress:", err)
 		return 1
 	}
 	defer os.RemoveAll(p.dir)
+	if err := p.begin(); err != nil {
+		fmt.Fprintln(errs, "stress:", err)
+		return 2
+	}
 	switch {
 	case o.check != "":
 		return p.check(ctx)
@@ -104,6 +111,17 @@ func (o *options) fits(f *flag.FlagSet, from []scenario) error {
 		return errors.New("-minutes, -share, -operators and -timeout must be positive")
 	case o.check != "" && checks[o.check].scenario == "":
 		return fmt.Errorf("unknown check %q: want strict-gc or release", o.check)
+	case !builtWith(checks[o.check].built):
+		return fmt.Errorf("-check %s needs a stricter build: GOEXPERIMENT=%s go run %s -check %s", o.check, checks[o.check].built, path, o.check)
+	}
+	if o.device != "fake" {
+		d, err := tensor.ParseDevice(o.device)
+		if err != nil {
+			return fmt.Errorf("-device: %w", err)
+		}
+		if d.Type == tensor.MetaType {
+			return errors.New("-device must be one that computes values, got meta")
+		}
 	}
 	if o.scenario != "" {
 		s, ok := find(from, o.scenario)
@@ -127,8 +145,8 @@ goroutines, file descriptors and threads as before, every computed value right. 
   stress -scenario release -seed 17        that round again
   stress -check release -share 0.1         a tenth of a line of the scorecard
 
-The exit code is 0 when all rounds were clean, 1 when one failed, 2 when the command line is wrong. Ctrl-C ends it after
-the round, with the table.
+The exit code is 0 when all rounds were clean, 1 when one failed, 2 when the command line is wrong or the device or libtorch
+is not set up. Ctrl-C ends it after the round, with the table.
 
 Flags:
 `)

@@ -149,18 +149,40 @@ func (p *parent) round(ctx context.Context, name string, seed uint64) report {
 // ask sends a task to the child, which it starts if necessary, and waits for its report.
 func (p *parent) ask(t task) (rep report, err error) {
 	if p.child == nil {
-		if p.child, err = startChild(p.device, append([]string{"TMPDIR=" + p.dir}, p.env...), p.errs); err != nil {
+		if err := p.begin(); err != nil {
 			return rep, err
 		}
 	}
-	c := p.child
 	line, err := json.Marshal(t)
 	if err != nil {
 		return rep, err
 	}
-	if _, err := c.In.Write(append(line, '\n')); err != nil {
-		return rep, fmt.Errorf("the child process is gone: %w", errors.Join(err, c.End()))
+	if _, err := p.child.In.Write(append(line, '\n')); err != nil {
+		return rep, fmt.Errorf("the child process is gone: %w", errors.Join(err, p.child.End()))
 	}
+	return p.answer()
+}
+
+// begin starts the child and waits until it has set up the device.
+func (p *parent) begin() error {
+	c, err := startChild(p.device, append([]string{"TMPDIR=" + p.dir}, p.env...), p.errs)
+	if err != nil {
+		return err
+	}
+	p.child = c
+	rep, err := p.answer()
+	if err == nil && rep.Error != "" {
+		err = errors.New(rep.Error)
+	}
+	if err != nil {
+		p.end()
+	}
+	return err
+}
+
+// answer waits for the child's next report.
+func (p *parent) answer() (rep report, err error) {
+	c := p.child
 	var hung atomic.Bool
 	timer := time.AfterFunc(p.timeout, func() {
 		hung.Store(true)
@@ -264,11 +286,6 @@ var checks = map[string]check{
 
 func (p *parent) check(ctx context.Context) int {
 	c := checks[p.options.check]
-	p.env = c.env
-	if !builtWith(c.built) {
-		fmt.Fprintf(p.errs, "stress: -check %s needs a stricter build: GOEXPERIMENT=%s go run %s -check %s\n", p.options.check, c.built, path, p.options.check)
-		return 2
-	}
 	p.goroutines = 64
 	want := scorecard.Share(c.count, p.share)
 	if p.operators > 0 {

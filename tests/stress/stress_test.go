@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -94,6 +95,8 @@ func TestCommandLine(t *testing.T) {
 		{"-scenario nothing", 2, "unknown scenario"},
 		{"-scenario lost", 2, "needs another -device"},
 		{"-device fake", 2, "tests/fakecuda/setup.sh"},
+		{"-device nosuch", 2, "unknown device"},
+		{"-device meta", 2, "computes values"},
 		{"-goroutines 0", 2, "-goroutines must be"},
 		{"-minutes 0", 2, "must be positive"},
 		{"-check all", 2, "unknown check"},
@@ -104,6 +107,22 @@ func TestCommandLine(t *testing.T) {
 			t.Errorf("%s: exit code %d, want %d and %q in\n%s", c.args, code, c.code, c.want, out)
 		}
 	}
+}
+
+// TestNotSetUp tests that a device or a libtorch that is not there is one message, and not a failed round.
+func TestNotSetUp(t *testing.T) {
+	run := func(want string, args ...string) {
+		t.Helper()
+		code, out := stress(t, scenarios, args...)
+		if code != 2 || !strings.HasPrefix(out, "stress: ") || !strings.Contains(out, want) || strings.Count(out, "\n") != 1 {
+			t.Errorf("%v: exit code %d, want 2 and a line with %q, got\n%s", args, code, want, out)
+		}
+	}
+	run("cuda:99", "-device", "cuda:99")
+	t.Setenv("LINSTOCK_LIB", filepath.Join(t.TempDir(), "liblinstock.so"))
+	run("does not exist", "-minutes", "1")
+	run("does not exist", "-scenario", "garbage", "-seed", "1")
+	run("does not exist", "-check", "release")
 }
 
 // TestInterrupt tests that a signal ends the run after the current round and prints the table.
