@@ -66,8 +66,7 @@ func report(w io.Writer, findings []finding) bool {
 		fmt.Fprintf(table, "%s\t%s\t%s\n", f.what, f.state, f.detail)
 		well = well && f.state != bad
 	}
-	// An error of writing cannot be reported.
-	_ = table.Flush()
+	_ = table.Flush() // the writer of execute remembers an error
 	if well {
 		fmt.Fprintln(w, "\nno problems found")
 		return true

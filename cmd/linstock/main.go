@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -46,7 +47,7 @@ func run() int {
 		// A second signal ends the process in the default way.
 		signal.Stop(signals)
 	}()
-	err := newRoot().ExecuteContext(ctx)
+	err := execute(ctx, newRoot(), os.Stdout)
 	if err == nil {
 		return 0
 	}
@@ -61,6 +62,30 @@ func run() int {
 		return int(code)
 	}
 	return 1
+}
+
+// execute runs the command. It fails, too, if the output could not be written, for a script takes what it reads for all of it.
+func execute(ctx context.Context, root *cobra.Command, stdout io.Writer) error {
+	out := &output{w: stdout}
+	root.SetOut(out)
+	err := root.ExecuteContext(ctx)
+	if out.err != nil && (err == nil || errors.Is(err, errReported)) {
+		return out.err
+	}
+	return err
+}
+
+// output writes to w until the first error, which it remembers.
+type output struct {
+	w   io.Writer
+	err error
+}
+
+func (o *output) Write(p []byte) (n int, err error) {
+	if o.err == nil {
+		n, o.err = o.w.Write(p)
+	}
+	return n, o.err
 }
 
 // errReported stands for a failure that has been printed already.

@@ -39,6 +39,24 @@ func command(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
+// full is a file on a full disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestLostOutput tests that a command whose output cannot be written fails.
+func TestLostOutput(t *testing.T) {
+	isolated(t)
+	const pkg = "../../examples/lastuse"
+	for _, args := range [][]string{{"env"}, {"env", "--json"}, {"version"}, {"doctor"}, {"lastuse", pkg}, {"lastuse", "-source", pkg}, {"env", "--help"}} {
+		root := newRoot()
+		root.SetArgs(args)
+		if err := execute(t.Context(), root, full{}); !errors.Is(err, syscall.ENOSPC) || errors.Is(err, errReported) {
+			t.Errorf("%v: got %v, want %v", args, err, syscall.ENOSPC)
+		}
+	}
+}
+
 func TestHelp(t *testing.T) {
 	isolated(t)
 	for _, c := range newRoot().Commands() {
