@@ -362,6 +362,31 @@ func TestLeavingTheLoopFreesEverything(t *testing.T) {
 	}
 }
 
+// TestCauseWithinABatch tests that the error of a batch that the context ends is the context's cause.
+func TestCauseWithinABatch(t *testing.T) {
+	leak.Check(t)
+	stopped, one := errors.New("stopped"), []int{1}
+	var cancel context.CancelCauseFunc
+	items := must(data.NewItems(4, func(_ context.Context, i int) (int, error) {
+		cancel(stopped)
+		return i, nil
+	}, nil))
+	samples := must(data.NewSamples(4, one, one, func(int, []float32, []float32) error {
+		cancel(stopped)
+		return nil
+	}))
+	for _, dataset := range []data.Dataset{items, samples} {
+		for _, workers := range []int{0, 1} {
+			ctx, stop := context.WithCancelCause(t.Context())
+			defer stop(nil)
+			cancel = stop
+			if err := first(newLoader(t, dataset, data.BatchSize(2), data.Workers(workers)).Batches(ctx)); !errors.Is(err, stopped) {
+				t.Errorf("%T, %d workers: got %v, want %v", dataset, workers, err, stopped)
+			}
+		}
+	}
+}
+
 func TestErrorsOfTheDataset(t *testing.T) {
 	leak.Check(t)
 	broken := errors.New("broken")

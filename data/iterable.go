@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -141,8 +142,12 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 				}
 				return true
 			}
+			all := dataset.Iter(ctx, p.state.Epoch)
+			if all == nil {
+				all = broken[T](errors.New("the dataset's Iter returned nil"))
+			}
 			samples := make([]T, 0, min(c.batch, 1<<16))
-			for sample, err := range dataset.Iter(ctx, p.state.Epoch) {
+			for sample, err := range all {
 				if err == nil {
 					err = context.Cause(ctx)
 				}
@@ -172,10 +177,16 @@ func NewIterableLoader[T any](dataset IterableDataset[T], collate func(samples [
 func caught(f func() ([]*tensor.Tensor, error)) (made []*tensor.Tensor, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			made, err = nil, fmt.Errorf("panic: %v", p)
+			made, err = nil, fmt.Errorf("panic: %v\n%s", p, stack())
 		}
 	}()
 	return f()
+}
+
+// stack returns the stack of the calling goroutine.
+func stack() []byte {
+	buf := make([]byte, 8<<10)
+	return buf[:runtime.Stack(buf, false)]
 }
 
 // streaming reads a stream for one loop.
@@ -190,7 +201,7 @@ func newStreaming(ctx context.Context, of stream, p *plan) *streaming {
 	source := func(yield func([]*tensor.Tensor, error) bool) {
 		defer func() {
 			if r := recover(); r != nil {
-				yield(nil, fmt.Errorf("linstock: the dataset panicked: %v", r))
+				yield(nil, fmt.Errorf("linstock: the dataset panicked: %v\n%s", r, stack()))
 			}
 		}()
 		for made, err := range of(ctx, p, p.state.Batch) {
@@ -303,7 +314,7 @@ func (d *Items[T]) Batch(ctx context.Context, indices []int) ([]*tensor.Tensor, 
 	}
 	samples := make([]T, len(indices))
 	for k, i := range indices {
-		if err := ctx.Err(); err != nil {
+		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
 		sample, err := d.get(ctx, i)

@@ -180,6 +180,10 @@ func TestNilAndZeroValues(t *testing.T) {
 			empty := data.IterableFunc[int](func(context.Context, int) iter.Seq2[int, error] { return nil })
 			return first(must(data.NewChainDataset[int](empty)).Iter(ctx, 0))
 		}, "Iter returned nil"},
+		"loader of nil": {func() error {
+			empty := data.IterableFunc[int](func(context.Context, int) iter.Seq2[int, error] { return nil })
+			return first(must(data.NewIterableLoader(empty, nil)).Batches(ctx))
+		}, "the dataset's Iter returned nil"},
 		"NewLoader":         {func() error { return second(data.NewLoader((*data.Subset)(nil))) }, "a dataset is needed, got nil"},
 		"NewIterableLoader": {func() error { return second(data.NewIterableLoader((*data.ChainDataset[int])(nil), nil)) }, "a dataset is needed, got nil"},
 		"WithSampler":       {func() error { return second(data.NewLoader(wide(1), data.WithSampler((*pointer)(nil)))) }, "a sampler is needed, got nil"},

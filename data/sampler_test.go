@@ -395,6 +395,10 @@ func TestErrorsOfIterableDatasets(t *testing.T) {
 					if batches != 2 || len(errs) != 1 || name == "error" && !errors.Is(errs[0], broken) {
 						t.Errorf("%d batches, errors %v", batches, errs)
 					}
+					// The error of a panic says where: this function called fail.
+					if name == "panic" && len(errs) == 1 && !strings.Contains(errs[0].Error(), "TestErrorsOfIterableDatasets") {
+						t.Errorf("no stack in %v", errs[0])
+					}
 				})
 			}
 		}
