@@ -53,12 +53,8 @@ type sweepResult struct {
 	cost time.Duration
 	// totals is the bytes allocated in total on each device when the collection began; nil: a light sweep.
 	totals map[*account]int64
-	// complete: the collector has finished and no goroutine is still freeing. The live bytes are reachable.
-	complete bool
-	// cutShort: the sweep ended early because enough was freed.
-	cutShort bool
-	// exhausted: complete, and reclaimers and cleanup functions have run. An allocation that does not fit now fails.
-	exhausted bool
+	// outcome is Exhausted if reclaimers and cleanup functions have run, too: an allocation that does not fit now fails.
+	outcome pacer.Outcome
 }
 
 // finish charges the time budget for the sweep and records it in the accounts. requests is the bytes that waited for it.
@@ -71,7 +67,7 @@ func (r sweepResult) finish(requests map[*account]int64) {
 	timeBudget.Charge(timeBudget.clock.now(), r.cost, scannable())
 	timeBudget.Unlock()
 	for a, total := range r.totals {
-		a.finished(pacer.Cycle{Total: total, Complete: r.complete, CutShort: r.cutShort, Request: requests[a]})
+		a.finished(pacer.Cycle{Total: total, Outcome: r.outcome, Request: requests[a]})
 	}
 }
 
@@ -107,21 +103,21 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 		ended = r.askProgram(want, until, enough)
 	}
 	// The allocation may fail after this. Each collection may find one more link of a chain of finalizers.
-	for links := 0; links < maxChain && ended && depth == Deep && !satisfied(); links++ {
+	for links := 0; ended && depth == Deep && !satisfied(); links++ {
 		if !cleanups.await(until) {
 			cleanups.giveUp()
 		}
-		r.exhausted = reclaim.AwaitFrees(time.Second)
+		if reclaim.AwaitFrees(othersTime) {
+			r.outcome = pacer.Exhausted
+		}
 		queue.run(drain)
 		before := executed
-		if executed = programCleanups(); executed == before || time.Now().After(until) {
+		if executed = programCleanups(); executed == before || links == maxChain || time.Now().After(until) {
 			break
 		}
 		// What the functions that have run referred to may be unreachable now.
 		start := time.Now()
-		if ended = r.collect(enough); !ended {
-			r.exhausted = false
-		}
+		ended = r.collect(enough)
 		until = until.Add(time.Since(start)) // the time is the program's, not the collector's
 	}
 	return r
@@ -130,6 +126,9 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 // maxChain is the number of collections that a sweep runs because cleanup functions have run. Functions that wait for every
 // collection would keep it busy for othersTime.
 const maxChain = 10
+
+// freesTime is how long a collection waits for what other goroutines are freeing, which takes less unless they are preempted.
+const freesTime = 10 * time.Millisecond
 
 // drain frees what was found unreachable.
 func drain() {
@@ -166,12 +165,16 @@ func (r *sweepResult) collect(enough func() bool) (ended bool) {
 	}
 	counts.collecting.Add(int64(time.Since(start)))
 	r.cost += r.clock.now() - began - freeing
-	r.complete, r.cutShort = false, !ended
-	if ended {
-		free()
-		r.complete = reclaim.AwaitFrees(10 * time.Millisecond)
+	if !ended {
+		r.outcome = pacer.CutShort
+		return false
 	}
-	return ended
+	free()
+	r.outcome = pacer.Freeing
+	if reclaim.AwaitFrees(freesTime) {
+		r.outcome = pacer.Complete
+	}
+	return true
 }
 
 // askProgram calls the program's reclaimers and then collects the tensors that they have dropped. It gives up waiting at
@@ -268,7 +271,7 @@ func Collect() error {
 	sweeper.Lock()
 	defer sweeper.Unlock()
 	r := sweep(Full, 0, nil)
-	cleanups.await(time.Now().Add(10 * time.Millisecond)) // cleanup functions of the program may release tensors
+	cleanups.await(time.Now().Add(freesTime)) // cleanup functions of the program may release tensors
 	reclaim.DrainDevices()
 	r.finish(nil)
 	return nil

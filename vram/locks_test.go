@@ -4,6 +4,7 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -314,6 +315,28 @@ func TestASweepEndsBeforeTheCollector(t *testing.T) {
 		}
 	}
 	t.Error("it has waited each time")
+}
+
+// A sweep that is exhausted has waited for the functions that its last collection has queued, too.
+func TestAnExhaustedSweepLeavesNoFunction(t *testing.T) {
+	balance.Hold(t, func() {})
+	type object struct{ _ *object }
+	var stopped atomic.Bool
+	var again func(*object)
+	again = func(o *object) { // runs after every collection
+		if time.Sleep(10 * time.Millisecond); !stopped.Load() {
+			runtime.SetFinalizer(o, again)
+		}
+	}
+	runtime.SetFinalizer(new(object), again)
+	sweeper.Lock()
+	r := sweep(Deep, 0, nil)
+	queued, executed := cleanupCounts()
+	stopped.Store(true)
+	sweeper.Unlock()
+	if r.outcome == pacer.Exhausted && executed < queued && time.Since(r.began) < othersTime {
+		t.Errorf("%d functions have not run", queued-executed)
+	}
 }
 
 func TestLocksOfTables(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/pacer"
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
 
@@ -73,7 +74,7 @@ func serve(waiters []cshim.Waiters) {
 	defer sweeper.Unlock()
 	if last := sweeper.last; last.began.After(asked) { // another goroutine has swept meanwhile
 		for i := range waiters {
-			if last.exhausted {
+			if last.outcome == pacer.Exhausted {
 				waiters[i].Verdict = cshim.VerdictExhausted
 			}
 		}
@@ -114,10 +115,10 @@ func serve(waiters []cshim.Waiters) {
 	r.finish(requests)
 	for i := range waiters {
 		w := &waiters[i]
-		if r.exhausted && w.Reason != cshim.WaitTarget && !accountOf(w.Device).returnIdleHeap(w.Bytes) {
+		if r.outcome == pacer.Exhausted && w.Reason != cshim.WaitTarget && !accountOf(w.Device).returnIdleHeap(w.Bytes) {
 			w.Verdict = cshim.VerdictExhausted
 		}
-		if r.complete {
+		if r.outcome >= pacer.Complete {
 			admit(w)
 		}
 	}

@@ -131,11 +131,11 @@ func TestBudget(t *testing.T) {
 
 func TestReachable(t *testing.T) {
 	var c Controller
-	c.Finished(0, 100, 1000, Cycle{Total: 960, Complete: true})
+	c.Finished(0, 100, 1000, Cycle{Total: 960, Outcome: Complete})
 	if n := c.Reachable(); n != 60 {
 		t.Errorf("%d of 100 bytes are reachable after a complete cycle during which 40 were allocated", n)
 	}
-	c.Finished(0, 200, 1200, Cycle{Total: 1200})
+	c.Finished(0, 200, 1200, Cycle{Total: 1200, Outcome: CutShort})
 	if n := c.Reachable(); n != 60 {
 		t.Errorf("%d bytes are reachable after a cycle that was cut short, want 60", n)
 	}

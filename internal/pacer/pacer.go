@@ -186,24 +186,36 @@ func (c *Controller) Waited(now time.Duration, live, bytes int64) {
 	}
 }
 
-// Cycle is a collection that has ended. If it is neither Complete nor CutShort, goroutines are still freeing, and it should be
-// repeated.
+// Outcome is what a cycle has done when it ends.
+type Outcome int
+
+const (
+	// Freeing: goroutines are still freeing what the cycle has found. It should be repeated.
+	Freeing Outcome = iota
+	// CutShort: it ended early because enough was freed.
+	CutShort
+	// Complete: everything that was unreachable when it began is freed.
+	Complete
+	// Exhausted is Complete, and all that the program can free on request is freed, too.
+	Exhausted
+)
+
+// Cycle is a collection that has ended.
 type Cycle struct {
-	Total    int64 // total bytes allocated when it began
-	Complete bool  // everything that was unreachable when it began is freed
-	CutShort bool  // it ended early because enough was freed
-	Request  int64 // the bytes that waited for it
+	Total   int64 // total bytes allocated when it began
+	Outcome Outcome
+	Request int64 // the bytes that waited for it
 }
 
 // Finished records a cycle. live and total are the device's counters after it.
 func (c *Controller) Finished(now time.Duration, live, total int64, cycle Cycle) {
 	c.decay(now)
-	if cycle.Complete {
+	if cycle.Outcome >= Complete {
 		c.reachable = max(0, live-(total-cycle.Total))
 	} else {
 		c.reachable = min(c.reachable, live)
 	}
-	if cycle.Complete || cycle.CutShort {
+	if cycle.Outcome != Freeing {
 		c.mark = cycle.Total
 	}
 	c.target = max(c.target, float64(c.reachable+cycle.Request))

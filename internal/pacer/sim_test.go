@@ -217,7 +217,7 @@ func (s *sim) start(p *proc, request int64, round bool) {
 	if s.cycles++; s.cycles%100 == 0 {
 		s.took += s.disturbed
 	}
-	s.running, s.ends, s.cycle = true, p.now+s.took, Cycle{Total: s.total, Complete: true, Request: request}
+	s.running, s.ends, s.cycle = true, p.now+s.took, Cycle{Total: s.total, Outcome: Complete, Request: request}
 	for _, q := range s.procs {
 		s.found = append(s.found, q.garbage...)
 		q.garbage = nil
