@@ -1,5 +1,10 @@
 package vram
 
+import "cmp"
+
+// never is a number of bytes that no process allocates, for Decision.Again.
+const never = 1 << 62
+
 // Threshold sweeps after every Bytes bytes of allocation. It is R torch's torch.threshold_call_gc.
 type Threshold struct {
 	Bytes int64  // 0: 4,000 MB
@@ -8,14 +13,11 @@ type Threshold struct {
 
 // Decide implements [Policy].
 func (p Threshold) Decide(s State) Decision {
-	bytes := p.Bytes
-	if bytes <= 0 {
-		bytes = 4000 << 20
-	}
+	bytes := cmp.Or(max(p.Bytes, 0), 4000<<20)
 	if s.Allocated >= bytes {
 		return Decision{Sweep: Full}
 	}
-	d := orElse(p.Else, s, 1<<60)
+	d := orElse(p.Else, s, never)
 	d.Total = earlier(d.Total, bytes-s.Allocated)
 	return d
 }
@@ -30,24 +32,18 @@ type Rates struct {
 
 // Decide implements [Policy].
 func (p Rates) Decide(s State) Decision {
-	def := func(v *float64, d float64) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	def(&p.Reserved, 0.2)
-	def(&p.Total, 0.8)
-	def(&p.Allocated, 0.8)
+	reserved := cmp.Or(max(p.Reserved, 0), 0.2)
+	total, allocated := cmp.Or(max(p.Total, 0), 0.8), cmp.Or(max(p.Allocated, 0), 0.8)
 	capacity := float64(max(s.Capacity, 1))
 	step := max(s.Live/8, leastStep)
-	if float64(s.Reserved)/capacity < p.Reserved {
+	if float64(s.Reserved)/capacity < reserved {
 		return orElse(p.Else, s, step)
 	}
 	// A sweep that freed nothing is not repeated before an eighth of the live bytes was allocated.
 	if s.Allocated < step {
 		return orElse(p.Else, s, step-s.Allocated)
 	}
-	if float64(s.Live)/capacity > p.Total || float64(s.Live) > p.Allocated*float64(max(s.Reserved, 1)) {
+	if float64(s.Live)/capacity > total || float64(s.Live) > allocated*float64(max(s.Reserved, 1)) {
 		return Decision{Sweep: Full}
 	}
 	return Decision{Sweep: Light, Again: step}
@@ -63,13 +59,8 @@ type LiveShare struct {
 
 // Decide implements [Policy].
 func (p LiveShare) Decide(s State) Decision {
-	if p.Share <= 0 {
-		p.Share = 0.9
-	}
-	most := s.SoftLimit
-	if most == 0 {
-		most = int64(p.Share * float64(s.Capacity))
-	}
+	share := cmp.Or(max(p.Share, 0), 0.9)
+	most := cmp.Or(s.SoftLimit, int64(share*float64(s.Capacity)))
 	if s.Live <= most {
 		return orElse(p.Else, s, max(most-s.Live, leastStep))
 	}
@@ -77,7 +68,7 @@ func (p LiveShare) Decide(s State) Decision {
 	if s.Allocated >= step {
 		return Decision{Sweep: Full}
 	}
-	d := orElse(p.Else, s, 1<<60)
+	d := orElse(p.Else, s, never)
 	d.Total = earlier(d.Total, step-s.Allocated)
 	return d
 }
@@ -86,20 +77,20 @@ func (p LiveShare) Decide(s State) Decision {
 type Off struct{}
 
 // Decide implements [Policy].
-func (Off) Decide(State) Decision { return Decision{Again: 1 << 62} }
+func (Off) Decide(State) Decision { return Decision{Again: never} }
 
 // Any asks several policies. It takes the deepest sweep, the earliest next question, and the largest Share.
 type Any []Policy
 
 // Decide implements [Policy].
 func (ps Any) Decide(s State) Decision {
-	all := Decision{Again: 1 << 62}
+	all := Decision{Again: never}
 	for _, p := range ps {
 		if p == nil {
 			continue
 		}
 		d := p.Decide(s)
-		all.Sweep, all.Again = max(all.Sweep, d.Sweep), earlier(all.Again, d.Again)
+		all.Sweep, all.Again = max(all.Sweep, d.Sweep), min(all.Again, max(d.Again, leastStep))
 		all.Total, all.Wait, all.Share = earlier(all.Total, d.Total), earlier(all.Wait, d.Wait), max(all.Share, d.Share)
 	}
 	return all
@@ -114,10 +105,11 @@ func earlier(a, b int64) int64 {
 }
 
 // orElse asks p if there is one. The next question comes after so many more live bytes at the latest.
-func orElse(p Policy, s State, again int64) (d Decision) {
-	if p != nil {
-		d = p.Decide(s)
+func orElse(p Policy, s State, again int64) Decision {
+	if p == nil {
+		return Decision{Again: again}
 	}
-	d.Again = earlier(d.Again, again)
+	d := p.Decide(s)
+	d.Again = min(again, max(d.Again, leastStep))
 	return d
 }

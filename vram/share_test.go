@@ -29,3 +29,18 @@ func TestTimeShare(t *testing.T) {
 		}
 	}
 }
+
+// zero is a policy that leaves every field of its decision at 0.
+type zero struct{}
+
+func (zero) Decide(State) Decision { return Decision{} }
+
+// A policy that says nothing about Again is asked again after 1 MiB, also if other policies wrap it.
+func TestAgainIsAtLeast1MiB(t *testing.T) {
+	balance.Hold(t, func() {})
+	for _, p := range []Policy{Any{zero{}}, Any{Off{}, zero{}}, Threshold{Else: zero{}}, Rates{Else: zero{}}, LiveShare{Else: zero{}}} {
+		if d := p.Decide(State{Capacity: 1 << 40}); d.Again != leastStep {
+			t.Errorf("%#v: again after %d bytes", p, d.Again)
+		}
+	}
+}
