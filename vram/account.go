@@ -3,6 +3,7 @@ package vram
 import (
 	"math"
 	"runtime/metrics"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,36 +29,33 @@ type account struct {
 	far     atomic.Bool // the next question is due after the live bytes have doubled, or later
 }
 
-var accounts struct {
-	mu   sync.RWMutex
-	cpu  account
-	list atomic.Pointer[[]*account]
+func newAccount(word int32) *account { return &account{word: word, percent: 100} }
+
+var cpuOnly = []*account{newAccount(cpuWord)}
+
+// allAccounts makes the accounts of the other devices, whose number is known once libtorch is loaded and does not change.
+var allAccounts = sync.OnceValue(func() []*account {
+	list := slices.Clone(cpuOnly)
+	for _, t := range cshim.DeviceTypes {
+		for i := range t.Count() {
+			list = append(list, newAccount(t.Word(i)))
+		}
+	}
+	return list
+})
+
+// known returns the accounts of all devices; before libtorch is loaded, the CPU's.
+func known() []*account {
+	if cshim.Path() == "" {
+		return cpuOnly
+	}
+	return allAccounts()
 }
 
-func init() {
-	accounts.cpu = account{word: cpuWord, percent: 100}
-	accounts.list.Store(&[]*account{&accounts.cpu})
-}
-
-// known returns the accounts of the devices that have been used or configured.
-func known() []*account { return *accounts.list.Load() }
-
+// accountOf returns the account of a device, which must exist.
 func accountOf(word int32) *account {
-	for _, a := range known() {
-		if a.word == word {
-			return a
-		}
-	}
-	accounts.mu.Lock()
-	defer accounts.mu.Unlock()
-	for _, a := range known() {
-		if a.word == word {
-			return a
-		}
-	}
-	list := append(append([]*account{}, known()...), &account{word: word, percent: accounts.cpu.percent})
-	accounts.list.Store(&list)
-	return list[len(list)-1]
+	list := known()
+	return list[slices.IndexFunc(list, func(a *account) bool { return a.word == word })]
 }
 
 // accountFor loads libtorch and returns the account of a device, which must exist.

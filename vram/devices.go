@@ -1,6 +1,6 @@
 package vram
 
-// Devices returns the CPU and the CUDA devices that have been used or configured.
+// Devices returns the CPU and, once libtorch is loaded, the CUDA devices.
 func Devices() []Name {
 	var names []Name
 	for _, a := range known() {

@@ -208,14 +208,9 @@ func memoryFraction() float64 {
 }
 
 func setDefaults() {
-	words := []int32{cpuWord}
-	for i := range cshim.DeviceCount(1) {
-		words = append(words, 1<<8|int32(i))
-	}
-	for _, w := range words {
-		a := accountOf(w)
+	for _, a := range known() {
 		limit, soft := 0.90, 0.80
-		if w != cpuWord {
+		if a.word != cpuWord {
 			limit, soft = 0.95, 0.90
 			if f := memoryFraction(); f < 1 {
 				limit, soft = f, f*soft/limit
@@ -227,13 +222,13 @@ func setDefaults() {
 		}
 		most := int64(limit * float64(size))
 		var groups []cgroup.Group
-		if w == cpuWord {
+		if a.word == cpuWord {
 			groups = limitedGroups("/proc/self")
 		}
 		if len(groups) > 0 && cshim.MemoryFollowCGroups(groups, most, goMemory()) == nil {
 			a.follows.Store(true)
 		} else {
-			_ = cshim.MemorySetLimit(w, most)
+			_ = cshim.MemorySetLimit(a.word, most)
 		}
 		a.setSoftLimit(int64(soft * float64(size)))
 	}
