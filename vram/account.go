@@ -1,9 +1,11 @@
 package vram
 
 import (
+	"fmt"
 	"math"
 	"runtime/metrics"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -65,7 +67,7 @@ func accountFor(d Device) (*account, error) {
 		return nil, err
 	}
 	if _, err := cshim.MemoryPace(w); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("vram: %s", strings.TrimPrefix(err.Error(), "memory: "))
 	}
 	return accountOf(w), nil
 }

@@ -2,6 +2,7 @@ package vram
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -66,18 +67,16 @@ func ParseAmount(s string) (Amount, error) {
 		}
 		return Share(f / 100), nil
 	}
-	unit := 1.0
 	for _, u := range []struct {
 		suffix string
 		n      float64
 	}{{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40}, {"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12}, {"b", 1}} {
 		if p, ok := strings.CutSuffix(t, u.suffix); ok {
-			t, unit = strings.TrimSpace(p), u.n
-			f, err := strconv.ParseFloat(t, 64)
-			if err != nil || !(f > 0 && f*unit < 1<<60) {
+			f, err := strconv.ParseFloat(strings.TrimSpace(p), 64)
+			if err != nil || !(f > 0 && f*u.n < 1<<60) {
 				return Amount{}, bad
 			}
-			return Bytes(int64(f * unit)), nil
+			return Bytes(int64(f * u.n)), nil
 		}
 	}
 	f, err := strconv.ParseFloat(t, 64)
@@ -96,8 +95,10 @@ func (a Amount) of(capacity int64) (int64, error) {
 		return 0, nil
 	case a.bytes > 0:
 		return a.bytes, nil
+	case a.share > 0 && a.share <= 1 && capacity == 0:
+		return 0, errors.New("vram: the device's memory is unknown: want a number of bytes, not a share of it")
 	case a.share > 0 && a.share <= 1:
-		return int64(a.share * float64(capacity)), nil
+		return max(1, int64(a.share*float64(capacity))), nil // 0 is no limit
 	}
 	return 0, fmt.Errorf("vram: invalid amount: want more than 0 bytes, or a share in (0, 1]")
 }
@@ -127,16 +128,14 @@ func (a *account) setLimit(bytes int64) error {
 // time budget has the cost of a sweep. Allocations do not fail at the soft limit. The default is Share(0.9) for a CUDA
 // device and Share(0.8) for the CPU. While the CPU's hard limit follows a cgroup, its soft limit is 8/9 of that at most.
 func SetSoftLimit(d Device, n Amount) error {
-	return set(d, n, func(a *account, bytes int64) error {
-		a.setSoftLimit(bytes)
-		return nil
-	})
+	return set(d, n, (*account).setSoftLimit)
 }
 
-func (a *account) setSoftLimit(bytes int64) {
+func (a *account) setSoftLimit(bytes int64) error {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.soft = bytes
-	a.mu.Unlock()
+	return nil
 }
 
 // softLimit returns the soft limit while the hard limit is limit. The caller holds a.mu.
@@ -227,47 +226,37 @@ func setDefaults() {
 		}
 		if len(groups) > 0 && cshim.MemoryFollowCGroups(groups, most, goMemory()) == nil {
 			a.follows.Store(true)
-		} else {
-			_ = cshim.MemorySetLimit(a.word, most)
+		} else if err := cshim.MemorySetLimit(a.word, most); err != nil {
+			complain("the default limit of "+string(nameOf(a.word)), err)
 		}
-		a.setSoftLimit(int64(soft * float64(size)))
+		_ = a.setSoftLimit(int64(soft * float64(size))) // never an error
 	}
 	environment()
 }
 
-// environment applies the settings of environment variables. It reports an invalid one on standard error, since no function
-// could return the error.
+// complain reports a setting that has no effect on standard error: no function could return the error.
+func complain(setting string, err error) {
+	fmt.Fprintf(os.Stderr, "linstock: %s is ignored: %v\n", setting, err)
+}
+
+// environment applies the settings of environment variables.
 func environment() {
-	complain := func(name string, err error) { fmt.Fprintf(os.Stderr, "linstock: %s is ignored: %v\n", name, err) }
-	each := func(name string, f func(*account, int64)) {
+	each := func(name string, f func(*account, int64) error) {
 		for _, part := range strings.FieldsFunc(os.Getenv(name), func(r rune) bool { return r == ',' }) {
 			dev, amount, ok := strings.Cut(part, "=")
 			if !ok {
 				dev, amount = "cpu", part
 			}
-			w, err := word(Name(strings.TrimSpace(dev)))
+			n, err := ParseAmount(amount)
 			if err == nil {
-				if _, err = cshim.MemoryStats(w); err != nil {
-					err = fmt.Errorf("vram: %s", strings.TrimPrefix(err.Error(), "memory: "))
-				}
-			}
-			var n Amount
-			if err == nil {
-				n, err = ParseAmount(amount)
-			}
-			var bytes int64
-			if err == nil {
-				a := accountOf(w)
-				if bytes, err = n.of(a.size()); err == nil {
-					f(a, bytes)
-				}
+				err = set(Name(strings.TrimSpace(dev)), n, f)
 			}
 			if err != nil {
 				complain(name, err)
 			}
 		}
 	}
-	each("LINSTOCK_LIMIT", func(a *account, bytes int64) { _ = a.setLimit(bytes) })
+	each("LINSTOCK_LIMIT", (*account).setLimit)
 	each("LINSTOCK_SOFT_LIMIT", (*account).setSoftLimit)
 	if s := os.Getenv("LINSTOCK_GCPERCENT"); s != "" {
 		percent, err := strconv.Atoi(s)

@@ -39,6 +39,14 @@ func TestHostMemory(t *testing.T) {
 	heap[0] = 1
 }
 
+// A share of a device whose memory is unknown is refused: as 0 bytes it would be no limit.
+func TestShareOfUnknownMemory(t *testing.T) {
+	balance.Hold(t, func() {})
+	if n, err := Share(0.5).of(0); err == nil {
+		t.Errorf("it is a limit of %d bytes", n)
+	}
+}
+
 // settingsLine is what TestSettingsFromOutside compares: the settings of this process.
 func settingsLine() string {
 	if err := cshim.Load(); err != nil {

@@ -451,6 +451,16 @@ func TestParseAmount(t *testing.T) {
 	}
 }
 
+// A share of less than a byte is a limit of one byte, not the 0 that means no limit.
+func TestTinyShare(t *testing.T) {
+	leak.Check(t)
+	limit(t, mib) // which the end of the test sets back
+	ok(t, vram.SetLimit(vram.CPU, vram.Share(1e-15)))
+	if n := memoryNow(t).Limit; n != 1 {
+		t.Errorf("a limit of %d bytes", n)
+	}
+}
+
 func refused(_ int, err error) error { return err }
 
 func TestInvalidSettings(t *testing.T) {
