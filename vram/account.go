@@ -163,13 +163,17 @@ func (a *account) plan(s State, d Decision) {
 	if d.Sweep == None {
 		d.Again = max(d.Again, leastStep)
 	} else { // the next sweep sets them again
-		d.Again, d.Total = 16*leastStep, 16*leastStep
+		d.Again, d.Total = sweepStep, sweepStep
 	}
 	_ = cshim.MemorySetTriggers(a.word, after(s.Live, d.Again), after(s.total, d.Total), after(s.Live, d.Wait))
 }
 
-// leastStep is the least number of bytes between two questions to the policy.
-const leastStep = 1 << 20
+const (
+	// leastStep is the least number of bytes between two questions to the policy.
+	leastStep = 1 << 20
+	// sweepStep is that number from a decision to sweep to the end of the sweep.
+	sweepStep = 16 << 20
+)
 
 // finished records a sweep and sets the triggers again.
 func (a *account) finished(c pacer.Cycle) {

@@ -84,9 +84,9 @@ type Policy interface {
 // Paced is the default policy. It works like the pacer of the Go runtime, and sweeps in two cases:
 //
 //   - The live bytes would pass the goal, max(256 MiB, (1 + percent/100) × State.Reachable).
-//   - The live bytes would pass State.Target, an estimate of the memory that the program needs, and are more than
-//     max(8 MiB, (1 + percent/100) × State.Reachable), or than 64 MiB if that is less. Such a sweep keeps the peak low. It
-//     runs only if it is expected to free enough, and if the time budget can pay for it.
+//   - The live bytes would pass State.Target, and are more than max(8 MiB, (1 + percent/100) × State.Reachable), or than
+//     64 MiB if that is less. Such a sweep keeps the peak low. It runs only if it is expected to free enough, and if the
+//     time budget can pay for it.
 //
 // Sweeps take at most 5 % of the time that the process runs, beside what freeing the tensors takes; up to 100 ms more may be
 // saved up or overdrawn. Where more threads can run than the machine has cores, sweeps take longer by the clock than they

@@ -140,26 +140,13 @@ func (s State) price() int64 {
 	}
 }
 
-// Controller holds the estimates for one device.
+// Controller holds the estimates for one device, which the package documentation defines.
 type Controller struct {
-	// reachable is the live bytes after the last complete cycle, less the bytes allocated since it began, which may be
-	// garbage. A cycle that was cut short can only lower it, to the live bytes.
-	reachable int64
-
-	// target is the smallest heap in which the program is known to run: the maximum, over recent cycles, of the bytes
-	// reachable after the cycle and the request that the cycle ran for. It is halved after each halfLife.
-	target float64
-
-	// request is the largest recent allocation that waited and was small: minYield of the live bytes at most. Before an
-	// operator it stands for what the operator will allocate, since a cycle before an operator costs less than one within
-	// it. It is halved after each halfLife.
-	request float64
-
-	// mark is the number of bytes that had been allocated in total when the last cycle began.
-	mark int64
-
-	// at is the time up to which the target and the request have been halved, a multiple of halfLife.
-	at time.Duration
+	reachable int64         // a cycle that was cut short can only lower it, to the live bytes
+	target    float64       // without its lower bounds
+	request   float64       // before an operator: a cycle before an operator costs less than one within it
+	mark      int64         // bytes that had been allocated in total when the last cycle began
+	at        time.Duration // up to which the target and the request have been halved, a multiple of halfLife
 }
 
 // State returns the state of a device at now. live is its live bytes, total the bytes allocated since the process began.
