@@ -185,8 +185,8 @@ func PressureAttach() bool { return C.lsc_pressure_attach() != 0 }
 
 // PressureNext ends the round in p, if there is one, and blocks this thread until another round is requested
 // (1), the time is over (0), or ls_pressure_stop was called (-1).
-func PressureNext(p *Pressure, timeoutMS int) int {
-	return int(C.pressure_next((*C.ls_pressure)(unsafe.Pointer(p)), C.int64_t(timeoutMS)))
+func PressureNext(p *Pressure, timeout time.Duration) int {
+	return int(C.pressure_next((*C.ls_pressure)(unsafe.Pointer(p)), C.int64_t(timeout.Milliseconds())))
 }
 
 // Nap blocks the thread for less than a second. For a few microseconds it is more exact than time.Sleep.
@@ -205,6 +205,14 @@ type PressureCounts struct {
 }
 
 var _ [unsafe.Sizeof(C.ls_pressure_counts{})]byte = [unsafe.Sizeof(PressureCounts{})]byte{}
+
+// TargetWait is the longest wait for memory below the hard limit.
+const TargetWait = C.LS_WAIT_TARGET_MS * time.Millisecond
+
+// PressureWaited counts a wait for memory outside the shim.
+func PressureWaited(took time.Duration, timedOut bool) {
+	C.lsc_pressure_waited(C.int64_t(took), flag(timedOut))
+}
 
 // PressureStats returns the counts since the start.
 func PressureStats() (c PressureCounts) {

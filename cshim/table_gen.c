@@ -139,6 +139,7 @@ const char *ls_table_load(void *library) {
   LOAD(pressure_ask)
   LOAD(sweeping_set)
   LOAD(pressure_stats)
+  LOAD(pressure_waited)
   LOAD(samples_set_rate)
   LOAD(samples_attach)
   LOAD(samples_seen)

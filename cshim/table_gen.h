@@ -135,6 +135,7 @@ typedef struct ls_functions {
   int32_t (*pressure_ask)(void);
   int32_t (*sweeping_set)(int32_t on);
   void (*pressure_stats)(ls_pressure_counts *out);
+  void (*pressure_waited)(int64_t ns, int32_t timed_out);
   void (*samples_set_rate)(int64_t bytes);
   void (*samples_attach)(uint32_t site, ls_tensor result);
   uint64_t *(*samples_seen)(void);
@@ -388,6 +389,7 @@ static inline void lsc_pressure_done(const ls_pressure *round) { ls_table.pressu
 static inline int32_t lsc_pressure_ask(void) { return ls_table.pressure_ask(); }
 static inline int32_t lsc_sweeping_set(int32_t on) { return ls_table.sweeping_set(on); }
 static inline void lsc_pressure_stats(ls_pressure_counts *out) { ls_table.pressure_stats(out); }
+static inline void lsc_pressure_waited(int64_t ns, int32_t timed_out) { ls_table.pressure_waited(ns, timed_out); }
 static inline void lsc_samples_set_rate(int64_t bytes) { ls_table.samples_set_rate(bytes); }
 static inline void lsc_samples_attach(uint32_t site, ls_tensor result) { ls_table.samples_attach(site, result); }
 static inline uint64_t *lsc_samples_seen(void) { return ls_table.samples_seen(); }

@@ -32,17 +32,12 @@ func ReadCounts() Counts {
 		return Counts{}
 	}
 	p := cshim.PressureStats()
-	c := Counts{
+	return Counts{
 		Asked: counts.asked.Load(), Light: counts.sweeps[Light].Load(), Full: counts.sweeps[Full].Load(),
 		Deep: counts.sweeps[Deep].Load(), Freed: counts.freed.Load(), Sweeping: time.Duration(counts.sweeping.Load()),
-		Collecting: time.Duration(counts.collecting.Load()), Rounds: counts.rounds.Load(), Waits: p.Waits + counts.waits.Load(),
-		WaitTime: time.Duration(p.WaitNS + counts.waiting.Load()), Timeouts: p.Timeouts + counts.overdue.Load(),
-		Retries: p.Retries, OOMs: p.OOMs, waits: p.Histogram,
+		Collecting: time.Duration(counts.collecting.Load()), Rounds: counts.rounds.Load(), Waits: p.Waits,
+		WaitTime: time.Duration(p.WaitNS), Timeouts: p.Timeouts, Retries: p.Retries, OOMs: p.OOMs, waits: p.Histogram,
 	}
-	for i := range c.waits {
-		c.waits[i] += counts.classes[i].Load()
-	}
-	return c
 }
 
 // Since returns the difference of c and earlier counts.

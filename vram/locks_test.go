@@ -156,7 +156,7 @@ func TestOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 	type waited struct{ waits, within, overdue int64 }
 	count := func() waited {
 		c := ReadCounts()
-		return waited{c.Waits, cshim.PressureStats().Waits, c.Timeouts}
+		return waited{c.Waits, c.Waits - counts.waits.Load(), c.Timeouts}
 	}
 	for _, c := range []struct {
 		what   string
@@ -206,7 +206,7 @@ func TestOperatorWithoutRoomWaitsForTheSweep(t *testing.T) {
 		if got := (waited{now.waits - earlier.waits, now.within - earlier.within, now.overdue - earlier.overdue}); got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
 		}
-		if took < c.held || c.want.overdue > 0 && took < maxBoundaryWait || c.want.waits == 0 && took > maxBoundaryWait/2 {
+		if took < c.held || c.want.overdue > 0 && took < cshim.TargetWait || c.want.waits == 0 && took > cshim.TargetWait/2 {
 			t.Errorf("%s: it took %v", c.what, took)
 		}
 		if c.want.waits > 0 && !keep.short.Load() {
@@ -246,13 +246,13 @@ func TestOneSweepForAllOperatorsThatWait(t *testing.T) {
 	defer SetPolicy(SetPolicy(always{}))
 	request(block / 32) // more is not taken as an estimate
 	const operators = 8
-	waits, timeouts, sweeps := counts.waits.Load(), counts.overdue.Load(), counts.sweeps[Full].Load()
+	waits, timeouts, sweeps := counts.waits.Load(), ReadCounts().Timeouts, counts.sweeps[Full].Load()
 	sweeper.Lock()
 	var wg sync.WaitGroup
 	for range operators {
 		wg.Go(func() { boundary(false) })
 	}
-	for deadline := time.Now().Add(maxBoundaryWait / 2); counts.waits.Load() < waits+operators && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(cshim.TargetWait / 2); counts.waits.Load() < waits+operators && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(5 * time.Millisecond) // the last of them is counted before it waits
@@ -261,8 +261,8 @@ func TestOneSweepForAllOperatorsThatWait(t *testing.T) {
 	if n := counts.waits.Load() - waits; n != operators {
 		t.Fatalf("%d operators waited, want %d", n, operators)
 	}
-	if n := counts.overdue.Load() - timeouts; n != 0 {
-		t.Fatalf("%d of %d operators waited for %v", n, operators, maxBoundaryWait)
+	if n := ReadCounts().Timeouts - timeouts; n != 0 {
+		t.Fatalf("%d of %d operators waited for %v", n, operators, cshim.TargetWait)
 	}
 	if n := counts.sweeps[Full].Load() - sweeps; n != 1 {
 		t.Errorf("%d sweeps for %d operators that waited, want 1", n, operators)

@@ -57,7 +57,7 @@ var (
 	queue  = &registered{Reclaimer: Reclaimer{Name: "waiting frees"}}
 	scopes = &registered{Reclaimer: Reclaimer{Name: "unreachable tensors"}}
 	// caches are the caches of the allocators. Sweeps leave them alone, because an allocator shrinks its own cache before an
-	// allocation waits. The pacer halves the CPU's cache every two seconds without an allocation, and relieve empties a
+	// allocation waits. The pacer halves the CPU's cache each idlePeriod without an allocation, and relieve empties a
 	// device's.
 	caches = &registered{Reclaimer: Reclaimer{Name: "caches"}}
 	own    = []*registered{queue, caches, scopes}

@@ -1,7 +1,6 @@
 package vram
 
 import (
-	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -20,13 +19,12 @@ func init() {
 	reclaim.MachineMemory = machineMemory
 }
 
-// counts are the counters of the process, for [ReadCounts]. The shim counts the waits of allocations.
+// counts are the counters of the process, for [ReadCounts]. The shim has the others.
 var counts struct {
 	sweeps                      [Deep + 1]atomic.Int64
 	freed, sweeping, collecting atomic.Int64 // bytes; nanoseconds
 	asked, rounds               atomic.Int64
-	waits, waiting, overdue     atomic.Int64 // of operators before they begin
-	classes                     [len(Counts{}.waits)]atomic.Int64
+	waits                       atomic.Int64 // that operators have begun; the shim counts them when they end
 }
 
 // start is called once, when libtorch has been loaded.
@@ -40,6 +38,9 @@ func start() {
 	replanAll()
 }
 
+// idlePeriod is the time between two ticks of the pacer, in which it frees, while no allocation waits.
+const idlePeriod = 2 * time.Second
+
 // pace is the pacer's goroutine. It serves allocations that wait.
 func pace() {
 	// The shim marks the thread as the pacer's. No other goroutine may run on it.
@@ -50,7 +51,7 @@ func pace() {
 	timers.Store(keep)
 	waits := counts.waits.Load()
 	for {
-		switch cshim.PressureNext(&p, 2000) {
+		switch cshim.PressureNext(&p, idlePeriod) {
 		case -1:
 			return
 		case 0:
@@ -216,10 +217,7 @@ func ask(backward bool) (depth Depth, full bool, requests map[*account]int64) {
 	return depth, full, requests
 }
 
-// maxBoundaryWait is the longest wait of an operator before it begins. It equals that of an allocation at the wait trigger.
-const maxBoundaryWait = 250 * time.Millisecond
-
-// waitForSweep waits until no other goroutine sweeps and locks the sweeper, within maxBoundaryWait. It reports whether it
+// waitForSweep waits until no other goroutine sweeps and locks the sweeper, within cshim.TargetWait. It reports whether it
 // has. It counts as a wait for memory.
 func waitForSweep() bool {
 	counts.waits.Add(1)
@@ -227,13 +225,7 @@ func waitForSweep() bool {
 		keep.setShort(true)
 	}
 	start := time.Now()
-	locked := sweeper.lockWithin(maxBoundaryWait)
-	if !locked {
-		counts.overdue.Add(1)
-	}
-	took := time.Since(start)
-	counts.waiting.Add(int64(took))
-	class := int(math.Ceil(4 * math.Log2(max(1, float64(took)/1000))))
-	counts.classes[min(class, len(counts.classes)-1)].Add(1)
+	locked := sweeper.lockWithin(cshim.TargetWait)
+	cshim.PressureWaited(time.Since(start), !locked)
 	return locked
 }

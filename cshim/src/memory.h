@@ -74,20 +74,24 @@ inline int64_t enter(int slot, int64_t n, int64_t asked) {
 constexpr int64_t kLargestAdmitted = int64_t{1} << 46;
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kGiveUp = std::chrono::seconds(30);  // the longest wait of one allocation
+constexpr auto kGiveUp = std::chrono::seconds(30);    // the longest wait of one allocation
+constexpr auto kRoundWait = std::chrono::seconds(2);  // for one round: a collection of a large Go heap takes long
 enum class Waited {
   kNoServer,  // no pacer is attached, or this thread is the pacer's
-  kRetry,     // the bytes fit, or some were freed, or the time is over: another try or another wait may succeed
+  kTimeout,   // the time is over
+  kRetry,     // the bytes fit, or some were freed: another try or another wait may succeed
   kVerdict,   // LS_WAIT_TARGET: the allocation may pass the wait trigger; otherwise: the round was exhausted
 };
-// Waits, for a bounded time, until a round that begins after this call has ended. LS_WAIT_LIMIT: or until n bytes
+// Waits until a round that begins after this call has ended, or the time is over. LS_WAIT_LIMIT: or until n bytes
 // fit.
-Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason);
+Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason,
+                      Clock::time_point until = Clock::now() + kRoundWait);
 // Returns a number that changes when the account has room again.
 inline int64_t given_back(const Account &a) { return a.freed.load() + a.withdrawn.load(); }
 // Reports whether another try may succeed after a wait. before is given_back before the wait.
 inline bool may_fit(Waited waited, const Account &a, int64_t before) {
-  return waited == Waited::kRetry || (waited == Waited::kVerdict && given_back(a) != before);
+  return waited == Waited::kTimeout || waited == Waited::kRetry ||
+         (waited == Waited::kVerdict && given_back(a) != before);
 }
 
 // Set on a thread that collects: its allocations must not wait for a round.

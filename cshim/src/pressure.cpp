@@ -34,9 +34,7 @@ struct Callback {
 };
 std::atomic<const Callback *> callback{nullptr};
 
-constexpr auto kSoftWait = std::chrono::milliseconds(250);
-constexpr auto kHardWait =
-    std::chrono::milliseconds(2000);  // for one round: a collection of a large Go heap takes long
+constexpr int kCallbackCalls = 16;  // the most calls of the callback for one allocation
 
 static_assert(LS_PRESSURE_DEVICES == kMaxSlots);
 
@@ -61,6 +59,14 @@ struct Pressure {
   std::atomic<int> waiters{0};
   std::atomic<int64_t> waits{0}, wait_ns{0}, timeouts{0}, retries{0}, ooms{0};
   std::atomic<int64_t> histogram[LS_WAIT_BUCKETS] = {};
+
+  void count_wait(int64_t ns, bool timed_out) noexcept {
+    waits.fetch_add(1, std::memory_order_relaxed);
+    wait_ns.fetch_add(ns, std::memory_order_relaxed);
+    if (timed_out) timeouts.fetch_add(1, std::memory_order_relaxed);
+    auto bucket = static_cast<int>(std::ceil(4 * std::log2(std::max(1.0, static_cast<double>(ns) / 1000))));
+    histogram[std::min(bucket, LS_WAIT_BUCKETS - 1)].fetch_add(1, std::memory_order_relaxed);
+  }
 
   static Pressure &get() {
     static auto *p = new Pressure;
@@ -226,20 +232,16 @@ int64_t admit(int slot, int64_t n, int64_t asked) {
   int64_t sum = 0;
   if (slot == kCpuSlot && a.live.load(std::memory_order_relaxed) + n > a.granted.load(std::memory_order_relaxed))
     follow_limit(n);
-  // At the wait trigger an allocation waits until a round makes room or admits it, for kSoftWait at most.
-  auto until = Clock::now() + kSoftWait;
+  // At the wait trigger an allocation waits until a round makes room or admits it, for LS_WAIT_TARGET_MS at most.
+  auto until = Clock::now() + std::chrono::milliseconds(LS_WAIT_TARGET_MS);
   while (a.wait_trigger.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
     if (try_admit(slot, n, sum, false)) return sum;
-    if (wait_for_round(slot, n, LS_WAIT_TARGET) != Waited::kRetry) break;
-    if (Clock::now() >= until) {
-      Pressure::get().timeouts.fetch_add(1, std::memory_order_relaxed);
-      break;
-    }
+    if (wait_for_round(slot, n, LS_WAIT_TARGET, until) != Waited::kRetry) break;
   }
   if (try_admit_followed(slot, n, sum) || try_admit_without_credit(slot, n, sum)) return sum;
   auto give_up = Clock::now() + kGiveUp;
   if (auto *cb = callback.load(std::memory_order_acquire)) {
-    for (int i = 0; i < 16 && !sweeping; i++) {
+    for (int i = 0; i < kCallbackCalls && !sweeping; i++) {
       sweeping = true;  // allocations of the callback neither wait nor call it again
       int32_t again = cb->fn(cb->arg, word_of(slot), n);
       sweeping = false;
@@ -270,7 +272,7 @@ int64_t admit(int slot, int64_t n, int64_t asked) {
                     .c_str());
 }
 
-Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason) {
+Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason, Clock::time_point until) {
   if (sweeping) return Waited::kNoServer;
   auto &p = Pressure::get();
   std::unique_lock<std::mutex> lock(p.mutex);
@@ -283,19 +285,15 @@ Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason) {
   p.wanted.notify_one();
   __atomic_store_n(&board.due, 1, __ATOMIC_RELAXED);  // so that the next operators wait before they begin
   auto start = Clock::now();
-  bool ok = p.done.wait_until(lock, start + (reason == LS_WAIT_TARGET ? kSoftWait : kHardWait), [&] {
+  bool ok = p.done.wait_until(lock, until, [&] {
     return p.finished >= mine || !p.attached || (reason == LS_WAIT_LIMIT && fits_limit(slot, n));
   });
   p.waiters.fetch_sub(1);
   auto **link = &p.first;
   while (*link != &self) link = &(*link)->next;
   *link = self.next;
-  p.waits.fetch_add(1, std::memory_order_relaxed);
-  int64_t ns = std::chrono::nanoseconds(Clock::now() - start).count();
-  p.wait_ns.fetch_add(ns, std::memory_order_relaxed);
-  auto bucket = static_cast<int>(std::ceil(4 * std::log2(std::max(1.0, static_cast<double>(ns) / 1000))));
-  p.histogram[std::clamp(bucket, 0, LS_WAIT_BUCKETS - 1)].fetch_add(1, std::memory_order_relaxed);
-  if (!ok) p.timeouts.fetch_add(1, std::memory_order_relaxed);
+  p.count_wait(std::chrono::nanoseconds(Clock::now() - start).count(), !ok);
+  if (!ok) return Waited::kTimeout;
   if (!p.attached) return Waited::kNoServer;
   auto &verdict = reason == LS_WAIT_TARGET ? p.admitted : p.exhausted;
   return verdict[slot] >= mine ? Waited::kVerdict : Waited::kRetry;
@@ -523,6 +521,10 @@ int32_t ls_sweeping_set(int32_t on) noexcept {
     if (on >= 0) ls::sweeping = on != 0;
     return before;
   });
+}
+
+void ls_pressure_waited(int64_t ns, int32_t timed_out) noexcept {
+  ls::run_quiet([&] { Pressure::get().count_wait(ns, timed_out != 0); });
 }
 
 void ls_pressure_stats(ls_pressure_counts *out) noexcept {

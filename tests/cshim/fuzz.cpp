@@ -1141,6 +1141,7 @@ void Fuzz::pressure() {
       }
       return ls_pressure_done(&p);
     case 4: {
+      ls_pressure_waited(integer(), static_cast<int32_t>(below(2)));
       ls_pressure_counts c;
       return ls_pressure_stats(&c);
     }

@@ -216,6 +216,34 @@ TEST_F(Memory, ARoundAdmitsPastTheWaitTrigger) {
   EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
 }
 
+// An allocation waits at the wait trigger for LS_WAIT_TARGET_MS in all, in any number of rounds, and then passes
+// it. It has timed out once.
+TEST_F(Memory, WaitsAtTheWaitTriggerAreBounded) {
+  ASSERT_EQ(ls_pressure_attach(), 1);
+  EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, live() + kMiB));
+  auto ms = [](int n) { return std::chrono::milliseconds(n); };
+  for (bool one : {true, false}) {
+    ls_pressure_counts before, after;
+    ls_pressure_stats(&before);
+    std::thread pacer([&] {
+      ls_pressure p;
+      for (int rounds = 0; ls_pressure_wait(&p, 600) == 1; rounds++) {
+        std::this_thread::sleep_for(one ? ms(400) : rounds == 0 ? ms(150) : ms(200));
+        end_round(p, one || rounds > 0 ? LS_VERDICT_ADMIT : 0);  // too late
+      }
+    });
+    auto r = empty(2 * kMiB);
+    pacer.join();
+    EXPECT_OK(r.err);
+    ls_tensor_free(r.t);
+    ls_pressure_stats(&after);
+    EXPECT_EQ(after.timeouts - before.timeouts, 1);
+    EXPECT_LE(after.waits - before.waits, one ? 1 : 2);
+  }
+  ls_pressure_stop();
+  EXPECT_OK(ls_memory_set_triggers(kCpu, INT64_MAX, INT64_MAX, INT64_MAX));
+}
+
 // A round reports the sum and the largest of the waiting allocations, and the strongest reason. Each verdict
 // applies to the allocations that wait for its reason: one at the wait trigger is admitted, one at the hard
 // limit fails once the round is exhausted.

@@ -19,9 +19,11 @@ LS_API ls_board *ls_memory_board(void) LS_NOEXCEPT;
 /* due is set when more than `live` bytes are live, or more than `total` bytes were allocated since the start. An
  * allocation that would take the live bytes past `wait` waits (LS_WAIT_TARGET). INT64_MAX: never. */
 LS_API ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t total, int64_t wait) LS_NOEXCEPT;
+/* The longest wait for memory below the hard limit. */
+#define LS_WAIT_TARGET_MS 250
 /* Why an allocation waits. */
 enum ls_wait_reason {
-  LS_WAIT_TARGET = 1, /* it would pass the wait trigger; it proceeds after 250 ms at the latest */
+  LS_WAIT_TARGET = 1, /* it would pass the wait trigger; it proceeds after LS_WAIT_TARGET_MS at the latest */
   LS_WAIT_LIMIT = 2,  /* it would pass the hard limit; it fails after an exhausted round that freed nothing */
   LS_WAIT_SYSTEM = 3  /* the system or the device has refused the memory; it fails as for LS_WAIT_LIMIT */
 };
@@ -64,6 +66,8 @@ typedef struct ls_pressure_counts {
   int64_t histogram[LS_WAIT_BUCKETS]; /* waits by length: bucket i holds those below 2^(i/4) microseconds */
 } ls_pressure_counts;
 LS_API void ls_pressure_stats(ls_pressure_counts *out) LS_NOEXCEPT;
+/* Counts a wait for memory of the caller's own. */
+LS_API void ls_pressure_waited(int64_t ns, int32_t timed_out) LS_NOEXCEPT;
 
 #ifdef __cplusplus
 }
