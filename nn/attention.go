@@ -208,7 +208,8 @@ func xavier(fanOut, fanIn int) float64 {
 }
 
 // Masks says which positions attention leaves out. A mask of dtype bool is true where a position is left out, which is
-// the opposite of tensor.AttnMask; a floating-point mask is added to the attention scores.
+// the opposite of tensor.AttnMask; a floating-point mask is added to the attention scores. A position is left out if any
+// of the masks says so; PyTorch, where is_causal= is a hint, follows only one of attn_mask= and is_causal=.
 type Masks struct {
 	Attn       *tensor.Tensor // (L, S), or (N*heads, L, S) (attn_mask=)
 	KeyPadding *tensor.Tensor // (N, S), or (S) without a batch (key_padding_mask=)
@@ -434,9 +435,8 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 	mask, padding := additive(masks.Attn, q), additive(masks.KeyPadding, q)
 	causal := masks.Causal
 	if causal && mask == nil && (padding != nil || needWeights || a.BiasK != nil || a.zero) {
-		mask = tensor.Full([]int{length, source}, math.Inf(-1), q.DType(), q.Device()).Triu(tensor.Diagonal(1))
+		mask, causal = tensor.Full([]int{length, source}, math.Inf(-1), q.DType(), q.Device()).Triu(tensor.Diagonal(1)), false
 	}
-	causal = causal && mask == nil
 	if mask != nil {
 		shape := mask.Shape()
 		switch {
@@ -445,6 +445,9 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 		case len(shape) == 3 && shape[0] == heads && shape[1] == length && shape[2] == source:
 		default:
 			return wrong("Attn must be %v or %v, got shape %v", []int{length, source}, []int{heads, length, source}, shape)
+		}
+		if causal { // filled, not added: a mask may hold +Inf
+			mask, causal = mask.MaskedFill(tensor.Ones([]int{length, source}, tensor.Bool, q.Device()).Triu(tensor.Diagonal(1)), math.Inf(-1)), false
 		}
 	}
 	if padding != nil {

@@ -3,12 +3,14 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/golden"
 	"github.com/linstock-ml/linstock/internal/leak"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -355,6 +357,59 @@ func TestWidthsOfAttention(t *testing.T) {
 	defer nn.Release(apart)
 	if apart.InProjWeight != nil || apart.KProjWeight == nil || apart.VProjWeight == nil {
 		t.Error("the projections of another width are not apart")
+	}
+}
+
+// TestCausalWithMask tests that attention that is causal and has a mask leaves out what either leaves out, with the weights
+// and without.
+func TestCausalWithMask(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		inf := math.Inf(1)
+		m := nn.NewMultiheadAttention(4, 2, nn.BatchFirst())
+		causal := nn.NewMultiheadAttention(4, 2, nn.BatchFirst(), nn.Causal())
+		if err := nn.LoadStateDict(causal, nn.StateDict(m).Map()); err != nil {
+			return err
+		}
+		layer := nn.NewTransformerEncoderLayer(4, 2, nn.BatchFirst(), nn.FeedForward(8), nn.DropoutP(0))
+		x := tensor.Randn([]int{2, 3, 4})
+		triangle := tensor.Ones([]int{3, 3}, tensor.Bool).Triu(tensor.Diagonal(1))
+		none := tensor.Zeros([]int{3, 3}, tensor.Bool)
+		some := tensor.FromSlice([]bool{false, false, false, false, false, true, true, false, false}, []int{3, 3})
+		scores := tensor.FromSlice([]float64{0, 3, inf, 1, 0, 2, -inf, 0.5, 0}, []int{3, 3}).To(tensor.Float32)
+		perHead := tensor.Randn([]int{4, 3, 3})
+		padding := tensor.FromSlice([]bool{false, false, true, false, false, false}, []int{2, 3})
+		for what, c := range map[string]struct{ mask, both *tensor.Tensor }{
+			"a mask of nothing":  {none, triangle},
+			"bool":               {some, some.LogicalOr(triangle)},
+			"floating-point":     {scores, scores.MaskedFill(triangle, -inf)},
+			"of each head":       {perHead, perHead.MaskedFill(triangle, -inf)},
+			"that is causal too": {triangle, triangle},
+		} {
+			for _, padded := range []*tensor.Tensor{nil, padding} {
+				in, both := nn.Masks{Attn: c.mask, KeyPadding: padded, Causal: true}, nn.Masks{Attn: c.both, KeyPadding: padded}
+				want, weights := m.AttendWeights(x, x, x, both, true)
+				for name, masks := range map[string]nn.Masks{"Masks.Causal": in, "Causal": {Attn: c.mask, KeyPadding: padded}} {
+					a := m
+					if !masks.Causal {
+						a = causal
+					}
+					y, w := a.AttendWeights(x, x, x, masks, true)
+					golden.Near(t, what+", the weights with "+name, w, data(t, weights), 1e-6, 1e-6)
+					golden.Near(t, what+", with the weights, "+name, y, data(t, want), 1e-6, 1e-6)
+					golden.Near(t, what+", without the weights, "+name, a.Attend(x, x, x, masks), data(t, want), 1e-6, 1e-6)
+				}
+				golden.Near(t, what+", an encoder layer", layer.ForwardMasked(x, in), data(t, layer.ForwardMasked(x, both)), 1e-6, 1e-6)
+			}
+		}
+		y, weights := m.AttendWeights(x, x, x, nn.Masks{Attn: none.Narrow(0, 0, 1), Causal: true}, true)
+		if y.Err() == nil || weights.Err() == nil {
+			t.Error("a mask of another shape is no error")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
