@@ -275,16 +275,17 @@ func GaussianNLLLoss(x, target, variance *tensor.Tensor, opts ...tensor.Option) 
 		}
 		shape, v := x.Shape(), variance.Shape()
 		if !slices.Equal(shape, v) {
-			differ := 0
-			for i := 0; len(v) == len(shape) && i < len(v); i++ {
+			differ, fits := 0, len(v) == len(shape)
+			for i := 0; fits && i < len(v); i++ {
 				if v[i] != shape[i] {
 					differ++
+					fits = v[i] == 1 // any other size would broadcast x
 				}
 			}
 			switch {
 			case len(shape) > 0 && slices.Equal(shape[:len(shape)-1], v):
 				variance = variance.Unsqueeze(-1)
-			case differ != 1:
+			case !fits || differ != 1:
 				return refuse.Tensor(op, tensor.ErrArgument, "variance has shape %v, x %v", v, shape)
 			}
 		}

@@ -413,6 +413,28 @@ func TestCausalWithMask(t *testing.T) {
 	}
 }
 
+// TestVarianceFits tests that GaussianNLLLoss refuses a variance that would broadcast the loss.
+func TestVarianceFits(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Randn([]int{2, 1})
+		for _, shape := range [][]int{{2, 5}, {4, 1}, {1, 5}, {2, 0}} {
+			if err := nn.GaussianNLLLoss(x, x, tensor.Ones(shape)).Err(); !errors.Is(err, tensor.ErrArgument) {
+				t.Errorf("a variance of shape %v: %v", shape, err)
+			}
+		}
+		for _, shape := range [][]int{{2, 1}, {1, 1}, {2}} {
+			if y := nn.GaussianNLLLoss(x, x, tensor.Ones(shape), tensor.ReduceNone); fmt.Sprint(y.Shape()) != "[2 1]" {
+				t.Errorf("a variance of shape %v: %v", shape, y)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestInterpolateOfFailedTensors tests that Interpolate and Upsample pass on the error of a failed tensor, whose sizes are 0.
 func TestInterpolateOfFailedTensors(t *testing.T) {
 	leak.Check(t)
