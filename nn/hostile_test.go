@@ -150,7 +150,7 @@ func TestHostileConstructors(t *testing.T) {
 			nn.NewAvgPool1d(n), nn.NewAvgPool3d(2, nn.Stride(n)), nn.NewLPPool1d(0, 2), nn.NewLPPool2d(math.NaN(), 2), nn.NewLPPool3d(2, n), nn.NewFractionalMaxPool2d(2),
 			nn.NewFractionalMaxPool3d(2, nn.OutputSize(n)), nn.NewFractionalMaxPool2d(2, nn.OutputRatio(7)), nn.NewBatchNorm1d(n), nn.NewBatchNorm3d(n), nn.NewInstanceNorm1d(n),
 			nn.NewInstanceNorm2d(n, nn.Affine()), nn.NewInstanceNorm3d(n), nn.NewGroupNorm(n, 4), nn.NewGroupNorm(3, 4), nn.NewLocalResponseNorm(n), nn.NewRMSNormShape([]int{n}),
-			nn.NewPReLU(n, 0.1), nn.NewReflectionPad1d(1, 2, 3), nn.NewZeroPad2d(), nn.NewConstantPad3d(math.NaN(), 1), nn.NewCircularPad2d(math.MaxInt), nn.NewDropout2d(-1),
+			nn.NewPReLU(n, 0.1), nn.NewReflectionPad1d(1, 2, 3), nn.NewZeroPad2d(), nn.NewConstantPad3d(0, 1, 2), nn.NewCircularPad2d(math.MaxInt), nn.NewDropout2d(-1),
 			nn.NewAlphaDropout(math.NaN()), nn.NewRNN(n, 2), nn.NewGRU(2, n), nn.NewLSTM(2, 2, nn.NumLayers(n)), nn.NewLSTM(2, 2, nn.ProjSize(2)), nn.NewRNN(2, 2, nn.Activation("x")),
 			nn.NewGRU(2, 2, nn.DropoutP(-1)), nn.NewConv2d(2, 2, 2, nn.PaddingSame(), nn.Stride(2)), nn.NewConv2d(2, 2, 2, nn.PaddingMode("x")), nn.NewAvgPool2d(2, nn.DivisorOverride(0))} {
 			refuse(fmt.Sprintf("%T with %d", m, n), m)

@@ -435,6 +435,26 @@ func TestVarianceFits(t *testing.T) {
 	}
 }
 
+// TestConstantPadOfNaN tests that NaN is a value like any other.
+func TestConstantPadOfNaN(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{1, 1, 1, 1})
+		for what, y := range map[string]*tensor.Tensor{
+			"ConstantPad1d": nn.NewConstantPad1d(math.NaN(), 1, 0).Forward(x), "ConstantPad2d": nn.NewConstantPad2d(math.NaN(), 1, 0, 0, 0).Forward(x),
+			"ConstantPad3d": nn.NewConstantPad3d(math.NaN(), 1, 0, 0, 0, 0, 0).Forward(x),
+		} {
+			if got := fmt.Sprint(data(t, y)); got != "[NaN 1]" {
+				t.Errorf("%s: %s", what, got)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestInterpolateOfFailedTensors tests that Interpolate and Upsample pass on the error of a failed tensor, whose sizes are 0.
 func TestInterpolateOfFailedTensors(t *testing.T) {
 	leak.Check(t)

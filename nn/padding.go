@@ -1,8 +1,6 @@
 package nn
 
 import (
-	"math"
-
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
 )
@@ -29,9 +27,6 @@ func newPadding(op string, dims int, value float64, amounts []int) *padding {
 			b.fail("an amount must be between -2^40 and 2^40, got %d", n)
 		}
 		p.Padding = append(p.Padding, n)
-	}
-	if math.IsNaN(value) {
-		b.fail("value must be a number, got NaN")
 	}
 	if err := b.done(); err != nil {
 		return &padding{err: err}
