@@ -21,7 +21,7 @@ type AdaptiveLogSoftmaxWithLoss struct {
 
 // NewAdaptiveLogSoftmaxWithLoss returns an AdaptiveLogSoftmaxWithLoss of x with in features over the given number of classes.
 // cutoffs are the first classes of the clusters, in increasing order, from 1 to classes-1. Cluster i projects to in / DivValue^(i+1)
-// features. Options: DivValue (4 by default), HeadBias, DType, Device.
+// features, rounded down; with 0 of them its classes have equal probabilities. Options: DivValue (4 by default), HeadBias, DType, Device.
 func NewAdaptiveLogSoftmaxWithLoss(in, classes int, cutoffs []int, opts ...Option) *AdaptiveLogSoftmaxWithLoss {
 	b := build("NewAdaptiveLogSoftmaxWithLoss", opts, "DivValue", "HeadBias", "DType", "Device")
 	b.sizes("in", in, "classes", classes)
@@ -41,10 +41,6 @@ func NewAdaptiveLogSoftmaxWithLoss(in, classes int, cutoffs []int, opts ...Optio
 				break
 			}
 			width := int(math.Floor(float64(in) / math.Pow(b.divValue, float64(i+1))))
-			if width < 1 {
-				b.fail("cluster %d has no features: %d inputs divided by %v^%d", i, in, b.divValue, i+1)
-				break
-			}
 			first := b.linear(in, width)
 			a.Tail = append(a.Tail, NewSequential(first, b.linear(width, a.Cutoffs[i+1]-a.Cutoffs[i])))
 		}

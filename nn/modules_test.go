@@ -455,6 +455,33 @@ func TestConstantPadOfNaN(t *testing.T) {
 	}
 }
 
+// TestAdaptiveWithoutFeatures tests that the classes of a cluster whose projection has no features have equal
+// probabilities, as in PyTorch.
+func TestAdaptiveWithoutFeatures(t *testing.T) {
+	leak.Check(t)
+	a := nn.NewAdaptiveLogSoftmaxWithLoss(2, 10, []int{2, 6})
+	defer nn.Release(a)
+	err := tensor.WithScope(func() error {
+		x := tensor.Randn([]int{3, 2})
+		all := a.LogProb(x)
+		clusters := a.Head.Forward(x).LogSoftmax(1).Narrow(1, 2, 2)
+		want := clusters.Sub(math.Log(4)).RepeatInterleave(4, tensor.Dim(1))
+		golden.Near(t, "the classes of the clusters", all.Narrow(1, 2, 8), data(t, want), 1e-6, 1e-6)
+		output, loss := a.Forward(x, tensor.FromSlice([]int{0, 3, 9}, nil))
+		golden.Near(t, "the targets", output, data(t, all.Gather(1, tensor.FromSlice([]int{0, 3, 9}, []int{3, 1}))), 1e-6, 1e-6)
+		if err := loss.Backward(); err != nil {
+			return err
+		}
+		if g := a.Tail[0].Layers[0].(*nn.Linear).Weight.Grad(); g == nil || fmt.Sprint(g.Shape()) != "[0 2]" {
+			t.Errorf("the gradient of the projection is %v", g)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestInterpolateOfFailedTensors tests that Interpolate and Upsample pass on the error of a failed tensor, whose sizes are 0.
 func TestInterpolateOfFailedTensors(t *testing.T) {
 	leak.Check(t)
