@@ -58,11 +58,14 @@ func newOptimizer(a *Algorithm, params []*tensor.Tensor, lr float64, opts []Opti
 	if err := b.add(params, nil); err != nil {
 		return nil, err
 	}
+	if len(params) == 0 {
+		return nil, refuse.Error(a.Name, tensor.ErrArgument, "there are no parameters to optimize")
+	}
 	return b, nil
 }
 
-// AddGroup adds parameters with their own hyperparameters. Hyperparameters that opts do not set are the constructor's.
-// PyTorch: Optimizer.add_param_group.
+// AddGroup adds parameters, or none, with their own hyperparameters. Hyperparameters that opts do not set are the
+// constructor's. PyTorch: Optimizer.add_param_group.
 func (b *Optimizer) AddGroup(params []*tensor.Tensor, opts ...Option) error {
 	if b == nil {
 		return refuse.Nil("AddGroup", "an optimizer")
@@ -86,9 +89,6 @@ func (b *Optimizer) add(params []*tensor.Tensor, opts []Option) error {
 	}
 	if err := b.kind.check(op, &g); err != nil {
 		return err
-	}
-	if len(params) == 0 {
-		return refuse.Error(op, tensor.ErrArgument, "there are no parameters to optimize")
 	}
 	if b.kind.whole && len(b.groups) > 0 {
 		return refuse.Error(op, tensor.ErrArgument, "%s has one group of parameters", op)

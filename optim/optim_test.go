@@ -618,6 +618,41 @@ func TestLoadStateDictRefuses(t *testing.T) {
 	}
 }
 
+// TestEmptyGroup tests that a group without parameters can be added, stepped and resumed, as in PyTorch.
+func TestEmptyGroup(t *testing.T) {
+	leak.Check(t)
+	p := newProblem("")
+	defer p.release()
+	add := func() *optim.Optimizer {
+		opt, err := optim.NewAdam(p.params, 0.1)
+		if err == nil {
+			err = opt.AddGroup(nil, optim.LR(0.5))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opt
+	}
+	opt, again := add(), add()
+	defer opt.Release()
+	defer again.Release()
+	if err := errors.Join(p.grads(0), opt.Step()); err != nil {
+		t.Fatal(err)
+	}
+	s := opt.StateDict()
+	s.ParamGroups[1]["lr"] = 0.25
+	if fmt.Sprint(s.ParamGroups[1]["params"]) != "[]" {
+		t.Errorf("the parameters of the group are %v", s.ParamGroups[1]["params"])
+	}
+	if err := errors.Join(again.LoadStateDict(s), p.grads(1), again.Step()); err != nil {
+		t.Fatal(err)
+	}
+	if g := again.Groups()[1]; g.LR != 0.25 || len(g.Params) != 0 {
+		t.Errorf("the group is %+v", g)
+	}
+	again.ZeroGrad()
+}
+
 // TestStateDictOfUnstepped tests that a parameter with state and without a step, as PyTorch's Adagrad makes it, has step 0.
 func TestStateDictOfUnstepped(t *testing.T) {
 	leak.Check(t)
@@ -1008,7 +1043,7 @@ func TestRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if opt.AddGroup(nil) == nil || opt.AddGroup([]*tensor.Tensor{good.params[0]}) == nil {
+		if opt.AddGroup([]*tensor.Tensor{good.params[0]}) == nil {
 			t.Error("AddGroup accepts an invalid group")
 		}
 		opt.SetLR(math.NaN())

@@ -198,7 +198,7 @@ func (b *Optimizer) snapshot(state map[int]map[string]any, groups *[]map[string]
 		for k, v := range g.Extra {
 			torch[k] = v
 		}
-		var numbers []any
+		numbers := []any{}
 		for _, at := range g.at {
 			if s := b.kind.stateOf(at); len(s) > 0 {
 				state[n] = s
