@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -126,6 +127,76 @@ func TestSchedulesUseTheirOptimizer(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSchedulesOfALaterGroup tests that schedules that multiply the current rate apply to a group that is added after
+// NewScheduler, with PyTorch's rates, and that the others are errors, as in PyTorch.
+func TestSchedulesOfALaterGroup(t *testing.T) {
+	leak.Check(t)
+	p, q := tensor.Ones([]int{2}).RequiresGrad_(), tensor.Ones([]int{2}).RequiresGrad_()
+	defer p.Release()
+	defer q.Release()
+	add := func(schedule optim.Schedule) (*optim.Optimizer, *optim.Scheduler) {
+		opt, err := optim.NewSGD([]*tensor.Tensor{p}, 1, optim.Momentum(0.5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := optim.NewScheduler(opt, schedule)
+		if err == nil {
+			err = opt.AddGroup([]*tensor.Tensor{q}, optim.LR(1))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opt, s
+	}
+	for what, c := range map[string]struct {
+		schedule optim.Schedule
+		want     []float64 // PyTorch's rates of the group after each step
+	}{
+		"StepLR":            {optim.StepLR(2, 0.5), []float64{1, 0.5, 0.5, 0.25, 0.25, 0.125}},
+		"MultiStepLR":       {optim.MultiStepLR([]int{1, 3, 4}, 0.5), []float64{0.5, 0.5, 0.25, 0.125, 0.125, 0.125}},
+		"ConstantLR":        {optim.ConstantLR(0.5, 4), []float64{1, 1, 1, 2, 2, 2}},
+		"LinearLR":          {optim.LinearLR(0.5, 1, 4), []float64{1.25, 1.5, 1.75, 2, 2, 2}},
+		"ExponentialLR":     {optim.ExponentialLR(0.5), []float64{0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625}},
+		"PolynomialLR":      {optim.PolynomialLR(5, 2), []float64{0.6400000000000001, 0.36, 0.16000000000000003, 0.03999999999999999, 0, 0}},
+		"CosineAnnealingLR": {optim.CosineAnnealingLR(10, 0.1), []float64{0.9779754323328191, 0.9140576474687263, 0.8145033635316129, 0.6890576474687263, 0.55, 0.41094235253127376}},
+		"ChainedScheduler":  {optim.ChainedScheduler(optim.ConstantLR(0.5, 2), optim.ExponentialLR(0.5)), []float64{0.5, 0.5, 0.25, 0.125, 0.0625, 0.03125}},
+	} {
+		opt, s := add(c.schedule)
+		var got []float64
+		for range c.want {
+			s.Step()
+			got = append(got, opt.Groups()[1].LR)
+		}
+		if err := opt.Step(); err != nil || !slices.Equal(got, c.want) || s.LRs()[1] != got[len(got)-1] {
+			t.Errorf("%s: the rates are %v, PyTorch's %v: %v", what, got, c.want, err)
+		}
+		if err := s.LoadStateDict(s.StateDict()); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	one := []float64{1}
+	for what, schedule := range map[string]optim.Schedule{
+		"LambdaLR":                    optim.LambdaLR(func(int) float64 { return 1 }),
+		"MultiplicativeLR":            optim.MultiplicativeLR(func(int) float64 { return 1 }),
+		"CosineAnnealingLR, its turn": optim.CosineAnnealingLR(3, 0.1),
+		"SequentialLR":                optim.SequentialLR([]int{4}, optim.ConstantLR(0.5, 2), optim.ExponentialLR(0.5)),
+		"SequentialLR of a cosine":    optim.SequentialLR([]int{4}, optim.ConstantLR(0.5, 2), optim.CosineAnnealingLR(10, 0)),
+		"CyclicLR":                    optim.CyclicLR([]float64{0.1}, one, 3),
+		"OneCycleLR":                  optim.OneCycleLR(one, 10),
+		"SWALR":                       optim.SWALR(one, 3),
+		"CosineAnnealingWarmRestarts": optim.CosineAnnealingWarmRestarts(3),
+		"WarmupCosine":                optim.WarmupCosine(1, 5, 0),
+	} {
+		opt, s := add(schedule)
+		for range 6 {
+			s.Step()
+		}
+		if err := opt.Step(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "AddGroup") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

@@ -163,27 +163,38 @@ func (c *course) restart() error {
 
 // update sets the rates of the groups.
 func (c *course) update(closed bool) error {
-	rates := make([]float64, len(c.bases))
-	for i := range c.bases {
-		if i >= len(c.opt.groups) {
-			break
-		}
-		if closed {
-			rates[i] = c.closed(c, c.bases[i])
-			continue
-		}
-		var err error
-		if rates[i], err = c.rate(c, i, c.opt.groups[i]); err != nil {
+	var rates []float64
+	for i := 0; i < len(c.opt.groups); i++ {
+		rate, err := c.rateOf(i, closed)
+		if err != nil {
 			return err
 		}
+		rates = append(rates, rate)
 	}
-	for i := range rates {
-		if i < len(c.opt.groups) {
-			c.opt.groups[i].LR = rates[i]
-		}
+	for i, rate := range rates {
+		c.opt.groups[i].LR = rate
 	}
 	c.remember()
 	return nil
+}
+
+func (c *course) rateOf(i int, closed bool) (float64, error) {
+	if !closed {
+		return c.rate(c, i, c.opt.groups[i])
+	}
+	base, err := c.base(i)
+	if err != nil {
+		return 0, err
+	}
+	return c.closed(c, base), nil
+}
+
+// base returns the base rate of a group. A group that AddGroup has added since has none, nor other numbers of the schedule.
+func (c *course) base(i int) (float64, error) {
+	if i >= len(c.bases) {
+		return 0, fmt.Errorf("group %d has no base rate: call NewScheduler after the last AddGroup", i)
+	}
+	return c.bases[i], nil
 }
 
 func (c *course) remember() {
@@ -202,8 +213,9 @@ type Scheduler struct {
 }
 
 // NewScheduler applies a schedule to opt, and sets the rates of step 0. The base rate of a group is its learning rate
-// when its first scheduler was made, which the group's Extra keeps as "initial_lr". Call it after the last AddGroup.
-// PyTorch: the constructors of torch.optim.lr_scheduler.
+// when its first scheduler was made, which the group's Extra keeps as "initial_lr". Call it after the last AddGroup: of a
+// group that is added later, schedules that multiply the current rate, such as StepLR, multiply that, as in PyTorch; a step
+// of the others, such as LambdaLR, is an error. PyTorch: the constructors of torch.optim.lr_scheduler.
 func NewScheduler(opt *Optimizer, schedule Schedule) (*Scheduler, error) {
 	const op = "NewScheduler"
 	switch {

@@ -42,10 +42,14 @@ func lambda(op string, multiply bool, fs []func(step int) float64) Schedule {
 		}
 		none := make([]any, len(opt.groups))
 		return start(opt, &course{settings: map[string]any{"lr_lambdas": none}, rate: func(c *course, i int, g *Group) (float64, error) {
+			base, err := c.base(i)
+			if err != nil {
+				return 0, err
+			}
 			f, rate := fs[min(i, len(fs)-1)], g.LR
 			switch {
 			case !multiply:
-				return c.bases[i] * callUser(c, f, c.epoch), nil
+				return base * callUser(c, f, c.epoch), nil
 			case c.initial:
 				return rate, nil
 			}
@@ -178,9 +182,11 @@ func CosineAnnealingLR(steps int, low float64) Schedule {
 		case c.initial:
 			return g.LR, nil
 		case c.count == 1 && c.epoch > 0:
-			return closed(c, c.bases[i]), nil
+			base, err := c.base(i)
+			return closed(c, base), err
 		case (c.epoch-1-steps)%(2*steps) == 0:
-			return g.LR + float64((c.bases[i]-low)*(1-cshim.Cos(math.Pi/total)))/2, nil
+			base, err := c.base(i)
+			return g.LR + float64((base-low)*(1-cshim.Cos(math.Pi/total)))/2, err
 		}
 		return float64((1+cos(c.epoch))/(1+cos(c.epoch-1))*(g.LR-low)) + low, nil
 	}, closed)
@@ -421,6 +427,9 @@ func CyclicLR(base, most []float64, stepSizeUp int, opts ...ScheduleOption) Sche
 			settings["base_momentums"], settings["max_momentums"] = anys(m.base), anys(m.max)
 		}
 		c, err := start(opt, &course{settings: settings, rate: func(c *course, i int, g *Group) (float64, error) {
+			if _, err := c.base(i); err != nil {
+				return 0, err
+			}
 			at := float64(c.epoch) / total
 			cycle := math.Floor(1 + at)
 			x := 1 + at - cycle
@@ -476,7 +485,8 @@ func CosineAnnealingWarmRestarts(steps int, opts ...ScheduleOption) Schedule {
 				}
 			},
 			rate: func(c *course, i int, _ *Group) (float64, error) {
-				return o.etaMin + float64((c.bases[i]-o.etaMin)*(1+cshim.Cos(float64(math.Pi*float64(at))/float64(length))))/2, nil
+				base, err := c.base(i)
+				return o.etaMin + float64((base-o.etaMin)*(1+cshim.Cos(float64(math.Pi*float64(at))/float64(length))))/2, err
 			},
 		})
 	}}
@@ -541,6 +551,9 @@ func OneCycleLR(most []float64, totalSteps int, opts ...ScheduleOption) Schedule
 		}
 		return start(opt, &course{settings: settings, rate: func(c *course, i int, g *Group) (float64, error) {
 			step := float64(c.epoch)
+			if _, err := c.base(i); err != nil {
+				return 0, err
+			}
 			if c.epoch > totalSteps {
 				return 0, fmt.Errorf("OneCycleLR has %d steps, this is step %d", totalSteps, c.epoch)
 			}
@@ -593,25 +606,30 @@ func SWALR(swaLR []float64, steps int, opts ...ScheduleOption) Schedule {
 		}
 		return start(opt, &course{settings: map[string]any{"anneal_epochs": steps, "_anneal_strategy": o.anneal},
 			rate: func(c *course, i int, g *Group) (float64, error) {
-				step := c.count - 1
+				if _, err := c.base(i); err != nil {
+					return 0, err
+				}
+				step, to := c.count-1, rates[i]
 				if steps == 0 {
 					step = max(1, step)
 				}
 				part := func(step int) float64 { return anneal(max(0, min(1, float64(step)/float64(max(1, steps))))) }
 				before, now := part(step-1), part(step)
-				rate := rates[i]
+				rate := to
 				if before != 1 {
-					rate = (g.LR - float64(before*rates[i])) / (1 - before)
+					rate = (g.LR - float64(before*to)) / (1 - before)
 				}
-				return float64(rates[i]*now) + float64(rate*(1-now)), nil
+				return float64(to*now) + float64(rate*(1-now)), nil
 			}})
 	}}
 }
 
 // closedForm returns a schedule whose rate is a function of step and base rate.
 func closedForm(f func(step int, base float64) float64) Schedule {
-	return simple(nil, func(c *course, i int, _ *Group) (float64, error) { return f(c.epoch, c.bases[i]), nil },
-		func(c *course, base float64) float64 { return f(c.epoch, base) })
+	return simple(nil, func(c *course, i int, _ *Group) (float64, error) {
+		base, err := c.base(i)
+		return f(c.epoch, base), err
+	}, func(c *course, base float64) float64 { return f(c.epoch, base) })
 }
 
 // warm returns the rate of a linear rise from 0 over warmup steps.
