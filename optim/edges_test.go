@@ -200,6 +200,52 @@ func TestSchedulesOfALaterGroup(t *testing.T) {
 	}
 }
 
+// TestSchedulesReadTheGroup tests that CyclicLR begins at the rate of the schedule before it, and that SWALR moves to the
+// rate of the state that was loaded, as in PyTorch.
+func TestSchedulesReadTheGroup(t *testing.T) {
+	leak.Check(t)
+	p := tensor.Ones([]int{2}).RequiresGrad_()
+	defer p.Release()
+	add := func(schedule optim.Schedule) (*optim.Optimizer, *optim.Scheduler) {
+		opt, err := optim.NewSGD([]*tensor.Tensor{p}, 0.4, optim.Momentum(0.5))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := optim.NewScheduler(opt, schedule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return opt, s
+	}
+	opt, s := add(optim.ChainedScheduler(optim.StepLR(2, 0.5), optim.CyclicLR([]float64{0.125}, []float64{1}, 4)))
+	got := []float64{opt.LR()}
+	for range 4 {
+		s.Step()
+		got = append(got, opt.LR())
+	}
+	if want := []float64{0.4, 0.34375, 0.5625, 0.78125, 1.0}; !slices.Equal(got, want) {
+		t.Errorf("CyclicLR: the rates are %v, PyTorch's %v", got, want)
+	}
+	swa := func(to float64) optim.Schedule {
+		return optim.SWALR([]float64{to}, 4, optim.AnnealStrategy("linear"))
+	}
+	opt, s = add(swa(0.05))
+	s.Step()
+	s.Step()
+	again, s2 := add(swa(0.2))
+	if err := errors.Join(again.LoadStateDict(opt.StateDict()), s2.LoadStateDict(s.StateDict())); err != nil {
+		t.Fatal(err)
+	}
+	got = nil
+	for range 4 {
+		s2.Step()
+		got = append(got, again.LR())
+	}
+	if want := []float64{0.1375, 0.05, 0.05, 0.05}; !slices.Equal(got, want) {
+		t.Errorf("SWALR: the rates are %v, PyTorch's %v", got, want)
+	}
+}
+
 // TestSchedulesLoadAtTheEdges tests states that schedules in others have, and one that would divide by 0.
 func TestSchedulesLoadAtTheEdges(t *testing.T) {
 	leak.Check(t)

@@ -427,7 +427,8 @@ func CyclicLR(base, most []float64, stepSizeUp int, opts ...ScheduleOption) Sche
 			settings["base_momentums"], settings["max_momentums"] = anys(m.base), anys(m.max)
 		}
 		c, err := start(opt, &course{settings: settings, rate: func(c *course, i int, g *Group) (float64, error) {
-			if _, err := c.base(i); err != nil {
+			low, err := c.base(i) // of step 0, as in PyTorch, the group's initial rate, which another schedule may have set
+			if err != nil {
 				return 0, err
 			}
 			at := float64(c.epoch) / total
@@ -445,7 +446,7 @@ func CyclicLR(base, most []float64, stepSizeUp int, opts ...ScheduleOption) Sche
 			if m != nil {
 				m.set(g, m.max[i]-float64((m.max[i]-m.base[i])*factor*amplitude))
 			}
-			return bases[i] + float64((maxs[i]-bases[i])*factor*amplitude), nil
+			return low + float64((maxs[i]-low)*factor*amplitude), nil
 		}})
 		if err != nil {
 			return nil, err
@@ -609,7 +610,7 @@ func SWALR(swaLR []float64, steps int, opts ...ScheduleOption) Schedule {
 				if _, err := c.base(i); err != nil {
 					return 0, err
 				}
-				step, to := c.count-1, rates[i]
+				step, to := c.count-1, g.Extra["swa_lr"]
 				if steps == 0 {
 					step = max(1, step)
 				}
