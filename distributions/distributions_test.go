@@ -88,6 +88,29 @@ func TestValidateArgs(t *testing.T) {
 	})
 }
 
+// TestIndependentLeavesChecks tests that LogProb of Independent checks values if its base does.
+func TestIndependentLeavesChecks(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		rate, x := tensor.Ones([]int{2}), tensor.FromSlice([]float32{7.3, 2}, nil)
+		for _, on := range []bool{false, true} {
+			base := distributions.NewPoisson(rate, distributions.ValidateArgs(on))
+			for _, n := range []int{0, 1} {
+				for _, own := range []bool{false, true} {
+					y := distributions.NewIndependent(base, n, distributions.ValidateArgs(own)).LogProb(x)
+					if err := y.Err(); errors.Is(err, tensor.ErrArgument) != on {
+						t.Errorf("a base with ValidateArgs(%t) in Independent with ValidateArgs(%t): %v", on, own, err)
+					}
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // all returns a distribution of each type, with its error-prone parameters as given.
 func all(v any) []distributions.Distribution {
 	m, _ := v.(*tensor.Tensor)

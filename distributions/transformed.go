@@ -41,8 +41,8 @@ var independentKind = &kind{
 	},
 }
 
-// NewIndependent returns base with the last n of its batch dimensions as event dimensions. Options: ValidateArgs.
-// PyTorch: torch.distributions.Independent.
+// NewIndependent returns base with the last n of its batch dimensions as event dimensions. Whether LogProb checks values is
+// base's ValidateArgs. Options: ValidateArgs, without effect. PyTorch: torch.distributions.Independent.
 func NewIndependent(base Distribution, n int, opts ...Option) Independent {
 	return Independent{build(independentKind, opts, nil, func(b *Base, _ settings) error {
 		if err := usableDistribution("NewIndependent", base); err != nil {
@@ -54,6 +54,7 @@ func NewIndependent(base Distribution, n int, opts ...Option) Independent {
 		}
 		cut := len(batch) - n
 		b.inner, b.n = []Distribution{base}, n
+		b.validate = false // base checks the values, if it was told to
 		b.batch, b.event = batch[:cut:cut], slices.Concat(batch[cut:], base.EventShape())
 		return nil
 	})}
