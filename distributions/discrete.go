@@ -413,7 +413,11 @@ var poissonKind = &kind{
 	mode:   func(b *Base) *tensor.Tensor { return b.p[0].Floor() },
 	sample: func(b *Base, sample []int) *tensor.Tensor { return b.p[0].Expand(b.extended(sample)...).Poisson() },
 	logProb: func(b *Base, v *tensor.Tensor) *tensor.Tensor {
-		return v.XLogY(b.p[0]).Sub(b.p[0]).Sub(v.Add(1).LGamma())
+		ts, err := tensor.BroadcastTensors([]*tensor.Tensor{b.p[0], v}) // a value of 0 dimensions counts for the dtype
+		if err != nil {
+			return tensor.Failed(err)
+		}
+		return ts[1].XLogY(ts[0]).Sub(ts[0]).Sub(ts[1].Add(1).LGamma())
 	},
 }
 

@@ -111,6 +111,35 @@ func TestIndependentLeavesChecks(t *testing.T) {
 	}
 }
 
+// TestDTypeOfLogProb tests the dtypes of LogProb of values of another dtype than the parameters, which are PyTorch's.
+func TestDTypeOfLogProb(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		scalar, two := tensor.ScalarTensor(2.0, tensor.Float64), tensor.Full([]int{2}, 2.5, tensor.Float64)
+		poisson := distributions.NewPoisson(1)
+		for what, c := range map[string]struct {
+			got  *tensor.Tensor
+			want tensor.DType
+		}{
+			"Poisson":                           {poisson.LogProb(scalar), tensor.Float64},
+			"Poisson, expanded":                 {poisson.Expand(3).LogProb(scalar), tensor.Float64},
+			"HalfCauchy":                        {distributions.NewHalfCauchy(1).LogProb(two), tensor.Float32},
+			"HalfCauchy of float64":             {distributions.NewHalfCauchy(two).LogProb(scalar.To(tensor.Float32)), tensor.Float64},
+			"HalfNormal":                        {distributions.NewHalfNormal(1).LogProb(two), tensor.Float64},
+			"HalfNormal of float64, a scalar":   {distributions.NewHalfNormal(two).LogProb(scalar.To(tensor.Float32)), tensor.Float64},
+			"HalfCauchy, expanded and a scalar": {distributions.NewHalfCauchy(1).Expand(3).LogProb(scalar), tensor.Float32},
+		} {
+			if d := c.got.DType(); d != c.want {
+				t.Errorf("%s: %v, PyTorch's is %v", what, c.got, c.want)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // all returns a distribution of each type, with its error-prone parameters as given.
 func all(v any) []distributions.Distribution {
 	m, _ := v.(*tensor.Tensor)

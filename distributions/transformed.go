@@ -387,6 +387,8 @@ var halfCauchyKind = func() *kind {
 	k := half("HalfCauchy", func(b *Base) Distribution { return HalfCauchy{b} })
 	k.mean = func(b *Base) *tensor.Tensor { return b.filled(math.Inf(1)) }
 	k.variance = ofInner(Distribution.Variance)
+	logProb := k.logProb
+	k.logProb = func(b *Base, v *tensor.Tensor) *tensor.Tensor { return logProb(b, v.To(b.dtype())) } // only here, as in PyTorch
 	return k
 }()
 
