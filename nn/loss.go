@@ -92,15 +92,15 @@ func SoftMarginLoss(x, target *tensor.Tensor, opts ...tensor.Option) *tensor.Ten
 }
 
 // MultiMarginLoss returns the mean multi-class hinge loss of scores (N, C) or (C) and classes (N) or (), of dtype int64.
-// Options: tensor.P (1, the default, or 2), tensor.Margin (1 by default), tensor.Weight (C), a tensor.Reduction. PyTorch:
-// torch.nn.functional.multi_margin_loss.
+// Of an empty batch there is no mean and no sum: an error. Options: tensor.P (1, the default, or 2), tensor.Margin (1 by
+// default), tensor.Weight (C), a tensor.Reduction. PyTorch: torch.nn.functional.multi_margin_loss.
 func MultiMarginLoss(scores, targets *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	return scores.MultiMarginLoss(targets, opts...)
 }
 
 // MultiLabelMarginLoss returns the mean multi-label hinge loss of scores (N, C) or (C) and the classes that apply, of the
-// same shape and dtype int64: those before the first -1 in each row. Options: a tensor.Reduction. PyTorch:
-// torch.nn.functional.multilabel_margin_loss.
+// same shape and dtype int64: those before the first -1 in each row. Of an empty batch there is no mean and no sum: an
+// error. Options: a tensor.Reduction. PyTorch: torch.nn.functional.multilabel_margin_loss.
 func MultiLabelMarginLoss(scores, targets *tensor.Tensor, opts ...tensor.Option) *tensor.Tensor {
 	return scores.MultilabelMarginLoss(targets, opts...)
 }

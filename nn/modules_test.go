@@ -482,6 +482,70 @@ func TestAdaptiveWithoutFeatures(t *testing.T) {
 	}
 }
 
+// TestCircularPadOfACrop tests that circular padding continues what the other side's crop leaves, and refuses more, of which
+// libtorch returns memory as it was.
+func TestCircularPadOfACrop(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Arange(0.0, 4.0, tensor.Float32).Reshape(1, 1, 4)
+		for what, c := range map[string]struct {
+			left, right int
+			want        string
+		}{
+			"a smaller amount": {1, -2, "[1 0 1]"}, "as much as is left": {2, -2, "[0 1 0 1]"}, "on the right": {-1, 2, "[1 2 3 1 2]"}, "two crops": {-1, -1, "[1 2]"},
+			"no crop": {4, 0, "[0 1 2 3 0 1 2 3]"},
+		} {
+			if got := fmt.Sprint(data(t, nn.NewCircularPad1d(c.left, c.right).Forward(x))); got != c.want {
+				t.Errorf("%s: %s, want %s", what, got, c.want)
+			}
+			if got := fmt.Sprint(data(t, nn.NewCircularPad2d(c.left, c.right, 0, 0).Forward(x.Unsqueeze(2)))); got != c.want {
+				t.Errorf("%s, in 2 dimensions: %s, want %s", what, got, c.want)
+			}
+		}
+		rows := tensor.Ones([]int{1, 1, 3, 4})
+		for what, y := range map[string]*tensor.Tensor{
+			"CircularPad1d": nn.NewCircularPad1d(3, -2).Forward(x), "CircularPad1d, left": nn.NewCircularPad1d(-3, 2).Forward(x),
+			"CircularPad2d": nn.NewCircularPad2d(3, -2, 0, 0).Forward(rows), "CircularPad2d, rows": nn.NewCircularPad2d(0, 0, -2, 2).Forward(rows),
+			"CircularPad3d": nn.NewCircularPad3d(0, 0, 3, -2, 0, 0).Forward(tensor.Ones([]int{1, 1, 2, 4, 2})),
+		} {
+			if err := y.Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "circular") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMarginLossesOfNothing tests that MultiMarginLoss and MultiLabelMarginLoss refuse to sum an empty batch, of which
+// libtorch returns memory as it was.
+func TestMarginLossesOfNothing(t *testing.T) {
+	leak.Check(t)
+	err := tensor.WithScope(func() error {
+		x := tensor.Zeros([]int{0, 3}).RequiresGrad_()
+		classes, labels := tensor.Zeros([]int{0}, tensor.Int64), tensor.Zeros([]int{0, 3}, tensor.Int64)
+		for _, r := range []tensor.Reduction{tensor.ReduceMean, tensor.ReduceSum} {
+			for what, y := range map[string]*tensor.Tensor{"MultiMarginLoss": nn.MultiMarginLoss(x, classes, r), "MultiLabelMarginLoss": nn.MultiLabelMarginLoss(x, labels, r)} {
+				if err := y.Err(); !errors.Is(err, tensor.ErrArgument) || !strings.Contains(err.Error(), "empty batch") {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		}
+		for what, y := range map[string]*tensor.Tensor{"MultiMarginLoss": nn.MultiMarginLoss(x, classes, tensor.ReduceNone),
+			"MultiLabelMarginLoss": nn.MultiLabelMarginLoss(x, labels, tensor.ReduceNone)} {
+			if err := y.Sum().Backward(); err != nil || y.Numel() != 0 {
+				t.Errorf("%s of each row: %v: %v", what, y, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestInterpolateOfFailedTensors tests that Interpolate and Upsample pass on the error of a failed tensor, whose sizes are 0.
 func TestInterpolateOfFailedTensors(t *testing.T) {
 	leak.Check(t)

@@ -262,7 +262,7 @@ func (p *ConstantPad3d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type CircularPad1d padding
 
 // NewCircularPad1d returns a CircularPad1d with the given amounts: one for all sides, or (left, right). A negative amount
-// removes elements.
+// removes elements; the other side adds at most those that are left.
 func NewCircularPad1d(amounts ...int) *CircularPad1d {
 	return (*CircularPad1d)(newPadding("NewCircularPad1d", 1, 0, amounts))
 }
@@ -279,7 +279,7 @@ func (p *CircularPad1d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type CircularPad2d padding
 
 // NewCircularPad2d returns a CircularPad2d with the given amounts: one for all sides, or (left, right, top, bottom). A negative amount
-// removes elements.
+// removes elements; the other side adds at most those that are left.
 func NewCircularPad2d(amounts ...int) *CircularPad2d {
 	return (*CircularPad2d)(newPadding("NewCircularPad2d", 2, 0, amounts))
 }
@@ -296,7 +296,7 @@ func (p *CircularPad2d) Forward(x *tensor.Tensor) *tensor.Tensor {
 type CircularPad3d padding
 
 // NewCircularPad3d returns a CircularPad3d with the given amounts: one for all sides, or (left, right, top, bottom, front, back). A negative amount
-// removes elements.
+// removes elements; the other side adds at most those that are left.
 func NewCircularPad3d(amounts ...int) *CircularPad3d {
 	return (*CircularPad3d)(newPadding("NewCircularPad3d", 3, 0, amounts))
 }

@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
@@ -408,6 +409,31 @@ void padding(Args a) {
   if (a[1].toIntVector().size() != numbers) refuse("padding must have " + std::to_string(numbers) + " numbers");
   windows(a);
 }
+// Elements are copied from the other side of the result. Where one side is cropped, more of them than the crop
+// leaves are copied before they are written: memory as it was.
+void pad(Args a) {
+  windows(a);
+  if (!a[2].isString() || a[2].toStringRef() != "circular") return;
+  const auto amounts = a[1].toIntVector();
+  const auto sizes = a[0].toTensor().sizes();
+  if (amounts.size() % 2 != 0 || amounts.size() / 2 > sizes.size()) return;  // libtorch says so
+  for (size_t i = 0; i < amounts.size() / 2; i++) {
+    const int64_t left = amounts[2 * i], right = amounts[2 * i + 1];
+    const int64_t kept = sizes[sizes.size() - 1 - i] + std::min(left, int64_t{0}) + std::min(right, int64_t{0});
+    const int64_t most = std::max(left, right);
+    if (std::min(left, right) < 0 && most > 0 && most > kept)
+      refuse("circular padding adds " + std::to_string(most) + " to dimension " +
+             std::to_string(sizes.size() - 1 - i) + ", of which the other side leaves " + std::to_string(kept));
+  }
+}
+
+// Without rows the sum and the mean are not written: memory as it was. reduction is the argument's number.
+template <size_t reduction>
+void margin_loss(Args a) {
+  const auto &input = a[0].toTensor();
+  if (input.dim() == 2 && input.size(0) == 0 && a[reduction].toInt() != at::Reduction::None)
+    refuse("an empty batch has no sum and no mean of losses; without a reduction the result is empty");
+}
 // The position in the input is computed in integers, which a tiny scale overflows: SIGSEGV.
 void upsample(Args a) {
   auto check = [](double scale) {
@@ -728,13 +754,16 @@ const std::unordered_map<std::string, Guard> &guards() {
       {"aten::rnn_relu_cell", cell},
       {"aten::slow_conv3d", slow_conv3d},
       {"aten::slow_conv3d_forward", slow_conv3d},
-      {"aten::pad", windows},
+      {"aten::pad", pad},
       {"aten::reflection_pad1d", padding<2>},
       {"aten::reflection_pad2d", padding<4>},
       {"aten::reflection_pad3d", padding<6>},
       {"aten::replication_pad1d", padding<2>},
       {"aten::replication_pad2d", padding<4>},
       {"aten::replication_pad3d", padding<6>},
+      {"aten::multi_margin_loss", margin_loss<5>},
+      {"aten::multilabel_margin_loss", margin_loss<2>},
+      {"aten::multilabel_margin_loss_forward", margin_loss<2>},
       {"aten::align_tensors", not_empty},
       {"aten::cat", not_empty},
       {"aten::concat", not_empty},
