@@ -218,6 +218,32 @@ func TestAutocastCastsOnce(t *testing.T) {
 	}
 }
 
+// The casts of leaves that belong to the steps of a region are dropped before an allocation fails.
+func TestAutocastForgetsLeaves(t *testing.T) {
+	leak.Check(t)
+	w := tensor.Ones([]int{64, 64}).RequiresGrad_()
+	defer w.Release()
+	if err := vram.SetLimit(vram.CPU, vram.Bytes(liveBytes(t)+2<<20)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = vram.SetLimit(vram.CPU, vram.Share(0.9)) }()
+	err := autograd.WithAutocast(tensor.CPUType, tensor.BFloat16, func() error {
+		for i := range 200 { // each keeps 24 KiB
+			if err := tensor.WithScope(func() error {
+				x := tensor.Ones([]int{64, 64}).RequiresGrad_()
+				_, err := autograd.Grad([]*tensor.Tensor{x.MatMul(w).Sum()}, []*tensor.Tensor{x})
+				return err
+			}); err != nil {
+				return fmt.Errorf("step %d: %w", i, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // The gradient of a weight does not miss the uses after a cast that was not recorded.
 func TestAutocastGradientAfterUnrecordedCast(t *testing.T) {
 	leak.Check(t)

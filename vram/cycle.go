@@ -7,6 +7,7 @@ import (
 	"weak"
 
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/pacer"
 	"github.com/linstock-ml/linstock/internal/reclaim"
 )
@@ -99,6 +100,9 @@ func sweep(depth Depth, want int64, enough func() bool) (r sweepResult) {
 	executed := programCleanups()
 	ended := r.collect(enough)
 	until := time.Now().Add(othersTime)
+	if ended && depth == Deep && !satisfied() {
+		casts.run(func() { handle.ForgetCasts(true) })
+	}
 	if ended && depth == Deep && !satisfied() {
 		ended = r.askProgram(want, until, enough)
 	}

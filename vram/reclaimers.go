@@ -60,7 +60,9 @@ var (
 	// allocation waits. The pacer halves the CPU's cache each idlePeriod without an allocation, and relieve empties a
 	// device's.
 	caches = &registered{Reclaimer: Reclaimer{Name: "caches"}}
-	own    = []*registered{queue, caches, scopes}
+	// casts are those that autocast keeps. The cast of a leaf keeps the leaf, whose handle may have been freed.
+	casts = &registered{Reclaimer: Reclaimer{Name: "casts of autocast"}}
+	own   = []*registered{queue, caches, casts, scopes}
 )
 
 var reclaimers struct {

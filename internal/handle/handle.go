@@ -118,4 +118,4 @@ var WithThread func(f func() error) error
 
 // ForgetCasts drops the casts of weights that regions of autocast keep, because weights were changed: those of all
 // regions if everywhere, and otherwise those of this goroutine's region.
-var ForgetCasts func(everywhere bool)
+var ForgetCasts = func(everywhere bool) {}
