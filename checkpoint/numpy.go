@@ -225,15 +225,15 @@ func npyOf(t *tensor.Tensor) ([]byte, content, error) {
 	}
 	code := ""
 	for k, d := range npyTypes {
-		if d == t.DType() {
+		if d == c.dtype {
 			code = k
 		}
 	}
 	if code == "" {
-		return nil, c, fmt.Errorf("NumPy has no dtype for %v", t.DType())
+		return nil, c, fmt.Errorf("NumPy has no dtype for %v", c.dtype)
 	}
 	order := "<"
-	if t.DType().Size() == 1 {
+	if c.dtype.Size() == 1 {
 		order = "|"
 	}
 	shape := ""

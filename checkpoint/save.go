@@ -56,6 +56,7 @@ type content struct {
 	element uint8 // index in elementTypes
 	shape   []int
 	write   func(io.Writer) error
+	dtype   tensor.DType // of a tensor
 }
 
 func (c content) bytes() int64 {
@@ -71,7 +72,7 @@ func contentOf(t *tensor.Tensor) (content, error) {
 	if err != nil {
 		return c, err
 	}
-	d := t.DType()
+	d := c.dtype
 	for i, element := range elementTypes {
 		if element.dtype == d && d != tensor.Invalid {
 			c.element = uint8(i)
@@ -89,7 +90,21 @@ func anyContentOf(t *tensor.Tensor) (content, error) {
 	if err := checkStrided(t); err != nil {
 		return content{}, err
 	}
-	return content{shape: slices.Clone(t.Shape()), write: func(w io.Writer) error { return write(w, t) }}, nil
+	c := content{shape: slices.Clone(t.Shape()), dtype: t.DType()}
+	c.write = func(w io.Writer) error {
+		return tensor.WithScope(func() error {
+			// Another goroutine may have converted t since its dtype and shape were put in the header.
+			now := t.Detach()
+			if err := now.Err(); err != nil {
+				return err
+			}
+			if now.DType() != c.dtype || !slices.Equal(now.Shape(), c.shape) {
+				return fmt.Errorf("it has changed from %v %v to %v %v while it was being saved", c.dtype, c.shape, now.DType(), now.Shape())
+			}
+			return write(w, now)
+		})
+	}
+	return c, nil
 }
 
 // checkStrided returns an error for a tensor of a layout that no format has.

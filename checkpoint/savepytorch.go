@@ -256,6 +256,7 @@ func (s *pytorchSaver) tensor(t *tensor.Tensor) error {
 		return s.prepare(t)
 	}
 	x := s.prepared[t]
+	d = x.DType() // another goroutine may have converted t
 	number := s.number[x]
 	to := s.storages[number]
 	shape, stride, offset := x.Shape(), x.Stride(), x.StorageOffset()

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/linstock-ml/linstock/checkpoint"
@@ -216,5 +217,33 @@ func TestSaveValues(t *testing.T) {
 		if err == nil {
 			t.Error("no error")
 		}
+	}
+}
+
+// converter converts a model when it is saved as a value, in the place of another goroutine.
+type converter struct{ model any }
+
+func (c converter) MarshalJSON() ([]byte, error) { return []byte("1"), nn.To(c.model, tensor.BFloat16) }
+func (c *converter) UnmarshalJSON([]byte) error  { return nil }
+
+// A model that is converted while it is saved is an error, and the file from before stays.
+func TestSaveOfChangingModel(t *testing.T) {
+	leak.Check(t)
+	m := nn.NewLinear(4, 4, nn.DType(tensor.Float16))
+	defer nn.Release(m)
+	path := filepath.Join(t.TempDir(), "file")
+	if err := checkpoint.SaveTraining(path, m, nil); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = checkpoint.SaveTraining(path, m, nil, checkpoint.Value("v", &converter{m}))
+	if err == nil || !strings.Contains(err.Error(), "it has changed from float16") {
+		t.Errorf("got %v", err)
+	}
+	if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the file has changed, %v", err)
 	}
 }

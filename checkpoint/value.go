@@ -51,7 +51,7 @@ func elementIndex(name string) uint8 {
 
 func ofBytes(element uint8, b []byte) content {
 	n := len(b) * 8 / elementTypes[element].bits
-	return content{element, []int{n}, func(w io.Writer) error {
+	return content{element: element, shape: []int{n}, write: func(w io.Writer) error {
 		_, err := w.Write(b)
 		return err
 	}}
