@@ -526,9 +526,16 @@ func (s *search) state() map[string]any {
 		}
 		return list
 	}
-	out["d"], out["t"], out["H_diag"] = s.d, s.t.v, s.diag.v
-	out["old_dirs"], out["old_stps"], out["ro"] = anys(s.dirs), anys(s.steps), numbers(s.ro)
-	out["prev_flat_grad"], out["prev_loss"] = s.prevGrad, s.prevLoss
+	lend := func(ts []*tensor.Tensor) []any {
+		list := make([]any, len(ts))
+		for i, t := range ts {
+			list[i] = lent(t)
+		}
+		return list
+	}
+	out["d"], out["t"], out["H_diag"] = lent(s.d), s.t.v, s.diag.v
+	out["old_dirs"], out["old_stps"], out["ro"] = lend(s.dirs), lend(s.steps), numbers(s.ro)
+	out["prev_flat_grad"], out["prev_loss"] = lent(s.prevGrad), s.prevLoss
 	return out
 }
 

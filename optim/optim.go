@@ -617,8 +617,8 @@ func kept(t *tensor.Tensor) (*tensor.Tensor, error) {
 	return t.Keep(), nil
 }
 
-// Release frees the optimizer's state now. Without it the state is freed once the optimizer is unreachable. The next
-// Step starts from new state.
+// Release frees the optimizer's state now, but for what a State of StateDict still holds. Without it the state is freed once
+// the optimizer is unreachable. The next Step starts from new state.
 func (b *Optimizer) Release() {
 	if b == nil {
 		return

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -612,7 +613,7 @@ func TestLoadStateDictRefuses(t *testing.T) {
 			t.Errorf("%s: the state has %d parameters now", what, n)
 		}
 	}
-	// Loading its own state, which loading frees, works too.
+	// Loading its own state works too.
 	if err := errors.Join(opt.LoadStateDict(opt.StateDict()), opt.Step()); err != nil {
 		t.Error(err)
 	}
@@ -651,6 +652,61 @@ func TestEmptyGroup(t *testing.T) {
 		t.Errorf("the group is %+v", g)
 	}
 	again.ZeroGrad()
+}
+
+// A state stays what it was when the optimizer's own is dropped, so that it can be loaded again.
+func TestStateDictOutlivesState(t *testing.T) {
+	leak.Check(t)
+	p := ones(tensor.Float32)
+	defer p.Release()
+	adam, err := optim.NewAdam([]*tensor.Tensor{p}, 0.1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adam.Release()
+	lbfgs, err := optim.NewLBFGS([]*tensor.Tensor{p}, 0.1, optim.HistorySize(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lbfgs.Release()
+	for name, opt := range map[string]*optim.Optimizer{"exp_avg": adam, "prev_flat_grad": lbfgs} {
+		step := func(g float64) {
+			t.Helper()
+			if err := p.SetGrad(nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := opt.StepClosure(func() (*tensor.Tensor, error) {
+				loss := p.Mul(g).Pow(2).Sum()
+				return loss, loss.Backward()
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		step(1)
+		var before optim.State
+		if err := tensor.WithScope(func() error {
+			before = opt.StateDict()
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		want, err := tensor.Data[float32](before.State[0][name].(*tensor.Tensor))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := opt.LoadStateDict(opt.StateDict()); err != nil {
+			t.Fatal(err)
+		}
+		step(2)
+		opt.Release()
+		if err := opt.LoadStateDict(before); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got, err := tensor.Data[float32](opt.StateDict().State[0][name].(*tensor.Tensor))
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s is %v, want %v; %v", name, got, want, err)
+		}
+	}
 }
 
 // TestStateDictOfUnstepped tests that a parameter with state and without a step, as PyTorch's Adagrad makes it, has step 0.

@@ -9,11 +9,13 @@ import (
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // State is the state of an optimizer in the layout of PyTorch's Optimizer.state_dict(), so that one stored as nested
 // dictionaries loads there, and PyTorch's loads here. Values are *tensor.Tensor, float64, int, bool, string, nil (None) and
-// []any (a list or tuple). The tensors are the optimizer's own, not copies.
+// []any (a list or tuple). The tensors of StateDict share the optimizer's memory, and their handles live as long as the
+// State.
 type State struct {
 	// State holds what the optimizer keeps for each parameter, by the number in ParamGroups and PyTorch's name:
 	// State[3]["exp_avg"]. Parameters that were never stepped are missing.
@@ -219,11 +221,11 @@ func (a *Algorithm) stateOf(at place) map[string]any {
 	s := map[string]any{}
 	for slot := range a.Slots {
 		if t := at.b.state[slot][at.i]; t != nil {
-			s[a.Slots[slot].Name] = t
+			s[a.Slots[slot].Name] = lent(t)
 		}
 	}
 	if m := at.b.masters[at.i]; m != nil {
-		s["master"] = m
+		s["master"] = lent(m)
 	}
 	if steps := at.b.steps[at.i]; a.Counts && (steps > 0 || len(s) > 0) {
 		if a.intStep {
@@ -233,6 +235,13 @@ func (a *Algorithm) stateOf(at place) map[string]any {
 		}
 	}
 	return s
+}
+
+// lent returns a handle of t for the program: a later step or LoadStateDict may release the optimizer's own.
+func lent(t *tensor.Tensor) *tensor.Tensor {
+	alias := t.Alias().Keep()
+	tensor.Track(vram.OptimizerState, alias)
+	return alias
 }
 
 // LoadStateDict copies a state that StateDict, here or in PyTorch, returned for an optimizer of the same kind over the
