@@ -13,8 +13,8 @@ import (
 // Clone returns a deep copy of the module m: it has tensors of its own with m's values and the same RequiresGrad, and
 // tensors and modules that m has in several places are one in the copy too. Gradients are not copied. Unexported fields,
 // and those with the tag `nn:"-"`, are copied as by assignment, but mutexes in the copy are new: other goroutines may
-// apply m meanwhile. If a tensor cannot be copied, the copy has a failed tensor in its place, which Check reports; that
-// is so for a module that dist.Shard has divided. The copy of nil is nil. PyTorch: copy.deepcopy.
+// apply m or set its mode meanwhile. If a tensor cannot be copied, the copy has a failed tensor in its place, which Check
+// reports; that is so for a module that dist.Shard has divided. The copy of nil is nil. PyTorch: copy.deepcopy.
 func Clone[T any](m T) T {
 	c := cloner{tensors: map[*tensor.Tensor]*tensor.Tensor{}, pointers: map[unsafePointer]reflect.Value{}}
 	return copied(&c, m)
@@ -158,7 +158,8 @@ func (c *cloner) parts(out reflect.Value) {
 // guarded is a struct with fields that other goroutines may change under its lock.
 type guarded interface{ lock() sync.Locker }
 
-// shallow sets out to v. Mutexes are not copied: out's are unlocked. A guarded struct in v is copied under its lock.
+// shallow sets out to v. Mutexes are not copied: out's are unlocked. A guarded struct in v is copied under its lock, and a
+// value of sync/atomic, such as the one of Mode, is loaded.
 func shallow(out, v reflect.Value) {
 	t := v.Type()
 	switch {
@@ -171,6 +172,12 @@ func shallow(out, v reflect.Value) {
 		held := reflect.New(t).Elem()
 		held.Set(v)
 		v = held
+	}
+	if isAtomic(t) {
+		if x := v.Addr().MethodByName("Load").Call(nil)[0]; x.Kind() != reflect.Interface || !x.IsNil() { // an empty atomic.Value
+			out.Addr().MethodByName("Store").Call([]reflect.Value{x})
+		}
+		return
 	}
 	if t.Kind() == reflect.Array {
 		for i := range v.Len() {

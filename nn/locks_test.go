@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"sync/atomic"
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
@@ -40,6 +41,40 @@ func TestLocksOfHooks(t *testing.T) {
 		g := b.gradOutput
 		b.gradOutput = g
 	})
+}
+
+// A module's mode may be set while another goroutine copies it.
+func TestCopiesOfModes(t *testing.T) {
+	leak.Check(t)
+	type counter struct {
+		Mode
+		n     [2]atomic.Int64
+		value atomic.Value
+		at    atomic.Pointer[int]
+	}
+	p := WeightNorm(NewLinear(2, 2), "weight")
+	defer Release(p)
+	m := &struct {
+		Drop    *Dropout
+		Counter counter
+		P       *Parametrized
+	}{NewDropout(0.5), counter{}, p}
+	m.Counter.n[1].Store(7)
+	m.Counter.at.Store(new(3))
+	x := tensor.Ones([]int{1, 2})
+	defer x.Release()
+	drop := &Parametrized{Layer: m.Drop}
+	for _, f := range []func(){
+		func() { Release(Clone(m)) },
+		func() { drop.Forward(x).Release() },
+	} {
+		unordered.Go(f, func() { Eval(m) })
+	}
+	c := Clone(m)
+	defer Release(c)
+	if c.Drop.Training() || c.Counter.Training() || c.Counter.n[1].Load() != 7 || c.Counter.value.Load() != nil || *c.Counter.at.Load() != 3 {
+		t.Errorf("the copy is %+v", c)
+	}
 }
 
 func TestLocksOfLazyLayers(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/linstock-ml/linstock/internal/nntag"
 	"github.com/linstock-ml/linstock/tensor"
@@ -26,7 +27,7 @@ type facts struct {
 	module   bool // has a method Forward or SetTraining
 	err      bool // has a method Err() error
 	library  bool // a layer of this package that cannot run user code
-	locks    bool // a struct or an array with a mutex in it
+	locks    bool // a struct or an array with a mutex or an atomic value in it
 }
 
 var allFacts sync.Map // reflect.Type → *facts
@@ -87,7 +88,7 @@ func closed(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return true
 }
 
-// locks reports whether a value of type t has a mutex in itself, not behind a pointer.
+// locks reports whether a value of type t has a mutex or a value of sync/atomic in itself, not behind a pointer.
 func locks(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Array:
@@ -98,10 +99,13 @@ func locks(t reflect.Type) bool {
 				return true
 			}
 		}
-		return t == mutexType || t == rwMutexType
+		return t == mutexType || t == rwMutexType || isAtomic(t)
 	}
 	return false
 }
+
+// isAtomic reports whether t is a type of sync/atomic, such as Bool.
+func isAtomic(t reflect.Type) bool { return t.PkgPath() == reflect.TypeFor[atomic.Bool]().PkgPath() }
 
 // walked reports whether a value of type t can be a module or hold a tensor or module in its exported parts.
 func walked(t reflect.Type, seen map[reflect.Type]bool) bool {
