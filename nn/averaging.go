@@ -204,8 +204,8 @@ func (a *AveragedModel[M]) update(averages, params []Named, n int) error {
 }
 
 // UpdateBN sets the running statistics of m's BatchNorm layers to plain averages over the batches on which f runs m, for
-// the averaged weights of an AveragedModel. Meanwhile m is in training mode and gradients are not recorded. If m has no
-// BatchNorm, f is not called. PyTorch: torch.optim.swa_utils.update_bn.
+// the averaged weights of an AveragedModel. Meanwhile m is in training mode and gradients are not recorded, and only f may
+// use m. If m has no BatchNorm, f is not called. PyTorch: torch.optim.swa_utils.update_bn.
 //
 //	err := nn.UpdateBN(averaged.Module, func() error {
 //		for batch, err := range loader.Batches(ctx) {

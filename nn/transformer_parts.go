@@ -544,7 +544,8 @@ func (l *LoRALinear) Merged() bool { return l != nil && l.merged }
 // Merge adds the update to the base's weight, in place, so that Forward costs no more than the base's. It does nothing if that
 // is done already. The base must be a *Linear: a weight in 8 bits would round the update away. A model with a merged layer is
 // neither saved nor loaded, since its state does not say that the update is in the base's weight: Unmerge first, or put the
-// Base in the layer's place. A base that several LoRALinears share changes for all of them.
+// Base in the layer's place. A base that several LoRALinears share changes for all of them. No other goroutine may use the
+// layer during Merge or Unmerge: its result would be that of a weight that is only partly changed.
 func (l *LoRALinear) Merge() error { return l.merge(true) }
 
 // Unmerge subtracts the update from the base's weight again, for further training. Rounding may leave a difference from the
