@@ -99,7 +99,7 @@ func (c *cloner) value(v reflect.Value) reflect.Value {
 		c.pointers[key] = out
 		c.fill(out.Elem(), v.Elem())
 		if l, ok := out.Interface().(*ParametrizationList); ok {
-			l.standIn, l.caching, l.cached = c.tensor(l.standIn), 0, nil
+			l.standIn, l.caching, l.cached = c.tensor(l.standIn), 0, [3]*tensor.Tensor{}
 		}
 		return out
 	case reflect.Slice:

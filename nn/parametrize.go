@@ -62,7 +62,7 @@ type ParametrizationList struct {
 
 	mu      sync.Mutex
 	caching int
-	cached  *tensor.Tensor `nn:"-"`
+	cached  [3]*tensor.Tensor `nn:"-"` // by recording
 }
 
 func (l *ParametrizationList) lock() sync.Locker { return &l.mu }
@@ -341,17 +341,30 @@ func (l *ParametrizationList) value() *tensor.Tensor {
 	if l.caching == 0 {
 		return l.compute()
 	}
-	if l.cached == nil {
+	cached := &l.cached[recording()]
+	if *cached == nil {
 		y := l.compute()
 		if y.Err() != nil {
 			return y
 		}
-		l.cached = y.Alias().Keep()
+		*cached = y.Alias().Keep()
 		if l.library() && !slices.Contains(l.Originals, y) {
 			y.Release()
 		}
 	}
-	return l.cached.Alias()
+	return (*cached).Alias()
+}
+
+// recording returns a number for how this goroutine records gradients. One value of a parameter cannot serve two: without
+// recording it has no graph, so that the originals would get no gradients.
+func recording() int {
+	switch {
+	case tensor.InferenceEnabled():
+		return 2
+	case tensor.GradEnabled():
+		return 1
+	}
+	return 0
 }
 
 // library reports whether only code of this package sees the computed parameter.
@@ -573,9 +586,11 @@ func RemoveParametrizations(layer Layer, name string, leave bool) (Layer, error)
 	return p, nil
 }
 
-// Cached computes each parametrized parameter of m at most once while f runs, and returns f's error. It saves time where a
-// layer is applied several times, as in a recurrent network. A backward pass over a cached parameter needs
-// tensor.RetainGraph if another follows. PyTorch: torch.nn.utils.parametrize.cached.
+// Cached computes each parametrized parameter of m at most once while f runs, and again only in autograd.NoGrad or Inference
+// if it was computed outside, or the reverse. It returns f's error. It saves time where a layer is applied several times, as
+// in a recurrent network. A backward pass over a cached parameter needs tensor.RetainGraph if another follows.
+// Other goroutines that apply m meanwhile share the parameter and its graph; do not train m on them. PyTorch:
+// torch.nn.utils.parametrize.cached.
 func Cached(m any, f func() error) error {
 	if f == nil {
 		return refuse.Nil("Cached", "a function")
@@ -594,9 +609,11 @@ func Cached(m any, f func() error) error {
 	defer func() {
 		for _, l := range lists {
 			l.mu.Lock()
-			if l.caching--; l.caching == 0 && l.cached != nil {
-				l.cached.Release()
-				l.cached = nil
+			if l.caching--; l.caching == 0 {
+				for i := range l.cached {
+					l.cached[i].Release()
+					l.cached[i] = nil
+				}
 			}
 			l.mu.Unlock()
 		}

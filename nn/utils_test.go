@@ -409,6 +409,34 @@ func TestCachedBesideForward(t *testing.T) {
 	}
 }
 
+// TestCachedWithoutRecording tests that a parameter which was computed without recording is not used for training.
+func TestCachedWithoutRecording(t *testing.T) {
+	leak.Check(t)
+	m := nn.WeightNorm(nn.NewLinear(4, 3), "weight")
+	defer nn.Release(m)
+	err := tensor.WithScope(func() error {
+		x := tensor.Ones([]int{2, 4})
+		return nn.Cached(m, func() error {
+			for _, f := range []func(func() error) error{autograd.NoGrad, autograd.Inference} {
+				if err := f(func() error { return m.Forward(x).Err() }); err != nil {
+					return err
+				}
+			}
+			return m.Forward(x).Sum().Backward()
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range m.Lists[0].Originals {
+		if g := w.Grad(); g == nil {
+			t.Errorf("original %d has no gradient", i)
+		} else {
+			g.Release()
+		}
+	}
+}
+
 // TestCloneOfNil tests that the copy of a nil module is nil.
 func TestCloneOfNil(t *testing.T) {
 	leak.Check(t)
