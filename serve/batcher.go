@@ -35,7 +35,8 @@
 //
 //  1. At most Queue requests wait. Further ones get ErrFull at once.
 //  2. An admitted request is in at most one batch and is answered once: with the output of its batch, the error of its
-//     batch, the cause of its context, or ErrClosed.
+//     batch, the cause of its context, ErrClosed, or, if a batch's function ends the last goroutine in Run
+//     (runtime.Goexit) while the request waits, the error of that batch.
 //  3. Do returns when the context is done. A request whose context is done while it waits leaves the queue and is not
 //     computed.
 //  4. While a goroutine in Run is idle, no request waits longer than Window.
@@ -344,16 +345,23 @@ func (b *Batcher[In, Out]) Run() {
 	b.mu.Lock()
 	b.runners++
 	b.mu.Unlock()
+	exits := true // a batch's function ends this goroutine; unless replaced below
 	defer func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.runners--
-		b.abandon()
+		switch {
+		case b.closed:
+			b.abandon(ErrClosed)
+		case exits:
+			b.abandon(errExited)
+		}
 		b.left.Broadcast()
 	}()
 	for batch := b.await(); batch != nil; batch = b.await() {
 		b.compute(batch)
 	}
+	exits = false
 }
 
 // await returns the next batch when it is due, or nil if the batcher is closed and no request waits.
@@ -490,14 +498,14 @@ func (b *Batcher[In, Out]) answer(batch []*request[In, Out], outs []Out, err err
 	}
 }
 
-// abandon answers the waiting requests with ErrClosed if no goroutine will compute them. Called with the lock.
-func (b *Batcher[In, Out]) abandon() {
-	if !b.closed || b.runners > 0 {
+// abandon answers the waiting requests with err if no goroutine is left in Run to compute them. Called with the lock.
+func (b *Batcher[In, Out]) abandon(err error) {
+	if b.runners > 0 {
 		return
 	}
 	for _, g := range b.groups {
 		for _, r := range g.requests {
-			r.err = ErrClosed
+			r.err = err
 			close(r.answered)
 		}
 		g.requests = nil
@@ -518,7 +526,7 @@ func (b *Batcher[In, Out]) Close() {
 		b.closed = true
 		close(b.ended)
 	}
-	b.abandon()
+	b.abandon(ErrClosed)
 	for b.runners > 0 {
 		b.left.Wait()
 	}

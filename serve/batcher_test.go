@@ -466,6 +466,43 @@ func TestFailingModel(t *testing.T) {
 	wg.Wait()
 }
 
+// TestExitOfTheLastRunner tests that requests do not wait for a goroutine that a batch's function has ended, but for others.
+func TestExitOfTheLastRunner(t *testing.T) {
+	for _, runners := range []int{1, 2} {
+		inBubble(t, func(t *testing.T) {
+			b := newBatcher(t, func(batch []int) ([]int, error) {
+				time.Sleep(time.Second)
+				if batch[0] == 0 {
+					runtime.Goexit()
+				}
+				return batch, nil
+			}, serve.MaxBatch(1))
+			var wg sync.WaitGroup
+			for range runners {
+				wg.Go(b.Run)
+			}
+			synctest.Wait()
+			var errs [4]error
+			for i := range errs {
+				wg.Go(func() { _, errs[i] = b.Do(context.Background(), i) })
+				synctest.Wait()
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			for i, err := range errs {
+				if exits := i == 0 || runners == 1; exits != (err != nil && strings.Contains(err.Error(), "Goexit")) {
+					t.Errorf("%d goroutines in Run: request %d: %v", runners, i, err)
+				}
+			}
+			if n := b.Stats().Waiting; n != 0 {
+				t.Errorf("%d requests wait", n)
+			}
+			b.Close()
+			wg.Wait()
+		})
+	}
+}
+
 // TestFailureReachesTheWholeBatch tests that the other requests of a batch get its error, too.
 func TestFailureReachesTheWholeBatch(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
