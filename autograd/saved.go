@@ -1,13 +1,16 @@
 package autograd
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
 	"github.com/linstock-ml/linstock/internal/refuse"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // SavedPolicy is how SavedTensors keeps tensors until the backward pass: SaveOnCPU, SaveOnDisk or SaveAs.
@@ -88,6 +91,9 @@ func SavedTensors(p SavedPolicy, f func() *tensor.Tensor) *tensor.Tensor {
 	}
 	if p.how.Kind == cshim.SavedFile {
 		file, err := os.CreateTemp(p.dir, "linstock-saved-*")
+		if errors.Is(err, syscall.EMFILE) && vram.Collect() == nil { // graphs that are unreachable have files open
+			file, err = os.CreateTemp(p.dir, "linstock-saved-*")
+		}
 		if err != nil {
 			return tensor.Failed(fmt.Errorf("linstock: %s: %w", op, err))
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"github.com/linstock-ml/linstock/internal/pickle"
@@ -16,6 +17,7 @@ import (
 	"github.com/linstock-ml/linstock/internal/regular"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // File is an open file. Its tensors use the mapped pages of the file, which are read at their first use. Writing to a tensor does not change the file. Tensors remain valid after the File is closed.
@@ -90,6 +92,9 @@ func Load(path string, opts ...Option) (*File, error) {
 		}
 	}
 	f, err := openRegular(path)
+	if errors.Is(err, syscall.EMFILE) && vram.Collect() == nil { // a File that is unreachable is open
+		f, err = openRegular(path)
+	}
 	if err == nil {
 		var file *File
 		if file, err = load(f, s); err == nil {

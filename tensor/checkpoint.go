@@ -7,6 +7,7 @@ import (
 
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/internal/handle"
+	"github.com/linstock-ml/linstock/vram"
 )
 
 // recomputed is a checkpointed function, stored in natives under a number.
@@ -76,6 +77,10 @@ func withSaved(p handle.SavedPolicy, f func() error) (err error) {
 	lockThread()
 	defer runtime.UnlockOSThread()
 	depth, ref := cshim.SavedPush(cshim.SavedPolicy(p))
+	if ref != nil && p.Kind == cshim.SavedFile && vram.Collect() == nil { // the files of unreachable graphs are open
+		cshim.Take(ref)
+		depth, ref = cshim.SavedPush(cshim.SavedPolicy(p))
+	}
 	if ref != nil {
 		return newError(op, cshim.Take(ref))
 	}
