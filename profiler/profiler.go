@@ -38,8 +38,8 @@ func (o option) apply(s *settings) { o(s) }
 // RecordShapes also records the sizes of the operators' operands. PyTorch: record_shapes=True.
 func RecordShapes() Option { return option(func(s *settings) { s.shapes = true }) }
 
-// MaxEvents limits the events of a trace; later ones are counted in Trace.Dropped. An event takes 80 bytes while it is
-// recorded. The default is 1,048,576.
+// MaxEvents limits the events of a trace; later ones are counted in Trace.Dropped. The trace has the times of as many steps.
+// An event takes 80 bytes while it is recorded. The default is 1,048,576.
 func MaxEvents(n int) Option { return option(func(s *settings) { s.limit = n }) }
 
 // OnTraceReady makes Step and Stop call f with each trace that is complete, and return its error. PyTorch:
@@ -149,7 +149,7 @@ func (p *Profiler) phase(step int) phase {
 
 // enter begins the phase of a step. The caller holds the lock, and p is not recording.
 func (p *Profiler) enter(now phase) error {
-	if now == active || now == last {
+	if (now == active || now == last) && len(p.steps) < p.settings.limit {
 		p.steps = append(p.steps, step{number: p.step, began: time.Now()})
 	}
 	// What was recorded of the steps before the first active one is dropped.

@@ -554,6 +554,25 @@ func TestMaxEvents(t *testing.T) {
 	if len(trace.Events) != 4 || trace.Dropped < 6 {
 		t.Errorf("%d events, %d dropped; want 4, and at least 6", len(trace.Events), trace.Dropped)
 	}
+	p, err := profiler.Start(profiler.MaxEvents(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		if err := p.Step(); err != nil {
+			t.Error(err)
+		}
+	}
+	if trace, err = p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := trace.WriteChromeTrace(&text); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(text.String(), "ProfilerStep#"); n != 4 {
+		t.Errorf("the trace has %d steps, want 4", n)
+	}
 }
 
 func TestRefusals(t *testing.T) {
