@@ -28,7 +28,8 @@ import (
 // differ in number, dtype, shape or device.
 //
 // When f is computed again, its operators fail with tensor.ErrStopRecomputation as soon as the backward pass has all
-// that it needs. f should return, as after any error; its result is ignored. Side effects of f happen twice.
+// that it needs. f should return, as after any error; its result is ignored. Side effects of f happen twice. f must not end
+// its goroutine (runtime.Goexit, t.Fatal of a test), which leaks the pass then.
 //
 // PyTorch: torch.utils.checkpoint.checkpoint (use_reentrant=False).
 func Checkpoint(f func(inputs ...*tensor.Tensor) *tensor.Tensor, inputs ...*tensor.Tensor) *tensor.Tensor {

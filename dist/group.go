@@ -151,6 +151,7 @@ func (g *Group) Ranks() []int {
 
 // NewGroup returns a group of the given ranks of g, in their order. All ranks of g must call it, with the same ranks; for
 // those that are not among them the result is nil. Options: Timeout, CheckCollectives, Backend; the defaults are those of g.
+// A group leaves a few keys for each rank in the store when it is closed: make groups once, not in each step.
 // PyTorch: torch.distributed.new_group.
 func (g *Group) NewGroup(ctx context.Context, ranks []int, opts ...Option) (*Group, error) {
 	const op = "NewGroup"

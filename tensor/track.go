@@ -12,7 +12,7 @@ import (
 
 // Track assigns tensors to a category of [vram.Explain], for example a cache, for as long as they live. A storage in
 // several categories counts in one: weights take precedence over gradients, then optimizer state, loader, buffers and
-// other names. Track does not keep the tensors alive.
+// other names. Track does not keep the tensors alive, but every name: use a fixed set of names.
 func Track(category string, ts ...*Tensor) {
 	tracker.mu.Lock()
 	list := tracker.lists[category]
