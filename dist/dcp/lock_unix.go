@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var flock = unix.Flock // tests replace it
+
 // lock makes the file at path and locks it until it is closed or the process ends. free is false if it is locked already;
 // sure is false on a file system without locks.
 func lock(path string) (f *os.File, sure, free bool, err error) {
@@ -17,11 +19,14 @@ func lock(path string) (f *os.File, sure, free bool, err error) {
 		if err != nil {
 			return nil, false, false, err
 		}
-		switch err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+		switch err := flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
 		case errors.Is(err, unix.EWOULDBLOCK):
 			_ = f.Close()
 			return nil, false, false, nil
-		case err != nil && !errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINTR): // on a network file system; the file is not locked
+			_ = f.Close()
+			continue
+		case err != nil:
 			return f, false, true, nil
 		}
 		own, err := f.Stat()
