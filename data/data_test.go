@@ -439,6 +439,50 @@ func TestErrorsOfTheDataset(t *testing.T) {
 	}
 }
 
+// deep panics after n calls of itself.
+func deep(n int) error {
+	if n == 0 {
+		panic("deep")
+	}
+	return deep(n - 1)
+}
+
+// TestStackOfDeepPanic tests that the error of a panic in a dataset has the whole stack.
+func TestStackOfDeepPanic(t *testing.T) {
+	leak.Check(t)
+	d, err := data.NewSamples(1, []int{1}, nil, func(int, []float32, []int64) error { return deep(80) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range newLoader(t, d).Batches(t.Context()) {
+		if err == nil || !strings.Contains(err.Error(), "TestStackOfDeepPanic") {
+			t.Errorf("error %v, want one with the stack up to the test", err)
+		}
+	}
+}
+
+// TestLoopWithinLoop tests that the error of a second loop over a loader names the method that began it.
+func TestLoopWithinLoop(t *testing.T) {
+	leak.Check(t)
+	d, err := data.NewSamples(2, []int{1}, nil, func(int, []float32, []int64) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLoader(t, d)
+	for _, err := range l.Batches(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		for op, batches := range map[string]iter.Seq2[data.Batch, error]{"Batches": l.Batches(t.Context()), "Resume": l.Resume(t.Context())} {
+			for _, err := range batches {
+				if err == nil || !strings.HasPrefix(err.Error(), "linstock: "+op+": a loop") {
+					t.Errorf("error %v, want one of %s", err, op)
+				}
+			}
+		}
+	}
+}
+
 // kept is a dataset that returns the same tensors each time.
 type kept struct{ a, b *tensor.Tensor }
 

@@ -34,6 +34,7 @@ import (
 	"iter"
 	"math"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -297,7 +298,7 @@ func (l *Loader) loop(ctx context.Context, resume bool) iter.Seq2[Batch, error] 
 			yield(Batch{}, fmt.Errorf("linstock: %s: %w", op, errNoContext))
 			return
 		}
-		if err := l.begin(resume); err != nil {
+		if err := l.begin(op, resume); err != nil {
 			yield(Batch{}, err)
 			return
 		}
@@ -310,11 +311,11 @@ func (l *Loader) loop(ctx context.Context, resume bool) iter.Seq2[Batch, error] 
 	}
 }
 
-func (l *Loader) begin(resume bool) error {
+func (l *Loader) begin(op string, resume bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.running {
-		return errors.New("linstock: Batches: a loop over the loader's batches is running already")
+		return fmt.Errorf("linstock: %s: a loop over the loader's batches is running already", op)
 	}
 	if l.state.Batch > 0 && !resume && !l.set {
 		l.nextEpoch()
@@ -678,8 +679,7 @@ func (p *plan) pinned(t *tensor.Tensor) (*tensor.Tensor, error) {
 func (p *plan) guarded(ctx context.Context, i int) (made []*tensor.Tensor, err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			buf := make([]byte, 8<<10)
-			err = fmt.Errorf("panic: %v\n%s", r, buf[:runtime.Stack(buf, false)])
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 		}
 	}()
 	indices, err := p.indices(i)

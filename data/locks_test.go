@@ -32,7 +32,7 @@ func TestLocks(t *testing.T) {
 	for _, f := range []func(){
 		func() { l.State() },
 		func() { _ = l.SetState(State{}) },
-		func() { _ = l.begin(false) },
+		func() { _ = l.begin("Batches", false) },
 		l.end,
 		func() { l.advance(false) },
 	} {
