@@ -87,6 +87,7 @@ func (p *parent) run(ctx context.Context) int {
 // once runs a single round with the seed of the command line.
 func (p *parent) once(ctx context.Context) int {
 	p.round(ctx, p.scenario, p.seed)
+	p.stopped = ctx.Err() != nil
 	p.end()
 	return p.summary()
 }
@@ -112,10 +113,14 @@ func (p *parent) draw(r *rand.Rand) string {
 	return ""
 }
 
-// round lets the child run a round, and records the result.
+// round lets the child run a round, and records the result, but not of a round that ctx ends.
 func (p *parent) round(ctx context.Context, name string, seed uint64) report {
 	start := time.Now()
-	rep, err := p.ask(task{name, seed, p.goroutines})
+	rep, err := p.ask(ctx, task{name, seed, p.goroutines})
+	if errors.Is(err, errInterrupted) {
+		p.end()
+		return rep
+	}
 	if err == nil && rep.Error != "" {
 		err = errors.New(rep.Error)
 	}
@@ -146,8 +151,8 @@ func (p *parent) round(ctx context.Context, name string, seed uint64) report {
 	return rep
 }
 
-// ask sends a task to the child, which it starts if necessary, and waits for its report.
-func (p *parent) ask(t task) (rep report, err error) {
+// ask sends a task to the child, which it starts if necessary, and waits for its report. It kills the child when ctx ends.
+func (p *parent) ask(ctx context.Context, t task) (rep report, err error) {
 	if p.child == nil {
 		if err := p.begin(); err != nil {
 			return rep, err
@@ -190,18 +195,24 @@ func (p *parent) answer() (rep report, err error) {
 		time.AfterFunc(10*time.Second, func() { _ = c.Cmd.Process.Kill() })
 	})
 	defer timer.Stop()
+	defer context.AfterFunc(ctx, func() { _ = c.Cmd.Process.Kill() })()
 	answer, err := c.Out.ReadString('\n')
 	switch {
 	case hung.Load():
 		_ = c.End()
 		return rep, fmt.Errorf("no end after %v: a deadlock; the goroutines are above", p.timeout)
+	case err != nil && ctx.Err() != nil:
+		return rep, errInterrupted
 	case err != nil:
 		return rep, fmt.Errorf("the process died: %w", errors.Join(c.End(), errNoReport))
 	}
 	return rep, json.Unmarshal([]byte(answer), &rep)
 }
 
-var errNoReport = errors.New("without a report")
+var (
+	errNoReport    = errors.New("without a report")
+	errInterrupted = errors.New("interrupted")
+)
 
 // end ends the child; an idle child ends by itself.
 func (p *parent) end() {

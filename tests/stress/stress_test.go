@@ -125,15 +125,17 @@ func TestNotSetUp(t *testing.T) {
 	run("does not exist", "-check", "release")
 }
 
-// TestInterrupt tests that a signal ends the run after the current round and prints the table.
+// TestInterrupt tests that a signal ends the run, also in a round that does not end, and prints the table.
 func TestInterrupt(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(2*time.Second, cancel)
-	var out, errs bytes.Buffer
-	start := time.Now()
-	code := command(ctx, []string{"-minutes", "5", "-scenario", "garbage"}, scenarios, &out, &errs)
-	if code != 0 || !strings.Contains(out.String(), "interrupted") || time.Since(start) > time.Minute {
-		t.Errorf("exit code %d after %v\n%s%s", code, time.Since(start), out.String(), errs.String())
+	for _, args := range [][]string{{"-minutes", "5", "-scenario", "good"}, {"-minutes", "5", "-scenario", "deadlock"}, {"-scenario", "deadlock"}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(2*time.Second, cancel)
+		var out, errs bytes.Buffer
+		start := time.Now()
+		code := command(ctx, args, broken, &out, &errs)
+		if code != 0 || !strings.Contains(out.String(), "interrupted") || time.Since(start) > time.Minute {
+			t.Errorf("%v: exit code %d after %v\n%s%s", args, code, time.Since(start), out.String(), errs.String())
+		}
 	}
 }
 
