@@ -55,7 +55,7 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 		if others == 0 {
 			break
 		}
-		if err := d.follow(op, j); err != nil {
+		if err := d.follow(op); err != nil {
 			return err
 		}
 	}
@@ -67,7 +67,7 @@ func (d *DDP) Join(loop func() error, opts ...JoinOption) error {
 }
 
 // follow takes part in a step of the ranks that have inputs.
-func (d *DDP) follow(op string, j *joining) error {
+func (d *DDP) follow(op string) error {
 	if err := d.use(op, cshim.Reducer.JoinForward); err != nil {
 		return err
 	}

@@ -22,7 +22,6 @@ type recurrent struct {
 // rnnKind is what tells the recurrent modules apart.
 type rnnKind struct {
 	name   string
-	gates  int
 	states int // 2 for LSTM: hidden and cell
 	packed string
 	padded func(x *tensor.Tensor, states, weights []*tensor.Tensor, opts ...tensor.Option) []*tensor.Tensor
@@ -37,10 +36,10 @@ func single(f func(x, h *tensor.Tensor, weights []*tensor.Tensor, opts ...tensor
 }
 
 var (
-	kindTanh = rnnKind{"RNN", 1, 1, "aten::rnn_tanh.data", single((*tensor.Tensor).RNNTanh)}
-	kindReLU = rnnKind{"RNN", 1, 1, "aten::rnn_relu.data", single((*tensor.Tensor).RNNReLU)}
-	kindGRU  = rnnKind{"GRU", 3, 1, "aten::gru.data", single((*tensor.Tensor).GRU)}
-	kindLSTM = rnnKind{"LSTM", 4, 2, "aten::lstm.data", func(x *tensor.Tensor, states, weights []*tensor.Tensor, opts ...tensor.Option) []*tensor.Tensor {
+	kindTanh = rnnKind{"RNN", 1, "aten::rnn_tanh.data", single((*tensor.Tensor).RNNTanh)}
+	kindReLU = rnnKind{"RNN", 1, "aten::rnn_relu.data", single((*tensor.Tensor).RNNReLU)}
+	kindGRU  = rnnKind{"GRU", 1, "aten::gru.data", single((*tensor.Tensor).GRU)}
+	kindLSTM = rnnKind{"LSTM", 2, "aten::lstm.data", func(x *tensor.Tensor, states, weights []*tensor.Tensor, opts ...tensor.Option) []*tensor.Tensor {
 		y, h, c := x.LSTM(states, weights, opts...)
 		return []*tensor.Tensor{y, h, c}
 	}}

@@ -85,7 +85,7 @@ func (r *RotaryEmbedding) ForwardFrom(x *tensor.Tensor, first int) *tensor.Tenso
 		return refuse.Tensor(op, tensor.ErrArgument, "the first position must be at least 0, got %d", first)
 	}
 	return tidy(func(*tensor.Scope) *tensor.Tensor {
-		return r.rotate(op, x, tensor.Arange(first, first+t, tensor.Int64, x.Device()))
+		return r.rotate(x, tensor.Arange(first, first+t, tensor.Int64, x.Device()))
 	})
 }
 
@@ -109,7 +109,7 @@ func (r *RotaryEmbedding) ForwardAt(x, positions *tensor.Tensor) *tensor.Tensor 
 		if len(shape) == 2 {
 			positions = positions.Unsqueeze(1)
 		}
-		return r.rotate(op, x, positions)
+		return r.rotate(x, positions)
 	})
 }
 
@@ -127,7 +127,7 @@ func (r *RotaryEmbedding) ready(op string, x *tensor.Tensor) *tensor.Tensor {
 }
 
 // rotate rotates x; positions broadcast to x without its last dimension.
-func (r *RotaryEmbedding) rotate(op string, x, positions *tensor.Tensor) *tensor.Tensor {
+func (r *RotaryEmbedding) rotate(x, positions *tensor.Tensor) *tensor.Tensor {
 	angles := positions.To(tensor.Float32).Unsqueeze(-1).Mul(r.InvFreq)
 	cos, sin := angles.Cos().To(x.DType()), angles.Sin().To(x.DType())
 	part := x

@@ -164,7 +164,7 @@ func noKernel(err error) bool {
 	return false
 }
 
-func (d *goldenDevice) report(ops, cases int) {
+func (d *goldenDevice) report(ops int) {
 	with := "the CPU"
 	if d.python {
 		with = "Python on the same device"

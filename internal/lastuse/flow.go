@@ -649,8 +649,7 @@ func (b *body) emit(list []*block, out *output) {
 			continue
 		}
 		st := b.clone(bl.in)
-		for i, ev := range bl.events {
-			out.start = i == 0
+		for _, ev := range bl.events {
 			b.step(st, ev, out)
 		}
 	}
@@ -710,7 +709,7 @@ func (b *body) step(st *state, ev *event, out *output) {
 	}
 	// The assignments, all computed from the state before.
 	if len(ev.defs) > 0 {
-		b.assign(st, ev, was, out)
+		b.assign(st, ev, out)
 	}
 	if out != nil {
 		out.pop(ev)
@@ -727,7 +726,7 @@ func (b *body) step(st *state, ev *event, out *output) {
 	}
 }
 
-func (b *body) assign(st *state, ev *event, was []owned, out *output) {
+func (b *body) assign(st *state, ev *event, out *output) {
 	type result struct {
 		own     owned
 		sources uint64

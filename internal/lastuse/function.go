@@ -58,7 +58,6 @@ type body struct {
 	pkg    *Package
 	decl   *ast.FuncDecl // nil for a literal
 	lit    *ast.FuncLit
-	typ    *ast.FuncType
 	block  *ast.BlockStmt
 	sig    *types.Signature
 	params []*types.Var // the receiver first
@@ -110,12 +109,12 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 	b := &body{pkg: p, decl: decl, lit: lit, sig: sig, byVar: map[*types.Var]*place{}, headers: map[*ast.RangeStmt]*place{},
 		captures: map[*ast.FuncLit][]*place{}, untaken: map[*types.Var]string{}}
 	if decl != nil {
-		b.typ, b.block, b.name = decl.Type, decl.Body, decl.Name.Name
+		b.block, b.name = decl.Body, decl.Name.Name
 		if sig.Recv() != nil {
 			b.params = append(b.params, sig.Recv())
 		}
 	} else {
-		b.typ, b.block, b.name = lit.Type, lit.Body, "func literal"
+		b.block, b.name = lit.Body, "func literal"
 	}
 	for v := range sig.Params().Variables() {
 		b.params = append(b.params, v)

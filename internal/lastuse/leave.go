@@ -130,7 +130,6 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	type job struct {
 		pl     *place
 		unless unless
-		after  bool // after the results are known
 	}
 	var jobs []job
 	var results []int
@@ -164,12 +163,6 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 			}
 			j.unless.name(name[i])
 		}
-		for _, e := range exprs {
-			if j.after || b.simple(e) {
-				continue
-			}
-			j.after = true
-		}
 		if ok {
 			jobs = append(jobs, j)
 			if st.own[pl.id] == maybe {
@@ -183,7 +176,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	why := ""
 	switch {
 	case len(stored) == 0:
-	case !b.storable(ev, vals, tuple):
+	case !b.storable(ev, tuple):
 		why = "the results of line %d cannot be stored without a change of order"
 	case b.defers && o.line(ev.before) != o.line(ev.ret.End()):
 		why = "a deferred call would see another line than %d, where the return statement begins"
@@ -279,7 +272,7 @@ func (b *body) simple(e ast.Expr) bool {
 
 // storable reports whether the results can be stored in variables before the return: calls in some results do
 // not change the simple ones, and a short variable declaration gives the others the right types.
-func (b *body) storable(ev *event, vals []val, tuple bool) bool {
+func (b *body) storable(ev *event, tuple bool) bool {
 	if tuple {
 		return true
 	}

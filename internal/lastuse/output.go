@@ -31,7 +31,6 @@ type output struct {
 	body  *body
 	dry   bool // insert nothing; only find places that need flags
 	again bool
-	start bool // at the start of a block
 
 	edits []edit
 	notes []Note

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // runHunt runs the program and returns its output.
-func runHunt(t *testing.T, args ...string) (stdout, stderr string, err error) {
+func runHunt(args ...string) (stdout, stderr string, err error) {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), "LINSTOCK_CRASHHUNT=1")
 	var out, errs bytes.Buffer
@@ -44,7 +44,7 @@ func runHunt(t *testing.T, args ...string) (stdout, stderr string, err error) {
 // that repeats it.
 func TestCrashIsFound(t *testing.T) {
 	leak.Check(t)
-	out, errs, err := runHunt(t, "-unchecked", "-only", `^aten::(_convert_indices_from_csr_to_coo|copy\.out|_foreach_copy)$`, "-share", "0.002", "-jobs", "1", "-most", "1")
+	out, errs, err := runHunt("-unchecked", "-only", `^aten::(_convert_indices_from_csr_to_coo|copy\.out|_foreach_copy)$`, "-share", "0.002", "-jobs", "1", "-most", "1")
 	if err == nil || !strings.HasPrefix(out, "scorecard|crashhunt|") || !strings.HasSuffix(out, "1 deaths|FAILED\n") {
 		t.Errorf("%v, %q, want a death", err, out)
 	}
@@ -57,7 +57,7 @@ func TestCrashIsFound(t *testing.T) {
 
 func TestPublicOperatorsDoNotCrash(t *testing.T) {
 	leak.Check(t)
-	out, errs, err := runHunt(t, "-share", "0.002", "-seed", "7")
+	out, errs, err := runHunt("-share", "0.002", "-seed", "7")
 	if err != nil || !strings.HasSuffix(out, ": 0 deaths|ok\n") {
 		t.Errorf("%v, %q, %s", err, out, errs)
 	}

@@ -251,14 +251,12 @@ func (s settings) below(g *program.Group, base int64, f *programFigures, note fu
 }
 
 type shareFigures struct {
-	operators       int
-	share           float64 // share of all cores' time spent in sweeps
-	sweeps          int64
-	ratio           float64 // throughput relative to Off
-	low, high       float64
-	heap            uint64
-	live, limit     int64
-	secondsA, offed float64
+	share       float64 // share of all cores' time spent in sweeps
+	sweeps      int64
+	ratio       float64 // throughput relative to Off
+	low, high   float64
+	heap        uint64
+	live, limit int64
 }
 
 // workingSet holds live bytes at 97 % of the limit, above the soft limit, and runs operators in scopes.
@@ -312,7 +310,7 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 	if _, err := once(vram.Off{}); err != nil {
 		return f, err
 	}
-	var paced, off, ratios []float64
+	var paced, ratios []float64
 	var sweeping time.Duration
 	for i := range rounds {
 		var a, b float64
@@ -329,11 +327,9 @@ func workingSet(s settings, operators, rounds int, heapBytes int) (f shareFigure
 				return f, err
 			}
 		}
-		paced, off, ratios = append(paced, a), append(off, b), append(ratios, b/a)
+		paced, ratios = append(paced, a), append(ratios, b/a)
 		s.say("working set, round %d: %.2f s paced, %.2f s off", i+1, a, b)
 	}
-	f.operators = operators
-	f.secondsA, f.offed = stats.Median(paced), stats.Median(off)
 	var all float64
 	for _, t := range paced {
 		all += t

@@ -332,7 +332,6 @@ func (c *collector) generated(files []*goFile) error {
 		fn, name string
 		line     int
 		id       wrap
-		call     *ast.CallExpr
 		removed  edit
 	}
 	var all []instance
@@ -358,7 +357,7 @@ func (c *collector) generated(files []*goFile) error {
 					return true
 				}
 				all = append(all, instance{f: f, fn: nameOf(fn), name: id.Name, line: fset.Position(id.Pos()).Line,
-					id: wrap{start: at(id.Pos()), end: at(id.End())}, call: call, removed: edit{at(call.Pos()), at(call.End()), without(id.Name, call)}})
+					id: wrap{start: at(id.Pos()), end: at(id.End())}, removed: edit{at(call.Pos()), at(call.End()), without(id.Name, call)}})
 				return true
 			})
 		}

@@ -15,7 +15,6 @@ import (
 
 // trainee is a small model with its data. The same seed gives the same losses, whatever else the process does.
 type trainee struct {
-	kind    string
 	forward func(x *tensor.Tensor) *tensor.Tensor
 	params  []*tensor.Tensor
 	input   []int
@@ -31,7 +30,7 @@ const batch = 6
 
 // newTrainee makes a model; end releases it, also after an error.
 func newTrainee(d tensor.Device, kind string, seed uint64) (t *trainee, err error) {
-	t = &trainee{kind: kind, classes: 5, rng: rand.New(rand.NewPCG(seed, 99)), device: d}
+	t = &trainee{classes: 5, rng: rand.New(rand.NewPCG(seed, 99)), device: d}
 	var model *nn.Sequential
 	switch on := nn.Device(d); kind {
 	case "mlp":
