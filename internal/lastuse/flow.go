@@ -146,6 +146,12 @@ func (b *body) join(s, t *state) bool {
 	return changed
 }
 
+// link adds that two places may hold the same handle.
+func (s *state) link(i, k int) {
+	s.links[i].put(k)
+	s.links[k].put(i)
+}
+
 // unlink removes i from the relation.
 func (s *state) unlink(i int) {
 	s.links[i].each(func(k int) { s.links[k].drop(i) })
@@ -726,182 +732,228 @@ func (b *body) step(st *state, ev *event, out *output) {
 	}
 }
 
+// assignment is the assignments of an event in a state.
+type assignment struct {
+	*body
+	st      *state
+	ev      *event
+	out     *output
+	defined set      // the places that are assigned as a whole
+	res     []result // for each of ev.defs
+}
+
+// result is what an assignment gives to its place.
+type result struct {
+	own     owned
+	sources uint64
+	reach   set
+	dynamic string // if own is maybe: the value of the place's flag
+}
+
 func (b *body) assign(st *state, ev *event, out *output) {
-	type result struct {
-		own     owned
-		sources uint64
-		reach   set
-		dynamic string
-	}
-	defined := b.newSet()
-	res := make([]result, len(ev.defs))
+	a := &assignment{b, st, ev, out, b.newSet(), make([]result, len(ev.defs))}
 	for _, d := range ev.defs {
 		if !d.weak {
-			defined.put(d.pl.id)
+			a.defined.put(d.pl.id)
 		}
 	}
 	for i, d := range ev.defs {
-		r := &res[i]
-		r.reach = b.reach(st, d.val)
-		r.own = yes
-		if d.val.other {
-			r.own, r.sources = no, others
-		}
-		var one *place
-		same := len(d.val.places) > 0
-		for _, w := range d.val.places {
-			if st.own[w.id] != yes {
-				r.sources |= st.sources[w.id]
-				r.own = no
-			}
-			if one != nil && one != w {
-				same = false
-			}
-			one = w
-		}
-		if r.own == no && same && !d.val.other && d.pl.kind == oneTensor && one.kind == oneTensor && !d.pl.noFlag && !d.weak && ev.after.IsValid() {
-			switch {
-			case !d.val.fresh && one != d.pl:
-				if st.own[one.id] == maybe && !defined.has(one.id) {
-					r.own, r.dynamic = maybe, out.flagOf(one)
-				}
-			case !d.val.fresh:
-				r.own, r.dynamic = st.own[one.id], out.flagOf(d.pl)
-			case one == d.pl:
-				if ev.before.IsValid() && !d.declare {
-					r.own = maybe
-					if out != nil {
-						r.dynamic = d.pl.v.Name() + " != " + out.save(ev, d.pl)
-						if st.own[one.id] == maybe {
-							r.dynamic = out.flagOf(d.pl) + " || " + r.dynamic
-						}
-					}
-				}
-			case !defined.has(one.id) && b.names(one, ev, ev.after):
-				r.own = maybe
-				if out != nil {
-					r.dynamic = d.pl.v.Name() + " != " + one.v.Name()
-					if st.own[one.id] == maybe {
-						r.dynamic = out.flagOf(one) + " || " + r.dynamic
-					}
-				}
-			}
-		}
-		// A handle escapes when it is put where other functions may see it.
+		a.res[i] = a.result(d)
 		if d.weak || d.val.appended {
-			seen := d.weak && st.own[d.pl.id] != yes && st.sources[d.pl.id]&(open|others) != 0
-			if seen || b.extends(st, d.val, open|others) {
-				r.own = no
-				r.sources |= others
-				// The slice may now hold handles that others hold too, so no caller may release its elements.
-				mixed := d.val.other
-				for _, w := range d.val.places {
-					mixed = mixed || w != d.pl
-				}
-				if d.weak && mixed && b.pkg.fault != forgetArrays {
-					b.retain(st, d.pl)
-				}
-				for _, w := range d.val.places {
-					if w == d.pl && !d.val.appended {
-						continue
-					}
-					if out != nil && st.own[w.id] != no {
-						out.left(use{w, stored("it is stored in a slice that other functions may hold"), ev.node.Pos()})
-					}
-					b.retain(st, w)
-				}
-			}
+			a.escapeInto(d, &a.res[i])
 		}
 	}
 	if out != nil {
 		for i, d := range ev.defs {
-			if res[i].own != yes {
+			if a.res[i].own != yes {
 				out.mixed(st, d)
 			}
 		}
 	}
-	// The values that are overwritten.
 	for i, d := range ev.defs {
 		if d.weak {
-			if out != nil && d.pl.kind == structure {
-				reaches := make([]set, len(res))
-				for k := range res {
-					reaches[k] = res[k].reach
-				}
-				out.overwriteField(st, ev, d, reaches)
-			} else if out != nil {
-				out.overwriteElement(st, ev, d, res[i].own)
-			}
-			continue
-		}
-		pl := d.pl
-		if ev.old != nil && pl.kind == oneTensor && st.own[pl.id] == yes && st.held.has(pl.id) && !d.declare && b.names(pl, ev, ev.before) {
-			var u unless
-			ok := true
-			compare := func(w *place) { ok = ok && b.names(w, ev, ev.before) && u.add(b.pkg, w) }
-			for k, e := range ev.defs {
-				if res[k].reach.has(pl.id) {
-					compare(e.pl)
-				}
-			}
-			st.links[pl.id].each(func(w int) {
-				if !defined.has(w) && ev.live.has(w) {
-					compare(b.places[w])
-				}
-			})
-			// Another header between this one and the release could assign the places to compare with.
-			if s, is := b.pkg.parent[ev.node].(*ast.IfStmt); is && !u.empty() {
-				_, chain := s.Else.(*ast.IfStmt)
-				ok = ok && !chain
-			}
-			if ok {
-				t := ev.old[pl]
-				if t == nil {
-					t = &temp{old: pl, event: ev}
-					ev.old[pl] = t
-					b.order = append(b.order, t)
-				}
-				st.pending[t] = true
-			}
-			// The states of earlier rounds of the fixed point had fewer links; the final state decides.
-			if t := ev.old[pl]; t != nil && out != nil {
-				t.allowed, t.unless = ok, u
-			}
-			continue
-		}
-		if out == nil || st.own[pl.id] == no || !st.held.has(pl.id) || d.declare || d.pl.kind == carrier || d.pl.kind == closure {
-			continue
-		}
-		var u unless
-		ok := ev.before.IsValid() && ev.after.IsValid() && b.names(pl, ev, ev.before)
-		compare := func(w *place) { ok = ok && b.names(w, ev, ev.after) && u.add(b.pkg, w) }
-		for k, e := range ev.defs {
-			if res[k].reach.has(pl.id) && b.pkg.fault != forgetAssigned {
-				compare(e.pl)
-			}
-		}
-		st.links[pl.id].each(func(w int) {
-			if !defined.has(w) && ev.live.has(w) {
-				compare(b.places[w])
-			}
-		})
-		if ok {
-			out.overwrite(st, ev, pl, u)
+			a.overwritePart(i)
+		} else {
+			a.overwrite(d)
 		}
 	}
-	// The places that may hold the array of a slice that is written.
 	arrays := make([]set, len(ev.defs))
 	for i, d := range ev.defs {
 		arrays[i] = b.arrays(st, d)
 	}
-	// The new state.
+	a.relink()
+	if b.pkg.fault != forgetArrays {
+		a.shareArrays(arrays)
+	}
+}
+
+// result computes the result of d from the state before the event.
+func (a *assignment) result(d def) result {
+	st, ev, out := a.st, a.ev, a.out
+	r := result{own: yes, reach: a.reach(st, d.val)}
+	if d.val.other {
+		r.own, r.sources = no, others
+	}
+	var one *place
+	same := len(d.val.places) > 0
+	for _, w := range d.val.places {
+		if st.own[w.id] != yes {
+			r.sources |= st.sources[w.id]
+			r.own = no
+		}
+		if one != nil && one != w {
+			same = false
+		}
+		one = w
+	}
+	if r.own != no || !same || d.val.other || d.pl.kind != oneTensor || one.kind != oneTensor || d.pl.noFlag || d.weak || !ev.after.IsValid() {
+		return r
+	}
+	switch {
+	case !d.val.fresh && one != d.pl:
+		if st.own[one.id] == maybe && !a.defined.has(one.id) {
+			r.own, r.dynamic = maybe, out.flagOf(one)
+		}
+	case !d.val.fresh:
+		r.own, r.dynamic = st.own[one.id], out.flagOf(d.pl)
+	case one == d.pl:
+		if ev.before.IsValid() && !d.declare {
+			r.own = maybe
+			if out != nil {
+				r.dynamic = d.pl.v.Name() + " != " + out.save(ev, d.pl)
+				if st.own[one.id] == maybe {
+					r.dynamic = out.flagOf(d.pl) + " || " + r.dynamic
+				}
+			}
+		}
+	case !a.defined.has(one.id) && a.names(one, ev, ev.after):
+		r.own = maybe
+		if out != nil {
+			r.dynamic = d.pl.v.Name() + " != " + one.v.Name()
+			if st.own[one.id] == maybe {
+				r.dynamic = out.flagOf(one) + " || " + r.dynamic
+			}
+		}
+	}
+	return r
+}
+
+// escapeInto lets the handles of d escape, which assigns an element or field or appends, if it puts them where other
+// functions may see them.
+func (a *assignment) escapeInto(d def, r *result) {
+	st := a.st
+	seen := d.weak && st.own[d.pl.id] != yes && st.sources[d.pl.id]&(open|others) != 0
+	if !seen && !a.extends(st, d.val, open|others) {
+		return
+	}
+	r.own = no
+	r.sources |= others
+	// The slice may now hold handles that others hold too, so no caller may release its elements.
+	mixed := d.val.other
+	for _, w := range d.val.places {
+		mixed = mixed || w != d.pl
+	}
+	if d.weak && mixed && a.pkg.fault != forgetArrays {
+		a.retain(st, d.pl)
+	}
+	for _, w := range d.val.places {
+		if w == d.pl && !d.val.appended {
+			continue
+		}
+		if a.out != nil && st.own[w.id] != no {
+			a.out.left(use{w, stored("it is stored in a slice that other functions may hold"), a.ev.node.Pos()})
+		}
+		a.retain(st, w)
+	}
+}
+
+// overwritePart releases the value that the i-th assignment overwrites, of an element or field.
+func (a *assignment) overwritePart(i int) {
+	d := a.ev.defs[i]
+	switch {
+	case a.out == nil:
+	case d.pl.kind == structure:
+		reaches := make([]set, len(a.res))
+		for k := range a.res {
+			reaches[k] = a.res[k].reach
+		}
+		a.out.overwriteField(a.st, a.ev, d, reaches)
+	default:
+		a.out.overwriteElement(a.st, a.ev, d, a.res[i].own)
+	}
+}
+
+// overwrite releases the value that d overwrites, of a whole place.
+func (a *assignment) overwrite(d def) {
+	st, ev, pl := a.st, a.ev, d.pl
+	own := st.own[pl.id]
+	if own == no || !st.held.has(pl.id) || d.declare {
+		return
+	}
+	if ev.old != nil && pl.kind == oneTensor && own == yes && a.names(pl, ev, ev.before) {
+		a.overwriteInHeader(pl)
+		return
+	}
+	if a.out == nil || pl.kind == carrier || pl.kind == closure || !ev.before.IsValid() || !ev.after.IsValid() || !a.names(pl, ev, ev.before) {
+		return
+	}
+	if u, ok := a.holders(pl, ev.after); ok {
+		a.out.overwrite(st, ev, pl, u)
+	}
+}
+
+// overwriteInHeader is overwrite for the header of a statement, which makes the old value a temporary.
+func (a *assignment) overwriteInHeader(pl *place) {
+	ev := a.ev
+	u, ok := a.holders(pl, ev.before)
+	// Another header between this one and the release could assign the places to compare with.
+	if s, is := a.pkg.parent[ev.node].(*ast.IfStmt); is && !u.empty() {
+		_, chain := s.Else.(*ast.IfStmt)
+		ok = ok && !chain
+	}
+	if ok {
+		t := ev.old[pl]
+		if t == nil {
+			t = &temp{old: pl, event: ev}
+			ev.old[pl] = t
+			a.order = append(a.order, t)
+		}
+		a.st.pending[t] = true
+	}
+	// The states of earlier rounds of the fixed point had fewer links; the final state decides.
+	if t := ev.old[pl]; t != nil && a.out != nil {
+		t.allowed, t.unless = ok, u
+	}
+}
+
+// holders returns the variables that may hold pl's old value after the event. ok is false if the release cannot compare
+// with one of them, whose name is needed at pos.
+func (a *assignment) holders(pl *place, pos token.Pos) (u unless, ok bool) {
+	ok = true
+	compare := func(w *place) { ok = ok && a.names(w, a.ev, pos) && u.add(a.pkg, w) }
+	for k, e := range a.ev.defs {
+		if a.res[k].reach.has(pl.id) && a.pkg.fault != forgetAssigned {
+			compare(e.pl)
+		}
+	}
+	a.st.links[pl.id].each(func(w int) {
+		if !a.defined.has(w) && a.ev.live.has(w) {
+			compare(a.places[w])
+		}
+	})
+	return u, ok
+}
+
+// relink gives the places their results and links.
+func (a *assignment) relink() {
+	st, ev := a.st, a.ev
 	links := make([]set, len(ev.defs))
 	for i, d := range ev.defs {
-		links[i] = b.newSet()
-		links[i].union(res[i].reach)
-		defined.each(func(k int) { links[i].drop(k) })
+		links[i] = a.newSet()
+		links[i].union(a.res[i].reach)
+		a.defined.each(func(k int) { links[i].drop(k) })
 		for k, e := range ev.defs {
-			if k != i && e.pl != d.pl && res[i].reach.meets(res[k].reach) {
+			if k != i && e.pl != d.pl && a.res[i].reach.meets(a.res[k].reach) {
 				links[i].put(e.pl.id)
 			}
 		}
@@ -916,7 +968,7 @@ func (b *body) assign(st *state, ev *event, out *output) {
 	}
 	for i, d := range ev.defs {
 		id := d.pl.id
-		r := res[i]
+		r := a.res[i]
 		if d.weak {
 			r.sources |= st.sources[id]
 			if st.own[id] != yes {
@@ -939,20 +991,22 @@ func (b *body) assign(st *state, ev *event, out *output) {
 		}
 		links[i].each(func(k int) {
 			if k != id {
-				st.links[id].put(k)
-				st.links[k].put(id)
+				st.link(id, k)
 			}
 		})
-		if out != nil {
-			out.defined(ev, d, r.own, r.dynamic)
+		if a.out != nil {
+			a.out.defined(ev, d, r.own, r.dynamic)
 		}
 	}
-	if b.pkg.fault == forgetArrays {
-		return
-	}
-	for i, r := range res {
+}
+
+// shareArrays gives the results to the places that may hold the arrays of the slices that are written: arrays has those
+// of each assignment.
+func (a *assignment) shareArrays(arrays []set) {
+	st := a.st
+	for i, r := range a.res {
 		arrays[i].each(func(k int) {
-			if defined.has(k) {
+			if a.defined.has(k) {
 				return
 			}
 			if r.own != yes {
@@ -961,14 +1015,12 @@ func (b *body) assign(st *state, ev *event, out *output) {
 			}
 			st.held.put(k)
 			r.reach.each(func(j int) {
-				if j != k && !defined.has(j) {
-					st.links[k].put(j)
-					st.links[j].put(k)
+				if j != k && !a.defined.has(j) {
+					st.link(k, j)
 				}
 			})
-			if id := ev.defs[i].pl.id; id != k {
-				st.links[k].put(id)
-				st.links[id].put(k)
+			if id := a.ev.defs[i].pl.id; id != k {
+				st.link(k, id)
 			}
 		})
 	}
