@@ -296,58 +296,69 @@ func (b *body) stable(e ast.Expr) bool {
 
 // exclude removes the variables that are not places.
 func (b *body) exclude() {
-	p := b.pkg
-	out := func(v *types.Var, why string) {
-		if b.byVar[v] != nil {
-			delete(b.byVar, v)
-			b.untaken[v] = why
-		}
-	}
-	// The variable that is e or that e is a part of.
-	outRoot := func(e ast.Expr, why string) {
-		for {
-			switch x := ast.Unparen(e).(type) {
-			case *ast.SelectorExpr:
-				e = x.X
-				continue
-			case *ast.IndexExpr:
-				e = x.X
-				continue
-			case *ast.Ident:
-				if v, ok := p.Info.Uses[x].(*types.Var); ok {
-					out(v, why)
-				}
-			}
-			return
-		}
-	}
 	for _, pl := range b.places {
 		if pl.v != nil && pl.v.Name() == "_" {
 			delete(b.byVar, pl.v)
 		}
 	}
+	b.excludeAddressed()
+	b.findClosures()
+	b.excludeCaptured()
+}
+
+// untake removes v from the places.
+func (b *body) untake(v *types.Var, why string) {
+	if b.byVar[v] != nil {
+		delete(b.byVar, v)
+		b.untaken[v] = why
+	}
+}
+
+// untakeRoot removes the variable that is e or that e is a part of.
+func (b *body) untakeRoot(e ast.Expr, why string) {
+	for {
+		switch x := ast.Unparen(e).(type) {
+		case *ast.SelectorExpr:
+			e = x.X
+			continue
+		case *ast.IndexExpr:
+			e = x.X
+			continue
+		case *ast.Ident:
+			if v, ok := b.pkg.Info.Uses[x].(*types.Var); ok {
+				b.untake(v, why)
+			}
+		}
+		return
+	}
+}
+
+// excludeAddressed removes the variables whose reads or assignments the events do not show: through an address, by a
+// deferred call, by a select statement or by the header of a range loop.
+func (b *body) excludeAddressed() {
+	p := b.pkg
 	each(b.node(), func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.DeferStmt:
 			b.defers = true
 			for _, v := range b.results() {
-				out(v, "a deferred call may recover from a panic, and the function then returns what it holds")
+				b.untake(v, "a deferred call may recover from a panic, and the function then returns what it holds")
 			}
 		case *ast.UnaryExpr:
 			if n.Op == token.AND {
-				outRoot(n.X, "its address is taken")
+				b.untakeRoot(n.X, "its address is taken")
 			}
 		case *ast.SelectorExpr:
 			if s := p.Info.Selections[n]; s != nil && s.Kind() == types.MethodVal && p.isStruct(s.Recv()) {
 				_, pointer := s.Obj().(*types.Func).Signature().Recv().Type().(*types.Pointer)
 				if pointer || len(s.Index()) > 1 {
-					outRoot(n.X, "its address is taken by a method")
+					b.untakeRoot(n.X, "its address is taken by a method")
 				}
 			}
 		case *ast.CommClause:
 			if as, ok := n.Comm.(*ast.AssignStmt); ok && as.Tok == token.ASSIGN {
 				for _, l := range as.Lhs {
-					outRoot(l, "a select statement assigns it")
+					b.untakeRoot(l, "a select statement assigns it")
 				}
 			}
 		case *ast.RangeStmt:
@@ -356,33 +367,36 @@ func (b *body) exclude() {
 					continue
 				}
 				if _, name := ast.Unparen(l).(*ast.Ident); !name {
-					outRoot(l, "a range loop assigns a part of it")
+					b.untakeRoot(l, "a range loop assigns a part of it")
 				}
 			}
 		}
 		return true
 	})
-	// Variables with one function literal.
+}
+
+// findClosures finds the variables that hold one function literal.
+func (b *body) findClosures() {
 	defs := map[*types.Var]int{}
-	each(b.node(), func(n ast.Node) bool {
-		assigned := func(l, r ast.Expr) {
-			id, ok := ast.Unparen(l).(*ast.Ident)
-			if !ok {
-				return
-			}
-			v, _ := p.Info.ObjectOf(id).(*types.Var)
-			if v == nil {
-				return
-			}
-			defs[v]++
-			pl := b.byVar[v]
-			if r == nil || pl == nil {
-				return
-			}
-			if lit, ok := ast.Unparen(r).(*ast.FuncLit); ok {
-				pl.lit = lit
-			}
+	assigned := func(l, r ast.Expr) {
+		id, ok := ast.Unparen(l).(*ast.Ident)
+		if !ok {
+			return
 		}
+		v, _ := b.pkg.Info.ObjectOf(id).(*types.Var)
+		if v == nil {
+			return
+		}
+		defs[v]++
+		pl := b.byVar[v]
+		if r == nil || pl == nil {
+			return
+		}
+		if lit, ok := ast.Unparen(r).(*ast.FuncLit); ok {
+			pl.lit = lit
+		}
+	}
+	each(b.node(), func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
 			for i, l := range n.Lhs {
@@ -420,7 +434,11 @@ func (b *body) exclude() {
 			pl.lit = nil
 		}
 	}
-	// Captured variables. A literal that captures a closure could run it at any time, so the closure's variable is excluded.
+}
+
+// excludeCaptured finds what each literal captures, and removes the variables for which the events do not show what it
+// does with them. A literal that captures a closure could run it at any time, so the closure's variable is removed.
+func (b *body) excludeCaptured() {
 	for changed := true; changed; {
 		changed = false
 		for _, lit := range b.lits {
@@ -431,19 +449,19 @@ func (b *body) exclude() {
 				if !ok {
 					return true
 				}
-				v, _ := p.Info.Uses[id].(*types.Var)
+				v, _ := b.pkg.Info.Uses[id].(*types.Var)
 				if v == nil || b.byVar[v] == nil {
 					return true
 				}
 				switch {
 				case !stays:
-					out(v, "a function literal that is kept captures it")
+					b.untake(v, "a function literal that is kept captures it")
 					changed = true
 				case b.byVar[v].kind == closure:
-					out(v, "a function literal captures it")
+					b.untake(v, "a function literal captures it")
 					changed = true
 				case !b.onlyRead(id, lit):
-					out(v, "a function literal that captures it assigns it or passes it on")
+					b.untake(v, "a function literal that captures it assigns it or passes it on")
 					changed = true
 				default:
 					caught[v] = true

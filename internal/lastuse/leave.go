@@ -103,80 +103,35 @@ func (r *Result) addFrom(k int) {
 	r.From = append(r.From, k)
 }
 
+// returning is a return statement that releases places.
+type returning struct {
+	ev     *event
+	vals   []val
+	tuple  bool            // one call has all results
+	direct map[*place]bool // returned by name
+	stored []int           // results that need a variable
+	names  []string        // for each of vals: the variable of the result, "" if there is none
+}
+
+// leaving is a place that a return statement releases.
+type leaving struct {
+	pl     *place
+	unless unless
+}
+
 // leave releases the owned places whose handles the function does not return: before the statement if the
 // results are names and constants, and otherwise after their evaluation and before the return.
 func (o *output) leave(st *state, ev *event, vals []val) {
 	b := o.body
-	exprs := ev.ret.Results
-	direct := map[*place]bool{} // returned by name
-	var stored []int            // results that need a variable
-	tuple := len(exprs) == 1 && len(vals) > 1
-	for i, e := range exprs {
-		if pl := b.placeOf(e); pl != nil {
-			direct[pl] = true
-		}
-		if !b.simple(e) {
-			stored = append(stored, i)
-		}
-	}
-	if len(exprs) == 0 {
-		for _, pl := range b.namedResults() {
-			if pl != nil {
-				direct[pl] = true
-			}
-		}
-	}
-	name := make([]string, len(vals)) // type of the variable for a result
-	type job struct {
-		pl     *place
-		unless unless
-	}
-	var jobs []job
-	var results []int
-	for _, pl := range b.places {
-		if st.own[pl.id] == no || !st.held.has(pl.id) || direct[pl] || pl.kind >= carrier || !b.names(pl, ev, ev.before) {
-			continue
-		}
-		j := job{pl: pl}
-		ok := true
-		st.links[pl.id].each(func(k int) {
-			if w := b.places[k]; direct[w] {
-				ok = ok && j.unless.add(b.pkg, w)
-			}
-		})
-		results = results[:0]
-		for i, v := range vals {
-			if len(exprs) == 0 || !tuple && b.placeOf(exprs[i]) != nil {
-				continue
-			}
-			if b.reach(st, v).has(pl.id) {
-				results = append(results, i)
-			}
-		}
-		for _, i := range results {
-			if !isTensor(b.returnType(ev, i)) {
-				ok = false
-				break
-			}
-			if name[i] == "" {
-				name[i] = o.name("r")
-			}
-			j.unless.name(name[i])
-		}
-		if ok {
-			jobs = append(jobs, j)
-			if st.own[pl.id] == maybe {
-				o.flagOf(pl)
-			}
-		}
-	}
+	r := b.returning(ev, vals)
+	jobs := o.leaving(st, r)
 	if o.dry || len(jobs) == 0 && len(ev.temps) == 0 {
 		return
 	}
 	why := ""
 	switch {
-	case len(stored) == 0:
-	case !b.storable(ev, tuple):
+	case len(r.stored) == 0:
+	case !b.storable(ev, r.tuple):
 		why = "the results of line %d cannot be stored without a change of order"
 	case b.defers && o.line(ev.before) != o.line(ev.ret.End()):
 		why = "a deferred call would see another line than %d, where the return statement begins"
@@ -189,7 +144,7 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 	}
 	var texts []string
 	at := o.at(ev.before)
-	if len(stored) > 0 {
+	if len(r.stored) > 0 {
 		at = o.at(ev.ret.End() - 1)
 	}
 	for _, t := range ev.temps {
@@ -206,21 +161,87 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 		o.note(j.pl.v.Pos(), j.pl.v.Name(), true, "released before the return in line %d%s", o.line(ev.before), when)
 	}
 	release := strings.Join(texts, "; ") + "; "
-	if len(stored) == 0 {
+	if len(r.stored) == 0 {
 		o.insert(ev.before, 2, release)
 		return
 	}
-	var left, right []string
-	if tuple {
-		for i := range vals {
-			if name[i] == "" {
-				name[i] = o.name("r")
+	o.storeResults(r, release)
+}
+
+func (b *body) returning(ev *event, vals []val) *returning {
+	exprs := ev.ret.Results
+	r := &returning{ev: ev, vals: vals, tuple: len(exprs) == 1 && len(vals) > 1, direct: map[*place]bool{}, names: make([]string, len(vals))}
+	for i, e := range exprs {
+		if pl := b.placeOf(e); pl != nil {
+			r.direct[pl] = true
+		}
+		if !b.simple(e) {
+			r.stored = append(r.stored, i)
+		}
+	}
+	if len(exprs) == 0 {
+		for _, pl := range b.namedResults() {
+			if pl != nil {
+				r.direct[pl] = true
 			}
-			left = append(left, name[i])
+		}
+	}
+	return r
+}
+
+// leaving returns the places to release. It names the results with which the releases compare.
+func (o *output) leaving(st *state, r *returning) (jobs []leaving) {
+	b, ev, exprs := o.body, r.ev, r.ev.ret.Results
+	for _, pl := range b.places {
+		if st.own[pl.id] == no || !st.held.has(pl.id) || r.direct[pl] || pl.kind >= carrier || !b.names(pl, ev, ev.before) {
+			continue
+		}
+		j := leaving{pl: pl}
+		ok := true
+		st.links[pl.id].each(func(k int) {
+			if w := b.places[k]; r.direct[w] {
+				ok = ok && j.unless.add(b.pkg, w)
+			}
+		})
+		for i, v := range r.vals {
+			if len(exprs) == 0 || !r.tuple && b.placeOf(exprs[i]) != nil || !b.reach(st, v).has(pl.id) {
+				continue
+			}
+			if !isTensor(b.returnType(ev, i)) {
+				ok = false
+				break
+			}
+			j.unless.name(o.resultName(r, i))
+		}
+		if ok {
+			jobs = append(jobs, j)
+			if st.own[pl.id] == maybe {
+				o.flagOf(pl)
+			}
+		}
+	}
+	return jobs
+}
+
+// resultName returns the name of the variable of the i-th result.
+func (o *output) resultName(r *returning, i int) string {
+	if r.names[i] == "" {
+		r.names[i] = o.name("r")
+	}
+	return r.names[i]
+}
+
+// storeResults stores the results in variables, which the statement returns after the text release.
+func (o *output) storeResults(r *returning, release string) {
+	b, ev := o.body, r.ev
+	var left, right []string
+	if r.tuple {
+		for i := range r.vals {
+			left = append(left, o.resultName(r, i))
 		}
 		right = left
 	} else {
-		for i, e := range exprs {
+		for i, e := range ev.ret.Results {
 			if b.simple(e) {
 				left = append(left, "_")
 				right = append(right, b.pkg.text(e))
@@ -230,11 +251,8 @@ func (o *output) leave(st *state, ev *event, vals []val) {
 				}
 				continue
 			}
-			if name[i] == "" {
-				name[i] = o.name("r")
-			}
-			left = append(left, name[i])
-			right = append(right, name[i])
+			left = append(left, o.resultName(r, i))
+			right = append(right, o.resultName(r, i))
 		}
 	}
 	o.edits = append(o.edits, edit{ev.before, ev.before + token.Pos(len("return")), 3, len(o.edits), strings.Join(left, ", ") + " :="})
