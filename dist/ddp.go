@@ -255,19 +255,34 @@ func (d *DDP) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if !ok {
 		return refuse.Tensor(op, tensor.ErrArgument, "%T has no method Forward(*tensor.Tensor) *tensor.Tensor: call Run", d.model)
 	}
-	return d.one(op, func() *tensor.Tensor { return layer.Forward(x) })
+	return runOne(op, d.run, func() *tensor.Tensor { return layer.Forward(x) })
 }
 
 // Run calls f, a forward pass of the model, and returns its result. The backward pass must start from it.
 func (d *DDP) Run(f func() *tensor.Tensor) *tensor.Tensor {
-	if f == nil {
-		return tensor.Failed(refuse.Nil("Run", "a function"))
-	}
-	return d.one("Run", f)
+	return runOne("Run", d.run, f)
 }
 
-func (d *DDP) one(op string, f func() *tensor.Tensor) *tensor.Tensor {
-	all, err := d.run(op, func() ([]*tensor.Tensor, error) {
+// RunAll is Run for forward passes with several results.
+func (d *DDP) RunAll(f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	return runAll("RunAll", d.run, f)
+}
+
+// running runs f, the forward pass of a DDP or an FSDPModule.
+type running func(op string, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error)
+
+func runAll(op string, run running, f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
+	if f == nil {
+		return nil, refuse.Nil(op, "a function")
+	}
+	return run(op, f)
+}
+
+func runOne(op string, run running, f func() *tensor.Tensor) *tensor.Tensor {
+	if f == nil {
+		return tensor.Failed(refuse.Nil(op, "a function"))
+	}
+	all, err := run(op, func() ([]*tensor.Tensor, error) {
 		t := f()
 		return []*tensor.Tensor{t}, t.Err()
 	})
@@ -275,14 +290,6 @@ func (d *DDP) one(op string, f func() *tensor.Tensor) *tensor.Tensor {
 		return tensor.Failed(err)
 	}
 	return all[0]
-}
-
-// RunAll is Run for forward passes with several results.
-func (d *DDP) RunAll(f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
-	if f == nil {
-		return nil, refuse.Nil("RunAll", "a function")
-	}
-	return d.run("RunAll", f)
 }
 
 // awaiting is the DDP whose forward pass was the last.

@@ -486,7 +486,7 @@ func (m *FSDPModule) Forward(x *tensor.Tensor) *tensor.Tensor {
 	if !ok {
 		return refuse.Tensor(op, tensor.ErrArgument, "%T has no method Forward(*tensor.Tensor) *tensor.Tensor: call Run", m.Module)
 	}
-	return m.one(op, func() *tensor.Tensor {
+	return runOne(op, m.run, func() *tensor.Tensor {
 		if m.o.castInputs && x.DType().IsFloat() {
 			x = cast(x, m.o.param)
 		}
@@ -497,29 +497,12 @@ func (m *FSDPModule) Forward(x *tensor.Tensor) *tensor.Tensor {
 // Run calls f, a forward pass of the module, and returns its result. The whole parameters are in the module's fields during
 // f only. Tensors that f makes end with it, but for its result.
 func (m *FSDPModule) Run(f func() *tensor.Tensor) *tensor.Tensor {
-	if f == nil {
-		return tensor.Failed(refuse.Nil("Run", "a function"))
-	}
-	return m.one("Run", f)
-}
-
-func (m *FSDPModule) one(op string, f func() *tensor.Tensor) *tensor.Tensor {
-	all, err := m.run(op, func() ([]*tensor.Tensor, error) {
-		t := f()
-		return []*tensor.Tensor{t}, t.Err()
-	})
-	if err != nil {
-		return tensor.Failed(err)
-	}
-	return all[0]
+	return runOne("Run", m.run, f)
 }
 
 // RunAll is Run for forward passes with several results.
 func (m *FSDPModule) RunAll(f func() ([]*tensor.Tensor, error)) ([]*tensor.Tensor, error) {
-	if f == nil {
-		return nil, refuse.Nil("RunAll", "a function")
-	}
-	return m.run("RunAll", f)
+	return runAll("RunAll", m.run, f)
 }
 
 func cast(t *tensor.Tensor, dtype tensor.DType) *tensor.Tensor {
