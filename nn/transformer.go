@@ -243,23 +243,40 @@ type TransformerEncoder struct {
 // NewTransformerEncoder returns a TransformerEncoder of n copies of layer, made by Clone, and norm, which may be nil. The
 // copies start with the same weights, as in PyTorch; layer itself is not part of the result.
 func NewTransformerEncoder(layer *TransformerEncoderLayer, n int, norm *LayerNorm) *TransformerEncoder {
-	b := build("NewTransformerEncoder", nil)
+	layers, err := copies("NewTransformerEncoder", layer, n, norm)
+	if err != nil {
+		return &TransformerEncoder{err: err}
+	}
+	return &TransformerEncoder{Layers: layers, Norm: norm}
+}
+
+// copies returns n copies of layer, for a stack with norm, which may be nil.
+func copies[L interface{ Err() error }](op string, layer L, n int, norm *LayerNorm) (layers []L, err error) {
+	b := build(op, nil)
 	b.sizes("n", n)
 	b.note(layer.Err())
-	e := &TransformerEncoder{Norm: norm}
 	for i := 0; i < n && b.err == nil; i++ {
 		l := Clone(layer)
 		b.note(Check(l))
 		b.part(l)
-		e.Layers = append(e.Layers, l)
+		layers = append(layers, l)
 	}
 	if norm != nil {
 		b.note(norm.Err())
 	}
-	if err := b.done(); err != nil {
-		return &TransformerEncoder{err: err}
+	return layers, b.done()
+}
+
+// stacked applies the layers to x, each by forward, and then norm unless it is nil.
+func stacked[L any](x *tensor.Tensor, layers []L, norm *LayerNorm, forward func(l L, x *tensor.Tensor) *tensor.Tensor) *tensor.Tensor {
+	all := make([]Layer, 0, len(layers)+1)
+	for _, l := range layers {
+		all = append(all, internal(func(x *tensor.Tensor) *tensor.Tensor { return forward(l, x) }))
 	}
-	return e
+	if norm != nil {
+		all = append(all, norm)
+	}
+	return Pipe(x, all...)
 }
 
 // Err returns the error of the constructor that made e, or nil.
@@ -280,17 +297,10 @@ func (e *TransformerEncoder) ForwardMasked(x *tensor.Tensor, masks Masks) *tenso
 	if err := e.Err(); err != nil {
 		return tensor.Failed(err)
 	}
-	layers := make([]Layer, 0, len(e.Layers)+1)
-	for _, l := range e.Layers {
-		layers = append(layers, internal(func(x *tensor.Tensor) *tensor.Tensor { return l.ForwardMasked(x, masks) }))
-	}
-	if e.Norm != nil {
-		layers = append(layers, e.Norm)
-	}
 	if bad := unusable("TransformerEncoder", x); bad != nil {
 		return bad
 	}
-	return Pipe(x, layers...)
+	return stacked(x, e.Layers, e.Norm, func(l *TransformerEncoderLayer, x *tensor.Tensor) *tensor.Tensor { return l.ForwardMasked(x, masks) })
 }
 
 // TransformerDecoder is a stack of decoder layers. Norm, if not nil, normalizes the result. PyTorch:
@@ -304,23 +314,11 @@ type TransformerDecoder struct {
 // NewTransformerDecoder returns a TransformerDecoder of n copies of layer, made by Clone, and norm, which may be nil. The
 // copies start with the same weights, as in PyTorch; layer itself is not part of the result.
 func NewTransformerDecoder(layer *TransformerDecoderLayer, n int, norm *LayerNorm) *TransformerDecoder {
-	b := build("NewTransformerDecoder", nil)
-	b.sizes("n", n)
-	b.note(layer.Err())
-	d := &TransformerDecoder{Norm: norm}
-	for i := 0; i < n && b.err == nil; i++ {
-		l := Clone(layer)
-		b.note(Check(l))
-		b.part(l)
-		d.Layers = append(d.Layers, l)
-	}
-	if norm != nil {
-		b.note(norm.Err())
-	}
-	if err := b.done(); err != nil {
+	layers, err := copies("NewTransformerDecoder", layer, n, norm)
+	if err != nil {
 		return &TransformerDecoder{err: err}
 	}
-	return d
+	return &TransformerDecoder{Layers: layers, Norm: norm}
 }
 
 // Err returns the error of the constructor that made d, or nil.
@@ -341,17 +339,12 @@ func (d *TransformerDecoder) ForwardMasked(x, memory *tensor.Tensor, self, cross
 	if err := d.Err(); err != nil {
 		return tensor.Failed(err)
 	}
-	layers := make([]Layer, 0, len(d.Layers)+1)
-	for _, l := range d.Layers {
-		layers = append(layers, internal(func(x *tensor.Tensor) *tensor.Tensor { return l.ForwardMasked(x, memory, self, cross) }))
-	}
-	if d.Norm != nil {
-		layers = append(layers, d.Norm)
-	}
 	if bad := firstUnusable("TransformerDecoder", x, memory); bad != nil {
 		return bad
 	}
-	return Pipe(x, layers...)
+	return stacked(x, d.Layers, d.Norm, func(l *TransformerDecoderLayer, x *tensor.Tensor) *tensor.Tensor {
+		return l.ForwardMasked(x, memory, self, cross)
+	})
 }
 
 // Transformer is an encoder and a decoder (Vaswani et al. 2017). PyTorch: torch.nn.Transformer.

@@ -171,8 +171,6 @@ var exceptions = map[string]string{
 	"(*nn.LSTMCell).Forward":                      viaStep,
 	"(*nn.TransformerEncoderLayer).ForwardMasked": viaLayers,
 	"(*nn.TransformerDecoderLayer).ForwardMasked": viaLayers,
-	"(*nn.TransformerEncoder).ForwardMasked":      viaLayers,
-	"(*nn.TransformerDecoder).ForwardMasked":      viaLayers,
 	"nn.GaussianNLLLoss":                          "its function literal assigns the parameter variance, and the options are read into a local struct",
 	"nn.MultiLabelSoftMarginLoss":                 "the options are read into a local struct",
 	"nn.TripletMarginWithDistanceLoss":            "a distance has the contract of nn.Layer, and the options are read into a local struct",
