@@ -169,7 +169,9 @@ func TestStoreCloseEndsWaits(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(20 * time.Millisecond)
+		for dist.Calls(s) < 2 {
+			time.Sleep(time.Millisecond)
+		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -368,7 +370,10 @@ func TestStoppedHost(t *testing.T) {
 		_ = c.Close()
 	}
 	all.Wait()
-	time.Sleep(100 * time.Millisecond) // the call that was left ends, and frees the store
+	// The call that was left ends now, and frees the store.
+	for dist.Calls(s) > 0 {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // TestHostilePeers tests that a store outlives peers that are none, and serves its own afterwards.
