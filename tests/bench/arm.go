@@ -17,6 +17,7 @@ import (
 	"github.com/linstock-ml/linstock/checkpoint"
 	"github.com/linstock-ml/linstock/cshim"
 	"github.com/linstock-ml/linstock/examples/chargpt/gpt"
+	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
 	"github.com/linstock-ml/linstock/tensor"
@@ -410,7 +411,10 @@ func peak(task string) error {
 	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
 		return err
 	}
-	base := rssKB()
+	base, err := proc.Status("self", "VmRSS")
+	if err != nil {
+		return err
+	}
 	l, err := newLoop(task)
 	if err == nil {
 		err = l.f(l.n)
@@ -422,14 +426,14 @@ func peak(task string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(most - base)
+	fmt.Println(most - base>>10)
 	return nil
 }
 
-func peakKB() (int, error) {
+func peakKB() (int64, error) {
 	var usage unix.Rusage
 	err := unix.Getrusage(unix.RUSAGE_SELF, &usage)
-	return int(usage.Maxrss), err
+	return int64(usage.Maxrss), err
 }
 
 func newEvaluation() (*loop, error) {
@@ -450,15 +454,6 @@ func newEvaluation() (*loop, error) {
 	}}, nil
 }
 
-func rssKB() int {
-	data, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	pages, _ := strconv.Atoi(strings.Fields(string(data))[1])
-	return pages * os.Getpagesize() / 1024
-}
-
 func memory(argument string) error {
 	steps, err := strconv.Atoi(argument)
 	if err != nil {
@@ -467,18 +462,25 @@ func memory(argument string) error {
 	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
 		return err
 	}
-	base := rssKB()
+	base, err := proc.Status("self", "VmRSS")
+	if err != nil {
+		return err
+	}
 	t, err := newTrainer()
 	if err != nil {
 		return err
 	}
-	var at [4]int // RSS at the end of each quarter
+	var at [4]int64 // RSS at the end of each quarter
 	for i := range steps {
 		if err := t.step(); err != nil {
 			return err
 		}
 		if (i+1)%(steps/4) == 0 {
-			at[(i+1)/(steps/4)-1] = rssKB() - base
+			now, err := proc.Status("self", "VmRSS")
+			if err != nil {
+				return err
+			}
+			at[(i+1)/(steps/4)-1] = (now - base) >> 10
 		}
 	}
 	most, err := peakKB()
@@ -489,6 +491,6 @@ func memory(argument string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(most-base, at[0], at[1], at[2], at[3], stats.Peak/1024)
+	fmt.Println(most-base>>10, at[0], at[1], at[2], at[3], stats.Peak/1024)
 	return nil
 }

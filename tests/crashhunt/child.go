@@ -10,6 +10,7 @@ import (
 
 	"github.com/linstock-ml/linstock/autograd"
 	"github.com/linstock-ml/linstock/cshim"
+	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -208,15 +209,11 @@ func limits() error {
 	if err := vram.SetLimit(vram.CPU, vram.Bytes(256<<20)); err != nil {
 		return err
 	}
-	text, err := os.ReadFile("/proc/self/statm")
+	used, err := proc.Status("self", "VmSize")
 	if err != nil {
 		return err
 	}
-	var pages uint64
-	if _, err := fmt.Sscan(string(text), &pages); err != nil {
-		return err
-	}
-	most := pages*uint64(os.Getpagesize()) + 4<<30
+	most := uint64(used) + 4<<30
 	return syscall.Setrlimit(syscall.RLIMIT_AS, &syscall.Rlimit{Cur: most, Max: most})
 }
 

@@ -10,9 +10,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"strconv"
-	"strings"
 
+	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/internal/scorecard"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/tensor"
@@ -62,7 +61,7 @@ func measure(n int, say func(step int, rss int64)) (figures, error) {
 			return f, fmt.Errorf("step %d: %w", i, err)
 		}
 		if done := i + 1; done >= warmUp && (done%1000 == 0 || done == warmUp+n) {
-			rss, err := resident()
+			rss, err := proc.Status("self", "VmRSS")
 			if err != nil {
 				return f, err
 			}
@@ -106,17 +105,3 @@ func (s *stepper) convolve() error {
 }
 
 func (s *stepper) from(least, most int) int { return least + s.random.IntN(most-least) }
-
-// resident returns the resident memory of this process in bytes.
-func resident() (int64, error) {
-	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(text))
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("/proc/self/statm: %q", text)
-	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
-	return pages * int64(os.Getpagesize()), err
-}

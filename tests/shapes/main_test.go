@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/linstock-ml/linstock/internal/leak"
+	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/tensor"
 	"github.com/linstock-ml/linstock/vram"
 )
@@ -49,7 +50,7 @@ func TestThreadsKeepLittleMemory(t *testing.T) {
 		if err := vram.EmptyCache(tensor.CPU); err != nil { // as the pacer does every two seconds
 			t.Fatal(err)
 		}
-		n, err := resident()
+		n, err := proc.Status("self", "VmRSS")
 		if err != nil {
 			t.Fatal(err)
 		}

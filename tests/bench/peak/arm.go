@@ -5,11 +5,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/optim"
@@ -48,7 +47,10 @@ func (t task) run() error {
 	if err := tensor.Ones([]int{4}, device).Add(1).Err(); err != nil {
 		return err
 	}
-	library := status("VmRSS")
+	library, err := proc.Status("self", "VmRSS")
+	if err != nil {
+		return err
+	}
 	step, zero, err := t.step()
 	if err != nil {
 		return err
@@ -87,10 +89,14 @@ func (t task) run() error {
 	if err != nil {
 		return err
 	}
+	most, err := proc.Status("self", "VmHWM")
+	if err != nil {
+		return err
+	}
 	c := vram.ReadCounts().Since(before)
 	slices.Sort(times)
 	fmt.Printf("base %d\npeak %d\nstep %d\n", base.Allocated, after.Peak-base.Allocated, times[len(times)/2])
-	fmt.Printf("rss %d\nsweeps %d\ncollecting %d\nsweeping %d\nwaits %d\n", status("VmHWM")-library, c.Full+c.Deep,
+	fmt.Printf("rss %d\nsweeps %d\ncollecting %d\nsweeping %d\nwaits %d\n", most-library, c.Full+c.Deep,
 		c.Collecting, c.Sweeping, c.Waits)
 	if t.peaks || os.Getenv("LINSTOCK_POLICY") == "off" { // the baseline of every comparison
 		return nil
@@ -275,19 +281,4 @@ func cost() error {
 		fmt.Printf("%s %.2f\n", name, stats.Median(ways[k].times))
 	}
 	return nil
-}
-
-// status returns a value of /proc/self/status in bytes.
-func status(name string) int64 {
-	data, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	for _, line := range strings.Split(string(data), "\n") {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
-			kb, _ := strconv.ParseInt(f[1], 10, 64)
-			return kb << 10
-		}
-	}
-	return 0
 }

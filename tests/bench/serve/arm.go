@@ -10,11 +10,10 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/linstock-ml/linstock/autograd"
+	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/nn"
 	"github.com/linstock-ml/linstock/serve"
 	"github.com/linstock-ml/linstock/tensor"
@@ -28,7 +27,10 @@ func serveGo(path string, threads, rows int) error {
 	if err := tensor.Ones([]int{4}).Add(1).Err(); err != nil {
 		return err
 	}
-	base := rssKB()
+	base, err := proc.Status("self", "VmRSS")
+	if err != nil {
+		return err
+	}
 	weights, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -94,7 +96,7 @@ func serveGo(path string, threads, rows int) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = h.Close()
 	}()
-	fmt.Println(listener.Addr(), base)
+	fmt.Println(listener.Addr(), base>>10)
 	if err := h.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
@@ -122,13 +124,4 @@ func network(weights []float32) (*nn.Sequential, error) {
 	}
 	model := nn.NewSequential(layers...)
 	return model, nn.Check(model)
-}
-
-func rssKB() int {
-	data, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	pages, _ := strconv.Atoi(strings.Fields(string(data))[1])
-	return pages * os.Getpagesize() / 1024
 }

@@ -25,11 +25,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
+	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/internal/stats"
 	"github.com/linstock-ml/linstock/internal/worker"
 )
@@ -157,14 +157,11 @@ func (a arm) start() (*server, error) {
 
 // peak returns the server's peak RSS above its first operator, in MB.
 func (s *server) peak() float64 {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Cmd.Process.Pid))
-	for line := range strings.Lines(string(status)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmHWM:" {
-			kb, _ := strconv.ParseFloat(f[1], 64)
-			return (kb - s.base) / 1024
-		}
+	peak, err := proc.Status(strconv.Itoa(s.Cmd.Process.Pid), "VmHWM")
+	if err != nil {
+		return math.NaN()
 	}
-	return math.NaN()
+	return (float64(peak>>10) - s.base) / 1024
 }
 
 // cpu returns the CPU time of the server's process in seconds, in steps of 10 ms.

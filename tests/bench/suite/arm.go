@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/linstock-ml/linstock/internal/proc"
 	"github.com/linstock-ml/linstock/tensor"
 )
 
@@ -30,7 +31,10 @@ func runArm(name string, threads int) error {
 	if err := tensor.SetNumThreads(threads); err != nil {
 		return err
 	}
-	library := status("VmRSS")
+	library, err := proc.Status("self", "VmRSS")
+	if err != nil {
+		return err
+	}
 	f, err := w.make(new(numbers))
 	if err != nil {
 		return err
@@ -64,7 +68,11 @@ func runArm(name string, threads int) error {
 			}
 			fmt.Printf("%.1f\n", float64(time.Since(start).Nanoseconds())/float64(count))
 		case "memory":
-			fmt.Println(library, status("VmHWM"))
+			most, err := proc.Status("self", "VmHWM")
+			if err != nil {
+				return err
+			}
+			fmt.Println(library>>10, most>>10)
 		default:
 			return fmt.Errorf("no command %q", words[0])
 		}
@@ -92,19 +100,4 @@ func (f step) repeat(n int) error {
 		}
 	}
 	return nil
-}
-
-// status reads a line of /proc/self/status, in KiB.
-func status(name string) int {
-	data, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	for _, line := range strings.Split(string(data), "\n") {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == name+":" {
-			kb, _ := strconv.Atoi(f[1])
-			return kb
-		}
-	}
-	return 0
 }
