@@ -50,27 +50,11 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 	}
 	defer os.RemoveAll(temp)
 
-	libs, err := bundleLibs(s, cuda)
+	from, err := bundleFiles(shim, s, cuda)
 	if err != nil {
 		return err
 	}
-	shims, err := filesIn(filepath.Dir(shim), "liblinstock", "")
-	if err != nil {
-		return err
-	}
-	from := map[string]string{locate.LibName(): shim}
-	for _, path := range shims {
-		if cuda || filepath.Base(path) == filepath.Base(shim) {
-			from[filepath.Base(path)] = path
-		}
-	}
-	openMP := locate.OpenMP(shim)
-	if openMP != "" {
-		from[locate.OpenMPLib] = openMP
-	}
-	for _, path := range libs {
-		from[bundlePath(path)] = path
-	}
+	_, openMP := from[locate.OpenMPLib]
 	licences, err := licencesOf(s)
 	if err != nil {
 		return err
@@ -83,7 +67,7 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 		from[filepath.Join(licenceDir, to)] = path
 	}
 
-	var total, done int64
+	var total int64
 	for _, path := range from {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -100,35 +84,16 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 		return err
 	}
 	stamp := shimStamp{Torch: s.Version, CUDA: cuda, Manifest: intact.Manifest{Root: ".", Sources: built.Sources, Files: intact.NewFiles()}}
-	known := installedHashes(shim, s)
 	task := progress.Start("bundle into "+dir, total, Bytes)
 	defer func() { task.End(err) }()
-	for to, path := range from {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		n, err := copyFile(path, filepath.Join(temp, to))
-		if err != nil {
-			return in.full(err, dir, total)
-		}
-		done += n
-		task.Set(done)
-		if strings.HasPrefix(to, licenceDir) {
-			continue
-		}
-		name := filepath.ToSlash(to)
-		stamp.Sizes[name], stamp.SHA256[name] = n, known[realPath(path)]
-		if stamp.SHA256[name] == "" { // a libtorch that setup did not install: hash it as it is now
-			if stamp.SHA256[name], err = intact.Hash(ctx, path, nil); err != nil {
-				return err
-			}
-		}
+	if err := copyBundle(ctx, temp, from, installedHashes(shim, s), stamp.Manifest, task); err != nil {
+		return in.full(err, dir, total)
 	}
 	if err := writeJSON(filepath.Join(temp, intact.ManifestFile), stamp); err != nil {
 		return err
 	}
-	texts := map[string]string{"README": licenceNote(s, cuda, openMP != "")}
-	if openMP != "" {
+	texts := map[string]string{"README": licenceNote(s, cuda, openMP)}
+	if openMP {
 		texts["llvm-openmp/LICENSE.txt"] = openMPLicence
 	}
 	for name, text := range texts {
@@ -140,15 +105,73 @@ func Bundle(ctx context.Context, shim string, s Source, dir string, cuda bool, p
 			return err
 		}
 	}
+	return moveBundle(temp, dir, stamp.Sizes, earlier)
+}
+
+// bundleFiles maps the path in the bundle of each library to that of its file.
+func bundleFiles(shim string, s Source, cuda bool) (map[string]string, error) {
+	libs, err := bundleLibs(s, cuda)
+	if err != nil {
+		return nil, err
+	}
+	shims, err := filesIn(filepath.Dir(shim), "liblinstock", "")
+	if err != nil {
+		return nil, err
+	}
+	from := map[string]string{locate.LibName(): shim}
+	for _, path := range shims {
+		if cuda || filepath.Base(path) == filepath.Base(shim) {
+			from[filepath.Base(path)] = path
+		}
+	}
+	if openMP := locate.OpenMP(shim); openMP != "" {
+		from[locate.OpenMPLib] = openMP
+	}
+	for _, path := range libs {
+		from[bundlePath(path)] = path
+	}
+	return from, nil
+}
+
+// copyBundle copies the files to temp, and notes the sizes and hashes of the libraries in m. known has hashes by path.
+func copyBundle(ctx context.Context, temp string, from, known map[string]string, m intact.Manifest, task Task) error {
+	var done int64
+	for to, path := range from {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		n, err := copyFile(path, filepath.Join(temp, to))
+		if err != nil {
+			return err
+		}
+		done += n
+		task.Set(done)
+		if strings.HasPrefix(to, licenceDir) {
+			continue
+		}
+		name := filepath.ToSlash(to)
+		m.Sizes[name], m.SHA256[name] = n, known[realPath(path)]
+		if m.SHA256[name] == "" { // a libtorch that setup did not install: hash it as it is now
+			if m.SHA256[name], err = intact.Hash(ctx, path, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// moveBundle moves the libraries, the manifest and the licences from temp to dir, and removes the files of the earlier
+// bundle there that are not in this one.
+func moveBundle(temp, dir string, libs, earlier map[string]int64) error {
 	for name := range earlier {
-		if _, stays := stamp.Sizes[name]; !stays {
+		if _, stays := libs[name]; !stays {
 			if err := os.Remove(filepath.Join(dir, filepath.FromSlash(name))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
 	}
 	// The manifest first: if the rest is interrupted, the next Bundle knows the files that are there.
-	for _, name := range append([]string{intact.ManifestFile}, slices.Sorted(maps.Keys(stamp.Sizes))...) {
+	for _, name := range append([]string{intact.ManifestFile}, slices.Sorted(maps.Keys(libs))...) {
 		to := filepath.Join(dir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 			return err
