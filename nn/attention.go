@@ -412,9 +412,6 @@ func (a *MultiheadAttention) attend(in []*tensor.Tensor, masks Masks, needWeight
 
 func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWeights, perHead bool) (y, weights *tensor.Tensor) {
 	const op = "MultiheadAttention"
-	wrong := func(format string, args ...any) (*tensor.Tensor, *tensor.Tensor) {
-		return broken(refuse.Error(op, tensor.ErrArgument, format, args...))
-	}
 	unbatched := in[0].Dim() == 2
 	parts, err := a.project(in, unbatched)
 	if err != nil {
@@ -429,35 +426,14 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 	q, k, v := parts[0], parts[1], parts[2]
 	length, batch, width, source := q.Size(0), q.Size(1), q.Size(2), k.Size(0)
 	if k.Size(1) != batch || v.Size(1) != batch || v.Size(0) != source || k.Size(2) != width || v.Size(2) != width || width%a.Heads != 0 {
-		return wrong("query, key and value have the shapes %v, %v and %v", in[0].Shape(), in[1].Shape(), in[2].Shape())
+		return broken(refuse.Error(op, tensor.ErrArgument, "query, key and value have the shapes %v, %v and %v", in[0].Shape(), in[1].Shape(), in[2].Shape()))
 	}
 	heads, each := batch*a.Heads, width/a.Heads
-	mask, padding := additive(masks.Attn, q), additive(masks.KeyPadding, q)
-	causal := masks.Causal
-	if causal && mask == nil && (padding != nil || needWeights || a.BiasK != nil || a.zero) {
-		mask, causal = tensor.Full([]int{length, source}, math.Inf(-1), q.DType(), q.Device()).Triu(tensor.Diagonal(1)), false
+	mask, padding, err := a.masks(q, source, masks, needWeights, unbatched)
+	if err != nil {
+		return broken(err)
 	}
-	if mask != nil {
-		shape := mask.Shape()
-		switch {
-		case len(shape) == 2 && shape[0] == length && shape[1] == source:
-			mask = mask.Unsqueeze(0)
-		case len(shape) == 3 && shape[0] == heads && shape[1] == length && shape[2] == source:
-		default:
-			return wrong("Attn must be %v or %v, got shape %v", []int{length, source}, []int{heads, length, source}, shape)
-		}
-		if causal { // filled, not added: a mask may hold +Inf
-			mask, causal = mask.MaskedFill(tensor.Ones([]int{length, source}, tensor.Bool, q.Device()).Triu(tensor.Diagonal(1)), math.Inf(-1)), false
-		}
-	}
-	if padding != nil {
-		if unbatched {
-			padding = padding.Unsqueeze(0)
-		}
-		if shape := padding.Shape(); len(shape) != 2 || shape[0] != batch || shape[1] != source {
-			return wrong("KeyPadding must be %v, got shape %v", []int{batch, source}, masks.KeyPadding.Shape())
-		}
-	}
+	causal := masks.Causal && mask == nil
 	more := func() {
 		source++
 		if mask != nil {
@@ -493,16 +469,8 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 		drop = a.Drop
 	}
 	if needWeights {
-		scaled := q.Mul(math.Sqrt(1 / float64(each)))
-		if mask != nil {
-			weights = mask.BAddBMM(scaled, k.Transpose(-2, -1))
-		} else {
-			weights = scaled.BMM(k.Transpose(-2, -1))
-		}
-		if weights = weights.Softmax(-1); drop > 0 {
-			weights = weights.Dropout(drop, tensor.Train(true))
-		}
-		y = weights.BMM(v).Transpose(0, 1).Reshape(length*batch, width)
+		y, weights = a.weighted(q, k, v, mask, drop)
+		y = y.Transpose(0, 1).Reshape(length*batch, width)
 		weights = weights.View(batch, a.Heads, length, source)
 		if !perHead {
 			weights = weights.Mean(tensor.Dim(1))
@@ -511,18 +479,7 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 			weights = weights.SqueezeDim(0)
 		}
 	} else {
-		opts := []tensor.Option{tensor.DropoutP(drop), tensor.IsCausal(causal)}
-		if mask != nil {
-			if mask.Size(0) == 1 && mask.Dim() == 3 {
-				mask = mask.Unsqueeze(0)
-			} else {
-				mask = mask.View(batch, a.Heads, -1, source)
-			}
-			opts = append(opts, tensor.AttnMask(mask))
-		}
-		split := func(t *tensor.Tensor, n int) *tensor.Tensor { return t.Reshape(batch, a.Heads, n, each) }
-		y = tensor.ScaledDotProductAttention(split(q, length), split(k, source), split(v, source), opts...)
-		y = y.Permute(2, 0, 1, 3).Reshape(length*batch, width)
+		y = a.fused(q, k, v, mask, batch, drop, causal).Permute(2, 0, 1, 3).Reshape(length*batch, width)
 	}
 	y = a.OutProj.Forward(y).View(length, batch, -1)
 	switch {
@@ -534,4 +491,67 @@ func (a *MultiheadAttention) attendAll(in []*tensor.Tensor, masks Masks, needWei
 		}
 	}
 	return y, weights
+}
+
+// masks returns the masks to add to scores for q (L, N, E): mask (1 or N * Heads, L, source) and padding (N, source), or nil.
+// A causal mask is nil where scaled_dot_product_attention can make it.
+func (a *MultiheadAttention) masks(q *tensor.Tensor, source int, masks Masks, needWeights, unbatched bool) (mask, padding *tensor.Tensor, err error) {
+	const op = "MultiheadAttention"
+	length, batch := q.Size(0), q.Size(1)
+	heads := batch * a.Heads
+	mask, padding = additive(masks.Attn, q), additive(masks.KeyPadding, q)
+	if masks.Causal && mask == nil && (padding != nil || needWeights || a.BiasK != nil || a.zero) {
+		mask = tensor.Full([]int{length, source}, math.Inf(-1), q.DType(), q.Device()).Triu(tensor.Diagonal(1))
+	}
+	if mask != nil {
+		shape := mask.Shape()
+		switch {
+		case len(shape) == 2 && shape[0] == length && shape[1] == source:
+			mask = mask.Unsqueeze(0)
+		case len(shape) == 3 && shape[0] == heads && shape[1] == length && shape[2] == source:
+		default:
+			return nil, nil, refuse.Error(op, tensor.ErrArgument, "Attn must be %v or %v, got shape %v", []int{length, source}, []int{heads, length, source}, shape)
+		}
+		if masks.Causal && masks.Attn != nil { // filled, not added: a mask may hold +Inf
+			mask = mask.MaskedFill(tensor.Ones([]int{length, source}, tensor.Bool, q.Device()).Triu(tensor.Diagonal(1)), math.Inf(-1))
+		}
+	}
+	if padding != nil {
+		if unbatched {
+			padding = padding.Unsqueeze(0)
+		}
+		if shape := padding.Shape(); len(shape) != 2 || shape[0] != batch || shape[1] != source {
+			return nil, nil, refuse.Error(op, tensor.ErrArgument, "KeyPadding must be %v, got shape %v", []int{batch, source}, masks.KeyPadding.Shape())
+		}
+	}
+	return mask, padding, nil
+}
+
+// weighted returns the values v weighted by the scores of q and k, and the weights.
+func (a *MultiheadAttention) weighted(q, k, v, mask *tensor.Tensor, drop float64) (y, weights *tensor.Tensor) {
+	scaled := q.Mul(math.Sqrt(1 / float64(q.Size(2))))
+	if mask != nil {
+		weights = mask.BAddBMM(scaled, k.Transpose(-2, -1))
+	} else {
+		weights = scaled.BMM(k.Transpose(-2, -1))
+	}
+	if weights = weights.Softmax(-1); drop > 0 {
+		weights = weights.Dropout(drop, tensor.Train(true))
+	}
+	return weights.BMM(v), weights
+}
+
+// fused is weighted without the weights, as (N, Heads, L, E / Heads).
+func (a *MultiheadAttention) fused(q, k, v, mask *tensor.Tensor, batch int, drop float64, causal bool) *tensor.Tensor {
+	opts := []tensor.Option{tensor.DropoutP(drop), tensor.IsCausal(causal)}
+	if mask != nil {
+		if mask.Size(0) == 1 && mask.Dim() == 3 {
+			mask = mask.Unsqueeze(0)
+		} else {
+			mask = mask.View(batch, a.Heads, -1, k.Size(1))
+		}
+		opts = append(opts, tensor.AttnMask(mask))
+	}
+	split := func(t *tensor.Tensor) *tensor.Tensor { return t.Reshape(batch, a.Heads, t.Size(1), t.Size(2)) }
+	return tensor.ScaledDotProductAttention(split(q), split(k), split(v), opts...)
 }
