@@ -83,7 +83,37 @@ func (d *divided) divide(op string, g *Group, l nn.Layer, opts []ParallelOption)
 	if err := g.check(op); err != nil {
 		return nil, nil, err
 	}
-	d.g, d.pad = g, -1
+	d.g = g
+	if weight, bias, err = d.whole(op, l); err != nil {
+		return nil, nil, err
+	}
+	if err := d.set(op, weight, bias, opts); err != nil {
+		return nil, nil, err
+	}
+	if weight, err = d.parameter(weight, d.part(weight, d.dim)); err != nil {
+		return nil, nil, err
+	}
+	g.mark(weight)
+	if bias == nil {
+		return weight, nil, nil
+	}
+	own := bias
+	if d.colwise {
+		own = d.part(bias, 0)
+	}
+	if bias, err = d.parameter(bias, own); err != nil {
+		weight.Release()
+		return nil, nil, err
+	}
+	if d.colwise {
+		g.mark(bias)
+	}
+	return weight, bias, nil
+}
+
+// whole returns the weight and the bias of l.
+func (d *divided) whole(op string, l nn.Layer) (weight, bias *tensor.Tensor, err error) {
+	d.pad = -1
 	switch l := l.(type) {
 	case *nn.Linear:
 		if !d.colwise {
@@ -105,26 +135,28 @@ func (d *divided) divide(op string, g *Group, l nn.Layer, opts []ParallelOption)
 	default:
 		err = refuse.Error(op, tensor.ErrArgument, "a *nn.Linear or *nn.Embedding is needed, got %T", l)
 	}
-	if err != nil {
-		return nil, nil, err
-	}
+	return weight, bias, err
+}
+
+// set sets the options and sizes of d for the whole weight and bias.
+func (d *divided) set(op string, weight, bias *tensor.Tensor, opts []ParallelOption) error {
 	in := d.in
 	for _, opt := range opts {
 		if opt == nil {
-			return nil, nil, refuse.Nil(op, "an option")
+			return refuse.Nil(op, "an option")
 		}
 		opt(d)
 	}
 	if err := refuse.Unusable(op, "the weight", weight); err != nil {
-		return nil, nil, err
+		return err
 	}
 	if bias != nil {
 		if err := refuse.Unusable(op, "the bias", bias); err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
 	if weight.Dim() != 2 {
-		return nil, nil, refuse.Error(op, tensor.ErrArgument, "the weight must have 2 dimensions, got shape %v", weight.Shape())
+		return refuse.Error(op, tensor.ErrArgument, "the weight must have 2 dimensions, got shape %v", weight.Shape())
 	}
 	if d.colwise == d.embedding {
 		d.dim = 1
@@ -132,38 +164,20 @@ func (d *divided) divide(op string, g *Group, l nn.Layer, opts []ParallelOption)
 	d.size = weight.Size(d.dim)
 	switch {
 	case !d.colwise && (d.in != in || d.fused != 0):
-		return nil, nil, refuse.Error(op, tensor.ErrArgument, "the input has the layout %v; InputLayouts and Fused are for NewColwiseParallel", in)
+		return refuse.Error(op, tensor.ErrArgument, "the input has the layout %v; InputLayouts and Fused are for NewColwiseParallel", in)
 	case d.colwise && d.out.sharded && d.out.dim != -1:
-		return nil, nil, refuse.Error(op, tensor.ErrArgument, "the result can have the layout Shard(-1) or Replicate(), not %v", d.out)
+		return refuse.Error(op, tensor.ErrArgument, "the result can have the layout Shard(-1) or Replicate(), not %v", d.out)
 	case d.fused != 0 && (d.fused < 0 || d.embedding || d.out != ShardDim(-1) || d.size%d.fused != 0):
-		return nil, nil, refuse.Error(op, tensor.ErrArgument, "a weight of shape %v does not have %d parts for Fused, which is for a Linear with a divided result",
+		return refuse.Error(op, tensor.ErrArgument, "a weight of shape %v does not have %d parts for Fused, which is for a Linear with a divided result",
 			weight.Shape(), d.fused)
 	}
 	if d.fused != 0 {
 		d.size /= d.fused
 	}
-	if _, last := chunk(d.size, g.size, g.size-1); last == 0 || d.colwise && !d.out.sharded && d.size%g.size != 0 {
-		return nil, nil, refuse.Error(op, tensor.ErrArgument, "a weight of shape %v cannot be divided among %d ranks along dimension %d", weight.Shape(), g.size, d.dim)
+	if _, last := chunk(d.size, d.g.size, d.g.size-1); last == 0 || d.colwise && !d.out.sharded && d.size%d.g.size != 0 {
+		return refuse.Error(op, tensor.ErrArgument, "a weight of shape %v cannot be divided among %d ranks along dimension %d", weight.Shape(), d.g.size, d.dim)
 	}
-	if weight, err = d.parameter(weight, d.part(weight, d.dim)); err != nil {
-		return nil, nil, err
-	}
-	g.mark(weight)
-	if bias == nil {
-		return weight, nil, nil
-	}
-	own := bias
-	if d.colwise {
-		own = d.part(bias, 0)
-	}
-	if bias, err = d.parameter(bias, own); err != nil {
-		weight.Release()
-		return nil, nil, err
-	}
-	if d.colwise {
-		g.mark(bias)
-	}
-	return weight, bias, nil
+	return nil
 }
 
 // parameter returns a parameter with the values of own, which is a part of t and trained if t is.
