@@ -547,15 +547,6 @@ func (b *Optimizer) restoredSearch(state map[string]any) (s search, err error) {
 	bad := func(name string) error {
 		return refuse.Error("LoadStateDict", tensor.ErrArgument, "LBFGS: %s is %v", name, state[name])
 	}
-	size, single := 0, true
-	for _, p := range b.groups[0].params {
-		n := p.Numel()
-		if p.DType().IsComplex() {
-			n *= 2
-		}
-		size += n
-		single = single && p.DType() != tensor.Float64 && p.DType() != tensor.Complex128
-	}
 	var ok bool
 	if s.evals, ok = intOf(state["func_evals"]); !ok || s.evals < 0 {
 		return s, bad("func_evals")
@@ -566,19 +557,8 @@ func (b *Optimizer) restoredSearch(state map[string]any) (s search, err error) {
 	if state["d"] == nil {
 		return s, nil
 	}
-	like := func(v any) (*tensor.Tensor, error) {
-		src, ok := v.(*tensor.Tensor)
-		if !ok || src == nil {
-			return nil, errors.New("linstock: LBFGS: a tensor of the state is missing")
-		}
-		if err := refuse.Unusable("LoadStateDict", "LBFGS", src); err != nil {
-			return nil, err
-		}
-		if src.Dim() != 1 || src.Numel() != size || !src.DType().IsFloat() {
-			return nil, refuse.Error("LoadStateDict", tensor.ErrArgument, "LBFGS: a tensor of the state has shape %v, want [%d]", src.Shape(), size)
-		}
-		return src.Detach().Clone().To(b.groups[0].params[0].Device()), nil
-	}
+	size, single := b.flatSize()
+	like := func(v any) (*tensor.Tensor, error) { return flatLike(v, size, b.groups[0].params[0].Device()) }
 	var kept []*tensor.Tensor
 	for name, to := range map[string]**tensor.Tensor{"d": &s.d, "prev_flat_grad": &s.prevGrad} {
 		if *to, err = like(state[name]); err != nil {
@@ -626,4 +606,33 @@ func (b *Optimizer) restoredSearch(state map[string]any) (s search, err error) {
 	}
 	s.started = true
 	return s, keepAll(kept...)
+}
+
+// flatSize returns the number of real values in the parameters, and whether none has double precision.
+func (b *Optimizer) flatSize() (size int, single bool) {
+	single = true
+	for _, p := range b.groups[0].params {
+		n := p.Numel()
+		if p.DType().IsComplex() {
+			n *= 2
+		}
+		size += n
+		single = single && p.DType() != tensor.Float64 && p.DType() != tensor.Complex128
+	}
+	return size, single
+}
+
+// flatLike copies v, a tensor of LBFGS's state, to a device.
+func flatLike(v any, size int, device tensor.Device) (*tensor.Tensor, error) {
+	src, ok := v.(*tensor.Tensor)
+	if !ok || src == nil {
+		return nil, errors.New("linstock: LBFGS: a tensor of the state is missing")
+	}
+	if err := refuse.Unusable("LoadStateDict", "LBFGS", src); err != nil {
+		return nil, err
+	}
+	if src.Dim() != 1 || src.Numel() != size || !src.DType().IsFloat() {
+		return nil, refuse.Error("LoadStateDict", tensor.ErrArgument, "LBFGS: a tensor of the state has shape %v, want [%d]", src.Shape(), size)
+	}
+	return src.Detach().Clone().To(device), nil
 }
