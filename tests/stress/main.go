@@ -88,7 +88,7 @@ func command(ctx context.Context, args []string, from []scenario, out, errs io.W
 		return 1
 	}
 	defer os.RemoveAll(p.dir)
-	if err := p.begin(); err != nil {
+	if err := p.begin(ctx); err != nil {
 		fmt.Fprintln(errs, "stress:", err)
 		return 2
 	}

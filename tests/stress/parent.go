@@ -151,10 +151,10 @@ func (p *parent) round(ctx context.Context, name string, seed uint64) report {
 	return rep
 }
 
-// ask sends a task to the child, which it starts if necessary, and waits for its report. It kills the child when ctx ends.
+// ask sends a task to the child, which it starts if necessary, and waits for its report.
 func (p *parent) ask(ctx context.Context, t task) (rep report, err error) {
 	if p.child == nil {
-		if err := p.begin(); err != nil {
+		if err := p.begin(ctx); err != nil {
 			return rep, err
 		}
 	}
@@ -165,17 +165,17 @@ func (p *parent) ask(ctx context.Context, t task) (rep report, err error) {
 	if _, err := p.child.In.Write(append(line, '\n')); err != nil {
 		return rep, fmt.Errorf("the child process is gone: %w", errors.Join(err, p.child.End()))
 	}
-	return p.answer()
+	return p.answer(ctx)
 }
 
 // begin starts the child and waits until it has set up the device.
-func (p *parent) begin() error {
+func (p *parent) begin(ctx context.Context) error {
 	c, err := startChild(p.device, append([]string{"TMPDIR=" + p.dir}, p.env...), p.errs)
 	if err != nil {
 		return err
 	}
 	p.child = c
-	rep, err := p.answer()
+	rep, err := p.answer(ctx)
 	if err == nil && rep.Error != "" {
 		err = errors.New(rep.Error)
 	}
@@ -185,8 +185,8 @@ func (p *parent) begin() error {
 	return err
 }
 
-// answer waits for the child's next report.
-func (p *parent) answer() (rep report, err error) {
+// answer waits for the child's next report. It kills the child when ctx ends.
+func (p *parent) answer(ctx context.Context) (rep report, err error) {
 	c := p.child
 	var hung atomic.Bool
 	timer := time.AfterFunc(p.timeout, func() {
