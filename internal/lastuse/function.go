@@ -480,9 +480,10 @@ func (b *body) excludeCaptured() {
 
 // literalStays reports whether lit runs only where the enclosing function runs it: it is called, passed to a
 // function that borrows it, or is the only value of a local variable that is only called or passed in this way.
+// An iterator does not stay: it goes on after the loop's body, which may have assigned what it captures.
 func (b *body) literalStays(lit *ast.FuncLit) bool {
 	switch f := b.fate(lit); {
-	case f.escapes, f.returned:
+	case f.escapes, f.returned, f.ranged:
 		return false
 	case len(f.into) == 0:
 		return true
@@ -491,7 +492,7 @@ func (b *body) literalStays(lit *ast.FuncLit) bool {
 		ast.Inspect(b.block, func(n ast.Node) bool {
 			if id, is := n.(*ast.Ident); is && b.pkg.Info.Uses[id] == types.Object(v) {
 				f := b.fate(id)
-				ok = ok && !f.escapes && !f.returned && len(f.into) == 0
+				ok = ok && !f.escapes && !f.returned && !f.ranged && len(f.into) == 0
 			}
 			return ok
 		})
@@ -527,6 +528,7 @@ type fate struct {
 	into     []*place
 	consumer *ast.CallExpr // the call of which it is an operand
 	stored   bool          // it escapes: stored, sent, or passed to a goroutine or to panic
+	ranged   bool          // a range loop may call it, or what it carries, between its iterations
 	why      string
 }
 
@@ -534,6 +536,7 @@ func (f *fate) add(g fate) {
 	f.escapes = f.escapes || g.escapes
 	f.returned = f.returned || g.returned
 	f.stored = f.stored || g.stored
+	f.ranged = f.ranged || g.ranged
 	f.into = append(f.into, g.into...)
 	if f.why == "" {
 		f.why = g.why
@@ -707,14 +710,15 @@ func (b *body) fate(e ast.Expr) fate {
 			}
 			return fate{assigned: true}
 		}
-		f := fate{}
+		t := b.pkg.Info.TypeOf(p.X)
+		f := fate{ranged: t != nil && carries(t)}
 		if h := b.headers[p]; h != nil {
 			f.into = append(f.into, h)
 		}
 		if p.Value != nil {
 			f.add(b.target(p.Value))
 		}
-		if t := b.pkg.Info.TypeOf(p.X); p.Key != nil && t != nil && carries(t) {
+		if p.Key != nil && f.ranged {
 			f.add(b.target(p.Key)) // an iterator
 		}
 		return f

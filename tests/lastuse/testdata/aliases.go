@@ -203,6 +203,64 @@ func ranges() {
 	show(one)
 }
 
+func thrice(yield func() bool, f func()) {
+	for range 3 {
+		f()
+		if !yield() {
+			return
+		}
+	}
+}
+
+func itself[E any](e E) E { return e }
+
+// Iterators that read what the body of the loop assigns.
+func iterators() {
+	x := mk(190)
+	steps := func(yield func() bool) { thrice(yield, func() { show(x) }) }
+	n := 190.0
+	for range steps {
+		n++
+		x = mk(n)
+	}
+	y := mk(191)
+	for range itself(func(yield func() bool) {
+		for range 3 {
+			show(y)
+			if !yield() {
+				return
+			}
+		}
+	}) {
+		n++
+		y = mk(n)
+	}
+	ts := []T{mk(194)}
+	all := func(yield func() bool) {
+		for i := 0; i < len(ts); i++ {
+			show(ts[i])
+			if !yield() {
+				return
+			}
+		}
+	}
+	more := true
+	for range all {
+		if more {
+			ts, more = []T{mk(195), mk(196), mk(197)}, false
+		}
+	}
+	s := state{mk(198), mk(199)}
+	one := func(yield func(int) bool) { _ = yield(1); show(s.X) }
+	for _ = range one {
+		s.X = mk(200)
+	}
+	two := func(yield func(int, int) bool) { _ = yield(1, 2); show(s.X.Mul(s.Y)) }
+	for _, _ = range two {
+		s = state{mk(2), mk(3)}
+	}
+}
+
 func slice[S ~[]E, E any](x E) S { return S{x} }
 
 func generic() {
@@ -820,6 +878,7 @@ func main() {
 		instances()
 		hidden()
 		models()
+		iterators()
 		show(labelled(mk(50), 1))
 		show(labelled(mk(51), 2))
 		x := dot.Same()
