@@ -175,7 +175,6 @@ var exceptions = map[string]string{
 	"nn.MultiLabelSoftMarginLoss":                 "the options are read into a local struct",
 	"nn.TripletMarginWithDistanceLoss":            "a distance has the contract of nn.Layer, and the options are read into a local struct",
 	"(*nn.Loss).Forward":                          "the loss functions borrow and return a new handle; a distance has the contract of nn.Layer",
-	"(nn.Func).Forward":                           "the function has the contract of nn.Layer",
 	"nn.Release":                                  "it reads the module by reflection, and keeps nothing",
 	"autograd.Autocast":                           "a function of package tensor, which it reaches by a variable, calls the argument",
 	"autograd.WithAutocast":                       "a function of package tensor, which it reaches by a variable, calls the argument",

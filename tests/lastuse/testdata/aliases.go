@@ -402,6 +402,26 @@ func models() {
 	show(saved)
 }
 
+// Functions that keep their argument or return what they keep.
+
+func keepers() {
+	var first T
+	memo := nn.Func(func(x T) T {
+		if first == nil {
+			first = x.Mul(2)
+		}
+		return first
+	})
+	for range 2 {
+		y := memo.Forward(mk(205))
+		show(y)
+	}
+	var seen []T
+	tap := nn.Func(func(x T) T { seen = append(seen, x); return x.Mul(2) })
+	show(tap.Forward(mk(206)))
+	show(seen[0])
+}
+
 // Values of types that are not followed: named slices, slices of slices and of structs.
 
 func toList(ts []T) List                              { return ts }
@@ -878,6 +898,7 @@ func main() {
 		instances()
 		hidden()
 		models()
+		keepers()
 		iterators()
 		show(labelled(mk(50), 1))
 		show(labelled(mk(51), 2))
