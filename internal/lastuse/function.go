@@ -1035,46 +1035,79 @@ func (b *body) resultFate(call *ast.CallExpr, k int) fate {
 
 // callee returns the facts of the called function, or nil.
 func (p *Package) callee(b *body, call *ast.CallExpr) *Func {
-	fun := ast.Unparen(call.Fun)
-	switch i := fun.(type) {
-	case *ast.IndexExpr:
-		fun = i.X
-	case *ast.IndexListExpr:
-		fun = i.X
+	if lit := p.literal(b, call.Fun); lit != nil {
+		return p.factsOfLiteral(lit)
 	}
-	switch f := fun.(type) {
+	if fn, _ := p.declared(call.Fun); fn != nil {
+		return p.resolved(b, p.factsOf(fn), call)
+	}
+	return nil
+}
+
+// literal returns the function literal that f is, or that the variable f holds, or nil.
+func (p *Package) literal(b *body, f ast.Expr) *ast.FuncLit {
+	switch f := ast.Unparen(f).(type) {
 	case *ast.FuncLit:
-		return p.factsOfLiteral(f)
+		return f
 	case *ast.Ident:
-		switch o := p.Info.Uses[f].(type) {
-		case *types.Func:
-			return p.resolved(b, p.factsOf(o), call)
-		case *types.Var:
-			if b != nil {
-				if pl := b.byVar[o]; pl != nil && pl.kind == closure {
-					return p.factsOfLiteral(pl.lit)
-				}
+		if v, ok := p.Info.Uses[f].(*types.Var); ok && b != nil {
+			if pl := b.byVar[v]; pl != nil && pl.kind == closure {
+				return pl.lit
 			}
-		}
-	case *ast.SelectorExpr:
-		if sel, ok := p.Info.Selections[f]; ok {
-			if sel.Kind() != types.MethodVal {
-				return nil
-			}
-			fn, _ := sel.Obj().(*types.Func)
-			if fn == nil {
-				return nil
-			}
-			if _, param := types.Unalias(sel.Recv()).(*types.TypeParam); param {
-				return nil
-			}
-			return p.resolved(b, p.factsOf(fn), call)
-		}
-		if fn, ok := p.Info.Uses[f.Sel].(*types.Func); ok {
-			return p.resolved(b, p.factsOf(fn), call)
 		}
 	}
 	return nil
+}
+
+// declared returns the function or method that f names, or nil, and whether f has its receiver.
+func (p *Package) declared(f ast.Expr) (fn *types.Func, bound bool) {
+	f = ast.Unparen(f)
+	switch i := f.(type) {
+	case *ast.IndexExpr:
+		f = i.X
+	case *ast.IndexListExpr:
+		f = i.X
+	}
+	switch f := f.(type) {
+	case *ast.Ident:
+		fn, _ = p.Info.Uses[f].(*types.Func)
+	case *ast.SelectorExpr:
+		sel, ok := p.Info.Selections[f]
+		if !ok {
+			fn, _ = p.Info.Uses[f.Sel].(*types.Func)
+			return fn, false
+		}
+		if _, param := types.Unalias(sel.Recv()).(*types.TypeParam); param || sel.Kind() != types.MethodVal {
+			return nil, false
+		}
+		fn, bound = sel.Obj().(*types.Func)
+	}
+	return fn, bound
+}
+
+// factsOfValue returns the facts of the function that f is, or nil. If f is a method value, its receiver is no parameter.
+func (p *Package) factsOfValue(b *body, f ast.Expr) *Func {
+	if lit := p.literal(b, f); lit != nil {
+		return p.factsOfLiteral(lit)
+	}
+	fn, bound := p.declared(f)
+	if fn == nil {
+		return nil
+	}
+	fact := p.factsOf(fn)
+	if fact == nil || !bound {
+		return fact
+	}
+	g := &Func{Retains: fact.Retains[1:], Results: make([]Result, len(fact.Results))}
+	for i, r := range fact.Results {
+		g.Results[i] = Result{Other: r.Other || slices.Contains(r.From, 0), Old: r.Old}
+		for _, k := range r.From {
+			if k > 0 {
+				g.Results[i].addFrom(k - 1)
+			}
+		}
+	}
+	return g
 }
 
 // resolved returns f, with the results of the call's function argument if f says that the results are those.
@@ -1089,24 +1122,18 @@ func (p *Package) resolved(b *body, f *Func, call *ast.CallExpr) *Func {
 	if f.calledWith {
 		arg = call.Args[0]
 	}
-	lit, _ := ast.Unparen(arg).(*ast.FuncLit)
-	if id, ok := ast.Unparen(arg).(*ast.Ident); ok && b != nil {
-		if v, is := p.Info.Uses[id].(*types.Var); is && b.byVar[v] != nil && b.byVar[v].kind == closure {
-			lit = b.byVar[v].lit
-		}
-	}
+	known := p.factsOfValue(b, arg)
 	for i := range g.Results {
-		known := lit != nil && p.factsOfLiteral(lit) != nil
 		g.Results[i] = Result{Other: true}
-		if known {
-			g.Results[i] = p.factsOfLiteral(lit).result(i)
+		if known != nil {
+			g.Results[i] = known.result(i)
 		}
-		if f.calledWith && (!known || len(g.Results[i].From) > 0) {
+		if f.calledWith && (known == nil || len(g.Results[i].From) > 0) {
 			g.Results[i].From = []int{len(f.Retains) - 1} // its parameters are the call's other arguments
 		}
-		if f.calledWith && known && slices.Contains(p.factsOfLiteral(lit).Retains, true) {
-			g.Retains[len(g.Retains)-1] = true
-		}
+	}
+	if f.calledWith && (known == nil || slices.Contains(known.Retains, true)) {
+		g.Retains[len(g.Retains)-1] = true
 	}
 	return &g
 }

@@ -404,7 +404,26 @@ func models() {
 
 // Functions that keep their argument or return what they keep.
 
+type memory struct{ x T }
+
+func (m *memory) store(in ...T) T { m.x = in[0]; return in[0].Mul(2) }
+func (m *memory) stored(...T) T   { return m.x }
+
+var stored T
+
+func store(in ...T) T { stored = in[0]; return in[0].Mul(2) }
+
 func keepers() {
+	m := &memory{}
+	show(autograd.Checkpoint(m.store, mk(201)))
+	show(m.x)
+	show(autograd.Checkpoint(m.stored, mk(202)))
+	show(m.x)
+	show(autograd.Checkpoint(store, mk(203)))
+	show(stored)
+	fs := []func(...T) T{store}
+	show(autograd.Checkpoint(fs[0], mk(204)))
+	show(stored)
 	var first T
 	memo := nn.Func(func(x T) T {
 		if first == nil {
