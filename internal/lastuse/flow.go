@@ -869,17 +869,18 @@ func (a *assignment) escapeInto(d def, r *result) {
 
 // overwritePart releases the value that the i-th assignment overwrites, of an element or field.
 func (a *assignment) overwritePart(i int) {
+	if a.out == nil {
+		return
+	}
 	d := a.ev.defs[i]
-	switch {
-	case a.out == nil:
-	case d.pl.kind == structure:
-		reaches := make([]set, len(a.res))
-		for k := range a.res {
-			reaches[k] = a.res[k].reach
-		}
+	reaches := make([]set, len(a.res))
+	for k := range a.res {
+		reaches[k] = a.res[k].reach
+	}
+	if d.pl.kind == structure {
 		a.out.overwriteField(a.st, a.ev, d, reaches)
-	default:
-		a.out.overwriteElement(a.st, a.ev, d, a.res[i].own)
+	} else {
+		a.out.overwriteElement(a.st, a.ev, d, a.res[i].own, reaches)
 	}
 }
 

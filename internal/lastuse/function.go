@@ -294,6 +294,32 @@ func (b *body) stable(e ast.Expr) bool {
 	return constant || v != nil && !b.unstable[v] && v.Pkg() != nil && v.Parent() != v.Pkg().Scope()
 }
 
+// steady reports whether e has the same value after the calls of its statement: it is computed from constants, stable
+// variables and the lengths of stable slices.
+func (b *body) steady(e ast.Expr) bool {
+	if b.stable(e) {
+		return true
+	}
+	switch e := ast.Unparen(e).(type) {
+	case *ast.BinaryExpr:
+		return b.steady(e.X) && b.steady(e.Y)
+	case *ast.UnaryExpr:
+		return e.Op != token.AND && e.Op != token.ARROW && b.steady(e.X)
+	case *ast.CallExpr:
+		if len(e.Args) != 1 {
+			return false
+		}
+		t := b.pkg.Info.TypeOf(e.Args[0]).Underlying()
+		if name := b.pkg.builtin(e); name == "len" || name == "cap" {
+			_, slice := t.(*types.Slice)
+			return slice && b.stable(e.Args[0])
+		}
+		_, basic := t.(*types.Basic)
+		return basic && b.pkg.Info.Types[e.Fun].IsType() && b.steady(e.Args[0])
+	}
+	return false
+}
+
 // exclude removes the variables that are not places.
 func (b *body) exclude() {
 	for _, pl := range b.places {
@@ -1262,7 +1288,11 @@ func (b *body) val(e ast.Expr) val {
 				v.add(b.val(a))
 			}
 			return v
-		case "make", "len", "cap":
+		case "make":
+			// A function that borrows the slice may put new handles into it.
+			n, is := p.Info.Types[e.Args[min(1, len(e.Args)-1)]]
+			return val{fresh: is && len(e.Args) > 1 && (n.Value == nil || n.Value.ExactString() != "0")}
+		case "len", "cap":
 			return val{}
 		}
 	case *ast.IndexExpr, *ast.SelectorExpr:

@@ -321,40 +321,101 @@ func (o *output) pop(ev *event) {
 }
 
 // overwriteElement releases the handle that an element held before it is assigned.
-func (o *output) overwriteElement(st *state, ev *event, d def, own owned) {
+func (o *output) overwriteElement(st *state, ev *event, d def, own owned, reaches []set) {
 	b := o.body
-	call, ok := ast.Unparen(d.rhs).(*ast.CallExpr)
 	elem, index := ast.Unparen(d.part).(*ast.IndexExpr)
-	if o.dry || !ok || !index || len(ev.defs) != 1 || d.pl.kind != manyTensors || st.own[d.pl.id] != yes || own != yes ||
-		!isTensor(b.pkg.Info.TypeOf(call)) || !b.stable(elem.Index) || !b.stable(elem.X) {
+	as, ok := ev.node.(*ast.AssignStmt)
+	if o.dry || !index || !ok || as.Tok != token.ASSIGN || d.pl.kind != manyTensors || st.own[d.pl.id] == no || own != yes {
 		return
 	}
-	if as, ok := ev.node.(*ast.AssignStmt); !ok || len(as.Rhs) != 1 || as.Tok != token.ASSIGN {
+	name := d.pl.v.Name()
+	left := func(why string) {
+		o.note(elem.Pos(), name+"[…]", false, "%s, so line %d does not release the element that it overwrites", why, o.line(as.End()-1))
+	}
+	if st.own[d.pl.id] == maybe {
+		left("the function may not own the slice")
 		return
+	}
+	if !b.stable(elem.X) || !b.steady(elem.Index) {
+		left("a call may change the slice or the index")
+		return
+	}
+	for k, e := range ev.defs {
+		if e.part != d.part && reaches[k].has(d.pl.id) {
+			return // the statement moves it
+		}
 	}
 	linked := false
 	st.links[d.pl.id].each(func(k int) { linked = linked || ev.live.has(k) })
 	if linked {
+		left("another variable may hold it")
 		return
 	}
-	at := ast.Unparen(elem.Index)
-	text := ""
-	if tv := b.pkg.Info.Types[at]; tv.Value != nil {
-		text = tv.Value.ExactString()
-	} else {
-		text = at.(*ast.Ident).Name
-		if t, ok := b.pkg.Info.TypeOf(at).Underlying().(*types.Basic); !ok || t.Info()&types.IsInteger == 0 {
+	at := b.index(elem.Index, ev)
+	release := ".LastUseElement(" + o.at(as.End()-1) + ", " + name + ", " + at + ")"
+	switch rhs := ast.Unparen(d.rhs); {
+	case at == "":
+		left("its index cannot be repeated")
+		return
+	case len(as.Lhs) == 1 && b.pkg.Info.Types[rhs].IsNil():
+		if b.withoutTemps {
+			left("the package does not import package tensor")
 			return
 		}
-		if !types.Identical(b.pkg.Info.TypeOf(at), types.Typ[types.Int]) {
-			text = "int(" + text + ")"
-			if b.pkg.Info.ObjectOf(at.(*ast.Ident)) == nil || b.shadowsInt(ev) {
-				return
-			}
+		none := o.name("n")
+		o.slots = append(o.slots, none)
+		o.edits = append(o.edits, edit{rhs.Pos(), rhs.End(), 3, len(o.edits), none + release})
+	case len(as.Lhs) == 1:
+		switch rhs.(type) {
+		case *ast.CallExpr, *ast.Ident, *ast.IndexExpr, *ast.SelectorExpr:
+			o.insert(rhs.End(), 0, release)
+		default:
+			left("the new value is no call or variable")
+			return
+		}
+	case !b.withoutTemps && ev.after.IsValid() && !b.assigns(as, elem) && !strings.Contains(b.pkg.text(elem), "\n"):
+		// The element is assigned by a statement of its own, when all values are known.
+		result := o.name("e")
+		o.slots = append(o.slots, result)
+		o.edits = append(o.edits, edit{elem.Pos(), elem.End(), 3, len(o.edits), result})
+		o.insert(ev.after, 1, "; "+b.pkg.text(elem)+" = "+result+release)
+	default:
+		left("the statement assigns several values")
+		return
+	}
+	o.note(elem.Pos(), name+"[…]", true, "the element is released when line %d assigns it again", o.line(as.End()-1))
+}
+
+// index returns the text of an index of type int with the value of e, which is steady, or "".
+func (b *body) index(e ast.Expr, ev *event) string {
+	if tv := b.pkg.Info.Types[e]; tv.Value != nil {
+		return tv.Value.ExactString()
+	}
+	text, t := b.pkg.text(e), b.pkg.Info.TypeOf(e)
+	basic, ok := t.Underlying().(*types.Basic)
+	switch {
+	case !ok || basic.Info()&types.IsInteger == 0 || strings.Contains(text, "\n"):
+		return ""
+	case types.Identical(t, types.Typ[types.Int]):
+		return text
+	case b.shadowsInt(ev):
+		return ""
+	}
+	return "int(" + text + ")"
+}
+
+// assigns reports whether a variable in e is assigned by as.
+func (b *body) assigns(as *ast.AssignStmt, e ast.Expr) (found bool) {
+	for _, l := range as.Lhs {
+		if v, _ := b.plain(l); v != nil {
+			each(e, func(n ast.Node) bool {
+				id, ok := n.(*ast.Ident)
+				found = found || ok && b.pkg.Info.Uses[id] == types.Object(v)
+				return true
+			})
 		}
 	}
-	o.insert(call.End(), 0, ".LastUseElement("+o.at(ev.after-1)+", "+d.pl.v.Name()+", "+text+")")
-	o.note(elem.Pos(), d.pl.v.Name()+"[…]", true, "the element is released when line %d assigns it again", o.line(ev.after-1))
+	return found
 }
 
 // overwriteField releases the handle that a field held before ev assigned it, unless another field or variable holds it too.

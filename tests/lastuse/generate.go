@@ -170,6 +170,13 @@ func negate(xs []*tensor.Tensor) {
 		xs[i] = y
 	}
 }
+func fill(xs []*tensor.Tensor, x *tensor.Tensor) {
+	for i := range xs {
+		xs[i] = x.Mul(0.5)
+	}
+}
+func crossed(a, b *tensor.Tensor) (*tensor.Tensor, *tensor.Tensor) { return b, a }
+func paired(a, b *tensor.Tensor) (*tensor.Tensor, *tensor.Tensor) { return a.Sin(), b.Neg() }
 func reads(xs []*tensor.Tensor) int { return len(xs) }
 func mean(x *tensor.Tensor) float64 { v, _ := x.Mean().Item(); return v }
 func meanOf(x *tensor.Tensor) (float64, error) { return x.Mean().Item() }
@@ -504,7 +511,10 @@ func (g *generator) statement() {
 		g.line("}")
 	case 15:
 		v := declare("s")
-		switch g.r.IntN(5) {
+		switch g.r.IntN(6) {
+		case 4:
+			g.line("%s := make([]*tensor.Tensor, 2)", v)
+			g.line("fill(%s, %s)", v, g.t(2))
 		case 0:
 			g.line("%s := list(%s)", v, g.t(2))
 		case 1:
@@ -527,9 +537,17 @@ func (g *generator) statement() {
 	case 16:
 		if len(g.ss) > 0 {
 			s := g.of(g.ss)
-			switch g.r.IntN(4) {
+			switch g.r.IntN(7) {
 			case 0:
 				g.line("%s[%d] = %s", s, g.r.IntN(2), g.t(2))
+			case 4: // an index that is computed, and a value that a variable holds
+				g.line("%s[%s] = %s", s, g.of([]string{"len(" + s + ")-1", "7%len(" + s + ")"}), g.of([]string{g.t(2), g.of(g.ts)}))
+			case 5: // several elements
+				w := g.of(g.ss)
+				g.line("%s[0], %s[1] = %s(%s[0], %s[1])", s, w, g.of([]string{"paired", "crossed"}), w, s)
+			case 6: // an element and a variable
+				v := g.of(g.ts)
+				g.line("%s, %s[1] = %s", v, s, g.of([]string{"paired(" + v + ", " + s + "[1])", "k.two(" + v + ")", s + "[0], " + v, s + "[1], " + g.t(1)}))
 			case 1:
 				g.line("%s = append(%s, %s)", s, s, g.t(2))
 			case 2:
@@ -809,6 +827,13 @@ func (g *generator) lessCommon(cond string, few int, nested bool) {
 		}
 	case 15: // a loop over a function without a name
 		if len(g.ss) == 0 || !nested || g.loop > 1 {
+			return
+		}
+		if g.r.IntN(3) == 0 { // that reads what the loop's body assigns
+			f := g.name("f")
+			g.line("%s := %s", v, g.t(2))
+			g.line("%s := func(yield func() bool) { for range 2 { r.show(%s); if !yield() { return } } }", f, v)
+			g.line("for range %s { %s = %s }", f, v, g.t(2))
 			return
 		}
 		g.loop++
