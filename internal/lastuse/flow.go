@@ -719,6 +719,7 @@ func (b *body) step(st *state, ev *event, out *output) {
 	}
 	if out != nil {
 		out.pop(ev)
+		out.loop(st, ev)
 		out.flags(st, ev, was)
 	}
 	if out != nil && !out.dry {
@@ -1069,6 +1070,9 @@ func (b *body) arrays(st *state, d def) set {
 func (b *body) names(pl *place, ev *event, pos token.Pos) bool {
 	if pl.v == nil || !pos.IsValid() || ev.scope == nil {
 		return false
+	}
+	if pl.loop != nil {
+		return !b.withoutTemps
 	}
 	_, o := ev.scope.LookupParent(pl.v.Name(), pos)
 	if b.pkg.fault == forgetNames && o != nil {

@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/tools/go/cfg"
@@ -24,10 +25,11 @@ const (
 // place is a variable that can hold handles; see the package comment.
 type place struct {
 	id    int
-	v     *types.Var // nil for the header of a range loop
+	v     *types.Var // nil for the header of a range loop; if loop is set, a new variable
 	kind  kind
 	param int // index in the facts; -1 for others
 	lit   *ast.FuncLit
+	loop  *ast.RangeStmt // over the slice that a call returns, which is stored in a new variable
 
 	flagged bool // has a drop flag
 	flag    string
@@ -203,6 +205,10 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 			// A loop over the indices of a slice reads no element.
 			if t := p.Info.TypeOf(n.X); t != nil && (isTensors(t) && n.Value != nil || carries(t)) {
 				h := &place{kind: carrier, param: -1}
+				if b.storesLoop(n) {
+					h.kind, h.loop = manyTensors, n
+					h.v = types.NewVar(n.X.Pos(), p.Types, prefix+"l"+strconv.Itoa(len(b.headers)+1), t)
+				}
 				b.headers[n] = h
 				add(h)
 			}
@@ -217,6 +223,21 @@ func (p *Package) newBody(decl *ast.FuncDecl, lit *ast.FuncLit, sig *types.Signa
 		}
 	}
 	return b
+}
+
+// storesLoop reports whether the slice that r is over is stored before the loop: it is the result of a call, and its elements
+// go only into a place.
+func (b *body) storesLoop(r *ast.RangeStmt) bool {
+	p := b.pkg
+	call, ok := ast.Unparen(r.X).(*ast.CallExpr)
+	if !ok || p.builtin(call) != "" || p.Info.Types[call.Fun].IsType() || !isTensors(p.Info.TypeOf(r.X)) || p.listOf(r) == nil {
+		return false
+	}
+	if _, name := r.Key.(*ast.Ident); !name || b.placeOf(r.Value) == nil {
+		return false
+	}
+	_, labelled := p.parent[r].(*ast.LabeledStmt) // the label is the loop's
+	return !labelled && !strings.Contains(p.source(r.For, r.X.Pos()), "\n")
 }
 
 func (p *Package) isPanic(c *ast.CallExpr) bool { return p.builtin(c) == "panic" }

@@ -39,6 +39,7 @@ type output struct {
 	order []*event
 	decls []string
 	slots []string
+	lists []string // slots for slices
 }
 
 func (o *output) insert(pos token.Pos, class int, text string) {
@@ -47,6 +48,9 @@ func (o *output) insert(pos token.Pos, class int, text string) {
 
 func (o *output) note(pos token.Pos, name string, released bool, format string, args ...any) {
 	if !o.dry {
+		if strings.HasPrefix(name, prefix) {
+			name = "the slice that the loop is over"
+		}
 		o.notes = append(o.notes, Note{pos, name, released, fmt.Sprintf(format, args...)})
 	}
 }
@@ -185,6 +189,9 @@ type unless struct {
 
 // add adds a place. It returns false if no comparison with it is possible.
 func (u *unless) add(p *Package, w *place) bool {
+	if w.loop != nil { // its elements live as long as the loop runs
+		return false
+	}
 	switch w.kind {
 	case oneTensor:
 		u.name(w.v.Name())
@@ -316,6 +323,18 @@ func (o *output) pop(ev *event) {
 			s, none := d.pl.v.Name(), o.name("n")
 			o.slots = append(o.slots, none)
 			o.after(ev, s+"[:len("+s+")+1][len("+s+")] = "+none)
+		}
+	}
+}
+
+// loop stores the slice that a loop is over before the loop.
+func (o *output) loop(st *state, ev *event) {
+	for _, d := range ev.defs {
+		if r := d.pl.loop; r != nil && st.own[d.pl.id] != no && !o.dry && !o.body.withoutTemps {
+			name := d.pl.v.Name()
+			o.lists = append(o.lists, name)
+			o.edits = append(o.edits, edit{r.For, r.X.Pos(), 3, len(o.edits), name + " = "})
+			o.insert(r.X.End(), 1, "; "+o.body.pkg.source(r.For, r.X.Pos())+name)
 		}
 	}
 }
@@ -629,6 +648,9 @@ func (o *output) finish() []edit {
 	}
 	o.temporaries()
 	decl := ""
+	if len(o.lists) > 0 {
+		decl += " var " + strings.Join(o.lists, ", ") + " []*" + prefix + "tensor.Tensor;"
+	}
 	if len(o.slots) > 0 {
 		decl += " var " + strings.Join(o.slots, ", ") + " *" + prefix + "tensor.Tensor;"
 	}

@@ -190,10 +190,13 @@ func (p *Package) roots() (list []root) {
 }
 
 // text returns the source of an expression.
-func (p *Package) text(e ast.Expr) string {
+func (p *Package) text(e ast.Expr) string { return p.source(e.Pos(), e.End()) }
+
+// source returns the source between two positions.
+func (p *Package) source(from, to token.Pos) string {
 	for i, f := range p.Files {
-		if f.FileStart <= e.Pos() && e.Pos() < f.FileEnd {
-			return string(p.Sources[i][p.offset(e.Pos()):p.offset(e.End())])
+		if f.FileStart <= from && from < f.FileEnd {
+			return string(p.Sources[i][p.offset(from):p.offset(to)])
 		}
 	}
 	return ""
@@ -234,7 +237,7 @@ func (p *Package) Rewrite(importsTensor bool) (sources [][]byte, notes []Note) {
 			continue
 		}
 		edits[at] = append(edits[at], out.finish()...)
-		slots[at] = slots[at] || len(out.slots) > 0
+		slots[at] = slots[at] || len(out.slots)+len(out.lists) > 0
 		notes = append(notes, out.notes...)
 		notes = append(notes, b.notes()...)
 		notes = append(notes, b.neverOwned(out.notes)...)
@@ -359,7 +362,7 @@ func (b *body) notes() (notes []Note) {
 				why = "it would be held while other calls of the statement run"
 			}
 			for _, pl := range v.places {
-				if pl.v != nil && pl.kind != oneTensor {
+				if pl.v != nil && pl.loop == nil && pl.kind != oneTensor {
 					why = "it may be a tensor in " + pl.v.Name()
 				}
 			}
@@ -382,7 +385,7 @@ func (b *body) neverOwned(known []Note) (notes []Note) {
 	for _, bl := range b.blocks() {
 		for _, ev := range bl.events {
 			for _, d := range ev.defs {
-				if d.pl.v == nil || d.pl.kind >= carrier || !d.val.other || seen[d.pl.v.Pos()] {
+				if d.pl.v == nil || d.pl.loop != nil || d.pl.kind >= carrier || !d.val.other || seen[d.pl.v.Pos()] {
 					continue
 				}
 				seen[d.pl.v.Pos()] = true

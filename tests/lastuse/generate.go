@@ -482,7 +482,7 @@ func (g *generator) statement() {
 		g.loop++
 		v := declare("x")
 		ss := g.of(g.ss)
-		g.line("for _, %s := range %s {", v, ss)
+		g.line("for _, %s := range %s {", v, g.of([]string{ss, ss, "list(" + g.t(2) + ")", "these(" + ss + ")"}))
 		g.ts = append(g.ts, v)
 		if g.r.IntN(3) > 0 { // the loop continues over the old elements
 			g.line("\t%s = list(%s)", ss, g.t(1))
