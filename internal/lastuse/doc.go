@@ -14,13 +14,14 @@
 // an option, an empty interface, a type parameter, a function. A variable is not a place if its address is taken, also by a method with a pointer receiver, or
 // if a function literal assigns it or a part of it, keeps it after the call that the literal is given to, or passes it on,
 // or if it is a named result of a function that defers a call, which may recover from a panic.
-// The body of a function literal is a function of its own, in which the captured variables are not places.
+// The body of a function literal is a function of its own, in which the captured variables are not places. A literal that a
+// range loop is over counts as kept: the loop's body runs between two parts of it.
 //
 // A temporary is the result of a call that is an operand of another call. A discarded result is one that no variable holds:
 // it is assigned to _ or compared, or the call is a statement.
 //
 // A place is live at a point if some path from there reads it before it is assigned. The header of a range loop is a
-// place that is live while the loop runs.
+// place that is live while the loop runs. If it is a slice that a call returns, a new variable holds it.
 //
 // Two places are linked at a point if both may hold the same handle. The relation is symmetric; a place that is assigned
 // from others is linked to them and to all that those are linked to.
@@ -58,7 +59,8 @@
 // functions too large to analyse, and handles in maps, arrays, channels, package variables and behind pointers.
 //
 // An assignment releases the handles that the place held before, under the same conditions. An assignment to an element
-// or field releases the handle before if, in addition, no other element or field holds it.
+// or field releases the handle before if, in addition, no other element or field holds it. The index of such an element must
+// have the same value after the statement's calls.
 //
 // A temporary is released when the call that it is an operand of has returned, unless that call returned the same handle.
 // If a result that is no tensor may hold it, it is released when the call that borrows that result has returned, and if
@@ -82,6 +84,10 @@
 //
 //	train(mean(load()))
 //	train(tensor.LastUseAfter(mean(load().LastUseHold(&t1)), "main.go:8", &t1))
+//
+// A statement that assigns several values gives new variables to elements, which statements of their own assign then:
+//
+//	e1, e2 = cell(x, h[l], c[l]); h[l] = e1.LastUseElement("main.go:9", h, l); c[l] = e2.LastUseElement("main.go:9", c, l)
 //
 // Temporaries are stored where they are computed. No call moves, so that the order of evaluation is the program's. The
 // values of a return statement are stored in new variables, from left to right, where something is to be released after
