@@ -58,7 +58,7 @@ func MemoryStats(device int32) (Memory, error) {
 }
 
 // Pace is ls_pace.
-type Pace struct{ Live, Reserved, Limit, Total, Freed int64 }
+type Pace struct{ Live, Reserved, Limit, Total, Freed, Low int64 }
 
 var _ [unsafe.Sizeof(C.ls_pace{})]byte = [unsafe.Sizeof(Pace{})]byte{}
 
@@ -151,7 +151,7 @@ type Waiters struct {
 	Device  int32
 	Reason  int32 // the highest of WaitTarget, WaitLimit and WaitSystem among them
 	Verdict int32 // VerdictAdmit, VerdictExhausted; set before the next PressureNext
-	_       int32
+	Exhaust int32 // 1: one of them has waited for rounds that were not exhausted; this one should be
 }
 
 // Why allocations wait, and the result of a round: ls_wait_reason and ls_verdict.

@@ -198,12 +198,6 @@ func (a *account) fits(bytes int64) bool {
 	return m.Limit > 0 && m.Live+bytes <= m.Limit
 }
 
-// progress returns a number that grows with every allocation and free on the device.
-func (a *account) progress() int64 {
-	m := a.counters()
-	return m.Freed + m.Total
-}
-
 func sumOverDevices(f func(cshim.Pace) int64) (sum int64) {
 	for _, a := range known() {
 		sum += f(a.counters())

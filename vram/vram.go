@@ -27,8 +27,9 @@
 //
 // An allocation that would pass the hard limit of its device ([SetLimit]) waits for a sweep and tries again. If there is
 // still no room, each registered [Reclaimer] is called. It fails, with *[OutOfMemoryError], only after a sweep that began
-// after the request has freed nothing. The program can continue after the error. While another goroutine sweeps and there
-// is no room, an operator waits before it begins, for 250 ms at most.
+// after the request, and in which they were called, has freed nothing; or, if other goroutines allocate and free but never
+// leave enough, after eight such sweeps in which there was never room. The program can continue after the error. While
+// another goroutine sweeps and there is no room, an operator waits before it begins, for 250 ms at most.
 //
 // A sweep does not wait for code of the program, with one exception: when there is no room at the hard limit, it waits for
 // reclaimers, functions of runtime.AddCleanup and finalizers, for one second at most, and collects what they referred to.

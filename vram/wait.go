@@ -82,13 +82,13 @@ func serve(waiters []cshim.Waiters) {
 		return
 	}
 	depth, want, requests := None, int64(0), map[*account]int64{}
-	var before []int64 // progress of each device
+	var freed []int64 // bytes ever freed on each device
 	for i := range waiters {
 		w := &waiters[i]
 		a := accountOf(w.Device)
 		a.waited(w.Largest)
 		requests[a] = w.Bytes
-		before = append(before, a.progress())
+		freed = append(freed, a.counters().Freed)
 		if w.Reason != cshim.WaitTarget {
 			depth, want = Deep, want+w.Bytes
 		} else {
@@ -98,14 +98,13 @@ func serve(waiters []cshim.Waiters) {
 	if depth == None {
 		return
 	}
-	// At a limit the round ends when something was freed on every device at its limit; allocations that still do not fit ask
-	// for another round. At the wait trigger the sweep is complete, because the goal depends on what is reachable.
+	// At a limit the round ends when there was room for the largest allocation; those that still do not fit ask for another
+	// round. At the wait trigger the sweep is complete, because the goal depends on what is reachable.
 	var enough func() bool
 	if depth == Deep {
 		enough = func() bool {
-			for i, w := range waiters {
-				a := accountOf(w.Device)
-				if w.Reason != cshim.WaitTarget && a.progress() <= before[i] && !(w.Reason == cshim.WaitLimit && a.fits(w.Bytes)) {
+			for i := range waiters {
+				if !enoughFor(&waiters[i], freed[i]) {
 					return false
 				}
 			}
@@ -116,13 +115,28 @@ func serve(waiters []cshim.Waiters) {
 	r.finish(requests)
 	for i := range waiters {
 		w := &waiters[i]
-		if r.outcome == pacer.Exhausted && w.Reason != cshim.WaitTarget && !accountOf(w.Device).returnIdleHeap(w.Bytes) {
+		if r.outcome == pacer.Exhausted && w.Reason != cshim.WaitTarget && (w.Exhaust != 0 || !accountOf(w.Device).returnIdleHeap(w.Bytes)) {
 			w.Verdict = cshim.VerdictExhausted
 		}
 		if r.outcome >= pacer.Complete {
 			admit(w)
 		}
 	}
+}
+
+// enoughFor reports whether a sweep at a limit has freed enough for a device's allocations. It counts the room that there was
+// at any time in the round, because another goroutine may have taken it. Bytes that were freed are not enough, because other
+// goroutines free what they have just allocated. If the system has refused the memory, it is unknown how much is enough:
+// any byte is, for the first rounds of an allocation.
+func enoughFor(w *cshim.Waiters, freed int64) bool {
+	m := accountOf(w.Device).counters()
+	switch w.Reason {
+	case cshim.WaitLimit:
+		return m.Limit == 0 || w.Largest <= m.Limit-m.Low
+	case cshim.WaitSystem:
+		return w.Exhaust == 0 && m.Freed > freed
+	}
+	return true
 }
 
 // admit asks the policy about a device's allocations that wait at the wait trigger. If the policy wants no sweep they get the

@@ -201,14 +201,14 @@ class Admitting final : public caching::CUDAAllocator {
     Admission admission(index, n);
     auto bytes = static_cast<int64_t>(n);
     std::exception_ptr failure;
-    auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    Rounds rounds;
     do {
       try {
         return allocate();
       } catch (const c10::OutOfMemoryError &) {
         failure = std::current_exception();
       }
-    } while (sweep_for_device(slot(index), bytes) && std::chrono::steady_clock::now() < give_up);
+    } while (sweep_for_device(slot(index), bytes, rounds));
     if (limit_on_device(slot(index)) != 0) {
       More more(*this, index);
       try {

@@ -161,9 +161,18 @@ __attribute__((visibility("default"))) void refuse_in_capture(const char *what);
 __attribute__((visibility("default"))) void admit_on_device(int slot, int64_t n);
 // Subtracts bytes that were admitted and not allocated.
 __attribute__((visibility("default"))) void dismiss_from_device(int slot, int64_t n) noexcept;
-// Waits for a collection after the allocator has failed to allocate what was admitted. Returns false if it has
-// freed nothing.
-__attribute__((visibility("default"))) bool sweep_for_device(int slot, int64_t n) noexcept;
+// The rounds of the pacer that an allocation has waited for.
+struct Rounds {
+  int all = 0;
+  int vain = 0;               // exhausted rounds since the last that made more room than those before
+  int64_t least = INT64_MAX;  // the fewest live bytes in one of them
+  int64_t seen = -1;          // bytes allocated and freed on the device before the last one
+  int timeouts = 0;           // rounds in a row that did not end in time
+  bool over = false;          // the next try is the last
+};
+// Waits for a round after the allocator has failed to allocate what was admitted. Returns false if no other try
+// can succeed.
+__attribute__((visibility("default"))) bool sweep_for_device(int slot, int64_t n, Rounds &rounds) noexcept;
 // Returns the bytes that may be live; 0: no limit.
 __attribute__((visibility("default"))) int64_t limit_on_device(int slot) noexcept;
 

@@ -304,26 +304,20 @@ void *alloc_or_null(size_t n) noexcept {
   }
 }
 
-// Returns get(). While the system refuses memory it first empties the caches, then waits for rounds of the pacer
-// as long as they free anything.
+// Returns get(). While the system refuses memory it first empties the caches, then waits for rounds of the pacer.
 template <class Get>
 auto get_or_throw(size_t n, size_t asked, Get get) {
   auto p = get();
   if (__builtin_expect(p != nullptr, 1)) return p;
-  auto &a = accounts[kCpuSlot];
-  auto give_up = Clock::now() + kGiveUp;
-  for (;;) {
+  Rounds rounds;
+  do {
     shrink_large(0);
     heap().drop_kept();
     if ((p = get()) != nullptr) return p;
-    int64_t before = given_back(a);
-    Waited waited = wait_for_round(kCpuSlot, static_cast<int64_t>(n), LS_WAIT_SYSTEM);
-    if (!may_fit(waited, a, before) || Clock::now() > give_up) {
-      out_of_memory(kCpuSlot, static_cast<int64_t>(asked),
-                    ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str(),
-                    static_cast<int64_t>(n));
-    }
-  }
+  } while (wait_for_system(kCpuSlot, static_cast<int64_t>(n), rounds));
+  out_of_memory(kCpuSlot, static_cast<int64_t>(asked),
+                ("out of memory: the system has no " + std::to_string(asked) + " bytes").c_str(),
+                static_cast<int64_t>(n));
 }
 
 void *allocate_or_throw(size_t n, size_t asked) {
@@ -634,6 +628,7 @@ ls_error *ls_memory_pace(int32_t device, ls_pace *out) noexcept {
     int64_t live = a.live.load(), limit = a.limit.load();
     out->total = a.total.load();
     out->freed = a.freed.load();
+    out->low = a.low.load();
     out->live = live;
     out->reserved = slot == ls::kCpuSlot ? live + static_cast<int64_t>(ls::cached_large()) : a.reserved.load();
     out->limit = limit == INT64_MAX ? 0 : limit;

@@ -28,6 +28,7 @@ struct alignas(64) Account {
   std::atomic<int64_t> reserved{0};         // a device's: bytes that its allocator holds
   std::atomic<int64_t> freed{0};            // bytes ever freed
   std::atomic<int64_t> withdrawn{0};        // bytes ever admitted that could then not be allocated
+  std::atomic<int64_t> low{0};              // the fewest live bytes since a round began, while allocations wait
 };
 extern Account accounts[kMaxSlots];
 
@@ -74,25 +75,11 @@ inline int64_t enter(int slot, int64_t n, int64_t asked) {
 constexpr int64_t kLargestAdmitted = int64_t{1} << 46;
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kGiveUp = std::chrono::seconds(30);    // the longest wait of one allocation
-constexpr auto kRoundWait = std::chrono::seconds(2);  // for one round: a collection of a large Go heap takes long
-enum class Waited {
-  kNoServer,  // no pacer is attached, or this thread is the pacer's
-  kTimeout,   // the time is over
-  kRetry,     // the bytes fit, or some were freed: another try or another wait may succeed
-  kVerdict,   // LS_WAIT_TARGET: the allocation may pass the wait trigger; otherwise: the round was exhausted
-};
-// Waits until a round that begins after this call has ended, or the time is over. LS_WAIT_LIMIT: or until n bytes
-// fit.
-Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason,
-                      Clock::time_point until = Clock::now() + kRoundWait);
 // Returns a number that changes when the account has room again.
 inline int64_t given_back(const Account &a) { return a.freed.load() + a.withdrawn.load(); }
-// Reports whether another try may succeed after a wait. before is given_back before the wait.
-inline bool may_fit(Waited waited, const Account &a, int64_t before) {
-  return waited == Waited::kTimeout || waited == Waited::kRetry ||
-         (waited == Waited::kVerdict && given_back(a) != before);
-}
+// Waits for a round after the system or the device has refused n admitted bytes. Returns false if no other try can
+// succeed.
+bool wait_for_system(int slot, int64_t n, Rounds &rounds) noexcept;
 
 // Set on a thread that collects: its allocations must not wait for a round.
 extern constinit thread_local bool sweeping __attribute__((tls_model("initial-exec")));

@@ -1,7 +1,8 @@
 // Admission of allocations, and waiting. An allocation that does not fit below its device's limits asks for a
 // round and waits, for a bounded time and without a lock of the allocator's. A round serves all allocations that
 // wait: the pacer's thread frees what it can, then wakes them, and they try again. An allocation fails only after
-// a round that began after its request, was exhausted, and during which nothing was freed.
+// a round that began after its request and was exhausted: at once if nothing was allocated or freed meanwhile,
+// otherwise after kVain such rounds in which there was never room for it.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -34,7 +35,10 @@ struct Callback {
 };
 std::atomic<const Callback *> callback{nullptr};
 
-constexpr int kCallbackCalls = 16;  // the most calls of the callback for one allocation
+constexpr int kCallbackCalls = 16;                    // the most calls of the callback for one allocation
+constexpr auto kRoundWait = std::chrono::seconds(2);  // for one round: a collection of a large Go heap takes long
+constexpr int kVain = 8;
+constexpr int kMostTimeouts = 15;  // rounds in a row that no pacer has ended
 
 static_assert(LS_PRESSURE_DEVICES == kMaxSlots);
 
@@ -43,7 +47,8 @@ struct Waiter {
   int slot;
   int64_t bytes;
   ls_wait_reason reason;
-  Waiter *next;
+  bool exhaust;
+  Waiter *next, **link;  // link points to the pointer to this one
 };
 
 // Rounds, and the allocations that wait for them. Never destroyed.
@@ -54,6 +59,7 @@ struct Pressure {
   uint64_t asked = 0, started = 0, finished = 0;  // rounds
   // The last round that admitted a device's waiters past the wait trigger, and the last that was exhausted.
   uint64_t admitted[kMaxSlots] = {}, exhausted[kMaxSlots] = {};
+  int64_t low[kMaxSlots] = {};  // the fewest live bytes in a device's last round
   bool attached = false, stop = false;
   Waiter *first = nullptr;
   std::atomic<int> waiters{0};
@@ -112,6 +118,12 @@ void set_cpu_limit(int64_t limit, int64_t granted, int64_t measure) noexcept {
   if (cpu_cached() - kept_small() > keep) shrink_cpu_cache(std::max<int64_t>(keep, 1));
 }
 
+void lower(std::atomic<int64_t> &low, int64_t now) noexcept {
+  int64_t l = low.load(std::memory_order_relaxed);
+  while (now < l && !low.compare_exchange_weak(l, now, std::memory_order_relaxed)) {
+  }
+}
+
 bool fits_limit(int slot, int64_t n) {
   auto &a = accounts[slot];
   return a.live.load(std::memory_order_relaxed) + n <= a.limit.load(std::memory_order_relaxed);
@@ -121,10 +133,12 @@ bool fits_limit(int slot, int64_t n) {
 void subtract(Account &a, int64_t n, std::atomic<int64_t> &counter) noexcept {
   // In this order: a thread that sees the room also sees that the counter has changed.
   counter.fetch_add(n);
-  a.live.fetch_sub(n);
+  int64_t live = a.live.fetch_sub(n) - n;
   auto &p = Pressure::get();
+  if (__builtin_expect(p.waiters.load(std::memory_order_relaxed) == 0, 1)) return;
+  lower(a.low, live);
   // The pacer's own frees wake no thread: the end of the round wakes all, and before that they would slow it down.
-  if (__builtin_expect(p.waiters.load(std::memory_order_relaxed) != 0, 0) && !sweeping) p.done.notify_one();
+  if (!sweeping) p.done.notify_one();
 }
 
 // Measures the cgroups first: other memory of the process may have changed.
@@ -136,6 +150,55 @@ bool try_admit_followed(int slot, int64_t n, int64_t &live) {
 bool try_admit_without_credit(int slot, int64_t n, int64_t &live) {
   if (slot == kCpuSlot) set_credit_disabled(true);
   return try_admit_followed(slot, n, live);
+}
+
+enum class Waited {
+  kNoServer,  // no pacer is attached, or this thread is the pacer's
+  kTimeout,   // the time is over, and the round has not ended
+  kRetry,     // the bytes fit, or some were freed: another try or another wait may succeed
+  kVerdict,   // LS_WAIT_TARGET: the allocation may pass the wait trigger; otherwise: the round was exhausted
+};
+struct Wait {
+  Waited result;
+  int64_t low;  // the fewest live bytes in the device's last round
+};
+
+// Waits until a round that begins after this call has ended, or the time is over. LS_WAIT_LIMIT: or until n bytes
+// fit.
+Wait wait_for_round(int slot, int64_t n, ls_wait_reason reason, bool exhaust,
+                    Clock::time_point until = Clock::now() + kRoundWait);
+
+// Returns a number that changes with every allocation and free on the device.
+int64_t activity(const Account &a) { return given_back(a) + a.total.load(); }
+
+// Reports whether an allocation that did not fit after a round waits for another one. before is its activity
+// before the round. n is 0 if the limit was not what refused it.
+bool another(Rounds &r, const Wait &w, int slot, int64_t n, int64_t before) {
+  auto &a = accounts[slot];
+  bool exhausted = w.result == Waited::kVerdict;
+  if (w.result == Waited::kNoServer) return false;
+  // Timeouts are counted: the time of a process that was stopped says nothing about its pacer.
+  r.timeouts = w.result == Waited::kTimeout ? r.timeouts + 1 : 0;
+  if (r.timeouts == kMostTimeouts) return false;
+  // A thread that has allocated before the round may be about to free.
+  int64_t earlier = r.seen < 0 ? before : r.seen;
+  r.seen = before;
+  if (exhausted && activity(a) == earlier) return false;
+  r.all++;
+  int64_t limit = a.limit.load();
+  if (n > limit) return !exhausted;
+  int64_t lacking = n == 0 ? w.low : w.low - (limit - n);
+  // Another thread has taken the room, or there was more than before: some day it may be enough.
+  if (lacking <= 0 || w.low < r.least - lacking / 1024) {
+    r.least = w.low;
+    r.vain = 0;
+    return true;
+  }
+  if (!exhausted) return true;
+  // Other threads allocate and free, but never enough. They may do so soon.
+  for (int i = 0; i < 1 << r.vain && (n == 0 || !fits_limit(slot, n)); i++)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return ++r.vain < kVain;
 }
 
 }  // namespace
@@ -230,16 +293,17 @@ void withdraw(int slot, int64_t n) noexcept { subtract(accounts[slot], n, accoun
 int64_t admit(int slot, int64_t n, int64_t asked) {
   auto &a = accounts[slot];
   int64_t sum = 0;
+  Rounds rounds;
+  rounds.seen = activity(a);
   if (slot == kCpuSlot && a.live.load(std::memory_order_relaxed) + n > a.granted.load(std::memory_order_relaxed))
     follow_limit(n);
   // At the wait trigger an allocation waits until a round makes room or admits it, for LS_WAIT_TARGET_MS at most.
   auto until = Clock::now() + std::chrono::milliseconds(LS_WAIT_TARGET_MS);
   while (a.wait_trigger.load(std::memory_order_relaxed) < a.limit.load(std::memory_order_relaxed)) {
     if (try_admit(slot, n, sum, false)) return sum;
-    if (wait_for_round(slot, n, LS_WAIT_TARGET, until) != Waited::kRetry) break;
+    if (wait_for_round(slot, n, LS_WAIT_TARGET, false, until).result != Waited::kRetry) break;
   }
   if (try_admit_followed(slot, n, sum) || try_admit_without_credit(slot, n, sum)) return sum;
-  auto give_up = Clock::now() + kGiveUp;
   if (auto *cb = callback.load(std::memory_order_acquire)) {
     for (int i = 0; i < kCallbackCalls && !sweeping; i++) {
       sweeping = true;  // allocations of the callback neither wait nor call it again
@@ -249,22 +313,20 @@ int64_t admit(int slot, int64_t n, int64_t asked) {
       if (again == 0) break;
     }
   }
-  while (Clock::now() < give_up) {
-    int64_t before = given_back(a);
-    Waited waited = wait_for_round(slot, n, LS_WAIT_LIMIT);
+  for (;;) {
+    int64_t before = activity(a);
+    Wait wait = wait_for_round(slot, n, LS_WAIT_LIMIT, rounds.all >= 2);
     Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
     if (try_admit_without_credit(slot, n, sum)) return sum;
     // Another thread may have been preempted just before a free: give it 5 ms.
-    for (int i = 0; i < 5 && waited == Waited::kVerdict && given_back(a) == before; i++) {
+    for (int i = 0; i < 5 && wait.result == Waited::kVerdict && activity(a) == before; i++) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (!may_fit(waited, a, before)) break;
+    if (!another(rounds, wait, slot, n, before)) break;
   }
   // If the limit follows the cgroups, malloc's free pages may make room.
-  if (slot == kCpuSlot && Follow::get().active.load()) {
-    empty_all();
-    if (try_admit_without_credit(slot, n, sum)) return sum;
-  }
+  if (slot == kCpuSlot && Follow::get().active.load()) empty_all();
+  if (try_admit_without_credit(slot, n, sum)) return sum;
   int64_t live = a.live.load(), limit = a.limit.load();
   out_of_memory(slot, asked,
                 ("out of memory: " + std::to_string(asked) + " bytes asked, " + std::to_string(live) +
@@ -272,14 +334,16 @@ int64_t admit(int slot, int64_t n, int64_t asked) {
                     .c_str());
 }
 
-Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason, Clock::time_point until) {
-  if (sweeping) return Waited::kNoServer;
+namespace {
+Wait wait_for_round(int slot, int64_t n, ls_wait_reason reason, bool exhaust, Clock::time_point until) {
+  if (sweeping) return {Waited::kNoServer, 0};
   auto &p = Pressure::get();
   std::unique_lock<std::mutex> lock(p.mutex);
-  if (!p.attached) return Waited::kNoServer;
+  if (!p.attached) return {Waited::kNoServer, 0};
   uint64_t mine = p.started + 1;
   p.asked = std::max(p.asked, mine);
-  Waiter self{slot, n, reason, p.first};
+  Waiter self{slot, n, reason, exhaust, p.first, &p.first};
+  if (p.first != nullptr) p.first->link = &self.next;
   p.first = &self;
   p.waiters.fetch_add(1);
   p.wanted.notify_one();
@@ -289,14 +353,24 @@ Waited wait_for_round(int slot, int64_t n, ls_wait_reason reason, Clock::time_po
     return p.finished >= mine || !p.attached || (reason == LS_WAIT_LIMIT && fits_limit(slot, n));
   });
   p.waiters.fetch_sub(1);
-  auto **link = &p.first;
-  while (*link != &self) link = &(*link)->next;
-  *link = self.next;
+  *self.link = self.next;
+  if (self.next != nullptr) self.next->link = self.link;
   p.count_wait(std::chrono::nanoseconds(Clock::now() - start).count(), !ok);
-  if (!ok) return Waited::kTimeout;
-  if (!p.attached) return Waited::kNoServer;
+  if (!ok) return {Waited::kTimeout, p.low[slot]};
+  if (!p.attached) return {Waited::kNoServer, 0};
   auto &verdict = reason == LS_WAIT_TARGET ? p.admitted : p.exhausted;
-  return verdict[slot] >= mine ? Waited::kVerdict : Waited::kRetry;
+  return {verdict[slot] >= mine ? Waited::kVerdict : Waited::kRetry, p.low[slot]};
+}
+}  // namespace
+
+bool wait_for_system(int slot, int64_t n, Rounds &rounds) noexcept {
+  if (rounds.over) return false;
+  auto &a = accounts[slot];
+  int64_t before = activity(a);
+  Wait wait = wait_for_round(slot, n, LS_WAIT_SYSTEM, rounds.all >= 2);
+  Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
+  rounds.over = !another(rounds, wait, slot, 0, before);
+  return activity(a) != before || !rounds.over;
 }
 
 void admit_on_device(int slot, int64_t n) {
@@ -309,13 +383,8 @@ void dismiss_from_device(int slot, int64_t n) noexcept {
   if (n != 0 && slot > kCpuSlot) withdraw(slot, n);
 }
 
-bool sweep_for_device(int slot, int64_t n) noexcept {
-  if (slot <= kCpuSlot) return false;
-  auto &a = accounts[slot];
-  int64_t before = given_back(a);
-  Waited waited = wait_for_round(slot, n, LS_WAIT_SYSTEM);
-  Pressure::get().retries.fetch_add(1, std::memory_order_relaxed);
-  return may_fit(waited, a, before);
+bool sweep_for_device(int slot, int64_t n, Rounds &rounds) noexcept {
+  return slot > kCpuSlot && wait_for_system(slot, n, rounds);
 }
 
 int64_t limit_on_device(int slot) noexcept {
@@ -479,6 +548,9 @@ int32_t ls_pressure_wait(ls_pressure *out, int64_t timeout_ms) noexcept {
       d.bytes += w->bytes;
       d.largest = std::max(d.largest, w->bytes);
       d.reason = std::max<int32_t>(d.reason, w->reason);
+      d.exhaust |= w->exhaust ? 1 : 0;
+      auto &a = ls::accounts[w->slot];
+      a.low.store(a.live.load());
     }
     return 1;
   });
@@ -496,6 +568,7 @@ void ls_pressure_done(const ls_pressure *round) noexcept {
         auto &w = round->waiters[i];
         int slot = ls::slot_of(static_cast<c10::DeviceType>(w.device >> 8), w.device & 0xff);
         if (slot < 0) continue;
+        p.low[slot] = ls::accounts[slot].low.load();
         if ((w.verdict & LS_VERDICT_ADMIT) != 0) p.admitted[slot] = std::max(p.admitted[slot], round->round);
         if ((w.verdict & LS_VERDICT_EXHAUSTED) != 0) p.exhausted[slot] = std::max(p.exhausted[slot], round->round);
       }

@@ -203,7 +203,9 @@ TEST_F(DevicesDeathTest, AnAllocationWaitsBeforeItsDevice) {
         if (rounds != 2 || live() != kRoom / 2) std::exit(11);
         // When the device itself is full, the allocation is retried only if something was freed.
         garbage = 512;
-        if (!ls::sweep_for_device(1, kRoom) || ls::sweep_for_device(1, kRoom)) std::exit(12);
+        ls::Rounds device_rounds;
+        if (!ls::sweep_for_device(1, kRoom, device_rounds) || ls::sweep_for_device(1, kRoom, device_rounds))
+          std::exit(12);
         over = true;
         pacer.join();
         std::exit(0);

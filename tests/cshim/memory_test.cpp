@@ -318,6 +318,53 @@ TEST_F(Memory, AnAllocationFailsAfterARoundThatFreesNothing) {
   pacer.join();
 }
 
+// Other threads free what they have just allocated. Only exhausted rounds in which there was never room make an
+// allocation fail, however many others there are.
+TEST_F(Memory, AnAllocationFailsAlthoughOthersFree) {
+  struct Case {
+    int64_t asked;                      // MiB
+    int unexhausted, taken, exhausted;  // rounds: without a verdict, with room that is taken, with a verdict
+    bool fits;
+  };
+  for (Case c : {Case{8, 0, 0, 9, false}, Case{8, 200, 0, 8, false}, Case{8, 5, 50, 8, false},
+                 Case{8, 50, 50, 0, true}, Case{64, 0, 0, 1, false}}) {
+    EXPECT_OK(ls_memory_set_limit(kCpu, live() + 16 * kMiB));
+    auto held = empty(3 * kMiB);  // 12 MiB
+    EXPECT_OK(held.err);
+    ASSERT_EQ(ls_pressure_attach(), 1);
+    int rounds = 0;
+    std::thread pacer([&] {
+      ls_pressure p;
+      while (ls_pressure_wait(&p, 5000) == 1) {
+        int before = rounds++ - c.unexhausted;
+        if (before >= 0 && before < c.taken) {
+          ls_tensor_free(held.t);
+          held = empty(3 * kMiB);
+        } else if (before == c.taken && c.fits) {
+          ls_tensor_free(held.t);
+          held = {};
+        } else {
+          ls_tensor_free(empty(1000).t);
+        }
+        end_round(p, before < 0 ? 0 : LS_VERDICT_EXHAUSTED);
+      }
+    });
+    auto r = empty(c.asked * kMiB / 4);
+    ls_pressure_stop();
+    pacer.join();
+    EXPECT_EQ(rounds, c.unexhausted + c.taken + c.exhausted + (c.fits ? 1 : 0));
+    if (c.fits) {
+      EXPECT_OK(r.err);
+      ls_tensor_free(r.t);
+    } else {
+      EXPECT_ERR(r.err, LS_ERR_OUT_OF_MEMORY);
+    }
+    if (held.t != 0) ls_tensor_free(held.t);
+  }
+  EXPECT_EQ(ls_memory_board()->waiting, 0u);
+  EXPECT_OK(ls_memory_set_limit(kCpu, 0));
+}
+
 // Checked by ThreadSanitizer, too.
 TEST_F(Memory, OnlyOnePacerAttaches) {
   std::atomic<int> attached{0}, most{0};

@@ -32,6 +32,7 @@ typedef struct ls_pace {
   int64_t live, reserved, limit;
   int64_t total; /* bytes allocated since the start */
   int64_t freed; /* bytes freed since the start */
+  int64_t low;   /* the fewest live bytes since the last round began in which an allocation waited on the device */
 } ls_pace;
 LS_API ls_error *ls_memory_pace(int32_t device, ls_pace *out) LS_NOEXCEPT;
 LS_API ls_error *ls_memory_reset_peak(int32_t device) LS_NOEXCEPT;

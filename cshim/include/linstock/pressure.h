@@ -24,8 +24,8 @@ LS_API ls_error *ls_memory_set_triggers(int32_t device, int64_t live, int64_t to
 /* Why an allocation waits. */
 enum ls_wait_reason {
   LS_WAIT_TARGET = 1, /* it would pass the wait trigger; it proceeds after LS_WAIT_TARGET_MS at the latest */
-  LS_WAIT_LIMIT = 2,  /* it would pass the hard limit; it fails after an exhausted round that freed nothing */
-  LS_WAIT_SYSTEM = 3  /* the system or the device has refused the memory; it fails as for LS_WAIT_LIMIT */
+  LS_WAIT_LIMIT = 2, /* it would pass the hard limit; it fails after exhausted rounds in which there was no room */
+  LS_WAIT_SYSTEM = 3 /* the system or the device has refused the memory; it fails as for LS_WAIT_LIMIT */
 };
 /* The result of a round for a device; bits. Without a bit the allocations try again, and may request another
  * round. */
@@ -40,7 +40,7 @@ typedef struct ls_waiters {
   int32_t device;
   int32_t reason;  /* the highest ls_wait_reason among them */
   int32_t verdict; /* set by the caller, for ls_pressure_done */
-  int32_t unused;
+  int32_t exhaust; /* 1: one of them has waited for rounds that were not exhausted; this one should be */
 } ls_waiters;
 #define LS_PRESSURE_DEVICES 65
 typedef struct ls_pressure {
